@@ -1,0 +1,192 @@
+// Package npy reads and writes NumPy .npy files of float16 and float32 arrays.
+//
+// The format is NEP 1 (numpy/lib/format.py), versions 1.0, 2.0 and 3.0. A file
+// comes from outside, so nothing in it is believed before it is checked: the
+// header's length has a bound, and the data's length must be the file's.
+// github.com/sbinet/npyio was tried for this; it knows no float16, no rank
+// over two when writing, and panics on some malformed headers.
+package npy
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/bits"
+	"os"
+)
+
+// DType is the element type of an array.
+type DType uint8
+
+// The element types vkattn takes.
+const (
+	Float16 DType = iota
+	Float32
+)
+
+// Size is the bytes of one element.
+func (d DType) Size() int {
+	if d == Float16 {
+		return 2
+	}
+	return 4
+}
+
+func (d DType) String() string {
+	if d == Float16 {
+		return "float16"
+	}
+	return "float32"
+}
+
+// Array is a whole file: elements little-endian, the last axis contiguous.
+type Array struct {
+	DType DType
+	Shape []int
+	Data  []byte
+}
+
+// maxHeader bounds the dictionary. NumPy itself refuses to parse over 10000.
+const maxHeader = 64 << 10
+
+var magic = []byte("\x93NUMPY")
+
+// ReadFile reads a regular file. Its errors name what is wrong with the file,
+// not the file: the caller knows which one it asked for.
+func ReadFile(path string) (*Array, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, pathless(err)
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, pathless(err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("not a regular file")
+	}
+	return Read(f, info.Size())
+}
+
+// Read reads an array from r, which holds size bytes in all.
+func Read(r io.Reader, size int64) (*Array, error) {
+	h, used, err := readHeader(r, size)
+	if err != nil {
+		return nil, err
+	}
+	want, err := dataBytes(h)
+	if err != nil {
+		return nil, err
+	}
+	switch have := uint64(size - used); {
+	case have < want:
+		return nil, fmt.Errorf("truncated: shape %v of %s needs %d bytes of data, the file has %d", h.shape, h.dtype, want, have)
+	case have > want:
+		return nil, fmt.Errorf("%d bytes follow the data of shape %v of %s", have-want, h.shape, h.dtype)
+	}
+	data := make([]byte, want)
+	if _, err := io.ReadFull(r, data); err != nil {
+		return nil, fmt.Errorf("reading the data: %w", pathless(err))
+	}
+	if h.bigEndian {
+		swap(data, h.dtype.Size())
+	}
+	if h.fortran {
+		data = fromFortran(data, h.shape, h.dtype.Size())
+	}
+	return &Array{DType: h.dtype, Shape: h.shape, Data: data}, nil
+}
+
+// readHeader reads up to the first byte of data and says how many bytes that was.
+func readHeader(r io.Reader, size int64) (header, int64, error) {
+	var start [8]byte
+	if _, err := io.ReadFull(r, start[:]); err != nil || string(start[:6]) != string(magic) {
+		return header{}, 0, errors.New("not a .npy file (no NUMPY magic)")
+	}
+	var length [4]byte
+	width := 4
+	switch major := start[6]; major {
+	case 1:
+		width = 2
+	case 2, 3:
+	default:
+		return header{}, 0, fmt.Errorf(".npy version %d.%d is not known (1.0, 2.0 and 3.0 are)", major, start[7])
+	}
+	if _, err := io.ReadFull(r, length[:width]); err != nil {
+		return header{}, 0, errors.New("truncated in the header")
+	}
+	n := int64(binary.LittleEndian.Uint32(length[:]))
+	if n > maxHeader {
+		return header{}, 0, fmt.Errorf("header of %d bytes is over the limit of %d", n, maxHeader)
+	}
+	used := int64(len(start)+width) + n
+	if used > size {
+		return header{}, 0, errors.New("truncated in the header")
+	}
+	text := make([]byte, n)
+	if _, err := io.ReadFull(r, text); err != nil {
+		return header{}, 0, errors.New("truncated in the header")
+	}
+	h, err := parseHeader(string(text))
+	return h, used, err
+}
+
+// dataBytes is the size of the data that the header announces.
+func dataBytes(h header) (uint64, error) {
+	total := uint64(h.dtype.Size())
+	for _, n := range h.shape {
+		hi, lo := bits.Mul64(total, uint64(n))
+		if hi != 0 || lo>>62 != 0 {
+			return 0, fmt.Errorf("shape %v is larger than any file", h.shape)
+		}
+		total = lo
+	}
+	return total, nil
+}
+
+func swap(data []byte, size int) {
+	for i := 0; i+size <= len(data); i += size {
+		e := data[i : i+size]
+		for a, b := 0, size-1; a < b; a, b = a+1, b-1 {
+			e[a], e[b] = e[b], e[a]
+		}
+	}
+}
+
+// fromFortran returns the elements in C order: the first axis of a Fortran
+// file is the contiguous one.
+func fromFortran(data []byte, shape []int, size int) []byte {
+	out := make([]byte, len(data))
+	strides := make([]int, len(shape))
+	step := size
+	for axis, n := range shape {
+		strides[axis] = step
+		step *= n
+	}
+	index := make([]int, len(shape))
+	from := 0
+	for to := 0; to < len(out); to += size {
+		copy(out[to:to+size], data[from:from+size])
+		for axis := len(shape) - 1; axis >= 0; axis-- {
+			index[axis]++
+			from += strides[axis]
+			if index[axis] < shape[axis] {
+				break
+			}
+			from -= strides[axis] * shape[axis]
+			index[axis] = 0
+		}
+	}
+	return out
+}
+
+// pathless drops the path that package os puts before its message.
+func pathless(err error) error {
+	var pe *os.PathError
+	if errors.As(err, &pe) {
+		return pe.Err
+	}
+	return err
+}
