@@ -1,0 +1,58 @@
+// Package attention computes exact scaled dot-product attention,
+//
+//	O = softmax(scale * Q Kᵀ, masked) V    per (batch, query head),
+//
+// without ever storing the matrix of scores, on any Vulkan device or on the
+// CPU. The method is the tiled online softmax of Dao et al., "FlashAttention:
+// Fast and Memory-Efficient Exact Attention with IO-Awareness" (2022), with
+// the loop order of "FlashAttention-2" (2023).
+//
+// # Shapes
+//
+// A problem is a [Shape] (B, Hq, Hkv, Sq, Sk) and a [Config] (storage type,
+// head dimensions, mask, scale). Its tensors are
+//
+//	Q   [B, Hq,  Sq, HeadDim]
+//	K   [B, Hkv, Sk, HeadDim]
+//	V   [B, Hkv, Sk, HeadDimV]
+//	O   [B, Hq,  Sq, HeadDimV]
+//	LSE [B, Hq,  Sq]              float32, natural logarithm, optional
+//
+// Query head h reads key head h / (Hq / Hkv), so Hkv == Hq is multi-head,
+// Hkv == 1 multi-query and anything between grouped-query attention. Lengths
+// need not be multiples of anything. Every tensor but LSE has its own element
+// [Strides]; only the innermost dimension must be contiguous.
+//
+// # Numbers
+//
+// Scores, sums and the output are accumulated in float32 whatever the storage
+// type; a float32 problem also multiplies in float32. O is rounded to the
+// storage type once, at the end.
+//
+// A slot is masked when the causal rule excludes it and out of length when it
+// lies beyond Sk. Such a slot never changes a bit of the result, whatever K and
+// V hold there, NaN and Inf included. A row with nothing to attend to gives
+// O = 0 and LSE = -Inf.
+//
+// In the slots a row does attend to, values follow IEEE 754 as in the plain
+// formula:
+//
+//   - a score of NaN or +Inf makes the row's O and LSE NaN;
+//   - a score of -Inf has weight 0, and a row of nothing but -Inf scores is a
+//     row with nothing to attend to;
+//   - a weight of 0 times an Inf or NaN in V is NaN, in that column of O alone.
+//     Weights below the range of float32 count as 0.
+//
+// The same build, device and Config give the same bits on every run; on the
+// CPU the bits do not depend on GOMAXPROCS, nor on what else is in the batch.
+//
+// # Ownership, concurrency and errors
+//
+// Tensors belong to the caller. Host slices are not kept after the call that
+// takes them. Functions and methods of values (Config, Shape, Plan, ...) are
+// safe for concurrent use; concurrent calls must not write the same output.
+//
+// Anything wrong with a Config, a Shape or Args is a [*ShapeError] that names
+// the field; a combination that is well-formed but not implemented by the tier
+// asked for matches [ErrUnsupported]. Nothing is silently computed another way.
+package attention

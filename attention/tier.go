@@ -1,0 +1,47 @@
+package attention
+
+// Tier names an implementation. They are chosen by the features a device
+// reports, never by vendor, and each can be forced.
+type Tier uint8
+
+// Tiers. The zero value picks the best one the device supports.
+const (
+	TierAuto     Tier = iota
+	TierCPU           // Go, no device at all
+	TierScalar        // Vulkan 1.1 core
+	TierCoopMat       // VK_KHR_cooperative_matrix
+	TierCoopMat2      // VK_NV_cooperative_matrix2
+	TierCUDA          // a CUDA kernel on the same buffers
+)
+
+var tierNames = []string{"auto", "cpu", "scalar", "coopmat", "coopmat2", "cuda"}
+
+// Valid reports whether t is one of the named tiers.
+func (t Tier) Valid() bool { return int(t) < len(tierNames) }
+
+// String is "auto", "cpu", "scalar", "coopmat", "coopmat2" or "cuda".
+func (t Tier) String() string { return nameOf("Tier", tierNames, uint8(t)) }
+
+// ParseTier reads what String writes, in any case.
+func ParseTier(s string) (Tier, error) {
+	v, err := parseName("tier", tierNames, s)
+	return Tier(v), err
+}
+
+// Set makes *Tier a flag.Value.
+func (t *Tier) Set(s string) error {
+	v, err := ParseTier(s)
+	if err == nil {
+		*t = v
+	}
+	return err
+}
+
+// Type names the flag's kind, for flag packages that ask.
+func (t Tier) Type() string { return "tier" }
+
+// MarshalText writes String.
+func (t Tier) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText is Set.
+func (t *Tier) UnmarshalText(text []byte) error { return t.Set(string(text)) }
