@@ -1,0 +1,90 @@
+package half
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// The bulk functions convert len(dst) elements when widening and len(src)
+// elements when narrowing. They panic, as copy loops over slices do, when the
+// other slice is too short.
+
+// DecodeF16 widens little-endian binary16 from src.
+func DecodeF16(dst []float32, src []byte) {
+	src = src[:2*len(dst)]
+	for i := range dst {
+		dst[i] = F16ToFloat32(binary.LittleEndian.Uint16(src[2*i:]))
+	}
+}
+
+// EncodeF16 narrows src to little-endian binary16 in dst.
+func EncodeF16(dst []byte, src []float32) {
+	dst = dst[:2*len(src)]
+	for i, f := range src {
+		binary.LittleEndian.PutUint16(dst[2*i:], F16FromFloat32(f))
+	}
+}
+
+// DecodeBF16 widens little-endian bfloat16 from src.
+func DecodeBF16(dst []float32, src []byte) {
+	src = src[:2*len(dst)]
+	for i := range dst {
+		dst[i] = BF16ToFloat32(binary.LittleEndian.Uint16(src[2*i:]))
+	}
+}
+
+// EncodeBF16 narrows src to little-endian bfloat16 in dst.
+func EncodeBF16(dst []byte, src []float32) {
+	dst = dst[:2*len(src)]
+	for i, f := range src {
+		binary.LittleEndian.PutUint16(dst[2*i:], BF16FromFloat32(f))
+	}
+}
+
+// DecodeF32 reads little-endian float32 from src, every bit kept.
+func DecodeF32(dst []float32, src []byte) {
+	src = src[:4*len(dst)]
+	for i := range dst {
+		dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
+	}
+}
+
+// EncodeF32 writes src to dst as little-endian float32, every bit kept.
+func EncodeF32(dst []byte, src []float32) {
+	dst = dst[:4*len(src)]
+	for i, f := range src {
+		binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(f))
+	}
+}
+
+// F16sToFloat32s widens src into dst, len(dst) elements.
+func F16sToFloat32s(dst []float32, src []uint16) {
+	src = src[:len(dst)]
+	for i := range dst {
+		dst[i] = F16ToFloat32(src[i])
+	}
+}
+
+// Float32sToF16s narrows src into dst, len(src) elements.
+func Float32sToF16s(dst []uint16, src []float32) {
+	dst = dst[:len(src)]
+	for i, f := range src {
+		dst[i] = F16FromFloat32(f)
+	}
+}
+
+// BF16sToFloat32s widens src into dst, len(dst) elements.
+func BF16sToFloat32s(dst []float32, src []uint16) {
+	src = src[:len(dst)]
+	for i := range dst {
+		dst[i] = BF16ToFloat32(src[i])
+	}
+}
+
+// Float32sToBF16s narrows src into dst, len(src) elements.
+func Float32sToBF16s(dst []uint16, src []float32) {
+	dst = dst[:len(src)]
+	for i, f := range src {
+		dst[i] = BF16FromFloat32(f)
+	}
+}
