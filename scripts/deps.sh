@@ -6,6 +6,7 @@
 #   deps.sh all                                       fetch every component
 #   deps.sh versions                                  one line per component
 #   deps.sh path <component>                          its root, or "system"
+#   deps.sh bin                                       the folder of the wrappers
 #   deps.sh env <runner>                              shell code: what run-with sets
 #   deps.sh runners                                   the runners, one per line
 #
@@ -394,6 +395,7 @@ main() {
 	glslc | lavapipe | lavapipe-old | swiftshader) (fetch "$command") ;;
 	versions) for c in "${components[@]}"; do describe "$c"; done ;;
 	runners) printf '%s\n' "${runners[@]}" ;;
+	bin) printf '%s\n' "$deps/bin" ;;
 	path)
 		recipe "${2-}"
 		if [[ -r $deps/roots/$2/.versions ]]; then

@@ -1,0 +1,67 @@
+# Every habit of this project by name. `make help` lists them.
+#
+# Pinned tools run by `go run tool@version`: nothing to install, the same version
+# everywhere. glslc and the drivers of the tests come from scripts/deps.sh.
+
+GO    ?= go
+BUILD := build
+DEPS  := scripts/deps.sh
+
+staticcheck := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+# Where deps.sh keeps its wrappers; another glslc can be named on the command line.
+tools     = $(shell $(DEPS) bin)
+GLSLC     ?= $(tools)/glslc
+SPIRV_VAL ?= $(tools)/spirv-val
+
+# go vet and staticcheck descend from ./..., gofmt has to be told.
+go_files = $(shell git ls-files -co --exclude-standard -- '*.go')
+
+.DEFAULT_GOAL := help
+.PHONY: help bench test shaders shaders-check golden gpu-bundle fmt lint check deps FORCE
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+bench: $(BUILD)/vkattn ## benchmark on the best device present, the CPU if there is none (ARGS=...)
+	$(BUILD)/vkattn bench $(ARGS)
+
+# go build knows better than make whether anything changed.
+$(BUILD)/vkattn: FORCE
+	$(GO) build -o $@ ./cmd/vkattn
+
+# What cannot be fetched is for test.sh to report, part by part.
+test: ## fetch drivers into the user's cache, then run every test on each of them
+	-@$(DEPS) all
+	@$(GO) version
+	@$(DEPS) versions
+	scripts/test.sh
+
+deps: ## fetch glslc and the CPU Vulkan drivers
+	$(DEPS) all
+
+shaders: ## compile the GLSL to the committed SPIR-V
+	@$(DEPS) glslc
+	GLSLC='$(GLSLC)' $(GO) run ./shaders/build -glslc '$(GLSLC)' -spirv-val '$(SPIRV_VAL)'
+
+shaders-check: ## check that the committed SPIR-V is what the GLSL compiles to
+	@$(DEPS) glslc
+	GLSLC='$(GLSLC)' $(GO) run ./shaders/build -check -glslc '$(GLSLC)' -spirv-val '$(SPIRV_VAL)'
+
+golden: ## regenerate the golden outputs of tests/golden
+	$(GO) test ./tests -run Golden -count=1 -update
+
+gpu-bundle: ## make build/gpu: all it takes to test and benchmark on a machine without Go
+	-@$(DEPS) lavapipe-old
+	scripts/gpu-bundle.sh $(BUILD)/gpu
+
+fmt: ## format the Go code
+	gofmt -w $(go_files)
+
+lint: ## gofmt, go vet and staticcheck
+	@unformatted=$$(gofmt -l $(go_files) </dev/null); if [ -n "$$unformatted" ]; then echo "not formatted:"; echo "$$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) run $(staticcheck) ./...
+
+check: lint shaders-check test ## everything a change has to pass
+	git diff --exit-code

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# gpu-bundle.sh <folder> makes a folder to carry to a machine that has a GPU and
+# its driver but neither Go, glslc nor the Vulkan SDK:
+#
+#   vkattn      the command
+#   gpu-run.sh  runs everything below
+#   tests/      one test binary per package; its name is the package's folder with
+#               dots for slashes
+#   src/        the working tree's files, since tests read theirs from the
+#               package's folder
+#   lib/        a Vulkan loader, used where the machine has none
+set -euo pipefail
+
+out=${1:?usage: gpu-bundle.sh <folder>}
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# Only what this script makes, so that a mistaken argument costs nothing.
+rm -rf "${out:?}/tests" "${out:?}/src" "${out:?}/lib" "$out/vkattn" "$out/gpu-run.sh"
+mkdir -p "$out/tests" "$out/src" "$out/lib"
+
+# Stripped: the symbol tables are a third of the size, and Go's traces do not need them.
+ldflags='-s -w'
+if [[ -d cmd/vkattn ]]; then
+	go build -trimpath -ldflags "$ldflags" -o "$out/vkattn" ./cmd/vkattn
+fi
+root=$PWD
+go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' ./... | while read -r dir; do
+	[[ -n $dir ]] || continue
+	rel=${dir#"$root"/}
+	go test -c -ldflags "$ldflags" -o "$out/tests/${rel//\//.}.test" "./$rel"
+	echo "gpu-bundle: tests of $rel"
+done
+
+# What git would take, committed or not, so that a change can be tried first. A
+# file that was deleted and not yet committed is listed too: leave it out.
+git ls-files -co --exclude-standard -z |
+	while IFS= read -r -d '' file; do [[ -f $file ]] && printf '%s\0' "$file"; done |
+	tar -c --null -T - | tar -x -C "$out/src" --no-same-owner
+cp scripts/gpu-run.sh "$out/gpu-run.sh"
+
+# The oldest loader at hand: it asks for the least of the other machine's C library.
+if tree=$(scripts/deps.sh path lavapipe-old 2>/dev/null) && [[ $tree != system ]]; then
+	find "$tree/usr/lib" -name libvulkan.so.1 -exec cp -L {} "$out/lib/" \;
+else
+	echo 'gpu-bundle: no loader included; run scripts/deps.sh lavapipe-old first if the machine has none' >&2
+fi
+
+# A binary made here runs where the C library is at least this recent.
+if command -v objdump >/dev/null; then
+	printf 'gpu-bundle: needs %s or newer\n' "$(find "$out" -maxdepth 2 -type f \( -name '*.test' -o -name vkattn -o -name 'lib*' \) \
+		-exec objdump -T {} + 2>/dev/null | grep -o 'GLIBC_2[0-9.]*' | sort -uV | tail -n 1)"
+fi
+printf 'gpu-bundle: %s in %s\n' "$(du -sh "$out" | cut -f 1)" "$out"

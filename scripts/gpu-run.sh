@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# gpu-run.sh [tests|bench|all] runs what gpu-bundle.sh made, on a machine with a
+# GPU. It lies in the bundle's root and needs nothing but the GPU's driver.
+#
+# Everything is written to $OUT (default: ./out):
+#   machine.txt  the GPU, its driver, the clocks
+#   tests.txt    the full output of the tests
+#   bench.txt    the output of "vkattn bench $VKATTN_BENCH_ARGS"
+#
+#   VKATTN_TEST_ARGS   further arguments of every test binary (-test.run ...)
+#   VKATTN_TESTS       the packages tested, a pattern of the shell (default: *)
+set -uo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+what=${1:-all}
+OUT=${OUT:-$PWD/out}
+mkdir -p "$OUT"
+OUT=$(cd "$OUT" && pwd)
+export OUT VKATTN_DRIVER=native
+
+# A driver without a loader is common in containers.
+if [[ -z ${VKATTN_LIBVULKAN-} ]] && ! ldconfig -p 2>/dev/null | grep -q 'libvulkan\.so\.1' && [[ -r $here/lib/libvulkan.so.1 ]]; then
+	export VKATTN_LIBVULKAN=$here/lib/libvulkan.so.1
+fi
+
+# So is a driver whose manifest lies where no loader looks, or which has none.
+if [[ -z ${VK_DRIVER_FILES-}${VK_ICD_FILENAMES-} ]] &&
+	! compgen -G '/etc/vulkan/icd.d/*.json' >/dev/null && ! compgen -G '/usr/share/vulkan/icd.d/*.json' >/dev/null; then
+	found=$(find /usr/local /opt -path '*/vulkan/icd.d/nvidia_icd.json' -print -quit 2>/dev/null)
+	if [[ -z $found ]] && ldconfig -p 2>/dev/null | grep -q 'libGLX_nvidia\.so\.0'; then
+		found=$(mktemp --suffix .json)
+		echo '{"file_format_version": "1.0.0", "ICD": {"library_path": "libGLX_nvidia.so.0", "api_version": "1.3.0"}}' >"$found"
+	fi
+	# Both names: loaders before 1.3.207 read the second.
+	[[ -n $found ]] && export VK_DRIVER_FILES=$found VK_ICD_FILENAMES=$found
+fi
+
+{
+	date -u +%FT%TZ
+	uname -srm
+	echo "loader: ${VKATTN_LIBVULKAN:-that of the system}, manifest: ${VK_DRIVER_FILES:-that of the system}"
+	if command -v nvidia-smi >/dev/null; then
+		nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit,temperature.gpu --format=csv
+	fi
+} >"$OUT/machine.txt" 2>&1
+cat "$OUT/machine.txt"
+
+rc=0
+if [[ $what == tests || $what == all ]]; then
+	: >"$OUT/tests.txt"
+	summary=''
+	for test in "$here"/tests/${VKATTN_TESTS:-*}.test; do
+		[[ -x $test ]] || continue
+		name=$(basename "$test" .test)
+		# As go test does: in the package's folder.
+		cd "$here/src/${name//.//}" || exit 1
+		start=$SECONDS
+		echo "=== $name" >>"$OUT/tests.txt"
+		log=$(mktemp)
+		# shellcheck disable=SC2086 # the arguments are words
+		if "$test" -test.timeout 8m -test.v ${VKATTN_TEST_ARGS-} >"$log" 2>&1; then
+			summary+="ok    $name  $((SECONDS - start)) s"$'\n'
+		else
+			summary+="FAIL  $name  $((SECONDS - start)) s"$'\n'
+			rc=1
+			# Enough on the screen to know what to look for in the file.
+			grep -E -A 12 '^ *--- FAIL|^panic:|^fatal error' "$log" | head -n 60
+		fi
+		cat "$log" >>"$OUT/tests.txt"
+		rm -f "$log"
+	done
+	printf '%s' "$summary" | tee -a "$OUT/tests.txt"
+	cd "$here" || exit 1
+fi
+if [[ $what == bench || $what == all ]] && [[ -x $here/vkattn ]]; then
+	# shellcheck disable=SC2086 # the arguments are words
+	"$here/vkattn" bench ${VKATTN_BENCH_ARGS-} 2>&1 | tee "$OUT/bench.txt" || rc=1
+fi
+exit "$rc"

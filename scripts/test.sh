@@ -1,0 +1,170 @@
+#!/usr/bin/env bash
+# test.sh [part...] runs the tests, part by part; without arguments, all of them:
+#
+#   native         vet, and every test with no Vulkan driver at all (the CPU tier)
+#   <runner>       the tests that use a device, on one driver (see run-with)
+#   stress         the host layer's stress tests with the garbage collector at
+#                  its most eager and the runtime checking pointers passed to C
+#   shaders-check  the committed SPIR-V is what the sources compile to
+#
+# A part whose driver is absent is reported as SKIP with the reason. Where
+# CI=true or VKATTN_REQUIRE=1 that fails the run, so that a green run means that
+# everything ran. Parts never stop one another; the summary comes last.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+
+deps=$PWD/scripts/deps.sh
+run_with=$PWD/scripts/run-with
+mapfile -t runners < <("$deps" runners)
+parts=("$@")
+((${#parts[@]})) || parts=(native "${runners[@]}" stress shaders-check)
+
+# Long enough for the slowest package on two cores, short enough that a driver
+# that hangs is a failure with a stack trace and not a job that ran out of time.
+timeout=${VKATTN_TEST_TIMEOUT:-10m}
+
+summary=()
+failed=0
+skipped=0
+bin=$("$deps" bin)
+
+has_go() { [[ -d $1 ]] && [[ -n $(find "$1" -name '*.go' -print -quit) ]]; }
+
+# The packages whose tests use a device.
+device_packages=()
+for dir in vk attention tests cmd cudapath; do
+	has_go "$dir" && device_packages+=("./$dir/...")
+done
+
+finish() { # <part> <PASS|FAIL|SKIP> <seconds> [reason]
+	summary+=("$(printf '%-5s %-15s %5d s  %s' "$2" "$1" "$3" "${4-}")")
+	case $2 in
+	FAIL) failed=1 ;;
+	SKIP)
+		skipped=1
+		printf 'SKIP %s: %s\n' "$1" "${4-}"
+		;;
+	esac
+}
+
+# Why a component is absent: what deps.sh said when it could not fetch it.
+reason() { # <component>
+	local file
+	file=$(dirname "$bin")/why/$1
+	if [[ -r $file ]]; then
+		cat "$file"
+	else
+		echo "not fetched; run scripts/deps.sh $1"
+	fi
+}
+
+component_of() {
+	case $1 in
+	radv-*) echo lavapipe-old ;;
+	*) echo "$1" ;;
+	esac
+}
+
+version_of() { "$deps" versions | sed -n "s/^$1: //p"; }
+
+# The device as the driver names it: proof that the driver under test is the one
+# that answers. Absent where the system provides the driver and has no vulkaninfo.
+device_of() { # <runner>
+	local root info
+	root=$("$deps" path lavapipe 2>/dev/null) || return 0
+	info=$root/usr/bin/vulkaninfo
+	[[ $root == system ]] && info=$(command -v vulkaninfo)
+	[[ -x $info ]] || return 0
+	"$run_with" "$1" "$info" --summary 2>/dev/null | sed -n 's/^[[:space:]]*deviceName[[:space:]]*= //p' | head -n 1
+}
+
+native() {
+	printf '\n== native: %s, no Vulkan driver\n' "$(go version)"
+	go vet ./... || return 1
+	# A machine that has a driver must not turn this part into another one.
+	VKATTN_DRIVER=none VKATTN_LIBVULKAN=/nonexistent/libvulkan.so.1 \
+		go test -timeout "$timeout" ./...
+}
+
+on_runner() { # <runner>
+	local validation=
+	# Not on the null devices: they execute nothing that could be validated, and
+	# not twice on lavapipe, whose older version is here for what it lacks.
+	case $1 in lavapipe | swiftshader) validation=1 ;; esac
+	VKATTN_VALIDATION=${VKATTN_VALIDATION:-$validation} \
+		go test -count=1 -timeout "$timeout" -exec "$run_with $1" "${device_packages[@]}"
+}
+
+stress() {
+	printf '\n== stress: GOGC=1, GOEXPERIMENT=cgocheck2, lavapipe %s\n' "$(version_of lavapipe)"
+	# GOGC for the test alone: the compiler would crawl under it.
+	GOEXPERIMENT=cgocheck2 go test -count=1 -timeout "$timeout" -run Stress \
+		-exec "env GOGC=1 $run_with lavapipe" ./vk
+}
+
+shaders_check() {
+	printf '\n== shaders-check: %s\n' "$(version_of glslc)"
+	go run ./shaders/build -check -glslc "$bin/glslc" -spirv-val "$bin/spirv-val"
+}
+
+verdict() { # <part> <start> <exit status>
+	if (($3)); then
+		finish "$1" FAIL $((SECONDS - $2))
+	else
+		finish "$1" PASS $((SECONDS - $2))
+	fi
+}
+
+for part in "${parts[@]}"; do
+	start=$SECONDS
+	case $part in
+	native)
+		native
+		verdict native "$start" $?
+		;;
+	stress)
+		if ! has_go vk; then
+			finish stress SKIP 0 'there is no package vk'
+		elif ! "$deps" env lavapipe >/dev/null 2>&1; then
+			finish stress SKIP 0 "$(reason lavapipe)"
+		else
+			stress
+			verdict stress "$start" $?
+		fi
+		;;
+	shaders-check)
+		if ! has_go shaders/build; then
+			finish shaders-check SKIP 0 'there is no shaders/build'
+		elif [[ ! -x $bin/glslc ]]; then
+			finish shaders-check SKIP 0 "$(reason glslc)"
+		else
+			shaders_check
+			verdict shaders-check "$start" $?
+		fi
+		;;
+	*)
+		component=$(component_of "$part")
+		if ! "$deps" env "$part" >/dev/null 2>&1; then
+			finish "$part" SKIP 0 "$(reason "$component")"
+		elif ! ((${#device_packages[@]})); then
+			finish "$part" SKIP 0 'there are no packages that use a device'
+		else
+			printf '\n== %s: %s; device: %s\n' "$part" "$(version_of "$component")" "$(device_of "$part")"
+			on_runner "$part"
+			verdict "$part" "$start" $?
+		fi
+		;;
+	esac
+done
+
+printf '\n== summary\n'
+printf '%s\n' "${summary[@]}"
+if ((failed)); then
+	echo 'FAIL'
+	exit 1
+fi
+if ((skipped)) && [[ ${CI-} == true || ${VKATTN_REQUIRE-} == 1 ]]; then
+	echo 'FAIL: parts were skipped, and this run requires all of them'
+	exit 1
+fi
+echo 'PASS'
