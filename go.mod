@@ -5,6 +5,7 @@ go 1.26
 require github.com/stretchr/testify v1.12.1
 
 require (
+	github.com/goki/vulkan v1.0.8 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/jedib0t/go-pretty/v6 v6.8.3 // indirect
 	github.com/mitchellh/colorstring v0.0.0-20190213212951-d06e56a500db // indirect

@@ -1,0 +1,233 @@
+package vk
+
+import "fmt"
+
+// DeviceInfo describes a physical device.
+type DeviceInfo struct {
+	Index                 int // position in the loader's list
+	Name                  string
+	UUID                  [16]byte // the same device in CUDA has the same UUID
+	DriverUUID            [16]byte // sharing memory needs equal driver UUIDs
+	VendorID, DeviceID    uint32
+	Type                  DeviceType
+	APIVersion            uint32 // of the device; Version* of this package unpack it
+	DriverVersion         uint32 // encoded as the vendor likes
+	DriverName            string // e.g. "llvmpipe"; empty where the driver does not say
+	DriverInfo            string // e.g. "Mesa 26.2.0 (LLVM 21)"
+	Caps                  Caps
+	Unusable              string   // why Open would refuse it; empty when it would not
+	pipelineCacheUUID     [16]byte // key of the pipeline cache file
+	queueFamily           uint32
+	conformance           [4]byte
+	hasComputeQueueFamily bool
+}
+
+// Version formats a packed Vulkan version as "1.4.312".
+func Version(v uint32) string {
+	return fmt.Sprintf("%d.%d.%d", v>>22&0x7f, v>>12&0x3ff, v&0xfff)
+}
+
+// DeviceType is VkPhysicalDeviceType.
+type DeviceType uint32
+
+// Kinds of devices.
+const (
+	DeviceOther DeviceType = iota
+	DeviceIntegrated
+	DeviceDiscrete
+	DeviceVirtual
+	DeviceCPU
+)
+
+func (t DeviceType) String() string {
+	if names := [...]string{"other", "integrated", "discrete", "virtual", "cpu"}; int(t) < len(names) {
+		return names[t]
+	}
+	return fmt.Sprintf("DeviceType(%d)", uint32(t))
+}
+
+// Caps is what a device can do, each feature tested by itself. In an opened
+// Device a true value means present and enabled.
+type Caps struct {
+	// Shader arithmetic and storage.
+	Float16            bool // 16-bit float arithmetic
+	Storage16          bool // 16-bit types in storage buffers (and behind buffer addresses)
+	Storage8           bool
+	BFloat16           bool // bfloat16 type: conversions and storage, no arithmetic
+	BFloat16Dot        bool
+	BFloat16CoopMat    bool // bfloat16 cooperative matrices; CoopMatShapes says which
+	Int8, Int16, Int64 bool
+	ScalarBlockLayout  bool
+	// WorkgroupLayout: shared memory may be declared as blocks and aliased
+	// (VK_KHR_workgroup_memory_explicit_layout, with the 8- and 16-bit parts).
+	WorkgroupLayout, WorkgroupLayoutScalar, WorkgroupLayout8, WorkgroupLayout16 bool
+
+	// Subgroups.
+	SubgroupSize                     uint32 // what a pipeline that asks for nothing gets
+	MinSubgroupSize, MaxSubgroupSize uint32 // both SubgroupSize without SubgroupSizeControl
+	SubgroupSizeControl              bool   // a pipeline may ask for a size between the two
+	FullSubgroups                    bool   // a pipeline may demand full subgroups
+	SubgroupOps                      SubgroupOps
+	SubgroupExtendedTypes            bool // subgroup operations on 8-, 16- and 64-bit types
+
+	// Host side.
+	TimelineSemaphore, BufferDeviceAddress         bool
+	VulkanMemoryModel, MemoryModelDeviceScope      bool
+	Sync2, Maintenance4, HostQueryReset            bool
+	RobustBufferAccess, Robustness2                bool // reported; enabled only by Options.RobustBufferAccess
+	PipelineExecutable, PipelineRobustness         bool
+	ExternalMemoryFd                               bool // buffers as opaque file descriptors, both ways
+	ExternalMemoryDedicated                        bool // such buffers need a dedicated allocation
+	ExternalSemaphoreFd                            bool // timeline semaphores as opaque file descriptors, both ways
+	CalibratedTimestamps, DebugUtils, MemoryBudget bool
+
+	// Cooperative matrices.
+	CoopMat       bool
+	CoopMatShapes []CoopMatShape
+	CoopMat2      CoopMat2
+
+	// ShaderCores is the number of SMs (NVIDIA), compute units (AMD) or shader
+	// cores (Arm); 0 where the driver does not say.
+	ShaderCores uint32
+
+	Limits      Limits
+	MemoryHeaps []Heap
+}
+
+// CoopMat2 is VK_NV_cooperative_matrix2, feature by feature.
+type CoopMat2 struct {
+	WorkgroupScope, FlexibleDimensions, Reductions, Conversions, PerElement, TensorAddressing, BlockLoads bool
+
+	MaxWorkgroupInvocations uint32 // of a workgroup that uses workgroup-scope matrices
+	MaxDimension            uint32 // of a flexible dimension
+	ReservedSharedBytes     uint32 // taken from Limits.MaxSharedBytes at workgroup scope
+	Flexible                []CoopMatShape
+}
+
+// CoopMatShape is one supported multiply-add: A is MxK, B is KxN, C and Result
+// are MxN. In CoopMat2.Flexible M, N and K are granularities, and
+// WorkgroupInvocations is the workgroup size the line is for (0 at subgroup
+// scope).
+type CoopMatShape struct {
+	M, N, K              uint32
+	A, B, C, Result      ComponentType
+	Scope                Scope
+	Saturating           bool
+	WorkgroupInvocations uint32
+}
+
+func (s CoopMatShape) String() string {
+	t := fmt.Sprintf("%dx%dx%d %v*%v+%v->%v %v", s.M, s.N, s.K, s.A, s.B, s.C, s.Result, s.Scope)
+	if s.WorkgroupInvocations != 0 {
+		t += fmt.Sprintf("/%d", s.WorkgroupInvocations)
+	}
+	if s.Saturating {
+		t += " saturating"
+	}
+	return t
+}
+
+// ComponentType is VkComponentTypeKHR.
+type ComponentType uint32
+
+// Component types of cooperative matrices.
+const (
+	Float16  ComponentType = 0
+	Float32  ComponentType = 1
+	Float64  ComponentType = 2
+	SInt8    ComponentType = 3
+	SInt16   ComponentType = 4
+	SInt32   ComponentType = 5
+	SInt64   ComponentType = 6
+	UInt8    ComponentType = 7
+	UInt16   ComponentType = 8
+	UInt32   ComponentType = 9
+	UInt64   ComponentType = 10
+	BFloat16 ComponentType = 1000141000
+	E4M3     ComponentType = 1000491002
+	E5M2     ComponentType = 1000491003
+)
+
+func (t ComponentType) String() string {
+	names := [...]string{"f16", "f32", "f64", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"}
+	switch {
+	case int(t) < len(names):
+		return names[t]
+	case t == BFloat16:
+		return "bf16"
+	case t == E4M3:
+		return "e4m3"
+	case t == E5M2:
+		return "e5m2"
+	}
+	return fmt.Sprintf("ComponentType(%d)", uint32(t))
+}
+
+// Scope is VkScopeKHR.
+type Scope uint32
+
+// Scopes of cooperative matrices.
+const (
+	ScopeDevice      Scope = 1
+	ScopeWorkgroup   Scope = 2
+	ScopeSubgroup    Scope = 3
+	ScopeQueueFamily Scope = 5
+)
+
+func (s Scope) String() string {
+	switch s {
+	case ScopeDevice:
+		return "device"
+	case ScopeWorkgroup:
+		return "workgroup"
+	case ScopeSubgroup:
+		return "subgroup"
+	case ScopeQueueFamily:
+		return "queue family"
+	}
+	return fmt.Sprintf("Scope(%d)", uint32(s))
+}
+
+// SubgroupOps is the set of subgroup operations compute shaders may use
+// (VkSubgroupFeatureFlagBits).
+type SubgroupOps uint32
+
+// Kinds of subgroup operations.
+const (
+	SubgroupBasic SubgroupOps = 1 << iota
+	SubgroupVote
+	SubgroupArithmetic
+	SubgroupBallot
+	SubgroupShuffle
+	SubgroupShuffleRelative
+	SubgroupClustered
+	SubgroupQuad
+)
+
+// Limits of a device, in bytes and invocations.
+type Limits struct {
+	MaxSharedBytes                  uint32 // shared memory of a workgroup
+	MaxInvocations                  uint32 // of a workgroup
+	MaxWorkGroupSize                [3]uint32
+	MaxWorkGroupCount               [3]uint32
+	MaxSubgroupsPerWorkgroup        uint32 // where the pipeline asks for a subgroup size; 0: no limit known
+	MaxStorageBufferRange           uint64 // of a descriptor
+	MinStorageBufferOffsetAlignment uint64
+	MaxStorageBuffers               uint32 // bindings of one pipeline
+	MaxPushConstantBytes            uint32
+	MaxAllocationBytes              uint64 // of one memory allocation
+	MaxBufferBytes                  uint64 // of one buffer; MaxAllocationBytes where the driver does not say
+	MaxAllocations                  uint32 // live memory allocations
+	NonCoherentAtomSize             uint64
+	TimestampPeriodNs               float64 // nanoseconds per tick
+	TimestampValidBits              uint32  // 0: no timestamps
+	MaxTimelineDifference           uint64
+}
+
+// Heap is a memory heap. Budget and Usage are what VK_EXT_memory_budget said when
+// the device was listed; 0 without it.
+type Heap struct {
+	Bytes         uint64
+	DeviceLocal   bool
+	Budget, Usage uint64
+}

@@ -1,0 +1,107 @@
+package vk
+
+import (
+	"errors"
+	"fmt"
+
+	vulkan "github.com/goki/vulkan"
+)
+
+// Sentinels, matched with errors.Is.
+var (
+	// ErrDeviceLost: the device stopped (VK_ERROR_DEVICE_LOST). Only Close is of use.
+	ErrDeviceLost = errors.New("vk: device lost")
+	// ErrOutOfMemory: host or device memory, or an allocation limit, is exhausted.
+	ErrOutOfMemory = errors.New("vk: out of memory")
+	// ErrUnsupported: this device, driver or machine cannot do it; the text says why.
+	ErrUnsupported = errors.New("vk: unsupported")
+	// ErrClosed: the object, or the device it came from, is closed.
+	ErrClosed = errors.New("vk: closed")
+	// ErrNoDevice: no Vulkan loader, no device, or none that matches the request.
+	ErrNoDevice = errors.New("vk: no device")
+	// ErrInvalid: an argument breaks a rule of this package or a limit of Vulkan.
+	ErrInvalid = errors.New("vk: invalid use")
+)
+
+// Error is a failed operation. Result is what Vulkan returned, or the code that
+// fits best when the request was refused before Vulkan was called.
+type Error struct {
+	Op     string        // what was attempted, e.g. "vkAllocateMemory" or "Dispatch"
+	Result vulkan.Result // vulkan.Success when Vulkan had no part in it
+	Detail string        // why, in words; may be empty
+	Err    error         // the sentinel it stands for, or a cause; may be nil
+}
+
+func (e *Error) Error() string {
+	s := "vk: " + e.Op
+	if e.Result != vulkan.Success {
+		s += ": " + ResultName(e.Result)
+	}
+	if e.Detail != "" {
+		s += ": " + e.Detail
+	} else if e.Result == vulkan.Success && e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Is reports whether target is the sentinel that Result stands for.
+func (e *Error) Is(target error) bool { return target == sentinel(e.Result) }
+
+func sentinel(r vulkan.Result) error {
+	switch r {
+	case vulkan.ErrorDeviceLost:
+		return ErrDeviceLost
+	case vulkan.ErrorOutOfHostMemory, vulkan.ErrorOutOfDeviceMemory, vulkan.ErrorOutOfPoolMemory,
+		vulkan.ErrorFragmentedPool, vulkan.ErrorFragmentation, vulkan.ErrorTooManyObjects:
+		return ErrOutOfMemory
+	case vulkan.ErrorExtensionNotPresent, vulkan.ErrorFeatureNotPresent, vulkan.ErrorLayerNotPresent,
+		vulkan.ErrorFormatNotSupported, vulkan.ErrorIncompatibleDriver:
+		return ErrUnsupported
+	case vulkan.ErrorInvalidExternalHandle:
+		return ErrInvalid
+	}
+	return nil
+}
+
+// resultNames holds the codes this package can meet; goki lacks the newer ones.
+var resultNames = map[vulkan.Result]string{
+	0: "VK_SUCCESS", 1: "VK_NOT_READY", 2: "VK_TIMEOUT", 5: "VK_INCOMPLETE",
+	-1: "VK_ERROR_OUT_OF_HOST_MEMORY", -2: "VK_ERROR_OUT_OF_DEVICE_MEMORY",
+	-3: "VK_ERROR_INITIALIZATION_FAILED", -4: "VK_ERROR_DEVICE_LOST", -5: "VK_ERROR_MEMORY_MAP_FAILED",
+	-6: "VK_ERROR_LAYER_NOT_PRESENT", -7: "VK_ERROR_EXTENSION_NOT_PRESENT", -8: "VK_ERROR_FEATURE_NOT_PRESENT",
+	-9: "VK_ERROR_INCOMPATIBLE_DRIVER", -10: "VK_ERROR_TOO_MANY_OBJECTS", -11: "VK_ERROR_FORMAT_NOT_SUPPORTED",
+	-12: "VK_ERROR_FRAGMENTED_POOL", -13: "VK_ERROR_UNKNOWN", -1000069000: "VK_ERROR_OUT_OF_POOL_MEMORY",
+	-1000072003: "VK_ERROR_INVALID_EXTERNAL_HANDLE", -1000161000: "VK_ERROR_FRAGMENTATION",
+	-1000257000: "VK_ERROR_INVALID_OPAQUE_CAPTURE_ADDRESS", -1000011001: "VK_ERROR_VALIDATION_FAILED",
+	-1000012000: "VK_ERROR_INVALID_SHADER_NV", 1000297000: "VK_PIPELINE_COMPILE_REQUIRED",
+	-1000174001: "VK_ERROR_NOT_PERMITTED",
+}
+
+// ResultName is the name of a result in the Vulkan specification.
+func ResultName(r vulkan.Result) string {
+	if s, ok := resultNames[r]; ok {
+		return s
+	}
+	return fmt.Sprintf("VkResult(%d)", int32(r))
+}
+
+func refuse(op string, err error, format string, args ...any) error {
+	return &Error{Op: op, Detail: fmt.Sprintf(format, args...), Err: err}
+}
+
+// invalid, unsupported and outOfMemory refuse a request before Vulkan sees it.
+func invalid(op, format string, args ...any) error { return refuse(op, ErrInvalid, format, args...) }
+
+func unsupported(op, format string, args ...any) error {
+	return refuse(op, ErrUnsupported, format, args...)
+}
+
+func outOfMemory(op, format string, args ...any) error {
+	return refuse(op, ErrOutOfMemory, format, args...)
+}
+
+func closed(op string) error { return &Error{Op: op, Err: ErrClosed} }
