@@ -1,0 +1,80 @@
+// Package inputs fills tensors with random numbers for tests and benchmarks.
+//
+// The bytes depend on the seed, the distribution, the storage type and the
+// position alone, not on the number of CPUs.
+package inputs
+
+import (
+	"fmt"
+	"math/rand/v2"
+
+	"vkattn/attention"
+	"vkattn/attention/half"
+	"vkattn/attention/internal/par"
+)
+
+// Distribution is a distribution of numbers.
+type Distribution uint8
+
+// Distributions. Normal keeps softmax rows realistic: a few keys matter.
+const (
+	Normal  Distribution = iota // mean 0, variance 1
+	Uniform                     // [-1, 1)
+)
+
+// chunk is how many elements one generator makes. Fixed, so that the numbers
+// do not depend on how chunks are spread over CPUs.
+const chunk = 1 << 14
+
+// Fill writes len(dst)/dtype.Size() random elements, rounded to dtype. It
+// panics when dst is not a whole number of elements.
+func Fill(dst []byte, dtype attention.DType, d Distribution, seed uint64) {
+	size := dtype.Size()
+	if size == 0 || len(dst)%size != 0 {
+		panic(fmt.Sprintf("inputs: %d bytes are not whole elements of %v", len(dst), dtype))
+	}
+	n := len(dst) / size
+	chunks := (n + chunk - 1) / chunk
+	par.Each(int64(chunks), func() func(int64) {
+		buf := make([]float32, chunk)
+		return func(i int64) {
+			lo := int(i) * chunk
+			hi := min(lo+chunk, n)
+			v := buf[:hi-lo]
+			generate(v, d, rand.NewPCG(seed, uint64(i)))
+			encode(dst[lo*size:hi*size], v, dtype)
+		}
+	})
+}
+
+// New is Fill of a new slice of n elements.
+func New(n int64, dtype attention.DType, d Distribution, seed uint64) []byte {
+	dst := make([]byte, n*int64(dtype.Size()))
+	Fill(dst, dtype, d, seed)
+	return dst
+}
+
+func generate(v []float32, d Distribution, pcg *rand.PCG) {
+	if d == Uniform {
+		for i := range v {
+			// The top 24 bits, each value a float32 exactly.
+			v[i] = float32(int32(pcg.Uint64()>>40)-1<<23) * 0x1p-23
+		}
+		return
+	}
+	r := rand.New(pcg)
+	for i := range v {
+		v[i] = float32(r.NormFloat64())
+	}
+}
+
+func encode(dst []byte, src []float32, dtype attention.DType) {
+	switch dtype {
+	case attention.F16:
+		half.EncodeF16(dst, src)
+	case attention.BF16:
+		half.EncodeBF16(dst, src)
+	default:
+		half.EncodeF32(dst, src)
+	}
+}
