@@ -1,0 +1,90 @@
+package attention
+
+import "fmt"
+
+// CheckArgs reports the first thing wrong with a call, as a *ShapeError: the
+// Config and Shape, missing memory, host and device memory mixed, offsets and
+// strides below 0, memory too short for the last row (computed without
+// overflow), rows of O that overlap one another, and O or LSE overlapping any
+// other tensor. Every tier calls it before touching memory.
+//
+// Overlap is judged from addresses and strides alone. A few unusual layouts
+// that never overlap are refused all the same: those where neither the sizes of
+// the strides nor their common divisor shows it.
+func CheckArgs(cfg Config, a Args) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	if err := a.Shape.Validate(); err != nil {
+		return err
+	}
+	all := a.layouts(cfg)
+	for i := range all {
+		l := &all[i]
+		if _, err := l.extent(); err != nil {
+			return err
+		}
+		if onDevice := l.tensor.Buffer != nil; onDevice != (a.Q.Buffer != nil) {
+			return &ShapeError{l.field, side(onDevice), side(!onDevice) + ", where Q is"}
+		}
+	}
+	if err := a.checkLSEStrides(); err != nil {
+		return err
+	}
+	return checkOverlaps(all)
+}
+
+// layouts are those of Q, K, V, O and, when given, LSE.
+func (a Args) layouts(cfg Config) []layout {
+	size := cfg.DType.Size()
+	all := []layout{
+		newLayout("Q", a.Q, size, a.B, a.Hq, a.Sq, cfg.HeadDim),
+		newLayout("K", a.K, size, a.B, a.KVHeads(), a.Sk, cfg.HeadDim),
+		newLayout("V", a.V, size, a.B, a.KVHeads(), a.Sk, cfg.ValueDim()),
+		newLayout("O", a.O, size, a.B, a.Hq, a.Sq, cfg.ValueDim()),
+	}
+	if a.hasLSE() {
+		all = append(all, newLayout("LSE", a.LSE, F32.Size(), a.B, a.Hq, a.Sq, 1))
+	}
+	return all
+}
+
+// hasLSE reports whether the caller asked for LSE. An offset or strides without
+// memory count, so that forgetting the memory is an error.
+func (a Args) hasLSE() bool {
+	return a.LSE.Given() || a.LSE.Offset != 0 || a.LSE.Strides != (Strides{})
+}
+
+func (a Args) checkLSEStrides() error {
+	packed := BHSD(a.Hq, a.Sq, 1)
+	if s := a.LSE.Strides; s != (Strides{}) && s != packed {
+		return &ShapeError{"LSE.Strides", s, fmt.Sprintf("packed %v, or zero", packed)}
+	}
+	return nil
+}
+
+// firstOutput is the index in layouts of O; LSE follows.
+const firstOutput = 3
+
+func checkOverlaps(all []layout) error {
+	for i := firstOutput; i < len(all); i++ {
+		out := &all[i]
+		if !out.rowsDisjoint() {
+			return &ShapeError{out.field + ".Strides", out.tensor.Strides,
+				fmt.Sprintf("rows of %d elements that do not overlap", out.dim)}
+		}
+		for j := range i {
+			if out.overlaps(&all[j]) {
+				return &ShapeError{out.field, "overlapping " + all[j].field, "memory of its own"}
+			}
+		}
+	}
+	return nil
+}
+
+func side(device bool) string {
+	if device {
+		return "in device memory"
+	}
+	return "in host memory"
+}

@@ -1,0 +1,80 @@
+package attention
+
+import (
+	"fmt"
+
+	"vkattn/attention/half"
+)
+
+// HostView reads and writes the rows of a host tensor as float32, whatever its
+// storage type and strides.
+type HostView struct {
+	bytes  []byte
+	dtype  DType
+	dim    int
+	offset int64 // elements
+	s      Strides
+}
+
+// ViewHost makes a view of a host tensor [batch, heads, seq, dim] of t. Rows
+// outside of the memory panic; [CheckArgs] tells beforehand.
+func ViewHost(t Tensor, dtype DType, heads, seq, dim int) (HostView, error) {
+	if t.Buffer != nil || t.Host == nil {
+		return HostView{}, fmt.Errorf("%w: not in host memory", ErrUnsupported)
+	}
+	return HostView{t.Host, dtype, dim, t.Offset, t.Strides.Resolve(heads, seq, dim)}, nil
+}
+
+// Dim is the number of elements of a row.
+func (v HostView) Dim() int { return v.dim }
+
+// ReadRow widens row (b, h, row) into dst[:Dim()].
+func (v HostView) ReadRow(dst []float32, b, h, row int) {
+	decode(dst[:v.dim], v.at(b, h, row), v.dtype)
+}
+
+// ReadRows widens n rows from (b, h, row) on into dst, packed.
+func (v HostView) ReadRows(dst []float32, b, h, row, n int) {
+	if v.s.Seq == int64(v.dim) && n > 0 {
+		decode(dst[:n*v.dim], v.at(b, h, row), v.dtype)
+		return
+	}
+	for i := range n {
+		v.ReadRow(dst[i*v.dim:], b, h, row+i)
+	}
+}
+
+// WriteRow rounds src[:Dim()] to row (b, h, row).
+func (v HostView) WriteRow(src []float32, b, h, row int) {
+	encode(v.at(b, h, row), src[:v.dim], v.dtype)
+}
+
+// at is the memory from the start of a row on.
+func (v HostView) at(b, h, row int) []byte {
+	e := v.offset + int64(b)*v.s.Batch + int64(h)*v.s.Head + int64(row)*v.s.Seq
+	return v.bytes[e*int64(v.dtype.Size()):]
+}
+
+// decode widens len(dst) elements.
+func decode(dst []float32, src []byte, t DType) {
+	switch t {
+	case F16:
+		half.DecodeF16(dst, src)
+	case BF16:
+		half.DecodeBF16(dst, src)
+	default:
+		half.DecodeF32(dst, src)
+	}
+}
+
+// encode rounds len(src) elements to nearest even.
+func encode(dst []byte, src []float32, t DType) {
+	switch t {
+	case F16:
+		half.EncodeF16(dst, src)
+	case BF16:
+		half.EncodeBF16(dst, src)
+	default:
+		half.EncodeF32(dst, src)
+	}
+}
