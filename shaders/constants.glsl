@@ -1,0 +1,54 @@
+// Every specialization constant of every kernel, declared here and nowhere else.
+// shaders/build turns this file into constants_gen.go; a test reads the ids back from the SPIR-V.
+// A line is read by the generator when it starts with `layout(constant_id`; the comment gives the unit.
+#ifndef CONSTANTS_GLSL
+#define CONSTANTS_GLSL
+
+layout(local_size_x_id = 0) in;                       // id 0 is LOCAL_SIZE: invocations per workgroup
+const uint LOCAL_SIZE = gl_WorkGroupSize.x;           // one id declared once: no second constant with id 0
+
+// -- the problem ---------------------------------------------------------------------------------
+layout(constant_id = 8) const uint HEAD_DIM = 128;    // Dqk: elements of a Q or K row
+layout(constant_id = 9) const uint HEAD_DIM_V = 128;  // Dv: elements of a V or O row
+layout(constant_id = 11) const uint CAUSAL = 0;       // 1: column <= row + params.causalOffset
+layout(constant_id = 12) const uint HAS_LSE = 0;      // 1: the log-sum-exp of each row is written
+
+// What is known of a tensor's alignment: the largest of {1, 2, 4, 8} elements that divides the
+// position of its first element in memory and every stride. An access no wider than that is aligned.
+layout(constant_id = 13) const uint ALIGN_Q = 1;      // elements
+layout(constant_id = 14) const uint ALIGN_K = 1;      // elements
+layout(constant_id = 15) const uint ALIGN_V = 1;      // elements
+layout(constant_id = 16) const uint ALIGN_O = 1;      // elements
+
+// -- the tile ------------------------------------------------------------------------------------
+layout(constant_id = 6) const uint BLOCK_COLS = 64;   // Bc: keys per tile
+layout(constant_id = 7) const uint BLOCK_ROWS = 64;   // Br: query rows per workgroup (scalar tier)
+layout(constant_id = 10) const uint DV_SLICE = 128;   // columns of O that one workgroup owns
+layout(constant_id = 21) const uint PREFETCH = 0;     // 1: the next tile travels in registers while this one is used
+
+// -- cooperative matrices ------------------------------------------------------------------------
+layout(constant_id = 1) const uint SUBGROUP_SIZE = 32; // invocations per subgroup
+layout(constant_id = 2) const uint TILE_M = 16;        // rows of a fragment
+layout(constant_id = 3) const uint TILE_N = 16;        // columns of a fragment
+layout(constant_id = 4) const uint TILE_K = 16;        // depth of a fragment
+layout(constant_id = 5) const uint ROW_TILES = 1;      // fragments of TILE_M rows per subgroup
+
+// -- scalar tier ---------------------------------------------------------------------------------
+layout(constant_id = 18) const uint THREADS_X = 16;   // invocations side by side along keys and along columns of O
+layout(constant_id = 19) const uint CHUNK_D = 32;     // elements of Dqk staged at a time
+layout(constant_id = 20) const uint CHUNK_V = 16;     // keys of V staged at a time
+layout(constant_id = 22) const uint Q_RESIDENT = 0;   // 1: the block's Q stays in shared memory
+
+// -- storage type --------------------------------------------------------------------------------
+const uint TYPE_F16 = 0;
+const uint TYPE_BF16 = 1;
+const uint TYPE_F32 = 2;
+#if defined(ANY_DTYPE)                                // scalar tier: one module for the three types
+layout(constant_id = 17) const uint DTYPE = TYPE_F16;
+#elif defined(DTYPE_BF16)                             // else a module is compiled for one 16-bit type
+const uint DTYPE = TYPE_BF16;
+#else
+const uint DTYPE = TYPE_F16;
+#endif
+
+#endif

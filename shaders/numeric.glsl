@@ -1,0 +1,56 @@
+// Storage types to float32 and back, in core GLSL: no 16-bit capability is needed.
+// Encoding rounds to nearest, ties to even, subnormals included; too large becomes infinity; a NaN
+// stays a NaN with its sign and upper payload. packHalf2x16 is not used: its rounding is the driver's choice.
+#ifndef NUMERIC_GLSL
+#define NUMERIC_GLSL
+
+const float LN2 = 0.6931471805599453;
+#define INFINITY uintBitsToFloat(0x7f800000u)
+
+uint encodeF16(float value) {
+    const uint bits = floatBitsToUint(value);
+    const uint sign = (bits >> 16) & 0x8000u;
+    const uint magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return sign | 0x7e00u | ((magnitude >> 13) & 0x1ffu); // NaN, made quiet
+    if (magnitude >= 0x477ff000u) return sign | 0x7c00u; // from 65520 on the nearest is infinity
+    if (magnitude >= 0x38800000u) {                      // from 2^-14 on: normal in f16
+        const uint rebased = magnitude - 0x38000000u;    // exponent bias 127 -> 15
+        return sign | ((rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13);
+    }
+    if (magnitude < 0x33000000u) return sign;            // under 2^-25: nearer to zero
+    const uint mantissa = (magnitude & 0x7fffffu) | 0x800000u;
+    const uint shift = 126u - (magnitude >> 23);         // 14..24: the subnormal step is 2^-24
+    const uint kept = mantissa >> shift;
+    const uint rest = mantissa & ((1u << shift) - 1u);
+    const uint tie = 1u << (shift - 1u);
+    return sign | (kept + uint(rest > tie || (rest == tie && (kept & 1u) != 0u)));
+}
+
+uint encodeBF16(float value) {
+    const uint bits = floatBitsToUint(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (bits >> 16) | 0x40u; // NaN, made quiet
+    return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+}
+
+// One 16-bit element, in the low half of the result.
+uint encode16(float value) {
+    return DTYPE == TYPE_BF16 ? encodeBF16(value) : encodeF16(value);
+}
+
+// Two 16-bit elements in one word, x in the low half.
+uint encode16x2(float x, float y) {
+    return encode16(x) | (encode16(y) << 16);
+}
+
+// The two 16-bit elements of a word. unpackHalf2x16 is exact: every f16, subnormals too, is a normal
+// float32, and no driver tested (NVIDIA, lavapipe, SwiftShader) flushes its subnormal inputs.
+vec2 decode16x2(uint word) {
+    if (DTYPE == TYPE_BF16) return vec2(uintBitsToFloat(word << 16), uintBitsToFloat(word & 0xffff0000u));
+    return unpackHalf2x16(word);
+}
+
+float decode16(uint bits) {
+    return decode16x2(bits).x;
+}
+
+#endif

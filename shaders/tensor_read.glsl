@@ -1,0 +1,124 @@
+// Reads of one tensor, included once per tensor by interface.glsl with
+//   OF(name)      the tensor's letter appended to name
+//   STRIDE(axis)  its stride in the push constants
+//   BINDING       its storage buffer
+//   ALIGNMENT     its alignment constant
+//   COLUMNS       elements of a row
+//   LOAD8         the name of its load of 8 by row and column
+// No read touches a 32-bit word that holds none of the requested elements.
+
+#if !BDA
+layout(set = 0, binding = BINDING, std430) restrict readonly buffer OF(Words) { uint OF(words)[]; };
+layout(set = 0, binding = BINDING, std430) restrict readonly buffer OF(Quads) { uvec4 OF(quads)[]; };
+#endif
+
+Slice OF(slice)(uint batch, uint head, uint row) {
+    return sliceAt(p.OF(addr), position64(batch, STRIDE(Batch), head, STRIDE(Head), row, STRIDE(Seq)),
+                   IS_16, ALIGNMENT);
+}
+
+Slice OF(advance)(Slice s, uint rows) {
+    return advance(s, rows, STRIDE(Seq), IS_16, ALIGNMENT);
+}
+
+// 32-bit word of the slice, counted from the word that holds its first element.
+uint OF(loadWord)(Slice s, uint word) {
+#if BDA
+    return ReadWords(s.word).at[word];
+#else
+    return OF(words)[s.word + word];
+#endif
+}
+
+// Four words at once; legal where they start at a multiple of 16 bytes.
+uvec4 OF(loadQuad)(Slice s, uint quad) {
+#if BDA
+    return ReadQuads(s.word).at[quad];
+#else
+    return OF(quads)[(s.word >> 2) + quad];
+#endif
+}
+
+uvec4 OF(load4Words)(Slice s, uint word) {
+    return uvec4(OF(loadWord)(s, word), OF(loadWord)(s, word + 1), OF(loadWord)(s, word + 2), OF(loadWord)(s, word + 3));
+}
+
+// One 16-bit element, as stored, in the low half.
+uint OF(loadHalf)(Slice s, uint element) {
+    const uint place = element + s.phase;
+    return (OF(loadWord)(s, place >> 1) >> ((place & 1u) * 16u)) & 0xffffu;
+}
+
+// Eight 16-bit elements, as stored: element e in word e / 2, even ones in the low half.
+// The first one is a multiple of 8 elements into its row.
+uvec4 OF(load8)(Slice s, uint element) {
+    if (ALIGNMENT >= 8) return OF(loadQuad)(s, element >> 3);
+    if (ALIGNMENT >= 2) return OF(load4Words)(s, element >> 1);
+    const uint place = element + s.phase;
+    const uint word = place >> 1;
+    const uvec4 low = OF(load4Words)(s, word);
+    if ((place & 1u) == 0u) return low;
+    const uint last = OF(loadWord)(s, word + 4);
+    return (low >> 16) | (uvec4(low.yzw, last) << 16);
+}
+
+// The same for a row's end: only `valid` of the eight exist, the others read as zero.
+uvec4 OF(load8)(Slice s, uint element, uint valid) {
+    if (valid >= 8) return OF(load8)(s, element);
+    uvec4 result = uvec4(0);
+    for (uint i = 0; i < 4; i++) {
+        if (2 * i < valid) result[i] = OF(loadHalf)(s, element + 2 * i);
+        if (2 * i + 1 < valid) result[i] |= OF(loadHalf)(s, element + 2 * i + 1) << 16;
+    }
+    return result;
+}
+
+// Four float32 elements, as stored, of which `valid` exist.
+uvec4 OF(load4)(Slice s, uint element, uint valid) {
+    if (valid >= 4) {
+        if (ALIGNMENT >= 4) return OF(loadQuad)(s, element >> 2);
+        return OF(load4Words)(s, element);
+    }
+    uvec4 result = uvec4(0);
+    for (uint i = 0; i < valid; i++) result[i] = OF(loadWord)(s, element + i);
+    return result;
+}
+
+// -- by row of the slice and column --------------------------------------------------------------
+
+uint OF(elementsFrom)(uint col) {
+    return max(COLUMNS, col) - col;
+}
+
+// Eight 16-bit elements as stored, from a column that is a multiple of 8; zero past the last column.
+uvec4 LOAD8(Slice s, uint row, uint col) {
+    return OF(load8)(s, row * STRIDE(Seq) + col, OF(elementsFrom)(col));
+}
+
+// Eight elements of any type as float32, likewise.
+void OF(loadFloats)(Slice s, uint row, uint col, out vec4 low, out vec4 high) {
+    const uint element = row * STRIDE(Seq) + col;
+    const uint valid = OF(elementsFrom)(col);
+    if (IS_16) {
+        const uvec4 words = OF(load8)(s, element, valid);
+        low = vec4(decode16x2(words.x), decode16x2(words.y));
+        high = vec4(decode16x2(words.z), decode16x2(words.w));
+    } else {
+        low = uintBitsToFloat(OF(load4)(s, element, valid));
+        high = uintBitsToFloat(OF(load4)(s, element + 4, max(valid, 4u) - 4u));
+    }
+}
+
+// One element of any type.
+float OF(loadElement)(Slice s, uint row, uint col) {
+    const uint element = row * STRIDE(Seq) + col;
+    if (!IS_16) return uintBitsToFloat(OF(loadWord)(s, element));
+    return decode16(OF(loadHalf)(s, element));
+}
+
+#undef OF
+#undef LOAD8
+#undef STRIDE
+#undef BINDING
+#undef ALIGNMENT
+#undef COLUMNS
