@@ -357,7 +357,7 @@ fetch() { # <component>
 			exec 9>&-
 		done
 	done
-	why "$component" "could not be fetched ($(grep -E '^(E|Err|W):?' "$log" | tail -n 1 || true))"
+	why "$component" "could not be fetched ($(grep -m 1 '^E: ' "$log" || true))"
 	say "$component: apt's output is in $log"
 	return 1
 }
