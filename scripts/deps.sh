@@ -22,6 +22,8 @@
 # whole closure, the C library included, and programs run through that tree's
 # dynamic loader (see run-with).
 #
+# lib/archive.sh fetches and unpacks, lib/runner.sh sets up a program.
+#
 # Exit codes: 0 done, 1 a fetch failed, 2 wrong usage, 3 this distribution has
 # no way to provide it (the message names the packages that would do).
 set -euo pipefail
@@ -37,13 +39,16 @@ case $cache in /*) ;; *) cache=$PWD/$cache ;; esac
 deps=$cache/deps
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
-keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-
 case $(uname -m) in
 x86_64) arch=amd64 triple=x86_64-linux-gnu ldso=usr/lib64/ld-linux-x86-64.so.2 ;;
 aarch64) arch=arm64 triple=aarch64-linux-gnu ldso=usr/lib/ld-linux-aarch64.so.1 ;;
 *) arch='' triple='' ldso='' ;;
 esac
+
+# shellcheck source=scripts/lib/archive.sh
+source "$here/lib/archive.sh"
+# shellcheck source=scripts/lib/runner.sh
+source "$here/lib/runner.sh"
 
 say() { printf 'deps: %s\n' "$*" >&2; }
 
@@ -108,145 +113,6 @@ fetched() { # <component>; its recipe must be set
 	[[ -r $stamp ]] || return 1
 	read -r line <"$stamp"
 	[[ $line == "$(recipe_id)" ]]
-}
-
-is_debian() {
-	[[ -r /etc/os-release ]] || return 1
-	# shellcheck disable=SC1091 # the system's own file
-	(. /etc/os-release && [[ ${ID-} == debian ]])
-}
-
-# mirrors: base addresses of Debian archives in this machine's apt configuration.
-# Asking apt, rather than reading its files, covers both formats of sources and
-# needs neither root nor a previous update. Security and third-party archives are
-# told apart by the suite's name; should a stranger slip through, its signature
-# does not verify and the next address is tried.
-mirrors() {
-	apt-get update --print-uris 2>/dev/null |
-		sed -nE "s|^'(.*)/dists/([^/']+)/InRelease'.*|\2 \1|p" |
-		awk '$1 ~ /^(oldoldstable|oldstable|stable|testing|unstable|sid|bullseye|bookworm|trixie|forky|duke)$/ && !seen[$2]++ { print $2 }'
-}
-
-# apt_state <mirror> <suites> prepares apt's private world for one set of suites
-# and prints its folder. The status file is empty, so "install" means "the whole
-# closure" whatever this machine has installed.
-apt_state() {
-	local mirror=$1 set=$2 suite dir
-	dir=$deps/apt/$set
-	mkdir -p "$dir/etc/apt.conf.d" "$dir/etc/preferences.d" "$dir/etc/trusted.gpg.d" \
-		"$dir/lists/partial" "$dir/cache/archives/partial" "$dir/log"
-	: >"$dir/status"
-	: >"$dir/etc/sources.list"
-	for suite in ${set//+/ }; do
-		printf 'deb [arch=%s signed-by=%s] %s %s main\n' "$arch" "$keyring" "$mirror" "$suite" >>"$dir/etc/sources.list"
-	done
-	# Read after the system's configuration, so a proxy or credentials set there
-	# still count, and its hooks do not.
-	cat >"$dir/apt.conf" <<-CONF
-		#clear DPkg;
-		#clear APT::Update::Pre-Invoke;
-		#clear APT::Update::Post-Invoke;
-		#clear APT::Update::Post-Invoke-Success;
-		#clear Acquire::IndexTargets::deb::DEP-11;
-		#clear Acquire::IndexTargets::deb::DEP-11-icons;
-		#clear Acquire::IndexTargets::deb::DEP-11-icons-small;
-		#clear Acquire::IndexTargets::deb::CNF;
-		#clear APT::Architectures;
-		#clear APT::Default-Release;
-		APT::Architecture "$arch";
-		APT::Architectures { "$arch"; };
-		APT::Install-Recommends "false";
-		APT::Install-Suggests "false";
-		APT::Sandbox::User "";
-		APT::Get::Assume-Yes "true";
-		Acquire::Languages "none";
-		Acquire::PDiffs "false";
-		Acquire::Retries "3";
-		Acquire::AllowInsecureRepositories "false";
-		Debug::NoLocking "true";
-		Dir::Etc::SourceList "$dir/etc/sources.list";
-		Dir::Etc::SourceParts "$dir/etc/none";
-		Dir::Etc::Preferences "$dir/etc/preferences";
-		Dir::Etc::PreferencesParts "$dir/etc/preferences.d";
-		Dir::Etc::Trusted "$dir/etc/trusted.gpg";
-		Dir::Etc::TrustedParts "$dir/etc/trusted.gpg.d";
-		Dir::State "$dir";
-		Dir::State::Lists "$dir/lists";
-		Dir::State::status "$dir/status";
-		Dir::State::extended_states "$dir/extended_states";
-		Dir::Cache "$dir/cache";
-		Dir::Cache::archives "$dir/cache/archives";
-		Dir::Cache::pkgcache "";
-		Dir::Cache::srcpkgcache "";
-		Dir::Log "$dir/log";
-	CONF
-	printf '%s\n' "$dir"
-}
-
-# download <component> <mirror> <suites> <log>: leaves the packages in
-# $dir/cache/archives and prints $dir. The caller holds the lock on that state.
-download() {
-	local component=$1 mirror=$2 set=$3 log=$4 dir target=()
-	dir=$(apt_state "$mirror" "$set")
-	rm -f "$dir"/cache/archives/*.deb
-	# The suite layered on top must win, which backports do not by default.
-	[[ $set == *+* ]] && target=(-t "${set##*+}")
-	{
-		printf '== %s from %s\n' "$component" "$set"
-		# Indices a few minutes old do; older ones name packages already replaced.
-		if [[ -z $(find "$dir/updated" -mmin -15 2>/dev/null) ]]; then
-			# Error-Mode: without it a mirror that cannot be reached is only a warning.
-			apt-get -c "$dir/apt.conf" -o APT::Update::Error-Mode=any update && touch "$dir/updated"
-		fi && if [[ $closure == yes ]]; then
-			apt-get -c "$dir/apt.conf" "${target[@]}" install --download-only "${packages[@]}"
-		else
-			(cd "$dir/cache/archives" && apt-get -c "$dir/apt.conf" "${target[@]}" download "${packages[@]}")
-		fi
-	} >>"$log" 2>&1 || {
-		rm -f "$dir/updated"
-		return 1
-	}
-	printf '%s\n' "$dir"
-}
-
-# unpack <component> <archives> <suites> makes the tree beside its place and moves
-# it there whole: a run cut short leaves nothing that looks finished.
-unpack() {
-	local component=$1 archives=$2 set=$3 tmp deb
-	tmp=$(mktemp -d "$deps/roots/.$component.XXXXXX")
-	mkdir -p "$tmp/usr/bin" "$tmp/usr/sbin" "$tmp/usr/lib" "$tmp/usr/lib64"
-	# Older packages still ship /lib: with these links both layouts end in /usr/lib.
-	ln -s usr/bin "$tmp/bin" && ln -s usr/sbin "$tmp/sbin"
-	ln -s usr/lib "$tmp/lib" && ln -s usr/lib64 "$tmp/lib64"
-	recipe_id >"$tmp/.versions"
-	printf 'suite %s\n' "$set" >>"$tmp/.versions"
-	local select=()
-	((${#keep[@]})) && select=(--wildcards "${keep[@]}")
-	for deb in "$archives"/*.deb; do
-		# Called from a condition, where set -e is off. The single quotes are
-		# dpkg-deb's own variables.
-		# shellcheck disable=SC2016
-		if ! dpkg-deb --fsys-tarfile "$deb" |
-			tar -x -C "$tmp" --no-same-owner --keep-directory-symlink \
-				--exclude './usr/share/doc*' --exclude './usr/share/man*' --exclude './usr/share/locale*' \
-				"${select[@]}" ||
-			! dpkg-deb -W --showformat '${Package} ${Version}\n' "$deb" >>"$tmp/.versions"; then
-			say "$component: cannot unpack ${deb##*/}"
-			rm -rf "$tmp"
-			return 1
-		fi
-	done
-	if [[ ! -e $tmp/$probe ]]; then
-		say "$component: $probe is not in the packages of $set"
-		rm -rf "$tmp"
-		return 1
-	fi
-	chmod 755 "$tmp"
-	if [[ -e $deps/roots/$component ]]; then
-		mv "$deps/roots/$component" "$tmp.old"
-	fi
-	mv -T "$tmp" "$deps/roots/$component"
-	rm -rf "$tmp.old"
 }
 
 # Wrappers, so that a Makefile or an editor can call the tools by one path.
@@ -411,91 +277,6 @@ main() {
 	*)
 		sed -n '2,/^set -euo/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
 		return 2
-		;;
-	esac
-}
-
-# manifest <name> <library> writes a driver manifest with an absolute path: the
-# packaged ones name the library alone, which the machine's own copy could answer to.
-manifest() {
-	local file=$deps/icd/$1.json tmp want
-	want=$(printf '{"file_format_version": "1.0.1", "ICD": {"library_path": "%s", "api_version": "%s"}}' "$2" "$3")
-	if [[ ! -r $file || $(<"$file") != "$want" ]]; then
-		mkdir -p "$deps/icd"
-		tmp=$(mktemp "$deps/icd/.XXXXXX")
-		printf '%s\n' "$want" >"$tmp"
-		chmod 644 "$tmp"
-		mv -f "$tmp" "$file"
-	fi
-	printf '%s\n' "$file"
-}
-
-setting() { printf 'export %s=%q\n' "$1" "$2"; }
-
-# runner_env <runner> prints what a program needs to find that driver and no other.
-# VKATTN_LDSO and VKATTN_LIBRARY_PATH, when set, say how it has to be started.
-runner_env() {
-	local runner=$1 component driver base own icd='' lib
-	case $runner in
-	lavapipe | lavapipe-old | swiftshader) component=$runner ;;
-	radv-?*) component=lavapipe-old ;;
-	*)
-		say "unknown runner: $runner (known: ${runners[*]}, radv-<family>)"
-		return 2
-		;;
-	esac
-	own=$deps/roots/$component
-	if [[ -r $own/.versions ]]; then
-		# All run on the newest C library there is: older drivers are content with
-		# it, and the validation layers of that tree then load beside them.
-		base=$deps/roots/lavapipe
-		[[ -r $base/.versions ]] || base=$deps/roots/lavapipe-old
-		if [[ ! -r $base/.versions ]]; then
-			say "$runner runs on the C library of the lavapipe tree, which is absent; run $0 lavapipe"
-			return 3
-		fi
-		lib=$base/usr/lib/$triple
-		[[ $own == "$base" ]] || lib+=:$own/usr/lib/$triple
-		case $runner in
-		lavapipe | lavapipe-old) driver=$own/usr/lib/$triple/libvulkan_lvp.so ;;
-		swiftshader) driver=$own/usr/lib/chromium/libvk_swiftshader.so ;;
-		radv-*) driver=$own/usr/lib/$triple/libvulkan_radeon.so ;;
-		esac
-		icd=$(manifest "$runner" "$driver" 1.3.0)
-		setting VKATTN_LDSO "$base/$ldso"
-		setting VKATTN_LIBRARY_PATH "$lib"
-		setting VKATTN_LIBVULKAN "$base/usr/lib/$triple/libvulkan.so.1"
-		setting VK_LAYER_PATH "$base/usr/share/vulkan/explicit_layer.d"
-		# drirc: Mesa's own defaults, of the same version as the driver.
-		setting DRIRC_CONFIGDIR "$own/usr/share/drirc.d"
-	elif on_system "$component"; then
-		case $runner in
-		lavapipe) icd=$(system_manifest lvp) ;;
-		swiftshader) icd=$(manifest swiftshader "$VKATTN_SWIFTSHADER" 1.3.0) ;;
-		radv-*) icd=$(system_manifest radeon) ;;
-		lavapipe-old)
-			say "lavapipe-old: the system has one lavapipe, which the runner lavapipe covers"
-			return 3
-			;;
-		esac
-	else
-		say "$component is absent; run $0 $component"
-		return 3
-	fi
-	# The second name is what loaders before 1.3.207 read.
-	setting VK_DRIVER_FILES "$icd"
-	setting VK_ICD_FILENAMES "$icd"
-	# Implicit layers of this machine (overlays, capture tools) are built against
-	# its own C library and have no business in a test.
-	setting VK_LOADER_LAYERS_DISABLE '~implicit~'
-	setting VKATTN_DRIVER "$runner"
-	# For tests that start programs of their own.
-	setting VKATTN_EXEC "$here/run-with $runner"
-	case $runner in
-	radv-*)
-		setting RADV_FORCE_FAMILY "${runner#radv-}"
-		# A cached pipeline would be one that was not compiled.
-		setting MESA_SHADER_CACHE_DISABLE true
 		;;
 	esac
 }

@@ -1,0 +1,146 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154 # deps.sh assigns what is read here
+# Part of deps.sh: packages out of a Debian archive, unpacked into a tree beside the
+# system. Reads $deps and $arch and, of the recipe at hand, packages, closure, keep
+# and probe.
+
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+
+is_debian() {
+	[[ -r /etc/os-release ]] || return 1
+	# shellcheck disable=SC1091 # the system's own file
+	(. /etc/os-release && [[ ${ID-} == debian ]])
+}
+
+# mirrors: base addresses of Debian archives in this machine's apt configuration.
+# Asking apt, rather than reading its files, covers both formats of sources and
+# needs neither root nor a previous update. Security and third-party archives are
+# told apart by the suite's name; should a stranger slip through, its signature
+# does not verify and the next address is tried.
+mirrors() {
+	apt-get update --print-uris 2>/dev/null |
+		sed -nE "s|^'(.*)/dists/([^/']+)/InRelease'.*|\2 \1|p" |
+		awk '$1 ~ /^(oldoldstable|oldstable|stable|testing|unstable|sid|bullseye|bookworm|trixie|forky|duke)$/ && !seen[$2]++ { print $2 }'
+}
+
+# apt_state <mirror> <suites> prepares apt's private world for one set of suites
+# and prints its folder. The status file is empty, so "install" means "the whole
+# closure" whatever this machine has installed.
+apt_state() {
+	local mirror=$1 set=$2 suite dir
+	dir=$deps/apt/$set
+	mkdir -p "$dir/etc/apt.conf.d" "$dir/etc/preferences.d" "$dir/etc/trusted.gpg.d" \
+		"$dir/lists/partial" "$dir/cache/archives/partial" "$dir/log"
+	: >"$dir/status"
+	: >"$dir/etc/sources.list"
+	for suite in ${set//+/ }; do
+		printf 'deb [arch=%s signed-by=%s] %s %s main\n' "$arch" "$keyring" "$mirror" "$suite" >>"$dir/etc/sources.list"
+	done
+	# Read after the system's configuration, so a proxy or credentials set there
+	# still count, and its hooks do not.
+	cat >"$dir/apt.conf" <<-CONF
+		#clear DPkg;
+		#clear APT::Update::Pre-Invoke;
+		#clear APT::Update::Post-Invoke;
+		#clear APT::Update::Post-Invoke-Success;
+		#clear Acquire::IndexTargets::deb::DEP-11;
+		#clear Acquire::IndexTargets::deb::DEP-11-icons;
+		#clear Acquire::IndexTargets::deb::DEP-11-icons-small;
+		#clear Acquire::IndexTargets::deb::CNF;
+		#clear APT::Architectures;
+		#clear APT::Default-Release;
+		APT::Architecture "$arch";
+		APT::Architectures { "$arch"; };
+		APT::Install-Recommends "false";
+		APT::Install-Suggests "false";
+		APT::Sandbox::User "";
+		APT::Get::Assume-Yes "true";
+		Acquire::Languages "none";
+		Acquire::PDiffs "false";
+		Acquire::Retries "3";
+		Acquire::AllowInsecureRepositories "false";
+		Debug::NoLocking "true";
+		Dir::Etc::SourceList "$dir/etc/sources.list";
+		Dir::Etc::SourceParts "$dir/etc/none";
+		Dir::Etc::Preferences "$dir/etc/preferences";
+		Dir::Etc::PreferencesParts "$dir/etc/preferences.d";
+		Dir::Etc::Trusted "$dir/etc/trusted.gpg";
+		Dir::Etc::TrustedParts "$dir/etc/trusted.gpg.d";
+		Dir::State "$dir";
+		Dir::State::Lists "$dir/lists";
+		Dir::State::status "$dir/status";
+		Dir::State::extended_states "$dir/extended_states";
+		Dir::Cache "$dir/cache";
+		Dir::Cache::archives "$dir/cache/archives";
+		Dir::Cache::pkgcache "";
+		Dir::Cache::srcpkgcache "";
+		Dir::Log "$dir/log";
+	CONF
+	printf '%s\n' "$dir"
+}
+
+# download <component> <mirror> <suites> <log>: leaves the packages in
+# $dir/cache/archives and prints $dir. The caller holds the lock on that state.
+download() {
+	local component=$1 mirror=$2 set=$3 log=$4 dir target=()
+	dir=$(apt_state "$mirror" "$set")
+	rm -f "$dir"/cache/archives/*.deb
+	# The suite layered on top must win, which backports do not by default.
+	[[ $set == *+* ]] && target=(-t "${set##*+}")
+	{
+		printf '== %s from %s\n' "$component" "$set"
+		# Indices a few minutes old do; older ones name packages already replaced.
+		if [[ -z $(find "$dir/updated" -mmin -15 2>/dev/null) ]]; then
+			# Error-Mode: without it a mirror that cannot be reached is only a warning.
+			apt-get -c "$dir/apt.conf" -o APT::Update::Error-Mode=any update && touch "$dir/updated"
+		fi && if [[ $closure == yes ]]; then
+			apt-get -c "$dir/apt.conf" "${target[@]}" install --download-only "${packages[@]}"
+		else
+			(cd "$dir/cache/archives" && apt-get -c "$dir/apt.conf" "${target[@]}" download "${packages[@]}")
+		fi
+	} >>"$log" 2>&1 || {
+		rm -f "$dir/updated"
+		return 1
+	}
+	printf '%s\n' "$dir"
+}
+
+# unpack <component> <archives> <suites> makes the tree beside its place and moves
+# it there whole: a run cut short leaves nothing that looks finished.
+unpack() {
+	local component=$1 archives=$2 set=$3 tmp deb
+	tmp=$(mktemp -d "$deps/roots/.$component.XXXXXX")
+	mkdir -p "$tmp/usr/bin" "$tmp/usr/sbin" "$tmp/usr/lib" "$tmp/usr/lib64"
+	# Older packages still ship /lib: with these links both layouts end in /usr/lib.
+	ln -s usr/bin "$tmp/bin" && ln -s usr/sbin "$tmp/sbin"
+	ln -s usr/lib "$tmp/lib" && ln -s usr/lib64 "$tmp/lib64"
+	recipe_id >"$tmp/.versions"
+	printf 'suite %s\n' "$set" >>"$tmp/.versions"
+	local select=()
+	((${#keep[@]})) && select=(--wildcards "${keep[@]}")
+	for deb in "$archives"/*.deb; do
+		# Called from a condition, where set -e is off. The single quotes are
+		# dpkg-deb's own variables.
+		# shellcheck disable=SC2016
+		if ! dpkg-deb --fsys-tarfile "$deb" |
+			tar -x -C "$tmp" --no-same-owner --keep-directory-symlink \
+				--exclude './usr/share/doc*' --exclude './usr/share/man*' --exclude './usr/share/locale*' \
+				"${select[@]}" ||
+			! dpkg-deb -W --showformat '${Package} ${Version}\n' "$deb" >>"$tmp/.versions"; then
+			say "$component: cannot unpack ${deb##*/}"
+			rm -rf "$tmp"
+			return 1
+		fi
+	done
+	if [[ ! -e $tmp/$probe ]]; then
+		say "$component: $probe is not in the packages of $set"
+		rm -rf "$tmp"
+		return 1
+	fi
+	chmod 755 "$tmp"
+	if [[ -e $deps/roots/$component ]]; then
+		mv "$deps/roots/$component" "$tmp.old"
+	fi
+	mv -T "$tmp" "$deps/roots/$component"
+	rm -rf "$tmp.old"
+}

@@ -1,0 +1,89 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154 # deps.sh assigns what is read here
+# Part of deps.sh: what a program has to find in its environment to meet one driver
+# and no other. Reads $deps, $here, $ldso and $triple.
+
+# manifest <name> <library> writes a driver manifest with an absolute path: the
+# packaged ones name the library alone, which the machine's own copy could answer to.
+manifest() {
+	local file=$deps/icd/$1.json tmp want
+	want=$(printf '{"file_format_version": "1.0.1", "ICD": {"library_path": "%s", "api_version": "%s"}}' "$2" "$3")
+	if [[ ! -r $file || $(<"$file") != "$want" ]]; then
+		mkdir -p "$deps/icd"
+		tmp=$(mktemp "$deps/icd/.XXXXXX")
+		printf '%s\n' "$want" >"$tmp"
+		chmod 644 "$tmp"
+		mv -f "$tmp" "$file"
+	fi
+	printf '%s\n' "$file"
+}
+
+setting() { printf 'export %s=%q\n' "$1" "$2"; }
+
+# runner_env <runner> prints what a program needs to find that driver and no other.
+# VKATTN_LDSO and VKATTN_LIBRARY_PATH, when set, say how it has to be started.
+runner_env() {
+	local runner=$1 component driver base own icd='' lib
+	case $runner in
+	lavapipe | lavapipe-old | swiftshader) component=$runner ;;
+	radv-?*) component=lavapipe-old ;;
+	*)
+		say "unknown runner: $runner (known: ${runners[*]}, radv-<family>)"
+		return 2
+		;;
+	esac
+	own=$deps/roots/$component
+	if [[ -r $own/.versions ]]; then
+		# All run on the newest C library there is: older drivers are content with
+		# it, and the validation layers of that tree then load beside them.
+		base=$deps/roots/lavapipe
+		[[ -r $base/.versions ]] || base=$deps/roots/lavapipe-old
+		if [[ ! -r $base/.versions ]]; then
+			say "$runner runs on the C library of the lavapipe tree, which is absent; run $0 lavapipe"
+			return 3
+		fi
+		lib=$base/usr/lib/$triple
+		[[ $own == "$base" ]] || lib+=:$own/usr/lib/$triple
+		case $runner in
+		lavapipe | lavapipe-old) driver=$own/usr/lib/$triple/libvulkan_lvp.so ;;
+		swiftshader) driver=$own/usr/lib/chromium/libvk_swiftshader.so ;;
+		radv-*) driver=$own/usr/lib/$triple/libvulkan_radeon.so ;;
+		esac
+		icd=$(manifest "$runner" "$driver" 1.3.0)
+		setting VKATTN_LDSO "$base/$ldso"
+		setting VKATTN_LIBRARY_PATH "$lib"
+		setting VKATTN_LIBVULKAN "$base/usr/lib/$triple/libvulkan.so.1"
+		setting VK_LAYER_PATH "$base/usr/share/vulkan/explicit_layer.d"
+		# drirc: Mesa's own defaults, of the same version as the driver.
+		setting DRIRC_CONFIGDIR "$own/usr/share/drirc.d"
+	elif on_system "$component"; then
+		case $runner in
+		lavapipe) icd=$(system_manifest lvp) ;;
+		swiftshader) icd=$(manifest swiftshader "$VKATTN_SWIFTSHADER" 1.3.0) ;;
+		radv-*) icd=$(system_manifest radeon) ;;
+		lavapipe-old)
+			say "lavapipe-old: the system has one lavapipe, which the runner lavapipe covers"
+			return 3
+			;;
+		esac
+	else
+		say "$component is absent; run $0 $component"
+		return 3
+	fi
+	# The second name is what loaders before 1.3.207 read.
+	setting VK_DRIVER_FILES "$icd"
+	setting VK_ICD_FILENAMES "$icd"
+	# Implicit layers of this machine (overlays, capture tools) are built against
+	# its own C library and have no business in a test.
+	setting VK_LOADER_LAYERS_DISABLE '~implicit~'
+	setting VKATTN_DRIVER "$runner"
+	# For tests that start programs of their own.
+	setting VKATTN_EXEC "$here/run-with $runner"
+	case $runner in
+	radv-*)
+		setting RADV_FORCE_FAMILY "${runner#radv-}"
+		# A cached pipeline would be one that was not compiled.
+		setting MESA_SHADER_CACHE_DISABLE true
+		;;
+	esac
+}
