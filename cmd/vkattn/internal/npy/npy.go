@@ -47,31 +47,82 @@ type Array struct {
 	Data  []byte
 }
 
+// File is an open file whose header was read and whose size agrees with it.
+type File struct {
+	DType DType
+	Shape []int
+
+	header header
+	r      io.Reader
+	close  func() error
+}
+
 // maxHeader bounds the dictionary. NumPy itself refuses to parse over 10000.
 const maxHeader = 64 << 10
 
 var magic = []byte("\x93NUMPY")
 
-// ReadFile reads a regular file. Its errors name what is wrong with the file,
-// not the file: the caller knows which one it asked for.
-func ReadFile(path string) (*Array, error) {
+// Open reads the header of a regular file, so that a file of gigabytes is
+// judged before it is read. Its errors name what is wrong with the file, not
+// the file: the caller knows which one it asked for.
+func Open(path string) (*File, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, pathless(err)
 	}
-	defer func() { _ = f.Close() }()
 	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("not a regular file")
+	}
+	var out *File
+	if err == nil {
+		out, err = open(f, info.Size())
+	}
 	if err != nil {
+		_ = f.Close()
 		return nil, pathless(err)
 	}
-	if !info.Mode().IsRegular() {
-		return nil, errors.New("not a regular file")
+	out.close = f.Close
+	return out, nil
+}
+
+// Close closes the file; its Shape and DType stay.
+func (f *File) Close() error {
+	if f.close == nil {
+		return nil
 	}
-	return Read(f, info.Size())
+	return f.close()
+}
+
+// Load reads the data, once.
+func (f *File) Load() (*Array, error) {
+	size, err := dataBytes(f.header)
+	if err != nil {
+		return nil, err
+	}
+	data := make([]byte, size)
+	if _, err := io.ReadFull(f.r, data); err != nil {
+		return nil, fmt.Errorf("reading the data: %w", pathless(err))
+	}
+	if f.header.bigEndian {
+		swap(data, f.DType.Size())
+	}
+	if f.header.fortran {
+		data = fromFortran(data, f.Shape, f.DType.Size())
+	}
+	return &Array{DType: f.DType, Shape: f.Shape, Data: data}, nil
 }
 
 // Read reads an array from r, which holds size bytes in all.
 func Read(r io.Reader, size int64) (*Array, error) {
+	f, err := open(r, size)
+	if err != nil {
+		return nil, err
+	}
+	return f.Load()
+}
+
+func open(r io.Reader, size int64) (*File, error) {
 	h, used, err := readHeader(r, size)
 	if err != nil {
 		return nil, err
@@ -86,17 +137,7 @@ func Read(r io.Reader, size int64) (*Array, error) {
 	case have > want:
 		return nil, fmt.Errorf("%d bytes follow the data of shape %v of %s", have-want, h.shape, h.dtype)
 	}
-	data := make([]byte, want)
-	if _, err := io.ReadFull(r, data); err != nil {
-		return nil, fmt.Errorf("reading the data: %w", pathless(err))
-	}
-	if h.bigEndian {
-		swap(data, h.dtype.Size())
-	}
-	if h.fortran {
-		data = fromFortran(data, h.shape, h.dtype.Size())
-	}
-	return &Array{DType: h.dtype, Shape: h.shape, Data: data}, nil
+	return &File{DType: h.dtype, Shape: h.shape, header: h, r: r}, nil
 }
 
 // readHeader reads up to the first byte of data and says how many bytes that was.

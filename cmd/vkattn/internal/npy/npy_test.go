@@ -27,26 +27,24 @@ func read(b []byte) (*Array, error) { return Read(bytes.NewReader(b), int64(len(
 
 func TestWriteThenReadIsTheSameArray(t *testing.T) {
 	for _, shape := range [][]int{{}, {3}, {2, 3}, {1, 2, 3, 4}, {0, 5}} {
-		count := 1
-		for _, n := range shape {
-			count *= n
+		for _, dtype := range []DType{Float16, Float32} {
+			size := dtype.Size()
+			for _, n := range shape {
+				size *= n
+			}
+			want := &Array{DType: dtype, Shape: shape, Data: make([]byte, size)}
+			for i := range want.Data {
+				want.Data[i] = byte(i)
+			}
+			var buf bytes.Buffer
+			require.NoError(t, Write(&buf, want))
+			require.Zero(t, (buf.Len()-size)%64, "data must begin at a multiple of 64")
+			got, err := read(buf.Bytes())
+			require.NoError(t, err)
+			require.Equal(t, want, got)
 		}
-		values := make([]float32, count)
-		for i := range values {
-			values[i] = float32(i) - 1.5
-		}
-		var buf bytes.Buffer
-		require.NoError(t, WriteFloat32(&buf, shape, values))
-		require.Zero(t, (buf.Len()-4*count)%64, "data must begin at a multiple of 64")
-		a, err := read(buf.Bytes())
-		require.NoError(t, err)
-		require.Equal(t, shape, a.Shape)
-		require.Equal(t, Float32, a.DType)
-		var again bytes.Buffer
-		require.NoError(t, Write(&again, a))
-		require.Equal(t, buf.Bytes(), again.Bytes())
 	}
-	require.Error(t, WriteFloat32(&bytes.Buffer{}, []int{2}, make([]float32, 3)))
+	require.Error(t, Write(&bytes.Buffer{}, &Array{DType: Float32, Shape: []int{2}, Data: make([]byte, 7)}))
 }
 
 func TestReadTakesEveryVersionOrderAndSpelling(t *testing.T) {
@@ -128,10 +126,22 @@ func TestReadRefusesWhatIsNotAnArray(t *testing.T) {
 	}
 }
 
-func TestReadFileRefusesWhatIsNoFile(t *testing.T) {
-	_, err := ReadFile(filepath.Join(t.TempDir(), "absent.npy"))
+func TestOpenReadsTheHeaderAndLoadTheRest(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.npy")
+	require.NoError(t, os.WriteFile(path, file(1, "{'descr': '<f2', 'fortran_order': False, 'shape': (3,), }", []byte{1, 0, 2, 0, 3, 0}), 0o644))
+	f, err := Open(path)
+	require.NoError(t, err)
+	require.Equal(t, []int{3}, f.Shape)
+	a, err := f.Load()
+	require.NoError(t, err)
+	require.Equal(t, []byte{1, 0, 2, 0, 3, 0}, a.Data)
+	require.NoError(t, f.Close())
+}
+
+func TestOpenRefusesWhatIsNoFile(t *testing.T) {
+	_, err := Open(filepath.Join(t.TempDir(), "absent.npy"))
 	require.ErrorIs(t, err, os.ErrNotExist)
-	_, err = ReadFile(t.TempDir())
+	_, err = Open(t.TempDir())
 	require.ErrorContains(t, err, "not a regular file")
 }
 

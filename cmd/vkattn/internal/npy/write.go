@@ -1,40 +1,21 @@
 package npy
 
 import (
-	"bufio"
 	"encoding/binary"
 	"fmt"
 	"io"
-	"math"
 	"strings"
 )
 
-// WriteFloat32 writes a version 1.0 file of float32 values in C order.
-// len(values) must be the product of shape.
-func WriteFloat32(w io.Writer, shape []int, values []float32) error {
-	count := 1
-	for _, n := range shape {
-		count *= n
-	}
-	if count != len(values) {
-		return fmt.Errorf("npy: %d values for shape %v", len(values), shape)
-	}
-	out := bufio.NewWriterSize(w, 1<<20)
-	if err := writeHeader(out, Float32, shape); err != nil {
-		return err
-	}
-	var word [4]byte
-	for _, v := range values {
-		binary.LittleEndian.PutUint32(word[:], math.Float32bits(v))
-		if _, err := out.Write(word[:]); err != nil {
-			return err
-		}
-	}
-	return out.Flush()
-}
-
-// Write writes a version 1.0 file of an array.
+// Write writes a version 1.0 file of an array in C order.
 func Write(w io.Writer, a *Array) error {
+	size := a.DType.Size()
+	for _, n := range a.Shape {
+		size *= n
+	}
+	if size != len(a.Data) {
+		return fmt.Errorf("npy: %d bytes for shape %v of %s", len(a.Data), a.Shape, a.DType)
+	}
 	if err := writeHeader(w, a.DType, a.Shape); err != nil {
 		return err
 	}

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// openDevice opens what --device names for a tier; nil is the CPU tier, which
+// needs no device. With "auto" a machine without Vulkan computes on the CPU
+// and says so.
+func (a *app) openDevice(name string, tier attention.Tier) (*vk.Device, error) {
+	auto := name == "" || strings.EqualFold(name, "auto")
+	cpu := strings.EqualFold(name, "cpu")
+	switch {
+	case cpu && tier != attention.TierAuto && tier != attention.TierCPU:
+		return nil, unsupportedf("tier %v does not run on --device cpu", tier)
+	case cpu, auto && tier == attention.TierCPU:
+		return nil, nil
+	case tier == attention.TierCPU:
+		return nil, unsupportedf("tier cpu does not run on a Vulkan device: leave out --device %s", name)
+	}
+	dev, err := vk.Open(vk.Options{Device: name, Validation: a.validation})
+	if err == nil {
+		a.cleanup.add(func() { _ = dev.Close() })
+		return dev, nil
+	}
+	if !errors.Is(err, vk.ErrNoDevice) {
+		return nil, err
+	}
+	if auto && tier == attention.TierAuto {
+		fmt.Fprintf(a.stderr, "vkattn: %s; computing on the CPU\n", oneLine(err.Error()))
+		return nil, nil
+	}
+	if auto {
+		return nil, unsupportedf("tier %v needs a Vulkan device: %w", tier, err)
+	}
+	// A machine without Vulkan cannot serve the request; where there are
+	// devices, the name is wrong.
+	if list, listErr := vk.Devices(); listErr == nil && len(list) > 0 {
+		return nil, badInputf("--device %s: %w", name, err)
+	}
+	return nil, unsupportedf("--device %s: %w", name, err)
+}
+
+// deviceLabel names a device for people.
+func deviceLabel(dev *vk.Device) string {
+	if dev == nil {
+		return "cpu"
+	}
+	return dev.Info().Name
+}

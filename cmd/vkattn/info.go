@@ -1,0 +1,157 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"runtime"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/vk"
+)
+
+// machine is what `vkattn info --json` prints.
+type machine struct {
+	Version string                 `json:"version"`
+	Vulkan  string                 `json:"vulkan,omitempty"` // why there is no device
+	Devices []deviceReport         `json:"devices"`
+	CPU     string                 `json:"cpu"`
+	Tiers   []attention.TierStatus `json:"cpu_tiers"`
+}
+
+type deviceReport struct {
+	Index       int                    `json:"index"`
+	Name        string                 `json:"name"`
+	Type        string                 `json:"type"`
+	UUID        string                 `json:"uuid"`
+	Driver      string                 `json:"driver"`
+	DriverInfo  string                 `json:"driver_info"`
+	API         string                 `json:"api"`
+	VendorID    uint32                 `json:"vendor_id"`
+	DeviceID    uint32                 `json:"device_id"`
+	MemoryBytes uint64                 `json:"memory_bytes"`
+	SharedBytes uint32                 `json:"shared_bytes"`
+	Subgroup    uint32                 `json:"subgroup_size"`
+	Unusable    string                 `json:"unusable,omitempty"`
+	Tiers       []attention.TierStatus `json:"tiers"`
+}
+
+func (a *app) infoCommand() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "info",
+		Short: "list devices, the tiers that run on each, and why a tier is missing",
+		RunE: func(*cobra.Command, []string) error {
+			m := inspect()
+			if asJSON {
+				enc := json.NewEncoder(a.stdout)
+				enc.SetIndent("", "  ")
+				return enc.Encode(m)
+			}
+			return m.print(a.stdout)
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+// inspect looks at every device; none is opened.
+func inspect() *machine {
+	m := &machine{Version: buildVersion(), CPU: cpuLabel(), Devices: []deviceReport{}, Tiers: attention.TierReport(nil)}
+	list, err := vk.Devices()
+	if err != nil {
+		m.Vulkan = oneLine(err.Error())
+	} else if len(list) == 0 {
+		m.Vulkan = "no Vulkan device"
+	}
+	for i := range list {
+		d := &list[i]
+		r := deviceReport{
+			Index: d.Index, Name: d.Name, Type: d.Type.String(), UUID: uuid(d.UUID), Driver: d.DriverName, DriverInfo: d.DriverInfo,
+			API: vk.Version(d.APIVersion), VendorID: d.VendorID, DeviceID: d.DeviceID, MemoryBytes: deviceMemory(d),
+			SharedBytes: d.Caps.Limits.MaxSharedBytes, Subgroup: d.Caps.SubgroupSize, Unusable: d.Unusable, Tiers: []attention.TierStatus{},
+		}
+		if d.Unusable == "" {
+			for _, t := range attention.TierReportOf(d) {
+				if t.Tier != attention.TierCPU { // listed once, with the CPU
+					r.Tiers = append(r.Tiers, t)
+				}
+			}
+		}
+		m.Devices = append(m.Devices, r)
+	}
+	return m
+}
+
+func (m *machine) print(w io.Writer) error {
+	p := &errWriter{w: w}
+	p.printf("vkattn %s\n", m.Version)
+	if m.Vulkan != "" {
+		p.printf("\nno Vulkan device: %s\n", m.Vulkan)
+	}
+	for _, d := range m.Devices {
+		p.printf("\n%d: %s (%s)\n   driver %s %s, Vulkan %s, uuid %s\n   memory %s, shared %s, subgroup %d\n",
+			d.Index, d.Name, d.Type, d.Driver, d.DriverInfo, d.API, d.UUID,
+			bench.Bytes(d.MemoryBytes), bench.Bytes(uint64(d.SharedBytes)), d.Subgroup)
+		if d.Unusable != "" {
+			p.printf("   not usable: %s\n", d.Unusable)
+		}
+		p.tiers(d.Tiers)
+	}
+	p.printf("\ncpu: %s\n", m.CPU)
+	p.tiers(m.Tiers)
+	return p.err
+}
+
+// errWriter keeps the first error of many prints.
+type errWriter struct {
+	w   io.Writer
+	err error
+}
+
+func (p *errWriter) printf(format string, args ...any) {
+	if p.err == nil {
+		_, p.err = fmt.Fprintf(p.w, format, args...)
+	}
+}
+
+func (p *errWriter) tiers(list []attention.TierStatus) {
+	if len(list) == 0 {
+		return
+	}
+	t := table.NewWriter()
+	style := table.StyleDefault
+	style.Options = table.OptionsNoBordersAndSeparators
+	t.SetStyle(style)
+	for _, s := range list {
+		mark := "yes"
+		if !s.Available {
+			mark = "no"
+		}
+		t.AppendRow(table.Row{" ", s.Tier.String(), s.DType.String(), mark, s.Reason})
+	}
+	p.printf("%s\n", t.Render())
+}
+
+func cpuLabel() string {
+	return fmt.Sprintf("%s, %d threads", runtime.GOARCH, runtime.GOMAXPROCS(0))
+}
+
+func uuid(u [16]byte) string {
+	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}
+
+// deviceMemory is the size of the largest heap that is the device's own.
+func deviceMemory(d *vk.DeviceInfo) uint64 {
+	var largest uint64
+	for _, h := range d.Caps.MemoryHeaps {
+		if h.DeviceLocal {
+			largest = max(largest, h.Bytes)
+		}
+	}
+	return largest
+}

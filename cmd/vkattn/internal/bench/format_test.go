@@ -1,0 +1,135 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"flag"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func exampleRows() []*Row {
+	good := &Row{Device: "Example GPU", Tier: attention.TierCoopMat2, Tile: "128x64 16x16 8sg1",
+		B: 16, Hq: 8, Hkv: 2, Sq: 4096, Sk: 4096, D: 128, Dv: 128, Causal: attention.TopLeft, DType: attention.F16,
+		Status: OK, Ms: Summary{Min: 1.9375, Median: 2, Max: 2.5}, TFLOPs: 274.878, Samples: []float64{2, 1.9375, 2.5},
+		Sets: 1, Checked: Checked{Rows: 512, Of: 524288, MaxError: 0.000123, NMSE: 1.5e-7}, Memory: 320 << 20}
+	refused := *good
+	refused.Tier, refused.Tile, refused.DType, refused.Samples = attention.TierCoopMat, "", attention.F32, nil
+	refused.Status, refused.Reason = Unsupported, "no f32 | shape"
+	refused.Ms, refused.TFLOPs, refused.Checked = Summary{}, 0, Checked{}
+	wrong := refused
+	wrong.DType, wrong.Status, wrong.Reason = attention.F16, Fail, `max error 1.5 is over 0.002, "O"`
+	wrong.Checked = Checked{Rows: 512, Of: 524288, MaxError: 1.5, NMSE: 0.25}
+	return []*Row{good, &refused, &wrong}
+}
+
+func TestFormatsMatchTheirGoldenFiles(t *testing.T) {
+	info := &RunInfo{Program: "vkattn", Version: "test", Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Seed: 42, CPU: "amd64, 2 threads",
+		Device: Device{Name: "Example GPU", Type: "discrete", Driver: "Example driver", Version: "1.2.3", API: "1.4.312"}}
+	for _, f := range Formats {
+		t.Run(string(f), func(t *testing.T) {
+			var out bytes.Buffer
+			p := NewPrinter(f, &out, info)
+			for _, r := range exampleRows() {
+				require.NoError(t, p.Row(r))
+			}
+			require.NoError(t, p.Close(info))
+			golden := filepath.Join("testdata", "rows."+string(f))
+			if *update {
+				require.NoError(t, os.WriteFile(golden, out.Bytes(), 0o644))
+			}
+			want, err := os.ReadFile(golden)
+			require.NoError(t, err)
+			require.Equal(t, string(want), out.String())
+		})
+	}
+}
+
+func TestMachineFormatsCanBeReadBack(t *testing.T) {
+	info := &RunInfo{Seed: 7}
+	for _, count := range []int{0, 3} {
+		rows := exampleRows()[:count]
+		print := func(f Format) []byte {
+			var out bytes.Buffer
+			p := NewPrinter(f, &out, info)
+			for _, r := range rows {
+				require.NoError(t, p.Row(r))
+			}
+			require.NoError(t, p.Close(info))
+			return out.Bytes()
+		}
+		var doc struct {
+			Run  RunInfo
+			Rows []Row
+		}
+		require.NoError(t, json.Unmarshal(print("json"), &doc))
+		require.EqualValues(t, 7, doc.Run.Seed)
+		require.Len(t, doc.Rows, count)
+		for i := range rows {
+			require.Equal(t, *rows[i], doc.Rows[i])
+		}
+		records, err := csv.NewReader(bytes.NewReader(print("csv"))).ReadAll()
+		require.NoError(t, err)
+		require.Len(t, records, count+1)
+		require.Equal(t, count, strings.Count(string(print("jsonl")), "\n"))
+	}
+}
+
+func TestARowWithoutASpeedNeverShowsOne(t *testing.T) {
+	for _, f := range []Format{"md", "csv"} {
+		for _, r := range exampleRows()[1:] {
+			r.TFLOPs, r.Ms = 123.4, Summary{567.8, 567.8, 567.8}
+			var out bytes.Buffer
+			p := NewPrinter(f, &out, &RunInfo{})
+			require.NoError(t, p.Row(r))
+			require.NoError(t, p.Close(&RunInfo{}))
+			require.NotContains(t, out.String(), "123.4")
+			require.NotContains(t, out.String(), "567.8")
+			require.Contains(t, out.String(), string(r.Status))
+		}
+	}
+}
+
+func TestNumbersOfWrongResultsFitJSON(t *testing.T) {
+	for _, v := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		b, err := json.Marshal(Checked{Rows: 1, MaxError: Number(v), NMSE: 0.5})
+		require.NoError(t, err)
+		require.JSONEq(t, `{"rows": 1, "of": 0, "max_error": null, "nmse": 0.5}`, string(b))
+	}
+}
+
+func TestSummarize(t *testing.T) {
+	require.Equal(t, Summary{}, Summarize(nil))
+	require.Equal(t, Summary{3, 3, 3}, Summarize([]float64{3}))
+	require.Equal(t, Summary{1, 2.5, 4}, Summarize([]float64{4, 1, 3, 2}))
+	samples := []float64{5, 1, 3}
+	require.Equal(t, Summary{1, 3, 5}, Summarize(samples))
+	require.Equal(t, []float64{5, 1, 3}, samples, "the samples keep their order")
+}
+
+func TestBytes(t *testing.T) {
+	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 10 << 20: "10 MiB", 1536 << 20: "1.5 GiB", 1 << 60: "1.0 EiB"} {
+		require.Equal(t, want, Bytes(n))
+	}
+}
+
+func TestParseFormat(t *testing.T) {
+	for _, f := range Formats {
+		got, err := ParseFormat(string(f))
+		require.NoError(t, err)
+		require.Equal(t, f, got)
+	}
+	_, err := ParseFormat("xml")
+	require.ErrorContains(t, err, "xml")
+}

@@ -1,0 +1,113 @@
+// Package bench verifies and times attention over a sweep of problems, and
+// prints what it found.
+//
+// A row is judged against the float64 reference before it is timed. One that
+// is wrong is printed as FAIL and never has a speed; one that its tier refuses
+// is printed with the reason.
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"time"
+
+	"vkattn/attention"
+)
+
+// Status says how far a row came.
+type Status string
+
+// How a row ends. Only OK has a speed.
+const (
+	OK          Status = "ok"
+	Fail        Status = "FAIL"        // wrong numbers
+	Unsupported Status = "unsupported" // refused, with a reason
+	Broken      Status = "error"       // the device or the machine failed
+)
+
+// Row is one line of a benchmark: one problem on one tier.
+type Row struct {
+	Device string           `json:"device"`
+	Tier   attention.Tier   `json:"tier"` // that ran; the one asked for if none did
+	Tile   string           `json:"tile,omitempty"`
+	B      int              `json:"batch"`
+	Hq     int              `json:"heads"`
+	Hkv    int              `json:"heads_kv"`
+	Sq     int              `json:"seqlen_q"`
+	Sk     int              `json:"seqlen_k"`
+	D      int              `json:"headdim"`
+	Dv     int              `json:"headdim_v"`
+	Causal attention.Causal `json:"causal"`
+	DType  attention.DType  `json:"dtype"`
+
+	Status Status `json:"status"`
+	Reason string `json:"reason,omitempty"`
+
+	Ms      Summary   `json:"ms,omitzero"`
+	TFLOPs  float64   `json:"tflops,omitzero"`   // at the median
+	Samples []float64 `json:"samples,omitempty"` // every timed run, milliseconds, in order
+	Sets    int       `json:"sets,omitzero"`     // input sets rotated through
+	Checked Checked   `json:"checked,omitzero"`
+	Memory  uint64    `json:"memory_bytes"` // of one input set: Q, K, V, O and scratch
+}
+
+// Checked is what verification compared and found.
+type Checked struct {
+	Rows     int    `json:"rows"`      // softmax rows compared with the reference
+	Of       int64  `json:"of"`        // softmax rows of the problem
+	MaxError Number `json:"max_error"` // largest |O - reference|
+	NMSE     Number `json:"nmse"`      // squared error over squared reference
+}
+
+// Number is a float64 that JSON can always hold: NaN and Inf, which wrong
+// results have, are written as null.
+type Number float64
+
+// MarshalJSON writes null for what JSON has no number for.
+func (n Number) MarshalJSON() ([]byte, error) {
+	if v := float64(n); math.IsNaN(v) || math.IsInf(v, 0) {
+		return []byte("null"), nil
+	}
+	return json.Marshal(float64(n))
+}
+
+// RunInfo is what one invocation's rows share.
+type RunInfo struct {
+	Program string    `json:"program"`
+	Version string    `json:"version"`
+	Started time.Time `json:"started"`
+	Seed    uint64    `json:"seed"` // of inputs and of sampled rows
+	Device  Device    `json:"device"`
+	CPU     string    `json:"cpu"`
+	Clock   *Clock    `json:"clock,omitempty"` // after the last row, where the driver tells
+}
+
+// Device describes where the rows ran.
+type Device struct {
+	Name    string `json:"name"`
+	Type    string `json:"type,omitempty"`
+	UUID    string `json:"uuid,omitempty"`
+	Driver  string `json:"driver,omitempty"`
+	Version string `json:"driver_version,omitempty"`
+	API     string `json:"api,omitempty"`
+}
+
+// Clock is the state of the GPU under load.
+type Clock struct {
+	SMMHz      uint32  `json:"sm_mhz"`
+	MemoryMHz  uint32  `json:"memory_mhz"`
+	PowerWatts float64 `json:"power_watts"`
+	Celsius    uint32  `json:"celsius"`
+}
+
+// Note is the row's outcome for people: empty when all is well.
+func (r *Row) Note() string {
+	if r.Status == OK {
+		return ""
+	}
+	if r.Reason == "" {
+		return string(r.Status)
+	}
+	return fmt.Sprintf("%s: %s", r.Status, r.Reason)
+}

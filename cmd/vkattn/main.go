@@ -1,0 +1,108 @@
+// Command vkattn runs and measures exact attention on Vulkan devices and on the CPU.
+//
+//	vkattn info     what this machine has, and which implementations run on it
+//	vkattn run      attention of .npy files
+//	vkattn bench    verified timings over a sweep of problems
+//	vkattn version  what was built
+//
+// Exit codes: 0 done; 1 a wrong result or a failure of this machine (a full
+// disk, say); 2 bad input or flags; 3 a request that nothing here supports; 4 a
+// device that failed; 128 plus the signal's number when interrupted. What goes
+// wrong is one line on standard error.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+func main() { os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// app is what the subcommands share.
+type app struct {
+	stdout, stderr io.Writer
+	validation     bool
+	cleanup        cleanup
+}
+
+// grace is how long an interrupted command may take to end by itself.
+const grace = 2 * time.Second
+
+// Main runs the command with its arguments and returns its exit code.
+func Main(args []string, stdout, stderr io.Writer) int {
+	a := &app{stdout: stdout, stderr: stderr}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+
+	done := make(chan error, 1)
+	go func() { done <- a.execute(ctx, args) }()
+	select {
+	case err := <-done:
+		return a.exit(err)
+	case s := <-signals:
+		// Work on the CPU cannot be stopped half way; its output can.
+		cancel()
+		a.cleanup.run()
+		select {
+		case <-done:
+		case <-time.After(grace):
+		}
+		fmt.Fprintln(stderr, "vkattn: interrupted")
+		if n, ok := s.(syscall.Signal); ok {
+			return 128 + int(n)
+		}
+		return exitFailure
+	}
+}
+
+func (a *app) execute(ctx context.Context, args []string) (err error) {
+	defer a.cleanup.run()
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("internal error: %v\n%s", v, debug.Stack())
+		}
+	}()
+	root := a.root()
+	root.SetArgs(args)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	return root.ExecuteContext(ctx)
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "vkattn",
+		Short:         "exact attention on Vulkan devices and on the CPU",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return badInput(err) })
+	root.PersistentFlags().BoolVar(&a.validation, "validation", false,
+		"run under the Vulkan validation layers (also VKATTN_VALIDATION=1)")
+	for _, c := range []*cobra.Command{a.infoCommand(), a.runCommand(), a.benchCommand(), a.versionCommand()} {
+		c.Args = noArgs
+		root.AddCommand(c)
+	}
+	return root
+}
+
+// noArgs refuses words that are not flags.
+func noArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return badInputf("unexpected argument %q", args[0])
+	}
+	return nil
+}

@@ -1,0 +1,254 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/npy"
+	"vkattn/cmd/vkattn/internal/outfile"
+)
+
+// runOptions are the flags of `vkattn run`.
+type runOptions struct {
+	q, k, v, o, lse string
+	layout          layout
+	dtype           attention.DType
+	dtypeSet        bool
+	causal          attention.Causal
+	scale           scaleFlag
+	device          string
+	tier            attention.Tier
+	json            bool
+}
+
+func (a *app) runCommand() *cobra.Command {
+	var o runOptions
+	c := &cobra.Command{
+		Use:   "run --q q.npy --k k.npy --v v.npy --o o.npy",
+		Short: "compute attention of .npy files",
+		Long: `Computes O = softmax(scale * Q K^T, masked) V per batch and query head.
+
+Q is [B, Hq, Sq, Dqk], K is [B, Hkv, Sk, Dqk] and V is [B, Hkv, Sk, Dv] with
+--layout bhsd; with bshd heads and rows change places, in O too. Files hold
+float16 or float32. Without --dtype the problem has the type of the files, or
+f32 where they differ; with it, every file is rounded to that type as it is
+read (f16 to f32 is exact).
+
+O is written as float32 in the layout of the inputs, LSE as float32
+[B, Hq, Sq] in either layout. Both appear whole or not at all.
+
+Exit codes: 0 written, 2 bad input, 3 unsupported request, 4 device failure.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			for _, name := range []string{"q", "k", "v", "o"} {
+				if f := c.Flags().Lookup(name); f.Value.String() == "" {
+					return badInputf("--%s is needed", name)
+				}
+			}
+			if c.Flags().Changed("lse") && o.lse == "" {
+				return badInputf("--lse needs a file name")
+			}
+			o.dtypeSet = c.Flags().Changed("dtype")
+			return a.run(c.Context(), &o)
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.q, "q", "", "query `file`")
+	f.StringVar(&o.k, "k", "", "key `file`")
+	f.StringVar(&o.v, "v", "", "value `file`")
+	f.StringVar(&o.o, "o", "", "output `file`")
+	f.StringVar(&o.lse, "lse", "", "log-sum-exp output `file`")
+	f.Var(&o.layout, "layout", "order of the files' axes: bhsd or bshd")
+	f.Var(&o.dtype, "dtype", "storage type: f16, bf16 or f32 (default: that of the files)")
+	f.Lookup("dtype").DefValue = ""
+	f.Var(&o.causal, "causal", "mask: none, top-left (col <= row) or bottom-right (col <= row + Sk - Sq)")
+	f.Var(&o.scale, "scale", "factor on Q K^T (default 1/sqrt(Dqk))")
+	f.StringVar(&o.device, "device", "auto", "auto, cpu, an index, a UUID or part of a name")
+	f.Var(&o.tier, "tier", "auto, cpu, scalar, coopmat or coopmat2")
+	f.BoolVar(&o.json, "json", false, "print the plan and the result as JSON")
+	return c
+}
+
+// result is what `vkattn run --json` prints.
+type result struct {
+	Plan    attention.Plan  `json:"plan"`
+	Device  string          `json:"device"`
+	B       int             `json:"batch"`
+	Hq      int             `json:"heads"`
+	Hkv     int             `json:"heads_kv"`
+	Sq      int             `json:"seqlen_q"`
+	Sk      int             `json:"seqlen_k"`
+	D       int             `json:"headdim"`
+	Dv      int             `json:"headdim_v"`
+	DType   attention.DType `json:"dtype"`
+	Causal  string          `json:"causal"`
+	Scale   float32         `json:"scale"`
+	Layout  string          `json:"layout"`
+	Output  string          `json:"o"`
+	LSE     string          `json:"lse,omitempty"`
+	Seconds float64         `json:"seconds"` // with the transfers, without reading and writing files
+}
+
+func (a *app) run(ctx context.Context, o *runOptions) error {
+	if err := checkPaths(o); err != nil {
+		return err
+	}
+	in, err := openInputs(o)
+	if err != nil {
+		return err
+	}
+	defer in.close()
+	if err := in.config.Validate(); err != nil {
+		// The files agree with each other; no tier takes such heads.
+		return unsupportedf("%w", err)
+	}
+	dev, err := a.openDevice(o.device, o.tier)
+	if err != nil {
+		return err
+	}
+	op, err := attention.New(dev, in.config)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = op.Close() }()
+	plan, err := op.Plan(in.shape)
+	if err != nil {
+		return err
+	}
+	// Known before the work; made after it, so that a driver that takes the
+	// process down leaves nothing.
+	if err := probeOutputs(o); err != nil {
+		return err
+	}
+	p, err := in.load(o.lse != "")
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	if dev == nil {
+		err = p.onCPU(op)
+	} else {
+		err = p.onDevice(ctx, dev, op)
+	}
+	if err != nil {
+		return err
+	}
+	elapsed := time.Since(start)
+	if err := a.write(o, p); err != nil {
+		return err
+	}
+	if !o.json {
+		_, err = fmt.Fprintf(a.stdout, "plan: %v, on %s\n", plan, deviceLabel(dev))
+		return err
+	}
+	s, c := in.shape, in.config
+	enc := json.NewEncoder(a.stdout)
+	enc.SetIndent("", "  ")
+	return enc.Encode(result{Plan: plan, Device: deviceLabel(dev), B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
+		D: c.HeadDim, Dv: c.ValueDim(), DType: c.DType, Causal: c.Causal.String(), Scale: c.ScaleValue(),
+		Layout: o.layout.String(), Output: o.o, LSE: o.lse, Seconds: elapsed.Seconds()})
+}
+
+// probeOutputs finds out whether the outputs can be made, and leaves nothing.
+func probeOutputs(o *runOptions) error {
+	var probe outfile.Set
+	defer probe.Discard()
+	for _, t := range o.targets() {
+		if _, err := probe.Add(t.path); err != nil {
+			return badInputf("--%s %s: %w", t.flag, t.path, err)
+		}
+	}
+	return nil
+}
+
+// target is where one output goes.
+type target struct {
+	flag, path string
+	array      func(*problem) *npy.Array
+}
+
+func (o *runOptions) targets() []target {
+	list := []target{{"o", o.o, (*problem).output}}
+	if o.lse != "" {
+		list = append(list, target{"lse", o.lse, (*problem).logSumExp})
+	}
+	return list
+}
+
+// write puts the outputs in place, all or none.
+func (a *app) write(o *runOptions, p *problem) error {
+	var set outfile.Set
+	a.cleanup.add(set.Discard)
+	defer set.Discard()
+	for _, t := range o.targets() {
+		w, err := set.Add(t.path)
+		if err != nil {
+			return badInputf("--%s %s: %w", t.flag, t.path, err)
+		}
+		if err := npy.Write(w, t.array(p)); err != nil {
+			return fmt.Errorf("writing --%s %s: %w", t.flag, t.path, err)
+		}
+	}
+	if err := set.Commit(); err != nil {
+		return fmt.Errorf("writing %w", err)
+	}
+	return nil
+}
+
+// layout is the order of the axes in the files.
+type layout bool
+
+const (
+	bhsd layout = false
+	bshd layout = true
+)
+
+func (l layout) String() string {
+	if l == bshd {
+		return "bshd"
+	}
+	return "bhsd"
+}
+
+func (l *layout) Set(s string) error {
+	switch strings.ToLower(s) {
+	case "bhsd":
+		*l = bhsd
+	case "bshd":
+		*l = bshd
+	default:
+		return fmt.Errorf("unknown layout %q, want bhsd or bshd", s)
+	}
+	return nil
+}
+
+func (l layout) Type() string { return "layout" }
+
+// scaleFlag is a finite number, or unset.
+type scaleFlag struct{ attention.Scale }
+
+func (s *scaleFlag) String() string {
+	if s.IsDefault() {
+		return ""
+	}
+	return s.Scale.String()
+}
+
+func (s *scaleFlag) Set(text string) error {
+	v, err := strconv.ParseFloat(text, 32)
+	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
+		return fmt.Errorf("want a finite number that a float32 holds")
+	}
+	s.Scale = attention.ScaleOf(float32(v))
+	return nil
+}
+
+func (s *scaleFlag) Type() string { return "float" }
