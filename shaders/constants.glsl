@@ -10,7 +10,7 @@ const uint LOCAL_SIZE = gl_WorkGroupSize.x;           // one id declared once: n
 // -- the problem ---------------------------------------------------------------------------------
 layout(constant_id = 8) const uint HEAD_DIM = 128;    // Dqk: elements of a Q or K row
 layout(constant_id = 9) const uint HEAD_DIM_V = 128;  // Dv: elements of a V or O row
-layout(constant_id = 11) const uint CAUSAL = 0;       // 1: column <= row + params.causalOffset
+layout(constant_id = 11) const uint CAUSAL = 0;       // 1: column <= row + p.causalOffset
 layout(constant_id = 12) const uint HAS_LSE = 0;      // 1: the log-sum-exp of each row is written
 
 // What is known of a tensor's alignment: the largest of {1, 2, 4, 8} elements that divides the
@@ -37,14 +37,13 @@ layout(constant_id = 5) const uint ROW_TILES = 1;      // fragments of TILE_M ro
 layout(constant_id = 18) const uint THREADS_X = 16;   // invocations side by side along keys and along columns of O
 layout(constant_id = 19) const uint CHUNK_D = 32;     // elements of Dqk staged at a time
 layout(constant_id = 20) const uint CHUNK_V = 16;     // keys of V staged at a time
-layout(constant_id = 22) const uint Q_RESIDENT = 0;   // 1: the block's Q stays in shared memory
 
 // -- storage type --------------------------------------------------------------------------------
 const uint TYPE_F16 = 0;
 const uint TYPE_BF16 = 1;
 const uint TYPE_F32 = 2;
 #if defined(ANY_DTYPE)                                // scalar tier: one module for the three types
-layout(constant_id = 17) const uint DTYPE = TYPE_F16;
+layout(constant_id = 17) const uint DTYPE = TYPE_F16; // 0 f16, 1 bf16, 2 f32
 #elif defined(DTYPE_BF16)                             // else a module is compiled for one 16-bit type
 const uint DTYPE = TYPE_BF16;
 #else

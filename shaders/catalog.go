@@ -1,0 +1,32 @@
+// Package shaders holds the compute kernels: GLSL sources, the SPIR-V they
+// compile to, and a reader that tells what a module asks of a device.
+//
+// The catalogue names every module. `go run ./shaders/build` compiles it; the
+// SPIR-V is committed, so that building and using the library needs no shader
+// compiler.
+package shaders
+
+// Variant is one entry of the catalogue: a source file, the macros it is
+// compiled with, and the environment it is compiled for.
+type Variant struct {
+	Name    string
+	Source  string   // file in this folder
+	Defines []string // NAME or NAME=value
+	Target  string   // oldest Vulkan version that must accept the module
+	SPIRV   string   // SPIR-V version
+}
+
+// Catalog lists every module. Names are kernel, storage type where the module
+// is compiled for one, and how it reaches memory: ssbo (storage buffer
+// descriptors) or bda (buffer device addresses).
+func Catalog() []Variant {
+	scalar := func(name string, defines ...string) Variant {
+		// SPIR-V 1.3 is what Vulkan 1.1 guarantees.
+		return Variant{Name: name, Source: "forward_scalar.comp", Defines: defines, Target: "vulkan1.1", SPIRV: "spv1.3"}
+	}
+	list := []Variant{
+		scalar("scalar_ssbo", "BDA=0"),
+		scalar("scalar_bda", "BDA=1"),
+	}
+	return list
+}

@@ -1,0 +1,63 @@
+package shaders
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Constant is a specialization constant that constants.glsl declares.
+type Constant struct {
+	ID      uint32
+	Name    string // as in GLSL: TILE_M
+	Comment string // its unit
+}
+
+var (
+	constantLine  = regexp.MustCompile(`(?m)^layout\(constant_id = (\d+)\) const uint (\w+) = \w+;[ \t]*(?://[ \t]*(.*))?$`)
+	localSizeLine = regexp.MustCompile(`(?m)^layout\(local_size_x_id = (\d+)\) in;[ \t]*(?://[ \t]*(.*))?$`)
+)
+
+// ParseConstants reads the declarations of constants.glsl in their order.
+func ParseConstants(source string) ([]Constant, error) {
+	var list []Constant
+	add := func(id, name, comment string) error {
+		n, err := strconv.ParseUint(id, 10, 32)
+		if err != nil {
+			return fmt.Errorf("shaders: constant %s: %w", name, err)
+		}
+		for _, c := range list {
+			if c.ID == uint32(n) || c.Name == name {
+				return fmt.Errorf("shaders: constants %s and %s: the same id or name", c.Name, name)
+			}
+		}
+		list = append(list, Constant{uint32(n), name, comment})
+		return nil
+	}
+	local := localSizeLine.FindStringSubmatch(source)
+	if local == nil {
+		return nil, fmt.Errorf("shaders: constants.glsl declares no local_size_x_id")
+	}
+	if err := add(local[1], "LOCAL_SIZE", "invocations per workgroup"); err != nil {
+		return nil, err
+	}
+	for _, m := range constantLine.FindAllStringSubmatch(source, -1) {
+		if err := add(m[1], m[2], m[3]); err != nil {
+			return nil, err
+		}
+	}
+	if declared := strings.Count(source, "\nlayout(constant_id"); declared != len(list)-1 {
+		return nil, fmt.Errorf("shaders: constants.glsl declares %d constants, %d understood", declared, len(list)-1)
+	}
+	return list, nil
+}
+
+// GoName is the constant's name in Go: TILE_M is ConstTileM.
+func (c Constant) GoName() string {
+	name := "Const"
+	for _, word := range strings.Split(strings.ToLower(c.Name), "_") {
+		name += strings.ToUpper(word[:1]) + word[1:]
+	}
+	return name
+}

@@ -1,0 +1,75 @@
+package shaders
+
+import (
+	"crypto/sha256"
+	"embed"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+)
+
+//go:embed spv
+var compiled embed.FS
+
+// Module is one compiled kernel. It is shared: treat it as read-only.
+type Module struct {
+	Name string
+	Code []byte   // SPIR-V
+	Hash [32]byte // SHA-256 of Code
+
+	reflectOnce sync.Once
+	reflection  *Reflection
+	reflectErr  error
+}
+
+var modules = sync.OnceValue(func() map[string]*Module {
+	all := map[string]*Module{}
+	entries, err := compiled.ReadDir("spv")
+	if err != nil {
+		return all
+	}
+	for _, entry := range entries {
+		name, isModule := strings.CutSuffix(entry.Name(), ".spv")
+		if !isModule {
+			continue
+		}
+		code, err := compiled.ReadFile("spv/" + entry.Name())
+		if err != nil {
+			continue
+		}
+		all[name] = &Module{Name: name, Code: code, Hash: sha256.Sum256(code)}
+	}
+	return all
+})
+
+// Get returns the module of that name. Safe for concurrent use.
+func Get(name string) (*Module, error) {
+	m, ok := modules()[name]
+	if !ok {
+		return nil, fmt.Errorf("shaders: no module %q; there are %s", name, strings.Join(Names(), ", "))
+	}
+	return m, nil
+}
+
+// Names lists the modules in alphabetical order.
+func Names() []string {
+	names := make([]string, 0, len(modules()))
+	for name := range modules() {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Reflect reads the module's SPIR-V. The result is computed once and shared.
+// Safe for concurrent use.
+func (m *Module) Reflect() (*Reflection, error) {
+	m.reflectOnce.Do(func() {
+		m.reflection, m.reflectErr = Reflect(m.Code)
+		if m.reflectErr != nil {
+			m.reflectErr = fmt.Errorf("shaders: module %s: %w", m.Name, m.reflectErr)
+		}
+	})
+	return m.reflection, m.reflectErr
+}

@@ -1,0 +1,203 @@
+#version 460
+// Exact attention forward on any device, in float32 and core Vulkan 1.1.
+//
+// Idea: a workgroup owns BLOCK_ROWS query rows of one head and one slice of O's columns, and walks
+// over the keys in tiles of BLOCK_COLS. Its invocations form a grid THREADS_X wide, as in a blocked
+// matrix product: invocation (x, y) owns rows y, y + THREADS_Y, ... and, of a tile's scores, columns
+// x, x + THREADS_X, ... In registers: its scores, its part of O, and its rows' maximum and sum. In
+// shared memory: a chunk of CHUNK_D columns of Q and of K, in K's place later a chunk of CHUNK_V keys
+// of V, and the tile's P. Everything is float32 there, zero where the tensors end.
+// Softmax is online (Milakov 2018, Dao 2022): exact running maximum, exponents of two.
+// Barriers, all uniform: two around each chunk that is staged, one when the partial maxima lie in the
+// last THREADS_X columns of P. A row is summed in a fixed order and without atomics: the same bits
+// every run. Tiles that every row sees whole go through one loop, the others through a masked one.
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#define ANY_DTYPE
+#include "interface.glsl"
+
+const uint THREADS_Y = LOCAL_SIZE / THREADS_X;
+const uint ROWS = BLOCK_ROWS / THREADS_Y;                 // of an invocation
+const uint COLS = BLOCK_COLS / THREADS_X;                 // scores per row of an invocation
+const uint QUADS = (DV_SLICE + 4 * THREADS_X - 1) / (4 * THREADS_X); // groups of 4 columns of O, likewise
+const uint D_CHUNKS = (HEAD_DIM + CHUNK_D - 1) / CHUNK_D;
+
+// Shared memory, in vec4. A staged row of Q or K has an odd number of them: neighbours lie in different banks.
+const uint D_ROW = CHUNK_D / 4 + 1;
+const uint V_ROW = QUADS * THREADS_X;
+const uint P_ROW = (BLOCK_COLS + THREADS_X) / 4;
+const uint K_FIRST = BLOCK_ROWS * D_ROW;
+const uint K_SIZE = BLOCK_COLS * D_ROW;
+const uint V_SIZE = CHUNK_V * V_ROW;
+shared vec4 staged[K_FIRST + (K_SIZE > V_SIZE ? K_SIZE : V_SIZE)]; // Q, then K or V
+shared vec4 weights[BLOCK_ROWS * P_ROW];                           // P, then THREADS_X partial results per row
+
+const float NOTHING = -3.0e38; // the maximum of no scores; finite, so that no infinity is subtracted from another
+
+uint x, y;              // this invocation's place in the grid
+float S[ROWS][COLS];
+vec4 O[ROWS][QUADS];
+float rowMax[ROWS];     // in log2 units; the same in all invocations of a row
+float rowSum[ROWS];     // of this invocation's columns
+uint visible[ROWS];     // the row sees columns [0, visible)
+
+uint rowOf(uint i) { return y + i * THREADS_Y; }
+
+// Eight columns at a time; rows past `rows` are zero, as are columns past the tensor's last.
+#define STAGE(first, rowLength, blockRows, columns, col0, rows, LOAD)                                 \
+    {                                                                                                \
+        const uint eights = (columns) / 8;                                                           \
+        for (uint at = gl_LocalInvocationIndex; at < (blockRows) * eights; at += LOCAL_SIZE) {       \
+            const uint row = at / eights, col = at % eights * 8;                                     \
+            vec4 low = vec4(0.0), high = vec4(0.0);                                                  \
+            if (row < (rows)) LOAD(slice, row, (col0) + col, low, high);                             \
+            staged[(first) + row * (rowLength) + col / 4] = low;                                     \
+            staged[(first) + row * (rowLength) + col / 4 + 1] = high;                                \
+        }                                                                                            \
+    }
+
+void stageQ(Slice slice, uint rows, uint d0) { STAGE(0, D_ROW, BLOCK_ROWS, CHUNK_D, d0, rows, loadFloatsQ) }
+void stageK(Slice slice, uint rows, uint d0) { STAGE(K_FIRST, D_ROW, BLOCK_COLS, CHUNK_D, d0, rows, loadFloatsK) }
+void stageV(Slice slice, uint rows, uint col0) { STAGE(K_FIRST, V_ROW, CHUNK_V, V_ROW * 4, col0, rows, loadFloatsV) }
+
+// S += Q K^T over the staged columns.
+void multiplyChunk() {
+    for (uint d = 0; d < CHUNK_D / 4; d++) {
+        vec4 q[ROWS];
+        [[unroll]] for (uint i = 0; i < ROWS; i++) q[i] = staged[rowOf(i) * D_ROW + d];
+        [[unroll]] for (uint j = 0; j < COLS; j++) {
+            const vec4 k = staged[K_FIRST + (x + j * THREADS_X) * D_ROW + d];
+            [[unroll]] for (uint i = 0; i < ROWS; i++)
+                S[i][j] = fma(q[i].w, k.w, fma(q[i].z, k.z, fma(q[i].y, k.y, fma(q[i].x, k.x, S[i][j]))));
+        }
+    }
+}
+
+void computeScores(Slice sliceQ_, Slice sliceK_, uint rowsQ, uint rowsK) {
+    [[unroll]] for (uint i = 0; i < ROWS; i++)
+        [[unroll]] for (uint j = 0; j < COLS; j++) S[i][j] = 0.0;
+    for (uint d0 = 0; d0 < HEAD_DIM; d0 += CHUNK_D) {
+        barrier(); // what was staged before has been used
+        if (D_CHUNKS > 1) stageQ(sliceQ_, rowsQ, d0);
+        stageK(sliceK_, rowsK, d0);
+        barrier();
+        multiplyChunk();
+    }
+}
+
+// One value per row and invocation goes beside P; all read all of their rows' values back.
+void sharePartial(uint i, float value) {
+    weights[rowOf(i) * P_ROW + (BLOCK_COLS + x) / 4][(BLOCK_COLS + x) % 4] = value;
+}
+
+vec4 partials(uint i, uint quad) {
+    return weights[rowOf(i) * P_ROW + BLOCK_COLS / 4 + quad];
+}
+
+// Scores to P, with the running maximum and sum; O and the sum are rescaled.
+void softmax(uint firstCol, bool masked) {
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        float top = NOTHING;
+        [[unroll]] for (uint j = 0; j < COLS; j++) {
+            S[i][j] *= p.scaleLog2;
+            // Selected, not added: a masked score may be NaN.
+            if (masked && firstCol + x + j * THREADS_X >= visible[i]) S[i][j] = -INFINITY;
+            top = max(top, S[i][j]);
+        }
+        sharePartial(i, top);
+    }
+    barrier(); // the partial maxima are there; and K's place is free
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        float top = rowMax[i];
+        [[unroll]] for (uint quad = 0; quad < THREADS_X / 4; quad++) {
+            const vec4 four = partials(i, quad);
+            top = max(top, max(max(four.x, four.y), max(four.z, four.w)));
+        }
+        const float factor = exp2(rowMax[i] - top);
+        rowMax[i] = top;
+        rowSum[i] *= factor;
+        [[unroll]] for (uint n = 0; n < QUADS; n++) O[i][n] *= factor;
+        [[unroll]] for (uint j = 0; j < COLS; j++) {
+            float weight = exp2(S[i][j] - top);
+            if (masked && firstCol + x + j * THREADS_X >= visible[i]) weight = 0.0;
+            rowSum[i] += weight;
+            const uint col = x + j * THREADS_X;
+            weights[rowOf(i) * P_ROW + col / 4][col % 4] = weight;
+        }
+    }
+}
+
+// O += P V over the staged keys, which start at key of the tile.
+void accumulateChunk(uint firstCol, uint key, bool masked) {
+    for (uint k = 0; k < CHUNK_V; k += 4) {
+        vec4 weight[ROWS];
+        [[unroll]] for (uint i = 0; i < ROWS; i++) weight[i] = weights[rowOf(i) * P_ROW + (key + k) / 4];
+        [[unroll]] for (uint kk = 0; kk < 4; kk++) {
+            [[unroll]] for (uint n = 0; n < QUADS; n++) {
+                const vec4 v = staged[K_FIRST + (k + kk) * V_ROW + x + n * THREADS_X];
+                [[unroll]] for (uint i = 0; i < ROWS; i++) {
+                    const vec4 sum = fma(vec4(weight[i][kk]), v, O[i][n]);
+                    // 0 * NaN is NaN: a value the row does not see is not even multiplied in.
+                    if (!masked || firstCol + key + k + kk < visible[i]) O[i][n] = sum;
+                }
+            }
+        }
+    }
+}
+
+void accumulateOutput(Slice sliceV_, uint firstCol, uint col0, bool masked) {
+    for (uint key = 0; key < BLOCK_COLS; key += CHUNK_V) {
+        if (key > 0) barrier(); // the chunk before has been used
+        const uint done = firstCol + key;
+        stageV(advanceV(sliceV_, key), max(p.Sk, done) - done, col0);
+        barrier(); // the chunk is there; with the first one, P too
+        accumulateChunk(firstCol, key, masked);
+    }
+}
+
+void attendTile(Work w, Slice sliceQ_, uint firstCol, bool masked) {
+    computeScores(sliceQ_, sliceK(w.batch, w.kvHead, firstCol), p.Sq - w.row0, p.Sk - firstCol);
+    softmax(firstCol, masked);
+    // Keys past the end are staged as zeros, so only the causal mask needs care in P V.
+    accumulateOutput(sliceV(w.batch, w.kvHead, firstCol), firstCol, w.col0, masked && CAUSAL != 0);
+}
+
+void main() {
+    x = gl_LocalInvocationIndex % THREADS_X;
+    y = gl_LocalInvocationIndex / THREADS_X;
+    const Work w = workOf(BLOCK_ROWS);
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        [[unroll]] for (uint n = 0; n < QUADS; n++) O[i][n] = vec4(0.0);
+        rowMax[i] = NOTHING;
+        rowSum[i] = 0.0;
+        visible[i] = visibleColumns(w.row0 + rowOf(i));
+    }
+    const Slice q = sliceQ(w.batch, w.head, w.row0);
+    if (D_CHUNKS == 1) stageQ(q, p.Sq - w.row0, 0); // stays
+
+    // Under a causal mask a later row sees more: the first row decides which tiles are whole, the last which exist.
+    const uint whole = visibleColumns(w.row0) / BLOCK_COLS * BLOCK_COLS;
+    const uint end = visibleColumns(min(w.row0 + BLOCK_ROWS, p.Sq) - 1);
+    for (uint firstCol = 0; firstCol < whole; firstCol += BLOCK_COLS) attendTile(w, q, firstCol, false);
+    for (uint firstCol = whole; firstCol < end; firstCol += BLOCK_COLS) attendTile(w, q, firstCol, true);
+
+    barrier(); // the last P has been used
+    [[unroll]] for (uint i = 0; i < ROWS; i++) sharePartial(i, rowSum[i]);
+    barrier();
+    const Slice o = sliceO(w.batch, w.head, w.row0);
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        const uint row = w.row0 + rowOf(i);
+        if (row < p.Sq) {
+            float sum = 0.0;
+            [[unroll]] for (uint quad = 0; quad < THREADS_X / 4; quad++) sum += dot(partials(i, quad), vec4(1.0));
+            const bool empty = visible[i] == 0;
+            const float inverse = empty ? 0.0 : 1.0 / sum;
+            [[unroll]] for (uint n = 0; n < QUADS; n++) {
+                const uint col = 4 * (x + n * THREADS_X);
+                if (col < DV_SLICE) storeO4(o, rowOf(i), w.col0 + col, O[i][n] * inverse);
+            }
+            if (HAS_LSE != 0 && w.col0 == 0 && x == 0)
+                storeLSE(w.batch, w.head, row, empty ? -INFINITY : (rowMax[i] + log2(sum)) * LN2);
+        }
+    }
+}
