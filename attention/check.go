@@ -12,26 +12,47 @@ import "fmt"
 // that never overlap are refused all the same: those where neither the sizes of
 // the strides nor their common divisor shows it.
 func CheckArgs(cfg Config, a Args) error {
-	if err := cfg.Validate(); err != nil {
-		return err
-	}
-	if err := a.Shape.Validate(); err != nil {
+	if err := checkSizes(cfg, a.Shape); err != nil {
 		return err
 	}
 	all := a.layouts(cfg)
-	for i := range all {
-		l := &all[i]
-		if _, err := l.extent(); err != nil {
-			return err
-		}
-		if onDevice := l.tensor.Buffer != nil; onDevice != (a.Q.Buffer != nil) {
-			return &ShapeError{l.field, side(onDevice), side(!onDevice) + ", where Q is"}
-		}
+	if err := checkMemory(all); err != nil {
+		return err
 	}
 	if err := a.checkLSEStrides(); err != nil {
 		return err
 	}
 	return checkOverlaps(all)
+}
+
+// checkInputs is CheckArgs without the outputs.
+func checkInputs(cfg Config, a Args) error {
+	if err := checkSizes(cfg, a.Shape); err != nil {
+		return err
+	}
+	return checkMemory(a.layouts(cfg)[:firstOutput])
+}
+
+func checkSizes(cfg Config, s Shape) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	return s.Validate()
+}
+
+// checkMemory checks each tensor by itself, and that all are on one side.
+func checkMemory(all []layout) error {
+	first := all[0].tensor.Buffer != nil
+	for i := range all {
+		l := &all[i]
+		if err := l.check(); err != nil {
+			return err
+		}
+		if onDevice := l.tensor.Buffer != nil; onDevice != first {
+			return &ShapeError{l.field, side(onDevice), side(first) + ", where " + all[0].field + " is"}
+		}
+	}
+	return nil
 }
 
 // layouts are those of Q, K, V, O and, when given, LSE.

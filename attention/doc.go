@@ -40,8 +40,9 @@
 //   - a score of NaN or +Inf makes the row's O and LSE NaN;
 //   - a score of -Inf has weight 0, and a row of nothing but -Inf scores is a
 //     row with nothing to attend to;
-//   - a weight of 0 times an Inf or NaN in V is NaN, in that column of O alone.
-//     Weights below the range of float32 count as 0.
+//   - an Inf or NaN in V reaches its column of O in every row that gives it
+//     weight. Where that weight is 0, by a score of -Inf or by underflow in
+//     float32, the column may be NaN or not.
 //
 // The same build, device and Config give the same bits on every run; on the
 // CPU the bits do not depend on GOMAXPROCS, nor on what else is in the batch.

@@ -31,27 +31,26 @@ func newLayout(field string, t Tensor, size, batch, heads, seq, dim int) layout 
 
 var strideNames = [3]string{"Batch", "Head", "Seq"}
 
-// extent is the number of bytes of memory the tensor needs, counted from the
-// start of the memory and not of the tensor. It is an error when that memory
-// is missing or too short, or when an offset or stride is out of range.
-func (l *layout) extent() (int64, error) {
+// check reports missing or too little memory, and offsets and strides out of
+// range. All distances are known to fit an int64 afterwards.
+func (l *layout) check() error {
 	if err := l.checkMemory(); err != nil {
-		return 0, err
+		return err
 	}
 	if l.tensor.Offset < 0 {
-		return 0, &ShapeError{l.field + ".Offset", l.tensor.Offset, "at least 0"}
+		return &ShapeError{l.field + ".Offset", l.tensor.Offset, "at least 0"}
 	}
 	// Packed strides were multiplied up from the sizes: if those do not fit,
 	// the strides are not to be trusted either.
 	if l.tensor.Strides == (Strides{}) {
 		if _, ok := product(l.counts[0], l.counts[1], l.counts[2], l.dim); !ok {
-			return 0, l.tooLarge()
+			return l.tooLarge()
 		}
 	}
 	end, ok := add(l.tensor.Offset, l.dim)
 	for i, n := range l.counts {
 		if l.steps[i] < 0 {
-			return 0, &ShapeError{l.field + ".Strides." + strideNames[i], l.steps[i], "at least 0"}
+			return &ShapeError{l.field + ".Strides." + strideNames[i], l.steps[i], "at least 0"}
 		}
 		var far int64
 		if ok {
@@ -65,12 +64,12 @@ func (l *layout) extent() (int64, error) {
 		end, ok = mul(end, l.size)
 	}
 	if !ok {
-		return 0, l.tooLarge()
+		return l.tooLarge()
 	}
 	if have := l.memoryBytes(); uint64(end) > have {
-		return 0, &ShapeError{l.field, fmt.Sprintf("%d bytes", have), fmt.Sprintf("at least %d bytes", end)}
+		return &ShapeError{l.field, fmt.Sprintf("%d bytes", have), fmt.Sprintf("at least %d bytes", end)}
 	}
-	return end, nil
+	return nil
 }
 
 func (l *layout) tooLarge() error {
@@ -112,7 +111,7 @@ func (l *layout) rowsDisjoint() bool {
 		if l.steps[i] < span {
 			return false
 		}
-		span += (l.counts[i] - 1) * l.steps[i] // within extent, which fits
+		span += (l.counts[i] - 1) * l.steps[i] // fits: see check
 	}
 	return true
 }

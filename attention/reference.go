@@ -1,0 +1,130 @@
+package attention
+
+import (
+	"runtime"
+
+	"vkattn/attention/internal/par"
+)
+
+// Rows names some query rows of one (batch, query head), in any order.
+type Rows struct {
+	B, H int
+	Rows []int
+}
+
+// Reference computes a call in float64 by the plain formula: all scores of a
+// row, its softmax, then the weighted sum of V. Inputs are read in their
+// storage type; a.O and a.LSE are neither read nor written and may be zero.
+//
+// It returns O packed [B, Hq, Sq, HeadDimV] and LSE packed [B, Hq, Sq]. Q, K
+// and V must lie in host memory. The work is spread over all CPUs and needs
+// about 32 MiB on each besides the outputs.
+func Reference(cfg Config, a Args) (o, lse []float64, err error) {
+	return ReferenceSample(cfg, a, AllRows(a.Shape))
+}
+
+// ReferenceRows is Reference of some rows of one (batch, query head): O packed
+// [len(rows), HeadDimV] and LSE [len(rows)], in the order of rows.
+func ReferenceRows(cfg Config, a Args, b, h int, rows []int) (o, lse []float64, err error) {
+	return ReferenceSample(cfg, a, []Rows{{b, h, rows}})
+}
+
+// ReferenceSample is Reference of some rows, for problems too large to verify
+// whole: O packed [rows, HeadDimV] and LSE [rows], in the order of the sample.
+// Each row has the same bits as in Reference.
+func ReferenceSample(cfg Config, a Args, sample []Rows) (o, lse []float64, err error) {
+	if err := CheckSample(cfg, a, sample); err != nil {
+		return nil, nil, err
+	}
+	ref := reference{cfg: cfg, a: a}
+	if err := ref.open(); err != nil {
+		return nil, nil, err
+	}
+	n, dv := CountRows(sample), cfg.ValueDim()
+	o, lse = make([]float64, n*dv), make([]float64, n)
+	block := refBlockRows(n, a.Sk)
+	chunks := split(sample, block)
+	par.Each(int64(len(chunks)), func() func(int64) {
+		w := ref.worker(block)
+		return func(i int64) {
+			c := chunks[i]
+			w.run(c.Rows, o[c.at*dv:], lse[c.at:])
+		}
+	})
+	return o, lse, nil
+}
+
+// AllRows is the sample of every row, in the order of packed [B, Hq, Sq].
+func AllRows(s Shape) []Rows {
+	if s.Validate() != nil {
+		return nil // CheckSample says why
+	}
+	rows := make([]int, s.Sq)
+	for i := range rows {
+		rows[i] = i
+	}
+	sample := make([]Rows, 0, s.B*s.Hq)
+	for b := range s.B {
+		for h := range s.Hq {
+			sample = append(sample, Rows{b, h, rows})
+		}
+	}
+	return sample
+}
+
+// CountRows is the number of rows of a sample.
+func CountRows(sample []Rows) (n int) {
+	for _, r := range sample {
+		n += len(r.Rows)
+	}
+	return n
+}
+
+// CheckSample reports what CheckArgs does of Config, Shape, Q, K and V, and
+// rows outside of the shape, as a *ShapeError.
+func CheckSample(cfg Config, a Args, sample []Rows) error {
+	if err := checkInputs(cfg, a); err != nil {
+		return err
+	}
+	for _, s := range sample {
+		if s.B < 0 || s.B >= a.B {
+			return &ShapeError{"batch", s.B, "0 to B-1"}
+		}
+		if s.H < 0 || s.H >= a.Hq {
+			return &ShapeError{"query head", s.H, "0 to Hq-1"}
+		}
+		for _, r := range s.Rows {
+			if r < 0 || r >= a.Sq {
+				return &ShapeError{"row", r, "0 to Sq-1"}
+			}
+		}
+	}
+	return nil
+}
+
+// refBlockRows is how many rows share one widening of K and V: enough to hide
+// its cost, few enough to occupy every CPU and to keep scores within 32 MiB.
+func refBlockRows(rows, sk int) int {
+	const perCPU = 4
+	spread := rows / (perCPU * runtime.GOMAXPROCS(0))
+	return max(1, min(64, 4<<20/sk, spread))
+}
+
+// chunk is a piece of a sample and where its results go.
+type chunk struct {
+	Rows
+	at int // in rows of the result
+}
+
+// split cuts a sample into chunks of at most block rows.
+func split(sample []Rows, block int) (chunks []chunk) {
+	at := 0
+	for _, s := range sample {
+		for lo := 0; lo < len(s.Rows); lo += block {
+			hi := min(lo+block, len(s.Rows))
+			chunks = append(chunks, chunk{Rows{s.B, s.H, s.Rows[lo:hi]}, at + lo})
+		}
+		at += len(s.Rows)
+	}
+	return chunks
+}
