@@ -43,12 +43,18 @@ func ReferenceSample(cfg Config, a Args, sample []Rows) (o, lse []float64, err e
 	n, dv := CountRows(sample), cfg.ValueDim()
 	o, lse = make([]float64, n*dv), make([]float64, n)
 	block := refBlockRows(n, a.Sk)
-	chunks := split(sample, block)
-	par.Each(int64(len(chunks)), func() func(int64) {
+	lengths := make([]int, len(sample))
+	for i, s := range sample {
+		lengths[i] = len(s.Rows)
+	}
+	pieces := par.Pieces(lengths, block)
+	par.Each(int64(len(pieces)), func() func(int64) {
 		w := ref.worker(block)
 		return func(i int64) {
-			c := chunks[i]
-			w.run(c.Rows, o[c.at*dv:], lse[c.at:])
+			p := pieces[i]
+			s := sample[p.List]
+			s.Rows = s.Rows[p.Lo:p.Hi]
+			w.run(s, o[p.At*dv:], lse[p.At:])
 		}
 	})
 	return o, lse, nil
@@ -108,23 +114,4 @@ func refBlockRows(rows, sk int) int {
 	const perCPU = 4
 	spread := rows / (perCPU * runtime.GOMAXPROCS(0))
 	return max(1, min(64, 4<<20/sk, spread))
-}
-
-// chunk is a piece of a sample and where its results go.
-type chunk struct {
-	Rows
-	at int // in rows of the result
-}
-
-// split cuts a sample into chunks of at most block rows.
-func split(sample []Rows, block int) (chunks []chunk) {
-	at := 0
-	for _, s := range sample {
-		for lo := 0; lo < len(s.Rows); lo += block {
-			hi := min(lo+block, len(s.Rows))
-			chunks = append(chunks, chunk{Rows{s.B, s.H, s.Rows[lo:hi]}, at + lo})
-		}
-		at += len(s.Rows)
-	}
-	return chunks
 }

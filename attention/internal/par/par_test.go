@@ -18,3 +18,18 @@ func TestEachRunsEveryPieceOnce(t *testing.T) {
 		}
 	}
 }
+
+func TestPiecesCoverEveryElementInOrder(t *testing.T) {
+	lengths := []int{5, 0, 3, 8}
+	for size := 1; size < 10; size++ {
+		at := 0
+		for _, p := range Pieces(lengths, size) {
+			require.Equal(t, at, p.At)
+			require.Positive(t, p.Hi-p.Lo)
+			require.LessOrEqual(t, p.Hi-p.Lo, size)
+			require.LessOrEqual(t, p.Hi, lengths[p.List])
+			at += p.Hi - p.Lo
+		}
+		require.Equal(t, 16, at)
+	}
+}

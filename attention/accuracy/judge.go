@@ -1,0 +1,128 @@
+package accuracy
+
+import (
+	"fmt"
+	"math"
+	"strings"
+)
+
+// Stats are the errors of some elements, of x and of low, and what became of
+// the three rules.
+type Stats struct {
+	First, N int // elements [First, First+N) of the tensor
+
+	Max, Mean, NMSE             float64 // of x
+	LowMax, LowMean, LowNMSE    float64 // of low
+	LimMax, LimMean, LimNMSE    float64 // what x was allowed
+	Worst                       int     // element of the largest error, or the first of the wrong kind
+	WorstGot, WorstWant         float64
+	WrongKind                   int // elements NaN or Inf in x or ref, and not the same in both
+	MaxOK, MeanOK, NMSEOK, Kind bool
+}
+
+// Pass reports whether all rules hold.
+func (s *Stats) Pass() bool { return s.MaxOK && s.MeanOK && s.NMSEOK && s.Kind }
+
+// Reasons are the rules that failed, one phrase each.
+func (s *Stats) Reasons() (why []string) {
+	if !s.Kind {
+		why = append(why, fmt.Sprintf("%d elements NaN or Inf where they should not be or missing where they should", s.WrongKind))
+	}
+	for _, r := range []struct {
+		ok              bool
+		name            string
+		got, limit, low float64
+	}{
+		{s.MaxOK, "max error", s.Max, s.LimMax, s.LowMax},
+		{s.MeanOK, "mean error", s.Mean, s.LimMean, s.LowMean},
+		{s.NMSEOK, "NMSE", s.NMSE, s.LimNMSE, s.LowNMSE},
+	} {
+		if !r.ok {
+			why = append(why, fmt.Sprintf("%s %.3g over %.3g (low %.3g)", r.name, r.got, r.limit, r.low))
+		}
+	}
+	return why
+}
+
+// Report judges one tensor.
+type Report struct {
+	Whole     Stats
+	BlockRows int   // rows of a block
+	Width     int   // elements of a row
+	Blocks    int   // how many there are
+	Failed    int   // how many of them fail
+	WorstPart Stats // the failing block with the largest error; zero when none fails
+}
+
+// Pass reports whether the tensor and every block of rows hold all rules.
+func (r *Report) Pass() bool { return r.Failed == 0 && r.Whole.Pass() }
+
+// Reasons says what failed and where; empty when the report passes. Rows are
+// numbered as they were given to Judge.
+func (r *Report) Reasons() []string {
+	why := r.Whole.Reasons()
+	if r.Failed > 0 {
+		p := &r.WorstPart
+		why = append(why, fmt.Sprintf("%d of %d row blocks fail, the worst at rows %d to %d: %s", r.Failed, r.Blocks,
+			p.First/r.Width, (p.First+p.N)/r.Width-1, strings.Join(p.Reasons(), ", ")))
+	}
+	if len(why) > 0 {
+		w := r.worst()
+		why = append(why, fmt.Sprintf("worst at row %d column %d: %v, want %v", w.Worst/r.Width, w.Worst%r.Width, w.WorstGot, w.WorstWant))
+	}
+	return why
+}
+
+// worst holds the element to look at first.
+func (r *Report) worst() *Stats {
+	if r.Failed > 0 && r.Whole.Kind {
+		return &r.WorstPart
+	}
+	return &r.Whole
+}
+
+// Judge applies the three rules to a tensor of rows of width elements, whole
+// and in blocks of 64 rows, or as many as make 1024 elements.
+func Judge(l Limits, width int, x []float32, ref []float64, low []float32) Report {
+	if len(x) != len(ref) || len(low) != len(ref) || width < 1 || len(ref)%width != 0 {
+		panic(fmt.Sprintf("accuracy: x, ref and low have %d, %d and %d elements, want as many in each and whole rows of %d",
+			len(x), len(ref), len(low), width))
+	}
+	r := Report{Width: width, BlockRows: max(64, (enough+width-1)/width)}
+	var whole sums
+	for at := 0; at < len(ref); at += r.BlockRows * width {
+		end := min(at+r.BlockRows*width, len(ref))
+		part := measure(l, at, x[at:end], ref[at:end], low[at:end])
+		s := part.judge(l)
+		r.Blocks++
+		if !s.Pass() {
+			if r.Failed == 0 || s.worse(&r.WorstPart) {
+				r.WorstPart = s
+			}
+			r.Failed++
+		}
+		whole.join(&part)
+	}
+	r.Whole = whole.judge(l)
+	return r
+}
+
+func (s *Stats) worse(t *Stats) bool {
+	if s.Kind != t.Kind {
+		return !s.Kind
+	}
+	return s.Max > t.Max
+}
+
+// kind tells finite numbers, NaN and the two Infs apart.
+func kind(v float64) int {
+	switch {
+	case math.IsNaN(v):
+		return 1
+	case math.IsInf(v, 1):
+		return 2
+	case math.IsInf(v, -1):
+		return 3
+	}
+	return 0
+}

@@ -1,0 +1,68 @@
+package accuracy
+
+import (
+	"math"
+
+	"vkattn/attention"
+)
+
+// Limits are the constants of the three rules.
+type Limits struct {
+	Stored     attention.DType // type x is stored in
+	MaxFactor  float64
+	MaxFloor   float64
+	MeanFactor float64
+	MeanFloor  float64
+	NMSE       float64
+	NMSEFactor float64
+}
+
+// Forward are the limits of O for a storage type.
+func Forward(t attention.DType) Limits {
+	nmse := map[attention.DType]float64{attention.F16: 1e-5, attention.BF16: 1e-4, attention.F32: 1e-10}
+	return Limits{t, 2, 1e-5, 1.5, 1e-6, nmse[t], 4}
+}
+
+// ForwardLSE are the limits of LSE, which is float32, for the storage type of
+// the tensors it is computed from.
+func ForwardLSE(t attention.DType) Limits {
+	l := Forward(t)
+	l.Stored = attention.F32
+	return l
+}
+
+// Gradient are the limits of dQ, dK and dV for a storage type.
+func Gradient(t attention.DType) Limits {
+	l := Forward(t)
+	l.MaxFactor, l.MaxFloor = 3, 1e-4
+	return l
+}
+
+// enough is the number of elements whose errors say what error to expect.
+const enough = 1024
+
+// slack is how much the factors grow for a sample of n elements.
+func slack(n int) float64 {
+	if n >= enough {
+		return 1
+	}
+	return 1 + (math.Sqrt(enough/float64(max(n, 1)))-1)/4
+}
+
+// halfUnit is half the distance between neighbours of |v| in type t.
+func halfUnit(t attention.DType, v float64) float64 {
+	// Bits after the leading one, and the exponent of the smallest normal.
+	fraction, least := 23, -126
+	switch t {
+	case attention.F16:
+		fraction, least = 10, -14
+	case attention.BF16:
+		fraction = 7
+	}
+	exp := least
+	if v != 0 {
+		_, e := math.Frexp(v) // |v| in [2^(e-1), 2^e)
+		exp = max(e-1, least)
+	}
+	return math.Ldexp(1, exp-fraction-1)
+}

@@ -1,0 +1,129 @@
+package accuracy
+
+import (
+	"fmt"
+	"strings"
+
+	"vkattn/attention"
+)
+
+// Options say how much of a call to verify.
+type Options struct {
+	Rows int    // about how many rows; 0: a second or two of work; negative: all
+	Seed uint64 // of the sample
+}
+
+// Verdict is the outcome of Verify.
+type Verdict struct {
+	Rows   int   // verified
+	Of     int64 // rows of the problem
+	O, LSE Report
+	HasLSE bool
+	sample []attention.Rows
+}
+
+// Verify judges the O and, when given, the LSE that a call left in host memory
+// against the reference. The error tells that they could not be judged; a wrong
+// result is a Verdict that does not pass.
+func Verify(cfg attention.Config, a attention.Args, opt Options) (*Verdict, error) {
+	if err := attention.CheckArgs(cfg, a); err != nil {
+		return nil, err
+	}
+	rows := opt.Rows
+	switch {
+	case rows == 0:
+		rows = affordable(cfg, a.Shape)
+	case rows < 0:
+		rows = int(a.Shape.Rows())
+	}
+	sample := Sample(a.Shape, rows, opt.Seed)
+	ref, refLSE, err := attention.ReferenceSample(cfg, a, sample)
+	if err != nil {
+		return nil, err
+	}
+	low, lowLSE, err := Low(cfg, a, sample)
+	if err != nil {
+		return nil, err
+	}
+	x, xLSE, err := read(cfg, a, sample)
+	if err != nil {
+		return nil, err
+	}
+	v := &Verdict{Rows: attention.CountRows(sample), Of: a.Shape.Rows(), HasLSE: xLSE != nil, sample: sample}
+	v.O = Judge(Forward(cfg.DType), cfg.ValueDim(), x, ref, low)
+	if v.HasLSE {
+		v.LSE = Judge(ForwardLSE(cfg.DType), 1, xLSE, refLSE, lowLSE)
+	}
+	return v, nil
+}
+
+// affordable is how many rows take a second or two on a few CPUs.
+func affordable(cfg attention.Config, s attention.Shape) int {
+	const products = 4e9
+	perRow := float64(s.Sk) * float64(cfg.HeadDim+cfg.ValueDim())
+	return int(min(max(products/perRow, 64), 1<<20))
+}
+
+// read gathers the sampled rows of the result.
+func read(cfg attention.Config, a attention.Args, sample []attention.Rows) (o, lse []float32, err error) {
+	view, err := attention.ViewHost(a.O, cfg.DType, a.Hq, a.Sq, cfg.ValueDim())
+	if err != nil {
+		return nil, nil, err
+	}
+	n, dv := attention.CountRows(sample), cfg.ValueDim()
+	o = make([]float32, n*dv)
+	var lseView attention.HostView
+	if a.LSE.Given() {
+		if lseView, err = attention.ViewHost(a.LSE, attention.F32, a.Hq, a.Sq, 1); err != nil {
+			return nil, nil, err
+		}
+		lse = make([]float32, n)
+	}
+	i := 0
+	for _, s := range sample {
+		for _, row := range s.Rows {
+			view.ReadRow(o[i*dv:], s.B, s.H, row)
+			if lse != nil {
+				lseView.ReadRow(lse[i:], s.B, s.H, row)
+			}
+			i++
+		}
+	}
+	return o, lse, nil
+}
+
+// Pass reports whether O and LSE hold all rules.
+func (v *Verdict) Pass() bool { return v.O.Pass() && (!v.HasLSE || v.LSE.Pass()) }
+
+// Place is the batch, query head and row of the n-th verified row.
+func (v *Verdict) Place(n int) (b, h, row int) {
+	for _, s := range v.sample {
+		if n < len(s.Rows) {
+			return s.B, s.H, s.Rows[n]
+		}
+		n -= len(s.Rows)
+	}
+	return -1, -1, -1
+}
+
+// String is one line when the verdict passes, and the reasons otherwise.
+func (v *Verdict) String() string {
+	w := &v.O.Whole
+	if v.Pass() {
+		return fmt.Sprintf("ok: %d of %d rows, max error %.2g (low %.2g), mean %.2g (low %.2g), NMSE %.2g",
+			v.Rows, v.Of, w.Max, w.LowMax, w.Mean, w.LowMean, w.NMSE)
+	}
+	var lines []string
+	for _, t := range []struct {
+		name string
+		r    *Report
+	}{{"O", &v.O}, {"LSE", &v.LSE}} {
+		why := t.r.Reasons()
+		if len(why) == 0 {
+			continue
+		}
+		b, h, row := v.Place(t.r.worst().Worst / t.r.Width)
+		lines = append(lines, fmt.Sprintf("%s: %s (batch %d, head %d, row %d)", t.name, strings.Join(why, "; "), b, h, row))
+	}
+	return "FAIL: " + strings.Join(lines, "\n")
+}

@@ -1,0 +1,20 @@
+package par
+
+// Piece is a part of one of several lists.
+type Piece struct {
+	List   int // which
+	Lo, Hi int // elements [Lo, Hi) of it
+	At     int // of element Lo, with all lists laid end to end
+}
+
+// Pieces cuts lists of the given lengths into pieces of at most size elements.
+func Pieces(lengths []int, size int) (pieces []Piece) {
+	at := 0
+	for i, n := range lengths {
+		for lo := 0; lo < n; lo += size {
+			pieces = append(pieces, Piece{i, lo, min(lo+size, n), at + lo})
+		}
+		at += n
+	}
+	return pieces
+}
