@@ -11,6 +11,7 @@ type Config struct {
 	Causal   Causal // which keys a row attends to
 	Scale    Scale  // factor on Q Kᵀ; zero value: 1/sqrt(HeadDim)
 	Tier     Tier   // implementation; zero value: the best available
+	Access   Access // how kernels reach tensors; zero value: as the buffers allow
 }
 
 // MaxHeadDim bounds HeadDim and HeadDimV independently; a few larger pairs
@@ -40,6 +41,8 @@ func (c Config) Validate() error {
 		return &ShapeError{"Causal", c.Causal, "none, top-left or bottom-right"}
 	case !c.Tier.Valid():
 		return &ShapeError{"Tier", c.Tier, "auto, cpu, scalar, coopmat, coopmat2 or cuda"}
+	case !c.Access.Valid():
+		return &ShapeError{"Access", c.Access, "auto, addresses or descriptors"}
 	case c.HeadDim < 1:
 		return &ShapeError{"HeadDim", c.HeadDim, "at least 1"}
 	case c.HeadDimV < 0:

@@ -1,0 +1,178 @@
+package attention
+
+import (
+	"fmt"
+	"strings"
+
+	"vkattn/vk"
+)
+
+// Plan says how a problem will be computed and why in that way.
+type Plan struct {
+	Tier     Tier        `json:"tier"`
+	Kernel   string      `json:"kernel"` // name of the SPIR-V module; empty for TierCPU
+	Tile     string      `json:"tile"`   // query rows x keys of a workgroup, and its division
+	Access   Access      `json:"-"`
+	Reason   string      `json:"reason"`             // why this tier
+	Rejected []Rejection `json:"rejected,omitempty"` // better tiers and what they lack
+
+	Flops       uint64 `json:"flops"`        // 2*B*Hq*(Dqk+Dv)*unmasked cells
+	Bytes       uint64 `json:"bytes"`        // of Q, K, V, O and LSE, each once
+	SharedBytes uint64 `json:"shared_bytes"` // shared memory of a workgroup
+	Workgroups  uint64 `json:"workgroups"`
+
+	variant variant
+}
+
+// Rejection is a tier that was not used.
+type Rejection struct {
+	Tier   Tier   `json:"tier"`
+	Reason string `json:"reason"`
+}
+
+// String is one line: what runs, and why the better tiers do not.
+func (p Plan) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "tier %v", p.Tier)
+	if p.Kernel != "" {
+		fmt.Fprintf(&b, " (%s, tile %s, %d workgroups)", p.Kernel, p.Tile, p.Workgroups)
+	}
+	fmt.Fprintf(&b, ": %s", p.Reason)
+	for _, r := range p.Rejected {
+		fmt.Fprintf(&b, "; not %v: %s", r.Tier, r.Reason)
+	}
+	return b.String()
+}
+
+// request is what a plan depends on.
+type request struct {
+	shape  Shape
+	align  [4]uint32 // of Q, K, V, O in elements
+	access Access    // AccessAddresses or AccessDescriptors, decided
+	lse    bool
+}
+
+// deviceTiers are the tiers that run on a Vulkan device, best first.
+var deviceTiers = []Tier{TierCoopMat2, TierCoopMat, TierScalar}
+
+// makePlan chooses tier and tile. dev nil means the CPU tier.
+func makePlan(dev *vk.Device, cfg Config, r request) (Plan, error) {
+	plan := Plan{Access: r.access, Flops: flops(cfg, r.shape), Bytes: tensorBytes(cfg, r.shape, r.lse)}
+	if dev == nil {
+		if cfg.Tier != TierAuto && cfg.Tier != TierCPU {
+			return Plan{}, fmt.Errorf("%w: tier %v needs a Vulkan device", ErrUnsupported, cfg.Tier)
+		}
+		plan.Tier, plan.Reason = TierCPU, "no Vulkan device was given"
+		return plan, nil
+	}
+	switch cfg.Tier {
+	case TierCPU:
+		return Plan{}, fmt.Errorf("%w: tier cpu computes on host memory: make the operation without a device", ErrUnsupported)
+	case TierCUDA:
+		return Plan{}, fmt.Errorf("%w: tier cuda is not part of this build", ErrUnsupported)
+	}
+	for _, tier := range deviceTiers {
+		if cfg.Tier != TierAuto && cfg.Tier != tier {
+			continue
+		}
+		v, shared, reason := chooseVariant(dev.Caps(), cfg, tier, r)
+		if reason == "" {
+			plan.Tier, plan.Kernel, plan.Tile, plan.SharedBytes, plan.variant = tier, v.module, v.tile.String(), shared, v
+			plan.Workgroups = workgroups(v, r.shape)
+			plan.Reason = "best tier the device supports"
+			if cfg.Tier != TierAuto {
+				plan.Reason = "asked for"
+			}
+			return plan, nil
+		}
+		plan.Rejected = append(plan.Rejected, Rejection{tier, reason})
+	}
+	var why []string
+	for _, x := range plan.Rejected {
+		why = append(why, fmt.Sprintf("%v: %s", x.Tier, x.Reason))
+	}
+	return plan, fmt.Errorf("%w: %v %v on %s: %s", ErrUnsupported, cfg, r.shape, dev.Info().Name, strings.Join(why, "; "))
+}
+
+// chooseVariant picks the first tile of a tier that is within the device's
+// limits, or says why there is none.
+func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, shared uint64, reason string) {
+	v = variant{
+		module: moduleName(tier, cfg.DType, r.access), dtype: cfg.DType,
+		headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
+		causal: cfg.Causal != CausalNone, lse: r.lse, align: r.align,
+	}
+	if r.access == AccessAddresses && !caps.BufferDeviceAddress {
+		return v, 0, "the device has no buffer device addresses"
+	}
+	var candidates []tile
+	if tier == TierScalar {
+		candidates = scalarTiles(&caps.Limits, v.headDim, v.headDimV, uint32(r.shape.Sq))
+	} else {
+		f, reason := pickFragment(caps, tier, cfg.DType)
+		if reason != "" {
+			return v, 0, reason
+		}
+		candidates = coopmatTiles(f, v.headDim, v.headDimV, uint32(r.shape.Sq), caps.Limits.MaxInvocations)
+	}
+	for _, t := range candidates {
+		v.tile = t
+		bytes, err := v.sharedBytes()
+		if err != nil {
+			return v, 0, err.Error()
+		}
+		switch {
+		case bytes > uint64(caps.Limits.MaxSharedBytes):
+			reason = fmt.Sprintf("tile %v needs %d bytes of shared memory, the device has %d", t, bytes, caps.Limits.MaxSharedBytes)
+		case t.local > caps.Limits.MaxInvocations || t.local > caps.Limits.MaxWorkGroupSize[0]:
+			reason = fmt.Sprintf("tile %v needs %d invocations, the device has %d", t, t.local, caps.Limits.MaxInvocations)
+		default:
+			if reason = gridFits(caps, v, r.shape); reason == "" {
+				return v, bytes, ""
+			}
+		}
+	}
+	return v, 0, reason
+}
+
+// gridFits checks what no splitting of the dispatch can mend.
+func gridFits(caps *vk.Caps, v variant, s Shape) string {
+	if n := ceilDiv(uint32(s.Sq), v.tile.rows()); n > caps.Limits.MaxWorkGroupCount[0] {
+		return fmt.Sprintf("%d row blocks, the device dispatches %d", n, caps.Limits.MaxWorkGroupCount[0])
+	}
+	if uint32(s.Hq) > caps.Limits.MaxWorkGroupCount[1] {
+		return fmt.Sprintf("%d heads, the device dispatches %d", s.Hq, caps.Limits.MaxWorkGroupCount[1])
+	}
+	return ""
+}
+
+func moduleName(tier Tier, t DType, a Access) string {
+	suffix := "_bda"
+	if a == AccessDescriptors {
+		suffix = "_ssbo"
+	}
+	if tier == TierScalar {
+		return "scalar" + suffix
+	}
+	return fmt.Sprintf("%v_%v%s", tier, t, suffix)
+}
+
+func workgroups(v variant, s Shape) uint64 {
+	return uint64(ceilDiv(uint32(s.Sq), v.tile.rows())) * uint64(s.Hq) * uint64(s.B) * uint64(v.slices())
+}
+
+// slices is how many workgroups share the columns of O.
+func (v variant) slices() uint32 { return ceilDiv(v.headDimV, v.tile.dvSlice) }
+
+func flops(cfg Config, s Shape) uint64 {
+	return 2 * uint64(s.B) * uint64(s.Hq) * uint64(cfg.HeadDim+cfg.ValueDim()) * s.Cells(cfg.Causal)
+}
+
+func tensorBytes(cfg Config, s Shape, lse bool) uint64 {
+	rows, keys := uint64(s.Rows()), uint64(s.B)*uint64(s.KVHeads())*uint64(s.Sk)
+	n := (rows + keys) * uint64(cfg.HeadDim+cfg.ValueDim()) * uint64(cfg.DType.Size())
+	if lse {
+		n += 4 * rows
+	}
+	return n
+}

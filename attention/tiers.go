@@ -1,0 +1,97 @@
+package attention
+
+import (
+	"fmt"
+
+	"vkattn/vk"
+)
+
+// pickFragment is the feature test of the cooperative-matrix tiers: the
+// fragment shape and subgroup size they run with, or what the device lacks.
+// Features are tested one by one and no vendor name is looked at.
+func pickFragment(caps *vk.Caps, tier Tier, t DType) (fragment, string) {
+	if t == F32 {
+		return fragment{}, "f32 multiplies in float32, and there are no float32 cooperative matrices"
+	}
+	for _, need := range []struct {
+		have bool
+		what string
+	}{
+		{caps.CoopMat, "VK_KHR_cooperative_matrix"},
+		{caps.VulkanMemoryModel, "vulkanMemoryModel"},
+		{caps.Float16 || t == BF16, "shaderFloat16"},
+		{caps.BFloat16CoopMat || t != BF16, "shaderBFloat16CooperativeMatrix"},
+		{caps.SubgroupSizeControl && caps.FullSubgroups, "subgroup size control with full subgroups"},
+		{caps.SubgroupOps&vk.SubgroupVote != 0, "subgroup vote"},
+		{tier != TierCoopMat2 || caps.CoopMat2.Reductions, "cooperativeMatrixReductions (VK_NV_cooperative_matrix2)"},
+		{tier != TierCoopMat2 || caps.CoopMat2.Conversions, "cooperativeMatrixConversions (VK_NV_cooperative_matrix2)"},
+		{tier != TierCoopMat2 || caps.CoopMat2.PerElement, "cooperativeMatrixPerElementOperations (VK_NV_cooperative_matrix2)"},
+	} {
+		if !need.have {
+			return fragment{}, "the device lacks " + need.what
+		}
+	}
+	component := vk.Float16
+	if t == BF16 {
+		component = vk.BFloat16
+	}
+	// The largest shape whose K equals its N: P is an accumulator of N keys
+	// and then an operand of K keys.
+	var best fragment
+	for _, s := range caps.CoopMatShapes {
+		if s.A != component || s.B != component || s.C != vk.Float32 || s.Result != vk.Float32 ||
+			s.Scope != vk.ScopeSubgroup || s.Saturating || s.N != s.K || s.N%8 != 0 {
+			continue
+		}
+		if s.M*s.N*s.K > best.m*best.n*best.k {
+			best = fragment{s.M, s.N, s.K, caps.SubgroupSize}
+		}
+	}
+	if best.m == 0 {
+		return fragment{}, fmt.Sprintf("the device has no subgroup-scope %v x %v -> f32 shape with K = N", t, t)
+	}
+	return best, ""
+}
+
+// TierStatus says whether a tier can run a storage type on a device.
+type TierStatus struct {
+	Tier      Tier   `json:"tier"`
+	DType     DType  `json:"dtype"`
+	Available bool   `json:"available"`
+	Reason    string `json:"reason"` // what is missing, or the fragment shape used
+}
+
+// TierReport tests every tier for every storage type on a device, at head dim
+// 64; nil is the machine without a device.
+func TierReport(dev *vk.Device) []TierStatus {
+	if dev == nil {
+		return tierReport(nil)
+	}
+	return tierReport(dev.Caps())
+}
+
+// TierReportOf is TierReport for a device that is listed but not open.
+func TierReportOf(info *vk.DeviceInfo) []TierStatus { return tierReport(&info.Caps) }
+
+func tierReport(caps *vk.Caps) []TierStatus {
+	var all []TierStatus
+	for _, t := range []DType{F16, BF16, F32} {
+		if caps != nil {
+			access := AccessDescriptors
+			if caps.BufferDeviceAddress {
+				access = AccessAddresses
+			}
+			for _, tier := range deviceTiers {
+				v, _, reason := chooseVariant(caps, Config{DType: t, HeadDim: 64}, tier,
+					request{shape: Shape{B: 1, Hq: 1, Sq: 1024, Sk: 1024}, access: access, align: [4]uint32{8, 8, 8, 8}})
+				status := TierStatus{tier, t, reason == "", reason}
+				if status.Available {
+					status.Reason = fmt.Sprintf("tile %v at head dim 64", v.tile)
+				}
+				all = append(all, status)
+			}
+		}
+		all = append(all, TierStatus{TierCPU, t, true, "runs anywhere"})
+	}
+	return all
+}

@@ -1,0 +1,144 @@
+package attention
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"vkattn/shaders"
+	"vkattn/vk"
+)
+
+// tile is how a forward kernel cuts up its work. Zero fields belong to the
+// other family of kernels.
+type tile struct {
+	local     uint32 // invocations of a workgroup
+	blockCols uint32 // keys a step
+	dvSlice   uint32 // columns of O a workgroup owns
+
+	// Cooperative matrices.
+	m, n, k  uint32 // fragment shape
+	subgroup uint32 // invocations of a subgroup
+	rowTiles uint32 // fragments of m rows a subgroup owns
+
+	// Scalar kernel.
+	blockRows uint32 // query rows of a workgroup
+	threadsX  uint32 // invocations along the keys
+	chunkD    uint32 // columns of Q and K staged at once
+	chunkV    uint32 // keys of V staged at once
+}
+
+// rows is the number of query rows a workgroup owns.
+func (t tile) rows() uint32 {
+	if t.subgroup != 0 {
+		return t.local / t.subgroup * t.rowTiles * t.m
+	}
+	return t.blockRows
+}
+
+// String is what plans and benchmark tables print: rows x keys, and how the
+// workgroup is divided.
+func (t tile) String() string {
+	if t.subgroup != 0 {
+		return fmt.Sprintf("%dx%d %dx%d %dsg%d", t.rows(), t.blockCols, t.m, t.n, t.local/t.subgroup, t.rowTiles)
+	}
+	return fmt.Sprintf("%dx%d %dt", t.rows(), t.blockCols, t.local)
+}
+
+// variant is everything a forward pipeline depends on, as a value: the key of
+// the pipeline and the source of its specialization constants.
+type variant struct {
+	module   string
+	tile     tile
+	dtype    DType
+	headDim  uint32
+	headDimV uint32
+	causal   bool
+	lse      bool
+	align    [4]uint32 // of Q, K, V, O, in elements: 1, 2, 4 or 8
+}
+
+// constants is the one place where a variant becomes specialization constants.
+func (v variant) constants() map[uint32]uint32 {
+	c := map[uint32]uint32{
+		shaders.ConstLocalSize: v.tile.local,
+		shaders.ConstBlockCols: v.tile.blockCols,
+		shaders.ConstHeadDim:   v.headDim,
+		shaders.ConstHeadDimV:  v.headDimV,
+		shaders.ConstDvSlice:   v.tile.dvSlice,
+		shaders.ConstCausal:    boolConstant(v.causal),
+		shaders.ConstHasLse:    boolConstant(v.lse),
+		shaders.ConstAlignQ:    v.align[0],
+		shaders.ConstAlignK:    v.align[1],
+		shaders.ConstAlignV:    v.align[2],
+		shaders.ConstAlignO:    v.align[3],
+	}
+	if v.tile.subgroup != 0 {
+		c[shaders.ConstSubgroupSize] = v.tile.subgroup
+		c[shaders.ConstTileM] = v.tile.m
+		c[shaders.ConstTileN] = v.tile.n
+		c[shaders.ConstTileK] = v.tile.k
+		c[shaders.ConstRowTiles] = v.tile.rowTiles
+		return c
+	}
+	c[shaders.ConstDtype] = uint32(v.dtype)
+	c[shaders.ConstBlockRows] = v.tile.blockRows
+	c[shaders.ConstThreadsX] = v.tile.threadsX
+	c[shaders.ConstChunkD] = v.tile.chunkD
+	c[shaders.ConstChunkV] = v.tile.chunkV
+	return c
+}
+
+// sharedBytes asks the SPIR-V itself how much shared memory v takes.
+func (v variant) sharedBytes() (uint64, error) {
+	m, err := shaders.Get(v.module)
+	if err != nil {
+		return 0, err
+	}
+	r, err := m.Reflect()
+	if err != nil {
+		return 0, err
+	}
+	return r.SharedBytes(v.constants())
+}
+
+// pipeline describes v to the host layer.
+func (v variant) pipeline() (*vk.PipelineDesc, error) {
+	m, err := shaders.Get(v.module)
+	if err != nil {
+		return nil, err
+	}
+	r, err := m.Reflect()
+	if err != nil {
+		return nil, err
+	}
+	constants := v.constants()
+	shared, err := r.SharedBytes(constants)
+	if err != nil {
+		return nil, err
+	}
+	desc := &vk.PipelineDesc{
+		Name:           fmt.Sprintf("%s d%d/%d %v", v.module, v.headDim, v.headDimV, v.tile),
+		Code:           m.Code,
+		Hash:           m.Hash,
+		SubgroupSize:   v.tile.subgroup,
+		FullSubgroups:  v.tile.subgroup != 0,
+		PushBytes:      pushBytes,
+		StorageBuffers: uint32(len(r.Bindings())),
+		LocalSize:      [3]uint32{v.tile.local, 1, 1},
+		SharedBytes:    shared,
+		NoRobustness:   true, // every index is proven by CheckArgs and the kernel's own bounds
+	}
+	for id, value := range constants {
+		desc.Constants = append(desc.Constants, vk.SpecConstant{ID: id, Value: value})
+	}
+	slices.SortFunc(desc.Constants, func(a, b vk.SpecConstant) int { return cmp.Compare(a.ID, b.ID) })
+	return desc, nil
+}
+
+func boolConstant(b bool) uint32 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,159 @@
+// Cooperative-matrix fragment types and the three things the two extensions do differently:
+// reduce along a row, turn an accumulator into an A operand, and know which (row, column) an
+// element is. NV2=1 uses VK_NV_cooperative_matrix2 (reductions, conversions, per-element
+// operations). NV2=0 has only VK_KHR_cooperative_matrix, where the place of an element in the
+// matrix is opaque, so each of the three goes through a TILE_M x TILE_N scratch in shared memory
+// that belongs to one subgroup.
+
+// Two float32 rounded to storage and packed.
+uint pack2(float x, float y) {
+#ifdef DTYPE_BF16
+    return encode16x2(x, y);
+#else
+    return packFloat2x16(f16vec2(x, y));
+#endif
+}
+
+// Inf and NaN in packed storage values, exponent bits all ones.
+const uint EXPONENT = DTYPE == TYPE_BF16 ? 0x7f80u : 0x7c00u;
+
+bool nonFinite(uint half_) { return (half_ & EXPONENT) == EXPONENT; }
+
+// dropNonFinite puts zero in their place and says whether there were any.
+bool dropNonFinite(inout uvec4 v) {
+    bool any_ = false;
+    for (uint i = 0; i < 4; ++i) {
+        if (nonFinite(v[i] & 0xffffu)) { v[i] &= 0xffff0000u; any_ = true; }
+        if (nonFinite(v[i] >> 16)) { v[i] &= 0xffffu; any_ = true; }
+    }
+    return any_;
+}
+
+#define SCOPE gl_ScopeSubgroup
+#ifdef DTYPE_BF16
+#define STORAGE_T bfloat16_t
+#else
+#define STORAGE_T float16_t
+#endif
+#define FragA coopmat<STORAGE_T, SCOPE, TILE_M, TILE_K, gl_MatrixUseA>
+#define FragB coopmat<STORAGE_T, SCOPE, TILE_K, TILE_N, gl_MatrixUseB>
+#define FragC coopmat<float, SCOPE, TILE_M, TILE_N, gl_MatrixUseAccumulator>
+
+const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
+
+// One scratch holds a fragment as float32 rows of SCRATCH_STRIDE uvec4: an odd stride, so that the
+// rows of a fragment fall into different shared-memory banks.
+const uint SCRATCH_STRIDE = (TILE_N / 4) | 1;
+const uint SCRATCH_SIZE = TILE_M * SCRATCH_STRIDE;
+
+void subgroupSync() {
+    controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared,
+                   gl_SemanticsAcquireRelease);
+}
+
+uint scratchBase() { return SCRATCH_FIRST + gl_SubgroupID * SCRATCH_SIZE; }
+
+float scratchFloat(uint row, uint col) {
+    return uintBitsToFloat(tile[scratchBase() + row * SCRATCH_STRIDE + col / 4][col % 4]);
+}
+
+void scratchPut(uint row, uint col, float x) {
+    tile[scratchBase() + row * SCRATCH_STRIDE + col / 4][col % 4] = floatBitsToUint(x);
+}
+
+// fragmentToScratch leaves x in this subgroup's scratch, visible to all its lanes.
+#define fragmentToScratch(x)                                                                        \
+    {                                                                                               \
+        subgroupSync();                                                                             \
+        coopMatStore(x, tile, scratchBase(), SCRATCH_STRIDE, gl_CooperativeMatrixLayoutRowMajor);   \
+        subgroupSync();                                                                             \
+    }
+
+// A fragment is packed in groups of 8 neighbouring elements, one for each lane in turn.
+const uint PACK_GROUPS = TILE_M * TILE_N / 8;
+const uint PACK_STEPS = (PACK_GROUPS + SUBGROUP_SIZE - 1) / SUBGROUP_SIZE;
+
+// Eight neighbouring elements of the fragment in scratch as 16-bit storage values; groups are
+// numbered row by row, TILE_N / 8 a row.
+uvec4 scratchPacked8(uint group) {
+    uint at = scratchBase() + (group / (TILE_N / 8)) * SCRATCH_STRIDE + (group % (TILE_N / 8)) * 2;
+    uvec4 a = tile[at], b = tile[at + 1];
+    return uvec4(pack2(uintBitsToFloat(a.x), uintBitsToFloat(a.y)),
+                 pack2(uintBitsToFloat(a.z), uintBitsToFloat(a.w)),
+                 pack2(uintBitsToFloat(b.x), uintBitsToFloat(b.y)),
+                 pack2(uintBitsToFloat(b.z), uintBitsToFloat(b.w)));
+}
+
+#if NV2
+
+float reduceMax(const in float a, const in float b) { return max(a, b); }
+float reduceAdd(const in float a, const in float b) { return a + b; }
+#define rowMax(result, x) coopMatReduceNV(result, x, gl_CooperativeMatrixReduceRowNV, reduceMax)
+#define rowSum(result, x) coopMatReduceNV(result, x, gl_CooperativeMatrixReduceRowNV, reduceAdd)
+
+float maskedElement(const in uint32_t row, const in uint32_t col, const in float x,
+                    const in int firstRow, const in int firstCol, const in int offset, const in int end) {
+    int c = firstCol + int(col);
+    bool keep = c < end && (CAUSAL == 0 || c <= firstRow + int(row) + offset);
+    return keep ? x : -INFINITY;
+}
+// maskFragment replaces the scores a row must not see by -infinity, whatever they are.
+#define maskFragment(x, firstRow, firstCol, offset, end)                                            \
+    coopMatPerElementNV(x, x, maskedElement, firstRow, firstCol, offset, end)
+
+#define toOperandA(result, x) result = FragA(x)
+
+#else
+
+// Both reductions leave the row's value in every element of the row, like the NV2 ones.
+#define REDUCE_ROWS(result, x, START, STEP)                                                         \
+    {                                                                                               \
+        fragmentToScratch(x);                                                                       \
+        for (uint row = gl_SubgroupInvocationID; row < TILE_M; row += SUBGROUP_SIZE) {              \
+            float all = START;                                                                      \
+            for (uint col = 0; col < TILE_N; ++col) {                                               \
+                float next = scratchFloat(row, col);                                                \
+                all = STEP;                                                                         \
+            }                                                                                       \
+            for (uint col = 0; col < TILE_N; ++col) scratchPut(row, col, all);                      \
+        }                                                                                           \
+        subgroupSync();                                                                             \
+        coopMatLoad(result, tile, scratchBase(), SCRATCH_STRIDE, gl_CooperativeMatrixLayoutRowMajor); \
+    }
+#define rowMax(result, x) REDUCE_ROWS(result, x, -INFINITY, max(all, next))
+#define rowSum(result, x) REDUCE_ROWS(result, x, 0.0, all + next)
+
+#define maskFragment(x, firstRow, firstCol, offset, end)                                            \
+    {                                                                                               \
+        fragmentToScratch(x);                                                                       \
+        for (uint i = gl_SubgroupInvocationID; i < TILE_M * TILE_N; i += SUBGROUP_SIZE) {           \
+            uint row = i / TILE_N, col = i % TILE_N;                                                \
+            int c = (firstCol) + int(col);                                                          \
+            if (c >= (end) || (CAUSAL != 0 && c > (firstRow) + int(row) + (offset)))                \
+                scratchPut(row, col, -INFINITY);                                                    \
+        }                                                                                           \
+        subgroupSync();                                                                             \
+        coopMatLoad(x, tile, scratchBase(), SCRATCH_STRIDE, gl_CooperativeMatrixLayoutRowMajor);    \
+    }
+
+// An A operand takes the rounded 16-bit values, packed over the float32 ones (TILE_K == TILE_N).
+const uint PACKED_STRIDE = (TILE_N / 8) | 1;
+#define toOperandA(result, x)                                                                       \
+    {                                                                                               \
+        fragmentToScratch(x);                                                                       \
+        uvec4 packed[PACK_STEPS];                                                                   \
+        [[unroll]] for (uint s = 0; s < PACK_STEPS; ++s) {                                          \
+            uint group = s * SUBGROUP_SIZE + gl_SubgroupInvocationID;                               \
+            if (group < PACK_GROUPS) packed[s] = scratchPacked8(group);                             \
+        }                                                                                           \
+        subgroupSync();                                                                             \
+        [[unroll]] for (uint s = 0; s < PACK_STEPS; ++s) {                                          \
+            uint group = s * SUBGROUP_SIZE + gl_SubgroupInvocationID;                               \
+            if (group < PACK_GROUPS)                                                                \
+                tile[scratchBase() + (group / (TILE_N / 8)) * PACKED_STRIDE + group % (TILE_N / 8)] = packed[s]; \
+        }                                                                                           \
+        subgroupSync();                                                                             \
+        coopMatLoad(result, tile, scratchBase(), PACKED_STRIDE, gl_CooperativeMatrixLayoutRowMajor); \
+    }
+
+#endif

@@ -1,0 +1,209 @@
+#version 460
+// Exact attention forward on cooperative matrices (tiers coopmat and coopmat2).
+//
+// Idea: a workgroup owns BLOCK_ROWS query rows of one head and one slice of the columns of O, and
+// walks over the keys in tiles of BLOCK_COLS. Each subgroup owns ROW_TILES x TILE_M of those rows
+// alone: its Q fragments, its O accumulators and its row statistics stay in registers for the whole
+// walk. K and V tiles are shared by all subgroups: every invocation fetches its part of the next
+// tile into registers while the present one is being multiplied, then the tile is written to shared
+// memory between two barriers. These two a tile are the only workgroup barriers of the loop.
+//
+// Softmax is online (Dao 2023) with a lagged maximum: rowShift is a maximum of earlier tiles, and it
+// moves only when a score of this tile passes it by more than LAG (in log2 units), so that the usual
+// tile has no reduction across lanes and no rescaling of O. P then stays under 2^LAG, far inside
+// float16, and the result is exact whichever maximum is subtracted. Each row decides for itself, so
+// that no row's bits depend on the others.
+//
+// Tiles in which every row sees every key go through a loop without masks; the few at the causal
+// diagonal and at the end of the keys go through a second one.
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int32 : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_vote : require
+#if NV2
+#extension GL_NV_cooperative_matrix2 : require
+#endif
+#ifdef DTYPE_BF16
+#extension GL_EXT_bfloat16 : require
+#endif
+
+#define SCOPED_ATOMICS 1 // cooperative matrices imply the Vulkan memory model
+#include "interface.glsl"
+
+const float NOTHING = -3.0e38; // the shift of a row that has seen no key: finite, so that no inf - inf arises
+const float LAG = 8.0;
+
+const uint WORKGROUP_ROWS = LOCAL_SIZE / SUBGROUP_SIZE * ROW_TILES * TILE_M;
+const uint QK_CHUNKS = (HEAD_DIM + TILE_K - 1) / TILE_K;  // fragments along Dqk
+const uint KEY_TILES = BLOCK_COLS / TILE_N;               // score fragments along a tile's keys
+const uint OUT_TILES = (DV_SLICE + TILE_N - 1) / TILE_N;  // O fragments along the slice of Dv
+
+// Shared memory in units of 8 elements (uvec4). Rows have an odd stride: no bank conflicts.
+const uint K_ROW8 = QK_CHUNKS * TILE_K / 8;
+const uint V_ROW8 = OUT_TILES * TILE_N / 8;
+const uint K_STRIDE = K_ROW8 | 1;
+const uint V_STRIDE = V_ROW8 | 1;
+const uint V_FIRST = BLOCK_COLS * K_STRIDE;
+const uint KV_SIZE = V_FIRST + BLOCK_COLS * V_STRIDE;
+const uint ALL_SCRATCH = (LOCAL_SIZE / SUBGROUP_SIZE) * TILE_M * ((TILE_N / 4) | 1);
+#if NV2
+// Scratch serves only before and after the walk, so it lies over the tile.
+const uint SCRATCH_FIRST = 0;
+const uint TILE_SIZE = KV_SIZE > ALL_SCRATCH ? KV_SIZE : ALL_SCRATCH;
+#else
+const uint SCRATCH_FIRST = KV_SIZE;
+const uint TILE_SIZE = KV_SIZE + ALL_SCRATCH;
+#endif
+shared uvec4 tile[TILE_SIZE];
+shared uint nonFiniteSeen; // a masked tile had Inf or NaN in V
+
+#include "coopmat_fragments.glsl"
+
+// Parts of a K and of a V tile that one invocation carries.
+const uint K_PARTS = (BLOCK_COLS * K_ROW8 + LOCAL_SIZE - 1) / LOCAL_SIZE;
+const uint V_PARTS = (BLOCK_COLS * V_ROW8 + LOCAL_SIZE - 1) / LOCAL_SIZE;
+
+// Eight elements of a row. Where rows fill their fragments no column has to be compared.
+uvec4 fetchQ(Slice s, uint row, uint col) {
+    return HEAD_DIM % TILE_K == 0 ? load8Q(s, row * p.strideQSeq + col) : loadQ8(s, row, col);
+}
+uvec4 fetchK(Slice s, uint key, uint col) {
+    return HEAD_DIM % TILE_K == 0 ? load8K(s, key * p.strideKSeq + col) : loadK8(s, key, col);
+}
+uvec4 fetchV(Slice s, uint key, uint col) {
+    return HEAD_DIM_V % TILE_N == 0 ? load8V(s, key * p.strideVSeq + col) : loadV8(s, key, col);
+}
+
+// The Inf and NaN of V that masked tiles were multiplied without reach the rows that see them: 8
+// elements of O, in scratch, take the sum of what is not finite in V at keys from firstKey on.
+void addNonFinite(Work work, uint group, uint row, uint col, uint firstKey) {
+    const uint end = visibleColumns(row);
+    for (uint key = firstKey; key < end; ++key) {
+        const uvec4 v = loadV8(sliceV(work.batch, work.kvHead, key), 0, col);
+        for (uint e = 0; e < 8; ++e) {
+            const uint bits = (v[e / 2] >> (e % 2 * 16)) & 0xffffu;
+            if (nonFinite(bits)) {
+                const uint r = group / (TILE_N / 8), c = group % (TILE_N / 8) * 8 + e;
+                scratchPut(r, c, scratchFloat(r, c) + decode16(bits));
+            }
+        }
+    }
+}
+
+void main() {
+    const Work work = workOf(WORKGROUP_ROWS);
+    const uint tid = gl_LocalInvocationIndex;
+    const uint myRow = work.row0 + gl_SubgroupID * ROW_TILES * TILE_M;
+
+    // The keys this block sees end where its last row's do; tiles below fullTiles are seen by every row.
+    const uint end = visibleColumns(min(work.row0 + WORKGROUP_ROWS, p.Sq) - 1);
+    const uint tiles = (end + BLOCK_COLS - 1) / BLOCK_COLS;
+    const uint fullTiles = visibleColumns(work.row0) / BLOCK_COLS;
+
+    // A negative scale flips the sign of Q instead, so that the largest score is the largest logit.
+    const uint flipQ = p.scaleLog2 < 0.0 ? 0x80008000u : 0u;
+    const float scale = abs(p.scaleLog2);
+
+    uvec4 kPart[K_PARTS], vPart[V_PARTS];
+
+#define FETCH_TILE(index)                                                                           \
+    {                                                                                               \
+        const uint firstKey = (index) * BLOCK_COLS, keys = min(p.Sk - firstKey, BLOCK_COLS);   \
+        const Slice kTile = sliceK(work.batch, work.kvHead, firstKey);                              \
+        const Slice vTile = sliceV(work.batch, work.kvHead, firstKey);                              \
+        [[unroll]] for (uint i = 0; i < K_PARTS; ++i) {                                             \
+            const uint at = i * LOCAL_SIZE + tid, key = at / K_ROW8;                                \
+            kPart[i] = key < keys ? fetchK(kTile, key, at % K_ROW8 * 8) : uvec4(0);                 \
+        }                                                                                           \
+        [[unroll]] for (uint i = 0; i < V_PARTS; ++i) {                                             \
+            const uint at = i * LOCAL_SIZE + tid, key = at / V_ROW8;                                \
+            vPart[i] = key < keys ? fetchV(vTile, key, work.col0 + at % V_ROW8 * 8) : uvec4(0);      \
+        }                                                                                           \
+    }
+
+    FETCH_TILE(0)
+
+    // Q passes through the space of the tiles, as many rows at a time as fit.
+    FragA Q[ROW_TILES * QK_CHUNKS];
+    {
+        const uint rowsAtOnce = KV_SIZE / K_STRIDE / TILE_M * TILE_M;
+        const Slice qBlock = sliceQ(work.batch, work.head, work.row0);
+        if (tid == 0) nonFiniteSeen = 0;
+        [[unroll]] for (uint first = 0; first < WORKGROUP_ROWS; first += rowsAtOnce) {
+            const uint rows = min(rowsAtOnce, WORKGROUP_ROWS - first);
+            barrier();
+            for (uint at = tid; at < rows * K_ROW8; at += LOCAL_SIZE) {
+                uint row = at / K_ROW8, col = at % K_ROW8;
+                tile[row * K_STRIDE + col] = work.row0 + first + row < p.Sq
+                    ? fetchQ(qBlock, first + row, col * 8) ^ flipQ : uvec4(0);
+            }
+            barrier();
+            [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {
+                uint row = (gl_SubgroupID * ROW_TILES + r) * TILE_M;
+                if (row >= first && row < first + rows) {
+                    [[unroll]] for (uint i = 0; i < QK_CHUNKS; ++i)
+                        coopMatLoad(Q[r * QK_CHUNKS + i], tile, (row - first) * K_STRIDE + i * TILE_K / 8,
+                                    K_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+                }
+            }
+        }
+    }
+
+    FragC O[ROW_TILES * OUT_TILES];
+    FragC rowShift[ROW_TILES]; // what is subtracted from a row's scores (log2 units), the same along the row
+    FragC rowTotal[ROW_TILES]; // sums of P, not yet reduced along the row
+    [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {
+        [[unroll]] for (uint i = 0; i < OUT_TILES; ++i) O[r * OUT_TILES + i] = FragC(0.0);
+        rowShift[r] = FragC(NOTHING);
+        rowTotal[r] = FragC(0.0);
+    }
+
+    uint j = 0;
+    [[dont_unroll]] for (; j < fullTiles; ++j) {
+#define MASKED 0
+#include "coopmat_tile.glsl"
+#undef MASKED
+    }
+    [[dont_unroll]] for (; j < tiles; ++j) {
+#define MASKED 1
+#include "coopmat_tile.glsl"
+#undef MASKED
+    }
+
+    barrier(); // the tile becomes scratch
+    const Slice oBlock = sliceO(work.batch, work.head, myRow);
+    FragC inverse[ROW_TILES];
+    [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {
+        FragC total, lse;
+        rowSum(total, rowTotal[r]);
+        [[unroll]] for (uint e = 0; e < total.length(); ++e) {
+            inverse[r][e] = total[e] == 0.0 ? 0.0 : 1.0 / total[e];
+            lse[e] = total[e] == 0.0 ? -INFINITY : (rowShift[r][e] + log2(total[e])) * LN2;
+        }
+        if (HAS_LSE != 0 && work.col0 == 0) {
+            fragmentToScratch(lse);
+            [[unroll]] for (uint s = 0; s < TILE_M; s += SUBGROUP_SIZE) {
+                const uint row = s + gl_SubgroupInvocationID, mine = myRow + r * TILE_M + row;
+                if (row < TILE_M && mine < p.Sq) storeLSE(work.batch, work.head, mine, scratchFloat(row, 0));
+            }
+        }
+    }
+    // One loop over all fragments: nested ones are not unrolled, and O would leave the registers.
+    [[unroll]] for (uint i = 0; i < ROW_TILES * OUT_TILES; ++i) {
+        O[i] *= inverse[i / OUT_TILES];
+        fragmentToScratch(O[i]);
+        [[unroll]] for (uint s = 0; s < PACK_STEPS; ++s) {
+            const uint group = s * SUBGROUP_SIZE + gl_SubgroupInvocationID;
+            const uint row = i / OUT_TILES * TILE_M + group / (TILE_N / 8);
+            const uint col = work.col0 + i % OUT_TILES * TILE_N + group % (TILE_N / 8) * 8;
+            if (group < PACK_GROUPS && myRow + row < p.Sq && col < HEAD_DIM_V) {
+                if (CAUSAL != 0 && nonFiniteSeen != 0) addNonFinite(work, group, myRow + row, col, fullTiles * BLOCK_COLS);
+                storeO8(oBlock, row, col, scratchPacked8(group));
+            }
+        }
+    }
+}
