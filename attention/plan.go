@@ -107,7 +107,7 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 	}
 	var candidates []tile
 	if tier == TierScalar {
-		candidates = scalarTiles(&caps.Limits, v.headDim, v.headDimV, uint32(r.shape.Sq))
+		candidates = scalarTiles(&caps.Limits, v.headDimV, uint32(r.shape.Sq))
 	} else {
 		f, reason := pickFragment(caps, tier, cfg.DType)
 		if reason != "" {

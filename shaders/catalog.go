@@ -28,5 +28,22 @@ func Catalog() []Variant {
 		scalar("scalar_ssbo", "BDA=0"),
 		scalar("scalar_bda", "BDA=1"),
 	}
+	for _, tier := range []struct{ name, define, target, spirv string }{
+		{"coopmat", "NV2=0", "vulkan1.2", "spv1.5"},
+		{"coopmat2", "NV2=1", "vulkan1.3", "spv1.6"}, // what SPV_NV_cooperative_matrix2 asks for
+	} {
+		for _, storage := range []struct{ name, define string }{{"f16", ""}, {"bf16", "DTYPE_BF16"}} {
+			for _, access := range []struct{ name, define string }{{"ssbo", "BDA=0"}, {"bda", "BDA=1"}} {
+				v := Variant{
+					Name: tier.name + "_" + storage.name + "_" + access.name, Source: "forward_coopmat.comp",
+					Defines: []string{tier.define, access.define}, Target: tier.target, SPIRV: tier.spirv,
+				}
+				if storage.define != "" {
+					v.Defines = append(v.Defines, storage.define)
+				}
+				list = append(list, v)
+			}
+		}
+	}
 	return list
 }

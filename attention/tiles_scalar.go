@@ -1,0 +1,35 @@
+package attention
+
+import "vkattn/vk"
+
+// scalarSizes are the tiles of the scalar kernel, largest first. Invocations
+// form a grid threadsX wide; each owns blockRows/threadsY x blockCols/threadsX
+// scores, 4x4 in the largest, which is what pays for the reads of shared
+// memory. The last fits what Vulkan 1.1 guarantees: 128 invocations, 16 KiB.
+// Legal tiles have threadsX a multiple of 4 that divides blockCols, threadsY
+// one that divides blockRows, chunkD a multiple of 8, and chunkV a multiple of
+// 4 that divides blockCols.
+var scalarSizes = []tile{
+	{local: 256, threadsX: 16, blockRows: 64, blockCols: 64, chunkD: 32, chunkV: 16},
+	{local: 256, threadsX: 16, blockRows: 64, blockCols: 32, chunkD: 32, chunkV: 16},
+	{local: 128, threadsX: 16, blockRows: 32, blockCols: 32, chunkD: 32, chunkV: 8},
+	{local: 128, threadsX: 16, blockRows: 32, blockCols: 32, chunkD: 16, chunkV: 4},
+}
+
+// scalarTiles lists the sizes within the device's invocations, with no more
+// rows than there are queries to fill them.
+func scalarTiles(limits *vk.Limits, headDimV, sq uint32) []tile {
+	var list []tile
+	for _, t := range scalarSizes {
+		if t.local > limits.MaxInvocations || t.local > limits.MaxWorkGroupSize[0] {
+			continue
+		}
+		threadsY := t.local / t.threadsX
+		for t.blockRows > threadsY && t.blockRows/2 >= sq {
+			t.blockRows /= 2
+		}
+		t.dvSlice = min(headDimV, MaxHeadDim)
+		list = append(list, t)
+	}
+	return list
+}
