@@ -5,6 +5,7 @@ go 1.26
 require github.com/stretchr/testify v1.12.1
 
 require (
+	github.com/ebitengine/purego v0.11.3 // indirect
 	github.com/goki/vulkan v1.0.8 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/jedib0t/go-pretty/v6 v6.8.3 // indirect
@@ -18,4 +19,5 @@ require (
 	golang.org/x/sys v0.46.0 // indirect
 	golang.org/x/term v0.44.0 // indirect
 	golang.org/x/text v0.22.0 // indirect
+	pgregory.net/rapid v1.3.0 // indirect
 )

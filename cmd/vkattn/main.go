@@ -17,7 +17,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -34,7 +33,7 @@ type app struct {
 }
 
 // grace is how long an interrupted command may take to end by itself.
-const grace = 2 * time.Second
+const grace = time.Second
 
 // Main runs the command with its arguments and returns its exit code.
 func Main(args []string, stdout, stderr io.Writer) int {
@@ -69,8 +68,11 @@ func Main(args []string, stdout, stderr io.Writer) int {
 func (a *app) execute(ctx context.Context, args []string) (err error) {
 	defer a.cleanup.run()
 	defer func() {
+		if os.Getenv("VKATTN_TRACE") != "" {
+			return
+		}
 		if v := recover(); v != nil {
-			err = fmt.Errorf("internal error: %v\n%s", v, debug.Stack())
+			err = fmt.Errorf("internal error: %v (VKATTN_TRACE=1 shows where)", v)
 		}
 	}()
 	root := a.root()
@@ -86,7 +88,6 @@ func (a *app) root() *cobra.Command {
 		Short:         "exact attention on Vulkan devices and on the CPU",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return badInput(err) })

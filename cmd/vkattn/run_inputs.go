@@ -50,24 +50,28 @@ func checkPaths(o *runOptions) error {
 
 // openInputs reads the headers, so that bad files are refused before anything
 // large is read.
-func openInputs(o *runOptions) (in *runInputs, err error) {
-	in = &runInputs{layout: o.layout}
-	defer func() {
-		if err != nil {
-			in.close()
-		}
-	}()
+func openInputs(o *runOptions) (*runInputs, error) {
+	in := &runInputs{layout: o.layout}
+	if err := in.open(o); err != nil {
+		in.close()
+		return nil, badInput(err)
+	}
+	return in, nil
+}
+
+func (in *runInputs) open(o *runOptions) error {
 	for _, f := range []struct {
 		flag, path string
 		file       **npy.File
 	}{{"q", o.q, &in.q}, {"k", o.k, &in.k}, {"v", o.v, &in.v}} {
+		var err error
 		if *f.file, err = npy.Open(f.path); err != nil {
-			return nil, badInputf("--%s %s: %w", f.flag, f.path, err)
+			return fmt.Errorf("--%s %s: %w", f.flag, f.path, err)
 		}
 	}
 	shape, d, dv, err := agree(in.q.Shape, in.k.Shape, in.v.Shape, o.layout)
 	if err != nil {
-		return nil, badInput(err)
+		return err
 	}
 	in.shape = shape
 	in.config = attention.Config{DType: o.dtype, HeadDim: d, HeadDimV: dv, Causal: o.causal, Scale: o.scale.Scale, Tier: o.tier}
@@ -77,7 +81,7 @@ func openInputs(o *runOptions) (in *runInputs, err error) {
 			in.config.DType = attention.F32
 		}
 	}
-	return in, nil
+	return nil
 }
 
 func (in *runInputs) close() {

@@ -49,7 +49,8 @@ type Row struct {
 	Samples []float64 `json:"samples,omitempty"` // every timed run, milliseconds, in order
 	Sets    int       `json:"sets,omitzero"`     // input sets rotated through
 	Checked Checked   `json:"checked,omitzero"`
-	Memory  uint64    `json:"memory_bytes"` // of one input set: Q, K, V, O and scratch
+	Memory  uint64    `json:"memory_bytes"`    // of one input set: Q, K, V, O and scratch
+	Clock   *Clock    `json:"clock,omitempty"` // right after the last run, where the driver tells
 }
 
 // Checked is what verification compared and found.
@@ -80,7 +81,6 @@ type RunInfo struct {
 	Seed    uint64    `json:"seed"` // of inputs and of sampled rows
 	Device  Device    `json:"device"`
 	CPU     string    `json:"cpu"`
-	Clock   *Clock    `json:"clock,omitempty"` // after the last row, where the driver tells
 }
 
 // Device describes where the rows ran.

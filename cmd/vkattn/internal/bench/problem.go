@@ -1,0 +1,88 @@
+package bench
+
+import (
+	"fmt"
+
+	"vkattn/attention"
+)
+
+// Problem is what one row computes, whatever the tier.
+type Problem struct {
+	Shape  attention.Shape
+	Config attention.Config // Tier is left open
+}
+
+func (p Problem) String() string { return fmt.Sprintf("%v %v", p.Config, p.Shape) }
+
+// Sweep is the axes of a benchmark. Every list has at least one value, but
+// HeadsKV, SeqLenK and HeadDimV: empty, they follow Heads, SeqLen and HeadDim.
+type Sweep struct {
+	Batch, Heads, HeadsKV, SeqLen, SeqLenK, HeadDim, HeadDimV []int
+	Causal                                                    []attention.Causal
+	DType                                                     []attention.DType
+}
+
+// maxProblems bounds the cross product; a sweep of more is a slip of the pen.
+const maxProblems = 10000
+
+// Problems is the cross product, the length varying fastest.
+func (s *Sweep) Problems() ([]Problem, error) {
+	follow := func(list []int) []int {
+		if len(list) == 0 {
+			return []int{0}
+		}
+		return list
+	}
+	either := func(v, other int) int {
+		if v == 0 {
+			return other
+		}
+		return v
+	}
+	headsKV, seqLenK, headDimV := follow(s.HeadsKV), follow(s.SeqLenK), follow(s.HeadDimV)
+	count := 1
+	for _, n := range []int{len(s.DType), len(s.HeadDim), len(headDimV), len(s.Causal), len(s.Batch), len(s.Heads), len(headsKV), len(s.SeqLen), len(seqLenK)} {
+		if count *= n; count > maxProblems {
+			return nil, fmt.Errorf("the sweep has over %d problems", maxProblems)
+		}
+	}
+	var out []Problem
+	for _, dtype := range s.DType {
+		for _, d := range s.HeadDim {
+			for _, dv := range headDimV {
+				for _, causal := range s.Causal {
+					for _, b := range s.Batch {
+						for _, hq := range s.Heads {
+							for _, hkv := range headsKV {
+								for _, sq := range s.SeqLen {
+									for _, sk := range seqLenK {
+										out = append(out, Problem{
+											Shape:  attention.Shape{B: b, Hq: hq, Hkv: either(hkv, hq), Sq: sq, Sk: either(sk, sq)},
+											Config: attention.Config{DType: dtype, HeadDim: d, HeadDimV: either(dv, d), Causal: causal},
+										})
+									}
+								}
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+// row is an empty row of the problem.
+func (p Problem) row(device string, tier attention.Tier) *Row {
+	s, c := p.Shape, p.Config
+	return &Row{Device: device, Tier: tier, B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
+		D: c.HeadDim, Dv: c.ValueDim(), Causal: c.Causal, DType: c.DType}
+}
+
+// tensors are the element counts of Q, K, V and O.
+func (p Problem) tensors() (q, k, v, o uint64) {
+	s, c := p.Shape, p.Config
+	rows := uint64(s.B) * uint64(s.Hq) * uint64(s.Sq)
+	keys := uint64(s.B) * uint64(s.KVHeads()) * uint64(s.Sk)
+	return rows * uint64(c.HeadDim), keys * uint64(c.HeadDim), keys * uint64(c.ValueDim()), rows * uint64(c.ValueDim())
+}

@@ -1,0 +1,88 @@
+package bench
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+)
+
+func TestSampledRowsAreDistinctAndInRange(t *testing.T) {
+	const seed = 11
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	for _, sq := range []int{1, 2, 15, 16, 17, 100, 4096} {
+		for _, n := range []int{1, 2, 3, 5, 8, 40} {
+			seen := map[int]bool{}
+			for turn := range 20 {
+				rows := sampleRows(sq, min(n, sq), turn, r)
+				require.NotEmpty(t, rows)
+				require.LessOrEqual(t, len(rows), n)
+				require.True(t, slices.IsSorted(rows))
+				require.Len(t, slices.Compact(slices.Clone(rows)), len(rows))
+				require.GreaterOrEqual(t, rows[0], 0)
+				require.Less(t, rows[len(rows)-1], sq)
+				for _, row := range rows {
+					seen[row] = true
+				}
+				if n >= sq {
+					require.Len(t, rows, sq)
+				}
+			}
+			require.True(t, seen[0] && seen[sq-1], "first and last row of %d, %d a head", sq, n)
+		}
+	}
+}
+
+func TestTheBudgetBoundsTheSample(t *testing.T) {
+	small := Problem{attention.Shape{B: 1, Hq: 2, Sq: 128, Sk: 128}, attention.Config{HeadDim: 64}}
+	require.Equal(t, 128, rowsPerHead(small, verifyBudget))
+	large := Problem{attention.Shape{B: 16, Hq: 8, Sq: 4096, Sk: 4096}, attention.Config{HeadDim: 128}}
+	require.Equal(t, 8, rowsPerHead(large, verifyBudget))
+	huge := Problem{attention.Shape{B: 64, Hq: 64, Sq: 131072, Sk: 131072}, attention.Config{HeadDim: 128}}
+	require.Equal(t, 1, rowsPerHead(huge, verifyBudget))
+}
+
+func TestProblemsAreTheCrossProduct(t *testing.T) {
+	s := Sweep{Batch: []int{1, 2}, Heads: []int{8}, SeqLen: []int{64, 128}, HeadDim: []int{32, 64},
+		Causal: []attention.Causal{attention.CausalNone, attention.TopLeft}, DType: []attention.DType{attention.F16}}
+	list, err := s.Problems()
+	require.NoError(t, err)
+	require.Len(t, list, 16)
+	require.Equal(t, Problem{attention.Shape{B: 1, Hq: 8, Hkv: 8, Sq: 64, Sk: 64}, attention.Config{HeadDim: 32, HeadDimV: 32}}, list[0])
+	require.Equal(t, 128, list[1].Shape.Sk, "lengths vary fastest, and Sk follows Sq")
+	s.HeadsKV, s.SeqLenK, s.HeadDimV = []int{1, 2}, []int{256}, []int{16}
+	list, err = s.Problems()
+	require.NoError(t, err)
+	require.Len(t, list, 32)
+	require.Equal(t, Problem{attention.Shape{B: 1, Hq: 8, Hkv: 1, Sq: 64, Sk: 256}, attention.Config{HeadDim: 32, HeadDimV: 16}}, list[0])
+	for range 10 {
+		s.SeqLen = append(s.SeqLen, s.SeqLen...)
+	}
+	_, err = s.Problems()
+	require.ErrorContains(t, err, "over 10000")
+}
+
+func TestTFLOPsCountsUnmaskedCells(t *testing.T) {
+	p := Problem{attention.Shape{B: 16, Hq: 8, Sq: 4096, Sk: 4096}, attention.Config{HeadDim: 128}}
+	require.InDelta(t, 2*16*8*256*4096.*4096/1e12, TFLOPs(p, 1000), 1e-9)
+	p.Config.Causal = attention.TopLeft
+	require.InDelta(t, 2*16*8*256*4096.*4097/2/1e12, TFLOPs(p, 1000), 1e-9)
+	require.Zero(t, TFLOPs(p, 0))
+}
+
+func TestSetsAreAlignedAndFillTheRotation(t *testing.T) {
+	p := Problem{attention.Shape{B: 1, Hq: 1, Sq: 100, Sk: 7}, attention.Config{HeadDim: 33, DType: attention.F16}}
+	s := newSets(p, 1<<20)
+	require.Equal(t, [4]uint64{6600, 462, 462, 6600}, s.size)
+	require.Equal(t, [4]uint64{8192, 4096, 4096, 8192}, s.stride)
+	require.Equal(t, 43, s.count)
+	require.EqualValues(t, 42*8192+6600, s.bytes(0))
+	a := s.args(p, 42, func(i int, t *attention.Tensor) { t.Host = make([]byte, s.bytes(i)) })
+	require.NoError(t, attention.CheckArgs(p.Config, a))
+	require.EqualValues(t, 42*4096, a.Q.Offset)
+	require.Equal(t, 1, func() int { s := newSets(p, 1); return s.count }())
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// TestMain lets a test start the command itself: the test binary is vkattn
+// when asked to be.
+func TestMain(m *testing.M) {
+	if os.Getenv("VKATTN_TEST_IS_COMMAND") != "" {
+		os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+// call runs the command in this process.
+func call(args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	code = Main(args, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// refused checks the promise of a failure: its code, and one line that begins
+// with the command's name and says want.
+func refused(t *testing.T, code int, want string, args ...string) {
+	t.Helper()
+	got, stdout, stderr := call(args...)
+	require.Equal(t, code, got, "%v: %s", args, stderr)
+	require.Empty(t, stdout)
+	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+	require.True(t, strings.HasPrefix(stderr, "vkattn: "), stderr)
+	require.Contains(t, stderr, want)
+}
+
+// driver is the Vulkan driver under test, or a skip. Null devices compile and do
+// not compute.
+func driver(t *testing.T) string {
+	name := os.Getenv("VKATTN_DRIVER")
+	switch {
+	case name == "", name == "none":
+		t.Skip("no Vulkan driver under test (VKATTN_DRIVER)")
+	case strings.HasPrefix(name, "radv-"):
+		t.Skip("a null device computes nothing")
+	}
+	return name
+}
+
+func TestUnknownWordsAndFlagsAreBadInput(t *testing.T) {
+	refused(t, exitInput, `unknown command "fly"`, "fly")
+	refused(t, exitInput, "unknown flag: --wings", "--wings")
+	refused(t, exitInput, "unknown flag: --wings", "info", "--wings")
+	for _, c := range []string{"info", "run", "bench", "version"} {
+		refused(t, exitInput, `unexpected argument "extra"`, c, "extra")
+	}
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	code, stdout, stderr := call()
+	require.Equal(t, exitOK, code)
+	require.Empty(t, stderr)
+	for _, c := range []string{"info", "run", "bench", "version"} {
+		require.Contains(t, stdout, "\n  "+c)
+		code, help, _ := call(c, "--help")
+		require.Equal(t, exitOK, code)
+		require.Contains(t, help, "Usage:")
+	}
+	code, stdout, _ = call("version")
+	require.Equal(t, exitOK, code)
+	require.Regexp(t, `^vkattn \S+ go\S+ \w+/\w+\n$`, stdout)
+}
+
+func TestInfoAlwaysNamesTheCPU(t *testing.T) {
+	code, stdout, stderr := call("info")
+	require.Equal(t, exitOK, code, stderr)
+	require.Empty(t, stderr)
+	require.Contains(t, stdout, "\ncpu: ")
+	code, stdout, _ = call("info", "--json")
+	require.Equal(t, exitOK, code)
+	var m machine
+	require.NoError(t, json.Unmarshal([]byte(stdout), &m))
+	require.Len(t, m.Tiers, 3)
+	require.NotNil(t, m.Devices)
+	if len(m.Devices) == 0 {
+		require.NotEmpty(t, m.Vulkan, "no device, and no word why")
+	}
+	for _, d := range m.Devices {
+		for _, s := range d.Tiers {
+			require.NotEmpty(t, s.Reason, "%s %v %v", d.Name, s.Tier, s.DType)
+		}
+	}
+}
+
+func TestInfoListsTheDeviceUnderTest(t *testing.T) {
+	driver(t)
+	code, stdout, _ := call("info", "--json")
+	require.Equal(t, exitOK, code)
+	var m machine
+	require.NoError(t, json.Unmarshal([]byte(stdout), &m))
+	require.NotEmpty(t, m.Devices)
+	require.Len(t, m.Devices[0].Tiers, 9, "three tiers for each of three types")
+}
+
+func TestExitCodes(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		code int
+	}{
+		{nil, exitOK},
+		{errors.New("disk full"), exitFailure},
+		{badInputf("no"), exitInput},
+		{fmt.Errorf("wrapped: %w", badInputf("no")), exitInput},
+		{&attention.ShapeError{Field: "Sq"}, exitInput},
+		{attention.ErrUnsupported, exitUnsupported},
+		{vk.ErrNoDevice, exitUnsupported},
+		{unsupportedf("no: %w", &attention.ShapeError{Field: "HeadDim"}), exitUnsupported},
+		{vk.ErrDeviceLost, exitDevice},
+		{vk.ErrOutOfMemory, exitDevice},
+		{&vk.Error{Op: "vkQueueSubmit", Result: -4}, exitDevice},
+		{&vk.Error{Op: "Pipeline", Err: vk.ErrUnsupported}, exitUnsupported},
+	} {
+		require.Equal(t, c.code, exitCode(c.err), "%v", c.err)
+	}
+}
+
+func TestOneLine(t *testing.T) {
+	require.Equal(t, "a; b", oneLine(" a\n\n b \n"))
+	require.Equal(t, "--x: bad", oneLine("--x: attention: bad"))
+	require.Equal(t, "lost", oneLine("vk: lost"))
+}
+
+// npyBytes is a .npy file; data may disagree with the header on purpose.
+func npyBytes(descr string, fortran bool, shape []int, data []byte) []byte {
+	order, axes := "False", ""
+	if fortran {
+		order = "True"
+	}
+	for _, n := range shape {
+		axes += fmt.Sprintf("%d, ", n)
+	}
+	text := fmt.Sprintf("{'descr': '%s', 'fortran_order': %s, 'shape': (%s), }\n", descr, order, axes)
+	out := append([]byte("\x93NUMPY\x01\x00"), binary.LittleEndian.AppendUint16(nil, uint16(len(text)))...)
+	return append(append(out, text...), data...)
+}
