@@ -132,6 +132,7 @@ func (a *app) bench(ctx context.Context, o *benchOptions) error {
 	if err != nil {
 		return err
 	}
+	defer closeDevice(dev)
 	defaults := bench.Defaults(dev)
 	problems, err := o.plan(&defaults)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 // openDevice opens what --device names for a tier; nil is the CPU tier, which
 // needs no device. With "auto" a machine without Vulkan computes on the CPU
-// and says so.
+// and says so. The caller closes it.
 func (a *app) openDevice(name string, tier attention.Tier) (*vk.Device, error) {
 	auto := name == "" || strings.EqualFold(name, "auto")
 	cpu := strings.EqualFold(name, "cpu")
@@ -24,12 +24,8 @@ func (a *app) openDevice(name string, tier attention.Tier) (*vk.Device, error) {
 		return nil, unsupportedf("tier cpu does not run on a Vulkan device: leave out --device %s", name)
 	}
 	dev, err := vk.Open(vk.Options{Device: name, Validation: a.validation})
-	if err == nil {
-		a.cleanup.add(func() { _ = dev.Close() })
-		return dev, nil
-	}
-	if !errors.Is(err, vk.ErrNoDevice) {
-		return nil, err
+	if err == nil || !errors.Is(err, vk.ErrNoDevice) {
+		return dev, err
 	}
 	if auto && tier == attention.TierAuto {
 		fmt.Fprintf(a.stderr, "vkattn: %s; computing on the CPU\n", oneLine(err.Error()))
@@ -44,6 +40,13 @@ func (a *app) openDevice(name string, tier attention.Tier) (*vk.Device, error) {
 		return nil, badInputf("--device %s: %w", name, err)
 	}
 	return nil, unsupportedf("--device %s: %w", name, err)
+}
+
+// closeDevice closes what openDevice opened.
+func closeDevice(dev *vk.Device) {
+	if dev != nil {
+		_ = dev.Close()
+	}
 }
 
 // deviceLabel names a device for people.

@@ -84,7 +84,7 @@ func oneLine(text string) string {
 	return text
 }
 
-// cleanup is what must happen however the command ends.
+// cleanup is what must still happen when the command is cut short.
 type cleanup struct {
 	mu    sync.Mutex
 	funcs []func()

@@ -29,7 +29,7 @@ func main() { os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) }
 type app struct {
 	stdout, stderr io.Writer
 	validation     bool
-	cleanup        cleanup
+	onInterrupt    cleanup // takes away what a run must not leave
 }
 
 // grace is how long an interrupted command may take to end by itself.
@@ -52,7 +52,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	case s := <-signals:
 		// Work on the CPU cannot be stopped half way; its output can.
 		cancel()
-		a.cleanup.run()
+		a.onInterrupt.run()
 		select {
 		case <-done:
 		case <-time.After(grace):
@@ -66,7 +66,6 @@ func Main(args []string, stdout, stderr io.Writer) int {
 }
 
 func (a *app) execute(ctx context.Context, args []string) (err error) {
-	defer a.cleanup.run()
 	defer func() {
 		if os.Getenv("VKATTN_TRACE") != "" {
 			return

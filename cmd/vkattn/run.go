@@ -114,6 +114,7 @@ func (a *app) run(ctx context.Context, o *runOptions) error {
 	if err != nil {
 		return err
 	}
+	defer closeDevice(dev)
 	op, err := attention.New(dev, in.config)
 	if err != nil {
 		return err
@@ -186,7 +187,7 @@ func (o *runOptions) targets() []target {
 // write puts the outputs in place, all or none.
 func (a *app) write(o *runOptions, p *problem) error {
 	var set outfile.Set
-	a.cleanup.add(set.Discard)
+	a.onInterrupt.add(set.Discard)
 	defer set.Discard()
 	for _, t := range o.targets() {
 		w, err := set.Add(t.path)

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/bench"
+)
+
+// tiny is a benchmark of one quick problem.
+func tiny(more ...string) []string {
+	return append([]string{"bench", "--batch-size", "1", "--nheads", "2", "--seqlen", "33", "--headdim", "8",
+		"--causal", "none", "--dtype", "f32", "-r", "2", "--seed", "9"}, more...)
+}
+
+func TestBenchRefusesBadFlags(t *testing.T) {
+	for _, c := range [][]string{
+		{"not a positive number", "--seqlen", "0"},
+		{"not a positive number", "--batch-size", "two"},
+		{"first-last*mult", "--nheads", "1-8"},
+		{"ends before", "--nheads-kv", "8-1+1"},
+		{"at least 2", "--seqlen-k", "1-8*1"},
+		{"over 4096 values", "--headdim", "1-99999+1"},
+		{"not a positive number", "--headdim-v", "64,"},
+		{"unknown causal mask", "--causal", "maybe"},
+		{"unknown dtype", "--dtype", "f16,f64"},
+		{"unknown tier", "--tier", "fast"},
+		{"unknown output format", "-o", "xml"},
+		{"positive number", "-r", "0"},
+		{"positive number", "-r", "-3"},
+		{"-r", "-r", "many"},
+		{"positive duration", "--min-time", "-1s"},
+		{"--min-time", "--min-time", "soon"},
+		{"over 10000 problems", "--seqlen", "1-4000+1", "--batch-size", "1-10+1"},
+	} {
+		refused(t, exitInput, c[0], tiny(append(c[1:], "--device", "cpu")...)...)
+	}
+}
+
+func TestBenchPrintsEveryFormat(t *testing.T) {
+	code, stdout, stderr := call(tiny("--device", "cpu", "-o", "md")...)
+	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, "1 rows, seed 9\n", stderr)
+	lines := strings.Split(strings.TrimSuffix(stdout, "\n"), "\n")
+	require.Len(t, lines, 3)
+	for _, l := range lines {
+		require.Equal(t, strings.Count(lines[0], "|"), strings.Count(l, "|"))
+	}
+
+	code, stdout, _ = call(tiny("--device", "cpu", "-o", "csv", "--tier", "cpu")...)
+	require.Equal(t, exitOK, code)
+	records, err := csv.NewReader(strings.NewReader(stdout)).ReadAll()
+	require.NoError(t, err)
+	require.Len(t, records, 2)
+
+	code, stdout, _ = call(tiny("--device", "cpu", "-o", "json", "--seqlen", "17-34*2", "--tier", "auto,scalar")...)
+	require.Equal(t, exitOK, code, "a row that is refused is no failure while another runs")
+	var doc struct {
+		Run  bench.RunInfo
+		Rows []bench.Row
+	}
+	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
+	require.EqualValues(t, 9, doc.Run.Seed)
+	require.Len(t, doc.Rows, 4)
+	for i, r := range doc.Rows {
+		require.Equal(t, 17*(1+i/2), r.Sq)
+		if i%2 == 0 {
+			require.Equal(t, bench.OK, r.Status)
+			require.Len(t, r.Samples, 2)
+		} else {
+			require.Equal(t, bench.Unsupported, r.Status)
+			require.NotEmpty(t, r.Reason)
+		}
+	}
+}
+
+func TestBenchOfNothingSupported(t *testing.T) {
+	code, stdout, stderr := call(tiny("--device", "cpu", "--headdim", "300", "-o", "jsonl")...)
+	require.Equal(t, exitUnsupported, code)
+	require.Contains(t, stdout, `"status":"unsupported"`)
+	require.Contains(t, stderr, "\nvkattn: no row is supported: HeadDim")
+	refused(t, exitUnsupported, "does not run on --device cpu", tiny("--device", "cpu", "--tier", "coopmat")...)
+}
+
+func TestTheOutcomeOfRows(t *testing.T) {
+	sum := func(status ...bench.Status) error {
+		var o outcome
+		for _, s := range status {
+			o.add(&bench.Row{Status: s, Reason: "why"})
+		}
+		return o.err()
+	}
+	require.Equal(t, exitOK, exitCode(sum(bench.OK, bench.Unsupported)))
+	require.Equal(t, exitFailure, exitCode(sum(bench.OK, bench.Fail)))
+	require.Equal(t, exitFailure, exitCode(sum(bench.Broken, bench.Fail)))
+	require.Equal(t, exitDevice, exitCode(sum(bench.OK, bench.Broken)))
+	require.Equal(t, exitUnsupported, exitCode(sum(bench.Unsupported, bench.Unsupported)))
+	stopped := outcome{stopped: errors.New("x")}
+	require.EqualError(t, stopped.err(), "x")
+}
+
+func TestBenchOnADeviceVerifiesAndTimes(t *testing.T) {
+	driver(t)
+	code, stdout, stderr := call(tiny("--tier", "auto,scalar,cpu", "--dtype", "f16,f32", "-o", "json")...)
+	require.Equal(t, exitOK, code, stderr)
+	var doc struct{ Rows []bench.Row }
+	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
+	require.Len(t, doc.Rows, 6)
+	for _, r := range doc.Rows {
+		require.Equal(t, bench.OK, r.Status, r.Reason)
+		require.Greater(t, r.Ms.Min, 0.0)
+	}
+	require.Equal(t, attention.TierScalar, doc.Rows[1].Tier)
+	require.Equal(t, attention.TierCPU, doc.Rows[2].Tier)
+}

@@ -1,0 +1,172 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+func smallProblem(dtype attention.DType) Problem {
+	return Problem{attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 70, Sk: 50},
+		attention.Config{HeadDim: 16, HeadDimV: 24, DType: dtype, Causal: attention.BottomRight}}
+}
+
+func TestOneWrongRowIsFound(t *testing.T) {
+	for _, dtype := range attention.DTypes() {
+		p := smallProblem(dtype)
+		in := newInputs(p, 3)
+		truth, err := newTruth(p, &in, 3)
+		require.NoError(t, err)
+		op, err := attention.New(nil, p.Config)
+		require.NoError(t, err)
+		lane := newCPULane(p, in)
+		compute := func() []byte {
+			o, err := lane.once(context.Background(), op)
+			require.NoError(t, err)
+			return o
+		}
+		checked, err := truth.judge(compute())
+		require.NoError(t, err)
+		require.Equal(t, 2*4*70, checked.Rows, "a small problem is compared whole")
+		row := 24 * dtype.Size()
+		for name, spoil := range map[string]func(o []byte){
+			"left as it was": func(o []byte) {
+				for i := range o[:row] {
+					o[len(o)-row+i] = 0xff
+				}
+			},
+			"zero":             func(o []byte) { clear(o[len(o)-row:]) },
+			"of another row":   func(o []byte) { copy(o[60*row:61*row], o[61*row:62*row]) },
+			"of another batch": func(o []byte) { copy(o[len(o)/2:], o[:len(o)/2]) },
+		} {
+			o := compute()
+			spoil(o)
+			checked, err := truth.judge(o)
+			require.Error(t, err, "%v, %s", dtype, name)
+			require.NotZero(t, checked.Rows)
+		}
+	}
+}
+
+// fakeLane answers without computing.
+type fakeLane struct {
+	each  time.Duration
+	err   error
+	calls []int
+}
+
+func (l *fakeLane) once(context.Context, *attention.Op) ([]byte, error) { return nil, l.err }
+
+func (l *fakeLane) timed(_ context.Context, _ *attention.Op, n int) ([]time.Duration, error) {
+	l.calls = append(l.calls, n)
+	out := make([]time.Duration, n)
+	for i := range out {
+		out[i] = l.each
+	}
+	return out, l.err
+}
+
+func (l *fakeLane) sets() int { return 1 }
+func (l *fakeLane) close()    {}
+
+func timeFake(b *Bench, each time.Duration) (*candidate, *fakeLane) {
+	l := &fakeLane{each: each}
+	c := &candidate{row: &Row{}, lane: l, each: each}
+	g := &group{Bench: b, problem: smallProblem(attention.F16)}
+	for open := true; open; open = !g.enough(c) {
+		if err := g.batch(context.Background(), c); err != nil {
+			panic(err)
+		}
+	}
+	g.finish(c)
+	return c, l
+}
+
+func TestHowOftenARowIsTimed(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		bench Bench
+		each  time.Duration
+		runs  int
+	}{
+		{"by default", Bench{}, time.Millisecond, DefaultRepeats},
+		{"as asked", Bench{Repeats: 7}, time.Millisecond, 7},
+		{"as asked though slow", Bench{Repeats: 7}, 5 * time.Second, 7},
+		{"slow", Bench{}, 5 * time.Second, slowRepeats},
+		{"rather slow", Bench{}, 500 * time.Millisecond, 4},
+		{"until the time is up", Bench{Repeats: 2, MinTime: time.Second}, 100 * time.Millisecond, 10},
+		{"slow, with a time", Bench{MinTime: 20 * time.Second}, 5 * time.Second, 4},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, lane := timeFake(&c.bench, c.each)
+			require.Len(t, got.row.Samples, c.runs)
+			require.Equal(t, OK, got.row.Status)
+			require.InDelta(t, float64(c.each)/1e6, got.row.Ms.Median, 1e-9)
+			for _, n := range lane.calls {
+				require.LessOrEqual(t, time.Duration(n-1)*c.each, batchTime, "a submission must stay short")
+			}
+		})
+	}
+}
+
+func TestTheDeviceThatFailsEndsTheGroup(t *testing.T) {
+	g := &group{Bench: &Bench{}, problem: smallProblem(attention.F16)}
+	for err, want := range map[error]Status{
+		vk.ErrOutOfMemory:                   Broken,
+		vk.ErrDeviceLost:                    Broken,
+		attention.ErrUnsupported:            Unsupported,
+		&attention.ShapeError{Field: "Hkv"}: Unsupported,
+	} {
+		g.lost = nil
+		row := g.stop(&Row{}, err)
+		require.Equal(t, want, row.Status)
+		require.NotEmpty(t, row.Reason)
+		require.Equal(t, errors.Is(err, vk.ErrDeviceLost), g.lost != nil)
+	}
+	c := &candidate{row: &Row{}, lane: &fakeLane{each: 1, err: vk.ErrDeviceLost}}
+	require.ErrorIs(t, g.time(context.Background(), []*candidate{c}), vk.ErrDeviceLost)
+	require.Equal(t, Broken, c.row.Status)
+}
+
+func TestAGroupOnTheCPU(t *testing.T) {
+	done := 0
+	b := &Bench{CPU: "cpu", Label: "none", Seed: 1, Repeats: 3, Done: func() { done++ },
+		Tiers: []attention.Tier{attention.TierScalar, attention.TierAuto, attention.TierCPU}}
+	rows, err := b.Group(context.Background(), smallProblem(attention.F32))
+	require.NoError(t, err)
+	require.Equal(t, 3, done)
+	require.Equal(t, []Status{Unsupported, OK, OK}, []Status{rows[0].Status, rows[1].Status, rows[2].Status})
+	require.Contains(t, rows[0].Reason, "Vulkan device")
+	require.Equal(t, attention.TierCPU, rows[1].Tier, "the tier that ran, not the one asked for")
+	for _, r := range rows[1:] {
+		require.Len(t, r.Samples, 3)
+		require.Greater(t, r.TFLOPs, 0.0)
+		require.Less(t, float64(r.Checked.MaxError), 1e-3)
+		require.False(t, math.IsNaN(float64(r.Checked.NMSE)))
+		require.NotZero(t, r.Memory)
+	}
+
+	p := smallProblem(attention.F32)
+	p.Shape.Hkv = 3
+	rows, err = b.Group(context.Background(), p)
+	require.NoError(t, err)
+	for _, r := range rows {
+		require.Equal(t, Unsupported, r.Status)
+		require.Contains(t, r.Reason, "divisor")
+	}
+
+	stopped, cancel := context.WithCancel(context.Background())
+	cancel()
+	rows, err = b.Group(stopped, smallProblem(attention.F32))
+	require.ErrorIs(t, err, context.Canceled)
+	for _, r := range rows {
+		require.NotEqual(t, OK, r.Status)
+	}
+}
