@@ -21,10 +21,10 @@ type Stats struct {
 }
 
 // Pass reports whether all rules hold.
-func (s *Stats) Pass() bool { return s.MaxOK && s.MeanOK && s.NMSEOK && s.Kind }
+func (s Stats) Pass() bool { return s.MaxOK && s.MeanOK && s.NMSEOK && s.Kind }
 
 // Reasons are the rules that failed, one phrase each.
-func (s *Stats) Reasons() (why []string) {
+func (s Stats) Reasons() (why []string) {
 	if !s.Kind {
 		why = append(why, fmt.Sprintf("%d elements NaN or Inf where they should not be or missing where they should", s.WrongKind))
 	}
@@ -55,14 +55,14 @@ type Report struct {
 }
 
 // Pass reports whether the tensor and every block of rows hold all rules.
-func (r *Report) Pass() bool { return r.Failed == 0 && r.Whole.Pass() }
+func (r Report) Pass() bool { return r.Failed == 0 && r.Whole.Pass() }
 
 // Reasons says what failed and where; empty when the report passes. Rows are
 // numbered as they were given to Judge.
-func (r *Report) Reasons() []string {
+func (r Report) Reasons() []string {
 	why := r.Whole.Reasons()
 	if r.Failed > 0 {
-		p := &r.WorstPart
+		p := r.WorstPart
 		why = append(why, fmt.Sprintf("%d of %d row blocks fail, the worst at rows %d to %d: %s", r.Failed, r.Blocks,
 			p.First/r.Width, (p.First+p.N)/r.Width-1, strings.Join(p.Reasons(), ", ")))
 	}
@@ -74,11 +74,11 @@ func (r *Report) Reasons() []string {
 }
 
 // worst holds the element to look at first.
-func (r *Report) worst() *Stats {
+func (r Report) worst() Stats {
 	if r.Failed > 0 && r.Whole.Kind {
-		return &r.WorstPart
+		return r.WorstPart
 	}
-	return &r.Whole
+	return r.Whole
 }
 
 // Judge applies the three rules to a tensor of rows of width elements, whole
@@ -96,7 +96,7 @@ func Judge(l Limits, width int, x []float32, ref []float64, low []float32) Repor
 		s := part.judge(l)
 		r.Blocks++
 		if !s.Pass() {
-			if r.Failed == 0 || s.worse(&r.WorstPart) {
+			if r.Failed == 0 || s.worse(r.WorstPart) {
 				r.WorstPart = s
 			}
 			r.Failed++
@@ -107,7 +107,7 @@ func Judge(l Limits, width int, x []float32, ref []float64, low []float32) Repor
 	return r
 }
 
-func (s *Stats) worse(t *Stats) bool {
+func (s Stats) worse(t Stats) bool {
 	if s.Kind != t.Kind {
 		return !s.Kind
 	}
