@@ -1,0 +1,55 @@
+package tests
+
+import (
+	"runtime"
+	"sync"
+	"testing"
+)
+
+// TestCompile has every pipeline of the table compiled on devices that execute
+// nothing, where a driver's compiler is all there is to test.
+func TestCompile(t *testing.T) {
+	s := open(t)
+	if !s.compileOnly {
+		t.Skip("this device executes; see TestConformance")
+	}
+	for _, tt := range s.available() {
+		t.Run(tt.String(), func(t *testing.T) {
+			cases := table()
+			results := make([]error, len(cases))
+			e := s.newEngine(tt)
+			next := make(chan int)
+			var wg sync.WaitGroup
+			for range runtime.GOMAXPROCS(0) {
+				wg.Go(func() {
+					for i := range next {
+						results[i] = e.compile(cases[i], tt)
+					}
+				})
+			}
+			for i := range cases {
+				next <- i
+			}
+			close(next)
+			wg.Wait()
+			for i, c := range cases {
+				t.Run(c.String(), func(t *testing.T) {
+					if results[i] != nil {
+						t.Error(results[i])
+					}
+				})
+			}
+			if err := e.close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func (e *engine) compile(c testCase, tt tierType) error {
+	op, err := e.op(c.config(tt))
+	if err != nil {
+		return err
+	}
+	return op.Prepare(c.shape)
+}

@@ -1,0 +1,203 @@
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// TestConformance runs the table on every tier that is there, as
+// TestConformance/<dtype>/<tier>/<case>. Each case is computed three times:
+//
+//   - as it is: judged by the three rules; nothing but outputs may be written;
+//   - with the keys that no row attends to spoiled: the same bits must come out,
+//     which also shows that a second run gives the same bits;
+//   - under a causal mask, with half of the keys spoiled: rows that do not see
+//     them must keep their bits.
+func TestConformance(t *testing.T) {
+	s := open(t)
+	if s.compileOnly {
+		t.Skip("nothing executes on a null device; see TestCompile")
+	}
+	for _, dtype := range attention.DTypes() {
+		var tiers []tierType
+		for _, tt := range s.available() {
+			if tt.dtype == dtype {
+				tiers = append(tiers, tt)
+			}
+		}
+		if len(tiers) == 0 {
+			continue
+		}
+		t.Run(dtype.String(), func(t *testing.T) {
+			cases := checkedCases(t, dtype)
+			for _, tt := range tiers {
+				t.Run(tt.tier.String(), func(t *testing.T) {
+					start := time.Now()
+					results := s.conform(tt, cases)
+					t.Logf("%d cases in %v", len(cases), time.Since(start).Round(time.Millisecond))
+					for i, c := range cases {
+						t.Run(c.String(), func(t *testing.T) {
+							if results[i] != nil {
+								t.Errorf("seed %d: %v", c.seedValue(), results[i])
+							}
+						})
+					}
+				})
+			}
+		})
+	}
+}
+
+// checkedCase is a case of the table in one storage type, with what is known of
+// it: computed when a tier first needs it.
+type checkedCase struct {
+	*problem
+	expectation
+}
+
+func checkedCases(t *testing.T, dtype attention.DType) []*checkedCase {
+	t.Helper()
+	var all []*checkedCase
+	for _, c := range table() {
+		p, err := newProblem(c, dtype)
+		if err != nil {
+			t.Fatalf("%v: %v", c, err)
+		}
+		all = append(all, &checkedCase{problem: p})
+	}
+	return all
+}
+
+// Work of one submission: enough cases to be efficient, few enough to keep
+// memory small and every worker busy.
+const (
+	batchCases = 8
+	batchBytes = 64 << 20
+	batchFlops = 40e9
+)
+
+// conform runs all cases on a tier, several submissions at once, and returns
+// what was wrong with each.
+func (s *session) conform(tt tierType, cases []*checkedCase) []error {
+	e := s.newEngine(tt)
+	results := make([]error, len(cases))
+	type span struct{ lo, hi int }
+	work := make(chan span)
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for w := range work {
+				e.conformBatch(tt, cases[w.lo:w.hi], results[w.lo:w.hi])
+			}
+		})
+	}
+	for lo := 0; lo < len(cases); {
+		var bytes, flops int64
+		hi := lo
+		for hi < len(cases) && (hi == lo || hi-lo < batchCases && bytes < batchBytes && flops < batchFlops) {
+			for _, n := range cases[hi].place.bytes {
+				bytes += n
+			}
+			flops += 3 * cases[hi].flops()
+			hi++
+		}
+		work <- span{lo, hi}
+		lo = hi
+	}
+	close(work)
+	wg.Wait()
+	if err := e.close(); err != nil {
+		results[0] = errors.Join(results[0], err)
+	}
+	return results
+}
+
+// conformBatch runs cases in one submission. When that fails each is tried
+// alone, so that the others are still judged.
+func (e *engine) conformBatch(tt tierType, cases []*checkedCase, results []error) {
+	jobs := make([][]*job, len(cases))
+	var all []*job
+	for i, c := range cases {
+		jobs[i], results[i] = c.jobs(tt)
+		all = append(all, jobs[i]...)
+	}
+	err := e.run(all)
+	for i, c := range cases {
+		if results[i] != nil {
+			continue
+		}
+		if err != nil && len(cases) > 1 && !errors.Is(err, vk.ErrDeviceLost) {
+			results[i] = e.run(jobs[i])
+		} else {
+			results[i] = err
+		}
+		if results[i] == nil {
+			results[i] = c.check(jobs[i])
+		}
+		for _, j := range jobs[i] {
+			j.after = nil
+		}
+	}
+}
+
+// jobs are the calls a case is made of.
+func (c *checkedCase) jobs(tt tierType) ([]*job, error) {
+	cfg := c.config(tt)
+	hidden, half := c.hidden(), c.halfSeen()
+	all := []*job{{problem: c.problem, cfg: cfg, before: c.image}}
+	for _, first := range []int{hidden, half} {
+		j := &job{problem: c.problem, cfg: cfg, before: c.image}
+		if first < c.shape.Sk && !c.layout.aliases() {
+			var err error
+			if j.before, err = c.spoil(first); err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, j)
+		if c.causal == attention.CausalNone || c.layout.aliases() {
+			break // nothing but the second run, of which every bit counts
+		}
+	}
+	return all, nil
+}
+
+// hidden is the first key that no row attends to.
+func (c *checkedCase) hidden() int {
+	return c.causal.Visible(c.shape.Sq-1, c.shape.Sq, c.shape.Sk)
+}
+
+// halfSeen is how many keys the middle row attends to.
+func (c *checkedCase) halfSeen() int {
+	return c.causal.Visible((c.shape.Sq-1)/2, c.shape.Sq, c.shape.Sk)
+}
+
+// check judges what the calls of a case left in memory.
+func (c *checkedCase) check(jobs []*job) error {
+	for i, j := range jobs {
+		if err := c.trespass(j.before, j.after); err != nil {
+			return fmt.Errorf("run %d: %w", i+1, err)
+		}
+	}
+	if err := c.judge(c.problem, jobs[0].after); err != nil {
+		return err
+	}
+	if err := c.sameRows(jobs[0].after, jobs[1].after, c.shape.Sk); err != nil {
+		if sameMemory(jobs[0].before, jobs[1].before) {
+			return fmt.Errorf("a second run gives other bits: %w", err)
+		}
+		return fmt.Errorf("keys from %d on are attended to by no row, and spoiling them changed the result: %w", c.hidden(), err)
+	}
+	if len(jobs) > 2 {
+		if err := c.sameRows(jobs[0].after, jobs[2].after, c.halfSeen()); err != nil {
+			return fmt.Errorf("keys from %d on were spoiled, which rows before them must not notice: %w", c.halfSeen(), err)
+		}
+	}
+	return nil
+}

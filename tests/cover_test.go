@@ -1,0 +1,170 @@
+package tests
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// factor is one dimension of a table of cases: how many values it takes.
+type factor struct {
+	name   string
+	values int
+}
+
+// pair is a value of each of two factors, a < b.
+type pair struct{ a, av, b, bv int }
+
+// cover lists rows, one value per factor, so that every pair of values that
+// merge tells apart occurs in some row. merge maps a pair to the one that
+// stands for it: itself where every pair matters, and a coarser one where, say,
+// one length of a few stands for all; ok is false for pairs nobody asks for.
+//
+// It is the greedy method of AETG (Cohen et al., 1997), with a generator that
+// starts from a fixed seed, so that the rows are the same on every run. Rows of
+// a cost over limit are avoided; a pair that cannot do without gets the
+// cheapest row found.
+func cover(factors []factor, merge func(pair) (p pair, ok bool), cost func(row []int) int64, limit int64) [][]int {
+	g := &coverer{factors: factors, merge: merge, cost: cost, rng: rand.New(rand.NewPCG(1, 2))}
+	g.collect()
+	var rows [][]int
+	for len(g.open) > 0 {
+		row := g.best(limit)
+		g.each(row, func(p pair) { delete(g.missing, p) })
+		g.open = slices.DeleteFunc(g.open, func(p pair) bool { return !g.missing[p] })
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+type coverer struct {
+	factors []factor
+	merge   func(pair) (pair, bool)
+	cost    func([]int) int64
+	rng     *rand.Rand
+	missing map[pair]bool
+	open    []pair // missing, in a fixed order
+}
+
+// collect lists the pairs to be covered.
+func (g *coverer) collect() {
+	g.missing = map[pair]bool{}
+	for b := range g.factors {
+		for a := range b {
+			for av := range g.factors[a].values {
+				for bv := range g.factors[b].values {
+					if p, ok := g.merge(pair{a, av, b, bv}); ok && !g.missing[p] {
+						g.missing[p] = true
+						g.open = append(g.open, p)
+					}
+				}
+			}
+		}
+	}
+}
+
+// each visits the pairs of a row that matter.
+func (g *coverer) each(row []int, visit func(pair)) {
+	for b := range row {
+		for a := range b {
+			if p, ok := g.merge(pair{a, row[a], b, row[b]}); ok {
+				visit(p)
+			}
+		}
+	}
+}
+
+const candidates = 24
+
+// best tries some rows around the first missing pair and returns the one that
+// covers most, and the cheapest of those.
+func (g *coverer) best(limit int64) []int {
+	must := g.open[0]
+	var best, cheap []int
+	bestGain, bestCost, leastCost := -1, int64(0), int64(0)
+	for try := 0; try < candidates || best == nil && try < 20*candidates; try++ {
+		row := g.candidate(must)
+		cost := g.cost(row)
+		if cheap == nil || cost < leastCost {
+			cheap, leastCost = row, cost
+		}
+		if cost > limit {
+			continue
+		}
+		gain := 0
+		g.each(row, func(p pair) {
+			if g.missing[p] {
+				gain++
+			}
+		})
+		if gain > bestGain || gain == bestGain && cost < bestCost {
+			best, bestGain, bestCost = row, gain, cost
+		}
+	}
+	if best == nil {
+		return cheap
+	}
+	return best
+}
+
+// candidate fills a row around a pair, factor by factor in random order, with
+// the value that covers most of what is missing.
+func (g *coverer) candidate(must pair) []int {
+	row := make([]int, len(g.factors))
+	set := []int{must.a, must.b}
+	row[must.a], row[must.b] = must.av, must.bv
+	for _, f := range g.rng.Perm(len(g.factors)) {
+		if f == must.a || f == must.b {
+			continue
+		}
+		most, from := -1, g.rng.IntN(g.factors[f].values)
+		for i := range g.factors[f].values {
+			v := (from + i) % g.factors[f].values
+			gain := 0
+			for _, o := range set {
+				p := pair{f, v, o, row[o]}
+				if o < f {
+					p = pair{o, row[o], f, v}
+				}
+				if p, ok := g.merge(p); ok && g.missing[p] {
+					gain++
+				}
+			}
+			if gain > most {
+				row[f], most = v, gain
+			}
+		}
+		set = append(set, f)
+	}
+	return row
+}
+
+// Every pair occurs, rows are within the limit where that is possible, and the
+// rows do not change from run to run.
+func TestCover(t *testing.T) {
+	factors := []factor{{"a", 7}, {"b", 5}, {"c", 3}, {"d", 2}, {"e", 2}}
+	all := func(p pair) (pair, bool) { return p, true }
+	cost := func(row []int) int64 { return int64(row[0] * row[1]) }
+	rows := cover(factors, all, cost, 8)
+	require.Equal(t, rows, cover(factors, all, cost, 8))
+	seen := map[pair]bool{}
+	for _, row := range rows {
+		for b := range row {
+			for a := range b {
+				seen[pair{a, row[a], b, row[b]}] = true
+			}
+		}
+		require.True(t, cost(row) <= 8 || row[0]*row[1] > 8, fmt.Sprint(row))
+	}
+	want := 0
+	for b := range factors {
+		for a := range b {
+			want += factors[a].values * factors[b].values
+		}
+	}
+	require.Len(t, seen, want)
+	require.Less(t, len(rows), 60, "35 are needed at least, of %d", 7*5*3*2*2)
+}

@@ -1,0 +1,18 @@
+// Package tests holds the tests that cross packages: one table of problems run
+// on every tier of whatever device is there, properties that hold for any
+// problem, golden outputs, and what a caller can do wrong.
+//
+// Which device that is comes from the environment:
+//
+//	VKATTN_DRIVER      the driver under test, set by scripts/run-with. Unset: the
+//	                   CPU tier, and the machine's own device where there is one.
+//	                   "none": the CPU tier alone. "native": the machine's own
+//	                   device, which must be there.
+//	VKATTN_VALIDATION  1: under the validation layers; any message is a failure.
+//	VKATTN_TEST_LEVEL  "full": every pair of values of the table and large
+//	                   problems, for a GPU. Otherwise a part that a CPU driver
+//	                   gets through in minutes.
+//
+// What each driver must offer is stated in drivers_test.go, so that a tier that
+// went missing is a failure and not a shorter test.
+package tests

@@ -1,0 +1,179 @@
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// tierType is a tier for one storage type.
+type tierType struct {
+	tier  attention.Tier
+	dtype attention.DType
+}
+
+func (t tierType) String() string { return fmt.Sprintf("%v/%v", t.tier, t.dtype) }
+
+var (
+	scalarTypes = []tierType{
+		{attention.TierScalar, attention.F16}, {attention.TierScalar, attention.BF16}, {attention.TierScalar, attention.F32},
+	}
+	coopmatF16   = []tierType{{attention.TierCoopMat, attention.F16}}
+	coopmatBF16  = []tierType{{attention.TierCoopMat, attention.BF16}}
+	coopmat2F16  = []tierType{{attention.TierCoopMat2, attention.F16}}
+	coopmat2BF16 = []tierType{{attention.TierCoopMat2, attention.BF16}}
+	cpuTypes     = []tierType{
+		{attention.TierCPU, attention.F16}, {attention.TierCPU, attention.BF16}, {attention.TierCPU, attention.F32},
+	}
+)
+
+// driver is what a test expects of the driver it was started on.
+type driver struct {
+	name        string
+	device      bool       // there must be one
+	compileOnly bool       // pipelines compile, nothing executes
+	tiers       []tierType // exactly these must be available
+	open        bool       // more tiers may be
+}
+
+// driverUnderTest reads VKATTN_DRIVER. The tiers of native devices depend on the
+// vendor: the extensions an NVIDIA driver offers are known, and their absence is
+// something to be told of.
+func driverUnderTest() driver {
+	name := os.Getenv("VKATTN_DRIVER")
+	switch {
+	case name == "", name == "none":
+		return driver{name: name}
+	case name == "lavapipe":
+		return driver{name: name, device: true, tiers: slices.Concat(coopmat2F16, coopmatF16, scalarTypes)}
+	case name == "lavapipe-old", name == "swiftshader":
+		return driver{name: name, device: true, tiers: scalarTypes}
+	case name == "radv-navi31", name == "radv-gfx1150":
+		return driver{name: name, device: true, compileOnly: true, tiers: slices.Concat(coopmatF16, scalarTypes)}
+	case name == "radv-navi21":
+		return driver{name: name, device: true, compileOnly: true, tiers: scalarTypes}
+	case strings.HasPrefix(name, "radv-"):
+		return driver{name: name, device: true, compileOnly: true, tiers: scalarTypes, open: true}
+	}
+	return driver{name: name, device: true, open: true, tiers: scalarTypes}
+}
+
+const vendorNVIDIA = 0x10de
+
+// session is the device under test with what is expected of it. It is opened
+// once and closed by TestMain.
+type session struct {
+	driver
+	dev *vk.Device // nil: none
+}
+
+var theSession = sync.OnceValues(func() (*session, error) {
+	s := &session{driver: driverUnderTest()}
+	if s.name == "none" {
+		return s, nil
+	}
+	dev, err := vk.Open(vk.Options{Validation: validation(), PipelineCache: "off"})
+	if err != nil {
+		if !s.device && errors.Is(err, vk.ErrNoDevice) {
+			return s, nil
+		}
+		return nil, fmt.Errorf("driver %q: %w", s.name, err)
+	}
+	s.dev = dev
+	if s.name == "" {
+		s.open = true
+	}
+	if s.open && !s.compileOnly && dev.Info().VendorID == vendorNVIDIA {
+		s.tiers = slices.Concat(coopmat2F16, coopmat2BF16, coopmatF16, coopmatBF16, scalarTypes)
+	}
+	return s, nil
+})
+
+func validation() bool { return os.Getenv("VKATTN_VALIDATION") == "1" }
+
+// full reports whether the larger tables were asked for.
+func full() bool { return os.Getenv("VKATTN_TEST_LEVEL") == "full" }
+
+// open is the device under test.
+func open(t testing.TB) *session {
+	t.Helper()
+	s, err := theSession()
+	require.NoError(t, err)
+	return s
+}
+
+// openDevice skips the test where there is no device to execute on.
+func openDevice(t testing.TB) *session {
+	t.Helper()
+	s := open(t)
+	if s.dev == nil {
+		t.Skip("no Vulkan device here")
+	}
+	if s.compileOnly {
+		t.Skip("nothing executes on a null device")
+	}
+	return s
+}
+
+// available lists what can run: the expected tiers, and on devices that nobody
+// wrote an expectation for, whatever else they report. Without a driver under
+// test the CPU tier comes first.
+func (s *session) available() []tierType {
+	var all []tierType
+	if s.name == "" || s.name == "none" {
+		all = append(all, cpuTypes...)
+	}
+	if s.dev == nil {
+		return all
+	}
+	all = append(all, s.tiers...)
+	if !s.open {
+		return all
+	}
+	for _, r := range attention.TierReport(s.dev) {
+		t := tierType{r.Tier, r.DType}
+		if r.Available && t.tier != attention.TierCPU && !slices.Contains(all, t) {
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
+// A tier that silently went missing would only make the other tests shorter.
+func TestTiersOfTheDriver(t *testing.T) {
+	s := open(t)
+	if s.dev == nil {
+		t.Skip("no Vulkan device here")
+	}
+	t.Logf("%s, %s %s", s.dev.Info().Name, s.dev.Info().DriverName, s.dev.Info().DriverInfo)
+	for _, r := range attention.TierReport(s.dev) {
+		if r.Tier == attention.TierCPU {
+			continue
+		}
+		tt := tierType{r.Tier, r.DType}
+		want := slices.Contains(s.tiers, tt)
+		if want != r.Available && (want || !s.open) {
+			t.Errorf("%v: available is %v, want %v: %s", tt, r.Available, want, r.Reason)
+		}
+		if r.Reason == "" {
+			t.Errorf("%v: no reason is given", tt)
+		}
+		cfg := attention.Config{DType: r.DType, HeadDim: 64, Tier: r.Tier}
+		op, err := attention.New(s.dev, cfg)
+		if !r.Available {
+			require.ErrorIs(t, err, attention.ErrUnsupported, "%v", tt)
+			continue
+		}
+		require.NoError(t, err, "%v", tt)
+		require.NoError(t, op.Close())
+	}
+}

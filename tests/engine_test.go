@@ -1,0 +1,169 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+var nan, inf = float32(math.NaN()), float32(math.Inf(1))
+
+// spoilers are pairs for K and V: a weight of 0 must not meet any of them.
+var spoilers = [][2]float32{{nan, nan}, {inf, inf}, {-inf, nan}, {nan, -inf}, {1e4, inf}}
+
+// engine runs problems on one tier. It may be used by many goroutines.
+type engine struct {
+	dev *vk.Device // nil: the CPU tier
+
+	mu  sync.Mutex
+	ops map[attention.Config]*attention.Op
+}
+
+// newEngine makes an engine of the session for a tier.
+func (s *session) newEngine(tt tierType) *engine {
+	e := &engine{ops: map[attention.Config]*attention.Op{}}
+	if tt.tier != attention.TierCPU {
+		e.dev = s.dev
+	}
+	return e
+}
+
+func (e *engine) close() error {
+	for _, op := range e.ops {
+		if err := op.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *engine) op(cfg attention.Config) (*attention.Op, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if op := e.ops[cfg]; op != nil {
+		return op, nil
+	}
+	op, err := attention.New(e.dev, cfg)
+	if err == nil {
+		e.ops[cfg] = op
+	}
+	return op, err
+}
+
+// job is one call: a problem with the memory it finds.
+type job struct {
+	*problem
+	cfg    attention.Config
+	before [][]byte
+	after  [][]byte // filled by run
+}
+
+// run does the jobs, on a device in one submission. The memory before is left
+// as it was.
+func (e *engine) run(jobs []*job) error {
+	if e.dev == nil {
+		return e.runCPU(jobs)
+	}
+	return e.runDevice(jobs)
+}
+
+func (e *engine) runCPU(jobs []*job) error {
+	for _, j := range jobs {
+		op, err := e.op(j.cfg)
+		if err != nil {
+			return fmt.Errorf("%v: %w", j.testCase, err)
+		}
+		j.after = nil
+		for _, b := range j.before {
+			j.after = append(j.after, append([]byte(nil), b...))
+		}
+		if err := op.Forward(nil, j.hostArgs(j.after)); err != nil {
+			return fmt.Errorf("%v: %w", j.testCase, err)
+		}
+	}
+	return nil
+}
+
+// patience is how long a submission may take on the slowest driver.
+const patience = 5 * time.Minute
+
+func (e *engine) runDevice(jobs []*job) (err error) {
+	s, err := e.dev.NewStream("tests")
+	if err != nil {
+		return err
+	}
+	defer closing(s, &err)
+	var total int64
+	buffers := make([][]*vk.Buffer, len(jobs))
+	for i, j := range jobs {
+		for _, b := range j.before {
+			buf, err := e.dev.NewBuffer(uint64(len(b)), vk.BufferOptions{})
+			if err != nil {
+				return err
+			}
+			defer closing(buf, &err)
+			if err := s.Upload(buf, 0, b); err != nil {
+				return err
+			}
+			buffers[i] = append(buffers[i], buf)
+			total += roundUp(int64(len(b)), 16)
+		}
+	}
+	back, err := e.dev.NewBuffer(uint64(total), vk.BufferOptions{Memory: vk.Readback})
+	if err != nil {
+		return err
+	}
+	defer closing(back, &err)
+	if err := s.Barrier(); err != nil {
+		return err
+	}
+	for i, j := range jobs {
+		op, err := e.op(j.cfg)
+		if err == nil {
+			err = op.Forward(s, j.deviceArgs(buffers[i]))
+		}
+		if err != nil {
+			return fmt.Errorf("%v: %w", j.testCase, err)
+		}
+	}
+	if err := s.Barrier(); err != nil {
+		return err
+	}
+	var at int64
+	for i, j := range jobs {
+		for n, b := range j.before {
+			size := uint64(len(b))
+			err := s.Copy(vk.BufferRange{Buffer: back, Offset: uint64(at), Size: size}, vk.BufferRange{Buffer: buffers[i][n], Size: size})
+			if err != nil {
+				return err
+			}
+			at += roundUp(int64(size), 16)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := s.Wait(ctx); err != nil {
+		return err
+	}
+	at = 0
+	for _, j := range jobs {
+		j.after = nil
+		for _, b := range j.before {
+			j.after = append(j.after, append([]byte(nil), back.Bytes()[at:at+int64(len(b))]...))
+			at += roundUp(int64(len(b)), 16)
+		}
+	}
+	return nil
+}
+
+// closing closes c and keeps the first error.
+func closing(c interface{ Close() error }, err *error) {
+	if e := c.Close(); *err == nil {
+		*err = e
+	}
+}

@@ -1,0 +1,228 @@
+package tests
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+)
+
+const (
+	goldenDir      = "golden"
+	goldenManifest = "golden/manifest.json"
+)
+
+// goldenEntry describes a golden problem: the files <name>.{q,k,v,o,lse}.npy
+// hold it packed, [B, H, S, D] and [B, H, S]. bf16 inputs are stored as float32.
+type goldenEntry struct {
+	Name     string           `json:"name"`
+	DType    attention.DType  `json:"dtype"`
+	HeadDim  int              `json:"head_dim"`
+	HeadDimV int              `json:"head_dim_v"`
+	Causal   attention.Causal `json:"causal"`
+	Scale    *float32         `json:"scale"` // null: 1/sqrt(head_dim)
+	B        int              `json:"b"`
+	Hq       int              `json:"hq"`
+	Hkv      int              `json:"hkv"`
+	Sq       int              `json:"sq"`
+	Sk       int              `json:"sk"`
+	Data     string           `json:"data"` // kind of numbers, see data_test.go
+	Seed     uint64           `json:"seed"`
+}
+
+// goldenCases are what -update writes.
+var goldenCases = []struct {
+	name  string
+	dtype attention.DType
+	testCase
+}{
+	{"f16-d64", attention.F16, testCase{d: 64, dv: 64, shape: attention.Shape{B: 1, Hq: 2, Sq: 33, Sk: 70}}},
+	{"f16-d128-causal", attention.F16, testCase{d: 128, dv: 128, causal: attention.TopLeft, shape: attention.Shape{B: 1, Hq: 1, Sq: 67, Sk: 67}}},
+	{"f16-d32-grouped", attention.F16, testCase{d: 32, dv: 32, causal: attention.BottomRight, shape: attention.Shape{B: 2, Hq: 6, Hkv: 2, Sq: 7, Sk: 45}}},
+	{"f16-d40-empty-rows", attention.F16, testCase{d: 40, dv: 40, causal: attention.BottomRight, shape: attention.Shape{B: 1, Hq: 2, Sq: 50, Sk: 19}}},
+	{"f16-d72-negative-scale", attention.F16, testCase{d: 72, dv: 72, scale: attention.ScaleOf(-0.25), shape: attention.Shape{B: 1, Hq: 1, Sq: 20, Sk: 40}}},
+	{"f16-d64-large", attention.F16, testCase{d: 64, dv: 64, data: large, shape: attention.Shape{B: 1, Hq: 1, Sq: 30, Sk: 66}}},
+	{"f16-d16-rising", attention.F16, testCase{d: 16, dv: 16, data: rising, causal: attention.TopLeft, shape: attention.Shape{B: 1, Hq: 1, Sq: 40, Sk: 140}}},
+	{"f16-d192v128", attention.F16, testCase{d: 192, dv: 128, shape: attention.Shape{B: 1, Hq: 4, Hkv: 1, Sq: 3, Sk: 40}}},
+	{"bf16-d64-causal", attention.BF16, testCase{d: 64, dv: 64, causal: attention.BottomRight, shape: attention.Shape{B: 1, Hq: 2, Sq: 31, Sk: 50}}},
+	{"bf16-d111", attention.BF16, testCase{d: 111, dv: 111, shape: attention.Shape{B: 1, Hq: 1, Sq: 9, Sk: 37}}},
+	{"f32-d59", attention.F32, testCase{d: 59, dv: 59, shape: attention.Shape{B: 1, Hq: 2, Sq: 21, Sk: 43}}},
+	{"f32-d8-scale-zero", attention.F32, testCase{d: 8, dv: 8, scale: attention.ScaleOf(0), causal: attention.TopLeft, shape: attention.Shape{B: 1, Hq: 1, Sq: 65, Sk: 65}}},
+	{"f32-d1", attention.F32, testCase{d: 1, dv: 1, shape: attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}}},
+	{"f32-d64v16-large", attention.F32, testCase{d: 64, dv: 16, data: large, causal: attention.BottomRight, shape: attention.Shape{B: 1, Hq: 2, Hkv: 1, Sq: 17, Sk: 80}}},
+}
+
+// goldenCase is the problem an entry describes.
+func (g goldenEntry) testCase() (testCase, error) {
+	c := testCase{
+		d: g.HeadDim, dv: g.HeadDimV, causal: g.Causal, lse: true, layout: tight, seed: g.Seed,
+		shape: attention.Shape{B: g.B, Hq: g.Hq, Hkv: g.Hkv, Sq: g.Sq, Sk: g.Sk},
+	}
+	if g.Scale != nil {
+		c.scale = attention.ScaleOf(*g.Scale)
+	}
+	for ; c.data < dataKinds; c.data++ {
+		if c.data.String() == g.Data {
+			return c, nil
+		}
+	}
+	return c, fmt.Errorf("%s: data %q", g.Name, g.Data)
+}
+
+func goldenFile(name, tensor string) string {
+	return filepath.Join(goldenDir, name+"."+tensor+".npy")
+}
+
+var goldenTensors = [tensors]string{"q", "k", "v", "o", "lse"}
+
+func goldenShape(p *problem, i int) []int {
+	heads, seq, dim := p.sizes(i)
+	if i == tensorLSE {
+		return []int{p.shape.B, heads, seq}
+	}
+	return []int{p.shape.B, heads, seq, dim}
+}
+
+// writeGolden makes the golden files anew.
+func writeGolden(t *testing.T) {
+	t.Helper()
+	old, err := filepath.Glob(filepath.Join(goldenDir, "*.npy"))
+	require.NoError(t, err)
+	for _, f := range old {
+		require.NoError(t, os.Remove(f))
+	}
+	var manifest []goldenEntry
+	for i, g := range goldenCases {
+		entry := goldenEntry{
+			Name: g.name, DType: g.dtype, HeadDim: g.d, HeadDimV: g.dv, Causal: g.causal,
+			B: g.shape.B, Hq: g.shape.Hq, Hkv: g.shape.KVHeads(), Sq: g.shape.Sq, Sk: g.shape.Sk,
+			Data: g.data.String(), Seed: uint64(1000 + i),
+		}
+		if !g.scale.IsDefault() {
+			v := g.scale.Value(g.d)
+			entry.Scale = &v
+		}
+		c, err := entry.testCase()
+		require.NoError(t, err)
+		p, err := newProblem(c, g.dtype)
+		require.NoError(t, err)
+		kind := "f4"
+		if g.dtype == attention.F16 {
+			kind = "f2"
+		}
+		for j := range tensorO {
+			x, err := p.read(p.image, j)
+			require.NoError(t, err)
+			require.NoError(t, writeNpy(goldenFile(g.name, goldenTensors[j]), kind, goldenShape(p, j), widen(x)))
+		}
+		o, lse, err := attention.Reference(p.config(p.tt), p.hostArgs(p.image))
+		require.NoError(t, err)
+		require.NoError(t, writeNpy(goldenFile(g.name, "o"), "f8", goldenShape(p, tensorO), o))
+		require.NoError(t, writeNpy(goldenFile(g.name, "lse"), "f8", goldenShape(p, tensorLSE), lse))
+		manifest = append(manifest, entry)
+	}
+	b, err := json.MarshalIndent(manifest, "", "  ")
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(goldenManifest, append(b, '\n'), 0o644))
+}
+
+func widen(x []float32) []float64 {
+	y := make([]float64, len(x))
+	for i, v := range x {
+		y[i] = float64(v)
+	}
+	return y
+}
+
+// goldenProblem reads a problem and what it should give.
+func goldenProblem(t *testing.T, g goldenEntry) *checkedCase {
+	t.Helper()
+	c, err := g.testCase()
+	require.NoError(t, err)
+	p, err := newProblem(c, g.DType)
+	require.NoError(t, err)
+	x := &checkedCase{problem: p}
+	for i, name := range goldenTensors {
+		shape, data, err := readNpy(goldenFile(g.Name, name))
+		require.NoError(t, err)
+		require.Equal(t, goldenShape(p, i), shape, "%s of %s", name, g.Name)
+		switch i {
+		case tensorO:
+			x.ref = data
+		case tensorLSE:
+			x.refLSE = data
+		default:
+			made, err := p.read(p.image, i)
+			require.NoError(t, err)
+			require.Equal(t, data, widen(made), "%s of %s is not what its seed makes", name, g.Name)
+		}
+	}
+	return x
+}
+
+func readManifest(t *testing.T) (manifest []goldenEntry) {
+	t.Helper()
+	b, err := os.ReadFile(goldenManifest)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(b, &manifest))
+	require.Len(t, manifest, len(goldenCases))
+	return manifest
+}
+
+// TestGolden compares every tier with outputs that were computed once and
+// checked by another program (golden/check.py), so that no change to the
+// reference goes unnoticed.
+func TestGolden(t *testing.T) {
+	if *update {
+		writeGolden(t)
+	}
+	s := open(t)
+	var cases []*checkedCase
+	manifest := readManifest(t)
+	for _, g := range manifest {
+		x := goldenProblem(t, g)
+		o, lse := x.ref, x.refLSE
+		require.NoError(t, x.expect(x.problem))
+		closeTo(t, o, x.ref, "O of "+g.Name)
+		closeTo(t, lse, x.refLSE, "LSE of "+g.Name)
+		x.ref, x.refLSE = o, lse
+		cases = append(cases, x)
+	}
+	if s.compileOnly {
+		return
+	}
+	for _, tt := range s.available() {
+		t.Run(tt.String(), func(t *testing.T) {
+			var of []*checkedCase
+			var names []string
+			for i, g := range manifest {
+				if g.DType == tt.dtype {
+					of = append(of, cases[i])
+					names = append(names, g.Name)
+				}
+			}
+			for i, err := range s.conform(tt, of) {
+				t.Run(names[i], func(t *testing.T) {
+					require.NoError(t, err)
+				})
+			}
+		})
+	}
+}
+
+// closeTo allows for a sum taken in another order.
+func closeTo(t *testing.T, want, got []float64, what string) {
+	t.Helper()
+	require.Len(t, got, len(want), what)
+	for i, w := range want {
+		if g := got[i]; g != w && !(math.Abs(g-w) <= 1e-12*(1+math.Abs(w))) {
+			t.Fatalf("%s: element %d is %v, the file has %v", what, i, g, w)
+		}
+	}
+}

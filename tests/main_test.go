@@ -1,0 +1,45 @@
+package tests
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// TestMain closes the device after the last test and fails the run for anything
+// the validation layers said.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	tuneProperties()
+	code := m.Run()
+	if n := closeSession(); n > 0 && code == 0 {
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// closeSession returns the number of complaints.
+func closeSession() (complaints int) {
+	s, err := theSession()
+	if err != nil || s.dev == nil {
+		return 0 // a test has failed with err
+	}
+	if err := s.dev.Close(); err != nil {
+		fmt.Println("closing the device:", err)
+		complaints++
+	}
+	// After Close, which is when objects that were never destroyed are reported.
+	if validation() {
+		for _, m := range s.dev.ValidationMessages() {
+			fmt.Printf("validation: %+v\n", m)
+			complaints++
+		}
+		if complaints == 0 {
+			fmt.Println("validation: no messages")
+		}
+	}
+	return complaints
+}
