@@ -70,8 +70,8 @@ func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
 		rows = append(rows, row)
 		if c != nil {
 			ready = append(ready, c)
-		} else if b.Done != nil {
-			b.Done()
+		} else {
+			b.done()
 		}
 		if ctx.Err() != nil || g.lost != nil {
 			return rows, errors.Join(ctx.Err(), g.lost)
@@ -83,9 +83,7 @@ func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
 func (b *Bench) refused(p Problem, tier attention.Tier, err error) *Row {
 	row := p.row(b.label(tier), tier)
 	row.Status, row.Reason = Unsupported, plain(err)
-	if b.Done != nil {
-		b.Done()
-	}
+	b.done()
 	return row
 }
 
@@ -94,6 +92,12 @@ func (b *Bench) label(tier attention.Tier) string {
 		return b.CPU
 	}
 	return b.Label
+}
+
+func (b *Bench) done() {
+	if b.Done != nil {
+		b.Done()
+	}
 }
 
 func (b *Bench) say(p Problem, tier attention.Tier, what string) {
@@ -154,7 +158,7 @@ func (g *group) candidate(ctx context.Context, tier attention.Tier) (*candidate,
 	if err != nil {
 		return nil, g.stop(row, err)
 	}
-	row.Sets = lane.sets()
+	row.Sets, row.Timer = lane.sets(), lane.timer()
 	if g.truth == nil {
 		if g.truth, err = newTruth(g.problem, g.in, g.Seed); err != nil {
 			return nil, g.stop(row, err)
@@ -189,8 +193,11 @@ func (g *group) lane(ctx context.Context, dev *vk.Device) (lane, error) {
 	return g.device, nil
 }
 
-// stop ends a row with an error.
+// stop ends a row with an error. An interrupted row has no status.
 func (g *group) stop(row *Row, err error) *Row {
+	if errors.Is(err, context.Canceled) {
+		return row
+	}
 	var shape *attention.ShapeError
 	row.Status, row.Reason = Broken, plain(err)
 	switch {
@@ -204,20 +211,24 @@ func (g *group) stop(row *Row, err error) *Row {
 
 // time measures the candidates in rounds.
 func (g *group) time(ctx context.Context, ready []*candidate) error {
+	open := ready[:0:0]
 	for _, c := range ready {
 		g.say(g.problem, c.row.Tier, "warming up")
-		if err := g.warm(ctx, c); err != nil {
-			return g.abandon(ready, err)
+		if err := g.warm(ctx, c); err == nil {
+			open = append(open, c)
+		} else if err = g.drop(ctx, c, ready, err); err != nil {
+			return err
 		}
 	}
-	for open := ready; len(open) > 0; {
-		var still []*candidate
+	for len(open) > 0 {
+		still := open[:0:0]
 		for _, c := range open {
 			g.say(g.problem, c.row.Tier, fmt.Sprintf("run %d", len(c.times)+1))
 			if err := g.batch(ctx, c); err != nil {
-				return g.abandon(ready, err)
-			}
-			if g.enough(c) {
+				if err = g.drop(ctx, c, ready, err); err != nil {
+					return err
+				}
+			} else if g.enough(c) {
 				g.finish(c)
 			} else {
 				still = append(still, c)
@@ -228,9 +239,15 @@ func (g *group) time(ctx context.Context, ready []*candidate) error {
 	return nil
 }
 
-// abandon marks every row that has no speed yet.
-func (g *group) abandon(ready []*candidate, err error) error {
-	for _, c := range ready {
+// drop ends a row that failed while timed. It returns an error when nothing
+// else can be timed either, and ends all rows that have no speed yet.
+func (g *group) drop(ctx context.Context, c *candidate, all []*candidate, err error) error {
+	g.stop(c.row, err)
+	if ctx.Err() == nil && g.lost == nil {
+		g.done()
+		return nil
+	}
+	for _, c := range all {
 		if c.row.Status == "" {
 			g.stop(c.row, err)
 		}
@@ -298,9 +315,7 @@ func (g *group) finish(c *candidate) {
 	}
 	c.row.Status, c.row.Ms = OK, Summarize(c.row.Samples)
 	c.row.TFLOPs = TFLOPs(g.problem, c.row.Ms.Median)
-	if g.Done != nil {
-		g.Done()
-	}
+	g.done()
 }
 
 // TFLOPs is 2*B*Hq*(Dqk+Dv)*cells over the time, cells being the unmasked

@@ -73,8 +73,9 @@ func (l *fakeLane) timed(_ context.Context, _ *attention.Op, n int) ([]time.Dura
 	return out, l.err
 }
 
-func (l *fakeLane) sets() int { return 1 }
-func (l *fakeLane) close()    {}
+func (l *fakeLane) sets() int     { return 1 }
+func (l *fakeLane) timer() string { return "fake" }
+func (l *fakeLane) close()        {}
 
 func timeFake(b *Bench, each time.Duration) (*candidate, *fakeLane) {
 	l := &fakeLane{each: each}
@@ -130,9 +131,16 @@ func TestTheDeviceThatFailsEndsTheGroup(t *testing.T) {
 		require.NotEmpty(t, row.Reason)
 		require.Equal(t, errors.Is(err, vk.ErrDeviceLost), g.lost != nil)
 	}
-	c := &candidate{row: &Row{}, lane: &fakeLane{each: 1, err: vk.ErrDeviceLost}}
-	require.ErrorIs(t, g.time(context.Background(), []*candidate{c}), vk.ErrDeviceLost)
-	require.Equal(t, Broken, c.row.Status)
+	lane := func(err error) *candidate {
+		return &candidate{row: &Row{}, lane: &fakeLane{each: time.Second, err: err}}
+	}
+	c, waiting := lane(vk.ErrDeviceLost), lane(nil)
+	require.ErrorIs(t, g.time(context.Background(), []*candidate{c, waiting}), vk.ErrDeviceLost)
+	require.Equal(t, []Status{Broken, Broken}, []Status{c.row.Status, waiting.row.Status})
+	g.lost = nil
+	c, waiting = lane(vk.ErrOutOfMemory), lane(nil)
+	require.NoError(t, g.time(context.Background(), []*candidate{c, waiting}))
+	require.Equal(t, []Status{Broken, OK}, []Status{c.row.Status, waiting.row.Status})
 }
 
 func TestAGroupOnTheCPU(t *testing.T) {
@@ -167,6 +175,6 @@ func TestAGroupOnTheCPU(t *testing.T) {
 	rows, err = b.Group(stopped, smallProblem(attention.F32))
 	require.ErrorIs(t, err, context.Canceled)
 	for _, r := range rows {
-		require.NotEqual(t, OK, r.Status)
+		require.Empty(t, r.Status, "interrupted, neither good nor bad")
 	}
 }

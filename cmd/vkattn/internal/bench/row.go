@@ -47,6 +47,7 @@ type Row struct {
 	Ms      Summary   `json:"ms,omitzero"`
 	TFLOPs  float64   `json:"tflops,omitzero"`   // at the median
 	Samples []float64 `json:"samples,omitempty"` // every timed run, milliseconds, in order
+	Timer   string    `json:"timer,omitempty"`   // clock the samples are by: "device" or "wall"
 	Sets    int       `json:"sets,omitzero"`     // input sets rotated through
 	Checked Checked   `json:"checked,omitzero"`
 	Memory  uint64    `json:"memory_bytes"`    // of one input set: Q, K, V, O and scratch
