@@ -47,7 +47,15 @@ func (s *Set) Add(path string) (io.Writer, error) {
 		return nil, plain(err)
 	}
 	s.files = append(s.files, &entry{target: target, temp: temp, file: f})
-	return f, nil
+	return writer{f}, nil
+}
+
+// writer keeps the temporary name out of errors.
+type writer struct{ f *os.File }
+
+func (w writer) Write(b []byte) (int, error) {
+	n, err := w.f.Write(b)
+	return n, plain(err)
 }
 
 // Resolve is the place that writing to path means, links followed. It refuses
