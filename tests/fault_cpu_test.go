@@ -1,0 +1,83 @@
+package tests
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// small is a problem that any tier computes at once.
+var small = testCase{
+	d: 16, dv: 16, lse: true, layout: packed, seed: 3, causal: attention.BottomRight,
+	shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 20, Sk: 33},
+}
+
+func smallProblem(t *testing.T, dtype attention.DType) *problem {
+	t.Helper()
+	p, err := newProblem(small, dtype)
+	require.NoError(t, err)
+	return p
+}
+
+// What a caller of the CPU tier can get wrong is an error that says what it is.
+func TestFaultsWithoutDevice(t *testing.T) {
+	p := smallProblem(t, attention.F32)
+	cfg := small.config(tierType{attention.TierCPU, attention.F32})
+
+	t.Run("closed operation", func(t *testing.T) {
+		op, err := attention.New(nil, cfg)
+		require.NoError(t, err)
+		require.NoError(t, op.Forward(nil, p.hostArgs(p.image)))
+		require.NoError(t, op.Close())
+		require.NoError(t, op.Close(), "a second time")
+		require.ErrorIs(t, op.Forward(nil, p.hostArgs(p.image)), vk.ErrClosed)
+	})
+	t.Run("tiers that need a device", func(t *testing.T) {
+		for _, tier := range []attention.Tier{attention.TierScalar, attention.TierCoopMat, attention.TierCoopMat2, attention.TierCUDA} {
+			cfg := cfg
+			cfg.Tier = tier
+			_, err := attention.New(nil, cfg)
+			require.ErrorIs(t, err, attention.ErrUnsupported)
+			require.ErrorIs(t, err, vk.ErrUnsupported)
+			require.ErrorContains(t, err, tier.String())
+		}
+	})
+	t.Run("a stream", func(t *testing.T) {
+		op, err := attention.New(nil, cfg)
+		require.NoError(t, err)
+		require.Error(t, op.Forward(&vk.Stream{}, p.hostArgs(p.image)))
+		require.ErrorIs(t, op.Record(nil, p.hostArgs(p.image)), attention.ErrUnsupported)
+	})
+	t.Run("no arguments", func(t *testing.T) {
+		op, err := attention.New(nil, cfg)
+		require.NoError(t, err)
+		var shape *attention.ShapeError
+		require.ErrorAs(t, op.Forward(nil, attention.Args{}), &shape)
+		require.ErrorAs(t, op.Forward(nil, attention.Args{Shape: small.shape}), &shape)
+		_, err = op.Plan(attention.Shape{})
+		require.ErrorAs(t, err, &shape)
+		require.ErrorAs(t, op.Prepare(attention.Shape{B: 1, Hq: 3, Hkv: 2, Sq: 1, Sk: 1}), &shape)
+		_, err = attention.New(nil, attention.Config{})
+		require.ErrorAs(t, err, &shape)
+	})
+}
+
+// Without a loader, or without a device, opening fails by name and everything
+// else goes on.
+func TestFaultNoSuchDevice(t *testing.T) {
+	s := open(t)
+	_, err := vk.Open(vk.Options{Device: "no device has this name", PipelineCache: "off"})
+	require.ErrorIs(t, err, vk.ErrNoDevice)
+	_, err = vk.Open(vk.Options{Device: "4096", PipelineCache: "off"})
+	require.ErrorIs(t, err, vk.ErrNoDevice)
+	if s.dev == nil {
+		_, err = vk.Open(vk.Options{PipelineCache: "off"})
+		require.ErrorIs(t, err, vk.ErrNoDevice)
+		var vkErr *vk.Error
+		require.True(t, errors.As(err, &vkErr), "%T: %v", err, err)
+	}
+}

@@ -1,0 +1,149 @@
+package tests
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/shaders"
+	"vkattn/vk"
+)
+
+// Some drivers take a pipeline over the limit and lose the device.
+func TestLimitsOfPipelines(t *testing.T) {
+	s := open(t)
+	if s.dev == nil {
+		t.Skip("no Vulkan device here")
+	}
+	m, err := shaders.Get("scalar_ssbo")
+	require.NoError(t, err)
+	r, err := m.Reflect()
+	require.NoError(t, err)
+	limits := s.dev.Caps().Limits
+	good := vk.PipelineDesc{
+		Name: "limits", Code: m.Code, Hash: m.Hash, PushBytes: uint32(r.PushConstantBytes()),
+		StorageBuffers: uint32(len(r.Bindings())), LocalSize: [3]uint32{1, 1, 1},
+	}
+	for name, spoil := range map[string]func(d *vk.PipelineDesc){
+		"shared memory":  func(d *vk.PipelineDesc) { d.SharedBytes = uint64(limits.MaxSharedBytes) + 4 },
+		"invocations":    func(d *vk.PipelineDesc) { d.LocalSize[0] = limits.MaxInvocations + 1 },
+		"workgroup size": func(d *vk.PipelineDesc) { d.LocalSize[2] = limits.MaxWorkGroupSize[2] + 1 },
+		"push constants": func(d *vk.PipelineDesc) { d.PushBytes = limits.MaxPushConstantBytes + 4 },
+		"subgroup size":  func(d *vk.PipelineDesc) { d.SubgroupSize = 2 * limits.MaxInvocations },
+		"no code":        func(d *vk.PipelineDesc) { d.Code = nil },
+	} {
+		desc := good
+		spoil(&desc)
+		_, err := s.dev.Pipeline(&desc)
+		require.Error(t, err, name)
+		require.True(t, errors.Is(err, vk.ErrUnsupported) || errors.Is(err, vk.ErrInvalid), "%s: %v", name, err)
+	}
+}
+
+// No plan is over the device's limits, whatever the problem.
+func TestLimitsOfPlans(t *testing.T) {
+	s := open(t)
+	if s.dev == nil {
+		t.Skip("no Vulkan device here")
+	}
+	limits := s.dev.Caps().Limits
+	for _, tt := range s.available() {
+		if tt.tier == attention.TierCPU {
+			continue
+		}
+		for _, d := range dims {
+			for _, a := range access {
+				op, err := attention.New(s.dev, attention.Config{DType: tt.dtype, HeadDim: d[0], HeadDimV: d[1], Tier: tt.tier, Access: a})
+				require.NoError(t, err, "%v %v", tt, d)
+				for _, sq := range []int{1, 17, 64, 1024, 100_000} {
+					plan, err := op.Plan(attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: sq, Sk: 100})
+					require.NoError(t, err)
+					require.Equal(t, tt.tier, plan.Tier)
+					require.LessOrEqual(t, plan.SharedBytes, uint64(limits.MaxSharedBytes), "%v %v: %v", tt, d, plan)
+					require.NotEmpty(t, plan.Reason)
+				}
+				require.NoError(t, op.Close())
+			}
+		}
+	}
+}
+
+// Without device addresses a tensor is reached through descriptors, which have
+// a range: batches are split, and a single batch beyond it is refused.
+func TestLimitOfDescriptorRange(t *testing.T) {
+	s := openDevice(t)
+	limits := s.dev.Caps().Limits
+	reach := limits.MaxStorageBufferRange
+	most := uint64(600 << 20)
+	if full() {
+		most = 12 << 30
+	}
+	if 2*reach+1<<20 > min(most, limits.MaxBufferBytes) {
+		t.Skipf("a descriptor reaches %d bytes", reach)
+	}
+	c := testCase{d: 16, dv: 16, shape: attention.Shape{B: 3, Hq: 2, Sq: 5, Sk: 40}, layout: packed, lse: true, seed: 5, access: attention.AccessDescriptors}
+	d := newDeviceProblem(t, s.dev, c, scalarF16)
+
+	// K again, with its batches so far apart that two are over the range.
+	far, err := s.dev.NewBuffer(2*reach+1<<20, vk.BufferOptions{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, far.Close()) }()
+	apart := int64(reach / 2)
+	one := d.image[tensorK][2*guard:]
+	one = one[:2*40*16*2]
+	for b := range int64(3) {
+		require.NoError(t, d.stream.Upload(far, uint64(b*apart*2), d.image[tensorK][2*guard+b*int64(len(one)):][:len(one)]))
+	}
+	require.NoError(t, d.stream.Barrier())
+	args := d.args
+	args.K = attention.Tensor{Buffer: far, Strides: attention.Strides{Batch: apart, Head: 40 * 16, Seq: 16}}
+	require.NoError(t, d.op.Forward(d.stream, args))
+	d.result(t)
+
+	// Heads that far apart are within one batch.
+	args.K.Strides = attention.Strides{Batch: 16, Head: apart, Seq: 16}
+	err = d.op.Forward(d.stream, args)
+	require.ErrorIs(t, err, attention.ErrUnsupported)
+	require.ErrorContains(t, err, "K")
+	if !s.dev.Caps().BufferDeviceAddress {
+		return
+	}
+	op, err := attention.New(s.dev, attention.Config{HeadDim: 16, Tier: attention.TierScalar, Access: attention.AccessAddresses})
+	require.NoError(t, err)
+	require.NoError(t, op.Forward(d.stream, args))
+	require.NoError(t, d.stream.Wait(t.Context()))
+	require.NoError(t, op.Close())
+}
+
+// A buffer that has no address is reached through descriptors, unless the
+// caller insists.
+func TestBufferWithoutAddress(t *testing.T) {
+	s := openDevice(t)
+	if !s.dev.Caps().BufferDeviceAddress {
+		t.Skip("the device has no buffer device addresses")
+	}
+	c := small
+	d := newDeviceProblem(t, s.dev, c, scalarF16)
+	plan, err := d.op.PlanFor(d.args)
+	require.NoError(t, err)
+	require.Equal(t, attention.AccessAddresses, plan.Access)
+	k := d.buffers[tensorK]
+	bare, err := s.dev.WrapBuffer(vk.ExternalBuffer{Handle: k.Handle(), Offset: k.Offset(), Size: k.Size()})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, bare.Close()) }()
+	d.args.K.Buffer = bare
+	plan, err = d.op.PlanFor(d.args)
+	require.NoError(t, err)
+	require.Equal(t, attention.AccessDescriptors, plan.Access)
+	require.NoError(t, d.op.Forward(d.stream, d.args))
+	d.result(t)
+
+	cfg := d.op.Config()
+	cfg.Access = attention.AccessAddresses
+	op, err := attention.New(s.dev, cfg)
+	require.NoError(t, err)
+	require.Error(t, op.Forward(d.stream, d.args))
+	require.NoError(t, op.Close())
+}

@@ -1,0 +1,250 @@
+package tests
+
+import (
+	"flag"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"vkattn/attention"
+)
+
+// tuneProperties sets how many problems a property is tried on, unless the
+// command line says. On a CPU driver most of them compile a pipeline.
+func tuneProperties() {
+	checks := "60"
+	if s, err := theSession(); err == nil && s.dev != nil && !full() {
+		checks = "8"
+	}
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
+	if !given {
+		_ = flag.Set("rapid.checks", checks)
+	}
+	// The seed is printed; files in the source tree are not needed besides.
+	_ = flag.Set("rapid.nofailfile", "true")
+}
+
+// onTiers runs a property on every tier that executes here.
+func onTiers(t *testing.T, property func(t *rapid.T, e *engine, tt tierType)) {
+	s := open(t)
+	if s.compileOnly {
+		t.Skip("nothing executes on a null device")
+	}
+	for _, tt := range s.available() {
+		t.Run(tt.String(), func(t *testing.T) {
+			e := s.newEngine(tt)
+			rapid.Check(t, func(t *rapid.T) { property(t, e, tt) })
+			require.NoError(t, e.close())
+		})
+	}
+}
+
+// drawCase draws a small problem. The head dimensions are few, since each needs
+// pipelines of its own.
+func drawCase(t *rapid.T) testCase {
+	d := rapid.SampledFrom([][2]int{{8, 8}, {40, 40}, {64, 64}, {16, 48}, {7, 5}}).Draw(t, "dims")
+	kv := rapid.IntRange(1, 3).Draw(t, "hkv")
+	c := testCase{
+		d: d[0], dv: d[1], lse: true,
+		causal: rapid.SampledFrom(causals).Draw(t, "causal"),
+		scale:  rapid.SampledFrom(scales).Draw(t, "scale"),
+		shape: attention.Shape{
+			B: rapid.IntRange(1, 2).Draw(t, "b"), Hkv: kv, Hq: kv * rapid.IntRange(1, 3).Draw(t, "group"),
+			Sq: rapid.IntRange(1, 80).Draw(t, "sq"), Sk: rapid.IntRange(1, 140).Draw(t, "sk"),
+		},
+		layout: rapid.SampledFrom([]layoutKind{tight, bshd, padded, odd, even, woven}).Draw(t, "layout"),
+		data:   rapid.SampledFrom([]dataKind{normal, uniform, rising, falling}).Draw(t, "data"),
+		access: rapid.SampledFrom(access).Draw(t, "access"),
+		seed:   rapid.Uint64Range(1, 1<<32).Draw(t, "seed"),
+	}
+	return c
+}
+
+func makeProblem(t *rapid.T, c testCase, tt tierType) *problem {
+	p, err := newProblem(c, tt.dtype)
+	require.NoError(t, err)
+	return p
+}
+
+// compute runs a problem and returns O and LSE, packed.
+func (e *engine) compute(t *rapid.T, p *problem, tt tierType) (o, lse []float32) {
+	j := &job{problem: p, cfg: p.config(tt), before: p.image}
+	require.NoError(t, e.run([]*job{j}))
+	require.NoError(t, p.trespass(j.before, j.after))
+	o, err := p.read(j.after, tensorO)
+	require.NoError(t, err)
+	if p.lse {
+		lse, err = p.read(j.after, tensorLSE)
+		require.NoError(t, err)
+	}
+	return o, lse
+}
+
+// values are the packed inputs of a problem.
+func values(t *rapid.T, p *problem) (v [3][]float32) {
+	for i := range v {
+		var err error
+		v[i], err = p.read(p.image, i)
+		require.NoError(t, err)
+	}
+	return v
+}
+
+func setValues(t *rapid.T, p *problem, v [3][]float32) {
+	for i := range v {
+		require.NoError(t, p.write(p.image, i, v[i]))
+	}
+}
+
+// Any problem is computed within the rules.
+func TestPropertyAnyProblem(t *testing.T) {
+	onTiers(t, func(t *rapid.T, e *engine, tt tierType) {
+		p := makeProblem(t, drawCase(t), tt)
+		o, lse := e.compute(t, p, tt)
+		judgePacked(t, p, o, lse)
+	})
+}
+
+// The order of the keys does not matter.
+func TestPropertyPermutedKeys(t *testing.T) {
+	onTiers(t, func(t *rapid.T, e *engine, tt tierType) {
+		c := drawCase(t)
+		c.causal = attention.CausalNone
+		p, permuted := makeProblem(t, c, tt), makeProblem(t, c, tt)
+		order := rand.New(rand.NewPCG(c.seed, 7)).Perm(c.shape.Sk)
+		v := values(t, p)
+		for i, dim := range []int{0, c.d, c.dv} {
+			if i == tensorQ {
+				continue
+			}
+			moved := make([]float32, len(v[i]))
+			for row := range len(v[i]) / dim {
+				head, key := row/c.shape.Sk, row%c.shape.Sk
+				copy(moved[row*dim:][:dim], v[i][(head*c.shape.Sk+order[key])*dim:])
+			}
+			v[i] = moved
+		}
+		setValues(t, permuted, v)
+		o, lse := e.compute(t, permuted, tt)
+		judgePacked(t, p, o, lse)
+	})
+}
+
+// Batch entries do not know of one another: alone, each has the same bits.
+func TestPropertyBatchIndependence(t *testing.T) {
+	onTiers(t, func(t *rapid.T, e *engine, tt tierType) {
+		c := drawCase(t)
+		c.shape.B = 3
+		p := makeProblem(t, c, tt)
+		o, lse := e.compute(t, p, tt)
+		which := rapid.IntRange(0, 2).Draw(t, "which")
+		one := c
+		one.shape.B = 1
+		alone := makeProblem(t, one, tt)
+		v := values(t, p)
+		for i := range v {
+			n := len(v[i]) / 3
+			v[i] = v[i][which*n:][:n]
+		}
+		setValues(t, alone, v)
+		o1, lse1 := e.compute(t, alone, tt)
+		sameBits(t, o[which*len(o1):][:len(o1)], o1, "O")
+		sameBits(t, lse[which*len(lse1):][:len(lse1)], lse1, "LSE")
+	})
+}
+
+// Heads in another order give the same heads in that order, bit for bit.
+func TestPropertyHeadPermutation(t *testing.T) {
+	onTiers(t, func(t *rapid.T, e *engine, tt tierType) {
+		c := drawCase(t)
+		c.shape.B, c.shape.Hq, c.shape.Hkv = 1, 4, 4
+		p, permuted := makeProblem(t, c, tt), makeProblem(t, c, tt)
+		order := rand.New(rand.NewPCG(c.seed, 9)).Perm(4)
+		v := values(t, p)
+		for i := range v {
+			v[i] = permuteHeads(v[i], order)
+		}
+		setValues(t, permuted, v)
+		o, lse := e.compute(t, p, tt)
+		o1, lse1 := e.compute(t, permuted, tt)
+		sameBits(t, permuteHeads(o, order), o1, "O")
+		sameBits(t, permuteHeads(lse, order), lse1, "LSE")
+	})
+}
+
+func permuteHeads(x []float32, order []int) []float32 {
+	n := len(x) / len(order)
+	y := make([]float32, 0, len(x))
+	for _, h := range order {
+		y = append(y, x[h*n:][:n]...)
+	}
+	return y
+}
+
+// Grouped queries are keys and values repeated, bit for bit.
+func TestPropertyGroupedIsRepeated(t *testing.T) {
+	onTiers(t, func(t *rapid.T, e *engine, tt tierType) {
+		c := drawCase(t)
+		c.shape.B, c.shape.Hkv, c.shape.Hq = 1, 2, 2*rapid.IntRange(2, 4).Draw(t, "group of")
+		many := c
+		many.shape.Hkv = c.shape.Hq
+		p, repeated := makeProblem(t, c, tt), makeProblem(t, many, tt)
+		v := values(t, p)
+		for _, i := range []int{tensorK, tensorV} {
+			var order []int
+			for h := range c.shape.Hq {
+				order = append(order, h/c.shape.Group())
+			}
+			n := len(v[i]) / 2
+			var y []float32
+			for _, h := range order {
+				y = append(y, v[i][h*n:][:n]...)
+			}
+			v[i] = y
+		}
+		setValues(t, repeated, v)
+		o, lse := e.compute(t, p, tt)
+		o1, lse1 := e.compute(t, repeated, tt)
+		sameBits(t, o, o1, "O")
+		sameBits(t, lse, lse1, "LSE")
+	})
+}
+
+// Where tensors lie does not change a bit of the result.
+func TestPropertyLayoutIndependence(t *testing.T) {
+	onTiers(t, func(t *rapid.T, e *engine, tt tierType) {
+		c := drawCase(t)
+		c.layout = tight
+		moved := c
+		moved.layout = rapid.SampledFrom([]layoutKind{packed, bshd, padded, odd, even, woven}).Draw(t, "moved to")
+		p, q := makeProblem(t, c, tt), makeProblem(t, moved, tt)
+		require.Equal(t, values(t, p), values(t, q))
+		o, lse := e.compute(t, p, tt)
+		o1, lse1 := e.compute(t, q, tt)
+		sameBits(t, o, o1, "O")
+		sameBits(t, lse, lse1, "LSE")
+	})
+}
+
+// A power of two may be moved from the scale into Q without changing a bit.
+func TestPropertyScaleFolding(t *testing.T) {
+	onTiers(t, func(t *rapid.T, e *engine, tt tierType) {
+		c := drawCase(t)
+		c.data = uniform // no overflow of f16
+		c.scale = attention.ScaleOf(rapid.SampledFrom([]float32{0.5, 0.1, -0.75, 3}).Draw(t, "scaled"))
+		folded := c
+		folded.scale = attention.ScaleOf(c.scale.Value(0) / 4)
+		p, q := makeProblem(t, c, tt), makeProblem(t, folded, tt)
+		v := values(t, p)
+		v[0] = append([]float32(nil), v[0]...)
+		multiply(v[0], 4)
+		setValues(t, q, v)
+		o, lse := e.compute(t, p, tt)
+		o1, lse1 := e.compute(t, q, tt)
+		sameBits(t, o, o1, "O")
+		sameBits(t, lse, lse1, "LSE")
+	})
+}

@@ -1,0 +1,73 @@
+package tests
+
+import (
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestStressForwardUnderGC computes the same problems over and over in several
+// streams while the garbage collector runs all the time, and wants the same bits
+// every time. Memory that Vulkan still reads, freed early, shows here.
+func TestStressForwardUnderGC(t *testing.T) {
+	s := openDevice(t)
+	defer debug.SetGCPercent(debug.SetGCPercent(1))
+	stop := make(chan struct{})
+	var collector sync.WaitGroup
+	collector.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				runtime.GC()
+			}
+		}
+	})
+	defer collector.Wait()
+	defer close(stop)
+
+	const workers = 3
+	for _, tt := range s.available() {
+		if s.name == "" && s.newEngine(tt).dev == nil {
+			continue // the CPU tier has no memory but Go's
+		}
+		t.Run(tt.String(), func(t *testing.T) {
+			e := s.newEngine(tt)
+			errs := make([]error, workers)
+			rounds := make([]int, workers)
+			var wg sync.WaitGroup
+			for w := range workers {
+				wg.Go(func() {
+					c := small
+					c.seed, c.access = uint64(w+1), access[w%len(access)]
+					c.shape.Sq += w
+					p, err := newProblem(c, tt.dtype)
+					var first *job
+					for deadline := time.Now().Add(time.Second); err == nil && time.Now().Before(deadline); rounds[w]++ {
+						j := &job{problem: p, cfg: p.config(tt), before: p.image}
+						if err = e.run([]*job{j}); err == nil && first != nil {
+							err = p.sameRows(first.after, j.after, p.shape.Sk)
+						}
+						if first == nil && err == nil {
+							first = j
+							var x expectation
+							err = x.judge(p, j.after)
+						}
+					}
+					errs[w] = err
+				})
+			}
+			wg.Wait()
+			for w, err := range errs {
+				require.NoError(t, err, "worker %d", w)
+			}
+			require.NoError(t, e.close())
+			t.Logf("%v calls", rounds)
+		})
+	}
+}
