@@ -1,5 +1,7 @@
 package attention
 
+import "slices"
+
 // Tile choice: pure functions from the problem and the device's numbers to the
 // candidates, best first. The first one within the device's limits is used.
 
@@ -9,49 +11,51 @@ type fragment struct {
 	subgroup uint32
 }
 
-// registerBudget is how many 32-bit registers an invocation may hold by
-// registers' count before a tile is thought to spill. 255 is the hardware's
-// limit on NVIDIA; the count takes no notice of addresses, nor of what the
-// compiler need not keep at once. 240 at head dim 64 (256x64) and 192 at 128
-// (128x64) did not spill on an H200, 288 (256x32 at 128) did.
-const registerBudget = 270
-
-// registers estimates what an invocation holds through the walk over the keys:
-// O, Q, the scores and their rounded copy, the row statistics, and the part of
-// the next K and V tiles.
-func (t tile) registers(qkChunks, outTiles uint32) uint32 {
-	acc := t.m * t.n / t.subgroup
-	operand := t.m * t.k / 2 / t.subgroup
-	keys := t.blockCols / t.n
-	perRowTile := outTiles*acc + qkChunks*operand + keys*(acc+operand) + 2*acc
-	return t.rowTiles*perRowTile + 4*t.parts(qkChunks, outTiles)
+// preferred are the tiles of cooperative-matrix kernels for head dims up to
+// maxDim (the larger of Dqk and Dv). Measured on an H200, f16, length 4096,
+// full, 16x16 fragments, subgroups of 32; docs/log.md has the runs. TFLOP/s:
+//
+//	 32: 4 subgroups x 2 fragments x 64 keys 226; 8x2x64 214; 8x1x64 205; 8x4x32 148
+//	 64: 4x2x64 289 (253 causal); 8x2x64 282 (229 causal); 4x2x32 264; 16x1x64 255; 8x1x128 251; 8x1x64 239
+//	 96: 8x2x32 275; 8x1x64 267; 8x1x80 248; 8x1x48 231; 8x2x64 218 (spills)
+//	128: 8x1x64 273; 8x1x80 269; 8x1x48 256; 8x1x32 238; 4x1x64 202; 12x1x64 198 (spills)
+//	192: 8x1x32 248; 8x1x48 238; 8x1x16 205
+//	256: 8x1x32 in slices of 128 columns of O 172, though S is computed twice; 8x1x16 whole 140 (spills)
+//
+// Two workgroups of four subgroups beat one of eight where registers allow,
+// since the two wait at barriers of their own.
+var preferred = []struct{ maxDim, subgroups, rowTiles, cols, slice uint32 }{
+	{64, 4, 2, 64, 64},
+	{96, 8, 2, 32, 96},
+	{128, 8, 1, 64, 128},
+	{192, 8, 1, 32, 192},
+	{256, 8, 1, 32, 128},
+	{576, 8, 1, 16, 256},
 }
 
-// parts counts the 16-byte pieces of a K and a V tile that an invocation carries.
-func (t tile) parts(qkChunks, outTiles uint32) uint32 {
-	return ceilDiv(t.blockCols*qkChunks*t.k/8, t.local) + ceilDiv(t.blockCols*outTiles*t.n/8, t.local)
-}
-
-// coopmatTiles lists tiles for cooperative-matrix kernels. A workgroup has up
-// to eight subgroups, fewer when the queries are few. Two row tiles a subgroup
-// halve the shared-memory reads per multiplication and come first where
-// registers allow; then more keys a step, which share the two barriers.
+// coopmatTiles lists tiles for cooperative-matrix kernels: the preferred one,
+// then the same with ever fewer keys a step, rows and subgroups, for devices
+// with less shared memory. Few queries take few subgroups.
 func coopmatTiles(f fragment, headDim, headDimV, sq, maxInvocations uint32) []tile {
-	slice := headDimV
-	if slice > MaxHeadDim {
-		slice = MaxHeadDim // S is computed again for each slice
+	i := slices.IndexFunc(preferred, func(p struct{ maxDim, subgroups, rowTiles, cols, slice uint32 }) bool {
+		return max(headDim, headDimV) <= p.maxDim
+	})
+	best := preferred[i]
+	slice := min(headDimV, best.slice)
+	if slice < headDimV {
+		slice = ceilDiv(slice, f.n) * f.n
 	}
-	qkChunks, outTiles := ceilDiv(headDim, f.k), ceilDiv(slice, f.n)
-	var fit, rest []tile
-	for _, rowTiles := range []uint32{2, 1} {
+	var list []tile
+	for rowTiles := best.rowTiles; rowTiles >= 1; rowTiles-- {
 		if rowTiles > 1 && sq <= f.m {
 			continue
 		}
-		subgroups := uint32(8)
-		for subgroups > 1 && (subgroups*f.subgroup > maxInvocations || (subgroups/2)*rowTiles*f.m >= sq) {
+		subgroups := best.subgroups
+		for subgroups > 1 && (subgroups*f.subgroup > maxInvocations || subgroups/2*rowTiles*f.m >= sq) {
 			subgroups /= 2
 		}
-		for _, cols := range []uint32{64, 48, 32, 16, 8} {
+		for cols := best.cols; cols >= 8; cols /= 2 {
+			// Q is staged in the space of a tile: as many keys as a fragment has rows, at least.
 			if cols%f.n != 0 || cols < f.m {
 				continue
 			}
@@ -60,18 +64,19 @@ func coopmatTiles(f fragment, headDim, headDimV, sq, maxInvocations uint32) []ti
 				m: f.m, n: f.n, k: f.k, subgroup: f.subgroup, rowTiles: rowTiles,
 			}
 			// A lone subgroup would carry a whole K and V tile in its registers.
-			if t.registers(qkChunks, outTiles) <= registerBudget && t.parts(qkChunks, outTiles) <= 16 {
-				fit = append(fit, t)
-			} else {
-				rest = append(rest, t)
+			if t.parts(headDim) > 16 && cols/2 >= f.m && cols/2%f.n == 0 {
+				continue
 			}
+			list = append(list, t)
 		}
 	}
-	// What is over the budget still computes the right thing: least registers first.
-	for i := len(rest) - 1; i >= 0; i-- {
-		fit = append(fit, rest[i])
-	}
-	return fit
+	return list
+}
+
+// parts counts the 16-byte pieces of a K and a V tile that an invocation
+// carries while they travel to shared memory.
+func (t tile) parts(headDim uint32) uint32 {
+	return ceilDiv(t.blockCols*ceilDiv(headDim, t.k)*t.k/8, t.local) + ceilDiv(t.blockCols*ceilDiv(t.dvSlice, t.n)*t.n/8, t.local)
 }
 
 func ceilDiv(a, b uint32) uint32 { return (a + b - 1) / b }
