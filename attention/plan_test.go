@@ -1,0 +1,189 @@
+package attention
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/shaders"
+	"vkattn/vk"
+)
+
+// The planner is tested against what devices report, without any of them.
+
+func minimalCaps() *vk.Caps {
+	return &vk.Caps{
+		SubgroupSize: 4, SubgroupOps: vk.SubgroupBasic,
+		Limits: vk.Limits{
+			MaxSharedBytes: 16 << 10, MaxInvocations: 128,
+			MaxWorkGroupSize: [3]uint32{128, 128, 64}, MaxWorkGroupCount: [3]uint32{65535, 65535, 65535},
+			MaxStorageBufferRange: 1 << 27, MinStorageBufferOffsetAlignment: 256, MaxPushConstantBytes: 128,
+		},
+	}
+}
+
+func coopmatCaps(m, n, k, subgroup, shared uint32) *vk.Caps {
+	c := minimalCaps()
+	c.Float16, c.BFloat16, c.BFloat16CoopMat, c.BufferDeviceAddress = true, true, true, true
+	c.CoopMat, c.VulkanMemoryModel, c.SubgroupSizeControl, c.FullSubgroups = true, true, true, true
+	c.SubgroupSize, c.MinSubgroupSize, c.MaxSubgroupSize = subgroup, subgroup, subgroup
+	c.SubgroupOps |= vk.SubgroupVote
+	c.Limits.MaxSharedBytes, c.Limits.MaxInvocations = shared, 1024
+	c.Limits.MaxWorkGroupSize = [3]uint32{1024, 1024, 64}
+	for _, t := range []vk.ComponentType{vk.Float16, vk.BFloat16} {
+		c.CoopMatShapes = append(c.CoopMatShapes, vk.CoopMatShape{
+			M: m, N: n, K: k, A: t, B: t, C: vk.Float32, Result: vk.Float32, Scope: vk.ScopeSubgroup})
+	}
+	return c
+}
+
+func h200Caps() *vk.Caps {
+	c := coopmatCaps(16, 16, 16, 32, 48<<10)
+	c.CoopMat2.Reductions, c.CoopMat2.Conversions, c.CoopMat2.PerElement = true, true, true
+	return c
+}
+
+func headDimPairs() [][2]int {
+	var pairs [][2]int
+	for d := 1; d <= MaxHeadDim; d++ {
+		pairs = append(pairs, [2]int{d, d})
+	}
+	return append(append(pairs, [][2]int{{192, 128}, {128, 64}, {1, 256}, {256, 1}}...), wideHeadDims...)
+}
+
+func TestEveryHeadDimHasATileWithinTheLimits(t *testing.T) {
+	devices := map[string]*vk.Caps{
+		"16x16x16, 32 invocations, 48 KiB": h200Caps(),
+		"16x16x16, 64 invocations, 64 KiB": coopmatCaps(16, 16, 16, 64, 64<<10),
+		"8x16x16, 16 invocations, 64 KiB":  coopmatCaps(8, 16, 16, 16, 64<<10),
+		"8x8x8, 8 invocations, 32 KiB":     coopmatCaps(8, 8, 8, 8, 32<<10),
+		"Vulkan 1.1 minimum":               minimalCaps(),
+	}
+	for name, caps := range devices {
+		for _, tier := range deviceTiers {
+			for _, dt := range []DType{F16, BF16, F32} {
+				if tier != TierScalar {
+					if _, reason := pickFragment(caps, tier, dt); reason != "" {
+						continue
+					}
+				}
+				t.Run(fmt.Sprintf("%s/%v/%v", name, tier, dt), func(t *testing.T) {
+					for _, d := range headDimPairs() {
+						for _, sq := range []int{1, 16, 17, 100, 4096} {
+							for _, access := range []Access{AccessAddresses, AccessDescriptors} {
+								if access == AccessAddresses && !caps.BufferDeviceAddress {
+									continue
+								}
+								cfg := Config{DType: dt, HeadDim: d[0], HeadDimV: d[1]}
+								r := request{shape: Shape{B: 1, Hq: 1, Sq: sq, Sk: 100}, access: access, align: [4]uint32{1, 1, 1, 1}}
+								v, shared, reason := chooseVariant(caps, cfg, tier, r)
+								require.Empty(t, reason, "head dims %v, Sq %d, %v", d, sq, access)
+								require.LessOrEqual(t, shared, uint64(caps.Limits.MaxSharedBytes))
+								require.LessOrEqual(t, v.tile.local, caps.Limits.MaxInvocations)
+								checkTile(t, v)
+							}
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// checkTile repeats what the kernels assume of their constants.
+func checkTile(t *testing.T, v variant) {
+	t.Helper()
+	x := v.tile
+	require.NotZero(t, x.rows())
+	require.Zero(t, x.dvSlice%8*(v.slices()-1), "a slice of several starts at a multiple of 8 columns")
+	if x.subgroup != 0 {
+		require.Zero(t, x.local%x.subgroup)
+		require.Zero(t, x.blockCols%x.n)
+		require.GreaterOrEqual(t, x.blockCols, x.m, "Q is staged in the space of a tile")
+		require.Equal(t, x.n, x.k)
+		return
+	}
+	y := x.local / x.threadsX
+	require.Zero(t, x.threadsX%4)
+	require.Zero(t, x.blockCols%x.threadsX)
+	require.Zero(t, x.blockRows%y)
+	require.Zero(t, x.chunkD%8)
+	require.Zero(t, x.chunkV%4)
+	require.Zero(t, x.blockCols%x.chunkV)
+}
+
+func TestTiersAreRefusedByName(t *testing.T) {
+	h200, lacking := h200Caps(), h200Caps()
+	lacking.CoopMat2.Reductions = false
+	noVote := h200Caps()
+	noVote.SubgroupOps = vk.SubgroupBasic
+	for _, c := range []struct {
+		name string
+		caps *vk.Caps
+		tier Tier
+		dt   DType
+		want string
+	}{
+		{"float32 on fragments", h200, TierCoopMat2, F32, "no float32 cooperative matrices"},
+		{"no reductions", lacking, TierCoopMat2, F16, "cooperativeMatrixReductions"},
+		{"reductions are not asked of coopmat", lacking, TierCoopMat, F16, ""},
+		{"no vote", noVote, TierCoopMat, F16, "subgroup vote"},
+		{"nothing at all", minimalCaps(), TierCoopMat, F16, "VK_KHR_cooperative_matrix"},
+		{"K is not N", coopmatCaps(16, 8, 16, 32, 48<<10), TierCoopMat, F16, "K = N"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, reason := pickFragment(c.caps, c.tier, c.dt)
+			if c.want == "" {
+				require.Empty(t, reason)
+			} else {
+				require.Contains(t, reason, c.want)
+			}
+		})
+	}
+}
+
+func TestWithoutADeviceOnlyTheCPUTierRuns(t *testing.T) {
+	for _, tier := range []Tier{TierScalar, TierCoopMat, TierCoopMat2, TierCUDA} {
+		_, err := New(nil, Config{HeadDim: 64, Tier: tier})
+		require.ErrorIs(t, err, ErrUnsupported)
+		require.ErrorIs(t, err, vk.ErrUnsupported)
+	}
+	op, err := New(nil, Config{HeadDim: 64})
+	require.NoError(t, err)
+	plan, err := op.Plan(Shape{B: 2, Hq: 8, Hkv: 2, Sq: 100, Sk: 50})
+	require.NoError(t, err)
+	require.Equal(t, TierCPU, plan.Tier)
+	require.Equal(t, uint64(2*2*8*128*100*50), plan.Flops)
+	var shape *ShapeError
+	_, err = op.Plan(Shape{B: 2, Hq: 8, Hkv: 3, Sq: 100, Sk: 50})
+	require.True(t, errors.As(err, &shape))
+}
+
+// The constants of a variant are constants of its module.
+func TestVariantsUseTheirModulesConstants(t *testing.T) {
+	for _, tier := range deviceTiers {
+		for _, access := range []Access{AccessAddresses, AccessDescriptors} {
+			v, _, reason := chooseVariant(h200Caps(), Config{HeadDim: 64}, tier,
+				request{shape: Shape{B: 1, Hq: 1, Sq: 64, Sk: 64}, access: access, align: [4]uint32{8, 8, 8, 8}})
+			require.Empty(t, reason)
+			m, err := shaders.Get(v.module)
+			require.NoError(t, err)
+			r, err := m.Reflect()
+			require.NoError(t, err)
+			ids := r.SpecIDs()
+			for id := range v.constants() {
+				require.Contains(t, ids, id, "%s has no constant %d", v.module, id)
+			}
+			require.Equal(t, int(pushBytes), r.PushConstantBytes())
+		}
+	}
+}
+
+func TestLargestAlignment(t *testing.T) {
+	require.Equal(t, uint32(8), largestAlignment(64, 0, 128))
+	require.Equal(t, uint32(4), largestAlignment(64, 12))
+	require.Equal(t, uint32(2), largestAlignment(64, 6))
+	require.Equal(t, uint32(1), largestAlignment(64, 31))
+}
