@@ -118,7 +118,9 @@ void softmax(uint firstCol, bool masked) {
         rowSum[i] *= factor;
         [[unroll]] for (uint n = 0; n < QUADS; n++) O[i][n] *= factor;
         [[unroll]] for (uint j = 0; j < COLS; j++) {
-            float weight = exp2(S[i][j] - top);
+            const float exponent = S[i][j] - top;
+            // At most 0, or NaN; exp2 need not keep a NaN, and SwiftShader's makes it infinity.
+            float weight = exponent <= 0.0 ? exp2(exponent) : exponent;
             if (masked && firstCol + x + j * THREADS_X >= visible[i]) weight = 0.0;
             rowSum[i] += weight;
             const uint col = x + j * THREADS_X;
@@ -197,7 +199,7 @@ void main() {
                 if (col < DV_SLICE) storeO4(o, rowOf(i), w.col0 + col, O[i][n] * inverse);
             }
             if (HAS_LSE != 0 && w.col0 == 0 && x == 0)
-                storeLSE(w.batch, w.head, row, empty ? -INFINITY : (rowMax[i] + log2(sum)) * LN2);
+                storeLSE(w.batch, w.head, row, empty ? -INFINITY : isnan(sum) ? sum : (rowMax[i] + log2(sum)) * LN2);
         }
     }
 }
