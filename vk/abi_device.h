@@ -109,7 +109,7 @@ typedef struct VkPhysicalDeviceLimits {
 	uint32_t graphics3[21];
 	VkBool32 timestampComputeAndGraphics;
 	float timestampPeriod;
-	uint32_t graphics4[11];
+	uint32_t graphics4[12];
 	VkDeviceSize copyAlignments[2];
 	VkDeviceSize nonCoherentAtomSize;
 } VkPhysicalDeviceLimits;

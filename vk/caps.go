@@ -4,22 +4,22 @@ import "fmt"
 
 // DeviceInfo describes a physical device.
 type DeviceInfo struct {
-	Index                 int // position in the loader's list
-	Name                  string
-	UUID                  [16]byte // the same device in CUDA has the same UUID
-	DriverUUID            [16]byte // sharing memory needs equal driver UUIDs
-	VendorID, DeviceID    uint32
-	Type                  DeviceType
-	APIVersion            uint32 // of the device; Version* of this package unpack it
-	DriverVersion         uint32 // encoded as the vendor likes
-	DriverName            string // e.g. "llvmpipe"; empty where the driver does not say
-	DriverInfo            string // e.g. "Mesa 26.2.0 (LLVM 21)"
-	Caps                  Caps
-	Unusable              string   // why Open would refuse it; empty when it would not
-	pipelineCacheUUID     [16]byte // key of the pipeline cache file
-	queueFamily           uint32
-	conformance           [4]byte
-	hasComputeQueueFamily bool
+	Index              int // position in the loader's list
+	Name               string
+	UUID               [16]byte // the same device in CUDA has the same UUID
+	DriverUUID         [16]byte // sharing memory needs equal driver UUIDs
+	VendorID, DeviceID uint32
+	Type               DeviceType
+	APIVersion         uint32 // of the device; Version formats it
+	DriverVersion      uint32 // encoded as the vendor likes
+	DriverName         string // e.g. "llvmpipe"; empty where the driver does not say
+	DriverInfo         string // e.g. "Mesa 26.2.0 (LLVM 21)"
+	Caps               Caps
+	Unusable           string   // why Open would refuse it; empty when it would not
+	pipelineCacheUUID  [16]byte // key of the pipeline cache file
+	queueFamily        uint32
+
+	effectiveAPI uint32 // the smaller of the device's and the instance's version
 }
 
 // Version formats a packed Vulkan version as "1.4.312".
@@ -53,6 +53,7 @@ type Caps struct {
 	Float16            bool // 16-bit float arithmetic
 	Storage16          bool // 16-bit types in storage buffers (and behind buffer addresses)
 	Storage8           bool
+	UniformStorage16   bool // 16-bit types in uniform buffers too
 	BFloat16           bool // bfloat16 type: conversions and storage, no arithmetic
 	BFloat16Dot        bool
 	BFloat16CoopMat    bool // bfloat16 cooperative matrices; CoopMatShapes says which

@@ -1,0 +1,132 @@
+package vk
+
+// #include "host.h"
+import "C"
+
+import "unsafe"
+
+// A descriptor pool holds this many sets and buffers; a batch takes more pools as
+// it needs them and keeps them for its next use.
+const (
+	poolSets    = 64
+	poolBuffers = 512
+)
+
+// queryCount is the number of timestamps in a query pool.
+const queryCount = 64
+
+// batch is a command buffer between two submissions and all that has to outlive
+// it. Batches of a stream are used again once they have finished.
+type batch struct {
+	id       uint64 // unique in the device while it is recorded or in flight
+	pool     uint64 // VkCommandPool; 0 for a caller's command buffer
+	commands C.VkCommandBuffer
+	value    uint64 // of the stream's timeline when it has finished
+	keep     []Resource
+
+	descriptors             []uint64 // VkDescriptorPools
+	current                 int      // the pool in use
+	setsLeft, bindingsLeft  uint32
+	handles, starts, ranges [C.VKA_MAX_BINDINGS]uint64 // scratch for one set
+
+	queries []uint64 // VkQueryPools
+	marks   int      // timestamps written
+	lost    bool     // never executed: only the place of its timestamps among the others
+
+	staged *stagingRing // ring whose space the batch reads or writes
+	mark   uint64       // and the position up to which it is free when this is done
+	back   *stagingRing // the same for downloads
+	bmark  uint64
+}
+
+// hold makes the batch a holder of r, once.
+func (b *batch) hold(r Resource) error {
+	if r.seen(b.id) {
+		return nil
+	}
+	if err := r.retain(); err != nil {
+		r.seen(0)
+		return err
+	}
+	b.keep = append(b.keep, r)
+	return nil
+}
+
+// drop releases what the batch holds; the work is finished or was never begun.
+func (b *batch) drop() {
+	for i, r := range b.keep {
+		b.keep[i] = nil
+		r.release()
+	}
+	b.keep = b.keep[:0]
+}
+
+// resetDescriptors makes the pools empty for the next recording.
+func (b *batch) resetDescriptors(d *Device) error {
+	for i := 0; i <= b.current && i < len(b.descriptors); i++ {
+		if err := d.check("vkResetDescriptorPool", C.vka_reset_descriptor_pool(d.c, C.uint64_t(b.descriptors[i]))); err != nil {
+			return err
+		}
+	}
+	b.current, b.setsLeft, b.bindingsLeft = 0, poolSets, poolBuffers
+	return nil
+}
+
+// descriptorSet writes a set of the scratch arrays' first n buffers.
+func (b *batch) descriptorSet(d *Device, layout uint64, n uint32) (set uint64, err error) {
+	if len(b.descriptors) > 0 && (b.setsLeft == 0 || b.bindingsLeft < n) {
+		b.current++
+		b.setsLeft, b.bindingsLeft = poolSets, poolBuffers
+	}
+	if b.current >= len(b.descriptors) {
+		var pool uint64
+		r := C.vka_create_descriptor_pool(d.c, poolSets, poolBuffers, u64(&pool))
+		if err := d.check("vkCreateDescriptorPool", r); err != nil {
+			return 0, err
+		}
+		b.descriptors = append(b.descriptors, pool)
+		b.setsLeft, b.bindingsLeft = poolSets, poolBuffers
+	}
+	r := C.vka_descriptor_set(d.c, C.uint64_t(b.descriptors[b.current]), C.uint64_t(layout), C.uint32_t(n),
+		u64(&b.handles[0]), u64(&b.starts[0]), u64(&b.ranges[0]), u64(&set))
+	if err := d.check("vkAllocateDescriptorSets", r); err != nil {
+		return 0, err
+	}
+	b.setsLeft--
+	b.bindingsLeft -= n
+	return set, nil
+}
+
+// destroy frees the Vulkan objects; the work is finished.
+func (b *batch) destroy(d *Device) {
+	b.drop()
+	for _, p := range b.descriptors {
+		C.vka_destroy_descriptor_pool(d.c, C.uint64_t(p))
+	}
+	for _, p := range b.queries {
+		C.vka_destroy_queries(d.c, C.uint64_t(p))
+	}
+	if b.pool != 0 {
+		C.vka_destroy_commands(d.c, C.uint64_t(b.pool))
+	}
+	b.descriptors, b.queries, b.pool = nil, nil, 0
+}
+
+// newBatch makes a batch with a command buffer of its own.
+func (d *Device) newBatch() (*batch, error) {
+	b := &batch{}
+	r := C.vka_create_commands(d.c, C.uint32_t(d.info.queueFamily), u64(&b.pool), &b.commands)
+	if err := d.check("vkCreateCommandPool", r); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// bytePointer is the address of a slice's first byte, nil for an empty one. Its C
+// type has no pointers in it, so cgo has nothing to check in what surrounds it.
+func bytePointer(b []byte) *C.uint8_t {
+	if len(b) == 0 {
+		return nil
+	}
+	return (*C.uint8_t)(unsafe.Pointer(&b[0]))
+}

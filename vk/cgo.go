@@ -1,0 +1,48 @@
+package vk
+
+/*
+#cgo CFLAGS: -O2 -Wall
+#cgo LDFLAGS: -ldl -lpthread
+#include "host.h"
+#include <stdlib.h>
+
+// The recording path: the arguments do not outlive the call, so a caller's push
+// constants may live on its stack.
+#cgo noescape vka_cmd_dispatch
+#cgo nocallback vka_cmd_dispatch
+#cgo noescape vka_descriptor_set
+#cgo nocallback vka_descriptor_set
+#cgo noescape vka_timeline_value
+#cgo nocallback vka_timeline_value
+*/
+import "C"
+
+import (
+	"unsafe"
+
+	vulkan "github.com/goki/vulkan"
+)
+
+// u64 and u32 view Go numbers as C's, for results by pointer.
+func u64(p *uint64) *C.uint64_t { return (*C.uint64_t)(unsafe.Pointer(p)) }
+func u32(p *uint32) *C.uint32_t { return (*C.uint32_t)(unsafe.Pointer(p)) }
+
+func goResult(r C.VkResult) vulkan.Result { return vulkan.Result(r) }
+
+// text reads a C character array.
+func text(a []C.char) string {
+	b := unsafe.Slice((*byte)(unsafe.Pointer(&a[0])), len(a))
+	for i, c := range b {
+		if c == 0 {
+			return string(b[:i])
+		}
+	}
+	return string(b)
+}
+
+func uuid(a [16]C.uint8_t) (u [16]byte) {
+	for i, c := range a {
+		u[i] = byte(c)
+	}
+	return u
+}

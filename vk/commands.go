@@ -1,0 +1,332 @@
+package vk
+
+// #include "host.h"
+// #include <stdlib.h>
+import "C"
+
+import (
+	"unsafe"
+
+	vulkan "github.com/goki/vulkan"
+)
+
+// BufferRange is a part of a buffer, in bytes. Size 0 means to the end.
+type BufferRange struct {
+	Buffer *Buffer
+	Offset uint64
+	Size   uint64
+}
+
+// Commands records work, into a stream's current batch or into a command buffer
+// of the caller's. It has one owner at a time. What is recorded runs without
+// order until a Barrier separates it.
+type Commands struct {
+	d        *Device
+	s        *Stream // nil: the caller's command buffer
+	b        *batch  // nil: nothing recorded since the last submission
+	released bool    // of the caller's command buffer
+}
+
+// WrapCommands records into the caller's command buffer, which is in recording
+// state and of the device's queue family. Descriptor sets made for it, and what it
+// holds, live until Release; call that once the command buffer has executed or
+// will not.
+func (d *Device) WrapCommands(cb vulkan.CommandBuffer) (*Commands, error) {
+	const op = "WrapCommands"
+	if err := d.enter(op); err != nil {
+		return nil, err
+	}
+	defer d.leave()
+	if cb == nil {
+		return nil, invalid(op, "no command buffer")
+	}
+	c := &Commands{d: d, b: &batch{id: d.batches.Add(1), commands: C.VkCommandBuffer(unsafe.Pointer(cb))}}
+	d.mu.Lock()
+	d.wrapped[c] = struct{}{}
+	d.mu.Unlock()
+	return c, nil
+}
+
+// Release frees what a wrapped command buffer needed. It is an error on a stream.
+func (c *Commands) Release() error {
+	if c.s != nil {
+		return invalid("Release", "the commands are a stream's; Close that")
+	}
+	c.d.life.RLock()
+	defer c.d.life.RUnlock()
+	if c.d.closed || c.released {
+		return nil
+	}
+	c.d.mu.Lock()
+	delete(c.d.wrapped, c)
+	c.d.mu.Unlock()
+	c.destroy()
+	return nil
+}
+
+func (c *Commands) destroy() {
+	if !c.released {
+		c.released = true
+		c.b.destroy(c.d)
+	}
+}
+
+// Device is what the commands are recorded for.
+func (c *Commands) Device() *Device { return c.d }
+
+// record is the batch to record into. The device is entered.
+func (c *Commands) record(op string) (*batch, error) {
+	if c.s == nil {
+		if c.released {
+			return nil, closed(op)
+		}
+		return c.b, nil
+	}
+	if c.b != nil {
+		return c.b, nil
+	}
+	return c.s.begin(op)
+}
+
+// Dispatch runs a pipeline over groups workgroups. buffers are its bindings 0 to
+// n-1, push its push constants, whole. Group counts, ranges, alignments and the
+// sizes of both lists are checked; addresses inside push are not, and their
+// buffers need Keep. A count of 0 records nothing. Without buffers nothing is
+// allocated. The batch holds the pipeline and the buffers until it has finished.
+func (c *Commands) Dispatch(p *Pipeline, buffers []BufferRange, push []byte, groups [3]uint32) error {
+	const op = "Dispatch"
+	d := c.d
+	if err := d.enter(op); err != nil {
+		return err
+	}
+	defer d.leave()
+	b, err := c.record(op)
+	if err != nil {
+		return err
+	}
+	if err := d.checkDispatch(op, p, buffers, push, groups); err != nil {
+		return err
+	}
+	if groups[0] == 0 || groups[1] == 0 || groups[2] == 0 {
+		return nil
+	}
+	if p.closed.Load() {
+		return closed(op + ": pipeline")
+	}
+	if err := b.hold(p.compiled); err != nil {
+		return err
+	}
+	set := uint64(0)
+	if len(buffers) > 0 {
+		for i := range buffers {
+			if err := b.hold(buffers[i].Buffer); err != nil {
+				return err
+			}
+			at, size, _ := buffers[i].resolve()
+			b.handles[i] = buffers[i].Buffer.handle
+			b.starts[i] = buffers[i].Buffer.offset + at
+			// Up to a whole word, as far as the buffer goes: see padding.
+			b.ranges[i] = min(alignUp(size, 4), buffers[i].Buffer.capacity-at)
+		}
+		if set, err = b.descriptorSet(d, p.sets, uint32(len(buffers))); err != nil {
+			return err
+		}
+	}
+	C.vka_cmd_dispatch(d.c, b.commands, C.uint64_t(p.handle), C.uint64_t(p.layout), C.uint64_t(set),
+		bytePointer(push), C.uint32_t(len(push)), C.uint32_t(groups[0]), C.uint32_t(groups[1]), C.uint32_t(groups[2]))
+	return nil
+}
+
+func (d *Device) checkDispatch(op string, p *Pipeline, buffers []BufferRange, push []byte, groups [3]uint32) error {
+	l := &d.info.Caps.Limits
+	if p == nil || p.d != d {
+		return invalid(op, "no pipeline of this device")
+	}
+	for i, n := range groups {
+		if n > l.MaxWorkGroupCount[i] {
+			return invalid(op, "%s: %v groups, the device allows %v", p.name, groups, l.MaxWorkGroupCount)
+		}
+	}
+	if uint32(len(push)) != p.push {
+		return invalid(op, "%s: %d bytes of push constants for %d", p.name, len(push), p.push)
+	}
+	if uint32(len(buffers)) != p.nbindings {
+		return invalid(op, "%s: %d buffers for %d bindings", p.name, len(buffers), p.nbindings)
+	}
+	for i := range buffers {
+		at, size, err := d.checkRange(op, buffers[i])
+		if err != nil {
+			return err
+		}
+		if (buffers[i].Buffer.offset+at)%l.MinStorageBufferOffsetAlignment != 0 {
+			return invalid(op, "%s: binding %d at offset %d, not a multiple of %d", p.name, i, at, l.MinStorageBufferOffsetAlignment)
+		}
+		if size > l.MaxStorageBufferRange {
+			return invalid(op, "%s: binding %d of %d bytes, the device allows %d", p.name, i, size, l.MaxStorageBufferRange)
+		}
+	}
+	return nil
+}
+
+// resolve gives a range's extent, and false where it does not lie in its buffer.
+func (r *BufferRange) resolve() (offset, size uint64, ok bool) {
+	n := r.Buffer.size
+	if r.Offset >= n {
+		return 0, 0, false
+	}
+	if r.Size == 0 {
+		return r.Offset, n - r.Offset, true
+	}
+	return r.Offset, r.Size, r.Size <= n-r.Offset
+}
+
+func (d *Device) checkRange(op string, r BufferRange) (offset, size uint64, err error) {
+	if r.Buffer == nil || r.Buffer.d != d {
+		return 0, 0, invalid(op, "no buffer of this device")
+	}
+	if r.Buffer.closed.Load() {
+		return 0, 0, closed(op + ": buffer")
+	}
+	offset, size, ok := r.resolve()
+	if !ok {
+		return 0, 0, invalid(op, "bytes %d to %d of a buffer of %d", r.Offset, r.Offset+r.Size, r.Buffer.size)
+	}
+	return offset, size, nil
+}
+
+// Barrier makes the effects of all shader and transfer work recorded so far
+// visible to what follows, and orders the two.
+func (c *Commands) Barrier() error {
+	if err := c.d.enter("Barrier"); err != nil {
+		return err
+	}
+	defer c.d.leave()
+	b, err := c.record("Barrier")
+	if err != nil {
+		return err
+	}
+	C.vka_cmd_barrier(c.d.c, b.commands)
+	return nil
+}
+
+// Copy copies src to dst: as many bytes as src has. Within one buffer the two
+// must not overlap.
+func (c *Commands) Copy(dst, src BufferRange) error {
+	const op = "Copy"
+	if err := c.d.enter(op); err != nil {
+		return err
+	}
+	defer c.d.leave()
+	b, err := c.record(op)
+	if err != nil {
+		return err
+	}
+	from, n, err := c.d.checkRange(op, src)
+	if err != nil {
+		return err
+	}
+	to, room, err := c.d.checkRange(op, dst)
+	if err != nil {
+		return err
+	}
+	if room < n || dst.Size != 0 && room != n {
+		return invalid(op, "%d bytes to %d", n, room)
+	}
+	return c.copy(b, dst.Buffer, to, src.Buffer, from, n)
+}
+
+func (c *Commands) copy(b *batch, dst *Buffer, to uint64, src *Buffer, from, n uint64) error {
+	x, y := src.offset+from, dst.offset+to
+	if src.handle == dst.handle && x < y+n && y < x+n {
+		return invalid("Copy", "source and destination overlap")
+	}
+	if err := b.hold(src); err != nil {
+		return err
+	}
+	if err := b.hold(dst); err != nil {
+		return err
+	}
+	C.vka_cmd_copy(c.d.c, b.commands, C.uint64_t(src.handle), C.uint64_t(x), C.uint64_t(dst.handle), C.uint64_t(y), C.uint64_t(n))
+	return nil
+}
+
+// Fill sets a range to a repeated 32-bit word. Offset and size are multiples of 4;
+// a size of 0 fills to the end of the buffer, the last word included.
+func (c *Commands) Fill(dst BufferRange, word uint32) error {
+	const op = "Fill"
+	if err := c.d.enter(op); err != nil {
+		return err
+	}
+	defer c.d.leave()
+	b, err := c.record(op)
+	if err != nil {
+		return err
+	}
+	at, n, err := c.d.checkRange(op, dst)
+	if err != nil {
+		return err
+	}
+	if dst.Size == 0 {
+		n = min(alignUp(n, 4), dst.Buffer.capacity-at)
+	}
+	if at%4 != 0 || n%4 != 0 || dst.Buffer.offset%4 != 0 {
+		return invalid(op, "%d bytes at %d: multiples of 4 are needed", n, at)
+	}
+	if err := b.hold(dst.Buffer); err != nil {
+		return err
+	}
+	C.vka_cmd_fill(c.d.c, b.commands, C.uint64_t(dst.Buffer.handle), C.uint64_t(dst.Buffer.offset+at), C.uint64_t(n), C.uint32_t(word))
+	return nil
+}
+
+// Keep holds resources until what is recorded has finished: buffers that a kernel
+// reaches through addresses, above all.
+func (c *Commands) Keep(list ...Resource) error {
+	const op = "Keep"
+	if err := c.d.enter(op); err != nil {
+		return err
+	}
+	defer c.d.leave()
+	b, err := c.record(op)
+	if err != nil {
+		return err
+	}
+	for _, r := range list {
+		if err := b.hold(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var noLabel = func() {}
+
+// Label names what is recorded until end is called, for tools; without Debug it
+// does nothing. A label ends with its batch at the latest.
+func (c *Commands) Label(name string) (end func()) {
+	if !c.d.debug || c.d.enter("Label") != nil {
+		return noLabel
+	}
+	defer c.d.leave()
+	b, err := c.record("Label")
+	if err != nil {
+		return noLabel
+	}
+	s := C.CString(name)
+	defer C.free(unsafe.Pointer(s))
+	C.vka_cmd_label(c.d.c, b.commands, s)
+	id := b.id
+	return func() {
+		if c.d.enter("Label") != nil {
+			return
+		}
+		defer c.d.leave()
+		if !c.released && c.b != nil && c.b.id == id {
+			C.vka_cmd_label_end(c.d.c, c.b.commands)
+			id = 0
+		}
+	}
+}
+
+// barrier records a barrier; the device is entered.
+func (c *Commands) barrier(b *batch) { C.vka_cmd_barrier(c.d.c, b.commands) }

@@ -1,0 +1,268 @@
+#include "feature_table.h"
+#include "host.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static vka_fn device_proc(vka_instance *in, VkDevice d, const char *name, const char *alias)
+{
+	vka_fn f = in->GetDeviceProcAddr(d, name);
+	if (!f && alias)
+		f = in->GetDeviceProcAddr(d, alias);
+	return f;
+}
+
+static VkResult load(vka_device *d)
+{
+	vka_instance *in = d->instance;
+#define PUT(name, alias) (d->name = (__typeof__(d->name))device_proc(in, d->handle, "vk" #name, alias))
+#define NEED(name) \
+	if (!PUT(name, NULL)) \
+		return VK_ERROR_INITIALIZATION_FAILED
+#define NEED_KHR(name) \
+	if (!PUT(name, "vk" #name "KHR")) \
+		return VK_ERROR_INITIALIZATION_FAILED
+#define IF(feature) if (d->features & VKA_BIT(feature))
+	NEED(DestroyDevice);
+	NEED(GetDeviceQueue);
+	NEED(DeviceWaitIdle);
+	NEED(QueueSubmit);
+	NEED(AllocateMemory);
+	NEED(FreeMemory);
+	NEED(MapMemory);
+	NEED(CreateBuffer);
+	NEED(DestroyBuffer);
+	NEED(GetBufferMemoryRequirements);
+	NEED(BindBufferMemory);
+	NEED(CreateSemaphore);
+	NEED(DestroySemaphore);
+	NEED_KHR(GetSemaphoreCounterValue);
+	NEED_KHR(WaitSemaphores);
+	NEED_KHR(SignalSemaphore);
+	NEED(CreateShaderModule);
+	NEED(DestroyShaderModule);
+	NEED(CreatePipelineCache);
+	NEED(DestroyPipelineCache);
+	NEED(GetPipelineCacheData);
+	NEED(CreatePipelineLayout);
+	NEED(DestroyPipelineLayout);
+	NEED(CreateComputePipelines);
+	NEED(DestroyPipeline);
+	NEED(CreateDescriptorSetLayout);
+	NEED(DestroyDescriptorSetLayout);
+	NEED(CreateDescriptorPool);
+	NEED(DestroyDescriptorPool);
+	NEED(ResetDescriptorPool);
+	NEED(AllocateDescriptorSets);
+	NEED(UpdateDescriptorSets);
+	NEED(CreateCommandPool);
+	NEED(DestroyCommandPool);
+	NEED(ResetCommandPool);
+	NEED(AllocateCommandBuffers);
+	NEED(BeginCommandBuffer);
+	NEED(EndCommandBuffer);
+	NEED(CreateQueryPool);
+	NEED(DestroyQueryPool);
+	NEED(GetQueryPoolResults);
+	NEED(CmdBindPipeline);
+	NEED(CmdBindDescriptorSets);
+	NEED(CmdPushConstants);
+	NEED(CmdDispatch);
+	NEED(CmdPipelineBarrier);
+	NEED(CmdCopyBuffer);
+	NEED(CmdFillBuffer);
+	NEED(CmdResetQueryPool);
+	NEED(CmdWriteTimestamp);
+	IF(VKA_BUFFER_DEVICE_ADDRESS)
+	NEED_KHR(GetBufferDeviceAddress);
+	IF(VKA_EXTERNAL_MEMORY_FD)
+	NEED(GetMemoryFdKHR);
+	IF(VKA_EXTERNAL_SEMAPHORE_FD) {
+		NEED(GetSemaphoreFdKHR);
+		NEED(ImportSemaphoreFdKHR);
+	}
+	IF(VKA_PIPELINE_EXECUTABLE) {
+		NEED(GetPipelineExecutablePropertiesKHR);
+		NEED(GetPipelineExecutableStatisticsKHR);
+	}
+	IF(VKA_CALIBRATED_TIMESTAMPS)
+	if (!PUT(GetCalibratedTimestamps, "vkGetCalibratedTimestampsKHR") && !PUT(GetCalibratedTimestamps, "vkGetCalibratedTimestampsEXT"))
+		return VK_ERROR_INITIALIZATION_FAILED;
+	IF(VKA_DEBUG_UTILS) {
+		NEED(SetDebugUtilsObjectNameEXT);
+		NEED(CmdBeginDebugUtilsLabelEXT);
+		NEED(CmdEndDebugUtilsLabelEXT);
+	}
+	return VK_SUCCESS;
+#undef IF
+#undef NEED_KHR
+#undef NEED
+#undef PUT
+}
+
+VkResult vka_wrap_device(vka_instance *in, VkPhysicalDevice pd, VkDevice handle, VkQueue queue, uint64_t features, vka_device **out)
+{
+	vka_device *d = calloc(1, sizeof *d);
+	if (!d)
+		return VK_ERROR_OUT_OF_HOST_MEMORY;
+	d->handle = handle;
+	d->physical = pd;
+	d->queue = queue;
+	d->instance = in;
+	d->features = features;
+	VkResult r = load(d);
+	if (r != VK_SUCCESS) {
+		free(d);
+		return r;
+	}
+	*out = d;
+	return VK_SUCCESS;
+}
+
+/* Names of extensions to enable, without repetition. */
+enum { MAX_ENABLED = 96 };
+typedef struct names {
+	const char *list[MAX_ENABLED];
+	uint32_t count;
+} names;
+
+static void add(names *n, const char *name)
+{
+	for (uint32_t i = 0; i < n->count; i++)
+		if (!strcmp(n->list[i], name))
+			return;
+	if (n->count < MAX_ENABLED)
+		n->list[n->count++] = name;
+}
+
+static VkResult get_extensions(vka_instance *in, VkPhysicalDevice pd, vka_extensions *e)
+{
+	VkResult r = in->EnumerateDeviceExtensionProperties(pd, NULL, &e->count, NULL);
+	if (r != VK_SUCCESS || !e->count)
+		return r;
+	e->list = calloc(e->count, sizeof *e->list);
+	if (!e->list)
+		return VK_ERROR_OUT_OF_HOST_MEMORY;
+	return in->EnumerateDeviceExtensionProperties(pd, NULL, &e->count, e->list);
+}
+
+VkResult vka_create_device(vka_instance *in, VkPhysicalDevice pd, const vka_probe *p, uint64_t features, const char *extra, vka_device **out)
+{
+	vka_extensions e = {0, NULL};
+	VkResult r = get_extensions(in, pd, &e);
+	if (r < 0) {
+		free(e.list);
+		return r;
+	}
+	names enabled = {.count = 0};
+	VkPhysicalDeviceFeatures2 core = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
+	core.features.robustBufferAccess = !!(features & VKA_BIT(VKA_ROBUST_BUFFER_ACCESS));
+	core.features.shaderInt64 = !!(features & VKA_BIT(VKA_INT64));
+	core.features.shaderInt16 = !!(features & VKA_BIT(VKA_INT16));
+	vka_feature_struct rows[VKA_FEATURE_ROWS];
+	memset(rows, 0, sizeof rows);
+	for (uint32_t i = 0; i < vka_feature_row_count; i++) {
+		const vka_feature_row *row = &vka_feature_rows[i];
+		int wanted = 0;
+		for (int j = 0; j < VKA_MAX_FLAGS && row->bits[j] != -2; j++)
+			if (row->bits[j] >= 0 && (features & VKA_BIT(row->bits[j])))
+				wanted = rows[i].flags[j] = 1;
+		const char *extension = wanted ? vka_row_extension(row, p->effective_api, &e) : NULL;
+		if (!extension)
+			continue;
+		if (*extension)
+			add(&enabled, extension);
+		rows[i].sType = row->type;
+		rows[i].pNext = core.pNext;
+		core.pNext = &rows[i];
+	}
+	if (features & VKA_BIT(VKA_EXTERNAL_MEMORY_FD))
+		add(&enabled, "VK_KHR_external_memory_fd");
+	if (features & VKA_BIT(VKA_EXTERNAL_SEMAPHORE_FD))
+		add(&enabled, "VK_KHR_external_semaphore_fd");
+	if (features & VKA_BIT(VKA_MEMORY_BUDGET))
+		add(&enabled, "VK_EXT_memory_budget");
+	if (features & VKA_BIT(VKA_CALIBRATED_TIMESTAMPS))
+		add(&enabled, vka_has_extension(&e, "VK_KHR_calibrated_timestamps") ? "VK_KHR_calibrated_timestamps" : "VK_EXT_calibrated_timestamps");
+	if (vka_has_extension(&e, "VK_KHR_portability_subset"))
+		add(&enabled, "VK_KHR_portability_subset"); /* required where it is listed */
+	for (; extra && *extra; extra += strlen(extra) + 1) {
+		if (!vka_has_extension(&e, extra)) {
+			free(e.list);
+			return VK_ERROR_EXTENSION_NOT_PRESENT;
+		}
+		add(&enabled, extra);
+	}
+
+	float priority = 1;
+	VkDeviceQueueCreateInfo queue = {
+		.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+		.queueFamilyIndex = p->queue_family,
+		.queueCount = 1,
+		.pQueuePriorities = &priority,
+	};
+	VkDeviceCreateInfo info = {
+		.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
+		.pNext = &core,
+		.queueCreateInfoCount = 1,
+		.pQueueCreateInfos = &queue,
+		.enabledExtensionCount = enabled.count,
+		.ppEnabledExtensionNames = enabled.list,
+	};
+	VkDevice handle = NULL;
+	r = in->CreateDevice(pd, &info, NULL, &handle);
+	free(e.list);
+	if (r != VK_SUCCESS)
+		return r;
+	vka_device *d = NULL;
+	r = vka_wrap_device(in, pd, handle, NULL, features, &d);
+	if (r != VK_SUCCESS) {
+		void (*destroy)(VkDevice, const void *) = (void (*)(VkDevice, const void *))in->GetDeviceProcAddr(handle, "vkDestroyDevice");
+		if (destroy)
+			destroy(handle, NULL);
+		return r;
+	}
+	d->owned = 1;
+	d->GetDeviceQueue(handle, p->queue_family, 0, &d->queue);
+	*out = d;
+	return VK_SUCCESS;
+}
+
+void vka_destroy_device(vka_device *d)
+{
+	if (!d)
+		return;
+	if (d->owned)
+		d->DestroyDevice(d->handle, NULL);
+	free(d);
+}
+
+VkResult vka_wait_idle(vka_device *d)
+{
+	return d->DeviceWaitIdle(d->handle);
+}
+
+void vka_set_name(vka_device *d, uint32_t type, uint64_t handle, const char *name)
+{
+	VkDebugUtilsObjectNameInfoEXT info = {
+		.sType = VK_STRUCTURE_TYPE_DEBUG_UTILS_OBJECT_NAME_INFO_EXT,
+		.objectType = type,
+		.objectHandle = handle,
+		.pObjectName = name,
+	};
+	if (d->SetDebugUtilsObjectNameEXT)
+		d->SetDebugUtilsObjectNameEXT(d->handle, &info);
+}
+
+VkResult vka_calibrate(vka_device *d, uint64_t *device_ticks, uint64_t *host_ns, uint64_t *deviation_ns)
+{
+	VkCalibratedTimestampInfoKHR infos[2] = {
+		{.sType = VK_STRUCTURE_TYPE_CALIBRATED_TIMESTAMP_INFO_KHR, .timeDomain = VK_TIME_DOMAIN_DEVICE_KHR},
+		{.sType = VK_STRUCTURE_TYPE_CALIBRATED_TIMESTAMP_INFO_KHR, .timeDomain = VK_TIME_DOMAIN_CLOCK_MONOTONIC_KHR},
+	};
+	uint64_t stamps[2] = {0, 0};
+	VkResult r = d->GetCalibratedTimestamps(d->handle, 2, infos, stamps, deviation_ns);
+	*device_ticks = stamps[0];
+	*host_ns = stamps[1];
+	return r;
+}

@@ -1,0 +1,68 @@
+package vk
+
+// #include "host.h"
+import "C"
+
+import (
+	"unsafe"
+
+	vulkan "github.com/goki/vulkan"
+)
+
+// instanceVersions are tried from the newest. A 1.1 driver has to accept all of
+// them, but some refuse what they do not know.
+var instanceVersions = []uint32{1<<22 | 4<<12, 1<<22 | 3<<12, 1<<22 | 2<<12, 1<<22 | 1<<12}
+
+func newInstance(flags C.uint32_t, log *messageLog) (*C.vka_instance, unsafe.Pointer, error) {
+	get, err := GetInstanceProcAddr()
+	if err != nil {
+		return nil, nil, err
+	}
+	have := uint32(C.vka_loader_version(get))
+	if have < 1<<22|1<<12 {
+		return nil, nil, unsupported("vkCreateInstance", "the Vulkan loader knows 1.0 only; 1.1 is the least")
+	}
+	var messages *C.vka_messages
+	if log != nil {
+		messages = log.c
+	}
+	var in *C.vka_instance
+	r := C.VkResult(C.VK_ERROR_INCOMPATIBLE_DRIVER)
+	for _, v := range instanceVersions {
+		if v>>12 > have>>12 {
+			continue
+		}
+		r = C.vka_create_instance(get, C.uint32_t(v), flags, messages, &in)
+		if r != C.VK_ERROR_INCOMPATIBLE_DRIVER {
+			break
+		}
+	}
+	switch {
+	case r == C.VK_SUCCESS:
+		return in, get, nil
+	case goResult(r) == vulkan.ErrorIncompatibleDriver:
+		return nil, nil, &Error{Op: "vkCreateInstance", Result: goResult(r), Detail: "no usable driver", Err: ErrNoDevice}
+	case goResult(r) == vulkan.ErrorLayerNotPresent:
+		return nil, nil, &Error{Op: "vkCreateInstance", Result: goResult(r),
+			Detail: "validation was asked for and VK_LAYER_KHRONOS_validation is not installed"}
+	}
+	return nil, nil, &Error{Op: "vkCreateInstance", Result: goResult(r)}
+}
+
+// physicalDevices lists the handles in the loader's order.
+func physicalDevices(in *C.vka_instance) ([]C.VkPhysicalDevice, error) {
+	var n C.uint32_t
+	r := C.vka_physical_devices(in, &n, nil)
+	if r < 0 {
+		return nil, &Error{Op: "vkEnumeratePhysicalDevices", Result: goResult(r)}
+	}
+	if n == 0 {
+		return nil, nil
+	}
+	list := make([]C.VkPhysicalDevice, n)
+	r = C.vka_physical_devices(in, &n, &list[0])
+	if r < 0 {
+		return nil, &Error{Op: "vkEnumeratePhysicalDevices", Result: goResult(r)}
+	}
+	return list[:n], nil
+}

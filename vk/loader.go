@@ -1,0 +1,64 @@
+package vk
+
+// #include "host.h"
+// #include <stdlib.h>
+import "C"
+
+import (
+	"os"
+	"sync"
+	"unsafe"
+
+	vulkan "github.com/goki/vulkan"
+)
+
+// DefaultLibrary is the file name of the Vulkan loader; the environment variable
+// VKATTN_LIBVULKAN names another.
+const DefaultLibrary = "libvulkan.so.1"
+
+var loader struct {
+	sync.Mutex
+	get  unsafe.Pointer // vkGetInstanceProcAddr, once it is found
+	goki bool
+}
+
+// GetInstanceProcAddr opens the Vulkan loader if need be and returns its
+// vkGetInstanceProcAddr, a C function pointer that stays valid. Without a loader
+// the error matches ErrNoDevice.
+func GetInstanceProcAddr() (unsafe.Pointer, error) {
+	loader.Lock()
+	defer loader.Unlock()
+	if loader.get != nil {
+		return loader.get, nil
+	}
+	path := os.Getenv("VKATTN_LIBVULKAN")
+	if path == "" {
+		path = DefaultLibrary
+	}
+	name := C.CString(path)
+	defer C.free(unsafe.Pointer(name))
+	var why *C.char
+	get := C.vka_open_loader(name, &why)
+	if why != nil {
+		defer C.free(unsafe.Pointer(why))
+		return nil, refuse("open the Vulkan loader", ErrNoDevice, "%s: %s", path, C.GoString(why))
+	}
+	loader.get = get
+	return get, nil
+}
+
+// hookGoki gives goki/vulkan the loader in use here (it would look for
+// libvulkan.so, a file of development packages) and the new instance, so that a
+// program may go on with its functions.
+func hookGoki(get unsafe.Pointer, instance vulkan.Instance) error {
+	loader.Lock()
+	defer loader.Unlock()
+	if !loader.goki {
+		vulkan.SetGetInstanceProcAddr(get)
+		if err := vulkan.Init(); err != nil {
+			return err
+		}
+		loader.goki = true
+	}
+	return vulkan.InitInstance(instance)
+}

@@ -1,0 +1,103 @@
+#include "host.h"
+
+VkResult vka_create_buffer(vka_device *d, uint64_t size, uint32_t flags, uint64_t *buffer, uint64_t *need, uint64_t *alignment, uint32_t *types)
+{
+	VkExternalMemoryBufferCreateInfo external = {
+		.sType = VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO,
+		.handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT,
+	};
+	VkBufferCreateInfo info = {
+		.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
+		.pNext = flags & VKA_BUFFER_EXTERNAL ? &external : NULL,
+		.size = size,
+		.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT,
+	};
+	if (d->features & VKA_BIT(VKA_BUFFER_DEVICE_ADDRESS))
+		info.usage |= VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT;
+	VkResult r = d->CreateBuffer(d->handle, &info, NULL, buffer);
+	if (r != VK_SUCCESS)
+		return r;
+	VkMemoryRequirements m;
+	d->GetBufferMemoryRequirements(d->handle, *buffer, &m);
+	*need = m.size;
+	*alignment = m.alignment;
+	*types = m.memoryTypeBits;
+	return r;
+}
+
+void vka_destroy_buffer(vka_device *d, uint64_t buffer)
+{
+	d->DestroyBuffer(d->handle, buffer, NULL);
+}
+
+VkResult vka_allocate(vka_device *d, uint64_t size, uint32_t type, uint32_t flags, uint64_t dedicated, int fd, uint64_t *memory, void **mapped)
+{
+	VkMemoryAllocateFlagsInfo address = {
+		.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
+		.flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT,
+	};
+	VkMemoryDedicatedAllocateInfo only = {.sType = VK_STRUCTURE_TYPE_MEMORY_DEDICATED_ALLOCATE_INFO, .buffer = dedicated};
+	VkExportMemoryAllocateInfo export = {
+		.sType = VK_STRUCTURE_TYPE_EXPORT_MEMORY_ALLOCATE_INFO,
+		.handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT,
+	};
+	VkImportMemoryFdInfoKHR import = {
+		.sType = VK_STRUCTURE_TYPE_IMPORT_MEMORY_FD_INFO_KHR,
+		.handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT,
+		.fd = fd,
+	};
+	VkMemoryAllocateInfo info = {
+		.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
+		.allocationSize = size,
+		.memoryTypeIndex = type,
+	};
+	if (d->features & VKA_BIT(VKA_BUFFER_DEVICE_ADDRESS)) {
+		address.pNext = info.pNext;
+		info.pNext = &address;
+	}
+	if (dedicated) {
+		only.pNext = info.pNext;
+		info.pNext = &only;
+	}
+	if (flags & VKA_MEMORY_EXPORT) {
+		export.pNext = info.pNext;
+		info.pNext = &export;
+	}
+	if (fd >= 0) {
+		import.pNext = info.pNext;
+		info.pNext = &import;
+	}
+	VkResult r = d->AllocateMemory(d->handle, &info, NULL, memory);
+	if (r != VK_SUCCESS || !(flags & VKA_MEMORY_MAP))
+		return r;
+	r = d->MapMemory(d->handle, *memory, 0, ~(VkDeviceSize)0, 0, mapped);
+	if (r != VK_SUCCESS)
+		d->FreeMemory(d->handle, *memory, NULL);
+	return r;
+}
+
+void vka_free(vka_device *d, uint64_t memory)
+{
+	d->FreeMemory(d->handle, memory, NULL); /* unmaps it too */
+}
+
+VkResult vka_bind_buffer(vka_device *d, uint64_t buffer, uint64_t memory, uint64_t offset, uint64_t *address)
+{
+	*address = 0;
+	VkResult r = d->BindBufferMemory(d->handle, buffer, memory, offset);
+	if (r == VK_SUCCESS && (d->features & VKA_BIT(VKA_BUFFER_DEVICE_ADDRESS))) {
+		VkBufferDeviceAddressInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO, .buffer = buffer};
+		*address = d->GetBufferDeviceAddress(d->handle, &info);
+	}
+	return r;
+}
+
+VkResult vka_export_memory(vka_device *d, uint64_t memory, int *fd)
+{
+	VkMemoryGetFdInfoKHR info = {
+		.sType = VK_STRUCTURE_TYPE_MEMORY_GET_FD_INFO_KHR,
+		.memory = memory,
+		.handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT,
+	};
+	return d->GetMemoryFdKHR(d->handle, &info, fd);
+}

@@ -1,0 +1,313 @@
+package vk
+
+// #include "host.h"
+import "C"
+
+import (
+	"slices"
+	"sync"
+	"unsafe"
+)
+
+const (
+	// blockBytes is the size of a shared allocation. Requests from half of it on
+	// get an allocation of their own.
+	blockBytes = 64 << 20
+	// minAlignment of a buffer's start, so that its address suits the widest loads.
+	minAlignment = 256
+	// budgetFloor: smaller allocations are made without asking for the budget.
+	budgetFloor = 1 << 20
+)
+
+// MemoryKind says who works with a buffer.
+type MemoryKind uint8
+
+// Kinds of memory.
+const (
+	DeviceLocal MemoryKind = iota // the device; not mapped
+	Upload                        // written by the host, read by the device; mapped
+	Readback                      // written by the device, read by the host; mapped
+)
+
+func (k MemoryKind) String() string {
+	if names := [...]string{"device local", "upload", "readback"}; int(k) < len(names) {
+		return names[k]
+	}
+	return "unknown memory kind"
+}
+
+// MemoryStats is what a device's buffers occupy.
+type MemoryStats struct {
+	Buffers        int    // open, or closed and still in flight
+	UsedBytes      uint64 // by those buffers, wrapped ones not counted
+	AllocatedBytes uint64 // taken from Vulkan
+	Allocations    int    // live VkDeviceMemory objects
+}
+
+// block is one VkDeviceMemory.
+type block struct {
+	memory    uint64
+	size      uint64
+	typ       uint32
+	mapped    unsafe.Pointer // nil unless host visible
+	dedicated bool           // holds one buffer, goes with it
+	spans     spans
+}
+
+// place is a piece of a block.
+type place struct {
+	block        *block
+	offset, size uint64
+}
+
+// allocator hands out device memory. All buffers live in blocks of 64 MiB, one
+// list per memory type, or in a block of their own.
+type allocator struct {
+	d         *Device
+	typeFlags []uint32
+	typeHeap  []uint32
+
+	mu       sync.Mutex
+	blocks   [32][]*block
+	heapUsed [16]uint64
+	count    int
+	used     uint64
+	buffers  map[*Buffer]struct{}
+}
+
+func (a *allocator) init(d *Device, p *probe) {
+	a.d = d
+	a.buffers = map[*Buffer]struct{}{}
+	for i := range int(p.c.type_count) {
+		a.typeFlags = append(a.typeFlags, uint32(p.c.type_flags[i]))
+		a.typeHeap = append(a.typeHeap, uint32(p.c.type_heap[i]))
+	}
+}
+
+// Memory reports what the device's buffers occupy.
+func (d *Device) Memory() MemoryStats {
+	a := &d.mem
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := MemoryStats{Buffers: len(a.buffers), UsedBytes: a.used, Allocations: a.count}
+	for _, n := range a.heapUsed {
+		s.AllocatedBytes += n
+	}
+	return s
+}
+
+// candidates are the memory types for a kind, best first. Types with properties
+// beyond the four basic ones (protected, lazily allocated, uncached) are left out.
+func (a *allocator) candidates(kind MemoryKind, mask uint32) []uint32 {
+	const (
+		local    = C.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
+		visible  = C.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT
+		coherent = C.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
+		cached   = C.VK_MEMORY_PROPERTY_HOST_CACHED_BIT
+	)
+	score := func(t uint32) int {
+		f := a.typeFlags[t]
+		s := 0
+		cost := func(bad bool, c int) {
+			if bad {
+				s += c
+			}
+		}
+		switch kind {
+		case Upload:
+			cost(f&local != 0, 2) // the part of VRAM a host can see is small
+			cost(f&cached != 0, 1)
+		case Readback:
+			cost(f&cached == 0, 2)
+			cost(f&local != 0, 1)
+		default:
+			cost(f&local == 0, 2)
+			cost(f&visible != 0, 1)
+		}
+		return s
+	}
+	var list []uint32
+	anyLocal := false
+	for t, f := range a.typeFlags {
+		if mask>>t&1 == 0 || f&^(local|visible|coherent|cached) != 0 {
+			continue
+		}
+		if kind != DeviceLocal && f&(visible|coherent) != visible|coherent {
+			continue // Vulkan promises one type with both, so nothing needs flushing
+		}
+		anyLocal = anyLocal || f&local != 0
+		list = append(list, uint32(t))
+	}
+	// Slow memory is no substitute for a full fast one: that is out of memory.
+	if kind == DeviceLocal && anyLocal {
+		list = slices.DeleteFunc(list, func(t uint32) bool { return a.typeFlags[t]&local == 0 })
+	}
+	slices.SortStableFunc(list, func(x, y uint32) int { return score(x) - score(y) })
+	return list
+}
+
+// request is what a buffer needs.
+type request struct {
+	size, align uint64
+	mask        uint32
+	kind        MemoryKind
+	dedicated   uint64 // the buffer for a Vulkan dedicated allocation, or 0
+	export      bool
+	fd          int // -1: none
+}
+
+// alloc finds memory, after one try to free what finished work still holds.
+func (a *allocator) alloc(q request) (place, error) {
+	p, err := a.tryAlloc(q)
+	if err != nil && a.d.reclaim() {
+		p, err = a.tryAlloc(q)
+	}
+	return p, err
+}
+
+func (a *allocator) tryAlloc(q request) (place, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	types := a.candidates(q.kind, q.mask)
+	if len(types) == 0 {
+		return place{}, unsupported("allocate memory", "no %v memory type among %#x", q.kind, q.mask)
+	}
+	own := q.dedicated != 0 || q.export || q.fd >= 0 || q.size >= blockBytes/2
+	var first error
+	for _, t := range types {
+		p, err := a.fromType(t, q, own)
+		if err == nil {
+			a.used += p.size
+			return p, nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return place{}, first
+}
+
+func (a *allocator) fromType(t uint32, q request, own bool) (place, error) {
+	if own {
+		b, err := a.newBlock(t, q.size, q)
+		if err != nil {
+			return place{}, err
+		}
+		b.dedicated = true
+		return place{b, 0, q.size}, nil
+	}
+	align := max(q.align, minAlignment)
+	for _, b := range a.blocks[t] {
+		if at, ok := b.spans.alloc(q.size, align); ok {
+			return place{b, at, q.size}, nil
+		}
+	}
+	heap := a.d.info.Caps.MemoryHeaps[a.typeHeap[t]].Bytes
+	size := uint64(blockBytes)
+	for size > heap/8 && size/2 >= q.size && size > 1<<20 {
+		size /= 2 // a small heap is not swallowed by one block
+	}
+	b, err := a.newBlock(t, size, request{fd: -1})
+	if err != nil {
+		if b, err = a.newBlock(t, q.size, request{fd: -1}); err != nil {
+			return place{}, err
+		}
+	}
+	b.spans = newSpans(b.size)
+	at, ok := b.spans.alloc(q.size, align)
+	if !ok {
+		a.freeBlock(b)
+		return place{}, outOfMemory("allocate memory", "%d bytes do not fit a block of %d", q.size, b.size)
+	}
+	a.blocks[t] = append(a.blocks[t], b)
+	return place{b, at, q.size}, nil
+}
+
+// newBlock calls Vulkan once the limits are known to allow it.
+func (a *allocator) newBlock(t uint32, size uint64, q request) (*block, error) {
+	const op = "vkAllocateMemory"
+	d, l := a.d, &a.d.info.Caps.Limits
+	heap := a.typeHeap[t]
+	total := d.info.Caps.MemoryHeaps[heap].Bytes
+	switch {
+	case l.MaxAllocationBytes > 0 && size > l.MaxAllocationBytes:
+		return nil, outOfMemory(op, "%d bytes: the device allows %d in one allocation", size, l.MaxAllocationBytes)
+	case l.MaxAllocations > 0 && a.count >= int(l.MaxAllocations):
+		return nil, outOfMemory(op, "the device allows %d allocations", l.MaxAllocations)
+	case size > total || (q.fd < 0 && a.heapUsed[heap] > total-size):
+		return nil, outOfMemory(op, "%d bytes: the heap has %d, %d in use here", size, total, a.heapUsed[heap])
+	}
+	if d.info.Caps.MemoryBudget && size >= budgetFloor && q.fd < 0 {
+		var budget, usage [16]uint64
+		C.vka_heap_budget(d.instance, d.c.physical, u64(&budget[0]), u64(&usage[0]))
+		if budget[heap] > 0 && (usage[heap] > budget[heap] || size > budget[heap]-usage[heap]) {
+			return nil, outOfMemory(op, "%d bytes: the budget is %d, %d in use", size, budget[heap], usage[heap])
+		}
+	}
+	b := &block{size: size, typ: t}
+	var flags C.uint32_t
+	if a.mappable(t) {
+		flags |= C.VKA_MEMORY_MAP
+	}
+	if q.export {
+		flags |= C.VKA_MEMORY_EXPORT
+	}
+	r := C.vka_allocate(d.c, C.uint64_t(size), C.uint32_t(t), flags, C.uint64_t(q.dedicated), C.int(q.fd), u64(&b.memory), &b.mapped)
+	if err := d.check(op, r); err != nil {
+		return nil, err
+	}
+	a.count++
+	a.heapUsed[heap] += size
+	return b, nil
+}
+
+// mappable: memory of such a type is mapped whole and at once, whatever it was
+// first allocated for, as a buffer of a mapped kind may follow in the same block.
+func (a *allocator) mappable(t uint32) bool {
+	const both = C.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | C.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
+	return a.typeFlags[t]&both == both
+}
+
+func (a *allocator) freeBlock(b *block) {
+	C.vka_free(a.d.c, C.uint64_t(b.memory))
+	a.count--
+	a.heapUsed[a.typeHeap[b.typ]] -= b.size
+}
+
+// free takes a place back. One empty block per type is kept for the next buffer.
+// The caller holds mu.
+func (a *allocator) free(p place) {
+	b := p.block
+	a.used -= p.size
+	if b.dedicated {
+		a.freeBlock(b)
+		return
+	}
+	b.spans.release(p.offset, p.size)
+	if b.spans.used > 0 {
+		return
+	}
+	list := a.blocks[b.typ]
+	for _, other := range list {
+		if other != b && other.spans.used == 0 {
+			a.blocks[b.typ] = slices.DeleteFunc(list, func(x *block) bool { return x == b })
+			a.freeBlock(b)
+			return
+		}
+	}
+}
+
+// destroy frees every buffer and block; the device is idle.
+func (a *allocator) destroy() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for b := range a.buffers {
+		a.destroyBuffer(b)
+	}
+	for t := range a.blocks {
+		for _, b := range a.blocks[t] {
+			a.freeBlock(b)
+		}
+		a.blocks[t] = nil
+	}
+}

@@ -1,0 +1,103 @@
+#include "host.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Messages arrive on whatever thread Vulkan was called from, driver threads
+ * included. They are queued here rather than handed to Go at once: a callback
+ * into Go from a foreign thread would need a Go thread set up under a layer's
+ * locks. */
+
+enum { MAX_QUEUED = 4096 }; /* later ones are dropped: the first ones matter */
+
+struct message {
+	struct message *next;
+	uint32_t severity;
+	int32_t number;
+	char *id, *text;
+};
+
+struct vka_messages {
+	pthread_mutex_t lock;
+	struct message *first, **last;
+	uint32_t unread;
+};
+
+vka_messages *vka_messages_new(void)
+{
+	vka_messages *q = calloc(1, sizeof *q);
+	if (!q)
+		return NULL;
+	pthread_mutex_init(&q->lock, NULL);
+	q->last = &q->first;
+	return q;
+}
+
+void vka_messages_free(vka_messages *q)
+{
+	if (!q)
+		return;
+	while (q->first) {
+		struct message *m = q->first;
+		q->first = m->next;
+		free(m->id);
+		free(m->text);
+		free(m);
+	}
+	pthread_mutex_destroy(&q->lock);
+	free(q);
+}
+
+uint32_t *vka_messages_unread(vka_messages *q)
+{
+	return &q->unread;
+}
+
+VkBool32 vka_on_message(uint32_t severity, VkFlags types, const VkDebugUtilsMessengerCallbackDataEXT *data, void *user)
+{
+	vka_messages *q = user;
+	(void)types;
+	struct message *m = calloc(1, sizeof *m);
+	if (!m)
+		return 0;
+	m->severity = severity;
+	m->number = data->messageIdNumber;
+	m->id = strdup(data->pMessageIdName ? data->pMessageIdName : "");
+	m->text = strdup(data->pMessage ? data->pMessage : "");
+	pthread_mutex_lock(&q->lock);
+	int keep = q->unread < MAX_QUEUED;
+	if (keep) {
+		*q->last = m;
+		q->last = &m->next;
+		__atomic_fetch_add(&q->unread, 1, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&q->lock);
+	if (!keep) {
+		free(m->id);
+		free(m->text);
+		free(m);
+	}
+	return 0; /* the call goes ahead */
+}
+
+int vka_messages_take(vka_messages *q, uint32_t *severity, int32_t *number, char **id, char **text)
+{
+	pthread_mutex_lock(&q->lock);
+	struct message *m = q->first;
+	if (m) {
+		q->first = m->next;
+		if (!q->first)
+			q->last = &q->first;
+		__atomic_fetch_sub(&q->unread, 1, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&q->lock);
+	if (!m)
+		return 0;
+	*severity = m->severity;
+	*number = m->number;
+	*id = m->id;
+	*text = m->text;
+	free(m);
+	return 1;
+}

@@ -1,0 +1,153 @@
+package vk
+
+// #include "host.h"
+// #include <stdlib.h>
+import "C"
+
+import (
+	"unsafe"
+)
+
+// probe is a physical device and everything asked of it.
+type probe struct {
+	handle C.VkPhysicalDevice
+	c      *C.vka_probe // C memory, freed by free
+	info   DeviceInfo
+}
+
+func (p *probe) free() {
+	if p.c != nil {
+		C.free(unsafe.Pointer(p.c))
+		p.c = nil
+	}
+}
+
+func newProbe(in *C.vka_instance, handle C.VkPhysicalDevice, index int) (*probe, error) {
+	c := (*C.vka_probe)(C.calloc(1, C.sizeof_vka_probe)) // cgo's calloc does not return nil
+	p := &probe{handle: handle, c: c}
+	if r := C.vka_probe_device(in, handle, c); r < 0 {
+		p.free()
+		return nil, &Error{Op: "query physical device", Result: goResult(r)}
+	}
+	p.info = deviceInfo(c, index)
+	return p, nil
+}
+
+func deviceInfo(c *C.vka_probe, index int) DeviceInfo {
+	info := DeviceInfo{
+		Index: index, Name: text(c.name[:]), UUID: uuid(c.uuid), DriverUUID: uuid(c.driver_uuid),
+		VendorID: uint32(c.vendor), DeviceID: uint32(c.device), Type: DeviceType(c._type),
+		APIVersion: uint32(c.api), DriverVersion: uint32(c.driver_version),
+		DriverName: text(c.driver_name[:]), DriverInfo: text(c.driver_info[:]),
+		pipelineCacheUUID: uuid(c.cache_uuid), queueFamily: uint32(c.queue_family),
+		effectiveAPI: uint32(c.effective_api),
+	}
+	info.Caps = Caps{
+		SubgroupSize: uint32(c.subgroup_size), MinSubgroupSize: uint32(c.min_subgroup), MaxSubgroupSize: uint32(c.max_subgroup),
+		SubgroupOps:   SubgroupOps(c.subgroup_ops),
+		CoopMatShapes: shapes(c.shapes[:], c.shape_count),
+		CoopMat2: CoopMat2{
+			MaxWorkgroupInvocations: uint32(c.cm2_max_invocations),
+			MaxDimension:            uint32(c.cm2_max_dimension),
+			ReservedSharedBytes:     uint32(c.cm2_reserved_shared),
+			Flexible:                shapes(c.flexible[:], c.flexible_count),
+		},
+		ShaderCores: uint32(c.cores),
+		Limits: Limits{
+			MaxSharedBytes: uint32(c.max_shared), MaxInvocations: uint32(c.max_invocations),
+			MaxSubgroupsPerWorkgroup:        uint32(c.max_subgroups),
+			MaxStorageBufferRange:           uint64(c.max_storage_range),
+			MinStorageBufferOffsetAlignment: max(uint64(c.min_storage_alignment), 1),
+			MaxStorageBuffers:               min(uint32(c.max_storage_buffers), C.VKA_MAX_BINDINGS),
+			MaxPushConstantBytes:            uint32(c.max_push),
+			MaxAllocationBytes:              uint64(c.max_allocation), MaxBufferBytes: uint64(c.max_buffer),
+			MaxAllocations:      uint32(c.max_allocations),
+			NonCoherentAtomSize: uint64(c.atom_size),
+			TimestampPeriodNs:   float64(c.timestamp_period), TimestampValidBits: uint32(c.timestamp_bits),
+			MaxTimelineDifference: uint64(c.max_timeline_difference),
+		},
+	}
+	for i := range 3 {
+		info.Caps.Limits.MaxWorkGroupSize[i] = uint32(c.max_size[i])
+		info.Caps.Limits.MaxWorkGroupCount[i] = uint32(c.max_count[i])
+	}
+	for i := range int(c.heap_count) {
+		info.Caps.MemoryHeaps = append(info.Caps.MemoryHeaps, Heap{
+			Bytes: uint64(c.heap_size[i]), DeviceLocal: c.heap_flags[i]&C.VK_MEMORY_HEAP_DEVICE_LOCAL_BIT != 0,
+			Budget: uint64(c.heap_budget[i]), Usage: uint64(c.heap_usage[i]),
+		})
+	}
+	features := uint64(c.features)
+	if c.required_size_in_compute == 0 {
+		features &^= 1 << C.VKA_SUBGROUP_SIZE_CONTROL
+	}
+	info.Caps.setBits(features)
+	info.Unusable = unusable(&info)
+	return info
+}
+
+func shapes(list []C.vka_shape, n C.uint32_t) []CoopMatShape {
+	var out []CoopMatShape
+	for _, s := range list[:n] {
+		out = append(out, CoopMatShape{M: uint32(s.m), N: uint32(s.n), K: uint32(s.k),
+			A: ComponentType(s.a), B: ComponentType(s.b), C: ComponentType(s.c), Result: ComponentType(s.result),
+			Scope: Scope(s.scope), Saturating: s.saturating != 0, WorkgroupInvocations: uint32(s.invocations)})
+	}
+	return out
+}
+
+// unusable says why a device cannot be opened; "" when it can.
+func unusable(info *DeviceInfo) string {
+	switch {
+	case info.effectiveAPI < 1<<22|1<<12:
+		return "it offers Vulkan " + Version(info.APIVersion) + "; 1.1 is the least"
+	case info.queueFamily == ^uint32(0):
+		return "it has no compute queue"
+	case !info.Caps.TimelineSemaphore:
+		return "it has no timeline semaphores (Vulkan 1.2 or VK_KHR_timeline_semaphore)"
+	}
+	return ""
+}
+
+// Devices lists the physical devices in the loader's order. No device is created.
+// Those that Open would refuse are listed too, with the reason in Unusable. With
+// no Vulkan or no device at all the error matches ErrNoDevice.
+func Devices() ([]DeviceInfo, error) {
+	in, _, err := newInstance(0, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer C.vka_destroy_instance(in)
+	probes, err := probeAll(in)
+	if err != nil {
+		return nil, err
+	}
+	infos := make([]DeviceInfo, len(probes))
+	for i, p := range probes {
+		infos[i] = p.info
+		p.free()
+	}
+	return infos, nil
+}
+
+func probeAll(in *C.vka_instance) ([]*probe, error) {
+	handles, err := physicalDevices(in)
+	if err != nil {
+		return nil, err
+	}
+	if len(handles) == 0 {
+		return nil, refuse("vkEnumeratePhysicalDevices", ErrNoDevice, "the Vulkan loader lists no device")
+	}
+	var probes []*probe
+	for i, h := range handles {
+		p, err := newProbe(in, h, i)
+		if err != nil {
+			for _, p := range probes {
+				p.free()
+			}
+			return nil, err
+		}
+		probes = append(probes, p)
+	}
+	return probes, nil
+}

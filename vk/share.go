@@ -1,0 +1,131 @@
+package vk
+
+// #include "host.h"
+import "C"
+
+import vulkan "github.com/goki/vulkan"
+
+// Allocation describes the memory behind a buffer, as another API needs to know
+// it to import the buffer's file descriptor.
+type Allocation struct {
+	Bytes      uint64 // of the whole VkDeviceMemory
+	Offset     uint64 // of the buffer in it; 0 for exportable buffers
+	MemoryType uint32
+	Dedicated  bool // allocated with VkMemoryDedicatedAllocateInfo (CUDA wants to be told)
+}
+
+// Allocation describes the memory behind the buffer; zero for wrapped buffers.
+func (b *Buffer) Allocation() Allocation {
+	if b.place.block == nil {
+		return Allocation{}
+	}
+	return Allocation{Bytes: b.place.block.size, Offset: b.place.offset, MemoryType: b.place.block.typ, Dedicated: b.dedic}
+}
+
+// ExportFD returns a new opaque file descriptor for the memory of a buffer made
+// with Exportable. The caller owns it: close it, or give it to an import, which
+// takes it over. The memory lives until the buffer and every import are gone.
+func (b *Buffer) ExportFD() (int, error) {
+	const op = "ExportFD"
+	if err := b.d.enter(op); err != nil {
+		return -1, err
+	}
+	defer b.d.leave()
+	if b.closed.Load() {
+		return -1, closed(op)
+	}
+	if !b.export {
+		return -1, invalid(op, "the buffer was not made with Exportable")
+	}
+	fd := C.int(-1)
+	if err := b.d.check("vkGetMemoryFdKHR", C.vka_export_memory(b.d.c, C.uint64_t(b.place.block.memory), &fd)); err != nil {
+		return -1, err
+	}
+	return int(fd), nil
+}
+
+// ImportOptions describe memory made elsewhere. The zero value fits a buffer of
+// the same size and usage exported by this package from the same device.
+type ImportOptions struct {
+	AllocationBytes uint64 // size of the exported allocation; 0: what the buffer needs
+	MemoryTypes     uint32 // mask of acceptable memory types; 0: as for device-local buffers
+	Dedicated       bool   // the memory was allocated for one buffer only
+	Name            string
+}
+
+// ImportBufferFD makes a buffer of memory behind an opaque file descriptor that
+// came from the same device and driver (DeviceInfo.UUID and DriverUUID). The
+// buffer starts at the memory's beginning. On success Vulkan owns fd and the
+// caller must not close it; on an error it is still the caller's.
+func (d *Device) ImportBufferFD(fd int, size uint64, o ImportOptions) (*Buffer, error) {
+	const op = "ImportBufferFD"
+	if err := d.enter(op); err != nil {
+		return nil, err
+	}
+	defer d.leave()
+	if !d.info.Caps.ExternalMemoryFd {
+		return nil, unsupported(op, "the device cannot import memory from file descriptors")
+	}
+	if fd < 0 {
+		return nil, invalid(op, "file descriptor %d", fd)
+	}
+	q := request{kind: DeviceLocal, mask: ^uint32(0), fd: fd}
+	if o.MemoryTypes != 0 {
+		q.mask = o.MemoryTypes
+	}
+	if o.Dedicated {
+		q.dedicated = 1 // replaced by the buffer's handle
+	}
+	return d.makeBuffer(op, size, BufferOptions{Name: o.Name}, q, o.AllocationBytes)
+}
+
+// ExportFD returns a new opaque file descriptor for a timeline made exportable.
+// The caller owns it, as with Buffer.ExportFD.
+func (t *Timeline) ExportFD() (int, error) {
+	const op = "ExportFD"
+	if err := t.d.enter(op); err != nil {
+		return -1, err
+	}
+	defer t.d.leave()
+	if t.closed.Load() {
+		return -1, closed(op)
+	}
+	if !t.exportable {
+		return -1, invalid(op, "the timeline was not made exportable")
+	}
+	fd := C.int(-1)
+	if err := t.d.check("vkGetSemaphoreFdKHR", C.vka_export_semaphore(t.d.c, C.uint64_t(t.handle), &fd)); err != nil {
+		return -1, err
+	}
+	return int(fd), nil
+}
+
+// ImportTimelineFD makes a timeline that shares its value with the exporter's. On
+// success Vulkan owns fd and the caller must not close it; on an error it is
+// still the caller's.
+func (d *Device) ImportTimelineFD(fd int) (*Timeline, error) {
+	const op = "ImportTimelineFD"
+	if err := d.enter(op); err != nil {
+		return nil, err
+	}
+	defer d.leave()
+	if !d.info.Caps.ExternalSemaphoreFd {
+		return nil, unsupported(op, "the device cannot import timeline semaphores from file descriptors")
+	}
+	if fd < 0 {
+		return nil, invalid(op, "file descriptor %d", fd)
+	}
+	t, err := d.newTimeline(false)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.check("vkImportSemaphoreFdKHR", C.vka_import_semaphore(d.c, C.uint64_t(t.handle), C.int(fd))); err != nil {
+		t.closed.Store(true)
+		t.release()
+		if e := err.(*Error); e.Result == vulkan.ErrorInvalidExternalHandle {
+			e.Detail = "no timeline semaphore of this device and driver"
+		}
+		return nil, err
+	}
+	return t, nil
+}

@@ -1,0 +1,205 @@
+package vk
+
+import (
+	"context"
+)
+
+// Copies between host slices and buffers go through mapped memory of the stream's
+// own, used as a ring: positions only grow, and wrap at the ring's size. A batch
+// notes how far it has used the ring; when it has finished, space up to there is
+// free again.
+const (
+	maxStaging = 32 << 20
+	minStaging = 64 << 10
+)
+
+type stagingRing struct {
+	buf        *Buffer
+	size       uint64
+	head, tail uint64 // next position to give out; first one in use
+}
+
+// reserve gives out up to n bytes in one piece: the offset in the buffer, how
+// many, and false when the ring is full for now.
+func (r *stagingRing) reserve(n uint64) (offset, got uint64, ok bool) {
+	n = min(n, r.size/4) // so that filling, copying and reading can overlap
+	at := r.head % r.size
+	skip := uint64(0)
+	if r.size-at < n {
+		skip, at = r.size-at, 0
+	}
+	if r.head+skip+n-r.tail > r.size {
+		return 0, 0, false
+	}
+	r.head += skip + alignUp(n, 16)
+	return at, n, true
+}
+
+// free makes everything before position to available.
+func (r *stagingRing) free(to uint64) { r.tail = max(r.tail, to) }
+
+func (r *stagingRing) close() {
+	if r != nil && !r.buf.closed.Swap(true) {
+		r.buf.release()
+	}
+}
+
+// ring returns a staging ring fit for n bytes, growing the one there is. Batches
+// in flight keep the old one.
+func (s *Stream) ring(r **stagingRing, kind MemoryKind, n uint64) (*stagingRing, error) {
+	want := uint64(minStaging)
+	for want < maxStaging && want < 4*n {
+		want *= 2
+	}
+	if *r != nil && (*r).size >= want {
+		return *r, nil
+	}
+	buf, err := s.d.newBuffer("staging", want, BufferOptions{Memory: kind, Name: s.name + " staging"})
+	if err != nil {
+		if *r != nil {
+			return *r, nil // slower, not impossible
+		}
+		return nil, err
+	}
+	(*r).close()
+	*r = &stagingRing{buf: buf, size: want}
+	return *r, nil
+}
+
+// makeRoom frees staging space: it submits what is recorded and waits for the
+// oldest batch in flight.
+func (s *Stream) makeRoom(ctx context.Context, op string) error {
+	if _, err := s.submit(false); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	value := uint64(0)
+	if len(s.inflight) > 0 {
+		value = s.inflight[0].value
+	}
+	s.mu.Unlock()
+	return s.wait(ctx, op, value)
+}
+
+// Upload copies src into dst at byte offset off, after all work recorded before
+// and before all recorded later. The bytes are taken before it returns; the copy
+// itself runs with the stream. Any size will do: when staging memory is full,
+// Upload submits and waits for some of it.
+func (s *Stream) Upload(dst *Buffer, off uint64, src []byte) error {
+	const op = "Upload"
+	if err := s.use(op); err != nil {
+		return err
+	}
+	defer s.d.leave()
+	if len(src) == 0 {
+		return nil
+	}
+	if _, _, err := s.d.checkRange(op, BufferRange{dst, off, uint64(len(src))}); err != nil {
+		return err
+	}
+	ctx := context.Background()
+	b, err := s.record(op)
+	if err != nil {
+		return err
+	}
+	s.barrier(b)
+	r, err := s.ring(&s.up, Upload, uint64(len(src)))
+	if err != nil {
+		return err
+	}
+	for len(src) > 0 {
+		at, n, ok := r.reserve(uint64(len(src)))
+		if !ok {
+			if err := s.makeRoom(ctx, op); err != nil {
+				return err
+			}
+			continue
+		}
+		copy(r.buf.bytes()[at:at+n], src[:n])
+		if b, err = s.record(op); err != nil {
+			return err
+		}
+		b.staged, b.mark = r, r.head
+		if err := s.copy(b, dst, off, r.buf, at, n); err != nil {
+			return err
+		}
+		src, off = src[n:], off+n
+	}
+	s.barrier(b)
+	return nil
+}
+
+// Download submits what is recorded, waits for it, and copies from src at byte
+// offset off into dst: the bytes are there when it returns. Reading back overlaps
+// with copying out for large sizes. It ends early with the context's error, dst
+// then holds a part.
+func (s *Stream) Download(ctx context.Context, dst []byte, src *Buffer, off uint64) error {
+	const op = "Download"
+	if err := s.use(op); err != nil {
+		return err
+	}
+	defer s.d.leave()
+	if len(dst) == 0 {
+		return nil
+	}
+	if _, _, err := s.d.checkRange(op, BufferRange{src, off, uint64(len(dst))}); err != nil {
+		return err
+	}
+	b, err := s.record(op)
+	if err != nil {
+		return err
+	}
+	s.barrier(b)
+	r, err := s.ring(&s.down, Readback, uint64(len(dst)))
+	if err != nil {
+		return err
+	}
+	type piece struct {
+		at, n, value uint64
+		to           []byte
+	}
+	var pending []piece
+	// Space is given out again when a batch retires, so pieces are copied out
+	// before anything more is reserved.
+	finish := func() error {
+		p := pending[0]
+		pending = pending[1:]
+		if err := s.wait(ctx, op, p.value); err != nil {
+			return err
+		}
+		copy(p.to, r.buf.bytes()[p.at:p.at+p.n])
+		return nil
+	}
+	for len(dst) > 0 {
+		at, n, ok := r.reserve(uint64(len(dst)))
+		if !ok {
+			if len(pending) == 0 { // pieces of a download given up earlier
+				if err := s.makeRoom(ctx, op); err != nil {
+					return err
+				}
+			} else if err := finish(); err != nil {
+				return err
+			}
+			continue
+		}
+		if b, err = s.record(op); err != nil {
+			return err
+		}
+		b.back, b.bmark = r, r.head
+		if err := s.copy(b, r.buf, at, src, off, n); err != nil {
+			return err
+		}
+		value, err := s.submit(len(dst) == int(n))
+		if err != nil {
+			return err
+		}
+		pending = append(pending, piece{at, n, value, dst[:n]})
+		dst, off = dst[n:], off+n
+	}
+	for len(pending) > 0 {
+		if err := finish(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,166 @@
+package vk
+
+// #include "host.h"
+import "C"
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
+
+// Timeline is a timeline semaphore: a number that only grows, which streams and
+// the host signal and wait for. It may be used by many goroutines.
+type Timeline struct {
+	refs
+	d          *Device
+	handle     uint64
+	exportable bool
+	closed     atomic.Bool
+	gone       bool // destroyed; under d.mu
+}
+
+// NewTimeline makes a timeline at value 0. An exportable one needs
+// Caps.ExternalSemaphoreFd.
+func (d *Device) NewTimeline(exportable bool) (*Timeline, error) {
+	const op = "NewTimeline"
+	if err := d.enter(op); err != nil {
+		return nil, err
+	}
+	defer d.leave()
+	if exportable && !d.info.Caps.ExternalSemaphoreFd {
+		return nil, unsupported(op, "the device cannot export timeline semaphores as file descriptors")
+	}
+	return d.newTimeline(exportable)
+}
+
+func (d *Device) newTimeline(exportable bool) (*Timeline, error) {
+	t := &Timeline{d: d, exportable: exportable}
+	e := C.int(0)
+	if exportable {
+		e = 1
+	}
+	if err := d.check("vkCreateSemaphore", C.vka_create_timeline(d.c, e, u64(&t.handle))); err != nil {
+		return nil, err
+	}
+	t.n.Store(1)
+	d.mu.Lock()
+	d.timelines[t] = struct{}{}
+	d.mu.Unlock()
+	return t, nil
+}
+
+// Handle is the VkSemaphore.
+func (t *Timeline) Handle() uint64 { return t.handle }
+
+// use starts a call on an open timeline; leave follows.
+func (t *Timeline) use(op string) error {
+	if err := t.d.enter(op); err != nil {
+		return err
+	}
+	if t.closed.Load() {
+		t.d.leave()
+		return closed(op)
+	}
+	return nil
+}
+
+// Value is the current value.
+func (t *Timeline) Value() (uint64, error) {
+	if err := t.use("Timeline.Value"); err != nil {
+		return 0, err
+	}
+	defer t.d.leave()
+	return t.value()
+}
+
+func (t *Timeline) value() (uint64, error) {
+	var v uint64
+	err := t.d.check("vkGetSemaphoreCounterValue", C.vka_timeline_value(t.d.c, C.uint64_t(t.handle), u64(&v)))
+	return v, err
+}
+
+// Signal sets the value from the host. It has to be above the current value, and
+// below that of any signal a queue has yet to perform.
+func (t *Timeline) Signal(value uint64) error {
+	const op = "Timeline.Signal"
+	if err := t.use(op); err != nil {
+		return err
+	}
+	defer t.d.leave()
+	now, err := t.value()
+	if err != nil {
+		return err
+	}
+	if value <= now {
+		return invalid(op, "to %d, and the value is %d", value, now)
+	}
+	return t.d.check("vkSignalSemaphore", C.vka_timeline_signal(t.d.c, C.uint64_t(t.handle), C.uint64_t(value)))
+}
+
+// Wait waits until the value is reached. It ends early with the context's error,
+// and with ErrClosed when the device closes.
+func (t *Timeline) Wait(ctx context.Context, value uint64) error {
+	const op = "Timeline.Wait"
+	if err := t.use(op); err != nil {
+		return err
+	}
+	defer t.d.leave()
+	return t.wait(ctx, op, value)
+}
+
+// waitSlice bounds one blocking call into Vulkan, and so how late a cancelled
+// context or a closing device is noticed. Reaching the value is noticed at once.
+const waitSlice = 10 * time.Millisecond
+
+func (t *Timeline) wait(ctx context.Context, op string, value uint64) error {
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if t.d.closing.Load() {
+			return closed(op)
+		}
+		r := C.vka_timeline_wait(t.d.c, C.uint64_t(t.handle), C.uint64_t(value), C.uint64_t(waitSlice))
+		if r != C.VK_TIMEOUT {
+			return t.d.check("vkWaitSemaphores", r)
+		}
+	}
+}
+
+// Close gives the timeline back; work in flight keeps it until it has finished.
+func (t *Timeline) Close() error {
+	if t == nil || t.closed.Swap(true) {
+		return nil
+	}
+	t.d.life.RLock()
+	defer t.d.life.RUnlock()
+	if !t.d.closed {
+		t.release()
+	}
+	return nil
+}
+
+func (t *Timeline) retain() error {
+	if t.closed.Load() || !t.acquire() {
+		return closed("use of a timeline")
+	}
+	return nil
+}
+
+func (t *Timeline) release() {
+	if t.drop() {
+		t.d.mu.Lock()
+		delete(t.d.timelines, t)
+		t.destroy()
+		t.d.mu.Unlock()
+	}
+}
+
+// destroy destroys the semaphore once.
+func (t *Timeline) destroy() {
+	if !t.gone {
+		t.gone = true
+		C.vka_destroy_semaphore(t.d.c, C.uint64_t(t.handle))
+	}
+}

@@ -1,0 +1,192 @@
+package vk
+
+// #include "host.h"
+import "C"
+
+import (
+	"time"
+)
+
+// Mark is a timestamp recorded in a stream.
+type Mark struct {
+	s   *Stream
+	seq uint64
+}
+
+// maxTicks bounds how many timestamps a stream remembers, the latest ones.
+const maxTicks = 1 << 16
+
+// lostTick stands for a timestamp whose batch was never executed.
+const lostTick = ^uint64(0)
+
+// tickLog is a stream's timestamps in the order they were recorded.
+type tickLog struct {
+	recorded uint64   // marks given out
+	first    uint64   // mark that values[0] belongs to
+	values   []uint64 // ticks of finished marks
+}
+
+func (t *tickLog) add(v uint64) {
+	if len(t.values) >= 2*maxTicks {
+		t.values = append(t.values[:0], t.values[maxTicks:]...)
+		t.first += maxTicks
+	}
+	t.values = append(t.values, v)
+}
+
+func (t *tickLog) lose(n int) {
+	for range n {
+		t.add(lostTick)
+	}
+}
+
+// read takes over the timestamps of a finished batch.
+func (t *tickLog) read(d *Device, b *batch) error {
+	var ticks [queryCount]uint64
+	for i := 0; b.marks > 0; i++ {
+		n := min(b.marks, queryCount)
+		if d.lost.Load() {
+			t.lose(n)
+		} else {
+			r := C.vka_query_results(d.c, C.uint64_t(b.queries[i]), C.uint32_t(n), u64(&ticks[0]))
+			if err := d.check("vkGetQueryPoolResults", r); err != nil {
+				t.lose(b.marks)
+				b.marks = 0
+				return err
+			}
+			for _, v := range ticks[:n] {
+				t.add(v)
+			}
+		}
+		b.marks -= n
+	}
+	return nil
+}
+
+// Timestamp records the device's clock when all work before it has finished. Put a
+// Barrier before it where earlier work may still overlap. Own streams only;
+// ErrUnsupported where the queue has no clock (Limits.TimestampValidBits of 0).
+func (c *Commands) Timestamp() (Mark, error) {
+	const op = "Timestamp"
+	if err := c.d.enter(op); err != nil {
+		return Mark{}, err
+	}
+	defer c.d.leave()
+	d := c.d
+	if c.s == nil {
+		return Mark{}, unsupported(op, "the caller's command buffers are timed by the caller")
+	}
+	if d.info.Caps.Limits.TimestampValidBits == 0 {
+		return Mark{}, unsupported(op, "the queue has no timestamps")
+	}
+	b, err := c.record(op)
+	if err != nil {
+		return Mark{}, err
+	}
+	pool, index := b.marks/queryCount, b.marks%queryCount
+	if pool == len(b.queries) {
+		var q uint64
+		if err := d.check("vkCreateQueryPool", C.vka_create_queries(d.c, queryCount, u64(&q))); err != nil {
+			return Mark{}, err
+		}
+		b.queries = append(b.queries, q)
+	}
+	if index == 0 {
+		C.vka_cmd_reset_queries(d.c, b.commands, C.uint64_t(b.queries[pool]), queryCount)
+	}
+	C.vka_cmd_timestamp(d.c, b.commands, C.uint64_t(b.queries[pool]), C.uint32_t(index))
+	b.marks++
+	seq := c.s.ticks.recorded
+	c.s.ticks.recorded++
+	return Mark{c.s, seq}, nil
+}
+
+// Ticks is the raw value of a finished mark, in units of
+// Limits.TimestampPeriodNs, with Limits.TimestampValidBits valid bits.
+func (s *Stream) Ticks(m Mark) (uint64, error) {
+	const op = "Ticks"
+	if err := s.use(op); err != nil {
+		return 0, err
+	}
+	defer s.d.leave()
+	return s.tick(op, m)
+}
+
+func (s *Stream) tick(op string, m Mark) (uint64, error) {
+	if m.s != s {
+		return 0, invalid(op, "the mark is of another stream")
+	}
+	if err := s.retire(); err != nil {
+		return 0, err
+	}
+	t := &s.ticks
+	switch {
+	case m.seq < t.first:
+		return 0, invalid(op, "the mark is older than the last %d", maxTicks)
+	case m.seq >= t.first+uint64(len(t.values)):
+		return 0, invalid(op, "the mark's work has not finished")
+	case t.values[m.seq-t.first] == lostTick:
+		return 0, invalid(op, "the mark's work was not executed")
+	}
+	return t.values[m.seq-t.first], nil
+}
+
+// Elapsed is the device time from a to b, recorded in this order, both finished
+// (after Wait). A stream remembers its last 65536 marks.
+func (s *Stream) Elapsed(a, b Mark) (time.Duration, error) {
+	const op = "Elapsed"
+	if err := s.use(op); err != nil {
+		return 0, err
+	}
+	defer s.d.leave()
+	if a.seq > b.seq {
+		return 0, invalid(op, "the marks are in the wrong order")
+	}
+	x, err := s.tick(op, a)
+	if err != nil {
+		return 0, err
+	}
+	y, err := s.tick(op, b)
+	if err != nil {
+		return 0, err
+	}
+	l := &s.d.info.Caps.Limits
+	return ticksToDuration(x, y, l.TimestampValidBits, l.TimestampPeriodNs), nil
+}
+
+// ticksToDuration allows for a counter of fewer than 64 bits that went round once.
+func ticksToDuration(from, to uint64, validBits uint32, periodNs float64) time.Duration {
+	mask := ^uint64(0)
+	if validBits < 64 {
+		mask = 1<<validBits - 1
+	}
+	n := (to - from) & mask
+	return time.Duration(float64(n) * periodNs)
+}
+
+// Calibration is one reading of the device's clock and the host's at the same
+// moment.
+type Calibration struct {
+	Ticks     uint64        // as Stream.Ticks
+	Host      time.Duration // CLOCK_MONOTONIC
+	Deviation time.Duration // the two may be this far apart
+}
+
+// Calibrate reads both clocks, to place device work on the host's time line. It
+// needs Caps.CalibratedTimestamps.
+func (d *Device) Calibrate() (Calibration, error) {
+	const op = "Calibrate"
+	if err := d.enter(op); err != nil {
+		return Calibration{}, err
+	}
+	defer d.leave()
+	if !d.info.Caps.CalibratedTimestamps {
+		return Calibration{}, unsupported(op, "the device does not calibrate its clock against the host's")
+	}
+	var ticks, host, deviation uint64
+	r := C.vka_calibrate(d.c, u64(&ticks), u64(&host), u64(&deviation))
+	if err := d.check("vkGetCalibratedTimestamps", r); err != nil {
+		return Calibration{}, err
+	}
+	return Calibration{ticks, time.Duration(host), time.Duration(deviation)}, nil
+}

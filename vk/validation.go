@@ -1,0 +1,127 @@
+package vk
+
+// #include "host.h"
+// #include <stdlib.h>
+import "C"
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Severity of a message (VkDebugUtilsMessageSeverityFlagBitsEXT).
+type Severity uint32
+
+// Severities that are collected.
+const (
+	SeverityWarning Severity = 0x100
+	SeverityError   Severity = 0x1000
+)
+
+func (s Severity) String() string {
+	switch s {
+	case SeverityWarning:
+		return "warning"
+	case SeverityError:
+		return "error"
+	}
+	return fmt.Sprintf("Severity(%#x)", uint32(s))
+}
+
+// Message is what a validation layer said.
+type Message struct {
+	Severity Severity
+	ID       string // e.g. "VUID-vkCmdDispatch-groupCountX-00386"
+	Number   int32
+	Text     string
+}
+
+func (m Message) String() string { return fmt.Sprintf("%v %s: %s", m.Severity, m.ID, m.Text) }
+
+// maxMessages bounds what a device remembers; OnMessage sees all of them.
+const maxMessages = 1024
+
+// messageLog collects validation messages. Layers report on any thread into a
+// queue on the C side; pump empties it after each call.
+type messageLog struct {
+	c      *C.vka_messages
+	unread *uint32
+	on     func(Message)
+	pumps  sync.Mutex // OnMessage is called by one goroutine at a time
+	mu     sync.Mutex
+	list   []Message
+}
+
+func newMessageLog(on func(Message)) (*messageLog, error) {
+	c := C.vka_messages_new()
+	if c == nil {
+		return nil, outOfMemory("Open", "message queue")
+	}
+	if on == nil {
+		on = func(m Message) { fmt.Fprintln(os.Stderr, "vulkan:", m) }
+	}
+	return &messageLog{c: c, unread: (*uint32)(unsafe.Pointer(C.vka_messages_unread(c))), on: on}, nil
+}
+
+// pump hands over what has arrived. It costs one atomic load when nothing has.
+func (l *messageLog) pump() {
+	if l == nil || l.c == nil || atomic.LoadUint32(l.unread) == 0 {
+		return
+	}
+	if !l.pumps.TryLock() {
+		return // somebody is at it, or OnMessage itself called a device
+	}
+	defer l.pumps.Unlock()
+	for {
+		var severity C.uint32_t
+		var number C.int32_t
+		var id, body *C.char
+		if C.vka_messages_take(l.c, &severity, &number, &id, &body) == 0 {
+			return
+		}
+		m := Message{Severity(severity), C.GoString(id), int32(number), C.GoString(body)}
+		C.free(unsafe.Pointer(id))
+		C.free(unsafe.Pointer(body))
+		l.mu.Lock()
+		if len(l.list) < maxMessages {
+			l.list = append(l.list, m)
+		}
+		l.mu.Unlock()
+		l.on(m)
+	}
+}
+
+func (l *messageLog) messages() []Message {
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]Message(nil), l.list...)
+}
+
+// close is called when nothing can report any more.
+func (l *messageLog) close() {
+	if l == nil || l.c == nil {
+		return
+	}
+	l.pump()
+	l.pumps.Lock()
+	defer l.pumps.Unlock()
+	C.vka_messages_free(l.c)
+	l.c = nil
+}
+
+// ValidationMessages returns what the validation layers have said so far, the
+// first 1024 of it. It works on a closed device too.
+func (d *Device) ValidationMessages() []Message {
+	d.life.RLock()
+	if !d.closed {
+		d.log.pump()
+	}
+	d.life.RUnlock()
+	return d.log.messages()
+}

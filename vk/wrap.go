@@ -1,0 +1,111 @@
+package vk
+
+// #include "host.h"
+import "C"
+
+import (
+	"unsafe"
+
+	vulkan "github.com/goki/vulkan"
+)
+
+// External is a device that somebody else made and owns. The handles are those
+// of goki/vulkan, which are plain C pointers: a handle of another binding
+// converts through unsafe.Pointer.
+type External struct {
+	Instance       vulkan.Instance
+	PhysicalDevice vulkan.PhysicalDevice
+	Device         vulkan.Device
+	Queue          vulkan.Queue // of a family with compute
+	QueueFamily    uint32
+	// APIVersion is the version given to vkCreateInstance; 0 means 1.1.
+	APIVersion uint32
+	// Enabled says which features the device was created with: the booleans of
+	// Caps, everything else in it is ignored. TimelineSemaphore is required.
+	// A claim the device cannot support is dropped; one that was not enabled
+	// breaks Vulkan's rules.
+	Enabled Caps
+	// GetInstanceProcAddr is the C function to load others with; nil takes
+	// libvulkan's.
+	GetInstanceProcAddr unsafe.Pointer
+	// LockQueue and UnlockQueue are called around each use of Queue, for a program
+	// that submits to it too. Both or neither.
+	LockQueue, UnlockQueue func()
+	// PipelineCache as in Options.
+	PipelineCache string
+}
+
+// Wrap makes a Device of the caller's objects. Close destroys what was made
+// through it and leaves the caller's objects alone; they have to live until then.
+func Wrap(e External) (*Device, error) {
+	if e.Instance == nil || e.PhysicalDevice == nil || e.Device == nil || e.Queue == nil {
+		return nil, invalid("Wrap", "Instance, PhysicalDevice, Device and Queue are all needed")
+	}
+	if (e.LockQueue == nil) != (e.UnlockQueue == nil) {
+		return nil, invalid("Wrap", "LockQueue and UnlockQueue come together")
+	}
+	if !e.Enabled.TimelineSemaphore {
+		return nil, unsupported("Wrap", "the device has to be created with timelineSemaphore enabled")
+	}
+	if e.APIVersion == 0 {
+		e.APIVersion = 1<<22 | 1<<12
+	}
+	get := e.GetInstanceProcAddr
+	if get == nil {
+		var err error
+		if get, err = GetInstanceProcAddr(); err != nil {
+			return nil, err
+		}
+	}
+	var in *C.vka_instance
+	debug := C.int(0)
+	if e.Enabled.DebugUtils {
+		debug = 1
+	}
+	r := C.vka_wrap_instance(get, C.VkInstance(unsafe.Pointer(e.Instance)), C.uint32_t(e.APIVersion), debug, &in)
+	if r != C.VK_SUCCESS {
+		return nil, &Error{Op: "Wrap", Result: goResult(r), Detail: "instance functions are missing"}
+	}
+	d, err := wrap(in, e)
+	if err != nil {
+		C.vka_destroy_instance(in)
+		return nil, err
+	}
+	return d, nil
+}
+
+func wrap(in *C.vka_instance, e External) (*Device, error) {
+	handle := C.VkPhysicalDevice(unsafe.Pointer(e.PhysicalDevice))
+	index := -1
+	if list, err := physicalDevices(in); err == nil {
+		for i, h := range list {
+			if h == handle {
+				index = i
+			}
+		}
+	}
+	p, err := newProbe(in, handle, index)
+	if err != nil {
+		return nil, err
+	}
+	defer p.free()
+	if p.info.Unusable != "" {
+		return nil, unsupported("Wrap", "%s: %s", p.info.Name, p.info.Unusable)
+	}
+	p.info.queueFamily = e.QueueFamily
+	// Properties, as opposed to features, hold whatever the caller says.
+	e.Enabled.ExternalMemoryDedicated = p.info.Caps.ExternalMemoryDedicated
+	var enabled Caps
+	enabled.setBits(e.Enabled.bits() & p.info.Caps.bits())
+	var c *C.vka_device
+	r := C.vka_wrap_device(in, handle, C.VkDevice(unsafe.Pointer(e.Device)), C.VkQueue(unsafe.Pointer(e.Queue)),
+		C.uint64_t(enabled.bits()), &c)
+	if r != C.VK_SUCCESS {
+		return nil, &Error{Op: "Wrap", Result: goResult(r), Detail: "device functions are missing: is all of Enabled enabled?"}
+	}
+	d := newDevice(in, c, p, enabled)
+	d.lockQueue, d.unlockQueue = e.LockQueue, e.UnlockQueue
+	d.debug, d.stats = enabled.DebugUtils, enabled.PipelineExecutable
+	d.loadPipelineCache(e.PipelineCache)
+	return d, nil
+}
