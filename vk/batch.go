@@ -33,10 +33,8 @@ type batch struct {
 	marks   int      // timestamps written
 	lost    bool     // never executed: only the place of its timestamps among the others
 
-	staged *stagingRing // ring whose space the batch reads or writes
+	staged *stagingRing // ring whose space the batch reads
 	mark   uint64       // and the position up to which it is free when this is done
-	back   *stagingRing // the same for downloads
-	bmark  uint64
 }
 
 // hold makes the batch a holder of r, once.

@@ -17,15 +17,15 @@ func choose(list []DeviceInfo, spec string) (int, error) {
 	if spec == "" || spec == "auto" {
 		return chooseBest(list)
 	}
-	if i, err := strconv.Atoi(spec); err == nil && i >= 0 && i < len(list) {
-		return usable(list, i)
-	}
 	if b, err := hex.DecodeString(strings.ReplaceAll(spec, "-", "")); err == nil && len(b) == 16 {
 		for i := range list {
 			if list[i].UUID == [16]byte(b) {
 				return usable(list, i)
 			}
 		}
+	}
+	if i, err := strconv.Atoi(spec); err == nil && i >= 0 && i < len(list) {
+		return usable(list, i)
 	}
 	var found []int
 	for i := range list {

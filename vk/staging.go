@@ -5,9 +5,9 @@ import (
 )
 
 // Copies between host slices and buffers go through mapped memory of the stream's
-// own, used as a ring: positions only grow, and wrap at the ring's size. A batch
-// notes how far it has used the ring; when it has finished, space up to there is
-// free again.
+// own, used as a ring: positions only grow, and wrap at the ring's size. An upload's
+// space is free again when its batch has finished, a download's when its bytes are
+// copied out.
 const (
 	maxStaging = 32 << 20
 	minStaging = 64 << 10
@@ -154,13 +154,17 @@ func (s *Stream) Download(ctx context.Context, dst []byte, src *Buffer, off uint
 	if err != nil {
 		return err
 	}
+	if r.tail != r.head { // a download given up earlier may still be writing there
+		if err := s.wait(ctx, op, s.submitted.Load()); err != nil {
+			return err
+		}
+		r.free(r.head)
+	}
 	type piece struct {
-		at, n, value uint64
-		to           []byte
+		at, n, value, end uint64
+		to                []byte
 	}
 	var pending []piece
-	// Space is given out again when a batch retires, so pieces are copied out
-	// before anything more is reserved.
 	finish := func() error {
 		p := pending[0]
 		pending = pending[1:]
@@ -168,16 +172,13 @@ func (s *Stream) Download(ctx context.Context, dst []byte, src *Buffer, off uint
 			return err
 		}
 		copy(p.to, r.buf.bytes()[p.at:p.at+p.n])
+		r.free(p.end)
 		return nil
 	}
 	for len(dst) > 0 {
 		at, n, ok := r.reserve(uint64(len(dst)))
 		if !ok {
-			if len(pending) == 0 { // pieces of a download given up earlier
-				if err := s.makeRoom(ctx, op); err != nil {
-					return err
-				}
-			} else if err := finish(); err != nil {
+			if err := finish(); err != nil { // an empty ring has room, so something is pending
 				return err
 			}
 			continue
@@ -185,7 +186,6 @@ func (s *Stream) Download(ctx context.Context, dst []byte, src *Buffer, off uint
 		if b, err = s.record(op); err != nil {
 			return err
 		}
-		b.back, b.bmark = r, r.head
 		if err := s.copy(b, r.buf, at, src, off, n); err != nil {
 			return err
 		}
@@ -193,7 +193,7 @@ func (s *Stream) Download(ctx context.Context, dst []byte, src *Buffer, off uint
 		if err != nil {
 			return err
 		}
-		pending = append(pending, piece{at, n, value, dst[:n]})
+		pending = append(pending, piece{at, n, value, r.head, dst[:n]})
 		dst, off = dst[n:], off+n
 	}
 	for len(pending) > 0 {

@@ -275,10 +275,6 @@ func (s *Stream) retireUpTo(done uint64) error {
 			b.staged.free(b.mark)
 			b.staged = nil
 		}
-		if b.back != nil {
-			b.back.free(b.bmark)
-			b.back = nil
-		}
 		if err := s.ticks.read(s.d, b); err != nil {
 			return err
 		}
