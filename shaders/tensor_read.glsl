@@ -66,7 +66,7 @@ uvec4 OF(load8)(Slice s, uint element) {
 uvec4 OF(load8)(Slice s, uint element, uint valid) {
     if (valid >= 8) return OF(load8)(s, element);
     uvec4 result = uvec4(0);
-    for (uint i = 0; i < 4; i++) {
+    [[dont_unroll]] for (uint i = 0; i < 4; i++) {
         if (2 * i < valid) result[i] = OF(loadHalf)(s, element + 2 * i);
         if (2 * i + 1 < valid) result[i] |= OF(loadHalf)(s, element + 2 * i + 1) << 16;
     }
@@ -80,7 +80,7 @@ uvec4 OF(load4)(Slice s, uint element, uint valid) {
         return OF(load4Words)(s, element);
     }
     uvec4 result = uvec4(0);
-    for (uint i = 0; i < valid; i++) result[i] = OF(loadWord)(s, element + i);
+    [[dont_unroll]] for (uint i = 0; i < valid; i++) result[i] = OF(loadWord)(s, element + i);
     return result;
 }
 

@@ -73,6 +73,11 @@ void store8O(Slice s, uint element, uvec4 words, uint valid) {
     }
 }
 
+// The i-th of four packed 16-bit elements.
+uint halfOf(uvec2 words, uint i) {
+    return ((i < 2u ? words.x : words.y) >> (16u * (i & 1u))) & 0xffffu;
+}
+
 // Four elements of any type, of which the first `valid` are written.
 void store4O(Slice s, uint element, vec4 value, uint valid) {
     if (!IS_16) {
@@ -86,7 +91,17 @@ void store4O(Slice s, uint element, vec4 value, uint valid) {
         WORD_O(s, (element >> 1) + 1) = words.y;
         return;
     }
-    store8O(s, element, uvec4(words, 0, 0), min(valid, 4u));
+    // One loop, not unrolled: this is inlined for every group of four that an invocation owns.
+    const uint count = min(valid, 4u);
+    [[dont_unroll]] for (uint i = 0; i < count;) {
+        if (((element + i + s.phase) & 1u) == 0u && i + 1 < count) {
+            WORD_O(s, (element + i + s.phase) >> 1) = halfOf(words, i) | (halfOf(words, i + 1) << 16);
+            i += 2;
+        } else {
+            storeHalfO(s, element + i, halfOf(words, i));
+            i += 1;
+        }
+    }
 }
 
 // -- by row of the slice and column; nothing past HEAD_DIM_V is written -----------------------------

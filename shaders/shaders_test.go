@@ -1,0 +1,117 @@
+package shaders
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestCatalogIsCompiled(t *testing.T) {
+	var names []string
+	for _, v := range Catalog() {
+		names = append(names, v.Name)
+	}
+	assert.ElementsMatch(t, names, Names(), "run make shaders")
+	for _, name := range Names() {
+		m, err := Get(name)
+		require.NoError(t, err)
+		assert.Equal(t, name, m.Name)
+		assert.Equal(t, sha256.Sum256(m.Code), m.Hash)
+	}
+}
+
+func TestGetUnknownModuleListsTheKnown(t *testing.T) {
+	_, err := Get("nothing")
+	assert.ErrorContains(t, err, `"nothing"`)
+	assert.ErrorContains(t, err, "scalar_ssbo")
+}
+
+// The committed SPIR-V is what was compiled from the committed sources. Needs
+// no compiler; make shaders-check also compiles again.
+func TestManifestIsCurrent(t *testing.T) {
+	manifest, err := ReadManifest()
+	require.NoError(t, err)
+	require.Len(t, manifest.Modules, len(Catalog()))
+	for _, v := range Catalog() {
+		line := manifest.Find(v.Name)
+		require.NotNil(t, line, "%s: not in the manifest; run make shaders", v.Name)
+		source, err := v.SourceHash(os.DirFS("."))
+		require.NoError(t, err)
+		assert.Equal(t, source, line.Source, "%s: its sources changed; run make shaders", v.Name)
+		m, err := Get(v.Name)
+		require.NoError(t, err)
+		assert.Equal(t, hex.EncodeToString(m.Hash[:]), line.SPV, "%s: not the module that was compiled; run make shaders", v.Name)
+	}
+}
+
+func TestConstantIDsInEveryModule(t *testing.T) {
+	text, err := os.ReadFile("constants.glsl")
+	require.NoError(t, err)
+	declared, err := ParseConstants(string(text))
+	require.NoError(t, err)
+	require.Len(t, constantNames, len(declared), "constants_gen.go is stale; run make shaders")
+	for _, c := range declared {
+		assert.Equal(t, c.Name, constantNames[c.ID], "constants_gen.go is stale; run make shaders")
+	}
+	for _, name := range Names() {
+		ids := reflection(t, name).SpecIDs()
+		assert.Contains(t, ids, ConstLocalSize, name)
+		for id, in := range ids {
+			assert.Equal(t, constantNames[id], in, "%s: id %d", name, id)
+		}
+	}
+}
+
+func TestParseConstantsRefusesWhatItCannotRead(t *testing.T) {
+	const local = "layout(local_size_x_id = 0) in;\n"
+	for name, source := range map[string]string{
+		"no local size": "layout(constant_id = 1) const uint A = 1;\n",
+		"same id":       local + "layout(constant_id = 1) const uint A = 1;\nlayout(constant_id = 1) const uint B = 1;\n",
+		"same name":     local + "layout(constant_id = 1) const uint A = 1;\nlayout(constant_id = 2) const uint A = 1;\n",
+		"id taken":      local + "layout(constant_id = 0) const uint A = 1;\n",
+		"other type":    local + "layout(constant_id = 1) const float A = 1;\n",
+		"id too large":  local + "layout(constant_id = 99999999999) const uint A = 1;\n",
+	} {
+		_, err := ParseConstants(source)
+		assert.Error(t, err, name)
+	}
+}
+
+func TestScalarModulesNeedNothingOptional(t *testing.T) {
+	assert.Equal(t, []string{"Shader"}, reflection(t, "scalar_ssbo").Capabilities())
+	assert.Equal(t, []string{"Shader", "PhysicalStorageBufferAddresses"}, reflection(t, "scalar_bda").Capabilities())
+	for _, name := range []string{"scalar_ssbo", "scalar_bda"} {
+		m, err := Get(name)
+		require.NoError(t, err)
+		assert.Equal(t, []byte{0, 3, 1, 0}, m.Code[4:8], "%s: SPIR-V 1.3, all that Vulkan 1.1 guarantees", name)
+	}
+}
+
+func TestInterfaceOfEveryModule(t *testing.T) {
+	for _, v := range Catalog() {
+		r := reflection(t, v.Name)
+		assert.Equal(t, 120, r.PushConstantBytes(), v.Name)
+		assert.LessOrEqual(t, r.PushConstantBytes(), 128, "%s: what every device guarantees", v.Name)
+		if v.Defines[0] == "BDA=1" || len(v.Defines) > 1 && v.Defines[1] == "BDA=1" {
+			assert.Empty(t, r.Bindings(), v.Name)
+		} else {
+			assert.Equal(t, []uint32{0, 1, 2, 3, 4}, r.Bindings(), v.Name)
+		}
+		size, err := r.LocalSize(map[uint32]uint32{ConstLocalSize: 96})
+		require.NoError(t, err)
+		assert.Equal(t, [3]uint32{96, 1, 1}, size, v.Name)
+	}
+}
+
+func reflection(t *testing.T, name string) *Reflection {
+	t.Helper()
+	m, err := Get(name)
+	require.NoError(t, err)
+	r, err := m.Reflect()
+	require.NoError(t, err)
+	return r
+}
