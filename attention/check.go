@@ -10,7 +10,8 @@ import "fmt"
 //
 // Overlap is judged from addresses and strides alone. A few unusual layouts
 // that never overlap are refused all the same: those where neither the sizes of
-// the strides nor their common divisor shows it.
+// the strides nor their common divisor shows it. Two buffers that alias the
+// same device memory are not recognized as one.
 func CheckArgs(cfg Config, a Args) error {
 	if err := checkSizes(cfg, a.Shape); err != nil {
 		return err
@@ -40,16 +41,21 @@ func checkSizes(cfg Config, s Shape) error {
 	return s.Validate()
 }
 
-// checkMemory checks each tensor by itself, and that all are on one side.
+// checkMemory checks that all tensors are given, on one side, and in bounds.
 func checkMemory(all []layout) error {
 	first := all[0].tensor.Buffer != nil
 	for i := range all {
 		l := &all[i]
-		if err := l.check(); err != nil {
+		if err := l.checkGiven(); err != nil {
 			return err
 		}
 		if onDevice := l.tensor.Buffer != nil; onDevice != first {
 			return &ShapeError{l.field, side(onDevice), side(first) + ", where " + all[0].field + " is"}
+		}
+	}
+	for i := range all {
+		if err := all[i].checkBounds(); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -31,12 +31,9 @@ func newLayout(field string, t Tensor, size, batch, heads, seq, dim int) layout 
 
 var strideNames = [3]string{"Batch", "Head", "Seq"}
 
-// check reports missing or too little memory, and offsets and strides out of
-// range. All distances are known to fit an int64 afterwards.
-func (l *layout) check() error {
-	if err := l.checkMemory(); err != nil {
-		return err
-	}
+// checkBounds reports too little memory, and offsets and strides out of range.
+// All distances are known to fit an int64 afterwards.
+func (l *layout) checkBounds() error {
 	if l.tensor.Offset < 0 {
 		return &ShapeError{l.field + ".Offset", l.tensor.Offset, "at least 0"}
 	}
@@ -77,7 +74,8 @@ func (l *layout) tooLarge() error {
 		"an extent below 2^63 bytes"}
 }
 
-func (l *layout) checkMemory() error {
+// checkGiven reports missing memory, or memory of both kinds.
+func (l *layout) checkGiven() error {
 	switch t := l.tensor; {
 	case t.Buffer != nil && t.Host != nil:
 		return &ShapeError{l.field, "in both Buffer and Host", "one of them"}
@@ -111,7 +109,7 @@ func (l *layout) rowsDisjoint() bool {
 		if l.steps[i] < span {
 			return false
 		}
-		span += (l.counts[i] - 1) * l.steps[i] // fits: see check
+		span += (l.counts[i] - 1) * l.steps[i] // fits: see checkBounds
 	}
 	return true
 }

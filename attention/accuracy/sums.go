@@ -3,7 +3,6 @@ package accuracy
 // sums are what the rules need of a run of elements; runs can be joined.
 type sums struct {
 	first, n  int
-	ref2      float64 // sum of ref²
 	x, low    errors
 	lowFloor  float64 // largest error low is to be credited with
 	worst     int
