@@ -61,7 +61,8 @@ type Device struct {
 	lost    atomic.Bool
 
 	queue                  sync.Mutex
-	lockQueue, unlockQueue func() // the caller's, around queue use of a wrapped device
+	worked                 atomic.Bool // the queue was, or may have been, given something
+	lockQueue, unlockQueue func()      // the caller's, around queue use of a wrapped device
 
 	mem       allocator
 	pipelines pipelineSet
@@ -226,6 +227,9 @@ func (d *Device) WaitIdle() error {
 // idle waits for the device; for our own streams when the device is the caller's,
 // whose other queues are not ours to lock.
 func (d *Device) idle() error {
+	if !d.worked.Load() {
+		return nil // there are drivers for no hardware at all that have no wait either
+	}
 	if d.owned {
 		return d.check("vkDeviceWaitIdle", d.withQueue(func() C.VkResult { return C.vka_wait_idle(d.c) }))
 	}
@@ -319,6 +323,7 @@ func (d *Device) VulkanQueue() (queue vulkan.Queue, family uint32) {
 	if d.closed {
 		return nil, 0
 	}
+	d.worked.Store(true)
 	return vulkan.Queue(unsafe.Pointer(d.c.queue)), d.info.queueFamily
 }
 
@@ -328,6 +333,7 @@ func (d *Device) WithQueue(f func(queue vulkan.Queue)) error {
 		return err
 	}
 	defer d.leave()
+	d.worked.Store(true)
 	d.withQueue(func() C.VkResult { f(vulkan.Queue(unsafe.Pointer(d.c.queue))); return C.VK_SUCCESS })
 	return nil
 }

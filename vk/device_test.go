@@ -22,7 +22,9 @@ func TestDevicesAreListed(t *testing.T) {
 		if i.Unusable == "" {
 			assert.NotZero(t, i.Caps.SubgroupSize)
 			assert.NotZero(t, i.Caps.Limits.MaxSharedBytes)
-			assert.NotEmpty(t, i.Caps.MemoryHeaps)
+			if !nullDevice() {
+				assert.NotEmpty(t, i.Caps.MemoryHeaps)
+			}
 		}
 	}
 }
@@ -160,7 +162,7 @@ func TestErrorsMatchSentinels(t *testing.T) {
 }
 
 func TestALostDeviceAnswersAtOnce(t *testing.T) {
-	d := openTest(t)
+	d := openExecuting(t)
 	s := newStream(t, d)
 	require.Error(t, d.check("vkQueueSubmit", -4))
 	for name, call := range map[string]func() error{

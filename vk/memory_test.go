@@ -50,7 +50,7 @@ func TestSpansNeverOverlapAndMerge(t *testing.T) {
 }
 
 func TestBuffersHaveWhatWasAskedFor(t *testing.T) {
-	d := openTest(t)
+	d := openExecuting(t)
 	for _, kind := range []MemoryKind{DeviceLocal, Upload, Readback} {
 		for _, size := range []uint64{1, 3, 4, 255, 4096, 1<<20 + 1, 40 << 20} {
 			b := newBuffer(t, d, size, kind)
@@ -77,7 +77,7 @@ func TestBuffersHaveWhatWasAskedFor(t *testing.T) {
 }
 
 func TestSmallBuffersShareAllocations(t *testing.T) {
-	d := openTest(t)
+	d := openExecuting(t)
 	var list []*Buffer
 	for range 500 {
 		b, err := d.NewBuffer(10_000, BufferOptions{})
@@ -99,7 +99,7 @@ func TestSmallBuffersShareAllocations(t *testing.T) {
 }
 
 func TestTooMuchMemoryIsAnError(t *testing.T) {
-	d := openTest(t)
+	d := openExecuting(t)
 	for _, size := range []uint64{1 << 44, 1 << 62, ^uint64(0), ^uint64(0) - 20} {
 		_, err := d.NewBuffer(size, BufferOptions{})
 		require.ErrorIs(t, err, ErrOutOfMemory, "%d", size)
@@ -114,7 +114,7 @@ func TestMemoryRunsOutCleanly(t *testing.T) {
 	if os.Getenv("VKATTN_EXHAUST") != "1" {
 		t.Skip("VKATTN_EXHAUST=1 fills the device's memory")
 	}
-	d := openTest(t)
+	d := openExecuting(t)
 	var list []*Buffer
 	for {
 		b, err := d.NewBuffer(256<<20, BufferOptions{})
@@ -132,7 +132,7 @@ func TestMemoryRunsOutCleanly(t *testing.T) {
 }
 
 func TestBuffersFromManyGoroutines(t *testing.T) {
-	d := openTest(t)
+	d := openExecuting(t)
 	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {

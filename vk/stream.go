@@ -219,17 +219,20 @@ func (s *Stream) submit(signal bool) (uint64, error) {
 
 func (s *Stream) send(b *batch, value uint64, signal bool) error {
 	var handles, values [C.VKA_MAX_SUBMIT_SEMAPHORES]uint64
-	handles[0], values[0] = s.timeline.handle, value
-	n := 1
+	n := 0
 	if signal {
-		n += copy(handles[1:], s.signals.handles)
-		copy(values[1:], s.signals.values)
+		n = copy(handles[:], s.signals.handles)
+		copy(values[:], s.signals.values)
 	}
+	// Last: drivers seen so far signal in this order, though none has to.
+	handles[n], values[n] = s.timeline.handle, value
+	n++
 	waits := len(s.waits.handles)
 	var wait, waitValues [C.VKA_MAX_SUBMIT_SEMAPHORES]uint64
 	copy(wait[:], s.waits.handles)
 	copy(waitValues[:], s.waits.values)
 	d := s.d
+	d.worked.Store(true)
 	r := d.withQueue(func() C.VkResult {
 		return C.vka_submit(d.c, b.commands, C.uint32_t(waits), u64(&wait[0]), u64(&waitValues[0]),
 			C.uint32_t(n), u64(&handles[0]), u64(&values[0]))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"math/rand/v2"
+	"os"
 	"testing"
 	"time"
 
@@ -59,7 +60,7 @@ func TestDispatchComputes(t *testing.T) {
 		check(func(i uint32) uint32 { return i + 300 })
 	})
 	t.Run("addresses", func(t *testing.T) {
-		if !d.Caps().BufferDeviceAddress || !d.Caps().Int64 {
+		if !d.Caps().BufferDeviceAddress {
 			t.Skip("no buffer addresses")
 		}
 		p := newPipeline(t, d, saxpyAddress(t, 9))
@@ -86,7 +87,7 @@ func TestDispatchComputes(t *testing.T) {
 }
 
 func TestBadDispatchesAreRefused(t *testing.T) {
-	d := openTest(t)
+	d := openExecuting(t)
 	s := newStream(t, d)
 	p := newPipeline(t, d, saxpy(t, 5))
 	x, y := newBuffer(t, d, 4096, DeviceLocal), newBuffer(t, d, 4096, DeviceLocal)
@@ -219,7 +220,7 @@ func TestTimestampsGrowWithWork(t *testing.T) {
 		mark()
 		rounds := uint32(10)
 		if i == 100 {
-			rounds = 3_000_000
+			rounds = spinRounds(t) / 8
 		}
 		require.NoError(t, s.Dispatch(p, []BufferRange{{Buffer: b}}, push(rounds), [3]uint32{1, 1, 1}))
 	}
@@ -247,6 +248,14 @@ func TestTicksAllowForNarrowCounters(t *testing.T) {
 	assert.Equal(t, 20*time.Nanosecond, ticksToDuration(^uint64(0)-9, 10, 64, 1))
 }
 
+// spinRounds keep a device busy for long enough to be seen at it, and not for ever.
+func spinRounds(t testing.TB) uint32 {
+	if os.Getenv("VKATTN_DRIVER") == "swiftshader" {
+		return 1_000_000
+	}
+	return 20_000_000
+}
+
 func spin(t testing.TB) *PipelineDesc {
 	return &PipelineDesc{Name: "spin", Code: kernel(t, "spin"), PushBytes: 4, StorageBuffers: 1,
 		LocalSize: [3]uint32{testLocal, 1, 1}, Constants: []SpecConstant{{0, testLocal}}}
@@ -262,7 +271,7 @@ func TestWorkInFlightHoldsWhatItUses(t *testing.T) {
 	done := make(chan struct{})
 	require.NoError(t, s.Fill(BufferRange{Buffer: b}, 1))
 	require.NoError(t, s.Barrier())
-	require.NoError(t, s.Dispatch(p, []BufferRange{{Buffer: b}}, push(20_000_000), [3]uint32{1, 1, 1}))
+	require.NoError(t, s.Dispatch(p, []BufferRange{{Buffer: b}}, push(spinRounds(t)), [3]uint32{1, 1, 1}))
 	require.NoError(t, s.Keep(OnDone(func() { close(done) })))
 	value, err := s.Submit()
 	require.NoError(t, err)
@@ -289,7 +298,7 @@ func TestClosingTheDeviceUnderWork(t *testing.T) {
 	require.NoError(t, err)
 	p := newPipeline(t, d, spin(t))
 	b := newBuffer(t, d, 64, DeviceLocal)
-	require.NoError(t, s.Dispatch(p, []BufferRange{{Buffer: b}}, push(20_000_000), [3]uint32{1, 1, 1}))
+	require.NoError(t, s.Dispatch(p, []BufferRange{{Buffer: b}}, push(spinRounds(t)), [3]uint32{1, 1, 1}))
 	_, err = s.Submit()
 	require.NoError(t, err)
 	require.NoError(t, s.Dispatch(p, []BufferRange{{Buffer: b}}, push(5), [3]uint32{1, 1, 1})) // recorded only
@@ -355,8 +364,7 @@ func TestSignalsStandForTheWholeSubmit(t *testing.T) {
 	v, err := tl.Value()
 	require.NoError(t, err)
 	assert.Zero(t, v)
-	require.NoError(t, s.Wait(background(t)))
-	v, err = tl.Value()
+	_, err = s.Submit()
 	require.NoError(t, err)
-	assert.EqualValues(t, 1, v)
+	require.NoError(t, tl.Wait(background(t), 1))
 }
