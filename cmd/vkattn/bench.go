@@ -71,7 +71,7 @@ row, 4 device failure.`,
 	f.StringVar(&o.causal, "causal", "", "`list` of masks: none, top-left, bottom-right")
 	f.StringVar(&o.dtype, "dtype", "", "`list` of storage types: f16, bf16, f32")
 	f.StringVar(&o.device, "device", "auto", "auto, cpu, an index, a UUID or part of a name")
-	f.StringVar(&o.tier, "tier", "auto", "`list` of tiers: auto, cpu, scalar, coopmat, coopmat2")
+	f.StringVar(&o.tier, "tier", "", "`list` of tiers: auto, cpu, scalar, coopmat, coopmat2 (default auto, and scalar on drivers that run on the CPU)")
 	f.IntVarP(&o.repeats, "repetitions", "r", 0, "timed runs of each row (default 30, at least 3 where they take over 2 s)")
 	f.DurationVar(&o.minTime, "min-time", 0, "time each row for at least this long, e.g. 2s")
 	f.StringVarP(&o.format, "output", "o", "md", "md, csv, json or jsonl")
@@ -121,9 +121,11 @@ func (a *app) bench(ctx context.Context, o *benchOptions) error {
 	if err != nil {
 		return badInputf("-o: %w", err)
 	}
-	tiers, err := sweep.Words(o.tier, attention.ParseTier)
-	if err != nil {
-		return badInputf("--tier: %w", err)
+	tiers := []attention.Tier{attention.TierAuto}
+	if o.tier != "" {
+		if tiers, err = sweep.Words(o.tier, attention.ParseTier); err != nil {
+			return badInputf("--tier: %w", err)
+		}
 	}
 	if _, err := o.plan(&bench.Sweep{}); err != nil {
 		return err // before a device is opened
@@ -133,6 +135,9 @@ func (a *app) bench(ctx context.Context, o *benchOptions) error {
 		return err
 	}
 	defer closeDevice(dev)
+	if o.tier == "" {
+		tiers = bench.DefaultTiers(dev)
+	}
 	defaults := bench.Defaults(dev)
 	problems, err := o.plan(&defaults)
 	if err != nil {

@@ -23,8 +23,14 @@ func (a *app) openDevice(name string, tier attention.Tier) (*vk.Device, error) {
 	case tier == attention.TierCPU:
 		return nil, unsupportedf("tier cpu does not run on a Vulkan device: leave out --device %s", name)
 	}
+	if auto {
+		name = "auto"
+	}
 	dev, err := vk.Open(vk.Options{Device: name, Validation: a.validation})
-	if err == nil || !errors.Is(err, vk.ErrNoDevice) {
+	switch {
+	case errors.Is(err, vk.ErrInvalid): // a name of several devices
+		return nil, badInputf("--device %s: %w", name, err)
+	case err == nil || !errors.Is(err, vk.ErrNoDevice):
 		return dev, err
 	}
 	if auto && tier == attention.TierAuto {

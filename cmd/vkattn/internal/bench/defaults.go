@@ -21,3 +21,13 @@ func Defaults(dev *vk.Device) Sweep {
 	}
 	return s
 }
+
+// DefaultTiers is the best tier, except on Vulkan drivers that run on the CPU:
+// lavapipe compiles a matrix kernel for a minute or more, and it then takes
+// twice the time of the scalar one (head dim 64, 2 cores).
+func DefaultTiers(dev *vk.Device) []attention.Tier {
+	if dev != nil && dev.Info().Type == vk.DeviceCPU {
+		return []attention.Tier{attention.TierScalar}
+	}
+	return []attention.Tier{attention.TierAuto}
+}
