@@ -27,7 +27,9 @@ typedef uint64_t VkHandle; /* any non-dispatchable handle */
 	uint32_t sType; \
 	const void *pNext;
 
-typedef struct VkBaseOutStructure { VKA_HEAD } VkBaseOutStructure;
+typedef struct VkBaseOutStructure {
+	VKA_HEAD
+} VkBaseOutStructure;
 
 #include "abi_enums.h"
 

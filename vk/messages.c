@@ -1,3 +1,4 @@
+#define _GNU_SOURCE /* stpcpy */
 #include "host.h"
 
 #include <pthread.h>
@@ -54,6 +55,24 @@ uint32_t *vka_messages_unread(vka_messages *q)
 	return &q->unread;
 }
 
+/* The text, followed by the names that objects were given. */
+static char *with_names(const VkDebugUtilsMessengerCallbackDataEXT *data)
+{
+	const char *text = data->pMessage ? data->pMessage : "";
+	size_t size = strlen(text) + 1;
+	for (uint32_t i = 0; i < data->objectCount; i++)
+		if (data->pObjects[i].pObjectName)
+			size += strlen(data->pObjects[i].pObjectName) + 3;
+	char *out = malloc(size), *end = out;
+	if (!out)
+		return NULL;
+	end = stpcpy(end, text);
+	for (uint32_t i = 0; i < data->objectCount; i++)
+		if (data->pObjects[i].pObjectName)
+			end = stpcpy(stpcpy(stpcpy(end, " ["), data->pObjects[i].pObjectName), "]");
+	return out;
+}
+
 VkBool32 vka_on_message(uint32_t severity, VkFlags types, const VkDebugUtilsMessengerCallbackDataEXT *data, void *user)
 {
 	vka_messages *q = user;
@@ -64,7 +83,7 @@ VkBool32 vka_on_message(uint32_t severity, VkFlags types, const VkDebugUtilsMess
 	m->severity = severity;
 	m->number = data->messageIdNumber;
 	m->id = strdup(data->pMessageIdName ? data->pMessageIdName : "");
-	m->text = strdup(data->pMessage ? data->pMessage : "");
+	m->text = with_names(data);
 	pthread_mutex_lock(&q->lock);
 	int keep = q->unread < MAX_QUEUED;
 	if (keep) {

@@ -36,7 +36,7 @@ type Message struct {
 	Severity Severity
 	ID       string // e.g. "VUID-vkCmdDispatch-groupCountX-00386"
 	Number   int32
-	Text     string
+	Text     string // with the names of the objects concerned in brackets
 }
 
 func (m Message) String() string { return fmt.Sprintf("%v %s: %s", m.Severity, m.ID, m.Text) }

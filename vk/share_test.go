@@ -1,0 +1,100 @@
+package vk
+
+import (
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func openFDs(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip(err)
+	}
+	return len(list)
+}
+
+func TestMemoryTravelsByFileDescriptor(t *testing.T) {
+	d := openExecuting(t)
+	if !d.Caps().ExternalMemoryFd {
+		_, err := d.NewBuffer(4096, BufferOptions{Exportable: true})
+		assert.ErrorIs(t, err, ErrUnsupported)
+		_, err = d.ImportBufferFD(0, 4096, ImportOptions{})
+		assert.ErrorIs(t, err, ErrUnsupported)
+		t.Skip("the device does not share memory by file descriptor")
+	}
+	s := newStream(t, d)
+	plain := newBuffer(t, d, 64, DeviceLocal)
+	_, err := plain.ExportFD()
+	assert.ErrorIs(t, err, ErrInvalid)
+	_, err = d.ImportBufferFD(-1, 64, ImportOptions{})
+	assert.ErrorIs(t, err, ErrInvalid)
+	before := openFDs(t)
+	for _, size := range []uint64{1, 4096, 100_001} {
+		out, err := d.NewBuffer(size, BufferOptions{Exportable: true, Name: "exported"})
+		require.NoError(t, err)
+		a := out.Allocation()
+		assert.Zero(t, a.Offset)
+		fd, err := out.ExportFD()
+		require.NoError(t, err)
+		_, err = d.ImportBufferFD(fd, size, ImportOptions{AllocationBytes: 1})
+		assert.ErrorIs(t, err, ErrInvalid, "less memory than the buffer needs")
+		in, err := d.ImportBufferFD(fd, size, ImportOptions{AllocationBytes: a.Bytes, MemoryTypes: 1 << a.MemoryType, Dedicated: a.Dedicated})
+		require.NoError(t, err)
+		want := []byte{42}
+		require.NoError(t, s.Upload(out, size-1, want))
+		got := make([]byte, 1)
+		require.NoError(t, s.Download(background(t), got, in, size-1))
+		assert.Equal(t, want, got)
+		// The memory lives as long as either end.
+		require.NoError(t, out.Close())
+		require.NoError(t, s.Download(background(t), got, in, size-1))
+		assert.Equal(t, want, got)
+		require.NoError(t, in.Close())
+		_, err = out.ExportFD()
+		assert.ErrorIs(t, err, ErrClosed)
+	}
+	assert.Equal(t, before, openFDs(t), "file descriptors leak")
+}
+
+func TestTimelinesTravelByFileDescriptor(t *testing.T) {
+	d := openExecuting(t)
+	if !d.Caps().ExternalSemaphoreFd {
+		_, err := d.NewTimeline(true)
+		assert.ErrorIs(t, err, ErrUnsupported)
+		_, err = d.ImportTimelineFD(0)
+		assert.ErrorIs(t, err, ErrUnsupported)
+		t.Skip("the device does not share timeline semaphores by file descriptor")
+	}
+	before := openFDs(t)
+	out, err := d.NewTimeline(true)
+	require.NoError(t, err)
+	fd, err := out.ExportFD()
+	require.NoError(t, err)
+	in, err := d.ImportTimelineFD(fd)
+	require.NoError(t, err)
+	require.NoError(t, out.Signal(5))
+	require.NoError(t, in.Wait(background(t), 5))
+	s := newStream(t, d)
+	require.NoError(t, s.SignalTo(in, 9))
+	_, err = s.Submit()
+	require.NoError(t, err)
+	require.NoError(t, out.Wait(background(t), 9))
+	require.NoError(t, in.Close())
+	require.NoError(t, out.Close())
+	require.NoError(t, s.Wait(background(t)))
+	assert.Equal(t, before, openFDs(t), "file descriptors leak")
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer w.Close()
+	dup, err := syscall.Dup(int(r.Fd()))
+	require.NoError(t, err)
+	require.NoError(t, r.Close())
+	if _, err = d.ImportTimelineFD(dup); err != nil { // no semaphore; still ours
+		assert.NoError(t, syscall.Close(dup))
+	}
+}

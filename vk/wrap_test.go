@@ -1,0 +1,114 @@
+package vk
+
+import (
+	"testing"
+	"unsafe"
+
+	vulkan "github.com/goki/vulkan"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// goki/vulkan works on our handles, and reads from the driver what we read.
+func TestGokiGoesOnWithOurHandles(t *testing.T) {
+	d := openExecuting(t)
+	var p vulkan.PhysicalDeviceProperties
+	vulkan.GetPhysicalDeviceProperties(d.VulkanPhysicalDevice(), &p)
+	p.Deref()
+	p.Limits.Deref()
+	i, l := d.Info(), d.Caps().Limits
+	assert.Equal(t, i.Name, vulkan.ToString(p.DeviceName[:]))
+	assert.Equal(t, i.APIVersion, p.ApiVersion)
+	assert.Equal(t, i.DriverVersion, p.DriverVersion)
+	assert.Equal(t, i.VendorID, p.VendorID)
+	assert.EqualValues(t, i.Type, p.DeviceType)
+	assert.EqualValues(t, i.pipelineCacheUUID, p.PipelineCacheUUID)
+	assert.Equal(t, l.MaxSharedBytes, p.Limits.MaxComputeSharedMemorySize)
+	assert.Equal(t, l.MaxInvocations, p.Limits.MaxComputeWorkGroupInvocations)
+	assert.Equal(t, l.MaxWorkGroupSize, p.Limits.MaxComputeWorkGroupSize)
+	assert.Equal(t, l.MaxWorkGroupCount, p.Limits.MaxComputeWorkGroupCount)
+	assert.Equal(t, l.MaxPushConstantBytes, p.Limits.MaxPushConstantsSize)
+	assert.EqualValues(t, l.MaxStorageBufferRange, p.Limits.MaxStorageBufferRange)
+	assert.EqualValues(t, l.MinStorageBufferOffsetAlignment, p.Limits.MinStorageBufferOffsetAlignment)
+	assert.EqualValues(t, l.NonCoherentAtomSize, p.Limits.NonCoherentAtomSize)
+	assert.EqualValues(t, l.TimestampPeriodNs, p.Limits.TimestampPeriod)
+	assert.Equal(t, vulkan.Success, vulkan.DeviceWaitIdle(d.VulkanDevice()))
+}
+
+// host is somebody's program: a device, and a stream whose command buffer it lends.
+func wrapOf(t *testing.T, host *Device, change ...func(*External)) *Device {
+	t.Helper()
+	queue, family := host.VulkanQueue()
+	e := External{Instance: host.VulkanInstance(), PhysicalDevice: host.VulkanPhysicalDevice(), Device: host.VulkanDevice(),
+		Queue: queue, QueueFamily: family, APIVersion: 1<<22 | 3<<12, Enabled: *host.Caps(), PipelineCache: "off",
+		LockQueue: host.queue.Lock, UnlockQueue: host.queue.Unlock}
+	for _, f := range change {
+		f(&e)
+	}
+	d, err := Wrap(e)
+	require.NoError(t, err)
+	return d
+}
+
+func TestWrappedDeviceRecordsIntoTheCallersCommandBuffer(t *testing.T) {
+	host := openExecuting(t)
+	d := wrapOf(t, host)
+	const n = 5000
+	x, y := newBuffer(t, host, 4*n+256, DeviceLocal), newBuffer(t, host, 4*n, DeviceLocal)
+	s := newStream(t, host)
+	in := numbers(n, func(i uint32) uint32 { return i })
+	require.NoError(t, s.Upload(x, 256, push(in...)))
+
+	// The part that lives in somebody else's program.
+	wx, err := d.WrapBuffer(ExternalBuffer{Handle: x.Handle(), Offset: 256, Size: 4 * n})
+	require.NoError(t, err)
+	wy, err := d.WrapBuffer(ExternalBuffer{Handle: y.Handle(), Size: 4 * n, Address: y.Address()})
+	require.NoError(t, err)
+	p, err := d.Pipeline(saxpy(t, 3))
+	require.NoError(t, err)
+	c, err := d.WrapCommands(vulkan.CommandBuffer(unsafe.Pointer(s.b.commands)))
+	require.NoError(t, err)
+	require.NoError(t, c.Dispatch(p, []BufferRange{{Buffer: wx}, {Buffer: wy}}, push(2, n), groups(n)))
+	require.NoError(t, c.Barrier())
+	_, err = c.Timestamp()
+	assert.ErrorIs(t, err, ErrUnsupported)
+	require.NoError(t, p.Close())
+	require.NoError(t, wx.Close())
+
+	got := make([]byte, 4*n)
+	require.NoError(t, s.Download(background(t), got, y, 0))
+	sameWords(t, numbers(n, func(i uint32) uint32 { return 2*i + 3 }), words(got))
+	assert.Len(t, d.pipelines.list, 1, "held until Release")
+	require.NoError(t, c.Release())
+	require.NoError(t, c.Release())
+	assert.Empty(t, d.pipelines.list)
+	assert.ErrorIs(t, c.Barrier(), ErrClosed)
+
+	// Its own streams work on the shared queue too.
+	ws, err := d.NewStream("wrapped")
+	require.NoError(t, err)
+	require.NoError(t, ws.Download(background(t), got, wy, 0))
+	sameWords(t, numbers(n, func(i uint32) uint32 { return 2*i + 3 }), words(got))
+	require.NoError(t, d.Close())
+	// What was the caller's still is.
+	require.NoError(t, s.Download(background(t), got, y, 0))
+}
+
+func TestWrapTakesOnlyWhatIsEnabled(t *testing.T) {
+	host := openExecuting(t)
+	d := wrapOf(t, host, func(e *External) { e.Enabled = Caps{TimelineSemaphore: true} })
+	c := d.Caps()
+	assert.False(t, c.Float16 || c.CoopMat || c.BufferDeviceAddress || c.Int64 || c.ExternalMemoryFd)
+	assert.Empty(t, c.CoopMatShapes)
+	assert.Equal(t, host.Caps().Limits.MaxSharedBytes, c.Limits.MaxSharedBytes)
+	_, err := d.Pipeline(saxpyAddress(t, 1))
+	assert.ErrorIs(t, err, ErrUnsupported)
+	require.NoError(t, d.Close())
+
+	_, err = Wrap(External{})
+	assert.ErrorIs(t, err, ErrInvalid)
+	queue, _ := host.VulkanQueue()
+	_, err = Wrap(External{Instance: host.VulkanInstance(), PhysicalDevice: host.VulkanPhysicalDevice(), Device: host.VulkanDevice(), Queue: queue})
+	assert.ErrorIs(t, err, ErrUnsupported)
+	assert.ErrorContains(t, err, "timelineSemaphore")
+}
