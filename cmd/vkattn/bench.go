@@ -172,7 +172,7 @@ func (a *app) bench(ctx context.Context, o *benchOptions) error {
 		return err
 	}
 	fmt.Fprintf(a.stderr, "%d rows, seed %d\n", all.rows, o.seed)
-	return all.err()
+	return errors.Join(all.err(), validated(dev))
 }
 
 // benchDevice opens the device that the tiers need.

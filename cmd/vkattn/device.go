@@ -55,6 +55,18 @@ func closeDevice(dev *vk.Device) {
 	}
 }
 
+// validated fails when the validation layers had anything to say. Without them
+// it never does.
+func validated(dev *vk.Device) error {
+	if dev == nil {
+		return nil
+	}
+	if list := dev.ValidationMessages(); len(list) > 0 {
+		return &coded{exitDevice, fmt.Errorf("%d messages of the validation layers, the first: %v", len(list), list[0])}
+	}
+	return nil
+}
+
 // deviceLabel names a device for people.
 func deviceLabel(dev *vk.Device) string {
 	if dev == nil {

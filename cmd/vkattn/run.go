@@ -143,6 +143,9 @@ func (a *app) run(ctx context.Context, o *runOptions) error {
 		return err
 	}
 	elapsed := time.Since(start)
+	if err := validated(dev); err != nil {
+		return err
+	}
 	if err := a.write(o, p); err != nil {
 		return err
 	}
