@@ -2,22 +2,24 @@ module vkattn
 
 go 1.26
 
-require github.com/stretchr/testify v1.12.1
+require (
+	github.com/ebitengine/purego v0.11.3
+	github.com/goki/vulkan v1.0.8
+	github.com/jedib0t/go-pretty/v6 v6.8.3
+	github.com/schollz/progressbar/v3 v3.19.1
+	github.com/spf13/cobra v1.10.2
+	github.com/stretchr/testify v1.12.1
+	golang.org/x/term v0.44.0
+	pgregory.net/rapid v1.3.0
+)
 
 require (
-	github.com/ebitengine/purego v0.11.3 // indirect
-	github.com/goki/vulkan v1.0.8 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
-	github.com/jedib0t/go-pretty/v6 v6.8.3 // indirect
 	github.com/mattn/go-runewidth v0.0.16 // indirect
 	github.com/mitchellh/colorstring v0.0.0-20190213212951-d06e56a500db // indirect
 	github.com/rivo/uniseg v0.4.7 // indirect
-	github.com/schollz/progressbar/v3 v3.19.1 // indirect
-	github.com/spf13/cobra v1.10.2 // indirect
 	github.com/spf13/pflag v1.0.9 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/sys v0.46.0 // indirect
-	golang.org/x/term v0.44.0 // indirect
 	golang.org/x/text v0.22.0 // indirect
-	pgregory.net/rapid v1.3.0 // indirect
 )
