@@ -216,8 +216,8 @@ type Limits struct {
 	MinStorageBufferOffsetAlignment uint64
 	MaxStorageBuffers               uint32 // bindings of one pipeline
 	MaxPushConstantBytes            uint32
-	MaxAllocationBytes              uint64 // of one memory allocation
-	MaxBufferBytes                  uint64 // of one buffer; MaxAllocationBytes where the driver does not say
+	MaxAllocationBytes              uint64 // of one memory allocation for certain; more may be granted
+	MaxBufferBytes                  uint64 // of one buffer; 0 where the driver does not say
 	MaxAllocations                  uint32 // live memory allocations
 	NonCoherentAtomSize             uint64
 	TimestampPeriodNs               float64 // nanoseconds per tick

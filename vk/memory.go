@@ -223,15 +223,15 @@ func (a *allocator) fromType(t uint32, q request, own bool) (place, error) {
 	return place{b, at, q.size}, nil
 }
 
-// newBlock calls Vulkan once the limits are known to allow it.
+// newBlock calls Vulkan once the limits are known to allow it. MaxAllocationBytes is
+// not among them: drivers promise that much and may grant more (NVIDIA reports
+// 4 GiB), or answer out of memory.
 func (a *allocator) newBlock(t uint32, size uint64, q request) (*block, error) {
 	const op = "vkAllocateMemory"
 	d, l := a.d, &a.d.info.Caps.Limits
 	heap := a.typeHeap[t]
 	total := d.info.Caps.MemoryHeaps[heap].Bytes
 	switch {
-	case l.MaxAllocationBytes > 0 && size > l.MaxAllocationBytes:
-		return nil, outOfMemory(op, "%d bytes: the device allows %d in one allocation", size, l.MaxAllocationBytes)
 	case l.MaxAllocations > 0 && a.count >= int(l.MaxAllocations):
 		return nil, outOfMemory(op, "the device allows %d allocations", l.MaxAllocations)
 	case size > total || (q.fd < 0 && a.heapUsed[heap] > total-size):

@@ -113,7 +113,7 @@ static void probe_properties(vka_instance *in, VkPhysicalDevice pd, const vka_ex
 	p->min_storage_alignment = l->minStorageBufferOffsetAlignment;
 	p->atom_size = l->nonCoherentAtomSize;
 	p->max_allocation = m3.maxMemoryAllocationSize;
-	p->max_buffer = m4.maxBufferSize ? m4.maxBufferSize : m3.maxMemoryAllocationSize;
+	p->max_buffer = m4.maxBufferSize;
 	p->max_timeline_difference = tl.maxTimelineSemaphoreValueDifference;
 	p->timestamp_period = l->timestampPeriod;
 	p->subgroup_size = sg.subgroupSize;

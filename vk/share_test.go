@@ -2,7 +2,6 @@ package vk
 
 import (
 	"os"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -88,13 +87,4 @@ func TestTimelinesTravelByFileDescriptor(t *testing.T) {
 	require.NoError(t, out.Close())
 	require.NoError(t, s.Wait(background(t)))
 	assert.Equal(t, before, openFDs(t), "file descriptors leak")
-	r, w, err := os.Pipe()
-	require.NoError(t, err)
-	defer w.Close()
-	dup, err := syscall.Dup(int(r.Fd()))
-	require.NoError(t, err)
-	require.NoError(t, r.Close())
-	if _, err = d.ImportTimelineFD(dup); err != nil { // no semaphore; still ours
-		assert.NoError(t, syscall.Close(dup))
-	}
 }
