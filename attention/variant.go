@@ -49,6 +49,7 @@ func (t tile) String() string {
 // the pipeline and the source of its specialization constants.
 type variant struct {
 	module   string
+	rolled   bool // loops stay loops; see shaders.Module.Rolled
 	tile     tile
 	dtype    DType
 	headDim  uint32
@@ -89,13 +90,22 @@ func (v variant) constants() map[uint32]uint32 {
 	return c
 }
 
-// sharedBytes asks the SPIR-V itself how much shared memory v takes.
-func (v variant) sharedBytes() (uint64, error) {
+// code is the SPIR-V of v and what it says of itself.
+func (v variant) code() (*shaders.Module, *shaders.Reflection, error) {
 	m, err := shaders.Get(v.module)
 	if err != nil {
-		return 0, err
+		return nil, nil, err
+	}
+	if v.rolled {
+		m = m.Rolled()
 	}
 	r, err := m.Reflect()
+	return m, r, err
+}
+
+// sharedBytes asks the SPIR-V itself how much shared memory v takes.
+func (v variant) sharedBytes() (uint64, error) {
+	_, r, err := v.code()
 	if err != nil {
 		return 0, err
 	}
@@ -104,11 +114,7 @@ func (v variant) sharedBytes() (uint64, error) {
 
 // pipeline describes v to the host layer.
 func (v variant) pipeline() (*vk.PipelineDesc, error) {
-	m, err := shaders.Get(v.module)
-	if err != nil {
-		return nil, err
-	}
-	r, err := m.Reflect()
+	m, r, err := v.code()
 	if err != nil {
 		return nil, err
 	}

@@ -21,6 +21,9 @@ type Module struct {
 	reflectOnce sync.Once
 	reflection  *Reflection
 	reflectErr  error
+
+	rolledOnce sync.Once
+	rolled     *Module
 }
 
 var modules = sync.OnceValue(func() map[string]*Module {
