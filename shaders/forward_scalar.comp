@@ -41,13 +41,15 @@ float rowMax[ROWS];     // in log2 units; the same in all invocations of a row
 float rowSum[ROWS];     // of this invocation's columns
 uint visible[ROWS];     // the row sees columns [0, visible)
 
+// Loops over an invocation's own rows and columns are unrolled, so that its arrays are registers. The
+// others must not be: Mesa unrolls them, and lavapipe on LLVM 15 then took 74 s to compile what takes 4 s.
 uint rowOf(uint i) { return y + i * THREADS_Y; }
 
 // Eight columns at a time; rows past `rows` are zero, as are columns past the tensor's last.
 #define STAGE(first, rowLength, blockRows, columns, col0, rows, LOAD)                                 \
     {                                                                                                \
         const uint eights = (columns) / 8;                                                           \
-        for (uint at = gl_LocalInvocationIndex; at < (blockRows) * eights; at += LOCAL_SIZE) {       \
+        [[dont_unroll]] for (uint at = gl_LocalInvocationIndex; at < (blockRows) * eights; at += LOCAL_SIZE) { \
             const uint row = at / eights, col = at % eights * 8;                                     \
             vec4 low = vec4(0.0), high = vec4(0.0);                                                  \
             if (row < (rows)) LOAD(slice, row, (col0) + col, low, high);                             \
@@ -62,7 +64,7 @@ void stageV(Slice slice, uint rows, uint col0) { STAGE(K_FIRST, V_ROW, CHUNK_V, 
 
 // S += Q K^T over the staged columns.
 void multiplyChunk() {
-    for (uint d = 0; d < CHUNK_D / 4; d++) {
+    [[dont_unroll]] for (uint d = 0; d < CHUNK_D / 4; d++) {
         vec4 q[ROWS];
         [[unroll]] for (uint i = 0; i < ROWS; i++) q[i] = staged[rowOf(i) * D_ROW + d];
         [[unroll]] for (uint j = 0; j < COLS; j++) {
@@ -76,7 +78,7 @@ void multiplyChunk() {
 void computeScores(Slice sliceQ_, Slice sliceK_, uint rowsQ, uint rowsK) {
     [[unroll]] for (uint i = 0; i < ROWS; i++)
         [[unroll]] for (uint j = 0; j < COLS; j++) S[i][j] = 0.0;
-    for (uint d0 = 0; d0 < HEAD_DIM; d0 += CHUNK_D) {
+    [[dont_unroll]] for (uint d0 = 0; d0 < HEAD_DIM; d0 += CHUNK_D) {
         barrier(); // what was staged before has been used
         if (D_CHUNKS > 1) stageQ(sliceQ_, rowsQ, d0);
         stageK(sliceK_, rowsK, d0);
@@ -131,7 +133,7 @@ void softmax(uint firstCol, bool masked) {
 
 // O += P V over the staged keys, which start at key of the tile.
 void accumulateChunk(uint firstCol, uint key, bool masked) {
-    for (uint k = 0; k < CHUNK_V; k += 4) {
+    [[dont_unroll]] for (uint k = 0; k < CHUNK_V; k += 4) {
         vec4 weight[ROWS];
         [[unroll]] for (uint i = 0; i < ROWS; i++) weight[i] = weights[rowOf(i) * P_ROW + (key + k) / 4];
         [[unroll]] for (uint kk = 0; kk < 4; kk++) {
@@ -148,7 +150,7 @@ void accumulateChunk(uint firstCol, uint key, bool masked) {
 }
 
 void accumulateOutput(Slice sliceV_, uint firstCol, uint col0, bool masked) {
-    for (uint key = 0; key < BLOCK_COLS; key += CHUNK_V) {
+    [[dont_unroll]] for (uint key = 0; key < BLOCK_COLS; key += CHUNK_V) {
         if (key > 0) barrier(); // the chunk before has been used
         const uint done = firstCol + key;
         stageV(advanceV(sliceV_, key), max(p.Sk, done) - done, col0);

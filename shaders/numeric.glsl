@@ -42,8 +42,9 @@ uint encode16x2(float x, float y) {
     return encode16(x) | (encode16(y) << 16);
 }
 
-// The two 16-bit elements of a word. unpackHalf2x16 is exact: every f16, subnormals too, is a normal
-// float32, and no driver tested (NVIDIA, lavapipe, SwiftShader) flushes its subnormal inputs.
+// The two 16-bit elements of a word. unpackHalf2x16 is exact, since every f16 is a normal float32 or
+// zero: lavapipe and SwiftShader give all 65536 back. A subnormal bf16 is a subnormal float32, which
+// arithmetic may flush to zero; both drivers do.
 vec2 decode16x2(uint word) {
     if (DTYPE == TYPE_BF16) return vec2(uintBitsToFloat(word << 16), uintBitsToFloat(word & 0xffff0000u));
     return unpackHalf2x16(word);
