@@ -166,6 +166,7 @@ func (l *launch) dispatch(c *vk.Commands, first, count int) error {
 		}
 	}
 	s := &l.shape
+	unitHigh, unitLow := l.op.cfg.logUnit()
 	var offset int
 	if l.op.cfg.Causal == BottomRight {
 		offset = s.Sk - s.Sq
@@ -173,7 +174,7 @@ func (l *launch) dispatch(c *vk.Commands, first, count int) error {
 	for i, word := range [...]uint32{
 		uint32(s.Sq), uint32(s.Sk), uint32(s.Hq), uint32(s.Group()),
 		math.Float32bits(l.op.cfg.scaleLog2()), uint32(int32(offset)),
-		0, 0, // firstBatch, firstRowBlock: every dispatch starts at its own first batch
+		math.Float32bits(unitHigh), math.Float32bits(unitLow),
 	} {
 		le.PutUint32(push[88+4*i:], word)
 	}
@@ -190,4 +191,12 @@ func (c Config) scaleLog2() float32 {
 		return float32(math.Copysign(tiny, s))
 	}
 	return float32(s)
+}
+
+// logUnit is |scale| / |scaleLog2|, almost ln 2, as the sum of two float32: a
+// kernel's maximum is in units of scaleLog2 as rounded, and LSE in those of scale.
+func (c Config) logUnit() (high, low float32) {
+	unit := math.Abs(float64(c.ScaleValue())) / math.Abs(float64(c.scaleLog2()))
+	high = float32(unit)
+	return high, float32(unit - float64(high))
 }

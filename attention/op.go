@@ -57,7 +57,7 @@ func (op *Op) Plan(s Shape) (Plan, error) {
 // PlanFor is Plan for particular tensors: their alignment and whether they
 // have device addresses count. It checks the arguments as Forward does.
 func (op *Op) PlanFor(a Args) (Plan, error) {
-	if err := CheckArgs(op.cfg, a); err != nil {
+	if err := op.check(a); err != nil {
 		return Plan{}, err
 	}
 	return makePlan(op.dev, op.cfg, op.request(a))
@@ -130,7 +130,27 @@ func (op *Op) check(a Args) error {
 	if closed {
 		return fmt.Errorf("attention: %w", vk.ErrClosed)
 	}
-	return CheckArgs(op.cfg, a)
+	if err := CheckArgs(op.cfg, a); err != nil {
+		return err
+	}
+	return op.checkSide(a)
+}
+
+// checkSide refuses host memory on a device tier, and another device's buffers.
+func (op *Op) checkSide(a Args) error {
+	if op.dev == nil {
+		return nil // forwardCPU says it
+	}
+	for i, t := range [5]Tensor{a.Q, a.K, a.V, a.O, a.LSE} {
+		name := [5]string{"Q", "K", "V", "O", "LSE"}[i]
+		switch {
+		case t.Host != nil:
+			return &ShapeError{name, "in host memory", "a buffer of the operation's device"}
+		case t.Buffer != nil && t.Buffer.Device() != op.dev:
+			return &ShapeError{name, "a buffer of another device", "one of the operation's device"}
+		}
+	}
+	return nil
 }
 
 // prepare finds or makes the plan and pipeline of a request. Two goroutines may

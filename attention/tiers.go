@@ -37,14 +37,19 @@ func pickFragment(caps *vk.Caps, tier Tier, t DType) (fragment, string) {
 	}
 	// The largest shape whose K equals its N: P is an accumulator of N keys
 	// and then an operand of K keys.
+	usable := func(s vk.CoopMatShape) bool {
+		return s.A == component && s.B == component && s.C == vk.Float32 && s.Result == vk.Float32 &&
+			s.Scope == vk.ScopeSubgroup && !s.Saturating
+	}
 	var best fragment
 	for _, s := range caps.CoopMatShapes {
-		if s.A != component || s.B != component || s.C != vk.Float32 || s.Result != vk.Float32 ||
-			s.Scope != vk.ScopeSubgroup || s.Saturating || s.N != s.K || s.N%8 != 0 {
-			continue
+		if usable(s) && s.N == s.K && s.N%8 == 0 && s.M*s.N*s.K > best.m*best.n*best.k {
+			best = fragment{m: s.M, n: s.N, k: s.K, sumN: s.N, subgroup: caps.SubgroupSize}
 		}
-		if s.M*s.N*s.K > best.m*best.n*best.k {
-			best = fragment{s.M, s.N, s.K, caps.SubgroupSize}
+	}
+	for _, s := range caps.CoopMatShapes {
+		if usable(s) && s.M == best.m && s.K == best.k && s.N%4 == 0 && s.N < best.sumN {
+			best.sumN = s.N
 		}
 	}
 	if best.m == 0 {

@@ -8,6 +8,7 @@ import "slices"
 // fragment is a cooperative-matrix shape and the subgroup that holds it.
 type fragment struct {
 	m, n, k  uint32
+	sumN     uint32 // the fewest columns a fragment of m rows and depth k may have
 	subgroup uint32
 }
 
@@ -61,7 +62,7 @@ func coopmatTiles(f fragment, headDim, headDimV, sq, maxInvocations uint32) []ti
 			}
 			t := tile{
 				local: subgroups * f.subgroup, blockCols: cols, dvSlice: slice,
-				m: f.m, n: f.n, k: f.k, subgroup: f.subgroup, rowTiles: rowTiles,
+				m: f.m, n: f.n, k: f.k, sumN: f.sumN, subgroup: f.subgroup, rowTiles: rowTiles,
 			}
 			// A lone subgroup would carry a whole K and V tile in its registers.
 			if t.parts(headDim) > 16 && cols/2 >= f.m && cols/2%f.n == 0 {

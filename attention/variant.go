@@ -18,6 +18,7 @@ type tile struct {
 
 	// Cooperative matrices.
 	m, n, k  uint32 // fragment shape
+	sumN     uint32 // columns of the fragment that sums P along the row
 	subgroup uint32 // invocations of a subgroup
 	rowTiles uint32 // fragments of m rows a subgroup owns
 
@@ -79,6 +80,7 @@ func (v variant) constants() map[uint32]uint32 {
 		c[shaders.ConstTileM] = v.tile.m
 		c[shaders.ConstTileN] = v.tile.n
 		c[shaders.ConstTileK] = v.tile.k
+		c[shaders.ConstSumN] = v.tile.sumN
 		c[shaders.ConstRowTiles] = v.tile.rowTiles
 		return c
 	}

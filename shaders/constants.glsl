@@ -31,6 +31,7 @@ layout(constant_id = 1) const uint SUBGROUP_SIZE = 32; // invocations per subgro
 layout(constant_id = 2) const uint TILE_M = 16;        // rows of a fragment
 layout(constant_id = 3) const uint TILE_N = 16;        // columns of a fragment
 layout(constant_id = 4) const uint TILE_K = 16;        // depth of a fragment
+layout(constant_id = 22) const uint SUM_N = 16;        // columns of the fragment that sums P along the row
 layout(constant_id = 5) const uint ROW_TILES = 1;      // fragments of TILE_M rows per subgroup
 
 // -- scalar tier ---------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ const (
 	ConstTileM        uint32 = 2  // rows of a fragment
 	ConstTileN        uint32 = 3  // columns of a fragment
 	ConstTileK        uint32 = 4  // depth of a fragment
+	ConstSumN         uint32 = 22 // columns of the fragment that sums P along the row
 	ConstRowTiles     uint32 = 5  // fragments of TILE_M rows per subgroup
 	ConstThreadsX     uint32 = 18 // invocations side by side along keys and along columns of O
 	ConstChunkD       uint32 = 19 // elements of Dqk staged at a time
@@ -47,6 +48,7 @@ var constantNames = map[uint32]string{
 	ConstTileM:        "TILE_M",
 	ConstTileN:        "TILE_N",
 	ConstTileK:        "TILE_K",
+	ConstSumN:         "SUM_N",
 	ConstRowTiles:     "ROW_TILES",
 	ConstThreadsX:     "THREADS_X",
 	ConstChunkD:       "CHUNK_D",

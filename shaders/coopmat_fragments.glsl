@@ -38,6 +38,8 @@ bool dropNonFinite(inout uvec4 v) {
 #define FragA coopmat<STORAGE_T, SCOPE, TILE_M, TILE_K, gl_MatrixUseA>
 #define FragB coopmat<STORAGE_T, SCOPE, TILE_K, TILE_N, gl_MatrixUseB>
 #define FragC coopmat<float, SCOPE, TILE_M, TILE_N, gl_MatrixUseAccumulator>
+#define FragOnes coopmat<STORAGE_T, SCOPE, TILE_K, SUM_N, gl_MatrixUseB>
+#define FragSum coopmat<float, SCOPE, TILE_M, SUM_N, gl_MatrixUseAccumulator>
 
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
 
@@ -90,6 +92,9 @@ float reduceMax(const in float a, const in float b) { return max(a, b); }
 float reduceAdd(const in float a, const in float b) { return a + b; }
 #define rowMax(result, x) coopMatReduceNV(result, x, gl_CooperativeMatrixReduceRowNV, reduceMax)
 #define rowSum(result, x) coopMatReduceNV(result, x, gl_CooperativeMatrixReduceRowNV, reduceAdd)
+// Between fragments of TILE_N and of SUM_N columns whose columns are all alike.
+#define narrow(result, x) coopMatReduceNV(result, x, gl_CooperativeMatrixReduceRowNV, reduceMax)
+#define widen(result, x) coopMatReduceNV(result, x, gl_CooperativeMatrixReduceRowNV, reduceMax)
 
 float maskedElement(const in uint32_t row, const in uint32_t col, const in float x,
                     const in int firstRow, const in int firstCol, const in int offset, const in int end) {
@@ -122,6 +127,23 @@ float maskedElement(const in uint32_t row, const in uint32_t col, const in float
     }
 #define rowMax(result, x) REDUCE_ROWS(result, x, -INFINITY, max(all, next))
 #define rowSum(result, x) REDUCE_ROWS(result, x, 0.0, all + next)
+
+// Between fragments of TILE_N and of SUM_N columns whose columns are all alike.
+#define narrow(result, x)                                                                           \
+    {                                                                                               \
+        fragmentToScratch(x);                                                                       \
+        coopMatLoad(result, tile, scratchBase(), SCRATCH_STRIDE, gl_CooperativeMatrixLayoutRowMajor); \
+    }
+#define widen(result, x)                                                                            \
+    {                                                                                               \
+        fragmentToScratch(x);                                                                       \
+        for (uint row = gl_SubgroupInvocationID; row < TILE_M; row += SUBGROUP_SIZE) {              \
+            const float one = scratchFloat(row, 0);                                                 \
+            for (uint col = 1; col < TILE_N; ++col) scratchPut(row, col, one);                      \
+        }                                                                                           \
+        subgroupSync();                                                                             \
+        coopMatLoad(result, tile, scratchBase(), SCRATCH_STRIDE, gl_CooperativeMatrixLayoutRowMajor); \
+    }
 
 #define maskFragment(x, firstRow, firstCol, offset, end)                                            \
     {                                                                                               \

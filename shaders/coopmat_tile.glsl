@@ -48,7 +48,7 @@
             [[unroll]] for (uint e = 0; e < top[r].length(); ++e)
                 top[r][e] = max(top[r][e], S[r * KEY_TILES + c][e]);
         [[unroll]] for (uint e = 0; e < top[r].length(); ++e)
-            passed = passed || top[r][e] * scale - rowShift[r][e] > LAG;
+            passed = passed || fma(top[r][e], scale, -rowShift[r][e]) > LAG;
     }
     if (subgroupAny(passed)) {
         [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {
@@ -60,21 +60,27 @@
                 factor[e] = exp2(rowShift[r][e] - moved);
                 rowShift[r][e] = moved;
             }
-            rowTotal[r] *= factor;
+            if (HAS_LSE != 0) rowTotal[r] *= factor;
+            FragSum narrowFactor;
+            narrow(narrowFactor, factor);
+            rowWeight[r] *= narrowFactor;
             [[unroll]] for (uint i = 0; i < OUT_TILES; ++i) O[r * OUT_TILES + i] *= factor;
         }
     }
 
-    // P = 2^(scale S - shift), O += P V
+    // P = 2^(scale S - shift), O += P V. O is divided by the sum of the rounded P, so that what rounding
+    // does to a weight cancels; where one key has all the weight the result is that row of V, exactly.
     [[unroll]] for (uint r = 0; r < ROW_TILES; ++r)
         [[unroll]] for (uint c = 0; c < KEY_TILES; ++c) {
             [[unroll]] for (uint e = 0; e < S[r * KEY_TILES + c].length(); ++e)
-                S[r * KEY_TILES + c][e] = exp2(S[r * KEY_TILES + c][e] * scale - rowShift[r][e]);
-            rowTotal[r] += S[r * KEY_TILES + c];
+                S[r * KEY_TILES + c][e] = exp2(fma(S[r * KEY_TILES + c][e], scale, -rowShift[r][e]));
+            if (HAS_LSE != 0) rowTotal[r] += S[r * KEY_TILES + c];
         }
     FragA P[ROW_TILES * KEY_TILES];
     [[unroll]] for (uint i = 0; i < ROW_TILES * KEY_TILES; ++i) toOperandA(P[i], S[i]);
     [[unroll]] for (uint c = 0; c < KEY_TILES; ++c) {
+        [[unroll]] for (uint r = 0; r < ROW_TILES; ++r)
+            rowWeight[r] = coopMatMulAdd(P[r * KEY_TILES + c], FragOnes(1.0), rowWeight[r]);
         [[unroll]] for (uint i = 0; i < OUT_TILES; ++i) {
             FragB Vt;
             coopMatLoad(Vt, tile, V_FIRST + c * TILE_K * V_STRIDE + i * TILE_N / 8, V_STRIDE,

@@ -155,10 +155,12 @@ void main() {
 
     FragC O[ROW_TILES * OUT_TILES];
     FragC rowShift[ROW_TILES]; // what is subtracted from a row's scores (log2 units), the same along the row
-    FragC rowTotal[ROW_TILES]; // sums of P, not yet reduced along the row
+    FragSum rowWeight[ROW_TILES]; // sums of P as V meets it, rounded: P times ones, the same along the row
+    FragC rowTotal[ROW_TILES];    // sums of P in float32, for LSE; not yet reduced along the row
     [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {
         [[unroll]] for (uint i = 0; i < OUT_TILES; ++i) O[r * OUT_TILES + i] = FragC(0.0);
         rowShift[r] = FragC(NOTHING);
+        rowWeight[r] = FragSum(0.0);
         rowTotal[r] = FragC(0.0);
     }
 
@@ -178,13 +180,13 @@ void main() {
     const Slice oBlock = sliceO(work.batch, work.head, myRow);
     FragC inverse[ROW_TILES];
     [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {
-        FragC total, lse;
-        rowSum(total, rowTotal[r]);
-        [[unroll]] for (uint e = 0; e < total.length(); ++e) {
-            inverse[r][e] = total[e] == 0.0 ? 0.0 : 1.0 / total[e];
-            lse[e] = total[e] == 0.0 ? -INFINITY : (rowShift[r][e] + log2(total[e])) * LN2;
-        }
+        widen(inverse[r], rowWeight[r]);
+        [[unroll]] for (uint e = 0; e < inverse[r].length(); ++e)
+            inverse[r][e] = inverse[r][e] == 0.0 ? 0.0 : 1.0 / inverse[r][e];
         if (HAS_LSE != 0 && work.col0 == 0) {
+            FragC lse;
+            rowSum(lse, rowTotal[r]);
+            [[unroll]] for (uint e = 0; e < lse.length(); ++e) lse[e] = logSumExp(rowShift[r][e], lse[e]);
             fragmentToScratch(lse);
             [[unroll]] for (uint s = 0; s < TILE_M; s += SUBGROUP_SIZE) {
                 const uint row = s + gl_SubgroupInvocationID, mine = myRow + r * TILE_M + row;

@@ -101,10 +101,9 @@ void softmax(uint firstCol, bool masked) {
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
         float top = NOTHING;
         [[unroll]] for (uint j = 0; j < COLS; j++) {
-            S[i][j] *= p.scaleLog2;
             // Selected, not added: a masked score may be NaN.
-            if (masked && firstCol + x + j * THREADS_X >= visible[i]) S[i][j] = -INFINITY;
-            top = max(top, S[i][j]);
+            const bool hidden = masked && firstCol + x + j * THREADS_X >= visible[i];
+            top = max(top, hidden ? -INFINITY : S[i][j] * p.scaleLog2);
         }
         sharePartial(i, top);
     }
@@ -120,9 +119,10 @@ void softmax(uint firstCol, bool masked) {
         rowSum[i] *= factor;
         [[unroll]] for (uint n = 0; n < QUADS; n++) O[i][n] *= factor;
         [[unroll]] for (uint j = 0; j < COLS; j++) {
-            const float exponent = S[i][j] - top;
-            // At most 0, or NaN; exp2 need not keep a NaN, and SwiftShader's makes it infinity.
-            float weight = exponent <= 0.0 ? exp2(exponent) : exponent;
+            // Fused: the product of a large score must not be rounded before the maximum is taken off.
+            const float exponent = fma(S[i][j], p.scaleLog2, -top);
+            // exp2 need not keep a NaN, and SwiftShader's makes it infinity.
+            float weight = isnan(exponent) ? exponent : exp2(exponent);
             if (masked && firstCol + x + j * THREADS_X >= visible[i]) weight = 0.0;
             rowSum[i] += weight;
             const uint col = x + j * THREADS_X;
@@ -201,7 +201,7 @@ void main() {
                 if (col < DV_SLICE) storeO4(o, rowOf(i), w.col0 + col, O[i][n] * inverse);
             }
             if (HAS_LSE != 0 && w.col0 == 0 && x == 0)
-                storeLSE(w.batch, w.head, row, empty ? -INFINITY : isnan(sum) ? sum : (rowMax[i] + log2(sum)) * LN2);
+                storeLSE(w.batch, w.head, row, empty ? -INFINITY : logSumExp(rowMax[i], sum));
         }
     }
 }

@@ -41,8 +41,8 @@ layout(push_constant, std430) uniform Params {
     uint groupSize;      // Hq / Hkv
     float scaleLog2;     // scale * log2(e): scores are exponents of two
     int causalOffset;    // row r sees columns <= r + causalOffset
-    uint firstBatch;     // a grid too large for one dispatch is split: batch of z = 0
-    uint firstRowBlock;  // and row block of x = 0
+    float unitHigh;      // |scale| / |scaleLog2| in two parts, high + low: what turns exponents of two
+    float unitLow;       // into natural logarithms, the rounding of scaleLog2 made good
 } p;
 
 // -- grid ----------------------------------------------------------------------------------------
@@ -58,10 +58,10 @@ struct Work {
 
 Work workOf(uint blockRows) {
     Work w;
-    w.batch = p.firstBatch + gl_WorkGroupID.z / DV_SLICES;
+    w.batch = gl_WorkGroupID.z / DV_SLICES;
     w.head = gl_WorkGroupID.y;
     w.kvHead = w.head / p.groupSize;
-    uint rowBlock = p.firstRowBlock + gl_WorkGroupID.x;
+    uint rowBlock = gl_WorkGroupID.x;
     // Under a causal mask later rows see more keys: heavy blocks first, so that none is left alone at the end.
     if (CAUSAL != 0) rowBlock = (p.Sq - 1) / blockRows - rowBlock;
     w.row0 = rowBlock * blockRows;
@@ -73,6 +73,13 @@ Work workOf(uint blockRows) {
 uint visibleColumns(uint row) {
     if (CAUSAL == 0) return p.Sk;
     return uint(clamp(int(row) + p.causalOffset + 1, 0, int(p.Sk)));
+}
+
+// LSE of a row from what was subtracted from its scores, in log2 units, and the sum of the weights.
+// shift is far larger than the logarithm for large logits: one rounding, by fma, is all it gets.
+float logSumExp(float shift, float total) {
+    if (total == 0.0) return -INFINITY;
+    return fma(shift, p.unitHigh, fma(shift, p.unitLow, naturalLog(total)));
 }
 
 // -- positions -----------------------------------------------------------------------------------

@@ -7,6 +7,23 @@
 const float LN2 = 0.6931471805599453;
 #define INFINITY uintBitsToFloat(0x7f800000u)
 
+// Natural logarithm of a positive number to about 2 units in the last place, near 1 too, where the
+// built-in may be off by 2^-21 and leave nothing of a small LSE. With the mantissa m in
+// [sqrt(1/2), sqrt(2)) and s = (m - 1) / (m + 1), ln m = 2 atanh s; Inf and NaN pass through.
+float naturalLog(float x) {
+    if (!(x < 3.0e38)) return x;
+    const uint bits = floatBitsToUint(x);
+    int exponent = int(bits >> 23) - 127;
+    float m = uintBitsToFloat((bits & 0x007fffffu) | 0x3f800000u);
+    if (m > 1.41421356) {
+        m *= 0.5;
+        exponent++;
+    }
+    const float f = m - 1.0, s = f / (2.0 + f), z = s * s;
+    const float tail = z * (0.33333333 + z * (0.2 + z * (0.14285714 + z * 0.11111111)));
+    return fma(float(exponent), LN2, 2.0 * fma(s, tail, s));
+}
+
 uint encodeF16(float value) {
     const uint bits = floatBitsToUint(value);
     const uint sign = (bits >> 16) & 0x8000u;

@@ -79,7 +79,7 @@ func (a *app) execute(ctx context.Context, args []string) (err error) {
 		}
 	}()
 	root := a.root()
-	root.SetArgs(args)
+	root.SetArgs(append([]string{}, args...)) // nil would mean os.Args
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	return root.ExecuteContext(ctx)
