@@ -104,6 +104,8 @@ typedef struct vka_probe {
 	uint32_t heap_flags[16];
 	uint32_t type_flags[32], type_heap[32];
 } vka_probe;
+/* Timestamp bits of a queue family that has compute; 0 in *compute where it has not. */
+uint32_t vka_timestamp_bits(vka_instance *, VkPhysicalDevice, uint32_t family, int *compute);
 VkResult vka_probe_device(vka_instance *, VkPhysicalDevice, vka_probe *);
 void vka_heap_budget(vka_instance *, VkPhysicalDevice, uint64_t *budget, uint64_t *usage);
 

@@ -149,6 +149,15 @@ static void probe_queues(vka_instance *in, VkPhysicalDevice pd, vka_probe *p)
 		}
 }
 
+uint32_t vka_timestamp_bits(vka_instance *in, VkPhysicalDevice pd, uint32_t family, int *compute)
+{
+	VkQueueFamilyProperties list[64];
+	uint32_t n = 64;
+	in->GetPhysicalDeviceQueueFamilyProperties(pd, &n, list);
+	*compute = family < n && (list[family].queueFlags & VK_QUEUE_COMPUTE_BIT);
+	return *compute ? list[family].timestampValidBits : 0;
+}
+
 static void probe_memory(vka_instance *in, VkPhysicalDevice pd, vka_probe *p)
 {
 	VkPhysicalDeviceMemoryProperties2 core = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};

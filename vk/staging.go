@@ -17,6 +17,7 @@ type stagingRing struct {
 	buf        *Buffer
 	size       uint64
 	head, tail uint64 // next position to give out; first one in use
+	sent       uint64 // uploads: where the last submission ended
 }
 
 // reserve gives out up to n bytes in one piece: the offset in the buffer, how
@@ -124,6 +125,17 @@ func (s *Stream) Upload(dst *Buffer, off uint64, src []byte) error {
 			return err
 		}
 		src, off = src[n:], off+n
+		// Half a ring at a time, so that the device copies one half while the host
+		// fills the other.
+		if len(src) > 0 && r.head-r.sent >= r.size/2 {
+			if _, err := s.submit(false); err != nil {
+				return err
+			}
+			r.sent = r.head
+		}
+	}
+	if b, err = s.record(op); err != nil {
+		return err
 	}
 	s.barrier(b)
 	return nil

@@ -142,6 +142,27 @@ func TestBadDispatchesAreRefused(t *testing.T) {
 	assert.ErrorIs(t, s.Release(), ErrInvalid)
 }
 
+func TestBatchesOfAStreamRunInOrder(t *testing.T) {
+	d := openExecuting(t, func(o *Options) { o.SyncValidation = true })
+	s := newStream(t, d)
+	x, y := newBuffer(t, d, 1<<20, DeviceLocal), newBuffer(t, d, 1<<20, DeviceLocal)
+	gate, err := d.NewTimeline(false) // so that nothing has finished before all is submitted
+	require.NoError(t, err)
+	require.NoError(t, s.WaitFor(gate, 1))
+	for i := range uint32(3) { // each step in a batch of its own, with no barrier of ours
+		require.NoError(t, s.Fill(BufferRange{Buffer: x}, i+1))
+		_, err := s.Submit()
+		require.NoError(t, err)
+		require.NoError(t, s.Copy(BufferRange{Buffer: y}, BufferRange{Buffer: x}))
+		_, err = s.Submit()
+		require.NoError(t, err)
+	}
+	require.NoError(t, gate.Signal(1))
+	got := make([]byte, 1<<20)
+	require.NoError(t, s.Download(background(t), got, y, 0))
+	sameWords(t, numbers(1<<18, func(uint32) uint32 { return 3 }), words(got))
+}
+
 func TestUploadAndDownloadOfAnySize(t *testing.T) {
 	d := openExecuting(t)
 	s := newStream(t, d)
@@ -287,7 +308,11 @@ func TestWorkInFlightHoldsWhatItUses(t *testing.T) {
 	}
 	assert.ErrorIs(t, s.Dispatch(p, []BufferRange{{Buffer: b}}, push(1), [3]uint32{1, 1, 1}), ErrClosed)
 	require.NoError(t, s.Wait(background(t)))
-	<-done
+	select {
+	case <-done:
+	default:
+		t.Fatal("what was kept is not released")
+	}
 	assert.Zero(t, d.Memory().Buffers)
 	assert.Empty(t, d.pipelines.list)
 }

@@ -92,6 +92,11 @@ func wrap(in *C.vka_instance, e External) (*Device, error) {
 	if p.info.Unusable != "" {
 		return nil, unsupported("Wrap", "%s: %s", p.info.Name, p.info.Unusable)
 	}
+	var compute C.int
+	p.info.Caps.Limits.TimestampValidBits = uint32(C.vka_timestamp_bits(in, handle, C.uint32_t(e.QueueFamily), &compute))
+	if compute == 0 {
+		return nil, invalid("Wrap", "queue family %d has no compute", e.QueueFamily)
+	}
 	p.info.queueFamily = e.QueueFamily
 	// Properties, as opposed to features, hold whatever the caller says.
 	e.Enabled.ExternalMemoryDedicated = p.info.Caps.ExternalMemoryDedicated

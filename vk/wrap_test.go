@@ -105,6 +105,9 @@ func TestWrapTakesOnlyWhatIsEnabled(t *testing.T) {
 	assert.ErrorIs(t, err, ErrUnsupported)
 	require.NoError(t, d.Close())
 
+	_, err = Wrap(External{Instance: host.VulkanInstance(), PhysicalDevice: host.VulkanPhysicalDevice(), Device: host.VulkanDevice(),
+		Queue: func() vulkan.Queue { q, _ := host.VulkanQueue(); return q }(), QueueFamily: 40, Enabled: *host.Caps()})
+	assert.ErrorIs(t, err, ErrInvalid)
 	_, err = Wrap(External{})
 	assert.ErrorIs(t, err, ErrInvalid)
 	queue, _ := host.VulkanQueue()
