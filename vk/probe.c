@@ -135,11 +135,23 @@ static void probe_properties(vka_instance *in, VkPhysicalDevice pd, const vka_ex
 	p->cm2_reserved_shared = cm2.cooperativeMatrixWorkgroupScopeReservedSharedMemory;
 }
 
+enum { MAX_FAMILIES = 64 };
+
+/* The count is asked for first: SwiftShader fills as many as it is given room for. */
+static uint32_t queue_families(vka_instance *in, VkPhysicalDevice pd, VkQueueFamilyProperties *list)
+{
+	uint32_t n = 0;
+	in->GetPhysicalDeviceQueueFamilyProperties(pd, &n, NULL);
+	if (n > MAX_FAMILIES)
+		n = MAX_FAMILIES;
+	in->GetPhysicalDeviceQueueFamilyProperties(pd, &n, list);
+	return n;
+}
+
 static void probe_queues(vka_instance *in, VkPhysicalDevice pd, vka_probe *p)
 {
-	VkQueueFamilyProperties list[64];
-	uint32_t n = 64;
-	in->GetPhysicalDeviceQueueFamilyProperties(pd, &n, list);
+	VkQueueFamilyProperties list[MAX_FAMILIES];
+	uint32_t n = queue_families(in, pd, list);
 	p->queue_family = UINT32_MAX;
 	for (uint32_t i = 0; i < n; i++)
 		if ((list[i].queueFlags & VK_QUEUE_COMPUTE_BIT) && list[i].queueCount) {
@@ -151,9 +163,8 @@ static void probe_queues(vka_instance *in, VkPhysicalDevice pd, vka_probe *p)
 
 uint32_t vka_timestamp_bits(vka_instance *in, VkPhysicalDevice pd, uint32_t family, int *compute)
 {
-	VkQueueFamilyProperties list[64];
-	uint32_t n = 64;
-	in->GetPhysicalDeviceQueueFamilyProperties(pd, &n, list);
+	VkQueueFamilyProperties list[MAX_FAMILIES];
+	uint32_t n = queue_families(in, pd, list);
 	*compute = family < n && (list[family].queueFlags & VK_QUEUE_COMPUTE_BIT);
 	return *compute ? list[family].timestampValidBits : 0;
 }
