@@ -1,6 +1,8 @@
 package tests
 
 import (
+	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -57,55 +59,25 @@ func caseOf(row []int) testCase {
 	}
 }
 
-// On a CPU driver a row costs about as much as compiling its pipeline, so that
-// there some values stand for others where they meet another long factor:
-// lengths by the size of a tile, layouts by the alignment they leave.
-var (
-	lengthClass = []int{0, 0, 0, 3, 3, 5, 6, 6, 6, 9, 9, 9}
-	layoutClass = [layoutKinds]int{tight: int(tight), packed: int(tight), bshd: int(tight), padded: int(tight), broadcast: int(tight),
-		odd: int(odd), window: int(odd), even: int(even), woven: int(even)}
-)
-
-func coarse(p pair) (pair, bool) {
-	long := func(f int) bool {
-		return f == fDims || f == fSq || f == fSk || f == fLayout || f == fData || f == fHeads
-	}
-	short := func(f, v int) int {
-		switch f {
-		case fSq, fSk:
-			return lengthClass[v]
-		case fLayout:
-			return layoutClass[v]
-		}
-		return v
-	}
-	if p.a == fDims && (p.b == fData || p.b == fScale || p.b == fBatch) {
-		return p, false // what the numbers are does not depend on their number
-	}
-	if long(p.a) && long(p.b) {
-		p.av, p.bv = short(p.a, p.av), short(p.b, p.bv)
-	}
-	return p, true
-}
-
 func every(p pair) (pair, bool) { return p, true }
 
 func rowCost(row []int) int64 { return caseOf(row).flops() }
 
-// table is the one table of cases: a covering design over the factors, and
-// problems worth their own line.
-var table = sync.OnceValue(func() []testCase {
-	merge, limit := coarse, int64(30e6)
-	if full() {
-		merge, limit = every, 1e9
+// table is the one table of cases, for every tier of a storage type: a covering
+// design over the factors, and problems worth their own line. The default is
+// brief (see brief_test.go), since on a CPU driver what costs is compiling.
+func table(dtype attention.DType) []testCase {
+	if !full() {
+		return slices.Concat(brief(int(dtype)), notable)
 	}
+	return slices.Concat(pairwise(), notable, realistic())
+}
+
+// pairwise has every pair of values of any two factors.
+var pairwise = sync.OnceValue(func() []testCase {
 	var all []testCase
-	for _, row := range cover(tableFactors, merge, rowCost, limit) {
+	for _, row := range cover(tableFactors, every, rowCost, 1e9) {
 		all = append(all, caseOf(row))
-	}
-	all = append(all, notable...)
-	if full() {
-		all = append(all, realistic()...)
 	}
 	return all
 })
@@ -159,14 +131,24 @@ func realistic() []testCase {
 
 // The table names no case twice, and says how long it is.
 func TestTable(t *testing.T) {
-	seen := map[string]bool{}
-	var flops int64
-	for _, c := range table() {
-		if seen[c.String()] {
-			t.Errorf("%v is there twice", c)
+	for _, dtype := range attention.DTypes() {
+		seen := map[string]bool{}
+		pipelines := map[string]bool{}
+		var flops int64
+		all := table(dtype)
+		for _, c := range all {
+			if seen[c.String()] {
+				t.Errorf("%v is there twice", c)
+			}
+			seen[c.String()] = true
+			pipelines[fmt.Sprint(c.d, c.dv, c.causal != attention.CausalNone, c.lse, c.access, layoutAlign[c.layout], rowClass(c.shape.Sq))] = true
+			flops += c.flops()
 		}
-		seen[c.String()] = true
-		flops += c.flops()
+		t.Logf("%v: %d cases, about %d pipelines, %.1f GFLOP", dtype, len(seen), len(pipelines), float64(flops)/1e9)
+		for _, d := range dims {
+			if !slices.ContainsFunc(all, func(c testCase) bool { return [2]int{c.d, c.dv} == d }) {
+				t.Errorf("%v: no case has head dimensions %v", dtype, d)
+			}
+		}
 	}
-	t.Logf("%d cases, %.1f GFLOP", len(table()), float64(flops)/1e9)
 }

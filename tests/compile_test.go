@@ -15,7 +15,7 @@ func TestCompile(t *testing.T) {
 	}
 	for _, tt := range s.available() {
 		t.Run(tt.String(), func(t *testing.T) {
-			cases := table()
+			cases := table(tt.dtype)
 			results := make([]error, len(cases))
 			e := s.newEngine(tt)
 			next := make(chan int)

@@ -65,7 +65,7 @@ type checkedCase struct {
 func checkedCases(t *testing.T, dtype attention.DType) []*checkedCase {
 	t.Helper()
 	var all []*checkedCase
-	for _, c := range table() {
+	for _, c := range table(dtype) {
 		p, err := newProblem(c, dtype)
 		if err != nil {
 			t.Fatalf("%v: %v", c, err)

@@ -1,0 +1,143 @@
+package tests
+
+import (
+	"slices"
+
+	"vkattn/attention"
+)
+
+// A CPU driver takes milliseconds to compute a case and seconds to compile a
+// pipeline. The brief table therefore has few pipelines and gives each of them
+// several problems: what does not change the pipeline is covered pair by pair
+// (every Sq with every Sk, among others), and each row of that goes to one of
+// the pipelines it may run on. Every head dimension has a pipeline; which mask,
+// alignment, LSE and access it has differs between the storage types.
+
+// What of a problem changes its pipeline, as far as the table goes.
+type pipelineKey struct {
+	masked bool
+	align  int // of the layout: 8, 2 or 1 elements
+	rows   int // class of Sq: a kernel's tile has no more rows than there are
+}
+
+type pipelineRow struct {
+	pipelineKey
+	dims   [2]int
+	lse    bool
+	access attention.Access
+	used   int
+}
+
+// layoutAlign is the alignment a layout leaves, where head dimensions allow.
+var layoutAlign = [layoutKinds]int{
+	tight: 8, packed: 8, bshd: 8, padded: 8, woven: 8, broadcast: 8, window: 8, even: 2, odd: 1,
+}
+
+func rowClass(sq int) int {
+	switch {
+	case sq <= 8:
+		return 8
+	case sq <= 32:
+		return 32
+	}
+	return 64
+}
+
+// briefPipelines are one for each head dimension, and some for short queries.
+func briefPipelines(rotation int) []pipelineRow {
+	var all []pipelineRow
+	add := func(d [2]int, i, rows int) {
+		all = append(all, pipelineRow{
+			pipelineKey: pipelineKey{masked: i%2 == 0, align: []int{8, 2, 1}[i/2%3], rows: rows},
+			dims:        d, lse: i/6%2 == 0, access: access[(i+i/6)%2],
+		})
+	}
+	for i, d := range dims {
+		add(d, 5*i+rotation, 64)
+	}
+	for i := range 6 {
+		add(dims[(3*i+7*rotation)%len(dims)], i, 8)
+		add(dims[(3*i+7*rotation+1)%len(dims)], i, 32)
+	}
+	return all
+}
+
+// The factors that do not change a pipeline, and those that choose among them.
+var briefFactors = []int{fSq, fSk, fHeads, fBatch, fCausal, fScale, fLayout, fData}
+
+const (
+	briefLimit = 150e6 // flops of a case
+	briefLeast = 3     // cases of a pipeline
+)
+
+// brief is the brief table.
+func brief(rotation int) []testCase {
+	pipelines := briefPipelines(rotation)
+	var factors []factor
+	for _, f := range briefFactors {
+		factors = append(factors, tableFactors[f])
+	}
+	problem := func(row []int, p *pipelineRow) testCase {
+		wide := make([]int, len(tableFactors))
+		for i, f := range briefFactors {
+			wide[f] = row[i]
+		}
+		c := caseOf(wide)
+		if p != nil {
+			c.d, c.dv, c.lse, c.access = p.dims[0], p.dims[1], p.lse, p.access
+		}
+		return c
+	}
+	merge := func(p pair) (pair, bool) {
+		// Lengths meet layouts, data and heads by the class of their size.
+		a, b := briefFactors[p.a], briefFactors[p.b]
+		if (a == fSq || a == fSk) && (b == fLayout || b == fData || b == fHeads) {
+			p.av = lengthClass[p.av]
+		}
+		return p, true
+	}
+	cost := func(row []int) int64 { return problem(row, nil).flops() }
+	keyOf := func(row []int) pipelineKey {
+		c := problem(row, nil)
+		return pipelineKey{c.causal != attention.CausalNone, layoutAlign[c.layout], rowClass(c.shape.Sq)}
+	}
+	var all []testCase
+	rows := cover(factors, merge, cost, briefLimit/64)
+	for _, row := range rows {
+		p := choose(pipelines, keyOf(row), func(p *pipelineRow) int64 { return problem(row, p).flops() })
+		p.used++
+		all = append(all, problem(row, p))
+	}
+	// Large head dimensions are seldom chosen: they get rows of others besides.
+	for i := range pipelines {
+		p := &pipelines[i]
+		for _, row := range rows {
+			c := problem(row, p)
+			if p.used < briefLeast && keyOf(row) == p.pipelineKey && c.flops() <= briefLimit && !slices.Contains(all, c) {
+				p.used++
+				all = append(all, c)
+			}
+		}
+	}
+	return all
+}
+
+// lengthClass groups lengths by the tiles they fill.
+var lengthClass = []int{0, 0, 0, 3, 3, 5, 6, 6, 6, 9, 9, 9}
+
+// choose is the pipeline of a key that has the fewest cases so far, among those
+// that keep the case within the limit, or the cheapest.
+func choose(pipelines []pipelineRow, key pipelineKey, cost func(*pipelineRow) int64) *pipelineRow {
+	var fit []*pipelineRow
+	for i := range pipelines {
+		if pipelines[i].pipelineKey == key {
+			fit = append(fit, &pipelines[i])
+		}
+	}
+	cheap := slices.MinFunc(fit, func(a, b *pipelineRow) int { return int(cost(a) - cost(b)) })
+	fit = slices.DeleteFunc(fit, func(p *pipelineRow) bool { return cost(p) > briefLimit })
+	if len(fit) == 0 {
+		return cheap
+	}
+	return slices.MinFunc(fit, func(a, b *pipelineRow) int { return a.used - b.used })
+}
