@@ -16,7 +16,16 @@ func (op *Op) record(c *vk.Commands, a Args) error {
 	if err := op.check(a); err != nil {
 		return err
 	}
-	p, err := op.prepare(op.request(a))
+	r := op.request(a)
+	if r.access == AccessAddresses {
+		for i, t := range [5]Tensor{a.Q, a.K, a.V, a.O, a.LSE} {
+			if t.Buffer != nil && t.Buffer.Address() == 0 {
+				return fmt.Errorf("%w: the buffer of %s has no device address, and Access asks for addresses",
+					ErrUnsupported, [5]string{"Q", "K", "V", "O", "LSE"}[i])
+			}
+		}
+	}
+	p, err := op.prepare(r)
 	if err != nil {
 		return err
 	}

@@ -64,13 +64,21 @@ void stageV(Slice slice, uint rows, uint col0) { STAGE(K_FIRST, V_ROW, CHUNK_V, 
 
 // S += Q K^T over the staged columns.
 void multiplyChunk() {
-    [[dont_unroll]] for (uint d = 0; d < CHUNK_D / 4; d++) {
-        vec4 q[ROWS];
-        [[unroll]] for (uint i = 0; i < ROWS; i++) q[i] = staged[rowOf(i) * D_ROW + d];
+    [[dont_unroll]] for (uint d = 0; d < CHUNK_D / 4; d += 2) {
+        vec4 low[ROWS], high[ROWS];
+        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+            low[i] = staged[rowOf(i) * D_ROW + d];
+            high[i] = staged[rowOf(i) * D_ROW + d + 1];
+        }
         [[unroll]] for (uint j = 0; j < COLS; j++) {
             const vec4 k = staged[K_FIRST + (x + j * THREADS_X) * D_ROW + d];
-            [[unroll]] for (uint i = 0; i < ROWS; i++)
-                S[i][j] = fma(q[i].w, k.w, fma(q[i].z, k.z, fma(q[i].y, k.y, fma(q[i].x, k.x, S[i][j]))));
+            const vec4 l = staged[K_FIRST + (x + j * THREADS_X) * D_ROW + d + 1];
+            [[unroll]] for (uint i = 0; i < ROWS; i++) {
+                // Eight products a sum of their own: a large score is rounded once for them.
+                float part = fma(low[i].w, k.w, fma(low[i].z, k.z, fma(low[i].y, k.y, low[i].x * k.x)));
+                part = fma(high[i].w, l.w, fma(high[i].z, l.z, fma(high[i].y, l.y, fma(high[i].x, l.x, part))));
+                S[i][j] += part;
+            }
         }
     }
 }

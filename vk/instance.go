@@ -4,6 +4,7 @@ package vk
 import "C"
 
 import (
+	"sync"
 	"unsafe"
 
 	vulkan "github.com/goki/vulkan"
@@ -39,6 +40,7 @@ func newInstance(flags C.uint32_t, log *messageLog) (*C.vka_instance, unsafe.Poi
 	}
 	switch {
 	case r == C.VK_SUCCESS:
+		keepDriversLoaded(get)
 		return in, get, nil
 	case goResult(r) == vulkan.ErrorIncompatibleDriver:
 		return nil, nil, &Error{Op: "vkCreateInstance", Result: goResult(r), Detail: "no usable driver", Err: ErrNoDevice}
@@ -47,6 +49,18 @@ func newInstance(flags C.uint32_t, log *messageLog) (*C.vka_instance, unsafe.Poi
 			Detail: "validation was asked for and VK_LAYER_KHRONOS_validation is not installed"}
 	}
 	return nil, nil, &Error{Op: "vkCreateInstance", Result: goResult(r)}
+}
+
+var driversLoaded sync.Once
+
+// keepDriversLoaded makes an instance that lives as long as the process. The
+// loader unloads a driver with the last instance that uses it, and NVIDIA's
+// (580.159) refuses to be loaded again after some ten times in one process.
+func keepDriversLoaded(get unsafe.Pointer) {
+	driversLoaded.Do(func() {
+		var in *C.vka_instance
+		C.vka_create_instance(get, C.uint32_t(1<<22|1<<12), 0, nil, &in)
+	})
 }
 
 // physicalDevices lists the handles in the loader's order.
