@@ -114,7 +114,7 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 		if reason != "" {
 			return v, 0, reason
 		}
-		candidates = coopmatTiles(f, v.headDim, v.headDimV, uint32(r.shape.Sq), caps.Limits.MaxInvocations)
+		candidates = coopmatTiles(f, v.headDim, v.headDimV, uint32(r.shape.Sq), caps.Limits.MaxInvocations, v.causal)
 	}
 	for _, t := range candidates {
 		v.tile = t

@@ -17,16 +17,17 @@ type fragment struct {
 // full, 16x16 fragments, subgroups of 32; docs/log.md has the runs. TFLOP/s:
 //
 //	 32: 4 subgroups x 2 fragments x 64 keys 226; 8x2x64 214; 8x1x64 205; 8x4x32 148
-//	 64: 4x2x64 289 (253 causal); 8x2x64 282 (229 causal); 4x2x32 264; 16x1x64 255; 8x1x128 251; 8x1x64 239
+//	 64: 8x2x64 287 (229 causal); 4x2x64 268 (244 causal); 4x2x32 264; 16x1x64 255; 8x1x128 251; 8x1x64 239
 //	 96: 8x2x32 275; 8x1x64 267; 8x1x80 248; 8x1x48 231; 8x2x64 218 (spills)
 //	128: 8x1x64 273; 8x1x80 269; 8x1x48 256; 8x1x32 238; 4x1x64 202; 12x1x64 198 (spills)
 //	192: 8x1x32 248; 8x1x48 238; 8x1x16 205
 //	256: 8x1x32 in slices of 128 columns of O 172, though S is computed twice; 8x1x16 whole 140 (spills)
 //
-// Two workgroups of four subgroups beat one of eight where registers allow,
-// since the two wait at barriers of their own.
-var preferred = []struct{ maxDim, subgroups, rowTiles, cols, slice uint32 }{
-	{64, 4, 2, 64, 64},
+// Two workgroups of four subgroups beat one of eight under a causal mask, where
+// the subgroups of one have unequal work and wait for each other.
+var preferred = []tileChoice{
+	{32, 4, 2, 64, 32},
+	{64, 8, 2, 64, 64},
 	{96, 8, 2, 32, 96},
 	{128, 8, 1, 64, 128},
 	{192, 8, 1, 32, 192},
@@ -34,14 +35,21 @@ var preferred = []struct{ maxDim, subgroups, rowTiles, cols, slice uint32 }{
 	{576, 8, 1, 16, 256},
 }
 
+// causalSubgroups is the number of subgroups at head dims up to 64 under a
+// causal mask.
+const causalSubgroups = 4
+
+type tileChoice struct{ maxDim, subgroups, rowTiles, cols, slice uint32 }
+
 // coopmatTiles lists tiles for cooperative-matrix kernels: the preferred one,
 // then the same with ever fewer keys a step, rows and subgroups, for devices
 // with less shared memory. Few queries take few subgroups.
-func coopmatTiles(f fragment, headDim, headDimV, sq, maxInvocations uint32) []tile {
-	i := slices.IndexFunc(preferred, func(p struct{ maxDim, subgroups, rowTiles, cols, slice uint32 }) bool {
-		return max(headDim, headDimV) <= p.maxDim
-	})
-	best := preferred[i]
+func coopmatTiles(f fragment, headDim, headDimV, sq, maxInvocations uint32, causal bool) []tile {
+	dim := max(headDim, headDimV)
+	best := preferred[slices.IndexFunc(preferred, func(p tileChoice) bool { return dim <= p.maxDim })]
+	if causal && dim <= 64 {
+		best.subgroups = causalSubgroups
+	}
 	slice := min(headDimV, best.slice)
 	if slice < headDimV {
 		slice = ceilDiv(slice, f.n) * f.n

@@ -82,7 +82,9 @@ func keysOf(t *rapid.T, p *problem, lo, hi int) *problem {
 func judgePacked(t *rapid.T, p *problem, o, lse []float32) {
 	var x expectation
 	require.NoError(t, x.expect(p))
-	verdict := accuracy.Judge(accuracy.Forward(p.tt.dtype), p.dv, o, x.ref, x.low)
+	limits := accuracy.Forward(p.tt.dtype)
+	limits.Noise = x.noise
+	verdict := accuracy.Judge(limits, p.dv, o, x.ref, x.low)
 	require.True(t, verdict.Pass(), "%v: O: %v", p, verdict.Reasons())
 	verdict = accuracy.Judge(accuracy.ForwardLSE(p.tt.dtype), 1, lse, x.refLSE, x.lowLSE)
 	require.True(t, verdict.Pass(), "%v: LSE: %v", p, verdict.Reasons())

@@ -18,6 +18,7 @@ type expectation struct {
 	sample      []attention.Rows
 	ref, refLSE []float64
 	low, lowLSE []float32
+	noise       []float64
 }
 
 // expect computes the reference once.
@@ -29,6 +30,9 @@ func (x *expectation) expect(p *problem) error {
 		}
 		if x.ref, x.refLSE, x.err = attention.ReferenceSample(cfg, args, x.sample); x.err == nil {
 			x.low, x.lowLSE, x.err = accuracy.Low(cfg, args, x.sample)
+		}
+		if x.err == nil {
+			x.noise, x.err = accuracy.Noise(cfg, args, x.sample)
 		}
 	})
 	return x.err
@@ -55,7 +59,9 @@ func (x *expectation) judge(p *problem, after [][]byte) error {
 			i++
 		}
 	}
-	verdict := accuracy.Judge(accuracy.Forward(p.tt.dtype), p.dv, o, x.ref, x.low)
+	limits := accuracy.Forward(p.tt.dtype)
+	limits.Noise = x.noise
+	verdict := accuracy.Judge(limits, p.dv, o, x.ref, x.low)
 	if !verdict.Pass() {
 		return fmt.Errorf("O: %v", verdict.Reasons())
 	}

@@ -15,12 +15,16 @@ type Limits struct {
 	MeanFloor  float64
 	NMSE       float64
 	NMSEFactor float64
+
+	// Noise, where given, is an error for each element of the tensor that low is
+	// credited with at least; see [Noise].
+	Noise []float64
 }
 
 // Forward are the limits of O for a storage type.
 func Forward(t attention.DType) Limits {
 	nmse := map[attention.DType]float64{attention.F16: 1e-5, attention.BF16: 1e-4, attention.F32: 1e-10}
-	return Limits{t, 2, 1e-5, 1.5, 1e-6, nmse[t], 4}
+	return Limits{Stored: t, MaxFactor: 2, MaxFloor: 1e-5, MeanFactor: 1.5, MeanFloor: 1e-6, NMSE: nmse[t], NMSEFactor: 4}
 }
 
 // ForwardLSE are the limits of LSE, which is float32, for the storage type of

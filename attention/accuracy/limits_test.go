@@ -39,9 +39,9 @@ func TestSlackFadesWithTheSampleSize(t *testing.T) {
 }
 
 func TestLimitsAreThoseOfTheRules(t *testing.T) {
-	require.Equal(t, Limits{attention.F16, 2, 1e-5, 1.5, 1e-6, 1e-5, 4}, Forward(attention.F16))
+	require.Equal(t, Limits{Stored: attention.F16, MaxFactor: 2, MaxFloor: 1e-5, MeanFactor: 1.5, MeanFloor: 1e-6, NMSE: 1e-5, NMSEFactor: 4}, Forward(attention.F16))
 	require.Equal(t, 1e-4, Forward(attention.BF16).NMSE)
 	require.Equal(t, 1e-10, Forward(attention.F32).NMSE)
-	require.Equal(t, Limits{attention.BF16, 3, 1e-4, 1.5, 1e-6, 1e-4, 4}, Gradient(attention.BF16))
+	require.Equal(t, Limits{Stored: attention.BF16, MaxFactor: 3, MaxFloor: 1e-4, MeanFactor: 1.5, MeanFloor: 1e-6, NMSE: 1e-4, NMSEFactor: 4}, Gradient(attention.BF16))
 	require.Equal(t, attention.F32, ForwardLSE(attention.F16).Stored)
 }

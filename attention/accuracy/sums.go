@@ -65,7 +65,11 @@ func measure(l Limits, first int, x []float32, ref []float64, low []float32) sum
 		s.x.add(err, want)
 		s.lowFloor = max(s.lowFloor, halfUnit(l.Stored, want))
 		if v := float64(low[i]); kind(v) == 0 {
-			s.low.add(abs(v-want), want)
+			lowErr := abs(v - want)
+			if l.Noise != nil {
+				lowErr = max(lowErr, l.Noise[first+i])
+			}
+			s.low.add(lowErr, want)
 		}
 	}
 	return s

@@ -50,7 +50,11 @@ func Verify(cfg attention.Config, a attention.Args, opt Options) (*Verdict, erro
 		return nil, err
 	}
 	v := &Verdict{Rows: attention.CountRows(sample), Of: a.Shape.Rows(), HasLSE: xLSE != nil, sample: sample}
-	v.O = Judge(Forward(cfg.DType), cfg.ValueDim(), x, ref, low)
+	limits := Forward(cfg.DType)
+	if limits.Noise, err = Noise(cfg, a, sample); err != nil {
+		return nil, err
+	}
+	v.O = Judge(limits, cfg.ValueDim(), x, ref, low)
 	if v.HasLSE {
 		v.LSE = Judge(ForwardLSE(cfg.DType), 1, xLSE, refLSE, lowLSE)
 	}

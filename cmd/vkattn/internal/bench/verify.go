@@ -16,6 +16,7 @@ type truth struct {
 	sample  []attention.Rows // of every (batch, query head)
 	ref     []float64        // O of the sampled rows, packed
 	low     []float32
+	noise   []float64
 }
 
 // newTruth computes the rows, once for all tiers of a problem.
@@ -31,7 +32,10 @@ func newTruth(p Problem, in *hostInputs, seed uint64) (*truth, error) {
 	if t.ref, _, err = attention.ReferenceSample(p.Config, args, t.sample); err != nil {
 		return nil, err
 	}
-	t.low, _, err = accuracy.Low(p.Config, args, t.sample)
+	if t.low, _, err = accuracy.Low(p.Config, args, t.sample); err != nil {
+		return nil, err
+	}
+	t.noise, err = accuracy.Noise(p.Config, args, t.sample)
 	return t, err
 }
 
@@ -52,7 +56,9 @@ func (t *truth) judge(o []byte) (Checked, error) {
 			at += dv
 		}
 	}
-	report := accuracy.Judge(accuracy.Forward(c.DType), dv, got, t.ref, t.low)
+	limits := accuracy.Forward(c.DType)
+	limits.Noise = t.noise
+	report := accuracy.Judge(limits, dv, got, t.ref, t.low)
 	w := &report.Whole
 	checked := Checked{Rows: at / dv, Of: s.Rows(), MaxError: Number(w.Max), NMSE: Number(w.NMSE)}
 	if report.Pass() {
