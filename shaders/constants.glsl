@@ -24,7 +24,6 @@ layout(constant_id = 16) const uint ALIGN_O = 1;      // elements
 layout(constant_id = 6) const uint BLOCK_COLS = 64;   // Bc: keys per tile
 layout(constant_id = 7) const uint BLOCK_ROWS = 64;   // Br: query rows per workgroup (scalar tier)
 layout(constant_id = 10) const uint DV_SLICE = 128;   // columns of O that one workgroup owns
-layout(constant_id = 21) const uint PREFETCH = 0;     // 1: the next tile travels in registers while this one is used
 
 // -- cooperative matrices ------------------------------------------------------------------------
 layout(constant_id = 1) const uint SUBGROUP_SIZE = 32; // invocations per subgroup

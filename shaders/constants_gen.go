@@ -16,7 +16,6 @@ const (
 	ConstBlockCols    uint32 = 6  // Bc: keys per tile
 	ConstBlockRows    uint32 = 7  // Br: query rows per workgroup (scalar tier)
 	ConstDvSlice      uint32 = 10 // columns of O that one workgroup owns
-	ConstPrefetch     uint32 = 21 // 1: the next tile travels in registers while this one is used
 	ConstSubgroupSize uint32 = 1  // invocations per subgroup
 	ConstTileM        uint32 = 2  // rows of a fragment
 	ConstTileN        uint32 = 3  // columns of a fragment
@@ -43,7 +42,6 @@ var constantNames = map[uint32]string{
 	ConstBlockCols:    "BLOCK_COLS",
 	ConstBlockRows:    "BLOCK_ROWS",
 	ConstDvSlice:      "DV_SLICE",
-	ConstPrefetch:     "PREFETCH",
 	ConstSubgroupSize: "SUBGROUP_SIZE",
 	ConstTileM:        "TILE_M",
 	ConstTileN:        "TILE_N",
