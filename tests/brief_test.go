@@ -66,8 +66,8 @@ func briefPipelines(rotation int) []pipelineRow {
 var briefFactors = []int{fSq, fSk, fHeads, fBatch, fCausal, fScale, fLayout, fData}
 
 const (
-	briefLimit = 150e6 // flops of a case
-	briefLeast = 3     // cases of a pipeline
+	briefLimit = 48e6 // cost of a case
+	briefLeast = 3    // cases of a pipeline
 )
 
 // brief is the brief table.
@@ -96,15 +96,15 @@ func brief(rotation int) []testCase {
 		}
 		return p, true
 	}
-	cost := func(row []int) int64 { return problem(row, nil).flops() }
+	cost := func(row []int) int64 { return problem(row, nil).cost() }
 	keyOf := func(row []int) pipelineKey {
 		c := problem(row, nil)
 		return pipelineKey{c.causal != attention.CausalNone, layoutAlign[c.layout], rowClass(c.shape.Sq)}
 	}
 	var all []testCase
-	rows := cover(factors, merge, cost, briefLimit/64)
+	rows := cover(factors, merge, cost, briefLimit/24)
 	for _, row := range rows {
-		p := choose(pipelines, keyOf(row), func(p *pipelineRow) int64 { return problem(row, p).flops() })
+		p := choose(pipelines, keyOf(row), func(p *pipelineRow) int64 { return problem(row, p).cost() })
 		p.used++
 		all = append(all, problem(row, p))
 	}
@@ -113,7 +113,7 @@ func brief(rotation int) []testCase {
 		p := &pipelines[i]
 		for _, row := range rows {
 			c := problem(row, p)
-			if p.used < briefLeast && keyOf(row) == p.pipelineKey && c.flops() <= briefLimit && !slices.Contains(all, c) {
+			if p.used < briefLeast && keyOf(row) == p.pipelineKey && c.cost() <= briefLimit && !slices.Contains(all, c) {
 				p.used++
 				all = append(all, c)
 			}

@@ -65,7 +65,14 @@ func (c testCase) config(tt tierType) attention.Config {
 	return cfg
 }
 
-// flops counts masked cells too: it bounds the time of a case.
+// flops counts masked cells too.
 func (c testCase) flops() int64 {
 	return 2 * c.shape.Rows() * int64(c.shape.Sk) * int64(c.d+c.dv)
+}
+
+// cost is the work of a case in flops, with what kernels compute beyond the
+// last row and key of a tile.
+func (c testCase) cost() int64 {
+	rows := int64(c.shape.B) * int64(c.shape.Hq) * roundUp(int64(c.shape.Sq), 16)
+	return 2 * rows * roundUp(int64(c.shape.Sk), 32) * int64(c.d+c.dv)
 }
