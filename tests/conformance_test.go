@@ -37,12 +37,12 @@ func TestConformance(t *testing.T) {
 			continue
 		}
 		t.Run(dtype.String(), func(t *testing.T) {
-			all := checkedCases(t, dtype)
+			all := checkedCases(dtype)
 			for _, tt := range tiers {
 				t.Run(tt.tier.String(), func(t *testing.T) {
 					cases := all
 					if tt.tier == attention.TierCPU {
-						cases = slices.DeleteFunc(slices.Clone(all), func(c *checkedCase) bool { return c.sampleMax > 0 })
+						cases = slices.DeleteFunc(slices.Clone(all), func(c *checkedCase) bool { return c.cost() > 2e9 })
 					}
 					start := time.Now()
 					results := s.conform(tt, cases)
@@ -61,23 +61,33 @@ func TestConformance(t *testing.T) {
 }
 
 // checkedCase is a case of the table in one storage type, with what is known of
-// it: computed when a tier first needs it.
+// it: made when a tier first needs it.
 type checkedCase struct {
-	*problem
+	testCase
+	dtype attention.DType
+
+	made    sync.Once
+	makeErr error
+	problem *problem
 	expectation
 }
 
-func checkedCases(t *testing.T, dtype attention.DType) []*checkedCase {
-	t.Helper()
+func checkedCases(dtype attention.DType) []*checkedCase {
 	var all []*checkedCase
 	for _, c := range table(dtype) {
-		p, err := newProblem(c, dtype)
-		if err != nil {
-			t.Fatalf("%v: %v", c, err)
-		}
-		all = append(all, &checkedCase{problem: p})
+		all = append(all, &checkedCase{testCase: c, dtype: dtype})
 	}
 	return all
+}
+
+// prepare makes the problem.
+func (c *checkedCase) prepare() error {
+	c.made.Do(func() {
+		if c.problem == nil {
+			c.problem, c.makeErr = newProblem(c.testCase, c.dtype)
+		}
+	})
+	return c.makeErr
 }
 
 // Work of one submission: enough cases to be efficient, few enough to keep
@@ -107,7 +117,7 @@ func (s *session) conform(tt tierType, cases []*checkedCase) []error {
 		var bytes, flops int64
 		hi := lo
 		for hi < len(cases) && (hi == lo || hi-lo < batchCases && bytes < batchBytes && flops < batchFlops) {
-			for _, n := range cases[hi].place.bytes {
+			for _, n := range place(cases[hi].testCase, int64(tt.dtype.Size())).bytes {
 				bytes += n
 			}
 			flops += 3 * cases[hi].flops()
@@ -154,14 +164,17 @@ func (e *engine) conformBatch(tt tierType, cases []*checkedCase, results []error
 
 // jobs are the calls a case is made of.
 func (c *checkedCase) jobs(tt tierType) ([]*job, error) {
-	cfg := c.config(tt)
+	if err := c.prepare(); err != nil {
+		return nil, err
+	}
+	p, cfg := c.problem, c.config(tt)
 	hidden, half := c.hidden(), c.halfSeen()
-	all := []*job{{problem: c.problem, cfg: cfg, before: c.image}}
+	all := []*job{{problem: p, cfg: cfg, before: p.image}}
 	for _, first := range []int{hidden, half} {
-		j := &job{problem: c.problem, cfg: cfg, before: c.image}
+		j := &job{problem: p, cfg: cfg, before: p.image}
 		if first < c.shape.Sk && !c.layout.aliases() {
 			var err error
-			if j.before, err = c.spoil(first); err != nil {
+			if j.before, err = p.spoil(first); err != nil {
 				return nil, err
 			}
 		}
@@ -185,22 +198,23 @@ func (c *checkedCase) halfSeen() int {
 
 // check judges what the calls of a case left in memory.
 func (c *checkedCase) check(jobs []*job) error {
+	p := c.problem
 	for i, j := range jobs {
-		if err := c.trespass(j.before, j.after); err != nil {
+		if err := p.trespass(j.before, j.after); err != nil {
 			return fmt.Errorf("run %d: %w", i+1, err)
 		}
 	}
-	if err := c.judge(c.problem, jobs[0].after); err != nil {
+	if err := c.judge(p, jobs[0].after); err != nil {
 		return err
 	}
-	if err := c.sameRows(jobs[0].after, jobs[1].after, c.shape.Sk); err != nil {
+	if err := p.sameRows(jobs[0].after, jobs[1].after, c.shape.Sk); err != nil {
 		if sameMemory(jobs[0].before, jobs[1].before) {
 			return fmt.Errorf("a second run gives other bits: %w", err)
 		}
 		return fmt.Errorf("keys from %d on are attended to by no row, and spoiling them changed the result: %w", c.hidden(), err)
 	}
 	if len(jobs) > 2 {
-		if err := c.sameRows(jobs[0].after, jobs[2].after, c.halfSeen()); err != nil {
+		if err := p.sameRows(jobs[0].after, jobs[2].after, c.halfSeen()); err != nil {
 			return fmt.Errorf("keys from %d on were spoiled, which rows before them must not notice: %w", c.halfSeen(), err)
 		}
 	}

@@ -147,7 +147,7 @@ func goldenProblem(t *testing.T, g goldenEntry) *checkedCase {
 	require.NoError(t, err)
 	p, err := newProblem(c, g.DType)
 	require.NoError(t, err)
-	x := &checkedCase{problem: p}
+	x := &checkedCase{testCase: c, dtype: g.DType, problem: p}
 	for i, name := range goldenTensors {
 		shape, data, err := readNpy(goldenFile(g.Name, name))
 		require.NoError(t, err)
