@@ -1,0 +1,80 @@
+package tests
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// Tensors whose batches or heads are over 4 GiB apart, in bytes and in elements:
+// nothing on the way to a row may be counted in 32 bits.
+func TestBuffersOver4GiB(t *testing.T) {
+	s := openDevice(t)
+	if !full() {
+		t.Skip("large buffers are for VKATTN_TEST_LEVEL=full")
+	}
+	ran := false
+	for _, x := range []struct {
+		name   string
+		shape  attention.Shape
+		stride func(far int64) attention.Strides // of K and O
+		far    int64                             // elements
+	}{
+		{"batches 5 GiB apart", attention.Shape{B: 2, Hq: 1, Sq: 70, Sk: 70},
+			func(far int64) attention.Strides { return attention.Strides{Batch: far, Head: 70 * 64, Seq: 64} }, 5 << 29},
+		{"heads 5 GiB apart", attention.Shape{B: 1, Hq: 2, Sq: 70, Sk: 70},
+			func(far int64) attention.Strides { return attention.Strides{Batch: 2 * far, Head: far, Seq: 64} }, 5 << 29},
+		{"batches over 2^32 elements apart", attention.Shape{B: 2, Hq: 1, Sq: 70, Sk: 70},
+			func(far int64) attention.Strides { return attention.Strides{Batch: far, Head: 70 * 64, Seq: 64} }, 1<<32 + 1<<20},
+	} {
+		bytes := uint64(2 * (x.far + 70*64))
+		if bytes > s.dev.Caps().Limits.MaxBufferBytes || !s.dev.Caps().BufferDeviceAddress {
+			t.Logf("%s: a buffer holds %d bytes here", x.name, s.dev.Caps().Limits.MaxBufferBytes)
+			continue
+		}
+		for _, tt := range s.available() {
+			if tt.tier == attention.TierCPU || tt.dtype == attention.F32 {
+				continue
+			}
+			ran = true
+			t.Run(fmt.Sprintf("%s/%v", x.name, tt), func(t *testing.T) {
+				c := testCase{d: 64, dv: 64, shape: x.shape, causal: attention.TopLeft, layout: packed, lse: true, access: attention.AccessAddresses}
+				d := newDeviceProblem(t, s.dev, c, tt)
+				args := d.args
+				far := map[int]*vk.Buffer{}
+				for _, i := range []int{tensorK, tensorO} {
+					b, err := s.dev.NewBuffer(bytes, vk.BufferOptions{})
+					require.NoError(t, err)
+					defer func() { require.NoError(t, b.Close()) }()
+					far[i] = b
+				}
+				args.K = attention.Tensor{Buffer: far[tensorK], Strides: x.stride(x.far)}
+				args.O = attention.Tensor{Buffer: far[tensorO], Strides: x.stride(x.far)}
+				const part = 70 * 64 * 2 // bytes of a batch or a head
+				for n := range int64(2) {
+					require.NoError(t, d.stream.Upload(far[tensorK], uint64(n*x.far*2), d.image[tensorK][2*guard+n*part:][:part]))
+				}
+				require.NoError(t, d.stream.Barrier())
+				require.NoError(t, d.op.Forward(d.stream, args))
+				require.NoError(t, d.stream.Barrier())
+				after := append([][]byte(nil), d.image...)
+				after[tensorO] = append([]byte(nil), d.image[tensorO]...)
+				for n := range int64(2) {
+					at := after[tensorO][2*guard+n*part:][:part]
+					require.NoError(t, d.stream.Download(t.Context(), at, far[tensorO], uint64(n*x.far*2)))
+				}
+				after[tensorLSE] = make([]byte, len(d.image[tensorLSE]))
+				require.NoError(t, d.stream.Download(t.Context(), after[tensorLSE], d.buffers[tensorLSE], 0))
+				var e expectation
+				require.NoError(t, e.judge(d.problem, after))
+			})
+		}
+	}
+	if !ran {
+		t.Skip("no buffer is large enough here")
+	}
+}
