@@ -76,7 +76,7 @@ func makePlan(dev *vk.Device, cfg Config, r request) (Plan, error) {
 			continue
 		}
 		v, shared, reason := chooseVariant(dev.Caps(), cfg, tier, r)
-		v.rolled = dev.Info().Type == vk.DeviceCPU
+		v.onCPU = dev.Info().Type == vk.DeviceCPU
 		if reason == "" {
 			plan.Tier, plan.Kernel, plan.Tile, plan.SharedBytes, plan.variant = tier, v.module, v.tile.String(), shared, v
 			plan.Workgroups = workgroups(v, r.shape)

@@ -50,7 +50,7 @@ func (t tile) String() string {
 // the pipeline and the source of its specialization constants.
 type variant struct {
 	module   string
-	rolled   bool // loops stay loops; see shaders.Module.Rolled
+	onCPU    bool // the driver runs on the CPU: loops stay loops (shaders.Module.Rolled), subgroups are in lockstep
 	tile     tile
 	dtype    DType
 	headDim  uint32
@@ -77,6 +77,7 @@ func (v variant) constants() map[uint32]uint32 {
 	}
 	if v.tile.subgroup != 0 {
 		c[shaders.ConstSubgroupSize] = v.tile.subgroup
+		c[shaders.ConstSubgroupBarrier] = boolConstant(!v.onCPU)
 		c[shaders.ConstTileM] = v.tile.m
 		c[shaders.ConstTileN] = v.tile.n
 		c[shaders.ConstTileK] = v.tile.k
@@ -98,7 +99,7 @@ func (v variant) code() (*shaders.Module, *shaders.Reflection, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if v.rolled {
+	if v.onCPU {
 		m = m.Rolled()
 	}
 	r, err := m.Reflect()

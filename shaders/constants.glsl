@@ -27,6 +27,7 @@ layout(constant_id = 10) const uint DV_SLICE = 128;   // columns of O that one w
 
 // -- cooperative matrices ------------------------------------------------------------------------
 layout(constant_id = 1) const uint SUBGROUP_SIZE = 32; // invocations per subgroup
+layout(constant_id = 21) const uint SUBGROUP_BARRIER = 1; // 0: a subgroup is one vector in lockstep, see subgroupSync
 layout(constant_id = 2) const uint TILE_M = 16;        // rows of a fragment
 layout(constant_id = 3) const uint TILE_N = 16;        // columns of a fragment
 layout(constant_id = 4) const uint TILE_K = 16;        // depth of a fragment

@@ -4,52 +4,54 @@ package shaders
 
 // Ids of the specialization constants.
 const (
-	ConstLocalSize    uint32 = 0  // invocations per workgroup
-	ConstHeadDim      uint32 = 8  // Dqk: elements of a Q or K row
-	ConstHeadDimV     uint32 = 9  // Dv: elements of a V or O row
-	ConstCausal       uint32 = 11 // 1: column <= row + p.causalOffset
-	ConstHasLse       uint32 = 12 // 1: the log-sum-exp of each row is written
-	ConstAlignQ       uint32 = 13 // elements
-	ConstAlignK       uint32 = 14 // elements
-	ConstAlignV       uint32 = 15 // elements
-	ConstAlignO       uint32 = 16 // elements
-	ConstBlockCols    uint32 = 6  // Bc: keys per tile
-	ConstBlockRows    uint32 = 7  // Br: query rows per workgroup (scalar tier)
-	ConstDvSlice      uint32 = 10 // columns of O that one workgroup owns
-	ConstSubgroupSize uint32 = 1  // invocations per subgroup
-	ConstTileM        uint32 = 2  // rows of a fragment
-	ConstTileN        uint32 = 3  // columns of a fragment
-	ConstTileK        uint32 = 4  // depth of a fragment
-	ConstSumN         uint32 = 22 // columns of the fragment that sums P along the row
-	ConstRowTiles     uint32 = 5  // fragments of TILE_M rows per subgroup
-	ConstThreadsX     uint32 = 18 // invocations side by side along keys and along columns of O
-	ConstChunkD       uint32 = 19 // elements of Dqk staged at a time
-	ConstChunkV       uint32 = 20 // keys of V staged at a time
-	ConstDtype        uint32 = 17 // 0 f16, 1 bf16, 2 f32
+	ConstLocalSize       uint32 = 0  // invocations per workgroup
+	ConstHeadDim         uint32 = 8  // Dqk: elements of a Q or K row
+	ConstHeadDimV        uint32 = 9  // Dv: elements of a V or O row
+	ConstCausal          uint32 = 11 // 1: column <= row + p.causalOffset
+	ConstHasLse          uint32 = 12 // 1: the log-sum-exp of each row is written
+	ConstAlignQ          uint32 = 13 // elements
+	ConstAlignK          uint32 = 14 // elements
+	ConstAlignV          uint32 = 15 // elements
+	ConstAlignO          uint32 = 16 // elements
+	ConstBlockCols       uint32 = 6  // Bc: keys per tile
+	ConstBlockRows       uint32 = 7  // Br: query rows per workgroup (scalar tier)
+	ConstDvSlice         uint32 = 10 // columns of O that one workgroup owns
+	ConstSubgroupSize    uint32 = 1  // invocations per subgroup
+	ConstSubgroupBarrier uint32 = 21 // 0: a subgroup is one vector in lockstep, see subgroupSync
+	ConstTileM           uint32 = 2  // rows of a fragment
+	ConstTileN           uint32 = 3  // columns of a fragment
+	ConstTileK           uint32 = 4  // depth of a fragment
+	ConstSumN            uint32 = 22 // columns of the fragment that sums P along the row
+	ConstRowTiles        uint32 = 5  // fragments of TILE_M rows per subgroup
+	ConstThreadsX        uint32 = 18 // invocations side by side along keys and along columns of O
+	ConstChunkD          uint32 = 19 // elements of Dqk staged at a time
+	ConstChunkV          uint32 = 20 // keys of V staged at a time
+	ConstDtype           uint32 = 17 // 0 f16, 1 bf16, 2 f32
 )
 
 // constantNames are the names of the ids in GLSL.
 var constantNames = map[uint32]string{
-	ConstLocalSize:    "LOCAL_SIZE",
-	ConstHeadDim:      "HEAD_DIM",
-	ConstHeadDimV:     "HEAD_DIM_V",
-	ConstCausal:       "CAUSAL",
-	ConstHasLse:       "HAS_LSE",
-	ConstAlignQ:       "ALIGN_Q",
-	ConstAlignK:       "ALIGN_K",
-	ConstAlignV:       "ALIGN_V",
-	ConstAlignO:       "ALIGN_O",
-	ConstBlockCols:    "BLOCK_COLS",
-	ConstBlockRows:    "BLOCK_ROWS",
-	ConstDvSlice:      "DV_SLICE",
-	ConstSubgroupSize: "SUBGROUP_SIZE",
-	ConstTileM:        "TILE_M",
-	ConstTileN:        "TILE_N",
-	ConstTileK:        "TILE_K",
-	ConstSumN:         "SUM_N",
-	ConstRowTiles:     "ROW_TILES",
-	ConstThreadsX:     "THREADS_X",
-	ConstChunkD:       "CHUNK_D",
-	ConstChunkV:       "CHUNK_V",
-	ConstDtype:        "DTYPE",
+	ConstLocalSize:       "LOCAL_SIZE",
+	ConstHeadDim:         "HEAD_DIM",
+	ConstHeadDimV:        "HEAD_DIM_V",
+	ConstCausal:          "CAUSAL",
+	ConstHasLse:          "HAS_LSE",
+	ConstAlignQ:          "ALIGN_Q",
+	ConstAlignK:          "ALIGN_K",
+	ConstAlignV:          "ALIGN_V",
+	ConstAlignO:          "ALIGN_O",
+	ConstBlockCols:       "BLOCK_COLS",
+	ConstBlockRows:       "BLOCK_ROWS",
+	ConstDvSlice:         "DV_SLICE",
+	ConstSubgroupSize:    "SUBGROUP_SIZE",
+	ConstSubgroupBarrier: "SUBGROUP_BARRIER",
+	ConstTileM:           "TILE_M",
+	ConstTileN:           "TILE_N",
+	ConstTileK:           "TILE_K",
+	ConstSumN:            "SUM_N",
+	ConstRowTiles:        "ROW_TILES",
+	ConstThreadsX:        "THREADS_X",
+	ConstChunkD:          "CHUNK_D",
+	ConstChunkV:          "CHUNK_V",
+	ConstDtype:           "DTYPE",
 }

@@ -48,9 +48,14 @@ const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
 const uint SCRATCH_STRIDE = (TILE_N / 4) | 1;
 const uint SCRATCH_SIZE = TILE_M * SCRATCH_STRIDE;
 
+// The lanes of a subgroup see each other's writes to shared memory. Subgroups come here different
+// numbers of times between workgroup barriers. lavapipe (Mesa 26.2) takes a subgroup barrier for one of
+// the workgroup's and lets whoever met fewer of them run ahead; its lanes are one vector and need none.
 void subgroupSync() {
-    controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared,
-                   gl_SemanticsAcquireRelease);
+    if (SUBGROUP_BARRIER != 0)
+        controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
+    else
+        subgroupMemoryBarrierShared();
 }
 
 uint scratchBase() { return SCRATCH_FIRST + gl_SubgroupID * SCRATCH_SIZE; }
