@@ -1,0 +1,85 @@
+package attention_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"vkattn/attention"
+	"vkattn/attention/half"
+	"vkattn/vk"
+)
+
+// Without a device the operation computes on the CPU, on host memory.
+func ExampleNew() {
+	op, err := attention.New(nil, attention.Config{DType: attention.F32, HeadDim: 2, Causal: attention.TopLeft})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer op.Close()
+	host := func(v ...float32) attention.Tensor {
+		b := make([]byte, 4*len(v))
+		half.EncodeF32(b, v)
+		return attention.Tensor{Host: b}
+	}
+	args := attention.Args{
+		Shape: attention.Shape{B: 1, Hq: 1, Sq: 2, Sk: 2},
+		Q:     host(1, 0, 0, 1), K: host(1, 0, 1, 0), V: host(2, 4, 6, 8),
+		O: host(0, 0, 0, 0), LSE: host(0, 0),
+	}
+	if err := op.Forward(nil, args); err != nil {
+		log.Fatal(err)
+	}
+	o := make([]float32, 4)
+	half.DecodeF32(o, args.O.Host)
+	fmt.Println(o) // the first row sees one key, the second both alike
+	// Output: [2 4 4 6]
+}
+
+// On a device tensors are buffers, and work is recorded into a stream.
+func ExampleOp_Forward() {
+	dev, err := vk.Open(vk.Options{})
+	if err != nil {
+		log.Print(err)
+		return
+	}
+	defer dev.Close()
+	op, err := attention.New(dev, attention.Config{HeadDim: 64, Causal: attention.BottomRight})
+	if err != nil {
+		log.Print(err)
+		return
+	}
+	defer op.Close()
+	stream, err := dev.NewStream("attention")
+	if err != nil {
+		log.Print(err)
+		return
+	}
+	defer stream.Close()
+
+	shape := attention.Shape{B: 1, Hq: 8, Hkv: 2, Sq: 100, Sk: 300}
+	tensor := func(heads, seq int) attention.Tensor { // float16, packed BHSD
+		b, err := dev.NewBuffer(uint64(shape.B*heads*seq*64*2), vk.BufferOptions{})
+		if err != nil {
+			log.Fatal(err)
+		}
+		return attention.Tensor{Buffer: b}
+	}
+	args := attention.Args{Shape: shape,
+		Q: tensor(shape.Hq, shape.Sq), K: tensor(shape.Hkv, shape.Sk),
+		V: tensor(shape.Hkv, shape.Sk), O: tensor(shape.Hq, shape.Sq)}
+	q := make([]byte, args.Q.Buffer.Size())
+	for _, err := range []error{
+		stream.Upload(args.Q.Buffer, 0, q), // K and V likewise
+		op.Forward(stream, args),
+		stream.Wait(context.Background()),
+	} {
+		if err != nil {
+			log.Print(err)
+			return
+		}
+	}
+	if plan, err := op.Plan(shape); err == nil {
+		log.Print(plan) // the tier, the tile, and why the better tiers do not run
+	}
+}
