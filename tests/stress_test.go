@@ -46,8 +46,9 @@ func TestStressForwardUnderGC(t *testing.T) {
 			for w := range workers {
 				wg.Go(func() {
 					c := small
+					c.d, c.dv, c.layout = 64, 64, tight
 					c.seed, c.access = uint64(w+1), access[w%len(access)]
-					c.shape.Sq += w
+					c.shape.Sq = 40 + w
 					p, err := newProblem(c, tt.dtype)
 					var first *job
 					for deadline := time.Now().Add(time.Second); err == nil && time.Now().Before(deadline); rounds[w]++ {
