@@ -23,9 +23,13 @@ parts=("$@")
 # that hangs is a failure with a stack trace and not a job that ran out of time.
 timeout=${VKATTN_TEST_TIMEOUT:-10m}
 
-summary=()
-failed=0
-skipped=0
+# Drivers on the CPU compile kernels on one core, so parts run side by side. Each
+# writes to a log of its own; logs come out whole, in the order of the parts.
+jobs=${VKATTN_TEST_JOBS:-$(nproc)}
+work=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+
 bin=$("$deps" bin)
 
 has_go() { [[ -d $1 ]] && [[ -n $(find "$1" -name '*.go' -print -quit) ]]; }
@@ -37,11 +41,11 @@ for dir in vk attention tests cmd cudapath; do
 done
 
 finish() { # <part> <PASS|FAIL|SKIP> <seconds> [reason]
-	summary+=("$(printf '%-5s %-15s %5d s  %s' "$2" "$1" "$3" "${4-}")")
+	printf '%-5s %-15s %5d s  %s\n' "$2" "$1" "$3" "${4-}" >>"$work/summary"
 	case $2 in
-	FAIL) failed=1 ;;
+	FAIL) : >"$work/failed" ;;
 	SKIP)
-		skipped=1
+		: >"$work/skipped"
 		printf 'SKIP %s: %s\n' "$1" "${4-}"
 		;;
 	esac
@@ -117,8 +121,8 @@ verdict() { # <part> <start> <exit status>
 	fi
 }
 
-for part in "${parts[@]}"; do
-	start=$SECONDS
+run_part() { # <part>
+	local part=$1 start=$SECONDS component device
 	case $part in
 	native)
 		native
@@ -158,15 +162,26 @@ for part in "${parts[@]}"; do
 		fi
 		;;
 	esac
+}
+
+pids=()
+for i in "${!parts[@]}"; do
+	while (($(jobs -rp | wc -l) >= jobs)); do wait -n || true; done
+	run_part "${parts[i]}" >"$work/$i.log" 2>&1 </dev/null &
+	pids[i]=$!
+done
+for i in "${!parts[@]}"; do
+	wait "${pids[i]}"
+	cat "$work/$i.log"
 done
 
 printf '\n== summary\n'
-printf '%s\n' "${summary[@]}"
-if ((failed)); then
+cat "$work/summary"
+if [[ -e $work/failed ]]; then
 	echo 'FAIL'
 	exit 1
 fi
-if ((skipped)) && [[ ${CI-} == true || ${VKATTN_REQUIRE-} == 1 ]]; then
+if [[ -e $work/skipped ]] && [[ ${CI-} == true || ${VKATTN_REQUIRE-} == 1 ]]; then
 	echo 'FAIL: parts were skipped, and this run requires all of them'
 	exit 1
 fi
