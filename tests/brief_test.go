@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"fmt"
 	"slices"
 
 	"vkattn/attention"
@@ -41,6 +42,12 @@ func rowClass(sq int) int {
 		return 32
 	}
 	return 64
+}
+
+// pipeline names the pipeline of a case, nearly: kernels look closer at how
+// tensors are aligned and how many rows there are.
+func (c testCase) pipeline() string {
+	return fmt.Sprint(c.d, c.dv, c.causal != attention.CausalNone, c.lse, c.access, layoutAlign[c.layout], rowClass(c.shape.Sq))
 }
 
 // briefPipelines are one for each head dimension, and some for short queries.

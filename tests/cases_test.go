@@ -141,7 +141,7 @@ func TestTable(t *testing.T) {
 				t.Errorf("%v is there twice", c)
 			}
 			seen[c.String()] = true
-			pipelines[fmt.Sprint(c.d, c.dv, c.causal != attention.CausalNone, c.lse, c.access, layoutAlign[c.layout], rowClass(c.shape.Sq))] = true
+			pipelines[c.pipeline()] = true
 			flops += c.cost()
 		}
 		t.Logf("%v: %d cases, about %d pipelines, %.1f GFLOP", dtype, len(seen), len(pipelines), float64(flops)/1e9)

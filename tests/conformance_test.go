@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -102,29 +103,32 @@ const (
 // what was wrong with each.
 func (s *session) conform(tt tierType, cases []*checkedCase) []error {
 	e := s.newEngine(tt)
+	workers := runtime.GOMAXPROCS(0)
+	work := make(chan []int)
 	results := make([]error, len(cases))
-	type span struct{ lo, hi int }
-	work := make(chan span)
 	var wg sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
+	for range workers {
 		wg.Go(func() {
-			for w := range work {
-				e.conformBatch(tt, cases[w.lo:w.hi], results[w.lo:w.hi])
+			for batch := range work {
+				e.conformBatch(tt, cases, batch, results)
 			}
 		})
 	}
-	for lo := 0; lo < len(cases); {
-		var bytes, flops int64
-		hi := lo
-		for hi < len(cases) && (hi == lo || hi-lo < batchCases && bytes < batchBytes && flops < batchFlops) {
-			for _, n := range place(cases[hi].testCase, int64(tt.dtype.Size())).bytes {
-				bytes += n
-			}
-			flops += 3 * cases[hi].flops()
-			hi++
+	var bytes, flops int64
+	var batch []int
+	for _, i := range byPipeline(cases) {
+		batch = append(batch, i)
+		for _, n := range place(cases[i].testCase, int64(tt.dtype.Size())).bytes {
+			bytes += n
 		}
-		work <- span{lo, hi}
-		lo = hi
+		flops += 3 * cases[i].flops()
+		if len(batch) >= min(batchCases, max(1, len(cases)/workers)) || bytes >= batchBytes || flops >= batchFlops {
+			work <- batch
+			batch, bytes, flops = nil, 0, 0
+		}
+	}
+	if len(batch) > 0 {
+		work <- batch
 	}
 	close(work)
 	wg.Wait()
@@ -134,27 +138,39 @@ func (s *session) conform(tt tierType, cases []*checkedCase) []error {
 	return results
 }
 
+// byPipeline orders cases so that those of one pipeline are neighbours, and two
+// workers seldom wait for the same one to be compiled.
+func byPipeline(cases []*checkedCase) []int {
+	order := make([]int, len(cases))
+	keys := make([]string, len(cases))
+	for i, c := range cases {
+		order[i], keys[i] = i, c.pipeline()
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return strings.Compare(keys[a], keys[b]) })
+	return order
+}
+
 // conformBatch runs cases in one submission. When that fails each is tried
 // alone, so that the others are still judged.
-func (e *engine) conformBatch(tt tierType, cases []*checkedCase, results []error) {
-	jobs := make([][]*job, len(cases))
+func (e *engine) conformBatch(tt tierType, cases []*checkedCase, batch []int, results []error) {
+	jobs := map[int][]*job{}
 	var all []*job
-	for i, c := range cases {
-		jobs[i], results[i] = c.jobs(tt)
+	for _, i := range batch {
+		jobs[i], results[i] = cases[i].jobs(tt)
 		all = append(all, jobs[i]...)
 	}
 	err := e.run(all)
-	for i, c := range cases {
+	for _, i := range batch {
 		if results[i] != nil {
 			continue
 		}
-		if err != nil && len(cases) > 1 && !errors.Is(err, vk.ErrDeviceLost) {
+		if err != nil && len(batch) > 1 && !errors.Is(err, vk.ErrDeviceLost) {
 			results[i] = e.run(jobs[i])
 		} else {
 			results[i] = err
 		}
 		if results[i] == nil {
-			results[i] = c.check(jobs[i])
+			results[i] = cases[i].check(jobs[i])
 		}
 		for _, j := range jobs[i] {
 			j.after = nil
