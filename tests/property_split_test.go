@@ -54,7 +54,9 @@ func judgeMerged(t *rapid.T, p *problem, o, lse []float32) {
 	for i := range x.ref {
 		require.InDelta(t, x.ref[i], o[i], limit, "%v: O, element %d", p, i)
 	}
-	verdict := accuracy.Judge(accuracy.ForwardLSE(p.tt.dtype), 1, lse, x.refLSE, x.lowLSE)
+	limits := accuracy.ForwardLSE(p.tt.dtype)
+	limits.Noise = x.noiseLSE
+	verdict := accuracy.Judge(limits, 1, lse, x.refLSE, x.lowLSE)
 	require.True(t, verdict.Pass(), "%v: LSE: %v", p, verdict.Reasons())
 }
 
@@ -86,7 +88,9 @@ func judgePacked(t *rapid.T, p *problem, o, lse []float32) {
 	limits.Noise = x.noise
 	verdict := accuracy.Judge(limits, p.dv, o, x.ref, x.low)
 	require.True(t, verdict.Pass(), "%v: O: %v", p, verdict.Reasons())
-	verdict = accuracy.Judge(accuracy.ForwardLSE(p.tt.dtype), 1, lse, x.refLSE, x.lowLSE)
+	limits = accuracy.ForwardLSE(p.tt.dtype)
+	limits.Noise = x.noiseLSE
+	verdict = accuracy.Judge(limits, 1, lse, x.refLSE, x.lowLSE)
 	require.True(t, verdict.Pass(), "%v: LSE: %v", p, verdict.Reasons())
 }
 

@@ -19,6 +19,7 @@ type expectation struct {
 	ref, refLSE []float64
 	low, lowLSE []float32
 	noise       []float64
+	noiseLSE    []float64
 }
 
 // expect computes the reference once.
@@ -32,7 +33,7 @@ func (x *expectation) expect(p *problem) error {
 			x.low, x.lowLSE, x.err = accuracy.Low(cfg, args, x.sample)
 		}
 		if x.err == nil {
-			x.noise, x.err = accuracy.Noise(cfg, args, x.sample)
+			x.noise, x.noiseLSE, x.err = accuracy.Noise(cfg, args, x.sample)
 		}
 	})
 	return x.err
@@ -68,7 +69,9 @@ func (x *expectation) judge(p *problem, after [][]byte) error {
 	if lse == nil {
 		return nil
 	}
-	verdict = accuracy.Judge(accuracy.ForwardLSE(p.tt.dtype), 1, lse, x.refLSE, x.lowLSE)
+	limits = accuracy.ForwardLSE(p.tt.dtype)
+	limits.Noise = x.noiseLSE
+	verdict = accuracy.Judge(limits, 1, lse, x.refLSE, x.lowLSE)
 	if !verdict.Pass() {
 		return fmt.Errorf("LSE: %v", verdict.Reasons())
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 // Noise is the error that plain float32 attention has to expect in each element
-// of O because large scores cannot be held any better: nil for the 16-bit types,
+// of O and of LSE because large scores cannot be held any better: nil for the 16-bit types,
 // whose Low rounds scores so coarsely that it shows there.
 //
 // A float32 score of 1e4 is off by some units of 1e-3 in any order of summation,
@@ -16,35 +16,37 @@ import (
 // rows that matter, which no correct kernel can follow. A dot product of d terms
 // is off by about u sqrt(d)/2 of its size (the probabilistic bound of Higham and
 // Mary, 2019, at its typical value), with u = 2^-24; to first order a score's
-// error e moves O by sum p e |V - O|. Use it as Limits.Noise.
-func Noise(cfg attention.Config, a attention.Args, sample []attention.Rows) ([]float64, error) {
+// error e moves O by sum p e |V - O|, and LSE by e. Use them as Limits.Noise.
+func Noise(cfg attention.Config, a attention.Args, sample []attention.Rows) (o, lse []float64, err error) {
 	if cfg.DType != attention.F32 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err := attention.CheckSample(cfg, a, sample); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	l := low{cfg: cfg, a: a, round: rounding(cfg.DType)}
 	if err := l.open(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	dv := cfg.ValueDim()
-	noise := make([]float64, attention.CountRows(sample)*dv)
+	rows := attention.CountRows(sample)
+	o, lse = make([]float64, rows*dv), make([]float64, rows)
 	w := l.worker(1)
-	o, lse := make([]float32, dv), make([]float32, 1)
+	low, lowLSE := make([]float32, dv), make([]float32, 1)
 	at := 0
 	for _, s := range sample {
 		for i := range s.Rows {
 			one := s
 			one.Rows = s.Rows[i : i+1]
 			if e := w.scoreError(one); e > 1e-7 {
-				w.run(one, o, lse)
-				w.spread(one, o, e, noise[at:at+dv])
+				w.run(one, low, lowLSE)
+				w.spread(one, low, e, o[at*dv:][:dv])
+				lse[at] = e
 			}
-			at += dv
+			at++
 		}
 	}
-	return noise, nil
+	return o, lse, nil
 }
 
 // scoreError is the error to expect of the row's largest score.

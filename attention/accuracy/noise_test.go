@@ -30,15 +30,16 @@ func TestNoiseIsForLargeScores(t *testing.T) {
 		}
 		cfg := attention.Config{DType: attention.F32, HeadDim: d}
 		a := attention.Args{Shape: s, Q: tensor(s.Sq, 1, size), K: tensor(s.Sk, 2, size), V: tensor(s.Sk, 3, 1)}
-		noise, err := accuracy.Noise(cfg, a, attention.AllRows(s))
+		noise, lse, err := accuracy.Noise(cfg, a, attention.AllRows(s))
 		require.NoError(t, err)
 		require.Len(t, noise, s.Hq*s.Sq*d)
+		require.Len(t, lse, s.Hq*s.Sq)
 		return slices.Max(noise)
 	}
 	require.Less(t, most(1), 2e-6)
 	require.Greater(t, most(40), 1e-4)
 	require.Less(t, most(40), 1e-2)
-	none, err := accuracy.Noise(attention.Config{HeadDim: d}, attention.Args{}, nil)
+	none, _, err := accuracy.Noise(attention.Config{HeadDim: d}, attention.Args{}, nil)
 	require.NoError(t, err)
 	require.Nil(t, none)
 }

@@ -51,12 +51,16 @@ func Verify(cfg attention.Config, a attention.Args, opt Options) (*Verdict, erro
 	}
 	v := &Verdict{Rows: attention.CountRows(sample), Of: a.Shape.Rows(), HasLSE: xLSE != nil, sample: sample}
 	limits := Forward(cfg.DType)
-	if limits.Noise, err = Noise(cfg, a, sample); err != nil {
+	noise, noiseLSE, err := Noise(cfg, a, sample)
+	if err != nil {
 		return nil, err
 	}
+	limits.Noise = noise
 	v.O = Judge(limits, cfg.ValueDim(), x, ref, low)
 	if v.HasLSE {
-		v.LSE = Judge(ForwardLSE(cfg.DType), 1, xLSE, refLSE, lowLSE)
+		limits := ForwardLSE(cfg.DType)
+		limits.Noise = noiseLSE
+		v.LSE = Judge(limits, 1, xLSE, refLSE, lowLSE)
 	}
 	return v, nil
 }

@@ -35,7 +35,7 @@ func newTruth(p Problem, in *hostInputs, seed uint64) (*truth, error) {
 	if t.low, _, err = accuracy.Low(p.Config, args, t.sample); err != nil {
 		return nil, err
 	}
-	t.noise, err = accuracy.Noise(p.Config, args, t.sample)
+	t.noise, _, err = accuracy.Noise(p.Config, args, t.sample)
 	return t, err
 }
 
