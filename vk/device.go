@@ -31,8 +31,8 @@ type Options struct {
 	// Debug names objects and labels commands for tools (VK_EXT_debug_utils).
 	// Implied by Validation.
 	Debug bool
-	// PipelineCache is the folder of compiled pipelines: "" is vkattn/pipelines in
-	// the user's cache folder, "off" keeps none.
+	// PipelineCache is the folder of compiled pipelines: "" is pipelines in
+	// CacheDir, "off" keeps none.
 	PipelineCache string
 	// Stats has pipelines keep what the driver's compiler says about them.
 	Stats bool

@@ -39,20 +39,26 @@ func (d *Device) loadPipelineCache(dir string) {
 	f := &d.pipelines.cache
 	f.saved = time.Now()
 	var data []byte
-	if dir != "off" {
-		if dir == "" {
-			if base, err := os.UserCacheDir(); err == nil {
-				dir = filepath.Join(base, "vkattn", "pipelines")
-			}
-		}
-		if dir != "" {
-			f.path = filepath.Join(dir, fmt.Sprintf("%x-%08x-%x.bin", d.info.UUID, d.info.DriverVersion, d.info.pipelineCacheUUID))
-			data = readCache(f.path)
-		}
+	if dir = pipelineCacheDir(dir); dir != "" {
+		f.path = filepath.Join(dir, fmt.Sprintf("%x-%08x-%x.bin", d.info.UUID, d.info.DriverVersion, d.info.pipelineCacheUUID))
+		data = readCache(f.path)
 	}
 	if d.createCache(data) != nil && data != nil {
 		_ = d.createCache(nil) // refused by the driver; without any, handle is 0 and nothing is cached
 	}
+}
+
+// pipelineCacheDir is the folder that Options.PipelineCache stands for, "" for none.
+func pipelineCacheDir(option string) string {
+	switch option {
+	case "off":
+		return ""
+	case "":
+		if dir := CacheDir(); dir != "" {
+			return filepath.Join(dir, "pipelines")
+		}
+	}
+	return option
 }
 
 func (d *Device) createCache(data []byte) error {
