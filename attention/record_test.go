@@ -188,6 +188,21 @@ func BenchmarkForward(b *testing.B) {
 	}
 }
 
+// BenchmarkRecordNewLength is BenchmarkRecord in a decode loop: every call has
+// one key more than the last, and none was seen before.
+func BenchmarkRecordNewLength(b *testing.B) {
+	r := newRecording(b, attention.AccessAuto)
+	keys := 1 << 20 // of one head, all at the same place
+	r.args.K.Strides.Batch, r.args.V.Strides.Batch = 1, 1
+	c, again := r.wrap(b)
+	n := 0
+	record(b, again, func() error {
+		n++
+		r.args.Sk = 1 + n%keys
+		return r.op.Record(c, r.args)
+	})
+}
+
 // record measures f alone, in batches that again ends.
 func record(b *testing.B, again func(), f func() error) {
 	b.Helper()
