@@ -140,6 +140,30 @@ func TestForwardAllocatesNothing(t *testing.T) {
 	}
 }
 
+// Nor does one that waits for every result.
+func TestRoundTripAllocatesNothing(t *testing.T) {
+	for _, access := range recordTests {
+		t.Run(access.String(), func(t *testing.T) {
+			r := newRecording(t, access)
+			require.Zero(t, testing.AllocsPerRun(1, func() {
+				for range 50 {
+					r.roundTrip(t)
+				}
+			}))
+		})
+	}
+}
+
+// roundTrip is one forward from the call to its end.
+func (r *recording) roundTrip(t testing.TB) {
+	if err := r.op.Forward(r.stream, r.args); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.stream.Wait(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestRecordAllocatesNothing(t *testing.T) {
 	for _, access := range recordTests {
 		t.Run(access.String(), func(t *testing.T) {
@@ -201,6 +225,21 @@ func BenchmarkRecordNewLength(b *testing.B) {
 		r.args.Sk = 1 + n%keys
 		return r.op.Record(c, r.args)
 	})
+}
+
+// BenchmarkRoundTrip is a forward recorded, submitted, executed and waited for:
+// what a caller pays who needs each result before the next call.
+func BenchmarkRoundTrip(b *testing.B) {
+	for _, access := range recordTests {
+		b.Run(access.String(), func(b *testing.B) {
+			r := newRecording(b, access)
+			r.roundTrip(b)
+			b.ReportAllocs()
+			for b.Loop() {
+				r.roundTrip(b)
+			}
+		})
+	}
 }
 
 // record measures f alone, in batches that again ends.
