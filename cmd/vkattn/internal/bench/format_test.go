@@ -20,12 +20,12 @@ import (
 var update = flag.Bool("update", false, "rewrite the golden files")
 
 func exampleRows() []*Row {
-	good := &Row{Device: "Example GPU", Tier: attention.TierCoopMat2, Tile: "128x64 16x16 8sg1",
+	good := &Row{Device: "Example GPU", Tier: "coopmat2", Tile: "128x64 16x16 8sg1",
 		B: 16, Hq: 8, Hkv: 2, Sq: 4096, Sk: 4096, D: 128, Dv: 128, Causal: attention.TopLeft, DType: attention.F16,
 		Status: OK, Ms: Summary{Min: 1.9375, Median: 2, Max: 2.5}, TFLOPs: 274.878, Samples: []float64{2, 1.9375, 2.5},
 		Sets: 1, Checked: Checked{Rows: 512, Of: 524288, MaxError: 0.000123, NMSE: 1.5e-7}, Memory: 320 << 20}
 	refused := *good
-	refused.Tier, refused.Tile, refused.DType, refused.Samples = attention.TierCoopMat, "", attention.F32, nil
+	refused.Tier, refused.Tile, refused.DType, refused.Samples = "coopmat", "", attention.F32, nil
 	refused.Status, refused.Reason = Unsupported, "no f32 | shape"
 	refused.Ms, refused.TFLOPs, refused.Checked = Summary{}, 0, Checked{}
 	wrong := refused

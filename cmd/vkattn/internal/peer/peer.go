@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 )
 
@@ -161,7 +160,7 @@ func (p *Peer) fail(ctx context.Context, err error) error {
 		return ctx.Err()
 	}
 	p.failures++
-	p.last = fmt.Errorf("peer %s %s", p.info.Name, strings.TrimPrefix(oneLine(err.Error()), "peer "))
+	p.last = errors.New(oneLine(err.Error()))
 	return p.last
 }
 

@@ -147,15 +147,15 @@ func TestWhatAPeerRefuses(t *testing.T) {
 func TestAPeerThatMisbehavesIsStopped(t *testing.T) {
 	ctx := context.Background()
 	for manner, want := range map[string]string{
-		"time:die":                          `peer fake ended at "time" (exit status 3): boom: 42`,
-		"time:hang":                         `peer fake gave no answer to "time" within 500ms and was stopped: thinking`,
-		"time:rubbish":                      `peer fake answered nonsense to "time": "UserWarning: \x1b[1mnice\x1b[0m day"`,
-		"time:long":                         `peer fake answered nonsense to "time": a line of over 1048576 bytes`,
-		"time:old":                          `peer fake answered nonsense to "time": "{\"id\":2}"`,
-		"time:close":                        `peer fake closed its output at "time"`,
-		`time:"ms":[1,2]`:                   `peer fake answered nonsense: 2 times for 1 runs`,
-		`time:"ms":[-1]`:                    `peer fake answered nonsense: a run of -1 ms`,
-		`time:"ms":[1e300]`:                 `peer fake answered nonsense: a run of 1e+300 ms`,
+		"time:die":                          `ended at "time" (exit status 3): boom: 42`,
+		"time:hang":                         `gave no answer to "time" within 500ms and was stopped: thinking`,
+		"time:rubbish":                      `answered nonsense to "time": "UserWarning: \x1b[1mnice\x1b[0m day"`,
+		"time:long":                         `answered nonsense to "time": a line of over 1048576 bytes`,
+		"time:old":                          `answered nonsense to "time": "{\"id\":2}"`,
+		"time:close":                        `closed its output at "time"`,
+		`time:"ms":[1,2]`:                   `answered nonsense: 2 times for 1 runs`,
+		`time:"ms":[-1]`:                    `answered nonsense: a run of -1 ms`,
+		`time:"ms":[1e300]`:                 `answered nonsense: a run of 1e+300 ms`,
 		`time:"ms":["1"]`:                   `answered nonsense to "time"`,
 		`time:"ms":[1],"status":"fine"`:     `answered nonsense: status "fine"`,
 		`time:"status":"error","reason":""`: `failed`,
@@ -184,7 +184,7 @@ func TestAPeerThatMisbehavesIsStopped(t *testing.T) {
 			_, err = p.Time(ctx, 1)
 			require.Error(t, err)
 			_, err = p.Problem(ctx, Problem{})
-			require.ErrorContains(t, err, "given up: peer fake")
+			require.ErrorContains(t, err, "given up: ")
 			require.NoError(t, p.Close())
 		})
 	}
