@@ -206,7 +206,8 @@ class Peer:
         if self.where == "cuda" and not torch.cuda.is_available():
             return dict(me, status="unsupported", reason="torch %s finds no GPU" % torch.__version__)
         torch.set_grad_enabled(False)
-        sdpa_kernel(kind).__enter__()  # for good
+        self.only = sdpa_kernel(kind)  # held: one that is collected undoes itself
+        self.only.__enter__()
         me["program"] = "torch %s scaled_dot_product_attention" % torch.__version__
         if self.where == "cpu":
             self.device = torch.device("cpu")
