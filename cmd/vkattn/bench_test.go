@@ -36,6 +36,10 @@ func TestBenchRefusesBadFlags(t *testing.T) {
 		{"-r", "-r", "many"},
 		{"positive duration", "--min-time", "-1s"},
 		{"--min-time", "--min-time", "soon"},
+		{"unknown suite", "--suite", "forward,backward"},
+		{"unknown variant", "--variant", "v9"},
+		{"unknown ablation", "--ablate", "everything"},
+		{"positive duration", "--peer-timeout", "0s"},
 		{"over 10000 problems", "--seqlen", "1-4000+1", "--batch-size", "1-10+1"},
 	} {
 		refused(t, exitInput, c[0], tiny(append(c[1:], "--device", "cpu")...)...)

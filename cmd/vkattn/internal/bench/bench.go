@@ -146,6 +146,9 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 	}
 	op, err := attention.NewLab(dev, cfg, s.Lab)
 	if err != nil {
+		if s.Lab != (attention.Lab{}) {
+			row.Tier = g.planned(dev, cfg).String()
+		}
 		return nil, g.stop(row, err)
 	}
 	g.ops = append(g.ops, op)
@@ -179,6 +182,21 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 		return nil, row
 	}
 	return c, row
+}
+
+// planned is the tier that would have run, for a row whose variant or ablation
+// it refuses to stand beside its others.
+func (g *group) planned(dev *vk.Device, cfg attention.Config) attention.Tier {
+	op, err := attention.New(dev, cfg)
+	if err != nil {
+		return cfg.Tier
+	}
+	g.ops = append(g.ops, op)
+	plan, err := op.Plan(g.problem.Shape)
+	if err != nil {
+		return cfg.Tier
+	}
+	return plan.Tier
 }
 
 // lane makes the inputs where the tier runs, once for all tiers there.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"vkattn/attention"
 )
@@ -11,7 +12,7 @@ import (
 // ladder is a table per shape, each with a line per kernel: the peers, then the
 // variants with the share of each peer's speed that they reach.
 func (p *mdPrinter) ladder(info *RunInfo) error {
-	several := len(p.tiers()) > 1
+	several := len(tiersOf(p.rows)) > 1
 	for i, group := range groupBy(p.rows, ladderTitle) {
 		columns := []string{"causal<", "kernel<", "time_ms"}
 		for _, other := range info.Peers {
@@ -32,7 +33,7 @@ func (p *mdPrinter) ladder(info *RunInfo) error {
 		if i > 0 {
 			gap = "\n"
 		}
-		if _, err := fmt.Fprintf(p.w, "%s%s\n\n", gap, group.title); err != nil {
+		if _, err := fmt.Fprintf(p.w, "%s%s, %s on %s\n\n", gap, group.title, strings.Join(tiersOf(group.rows), " and "), group.rows[0].Device); err != nil {
 			return err
 		}
 		if err := m.print(p.w); err != nil {
@@ -94,7 +95,7 @@ func percent(r *Row, other string) string {
 // it, has columns of its own: a speed without the softmax never stands among
 // results.
 func (p *mdPrinter) ablations(*RunInfo) error {
-	several := len(p.tiers()) > 1
+	several := len(tiersOf(p.rows)) > 1
 	label := func(r *Row) string {
 		var l string
 		switch {
@@ -176,9 +177,10 @@ func (p *mdPrinter) notes() error {
 	return nil
 }
 
-func (p *mdPrinter) tiers() []string {
+// tiersOf lists the tiers of rows, peers left out.
+func tiersOf(rows []*Row) []string {
 	var out []string
-	for _, r := range p.rows {
+	for _, r := range rows {
 		if !r.Peer && !slices.Contains(out, r.Tier) {
 			out = append(out, r.Tier)
 		}

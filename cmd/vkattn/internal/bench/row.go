@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"vkattn/attention"
@@ -122,7 +123,7 @@ func (r *Row) Note() string {
 	if r.Reason == "" {
 		return string(r.Status)
 	}
-	return fmt.Sprintf("%s: %s", r.Status, r.Reason)
+	return fmt.Sprintf("%s: %s", r.Status, strings.TrimPrefix(r.Reason, string(r.Status)+": "))
 }
 
 // Who names what computed the row: the tier with its variant and what was left
