@@ -12,6 +12,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/peer"
 	"vkattn/vk"
 )
@@ -24,7 +25,7 @@ type benchOptions struct {
 	repeats                                                   int
 	minTime                                                   time.Duration
 	suite, variant, ablate                                    string
-	peers                                                     []string
+	peers, save                                               []string
 	peerTimeout                                               time.Duration
 	seed                                                      uint64
 }
@@ -97,6 +98,7 @@ row, 4 device failure.`,
 	f.DurationVar(&o.peerTimeout, "peer-timeout", peer.DefaultTimeout, "a peer that takes longer for an answer is stopped")
 	f.StringVar(&o.variant, "variant", "", "`list` of steps of the kernel's ladder, v1 to v8, or all")
 	f.StringVar(&o.ablate, "ablate", "", "`list` of parts to leave out: none, softmax, barrier, load")
+	f.StringArrayVar(&o.save, "save", nil, "`file` to write the rows to as well, in the format its name ends in (repeatable)")
 	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
 	return c
 }
@@ -129,14 +131,25 @@ func (a *app) bench(ctx context.Context, o *benchOptions) error {
 	b := &bench.Bench{Clock: clock, Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Repeats: o.repeats, MinTime: o.minTime,
 		Specs: bench.Specs(tiers, plan.variants, plan.ablations)}
 	info := runInfo(dev, o.seed)
+	info.Suite = o.suite
 	for _, p := range peers {
 		b.Peers = append(b.Peers, p)
 		info.Peers = append(info.Peers, p.Info())
 	}
+	var set outfile.Set
+	a.onInterrupt.add(set.Discard)
+	defer set.Discard()
+	files, err := openSaved(&set, plan.saved, info)
+	if err != nil {
+		return err
+	}
 	bar := a.progress(len(problems) * (len(b.Specs) + len(b.Peers)))
 	b.Progress, b.Done = bar.say, bar.step
-	all, err := measure(ctx, b, problems, bench.NewPrinter(plan.format, a.stdout, info), info)
+	all, err := measure(ctx, b, problems, bench.Printers(append(files, bench.NewPrinter(plan.format, a.stdout, info))...), info)
 	bar.end()
+	if err == nil {
+		err = commitSaved(&set)
+	}
 	if err != nil {
 		return err
 	}

@@ -88,6 +88,21 @@ func TestBenchSuites(t *testing.T) {
 	refused(t, exitInput, "leave nothing", "bench", "--suite", "forward", "--headdim", "96")
 }
 
+func TestBenchSavesWhatItPrints(t *testing.T) {
+	dir := t.TempDir()
+	md, lines := filepath.Join(dir, "rows.md"), filepath.Join(dir, "rows.jsonl")
+	code, stdout, stderr := call(tiny("--device", "cpu", "--save", md, "--save", lines, "--seqlen", "33,34")...)
+	require.Equal(t, exitOK, code, stderr)
+	text, err := os.ReadFile(md)
+	require.NoError(t, err)
+	require.Equal(t, stdout, string(text))
+	text, err = os.ReadFile(lines)
+	require.NoError(t, err)
+	require.Equal(t, 2, strings.Count(string(text), "\n"))
+	refused(t, exitInput, "ends in none of", tiny("--device", "cpu", "--save", "rows.txt")...)
+	refused(t, exitInput, "--save", tiny("--device", "cpu", "--save", filepath.Join(dir, "none", "rows.md"))...)
+}
+
 func TestBenchLabOnTheCPU(t *testing.T) {
 	code, stdout, _ := call(tiny("--device", "cpu", "--variant", "all", "-o", "jsonl")...)
 	require.Equal(t, exitUnsupported, code)

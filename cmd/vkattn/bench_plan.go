@@ -17,6 +17,7 @@ type benchPlan struct {
 	variants  []int
 	ablations []attention.Ablation
 	format    bench.Format
+	saved     []saved
 }
 
 // plan reads the flags.
@@ -46,6 +47,9 @@ func (o *benchOptions) plan() (*benchPlan, error) {
 	var err error
 	if p.format, err = bench.ParseFormat(o.format); err != nil {
 		return nil, badInputf("-o: %w", err)
+	}
+	if p.saved, err = parseSaved(o.save); err != nil {
+		return nil, err
 	}
 	for _, f := range []struct {
 		flag string

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 )
@@ -41,6 +42,28 @@ func NewPrinter(f Format, w io.Writer, info *RunInfo) Printer {
 		return &jsonlPrinter{w: w, info: info}
 	}
 	return &mdPrinter{w: w}
+}
+
+// printers prints to each.
+type printers []Printer
+
+// Printers prints the same rows to each of the list.
+func Printers(list ...Printer) Printer { return printers(list) }
+
+func (p printers) Row(r *Row) error {
+	var all []error
+	for _, one := range p {
+		all = append(all, one.Row(r))
+	}
+	return errors.Join(all...)
+}
+
+func (p printers) Close(info *RunInfo) error {
+	var all []error
+	for _, one := range p {
+		all = append(all, one.Close(info))
+	}
+	return errors.Join(all...)
 }
 
 // jsonPrinter prints one document: {"run": {...}, "rows": [...]}.

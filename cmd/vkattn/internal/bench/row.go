@@ -94,6 +94,7 @@ type RunInfo struct {
 	Seed    uint64      `json:"seed"` // of inputs and of sampled rows
 	Device  Device      `json:"device"`
 	CPU     string      `json:"cpu"`
+	Suite   string      `json:"suite,omitempty"` // or suites
 	Peers   []peer.Info `json:"peers,omitempty"`
 }
 
