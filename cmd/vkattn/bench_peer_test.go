@@ -113,6 +113,19 @@ func TestBenchLabOnTheCPU(t *testing.T) {
 	require.Contains(t, stdout, "| ABLATION no softmax TFLOP/s |")
 }
 
+func TestAnAblationIsNotVerified(t *testing.T) {
+	driver(t)
+	code, stdout, stderr := call(tiny("--tier", "scalar", "--ablate", "none,softmax", "-o", "json")...)
+	require.Equal(t, exitOK, code, stderr)
+	var doc struct{ Rows []bench.Row }
+	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
+	require.Equal(t, bench.OK, doc.Rows[0].Status, doc.Rows[0].Reason)
+	require.NotZero(t, doc.Rows[0].Checked.Rows)
+	require.Contains(t, []bench.Status{bench.Ablated, bench.Unsupported}, doc.Rows[1].Status, doc.Rows[1].Reason)
+	require.Zero(t, doc.Rows[1].Checked.Rows)
+	require.Zero(t, doc.Rows[1].TFLOPs)
+}
+
 // TestTorchPeer runs the script as far as this machine lets it: without a GPU,
 // or without PyTorch, it must say so.
 func TestTorchPeer(t *testing.T) {

@@ -149,3 +149,13 @@ func TestAnAblationHasNoRatio(t *testing.T) {
 	require.Nil(t, ablated.Versus)
 	require.Equal(t, map[string]float64{"flash": 1}, flash.Versus)
 }
+
+func TestAnAblationHasNoSpeedOfAResult(t *testing.T) {
+	g := &group{Bench: &Bench{}, problem: smallProblem(attention.F16)}
+	c := &candidate{row: &Row{Ablation: "softmax"}, times: []time.Duration{time.Millisecond}}
+	g.finish(c)
+	require.Equal(t, Ablated, c.row.Status)
+	require.Zero(t, c.row.TFLOPs)
+	require.InDelta(t, TFLOPs(g.problem, 1), c.row.AblationTFLOPs, 1e-12)
+	require.Empty(t, c.row.Note())
+}
