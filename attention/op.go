@@ -15,6 +15,7 @@ import (
 type Op struct {
 	dev     *vk.Device // nil: the CPU tier
 	cfg     Config
+	lab     Lab
 	factors factors
 
 	closed    atomic.Bool
@@ -40,18 +41,7 @@ type prepared struct {
 // the caller's and must outlive the Op. A Config no tier of the device can run
 // is refused here, as far as that shows without a shape.
 func New(dev *vk.Device, cfg Config) (*Op, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
-	op := &Op{dev: dev, cfg: cfg, factors: cfg.factors(),
-		plans: map[request]*prepared{}, pipelines: map[variant]*vk.Pipeline{}}
-	if dev != nil && dev.Closed() {
-		return nil, fmt.Errorf("attention: New: %w", vk.ErrClosed)
-	}
-	if _, err := op.Plan(Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}); err != nil {
-		return nil, err
-	}
-	return op, nil
+	return NewLab(dev, cfg, Lab{})
 }
 
 // Config is what New was given.

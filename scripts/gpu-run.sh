@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# gpu-run.sh [tests|bench|all] runs what gpu-bundle.sh made, on a machine with a
+# gpu-run.sh [tests|bench|all|race [entry...]] runs what gpu-bundle.sh made, on a machine with a
 # GPU. It lies in the bundle's root and needs nothing but the GPU's driver.
 #
 # Everything is written to $OUT (default: ./out):
 #   machine.txt  the GPU, its driver, the clocks
 #   tests.txt    the full output of the tests
 #   bench.txt    the output of "vkattn bench $VKATTN_BENCH_ARGS"
+#   and, of race alone, what scripts/race.sh writes: needs python3 with PyTorch
 #
 #   VKATTN_TEST_ARGS   further arguments of every test binary (-test.run ...)
 #   VKATTN_TESTS       the packages tested, a pattern of the shell (default: *)
@@ -75,5 +76,8 @@ fi
 if [[ $what == bench || $what == all ]] && [[ -x $here/vkattn ]]; then
 	# shellcheck disable=SC2086 # the arguments are words
 	"$here/vkattn" bench ${VKATTN_BENCH_ARGS-} 2>&1 | tee "$OUT/bench.txt" || rc=1
+fi
+if [[ $what == race ]]; then
+	VKATTN=$here/vkattn "$here/src/scripts/race.sh" "${@:2}" || rc=1
 fi
 exit "$rc"
