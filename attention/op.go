@@ -12,8 +12,9 @@ import (
 // the plans and pipelines of the shapes it has seen. Its methods may be called
 // from many goroutines; each Stream and Commands still has one owner.
 type Op struct {
-	dev *vk.Device // nil: the CPU tier
-	cfg Config
+	dev  *vk.Device // nil: the CPU tier
+	cfg  Config
+	pick tilePicker // nil: the heuristic's tiles
 
 	mu     sync.RWMutex
 	closed bool
@@ -37,6 +38,9 @@ func New(dev *vk.Device, cfg Config) (*Op, error) {
 	if dev != nil && dev.Closed() {
 		return nil, fmt.Errorf("attention: New: %w", vk.ErrClosed)
 	}
+	if dev != nil && cfg.Tuning != TuningOff {
+		op.pick = storeOf(dev).pick
+	}
 	if _, err := op.Plan(Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}); err != nil {
 		return nil, err
 	}
@@ -51,7 +55,7 @@ func (op *Op) Plan(s Shape) (Plan, error) {
 	if err := s.Validate(); err != nil {
 		return Plan{}, err
 	}
-	return makePlan(op.dev, op.cfg, op.typical(s))
+	return makePlan(op.dev, op.cfg, op.typical(s), op.pick)
 }
 
 // PlanFor is Plan for particular tensors: their alignment and whether they
@@ -60,7 +64,7 @@ func (op *Op) PlanFor(a Args) (Plan, error) {
 	if err := op.check(a); err != nil {
 		return Plan{}, err
 	}
-	return makePlan(op.dev, op.cfg, op.request(a))
+	return makePlan(op.dev, op.cfg, op.request(a), op.pick)
 }
 
 // Prepare compiles what Forward needs for packed, aligned tensors of a shape
@@ -165,7 +169,12 @@ func (op *Op) prepare(r request) (*prepared, error) {
 	if closed {
 		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
 	}
-	plan, err := makePlan(op.dev, op.cfg, r)
+	if op.cfg.Tuning == TuningOn {
+		if err := op.tuneOnFirstUse(r); err != nil {
+			return nil, err
+		}
+	}
+	plan, err := makePlan(op.dev, op.cfg, r, op.pick)
 	if err != nil {
 		return nil, err
 	}

@@ -32,7 +32,7 @@ type Options struct {
 	// Implied by Validation.
 	Debug bool
 	// PipelineCache is the folder of compiled pipelines: "" is vkattn/pipelines in
-	// the user's cache folder, "off" keeps none.
+	// the user's cache folder, or pipelines in $VKATTN_CACHE_DIR; "off" keeps none.
 	PipelineCache string
 	// Stats has pipelines keep what the driver's compiler says about them.
 	Stats bool

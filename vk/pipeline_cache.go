@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 	"unsafe"
+
+	"vkattn/vk/cachefile"
 )
 
 // cacheMagic starts a cache file; the digit is the version of what follows: the
@@ -41,9 +43,7 @@ func (d *Device) loadPipelineCache(dir string) {
 	var data []byte
 	if dir != "off" {
 		if dir == "" {
-			if base, err := os.UserCacheDir(); err == nil {
-				dir = filepath.Join(base, "vkattn", "pipelines")
-			}
+			dir, _ = cachefile.Dir("pipelines")
 		}
 		if dir != "" {
 			f.path = filepath.Join(dir, fmt.Sprintf("%x-%08x-%x.bin", d.info.UUID, d.info.DriverVersion, d.info.pipelineCacheUUID))
@@ -128,27 +128,5 @@ func (d *Device) savePipelineCache() {
 	if r := C.vka_cache_data(d.c, C.uint64_t(f.handle), &n, (*C.uint8_t)(unsafe.Pointer(&data[0]))); r < 0 {
 		return
 	}
-	_ = writeAtomically(f.path, formatCache(data[:n]))
-}
-
-func writeAtomically(path string, data []byte) error {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	tmp, err := os.CreateTemp(dir, ".tmp-*")
-	if err != nil {
-		return err
-	}
-	_, err = tmp.Write(data)
-	if e := tmp.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(tmp.Name())
-	}
-	return err
+	_ = cachefile.Write(f.path, formatCache(data[:n]))
 }
