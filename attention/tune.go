@@ -3,6 +3,7 @@ package attention
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -16,7 +17,8 @@ type TuneOptions struct {
 	// Budget bounds the time; 0: 50 s. Candidates it leaves no time for are not
 	// tried. A tuning goes over it by no more than one compilation and one run.
 	Budget time.Duration
-	// Candidates bounds how many tiles are compiled; 0: 32.
+	// Candidates bounds how many tiles are compiled; 0: 32, and 8 on drivers that
+	// run on the CPU, which compile for seconds.
 	Candidates int
 	DryRun     bool // prune only: nothing is compiled, timed or stored
 	NoStore    bool // time, but neither store nor use the result
@@ -33,9 +35,10 @@ type TuneProgress struct {
 }
 
 const (
-	tuneBudget     = 50 * time.Second
-	tuneCandidates = 32
-	tuneWarm       = 500 * time.Millisecond // a cold card measured up to 4x slower
+	tuneBudget        = 50 * time.Second
+	tuneCandidates    = 32
+	tuneCandidatesCPU = 8
+	tuneWarm          = 500 * time.Millisecond // a cold card measured up to 4x slower
 )
 
 // Tune finds the fastest tile for a class of shapes by timing the candidates of the
@@ -80,25 +83,27 @@ func (op *Op) tuneOnFirstUse(r request) error {
 		return nil
 	}
 	store := storeOf(op.dev)
-	known := func() (variant, bool, error) {
+	known := func() (bool, error) {
 		plan, err := makePlan(op.dev, op.cfg, r, nil)
-		return plan.variant, err == nil && store.known(plan.variant, op.cfg, r), err
+		return err == nil && store.known(plan.variant, op.cfg, r), err
 	}
-	if _, done, err := known(); done || err != nil {
+	if done, err := known(); done || err != nil {
 		return err
 	}
 	store.turn.Lock()
 	defer store.turn.Unlock()
-	v, done, err := known() // another goroutine may have tuned it meanwhile
-	if done || err != nil {
+	if done, err := known(); done || err != nil { // another goroutine may have tuned it meanwhile
 		return err
 	}
 	ctx := context.Background()
-	if _, err := op.tune(ctx, store, r, TuneOptions{}); err != nil {
-		if fatal(ctx, err) {
-			return err
-		}
-		store.fail(classOf(v, op.cfg, r.shape), err)
+	report, err := op.tune(ctx, store, r, TuneOptions{})
+	switch {
+	case err != nil && fatal(ctx, err):
+		return err
+	case err != nil:
+		store.fail(report.Class, err)
+	case report.Source != TileTuned:
+		store.fail(report.Class, errors.New("too slow here"))
 	}
 	return nil
 }
@@ -118,7 +123,11 @@ type tuning struct {
 func (op *Op) tune(ctx context.Context, store *tuneStore, r request, o TuneOptions) (report TuneReport, err error) {
 	start := time.Now()
 	o.Budget = cmp.Or(o.Budget, tuneBudget)
-	o.Candidates = cmp.Or(o.Candidates, tuneCandidates)
+	most := tuneCandidates
+	if op.dev.Info().Type == vk.DeviceCPU {
+		most = tuneCandidatesCPU
+	}
+	o.Candidates = cmp.Or(o.Candidates, most)
 	plan, err := makePlan(op.dev, op.cfg, r, nil)
 	if err != nil {
 		return report, err
@@ -164,6 +173,10 @@ func (op *Op) tune(ctx context.Context, store *tuneStore, r request, o TuneOptio
 	if o.NoStore {
 		return report, nil
 	}
+	if !slices.ContainsFunc(report.Candidates, func(c TuneCandidate) bool { return c.Ms > 0 && !c.Heuristic }) && len(t.list) > 1 {
+		report.Notes = append(report.Notes, "not stored: no time was left for another tile than the heuristic's")
+		return report, nil
+	}
 	report.Source = TileTuned
 	entry := tuningEntry{SPIRV: winner.v.spirv(), Tile: winner.v.tile.key(), Name: winner.v.describe(),
 		Ms: best, HeuristicMs: heuristic, Shape: r.shape.String()}
@@ -185,7 +198,9 @@ func (t *tuning) compete(ctx context.Context) (winner *candidate, best, heuristi
 	}
 	defer memory.close()
 
-	compileUntil := time.Now().Add(time.Until(t.deadline) * 6 / 10)
+	start := time.Now()
+	left := time.Until(t.deadline)
+	compileUntil, checkUntil := start.Add(left*6/10), start.Add(left*8/10)
 	built := 0
 	buildAll(ctx, t.list, t.r, func() bool { return time.Now().After(compileUntil) }, func() {
 		built++
@@ -205,6 +220,8 @@ func (t *tuning) compete(ctx context.Context) (winner *candidate, best, heuristi
 			t.report.add(c, TuneFailed, c.err.Error())
 		case len(c.op.plans) == 0:
 			t.report.add(c, TuneUntried, "no time was left to compile it")
+		case i > 0 && time.Now().After(checkUntil):
+			t.report.add(c, TuneUntried, "no time was left to check it")
 		case reason != "":
 			t.report.add(c, TuneSpills, reason)
 		default:

@@ -91,7 +91,7 @@ func readStats(list []vk.Statistic, local uint32) compilerStats {
 		switch strings.ToLower(x.Name) {
 		case "register count", "vgprs", "max live registers", "number of registers":
 			s.registers = max(s.registers, n)
-		case "local memory size", "stack size", "scratch size", "scratch memory size":
+		case "local memory size", "scratch size", "scratch memory size":
 			s.spills = max(s.spills, n)
 		case "spilled vgprs", "spill count", "fill count":
 			s.spills = max(s.spills, 4*n)

@@ -1,0 +1,188 @@
+package attention_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/vk"
+	"vkattn/vk/cachefile"
+)
+
+// tuneDevice opens the driver under test with a cache of its own.
+func tuneDevice(t *testing.T) *vk.Device {
+	t.Helper()
+	switch name := os.Getenv("VKATTN_DRIVER"); {
+	case name == "", name == "none":
+		t.Skip("no Vulkan driver under test (VKATTN_DRIVER)")
+	case strings.HasPrefix(name, "radv-"):
+		t.Skip("a null device times nothing")
+	}
+	t.Setenv(cachefile.Variable, t.TempDir())
+	dev, err := vk.Open(vk.Options{Stats: true, Validation: os.Getenv("VKATTN_VALIDATION") == "1"})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, dev.Close())
+		require.Empty(t, dev.ValidationMessages())
+	})
+	return dev
+}
+
+var (
+	smallTuning = attention.TuneOptions{Candidates: 3, Budget: 20 * time.Second}
+	smallShape  = attention.Shape{B: 2, Hq: 2, Hkv: 1, Sq: 70, Sk: 90}
+	scalarF32   = attention.Config{DType: attention.F32, HeadDim: 16, Tier: attention.TierScalar}
+)
+
+func TestTuneTimesStoresAndIsUsed(t *testing.T) {
+	dev := tuneDevice(t)
+	op, err := attention.New(dev, scalarF32)
+	require.NoError(t, err)
+	defer op.Close()
+	plan, err := op.Plan(smallShape)
+	require.NoError(t, err)
+	require.Equal(t, attention.TileHeuristic, plan.Tuning)
+
+	var stages []string
+	o := smallTuning
+	o.Progress = func(p attention.TuneProgress) { stages = append(stages, p.Stage) }
+	report, err := op.Tune(context.Background(), smallShape, o)
+	require.NoError(t, err)
+	require.Contains(t, stages, "compiling")
+	require.Contains(t, stages, "timing, round 1")
+	require.Equal(t, plan.Tile, strings.Join(strings.Fields(report.Heuristic)[:2], " "))
+	timed := 0
+	for _, c := range report.Candidates {
+		if c.Ms > 0 {
+			timed++
+			require.Positive(t, c.TFLOPs)
+			require.Positive(t, c.Runs)
+		} else {
+			require.NotEmpty(t, c.Reason)
+		}
+	}
+	require.Equal(t, 3, timed)
+	require.True(t, report.Candidates[0].Winner)
+	require.Equal(t, report.Winner, report.Candidates[0].Tile)
+	require.GreaterOrEqual(t, report.Gain, 1.0)
+	require.Equal(t, attention.TileTuned, report.Source)
+	require.FileExists(t, report.Stored)
+	require.Equal(t, os.Getenv(cachefile.Variable), filepath.Dir(filepath.Dir(report.Stored)))
+
+	plan, err = op.Plan(smallShape)
+	require.NoError(t, err)
+	require.Equal(t, attention.TileTuned, plan.Tuning)
+	require.True(t, strings.HasPrefix(report.Winner, plan.Tile))
+	require.Empty(t, plan.Notes)
+	off := scalarF32
+	off.Tuning = attention.TuningOff
+	strict, err := attention.New(dev, off)
+	require.NoError(t, err)
+	defer strict.Close()
+	plan, err = strict.Plan(smallShape)
+	require.NoError(t, err)
+	require.Equal(t, attention.TileHeuristic, plan.Tuning)
+
+	cache, err := attention.ReadTuningCache(dev)
+	require.NoError(t, err)
+	require.Equal(t, report.Stored, cache.Path)
+	require.Len(t, cache.Classes, 1)
+	require.Equal(t, report.Class, cache.Classes[0].Class)
+	require.False(t, cache.Classes[0].Stale)
+	path, err := attention.ClearTuningCache(dev)
+	require.NoError(t, err)
+	require.NoFileExists(t, path)
+	_, err = attention.ClearTuningCache(dev)
+	require.NoError(t, err, "twice is once")
+}
+
+func TestTuneWithoutEffect(t *testing.T) {
+	dev := tuneDevice(t)
+	op, err := attention.New(dev, scalarF32)
+	require.NoError(t, err)
+	defer op.Close()
+	dry := smallTuning
+	dry.DryRun = true
+	report, err := op.Tune(context.Background(), smallShape, dry)
+	require.NoError(t, err)
+	untried := 0
+	for _, c := range report.Candidates {
+		require.Zero(t, c.Ms)
+		if c.Status == attention.TuneUntried {
+			untried++
+		}
+	}
+	require.Equal(t, 3, untried)
+	quiet := smallTuning
+	quiet.NoStore, quiet.LSE = true, true
+	report, err = op.Tune(context.Background(), smallShape, quiet)
+	require.NoError(t, err)
+	require.Contains(t, report.Class, " lse ")
+	require.Empty(t, report.Stored)
+	plan, err := op.Plan(smallShape)
+	require.NoError(t, err)
+	require.Equal(t, attention.TileHeuristic, plan.Tuning)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = op.Tune(ctx, smallShape, smallTuning)
+	require.ErrorIs(t, err, context.Canceled)
+	ctx, cancel = context.WithCancel(context.Background())
+	defer cancel()
+	late := smallTuning
+	late.Progress = func(p attention.TuneProgress) {
+		if strings.HasPrefix(p.Stage, "timing") {
+			cancel()
+		}
+	}
+	_, err = op.Tune(ctx, smallShape, late)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Zero(t, dev.Memory().Buffers, "nothing is left behind")
+	files, err := filepath.Glob(filepath.Join(os.Getenv(cachefile.Variable), "tuning-v1", "*"))
+	require.NoError(t, err)
+	require.Empty(t, files)
+}
+
+func TestTuningOnTunesOnFirstUse(t *testing.T) {
+	if testing.Short() {
+		t.Skip("times every candidate")
+	}
+	dev := tuneDevice(t)
+	cfg := scalarF32
+	cfg.Tuning, cfg.HeadDim = attention.TuningOn, 8
+	op, err := attention.New(dev, cfg)
+	require.NoError(t, err)
+	defer op.Close()
+	shape := attention.Shape{B: 1, Hq: 1, Sq: 16, Sk: 16}
+	plan, err := op.Plan(shape)
+	require.NoError(t, err)
+	require.Equal(t, attention.TileHeuristic, plan.Tuning, "planning never times")
+	start := time.Now()
+	require.NoError(t, op.Prepare(shape))
+	took := time.Since(start)
+	plan, err = op.Plan(shape)
+	require.NoError(t, err)
+	require.Equal(t, attention.TileTuned, plan.Tuning)
+	cache, err := attention.ReadTuningCache(dev)
+	require.NoError(t, err)
+	require.Len(t, cache.Classes, 2, "with and without LSE")
+	start = time.Now()
+	require.NoError(t, op.Prepare(attention.Shape{B: 1, Hq: 1, Sq: 15, Sk: 13}), "the same class")
+	require.Less(t, time.Since(start), took/2)
+}
+
+func TestTuneWithoutADeviceIsRefused(t *testing.T) {
+	op, err := attention.New(nil, attention.Config{HeadDim: 8, Tuning: attention.TuningOn})
+	require.NoError(t, err)
+	_, err = op.Tune(context.Background(), smallShape, attention.TuneOptions{})
+	require.ErrorIs(t, err, attention.ErrUnsupported)
+	_, err = attention.New(nil, attention.Config{HeadDim: 8, Tuning: 9})
+	var shape *attention.ShapeError
+	require.ErrorAs(t, err, &shape)
+}
