@@ -13,32 +13,39 @@ import "fmt"
 // the strides nor their common divisor shows it. Two buffers that alias the
 // same device memory are not recognized as one.
 func CheckArgs(cfg Config, a Args) error {
-	if err := checkSizes(cfg, a.Shape); err != nil {
+	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	all := a.layouts(cfg)
-	if err := checkMemory(all); err != nil {
+	var l layouts
+	return l.check(&cfg, &a)
+}
+
+// check is CheckArgs for a valid Config. It leaves the layouts in l.
+func (l *layouts) check(cfg *Config, a *Args) error {
+	if err := a.Shape.Validate(); err != nil {
+		return err
+	}
+	l.set(cfg, a)
+	if err := checkMemory(l.all()); err != nil {
 		return err
 	}
 	if err := a.checkLSEStrides(); err != nil {
 		return err
 	}
-	return checkOverlaps(all)
+	return checkOverlaps(l.all())
 }
 
 // checkInputs is CheckArgs without the outputs.
 func checkInputs(cfg Config, a Args) error {
-	if err := checkSizes(cfg, a.Shape); err != nil {
-		return err
-	}
-	return checkMemory(a.layouts(cfg)[:firstOutput])
-}
-
-func checkSizes(cfg Config, s Shape) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	return s.Validate()
+	if err := a.Shape.Validate(); err != nil {
+		return err
+	}
+	var l layouts
+	l.set(&cfg, &a)
+	return checkMemory(l.all()[:firstOutput])
 }
 
 // checkMemory checks that all tensors are given, on one side, and in bounds.
@@ -61,28 +68,35 @@ func checkMemory(all []layout) error {
 	return nil
 }
 
-// layouts are those of Q, K, V, O and, when given, LSE.
-func (a Args) layouts(cfg Config) []layout {
-	size := cfg.DType.Size()
-	all := []layout{
-		newLayout("Q", a.Q, size, a.B, a.Hq, a.Sq, cfg.HeadDim),
-		newLayout("K", a.K, size, a.B, a.KVHeads(), a.Sk, cfg.HeadDim),
-		newLayout("V", a.V, size, a.B, a.KVHeads(), a.Sk, cfg.ValueDim()),
-		newLayout("O", a.O, size, a.B, a.Hq, a.Sq, cfg.ValueDim()),
-	}
+// layouts are those of Q, K, V, O and, when asked for, LSE: an array, so that a
+// call keeps them on its stack.
+type layouts struct {
+	list [5]layout
+	n    int
+}
+
+func (l *layouts) all() []layout { return l.list[:l.n] }
+
+func (l *layouts) set(cfg *Config, a *Args) {
+	size, kv, dv := cfg.DType.Size(), a.KVHeads(), cfg.ValueDim()
+	l.list[0].set("Q", &a.Q, size, a.B, a.Hq, a.Sq, cfg.HeadDim)
+	l.list[1].set("K", &a.K, size, a.B, kv, a.Sk, cfg.HeadDim)
+	l.list[2].set("V", &a.V, size, a.B, kv, a.Sk, dv)
+	l.list[3].set("O", &a.O, size, a.B, a.Hq, a.Sq, dv)
+	l.n = 4
 	if a.hasLSE() {
-		all = append(all, newLayout("LSE", a.LSE, F32.Size(), a.B, a.Hq, a.Sq, 1))
+		l.list[4].set("LSE", &a.LSE, F32.Size(), a.B, a.Hq, a.Sq, 1)
+		l.n = 5
 	}
-	return all
 }
 
 // hasLSE reports whether the caller asked for LSE. An offset or strides without
 // memory count, so that forgetting the memory is an error.
-func (a Args) hasLSE() bool {
+func (a *Args) hasLSE() bool {
 	return a.LSE.Given() || a.LSE.Offset != 0 || a.LSE.Strides != (Strides{})
 }
 
-func (a Args) checkLSEStrides() error {
+func (a *Args) checkLSEStrides() error {
 	packed := BHSD(a.Hq, a.Sq, 1)
 	if s := a.LSE.Strides; s != (Strides{}) && s != packed {
 		return &ShapeError{"LSE.Strides", s, fmt.Sprintf("packed %v, or zero", packed)}

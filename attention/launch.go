@@ -11,17 +11,20 @@ import (
 // pushBytes is the size of the push constant block of shaders/interface.glsl.
 const pushBytes = 120
 
-// record checks the arguments and puts the dispatches into c.
-func (op *Op) record(c *vk.Commands, a Args) error {
-	if err := op.check(a); err != nil {
+// record checks the arguments and puts the dispatches into c. It is what every
+// call pays on the host: it allocates nothing once the request is known.
+func (op *Op) record(c *vk.Commands, a *Args) error {
+	var l layouts
+	if err := op.check(&l, a); err != nil {
 		return err
 	}
-	r := op.request(a)
+	all := l.all()
+	r := op.request(&l, a)
 	if r.access == AccessAddresses {
-		for i, t := range [5]Tensor{a.Q, a.K, a.V, a.O, a.LSE} {
-			if t.Buffer != nil && t.Buffer.Address() == 0 {
+		for i := range all {
+			if all[i].tensor.Buffer.Address() == 0 {
 				return fmt.Errorf("%w: the buffer of %s has no device address, and Access asks for addresses",
-					ErrUnsupported, [5]string{"Q", "K", "V", "O", "LSE"}[i])
+					ErrUnsupported, all[i].field)
 			}
 		}
 	}
@@ -29,23 +32,13 @@ func (op *Op) record(c *vk.Commands, a Args) error {
 	if err != nil {
 		return err
 	}
-	l := op.launch(p, a)
-	chunk, err := l.batchesAtOnce()
+	work := launch{op: op, prepared: p, args: a, tensors: all}
+	chunk, err := work.batchesAtOnce()
 	if err != nil {
 		return err
 	}
-	if err := c.Keep(p.pipeline); err != nil {
-		return err
-	}
-	for _, t := range [5]Tensor{a.Q, a.K, a.V, a.O, a.LSE} {
-		if t.Buffer != nil {
-			if err := c.Keep(t.Buffer); err != nil {
-				return err
-			}
-		}
-	}
 	for first := 0; first < a.B; first += chunk {
-		if err := l.dispatch(c, first, min(chunk, a.B-first)); err != nil {
+		if err := work.dispatch(c, first, min(chunk, a.B-first)); err != nil {
 			return err
 		}
 	}
@@ -54,75 +47,47 @@ func (op *Op) record(c *vk.Commands, a Args) error {
 
 // launch is one Forward on its way to dispatches.
 type launch struct {
-	op       *Op
-	plan     *Plan
-	pipeline *vk.Pipeline
-	shape    Shape
-	tensors  [5]launchTensor // Q, K, V, O, LSE
+	*prepared
+	op      *Op
+	args    *Args
+	tensors []layout // Q, K, V, O and, when asked for, LSE
 }
 
-type launchTensor struct {
-	buffer  *vk.Buffer
-	size    uint64 // bytes of an element
-	offset  uint64 // of the first element, in elements
-	strides [3]uint64
-	extent  uint64 // elements of one batch, from its first to past its last
-}
-
-func (op *Op) launch(p *prepared, a Args) launch {
-	l := launch{op: op, plan: &p.plan, pipeline: p.pipeline, shape: a.Shape}
-	dims := [4]int{op.cfg.HeadDim, op.cfg.HeadDim, op.cfg.ValueDim(), op.cfg.ValueDim()}
-	heads := [4]int{a.Hq, a.KVHeads(), a.KVHeads(), a.Hq}
-	seqs := [4]int{a.Sq, a.Sk, a.Sk, a.Sq}
-	for i, t := range [4]Tensor{a.Q, a.K, a.V, a.O} {
-		s := t.Strides.Resolve(heads[i], seqs[i], dims[i])
-		l.tensors[i] = launchTensor{
-			buffer: t.Buffer, size: uint64(op.cfg.DType.Size()), offset: uint64(t.Offset),
-			strides: [3]uint64{uint64(s.Batch), uint64(s.Head), uint64(s.Seq)},
-			extent:  uint64(heads[i]-1)*uint64(s.Head) + uint64(seqs[i]-1)*uint64(s.Seq) + uint64(dims[i]),
-		}
-	}
-	if a.LSE.Given() {
-		rows := uint64(a.Hq) * uint64(a.Sq)
-		l.tensors[4] = launchTensor{
-			buffer: a.LSE.Buffer, size: 4, offset: uint64(a.LSE.Offset), strides: [3]uint64{rows}, extent: rows,
-		}
-	}
-	return l
+// extent is the number of elements of one batch, from its first to past its last.
+func (l *layout) extent() uint64 {
+	return uint64((l.counts[1]-1)*l.steps[1] + (l.counts[2]-1)*l.steps[2] + l.dim)
 }
 
 // batchesAtOnce is how many batches one dispatch may cover: the grid's z, the
 // 32 bits of a stride and the range of a descriptor bound it.
 func (l *launch) batchesAtOnce() (int, error) {
 	limits := &l.op.dev.Caps().Limits
-	slices := uint64(l.plan.variant.slices())
-	most := min(uint64(l.shape.B), uint64(limits.MaxWorkGroupCount[2])/slices)
+	most := min(uint64(l.args.B), uint64(limits.MaxWorkGroupCount[2])/uint64(l.slices))
 	for i := range l.tensors {
 		t := &l.tensors[i]
-		if t.buffer == nil {
-			continue
+		if lse := i > firstOutput; !lse { // LSE is packed, and the kernel knows how
+			if t.steps[1] > math.MaxUint32 || t.steps[2] > math.MaxUint32 {
+				return 0, fmt.Errorf("%w: %s has a head or row stride of 2^32 elements or more", ErrUnsupported, t.field)
+			}
+			if uint64(t.steps[2])*uint64(l.rowReach) > math.MaxUint32 {
+				return 0, fmt.Errorf("%w: %s has a row stride of %d elements: a tile would span 2^32 of them",
+					ErrUnsupported, t.field, t.steps[2])
+			}
 		}
-		name := [5]string{"Q", "K", "V", "O", "LSE"}[i]
-		if t.strides[1] > math.MaxUint32 || t.strides[2] > math.MaxUint32 {
-			return 0, fmt.Errorf("%w: %s has a head or row stride of 2^32 elements or more", ErrUnsupported, name)
-		}
-		if i < 4 && t.strides[2]*uint64(l.plan.variant.rowReach()) > math.MaxUint32 {
-			return 0, fmt.Errorf("%w: %s has a row stride of %d elements: a tile would span 2^32 of them",
-				ErrUnsupported, name, t.strides[2])
-		}
-		if t.strides[0] > math.MaxUint32 {
+		if t.steps[0] > math.MaxUint32 {
 			most = 1
 		}
-		if l.plan.Access == AccessAddresses {
+		if l.access == AccessAddresses {
 			continue
 		}
+		extent, size, step := t.extent(), uint64(t.size), uint64(t.steps[0])
 		span := limits.MaxStorageBufferRange - min(limits.MaxStorageBufferRange, limits.MinStorageBufferOffsetAlignment)
-		if t.extent*t.size > span {
+		if extent*size > span {
 			return 0, fmt.Errorf("%w: one batch of %s spans %d bytes, a descriptor reaches %d; buffers with device addresses have no such limit",
-				ErrUnsupported, name, t.extent*t.size, span)
+				ErrUnsupported, t.field, extent*size, span)
 		}
-		if t.strides[0] > 0 {
-			most = min(most, 1+(span/t.size-t.extent)/t.strides[0])
+		if step > 0 && most > 1 {
+			most = min(most, 1+(span/size-extent)/step)
 		}
 	}
 	return int(max(most, 1)), nil
@@ -130,43 +95,34 @@ func (l *launch) batchesAtOnce() (int, error) {
 
 // rowReach bounds the rows, counted from a slice's first one, that a kernel
 // addresses with 32-bit offsets.
-func (v variant) rowReach() uint32 { return max(v.tile.rows(), v.tile.blockCols) + 1 }
+func (v *variant) rowReach() uint32 { return max(v.tile.rows(), v.tile.blockCols) + 1 }
 
 // dispatch records batches [first, first+count).
 func (l *launch) dispatch(c *vk.Commands, first, count int) error {
 	var push [pushBytes]byte
 	var bound [5]vk.BufferRange
-	var buffers []vk.BufferRange
+	var held [5]vk.Resource
 	le := binary.LittleEndian
 	align := l.op.dev.Caps().Limits.MinStorageBufferOffsetAlignment
 	for i := range l.tensors {
 		t := &l.tensors[i]
-		if l.plan.Access == AccessDescriptors {
-			buffers = bound[:]
-		}
-		if t.buffer == nil {
-			// LSE is not written; its binding must still name a buffer.
-			bound[i] = vk.BufferRange{Buffer: l.tensors[3].buffer, Size: min(l.tensors[3].buffer.Size(), 4)}
-			continue
-		}
-		at := (t.offset + uint64(first)*t.strides[0]) * t.size
-		if l.plan.Access == AccessAddresses {
-			le.PutUint64(push[8*i:], t.buffer.Address()+at)
+		b, size := t.tensor.Buffer, uint64(t.size)
+		held[i] = b
+		at := (uint64(t.tensor.Offset) + uint64(first)*uint64(t.steps[0])) * size
+		if l.access == AccessAddresses {
+			le.PutUint64(push[8*i:], b.Address()+at)
 		} else {
 			// The descriptor starts at a multiple of the device's alignment; the kernel adds the rest.
-			start := (t.buffer.Offset() + at) / align * align
-			if start < t.buffer.Offset() {
-				start = t.buffer.Offset()
-			}
-			rest := t.buffer.Offset() + at - start
-			le.PutUint64(push[8*i:], rest/t.size)
-			length := rest + (uint64(count-1)*t.strides[0]+t.extent)*t.size
+			start := max((b.Offset()+at)/align*align, b.Offset())
+			rest := b.Offset() + at - start
+			le.PutUint64(push[8*i:], rest/size)
+			length := rest + (uint64(count-1)*uint64(t.steps[0])+t.extent())*size
 			// Kernels read whole 32-bit words; a buffer may end in the middle of one.
-			offset := start - t.buffer.Offset()
-			bound[i] = vk.BufferRange{Buffer: t.buffer, Offset: offset, Size: min((length+3)&^3, t.buffer.Size()-offset)}
+			offset := start - b.Offset()
+			bound[i] = vk.BufferRange{Buffer: b, Offset: offset, Size: min((length+3)&^3, b.Size()-offset)}
 		}
-		if i < 4 {
-			for d, stride := range t.strides {
+		if i <= firstOutput {
+			for d, stride := range t.steps {
 				if d == 0 && count == 1 {
 					stride = 0
 				}
@@ -174,22 +130,35 @@ func (l *launch) dispatch(c *vk.Commands, first, count int) error {
 			}
 		}
 	}
-	s := &l.shape
-	unitHigh, unitLow := l.op.cfg.logUnit()
+	s := &l.args.Shape
 	var offset int
 	if l.op.cfg.Causal == BottomRight {
 		offset = s.Sk - s.Sq
 	}
+	f := &l.op.factors
 	for i, word := range [...]uint32{
-		uint32(s.Sq), uint32(s.Sk), uint32(s.Hq), uint32(s.Group()),
-		math.Float32bits(l.op.cfg.scaleLog2()), uint32(int32(offset)),
-		math.Float32bits(unitHigh), math.Float32bits(unitLow),
+		uint32(s.Sq), uint32(s.Sk), uint32(s.Hq), uint32(s.Group()), f.scale, uint32(int32(offset)), f.unitHigh, f.unitLow,
 	} {
 		le.PutUint32(push[88+4*i:], word)
 	}
-	v := &l.plan.variant
-	groups := [3]uint32{ceilDiv(uint32(s.Sq), v.tile.rows()), uint32(s.Hq), uint32(count) * v.slices()}
-	return c.Dispatch(l.pipeline, buffers, push[:], groups)
+	groups := [3]uint32{ceilDiv(uint32(s.Sq), l.rows), uint32(s.Hq), uint32(count) * l.slices}
+	if l.access == AccessAddresses {
+		return c.Dispatch(l.pipeline, nil, push[:], groups, held[:len(l.tensors)]...)
+	}
+	if len(l.tensors) < len(bound) {
+		// LSE is not written; its binding must still name a buffer.
+		o := l.tensors[firstOutput].tensor.Buffer
+		bound[len(l.tensors)] = vk.BufferRange{Buffer: o, Size: min(o.Size(), 4)}
+	}
+	return c.Dispatch(l.pipeline, bound[:], push[:], groups)
+}
+
+// factors are the numbers of a Config that kernels take, as the bits of float32.
+type factors struct{ scale, unitHigh, unitLow uint32 }
+
+func (c Config) factors() factors {
+	high, low := c.logUnit()
+	return factors{math.Float32bits(c.scaleLog2()), math.Float32bits(high), math.Float32bits(low)}
 }
 
 // scaleLog2 is the scale in log2 units. Kernels multiply masked scores, which

@@ -19,11 +19,11 @@ type layout struct {
 	dim    int64    // elements of a row
 }
 
-// newLayout resolves the strides of a tensor.
-func newLayout(field string, t Tensor, size, batch, heads, seq, dim int) layout {
+// set resolves the strides of a tensor.
+func (l *layout) set(field string, t *Tensor, size, batch, heads, seq, dim int) {
 	s := t.Strides.Resolve(heads, seq, dim)
-	return layout{
-		field: field, tensor: t, size: int64(size), dim: int64(dim),
+	*l = layout{
+		field: field, tensor: *t, size: int64(size), dim: int64(dim),
 		counts: [3]int64{int64(batch), int64(heads), int64(seq)},
 		steps:  [3]int64{s.Batch, s.Head, s.Seq},
 	}
@@ -97,7 +97,8 @@ func (l *layout) memoryBytes() uint64 {
 // smaller ones span. Layouts that avoid overlap by interleaving some other way
 // are not recognized.
 func (l *layout) rowsDisjoint() bool {
-	var order []int
+	var list [len(l.counts)]int
+	order := list[:0]
 	for i, n := range l.counts {
 		if n > 1 { // a dimension of size 1 never steps
 			order = append(order, i)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"vkattn/vk"
 )
@@ -12,19 +13,28 @@ import (
 // the plans and pipelines of the shapes it has seen. Its methods may be called
 // from many goroutines; each Stream and Commands still has one owner.
 type Op struct {
-	dev  *vk.Device // nil: the CPU tier
-	cfg  Config
-	pick tilePicker // nil: the heuristic's tiles
+	dev     *vk.Device // nil: the CPU tier
+	cfg     Config
+	factors factors
+	pick    tilePicker // nil: the heuristic's tiles
 
-	mu     sync.RWMutex
-	closed bool
-	plans  map[request]*prepared
+	closed    atomic.Bool
+	mu        sync.RWMutex
+	plans     map[request]*prepared    // at most maxPlans; dropped by Close
+	pipelines map[variant]*vk.Pipeline // far fewer: many requests share one
 }
 
-// prepared is a plan and, once it was needed, its pipeline.
+// maxPlans bounds what an Op remembers: decoding sees a new length every step.
+const maxPlans = 1024
+
+// prepared is a plan and its pipeline: what a call needs to know before it
+// looks at its tensors.
 type prepared struct {
-	plan     Plan
+	access   Access
 	pipeline *vk.Pipeline
+	rows     uint32 // query rows of a workgroup
+	slices   uint32 // workgroups that share the columns of O
+	rowReach uint32 // see variant.rowReach
 }
 
 // New makes an operation. A nil device means the CPU tier; the device stays
@@ -34,17 +44,24 @@ func New(dev *vk.Device, cfg Config) (*Op, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	op := &Op{dev: dev, cfg: cfg, plans: map[request]*prepared{}}
 	if dev != nil && dev.Closed() {
 		return nil, fmt.Errorf("attention: New: %w", vk.ErrClosed)
 	}
+	var pick tilePicker
 	if dev != nil && cfg.Tuning != TuningOff {
-		op.pick = storeOf(dev).pick
+		pick = storeOf(dev).pick
 	}
+	op := newOp(dev, cfg, pick)
 	if _, err := op.Plan(Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}); err != nil {
 		return nil, err
 	}
 	return op, nil
+}
+
+// newOp is New without its checks.
+func newOp(dev *vk.Device, cfg Config, pick tilePicker) *Op {
+	return &Op{dev: dev, cfg: cfg, factors: cfg.factors(), pick: pick,
+		plans: map[request]*prepared{}, pipelines: map[variant]*vk.Pipeline{}}
 }
 
 // Config is what New was given.
@@ -61,10 +78,11 @@ func (op *Op) Plan(s Shape) (Plan, error) {
 // PlanFor is Plan for particular tensors: their alignment and whether they
 // have device addresses count. It checks the arguments as Forward does.
 func (op *Op) PlanFor(a Args) (Plan, error) {
-	if err := op.check(a); err != nil {
+	var l layouts
+	if err := op.check(&l, &a); err != nil {
 		return Plan{}, err
 	}
-	return makePlan(op.dev, op.cfg, op.request(a), op.pick)
+	return makePlan(op.dev, op.cfg, op.request(&l, &a), op.pick)
 }
 
 // Prepare compiles what Forward needs for packed, aligned tensors of a shape
@@ -93,7 +111,8 @@ func (op *Op) Forward(s *vk.Stream, a Args) error {
 		if s != nil {
 			return errors.New("attention: Forward: the CPU tier takes no stream")
 		}
-		if err := op.check(a); err != nil {
+		var l layouts
+		if err := op.check(&l, &a); err != nil {
 			return err
 		}
 		return forwardCPU(op.cfg, a)
@@ -101,7 +120,7 @@ func (op *Op) Forward(s *vk.Stream, a Args) error {
 	if s == nil {
 		return errors.New("attention: Forward: a device tier needs a stream")
 	}
-	return op.record(s.Commands, a)
+	return op.record(s.Commands, &a)
 }
 
 // Record puts the dispatches into a command buffer: the caller's, through
@@ -115,58 +134,55 @@ func (op *Op) Record(c *vk.Commands, a Args) error {
 	if c == nil {
 		return errors.New("attention: Record: nil command buffer")
 	}
-	return op.record(c, a)
+	return op.record(c, &a)
 }
 
 // Close drops the plans. Pipelines belong to the device, and work in flight
 // holds what it uses. Close may be called again.
 func (op *Op) Close() error {
+	op.closed.Store(true)
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	op.closed, op.plans = true, nil
+	op.plans, op.pipelines = nil, nil
 	return nil
 }
 
-func (op *Op) check(a Args) error {
-	op.mu.RLock()
-	closed := op.closed
-	op.mu.RUnlock()
-	if closed {
+// check checks a call and leaves its layouts in l.
+func (op *Op) check(l *layouts, a *Args) error {
+	if op.closed.Load() {
 		return fmt.Errorf("attention: %w", vk.ErrClosed)
 	}
-	if err := CheckArgs(op.cfg, a); err != nil {
+	if err := l.check(&op.cfg, a); err != nil { // New has checked the Config
 		return err
 	}
-	return op.checkSide(a)
+	return op.checkSide(l.all())
 }
 
 // checkSide refuses host memory on a device tier, and another device's buffers.
-func (op *Op) checkSide(a Args) error {
+func (op *Op) checkSide(all []layout) error {
 	if op.dev == nil {
 		return nil // forwardCPU says it
 	}
-	for i, t := range [5]Tensor{a.Q, a.K, a.V, a.O, a.LSE} {
-		name := [5]string{"Q", "K", "V", "O", "LSE"}[i]
-		switch {
-		case t.Host != nil:
-			return &ShapeError{name, "in host memory", "a buffer of the operation's device"}
-		case t.Buffer != nil && t.Buffer.Device() != op.dev:
-			return &ShapeError{name, "a buffer of another device", "one of the operation's device"}
+	for i := range all {
+		switch t := &all[i].tensor; {
+		case t.Buffer == nil:
+			return &ShapeError{all[i].field, "in host memory", "a buffer of the operation's device"}
+		case t.Buffer.Device() != op.dev:
+			return &ShapeError{all[i].field, "a buffer of another device", "one of the operation's device"}
 		}
 	}
 	return nil
 }
 
-// prepare finds or makes the plan and pipeline of a request. Two goroutines may
-// both plan; the device makes the pipeline once.
+// prepare finds or makes the plan and pipeline of a request.
 func (op *Op) prepare(r request) (*prepared, error) {
 	op.mu.RLock()
-	p, closed := op.plans[r], op.closed
+	p := op.plans[r]
 	op.mu.RUnlock()
 	if p != nil {
 		return p, nil
 	}
-	if closed {
+	if op.closed.Load() {
 		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
 	}
 	if op.cfg.Tuning == TuningOn {
@@ -178,21 +194,46 @@ func (op *Op) prepare(r request) (*prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	p = &prepared{plan: plan}
+	v := &plan.variant
+	p = &prepared{access: plan.Access}
 	if op.dev != nil {
-		desc, err := plan.variant.pipeline()
-		if err != nil {
-			return nil, err
-		}
-		if p.pipeline, err = op.dev.Pipeline(desc); err != nil {
+		p.rows, p.slices, p.rowReach = v.tile.rows(), v.slices(), v.rowReach()
+		if p.pipeline, err = op.pipelineOf(v); err != nil {
 			return nil, err
 		}
 	}
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	if op.closed {
+	if op.closed.Load() {
 		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
 	}
+	if len(op.plans) >= maxPlans {
+		clear(op.plans)
+	}
 	op.plans[r] = p
+	return p, nil
+}
+
+// pipelineOf finds or makes a pipeline. Two goroutines may both ask for it; the
+// device compiles it once.
+func (op *Op) pipelineOf(v *variant) (*vk.Pipeline, error) {
+	op.mu.RLock()
+	p := op.pipelines[*v]
+	op.mu.RUnlock()
+	if p != nil {
+		return p, nil
+	}
+	desc, err := v.pipeline()
+	if err != nil {
+		return nil, err
+	}
+	if p, err = op.dev.Pipeline(desc); err != nil {
+		return nil, err
+	}
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if op.pipelines != nil {
+		op.pipelines[*v] = p
+	}
 	return p, nil
 }

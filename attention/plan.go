@@ -86,14 +86,7 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 		if reason == "" {
 			plan.Tuning = TileHeuristic
 			if pick != nil {
-				t, source, notes := pick(v, cfg, r)
-				plan.Notes = notes
-				if source != "" {
-					v.tile, plan.Tuning = t, source
-					if shared, reason = fits(dev.Caps(), v, r.shape); reason != "" {
-						return Plan{}, fmt.Errorf("%w: %s", ErrUnsupported, reason)
-					}
-				}
+				v.tile, shared, plan.Tuning, plan.Notes = picked(dev.Caps(), pick, v, shared, cfg, r)
 			}
 			plan.Tier, plan.Kernel, plan.Tile, plan.SharedBytes, plan.variant = tier, v.module, v.tile.String(), shared, v
 			plan.Workgroups = workgroups(v, r.shape)
@@ -110,6 +103,22 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 		why = append(why, fmt.Sprintf("%v: %s", x.Tier, x.Reason))
 	}
 	return plan, fmt.Errorf("%w: %v %v on %s: %s", ErrUnsupported, cfg, r.shape, dev.Info().Name, strings.Join(why, "; "))
+}
+
+// picked is what pick makes of v, whose own tile is the heuristic's and stays where
+// pick has none that fits.
+func picked(caps *vk.Caps, pick tilePicker, v variant, shared uint64, cfg Config, r request) (t tile, bytes uint64, source string, notes []string) {
+	heuristic := v.tile
+	t, source, notes = pick(v, cfg, r)
+	if source == "" {
+		return heuristic, shared, TileHeuristic, notes
+	}
+	v.tile = t
+	bytes, reason := fits(caps, v, r.shape)
+	if reason != "" {
+		return heuristic, shared, TileHeuristic, append(notes, "the tuned tile of this class is ignored: "+reason)
+	}
+	return t, bytes, source, notes
 }
 
 // chooseVariant picks the first tile of a tier that is within the device's

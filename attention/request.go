@@ -13,42 +13,40 @@ func (op *Op) typical(s Shape) request {
 		}
 	}
 	d, dv := op.cfg.HeadDim, op.cfg.ValueDim()
-	for i, dim := range []int{d, d, dv, dv} {
+	for i, dim := range [4]int{d, d, dv, dv} {
 		r.align[i] = largestAlignment(uint64(dim))
 	}
 	return r
 }
 
-// request reads off the arguments what a plan depends on.
-func (op *Op) request(a Args) request {
+// request reads off checked arguments what a plan depends on.
+func (op *Op) request(l *layouts, a *Args) request {
 	r := op.typical(a.Shape)
 	r.lse = a.LSE.Given()
 	if op.dev == nil {
 		return r
 	}
+	all := l.all()
 	if op.cfg.Access == AccessAuto {
-		for _, t := range []Tensor{a.Q, a.K, a.V, a.O, a.LSE} {
-			if t.Buffer != nil && t.Buffer.Address() == 0 {
+		for i := range all {
+			if all[i].tensor.Buffer.Address() == 0 {
 				r.access = AccessDescriptors
 			}
 		}
 	}
-	dims := [4]int{op.cfg.HeadDim, op.cfg.HeadDim, op.cfg.ValueDim(), op.cfg.ValueDim()}
-	heads := [4]int{a.Hq, a.KVHeads(), a.KVHeads(), a.Hq}
-	seqs := [4]int{a.Sq, a.Sk, a.Sk, a.Sq}
-	for i, t := range [4]Tensor{a.Q, a.K, a.V, a.O} {
-		s := t.Strides.Resolve(heads[i], seqs[i], dims[i])
+	for i := range r.align {
+		t := &all[i]
 		// The dimension counts too: eight elements are read at once only where eight are there.
-		r.align[i] = largestAlignment(uint64(dims[i]), uint64(t.Offset), uint64(s.Batch), uint64(s.Head), uint64(s.Seq),
-			t.base(op.cfg.DType, r.access)/uint64(op.cfg.DType.Size()))
+		r.align[i] = largestAlignment(uint64(t.dim), uint64(t.tensor.Offset), uint64(t.steps[0]), uint64(t.steps[1]),
+			uint64(t.steps[2]), t.tensor.base(t.size, r.access)/uint64(t.size))
 	}
 	return r
 }
 
 // base is the byte position of a device tensor's first element: an address, or
 // an offset into its VkBuffer, which descriptors align to far more than 16.
-func (t Tensor) base(d DType, a Access) uint64 {
-	at := uint64(t.Offset) * uint64(d.Size())
+func (t *Tensor) base(size int64, a Access) uint64 {
+	at := uint64(t.Offset * size)
 	if a == AccessAddresses {
 		return t.Buffer.Address() + at
 	}

@@ -3,6 +3,7 @@ package attention
 import (
 	"fmt"
 	"math"
+	"math/bits"
 )
 
 // Shape holds the sizes of a problem: batch, query heads, key/value heads,
@@ -105,10 +106,8 @@ func product[T int | int64](sizes ...T) (p int64, ok bool) {
 
 // mul is a*b for non-negative a and b; ok is false past the range of int64.
 func mul(a, b int64) (int64, bool) {
-	if a != 0 && b > math.MaxInt64/a {
-		return 0, false
-	}
-	return a * b, true
+	high, low := bits.Mul64(uint64(a), uint64(b))
+	return int64(low), high == 0 && low <= math.MaxInt64
 }
 
 // add is a+b for non-negative a and b; ok is false past the range of int64.

@@ -62,10 +62,7 @@ func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, err
 	if err := s.Validate(); err != nil {
 		return TuneReport{}, err
 	}
-	op.mu.RLock()
-	closed := op.closed
-	op.mu.RUnlock()
-	if closed {
+	if op.closed.Load() {
 		return TuneReport{}, fmt.Errorf("attention: Tune: %w", vk.ErrClosed)
 	}
 	r := op.typical(s)

@@ -26,6 +26,17 @@ const (
 	tuningMost   = 8 << 20 // bytes of a file worth reading
 )
 
+// errNoCache is why nothing is read or stored where vk.CacheDir says so.
+var errNoCache = fmt.Errorf("there is no cache folder; %s moves it", vk.CacheDirEnv)
+
+// tuningDir is the folder of the files, "" for none.
+func tuningDir() string {
+	if dir := vk.CacheDir(); dir != "" {
+		return filepath.Join(dir, tuningFolder)
+	}
+	return ""
+}
+
 // tuningFile is the file's content.
 type tuningFile struct {
 	Format  int                    `json:"format"`

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/vk"
-	"vkattn/vk/cachefile"
 )
 
 var tuneDeviceInfo = tuningDevice{Name: "a GPU", UUID: "0102", Driver: "driver 1", DriverUUID: "0a", DriverVersion: 7}
@@ -255,9 +254,9 @@ func TestStoresAreUsedByManyGoroutines(t *testing.T) {
 }
 
 func TestTheCacheFolder(t *testing.T) {
-	t.Setenv(cachefile.Variable, "/x")
-	dir, err := cachefile.Dir(tuningFolder)
-	require.NoError(t, err)
-	require.Equal(t, "/x/tuning-v1", dir)
+	t.Setenv(vk.CacheDirEnv, "/x")
+	require.Equal(t, "/x/tuning-v1", tuningDir())
+	t.Setenv(vk.CacheDirEnv, "off")
+	require.Empty(t, tuningDir())
 	require.Equal(t, "0102-00000007.json", tuneDeviceInfo.file())
 }

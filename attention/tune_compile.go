@@ -22,15 +22,13 @@ type candidate struct {
 
 // newCandidate makes an operation of one tile. cfg names its tier.
 func newCandidate(dev *vk.Device, cfg Config, o option) *candidate {
-	return &candidate{option: o, op: &Op{dev: dev, cfg: cfg, pick: o.v.tile.pick, plans: map[request]*prepared{}}}
+	return &candidate{option: o, op: newOp(dev, cfg, o.v.tile.pick)}
 }
 
 // close gives the pipeline back; a tuning makes dozens.
 func (c *candidate) close() {
-	for _, p := range c.op.plans {
-		if p.pipeline != nil {
-			_ = p.pipeline.Close()
-		}
+	for _, p := range c.op.pipelines {
+		_ = p.Close()
 	}
 	_ = c.op.Close()
 }

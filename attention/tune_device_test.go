@@ -12,7 +12,6 @@ import (
 
 	"vkattn/attention"
 	"vkattn/vk"
-	"vkattn/vk/cachefile"
 )
 
 // tuneDevice opens the driver under test with a cache of its own.
@@ -24,7 +23,7 @@ func tuneDevice(t *testing.T) *vk.Device {
 	case strings.HasPrefix(name, "radv-"):
 		t.Skip("a null device times nothing")
 	}
-	t.Setenv(cachefile.Variable, t.TempDir())
+	t.Setenv(vk.CacheDirEnv, t.TempDir())
 	dev, err := vk.Open(vk.Options{Stats: true, Validation: os.Getenv("VKATTN_VALIDATION") == "1"})
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -73,7 +72,7 @@ func TestTuneTimesStoresAndIsUsed(t *testing.T) {
 	require.GreaterOrEqual(t, report.Gain, 1.0)
 	require.Equal(t, attention.TileTuned, report.Source)
 	require.FileExists(t, report.Stored)
-	require.Equal(t, os.Getenv(cachefile.Variable), filepath.Dir(filepath.Dir(report.Stored)))
+	require.Equal(t, os.Getenv(vk.CacheDirEnv), filepath.Dir(filepath.Dir(report.Stored)))
 
 	plan, err = op.Plan(smallShape)
 	require.NoError(t, err)
@@ -144,7 +143,7 @@ func TestTuneWithoutEffect(t *testing.T) {
 	_, err = op.Tune(ctx, smallShape, late)
 	require.ErrorIs(t, err, context.Canceled)
 	require.Zero(t, dev.Memory().Buffers, "nothing is left behind")
-	files, err := filepath.Glob(filepath.Join(os.Getenv(cachefile.Variable), "tuning-v1", "*"))
+	files, err := filepath.Glob(filepath.Join(os.Getenv(vk.CacheDirEnv), "tuning-v1", "*"))
 	require.NoError(t, err)
 	require.Empty(t, files)
 }

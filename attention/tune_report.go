@@ -84,13 +84,13 @@ type TunedClass struct {
 }
 
 // ReadTuningCache reads the file of a device as it is now, ordered by class. An
-// error means that there is no folder for caches.
+// error means that there is no folder for caches (see vk.CacheDir).
 func ReadTuningCache(dev *vk.Device) (TuningCache, error) {
 	d := tuningDeviceOf(dev.Info())
 	c := TuningCache{Classes: []TunedClass{}}
-	dir, err := cachefile.Dir(tuningFolder)
-	if err != nil {
-		return c, fmt.Errorf("attention: %w", err)
+	dir := tuningDir()
+	if dir == "" {
+		return c, fmt.Errorf("attention: %w", errNoCache)
 	}
 	c.Path = filepath.Join(dir, d.file())
 	classes, note := loadTuning(c.Path, d)
@@ -106,9 +106,9 @@ func ReadTuningCache(dev *vk.Device) (TuningCache, error) {
 // ClearTuningCache removes the file of a device and returns its path. Operations
 // of this process keep what they have read.
 func ClearTuningCache(dev *vk.Device) (string, error) {
-	dir, err := cachefile.Dir(tuningFolder)
-	if err != nil {
-		return "", fmt.Errorf("attention: %w", err)
+	dir := tuningDir()
+	if dir == "" {
+		return "", fmt.Errorf("attention: %w", errNoCache)
 	}
 	path := filepath.Join(dir, tuningDeviceOf(dev.Info()).file())
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {

@@ -2,7 +2,6 @@ package attention
 
 import (
 	"encoding/hex"
-	"fmt"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -10,7 +9,6 @@ import (
 
 	"vkattn/shaders"
 	"vkattn/vk"
-	"vkattn/vk/cachefile"
 )
 
 // tuneStore is what this process knows of a device's tuning: the cache file as it
@@ -24,9 +22,16 @@ type tuneStore struct {
 
 	mu      sync.RWMutex
 	classes map[string]tuningEntry
-	now     map[string]bool   // classes tuned by this process
-	failed  map[string]string // classes that could not be tuned, and why
-	note    string            // what is wrong with the file
+	now     map[string]bool      // classes tuned by this process
+	tiles   map[string]entryTile // what entries came to
+	failed  map[string]string    // classes that could not be tuned, and why
+	note    string               // what is wrong with the file
+}
+
+// entryTile is the tile of an entry, or why it is of no use.
+type entryTile struct {
+	tile   tile
+	reason string
 }
 
 // stores are the stores of this process by path, so that every Op on a device
@@ -39,16 +44,15 @@ var stores struct {
 // storeOf finds or loads the store of a device.
 func storeOf(dev *vk.Device) *tuneStore {
 	d := tuningDeviceOf(dev.Info())
-	dir, err := cachefile.Dir(tuningFolder)
-	path := filepath.Join(dir, d.file()) // without a folder still the key among stores
+	path := filepath.Join(tuningDir(), d.file()) // without a folder still the key among stores
 	stores.Lock()
 	defer stores.Unlock()
 	if s := stores.byPath[path]; s != nil {
 		return s
 	}
 	s := newTuneStore(d, dev.Caps(), path)
-	if err != nil {
-		s.path, s.note = "", err.Error()
+	if tuningDir() == "" {
+		s.path = ""
 	} else {
 		s.load()
 	}
@@ -61,7 +65,7 @@ func storeOf(dev *vk.Device) *tuneStore {
 
 func newTuneStore(d tuningDevice, caps *vk.Caps, path string) *tuneStore {
 	return &tuneStore{device: d, caps: caps, path: path,
-		classes: map[string]tuningEntry{}, now: map[string]bool{}, failed: map[string]string{}}
+		classes: map[string]tuningEntry{}, tiles: map[string]entryTile{}, now: map[string]bool{}, failed: map[string]string{}}
 }
 
 func (s *tuneStore) load() {
@@ -76,7 +80,6 @@ func (s *tuneStore) load() {
 func (s *tuneStore) pick(v variant, cfg Config, r request) (t tile, source string, notes []string) {
 	class := classOf(v, cfg, r.shape)
 	s.mu.RLock()
-	e, found := s.classes[class]
 	now, failed, note := s.now[class], s.failed[class], s.note
 	s.mu.RUnlock()
 	if note != "" {
@@ -85,17 +88,35 @@ func (s *tuneStore) pick(v variant, cfg Config, r request) (t tile, source strin
 	if failed != "" {
 		notes = append(notes, "not tuned: "+failed)
 	}
-	if !found {
+	e, found := s.lookUp(class, v, r.shape)
+	switch {
+	case !found:
 		return t, "", notes
+	case e.reason != "":
+		return t, "", append(notes, "the tuned tile of this class is ignored: "+e.reason)
+	case now:
+		return e.tile, TileTuned, notes
 	}
-	t, reason := e.tile(s.caps, v, r.shape)
-	if reason != "" {
-		return t, "", append(notes, fmt.Sprintf("the tuned tile of this class is ignored: %s", reason))
+	return e.tile, TileCached, notes
+}
+
+// lookUp is the tile that a class was tuned to. The table is searched once for a
+// class: decoding plans anew for every length.
+func (s *tuneStore) lookUp(class string, v variant, shape Shape) (t entryTile, found bool) {
+	s.mu.RLock()
+	e, found := s.classes[class]
+	t, done := s.tiles[class]
+	s.mu.RUnlock()
+	if !found || done {
+		return t, found
 	}
-	if now {
-		return t, TileTuned, notes
+	t.tile, t.reason = e.tile(s.caps, v, shape)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.classes[class] == e { // not tuned meanwhile
+		s.tiles[class] = t
 	}
-	return t, TileCached, notes
+	return t, true
 }
 
 // tile is the entry's tile, or why it is of no use: nothing from a file reaches the
@@ -109,7 +130,7 @@ func (e tuningEntry) tile(caps *vk.Caps, v variant, s Shape) (tile, string) {
 
 // spirv is the hash of the module of v, as the cache has it.
 func (v variant) spirv() string {
-	m, _, err := v.code()
+	m, err := v.code()
 	if err != nil {
 		return ""
 	}
@@ -121,17 +142,10 @@ func (v variant) spirv() string {
 func (s *tuneStore) known(v variant, cfg Config, r request) bool {
 	class := classOf(v, cfg, r.shape)
 	s.mu.RLock()
-	e, found := s.classes[class]
 	failed := s.failed[class]
 	s.mu.RUnlock()
-	if failed != "" {
-		return true
-	}
-	if !found {
-		return false
-	}
-	_, reason := e.tile(s.caps, v, r.shape)
-	return reason == ""
+	e, found := s.lookUp(class, v, r.shape)
+	return failed != "" || found && e.reason == ""
 }
 
 // put takes a result into use, and stores it unless told not to. The error is that
@@ -140,10 +154,11 @@ func (s *tuneStore) put(class string, e tuningEntry) error {
 	e.When = time.Now().UTC().Truncate(time.Second)
 	s.mu.Lock()
 	s.classes[class], s.now[class] = e, true
+	delete(s.tiles, class)
 	delete(s.failed, class)
 	s.mu.Unlock()
 	if s.path == "" {
-		return fmt.Errorf("no folder for caches; set %s", cachefile.Variable)
+		return errNoCache
 	}
 	return saveTuning(s.path, s.device, map[string]tuningEntry{class: e}, stale)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sync"
 
 	"vkattn/shaders"
 	"vkattn/vk"
@@ -93,36 +94,66 @@ func (v variant) constants() map[uint32]uint32 {
 	return c
 }
 
-// code is the SPIR-V of v and what it says of itself.
-func (v variant) code() (*shaders.Module, *shaders.Reflection, error) {
+// code is the SPIR-V of v.
+func (v variant) code() (*shaders.Module, error) {
 	m, err := shaders.Get(v.module)
-	if err != nil {
-		return nil, nil, err
-	}
-	if v.onCPU {
+	if err == nil && v.onCPU {
 		m = m.Rolled()
 	}
-	r, err := m.Reflect()
-	return m, r, err
+	return m, err
+}
+
+// reflect is what the SPIR-V says of itself, rolled or not.
+func (v variant) reflect() (*shaders.Reflection, error) {
+	m, err := shaders.Get(v.module)
+	if err != nil {
+		return nil, err
+	}
+	return m.Reflect()
+}
+
+// sharedMemory remembers what sharedBytes computed, which takes longer than
+// everything else in a plan: decoding plans anew for every length.
+var sharedMemory struct {
+	sync.RWMutex
+	bytes map[variant]uint64
 }
 
 // sharedBytes asks the SPIR-V itself how much shared memory v takes.
 func (v variant) sharedBytes() (uint64, error) {
-	_, r, err := v.code()
+	sharedMemory.RLock()
+	n, known := sharedMemory.bytes[v]
+	sharedMemory.RUnlock()
+	if known {
+		return n, nil
+	}
+	r, err := v.reflect()
 	if err != nil {
 		return 0, err
 	}
-	return r.SharedBytes(v.constants())
+	if n, err = r.SharedBytes(v.constants()); err != nil {
+		return 0, err
+	}
+	sharedMemory.Lock()
+	defer sharedMemory.Unlock()
+	if sharedMemory.bytes == nil {
+		sharedMemory.bytes = map[variant]uint64{}
+	}
+	sharedMemory.bytes[v] = n
+	return n, nil
 }
 
 // pipeline describes v to the host layer.
 func (v variant) pipeline() (*vk.PipelineDesc, error) {
-	m, r, err := v.code()
+	m, err := v.code()
 	if err != nil {
 		return nil, err
 	}
-	constants := v.constants()
-	shared, err := r.SharedBytes(constants)
+	r, err := v.reflect()
+	if err != nil {
+		return nil, err
+	}
+	shared, err := v.sharedBytes()
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +169,7 @@ func (v variant) pipeline() (*vk.PipelineDesc, error) {
 		SharedBytes:    shared,
 		NoRobustness:   true, // every index is proven by CheckArgs and the kernel's own bounds
 	}
-	for id, value := range constants {
+	for id, value := range v.constants() {
 		desc.Constants = append(desc.Constants, vk.SpecConstant{ID: id, Value: value})
 	}
 	slices.SortFunc(desc.Constants, func(a, b vk.SpecConstant) int { return cmp.Compare(a.ID, b.ID) })

@@ -64,6 +64,26 @@ func (c *Commands) Release() error {
 	return nil
 }
 
+// Reset lets a wrapped command buffer be recorded anew, after it has executed or
+// will not, and the caller has begun it again: what it held is released, and what
+// recording needs besides is kept for the next time. It is an error on a stream.
+func (c *Commands) Reset() error {
+	const op = "Reset"
+	if c.s != nil {
+		return invalid(op, "the commands are a stream's; Submit those")
+	}
+	if err := c.d.enter(op); err != nil {
+		return err
+	}
+	defer c.d.leave()
+	if c.released {
+		return closed(op)
+	}
+	c.b.drop()
+	c.b.id = c.d.batches.Add(1)
+	return c.b.resetDescriptors(c.d)
+}
+
 func (c *Commands) destroy() {
 	if !c.released {
 		c.released = true
@@ -90,10 +110,11 @@ func (c *Commands) record(op string) (*batch, error) {
 
 // Dispatch runs a pipeline over groups workgroups. buffers are its bindings 0 to
 // n-1, push its push constants, whole. Group counts, ranges, alignments and the
-// sizes of both lists are checked; addresses inside push are not, and their
-// buffers need Keep. A count of 0 records nothing. Without buffers nothing is
-// allocated. The batch holds the pipeline and the buffers until it has finished.
-func (c *Commands) Dispatch(p *Pipeline, buffers []BufferRange, push []byte, groups [3]uint32) error {
+// sizes of both lists are checked; addresses inside push are not: what they reach
+// goes into keep, which is held as Keep does. A count of 0 records nothing. The
+// batch holds the pipeline and the buffers until it has finished. Once a stream
+// has been through a batch of the same size, nothing is allocated.
+func (c *Commands) Dispatch(p *Pipeline, buffers []BufferRange, push []byte, groups [3]uint32, keep ...Resource) error {
 	const op = "Dispatch"
 	d := c.d
 	if err := d.enter(op); err != nil {
@@ -112,6 +133,11 @@ func (c *Commands) Dispatch(p *Pipeline, buffers []BufferRange, push []byte, gro
 	}
 	if p.closed.Load() {
 		return closed(op + ": pipeline")
+	}
+	for _, r := range keep {
+		if err := b.hold(r); err != nil {
+			return err
+		}
 	}
 	if err := b.hold(p.compiled); err != nil {
 		return err

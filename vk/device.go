@@ -31,8 +31,8 @@ type Options struct {
 	// Debug names objects and labels commands for tools (VK_EXT_debug_utils).
 	// Implied by Validation.
 	Debug bool
-	// PipelineCache is the folder of compiled pipelines: "" is vkattn/pipelines in
-	// the user's cache folder, or pipelines in $VKATTN_CACHE_DIR; "off" keeps none.
+	// PipelineCache is the folder of compiled pipelines: "" is pipelines in
+	// CacheDir, "off" keeps none.
 	PipelineCache string
 	// Stats has pipelines keep what the driver's compiler says about them.
 	Stats bool
@@ -107,7 +107,7 @@ func Open(o Options) (*Device, error) {
 	}
 	d, err := open(in, get, log, o)
 	if err != nil {
-		C.vka_destroy_instance(in)
+		closeInstance(in)
 		log.close()
 		return nil, err
 	}
@@ -276,7 +276,7 @@ func (d *Device) Close() error {
 	d.streams, d.wrapped, d.timelines = nil, nil, nil
 	d.log.pump()
 	C.vka_destroy_device(d.c)
-	C.vka_destroy_instance(d.instance)
+	closeInstance(d.instance)
 	d.log.close()
 	d.c, d.instance = nil, nil
 	d.closed = true

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	vulkan "github.com/goki/vulkan"
@@ -175,4 +176,29 @@ func TestALostDeviceAnswersAtOnce(t *testing.T) {
 		assert.ErrorIs(t, call(), ErrDeviceLost, name)
 	}
 	require.NoError(t, s.Close())
+}
+
+// A driver that is unloaded and loaded over and over gives up in the end.
+func TestDriversStayLoaded(t *testing.T) {
+	needDriver(t)
+	libraries := func() map[string]bool {
+		maps, err := os.ReadFile("/proc/self/maps")
+		require.NoError(t, err)
+		set := map[string]bool{}
+		for line := range strings.Lines(string(maps)) {
+			if at := strings.IndexByte(line, '/'); at >= 0 && strings.Contains(line, ".so") {
+				set[strings.TrimSpace(line[at:])] = true
+			}
+		}
+		return set
+	}
+	t.Setenv("VKATTN_VALIDATION", "")
+	d, err := Open(Options{PipelineCache: "off"})
+	require.NoError(t, err)
+	before := libraries()
+	require.NoError(t, d.Close())
+	after := libraries()
+	for library := range before {
+		assert.True(t, after[library], "%s was unloaded", library)
+	}
 }

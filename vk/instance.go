@@ -40,7 +40,6 @@ func newInstance(flags C.uint32_t, log *messageLog) (*C.vka_instance, unsafe.Poi
 	}
 	switch {
 	case r == C.VK_SUCCESS:
-		keepDriversLoaded(get)
 		return in, get, nil
 	case goResult(r) == vulkan.ErrorIncompatibleDriver:
 		return nil, nil, &Error{Op: "vkCreateInstance", Result: goResult(r), Detail: "no usable driver", Err: ErrNoDevice}
@@ -53,14 +52,24 @@ func newInstance(flags C.uint32_t, log *messageLog) (*C.vka_instance, unsafe.Poi
 
 var driversLoaded sync.Once
 
-// keepDriversLoaded makes an instance that lives as long as the process. The
-// loader unloads a driver with the last instance that uses it, and NVIDIA's
-// (580.159) refuses to be loaded again after some ten times in one process.
-func keepDriversLoaded(get unsafe.Pointer) {
-	driversLoaded.Do(func() {
-		var in *C.vka_instance
-		C.vka_create_instance(get, C.uint32_t(1<<22|1<<12), 0, nil, &in)
-	})
+// closeInstance destroys an instance, all but the first of ours, which lives on:
+// the loader unloads a driver with the last instance that uses it, and NVIDIA's
+// (580.159) refuses to be loaded again after some ten times in one process. With
+// layers the first one goes too, since they report then what was left behind, and
+// a bare one takes its place.
+func closeInstance(in *C.vka_instance) {
+	stays := false
+	if in.owned != 0 {
+		driversLoaded.Do(func() {
+			if stays = in.messages == nil && in.debug_utils == 0; !stays {
+				var bare *C.vka_instance
+				C.vka_create_instance(unsafe.Pointer(in.get), C.uint32_t(1<<22|1<<12), 0, nil, &bare)
+			}
+		})
+	}
+	if !stays {
+		C.vka_destroy_instance(in)
+	}
 }
 
 // physicalDevices lists the handles in the loader's order.

@@ -333,6 +333,7 @@ func (c *compiled) destroy() {
 
 // destroy destroys every pipeline; the device is idle.
 func (s *pipelineSet) destroy(d *Device) {
+	s.cache.stop()
 	d.savePipelineCache()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -22,37 +23,55 @@ import (
 // of their data only, and some crash on damage behind it.
 const cacheMagic = "vkattn pipelines 1\n"
 
-// saveInterval bounds how often compiling writes the file; Close writes the rest.
-const saveInterval = 5 * time.Second
+const cacheHead = len(cacheMagic) + sha256.Size + 8
+
+// maxCacheBytes bounds what is read back. Drivers forget nothing, not even the
+// pipelines of older kernels; past this it is quicker to begin again.
+const maxCacheBytes = 64 << 20
+
+// saveDelay is how long after compiling the file is written, with all that was
+// compiled in between; Close writes the rest.
+const saveDelay = 2 * time.Second
 
 // cacheFile is a VkPipelineCache and where it is kept.
 type cacheFile struct {
 	handle uint64
 	path   string // "": nowhere
+	delay  time.Duration
 
-	mu    sync.Mutex
-	dirty bool
-	saved time.Time
+	dirty atomic.Bool // something was compiled since the last save
+	mu    sync.Mutex  // guards timer
+	timer *time.Timer // nil: no save is due
+	save  sync.Mutex  // guards head; one save at a time
+	head  string      // of the file as last read or written
 }
 
 // loadPipelineCache makes the pipeline cache from its file. A file that is
 // missing, damaged or of another driver counts as empty.
 func (d *Device) loadPipelineCache(dir string) {
 	f := &d.pipelines.cache
-	f.saved = time.Now()
+	f.delay = saveDelay
 	var data []byte
-	if dir != "off" {
-		if dir == "" {
-			dir, _ = cachefile.Dir("pipelines")
-		}
-		if dir != "" {
-			f.path = filepath.Join(dir, fmt.Sprintf("%x-%08x-%x.bin", d.info.UUID, d.info.DriverVersion, d.info.pipelineCacheUUID))
-			data = readCache(f.path)
-		}
+	if dir = pipelineCacheDir(dir); dir != "" {
+		f.path = filepath.Join(dir, fmt.Sprintf("%x-%08x-%x.bin", d.info.UUID, d.info.DriverVersion, d.info.pipelineCacheUUID))
+		f.head, data = readCache(f.path)
 	}
 	if d.createCache(data) != nil && data != nil {
 		_ = d.createCache(nil) // refused by the driver; without any, handle is 0 and nothing is cached
 	}
+}
+
+// pipelineCacheDir is the folder that Options.PipelineCache stands for, "" for none.
+func pipelineCacheDir(option string) string {
+	switch option {
+	case "off":
+		return ""
+	case "":
+		if dir := CacheDir(); dir != "" {
+			return filepath.Join(dir, "pipelines")
+		}
+	}
+	return option
 }
 
 func (d *Device) createCache(data []byte) error {
@@ -63,24 +82,26 @@ func (d *Device) createCache(data []byte) error {
 	return d.check("vkCreatePipelineCache", C.vka_create_cache(d.c, p, C.size_t(len(data)), u64(&d.pipelines.cache.handle)))
 }
 
-func readCache(path string) []byte {
+// readCache reads a file; "" and nil when it is of no use.
+func readCache(path string) (head string, data []byte) {
+	if info, err := os.Stat(path); err != nil || info.Size() > maxCacheBytes {
+		return "", nil
+	}
 	file, err := os.ReadFile(path)
 	if err != nil {
-		return nil
+		return "", nil
 	}
-	data, err := parseCache(file)
-	if err != nil {
-		return nil
+	if data, err = parseCache(file); err != nil {
+		return "", nil
 	}
-	return data
+	return string(file[:cacheHead]), data
 }
 
 func parseCache(file []byte) ([]byte, error) {
-	const head = len(cacheMagic) + sha256.Size + 8
-	if len(file) < head || string(file[:len(cacheMagic)]) != cacheMagic {
+	if len(file) < cacheHead || string(file[:len(cacheMagic)]) != cacheMagic {
 		return nil, fmt.Errorf("no pipeline cache")
 	}
-	sum, n, data := file[len(cacheMagic):head-8], binary.LittleEndian.Uint64(file[head-8:]), file[head:]
+	sum, n, data := file[len(cacheMagic):cacheHead-8], binary.LittleEndian.Uint64(file[cacheHead-8:]), file[cacheHead:]
 	if uint64(len(data)) != n {
 		return nil, fmt.Errorf("%d bytes of %d", len(data), n)
 	}
@@ -97,28 +118,51 @@ func formatCache(data []byte) []byte {
 	return append(file, data...)
 }
 
-// compiledOne notes a new pipeline, and saves if the last time was a while ago.
+// compiledOne notes a new pipeline and sees to it that it is saved soon: a
+// process need not end well.
 func (d *Device) compiledOne() {
 	f := &d.pipelines.cache
+	if f.path == "" || f.handle == 0 {
+		return
+	}
+	f.dirty.Store(true)
 	f.mu.Lock()
-	f.dirty = true
-	due := time.Since(f.saved) > saveInterval
-	f.mu.Unlock()
-	if due {
+	defer f.mu.Unlock()
+	if f.timer != nil {
+		return
+	}
+	f.timer = time.AfterFunc(f.delay, func() {
+		f.mu.Lock()
+		f.timer = nil
+		f.mu.Unlock()
+		if d.enter("save the pipeline cache") != nil {
+			return
+		}
+		defer d.leave()
 		d.savePipelineCache()
+	})
+}
+
+// stop drops a save that is due.
+func (f *cacheFile) stop() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.timer != nil {
+		f.timer.Stop()
+		f.timer = nil
 	}
 }
 
 // savePipelineCache writes the file whole, by renaming: readers see the old or the
-// new one. Failing to is no error, the next run compiles again.
+// new one. What is on disk already is not written again. Failing to write is no
+// error, the next run compiles again.
 func (d *Device) savePipelineCache() {
 	f := &d.pipelines.cache
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.dirty || f.path == "" || f.handle == 0 || d.lost.Load() {
+	f.save.Lock()
+	defer f.save.Unlock()
+	if !f.dirty.Swap(false) || d.lost.Load() {
 		return
 	}
-	f.dirty, f.saved = false, time.Now()
 	var n C.size_t
 	if r := C.vka_cache_data(d.c, C.uint64_t(f.handle), &n, nil); r != C.VK_SUCCESS || n == 0 {
 		return
@@ -128,5 +172,8 @@ func (d *Device) savePipelineCache() {
 	if r := C.vka_cache_data(d.c, C.uint64_t(f.handle), &n, (*C.uint8_t)(unsafe.Pointer(&data[0]))); r < 0 {
 		return
 	}
-	_ = cachefile.Write(f.path, formatCache(data[:n]))
+	file := formatCache(data[:n])
+	if head := string(file[:cacheHead]); head != f.head && cachefile.Write(f.path, file) == nil {
+		f.head = head
+	}
 }

@@ -3,8 +3,6 @@ package vk
 import (
 	"bytes"
 	"encoding/binary"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 
@@ -127,47 +125,4 @@ func TestStatistics(t *testing.T) {
 		assert.NotEmpty(t, s.Name)
 		t.Logf("%s: %s = %v", s.Executable, s.Name, s.Value)
 	}
-}
-
-func TestPipelineCacheFile(t *testing.T) {
-	needDriver(t)
-	dir := filepath.Join(t.TempDir(), "a", "b")
-	build := func() *Device {
-		d := openTest(t, func(o *Options) { o.PipelineCache = dir })
-		newPipeline(t, d, saxpy(t, 5))
-		require.NoError(t, d.Close())
-		return d
-	}
-	path := build().pipelines.cache.path
-	file, err := os.ReadFile(path)
-	require.NoError(t, err)
-	data, err := parseCache(file)
-	require.NoError(t, err)
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	assert.Len(t, entries, 1, "no temporary files")
-	// Damage of any kind is ignored and repaired.
-	for name, bad := range map[string][]byte{
-		"empty": {}, "cut": file[:len(file)-1], "longer": append(bytes.Clone(file), 0), "flipped": flip(file, len(file)-1),
-		"wrong sum": flip(file, len(cacheMagic)), "other magic": flip(file, 0),
-		"garbage that sums up": formatCache([]byte("garbage")), "another driver's": formatCache(flip(data, 9)),
-	} {
-		require.NoError(t, os.WriteFile(path, bad, 0o644))
-		build()
-		again, err := os.ReadFile(path)
-		require.NoError(t, err)
-		_, err = parseCache(again)
-		assert.NoError(t, err, name)
-	}
-	// A folder that cannot be made is no reason to fail.
-	blocked := filepath.Join(t.TempDir(), "file")
-	require.NoError(t, os.WriteFile(blocked, nil, 0o644))
-	d := openTest(t, func(o *Options) { o.PipelineCache = filepath.Join(blocked, "x") })
-	newPipeline(t, d, saxpy(t, 5))
-}
-
-func flip(b []byte, i int) []byte {
-	b = bytes.Clone(b)
-	b[i] ^= 0xff
-	return b
 }

@@ -117,7 +117,7 @@ func Devices() ([]DeviceInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer C.vka_destroy_instance(in)
+	defer closeInstance(in)
 	probes, err := probeAll(in)
 	if err != nil {
 		return nil, err

@@ -68,7 +68,7 @@ func Wrap(e External) (*Device, error) {
 	}
 	d, err := wrap(in, e)
 	if err != nil {
-		C.vka_destroy_instance(in)
+		closeInstance(in)
 		return nil, err
 	}
 	return d, nil

@@ -1,5 +1,5 @@
-// Package cachefile is where this module keeps files between runs: things that
-// cost time to make again and nothing else, so that any of them may be deleted.
+// Package cachefile writes files that are kept between runs, in vk.CacheDir: things
+// that cost time to make again and nothing else, so that any of them may be deleted.
 package cachefile
 
 import (
@@ -13,23 +13,6 @@ import (
 
 	"github.com/gofrs/flock"
 )
-
-// Variable names the environment variable that moves the folder.
-const Variable = "VKATTN_CACHE_DIR"
-
-// Dir is the folder for one kind of file, $VKATTN_CACHE_DIR/<kind> or vkattn/<kind>
-// in the user's cache folder. It need not exist. The error says why there is
-// none: no home folder and no variable.
-func Dir(kind string) (string, error) {
-	if dir := os.Getenv(Variable); dir != "" {
-		return filepath.Join(dir, kind), nil
-	}
-	base, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("no folder for caches (set %s): %w", Variable, err)
-	}
-	return filepath.Join(base, "vkattn", kind), nil
-}
 
 // Write replaces a file whole, by renaming: readers see the old or the new one.
 // It makes the folder. A failure leaves nothing behind.

@@ -12,22 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTheVariableMovesTheFolder(t *testing.T) {
-	t.Setenv(Variable, "/somewhere")
-	dir, err := Dir("kind")
-	require.NoError(t, err)
-	require.Equal(t, "/somewhere/kind", dir)
-	t.Setenv(Variable, "")
-	t.Setenv("XDG_CACHE_HOME", "/cache")
-	dir, err = Dir("kind")
-	require.NoError(t, err)
-	require.True(t, strings.HasSuffix(dir, filepath.Join("vkattn", "kind")), dir)
-	t.Setenv("XDG_CACHE_HOME", "")
-	t.Setenv("HOME", "")
-	_, err = Dir("kind")
-	require.ErrorContains(t, err, Variable)
-}
-
 func TestWritersDoNotLoseEachOthersUpdates(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a", "file")
 	var wg sync.WaitGroup

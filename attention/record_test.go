@@ -1,0 +1,227 @@
+package attention_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	vulkan "github.com/goki/vulkan"
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// recording is an operation with its tensors on a device: a small problem,
+// since what a call costs the host does not depend on the sizes.
+type recording struct {
+	dev    *vk.Device
+	op     *attention.Op
+	stream *vk.Stream
+	args   attention.Args
+}
+
+var recordedShape = attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}
+
+// recordTests are the ways a kernel reaches its tensors.
+var recordTests = []attention.Access{attention.AccessAddresses, attention.AccessDescriptors}
+
+// newRecording skips where there is no device that executes, unless
+// VKATTN_DRIVER says that there is. Validation layers allocate and take time:
+// it is for tests of the host's own cost, and leaves them out.
+func newRecording(t testing.TB, access attention.Access) *recording {
+	t.Helper()
+	t.Setenv("VKATTN_VALIDATION", "")
+	driver := os.Getenv("VKATTN_DRIVER")
+	if strings.HasPrefix(driver, "radv-") {
+		t.Skip("a null device executes nothing")
+	}
+	dev, err := vk.Open(vk.Options{PipelineCache: "off"})
+	if errors.Is(err, vk.ErrNoDevice) && (driver == "" || driver == "none") {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	if access == attention.AccessAddresses && !dev.Caps().BufferDeviceAddress {
+		t.Skip("the device has no buffer addresses")
+	}
+	r := &recording{dev: dev}
+	r.op, err = attention.New(dev, attention.Config{HeadDim: 8, Tier: attention.TierScalar, Access: access, Causal: attention.BottomRight})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.op.Close()) })
+	r.stream, err = dev.NewStream("record")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.stream.Close()) })
+	s := recordedShape
+	tensor := func(elements int64, size int) attention.Tensor {
+		b, err := dev.NewBuffer(uint64(elements)*uint64(size), vk.BufferOptions{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		require.NoError(t, r.stream.Fill(vk.BufferRange{Buffer: b}, 0))
+		return attention.Tensor{Buffer: b}
+	}
+	rows, keys := s.Rows()*8, int64(s.B*s.KVHeads()*s.Sk*8)
+	r.args = attention.Args{Shape: s, Q: tensor(rows, 2), K: tensor(keys, 2), V: tensor(keys, 2), O: tensor(rows, 2),
+		LSE: tensor(s.Rows(), 4)}
+	require.NoError(t, r.stream.Barrier())
+	return r
+}
+
+func (r *recording) wait(t testing.TB) { require.NoError(t, r.stream.Wait(context.Background())) }
+
+// wrap makes a command buffer of the caller's and Commands that record into it;
+// again begins both anew.
+func (r *recording) wrap(t testing.TB) (c *vk.Commands, again func()) {
+	t.Helper()
+	// goki/vulkan frees what it marshals for calls with arrays in finalizers
+	// that may run during the call.
+	percent := debug.SetGCPercent(-1)
+	defer debug.SetGCPercent(percent)
+	device := r.dev.VulkanDevice()
+	_, family := r.dev.VulkanQueue()
+	var pool vulkan.CommandPool
+	require.Equal(t, vulkan.Success, vulkan.CreateCommandPool(device, &vulkan.CommandPoolCreateInfo{
+		SType: vulkan.StructureTypeCommandPoolCreateInfo, QueueFamilyIndex: family,
+		Flags: vulkan.CommandPoolCreateFlags(vulkan.CommandPoolCreateResetCommandBufferBit),
+	}, nil, &pool))
+	t.Cleanup(func() { vulkan.DestroyCommandPool(device, pool, nil) })
+	list := make([]vulkan.CommandBuffer, 1)
+	require.Equal(t, vulkan.Success, vulkan.AllocateCommandBuffers(device, &vulkan.CommandBufferAllocateInfo{
+		SType: vulkan.StructureTypeCommandBufferAllocateInfo, CommandPool: pool,
+		Level: vulkan.CommandBufferLevelPrimary, CommandBufferCount: 1,
+	}, list))
+	begin := func() {
+		require.Equal(t, vulkan.Success, vulkan.BeginCommandBuffer(list[0], &vulkan.CommandBufferBeginInfo{
+			SType: vulkan.StructureTypeCommandBufferBeginInfo,
+		}))
+	}
+	begin()
+	c, err := r.dev.WrapCommands(list[0])
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Release()) })
+	return c, func() {
+		begin()
+		require.NoError(t, c.Reset())
+	}
+}
+
+// batchOf is how many calls a batch holds here.
+const batchOf = 512
+
+// warmUp records a batch, so that the next one finds what a batch needs made,
+// and begins that.
+func (r *recording) warmUp(t testing.TB) {
+	for range batchOf {
+		require.NoError(t, r.op.Forward(r.stream, r.args))
+	}
+	r.wait(t)
+	require.NoError(t, r.stream.Barrier())
+}
+
+// A decode loop that records one forward after another makes no garbage.
+func TestForwardAllocatesNothing(t *testing.T) {
+	for _, access := range recordTests {
+		t.Run(access.String(), func(t *testing.T) {
+			r := newRecording(t, access)
+			r.warmUp(t)
+			// Once to warm up, once to count: every one of the allocations.
+			require.Zero(t, testing.AllocsPerRun(1, func() {
+				for range batchOf / 2 {
+					if err := r.op.Forward(r.stream, r.args); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}))
+			r.wait(t)
+		})
+	}
+}
+
+func TestRecordAllocatesNothing(t *testing.T) {
+	for _, access := range recordTests {
+		t.Run(access.String(), func(t *testing.T) {
+			r := newRecording(t, access)
+			c, again := r.wrap(t)
+			fill := func() {
+				for range batchOf / 2 {
+					if err := r.op.Record(c, r.args); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			fill()
+			fill()
+			again()
+			require.Zero(t, testing.AllocsPerRun(1, fill))
+		})
+	}
+}
+
+// BenchmarkRecord is the host's cost of Op.Record into a command buffer, which
+// is never submitted: ns/op and allocations are those of the recording alone.
+func BenchmarkRecord(b *testing.B) {
+	for _, access := range recordTests {
+		b.Run(access.String(), func(b *testing.B) {
+			r := newRecording(b, access)
+			c, again := r.wrap(b)
+			record(b, again, func() error { return r.op.Record(c, r.args) })
+		})
+	}
+}
+
+// BenchmarkForward is the same into a stream. What is recorded has to be
+// executed, outside of the measured time, which on a device that is this
+// processor is most of the time: -benchtime 50000x will do there.
+func BenchmarkForward(b *testing.B) {
+	for _, access := range recordTests {
+		b.Run(access.String(), func(b *testing.B) {
+			r := newRecording(b, access)
+			record(b, func() {
+				r.wait(b)
+				require.NoError(b, r.stream.Barrier()) // begins the next batch
+			}, func() error { return r.op.Forward(r.stream, r.args) })
+			r.wait(b)
+		})
+	}
+}
+
+// BenchmarkRecordNewLength is BenchmarkRecord in a decode loop: every call has
+// one key more than the last, and none was seen before.
+func BenchmarkRecordNewLength(b *testing.B) {
+	r := newRecording(b, attention.AccessAuto)
+	keys := 1 << 20 // of one head, all at the same place
+	r.args.K.Strides.Batch, r.args.V.Strides.Batch = 1, 1
+	c, again := r.wrap(b)
+	n := 0
+	record(b, again, func() error {
+		n++
+		r.args.Sk = 1 + n%keys
+		return r.op.Record(c, r.args)
+	})
+}
+
+// record measures f alone, in batches that again ends.
+func record(b *testing.B, again func(), f func() error) {
+	b.Helper()
+	for range batchOf {
+		require.NoError(b, f())
+	}
+	again()
+	b.ReportAllocs()
+	n := 0
+	for b.Loop() {
+		if err := f(); err != nil {
+			b.Fatal(err)
+		}
+		if n++; n == batchOf {
+			n = 0
+			b.StopTimer()
+			again()
+			b.StartTimer()
+		}
+	}
+	again()
+}
