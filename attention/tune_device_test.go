@@ -2,6 +2,8 @@ package attention_test
 
 import (
 	"context"
+	"errors"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/accuracy"
 	"vkattn/vk"
 )
 
@@ -184,4 +187,73 @@ func TestTuneWithoutADeviceIsRefused(t *testing.T) {
 	_, err = attention.New(nil, attention.Config{HeadDim: 8, Tuning: 9})
 	var shape *attention.ShapeError
 	require.ErrorAs(t, err, &shape)
+}
+
+// A tuned tile may be any of the table, so each has to compute what the reference
+// does. Some are drawn, few on the CPU, where a kernel compiles for a second or
+// more; VKATTN_TEST_LEVEL=full takes all.
+func TestEveryTileOfTheTableComputes(t *testing.T) {
+	dev := tuneDevice(t)
+	for _, c := range []struct {
+		cfg attention.Config
+		s   attention.Shape
+	}{
+		{attention.Config{HeadDim: 40, HeadDimV: 24, Causal: attention.BottomRight, Tier: attention.TierCoopMat2}, attention.Shape{B: 1, Hq: 2, Hkv: 1, Sq: 150, Sk: 170}},
+		{attention.Config{HeadDim: 64, Causal: attention.TopLeft, Tier: attention.TierCoopMat}, attention.Shape{B: 1, Hq: 2, Sq: 140, Sk: 130}},
+		{attention.Config{HeadDim: 40, HeadDimV: 72, DType: attention.F32, Causal: attention.BottomRight, Tier: attention.TierScalar}, attention.Shape{B: 1, Hq: 2, Hkv: 1, Sq: 150, Sk: 170}},
+	} {
+		t.Run(c.cfg.String(), func(t *testing.T) {
+			op, err := attention.New(dev, c.cfg)
+			if errors.Is(err, attention.ErrUnsupported) {
+				t.Skip(err)
+			}
+			require.NoError(t, err)
+			defer op.Close()
+			ops, names, err := attention.TileOps(op, c.s)
+			require.NoError(t, err)
+			require.Greater(t, len(ops), 20)
+			order := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0)).Perm(len(ops))
+			switch {
+			case os.Getenv("VKATTN_TEST_LEVEL") == "full":
+			case dev.Info().Type == vk.DeviceCPU:
+				order = order[:3]
+			default:
+				order = order[:24]
+			}
+			p := newProblem(c.cfg, c.s, attention.BSHD, 7)
+			stream, err := dev.NewStream("tiles")
+			require.NoError(t, err)
+			defer stream.Close()
+			args := p.Args
+			tensors := []struct {
+				device *attention.Tensor
+				host   []byte
+			}{{&args.Q, p.Q.Host}, {&args.K, p.K.Host}, {&args.V, p.V.Host}, {&args.O, p.O.Host}, {&args.LSE, p.LSE.Host}}
+			for _, x := range tensors {
+				b, err := dev.NewBuffer(uint64(len(x.host)), vk.BufferOptions{})
+				require.NoError(t, err)
+				defer b.Close()
+				x.device.Host, x.device.Buffer = nil, b
+			}
+			for _, i := range order {
+				for _, x := range tensors[3:] {
+					for j := range x.host {
+						x.host[j] = 0xff
+					}
+				}
+				for _, x := range tensors {
+					require.NoError(t, stream.Upload(x.device.Buffer, 0, x.host))
+				}
+				require.NoError(t, ops[i].Forward(stream, args), names[i])
+				require.NoError(t, stream.Barrier())
+				for _, x := range tensors[3:] {
+					require.NoError(t, stream.Download(context.Background(), x.host, x.device.Buffer, 0), names[i])
+				}
+				v, err := accuracy.Verify(p.cfg, p.Args, accuracy.Options{Rows: -1})
+				require.NoError(t, err)
+				require.True(t, v.Pass(), "%s: %v", names[i], v)
+				require.NoError(t, ops[i].Close())
+			}
+		})
+	}
 }
