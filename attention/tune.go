@@ -68,8 +68,11 @@ func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, err
 	r := op.typical(s)
 	r.lse = o.LSE
 	store := storeOf(op.dev)
-	store.turn.Lock()
-	defer store.turn.Unlock()
+	done, err := store.takeTurn(ctx)
+	if err != nil {
+		return TuneReport{}, err
+	}
+	defer done()
 	return op.tune(ctx, store, r, o)
 }
 
@@ -87,12 +90,15 @@ func (op *Op) tuneOnFirstUse(r request) error {
 	if done, err := known(); done || err != nil {
 		return err
 	}
-	store.turn.Lock()
-	defer store.turn.Unlock()
+	ctx := context.Background()
+	release, err := store.takeTurn(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
 	if done, err := known(); done || err != nil { // another goroutine may have tuned it meanwhile
 		return err
 	}
-	ctx := context.Background()
 	report, err := op.tune(ctx, store, r, TuneOptions{})
 	switch {
 	case err != nil && fatal(ctx, err):

@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"context"
 	"encoding/hex"
 	"path/filepath"
 	"strings"
@@ -18,7 +19,7 @@ type tuneStore struct {
 	caps   *vk.Caps
 	path   string // "": nothing is stored
 
-	turn sync.Mutex // held while candidates are timed: one tuning at a time
+	turn chan struct{} // has room for one: who tunes puts something in
 
 	mu      sync.RWMutex
 	classes map[string]tuningEntry
@@ -64,8 +65,21 @@ func storeOf(dev *vk.Device) *tuneStore {
 }
 
 func newTuneStore(d tuningDevice, caps *vk.Caps, path string) *tuneStore {
-	return &tuneStore{device: d, caps: caps, path: path,
+	return &tuneStore{device: d, caps: caps, path: path, turn: make(chan struct{}, 1),
 		classes: map[string]tuningEntry{}, tiles: map[string]entryTile{}, now: map[string]bool{}, failed: map[string]string{}}
+}
+
+// takeTurn waits until nobody else times candidates on the device.
+func (s *tuneStore) takeTurn(ctx context.Context) (done func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	select {
+	case s.turn <- struct{}{}:
+		return func() { <-s.turn }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 func (s *tuneStore) load() {

@@ -24,7 +24,9 @@ const (
 	// TuningOn is TuningAuto, and times the candidates when a class of shapes is
 	// first used that the cache does not have: the first Forward, Record or Prepare
 	// of the class then takes seconds, at most about a minute, and device memory for
-	// a second set of tensors. What it finds is stored.
+	// a second set of tensors. What it finds is stored. Where tuning fails for want
+	// of memory or time, the heuristic's tile is taken and the plan has a note; a
+	// lost device is an error.
 	TuningOn
 )
 
