@@ -54,6 +54,14 @@ func TestATunedTileIsFoundByTheNextProcess(t *testing.T) {
 	require.Equal(t, entry.Tile, got.key())
 	require.Equal(t, TileCached, source)
 	require.Empty(t, notes)
+	// Tuned again, the tile is the new one at once.
+	s := freshStore(path, caps)
+	_, _, _ = s.pick(v, cfg, r)
+	entry.Tile = v.tile.key()
+	require.NoError(t, s.put(classOf(v, cfg, r.shape), entry))
+	got, source, _ = s.pick(v, cfg, r)
+	require.Equal(t, v.tile, got)
+	require.Equal(t, TileTuned, source)
 	// Another class has the heuristic's tile.
 	cfg.Causal = TopLeft
 	_, source, notes = freshStore(path, caps).pick(v, cfg, r)

@@ -7,9 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
@@ -149,6 +151,49 @@ func TestTuneWithoutEffect(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(os.Getenv(vk.CacheDirEnv), "tuning-v1", "*"))
 	require.NoError(t, err)
 	require.Empty(t, files)
+}
+
+func TestADeviceThatGoesAwayEndsTheTuning(t *testing.T) {
+	dev := tuneDevice(t)
+	op, err := attention.New(dev, scalarF32)
+	require.NoError(t, err)
+	defer op.Close()
+	for _, stage := range []string{"timing", "compiling"} {
+		o := smallTuning
+		o.Progress = func(p attention.TuneProgress) {
+			if strings.HasPrefix(p.Stage, stage) {
+				require.NoError(t, dev.Close())
+			}
+		}
+		_, err = op.Tune(context.Background(), smallShape, o)
+		require.ErrorIs(t, err, vk.ErrClosed)
+	}
+	files, err := filepath.Glob(filepath.Join(os.Getenv(vk.CacheDirEnv), "tuning-v1", "*"))
+	require.NoError(t, err)
+	require.Empty(t, files)
+}
+
+func TestManyGoroutinesTuneInTurn(t *testing.T) {
+	dev := tuneDevice(t)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			cfg := scalarF32
+			cfg.HeadDim = 4
+			op, err := attention.New(dev, cfg)
+			if !assert.NoError(t, err) {
+				return
+			}
+			defer op.Close()
+			_, err = op.Tune(context.Background(), smallShape, attention.TuneOptions{Candidates: 2, Budget: 10 * time.Second})
+			assert.NoError(t, err)
+			plan, err := op.Plan(smallShape)
+			assert.NoError(t, err)
+			assert.Equal(t, attention.TileTuned, plan.Tuning)
+			assert.NoError(t, op.Prepare(smallShape))
+		})
+	}
+	wg.Wait()
 }
 
 func TestTuningOnTunesOnFirstUse(t *testing.T) {

@@ -2,6 +2,7 @@ package attention
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -24,6 +25,7 @@ var tuneDevices = map[string]*vk.Caps{
 	"16x16x16, 32 invocations, 48 KiB": h200Caps(),
 	"16x16x16, 64 invocations, 64 KiB": coopmatCaps(16, 16, 16, 64, 64<<10),
 	"8x8x8, 8 invocations, 32 KiB":     coopmatCaps(8, 8, 8, 8, 32<<10),
+	"16x8x8, 32 invocations, 48 KiB":   coopmatCaps(16, 8, 8, 32, 48<<10),
 	"Vulkan 1.1 minimum":               minimalCaps(),
 }
 
@@ -100,7 +102,7 @@ func TestPruningKeepsWhatMeasuredWell(t *testing.T) {
 		{64, []string{"256x64 16x16 8sg2", "128x64 16x16 4sg2", "128x32 16x16 4sg2", "128x128 16x16 8sg1"}, nil},
 		{96, []string{"256x32 16x16 8sg2", "128x64 16x16 8sg1"}, []string{"256x64 16x16 8sg2"}},
 		{128, []string{"128x64 16x16 8sg1", "128x48 16x16 8sg1", "128x80 16x16 8sg1"}, []string{"256x64 16x16 8sg2", "128x64 16x16 4sg2"}},
-		{256, []string{"128x32 16x16 8sg1 dv128"}, []string{"256x16 16x16 8sg2"}},
+		{256, []string{"128x32 16x16 8sg1 dv128"}, []string{"256x16 16x16 8sg2", "16x16 16x16 1sg1 dv64"}},
 	} {
 		v, r := tuneProblem(t, h200Caps(), Config{HeadDim: c.d}, TierCoopMat2, large)
 		all := prune(h200Caps(), v, r, tuneCandidates)
@@ -240,4 +242,23 @@ func TestSpillsAreDroppedWhereOthersHaveNone(t *testing.T) {
 	require.Len(t, out, 1)
 	require.Contains(t, out[many], "260 bytes")
 	require.Empty(t, dropSpills([]*candidate{heuristic, few, many, silent}), "nobody is known to do better")
+}
+
+func TestResultsOfTwoTilesAgree(t *testing.T) {
+	nan := float32(math.NaN())
+	for _, c := range []struct {
+		t    DType
+		x, y float32
+		same bool
+	}{
+		{F32, 1, 1.0001, true}, {F32, 1, 1.01, false}, {F16, 1, 1.01, true}, {F16, 1, 0.9, false}, {F16, 100, 101, true},
+		{BF16, 0, 0.05, true}, {BF16, 0, -0.1, false}, {F16, 0, nan, false}, {F16, nan, 0, false}, {F16, nan, nan, false},
+	} {
+		err := agree(c.t, []float32{0, c.x}, []float32{0, c.y})
+		if c.same {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, "element 1", "%v", c)
+		}
+	}
 }
