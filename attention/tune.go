@@ -21,7 +21,10 @@ type TuneOptions struct {
 	// run on the CPU, which compile for seconds.
 	Candidates int
 	DryRun     bool // prune only: nothing is compiled, timed or stored
-	NoStore    bool // time, but neither store nor use the result
+	// CompileOnly prunes and compiles, for what the compiler says of each tile:
+	// nothing is timed or stored. It needs no device that executes.
+	CompileOnly bool
+	NoStore     bool // time, but neither store nor use the result
 	// Progress is called with what is being done, from this goroutine and others,
 	// one call at a time; nil: nobody listens.
 	Progress func(TuneProgress)
@@ -163,7 +166,12 @@ func (op *Op) tune(ctx context.Context, store *tuneStore, r request, o TuneOptio
 			t.list = append(t.list, newCandidate(op.dev, cfg, x))
 		}
 	}
-	if o.DryRun {
+	if o.CompileOnly {
+		if err := t.compileOnly(ctx); err != nil {
+			return report, err
+		}
+	}
+	if o.DryRun || o.CompileOnly {
 		_, source, notes := store.pick(v, op.cfg, r)
 		report.Source, report.Notes = cmp.Or(source, TileHeuristic), notes
 		return report, nil
@@ -192,6 +200,78 @@ func (op *Op) tune(ctx context.Context, store *tuneStore, r request, o TuneOptio
 	return report, nil
 }
 
+// compile builds the candidates in a share of the time that is left.
+func (t *tuning) compile(ctx context.Context, share float64) error {
+	until := time.Now().Add(time.Duration(float64(time.Until(t.deadline)) * share))
+	built := 0
+	buildAll(ctx, t.list, t.r, func() bool { return time.Now().After(until) }, func() {
+		built++
+		t.say("compiling", built, len(t.list))
+	})
+	return ctx.Err()
+}
+
+// screen reports the candidates that go no further after compiling, and returns the
+// others. What is wrong with the heuristic's, or with the device, is an error.
+func (t *tuning) screen(ctx context.Context) (left []*candidate, err error) {
+	spill := dropSpills(t.list)
+	for i, c := range t.list {
+		switch reason := spill[c]; {
+		case c.err != nil && (fatal(ctx, c.err) || i == 0):
+			return nil, c.err
+		case c.err != nil:
+			t.report.add(c, TuneFailed, c.err.Error())
+		case !c.built:
+			t.report.add(c, TuneUntried, "no time was left to compile it")
+		case reason != "":
+			t.report.add(c, TuneSpills, reason)
+		default:
+			left = append(left, c)
+		}
+	}
+	return left, nil
+}
+
+func (t *tuning) compileOnly(ctx context.Context) error {
+	if err := t.compile(ctx, 1); err != nil {
+		return err
+	}
+	left, err := t.screen(ctx)
+	for _, c := range left {
+		t.report.add(c, TuneUntried, "")
+	}
+	return err
+}
+
+// check runs each candidate once and returns those whose result is that of the
+// first, the heuristic's.
+func (t *tuning) check(ctx context.Context, memory *tuneMemory, list []*candidate, until time.Time) (good []*candidate, err error) {
+	var want []float32
+	for i, c := range list {
+		if i > 0 && time.Now().After(until) {
+			t.report.add(c, TuneUntried, "no time was left to check it")
+			continue
+		}
+		t.say("checking", i+1, len(list))
+		got, err := memory.result(ctx, c.op)
+		switch {
+		case err != nil && (fatal(ctx, err) || i == 0):
+			return nil, err
+		case err != nil:
+			t.report.add(c, TuneFailed, err.Error())
+			continue
+		case i == 0:
+			want = got
+		}
+		if err := agree(t.cfg.DType, want, got); err != nil && i > 0 {
+			t.report.add(c, TuneWrong, err.Error())
+			continue
+		}
+		good = append(good, c)
+	}
+	return good, nil
+}
+
 // compete compiles, checks and times the candidates. It returns the winner, its time
 // and that of the heuristic's tile in milliseconds.
 func (t *tuning) compete(ctx context.Context) (winner *candidate, best, heuristic float64, err error) {
@@ -201,53 +281,16 @@ func (t *tuning) compete(ctx context.Context) (winner *candidate, best, heuristi
 	}
 	defer memory.close()
 
-	start := time.Now()
-	left := time.Until(t.deadline)
-	compileUntil, checkUntil := start.Add(left*6/10), start.Add(left*8/10)
-	built := 0
-	buildAll(ctx, t.list, t.r, func() bool { return time.Now().After(compileUntil) }, func() {
-		built++
-		t.say("compiling", built, len(t.list))
-	})
-	if err := ctx.Err(); err != nil {
+	checkUntil := time.Now().Add(time.Until(t.deadline) * 8 / 10)
+	if err := t.compile(ctx, 0.6); err != nil {
 		return nil, 0, 0, err
 	}
-	spill := dropSpills(t.list)
-	var runs []*candidate
-	var want []float32
-	for i, c := range t.list {
-		switch reason := spill[c]; {
-		case c.err != nil && (fatal(ctx, c.err) || i == 0):
-			return nil, 0, 0, c.err
-		case c.err != nil:
-			t.report.add(c, TuneFailed, c.err.Error())
-		case len(c.op.plans) == 0:
-			t.report.add(c, TuneUntried, "no time was left to compile it")
-		case i > 0 && time.Now().After(checkUntil):
-			t.report.add(c, TuneUntried, "no time was left to check it")
-		case reason != "":
-			t.report.add(c, TuneSpills, reason)
-		default:
-			t.say("checking", i+1, len(t.list))
-			got, err := memory.result(ctx, c.op)
-			if i == 0 {
-				want = got
-			}
-			if err == nil {
-				if err = agree(t.cfg.DType, want, got); err != nil && i > 0 {
-					t.report.add(c, TuneWrong, err.Error())
-					continue
-				}
-			}
-			if err != nil && (fatal(ctx, err) || i == 0) {
-				return nil, 0, 0, err
-			}
-			if err != nil {
-				t.report.add(c, TuneFailed, err.Error())
-				continue
-			}
-			runs = append(runs, c)
-		}
+	runs, err := t.screen(ctx)
+	if err == nil {
+		runs, err = t.check(ctx, memory, runs, checkUntil)
+	}
+	if err != nil {
+		return nil, 0, 0, err
 	}
 	// The likely ones first, should time run out.
 	slices.SortStableFunc(runs[1:], func(a, b *candidate) int { return cmp.Compare(b.stats.occupancy, a.stats.occupancy) })

@@ -14,7 +14,8 @@ import (
 // candidate is an option with what it takes to run it.
 type candidate struct {
 	option
-	op      *Op // whose every plan has the option's tile
+	op      *Op  // whose every plan has the option's tile
+	built   bool // or err says why not
 	compile time.Duration
 	stats   compilerStats
 	err     error
@@ -42,8 +43,13 @@ func (c *candidate) build(r request) {
 		c.err = err
 		return
 	}
+	c.built = true
 	if list, err := p.pipeline.Statistics(); err == nil {
-		c.stats = readStats(list, c.v.tile.local)
+		subgroup := c.v.tile.subgroup
+		if subgroup == 0 {
+			subgroup = c.op.dev.Caps().SubgroupSize
+		}
+		c.stats = readStats(list, c.v.tile.local, subgroup)
 	}
 }
 
@@ -82,10 +88,13 @@ type compilerStats struct {
 
 // readStats understands the statistics of VK_KHR_pipeline_executable_properties as
 // NVIDIA, RADV (ACO), ANV and Turnip name them.
-func readStats(list []vk.Statistic, local uint32) compilerStats {
+func readStats(list []vk.Statistic, local, subgroup uint32) compilerStats {
 	var s compilerStats
 	for _, x := range list {
 		n := int(x.Value)
+		if strings.Contains(x.Description, "in bytes per subgroup") { // RADV's scratch
+			n /= int(max(subgroup, 1))
+		}
 		switch strings.ToLower(x.Name) {
 		case "register count", "vgprs", "max live registers", "number of registers":
 			s.registers = max(s.registers, n)

@@ -224,12 +224,13 @@ func TestStatisticsOfDrivers(t *testing.T) {
 		"NVIDIA": {[]vk.Statistic{{Name: "Register Count", Value: 255}, {Name: "Binary Size", Value: 30000}, {Name: "Local Memory Size", Value: 208}},
 			compilerStats{registers: 255, spills: 208, occupancy: 256}},
 		"RADV": {[]vk.Statistic{{Name: "SGPRs", Value: 108}, {Name: "VGPRs", Value: 192}, {Name: "Spilled SGPRs", Value: 3},
-			{Name: "Spilled VGPRs", Value: 7}, {Name: "LDS size", Value: 32768}, {Name: "Scratch size", Value: 0}, {Name: "Subgroups per SIMD", Value: 4}},
-			compilerStats{registers: 192, spills: 28, occupancy: 4}},
+			{Name: "Spilled VGPRs", Value: 252, Description: "Number of VGPR registers spilled per subgroup"},
+			{Name: "LDS size", Value: 32768}, {Name: "Scratch size", Value: 64640, Description: "Private memory in bytes per subgroup"}, {Name: "Subgroups per SIMD", Value: 4}},
+			compilerStats{registers: 192, spills: 1010, occupancy: 4}},
 		"ANV": {[]vk.Statistic{{Name: "Instruction Count", Value: 900}, {Name: "Spill count", Value: 0}, {Name: "Fill count", Value: 0}, {Name: "Scratch Memory Size", Value: 0}},
 			compilerStats{}},
 	} {
-		require.Equal(t, c.want, readStats(c.list, 256), name)
+		require.Equal(t, c.want, readStats(c.list, 256, 64), name)
 	}
 }
 

@@ -17,10 +17,10 @@ import (
 // tuneOptions are the flags of `vkattn tune` as they were typed.
 type tuneOptions struct {
 	benchOptions
-	lse, dryRun, list, clear, check, all bool
-	tolerance                            float64
-	budget                               time.Duration
-	candidates                           int
+	lse, dryRun, compileOnly, list, clear, check, all bool
+	tolerance                                         float64
+	budget                                            time.Duration
+	candidates                                        int
 }
 
 func (a *app) tuneCommand() *cobra.Command {
@@ -65,6 +65,7 @@ Exit codes: 0 done, 1 a heuristic's tile over --tolerance (--check), 2 bad flags
 	f.StringVar(&o.tier, "tier", "auto", "`list` of tiers: auto, scalar, coopmat, coopmat2")
 	f.BoolVar(&o.lse, "lse", false, "tune for calls that ask for LSE, which are classes of their own")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the candidates and why they are pruned; compile and time nothing")
+	f.BoolVar(&o.compileOnly, "compile-only", false, "compile the candidates and print what the compiler says of each; time nothing")
 	f.BoolVar(&o.check, "check", false, "compare the heuristic's tile with the best one; store nothing")
 	f.Float64Var(&o.tolerance, "tolerance", 10, "with --check: percent that a heuristic's tile may be slower")
 	f.BoolVar(&o.list, "list", false, "print what the cache has for the device, and nothing else")
@@ -98,13 +99,13 @@ func (o *tuneOptions) validate() (tiers []attention.Tier, err error) {
 		return nil, badInputf("--tolerance %v: want percents from 0 on", o.tolerance)
 	}
 	modes := 0
-	for _, on := range []bool{o.list, o.clear, o.dryRun, o.check} {
+	for _, on := range []bool{o.list, o.clear, o.dryRun, o.compileOnly, o.check} {
 		if on {
 			modes++
 		}
 	}
 	if modes > 1 {
-		return nil, badInputf("--list, --clear, --dry-run and --check exclude each other")
+		return nil, badInputf("--list, --clear, --dry-run, --compile-only and --check exclude each other")
 	}
 	_, err = o.plan(&bench.Sweep{})
 	return tiers, err
@@ -190,7 +191,7 @@ func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier atte
 	if err == nil {
 		defer func() { _ = op.Close() }()
 		row.Report, err = op.Tune(ctx, p.Shape, attention.TuneOptions{
-			LSE: o.lse, DryRun: o.dryRun, NoStore: o.check, Budget: o.budget, Candidates: o.candidates,
+			LSE: o.lse, DryRun: o.dryRun, CompileOnly: o.compileOnly, NoStore: o.check, Budget: o.budget, Candidates: o.candidates,
 			Progress: func(s attention.TuneProgress) { bar.say(fmt.Sprintf("%v: %s %d/%d", p, s.Stage, s.Done, s.Of)) },
 		})
 	}

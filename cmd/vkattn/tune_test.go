@@ -17,7 +17,7 @@ import (
 // tinyTune is a tuning of one quick problem.
 func tinyTune(more ...string) []string {
 	return append([]string{"tune", "--batch-size", "1", "--nheads", "2", "--seqlen", "40", "--headdim", "8",
-		"--causal", "none", "--dtype", "f32", "--tier", "scalar", "--candidates", "3", "--budget", "20s"}, more...)
+		"--causal", "none", "--dtype", "f32", "--tier", "scalar", "--candidates", "2", "--budget", "20s"}, more...)
 }
 
 func TestTuneRefusesBadFlags(t *testing.T) {
