@@ -6,14 +6,18 @@ package vk
 #include "host.h"
 #include <stdlib.h>
 
-// The recording path: the arguments do not outlive the call, so a caller's push
-// constants may live on its stack.
+// The recording path and what follows it: the arguments do not outlive the call,
+// so a caller's push constants may live on its stack.
 #cgo noescape vka_cmd_dispatch
 #cgo nocallback vka_cmd_dispatch
 #cgo noescape vka_descriptor_set
 #cgo nocallback vka_descriptor_set
 #cgo noescape vka_timeline_value
 #cgo nocallback vka_timeline_value
+#cgo noescape vka_submit
+#cgo nocallback vka_submit
+#cgo noescape vka_query_results
+#cgo nocallback vka_query_results
 */
 import "C"
 
