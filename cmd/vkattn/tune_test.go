@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -135,4 +136,46 @@ func TestTuneOfNothingSupported(t *testing.T) {
 	require.Equal(t, exitUnsupported, code)
 	require.Contains(t, stdout, "no float32 cooperative matrices")
 	require.True(t, strings.HasPrefix(stderr, "vkattn: no problem is supported: "), stderr)
+}
+
+// run takes what was tuned for exactly its tensors, says so, and does without a
+// cache that cannot be read.
+func TestRunTakesTheTunedTile(t *testing.T) {
+	driver(t)
+	t.Setenv(vk.CacheDirEnv, t.TempDir())
+	_, args := goodFiles(t) // with LSE
+	plan := func(more ...string) attention.Plan {
+		t.Helper()
+		code, stdout, stderr := call(slices.Concat(with(args, "--device", "auto"), []string{"--json", "--tier", "scalar"}, more)...)
+		require.Equal(t, exitOK, code, stderr)
+		var r result
+		require.NoError(t, json.Unmarshal([]byte(stdout), &r))
+		return r.Plan
+	}
+	require.Equal(t, attention.TileHeuristic, plan().Tuning)
+	require.Equal(t, attention.TileTuned, plan("--tuning", "on").Tuning)
+	require.Equal(t, attention.TileTuned, plan().Tuning, "this process knows it now")
+	off := plan("--tuning", "off")
+	require.Equal(t, attention.TileHeuristic, off.Tuning)
+	require.Empty(t, off.Notes)
+
+	// Another process, as far as the cache goes: another folder with the file in it.
+	from, err := filepath.Glob(filepath.Join(os.Getenv(vk.CacheDirEnv), "tuning-v1", "*.json"))
+	require.NoError(t, err)
+	require.Len(t, from, 1)
+	data, err := os.ReadFile(from[0])
+	require.NoError(t, err)
+	for _, c := range []struct {
+		data   []byte
+		tuning string
+		notes  int
+	}{{data, attention.TileCached, 0}, {data[:len(data)/2], attention.TileHeuristic, 1}} {
+		t.Setenv(vk.CacheDirEnv, t.TempDir())
+		to := filepath.Join(os.Getenv(vk.CacheDirEnv), "tuning-v1", filepath.Base(from[0]))
+		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o755))
+		require.NoError(t, os.WriteFile(to, c.data, 0o644))
+		p := plan()
+		require.Equal(t, c.tuning, p.Tuning)
+		require.Len(t, p.Notes, c.notes, "%v", p.Notes)
+	}
 }
