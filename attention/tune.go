@@ -184,20 +184,33 @@ func (op *Op) tune(ctx context.Context, store *tuneStore, r request, o TuneOptio
 	if o.NoStore {
 		return report, nil
 	}
-	if !slices.ContainsFunc(report.Candidates, func(c TuneCandidate) bool { return c.Ms > 0 && !c.Heuristic }) && len(t.list) > 1 {
+	op.keep(store, &report, tuningEntry{SPIRV: winner.v.spirv(), Tile: winner.v.tile.key(), Name: winner.v.describe(),
+		Ms: best, HeuristicMs: heuristic, Shape: r.shape.String()})
+	return report, nil
+}
+
+// keep takes a result into use and stores it.
+func (op *Op) keep(store *tuneStore, report *TuneReport, e tuningEntry) {
+	others, untried := 0, 0
+	for _, c := range report.Candidates {
+		switch {
+		case c.Ms > 0 && !c.Heuristic:
+			others++
+		case c.Status == TuneUntried:
+			untried++
+		}
+	}
+	if others == 0 && untried > 0 {
 		report.Notes = append(report.Notes, "not stored: no time was left for another tile than the heuristic's")
-		return report, nil
+		return
 	}
 	report.Source = TileTuned
-	entry := tuningEntry{SPIRV: winner.v.spirv(), Tile: winner.v.tile.key(), Name: winner.v.describe(),
-		Ms: best, HeuristicMs: heuristic, Shape: r.shape.String()}
-	if err := store.put(class, entry); err != nil {
+	if err := store.put(report.Class, e); err != nil {
 		report.Notes = append(report.Notes, fmt.Sprintf("not stored: %v", err))
 	} else {
 		report.Stored = store.path
 	}
 	op.forget()
-	return report, nil
 }
 
 // compile builds the candidates in a share of the time that is left.

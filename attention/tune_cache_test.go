@@ -234,8 +234,10 @@ func TestAnUnwritableFolderCostsTheTuning(t *testing.T) {
 	for _, path := range []string{filepath.Join(file, "x.json"), ""} {
 		s := newTuneStore(tuneDeviceInfo, caps, path)
 		require.Error(t, s.put(classOf(v, cfg, r.shape), tuningEntry{SPIRV: v.spirv(), Tile: v.tile.key()}), "%q", path)
-		_, source, _ := s.pick(v, cfg, r)
+		_, source, notes := s.pick(v, cfg, r)
 		require.Equal(t, TileTuned, source, "this process has it all the same")
+		require.Len(t, notes, 1)
+		require.Contains(t, notes[0], "not stored")
 	}
 }
 

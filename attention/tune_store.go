@@ -3,6 +3,7 @@ package attention
 import (
 	"context"
 	"encoding/hex"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -171,10 +172,17 @@ func (s *tuneStore) put(class string, e tuningEntry) error {
 	delete(s.tiles, class)
 	delete(s.failed, class)
 	s.mu.Unlock()
-	if s.path == "" {
-		return errNoCache
+	err := errNoCache
+	if s.path != "" {
+		err = saveTuning(s.path, s.device, map[string]tuningEntry{class: e}, stale)
 	}
-	return saveTuning(s.path, s.device, map[string]tuningEntry{class: e}, stale)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.note = "" // what was wrong with the file is replaced
+	if err != nil {
+		s.note = fmt.Sprintf("tuning is not stored: %v", err)
+	}
+	return err
 }
 
 // stale reports whether an entry is of other SPIR-V than this build's. A module of

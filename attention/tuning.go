@@ -9,7 +9,8 @@ package attention
 // tuning cache: it holds for as long as nobody tunes. A process reads the cache
 // once for each device, so nothing another process stores changes its results; an
 // Op changes its tile for a class of shapes only by its own Tune, or with
-// TuningOn before the class's first result.
+// TuningOn before the class's first result. The class depends on all sizes, so
+// that with tuned tiles a row's last bits may depend on the batch it is in.
 type Tuning uint8
 
 // Tunings.
