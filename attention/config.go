@@ -12,6 +12,7 @@ type Config struct {
 	Scale    Scale  // factor on Q Kᵀ; zero value: 1/sqrt(HeadDim)
 	Tier     Tier   // implementation; zero value: the best available
 	Access   Access // how kernels reach tensors; zero value: as the buffers allow
+	Tuning   Tuning // how tiles are chosen; zero value: tuned ones where the user's cache has them
 }
 
 // MaxHeadDim bounds HeadDim and HeadDimV independently; a few larger pairs
@@ -43,6 +44,8 @@ func (c Config) Validate() error {
 		return &ShapeError{"Tier", c.Tier, "auto, cpu, scalar, coopmat, coopmat2 or cuda"}
 	case !c.Access.Valid():
 		return &ShapeError{"Access", c.Access, "auto, addresses or descriptors"}
+	case !c.Tuning.Valid():
+		return &ShapeError{"Tuning", c.Tuning, "auto, off or on"}
 	case c.HeadDim < 1:
 		return &ShapeError{"HeadDim", c.HeadDim, "at least 1"}
 	case c.HeadDimV < 0:
@@ -76,6 +79,9 @@ func (c Config) String() string {
 	}
 	if c.Tier != TierAuto {
 		s += " " + c.Tier.String()
+	}
+	if c.Tuning != TuningAuto {
+		s += " tuning " + c.Tuning.String()
 	}
 	return s
 }

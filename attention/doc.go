@@ -44,7 +44,8 @@
 //     weight. Where that weight is 0, by a score of -Inf or by underflow in
 //     float32, the column may be NaN or not.
 //
-// The same build, device and Config give the same bits on every run; on the
+// The same build, device and Config give the same bits on every run, on a device
+// for as long as nobody tunes it (see [Tuning]; [TuningOff] needs no such clause); on the
 // CPU the bits do not depend on GOMAXPROCS, nor on what else is in the batch.
 //
 // # Ownership, concurrency and errors

@@ -83,3 +83,29 @@ func ExampleOp_Forward() {
 		log.Print(plan) // the tier, the tile, and why the better tiers do not run
 	}
 }
+
+// A program that runs one shape for hours tunes it once; later processes find the
+// tile in the user's cache.
+func ExampleOp_Tune() {
+	dev, err := vk.Open(vk.Options{Stats: true})
+	if err != nil {
+		log.Print(err)
+		return
+	}
+	defer dev.Close()
+	op, err := attention.New(dev, attention.Config{HeadDim: 128, Causal: attention.BottomRight})
+	if err != nil {
+		log.Print(err)
+		return
+	}
+	defer op.Close()
+	shape := attention.Shape{B: 1, Hq: 32, Hkv: 8, Sq: 4096, Sk: 4096}
+	if plan, err := op.Plan(shape); err == nil && plan.Tuning == attention.TileHeuristic {
+		report, err := op.Tune(context.Background(), shape, attention.TuneOptions{})
+		if err != nil {
+			log.Print(err)
+			return
+		}
+		log.Printf("tile %s, %.0f %% faster than %s", report.Winner, 100*(report.Gain-1), report.Heuristic)
+	}
+}

@@ -17,3 +17,21 @@ func CompileTime(op *Op) (d time.Duration) {
 	}
 	return d
 }
+
+// TileOps are operations of one tile each: all that the table has and the device
+// can run for a shape, named.
+func TileOps(op *Op, s Shape) (ops []*Op, names []string, err error) {
+	r := op.typical(s)
+	plan, err := makePlan(op.dev, op.cfg, r, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, t := range tilings(plan.variant) {
+		v := plan.variant
+		v.tile = t
+		if _, reason := fits(op.dev.Caps(), v, s); reason == "" {
+			ops, names = append(ops, newOp(op.dev, op.cfg, Lab{}, t.pick)), append(names, v.describe())
+		}
+	}
+	return ops, names, nil
+}

@@ -3,6 +3,7 @@ package attention
 import (
 	"fmt"
 
+	"vkattn/shaders"
 	"vkattn/vk"
 )
 
@@ -81,6 +82,39 @@ func (l Lab) Validate() error {
 	return nil
 }
 
+// Steps of the ladder.
+const (
+	stepCut = 2 + iota
+	stepSplit
+	stepExp2
+	stepTiles
+	stepTuner
+	stepBlocks
+	stepAligned
+)
+
+// has reports whether the kernel has what a step of the ladder brings.
+func (l Lab) has(step int) bool { return l.Variant == 0 || l.Variant >= step }
+
+// change turns the specialization constants of the kernel as shipped into those
+// of l. All steps and ablations are the same source.
+func (l Lab) change(c map[uint32]uint32) {
+	if l == (Lab{}) {
+		return
+	}
+	c[shaders.ConstCutCausal] = boolConstant(l.has(stepCut))
+	c[shaders.ConstSplitMasked] = boolConstant(l.has(stepSplit))
+	c[shaders.ConstExp2] = boolConstant(l.has(stepExp2))
+	c[shaders.ConstBlockAddressing] = boolConstant(l.has(stepBlocks))
+	if !l.has(stepAligned) {
+		// Nothing is known but that elements lie in whole 32-bit words, which all kernels read.
+		for _, id := range []uint32{shaders.ConstAlignQ, shaders.ConstAlignK, shaders.ConstAlignV, shaders.ConstAlignO} {
+			c[id] = min(c[id], 2)
+		}
+	}
+	c[shaders.ConstAblate] = uint32(l.Ablate)
+}
+
 // NewLab is New with a kernel changed for measurement. An Op with an ablation
 // computes wrong results by design; one with a variant computes right ones at
 // another speed. The CPU tier has neither.
@@ -97,8 +131,11 @@ func NewLab(dev *vk.Device, cfg Config, lab Lab) (*Op, error) {
 	if dev != nil && dev.Closed() {
 		return nil, fmt.Errorf("attention: New: %w", vk.ErrClosed)
 	}
-	op := &Op{dev: dev, cfg: cfg, lab: lab, factors: cfg.factors(),
-		plans: map[request]*prepared{}, pipelines: map[variant]*vk.Pipeline{}}
+	var pick tilePicker
+	if dev != nil && cfg.Tuning != TuningOff && lab.has(stepTuner) {
+		pick = storeOf(dev).pick
+	}
+	op := newOp(dev, cfg, lab, pick)
 	if _, err := op.Plan(Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}); err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ type Op struct {
 	cfg     Config
 	lab     Lab
 	factors factors
+	pick    tilePicker // nil: the heuristic's tiles
 
 	closed    atomic.Bool
 	mu        sync.RWMutex
@@ -44,6 +45,12 @@ func New(dev *vk.Device, cfg Config) (*Op, error) {
 	return NewLab(dev, cfg, Lab{})
 }
 
+// newOp is NewLab without its checks.
+func newOp(dev *vk.Device, cfg Config, lab Lab, pick tilePicker) *Op {
+	return &Op{dev: dev, cfg: cfg, lab: lab, factors: cfg.factors(), pick: pick,
+		plans: map[request]*prepared{}, pipelines: map[variant]*vk.Pipeline{}}
+}
+
 // Config is what New was given.
 func (op *Op) Config() Config { return op.cfg }
 
@@ -52,7 +59,7 @@ func (op *Op) Plan(s Shape) (Plan, error) {
 	if err := s.Validate(); err != nil {
 		return Plan{}, err
 	}
-	return makePlan(op.dev, op.cfg, op.typical(s))
+	return makePlan(op.dev, op.cfg, op.typical(s), op.pick)
 }
 
 // PlanFor is Plan for particular tensors: their alignment and whether they
@@ -62,7 +69,7 @@ func (op *Op) PlanFor(a Args) (Plan, error) {
 	if err := op.check(&l, &a); err != nil {
 		return Plan{}, err
 	}
-	return makePlan(op.dev, op.cfg, op.request(&l, &a))
+	return makePlan(op.dev, op.cfg, op.request(&l, &a), op.pick)
 }
 
 // Prepare compiles what Forward needs for packed, aligned tensors of a shape
@@ -165,7 +172,12 @@ func (op *Op) prepare(r request) (*prepared, error) {
 	if op.closed.Load() {
 		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
 	}
-	plan, err := makePlan(op.dev, op.cfg, r)
+	if op.cfg.Tuning == TuningOn {
+		if err := op.tuneOnFirstUse(r); err != nil {
+			return nil, err
+		}
+	}
+	plan, err := makePlan(op.dev, op.cfg, r, op.pick)
 	if err != nil {
 		return nil, err
 	}

@@ -13,8 +13,10 @@ type Plan struct {
 	Kernel   string      `json:"kernel"` // name of the SPIR-V module; empty for TierCPU
 	Tile     string      `json:"tile"`   // query rows x keys of a workgroup, and its division
 	Access   Access      `json:"-"`
+	Tuning   string      `json:"tuning,omitempty"`   // where the tile is from: TileHeuristic, TileCached or TileTuned; empty for TierCPU
 	Reason   string      `json:"reason"`             // why this tier
 	Rejected []Rejection `json:"rejected,omitempty"` // better tiers and what they lack
+	Notes    []string    `json:"notes,omitempty"`    // about the tuning cache: what of it was ignored, and why
 
 	Flops       uint64 `json:"flops"`        // 2*B*Hq*(Dqk+Dv)*unmasked cells
 	Bytes       uint64 `json:"bytes"`        // of Q, K, V, O and LSE, each once
@@ -35,11 +37,14 @@ func (p Plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "tier %v", p.Tier)
 	if p.Kernel != "" {
-		fmt.Fprintf(&b, " (%s, tile %s, %d workgroups)", p.Kernel, p.Tile, p.Workgroups)
+		fmt.Fprintf(&b, " (%s, tile %s %s, %d workgroups)", p.Kernel, p.Tile, p.Tuning, p.Workgroups)
 	}
 	fmt.Fprintf(&b, ": %s", p.Reason)
 	for _, r := range p.Rejected {
 		fmt.Fprintf(&b, "; not %v: %s", r.Tier, r.Reason)
+	}
+	for _, n := range p.Notes {
+		fmt.Fprintf(&b, "; note: %s", n)
 	}
 	return b.String()
 }
@@ -56,8 +61,9 @@ type request struct {
 // deviceTiers are the tiers that run on a Vulkan device, best first.
 var deviceTiers = []Tier{TierCoopMat2, TierCoopMat, TierScalar}
 
-// makePlan chooses tier and tile. dev nil means the CPU tier.
-func makePlan(dev *vk.Device, cfg Config, r request) (Plan, error) {
+// makePlan chooses tier and tile. dev nil means the CPU tier; pick, where given,
+// may choose another tile than the heuristic.
+func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, error) {
 	plan := Plan{Access: r.access, Flops: flops(cfg, r.shape), Bytes: tensorBytes(cfg, r.shape, r.lse)}
 	if dev == nil {
 		if cfg.Tier != TierAuto && cfg.Tier != TierCPU {
@@ -79,6 +85,10 @@ func makePlan(dev *vk.Device, cfg Config, r request) (Plan, error) {
 		v, shared, reason := chooseVariant(dev.Caps(), cfg, tier, r)
 		v.onCPU = dev.Info().Type == vk.DeviceCPU
 		if reason == "" {
+			plan.Tuning = TileHeuristic
+			if pick != nil {
+				v.tile, shared, plan.Tuning, plan.Notes = picked(dev.Caps(), pick, v, shared, cfg, r)
+			}
 			plan.Tier, plan.Kernel, plan.Tile, plan.SharedBytes, plan.variant = tier, v.module, v.tile.String(), shared, v
 			plan.Workgroups = workgroups(v, r.shape)
 			plan.Reason = "best tier the device supports"
@@ -96,6 +106,22 @@ func makePlan(dev *vk.Device, cfg Config, r request) (Plan, error) {
 	return plan, fmt.Errorf("%w: %v %v on %s: %s", ErrUnsupported, cfg, r.shape, dev.Info().Name, strings.Join(why, "; "))
 }
 
+// picked is what pick makes of v, whose own tile is the heuristic's and stays where
+// pick has none that fits.
+func picked(caps *vk.Caps, pick tilePicker, v variant, shared uint64, cfg Config, r request) (t tile, bytes uint64, source string, notes []string) {
+	heuristic := v.tile
+	t, source, notes = pick(v, cfg, r)
+	if source == "" {
+		return heuristic, shared, TileHeuristic, notes
+	}
+	v.tile = t
+	bytes, reason := fits(caps, v, r.shape)
+	if reason != "" {
+		return heuristic, shared, TileHeuristic, append(notes, "the tuned tile of this class is ignored: "+reason)
+	}
+	return t, bytes, source, notes
+}
+
 // chooseVariant picks the first tile of a tier that is within the device's
 // limits, or says why there is none.
 func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, shared uint64, reason string) {
@@ -108,6 +134,9 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 		return v, 0, "the device has no buffer device addresses"
 	}
 	var candidates []tile
+	if tier == TierScalar && r.lab != (Lab{}) {
+		return v, 0, "variants and ablations are those of the cooperative-matrix kernels"
+	}
 	if tier == TierScalar {
 		candidates = scalarTiles(&caps.Limits, v.headDimV, uint32(r.shape.Sq))
 	} else {
@@ -115,26 +144,34 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 		if reason != "" {
 			return v, 0, reason
 		}
-		candidates = coopmatTiles(f, v.headDim, v.headDimV, uint32(r.shape.Sq), caps.Limits.MaxInvocations, v.causal)
+		candidates = coopmatTiles(f, choose(tier, v, uint32(r.shape.Sq)), v, uint32(r.shape.Sq), caps.Limits.MaxInvocations)
 	}
+	reason = "no tile fits the shape"
 	for _, t := range candidates {
 		v.tile = t
-		bytes, err := v.sharedBytes()
-		if err != nil {
-			return v, 0, err.Error()
-		}
-		switch {
-		case bytes > uint64(caps.Limits.MaxSharedBytes):
-			reason = fmt.Sprintf("tile %v needs %d bytes of shared memory, the device has %d", t, bytes, caps.Limits.MaxSharedBytes)
-		case t.local > caps.Limits.MaxInvocations || t.local > caps.Limits.MaxWorkGroupSize[0]:
-			reason = fmt.Sprintf("tile %v needs %d invocations, the device has %d", t, t.local, caps.Limits.MaxInvocations)
-		default:
-			if reason = gridFits(caps, v, r.shape); reason == "" {
-				return v, bytes, ""
-			}
+		if shared, reason = fits(caps, v, r.shape); reason == "" {
+			return v, shared, ""
 		}
 	}
 	return v, 0, reason
+}
+
+// fits checks a variant against the device's limits before anything is compiled:
+// the shared memory of a workgroup, or what is over a limit.
+func fits(caps *vk.Caps, v variant, s Shape) (shared uint64, reason string) {
+	l, t := &caps.Limits, v.tile
+	shared, err := v.sharedBytes()
+	switch {
+	case err != nil:
+		return 0, err.Error()
+	case shared > uint64(l.MaxSharedBytes):
+		return 0, fmt.Sprintf("tile %v needs %d bytes of shared memory, the device has %d", t, shared, l.MaxSharedBytes)
+	case t.local > l.MaxInvocations || t.local > l.MaxWorkGroupSize[0]:
+		return 0, fmt.Sprintf("tile %v needs %d invocations, the device has %d", t, t.local, min(l.MaxInvocations, l.MaxWorkGroupSize[0]))
+	case t.subgroup != 0 && l.MaxSubgroupsPerWorkgroup != 0 && t.local/t.subgroup > l.MaxSubgroupsPerWorkgroup:
+		return 0, fmt.Sprintf("tile %v needs %d subgroups, the device has %d", t, t.local/t.subgroup, l.MaxSubgroupsPerWorkgroup)
+	}
+	return shared, gridFits(caps, v, s)
 }
 
 // gridFits checks what no splitting of the dispatch can mend.

@@ -12,46 +12,84 @@ type fragment struct {
 	subgroup uint32
 }
 
-// preferred are the tiles of cooperative-matrix kernels for head dims up to
-// maxDim (the larger of Dqk and Dv). Measured on an H200, f16, length 4096,
-// full, 16x16 fragments, subgroups of 32; docs/log.md has the runs. TFLOP/s:
-//
-//	 32: 4 subgroups x 2 fragments x 64 keys 226; 8x2x64 214; 8x1x64 205; 8x4x32 148
-//	 64: 8x2x64 287 (229 causal); 4x2x64 268 (244 causal); 4x2x32 264; 16x1x64 255; 8x1x128 251; 8x1x64 239
-//	 96: 8x2x32 275; 8x1x64 267; 8x1x80 248; 8x1x48 231; 8x2x64 218 (spills)
-//	128: 8x1x64 273; 8x1x80 269; 8x1x48 256; 8x1x32 238; 4x1x64 202; 12x1x64 198 (spills)
-//	192: 8x1x32 248; 8x1x48 238; 8x1x16 205
-//	256: 8x1x32 in slices of 128 columns of O 172, though S is computed twice; 8x1x16 whole 140 (spills)
-//
-// Two workgroups of four subgroups beat one of eight under a causal mask, where
-// the subgroups of one have unequal work and wait for each other.
-var preferred = []tileChoice{
-	{32, 4, 2, 64, 32},
-	{64, 8, 2, 64, 64},
-	{96, 8, 2, 32, 96},
-	{128, 8, 1, 64, 128},
-	{192, 8, 1, 32, 192},
-	{256, 8, 1, 32, 128},
-	{576, 8, 1, 16, 256},
+// tileChoice is a tile of a cooperative-matrix kernel for head dims up to maxDim
+// (the larger of Dqk and Dv).
+type tileChoice struct {
+	maxDim    uint32
+	subgroups uint32
+	rowTiles  uint32 // fragments of rows a subgroup owns
+	cols      uint32 // keys in shared memory
+	step      uint32 // keys multiplied at a time
+	staged    uint32 // chunks of 16 columns of Q in shared memory
+	slice     uint32 // columns of O
 }
 
-// causalSubgroups is the number of subgroups at head dims up to 64 under a
-// causal mask.
-const causalSubgroups = 4
+// preferred are the tiles of the coopmat2 kernel. Measured on an H200, f16, length
+// 4096, full, 16x16 fragments, subgroups of 32; docs/log.md has the runs. Subgroups
+// x fragments x keys / keys of a step, q: chunks of Q staged. TFLOP/s:
+//
+//	 32: 4x2x64/16 255; 8x2x128/32 253; 4x2x64/32 253; 8x2x64/32 201
+//	 64: 4x2x64/16 306 (271 causal); 8x2x64/16 306 (265); 4x2x64/32 303; 16x1x64/32 294; 8x2x64/32 294
+//	 96: 8x2x48/16 q2 327; 8x2x32/16 308; 8x2x32/16 q2 292; 12x1x64/16 290; 8x1x64/32 257
+//	128: 8x2x32/16 q2 318, q3 315; 8x2x32/32 q3 310; 12x1x64/16 291; 8x1x64/32 273
+//	192: 8x1x32/32 261; 8x1x32/16 259; 8x1x32/16 q4 252
+//	256: 8x1x16/16 q7 232; 8x1x32/32 q3 172 (spills)
+//
+// All workgroups of a multiprocessor together have about 48 KiB of shared memory
+// there, so that two of four subgroups run side by side only below 24 KiB each.
+var preferred = []tileChoice{
+	{32, 4, 2, 64, 16, 0, 32},
+	{64, 4, 2, 64, 16, 0, 64},
+	{96, 8, 2, 48, 16, 2, 96},
+	{128, 8, 2, 32, 16, 2, 128},
+	{192, 8, 1, 32, 32, 0, 192},
+	{256, 8, 1, 16, 16, 7, 256},
+	{576, 8, 1, 16, 16, 0, 256},
+}
 
-type tileChoice struct{ maxDim, subgroups, rowTiles, cols, slice uint32 }
+// preferredScratch are those of the coopmat kernel, where P goes through a scratch
+// in shared memory: 128 is 196 with 8x1x64/16, 194 with 8x1x64/32, 191 with 8x2x32/16
+// q1; 64 is 189 with 8x2x64/16 and with 4x2x64/32, 168 with 8x2x64/32.
+var preferredScratch = []tileChoice{
+	{32, 4, 2, 64, 16, 0, 32},
+	{64, 8, 2, 64, 16, 0, 64},
+	{128, 8, 1, 64, 16, 0, 128},
+	{192, 8, 1, 32, 32, 0, 192},
+	{256, 8, 1, 32, 32, 0, 128},
+	{576, 8, 1, 16, 16, 0, 256},
+}
+
+// shortCausal is the tile of head dims in (96, 128] for few queries under a causal
+// mask: blocks of 256 rows are then mostly diagonal (172 against 152 at 1024).
+var shortCausal = tileChoice{128, 8, 1, 64, 32, 0, 128}
+
+const shortCausalRows = 1024
+
+// untuned is the tile of the ladder's first steps, for every head dim.
+var untuned = tileChoice{0, 4, 1, 32, 32, 0, 128}
+
+// choose picks the row of the table for a problem.
+func choose(tier Tier, v variant, sq uint32) tileChoice {
+	dim := max(v.headDim, v.headDimV)
+	table := preferred
+	if tier == TierCoopMat {
+		table = preferredScratch
+	}
+	switch {
+	case !v.lab.has(stepTiles):
+		return untuned
+	case tier == TierCoopMat2 && v.causal && sq <= shortCausalRows && dim > 96 && dim <= 128:
+		return shortCausal
+	}
+	return table[slices.IndexFunc(table, func(c tileChoice) bool { return dim <= c.maxDim })]
+}
 
 // coopmatTiles lists tiles for cooperative-matrix kernels: the preferred one,
-// then the same with ever fewer keys a step, rows and subgroups, for devices
+// then the same with ever fewer keys at once, rows and subgroups, for devices
 // with less shared memory. Few queries take few subgroups.
-func coopmatTiles(f fragment, headDim, headDimV, sq, maxInvocations uint32, causal bool) []tile {
-	dim := max(headDim, headDimV)
-	best := preferred[slices.IndexFunc(preferred, func(p tileChoice) bool { return dim <= p.maxDim })]
-	if causal && dim <= 64 {
-		best.subgroups = causalSubgroups
-	}
-	slice := min(headDimV, best.slice)
-	if slice < headDimV {
+func coopmatTiles(f fragment, best tileChoice, v variant, sq, maxInvocations uint32) []tile {
+	slice := min(v.headDimV, best.slice)
+	if slice < v.headDimV {
 		slice = ceilDiv(slice, f.n) * f.n
 	}
 	var list []tile
@@ -64,19 +102,23 @@ func coopmatTiles(f fragment, headDim, headDimV, sq, maxInvocations uint32, caus
 			subgroups /= 2
 		}
 		for cols := best.cols; cols >= 8; cols /= 2 {
-			// Q is staged in the space of a tile: as many keys as a fragment has rows, at least.
-			if cols%f.n != 0 || cols < f.m {
-				continue
-			}
 			t := tile{
 				local: subgroups * f.subgroup, blockCols: cols, dvSlice: slice,
 				m: f.m, n: f.n, k: f.k, sumN: f.sumN, subgroup: f.subgroup, rowTiles: rowTiles,
+				stepCols: gcd(best.step, cols), qStaged: min(best.staged*16/f.k, ceilDiv(v.headDim, f.k)),
+			}
+			if !t.computes(v.headDimV) {
+				continue
 			}
 			// A lone subgroup would carry a whole K and V tile in its registers.
-			if t.parts(headDim) > 16 && cols/2 >= f.m && cols/2%f.n == 0 {
+			if t.parts(v.headDim) > 16 && cols/2 >= f.m && cols/2%f.n == 0 {
 				continue
 			}
 			list = append(list, t)
+			if t.qStaged > 0 {
+				t.qStaged = 0
+				list = append(list, t)
+			}
 		}
 	}
 	return list
@@ -86,6 +128,13 @@ func coopmatTiles(f fragment, headDim, headDimV, sq, maxInvocations uint32, caus
 // carries while they travel to shared memory.
 func (t tile) parts(headDim uint32) uint32 {
 	return ceilDiv(t.blockCols*ceilDiv(headDim, t.k)*t.k/8, t.local) + ceilDiv(t.blockCols*ceilDiv(t.dvSlice, t.n)*t.n/8, t.local)
+}
+
+func gcd(a, b uint32) uint32 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
 }
 
 func ceilDiv(a, b uint32) uint32 { return (a + b - 1) / b }

@@ -22,6 +22,8 @@ type tile struct {
 	sumN     uint32 // columns of the fragment that sums P along the row
 	subgroup uint32 // invocations of a subgroup
 	rowTiles uint32 // fragments of m rows a subgroup owns
+	stepCols uint32 // keys multiplied at a time, of the blockCols in shared memory
+	qStaged  uint32 // chunks of k columns of Q in shared memory; the others are in registers
 
 	// Scalar kernel.
 	blockRows uint32 // query rows of a workgroup
@@ -38,11 +40,16 @@ func (t tile) rows() uint32 {
 	return t.blockRows
 }
 
-// String is what plans and benchmark tables print: rows x keys, and how the
-// workgroup is divided.
+// String is what plans and benchmark tables print: rows x keys / keys of a step,
+// and how the workgroup is divided: fragments, subgroups x fragments of rows, and
+// q with the chunks of Q that are in shared memory.
 func (t tile) String() string {
 	if t.subgroup != 0 {
-		return fmt.Sprintf("%dx%d %dx%d %dsg%d", t.rows(), t.blockCols, t.m, t.n, t.local/t.subgroup, t.rowTiles)
+		s := fmt.Sprintf("%dx%d/%d %dx%d %dsg%d", t.rows(), t.blockCols, t.stepCols, t.m, t.n, t.local/t.subgroup, t.rowTiles)
+		if t.qStaged > 0 {
+			s += fmt.Sprintf(" q%d", t.qStaged)
+		}
+		return s
 	}
 	return fmt.Sprintf("%dx%d %dt", t.rows(), t.blockCols, t.local)
 }
@@ -85,6 +92,9 @@ func (v variant) constants() map[uint32]uint32 {
 		c[shaders.ConstTileK] = v.tile.k
 		c[shaders.ConstSumN] = v.tile.sumN
 		c[shaders.ConstRowTiles] = v.tile.rowTiles
+		c[shaders.ConstStepCols] = v.tile.stepCols
+		c[shaders.ConstQStaged] = v.tile.qStaged
+		v.lab.change(c)
 		return c
 	}
 	c[shaders.ConstDtype] = uint32(v.dtype)

@@ -33,6 +33,18 @@ layout(constant_id = 3) const uint TILE_N = 16;        // columns of a fragment
 layout(constant_id = 4) const uint TILE_K = 16;        // depth of a fragment
 layout(constant_id = 22) const uint SUM_N = 16;        // columns of the fragment that sums P along the row
 layout(constant_id = 5) const uint ROW_TILES = 1;      // fragments of TILE_M rows per subgroup
+layout(constant_id = 23) const uint STEP_COLS = 16;    // keys of a tile multiplied at a time
+layout(constant_id = 24) const uint Q_STAGED = 0;      // chunks of TILE_K columns of Q read from shared memory for every step
+
+// -- steps of the ladder (bench --variant) and ablations; the defaults are what is used ------------
+layout(constant_id = 25) const uint CUT_CAUSAL = 1;    // 0: keys behind the causal diagonal are masked, not left out
+layout(constant_id = 26) const uint SPLIT_MASKED = 1;  // 0: every tile goes through the loop with masks
+layout(constant_id = 27) const uint EXP2 = 1;          // 0: natural exponentials
+layout(constant_id = 28) const uint BLOCK_ADDRESSING = 1; // 0: every access is addressed from the start of its tensor
+layout(constant_id = 29) const uint ABLATE = 0;        // leaves out a part of the work: wrong results, true cost of the rest
+const uint ABLATE_SOFTMAX = 1;                         // no maximum, no exponential
+const uint ABLATE_BARRIER = 2;                         // no barriers between the tiles
+const uint ABLATE_LOAD = 3;                            // only the first tile is fetched
 
 // -- scalar tier ---------------------------------------------------------------------------------
 layout(constant_id = 18) const uint THREADS_X = 16;   // invocations side by side along keys and along columns of O

@@ -23,6 +23,13 @@ const (
 	ConstTileK           uint32 = 4  // depth of a fragment
 	ConstSumN            uint32 = 22 // columns of the fragment that sums P along the row
 	ConstRowTiles        uint32 = 5  // fragments of TILE_M rows per subgroup
+	ConstStepCols        uint32 = 23 // keys of a tile multiplied at a time
+	ConstQStaged         uint32 = 24 // chunks of TILE_K columns of Q read from shared memory for every step
+	ConstCutCausal       uint32 = 25 // 0: keys behind the causal diagonal are masked, not left out
+	ConstSplitMasked     uint32 = 26 // 0: every tile goes through the loop with masks
+	ConstExp2            uint32 = 27 // 0: natural exponentials
+	ConstBlockAddressing uint32 = 28 // 0: every access is addressed from the start of its tensor
+	ConstAblate          uint32 = 29 // leaves out a part of the work: wrong results, true cost of the rest
 	ConstThreadsX        uint32 = 18 // invocations side by side along keys and along columns of O
 	ConstChunkD          uint32 = 19 // elements of Dqk staged at a time
 	ConstChunkV          uint32 = 20 // keys of V staged at a time
@@ -50,6 +57,13 @@ var constantNames = map[uint32]string{
 	ConstTileK:           "TILE_K",
 	ConstSumN:            "SUM_N",
 	ConstRowTiles:        "ROW_TILES",
+	ConstStepCols:        "STEP_COLS",
+	ConstQStaged:         "Q_STAGED",
+	ConstCutCausal:       "CUT_CAUSAL",
+	ConstSplitMasked:     "SPLIT_MASKED",
+	ConstExp2:            "EXP2",
+	ConstBlockAddressing: "BLOCK_ADDRESSING",
+	ConstAblate:          "ABLATE",
 	ConstThreadsX:        "THREADS_X",
 	ConstChunkD:          "CHUNK_D",
 	ConstChunkV:          "CHUNK_V",

@@ -41,8 +41,6 @@ bool dropNonFinite(inout uvec4 v) {
 #define FragOnes coopmat<STORAGE_T, SCOPE, TILE_K, SUM_N, gl_MatrixUseB>
 #define FragSum coopmat<float, SCOPE, TILE_M, SUM_N, gl_MatrixUseAccumulator>
 
-const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
-
 // One scratch holds a fragment as float32 rows of SCRATCH_STRIDE uvec4: an odd stride, so that the
 // rows of a fragment fall into different shared-memory banks.
 const uint SCRATCH_STRIDE = (TILE_N / 4) | 1;
@@ -100,6 +98,14 @@ float reduceAdd(const in float a, const in float b) { return a + b; }
 // Between fragments of TILE_N and of SUM_N columns whose columns are all alike.
 #define narrow(result, x) coopMatReduceNV(result, x, gl_CooperativeMatrixReduceRowNV, reduceMax)
 #define widen(result, x) coopMatReduceNV(result, x, gl_CooperativeMatrixReduceRowNV, reduceMax)
+
+// The first column of x, TILE_M floats, from tile[place] on. The function may run more than once for an
+// element: it stores the same value again.
+float firstColumn(const in uint32_t row, const in uint32_t col, const in float x, const in uint place) {
+    if (col == 0) tile[place + row / 4][row % 4] = floatBitsToUint(x);
+    return x;
+}
+#define firstColumnTo(x, place) coopMatPerElementNV(x, x, firstColumn, place)
 
 float maskedElement(const in uint32_t row, const in uint32_t col, const in float x,
                     const in int firstRow, const in int firstCol, const in int offset, const in int end) {
@@ -161,6 +167,14 @@ float maskedElement(const in uint32_t row, const in uint32_t col, const in float
         }                                                                                           \
         subgroupSync();                                                                             \
         coopMatLoad(result, tile, scratchBase(), SCRATCH_STRIDE, gl_CooperativeMatrixLayoutRowMajor); \
+    }
+
+// The first column of x, TILE_M floats, from tile[place] on.
+#define firstColumnTo(x, place)                                                                     \
+    {                                                                                               \
+        fragmentToScratch(x);                                                                       \
+        for (uint row = gl_SubgroupInvocationID; row < TILE_M; row += SUBGROUP_SIZE)                \
+            tile[(place) + row / 4][row % 4] = floatBitsToUint(scratchFloat(row, 0));               \
     }
 
 #define maskFragment(x, firstRow, firstCol, offset, end)                                            \

@@ -26,35 +26,33 @@ type Module struct {
 	rolled     *Module
 }
 
-// modules has an entry for every file; a module is read when it is asked for,
-// since a process needs one or two of them.
-var modules = sync.OnceValue(func() map[string]func() (*Module, error) {
-	all := map[string]func() (*Module, error){}
+var modules = sync.OnceValue(func() map[string]*Module {
+	all := map[string]*Module{}
 	entries, err := compiled.ReadDir("spv")
 	if err != nil {
 		return all
 	}
 	for _, entry := range entries {
-		if name, isModule := strings.CutSuffix(entry.Name(), ".spv"); isModule {
-			all[name] = sync.OnceValues(func() (*Module, error) {
-				code, err := compiled.ReadFile("spv/" + name + ".spv")
-				if err != nil {
-					return nil, fmt.Errorf("shaders: module %s: %w", name, err)
-				}
-				return &Module{Name: name, Code: code, Hash: sha256.Sum256(code)}, nil
-			})
+		name, isModule := strings.CutSuffix(entry.Name(), ".spv")
+		if !isModule {
+			continue
 		}
+		code, err := compiled.ReadFile("spv/" + entry.Name())
+		if err != nil {
+			continue
+		}
+		all[name] = &Module{Name: name, Code: code, Hash: sha256.Sum256(code)}
 	}
 	return all
 })
 
 // Get returns the module of that name. Safe for concurrent use.
 func Get(name string) (*Module, error) {
-	load, ok := modules()[name]
+	m, ok := modules()[name]
 	if !ok {
 		return nil, fmt.Errorf("shaders: no module %q; there are %s", name, strings.Join(Names(), ", "))
 	}
-	return load()
+	return m, nil
 }
 
 // Names lists the modules in alphabetical order.

@@ -3,19 +3,28 @@
 //
 // Idea: a workgroup owns BLOCK_ROWS query rows of one head and one slice of the columns of O, and
 // walks over the keys in tiles of BLOCK_COLS. Each subgroup owns ROW_TILES x TILE_M of those rows
-// alone: its Q fragments, its O accumulators and its row statistics stay in registers for the whole
-// walk. K and V tiles are shared by all subgroups: every invocation fetches its part of the next
-// tile into registers while the present one is being multiplied, then the tile is written to shared
-// memory between two barriers. These two a tile are the only workgroup barriers of the loop.
+// alone: its O accumulators stay in registers for the whole walk, and so do its fragments of Q but for
+// the last Q_STAGED chunks of the head dim, which are read from shared memory again for every step: the
+// registers they would take decide whether 32 rows of head dim 128 fit. K and V tiles are shared by all
+// subgroups: every invocation fetches its part of the next tile into registers while the present one is
+// being multiplied, then the tile is written to shared memory between two barriers. These two a tile are
+// the only workgroup barriers of the loop.
 //
-// Softmax is online (Dao 2023) with a lagged maximum: rowShift is a maximum of earlier tiles, and it
-// moves only when a score of this tile passes it by more than LAG (in log2 units), so that the usual
-// tile has no reduction across lanes and no rescaling of O. P then stays under 2^LAG, far inside
+// Within a tile a subgroup works in steps of STEP_COLS keys. The scores of the next step are multiplied
+// while the exponentials of the present one are taken: the two do not depend on each other, so that the
+// tensor cores have work while the others are busy.
+//
+// Softmax is online (Dao 2023) with a lagged maximum: a row's shift is a maximum of earlier steps, and it
+// moves only when a score of this step passes it by more than LAG (in log2 units), so that the usual
+// step has no reduction across lanes and no rescaling of O. P then stays under 2^LAG, far inside
 // float16, and the result is exact whichever maximum is subtracted. Each row decides for itself, so
-// that no row's bits depend on the others.
+// that no row's bits depend on the others. Shifts lie in shared memory, one float a row, and are read as
+// fragments whose rows are one value each (a column-major load with stride 0): the compiler then knows
+// which elements of a fragment are equal and keeps two registers instead of eight.
 //
 // Tiles in which every row sees every key go through a loop without masks; the few at the causal
-// diagonal and at the end of the keys go through a second one.
+// diagonal and at the end of the keys go through a second one, where subgroups that see no key of a
+// tile do nothing.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
@@ -37,31 +46,43 @@
 const float NOTHING = -3.0e38; // the shift of a row that has seen no key: finite, so that no inf - inf arises
 const float LAG = 8.0;
 
-const uint WORKGROUP_ROWS = LOCAL_SIZE / SUBGROUP_SIZE * ROW_TILES * TILE_M;
+const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
+const uint SUBGROUP_ROWS = ROW_TILES * TILE_M;
+const uint WORKGROUP_ROWS = SUBGROUPS * SUBGROUP_ROWS;
 const uint QK_CHUNKS = (HEAD_DIM + TILE_K - 1) / TILE_K;  // fragments along Dqk
-const uint KEY_TILES = BLOCK_COLS / TILE_N;               // score fragments along a tile's keys
+const uint Q_HELD = Q_STAGED < QK_CHUNKS ? QK_CHUNKS - Q_STAGED : 0; // of Q, in registers
+const uint STEPS = BLOCK_COLS / STEP_COLS;
+const uint KEY_TILES = STEP_COLS / TILE_N;                // score fragments along a step's keys
 const uint OUT_TILES = (DV_SLICE + TILE_N - 1) / TILE_N;  // O fragments along the slice of Dv
 
 // Shared memory in units of 8 elements (uvec4). Rows have an odd stride: no bank conflicts.
 const uint K_ROW8 = QK_CHUNKS * TILE_K / 8;
 const uint V_ROW8 = OUT_TILES * TILE_N / 8;
+const uint Q_HELD8 = Q_HELD * TILE_K / 8;
+const uint Q_STAGED8 = K_ROW8 - Q_HELD8;
 const uint K_STRIDE = K_ROW8 | 1;
 const uint V_STRIDE = V_ROW8 | 1;
+const uint Q_STRIDE = Q_STAGED8 | 1;
 const uint V_FIRST = BLOCK_COLS * K_STRIDE;
 const uint KV_SIZE = V_FIRST + BLOCK_COLS * V_STRIDE;
-const uint ALL_SCRATCH = (LOCAL_SIZE / SUBGROUP_SIZE) * TILE_M * ((TILE_N / 4) | 1);
+const uint Q_FIRST = KV_SIZE;                             // the chunks of Q that are not held
+const uint SHIFT_FIRST = Q_FIRST + (Q_STAGED8 > 0 ? WORKGROUP_ROWS * Q_STRIDE : 0);
+const uint SHIFT_SIZE = TILE_M / 4;                       // shifts of the rows of one fragment
+const uint WALK_SIZE = SHIFT_FIRST + SUBGROUPS * ROW_TILES * SHIFT_SIZE;
+const uint ALL_SCRATCH = SUBGROUPS * TILE_M * ((TILE_N / 4) | 1);
 #if NV2
 // Scratch serves only before and after the walk, so it lies over the tile.
 const uint SCRATCH_FIRST = 0;
-const uint TILE_SIZE = KV_SIZE > ALL_SCRATCH ? KV_SIZE : ALL_SCRATCH;
+const uint TILE_SIZE = WALK_SIZE > ALL_SCRATCH ? WALK_SIZE : ALL_SCRATCH;
 #else
-const uint SCRATCH_FIRST = KV_SIZE;
-const uint TILE_SIZE = KV_SIZE + ALL_SCRATCH;
+const uint SCRATCH_FIRST = WALK_SIZE;
+const uint TILE_SIZE = WALK_SIZE + ALL_SCRATCH;
 #endif
 shared uvec4 tile[TILE_SIZE];
 shared uint nonFiniteSeen; // a masked tile had Inf or NaN in V
 
 #include "coopmat_fragments.glsl"
+#include "coopmat_step.glsl"
 
 // Parts of a K and of a V tile that one invocation carries.
 const uint K_PARTS = (BLOCK_COLS * K_ROW8 + LOCAL_SIZE - 1) / LOCAL_SIZE;
@@ -94,75 +115,88 @@ void addNonFinite(Work work, uint group, uint row, uint col, uint firstKey) {
     }
 }
 
-void main() {
-    const Work work = workOf(WORKGROUP_ROWS);
-    const uint tid = gl_LocalInvocationIndex;
-    const uint myRow = work.row0 + gl_SubgroupID * ROW_TILES * TILE_M;
-
-    // The keys this block sees end where its last row's do; tiles below fullTiles are seen by every row.
-    const uint end = visibleColumns(min(work.row0 + WORKGROUP_ROWS, p.Sq) - 1);
-    const uint tiles = (end + BLOCK_COLS - 1) / BLOCK_COLS;
-    const uint fullTiles = visibleColumns(work.row0) / BLOCK_COLS;
-
-    // A negative scale flips the sign of Q instead, so that the largest score is the largest logit.
-    const uint flipQ = p.scaleLog2 < 0.0 ? 0x80008000u : 0u;
-    const float scale = abs(p.scaleLog2);
-
-    uvec4 kPart[K_PARTS], vPart[V_PARTS];
-
+// Fetches tile number index into kPart and vPart. BLOCK_ADDRESSING 0 finds the place of every part from
+// the start of the tensor instead of from the start of the tile.
 #define FETCH_TILE(index)                                                                           \
     {                                                                                               \
-        const uint firstKey = (index) * BLOCK_COLS, keys = min(p.Sk - firstKey, BLOCK_COLS);   \
+        const uint firstKey = (index) * BLOCK_COLS, keys = min(p.Sk - firstKey, BLOCK_COLS);        \
         const Slice kTile = sliceK(work.batch, work.kvHead, firstKey);                              \
         const Slice vTile = sliceV(work.batch, work.kvHead, firstKey);                              \
         [[unroll]] for (uint i = 0; i < K_PARTS; ++i) {                                             \
-            const uint at = i * LOCAL_SIZE + tid, key = at / K_ROW8;                                \
-            kPart[i] = key < keys ? fetchK(kTile, key, at % K_ROW8 * 8) : uvec4(0);                 \
+            const uint at = i * LOCAL_SIZE + tid, key = at / K_ROW8, col = at % K_ROW8 * 8;         \
+            kPart[i] = key >= keys ? uvec4(0) : BLOCK_ADDRESSING != 0 ? fetchK(kTile, key, col)     \
+                : fetchK(sliceK(work.batch, work.kvHead, firstKey + key), 0, col);                  \
         }                                                                                           \
         [[unroll]] for (uint i = 0; i < V_PARTS; ++i) {                                             \
-            const uint at = i * LOCAL_SIZE + tid, key = at / V_ROW8;                                \
-            vPart[i] = key < keys ? fetchV(vTile, key, work.col0 + at % V_ROW8 * 8) : uvec4(0);      \
+            const uint at = i * LOCAL_SIZE + tid, key = at / V_ROW8, col = work.col0 + at % V_ROW8 * 8; \
+            vPart[i] = key >= keys ? uvec4(0) : BLOCK_ADDRESSING != 0 ? fetchV(vTile, key, col)     \
+                : fetchV(sliceV(work.batch, work.kvHead, firstKey + key), 0, col);                  \
         }                                                                                           \
     }
 
-    FETCH_TILE(0)
+void main() {
+    const Work work = workOf(WORKGROUP_ROWS);
+    const uint tid = gl_LocalInvocationIndex;
+    const uint mySubgroupRow = gl_SubgroupID * SUBGROUP_ROWS;
+    const uint myRow = work.row0 + mySubgroupRow;
 
-    // Q passes through the space of the tiles, as many rows at a time as fit.
-    FragA Q[ROW_TILES * QK_CHUNKS];
+    // The keys this block sees end where its last row's do; tiles below fullTiles are seen by every row.
+    const uint end = CUT_CAUSAL != 0 ? visibleColumns(min(work.row0 + WORKGROUP_ROWS, p.Sq) - 1) : p.Sk;
+    const uint tiles = (end + BLOCK_COLS - 1) / BLOCK_COLS;
+    const uint fullTiles = SPLIT_MASKED != 0 ? visibleColumns(work.row0) / BLOCK_COLS : 0;
+    const uint myEnd = CUT_CAUSAL != 0 ? visibleColumns(min(myRow + SUBGROUP_ROWS, p.Sq) - 1) : p.Sk;
+
+    // A negative scale flips the sign of Q instead, so that the largest score is the largest logit.
+    const uint flipQ = p.scaleLog2 < 0.0 ? 0x80008000u : 0u;
+    const float scale = abs(p.scaleLog2), unscale = 1.0 / scale;
+
+    uvec4 kPart[K_PARTS], vPart[V_PARTS];
+
+    // Q_HELD chunks of Q pass through the space of the tiles, as many rows at a time as fit; the others stay.
+    FragA Q[Q_HELD > 0 ? ROW_TILES * Q_HELD : 1];
     {
-        const uint rowsAtOnce = KV_SIZE / K_STRIDE / TILE_M * TILE_M;
+        const uint stride = Q_HELD8 | 1, rowsAtOnce = KV_SIZE / stride / TILE_M * TILE_M;
         const Slice qBlock = sliceQ(work.batch, work.head, work.row0);
         if (tid == 0) nonFiniteSeen = 0;
-        [[unroll]] for (uint first = 0; first < WORKGROUP_ROWS; first += rowsAtOnce) {
-            const uint rows = min(rowsAtOnce, WORKGROUP_ROWS - first);
-            barrier();
-            for (uint at = tid; at < rows * K_ROW8; at += LOCAL_SIZE) {
-                uint row = at / K_ROW8, col = at % K_ROW8;
-                tile[row * K_STRIDE + col] = work.row0 + first + row < p.Sq
-                    ? fetchQ(qBlock, first + row, col * 8) ^ flipQ : uvec4(0);
-            }
-            barrier();
-            [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {
-                uint row = (gl_SubgroupID * ROW_TILES + r) * TILE_M;
-                if (row >= first && row < first + rows) {
-                    [[unroll]] for (uint i = 0; i < QK_CHUNKS; ++i)
-                        coopMatLoad(Q[r * QK_CHUNKS + i], tile, (row - first) * K_STRIDE + i * TILE_K / 8,
-                                    K_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+        for (uint at = tid; at < WORKGROUP_ROWS * Q_STAGED8; at += LOCAL_SIZE) {
+            const uint row = at / Q_STAGED8, col = at % Q_STAGED8;
+            tile[Q_FIRST + row * Q_STRIDE + col] = work.row0 + row < p.Sq
+                ? fetchQ(qBlock, row, (Q_HELD8 + col) * 8) ^ flipQ : uvec4(0);
+        }
+        if (Q_HELD > 0) {
+            [[unroll]] for (uint first = 0; first < WORKGROUP_ROWS; first += rowsAtOnce) {
+                const uint rows = min(rowsAtOnce, WORKGROUP_ROWS - first);
+                barrier();
+                for (uint at = tid; at < rows * Q_HELD8; at += LOCAL_SIZE) {
+                    const uint row = at / Q_HELD8, col = at % Q_HELD8;
+                    tile[row * stride + col] = work.row0 + first + row < p.Sq
+                        ? fetchQ(qBlock, first + row, col * 8) ^ flipQ : uvec4(0);
+                }
+                barrier();
+                [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {
+                    const uint row = mySubgroupRow + r * TILE_M;
+                    if (row >= first && row < first + rows) {
+                        [[unroll]] for (uint i = 0; i < Q_HELD; ++i)
+                            coopMatLoad(Q[r * Q_HELD + i], tile, (row - first) * stride + i * TILE_K / 8,
+                                        stride, gl_CooperativeMatrixLayoutRowMajor);
+                    }
                 }
             }
         }
     }
+    FETCH_TILE(0)
 
     FragC O[ROW_TILES * OUT_TILES];
-    FragC rowShift[ROW_TILES]; // what is subtracted from a row's scores (log2 units), the same along the row
+    FragC rowShift[ROW_TILES];    // what is subtracted from a row's scores (log2 units), as read from shared memory
     FragSum rowWeight[ROW_TILES]; // sums of P as V meets it, rounded: P times ones, the same along the row
     FragC rowTotal[ROW_TILES];    // sums of P in float32, for LSE; not yet reduced along the row
     [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {
         [[unroll]] for (uint i = 0; i < OUT_TILES; ++i) O[r * OUT_TILES + i] = FragC(0.0);
-        rowShift[r] = FragC(NOTHING);
         rowWeight[r] = FragSum(0.0);
         rowTotal[r] = FragC(0.0);
     }
+    for (uint i = gl_SubgroupInvocationID; i < ROW_TILES * SHIFT_SIZE; i += SUBGROUP_SIZE)
+        tile[shiftOf(0) + i] = uvec4(floatBitsToUint(NOTHING));
 
     uint j = 0;
     [[dont_unroll]] for (; j < fullTiles; ++j) {
@@ -176,6 +210,8 @@ void main() {
 #undef MASKED
     }
 
+    subgroupSync();
+    [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) loadShift(r);
     barrier(); // the tile becomes scratch
     const Slice oBlock = sliceO(work.batch, work.head, myRow);
     FragC inverse[ROW_TILES];

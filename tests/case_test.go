@@ -58,6 +58,7 @@ func (c testCase) seedValue() uint64 {
 func (c testCase) config(tt tierType) attention.Config {
 	cfg := attention.Config{
 		DType: tt.dtype, HeadDim: c.d, HeadDimV: c.dv, Causal: c.causal, Scale: c.scale, Tier: tt.tier,
+		Tuning: attention.TuningOff, // what this machine was tuned to must not change what is tested
 	}
 	if tt.tier != attention.TierCPU {
 		cfg.Access = c.access

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 	"unsafe"
+
+	"vkattn/vk/cachefile"
 )
 
 // cacheMagic starts a cache file; the digit is the version of what follows: the
@@ -171,29 +173,7 @@ func (d *Device) savePipelineCache() {
 		return
 	}
 	file := formatCache(data[:n])
-	if head := string(file[:cacheHead]); head != f.head && writeAtomically(f.path, file) == nil {
+	if head := string(file[:cacheHead]); head != f.head && cachefile.Write(f.path, file) == nil {
 		f.head = head
 	}
-}
-
-func writeAtomically(path string, data []byte) error {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	tmp, err := os.CreateTemp(dir, ".tmp-*")
-	if err != nil {
-		return err
-	}
-	_, err = tmp.Write(data)
-	if e := tmp.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(tmp.Name())
-	}
-	return err
 }

@@ -26,7 +26,7 @@ func (a *app) openDevice(name string, tier attention.Tier) (*vk.Device, error) {
 	if auto {
 		name = "auto"
 	}
-	dev, err := vk.Open(vk.Options{Device: name, Validation: a.validation})
+	dev, err := vk.Open(vk.Options{Device: name, Validation: a.validation, Stats: a.stats})
 	switch {
 	case errors.Is(err, vk.ErrInvalid): // a name of several devices
 		return nil, badInputf("--device %s: %w", name, err)

@@ -3,6 +3,7 @@
 //	vkattn info     what this machine has, and which implementations run on it
 //	vkattn run      attention of .npy files
 //	vkattn bench    verified timings over a sweep of problems
+//	vkattn tune     the fastest tile of each problem, kept for later runs
 //	vkattn version  what was built
 //
 // Exit codes: 0 done; 1 a wrong result or a failure of this machine (a full
@@ -29,6 +30,7 @@ func main() { os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) }
 type app struct {
 	stdout, stderr io.Writer
 	validation     bool
+	stats          bool    // devices keep compiler statistics
 	onInterrupt    cleanup // takes away what a run must not leave
 }
 
@@ -96,7 +98,7 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return badInput(err) })
 	root.PersistentFlags().BoolVar(&a.validation, "validation", false,
 		"run under the Vulkan validation layers (also VKATTN_VALIDATION=1)")
-	for _, c := range []*cobra.Command{a.infoCommand(), a.runCommand(), a.benchCommand(), a.versionCommand()} {
+	for _, c := range []*cobra.Command{a.infoCommand(), a.runCommand(), a.benchCommand(), a.tuneCommand(), a.versionCommand()} {
 		c.Args = noArgs
 		root.AddCommand(c)
 	}

@@ -26,6 +26,7 @@ type runOptions struct {
 	scale           scaleFlag
 	device          string
 	tier            attention.Tier
+	tuning          attention.Tuning
 	json            bool
 }
 
@@ -73,6 +74,7 @@ Exit codes: 0 written, 2 bad input, 3 unsupported request, 4 device failure.`,
 	f.Var(&o.scale, "scale", "factor on Q K^T (default 1/sqrt(Dqk))")
 	f.StringVar(&o.device, "device", "auto", "auto, cpu, an index, a UUID or part of a name")
 	f.Var(&o.tier, "tier", "auto, cpu, scalar, coopmat or coopmat2")
+	f.Var(&o.tuning, "tuning", "auto (tiles that vkattn tune found), off (the same tiles everywhere) or on (tune first)")
 	f.BoolVar(&o.json, "json", false, "print the plan and the result as JSON")
 	return c
 }
@@ -137,7 +139,7 @@ func (a *app) run(ctx context.Context, o *runOptions) error {
 	if dev == nil {
 		err = p.onCPU(op)
 	} else {
-		err = p.onDevice(ctx, dev, op)
+		plan, err = p.onDevice(ctx, dev, op)
 	}
 	if err != nil {
 		return err

@@ -122,6 +122,7 @@ func TestBadFlagsAreBadInput(t *testing.T) {
 		{"--dtype", "f8", "unknown dtype"},
 		{"--causal", "yes", "unknown causal mask"},
 		{"--tier", "tensor", "unknown tier"},
+		{"--tuning", "maybe", "unknown tuning"},
 		{"--scale", "NaN", "finite number"},
 		{"--scale", "inf", "finite number"},
 		{"--scale", "1e39", "finite number"},

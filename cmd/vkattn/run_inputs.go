@@ -74,7 +74,7 @@ func (in *runInputs) open(o *runOptions) error {
 		return err
 	}
 	in.shape = shape
-	in.config = attention.Config{DType: o.dtype, HeadDim: d, HeadDimV: dv, Causal: o.causal, Scale: o.scale.Scale, Tier: o.tier}
+	in.config = attention.Config{DType: o.dtype, HeadDim: d, HeadDimV: dv, Causal: o.causal, Scale: o.scale.Scale, Tier: o.tier, Tuning: o.tuning}
 	if !o.dtypeSet {
 		in.config.DType = fileType(in.q.DType)
 		if in.k.DType != in.q.DType || in.v.DType != in.q.DType {

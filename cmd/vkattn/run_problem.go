@@ -67,10 +67,11 @@ func (p *problem) onCPU(op *attention.Op) error {
 	return op.Forward(nil, args)
 }
 
-func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op) error {
+// onDevice returns the plan of the tensors as they lay, LSE and alignment included.
+func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op) (plan attention.Plan, err error) {
 	stream, err := dev.NewStream("run")
 	if err != nil {
-		return err
+		return plan, err
 	}
 	defer func() { _ = stream.Close() }()
 	args := p.args()
@@ -89,33 +90,36 @@ func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op
 		}
 		buffer, err := dev.NewBuffer(uint64(len(t.host)), vk.BufferOptions{Name: t.name})
 		if err != nil {
-			return fmt.Errorf("memory of %s (%d bytes): %w", t.name, len(t.host), err)
+			return plan, fmt.Errorf("memory of %s (%d bytes): %w", t.name, len(t.host), err)
 		}
 		defer func() { _ = buffer.Close() }()
 		t.tensor.Buffer = buffer
 		if !t.output {
 			if err := stream.Upload(buffer, 0, t.host); err != nil {
-				return err
+				return plan, err
 			}
 		}
 	}
 	if err := stream.Barrier(); err != nil {
-		return err
+		return plan, err
 	}
 	if err := op.Forward(stream, args); err != nil {
-		return err
+		return plan, err
+	}
+	if plan, err = op.PlanFor(args); err != nil {
+		return plan, err
 	}
 	if err := stream.Barrier(); err != nil {
-		return err
+		return plan, err
 	}
 	for _, t := range tensors {
 		if t.output && t.host != nil {
 			if err := stream.Download(ctx, t.host, t.tensor.Buffer, 0); err != nil {
-				return err
+				return plan, err
 			}
 		}
 	}
-	return stream.Wait(ctx)
+	return plan, stream.Wait(ctx)
 }
 
 // output is O as float32 in the files' layout.

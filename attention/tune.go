@@ -1,0 +1,382 @@
+package attention
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"vkattn/vk"
+)
+
+// TuneOptions for Tune. The zero value tunes without LSE and stores the result.
+type TuneOptions struct {
+	LSE bool // for calls that ask for LSE: a class of its own
+	// Budget bounds the time; 0: 50 s. Candidates it leaves no time for are not
+	// tried. A tuning goes over it by no more than one compilation and one run.
+	Budget time.Duration
+	// Candidates bounds how many tiles are compiled; 0: 32, and 8 on drivers that
+	// run on the CPU, which compile for seconds.
+	Candidates int
+	DryRun     bool // prune only: nothing is compiled, timed or stored
+	// CompileOnly prunes and compiles, for what the compiler says of each tile:
+	// nothing is timed or stored. It needs no device that executes.
+	CompileOnly bool
+	NoStore     bool // time, but neither store nor use the result
+	// Progress is called with what is being done, from this goroutine and others,
+	// one call at a time; nil: nobody listens.
+	Progress func(TuneProgress)
+}
+
+// TuneProgress is a step of a tuning.
+type TuneProgress struct {
+	Stage string // "compiling", "checking", "warming up" or "timing, round 2"
+	Done  int    // of Of candidates
+	Of    int
+}
+
+const (
+	tuneBudget        = 50 * time.Second
+	tuneCandidates    = 32
+	tuneCandidatesCPU = 8
+	tuneWarm          = 500 * time.Millisecond // a cold card measured up to 4x slower
+)
+
+// Tune finds the fastest tile for a class of shapes by timing the candidates of the
+// table on packed tensors of shape s (of fewer batches where the class is the
+// same), takes it into use for this Op and later ones, and stores it in the user's
+// cache. Failing to store is a note in the report and no error.
+//
+// It needs device memory for tensors of that shape, several times where they are
+// small, and the device to itself: other work makes the times useless. One tuning
+// runs at a time in a process. With vk.Options.Stats candidates that spill
+// registers are dropped before they are timed.
+//
+// A candidate that does not compile or run, or computes something else than the
+// heuristic's tile, is dropped with the reason in the report. ctx ends a tuning
+// between two steps, and a lost device does; nothing is stored then. The CPU tier
+// has nothing to tune: ErrUnsupported.
+func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, error) {
+	if op.dev == nil {
+		return TuneReport{}, fmt.Errorf("%w: the CPU tier has no tiles to tune", ErrUnsupported)
+	}
+	if err := s.Validate(); err != nil {
+		return TuneReport{}, err
+	}
+	if op.closed.Load() {
+		return TuneReport{}, fmt.Errorf("attention: Tune: %w", vk.ErrClosed)
+	}
+	r := op.typical(s)
+	r.lse = o.LSE
+	store := storeOf(op.dev)
+	done, err := store.takeTurn(ctx)
+	if err != nil {
+		return TuneReport{}, err
+	}
+	defer done()
+	return op.tune(ctx, store, r, o)
+}
+
+// tuneOnFirstUse tunes the class of a request unless that is done. What cannot be
+// tuned, for want of memory say, goes on with the heuristic's tile and a note.
+func (op *Op) tuneOnFirstUse(r request) error {
+	if op.dev == nil {
+		return nil
+	}
+	store := storeOf(op.dev)
+	known := func() (bool, error) {
+		plan, err := makePlan(op.dev, op.cfg, r, nil)
+		return err == nil && store.known(plan.variant, op.cfg, r), err
+	}
+	if done, err := known(); done || err != nil {
+		return err
+	}
+	ctx := context.Background()
+	release, err := store.takeTurn(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if done, err := known(); done || err != nil { // another goroutine may have tuned it meanwhile
+		return err
+	}
+	report, err := op.tune(ctx, store, r, TuneOptions{})
+	switch {
+	case err != nil && fatal(ctx, err):
+		return err
+	case err != nil:
+		store.fail(report.Class, err)
+	case report.Source != TileTuned:
+		store.fail(report.Class, errors.New("too slow here"))
+	}
+	return nil
+}
+
+// tuning is one run of Tune.
+type tuning struct {
+	TuneOptions
+	dev      *vk.Device
+	cfg      Config
+	r        request
+	deadline time.Time
+	list     []*candidate // that are tried, the heuristic's first
+	report   *TuneReport
+}
+
+// tune is Tune for a request; the caller has the store's turn.
+func (op *Op) tune(ctx context.Context, store *tuneStore, r request, o TuneOptions) (report TuneReport, err error) {
+	start := time.Now()
+	o.Budget = cmp.Or(o.Budget, tuneBudget)
+	most := tuneCandidates
+	if op.dev.Info().Type == vk.DeviceCPU {
+		most = tuneCandidatesCPU
+	}
+	o.Candidates = cmp.Or(o.Candidates, most)
+	plan, err := makePlan(op.dev, op.cfg, r, nil)
+	if err != nil {
+		return report, err
+	}
+	v := plan.variant
+	class := classOf(v, op.cfg, r.shape)
+	if timed := smallest(r.shape); classOf(v, op.cfg, timed) == class {
+		r.shape = timed
+	}
+	cfg := op.cfg
+	cfg.Tier, cfg.Tuning, cfg.Access = plan.Tier, TuningOff, r.access
+	report = TuneReport{Class: class, Shape: r.shape, Config: cfg, Tier: plan.Tier, Kernel: plan.Kernel,
+		Heuristic: v.describe(), Winner: v.describe(), Source: TileHeuristic}
+	t := &tuning{TuneOptions: o, dev: op.dev, cfg: cfg, r: r, deadline: start.Add(o.Budget), report: &report}
+	defer func() {
+		for _, c := range t.list {
+			c.close()
+		}
+		report.order()
+		report.Seconds = time.Since(start).Seconds()
+	}()
+
+	for _, x := range prune(op.dev.Caps(), v, r, o.Candidates) {
+		switch {
+		case x.out != "":
+			report.add(&candidate{option: x}, TunePruned, x.out)
+		case o.DryRun:
+			report.add(&candidate{option: x}, TuneUntried, "")
+		default:
+			t.list = append(t.list, newCandidate(op.dev, cfg, x))
+		}
+	}
+	if o.CompileOnly {
+		if err := t.compileOnly(ctx); err != nil {
+			return report, err
+		}
+	}
+	if o.DryRun || o.CompileOnly {
+		_, source, notes := store.pick(v, op.cfg, r)
+		report.Source, report.Notes = cmp.Or(source, TileHeuristic), notes
+		return report, nil
+	}
+	winner, best, heuristic, err := t.compete(ctx)
+	if err != nil {
+		return report, err
+	}
+	report.Winner, report.Gain = winner.v.describe(), ratio(heuristic, best)
+	if o.NoStore {
+		return report, nil
+	}
+	op.keep(store, &report, tuningEntry{SPIRV: winner.v.spirv(), Tile: winner.v.tile.key(), Name: winner.v.describe(),
+		Ms: best, HeuristicMs: heuristic, Shape: r.shape.String()})
+	return report, nil
+}
+
+// keep takes a result into use and stores it.
+func (op *Op) keep(store *tuneStore, report *TuneReport, e tuningEntry) {
+	others, untried := 0, 0
+	for _, c := range report.Candidates {
+		switch {
+		case c.Ms > 0 && !c.Heuristic:
+			others++
+		case c.Status == TuneUntried:
+			untried++
+		}
+	}
+	if others == 0 && untried > 0 {
+		report.Notes = append(report.Notes, "not stored: no time was left for another tile than the heuristic's")
+		return
+	}
+	report.Source = TileTuned
+	if err := store.put(report.Class, e); err != nil {
+		report.Notes = append(report.Notes, fmt.Sprintf("not stored: %v", err))
+	} else {
+		report.Stored = store.path
+	}
+	op.forget()
+}
+
+// compile builds the candidates in a share of the time that is left.
+func (t *tuning) compile(ctx context.Context, share float64) error {
+	until := time.Now().Add(time.Duration(float64(time.Until(t.deadline)) * share))
+	built := 0
+	buildAll(ctx, t.list, t.r, func() bool { return time.Now().After(until) }, func() {
+		built++
+		t.say("compiling", built, len(t.list))
+	})
+	return ctx.Err()
+}
+
+// screen reports the candidates that go no further after compiling, and returns the
+// others. What is wrong with the heuristic's, or with the device, is an error.
+func (t *tuning) screen(ctx context.Context) (left []*candidate, err error) {
+	spill := dropSpills(t.list)
+	for i, c := range t.list {
+		switch reason := spill[c]; {
+		case c.err != nil && (fatal(ctx, c.err) || i == 0):
+			return nil, c.err
+		case c.err != nil:
+			t.report.add(c, TuneFailed, c.err.Error())
+		case !c.built:
+			t.report.add(c, TuneUntried, "no time was left to compile it")
+		case reason != "":
+			t.report.add(c, TuneSpills, reason)
+		default:
+			left = append(left, c)
+		}
+	}
+	return left, nil
+}
+
+func (t *tuning) compileOnly(ctx context.Context) error {
+	if err := t.compile(ctx, 1); err != nil {
+		return err
+	}
+	left, err := t.screen(ctx)
+	for _, c := range left {
+		t.report.add(c, TuneUntried, "")
+	}
+	return err
+}
+
+// check runs each candidate once and returns those whose result is that of the
+// first, the heuristic's.
+func (t *tuning) check(ctx context.Context, memory *tuneMemory, list []*candidate, until time.Time) (good []*candidate, err error) {
+	var want []float32
+	for i, c := range list {
+		if i > 0 && time.Now().After(until) {
+			t.report.add(c, TuneUntried, "no time was left to check it")
+			continue
+		}
+		t.say("checking", i+1, len(list))
+		got, err := memory.result(ctx, c.op)
+		switch {
+		case err != nil && (fatal(ctx, err) || i == 0):
+			return nil, err
+		case err != nil:
+			t.report.add(c, TuneFailed, err.Error())
+			continue
+		case i == 0:
+			want = got
+		}
+		if err := agree(t.cfg.DType, want, got); err != nil && i > 0 {
+			t.report.add(c, TuneWrong, err.Error())
+			continue
+		}
+		good = append(good, c)
+	}
+	return good, nil
+}
+
+// compete compiles, checks and times the candidates. It returns the winner, its time
+// and that of the heuristic's tile in milliseconds.
+func (t *tuning) compete(ctx context.Context) (winner *candidate, best, heuristic float64, err error) {
+	memory, err := newTuneMemory(ctx, t.dev, t.cfg, t.r)
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	defer memory.close()
+
+	checkUntil := time.Now().Add(time.Until(t.deadline) * 8 / 10)
+	if err := t.compile(ctx, 0.6); err != nil {
+		return nil, 0, 0, err
+	}
+	runs, err := t.screen(ctx)
+	if err == nil {
+		runs, err = t.check(ctx, memory, runs, checkUntil)
+	}
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	// The likely ones first, should time run out.
+	slices.SortStableFunc(runs[1:], func(a, b *candidate) int { return cmp.Compare(b.stats.occupancy, a.stats.occupancy) })
+
+	t.say("warming up", 0, len(runs))
+	for start := time.Now(); time.Since(start) < min(tuneWarm, t.Budget/4); {
+		if _, err := memory.timed(ctx, runs[0].op, 4); err != nil {
+			return nil, 0, 0, err
+		}
+	}
+	contest := race{
+		run:  func(ctx context.Context, i, n int) ([]time.Duration, error) { return memory.timed(ctx, runs[i].op, n) },
+		over: func() bool { return time.Now().After(t.deadline) },
+		say:  func(round, left int) { t.say(fmt.Sprintf("timing, round %d", round), len(runs)-left, len(runs)) },
+	}
+	all, first, err := contest.hold(ctx, len(runs))
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	for i, c := range runs {
+		x := TuneTimed
+		reason := ""
+		switch {
+		case all[i].err != nil:
+			x, reason = TuneFailed, all[i].err.Error()
+		case all[i].median == 0:
+			x, reason = TuneUntried, "no time was left to time it"
+		case all[i].final:
+			x = TuneFinalist
+		}
+		row := t.report.add(c, x, reason)
+		row.Winner, row.Runs, row.Ms = i == first, all[i].runs, milliseconds(all[i].median)
+		row.TFLOPs = ratio(float64(flops(t.cfg, t.r.shape)), row.Ms*1e9)
+	}
+	return runs[first], milliseconds(all[first].median), milliseconds(all[0].median), nil
+}
+
+func (t *tuning) say(stage string, done, of int) {
+	if t.Progress != nil {
+		t.Progress(TuneProgress{stage, done, of})
+	}
+}
+
+// add puts a candidate into the report.
+func (r *TuneReport) add(c *candidate, status TuneStatus, reason string) *TuneCandidate {
+	r.Candidates = append(r.Candidates, TuneCandidate{
+		Tile: c.v.describe(), Status: status, Reason: reason, Heuristic: c.heuristic,
+		SharedBytes: c.shared, Estimate: c.registers,
+		Registers: c.stats.registers, SpillBytes: c.stats.spills, CompileMs: milliseconds(c.compile),
+	})
+	return &r.Candidates[len(r.Candidates)-1]
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// describe names the tile of v for people, with what tile.String leaves out.
+func (v variant) describe() string {
+	switch t := v.tile; {
+	case t.subgroup == 0:
+		return fmt.Sprintf("%v %dx d%d v%d", t, t.threadsX, t.chunkD, t.chunkV)
+	case v.slices() > 1:
+		return fmt.Sprintf("%v dv%d", t, t.dvSlice)
+	default:
+		return t.String()
+	}
+}
+
+// forget drops the plans, which are made again with the tiles of now. Pipelines are
+// the device's and are found again.
+func (op *Op) forget() {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if op.plans != nil {
+		clear(op.plans)
+	}
+}

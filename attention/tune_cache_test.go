@@ -1,0 +1,272 @@
+package attention
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"vkattn/vk"
+)
+
+var tuneDeviceInfo = tuningDevice{Name: "a GPU", UUID: "0102", Driver: "driver 1", DriverUUID: "0a", DriverVersion: 7}
+
+// freshStore is the store of another process: it reads the file.
+func freshStore(path string, caps *vk.Caps) *tuneStore {
+	s := newTuneStore(tuneDeviceInfo, caps, path)
+	s.load()
+	return s
+}
+
+// tuned is a store file with the second candidate of a problem in it.
+func tuned(t *testing.T) (path string, caps *vk.Caps, v variant, cfg Config, r request, entry tuningEntry) {
+	t.Helper()
+	caps, cfg = h200Caps(), Config{HeadDim: 128}
+	v, r = tuneProblem(t, caps, cfg, TierCoopMat2, large)
+	path = filepath.Join(t.TempDir(), "deep", tuneDeviceInfo.file())
+	other := v
+	for _, o := range prune(caps, v, r, 4)[1:] {
+		if o.out == "" {
+			other = o.v
+			break
+		}
+	}
+	require.NotEqual(t, v.tile, other.tile)
+	entry = tuningEntry{SPIRV: v.spirv(), Tile: other.tile.key(), Name: other.describe(), Ms: 1, HeuristicMs: 1.5, Shape: r.shape.String()}
+	s := freshStore(path, caps)
+	require.NoError(t, s.put(classOf(v, cfg, r.shape), entry))
+	got, source, notes := s.pick(v, cfg, r)
+	require.Equal(t, other.tile, got)
+	require.Equal(t, TileTuned, source)
+	require.Empty(t, notes)
+	return path, caps, v, cfg, r, entry
+}
+
+func TestATunedTileIsFoundByTheNextProcess(t *testing.T) {
+	path, caps, v, cfg, r, entry := tuned(t)
+	got, source, notes := freshStore(path, caps).pick(v, cfg, r)
+	require.Equal(t, entry.Tile, got.key())
+	require.Equal(t, TileCached, source)
+	require.Empty(t, notes)
+	// Tuned again, the tile is the new one at once.
+	s := freshStore(path, caps)
+	_, _, _ = s.pick(v, cfg, r)
+	entry.Tile = v.tile.key()
+	require.NoError(t, s.put(classOf(v, cfg, r.shape), entry))
+	got, source, _ = s.pick(v, cfg, r)
+	require.Equal(t, v.tile, got)
+	require.Equal(t, TileTuned, source)
+	// Another class has the heuristic's tile.
+	cfg.Causal = TopLeft
+	_, source, notes = freshStore(path, caps).pick(v, cfg, r)
+	require.Empty(t, source)
+	require.Empty(t, notes)
+}
+
+// edit changes the file as a hand or a fault would.
+func edit(t *testing.T, path string, change func(f *tuningFile)) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	var f tuningFile
+	require.NoError(t, json.Unmarshal(data, &f))
+	change(&f)
+	data, err = json.Marshal(f)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, data, 0o644))
+}
+
+func editEntry(t *testing.T, path string, change func(e *tuningEntry)) {
+	edit(t, path, func(f *tuningFile) {
+		for class, e := range f.Classes {
+			change(&e)
+			f.Classes[class] = e
+		}
+	})
+}
+
+// Whatever is in the file, the heuristic's tile runs and a note says why.
+func TestABadCacheIsIgnoredWithANote(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(t *testing.T, path string)
+		note  string
+	}{
+		"empty":     {func(t *testing.T, p string) { require.NoError(t, os.WriteFile(p, nil, 0o644)) }, "damaged"},
+		"noise":     {func(t *testing.T, p string) { require.NoError(t, os.WriteFile(p, []byte("\x00\xff{"), 0o644)) }, "damaged"},
+		"another":   {func(t *testing.T, p string) { require.NoError(t, os.WriteFile(p, []byte(`[1, 2]`), 0o644)) }, "damaged"},
+		"truncated": {func(t *testing.T, p string) { require.NoError(t, os.Truncate(p, 300)) }, "damaged"},
+		"a folder": {func(t *testing.T, p string) {
+			require.NoError(t, os.Remove(p))
+			require.NoError(t, os.Mkdir(p, 0o755))
+		}, "ignored"},
+		"huge": {func(t *testing.T, p string) { require.NoError(t, os.Truncate(p, tuningMost+1)) }, "bytes, more than"},
+		"older format": {func(t *testing.T, p string) {
+			edit(t, p, func(f *tuningFile) { f.Format = 0 })
+		}, "format 0, this build reads 1"},
+		"newer format": {func(t *testing.T, p string) {
+			edit(t, p, func(f *tuningFile) { f.Format = 2 })
+		}, "format 2"},
+		"another device": {func(t *testing.T, p string) {
+			edit(t, p, func(f *tuningFile) { f.Device.UUID = "ff" })
+		}, "another device"},
+		"another driver": {func(t *testing.T, p string) {
+			edit(t, p, func(f *tuningFile) { f.Device.DriverVersion++ })
+		}, "another driver (driver 1)"},
+		"another build of the driver": {func(t *testing.T, p string) {
+			edit(t, p, func(f *tuningFile) { f.Device.DriverUUID = "ff" })
+		}, "another driver"},
+		"the driver was updated": {func(t *testing.T, p string) {
+			require.NoError(t, os.Rename(p, filepath.Join(filepath.Dir(p), tuneDeviceInfo.UUID+"-00000006.json")))
+		}, "another driver version"},
+		"another kernel": {func(t *testing.T, p string) {
+			editEntry(t, p, func(e *tuningEntry) { e.SPIRV = "00" })
+		}, "other SPIR-V"},
+		"a tile of nobody": {func(t *testing.T, p string) {
+			editEntry(t, p, func(e *tuningEntry) { e.Tile = "local:1 blockCols:1" })
+		}, "not in the table"},
+		"no tile": {func(t *testing.T, p string) {
+			editEntry(t, p, func(e *tuningEntry) { *e = tuningEntry{SPIRV: e.SPIRV} })
+		}, "not in the table"},
+		"a number changed": {func(t *testing.T, p string) {
+			editEntry(t, p, func(e *tuningEntry) { e.Tile = strings.Replace(e.Tile, "blockCols:", "blockCols:1", 1) })
+		}, "not in the table"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path, caps, v, cfg, r, entry := tuned(t)
+			c.spoil(t, path)
+			s := freshStore(path, caps)
+			_, source, notes := s.pick(v, cfg, r)
+			require.Empty(t, source)
+			require.Len(t, notes, 1)
+			require.Contains(t, notes[0], c.note)
+			require.False(t, s.known(v, cfg, r), "worth tuning again")
+			if name == "a folder" {
+				require.Error(t, s.put(classOf(v, cfg, r.shape), entry))
+				return
+			}
+			// The next tuning replaces what was bad.
+			require.NoError(t, s.put(classOf(v, cfg, r.shape), entry))
+			_, source, notes = freshStore(path, caps).pick(v, cfg, r)
+			require.Equal(t, TileCached, source)
+			require.Empty(t, notes)
+		})
+	}
+}
+
+// A tile that is in the table and over this device's limits, put there by hand,
+// must not reach the driver: it would lose the device.
+func TestAnEditedTileOverTheLimitsIsRefused(t *testing.T) {
+	path, caps, v, cfg, r, _ := tuned(t)
+	var over variant
+	for _, x := range tilings(v) {
+		w := v
+		w.tile = x
+		if shared, err := w.sharedBytes(); err == nil && shared > uint64(caps.Limits.MaxSharedBytes) && x.local <= 256 {
+			over = w
+		}
+	}
+	require.NotZero(t, over.tile)
+	editEntry(t, path, func(e *tuningEntry) { e.Tile = over.tile.key() })
+	_, source, notes := freshStore(path, caps).pick(v, cfg, r)
+	require.Empty(t, source)
+	require.Contains(t, notes[0], "shared memory, the device has 49152")
+
+	many := v
+	many.tile.local = 16 * 32
+	caps.Limits.MaxInvocations = 256
+	editEntry(t, path, func(e *tuningEntry) { e.Tile = many.tile.key() })
+	_, source, notes = freshStore(path, caps).pick(v, cfg, r)
+	require.Empty(t, source)
+	require.Contains(t, notes[0], "512 invocations, the device has 256")
+}
+
+func TestProcessesAddToOneFile(t *testing.T) {
+	path, caps, v, _, r, entry := tuned(t)
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			cfg := Config{HeadDim: 128, Causal: Causal(i % 3)}
+			shape := r.shape
+			shape.Sq = 1 << i
+			assert.NoError(t, freshStore(path, caps).put(classOf(v, cfg, shape), entry))
+		})
+	}
+	wg.Wait()
+	classes, note := loadTuning(path, tuneDeviceInfo)
+	require.Empty(t, note)
+	require.Len(t, classes, 16, "one of them is the first again")
+	// Entries of kernels that are gone leave with the next update.
+	edit(t, path, func(f *tuningFile) {
+		f.Classes["gone f16 d64/64"] = entry
+		f.Classes["scalar_ssbo f32 old"] = tuningEntry{SPIRV: "00"}
+	})
+	require.NoError(t, freshStore(path, caps).put("coopmat2_f16_ssbo another", entry))
+	classes, _ = loadTuning(path, tuneDeviceInfo)
+	require.Len(t, classes, 17)
+	require.NotContains(t, classes, "gone f16 d64/64")
+}
+
+// A process keeps its tiles whatever another one stores meanwhile.
+func TestAProcessReadsTheCacheOnce(t *testing.T) {
+	path, caps, v, cfg, r, entry := tuned(t)
+	here := freshStore(path, caps)
+	there := freshStore(path, caps)
+	entry.Tile = v.tile.key()
+	require.NoError(t, there.put(classOf(v, cfg, r.shape), entry))
+	got, source, _ := here.pick(v, cfg, r)
+	require.NotEqual(t, v.tile, got)
+	require.Equal(t, TileCached, source)
+	got, _, _ = there.pick(v, cfg, r)
+	require.Equal(t, v.tile, got)
+}
+
+func TestAnUnwritableFolderCostsTheTuning(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o644))
+	caps, cfg := h200Caps(), Config{HeadDim: 128}
+	v, r := tuneProblem(t, caps, cfg, TierCoopMat2, large)
+	for _, path := range []string{filepath.Join(file, "x.json"), ""} {
+		s := newTuneStore(tuneDeviceInfo, caps, path)
+		require.Error(t, s.put(classOf(v, cfg, r.shape), tuningEntry{SPIRV: v.spirv(), Tile: v.tile.key()}), "%q", path)
+		_, source, notes := s.pick(v, cfg, r)
+		require.Equal(t, TileTuned, source, "this process has it all the same")
+		require.Len(t, notes, 1)
+		require.Contains(t, notes[0], "not stored")
+	}
+}
+
+func TestStoresAreUsedByManyGoroutines(t *testing.T) {
+	path, caps, v, cfg, r, entry := tuned(t)
+	s := freshStore(path, caps)
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for range 20 {
+				_, _, _ = s.pick(v, cfg, r)
+				s.known(v, cfg, r)
+			}
+			s.fail(fmt.Sprint(i), fmt.Errorf("attention: no"))
+			assert.NoError(t, s.put(fmt.Sprintf("coopmat2_f16_ssbo %d", i), entry))
+		})
+	}
+	wg.Wait()
+	_, source, _ := s.pick(v, cfg, r)
+	require.Equal(t, TileCached, source)
+	s.fail(classOf(v, cfg, r.shape), fmt.Errorf("vk: no room"))
+	_, _, notes := s.pick(v, cfg, r)
+	require.Equal(t, []string{"not tuned: no room"}, notes)
+}
+
+func TestTheCacheFolder(t *testing.T) {
+	t.Setenv(vk.CacheDirEnv, "/x")
+	require.Equal(t, "/x/tuning-v1", tuningDir())
+	t.Setenv(vk.CacheDirEnv, "off")
+	require.Empty(t, tuningDir())
+	require.Equal(t, "0102-00000007.json", tuneDeviceInfo.file())
+}

@@ -1,0 +1,239 @@
+package attention
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"vkattn/vk"
+)
+
+// tuneMemory is the tensors candidates are timed on, and the clock. Runs go round
+// copies of them, so that none finds its inputs in the last-level cache.
+type tuneMemory struct {
+	dev     *vk.Device
+	cfg     Config
+	shape   Shape
+	stream  *vk.Stream
+	buffers [4]*vk.Buffer // Q, K, V, O
+	lse     *vk.Buffer    // nil: no LSE
+	offset  [4]int64      // of the first element: as aligned as in the request
+	stride  [4]int64      // elements from one copy of a tensor to the next
+	copies  int
+	next    int
+	stamps  bool
+}
+
+const (
+	tuneRotation    = 256 << 20 // bytes the copies fill: more than any last-level cache yet
+	tuneRotationCPU = 16 << 20
+	tuneBlock       = 1 << 20 // random numbers that inputs repeat
+)
+
+// newTuneMemory allocates and fills tensors like those of a request.
+func newTuneMemory(ctx context.Context, dev *vk.Device, cfg Config, r request) (m *tuneMemory, err error) {
+	m = &tuneMemory{dev: dev, cfg: cfg, shape: r.shape, stamps: dev.Caps().Limits.TimestampValidBits > 0}
+	defer func() {
+		if err != nil {
+			m.close()
+			m = nil
+		}
+	}()
+	size := int64(cfg.DType.Size())
+	rows, keys := r.shape.Rows(), int64(r.shape.B)*int64(r.shape.KVHeads())*int64(r.shape.Sk)
+	d, dv := int64(cfg.HeadDim), int64(cfg.ValueDim())
+	elements := [4]int64{rows * d, keys * d, keys * dv, rows * dv}
+	var total int64
+	for i, n := range elements {
+		m.offset[i] = int64(r.align[i] % 8)
+		m.stride[i] = (n + 8 + 4095) / 4096 * 4096
+		total += m.stride[i] * size
+	}
+	rotation := int64(tuneRotation)
+	if dev.Info().Type == vk.DeviceCPU {
+		rotation = tuneRotationCPU
+	}
+	m.copies = int(max(1, (rotation+total-1)/total))
+	if m.stream, err = dev.NewStream("tune"); err != nil {
+		return m, err
+	}
+	for err = m.allocate(elements, size); m.copies > 1 && errors.Is(err, vk.ErrOutOfMemory); err = m.allocate(elements, size) {
+		m.copies /= 2
+	}
+	if err != nil {
+		return m, err
+	}
+	if r.lse {
+		if m.lse, err = dev.NewBuffer(uint64(4*rows), vk.BufferOptions{Name: "tune LSE"}); err != nil {
+			return m, err
+		}
+	}
+	return m, m.fill(ctx)
+}
+
+func (m *tuneMemory) allocate(elements [4]int64, size int64) (err error) {
+	for i := range m.buffers {
+		n := (m.stride[i]*int64(m.copies-1) + elements[i] + 8) * size
+		if m.buffers[i], err = m.dev.NewBuffer(uint64(n+3)&^3, vk.BufferOptions{Name: "tune " + "QKVO"[i:i+1]}); err != nil {
+			m.free()
+			return err
+		}
+	}
+	return nil
+}
+
+// fill puts normal numbers into Q, K and V: realistic softmax rows, and the power
+// that real numbers cost. The first block is uploaded and doubled on the device.
+func (m *tuneMemory) fill(ctx context.Context) error {
+	values := make([]float32, tuneBlock)
+	random := rand.New(rand.NewPCG(1, 2)) // the same numbers in every tuning
+	for i := range values {
+		values[i] = float32(random.NormFloat64())
+	}
+	block := make([]byte, tuneBlock*m.cfg.DType.Size())
+	encode(block, values, m.cfg.DType)
+	for _, b := range m.buffers[:3] {
+		size := b.Size() &^ 3
+		done := min(uint64(len(block)), size)
+		if err := m.stream.Upload(b, 0, block[:done]); err != nil {
+			return err
+		}
+		for done < size {
+			n := min(done, size-done)
+			if err := m.stream.Barrier(); err != nil {
+				return err
+			}
+			if err := m.stream.Copy(vk.BufferRange{Buffer: b, Offset: done, Size: n}, vk.BufferRange{Buffer: b, Size: n}); err != nil {
+				return err
+			}
+			done += n
+		}
+	}
+	return m.stream.Wait(ctx)
+}
+
+func (m *tuneMemory) args(copy int) Args {
+	a := Args{Shape: m.shape}
+	for i, t := range []*Tensor{&a.Q, &a.K, &a.V, &a.O} {
+		*t = Tensor{Buffer: m.buffers[i], Offset: m.offset[i] + m.stride[i]*int64(copy)}
+	}
+	if m.lse != nil {
+		a.LSE = Tensor{Buffer: m.lse}
+	}
+	return a
+}
+
+// timed runs op n times, each on the next copy, with a barrier between runs.
+func (m *tuneMemory) timed(ctx context.Context, op *Op, n int) ([]time.Duration, error) {
+	marks := make([][2]vk.Mark, n)
+	out := make([]time.Duration, n)
+	for i := range marks {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		m.next = (m.next + 1) % m.copies
+		if !m.stamps {
+			start := time.Now()
+			if err := inTurn(func() error { return op.Forward(m.stream, m.args(m.next)) }, func() error { return m.stream.Wait(ctx) }); err != nil {
+				return nil, err
+			}
+			out[i] = max(time.Since(start), 1)
+			continue
+		}
+		if err := inTurn(
+			m.stream.Barrier,
+			func() (err error) { marks[i][0], err = m.stream.Timestamp(); return },
+			func() error { return op.Forward(m.stream, m.args(m.next)) },
+			func() (err error) { marks[i][1], err = m.stream.Timestamp(); return },
+		); err != nil {
+			return nil, err
+		}
+	}
+	if !m.stamps {
+		return out, nil
+	}
+	if err := m.stream.Wait(ctx); err != nil {
+		return nil, err
+	}
+	for i, pair := range marks {
+		t, err := m.stream.Elapsed(pair[0], pair[1])
+		if err != nil {
+			return nil, err
+		}
+		out[i] = max(t, 1) // a coarse clock may stand still
+	}
+	return out, nil
+}
+
+// judged is how many elements of O, at its start and at its end, are compared.
+const judged = 1 << 18
+
+// result computes the first copy into memory full of NaN and returns both ends of O.
+func (m *tuneMemory) result(ctx context.Context, op *Op) ([]float32, error) {
+	size := int64(m.cfg.DType.Size())
+	elements := m.shape.Rows() * int64(m.cfg.ValueDim())
+	first := m.offset[3] * size
+	last := first + max(0, elements-judged)*size
+	n := min(elements, judged) * size
+	o := m.buffers[3]
+	raw := make([]byte, 2*n)
+	if err := inTurn(
+		func() error {
+			return m.stream.Fill(vk.BufferRange{Buffer: o, Size: uint64(first+elements*size+3) &^ 3}, 0xffffffff)
+		},
+		m.stream.Barrier,
+		func() error { return op.Forward(m.stream, m.args(0)) },
+		m.stream.Barrier,
+		func() error { return m.stream.Download(ctx, raw[:n], o, uint64(first)) },
+		func() error { return m.stream.Download(ctx, raw[n:], o, uint64(last)) },
+	); err != nil {
+		return nil, err
+	}
+	values := make([]float32, 2*n/size)
+	decode(values, raw, m.cfg.DType)
+	return values, nil
+}
+
+// agree reports whether two results of one problem differ by no more than two ways
+// of adding: this is to find tiles that a driver miscompiles, not to measure errors.
+func agree(t DType, want, got []float32) error {
+	tolerance := map[DType]float32{F16: 0.01, BF16: 0.06, F32: 1e-3}[t]
+	for i, w := range want {
+		d := got[i] - w
+		if !(max(d, -d) <= tolerance*(1+max(w, -w))) { // NaN is not within any tolerance
+			return fmt.Errorf("element %d of O is %v, the heuristic's tile has %v", i, got[i], w)
+		}
+	}
+	return nil
+}
+
+func (m *tuneMemory) free() {
+	for i, b := range m.buffers {
+		if b != nil {
+			_ = b.Close()
+		}
+		m.buffers[i] = nil
+	}
+}
+
+func (m *tuneMemory) close() {
+	if m.stream != nil {
+		_ = m.stream.Close() // waits for the work that uses the buffers
+	}
+	m.free()
+	if m.lse != nil {
+		_ = m.lse.Close()
+	}
+}
+
+// inTurn calls functions up to the first that fails.
+func inTurn(steps ...func() error) error {
+	for _, f := range steps {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

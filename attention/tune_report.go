@@ -1,0 +1,143 @@
+package attention
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"vkattn/vk"
+	"vkattn/vk/cachefile"
+)
+
+// TuneReport is what a tuning found.
+type TuneReport struct {
+	Class     string  `json:"class"`  // of the shapes that share the result
+	Shape     Shape   `json:"shape"`  // that was timed: of the largest, with fewer batches
+	Config    Config  `json:"-"`      // with the tier that was tuned
+	Tier      Tier    `json:"tier"`   //
+	Kernel    string  `json:"kernel"` // name of the SPIR-V module
+	Winner    string  `json:"winner"`
+	Heuristic string  `json:"heuristic"`
+	Gain      float64 `json:"gain"` // time of the heuristic's tile over the winner's; 0 where nothing was timed
+	// Source is how a plan gets its tile now, as Plan.Tuning.
+	Source     string          `json:"source"`
+	Candidates []TuneCandidate `json:"candidates"` // the winner first, then by time, then what was not timed
+	Stored     string          `json:"stored"`     // the cache file; empty where nothing was stored
+	Notes      []string        `json:"notes,omitempty"`
+	Seconds    float64         `json:"seconds"`
+}
+
+// TuneCandidate is one tile of the table.
+type TuneCandidate struct {
+	Tile        string     `json:"tile"`
+	Status      TuneStatus `json:"status"`
+	Reason      string     `json:"reason,omitempty"` // why it was not timed to the end
+	Heuristic   bool       `json:"heuristic,omitempty"`
+	Winner      bool       `json:"winner,omitempty"`
+	SharedBytes uint64     `json:"shared_bytes"`
+	Estimate    int        `json:"registers_estimated"` // of an invocation
+	// What the driver's compiler said; 0 where it says nothing (see vk.Options.Stats).
+	Registers  int     `json:"registers,omitempty"`
+	SpillBytes int     `json:"spill_bytes,omitempty"` // of an invocation
+	CompileMs  float64 `json:"compile_ms,omitempty"`
+	Ms         float64 `json:"ms,omitempty"`   // median of its last round
+	Runs       int     `json:"runs,omitempty"` // timed, in all rounds
+	TFLOPs     float64 `json:"tflops,omitempty"`
+}
+
+// TuneStatus is how far a candidate came.
+type TuneStatus string
+
+// Statuses, from the first that can end a candidate to the last.
+const (
+	TunePruned   TuneStatus = "pruned"   // before it was compiled: limits, shape, estimates
+	TuneUntried  TuneStatus = "untried"  // no time was left, or nothing was to be timed
+	TuneFailed   TuneStatus = "failed"   // the driver refused it, or it could not run
+	TuneSpills   TuneStatus = "spills"   // registers in memory, where others have none
+	TuneWrong    TuneStatus = "wrong"    // its result differs from that of the heuristic's tile
+	TuneTimed    TuneStatus = "timed"    // and beaten
+	TuneFinalist TuneStatus = "finalist" // timed in the last round
+)
+
+// TuningCache says where the tuning of a device is kept and what is in it.
+type TuningCache struct {
+	Path    string       `json:"path"`
+	Note    string       `json:"note,omitempty"` // why the file is ignored
+	Classes []TunedClass `json:"classes"`
+}
+
+// TunedClass is one entry of the cache.
+type TunedClass struct {
+	Class string    `json:"class"`
+	Tile  string    `json:"tile"`
+	Ms    float64   `json:"ms"`
+	Gain  float64   `json:"gain"` // time of the heuristic's tile over Ms
+	Shape string    `json:"shape"`
+	When  time.Time `json:"when"`
+	Stale bool      `json:"stale,omitempty"` // of other SPIR-V than this build's
+}
+
+// ReadTuningCache reads the file of a device as it is now, ordered by class. An
+// error means that there is no folder for caches (see vk.CacheDir).
+func ReadTuningCache(dev *vk.Device) (TuningCache, error) {
+	d := tuningDeviceOf(dev.Info())
+	c := TuningCache{Classes: []TunedClass{}}
+	dir := tuningDir()
+	if dir == "" {
+		return c, fmt.Errorf("attention: %w", errNoCache)
+	}
+	c.Path = filepath.Join(dir, d.file())
+	classes, note := loadTuning(c.Path, d)
+	c.Note = note
+	for _, class := range slices.Sorted(maps.Keys(classes)) {
+		e := classes[class]
+		c.Classes = append(c.Classes, TunedClass{Class: class, Tile: e.Name, Ms: e.Ms, Gain: ratio(e.HeuristicMs, e.Ms),
+			Shape: e.Shape, When: e.When, Stale: stale(class, e)})
+	}
+	return c, nil
+}
+
+// ClearTuningCache removes the file of a device and returns its path. Operations
+// of this process keep what they have read.
+func ClearTuningCache(dev *vk.Device) (string, error) {
+	dir := tuningDir()
+	if dir == "" {
+		return "", fmt.Errorf("attention: %w", errNoCache)
+	}
+	path := filepath.Join(dir, tuningDeviceOf(dev.Info()).file())
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return path, nil
+	}
+	if err := cachefile.Update(path, func([]byte) ([]byte, error) { return nil, nil }); err != nil {
+		return path, fmt.Errorf("attention: tuning cache: %w", err)
+	}
+	return path, nil
+}
+
+func ratio(a, b float64) float64 {
+	if b <= 0 {
+		return 0
+	}
+	return a / b
+}
+
+// order puts the winner first, then what was timed, the fastest of those that came
+// furthest first, then the others in the order they were judged in.
+func (r *TuneReport) order() {
+	rank := map[TuneStatus]int{TuneFinalist: 0, TuneTimed: 1, TuneWrong: 2, TuneSpills: 3, TuneFailed: 4, TuneUntried: 5, TunePruned: 6}
+	slices.SortStableFunc(r.Candidates, func(a, b TuneCandidate) int {
+		if a.Winner != b.Winner {
+			if a.Winner {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(cmp.Compare(rank[a.Status], rank[b.Status]), cmp.Compare(a.Ms, b.Ms))
+	})
+}

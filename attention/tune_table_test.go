@@ -1,0 +1,265 @@
+package attention
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/vk"
+)
+
+// tuneProblem is a variant with the heuristic's tile, and its request.
+func tuneProblem(t testing.TB, caps *vk.Caps, cfg Config, tier Tier, s Shape) (variant, request) {
+	t.Helper()
+	s.Hkv = s.KVHeads()
+	r := request{shape: s, access: AccessDescriptors, align: [4]uint32{8, 8, 8, 8}}
+	v, _, reason := chooseVariant(caps, cfg, tier, r)
+	require.Empty(t, reason)
+	return v, r
+}
+
+var tuneDevices = map[string]*vk.Caps{
+	"16x16x16, 32 invocations, 48 KiB": h200Caps(),
+	"16x16x16, 64 invocations, 64 KiB": coopmatCaps(16, 16, 16, 64, 64<<10),
+	"8x8x8, 8 invocations, 32 KiB":     coopmatCaps(8, 8, 8, 8, 32<<10),
+	"16x8x8, 32 invocations, 48 KiB":   coopmatCaps(16, 8, 8, 32, 48<<10),
+	"Vulkan 1.1 minimum":               minimalCaps(),
+}
+
+var large = Shape{B: 4, Hq: 32, Sq: 4096, Sk: 4096}
+
+func TestCandidatesAreWhatTheKernelsCompute(t *testing.T) {
+	for name, caps := range tuneDevices {
+		for _, tier := range []Tier{TierCoopMat, TierScalar} {
+			if _, reason := pickFragment(caps, tier, F16); tier != TierScalar && reason != "" {
+				continue
+			}
+			for _, d := range [][2]int{{64, 64}, {128, 128}, {192, 128}, {111, 111}, {256, 256}, {576, 512}, {1, 1}} {
+				for _, s := range []Shape{large, {B: 1, Hq: 1, Sq: 1, Sk: 1}} {
+					v, _ := tuneProblem(t, caps, Config{HeadDim: d[0], HeadDimV: d[1]}, tier, s)
+					list := tilings(v)
+					require.Equal(t, v.tile, list[0], "the heuristic's tile comes first")
+					keys := map[string]bool{}
+					for _, x := range list {
+						require.False(t, keys[x.key()], "%s: %v twice", name, x)
+						keys[x.key()] = true
+						w := v
+						w.tile = x
+						checkTile(t, w)
+					}
+					require.Greater(t, len(list), 20, "%s %v %v", name, tier, d)
+				}
+			}
+		}
+	}
+}
+
+// What is over a limit never leaves pruning: some drivers lose the device over it.
+func TestNothingOverALimitIsTried(t *testing.T) {
+	pruned := 0
+	for name, caps := range tuneDevices {
+		for _, tier := range []Tier{TierCoopMat, TierScalar} {
+			if _, reason := pickFragment(caps, tier, F16); tier != TierScalar && reason != "" {
+				continue
+			}
+			for _, d := range []int{64, 128, 256} {
+				v, r := tuneProblem(t, caps, Config{HeadDim: d}, tier, large)
+				for _, o := range prune(caps, v, r, 1000) {
+					shared, err := o.v.sharedBytes()
+					require.NoError(t, err)
+					over := shared > uint64(caps.Limits.MaxSharedBytes) || o.v.tile.local > caps.Limits.MaxInvocations
+					if over {
+						require.NotEmpty(t, o.out, "%s: %v", name, o.v.tile)
+						pruned++
+					}
+				}
+			}
+		}
+	}
+	require.Greater(t, pruned, 100)
+}
+
+func tried(options []option) (names []string) {
+	for _, o := range options {
+		if o.out == "" {
+			names = append(names, o.v.describe())
+		}
+	}
+	return names
+}
+
+// The tiles that docs/log.md found best are tried, and those it found hopeless are
+// not, though nothing but estimates tells them apart.
+func TestPruningKeepsWhatMeasuredWell(t *testing.T) {
+	for _, c := range []struct {
+		d          int
+		good, poor []string
+	}{
+		{32, []string{"128x64 16x16 4sg2", "256x64 16x16 8sg2"}, []string{"512x64 16x16 16sg2", "512x64 16x16 8sg4"}},
+		{64, []string{"256x64 16x16 8sg2", "128x64 16x16 4sg2", "128x32 16x16 4sg2", "128x128 16x16 8sg1"}, nil},
+		{96, []string{"256x32 16x16 8sg2", "128x64 16x16 8sg1"}, []string{"256x64 16x16 8sg2"}},
+		{128, []string{"128x64 16x16 8sg1", "128x48 16x16 8sg1", "128x80 16x16 8sg1"}, []string{"256x64 16x16 8sg2", "128x64 16x16 4sg2"}},
+		{256, []string{"128x32 16x16 8sg1 dv128"}, []string{"256x16 16x16 8sg2", "16x16 16x16 1sg1 dv64"}},
+	} {
+		v, r := tuneProblem(t, h200Caps(), Config{HeadDim: c.d}, TierCoopMat2, large)
+		all := prune(h200Caps(), v, r, tuneCandidates)
+		names := tried(all)
+		require.LessOrEqual(t, len(names), tuneCandidates)
+		for _, want := range c.good {
+			require.Contains(t, names, want, "head dim %d: %v", c.d, names)
+		}
+		for _, no := range c.poor {
+			require.NotContains(t, names, no, "head dim %d", c.d)
+		}
+		require.Equal(t, v.describe(), names[0])
+		for _, o := range all {
+			require.Equal(t, o.out == "", slices.Contains(names, o.v.describe()))
+		}
+	}
+}
+
+// The compiler's counts on an H200, from docs/log.md.
+func TestEstimatedRegistersAreNearTheMeasured(t *testing.T) {
+	for _, c := range []struct {
+		d, subgroups, rows, cols uint32
+		want                     int
+	}{
+		{128, 8, 1, 64, 244}, {128, 8, 1, 48, 233}, {128, 8, 1, 32, 202}, {96, 8, 1, 64, 212}, {64, 8, 1, 64, 171},
+		{64, 8, 1, 128, 243}, {32, 4, 2, 64, 237}, {32, 8, 1, 64, 128}, {64, 4, 1, 32, 142},
+	} {
+		v, _ := tuneProblem(t, h200Caps(), Config{HeadDim: int(c.d)}, TierCoopMat2, large)
+		x := v.tile
+		x.local, x.rowTiles, x.blockCols, x.dvSlice, x.sumN = c.subgroups*32, c.rows, c.cols, c.d, 8
+		require.InEpsilon(t, c.want, x.registers(v), 0.12, "head dim %d, %v", c.d, x)
+	}
+}
+
+func TestSmallShapesTakeSmallTiles(t *testing.T) {
+	v, r := tuneProblem(t, h200Caps(), Config{HeadDim: 64}, TierCoopMat2, Shape{B: 1, Hq: 8, Sq: 20, Sk: 30})
+	for _, o := range prune(h200Caps(), v, r, 100) {
+		if o.out == "" {
+			require.Less(t, o.v.tile.rows(), uint32(64), "%v", o.v.tile)
+			require.Less(t, o.v.tile.blockCols, uint32(64), "%v", o.v.tile)
+		}
+	}
+	v, r = tuneProblem(t, h200Caps(), Config{HeadDim: 64}, TierCoopMat2, large)
+	require.Len(t, tried(prune(h200Caps(), v, r, 5)), 5)
+	require.Len(t, tried(prune(h200Caps(), v, r, 1)), 1, "the heuristic's")
+}
+
+func TestKeysNameOneTile(t *testing.T) {
+	caps := h200Caps()
+	v, r := tuneProblem(t, caps, Config{HeadDim: 64}, TierCoopMat2, large)
+	for _, x := range tilings(v) {
+		w := v
+		w.tile = x
+		got, reason := tiling(caps, v, x.key(), r.shape)
+		require.Equal(t, x, got)
+		if _, over := fits(caps, w, r.shape); over != "" {
+			require.NotEmpty(t, reason, "over a limit: %v", x)
+		} else {
+			require.Empty(t, reason)
+		}
+	}
+	for _, key := range []string{"", "x", v.tile.key() + " ", fmt.Sprintf("%+v", v.tile)} {
+		_, reason := tiling(caps, v, key, r.shape)
+		require.Contains(t, reason, "not in the table")
+	}
+}
+
+func TestClassesOfShapes(t *testing.T) {
+	caps := h200Caps()
+	class := func(cfg Config, s Shape) string {
+		v, r := tuneProblem(t, caps, cfg, TierCoopMat2, s)
+		return classOf(v, cfg, r.shape)
+	}
+	cfg := Config{HeadDim: 128}
+	base := class(cfg, Shape{B: 1, Hq: 32, Sq: 4096, Sk: 4096})
+	require.Equal(t, "coopmat2_f16_ssbo f16 d128/128 none align8,8,8,8 q4096 k4096 rows131072 group1", base)
+	require.Equal(t, base, class(cfg, Shape{B: 1, Hq: 31, Sq: 4095, Sk: 2049}))
+	require.Equal(t, class(cfg, Shape{B: 4, Hq: 32, Sq: 8192, Sk: 8192}), class(cfg, Shape{B: 64, Hq: 40, Sq: 20000, Sk: 100000}))
+	square := Shape{B: 1, Hq: 32, Sq: 4096, Sk: 4096}
+	seen := map[string]bool{base: true}
+	for name, other := range map[string]string{
+		"fewer rows": class(cfg, Shape{B: 1, Hq: 16, Sq: 4096, Sk: 4096}),
+		"keys":       class(cfg, Shape{B: 1, Hq: 32, Sq: 4096, Sk: 1024}),
+		"queries":    class(cfg, Shape{B: 4, Hq: 32, Sq: 1024, Sk: 4096}),
+		"GQA":        class(cfg, Shape{B: 1, Hq: 32, Hkv: 8, Sq: 4096, Sk: 4096}),
+		"causal":     class(Config{HeadDim: 128, Causal: TopLeft}, square),
+		"type":       class(Config{HeadDim: 128, DType: BF16}, square),
+		"head dim":   class(Config{HeadDim: 128, HeadDimV: 64}, square),
+	} {
+		require.False(t, seen[other], "%s: %s", name, other)
+		seen[other] = true
+	}
+	require.Equal(t, class(Config{HeadDim: 128, Causal: TopLeft}, square), class(Config{HeadDim: 128, Causal: BottomRight}, square), "one mask")
+	wide := Shape{B: 1, Hq: 32, Sq: 1024, Sk: 4096}
+	require.NotEqual(t, class(Config{HeadDim: 128, Causal: TopLeft}, wide), class(Config{HeadDim: 128, Causal: BottomRight}, wide))
+
+	v, r := tuneProblem(t, caps, cfg, TierCoopMat2, square)
+	w := v
+	w.lse = true
+	require.NotEqual(t, classOf(v, cfg, r.shape), classOf(w, cfg, r.shape))
+	w = v
+	w.align[2] = 1
+	require.NotEqual(t, classOf(v, cfg, r.shape), classOf(w, cfg, r.shape))
+
+	for _, s := range []Shape{{B: 16, Hq: 8, Sq: 16384, Sk: 16384}, {B: 3, Hq: 8, Sq: 100, Sk: 100}, {B: 7, Hq: 64, Sq: 4096, Sk: 64}} {
+		less := smallest(s)
+		require.Equal(t, class(cfg, s), class(cfg, less))
+		require.LessOrEqual(t, less.B, s.B)
+	}
+	require.Equal(t, 2, smallest(Shape{B: 16, Hq: 8, Sq: 16384, Sk: 16384}).B)
+}
+
+func TestStatisticsOfDrivers(t *testing.T) {
+	for name, c := range map[string]struct {
+		list []vk.Statistic
+		want compilerStats
+	}{
+		"nothing": {nil, compilerStats{}},
+		"NVIDIA": {[]vk.Statistic{{Name: "Register Count", Value: 255}, {Name: "Binary Size", Value: 30000}, {Name: "Local Memory Size", Value: 208}},
+			compilerStats{registers: 255, spills: 208, occupancy: 256}},
+		"RADV": {[]vk.Statistic{{Name: "SGPRs", Value: 108}, {Name: "VGPRs", Value: 192}, {Name: "Spilled SGPRs", Value: 3},
+			{Name: "Spilled VGPRs", Value: 252, Description: "Number of VGPR registers spilled per subgroup"},
+			{Name: "LDS size", Value: 32768}, {Name: "Scratch size", Value: 64640, Description: "Private memory in bytes per subgroup"}, {Name: "Subgroups per SIMD", Value: 4}},
+			compilerStats{registers: 192, spills: 1010, occupancy: 4}},
+		"ANV": {[]vk.Statistic{{Name: "Instruction Count", Value: 900}, {Name: "Spill count", Value: 0}, {Name: "Fill count", Value: 0}, {Name: "Scratch Memory Size", Value: 0}},
+			compilerStats{}},
+	} {
+		require.Equal(t, c.want, readStats(c.list, 256, 64), name)
+	}
+}
+
+func TestSpillsAreDroppedWhereOthersHaveNone(t *testing.T) {
+	make := func(registers, spills int) *candidate {
+		return &candidate{stats: compilerStats{registers: registers, spills: spills}}
+	}
+	heuristic, clean, few, many, silent := make(255, 4000), make(200, 0), make(255, spillSlack), make(255, spillSlack+4), make(0, 0)
+	out := dropSpills([]*candidate{heuristic, clean, few, many, silent})
+	require.Len(t, out, 1)
+	require.Contains(t, out[many], "260 bytes")
+	require.Empty(t, dropSpills([]*candidate{heuristic, few, many, silent}), "nobody is known to do better")
+}
+
+func TestResultsOfTwoTilesAgree(t *testing.T) {
+	nan := float32(math.NaN())
+	for _, c := range []struct {
+		t    DType
+		x, y float32
+		same bool
+	}{
+		{F32, 1, 1.0001, true}, {F32, 1, 1.01, false}, {F16, 1, 1.01, true}, {F16, 1, 0.9, false}, {F16, 100, 101, true},
+		{BF16, 0, 0.05, true}, {BF16, 0, -0.1, false}, {F16, 0, nan, false}, {F16, nan, 0, false}, {F16, nan, nan, false},
+	} {
+		err := agree(c.t, []float32{0, c.x}, []float32{0, c.y})
+		if c.same {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, "element 1", "%v", c)
+		}
+	}
+}

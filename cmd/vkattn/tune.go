@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/sweep"
+	"vkattn/vk"
+)
+
+// tuneOptions are the flags of `vkattn tune` as they were typed.
+type tuneOptions struct {
+	benchOptions
+	lse, dryRun, compileOnly, list, clear, check, all bool
+	tolerance                                         float64
+	budget                                            time.Duration
+	candidates                                        int
+}
+
+func (a *app) tuneCommand() *cobra.Command {
+	var o tuneOptions
+	c := &cobra.Command{
+		Use:   "tune",
+		Short: "time the candidate tiles of each problem and keep the fastest for later runs",
+		Long: `Times the candidate tiles of a kernel on each problem and stores the fastest in
+the user's cache, where run, bench and every program that uses the library with
+its default settings find it. A result counts for a class of problems: lengths
+and counts up to the next power of two. A class takes under a minute; nothing
+else should use the device meanwhile.
+
+Candidates over a limit of the device, too large for the problem or hopeless by
+an estimate are pruned before they are compiled; those that spill registers are
+dropped before they are timed; a tile whose result differs from that of the
+heuristic's is dropped too. The others run against each other in rounds, the
+faster half going on.
+
+--check stores nothing and says how far the heuristic's tile is from the best
+one, by default on lengths and head dims it was not made from.
+
+Exit codes: 0 done, 1 a heuristic's tile over --tolerance (--check), 2 bad flags,
+3 nothing here supports any problem, 4 device failure.`,
+		RunE: func(c *cobra.Command, _ []string) error { return a.tune(c.Context(), &o) },
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	// The problems are named as in bench, whose words these are.
+	words := a.benchCommand().Flags()
+	for _, x := range []struct {
+		name string
+		to   *string
+	}{
+		{"batch-size", &o.batch}, {"nheads", &o.heads}, {"nheads-kv", &o.headsKV}, {"seqlen", &o.seqLen},
+		{"seqlen-k", &o.seqLenK}, {"headdim", &o.headDim}, {"headdim-v", &o.headDimV}, {"causal", &o.causal},
+		{"dtype", &o.dtype}, {"device", &o.device},
+	} {
+		flag := words.Lookup(x.name)
+		f.StringVar(x.to, x.name, flag.DefValue, flag.Usage)
+	}
+	f.StringVar(&o.tier, "tier", "auto", "`list` of tiers: auto, scalar, coopmat, coopmat2")
+	f.BoolVar(&o.lse, "lse", false, "tune for calls that ask for LSE, which are classes of their own")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the candidates and why they are pruned; compile and time nothing")
+	f.BoolVar(&o.compileOnly, "compile-only", false, "compile the candidates and print what the compiler says of each; time nothing")
+	f.BoolVar(&o.check, "check", false, "compare the heuristic's tile with the best one; store nothing")
+	f.Float64Var(&o.tolerance, "tolerance", 10, "with --check: percent that a heuristic's tile may be slower")
+	f.BoolVar(&o.list, "list", false, "print what the cache has for the device, and nothing else")
+	f.BoolVar(&o.clear, "clear", false, "empty the cache of the device, and nothing else")
+	f.BoolVar(&o.all, "all", false, "print pruned candidates too")
+	f.DurationVar(&o.budget, "budget", 0, "time for each problem (default 50s)")
+	f.IntVar(&o.candidates, "candidates", 0, "most tiles to compile for each problem (default 32; 8 on drivers that run on the CPU)")
+	f.StringVarP(&o.format, "output", "o", "md", "md or json")
+	return c
+}
+
+// validate refuses what can be refused without a device.
+func (o *tuneOptions) validate() (tiers []attention.Tier, err error) {
+	if o.format != "md" && o.format != "json" {
+		return nil, badInputf("-o: unknown output format %q, want md or json", o.format)
+	}
+	if tiers, err = sweep.Words(o.tier, attention.ParseTier); err != nil {
+		return nil, badInputf("--tier: %w", err)
+	}
+	for _, t := range tiers {
+		if t == attention.TierCPU || t == attention.TierCUDA {
+			return nil, badInputf("--tier: tier %v has no tiles to tune", t)
+		}
+	}
+	switch {
+	case o.budget < 0:
+		return nil, badInputf("--budget %v: want a positive duration", o.budget)
+	case o.candidates < 0:
+		return nil, badInputf("--candidates %d: want a positive number", o.candidates)
+	case !(o.tolerance >= 0): // NaN too
+		return nil, badInputf("--tolerance %v: want percents from 0 on", o.tolerance)
+	}
+	modes := 0
+	for _, on := range []bool{o.list, o.clear, o.dryRun, o.compileOnly, o.check} {
+		if on {
+			modes++
+		}
+	}
+	if modes > 1 {
+		return nil, badInputf("--list, --clear, --dry-run, --compile-only and --check exclude each other")
+	}
+	_, err = o.plan(&bench.Sweep{})
+	return tiers, err
+}
+
+func (a *app) tune(ctx context.Context, o *tuneOptions) error {
+	tiers, err := o.validate()
+	if err != nil {
+		return err
+	}
+	// What spills is in the compiler's statistics. Every device has the scalar tier.
+	a.stats = true
+	dev, err := a.openDevice(o.device, attention.TierScalar)
+	if err != nil {
+		return err
+	}
+	defer closeDevice(dev)
+	switch {
+	case o.clear:
+		path, err := attention.ClearTuningCache(dev)
+		if err == nil {
+			fmt.Fprintf(a.stderr, "cleared %s\n", path)
+		}
+		return err
+	case o.list:
+		cache, err := attention.ReadTuningCache(dev)
+		if err != nil {
+			return err
+		}
+		return printCache(a.stdout, o.format, &cache)
+	}
+	problems, err := o.problems(dev)
+	if err != nil {
+		return err
+	}
+	out := &tunePrinter{w: a.stdout, json: o.format == "json", check: o.check, all: o.all}
+	out.doc.Run = runInfo(dev, 0)
+	bar := a.progress(len(problems) * len(tiers))
+	var stopped error
+loop:
+	for _, p := range problems {
+		for _, tier := range tiers {
+			row, err := tuneProblem(ctx, dev, p, tier, o, bar)
+			bar.step()
+			if stopped = err; err != nil {
+				break loop
+			}
+			if err := out.add(row); err != nil {
+				return err
+			}
+		}
+	}
+	bar.end()
+	if err := out.close(); err != nil {
+		return err
+	}
+	return errors.Join(stopped, out.verdict(o.tolerance, stopped), validated(dev))
+}
+
+// problems are those asked for, over the defaults of the device.
+func (o *tuneOptions) problems(dev *vk.Device) ([]bench.Problem, error) {
+	s := bench.Defaults(dev)
+	if o.check {
+		// The heuristic's table was made from batch x heads 128 of length 4096, at
+		// the head dims of its comment.
+		s.Batch, s.Heads, s.SeqLen, s.HeadDim = []int{2}, []int{12}, []int{1500, 5000}, []int{64, 80, 128, 160}
+		s.Causal = []attention.Causal{attention.CausalNone, attention.BottomRight}
+		if dev.Info().Type == vk.DeviceCPU {
+			s.Batch, s.Heads, s.SeqLen, s.HeadDim = []int{1}, []int{2}, []int{100, 300}, []int{40}
+		}
+	}
+	return o.plan(&s)
+}
+
+// tuneProblem tunes one problem on one tier. The error is that of a device which
+// cannot go on, or of ctx; what cannot be tuned is a row that says why.
+func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier attention.Tier, o *tuneOptions, bar *progress) (*tuneRow, error) {
+	row := &tuneRow{B: p.Shape.B, Hq: p.Shape.Hq, Hkv: p.Shape.KVHeads(), Sq: p.Shape.Sq, Sk: p.Shape.Sk, D: p.Config.HeadDim,
+		Dv: p.Config.ValueDim(), Causal: p.Config.Causal.String(), DType: p.Config.DType, LSE: o.lse, name: p.String()}
+	cfg := p.Config
+	cfg.Tier = tier
+	op, err := attention.New(dev, cfg)
+	if err == nil {
+		defer func() { _ = op.Close() }()
+		row.Report, err = op.Tune(ctx, p.Shape, attention.TuneOptions{
+			LSE: o.lse, DryRun: o.dryRun, CompileOnly: o.compileOnly, NoStore: o.check, Budget: o.budget, Candidates: o.candidates,
+			Progress: func(s attention.TuneProgress) { bar.say(fmt.Sprintf("%v: %s %d/%d", p, s.Stage, s.Done, s.Of)) },
+		})
+	}
+	var shape *attention.ShapeError
+	switch {
+	case err == nil:
+	case ctx.Err() != nil, errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrClosed):
+		return nil, err
+	case errors.As(err, &shape), errors.Is(err, vk.ErrUnsupported):
+		row.Unsupported = oneLine(err.Error())
+	default:
+		row.Failed = oneLine(err.Error())
+	}
+	return row, nil
+}

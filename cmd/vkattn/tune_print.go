@@ -1,0 +1,238 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/bench"
+)
+
+// tuneDoc is what `vkattn tune -o json` prints.
+type tuneDoc struct {
+	Run  *bench.RunInfo `json:"run"`
+	Rows []*tuneRow     `json:"rows"`
+}
+
+// tuneRow is one problem on one tier.
+type tuneRow struct {
+	B           int                  `json:"b"`
+	Hq          int                  `json:"hq"`
+	Hkv         int                  `json:"hkv"`
+	Sq          int                  `json:"sq"`
+	Sk          int                  `json:"sk"`
+	D           int                  `json:"headdim"`
+	Dv          int                  `json:"headdim_v"`
+	Causal      string               `json:"causal"`
+	DType       attention.DType      `json:"dtype"`
+	LSE         bool                 `json:"lse"`
+	Unsupported string               `json:"unsupported,omitempty"`
+	Failed      string               `json:"failed,omitempty"`
+	Report      attention.TuneReport `json:"report"`
+	name        string
+}
+
+// slower is how many percent more time the heuristic's tile takes than the winner.
+func (r *tuneRow) slower() float64 { return 100 * (r.Report.Gain - 1) }
+
+// tunePrinter prints reports as they come, in JSON at the end.
+type tunePrinter struct {
+	w                io.Writer
+	json, check, all bool
+	doc              tuneDoc
+}
+
+func (p *tunePrinter) add(r *tuneRow) error {
+	p.doc.Rows = append(p.doc.Rows, r)
+	if p.json || p.check {
+		return nil
+	}
+	return p.report(r)
+}
+
+func (p *tunePrinter) close() error {
+	switch {
+	case p.json:
+		enc := json.NewEncoder(p.w)
+		enc.SetIndent("", "  ")
+		return enc.Encode(p.doc)
+	case p.check:
+		return p.summary()
+	}
+	return nil
+}
+
+// verdict is the error that the rows amount to.
+func (p *tunePrinter) verdict(tolerance float64, stopped error) error {
+	var refused, failed, slow, worst = 0, "", 0, 0.0
+	why := ""
+	for _, r := range p.doc.Rows {
+		switch {
+		case r.Failed != "":
+			failed = r.Failed
+		case r.Unsupported != "":
+			refused++
+			why = r.Unsupported
+		case p.check && r.slower() > tolerance:
+			slow++
+			worst = max(worst, r.slower())
+		}
+	}
+	switch {
+	case failed != "":
+		return &coded{exitDevice, fmt.Errorf("not everything was tuned: %s", failed)}
+	case stopped == nil && refused == len(p.doc.Rows) && refused > 0:
+		return unsupportedf("no problem is supported: %s", why)
+	case slow > 0:
+		return fmt.Errorf("%d of %d heuristic tiles are over %g %% slower than the best, by up to %.1f %%", slow, len(p.doc.Rows), tolerance, worst)
+	}
+	return nil
+}
+
+// report prints one problem: its candidates and what came of it.
+func (p *tunePrinter) report(r *tuneRow) error {
+	e := &errWriter{w: p.w}
+	if reason := r.Unsupported + r.Failed; reason != "" {
+		e.printf("%s: %s\n\n", r.name, reason)
+		return e.err
+	}
+	x := &r.Report
+	e.printf("%s on %v, timed as %v\nclass %s\n\n", r.name, x.Tier, x.Shape, x.Class)
+	t := newTable("tile", "choice", "registers", "estimated", "spills", "shared", "compile ms", "runs", "ms", "TFLOP/s", "status", "reason")
+	pruned := 0
+	for _, c := range x.Candidates {
+		if c.Status == attention.TunePruned {
+			pruned++
+			if !p.all {
+				continue
+			}
+		}
+		mark := ""
+		if c.Heuristic {
+			mark = "heuristic"
+		}
+		if c.Winner {
+			mark = "winner"
+			if c.Heuristic {
+				mark = "winner, heuristic"
+			}
+		}
+		spills := dash(float64(c.SpillBytes))
+		if c.Registers > 0 && c.SpillBytes == 0 {
+			spills = "0"
+		}
+		t.AppendRow(table.Row{c.Tile, mark, dash(float64(c.Registers)), c.Estimate, spills, c.SharedBytes,
+			dash(math.Round(c.CompileMs)), dash(float64(c.Runs)), dash(c.Ms), dash(c.TFLOPs), string(c.Status), c.Reason})
+	}
+	e.printf("%s\n\n", t.RenderMarkdown())
+	if !p.all && pruned > 0 {
+		e.printf("%d more pruned (--all prints them)\n", pruned)
+	}
+	switch {
+	case x.Gain == 0:
+		e.printf("heuristic %s; used now: %s\n", x.Heuristic, x.Source)
+	case x.Winner == x.Heuristic:
+		e.printf("winner %s, the heuristic's, in %.1f s\n", x.Winner, x.Seconds)
+	default:
+		e.printf("winner %s; the heuristic's %s is %.1f %% slower; in %.1f s\n", x.Winner, x.Heuristic, r.slower(), x.Seconds)
+	}
+	if x.Stored != "" {
+		e.printf("stored in %s\n", x.Stored)
+	}
+	for _, n := range x.Notes {
+		e.printf("note: %s\n", n)
+	}
+	e.printf("\n")
+	return e.err
+}
+
+// summary is the table of --check.
+func (p *tunePrinter) summary() error {
+	t := newTable("problem", "tier", "heuristic", "best", "ms", "ms best", "slower %", "s")
+	var worst, logs float64
+	n := 0
+	for _, r := range p.doc.Rows {
+		x := &r.Report
+		if reason := r.Unsupported + r.Failed; reason != "" {
+			t.AppendRow(table.Row{r.name, "", "", "", "-", "-", reason, "-"})
+			continue
+		}
+		i := slices.IndexFunc(x.Candidates, func(c attention.TuneCandidate) bool { return c.Winner })
+		best := x.Candidates[i].Ms
+		t.AppendRow(table.Row{r.name, x.Tier.String(), x.Heuristic, x.Winner, dash(best * x.Gain), dash(best),
+			fmt.Sprintf("%.1f", r.slower()), fmt.Sprintf("%.1f", x.Seconds)})
+		worst, logs, n = max(worst, r.slower()), logs+math.Log(x.Gain), n+1
+	}
+	e := &errWriter{w: p.w}
+	e.printf("%s\n", t.RenderMarkdown())
+	if n > 0 {
+		e.printf("\nheuristic's tile slower than the best by at most %.1f %%, by %.1f %% in the geometric mean of %d\n",
+			worst, 100*(math.Exp(logs/float64(n))-1), n)
+	}
+	return e.err
+}
+
+// printCache prints what the cache has for a device.
+func printCache(w io.Writer, format string, c *attention.TuningCache) error {
+	if format == "json" {
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		return enc.Encode(c)
+	}
+	e := &errWriter{w: w}
+	e.printf("%s\n", c.Path)
+	if c.Note != "" {
+		e.printf("note: %s\n", c.Note)
+	}
+	if len(c.Classes) == 0 {
+		e.printf("nothing is tuned\n")
+		return e.err
+	}
+	t := newTable("class", "tile", "ms", "gain", "timed as", "when", "state")
+	for _, x := range c.Classes {
+		state := "in use"
+		if x.Stale {
+			state = "stale: of other SPIR-V"
+		}
+		t.AppendRow(table.Row{x.Class, x.Tile, dash(x.Ms), fmt.Sprintf("%.3f", x.Gain), x.Shape, x.When.Format("2006-01-02 15:04"), state})
+	}
+	e.printf("\n%s\n", t.RenderMarkdown())
+	return e.err
+}
+
+// newTable has words to the left and numbers to the right.
+func newTable(header ...string) table.Writer {
+	t := table.NewWriter()
+	t.Style().Markdown.PadContent = true
+	words := []string{"tile", "choice", "status", "reason", "problem", "tier", "heuristic", "best", "class", "timed as", "when", "state"}
+	var row table.Row
+	var columns []table.ColumnConfig
+	for i, name := range header {
+		align := text.AlignRight
+		if slices.Contains(words, name) {
+			align = text.AlignLeft
+		}
+		row = append(row, name)
+		columns = append(columns, table.ColumnConfig{Number: i + 1, Align: align, AlignHeader: align})
+	}
+	t.AppendHeader(row)
+	t.SetColumnConfigs(columns)
+	return t
+}
+
+// dash is a number in four digits, or a dash where there is none.
+func dash(v float64) string {
+	switch {
+	case v == 0:
+		return "-"
+	case v >= 1000:
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.4g", v)
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// tinyTune is a tuning of one quick problem.
+func tinyTune(more ...string) []string {
+	return append([]string{"tune", "--batch-size", "1", "--nheads", "2", "--seqlen", "40", "--headdim", "8",
+		"--causal", "none", "--dtype", "f32", "--tier", "scalar", "--candidates", "2", "--budget", "20s"}, more...)
+}
+
+func TestTuneRefusesBadFlags(t *testing.T) {
+	for _, c := range [][]string{
+		{"not a positive number", "--seqlen", "0"},
+		{"unknown causal mask", "--causal", "maybe"},
+		{"unknown dtype", "--dtype", "f64"},
+		{"unknown tier", "--tier", "fast"},
+		{"tier cpu has no tiles", "--tier", "auto,cpu"},
+		{"tier cuda has no tiles", "--tier", "cuda"},
+		{"unknown output format", "-o", "csv"},
+		{"positive duration", "--budget", "-1s"},
+		{"positive number", "--candidates", "-1"},
+		{"percents", "--tolerance", "-1"},
+		{"percents", "--tolerance", "NaN"},
+		{"exclude each other", "--list", "--clear"},
+		{"exclude each other", "--check", "--dry-run"},
+		{"over 10000 problems", "--seqlen", "1-4000+1", "--batch-size", "1-10+1"},
+		{`unexpected argument "extra"`, "extra"},
+	} {
+		refused(t, exitInput, c[0], tinyTune(c[1:]...)...)
+	}
+}
+
+func TestTuneNeedsADevice(t *testing.T) {
+	refused(t, exitUnsupported, "does not run on --device cpu", tinyTune("--device", "cpu")...)
+	refused(t, exitUnsupported, "does not run on --device cpu", "tune", "--list", "--device", "cpu")
+}
+
+func TestTuneTakesTheWordsOfBench(t *testing.T) {
+	a := &app{}
+	words, tune := a.benchCommand().Flags(), a.tuneCommand().Flags()
+	for _, name := range []string{"batch-size", "nheads", "nheads-kv", "seqlen", "seqlen-k", "headdim", "headdim-v", "causal", "dtype", "device"} {
+		require.NotNil(t, words.Lookup(name), name)
+		require.Equal(t, words.Lookup(name).Usage, tune.Lookup(name).Usage, name)
+	}
+}
+
+func TestTheVerdictOfATuning(t *testing.T) {
+	gain := func(g float64) *tuneRow { return &tuneRow{Report: attention.TuneReport{Gain: g}} }
+	verdict := func(check bool, stopped error, rows ...*tuneRow) int {
+		p := tunePrinter{check: check}
+		p.doc.Rows = rows
+		return exitCode(p.verdict(10, stopped))
+	}
+	require.Equal(t, exitOK, verdict(true, nil, gain(1.09), gain(1)))
+	require.Equal(t, exitFailure, verdict(true, nil, gain(1.11), gain(1)))
+	require.Equal(t, exitOK, verdict(false, nil, gain(1.5)), "that is what tuning is for")
+	require.Equal(t, exitUnsupported, verdict(false, nil, &tuneRow{Unsupported: "no"}))
+	require.Equal(t, exitOK, verdict(false, nil, &tuneRow{Unsupported: "no"}, gain(1)))
+	require.Equal(t, exitDevice, verdict(false, nil, &tuneRow{Failed: "no"}, gain(1)))
+	require.Equal(t, exitOK, verdict(false, errors.New("interrupted")))
+}
+
+func TestTuneOnADevice(t *testing.T) {
+	driver(t)
+	dir := t.TempDir()
+	t.Setenv(vk.CacheDirEnv, dir)
+	code, stdout, stderr := call("tune", "--list")
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, "nothing is tuned")
+
+	code, stdout, stderr = call(tinyTune("--dry-run", "-o", "json")...)
+	require.Equal(t, exitOK, code, stderr)
+	var doc tuneDoc
+	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
+	require.Len(t, doc.Rows, 1)
+	require.Greater(t, len(doc.Rows[0].Report.Candidates), 20)
+	require.Zero(t, doc.Rows[0].Report.Gain)
+
+	code, stdout, stderr = call(tinyTune()...)
+	require.Equal(t, exitOK, code, stderr)
+	require.Empty(t, stderr)
+	require.Contains(t, stdout, "winner")
+	require.Contains(t, stdout, "more pruned")
+	require.Contains(t, stdout, "stored in "+dir)
+
+	code, stdout, stderr = call("tune", "--list", "-o", "json")
+	require.Equal(t, exitOK, code, stderr)
+	var cache attention.TuningCache
+	require.NoError(t, json.Unmarshal([]byte(stdout), &cache))
+	require.Len(t, cache.Classes, 1)
+	require.Contains(t, cache.Classes[0].Class, "f32 d8/8 none")
+
+	// A damaged file: a note, and the next tuning replaces it.
+	require.NoError(t, os.WriteFile(cache.Path, []byte("{"), 0o644))
+	code, stdout, stderr = call("tune", "--list")
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, "note: tuning cache "+cache.Path+" ignored: damaged")
+	code, _, stderr = call(tinyTune()...)
+	require.Equal(t, exitOK, code, stderr)
+	data, err := os.ReadFile(cache.Path)
+	require.NoError(t, err)
+	require.True(t, json.Valid(data))
+
+	code, stdout, stderr = call(tinyTune("--check", "--tolerance", "1000000")...)
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, "geometric mean of 1")
+	again, err := os.ReadFile(cache.Path)
+	require.NoError(t, err)
+	require.Equal(t, data, again, "a check stores nothing")
+
+	code, _, stderr = call("tune", "--clear")
+	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, "cleared "+cache.Path+"\n", stderr)
+	left, err := filepath.Glob(filepath.Join(dir, "tuning-v1", "*.json"))
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+func TestTuneOfNothingSupported(t *testing.T) {
+	driver(t)
+	t.Setenv(vk.CacheDirEnv, t.TempDir())
+	code, stdout, stderr := call(tinyTune("--tier", "coopmat")...) // f32
+	require.Equal(t, exitUnsupported, code)
+	require.Contains(t, stdout, "no float32 cooperative matrices")
+	require.True(t, strings.HasPrefix(stderr, "vkattn: no problem is supported: "), stderr)
+}
+
+// run takes what was tuned for exactly its tensors, says so, and does without a
+// cache that cannot be read.
+func TestRunTakesTheTunedTile(t *testing.T) {
+	driver(t)
+	t.Setenv(vk.CacheDirEnv, t.TempDir())
+	_, args := goodFiles(t) // with LSE
+	plan := func(more ...string) attention.Plan {
+		t.Helper()
+		code, stdout, stderr := call(slices.Concat(with(args, "--device", "auto"), []string{"--json", "--tier", "scalar"}, more)...)
+		require.Equal(t, exitOK, code, stderr)
+		var r result
+		require.NoError(t, json.Unmarshal([]byte(stdout), &r))
+		return r.Plan
+	}
+	require.Equal(t, attention.TileHeuristic, plan().Tuning)
+	require.Equal(t, attention.TileTuned, plan("--tuning", "on").Tuning)
+	require.Equal(t, attention.TileTuned, plan().Tuning, "this process knows it now")
+	off := plan("--tuning", "off")
+	require.Equal(t, attention.TileHeuristic, off.Tuning)
+	require.Empty(t, off.Notes)
+
+	// Another process, as far as the cache goes: another folder with the file in it.
+	from, err := filepath.Glob(filepath.Join(os.Getenv(vk.CacheDirEnv), "tuning-v1", "*.json"))
+	require.NoError(t, err)
+	require.Len(t, from, 1)
+	data, err := os.ReadFile(from[0])
+	require.NoError(t, err)
+	for _, c := range []struct {
+		data   []byte
+		tuning string
+		notes  int
+	}{{data, attention.TileCached, 0}, {data[:len(data)/2], attention.TileHeuristic, 1}} {
+		t.Setenv(vk.CacheDirEnv, t.TempDir())
+		to := filepath.Join(os.Getenv(vk.CacheDirEnv), "tuning-v1", filepath.Base(from[0]))
+		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o755))
+		require.NoError(t, os.WriteFile(to, c.data, 0o644))
+		p := plan()
+		require.Equal(t, c.tuning, p.Tuning)
+		require.Len(t, p.Notes, c.notes, "%v", p.Notes)
+	}
+}
