@@ -18,13 +18,16 @@ SPIRV_VAL ?= $(tools)/spirv-val
 go_files = $(shell git ls-files -co --exclude-standard -- '*.go')
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test shaders shaders-check golden gpu-bundle fmt lint check deps FORCE
+.PHONY: help bench race test shaders shaders-check golden gpu-bundle fmt lint check deps FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 bench: $(BUILD)/vkattn ## benchmark on the best device present, the CPU if there is none (ARGS=...)
 	$(BUILD)/vkattn bench $(ARGS)
+
+race: $(BUILD)/vkattn ## benchmark beside PyTorch's attention on an NVIDIA GPU (RACE=entries, see scripts/race.sh)
+	VKATTN=$(BUILD)/vkattn scripts/race.sh $(RACE)
 
 # go build knows better than make whether anything changed.
 $(BUILD)/vkattn: FORCE

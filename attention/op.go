@@ -15,6 +15,7 @@ import (
 type Op struct {
 	dev     *vk.Device // nil: the CPU tier
 	cfg     Config
+	lab     Lab
 	factors factors
 	pick    tilePicker // nil: the heuristic's tiles
 
@@ -41,21 +42,7 @@ type prepared struct {
 // the caller's and must outlive the Op. A Config no tier of the device can run
 // is refused here, as far as that shows without a shape.
 func New(dev *vk.Device, cfg Config) (*Op, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
-	if dev != nil && dev.Closed() {
-		return nil, fmt.Errorf("attention: New: %w", vk.ErrClosed)
-	}
-	var pick tilePicker
-	if dev != nil && cfg.Tuning != TuningOff {
-		pick = storeOf(dev).pick
-	}
-	op := newOp(dev, cfg, pick)
-	if _, err := op.Plan(Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}); err != nil {
-		return nil, err
-	}
-	return op, nil
+	return NewLab(dev, cfg, Lab{})
 }
 
 // newOp is New without its checks.
@@ -185,7 +172,7 @@ func (op *Op) prepare(r request) (*prepared, error) {
 	if op.closed.Load() {
 		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
 	}
-	if op.cfg.Tuning == TuningOn {
+	if op.cfg.Tuning == TuningOn && op.lab == (Lab{}) {
 		if err := op.tuneOnFirstUse(r); err != nil {
 			return nil, err
 		}

@@ -55,6 +55,7 @@ type request struct {
 	align  [4]uint32 // of Q, K, V, O in elements
 	access Access    // AccessAddresses or AccessDescriptors, decided
 	lse    bool
+	lab    Lab
 }
 
 // deviceTiers are the tiers that run on a Vulkan device, best first.
@@ -127,7 +128,7 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 	v = variant{
 		module: moduleName(tier, cfg.DType, r.access), dtype: cfg.DType,
 		headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
-		causal: cfg.Causal != CausalNone, lse: r.lse, align: r.align,
+		causal: cfg.Causal != CausalNone, lse: r.lse, align: r.align, lab: r.lab,
 	}
 	if r.access == AccessAddresses && !caps.BufferDeviceAddress {
 		return v, 0, "the device has no buffer device addresses"

@@ -5,7 +5,7 @@ import "math/bits"
 // typical is the request of packed tensors at the start of their own buffers.
 func (op *Op) typical(s Shape) request {
 	s.Hkv = s.KVHeads()
-	r := request{shape: s, access: op.cfg.Access}
+	r := request{shape: s, access: op.cfg.Access, lab: op.lab}
 	if r.access == AccessAuto {
 		r.access = AccessDescriptors
 		if op.dev != nil && op.dev.Caps().BufferDeviceAddress {

@@ -59,6 +59,7 @@ type variant struct {
 	causal   bool
 	lse      bool
 	align    [4]uint32 // of Q, K, V, O, in elements: 1, 2, 4 or 8
+	lab      Lab
 }
 
 // constants is the one place where a variant becomes specialization constants.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# gpu-run.sh [tests|bench|tune|all] runs what gpu-bundle.sh made, on a machine with a
+# gpu-run.sh [tests|bench|all|tune|race [entry...]] runs what gpu-bundle.sh made, on a machine with a
 # GPU. It lies in the bundle's root and needs nothing but the GPU's driver.
 #
 # Everything is written to $OUT (default: ./out):
@@ -8,6 +8,7 @@
 #   bench.txt    the output of "vkattn bench $VKATTN_BENCH_ARGS"
 #   tune.txt     with "tune" alone: the output of "vkattn tune $VKATTN_TUNE_ARGS"
 #   tuning.json  and what the cache has then
+#   and, of race alone, what scripts/race.sh writes: needs python3 with PyTorch
 #
 #   VKATTN_TEST_ARGS   further arguments of every test binary (-test.run ...)
 #   VKATTN_TESTS       the packages tested, a pattern of the shell (default: *)
@@ -82,5 +83,8 @@ if [[ $what == tune ]]; then
 	# shellcheck disable=SC2086 # the arguments are words
 	"$here/vkattn" tune ${VKATTN_TUNE_ARGS-} 2>&1 | tee "$OUT/tune.txt" || rc=1
 	"$here/vkattn" tune --list -o json >"$OUT/tuning.json" || rc=1
+fi
+if [[ $what == race ]]; then
+	VKATTN=$here/vkattn "$here/src/scripts/race.sh" "${@:2}" || rc=1
 fi
 exit "$rc"

@@ -4,18 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"os"
+	"strings"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
-	"vkattn/cmd/vkattn/internal/sweep"
+	"vkattn/cmd/vkattn/internal/outfile"
+	"vkattn/cmd/vkattn/internal/peer"
 	"vkattn/vk"
 )
 
@@ -26,6 +24,9 @@ type benchOptions struct {
 	device, format                                            string
 	repeats                                                   int
 	minTime                                                   time.Duration
+	suite, variant, ablate                                    string
+	peers, save                                               []string
+	peerTimeout                                               time.Duration
 	seed                                                      uint64
 }
 
@@ -42,7 +43,17 @@ problem take turns.
 
 A list is comma separated numbers and ranges: 1024-16384*2 doubles, 64-256+64
 adds. Rows are the cross product of all lists. Without lists a sweep
-that suits the device is run.
+that suits the device is run. A suite is a table of problems; lists beside it
+narrow it, but for --dtype, in each of which it is run.
+
+A peer is a command that times another attention on the same device, in the same
+rounds (go doc vkattn/cmd/vkattn/internal/peer has the protocol). Its rows stand
+beside ours, and "x NAME" is how many times faster than the peer NAME a row is. A
+peer that fails costs its own rows, not the exit code.
+
+--variant shows what each step of the kernel's development is worth, --ablate
+what a part of the work costs. An ablation is wrong by design: it is not verified
+and no result.
 
 Exit codes: 0 done, 1 a wrong result, 2 bad flags, 3 nothing here supports any
 row, 4 device failure.`,
@@ -56,8 +67,15 @@ row, 4 device failure.`,
 			if o.minTime < 0 {
 				return badInputf("--min-time %v: want a positive duration", o.minTime)
 			}
+			if o.peerTimeout <= 0 {
+				return badInputf("--peer-timeout %v: want a positive duration", o.peerTimeout)
+			}
 			return a.bench(c.Context(), &o)
 		},
+	}
+	var suites []string
+	for _, s := range bench.Suites {
+		suites = append(suites, s.Name)
 	}
 	f := c.Flags()
 	f.SortFlags = false
@@ -75,82 +93,76 @@ row, 4 device failure.`,
 	f.IntVarP(&o.repeats, "repetitions", "r", 0, "timed runs of each row (default 30, at least 3 where they take over 2 s)")
 	f.DurationVar(&o.minTime, "min-time", 0, "time each row for at least this long, e.g. 2s")
 	f.StringVarP(&o.format, "output", "o", "md", "md, csv, json or jsonl")
+	f.StringVar(&o.suite, "suite", "", "`list` of suites: "+strings.Join(suites, ", "))
+	f.StringArrayVar(&o.peers, "peer", nil, "`command` of somebody else's attention to take turns with, such as \"python3 scripts/peer_torch.py flash\" (repeatable)")
+	f.DurationVar(&o.peerTimeout, "peer-timeout", peer.DefaultTimeout, "a peer that takes longer for an answer is stopped")
+	f.StringVar(&o.variant, "variant", "", "`list` of steps of the kernel's ladder, v1 to v8, or all")
+	f.StringVar(&o.ablate, "ablate", "", "`list` of parts to leave out: none, softmax, barrier, load")
+	f.StringArrayVar(&o.save, "save", nil, "`file` to write the rows to as well, in the format its name ends in (repeatable)")
 	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
 	return c
 }
 
-// plan reads the lists over the defaults of the device.
-func (o *benchOptions) plan(s *bench.Sweep) ([]bench.Problem, error) {
-	for _, l := range []struct {
-		flag, text string
-		to         *[]int
-	}{
-		{"batch-size", o.batch, &s.Batch}, {"nheads", o.heads, &s.Heads}, {"nheads-kv", o.headsKV, &s.HeadsKV},
-		{"seqlen", o.seqLen, &s.SeqLen}, {"seqlen-k", o.seqLenK, &s.SeqLenK},
-		{"headdim", o.headDim, &s.HeadDim}, {"headdim-v", o.headDimV, &s.HeadDimV},
-	} {
-		if l.text == "" {
-			continue
-		}
-		values, err := sweep.Ints(l.text)
-		if err != nil {
-			return nil, badInputf("--%s: %w", l.flag, err)
-		}
-		*l.to = values
-	}
-	var err error
-	if o.causal != "" {
-		if s.Causal, err = sweep.Words(o.causal, attention.ParseCausal); err != nil {
-			return nil, badInputf("--causal: %w", err)
-		}
-	}
-	if o.dtype != "" {
-		if s.DType, err = sweep.Words(o.dtype, attention.ParseDType); err != nil {
-			return nil, badInputf("--dtype: %w", err)
-		}
-	}
-	problems, err := s.Problems()
-	if err != nil {
-		return nil, badInput(err)
-	}
-	return problems, nil
-}
-
 func (a *app) bench(ctx context.Context, o *benchOptions) error {
-	format, err := bench.ParseFormat(o.format)
+	plan, err := o.plan()
 	if err != nil {
-		return badInputf("-o: %w", err)
+		return err
 	}
-	tiers := []attention.Tier{attention.TierAuto}
-	if o.tier != "" {
-		if tiers, err = sweep.Words(o.tier, attention.ParseTier); err != nil {
-			return badInputf("--tier: %w", err)
-		}
-	}
-	if _, err := o.plan(&bench.Sweep{}); err != nil {
-		return err // before a device is opened
-	}
-	dev, err := a.benchDevice(o.device, tiers)
+	dev, err := a.benchDevice(o.device, plan.tiers)
 	if err != nil {
 		return err
 	}
 	defer closeDevice(dev)
-	if o.tier == "" {
-		tiers = bench.DefaultTiers(dev)
-	}
-	defaults := bench.Defaults(dev)
-	problems, err := o.plan(&defaults)
+	problems, err := plan.problems(bench.Defaults(dev))
 	if err != nil {
 		return err
 	}
-	info := runInfo(dev, o.seed)
-	printer := bench.NewPrinter(format, a.stdout, info)
-	bar := a.progress(len(problems) * len(tiers))
+	tiers := plan.tiers
+	if len(tiers) == 0 {
+		tiers = bench.DefaultTiers(dev)
+	}
+	peers, err := a.openPeers(ctx, o.peers, o.peerTimeout, dev)
+	defer closePeers(peers)
+	if err != nil {
+		return err
+	}
 	clock, stopClock := bench.OpenClock(dev)
 	defer stopClock()
-	b := &bench.Bench{Clock: clock, Device: dev, Label: deviceLabel(dev), CPU: "cpu", Tiers: tiers, Seed: o.seed,
-		Repeats: o.repeats, MinTime: o.minTime, Progress: bar.say, Done: bar.step}
-	var all outcome
+	b := &bench.Bench{Clock: clock, Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Repeats: o.repeats, MinTime: o.minTime,
+		Specs: bench.Specs(tiers, plan.variants, plan.ablations)}
+	info := runInfo(dev, o.seed)
+	info.Suite = o.suite
+	for _, p := range peers {
+		b.Peers = append(b.Peers, p)
+		info.Peers = append(info.Peers, p.Info())
+	}
+	var set outfile.Set
+	a.onInterrupt.add(set.Discard)
+	defer set.Discard()
+	files, err := openSaved(&set, plan.saved, info)
+	if err != nil {
+		return err
+	}
+	bar := a.progress(len(problems) * (len(b.Specs) + len(b.Peers)))
+	b.Progress, b.Done = bar.say, bar.step
+	all, err := measure(ctx, b, problems, bench.Printers(append(files, bench.NewPrinter(plan.format, a.stdout, info))...), info)
+	bar.end()
+	if err == nil {
+		err = commitSaved(&set)
+	}
+	if err != nil {
+		return err
+	}
+	for _, line := range peerTrouble(all.list) {
+		fmt.Fprintf(a.stderr, "vkattn: %s\n", oneLine(line))
+	}
+	fmt.Fprintf(a.stderr, "%d rows, seed %d\n", len(all.list), o.seed)
+	return errors.Join(all.err(), validated(dev))
+}
+
+// measure runs the problems and prints their rows. What stops it early is in
+// the outcome; the error is one of printing.
+func measure(ctx context.Context, b *bench.Bench, problems []bench.Problem, to bench.Printer, info *bench.RunInfo) (all outcome, err error) {
 	for _, p := range problems {
 		rows, err := b.Group(ctx, p)
 		for _, r := range rows {
@@ -158,8 +170,8 @@ func (a *app) bench(ctx context.Context, o *benchOptions) error {
 				continue // interrupted before it had a speed
 			}
 			all.add(r)
-			if err := printer.Row(r); err != nil {
-				return err
+			if err := to.Row(r); err != nil {
+				return all, err
 			}
 		}
 		if err != nil {
@@ -167,17 +179,12 @@ func (a *app) bench(ctx context.Context, o *benchOptions) error {
 			break
 		}
 	}
-	bar.end()
-	if err := printer.Close(info); err != nil {
-		return err
-	}
-	fmt.Fprintf(a.stderr, "%d rows, seed %d\n", all.rows, o.seed)
-	return errors.Join(all.err(), validated(dev))
+	return all, to.Close(info)
 }
 
 // benchDevice opens the device that the tiers need.
 func (a *app) benchDevice(name string, tiers []attention.Tier) (*vk.Device, error) {
-	var need attention.Tier
+	var need attention.Tier // auto, where none is asked for
 	for i, t := range tiers {
 		if i == 0 || need == attention.TierCPU {
 			need = t
@@ -190,42 +197,6 @@ func (a *app) benchDevice(name string, tiers []attention.Tier) (*vk.Device, erro
 	return a.openDevice(name, need)
 }
 
-// outcome sums up the rows for the exit code.
-type outcome struct {
-	rows, failed, broken, refused int
-	why                           string // of the first row that has no speed
-	stopped                       error
-}
-
-func (o *outcome) add(r *bench.Row) {
-	o.rows++
-	switch r.Status {
-	case bench.Fail:
-		o.failed++
-	case bench.Broken:
-		o.broken++
-	case bench.Unsupported:
-		o.refused++
-	}
-	if o.why == "" {
-		o.why = r.Reason
-	}
-}
-
-func (o *outcome) err() error {
-	switch {
-	case o.stopped != nil:
-		return o.stopped
-	case o.failed > 0:
-		return fmt.Errorf("%d of %d rows are wrong", o.failed, o.rows)
-	case o.broken > 0:
-		return &coded{exitDevice, fmt.Errorf("%d of %d rows failed: %s", o.broken, o.rows, o.why)}
-	case o.refused == o.rows && o.rows > 0:
-		return unsupportedf("no row is supported: %s", o.why)
-	}
-	return nil
-}
-
 func runInfo(dev *vk.Device, seed uint64) *bench.RunInfo {
 	info := &bench.RunInfo{Program: "vkattn", Version: buildVersion(), Started: time.Now().UTC().Truncate(time.Second),
 		Seed: seed, CPU: cpuLabel(), Device: bench.Device{Name: "cpu"}}
@@ -235,35 +206,4 @@ func runInfo(dev *vk.Device, seed uint64) *bench.RunInfo {
 			Version: d.DriverInfo, API: vk.Version(d.APIVersion)}
 	}
 	return info
-}
-
-// progress is a bar on a terminal, and nothing anywhere else.
-type progress struct{ bar *progressbar.ProgressBar }
-
-func (a *app) progress(rows int) *progress {
-	f, ok := a.stderr.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
-		return &progress{}
-	}
-	return &progress{progressbar.NewOptions(rows, progressbar.OptionSetWriter(io.Writer(f)),
-		progressbar.OptionShowCount(), progressbar.OptionClearOnFinish(), progressbar.OptionSetWidth(16),
-		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionSetElapsedTime(true))}
-}
-
-func (p *progress) say(text string) {
-	if p.bar != nil {
-		p.bar.Describe(text)
-	}
-}
-
-func (p *progress) step() {
-	if p.bar != nil {
-		_ = p.bar.Add(1)
-	}
-}
-
-func (p *progress) end() {
-	if p.bar != nil {
-		_ = errors.Join(p.bar.Finish(), p.bar.Clear())
-	}
 }

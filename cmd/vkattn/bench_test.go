@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
 )
 
@@ -37,6 +36,10 @@ func TestBenchRefusesBadFlags(t *testing.T) {
 		{"-r", "-r", "many"},
 		{"positive duration", "--min-time", "-1s"},
 		{"--min-time", "--min-time", "soon"},
+		{"unknown suite", "--suite", "forward,backward"},
+		{"unknown variant", "--variant", "v9"},
+		{"unknown ablation", "--ablate", "everything"},
+		{"positive duration", "--peer-timeout", "0s"},
 		{"over 10000 problems", "--seqlen", "1-4000+1", "--batch-size", "1-10+1"},
 	} {
 		refused(t, exitInput, c[0], tiny(append(c[1:], "--device", "cpu")...)...)
@@ -116,6 +119,6 @@ func TestBenchOnADeviceVerifiesAndTimes(t *testing.T) {
 		require.Equal(t, bench.OK, r.Status, r.Reason)
 		require.Greater(t, r.Ms.Min, 0.0)
 	}
-	require.Equal(t, attention.TierScalar, doc.Rows[1].Tier)
-	require.Equal(t, attention.TierCPU, doc.Rows[2].Tier)
+	require.Equal(t, "scalar", doc.Rows[1].Tier)
+	require.Equal(t, "cpu", doc.Rows[2].Tier)
 }

@@ -62,9 +62,7 @@ type fakeLane struct {
 	calls []int
 }
 
-func (l *fakeLane) once(context.Context, *attention.Op) ([]byte, error) { return nil, l.err }
-
-func (l *fakeLane) timed(_ context.Context, _ *attention.Op, n int) ([]time.Duration, error) {
+func (l *fakeLane) run(_ context.Context, n int) ([]time.Duration, error) {
 	l.calls = append(l.calls, n)
 	out := make([]time.Duration, n)
 	for i := range out {
@@ -73,13 +71,9 @@ func (l *fakeLane) timed(_ context.Context, _ *attention.Op, n int) ([]time.Dura
 	return out, l.err
 }
 
-func (l *fakeLane) sets() int     { return 1 }
-func (l *fakeLane) timer() string { return "fake" }
-func (l *fakeLane) close()        {}
-
 func timeFake(b *Bench, each time.Duration) (*candidate, *fakeLane) {
 	l := &fakeLane{each: each}
-	c := &candidate{row: &Row{}, lane: l, each: each}
+	c := &candidate{row: &Row{}, run: l.run, each: each}
 	g := &group{Bench: b, problem: smallProblem(attention.F16)}
 	for open := true; open; open = !g.enough(c) {
 		if err := g.batch(context.Background(), c); err != nil {
@@ -113,6 +107,9 @@ func TestHowOftenARowIsTimed(t *testing.T) {
 			for _, n := range lane.calls {
 				require.LessOrEqual(t, time.Duration(n-1)*c.each, batchTime, "a submission must stay short")
 			}
+			if c.bench.MinTime == 0 {
+				require.GreaterOrEqual(t, len(lane.calls), min(turns, c.runs)-1, "spread over the time of the others")
+			}
 		})
 	}
 }
@@ -132,7 +129,7 @@ func TestTheDeviceThatFailsEndsTheGroup(t *testing.T) {
 		require.Equal(t, errors.Is(err, vk.ErrDeviceLost), g.lost != nil)
 	}
 	lane := func(err error) *candidate {
-		return &candidate{row: &Row{}, lane: &fakeLane{each: time.Second, err: err}}
+		return &candidate{row: &Row{}, run: (&fakeLane{each: time.Second, err: err}).run}
 	}
 	c, waiting := lane(vk.ErrDeviceLost), lane(nil)
 	require.ErrorIs(t, g.time(context.Background(), []*candidate{c, waiting}), vk.ErrDeviceLost)
@@ -146,13 +143,13 @@ func TestTheDeviceThatFailsEndsTheGroup(t *testing.T) {
 func TestAGroupOnTheCPU(t *testing.T) {
 	done := 0
 	b := &Bench{CPU: "cpu", Label: "none", Seed: 1, Repeats: 3, Done: func() { done++ },
-		Tiers: []attention.Tier{attention.TierScalar, attention.TierAuto, attention.TierCPU}}
+		Specs: Specs([]attention.Tier{attention.TierScalar, attention.TierAuto, attention.TierCPU}, nil, nil)}
 	rows, err := b.Group(context.Background(), smallProblem(attention.F32))
 	require.NoError(t, err)
 	require.Equal(t, 3, done)
 	require.Equal(t, []Status{Unsupported, OK, OK}, []Status{rows[0].Status, rows[1].Status, rows[2].Status})
 	require.Contains(t, rows[0].Reason, "Vulkan device")
-	require.Equal(t, attention.TierCPU, rows[1].Tier, "the tier that ran, not the one asked for")
+	require.Equal(t, "cpu", rows[1].Tier, "the tier that ran, not the one asked for")
 	for _, r := range rows[1:] {
 		require.Len(t, r.Samples, 3)
 		require.Greater(t, r.TFLOPs, 0.0)

@@ -15,17 +15,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/peer"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
 func exampleRows() []*Row {
-	good := &Row{Device: "Example GPU", Tier: attention.TierCoopMat2, Tile: "128x64 16x16 8sg1",
+	good := &Row{Device: "Example GPU", Tier: "coopmat2", Tile: "128x64 16x16 8sg1",
 		B: 16, Hq: 8, Hkv: 2, Sq: 4096, Sk: 4096, D: 128, Dv: 128, Causal: attention.TopLeft, DType: attention.F16,
 		Status: OK, Ms: Summary{Min: 1.9375, Median: 2, Max: 2.5}, TFLOPs: 274.878, Samples: []float64{2, 1.9375, 2.5},
 		Sets: 1, Checked: Checked{Rows: 512, Of: 524288, MaxError: 0.000123, NMSE: 1.5e-7}, Memory: 320 << 20}
 	refused := *good
-	refused.Tier, refused.Tile, refused.DType, refused.Samples = attention.TierCoopMat, "", attention.F32, nil
+	refused.Tier, refused.Tile, refused.DType, refused.Samples = "coopmat", "", attention.F32, nil
 	refused.Status, refused.Reason = Unsupported, "no f32 | shape"
 	refused.Ms, refused.TFLOPs, refused.Checked = Summary{}, 0, Checked{}
 	wrong := refused
@@ -46,6 +47,70 @@ func TestFormatsMatchTheirGoldenFiles(t *testing.T) {
 			}
 			require.NoError(t, p.Close(info))
 			golden := filepath.Join("testdata", "rows."+string(f))
+			if *update {
+				require.NoError(t, os.WriteFile(golden, out.Bytes(), 0o644))
+			}
+			want, err := os.ReadFile(golden)
+			require.NoError(t, err)
+			require.Equal(t, string(want), out.String())
+		})
+	}
+}
+
+// labRows are rows beside a peer: of the ladder, of ablations, or of tiers.
+func labRows(variants, ablations bool) []*Row {
+	var rows []*Row
+	for _, causal := range []attention.Causal{attention.CausalNone, attention.TopLeft} {
+		of := func(tier string, ms float64) *Row {
+			r := &Row{Device: "Example GPU", Tier: tier, B: 8, Hq: 8, Hkv: 8, Sq: 1024, Sk: 1024, D: 128, Dv: 128, Causal: causal,
+				Status: OK, Ms: Summary{Min: ms, Median: ms, Max: ms}, Samples: []float64{ms}, Timer: "device", Sets: 3}
+			r.TFLOPs = TFLOPs(r.Problem(), ms)
+			return r
+		}
+		add := func(r *Row) { rows = append(rows, r) }
+		if variants {
+			one, three, broken := of("coopmat2", 0.5), of("coopmat2", 0.4), of("coopmat2", 0)
+			one.Variant, three.Variant, broken.Variant = "v1", "v3", "v7"
+			broken.Status, broken.Reason = Fail, "max error 1"
+			add(one)
+			add(three)
+			add(broken)
+		}
+		if !variants && !ablations {
+			add(of("coopmat2", 0.4))
+			add(of("coopmat", 0.8))
+			broken := of("scalar", 0)
+			broken.Status, broken.Reason = Broken, "out of memory"
+			add(broken)
+		}
+		if ablations {
+			add(of("coopmat2", 0.4))
+			bare, refused := of("coopmat2", 0.25), of("coopmat2", 0)
+			bare.Ablation, bare.Status, bare.AblationTFLOPs, bare.TFLOPs = "softmax", Ablated, bare.TFLOPs, 0
+			refused.Ablation, refused.Status, refused.Reason = "load", Unsupported, "not on this tier"
+			add(bare)
+			add(refused)
+		}
+		flash := of("flash", 0.38)
+		flash.Peer, flash.Clock = true, &Clock{SMMHz: 1980, MemoryMHz: 3201, PowerWatts: 512.5, Celsius: 50}
+		add(flash)
+		compare(rows[len(rows)-4:])
+	}
+	return rows
+}
+
+func TestLabFormatsMatchTheirGoldenFiles(t *testing.T) {
+	info := &RunInfo{Program: "vkattn", Version: "test", Seed: 42, Peers: []peer.Info{{Name: "flash", Command: "python3 peer.py flash"}}}
+	for name, rows := range map[string][]*Row{"ladder.md": labRows(true, false), "ablation.md": labRows(false, true), "ablation.csv": labRows(false, true),
+		"peers.md": labRows(false, false)} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			p := NewPrinter(Format(strings.TrimPrefix(filepath.Ext(name), ".")), &out, info)
+			for _, r := range rows {
+				require.NoError(t, p.Row(r))
+			}
+			require.NoError(t, p.Close(info))
+			golden := filepath.Join("testdata", name)
 			if *update {
 				require.NoError(t, os.WriteFile(golden, out.Bytes(), 0o644))
 			}

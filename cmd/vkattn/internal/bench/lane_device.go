@@ -21,11 +21,7 @@ type deviceLane struct {
 }
 
 func newDeviceLane(ctx context.Context, dev *vk.Device, p Problem, in hostInputs) (l *deviceLane, err error) {
-	rotation := uint64(deviceRotation)
-	if dev.Info().Type == vk.DeviceCPU {
-		rotation = hostRotation
-	}
-	l = &deviceLane{problem: p, layout: newSets(p, rotation), stamps: dev.Caps().Limits.TimestampValidBits > 0}
+	l = &deviceLane{problem: p, layout: newSets(p, rotation(dev)), stamps: dev.Caps().Limits.TimestampValidBits > 0}
 	defer func() {
 		if err != nil {
 			l.close()

@@ -73,9 +73,9 @@ func (s *Sweep) Problems() ([]Problem, error) {
 }
 
 // row is an empty row of the problem.
-func (p Problem) row(device string, tier attention.Tier) *Row {
+func (p Problem) row(device string) *Row {
 	s, c := p.Shape, p.Config
-	return &Row{Device: device, Tier: tier, B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
+	return &Row{Device: device, B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
 		D: c.HeadDim, Dv: c.ValueDim(), Causal: c.Causal, DType: c.DType}
 }
 
@@ -85,4 +85,15 @@ func (p Problem) tensors() (q, k, v, o uint64) {
 	rows := uint64(s.B) * uint64(s.Hq) * uint64(s.Sq)
 	keys := uint64(s.B) * uint64(s.KVHeads()) * uint64(s.Sk)
 	return rows * uint64(c.HeadDim), keys * uint64(c.HeadDim), keys * uint64(c.ValueDim()), rows * uint64(c.ValueDim())
+}
+
+// TFLOPs is 2*B*Hq*(Dqk+Dv)*cells over the time, cells being the unmasked
+// (row, col) pairs.
+func TFLOPs(p Problem, ms float64) float64 {
+	if ms <= 0 {
+		return 0
+	}
+	s, c := p.Shape, p.Config
+	flops := 2 * float64(s.B) * float64(s.Hq) * float64(c.HeadDim+c.ValueDim()) * float64(s.Cells(c.Causal))
+	return flops / (ms * 1e-3) / 1e12
 }

@@ -10,9 +10,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/peer"
 )
 
 // Status says how far a row came.
@@ -23,13 +25,18 @@ const (
 	OK          Status = "ok"
 	Fail        Status = "FAIL"        // wrong numbers
 	Unsupported Status = "unsupported" // refused, with a reason
-	Broken      Status = "error"       // the device or the machine failed
+	Broken      Status = "error"       // the device, the machine or the peer failed
+	Ablated     Status = "ablation"    // timed with a part of the work left out: no result, and no speed of one
 )
 
-// Row is one line of a benchmark: one problem on one tier.
+// Row is one line of a benchmark: one problem on one tier, or by one peer.
 type Row struct {
-	Device string           `json:"device"`
-	Tier   attention.Tier   `json:"tier"` // that ran; the one asked for if none did
+	Device   string `json:"device"`
+	Tier     string `json:"tier"`               // that ran, the one asked for if none did; or the peer's name
+	Peer     bool   `json:"peer,omitzero"`      // somebody else's attention
+	Variant  string `json:"variant,omitempty"`  // step of the ladder, "v1" to "v8"
+	Ablation string `json:"ablation,omitempty"` // what was left out
+
 	Tile   string           `json:"tile,omitempty"`
 	B      int              `json:"batch"`
 	Hq     int              `json:"heads"`
@@ -44,14 +51,19 @@ type Row struct {
 	Status Status `json:"status"`
 	Reason string `json:"reason,omitempty"`
 
-	Ms      Summary   `json:"ms,omitzero"`
-	TFLOPs  float64   `json:"tflops,omitzero"`   // at the median
-	Samples []float64 `json:"samples,omitempty"` // every timed run, milliseconds, in order
-	Timer   string    `json:"timer,omitempty"`   // clock the samples are by: "device" or "wall"
-	Sets    int       `json:"sets,omitzero"`     // input sets rotated through
-	Checked Checked   `json:"checked,omitzero"`
-	Memory  uint64    `json:"memory_bytes"`    // of one input set: Q, K, V, O and scratch
-	Clock   *Clock    `json:"clock,omitempty"` // right after the last run, where the driver tells
+	Ms     Summary `json:"ms,omitzero"`
+	TFLOPs float64 `json:"tflops,omitzero"` // at the median
+	// AblationTFLOPs is the flops of the whole problem over the time of what was
+	// left of it.
+	AblationTFLOPs float64 `json:"ablation_tflops,omitzero"`
+	// Versus is each peer's median time over this row's: above 1 this row is faster.
+	Versus  map[string]float64 `json:"versus,omitempty"`
+	Samples []float64          `json:"samples,omitempty"` // every timed run, milliseconds, in order
+	Timer   string             `json:"timer,omitempty"`   // clock the samples are by: "device" or "wall"
+	Sets    int                `json:"sets,omitzero"`     // input sets rotated through
+	Checked Checked            `json:"checked,omitzero"`
+	Memory  uint64             `json:"memory_bytes"`    // of one input set: Q, K, V, O and scratch
+	Clock   *Clock             `json:"clock,omitempty"` // right after the last run, where the driver tells
 }
 
 // Checked is what verification compared and found.
@@ -76,12 +88,14 @@ func (n Number) MarshalJSON() ([]byte, error) {
 
 // RunInfo is what one invocation's rows share.
 type RunInfo struct {
-	Program string    `json:"program"`
-	Version string    `json:"version"`
-	Started time.Time `json:"started"`
-	Seed    uint64    `json:"seed"` // of inputs and of sampled rows
-	Device  Device    `json:"device"`
-	CPU     string    `json:"cpu"`
+	Program string      `json:"program"`
+	Version string      `json:"version"`
+	Started time.Time   `json:"started"`
+	Seed    uint64      `json:"seed"` // of inputs and of sampled rows
+	Device  Device      `json:"device"`
+	CPU     string      `json:"cpu"`
+	Suite   string      `json:"suite,omitempty"` // or suites
+	Peers   []peer.Info `json:"peers,omitempty"`
 }
 
 // Device describes where the rows ran.
@@ -104,11 +118,24 @@ type Clock struct {
 
 // Note is the row's outcome for people: empty when all is well.
 func (r *Row) Note() string {
-	if r.Status == OK {
+	if r.Status == OK || r.Status == Ablated {
 		return ""
 	}
 	if r.Reason == "" {
 		return string(r.Status)
 	}
-	return fmt.Sprintf("%s: %s", r.Status, r.Reason)
+	return fmt.Sprintf("%s: %s", r.Status, strings.TrimPrefix(r.Reason, string(r.Status)+": "))
+}
+
+// Who names what computed the row: the tier with its variant and what was left
+// out of it, or the peer.
+func (r *Row) Who() string {
+	who := r.Tier
+	if r.Variant != "" {
+		who += " " + r.Variant
+	}
+	if r.Ablation != "" {
+		who += " without " + r.Ablation
+	}
+	return who
 }

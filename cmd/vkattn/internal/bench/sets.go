@@ -1,6 +1,9 @@
 package bench
 
-import "vkattn/attention"
+import (
+	"vkattn/attention"
+	"vkattn/vk"
+)
 
 // Rotation is how many bytes of tensors successive runs go through, so that
 // none finds its inputs in the last-level cache: 50 MB on an H200, 256 MB of
@@ -9,6 +12,14 @@ const (
 	deviceRotation = 288 << 20
 	hostRotation   = 64 << 20
 )
+
+// rotation is that of where a benchmark runs: a device, or the CPU.
+func rotation(dev *vk.Device) uint64 {
+	if dev == nil || dev.Info().Type == vk.DeviceCPU {
+		return hostRotation
+	}
+	return deviceRotation
+}
 
 // sets is where the copies of a problem's tensors lie: set i of a tensor begins
 // i*stride bytes into its memory.

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"fmt"
+
+	"vkattn/cmd/vkattn/internal/bench"
+)
+
+// outcome sums up the rows for the exit code.
+type outcome struct {
+	list                         []*bench.Row // peers' too
+	own, failed, broken, refused int
+	why                          string // of the first row that has no speed
+	stopped                      error
+}
+
+func (o *outcome) add(r *bench.Row) {
+	o.list = append(o.list, r)
+	if r.Peer {
+		return
+	}
+	o.own++
+	switch r.Status {
+	case bench.Fail:
+		o.failed++
+	case bench.Broken:
+		o.broken++
+	case bench.Unsupported:
+		o.refused++
+	}
+	if o.why == "" {
+		o.why = r.Reason
+	}
+}
+
+func (o *outcome) err() error {
+	switch {
+	case o.stopped != nil:
+		return o.stopped
+	case o.failed > 0:
+		return fmt.Errorf("%d of %d rows are wrong", o.failed, o.own)
+	case o.broken > 0:
+		return &coded{exitDevice, fmt.Errorf("%d of %d rows failed: %s", o.broken, o.own, o.why)}
+	case o.refused == o.own && o.own > 0:
+		return unsupportedf("no row is supported: %s", o.why)
+	}
+	return nil
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/cmd/vkattn/internal/bench"
+)
+
+// shellPeer is a peer in a dozen lines of shell: a good one, with a millisecond
+// a run, or one that dies at a request.
+func shellPeer(t *testing.T, name, diesAt string) string {
+	script := filepath.Join(t.TempDir(), "peer.sh")
+	text := fmt.Sprintf(`while read -r line; do
+	id=$(printf %%s "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
+	op=$(printf %%s "$line" | sed 's/.*"op":"\([a-z]*\)".*/\1/')
+	if [ "$op" = %q ]; then echo 'no more' >&2; exit 5; fi
+	case $op in
+	hello) echo "{\"id\":$id,\"name\":\"%s\",\"device\":\"a shell\",\"timer\":\"none\"}" ;;
+	problem) echo "{\"id\":$id,\"status\":\"ok\",\"memory_bytes\":1}" ;;
+	time)
+		n=$(printf %%s "$line" | sed 's/.*"n":\([0-9]*\).*/\1/')
+		ms=1; while [ "$n" -gt 1 ]; do ms=$ms,1; n=$((n - 1)); done
+		echo "{\"id\":$id,\"ms\":[$ms]}" ;;
+	*) echo "{\"id\":$id}" ;;
+	esac
+done
+`, diesAt, name)
+	require.NoError(t, os.WriteFile(script, []byte(text), 0o600))
+	return "sh " + script
+}
+
+func TestBenchBesidePeers(t *testing.T) {
+	code, stdout, stderr := call(tiny("--device", "cpu", "-o", "json", "--seqlen", "33,34",
+		"--peer", shellPeer(t, "same", ""), "--peer", shellPeer(t, "same", ""), "--peer", shellPeer(t, "cpu", "time"))...)
+	require.Equal(t, exitOK, code, "a peer that fails is not this program's failure: %s", stderr)
+	var doc struct {
+		Run  bench.RunInfo
+		Rows []bench.Row
+	}
+	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
+	require.Len(t, doc.Rows, 8)
+	require.Len(t, doc.Run.Peers, 3)
+	for i, want := range []string{"cpu", "same", "same.2", "cpu.2"} {
+		require.Equal(t, want, doc.Rows[i].Tier, "names tell rows apart")
+		if i > 0 {
+			require.Equal(t, want, doc.Run.Peers[i-1].Name)
+		}
+	}
+	require.Equal(t, bench.OK, doc.Rows[0].Status)
+	require.InDelta(t, 1/doc.Rows[0].Ms.Median, doc.Rows[0].Versus["same"], 1e-9)
+	require.Equal(t, []float64{1, 1}, doc.Rows[1].Samples)
+	require.Equal(t, "a shell", doc.Rows[1].Device)
+	require.Equal(t, bench.Broken, doc.Rows[3].Status)
+	require.Equal(t, `ended at "time" (exit status 5): no more`, doc.Rows[3].Reason)
+	require.Equal(t, bench.Broken, doc.Rows[7].Status)
+	require.Equal(t, "vkattn: 2 of 2 rows of peer cpu.2 failed: ended at \"time\" (exit status 5): no more\n8 rows, seed 9\n", stderr)
+}
+
+func TestBenchWithoutThePeerItWasGiven(t *testing.T) {
+	code, stdout, stderr := call(tiny("--device", "cpu", "--peer", "exit 3")...)
+	require.Equal(t, exitOK, code)
+	require.Contains(t, stdout, "| x exit 3 |")
+	require.True(t, strings.HasPrefix(stderr, "vkattn: peer exit 3: ended at \"hello\" (exit status 3)\n"), stderr)
+}
+
+func TestBenchSuites(t *testing.T) {
+	plan := func(o benchOptions) []bench.Problem {
+		o.format = "md"
+		p, err := o.plan()
+		require.NoError(t, err)
+		list, err := p.problems(bench.Sweep{})
+		require.NoError(t, err)
+		return list
+	}
+	require.Len(t, plan(benchOptions{suite: "forward"}), 20)
+	require.Len(t, plan(benchOptions{suite: "forward,dims"}), 30)
+	require.Len(t, plan(benchOptions{suite: "gqa,ablation"}), 20, "what two suites share is run once")
+	require.Len(t, plan(benchOptions{suite: "forward", dtype: "f16,bf16"}), 40)
+	require.Len(t, plan(benchOptions{suite: "forward", headDim: "64", seqLen: "1024-4096*2", causal: "top-left"}), 3)
+	refused(t, exitInput, "leave nothing", "bench", "--suite", "forward", "--headdim", "96")
+}
+
+func TestBenchSavesWhatItPrints(t *testing.T) {
+	dir := t.TempDir()
+	md, lines := filepath.Join(dir, "rows.md"), filepath.Join(dir, "rows.jsonl")
+	code, stdout, stderr := call(tiny("--device", "cpu", "--save", md, "--save", lines, "--seqlen", "33,34")...)
+	require.Equal(t, exitOK, code, stderr)
+	text, err := os.ReadFile(md)
+	require.NoError(t, err)
+	require.Equal(t, stdout, string(text))
+	text, err = os.ReadFile(lines)
+	require.NoError(t, err)
+	require.Equal(t, 2, strings.Count(string(text), "\n"))
+	refused(t, exitInput, "ends in none of", tiny("--device", "cpu", "--save", "rows.txt")...)
+	refused(t, exitInput, "--save", tiny("--device", "cpu", "--save", filepath.Join(dir, "none", "rows.md"))...)
+}
+
+func TestBenchLabOnTheCPU(t *testing.T) {
+	code, stdout, _ := call(tiny("--device", "cpu", "--variant", "all", "-o", "jsonl")...)
+	require.Equal(t, exitUnsupported, code)
+	require.Equal(t, 8, strings.Count(stdout, "\n"))
+	require.Contains(t, stdout, `"variant":"v8"`)
+	code, stdout, _ = call(tiny("--device", "cpu", "--ablate", "none,softmax")...)
+	require.Equal(t, exitOK, code)
+	require.Contains(t, stdout, "| ABLATION no softmax TFLOP/s |")
+}
+
+func TestAnAblationIsNotVerified(t *testing.T) {
+	driver(t)
+	code, stdout, stderr := call(tiny("--tier", "scalar", "--ablate", "none,softmax", "-o", "json")...)
+	require.Equal(t, exitOK, code, stderr)
+	var doc struct{ Rows []bench.Row }
+	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
+	require.Equal(t, bench.OK, doc.Rows[0].Status, doc.Rows[0].Reason)
+	require.NotZero(t, doc.Rows[0].Checked.Rows)
+	require.Contains(t, []bench.Status{bench.Ablated, bench.Unsupported}, doc.Rows[1].Status, doc.Rows[1].Reason)
+	require.Zero(t, doc.Rows[1].Checked.Rows)
+	require.Zero(t, doc.Rows[1].TFLOPs)
+}
+
+// TestTorchPeer runs the script as far as this machine lets it: without a GPU,
+// or without PyTorch, it must say so.
+func TestTorchPeer(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("no python3")
+	}
+	script, err := filepath.Abs("../../scripts/peer_torch.py")
+	require.NoError(t, err)
+	for _, backend := range []string{"flash", "cudnn", "efficient", "math"} {
+		code, stdout, stderr := call(tiny("--device", "cpu", "-o", "json", "--peer", fmt.Sprintf("'%s' '%s' %s", python, script, backend))...)
+		require.Equal(t, exitOK, code, stderr)
+		var doc struct{ Rows []bench.Row }
+		require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
+		require.Equal(t, backend, doc.Rows[1].Tier)
+		require.Contains(t, []bench.Status{bench.OK, bench.Unsupported}, doc.Rows[1].Status, doc.Rows[1].Reason)
+	}
+}

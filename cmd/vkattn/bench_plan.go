@@ -1,0 +1,129 @@
+package main
+
+import (
+	"slices"
+	"strings"
+
+	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/sweep"
+)
+
+// benchPlan is what the flags ask for, read before a device is opened.
+type benchPlan struct {
+	suites    []*bench.Suite
+	lists     bench.Sweep      // as typed; an axis without a flag is empty
+	tiers     []attention.Tier // empty: as suits the device
+	variants  []int
+	ablations []attention.Ablation
+	format    bench.Format
+	saved     []saved
+}
+
+// plan reads the flags.
+func (o *benchOptions) plan() (*benchPlan, error) {
+	p := &benchPlan{}
+	for _, l := range []struct {
+		flag, text string
+		to         *[]int
+	}{
+		{"batch-size", o.batch, &p.lists.Batch}, {"nheads", o.heads, &p.lists.Heads}, {"nheads-kv", o.headsKV, &p.lists.HeadsKV},
+		{"seqlen", o.seqLen, &p.lists.SeqLen}, {"seqlen-k", o.seqLenK, &p.lists.SeqLenK},
+		{"headdim", o.headDim, &p.lists.HeadDim}, {"headdim-v", o.headDimV, &p.lists.HeadDimV},
+	} {
+		if l.text == "" {
+			continue
+		}
+		values, err := sweep.Ints(l.text)
+		if err != nil {
+			return nil, badInputf("--%s: %w", l.flag, err)
+		}
+		*l.to = values
+	}
+	variants := o.variant
+	if strings.EqualFold(variants, "all") {
+		variants = "v1,v2,v3,v4,v5,v6,v7,v8"
+	}
+	var err error
+	if p.format, err = bench.ParseFormat(o.format); err != nil {
+		return nil, badInputf("-o: %w", err)
+	}
+	if p.saved, err = parseSaved(o.save); err != nil {
+		return nil, err
+	}
+	for _, f := range []struct {
+		flag string
+		err  error
+	}{
+		{"causal", words(&p.lists.Causal, o.causal, attention.ParseCausal)},
+		{"dtype", words(&p.lists.DType, o.dtype, attention.ParseDType)},
+		{"tier", words(&p.tiers, o.tier, attention.ParseTier)},
+		{"suite", words(&p.suites, o.suite, bench.ParseSuite)},
+		{"variant", words(&p.variants, variants, bench.ParseVariant)},
+		{"ablate", words(&p.ablations, o.ablate, attention.ParseAblation)},
+	} {
+		if f.err != nil {
+			return nil, badInputf("--%s: %w", f.flag, f.err)
+		}
+	}
+	_, err = p.problems(bench.Sweep{}) // a sweep too large, before a device is opened
+	return p, err
+}
+
+// words reads a list that may be left out.
+func words[T comparable](to *[]T, list string, parse func(string) (T, error)) (err error) {
+	if list != "" {
+		*to, err = sweep.Words(list, parse)
+	}
+	return err
+}
+
+// problems is the named suites, narrowed by the lists that were typed; without
+// suites, the cross product of the lists over the defaults. Storage types do
+// not narrow a suite, it runs in each of them.
+func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
+	if len(p.suites) == 0 {
+		over(&defaults.Batch, p.lists.Batch)
+		over(&defaults.Heads, p.lists.Heads)
+		over(&defaults.HeadsKV, p.lists.HeadsKV)
+		over(&defaults.SeqLen, p.lists.SeqLen)
+		over(&defaults.SeqLenK, p.lists.SeqLenK)
+		over(&defaults.HeadDim, p.lists.HeadDim)
+		over(&defaults.HeadDimV, p.lists.HeadDimV)
+		over(&defaults.Causal, p.lists.Causal)
+		over(&defaults.DType, p.lists.DType)
+		problems, err := defaults.Problems()
+		if err != nil {
+			return nil, badInput(err)
+		}
+		return problems, nil
+	}
+	dtypes := p.lists.DType
+	if len(dtypes) == 0 {
+		dtypes = []attention.DType{attention.F16}
+	}
+	var out []bench.Problem
+	var names []string
+	for _, s := range p.suites {
+		names = append(names, s.Name)
+		list, err := s.Problems(dtypes)
+		if err != nil {
+			return nil, badInput(err)
+		}
+		for _, problem := range list {
+			if p.lists.Has(problem) && !slices.Contains(out, problem) {
+				out = append(out, problem)
+			}
+		}
+	}
+	if len(out) == 0 {
+		return nil, badInputf("--suite %s: the other flags leave nothing of it", strings.Join(names, ","))
+	}
+	return out, nil
+}
+
+func over[T any](list *[]T, typed []T) {
+	if len(typed) > 0 {
+		*list = typed
+	}
+}

@@ -1,0 +1,91 @@
+package bench
+
+import (
+	"encoding/csv"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// csvColumns are the header of a CSV file and of nothing else.
+var csvColumns = []string{"device", "driver", "version", "seed", "tier", "tile", "batch", "heads", "heads_kv", "seqlen_q", "seqlen_k", "headdim", "headdim_v",
+	"causal", "dtype", "status", "reason", "ms_min", "ms_median", "ms_max", "samples", "tflops", "max_error", "nmse", "checked_rows", "memory_bytes",
+	"peer", "variant", "ablation", "ablation_tflops", "timer", "sets", "samples_ms", "sm_mhz", "memory_mhz", "power_watts", "celsius"}
+
+// csvPrinter adds a column "x NAME" for each peer of the run.
+type csvPrinter struct {
+	w      *csv.Writer
+	info   *RunInfo
+	header bool
+}
+
+func newCSVPrinter(w io.Writer, info *RunInfo) *csvPrinter {
+	return &csvPrinter{w: csv.NewWriter(w), info: info}
+}
+
+func (p *csvPrinter) begin() error {
+	if p.header {
+		return nil
+	}
+	p.header = true
+	columns := slices.Clone(csvColumns)
+	for _, other := range p.info.Peers {
+		columns = append(columns, "x "+other.Name)
+	}
+	return p.w.Write(columns)
+}
+
+func (p *csvPrinter) Row(r *Row) error {
+	if err := p.begin(); err != nil {
+		return err
+	}
+	number := func(v float64, known bool) string {
+		if !known {
+			return ""
+		}
+		return strconv.FormatFloat(v, 'g', 9, 64)
+	}
+	timed, ablated, compared := r.Status == OK, r.Status == Ablated, r.Checked.Rows > 0
+	record := []string{r.Device, p.info.Device.Driver, p.info.Version, strconv.FormatUint(p.info.Seed, 10), r.Tier, r.Tile}
+	for _, n := range []int{r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv} {
+		record = append(record, strconv.Itoa(n))
+	}
+	record = append(record, r.Causal.String(), r.DType.String(), string(r.Status), r.Reason,
+		number(r.Ms.Min, timed || ablated), number(r.Ms.Median, timed || ablated), number(r.Ms.Max, timed || ablated), strconv.Itoa(len(r.Samples)),
+		number(r.TFLOPs, timed), number(float64(r.Checked.MaxError), compared), number(float64(r.Checked.NMSE), compared),
+		strconv.Itoa(r.Checked.Rows), strconv.FormatUint(r.Memory, 10),
+		strconv.FormatBool(r.Peer), r.Variant, r.Ablation, number(r.AblationTFLOPs, ablated), r.Timer, strconv.Itoa(r.Sets))
+	var samples []string
+	if timed || ablated {
+		for _, ms := range r.Samples {
+			samples = append(samples, number(ms, true))
+		}
+	}
+	record = append(record, strings.Join(samples, " "))
+	var clock Clock
+	if r.Clock != nil {
+		clock = *r.Clock
+	}
+	for _, v := range []float64{float64(clock.SMMHz), float64(clock.MemoryMHz), clock.PowerWatts, float64(clock.Celsius)} {
+		record = append(record, number(v, r.Clock != nil))
+	}
+	for _, other := range p.info.Peers {
+		x, ok := r.Versus[other.Name]
+		record = append(record, number(x, ok && timed))
+	}
+	if err := p.w.Write(record); err != nil {
+		return err
+	}
+	p.w.Flush()
+	return p.w.Error()
+}
+
+func (p *csvPrinter) Close(*RunInfo) error {
+	err := p.begin()
+	p.w.Flush()
+	if err == nil {
+		err = p.w.Error()
+	}
+	return err
+}

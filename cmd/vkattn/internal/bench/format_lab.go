@@ -1,0 +1,212 @@
+package bench
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"vkattn/attention"
+)
+
+// ladder is a table per shape, each with a line per kernel: the peers, then the
+// variants with the share of each peer's speed that they reach.
+func (p *mdPrinter) ladder(info *RunInfo) error {
+	several := len(tiersOf(p.rows)) > 1
+	for i, group := range groupBy(p.rows, ladderTitle) {
+		columns := []string{"causal<", "kernel<", "time_ms"}
+		for _, other := range info.Peers {
+			columns = append(columns, "perf_of_"+other.Name)
+		}
+		m := newMarkdown(columns...)
+		for _, cell := range groupBy(group.rows, func(r *Row) string { return r.Causal.String() }) {
+			slices.SortStableFunc(cell.rows, func(a, b *Row) int { return rank(a) - rank(b) })
+			for _, r := range cell.rows {
+				row := []any{r.Causal, kernelLabel(r, several), timeOrStatus(r)}
+				for _, other := range info.Peers {
+					row = append(row, percent(r, other.Name))
+				}
+				m.row(row...)
+			}
+		}
+		gap := ""
+		if i > 0 {
+			gap = "\n"
+		}
+		if _, err := fmt.Fprintf(p.w, "%s%s, %s on %s\n\n", gap, group.title, strings.Join(tiersOf(group.rows), " and "), group.rows[0].Device); err != nil {
+			return err
+		}
+		if err := m.print(p.w); err != nil {
+			return err
+		}
+	}
+	if err := p.notes(); err != nil {
+		return err
+	}
+	return p.comparisons()
+}
+
+// ladderTitle is what the rows of one table share: all but the mask.
+func ladderTitle(r *Row) string {
+	p := r.Problem()
+	p.Config.Causal = attention.CausalNone
+	return p.String()
+}
+
+// rank puts peers first, as the seeds of such tables do.
+func rank(r *Row) int {
+	if r.Peer {
+		return 0
+	}
+	return 1
+}
+
+// kernelLabel is such as "v3 (unmasked and masked tiles in separate loops)".
+func kernelLabel(r *Row, tier bool) string {
+	if r.Peer {
+		return r.Tier
+	}
+	label := r.Variant
+	if v, err := ParseVariant(r.Variant); err == nil {
+		label = fmt.Sprintf("%s (%s)", r.Variant, attention.VariantName(v))
+	}
+	if tier || label == "" {
+		label = r.Tier + " " + label
+	}
+	return label
+}
+
+func timeOrStatus(r *Row) string {
+	if r.Status == OK {
+		return strconv.FormatFloat(r.Ms.Median, 'f', 3, 64)
+	}
+	return string(r.Status)
+}
+
+func percent(r *Row, other string) string {
+	x, ok := r.Versus[other]
+	if !ok || r.Status != OK {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f%%", 100*x)
+}
+
+// ablations is a line per problem. Each kernel, and each of what was left out of
+// it, has columns of its own: a speed without the softmax never stands among
+// results.
+func (p *mdPrinter) ablations(*RunInfo) error {
+	several := len(tiersOf(p.rows)) > 1
+	label := func(r *Row) string {
+		var l string
+		switch {
+		case r.Peer:
+			return r.Tier
+		case r.Ablation != "":
+			l = "ABLATION no " + r.Ablation
+		default:
+			l = "baseline"
+		}
+		if r.Variant != "" {
+			l = r.Variant + " " + l
+		}
+		if several {
+			l = r.Tier + " " + l
+		}
+		return l
+	}
+	m := newMarkdown("causal<", "dtype<", "bs", "seqlen_q", "seqlen_kv", "heads", "kv_heads", "headdim")
+	var labels []string
+	for _, r := range p.rows {
+		if l := label(r); !slices.Contains(labels, l) {
+			labels = append(labels, l)
+			m.column(l + " TFLOP/s")
+			m.column(l + " ms")
+		}
+	}
+	for _, line := range groupBy(p.rows, func(r *Row) string { return r.Problem().String() }) {
+		r := line.rows[0]
+		dim := strconv.Itoa(r.D)
+		if r.Dv != r.D {
+			dim += "/" + strconv.Itoa(r.Dv)
+		}
+		cells := []any{r.Causal, r.DType, r.B, r.Sq, r.Sk, r.Hq, r.Hkv, dim}
+		for _, l := range labels {
+			speed, ms := "-", "-"
+			for _, r := range line.rows {
+				switch {
+				case label(r) != l:
+				case r.Status == OK:
+					speed, ms = digits(r.TFLOPs), digits(r.Ms.Median)
+				case r.Status == Ablated:
+					speed, ms = digits(r.AblationTFLOPs), digits(r.Ms.Median)
+				default:
+					speed = string(r.Status)
+				}
+			}
+			cells = append(cells, speed, ms)
+		}
+		m.row(cells...)
+	}
+	if err := m.print(p.w); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprint(p.w, "\nAn ABLATION leaves out a part of the work: its output is wrong by design and not verified,\n"+
+		"its TFLOP/s count the whole problem. It says what the part costs, and is no result.\n"); err != nil {
+		return err
+	}
+	return p.notes()
+}
+
+// notes are a line per row that has no speed.
+func (p *mdPrinter) notes() error {
+	first := true
+	for _, r := range p.rows {
+		if r.Note() == "" {
+			continue
+		}
+		if first {
+			first = false
+			if _, err := fmt.Fprintln(p.w); err != nil {
+				return err
+			}
+		}
+		if _, err := fmt.Fprintf(p.w, "%s, %v: %s\n", r.Who(), r.Problem(), r.Note()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tiersOf lists the tiers of rows, peers left out.
+func tiersOf(rows []*Row) []string {
+	var out []string
+	for _, r := range rows {
+		if !r.Peer && !slices.Contains(out, r.Tier) {
+			out = append(out, r.Tier)
+		}
+	}
+	return out
+}
+
+// titled is rows that share a title.
+type titled struct {
+	title string
+	rows  []*Row
+}
+
+// groupBy gathers rows by title, in the order the titles come first.
+func groupBy(rows []*Row, title func(*Row) string) []*titled {
+	var out []*titled
+	at := map[string]*titled{}
+	for _, r := range rows {
+		t := title(r)
+		g := at[t]
+		if g == nil {
+			g = &titled{title: t}
+			at[t] = g
+			out = append(out, g)
+		}
+		g.rows = append(g.rows, r)
+	}
+	return out
+}

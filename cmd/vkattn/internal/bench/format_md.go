@@ -1,0 +1,174 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+)
+
+// mdPrinter aligns its columns, so it prints at the end. The rows say which
+// table is wanted: the results, the ladder of variants or the ablations.
+type mdPrinter struct {
+	w    io.Writer
+	rows []*Row
+}
+
+func (p *mdPrinter) Row(r *Row) error {
+	p.rows = append(p.rows, r)
+	return nil
+}
+
+func (p *mdPrinter) Close(info *RunInfo) error {
+	layout := p.results
+	for _, r := range p.rows {
+		if r.Ablation != "" {
+			layout = p.ablations
+			break
+		}
+		if r.Variant != "" {
+			layout = p.ladder
+		}
+	}
+	return layout(info)
+}
+
+// results is a line a row, and the comparisons with peers below.
+func (p *mdPrinter) results(info *RunInfo) error {
+	m := newMarkdown("device<", "tier<", "tile<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<",
+		"ms min", "ms median", "ms max", "TFLOP/s")
+	for _, other := range info.Peers {
+		m.column("x " + other.Name)
+	}
+	m.column("max error")
+	m.column("memory")
+	notes := false
+	for _, r := range p.rows {
+		notes = notes || r.Note() != ""
+	}
+	if notes {
+		m.column("note<")
+	}
+	for _, r := range p.rows {
+		row := []any{r.Device, r.Tier, r.Tile, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv, r.Causal, r.DType}
+		switch r.Status {
+		case OK:
+			row = append(row, digits(r.Ms.Min), digits(r.Ms.Median), digits(r.Ms.Max), digits(r.TFLOPs))
+		case Fail:
+			row = append(row, "-", "-", "-", "FAIL")
+		default:
+			row = append(row, "-", "-", "-", "-")
+		}
+		for _, other := range info.Peers {
+			row = append(row, ratio(r, other.Name))
+		}
+		checked := "-"
+		if r.Checked.Rows > 0 {
+			checked = fmt.Sprintf("%.1e", r.Checked.MaxError)
+		}
+		row = append(row, checked, Bytes(r.Memory))
+		if notes {
+			row = append(row, r.Note())
+		}
+		m.row(row...)
+	}
+	if err := m.print(p.w); err != nil {
+		return err
+	}
+	return p.comparisons()
+}
+
+func (p *mdPrinter) comparisons() error {
+	list := Compare(p.rows)
+	if len(list) > 0 {
+		if _, err := fmt.Fprintln(p.w); err != nil {
+			return err
+		}
+	}
+	for _, c := range list {
+		if _, err := fmt.Fprintln(p.w, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ratio is empty of a number where one side has none.
+func ratio(r *Row, other string) string {
+	x, ok := r.Versus[other]
+	if !ok || r.Status != OK {
+		return "-"
+	}
+	return strconv.FormatFloat(x, 'f', 3, 64)
+}
+
+// markdown is one table.
+type markdown struct {
+	t       table.Writer
+	header  table.Row
+	columns []table.ColumnConfig
+}
+
+// newMarkdown takes the names of columns of numbers, and of words with a < behind.
+func newMarkdown(columns ...string) *markdown {
+	m := &markdown{t: table.NewWriter()}
+	m.t.Style().Markdown.PadContent = true
+	for _, c := range columns {
+		m.column(c)
+	}
+	return m
+}
+
+func (m *markdown) column(name string) {
+	align := text.AlignRight
+	if words, ok := strings.CutSuffix(name, "<"); ok {
+		name, align = words, text.AlignLeft
+	}
+	m.header = append(m.header, name)
+	m.columns = append(m.columns, table.ColumnConfig{Number: len(m.header), Align: align, AlignHeader: align})
+}
+
+func (m *markdown) row(cells ...any) { m.t.AppendRow(cells) }
+
+func (m *markdown) print(w io.Writer) error {
+	m.t.AppendHeader(m.header)
+	m.t.SetColumnConfigs(m.columns)
+	_, err := fmt.Fprintln(w, m.t.RenderMarkdown())
+	return err
+}
+
+// digits prints about four significant digits without an exponent.
+func digits(v float64) string {
+	switch {
+	case v >= 1000:
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	case v >= 100:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	case v >= 10:
+		return strconv.FormatFloat(v, 'f', 2, 64)
+	case v >= 0.01 || v == 0:
+		return strconv.FormatFloat(v, 'f', 4, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 3, 64)
+}
+
+// Bytes prints a size with its binary unit.
+func Bytes(n uint64) string {
+	const units = "KMGTPE"
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	v := float64(n)
+	at := -1
+	for v >= 1024 && at < len(units)-1 {
+		v /= 1024
+		at++
+	}
+	if v < 10 {
+		return fmt.Sprintf("%.1f %ciB", v, units[at])
+	}
+	return fmt.Sprintf("%.0f %ciB", v, units[at])
+}

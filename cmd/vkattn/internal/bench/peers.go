@@ -1,0 +1,81 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	"vkattn/cmd/vkattn/internal/peer"
+)
+
+// Peer is somebody else's attention, timed in turn with the tiers. [peer.Peer]
+// is one.
+type Peer interface {
+	Info() peer.Info
+	Problem(context.Context, peer.Problem) (peer.Answer, error)
+	Time(ctx context.Context, n int) ([]time.Duration, error)
+	Release(context.Context) error
+}
+
+// peer lets a peer prepare the problem. It returns nil with a row that says why
+// when there is nothing to time.
+func (g *group) peer(ctx context.Context, p Peer) (*candidate, *Row) {
+	row := g.problem.peerRow(p, g.Label)
+	s, c := g.problem.Shape, g.problem.Config
+	sets := newSets(g.problem, rotation(g.Device)).count
+	g.peers = append(g.peers, p)
+	answer, err := p.Problem(ctx, peer.Problem{
+		B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk, D: c.HeadDim, Dv: c.ValueDim(),
+		Causal: c.Causal.String(), DType: c.DType.String(), Scale: c.ScaleValue(), Sets: sets, Seed: g.Seed,
+	})
+	if err != nil {
+		return nil, g.stop(row, err)
+	}
+	row.Device = peerDevice(p, g.Label) // it may have been started anew
+	row.Sets, row.Timer, row.Memory = sets, p.Info().Timer, answer.Memory
+	number := func(v *float64) Number {
+		if v == nil {
+			return Number(math.NaN())
+		}
+		return Number(*v)
+	}
+	if answer.Checked.Rows > 0 {
+		row.Checked = Checked{Rows: answer.Checked.Rows, Of: s.Rows(),
+			MaxError: number(answer.Checked.MaxError), NMSE: number(answer.Checked.NMSE)}
+	}
+	return &candidate{row: row, onCPU: g.Device == nil, run: p.Time}, row
+}
+
+func (p Problem) peerRow(by Peer, label string) *Row {
+	row := p.row(peerDevice(by, label))
+	row.Tier, row.Peer = by.Info().Name, true
+	return row
+}
+
+func peerDevice(p Peer, label string) string {
+	if d := p.Info().Device; d != "" {
+		return d
+	}
+	return label
+}
+
+// release lets the peers free what the problem took, for the next one of
+// another process to have the memory. A peer that fails at it says so at the
+// next problem.
+func (g *group) release(ctx context.Context) {
+	for _, p := range g.peers {
+		_ = p.Release(ctx)
+	}
+}
+
+// peerStatus is how a row ends by what its peer answered.
+func peerStatus(err error) (Status, bool) {
+	switch {
+	case errors.Is(err, peer.ErrUnsupported):
+		return Unsupported, true
+	case errors.Is(err, peer.ErrWrong):
+		return Fail, true
+	}
+	return "", false
+}

@@ -1,0 +1,151 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// How a row is timed.
+const (
+	DefaultRepeats = 30
+	slowRepeats    = 3 // enough when slowTime has gone by
+	slowTime       = 2 * time.Second
+	warmTime       = 500 * time.Millisecond // a cold card measured up to 4x slower
+	batchTime      = 20 * time.Millisecond  // of one submission
+	batchMost      = 64
+	turns          = 5 // a row's runs are spread over at least these, so that no row has one quiet moment to itself
+)
+
+// candidate is one row of a problem on its way through a group.
+type candidate struct {
+	row *Row
+	// run times n runs, each on the next set of inputs.
+	run   func(ctx context.Context, n int) ([]time.Duration, error)
+	onCPU bool // it leaves the GPU alone
+	times []time.Duration
+	total time.Duration
+	each  time.Duration // of one run, as measured last
+}
+
+// time measures the candidates in rounds.
+func (g *group) time(ctx context.Context, ready []*candidate) error {
+	open := ready[:0:0]
+	for _, c := range ready {
+		g.say(g.problem, c.row.Who(), "warming up")
+		if err := g.warm(ctx, c); err == nil {
+			open = append(open, c)
+		} else if err = g.drop(ctx, c, ready, err); err != nil {
+			return err
+		}
+	}
+	for len(open) > 0 {
+		still := open[:0:0]
+		for _, c := range open {
+			g.say(g.problem, c.row.Who(), fmt.Sprintf("run %d", len(c.times)+1))
+			if err := g.batch(ctx, c); err != nil {
+				if err = g.drop(ctx, c, ready, err); err != nil {
+					return err
+				}
+			} else if g.enough(c) {
+				g.finish(c)
+			} else {
+				still = append(still, c)
+			}
+		}
+		open = still
+	}
+	return nil
+}
+
+// drop ends a row that failed while timed. It returns an error when nothing
+// else can be timed either, and ends all rows that have no speed yet.
+func (g *group) drop(ctx context.Context, c *candidate, all []*candidate, err error) error {
+	g.stop(c.row, err)
+	if ctx.Err() == nil && g.lost == nil {
+		g.done()
+		return nil
+	}
+	for _, c := range all {
+		if c.row.Status == "" {
+			g.stop(c.row, err)
+		}
+	}
+	return err
+}
+
+func (g *group) warm(ctx context.Context, c *candidate) error {
+	for start := time.Now(); time.Since(start) < warmTime; {
+		times, err := c.run(ctx, c.batchSize())
+		if err != nil {
+			return err
+		}
+		c.each = times[len(times)-1]
+	}
+	return nil
+}
+
+func (g *group) batch(ctx context.Context, c *candidate) error {
+	n := c.batchSize()
+	if left := g.repeats() - len(c.times); left > 0 {
+		n = min(n, left, (g.repeats()+turns-1)/turns)
+	}
+	// The first run of a turn pays for the change of hands: another kernel's code
+	// and address translations are in the caches. It is timed with the others where
+	// it takes long enough for that not to matter.
+	lead := 0
+	if c.each < batchTime/4 {
+		lead = 1
+	}
+	times, err := c.run(ctx, lead+n)
+	if err != nil {
+		return err
+	}
+	times = times[lead:]
+	for _, t := range times {
+		c.total += t
+	}
+	c.each = times[len(times)-1]
+	c.times = append(c.times, times...)
+	return nil
+}
+
+// batchSize is how many runs fill one submission.
+func (c *candidate) batchSize() int {
+	if c.each <= 0 {
+		return 1
+	}
+	return int(min(max(batchTime/c.each, 1), batchMost))
+}
+
+func (g *group) repeats() int {
+	if g.Repeats > 0 {
+		return g.Repeats
+	}
+	return DefaultRepeats
+}
+
+func (g *group) enough(c *candidate) bool {
+	if c.total < g.MinTime {
+		return false
+	}
+	slow := g.Repeats == 0 && len(c.times) >= slowRepeats && c.total >= slowTime
+	return slow || len(c.times) >= g.repeats()
+}
+
+func (g *group) finish(c *candidate) {
+	r := c.row
+	for _, t := range c.times {
+		r.Samples = append(r.Samples, float64(t.Nanoseconds())/1e6)
+	}
+	if g.Clock != nil && !c.onCPU {
+		r.Clock = g.Clock()
+	}
+	r.Ms = Summarize(r.Samples)
+	if speed := TFLOPs(g.problem, r.Ms.Median); r.Ablation == "" {
+		r.Status, r.TFLOPs = OK, speed
+	} else {
+		r.Status, r.AblationTFLOPs = Ablated, speed
+	}
+	g.done()
+}

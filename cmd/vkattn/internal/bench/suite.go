@@ -1,0 +1,83 @@
+package bench
+
+import (
+	"fmt"
+	"slices"
+
+	"vkattn/attention"
+)
+
+// Suite is a named table of problems.
+type Suite struct {
+	Name  string
+	About string
+	parts []Sweep
+}
+
+var (
+	fullAndTopLeft     = []attention.Causal{attention.CausalNone, attention.TopLeft}
+	fullAndBottomRight = []attention.Causal{attention.CausalNone, attention.BottomRight}
+)
+
+// Suites lists them in the order of the help text.
+var Suites = []Suite{
+	{"forward", "batch 16, 8 heads, head dims 64 and 128, lengths 1024 to 16384, full and causal", []Sweep{
+		{Batch: []int{16}, Heads: []int{8}, SeqLen: []int{1024, 2048, 4096, 8192, 16384}, HeadDim: []int{64, 128}, Causal: fullAndTopLeft},
+	}},
+	// As many heads as keep the work of a row near that of the forward suite.
+	{"dims", "head dims 32, 96, 192, 256 and 192/128 at length 4096, full and causal", []Sweep{
+		{Batch: []int{1}, Heads: []int{32}, SeqLen: []int{4096}, HeadDim: []int{32, 96}, Causal: fullAndTopLeft},
+		{Batch: []int{1}, Heads: []int{16}, SeqLen: []int{4096}, HeadDim: []int{192, 256}, Causal: fullAndTopLeft},
+		{Batch: []int{1}, Heads: []int{16}, SeqLen: []int{4096}, HeadDim: []int{192}, HeadDimV: []int{128}, Causal: fullAndTopLeft},
+	}},
+	// A square and a rectangle of the same size, each with and without grouping:
+	// their TFLOP/s are to be compared with one another.
+	{"gqa", "32 query heads over 32 and 8, square and 1024 x 4096, full and bottom-right", []Sweep{
+		{Batch: []int{1}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{4096}, HeadDim: []int{64, 128}, Causal: fullAndBottomRight},
+		{Batch: []int{4}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{1024}, SeqLenK: []int{4096}, HeadDim: []int{64, 128}, Causal: fullAndBottomRight},
+	}},
+	{"ablation", "batch 16, 4 and 1 of 1024 x 1024, 1024 x 4096 and 4096 x 4096, 32 heads over 32 and 8, head dim 128", []Sweep{
+		{Batch: []int{16}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{1024}, HeadDim: []int{128}, Causal: fullAndBottomRight},
+		{Batch: []int{4}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{1024}, SeqLenK: []int{4096}, HeadDim: []int{128}, Causal: fullAndBottomRight},
+		{Batch: []int{1}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{4096}, HeadDim: []int{128}, Causal: fullAndBottomRight},
+	}},
+	{"ladder", "batch 8, 8 heads, length 1024, head dim 128, full and causal", []Sweep{
+		{Batch: []int{8}, Heads: []int{8}, SeqLen: []int{1024}, HeadDim: []int{128}, Causal: fullAndTopLeft},
+	}},
+}
+
+// ParseSuite finds one of Suites.
+func ParseSuite(name string) (*Suite, error) {
+	var names string
+	for i := range Suites {
+		if Suites[i].Name == name {
+			return &Suites[i], nil
+		}
+		names += ", " + Suites[i].Name
+	}
+	return nil, fmt.Errorf("unknown suite %q, want one of %s", name, names[2:])
+}
+
+// Problems lists those of the suite in each storage type.
+func (s *Suite) Problems(dtypes []attention.DType) ([]Problem, error) {
+	var out []Problem
+	for _, part := range s.parts {
+		part.DType = dtypes
+		list, err := part.Problems()
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, list...)
+	}
+	return out, nil
+}
+
+// Has reports whether a problem is on every axis of the sweep; a list without
+// values has them all.
+func (s *Sweep) Has(p Problem) bool {
+	has := func(list []int, v int) bool { return len(list) == 0 || slices.Contains(list, v) }
+	shape, c := p.Shape, p.Config
+	return has(s.Batch, shape.B) && has(s.Heads, shape.Hq) && has(s.HeadsKV, shape.KVHeads()) &&
+		has(s.SeqLen, shape.Sq) && has(s.SeqLenK, shape.Sk) && has(s.HeadDim, c.HeadDim) && has(s.HeadDimV, c.ValueDim()) &&
+		(len(s.Causal) == 0 || slices.Contains(s.Causal, c.Causal)) && (len(s.DType) == 0 || slices.Contains(s.DType, c.DType))
+}

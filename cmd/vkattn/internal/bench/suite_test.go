@@ -1,0 +1,67 @@
+package bench
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+)
+
+func suiteProblems(t *testing.T, name string, dtypes ...attention.DType) []Problem {
+	s, err := ParseSuite(name)
+	require.NoError(t, err)
+	list, err := s.Problems(dtypes)
+	require.NoError(t, err)
+	for _, p := range list {
+		require.NoError(t, p.Shape.Validate())
+		require.NoError(t, p.Config.Validate())
+	}
+	return list
+}
+
+func TestSuites(t *testing.T) {
+	f16 := attention.F16
+	forward := suiteProblems(t, "forward", f16)
+	require.Len(t, forward, 20)
+	for _, d := range []int{64, 128} {
+		for _, s := range []int{1024, 2048, 4096, 8192, 16384} {
+			for _, c := range []attention.Causal{attention.CausalNone, attention.TopLeft} {
+				require.Contains(t, forward, Problem{attention.Shape{B: 16, Hq: 8, Hkv: 8, Sq: s, Sk: s}, attention.Config{HeadDim: d, HeadDimV: d, Causal: c}})
+			}
+		}
+	}
+	require.Len(t, suiteProblems(t, "forward", f16, attention.BF16), 40)
+	require.Len(t, suiteProblems(t, "dims", f16), 10)
+	require.Contains(t, suiteProblems(t, "dims", f16), Problem{attention.Shape{B: 1, Hq: 16, Hkv: 16, Sq: 4096, Sk: 4096}, attention.Config{HeadDim: 192, HeadDimV: 128}})
+	require.Len(t, suiteProblems(t, "ablation", f16), 12)
+	require.Len(t, suiteProblems(t, "ladder", f16), 2)
+	// What is compared per flop has the same flops.
+	for _, p := range suiteProblems(t, "gqa", f16) {
+		if p.Config.Causal == attention.CausalNone {
+			require.EqualValues(t, 4096*4096, uint64(p.Shape.B)*p.Shape.Cells(p.Config.Causal))
+		}
+	}
+	_, err := ParseSuite("everything")
+	require.ErrorContains(t, err, "forward, dims, gqa, ablation, ladder")
+}
+
+func TestASweepNarrows(t *testing.T) {
+	p := suiteProblems(t, "gqa", attention.F16)[0]
+	for s, want := range map[*Sweep]bool{
+		{}:                        true,
+		{Batch: []int{1}}:         true,
+		{Batch: []int{2}}:         false,
+		{Heads: []int{32, 1}}:     true,
+		{HeadsKV: []int{4}}:       false,
+		{SeqLen: []int{1024}}:     false,
+		{SeqLenK: []int{1024}}:    false,
+		{HeadDim: []int{64, 128}}: true,
+		{HeadDimV: []int{32}}:     false,
+		{Causal: []attention.Causal{attention.CausalNone}}: p.Config.Causal == attention.CausalNone,
+		{Causal: []attention.Causal{attention.TopLeft}}:    false,
+		{DType: []attention.DType{attention.BF16}}:         false,
+	} {
+		require.Equal(t, want, s.Has(p), "%+v", *s)
+	}
+}

@@ -1,0 +1,172 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// DefaultTimeout is how long a peer may take for one answer: the first may
+// import a framework from a cold disk, or compile a kernel.
+const DefaultTimeout = 2 * time.Minute
+
+// Options says how peers are run.
+type Options struct {
+	UUID    string        // of the GPU under test; empty: whatever the peer has
+	Timeout time.Duration // of one answer; 0: DefaultTimeout
+}
+
+// Peer is one command's place in a benchmark. A process of it that fails is
+// stopped and, at the next problem, started anew, but not after a second
+// failure. It has one user at a time.
+type Peer struct {
+	options  Options
+	info     Info
+	process  *process // nil: not running
+	failures int
+	last     error // of the last failure
+	refused  error // the answer to hello of one that cannot work here at all
+}
+
+const maxFailures = 2
+
+// Open starts a command and greets it. There is always a Peer to Close; one
+// that did not answer says why, now and at each Problem. Where ctx is cancelled
+// its processes are killed.
+func Open(ctx context.Context, command string, o Options) (*Peer, error) {
+	if o.Timeout == 0 {
+		o.Timeout = DefaultTimeout
+	}
+	p := &Peer{options: o, info: Info{Command: command, Name: oneLine(command)}}
+	return p, p.greet(ctx)
+}
+
+func (p *Peer) greet(ctx context.Context) error {
+	child, err := start(ctx, p.info.Command)
+	if err != nil {
+		return p.fail(ctx, err)
+	}
+	p.process = child
+	var info Info
+	request := struct {
+		Protocol int    `json:"protocol"`
+		UUID     string `json:"uuid"`
+	}{protocol, p.options.UUID}
+	err = child.ask(ctx, "hello", request, &info, p.options.Timeout)
+	var said *refusal
+	if err != nil && !errors.As(err, &said) {
+		return p.fail(ctx, err)
+	}
+	if err := info.check(p.options.UUID); err != nil {
+		return p.fail(ctx, err)
+	}
+	info.Command = p.info.Command
+	if p.known() {
+		info.Name = p.info.Name // as it was called before it was started anew
+	}
+	p.info = info
+	if said != nil {
+		p.stop()
+		p.refused = said
+		return said
+	}
+	return nil
+}
+
+func (p *Peer) known() bool { return p.info.Name != oneLine(p.info.Command) }
+
+// Info is what the peer said of itself. Its name is the command until it has
+// said one.
+func (p *Peer) Info() Info { return p.info }
+
+// Rename tells peers of the same name apart.
+func (p *Peer) Rename(name string) { p.info.Name = name }
+
+// Problem lets the peer prepare a problem, run it once and verify itself. The
+// error matches ErrUnsupported or ErrWrong where the peer says so.
+func (p *Peer) Problem(ctx context.Context, problem Problem) (Answer, error) {
+	if p.process == nil {
+		if p.refused != nil {
+			return Answer{}, p.refused
+		}
+		if p.failures >= maxFailures {
+			return Answer{}, fmt.Errorf("given up: %w", p.last)
+		}
+		if err := p.greet(ctx); err != nil {
+			return Answer{}, err
+		}
+	}
+	var a Answer
+	err := p.ask(ctx, "problem", problem, &a)
+	return a, err
+}
+
+// Time runs the problem n times and returns what each took.
+func (p *Peer) Time(ctx context.Context, n int) ([]time.Duration, error) {
+	var answer struct {
+		Ms []float64 `json:"ms"`
+	}
+	if err := p.ask(ctx, "time", map[string]int{"n": n}, &answer); err != nil {
+		return nil, err
+	}
+	times, err := durations(answer.Ms, n)
+	if err != nil {
+		return nil, p.fail(ctx, err)
+	}
+	return times, nil
+}
+
+// Release lets the peer free what the problem took.
+func (p *Peer) Release(ctx context.Context) error {
+	if p.process == nil {
+		return nil
+	}
+	return p.ask(ctx, "release", nil, nil)
+}
+
+// Close ends the peer's process and waits for it. It may be called again.
+func (p *Peer) Close() error {
+	if p.process == nil {
+		return nil
+	}
+	child := p.process
+	p.process = nil
+	err := child.ask(context.Background(), "end", nil, nil, endPatience)
+	if err != nil {
+		child.end(0)
+		return err
+	}
+	child.end(endPatience)
+	return nil
+}
+
+func (p *Peer) ask(ctx context.Context, op string, request, answer any) error {
+	if p.process == nil {
+		return errors.New("is not running")
+	}
+	err := p.process.ask(ctx, op, request, answer, p.options.Timeout)
+	var said *refusal
+	if err == nil || errors.As(err, &said) {
+		return err
+	}
+	return p.fail(ctx, err)
+}
+
+// fail stops the process. An interrupted one has not failed.
+func (p *Peer) fail(ctx context.Context, err error) error {
+	p.stop()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	p.failures++
+	p.last = errors.New(oneLine(err.Error()))
+	return p.last
+}
+
+func (p *Peer) stop() {
+	if p.process != nil {
+		p.process.end(0)
+		p.process = nil
+	}
+}

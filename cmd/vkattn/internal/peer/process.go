@@ -1,0 +1,233 @@
+package peer
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// process is one run of a peer's command. Every one that was started is reaped,
+// whatever it does.
+type process struct {
+	in      io.WriteCloser
+	out     *os.File
+	lines   chan string // closed at the end of its output
+	stderr  tail
+	kill    context.CancelFunc
+	exited  chan struct{} // closed once it is reaped
+	state   error         // how it ended, to read after exited
+	lastID  int
+	readErr error // to read after lines was closed
+}
+
+const (
+	maxLine     = 1 << 20                // of an answer
+	lastWords   = 200 * time.Millisecond // for what it said before it died
+	endPatience = 5 * time.Second        // for it to end by itself
+)
+
+// start runs a command line in a shell, in a process group of its own: ending it
+// ends what it started too, and an interrupt from the terminal reaches it
+// through ctx alone.
+func start(ctx context.Context, command string) (*process, error) {
+	// Not StdoutPipe: Wait would close it before the last answer is read.
+	ours, theirs, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	ctx, kill := context.WithCancel(ctx)
+	p := &process{out: ours, kill: kill, lines: make(chan string), exited: make(chan struct{})}
+	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", command)
+	cmd.Stdout, cmd.Stderr = theirs, &p.stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error {
+		err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		if errors.Is(err, syscall.ESRCH) {
+			return os.ErrProcessDone
+		}
+		return err
+	}
+	cmd.WaitDelay = time.Second // for a grandchild that keeps standard error open
+	if p.in, err = cmd.StdinPipe(); err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		kill()
+		return nil, errors.Join(err, ours.Close())
+	}
+	go p.read()
+	go func() {
+		p.state = cmd.Wait()
+		close(p.exited)
+	}()
+	return p, nil
+}
+
+func (p *process) read() {
+	defer close(p.lines)
+	scan := bufio.NewScanner(p.out)
+	scan.Buffer(nil, maxLine)
+	for scan.Scan() {
+		p.lines <- scan.Text()
+	}
+	p.readErr = scan.Err()
+}
+
+// ask sends a request and decodes the answer to it. After any error but a
+// refusal the process is of no use; end it.
+func (p *process) ask(ctx context.Context, op string, request, answer any, timeout time.Duration) error {
+	p.lastID++
+	line, err := requestLine(op, p.lastID, request)
+	if err != nil {
+		return err
+	}
+	if _, err := p.in.Write(line); err != nil {
+		return p.died(ctx, op)
+	}
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case text, ok := <-p.lines:
+		return p.decode(ctx, op, text, ok, answer)
+	case <-p.exited:
+		select {
+		case text, ok := <-p.lines:
+			return p.decode(ctx, op, text, ok, answer)
+		case <-time.After(lastWords):
+			return p.died(ctx, op)
+		}
+	case <-timer.C:
+		return fmt.Errorf("gave no answer to %q within %v and was stopped%s", op, timeout, p.stderr.quote())
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// requestLine is the request's fields with op and id in front.
+func requestLine(op string, id int, request any) ([]byte, error) {
+	var b bytes.Buffer
+	head, err := json.Marshal(struct {
+		Op string `json:"op"`
+		ID int    `json:"id"`
+	}{op, id})
+	if err != nil {
+		return nil, err
+	}
+	b.Write(head)
+	if request != nil {
+		body, err := json.Marshal(request)
+		if err != nil {
+			return nil, err
+		}
+		b.Truncate(b.Len() - 1)
+		b.WriteByte(',')
+		b.Write(body[1:])
+	}
+	b.WriteByte('\n')
+	return b.Bytes(), nil
+}
+
+func (p *process) decode(ctx context.Context, op, text string, ok bool, answer any) error {
+	if !ok {
+		if errors.Is(p.readErr, bufio.ErrTooLong) {
+			return fmt.Errorf("%w to %q: a line of over %d bytes", errRubbish, op, maxLine)
+		}
+		return p.died(ctx, op)
+	}
+	var head struct {
+		ID int `json:"id"`
+		verdict
+	}
+	if err := json.Unmarshal([]byte(text), &head); err != nil || head.ID != p.lastID {
+		return fmt.Errorf("%w to %q: %s", errRubbish, op, quote(text))
+	}
+	if answer != nil {
+		if err := json.Unmarshal([]byte(text), answer); err != nil {
+			return fmt.Errorf("%w to %q: %s", errRubbish, op, quote(text))
+		}
+	}
+	return head.err()
+}
+
+// died says how a process ended that should not have.
+func (p *process) died(ctx context.Context, op string) error {
+	select {
+	case <-p.exited:
+	case <-time.After(lastWords): // it closed its output and runs on
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	select {
+	case <-p.exited:
+		how := "exit status 0"
+		if p.state != nil {
+			how = p.state.Error()
+		}
+		return fmt.Errorf("ended at %q (%s)%s", op, how, p.stderr.quote())
+	default:
+		return fmt.Errorf("closed its output at %q%s", op, p.stderr.quote())
+	}
+}
+
+// end stops the process and returns once it is reaped. With patience it may
+// first finish by itself.
+func (p *process) end(patience time.Duration) {
+	_ = p.in.Close()
+	drained := make(chan struct{})
+	go func() {
+		for range p.lines {
+		}
+		close(drained)
+	}()
+	select {
+	case <-p.exited:
+	case <-time.After(patience):
+	}
+	p.kill()
+	<-p.exited
+	_ = p.out.Close() // a grandchild may hold the other side
+	<-drained
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+const tailBytes = 4096
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, b...)
+	if over := len(t.text) - tailBytes; over > 0 {
+		t.text = append(t.text[:0], t.text[over:]...)
+	}
+	return len(b), nil
+}
+
+// quote is the last line that says anything, after a colon; empty if none does.
+func (t *tail) quote() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	lines := strings.Split(string(t.text), "\n")
+	for i := len(lines) - 1; i >= 0; i-- {
+		if l := oneLine(lines[i]); l != "" {
+			return ": " + l
+		}
+	}
+	return ""
+}

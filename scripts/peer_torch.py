@@ -1,0 +1,296 @@
+#!/usr/bin/env python3
+"""peer_torch.py BACKEND [--device cuda|cpu]
+
+PyTorch's scaled_dot_product_attention as a peer of "vkattn bench":
+
+    vkattn bench --peer "python3 scripts/peer_torch.py flash" --peer "python3 scripts/peer_torch.py cudnn"
+
+BACKEND is flash, cudnn, efficient or math. Needs Python 3.8 and PyTorch 2.5.
+
+The protocol is lines of JSON: a request on standard input, an answer with the
+same "id" on standard output. The package comment of
+cmd/vkattn/internal/peer/protocol.go describes it; in short:
+
+    hello    uuid                     -> name, program, device, uuid, timer
+    problem  sizes, causal, dtype...  -> status ok | unsupported | wrong | error
+    time     n                        -> ms: n times
+    release                           -> frees the problem's memory
+    end                               -> ends
+
+Times are of CUDA events around each call, on inputs that take turns, so that
+none is found in the cache. What a backend does not take is answered
+"unsupported" with PyTorch's own reason, and nothing else is timed in its place.
+The first result of each problem is compared with float64 on some rows.
+"""
+import argparse
+import json
+import os
+import random
+import sys
+import time
+import warnings
+
+torch = None  # imported at the first hello, so that a machine without it gets an answer
+BACKENDS = {
+    "flash": "FLASH_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+    "math": "MATH",
+}
+
+
+class Refusal(Exception):
+    """An answer other than ok: its status and the reason."""
+
+    def __init__(self, status, reason):
+        super().__init__(reason)
+        self.status = status
+
+
+class Sdpa:
+    """One problem: its inputs in several sets, and the call."""
+
+    def __init__(self, backend, device, p):
+        self.device = device
+        self.dtype = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}[p["dtype"]]
+        self.p = p
+        self.arguments = arguments(backend, p)
+        b, hq, hkv = p["batch"], p["heads"], p["heads_kv"]
+        sq, sk, d, dv = p["seqlen_q"], p["seqlen_k"], p["headdim"], p["headdim_v"]
+        if backend == "math" and device.type == "cuda":
+            need = 3 * 4 * b * hq * sq * sk
+            free = torch.cuda.mem_get_info(device)[0]
+            if need > free:
+                raise Refusal("unsupported", "the scores take %.0f GiB, %.0f are free" % (need / 2**30, free / 2**30))
+        torch.manual_seed(p["seed"] % 2**63)
+        self.sets = [
+            tuple(torch.randn(shape, device=device, dtype=self.dtype) for shape in
+                  ((b, hq, sq, d), (b, hkv, sk, d), (b, hkv, sk, dv)))
+            for _ in range(p["sets"])
+        ]
+        # One result per set is held, so that results take turns too.
+        self.results = [None] * len(self.sets)
+        self.next = 0
+        self.memory = (sum(t.numel() for t in self.sets[0]) + b * hq * sq * dv) * self.sets[0][0].element_size()
+        self.enqueue = 0.0  # seconds the host takes for one call
+
+    def call(self):
+        q, k, v = self.sets[self.next]
+        self.results[self.next] = torch.nn.functional.scaled_dot_product_attention(q, k, v, **self.arguments)
+        self.next = (self.next + 1) % len(self.sets)
+
+    def once(self):
+        """Runs set 0, and again to see how long the host takes to ask for it."""
+        self.call()
+        self.synchronize()
+        start = time.perf_counter()
+        self.call()
+        self.enqueue = min(time.perf_counter() - start, 2e-3)
+        self.synchronize()
+
+    def synchronize(self):
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def time(self, n):
+        if self.device.type != "cuda":
+            return [self.wall() for _ in range(n)]
+        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(n)]
+        # The device waits until all calls are asked for: a short one would
+        # otherwise be timed with the host's work before it. At 2 GHz or less.
+        torch.cuda._sleep(int(2e9 * (2e-4 + 1.5 * n * self.enqueue)))
+        for before, after in events:
+            before.record()
+            self.call()
+            after.record()
+        self.synchronize()
+        return [before.elapsed_time(after) for before, after in events]
+
+    def wall(self):
+        start = time.perf_counter()
+        self.call()
+        return (time.perf_counter() - start) * 1e3
+
+    def check(self):
+        """Compares rows of set 0 with float64; plain attention in the storage
+        type is the measure of what error is allowed, as in vkattn's own checks.
+        """
+        p = self.p
+        q, k, v = self.sets[0]
+        rng = random.Random(p["seed"])
+        sq, sk, group = p["seqlen_q"], p["seqlen_k"], p["heads"] // p["heads_kv"]
+        rows = sorted({0, sq // 2, sq - 1} | {rng.randrange(sq) for _ in range(61)})
+        last = {"none": sk, "top-left": 0, "bottom-right": sk - sq}[p["causal"]]  # key of row 0
+        at = torch.tensor(rows, device=self.device)
+        hidden = torch.arange(sk, device=self.device)[None, :] > at[:, None] + last
+        heads = sorted({(0, 0), (p["batch"] - 1, p["heads"] - 1), (rng.randrange(p["batch"]), rng.randrange(p["heads"]))})
+        got, ref, low = [], [], []
+        for b, h in heads:
+            x, y, z = q[b, h, at], k[b, h // group], v[b, h // group]
+            got.append(self.results[0][b, h, at].double())
+            s = (x.double() @ y.double().T * p["scale"]).masked_fill(hidden, float("-inf"))
+            ref.append(torch.softmax(s, -1) @ z.double())
+            s = (x.float() @ y.float().T * p["scale"]).to(self.dtype).masked_fill(hidden, float("-inf"))
+            w = torch.softmax(s.float(), -1).to(self.dtype)
+            low.append((w.float() @ z.float()).to(self.dtype).double())
+        got, ref, low = (torch.cat(t) for t in (got, ref, low))
+        size = float((ref * ref).sum())
+        error, allowed = float((got - ref).abs().max()), 2 * float((low - ref).abs().max()) + 1e-5
+        nmse = float(((got - ref) ** 2).sum()) / size
+        floor = {"f16": 1e-5, "bf16": 1e-4, "f32": 1e-10}[p["dtype"]]
+        allowed_nmse = max(floor, 4 * float(((low - ref) ** 2).sum()) / size)
+        if not error <= allowed:
+            raise Refusal("wrong", "max error %.3g is over %.3g" % (error, allowed))
+        if not nmse <= allowed_nmse:
+            raise Refusal("wrong", "NMSE %.3g is over %.3g" % (nmse, allowed_nmse))
+        return {"rows": len(rows) * len(heads), "max_error": error, "nmse": nmse}
+
+
+def arguments(backend, p):
+    """The keyword arguments of a problem. is_causal is top-left by PyTorch's
+    contract; bottom-right is an object that flash and efficient know as a mask
+    of their own. cuDNN would be handed it as a matrix: another computation.
+    """
+    a = {"scale": p["scale"]}
+    if p["heads"] != p["heads_kv"]:
+        a["enable_gqa"] = True
+    sq, sk = p["seqlen_q"], p["seqlen_k"]
+    if p["causal"] == "none":
+        return a
+    if sq == sk:
+        a["is_causal"] = True
+    elif p["causal"] == "top-left":
+        if backend == "flash":
+            raise Refusal("unsupported", "flash's causal mask is bottom-right where the lengths differ")
+        a["is_causal"] = True
+    elif sq > sk:
+        raise Refusal("unsupported", "rows without a key")
+    elif backend == "cudnn":
+        raise Refusal("unsupported", "no bottom-right causal mask but as a matrix")
+    else:
+        from torch.nn.attention.bias import causal_lower_right
+        a["attn_mask"] = causal_lower_right(sq, sk)
+    return a
+
+
+def reason(backend, error, caught):
+    """PyTorch's reason for refusing a call: the warning under the heading of the
+    backend, else the error itself."""
+    heading, found = "", ""
+    for w in caught:
+        text = str(w.message).split(" (Triggered internally")[0].strip()
+        if "not used because" in text:
+            heading = text.lower()
+        elif backend in heading and not found:
+            found = text
+    return found or str(error).split("\n")[0] or type(error).__name__
+
+
+class Peer:
+    def __init__(self, backend, device):
+        self.backend = backend
+        self.where = device
+        self.problem = None
+
+    def hello(self, r):
+        global torch
+        me = {"name": self.backend}
+        try:
+            import torch
+            from torch.nn.attention import SDPBackend, sdpa_kernel
+        except ImportError as e:
+            return dict(me, status="unsupported", reason="PyTorch 2.5 or newer is needed: %s" % e)
+        kind = getattr(SDPBackend, BACKENDS[self.backend], None)
+        if kind is None:
+            return dict(me, status="unsupported", reason="torch %s has no such backend" % torch.__version__)
+        if self.where == "cuda" and not torch.cuda.is_available():
+            return dict(me, status="unsupported", reason="torch %s finds no GPU" % torch.__version__)
+        torch.set_grad_enabled(False)
+        self.only = sdpa_kernel(kind)  # held: one that is collected undoes itself
+        self.only.__enter__()
+        me["program"] = "torch %s scaled_dot_product_attention" % torch.__version__
+        if self.where == "cpu":
+            self.device = torch.device("cpu")
+            return dict(me, device="cpu", timer="wall")
+        index, uuid = self.find(r.get("uuid", ""))
+        self.device = torch.device("cuda", index)
+        torch.cuda.set_device(self.device)
+        if self.backend == "cudnn":
+            me["program"] += ", cuDNN %s" % torch.backends.cudnn.version()
+        return dict(me, device=torch.cuda.get_device_name(index), uuid=uuid, timer="device")
+
+    @staticmethod
+    def find(wanted):
+        """The GPU of that UUID, else the first. Versions of PyTorch that cannot
+        tell say nothing of it."""
+        def digits(u):
+            return [c for c in str(u).lower() if c in "0123456789abcdef"]
+        first = ""
+        for i in range(torch.cuda.device_count()):
+            uuid = str(getattr(torch.cuda.get_device_properties(i), "uuid", ""))
+            if i == 0:
+                first = uuid
+            if uuid and digits(uuid) == digits(wanted):
+                return i, uuid
+        return 0, first
+
+    def prepare(self, r):
+        self.release(r)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                self.problem = Sdpa(self.backend, self.device, r)
+                self.problem.once()
+                return {"status": "ok", "memory_bytes": self.problem.memory, "checked": self.problem.check()}
+            except Refusal as e:
+                return self.refuse(e.status, e)
+            except (RuntimeError, TypeError, ValueError) as e:
+                if "out of memory" in str(e):
+                    return self.refuse("error", "out of memory")
+                if "CUDA error" in str(e):
+                    raise  # nothing works after one
+                return self.refuse("unsupported", reason(self.backend, e, caught))
+
+    def refuse(self, status, why):
+        answer = {"status": status, "reason": str(why)}
+        self.release(None)
+        return answer
+
+    def time(self, r):
+        return {"ms": self.problem.time(r["n"])}
+
+    def release(self, _):
+        self.problem = None
+        if torch is not None and self.where == "cuda":
+            torch.cuda.empty_cache()  # the other process may want the memory
+        return {}
+
+
+def serve(peer, requests, answers):
+    handlers = {"hello": peer.hello, "problem": peer.prepare, "time": peer.time, "release": peer.release,
+                "end": peer.release}
+    for line in iter(requests.readline, ""):
+        r = json.loads(line)
+        answer = handlers[r["op"]](r)
+        answer["id"] = r["id"]
+        print(json.dumps(answer), file=answers, flush=True)
+        if r["op"] == "end":
+            return
+
+
+def main():
+    parser = argparse.ArgumentParser(description="PyTorch's attention as a peer of vkattn bench")
+    parser.add_argument("backend", choices=sorted(BACKENDS))
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu is for trying it out")
+    options = parser.parse_args()
+    # Answers alone go to standard output: what libraries print goes to the other.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    try:
+        serve(Peer(options.backend, options.device), sys.stdin, answers)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

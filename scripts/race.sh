@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# race.sh [entry...] runs suites of "vkattn bench" beside PyTorch's attention, in
+# the same rounds on the same GPU. Entries; without any, the first four:
+#
+#   forward   lengths 1024 to 16384 at head dims 64 and 128
+#   dims      the other head dims
+#   gqa       grouped heads, and lengths that differ
+#   f32       float32 on the scalar tier, beside the efficient backend
+#   ladder    what each step of the kernel's development is worth
+#   ablation  what the parts of the work cost
+#
+# Each is a process of its own: one that loses the device costs itself only. It
+# needs the built command, python3 and PyTorch. Everything goes to $OUT (default
+# ./out): a table ENTRY.md each, and race.jsonl with the samples, clocks and power
+# of all rows, written as they come.
+#
+#   VKATTN             the command (default: build/vkattn)
+#   PYTHON             the interpreter that has PyTorch (default: python3)
+#   VKATTN_RACE_PEERS  backends of PyTorch (default: flash cudnn)
+#   VKATTN_RACE_TIERS  (default: coopmat2,coopmat)
+#   VKATTN_RACE_ARGS   further arguments of every entry, such as --dtype f16,bf16
+#   VKATTN_RACE_LIMIT  seconds an entry may take (default: 240)
+set -uo pipefail
+
+OUT=${OUT:-$PWD/out}
+mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd) || exit 1
+VKATTN=$(realpath -- "${VKATTN:-$(dirname "${BASH_SOURCE[0]}")/../build/vkattn}")
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+if [[ ! -x $VKATTN ]]; then
+	echo "race: $VKATTN is not there; make race builds it" >&2
+	exit 1
+fi
+
+entries=("$@")
+((${#entries[@]})) || entries=(forward dims gqa f32)
+for entry in "${entries[@]}"; do
+	case $entry in
+	forward | dims | gqa | f32 | ladder | ablation) rm -f "$OUT/$entry.md" ;;
+	*)
+		echo "race: no entry $entry" >&2
+		exit 2
+		;;
+	esac
+done
+tiers=${VKATTN_RACE_TIERS:-coopmat2,coopmat}
+read -ra backends <<<"${VKATTN_RACE_PEERS:-flash cudnn}"
+
+race() { # <entry>
+	local entry=$1 args peers=("${backends[@]}") peer
+	case $entry in
+	forward | dims | gqa) args=(--suite "$entry" --tier "$tiers") ;;
+	f32)
+		args=(--dtype f32 --tier scalar --batch-size 4 --nheads 8 --seqlen 4096 --headdim "64,128" --causal "none,top-left")
+		peers=(efficient)
+		;;
+	ladder) args=(--suite ladder --tier "${tiers%%,*}" --variant all) ;;
+	ablation) args=(--suite ablation --tier "${tiers%%,*}" --ablate "none,softmax,barrier,load") ;;
+	esac
+	for peer in "${peers[@]}"; do
+		args+=(--peer "${PYTHON:-python3} scripts/peer_torch.py $peer")
+	done
+	# Lines as they come: what was measured before a stop is kept.
+	# shellcheck disable=SC2086 # the arguments are words
+	timeout --signal INT --kill-after 15 "${VKATTN_RACE_LIMIT:-240}" \
+		"$VKATTN" bench "${args[@]}" ${VKATTN_RACE_ARGS-} -o jsonl --save "$OUT/$entry.md" >>"$OUT/race.jsonl"
+}
+
+rc=0
+: >"$OUT/race.jsonl"
+for entry in "${entries[@]}"; do
+	start=$SECONDS
+	race "$entry"
+	status=$?
+	((status)) && rc=1
+	printf '== %s: exit %d after %d s\n' "$entry" "$status" $((SECONDS - start))
+	if [[ -r $OUT/$entry.md ]]; then
+		cat "$OUT/$entry.md"
+	fi
+done
+exit "$rc"

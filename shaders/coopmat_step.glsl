@@ -1,0 +1,93 @@
+// The parts of one step of STEP_COLS keys, as macros over the variables of forward_coopmat.comp's main.
+// S is FragC[ROW_TILES * KEY_TILES], the step's scores; firstKey counts from the start of the tile.
+
+// The shifts of row fragment r lie here, TILE_M floats.
+#define shiftOf(r) (SHIFT_FIRST + (gl_SubgroupID * ROW_TILES + (r)) * SHIFT_SIZE)
+// Stride 0: every column of the fragment is the same TILE_M floats.
+#define loadShift(r) coopMatLoad(rowShift[r], tile, shiftOf(r), 0, gl_CooperativeMatrixLayoutColumnMajor)
+
+// S = Q K^T
+#define SCORES(S, firstKey)                                                                         \
+    {                                                                                               \
+        [[unroll]] for (uint f = 0; f < ROW_TILES * KEY_TILES; ++f) S[f] = FragC(0.0);              \
+        [[unroll]] for (uint i = 0; i < QK_CHUNKS; ++i) {                                           \
+            FragA Qi[ROW_TILES];                                                                    \
+            [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {                                       \
+                if (i < Q_HELD) Qi[r] = Q[Q_HELD > 0 ? r * Q_HELD + i : 0];                         \
+                else coopMatLoad(Qi[r], tile, Q_FIRST + (mySubgroupRow + r * TILE_M) * Q_STRIDE + (i - Q_HELD) * TILE_K / 8, \
+                                 Q_STRIDE, gl_CooperativeMatrixLayoutRowMajor);                     \
+            }                                                                                       \
+            [[unroll]] for (uint c = 0; c < KEY_TILES; ++c) {                                       \
+                FragB Kt;                                                                           \
+                coopMatLoad(Kt, tile, ((firstKey) + c * TILE_N) * K_STRIDE + i * TILE_K / 8, K_STRIDE, \
+                            gl_CooperativeMatrixLayoutColumnMajor);                                 \
+                [[unroll]] for (uint r = 0; r < ROW_TILES; ++r)                                     \
+                    S[r * KEY_TILES + c] = coopMatMulAdd(Qi[r], Kt, S[r * KEY_TILES + c]);          \
+            }                                                                                       \
+        }                                                                                           \
+    }
+
+// The largest scores among the elements that lie at the same place in a row's fragments.
+#define HIGHEST(top, S, r)                                                                          \
+    FragC top = S[(r) * KEY_TILES];                                                                 \
+    [[unroll]] for (uint c = 1; c < KEY_TILES; ++c)                                                 \
+        [[unroll]] for (uint e = 0; e < top.length(); ++e) top[e] = max(top[e], S[(r) * KEY_TILES + c][e]);
+
+// Moves the shift of the rows that need it. The test looks at each lane's own elements only.
+#define MOVE_SHIFTS(S)                                                                              \
+    {                                                                                               \
+        bool passed = false;                                                                        \
+        [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {                                           \
+            HIGHEST(top, S, r)                                                                      \
+            [[unroll]] for (uint e = 0; e < top.length(); ++e)                                      \
+                passed = passed || top[e] > fma(rowShift[r][e], unscale, LAG * unscale);            \
+        }                                                                                           \
+        if (subgroupAny(passed)) {                                                                  \
+            [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {                                       \
+                HIGHEST(top, S, r)                                                                  \
+                FragC moved, factor;                                                                \
+                rowMax(moved, top);                                                                 \
+                [[unroll]] for (uint e = 0; e < moved.length(); ++e) {                              \
+                    const float highest = moved[e] * scale;                                         \
+                    moved[e] = highest - rowShift[r][e] > LAG ? highest : rowShift[r][e];           \
+                    factor[e] = exp2(rowShift[r][e] - moved[e]);                                    \
+                }                                                                                   \
+                if (HAS_LSE != 0) rowTotal[r] *= factor;                                            \
+                FragSum narrowFactor;                                                               \
+                narrow(narrowFactor, factor);                                                       \
+                rowWeight[r] *= narrowFactor;                                                       \
+                subgroupSync();                                                                     \
+                firstColumnTo(moved, shiftOf(r));                                                   \
+                subgroupSync();                                                                     \
+                loadShift(r);                                                                       \
+                [[unroll]] for (uint i = 0; i < OUT_TILES; ++i) O[r * OUT_TILES + i] *= factor;     \
+            }                                                                                       \
+        }                                                                                           \
+    }
+
+// P = 2^(scale S - shift). EXP2 0 takes the natural exponential instead.
+#define WEIGHTS(P, S)                                                                               \
+    FragA P[ROW_TILES * KEY_TILES];                                                                 \
+    [[unroll]] for (uint f = 0; f < ROW_TILES * KEY_TILES; ++f) {                                   \
+        [[unroll]] for (uint e = 0; e < S[f].length(); ++e) {                                       \
+            const float x = fma(S[f][e], scale, -rowShift[f / KEY_TILES][e]);                       \
+            S[f][e] = ABLATE == ABLATE_SOFTMAX ? x : EXP2 != 0 ? exp2(x) : exp(x * LN2);            \
+        }                                                                                           \
+        if (HAS_LSE != 0) rowTotal[f / KEY_TILES] += S[f];                                          \
+        toOperandA(P[f], S[f]);                                                                     \
+    }
+
+// O += P V. O is divided by the sum of the rounded P, so that what rounding does to a weight cancels; where
+// one key has all the weight the result is that row of V, exactly.
+#define ADD_VALUES(P, firstKey)                                                                     \
+    [[unroll]] for (uint c = 0; c < KEY_TILES; ++c) {                                               \
+        [[unroll]] for (uint r = 0; r < ROW_TILES; ++r)                                             \
+            rowWeight[r] = coopMatMulAdd(P[r * KEY_TILES + c], FragOnes(1.0), rowWeight[r]);        \
+        [[unroll]] for (uint i = 0; i < OUT_TILES; ++i) {                                           \
+            FragB Vt;                                                                               \
+            coopMatLoad(Vt, tile, V_FIRST + ((firstKey) + c * TILE_K) * V_STRIDE + i * TILE_N / 8, V_STRIDE, \
+                        gl_CooperativeMatrixLayoutRowMajor);                                        \
+            [[unroll]] for (uint r = 0; r < ROW_TILES; ++r)                                         \
+                O[r * OUT_TILES + i] = coopMatMulAdd(P[r * KEY_TILES + c], Vt, O[r * OUT_TILES + i]); \
+        }                                                                                           \
+    }
