@@ -117,7 +117,8 @@ func (l Lab) change(c map[uint32]uint32) {
 
 // NewLab is New with a kernel changed for measurement. An Op with an ablation
 // computes wrong results by design; one with a variant computes right ones at
-// another speed. The CPU tier has neither.
+// another speed. Both run with the heuristic's tiles, whatever was tuned. The CPU
+// tier has neither.
 func NewLab(dev *vk.Device, cfg Config, lab Lab) (*Op, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -132,10 +133,11 @@ func NewLab(dev *vk.Device, cfg Config, lab Lab) (*Op, error) {
 		return nil, fmt.Errorf("attention: New: %w", vk.ErrClosed)
 	}
 	var pick tilePicker
-	if dev != nil && cfg.Tuning != TuningOff && lab.has(stepTuner) {
+	if dev != nil && cfg.Tuning != TuningOff && lab == (Lab{}) {
 		pick = storeOf(dev).pick
 	}
-	op := newOp(dev, cfg, lab, pick)
+	op := newOp(dev, cfg, pick)
+	op.lab = lab
 	if _, err := op.Plan(Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}); err != nil {
 		return nil, err
 	}

@@ -172,7 +172,7 @@ func (op *Op) prepare(r request) (*prepared, error) {
 	if op.closed.Load() {
 		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
 	}
-	if op.cfg.Tuning == TuningOn {
+	if op.cfg.Tuning == TuningOn && op.lab == (Lab{}) {
 		if err := op.tuneOnFirstUse(r); err != nil {
 			return nil, err
 		}

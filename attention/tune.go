@@ -62,6 +62,9 @@ func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, err
 	if op.dev == nil {
 		return TuneReport{}, fmt.Errorf("%w: the CPU tier has no tiles to tune", ErrUnsupported)
 	}
+	if op.lab != (Lab{}) {
+		return TuneReport{}, fmt.Errorf("%w: a kernel changed for measurement is not tuned", ErrUnsupported)
+	}
 	if err := s.Validate(); err != nil {
 		return TuneReport{}, err
 	}

@@ -106,6 +106,22 @@ func TestTuneTimesStoresAndIsUsed(t *testing.T) {
 	require.NoError(t, err, "twice is once")
 }
 
+// A kernel changed for measurement is measured with the tile that everyone has.
+func TestLabKernelsAreNotTuned(t *testing.T) {
+	dev := tuneDevice(t)
+	cfg := scalarF32
+	cfg.Tuning = attention.TuningOn
+	op, err := attention.NewLab(dev, cfg, attention.Lab{Variant: 2})
+	require.NoError(t, err)
+	defer op.Close()
+	_, err = op.Tune(context.Background(), smallShape, smallTuning)
+	require.ErrorIs(t, err, attention.ErrUnsupported)
+	require.NoError(t, op.Prepare(smallShape))
+	plan, err := op.Plan(smallShape)
+	require.NoError(t, err)
+	require.Equal(t, attention.TileHeuristic, plan.Tuning)
+}
+
 // Candidates compile where nothing executes, too: AMD's compiler on a null device.
 func TestCompileOnlyNeedsNoExecution(t *testing.T) {
 	if name := os.Getenv("VKATTN_DRIVER"); name == "" || name == "none" {

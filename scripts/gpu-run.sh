@@ -6,9 +6,9 @@
 #   machine.txt  the GPU, its driver, the clocks
 #   tests.txt    the full output of the tests
 #   bench.txt    the output of "vkattn bench $VKATTN_BENCH_ARGS"
-#   and, of race alone, what scripts/race.sh writes: needs python3 with PyTorch
 #   tune.txt     with "tune" alone: the output of "vkattn tune $VKATTN_TUNE_ARGS"
 #   tuning.json  and what the cache has then
+#   and, of race alone, what scripts/race.sh writes: needs python3 with PyTorch
 #
 #   VKATTN_TEST_ARGS   further arguments of every test binary (-test.run ...)
 #   VKATTN_TESTS       the packages tested, a pattern of the shell (default: *)
@@ -79,12 +79,12 @@ if [[ $what == bench || $what == all ]] && [[ -x $here/vkattn ]]; then
 	# shellcheck disable=SC2086 # the arguments are words
 	"$here/vkattn" bench ${VKATTN_BENCH_ARGS-} 2>&1 | tee "$OUT/bench.txt" || rc=1
 fi
-if [[ $what == race ]]; then
-	VKATTN=$here/vkattn "$here/src/scripts/race.sh" "${@:2}" || rc=1
-fi
 if [[ $what == tune ]]; then
 	# shellcheck disable=SC2086 # the arguments are words
 	"$here/vkattn" tune ${VKATTN_TUNE_ARGS-} 2>&1 | tee "$OUT/tune.txt" || rc=1
 	"$here/vkattn" tune --list -o json >"$OUT/tuning.json" || rc=1
+fi
+if [[ $what == race ]]; then
+	VKATTN=$here/vkattn "$here/src/scripts/race.sh" "${@:2}" || rc=1
 fi
 exit "$rc"

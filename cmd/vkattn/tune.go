@@ -10,7 +10,6 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
-	"vkattn/cmd/vkattn/internal/sweep"
 	"vkattn/vk"
 )
 
@@ -57,7 +56,7 @@ Exit codes: 0 done, 1 a heuristic's tile over --tolerance (--check), 2 bad flags
 	}{
 		{"batch-size", &o.batch}, {"nheads", &o.heads}, {"nheads-kv", &o.headsKV}, {"seqlen", &o.seqLen},
 		{"seqlen-k", &o.seqLenK}, {"headdim", &o.headDim}, {"headdim-v", &o.headDimV}, {"causal", &o.causal},
-		{"dtype", &o.dtype}, {"device", &o.device},
+		{"dtype", &o.dtype}, {"suite", &o.suite}, {"device", &o.device},
 	} {
 		flag := words.Lookup(x.name)
 		f.StringVar(x.to, x.name, flag.DefValue, flag.Usage)
@@ -78,14 +77,18 @@ Exit codes: 0 done, 1 a heuristic's tile over --tolerance (--check), 2 bad flags
 }
 
 // validate refuses what can be refused without a device.
-func (o *tuneOptions) validate() (tiers []attention.Tier, err error) {
+func (o *tuneOptions) validate() (*benchPlan, error) {
 	if o.format != "md" && o.format != "json" {
 		return nil, badInputf("-o: unknown output format %q, want md or json", o.format)
 	}
-	if tiers, err = sweep.Words(o.tier, attention.ParseTier); err != nil {
-		return nil, badInputf("--tier: %w", err)
+	plan, err := o.plan()
+	if err != nil {
+		return nil, err
 	}
-	for _, t := range tiers {
+	if len(plan.tiers) == 0 {
+		plan.tiers = []attention.Tier{attention.TierAuto}
+	}
+	for _, t := range plan.tiers {
 		if t == attention.TierCPU || t == attention.TierCUDA {
 			return nil, badInputf("--tier: tier %v has no tiles to tune", t)
 		}
@@ -107,12 +110,11 @@ func (o *tuneOptions) validate() (tiers []attention.Tier, err error) {
 	if modes > 1 {
 		return nil, badInputf("--list, --clear, --dry-run, --compile-only and --check exclude each other")
 	}
-	_, err = o.plan(&bench.Sweep{})
-	return tiers, err
+	return plan, nil
 }
 
 func (a *app) tune(ctx context.Context, o *tuneOptions) error {
-	tiers, err := o.validate()
+	plan, err := o.validate()
 	if err != nil {
 		return err
 	}
@@ -137,17 +139,17 @@ func (a *app) tune(ctx context.Context, o *tuneOptions) error {
 		}
 		return printCache(a.stdout, o.format, &cache)
 	}
-	problems, err := o.problems(dev)
+	problems, err := o.problems(plan, dev)
 	if err != nil {
 		return err
 	}
 	out := &tunePrinter{w: a.stdout, json: o.format == "json", check: o.check, all: o.all}
 	out.doc.Run = runInfo(dev, 0)
-	bar := a.progress(len(problems) * len(tiers))
+	bar := a.progress(len(problems) * len(plan.tiers))
 	var stopped error
 loop:
 	for _, p := range problems {
-		for _, tier := range tiers {
+		for _, tier := range plan.tiers {
 			row, err := tuneProblem(ctx, dev, p, tier, o, bar)
 			bar.step()
 			if stopped = err; err != nil {
@@ -166,7 +168,7 @@ loop:
 }
 
 // problems are those asked for, over the defaults of the device.
-func (o *tuneOptions) problems(dev *vk.Device) ([]bench.Problem, error) {
+func (o *tuneOptions) problems(plan *benchPlan, dev *vk.Device) ([]bench.Problem, error) {
 	s := bench.Defaults(dev)
 	if o.check {
 		// The heuristic's table was made from batch x heads 128 of length 4096, at
@@ -177,7 +179,7 @@ func (o *tuneOptions) problems(dev *vk.Device) ([]bench.Problem, error) {
 			s.Batch, s.Heads, s.SeqLen, s.HeadDim = []int{1}, []int{2}, []int{100, 300}, []int{40}
 		}
 	}
-	return o.plan(&s)
+	return plan.problems(s)
 }
 
 // tuneProblem tunes one problem on one tier. The error is that of a device which

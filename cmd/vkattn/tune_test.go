@@ -51,7 +51,7 @@ func TestTuneNeedsADevice(t *testing.T) {
 func TestTuneTakesTheWordsOfBench(t *testing.T) {
 	a := &app{}
 	words, tune := a.benchCommand().Flags(), a.tuneCommand().Flags()
-	for _, name := range []string{"batch-size", "nheads", "nheads-kv", "seqlen", "seqlen-k", "headdim", "headdim-v", "causal", "dtype", "device"} {
+	for _, name := range []string{"batch-size", "nheads", "nheads-kv", "seqlen", "seqlen-k", "headdim", "headdim-v", "causal", "dtype", "suite", "device"} {
 		require.NotNil(t, words.Lookup(name), name)
 		require.Equal(t, words.Lookup(name).Usage, tune.Lookup(name).Usage, name)
 	}
