@@ -133,11 +133,10 @@ func NewLab(dev *vk.Device, cfg Config, lab Lab) (*Op, error) {
 		return nil, fmt.Errorf("attention: New: %w", vk.ErrClosed)
 	}
 	var pick tilePicker
-	if dev != nil && cfg.Tuning != TuningOff && lab == (Lab{}) {
+	if dev != nil && cfg.Tuning != TuningOff && lab.has(stepTuner) {
 		pick = storeOf(dev).pick
 	}
-	op := newOp(dev, cfg, pick)
-	op.lab = lab
+	op := newOp(dev, cfg, lab, pick)
 	if _, err := op.Plan(Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}); err != nil {
 		return nil, err
 	}

@@ -105,7 +105,7 @@ func coopmatTiles(f fragment, best tileChoice, v variant, sq, maxInvocations uin
 			t := tile{
 				local: subgroups * f.subgroup, blockCols: cols, dvSlice: slice,
 				m: f.m, n: f.n, k: f.k, sumN: f.sumN, subgroup: f.subgroup, rowTiles: rowTiles,
-				stepCols: gcd(best.step, cols), qStaged: min(best.staged*16/f.k, ceilDiv(v.headDim, f.k)),
+				stepCols: uint32(gcd(uint64(best.step), uint64(cols))), qStaged: min(best.staged*16/f.k, ceilDiv(v.headDim, f.k)),
 			}
 			if !t.computes(v.headDimV) {
 				continue
@@ -128,13 +128,6 @@ func coopmatTiles(f fragment, best tileChoice, v variant, sq, maxInvocations uin
 // carries while they travel to shared memory.
 func (t tile) parts(headDim uint32) uint32 {
 	return ceilDiv(t.blockCols*ceilDiv(headDim, t.k)*t.k/8, t.local) + ceilDiv(t.blockCols*ceilDiv(t.dvSlice, t.n)*t.n/8, t.local)
-}
-
-func gcd(a, b uint32) uint32 {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
 }
 
 func ceilDiv(a, b uint32) uint32 { return (a + b - 1) / b }
