@@ -159,19 +159,29 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 // fits checks a variant against the device's limits before anything is compiled:
 // the shared memory of a workgroup, or what is over a limit.
 func fits(caps *vk.Caps, v variant, s Shape) (shared uint64, reason string) {
-	l, t := &caps.Limits, v.tile
+	if reason := shapeFits(caps, v, s); reason != "" {
+		return 0, reason
+	}
 	shared, err := v.sharedBytes()
 	switch {
 	case err != nil:
 		return 0, err.Error()
-	case shared > uint64(l.MaxSharedBytes):
-		return 0, fmt.Sprintf("tile %v needs %d bytes of shared memory, the device has %d", t, shared, l.MaxSharedBytes)
-	case t.local > l.MaxInvocations || t.local > l.MaxWorkGroupSize[0]:
-		return 0, fmt.Sprintf("tile %v needs %d invocations, the device has %d", t, t.local, min(l.MaxInvocations, l.MaxWorkGroupSize[0]))
-	case t.subgroup != 0 && l.MaxSubgroupsPerWorkgroup != 0 && t.local/t.subgroup > l.MaxSubgroupsPerWorkgroup:
-		return 0, fmt.Sprintf("tile %v needs %d subgroups, the device has %d", t, t.local/t.subgroup, l.MaxSubgroupsPerWorkgroup)
+	case shared > uint64(caps.Limits.MaxSharedBytes):
+		return 0, fmt.Sprintf("tile %v needs %d bytes of shared memory, the device has %d", v.tile, shared, caps.Limits.MaxSharedBytes)
 	}
-	return shared, gridFits(caps, v, s)
+	return shared, ""
+}
+
+// shapeFits is what fits checks without a look at the SPIR-V.
+func shapeFits(caps *vk.Caps, v variant, s Shape) string {
+	l, t := &caps.Limits, v.tile
+	switch {
+	case t.local > l.MaxInvocations || t.local > l.MaxWorkGroupSize[0]:
+		return fmt.Sprintf("tile %v needs %d invocations, the device has %d", t, t.local, min(l.MaxInvocations, l.MaxWorkGroupSize[0]))
+	case t.subgroup != 0 && l.MaxSubgroupsPerWorkgroup != 0 && t.local/t.subgroup > l.MaxSubgroupsPerWorkgroup:
+		return fmt.Sprintf("tile %v needs %d subgroups, the device has %d", t, t.local/t.subgroup, l.MaxSubgroupsPerWorkgroup)
+	}
+	return gridFits(caps, v, s)
 }
 
 // gridFits checks what no splitting of the dispatch can mend.

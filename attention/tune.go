@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"vkattn/vk"
@@ -17,7 +16,7 @@ type TuneOptions struct {
 	// Budget bounds the time; 0: 50 s. Candidates it leaves no time for are not
 	// tried. A tuning goes over it by no more than one compilation and one run.
 	Budget time.Duration
-	// Candidates bounds how many tiles are compiled; 0: 32, and 8 on drivers that
+	// Candidates bounds how many tiles are compiled; 0: 40, and 8 on drivers that
 	// run on the CPU, which compile for seconds.
 	Candidates int
 	DryRun     bool // prune only: nothing is compiled, timed or stored
@@ -39,7 +38,7 @@ type TuneProgress struct {
 
 const (
 	tuneBudget        = 50 * time.Second
-	tuneCandidates    = 32
+	tuneCandidates    = 40
 	tuneCandidatesCPU = 8
 	tuneWarm          = 500 * time.Millisecond // a cold card measured up to 4x slower
 )
@@ -308,9 +307,7 @@ func (t *tuning) compete(ctx context.Context) (winner *candidate, best, heuristi
 	if err != nil {
 		return nil, 0, 0, err
 	}
-	// The likely ones first, should time run out.
-	slices.SortStableFunc(runs[1:], func(a, b *candidate) int { return cmp.Compare(b.stats.occupancy, a.stats.occupancy) })
-
+	// They are in the order of their estimates: the likely ones first, should time run out.
 	t.say("warming up", 0, len(runs))
 	for start := time.Now(); time.Since(start) < min(tuneWarm, t.Budget/4); {
 		if _, err := memory.timed(ctx, runs[0].op, 4); err != nil {
@@ -355,7 +352,7 @@ func (r *TuneReport) add(c *candidate, status TuneStatus, reason string) *TuneCa
 	r.Candidates = append(r.Candidates, TuneCandidate{
 		Tile: c.v.describe(), Status: status, Reason: reason, Heuristic: c.heuristic,
 		SharedBytes: c.shared, Estimate: c.registers,
-		Registers: c.stats.registers, SpillBytes: c.stats.spills, CompileMs: milliseconds(c.compile),
+		Registers: c.stats.registers, SpillBytes: c.stats.spills, SpillShared: c.stats.inShared, CompileMs: milliseconds(c.compile),
 	})
 	return &r.Candidates[len(r.Candidates)-1]
 }

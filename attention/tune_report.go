@@ -40,15 +40,16 @@ type TuneCandidate struct {
 	Reason      string     `json:"reason,omitempty"` // why it was not timed to the end
 	Heuristic   bool       `json:"heuristic,omitempty"`
 	Winner      bool       `json:"winner,omitempty"`
-	SharedBytes uint64     `json:"shared_bytes"`
+	SharedBytes uint64     `json:"shared_bytes"`        // of a workgroup; of pruned ones an estimate
 	Estimate    int        `json:"registers_estimated"` // of an invocation
 	// What the driver's compiler said; 0 where it says nothing (see vk.Options.Stats).
-	Registers  int     `json:"registers,omitempty"`
-	SpillBytes int     `json:"spill_bytes,omitempty"` // of an invocation
-	CompileMs  float64 `json:"compile_ms,omitempty"`
-	Ms         float64 `json:"ms,omitempty"`   // median of its last round
-	Runs       int     `json:"runs,omitempty"` // timed, in all rounds
-	TFLOPs     float64 `json:"tflops,omitempty"`
+	Registers   int     `json:"registers,omitempty"`
+	SpillBytes  int     `json:"spill_bytes,omitempty"`        // of an invocation
+	SpillShared int     `json:"spill_shared_bytes,omitempty"` // of SpillBytes, in shared memory that the kernel leaves unused
+	CompileMs   float64 `json:"compile_ms,omitempty"`
+	Ms          float64 `json:"ms,omitempty"`   // median of its last round
+	Runs        int     `json:"runs,omitempty"` // timed, in all rounds
+	TFLOPs      float64 `json:"tflops,omitempty"`
 }
 
 // TuneStatus is how far a candidate came.

@@ -20,14 +20,14 @@ type axis struct {
 }
 
 // coopmatAxes are those of forward_coopmat.comp. docs/log.md has what was measured
-// beyond their ends: 12 subgroups and 128 or more keys at large head dims spill,
-// and so do 4 fragments everywhere but at head dims up to 32.
+// beyond their ends: 4 fragments of rows spill everywhere but at small head dims, and
+// so do 128 or more keys at large ones.
 var coopmatAxes = []axis{
 	{"subgroups", func(t *tile, n uint32) { t.local = n * t.subgroup }, values(1, 2, 4, 8, 12, 16)},
 	{"row fragments", func(t *tile, n uint32) { t.rowTiles = n }, values(1, 2, 4)},
 	{"keys", func(t *tile, n uint32) { t.blockCols = n }, values(8, 16, 32, 48, 64, 80, 96, 128)},
 	{"keys of a step", func(t *tile, n uint32) { t.stepCols = n }, values(8, 16, 32, 64)},
-	{"chunks of Q staged", func(t *tile, n uint32) { t.qStaged = n }, values(0, 1, 2, 3, 5, 7)},
+	{"chunks of Q staged", func(t *tile, n uint32) { t.qStaged = n }, values(0, 1, 2, 3, 4, 5, 6, 7, 8)},
 	{"columns of O", func(t *tile, n uint32) { t.dvSlice = n }, slicesOfO},
 }
 
@@ -43,8 +43,8 @@ var scalarAxes = []axis{
 
 func values(n ...uint32) func(*variant) []uint32 { return func(*variant) []uint32 { return n } }
 
-// slicesOfO are all columns, halves and quarters of them, in whole fragments. Each
-// slice computes all scores again.
+// slicesOfO are all columns, halves and quarters of them, in whole fragments and at
+// least 64 columns. Each slice computes all scores again.
 func slicesOfO(v *variant) []uint32 {
 	list := []uint32{v.tile.dvSlice}
 	for parts := uint32(1); parts <= 4; parts *= 2 {
@@ -52,7 +52,7 @@ func slicesOfO(v *variant) []uint32 {
 		if parts > 1 {
 			n = ceilDiv(ceilDiv(v.headDimV, parts), v.tile.n) * v.tile.n
 		}
-		if !slices.Contains(list, n) {
+		if !slices.Contains(list, n) && (parts == 1 || n >= 64) {
 			list = append(list, n)
 		}
 	}
@@ -79,7 +79,7 @@ func tilings(v variant) []tile {
 	}
 	all := []tile{v.tile}
 	for _, t := range list {
-		if t != v.tile && t.computes(v.headDimV) && t.qStaged*t.k < v.headDim+t.k {
+		if t != v.tile && t.computes(v.headDimV) && (t.qStaged == 0 || t.qStaged <= t.chunks(v.headDim)) {
 			all = append(all, t)
 		}
 	}
@@ -107,18 +107,25 @@ func (t tile) computes(headDimV uint32) bool {
 func (t tile) key() string {
 	type fields tile // without String
 	s := fmt.Sprintf("%+v", fields(t))
-	return s[1 : len(s)-1]
+	return s[1 : len(s)-1] // and tileOf reads it
+}
+
+// tileOf reads a key. It may be of any tile, in the table or not.
+func tileOf(key string) (t tile, ok bool) {
+	_, err := fmt.Sscanf(key, "local:%d blockCols:%d dvSlice:%d m:%d n:%d k:%d sumN:%d subgroup:%d rowTiles:%d stepCols:%d qStaged:%d "+
+		"blockRows:%d threadsX:%d chunkD:%d chunkV:%d",
+		&t.local, &t.blockCols, &t.dvSlice, &t.m, &t.n, &t.k, &t.sumN, &t.subgroup, &t.rowTiles, &t.stepCols, &t.qStaged,
+		&t.blockRows, &t.threadsX, &t.chunkD, &t.chunkV)
+	return t, err == nil && t.key() == key
 }
 
 // tiling finds the tile of a key among those that can compute v on a device.
 func tiling(caps *vk.Caps, v variant, key string, s Shape) (tile, string) {
-	for _, t := range tilings(v) {
-		if t.key() != key {
-			continue
-		}
-		v.tile = t
-		_, reason := fits(caps, v, s)
-		return t, reason
+	t, ok := tileOf(key)
+	if !ok || !slices.Contains(tilings(v), t) {
+		return tile{}, fmt.Sprintf("tile %q is not in the table of this build", key)
 	}
-	return tile{}, fmt.Sprintf("tile %q is not in the table of this build", key)
+	v.tile = t
+	_, reason := fits(caps, v, s)
+	return t, reason
 }

@@ -3,7 +3,7 @@ package attention
 import (
 	"fmt"
 	"math"
-	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -91,52 +91,6 @@ func tried(options []option) (names []string) {
 	return names
 }
 
-// The tiles that docs/log.md found best are tried, and those it found hopeless are
-// not, though nothing but estimates tells them apart.
-func TestPruningKeepsWhatMeasuredWell(t *testing.T) {
-	for _, c := range []struct {
-		d          int
-		good, poor []string
-	}{
-		{32, []string{"128x64 16x16 4sg2", "256x64 16x16 8sg2"}, []string{"512x64 16x16 16sg2", "512x64 16x16 8sg4"}},
-		{64, []string{"256x64 16x16 8sg2", "128x64 16x16 4sg2", "128x32 16x16 4sg2", "128x128 16x16 8sg1"}, nil},
-		{96, []string{"256x32 16x16 8sg2", "128x64 16x16 8sg1"}, []string{"256x64 16x16 8sg2"}},
-		{128, []string{"128x64 16x16 8sg1", "128x48 16x16 8sg1", "128x80 16x16 8sg1"}, []string{"256x64 16x16 8sg2", "128x64 16x16 4sg2"}},
-		{256, []string{"128x32 16x16 8sg1 dv128"}, []string{"256x16 16x16 8sg2", "16x16 16x16 1sg1 dv64"}},
-	} {
-		v, r := tuneProblem(t, h200Caps(), Config{HeadDim: c.d}, TierCoopMat2, large)
-		all := prune(h200Caps(), v, r, tuneCandidates)
-		names := tried(all)
-		require.LessOrEqual(t, len(names), tuneCandidates)
-		for _, want := range c.good {
-			require.Contains(t, names, want, "head dim %d: %v", c.d, names)
-		}
-		for _, no := range c.poor {
-			require.NotContains(t, names, no, "head dim %d", c.d)
-		}
-		require.Equal(t, v.describe(), names[0])
-		for _, o := range all {
-			require.Equal(t, o.out == "", slices.Contains(names, o.v.describe()))
-		}
-	}
-}
-
-// The compiler's counts on an H200, from docs/log.md.
-func TestEstimatedRegistersAreNearTheMeasured(t *testing.T) {
-	for _, c := range []struct {
-		d, subgroups, rows, cols uint32
-		want                     int
-	}{
-		{128, 8, 1, 64, 244}, {128, 8, 1, 48, 233}, {128, 8, 1, 32, 202}, {96, 8, 1, 64, 212}, {64, 8, 1, 64, 171},
-		{64, 8, 1, 128, 243}, {32, 4, 2, 64, 237}, {32, 8, 1, 64, 128}, {64, 4, 1, 32, 142},
-	} {
-		v, _ := tuneProblem(t, h200Caps(), Config{HeadDim: int(c.d)}, TierCoopMat2, large)
-		x := v.tile
-		x.local, x.rowTiles, x.blockCols, x.dvSlice, x.sumN = c.subgroups*32, c.rows, c.cols, c.d, 8
-		require.InEpsilon(t, c.want, x.registers(v), 0.12, "head dim %d, %v", c.d, x)
-	}
-}
-
 func TestSmallShapesTakeSmallTiles(t *testing.T) {
 	v, r := tuneProblem(t, h200Caps(), Config{HeadDim: 64}, TierCoopMat2, Shape{B: 1, Hq: 8, Sq: 20, Sk: 30})
 	for _, o := range prune(h200Caps(), v, r, 100) {
@@ -153,7 +107,13 @@ func TestSmallShapesTakeSmallTiles(t *testing.T) {
 func TestKeysNameOneTile(t *testing.T) {
 	caps := h200Caps()
 	v, r := tuneProblem(t, caps, Config{HeadDim: 64}, TierCoopMat2, large)
-	for _, x := range tilings(v) {
+	for i, x := range tilings(v) {
+		back, ok := tileOf(x.key())
+		require.True(t, ok)
+		require.Equal(t, x, back, "a field of tile that its key is not read into")
+		if i%17 > 0 {
+			continue
+		}
 		w := v
 		w.tile = x
 		got, reason := tiling(caps, v, x.key(), r.shape)
@@ -164,7 +124,7 @@ func TestKeysNameOneTile(t *testing.T) {
 			require.Empty(t, reason)
 		}
 	}
-	for _, key := range []string{"", "x", v.tile.key() + " ", fmt.Sprintf("%+v", v.tile)} {
+	for _, key := range []string{"", "x", v.tile.key() + " ", fmt.Sprintf("%+v", v.tile), strings.Replace(v.tile.key(), "blockCols:64", "blockCols:72", 1)} {
 		_, reason := tiling(caps, v, key, r.shape)
 		require.Contains(t, reason, "not in the table")
 	}
@@ -221,16 +181,23 @@ func TestStatisticsOfDrivers(t *testing.T) {
 		want compilerStats
 	}{
 		"nothing": {nil, compilerStats{}},
-		"NVIDIA": {[]vk.Statistic{{Name: "Register Count", Value: 255}, {Name: "Binary Size", Value: 30000}, {Name: "Local Memory Size", Value: 208}},
-			compilerStats{registers: 255, spills: 208, occupancy: 256}},
+		// As driver 580.159 reports a kernel that declares 38928 bytes of shared memory, and one that spills nothing.
+		"NVIDIA": {[]vk.Statistic{{Name: "Register Count", Value: 255}, {Name: "Binary Size", Value: 117504}, {Name: "Stack Size", Value: 0},
+			{Name: "Local Memory Size", Value: 0x1000000000 + 192}, {Name: "Shared Memory Size", Value: 48144}},
+			compilerStats{registers: 255, spills: 192 + 36, inShared: 36}},
+		"NVIDIA, no spills": {[]vk.Statistic{{Name: "Register Count", Value: 225}, {Name: "Binary Size", Value: 91264}, {Name: "Stack Size", Value: 0},
+			{Name: "Local Memory Size", Value: 0x1000000000}, {Name: "Shared Memory Size", Value: 38928}},
+			compilerStats{registers: 225}},
+		"NVIDIA, an older driver": {[]vk.Statistic{{Name: "Register Count", Value: 255}, {Name: "Local Memory Size", Value: 208}},
+			compilerStats{registers: 255, spills: 208}},
 		"RADV": {[]vk.Statistic{{Name: "SGPRs", Value: 108}, {Name: "VGPRs", Value: 192}, {Name: "Spilled SGPRs", Value: 3},
 			{Name: "Spilled VGPRs", Value: 252, Description: "Number of VGPR registers spilled per subgroup"},
 			{Name: "LDS size", Value: 32768}, {Name: "Scratch size", Value: 64640, Description: "Private memory in bytes per subgroup"}, {Name: "Subgroups per SIMD", Value: 4}},
-			compilerStats{registers: 192, spills: 1010, occupancy: 4}},
+			compilerStats{registers: 192, spills: 1010}},
 		"ANV": {[]vk.Statistic{{Name: "Instruction Count", Value: 900}, {Name: "Spill count", Value: 0}, {Name: "Fill count", Value: 0}, {Name: "Scratch Memory Size", Value: 0}},
 			compilerStats{}},
 	} {
-		require.Equal(t, c.want, readStats(c.list, 256, 64), name)
+		require.Equal(t, c.want, readStats(c.list, 38928, 256, 64), name)
 	}
 }
 

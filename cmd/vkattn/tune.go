@@ -71,7 +71,7 @@ Exit codes: 0 done, 1 a heuristic's tile over --tolerance (--check), 2 bad flags
 	f.BoolVar(&o.clear, "clear", false, "empty the cache of the device, and nothing else")
 	f.BoolVar(&o.all, "all", false, "print pruned candidates too")
 	f.DurationVar(&o.budget, "budget", 0, "time for each problem (default 50s)")
-	f.IntVar(&o.candidates, "candidates", 0, "most tiles to compile for each problem (default 32; 8 on drivers that run on the CPU)")
+	f.IntVar(&o.candidates, "candidates", 0, "most tiles to compile for each problem (default 40; 8 on drivers that run on the CPU)")
 	f.StringVarP(&o.format, "output", "o", "md", "md or json")
 	return c
 }

@@ -127,6 +127,9 @@ func (p *tunePrinter) report(r *tuneRow) error {
 		if c.Registers > 0 && c.SpillBytes == 0 {
 			spills = "0"
 		}
+		if c.SpillShared > 0 {
+			spills += fmt.Sprintf(", %d shared", c.SpillShared)
+		}
 		t.AppendRow(table.Row{c.Tile, mark, dash(float64(c.Registers)), c.Estimate, spills, c.SharedBytes,
 			dash(math.Round(c.CompileMs)), dash(float64(c.Runs)), dash(c.Ms), dash(c.TFLOPs), string(c.Status), c.Reason})
 	}

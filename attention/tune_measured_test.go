@@ -1,0 +1,218 @@
+package attention
+
+import (
+	"bufio"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/vk"
+)
+
+// measuredTile is a line of testdata/tiles_h200.txt.
+type measuredTile struct {
+	tier      Tier
+	cfg       Config
+	length    int
+	tflops    float64
+	tile      tile // without fragment shape and slice
+	subgroups uint32
+	registers int
+	spilled   int
+	shared    uint64
+}
+
+// measuredCaps are those of the device they were measured on.
+func measuredCaps() *vk.Caps {
+	caps := h200Caps()
+	caps.ShaderCores = 132
+	narrow := caps.CoopMatShapes[0]
+	narrow.N = 8
+	caps.CoopMatShapes = append(caps.CoopMatShapes, narrow)
+	return caps
+}
+
+// problem is what the tile was measured on.
+func (m *measuredTile) problem() string {
+	return fmt.Sprintf("%v %v %v", m.tier, m.cfg, m.length)
+}
+
+// on is the tile as a variant of a device, with the request.
+func (m *measuredTile) on(t testing.TB, caps *vk.Caps) (variant, request) {
+	heads := 128
+	if m.cfg.HeadDim >= 192 {
+		heads = 64
+	}
+	v, r := tuneProblem(t, caps, m.cfg, m.tier, Shape{B: 1, Hq: heads, Sq: m.length, Sk: m.length})
+	x := &v.tile
+	x.local, x.rowTiles, x.blockCols = m.subgroups*x.subgroup, m.tile.rowTiles, m.tile.blockCols
+	x.stepCols, x.qStaged, x.dvSlice = m.tile.stepCols, m.tile.qStaged, v.headDimV
+	return v, r
+}
+
+func measuredTiles(t testing.TB) []measuredTile {
+	t.Helper()
+	f, err := os.Open(filepath.Join("testdata", "tiles_h200.txt"))
+	require.NoError(t, err)
+	defer f.Close()
+	var all []measuredTile
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if strings.HasPrefix(lines.Text(), "#") {
+			continue
+		}
+		var m measuredTile
+		var tier, dtype, mask string
+		_, err := fmt.Sscan(lines.Text(), &tier, &dtype, &m.cfg.HeadDim, &m.length, &mask, &m.tflops,
+			&m.subgroups, &m.tile.rowTiles, &m.tile.blockCols, &m.tile.stepCols, &m.tile.qStaged,
+			&m.registers, &m.spilled, &m.shared)
+		require.NoError(t, err, lines.Text())
+		require.NoError(t, m.tier.UnmarshalText([]byte(tier)))
+		require.NoError(t, m.cfg.DType.UnmarshalText([]byte(dtype)))
+		if mask == "causal" {
+			m.cfg.Causal = TopLeft
+		}
+		all = append(all, m)
+	}
+	require.Greater(t, len(all), 80)
+	return all
+}
+
+// The estimate follows the compiler's counts: within 15 %, on the average within 4,
+// and it knows what spills.
+func TestEstimatedRegistersAreNearTheMeasured(t *testing.T) {
+	var sum float64
+	list := measuredTiles(t)
+	for _, m := range list {
+		v, _ := m.on(t, measuredCaps())
+		there := min(registersEach, registerFile/int(v.tile.local)&^7)
+		estimate := v.tile.registers(v)
+		if m.registers == registersEach && m.spilled > 0 {
+			require.Greater(t, estimate, 245, "%v %v spills", m.problem(), v.tile)
+		}
+		off := math.Abs(float64(min(estimate, there))/float64(m.registers) - 1)
+		require.Less(t, off, 0.15, "%v %v: %d, measured %d", m.problem(), v.tile, estimate, m.registers)
+		sum += off
+	}
+	require.Less(t, sum/float64(len(list)), 0.04)
+}
+
+// What the estimates take for the shared memory of a workgroup is what the SPIR-V
+// says.
+func TestEstimatedSharedMemoryIsThatOfTheSPIRV(t *testing.T) {
+	for _, tier := range []Tier{TierCoopMat, TierCoopMat2} {
+		for _, d := range [][2]int{{64, 64}, {111, 40}, {192, 128}, {576, 512}} {
+			for _, caps := range []*vk.Caps{measuredCaps(), coopmatCaps(8, 8, 8, 8, 32<<10)} {
+				caps.CoopMat2 = h200Caps().CoopMat2
+				v, _ := tuneProblem(t, caps, Config{HeadDim: d[0], HeadDimV: d[1]}, tier, large)
+				for i, x := range tilings(v) {
+					if i%61 > 0 {
+						continue
+					}
+					v.tile = x
+					want, err := v.sharedBytes()
+					require.NoError(t, err)
+					require.Equal(t, want, v.sharedEstimate(), "%v %v %s", tier, d, x.key())
+				}
+			}
+		}
+	}
+	for _, m := range measuredTiles(t) {
+		v, _ := m.on(t, measuredCaps())
+		require.LessOrEqual(t, v.sharedEstimate(), m.shared, "%v %v: the driver adds what it spills", m.problem(), v.tile)
+	}
+}
+
+// Without its register terms the estimate of cost is one of time: among tiles that
+// spill little it is within 17 %, and puts nine in ten pairs into the right order.
+func TestEstimatedTimesAreNearTheMeasured(t *testing.T) {
+	type timed struct{ measured, estimate float64 }
+	problems := map[string][]timed{}
+	for _, m := range measuredTiles(t) {
+		v, r := m.on(t, measuredCaps())
+		if m.spilled > spillSlack {
+			continue
+		}
+		const clock = 1.98e9
+		x := timed{measured: float64(flops(m.cfg, r.shape)) / m.tflops / 1e12, estimate: v.cost(measuredCaps(), r.shape) / 132 / clock}
+		require.InEpsilon(t, x.measured, x.estimate, 0.17, "%v %v", m.problem(), v.tile)
+		problems[m.problem()] = append(problems[m.problem()], x)
+	}
+	right, pairs := 0, 0
+	for _, list := range problems {
+		for i, a := range list {
+			for _, b := range list[:i] {
+				if max(a.measured, b.measured) < 1.03*min(a.measured, b.measured) {
+					continue // the same, within what either is worth
+				}
+				pairs++
+				if (a.measured < b.measured) == (a.estimate < b.estimate) {
+					right++
+				}
+			}
+		}
+	}
+	require.Greater(t, pairs, 60)
+	require.Greater(t, float64(right)/float64(pairs), 0.9, "%d of %d pairs in the right order", right, pairs)
+}
+
+// The best tiles are tried and the poor are not, by estimates alone: the search
+// starts from a tile that is none of them.
+func TestPruningKeepsWhatMeasuredWell(t *testing.T) {
+	list := measuredTiles(t)
+	best, tried := map[string]float64{}, map[string][]option{}
+	for _, m := range list {
+		key := m.problem()
+		best[key] = max(best[key], m.tflops)
+		if tried[key] != nil {
+			continue
+		}
+		v, r := m.on(t, measuredCaps())
+		v.tile.local, v.tile.rowTiles, v.tile.blockCols, v.tile.stepCols, v.tile.qStaged = 2*v.tile.subgroup, 1, 16, 16, 0
+		all := prune(measuredCaps(), v, r, tuneCandidates)
+		require.True(t, all[0].heuristic)
+		require.Equal(t, v.tile, all[0].v.tile)
+		tried[key] = slices.DeleteFunc(all, func(o option) bool { return o.out != "" })
+		require.LessOrEqual(t, len(tried[key]), tuneCandidates)
+	}
+	poor, kept := 0, 0
+	for _, m := range list {
+		v, _ := m.on(t, measuredCaps())
+		in := slices.ContainsFunc(tried[m.problem()], func(o option) bool { return o.v.tile == v.tile })
+		switch share := m.tflops / best[m.problem()]; {
+		case share > 0.97:
+			require.True(t, in, "%v %v: %.3f of the best", m.problem(), v.tile, share)
+		case share < 0.8 || m.spilled > spillSlack:
+			poor++
+			if in {
+				kept++
+			}
+		}
+	}
+	require.Greater(t, poor, 5)
+	require.Zero(t, kept, "of %d", poor)
+}
+
+// Pruning is what every tuning starts with, and goes through the whole table.
+func TestPruningIsQuick(t *testing.T) {
+	caps := measuredCaps()
+	var least time.Duration
+	for i := range 5 {
+		s := large
+		s.Sk += i // nothing is known from the last time
+		v, r := tuneProblem(t, caps, Config{HeadDim: 128}, TierCoopMat2, s)
+		v.align[0] = uint32(1) << i
+		start := time.Now()
+		require.Greater(t, len(prune(caps, v, r, tuneCandidates)), 1000)
+		if took := time.Since(start); i == 0 || took < least {
+			least = took
+		}
+	}
+	require.Less(t, least, 50*time.Millisecond)
+}
