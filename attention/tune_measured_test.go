@@ -129,8 +129,8 @@ func TestEstimatedSharedMemoryIsThatOfTheSPIRV(t *testing.T) {
 	}
 }
 
-// Without its register terms the estimate of cost is one of time: among tiles that
-// spill little it is within 17 %, and puts nine in ten pairs into the right order.
+// The estimate of cost is one of time: for tiles that spill little it is within 17 %,
+// and it puts nine in ten pairs into the right order.
 func TestEstimatedTimesAreNearTheMeasured(t *testing.T) {
 	type timed struct{ measured, estimate float64 }
 	problems := map[string][]timed{}
