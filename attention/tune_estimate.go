@@ -172,7 +172,7 @@ func idle(caps *vk.Caps, groups, longest float64, causal bool) float64 {
 
 // The clocks of an H200's multiprocessor. Rates and the drain of a barrier were
 // measured on their own; the rest is fitted to the measured tiles that spill little,
-// whose time it gives within 9 % up to 12 subgroups (16 are faster by 15 %).
+// whose time it gives within 13 % up to 12 subgroups (16 are faster by 15 %).
 const (
 	flopsEach  = 2400 // of fragments, a clock: 630 TFLOP/s are the most measured
 	sharedEach = 128  // bytes of shared memory a clock
