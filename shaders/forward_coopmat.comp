@@ -152,25 +152,29 @@ void main() {
 
     uvec4 kPart[K_PARTS], vPart[V_PARTS];
 
+    FETCH_TILE(0) // before Q, so that the two latencies overlap
+
     // Q_HELD chunks of Q pass through the space of the tiles, as many rows at a time as fit; the others stay.
     FragA Q[Q_HELD > 0 ? ROW_TILES * Q_HELD : 1];
     {
         const uint stride = Q_HELD8 | 1, rowsAtOnce = KV_SIZE / stride / TILE_M * TILE_M;
         const Slice qBlock = sliceQ(work.batch, work.head, work.row0);
         if (tid == 0) nonFiniteSeen = 0;
-        for (uint at = tid; at < WORKGROUP_ROWS * Q_STAGED8; at += LOCAL_SIZE) {
-            const uint row = at / Q_STAGED8, col = at % Q_STAGED8;
-            tile[Q_FIRST + row * Q_STRIDE + col] = work.row0 + row < p.Sq
-                ? fetchQ(qBlock, row, (Q_HELD8 + col) * 8) ^ flipQ : uvec4(0);
+        [[unroll]] for (uint at0 = 0; at0 < WORKGROUP_ROWS * Q_STAGED8; at0 += LOCAL_SIZE) {
+            const uint at = at0 + tid, row = at / Q_STAGED8, col = at % Q_STAGED8;
+            if (row < WORKGROUP_ROWS)
+                tile[Q_FIRST + row * Q_STRIDE + col] = work.row0 + row < p.Sq
+                    ? fetchQ(qBlock, row, (Q_HELD8 + col) * 8) ^ flipQ : uvec4(0);
         }
         if (Q_HELD > 0) {
             [[unroll]] for (uint first = 0; first < WORKGROUP_ROWS; first += rowsAtOnce) {
                 const uint rows = min(rowsAtOnce, WORKGROUP_ROWS - first);
                 barrier();
-                for (uint at = tid; at < rows * Q_HELD8; at += LOCAL_SIZE) {
-                    const uint row = at / Q_HELD8, col = at % Q_HELD8;
-                    tile[row * stride + col] = work.row0 + first + row < p.Sq
-                        ? fetchQ(qBlock, first + row, col * 8) ^ flipQ : uvec4(0);
+                [[unroll]] for (uint at0 = 0; at0 < rowsAtOnce * Q_HELD8; at0 += LOCAL_SIZE) {
+                    const uint at = at0 + tid, row = at / Q_HELD8, col = at % Q_HELD8;
+                    if (row < rows)
+                        tile[row * stride + col] = work.row0 + first + row < p.Sq
+                            ? fetchQ(qBlock, first + row, col * 8) ^ flipQ : uvec4(0);
                 }
                 barrier();
                 [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {
@@ -184,7 +188,6 @@ void main() {
             }
         }
     }
-    FETCH_TILE(0)
 
     FragC O[ROW_TILES * OUT_TILES];
     FragC rowShift[ROW_TILES];    // what is subtracted from a row's scores (log2 units), as read from shared memory
