@@ -115,6 +115,13 @@ void addNonFinite(Work work, uint group, uint row, uint col, uint firstKey) {
     }
 }
 
+// Parts of Q that pass through the space of the tiles, Q_ROWS_AT_ONCE rows at a time.
+const uint Q_HELD_STRIDE = Q_HELD8 | 1;
+const uint Q_ROWS_AT_ONCE = KV_SIZE / Q_HELD_STRIDE / TILE_M * TILE_M;
+const uint Q_PASSES = (WORKGROUP_ROWS + Q_ROWS_AT_ONCE - 1) / Q_ROWS_AT_ONCE;
+const uint Q_PASS_ROWS = Q_PASSES > 1 ? Q_ROWS_AT_ONCE : WORKGROUP_ROWS;
+const uint Q_PARTS = Q_HELD > 0 ? (Q_PASS_ROWS * Q_HELD8 + LOCAL_SIZE - 1) / LOCAL_SIZE : 1; // of one pass
+
 // Fetches tile number index into kPart and vPart. BLOCK_ADDRESSING 0 finds the place of every part from
 // the start of the tensor instead of from the start of the tile.
 #define FETCH_TILE(index)                                                                           \
@@ -152,39 +159,45 @@ void main() {
 
     uvec4 kPart[K_PARTS], vPart[V_PARTS];
 
-    // Q_HELD chunks of Q pass through the space of the tiles, as many rows at a time as fit; the others stay.
+    // The first tile and all of Q are fetched at once, so that their latencies overlap. Q_HELD chunks of Q pass
+    // through the space of the tiles, as many rows at a time as fit; the others stay in shared memory.
+    FETCH_TILE(0)
     FragA Q[Q_HELD > 0 ? ROW_TILES * Q_HELD : 1];
     {
-        const uint stride = Q_HELD8 | 1, rowsAtOnce = KV_SIZE / stride / TILE_M * TILE_M;
         const Slice qBlock = sliceQ(work.batch, work.head, work.row0);
         if (tid == 0) nonFiniteSeen = 0;
-        for (uint at = tid; at < WORKGROUP_ROWS * Q_STAGED8; at += LOCAL_SIZE) {
-            const uint row = at / Q_STAGED8, col = at % Q_STAGED8;
-            tile[Q_FIRST + row * Q_STRIDE + col] = work.row0 + row < p.Sq
-                ? fetchQ(qBlock, row, (Q_HELD8 + col) * 8) ^ flipQ : uvec4(0);
+        uvec4 qPart[Q_PASSES * Q_PARTS];
+        [[unroll]] for (uint i = 0; i < Q_PASSES * Q_PARTS; ++i) {
+            const uint at = i % Q_PARTS * LOCAL_SIZE + tid, inPass = Q_HELD > 0 ? at / Q_HELD8 : Q_PASS_ROWS;
+            const uint row = i / Q_PARTS * Q_PASS_ROWS + inPass, col = Q_HELD > 0 ? at % Q_HELD8 : 0;
+            qPart[i] = inPass < Q_PASS_ROWS && row < WORKGROUP_ROWS && work.row0 + row < p.Sq
+                ? fetchQ(qBlock, row, col * 8) ^ flipQ : uvec4(0);
+        }
+        [[unroll]] for (uint at0 = 0; at0 < WORKGROUP_ROWS * Q_STAGED8; at0 += LOCAL_SIZE) {
+            const uint at = at0 + tid, row = at / Q_STAGED8, col = at % Q_STAGED8;
+            if (row < WORKGROUP_ROWS)
+                tile[Q_FIRST + row * Q_STRIDE + col] = work.row0 + row < p.Sq
+                    ? fetchQ(qBlock, row, (Q_HELD8 + col) * 8) ^ flipQ : uvec4(0);
         }
         if (Q_HELD > 0) {
-            [[unroll]] for (uint first = 0; first < WORKGROUP_ROWS; first += rowsAtOnce) {
-                const uint rows = min(rowsAtOnce, WORKGROUP_ROWS - first);
+            [[unroll]] for (uint pass = 0; pass < Q_PASSES; ++pass) {
                 barrier();
-                for (uint at = tid; at < rows * Q_HELD8; at += LOCAL_SIZE) {
-                    const uint row = at / Q_HELD8, col = at % Q_HELD8;
-                    tile[row * stride + col] = work.row0 + first + row < p.Sq
-                        ? fetchQ(qBlock, first + row, col * 8) ^ flipQ : uvec4(0);
+                [[unroll]] for (uint i = 0; i < Q_PARTS; ++i) {
+                    const uint at = i * LOCAL_SIZE + tid, row = at / Q_HELD8;
+                    if (row < Q_PASS_ROWS) tile[row * Q_HELD_STRIDE + at % Q_HELD8] = qPart[pass * Q_PARTS + i];
                 }
                 barrier();
                 [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {
-                    const uint row = mySubgroupRow + r * TILE_M;
-                    if (row >= first && row < first + rows) {
+                    const uint row = mySubgroupRow + r * TILE_M, first = pass * Q_PASS_ROWS;
+                    if (row >= first && row < first + Q_PASS_ROWS) {
                         [[unroll]] for (uint i = 0; i < Q_HELD; ++i)
-                            coopMatLoad(Q[r * Q_HELD + i], tile, (row - first) * stride + i * TILE_K / 8,
-                                        stride, gl_CooperativeMatrixLayoutRowMajor);
+                            coopMatLoad(Q[r * Q_HELD + i], tile, (row - first) * Q_HELD_STRIDE + i * TILE_K / 8,
+                                        Q_HELD_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
                     }
                 }
             }
         }
     }
-    FETCH_TILE(0)
 
     FragC O[ROW_TILES * OUT_TILES];
     FragC rowShift[ROW_TILES];    // what is subtracted from a row's scores (log2 units), as read from shared memory
