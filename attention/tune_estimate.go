@@ -190,7 +190,7 @@ const (
 	drain        = 215  // a barrier: until the last subgroup is there
 	refill       = 270  // until products flow again after the two of a tile
 	starting     = 6000 // a row block: until its first tile is there, and writing O
-	passOfQ      = 5000 // Q through the space of the tile, once
+	passOfQ      = 5000 // Q through the space of the tile, once; less since entry 19 of the log
 	busySubgroup = 8    // subgroups that keep a multiprocessor busy
 )
 
