@@ -117,8 +117,8 @@ func (l Lab) change(c map[uint32]uint32) {
 
 // NewLab is New with a kernel changed for measurement. An Op with an ablation
 // computes wrong results by design; one with a variant computes right ones at
-// another speed. Both run with the heuristic's tiles, whatever was tuned. The CPU
-// tier has neither.
+// another speed. Steps before stepTuner run with tiles of the table, the others with
+// tuned ones where there are any. The CPU tier has neither.
 func NewLab(dev *vk.Device, cfg Config, lab Lab) (*Op, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
