@@ -6,7 +6,7 @@
 #   dims      the other head dims
 #   gqa       grouped heads, and lengths that differ
 #   f32       float32 on the scalar tier, beside the efficient backend
-#   ladder    what each step of the kernel's development is worth
+#   ladder    what each step of the kernel's development is worth; tunes first
 #   ablation  what the parts of the work cost
 #
 # Each is a process of its own: one that loses the device costs itself only. It
@@ -53,7 +53,11 @@ race() { # <entry>
 		args=(--dtype f32 --tier scalar --batch-size 4 --nheads 8 --seqlen 4096 --headdim "64,128" --causal "none,top-left")
 		peers=(efficient)
 		;;
-	ladder) args=(--suite ladder --tier "${tiers%%,*}" --variant all) ;;
+	ladder)
+		# From v6 on the tile is what the tuner finds.
+		timeout 90 "$VKATTN" tune --suite ladder --tier "${tiers%%,*}" >"$OUT/ladder-tune.txt" 2>&1 || cat "$OUT/ladder-tune.txt" >&2
+		args=(--suite ladder --tier "${tiers%%,*}" --variant all)
+		;;
 	ablation) args=(--suite ablation --tier "${tiers%%,*}" --ablate "none,softmax,barrier,load") ;;
 	esac
 	for peer in "${peers[@]}"; do
