@@ -33,7 +33,8 @@
     [[unroll]] for (uint c = 1; c < KEY_TILES; ++c)                                                 \
         [[unroll]] for (uint e = 0; e < top.length(); ++e) top[e] = max(top[e], S[(r) * KEY_TILES + c][e]);
 
-// Moves the shift of the rows that need it. The test looks at each lane's own elements only.
+// Moves the shift of the rows that need it. The test looks at each lane's own elements only; the same
+// comparison decides for each row, so that none moves because another one did.
 #define MOVE_SHIFTS(S)                                                                              \
     {                                                                                               \
         bool passed = false;                                                                        \
@@ -48,8 +49,8 @@
                 FragC moved, factor;                                                                \
                 rowMax(moved, top);                                                                 \
                 [[unroll]] for (uint e = 0; e < moved.length(); ++e) {                              \
-                    const float highest = moved[e] * scale;                                         \
-                    moved[e] = highest - rowShift[r][e] > LAG ? highest : rowShift[r][e];           \
+                    const bool moves = moved[e] > fma(rowShift[r][e], unscale, LAG * unscale);      \
+                    moved[e] = moves ? moved[e] * scale : rowShift[r][e];                           \
                     factor[e] = exp2(rowShift[r][e] - moved[e]);                                    \
                 }                                                                                   \
                 if (HAS_LSE != 0) rowTotal[r] *= factor;                                            \
