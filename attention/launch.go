@@ -37,6 +37,11 @@ func (op *Op) record(c *vk.Commands, a *Args) error {
 	if err != nil {
 		return err
 	}
+	if r.access == AccessDescriptors && chunk < a.B {
+		if err := c.Reserve((a.B+chunk-1)/chunk, len(work.tensors)); err != nil {
+			return err
+		}
+	}
 	for first := 0; first < a.B; first += chunk {
 		if err := work.dispatch(c, first, min(chunk, a.B-first)); err != nil {
 			return err

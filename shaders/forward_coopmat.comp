@@ -1,7 +1,7 @@
 #version 460
 // Exact attention forward on cooperative matrices (tiers coopmat and coopmat2).
 //
-// Idea: a workgroup owns BLOCK_ROWS query rows of one head and one slice of the columns of O, and
+// Idea: a workgroup owns WORKGROUP_ROWS query rows of one head and one slice of the columns of O, and
 // walks over the keys in tiles of BLOCK_COLS. Each subgroup owns ROW_TILES x TILE_M of those rows
 // alone: its O accumulators stay in registers for the whole walk, and so do its fragments of Q but for
 // the last Q_STAGED chunks of the head dim, which are read from shared memory again for every step: the

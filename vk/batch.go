@@ -77,12 +77,9 @@ func (b *batch) descriptorSet(d *Device, layout uint64, n uint32) (set uint64, e
 		b.setsLeft, b.bindingsLeft = poolSets, poolBuffers
 	}
 	if b.current >= len(b.descriptors) {
-		var pool uint64
-		r := C.vka_create_descriptor_pool(d.c, poolSets, poolBuffers, u64(&pool))
-		if err := d.check("vkCreateDescriptorPool", r); err != nil {
+		if err := b.addPool(d); err != nil {
 			return 0, err
 		}
-		b.descriptors = append(b.descriptors, pool)
 		b.setsLeft, b.bindingsLeft = poolSets, poolBuffers
 	}
 	r := C.vka_descriptor_set(d.c, C.uint64_t(b.descriptors[b.current]), C.uint64_t(layout), C.uint32_t(n),
@@ -93,6 +90,34 @@ func (b *batch) descriptorSet(d *Device, layout uint64, n uint32) (set uint64, e
 	b.setsLeft--
 	b.bindingsLeft -= n
 	return set, nil
+}
+
+func (b *batch) addPool(d *Device) error {
+	var pool uint64
+	r := C.vka_create_descriptor_pool(d.c, poolSets, poolBuffers, u64(&pool))
+	if err := d.check("vkCreateDescriptorPool", r); err != nil {
+		return err
+	}
+	b.descriptors = append(b.descriptors, pool)
+	return nil
+}
+
+// reserve makes the pools that the next sets of n buffers each will need.
+func (b *batch) reserve(d *Device, sets int, n uint32) error {
+	room := 0
+	if b.current < len(b.descriptors) {
+		room = int(min(b.setsLeft, b.bindingsLeft/n))
+		room += (len(b.descriptors) - b.current - 1) * int(min(poolSets, poolBuffers/n))
+	}
+	for ; room < sets; room += int(min(poolSets, poolBuffers/n)) {
+		if err := b.addPool(d); err != nil {
+			return err
+		}
+		if b.current == len(b.descriptors)-1 { // the first of all, or the one a failure left out
+			b.setsLeft, b.bindingsLeft = poolSets, poolBuffers
+		}
+	}
+	return nil
 }
 
 // destroy frees the Vulkan objects; the work is finished.

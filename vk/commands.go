@@ -220,6 +220,28 @@ func (d *Device) checkRange(op string, r BufferRange) (offset, size uint64, err 
 	return offset, size, nil
 }
 
+// Reserve makes room for dispatches with so many buffers each, so that none of the
+// next ones fails for want of descriptors: what takes several dispatches can be
+// recorded whole or not at all.
+func (c *Commands) Reserve(dispatches, buffers int) error {
+	const op = "Reserve"
+	d := c.d
+	if err := d.enter(op); err != nil {
+		return err
+	}
+	defer d.leave()
+	b, err := c.record(op)
+	switch {
+	case err != nil:
+		return err
+	case dispatches < 0 || buffers < 0 || buffers > C.VKA_MAX_BINDINGS:
+		return invalid(op, "%d dispatches of %d buffers", dispatches, buffers)
+	case buffers == 0:
+		return nil
+	}
+	return b.reserve(d, dispatches, uint32(buffers))
+}
+
 // Barrier makes the effects of all shader and transfer work recorded so far
 // visible to what follows, and orders the two.
 func (c *Commands) Barrier() error {

@@ -72,3 +72,25 @@ func TestDispatchHoldsWhatItIsGivenToKeep(t *testing.T) {
 	assert.ErrorIs(t, s.Dispatch(p, bound, push(1, 100), groups(100), y, gone), ErrClosed)
 	assert.Equal(t, left, s.b.setsLeft, "nothing was recorded")
 }
+
+// What takes several dispatches is recorded whole: the pools are there before the first.
+func TestReservedDispatchesNeedNoMorePools(t *testing.T) {
+	d := openExecuting(t)
+	s := newStream(t, d)
+	x, y := newBuffer(t, d, 400, DeviceLocal), newBuffer(t, d, 400, DeviceLocal)
+	p := newPipeline(t, d, saxpy(t, 1))
+	bound := []BufferRange{{Buffer: x}, {Buffer: y}}
+	for _, n := range []int{1, poolSets - 1, poolSets, poolSets + 1, 3*poolSets + 5} {
+		require.NoError(t, s.Reserve(n, len(bound)))
+		pools := len(s.b.descriptors)
+		for range n {
+			require.NoError(t, s.Dispatch(p, bound, push(1, 100), groups(100)))
+		}
+		require.Len(t, s.b.descriptors, pools, "%d dispatches", n)
+		require.LessOrEqual(t, pools, s.b.current+1, "no more than needed")
+	}
+	require.ErrorIs(t, s.Reserve(-1, 2), ErrInvalid)
+	require.ErrorIs(t, s.Reserve(1, 1000), ErrInvalid)
+	require.NoError(t, s.Reserve(1, 0))
+	require.NoError(t, s.Wait(background(t)))
+}
