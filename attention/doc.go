@@ -55,6 +55,6 @@
 // safe for concurrent use; concurrent calls must not write the same output.
 //
 // Anything wrong with a Config, a Shape or Args is a [*ShapeError] that names
-// the field; a combination that is well-formed but not implemented by the tier
-// asked for matches [ErrUnsupported]. Nothing is silently computed another way.
+// the field; a combination that is well-formed but that the tier asked for cannot
+// compute matches [ErrUnsupported]. Nothing is silently computed another way.
 package attention
