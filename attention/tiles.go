@@ -50,15 +50,18 @@ var preferred = []tileChoice{
 
 // preferredCausal replace those of the same head dims under a causal mask. TFLOP/s:
 //
+//	 32: blocks of 512 rows are too few at 4096 with 32 heads: 152 where full is 274
 //	 64: 8x2x128/16 248 at 2048 and 290 at 4096; 4x2x64/16 244, 278; 8x2x96/16 234, 289
 //	128: 8x2x32/16 q3 246, 296; q2 238, 288; 12x1x48/16 234, 270; 8x1x64/32 233, 262
 var preferredCausal = []tileChoice{
+	{32, 4, 2, 64, 16, 0, 32},
 	{64, 8, 2, 128, 16, 0, 64},
 	{128, 8, 2, 32, 16, 3, 128},
 }
 
-// preferredShort replace those for at most shortRows queries under a causal mask:
-// blocks of 256 rows are then mostly diagonal. TFLOP/s at 1024:
+// preferredShort replace those under a causal mask that leaves a query no more than
+// shortKeys on the average: blocks of 256 rows are then mostly diagonal. TFLOP/s at
+// length 1024:
 //
 //	 64: 4x2x64/16 186; 8x1x64/16 184; 16x1x128/16 179; 8x2x128/16 176
 //	128: 8x1x64/32 189; 8x2x32/16 q3 176
@@ -67,7 +70,7 @@ var preferredShort = []tileChoice{
 	{128, 8, 1, 64, 32, 0, 128},
 }
 
-const shortRows = 1024
+const shortKeys = 640
 
 // preferredScratch are those of the coopmat kernel, where P goes through a scratch
 // in shared memory: 128 is 196 with 8x1x64/16, 194 with 8x1x64/32, 191 with 8x2x32/16
@@ -85,7 +88,7 @@ var preferredScratch = []tileChoice{
 var untuned = tileChoice{0, 4, 1, 32, 32, 0, 128}
 
 // choose picks the row of the tables for a problem.
-func choose(tier Tier, v variant, sq uint32) tileChoice {
+func choose(tier Tier, v variant, s Shape, causal Causal) tileChoice {
 	dim := max(v.headDim, v.headDimV)
 	pick := func(table []tileChoice) tileChoice {
 		return table[slices.IndexFunc(table, func(c tileChoice) bool { return dim <= c.maxDim })]
@@ -97,10 +100,11 @@ func choose(tier Tier, v variant, sq uint32) tileChoice {
 		return pick(preferredScratch)
 	}
 	best := pick(preferred)
+	short := s.Cells(causal) <= shortKeys*uint64(s.Sq)
 	for _, t := range []struct {
 		holds bool
 		rows  []tileChoice
-	}{{v.causal, preferredCausal}, {v.causal && sq <= shortRows, preferredShort}} {
+	}{{v.causal, preferredCausal}, {v.causal && short, preferredShort}} {
 		if i := slices.IndexFunc(t.rows, func(c tileChoice) bool { return c.maxDim == best.maxDim }); t.holds && i >= 0 {
 			best = t.rows[i]
 		}
