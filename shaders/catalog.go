@@ -24,9 +24,15 @@ func Catalog() []Variant {
 		// SPIR-V 1.3 is what Vulkan 1.1 guarantees.
 		return Variant{Name: name, Source: "forward_scalar.comp", Defines: defines, Target: "vulkan1.1", SPIRV: "spv1.3"}
 	}
+	// Merging of states: for every tier, so that it asks for as little.
+	merge := func(name string, defines ...string) Variant {
+		return Variant{Name: name, Source: "merge.comp", Defines: defines, Target: "vulkan1.1", SPIRV: "spv1.3"}
+	}
 	list := []Variant{
 		scalar("scalar_ssbo", "BDA=0"),
 		scalar("scalar_bda", "BDA=1"),
+		merge("merge_ssbo", "BDA=0"),
+		merge("merge_bda", "BDA=1"),
 	}
 	for _, tier := range []struct{ name, define, target, spirv string }{
 		{"coopmat", "NV2=0", "vulkan1.2", "spv1.5"},
