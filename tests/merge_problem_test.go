@@ -364,7 +364,7 @@ func (p *mergeProblem) exact() (o, lse []float64) {
 		}
 		lse[r] += math.Log(sum)
 		for n := range p.lse {
-			weight := math.Exp(float64(p.lse[n][r]) - lse[r])
+			weight := math.Exp(float64(p.lse[n][r])-most) / sum
 			if float64(p.lse[n][r])-most < -80 {
 				continue
 			}

@@ -81,6 +81,24 @@ func TestMerge(t *testing.T) {
 	})
 }
 
+// Every kernel of a merge compiles on devices that execute nothing.
+func TestCompileMerge(t *testing.T) {
+	s := open(t)
+	if !s.compileOnly {
+		t.Skip("this device executes; see TestMerge")
+	}
+	for _, access := range mergeAccesses(s.dev) {
+		for _, dtype := range attention.DTypes() {
+			for _, dim := range []int{1, 2, 4, 8, 128, 512} {
+				m, err := attention.NewMerge(s.dev, attention.MergeConfig{DType: dtype, HeadDim: dim, Access: access})
+				require.NoError(t, err)
+				require.NoError(t, m.Prepare())
+				require.NoError(t, m.Close())
+			}
+		}
+	}
+}
+
 func drawMerge(t *rapid.T, dev *vk.Device) mergeCase {
 	c := mergeCase{
 		dtype:  rapid.SampledFrom(attention.DTypes()).Draw(t, "dtype"),
@@ -226,6 +244,33 @@ func TestMergeOfInvalidRows(t *testing.T) {
 				}
 			}
 		}
+	})
+}
+
+// Neither the largest O nor the largest and smallest LSE overflow.
+func TestMergeOfExtremes(t *testing.T) {
+	onMergers(t, func(t *testing.T, dev *vk.Device) {
+		p := newMergeProblem(mergeCase{dtype: attention.F32, dim: 8, shape: attention.Shape{B: 1, Hq: 1, Sq: 5}, counts: [2]int{1, 3}, layout: tight, seed: 2})
+		lse := [5][4]float32{
+			{0, 0, 0, 0},
+			{3e38, 3e38, 3e38, 3e38},
+			{-3e38, -3e38, -3e38, -3e38},
+			{3e38, -3e38, -inf, 0},
+			{-3e38, -inf, -inf, -inf},
+		}
+		for n := range 4 {
+			o, column := make([]float32, 5*8), make([]float32, 5)
+			for i := range o {
+				o[i] = 3e38
+			}
+			for r := range lse {
+				column[r] = lse[r][n]
+			}
+			p.setState(n, o, column)
+		}
+		after, err := p.run(dev)
+		require.NoError(t, err)
+		require.NoError(t, p.judge(after))
 	})
 }
 
