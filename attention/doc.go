@@ -23,6 +23,9 @@
 // need not be multiples of anything. Every tensor but LSE has its own element
 // [Strides]; only the innermost dimension must be contiguous.
 //
+// The O and LSE of a row over some keys are its attention state; [Merge] puts the
+// states of disjoint keys together.
+//
 // # Numbers
 //
 // Scores, sums and the output are accumulated in float32 whatever the storage

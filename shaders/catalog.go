@@ -20,13 +20,15 @@ type Variant struct {
 // is compiled for one, and how it reaches memory: ssbo (storage buffer
 // descriptors) or bda (buffer device addresses).
 func Catalog() []Variant {
-	scalar := func(name string, defines ...string) Variant {
-		// SPIR-V 1.3 is what Vulkan 1.1 guarantees.
-		return Variant{Name: name, Source: "forward_scalar.comp", Defines: defines, Target: "vulkan1.1", SPIRV: "spv1.3"}
+	// What runs on every device. SPIR-V 1.3 is what Vulkan 1.1 guarantees.
+	core := func(name, source, define string) Variant {
+		return Variant{Name: name, Source: source, Defines: []string{define}, Target: "vulkan1.1", SPIRV: "spv1.3"}
 	}
 	list := []Variant{
-		scalar("scalar_ssbo", "BDA=0"),
-		scalar("scalar_bda", "BDA=1"),
+		core("scalar_ssbo", "forward_scalar.comp", "BDA=0"),
+		core("scalar_bda", "forward_scalar.comp", "BDA=1"),
+		core("merge_ssbo", "merge.comp", "BDA=0"),
+		core("merge_bda", "merge.comp", "BDA=1"),
 	}
 	for _, tier := range []struct{ name, define, target, spirv string }{
 		{"coopmat", "NV2=0", "vulkan1.2", "spv1.5"},

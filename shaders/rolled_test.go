@@ -2,6 +2,7 @@ package shaders
 
 import (
 	"encoding/binary"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,6 +15,10 @@ func TestRolledAsksForNoUnrolledLoop(t *testing.T) {
 		r := m.Rolled()
 		require.Same(t, r, m.Rolled())
 		require.Len(t, r.Code, len(m.Code))
+		if strings.HasPrefix(name, "merge") {
+			require.Equal(t, m.Hash, r.Hash, "%s has nothing to unroll", name)
+			continue
+		}
 		require.NotEqual(t, m.Hash, r.Hash, "%s asks for no unrolled loop at all", name)
 		changed := 0
 		for i := 0; i < len(m.Code); i += 4 {

@@ -8,8 +8,8 @@
 // No read touches a 32-bit word that holds none of the requested elements.
 
 #if !BDA
-layout(set = 0, binding = BINDING, std430) restrict readonly buffer OF(Words) { uint OF(words)[]; };
-layout(set = 0, binding = BINDING, std430) restrict readonly buffer OF(Quads) { uvec4 OF(quads)[]; };
+layout(set = 0, binding = BINDING, std430) READ_ONLY buffer OF(Words) { uint OF(words)[]; };
+layout(set = 0, binding = BINDING, std430) READ_ONLY buffer OF(Quads) { uvec4 OF(quads)[]; };
 #endif
 
 Slice OF(slice)(uint batch, uint head, uint row) {

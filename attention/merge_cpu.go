@@ -1,0 +1,120 @@
+package attention
+
+import (
+	"math"
+
+	"vkattn/attention/half"
+	"vkattn/attention/internal/par"
+)
+
+// mergeBlock is how many rows a worker takes at once.
+const mergeBlock = 64
+
+// mergeLeast is how far below a row's largest LSE a state has a weight;
+// shaders/merge.comp says why.
+const mergeLeast = -80
+
+// mergeCPU computes a call in host memory. Merge.check has accepted it.
+func mergeCPU(cfg MergeConfig, l *mergeLayouts) error {
+	out := &l.list[mergeO]
+	j := mergeJob{mergeLayouts: *l, cfg: cfg, rows: out.counts[0] * out.counts[1] * out.counts[2]}
+	par.Each((j.rows+mergeBlock-1)/mergeBlock, func() func(int64) {
+		w := mergeWorker{mergeJob: &j, row: make([]float32, cfg.HeadDim), sum: make([]float32, cfg.HeadDim),
+			lse: make([]float32, l.list[mergeFirst].states+l.list[mergeSecond].states)}
+		return func(block int64) {
+			for row := block * mergeBlock; row < min(j.rows, (block+1)*mergeBlock); row++ {
+				w.merge(row)
+			}
+		}
+	})
+	return nil
+}
+
+// mergeJob is what the workers of a merge share.
+type mergeJob struct {
+	mergeLayouts
+	cfg  MergeConfig
+	rows int64 // of all heads and batches
+}
+
+// mergeWorker merges rows in its own scratch memory.
+type mergeWorker struct {
+	*mergeJob
+	row, sum []float32 // [HeadDim]: O of a state, and of the result
+	lse      []float32 // of the row in every state
+}
+
+// merge computes one row: everything of it is read before anything is written,
+// since the result may lie where a state does.
+func (w *mergeWorker) merge(row int64) {
+	most, attended, invalid := w.readLSE(row)
+	clear(w.sum)
+	lse := float32(math.Inf(-1))
+	switch {
+	case invalid:
+		lse = float32(math.NaN())
+		for i := range w.sum {
+			w.sum[i] = lse
+		}
+	case attended:
+		var total float32
+		for _, x := range w.lse {
+			total += mergeWeight(x, most)
+		}
+		for i, x := range w.lse {
+			weight := mergeWeight(x, most) / total
+			if weight == 0 {
+				continue // whatever its O holds
+			}
+			o, state := w.locate(i, mergeFirst, mergeSecond)
+			decode(w.row, o.hostRow(state, row), w.cfg.DType)
+			for d, x := range w.row {
+				w.sum[d] += float32(weight * x) // converted: not fused with the addition, so that the order of two states is free
+			}
+		}
+		lse = most + float32(math.Log(float64(total)))
+	}
+	encode(w.list[mergeO].hostRow(0, row), w.sum, w.cfg.DType)
+	if out := &w.list[mergeLSE]; out.states != 0 {
+		w.lse[0] = lse // which has been read
+		half.EncodeF32(out.hostRow(0, row), w.lse[:1])
+	}
+}
+
+// readLSE reads the row's LSE in every state and finds the largest of those that
+// attended to anything; invalid means that one is NaN or +Inf.
+func (w *mergeWorker) readLSE(row int64) (most float32, attended, invalid bool) {
+	most = float32(math.Inf(-1))
+	for i := range w.lse {
+		t, state := w.locate(i, mergeFirstLSE, mergeSecondLSE)
+		half.DecodeF32(w.lse[i:i+1], t.hostRow(state, row))
+		x := w.lse[i]
+		invalid = invalid || x != x || x > math.MaxFloat32
+		most = max(most, x)
+	}
+	return most, most >= -math.MaxFloat32, invalid
+}
+
+// locate is the tensor of a state and its number there.
+func (w *mergeWorker) locate(state, first, second int) (*stack, int64) {
+	n := w.list[first].states
+	if i := int64(state); i < n {
+		return &w.list[first], i
+	}
+	return &w.list[second], int64(state) - n
+}
+
+// mergeWeight is e^(lse - most), 0 where that is next to nothing.
+func mergeWeight(lse, most float32) float32 {
+	if d := lse - most; d >= mergeLeast { // -Inf is not
+		return float32(math.Exp(float64(d)))
+	}
+	return 0
+}
+
+// hostRow is the memory of a row, counted over all heads and batches.
+func (t *stack) hostRow(state, row int64) []byte {
+	seq, head, batch := row%t.counts[2], row/t.counts[2]%t.counts[1], row/t.counts[2]/t.counts[1]
+	e := t.tensor.Offset + state*t.step + batch*t.steps[0] + head*t.steps[1] + seq*t.steps[2]
+	return t.tensor.Host[e*t.size:][:t.dim*t.size]
+}

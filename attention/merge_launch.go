@@ -1,0 +1,287 @@
+package attention
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+
+	"vkattn/shaders"
+	"vkattn/vk"
+)
+
+// mergePushBytes is the size of the push constant block of shaders/merge.comp.
+const mergePushBytes = 116
+
+// mergeLocal is the workgroup of the merge kernel: what every device has, and
+// two rows of the widest O.
+const mergeLocal = 128
+
+// mergeVariant is what a Merge's pipelines differ by.
+type mergeVariant struct {
+	access Access // AccessAddresses or AccessDescriptors, decided
+	lse    bool
+	align  uint32 // of O in every state and in the result, in elements
+}
+
+// mergeRows is the number of rows of a workgroup: one invocation has 8 columns.
+func mergeRows(headDim int) uint32 { return mergeLocal / ceilDiv(uint32(headDim), 8) }
+
+// access decides how kernels reach tensors; l nil stands for ones with addresses.
+func (m *Merge) access(l *mergeLayouts) Access {
+	if m.cfg.Access != AccessAuto {
+		return m.cfg.Access
+	}
+	if !m.dev.Caps().BufferDeviceAddress {
+		return AccessDescriptors
+	}
+	if l != nil {
+		for i := range l.list {
+			if t := &l.list[i]; t.states != 0 && t.tensor.Buffer.Address() == 0 {
+				return AccessDescriptors
+			}
+		}
+	}
+	return AccessAddresses
+}
+
+// variant reads off checked arguments which kernel they need.
+func (m *Merge) variant(l *mergeLayouts) (mergeVariant, error) {
+	v := mergeVariant{access: m.access(l), lse: l.list[mergeLSE].states != 0, align: 8}
+	for i := range l.list {
+		t := &l.list[i]
+		if t.states == 0 {
+			continue
+		}
+		if v.access == AccessAddresses && t.tensor.Buffer.Address() == 0 {
+			return v, fmt.Errorf("%w: the buffer of %s has no device address, and Access asks for addresses",
+				ErrUnsupported, t.field)
+		}
+		if !isLSE(i) {
+			v.align = min(v.align, largestAlignment(uint64(t.dim), uint64(t.step), uint64(t.steps[0]), uint64(t.steps[1]),
+				uint64(t.steps[2]), t.tensor.base(t.size, v.access)/uint64(t.size)))
+		}
+	}
+	return v, nil
+}
+
+// pipeline finds or makes a pipeline. Two goroutines may both ask for it; the
+// device compiles it once.
+func (m *Merge) pipeline(v mergeVariant) (*vk.Pipeline, error) {
+	m.mu.RLock()
+	p := m.pipelines[v]
+	m.mu.RUnlock()
+	if p != nil {
+		return p, nil
+	}
+	if m.closed.Load() {
+		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
+	}
+	desc, err := v.describe(&m.cfg)
+	if err != nil {
+		return nil, err
+	}
+	if p, err = m.dev.Pipeline(desc); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.pipelines != nil {
+		m.pipelines[v] = p
+	}
+	return p, nil
+}
+
+// describe describes the kernel to the host layer.
+func (v mergeVariant) describe(cfg *MergeConfig) (*vk.PipelineDesc, error) {
+	name := "merge_bda"
+	if v.access == AccessDescriptors {
+		name = "merge_ssbo"
+	}
+	module, err := shaders.Get(name)
+	if err != nil {
+		return nil, err
+	}
+	r, err := module.Reflect()
+	if err != nil {
+		return nil, err
+	}
+	desc := &vk.PipelineDesc{
+		Name:           fmt.Sprintf("%s %v d%d align %d", name, cfg.DType, cfg.HeadDim, v.align),
+		Code:           module.Code,
+		Hash:           module.Hash,
+		PushBytes:      mergePushBytes,
+		StorageBuffers: uint32(len(r.Bindings())),
+		LocalSize:      [3]uint32{mergeLocal, 1, 1},
+		NoRobustness:   true, // every index is proven by Merge.check and the kernel's own bounds
+	}
+	for id, value := range map[uint32]uint32{
+		shaders.ConstLocalSize: mergeLocal,
+		shaders.ConstHeadDimV:  uint32(cfg.HeadDim),
+		shaders.ConstHasLse:    boolConstant(v.lse),
+		shaders.ConstAlignO:    v.align,
+		shaders.ConstDtype:     uint32(cfg.DType),
+	} {
+		desc.Constants = append(desc.Constants, vk.SpecConstant{ID: id, Value: value})
+	}
+	slices.SortFunc(desc.Constants, func(a, b vk.SpecConstant) int { return cmp.Compare(a.ID, b.ID) })
+	return desc, nil
+}
+
+// record checks the arguments and puts the dispatches into c, all or none.
+func (m *Merge) record(c *vk.Commands, a *MergeArgs) error {
+	w := mergeLaunch{sq: uint32(a.Sq), hq: uint32(a.Hq), align: m.dev.Caps().Limits.MinStorageBufferOffsetAlignment}
+	if err := m.check(&w.mergeLayouts, a); err != nil {
+		return err
+	}
+	if err := w.fits32(); err != nil {
+		return err
+	}
+	v, err := m.variant(&w.mergeLayouts)
+	if err != nil {
+		return err
+	}
+	w.access = v.access
+	limits := &m.dev.Caps().Limits
+	blocks := ceilDiv(uint32(a.Hq*a.Sq), mergeRows(m.cfg.HeadDim))
+	w.groups[0] = min(blocks, limits.MaxWorkGroupCount[0])
+	w.groups[1] = ceilDiv(blocks, w.groups[0])
+	if w.groups[1] > limits.MaxWorkGroupCount[1] {
+		return fmt.Errorf("%w: %d row blocks, the device dispatches %d x %d", ErrUnsupported, blocks,
+			limits.MaxWorkGroupCount[0], limits.MaxWorkGroupCount[1])
+	}
+	chunk, err := w.batchesAtOnce(limits, a.B)
+	if err != nil {
+		return err
+	}
+	if w.pipeline, err = m.pipeline(v); err != nil {
+		return err
+	}
+	if v.access == AccessDescriptors && chunk < a.B {
+		if err := c.Reserve((a.B+chunk-1)/chunk, mergeTensors); err != nil {
+			return err
+		}
+	}
+	for first := 0; first < a.B; first += chunk {
+		if err := w.dispatch(c, first, min(chunk, a.B-first)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mergeLaunch is one merge on its way to dispatches.
+type mergeLaunch struct {
+	mergeLayouts
+	pipeline *vk.Pipeline
+	access   Access
+	align    uint64 // of a descriptor's offset, in bytes
+	sq, hq   uint32
+	groups   [3]uint32 // z is of each dispatch
+}
+
+// extent is the number of elements of one batch of all states, from its first to
+// past its last.
+func (t *stack) extent() uint64 { return uint64((t.states-1)*t.step) + t.layout.extent() }
+
+// batchesAtOnce is how many batches one dispatch may cover: the grid's z, the 32
+// bits of a stride and of a row's number, and the range of a descriptor bound it.
+func (w *mergeLaunch) batchesAtOnce(limits *vk.Limits, batches int) (int, error) {
+	most := min(uint64(batches), uint64(limits.MaxWorkGroupCount[2]), max(1, math.MaxUint32/uint64(w.hq)))
+	for i := range w.list {
+		t := &w.list[i]
+		if t.states == 0 {
+			continue
+		}
+		if t.steps[0] > math.MaxUint32 && !isLSE(i) {
+			most = 1
+		}
+		if w.access == AccessAddresses {
+			continue
+		}
+		extent, size, step := t.extent(), uint64(t.size), uint64(t.steps[0])
+		span := limits.MaxStorageBufferRange - min(limits.MaxStorageBufferRange, w.align)
+		if extent > span/size {
+			return 0, fmt.Errorf("%w: one batch of %s spans %d elements of %d bytes, a descriptor reaches %d bytes; buffers with device addresses have no such limit",
+				ErrUnsupported, t.field, extent, size, span)
+		}
+		if step > 0 && most > 1 {
+			most = min(most, 1+(span/size-extent)/step)
+		}
+	}
+	return int(max(most, 1)), nil
+}
+
+// Where shaders/merge.comp has the parts of each tensor in its push constants.
+var (
+	mergeAddresses = [mergeTensors]int{mergeFirst: 0, mergeSecond: 8, mergeFirstLSE: 16, mergeSecondLSE: 24, mergeO: 32, mergeLSE: 40}
+	mergeStrides   = [mergeTensors]int{mergeFirst: 48, mergeSecond: 60, mergeO: 72}
+	mergeSteps     = [mergeTensors]int{mergeFirst: 84, mergeSecond: 88, mergeFirstLSE: 92, mergeSecondLSE: 96}
+)
+
+// dispatch records batches [first, first+count).
+func (w *mergeLaunch) dispatch(c *vk.Commands, first, count int) error {
+	var push [mergePushBytes]byte
+	var bound [mergeTensors]vk.BufferRange
+	var held [mergeTensors]vk.Resource
+	le := binary.LittleEndian
+	n := 0
+	for i := range w.list {
+		t := &w.list[i]
+		if t.states == 0 {
+			// Neither read nor written; its binding must still name a buffer.
+			o := w.list[mergeO].tensor.Buffer
+			bound[i] = vk.BufferRange{Buffer: o, Size: min(o.Size(), 4)}
+			continue
+		}
+		b := t.tensor.Buffer
+		held[n] = b
+		n++
+		var at uint64
+		if w.access == AccessAddresses {
+			at = b.Address() + t.at(first)
+		} else {
+			at, bound[i] = t.bind(first, count, w.align)
+		}
+		le.PutUint64(push[mergeAddresses[i]:], at)
+		if mergeStrides[i] != 0 {
+			for d, stride := range t.steps {
+				if d == 0 && count == 1 {
+					stride = 0
+				}
+				le.PutUint32(push[mergeStrides[i]+4*d:], uint32(stride))
+			}
+		}
+		if mergeSteps[i] != 0 {
+			le.PutUint32(push[mergeSteps[i]:], uint32(t.step))
+		}
+	}
+	inFirst, inSecond := w.list[mergeFirst].states, w.list[mergeSecond].states
+	for i, word := range [...]uint32{uint32(inFirst), uint32(inFirst + inSecond), w.sq, w.hq} {
+		le.PutUint32(push[100+4*i:], word)
+	}
+	w.groups[2] = uint32(count)
+	if w.access == AccessAddresses {
+		return c.Dispatch(w.pipeline, nil, push[:], w.groups, held[:n]...)
+	}
+	return c.Dispatch(w.pipeline, bound[:], push[:], w.groups)
+}
+
+// at is the byte of a batch's first element in the tensor's buffer.
+func (t *stack) at(batch int) uint64 {
+	return (uint64(t.tensor.Offset) + uint64(batch)*uint64(t.steps[0])) * uint64(t.size)
+}
+
+// bind is the descriptor of batches [first, first+count) and the position in it,
+// in elements, of the first one: it starts at a multiple of the device's
+// alignment, and the kernel adds the rest.
+func (t *stack) bind(first, count int, align uint64) (uint64, vk.BufferRange) {
+	b, at, size := t.tensor.Buffer, t.at(first), uint64(t.size)
+	start := max((b.Offset()+at)/align*align, b.Offset())
+	rest := b.Offset() + at - start
+	length := rest + (uint64(count-1)*uint64(t.steps[0])+t.extent())*size
+	offset := start - b.Offset()
+	// Kernels read whole 32-bit words; a buffer may end in the middle of one.
+	return rest / size, vk.BufferRange{Buffer: b, Offset: offset, Size: min((length+3)&^3, b.Size()-offset)}
+}

@@ -1,0 +1,227 @@
+package attention_test
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// goodMerge is a merge that is accepted: f16, B2 H4 S8, 16 columns, one state and
+// three.
+func goodMerge() (attention.MergeConfig, attention.MergeArgs) {
+	o := func(states int) attention.Tensor {
+		return attention.Tensor{Host: make([]byte, states*2*4*8*16*2)}
+	}
+	lse := func(states int) attention.Tensor { return attention.Tensor{Host: make([]byte, states*2*4*8*4)} }
+	return attention.MergeConfig{HeadDim: 16}, attention.MergeArgs{
+		Shape: attention.Shape{B: 2, Hq: 4, Sq: 8},
+		First: attention.States{O: o(1), LSE: lse(1)}, Second: attention.States{O: o(3), LSE: lse(3), Count: 3},
+		O: o(1), LSE: lse(1),
+	}
+}
+
+func merge(cfg attention.MergeConfig, a attention.MergeArgs) error {
+	m, err := attention.NewMerge(nil, cfg)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	return m.Forward(nil, a)
+}
+
+func TestMergeAccepts(t *testing.T) {
+	for name, change := range map[string]func(*attention.MergeArgs){
+		"packed":              func(*attention.MergeArgs) {},
+		"no second":           func(a *attention.MergeArgs) { a.Second = attention.States{} },
+		"no LSE":              func(a *attention.MergeArgs) { a.LSE = attention.Tensor{} },
+		"LSE strides":         func(a *attention.MergeArgs) { a.First.LSE.Strides = attention.BHSD(4, 8, 1) },
+		"BSHD":                func(a *attention.MergeArgs) { a.O.Strides = attention.BSHD(4, 8, 16) },
+		"sizes of a Forward":  func(a *attention.MergeArgs) { a.Hkv, a.Sk = 2, 100 },
+		"one state twice":     func(a *attention.MergeArgs) { a.Second = a.First },
+		"O is the first":      func(a *attention.MergeArgs) { a.O = a.First.O },
+		"all is the first":    func(a *attention.MergeArgs) { a.O, a.LSE = a.First.O, a.First.LSE },
+		"LSE is the second's": func(a *attention.MergeArgs) { a.LSE = a.Second.LSE },
+		"O is a later state": func(a *attention.MergeArgs) {
+			a.O = a.Second.O
+			a.O.Offset = 2 * 2 * 4 * 8 * 16
+		},
+		"one place named in two ways": func(a *attention.MergeArgs) {
+			a.O = a.First.O
+			a.O.Strides = attention.BHSD(4, 8, 16)
+		},
+		"states side by side in a row": func(a *attention.MergeArgs) {
+			a.Second.StepO = 16
+			a.Second.O.Strides = attention.BHSD(4, 8, 48)
+		},
+		"exactly to the end": func(a *attention.MergeArgs) { a.Second.Count, a.Second.O.Offset = 2, 2*4*8*16 },
+		"states that overlap one another": func(a *attention.MergeArgs) {
+			a.First.Count, a.Second.Count = 2, 2
+			a.First.StepO, a.First.StepLSE = 1, 1
+			a.First.O.Host, a.First.LSE.Host = make([]byte, 2*2*4*8*16+2), make([]byte, 4*2*4*8+4)
+		},
+	} {
+		cfg, a := goodMerge()
+		change(&a)
+		require.NoError(t, merge(cfg, a), name)
+	}
+}
+
+func TestMergeRefusesByFieldName(t *testing.T) {
+	short := func(x *attention.Tensor) { x.Host = x.Host[:len(x.Host)-1] }
+	for name, c := range map[string]struct {
+		field  string
+		change func(*attention.MergeConfig, *attention.MergeArgs)
+	}{
+		"dtype":        {"DType", func(c *attention.MergeConfig, _ *attention.MergeArgs) { c.DType = 9 }},
+		"no head dim":  {"HeadDim", func(c *attention.MergeConfig, _ *attention.MergeArgs) { c.HeadDim = 0 }},
+		"head dim":     {"HeadDim", func(c *attention.MergeConfig, _ *attention.MergeArgs) { c.HeadDim = 513 }},
+		"access":       {"Access", func(c *attention.MergeConfig, _ *attention.MergeArgs) { c.Access = 7 }},
+		"batch":        {"B", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.B = 0 }},
+		"heads":        {"Hq", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Hq = -1 }},
+		"rows":         {"Sq", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Sq = math.MaxInt }},
+		"count":        {"Second.Count", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Second.Count = -1 }},
+		"many":         {"First.Count", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.First.Count = 257 }},
+		"many in all":  {"First.Count + Second.Count", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Second.Count = 256 }},
+		"step":         {"Second.StepO", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Second.StepO = -1 }},
+		"step of LSE":  {"First.StepLSE", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.First.StepLSE = -1 }},
+		"huge step":    {"Second.O", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Second.StepO = math.MaxInt64 / 2 }},
+		"wide step":    {"Second.O", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Second.StepO = 2*4*8*16 + 1 }},
+		"no state":     {"First.O", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.First = attention.States{} }},
+		"no O":         {"O", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.O = attention.Tensor{} }},
+		"O forgotten":  {"Second.O", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Second.O = attention.Tensor{} }},
+		"LSE needed":   {"First.LSE", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.First.LSE = attention.Tensor{} }},
+		"begun":        {"Second.O", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Second = attention.States{Count: 2} }},
+		"LSE begun":    {"LSE", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.LSE = attention.Tensor{Offset: 1} }},
+		"short first":  {"First.O", func(_ *attention.MergeConfig, a *attention.MergeArgs) { short(&a.First.O) }},
+		"short stack":  {"Second.O", func(_ *attention.MergeConfig, a *attention.MergeArgs) { short(&a.Second.O) }},
+		"short LSE":    {"Second.LSE", func(_ *attention.MergeConfig, a *attention.MergeArgs) { short(&a.Second.LSE) }},
+		"short result": {"O", func(_ *attention.MergeConfig, a *attention.MergeArgs) { short(&a.O) }},
+		"offset":       {"O.Offset", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.O.Offset = -1 }},
+		"stride":       {"First.O.Strides.Seq", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.First.O.Strides.Seq = -1 }},
+		"LSE strides":  {"Second.LSE.Strides", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Second.LSE.Strides.Seq = 2 }},
+		"rows overlap": {"O.Strides", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.O.Strides = attention.BHSD(4, 8, 15) }},
+		"O in the first": {"O", func(_ *attention.MergeConfig, a *attention.MergeArgs) {
+			a.First.O.Host = append(a.First.O.Host, make([]byte, 32)...)
+			a.O = a.First.O
+			a.O.Offset = 16
+		}},
+		"O across two states": {"O", func(_ *attention.MergeConfig, a *attention.MergeArgs) {
+			a.O = a.Second.O
+			a.O.Offset = 2*4*8*16 + 16
+		}},
+		"O the first's memory, other strides": {"O", func(_ *attention.MergeConfig, a *attention.MergeArgs) {
+			a.O = a.First.O
+			a.O.Strides = attention.BSHD(4, 8, 16)
+		}},
+		"O in LSE":       {"O", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.Second.LSE.Host = a.O.Host }},
+		"LSE in a LSE":   {"LSE", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.LSE = a.Second.LSE; a.LSE.Offset = 1 }},
+		"LSE in O":       {"LSE", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.LSE.Host = a.O.Host }},
+		"LSE in a state": {"LSE", func(_ *attention.MergeConfig, a *attention.MergeArgs) { a.LSE.Host = a.First.O.Host }},
+	} {
+		cfg, a := goodMerge()
+		c.change(&cfg, &a)
+		before := bytes.Clone(a.O.Host)
+		err := merge(cfg, a)
+		var shape *attention.ShapeError
+		require.True(t, errors.As(err, &shape), "%s: %v", name, err)
+		require.Equal(t, c.field, shape.Field, "%s: %v", name, err)
+		require.Equal(t, before, a.O.Host, name)
+	}
+}
+
+func TestMergeOnTheCPUTakesNoStream(t *testing.T) {
+	cfg, a := goodMerge()
+	m, err := attention.NewMerge(nil, cfg)
+	require.NoError(t, err)
+	require.Equal(t, cfg, m.Config())
+	require.NoError(t, m.Prepare())
+	require.Error(t, m.Forward(&vk.Stream{}, a))
+	require.ErrorIs(t, m.Record(&vk.Commands{}, a), attention.ErrUnsupported)
+	require.NoError(t, m.Close())
+	require.NoError(t, m.Close())
+	require.ErrorIs(t, m.Forward(nil, a), vk.ErrClosed)
+}
+
+// recordedMerge puts the outputs of a recording together.
+func recordedMerge(t testing.TB, r *recording, access attention.Access) (*attention.Merge, attention.MergeArgs) {
+	m, err := attention.NewMerge(r.dev, attention.MergeConfig{HeadDim: 8, Access: access})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	require.NoError(t, m.Prepare())
+	o := attention.Tensor{Buffer: r.args.O.Buffer}
+	state := attention.States{O: o, LSE: r.args.LSE}
+	return m, attention.MergeArgs{Shape: recordedShape, First: state, Second: state, O: o, LSE: r.args.LSE}
+}
+
+func TestMergesAllocateNothing(t *testing.T) {
+	if os.Getenv("VKATTN_DRIVER") == "swiftshader" {
+		t.Skip("the host does the same on every driver, and this one takes longest")
+	}
+	for _, access := range recordTests {
+		t.Run(access.String(), func(t *testing.T) {
+			r := newRecording(t, access)
+			m, a := recordedMerge(t, r, access)
+			forward := func(n int) {
+				for range n {
+					if err := m.Forward(r.stream, a); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			forward(batchOf)
+			r.wait(t)
+			require.NoError(t, r.stream.Barrier())
+			require.Zero(t, testing.AllocsPerRun(1, func() { forward(batchOf / 2) }))
+			r.wait(t)
+		})
+	}
+}
+
+// What a merge cannot do on a device it says before anything is recorded.
+func TestMergeRefusesOnADevice(t *testing.T) {
+	r := newRecording(t, attention.AccessDescriptors)
+	m, good := recordedMerge(t, r, attention.AccessAuto)
+	require.NoError(t, m.Forward(r.stream, good))
+	r.wait(t)
+	require.Error(t, m.Forward(nil, good))
+	require.Error(t, m.Record(nil, good))
+	var shape *attention.ShapeError
+	host := good
+	host.Second.O = attention.Tensor{Host: make([]byte, 16)}
+	require.ErrorAs(t, m.Forward(r.stream, host), &shape)
+	require.Equal(t, "Second.O", shape.Field)
+	mixed := good
+	mixed.O.Host = make([]byte, 16)
+	require.ErrorAs(t, m.Forward(r.stream, mixed), &shape)
+	require.Equal(t, "O", shape.Field)
+	require.NoError(t, m.Close())
+	require.ErrorIs(t, m.Forward(r.stream, good), vk.ErrClosed)
+	other, err := vk.Open(vk.Options{PipelineCache: "off"})
+	require.NoError(t, err)
+	elsewhere, err := attention.NewMerge(other, attention.MergeConfig{HeadDim: 8})
+	require.NoError(t, err)
+	require.ErrorAs(t, elsewhere.Forward(r.stream, good), &shape)
+	require.NoError(t, elsewhere.Close())
+	require.NoError(t, other.Close())
+	_, err = attention.NewMerge(other, attention.MergeConfig{HeadDim: 8})
+	require.ErrorIs(t, err, vk.ErrClosed)
+}
+
+// BenchmarkMergeRecord is the host's cost of Merge.Record, as BenchmarkRecord.
+func BenchmarkMergeRecord(b *testing.B) {
+	for _, access := range recordTests {
+		b.Run(access.String(), func(b *testing.B) {
+			r := newRecording(b, access)
+			m, a := recordedMerge(b, r, access)
+			c, again := r.wrap(b)
+			record(b, again, func() error { return m.Record(c, a) })
+		})
+	}
+}

@@ -1,0 +1,166 @@
+#version 460
+// Merges attention states, the O and LSE that attention over different keys left for the same rows,
+// into what attention over all of those keys gives: any device, core Vulkan 1.1, float32.
+//
+// Idea: an invocation owns 8 columns of one row, and a workgroup whole rows. It reads the row's LSE in
+// every state, three times over, since they stay in a cache: for the largest, for the sum of
+// exp(LSE - largest), and for the weights that are multiplied to its columns of each state. Nothing is
+// shared but one barrier, between the last read and the first write: the output may lie where one of
+// the states does, and one invocation of a row writes the LSE that the others read.
+// A state of weight 0 is not read. Sums run in the order of the states and without contraction, so that
+// two states give the same bits either way around, and one alone its own numbers.
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#ifndef BDA
+#define BDA 0
+#endif
+#if BDA
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_buffer_reference_uvec2 : require
+#endif
+#define ANY_DTYPE
+#define READ_ONLY // nothing is promised: a state may be the output
+#include "constants.glsl"
+#include "numeric.glsl"
+
+// 116 bytes, in units as in interface.glsl. Two groups of states, each of states at equal distances.
+// BDA=0: storage buffers 0 and 1 are their O, 2 and 5 their LSE, 3 and 4 the output's O and LSE.
+layout(push_constant, std430) uniform Params {
+    uvec2 addrFirst, addrSecond;
+    uvec2 addrFirstLSE, addrSecondLSE;
+    uvec2 addrO, addrLSE;
+    uint strideFirstBatch, strideFirstHead, strideFirstSeq;
+    uint strideSecondBatch, strideSecondHead, strideSecondSeq;
+    uint strideOBatch, strideOHead, strideOSeq;
+    uint stepFirst, stepSecond;       // from a state's O to the next one's
+    uint stepFirstLSE, stepSecondLSE; // from a state's LSE to the next one's
+    uint firstCount;                  // states of the first group
+    uint states;                      // of both
+    uint Sq, Hq;                      // Hq * Sq < 2^31
+} p;
+
+#include "positions.glsl"
+
+const bool IS_16 = DTYPE != TYPE_F32;
+
+#define OF(name) name##First
+#define LOAD8 loadFirst8
+#define STRIDE(axis) p.strideFirst##axis
+#define BINDING 0
+#define ALIGNMENT ALIGN_O // that of all three
+#define COLUMNS HEAD_DIM_V
+#include "tensor_read.glsl"
+
+#define OF(name) name##Second
+#define LOAD8 loadSecond8
+#define STRIDE(axis) p.strideSecond##axis
+#define BINDING 1
+#define ALIGNMENT ALIGN_O
+#define COLUMNS HEAD_DIM_V
+#include "tensor_read.glsl"
+
+#include "tensor_write.glsl"
+
+#if !BDA
+layout(set = 0, binding = 2, std430) buffer WordsFirstLSE { uint wordsFirstLSE[]; };
+layout(set = 0, binding = 5, std430) buffer WordsSecondLSE { uint wordsSecondLSE[]; };
+#endif
+
+const uint OCTETS = (HEAD_DIM_V + 7) / 8;   // invocations of a row
+const uint ROWS = LOCAL_SIZE / OCTETS;      // of a workgroup
+const float LEAST = -80.0;                  // less is no weight at all: its exp, over the total, may be subnormal
+const uint NONE = 0xff800000u;              // -Inf: the LSE of a row that attended to nothing
+
+// LSE of a row, counted over the heads and batches, in a state.
+float lseOf(uint state, uvec2 row) {
+    if (state < p.firstCount) {
+        const Slice s = sliceAt(p.addrFirstLSE, add64(mul64(state, p.stepFirstLSE), row), false, 1);
+#if BDA
+        return uintBitsToFloat(ReadWords(s.word).at[0]);
+#else
+        return uintBitsToFloat(wordsFirstLSE[s.word]);
+#endif
+    }
+    const Slice s = sliceAt(p.addrSecondLSE, add64(mul64(state - p.firstCount, p.stepSecondLSE), row), false, 1);
+#if BDA
+    return uintBitsToFloat(ReadWords(s.word).at[0]);
+#else
+    return uintBitsToFloat(wordsSecondLSE[s.word]);
+#endif
+}
+
+// Eight columns of O of a row in a state.
+void outputOf(uint state, uint batch, uint head, uint row, uint col, out vec4 low, out vec4 high) {
+    if (state < p.firstCount) {
+        const uvec2 at = position64(batch, p.strideFirstBatch, head, p.strideFirstHead, row, p.strideFirstSeq);
+        loadFloatsFirst(sliceAt(p.addrFirst, add64(mul64(state, p.stepFirst), at), IS_16, ALIGN_O), 0, col, low, high);
+    } else {
+        const uvec2 at = position64(batch, p.strideSecondBatch, head, p.strideSecondHead, row, p.strideSecondSeq);
+        loadFloatsSecond(sliceAt(p.addrSecond, add64(mul64(state - p.firstCount, p.stepSecond), at), IS_16, ALIGN_O), 0, col,
+                         low, high);
+    }
+}
+
+// Exactly 1 for the largest: exp need not be exact.
+float weightOf(float lse, float most) {
+    if (floatBitsToUint(lse) == NONE || lse - most < LEAST) return 0.0;
+    return lse == most ? 1.0 : exp(lse - most);
+}
+
+void main() {
+    const uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    const uint inGroup = gl_LocalInvocationIndex / OCTETS;
+    const uint number = group * ROWS + inGroup; // of the row in its batch
+    const bool owns = inGroup < ROWS && number < p.Hq * p.Sq;
+    const uint col = gl_LocalInvocationIndex % OCTETS * 8;
+    const uint batch = gl_WorkGroupID.z, head = number / p.Sq, row = number % p.Sq;
+
+    precise vec4 low = vec4(0.0), high = vec4(0.0);
+    float lse = -INFINITY;
+    if (owns) {
+        const uvec2 place = add64(mul64(batch * p.Hq + head, p.Sq), uvec2(row, 0));
+        bool attended = false, invalid = false;
+        float most = 0.0;
+        for (uint n = 0; n < p.states; n++) {
+            const float x = lseOf(n, place);
+            const uint bits = floatBitsToUint(x); // looked at as bits: compilers may take NaN for impossible
+            if ((bits & 0x7fffffffu) > 0x7f800000u || bits == 0x7f800000u) {
+                invalid = true;
+            } else if (bits != NONE) {
+                most = attended ? max(most, x) : x;
+                attended = true;
+            }
+        }
+        if (invalid) {
+            lse = uintBitsToFloat(0x7fc00000u);
+            low = high = vec4(lse);
+        } else if (attended) {
+            precise float total = 0.0;
+            for (uint n = 0; n < p.states; n++) total += weightOf(lseOf(n, place), most);
+            const float inverse = total == 1.0 ? 1.0 : 1.0 / total;
+            for (uint n = 0; n < p.states; n++) {
+                const float weight = weightOf(lseOf(n, place), most) * inverse;
+                if (weight == 0.0) continue; // whatever its O holds
+                vec4 stateLow, stateHigh;
+                outputOf(n, batch, head, row, col, stateLow, stateHigh);
+                precise const vec4 partLow = weight * stateLow, partHigh = weight * stateHigh;
+                low += partLow;
+                high += partHigh;
+            }
+            lse = most + naturalLog(total);
+        }
+    }
+    memoryBarrierBuffer();
+    barrier(); // every row of the workgroup has been read
+    if (owns) {
+        const Slice s = sliceO(batch, head, row);
+        if (IS_16) {
+            storeO8(s, 0, col, uvec4(encode16x2(low.x, low.y), encode16x2(low.z, low.w),
+                                     encode16x2(high.x, high.y), encode16x2(high.z, high.w)));
+        } else {
+            storeO4(s, 0, col, low);
+            storeO4(s, 0, col + 4, high);
+        }
+        if (HAS_LSE != 0 && col == 0) storeLSE(batch, head, row, lse);
+    }
+}

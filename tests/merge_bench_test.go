@@ -1,0 +1,74 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// BenchmarkMerge is the time of a merge on a device, one after another, and the
+// bytes it moves in that time: every state once and the result once. States that
+// fit a cache together are faster than memory is.
+func BenchmarkMerge(b *testing.B) {
+	s := openDevice(b)
+	for _, c := range []struct {
+		shape  attention.Shape
+		states int
+	}{
+		{attention.Shape{B: 8, Hq: 32, Sq: 1}, 8},
+		{attention.Shape{B: 8, Hq: 32, Sq: 1}, 64},
+		{attention.Shape{B: 1, Hq: 32, Sq: 512}, 2},
+		{attention.Shape{B: 8, Hq: 32, Sq: 4096}, 2},
+		{attention.Shape{B: 1, Hq: 32, Sq: 8192}, 8},
+	} {
+		const dim, together = 128, 16
+		rows := uint64(c.shape.Rows())
+		if s.dev.Info().Type == vk.DeviceCPU && rows > 1<<16 {
+			continue
+		}
+		b.Run(fmt.Sprintf("f16.d%d.B%d.H%d.S%d.%d", dim, c.shape.B, c.shape.Hq, c.shape.Sq, c.states), func(b *testing.B) {
+			stream, err := s.dev.NewStream("merge")
+			require.NoError(b, err)
+			defer stream.Close()
+			tensor := func(states uint64, rowBytes uint64) attention.Tensor {
+				buf, err := s.dev.NewBuffer(states*rows*rowBytes, vk.BufferOptions{})
+				require.NoError(b, err)
+				b.Cleanup(func() { require.NoError(b, buf.Close()) })
+				require.NoError(b, stream.Fill(vk.BufferRange{Buffer: buf}, 0x3c003c00))
+				return attention.Tensor{Buffer: buf}
+			}
+			n := uint64(c.states)
+			a := attention.MergeArgs{Shape: c.shape,
+				First: attention.States{O: tensor(n, 2*dim), LSE: tensor(n, 4), Count: c.states},
+				O:     tensor(1, 2*dim), LSE: tensor(1, 4)}
+			m, err := attention.NewMerge(s.dev, attention.MergeConfig{HeadDim: dim})
+			require.NoError(b, err)
+			defer m.Close()
+			run := func() {
+				for range together {
+					if err := stream.Barrier(); err != nil {
+						b.Fatal(err)
+					}
+					if err := m.Forward(stream, a); err != nil {
+						b.Fatal(err)
+					}
+				}
+				if err := stream.Wait(context.Background()); err != nil {
+					b.Fatal(err)
+				}
+			}
+			run()
+			for b.Loop() {
+				run()
+			}
+			merges := float64(b.N) * together
+			b.ReportMetric(b.Elapsed().Seconds()*1e6/merges, "us/merge")
+			b.ReportMetric(float64((n+1)*rows*(2*dim+4))*merges/b.Elapsed().Seconds()/1e9, "GB/s")
+		})
+	}
+}

@@ -1,0 +1,346 @@
+package tests
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+
+	"vkattn/attention"
+	"vkattn/attention/half"
+	"vkattn/vk"
+)
+
+// mergeCase is a merge to be made: states over the same rows, in one group or two.
+type mergeCase struct {
+	dtype   attention.DType
+	dim     int
+	shape   attention.Shape // B, Hq, Sq
+	counts  [2]int
+	layout  layoutKind // tight, bshd, padded, odd or even
+	inPlace int        // 1 + the state whose memory the result gets; 0: memory of its own
+	noLSE   bool
+	access  attention.Access
+	spread  float64 // standard deviation of LSE
+	seed    uint64
+}
+
+func (c mergeCase) String() string {
+	s := fmt.Sprintf("%v.d%d.B%d.H%d.S%d.%d+%d.%v", c.dtype, c.dim, c.shape.B, c.shape.Hq, c.shape.Sq, c.counts[0], c.counts[1], c.layout)
+	if c.inPlace > 0 {
+		s += fmt.Sprintf(".in%d", c.inPlace-1)
+	}
+	if c.noLSE {
+		s += ".nolse"
+	}
+	if c.access != attention.AccessAuto {
+		s += "." + c.access.String()
+	}
+	return s
+}
+
+func (c mergeCase) config() attention.MergeConfig {
+	return attention.MergeConfig{DType: c.dtype, HeadDim: c.dim, Access: c.access}
+}
+
+func (c mergeCase) states() int { return c.counts[0] + c.counts[1] }
+
+func (c mergeCase) rows() int { return int(c.shape.Rows()) }
+
+// Pieces of memory of a merge; the result's are missing when it is in place.
+const (
+	mergeOut = 4 + iota
+	mergeOutLSE
+	mergePieces
+)
+
+// mergeSlot is a tensor of states: where the first lies, and how far apart they are.
+type mergeSlot struct {
+	slot
+	step  int64
+	count int
+}
+
+// mergeProblem is a case in memory: O of both groups, LSE of both, O and LSE of
+// the result, all full of NaN where nothing lies.
+type mergeProblem struct {
+	mergeCase
+	slots [mergePieces]mergeSlot
+	image [mergePieces][]byte
+	o     [][]float32 // of each state, packed, as stored
+	lse   [][]float32
+}
+
+// newMergeProblem makes states of random numbers: some rows attended to nothing
+// in some states or in all of them, and the O there is poison.
+func newMergeProblem(c mergeCase) *mergeProblem {
+	p := &mergeProblem{mergeCase: c}
+	for i := range p.slots {
+		p.slots[i] = c.place(i)
+	}
+	if n := c.inPlace - 1; n >= 0 {
+		group, at := 0, n
+		if n >= c.counts[0] {
+			group, at = 1, n-c.counts[0]
+		}
+		for _, i := range []int{0, 2} {
+			out := p.slots[group+i]
+			out.offset += int64(at) * p.distance(group+i)
+			out.step, out.count = 0, 1
+			p.slots[mergeOut+i/2] = out
+		}
+	}
+	for i := range p.image {
+		if p.slots[i].memory == i && p.slots[i].count > 0 {
+			p.image[i] = make([]byte, p.bytes(i))
+			for j := 0; j+1 < len(p.image[i]); j += 2 {
+				binary.LittleEndian.PutUint16(p.image[i][j:], nanPair)
+			}
+		}
+	}
+	rng := rand.New(rand.NewPCG(c.seed, 1))
+	for n := range c.states() {
+		o, lse := make([]float32, c.rows()*c.dim), make([]float32, c.rows())
+		for r := range lse {
+			lse[r] = float32(rng.NormFloat64() * c.spread)
+			if rng.IntN(5) == 0 || r%11 == 3 || r%11 == 7 && n != 0 {
+				lse[r] = -inf
+			}
+			bad := spoilers[rng.IntN(len(spoilers))][1]
+			for d := range c.dim {
+				if o[r*c.dim+d] = float32(rng.NormFloat64()); lse[r] == -inf {
+					o[r*c.dim+d] = bad
+				}
+			}
+		}
+		p.setState(n, o, lse)
+	}
+	return p
+}
+
+// setState puts a state's numbers into memory and remembers them as stored.
+func (p *mergeProblem) setState(n int, o, lse []float32) {
+	group, i := 0, n
+	if n >= p.counts[0] {
+		group, i = 1, n-p.counts[0]
+	}
+	p.write(group, i, o)
+	p.write(2+group, i, lse)
+	for len(p.o) <= n {
+		p.o, p.lse = append(p.o, nil), append(p.lse, nil)
+	}
+	p.o[n], p.lse[n] = p.read(p.image, group, i), lse
+}
+
+func isMergeLSE(i int) bool { return i == 2 || i == 3 || i == mergeOutLSE }
+
+func (c mergeCase) dimOf(i int) (dtype attention.DType, dim int) {
+	if isMergeLSE(i) {
+		return attention.F32, 1
+	}
+	return c.dtype, c.dim
+}
+
+// place lays out a tensor. Each has strides unlike the others'.
+func (c mergeCase) place(i int) mergeSlot {
+	count := 1
+	if i < mergeOut {
+		count = c.counts[i%2]
+	} else if i == mergeOutLSE && c.noLSE {
+		count = 0
+	}
+	at := mergeSlot{slot: slot{memory: i}, count: count}
+	if count == 0 {
+		at.memory = -1
+		return at
+	}
+	_, dim := c.dimOf(i)
+	h, n, d := int64(c.shape.Hq), int64(c.shape.Sq), int64(dim)
+	more := int64(i % 4)
+	switch c.layout {
+	case tight:
+		return at
+	case bshd:
+		at.strides = attention.BSHD(c.shape.Hq, c.shape.Sq, dim)
+	case padded:
+		at.strides = apart(h, n, roundUp(d, 8)+8*(1+more), 16, 24)
+	case odd:
+		at.offset = 1 + 2*more
+		at.strides = apart(h, n, d|1+2*more, 1-n%2, 4)
+		at.strides.Batch |= 1
+		at.strides.Head |= 1
+	case even:
+		at.offset = 2
+		at.strides = apart(h, n, roundUp(d, 4)+2, 2*((n+1)%2), 2)
+	}
+	at.offset += guard
+	if isMergeLSE(i) {
+		at.strides = attention.BHSD(c.shape.Hq, c.shape.Sq, 1)
+	}
+	if count > 1 && c.layout != bshd {
+		s := at.strides
+		at.step = int64(c.shape.B-1)*s.Batch + (h-1)*s.Head + (n-1)*s.Seq + d
+		switch {
+		case c.layout == padded && !isMergeLSE(i):
+			at.step = roundUp(at.step, 8)
+		case c.layout == odd:
+			at.step |= 1
+		case c.layout == even:
+			at.step += 2 - at.step%2
+		}
+	}
+	return at
+}
+
+// distance is the step with its default filled in.
+func (p *mergeProblem) distance(i int) int64 {
+	if s := p.slots[i]; s.step != 0 || s.count < 2 {
+		return s.step
+	}
+	_, dim := p.dimOf(i)
+	return int64(p.rows() * dim)
+}
+
+func (p *mergeProblem) bytes(i int) int64 {
+	dtype, dim := p.dimOf(i)
+	at := p.slots[i]
+	s := at.strides.Resolve(p.shape.Hq, p.shape.Sq, dim)
+	end := at.offset + int64(at.count-1)*p.distance(i) +
+		int64(p.shape.B-1)*s.Batch + int64(p.shape.Hq-1)*s.Head + int64(p.shape.Sq-1)*s.Seq + int64(dim)
+	if p.layout != tight {
+		end += guard
+	}
+	return end * int64(dtype.Size())
+}
+
+// eachRow visits the memory of the rows of a tensor's state in packed order.
+func (p *mergeProblem) eachRow(images [mergePieces][]byte, i, state int, visit func(row []byte)) {
+	dtype, dim := p.dimOf(i)
+	at, size := p.slots[i], int64(dtype.Size())
+	s := at.strides.Resolve(p.shape.Hq, p.shape.Sq, dim)
+	for b := range int64(p.shape.B) {
+		for h := range int64(p.shape.Hq) {
+			for r := range int64(p.shape.Sq) {
+				e := at.offset + int64(state)*p.distance(i) + b*s.Batch + h*s.Head + r*s.Seq
+				visit(images[at.memory][e*size : (e+int64(dim))*size])
+			}
+		}
+	}
+}
+
+func (p *mergeProblem) write(i, state int, x []float32) {
+	dtype, dim := p.dimOf(i)
+	p.eachRow(p.image, i, state, func(row []byte) {
+		switch v := x[:dim]; dtype {
+		case attention.F16:
+			half.EncodeF16(row, v)
+		case attention.BF16:
+			half.EncodeBF16(row, v)
+		default:
+			half.EncodeF32(row, v)
+		}
+		x = x[dim:]
+	})
+}
+
+func (p *mergeProblem) read(images [mergePieces][]byte, i, state int) []float32 {
+	dtype, dim := p.dimOf(i)
+	x := make([]float32, p.rows()*dim)
+	rest := x
+	p.eachRow(images, i, state, func(row []byte) {
+		switch v := rest[:dim]; dtype {
+		case attention.F16:
+			half.DecodeF16(v, row)
+		case attention.BF16:
+			half.DecodeBF16(v, row)
+		default:
+			half.DecodeF32(v, row)
+		}
+		rest = rest[dim:]
+	})
+	return x
+}
+
+// args are the arguments of the call, given the memory of each tensor.
+func (p *mergeProblem) args(memory func(piece int) attention.Tensor) attention.MergeArgs {
+	tensor := func(i int) attention.Tensor {
+		at := p.slots[i]
+		if at.count == 0 {
+			return attention.Tensor{}
+		}
+		t := memory(at.memory)
+		t.Offset, t.Strides = at.offset, at.strides
+		return t
+	}
+	a := attention.MergeArgs{Shape: p.shape, O: tensor(mergeOut), LSE: tensor(mergeOutLSE)}
+	for g, s := range []*attention.States{&a.First, &a.Second} {
+		if n := p.counts[g]; n > 0 {
+			*s = attention.States{O: tensor(g), LSE: tensor(2 + g), StepO: p.slots[g].step, StepLSE: p.slots[2+g].step}
+			if n > 1 {
+				s.Count = n
+			}
+		}
+	}
+	return a
+}
+
+// run makes the merge on a device, or on the CPU where dev is nil.
+func (p *mergeProblem) run(dev *vk.Device) (after [mergePieces][]byte, err error) {
+	m, err := attention.NewMerge(dev, p.config())
+	if err != nil {
+		return after, err
+	}
+	defer closing(m, &err)
+	for i, b := range p.image {
+		after[i] = append([]byte(nil), b...)
+	}
+	if dev == nil {
+		return after, m.Forward(nil, p.args(func(i int) attention.Tensor { return attention.Tensor{Host: after[i]} }))
+	}
+	s, err := dev.NewStream("merge")
+	if err != nil {
+		return after, err
+	}
+	defer closing(s, &err)
+	var buffers [mergePieces]*vk.Buffer
+	for i, b := range p.image {
+		if b == nil {
+			continue
+		}
+		if buffers[i], err = dev.NewBuffer(uint64(len(b)), vk.BufferOptions{}); err != nil {
+			return after, err
+		}
+		defer closing(buffers[i], &err)
+		if err := s.Upload(buffers[i], 0, b); err != nil {
+			return after, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := s.Barrier(); err != nil {
+		return after, err
+	}
+	if err := m.Forward(s, p.args(func(i int) attention.Tensor { return attention.Tensor{Buffer: buffers[i]} })); err != nil {
+		return after, err
+	}
+	if err := s.Barrier(); err != nil {
+		return after, err
+	}
+	for i, b := range buffers {
+		if b == nil {
+			continue
+		}
+		if err := s.Download(ctx, after[i], b, 0); err != nil {
+			return after, err
+		}
+	}
+	return after, s.Wait(ctx)
+}
+
+// merged is what a call left behind, packed; lse is nil where there is none.
+func (p *mergeProblem) merged(after [mergePieces][]byte) (o, lse []float32) {
+	if !p.noLSE {
+		lse = p.read(after, mergeOutLSE, 0)
+	}
+	return p.read(after, mergeOut, 0), lse
+}
