@@ -17,13 +17,13 @@ var fa2Buckets = []struct {
 	d, dv        int
 	full, causal tile
 }{
-	{32, 32, tile{4, 2, 128, 64, 2, 2, 2}, tile{4, 2, 128, 64, 2, 2, 2}},
-	{64, 64, tile{4, 2, 128, 64, 4, 2, 2}, tile{4, 2, 128, 64, 4, 2, 2}},
-	{96, 96, tile{4, 2, 64, 32, 6, 2, 2}, tile{4, 2, 64, 32, 6, 2, 2}},
-	{128, 128, tile{4, 2, 64, 32, 0, 2, 2}, tile{4, 2, 64, 32, 0, 2, 2}},
-	{192, 192, tile{8, 1, 64, 32, 12, 2, 1}, tile{8, 1, 64, 32, 12, 2, 1}},
-	{192, 128, tile{8, 1, 64, 64, 12, 2, 1}, tile{8, 1, 64, 64, 12, 2, 1}},
-	{256, 256, tile{8, 1, 32, 32, 16, 2, 1}, tile{8, 1, 32, 32, 16, 2, 1}},
+	{32, 32, tile{4, 2, 128, 32, 2, 2, 4}, tile{4, 2, 128, 32, 2, 2, 3}},
+	{64, 64, tile{4, 2, 128, 32, 4, 2, 3}, tile{4, 2, 128, 64, 4, 2, 2}},
+	{96, 96, tile{4, 2, 64, 64, 0, 2, 2}, tile{4, 2, 64, 64, 0, 2, 2}},
+	{128, 128, tile{4, 2, 32, 32, 0, 3, 2}, tile{4, 2, 32, 32, 0, 3, 2}},
+	{192, 192, tile{4, 1, 64, 64, 12, 2, 2}, tile{4, 1, 64, 64, 12, 2, 2}},
+	{192, 128, tile{4, 2, 32, 32, 0, 2, 2}, tile{4, 2, 32, 32, 0, 2, 2}},
+	{256, 256, tile{4, 1, 32, 32, 16, 2, 2}, tile{4, 1, 32, 32, 16, 2, 2}},
 }
 
 func (t tile) rows() int { return t.warps * t.rowTiles * 16 }
@@ -35,7 +35,8 @@ func (t tile) shared(d, dv int) int {
 	if t.qRegs == d/16 && q <= (t.stages-1)*stage {
 		q = 0
 	}
-	return max(t.stages*stage+q, t.rows()*dv*2)
+	const barriers = 16 // bytes of them, a stage
+	return max(t.stages*stage+q, t.rows()*dv*2) + t.stages*barriers
 }
 
 func fa2Modules() []module {
