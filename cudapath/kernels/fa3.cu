@@ -55,11 +55,11 @@ template <int D_, int DV_, int WARPGROUPS_, int BN_, int STAGES_, bool PINGPONG_
 	// Offsets in shared memory. A barrier is 8 bytes.
 	static constexpr int Q = 0, K = Q + Q_BYTES, V = K + STAGES * K_BYTES, BARRIERS = V + STAGES * V_BYTES;
 	static constexpr int Q_FULL = BARRIERS, Q_EMPTY = Q_FULL + 8, K_FULL = Q_EMPTY + 8, K_EMPTY = K_FULL + 8 * STAGES,
-			     V_FULL = K_EMPTY + 8 * STAGES, V_EMPTY = V_FULL + 8 * STAGES, V_CLEAN = V_EMPTY + 8 * STAGES,
-			     MARKS = V_CLEAN + 8 * STAGES; // a word a stage, a byte of it a scanning warp
+			     V_FULL = K_EMPTY + 8 * STAGES, V_EMPTY = V_FULL + 8 * STAGES, V_RAW = V_EMPTY + 8 * STAGES,
+			     MARKS = V_RAW + 8 * STAGES; // a word a stage, a byte of it a scanning warp
 	static constexpr int SHARED_BYTES = MARKS + 4 * STAGES;
 	static constexpr int SCANNERS = 3; // warps
-	static_assert(D % 64 == 0 && DV % 64 == 0 && BN % 16 == 0 && BN <= 256 && SHARED_BYTES <= 227 * 1024, "tile");
+	static_assert(D % 32 == 0 && DV % 32 == 0 && BN % 16 == 0 && BN <= 256 && SHARED_BYTES <= 227 * 1024, "tile");
 };
 
 constexpr bool BF16 = ATTN_BF16;
@@ -68,12 +68,23 @@ constexpr bool BF16 = ATTN_BF16;
 #define FA3_LAG 8
 #endif
 constexpr bool LAGGED = FA3_LAG > 0;
+#ifndef FA3_PIN
+#define FA3_PIN 1
+#endif
+#ifndef FA3_POLYNOMIAL
+#define FA3_POLYNOMIAL 0
+#endif
 
 // Exponent bits of two 16-bit values, and one in the last place of each exponent: their sum has a
 // value's top bit set where it is not finite.
 constexpr uint32_t EXPONENTS = BF16 ? 0x7f807f80 : 0x7c007c00, EXPONENT_UNITS = BF16 ? 0x00800080 : 0x04000400;
 
 __device__ __forceinline__ uint32_t notFinite(uint32_t two) { return ((two & EXPONENTS) + EXPONENT_UNITS) & 0x80008000; }
+
+// Named barriers; TURN and OWN are one a consumer warpgroup. 0 is __syncthreads.
+enum { SCAN = 1, TURN = 2, OWN = 5 };
+
+template <bool B> struct Bool { static constexpr bool value = B; };
 
 // ---- Producer ------------------------------------------------------------------------------------
 
@@ -96,7 +107,9 @@ __device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *
 			k.advance();
 		};
 		auto loadV = [&](int block) {
-			const uint32_t full = shared + T::V_FULL + 8 * v.stage, to = shared + T::V + v.stage * T::V_BYTES;
+			// Tiles of masked steps go to the scanners first, who then fill V_FULL.
+			const bool raw = T::CAUSAL && w.top - block < w.masked;
+			const uint32_t full = shared + (raw ? T::V_RAW : T::V_FULL) + 8 * v.stage, to = shared + T::V + v.stage * T::V_BYTES;
 			barrierWait(shared + T::V_EMPTY + 8 * v.stage, v.parity ^ 1);
 			barrierExpect(full, T::V_BYTES);
 #pragma unroll
@@ -117,16 +130,18 @@ __device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *
 	}
 }
 
-// Looks through the V tiles of masked steps; the consumers wait for V_CLEAN after V_FULL.
+// Looks through the V tiles of masked steps and hands them to the consumers.
 template <class T> __device__ __forceinline__ void scan(const AttnParams &p, uint32_t shared, char *tiles) {
 	const int warp = threadIdx.x / 32 - 1, lane = threadIdx.x % 32;
-	int step = 0; // of V, over all row blocks
+	int step = 0;     // of V, over all row blocks
+	uint32_t raw = 0; // parity of V_RAW, a bit a stage
 	Walk<T::BM, T::BN, T::CAUSAL> walk(p);
 	Work w;
 	while (walk.next(w)) {
 		for (int i = 0; i < w.masked; i++) {
 			const int stage = (step + i) % T::STAGES;
-			barrierWait(shared + T::V_FULL + 8 * stage, (step + i) / T::STAGES & 1);
+			barrierWait(shared + T::V_RAW + 8 * stage, raw >> stage & 1);
+			raw ^= 1 << stage;
 			uint4 *tile = reinterpret_cast<uint4 *>(tiles + T::V + stage * T::V_BYTES);
 			bool any = false;
 #pragma unroll 2
@@ -145,11 +160,9 @@ template <class T> __device__ __forceinline__ void scan(const AttnParams &p, uin
 			}
 			proxyFence();
 			any = __any_sync(~0u, any);
-			__syncwarp();
-			if (lane == 0) {
-				tiles[T::MARKS + 4 * stage + warp] = any;
-				barrierArrive(shared + T::V_CLEAN + 8 * stage);
-			}
+			if (lane == 0) tiles[T::MARKS + 4 * stage + warp] = any;
+			namedSync(SCAN, 32 * T::SCANNERS);
+			if (threadIdx.x == 32) barrierArrive(shared + T::V_FULL + 8 * stage);
 		}
 		step += w.steps;
 	}
@@ -191,7 +204,7 @@ template <int N> __device__ __forceinline__ void mask(float (&s)[N], int last0, 
 // The shift of a row moves only when a score passes it by more than LAG in log2 units (weights stay below
 // 2^LAG, sums and O in float32 do not mind), which a vote without shuffles finds out. Whether a row's shift
 // moves depends on that row alone, so its bits do not depend on its neighbours.
-template <int N> __device__ __forceinline__ bool weigh(float (&s)[N], Rows &rows, float scale, float lag) {
+template <int POLYNOMIAL, int N> __device__ __forceinline__ bool weigh(float (&s)[N], Rows &rows, float scale, float lag) {
 	float top[2] = {s[0], s[2]};
 #pragma unroll
 	for (int j = 0; j < N / 4; j++) {
@@ -218,7 +231,8 @@ template <int N> __device__ __forceinline__ bool weigh(float (&s)[N], Rows &rows
 #pragma unroll
 			for (int c = 0; c < 2; c++) {
 				float &x = s[4 * j + 2 * r + c];
-				x = exp2Fast(fmaf(x, scale, -rows.shift[r]));
+				const float exponent = fmaf(x, scale, -rows.shift[r]);
+				x = POLYNOMIAL > 0 && (2 * j + c) % max(POLYNOMIAL, 1) == 0 ? exp2Polynomial(exponent) : exp2Fast(exponent);
 				rows.sum[r] += x;
 			}
 		}
@@ -297,7 +311,6 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 	const int lane = threadIdx.x % 32, c = lane % 4;
 	const int rowInBlock = 64 * group + threadIdx.x % 128 / 32 * 16 + lane / 4;
 	const float scale = fabsf(p.scale_log2), lag = FA3_LAG / scale;
-	constexpr int TURN = 1; // named barriers of the turns, one a warpgroup
 	auto turnWait = [&] { if (T::PINGPONG) namedSync(TURN + group, 256); };
 	auto turnPass = [&] { if (T::PINGPONG) namedArrive(TURN + (group + 1 == T::WARPGROUPS ? 0 : group + 1), 256); };
 	auto release = [&](uint32_t bar) {
@@ -309,7 +322,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 	if (T::PINGPONG && group == T::WARPGROUPS - 1) turnPass();
 
 	Ring<T::STAGES> k, v;
-	uint32_t fullQ = 0, clean = 0; // clean: parity of V_CLEAN, a bit a stage
+	uint32_t fullQ = 0; // parity to wait for
 	Walk<T::BM, T::BN, T::CAUSAL> walk(p);
 	Work w;
 	while (walk.next(w)) {
@@ -327,11 +340,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 			uint32_t weights[T::BN / 4];
 			auto waitV = [&](bool scanned) {
 				barrierWait(shared + T::V_FULL + 8 * v.stage, v.parity);
-				if (T::CAUSAL && scanned) {
-					barrierWait(shared + T::V_CLEAN + 8 * v.stage, clean >> v.stage & 1);
-					clean ^= 1 << v.stage;
-					marked |= *reinterpret_cast<const uint32_t *>(tiles + T::MARKS + 4 * v.stage);
-				}
+				if (T::CAUSAL && scanned) marked |= *reinterpret_cast<const uint32_t *>(tiles + T::MARKS + 4 * v.stage);
 			};
 			barrierWait(shared + T::Q_FULL, fullQ);
 			fullQ ^= 1;
@@ -344,7 +353,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 					x.x ^= 0x80008000, x.y ^= 0x80008000, x.z ^= 0x80008000, x.w ^= 0x80008000;
 				}
 				proxyFence();
-				namedSync(TURN + T::WARPGROUPS + group, 128);
+				namedSync(OWN + group, 128);
 			}
 			barrierWait(shared + T::K_FULL + 8 * k.stage, k.parity);
 			issueScores<T>(s, q, advanced(k0, k.stage * T::K_BYTES));
@@ -353,10 +362,10 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 			release(shared + T::K_EMPTY + 8 * k.stage);
 			k.advance();
 			if (T::CAUSAL ? w.masked > 0 : w.steps * T::BN > p.Sk) mask(s, last0 - w.top * T::BN - 2 * c, last1 - w.top * T::BN - 2 * c);
-			weigh(s, rows, scale, lag);
+			weigh<0>(s, rows, scale, lag);
 			packWeights(s, weights);
 
-			auto step = [&](int i, bool masked) {
+			auto step = [&](int i, auto masked) {
 				barrierWait(shared + T::K_FULL + 8 * k.stage, k.parity);
 				turnWait();
 				issueScores<T>(s, q, advanced(k0, k.stage * T::K_BYTES));
@@ -367,8 +376,15 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 				touch(s);
 				release(shared + T::K_EMPTY + 8 * k.stage);
 				k.advance();
-				if (masked) mask(s, last0 - (w.top - i) * T::BN - 2 * c, last1 - (w.top - i) * T::BN - 2 * c);
-				const bool moved = weigh(s, rows, scale, lag);
+				if constexpr (masked.value) mask(s, last0 - (w.top - i) * T::BN - 2 * c, last1 - (w.top - i) * T::BN - 2 * c);
+				const bool moved = weigh<masked.value ? 0 : FA3_POLYNOMIAL>(s, rows, scale, lag);
+#if FA3_PIN
+				// Never stores: without it the assembler moves the wait up before the exponentials.
+				asm volatile("{\n.reg .pred never;\nsetp.lt.f32 never, %0, 0f00000000;\n@never st.shared.f32 [%1], %0;\n}\n" ::"f"(
+						     rows.sum[0] + rows.sum[1]),
+					     "r"(shared + T::MARKS)
+					     : "memory");
+#endif
 				wgmmaWait<0>();
 				touch(o);
 				release(shared + T::V_EMPTY + 8 * v.stage);
@@ -379,10 +395,10 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 			int i = 1;
 			if (T::CAUSAL) {
 #pragma unroll 1
-				for (; i < w.masked; i++) step(i, true);
+				for (; i < w.masked; i++) step(i, Bool<true>());
 			}
 #pragma unroll 1
-			for (; i < w.steps; i++) step(i, false);
+			for (; i < w.steps; i++) step(i, Bool<false>());
 			release(shared + T::Q_EMPTY);
 			waitV(w.steps <= w.masked);
 			issueOutput<T>(o, weights, advanced(v0, v.stage * T::V_BYTES));
@@ -439,7 +455,7 @@ __device__ __forceinline__ void attend(const TensorMap *mapQ, const TensorMap *m
 			barrierInit(shared + T::K_EMPTY + 8 * i, releases);
 			barrierInit(shared + T::V_FULL + 8 * i, 1);
 			barrierInit(shared + T::V_EMPTY + 8 * i, releases);
-			barrierInit(shared + T::V_CLEAN + 8 * i, T::SCANNERS);
+			barrierInit(shared + T::V_RAW + 8 * i, 1);
 			*reinterpret_cast<uint32_t *>(tiles + T::MARKS + 4 * i) = 0;
 		}
 		barrierInitFence();
@@ -463,10 +479,10 @@ __device__ __forceinline__ void attend(const TensorMap *mapQ, const TensorMap *m
 #define FA3_WARPGROUPS (ATTN_D == 64 ? 3 : 2)
 #endif
 #ifndef FA3_BN_FULL
-#define FA3_BN_FULL (ATTN_D == 64 ? 128 : ATTN_D == 128 ? 176 : 80)
+#define FA3_BN_FULL (ATTN_D == 256 ? 80 : ATTN_D == 192 && ATTN_DV == 192 ? 112 : ATTN_D == 192 || ATTN_D == 64 ? 128 : 176)
 #endif
 #ifndef FA3_BN_CAUSAL
-#define FA3_BN_CAUSAL (ATTN_D == 256 ? 80 : 128)
+#define FA3_BN_CAUSAL (ATTN_D == 256 ? 80 : ATTN_D == 192 && ATTN_DV == 192 ? 112 : 128)
 #endif
 #ifndef FA3_STAGES
 #define FA3_STAGES 2
