@@ -73,16 +73,6 @@ __device__ __forceinline__ float exp2Fast(float x) {
 	return y;
 }
 
-// 2^x without the special-function unit, relative error 7.5e-5: 2^n times a minimax polynomial of x - n,
-// n the nearest integer. Below -125 it stays 2^-125; NaN stays NaN.
-__device__ __forceinline__ float exp2Polynomial(float x) {
-	asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(-125.0f));
-	const float shifted = x + 12582912.0f; // 1.5 * 2^23: n in the low bits
-	const float f = x - (shifted - 12582912.0f);
-	const float y = fmaf(fmaf(fmaf(0.0551716691f, f, 0.242611122f), f, 0.693260985f), f, 0.999928074f);
-	return y * __int_as_float((__float_as_int(shifted) << 23) + 0x3f800000);
-}
-
 // Two float32 rounded to one word of two 16-bit values, `low` in the lower half.
 template <bool BF16> __device__ __forceinline__ uint32_t pack(float low, float high) {
 	uint32_t word;
