@@ -44,8 +44,10 @@ __device__ __forceinline__ void attend(const TensorMap *mapQ, const TensorMap *m
 	if (threadIdx.x == 0) {
 		prefetchMap(mapQ), prefetchMap(mapK), prefetchMap(mapV);
 		const int releases = 4 * T::WARPGROUPS; // one a warp
-		barrierInit(shared + T::Q_FULL, 1);
-		barrierInit(shared + T::Q_EMPTY, releases);
+		for (int i = 0; i < T::Q_STAGES; i++) {
+			barrierInit(shared + T::Q_FULL + 8 * i, 1);
+			barrierInit(shared + T::Q_EMPTY + 8 * i, releases);
+		}
 		for (int i = 0; i < T::STAGES; i++) {
 			barrierInit(shared + T::K_FULL + 8 * i, 1);
 			barrierInit(shared + T::K_EMPTY + 8 * i, releases);
@@ -73,10 +75,10 @@ __device__ __forceinline__ void attend(const TensorMap *mapQ, const TensorMap *m
 // Warpgroups, keys of a step and whether warpgroups take turns, by head dim; two stages everywhere. Tried on an
 // H200 (docs/cuda-fa3-log.md). fa3.json says the same to whoever launches.
 #ifndef FA3_WARPGROUPS
-#define FA3_WARPGROUPS (ATTN_D == 64 ? 3 : 2)
+#define FA3_WARPGROUPS (ATTN_D <= 96 ? 3 : 2)
 #endif
 #ifndef FA3_BN_FULL
-#define FA3_BN_FULL (ATTN_D == 256 ? 64 : ATTN_D == 192 && ATTN_DV == 192 ? 112 : 128)
+#define FA3_BN_FULL (ATTN_D == 256 ? 64 : ATTN_D == 96 ? 96 : ATTN_D == 192 && ATTN_DV == 192 ? 112 : 128)
 #endif
 #ifndef FA3_BN_CAUSAL
 #define FA3_BN_CAUSAL FA3_BN_FULL

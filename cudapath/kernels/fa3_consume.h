@@ -82,23 +82,23 @@ template <int N> __device__ __forceinline__ void rescale(float (&o)[N], const Ro
 	for (int i = 0; i < N; i++) o[i] *= rows.factor[i / 2 % 2];
 }
 
-template <class T> __device__ __forceinline__ void issueScores(float (&s)[T::BN / 2], uint64_t q, uint64_t k) {
+template <class T> __device__ __forceinline__ void issueScores(float (&s)[T::BN / 2], uint32_t q, uint32_t k) {
 	touch(s);
 	wgmmaFence();
 #pragma unroll
 	for (int d = 0; d < T::D; d += 16)
-		Wgmma<T::BN>::ss(s, advanced(q, d / 64 * T::Q_PANEL + d % 64 * 2), advanced(k, d / 64 * T::K_PANEL + d % 64 * 2), d != 0);
+		Wgmma<T::BN>::ss(s, q + matrixOffset(d / 64 * T::Q_PANEL + d % 64 * 2), k + matrixOffset(d / 64 * T::K_PANEL + d % 64 * 2), d != 0);
 	wgmmaCommit();
 	touch(s);
 }
 
-template <class T> __device__ __forceinline__ void issueOutput(float (&o)[T::DV / 2], uint32_t (&weights)[T::BN / 4], uint64_t v) {
+template <class T> __device__ __forceinline__ void issueOutput(float (&o)[T::DV / 2], uint32_t (&weights)[T::BN / 4], uint32_t v) {
 	touch(o);
 	touch(weights);
 	wgmmaFence();
 #pragma unroll
 	for (int key = 0; key < T::BN; key += 16)
-		Wgmma<T::DV>::rs(o, weights[key / 4], weights[key / 4 + 1], weights[key / 4 + 2], weights[key / 4 + 3], advanced(v, key * 128));
+		Wgmma<T::DV>::rs(o, weights[key / 4], weights[key / 4 + 1], weights[key / 4 + 2], weights[key / 4 + 3], v + matrixOffset(key * 128));
 	wgmmaCommit();
 	touch(o);
 }
@@ -139,7 +139,51 @@ __device__ void addNotFinite(float (&o)[T::DV / 2], const AttnParams &p, const W
 	}
 }
 
-template <class T> __device__ __forceinline__ void consume(const AttnParams &p, uint32_t shared, const char *tiles, int group) {
+// Zeros for the rows of a block that sees no key.
+template <class T> __device__ __forceinline__ void finishEmpty(const AttnParams &p, const Work &w, int rowInBlock) {
+	const int c = threadIdx.x % 4;
+#pragma unroll 1
+	for (int row = w.row + rowInBlock, r = 0; r < 2 && row < p.Sq; r++, row += 8) {
+		char *out = reinterpret_cast<char *>(p.o.base) + 2 * (w.batch * p.o.batch + w.head * p.o.head + row * p.o.row);
+#pragma unroll 1
+		for (int col = 8 * c; col < p.Dv; col += 32) *reinterpret_cast<uint4 *>(out + 2 * col) = make_uint4(0, 0, 0, 0);
+		if (p.lse != 0 && c == 0) reinterpret_cast<float *>(p.lse)[(int64_t(w.batch) * p.Hq + w.head) * p.Sq + row] = -INFINITY;
+	}
+}
+
+// Division by the row sums, LSE, and the stores of a row block.
+template <class T> __device__ __forceinline__ void finish(float (&o)[T::DV / 2], const Rows &rows, const AttnParams &p, const Work &w, int row, int last0, int last1, bool marked) {
+	const int c = threadIdx.x % 4;
+	// Rows that see nothing give 0 and -inf whatever was computed for them.
+	const float sum0 = quadSum(rows.sum[0]), sum1 = quadSum(rows.sum[1]);
+	const float scale0 = last0 < 0 ? 0 : 1 / sum0, scale1 = last1 < 0 ? 0 : 1 / sum1;
+#pragma unroll
+	for (int i = 0; i < T::DV / 2; i++) o[i] *= i & 2 ? scale1 : scale0;
+	if (T::CAUSAL && marked) {
+		const int end = w.steps * T::BN;
+		addNotFinite<T>(o, p, w, end - w.masked * T::BN, min(end, p.Sk), last0, last1, c);
+	}
+	if (p.lse != 0 && c == 0) {
+		float *lse = reinterpret_cast<float *>(p.lse) + (int64_t(w.batch) * p.Hq + w.head) * p.Sq + row;
+		if (row < p.Sq) lse[0] = last0 < 0 ? -INFINITY : fmaf(rows.shift[0], p.unit_high, fmaf(rows.shift[0], p.unit_low, logf(sum0)));
+		if (row + 8 < p.Sq) lse[8] = last1 < 0 ? -INFINITY : fmaf(rows.shift[1], p.unit_high, fmaf(rows.shift[1], p.unit_low, logf(sum1)));
+	}
+	char *out = reinterpret_cast<char *>(p.o.base) + 2 * (w.batch * p.o.batch + w.head * p.o.head + row * p.o.row);
+#pragma unroll
+	for (int r = 0; r < 2; r++) {
+#pragma unroll
+		for (int j = 0; j < T::DV / 8; j += 4) {
+			uint32_t x[4];
+#pragma unroll
+			for (int n = 0; n < 4; n++) x[n] = pack<BF16>(o[4 * (j + n) + 2 * r], o[4 * (j + n) + 2 * r + 1]);
+			transposeQuad(x, c);
+			if (row + 8 * r < p.Sq && 8 * (j + c) < p.Dv)
+				*reinterpret_cast<uint4 *>(out + 16 * r * p.o.row + 16 * (j + c)) = make_uint4(x[0], x[1], x[2], x[3]);
+		}
+	}
+}
+
+template <class T> __device__ __forceinline__ void consume(const AttnParams &p, uint32_t shared, char *tiles, int group) {
 	const int lane = threadIdx.x % 32, c = lane % 4;
 	const int rowInBlock = 64 * group + threadIdx.x % 128 / 32 * 16 + lane / 4;
 	const float scale = fabsf(p.scale_log2), lag = LAG / scale;
@@ -149,116 +193,124 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 		__syncwarp();
 		if (lane == 0) barrierArrive(bar);
 	};
-	const uint64_t q = swizzledMatrix(shared + T::Q + 64 * group * 128, 16, 1024);
-	const uint64_t k0 = swizzledMatrix(shared + T::K, 16, 1024), v0 = swizzledMatrix(shared + T::V, T::K_PANEL, 1024);
+	Ring<T::Q_STAGES> q;
+	Ring<T::STAGES> k, v;
+	auto matrixQ = [&] { return matrixOffset(shared) + matrixOffset(T::Q + 64 * group * 128) + q.stage * matrixOffset(T::Q_BYTES); };
+	auto matrixK = [&] { return matrixOffset(shared) + matrixOffset(T::K) + k.stage * matrixOffset(T::K_BYTES); };
+	auto matrixV = [&] {
+		return matrixOffset(shared) + (matrixOffset(T::V) + matrixPanels(T::K_PANEL)) + v.stage * matrixOffset(T::V_BYTES);
+	};
 	if (T::PINGPONG && group == T::WARPGROUPS - 1) turnPass();
 
-	Ring<T::STAGES> k, v;
-	uint32_t fullQ = 0; // parity to wait for
+	float s[T::BN / 2], o[T::DV / 2];
+	uint32_t weights[T::BN / 4];
+	// Issues the first scores of a row block.
+	auto begin = [&] {
+		barrierWait(shared + T::Q_FULL + 8 * q.stage, q.parity);
+		if (p.scale_log2 < 0) {
+			// scale < 0 is |scale| with -Q.
+			uint4 *mine = reinterpret_cast<uint4 *>(tiles + T::Q + q.stage * T::Q_BYTES + 64 * group * 128);
+#pragma unroll 1
+			for (int i = threadIdx.x % 128; i < T::PANELS * 512; i += 128) {
+				uint4 &x = mine[i / 512 * (T::Q_PANEL / 16) + i % 512];
+				x.x ^= 0x80008000, x.y ^= 0x80008000, x.z ^= 0x80008000, x.w ^= 0x80008000;
+			}
+			proxyFence();
+			namedSync(OWN + group, 128);
+		}
+		barrierWait(shared + T::K_FULL + 8 * k.stage, k.parity);
+		issueScores<T>(s, matrixQ(), matrixK());
+	};
+	auto releaseK = [&](bool last) {
+		release(shared + T::K_EMPTY + 8 * k.stage);
+		k.advance();
+		if (!last) return;
+		release(shared + T::Q_EMPTY + 8 * q.stage);
+		q.advance();
+	};
+	auto releaseV = [&] {
+		release(shared + T::V_EMPTY + 8 * v.stage);
+		v.advance();
+	};
+
 	Walk<T::BM, T::BN, T::CAUSAL> walk(p);
 	Work w;
-	while (walk.next(w)) {
-		float o[T::DV / 2];
-#pragma unroll
-		for (int i = 0; i < T::DV / 2; i++) o[i] = 0;
+	// The next row block that sees any keys; those before it become zeros.
+	auto next = [&] {
+		while (walk.next(w)) {
+			if (!T::CAUSAL || w.steps > 0) return true;
+			finishEmpty<T>(p, w, rowInBlock);
+		}
+		return false;
+	};
+	auto complete = [&] {
+		wgmmaWait<0>();
+		touch(s);
+		releaseK(w.steps == 1);
+	};
+	bool more = next();
+	if (more) begin(), complete();
+	while (more) {
+		const Work now = w;
 		Rows rows = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}, {0, 0}};
 		uint32_t marked = 0;
-		const int row = w.row + rowInBlock;
+		const int row = now.row + rowInBlock;
 		// The last key each row sees.
 		const int last0 = T::CAUSAL ? int(min(int64_t(row) + p.causal_offset, int64_t(p.Sk - 1))) : p.Sk - 1;
 		const int last1 = T::CAUSAL ? int(min(int64_t(row) + 8 + p.causal_offset, int64_t(p.Sk - 1))) : p.Sk - 1;
-		if (w.steps > 0) {
-			float s[T::BN / 2];
-			uint32_t weights[T::BN / 4];
-			auto waitV = [&](bool scanned) {
-				barrierWait(shared + T::V_FULL + 8 * v.stage, v.parity);
-				if (T::CAUSAL && scanned) marked |= *reinterpret_cast<const uint32_t *>(tiles + T::MARKS + 4 * v.stage);
-			};
-			barrierWait(shared + T::Q_FULL, fullQ);
-			fullQ ^= 1;
-			if (p.scale_log2 < 0) {
-				// scale < 0 is |scale| with -Q.
-				uint4 *mine = reinterpret_cast<uint4 *>(const_cast<char *>(tiles) + T::Q + 64 * group * 128);
-#pragma unroll 1
-				for (int i = threadIdx.x % 128; i < T::PANELS * 512; i += 128) {
-					uint4 &x = mine[i / 512 * (T::Q_PANEL / 16) + i % 512];
-					x.x ^= 0x80008000, x.y ^= 0x80008000, x.z ^= 0x80008000, x.w ^= 0x80008000;
-				}
-				proxyFence();
-				namedSync(OWN + group, 128);
-			}
-			barrierWait(shared + T::K_FULL + 8 * k.stage, k.parity);
-			issueScores<T>(s, q, advanced(k0, k.stage * T::K_BYTES));
-			wgmmaWait<0>();
-			touch(s);
-			release(shared + T::K_EMPTY + 8 * k.stage);
-			k.advance();
-			if (T::CAUSAL ? w.masked > 0 : w.steps * T::BN > p.Sk) mask(s, last0 - w.top * T::BN - 2 * c, last1 - w.top * T::BN - 2 * c);
-			weigh(s, rows, scale, lag);
-			packWeights(s, weights);
+		auto waitV = [&](bool scanned) {
+			barrierWait(shared + T::V_FULL + 8 * v.stage, v.parity);
+			if (T::CAUSAL && scanned) marked |= *reinterpret_cast<const uint32_t *>(tiles + T::MARKS + 4 * v.stage);
+		};
+		auto maskStep = [&](int i) { mask(s, last0 - (now.top - i) * T::BN - 2 * c, last1 - (now.top - i) * T::BN - 2 * c); };
+#pragma unroll
+		for (int i = 0; i < T::DV / 2; i++) o[i] = 0;
+		if (T::CAUSAL ? now.masked > 0 : now.steps * T::BN > p.Sk) maskStep(0);
+		weigh(s, rows, scale, lag);
+		packWeights(s, weights);
 
-			auto step = [&](int i, bool masked) {
-				barrierWait(shared + T::K_FULL + 8 * k.stage, k.parity);
-				turnWait();
-				issueScores<T>(s, q, advanced(k0, k.stage * T::K_BYTES));
-				waitV(i <= w.masked);
-				issueOutput<T>(o, weights, advanced(v0, v.stage * T::V_BYTES));
-				turnPass();
-				wgmmaWait<1>();
-				touch(s);
-				release(shared + T::K_EMPTY + 8 * k.stage);
-				k.advance();
-				if (masked) mask(s, last0 - (w.top - i) * T::BN - 2 * c, last1 - (w.top - i) * T::BN - 2 * c);
-				const bool moved = weigh(s, rows, scale, lag);
-				wgmmaWait<0>();
-				touch(o);
-				release(shared + T::V_EMPTY + 8 * v.stage);
-				v.advance();
-				if (moved) rescale(o, rows);
-				packWeights(s, weights);
-			};
-			int i = 1;
-			if (T::CAUSAL) {
-#pragma unroll 1
-				for (; i < w.masked; i++) step(i, true);
-			}
-#pragma unroll 1
-			for (; i < w.steps; i++) step(i, false);
-			release(shared + T::Q_EMPTY);
-			waitV(w.steps <= w.masked);
-			issueOutput<T>(o, weights, advanced(v0, v.stage * T::V_BYTES));
+		auto step = [&](int i, bool masked) {
+			barrierWait(shared + T::K_FULL + 8 * k.stage, k.parity);
+			turnWait();
+			issueScores<T>(s, matrixQ(), matrixK());
+			waitV(i <= now.masked);
+			issueOutput<T>(o, weights, matrixV());
+			turnPass();
+			wgmmaWait<1>();
+			touch(s);
+			releaseK(i + 1 == now.steps);
+			if (masked) maskStep(i);
+			const bool moved = weigh(s, rows, scale, lag);
 			wgmmaWait<0>();
 			touch(o);
-			release(shared + T::V_EMPTY + 8 * v.stage);
-			v.advance();
+			releaseV();
+			if (moved) rescale(o, rows);
+			packWeights(s, weights);
+		};
+		int i = 1;
+		if (T::CAUSAL) {
+#pragma unroll 1
+			for (; i < now.masked; i++) step(i, true);
 		}
-
-		// Rows that see nothing give 0 and -inf whatever was computed for them.
-		const float sum0 = quadSum(rows.sum[0]), sum1 = quadSum(rows.sum[1]);
-		const float scale0 = last0 < 0 ? 0 : 1 / sum0, scale1 = last1 < 0 ? 0 : 1 / sum1;
-#pragma unroll
-		for (int i = 0; i < T::DV / 2; i++) o[i] *= i & 2 ? scale1 : scale0;
-		if (T::CAUSAL && marked != 0) {
-			const int end = (w.top + 1) * T::BN;
-			addNotFinite<T>(o, p, w, end - w.masked * T::BN, min(end, p.Sk), last0, last1, c);
-		}
-		if (p.lse != 0 && c == 0) {
-			float *lse = reinterpret_cast<float *>(p.lse) + (int64_t(w.batch) * p.Hq + w.head) * p.Sq + row;
-			if (row < p.Sq) lse[0] = last0 < 0 ? -INFINITY : fmaf(rows.shift[0], p.unit_high, fmaf(rows.shift[0], p.unit_low, logf(sum0)));
-			if (row + 8 < p.Sq) lse[8] = last1 < 0 ? -INFINITY : fmaf(rows.shift[1], p.unit_high, fmaf(rows.shift[1], p.unit_low, logf(sum1)));
-		}
-		char *out = reinterpret_cast<char *>(p.o.base) + 2 * (w.batch * p.o.batch + w.head * p.o.head + row * p.o.row);
-#pragma unroll
-		for (int r = 0; r < 2; r++) {
-#pragma unroll
-			for (int j = 0; j < T::DV / 8; j += 4) {
-				uint32_t x[4];
-#pragma unroll
-				for (int n = 0; n < 4; n++) x[n] = pack<BF16>(o[4 * (j + n) + 2 * r], o[4 * (j + n) + 2 * r + 1]);
-				transposeQuad(x, c);
-				if (row + 8 * r < p.Sq && 8 * (j + c) < p.Dv)
-					*reinterpret_cast<uint4 *>(out + 16 * r * p.o.row + 16 * (j + c)) = make_uint4(x[0], x[1], x[2], x[3]);
-			}
+#pragma unroll 1
+		for (; i < now.steps; i++) step(i, false);
+		more = next();
+		waitV(now.steps <= now.masked);
+		issueOutput<T>(o, weights, matrixV());
+		// With two buffers of Q, the next row block's first scores run beside the end of this one.
+		if (T::Q_STAGES == 2 && more) {
+			begin();
+			wgmmaWait<1>();
+			touch(o);
+			releaseV();
+			finish<T>(o, rows, p, now, row, last0, last1, marked != 0);
+			complete();
+		} else {
+			wgmmaWait<0>();
+			touch(o);
+			releaseV();
+			finish<T>(o, rows, p, now, row, last0, last1, marked != 0);
+			if (more) begin(), complete();
 		}
 	}
 }

@@ -5,8 +5,8 @@
 
 template <class T>
 __device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *mapK, const TensorMap *mapV, const AttnParams &p, uint32_t shared) {
+	Ring<T::Q_STAGES> q;
 	Ring<T::STAGES> k, v;
-	uint32_t emptyQ = 1; // parity to wait for
 	const int group = p.Hq / p.Hkv;
 	Walk<T::BM, T::BN, T::CAUSAL> walk(p);
 	Work w;
@@ -32,11 +32,12 @@ __device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *
 			v.advance();
 		};
 		loadK(w.top);
-		barrierWait(shared + T::Q_EMPTY, emptyQ);
-		emptyQ ^= 1;
-		barrierExpect(shared + T::Q_FULL, T::Q_BYTES);
+		const uint32_t full = shared + T::Q_FULL + 8 * q.stage, to = shared + T::Q + q.stage * T::Q_BYTES;
+		barrierWait(shared + T::Q_EMPTY + 8 * q.stage, q.parity ^ 1);
+		barrierExpect(full, T::Q_BYTES);
 #pragma unroll
-		for (int i = 0; i < T::PANELS; i++) copyBox(shared + T::Q + i * T::Q_PANEL, mapQ, shared + T::Q_FULL, 64 * i, w.row, w.head, w.batch);
+		for (int i = 0; i < T::PANELS; i++) copyBox(to + i * T::Q_PANEL, mapQ, full, 64 * i, w.row, w.head, w.batch);
+		q.advance();
 		for (int block = w.top; block > 0; block--) {
 			loadK(block - 1);
 			loadV(block);

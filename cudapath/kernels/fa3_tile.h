@@ -17,9 +17,11 @@ template <int D_, int DV_, int WARPGROUPS_, int BN_, int STAGES_, bool PINGPONG_
 	// Bytes of a panel of Q and of K or V, and of whole tiles.
 	static constexpr int Q_PANEL = BM * 128, K_PANEL = BN * 128;
 	static constexpr int Q_BYTES = PANELS * Q_PANEL, K_BYTES = PANELS * K_PANEL, V_BYTES = V_PANELS * K_PANEL;
+	// Q has two buffers where they fit.
+	static constexpr int Q_STAGES = 2 * Q_BYTES + STAGES * (K_BYTES + V_BYTES) + 256 <= 227 * 1024 ? 2 : 1;
 	// Offsets in shared memory. A barrier is 8 bytes.
-	static constexpr int Q = 0, K = Q + Q_BYTES, V = K + STAGES * K_BYTES, BARRIERS = V + STAGES * V_BYTES;
-	static constexpr int Q_FULL = BARRIERS, Q_EMPTY = Q_FULL + 8, K_FULL = Q_EMPTY + 8, K_EMPTY = K_FULL + 8 * STAGES,
+	static constexpr int Q = 0, K = Q + Q_STAGES * Q_BYTES, V = K + STAGES * K_BYTES, BARRIERS = V + STAGES * V_BYTES;
+	static constexpr int Q_FULL = BARRIERS, Q_EMPTY = Q_FULL + 8 * Q_STAGES, K_FULL = Q_EMPTY + 8 * Q_STAGES, K_EMPTY = K_FULL + 8 * STAGES,
 			     V_FULL = K_EMPTY + 8 * STAGES, V_EMPTY = V_FULL + 8 * STAGES, V_RAW = V_EMPTY + 8 * STAGES,
 			     MARKS = V_RAW + 8 * STAGES; // a word a stage, a byte of it a scanning warp
 	static constexpr int SHARED_BYTES = MARKS + 4 * STAGES;

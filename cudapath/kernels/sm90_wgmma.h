@@ -16,15 +16,15 @@
 #define WGMMA_TYPES "f32.f16.f16"
 #endif
 
-// A matrix descriptor of shared memory in the 128-byte swizzle: rows of 128 bytes, 8 of them an atom of
-// 1024 bytes (aligned to that). `group` is the distance of neighbouring atoms along the rows' index, and
-// `panel`, for operands whose depth runs over rows, of neighbouring panels of 64 columns; both in bytes.
-__device__ __forceinline__ uint64_t swizzledMatrix(uint32_t address, uint32_t panel, uint32_t group) {
-	return uint64_t(address >> 4 & 0x3fff) | uint64_t(panel >> 4) << 16 | uint64_t(group >> 4) << 32 | uint64_t(1) << 62;
-}
+// A matrix in shared memory is named by the lower word of its descriptor; the upper one is the same for all.
+// Its rows are 128 bytes in the 128-byte swizzle, 8 of them an atom of 1024 bytes, atom after atom. `panel` is
+// the distance in bytes of neighbouring panels of 64 columns, for operands whose depth runs over rows.
+// Sums of lower words are sums of addresses: 32-bit and with constants, since the uniform datapath that makes
+// descriptors is slow enough to hold up wgmma (5 % of a kernel, with 64-bit sums).
+constexpr uint32_t MATRIX_HIGH = 1u << 30 | 1024 >> 4; // swizzle, distance of atoms
 
-// The same matrix `bytes` further on.
-__device__ __forceinline__ uint64_t advanced(uint64_t matrix, uint32_t bytes) { return matrix + (bytes >> 4); }
+__device__ __forceinline__ constexpr uint32_t matrixPanels(uint32_t panel) { return panel >> 4 << 16; }
+__device__ __forceinline__ constexpr uint32_t matrixOffset(uint32_t bytes) { return bytes >> 4; }
 
 __device__ __forceinline__ void wgmmaFence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmmaCommit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -44,18 +44,18 @@ template <int N> struct Wgmma;
 
 // ss: d = A * B^T with A and B in shared memory, depth along rows (K-major); add = false starts d anew.
 // rs: d += A * B with A in registers and B in shared memory, depth across rows (MN-major).
-#define WGMMA_DEFINE(N, D, OPERANDS, A0, A1, A2, A3, A4) \
+#define WGMMA_DEFINE(N, D, OPERANDS, A0, A1, A2, A3, A4, A5) \
 	template <> struct Wgmma<N> { \
-		static __device__ __forceinline__ void ss(float (&d)[N / 2], uint64_t a, uint64_t b, bool add) { \
-			asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " A2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16." \
-						 WGMMA_TYPES " {" D "}, " A0 ", " A1 ", add, 1, 1, 0, 0;\n}\n" \
-						 : OPERANDS : "l"(a), "l"(b), "r"(int(add))); \
+		static __device__ __forceinline__ void ss(float (&d)[N / 2], uint32_t a, uint32_t b, bool add) { \
+			asm volatile("{\n.reg .pred add;\n.reg .b64 a, b;\nmov.b64 a, {" A0 ", " A3 "};\nmov.b64 b, {" A1 ", " A3 "};\nsetp.ne.b32 add, " A2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16." \
+						 WGMMA_TYPES " {" D "}, a, b, add, 1, 1, 0, 0;\n}\n" \
+						 : OPERANDS : "r"(a), "r"(b), "r"(int(add)), "n"(MATRIX_HIGH)); \
 		} \
 		static __device__ __forceinline__ void rs(float (&d)[N / 2], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, \
-												  uint64_t b) { \
-			asm volatile("{\n.reg .pred add;\nsetp.eq.u32 add, 0, 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16." WGMMA_TYPES \
-						 " {" D "}, {" A0 ", " A1 ", " A2 ", " A3 "}, " A4 ", add, 1, 1, 1;\n}\n" \
-						 : OPERANDS : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b)); \
+												  uint32_t b) { \
+			asm volatile("{\n.reg .pred add;\n.reg .b64 b;\nmov.b64 b, {" A4 ", " A5 "};\nsetp.eq.u32 add, 0, 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16." WGMMA_TYPES \
+						 " {" D "}, {" A0 ", " A1 ", " A2 ", " A3 "}, b, add, 1, 1, 1;\n}\n" \
+						 : OPERANDS : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b), "n"(MATRIX_HIGH)); \
 		} \
 	};
 
@@ -93,15 +93,15 @@ template <int N> struct Wgmma;
 #define WGMMA_O120 WGMMA_O112, "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119])
 #define WGMMA_O128 WGMMA_O120, "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
 
-WGMMA_DEFINE(64, WGMMA_D32, WGMMA_O32, "%32", "%33", "%34", "%35", "%36")
-WGMMA_DEFINE(80, WGMMA_D40, WGMMA_O40, "%40", "%41", "%42", "%43", "%44")
-WGMMA_DEFINE(96, WGMMA_D48, WGMMA_O48, "%48", "%49", "%50", "%51", "%52")
-WGMMA_DEFINE(112, WGMMA_D56, WGMMA_O56, "%56", "%57", "%58", "%59", "%60")
-WGMMA_DEFINE(128, WGMMA_D64, WGMMA_O64, "%64", "%65", "%66", "%67", "%68")
-WGMMA_DEFINE(144, WGMMA_D72, WGMMA_O72, "%72", "%73", "%74", "%75", "%76")
-WGMMA_DEFINE(160, WGMMA_D80, WGMMA_O80, "%80", "%81", "%82", "%83", "%84")
-WGMMA_DEFINE(176, WGMMA_D88, WGMMA_O88, "%88", "%89", "%90", "%91", "%92")
-WGMMA_DEFINE(192, WGMMA_D96, WGMMA_O96, "%96", "%97", "%98", "%99", "%100")
-WGMMA_DEFINE(208, WGMMA_D104, WGMMA_O104, "%104", "%105", "%106", "%107", "%108")
-WGMMA_DEFINE(224, WGMMA_D112, WGMMA_O112, "%112", "%113", "%114", "%115", "%116")
-WGMMA_DEFINE(256, WGMMA_D128, WGMMA_O128, "%128", "%129", "%130", "%131", "%132")
+WGMMA_DEFINE(64, WGMMA_D32, WGMMA_O32, "%32", "%33", "%34", "%35", "%36", "%37")
+WGMMA_DEFINE(80, WGMMA_D40, WGMMA_O40, "%40", "%41", "%42", "%43", "%44", "%45")
+WGMMA_DEFINE(96, WGMMA_D48, WGMMA_O48, "%48", "%49", "%50", "%51", "%52", "%53")
+WGMMA_DEFINE(112, WGMMA_D56, WGMMA_O56, "%56", "%57", "%58", "%59", "%60", "%61")
+WGMMA_DEFINE(128, WGMMA_D64, WGMMA_O64, "%64", "%65", "%66", "%67", "%68", "%69")
+WGMMA_DEFINE(144, WGMMA_D72, WGMMA_O72, "%72", "%73", "%74", "%75", "%76", "%77")
+WGMMA_DEFINE(160, WGMMA_D80, WGMMA_O80, "%80", "%81", "%82", "%83", "%84", "%85")
+WGMMA_DEFINE(176, WGMMA_D88, WGMMA_O88, "%88", "%89", "%90", "%91", "%92", "%93")
+WGMMA_DEFINE(192, WGMMA_D96, WGMMA_O96, "%96", "%97", "%98", "%99", "%100", "%101")
+WGMMA_DEFINE(208, WGMMA_D104, WGMMA_O104, "%104", "%105", "%106", "%107", "%108", "%109")
+WGMMA_DEFINE(224, WGMMA_D112, WGMMA_O112, "%112", "%113", "%114", "%115", "%116", "%117")
+WGMMA_DEFINE(256, WGMMA_D128, WGMMA_O128, "%128", "%129", "%130", "%131", "%132", "%133")
