@@ -74,11 +74,14 @@ __device__ __forceinline__ void attend(const TensorMap *mapQ, const TensorMap *m
 
 // Warpgroups, keys of a step and whether warpgroups take turns, by head dim; two stages everywhere. Tried on an
 // H200 (docs/cuda-fa3-log.md). fa3.json says the same to whoever launches.
-#ifndef FA3_WARPGROUPS
-#define FA3_WARPGROUPS (ATTN_D <= 96 ? 3 : 2)
+#ifndef FA3_WARPGROUPS_FULL
+#define FA3_WARPGROUPS_FULL (ATTN_D <= 128 ? 3 : 2)
+#endif
+#ifndef FA3_WARPGROUPS_CAUSAL
+#define FA3_WARPGROUPS_CAUSAL FA3_WARPGROUPS_FULL
 #endif
 #ifndef FA3_BN_FULL
-#define FA3_BN_FULL (ATTN_D == 256 ? 64 : ATTN_D == 96 ? 96 : ATTN_D == 192 && ATTN_DV == 192 ? 112 : 128)
+#define FA3_BN_FULL (ATTN_D == 256 ? 64 : ATTN_D == 192 ? (ATTN_DV == 192 ? 112 : 128) : ATTN_D == 128 ? 80 : ATTN_D == 96 ? 96 : 128)
 #endif
 #ifndef FA3_BN_CAUSAL
 #define FA3_BN_CAUSAL FA3_BN_FULL
@@ -87,7 +90,7 @@ __device__ __forceinline__ void attend(const TensorMap *mapQ, const TensorMap *m
 #define FA3_STAGES 2
 #endif
 #ifndef FA3_PINGPONG
-#define FA3_PINGPONG (ATTN_D <= 128)
+#define FA3_PINGPONG true
 #endif
 
 #define JOIN_(a, b, c, d) attn_fa3_##a##_d##b##c##_##d
@@ -105,12 +108,12 @@ __device__ __forceinline__ void attend(const TensorMap *mapQ, const TensorMap *m
 #define DV_NAME DV_NAME__(ATTN_DV)
 #endif
 
-#define KERNEL(kind, bn, causal)                                                                                                       \
-	extern "C" __global__ void __launch_bounds__(128 * (FA3_WARPGROUPS + 1), 1)                                                    \
+#define KERNEL(kind, KIND, causal)                                                                                                     \
+	extern "C" __global__ void __launch_bounds__(128 * (FA3_WARPGROUPS_##KIND + 1), 1)                                             \
 		JOIN(TYPE_NAME, ATTN_D, DV_NAME, kind)(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,       \
 						       const __grid_constant__ TensorMap v, const __grid_constant__ AttnParams p) {    \
-		attend<Tile<ATTN_D, ATTN_DV, FA3_WARPGROUPS, bn, FA3_STAGES, FA3_PINGPONG, causal>>(&q, &k, &v, p);                    \
+		attend<Tile<ATTN_D, ATTN_DV, FA3_WARPGROUPS_##KIND, FA3_BN_##KIND, FA3_STAGES, FA3_PINGPONG, causal>>(&q, &k, &v, p);  \
 	}
 
-KERNEL(full, FA3_BN_FULL, false)
-KERNEL(causal, FA3_BN_CAUSAL, true)
+KERNEL(full, FULL, false)
+KERNEL(causal, CAUSAL, true)

@@ -204,6 +204,26 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 
 	float s[T::BN / 2], o[T::DV / 2];
 	uint32_t weights[T::BN / 4];
+	auto releaseK = [&](bool last) {
+		release(shared + T::K_EMPTY + 8 * k.stage);
+		k.advance();
+		if (!last) return;
+		release(shared + T::Q_EMPTY + 8 * q.stage);
+		q.advance();
+	};
+	auto releaseV = [&] {
+		release(shared + T::V_EMPTY + 8 * v.stage);
+		v.advance();
+	};
+
+	Walk<T::BM, T::BN, T::CAUSAL> walk(p);
+	Work w = {};
+	int first = 0;       // step at which this warpgroup starts: it sees no key of those before, or has no rows
+	uint32_t marked = 0; // not 0 once a step was marked
+	auto waitV = [&](int step) {
+		barrierWait(shared + T::V_FULL + 8 * v.stage, v.parity);
+		if (T::CAUSAL && step < w.masked) marked |= *reinterpret_cast<const uint32_t *>(tiles + T::MARKS + 4 * v.stage);
+	};
 	// Issues the first scores of a row block.
 	auto begin = [&] {
 		barrierWait(shared + T::Q_FULL + 8 * q.stage, q.parity);
@@ -218,54 +238,49 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 			proxyFence();
 			namedSync(OWN + group, 128);
 		}
+		marked = 0;
+#pragma unroll 1
+		for (int i = 0; i < first; i++) {
+			barrierWait(shared + T::K_FULL + 8 * k.stage, k.parity);
+			releaseK(false);
+			if (i > 0) waitV(i - 1), releaseV();
+			turnWait(), turnPass();
+		}
 		barrierWait(shared + T::K_FULL + 8 * k.stage, k.parity);
 		issueScores<T>(s, matrixQ(), matrixK());
+		if (first > 0) waitV(first - 1), releaseV();
 	};
-	auto releaseK = [&](bool last) {
-		release(shared + T::K_EMPTY + 8 * k.stage);
-		k.advance();
-		if (!last) return;
-		release(shared + T::Q_EMPTY + 8 * q.stage);
-		q.advance();
-	};
-	auto releaseV = [&] {
-		release(shared + T::V_EMPTY + 8 * v.stage);
-		v.advance();
-	};
-
-	Walk<T::BM, T::BN, T::CAUSAL> walk(p);
-	Work w;
 	// The next row block that sees any keys; those before it become zeros.
 	auto next = [&] {
 		while (walk.next(w)) {
-			if (!T::CAUSAL || w.steps > 0) return true;
-			finishEmpty<T>(p, w, rowInBlock);
+			if (T::CAUSAL && w.steps == 0) {
+				finishEmpty<T>(p, w, rowInBlock);
+				continue;
+			}
+			const int row = w.row + 64 * group;
+			const int lastKey = T::CAUSAL ? int(min(max(int64_t(row) + 63 + p.causal_offset, int64_t(0)), int64_t(p.Sk - 1))) : p.Sk - 1;
+			first = row < p.Sq ? w.top - lastKey / T::BN : w.top;
+			return true;
 		}
 		return false;
 	};
 	auto complete = [&] {
 		wgmmaWait<0>();
 		touch(s);
-		releaseK(w.steps == 1);
+		releaseK(first == w.top);
 	};
 	bool more = next();
 	if (more) begin(), complete();
 	while (more) {
-		const Work now = w;
 		Rows rows = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}, {0, 0}};
-		uint32_t marked = 0;
-		const int row = now.row + rowInBlock;
+		const int row = w.row + rowInBlock;
 		// The last key each row sees.
 		const int last0 = T::CAUSAL ? int(min(int64_t(row) + p.causal_offset, int64_t(p.Sk - 1))) : p.Sk - 1;
 		const int last1 = T::CAUSAL ? int(min(int64_t(row) + 8 + p.causal_offset, int64_t(p.Sk - 1))) : p.Sk - 1;
-		auto waitV = [&](bool scanned) {
-			barrierWait(shared + T::V_FULL + 8 * v.stage, v.parity);
-			if (T::CAUSAL && scanned) marked |= *reinterpret_cast<const uint32_t *>(tiles + T::MARKS + 4 * v.stage);
-		};
-		auto maskStep = [&](int i) { mask(s, last0 - (now.top - i) * T::BN - 2 * c, last1 - (now.top - i) * T::BN - 2 * c); };
+		auto maskStep = [&](int i) { mask(s, last0 - (w.top - i) * T::BN - 2 * c, last1 - (w.top - i) * T::BN - 2 * c); };
 #pragma unroll
 		for (int i = 0; i < T::DV / 2; i++) o[i] = 0;
-		if (T::CAUSAL ? now.masked > 0 : now.steps * T::BN > p.Sk) maskStep(0);
+		if (T::CAUSAL ? first < w.masked : w.steps * T::BN > p.Sk) maskStep(first);
 		weigh(s, rows, scale, lag);
 		packWeights(s, weights);
 
@@ -273,12 +288,12 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 			barrierWait(shared + T::K_FULL + 8 * k.stage, k.parity);
 			turnWait();
 			issueScores<T>(s, matrixQ(), matrixK());
-			waitV(i <= now.masked);
+			waitV(i - 1);
 			issueOutput<T>(o, weights, matrixV());
 			turnPass();
 			wgmmaWait<1>();
 			touch(s);
-			releaseK(i + 1 == now.steps);
+			releaseK(i == w.top);
 			if (masked) maskStep(i);
 			const bool moved = weigh(s, rows, scale, lag);
 			wgmmaWait<0>();
@@ -287,29 +302,33 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 			if (moved) rescale(o, rows);
 			packWeights(s, weights);
 		};
-		int i = 1;
+		int i = first + 1;
 		if (T::CAUSAL) {
 #pragma unroll 1
-			for (; i < now.masked; i++) step(i, true);
+			for (; i < w.masked; i++) step(i, true);
 		}
 #pragma unroll 1
-		for (; i < now.steps; i++) step(i, false);
+		for (; i < w.steps; i++) step(i, false);
+		waitV(w.top);
+		const Work now = w;
+		const bool mark = marked != 0;
 		more = next();
-		waitV(now.steps <= now.masked);
 		issueOutput<T>(o, weights, matrixV());
 		// With two buffers of Q, the next row block's first scores run beside the end of this one.
-		if (T::Q_STAGES == 2 && more) {
+		if (T::Q_STAGES == 2 && more && first == 0) {
+			const int stage = v.stage;
+			v.advance();
 			begin();
 			wgmmaWait<1>();
 			touch(o);
-			releaseV();
-			finish<T>(o, rows, p, now, row, last0, last1, marked != 0);
+			release(shared + T::V_EMPTY + 8 * stage);
+			finish<T>(o, rows, p, now, row, last0, last1, mark);
 			complete();
 		} else {
 			wgmmaWait<0>();
 			touch(o);
 			releaseV();
-			finish<T>(o, rows, p, now, row, last0, last1, marked != 0);
+			finish<T>(o, rows, p, now, row, last0, last1, mark);
 			if (more) begin(), complete();
 		}
 	}
