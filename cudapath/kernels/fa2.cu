@@ -17,5 +17,5 @@
 
 KERNEL(_full, FULL, false, false)
 KERNEL(_causal, CAUSAL, true, false)
-KERNEL(_full_any, FULL, false, true)
-KERNEL(_causal_any, CAUSAL, true, true)
+KERNEL(_full_any, FULL_ANY, false, true)
+KERNEL(_causal_any, CAUSAL_ANY, true, true)

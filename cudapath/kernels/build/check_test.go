@@ -55,8 +55,8 @@ func appendTo(t *testing.T, dir, name string) {
 	require.NoError(t, f.Close())
 }
 
-// Every head dim up to 256, and 192 with 128, has a kernel of each kind that fits a
-// block of the smallest GPU the family is for.
+// Every head dim up to 256, and 192 with 128, has a kernel of each kind that fits an
+// A100; those for any alignment fit the smallest GPUs the family is for.
 func TestEveryProblemHasAKernel(t *testing.T) {
 	type kind struct {
 		dtype       string
@@ -69,7 +69,10 @@ func TestEveryProblemHasAKernel(t *testing.T) {
 			k := kind{e.DType, e.Causal, e.Any}
 			largest[k] = max(largest[k], min(e.D, e.Dv))
 			pairs[k] = pairs[k] || e.D == 192 && e.Dv == 128
-			assert.LessOrEqual(t, e.Shared, 99<<10, "%s: a block of sm_86 and sm_89 has 99 KiB", e.Entry)
+			assert.LessOrEqual(t, e.Shared, 163<<10, "%s: what a block of sm_80 has", e.Entry)
+			if e.Any {
+				assert.LessOrEqual(t, e.Shared, 99<<10, "%s: what a block of sm_86 and sm_89 has", e.Entry)
+			}
 		}
 	}
 	assert.Len(t, largest, 8)
