@@ -24,6 +24,7 @@ import math
 import os
 import random
 import statistics
+import subprocess
 import sys
 import time
 
@@ -80,7 +81,7 @@ class Driver:
         self.call("cuTensorMapEncodeTiled", ctypes.byref(aligned), {"f16": 6, "bf16": 9, "f32": 7}[dtype], 4,
                   ctypes.c_void_p(t.data_ptr()), dims, (ctypes.c_uint64 * 3)(*strides),
                   (ctypes.c_uint32 * 4)(*box), (ctypes.c_uint32 * 4)(1, 1, 1, 1), 0,
-                  {0: 0, 32: 1, 64: 2, 128: 3}[swizzle], 2, 0)
+                  {0: 0, 32: 1, 64: 2, 128: 3}[swizzle], 3, 0)
         return aligned
 
 
@@ -465,6 +466,7 @@ def bench(args):
     kernels = Kernels(args.kernels, args.family, args.ptx)
     for dtype in args.dtypes.split(","):
         for d in args.dims.split(","):
+            device()
             d, _, dv = d.partition("x")
             d, dv = int(d), int(dv or d)
             for n in map(int, args.lengths.split(",")):
@@ -472,6 +474,18 @@ def bench(args):
                     p = build(dtype, args.batch, args.heads, args.heads_kv or args.heads, n, n, d, dv, causal, "bhsd")
                     bench_one(kernels, args, p)
                     args_warm = min(args_warm, args.rewarm)
+    device()
+
+
+def device():
+    """Reports the GPU and how it is doing."""
+    fields = "name,driver_version,clocks.sm,power.draw,temperature.gpu"
+    try:
+        text = subprocess.run(["nvidia-smi", "-i", "0", "--format=csv,noheader", "--query-gpu=" + fields],
+                              capture_output=True, text=True, timeout=10).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    report(kind="device", torch=torch.__version__, **dict(zip(fields.split(","), (x.strip() for x in text.split(",")))))
 
 
 def bench_one(kernels, args, p):
@@ -500,7 +514,7 @@ def bench_one(kernels, args, p):
     for name, ms in times(calls, args.seconds).items():
         middle = statistics.median(ms)
         report(kind="bench", impl=name, ms=round(middle, 5), tflops=round(p.flops() / middle / 1e9, 1), n=len(ms),
-               low=round(min(ms), 5), high=round(max(ms), 5), **p.name())
+               samples=[round(x, 5) for x in ms], **p.name())
 
 
 def main():
