@@ -20,12 +20,13 @@
 // values are not finite, and mark the step; after the last step the consumers add such values of marked
 // row blocks to the rows that do see them, read from global memory again.
 //
-// Compile one cubin a (dtype, D): nvcc -gencode=arch=compute_90a,code=sm_90a -cubin with
-//   -DATTN_BF16=0|1     storage type
-//   -DATTN_D=64|128|256 head dim of Q and K; smaller ones are filled with zeros by the tensor maps
-//   -DATTN_DV=...       head dim of V and O, if not ATTN_D
+// Compile one cubin a (dtype, head dims): nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -cubin with
+//   -DATTN_BF16=0|1                   storage type
+//   -DATTN_D=64|96|128|192|256        head dim of Q and K; smaller ones are filled up with zeros by the tensor maps
+//   -DATTN_DV=128                     head dim of V and O, if not ATTN_D
+//   -DFA3_SHARED_FULL=, _CAUSAL=      `shared` of fa3.json, to be checked (optional)
 // Entries: attn_fa3_<f16|bf16>_d<D>[x<DV>]_<full|causal>(map q, map k, map v, AttnParams). fa3.json says
-// how each is launched.
+// how each is launched. Any grid gives the same bits; one CTA a multiprocessor is what it is meant for.
 #include "fa3_consume.h"
 #include "fa3_produce.h"
 
@@ -72,19 +73,30 @@ __device__ __forceinline__ void attend(const TensorMap *mapQ, const TensorMap *m
 	}
 }
 
-// Warpgroups, keys of a step and whether warpgroups take turns, by head dim; two stages everywhere. Tried on an
-// H200 (docs/cuda-fa3-log.md). fa3.json says the same to whoever launches.
-#ifndef FA3_WARPGROUPS_FULL
-#define FA3_WARPGROUPS_FULL (ATTN_D <= 128 ? 3 : 2)
+// Warpgroups and keys of a step, full and causal, by head dim; two stages everywhere. Chosen on an H200
+// (docs/cuda-fa3-log.md). fa3.json says the same to whoever launches, and the build checks it (FA3_SHARED_*).
+#if ATTN_D == 64
+#define FA3_TABLE 3, 128, 3, 128
+#elif ATTN_D == 96
+#define FA3_TABLE 3, 96, 3, 96
+#elif ATTN_D == 128
+#define FA3_TABLE 3, 80, 2, 128
+#elif ATTN_D == 192 && ATTN_DV == 128
+#define FA3_TABLE 2, 128, 2, 128
+#elif ATTN_D == 192
+#define FA3_TABLE 2, 112, 2, 112
+#elif ATTN_D == 256
+#define FA3_TABLE 2, 64, 2, 64
 #endif
-#ifndef FA3_WARPGROUPS_CAUSAL
-#define FA3_WARPGROUPS_CAUSAL FA3_WARPGROUPS_FULL
+#define FIRST_(a, b, c, d) a, b
+#define LAST_(a, b, c, d) c, d
+#define FIRST(...) FIRST_(__VA_ARGS__)
+#define LAST(...) LAST_(__VA_ARGS__)
+#ifndef FA3_FULL
+#define FA3_FULL FIRST(FA3_TABLE)
 #endif
-#ifndef FA3_BN_FULL
-#define FA3_BN_FULL (ATTN_D == 256 ? 64 : ATTN_D == 192 ? (ATTN_DV == 192 ? 112 : 128) : ATTN_D == 128 ? 80 : ATTN_D == 96 ? 96 : 128)
-#endif
-#ifndef FA3_BN_CAUSAL
-#define FA3_BN_CAUSAL FA3_BN_FULL
+#ifndef FA3_CAUSAL
+#define FA3_CAUSAL LAST(FA3_TABLE)
 #endif
 #ifndef FA3_STAGES
 #define FA3_STAGES 2
@@ -108,12 +120,18 @@ __device__ __forceinline__ void attend(const TensorMap *mapQ, const TensorMap *m
 #define DV_NAME DV_NAME__(ATTN_DV)
 #endif
 
-#define KERNEL(kind, KIND, causal)                                                                                                     \
-	extern "C" __global__ void __launch_bounds__(128 * (FA3_WARPGROUPS_##KIND + 1), 1)                                             \
+using Full = Tile<ATTN_D, ATTN_DV, FA3_FULL, FA3_STAGES, FA3_PINGPONG, false>;
+using Causal = Tile<ATTN_D, ATTN_DV, FA3_CAUSAL, FA3_STAGES, FA3_PINGPONG, true>;
+#ifdef FA3_SHARED_FULL
+static_assert(Full::SHARED_BYTES == FA3_SHARED_FULL && Causal::SHARED_BYTES == FA3_SHARED_CAUSAL, "fa3.json says otherwise");
+#endif
+
+#define KERNEL(kind, Kind)                                                                                                             \
+	extern "C" __global__ void __launch_bounds__(Kind::THREADS, 1)                                                                 \
 		JOIN(TYPE_NAME, ATTN_D, DV_NAME, kind)(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,       \
 						       const __grid_constant__ TensorMap v, const __grid_constant__ AttnParams p) {    \
-		attend<Tile<ATTN_D, ATTN_DV, FA3_WARPGROUPS_##KIND, FA3_BN_##KIND, FA3_STAGES, FA3_PINGPONG, causal>>(&q, &k, &v, p);  \
+		attend<Kind>(&q, &k, &v, p);                                                                                           \
 	}
 
-KERNEL(full, FULL, false)
-KERNEL(causal, CAUSAL, true)
+KERNEL(full, Full)
+KERNEL(causal, Causal)
