@@ -9,6 +9,13 @@ struct Rows {
 	float shift[2]; // top * scale, what is subtracted in the exponent; 0 while top is -inf
 	float sum[2];   // this thread's part of the sum of weights
 	float factor[2];
+	bool far; // of any row of the warp, see isFar
+
+	// Whether the rounding of top * scale would show in weights: then the exponent is (score - top) * scale
+	// instead of score * scale - shift, so that the weight of the maximum is 1 exactly.
+	__device__ __forceinline__ bool isFar(int r, float scale) const {
+		return top[r] > -INFINITY && fabsf(fmaf(top[r], scale, -shift[r])) > 0x1p-14f;
+	}
 };
 
 __device__ __forceinline__ float quadMax(float x) {
@@ -51,30 +58,40 @@ template <int N> __device__ __forceinline__ bool weigh(float (&s)[N], Rows &rows
 			const float reached = quadMax(top[r]);
 			const bool moves = reached > rows.top[r] + lag;
 			const float shift = moves ? reached * scale : rows.shift[r];
-			rows.factor[r] = rows.top[r] == -INFINITY ? 1 : exp2Fast(rows.shift[r] - shift);
-			rows.top[r] = moves ? reached : rows.top[r];
+			const float before = rows.top[r], step = rows.shift[r] - shift;
+			rows.top[r] = moves ? reached : before;
 			rows.shift[r] = shift;
+			rows.factor[r] = before == -INFINITY ? 1 : exp2Fast(rows.isFar(r, scale) ? (before - rows.top[r]) * scale : step);
 			rows.sum[r] *= rows.factor[r];
 		}
+		rows.far = __any_sync(~0u, rows.isFar(0, scale) || rows.isFar(1, scale));
 	}
+	if (rows.far) {
+		const bool far[2] = {rows.isFar(0, scale), rows.isFar(1, scale)};
 #pragma unroll
-	for (int r = 0; r < 2; r++) {
-#pragma unroll
-		for (int j = 0; j < N / 4; j++) {
-#pragma unroll
-			for (int c = 0; c < 2; c++) {
-				float &x = s[4 * j + 2 * r + c];
-				x = exp2Fast(fmaf(x, scale, -rows.shift[r]));
-				rows.sum[r] += x;
-			}
+		for (int i = 0; i < N; i++) {
+			const int r = i / 2 % 2;
+			s[i] = exp2Fast(far[r] ? (s[i] - rows.top[r]) * scale : fmaf(s[i], scale, -rows.shift[r]));
 		}
+		return moved;
 	}
+#pragma unroll
+	for (int i = 0; i < N; i++) s[i] = exp2Fast(fmaf(s[i], scale, -rows.shift[i / 2 % 2]));
 	return moved;
 }
 
-template <int N> __device__ __forceinline__ void packWeights(const float (&s)[N], uint32_t (&weights)[N / 2]) {
+// Adds the weights to the sums and rounds them to 16 bits. The sums are taken here, behind a branch, because the
+// assembler interleaves additions with exponentials such that each waits for the one before it.
+template <int N> __device__ __forceinline__ void packWeights(const float (&s)[N], uint32_t (&weights)[N / 2], Rows &rows) {
+	float odd[2] = {0, 0};
 #pragma unroll
-	for (int i = 0; i < N / 2; i++) weights[i] = pack<BF16>(s[2 * i], s[2 * i + 1]);
+	for (int i = 0; i < N / 2; i++) {
+		rows.sum[i % 2] += s[2 * i];
+		odd[i % 2] += s[2 * i + 1];
+		weights[i] = pack<BF16>(s[2 * i], s[2 * i + 1]);
+	}
+#pragma unroll
+	for (int r = 0; r < 2; r++) rows.sum[r] += odd[r];
 }
 
 template <int N> __device__ __forceinline__ void rescale(float (&o)[N], const Rows &rows) {
@@ -165,8 +182,12 @@ template <class T> __device__ __forceinline__ void finish(float (&o)[T::DV / 2],
 	}
 	if (p.lse != 0 && c == 0) {
 		float *lse = reinterpret_cast<float *>(p.lse) + (int64_t(w.batch) * p.Hq + w.head) * p.Sq + row;
-		if (row < p.Sq) lse[0] = last0 < 0 ? -INFINITY : fmaf(rows.shift[0], p.unit_high, fmaf(rows.shift[0], p.unit_low, logf(sum0)));
-		if (row + 8 < p.Sq) lse[8] = last1 < 0 ? -INFINITY : fmaf(rows.shift[1], p.unit_high, fmaf(rows.shift[1], p.unit_low, logf(sum1)));
+		auto total = [&](int r, float sum) {
+			if (rows.isFar(r, fabsf(p.scale_log2))) return fmaf(rows.top[r], fabsf(p.scale), logf(sum));
+			return fmaf(rows.shift[r], p.unit_high, fmaf(rows.shift[r], p.unit_low, logf(sum)));
+		};
+		if (row < p.Sq) lse[0] = last0 < 0 ? -INFINITY : total(0, sum0);
+		if (row + 8 < p.Sq) lse[8] = last1 < 0 ? -INFINITY : total(1, sum1);
 	}
 	char *out = reinterpret_cast<char *>(p.o.base) + 2 * (w.batch * p.o.batch + w.head * p.o.head + row * p.o.row);
 #pragma unroll
@@ -272,7 +293,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 	bool more = next();
 	if (more) begin(), complete();
 	while (more) {
-		Rows rows = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}, {0, 0}};
+		Rows rows = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}, {0, 0}, false};
 		const int row = w.row + rowInBlock;
 		// The last key each row sees.
 		const int last0 = T::CAUSAL ? int(min(int64_t(row) + p.causal_offset, int64_t(p.Sk - 1))) : p.Sk - 1;
@@ -282,7 +303,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 		for (int i = 0; i < T::DV / 2; i++) o[i] = 0;
 		if (T::CAUSAL ? first < w.masked : w.steps * T::BN > p.Sk) maskStep(first);
 		weigh(s, rows, scale, lag);
-		packWeights(s, weights);
+		packWeights(s, weights, rows);
 
 		auto step = [&](int i, bool masked) {
 			barrierWait(shared + T::K_FULL + 8 * k.stage, k.parity);
@@ -300,7 +321,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 			touch(o);
 			releaseV();
 			if (moved) rescale(o, rows);
-			packWeights(s, weights);
+			packWeights(s, weights, rows);
 		};
 		int i = first + 1;
 		if (T::CAUSAL) {
