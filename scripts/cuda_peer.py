@@ -333,11 +333,11 @@ def cases(level, dims):
     sizes = [(1, 1), (7, 1), (1, 7), (127, 129), (129, 127), (64, 64), (128, 128), (65, 191), (300, 1000), (1000, 300), (255, 513)]
     layouts = ["bhsd", "bshd", "padded", "odd"]
     for d, dv in dims:
-        for sq, sk in sizes if level == "full" else sizes[3:5] + sizes[8:10]:
+        for sq, sk in {"full": sizes, "short": sizes[3:5] + sizes[8:10], "tiny": sizes[7:8]}[level]:
             for causal in ("none", "top-left", "bottom-right"):
                 group = rng.choice([1, 2, 4])
                 yield dict(b=rng.choice([1, 2]), hq=2 * group, hkv=2, sq=sq, sk=sk, d=d, dv=dv, causal=causal, layout=rng.choice(layouts))
-    for d, dv in dims[:2] if level != "full" else dims:
+    for d, dv in {"full": dims, "short": dims[:2], "tiny": []}[level]:
         for scale in (0.0, -0.3, 3.0, 1e-3):
             for causal in ("none", "bottom-right"):
                 yield dict(b=1, hq=2, hkv=1, sq=200, sk=260, d=d, dv=dv, causal=causal, scale=scale, layout="bshd")
@@ -530,7 +530,7 @@ def main():
     a.add_argument("--heads", type=int, default=8)
     a.add_argument("--heads-kv", type=int, default=0)
     a.add_argument("--peers", default="flash,cudnn")
-    a.add_argument("--level", default="short", choices=["short", "full"])
+    a.add_argument("--level", default="short", choices=["tiny", "short", "full"])
     a.add_argument("--seconds", type=float, default=0.3, help="measuring time of a problem")
     a.add_argument("--warm", type=float, default=0.5)
     a.add_argument("--rewarm", type=float, default=0.15, help="warm-up of every problem after the first")
