@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""cuda_peer.py check|bench [options]
+"""cuda_peer.py check|bench|table [options]
 
 The CUDA kernels of cudapath/kernels without the Go host: their launch tables are
 read, the compiled modules loaded, and every entry point launched on PyTorch's
@@ -8,6 +8,7 @@ tensors. Needs Python 3.8, PyTorch and an NVIDIA GPU with its driver; no nvcc.
     cuda_peer.py check --family fa2 --level full     conformance, against float64
     cuda_peer.py bench --family fa2,fa3 --dims 64,128 --lengths 1024,4096
     cuda_peer.py bench --family fa2 --peers flash,cudnn
+    cuda_peer.py table race.jsonl                      what bench printed, as a table
 
 check compares with float64 by three rules at once (largest error, mean error,
 NMSE, each against what plain attention in the storage type would do), and looks
@@ -28,11 +29,15 @@ import subprocess
 import sys
 import time
 
-import torch
+try:
+    import torch
+except ImportError:  # a table can be made without
+    if sys.argv[1:2] != ["table"]:
+        raise
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 KERNELS = os.path.normpath(os.path.join(HERE, "..", "cudapath", "kernels"))
-TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32} if "torch" in globals() else {}
 LOG2E = 1.4426950408889634
 NO_CAUSE = 2**31 - 1
 
@@ -517,9 +522,42 @@ def bench_one(kernels, args, p):
                samples=[round(x, 5) for x in ms], **p.name())
 
 
+# table
+
+RIVALS = (("fa2", "flash"), ("fa3", "cudnn"))
+
+
+def table(path):
+    """Prints the rows of bench as Markdown, each family beside its rival of the same run."""
+    cells, ratios = {}, {ours: [] for ours, _ in RIVALS}
+    for line in open(path):
+        r = json.loads(line)
+        if r.get("kind") == "bench" and "ms" in r:
+            name = r["impl"].split("_")[1] if r["impl"].startswith("attn_") else r["impl"]
+            dims = str(r["d"]) if r["d"] == r["dv"] else "%d/%d" % (r["d"], r["dv"])
+            cells.setdefault((r["dtype"], dims, r["causal"], r["sq"]), {})[name] = r
+    print("| type | head dim | causal | length |" + "".join(" %s ms (min / median / max) | TFLOP/s | %s ms | TFLOP/s | ratio |" % x for x in RIVALS))
+    print("|---|---|---|---|" + "---|" * 5 * len(RIVALS))
+    for key, row in cells.items():
+        line = "| %s | %s | %s | %d |" % key
+        for ours, rival in RIVALS:
+            a, b = row.get(ours), row.get(rival)
+            for r in (a, b):
+                line += " %.4g / %.4g / %.4g | %.1f |" % (min(r["samples"]), r["ms"], max(r["samples"]), r["tflops"]) if r else " | |"
+            if a and b:
+                ratios[ours].append(b["ms"] / a["ms"])
+            line += " %.3f |" % (b["ms"] / a["ms"]) if a and b else " |"
+        print(line)
+    for ours, rival in RIVALS:
+        if ratios[ours]:
+            mean = math.exp(sum(map(math.log, ratios[ours])) / len(ratios[ours]))
+            print("\n%s / %s: geometric mean %.3f, least %.3f, of %d" % (ours, rival, mean, min(ratios[ours]), len(ratios[ours])))
+
+
 def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    a.add_argument("command", choices=["check", "bench"])
+    a.add_argument("command", choices=["check", "bench", "table"])
+    a.add_argument("path", nargs="?", default="race.jsonl", help="of table: what bench printed")
     a.add_argument("--kernels", default=KERNELS, help="folder of the tables, with the modules in bin/")
     a.add_argument("--family", default="fa2", type=lambda s: s.split(","), help="ref, fa2, fa3")
     a.add_argument("--dtypes", default="f16,bf16")
@@ -538,6 +576,8 @@ def main():
     a.add_argument("--lse", action="store_true")
     a.add_argument("--ptx", action="store_true", help="load the PTX instead of the cubins")
     args = a.parse_args()
+    if args.command == "table":
+        return table(args.path)
     return check(args) if args.command == "check" else bench(args)
 
 
