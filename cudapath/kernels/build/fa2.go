@@ -1,0 +1,88 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+)
+
+// tile is how a kernel of family fa2 divides its work; fa2.h explains the parts.
+type tile struct {
+	warps, rowTiles int // a warp owns rowTiles * 16 rows
+	cols, step      int // columns of a tile in shared memory, and of which a warp holds scores
+	qRegs           int // 16-wide slices of Q in registers
+	stages          int // tiles in shared memory
+	blocks          int // blocks a multiprocessor should hold: bounds the registers
+}
+
+// fa2Buckets are the head dims that kernels exist for, and their tiles. Chosen on an
+// H200 among those that docs/cuda-log.md lists. The kernels for any alignment take
+// the tile of full ones, or a smaller one that fits the GPUs with the least shared
+// memory: there they stand in for those that do not.
+var fa2Buckets = []struct {
+	d, dv             int
+	full, causal, any tile
+}{
+	{d: 32, dv: 32, full: tile{4, 2, 128, 32, 2, 2, 4}},
+	{d: 64, dv: 64, full: tile{4, 2, 128, 32, 4, 2, 3}},
+	{d: 96, dv: 96, full: tile{4, 2, 64, 64, 0, 2, 2}},
+	{d: 128, dv: 128, full: tile{4, 2, 64, 64, 0, 2, 2}},
+	{d: 192, dv: 192, full: tile{4, 1, 64, 64, 12, 2, 2}},
+	{d: 192, dv: 128, full: tile{4, 2, 32, 32, 0, 2, 2}},
+	{d: 256, dv: 256, full: tile{8, 1, 64, 32, 16, 2, 1}, any: tile{4, 1, 32, 32, 16, 2, 2}},
+}
+
+func (t tile) rows() int { return t.warps * t.rowTiles * 16 }
+
+// shared is Config::Shared of fa2.h; fa2.cu checks that they agree.
+func (t tile) shared(d, dv int) int {
+	stage := t.cols * (d + dv) * 2
+	q := t.rows() * d * 2
+	if t.qRegs == d/16 && q <= (t.stages-1)*stage {
+		q = 0
+	}
+	const barriers = 16 // bytes of them, a stage
+	return max(t.stages*stage+q, t.rows()*dv*2) + t.stages*barriers
+}
+
+func fa2Modules() []module {
+	var list []module
+	for _, dtype := range []struct{ name, element string }{{"f16", "Half"}, {"bf16", "Bfloat"}} {
+		for _, b := range fa2Buckets {
+			name := fmt.Sprintf("fa2_%s_d%d", dtype.name, b.d)
+			if b.dv != b.d {
+				name += fmt.Sprintf("x%d", b.dv)
+			}
+			m := module{name: name, source: "fa2.cu", ptx: true, defines: []string{
+				"FA2_NAME=attn_" + name, "FA2_ELEMENT=" + dtype.element,
+				fmt.Sprintf("FA2_D=%d", b.d), fmt.Sprintf("FA2_DV=%d", b.dv),
+			}}
+			for _, k := range []struct {
+				kind string
+				tile
+				causal, any bool
+			}{
+				{"full", b.full, false, false}, {"causal", cmp.Or(b.causal, b.full), true, false},
+				{"full_any", cmp.Or(b.any, b.full), false, true}, {"causal_any", cmp.Or(b.any, b.causal, b.full), true, true},
+			} {
+				shared := k.shared(b.d, b.dv)
+				for _, part := range []struct {
+					name  string
+					value int
+				}{
+					{"WARPS", k.warps}, {"ROWTILES", k.rowTiles}, {"COLS", k.cols}, {"STEP", k.step},
+					{"QREGS", k.qRegs}, {"STAGES", k.stages}, {"BLOCKS", k.blocks}, {"SHARED", shared},
+				} {
+					m.defines = append(m.defines, fmt.Sprintf("FA2_%s_%s=%d", strings.ToUpper(k.kind), part.name, part.value))
+				}
+				m.entries = append(m.entries, entry{
+					Entry: "attn_" + name + "_" + k.kind, Family: "fa2", DType: dtype.name, D: b.d, Dv: b.dv,
+					Causal: k.causal, Any: k.any, Module: name,
+					Threads: k.warps * 32, Shared: shared, Rows: k.rows(), Cols: k.cols, Grid: gridRowsHeadsBatch,
+				})
+			}
+			list = append(list, m)
+		}
+	}
+	return list
+}
