@@ -1,0 +1,2 @@
+// Package cudapath runs attention on CUDA kernels, on the memory of Vulkan buffers.
+package cudapath
