@@ -164,18 +164,24 @@ func (s *Stream) Wait(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := s.use(op); err != nil {
+		if done, err := s.poll(op, spin); done || err != nil {
 			return err
 		}
-		r := C.cua_stream_poll(s.c.lib.api, s.c.handle, s.handle, C.uint64_t(spin))
-		if r != C.CUDA_ERROR_NOT_READY {
-			err := s.c.check("cuStreamQuery", r)
-			s.c.leave()
-			return err
-		}
-		s.c.leave()
 		time.Sleep(pause)
 	}
+}
+
+// poll asks the driver for a time whether the stream has finished.
+func (s *Stream) poll(op string, spin time.Duration) (done bool, err error) {
+	if err := s.use(op); err != nil {
+		return false, err
+	}
+	defer s.c.leave()
+	r := C.cua_stream_poll(s.c.lib.api, s.c.handle, s.handle, C.uint64_t(spin))
+	if r == C.CUDA_ERROR_NOT_READY {
+		return false, nil
+	}
+	return true, s.c.check("cuStreamQuery", r)
 }
 
 // Close destroys the stream; what it was given goes on. It is an error for the
