@@ -49,6 +49,9 @@ func flat(t *testing.T, cycles int, cycle func(i int)) {
 	}
 	before := measure(t)
 	for i := cycles / 10; i < cycles; i++ {
+		if i%(cycles/5) == 0 {
+			t.Logf("after %d: %+v", i, measure(t))
+		}
 		cycle(i)
 	}
 	after := measure(t)

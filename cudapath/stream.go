@@ -148,13 +148,9 @@ func (s *Stream) Fill(address uint64, word uint32, bytes uint64) error {
 	return s.c.check("cuMemsetD32Async", C.cua_fill(s.c.lib.api, s.c.handle, s.handle, C.uint64_t(address), C.uint32_t(word), C.uint64_t(bytes/4)))
 }
 
-const (
-	// spin is how long a wait asks the driver without a pause: as long as a launch
-	// and a short kernel take.
-	spin = 200 * time.Microsecond
-	// pause is between later questions.
-	pause = 100 * time.Microsecond
-)
+// waitSlice bounds one question to the driver, and so how late a cancelled context
+// is noticed. The end of the work is noticed at once.
+const waitSlice = 2 * time.Millisecond
 
 // Wait waits until everything in the stream has finished. It ends early with the
 // context's error; the work goes on.
@@ -164,20 +160,19 @@ func (s *Stream) Wait(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if done, err := s.poll(op, spin); done || err != nil {
+		if done, err := s.poll(op, waitSlice); done || err != nil {
 			return err
 		}
-		time.Sleep(pause)
 	}
 }
 
-// poll asks the driver for a time whether the stream has finished.
-func (s *Stream) poll(op string, spin time.Duration) (done bool, err error) {
+// poll asks the driver for at most a time whether the stream has finished.
+func (s *Stream) poll(op string, atMost time.Duration) (done bool, err error) {
 	if err := s.use(op); err != nil {
 		return false, err
 	}
 	defer s.c.leave()
-	r := C.cua_stream_poll(s.c.lib.api, s.c.handle, s.handle, C.uint64_t(spin))
+	r := C.cua_stream_poll(s.c.lib.api, s.c.handle, s.handle, C.uint64_t(atMost))
 	if r == C.CUDA_ERROR_NOT_READY {
 		return false, nil
 	}
@@ -286,7 +281,7 @@ func (c *Context) ImportTimeline(t *vk.Timeline) (*Semaphore, error) {
 }
 
 func (c *Context) importTimeline(op string, t *vk.Timeline) (*Semaphore, error) {
-	fd, err := t.ExportFD()
+	fd, err := exportTimeline(t)
 	if err != nil {
 		return nil, err
 	}

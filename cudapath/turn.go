@@ -92,11 +92,7 @@ func (l *link) Drain() error {
 }
 
 func (l *link) Poll(atMost time.Duration) (done bool, err error) {
-	done, err = l.stream.poll("Poll", min(atMost, spin))
-	if !done && err == nil && atMost > spin {
-		time.Sleep(pause)
-	}
-	return done, err
+	return l.stream.poll("Poll", atMost)
 }
 
 func (l *link) Close() {
