@@ -51,7 +51,10 @@ func TestForwardTakesItsTurn(t *testing.T) {
 	a := fakeCall(t, c, attention.Shape{B: 1, Hq: 4, Hkv: 2, Sq: 130, Sk: 300}, 64)
 	a.LSE.Buffer = newBuffer(t, c, 4*4*130)
 	results := newBuffer(t, c, 4*50)
+	long := newBuffer(t, c, 8<<20)
 	for i := range uint64(50) {
+		require.NoError(t, s.Fill(vk.BufferRange{Buffer: long}, 0)) // takes its time
+		require.NoError(t, s.Barrier())
 		require.NoError(t, s.Fill(vk.BufferRange{Buffer: a.Q.Buffer}, uint32(1000*i)))
 		require.NoError(t, op.Forward(s, a))
 		if i%3 == 0 {
@@ -66,10 +69,24 @@ func TestForwardTakesItsTurn(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(f.launches()), "\n")
 	require.Len(t, lines, 50+17)
 	require.Equal(t, "attn_fa2_f16_d64_full grid 2,4,1 threads 128 shared 65536 b1 hq4 hkv2 sq130 sk300 d64 dv64 off2147483647", lines[0])
+
+	gone := 0
+	for _, x := range []attention.Tensor{a.Q, a.K, a.V, a.O, a.LSE} {
+		_, err := x.Buffer.Attach("gone", func() (vk.Attached, error) { return detached(func() { gone++ }), nil })
+		require.NoError(t, err)
+	}
 	require.NoError(t, op.Forward(s, a))
-	require.NoError(t, a.O.Buffer.Close(), "held by the work")
+	for _, x := range []attention.Tensor{a.Q, a.K, a.V, a.O, a.LSE} {
+		require.NoError(t, x.Buffer.Close())
+	}
+	require.Zero(t, gone, "held by the work")
 	require.NoError(t, s.Wait(background(t)), "which this covers")
+	require.Equal(t, 5, gone)
 }
+
+type detached func()
+
+func (f detached) Detach() { f() }
 
 // Batches beyond a grid's reach take several launches.
 func TestManyBatches(t *testing.T) {
@@ -114,12 +131,16 @@ func TestTensorMaps(t *testing.T) {
 		require.NoError(t, op.Forward(s, a))
 		a.Q.Strides, a.O.Strides = attention.BSHD(shape.Hq, shape.Sq, 128), attention.BSHD(shape.Hq, shape.Sq, 128)
 		require.NoError(t, op.Forward(s, a))
+		if shape.B == 1 { // no stride of one is ever stepped
+			a.K.Strides = attention.Strides{Batch: 1 << 50, Head: 1 << 50, Seq: 0}
+			require.NoError(t, op.Forward(s, a))
+		}
 	}
 	require.NoError(t, s.Wait(background(t)))
 	lines := strings.Split(strings.TrimSpace(f.launches()), "\n")
 	require.Contains(t, lines[0], "fa3_false grid 1,1,1 threads 384 shared 200000 ")
-	require.Contains(t, lines[2], "fa3_false grid 20,1,1 ", "10 multiprocessors with 2 blocks each; there are 64 tiles")
-	require.Len(t, lines, 4)
+	require.Contains(t, lines[3], "fa3_false grid 20,1,1 ", "10 multiprocessors with 2 blocks each; there are 64 tiles")
+	require.Len(t, lines, 5)
 }
 
 // Every function of the driver that fails is named, with the sentinel, and leaves

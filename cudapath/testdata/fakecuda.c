@@ -226,8 +226,10 @@ static void perform(struct op *o)
 		break;
 	case COPY: memcpy((void *)o->to, o->data ? o->data : (void *)o->from, o->n); break;
 	case LAUNCH:
-		usleep(1000); /* so that who does not wait is too early */
-		*(uint32_t *)o->p.o.base = *(uint32_t *)o->p.q.base + 1;
+		/* Early to read and late to write, so that who does not wait is seen. */
+		o->from = *(uint32_t *)o->p.q.base;
+		usleep(1000);
+		*(uint32_t *)o->p.o.base = (uint32_t)o->from + 1;
 		if (o->p.lse)
 			*(float *)o->p.lse = 1.5f;
 		break;
