@@ -15,25 +15,24 @@ import (
 // The structures that kernels take are those of kernels/attn.h, member by member.
 func TestParametersAreThoseOfTheKernels(t *testing.T) {
 	var v invocation
-	p := &v.call.params
 	members := []struct {
 		name   string
 		offset uintptr
 	}{
-		{"q", unsafe.Offsetof(p.q)}, {"k", unsafe.Offsetof(p.k)}, {"v", unsafe.Offsetof(p.v)}, {"o", unsafe.Offsetof(p.o)},
-		{"q.batch", unsafe.Offsetof(p.q) + unsafe.Offsetof(p.q.batch)}, {"q.head", unsafe.Offsetof(p.q) + unsafe.Offsetof(p.q.head)},
-		{"q.row", unsafe.Offsetof(p.q) + unsafe.Offsetof(p.q.row)},
-		{"lse", unsafe.Offsetof(p.lse)}, {"B", unsafe.Offsetof(p.b)}, {"Hq", unsafe.Offsetof(p.hq)}, {"Hkv", unsafe.Offsetof(p.hkv)},
-		{"Sq", unsafe.Offsetof(p.sq)}, {"Sk", unsafe.Offsetof(p.sk)}, {"D", unsafe.Offsetof(p.d)}, {"Dv", unsafe.Offsetof(p.dv)},
-		{"causal_offset", unsafe.Offsetof(p.causal_offset)}, {"scale", unsafe.Offsetof(p.scale)},
-		{"scale_log2", unsafe.Offsetof(p.scale_log2)}, {"unit_high", unsafe.Offsetof(p.unit_high)}, {"unit_low", unsafe.Offsetof(p.unit_low)},
+		{"q", unsafe.Offsetof(v.call.params.q)}, {"k", unsafe.Offsetof(v.call.params.k)}, {"v", unsafe.Offsetof(v.call.params.v)}, {"o", unsafe.Offsetof(v.call.params.o)},
+		{"q.batch", unsafe.Offsetof(v.call.params.q) + unsafe.Offsetof(v.call.params.q.batch)}, {"q.head", unsafe.Offsetof(v.call.params.q) + unsafe.Offsetof(v.call.params.q.head)},
+		{"q.row", unsafe.Offsetof(v.call.params.q) + unsafe.Offsetof(v.call.params.q.row)},
+		{"lse", unsafe.Offsetof(v.call.params.lse)}, {"B", unsafe.Offsetof(v.call.params.b)}, {"Hq", unsafe.Offsetof(v.call.params.hq)}, {"Hkv", unsafe.Offsetof(v.call.params.hkv)},
+		{"Sq", unsafe.Offsetof(v.call.params.sq)}, {"Sk", unsafe.Offsetof(v.call.params.sk)}, {"D", unsafe.Offsetof(v.call.params.d)}, {"Dv", unsafe.Offsetof(v.call.params.dv)},
+		{"causal_offset", unsafe.Offsetof(v.call.params.causal_offset)}, {"scale", unsafe.Offsetof(v.call.params.scale)},
+		{"scale_log2", unsafe.Offsetof(v.call.params.scale_log2)}, {"unit_high", unsafe.Offsetof(v.call.params.unit_high)}, {"unit_low", unsafe.Offsetof(v.call.params.unit_low)},
 	}
 	var c strings.Builder
 	header, err := filepath.Abs("kernels/attn.h")
 	require.NoError(t, err)
 	// C++: the header is the kernels'. Its checks are C++'s own.
 	fmt.Fprintf(&c, "#include <stddef.h>\n#include %q\n", header)
-	fmt.Fprintf(&c, "static_assert(sizeof(AttnParams) == %d && sizeof(AttnTensor) == %d, \"size\");\n", unsafe.Sizeof(*p), unsafe.Sizeof(p.q))
+	fmt.Fprintf(&c, "static_assert(sizeof(AttnParams) == %d && sizeof(AttnTensor) == %d, \"size\");\n", unsafe.Sizeof(v.call.params), unsafe.Sizeof(v.call.params.q))
 	for _, m := range members {
 		fmt.Fprintf(&c, "static_assert(offsetof(AttnParams, %s) == %d, \"%s\");\n", m.name, m.offset, m.name)
 	}
