@@ -74,6 +74,7 @@ func (s *Stream) SetPeer(open func(shared *Timeline) (Peer, error)) error {
 	}
 	if err := s.use(op); err != nil {
 		p.Close()
+		_ = t.Close()
 		return err
 	}
 	defer s.d.leave()

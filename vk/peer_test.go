@@ -386,3 +386,28 @@ func TestAttach(t *testing.T) {
 	require.NoError(t, b.Close())
 	require.Equal(t, 1, n)
 }
+
+// A device that closes while something is being attached to it takes that too.
+func TestAttachMeetsTheEnd(t *testing.T) {
+	d := openExecuting(t)
+	b, err := d.NewBuffer(64, BufferOptions{})
+	require.NoError(t, err)
+	var device, buffer atomic.Int64
+	ended := make(chan struct{})
+	_, err = b.Attach("key", func() (Attached, error) {
+		_, err := d.Attach("key", func() (Attached, error) {
+			go func() {
+				defer close(ended)
+				assert.NoError(t, d.Close())
+			}()
+			<-ended
+			assert.Zero(t, d.Memory().Buffers)
+			return detached(func() { device.Add(1) }), nil
+		})
+		assert.ErrorIs(t, err, ErrClosed)
+		return detached(func() { buffer.Add(1) }), nil
+	})
+	require.ErrorIs(t, err, ErrClosed)
+	assert.Equal(t, int64(1), device.Load())
+	assert.Equal(t, int64(1), buffer.Load())
+}
