@@ -28,6 +28,7 @@ type Stream struct {
 	idle     []*batch
 
 	waits, signals semaphoreList // for the next Submit
+	turns          turns         // with a queue of another API
 	ticks          tickLog
 	up, down       *stagingRing
 	closed         bool
@@ -134,8 +135,8 @@ func (s *Stream) begin(op string) (*batch, error) {
 // finished. Wait for it on other streams; never signal it.
 func (s *Stream) Timeline() *Timeline { return s.timeline }
 
-// maxSemaphores leaves one place for the stream's own.
-const maxSemaphores = C.VKA_MAX_SUBMIT_SEMAPHORES - 1
+// maxSemaphores leaves a place for the stream's own, and one for that of its peer.
+const maxSemaphores = C.VKA_MAX_SUBMIT_SEMAPHORES - 2
 
 // WaitFor makes the next submission wait on the device until t reaches value. A
 // value that only a later submission to the same device signals is never reached.
@@ -167,87 +168,6 @@ func (s *Stream) depend(op string, t *Timeline, value uint64, list *semaphoreLis
 		return err
 	}
 	list.add(t, value)
-	return nil
-}
-
-// Submit sends off what was recorded and returns the value of the stream's
-// timeline that marks its end. With nothing recorded it returns that of the last
-// submission. When it fails, what was recorded is gone.
-func (s *Stream) Submit() (uint64, error) {
-	if err := s.use("Submit"); err != nil {
-		return 0, err
-	}
-	defer s.d.leave()
-	return s.submit(true)
-}
-
-// submit ends the batch. Signals wait for the caller's own Submit: a batch sent
-// early because staging is full is only a part of what they stand for.
-func (s *Stream) submit(signal bool) (uint64, error) {
-	value := s.submitted.Load()
-	b := s.b
-	if b == nil {
-		if !signal || len(s.signals.handles)+len(s.waits.handles) == 0 {
-			return value, nil
-		}
-		var err error
-		if b, err = s.begin("Submit"); err != nil {
-			return 0, err
-		}
-	}
-	s.b = nil
-	d := s.d
-	C.vka_cmd_host_barrier(d.c, b.commands)
-	err := d.check("vkEndCommandBuffer", C.vka_end(d.c, b.commands))
-	if err == nil {
-		err = s.send(b, value+1, signal)
-	}
-	if err != nil {
-		s.waits.release()
-		s.signals.release()
-		if b.marks > 0 {
-			s.mu.Lock()
-			s.inflight = append(s.inflight, &batch{value: value, marks: b.marks, lost: true})
-			s.mu.Unlock()
-		}
-		b.destroy(d)
-		return 0, err
-	}
-	s.submitted.Store(value + 1)
-	return value + 1, nil
-}
-
-func (s *Stream) send(b *batch, value uint64, signal bool) error {
-	var handles, values [C.VKA_MAX_SUBMIT_SEMAPHORES]uint64
-	n := 0
-	if signal {
-		n = copy(handles[:], s.signals.handles)
-		copy(values[:], s.signals.values)
-	}
-	// Last: drivers seen so far signal in this order, though none has to.
-	handles[n], values[n] = s.timeline.handle, value
-	n++
-	waits := len(s.waits.handles)
-	var wait, waitValues [C.VKA_MAX_SUBMIT_SEMAPHORES]uint64
-	copy(wait[:], s.waits.handles)
-	copy(waitValues[:], s.waits.values)
-	d := s.d
-	d.worked.Store(true)
-	r := d.withQueue(func() C.VkResult {
-		return C.vka_submit(d.c, b.commands, C.uint32_t(waits), u64(&wait[0]), u64(&waitValues[0]),
-			C.uint32_t(n), u64(&handles[0]), u64(&values[0]))
-	})
-	if err := d.check("vkQueueSubmit", r); err != nil {
-		return err
-	}
-	s.waits.moveTo(b)
-	if signal {
-		s.signals.moveTo(b)
-	}
-	b.value = value
-	s.mu.Lock()
-	s.inflight = append(s.inflight, b)
-	s.mu.Unlock()
 	return nil
 }
 
@@ -322,6 +242,13 @@ func (s *Stream) Wait(ctx context.Context) error {
 		return err
 	}
 	defer s.d.leave()
+	if s.b == nil && len(s.signals.handles)+len(s.waits.handles) == 0 {
+		// Only the peer may have something left: the host waits for it directly.
+		if err := s.waitForPeer(ctx, op); err != nil {
+			return err
+		}
+		return s.wait(ctx, op, s.submitted.Load())
+	}
 	value, err := s.submit(true)
 	if err != nil {
 		return err
@@ -343,7 +270,7 @@ func (s *Stream) WaitValue(ctx context.Context, value uint64) error {
 }
 
 func (s *Stream) wait(ctx context.Context, op string, value uint64) error {
-	if err := s.timeline.wait(ctx, op, value); err != nil {
+	if err := s.waitOn(ctx, op, s.timeline, value); err != nil {
 		return err
 	}
 	return s.retireUpTo(value)
@@ -362,7 +289,7 @@ func (s *Stream) Close() error {
 	}
 	var err error
 	if !s.d.lost.Load() {
-		err = s.timeline.wait(context.Background(), "Close", s.submitted.Load())
+		err = s.waitOn(context.Background(), "Close", s.timeline, s.submitted.Load())
 		if s.d.closing.Load() {
 			return nil // Device.Close does the rest
 		}
@@ -380,6 +307,7 @@ func (s *Stream) destroy() {
 		return
 	}
 	s.closed = true
+	s.turns.close(s.d)
 	_ = s.retireUpTo(math.MaxUint64)
 	if s.b != nil {
 		s.b.destroy(s.d)

@@ -1,0 +1,185 @@
+package cudapath
+
+// #include "cua.h"
+import "C"
+
+import (
+	"fmt"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// invocation is a call in the form that the kernel takes.
+type invocation struct {
+	call  C.cua_call
+	shape attention.Shape
+	held  [5]vk.Resource // Q, K, V, O and LSE
+	n     int
+}
+
+// Launch is that of attention.CUDAKernel.
+func (k *kernel) Launch(s *vk.Stream, a *attention.CUDACall) error {
+	if err := k.Load(); err != nil {
+		return err
+	}
+	var v invocation
+	if err := k.bind(&v, a); err != nil {
+		return err
+	}
+	l, err := k.c.link(s)
+	if err != nil {
+		return err
+	}
+	if err := s.HandOver(v.held[:v.n]...); err != nil {
+		return err
+	}
+	return k.launch(l.stream, &v)
+}
+
+// bind fills in v for a call.
+func (k *kernel) bind(v *invocation, a *attention.CUDACall) error {
+	p := &v.call.params
+	for i, t := range [...]*C.cua_tensor{&p.q, &p.k, &p.v, &p.o} {
+		x := &a.Tensors[i]
+		address, err := k.c.Address(x.Buffer)
+		if err != nil {
+			return fmt.Errorf("%s: %w", tensorNames[i], err)
+		}
+		v.held[i] = x.Buffer
+		t.base = C.uint64_t(address + x.Offset)
+		t.batch, t.head, t.row = C.int64_t(x.Batch), C.int64_t(x.Head), C.int64_t(x.Row)
+	}
+	v.shape, v.n = a.Shape, len(a.Tensors)
+	if a.LSE != nil {
+		address, err := k.c.Address(a.LSE)
+		if err != nil {
+			return fmt.Errorf("LSE: %w", err)
+		}
+		v.held[v.n] = a.LSE
+		v.n++
+		p.lse = C.uint64_t(address + a.LSEOffset)
+	}
+	p.hq, p.hkv, p.sq, p.sk = C.int32_t(a.Hq), C.int32_t(a.Hkv), C.int32_t(a.Sq), C.int32_t(a.Sk)
+	p.d, p.dv, p.causal_offset = C.int32_t(a.HeadDim), C.int32_t(a.HeadDimV), C.int32_t(a.CausalOffset)
+	p.scale, p.scale_log2 = C.float(a.Scale), C.float(a.ScaleLog2)
+	p.unit_high, p.unit_low = C.float(a.UnitHigh), C.float(a.UnitLow)
+	v.call.function = k.handle
+	v.call.threads, v.call.shared = C.uint32_t(k.Threads), C.uint32_t(k.Shared)
+	return nil
+}
+
+var tensorNames = [...]string{"Q", "K", "V", "O"}
+
+// launch covers all batches, in as many launches as the grid makes necessary. It
+// uses v up.
+func (k *kernel) launch(s *Stream, v *invocation) error {
+	if err := s.use("Launch"); err != nil {
+		return err
+	}
+	defer s.c.leave()
+	for first := 0; first < v.shape.B; first += k.batches() {
+		count := min(v.shape.B-first, k.batches())
+		v.call.params.b = C.int32_t(count)
+		g, err := k.blocksOf(k.tiles(&v.shape, count))
+		if err != nil {
+			return err
+		}
+		for i, n := range g {
+			v.call.grid[i] = C.uint32_t(n)
+		}
+		if err := k.setMaps(&v.call, &v.shape, count); err != nil {
+			return err
+		}
+		var name *C.char
+		r := C.cua_launch(s.c.lib.api, s.c.handle, s.handle, &v.call, &name)
+		if r != C.CUDA_SUCCESS {
+			err := s.c.check(opName(name, "cuLaunchKernel"), r)
+			err.(*Error).Detail = k.Entry
+			return err
+		}
+		k.advance(&v.call.params, &v.shape, count)
+	}
+	return nil
+}
+
+// advance moves the tensors on to the next batches.
+func (k *kernel) advance(p *C.cua_params, shape *attention.Shape, batches int) {
+	size := C.uint64_t(k.elementBytes())
+	for _, t := range [...]*C.cua_tensor{&p.q, &p.k, &p.v, &p.o} {
+		t.base += C.uint64_t(t.batch) * size * C.uint64_t(batches)
+	}
+	if p.lse != 0 {
+		p.lse += 4 * C.uint64_t(batches) * C.uint64_t(shape.Hq) * C.uint64_t(shape.Sq)
+	}
+}
+
+// blocksOf is the grid of a launch.
+func (k *kernel) blocksOf(t tiles) ([3]uint64, error) {
+	if k.persistent() {
+		return [3]uint64{min(t.count(), uint64(k.c.info.SMs*k.blocks)), 1, 1}, nil
+	}
+	return k.grid(t)
+}
+
+func (k *Kernel) elementBytes() int {
+	if k.DType == "f32" {
+		return 4
+	}
+	return 2
+}
+
+// Numbers of the driver for a tensor map.
+const (
+	mapF16  = 6
+	mapF32  = 7
+	mapBF16 = 9
+)
+
+func (k *Kernel) mapType() C.int32_t {
+	switch k.DType {
+	case "bf16":
+		return mapBF16
+	case "f32":
+		return mapF32
+	}
+	return mapF16
+}
+
+// setMaps describes the tensors to the tensor memory accelerator.
+func (k *kernel) setMaps(call *C.cua_call, shape *attention.Shape, batches int) error {
+	p := &call.params
+	size := C.uint64_t(k.elementBytes())
+	tensors := [...]struct {
+		t               *C.cua_tensor
+		dim, rows, head int
+	}{
+		{&p.q, int(p.d), shape.Sq, shape.Hq}, {&p.k, int(p.d), shape.Sk, shape.KVHeads()},
+		{&p.v, int(p.dv), shape.Sk, shape.KVHeads()}, {&p.o, int(p.dv), shape.Sq, shape.Hq},
+	}
+	call.maps = C.uint32_t(len(k.Maps))
+	for i := range k.Maps {
+		m, to := &k.Maps[i], &call._map[i]
+		which, err := m.tensor()
+		if err != nil {
+			return err
+		}
+		swizzle, err := m.swizzle()
+		if err != nil {
+			return err
+		}
+		x := &tensors[which]
+		to.base, to._type, to.swizzle = x.t.base, k.mapType(), C.int32_t(swizzle)
+		to.dims = [4]C.uint64_t{C.uint64_t(x.dim), C.uint64_t(x.rows), C.uint64_t(x.head), C.uint64_t(batches)}
+		for j, stride := range [3]C.int64_t{x.t.row, x.t.head, x.t.batch} {
+			to.strides[j] = C.uint64_t(stride) * size
+			if to.dims[j+1] == 1 {
+				to.strides[j] = 16 // never stepped, and the driver refuses some that would be
+			}
+		}
+		for j, n := range m.Box {
+			to.box[j] = C.uint32_t(n)
+		}
+	}
+	return nil
+}
