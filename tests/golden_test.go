@@ -189,6 +189,7 @@ func TestGolden(t *testing.T) {
 	for _, g := range manifest {
 		x := goldenProblem(t, g)
 		o, lse := x.Ref, x.RefLSE
+		x.Ref, x.RefLSE = nil, nil // to be computed
 		require.NoError(t, x.Expect(x.problem))
 		closeTo(t, o, x.Ref, "O of "+g.Name)
 		closeTo(t, lse, x.RefLSE, "LSE of "+g.Name)

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"vkattn/attention"
+	"vkattn/attention/internal/par"
 	"vkattn/vk"
 )
 
@@ -25,13 +26,7 @@ const nanPair = 0x7fff
 // beforehand, so that one that is not written shows.
 func NewProblem(c Case, dtype attention.DType) (*Problem, error) {
 	p := &Problem{Case: c, DType: dtype, place: Place(c, int64(dtype.Size()))}
-	for _, n := range p.place.Bytes {
-		b := make([]byte, n)
-		for i := 0; i+1 < len(b); i += 2 {
-			binary.LittleEndian.PutUint16(b[i:], nanPair)
-		}
-		p.Image = append(p.Image, b)
-	}
+	p.Image = p.Blank()
 	q, k, v := makeData(c)
 	for i, x := range [][]float32{q, k, v} {
 		if err := p.Write(p.Image, i, x); err != nil {
@@ -39,6 +34,50 @@ func NewProblem(c Case, dtype attention.DType) (*Problem, error) {
 		}
 	}
 	return p, nil
+}
+
+// Widened is the same problem with the same numbers in float32, packed, each
+// tensor alone in its memory.
+func (p *Problem) Widened() (*Problem, error) {
+	c := p.Case
+	c.Layout = Tight
+	w := &Problem{Case: c, DType: attention.F32, place: Place(c, 4)}
+	w.Image = w.Blank()
+	for i := range TensorO {
+		x, err := p.Read(p.Image, i)
+		if err == nil {
+			err = w.Write(w.Image, i, x)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+// Blank is memory for the problem, full of NaN.
+func (p *Problem) Blank() [][]byte {
+	var images [][]byte
+	for _, n := range p.place.Bytes {
+		b := make([]byte, n)
+		if n >= 2 {
+			binary.LittleEndian.PutUint16(b, nanPair)
+			for done := 2; done < len(b); done *= 2 {
+				copy(b[done:len(b)&^1], b[:done])
+			}
+		}
+		images = append(images, b)
+	}
+	return images
+}
+
+// Outputs are the numbers of the pieces of memory that O and LSE lie in.
+func (p *Problem) Outputs() []int {
+	list := []int{p.place.Slots[TensorO].Memory}
+	if m := p.place.Slots[TensorLSE].Memory; m >= 0 && m != list[0] {
+		list = append(list, m)
+	}
+	return list
 }
 
 // Sizes are the heads, rows and elements of a row of a tensor.
@@ -94,9 +133,22 @@ func (p *Problem) Write(images [][]byte, i int, x []float32) error {
 	if err != nil {
 		return err
 	}
-	p.EachRow(i, func(b, h, row int) {
-		v.WriteRow(x[:v.Dim()], b, h, row)
-		x = x[v.Dim():]
+	heads, seq, dim := p.Sizes(i)
+	if p.Layout == Broadcast || p.Layout == Window {
+		// Rows share memory: the last one stays, so they go in order.
+		p.EachRow(i, func(b, h, row int) {
+			v.WriteRow(x[:dim], b, h, row)
+			x = x[dim:]
+		})
+		return nil
+	}
+	par.Each(int64(p.Shape.B*heads), func() func(int64) {
+		return func(n int64) {
+			b, h := int(n)/heads, int(n)%heads
+			for row := range seq {
+				v.WriteRow(x[(int(n)*seq+row)*dim:][:dim], b, h, row)
+			}
+		}
 	})
 	return nil
 }
@@ -109,10 +161,10 @@ func (p *Problem) Read(images [][]byte, i int) ([]float32, error) {
 	}
 	heads, seq, dim := p.Sizes(i)
 	x := make([]float32, p.Shape.B*heads*seq*dim)
-	rest := x
-	p.EachRow(i, func(b, h, row int) {
-		v.ReadRow(rest[:dim], b, h, row)
-		rest = rest[dim:]
+	par.Each(int64(p.Shape.B*heads), func() func(int64) {
+		return func(n int64) {
+			v.ReadRows(x[int(n)*seq*dim:], int(n)/heads, int(n)%heads, 0, seq)
+		}
 	})
 	return x, nil
 }

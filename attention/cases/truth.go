@@ -12,23 +12,33 @@ import (
 // Truth is what the float64 reference says of a problem, for all tiers of one
 // storage type. The zero value is ready; it may be used by many goroutines.
 type Truth struct {
-	once        sync.Once
-	err         error
+	once sync.Once
+	err  error
+
+	// Set Sample, or Sample, Ref and RefLSE, before the first use to have other
+	// rows than the case's, or those that are known already.
 	Sample      []attention.Rows
 	Ref, RefLSE []float64
-	Low, LowLSE []float32
-	Noise       []float64
-	NoiseLSE    []float64
+
+	Low, LowLSE     []float32
+	Noise, NoiseLSE []float64
 }
 
 // Expect computes the reference once.
 func (x *Truth) Expect(p *Problem) error {
 	x.once.Do(func() {
 		cfg, args := p.Config(Target{DType: p.DType}), p.HostArgs(p.Image)
-		if x.Sample = attention.AllRows(p.Shape); p.SampleMax > 0 {
+		switch {
+		case x.Sample != nil:
+		case p.SampleMax > 0:
 			x.Sample = accuracy.Sample(p.Shape, p.SampleMax, p.SeedValue())
+		default:
+			x.Sample = attention.AllRows(p.Shape)
 		}
-		if x.Ref, x.RefLSE, x.err = attention.ReferenceSample(cfg, args, x.Sample); x.err == nil {
+		if x.Ref == nil {
+			x.Ref, x.RefLSE, x.err = attention.ReferenceSample(cfg, args, x.Sample)
+		}
+		if x.err == nil {
 			x.Low, x.LowLSE, x.err = accuracy.Low(cfg, args, x.Sample)
 		}
 		if x.err == nil {
@@ -41,19 +51,34 @@ func (x *Truth) Expect(p *Problem) error {
 // Judge holds what a call left in memory to the rules of package accuracy, and
 // rows with nothing to attend to to exactly 0 and -Inf.
 func (x *Truth) Judge(p *Problem, after [][]byte) error {
-	if err := x.Expect(p); err != nil {
-		return fmt.Errorf("reference: %w", err)
-	}
-	o, lse, err := p.Gather(after, x.Sample)
-	if err != nil {
+	o, lse, err := x.Reports(p, after)
+	switch {
+	case err != nil:
 		return err
+	case !o.Pass():
+		return fmt.Errorf("O: %v", o.Reasons())
+	case lse != nil && !lse.Pass():
+		return fmt.Errorf("LSE: %v", lse.Reasons())
+	}
+	return nil
+}
+
+// Reports is Judge with the numbers; lse is nil when the problem has none. The
+// error is that of a row with nothing to attend to that shows something.
+func (x *Truth) Reports(p *Problem, after [][]byte) (o accuracy.Report, lse *accuracy.Report, err error) {
+	if err := x.Expect(p); err != nil {
+		return o, nil, fmt.Errorf("reference: %w", err)
+	}
+	got, gotLSE, err := p.Gather(after, x.Sample)
+	if err != nil {
+		return o, nil, err
 	}
 	i := 0
 	for _, s := range x.Sample {
 		for _, row := range s.Rows {
 			if p.Causal.Visible(row, p.Shape.Sq, p.Shape.Sk) == 0 {
-				if err := nothing(o[i*p.Dv:][:p.Dv], lse, i); err != nil {
-					return fmt.Errorf("batch %d, head %d, row %d attends to nothing: %w", s.B, s.H, row, err)
+				if err := nothing(got[i*p.Dv:][:p.Dv], gotLSE, i); err != nil {
+					return o, nil, fmt.Errorf("batch %d, head %d, row %d attends to nothing: %w", s.B, s.H, row, err)
 				}
 			}
 			i++
@@ -61,20 +86,14 @@ func (x *Truth) Judge(p *Problem, after [][]byte) error {
 	}
 	limits := accuracy.Forward(p.DType)
 	limits.Noise = x.Noise
-	verdict := accuracy.Judge(limits, p.Dv, o, x.Ref, x.Low)
-	if !verdict.Pass() {
-		return fmt.Errorf("O: %v", verdict.Reasons())
-	}
-	if lse == nil {
-		return nil
+	o = accuracy.Judge(limits, p.Dv, got, x.Ref, x.Low)
+	if gotLSE == nil {
+		return o, nil, nil
 	}
 	limits = accuracy.ForwardLSE(p.DType)
 	limits.Noise = x.NoiseLSE
-	verdict = accuracy.Judge(limits, 1, lse, x.RefLSE, x.LowLSE)
-	if !verdict.Pass() {
-		return fmt.Errorf("LSE: %v", verdict.Reasons())
-	}
-	return nil
+	l := accuracy.Judge(limits, 1, gotLSE, x.RefLSE, x.LowLSE)
+	return o, &l, nil
 }
 
 func nothing(o, lse []float32, i int) error {

@@ -61,7 +61,7 @@ func TestUnknownWordsAndFlagsAreBadInput(t *testing.T) {
 	refused(t, exitInput, `unknown command "fly"`, "fly")
 	refused(t, exitInput, "unknown flag: --wings", "--wings")
 	refused(t, exitInput, "unknown flag: --wings", "info", "--wings")
-	for _, c := range []string{"info", "run", "bench", "tune", "version"} {
+	for _, c := range []string{"info", "run", "bench", "verify", "tune", "version"} {
 		refused(t, exitInput, `unexpected argument "extra"`, c, "extra")
 	}
 }
@@ -70,7 +70,7 @@ func TestHelpAndVersion(t *testing.T) {
 	code, stdout, stderr := call()
 	require.Equal(t, exitOK, code)
 	require.Empty(t, stderr)
-	for _, c := range []string{"info", "run", "bench", "tune", "version"} {
+	for _, c := range []string{"info", "run", "bench", "verify", "tune", "version"} {
 		require.Contains(t, stdout, "\n  "+c)
 		code, help, _ := call(c, "--help")
 		require.Equal(t, exitOK, code)

@@ -1,0 +1,304 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"vkattn/attention"
+	"vkattn/attention/cases"
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/outfile"
+	"vkattn/cmd/vkattn/internal/verify"
+	"vkattn/vk"
+)
+
+// verifyOptions are the flags of `vkattn verify` as they were typed.
+type verifyOptions struct {
+	benchOptions
+	kernels, only string
+	touch         func(who string, p *cases.Problem, after [][]byte)
+}
+
+// conformance is the suite of verify that is no suite of bench.
+const conformance = "conformance"
+
+func (a *app) verifyCommand() *cobra.Command {
+	o := verifyOptions{touch: a.touch}
+	c := &cobra.Command{
+		Use:   "verify",
+		Short: "have every implementation compute the same problems and compare the results, whole",
+		Long: `Has every tier of the device, and every family of CUDA kernels where there are
+any, compute the same random problems and compares all of O and LSE: with the
+CUDA validation kernel, with one another, and on as many rows as the CPU can do
+with the float64 reference. Without CUDA the float64 reference is the witness,
+and what lies beyond its rows is held to the agreement of the implementations.
+
+The rules are those of bench: errors are measured by what plain attention in the
+storage type is off by (go doc vkattn/cmd/vkattn/internal/verify).
+
+Problems are named as in bench. --suite conformance runs the table of the tests:
+every head dim, mask, layout and kind of data, with nothing but outputs written
+and masked keys that change no bit.
+
+Exit codes: 0 all agree, 1 a wrong result, 2 bad flags, 3 nothing here supports any
+problem, 4 device failure.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if !c.Flags().Changed("seed") {
+				o.seed = uint64(rand.Uint32()) + 1
+			}
+			return a.verify(c.Context(), &o)
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	// The problems are named as in bench, whose words these are.
+	words := a.benchCommand().Flags()
+	for _, x := range []struct {
+		name string
+		to   *string
+	}{
+		{"batch-size", &o.batch}, {"nheads", &o.heads}, {"nheads-kv", &o.headsKV}, {"seqlen", &o.seqLen},
+		{"seqlen-k", &o.seqLenK}, {"headdim", &o.headDim}, {"headdim-v", &o.headDimV}, {"causal", &o.causal},
+		{"dtype", &o.dtype}, {"device", &o.device},
+	} {
+		flag := words.Lookup(x.name)
+		f.StringVar(x.to, x.name, flag.DefValue, flag.Usage)
+	}
+	f.StringVar(&o.suite, "suite", "", words.Lookup("suite").Usage+", "+conformance)
+	f.StringVar(&o.only, "case", "", "with --suite conformance: `pattern` that the names of cases match")
+	f.StringVar(&o.tier, "tier", "", "`list` of tiers: cpu, scalar, coopmat, coopmat2, cuda (default: all that the device has)")
+	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of families of tier cuda: "+strings.Join(verify.CUDAKernels, ", ")+" (default: all)")
+	f.IntVar(&o.repeats, "repeat", 1, "run each `n` times: every run has to give the same bits")
+	f.StringVarP(&o.format, "output", "o", "md", "md, json or jsonl")
+	f.StringArrayVar(&o.save, "save", nil, "`file` to write the rows to as well, in the format its name ends in (repeatable)")
+	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
+	return c
+}
+
+// verifyPlan is what the flags ask for.
+type verifyPlan struct {
+	*benchPlan
+	table   bool // the conformance table
+	only    *regexp.Regexp
+	kernels []string
+	saved   []saved
+}
+
+func (o *verifyOptions) plan() (*verifyPlan, error) {
+	p := &verifyPlan{table: o.suite == conformance}
+	b := o.benchOptions
+	b.save = nil
+	if p.table {
+		b.suite = ""
+	}
+	var err error
+	if p.benchPlan, err = b.plan(); err != nil {
+		return nil, err
+	}
+	if !slices.Contains(verify.Formats, p.format) {
+		return nil, badInputf("-o: unknown output format %q, want md, json or jsonl", o.format)
+	}
+	for _, path := range o.save {
+		format := bench.Format(strings.TrimPrefix(filepath.Ext(path), "."))
+		if !slices.Contains(verify.Formats, format) {
+			return nil, badInputf("--save %s: the name ends in none of .md, .json, .jsonl", path)
+		}
+		p.saved = append(p.saved, saved{path, format})
+	}
+	if o.repeats < 1 {
+		return nil, badInputf("--repeat %d: want a positive number", o.repeats)
+	}
+	if slices.Contains(p.tiers, attention.TierAuto) {
+		return nil, badInputf("--tier auto: verify runs tiers by their names, all of them where none is given")
+	}
+	if err := words(&p.kernels, o.kernels, parseCUDAKernel); err != nil {
+		return nil, badInputf("--cuda-kernel: %w", err)
+	}
+	if o.only != "" && !p.table {
+		return nil, badInputf("--case: only the suite %s has names", conformance)
+	}
+	if p.only, err = regexp.Compile(o.only); err != nil {
+		return nil, badInputf("--case: %w", err)
+	}
+	return p, nil
+}
+
+func parseCUDAKernel(name string) (string, error) {
+	if !slices.Contains(verify.CUDAKernels, name) {
+		return "", fmt.Errorf("unknown family %q, want one of %s", name, strings.Join(verify.CUDAKernels, ", "))
+	}
+	return name, nil
+}
+
+// verifyProblem is one problem in one storage type.
+type verifyProblem struct {
+	cases.Case
+	dtype attention.DType
+}
+
+// verifyDefaults is the sweep of a plain `vkattn verify`.
+func verifyDefaults(dev *vk.Device) bench.Sweep {
+	s := bench.Sweep{
+		Batch: []int{4}, Heads: []int{8}, HeadsKV: []int{2}, SeqLen: []int{1000, 4096}, SeqLenK: []int{4096}, HeadDim: []int{64, 128},
+		Causal: []attention.Causal{attention.CausalNone, attention.BottomRight}, DType: []attention.DType{attention.F16, attention.BF16},
+	}
+	if dev == nil || dev.Info().Type == vk.DeviceCPU {
+		s.Batch, s.Heads, s.SeqLen, s.SeqLenK, s.HeadDim = []int{1}, []int{4}, []int{100}, []int{300}, []int{64}
+	}
+	return s
+}
+
+// problems lists those asked for.
+func (p *verifyPlan) problems(dev *vk.Device, seed uint64) ([]verifyProblem, error) {
+	if p.table {
+		return p.conformance(dev)
+	}
+	defaults := verifyDefaults(dev)
+	if len(p.lists.Heads) > 0 {
+		defaults.HeadsKV = nil // as --nheads
+	}
+	if len(p.lists.SeqLen) > 0 {
+		defaults.SeqLenK = nil // as --seqlen
+	}
+	list, err := p.benchPlan.problems(defaults)
+	if err != nil {
+		return nil, err
+	}
+	var out []verifyProblem
+	for _, x := range list {
+		if err := x.Shape.Validate(); err != nil {
+			return nil, err
+		}
+		if err := x.Config.Validate(); err != nil {
+			return nil, err
+		}
+		out = append(out, verifyProblem{cases.Case{D: x.Config.HeadDim, Dv: x.Config.ValueDim(), Causal: x.Config.Causal,
+			Shape: x.Shape, LSE: true, Seed: seed}, x.Config.DType})
+	}
+	return out, nil
+}
+
+// conformance is the table, narrowed by the lists that were typed: all of it on a
+// GPU, and what a driver on the CPU compiles in minutes elsewhere.
+func (p *verifyPlan) conformance(dev *vk.Device) (out []verifyProblem, err error) {
+	dtypes := p.lists.DType
+	if len(dtypes) == 0 {
+		dtypes = attention.DTypes()
+	}
+	for _, dtype := range dtypes {
+		list := cases.All()
+		if dev == nil || dev.Info().Type == vk.DeviceCPU {
+			list = slices.Concat(cases.Brief(int(dtype)), cases.Notable())
+		}
+		for _, c := range list {
+			problem := bench.Problem{Shape: c.Shape, Config: c.Config(cases.On(0, dtype))}
+			if p.lists.Has(problem) && p.only.MatchString(c.String()) {
+				out = append(out, verifyProblem{c, dtype})
+			}
+		}
+	}
+	if len(out) == 0 {
+		return nil, badInputf("--suite %s: the other flags leave nothing of it", conformance)
+	}
+	return out, nil
+}
+
+func (a *app) verify(ctx context.Context, o *verifyOptions) error {
+	plan, err := o.plan()
+	if err != nil {
+		return err
+	}
+	dev, err := a.benchDevice(o.device, plan.tiers)
+	if err != nil {
+		return err
+	}
+	defer closeDevice(dev)
+	problems, err := plan.problems(dev, o.seed)
+	if err != nil {
+		return err
+	}
+	v := &verify.Verifier{Device: dev, Label: deviceLabel(dev), List: verify.Implementations(dev, plan.tiers, plan.kernels),
+		Repeat: o.repeats, Conformance: plan.table, Touch: o.touch}
+	if verify.HasCUDA(dev) {
+		v.Witness = &verify.Validation
+	}
+	info := runInfo(dev, o.seed)
+	info.Suite = o.suite
+	var set outfile.Set
+	a.onInterrupt.add(set.Discard)
+	defer set.Discard()
+	out := []verify.Printer{verify.NewPrinter(plan.format, a.stdout, info, plan.table)}
+	for _, s := range plan.saved {
+		w, err := set.Add(s.path)
+		if err != nil {
+			return badInputf("--save %s: %w", s.path, err)
+		}
+		out = append(out, verify.NewPrinter(s.format, w, info, plan.table))
+	}
+	bar := a.progress(len(problems))
+	v.Progress = bar.say
+	var all verify.Outcome
+	stopped := verifyAll(ctx, v, problems, out, &all, bar.step)
+	bar.end()
+	var printing []error
+	for _, p := range out {
+		printing = append(printing, p.Close())
+	}
+	if err := errors.Join(append(printing, v.Close())...); err != nil {
+		return err
+	}
+	if err := commitSaved(&set); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.stderr, "%d problems, %d rows, seed %d\n", all.Problems, all.Rows, o.seed)
+	if stopped != nil {
+		return stopped
+	}
+	return errors.Join(verifyOutcome(&all), validated(dev))
+}
+
+// verifyAll computes and prints. What stops it early is returned.
+func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem, out []verify.Printer, all *verify.Outcome, step func()) error {
+	for _, p := range problems {
+		rows, err := v.Problem(ctx, p.Case, p.dtype)
+		if err == nil {
+			all.Add(rows)
+		}
+		for _, r := range rows {
+			if r.Status == "" {
+				continue // interrupted before it was judged
+			}
+			for _, to := range out {
+				if err := to.Row(r); err != nil {
+					return err
+				}
+			}
+		}
+		if err != nil {
+			return err
+		}
+		step()
+	}
+	return nil
+}
+
+// verifyOutcome is the error that the rows amount to.
+func verifyOutcome(o *verify.Outcome) error {
+	switch {
+	case o.Failed > 0:
+		return fmt.Errorf("%d of %d rows are wrong: %s", o.Failed, o.Rows, o.FirstFail)
+	case o.Broken > 0:
+		return &coded{exitDevice, fmt.Errorf("%d of %d rows failed: %s", o.Broken, o.Rows, o.FirstBroken)}
+	case o.Uncompared == o.Problems && o.Problems > 0:
+		return unsupportedf("no problem is supported: %s", o.Why)
+	}
+	return nil
+}
