@@ -1,6 +1,9 @@
 package attention
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Config says what to compute, apart from sizes. It is comparable and can key
 // a map. The zero value of each field but HeadDim means something useful.
@@ -13,6 +16,15 @@ type Config struct {
 	Tier     Tier   // implementation; zero value: the best available
 	Access   Access // how kernels reach tensors; zero value: as the buffers allow
 	Tuning   Tuning // how tiles are chosen; zero value: tuned ones where the user's cache has them
+
+	// AllowCUDA lets TierAuto take tier cuda where it can: on an NVIDIA GPU, in a
+	// program that imports vkattn/cudapath, for calls of Forward whose buffers are all
+	// made with vk.BufferOptions.Exportable (or are CUDA's own memory). What else is
+	// asked of the Op runs on the other tiers, whose bits differ.
+	AllowCUDA bool
+	// Kernel is the family of kernels that TierCUDA uses, one of CUDAKernels; "": the
+	// fastest that takes the problem. The Plan says which one that is.
+	Kernel string
 }
 
 // MaxHeadDim bounds HeadDim and HeadDimV independently; a few larger pairs
@@ -46,6 +58,10 @@ func (c Config) Validate() error {
 		return &ShapeError{"Access", c.Access, "auto, addresses or descriptors"}
 	case !c.Tuning.Valid():
 		return &ShapeError{"Tuning", c.Tuning, "auto, off or on"}
+	case !slices.Contains(cudaKernels, c.Kernel):
+		return &ShapeError{"Kernel", c.Kernel, "fa3, fa2, ref or empty"}
+	case c.Kernel != "" && c.Tier != TierCUDA:
+		return &ShapeError{"Kernel", c.Kernel + " with tier " + c.Tier.String(), "a kernel of tier cuda only with that tier"}
 	case c.HeadDim < 1:
 		return &ShapeError{"HeadDim", c.HeadDim, "at least 1"}
 	case c.HeadDimV < 0:
@@ -79,6 +95,12 @@ func (c Config) String() string {
 	}
 	if c.Tier != TierAuto {
 		s += " " + c.Tier.String()
+	}
+	if c.Kernel != "" {
+		s += "/" + c.Kernel
+	}
+	if c.AllowCUDA {
+		s += " allow cuda"
 	}
 	if c.Tuning != TuningAuto {
 		s += " tuning " + c.Tuning.String()

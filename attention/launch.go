@@ -13,13 +13,17 @@ const pushBytes = 120
 
 // record checks the arguments and puts the dispatches into c. It is what every
 // call pays on the host: it allocates nothing once the request is known.
-func (op *Op) record(c *vk.Commands, a *Args) error {
+// s is the stream that c belongs to; nil for a command buffer.
+func (op *Op) record(c *vk.Commands, s *vk.Stream, a *Args) error {
 	var l layouts
 	if err := op.check(&l, a); err != nil {
 		return err
 	}
 	all := l.all()
 	r := op.request(&l, a)
+	if s == nil && op.cfg.mayCUDA() {
+		r.bar = cudaRecords
+	}
 	if r.access == AccessAddresses {
 		for i := range all {
 			if all[i].tensor.Buffer.Address() == 0 {
@@ -31,6 +35,9 @@ func (op *Op) record(c *vk.Commands, a *Args) error {
 	p, err := op.prepare(r)
 	if err != nil {
 		return err
+	}
+	if p.cuda != nil {
+		return op.forwardCUDA(p.cuda, s, a, all)
 	}
 	work := launch{op: op, prepared: p, args: a, tensors: all}
 	chunk, err := work.batchesAtOnce()

@@ -32,6 +32,7 @@ const maxPlans = 1024
 // looks at its tensors.
 type prepared struct {
 	access   Access
+	cuda     CUDAKernel // of TierCUDA: nothing of the rest
 	pipeline *vk.Pipeline
 	rows     uint32 // query rows of a workgroup
 	slices   uint32 // workgroups that share the columns of O
@@ -93,6 +94,11 @@ func (op *Op) Prepare(s Shape) error {
 // and the tensors are held until it has run; the caller submits and waits. On
 // the CPU tier the stream is nil, tensors are in host memory, and O is there
 // when Forward returns. Nothing is recorded or written when an error returns.
+//
+// Tier cuda submits what the stream has recorded and puts its kernel between that
+// and what is recorded later, without waiting on the host. The kernel is on its way
+// when Forward returns; Stream.Submit, Wait and Download cover it. Forwards that
+// follow each other with nothing recorded between them cost no submission.
 func (op *Op) Forward(s *vk.Stream, a Args) error {
 	if op.dev == nil {
 		if s != nil {
@@ -107,13 +113,14 @@ func (op *Op) Forward(s *vk.Stream, a Args) error {
 	if s == nil {
 		return errors.New("attention: Forward: a device tier needs a stream")
 	}
-	return op.record(s.Commands, &a)
+	return op.record(s.Commands, s, &a)
 }
 
 // Record puts the dispatches into a command buffer: the caller's, through
 // vk.Device.WrapCommands, or a stream's. It inserts no barrier: the caller
 // orders Q, K and V before it and O and LSE after it (compute shader reads and
-// writes), and keeps the tensors and this Op until the commands have run.
+// writes), and keeps the tensors and this Op until the commands have run. Tier cuda
+// cannot do it.
 func (op *Op) Record(c *vk.Commands, a Args) error {
 	if op.dev == nil {
 		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", ErrUnsupported)
@@ -121,7 +128,7 @@ func (op *Op) Record(c *vk.Commands, a Args) error {
 	if c == nil {
 		return errors.New("attention: Record: nil command buffer")
 	}
-	return op.record(c, &a)
+	return op.record(c, nil, &a)
 }
 
 // Close drops the plans. Pipelines belong to the device, and work in flight
@@ -182,8 +189,12 @@ func (op *Op) prepare(r request) (*prepared, error) {
 		return nil, err
 	}
 	v := &plan.variant
-	p = &prepared{access: plan.Access}
-	if op.dev != nil {
+	p = &prepared{access: plan.Access, cuda: plan.cuda}
+	if p.cuda != nil {
+		if err := p.cuda.Load(); err != nil {
+			return nil, fmt.Errorf("attention: kernel %s: %w", plan.Kernel, err)
+		}
+	} else if op.dev != nil {
 		p.rows, p.slices, p.rowReach = v.tile.rows(), v.slices(), v.rowReach()
 		if p.pipeline, err = op.pipelineOf(v); err != nil {
 			return nil, err

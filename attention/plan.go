@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -10,12 +11,12 @@ import (
 // Plan says how a problem will be computed and why in that way.
 type Plan struct {
 	Tier     Tier        `json:"tier"`
-	Kernel   string      `json:"kernel"` // name of the SPIR-V module; empty for TierCPU
+	Kernel   string      `json:"kernel"` // name of the SPIR-V module, for TierCUDA of the entry point; empty for TierCPU
 	Tile     string      `json:"tile"`   // query rows x keys of a workgroup, and its division
 	Access   Access      `json:"-"`
-	Tuning   string      `json:"tuning,omitempty"`   // where the tile is from: TileHeuristic, TileCached or TileTuned; empty for TierCPU
+	Tuning   string      `json:"tuning,omitempty"`   // where the tile is from: TileHeuristic, TileCached or TileTuned; empty for TierCPU and TierCUDA
 	Reason   string      `json:"reason"`             // why this tier
-	Rejected []Rejection `json:"rejected,omitempty"` // better tiers and what they lack
+	Rejected []Rejection `json:"rejected,omitempty"` // better tiers and what they lack; for TierCUDA also its better kernels
 	Notes    []string    `json:"notes,omitempty"`    // about the tuning cache: what of it was ignored, and why
 
 	Flops       uint64 `json:"flops"`        // 2*B*Hq*(Dqk+Dv)*unmasked cells
@@ -24,6 +25,7 @@ type Plan struct {
 	Workgroups  uint64 `json:"workgroups"`
 
 	variant variant
+	cuda    CUDAKernel // of TierCUDA
 }
 
 // Rejection is a tier that was not used.
@@ -37,7 +39,7 @@ func (p Plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "tier %v", p.Tier)
 	if p.Kernel != "" {
-		fmt.Fprintf(&b, " (%s, tile %s %s, %d workgroups)", p.Kernel, p.Tile, p.Tuning, p.Workgroups)
+		fmt.Fprintf(&b, " (%s, tile %s, %d workgroups)", p.Kernel, strings.TrimSpace(p.Tile+" "+p.Tuning), p.Workgroups)
 	}
 	fmt.Fprintf(&b, ": %s", p.Reason)
 	for _, r := range p.Rejected {
@@ -56,6 +58,7 @@ type request struct {
 	access Access    // AccessAddresses or AccessDescriptors, decided
 	lse    bool
 	lab    Lab
+	bar    cudaBar // 0 unless the Config lets cuda in
 }
 
 // deviceTiers are the tiers that run on a Vulkan device, best first.
@@ -75,8 +78,18 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 	switch cfg.Tier {
 	case TierCPU:
 		return Plan{}, fmt.Errorf("%w: tier cpu computes on host memory: make the operation without a device", ErrUnsupported)
-	case TierCUDA:
-		return Plan{}, fmt.Errorf("%w: tier cuda is not part of this build", ErrUnsupported)
+	}
+	if cfg.mayCUDA() {
+		err := planCUDA(&plan, dev, &cfg, &r)
+		switch {
+		case err == nil:
+			return plan, nil
+		case cfg.Tier == TierCUDA && errors.Is(err, vk.ErrUnsupported):
+			return Plan{}, fmt.Errorf("%w: tier cuda: %w", ErrUnsupported, err)
+		case cfg.Tier == TierCUDA:
+			return Plan{}, fmt.Errorf("attention: tier cuda: %w", err)
+		}
+		plan.Rejected = append(plan.Rejected, Rejection{TierCUDA, err.Error()})
 	}
 	for _, tier := range deviceTiers {
 		if cfg.Tier != TierAuto && cfg.Tier != tier {

@@ -26,6 +26,9 @@ func (op *Op) request(l *layouts, a *Args) request {
 	if op.dev == nil {
 		return r
 	}
+	if op.cfg.mayCUDA() {
+		r.bar = l.bar()
+	}
 	all := l.all()
 	if op.cfg.Access == AccessAuto {
 		for i := range all {

@@ -67,21 +67,30 @@ type TierStatus struct {
 }
 
 // TierReport tests every tier for every storage type on a device, at head dim
-// 64; nil is the machine without a device.
+// 64; nil is the machine without a device. Tier cuda is in it where the program
+// has it (vkattn/cudapath).
 func TierReport(dev *vk.Device) []TierStatus {
 	if dev == nil {
 		return tierReport(nil)
 	}
-	return tierReport(dev.Caps())
+	return tierReport(dev.Info())
 }
 
 // TierReportOf is TierReport for a device that is listed but not open.
-func TierReportOf(info *vk.DeviceInfo) []TierStatus { return tierReport(&info.Caps) }
+func TierReportOf(info *vk.DeviceInfo) []TierStatus { return tierReport(info) }
 
-func tierReport(caps *vk.Caps) []TierStatus {
+func tierReport(info *vk.DeviceInfo) []TierStatus {
 	var all []TierStatus
 	for _, t := range []DType{F16, BF16, F32} {
-		if caps != nil {
+		if info != nil {
+			if c := registeredCUDA(); c != nil {
+				status := TierStatus{TierCUDA, t, true, "a kernel at head dim 64"}
+				if err := c.Check(info, t); err != nil {
+					status.Available, status.Reason = false, err.Error()
+				}
+				all = append(all, status)
+			}
+			caps := &info.Caps
 			access := AccessDescriptors
 			if caps.BufferDeviceAddress {
 				access = AccessAddresses

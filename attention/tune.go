@@ -70,8 +70,14 @@ func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, err
 	if op.closed.Load() {
 		return TuneReport{}, fmt.Errorf("attention: Tune: %w", vk.ErrClosed)
 	}
+	if op.cfg.Tier == TierCUDA {
+		return TuneReport{}, fmt.Errorf("%w: tier cuda has no tiles to tune", ErrUnsupported)
+	}
 	r := op.typical(s)
 	r.lse = o.LSE
+	if op.cfg.mayCUDA() {
+		r.bar = cudaTunes
+	}
 	store := storeOf(op.dev)
 	done, err := store.takeTurn(ctx)
 	if err != nil {
@@ -90,6 +96,9 @@ func (op *Op) tuneOnFirstUse(r request) error {
 	store := storeOf(op.dev)
 	known := func() (bool, error) {
 		plan, err := makePlan(op.dev, op.cfg, r, nil)
+		if err == nil && plan.cuda != nil {
+			return true, nil
+		}
 		return err == nil && store.known(plan.variant, op.cfg, r), err
 	}
 	if done, err := known(); done || err != nil {
@@ -146,6 +155,7 @@ func (op *Op) tune(ctx context.Context, store *tuneStore, r request, o TuneOptio
 		r.shape = timed
 	}
 	cfg := op.cfg
+	cfg.AllowCUDA = false
 	cfg.Tier, cfg.Tuning, cfg.Access = plan.Tier, TuningOff, r.access
 	report = TuneReport{Class: class, Shape: r.shape, Config: cfg, Tier: plan.Tier, Kernel: plan.Kernel,
 		Heuristic: v.describe(), Winner: v.describe(), Source: TileHeuristic}

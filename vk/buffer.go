@@ -33,6 +33,7 @@ type Buffer struct {
 	dedic    bool
 	closed   atomic.Bool
 	gone     bool // destroyed; under allocator.mu
+	attached attachments
 }
 
 // padding: buffers are this much larger than asked for, up to a multiple of it, so
@@ -169,6 +170,9 @@ func (b *Buffer) Offset() uint64 { return b.offset }
 // Memory is the kind of memory asked for.
 func (b *Buffer) Memory() MemoryKind { return b.kind }
 
+// Exportable reports whether the buffer was made with Exportable.
+func (b *Buffer) Exportable() bool { return b.export }
+
 // Device is what the buffer belongs to.
 func (b *Buffer) Device() *Device { return b.d }
 
@@ -212,6 +216,7 @@ func (b *Buffer) retain() error {
 
 func (b *Buffer) release() {
 	if b.drop() {
+		b.attached.detach()
 		b.d.mem.mu.Lock()
 		b.d.mem.destroyBuffer(b)
 		b.d.mem.mu.Unlock()
@@ -224,6 +229,7 @@ func (a *allocator) destroyBuffer(b *Buffer) {
 		return
 	}
 	b.gone = true
+	b.attached.detach() // where the device goes before the buffer
 	delete(a.buffers, b)
 	if b.wrapped {
 		return

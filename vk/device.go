@@ -68,6 +68,8 @@ type Device struct {
 	pipelines pipelineSet
 	batches   atomic.Uint64 // the last batch id given out
 
+	attached attachments
+
 	mu        sync.Mutex // guards the sets below
 	streams   map[*Stream]struct{}
 	timelines map[*Timeline]struct{}
@@ -227,6 +229,7 @@ func (d *Device) WaitIdle() error {
 // idle waits for the device; for our own streams when the device is the caller's,
 // whose other queues are not ours to lock.
 func (d *Device) idle() error {
+	d.drainPeers()
 	if !d.worked.Load() {
 		return nil // there are drivers for no hardware at all that have no wait either
 	}
@@ -251,6 +254,9 @@ func (d *Device) idle() error {
 // Closed reports whether Close has begun.
 func (d *Device) Closed() bool { return d.closing.Load() }
 
+// Lost reports whether a call has met a lost device.
+func (d *Device) Lost() bool { return d.lost.Load() }
+
 // Close waits for the device to be idle, saves the pipeline cache and destroys
 // everything made from the device; waits in other goroutines end with ErrClosed.
 // It waits without limit, so work that waits on a timeline nobody signals has to
@@ -274,6 +280,7 @@ func (d *Device) Close() error {
 		t.destroy()
 	}
 	d.streams, d.wrapped, d.timelines = nil, nil, nil
+	d.attached.detach()
 	d.log.pump()
 	C.vka_destroy_device(d.c)
 	closeInstance(d.instance)

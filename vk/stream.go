@@ -28,6 +28,7 @@ type Stream struct {
 	idle     []*batch
 
 	waits, signals semaphoreList // for the next Submit
+	turns          turns         // with a queue of another API
 	ticks          tickLog
 	up, down       *stagingRing
 	closed         bool
@@ -134,8 +135,8 @@ func (s *Stream) begin(op string) (*batch, error) {
 // finished. Wait for it on other streams; never signal it.
 func (s *Stream) Timeline() *Timeline { return s.timeline }
 
-// maxSemaphores leaves one place for the stream's own.
-const maxSemaphores = C.VKA_MAX_SUBMIT_SEMAPHORES - 1
+// maxSemaphores leaves a place for the stream's own, and one for that of its peer.
+const maxSemaphores = C.VKA_MAX_SUBMIT_SEMAPHORES - 2
 
 // WaitFor makes the next submission wait on the device until t reaches value. A
 // value that only a later submission to the same device signals is never reached.
@@ -187,7 +188,7 @@ func (s *Stream) submit(signal bool) (uint64, error) {
 	value := s.submitted.Load()
 	b := s.b
 	if b == nil {
-		if !signal || len(s.signals.handles)+len(s.waits.handles) == 0 {
+		if !signal || len(s.signals.handles)+len(s.waits.handles) == 0 && !s.turns.busy() {
 			return value, nil
 		}
 		var err error
@@ -217,29 +218,45 @@ func (s *Stream) submit(signal bool) (uint64, error) {
 	return value + 1, nil
 }
 
+// submission is the semaphores of one vkQueueSubmit.
+type submission struct {
+	waits, signals                      int
+	wait, waitValues, set, signalValues [C.VKA_MAX_SUBMIT_SEMAPHORES]uint64
+}
+
+func (l *submission) waitFor(t *Timeline, v uint64) {
+	l.wait[l.waits], l.waitValues[l.waits] = t.handle, v
+	l.waits++
+}
+
+func (l *submission) signal(t *Timeline, v uint64) {
+	l.set[l.signals], l.signalValues[l.signals] = t.handle, v
+	l.signals++
+}
+
 func (s *Stream) send(b *batch, value uint64, signal bool) error {
-	var handles, values [C.VKA_MAX_SUBMIT_SEMAPHORES]uint64
-	n := 0
+	var l submission
+	l.waits = copy(l.wait[:], s.waits.handles)
+	copy(l.waitValues[:], s.waits.values)
 	if signal {
-		n = copy(handles[:], s.signals.handles)
-		copy(values[:], s.signals.values)
+		l.signals = copy(l.set[:], s.signals.handles)
+		copy(l.signalValues[:], s.signals.values)
+	}
+	if err := s.takeTurn(&l); err != nil {
+		return err
 	}
 	// Last: drivers seen so far signal in this order, though none has to.
-	handles[n], values[n] = s.timeline.handle, value
-	n++
-	waits := len(s.waits.handles)
-	var wait, waitValues [C.VKA_MAX_SUBMIT_SEMAPHORES]uint64
-	copy(wait[:], s.waits.handles)
-	copy(waitValues[:], s.waits.values)
+	l.signal(s.timeline, value)
 	d := s.d
 	d.worked.Store(true)
 	r := d.withQueue(func() C.VkResult {
-		return C.vka_submit(d.c, b.commands, C.uint32_t(waits), u64(&wait[0]), u64(&waitValues[0]),
-			C.uint32_t(n), u64(&handles[0]), u64(&values[0]))
+		return C.vka_submit(d.c, b.commands, C.uint32_t(l.waits), u64(&l.wait[0]), u64(&l.waitValues[0]),
+			C.uint32_t(l.signals), u64(&l.set[0]), u64(&l.signalValues[0]))
 	})
 	if err := d.check("vkQueueSubmit", r); err != nil {
 		return err
 	}
+	s.tookTurn(b)
 	s.waits.moveTo(b)
 	if signal {
 		s.signals.moveTo(b)
@@ -322,6 +339,13 @@ func (s *Stream) Wait(ctx context.Context) error {
 		return err
 	}
 	defer s.d.leave()
+	if s.b == nil && len(s.signals.handles)+len(s.waits.handles) == 0 {
+		// Only the peer may have something left: the host waits for it directly.
+		if err := s.waitForPeer(ctx, op); err != nil {
+			return err
+		}
+		return s.wait(ctx, op, s.submitted.Load())
+	}
 	value, err := s.submit(true)
 	if err != nil {
 		return err
@@ -343,7 +367,7 @@ func (s *Stream) WaitValue(ctx context.Context, value uint64) error {
 }
 
 func (s *Stream) wait(ctx context.Context, op string, value uint64) error {
-	if err := s.timeline.wait(ctx, op, value); err != nil {
+	if err := s.waitOn(ctx, op, s.timeline, value); err != nil {
 		return err
 	}
 	return s.retireUpTo(value)
@@ -362,7 +386,7 @@ func (s *Stream) Close() error {
 	}
 	var err error
 	if !s.d.lost.Load() {
-		err = s.timeline.wait(context.Background(), "Close", s.submitted.Load())
+		err = s.waitOn(context.Background(), "Close", s.timeline, s.submitted.Load())
 		if s.d.closing.Load() {
 			return nil // Device.Close does the rest
 		}
@@ -380,6 +404,7 @@ func (s *Stream) destroy() {
 		return
 	}
 	s.closed = true
+	s.turns.close(s.d)
 	_ = s.retireUpTo(math.MaxUint64)
 	if s.b != nil {
 		s.b.destroy(s.d)

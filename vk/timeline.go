@@ -106,24 +106,32 @@ func (t *Timeline) Wait(ctx context.Context, value uint64) error {
 		return err
 	}
 	defer t.d.leave()
-	return t.wait(ctx, op, value)
+	_, err := t.wait(ctx, op, value, nil)
+	return err
 }
 
 // waitSlice bounds one blocking call into Vulkan, and so how late a cancelled
 // context or a closing device is noticed. Reaching the value is noticed at once.
 const waitSlice = 10 * time.Millisecond
 
-func (t *Timeline) wait(ctx context.Context, op string, value uint64) error {
+// wait also ends, with dead set, when a peer that the value depends on never
+// finishes.
+func (t *Timeline) wait(ctx context.Context, op string, value uint64, peer Peer) (dead bool, err error) {
 	for {
 		if err := ctx.Err(); err != nil {
-			return err
+			return false, err
 		}
 		if t.d.closing.Load() {
-			return closed(op)
+			return false, closed(op)
 		}
 		r := C.vka_timeline_wait(t.d.c, C.uint64_t(t.handle), C.uint64_t(value), C.uint64_t(waitSlice))
 		if r != C.VK_TIMEOUT {
-			return t.d.check("vkWaitSemaphores", r)
+			return false, t.d.check("vkWaitSemaphores", r)
+		}
+		if peer != nil {
+			if err := peer.Err(); err != nil {
+				return true, err
+			}
 		}
 	}
 }

@@ -1,0 +1,211 @@
+package attention
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"vkattn/vk"
+)
+
+// CUDA is what tier cuda runs on. Package vkattn/cudapath implements it and
+// registers itself when a program imports it; this package knows nothing else of
+// CUDA. The methods may be called from many goroutines.
+type CUDA interface {
+	// Check says why a device cannot run tier cuda with a storage type, with an error
+	// matching vk.ErrUnsupported; nil where it can.
+	Check(info *vk.DeviceInfo, t DType) error
+	// Choose finds the best kernel for a problem. It compiles nothing. An error
+	// matching vk.ErrUnsupported says why none will do.
+	Choose(dev *vk.Device, p CUDAProblem) (CUDAChoice, error)
+	// Reach says why CUDA cannot use a buffer; nil where it can.
+	Reach(b *vk.Buffer) error
+}
+
+// CUDAProblem is what the choice of a kernel depends on.
+type CUDAProblem struct {
+	Shape
+	DType    DType
+	HeadDim  int
+	HeadDimV int
+	Causal   bool
+	Align    uint32 // elements: divides every offset, stride and head dimension; 1, 2, 4 or 8
+	LSE      bool
+	Kernel   string // family asked for; "": the best
+}
+
+// CUDAChoice is a kernel and why it is that one.
+type CUDAChoice struct {
+	Kernel      CUDAKernel
+	Name        string // of the entry point
+	Family      string // such as "fa3", "fa2" or "ref"
+	Validation  bool   // made to be right, not fast: taken only when asked for tier cuda
+	Rows, Cols  uint32 // of a block's tile
+	Workgroups  uint64
+	SharedBytes uint64
+	Rejected    []string // better kernels and why they were not taken
+}
+
+// CUDAKernel is a kernel on a device.
+type CUDAKernel interface {
+	// Load makes the kernel ready, so that Launch compiles nothing.
+	Load() error
+	// Launch puts the kernel into the stream: after what was recorded before, and
+	// before what is recorded later, without waiting on the host. The buffers are held
+	// until it has run.
+	Launch(s *vk.Stream, c *CUDACall) error
+}
+
+// CUDATensor is a tensor of a call: strides in elements.
+type CUDATensor struct {
+	Buffer           *vk.Buffer
+	Offset           uint64 // bytes
+	Batch, Head, Row int64
+}
+
+// CUDACall is the arguments of a kernel.
+type CUDACall struct {
+	Shape                           // Hkv filled in
+	Tensors           [4]CUDATensor // Q, K, V, O
+	LSE               *vk.Buffer    // nil: not wanted
+	LSEOffset         uint64        // bytes
+	HeadDim, HeadDimV int
+	CausalOffset      int32 // row r attends to columns up to r + CausalOffset; NoCausal: to all
+	Scale             float32
+	// ScaleLog2 is Scale times log2(e), never 0: a masked score is -Inf and stays so.
+	ScaleLog2 float32
+	// UnitHigh + UnitLow is |Scale| / |ScaleLog2|: the unit of a maximum kept in log2
+	// units, for LSE.
+	UnitHigh, UnitLow float32
+}
+
+// NoCausal is the CausalOffset of a problem without a causal mask.
+const NoCausal = math.MaxInt32
+
+// cudaKernels are the families of Config.Kernel.
+var cudaKernels = []string{"", "fa3", "fa2", "ref"}
+
+// CUDAKernels lists the families of kernels of tier cuda, the fastest first.
+func CUDAKernels() []string { return slices.Clone(cudaKernels[1:]) }
+
+var cuda atomic.Pointer[CUDA]
+
+// RegisterCUDA makes tier cuda available; package cudapath calls it. Registering
+// again replaces the former.
+func RegisterCUDA(c CUDA) { cuda.Store(&c) }
+
+// registeredCUDA is what was registered, or nil.
+func registeredCUDA() CUDA {
+	if p := cuda.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// mayCUDA reports whether the tier may be cuda.
+func (c *Config) mayCUDA() bool { return c.Tier == TierCUDA || c.Tier == TierAuto && c.AllowCUDA }
+
+// cudaBar is what keeps tier cuda from a call, apart from the problem itself: 0 is
+// nothing, 1 to 5 the tensor that CUDA cannot reach.
+type cudaBar uint8
+
+const (
+	cudaRecords cudaBar = 6 + iota // into a caller's command buffer
+	cudaTunes                      // tiles of the other tiers
+)
+
+var cudaBars = [...]string{"",
+	notShared + "Q", notShared + "K", notShared + "V", notShared + "O", notShared + "LSE",
+	"it cannot record into a command buffer, it computes beside the stream's: use Forward",
+	"it has no tiles to tune",
+}
+
+const notShared = "CUDA does not reach the buffer (made without Exportable?) of "
+
+// bar finds the first tensor out of CUDA's reach.
+func (l *layouts) bar() cudaBar {
+	c := registeredCUDA()
+	if c == nil {
+		return 0
+	}
+	for i := range l.all() {
+		if c.Reach(l.list[i].tensor.Buffer) != nil {
+			return cudaBar(1 + i)
+		}
+	}
+	return 0
+}
+
+// planCUDA fills in plan for tier cuda, or says why it cannot.
+func planCUDA(plan *Plan, dev *vk.Device, cfg *Config, r *request) error {
+	c := registeredCUDA()
+	switch {
+	case c == nil:
+		return noCUDA("it is not part of this program: import vkattn/cudapath")
+	case r.lab != (Lab{}):
+		return noCUDA("variants and ablations are those of the cooperative-matrix kernels")
+	case r.bar != 0:
+		return noCUDA(cudaBars[r.bar])
+	}
+	choice, err := c.Choose(dev, CUDAProblem{Shape: r.shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
+		Causal: cfg.Causal != CausalNone, Align: slices.Min(r.align[:]), LSE: r.lse, Kernel: cfg.Kernel})
+	switch {
+	case err != nil:
+		return err
+	case choice.Validation && cfg.Tier != TierCUDA:
+		return noCUDA(strings.Join(append(choice.Rejected, "what is left is the slow kernel for validation"), "; "))
+	}
+	for _, why := range choice.Rejected {
+		plan.Rejected = append(plan.Rejected, Rejection{TierCUDA, why})
+	}
+	plan.Tier, plan.Kernel, plan.Tile = TierCUDA, choice.Name, fmt.Sprintf("%dx%d", choice.Rows, choice.Cols)
+	plan.SharedBytes, plan.Workgroups, plan.cuda = choice.SharedBytes, choice.Workgroups, choice.Kernel
+	plan.Reason = "allowed, and the device has the kernel"
+	if cfg.Tier == TierCUDA {
+		plan.Reason = "asked for"
+	}
+	return nil
+}
+
+// noCUDA is why tier cuda does not take a problem.
+type noCUDA string
+
+func (e noCUDA) Error() string { return string(e) }
+func (noCUDA) Unwrap() error   { return ErrUnsupported }
+
+// cudaCalls spares a call its allocation: what goes through an interface by pointer
+// is on the heap.
+var cudaCalls = sync.Pool{New: func() any { return new(CUDACall) }}
+
+// forwardCUDA launches a kernel beside the stream.
+func (op *Op) forwardCUDA(k CUDAKernel, s *vk.Stream, a *Args, all []layout) error {
+	c := cudaCalls.Get().(*CUDACall)
+	defer func() {
+		*c = CUDACall{} // holds no buffers
+		cudaCalls.Put(c)
+	}()
+	c.Shape = a.Shape
+	c.Hkv = a.KVHeads()
+	c.HeadDim, c.HeadDimV = op.cfg.HeadDim, op.cfg.ValueDim()
+	for i := range c.Tensors {
+		t := &all[i]
+		c.Tensors[i] = CUDATensor{t.tensor.Buffer, uint64(t.tensor.Offset * t.size), t.steps[0], t.steps[1], t.steps[2]}
+	}
+	if len(all) > len(c.Tensors) {
+		t := &all[len(c.Tensors)]
+		c.LSE, c.LSEOffset = t.tensor.Buffer, uint64(t.tensor.Offset*t.size)
+	}
+	switch op.cfg.Causal {
+	case CausalNone:
+		c.CausalOffset = NoCausal
+	case BottomRight:
+		c.CausalOffset = int32(a.Sk - a.Sq)
+	}
+	f := &op.factors
+	c.Scale, c.ScaleLog2 = op.cfg.ScaleValue(), math.Float32frombits(f.scale)
+	c.UnitHigh, c.UnitLow = math.Float32frombits(f.unitHigh), math.Float32frombits(f.unitLow)
+	return k.Launch(s, c)
+}

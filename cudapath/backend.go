@@ -1,0 +1,48 @@
+package cudapath
+
+import (
+	"errors"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// backend is what package attention runs tier cuda on.
+type backend struct{}
+
+func init() { attention.RegisterCUDA(backend{}) }
+
+// Check is that of attention.CUDA.
+func (backend) Check(info *vk.DeviceInfo, t attention.DType) error {
+	if why := Missing(info, "", t); why != "" {
+		return unsupported("tier cuda", "%s", why)
+	}
+	return nil
+}
+
+// Choose is that of attention.CUDA.
+func (backend) Choose(dev *vk.Device, p attention.CUDAProblem) (attention.CUDAChoice, error) {
+	c, err := Open(dev)
+	if err != nil {
+		return attention.CUDAChoice{}, err
+	}
+	k, rejected, err := c.table.choose(&c.info, &p)
+	if err != nil {
+		return attention.CUDAChoice{Rejected: rejected}, err
+	}
+	return attention.CUDAChoice{
+		Kernel: c.kernelOf(k), Name: k.Entry, Family: k.Family, Validation: k.Family == "ref",
+		Rows: uint32(k.Rows), Cols: uint32(k.Cols), SharedBytes: uint64(k.Shared),
+		Workgroups: k.tiles(&p.Shape, p.B).count(), Rejected: rejected,
+	}, nil
+}
+
+var errNotReached = errors.New("cudapath: the buffer was not made with Exportable")
+
+// Reach is that of attention.CUDA.
+func (backend) Reach(b *vk.Buffer) error {
+	if b != nil && reaches(b) {
+		return nil
+	}
+	return errNotReached
+}

@@ -1,0 +1,110 @@
+package cudapath
+
+// #include "cua.h"
+import "C"
+
+import (
+	"fmt"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// DeviceInfo describes a CUDA device.
+type DeviceInfo struct {
+	Ordinal      int // in the driver's list
+	Name         string
+	UUID         [16]byte // the same device in Vulkan has the same UUID
+	Major, Minor int      // compute capability
+	SMs          int      // streaming multiprocessors
+	MaxShared    int      // bytes of shared memory a block may ask for
+	MaxThreads   int      // of a block
+	Memory       uint64   // bytes
+	Driver       int      // CUDA version of the driver: 12040 is 12.4
+	Shares       bool     // its memory can be exported as file descriptors
+
+	device int // CUdevice
+}
+
+func deviceInfo(ordinal int, c *C.cua_device_info, version int) DeviceInfo {
+	d := DeviceInfo{Ordinal: ordinal, Name: C.GoString(&c.name[0]), Major: int(c.major), Minor: int(c.minor),
+		SMs: int(c.sms), MaxShared: int(c.max_shared), MaxThreads: int(c.max_threads), Memory: uint64(c.memory),
+		Driver: version, Shares: c.virtual_memory != 0 && c.posix_fd != 0, device: int(c.device)}
+	for i, b := range c.uuid {
+		d.UUID[i] = byte(b)
+	}
+	return d
+}
+
+// String is such as "NVIDIA H200 (compute capability 9.0, CUDA 13.0)".
+func (d *DeviceInfo) String() string {
+	return fmt.Sprintf("%s (compute capability %d.%d, CUDA %d.%d)", d.Name, d.Major, d.Minor, d.Driver/1000, d.Driver%1000/10)
+}
+
+// Available says why this machine has no CUDA, with an error matching
+// vk.ErrUnsupported; nil where it has.
+func Available() error {
+	_, err := Devices()
+	return err
+}
+
+// Devices lists the CUDA devices. Without the driver or a device the error matches
+// vk.ErrUnsupported.
+func Devices() ([]DeviceInfo, error) {
+	l, err := load()
+	if err != nil {
+		return nil, err
+	}
+	if len(l.devices) == 0 {
+		return nil, unsupported("Devices", "the CUDA driver lists no device")
+	}
+	return append([]DeviceInfo(nil), l.devices...), nil
+}
+
+// Match finds the CUDA device that is the Vulkan device, by UUID. The error, which
+// matches vk.ErrUnsupported, says why there is none or why the two cannot share
+// memory and semaphores.
+func Match(info *vk.DeviceInfo) (DeviceInfo, error) {
+	d, _, err := match(info)
+	return d, err
+}
+
+func match(info *vk.DeviceInfo) (DeviceInfo, *library, error) {
+	const op = "Match"
+	l, err := load()
+	if err != nil {
+		return DeviceInfo{}, nil, err
+	}
+	switch c := &info.Caps; {
+	case !c.ExternalMemoryFd:
+		return DeviceInfo{}, nil, unsupported(op, "the Vulkan device %s exports no memory", info.Name)
+	case !c.ExternalSemaphoreFd:
+		return DeviceInfo{}, nil, unsupported(op, "the Vulkan device %s exports no timeline semaphores", info.Name)
+	}
+	for _, d := range l.devices {
+		if d.UUID == info.UUID {
+			return d, l, nil
+		}
+	}
+	return DeviceInfo{}, nil, unsupported(op, "none of %d CUDA devices is the Vulkan device %s", len(l.devices), info.Name)
+}
+
+// Missing says why a Vulkan device cannot run a family of kernels (one of
+// attention.CUDAKernels, "" for any) with a storage type, at head dim 64 and with
+// everything aligned; empty where it can. The device need not be open.
+func Missing(info *vk.DeviceInfo, family string, t attention.DType) string {
+	d, _, err := match(info)
+	if err != nil {
+		return err.Error()
+	}
+	table, err := embedded()
+	if err != nil {
+		return err.Error()
+	}
+	p := attention.CUDAProblem{Shape: attention.Shape{B: 1, Hq: 1, Hkv: 1, Sq: 1024, Sk: 1024}, DType: t, HeadDim: 64, HeadDimV: 64,
+		Align: 8, Kernel: family}
+	if _, _, err := table.choose(&d, &p); err != nil {
+		return err.Error()
+	}
+	return ""
+}

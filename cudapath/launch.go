@@ -1,0 +1,175 @@
+package cudapath
+
+// #include "cua.h"
+import "C"
+
+import (
+	"fmt"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// maxTensors is Q, K, V, O and LSE.
+const maxTensors = 5
+
+// Launch is that of attention.CUDAKernel.
+func (k *kernel) Launch(s *vk.Stream, a *attention.CUDACall) error {
+	if err := k.Load(); err != nil {
+		return err
+	}
+	c := k.c
+	var call C.cua_call
+	var held [maxTensors]vk.Resource
+	p := &call.params
+	for i, t := range [...]*C.cua_tensor{&p.q, &p.k, &p.v, &p.o} {
+		x := &a.Tensors[i]
+		address, err := c.Address(x.Buffer)
+		if err != nil {
+			return fmt.Errorf("%s: %w", tensorNames[i], err)
+		}
+		held[i] = x.Buffer
+		t.base = C.uint64_t(address + x.Offset)
+		t.batch, t.head, t.row = C.int64_t(x.Batch), C.int64_t(x.Head), C.int64_t(x.Row)
+	}
+	n := len(a.Tensors)
+	if a.LSE != nil {
+		address, err := c.Address(a.LSE)
+		if err != nil {
+			return fmt.Errorf("LSE: %w", err)
+		}
+		held[n] = a.LSE
+		n++
+		p.lse = C.uint64_t(address + a.LSEOffset)
+	}
+	p.hq, p.hkv, p.sq, p.sk = C.int32_t(a.Hq), C.int32_t(a.Hkv), C.int32_t(a.Sq), C.int32_t(a.Sk)
+	p.d, p.dv, p.causal_offset = C.int32_t(a.HeadDim), C.int32_t(a.HeadDimV), C.int32_t(a.CausalOffset)
+	p.scale, p.scale_log2 = C.float(a.Scale), C.float(a.ScaleLog2)
+	p.unit_high, p.unit_low = C.float(a.UnitHigh), C.float(a.UnitLow)
+
+	l, err := c.link(s)
+	if err != nil {
+		return err
+	}
+	if err := s.HandOver(held[:n]...); err != nil {
+		return err
+	}
+	return k.launchAll(l.stream, &call, &a.Shape)
+}
+
+var tensorNames = [...]string{"Q", "K", "V", "O"}
+
+// launchAll covers all batches, in as many launches as the grid makes necessary.
+func (k *kernel) launchAll(s *Stream, call *C.cua_call, shape *attention.Shape) error {
+	if err := s.use("Launch"); err != nil {
+		return err
+	}
+	defer s.c.leave()
+	call.function = k.handle
+	call.threads, call.shared = C.uint32_t(k.Threads), C.uint32_t(k.Shared)
+	p := &call.params
+	for first := 0; first < shape.B; first += k.batches() {
+		count := min(shape.B-first, k.batches())
+		p.b = C.int32_t(count)
+		g, err := k.blocksOf(k.tiles(shape, count))
+		if err != nil {
+			return err
+		}
+		for i, n := range g {
+			call.grid[i] = C.uint32_t(n)
+		}
+		if err := k.setMaps(call, shape, count); err != nil {
+			return err
+		}
+		var name *C.char
+		r := C.cua_launch(s.c.lib.api, s.c.handle, s.handle, call, &name)
+		if err := s.c.check(opName(name, "cuLaunchKernel"), r); err != nil {
+			e := err.(*Error)
+			e.Detail = k.Entry
+			return e
+		}
+		k.advance(p, shape, count)
+	}
+	return nil
+}
+
+// advance moves the tensors on to the next batches.
+func (k *kernel) advance(p *C.cua_params, shape *attention.Shape, batches int) {
+	size := C.uint64_t(k.elementBytes())
+	for _, t := range [...]*C.cua_tensor{&p.q, &p.k, &p.v, &p.o} {
+		t.base += C.uint64_t(t.batch) * size * C.uint64_t(batches)
+	}
+	if p.lse != 0 {
+		p.lse += 4 * C.uint64_t(batches) * C.uint64_t(shape.Hq) * C.uint64_t(shape.Sq)
+	}
+}
+
+// blocksOf is the grid of a launch.
+func (k *kernel) blocksOf(t tiles) ([3]uint64, error) {
+	if k.persistent() {
+		return [3]uint64{min(t.count(), uint64(k.c.info.SMs*k.blocks)), 1, 1}, nil
+	}
+	return k.grid(t)
+}
+
+func (k *Kernel) elementBytes() int {
+	if k.DType == "f32" {
+		return 4
+	}
+	return 2
+}
+
+// Numbers of the driver for a tensor map.
+const (
+	mapF16  = 6
+	mapF32  = 7
+	mapBF16 = 9
+)
+
+func (k *Kernel) mapType() C.int32_t {
+	switch k.DType {
+	case "bf16":
+		return mapBF16
+	case "f32":
+		return mapF32
+	}
+	return mapF16
+}
+
+// setMaps describes the tensors to the tensor memory accelerator.
+func (k *kernel) setMaps(call *C.cua_call, shape *attention.Shape, batches int) error {
+	p := &call.params
+	size := C.uint64_t(k.elementBytes())
+	tensors := [...]struct {
+		t               *C.cua_tensor
+		dim, rows, head int
+	}{
+		{&p.q, int(p.d), shape.Sq, shape.Hq}, {&p.k, int(p.d), shape.Sk, shape.KVHeads()},
+		{&p.v, int(p.dv), shape.Sk, shape.KVHeads()}, {&p.o, int(p.dv), shape.Sq, shape.Hq},
+	}
+	call.maps = C.uint32_t(len(k.Maps))
+	for i := range k.Maps {
+		m, to := &k.Maps[i], &call._map[i]
+		which, err := m.tensor()
+		if err != nil {
+			return err
+		}
+		swizzle, err := m.swizzle()
+		if err != nil {
+			return err
+		}
+		x := &tensors[which]
+		to.base, to._type, to.swizzle = x.t.base, k.mapType(), C.int32_t(swizzle)
+		to.dims = [4]C.uint64_t{C.uint64_t(x.dim), C.uint64_t(x.rows), C.uint64_t(x.head), C.uint64_t(batches)}
+		for j, stride := range [3]C.int64_t{x.t.row, x.t.head, x.t.batch} {
+			to.strides[j] = C.uint64_t(stride) * size
+			if to.dims[j+1] == 1 {
+				to.strides[j] = 16 // never stepped, and the driver refuses some that would be
+			}
+		}
+		for j, n := range m.Box {
+			to.box[j] = C.uint32_t(n)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+package cudapath
+
+// #include "cua.h"
+// #include <stdlib.h>
+import "C"
+
+import (
+	"runtime"
+	"strings"
+	"sync"
+	"unsafe"
+)
+
+// module is a loaded cubin or PTX compiled for the device.
+type module struct {
+	once   sync.Once
+	handle C.cua_handle
+	err    error
+}
+
+// kernel is a function that is ready to be launched.
+type kernel struct {
+	*Kernel
+	c      *Context
+	once   sync.Once
+	err    error
+	handle C.cua_handle
+	blocks int // of it that run on a multiprocessor at once
+}
+
+// kernelOf is the kernel of a table entry; Load makes it ready.
+func (c *Context) kernelOf(e *Kernel) *kernel {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.kernels[e]
+	if k == nil {
+		k = &kernel{Kernel: e, c: c}
+		if c.kernels != nil { // nil at the context's end
+			c.kernels[e] = k
+		}
+	}
+	return k
+}
+
+// Load makes the kernel ready: its module is loaded, which for PTX means compiled,
+// at most once for all kernels in it.
+func (k *kernel) Load() error {
+	k.once.Do(func() { k.err = k.load() })
+	return k.err
+}
+
+func (k *kernel) load() error {
+	c := k.c
+	if err := c.enter("Load"); err != nil {
+		return err
+	}
+	defer c.leave()
+	m, err := c.module(k.Module)
+	if err != nil {
+		return err
+	}
+	name := C.CString(k.Entry)
+	defer C.free(unsafe.Pointer(name))
+	var fixed, blocks C.int
+	r := C.cua_function(c.lib.api, c.handle, m.handle, name, C.int(k.Threads), C.int(k.Shared), &k.handle, &fixed, &blocks)
+	if err := c.check("load "+k.Entry, r); err != nil {
+		return err
+	}
+	// The driver would refuse the launch; it is said here what is wrong.
+	switch {
+	case int(fixed)+k.Shared > c.info.MaxShared:
+		return unsupported("load "+k.Entry, "%d + %d bytes of shared memory, the device has %d", int(fixed), k.Shared, c.info.MaxShared)
+	case blocks < 1:
+		return unsupported("load "+k.Entry, "no block of %d threads and %d bytes of shared memory fits a multiprocessor", k.Threads, k.Shared)
+	}
+	k.blocks = int(blocks)
+	return nil
+}
+
+// logBytes is room for what the compiler says about PTX.
+const logBytes = 4 << 10
+
+// module loads a module once. The context is entered.
+func (c *Context) module(name string) (*module, error) {
+	c.mu.Lock()
+	m := c.modules[name]
+	if m == nil {
+		m = &module{}
+		c.modules[name] = m
+	}
+	c.mu.Unlock()
+	m.once.Do(func() { m.err = m.load(c, name) })
+	return m, m.err
+}
+
+func (m *module) load(c *Context, name string) error {
+	image, err := c.table.image(name, &c.info)
+	if err != nil {
+		return err
+	}
+	log := C.malloc(logBytes)
+	defer C.free(log)
+	r := C.cua_module_load(c.lib.api, c.handle, unsafe.Pointer(&image[0]), (*C.char)(log), logBytes, &m.handle)
+	runtime.KeepAlive(image)
+	if err := c.check("load module "+name, r); err != nil {
+		e := err.(*Error)
+		// One line, for it is part of a message.
+		e.Detail = strings.Join(strings.Fields(C.GoString((*C.char)(log))), " ")
+		return e
+	}
+	return nil
+}
+
+func (m *module) unload(c *Context) {
+	if m.handle != 0 {
+		C.cua_module_unload(c.lib.api, c.handle, m.handle)
+	}
+}

@@ -1,0 +1,89 @@
+package cudapath
+
+// #include "cua.h"
+import "C"
+
+import (
+	"vkattn/vk"
+)
+
+// bufferKey is what a buffer's reached is attached by.
+var bufferKey any = new(struct{ _ int })
+
+// reached is a Vulkan buffer as CUDA sees it. It lives as long as the buffer.
+type reached struct {
+	address uint64
+	memory  *Memory // CUDA's own memory; nil: an import
+	c       *Context
+	handle  C.cua_handle // of the import
+}
+
+// Address is the CUdeviceptr of a Vulkan buffer's first byte, for a buffer made with
+// Exportable or by Memory.Buffer. The buffer's memory is imported the first time,
+// and let go when the buffer is destroyed; until then the address stays. Who uses
+// it in CUDA work of his own holds the buffer until that is finished (see Turn).
+func (c *Context) Address(b *vk.Buffer) (uint64, error) {
+	const op = "Address"
+	if b == nil || b.Device() != c.dev {
+		return 0, invalid(op, "no buffer of the context's device")
+	}
+	if r, ok := b.Attached(bufferKey).(*reached); ok {
+		return r.address, nil
+	}
+	if !b.Exportable() {
+		return 0, unsupported(op, "the buffer was not made with Exportable")
+	}
+	v, err := b.Attach(bufferKey, func() (vk.Attached, error) { return c.importBuffer(op, b) })
+	if err != nil {
+		return 0, err
+	}
+	return v.(*reached).address, nil
+}
+
+// reaches is what Address would say, without importing anything.
+func reaches(b *vk.Buffer) bool { return b.Exportable() || b.Attached(bufferKey) != nil }
+
+func (c *Context) importBuffer(op string, b *vk.Buffer) (*reached, error) {
+	fd, err := b.ExportFD()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.enter(op); err != nil {
+		closeFD(fd)
+		return nil, err
+	}
+	defer c.leave()
+	a := b.Allocation()
+	dedicated := C.int(0)
+	if a.Dedicated {
+		dedicated = 1
+	}
+	r := &reached{c: c}
+	var address C.uint64_t
+	var name *C.char
+	code := C.cua_import_memory(c.lib.api, c.handle, C.int(fd), C.uint64_t(a.Bytes), dedicated, &r.handle, &address, &name)
+	if err := c.check(opName(name, "cuImportExternalMemory"), code); err != nil {
+		if r.handle == 0 {
+			closeFD(fd) // still ours
+		} else {
+			r.destroy()
+		}
+		return nil, err
+	}
+	r.address = uint64(address) + a.Offset
+	c.own(r)
+	return r, nil
+}
+
+// Detach is the end of the buffer.
+func (r *reached) Detach() {
+	if r.memory != nil {
+		r.memory.release()
+		return
+	}
+	r.c.drop(r)
+}
+
+func (r *reached) destroy() {
+	C.cua_drop_memory(r.c.lib.api, r.c.handle, r.handle, C.uint64_t(r.address))
+}

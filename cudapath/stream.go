@@ -1,0 +1,320 @@
+package cudapath
+
+// #include "cua.h"
+import "C"
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"vkattn/vk"
+)
+
+// Stream is a CUDA stream: work put into it runs in order, beside everything else.
+// It has one owner at a time. A stream that Context.Turn returns belongs to its
+// Vulkan stream, which closes it.
+type Stream struct {
+	c      *Context
+	handle C.cua_handle
+	shared bool // a Vulkan stream's
+	closed atomic.Bool
+}
+
+// NewStream makes a stream.
+func (c *Context) NewStream() (*Stream, error) {
+	const op = "NewStream"
+	if err := c.enter(op); err != nil {
+		return nil, err
+	}
+	defer c.leave()
+	return c.newStream()
+}
+
+func (c *Context) newStream() (*Stream, error) {
+	s := &Stream{c: c}
+	if err := c.check("cuStreamCreate", C.cua_stream_create(c.lib.api, c.handle, &s.handle)); err != nil {
+		return nil, err
+	}
+	c.own(s)
+	return s, nil
+}
+
+// Handle is the CUstream.
+func (s *Stream) Handle() uint64 { return uint64(s.handle) }
+
+// Context is what the stream belongs to.
+func (s *Stream) Context() *Context { return s.c }
+
+// use starts a call on an open stream; leave of the context follows.
+func (s *Stream) use(op string) error {
+	if err := s.c.enter(op); err != nil {
+		return err
+	}
+	if s.closed.Load() {
+		s.c.leave()
+		return closed(op)
+	}
+	return nil
+}
+
+// WaitFor makes what is put into the stream from now on wait on the device until
+// the timeline reaches value.
+func (s *Stream) WaitFor(t *Semaphore, value uint64) error {
+	const op = "WaitFor"
+	if err := s.use(op); err != nil {
+		return err
+	}
+	defer s.c.leave()
+	if err := t.usable(op, s.c); err != nil {
+		return err
+	}
+	return s.waitFor(t, value)
+}
+
+func (s *Stream) waitFor(t *Semaphore, value uint64) error {
+	return s.c.check("cuWaitExternalSemaphoresAsync", C.cua_wait(s.c.lib.api, s.c.handle, s.handle, t.handle, C.uint64_t(value)))
+}
+
+// SignalTo sets the timeline to value when what the stream was given has finished.
+// The value has to be above all that the timeline was told before.
+func (s *Stream) SignalTo(t *Semaphore, value uint64) error {
+	const op = "SignalTo"
+	if err := s.use(op); err != nil {
+		return err
+	}
+	defer s.c.leave()
+	if err := t.usable(op, s.c); err != nil {
+		return err
+	}
+	return s.signalTo(t, value)
+}
+
+func (s *Stream) signalTo(t *Semaphore, value uint64) error {
+	return s.c.check("cuSignalExternalSemaphoresAsync", C.cua_signal(s.c.lib.api, s.c.handle, s.handle, t.handle, C.uint64_t(value)))
+}
+
+// CopyFromHost copies src to a device address, in order with the stream's other
+// work. The bytes are taken before it returns.
+func (s *Stream) CopyFromHost(address uint64, src []byte) error {
+	const op = "CopyFromHost"
+	if err := s.use(op); err != nil {
+		return err
+	}
+	defer s.c.leave()
+	if len(src) == 0 {
+		return nil
+	}
+	return s.c.check("cuMemcpyHtoDAsync", C.cua_copy_in(s.c.lib.api, s.c.handle, s.handle, C.uint64_t(address),
+		unsafe.Pointer(&src[0]), C.uint64_t(len(src))))
+}
+
+// CopyToHost copies from a device address into dst, after the stream's earlier work.
+// The bytes are there when it returns.
+func (s *Stream) CopyToHost(dst []byte, address uint64) error {
+	const op = "CopyToHost"
+	if err := s.use(op); err != nil {
+		return err
+	}
+	defer s.c.leave()
+	if len(dst) == 0 {
+		return nil
+	}
+	return s.c.check("cuMemcpyDtoHAsync", C.cua_copy_out(s.c.lib.api, s.c.handle, s.handle, unsafe.Pointer(&dst[0]),
+		C.uint64_t(address), C.uint64_t(len(dst))))
+}
+
+// Copy copies bytes from one device address to another.
+func (s *Stream) Copy(dst, src, bytes uint64) error {
+	const op = "Copy"
+	if err := s.use(op); err != nil {
+		return err
+	}
+	defer s.c.leave()
+	return s.c.check("cuMemcpyDtoDAsync", C.cua_copy(s.c.lib.api, s.c.handle, s.handle, C.uint64_t(dst), C.uint64_t(src), C.uint64_t(bytes)))
+}
+
+// Fill sets bytes, a multiple of 4, to a repeated word. The address is one too.
+func (s *Stream) Fill(address uint64, word uint32, bytes uint64) error {
+	const op = "Fill"
+	if err := s.use(op); err != nil {
+		return err
+	}
+	defer s.c.leave()
+	if address%4 != 0 || bytes%4 != 0 {
+		return invalid(op, "%d bytes at %#x: multiples of 4 are needed", bytes, address)
+	}
+	return s.c.check("cuMemsetD32Async", C.cua_fill(s.c.lib.api, s.c.handle, s.handle, C.uint64_t(address), C.uint32_t(word), C.uint64_t(bytes/4)))
+}
+
+const (
+	// spin is how long a wait asks the driver without a pause: as long as a launch
+	// and a short kernel take.
+	spin = 200 * time.Microsecond
+	// pause is between later questions.
+	pause = 100 * time.Microsecond
+)
+
+// Wait waits until everything in the stream has finished. It ends early with the
+// context's error; the work goes on.
+func (s *Stream) Wait(ctx context.Context) error {
+	const op = "Wait"
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := s.use(op); err != nil {
+			return err
+		}
+		r := C.cua_stream_poll(s.c.lib.api, s.c.handle, s.handle, C.uint64_t(spin))
+		if r != C.CUDA_ERROR_NOT_READY {
+			err := s.c.check("cuStreamQuery", r)
+			s.c.leave()
+			return err
+		}
+		s.c.leave()
+		time.Sleep(pause)
+	}
+}
+
+// Close destroys the stream; what it was given goes on. It is an error for the
+// stream of a Vulkan stream.
+func (s *Stream) Close() error {
+	if s == nil {
+		return nil
+	}
+	if s.shared {
+		return invalid("Close", "the stream belongs to a Vulkan stream; close that")
+	}
+	if !s.closed.Swap(true) {
+		s.c.drop(s)
+	}
+	return nil
+}
+
+func (s *Stream) destroy() { C.cua_stream_destroy(s.c.lib.api, s.c.handle, s.handle) }
+
+// Event is a point in a stream, and the time on the device when it was reached.
+type Event struct {
+	c      *Context
+	handle C.cua_handle
+	closed atomic.Bool
+}
+
+// NewEvent makes an event. It may be recorded any number of times.
+func (c *Context) NewEvent() (*Event, error) {
+	const op = "NewEvent"
+	if err := c.enter(op); err != nil {
+		return nil, err
+	}
+	defer c.leave()
+	e := &Event{c: c}
+	if err := c.check("cuEventCreate", C.cua_event_create(c.lib.api, c.handle, &e.handle)); err != nil {
+		return nil, err
+	}
+	c.own(e)
+	return e, nil
+}
+
+// Record puts an event into the stream: its time is that when all work put in before
+// has finished.
+func (s *Stream) Record(e *Event) error {
+	const op = "Record"
+	if err := s.use(op); err != nil {
+		return err
+	}
+	defer s.c.leave()
+	if e == nil || e.c != s.c || e.closed.Load() {
+		return invalid(op, "no open event of this context")
+	}
+	return s.c.check("cuEventRecord", C.cua_event_record(s.c.lib.api, s.c.handle, e.handle, s.handle))
+}
+
+// Since is the device time from an earlier event to this one, to half a microsecond.
+// Both have been recorded and reached (after Stream.Wait).
+func (e *Event) Since(earlier *Event) (time.Duration, error) {
+	const op = "Since"
+	if err := e.c.enter(op); err != nil {
+		return 0, err
+	}
+	defer e.c.leave()
+	if earlier == nil || earlier.c != e.c || e.closed.Load() || earlier.closed.Load() {
+		return 0, invalid(op, "no open events of one context")
+	}
+	var ms C.float
+	err := e.c.check("cuEventElapsedTime", C.cua_event_elapsed(e.c.lib.api, e.c.handle, earlier.handle, e.handle, &ms))
+	return time.Duration(float64(ms) * float64(time.Millisecond)), err
+}
+
+// Close destroys the event.
+func (e *Event) Close() error {
+	if e != nil && !e.closed.Swap(true) {
+		e.c.drop(e)
+	}
+	return nil
+}
+
+func (e *Event) destroy() { C.cua_event_destroy(e.c.lib.api, e.c.handle, e.handle) }
+
+// Semaphore is a Vulkan timeline that CUDA waits for and signals.
+type Semaphore struct {
+	c      *Context
+	handle C.cua_handle
+	closed atomic.Bool
+}
+
+// ImportTimeline lets CUDA use a timeline made exportable. The file descriptor that
+// carries it is closed in any case. The import is the caller's to Close; each lives
+// on without the other.
+func (c *Context) ImportTimeline(t *vk.Timeline) (*Semaphore, error) {
+	const op = "ImportTimeline"
+	if t == nil {
+		return nil, invalid(op, "no timeline")
+	}
+	s, err := c.importTimeline(op, t)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (c *Context) importTimeline(op string, t *vk.Timeline) (*Semaphore, error) {
+	fd, err := t.ExportFD()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.enter(op); err != nil {
+		closeFD(fd)
+		return nil, err
+	}
+	defer c.leave()
+	s := &Semaphore{c: c}
+	if err := c.check("cuImportExternalSemaphore", C.cua_import_timeline(c.lib.api, c.handle, C.int(fd), &s.handle)); err != nil {
+		closeFD(fd) // still ours
+		return nil, err
+	}
+	c.own(s)
+	return s, nil
+}
+
+func (t *Semaphore) usable(op string, c *Context) error {
+	if t == nil || t.c != c {
+		return invalid(op, "no timeline of this context")
+	}
+	if t.closed.Load() {
+		return closed(op)
+	}
+	return nil
+}
+
+// Close gives the import back. Work that waits for it or signals it has to be
+// finished.
+func (t *Semaphore) Close() error {
+	if t != nil && !t.closed.Swap(true) {
+		t.c.drop(t)
+	}
+	return nil
+}
+
+func (t *Semaphore) destroy() { C.cua_drop_timeline(t.c.lib.api, t.c.handle, t.handle) }

@@ -1,0 +1,260 @@
+package cudapath
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+
+	"vkattn/attention"
+)
+
+// The kernels: tables that say how each entry point is launched, and the modules
+// they are in, <module>.ptx and <module>.sm_90a.cubin, either of them compressed
+// (.gz) or not.
+//
+//go:embed kernels/*.json kernels/bin
+var embeddedFiles embed.FS
+
+// Kernel is an entry of the tables beside the kernels' sources.
+type Kernel struct {
+	Entry   string `json:"entry"`  // such as "attn_fa2_f16_d128_causal"
+	Family  string `json:"family"` // one of attention.CUDAKernels
+	DType   string `json:"dtype"`  // "f16", "bf16" or "f32"
+	D       int    `json:"d"`      // largest head dimension of Q and K
+	DV      int    `json:"dv"`     // of V and O
+	Causal  bool   `json:"causal"` // made for a causal mask; family ref does both
+	Any     bool   `json:"any"`    // takes any alignment
+	Module  string `json:"module"` // file in kernels/bin, without its suffix
+	Threads int    `json:"threads"`
+	Shared  int    `json:"shared"` // bytes of dynamic shared memory
+	Rows    int    `json:"rows"`   // query rows of a block's tile
+	Cols    int    `json:"cols"`   // keys of it
+	// Grid is what each of the grid's dimensions counts, such as "rows,heads,batch",
+	// where factors may be multiplied by *; or "persistent": as many blocks as run at
+	// once, or as there are tiles.
+	Grid string `json:"grid"`
+	Maps []Map  `json:"maps"` // tensor maps it takes before its parameters
+}
+
+// Map is how a kernel copies a tensor by the tensor memory accelerator.
+type Map struct {
+	Tensor  string    `json:"tensor"`  // "q", "k", "v" or "o"
+	Box     [4]uint32 `json:"box"`     // of dimension, row, head, batch
+	Swizzle int       `json:"swizzle"` // bytes: 0, 32, 64 or 128
+}
+
+// table is all entries, and where the modules are.
+type table struct {
+	kernels []Kernel
+	files   fs.FS
+	modules map[string]bool // files in it
+}
+
+// embedded is the table of this build.
+var embedded = sync.OnceValues(func() (*table, error) {
+	files, err := fs.Sub(embeddedFiles, "kernels")
+	if err != nil {
+		return nil, err
+	}
+	return readTable(files)
+})
+
+// Kernels lists the kernels of this build.
+func Kernels() ([]Kernel, error) {
+	t, err := embedded()
+	if err != nil {
+		return nil, err
+	}
+	return slices.Clone(t.kernels), nil
+}
+
+func readTable(files fs.FS) (*table, error) {
+	t := &table{files: files, modules: map[string]bool{}}
+	names, err := fs.Glob(files, "*.json")
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		text, err := fs.ReadFile(files, name)
+		if err != nil {
+			return nil, err
+		}
+		list, err := parseKernels(text)
+		if err != nil {
+			return nil, fmt.Errorf("cudapath: kernels/%s: %w", name, err)
+		}
+		t.kernels = append(t.kernels, list...)
+	}
+	// Small ones first: the first that holds a head dimension is the best.
+	slices.SortStableFunc(t.kernels, func(a, b Kernel) int { return cmp.Compare(a.D+a.DV, b.D+b.DV) })
+	list, err := fs.ReadDir(files, "bin")
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range list {
+		t.modules[f.Name()] = true
+	}
+	return t, nil
+}
+
+// parseKernels reads an array, or an object that has it as "kernels".
+func parseKernels(text []byte) ([]Kernel, error) {
+	list := []Kernel{}
+	text = bytes.TrimSpace(text)
+	if bytes.HasPrefix(text, []byte("{")) {
+		var object struct {
+			Kernels []Kernel `json:"kernels"`
+		}
+		if err := json.Unmarshal(text, &object); err != nil {
+			return nil, err
+		}
+		list = object.Kernels
+	} else if err := json.Unmarshal(text, &list); err != nil {
+		return nil, err
+	}
+	for i := range list {
+		if err := list[i].validate(); err != nil {
+			return nil, fmt.Errorf("entry %d, %s: %w", i, list[i].Entry, err)
+		}
+	}
+	return list, nil
+}
+
+func (k *Kernel) validate() error {
+	if k.DV == 0 {
+		k.DV = k.D
+	}
+	switch {
+	case k.Entry == "" || k.Module == "":
+		return errors.New("entry and module are needed")
+	case !slices.Contains(attention.CUDAKernels(), k.Family):
+		return fmt.Errorf("unknown family %q", k.Family)
+	case !slices.Contains([]string{"f16", "bf16", "f32"}, k.DType):
+		return fmt.Errorf("unknown dtype %q", k.DType)
+	case k.D < 1 || k.Rows < 1 || k.Cols < 1 || k.Threads < 1 || k.Shared < 0:
+		return errors.New("d, rows, cols and threads have to be above 0")
+	case len(k.Maps) > maxMaps:
+		return fmt.Errorf("%d tensor maps, at most %d", len(k.Maps), maxMaps)
+	}
+	for _, m := range k.Maps {
+		if _, err := m.tensor(); err != nil {
+			return err
+		}
+		if _, err := m.swizzle(); err != nil {
+			return err
+		}
+	}
+	if k.persistent() {
+		return nil
+	}
+	_, err := k.grid(tiles{1, 1, 1})
+	return err
+}
+
+// maxMaps is that of the C side.
+const maxMaps = 4
+
+func (m *Map) tensor() (int, error) {
+	if i := strings.Index("qkvo", m.Tensor); i >= 0 && len(m.Tensor) == 1 {
+		return i, nil
+	}
+	return 0, fmt.Errorf("a map of tensor %q", m.Tensor)
+}
+
+func (m *Map) swizzle() (int, error) {
+	if i := slices.Index([]int{0, 32, 64, 128}, m.Swizzle); i >= 0 {
+		return i, nil
+	}
+	return 0, fmt.Errorf("a swizzle of %d bytes", m.Swizzle)
+}
+
+// tiles are the numbers a grid is made of: row blocks, query heads and batches.
+type tiles struct{ rows, heads, batch uint64 }
+
+func (t tiles) count() uint64 { return t.rows * t.heads * t.batch }
+
+func (k *Kernel) persistent() bool { return k.Grid == "persistent" }
+
+// grid multiplies out Grid; not for persistent kernels.
+func (k *Kernel) grid(t tiles) (g [3]uint64, err error) {
+	g = [3]uint64{1, 1, 1}
+	i, rest, more := 0, k.Grid, true
+	for ; more; i++ {
+		var dimension string
+		if dimension, rest, more = strings.Cut(rest, ","); i == len(g) {
+			return g, fmt.Errorf("grid %q has more than %d dimensions", k.Grid, len(g))
+		}
+		for factors := true; factors; {
+			var factor string
+			factor, dimension, factors = strings.Cut(dimension, "*")
+			switch strings.TrimSpace(factor) {
+			case "rows":
+				g[i] *= t.rows
+			case "heads":
+				g[i] *= t.heads
+			case "batch":
+				g[i] *= t.batch
+			case "1":
+			default:
+				return g, fmt.Errorf("grid %q: %q is not rows, heads or batch", k.Grid, factor)
+			}
+		}
+	}
+	return g, nil
+}
+
+// image reads a module for a device: its cubin where there is one for exactly this
+// device, else its PTX, with the NUL that the driver wants at the end.
+func (t *table) image(module string, d *DeviceInfo) ([]byte, error) {
+	name, ok := t.imageName(module, d)
+	if !ok {
+		return nil, unsupported("load a module", "there is neither a cubin nor PTX of %s for %s", module, d)
+	}
+	data, err := fs.ReadFile(t.files, path.Join("bin", name))
+	if err != nil {
+		return nil, err
+	}
+	if strings.HasSuffix(name, ".gz") {
+		r, err := gzip.NewReader(bytes.NewReader(data))
+		if err != nil {
+			return nil, fmt.Errorf("cudapath: kernels/bin/%s: %w", name, err)
+		}
+		if data, err = io.ReadAll(r); err != nil {
+			return nil, fmt.Errorf("cudapath: kernels/bin/%s: %w", name, err)
+		}
+	}
+	return append(data, 0), nil
+}
+
+// leastCompute is what the PTX is made for.
+const leastCompute = 80
+
+// imageName finds the file of a module that a device can run.
+func (t *table) imageName(module string, d *DeviceInfo) (name string, ok bool) {
+	compute := 10*d.Major + d.Minor
+	var names []string
+	if compute == 90 {
+		names = append(names, module+".sm_90a.cubin")
+	}
+	if compute >= leastCompute {
+		names = append(names, module+".ptx")
+	}
+	for _, name := range names {
+		for _, suffix := range []string{"", ".gz"} {
+			if t.modules[name+suffix] {
+				return name + suffix, true
+			}
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,120 @@
+package cudapath
+
+// #include "cua.h"
+import "C"
+
+import (
+	"sync"
+
+	"vkattn/vk"
+)
+
+// link is the CUDA side of a Vulkan stream: a stream that takes turns with it.
+type link struct {
+	stream    *Stream
+	semaphore *Semaphore // the timeline that both signal
+
+	mu     sync.RWMutex // Close against Drain, which comes from other goroutines
+	closed bool
+}
+
+// Turn makes it CUDA's turn in a Vulkan stream: what was recorded in s is submitted,
+// what is put into the stream that is returned runs after it, and what is recorded
+// in s later runs after that. Nothing waits on the host. keep is held until CUDA has
+// finished: the buffers whose Address is used. Stream.Wait, Submit and Download of s cover
+// CUDA's work. The turn ends with the next use of s; ask again for the next turn.
+//
+// The stream that is returned is always the same for s, and closed with it.
+func (c *Context) Turn(s *vk.Stream, keep ...vk.Resource) (*Stream, error) {
+	if s == nil || s.Device() != c.dev {
+		return nil, invalid("Turn", "no stream of the context's device")
+	}
+	l, err := c.link(s)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.HandOver(keep...); err != nil {
+		return nil, err
+	}
+	return l.stream, nil
+}
+
+// link finds or makes the CUDA side of a stream.
+func (c *Context) link(s *vk.Stream) (*link, error) {
+	if l, ok := s.Peer().(*link); ok {
+		return l, nil
+	}
+	err := s.SetPeer(func(shared *vk.Timeline) (vk.Peer, error) { return c.newLink(shared) })
+	if err != nil {
+		return nil, err
+	}
+	return s.Peer().(*link), nil
+}
+
+func (c *Context) newLink(shared *vk.Timeline) (*link, error) {
+	const op = "Turn"
+	t, err := c.importTimeline(op, shared)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.enter(op); err != nil {
+		_ = t.Close()
+		return nil, err
+	}
+	s, err := c.newStream()
+	c.leave()
+	if err != nil {
+		_ = t.Close()
+		return nil, err
+	}
+	s.shared = true
+	return &link{stream: s, semaphore: t}, nil
+}
+
+// WaitFor, SignalTo, Drain, Err and Close are those of vk.Peer.
+func (l *link) WaitFor(value uint64) error { return l.stream.WaitFor(l.semaphore, value) }
+
+func (l *link) SignalTo(value uint64) error { return l.stream.SignalTo(l.semaphore, value) }
+
+func (l *link) Drain() error {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.closed {
+		return nil
+	}
+	s := l.stream
+	if err := s.use("Drain"); err != nil {
+		return err
+	}
+	defer s.c.leave()
+	return s.c.check("cuStreamSynchronize", C.cua_stream_synchronize(s.c.lib.api, s.c.handle, s.handle))
+}
+
+func (l *link) Err() error {
+	s := l.stream
+	if err := s.use("Err"); err != nil {
+		return err
+	}
+	defer s.c.leave()
+	r := C.cua_stream_poll(s.c.lib.api, s.c.handle, s.handle, 0)
+	if r == C.CUDA_ERROR_NOT_READY {
+		return nil
+	}
+	return s.c.check("cuStreamQuery", r)
+}
+
+func (l *link) Close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	l.closed = true
+	if l.stream.c.dev.Lost() {
+		return // CUDA may wait for what the lost device will not signal
+	}
+	if !l.stream.closed.Swap(true) {
+		l.stream.c.drop(l.stream)
+	}
+	_ = l.semaphore.Close()
+}
