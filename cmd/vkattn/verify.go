@@ -75,7 +75,7 @@ problem, 4 device failure.`,
 	f.StringVar(&o.suite, "suite", "", words.Lookup("suite").Usage+", "+conformance)
 	f.StringVar(&o.only, "case", "", "with --suite conformance: `pattern` that the names of cases match")
 	f.StringVar(&o.tier, "tier", "", "`list` of tiers: cpu, scalar, coopmat, coopmat2, cuda (default: all that the device has)")
-	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of families of tier cuda: "+strings.Join(verify.CUDAKernels, ", ")+" (default: all)")
+	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of families of tier cuda: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: all)")
 	f.IntVar(&o.repeats, "repeat", 1, "run each `n` times: every run has to give the same bits")
 	f.StringVarP(&o.format, "output", "o", "md", "md, json or jsonl")
 	f.StringArrayVar(&o.save, "save", nil, "`file` to write the rows to as well, in the format its name ends in (repeatable)")
@@ -132,8 +132,8 @@ func (o *verifyOptions) plan() (*verifyPlan, error) {
 }
 
 func parseCUDAKernel(name string) (string, error) {
-	if !slices.Contains(verify.CUDAKernels, name) {
-		return "", fmt.Errorf("unknown family %q, want one of %s", name, strings.Join(verify.CUDAKernels, ", "))
+	if !slices.Contains(attention.CUDAKernels(), name) {
+		return "", fmt.Errorf("unknown family %q, want one of %s", name, strings.Join(attention.CUDAKernels(), ", "))
 	}
 	return name, nil
 }

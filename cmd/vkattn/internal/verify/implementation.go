@@ -31,13 +31,10 @@ func (i Implementation) config(c cases.Case, dtype attention.DType, conformance 
 	}
 	if i.Tier == attention.TierCUDA {
 		cfg.Access = attention.AccessAuto // a choice of Vulkan's
-		setKernel(&cfg, i.Kernel)
+		cfg.Kernel = i.Kernel
 	}
 	return cfg
 }
-
-// CUDAKernels are the families of tier cuda, the validation kernel first.
-var CUDAKernels = []string{"ref", "fa2", "fa3"}
 
 // Validation is the witness where tier cuda is there.
 var Validation = Implementation{Tier: attention.TierCUDA, Kernel: "ref"}
@@ -57,7 +54,7 @@ func Implementations(dev *vk.Device, tiers []attention.Tier, kernels []string) [
 		slices.Sort(tiers)
 	}
 	if len(kernels) == 0 {
-		kernels = CUDAKernels
+		kernels = attention.CUDAKernels()
 	}
 	var list []Implementation
 	for _, t := range tiers {

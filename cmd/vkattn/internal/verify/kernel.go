@@ -1,5 +1,0 @@
-package verify
-
-import "vkattn/attention"
-
-func setKernel(*attention.Config, string) {}
