@@ -109,7 +109,14 @@ func TestInfoListsTheDeviceUnderTest(t *testing.T) {
 	var m machine
 	require.NoError(t, json.Unmarshal([]byte(stdout), &m))
 	require.NotEmpty(t, m.Devices)
-	require.Len(t, m.Devices[0].Tiers, 9, "three tiers for each of three types")
+	require.Len(t, m.Devices[0].Tiers, 12, "four tiers for each of three types")
+	cuda := m.Devices[0].CUDA
+	require.NotEqual(t, cuda.Device == "", cuda.Missing == "", "CUDA is there, or something says what is missing")
+	if cuda.Device != "" {
+		require.Len(t, cuda.Kernels, 3*len(attention.CUDAKernels()))
+	}
+	_, text, _ := call("info")
+	require.Contains(t, text, "CUDA: ")
 }
 
 func TestExitCodes(t *testing.T) {

@@ -17,14 +17,15 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/verify"
+	"vkattn/cudapath"
 	"vkattn/vk"
 )
 
 // verifyOptions are the flags of `vkattn verify` as they were typed.
 type verifyOptions struct {
 	benchOptions
-	kernels, only string
-	touch         func(who string, p *cases.Problem, after [][]byte)
+	only  string
+	touch func(who string, p *cases.Problem, after [][]byte)
 }
 
 // conformance is the suite of verify that is no suite of bench.
@@ -36,10 +37,11 @@ func (a *app) verifyCommand() *cobra.Command {
 		Use:   "verify",
 		Short: "have every implementation compute the same problems and compare the results, whole",
 		Long: `Has every tier of the device, and every family of CUDA kernels where there are
-any, compute the same random problems and compares all of O and LSE: with the
-CUDA validation kernel, with one another, and on as many rows as the CPU can do
-with the float64 reference. Without CUDA the float64 reference is the witness,
-and what lies beyond its rows is held to the agreement of the implementations.
+any (vkattn info lists both), compute the same random problems and compares all of
+O and LSE: with the CUDA validation kernel, with one another, and on as many rows
+as the CPU can do with the float64 reference. Without CUDA the float64 reference
+is the witness, and what lies beyond its rows is held to the agreement of the
+implementations.
 
 The rules are those of bench: errors are measured by what plain attention in the
 storage type is off by (go doc vkattn/cmd/vkattn/internal/verify).
@@ -74,7 +76,7 @@ problem, 4 device failure.`,
 	}
 	f.StringVar(&o.suite, "suite", "", words.Lookup("suite").Usage+", "+conformance)
 	f.StringVar(&o.only, "case", "", "with --suite conformance: `pattern` that the names of cases match")
-	f.StringVar(&o.tier, "tier", "", "`list` of tiers: cpu, scalar, coopmat, coopmat2, cuda (default: all that the device has)")
+	f.StringVar(&o.tier, "tier", "", "`list` of tiers: cpu, scalar, coopmat, coopmat2, cuda, or all that the device has (default)")
 	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of families of tier cuda: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: all)")
 	f.IntVar(&o.repeats, "repeat", 1, "run each `n` times: every run has to give the same bits")
 	f.StringVarP(&o.format, "output", "o", "md", "md, json or jsonl")
@@ -86,10 +88,9 @@ problem, 4 device failure.`,
 // verifyPlan is what the flags ask for.
 type verifyPlan struct {
 	*benchPlan
-	table   bool // the conformance table
-	only    *regexp.Regexp
-	kernels []string
-	saved   []saved
+	table bool // the conformance table
+	only  *regexp.Regexp
+	saved []saved
 }
 
 func (o *verifyOptions) plan() (*verifyPlan, error) {
@@ -119,9 +120,6 @@ func (o *verifyOptions) plan() (*verifyPlan, error) {
 	if slices.Contains(p.tiers, attention.TierAuto) {
 		return nil, badInputf("--tier auto: verify runs tiers by their names, all of them where none is given")
 	}
-	if err := words(&p.kernels, o.kernels, parseCUDAKernel); err != nil {
-		return nil, badInputf("--cuda-kernel: %w", err)
-	}
 	if o.only != "" && !p.table {
 		return nil, badInputf("--case: only the suite %s has names", conformance)
 	}
@@ -129,13 +127,6 @@ func (o *verifyOptions) plan() (*verifyPlan, error) {
 		return nil, badInputf("--case: %w", err)
 	}
 	return p, nil
-}
-
-func parseCUDAKernel(name string) (string, error) {
-	if !slices.Contains(attention.CUDAKernels(), name) {
-		return "", fmt.Errorf("unknown family %q, want one of %s", name, strings.Join(attention.CUDAKernels(), ", "))
-	}
-	return name, nil
 }
 
 // verifyProblem is one problem in one storage type.
@@ -225,8 +216,16 @@ func (a *app) verify(ctx context.Context, o *verifyOptions) error {
 	if err != nil {
 		return err
 	}
-	v := &verify.Verifier{Device: dev, Label: deviceLabel(dev), List: verify.Implementations(dev, plan.tiers, plan.kernels),
-		Repeat: o.repeats, Conformance: plan.table, Touch: o.touch}
+	tiers := plan.tiers
+	if len(tiers) == 0 {
+		tiers = availableTiers(dev)
+	}
+	here := runsHere(dev)
+	if len(plan.tiers) > 0 {
+		here = nil // what was asked for by name has a row that says why not
+	}
+	v := &verify.Verifier{Device: dev, Label: deviceLabel(dev), List: verify.Implementations(tiers, plan.kernels),
+		Repeat: o.repeats, Conformance: plan.table, Here: here, Touch: o.touch}
 	if verify.HasCUDA(dev) {
 		v.Witness = &verify.Validation
 	}
@@ -263,6 +262,20 @@ func (a *app) verify(ctx context.Context, o *verifyOptions) error {
 		return stopped
 	}
 	return errors.Join(verifyOutcome(&all), validated(dev))
+}
+
+// runsHere is whether an implementation runs a storage type on a device.
+func runsHere(dev *vk.Device) func(verify.Implementation, attention.DType) bool {
+	status := map[cases.Target]bool{}
+	for _, s := range attention.TierReport(dev) {
+		status[cases.On(s.Tier, s.DType)] = s.Available
+	}
+	return func(i verify.Implementation, t attention.DType) bool {
+		if i.Tier == attention.TierCUDA {
+			return dev != nil && cudapath.Missing(dev.Info(), i.Kernel, t) == ""
+		}
+		return status[cases.On(i.Tier, t)]
+	}
 }
 
 // verifyAll computes and prints. What stops it early is returned.

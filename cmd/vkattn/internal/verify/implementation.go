@@ -39,20 +39,9 @@ func (i Implementation) config(c cases.Case, dtype attention.DType, conformance 
 // Validation is the witness where tier cuda is there.
 var Validation = Implementation{Tier: attention.TierCUDA, Kernel: "ref"}
 
-// Implementations lists those of a device that run some storage type, or those of
-// the tiers given; nil is the CPU.
-func Implementations(dev *vk.Device, tiers []attention.Tier, kernels []string) []Implementation {
-	if len(tiers) == 0 {
-		if dev == nil {
-			return []Implementation{{Tier: attention.TierCPU}}
-		}
-		for _, s := range attention.TierReport(dev) {
-			if s.Available && s.Tier != attention.TierCPU && !slices.Contains(tiers, s.Tier) {
-				tiers = append(tiers, s.Tier)
-			}
-		}
-		slices.Sort(tiers)
-	}
+// Implementations are the tiers, with tier cuda once for each family of kernels:
+// those given, or all.
+func Implementations(tiers []attention.Tier, kernels []string) []Implementation {
 	if len(kernels) == 0 {
 		kernels = attention.CUDAKernels()
 	}

@@ -29,6 +29,10 @@ type Verifier struct {
 	// written, and what no row attends to changes nothing.
 	Conformance bool
 
+	// Here reports whether an implementation runs a storage type at all; those that do
+	// not have no row. nil: all have one.
+	Here func(Implementation, attention.DType) bool
+
 	// Touch is called with the memory that a run left, before it is looked at, and
 	// may change it: how tests see that a wrong result is found. nil: nobody does.
 	Touch func(who string, p *cases.Problem, after [][]byte)
@@ -158,6 +162,9 @@ func (g *group) row(who string) *Row {
 // compute runs everything. The error ends the command.
 func (g *group) compute(ctx context.Context) error {
 	for _, i := range g.List {
+		if g.Here != nil && !g.Here(i, g.problem.DType) {
+			continue
+		}
 		r := &result{row: g.row(i.String()), problem: g.problem}
 		g.results = append(g.results, r)
 		g.say(g.problem, r.row.Who, "computing")
@@ -357,8 +364,10 @@ func (r *result) stop(err error) error {
 	return nil
 }
 
+// oneLine joins lines, and drops the names of packages.
 func oneLine(text string) string {
-	return strings.TrimPrefix(strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }), "; "), "attention: ")
+	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }), "; ")
+	return strings.NewReplacer("attention: ", "", "vk: ", "", "cudapath: ", "").Replace(text)
 }
 
 // limits are those of accuracy with what is known of low.
