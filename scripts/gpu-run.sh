@@ -100,7 +100,7 @@ verify() { # <name> <arguments...>
 	status=$?
 	((status)) && rc=1
 	printf '== verify %s: exit %d after %d s\n' "$name" "$status" $((SECONDS - start)) | tee "$OUT/$name.txt"
-	cat "$OUT/$name.err" | tee -a "$OUT/$name.txt"
+	tee -a "$OUT/$name.txt" <"$OUT/$name.err"
 	rm -f "$OUT/$name.err"
 	[[ -r $OUT/$name.md ]] && cat "$OUT/$name.md"
 }
