@@ -7,8 +7,11 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
@@ -278,14 +281,43 @@ func runsHere(dev *vk.Device) func(verify.Implementation, attention.DType) bool 
 	}
 }
 
-// verifyAll computes and prints. What stops it early is returned.
+// verifyAll computes, several problems at once where they are small, and prints in
+// order. What stops it early is returned.
 func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem, out []verify.Printer, all *verify.Outcome, step func()) error {
-	for _, p := range problems {
-		rows, err := v.Problem(ctx, p.Case, p.dtype)
-		if err == nil {
-			all.Add(rows)
+	type result struct {
+		rows []*verify.Row
+		err  error
+	}
+	workers := 1 // a large problem fills the memory of machine and device
+	if v.Conformance {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	results := make([]chan result, len(problems))
+	for i := range results {
+		results[i] = make(chan result, 1)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for range workers {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(problems)); i = next.Add(1) - 1 {
+				r := result{err: ctx.Err()}
+				if r.err == nil {
+					r.rows, r.err = v.Problem(ctx, problems[i].Case, problems[i].dtype)
+				}
+				results[i] <- r
+			}
+		})
+	}
+	for i := range results {
+		done := <-results[i]
+		if done.err == nil {
+			all.Add(done.rows)
 		}
-		for _, r := range rows {
+		for _, r := range done.rows {
 			if r.Status == "" {
 				continue // interrupted before it was judged
 			}
@@ -295,8 +327,8 @@ func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem
 				}
 			}
 		}
-		if err != nil {
-			return err
+		if done.err != nil {
+			return done.err
 		}
 		step()
 	}

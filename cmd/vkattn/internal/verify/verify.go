@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync"
 
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
@@ -15,7 +16,8 @@ import (
 	"vkattn/vk"
 )
 
-// Verifier compares implementations on one device, or on the CPU.
+// Verifier compares implementations on one device, or on the CPU. Problem may be
+// called from many goroutines.
 type Verifier struct {
 	Device *vk.Device // nil: only the CPU tier can run
 	Label  string     // of the device, in rows
@@ -39,6 +41,7 @@ type Verifier struct {
 	// Progress is called with what is being done; nil: nobody listens.
 	Progress func(text string)
 
+	mu  sync.Mutex
 	ops map[attention.Config]*attention.Op
 }
 
@@ -98,6 +101,8 @@ func (v *Verifier) say(p *cases.Problem, who, what string) {
 
 // op finds or makes an operation. Those of a table share pipelines, not much else.
 func (v *Verifier) op(dev *vk.Device, cfg attention.Config) (*attention.Op, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock() // attention.New compiles nothing
 	if op := v.ops[cfg]; op != nil {
 		return op, nil
 	}
