@@ -56,9 +56,9 @@ func (x *Truth) Judge(p *Problem, after [][]byte) error {
 	case err != nil:
 		return err
 	case !o.Pass():
-		return fmt.Errorf("O: %v", o.Reasons())
+		return fmt.Errorf("wrong O: %v", o.Reasons())
 	case lse != nil && !lse.Pass():
-		return fmt.Errorf("LSE: %v", lse.Reasons())
+		return fmt.Errorf("wrong LSE: %v", lse.Reasons())
 	}
 	return nil
 }

@@ -158,7 +158,7 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 		return nil, g.stop(row, err)
 	}
 	row.Tier, row.Tile, row.Memory = plan.Tier.String(), plan.Tile, plan.Bytes
-	if plan.Tier == attention.TierCUDA {
+	if plan.Tier == attention.TierCUDA && s.Kernel == "" {
 		row.Tile = plan.Kernel + " " + plan.Tile
 	}
 	lane, err := g.lane(ctx, dev)

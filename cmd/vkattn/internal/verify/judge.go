@@ -80,6 +80,23 @@ func (g *group) judge() error {
 	return nil
 }
 
+// estimates extend what is known of low to all rows, for O and for LSE.
+func (g *group) estimates() (o, lse *accuracy.Estimate) {
+	p, t := g.problem, &g.truth
+	var keys []int
+	for _, s := range t.Sample {
+		for _, row := range s.Rows {
+			keys = append(keys, p.Causal.Visible(row, p.Shape.Sq, p.Shape.Sk))
+		}
+	}
+	limits := accuracy.Forward(p.DType)
+	limits.Noise = t.Noise
+	o = accuracy.NewEstimate(limits, p.Dv, keys, t.Ref, t.Low, p.Shape.Rows()*int64(p.Dv))
+	limits = accuracy.ForwardLSE(p.DType)
+	limits.Noise = t.NoiseLSE
+	return o, accuracy.NewEstimate(limits, 1, keys, t.RefLSE, t.LowLSE, p.Shape.Rows())
+}
+
 // judgeWitness holds the witness to the rules of float32 and returns what it is off
 // by.
 func (g *group) judgeWitness() (own [2]*accuracy.Stats, err error) {

@@ -162,12 +162,12 @@ func small(v bench.Number) string { return fmt.Sprintf("%.1e", float64(v)) }
 
 // total is what became of one implementation in one storage type.
 type total struct {
-	who                                   string
-	dtype                                 attention.DType
-	cases, ok, failed, refused, broken    int
-	elements, wrong                       int64
-	limitUsed, pair, nmse, lse, errorUsed float64
-	why                                   string
+	who                                string
+	dtype                              attention.DType
+	cases, ok, failed, refused, broken int
+	rows, wrong                        int64
+	limitUsed, nmse, lse               float64 // the largest
+	why                                string  // the first that is not supported
 }
 
 // totals is a line for each implementation and storage type.
@@ -186,7 +186,7 @@ func (p *mdPrinter) totals() error {
 	}
 	t := newTable("implementation<", "dtype<", "cases", "ok", "FAIL", "error", "unsupported", "rows compared", "diff/limit", "worst NMSE", "LSE diff", "NaN", "note<")
 	for _, x := range list {
-		t.t.AppendRow(table.Row{x.who, x.dtype, x.cases, x.ok, x.failed, x.broken, x.refused, x.elements,
+		t.t.AppendRow(table.Row{x.who, x.dtype, x.cases, x.ok, x.failed, x.broken, x.refused, x.rows,
 			fmt.Sprintf("%.2f", x.limitUsed), fmt.Sprintf("%.1e", x.nmse), fmt.Sprintf("%.1e", x.lse), x.wrong, x.why})
 	}
 	return t.print(p.w)
@@ -207,7 +207,7 @@ func (t *total) add(r *Row) {
 	if t.why == "" && r.Status == bench.Unsupported {
 		t.why = r.Note()
 	}
-	t.elements += r.Rows
+	t.rows += r.Rows
 	t.wrong += r.O.Wrong
 	if limit := float64(r.O.Limit); limit > 0 {
 		t.limitUsed = math.Max(t.limitUsed, float64(r.O.Max)/limit)
