@@ -10,85 +10,94 @@ import (
 	"vkattn/vk"
 )
 
-// maxTensors is Q, K, V, O and LSE.
-const maxTensors = 5
+// invocation is a call in the form that the kernel takes.
+type invocation struct {
+	call  C.cua_call
+	shape attention.Shape
+	held  [5]vk.Resource // Q, K, V, O and LSE
+	n     int
+}
 
 // Launch is that of attention.CUDAKernel.
 func (k *kernel) Launch(s *vk.Stream, a *attention.CUDACall) error {
 	if err := k.Load(); err != nil {
 		return err
 	}
-	c := k.c
-	var call C.cua_call
-	var held [maxTensors]vk.Resource
-	p := &call.params
+	var v invocation
+	if err := k.bind(&v, a); err != nil {
+		return err
+	}
+	l, err := k.c.link(s)
+	if err != nil {
+		return err
+	}
+	if err := s.HandOver(v.held[:v.n]...); err != nil {
+		return err
+	}
+	return k.launch(l.stream, &v)
+}
+
+// bind fills in v for a call.
+func (k *kernel) bind(v *invocation, a *attention.CUDACall) error {
+	p := &v.call.params
 	for i, t := range [...]*C.cua_tensor{&p.q, &p.k, &p.v, &p.o} {
 		x := &a.Tensors[i]
-		address, err := c.Address(x.Buffer)
+		address, err := k.c.Address(x.Buffer)
 		if err != nil {
 			return fmt.Errorf("%s: %w", tensorNames[i], err)
 		}
-		held[i] = x.Buffer
+		v.held[i] = x.Buffer
 		t.base = C.uint64_t(address + x.Offset)
 		t.batch, t.head, t.row = C.int64_t(x.Batch), C.int64_t(x.Head), C.int64_t(x.Row)
 	}
-	n := len(a.Tensors)
+	v.shape, v.n = a.Shape, len(a.Tensors)
 	if a.LSE != nil {
-		address, err := c.Address(a.LSE)
+		address, err := k.c.Address(a.LSE)
 		if err != nil {
 			return fmt.Errorf("LSE: %w", err)
 		}
-		held[n] = a.LSE
-		n++
+		v.held[v.n] = a.LSE
+		v.n++
 		p.lse = C.uint64_t(address + a.LSEOffset)
 	}
 	p.hq, p.hkv, p.sq, p.sk = C.int32_t(a.Hq), C.int32_t(a.Hkv), C.int32_t(a.Sq), C.int32_t(a.Sk)
 	p.d, p.dv, p.causal_offset = C.int32_t(a.HeadDim), C.int32_t(a.HeadDimV), C.int32_t(a.CausalOffset)
 	p.scale, p.scale_log2 = C.float(a.Scale), C.float(a.ScaleLog2)
 	p.unit_high, p.unit_low = C.float(a.UnitHigh), C.float(a.UnitLow)
-
-	l, err := c.link(s)
-	if err != nil {
-		return err
-	}
-	if err := s.HandOver(held[:n]...); err != nil {
-		return err
-	}
-	return k.launchAll(l.stream, &call, &a.Shape)
+	v.call.function = k.handle
+	v.call.threads, v.call.shared = C.uint32_t(k.Threads), C.uint32_t(k.Shared)
+	return nil
 }
 
 var tensorNames = [...]string{"Q", "K", "V", "O"}
 
-// launchAll covers all batches, in as many launches as the grid makes necessary.
-func (k *kernel) launchAll(s *Stream, call *C.cua_call, shape *attention.Shape) error {
+// launch covers all batches, in as many launches as the grid makes necessary. It
+// uses v up.
+func (k *kernel) launch(s *Stream, v *invocation) error {
 	if err := s.use("Launch"); err != nil {
 		return err
 	}
 	defer s.c.leave()
-	call.function = k.handle
-	call.threads, call.shared = C.uint32_t(k.Threads), C.uint32_t(k.Shared)
-	p := &call.params
-	for first := 0; first < shape.B; first += k.batches() {
-		count := min(shape.B-first, k.batches())
-		p.b = C.int32_t(count)
-		g, err := k.blocksOf(k.tiles(shape, count))
+	for first := 0; first < v.shape.B; first += k.batches() {
+		count := min(v.shape.B-first, k.batches())
+		v.call.params.b = C.int32_t(count)
+		g, err := k.blocksOf(k.tiles(&v.shape, count))
 		if err != nil {
 			return err
 		}
 		for i, n := range g {
-			call.grid[i] = C.uint32_t(n)
+			v.call.grid[i] = C.uint32_t(n)
 		}
-		if err := k.setMaps(call, shape, count); err != nil {
+		if err := k.setMaps(&v.call, &v.shape, count); err != nil {
 			return err
 		}
 		var name *C.char
-		r := C.cua_launch(s.c.lib.api, s.c.handle, s.handle, call, &name)
+		r := C.cua_launch(s.c.lib.api, s.c.handle, s.handle, &v.call, &name)
 		if err := s.c.check(opName(name, "cuLaunchKernel"), r); err != nil {
-			e := err.(*Error)
-			e.Detail = k.Entry
-			return e
+			err.(*Error).Detail = k.Entry
+			return err
 		}
-		k.advance(p, shape, count)
+		k.advance(&v.call.params, &v.shape, count)
 	}
 	return nil
 }

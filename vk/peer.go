@@ -49,8 +49,9 @@ type turns struct {
 // Peer is what SetPeer made; nil if there is none.
 func (s *Stream) Peer() Peer { return s.turns.peer }
 
-// SetPeer gives the stream a peer, made by open around an exportable timeline that
-// belongs to the stream; open exports it and must not use the stream. The stream
+// SetPeer gives the stream a peer, made by open around a timeline that belongs to
+// the stream, exportable where the device's timelines are; open exports it and must
+// not use the stream. The stream
 // closes the peer when it is destroyed. A stream has one peer for good:
 // ErrInvalid when there is one already.
 func (s *Stream) SetPeer(open func(shared *Timeline) (Peer, error)) error {
@@ -61,7 +62,7 @@ func (s *Stream) SetPeer(open func(shared *Timeline) (Peer, error)) error {
 	if s.turns.peer != nil {
 		return invalid(op, "the stream has a peer")
 	}
-	t, err := s.d.NewTimeline(true)
+	t, err := s.d.NewTimeline(s.d.Caps().ExternalSemaphoreFd)
 	if err != nil {
 		return err
 	}
@@ -260,8 +261,8 @@ func (t *turns) fail(d *Device, err error) {
 		if r != C.VK_SUCCESS || e != nil {
 			return
 		}
-		if now < v {
-			C.vka_timeline_signal(d.c, C.uint64_t(t.timeline.handle), C.uint64_t(v))
+		if now < v && t.timeline.set(v) != nil {
+			return
 		}
 	}
 }

@@ -95,6 +95,10 @@ func (t *Timeline) Signal(value uint64) error {
 	if value <= now {
 		return invalid(op, "to %d, and the value is %d", value, now)
 	}
+	return t.set(value)
+}
+
+func (t *Timeline) set(value uint64) error {
 	return t.d.check("vkSignalSemaphore", C.vka_timeline_signal(t.d.c, C.uint64_t(t.handle), C.uint64_t(value)))
 }
 
