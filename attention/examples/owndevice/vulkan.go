@@ -34,10 +34,13 @@ type ownBuffer struct {
 func (b *ownBuffer) handleNumber() uint64 { return uint64(uintptr(unsafe.Pointer(b.handle))) }
 
 func check(what string, r vulkan.Result) error {
-	if r != vulkan.Success {
-		return fmt.Errorf("%s: %s", what, vk.ResultName(r))
+	switch r {
+	case vulkan.Success:
+		return nil
+	case vulkan.ErrorIncompatibleDriver: // the loader found no driver
+		return fmt.Errorf("%w: %s: %s", vk.ErrNoDevice, what, vk.ResultName(r))
 	}
-	return nil
+	return fmt.Errorf("%s: %s", what, vk.ResultName(r))
 }
 
 // openOwn makes a device with one compute queue.

@@ -34,7 +34,7 @@ func run(t *testing.T, v *Verifier, c cases.Case, dtype attention.DType) []*Row 
 func TestWhatIsRightPasses(t *testing.T) {
 	for _, dtype := range attention.DTypes() {
 		for _, causal := range []attention.Causal{attention.CausalNone, attention.TopLeft, attention.BottomRight} {
-			for _, rows := range []int{0, 100, 500} {
+			for _, rows := range []int{0, 100} {
 				for _, witness := range []*Implementation{nil, &cpu} {
 					for seed := range uint64(2) {
 						c := problem(causal)
