@@ -3,6 +3,7 @@ package verify
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
@@ -43,7 +44,16 @@ type Row struct {
 	Partner string       `json:"partner,omitempty"`
 	PairMax bench.Number `json:"pair_max,omitzero"`
 	Runs    int          `json:"runs"` // all with the same bits, unless Reasons says otherwise
+
+	// Seconds of the host, waiting included: for tensors there, for the runs (the
+	// first one compiles), and for results back.
+	Write float64 `json:"write_seconds"`
+	Run   float64 `json:"run_seconds"`
+	Read  float64 `json:"read_seconds"`
 }
+
+// spent adds the time since start.
+func spent(to *float64, start time.Time) { *to += time.Since(start).Seconds() }
 
 // Diff is how a tensor differs from the witness.
 type Diff struct {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"vkattn/attention"
 	"vkattn/attention/cases"
@@ -63,7 +64,9 @@ func (g *group) computeWitness(ctx context.Context) error {
 		for i := range wide.Image {
 			all = append(all, i)
 		}
+		start := time.Now()
 		if err = m.write(wide.Image, all); err == nil {
+			spent(&r.row.Write, start)
 			cfg := g.Witness.config(wide.Case, attention.F32, false)
 			r.after, err = g.once(ctx, r, m, dev, cfg, wide.Outputs())
 		}
@@ -104,9 +107,11 @@ func (g *group) runs(ctx context.Context, r *result, m memory, dev *vk.Device, c
 		look = g.pieces()
 	}
 	for n := range max(g.Repeat, 1) {
+		start := time.Now()
 		if err := m.write(p.Image, p.Outputs()); err != nil {
 			return err
 		}
+		spent(&r.row.Write, start)
 		after, err := g.once(ctx, r, m, dev, cfg, look)
 		if err != nil {
 			return err
@@ -176,10 +181,14 @@ func (g *group) once(ctx context.Context, r *result, m memory, dev *vk.Device, c
 		}
 		r.row.Entry, r.row.Tile = plan.Kernel, plan.Tile
 	}
+	start := time.Now()
 	if err := m.run(ctx, op); err != nil {
 		return nil, err
 	}
+	spent(&r.row.Run, start)
+	start = time.Now()
 	after, err := m.read(ctx, pieces)
+	spent(&r.row.Read, start)
 	if err == nil && g.Touch != nil {
 		g.Touch(r.row.Who, r.problem, after)
 	}
