@@ -48,6 +48,15 @@
 // for as long as nobody tunes it (see [Tuning]; [TuningOff] needs no such clause); on the
 // CPU the bits do not depend on GOMAXPROCS, nor on what else is in the batch.
 //
+// # CUDA
+//
+// A program that imports vkattn/cudapath has [TierCUDA] on an NVIDIA GPU: kernels in
+// CUDA that work on the same Vulkan buffers, made with vk.BufferOptions.Exportable.
+// It runs when asked for, or when [Config].AllowCUDA lets [TierAuto] take it, and
+// takes its turn between what a stream has recorded and what it records later; it
+// cannot record into a command buffer. What keeps it from a call is in the error, or
+// in the Plan of the tier that runs instead.
+//
 // # Ownership, concurrency and errors
 //
 // Tensors belong to the caller. Host slices are not kept after the call that

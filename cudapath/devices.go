@@ -78,7 +78,7 @@ func match(info *vk.DeviceInfo) (DeviceInfo, *library, error) {
 	switch c := &info.Caps; {
 	case !c.ExternalMemoryFd:
 		return DeviceInfo{}, nil, unsupported(op, "the Vulkan device %s exports no memory", info.Name)
-	case !c.ExternalSemaphoreFd:
+	case !sharesTimelines(c):
 		return DeviceInfo{}, nil, unsupported(op, "the Vulkan device %s exports no timeline semaphores", info.Name)
 	}
 	for _, d := range l.devices {
@@ -88,6 +88,13 @@ func match(info *vk.DeviceInfo) (DeviceInfo, *library, error) {
 	}
 	return DeviceInfo{}, nil, unsupported(op, "none of %d CUDA devices is the Vulkan device %s", len(l.devices), info.Name)
 }
+
+// sharesTimelines and exportTimeline are others in tests whose Vulkan is none of a
+// GPU's.
+var (
+	sharesTimelines = func(c *vk.Caps) bool { return c.ExternalSemaphoreFd }
+	exportTimeline  = (*vk.Timeline).ExportFD
+)
 
 // Missing says why a Vulkan device cannot run a family of kernels (one of
 // attention.CUDAKernels, "" for any) with a storage type, at head dim 64 and with

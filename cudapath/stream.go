@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 	"unsafe"
-
-	"vkattn/vk"
 )
 
 // Stream is a CUDA stream: work put into it runs in order, beside everything else.
@@ -148,13 +146,9 @@ func (s *Stream) Fill(address uint64, word uint32, bytes uint64) error {
 	return s.c.check("cuMemsetD32Async", C.cua_fill(s.c.lib.api, s.c.handle, s.handle, C.uint64_t(address), C.uint32_t(word), C.uint64_t(bytes/4)))
 }
 
-const (
-	// spin is how long a wait asks the driver without a pause: as long as a launch
-	// and a short kernel take.
-	spin = 200 * time.Microsecond
-	// pause is between later questions.
-	pause = 100 * time.Microsecond
-)
+// waitSlice bounds one question to the driver, and so how late a cancelled context
+// is noticed. The end of the work is noticed at once.
+const waitSlice = 2 * time.Millisecond
 
 // Wait waits until everything in the stream has finished. It ends early with the
 // context's error; the work goes on.
@@ -164,18 +158,23 @@ func (s *Stream) Wait(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := s.use(op); err != nil {
+		if done, err := s.poll(op, waitSlice); done || err != nil {
 			return err
 		}
-		r := C.cua_stream_poll(s.c.lib.api, s.c.handle, s.handle, C.uint64_t(spin))
-		if r != C.CUDA_ERROR_NOT_READY {
-			err := s.c.check("cuStreamQuery", r)
-			s.c.leave()
-			return err
-		}
-		s.c.leave()
-		time.Sleep(pause)
 	}
+}
+
+// poll asks the driver for at most a time whether the stream has finished.
+func (s *Stream) poll(op string, atMost time.Duration) (done bool, err error) {
+	if err := s.use(op); err != nil {
+		return false, err
+	}
+	defer s.c.leave()
+	r := C.cua_stream_poll(s.c.lib.api, s.c.handle, s.handle, C.uint64_t(atMost))
+	if r == C.CUDA_ERROR_NOT_READY {
+		return false, nil
+	}
+	return true, s.c.check("cuStreamQuery", r)
 }
 
 // Close destroys the stream; what it was given goes on. It is an error for the
@@ -194,127 +193,3 @@ func (s *Stream) Close() error {
 }
 
 func (s *Stream) destroy() { C.cua_stream_destroy(s.c.lib.api, s.c.handle, s.handle) }
-
-// Event is a point in a stream, and the time on the device when it was reached.
-type Event struct {
-	c      *Context
-	handle C.cua_handle
-	closed atomic.Bool
-}
-
-// NewEvent makes an event. It may be recorded any number of times.
-func (c *Context) NewEvent() (*Event, error) {
-	const op = "NewEvent"
-	if err := c.enter(op); err != nil {
-		return nil, err
-	}
-	defer c.leave()
-	e := &Event{c: c}
-	if err := c.check("cuEventCreate", C.cua_event_create(c.lib.api, c.handle, &e.handle)); err != nil {
-		return nil, err
-	}
-	c.own(e)
-	return e, nil
-}
-
-// Record puts an event into the stream: its time is that when all work put in before
-// has finished.
-func (s *Stream) Record(e *Event) error {
-	const op = "Record"
-	if err := s.use(op); err != nil {
-		return err
-	}
-	defer s.c.leave()
-	if e == nil || e.c != s.c || e.closed.Load() {
-		return invalid(op, "no open event of this context")
-	}
-	return s.c.check("cuEventRecord", C.cua_event_record(s.c.lib.api, s.c.handle, e.handle, s.handle))
-}
-
-// Since is the device time from an earlier event to this one, to half a microsecond.
-// Both have been recorded and reached (after Stream.Wait).
-func (e *Event) Since(earlier *Event) (time.Duration, error) {
-	const op = "Since"
-	if err := e.c.enter(op); err != nil {
-		return 0, err
-	}
-	defer e.c.leave()
-	if earlier == nil || earlier.c != e.c || e.closed.Load() || earlier.closed.Load() {
-		return 0, invalid(op, "no open events of one context")
-	}
-	var ms C.float
-	err := e.c.check("cuEventElapsedTime", C.cua_event_elapsed(e.c.lib.api, e.c.handle, earlier.handle, e.handle, &ms))
-	return time.Duration(float64(ms) * float64(time.Millisecond)), err
-}
-
-// Close destroys the event.
-func (e *Event) Close() error {
-	if e != nil && !e.closed.Swap(true) {
-		e.c.drop(e)
-	}
-	return nil
-}
-
-func (e *Event) destroy() { C.cua_event_destroy(e.c.lib.api, e.c.handle, e.handle) }
-
-// Semaphore is a Vulkan timeline that CUDA waits for and signals.
-type Semaphore struct {
-	c      *Context
-	handle C.cua_handle
-	closed atomic.Bool
-}
-
-// ImportTimeline lets CUDA use a timeline made exportable. The file descriptor that
-// carries it is closed in any case. The import is the caller's to Close; each lives
-// on without the other.
-func (c *Context) ImportTimeline(t *vk.Timeline) (*Semaphore, error) {
-	const op = "ImportTimeline"
-	if t == nil {
-		return nil, invalid(op, "no timeline")
-	}
-	s, err := c.importTimeline(op, t)
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
-}
-
-func (c *Context) importTimeline(op string, t *vk.Timeline) (*Semaphore, error) {
-	fd, err := t.ExportFD()
-	if err != nil {
-		return nil, err
-	}
-	if err := c.enter(op); err != nil {
-		closeFD(fd)
-		return nil, err
-	}
-	defer c.leave()
-	s := &Semaphore{c: c}
-	if err := c.check("cuImportExternalSemaphore", C.cua_import_timeline(c.lib.api, c.handle, C.int(fd), &s.handle)); err != nil {
-		closeFD(fd) // still ours
-		return nil, err
-	}
-	c.own(s)
-	return s, nil
-}
-
-func (t *Semaphore) usable(op string, c *Context) error {
-	if t == nil || t.c != c {
-		return invalid(op, "no timeline of this context")
-	}
-	if t.closed.Load() {
-		return closed(op)
-	}
-	return nil
-}
-
-// Close gives the import back. Work that waits for it or signals it has to be
-// finished.
-func (t *Semaphore) Close() error {
-	if t != nil && !t.closed.Swap(true) {
-		t.c.drop(t)
-	}
-	return nil
-}
-
-func (t *Semaphore) destroy() { C.cua_drop_timeline(t.c.lib.api, t.c.handle, t.handle) }

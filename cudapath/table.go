@@ -3,14 +3,11 @@ package cudapath
 import (
 	"bytes"
 	"cmp"
-	"compress/gzip"
 	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -211,50 +208,4 @@ func (k *Kernel) grid(t tiles) (g [3]uint64, err error) {
 		}
 	}
 	return g, nil
-}
-
-// image reads a module for a device: its cubin where there is one for exactly this
-// device, else its PTX, with the NUL that the driver wants at the end.
-func (t *table) image(module string, d *DeviceInfo) ([]byte, error) {
-	name, ok := t.imageName(module, d)
-	if !ok {
-		return nil, unsupported("load a module", "there is neither a cubin nor PTX of %s for %s", module, d)
-	}
-	data, err := fs.ReadFile(t.files, path.Join("bin", name))
-	if err != nil {
-		return nil, err
-	}
-	if strings.HasSuffix(name, ".gz") {
-		r, err := gzip.NewReader(bytes.NewReader(data))
-		if err != nil {
-			return nil, fmt.Errorf("cudapath: kernels/bin/%s: %w", name, err)
-		}
-		if data, err = io.ReadAll(r); err != nil {
-			return nil, fmt.Errorf("cudapath: kernels/bin/%s: %w", name, err)
-		}
-	}
-	return append(data, 0), nil
-}
-
-// leastCompute is what the PTX is made for.
-const leastCompute = 80
-
-// imageName finds the file of a module that a device can run.
-func (t *table) imageName(module string, d *DeviceInfo) (name string, ok bool) {
-	compute := 10*d.Major + d.Minor
-	var names []string
-	if compute == 90 {
-		names = append(names, module+".sm_90a.cubin")
-	}
-	if compute >= leastCompute {
-		names = append(names, module+".ptx")
-	}
-	for _, name := range names {
-		for _, suffix := range []string{"", ".gz"} {
-			if t.modules[name+suffix] {
-				return name + suffix, true
-			}
-		}
-	}
-	return "", false
 }

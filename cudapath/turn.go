@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"sync"
+	"time"
 
 	"vkattn/vk"
 )
@@ -71,7 +72,7 @@ func (c *Context) newLink(shared *vk.Timeline) (*link, error) {
 	return &link{stream: s, semaphore: t}, nil
 }
 
-// WaitFor, SignalTo, Drain, Err and Close are those of vk.Peer.
+// WaitFor, SignalTo, Drain, Poll and Close are those of vk.Peer.
 func (l *link) WaitFor(value uint64) error { return l.stream.WaitFor(l.semaphore, value) }
 
 func (l *link) SignalTo(value uint64) error { return l.stream.SignalTo(l.semaphore, value) }
@@ -90,17 +91,8 @@ func (l *link) Drain() error {
 	return s.c.check("cuStreamSynchronize", C.cua_stream_synchronize(s.c.lib.api, s.c.handle, s.handle))
 }
 
-func (l *link) Err() error {
-	s := l.stream
-	if err := s.use("Err"); err != nil {
-		return err
-	}
-	defer s.c.leave()
-	r := C.cua_stream_poll(s.c.lib.api, s.c.handle, s.handle, 0)
-	if r == C.CUDA_ERROR_NOT_READY {
-		return nil
-	}
-	return s.c.check("cuStreamQuery", r)
+func (l *link) Poll(atMost time.Duration) (done bool, err error) {
+	return l.stream.poll("Poll", atMost)
 }
 
 func (l *link) Close() {

@@ -13,7 +13,9 @@ type Attached interface {
 
 // attachments are values by key, as in a context.Context: there are one or two.
 type attachments struct {
-	mu   sync.RWMutex
+	opening sync.Mutex // one open at a time; not held by the owner's end, which open may meet
+
+	mu   sync.RWMutex // guards what follows
 	list []attachment
 	gone bool
 }
@@ -26,10 +28,6 @@ type attachment struct {
 func (a *attachments) get(key any) Attached {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return a.find(key)
-}
-
-func (a *attachments) find(key any) Attached {
 	for i := range a.list {
 		if a.list[i].key == key {
 			return a.list[i].value
@@ -40,19 +38,25 @@ func (a *attachments) find(key any) Attached {
 
 // add keeps what open makes, unless there is a value already.
 func (a *attachments) add(op string, key any, open func() (Attached, error)) (Attached, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if v := a.find(key); v != nil {
+	a.opening.Lock()
+	defer a.opening.Unlock()
+	if v := a.get(key); v != nil {
 		return v, nil
-	}
-	if a.gone {
-		return nil, closed(op)
 	}
 	v, err := open()
 	if err != nil {
 		return nil, err
 	}
-	a.list = append(a.list, attachment{key, v})
+	a.mu.Lock()
+	gone := a.gone
+	if !gone {
+		a.list = append(a.list, attachment{key, v})
+	}
+	a.mu.Unlock()
+	if gone {
+		v.Detach()
+		return nil, closed(op)
+	}
 	return v, nil
 }
 

@@ -116,11 +116,20 @@ func (t *Timeline) Wait(ctx context.Context, value uint64) error {
 
 // waitSlice bounds one blocking call into Vulkan, and so how late a cancelled
 // context or a closing device is noticed. Reaching the value is noticed at once.
-const waitSlice = 10 * time.Millisecond
+const (
+	waitSlice  = 10 * time.Millisecond
+	firstSlice = 100 * time.Microsecond
+)
 
 // wait also ends, with dead set, when a peer that the value depends on never
 // finishes.
 func (t *Timeline) wait(ctx context.Context, op string, value uint64, peer Peer) (dead bool, err error) {
+	slice := waitSlice
+	if t.exportable {
+		// Another API may signal it, and a driver need not notice that before its
+		// wait times out.
+		slice = firstSlice
+	}
 	for {
 		if err := ctx.Err(); err != nil {
 			return false, err
@@ -128,12 +137,13 @@ func (t *Timeline) wait(ctx context.Context, op string, value uint64, peer Peer)
 		if t.d.closing.Load() {
 			return false, closed(op)
 		}
-		r := C.vka_timeline_wait(t.d.c, C.uint64_t(t.handle), C.uint64_t(value), C.uint64_t(waitSlice))
+		r := C.vka_timeline_wait(t.d.c, C.uint64_t(t.handle), C.uint64_t(value), C.uint64_t(slice))
 		if r != C.VK_TIMEOUT {
 			return false, t.d.check("vkWaitSemaphores", r)
 		}
+		slice = min(2*slice, waitSlice)
 		if peer != nil {
-			if err := peer.Err(); err != nil {
+			if _, err := peer.Poll(0); err != nil {
 				return true, err
 			}
 		}

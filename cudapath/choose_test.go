@@ -1,0 +1,200 @@
+package cudapath
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+var (
+	h200 = DeviceInfo{Name: "H200", Major: 9, SMs: 132, MaxShared: 227 << 10, MaxThreads: 1024, Driver: 13000}
+	a100 = DeviceInfo{Name: "A100", Major: 8, SMs: 108, MaxShared: 163 << 10, MaxThreads: 1024, Driver: 12040}
+)
+
+// testTable has a little of everything, in files as this build's.
+func testTable(t *testing.T) *table {
+	t.Helper()
+	var fa3 []string
+	for _, causal := range []bool{false, true} {
+		fa3 = append(fa3, fmt.Sprintf(`{"entry":"fa3_%v","family":"fa3","dtype":"f16","d":128,"dv":128,"causal":%v,"module":"m3",
+			"threads":384,"shared":200000,"rows":128,"cols":128,"grid":"persistent","maps":[{"tensor":"q","box":[64,128,1,1],"swizzle":128}]}`, causal, causal))
+	}
+	var fa2 []string
+	for _, d := range []string{`256,"dv":256`, `64,"dv":64`, `192,"dv":128`} { // not in order
+		for _, any := range []bool{false, true} {
+			fa2 = append(fa2, fmt.Sprintf(`{"entry":"fa2_%s_%v","family":"fa2","dtype":"f16","d":%s,"any":%v,"module":"m2",
+				"threads":128,"shared":65536,"rows":128,"cols":64,"grid":"rows,heads,batch"}`, d[:3], any, d, any))
+		}
+	}
+	files := fstest.MapFS{
+		"fa3.json": {Data: []byte("[" + strings.Join(fa3, ",") + "]")},
+		"fa2.json": {Data: []byte(`{"kernels":[` + strings.Join(fa2, ",") + `]}`)},
+		"ref.json": {Data: []byte(`[{"entry":"ref_f16","family":"ref","dtype":"f16","d":576,"any":true,"module":"mr","threads":256,"rows":64,"cols":64,"grid":"heads*batch,rows"},
+			{"entry":"ref_f32","family":"ref","dtype":"f32","d":576,"any":true,"module":"mr","threads":256,"rows":64,"cols":64,"grid":"rows,heads,batch"}]`)},
+		"bin/m3.sm_90a.cubin": {}, "bin/m2.ptx": {Data: []byte("ptx")}, "bin/m2.sm_90a.cubin": {Data: []byte("cubin")}, "bin/mr.ptx": {},
+	}
+	table, err := readTable(files)
+	require.NoError(t, err)
+	return table
+}
+
+func problemOf(change func(*attention.CUDAProblem)) *attention.CUDAProblem {
+	p := &attention.CUDAProblem{Shape: attention.Shape{B: 2, Hq: 8, Hkv: 2, Sq: 1000, Sk: 2000}, HeadDim: 128, HeadDimV: 128, Align: 8}
+	if change != nil {
+		change(p)
+	}
+	return p
+}
+
+func TestChoosesTheBestKernelThatTakesTheProblem(t *testing.T) {
+	table := testTable(t)
+	type problem = attention.CUDAProblem
+	for _, c := range []struct {
+		name   string
+		device DeviceInfo
+		change func(*problem)
+		want   string // entry; none: nothing will do
+		whyNot string // in what is said of those before it
+	}{
+		{"the best", h200, nil, "fa3_false", ""},
+		{"causal", h200, func(p *problem) { p.Causal = true }, "fa3_true", ""},
+		{"an older device", a100, nil, "fa2_192_false", "no code of it for compute capability 8.0"},
+		{"the smallest that holds it", h200, func(p *problem) { p.HeadDim, p.HeadDimV = 129, 128 }, "fa2_192_false", "fa3: there is none for head dims 129/128"},
+		{"a wide V", h200, func(p *problem) { p.HeadDim, p.HeadDimV = 64, 136 }, "fa2_256_false", "64/136"},
+		{"a small one", a100, func(p *problem) { p.HeadDim, p.HeadDimV = 8, 64 }, "fa2_64,_false", ""},
+		{"no alignment", h200, func(p *problem) { p.Align = 4 }, "fa2_192_true", "these are of 4"},
+		{"float32", h200, func(p *problem) { p.DType = attention.F32 }, "ref_f32", "fa2_any: there is none for f32"},
+		{"latent attention", h200, func(p *problem) { p.HeadDim, p.HeadDimV = 576, 512 }, "ref_f16", "576/512"},
+		{"a family", h200, func(p *problem) { p.Kernel = "fa2" }, "fa2_192_false", ""},
+		{"the family for validation", h200, func(p *problem) { p.Kernel, p.Causal = "ref", true }, "ref_f16", ""},
+		{"a family that cannot", a100, func(p *problem) { p.Kernel = "fa3" }, "", "fa3: there is no code"},
+		{"a family without alignment", h200, func(p *problem) { p.Kernel, p.Align = "fa3", 2 }, "", "multiples of 8"},
+		{"no such type", h200, func(p *problem) { p.DType = attention.BF16 }, "", "ref: there is none for bf16"},
+		{"too many heads", h200, func(p *problem) { p.Hq, p.Hkv = 65536, 65536; p.Kernel = "fa2" }, "", "a grid of [8 65536 2] blocks"},
+		{"many heads", h200, func(p *problem) { p.Hq, p.Hkv = 65536, 65536 }, "fa3_false", ""},
+		{"too many tiles", h200, func(p *problem) { p.B, p.Hq, p.Sq = math.MaxInt32, 100, 1000 }, "fa2_192_false", "tiles, it counts them in 31 bits"},
+		{"old tensor maps", DeviceInfo{Major: 9, MaxShared: 227 << 10, MaxThreads: 1024, Driver: 11080}, nil, "fa2_192_false", "a driver for CUDA 12"},
+		{"little shared memory", DeviceInfo{Major: 9, MaxShared: 100 << 10, MaxThreads: 1024, Driver: 12000}, nil, "fa2_192_false", "200000 bytes of shared memory a block, the device has 102400"},
+		{"few threads", DeviceInfo{Major: 9, MaxShared: 227 << 10, MaxThreads: 256, Driver: 12000}, nil, "fa2_192_false", "384 threads a block, the device has 256"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k, rejected, err := table.choose(&c.device, problemOf(c.change))
+			if c.want == "" {
+				require.ErrorIs(t, err, vk.ErrUnsupported)
+				require.ErrorContains(t, err, c.whyNot)
+				require.NotContains(t, err.Error(), "\n")
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, c.want, k.Entry)
+			assert.Contains(t, strings.Join(rejected, "; "), c.whyNot)
+		})
+	}
+}
+
+func TestModulesByDevice(t *testing.T) {
+	table := testTable(t)
+	for _, c := range []struct {
+		module string
+		device DeviceInfo
+		want   string
+	}{
+		{"m2", h200, "cubin\x00"}, {"m2", a100, "ptx\x00"}, {"m2", DeviceInfo{Major: 9, Minor: 1}, "ptx\x00"},
+		{"m2", DeviceInfo{Major: 7, Minor: 5}, ""}, {"m3", a100, ""}, {"m4", h200, ""},
+	} {
+		image, err := table.image(c.module, &c.device)
+		if c.want == "" {
+			require.ErrorIs(t, err, vk.ErrUnsupported, "%v", c)
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, c.want, string(image), "%v", c)
+	}
+}
+
+func TestGrids(t *testing.T) {
+	for text, want := range map[string][3]uint64{
+		"rows,heads,batch": {2, 3, 5}, "heads*batch, rows": {15, 2, 1}, "rows*heads*batch": {30, 1, 1}, "batch,1,rows": {5, 1, 2},
+	} {
+		g, err := (&Kernel{Grid: text}).grid(tiles{2, 3, 5})
+		require.NoError(t, err)
+		require.Equal(t, want, g, text)
+	}
+	for _, text := range []string{"", "rows,columns", "rows,heads,batch,1", "rows,,batch"} {
+		_, err := (&Kernel{Grid: text}).grid(tiles{1, 1, 1})
+		require.Error(t, err, text)
+	}
+}
+
+func TestTablesThatAreRefused(t *testing.T) {
+	good := `{"entry":"e","family":"fa2","dtype":"f16","d":64,"module":"m","threads":128,"rows":64,"cols":64,"grid":"rows,heads,batch"}`
+	list, err := parseKernels([]byte("[" + good + "]"))
+	require.NoError(t, err)
+	require.Equal(t, 64, list[0].DV, "as D where it is not said")
+	for _, c := range [][2]string{
+		{`"family":"fa2"`, `"family":"fa9"`}, {`"dtype":"f16"`, `"dtype":"f8"`}, {`"d":64`, `"d":0`}, {`"threads":128`, `"threads":0`},
+		{`"rows":64`, `"rows":-1`}, {`rows,heads,batch`, `rows,hats`}, {`"entry":"e"`, `"entry":""`},
+		{`"cols":64`, `"cols":64,"maps":[{"tensor":"x","box":[1,1,1,1]}]`}, {`"cols":64`, `"cols":64,"maps":[{"tensor":"q","swizzle":48}]`},
+		{`"cols":64`, `"cols":64,"maps":[{"tensor":"q"},{"tensor":"q"},{"tensor":"q"},{"tensor":"q"},{"tensor":"q"}]`},
+	} {
+		_, err := parseKernels([]byte("[" + strings.Replace(good, c[0], c[1], 1) + "]"))
+		require.Error(t, err, c[1])
+	}
+	_, err = parseKernels([]byte("nonsense"))
+	require.Error(t, err)
+}
+
+// The tables of this build are whole: every entry has its module and can be chosen,
+// and the families have what tier cuda promises.
+func TestTablesOfThisBuild(t *testing.T) {
+	table, err := embedded()
+	require.NoError(t, err)
+	entries := map[string]bool{}
+	for i := range table.kernels {
+		k := &table.kernels[i]
+		require.False(t, entries[k.Entry], "%s twice", k.Entry)
+		entries[k.Entry] = true
+		require.True(t, strings.HasPrefix(k.Entry, "attn_"+k.Family+"_"+k.DType), k.Entry)
+		name, ok := table.imageName(k.Module, &h200)
+		require.True(t, ok, "%s: no code for sm_90", k.Entry)
+		image, err := table.image(k.Module, &h200)
+		require.NoError(t, err, name)
+		require.Equal(t, "\x7fELF", string(image[:4]), "%s is no cubin", name)
+		require.Contains(t, string(image), k.Entry+"\x00", "%s has no such entry", name)
+		if k.Family == "fa3" {
+			continue
+		}
+		image, err = table.image(k.Module, &a100)
+		require.NoError(t, err)
+		require.Contains(t, string(image), ".entry "+k.Entry+"(", "the PTX of %s has no such entry", k.Module)
+	}
+	for _, dtype := range []attention.DType{attention.F16, attention.BF16} {
+		for _, causal := range []bool{false, true} {
+			for _, dims := range [][2]int{{1, 1}, {32, 32}, {64, 64}, {80, 96}, {128, 128}, {192, 128}, {192, 192}, {256, 256}} {
+				for _, align := range []uint32{1, 8} {
+					p := problemOf(func(p *attention.CUDAProblem) {
+						p.DType, p.Causal, p.HeadDim, p.HeadDimV, p.Align = dtype, causal, dims[0], dims[1], align
+					})
+					k, _, err := table.choose(&a100, p)
+					require.NoError(t, err)
+					require.Equal(t, "fa2", k.Family, "%+v", p)
+				}
+			}
+		}
+	}
+	for _, dtype := range attention.DTypes() {
+		k, _, err := table.choose(&h200, problemOf(func(p *attention.CUDAProblem) {
+			p.DType, p.HeadDim, p.HeadDimV, p.Kernel, p.Align = dtype, 576, 512, "ref", 1
+		}))
+		require.NoError(t, err)
+		require.Equal(t, "ref", k.Family)
+	}
+}

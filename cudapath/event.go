@@ -1,0 +1,71 @@
+package cudapath
+
+// #include "cua.h"
+import "C"
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Event is a point in a stream, and the time on the device when it was reached.
+type Event struct {
+	c      *Context
+	handle C.cua_handle
+	closed atomic.Bool
+}
+
+// NewEvent makes an event. It may be recorded any number of times.
+func (c *Context) NewEvent() (*Event, error) {
+	const op = "NewEvent"
+	if err := c.enter(op); err != nil {
+		return nil, err
+	}
+	defer c.leave()
+	e := &Event{c: c}
+	if err := c.check("cuEventCreate", C.cua_event_create(c.lib.api, c.handle, &e.handle)); err != nil {
+		return nil, err
+	}
+	c.own(e)
+	return e, nil
+}
+
+// Record puts an event into the stream: its time is that when all work put in before
+// has finished.
+func (s *Stream) Record(e *Event) error {
+	const op = "Record"
+	if err := s.use(op); err != nil {
+		return err
+	}
+	defer s.c.leave()
+	if e == nil || e.c != s.c || e.closed.Load() {
+		return invalid(op, "no open event of this context")
+	}
+	return s.c.check("cuEventRecord", C.cua_event_record(s.c.lib.api, s.c.handle, e.handle, s.handle))
+}
+
+// Since is the device time from an earlier event to this one, to half a microsecond.
+// Both have been recorded and reached (after Stream.Wait).
+func (e *Event) Since(earlier *Event) (time.Duration, error) {
+	const op = "Since"
+	if err := e.c.enter(op); err != nil {
+		return 0, err
+	}
+	defer e.c.leave()
+	if earlier == nil || earlier.c != e.c || e.closed.Load() || earlier.closed.Load() {
+		return 0, invalid(op, "no open events of one context")
+	}
+	var ms C.float
+	err := e.c.check("cuEventElapsedTime", C.cua_event_elapsed(e.c.lib.api, e.c.handle, earlier.handle, e.handle, &ms))
+	return time.Duration(float64(ms) * float64(time.Millisecond)), err
+}
+
+// Close destroys the event.
+func (e *Event) Close() error {
+	if e != nil && !e.closed.Swap(true) {
+		e.c.drop(e)
+	}
+	return nil
+}
+
+func (e *Event) destroy() { C.cua_event_destroy(e.c.lib.api, e.c.handle, e.handle) }

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+)
+
+// module is one thing to compile: a few entry points that a program loads together.
+type module struct {
+	name    string
+	source  string   // file of the kernels folder
+	defines []string // "NAME=VALUE"
+	ptx     bool     // compiled to PTX for sm_80 and up
+	entries []entry
+}
+
+// entry is a line of a launch table (ref.json, fa2.json, fa3.json), which the host
+// and scripts/cuda_peer.py read.
+type entry struct {
+	Entry   string      `json:"entry"` // name of the kernel
+	Family  string      `json:"family"`
+	DType   string      `json:"dtype"`
+	D       int         `json:"d"` // largest head dims it takes
+	Dv      int         `json:"dv"`
+	Causal  bool        `json:"causal"`
+	Any     bool        `json:"any"`    // any alignment; otherwise bases, strides and head dims in units of 16 bytes
+	Module  string      `json:"module"` // bin/<module>.ptx.gz, bin/<module>.sm_90a.cubin.gz
+	Threads int         `json:"threads"`
+	Shared  int         `json:"shared"` // bytes of dynamic shared memory
+	Rows    int         `json:"rows"`   // of Q a block
+	Cols    int         `json:"cols"`   // of K a tile
+	Grid    string      `json:"grid"`   // what x, y and z count
+	Maps    []tensorMap `json:"maps,omitempty"`
+}
+
+// tensorMap is a CUtensorMap parameter, (dim, row, head, batch) with element strides of the tensor.
+type tensorMap struct {
+	Tensor  string `json:"tensor"`
+	Box     []int  `json:"box"`
+	Swizzle int    `json:"swizzle"`
+}
+
+const gridRowsHeadsBatch = "rows,heads,batch"
+
+// catalog lists every module, in the order of the manifest. dir is the kernels folder.
+func catalog(dir string) ([]module, error) {
+	third, err := fa3Modules(dir)
+	return slices.Concat(refModules(), fa2Modules(), third), err
+}
+
+// The validation kernel: one entry a type.
+func refModules() []module {
+	var list []module
+	for _, t := range []struct{ name, element string }{{"f16", "__half"}, {"bf16", "__nv_bfloat16"}, {"f32", "float"}} {
+		name := "ref_" + t.name
+		list = append(list, module{
+			name: name, source: "reference.cu", ptx: true,
+			defines: []string{"ELEMENT=" + t.element, "ENTRY=attn_" + name},
+			entries: []entry{{
+				Entry: "attn_" + name, Family: "ref", DType: t.name, D: 576, Dv: 576, Any: true, Module: name,
+				Threads: 256, Rows: 64, Cols: 64, Grid: gridRowsHeadsBatch,
+			}},
+		})
+	}
+	return list
+}
+
+// fa3Modules reads what to compile out of fa3.json, which lies beside the source.
+func fa3Modules(dir string) ([]module, error) {
+	entries, err := readTable(filepath.Join(dir, "fa3.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var list []module
+	for _, e := range entries {
+		at := slices.IndexFunc(list, func(m module) bool { return m.name == e.Module })
+		if at < 0 {
+			at = len(list)
+			list = append(list, module{
+				name: e.Module, source: "fa3.cu",
+				defines: []string{
+					fmt.Sprintf("ATTN_BF16=%d", map[bool]int{true: 1}[e.DType == "bf16"]),
+					fmt.Sprintf("ATTN_D=%d", e.D), fmt.Sprintf("ATTN_DV=%d", e.Dv),
+				},
+			})
+		}
+		list[at].entries = append(list[at].entries, e)
+	}
+	return list, err
+}
+
+// tables are the files generated from the catalogue, by name.
+func tables(modules []module) (map[string][]byte, error) {
+	families := map[string][]entry{}
+	for _, m := range modules {
+		for _, e := range m.entries {
+			families[e.Family] = append(families[e.Family], e)
+		}
+	}
+	delete(families, "fa3") // written by hand
+	files := map[string][]byte{}
+	for family, list := range families {
+		text := []byte("[\n")
+		for i, e := range list {
+			line, err := json.Marshal(e)
+			if err != nil {
+				return nil, err
+			}
+			text = append(append(text, '\t'), line...)
+			if i < len(list)-1 {
+				text = append(text, ',')
+			}
+			text = append(text, '\n')
+		}
+		files[family+".json"] = append(text, "]\n"...)
+	}
+	return files, nil
+}

@@ -1,0 +1,153 @@
+// Command build compiles the CUDA kernels to the modules committed in bin/, and
+// writes the launch tables.
+//
+//	go run ./cudapath/kernels/build           compile everything, write bin/ and the tables
+//	go run ./cudapath/kernels/build -check    prove that what is committed is current
+//
+// Each module becomes PTX for sm_80, which the driver compiles for any newer GPU,
+// and a cubin for sm_90a. -check needs no nvcc: it compares hashes of the sources
+// with those the modules were compiled from. With the nvcc that compiled them at
+// hand it compiles again and compares bytes too.
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+)
+
+func main() {
+	check := flag.Bool("check", false, "write nothing; fail unless the committed files are current")
+	dir := flag.String("dir", filepath.Join("cudapath", "kernels"), "folder of the kernels")
+	nvcc := flag.String("nvcc", os.Getenv("NVCC"), "compiler; otherwise that of $CUDA_HOME or PATH")
+	jobs := flag.Int("j", runtime.NumCPU(), "modules compiled at a time")
+	flag.Parse()
+	run := build
+	if *check {
+		run = checkAll
+	}
+	if err := run(*dir, *nvcc, *jobs); err != nil {
+		fmt.Fprintln(os.Stderr, "kernels:", err)
+		os.Exit(1)
+	}
+}
+
+func build(dir, nvcc string, jobs int) error {
+	path, err := findNVCC(nvcc)
+	if err != nil {
+		return err
+	}
+	c := compiler{path, dir}
+	version, err := c.version()
+	if err != nil {
+		return err
+	}
+	modules, err := catalog(dir)
+	if err != nil {
+		return err
+	}
+	compiled, err := c.compileAll(modules, jobs)
+	if err != nil {
+		return err
+	}
+	m := manifest{Compiler: version}
+	files := map[string][]byte{}
+	size := 0
+	for i, mod := range modules {
+		line := manifestLine{Name: mod.name, Files: map[string]string{}}
+		if line.Sources, err = mod.sources(os.DirFS(dir)); err != nil {
+			return err
+		}
+		if line.Source, err = mod.sourceHash(os.DirFS(dir)); err != nil {
+			return err
+		}
+		for name, content := range compiled[i] {
+			line.Files[name] = hash(content)
+			packed, err := pack(content)
+			if err != nil {
+				return err
+			}
+			files[name+".gz"] = packed
+			size += len(packed)
+		}
+		m.Modules = append(m.Modules, line)
+	}
+	text, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	files["manifest.json"] = append(text, '\n')
+	if err := replaceFolder(filepath.Join(dir, "bin"), files); err != nil {
+		return err
+	}
+	launch, err := tables(modules)
+	if err != nil {
+		return err
+	}
+	for name, content := range launch {
+		if err := writeFile(filepath.Join(dir, name), content); err != nil {
+			return err
+		}
+	}
+	fmt.Printf("%d modules compiled by %s, %d KiB\n", len(modules), version, size/1024)
+	return nil
+}
+
+// compileAll compiles modules, some at a time, and gives their files in order.
+func (c compiler) compileAll(modules []module, jobs int) ([]map[string][]byte, error) {
+	compiled := make([]map[string][]byte, len(modules))
+	failed := make([]error, len(modules))
+	slots := make(chan struct{}, max(jobs, 1))
+	var wait sync.WaitGroup
+	for i, m := range modules {
+		wait.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			compiled[i], failed[i] = c.compile(m)
+		})
+	}
+	wait.Wait()
+	return compiled, errors.Join(failed...)
+}
+
+// replaceFolder makes the folder hold these files and no others.
+func replaceFolder(dir string, files map[string][]byte) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	old, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range old {
+		if _, keep := files[e.Name()]; !keep {
+			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	for name, content := range files {
+		if err := writeFile(filepath.Join(dir, name), content); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeFile replaces a file whole, and leaves one alone that has this content.
+func writeFile(path string, content []byte) error {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
+		return nil
+	}
+	part := path + ".part"
+	if err := os.WriteFile(part, content, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(part, path)
+}

@@ -1,0 +1,107 @@
+// The instructions of sm_80 that CUDA C++ has no name for, and the two 16-bit types.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+// Traits of a 16-bit storage type: pairs travel as the bits of one register.
+struct Half {
+	using type = __half;
+	static constexpr uint32_t ones = 0x3c003c00;     // 1, 1
+	static constexpr uint32_t infinity = 0x7c007c00; // exponents all set
+	static __device__ __forceinline__ uint32_t pack(float low, float high) {
+		uint32_t r;
+		asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+		return r;
+	}
+	static __device__ __forceinline__ uint32_t max(uint32_t a, uint32_t b) {
+		uint32_t r;
+		asm("max.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+		return r;
+	}
+	static __device__ __forceinline__ float low(uint32_t a) { return __half2float(__ushort_as_half(a & 0xffff)); }
+	// d += a b, 16 x 8 x 16
+	static __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+		asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+		    : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+		    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+	}
+};
+
+struct Bfloat {
+	using type = __nv_bfloat16;
+	static constexpr uint32_t ones = 0x3f803f80;
+	static constexpr uint32_t infinity = 0x7f807f80;
+	static __device__ __forceinline__ uint32_t pack(float low, float high) {
+		uint32_t r;
+		asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+		return r;
+	}
+	static __device__ __forceinline__ uint32_t max(uint32_t a, uint32_t b) {
+		uint32_t r;
+		asm("max.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+		return r;
+	}
+	static __device__ __forceinline__ float low(uint32_t a) { return __uint_as_float(a << 16); }
+	static __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+		asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+		    : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+		    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+	}
+};
+
+// Four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
+__device__ __forceinline__ void ldmatrix(uint32_t (&r)[4], uint32_t address) {
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+	             : "r"(address)
+	             : "memory");
+}
+
+__device__ __forceinline__ void ldmatrix_transposed(uint32_t (&r)[4], uint32_t address) {
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+	             : "r"(address)
+	             : "memory");
+}
+
+// 16 bytes from global to shared memory, past the L1; of them `bytes` are read and the rest is zero.
+__device__ __forceinline__ void copy_async(uint32_t to, const void *from) {
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void copy_async(uint32_t to, const void *from, uint32_t bytes) {
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int Pending> __device__ __forceinline__ void copy_wait() {
+	asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+__device__ __forceinline__ uint4 load_shared(uint32_t address) {
+	uint4 v;
+	asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
+	return v;
+}
+
+__device__ __forceinline__ uint32_t load_shared_word(uint32_t address) {
+	uint32_t v;
+	asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+	return v;
+}
+
+__device__ __forceinline__ void store_shared(uint32_t address, uint4 v) {
+	asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
+__device__ __forceinline__ void store_shared_word(uint32_t address, uint32_t v) {
+	asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+
+__device__ __forceinline__ float exp2_approx(float x) {
+	float y;
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}

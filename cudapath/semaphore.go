@@ -1,0 +1,72 @@
+package cudapath
+
+// #include "cua.h"
+import "C"
+
+import (
+	"sync/atomic"
+
+	"vkattn/vk"
+)
+
+// Semaphore is a Vulkan timeline that CUDA waits for and signals.
+type Semaphore struct {
+	c      *Context
+	handle C.cua_handle
+	closed atomic.Bool
+}
+
+// ImportTimeline lets CUDA use a timeline made exportable. The file descriptor that
+// carries it is closed in any case. The import is the caller's to Close; each lives
+// on without the other.
+func (c *Context) ImportTimeline(t *vk.Timeline) (*Semaphore, error) {
+	const op = "ImportTimeline"
+	if t == nil {
+		return nil, invalid(op, "no timeline")
+	}
+	s, err := c.importTimeline(op, t)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (c *Context) importTimeline(op string, t *vk.Timeline) (*Semaphore, error) {
+	fd, err := exportTimeline(t)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.enter(op); err != nil {
+		closeFD(fd)
+		return nil, err
+	}
+	defer c.leave()
+	s := &Semaphore{c: c}
+	if err := c.check("cuImportExternalSemaphore", C.cua_import_timeline(c.lib.api, c.handle, C.int(fd), &s.handle)); err != nil {
+		closeFD(fd) // still ours
+		return nil, err
+	}
+	c.own(s)
+	return s, nil
+}
+
+func (t *Semaphore) usable(op string, c *Context) error {
+	if t == nil || t.c != c {
+		return invalid(op, "no timeline of this context")
+	}
+	if t.closed.Load() {
+		return closed(op)
+	}
+	return nil
+}
+
+// Close gives the import back. Work that waits for it or signals it has to be
+// finished.
+func (t *Semaphore) Close() error {
+	if t != nil && !t.closed.Swap(true) {
+		t.c.drop(t)
+	}
+	return nil
+}
+
+func (t *Semaphore) destroy() { C.cua_drop_timeline(t.c.lib.api, t.c.handle, t.handle) }
