@@ -175,11 +175,16 @@ func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem
 	for i := range results {
 		results[i] = make(chan result, 1)
 	}
+	asked := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	var next atomic.Int64
 	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
+	defer func() {
+		cancel()
+		if asked.Err() == nil { // else there is no time: what is known is to be printed
+			wg.Wait()
+		}
+	}()
 	for range workers {
 		wg.Go(func() {
 			for i := next.Add(1) - 1; i < int64(len(problems)); i = next.Add(1) - 1 {
@@ -192,7 +197,12 @@ func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem
 		})
 	}
 	for i := range results {
-		done := <-results[i]
+		var done result
+		select {
+		case done = <-results[i]:
+		case <-asked.Done():
+			return asked.Err()
+		}
 		if done.err == nil {
 			all.Add(done.rows)
 		}
