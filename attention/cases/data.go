@@ -6,6 +6,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/half"
 	"vkattn/attention/inputs"
+	"vkattn/attention/internal/par"
 )
 
 // DataKind is a way to choose the numbers of a problem.
@@ -27,8 +28,14 @@ func (k DataKind) String() string {
 
 // tensorData is a packed [B, H, S, D] tensor before it is put into memory.
 func tensorData(n int64, d inputs.Distribution, seed uint64) []float32 {
-	v := make([]float32, n)
-	half.DecodeF32(v, inputs.New(n, attention.F32, d, seed))
+	v, b := make([]float32, n), inputs.New(n, attention.F32, d, seed)
+	const chunk = 1 << 16
+	par.Each((n+chunk-1)/chunk, func() func(int64) {
+		return func(i int64) {
+			lo, hi := i*chunk, min((i+1)*chunk, n)
+			half.DecodeF32(v[lo:hi], b[4*lo:4*hi])
+		}
+	})
 	return v
 }
 
