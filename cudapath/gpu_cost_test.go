@@ -1,6 +1,9 @@
 package cudapath
 
 import (
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -81,9 +84,10 @@ func each(n int, call func(), wait func()) time.Duration {
 	return time.Since(start) / time.Duration(n)
 }
 
-func median(d []time.Duration) time.Duration {
-	slices.Sort(d)
-	return d[len(d)/2]
+func median(d []time.Duration) time.Duration { return at(d, 0.5) }
+
+func at(d []time.Duration, quantile float64) time.Duration {
+	return slices.Sorted(slices.Values(d))[int(quantile*float64(len(d)))]
 }
 
 // The bound of what tier cuda may cost over a pure CUDA launch.
@@ -113,12 +117,30 @@ func TestGPUCostOverLaunch(t *testing.T) {
 					pure, through = append(pure, a), append(through, b)
 				}
 			}
+			keepSamples(t, map[string]any{"test": c.name, "device": r.c.info.String(), "shape": c.shape.String(), "kernel": r.kernel.Entry,
+				"calls": c.calls, "ns_a_call_launched": pure, "ns_a_call_forward": through})
 			p, q := median(pure), median(through)
 			t.Logf("COST %s: pure launch %v, through the operation %v, difference %v (medians of %d; p10-p90 %v-%v and %v-%v)",
-				c.name, p, q, q-p, c.rounds, pure[c.rounds/10], pure[c.rounds*9/10], through[c.rounds/10], through[c.rounds*9/10])
+				c.name, p, q, q-p, c.rounds, at(pure, 0.1), at(pure, 0.9), at(through, 0.1), at(through, 0.9))
 			require.Less(t, q-p, mostOverLaunch)
 		})
 	}
+}
+
+// keepSamples writes a line to $OUT/cuda-cost.jsonl, where there is a folder for
+// results.
+func keepSamples(t testing.TB, row map[string]any) {
+	out := os.Getenv("OUT")
+	if out == "" {
+		return
+	}
+	line, err := json.Marshal(row)
+	require.NoError(t, err)
+	f, err := os.OpenFile(filepath.Join(out, "cuda-cost.jsonl"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	require.NoError(t, err)
+	defer f.Close()
+	_, err = f.Write(append(line, '\n'))
+	require.NoError(t, err)
 }
 
 // TestGPUCostOfTurns is for information: what it costs when Vulkan and CUDA really
@@ -141,6 +163,8 @@ func TestGPUCostOfTurns(t *testing.T) {
 		alone = append(alone, each(100, vulkan, func() { r.waitForward(t) }))
 		waited = append(waited, each(100, func() { turn(); r.waitForward(t) }, func() {}))
 	}
+	keepSamples(t, map[string]any{"test": "turns of Vulkan and CUDA, 100 in a row", "device": r.c.info.String(), "kernel": r.kernel.Entry,
+		"ns_a_turn_of_each": both, "ns_a_vulkan_submission": alone, "ns_a_turn_of_each_with_a_wait": waited})
 	t.Logf("COST of a turn of each: %v; of a Vulkan submission alone: %v; of both with a wait each: %v", median(both), median(alone), median(waited))
 }
 

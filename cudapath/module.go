@@ -8,22 +8,22 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 )
 
 // module is a loaded cubin or PTX compiled for the device.
 type module struct {
-	once   sync.Once
-	handle C.cua_handle
-	err    error
+	mu     sync.Mutex
+	handle C.cua_handle // 0: not loaded
 }
 
 // kernel is a function that is ready to be launched.
 type kernel struct {
 	*Kernel
 	c      *Context
-	once   sync.Once
-	err    error
+	ready  atomic.Bool
+	mu     sync.Mutex // loads
 	handle C.cua_handle
 	blocks int // of it that run on a multiprocessor at once
 }
@@ -43,10 +43,19 @@ func (c *Context) kernelOf(e *Kernel) *kernel {
 }
 
 // Load makes the kernel ready: its module is loaded, which for PTX means compiled,
-// at most once for all kernels in it.
+// at most once for all kernels in it. What fails is tried again the next time.
 func (k *kernel) Load() error {
-	k.once.Do(func() { k.err = k.load() })
-	return k.err
+	if k.ready.Load() {
+		return nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ready.Load() {
+		return nil
+	}
+	err := k.load()
+	k.ready.Store(err == nil)
+	return err
 }
 
 func (k *kernel) load() error {
@@ -89,8 +98,14 @@ func (c *Context) module(name string) (*module, error) {
 		c.modules[name] = m
 	}
 	c.mu.Unlock()
-	m.once.Do(func() { m.err = m.load(c, name) })
-	return m, m.err
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.handle == 0 {
+		if err := m.load(c, name); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
 }
 
 func (m *module) load(c *Context, name string) error {
@@ -100,7 +115,8 @@ func (m *module) load(c *Context, name string) error {
 	}
 	log := C.malloc(logBytes)
 	defer C.free(log)
-	r := C.cua_module_load(c.lib.api, c.handle, unsafe.Pointer(&image[0]), (*C.char)(log), logBytes, &m.handle)
+	var handle C.cua_handle
+	r := C.cua_module_load(c.lib.api, c.handle, unsafe.Pointer(&image[0]), (*C.char)(log), logBytes, &handle)
 	runtime.KeepAlive(image)
 	if err := c.check("load module "+name, r); err != nil {
 		e := err.(*Error)
@@ -108,6 +124,7 @@ func (m *module) load(c *Context, name string) error {
 		e.Detail = strings.Join(strings.Fields(C.GoString((*C.char)(log))), " ")
 		return e
 	}
+	m.handle = handle
 	return nil
 }
 

@@ -17,6 +17,9 @@ import (
 //
 // The methods are called by whoever uses the stream, Drain and Poll by other
 // goroutines too. They must not use the device.
+//
+// A peer that fails once is given nothing more, and its stream does nothing more
+// either: every call returns the peer's error.
 type Peer interface {
 	// WaitFor makes what is given from now on wait until the timeline reaches value.
 	WaitFor(value uint64) error
@@ -52,9 +55,8 @@ func (s *Stream) Peer() Peer { return s.turns.peer }
 
 // SetPeer gives the stream a peer, made by open around a timeline that belongs to
 // the stream, exportable where the device's timelines are; open exports it and must
-// not use the stream. The stream
-// closes the peer when it is destroyed. A stream has one peer for good:
-// ErrInvalid when there is one already.
+// not use the stream. The stream closes the peer when it is destroyed. A stream has
+// one peer for good: ErrInvalid when there is one already.
 func (s *Stream) SetPeer(open func(shared *Timeline) (Peer, error)) error {
 	const op = "SetPeer"
 	if s.closed {
