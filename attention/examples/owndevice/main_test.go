@@ -13,16 +13,17 @@ import (
 // The example computes the right thing on whatever driver is under test, and says
 // that there is none where there is none.
 func TestExampleRuns(t *testing.T) {
+	name := os.Getenv("VKATTN_DRIVER")
+	if strings.HasPrefix(name, "radv-") {
+		t.Skip("a null device computes nothing")
+	}
 	var out strings.Builder
 	err := run(&out)
-	switch name := os.Getenv("VKATTN_DRIVER"); {
-	case strings.HasPrefix(name, "radv-"):
-		t.Skip("a null device computes nothing")
-	case name == "" && err != nil, name == "none":
+	if name == "none" || name == "" && err != nil {
 		require.ErrorIs(t, err, vk.ErrNoDevice)
-	default:
-		require.NoError(t, err)
-		require.Contains(t, out.String(), "tier scalar")
-		require.Contains(t, out.String(), "\nok: 1600 of 1600 rows")
+		return
 	}
+	require.NoError(t, err)
+	require.Contains(t, out.String(), "tier scalar")
+	require.Contains(t, out.String(), "\nok: 1600 of 1600 rows")
 }
