@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -160,20 +161,29 @@ func runsHere(dev *vk.Device) func(verify.Implementation, attention.DType) bool 
 	}
 }
 
+// verified is what became of a problem.
+type verified struct {
+	rows []*verify.Row
+	err  error
+}
+
 // verifyAll computes, several problems at once where they are small, and prints in
-// order. What stops it early is returned.
+// order. What stops it early is returned; what is known then is printed.
 func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem, out []verify.Printer, all *verify.Outcome, step func()) error {
-	type result struct {
-		rows []*verify.Row
-		err  error
+	workers, order := 1, make([]int, len(problems)) // a large problem fills the memory of machine and device
+	for i := range order {
+		order[i] = i
 	}
-	workers := 1 // a large problem fills the memory of machine and device
 	if v.Conformance {
+		// What takes long to compile goes first, so that nothing waits for it at the end.
 		workers = runtime.GOMAXPROCS(0)
+		slices.SortStableFunc(order, func(a, b int) int {
+			return problems[b].D + problems[b].Dv - problems[a].D - problems[a].Dv
+		})
 	}
-	results := make([]chan result, len(problems))
+	results := make([]chan verified, len(problems))
 	for i := range results {
-		results[i] = make(chan result, 1)
+		results[i] = make(chan verified, 1)
 	}
 	asked := ctx
 	ctx, cancel := context.WithCancel(ctx)
@@ -181,14 +191,15 @@ func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem
 	var wg sync.WaitGroup
 	defer func() {
 		cancel()
-		if asked.Err() == nil { // else there is no time: what is known is to be printed
+		if asked.Err() == nil { // else there is no time
 			wg.Wait()
 		}
 	}()
 	for range workers {
 		wg.Go(func() {
-			for i := next.Add(1) - 1; i < int64(len(problems)); i = next.Add(1) - 1 {
-				r := result{err: ctx.Err()}
+			for n := next.Add(1) - 1; n < int64(len(order)); n = next.Add(1) - 1 {
+				i := order[n]
+				r := verified{err: ctx.Err()}
 				if r.err == nil {
 					r.rows, r.err = v.Problem(ctx, problems[i].Case, problems[i].dtype)
 				}
@@ -196,30 +207,51 @@ func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem
 			}
 		})
 	}
+	var stopped error
 	for i := range results {
-		var done result
-		select {
-		case done = <-results[i]:
-		case <-asked.Done():
-			return asked.Err()
-		}
-		if done.err == nil {
-			all.Add(done.rows)
-		}
-		for _, r := range done.rows {
-			if r.Status == "" {
-				continue // interrupted before it was judged
-			}
-			for _, to := range out {
-				if err := to.Row(r); err != nil {
-					return err
-				}
+		var done verified
+		if stopped == nil {
+			select {
+			case done = <-results[i]:
+			case <-asked.Done():
+				stopped = asked.Err()
 			}
 		}
-		if done.err != nil {
-			return done.err
+		if stopped != nil {
+			select {
+			case done = <-results[i]:
+			default:
+				continue
+			}
+		}
+		if err := verifiedRows(done, out, all); err != nil {
+			return err
+		}
+		if stopped == nil {
+			stopped = done.err
+		}
+		if stopped != nil {
+			cancel()
 		}
 		step()
+	}
+	return stopped
+}
+
+// verifiedRows prints the rows of a problem that have a verdict.
+func verifiedRows(done verified, out []verify.Printer, all *verify.Outcome) error {
+	if done.err == nil {
+		all.Add(done.rows)
+	}
+	for _, r := range done.rows {
+		if r.Status == "" {
+			continue // interrupted before it was judged
+		}
+		for _, to := range out {
+			if err := to.Row(r); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
