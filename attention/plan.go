@@ -157,7 +157,7 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 		if reason != "" {
 			return v, 0, reason
 		}
-		candidates = coopmatTiles(f, choose(tier, v, uint32(r.shape.Sq)), v, uint32(r.shape.Sq), caps.Limits.MaxInvocations)
+		candidates = coopmatTiles(f, choose(tier, v, r.shape, cfg.Causal), v, uint32(r.shape.Sq), caps.Limits.MaxInvocations)
 	}
 	reason = "no tile fits the shape"
 	for _, t := range candidates {

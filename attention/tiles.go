@@ -24,28 +24,53 @@ type tileChoice struct {
 	slice     uint32 // columns of O
 }
 
-// preferred are the tiles of the coopmat2 kernel. Measured on an H200, f16, length
-// 4096, full, 16x16 fragments, subgroups of 32; docs/log.md has the runs. Subgroups
-// x fragments x keys / keys of a step, q: chunks of Q staged. TFLOP/s:
+// preferred are the tiles of the coopmat2 kernel. Measured on an H200, f16, full
+// unless said otherwise, 16x16 fragments, subgroups of 32; docs/log.md has the runs.
+// Subgroups x fragments x keys / keys of a step, q: chunks of Q staged. TFLOP/s at
+// length 4096:
 //
-//	 32: 4x2x64/16 255; 8x2x128/32 253; 4x2x64/32 253; 8x2x64/32 201
-//	 64: 4x2x64/16 306 (271 causal); 8x2x64/16 306 (265); 4x2x64/32 303; 16x1x64/32 294; 8x2x64/32 294
-//	 96: 8x2x48/16 q2 327; 8x2x32/16 308; 8x2x32/16 q2 292; 12x1x64/16 290; 8x1x64/32 257
-//	128: 8x2x32/16 q2 318, q3 315; 8x2x32/32 q3 310; 12x1x64/16 291; 8x1x64/32 273
-//	192: 8x1x32/32 261; 8x1x32/16 259; 8x1x32/16 q4 252
-//	256: 8x1x16/16 q7 232; 8x1x32/32 q3 172 (spills)
+//	 32: 16x2x128/16 272; 16x2x96/16 261; 4x2x64/16 258
+//	 64: 8x2x96/16 340; 8x2x64/16 333; 8x2x128/16 319; 16x1x128/16 317; 4x2x64/16 308
+//	 96: 8x2x64/32 q2 346; 8x2x48/16 q1 319; 8x2x48/16 q2 319
+//	128: 8x2x32/16 q2 346, q3 324; 8x2x32/32 q3 303
+//	192: 8x1x48/16 q1 281; 8x1x48/16 280; 8x1x32/16 267; 8x1x32/32 257
+//	256: 8x1x16/16 q7 231, q6 216, q5 210; 8x1x32/16 170 (spills)
 //
 // All workgroups of a multiprocessor together have about 48 KiB of shared memory
 // there, so that two of four subgroups run side by side only below 24 KiB each.
 var preferred = []tileChoice{
-	{32, 4, 2, 64, 16, 0, 32},
-	{64, 4, 2, 64, 16, 0, 64},
-	{96, 8, 2, 48, 16, 2, 96},
+	{32, 16, 2, 128, 16, 0, 32},
+	{64, 8, 2, 96, 16, 0, 64},
+	{96, 8, 2, 64, 32, 2, 96},
 	{128, 8, 2, 32, 16, 2, 128},
-	{192, 8, 1, 32, 32, 0, 192},
+	{192, 8, 1, 48, 16, 1, 192},
 	{256, 8, 1, 16, 16, 7, 256},
 	{576, 8, 1, 16, 16, 0, 256},
 }
+
+// preferredCausal replace those of the same head dims under a causal mask. TFLOP/s:
+//
+//	 32: blocks of 512 rows are too few at 4096 with 32 heads: 152 where full is 274
+//	 64: 8x2x128/16 248 at 2048 and 290 at 4096; 4x2x64/16 244, 278; 8x2x96/16 234, 289
+//	128: 8x2x32/16 q3 246, 296; q2 238, 288; 12x1x48/16 234, 270; 8x1x64/32 233, 262
+var preferredCausal = []tileChoice{
+	{32, 4, 2, 64, 16, 0, 32},
+	{64, 8, 2, 128, 16, 0, 64},
+	{128, 8, 2, 32, 16, 3, 128},
+}
+
+// preferredShort replace those under a causal mask that leaves a query no more than
+// shortKeys on the average: blocks of 256 rows are then mostly diagonal. TFLOP/s at
+// length 1024:
+//
+//	 64: 4x2x64/16 186; 8x1x64/16 184; 16x1x128/16 179; 8x2x128/16 176
+//	128: 8x1x64/32 189; 8x2x32/16 q3 176
+var preferredShort = []tileChoice{
+	{64, 4, 2, 64, 16, 0, 64},
+	{128, 8, 1, 64, 32, 0, 128},
+}
+
+const shortKeys = 640
 
 // preferredScratch are those of the coopmat kernel, where P goes through a scratch
 // in shared memory: 128 is 196 with 8x1x64/16, 194 with 8x1x64/32, 191 with 8x2x32/16
@@ -59,30 +84,32 @@ var preferredScratch = []tileChoice{
 	{576, 8, 1, 16, 16, 0, 256},
 }
 
-// shortCausal is the tile of head dims in (96, 128] for few queries under a causal
-// mask: blocks of 256 rows are then mostly diagonal (178 against 160 at 1024; even
-// at 2048, 224 both; 253 against 274 at 4096).
-var shortCausal = tileChoice{128, 8, 1, 64, 32, 0, 128}
-
-const shortCausalRows = 1024
-
 // untuned is the tile of the ladder's first steps, for every head dim.
 var untuned = tileChoice{0, 4, 1, 32, 32, 0, 128}
 
-// choose picks the row of the table for a problem.
-func choose(tier Tier, v variant, sq uint32) tileChoice {
+// choose picks the row of the tables for a problem.
+func choose(tier Tier, v variant, s Shape, causal Causal) tileChoice {
 	dim := max(v.headDim, v.headDimV)
-	table := preferred
-	if tier == TierCoopMat {
-		table = preferredScratch
+	pick := func(table []tileChoice) tileChoice {
+		return table[slices.IndexFunc(table, func(c tileChoice) bool { return dim <= c.maxDim })]
 	}
 	switch {
 	case !v.lab.has(stepTiles):
 		return untuned
-	case tier == TierCoopMat2 && v.causal && sq <= shortCausalRows && dim > 96 && dim <= 128:
-		return shortCausal
+	case tier == TierCoopMat:
+		return pick(preferredScratch)
 	}
-	return table[slices.IndexFunc(table, func(c tileChoice) bool { return dim <= c.maxDim })]
+	best := pick(preferred)
+	short := s.Cells(causal) <= shortKeys*uint64(s.Sq)
+	for _, t := range []struct {
+		holds bool
+		rows  []tileChoice
+	}{{v.causal, preferredCausal}, {v.causal && short, preferredShort}} {
+		if i := slices.IndexFunc(t.rows, func(c tileChoice) bool { return c.maxDim == best.maxDim }); t.holds && i >= 0 {
+			best = t.rows[i]
+		}
+	}
+	return best
 }
 
 // coopmatTiles lists tiles for cooperative-matrix kernels: the preferred one,

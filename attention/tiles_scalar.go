@@ -2,14 +2,19 @@ package attention
 
 import "vkattn/vk"
 
-// scalarSizes are the tiles of the scalar kernel, largest first. Invocations
+// scalarSizes are the tiles of the scalar kernel, best first. Invocations
 // form a grid threadsX wide; each owns blockRows/threadsY x blockCols/threadsX
 // scores, 4x4 in the largest, which is what pays for the reads of shared
-// memory. The last fits what Vulkan 1.1 guarantees: 128 invocations, 16 KiB.
+// memory. The first is 24 KiB, so that two workgroups share a multiprocessor of
+// the H200 (docs/log.md): f32 at length 4096 is 19.6 TFLOP/s at head dim 64 and 20.7
+// at 128 with it, 17.9 and 20.5 with the second, and under a causal mask 18.5 and
+// 20.4 against 16.2 and 18.7. The last fits what Vulkan 1.1 guarantees: 128
+// invocations, 16 KiB.
 // Legal tiles have threadsX a multiple of 4 that divides blockCols, threadsY
 // one that divides blockRows, chunkD a multiple of 8, and chunkV a multiple of
 // 4 that divides blockCols.
 var scalarSizes = []tile{
+	{local: 128, threadsX: 8, blockRows: 64, blockCols: 32, chunkD: 32, chunkV: 16},
 	{local: 256, threadsX: 16, blockRows: 64, blockCols: 64, chunkD: 32, chunkV: 16},
 	{local: 256, threadsX: 16, blockRows: 64, blockCols: 32, chunkD: 32, chunkV: 16},
 	{local: 128, threadsX: 16, blockRows: 32, blockCols: 32, chunkD: 32, chunkV: 8},
@@ -29,6 +34,12 @@ func scalarTiles(limits *vk.Limits, headDimV, sq uint32) []tile {
 			t.blockRows /= 2
 		}
 		t.dvSlice = min(headDimV, MaxHeadDim)
+		if t.threadsX == 8 && t.dvSlice > 128 {
+			continue // an invocation would own 128 elements of O
+		}
+		if t.threadsX == 8 && t.dvSlice > 64 {
+			t.chunkV = 8 // wide rows of V: half as many at once keep to 24 KiB
+		}
 		list = append(list, t)
 	}
 	return list

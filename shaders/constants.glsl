@@ -35,6 +35,7 @@ layout(constant_id = 22) const uint SUM_N = 16;        // columns of the fragmen
 layout(constant_id = 5) const uint ROW_TILES = 1;      // fragments of TILE_M rows per subgroup
 layout(constant_id = 23) const uint STEP_COLS = 16;    // keys of a tile multiplied at a time
 layout(constant_id = 24) const uint Q_STAGED = 0;      // chunks of TILE_K columns of Q read from shared memory for every step
+layout(constant_id = 30) const uint CHECK_FETCH = 1;   // 0: no comparison of keys while unmasked tiles are fetched; the last whole one is masked
 
 // -- steps of the ladder (bench --variant) and ablations; the defaults are what is used ------------
 layout(constant_id = 25) const uint CUT_CAUSAL = 1;    // 0: keys behind the causal diagonal are masked, not left out

@@ -25,6 +25,7 @@ const (
 	ConstRowTiles        uint32 = 5  // fragments of TILE_M rows per subgroup
 	ConstStepCols        uint32 = 23 // keys of a tile multiplied at a time
 	ConstQStaged         uint32 = 24 // chunks of TILE_K columns of Q read from shared memory for every step
+	ConstCheckFetch      uint32 = 30 // 0: no comparison of keys while unmasked tiles are fetched; the last whole one is masked
 	ConstCutCausal       uint32 = 25 // 0: keys behind the causal diagonal are masked, not left out
 	ConstSplitMasked     uint32 = 26 // 0: every tile goes through the loop with masks
 	ConstExp2            uint32 = 27 // 0: natural exponentials
@@ -59,6 +60,7 @@ var constantNames = map[uint32]string{
 	ConstRowTiles:        "ROW_TILES",
 	ConstStepCols:        "STEP_COLS",
 	ConstQStaged:         "Q_STAGED",
+	ConstCheckFetch:      "CHECK_FETCH",
 	ConstCutCausal:       "CUT_CAUSAL",
 	ConstSplitMasked:     "SPLIT_MASKED",
 	ConstExp2:            "EXP2",

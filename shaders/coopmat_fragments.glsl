@@ -132,6 +132,17 @@ float maskedElement(const in uint32_t row, const in uint32_t col, const in float
 #define toOperandA(result, x) result = FragA(x)
 #endif
 
+// Any x, rounded to storage; an A operand has the shape of a fragment of O.
+#ifdef DTYPE_BF16
+#define toStorage(result, x)                                                                        \
+    {                                                                                               \
+        [[unroll]] for (uint e = 0; e < x.length(); ++e) x[e] = uintBitsToFloat(encode16(x[e]) << 16); \
+        result = FragA(x);                                                                          \
+    }
+#else
+#define toStorage(result, x) result = FragA(x)
+#endif
+
 #else
 
 // Both reductions leave the row's value in every element of the row, like the NV2 ones.

@@ -20,7 +20,11 @@
         }
     }
     if (ABLATE != ABLATE_BARRIER) barrier(); // the tile is complete
-    if (ABLATE != ABLATE_LOAD && j + 1 < tiles) FETCH_TILE(j + 1)
+#if MASKED
+    if (ABLATE != ABLATE_LOAD && j + 1 < tiles) FETCH_TILE(j + 1, 1)
+#else
+    if (ABLATE != ABLATE_LOAD && (CHECK_FETCH == 0 || j + 1 < tiles)) FETCH_TILE(j + 1, 0)
+#endif
 
 #if MASKED
     if (CAUSAL == 0 || j * BLOCK_COLS < myEnd)

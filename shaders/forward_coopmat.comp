@@ -122,24 +122,61 @@ const uint Q_PASSES = (WORKGROUP_ROWS + Q_ROWS_AT_ONCE - 1) / Q_ROWS_AT_ONCE;
 const uint Q_PASS_ROWS = Q_PASSES > 1 ? Q_ROWS_AT_ONCE : WORKGROUP_ROWS;
 const uint Q_PARTS = Q_HELD > 0 ? (Q_PASS_ROWS * Q_HELD8 + LOCAL_SIZE - 1) / LOCAL_SIZE : 1; // of one pass
 
-// Fetches tile number index into kPart and vPart. BLOCK_ADDRESSING 0 finds the place of every part from
-// the start of the tensor instead of from the start of the tile.
-#define FETCH_TILE(index)                                                                           \
+const uint K_RAGGED = BLOCK_COLS * K_ROW8 % LOCAL_SIZE; // not 0: an invocation's last part may be no part of the tile
+const uint V_RAGGED = BLOCK_COLS * V_ROW8 % LOCAL_SIZE;
+
+// Fetches tile number index, the next one of kTile and vTile, into kPart and vPart. Where it may be the
+// LAST, keys are compared with their end; else only CHECK_FETCH asks for that. BLOCK_ADDRESSING 0 finds the
+// place of every part from the start of the tensor instead of from the start of the tile.
+#define FETCH_TILE(index, LAST)                                                                     \
     {                                                                                               \
         const uint firstKey = (index) * BLOCK_COLS, keys = min(p.Sk - firstKey, BLOCK_COLS);        \
-        const Slice kTile = sliceK(work.batch, work.kvHead, firstKey);                              \
-        const Slice vTile = sliceV(work.batch, work.kvHead, firstKey);                              \
         [[unroll]] for (uint i = 0; i < K_PARTS; ++i) {                                             \
             const uint at = i * LOCAL_SIZE + tid, key = at / K_ROW8, col = at % K_ROW8 * 8;         \
-            kPart[i] = key >= keys ? uvec4(0) : BLOCK_ADDRESSING != 0 ? fetchK(kTile, key, col)     \
+            kPart[i] = (LAST) + CHECK_FETCH + K_RAGGED != 0 && key >= keys ? uvec4(0)              \
+                : BLOCK_ADDRESSING != 0 ? fetchK(kTile, key, col)                                   \
                 : fetchK(sliceK(work.batch, work.kvHead, firstKey + key), 0, col);                  \
         }                                                                                           \
         [[unroll]] for (uint i = 0; i < V_PARTS; ++i) {                                             \
             const uint at = i * LOCAL_SIZE + tid, key = at / V_ROW8, col = work.col0 + at % V_ROW8 * 8; \
-            vPart[i] = key >= keys ? uvec4(0) : BLOCK_ADDRESSING != 0 ? fetchV(vTile, key, col)     \
+            vPart[i] = (LAST) + CHECK_FETCH + V_RAGGED != 0 && key >= keys ? uvec4(0)              \
+                : BLOCK_ADDRESSING != 0 ? fetchV(vTile, key, col)                                   \
                 : fetchV(sliceV(work.batch, work.kvHead, firstKey + key), 0, col);                  \
         }                                                                                           \
+        kTile = advanceK(kTile, BLOCK_COLS);                                                        \
+        vTile = advanceV(vTile, BLOCK_COLS);                                                        \
     }
+
+#if NV2
+// O leaves in pairs of neighbouring fragments, rounded to storage and side by side in the subgroup's
+// scratch, which is as large as two of them: each lane then stores 16 bytes, next to its neighbours'. The
+// pair is a literal: in a loop over pairs with a barrier inside O would not stay in registers.
+const uint PAIRS = (OUT_TILES + 1) / 2;  // of a row fragment
+const uint MOST_PAIRS = 16;              // that are written out in main
+const uint PAIR_ROW8 = 2 * TILE_N / 8;   // SCRATCH_STRIDE is as many, or one more
+#define STORE_PAIR(pair)                                                                            \
+    if ((pair) < ROW_TILES * PAIRS) {                                                               \
+        const uint r = (pair) / PAIRS, first = (pair) % PAIRS * 2;                                  \
+        subgroupSync();                                                                             \
+        [[unroll]] for (uint t = 0; t < 2; ++t) {                                                   \
+            if (first + t < OUT_TILES) {                                                            \
+                const bool there = (pair) < ROW_TILES * PAIRS && first + t < OUT_TILES; /* or dead code */ \
+                FragC whole = O[there ? r * OUT_TILES + first + t : 0] * inverse[there ? r : 0];    \
+                FragA rounded;                                                                      \
+                toStorage(rounded, whole);                                                          \
+                coopMatStore(rounded, tile, scratchBase() + t * TILE_N / 8, SCRATCH_STRIDE,         \
+                             gl_CooperativeMatrixLayoutRowMajor);                                   \
+            }                                                                                       \
+        }                                                                                           \
+        subgroupSync();                                                                             \
+        [[unroll]] for (uint at0 = 0; at0 < TILE_M * PAIR_ROW8; at0 += SUBGROUP_SIZE) {             \
+            const uint at = at0 + gl_SubgroupInvocationID, row = r * TILE_M + at / PAIR_ROW8;       \
+            const uint mine = first * TILE_N + at % PAIR_ROW8 * 8, col = work.col0 + mine;          \
+            if (at < TILE_M * PAIR_ROW8 && mine < OUT_TILES * TILE_N && myRow + row < p.Sq && col < HEAD_DIM_V) \
+                storeO8(oBlock, row, col, tile[scratchBase() + at / PAIR_ROW8 * SCRATCH_STRIDE + at % PAIR_ROW8]); \
+        }                                                                                           \
+    }
+#endif
 
 void main() {
     const Work work = workOf(WORKGROUP_ROWS);
@@ -161,7 +198,8 @@ void main() {
 
     // The first tile and all of Q are fetched at once, so that their latencies overlap. Q_HELD chunks of Q pass
     // through the space of the tiles, as many rows at a time as fit; the others stay in shared memory.
-    FETCH_TILE(0)
+    Slice kTile = sliceK(work.batch, work.kvHead, 0), vTile = sliceV(work.batch, work.kvHead, 0);
+    FETCH_TILE(0, 1)
     FragA Q[Q_HELD > 0 ? ROW_TILES * Q_HELD : 1];
     {
         const Slice qBlock = sliceQ(work.batch, work.head, work.row0);
@@ -212,7 +250,7 @@ void main() {
         tile[shiftOf(0) + i] = uvec4(floatBitsToUint(NOTHING));
 
     uint j = 0;
-    [[dont_unroll]] for (; j < fullTiles; ++j) {
+    [[dont_unroll]] for (; j + (1 - CHECK_FETCH) < fullTiles; ++j) {
 #define MASKED 0
 #include "coopmat_tile.glsl"
 #undef MASKED
@@ -243,7 +281,16 @@ void main() {
             }
         }
     }
-    // One loop over all fragments: nested ones are not unrolled, and O would leave the registers.
+#if NV2
+    if (ROW_TILES * PAIRS <= MOST_PAIRS && (CAUSAL == 0 || nonFiniteSeen == 0)) {
+        STORE_PAIR(0) STORE_PAIR(1) STORE_PAIR(2) STORE_PAIR(3)
+        STORE_PAIR(4) STORE_PAIR(5) STORE_PAIR(6) STORE_PAIR(7)
+        STORE_PAIR(8) STORE_PAIR(9) STORE_PAIR(10) STORE_PAIR(11)
+        STORE_PAIR(12) STORE_PAIR(13) STORE_PAIR(14) STORE_PAIR(15)
+        return;
+    }
+#endif
+    // Fragment by fragment, as float32. One loop over all: nested ones are not unrolled, and O would leave the registers.
     [[unroll]] for (uint i = 0; i < ROW_TILES * OUT_TILES; ++i) {
         O[i] *= inverse[i / OUT_TILES];
         fragmentToScratch(O[i]);
