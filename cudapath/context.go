@@ -60,15 +60,24 @@ func Open(dev *vk.Device) (*Context, error) {
 	if dev == nil {
 		return nil, invalid(op, "no device")
 	}
-	if c, ok := dev.Attached(contextKey).(*Context); ok {
-		return c, nil
+	if a, ok := dev.Attached(contextKey).(attached); ok {
+		return a.c, nil
 	}
-	v, err := dev.Attach(contextKey, func() (vk.Attached, error) { return newContext(dev) })
+	v, err := dev.Attach(contextKey, func() (vk.Attached, error) {
+		c, err := newContext(dev)
+		return attached{c}, err
+	})
 	if err != nil {
 		return nil, err
 	}
-	return v.(*Context), nil
+	return v.(attached).c, nil
 }
+
+// attached is a context as its device holds it.
+type attached struct{ c *Context }
+
+// Detach is the end of the device.
+func (a attached) Detach() { a.c.end() }
 
 func newContext(dev *vk.Device) (*Context, error) {
 	info, lib, err := match(dev.Info())
@@ -146,10 +155,10 @@ func (c *Context) drop(r resource) {
 	}
 }
 
-// Detach ends the context with its device. A lost device may have left CUDA waiting
-// for semaphores that nobody will signal: then everything stays as it is, since
-// destroying it would wait for them.
-func (c *Context) Detach() {
+// end destroys everything. A lost device may have left CUDA waiting for semaphores
+// that nobody will signal: then it all stays as it is, since destroying it would
+// wait for them.
+func (c *Context) end() {
 	c.life.Lock()
 	defer c.life.Unlock()
 	if c.closed {

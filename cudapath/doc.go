@@ -35,7 +35,7 @@
 // # Sharing
 //
 // [Open] gives the [Context] of a Vulkan device: the CUDA device of the same UUID.
-// A Vulkan buffer made with Exportable has an [Context.Address] in CUDA; CUDA memory
+// A Vulkan buffer made with Exportable has a [Context.Address] in CUDA; CUDA memory
 // from [Context.Alloc] is a Vulkan buffer by [Memory.Buffer]. [Context.Turn] puts
 // CUDA work of the caller's own between two pieces of work of a Vulkan stream, and
 // [Context.ImportTimeline] lets CUDA streams and Vulkan streams wait for each other

@@ -250,7 +250,7 @@ func (p *problem) run(t testing.TB, op *attention.Op, s *vk.Stream) {
 func TestGPUForward(t *testing.T) {
 	c := needGPU(t)
 	s := newVulkanStream(t, c)
-	shape := attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 130, Sk: 300}
+	shape := attention.Shape{B: 1, Hq: 4, Hkv: 2, Sq: 130, Sk: 300}
 	for _, family := range append([]string{""}, attention.CUDAKernels()...) {
 		for _, dtype := range attention.DTypes() {
 			for _, causal := range []attention.Causal{attention.CausalNone, attention.TopLeft, attention.BottomRight} {

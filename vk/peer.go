@@ -202,7 +202,7 @@ func (s *Stream) endTurn() error {
 		return err
 	}
 	t.value++
-	t.last, t.seen, t.pending = t.value, t.value, false
+	t.last, t.pending = t.value, false
 	t.gave = append(t.gave, t.last)
 	return nil
 }

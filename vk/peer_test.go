@@ -174,6 +174,24 @@ func TestPeerTakesTurns(t *testing.T) {
 	assert.Equal(t, byte(turns), x.Bytes()[0], "the last turn is waited for")
 }
 
+// What was submitted before there was a peer comes before its first turn.
+func TestPeerComesAfterEarlierSubmissions(t *testing.T) {
+	d := openExecuting(t)
+	s := newStream(t, d)
+	const size = 32 << 20
+	x := newBuffer(t, d, size, Upload)
+	require.NoError(t, s.Fill(BufferRange{Buffer: x}, 0x05050505))
+	_, err := s.Submit()
+	require.NoError(t, err)
+	p := withPeer(t, s)
+	require.NoError(t, s.HandOver(x))
+	var first, last byte
+	require.NoError(t, p.do(func() { first, last = x.Bytes()[0], x.Bytes()[size-1] }))
+	require.NoError(t, s.Wait(background(t)))
+	assert.Equal(t, byte(5), first)
+	assert.Equal(t, byte(5), last)
+}
+
 // Turns that follow each other are one: no submission, no signal.
 func TestPeersTurnsInARowAreOne(t *testing.T) {
 	d := openExecuting(t)
@@ -194,6 +212,10 @@ func TestPeersTurnsInARowAreOne(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.WaitValue(background(t), v))
 	assert.Equal(t, 11, n, "so does the value of Submit")
+	require.NoError(t, s.HandOver())
+	require.NoError(t, p.do(func() { time.Sleep(2 * time.Millisecond); n++ }))
+	require.NoError(t, d.WaitIdle())
+	assert.Equal(t, 12, n, "and the device's end of work")
 }
 
 // The caller's own waits come before the peer's turn, his signals after it.
@@ -334,6 +356,26 @@ func TestDeviceClosesWithAPeerAtWork(t *testing.T) {
 		require.ErrorIs(t, s.HandOver(), ErrClosed)
 		require.ErrorIs(t, s.SetPeer(nil), ErrClosed)
 	}
+}
+
+// A device closes that a dead peer keeps busy, though nobody has asked the peer yet.
+func TestDeviceClosesWithADeadPeer(t *testing.T) {
+	d := openExecuting(t)
+	s, err := d.NewStream("")
+	require.NoError(t, err)
+	p := withPeer(t, s)
+	b, err := d.NewBuffer(4, BufferOptions{})
+	require.NoError(t, err)
+	stuck := make(chan struct{})
+	require.NoError(t, s.HandOver(b))
+	require.NoError(t, p.do(func() { <-stuck }))
+	require.NoError(t, s.Fill(BufferRange{Buffer: b}, 2))
+	_, err = s.Submit()
+	require.NoError(t, err)
+	p.die(errors.New("dead"))
+	close(stuck)
+	require.NoError(t, d.Close())
+	assert.True(t, p.closed)
 }
 
 func TestAStreamHasOnePeer(t *testing.T) {
