@@ -18,7 +18,7 @@ SPIRV_VAL ?= $(tools)/spirv-val
 go_files = $(shell git ls-files -co --exclude-standard -- '*.go')
 
 .DEFAULT_GOAL := help
-.PHONY: help bench race test shaders shaders-check golden gpu-bundle fmt lint check deps FORCE
+.PHONY: help bench race test shaders shaders-check cuda cuda-check golden gpu-bundle fmt lint check deps FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,16 @@ shaders-check: ## check that the committed SPIR-V is what the GLSL compiles to
 	@$(DEPS) glslc
 	GLSLC='$(GLSLC)' $(GO) run ./shaders/build -check -glslc '$(GLSLC)' -spirv-val '$(SPIRV_VAL)'
 
+# An nvcc of the machine's own does; cuda-check compiles again only with the very one that was used.
+nvcc = $(or $(NVCC),$(if $(CUDA_HOME),$(CUDA_HOME)/bin/nvcc),$(shell command -v nvcc),$(wildcard $(tools)/nvcc))
+
+cuda: ## compile the CUDA kernels to the committed PTX and cubins
+	$(if $(nvcc),,@$(DEPS) nvcc)
+	$(GO) run ./cudapath/kernels/build -nvcc '$(or $(nvcc),$(tools)/nvcc)'
+
+cuda-check: ## check that the committed PTX and cubins are what the CUDA kernels compile to
+	$(GO) run ./cudapath/kernels/build -check -nvcc '$(nvcc)'
+
 golden: ## regenerate the golden outputs of tests/golden
 	$(GO) test ./tests -run Golden -count=1 -update
 
@@ -70,5 +80,5 @@ lint: ## gofmt, go vet and staticcheck
 	$(GO) vet ./...
 	$(GO) run $(staticcheck) ./...
 
-check: lint shaders-check test ## everything a change has to pass
+check: lint shaders-check cuda-check test ## everything a change has to pass
 	git diff --exit-code

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Fetches what the tests need and an ordinary machine lacks: a glslc that knows
-# cooperative matrices, and Vulkan drivers that run without a GPU.
+# cooperative matrices, and Vulkan drivers that run without a GPU. On demand also
+# nvcc, which only a change of the CUDA kernels needs.
 #
 #   deps.sh glslc|lavapipe|lavapipe-old|swiftshader   fetch one component
-#   deps.sh all                                       fetch every component
+#   deps.sh nvcc                                      fetch the CUDA compiler (1 GB; non-free)
+#   deps.sh all                                       fetch every component but nvcc
 #   deps.sh versions                                  one line per component
 #   deps.sh path <component>                          its root, or "system"
 #   deps.sh bin                                       the folder of the wrappers
@@ -13,7 +15,7 @@
 # Everything lands in a cache of the user's ($VKATTN_CACHE, else
 # $XDG_CACHE_HOME/vkattn, else ~/.cache/vkattn), in its folder deps/:
 #
-#   bin/      wrappers: glslc, spirv-val, spirv-dis, spirv-opt
+#   bin/      wrappers: glslc, spirv-val, spirv-dis, spirv-opt, nvcc
 #   roots/    one unpacked tree per component, with the file .versions
 #   icd/      generated Vulkan driver manifests
 #
@@ -55,13 +57,16 @@ say() { printf 'deps: %s\n' "$*" >&2; }
 # recipe <component> sets:
 #   suites    alternatives in order of preference; "a+b" is a with b layered on it
 #   packages  what to fetch
-#   closure   yes: with all dependencies; no: these packages alone
+#   closure   yes: with all dependencies; no: these packages alone; stream: these
+#             alone, unpacked as they arrive, for packages too big to keep
+#   areas     of the archive
+#   drop      tar patterns of what is not unpacked
 #   keep      when not empty, the only paths unpacked (tar patterns)
 #   probe     a file that must exist in the tree
 #   shown     packages whose versions are worth a line of output
 #   elsewhere packages of other distributions that would do
 recipe() {
-	closure=yes keep=()
+	closure=yes areas=main keep=() drop=()
 	case $1 in
 	glslc)
 		# forky's is recent enough to know NV_cooperative_matrix2 and settles; sid moves daily.
@@ -98,15 +103,26 @@ recipe() {
 		shown=(chromium-common)
 		elsewhere='a package holding libvk_swiftshader.so; point VKATTN_SWIFTSHADER at that file'
 		;;
+	nvcc)
+		# nvidia-cuda-dev is 0.9 GB of libraries and the headers that nvcc cannot do without.
+		# The compiler finds its parts by its profile (see write_nvcc), not by /etc.
+		suites=(trixie sid)
+		packages=(nvidia-cuda-toolkit libnvvm4 libcu++-dev nvidia-cuda-dev)
+		closure=stream areas='main non-free'
+		drop=('*.a' '*/compute-sanitizer*' './usr/lib/nvidia-cuda-toolkit/bin/g[c+][c+]' './usr/bin/nvcc' './etc')
+		probe=usr/include/crt/host_runtime.h
+		shown=(nvidia-cuda-toolkit)
+		elsewhere='the CUDA toolkit 12.4 or newer (nvidia-cuda-toolkit), and set NVCC or CUDA_HOME'
+		;;
 	*)
-		say "unknown component: $1 (known: ${components[*]})"
+		say "unknown component: $1 (known: ${components[*]} nvcc)"
 		exit 2
 		;;
 	esac
 }
 
 # The recipe as text: a tree made by another recipe is fetched anew.
-recipe_id() { local s="${suites[*]} : ${packages[*]} ${keep[*]-}"; printf 'recipe %s %s %s\n' "$layout" "$arch" "${s% }"; }
+recipe_id() { local s="${suites[*]} : ${packages[*]} ${keep[*]-}${drop[*]+ -${drop[*]}}"; printf 'recipe %s %s %s\n' "$layout" "$arch" "${s% }"; }
 
 fetched() { # <component>; its recipe must be set
 	local stamp=$deps/roots/$1/.versions line
@@ -137,6 +153,28 @@ write_wrappers() {
 	done
 }
 
+# nvcc looks for everything else where the profile beside it says.
+write_nvcc() {
+	local root=$deps/roots/nvcc bin tmp
+	bin=$root/usr/lib/nvidia-cuda-toolkit/bin
+	cat >"$bin/nvcc.profile" <<-PROFILE
+		TOP = \$(_HERE_)/../../..
+		CICC_PATH = \$(_HERE_)
+		NVVMIR_LIBRARY_DIR = \$(_HERE_)/../libdevice
+		LD_LIBRARY_PATH += \$(TOP)/lib/$triple:
+		PATH += \$(TOP)/bin:\$(_HERE_):
+		INCLUDES += "-I\$(TOP)/include" \$(_SPACE_)
+		LIBRARIES =+ \$(_SPACE_)
+		CUDAFE_FLAGS +=
+		PTXAS_FLAGS +=
+	PROFILE
+	mkdir -p "$deps/bin"
+	tmp=$(mktemp "$deps/bin/.nvcc.XXXXXX")
+	printf '#!/bin/sh\nexec '\''%s'\'' "$@"\n' "$bin/nvcc" >"$tmp"
+	chmod 755 "$tmp"
+	mv -f "$tmp" "$deps/bin/nvcc"
+}
+
 # Drivers of the system's own packages, for distributions that nothing is fetched on.
 system_manifest() { # <lvp|radeon>
 	local f
@@ -157,6 +195,7 @@ on_system() { # <component>: does the system itself provide it?
 	# same driver by both names would claim a test that was not run.
 	lavapipe-old) system_manifest radeon >/dev/null ;;
 	swiftshader) [[ -n ${VKATTN_SWIFTSHADER-} && -r ${VKATTN_SWIFTSHADER-} ]] ;;
+	nvcc) command -v nvcc >/dev/null || [[ -x ${CUDA_HOME-}/bin/nvcc ]] ;;
 	esac
 }
 
@@ -169,7 +208,7 @@ why() { # <component> <reason...>: kept so that the test run can repeat it
 }
 
 fetch() { # <component>
-	local component=$1 mirror set dir log suites packages closure keep probe shown elsewhere
+	local component=$1 mirror set dir log suites packages closure areas keep drop probe shown elsewhere
 	recipe "$component"
 	if fetched "$component"; then
 		return 0
@@ -216,6 +255,7 @@ fetch() { # <component>
 				rm -f "$dir"/cache/archives/*.deb
 				exec 9>&-
 				[[ $component == glslc ]] && write_wrappers
+				[[ $component == nvcc ]] && write_nvcc
 				rm -f "$deps/why/$component"
 				say "$(describe "$component") [$((SECONDS - start)) s]"
 				return 0
@@ -229,7 +269,7 @@ fetch() { # <component>
 }
 
 describe() { # <component>: one line with what is there
-	local component=$1 stamp suite out='' p v suites packages closure keep probe shown elsewhere
+	local component=$1 stamp suite out='' p v suites packages closure areas keep drop probe shown elsewhere
 	recipe "$component"
 	stamp=$deps/roots/$component/.versions
 	if [[ -r $stamp ]]; then
@@ -258,7 +298,7 @@ main() {
 		done
 		return "$rc"
 		;;
-	glslc | lavapipe | lavapipe-old | swiftshader) (fetch "$command") ;;
+	glslc | lavapipe | lavapipe-old | swiftshader | nvcc) (fetch "$command") ;;
 	versions) for c in "${components[@]}"; do describe "$c"; done ;;
 	runners) printf '%s\n' "${runners[@]}" ;;
 	bin) printf '%s\n' "$deps/bin" ;;

@@ -10,12 +10,12 @@
 #define KERNEL(name, tile, causal, any)                                                                               \
 	extern "C" __global__ void __launch_bounds__(FA2_##tile##_WARPS * 32, FA2_##tile##_BLOCKS)                     \
 	    NAME(FA2_NAME, name)(const __grid_constant__ AttnParams p) {                                               \
-		using C = fa2::Config<FA2_ELEMENT, FA2_D, FA2_DV, TILE(tile), 0, causal, any>;                         \
+		using C = fa2::Config<FA2_ELEMENT, FA2_D, FA2_DV, TILE(tile), causal, any>;                         \
 		static_assert(C::Shared == FA2_##tile##_SHARED, "fa2.json says otherwise");                            \
 		fa2::forward<C>(p);                                                                                    \
 	}
 
 KERNEL(_full, FULL, false, false)
 KERNEL(_causal, CAUSAL, true, false)
-KERNEL(_full_any, FULL, false, true)
-KERNEL(_causal_any, CAUSAL, true, true)
+KERNEL(_full_any, FULL_ANY, false, true)
+KERNEL(_causal_any, CAUSAL_ANY, true, true)

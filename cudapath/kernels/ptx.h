@@ -74,11 +74,8 @@ __device__ __forceinline__ void copy_async(uint32_t to, const void *from, uint32
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
-__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-template <int Pending> __device__ __forceinline__ void copy_wait() {
-	asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
-}
+// Waits for all of the thread's copies.
+__device__ __forceinline__ void copy_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 __device__ __forceinline__ uint4 load_shared(uint32_t address) {
 	uint4 v;
@@ -104,4 +101,43 @@ __device__ __forceinline__ float exp2_approx(float x) {
 	float y;
 	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
 	return y;
+}
+
+// Barriers in shared memory that count arrivals; a phase ends with the last one.
+__device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals) {
+	asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+	asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(barrier) : "memory");
+}
+
+// An arrival that counts once the thread's asynchronous copies so far are done.
+__device__ __forceinline__ void barrier_arrive_copies(uint32_t barrier) {
+	asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+// Waits for the end of the phase of that parity.
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
+	asm volatile("{\n"
+	             ".reg .pred done;\n"
+	             "again_%=:\n"
+	             "mbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n"
+	             "@!done bra again_%=;\n"
+	             "}" ::"r"(barrier), "r"(parity)
+	             : "memory");
+}
+
+// x, in a way that the compiler has to keep in a register instead of computing it again.
+__device__ __forceinline__ uint32_t kept(uint32_t x) {
+	uint32_t y;
+	asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, -1;" : "=r"(y) : "r"(x), "r"(threadIdx.x));
+	return y;
+}
+
+// a + b by itself: chains of additions stay chains.
+__device__ __forceinline__ const char *plus(const char *a, int64_t b) {
+	const char *c;
+	asm("add.s64 %0, %1, %2;" : "=l"(c) : "l"(a), "l"(b));
+	return c;
 }

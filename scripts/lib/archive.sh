@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154 # deps.sh assigns what is read here
 # Part of deps.sh: packages out of a Debian archive, unpacked into a tree beside the
-# system. Reads $deps and $arch and, of the recipe at hand, packages, closure, keep
-# and probe.
+# system. Reads $deps and $arch and, of the recipe at hand, packages, closure, areas,
+# keep, drop and probe.
 
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
@@ -29,12 +29,14 @@ mirrors() {
 apt_state() {
 	local mirror=$1 set=$2 suite dir
 	dir=$deps/apt/$set
+	[[ $areas == main ]] || dir+=" $areas"
+	dir=${dir// /+}
 	mkdir -p "$dir/etc/apt.conf.d" "$dir/etc/preferences.d" "$dir/etc/trusted.gpg.d" \
 		"$dir/lists/partial" "$dir/cache/archives/partial" "$dir/log"
 	: >"$dir/status"
 	: >"$dir/etc/sources.list"
 	for suite in ${set//+/ }; do
-		printf 'deb [arch=%s signed-by=%s] %s %s main\n' "$arch" "$keyring" "$mirror" "$suite" >>"$dir/etc/sources.list"
+		printf 'deb [arch=%s signed-by=%s] %s %s %s\n' "$arch" "$keyring" "$mirror" "$suite" "$areas" >>"$dir/etc/sources.list"
 	done
 	# Read after the system's configuration, so a proxy or credentials set there
 	# still count, and its hooks do not.
@@ -79,12 +81,26 @@ apt_state() {
 	printf '%s\n' "$dir"
 }
 
-# download <component> <mirror> <suites> <log>: leaves the packages in
-# $dir/cache/archives and prints $dir. The caller holds the lock on that state.
+can_stream() { command -v curl >/dev/null || command -v wget >/dev/null; }
+
+# stream <uri>: its content on standard output, through the proxy apt is set to use.
+stream() {
+	local P=''
+	eval "$(apt-config shell P Acquire::http::Proxy)"
+	[[ -n $P && $P != DIRECT ]] && local -x http_proxy=$P
+	if command -v curl >/dev/null; then
+		curl --silent --show-error --fail --location --retry 3 "$1"
+	else
+		wget --quiet --tries=3 --output-document=- "$1"
+	fi
+}
+
+# download <component> <mirror> <suites> <log>: leaves the packages, or the file
+# "uris" for those that are streamed, in $dir/cache/archives and prints $dir. The caller holds the lock on that state.
 download() {
 	local component=$1 mirror=$2 set=$3 log=$4 dir target=()
 	dir=$(apt_state "$mirror" "$set")
-	rm -f "$dir"/cache/archives/*.deb
+	rm -f "$dir"/cache/archives/*.deb "$dir/cache/archives/uris"
 	# The suite layered on top must win, which backports do not by default.
 	[[ $set == *+* ]] && target=(-t "${set##*+}")
 	{
@@ -95,6 +111,8 @@ download() {
 			apt-get -c "$dir/apt.conf" -o APT::Update::Error-Mode=any update && touch "$dir/updated"
 		fi && if [[ $closure == yes ]]; then
 			apt-get -c "$dir/apt.conf" "${target[@]}" install --download-only "${packages[@]}"
+		elif [[ $closure == stream ]] && can_stream; then
+			apt-get -c "$dir/apt.conf" "${target[@]}" download --print-uris "${packages[@]}" >"$dir/cache/archives/uris"
 		else
 			(cd "$dir/cache/archives" && apt-get -c "$dir/apt.conf" "${target[@]}" download "${packages[@]}")
 		fi
@@ -103,6 +121,27 @@ download() {
 		return 1
 	}
 	printf '%s\n' "$dir"
+}
+
+# extract <package or -> <tree>
+extract() {
+	local select=() p
+	for p in "${drop[@]}"; do select+=(--exclude "$p"); done
+	((${#keep[@]})) && select+=(--wildcards "${keep[@]}")
+	dpkg-deb --fsys-tarfile "$1" |
+		tar -x -C "$2" --no-same-owner --keep-directory-symlink \
+			--exclude './usr/share/doc*' --exclude './usr/share/man*' --exclude './usr/share/locale*' \
+			"${select[@]}"
+}
+
+# settled <file>: what a process substitution writes there, once it has.
+settled() {
+	local i
+	for ((i = 0; i < 100; i++)); do
+		[[ -s $1 ]] && break
+		sleep 0.1
+	done
+	cat "$1"
 }
 
 # unpack <component> <archives> <suites> makes the tree beside its place and moves
@@ -116,16 +155,33 @@ unpack() {
 	ln -s usr/lib "$tmp/lib" && ln -s usr/lib64 "$tmp/lib64"
 	recipe_id >"$tmp/.versions"
 	printf 'suite %s\n' "$set" >>"$tmp/.versions"
-	local select=()
-	((${#keep[@]})) && select=(--wildcards "${keep[@]}")
+	# Called from conditions, where set -e is off.
+	if [[ -e $archives/uris ]]; then
+		local uri='' file hash hash_found
+		while read -r uri file _ hash; do
+			uri=${uri//\'/}
+			# The hash is of apt's signed index; nothing is used before it is compared.
+			stream "$uri" | tee >(sha256sum >"$tmp/.hash") | extract - "$tmp" || break
+			read -r hash_found _ < <(settled "$tmp/.hash")
+			[[ $hash == "SHA256:$hash_found" ]] || {
+				say "$component: $file is not what the archive's index promises"
+				break
+			}
+			printf '%s %s\n' "${file%%_*}" "$(sed 's/^[^_]*_//; s/_[^_]*$//; s/%3a/:/' <<<"$file")" >>"$tmp/.versions"
+			uri=''
+		done <"$archives/uris"
+		rm -f "$tmp/.hash"
+		if [[ -n $uri ]]; then
+			say "$component: cannot fetch or unpack ${file-}"
+			rm -rf "$tmp"
+			return 1
+		fi
+	fi
 	for deb in "$archives"/*.deb; do
-		# Called from a condition, where set -e is off. The single quotes are
-		# dpkg-deb's own variables.
+		[[ -e $deb ]] || continue
+		# The single quotes are dpkg-deb's own variables.
 		# shellcheck disable=SC2016
-		if ! dpkg-deb --fsys-tarfile "$deb" |
-			tar -x -C "$tmp" --no-same-owner --keep-directory-symlink \
-				--exclude './usr/share/doc*' --exclude './usr/share/man*' --exclude './usr/share/locale*' \
-				"${select[@]}" ||
+		if ! extract "$deb" "$tmp" ||
 			! dpkg-deb -W --showformat '${Package} ${Version}\n' "$deb" >>"$tmp/.versions"; then
 			say "$component: cannot unpack ${deb##*/}"
 			rm -rf "$tmp"

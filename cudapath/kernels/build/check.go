@@ -36,7 +36,7 @@ func checkAll(dir, nvcc string, jobs int) error {
 		fmt.Printf("%d modules are current by the hashes of their sources (compiled by %s, here is %s)\n", len(modules), m.Compiler, version)
 		return nil
 	}
-	compiled, err := c.compileAll(modules, jobs)
+	compiled, err := c.compileAll(modules, jobs, func(module) map[string][]byte { return nil })
 	if err != nil {
 		return err
 	}
@@ -94,27 +94,48 @@ func checkFiles(dir string, modules []module, m *manifest) error {
 }
 
 func checkModule(dir string, mod module, line *manifestLine) error {
-	if line == nil {
-		return errors.New("not in the manifest")
+	_, err := mod.committed(dir, line)
+	return err
+}
+
+// current gives the committed files of a module if that compiler made them of the
+// present sources.
+func (m *module) current(dir, compiler string, old *manifest) map[string][]byte {
+	if old.Compiler != compiler {
+		return nil
 	}
-	source, err := mod.sourceHash(os.DirFS(dir))
+	files, err := m.committed(dir, old.find(m.name))
 	if err != nil {
-		return err
+		return nil
+	}
+	return files
+}
+
+// committed gives the committed files of a module, or says why they are stale.
+func (m *module) committed(dir string, line *manifestLine) (map[string][]byte, error) {
+	if line == nil {
+		return nil, errors.New("not in the manifest")
+	}
+	source, err := m.sourceHash(os.DirFS(dir))
+	if err != nil {
+		return nil, err
 	}
 	if source != line.Source {
-		return errors.New("the sources have changed since it was compiled")
+		return nil, errors.New("the sources have changed since it was compiled")
 	}
-	if len(line.Files) != len(mod.outputs()) {
-		return errors.New("compiled to other files than the catalogue says")
+	if len(line.Files) != len(m.outputs()) {
+		return nil, errors.New("compiled to other files than the catalogue says")
 	}
-	for _, f := range mod.outputs() {
+	files := map[string][]byte{}
+	for _, f := range m.outputs() {
 		content, err := unpack(filepath.Join(dir, "bin", f.name+".gz"))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if hash(content) != line.Files[f.name] {
-			return fmt.Errorf("%s is not the file in the manifest", f.name)
+			return nil, fmt.Errorf("%s is not the file in the manifest", f.name)
 		}
+		files[f.name] = content
 	}
-	return nil
+	return files, nil
 }

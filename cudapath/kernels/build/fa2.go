@@ -1,6 +1,10 @@
 package main
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+	"strings"
+)
 
 // tile is how a kernel of family fa2 divides its work; fa2.h explains the parts.
 type tile struct {
@@ -12,18 +16,20 @@ type tile struct {
 }
 
 // fa2Buckets are the head dims that kernels exist for, and their tiles. Chosen on an
-// H200 among those that docs/cuda-log.md lists.
+// H200 among those that docs/cuda-log.md lists. The kernels for any alignment take
+// the tile of full ones, or a smaller one that fits the GPUs with the least shared
+// memory: there they stand in for those that do not.
 var fa2Buckets = []struct {
-	d, dv        int
-	full, causal tile
+	d, dv             int
+	full, causal, any tile
 }{
-	{32, 32, tile{4, 2, 128, 64, 2, 2, 2}, tile{4, 2, 128, 64, 2, 2, 2}},
-	{64, 64, tile{4, 2, 128, 64, 4, 2, 2}, tile{4, 2, 128, 64, 4, 2, 2}},
-	{96, 96, tile{4, 2, 64, 32, 6, 2, 2}, tile{4, 2, 64, 32, 6, 2, 2}},
-	{128, 128, tile{4, 2, 64, 32, 0, 2, 2}, tile{4, 2, 64, 32, 0, 2, 2}},
-	{192, 192, tile{8, 1, 64, 32, 12, 2, 1}, tile{8, 1, 64, 32, 12, 2, 1}},
-	{192, 128, tile{8, 1, 64, 64, 12, 2, 1}, tile{8, 1, 64, 64, 12, 2, 1}},
-	{256, 256, tile{8, 1, 32, 32, 16, 2, 1}, tile{8, 1, 32, 32, 16, 2, 1}},
+	{d: 32, dv: 32, full: tile{4, 2, 128, 32, 2, 2, 4}},
+	{d: 64, dv: 64, full: tile{4, 2, 128, 32, 4, 2, 3}},
+	{d: 96, dv: 96, full: tile{4, 2, 64, 64, 0, 2, 2}},
+	{d: 128, dv: 128, full: tile{4, 2, 64, 64, 0, 2, 2}},
+	{d: 192, dv: 192, full: tile{4, 1, 64, 64, 12, 2, 2}},
+	{d: 192, dv: 128, full: tile{4, 2, 32, 32, 0, 2, 2}},
+	{d: 256, dv: 256, full: tile{8, 1, 64, 32, 16, 2, 1}, any: tile{4, 1, 32, 32, 16, 2, 2}},
 }
 
 func (t tile) rows() int { return t.warps * t.rowTiles * 16 }
@@ -35,7 +41,8 @@ func (t tile) shared(d, dv int) int {
 	if t.qRegs == d/16 && q <= (t.stages-1)*stage {
 		q = 0
 	}
-	return max(t.stages*stage+q, t.rows()*dv*2)
+	const barriers = 16 // bytes of them, a stage
+	return max(t.stages*stage+q, t.rows()*dv*2) + t.stages*barriers
 }
 
 func fa2Modules() []module {
@@ -51,10 +58,13 @@ func fa2Modules() []module {
 				fmt.Sprintf("FA2_D=%d", b.d), fmt.Sprintf("FA2_DV=%d", b.dv),
 			}}
 			for _, k := range []struct {
-				kind, macro string
+				kind string
 				tile
-				causal bool
-			}{{"full", "FULL", b.full, false}, {"causal", "CAUSAL", b.causal, true}} {
+				causal, any bool
+			}{
+				{"full", b.full, false, false}, {"causal", cmp.Or(b.causal, b.full), true, false},
+				{"full_any", cmp.Or(b.any, b.full), false, true}, {"causal_any", cmp.Or(b.any, b.causal, b.full), true, true},
+			} {
 				shared := k.shared(b.d, b.dv)
 				for _, part := range []struct {
 					name  string
@@ -63,15 +73,13 @@ func fa2Modules() []module {
 					{"WARPS", k.warps}, {"ROWTILES", k.rowTiles}, {"COLS", k.cols}, {"STEP", k.step},
 					{"QREGS", k.qRegs}, {"STAGES", k.stages}, {"BLOCKS", k.blocks}, {"SHARED", shared},
 				} {
-					m.defines = append(m.defines, fmt.Sprintf("FA2_%s_%s=%d", k.macro, part.name, part.value))
+					m.defines = append(m.defines, fmt.Sprintf("FA2_%s_%s=%d", strings.ToUpper(k.kind), part.name, part.value))
 				}
-				for _, suffix := range []string{"", "_any"} {
-					m.entries = append(m.entries, entry{
-						Entry: "attn_" + name + "_" + k.kind + suffix, Family: "fa2", DType: dtype.name, D: b.d, Dv: b.dv,
-						Causal: k.causal, Any: suffix != "", Module: name,
-						Threads: k.warps * 32, Shared: shared, Rows: k.rows(), Cols: k.cols, Grid: gridRowsHeadsBatch,
-					})
-				}
+				m.entries = append(m.entries, entry{
+					Entry: "attn_" + name + "_" + k.kind, Family: "fa2", DType: dtype.name, D: b.d, Dv: b.dv,
+					Causal: k.causal, Any: k.any, Module: name,
+					Threads: k.warps * 32, Shared: shared, Rows: k.rows(), Cols: k.cols, Grid: gridRowsHeadsBatch,
+				})
 			}
 			list = append(list, m)
 		}

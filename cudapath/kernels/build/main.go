@@ -1,7 +1,7 @@
 // Command build compiles the CUDA kernels to the modules committed in bin/, and
 // writes the launch tables.
 //
-//	go run ./cudapath/kernels/build           compile everything, write bin/ and the tables
+//	go run ./cudapath/kernels/build           compile what has changed, write bin/ and the tables
 //	go run ./cudapath/kernels/build -check    prove that what is committed is current
 //
 // Each module becomes PTX for sm_80, which the driver compiles for any newer GPU,
@@ -27,18 +27,21 @@ func main() {
 	dir := flag.String("dir", filepath.Join("cudapath", "kernels"), "folder of the kernels")
 	nvcc := flag.String("nvcc", os.Getenv("NVCC"), "compiler; otherwise that of $CUDA_HOME or PATH")
 	jobs := flag.Int("j", runtime.NumCPU(), "modules compiled at a time")
+	all := flag.Bool("a", false, "compile modules too that are current")
 	flag.Parse()
-	run := build
+	var err error
 	if *check {
-		run = checkAll
+		err = checkAll(*dir, *nvcc, *jobs)
+	} else {
+		err = build(*dir, *nvcc, *jobs, *all)
 	}
-	if err := run(*dir, *nvcc, *jobs); err != nil {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "kernels:", err)
 		os.Exit(1)
 	}
 }
 
-func build(dir, nvcc string, jobs int) error {
+func build(dir, nvcc string, jobs int, all bool) error {
 	path, err := findNVCC(nvcc)
 	if err != nil {
 		return err
@@ -52,7 +55,13 @@ func build(dir, nvcc string, jobs int) error {
 	if err != nil {
 		return err
 	}
-	compiled, err := c.compileAll(modules, jobs)
+	old := &manifest{}
+	if !all {
+		if old, err = readManifest(dir); err != nil {
+			old = &manifest{} // nothing to keep
+		}
+	}
+	compiled, err := c.compileAll(modules, jobs, func(m module) map[string][]byte { return m.current(dir, version, old) })
 	if err != nil {
 		return err
 	}
@@ -99,8 +108,9 @@ func build(dir, nvcc string, jobs int) error {
 	return nil
 }
 
-// compileAll compiles modules, some at a time, and gives their files in order.
-func (c compiler) compileAll(modules []module, jobs int) ([]map[string][]byte, error) {
+// compileAll compiles modules, some at a time, and gives their files in order. What
+// have knows the files of is not compiled.
+func (c compiler) compileAll(modules []module, jobs int, have func(module) map[string][]byte) ([]map[string][]byte, error) {
 	compiled := make([]map[string][]byte, len(modules))
 	failed := make([]error, len(modules))
 	slots := make(chan struct{}, max(jobs, 1))
@@ -109,7 +119,9 @@ func (c compiler) compileAll(modules []module, jobs int) ([]map[string][]byte, e
 		wait.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			compiled[i], failed[i] = c.compile(m)
+			if compiled[i] = have(m); compiled[i] == nil {
+				compiled[i], failed[i] = c.compile(m)
+			}
 		})
 	}
 	wait.Wait()

@@ -1,0 +1,96 @@
+// How a kernel of fa2.h divides its work, and its copies of tiles to shared memory.
+#pragma once
+#include "attn.h"
+#include "ptx.h"
+
+namespace fa2 {
+
+template <class Element_, int D_, int Dv_, int Warps_, int RowTiles_, int Cols_, int Step_, int QRegs_, int Stages_, int Blocks_, bool Causal_, bool Any_>
+struct Config {
+	using Element = Element_;
+	static constexpr int D = D_, Dv = Dv_;      // bucket of head dims
+	static constexpr int Warps = Warps_;
+	static constexpr int RowTiles = RowTiles_;  // 16-row tiles of a warp
+	static constexpr int Cols = Cols_;          // columns of a tile in shared memory
+	static constexpr int Step = Step_;          // columns of which a warp holds scores
+	static constexpr int QRegs = QRegs_;        // 16-wide slices of Q held in registers
+	static constexpr int Stages = Stages_;      // tiles in shared memory
+	static constexpr int Blocks = Blocks_;      // blocks a multiprocessor should hold
+	static constexpr int MaskedStep = Step > 32 ? 32 : Step; // the same where the mask cuts: less of it is for nothing
+	static constexpr bool Causal = Causal_;
+	static constexpr bool Any = Any_;           // any alignment: loads and stores by element
+
+	static constexpr int Threads = Warps * 32;
+	static constexpr int WarpRows = RowTiles * 16, Rows = Warps * WarpRows;
+	static constexpr int KBytes = Cols * D * 2, VBytes = Cols * Dv * 2, StageBytes = KBytes + VBytes;
+	static constexpr int QBytes = Rows * D * 2, OBytes = Rows * Dv * 2;
+	// Q that is wholly in registers only passes through the stages after the first.
+	static constexpr bool QPasses = QRegs == D / 16 && QBytes <= (Stages - 1) * StageBytes;
+	static constexpr int QAt = QPasses ? StageBytes : Stages * StageBytes;
+	static constexpr int Loop = Stages * StageBytes + (QPasses ? 0 : QBytes);
+	static constexpr int BarriersAt = Loop > OBytes ? Loop : OBytes; // landed and free of each stage
+	static constexpr int Shared = BarriersAt + Stages * 16;
+
+	static_assert(D % 32 == 0 && Dv % 32 == 0 && Step % 16 == 0 && Cols % Step == 0 && Stages >= 2, "");
+};
+
+// Where 16-byte chunk `chunk` of row `row` lies in a tile whose rows have Dim elements.
+template <int Dim> __device__ __forceinline__ uint32_t chunk_at(int row, int chunk) {
+	return row * (Dim * 2) + ((chunk ^ (Dim % 64 == 0 ? row & 7 : (row >> 1) & 3)) << 4);
+}
+
+// How a block's threads share a tile of Rows x Dim: a thread takes one 16-byte column
+// of every Groups, in every PassRows-th row.
+template <class C, int Dim, int Rows> struct Share {
+	static constexpr int Lanes = Dim % 64 == 0 ? 8 : 4;
+	static constexpr int Groups = Dim / 8 / Lanes;
+	static constexpr int PassRows = C::Threads / Lanes;
+	static constexpr int Passes = Rows / PassRows;
+	static_assert(PassRows % 8 == 0 && Rows % PassRows == 0, "");
+
+	static __device__ __forceinline__ int row() { return threadIdx.x / Lanes; }
+	static __device__ __forceinline__ int lane() { return threadIdx.x % Lanes; }
+	static __device__ __forceinline__ uint32_t slot() { return chunk_at<Dim>(row(), lane()); } // of its first chunk
+
+	// Calls f with where each chunk of the thread lies in shared memory.
+	template <class F> static __device__ __forceinline__ void each(uint32_t tile, F f) {
+#pragma unroll
+		for (int i = 0; i < Passes; i++)
+#pragma unroll
+			for (int g = 0; g < Groups; g++) f(tile + slot() + i * PassRows * Dim * 2 + g * Lanes * 16);
+	}
+
+	// Copies the tile whose first chunk of this thread is at `from`; of it `rows` rows and
+	// `dim` columns exist and the rest becomes zero. Whole: all of it exists.
+	template <bool Whole> static __device__ __forceinline__ const char *fetch(uint32_t tile, const char *from, int64_t stride, int rows, int dim) {
+		const int64_t pass = PassRows * stride;
+#pragma unroll
+		for (int i = 0; i < Passes; i++) {
+#pragma unroll
+			for (int g = 0; g < Groups; g++) {
+				const uint32_t to = tile + i * PassRows * Dim * 2 + g * Lanes * 16;
+				const char *at = from + g * Lanes * 16;
+				const int r = row() + i * PassRows, col = (g * Lanes + lane()) * 8;
+				if constexpr (C::Any) {
+					uint32_t word[4];
+#pragma unroll
+					for (int e = 0; e < 4; e++) {
+						const unsigned short *x = (const unsigned short *)at + 2 * e;
+						const uint32_t low = r < rows && col + 2 * e < dim ? x[0] : 0;
+						const uint32_t high = r < rows && col + 2 * e + 1 < dim ? x[1] : 0;
+						word[e] = low | high << 16;
+					}
+					store_shared(to, make_uint4(word[0], word[1], word[2], word[3]));
+				} else if constexpr (Whole) {
+					copy_async(to, at);
+				} else {
+					copy_async(to, at, r < rows && col < dim ? 16 : 0);
+				}
+			}
+			from = plus(from, pass);
+		}
+		return from;
+	}
+};
+
+} // namespace fa2

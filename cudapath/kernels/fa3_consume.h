@@ -1,0 +1,356 @@
+// The consuming warpgroups of fa3: scores, weights and output of 64 rows each.
+#pragma once
+#include "fa3_tile.h"
+#include "fa3_work.h"
+
+// The statistics of a thread's two rows: r = 0 is row g of its warp's 16, r = 1 row g + 8.
+struct Rows {
+	float top[2];   // maximum of the scores so far, as they come from Q K^T; -inf before the first
+	float shift[2]; // top * scale, what is subtracted in the exponent; 0 while top is -inf
+	float sum[2];   // this thread's part of the sum of weights
+	float factor[2];
+	bool far; // of any row of the warp, see isFar
+
+	// Whether the rounding of top * scale would show in weights: then the exponent is (score - top) * scale
+	// instead of score * scale - shift, so that the weight of the maximum is 1 exactly.
+	__device__ __forceinline__ bool isFar(int r, float scale) const {
+		return top[r] > -INFINITY && fabsf(fmaf(top[r], scale, -shift[r])) > 0x1p-14f;
+	}
+};
+
+__device__ __forceinline__ float quadMax(float x) {
+	x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+	return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+__device__ __forceinline__ float quadSum(float x) {
+	x += __shfl_xor_sync(~0u, x, 1);
+	return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+// Scores of columns past the row's last become -inf. `last` is relative to the thread's first column.
+template <int N> __device__ __forceinline__ void mask(float (&s)[N], int last0, int last1) {
+#pragma unroll
+	for (int j = 0; j < N / 4; j++) {
+#pragma unroll
+		for (int c = 0; c < 2; c++) {
+			if (8 * j + c > last0) s[4 * j + c] = -INFINITY;
+			if (8 * j + c > last1) s[4 * j + 2 + c] = -INFINITY;
+		}
+	}
+}
+
+// Scores to weights, in place. Returns whether O must be multiplied by the rows' factors.
+//
+// The shift of a row moves only when a score passes it by more than LAG in log2 units (weights stay below
+// 2^LAG, sums and O in float32 do not mind), which a vote without shuffles finds out. Whether a row's shift
+// moves depends on that row alone, so its bits do not depend on its neighbours.
+template <int N> __device__ __forceinline__ bool weigh(float (&s)[N], Rows &rows, float scale, float lag) {
+	float top[2] = {s[0], s[2]};
+#pragma unroll
+	for (int j = 0; j < N / 4; j++) {
+#pragma unroll
+		for (int r = 0; r < 2; r++) top[r] = fmaxf(top[r], fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+	}
+	const bool moved = __any_sync(~0u, top[0] > rows.top[0] + lag || top[1] > rows.top[1] + lag);
+	if (moved) {
+#pragma unroll
+		for (int r = 0; r < 2; r++) {
+			const float reached = quadMax(top[r]);
+			const bool moves = reached > rows.top[r] + lag;
+			const float shift = moves ? reached * scale : rows.shift[r];
+			const float before = rows.top[r], step = rows.shift[r] - shift;
+			rows.top[r] = moves ? reached : before;
+			rows.shift[r] = shift;
+			rows.factor[r] = before == -INFINITY ? 1 : exp2Fast(rows.isFar(r, scale) ? (before - rows.top[r]) * scale : step);
+			rows.sum[r] *= rows.factor[r];
+		}
+		rows.far = __any_sync(~0u, rows.isFar(0, scale) || rows.isFar(1, scale));
+	}
+	if (rows.far) {
+		const bool far[2] = {rows.isFar(0, scale), rows.isFar(1, scale)};
+#pragma unroll
+		for (int i = 0; i < N; i++) {
+			const int r = i / 2 % 2;
+			s[i] = exp2Fast(far[r] ? (s[i] - rows.top[r]) * scale : fmaf(s[i], scale, -rows.shift[r]));
+		}
+		return moved;
+	}
+#pragma unroll
+	for (int i = 0; i < N; i++) s[i] = exp2Fast(fmaf(s[i], scale, -rows.shift[i / 2 % 2]));
+	return moved;
+}
+
+// Adds the weights to the sums and rounds them to 16 bits. The sums are taken here, behind a branch, because the
+// assembler interleaves additions with exponentials such that each waits for the one before it.
+template <int N> __device__ __forceinline__ void packWeights(const float (&s)[N], uint32_t (&weights)[N / 2], Rows &rows) {
+	float odd[2] = {0, 0};
+#pragma unroll
+	for (int i = 0; i < N / 2; i++) {
+		rows.sum[i % 2] += s[2 * i];
+		odd[i % 2] += s[2 * i + 1];
+		weights[i] = pack<BF16>(s[2 * i], s[2 * i + 1]);
+	}
+#pragma unroll
+	for (int r = 0; r < 2; r++) rows.sum[r] += odd[r];
+}
+
+template <int N> __device__ __forceinline__ void rescale(float (&o)[N], const Rows &rows) {
+#pragma unroll
+	for (int i = 0; i < N; i++) o[i] *= rows.factor[i / 2 % 2];
+}
+
+template <class T> __device__ __forceinline__ void issueScores(float (&s)[T::BN / 2], uint32_t q, uint32_t k) {
+	touch(s);
+	wgmmaFence();
+#pragma unroll
+	for (int d = 0; d < T::D; d += 16)
+		Wgmma<T::BN>::ss(s, q + matrixOffset(d / 64 * T::Q_PANEL + d % 64 * 2), k + matrixOffset(d / 64 * T::K_PANEL + d % 64 * 2), d != 0);
+	wgmmaCommit();
+	touch(s);
+}
+
+template <class T> __device__ __forceinline__ void issueOutput(float (&o)[T::DV / 2], uint32_t (&weights)[T::BN / 4], uint32_t v) {
+	touch(o);
+	touch(weights);
+	wgmmaFence();
+#pragma unroll
+	for (int key = 0; key < T::BN; key += 16)
+		Wgmma<T::DV>::rs(o, weights[key / 4], weights[key / 4 + 1], weights[key / 4 + 2], weights[key / 4 + 3], v + matrixOffset(key * 128));
+	wgmmaCommit();
+	touch(o);
+}
+
+// Lane c of a quad holds word c of four 16-byte groups; afterwards it holds group c whole.
+__device__ __forceinline__ void transposeQuad(uint32_t (&x)[4], int c) {
+	uint32_t give0 = c & 1 ? x[0] : x[1], give1 = c & 1 ? x[2] : x[3];
+	give0 = __shfl_xor_sync(~0u, give0, 1), give1 = __shfl_xor_sync(~0u, give1, 1);
+	if (c & 1) x[0] = give0, x[2] = give1;
+	else x[1] = give0, x[3] = give1;
+	give0 = c & 2 ? x[0] : x[2], give1 = c & 2 ? x[1] : x[3];
+	give0 = __shfl_xor_sync(~0u, give0, 2), give1 = __shfl_xor_sync(~0u, give1, 2);
+	if (c & 2) x[0] = give0, x[1] = give1;
+	else x[2] = give0, x[3] = give1;
+}
+
+// Adds to O the values of V that are not finite, of keys from..below end that the row sees: what scan took out.
+template <class T>
+__device__ void addNotFinite(float (&o)[T::DV / 2], const AttnParams &p, const Work &w, int from, int end, int last0, int last1, int c) {
+	const char *v = reinterpret_cast<const char *>(p.v.base) + 2 * (w.batch * p.v.batch + w.head / (p.Hq / p.Hkv) * p.v.head + 2 * c);
+	for (int key = from; key < end; key++) {
+		const char *row = v + 2 * (key * p.v.row);
+#pragma unroll
+		for (int j = 0; j < T::DV / 8; j++) {
+			if (8 * j >= p.Dv) break;
+			const uint32_t two = *reinterpret_cast<const uint32_t *>(row + 16 * j), bad = notFinite(two);
+			if (bad == 0) continue;
+#pragma unroll
+			for (int half = 0; half < 2; half++) {
+				if ((bad >> 16 * half & 0x8000) == 0) continue;
+				// Infinity or NaN of either type, as float32: sign, exponent of ones, and whether any bit of the fraction is set.
+				const uint32_t value = two >> 16 * half & 0xffff;
+				const float x = __uint_as_float((value & 0x8000) << 16 | 0x7f800000 | ((value & ~EXPONENTS & 0x7fff) != 0 ? 1 << 22 : 0));
+				if (key <= last0) o[4 * j + half] += x;
+				if (key <= last1) o[4 * j + 2 + half] += x;
+			}
+		}
+	}
+}
+
+// Zeros for the rows of a block that sees no key.
+template <class T> __device__ __forceinline__ void finishEmpty(const AttnParams &p, const Work &w, int rowInBlock) {
+	const int c = threadIdx.x % 4;
+#pragma unroll 1
+	for (int row = w.row + rowInBlock, r = 0; r < 2 && row < p.Sq; r++, row += 8) {
+		char *out = reinterpret_cast<char *>(p.o.base) + 2 * (w.batch * p.o.batch + w.head * p.o.head + row * p.o.row);
+#pragma unroll 1
+		for (int col = 8 * c; col < p.Dv; col += 32) *reinterpret_cast<uint4 *>(out + 2 * col) = make_uint4(0, 0, 0, 0);
+		if (p.lse != 0 && c == 0) reinterpret_cast<float *>(p.lse)[(int64_t(w.batch) * p.Hq + w.head) * p.Sq + row] = -INFINITY;
+	}
+}
+
+// Division by the row sums, LSE, and the stores of a row block.
+template <class T> __device__ __forceinline__ void finish(float (&o)[T::DV / 2], const Rows &rows, const AttnParams &p, const Work &w, int row, int last0, int last1, bool marked) {
+	const int c = threadIdx.x % 4;
+	// Rows that see nothing give 0 and -inf whatever was computed for them.
+	const float sum0 = quadSum(rows.sum[0]), sum1 = quadSum(rows.sum[1]);
+	const float scale0 = last0 < 0 ? 0 : 1 / sum0, scale1 = last1 < 0 ? 0 : 1 / sum1;
+#pragma unroll
+	for (int i = 0; i < T::DV / 2; i++) o[i] *= i & 2 ? scale1 : scale0;
+	if (T::CAUSAL && marked) {
+		const int end = w.steps * T::BN;
+		addNotFinite<T>(o, p, w, end - w.masked * T::BN, min(end, p.Sk), last0, last1, c);
+	}
+	if (p.lse != 0 && c == 0) {
+		float *lse = reinterpret_cast<float *>(p.lse) + (int64_t(w.batch) * p.Hq + w.head) * p.Sq + row;
+		auto total = [&](int r, float sum) {
+			if (rows.isFar(r, fabsf(p.scale_log2))) return fmaf(rows.top[r], fabsf(p.scale), logf(sum));
+			return fmaf(rows.shift[r], p.unit_high, fmaf(rows.shift[r], p.unit_low, logf(sum)));
+		};
+		if (row < p.Sq) lse[0] = last0 < 0 ? -INFINITY : total(0, sum0);
+		if (row + 8 < p.Sq) lse[8] = last1 < 0 ? -INFINITY : total(1, sum1);
+	}
+	char *out = reinterpret_cast<char *>(p.o.base) + 2 * (w.batch * p.o.batch + w.head * p.o.head + row * p.o.row);
+#pragma unroll
+	for (int r = 0; r < 2; r++) {
+#pragma unroll
+		for (int j = 0; j < T::DV / 8; j += 4) {
+			uint32_t x[4];
+#pragma unroll
+			for (int n = 0; n < 4; n++) x[n] = pack<BF16>(o[4 * (j + n) + 2 * r], o[4 * (j + n) + 2 * r + 1]);
+			transposeQuad(x, c);
+			if (row + 8 * r < p.Sq && 8 * (j + c) < p.Dv)
+				*reinterpret_cast<uint4 *>(out + 16 * r * p.o.row + 16 * (j + c)) = make_uint4(x[0], x[1], x[2], x[3]);
+		}
+	}
+}
+
+template <class T> __device__ __forceinline__ void consume(const AttnParams &p, uint32_t shared, char *tiles, int group) {
+	const int lane = threadIdx.x % 32, c = lane % 4;
+	const int rowInBlock = 64 * group + threadIdx.x % 128 / 32 * 16 + lane / 4;
+	const float scale = fabsf(p.scale_log2), lag = LAG / scale;
+	auto turnWait = [&] { if (T::PINGPONG) namedSync(TURN + group, 256); };
+	auto turnPass = [&] { if (T::PINGPONG) namedArrive(TURN + (group + 1 == T::WARPGROUPS ? 0 : group + 1), 256); };
+	auto release = [&](uint32_t bar) {
+		__syncwarp();
+		if (lane == 0) barrierArrive(bar);
+	};
+	Ring<T::Q_STAGES> q;
+	Ring<T::STAGES> k, v;
+	auto matrixQ = [&] { return matrixOffset(shared) + matrixOffset(T::Q + 64 * group * 128) + q.stage * matrixOffset(T::Q_BYTES); };
+	auto matrixK = [&] { return matrixOffset(shared) + matrixOffset(T::K) + k.stage * matrixOffset(T::K_BYTES); };
+	auto matrixV = [&] {
+		return matrixOffset(shared) + (matrixOffset(T::V) + matrixPanels(T::K_PANEL)) + v.stage * matrixOffset(T::V_BYTES);
+	};
+	if (T::PINGPONG && group == T::WARPGROUPS - 1) turnPass();
+
+	float s[T::BN / 2], o[T::DV / 2];
+	uint32_t weights[T::BN / 4];
+	auto releaseK = [&](bool last) {
+		release(shared + T::K_EMPTY + 8 * k.stage);
+		k.advance();
+		if (!last) return;
+		release(shared + T::Q_EMPTY + 8 * q.stage);
+		q.advance();
+	};
+	auto releaseV = [&] {
+		release(shared + T::V_EMPTY + 8 * v.stage);
+		v.advance();
+	};
+
+	Walk<T::BM, T::BN, T::CAUSAL> walk(p);
+	Work w = {};
+	int first = 0;       // step at which this warpgroup starts: it sees no key of those before, or has no rows
+	uint32_t marked = 0; // not 0 once a step was marked
+	auto waitV = [&](int step) {
+		barrierWait(shared + T::V_FULL + 8 * v.stage, v.parity);
+		if (T::CAUSAL && step < w.masked) marked |= *reinterpret_cast<const uint32_t *>(tiles + T::MARKS + 4 * v.stage);
+	};
+	// Issues the first scores of a row block.
+	auto begin = [&] {
+		barrierWait(shared + T::Q_FULL + 8 * q.stage, q.parity);
+		if (p.scale_log2 < 0) {
+			// scale < 0 is |scale| with -Q.
+			uint4 *mine = reinterpret_cast<uint4 *>(tiles + T::Q + q.stage * T::Q_BYTES + 64 * group * 128);
+#pragma unroll 1
+			for (int i = threadIdx.x % 128; i < T::PANELS * 512; i += 128) {
+				uint4 &x = mine[i / 512 * (T::Q_PANEL / 16) + i % 512];
+				x.x ^= 0x80008000, x.y ^= 0x80008000, x.z ^= 0x80008000, x.w ^= 0x80008000;
+			}
+			proxyFence();
+			namedSync(OWN + group, 128);
+		}
+		marked = 0;
+#pragma unroll 1
+		for (int i = 0; i < first; i++) {
+			barrierWait(shared + T::K_FULL + 8 * k.stage, k.parity);
+			releaseK(false);
+			if (i > 0) waitV(i - 1), releaseV();
+			turnWait(), turnPass();
+		}
+		barrierWait(shared + T::K_FULL + 8 * k.stage, k.parity);
+		issueScores<T>(s, matrixQ(), matrixK());
+		if (first > 0) waitV(first - 1), releaseV();
+	};
+	// The next row block that sees any keys; those before it become zeros.
+	auto next = [&] {
+		while (walk.next(w)) {
+			if (T::CAUSAL && w.steps == 0) {
+				finishEmpty<T>(p, w, rowInBlock);
+				continue;
+			}
+			const int row = w.row + 64 * group;
+			const int lastKey = T::CAUSAL ? int(min(max(int64_t(row) + 63 + p.causal_offset, int64_t(0)), int64_t(p.Sk - 1))) : p.Sk - 1;
+			first = row < p.Sq ? w.top - lastKey / T::BN : w.top;
+			return true;
+		}
+		return false;
+	};
+	auto complete = [&] {
+		wgmmaWait<0>();
+		touch(s);
+		releaseK(first == w.top);
+	};
+	bool more = next();
+	if (more) begin(), complete();
+	while (more) {
+		Rows rows = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}, {0, 0}, false};
+		const int row = w.row + rowInBlock;
+		// The last key each row sees.
+		const int last0 = T::CAUSAL ? int(min(int64_t(row) + p.causal_offset, int64_t(p.Sk - 1))) : p.Sk - 1;
+		const int last1 = T::CAUSAL ? int(min(int64_t(row) + 8 + p.causal_offset, int64_t(p.Sk - 1))) : p.Sk - 1;
+		auto maskStep = [&](int i) { mask(s, last0 - (w.top - i) * T::BN - 2 * c, last1 - (w.top - i) * T::BN - 2 * c); };
+#pragma unroll
+		for (int i = 0; i < T::DV / 2; i++) o[i] = 0;
+		if (T::CAUSAL ? first < w.masked : w.steps * T::BN > p.Sk) maskStep(first);
+		weigh(s, rows, scale, lag);
+		packWeights(s, weights, rows);
+
+		auto step = [&](int i, bool masked) {
+			barrierWait(shared + T::K_FULL + 8 * k.stage, k.parity);
+			turnWait();
+			issueScores<T>(s, matrixQ(), matrixK());
+			waitV(i - 1);
+			issueOutput<T>(o, weights, matrixV());
+			turnPass();
+			wgmmaWait<1>();
+			touch(s);
+			releaseK(i == w.top);
+			if (masked) maskStep(i);
+			const bool moved = weigh(s, rows, scale, lag);
+			wgmmaWait<0>();
+			touch(o);
+			releaseV();
+			if (moved) rescale(o, rows);
+			packWeights(s, weights, rows);
+		};
+		int i = first + 1;
+		if (T::CAUSAL) {
+#pragma unroll 1
+			for (; i < w.masked; i++) step(i, true);
+		}
+#pragma unroll 1
+		for (; i < w.steps; i++) step(i, false);
+		waitV(w.top);
+		const Work now = w;
+		const bool mark = marked != 0;
+		more = next();
+		issueOutput<T>(o, weights, matrixV());
+		// With two buffers of Q, the next row block's first scores run beside the end of this one.
+		if (T::Q_STAGES == 2 && more && first == 0) {
+			const int stage = v.stage;
+			v.advance();
+			begin();
+			wgmmaWait<1>();
+			touch(o);
+			release(shared + T::V_EMPTY + 8 * stage);
+			finish<T>(o, rows, p, now, row, last0, last1, mark);
+			complete();
+		} else {
+			wgmmaWait<0>();
+			touch(o);
+			releaseV();
+			finish<T>(o, rows, p, now, row, last0, last1, mark);
+			if (more) begin(), complete();
+		}
+	}
+}

@@ -1,0 +1,85 @@
+// The producing warpgroup of fa3: one thread copies, three warps look through V where the mask needs it.
+#pragma once
+#include "fa3_tile.h"
+#include "fa3_work.h"
+
+template <class T>
+__device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *mapK, const TensorMap *mapV, const AttnParams &p, uint32_t shared) {
+	Ring<T::Q_STAGES> q;
+	Ring<T::STAGES> k, v;
+	const int group = p.Hq / p.Hkv;
+	Walk<T::BM, T::BN, T::CAUSAL> walk(p);
+	Work w;
+	while (walk.next(w)) {
+		if (w.steps == 0) continue;
+		const int headKV = w.head / group;
+		auto loadK = [&](int block) {
+			const uint32_t full = shared + T::K_FULL + 8 * k.stage, to = shared + T::K + k.stage * T::K_BYTES;
+			barrierWait(shared + T::K_EMPTY + 8 * k.stage, k.parity ^ 1);
+			barrierExpect(full, T::K_BYTES);
+#pragma unroll
+			for (int i = 0; i < T::PANELS; i++) copyBox(to + i * T::K_PANEL, mapK, full, 64 * i, block * T::BN, headKV, w.batch);
+			k.advance();
+		};
+		auto loadV = [&](int block) {
+			// Tiles of masked steps go to the scanners first, who then fill V_FULL.
+			const bool raw = T::CAUSAL && w.top - block < w.masked;
+			const uint32_t full = shared + (raw ? T::V_RAW : T::V_FULL) + 8 * v.stage, to = shared + T::V + v.stage * T::V_BYTES;
+			barrierWait(shared + T::V_EMPTY + 8 * v.stage, v.parity ^ 1);
+			barrierExpect(full, T::V_BYTES);
+#pragma unroll
+			for (int i = 0; i < T::V_PANELS; i++) copyBox(to + i * T::K_PANEL, mapV, full, 64 * i, block * T::BN, headKV, w.batch);
+			v.advance();
+		};
+		loadK(w.top);
+		const uint32_t full = shared + T::Q_FULL + 8 * q.stage, to = shared + T::Q + q.stage * T::Q_BYTES;
+		barrierWait(shared + T::Q_EMPTY + 8 * q.stage, q.parity ^ 1);
+		barrierExpect(full, T::Q_BYTES);
+#pragma unroll
+		for (int i = 0; i < T::PANELS; i++) copyBox(to + i * T::Q_PANEL, mapQ, full, 64 * i, w.row, w.head, w.batch);
+		q.advance();
+		for (int block = w.top; block > 0; block--) {
+			loadK(block - 1);
+			loadV(block);
+		}
+		loadV(0);
+	}
+}
+
+// Looks through the V tiles of masked steps and hands them to the consumers.
+template <class T> __device__ __forceinline__ void scan(const AttnParams &p, uint32_t shared, char *tiles) {
+	const int warp = threadIdx.x / 32 - 1, lane = threadIdx.x % 32;
+	int step = 0;     // of V, over all row blocks
+	uint32_t raw = 0; // parity of V_RAW, a bit a stage
+	Walk<T::BM, T::BN, T::CAUSAL> walk(p);
+	Work w;
+	while (walk.next(w)) {
+		for (int i = 0; i < w.masked; i++) {
+			const int stage = (step + i) % T::STAGES;
+			barrierWait(shared + T::V_RAW + 8 * stage, raw >> stage & 1);
+			raw ^= 1 << stage;
+			uint4 *tile = reinterpret_cast<uint4 *>(tiles + T::V + stage * T::V_BYTES);
+			bool any = false;
+#pragma unroll 2
+			for (int at = warp * 32 + lane; at < T::V_BYTES / 16; at += 32 * T::SCANNERS) {
+				uint4 x = tile[at];
+				if ((notFinite(x.x) | notFinite(x.y) | notFinite(x.z) | notFinite(x.w)) != 0) {
+					any = true;
+					uint32_t words[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+					for (int j = 0; j < 4; j++) {
+						const uint32_t bad = notFinite(words[j]);
+						words[j] &= ~(bad | bad - (bad >> 15));
+					}
+					tile[at] = make_uint4(words[0], words[1], words[2], words[3]);
+				}
+			}
+			proxyFence();
+			any = __any_sync(~0u, any);
+			if (lane == 0) tiles[T::MARKS + 4 * stage + warp] = any;
+			namedSync(SCAN, 32 * T::SCANNERS);
+			if (threadIdx.x == 32) barrierArrive(shared + T::V_FULL + 8 * stage);
+		}
+		step += w.steps;
+	}
+}

@@ -1,0 +1,44 @@
+// What the parts of fa3 agree on: the tile of a kernel, its shared memory, its barriers.
+#pragma once
+#include <cstdint>
+
+#include "sm90.h"
+#include "sm90_wgmma.h"
+
+// The tile of a kernel; fa3.json repeats BM, BN and what follows from them.
+template <int D_, int DV_, int WARPGROUPS_, int BN_, int STAGES_, bool PINGPONG_, bool CAUSAL_> struct Tile {
+	static constexpr int D = D_, DV = DV_, WARPGROUPS = WARPGROUPS_, BN = BN_, STAGES = STAGES_;
+	static constexpr bool PINGPONG = PINGPONG_, CAUSAL = CAUSAL_;
+	static constexpr int BM = 64 * WARPGROUPS;
+	static constexpr int THREADS = 128 * (WARPGROUPS + 1);
+	static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 2 ? 24 : 32;
+	static constexpr int CONSUMER_REGISTERS = WARPGROUPS == 2 ? 240 : 160;
+	static constexpr int PANELS = (D + 63) / 64, V_PANELS = (DV + 63) / 64;
+	// Bytes of a panel of Q and of K or V, and of whole tiles.
+	static constexpr int Q_PANEL = BM * 128, K_PANEL = BN * 128;
+	static constexpr int Q_BYTES = PANELS * Q_PANEL, K_BYTES = PANELS * K_PANEL, V_BYTES = V_PANELS * K_PANEL;
+	// Q has two buffers where they fit.
+	static constexpr int Q_STAGES = 2 * Q_BYTES + STAGES * (K_BYTES + V_BYTES) + 256 <= 227 * 1024 ? 2 : 1;
+	// Offsets in shared memory. A barrier is 8 bytes.
+	static constexpr int Q = 0, K = Q + Q_STAGES * Q_BYTES, V = K + STAGES * K_BYTES, BARRIERS = V + STAGES * V_BYTES;
+	static constexpr int Q_FULL = BARRIERS, Q_EMPTY = Q_FULL + 8 * Q_STAGES, K_FULL = Q_EMPTY + 8 * Q_STAGES, K_EMPTY = K_FULL + 8 * STAGES,
+			     V_FULL = K_EMPTY + 8 * STAGES, V_EMPTY = V_FULL + 8 * STAGES, V_RAW = V_EMPTY + 8 * STAGES,
+			     MARKS = V_RAW + 8 * STAGES; // a word a stage, a byte of it a scanning warp
+	static constexpr int SHARED_BYTES = MARKS + 4 * STAGES;
+	static constexpr int SCANNERS = 3; // warps
+	static_assert(D % 32 == 0 && DV % 32 == 0 && BN % 16 == 0 && BN <= 256 && SHARED_BYTES <= 227 * 1024, "tile");
+};
+
+constexpr bool BF16 = ATTN_BF16;
+
+// How far, in log2 units, a score may pass what is subtracted from its row before that moves.
+constexpr float LAG = 8;
+
+// Exponent bits of two 16-bit values, and one in the last place of each exponent: their sum has a
+// value's top bit set where it is not finite.
+constexpr uint32_t EXPONENTS = BF16 ? 0x7f807f80 : 0x7c007c00, EXPONENT_UNITS = BF16 ? 0x00800080 : 0x04000400;
+
+__device__ __forceinline__ uint32_t notFinite(uint32_t two) { return ((two & EXPONENTS) + EXPONENT_UNITS) & 0x80008000; }
+
+// Named barriers; TURN and OWN are one a consumer warpgroup. 0 is __syncthreads.
+enum { SCAN = 1, TURN = 2, OWN = 5 };

@@ -1,0 +1,65 @@
+// Which rows a CTA of fa3 works on, in which order, and which steps of keys that takes.
+// Producer, scanner and consumers walk the same sequence, each on its own.
+#pragma once
+#include "attn.h"
+
+// A block of BM query rows of one head, and its steps of BN keys: `steps` of them from key
+// block `top` downwards, the first `masked` of which the causal mask crosses.
+struct Work {
+	int row, head, batch;
+	int top, steps, masked;
+};
+
+// Persistent CTAs take units of equal cost in turn. Not causal, a unit is a row block and
+// neighbouring units share a head, so that K and V come from L2. Causal, a unit is a pair of row
+// blocks of one head, the longest with the shortest, the second with the last but one, ...
+template <int BM, int BN, bool CAUSAL> struct Walk {
+	const AttnParams &p;
+	int blocks, unitsPerHead, units;
+	int unit, half;
+
+	__device__ __forceinline__ Walk(const AttnParams &params) : p(params), half(0) {
+		blocks = (p.Sq + BM - 1) / BM;
+		unitsPerHead = CAUSAL ? (blocks + 1) / 2 : blocks;
+		units = unitsPerHead * p.Hq * p.B;
+		unit = blockIdx.x;
+	}
+
+	__device__ __forceinline__ bool next(Work &w) {
+		if (unit >= units) return false;
+		const int head = unit / unitsPerHead;
+		int block = unit - head * unitsPerHead;
+		w.batch = head / p.Hq;
+		w.head = head - w.batch * p.Hq;
+		if (CAUSAL) {
+			// The first half of a unit is its longer block.
+			const int other = blocks - 1 - block;
+			if (half == 0) block = other;
+			half = half == 0 && other != unit - head * unitsPerHead;
+			if (half == 0) unit += gridDim.x;
+		} else {
+			unit += gridDim.x;
+		}
+		w.row = block * BM;
+		int end = p.Sk;
+		w.masked = 0;
+		if (CAUSAL) {
+			// Keys below `end` are seen by some row of the block, those below `whole` by all.
+			end = int(max(min(int64_t(w.row) + BM + p.causal_offset, int64_t(p.Sk)), int64_t(0)));
+			const int whole = int(max(min(int64_t(w.row) + p.causal_offset + 1, int64_t(p.Sk)), int64_t(0)));
+			w.masked = (end + BN - 1) / BN - whole / BN;
+		}
+		w.steps = (end + BN - 1) / BN;
+		w.top = w.steps - 1;
+		return true;
+	}
+};
+
+// A position in a ring of N buffers and the parity of the phase in which it is filled.
+template <int N> struct Ring {
+	int stage = 0;
+	uint32_t parity = 0;
+	__device__ __forceinline__ void advance() {
+		if (++stage == N) stage = 0, parity ^= 1;
+	}
+};

@@ -1,0 +1,82 @@
+// What sm_90a offers beyond CUDA C++, as inline PTX: mbarriers, tensor copies
+// (TMA), named barriers, register reallocation and wgmma (sm90_wgmma.h).
+// Shared memory is addressed by its 32-bit shared-window address throughout.
+#pragma once
+#include <cstdint>
+
+// A tensor map, made by cuTensorMapEncodeTiled; kernels only take its address.
+struct alignas(64) TensorMap { uint8_t bytes[128]; };
+
+__device__ __forceinline__ uint32_t sharedAddress(const void *p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+// ---- mbarriers -------------------------------------------------------------------------------
+
+__device__ __forceinline__ void barrierInit(uint32_t bar, int arrivals) {
+	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
+}
+
+// Makes initialised barriers visible to the copy engine; __syncthreads follows.
+__device__ __forceinline__ void barrierInitFence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ __forceinline__ void barrierArrive(uint32_t bar) {
+	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+
+// One arrival that also announces `bytes` of copies to come.
+__device__ __forceinline__ void barrierExpect(uint32_t bar, int bytes) {
+	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+
+// Waits until the phase of this parity is complete. On a fresh barrier the phase before the first,
+// parity 1, counts as complete.
+__device__ __forceinline__ void barrierWait(uint32_t bar, uint32_t parity) {
+	asm volatile(
+		"{\n"
+		".reg .pred done;\n"
+		"again:\n"
+		"mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+		"@!done bra again;\n"
+		"}\n" ::"r"(bar), "r"(parity) : "memory");
+}
+
+// ---- TMA ---------------------------------------------------------------------------------------
+
+__device__ __forceinline__ void prefetchMap(const TensorMap *map) {
+	asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// Copies the map's box at (column, row, head, batch) to shared memory; what lies outside of the tensor
+// arrives as zeros. Completion is counted in bytes on `bar`.
+__device__ __forceinline__ void copyBox(uint32_t to, const TensorMap *map, uint32_t bar, int column, int row, int head, int batch) {
+	asm volatile(
+		"cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+		"l"(map), "r"(bar), "r"(column), "r"(row), "r"(head), "r"(batch)
+		: "memory");
+}
+
+// Orders this thread's writes to shared memory before later reads of it by wgmma or TMA.
+__device__ __forceinline__ void proxyFence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- Named barriers and registers ------------------------------------------------------------
+
+__device__ __forceinline__ void namedSync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+__device__ __forceinline__ void namedArrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+
+template <int N> __device__ __forceinline__ void takeRegisters() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N> __device__ __forceinline__ void giveRegisters() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+
+// ---- Arithmetic ---------------------------------------------------------------------------------
+
+__device__ __forceinline__ float exp2Fast(float x) {
+	float y;
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
+// Two float32 rounded to one word of two 16-bit values, `low` in the lower half.
+template <bool BF16> __device__ __forceinline__ uint32_t pack(float low, float high) {
+	uint32_t word;
+	if constexpr (BF16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+	else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+	return word;
+}
