@@ -26,6 +26,10 @@ help: ## list the targets
 bench: $(BUILD)/vkattn ## benchmark on the best device present, the CPU if there is none (ARGS=...)
 	$(BUILD)/vkattn bench $(ARGS)
 
+.PHONY: verify
+verify: $(BUILD)/vkattn ## compare every implementation on the device with the others (ARGS=...)
+	$(BUILD)/vkattn verify $(ARGS)
+
 race: $(BUILD)/vkattn ## benchmark beside PyTorch's attention on an NVIDIA GPU (RACE=entries, see scripts/race.sh)
 	VKATTN=$(BUILD)/vkattn scripts/race.sh $(RACE)
 

@@ -3,6 +3,7 @@
 # its driver but neither Go, glslc nor the Vulkan SDK:
 #
 #   vkattn      the command
+#   examples/   the programs of attention/examples
 #   gpu-run.sh  runs everything below
 #   tests/      one test binary per package; its name is the package's folder with
 #               dots for slashes
@@ -17,14 +18,15 @@ out=$(cd "$out" && pwd)
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # Only what this script makes, so that a mistaken argument costs nothing.
-rm -rf "${out:?}/tests" "${out:?}/src" "${out:?}/lib" "$out/vkattn" "$out/gpu-run.sh"
-mkdir -p "$out/tests" "$out/src" "$out/lib"
+rm -rf "${out:?}/tests" "${out:?}/examples" "${out:?}/src" "${out:?}/lib" "$out/vkattn" "$out/gpu-run.sh"
+mkdir -p "$out/tests" "$out/examples" "$out/src" "$out/lib"
 
 # Stripped: the symbol tables are a third of the size, and Go's traces do not need them.
 ldflags='-s -w'
 if [[ -d cmd/vkattn ]]; then
 	go build -trimpath -ldflags "$ldflags" -o "$out/vkattn" ./cmd/vkattn
 fi
+go build -trimpath -ldflags "$ldflags" -o "$out/examples/" ./attention/examples/...
 root=$PWD
 go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' ./... | while read -r dir; do
 	[[ -n $dir ]] || continue
@@ -49,7 +51,7 @@ fi
 
 # A binary made here runs where the C library is at least this recent.
 if command -v objdump >/dev/null; then
-	printf 'gpu-bundle: needs %s or newer\n' "$(find "$out" -maxdepth 2 -type f \( -name '*.test' -o -name vkattn -o -name 'lib*' \) \
+	printf 'gpu-bundle: needs %s or newer\n' "$(find "$out" -maxdepth 2 -type f \( -name '*.test' -o -name vkattn -o -path '*/examples/*' -o -name 'lib*' \) \
 		-exec objdump -T {} + 2>/dev/null | grep -o 'GLIBC_2[0-9.]*' | sort -uV | tail -n 1)"
 fi
 printf 'gpu-bundle: %s in %s\n' "$(du -sh "$out" | cut -f 1)" "$out"

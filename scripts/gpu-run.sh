@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# gpu-run.sh [tests|bench|all|tune|race [entry...]] runs what gpu-bundle.sh made, on a machine with a
+# gpu-run.sh [tests|bench|all|tune|verify|race [entry...]] runs what gpu-bundle.sh made, on a machine with a
 # GPU. It lies in the bundle's root and needs nothing but the GPU's driver.
 #
 # Everything is written to $OUT (default: ./out):
@@ -8,10 +8,17 @@
 #   bench.txt    the output of "vkattn bench $VKATTN_BENCH_ARGS"
 #   tune.txt     with "tune" alone: the output of "vkattn tune $VKATTN_TUNE_ARGS"
 #   tuning.json  and what the cache has then
+#   of verify alone:
+#     info.txt         the devices, their tiers and CUDA
+#     conformance.*    every implementation on the conformance table: summary and rows
+#     large.*          and on problems up to batch 16, 8 heads, length 16384
+#     examples.txt     the output of the examples
 #   and, of race alone, what scripts/race.sh writes: needs python3 with PyTorch
 #
 #   VKATTN_TEST_ARGS   further arguments of every test binary (-test.run ...)
 #   VKATTN_TESTS       the packages tested, a pattern of the shell (default: *)
+#   VKATTN_VERIFY_ARGS the problems of large.* (default: --suite forward,dims,gqa --dtype f16,bf16)
+#   VKATTN_VERIFY_LIMIT seconds each part of verify may take (default: 400)
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -83,6 +90,33 @@ if [[ $what == tune ]]; then
 	# shellcheck disable=SC2086 # the arguments are words
 	"$here/vkattn" tune ${VKATTN_TUNE_ARGS-} 2>&1 | tee "$OUT/tune.txt" || rc=1
 	"$here/vkattn" tune --list -o json >"$OUT/tuning.json" || rc=1
+fi
+verify() { # <name> <arguments...>
+	local name=$1 start=$SECONDS status
+	shift
+	# Lines as they come: what was compared before a stop is kept.
+	timeout --signal INT --kill-after 15 "${VKATTN_VERIFY_LIMIT:-400}" \
+		"$here/vkattn" verify "$@" -o jsonl --save "$OUT/$name.md" >"$OUT/$name.jsonl" 2>"$OUT/$name.err"
+	status=$?
+	((status)) && rc=1
+	printf '== verify %s: exit %d after %d s\n' "$name" "$status" $((SECONDS - start)) | tee "$OUT/$name.txt"
+	tee -a "$OUT/$name.txt" <"$OUT/$name.err"
+	rm -f "$OUT/$name.err"
+	[[ -r $OUT/$name.md ]] && cat "$OUT/$name.md"
+}
+if [[ $what == verify ]]; then
+	"$here/vkattn" info | tee "$OUT/info.txt"
+	verify conformance --suite conformance --repeat 2
+	# shellcheck disable=SC2086 # the arguments are words
+	verify large ${VKATTN_VERIFY_ARGS---suite forward,dims,gqa --dtype f16,bf16}
+	for example in "$here"/examples/*; do
+		[[ -x $example ]] || continue
+		timeout 120 "$example" 2>&1
+		status=$?
+		printf '== %s: exit %d\n' "$(basename "$example")" "$status"
+		((status)) && rc=1
+	done > >(tee "$OUT/examples.txt")
+	wait $!
 fi
 if [[ $what == race ]]; then
 	VKATTN=$here/vkattn "$here/src/scripts/race.sh" "${@:2}" || rc=1

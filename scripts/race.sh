@@ -6,6 +6,7 @@
 #   dims      the other head dims
 #   gqa       grouped heads, and lengths that differ
 #   f32       float32 on the scalar tier, beside the efficient backend
+#   cuda      CUDA kernels of this program and coopmat2, at head dims 64, 128 and 256
 #   ladder    what each step of the kernel's development is worth; tunes first
 #   ablation  what the parts of the work cost
 #
@@ -35,7 +36,7 @@ entries=("$@")
 ((${#entries[@]})) || entries=(forward dims gqa f32)
 for entry in "${entries[@]}"; do
 	case $entry in
-	forward | dims | gqa | f32 | ladder | ablation) rm -f "$OUT/$entry.md" ;;
+	forward | dims | gqa | f32 | cuda | ladder | ablation) rm -f "$OUT/$entry.md" ;;
 	*)
 		echo "race: no entry $entry" >&2
 		exit 2
@@ -53,6 +54,7 @@ race() { # <entry>
 		args=(--dtype f32 --tier scalar --batch-size 4 --nheads 8 --seqlen 4096 --headdim "64,128" --causal "none,top-left")
 		peers=(efficient)
 		;;
+	cuda) args=(--suite cuda --tier "cuda,${tiers%%,*}" --cuda-kernel "fa2,fa3") ;;
 	ladder)
 		# From v6 on the tile is what the tuner finds.
 		timeout 90 "$VKATTN" tune --suite ladder --tier "${tiers%%,*}" >"$OUT/ladder-tune.txt" 2>&1 || cat "$OUT/ladder-tune.txt" >&2

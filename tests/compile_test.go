@@ -4,6 +4,8 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+
+	"vkattn/attention/cases"
 )
 
 // TestCompile has every pipeline of the table compiled on devices that execute
@@ -15,7 +17,7 @@ func TestCompile(t *testing.T) {
 	}
 	for _, tt := range s.available() {
 		t.Run(tt.String(), func(t *testing.T) {
-			cases := table(tt.dtype)
+			cases := table(tt.DType)
 			results := make([]error, len(cases))
 			e := s.newEngine(tt)
 			next := make(chan int)
@@ -46,10 +48,10 @@ func TestCompile(t *testing.T) {
 	}
 }
 
-func (e *engine) compile(c testCase, tt tierType) error {
-	op, err := e.op(c.config(tt))
+func (e *engine) compile(c cases.Case, tt cases.Target) error {
+	op, err := e.op(c.Config(tt))
 	if err != nil {
 		return err
 	}
-	return op.Prepare(c.shape)
+	return op.Prepare(c.Shape)
 }

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"runtime"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"vkattn/attention"
+	"vkattn/attention/cases"
 	"vkattn/vk"
 )
 
@@ -41,9 +43,9 @@ func TestConformance(t *testing.T) {
 		t.Skip("nothing executes on a null device; see TestCompile")
 	}
 	for _, dtype := range attention.DTypes() {
-		var tiers []tierType
+		var tiers []cases.Target
 		for _, tt := range s.available() {
-			if tt.dtype == dtype {
+			if tt.DType == dtype {
 				tiers = append(tiers, tt)
 			}
 		}
@@ -53,13 +55,13 @@ func TestConformance(t *testing.T) {
 		t.Run(dtype.String(), func(t *testing.T) {
 			all := checkedCases(dtype)
 			for _, tt := range tiers {
-				t.Run(tt.tier.String(), func(t *testing.T) {
+				t.Run(tt.Tier.String(), func(t *testing.T) {
 					cases := all
-					if tt.tier == attention.TierScalar && !full() {
+					if tt.Tier == attention.TierScalar && !full() {
 						cases = turn(all, int(dtype))
 					}
-					if tt.tier == attention.TierCPU {
-						cases = slices.DeleteFunc(slices.Clone(all), func(c *checkedCase) bool { return c.cost() > 2e9 })
+					if tt.Tier == attention.TierCPU {
+						cases = slices.DeleteFunc(slices.Clone(all), func(c *checkedCase) bool { return c.Cost() > 2e9 })
 					}
 					start := time.Now()
 					results := s.conform(tt, cases)
@@ -67,7 +69,7 @@ func TestConformance(t *testing.T) {
 					for i, c := range cases {
 						t.Run(c.String(), func(t *testing.T) {
 							if results[i] != nil {
-								t.Errorf("seed %d: %v", c.seedValue(), results[i])
+								t.Errorf("seed %d: %v", c.SeedValue(), results[i])
 							}
 						})
 					}
@@ -80,19 +82,19 @@ func TestConformance(t *testing.T) {
 // checkedCase is a case of the table in one storage type, with what is known of
 // it: made when a tier first needs it.
 type checkedCase struct {
-	testCase
+	cases.Case
 	dtype attention.DType
 
 	made    sync.Once
 	makeErr error
-	problem *problem
-	expectation
+	problem *cases.Problem
+	cases.Truth
 }
 
 func checkedCases(dtype attention.DType) []*checkedCase {
 	var all []*checkedCase
 	for _, c := range table(dtype) {
-		all = append(all, &checkedCase{testCase: c, dtype: dtype})
+		all = append(all, &checkedCase{Case: c, dtype: dtype})
 	}
 	return all
 }
@@ -101,7 +103,7 @@ func checkedCases(dtype attention.DType) []*checkedCase {
 func (c *checkedCase) prepare() error {
 	c.made.Do(func() {
 		if c.problem == nil {
-			c.problem, c.makeErr = newProblem(c.testCase, c.dtype)
+			c.problem, c.makeErr = cases.NewProblem(c.Case, c.dtype)
 		}
 	})
 	return c.makeErr
@@ -117,28 +119,28 @@ const (
 
 // conform runs all cases on a tier, several submissions at once, and returns
 // what was wrong with each.
-func (s *session) conform(tt tierType, cases []*checkedCase) []error {
+func (s *session) conform(tt cases.Target, list []*checkedCase) []error {
 	e := s.newEngine(tt)
 	workers := runtime.GOMAXPROCS(0)
 	work := make(chan []int)
-	results := make([]error, len(cases))
+	results := make([]error, len(list))
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Go(func() {
 			for batch := range work {
-				e.conformBatch(tt, cases, batch, results)
+				e.conformBatch(tt, list, batch, results)
 			}
 		})
 	}
 	var bytes, flops int64
 	var batch []int
-	for _, i := range byPipeline(cases) {
+	for _, i := range byPipeline(list) {
 		batch = append(batch, i)
-		for _, n := range place(cases[i].testCase, int64(tt.dtype.Size())).bytes {
+		for _, n := range cases.Place(list[i].Case, int64(tt.DType.Size())).Bytes {
 			bytes += n
 		}
-		flops += 3 * cases[i].flops()
-		if len(batch) >= min(batchCases, max(1, len(cases)/workers)) || bytes >= batchBytes || flops >= batchFlops {
+		flops += 3 * list[i].Flops()
+		if len(batch) >= min(batchCases, max(1, len(list)/workers)) || bytes >= batchBytes || flops >= batchFlops {
 			work <- batch
 			batch, bytes, flops = nil, 0, 0
 		}
@@ -160,7 +162,7 @@ func byPipeline(cases []*checkedCase) []int {
 	order := make([]int, len(cases))
 	keys := make([]string, len(cases))
 	for i, c := range cases {
-		order[i], keys[i] = i, c.pipeline()
+		order[i], keys[i] = i, c.Pipeline()
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return strings.Compare(keys[a], keys[b]) })
 	return order
@@ -168,7 +170,7 @@ func byPipeline(cases []*checkedCase) []int {
 
 // conformBatch runs cases in one submission. When that fails each is tried
 // alone, so that the others are still judged.
-func (e *engine) conformBatch(tt tierType, cases []*checkedCase, batch []int, results []error) {
+func (e *engine) conformBatch(tt cases.Target, cases []*checkedCase, batch []int, results []error) {
 	jobs := map[int][]*job{}
 	var all []*job
 	for _, i := range batch {
@@ -195,60 +197,61 @@ func (e *engine) conformBatch(tt tierType, cases []*checkedCase, batch []int, re
 }
 
 // jobs are the calls a case is made of.
-func (c *checkedCase) jobs(tt tierType) ([]*job, error) {
+func (c *checkedCase) jobs(tt cases.Target) ([]*job, error) {
 	if err := c.prepare(); err != nil {
 		return nil, err
 	}
-	p, cfg := c.problem, c.config(tt)
-	hidden, half := c.hidden(), c.halfSeen()
-	all := []*job{{problem: p, cfg: cfg, before: p.image}}
+	p, cfg := c.problem, c.Config(tt)
+	hidden, half := c.Hidden(), c.HalfSeen()
+	all := []*job{{Problem: p, cfg: cfg, before: p.Image}}
 	for _, first := range []int{hidden, half} {
-		j := &job{problem: p, cfg: cfg, before: p.image}
-		if first < c.shape.Sk && !c.layout.aliases() {
+		j := &job{Problem: p, cfg: cfg, before: p.Image}
+		if first < c.Shape.Sk && !c.Layout.Aliases() {
 			var err error
-			if j.before, err = p.spoil(first); err != nil {
+			if j.before, err = p.Spoil(first); err != nil {
 				return nil, err
 			}
 		}
 		all = append(all, j)
-		if c.causal == attention.CausalNone || c.layout.aliases() {
+		if c.Causal == attention.CausalNone || c.Layout.Aliases() {
 			break // nothing but the second run, of which every bit counts
 		}
 	}
 	return all, nil
 }
 
-// hidden is the first key that no row attends to.
-func (c *checkedCase) hidden() int {
-	return c.causal.Visible(c.shape.Sq-1, c.shape.Sq, c.shape.Sk)
-}
-
-// halfSeen is how many keys the middle row attends to.
-func (c *checkedCase) halfSeen() int {
-	return c.causal.Visible((c.shape.Sq-1)/2, c.shape.Sq, c.shape.Sk)
-}
-
 // check judges what the calls of a case left in memory.
 func (c *checkedCase) check(jobs []*job) error {
 	p := c.problem
 	for i, j := range jobs {
-		if err := p.trespass(j.before, j.after); err != nil {
+		if err := p.Trespass(j.before, j.after); err != nil {
 			return fmt.Errorf("run %d: %w", i+1, err)
 		}
 	}
-	if err := c.judge(p, jobs[0].after); err != nil {
+	if err := c.Judge(p, jobs[0].after); err != nil {
 		return err
 	}
-	if err := p.sameRows(jobs[0].after, jobs[1].after, c.shape.Sk); err != nil {
+	if err := p.SameRows(jobs[0].after, jobs[1].after, c.Shape.Sk); err != nil {
 		if sameMemory(jobs[0].before, jobs[1].before) {
 			return fmt.Errorf("a second run gives other bits: %w", err)
 		}
-		return fmt.Errorf("keys from %d on are attended to by no row, and spoiling them changed the result: %w", c.hidden(), err)
+		return fmt.Errorf("keys from %d on are attended to by no row, and spoiling them changed the result: %w", c.Hidden(), err)
 	}
 	if len(jobs) > 2 {
-		if err := p.sameRows(jobs[0].after, jobs[2].after, c.halfSeen()); err != nil {
-			return fmt.Errorf("keys from %d on were spoiled, which rows before them must not notice: %w", c.halfSeen(), err)
+		if err := p.SameRows(jobs[0].after, jobs[2].after, c.HalfSeen()); err != nil {
+			return fmt.Errorf("keys from %d on were spoiled, which rows before them must not notice: %w", c.HalfSeen(), err)
 		}
 	}
 	return nil
+}
+
+// sameMemory compares everything two calls left behind, apart from what was
+// different before.
+func sameMemory(a, b [][]byte) bool {
+	for i := range a {
+		if !bytes.Equal(a[i], b[i]) {
+			return false
+		}
+	}
+	return true
 }

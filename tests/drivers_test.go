@@ -12,37 +12,30 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/cases"
 	"vkattn/vk"
 )
 
-// tierType is a tier for one storage type.
-type tierType struct {
-	tier  attention.Tier
-	dtype attention.DType
-}
-
-func (t tierType) String() string { return fmt.Sprintf("%v/%v", t.tier, t.dtype) }
-
 var (
-	scalarTypes = []tierType{
-		{attention.TierScalar, attention.F16}, {attention.TierScalar, attention.BF16}, {attention.TierScalar, attention.F32},
+	scalarTypes = []cases.Target{
+		cases.On(attention.TierScalar, attention.F16), cases.On(attention.TierScalar, attention.BF16), cases.On(attention.TierScalar, attention.F32),
 	}
-	coopmatF16   = []tierType{{attention.TierCoopMat, attention.F16}}
-	coopmatBF16  = []tierType{{attention.TierCoopMat, attention.BF16}}
-	coopmat2F16  = []tierType{{attention.TierCoopMat2, attention.F16}}
-	coopmat2BF16 = []tierType{{attention.TierCoopMat2, attention.BF16}}
-	cpuTypes     = []tierType{
-		{attention.TierCPU, attention.F16}, {attention.TierCPU, attention.BF16}, {attention.TierCPU, attention.F32},
+	coopmatF16   = []cases.Target{cases.On(attention.TierCoopMat, attention.F16)}
+	coopmatBF16  = []cases.Target{cases.On(attention.TierCoopMat, attention.BF16)}
+	coopmat2F16  = []cases.Target{cases.On(attention.TierCoopMat2, attention.F16)}
+	coopmat2BF16 = []cases.Target{cases.On(attention.TierCoopMat2, attention.BF16)}
+	cpuTypes     = []cases.Target{
+		cases.On(attention.TierCPU, attention.F16), cases.On(attention.TierCPU, attention.BF16), cases.On(attention.TierCPU, attention.F32),
 	}
 )
 
 // driver is what a test expects of the driver it was started on.
 type driver struct {
 	name        string
-	device      bool       // there must be one
-	compileOnly bool       // pipelines compile, nothing executes
-	tiers       []tierType // exactly these must be available
-	open        bool       // more tiers may be
+	device      bool           // there must be one
+	compileOnly bool           // pipelines compile, nothing executes
+	tiers       []cases.Target // exactly these must be available
+	open        bool           // more tiers may be
 }
 
 // driverUnderTest reads VKATTN_DRIVER. The tiers of native devices depend on the
@@ -127,8 +120,8 @@ func openDevice(t testing.TB) *session {
 // available lists what can run: the expected tiers, and on devices that nobody
 // wrote an expectation for, whatever else they report. Without a driver under
 // test the CPU tier comes first.
-func (s *session) available() []tierType {
-	var all []tierType
+func (s *session) available() []cases.Target {
+	var all []cases.Target
 	if s.name == "" || s.name == "none" {
 		all = append(all, cpuTypes...)
 	}
@@ -140,8 +133,8 @@ func (s *session) available() []tierType {
 		return all
 	}
 	for _, r := range attention.TierReport(s.dev) {
-		t := tierType{r.Tier, r.DType}
-		if r.Available && t.tier != attention.TierCPU && !slices.Contains(all, t) {
+		t := cases.On(r.Tier, r.DType)
+		if r.Available && t.Tier != attention.TierCPU && !slices.Contains(all, t) {
 			all = append(all, t)
 		}
 	}
@@ -159,7 +152,7 @@ func TestTiersOfTheDriver(t *testing.T) {
 		if r.Tier == attention.TierCPU {
 			continue
 		}
-		tt := tierType{r.Tier, r.DType}
+		tt := cases.On(r.Tier, r.DType)
 		want := slices.Contains(s.tiers, tt)
 		if want != r.Available && (want || !s.open) {
 			t.Errorf("%v: available is %v, want %v: %s", tt, r.Available, want, r.Reason)

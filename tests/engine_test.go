@@ -8,13 +8,11 @@ import (
 	"time"
 
 	"vkattn/attention"
+	"vkattn/attention/cases"
 	"vkattn/vk"
 )
 
 var nan, inf = float32(math.NaN()), float32(math.Inf(1))
-
-// spoilers are pairs for K and V: a weight of 0 must not meet any of them.
-var spoilers = [][2]float32{{nan, nan}, {inf, inf}, {-inf, nan}, {nan, -inf}, {1e4, inf}}
 
 // engine runs problems on one tier. It may be used by many goroutines.
 type engine struct {
@@ -25,9 +23,9 @@ type engine struct {
 }
 
 // newEngine makes an engine of the session for a tier.
-func (s *session) newEngine(tt tierType) *engine {
+func (s *session) newEngine(tt cases.Target) *engine {
 	e := &engine{ops: map[attention.Config]*attention.Op{}}
-	if tt.tier != attention.TierCPU {
+	if tt.Tier != attention.TierCPU {
 		e.dev = s.dev
 	}
 	return e
@@ -57,7 +55,7 @@ func (e *engine) op(cfg attention.Config) (*attention.Op, error) {
 
 // job is one call: a problem with the memory it finds.
 type job struct {
-	*problem
+	*cases.Problem
 	cfg    attention.Config
 	before [][]byte
 	after  [][]byte // filled by run
@@ -76,14 +74,14 @@ func (e *engine) runCPU(jobs []*job) error {
 	for _, j := range jobs {
 		op, err := e.op(j.cfg)
 		if err != nil {
-			return fmt.Errorf("%v: %w", j.testCase, err)
+			return fmt.Errorf("%v: %w", j.Case, err)
 		}
 		j.after = nil
 		for _, b := range j.before {
 			j.after = append(j.after, append([]byte(nil), b...))
 		}
-		if err := op.Forward(nil, j.hostArgs(j.after)); err != nil {
-			return fmt.Errorf("%v: %w", j.testCase, err)
+		if err := op.Forward(nil, j.HostArgs(j.after)); err != nil {
+			return fmt.Errorf("%v: %w", j.Case, err)
 		}
 	}
 	return nil
@@ -111,7 +109,7 @@ func (e *engine) runDevice(jobs []*job) (err error) {
 				return err
 			}
 			buffers[i] = append(buffers[i], buf)
-			total += roundUp(int64(len(b)), 16)
+			total += align16(int64(len(b)))
 		}
 	}
 	back, err := e.dev.NewBuffer(uint64(total), vk.BufferOptions{Memory: vk.Readback})
@@ -125,10 +123,10 @@ func (e *engine) runDevice(jobs []*job) (err error) {
 	for i, j := range jobs {
 		op, err := e.op(j.cfg)
 		if err == nil {
-			err = op.Forward(s, j.deviceArgs(buffers[i]))
+			err = op.Forward(s, j.DeviceArgs(buffers[i]))
 		}
 		if err != nil {
-			return fmt.Errorf("%v: %w", j.testCase, err)
+			return fmt.Errorf("%v: %w", j.Case, err)
 		}
 	}
 	if err := s.Barrier(); err != nil {
@@ -142,7 +140,7 @@ func (e *engine) runDevice(jobs []*job) (err error) {
 			if err != nil {
 				return err
 			}
-			at += roundUp(int64(size), 16)
+			at += align16(int64(size))
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -155,7 +153,7 @@ func (e *engine) runDevice(jobs []*job) (err error) {
 		j.after = nil
 		for _, b := range j.before {
 			j.after = append(j.after, append([]byte(nil), back.Bytes()[at:at+int64(len(b))]...))
-			at += roundUp(int64(len(b)), 16)
+			at += align16(int64(len(b)))
 		}
 	}
 	return nil
@@ -167,3 +165,5 @@ func closing(c interface{ Close() error }, err *error) {
 		*err = e
 	}
 }
+
+func align16(n int64) int64 { return (n + 15) &^ 15 }

@@ -7,18 +7,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/cases"
 	"vkattn/vk"
 )
 
 // small is a problem that any tier computes at once.
-var small = testCase{
-	d: 16, dv: 16, lse: true, layout: packed, seed: 3, causal: attention.BottomRight,
-	shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 20, Sk: 33},
+var small = cases.Case{
+	D: 16, Dv: 16, LSE: true, Layout: cases.Packed, Seed: 3, Causal: attention.BottomRight,
+	Shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 20, Sk: 33},
 }
 
-func smallProblem(t *testing.T, dtype attention.DType) *problem {
+func smallProblem(t *testing.T, dtype attention.DType) *cases.Problem {
 	t.Helper()
-	p, err := newProblem(small, dtype)
+	p, err := cases.NewProblem(small, dtype)
 	require.NoError(t, err)
 	return p
 }
@@ -26,15 +27,15 @@ func smallProblem(t *testing.T, dtype attention.DType) *problem {
 // What a caller of the CPU tier can get wrong is an error that says what it is.
 func TestFaultsWithoutDevice(t *testing.T) {
 	p := smallProblem(t, attention.F32)
-	cfg := small.config(tierType{attention.TierCPU, attention.F32})
+	cfg := small.Config(cases.On(attention.TierCPU, attention.F32))
 
 	t.Run("closed operation", func(t *testing.T) {
 		op, err := attention.New(nil, cfg)
 		require.NoError(t, err)
-		require.NoError(t, op.Forward(nil, p.hostArgs(p.image)))
+		require.NoError(t, op.Forward(nil, p.HostArgs(p.Image)))
 		require.NoError(t, op.Close())
 		require.NoError(t, op.Close(), "a second time")
-		require.ErrorIs(t, op.Forward(nil, p.hostArgs(p.image)), vk.ErrClosed)
+		require.ErrorIs(t, op.Forward(nil, p.HostArgs(p.Image)), vk.ErrClosed)
 	})
 	t.Run("tiers that need a device", func(t *testing.T) {
 		for _, tier := range []attention.Tier{attention.TierScalar, attention.TierCoopMat, attention.TierCoopMat2, attention.TierCUDA} {
@@ -49,15 +50,15 @@ func TestFaultsWithoutDevice(t *testing.T) {
 	t.Run("a stream", func(t *testing.T) {
 		op, err := attention.New(nil, cfg)
 		require.NoError(t, err)
-		require.Error(t, op.Forward(&vk.Stream{}, p.hostArgs(p.image)))
-		require.ErrorIs(t, op.Record(nil, p.hostArgs(p.image)), attention.ErrUnsupported)
+		require.Error(t, op.Forward(&vk.Stream{}, p.HostArgs(p.Image)))
+		require.ErrorIs(t, op.Record(nil, p.HostArgs(p.Image)), attention.ErrUnsupported)
 	})
 	t.Run("no arguments", func(t *testing.T) {
 		op, err := attention.New(nil, cfg)
 		require.NoError(t, err)
 		var shape *attention.ShapeError
 		require.ErrorAs(t, op.Forward(nil, attention.Args{}), &shape)
-		require.ErrorAs(t, op.Forward(nil, attention.Args{Shape: small.shape}), &shape)
+		require.ErrorAs(t, op.Forward(nil, attention.Args{Shape: small.Shape}), &shape)
 		_, err = op.Plan(attention.Shape{})
 		require.ErrorAs(t, err, &shape)
 		require.ErrorAs(t, op.Prepare(attention.Shape{B: 1, Hq: 3, Hkv: 2, Sq: 1, Sk: 1}), &shape)

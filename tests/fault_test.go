@@ -7,13 +7,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/cases"
 	"vkattn/vk"
 )
 
 // deviceProblem is a small problem in device memory, with an operation of the
 // scalar tier and a stream for it.
 type deviceProblem struct {
-	*problem
+	*cases.Problem
 	dev     *vk.Device
 	op      *attention.Op
 	stream  *vk.Stream
@@ -23,20 +24,20 @@ type deviceProblem struct {
 
 // newDeviceProblem opens a device of its own when dev is nil, so that a test may
 // close it.
-func newDeviceProblem(t *testing.T, dev *vk.Device, c testCase, tt tierType) *deviceProblem {
+func newDeviceProblem(t *testing.T, dev *vk.Device, c cases.Case, tt cases.Target) *deviceProblem {
 	t.Helper()
 	var err error
 	if dev == nil {
 		dev = anotherDevice(t)
 	}
 	d := &deviceProblem{dev: dev}
-	d.problem, err = newProblem(c, tt.dtype)
+	d.Problem, err = cases.NewProblem(c, tt.DType)
 	require.NoError(t, err)
-	d.op, err = attention.New(dev, c.config(tt))
+	d.op, err = attention.New(dev, c.Config(tt))
 	require.NoError(t, err)
 	d.stream, err = dev.NewStream("faults")
 	require.NoError(t, err)
-	for _, b := range d.image {
+	for _, b := range d.Image {
 		buf, err := dev.NewBuffer(uint64(len(b)), vk.BufferOptions{})
 		require.NoError(t, err)
 		require.NoError(t, d.stream.Upload(buf, 0, b))
@@ -44,7 +45,7 @@ func newDeviceProblem(t *testing.T, dev *vk.Device, c testCase, tt tierType) *de
 	}
 	require.NoError(t, d.stream.Barrier())
 	require.NoError(t, d.stream.Wait(t.Context()))
-	d.args = d.deviceArgs(d.buffers)
+	d.args = d.DeviceArgs(d.buffers)
 	t.Cleanup(func() {
 		require.NoError(t, d.op.Close())
 		require.NoError(t, d.stream.Close())
@@ -68,7 +69,7 @@ func anotherDevice(t *testing.T) *vk.Device {
 	return dev
 }
 
-var scalarF16 = tierType{attention.TierScalar, attention.F16}
+var scalarF16 = cases.On(attention.TierScalar, attention.F16)
 
 // result waits, downloads and judges.
 func (d *deviceProblem) result(t *testing.T) {
@@ -79,22 +80,22 @@ func (d *deviceProblem) result(t *testing.T) {
 		after[i] = make([]byte, b.Size())
 		require.NoError(t, d.stream.Download(t.Context(), after[i], b, 0))
 	}
-	var x expectation
-	require.NoError(t, x.judge(d.problem, after))
+	var x cases.Truth
+	require.NoError(t, x.Judge(d.Problem, after))
 }
 
 func TestFaultUnsupported(t *testing.T) {
 	s := openDevice(t)
 	for _, c := range []struct {
-		tt   tierType
+		tt   cases.Target
 		want string
 	}{
-		{tierType{attention.TierCoopMat, attention.F32}, "f32"},
-		{tierType{attention.TierCoopMat2, attention.F32}, "f32"},
-		{tierType{attention.TierCPU, attention.F16}, "cpu"},
-		{tierType{attention.TierCUDA, attention.F16}, "cuda"},
+		{cases.On(attention.TierCoopMat, attention.F32), "f32"},
+		{cases.On(attention.TierCoopMat2, attention.F32), "f32"},
+		{cases.On(attention.TierCPU, attention.F16), "cpu"},
+		{cases.On(attention.TierCUDA, attention.F16), "cuda"},
 	} {
-		_, err := attention.New(s.dev, small.config(c.tt))
+		_, err := attention.New(s.dev, small.Config(c.tt))
 		require.ErrorIs(t, err, attention.ErrUnsupported, "%v", c.tt)
 		require.ErrorIs(t, err, vk.ErrUnsupported, "%v", c.tt)
 		require.ErrorContains(t, err, c.want)
@@ -110,15 +111,15 @@ func TestFaultArguments(t *testing.T) {
 	require.Error(t, d.op.Forward(nil, d.args), "no stream")
 	require.Error(t, d.op.Record(nil, d.args), "no command buffer")
 	require.ErrorAs(t, d.op.Forward(d.stream, attention.Args{}), &shape)
-	require.ErrorAs(t, d.op.Forward(d.stream, attention.Args{Shape: small.shape}), &shape)
-	require.Error(t, d.op.Forward(d.stream, p.hostArgs(p.image)), "tensors in host memory")
+	require.ErrorAs(t, d.op.Forward(d.stream, attention.Args{Shape: small.Shape}), &shape)
+	require.Error(t, d.op.Forward(d.stream, p.HostArgs(p.Image)), "tensors in host memory")
 
 	mixed := d.args
-	mixed.K = p.hostTensor(p.image, tensorK)
+	mixed.K = p.HostTensor(p.Image, cases.TensorK)
 	require.ErrorAs(t, d.op.Forward(d.stream, mixed), &shape)
 	require.Contains(t, shape.Field, "K")
 
-	cpu, err := attention.New(nil, small.config(tierType{attention.TierCPU, attention.F16}))
+	cpu, err := attention.New(nil, small.Config(cases.On(attention.TierCPU, attention.F16)))
 	require.NoError(t, err)
 	require.Error(t, cpu.Forward(nil, d.args), "tensors in device memory")
 
@@ -129,12 +130,12 @@ func TestFaultArguments(t *testing.T) {
 		func(a *attention.Args) *attention.Tensor { return &a.O },
 		func(a *attention.Args) *attention.Tensor { return &a.LSE },
 	} {
-		short, err := s.dev.NewBuffer(uint64(len(d.image[i])/2), vk.BufferOptions{})
+		short, err := s.dev.NewBuffer(uint64(len(d.Image[i])/2), vk.BufferOptions{})
 		require.NoError(t, err)
 		a := d.args
 		x(&a).Buffer = short
-		require.ErrorAs(t, d.op.Forward(d.stream, a), &shape, tensorNames[i])
-		require.Contains(t, shape.Field, tensorNames[i])
+		require.ErrorAs(t, d.op.Forward(d.stream, a), &shape, cases.TensorNames[i])
+		require.Contains(t, shape.Field, cases.TensorNames[i])
 		require.NoError(t, short.Close())
 	}
 	aliased := d.args
@@ -155,11 +156,11 @@ func TestFaultClosed(t *testing.T) {
 		require.ErrorIs(t, d.op.Record(d.stream.Commands, d.args), vk.ErrClosed)
 	})
 	t.Run("buffer", func(t *testing.T) {
-		for i := range tensors {
+		for i := range cases.Tensors {
 			d := newDeviceProblem(t, nil, small, scalarF16)
 			require.NoError(t, d.buffers[i].Close())
 			require.NoError(t, d.buffers[i].Close(), "a second time")
-			require.ErrorIs(t, d.op.Forward(d.stream, d.args), vk.ErrClosed, tensorNames[i])
+			require.ErrorIs(t, d.op.Forward(d.stream, d.args), vk.ErrClosed, cases.TensorNames[i])
 		}
 	})
 	t.Run("stream", func(t *testing.T) {
@@ -176,7 +177,7 @@ func TestFaultClosed(t *testing.T) {
 		require.NoError(t, d.dev.Close(), "a second time")
 		require.ErrorIs(t, d.op.Forward(d.stream, d.args), vk.ErrClosed)
 		require.ErrorIs(t, d.stream.Wait(t.Context()), vk.ErrClosed)
-		_, err := attention.New(d.dev, d.config(scalarF16))
+		_, err := attention.New(d.dev, d.Config(scalarF16))
 		require.ErrorIs(t, err, vk.ErrClosed)
 		_, err = d.dev.NewStream("late")
 		require.ErrorIs(t, err, vk.ErrClosed)
@@ -191,24 +192,24 @@ func TestClosedInFlight(t *testing.T) {
 	d := newDeviceProblem(t, nil, small, scalarF16)
 	require.NoError(t, d.op.Forward(d.stream, d.args))
 	require.NoError(t, d.op.Close())
-	for i := range tensorO {
+	for i := range cases.TensorO {
 		require.NoError(t, d.buffers[i].Close())
 	}
 	// New memory must not land where the work still reads.
-	for i := range tensorO {
+	for i := range cases.TensorO {
 		b, err := d.dev.NewBuffer(d.buffers[i].Size(), vk.BufferOptions{})
 		require.NoError(t, err)
 		require.NoError(t, d.stream.Commands.Fill(vk.BufferRange{Buffer: b}, 0x7fff7fff))
 		require.NoError(t, b.Close())
 	}
 	require.NoError(t, d.stream.Barrier())
-	after := append([][]byte(nil), d.image...)
-	for i := tensorO; i < tensors; i++ {
-		after[i] = make([]byte, len(d.image[i]))
+	after := append([][]byte(nil), d.Image...)
+	for i := cases.TensorO; i < cases.Tensors; i++ {
+		after[i] = make([]byte, len(d.Image[i]))
 		require.NoError(t, d.stream.Download(t.Context(), after[i], d.buffers[i], 0))
 	}
-	var x expectation
-	require.NoError(t, x.judge(d.problem, after))
+	var x cases.Truth
+	require.NoError(t, x.Judge(d.Problem, after))
 }
 
 // Objects of one device are refused by another.

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/cases"
 )
 
 const (
@@ -32,7 +33,7 @@ type goldenEntry struct {
 	Hkv      int              `json:"hkv"`
 	Sq       int              `json:"sq"`
 	Sk       int              `json:"sk"`
-	Data     string           `json:"data"` // kind of numbers, see data_test.go
+	Data     string           `json:"data"` // kind of numbers, see package cases
 	Seed     uint64           `json:"seed"`
 }
 
@@ -40,35 +41,35 @@ type goldenEntry struct {
 var goldenCases = []struct {
 	name  string
 	dtype attention.DType
-	testCase
+	cases.Case
 }{
-	{"f16-d64", attention.F16, testCase{d: 64, dv: 64, shape: attention.Shape{B: 1, Hq: 2, Sq: 33, Sk: 70}}},
-	{"f16-d128-causal", attention.F16, testCase{d: 128, dv: 128, causal: attention.TopLeft, shape: attention.Shape{B: 1, Hq: 1, Sq: 67, Sk: 67}}},
-	{"f16-d32-grouped", attention.F16, testCase{d: 32, dv: 32, causal: attention.BottomRight, shape: attention.Shape{B: 2, Hq: 6, Hkv: 2, Sq: 7, Sk: 45}}},
-	{"f16-d40-empty-rows", attention.F16, testCase{d: 40, dv: 40, causal: attention.BottomRight, shape: attention.Shape{B: 1, Hq: 2, Sq: 50, Sk: 19}}},
-	{"f16-d72-negative-scale", attention.F16, testCase{d: 72, dv: 72, scale: attention.ScaleOf(-0.25), shape: attention.Shape{B: 1, Hq: 1, Sq: 20, Sk: 40}}},
-	{"f16-d64-large", attention.F16, testCase{d: 64, dv: 64, data: large, shape: attention.Shape{B: 1, Hq: 1, Sq: 34, Sk: 66}}},
-	{"f16-d16-rising", attention.F16, testCase{d: 16, dv: 16, data: rising, causal: attention.TopLeft, shape: attention.Shape{B: 1, Hq: 1, Sq: 40, Sk: 140}}},
-	{"f16-d192v128", attention.F16, testCase{d: 192, dv: 128, shape: attention.Shape{B: 1, Hq: 4, Hkv: 1, Sq: 3, Sk: 40}}},
-	{"bf16-d64-causal", attention.BF16, testCase{d: 64, dv: 64, causal: attention.BottomRight, shape: attention.Shape{B: 1, Hq: 2, Sq: 31, Sk: 50}}},
-	{"bf16-d111", attention.BF16, testCase{d: 111, dv: 111, shape: attention.Shape{B: 1, Hq: 1, Sq: 9, Sk: 37}}},
-	{"f32-d59", attention.F32, testCase{d: 59, dv: 59, shape: attention.Shape{B: 1, Hq: 2, Sq: 21, Sk: 43}}},
-	{"f32-d8-scale-zero", attention.F32, testCase{d: 8, dv: 8, scale: attention.ScaleOf(0), causal: attention.TopLeft, shape: attention.Shape{B: 1, Hq: 1, Sq: 65, Sk: 65}}},
-	{"f32-d1", attention.F32, testCase{d: 1, dv: 1, shape: attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}}},
-	{"f32-d64v16-large", attention.F32, testCase{d: 64, dv: 16, data: large, causal: attention.BottomRight, shape: attention.Shape{B: 1, Hq: 2, Hkv: 1, Sq: 17, Sk: 80}}},
+	{"f16-d64", attention.F16, cases.Case{D: 64, Dv: 64, Shape: attention.Shape{B: 1, Hq: 2, Sq: 33, Sk: 70}}},
+	{"f16-d128-causal", attention.F16, cases.Case{D: 128, Dv: 128, Causal: attention.TopLeft, Shape: attention.Shape{B: 1, Hq: 1, Sq: 67, Sk: 67}}},
+	{"f16-d32-grouped", attention.F16, cases.Case{D: 32, Dv: 32, Causal: attention.BottomRight, Shape: attention.Shape{B: 2, Hq: 6, Hkv: 2, Sq: 7, Sk: 45}}},
+	{"f16-d40-empty-rows", attention.F16, cases.Case{D: 40, Dv: 40, Causal: attention.BottomRight, Shape: attention.Shape{B: 1, Hq: 2, Sq: 50, Sk: 19}}},
+	{"f16-d72-negative-scale", attention.F16, cases.Case{D: 72, Dv: 72, Scale: attention.ScaleOf(-0.25), Shape: attention.Shape{B: 1, Hq: 1, Sq: 20, Sk: 40}}},
+	{"f16-d64-large", attention.F16, cases.Case{D: 64, Dv: 64, Data: cases.Large, Shape: attention.Shape{B: 1, Hq: 1, Sq: 34, Sk: 66}}},
+	{"f16-d16-rising", attention.F16, cases.Case{D: 16, Dv: 16, Data: cases.Rising, Causal: attention.TopLeft, Shape: attention.Shape{B: 1, Hq: 1, Sq: 40, Sk: 140}}},
+	{"f16-d192v128", attention.F16, cases.Case{D: 192, Dv: 128, Shape: attention.Shape{B: 1, Hq: 4, Hkv: 1, Sq: 3, Sk: 40}}},
+	{"bf16-d64-causal", attention.BF16, cases.Case{D: 64, Dv: 64, Causal: attention.BottomRight, Shape: attention.Shape{B: 1, Hq: 2, Sq: 31, Sk: 50}}},
+	{"bf16-d111", attention.BF16, cases.Case{D: 111, Dv: 111, Shape: attention.Shape{B: 1, Hq: 1, Sq: 9, Sk: 37}}},
+	{"f32-d59", attention.F32, cases.Case{D: 59, Dv: 59, Shape: attention.Shape{B: 1, Hq: 2, Sq: 21, Sk: 43}}},
+	{"f32-d8-scale-zero", attention.F32, cases.Case{D: 8, Dv: 8, Scale: attention.ScaleOf(0), Causal: attention.TopLeft, Shape: attention.Shape{B: 1, Hq: 1, Sq: 65, Sk: 65}}},
+	{"f32-d1", attention.F32, cases.Case{D: 1, Dv: 1, Shape: attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}}},
+	{"f32-d64v16-large", attention.F32, cases.Case{D: 64, Dv: 16, Data: cases.Large, Causal: attention.BottomRight, Shape: attention.Shape{B: 1, Hq: 2, Hkv: 1, Sq: 17, Sk: 80}}},
 }
 
 // goldenCase is the problem an entry describes.
-func (g goldenEntry) testCase() (testCase, error) {
-	c := testCase{
-		d: g.HeadDim, dv: g.HeadDimV, causal: g.Causal, lse: true, layout: tight, seed: g.Seed,
-		shape: attention.Shape{B: g.B, Hq: g.Hq, Hkv: g.Hkv, Sq: g.Sq, Sk: g.Sk},
+func (g goldenEntry) testCase() (cases.Case, error) {
+	c := cases.Case{
+		D: g.HeadDim, Dv: g.HeadDimV, Causal: g.Causal, LSE: true, Layout: cases.Tight, Seed: g.Seed,
+		Shape: attention.Shape{B: g.B, Hq: g.Hq, Hkv: g.Hkv, Sq: g.Sq, Sk: g.Sk},
 	}
 	if g.Scale != nil {
-		c.scale = attention.ScaleOf(*g.Scale)
+		c.Scale = attention.ScaleOf(*g.Scale)
 	}
-	for ; c.data < dataKinds; c.data++ {
-		if c.data.String() == g.Data {
+	for ; c.Data < cases.DataKinds; c.Data++ {
+		if c.Data.String() == g.Data {
 			return c, nil
 		}
 	}
@@ -79,14 +80,14 @@ func goldenFile(name, tensor string) string {
 	return filepath.Join(goldenDir, name+"."+tensor+".npy")
 }
 
-var goldenTensors = [tensors]string{"q", "k", "v", "o", "lse"}
+var goldenTensors = [cases.Tensors]string{"q", "k", "v", "o", "lse"}
 
-func goldenShape(p *problem, i int) []int {
-	heads, seq, dim := p.sizes(i)
-	if i == tensorLSE {
-		return []int{p.shape.B, heads, seq}
+func goldenShape(p *cases.Problem, i int) []int {
+	heads, seq, dim := p.Sizes(i)
+	if i == cases.TensorLSE {
+		return []int{p.Shape.B, heads, seq}
 	}
-	return []int{p.shape.B, heads, seq, dim}
+	return []int{p.Shape.B, heads, seq, dim}
 }
 
 // writeGolden makes the golden files anew.
@@ -100,31 +101,31 @@ func writeGolden(t *testing.T) {
 	var manifest []goldenEntry
 	for i, g := range goldenCases {
 		entry := goldenEntry{
-			Name: g.name, DType: g.dtype, HeadDim: g.d, HeadDimV: g.dv, Causal: g.causal,
-			B: g.shape.B, Hq: g.shape.Hq, Hkv: g.shape.KVHeads(), Sq: g.shape.Sq, Sk: g.shape.Sk,
-			Data: g.data.String(), Seed: uint64(1000 + i),
+			Name: g.name, DType: g.dtype, HeadDim: g.D, HeadDimV: g.Dv, Causal: g.Causal,
+			B: g.Shape.B, Hq: g.Shape.Hq, Hkv: g.Shape.KVHeads(), Sq: g.Shape.Sq, Sk: g.Shape.Sk,
+			Data: g.Data.String(), Seed: uint64(1000 + i),
 		}
-		if !g.scale.IsDefault() {
-			v := g.scale.Value(g.d)
+		if !g.Scale.IsDefault() {
+			v := g.Scale.Value(g.D)
 			entry.Scale = &v
 		}
 		c, err := entry.testCase()
 		require.NoError(t, err)
-		p, err := newProblem(c, g.dtype)
+		p, err := cases.NewProblem(c, g.dtype)
 		require.NoError(t, err)
 		kind := "f4"
 		if g.dtype == attention.F16 {
 			kind = "f2"
 		}
-		for j := range tensorO {
-			x, err := p.read(p.image, j)
+		for j := range cases.TensorO {
+			x, err := p.Read(p.Image, j)
 			require.NoError(t, err)
 			require.NoError(t, writeNpy(goldenFile(g.name, goldenTensors[j]), kind, goldenShape(p, j), widen(x)))
 		}
-		o, lse, err := attention.Reference(p.config(p.tt), p.hostArgs(p.image))
+		o, lse, err := attention.Reference(p.Config(cases.Target{DType: p.DType}), p.HostArgs(p.Image))
 		require.NoError(t, err)
-		require.NoError(t, writeNpy(goldenFile(g.name, "o"), "f8", goldenShape(p, tensorO), o))
-		require.NoError(t, writeNpy(goldenFile(g.name, "lse"), "f8", goldenShape(p, tensorLSE), lse))
+		require.NoError(t, writeNpy(goldenFile(g.name, "o"), "f8", goldenShape(p, cases.TensorO), o))
+		require.NoError(t, writeNpy(goldenFile(g.name, "lse"), "f8", goldenShape(p, cases.TensorLSE), lse))
 		manifest = append(manifest, entry)
 	}
 	b, err := json.MarshalIndent(manifest, "", "  ")
@@ -145,20 +146,20 @@ func goldenProblem(t *testing.T, g goldenEntry) *checkedCase {
 	t.Helper()
 	c, err := g.testCase()
 	require.NoError(t, err)
-	p, err := newProblem(c, g.DType)
+	p, err := cases.NewProblem(c, g.DType)
 	require.NoError(t, err)
-	x := &checkedCase{testCase: c, dtype: g.DType, problem: p}
+	x := &checkedCase{Case: c, dtype: g.DType, problem: p}
 	for i, name := range goldenTensors {
 		shape, data, err := readNpy(goldenFile(g.Name, name))
 		require.NoError(t, err)
 		require.Equal(t, goldenShape(p, i), shape, "%s of %s", name, g.Name)
 		switch i {
-		case tensorO:
-			x.ref = data
-		case tensorLSE:
-			x.refLSE = data
+		case cases.TensorO:
+			x.Ref = data
+		case cases.TensorLSE:
+			x.RefLSE = data
 		default:
-			made, err := p.read(p.image, i)
+			made, err := p.Read(p.Image, i)
 			require.NoError(t, err)
 			require.Equal(t, data, widen(made), "%s of %s is not what its seed makes", name, g.Name)
 		}
@@ -187,11 +188,12 @@ func TestGolden(t *testing.T) {
 	manifest := readManifest(t)
 	for _, g := range manifest {
 		x := goldenProblem(t, g)
-		o, lse := x.ref, x.refLSE
-		require.NoError(t, x.expect(x.problem))
-		closeTo(t, o, x.ref, "O of "+g.Name)
-		closeTo(t, lse, x.refLSE, "LSE of "+g.Name)
-		x.ref, x.refLSE = o, lse
+		o, lse := x.Ref, x.RefLSE
+		x.Ref, x.RefLSE = nil, nil // to be computed
+		require.NoError(t, x.Expect(x.problem))
+		closeTo(t, o, x.Ref, "O of "+g.Name)
+		closeTo(t, lse, x.RefLSE, "LSE of "+g.Name)
+		x.Ref, x.RefLSE = o, lse
 		cases = append(cases, x)
 	}
 	if s.compileOnly {
@@ -202,7 +204,7 @@ func TestGolden(t *testing.T) {
 			var of []*checkedCase
 			var names []string
 			for i, g := range manifest {
-				if g.DType == tt.dtype {
+				if g.DType == tt.DType {
 					of = append(of, cases[i])
 					names = append(names, g.Name)
 				}

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/cases"
 	"vkattn/shaders"
 	"vkattn/vk"
 )
@@ -50,17 +51,17 @@ func TestLimitsOfPlans(t *testing.T) {
 	}
 	limits := s.dev.Caps().Limits
 	for _, tt := range s.available() {
-		if tt.tier == attention.TierCPU {
+		if tt.Tier == attention.TierCPU {
 			continue
 		}
-		for _, d := range dims {
-			for _, a := range access {
-				op, err := attention.New(s.dev, attention.Config{DType: tt.dtype, HeadDim: d[0], HeadDimV: d[1], Tier: tt.tier, Access: a})
+		for _, d := range cases.Dims {
+			for _, a := range cases.Accesses {
+				op, err := attention.New(s.dev, attention.Config{DType: tt.DType, HeadDim: d[0], HeadDimV: d[1], Tier: tt.Tier, Access: a})
 				require.NoError(t, err, "%v %v", tt, d)
 				for _, sq := range []int{1, 17, 64, 1024, 100_000} {
 					plan, err := op.Plan(attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: sq, Sk: 100})
 					require.NoError(t, err)
-					require.Equal(t, tt.tier, plan.Tier)
+					require.Equal(t, tt.Tier, plan.Tier)
 					require.LessOrEqual(t, plan.SharedBytes, uint64(limits.MaxSharedBytes), "%v %v: %v", tt, d, plan)
 					require.NotEmpty(t, plan.Reason)
 				}
@@ -83,7 +84,7 @@ func TestLimitOfDescriptorRange(t *testing.T) {
 	if 2*reach+1<<20 > min(most, limits.MaxBufferBytes) {
 		t.Skipf("a descriptor reaches %d bytes", reach)
 	}
-	c := testCase{d: 16, dv: 16, shape: attention.Shape{B: 3, Hq: 2, Sq: 5, Sk: 40}, layout: packed, lse: true, seed: 5, access: attention.AccessDescriptors}
+	c := cases.Case{D: 16, Dv: 16, Shape: attention.Shape{B: 3, Hq: 2, Sq: 5, Sk: 40}, Layout: cases.Packed, LSE: true, Seed: 5, Access: attention.AccessDescriptors}
 	d := newDeviceProblem(t, s.dev, c, scalarF16)
 
 	// K again, with its batches so far apart that two are over the range.
@@ -91,10 +92,10 @@ func TestLimitOfDescriptorRange(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, far.Close()) }()
 	apart := int64(reach / 2)
-	one := d.image[tensorK][2*guard:]
+	one := d.Image[cases.TensorK][2*cases.Guard:]
 	one = one[:2*40*16*2]
 	for b := range int64(3) {
-		require.NoError(t, d.stream.Upload(far, uint64(b*apart*2), d.image[tensorK][2*guard+b*int64(len(one)):][:len(one)]))
+		require.NoError(t, d.stream.Upload(far, uint64(b*apart*2), d.Image[cases.TensorK][2*cases.Guard+b*int64(len(one)):][:len(one)]))
 	}
 	require.NoError(t, d.stream.Barrier())
 	args := d.args
@@ -129,7 +130,7 @@ func TestBufferWithoutAddress(t *testing.T) {
 	plan, err := d.op.PlanFor(d.args)
 	require.NoError(t, err)
 	require.Equal(t, attention.AccessAddresses, plan.Access)
-	k := d.buffers[tensorK]
+	k := d.buffers[cases.TensorK]
 	bare, err := s.dev.WrapBuffer(vk.ExternalBuffer{Handle: k.Handle(), Offset: k.Offset(), Size: k.Size()})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, bare.Close()) }()

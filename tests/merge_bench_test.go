@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/cases"
 	"vkattn/vk"
 )
 

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 
 	"vkattn/attention"
+	"vkattn/attention/cases"
 	"vkattn/attention/half"
 	"vkattn/vk"
 )
@@ -17,8 +18,8 @@ type mergeCase struct {
 	dim     int
 	shape   attention.Shape // B, Hq, Sq
 	counts  [2]int
-	layout  layoutKind // tight, bshd, padded, odd or even
-	inPlace int        // 1 + the state whose memory the result gets; 0: memory of its own
+	layout  cases.LayoutKind // cases.Tight, cases.BSHD, cases.Padded, cases.Odd or cases.Even
+	inPlace int              // 1 + the state whose memory the result gets; 0: memory of its own
 	noLSE   bool
 	access  attention.Access
 	spread  float64 // standard deviation of LSE
@@ -56,9 +57,11 @@ const (
 
 // mergeSlot is a tensor of states: where the first lies, and how far apart they are.
 type mergeSlot struct {
-	slot
-	step  int64
-	count int
+	memory  int // which piece
+	offset  int64
+	strides attention.Strides
+	step    int64
+	count   int
 }
 
 // mergeProblem is a case in memory: O of both groups, LSE of both, O and LSE of
@@ -94,7 +97,7 @@ func newMergeProblem(c mergeCase) *mergeProblem {
 		if p.slots[i].memory == i && p.slots[i].count > 0 {
 			p.image[i] = make([]byte, p.bytes(i))
 			for j := 0; j+1 < len(p.image[i]); j += 2 {
-				binary.LittleEndian.PutUint16(p.image[i][j:], nanPair)
+				binary.LittleEndian.PutUint16(p.image[i][j:], cases.NaNPair)
 			}
 		}
 	}
@@ -106,7 +109,7 @@ func newMergeProblem(c mergeCase) *mergeProblem {
 			if rng.IntN(5) == 0 || r%11 == 3 || r%11 == 7 && n != 0 {
 				lse[r] = -inf
 			}
-			bad := spoilers[rng.IntN(len(spoilers))][1]
+			bad := cases.Spoilers[rng.IntN(len(cases.Spoilers))][1]
 			for d := range c.dim {
 				if o[r*c.dim+d] = float32(rng.NormFloat64()); lse[r] == -inf {
 					o[r*c.dim+d] = bad
@@ -149,7 +152,7 @@ func (c mergeCase) place(i int) mergeSlot {
 	} else if i == mergeOutLSE && c.noLSE {
 		count = 0
 	}
-	at := mergeSlot{slot: slot{memory: i}, count: count}
+	at := mergeSlot{memory: i, count: count}
 	if count == 0 {
 		at.memory = -1
 		return at
@@ -158,34 +161,34 @@ func (c mergeCase) place(i int) mergeSlot {
 	h, n, d := int64(c.shape.Hq), int64(c.shape.Sq), int64(dim)
 	more := int64(i % 4)
 	switch c.layout {
-	case tight:
+	case cases.Tight:
 		return at
-	case bshd:
+	case cases.BSHD:
 		at.strides = attention.BSHD(c.shape.Hq, c.shape.Sq, dim)
-	case padded:
-		at.strides = apart(h, n, roundUp(d, 8)+8*(1+more), 16, 24)
-	case odd:
+	case cases.Padded:
+		at.strides = cases.Apart(h, n, cases.RoundUp(d, 8)+8*(1+more), 16, 24)
+	case cases.Odd:
 		at.offset = 1 + 2*more
-		at.strides = apart(h, n, d|1+2*more, 1-n%2, 4)
+		at.strides = cases.Apart(h, n, d|1+2*more, 1-n%2, 4)
 		at.strides.Batch |= 1
 		at.strides.Head |= 1
-	case even:
+	case cases.Even:
 		at.offset = 2
-		at.strides = apart(h, n, roundUp(d, 4)+2, 2*((n+1)%2), 2)
+		at.strides = cases.Apart(h, n, cases.RoundUp(d, 4)+2, 2*((n+1)%2), 2)
 	}
-	at.offset += guard
+	at.offset += cases.Guard
 	if isMergeLSE(i) {
 		at.strides = attention.BHSD(c.shape.Hq, c.shape.Sq, 1)
 	}
-	if count > 1 && c.layout != bshd {
+	if count > 1 && c.layout != cases.BSHD {
 		s := at.strides
 		at.step = int64(c.shape.B-1)*s.Batch + (h-1)*s.Head + (n-1)*s.Seq + d
 		switch {
-		case c.layout == padded && !isMergeLSE(i):
-			at.step = roundUp(at.step, 8)
-		case c.layout == odd:
+		case c.layout == cases.Padded && !isMergeLSE(i):
+			at.step = cases.RoundUp(at.step, 8)
+		case c.layout == cases.Odd:
 			at.step |= 1
-		case c.layout == even:
+		case c.layout == cases.Even:
 			at.step += 2 - at.step%2
 		}
 	}
@@ -207,8 +210,8 @@ func (p *mergeProblem) bytes(i int) int64 {
 	s := at.strides.Resolve(p.shape.Hq, p.shape.Sq, dim)
 	end := at.offset + int64(at.count-1)*p.distance(i) +
 		int64(p.shape.B-1)*s.Batch + int64(p.shape.Hq-1)*s.Head + int64(p.shape.Sq-1)*s.Seq + int64(dim)
-	if p.layout != tight {
-		end += guard
+	if p.layout != cases.Tight {
+		end += cases.Guard
 	}
 	return end * int64(dtype.Size())
 }

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"vkattn/attention"
+	"vkattn/attention/cases"
 	"vkattn/vk"
 )
 
@@ -16,7 +17,7 @@ func drawMerge(t *rapid.T, dev *vk.Device) mergeCase {
 	c := mergeCase{
 		dtype:  rapid.SampledFrom(attention.DTypes()).Draw(t, "dtype"),
 		dim:    rapid.SampledFrom([]int{7, 64}).Draw(t, "dim"),
-		layout: rapid.SampledFrom([]layoutKind{tight, odd, bshd}).Draw(t, "layout"),
+		layout: rapid.SampledFrom([]cases.LayoutKind{cases.Tight, cases.Odd, cases.BSHD}).Draw(t, "layout"),
 		access: rapid.SampledFrom(mergeAccesses(dev)).Draw(t, "access"),
 		spread: rapid.SampledFrom([]float64{0, 1, 30, 1e5}).Draw(t, "spread"),
 		seed:   rapid.Uint64().Draw(t, "seed"),
@@ -135,13 +136,13 @@ func TestPropertyMergeAssociates(t *testing.T) {
 // Keys computed in 2 or in more parts, some of them a single key, and merged give
 // what they give together.
 func TestMergeOfSplitKeys(t *testing.T) {
-	onTiers(t, func(t *rapid.T, e *engine, tt tierType) {
+	onTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawCase(t)
-		c.causal = attention.CausalNone
+		c.Causal = attention.CausalNone
 		parts := rapid.SampledFrom([]int{2, 2, 3, 8}).Draw(t, "parts")
-		c.shape.Sk = max(c.shape.Sk, parts)
+		c.Shape.Sk = max(c.Shape.Sk, parts)
 		whole := makeProblem(t, c, tt)
-		m := mergeCase{dtype: tt.dtype, dim: c.dv, shape: c.shape, seed: 1, layout: tight, access: c.access, counts: [2]int{parts, 0}}
+		m := mergeCase{dtype: tt.DType, dim: c.Dv, shape: c.Shape, seed: 1, layout: cases.Tight, access: c.Access, counts: [2]int{parts, 0}}
 		if e.dev == nil {
 			m.access = attention.AccessAuto
 		}
@@ -149,12 +150,12 @@ func TestMergeOfSplitKeys(t *testing.T) {
 			m.counts = [2]int{1, 1}
 		}
 		p := newMergeProblem(m)
-		rng := rand.New(rand.NewPCG(c.seed, 2))
+		rng := rand.New(rand.NewPCG(c.Seed, 2))
 		cuts := []int{0}
 		for n := range parts {
-			next := cuts[n] + 1 + rng.IntN(c.shape.Sk-cuts[n]-(parts-1-n))
+			next := cuts[n] + 1 + rng.IntN(c.Shape.Sk-cuts[n]-(parts-1-n))
 			if n == parts-1 {
-				next = c.shape.Sk
+				next = c.Shape.Sk
 			}
 			o, lse := e.compute(t, keysOf(t, whole, cuts[n], next), tt)
 			p.setState(n, o, lse)

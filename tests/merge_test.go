@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/cases"
 	"vkattn/vk"
 )
 
@@ -38,7 +39,7 @@ func mergeAccesses(dev *vk.Device) []attention.Access {
 }
 
 func mergeCases() (all []mergeCase) {
-	layouts := []layoutKind{tight, bshd, padded, odd, even}
+	layouts := []cases.LayoutKind{cases.Tight, cases.BSHD, cases.Padded, cases.Odd, cases.Even}
 	counts := [][2]int{{1, 1}, {3, 0}, {2, 3}, {1, 0}, {1, 7}}
 	n := uint64(0)
 	for _, dtype := range attention.DTypes() {
@@ -102,7 +103,7 @@ func TestMergeOfInvalidRows(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
 		for _, access := range mergeAccesses(dev) {
 			for _, bad := range []float32{nan, inf, float32(math.Copysign(float64(nan), -1))} {
-				p := newMergeProblem(mergeCase{dim: 20, shape: attention.Shape{B: 1, Hq: 2, Sq: 9}, counts: [2]int{1, 2}, layout: even,
+				p := newMergeProblem(mergeCase{dim: 20, shape: attention.Shape{B: 1, Hq: 2, Sq: 9}, counts: [2]int{1, 2}, layout: cases.Even,
 					access: access, spread: 3, seed: 5})
 				for n := range 3 {
 					lse := append([]float32(nil), p.lse[n]...)
@@ -128,7 +129,7 @@ func TestMergeOfInvalidRows(t *testing.T) {
 // Neither the largest O nor the largest and smallest LSE overflow.
 func TestMergeOfExtremes(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
-		p := newMergeProblem(mergeCase{dtype: attention.F32, dim: 8, shape: attention.Shape{B: 1, Hq: 1, Sq: 5}, counts: [2]int{1, 3}, layout: tight, seed: 2})
+		p := newMergeProblem(mergeCase{dtype: attention.F32, dim: 8, shape: attention.Shape{B: 1, Hq: 1, Sq: 5}, counts: [2]int{1, 3}, layout: cases.Tight, seed: 2})
 		lse := [5][4]float32{
 			{0, 0, 0, 0},
 			{3e38, 3e38, 3e38, 3e38},
@@ -161,7 +162,7 @@ func TestMergeOfManyRows(t *testing.T) {
 				shapes = append(shapes, attention.Shape{B: 1, Hq: 2, Sq: 70000 * 128 / 2})
 			}
 			for _, s := range shapes {
-				c := mergeCase{dim: 4, shape: s, counts: [2]int{1, 1}, layout: tight, access: access, spread: 1, seed: 9}
+				c := mergeCase{dim: 4, shape: s, counts: [2]int{1, 1}, layout: cases.Tight, access: access, spread: 1, seed: 9}
 				t.Run(c.String(), func(t *testing.T) {
 					p := newMergeProblem(c)
 					after, err := p.run(dev)
@@ -182,7 +183,7 @@ func TestMergeBeyond4GiB(t *testing.T) {
 		if bytes > s.dev.Caps().Limits.MaxBufferBytes || !s.dev.Caps().BufferDeviceAddress {
 			t.Skipf("a buffer holds %d bytes here", s.dev.Caps().Limits.MaxBufferBytes)
 		}
-		p := newMergeProblem(mergeCase{dim: dim, shape: attention.Shape{B: 2, Hq: 1, Sq: rows}, counts: [2]int{1, 1}, layout: tight, spread: 2, seed: 3})
+		p := newMergeProblem(mergeCase{dim: dim, shape: attention.Shape{B: 2, Hq: 1, Sq: rows}, counts: [2]int{1, 1}, layout: cases.Tight, spread: 2, seed: 3})
 		m, err := attention.NewMerge(s.dev, p.config())
 		require.NoError(t, err)
 		defer m.Close()
@@ -231,7 +232,7 @@ func TestMergeBeyond4GiB(t *testing.T) {
 func TestMergeFoldsInPlace(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
 		const levels, dim = 12, 32
-		c := mergeCase{dim: dim, shape: attention.Shape{B: 1, Hq: 2, Sq: 5}, counts: [2]int{1, levels - 1}, layout: tight, spread: 1, seed: 8}
+		c := mergeCase{dim: dim, shape: attention.Shape{B: 1, Hq: 2, Sq: 5}, counts: [2]int{1, levels - 1}, layout: cases.Tight, spread: 1, seed: 8}
 		all := newMergeProblem(c)
 		o, lse := all.o[0], all.lse[0]
 		c.counts, c.inPlace = [2]int{1, 1}, 1
@@ -256,7 +257,7 @@ func TestMergeFoldsInPlace(t *testing.T) {
 // The CPU tier merges what a device's states are downloaded to: the two agree.
 func TestMergeTiersAgree(t *testing.T) {
 	s := openDevice(t)
-	p := newMergeProblem(mergeCase{dim: 48, shape: attention.Shape{B: 2, Hq: 3, Sq: 20}, counts: [2]int{4, 1}, layout: padded, spread: 5, seed: 4})
+	p := newMergeProblem(mergeCase{dim: 48, shape: attention.Shape{B: 2, Hq: 3, Sq: 20}, counts: [2]int{4, 1}, layout: cases.Padded, spread: 5, seed: 4})
 	onDevice, err := p.run(s.dev)
 	require.NoError(t, err)
 	onCPU, err := p.run(nil)

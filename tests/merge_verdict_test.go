@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"vkattn/attention"
+	"vkattn/attention/cases"
 )
 
 // exact is the merge in float64, of the numbers as stored.

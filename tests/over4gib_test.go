@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/cases"
 	"vkattn/vk"
 )
 
@@ -37,40 +38,40 @@ func TestBuffersOver4GiB(t *testing.T) {
 			continue
 		}
 		for _, tt := range s.available() {
-			if tt.tier == attention.TierCPU || tt.dtype == attention.F32 {
+			if tt.Tier == attention.TierCPU || tt.DType == attention.F32 {
 				continue
 			}
 			ran = true
 			t.Run(fmt.Sprintf("%s/%v", x.name, tt), func(t *testing.T) {
-				c := testCase{d: 64, dv: 64, shape: x.shape, causal: attention.TopLeft, layout: packed, lse: true, access: attention.AccessAddresses}
+				c := cases.Case{D: 64, Dv: 64, Shape: x.shape, Causal: attention.TopLeft, Layout: cases.Packed, LSE: true, Access: attention.AccessAddresses}
 				d := newDeviceProblem(t, s.dev, c, tt)
 				args := d.args
 				far := map[int]*vk.Buffer{}
-				for _, i := range []int{tensorK, tensorO} {
+				for _, i := range []int{cases.TensorK, cases.TensorO} {
 					b, err := s.dev.NewBuffer(bytes, vk.BufferOptions{})
 					require.NoError(t, err)
 					defer func() { require.NoError(t, b.Close()) }()
 					far[i] = b
 				}
-				args.K = attention.Tensor{Buffer: far[tensorK], Strides: x.stride(x.far)}
-				args.O = attention.Tensor{Buffer: far[tensorO], Strides: x.stride(x.far)}
+				args.K = attention.Tensor{Buffer: far[cases.TensorK], Strides: x.stride(x.far)}
+				args.O = attention.Tensor{Buffer: far[cases.TensorO], Strides: x.stride(x.far)}
 				const part = 70 * 64 * 2 // bytes of a batch or a head
 				for n := range int64(2) {
-					require.NoError(t, d.stream.Upload(far[tensorK], uint64(n*x.far*2), d.image[tensorK][2*guard+n*part:][:part]))
+					require.NoError(t, d.stream.Upload(far[cases.TensorK], uint64(n*x.far*2), d.Image[cases.TensorK][2*cases.Guard+n*part:][:part]))
 				}
 				require.NoError(t, d.stream.Barrier())
 				require.NoError(t, d.op.Forward(d.stream, args))
 				require.NoError(t, d.stream.Barrier())
-				after := append([][]byte(nil), d.image...)
-				after[tensorO] = append([]byte(nil), d.image[tensorO]...)
+				after := append([][]byte(nil), d.Image...)
+				after[cases.TensorO] = append([]byte(nil), d.Image[cases.TensorO]...)
 				for n := range int64(2) {
-					at := after[tensorO][2*guard+n*part:][:part]
-					require.NoError(t, d.stream.Download(t.Context(), at, far[tensorO], uint64(n*x.far*2)))
+					at := after[cases.TensorO][2*cases.Guard+n*part:][:part]
+					require.NoError(t, d.stream.Download(t.Context(), at, far[cases.TensorO], uint64(n*x.far*2)))
 				}
-				after[tensorLSE] = make([]byte, len(d.image[tensorLSE]))
-				require.NoError(t, d.stream.Download(t.Context(), after[tensorLSE], d.buffers[tensorLSE], 0))
-				var e expectation
-				require.NoError(t, e.judge(d.problem, after))
+				after[cases.TensorLSE] = make([]byte, len(d.Image[cases.TensorLSE]))
+				require.NoError(t, d.stream.Download(t.Context(), after[cases.TensorLSE], d.buffers[cases.TensorLSE], 0))
+				var e cases.Truth
+				require.NoError(t, e.Judge(d.Problem, after))
 			})
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"vkattn/attention"
+	"vkattn/attention/cases"
 )
 
 // breakage is a way to make valid arguments invalid.
@@ -23,7 +24,7 @@ func anyTensor(t *rapid.T, a *attention.Args, n int) *attention.Tensor {
 	return []*attention.Tensor{&a.Q, &a.K, &a.V, &a.O, &a.LSE}[i]
 }
 
-func anyInput(t *rapid.T, a *attention.Args) *attention.Tensor { return anyTensor(t, a, tensorO) }
+func anyInput(t *rapid.T, a *attention.Args) *attention.Tensor { return anyTensor(t, a, cases.TensorO) }
 
 func anySize(t *rapid.T, a *attention.Args) *int {
 	return []*int{&a.B, &a.Hq, &a.Hkv, &a.Sq, &a.Sk}[rapid.IntRange(0, 4).Draw(t, "size")]
@@ -36,17 +37,17 @@ var (
 
 var breakages = []breakage{
 	{"no memory", func(t *rapid.T, _ *attention.Config, a *attention.Args) {
-		anyTensor(t, a, tensorLSE).Host = nil
+		anyTensor(t, a, cases.TensorLSE).Host = nil
 	}},
 	{"memory too short", func(t *rapid.T, _ *attention.Config, a *attention.Args) {
-		x := anyTensor(t, a, tensors)
+		x := anyTensor(t, a, cases.Tensors)
 		x.Host = x.Host[:rapid.IntRange(0, len(x.Host)-1).Draw(t, "bytes")]
 	}},
 	{"negative offset", func(t *rapid.T, _ *attention.Config, a *attention.Args) {
-		anyTensor(t, a, tensors).Offset = negative.Draw(t, "offset")
+		anyTensor(t, a, cases.Tensors).Offset = negative.Draw(t, "offset")
 	}},
 	{"huge offset", func(t *rapid.T, _ *attention.Config, a *attention.Args) {
-		anyTensor(t, a, tensors).Offset = huge.Draw(t, "offset")
+		anyTensor(t, a, cases.Tensors).Offset = huge.Draw(t, "offset")
 	}},
 	{"negative stride", func(t *rapid.T, _ *attention.Config, a *attention.Args) {
 		x := anyInput(t, a)
@@ -102,13 +103,13 @@ func TestPropertyInvalidArgs(t *testing.T) {
 	for _, b := range breakages {
 		t.Run(b.name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
-				c := testCase{
-					d: 8, dv: 6, lse: true, layout: tight, seed: 1, causal: rapid.SampledFrom(causals).Draw(t, "causal"),
-					shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: rapid.IntRange(2, 9).Draw(t, "sq"), Sk: rapid.IntRange(2, 9).Draw(t, "sk")},
+				c := cases.Case{
+					D: 8, Dv: 6, LSE: true, Layout: cases.Tight, Seed: 1, Causal: rapid.SampledFrom(cases.Causals).Draw(t, "causal"),
+					Shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: rapid.IntRange(2, 9).Draw(t, "sq"), Sk: rapid.IntRange(2, 9).Draw(t, "sk")},
 				}
-				tt := tierType{attention.TierCPU, rapid.SampledFrom(attention.DTypes()).Draw(t, "dtype")}
+				tt := cases.On(attention.TierCPU, rapid.SampledFrom(attention.DTypes()).Draw(t, "dtype"))
 				p := makeProblem(t, c, tt)
-				cfg, args := c.config(tt), p.hostArgs(p.image)
+				cfg, args := c.Config(tt), p.HostArgs(p.Image)
 				require.NoError(t, attention.CheckArgs(cfg, args))
 				before := append([]byte(nil), args.O.Host...)
 				o := args.O.Host

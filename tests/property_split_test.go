@@ -9,24 +9,25 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
+	"vkattn/attention/cases"
 )
 
 // Keys computed in two parts and merged by LSE give what they give together:
 // what splitting over workgroups, devices and pages of a cache rests on.
 func TestPropertySplitKeysMerge(t *testing.T) {
-	onTiers(t, func(t *rapid.T, e *engine, tt tierType) {
+	onTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawCase(t)
-		c.causal = attention.CausalNone
-		c.shape.Sk = max(c.shape.Sk, 2)
+		c.Causal = attention.CausalNone
+		c.Shape.Sk = max(c.Shape.Sk, 2)
 		whole := makeProblem(t, c, tt)
-		cut := rapid.IntRange(1, c.shape.Sk-1).Draw(t, "cut")
+		cut := rapid.IntRange(1, c.Shape.Sk-1).Draw(t, "cut")
 		oa, la := e.compute(t, keysOf(t, whole, 0, cut), tt)
-		ob, lb := e.compute(t, keysOf(t, whole, cut, c.shape.Sk), tt)
+		ob, lb := e.compute(t, keysOf(t, whole, cut, c.Shape.Sk), tt)
 		for r := range la {
 			a, b := float64(la[r]), float64(lb[r])
 			most := max(a, b)
 			l := most + math.Log(math.Exp(a-most)+math.Exp(b-most))
-			for i := r * c.dv; i < (r+1)*c.dv; i++ {
+			for i := r * c.Dv; i < (r+1)*c.Dv; i++ {
 				oa[i] = float32(math.Exp(a-l)*float64(oa[i]) + math.Exp(b-l)*float64(ob[i]))
 			}
 			la[r] = float32(l)
@@ -37,42 +38,42 @@ func TestPropertySplitKeysMerge(t *testing.T) {
 
 // judgeMerged allows what the rules do and that each part was rounded to the
 // storage type, by at most half a unit of the largest V there is.
-func judgeMerged(t *rapid.T, p *problem, o, lse []float32) {
-	var x expectation
-	require.NoError(t, x.expect(p))
-	v, err := p.read(p.image, tensorV)
+func judgeMerged(t *rapid.T, p *cases.Problem, o, lse []float32) {
+	var x cases.Truth
+	require.NoError(t, x.Expect(p))
+	v, err := p.Read(p.Image, cases.TensorV)
 	require.NoError(t, err)
 	var most, lowMost float64
 	for _, e := range v {
 		most = max(most, math.Abs(float64(e)))
 	}
-	for i := range x.ref {
-		lowMost = max(lowMost, math.Abs(float64(x.low[i])-x.ref[i]))
+	for i := range x.Ref {
+		lowMost = max(lowMost, math.Abs(float64(x.Low[i])-x.Ref[i]))
 	}
-	unit := map[attention.DType]float64{attention.F16: 0x1p-11, attention.BF16: 0x1p-8, attention.F32: 0x1p-24}[p.tt.dtype]
+	unit := map[attention.DType]float64{attention.F16: 0x1p-11, attention.BF16: 0x1p-8, attention.F32: 0x1p-24}[p.DType]
 	limit := 2*lowMost + unit*most + 1e-5
-	for i := range x.ref {
-		require.InDelta(t, x.ref[i], o[i], limit, "%v: O, element %d", p, i)
+	for i := range x.Ref {
+		require.InDelta(t, x.Ref[i], o[i], limit, "%v: O, element %d", p, i)
 	}
-	limits := accuracy.ForwardLSE(p.tt.dtype)
-	limits.Noise = x.noiseLSE
-	verdict := accuracy.Judge(limits, 1, lse, x.refLSE, x.lowLSE)
+	limits := accuracy.ForwardLSE(p.DType)
+	limits.Noise = x.NoiseLSE
+	verdict := accuracy.Judge(limits, 1, lse, x.RefLSE, x.LowLSE)
 	require.True(t, verdict.Pass(), "%v: LSE: %v", p, verdict.Reasons())
 }
 
 // keysOf is a problem with keys [lo, hi) of p alone.
-func keysOf(t *rapid.T, p *problem, lo, hi int) *problem {
-	c := p.testCase
-	c.shape.Sk = hi - lo
-	part := makeProblem(t, c, p.tt)
+func keysOf(t *rapid.T, p *cases.Problem, lo, hi int) *cases.Problem {
+	c := p.Case
+	c.Shape.Sk = hi - lo
+	part := makeProblem(t, c, cases.Target{DType: p.DType})
 	v := values(t, p)
-	for i, dim := range []int{0, c.d, c.dv} {
-		if i == tensorQ {
+	for i, dim := range []int{0, c.D, c.Dv} {
+		if i == cases.TensorQ {
 			continue
 		}
 		var y []float32
-		for head := range len(v[i]) / dim / p.shape.Sk {
-			y = append(y, v[i][(head*p.shape.Sk+lo)*dim:(head*p.shape.Sk+hi)*dim]...)
+		for head := range len(v[i]) / dim / p.Shape.Sk {
+			y = append(y, v[i][(head*p.Shape.Sk+lo)*dim:(head*p.Shape.Sk+hi)*dim]...)
 		}
 		v[i] = y
 	}
@@ -81,16 +82,16 @@ func keysOf(t *rapid.T, p *problem, lo, hi int) *problem {
 }
 
 // judgePacked holds packed outputs to the three rules for problem p.
-func judgePacked(t *rapid.T, p *problem, o, lse []float32) {
-	var x expectation
-	require.NoError(t, x.expect(p))
-	limits := accuracy.Forward(p.tt.dtype)
-	limits.Noise = x.noise
-	verdict := accuracy.Judge(limits, p.dv, o, x.ref, x.low)
+func judgePacked(t *rapid.T, p *cases.Problem, o, lse []float32) {
+	var x cases.Truth
+	require.NoError(t, x.Expect(p))
+	limits := accuracy.Forward(p.DType)
+	limits.Noise = x.Noise
+	verdict := accuracy.Judge(limits, p.Dv, o, x.Ref, x.Low)
 	require.True(t, verdict.Pass(), "%v: O: %v", p, verdict.Reasons())
-	limits = accuracy.ForwardLSE(p.tt.dtype)
-	limits.Noise = x.noiseLSE
-	verdict = accuracy.Judge(limits, 1, lse, x.refLSE, x.lowLSE)
+	limits = accuracy.ForwardLSE(p.DType)
+	limits.Noise = x.NoiseLSE
+	verdict = accuracy.Judge(limits, 1, lse, x.RefLSE, x.LowLSE)
 	require.True(t, verdict.Pass(), "%v: LSE: %v", p, verdict.Reasons())
 }
 

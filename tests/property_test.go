@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"vkattn/attention"
+	"vkattn/attention/cases"
 )
 
 // tuneProperties sets how many problems a property is tried on, unless the
@@ -35,7 +36,7 @@ func fewPipelines() bool {
 }
 
 // onTiers runs a property on every tier that executes here.
-func onTiers(t *testing.T, property func(t *rapid.T, e *engine, tt tierType)) {
+func onTiers(t *testing.T, property func(t *rapid.T, e *engine, tt cases.Target)) {
 	s := open(t)
 	if s.compileOnly {
 		t.Skip("nothing executes on a null device")
@@ -51,73 +52,73 @@ func onTiers(t *testing.T, property func(t *rapid.T, e *engine, tt tierType)) {
 }
 
 // drawCase draws a small problem.
-func drawCase(t *rapid.T) testCase {
+func drawCase(t *rapid.T) cases.Case {
 	drawDims := [][2]int{{8, 8}, {40, 40}, {64, 64}, {16, 48}, {7, 5}}
-	drawLayouts := []layoutKind{tight, bshd, padded, odd, even, woven}
+	drawLayouts := []cases.LayoutKind{cases.Tight, cases.BSHD, cases.Padded, cases.Odd, cases.Even, cases.Woven}
 	leastRows := 1
-	drawAccess := access
+	drawAccess := cases.Accesses
 	if fewPipelines() {
 		// The table has most of these pipelines too.
-		drawDims, drawLayouts, drawAccess = [][2]int{{64, 64}}, []layoutKind{tight, bshd, odd}, []attention.Access{attention.AccessAuto}
+		drawDims, drawLayouts, drawAccess = [][2]int{{64, 64}}, []cases.LayoutKind{cases.Tight, cases.BSHD, cases.Odd}, []attention.Access{attention.AccessAuto}
 		leastRows = 33
 	}
 	d := rapid.SampledFrom(drawDims).Draw(t, "dims")
 	kv := rapid.IntRange(1, 3).Draw(t, "hkv")
-	c := testCase{
-		d: d[0], dv: d[1], lse: true,
-		causal: rapid.SampledFrom(causals).Draw(t, "causal"),
-		scale:  rapid.SampledFrom(scales).Draw(t, "scale"),
-		shape: attention.Shape{
+	c := cases.Case{
+		D: d[0], Dv: d[1], LSE: true,
+		Causal: rapid.SampledFrom(cases.Causals).Draw(t, "causal"),
+		Scale:  rapid.SampledFrom(cases.Scales).Draw(t, "scale"),
+		Shape: attention.Shape{
 			B: rapid.IntRange(1, 2).Draw(t, "b"), Hkv: kv, Hq: kv * rapid.IntRange(1, 3).Draw(t, "group"),
 			Sq: rapid.IntRange(leastRows, 80).Draw(t, "sq"), Sk: rapid.IntRange(1, 140).Draw(t, "sk"),
 		},
-		layout: rapid.SampledFrom(drawLayouts).Draw(t, "layout"),
-		data:   rapid.SampledFrom([]dataKind{normal, uniform, rising, falling}).Draw(t, "data"),
-		access: rapid.SampledFrom(drawAccess).Draw(t, "access"),
-		seed:   rapid.Uint64Range(1, 1<<32).Draw(t, "seed"),
+		Layout: rapid.SampledFrom(drawLayouts).Draw(t, "layout"),
+		Data:   rapid.SampledFrom([]cases.DataKind{cases.Normal, cases.Uniform, cases.Rising, cases.Falling}).Draw(t, "data"),
+		Access: rapid.SampledFrom(drawAccess).Draw(t, "access"),
+		Seed:   rapid.Uint64Range(1, 1<<32).Draw(t, "seed"),
 	}
 	return c
 }
 
-func makeProblem(t *rapid.T, c testCase, tt tierType) *problem {
-	p, err := newProblem(c, tt.dtype)
+func makeProblem(t *rapid.T, c cases.Case, tt cases.Target) *cases.Problem {
+	p, err := cases.NewProblem(c, tt.DType)
 	require.NoError(t, err)
 	return p
 }
 
 // compute runs a problem and returns O and LSE, packed.
-func (e *engine) compute(t *rapid.T, p *problem, tt tierType) (o, lse []float32) {
-	j := &job{problem: p, cfg: p.config(tt), before: p.image}
+func (e *engine) compute(t *rapid.T, p *cases.Problem, tt cases.Target) (o, lse []float32) {
+	j := &job{Problem: p, cfg: p.Config(tt), before: p.Image}
 	require.NoError(t, e.run([]*job{j}))
-	require.NoError(t, p.trespass(j.before, j.after))
-	o, err := p.read(j.after, tensorO)
+	require.NoError(t, p.Trespass(j.before, j.after))
+	o, err := p.Read(j.after, cases.TensorO)
 	require.NoError(t, err)
-	if p.lse {
-		lse, err = p.read(j.after, tensorLSE)
+	if p.LSE {
+		lse, err = p.Read(j.after, cases.TensorLSE)
 		require.NoError(t, err)
 	}
 	return o, lse
 }
 
 // values are the packed inputs of a problem.
-func values(t *rapid.T, p *problem) (v [3][]float32) {
+func values(t *rapid.T, p *cases.Problem) (v [3][]float32) {
 	for i := range v {
 		var err error
-		v[i], err = p.read(p.image, i)
+		v[i], err = p.Read(p.Image, i)
 		require.NoError(t, err)
 	}
 	return v
 }
 
-func setValues(t *rapid.T, p *problem, v [3][]float32) {
+func setValues(t *rapid.T, p *cases.Problem, v [3][]float32) {
 	for i := range v {
-		require.NoError(t, p.write(p.image, i, v[i]))
+		require.NoError(t, p.Write(p.Image, i, v[i]))
 	}
 }
 
 // Any problem is computed within the rules.
 func TestPropertyAnyProblem(t *testing.T) {
-	onTiers(t, func(t *rapid.T, e *engine, tt tierType) {
+	onTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
 		p := makeProblem(t, drawCase(t), tt)
 		o, lse := e.compute(t, p, tt)
 		judgePacked(t, p, o, lse)
@@ -126,20 +127,20 @@ func TestPropertyAnyProblem(t *testing.T) {
 
 // The order of the keys does not matter.
 func TestPropertyPermutedKeys(t *testing.T) {
-	onTiers(t, func(t *rapid.T, e *engine, tt tierType) {
+	onTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawCase(t)
-		c.causal = attention.CausalNone
+		c.Causal = attention.CausalNone
 		p, permuted := makeProblem(t, c, tt), makeProblem(t, c, tt)
-		order := rand.New(rand.NewPCG(c.seed, 7)).Perm(c.shape.Sk)
+		order := rand.New(rand.NewPCG(c.Seed, 7)).Perm(c.Shape.Sk)
 		v := values(t, p)
-		for i, dim := range []int{0, c.d, c.dv} {
-			if i == tensorQ {
+		for i, dim := range []int{0, c.D, c.Dv} {
+			if i == cases.TensorQ {
 				continue
 			}
 			moved := make([]float32, len(v[i]))
 			for row := range len(v[i]) / dim {
-				head, key := row/c.shape.Sk, row%c.shape.Sk
-				copy(moved[row*dim:][:dim], v[i][(head*c.shape.Sk+order[key])*dim:])
+				head, key := row/c.Shape.Sk, row%c.Shape.Sk
+				copy(moved[row*dim:][:dim], v[i][(head*c.Shape.Sk+order[key])*dim:])
 			}
 			v[i] = moved
 		}
@@ -151,14 +152,14 @@ func TestPropertyPermutedKeys(t *testing.T) {
 
 // Batch entries do not know of one another: alone, each has the same bits.
 func TestPropertyBatchIndependence(t *testing.T) {
-	onTiers(t, func(t *rapid.T, e *engine, tt tierType) {
+	onTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawCase(t)
-		c.shape.B = 3
+		c.Shape.B = 3
 		p := makeProblem(t, c, tt)
 		o, lse := e.compute(t, p, tt)
 		which := rapid.IntRange(0, 2).Draw(t, "which")
 		one := c
-		one.shape.B = 1
+		one.Shape.B = 1
 		alone := makeProblem(t, one, tt)
 		v := values(t, p)
 		for i := range v {
@@ -174,11 +175,11 @@ func TestPropertyBatchIndependence(t *testing.T) {
 
 // Heads in another order give the same heads in that order, bit for bit.
 func TestPropertyHeadPermutation(t *testing.T) {
-	onTiers(t, func(t *rapid.T, e *engine, tt tierType) {
+	onTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawCase(t)
-		c.shape.B, c.shape.Hq, c.shape.Hkv = 1, 4, 4
+		c.Shape.B, c.Shape.Hq, c.Shape.Hkv = 1, 4, 4
 		p, permuted := makeProblem(t, c, tt), makeProblem(t, c, tt)
-		order := rand.New(rand.NewPCG(c.seed, 9)).Perm(4)
+		order := rand.New(rand.NewPCG(c.Seed, 9)).Perm(4)
 		v := values(t, p)
 		for i := range v {
 			v[i] = permuteHeads(v[i], order)
@@ -202,17 +203,17 @@ func permuteHeads(x []float32, order []int) []float32 {
 
 // Grouped queries are keys and values repeated, bit for bit.
 func TestPropertyGroupedIsRepeated(t *testing.T) {
-	onTiers(t, func(t *rapid.T, e *engine, tt tierType) {
+	onTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawCase(t)
-		c.shape.B, c.shape.Hkv, c.shape.Hq = 1, 2, 2*rapid.IntRange(2, 4).Draw(t, "group of")
+		c.Shape.B, c.Shape.Hkv, c.Shape.Hq = 1, 2, 2*rapid.IntRange(2, 4).Draw(t, "group of")
 		many := c
-		many.shape.Hkv = c.shape.Hq
+		many.Shape.Hkv = c.Shape.Hq
 		p, repeated := makeProblem(t, c, tt), makeProblem(t, many, tt)
 		v := values(t, p)
-		for _, i := range []int{tensorK, tensorV} {
+		for _, i := range []int{cases.TensorK, cases.TensorV} {
 			var order []int
-			for h := range c.shape.Hq {
-				order = append(order, h/c.shape.Group())
+			for h := range c.Shape.Hq {
+				order = append(order, h/c.Shape.Group())
 			}
 			n := len(v[i]) / 2
 			var y []float32
@@ -231,15 +232,15 @@ func TestPropertyGroupedIsRepeated(t *testing.T) {
 
 // Where tensors lie does not change a bit of the result.
 func TestPropertyLayoutIndependence(t *testing.T) {
-	onTiers(t, func(t *rapid.T, e *engine, tt tierType) {
+	onTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawCase(t)
-		c.layout = tight
+		c.Layout = cases.Tight
 		moved := c
-		to := []layoutKind{packed, bshd, padded, odd, even, woven}
+		to := []cases.LayoutKind{cases.Packed, cases.BSHD, cases.Padded, cases.Odd, cases.Even, cases.Woven}
 		if fewPipelines() {
-			to = []layoutKind{packed, bshd, padded, odd}
+			to = []cases.LayoutKind{cases.Packed, cases.BSHD, cases.Padded, cases.Odd}
 		}
-		moved.layout = rapid.SampledFrom(to).Draw(t, "moved to")
+		moved.Layout = rapid.SampledFrom(to).Draw(t, "moved to")
 		p, q := makeProblem(t, c, tt), makeProblem(t, moved, tt)
 		require.Equal(t, values(t, p), values(t, q))
 		o, lse := e.compute(t, p, tt)
@@ -251,16 +252,18 @@ func TestPropertyLayoutIndependence(t *testing.T) {
 
 // A power of two may be moved from the scale into Q without changing a bit.
 func TestPropertyScaleFolding(t *testing.T) {
-	onTiers(t, func(t *rapid.T, e *engine, tt tierType) {
+	onTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawCase(t)
-		c.data = uniform // no overflow of f16
-		c.scale = attention.ScaleOf(rapid.SampledFrom([]float32{0.5, 0.1, -0.75, 3}).Draw(t, "scaled"))
+		c.Data = cases.Uniform // no overflow of f16
+		c.Scale = attention.ScaleOf(rapid.SampledFrom([]float32{0.5, 0.1, -0.75, 3}).Draw(t, "scaled"))
 		folded := c
-		folded.scale = attention.ScaleOf(c.scale.Value(0) / 4)
+		folded.Scale = attention.ScaleOf(c.Scale.Value(0) / 4)
 		p, q := makeProblem(t, c, tt), makeProblem(t, folded, tt)
 		v := values(t, p)
 		v[0] = append([]float32(nil), v[0]...)
-		multiply(v[0], 4)
+		for i := range v[0] {
+			v[0][i] *= 4
+		}
 		setValues(t, q, v)
 		o, lse := e.compute(t, p, tt)
 		o1, lse1 := e.compute(t, q, tt)

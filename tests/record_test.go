@@ -23,7 +23,7 @@ func TestRecordIntoTheCallersCommandBuffer(t *testing.T) {
 		}
 		t.Run(access.String(), func(t *testing.T) {
 			c := small
-			c.access = access
+			c.Access = access
 			d := newDeviceProblem(t, s.dev, c, scalarF16)
 			device := s.dev.VulkanDevice()
 			_, family := s.dev.VulkanQueue()

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/cases"
 )
 
 // TestStressForwardUnderGC computes the same problems over and over in several
@@ -35,7 +36,7 @@ func TestStressForwardUnderGC(t *testing.T) {
 
 	const workers = 3
 	for _, tt := range s.available() {
-		if tt.tier == attention.TierCPU || tt.dtype != attention.F16 {
+		if tt.Tier == attention.TierCPU || tt.DType != attention.F16 {
 			continue // the CPU tier has no memory but Go's, and types differ in the kernel alone
 		}
 		t.Run(tt.String(), func(t *testing.T) {
@@ -46,20 +47,20 @@ func TestStressForwardUnderGC(t *testing.T) {
 			for w := range workers {
 				wg.Go(func() {
 					c := small
-					c.d, c.dv, c.layout = 64, 64, tight
-					c.seed, c.access = uint64(w+1), access[w%len(access)]
-					c.shape.Sq = 40 + w
-					p, err := newProblem(c, tt.dtype)
+					c.D, c.Dv, c.Layout = 64, 64, cases.Tight
+					c.Seed, c.Access = uint64(w+1), cases.Accesses[w%len(cases.Accesses)]
+					c.Shape.Sq = 40 + w
+					p, err := cases.NewProblem(c, tt.DType)
 					var first *job
 					for deadline := time.Now().Add(time.Second); err == nil && time.Now().Before(deadline); rounds[w]++ {
-						j := &job{problem: p, cfg: p.config(tt), before: p.image}
+						j := &job{Problem: p, cfg: p.Config(tt), before: p.Image}
 						if err = e.run([]*job{j}); err == nil && first != nil {
-							err = p.sameRows(first.after, j.after, p.shape.Sk)
+							err = p.SameRows(first.after, j.after, p.Shape.Sk)
 						}
 						if first == nil && err == nil {
 							first = j
-							var x expectation
-							err = x.judge(p, j.after)
+							var x cases.Truth
+							err = x.Judge(p, j.after)
 						}
 					}
 					errs[w] = err

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"vkattn/attention"
+	"vkattn/attention/internal/par"
 )
 
 // Noise is the error that plain float32 attention has to expect in each element
@@ -31,21 +32,25 @@ func Noise(cfg attention.Config, a attention.Args, sample []attention.Rows) (o, 
 	dv := cfg.ValueDim()
 	rows := attention.CountRows(sample)
 	o, lse = make([]float64, rows*dv), make([]float64, rows)
-	w := l.worker(1)
-	low, lowLSE := make([]float32, dv), make([]float32, 1)
-	at := 0
-	for _, s := range sample {
-		for i := range s.Rows {
-			one := s
-			one.Rows = s.Rows[i : i+1]
+	lengths := make([]int, len(sample))
+	for i, s := range sample {
+		lengths[i] = len(s.Rows)
+	}
+	pieces := par.Pieces(lengths, 1) // a row each
+	par.Each(int64(len(pieces)), func() func(int64) {
+		w := l.worker(1)
+		low, lowLSE := make([]float32, dv), make([]float32, 1)
+		return func(i int64) {
+			p := pieces[i]
+			one := sample[p.List]
+			one.Rows = one.Rows[p.Lo:p.Hi]
 			if e := w.scoreError(one); e > 1e-7 {
 				w.run(one, low, lowLSE)
-				w.spread(one, low, e, o[at*dv:][:dv])
-				lse[at] = e
+				w.spread(one, low, e, o[p.At*dv:][:dv])
+				lse[p.At] = e
 			}
-			at++
 		}
-	}
+	})
 	return o, lse, nil
 }
 

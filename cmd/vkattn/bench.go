@@ -24,7 +24,7 @@ type benchOptions struct {
 	device, format                                            string
 	repeats                                                   int
 	minTime                                                   time.Duration
-	suite, variant, ablate                                    string
+	suite, variant, ablate, kernels                           string
 	peers, save                                               []string
 	peerTimeout                                               time.Duration
 	seed                                                      uint64
@@ -49,7 +49,8 @@ narrow it, but for --dtype, in each of which it is run.
 A peer is a command that times another attention on the same device, in the same
 rounds (go doc vkattn/cmd/vkattn/internal/peer has the protocol). Its rows stand
 beside ours, and "x NAME" is how many times faster than the peer NAME a row is. A
-peer that fails costs its own rows, not the exit code.
+peer that fails costs its own rows, not the exit code. The kernels of tier cuda
+are compared with in the same way.
 
 --variant shows what each step of the kernel's development is worth, --ablate
 what a part of the work costs. An ablation is wrong by design: it is not verified
@@ -89,7 +90,8 @@ row, 4 device failure.`,
 	f.StringVar(&o.causal, "causal", "", "`list` of masks: none, top-left, bottom-right")
 	f.StringVar(&o.dtype, "dtype", "", "`list` of storage types: f16, bf16, f32")
 	f.StringVar(&o.device, "device", "auto", "auto, cpu, an index, a UUID or part of a name")
-	f.StringVar(&o.tier, "tier", "", "`list` of tiers: auto, cpu, scalar, coopmat, coopmat2 (default auto, and scalar on drivers that run on the CPU)")
+	f.StringVar(&o.tier, "tier", "", "`list` of tiers: auto, cpu, scalar, coopmat, coopmat2, cuda, or all that the device has (default auto, and scalar on drivers that run on the CPU)")
+	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of families of tier cuda, a row each: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: the best for each problem)")
 	f.IntVarP(&o.repeats, "repetitions", "r", 0, "timed runs of each row (default 30, at least 3 where they take over 2 s)")
 	f.DurationVar(&o.minTime, "min-time", 0, "time each row for at least this long, e.g. 2s")
 	f.StringVarP(&o.format, "output", "o", "md", "md, csv, json or jsonl")
@@ -118,7 +120,10 @@ func (a *app) bench(ctx context.Context, o *benchOptions) error {
 		return err
 	}
 	tiers := plan.tiers
-	if len(tiers) == 0 {
+	switch {
+	case plan.allTiers:
+		tiers = availableTiers(dev)
+	case len(tiers) == 0:
 		tiers = bench.DefaultTiers(dev)
 	}
 	peers, err := a.openPeers(ctx, o.peers, o.peerTimeout, dev)
@@ -129,9 +134,9 @@ func (a *app) bench(ctx context.Context, o *benchOptions) error {
 	clock, stopClock := bench.OpenClock(dev)
 	defer stopClock()
 	b := &bench.Bench{Clock: clock, Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Repeats: o.repeats, MinTime: o.minTime,
-		Specs: bench.Specs(tiers, plan.variants, plan.ablations)}
+		Specs: bench.Specs(tiers, plan.kernels, plan.variants, plan.ablations)}
 	info := runInfo(dev, o.seed)
-	info.Suite = o.suite
+	info.Suite, info.Rivals = o.suite, bench.Rivals(b.Specs)
 	for _, p := range peers {
 		b.Peers = append(b.Peers, p)
 		info.Peers = append(info.Peers, p.Info())

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/sweep"
+	"vkattn/vk"
 )
 
 // benchPlan is what the flags ask for, read before a device is opened.
@@ -14,6 +16,8 @@ type benchPlan struct {
 	suites    []*bench.Suite
 	lists     bench.Sweep      // as typed; an axis without a flag is empty
 	tiers     []attention.Tier // empty: as suits the device
+	allTiers  bool             // every one the device has
+	kernels   []string         // families of tier cuda
 	variants  []int
 	ablations []attention.Ablation
 	format    bench.Format
@@ -44,6 +48,10 @@ func (o *benchOptions) plan() (*benchPlan, error) {
 	if strings.EqualFold(variants, "all") {
 		variants = "v1,v2,v3,v4,v5,v6,v7,v8"
 	}
+	tiers := o.tier
+	if p.allTiers = strings.EqualFold(tiers, "all"); p.allTiers {
+		tiers = ""
+	}
 	var err error
 	if p.format, err = bench.ParseFormat(o.format); err != nil {
 		return nil, badInputf("-o: %w", err)
@@ -57,7 +65,8 @@ func (o *benchOptions) plan() (*benchPlan, error) {
 	}{
 		{"causal", words(&p.lists.Causal, o.causal, attention.ParseCausal)},
 		{"dtype", words(&p.lists.DType, o.dtype, attention.ParseDType)},
-		{"tier", words(&p.tiers, o.tier, attention.ParseTier)},
+		{"tier", words(&p.tiers, tiers, attention.ParseTier)},
+		{"cuda-kernel", words(&p.kernels, o.kernels, parseCUDAKernel)},
 		{"suite", words(&p.suites, o.suite, bench.ParseSuite)},
 		{"variant", words(&p.variants, variants, bench.ParseVariant)},
 		{"ablate", words(&p.ablations, o.ablate, attention.ParseAblation)},
@@ -120,6 +129,26 @@ func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 		return nil, badInputf("--suite %s: the other flags leave nothing of it", strings.Join(names, ","))
 	}
 	return out, nil
+}
+
+// parseCUDAKernel reads a family of tier cuda.
+func parseCUDAKernel(name string) (string, error) {
+	if all := attention.CUDAKernels(); !slices.Contains(all, name) {
+		return "", fmt.Errorf("unknown family %q, want one of %s", name, strings.Join(all, ", "))
+	}
+	return name, nil
+}
+
+// availableTiers are those that run some storage type, the CPU's where there is no
+// device.
+func availableTiers(dev *vk.Device) (tiers []attention.Tier) {
+	for _, s := range attention.TierReport(dev) {
+		if s.Available && (s.Tier != attention.TierCPU || dev == nil) && !slices.Contains(tiers, s.Tier) {
+			tiers = append(tiers, s.Tier)
+		}
+	}
+	slices.Sort(tiers)
+	return tiers
 }
 
 func over[T any](list *[]T, typed []T) {

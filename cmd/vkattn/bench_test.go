@@ -91,6 +91,39 @@ func TestBenchOfNothingSupported(t *testing.T) {
 	refused(t, exitUnsupported, "does not run on --device cpu", tiny("--device", "cpu", "--tier", "coopmat")...)
 }
 
+func TestBenchOfEveryTier(t *testing.T) {
+	code, stdout, stderr := call(tiny("--device", "cpu", "--tier", "all", "-o", "json")...)
+	require.Equal(t, exitOK, code, stderr)
+	var doc struct{ Rows []bench.Row }
+	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
+	require.Len(t, doc.Rows, 1)
+	require.Equal(t, "cpu", doc.Rows[0].Tier)
+	refused(t, exitUnsupported, "tier cuda", tiny("--device", "cpu", "--tier", "cuda")...)
+	refused(t, exitInput, "unknown family", tiny("--cuda-kernel", "fa9")...)
+	refused(t, exitInput, "--tier all", "tune", "--tier", "all")
+}
+
+// Where tier cuda cannot run, its rows say why, and the others run.
+func TestBenchOfTierCUDABesideOthers(t *testing.T) {
+	driver(t)
+	code, stdout, stderr := call(tiny("--tier", "scalar,cuda", "--cuda-kernel", "fa2,ref", "-o", "json")...)
+	require.Equal(t, exitOK, code, stderr)
+	var doc struct {
+		Run  bench.RunInfo
+		Rows []bench.Row
+	}
+	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
+	require.Len(t, doc.Rows, 3)
+	require.Equal(t, []string{"cuda fa2", "cuda ref"}, doc.Run.Rivals)
+	require.Equal(t, bench.OK, doc.Rows[0].Status)
+	for _, r := range doc.Rows[1:] {
+		if r.Status != bench.OK {
+			require.Equal(t, bench.Unsupported, r.Status)
+			require.NotEmpty(t, r.Reason)
+		}
+	}
+}
+
 func TestTheOutcomeOfRows(t *testing.T) {
 	sum := func(status ...bench.Status) error {
 		var o outcome

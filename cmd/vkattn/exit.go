@@ -77,7 +77,7 @@ func oneLine(text string) string {
 		}
 	}
 	text = strings.Join(parts, "; ")
-	for _, prefix := range []string{"attention: ", "vk: "} {
+	for _, prefix := range []string{"attention: ", "vk: ", "cudapath: "} {
 		text = strings.ReplaceAll(text, ": "+prefix, ": ")
 		text = strings.TrimPrefix(text, prefix)
 	}

@@ -38,6 +38,7 @@ type deviceReport struct {
 	Subgroup    uint32                 `json:"subgroup_size"`
 	Unusable    string                 `json:"unusable,omitempty"`
 	Tiers       []attention.TierStatus `json:"tiers"`
+	CUDA        cudaReport             `json:"cuda"`
 }
 
 func (a *app) infoCommand() *cobra.Command {
@@ -81,6 +82,7 @@ func inspect() *machine {
 					r.Tiers = append(r.Tiers, t)
 				}
 			}
+			r.CUDA = inspectCUDA(d)
 		}
 		m.Devices = append(m.Devices, r)
 	}
@@ -100,10 +102,13 @@ func (m *machine) print(w io.Writer) error {
 		if d.Unusable != "" {
 			p.printf("   not usable: %s\n", d.Unusable)
 		}
-		p.tiers(d.Tiers)
+		if d.Unusable == "" {
+			p.cuda(&d.CUDA)
+		}
+		p.tiers(d.CUDA.instead(d.Tiers))
 	}
 	p.printf("\ncpu: %s\n", m.CPU)
-	p.tiers(m.Tiers)
+	p.tiers((&cudaReport{}).instead(m.Tiers))
 	return p.err
 }
 
@@ -119,7 +124,15 @@ func (p *errWriter) printf(format string, args ...any) {
 	}
 }
 
-func (p *errWriter) tiers(list []attention.TierStatus) {
+// tierRow is a line of the table of tiers.
+type tierRow struct {
+	name      string
+	dtype     attention.DType
+	available bool
+	reason    string
+}
+
+func (p *errWriter) tiers(list []tierRow) {
 	if len(list) == 0 {
 		return
 	}
@@ -129,10 +142,10 @@ func (p *errWriter) tiers(list []attention.TierStatus) {
 	t.SetStyle(style)
 	for _, s := range list {
 		mark := "yes"
-		if !s.Available {
+		if !s.available {
 			mark = "no"
 		}
-		t.AppendRow(table.Row{" ", s.Tier.String(), s.DType.String(), mark, s.Reason})
+		t.AppendRow(table.Row{" ", s.name, s.dtype.String(), mark, s.reason})
 	}
 	p.printf("%s\n", t.Render())
 }

@@ -3,6 +3,7 @@
 //	vkattn info     what this machine has, and which implementations run on it
 //	vkattn run      attention of .npy files
 //	vkattn bench    verified timings over a sweep of problems
+//	vkattn verify   every implementation beside the others
 //	vkattn tune     the fastest tile of each problem, kept for later runs
 //	vkattn version  what was built
 //
@@ -22,6 +23,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"vkattn/attention/cases"
 )
 
 func main() { os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -30,8 +33,9 @@ func main() { os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) }
 type app struct {
 	stdout, stderr io.Writer
 	validation     bool
-	stats          bool    // devices keep compiler statistics
-	onInterrupt    cleanup // takes away what a run must not leave
+	stats          bool                                               // devices keep compiler statistics
+	touch          func(who string, p *cases.Problem, after [][]byte) // see verify.Verifier; for tests
+	onInterrupt    cleanup                                            // takes away what a run must not leave
 }
 
 // grace is how long an interrupted command may take to end by itself.
@@ -98,7 +102,7 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return badInput(err) })
 	root.PersistentFlags().BoolVar(&a.validation, "validation", false,
 		"run under the Vulkan validation layers (also VKATTN_VALIDATION=1)")
-	for _, c := range []*cobra.Command{a.infoCommand(), a.runCommand(), a.benchCommand(), a.tuneCommand(), a.versionCommand()} {
+	for _, c := range []*cobra.Command{a.infoCommand(), a.runCommand(), a.benchCommand(), a.verifyCommand(), a.tuneCommand(), a.versionCommand()} {
 		c.Args = noArgs
 		root.AddCommand(c)
 	}

@@ -61,7 +61,7 @@ func TestUnknownWordsAndFlagsAreBadInput(t *testing.T) {
 	refused(t, exitInput, `unknown command "fly"`, "fly")
 	refused(t, exitInput, "unknown flag: --wings", "--wings")
 	refused(t, exitInput, "unknown flag: --wings", "info", "--wings")
-	for _, c := range []string{"info", "run", "bench", "tune", "version"} {
+	for _, c := range []string{"info", "run", "bench", "verify", "tune", "version"} {
 		refused(t, exitInput, `unexpected argument "extra"`, c, "extra")
 	}
 }
@@ -70,7 +70,7 @@ func TestHelpAndVersion(t *testing.T) {
 	code, stdout, stderr := call()
 	require.Equal(t, exitOK, code)
 	require.Empty(t, stderr)
-	for _, c := range []string{"info", "run", "bench", "tune", "version"} {
+	for _, c := range []string{"info", "run", "bench", "verify", "tune", "version"} {
 		require.Contains(t, stdout, "\n  "+c)
 		code, help, _ := call(c, "--help")
 		require.Equal(t, exitOK, code)
@@ -109,7 +109,14 @@ func TestInfoListsTheDeviceUnderTest(t *testing.T) {
 	var m machine
 	require.NoError(t, json.Unmarshal([]byte(stdout), &m))
 	require.NotEmpty(t, m.Devices)
-	require.Len(t, m.Devices[0].Tiers, 9, "three tiers for each of three types")
+	require.Len(t, m.Devices[0].Tiers, 12, "four tiers for each of three types")
+	cuda := m.Devices[0].CUDA
+	require.NotEqual(t, cuda.Device == "", cuda.Missing == "", "CUDA is there, or something says what is missing")
+	if cuda.Device != "" {
+		require.Len(t, cuda.Kernels, 3*len(attention.CUDAKernels()))
+	}
+	_, text, _ := call("info")
+	require.Contains(t, text, "CUDA: ")
 }
 
 func TestExitCodes(t *testing.T) {

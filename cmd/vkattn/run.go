@@ -73,7 +73,7 @@ Exit codes: 0 written, 2 bad input, 3 unsupported request, 4 device failure.`,
 	f.Var(&o.causal, "causal", "mask: none, top-left (col <= row) or bottom-right (col <= row + Sk - Sq)")
 	f.Var(&o.scale, "scale", "factor on Q K^T (default 1/sqrt(Dqk))")
 	f.StringVar(&o.device, "device", "auto", "auto, cpu, an index, a UUID or part of a name")
-	f.Var(&o.tier, "tier", "auto, cpu, scalar, coopmat or coopmat2")
+	f.Var(&o.tier, "tier", "auto, cpu, scalar, coopmat, coopmat2 or cuda")
 	f.Var(&o.tuning, "tuning", "auto (tiles that vkattn tune found), off (the same tiles everywhere) or on (tune first)")
 	f.BoolVar(&o.json, "json", false, "print the plan and the result as JSON")
 	return c

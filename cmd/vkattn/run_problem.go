@@ -75,6 +75,7 @@ func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op
 	}
 	defer func() { _ = stream.Close() }()
 	args := p.args()
+	inCUDA := op.Config().Tier == attention.TierCUDA
 	tensors := []struct {
 		name   string
 		host   []byte
@@ -88,7 +89,7 @@ func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op
 		if t.host == nil {
 			continue
 		}
-		buffer, err := dev.NewBuffer(uint64(len(t.host)), vk.BufferOptions{Name: t.name})
+		buffer, err := dev.NewBuffer(uint64(len(t.host)), vk.BufferOptions{Name: t.name, Exportable: inCUDA})
 		if err != nil {
 			return plan, fmt.Errorf("memory of %s (%d bytes): %w", t.name, len(t.host), err)
 		}

@@ -85,6 +85,9 @@ func (o *tuneOptions) validate() (*benchPlan, error) {
 	if err != nil {
 		return nil, err
 	}
+	if plan.allTiers {
+		return nil, badInputf("--tier all: name the tiers to tune")
+	}
 	if len(plan.tiers) == 0 {
 		plan.tiers = []attention.Tier{attention.TierAuto}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -82,7 +83,7 @@ func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
 // row is an empty row of what a Spec runs.
 func (b *Bench) row(p Problem, s Spec) *Row {
 	row := p.row(b.label(s.Tier))
-	row.Tier, row.Variant = s.Tier.String(), variantLabel(s.Lab.Variant)
+	row.Tier, row.Kernel, row.Variant = s.Tier.String(), s.Kernel, variantLabel(s.Lab.Variant)
 	if s.Lab.Ablate != attention.AblateNone {
 		row.Ablation = s.Lab.Ablate.String()
 	}
@@ -139,7 +140,7 @@ func (g *group) close() {
 func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 	row := g.row(g.problem, s)
 	cfg := g.problem.Config
-	cfg.Tier = s.Tier
+	cfg.Tier, cfg.Kernel = s.Tier, s.Kernel
 	dev := g.Device
 	if s.Tier == attention.TierCPU {
 		dev = nil
@@ -157,6 +158,9 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 		return nil, g.stop(row, err)
 	}
 	row.Tier, row.Tile, row.Memory = plan.Tier.String(), plan.Tile, plan.Bytes
+	if plan.Tier == attention.TierCUDA && s.Kernel == "" {
+		row.Tile = plan.Kernel + " " + plan.Tile
+	}
 	lane, err := g.lane(ctx, dev)
 	if err != nil {
 		return nil, g.stop(row, err)
@@ -212,13 +216,18 @@ func (g *group) lane(ctx context.Context, dev *vk.Device) (lane, error) {
 		return g.cpu, nil
 	}
 	if g.device == nil {
-		l, err := newDeviceLane(ctx, dev, g.problem, *g.in)
+		l, err := newDeviceLane(ctx, dev, g.problem, *g.in, g.usesCUDA())
 		if err != nil {
 			return nil, err
 		}
 		g.device = l
 	}
 	return g.device, nil
+}
+
+// usesCUDA reports whether the tensors have to be in CUDA's reach.
+func (b *Bench) usesCUDA() bool {
+	return slices.ContainsFunc(b.Specs, func(s Spec) bool { return s.Tier == attention.TierCUDA })
 }
 
 // stop ends a row with an error. An interrupted row has no status.

@@ -7,11 +7,11 @@ import (
 	"vkattn/attention"
 )
 
-// compare fills in how many times faster than each peer every row of one
-// problem is. They took turns, so the ratio is one of the same minutes.
+// compare fills in how many times faster than each peer, and each kernel of tier
+// cuda, every row of one problem is. They took turns, so the ratio is one of the same minutes.
 func compare(rows []*Row) {
 	for _, p := range rows {
-		if !p.Peer || p.Status != OK {
+		if !p.rival() || p.Status != OK {
 			continue
 		}
 		for _, r := range rows {
@@ -21,7 +21,7 @@ func compare(rows []*Row) {
 			if r.Versus == nil {
 				r.Versus = map[string]float64{}
 			}
-			r.Versus[p.Tier] = p.Ms.Median / r.Ms.Median
+			r.Versus[p.Name()] = p.Ms.Median / r.Ms.Median
 		}
 	}
 }
@@ -35,15 +35,15 @@ type Comparison struct {
 	At        *Row // where the ratio is least
 }
 
-// Compare returns one Comparison per tier (and variant) and peer that share a
-// cell, in the order of the rows.
+// Compare returns one Comparison per tier (and variant) and peer, or kernel of tier
+// cuda, that share a cell, in the order of the rows.
 func Compare(rows []*Row) []Comparison {
 	var peers []string
 	seen := map[string]bool{}
 	for _, r := range rows {
-		if r.Peer && !seen[r.Tier] {
-			seen[r.Tier] = true
-			peers = append(peers, r.Tier)
+		if r.rival() && !seen[r.Name()] {
+			seen[r.Name()] = true
+			peers = append(peers, r.Name())
 		}
 	}
 	var out []Comparison
@@ -54,7 +54,7 @@ func Compare(rows []*Row) []Comparison {
 		}
 		for _, p := range peers {
 			x, ok := r.Versus[p]
-			if !ok {
+			if !ok || p == r.Name() {
 				continue
 			}
 			key := [2]string{r.Who(), p}

@@ -30,8 +30,8 @@ func (p *csvPrinter) begin() error {
 	}
 	p.header = true
 	columns := slices.Clone(csvColumns)
-	for _, other := range p.info.Peers {
-		columns = append(columns, "x "+other.Name)
+	for _, other := range p.info.others() {
+		columns = append(columns, "x "+other)
 	}
 	return p.w.Write(columns)
 }
@@ -47,7 +47,7 @@ func (p *csvPrinter) Row(r *Row) error {
 		return strconv.FormatFloat(v, 'g', 9, 64)
 	}
 	timed, ablated, compared := r.Status == OK, r.Status == Ablated, r.Checked.Rows > 0
-	record := []string{r.Device, p.info.Device.Driver, p.info.Version, strconv.FormatUint(p.info.Seed, 10), r.Tier, r.Tile}
+	record := []string{r.Device, p.info.Device.Driver, p.info.Version, strconv.FormatUint(p.info.Seed, 10), r.Name(), r.Tile}
 	for _, n := range []int{r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv} {
 		record = append(record, strconv.Itoa(n))
 	}
@@ -70,8 +70,8 @@ func (p *csvPrinter) Row(r *Row) error {
 	for _, v := range []float64{float64(clock.SMMHz), float64(clock.MemoryMHz), clock.PowerWatts, float64(clock.Celsius)} {
 		record = append(record, number(v, r.Clock != nil))
 	}
-	for _, other := range p.info.Peers {
-		x, ok := r.Versus[other.Name]
+	for _, other := range p.info.others() {
+		x, ok := r.Versus[other]
 		record = append(record, number(x, ok && timed))
 	}
 	if err := p.w.Write(record); err != nil {

@@ -15,16 +15,16 @@ func (p *mdPrinter) ladder(info *RunInfo) error {
 	several := len(tiersOf(p.rows)) > 1
 	for i, group := range groupBy(p.rows, ladderTitle) {
 		columns := []string{"causal<", "kernel<", "time_ms"}
-		for _, other := range info.Peers {
-			columns = append(columns, "perf_of_"+other.Name)
+		for _, other := range info.others() {
+			columns = append(columns, "perf_of_"+other)
 		}
 		m := newMarkdown(columns...)
 		for _, cell := range groupBy(group.rows, func(r *Row) string { return r.Causal.String() }) {
 			slices.SortStableFunc(cell.rows, func(a, b *Row) int { return rank(a) - rank(b) })
 			for _, r := range cell.rows {
 				row := []any{r.Causal, kernelLabel(r, several), timeOrStatus(r)}
-				for _, other := range info.Peers {
-					row = append(row, percent(r, other.Name))
+				for _, other := range info.others() {
+					row = append(row, percent(r, other))
 				}
 				m.row(row...)
 			}

@@ -40,8 +40,8 @@ func (p *mdPrinter) Close(info *RunInfo) error {
 func (p *mdPrinter) results(info *RunInfo) error {
 	m := newMarkdown("device<", "tier<", "tile<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<",
 		"ms min", "ms median", "ms max", "TFLOP/s")
-	for _, other := range info.Peers {
-		m.column("x " + other.Name)
+	for _, other := range info.others() {
+		m.column("x " + other)
 	}
 	m.column("max error")
 	m.column("memory")
@@ -53,7 +53,7 @@ func (p *mdPrinter) results(info *RunInfo) error {
 		m.column("note<")
 	}
 	for _, r := range p.rows {
-		row := []any{r.Device, r.Tier, r.Tile, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv, r.Causal, r.DType}
+		row := []any{r.Device, r.Name(), r.Tile, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv, r.Causal, r.DType}
 		switch r.Status {
 		case OK:
 			row = append(row, digits(r.Ms.Min), digits(r.Ms.Median), digits(r.Ms.Max), digits(r.TFLOPs))
@@ -62,8 +62,8 @@ func (p *mdPrinter) results(info *RunInfo) error {
 		default:
 			row = append(row, "-", "-", "-", "-")
 		}
-		for _, other := range info.Peers {
-			row = append(row, ratio(r, other.Name))
+		for _, other := range info.others() {
+			row = append(row, ratio(r, other))
 		}
 		checked := "-"
 		if r.Checked.Rows > 0 {

@@ -8,13 +8,15 @@ import (
 
 // Spec is what one row of each problem runs.
 type Spec struct {
-	Tier attention.Tier
-	Lab  attention.Lab
+	Tier   attention.Tier
+	Kernel string // family of tier cuda; "": its own choice
+	Lab    attention.Lab
 }
 
-// Specs crosses tiers with variants and ablations. None of either means the
-// kernel as shipped, whole.
-func Specs(tiers []attention.Tier, variants []int, ablations []attention.Ablation) []Spec {
+// Specs crosses tiers with variants and ablations, and tier cuda with families of
+// kernels. None of either means the kernel as shipped, whole, and of the families
+// the best for each problem.
+func Specs(tiers []attention.Tier, kernels []string, variants []int, ablations []attention.Ablation) []Spec {
 	if len(variants) == 0 {
 		variants = []int{0}
 	}
@@ -23,13 +25,38 @@ func Specs(tiers []attention.Tier, variants []int, ablations []attention.Ablatio
 	}
 	var out []Spec
 	for _, t := range tiers {
-		for _, v := range variants {
-			for _, a := range ablations {
-				out = append(out, Spec{t, attention.Lab{Variant: v, Ablate: a}})
+		families := []string{""}
+		if t == attention.TierCUDA && len(kernels) > 0 {
+			families = kernels
+		}
+		for _, k := range families {
+			for _, v := range variants {
+				for _, a := range ablations {
+					out = append(out, Spec{t, k, attention.Lab{Variant: v, Ablate: a}})
+				}
 			}
 		}
 	}
 	return out
+}
+
+// Rivals names the rows of tier cuda, which the others are compared with as they
+// are with peers.
+func Rivals(specs []Spec) (names []string) {
+	for _, s := range specs {
+		if s.Tier == attention.TierCUDA && s.Lab == (attention.Lab{}) {
+			names = append(names, kernelName(s.Tier.String(), s.Kernel))
+		}
+	}
+	return names
+}
+
+// kernelName is such as "coopmat" or "cuda fa2".
+func kernelName(tier, family string) string {
+	if family == "" {
+		return tier
+	}
+	return tier + " " + family
 }
 
 // variantLabel is "v3", and empty for the kernel as shipped.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"vkattn/attention"
+	"vkattn/cudapath"
 	"vkattn/vk"
 )
 
@@ -18,9 +19,12 @@ type deviceLane struct {
 	layout  sets
 	next    int
 	stamps  bool
+	events  []*cudapath.Event // of tier cuda, which the stream's timestamps do not see
 }
 
-func newDeviceLane(ctx context.Context, dev *vk.Device, p Problem, in hostInputs) (l *deviceLane, err error) {
+// exportable puts the tensors in CUDA's reach.
+func newDeviceLane(ctx context.Context, dev *vk.Device, p Problem, in hostInputs, exportable bool) (l *deviceLane, err error) {
+	exportable = exportable && dev.Caps().ExternalMemoryFd // else tier cuda refuses its rows
 	l = &deviceLane{problem: p, layout: newSets(p, rotation(dev)), stamps: dev.Caps().Limits.TimestampValidBits > 0}
 	defer func() {
 		if err != nil {
@@ -32,7 +36,7 @@ func newDeviceLane(ctx context.Context, dev *vk.Device, p Problem, in hostInputs
 	}
 	for i := range l.memory {
 		name := [4]string{"Q", "K", "V", "O"}[i]
-		if l.memory[i], err = dev.NewBuffer((l.layout.bytes(i)+3)&^3, vk.BufferOptions{Name: name}); err != nil {
+		if l.memory[i], err = dev.NewBuffer((l.layout.bytes(i)+3)&^3, vk.BufferOptions{Name: name, Exportable: exportable}); err != nil {
 			return nil, err
 		}
 		if i == 3 {
@@ -79,6 +83,9 @@ func (l *deviceLane) once(ctx context.Context, op *attention.Op) ([]byte, error)
 }
 
 func (l *deviceLane) timed(ctx context.Context, op *attention.Op, n int) ([]time.Duration, error) {
+	if op.Config().Tier == attention.TierCUDA {
+		return l.timedByCUDA(ctx, op, n)
+	}
 	if !l.stamps {
 		return l.timedByWall(ctx, op, n)
 	}
@@ -133,6 +140,9 @@ func (l *deviceLane) timer() string {
 func (l *deviceLane) sets() int { return l.layout.count }
 
 func (l *deviceLane) close() {
+	for _, e := range l.events {
+		_ = e.Close()
+	}
 	if l.stream != nil {
 		_ = l.stream.Close()
 	}

@@ -33,6 +33,7 @@ const (
 type Row struct {
 	Device   string `json:"device"`
 	Tier     string `json:"tier"`               // that ran, the one asked for if none did; or the peer's name
+	Kernel   string `json:"kernel,omitempty"`   // family of tier cuda that was asked for
 	Peer     bool   `json:"peer,omitzero"`      // somebody else's attention
 	Variant  string `json:"variant,omitempty"`  // step of the ladder, "v1" to "v8"
 	Ablation string `json:"ablation,omitempty"` // what was left out
@@ -96,6 +97,7 @@ type RunInfo struct {
 	CPU     string      `json:"cpu"`
 	Suite   string      `json:"suite,omitempty"` // or suites
 	Peers   []peer.Info `json:"peers,omitempty"`
+	Rivals  []string    `json:"rivals,omitempty"` // rows of this program that the others are compared with too
 }
 
 // Device describes where the rows ran.
@@ -127,10 +129,26 @@ func (r *Row) Note() string {
 	return fmt.Sprintf("%s: %s", r.Status, strings.TrimPrefix(r.Reason, string(r.Status)+": "))
 }
 
+// Name is the tier, with the family of kernels that was asked for, or the peer.
+func (r *Row) Name() string { return kernelName(r.Tier, r.Kernel) }
+
+// rival reports whether other rows are compared with this one.
+func (r *Row) rival() bool {
+	return r.Peer || r.Tier == attention.TierCUDA.String() && r.Variant == "" && r.Ablation == ""
+}
+
+// others names what rows are compared with: the peers, then tier cuda.
+func (i *RunInfo) others() (names []string) {
+	for _, p := range i.Peers {
+		names = append(names, p.Name)
+	}
+	return append(names, i.Rivals...)
+}
+
 // Who names what computed the row: the tier with its variant and what was left
 // out of it, or the peer.
 func (r *Row) Who() string {
-	who := r.Tier
+	who := r.Name()
 	if r.Variant != "" {
 		who += " " + r.Variant
 	}

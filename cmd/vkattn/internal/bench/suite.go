@@ -41,6 +41,10 @@ var Suites = []Suite{
 		{Batch: []int{4}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{1024}, SeqLenK: []int{4096}, HeadDim: []int{128}, Causal: fullAndBottomRight},
 		{Batch: []int{1}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{4096}, HeadDim: []int{128}, Causal: fullAndBottomRight},
 	}},
+	{"cuda", "batch 16, 8 heads, head dims 64, 128 and (batch 8) 256, lengths 2048 to 16384, full and causal", []Sweep{
+		{Batch: []int{16}, Heads: []int{8}, SeqLen: []int{2048, 4096, 8192, 16384}, HeadDim: []int{64, 128}, Causal: fullAndTopLeft},
+		{Batch: []int{8}, Heads: []int{8}, SeqLen: []int{2048, 4096, 8192, 16384}, HeadDim: []int{256}, Causal: fullAndTopLeft},
+	}},
 	{"ladder", "batch 8, 8 heads, length 1024, head dim 128, full and causal", []Sweep{
 		{Batch: []int{8}, Heads: []int{8}, SeqLen: []int{1024}, HeadDim: []int{128}, Causal: fullAndTopLeft},
 	}},

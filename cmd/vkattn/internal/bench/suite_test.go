@@ -36,6 +36,7 @@ func TestSuites(t *testing.T) {
 	require.Contains(t, suiteProblems(t, "dims", f16), Problem{attention.Shape{B: 1, Hq: 16, Hkv: 16, Sq: 4096, Sk: 4096}, attention.Config{HeadDim: 192, HeadDimV: 128}})
 	require.Len(t, suiteProblems(t, "ablation", f16), 12)
 	require.Len(t, suiteProblems(t, "ladder", f16), 2)
+	require.Len(t, suiteProblems(t, "cuda", f16), 24)
 	// What is compared per flop has the same flops.
 	for _, p := range suiteProblems(t, "gqa", f16) {
 		if p.Config.Causal == attention.CausalNone {
@@ -43,7 +44,7 @@ func TestSuites(t *testing.T) {
 		}
 	}
 	_, err := ParseSuite("everything")
-	require.ErrorContains(t, err, "forward, dims, gqa, ablation, ladder")
+	require.ErrorContains(t, err, "forward, dims, gqa, ablation, cuda, ladder")
 }
 
 func TestASweepNarrows(t *testing.T) {

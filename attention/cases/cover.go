@@ -1,12 +1,8 @@
-package tests
+package cases
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"slices"
-	"testing"
-
-	"github.com/stretchr/testify/require"
 )
 
 // factor is one dimension of a table of cases: how many values it takes.
@@ -28,7 +24,7 @@ type pair struct{ a, av, b, bv int }
 // a cost over limit are avoided; a pair that cannot do without gets the
 // cheapest row found.
 func cover(factors []factor, merge func(pair) (p pair, ok bool), cost func(row []int) int64, limit int64) [][]int {
-	g := &coverer{factors: factors, merge: merge, cost: cost, rng: rand.New(rand.NewPCG(1, 2))}
+	g := &coverer{factors: factors, merge: merge, Cost: cost, rng: rand.New(rand.NewPCG(1, 2))}
 	g.collect()
 	var rows [][]int
 	for len(g.open) > 0 {
@@ -43,7 +39,7 @@ func cover(factors []factor, merge func(pair) (p pair, ok bool), cost func(row [
 type coverer struct {
 	factors []factor
 	merge   func(pair) (pair, bool)
-	cost    func([]int) int64
+	Cost    func([]int) int64
 	rng     *rand.Rand
 	missing map[pair]bool
 	open    []pair // missing, in a fixed order
@@ -87,7 +83,7 @@ func (g *coverer) best(limit int64) []int {
 	bestGain, bestCost, leastCost := -1, int64(0), int64(0)
 	for try := 0; try < candidates || best == nil && try < 20*candidates; try++ {
 		row := g.candidate(must)
-		cost := g.cost(row)
+		cost := g.Cost(row)
 		if cheap == nil || cost < leastCost {
 			cheap, leastCost = row, cost
 		}
@@ -140,31 +136,4 @@ func (g *coverer) candidate(must pair) []int {
 		set = append(set, f)
 	}
 	return row
-}
-
-// Every pair occurs, rows are within the limit where that is possible, and the
-// rows do not change from run to run.
-func TestCover(t *testing.T) {
-	factors := []factor{{"a", 7}, {"b", 5}, {"c", 3}, {"d", 2}, {"e", 2}}
-	all := func(p pair) (pair, bool) { return p, true }
-	cost := func(row []int) int64 { return int64(row[0] * row[1]) }
-	rows := cover(factors, all, cost, 8)
-	require.Equal(t, rows, cover(factors, all, cost, 8))
-	seen := map[pair]bool{}
-	for _, row := range rows {
-		for b := range row {
-			for a := range b {
-				seen[pair{a, row[a], b, row[b]}] = true
-			}
-		}
-		require.True(t, cost(row) <= 8 || row[0]*row[1] > 8, fmt.Sprint(row))
-	}
-	want := 0
-	for b := range factors {
-		for a := range b {
-			want += factors[a].values * factors[b].values
-		}
-	}
-	require.Len(t, seen, want)
-	require.Less(t, len(rows), 60, "35 are needed at least, of %d", 7*5*3*2*2)
 }

@@ -1,4 +1,4 @@
-package tests
+package cases
 
 import (
 	"fmt"
@@ -25,13 +25,13 @@ type pipelineRow struct {
 	pipelineKey
 	dims   [2]int
 	lse    bool
-	access attention.Access
+	Access attention.Access
 	used   int
 }
 
 // layoutAlign is the alignment a layout leaves, where head dimensions allow.
 var layoutAlign = [layoutKinds]int{
-	tight: 8, packed: 8, bshd: 8, padded: 8, woven: 8, broadcast: 8, window: 8, even: 2, odd: 1,
+	Tight: 8, Packed: 8, BSHD: 8, Padded: 8, Woven: 8, Broadcast: 8, Window: 8, Even: 2, Odd: 1,
 }
 
 func rowClass(sq int) int {
@@ -44,10 +44,10 @@ func rowClass(sq int) int {
 	return 64
 }
 
-// pipeline names the pipeline of a case, nearly: kernels look closer at how
+// Pipeline names the pipeline of a case, nearly: kernels look closer at how
 // tensors are aligned and how many rows there are.
-func (c testCase) pipeline() string {
-	return fmt.Sprint(c.d, c.dv, c.causal != attention.CausalNone, c.lse, c.access, layoutAlign[c.layout], rowClass(c.shape.Sq))
+func (c Case) Pipeline() string {
+	return fmt.Sprint(c.D, c.Dv, c.Causal != attention.CausalNone, c.LSE, c.Access, layoutAlign[c.Layout], rowClass(c.Shape.Sq))
 }
 
 // briefPipelines are one for each head dimension, and some for short queries.
@@ -56,18 +56,18 @@ func briefPipelines(rotation int) []pipelineRow {
 	add := func(d [2]int, i, rows int) {
 		all = append(all, pipelineRow{
 			pipelineKey: pipelineKey{masked: i%2 == 0, align: alignments[i/2%3], rows: rows},
-			dims:        d, lse: i/6%2 == 0, access: access[(i+i/6)%2],
+			dims:        d, lse: i/6%2 == 0, Access: Accesses[(i+i/6)%2],
 		})
 	}
-	for i, d := range dims {
+	for i, d := range Dims {
 		add(d, 5*i+rotation, 64)
 	}
 	for i := range 6 {
 		if align := alignments[i/2]; align != alignments[1] {
-			add(dims[(3*i+7*rotation)%len(dims)], i, 8)
+			add(Dims[(3*i+7*rotation)%len(Dims)], i, 8)
 		}
 		if align := alignments[i/2]; align != alignments[2] {
-			add(dims[(3*i+7*rotation+1)%len(dims)], i, 32)
+			add(Dims[(3*i+7*rotation+1)%len(Dims)], i, 32)
 		}
 	}
 	return all
@@ -77,14 +77,14 @@ var alignments = [3]int{8, 2, 1}
 
 // shortLayout makes one odd layout do for few rows: the two differ where
 // elements are read, not in how many rows there are.
-func shortLayout(c testCase) layoutKind {
-	switch class := rowClass(c.shape.Sq); {
-	case class == 8 && c.layout == even:
-		return odd
-	case class == 32 && c.layout == odd:
-		return even
+func shortLayout(c Case) LayoutKind {
+	switch class := rowClass(c.Shape.Sq); {
+	case class == 8 && c.Layout == Even:
+		return Odd
+	case class == 32 && c.Layout == Odd:
+		return Even
 	}
-	return c.layout
+	return c.Layout
 }
 
 // The factors that do not change a pipeline, and those that choose among them.
@@ -95,22 +95,23 @@ const (
 	briefLeast = 3    // cases of a pipeline
 )
 
-// brief is the brief table.
-func brief(rotation int) []testCase {
+// Brief is the table for drivers on the CPU. Which of the pipelines it has differs
+// by rotation: a table for each storage type has more of them together.
+func Brief(rotation int) []Case {
 	pipelines := briefPipelines(rotation)
 	var factors []factor
 	for _, f := range briefFactors {
 		factors = append(factors, tableFactors[f])
 	}
-	problem := func(row []int, p *pipelineRow) testCase {
+	problem := func(row []int, p *pipelineRow) Case {
 		wide := make([]int, len(tableFactors))
 		for i, f := range briefFactors {
 			wide[f] = row[i]
 		}
 		c := caseOf(wide)
-		c.layout = shortLayout(c)
+		c.Layout = shortLayout(c)
 		if p != nil {
-			c.d, c.dv, c.lse, c.access = p.dims[0], p.dims[1], p.lse, p.access
+			c.D, c.Dv, c.LSE, c.Access = p.dims[0], p.dims[1], p.lse, p.Access
 		}
 		return c
 	}
@@ -122,15 +123,15 @@ func brief(rotation int) []testCase {
 		}
 		return p, true
 	}
-	cost := func(row []int) int64 { return problem(row, nil).cost() }
+	cost := func(row []int) int64 { return problem(row, nil).Cost() }
 	keyOf := func(row []int) pipelineKey {
 		c := problem(row, nil)
-		return pipelineKey{c.causal != attention.CausalNone, layoutAlign[c.layout], rowClass(c.shape.Sq)}
+		return pipelineKey{c.Causal != attention.CausalNone, layoutAlign[c.Layout], rowClass(c.Shape.Sq)}
 	}
-	var all []testCase
+	var all []Case
 	rows := cover(factors, merge, cost, briefLimit/24)
 	for _, row := range rows {
-		p := choose(pipelines, keyOf(row), func(p *pipelineRow) int64 { return problem(row, p).cost() })
+		p := choose(pipelines, keyOf(row), func(p *pipelineRow) int64 { return problem(row, p).Cost() })
 		p.used++
 		all = append(all, problem(row, p))
 	}
@@ -139,7 +140,7 @@ func brief(rotation int) []testCase {
 		p := &pipelines[i]
 		for _, row := range rows {
 			c := problem(row, p)
-			if p.used < briefLeast && keyOf(row) == p.pipelineKey && c.cost() <= briefLimit && !slices.Contains(all, c) {
+			if p.used < briefLeast && keyOf(row) == p.pipelineKey && c.Cost() <= briefLimit && !slices.Contains(all, c) {
 				p.used++
 				all = append(all, c)
 			}

@@ -1,0 +1,113 @@
+package accuracy
+
+import (
+	"math"
+	"math/bits"
+)
+
+// Estimate extends the rules to rows for which low was not computed: those of a
+// problem too large for the CPU, whose result another device computed whole.
+//
+// It holds for random inputs of one distribution, where the error of a row
+// depends on nothing but how many keys it attends to. Rows are grouped by the
+// power of two below that number, and a row that was not sampled is held to what
+// low did in its group. Since the largest of many errors is larger than the
+// largest of few, rule 1 grows by sqrt(ln N / ln n), as the maximum of a normal
+// sample does, for N elements of which n were seen.
+type Estimate struct {
+	limits Limits
+	whole  group
+	groups [65]group // of rows that attend to [2^(i-1), 2^i) keys; 0: to none
+}
+
+// group is what low did in some rows.
+type group struct {
+	rows, elements int
+	max, sum       float64
+	grow           float64
+	nmse           errors
+}
+
+func (g *group) join(o *group) {
+	g.rows += o.rows
+	g.elements += o.elements
+	g.max = max(g.max, o.max)
+	g.sum += o.sum
+	g.nmse.join(&o.nmse)
+}
+
+// enoughRows is how many rows a group borrows from its neighbours to reach.
+const enoughRows = 16
+
+// NewEstimate takes rows of width elements: how many keys each attends to, the
+// reference and low. total is how many elements the tensor has.
+func NewEstimate(l Limits, width int, keys []int, ref []float64, low []float32, total int64) *Estimate {
+	e := &Estimate{limits: l}
+	e.limits.Noise = nil
+	var own [65]group
+	for i, n := range keys {
+		g := group{rows: 1, elements: width}
+		for j := i * width; j < (i+1)*width; j++ {
+			err := abs(float64(low[j]) - ref[j])
+			if kind(ref[j]) != 0 || kind(err) != 0 {
+				continue
+			}
+			if l.Noise != nil {
+				err = max(err, l.Noise[j])
+			}
+			g.max = max(g.max, err)
+			g.sum += err
+			g.nmse.add(err, ref[j])
+		}
+		own[bits.Len(uint(n))].join(&g)
+		e.whole.join(&g)
+	}
+	for i := range e.groups {
+		g := own[i]
+		for d := 1; g.rows < enoughRows && d < len(own); d++ {
+			if i-d > 0 { // rows that attend to nothing are exact, and say nothing
+				g.join(&own[i-d])
+			}
+			if i+d < len(own) && i > 0 {
+				g.join(&own[i+d])
+			}
+		}
+		g.grow = growth(total, g.elements)
+		e.groups[i] = g
+	}
+	e.whole.grow = growth(total, e.whole.elements)
+	return e
+}
+
+// growth is how much larger the largest of total errors is than that of seen.
+func growth(total int64, seen int) float64 {
+	if int64(seen) >= total || seen < 1 {
+		return 1
+	}
+	return math.Sqrt(math.Log(float64(total)) / math.Log(float64(max(seen, 3))))
+}
+
+// Block is what rules 1 and 2 allow for rows that attend to from least to most
+// keys, where the largest element of the reference is about size.
+func (e *Estimate) Block(least, most int, size float64) (maxError, meanError float64) {
+	for i := bits.Len(uint(least)); i <= bits.Len(uint(most)); i++ {
+		g := &e.groups[i]
+		a, b := e.allow(g, size)
+		maxError, meanError = max(maxError, a), max(meanError, b)
+	}
+	return maxError, meanError
+}
+
+// Whole is what the three rules allow for the whole tensor.
+func (e *Estimate) Whole(size float64) (maxError, meanError, nmse float64) {
+	maxError, meanError = e.allow(&e.whole, size)
+	f := slack(e.whole.elements)
+	return maxError, meanError, max(e.limits.NMSE, f*f*e.limits.NMSEFactor*e.whole.nmse.nmse())
+}
+
+func (e *Estimate) allow(g *group, size float64) (maxError, meanError float64) {
+	f := slack(g.elements)
+	maxError = f*g.grow*e.limits.MaxFactor*max(g.max, halfUnit(e.limits.Stored, size)) + e.limits.MaxFloor
+	meanError = f*e.limits.MeanFactor*g.sum/float64(max(g.elements, 1)) + e.limits.MeanFloor
+	return maxError, meanError
+}

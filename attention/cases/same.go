@@ -1,0 +1,49 @@
+package cases
+
+import (
+	"fmt"
+	"math"
+)
+
+// SameRows compares the outputs of two calls bit by bit, in the query rows that
+// attend to at most limit keys.
+func (p *Problem) SameRows(a, b [][]byte, limit int) error {
+	for _, i := range []int{TensorO, TensorLSE} {
+		if p.place.Slots[i].Memory < 0 {
+			continue
+		}
+		x, err := p.Read(a, i)
+		if err != nil {
+			return err
+		}
+		y, err := p.Read(b, i)
+		if err != nil {
+			return err
+		}
+		_, _, dim := p.Sizes(i)
+		row := 0
+		different := 0
+		var first error
+		p.EachRow(i, func(batch, h, r int) {
+			at := row * dim
+			row++
+			if p.Causal.Visible(r, p.Shape.Sq, p.Shape.Sk) > limit {
+				return
+			}
+			for c := range dim {
+				if math.Float32bits(x[at+c]) == math.Float32bits(y[at+c]) {
+					continue
+				}
+				if different == 0 {
+					first = fmt.Errorf("%s at batch %d, head %d, row %d, column %d was %v and is %v",
+						TensorNames[i], batch, h, r, c, x[at+c], y[at+c])
+				}
+				different++
+			}
+		})
+		if different > 0 {
+			return fmt.Errorf("%d elements differ: %w", different, first)
+		}
+	}
+	return nil
+}

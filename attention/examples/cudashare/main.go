@@ -1,0 +1,167 @@
+// Command cudashare has Q, K and V in CUDA memory, runs attention of the Vulkan
+// tier on that memory, and reads O in CUDA: no tensor is copied between the two,
+// and the host waits once, at the end. A timeline semaphore orders them both ways.
+//
+//	go run ./attention/examples/cudashare
+//
+// It compares the result with the float64 reference and exits with 0 when it is
+// right, 1 when it is wrong or something fails, 3 on a machine without an NVIDIA
+// GPU that shares memory between CUDA and Vulkan.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"vkattn/attention"
+	"vkattn/attention/accuracy"
+	"vkattn/attention/inputs"
+	"vkattn/cudapath"
+	"vkattn/vk"
+)
+
+func main() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	err := run(ctx, os.Stdout)
+	switch {
+	case err == nil:
+	case errors.Is(err, vk.ErrNoDevice), errors.Is(err, vk.ErrUnsupported):
+		fmt.Fprintln(os.Stderr, "cudashare: skipped:", err)
+		os.Exit(3)
+	default:
+		fmt.Fprintln(os.Stderr, "cudashare:", err)
+		os.Exit(1)
+	}
+}
+
+// The problem: grouped heads, a mask that ends at the last key, and lengths that
+// are multiples of nothing.
+var (
+	shape  = attention.Shape{B: 2, Hq: 8, Hkv: 2, Sq: 1000, Sk: 1500}
+	config = attention.Config{DType: attention.F16, HeadDim: 128, Causal: attention.BottomRight}
+)
+
+// Values of the timeline.
+const (
+	filled = 1 + iota // by CUDA
+	computed
+)
+
+func run(ctx context.Context, w io.Writer) error {
+	if err := cudapath.Available(); err != nil {
+		return err
+	}
+	dev, err := vk.Open(vk.Options{})
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	cuda, err := cudapath.Open(dev) // the CUDA device that is the Vulkan device
+	if err != nil {
+		return err
+	}
+	op, err := attention.New(dev, config) // the best Vulkan tier
+	if err != nil {
+		return err
+	}
+	defer op.Close()
+	plan, err := op.Plan(shape)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "%s in CUDA and Vulkan: %v\n", cuda.Info().Name, plan)
+
+	// CUDA's memory, and the same memory as Vulkan buffers.
+	keys := shape.B * shape.KVHeads() * shape.Sk
+	rows := shape.B * shape.Hq * shape.Sq
+	args, host := attention.Args{Shape: shape}, attention.Args{Shape: shape}
+	tensors := []struct {
+		elements     int
+		device, host *attention.Tensor
+		memory       *cudapath.Memory
+	}{
+		{rows * config.HeadDim, &args.Q, &host.Q, nil}, {keys * config.HeadDim, &args.K, &host.K, nil},
+		{keys * config.ValueDim(), &args.V, &host.V, nil}, {rows * config.ValueDim(), &args.O, &host.O, nil},
+	}
+	for i := range tensors {
+		t := &tensors[i]
+		size := t.elements * config.DType.Size()
+		if t.memory, err = cuda.Alloc(uint64(size)); err != nil {
+			return err
+		}
+		defer t.memory.Close()
+		b, err := t.memory.Buffer(dev)
+		if err != nil {
+			return err
+		}
+		defer b.Close()
+		t.device.Buffer, t.host.Host = b, make([]byte, size)
+	}
+	timeline, err := dev.NewTimeline(true)
+	if err != nil {
+		return err
+	}
+	defer timeline.Close()
+	semaphore, err := cuda.ImportTimeline(timeline)
+	if err != nil {
+		return err
+	}
+	defer semaphore.Close()
+	producer, err := cuda.NewStream()
+	if err != nil {
+		return err
+	}
+	defer producer.Close()
+	stream, err := dev.NewStream("attention")
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+
+	// CUDA fills Q, K and V, where a program would have kernels. O is poisoned, so
+	// that what is not written shows.
+	for i, t := range tensors {
+		if i < 3 {
+			inputs.Fill(t.host.Host, config.DType, inputs.Normal, uint64(i))
+			err = producer.CopyFromHost(t.memory.Address(), t.host.Host)
+		} else {
+			err = producer.Fill(t.memory.Address(), 0x7fff7fff, uint64(len(t.host.Host)))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	o := tensors[3]
+	for _, step := range []func() error{
+		func() error { return producer.SignalTo(semaphore, filled) },
+		// Vulkan waits for it on the device, computes, and says so.
+		func() error { return stream.WaitFor(timeline, filled) },
+		func() error { return op.Forward(stream, args) },
+		func() error { return stream.SignalTo(timeline, computed) },
+		func() error { _, err := stream.Submit(); return err },
+		// CUDA goes on with O on the device too. Here it is to be looked at: the copy to
+		// the host is the one wait.
+		func() error { return producer.WaitFor(semaphore, computed) },
+		func() error { return producer.CopyToHost(o.host.Host, o.memory.Address()) },
+		func() error { return stream.Wait(ctx) },
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+
+	verdict, err := accuracy.Verify(config, host, accuracy.Options{})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(w, verdict)
+	if !verdict.Pass() {
+		return errors.New("the result is wrong")
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+// Command owndevice has a Vulkan device of its own, made with another binding, and
+// records attention into its own command buffer between its own commands: the
+// library wraps what is there, and creates neither device nor memory nor queue.
+//
+//	go run ./attention/examples/owndevice
+//
+// It compares the result with the float64 reference and exits with 0 when it is
+// right, 1 when it is wrong or something fails, 3 where there is no Vulkan device.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+
+	"vkattn/attention"
+	"vkattn/attention/accuracy"
+	"vkattn/attention/inputs"
+	"vkattn/vk"
+)
+
+func main() {
+	err := run(os.Stdout)
+	switch {
+	case err == nil:
+	case errors.Is(err, vk.ErrNoDevice), errors.Is(err, vk.ErrUnsupported):
+		fmt.Fprintln(os.Stderr, "owndevice: skipped:", err)
+		os.Exit(3)
+	default:
+		fmt.Fprintln(os.Stderr, "owndevice:", err)
+		os.Exit(1)
+	}
+}
+
+// The problem: grouped heads, and a mask that ends at the last key.
+var (
+	shape  = attention.Shape{B: 2, Hq: 8, Hkv: 2, Sq: 100, Sk: 300}
+	config = attention.Config{DType: attention.F16, HeadDim: 64, Causal: attention.BottomRight}
+)
+
+func run(w io.Writer) (err error) {
+	// goki/vulkan gives the C memory of array arguments to finalizers, which may run
+	// while Vulkan still reads it. This program is short: it does without collections.
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+
+	// What a program that draws or simulates has anyway.
+	own, err := openOwn()
+	if err != nil {
+		return err
+	}
+	defer own.close()
+
+	// The library's view of it. Enabled says what the device was created with, and
+	// decides which tiers can run: with nothing but timeline semaphores that is
+	// `scalar`. A program that enables cooperative matrices, the memory model, 16-bit
+	// floats and subgroup size control, and says so, gets the others.
+	dev, err := vk.Wrap(vk.External{
+		Instance: own.instance, PhysicalDevice: own.physical, Device: own.device, Queue: own.queue, QueueFamily: own.family,
+		APIVersion: apiVersion, Enabled: vk.Caps{TimelineSemaphore: true},
+	})
+	if err != nil {
+		return err
+	}
+	defer dev.Close() // before own.close: it destroys what it made, and nothing of ours
+	op, err := attention.New(dev, config)
+	if err != nil {
+		return err
+	}
+	defer op.Close()
+	plan, err := op.Plan(shape)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "%s: %v\n", dev.Info().Name, plan)
+
+	// Tensors in the program's own buffers, here mapped ones.
+	dims := [5]int{config.HeadDim, config.HeadDim, config.ValueDim(), config.ValueDim(), 1}
+	args, host := attention.Args{Shape: shape}, attention.Args{Shape: shape}
+	for i, t := range []struct{ device, host *attention.Tensor }{
+		{&args.Q, &host.Q}, {&args.K, &host.K}, {&args.V, &host.V}, {&args.O, &host.O}, {&args.LSE, &host.LSE},
+	} {
+		rows, dtype := shape.B*shape.Hq*shape.Sq, config.DType
+		switch i {
+		case 1, 2:
+			rows = shape.B * shape.KVHeads() * shape.Sk
+		case 4:
+			dtype = attention.F32
+		}
+		b, err := own.newBuffer(rows * dims[i] * dtype.Size())
+		if err != nil {
+			return err
+		}
+		if i < 3 {
+			inputs.Fill(b.bytes, dtype, inputs.Normal, uint64(i))
+		}
+		wrapped, err := dev.WrapBuffer(vk.ExternalBuffer{Handle: b.handleNumber(), Size: uint64(len(b.bytes))})
+		if err != nil {
+			return err
+		}
+		defer wrapped.Close()
+		t.device.Buffer, t.host.Host = wrapped, b.bytes
+	}
+
+	// Into the program's own command buffer, and to its own queue.
+	err = own.submit(func() error {
+		commands, err := dev.WrapCommands(own.commands)
+		if err != nil {
+			return err
+		}
+		own.whenDone(commands.Release)
+		// Host writes before a submission are visible to it. Commands of the program
+		// that write Q, K or V would need a barrier here, and those that read O one
+		// behind:
+		if err := op.Record(commands, args); err != nil {
+			return err
+		}
+		return commands.Barrier()
+	})
+	if err != nil {
+		return err
+	}
+
+	verdict, err := accuracy.Verify(config, host, accuracy.Options{Rows: -1})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(w, verdict)
+	if !verdict.Pass() {
+		return errors.New("the result is wrong")
+	}
+	return nil
+}

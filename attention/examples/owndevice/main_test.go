@@ -1,0 +1,29 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/vk"
+)
+
+// The example computes the right thing on whatever driver is under test, and says
+// that there is none where there is none.
+func TestExampleRuns(t *testing.T) {
+	name := os.Getenv("VKATTN_DRIVER")
+	if strings.HasPrefix(name, "radv-") {
+		t.Skip("a null device computes nothing")
+	}
+	var out strings.Builder
+	err := run(&out)
+	if name == "none" || name == "" && err != nil {
+		require.ErrorIs(t, err, vk.ErrNoDevice)
+		return
+	}
+	require.NoError(t, err)
+	require.Contains(t, out.String(), "tier scalar")
+	require.Contains(t, out.String(), "\nok: 1600 of 1600 rows")
+}

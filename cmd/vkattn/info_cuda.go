@@ -1,0 +1,72 @@
+package main
+
+import (
+	"slices"
+
+	"vkattn/attention"
+	"vkattn/cudapath"
+	"vkattn/vk"
+)
+
+// cudaReport is CUDA on a Vulkan device.
+type cudaReport struct {
+	Device  string         `json:"device,omitempty"`  // the CUDA device that is the same
+	Missing string         `json:"missing,omitempty"` // why there is none
+	Kernels []kernelReport `json:"kernels,omitempty"`
+}
+
+// kernelReport is a family of kernels for a storage type.
+type kernelReport struct {
+	Family    string          `json:"family"`
+	DType     attention.DType `json:"dtype"`
+	Available bool            `json:"available"`
+	Reason    string          `json:"reason,omitempty"`
+}
+
+// inspectCUDA finds the CUDA device of a listed Vulkan device; neither is opened.
+func inspectCUDA(d *vk.DeviceInfo) (r cudaReport) {
+	match, err := cudapath.Match(d)
+	if err != nil {
+		r.Missing = oneLine(err.Error())
+		return r
+	}
+	r.Device = match.String()
+	for _, t := range typeOrder {
+		for _, family := range attention.CUDAKernels() {
+			why := oneLine(cudapath.Missing(d, family, t))
+			r.Kernels = append(r.Kernels, kernelReport{family, t, why == "", why})
+		}
+	}
+	return r
+}
+
+// typeOrder is that of the table of tiers.
+var typeOrder = []attention.DType{attention.F16, attention.BF16, attention.F32}
+
+func (p *errWriter) cuda(r *cudaReport) {
+	if r.Device != "" {
+		p.printf("   CUDA: %s\n", r.Device)
+	} else {
+		p.printf("   no CUDA: %s\n", r.Missing)
+	}
+}
+
+// instead has the families in place of tier cuda, and nothing where there is no
+// CUDA, which is said once.
+func (r *cudaReport) instead(tiers []attention.TierStatus) (rows []tierRow) {
+	for _, k := range r.Kernels {
+		if k.Available {
+			k.Reason = "at head dim 64"
+		}
+		rows = append(rows, tierRow{"cuda " + k.Family, k.DType, k.Available, k.Reason})
+	}
+	for _, s := range tiers {
+		if s.Tier != attention.TierCUDA {
+			rows = append(rows, tierRow{s.Tier.String(), s.DType, s.Available, s.Reason})
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b tierRow) int {
+		return slices.Index(typeOrder, a.dtype) - slices.Index(typeOrder, b.dtype)
+	})
+	return rows
+}

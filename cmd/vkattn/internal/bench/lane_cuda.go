@@ -1,0 +1,53 @@
+package bench
+
+import (
+	"context"
+	"time"
+
+	"vkattn/attention"
+	"vkattn/cudapath"
+)
+
+// timedByCUDA times tier cuda by events around each kernel, all of a batch in one
+// turn of CUDA: the changes between the two queues, which a Vulkan stream pays once
+// however many kernels it has between them, are not part of a kernel's time.
+func (l *deviceLane) timedByCUDA(ctx context.Context, op *attention.Op, n int) ([]time.Duration, error) {
+	cuda, err := cudapath.Open(l.stream.Device())
+	if err != nil {
+		return nil, err
+	}
+	for len(l.events) < 2*n {
+		e, err := cuda.NewEvent()
+		if err != nil {
+			return nil, err
+		}
+		l.events = append(l.events, e)
+	}
+	record := func(e *cudapath.Event) error {
+		s, err := cuda.Turn(l.stream)
+		if err != nil {
+			return err
+		}
+		return s.Record(e)
+	}
+	for i := range n {
+		l.next = (l.next + 1) % l.layout.count
+		if err := firstError(
+			func() error { return record(l.events[2*i]) },
+			func() error { return op.Forward(l.stream, l.args(l.next)) },
+			func() error { return record(l.events[2*i+1]) },
+		); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.stream.Wait(ctx); err != nil {
+		return nil, err
+	}
+	out := make([]time.Duration, n)
+	for i := range out {
+		if out[i], err = l.events[2*i+1].Since(l.events[2*i]); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}

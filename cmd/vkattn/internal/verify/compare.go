@@ -1,0 +1,327 @@
+package verify
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"vkattn/attention"
+	"vkattn/attention/accuracy"
+	"vkattn/cmd/vkattn/internal/bench"
+)
+
+// blockRows is how many rows of a head are compared at once and judged together.
+const blockRows = 64
+
+// comparison compares one tensor, O or LSE, of several results with that of a
+// witness and with one another, every element.
+type comparison struct {
+	shape    attention.Shape
+	causal   attention.Causal
+	width    int
+	results  []attention.HostView
+	witness  *attention.HostView // nil: with one another alone
+	estimate *accuracy.Estimate
+	blocks   bool    // judge every block of rows
+	empty    float64 // an element of a row with nothing to attend to
+	// What the witness is off by on rows where that is known.
+	ownMax, ownMean, ownNMSE float64
+}
+
+// tally is what became of one result beside another.
+type tally struct {
+	n             int64
+	max           float64
+	at            int64 // element of the largest difference
+	sum, sq, ref2 float64
+	wrong         int64 // elements of the wrong kind
+	wrongAt       int64
+	size          float64 // largest element
+	blocks        int64
+	failed        int64 // blocks
+	failedAt      int64 // row of the worst
+	failedBy      float64
+	failedWhy     string
+	notEmpty      int64 // elements of empty rows that are not
+	notEmptyAt    int64
+}
+
+// found is everything a comparison found: each result beside the witness, and
+// each pair i < j.
+type found struct {
+	beside []tally
+	pairs  map[[2]int]*tally
+}
+
+func (c *comparison) run() *found {
+	perHead := (c.shape.Sq + blockRows - 1) / blockRows
+	total := int64(c.shape.B) * int64(c.shape.Hq) * int64(perHead)
+	all := c.newFound()
+	var mu sync.Mutex
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(int64(runtime.GOMAXPROCS(0)), total) {
+		wg.Go(func() {
+			w := &worker{comparison: c, found: c.newFound(), buffers: make([][]float32, len(c.results)+1)}
+			for i := range w.buffers {
+				w.buffers[i] = make([]float32, blockRows*c.width)
+			}
+			for i := next.Add(1) - 1; i < total; i = next.Add(1) - 1 {
+				head, block := int(i)/perHead, int(i)%perHead
+				w.block(head/c.shape.Hq, head%c.shape.Hq, block*blockRows)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			all.join(w.found)
+		})
+	}
+	wg.Wait()
+	return all
+}
+
+func (c *comparison) newFound() *found {
+	f := &found{beside: make([]tally, len(c.results)), pairs: map[[2]int]*tally{}}
+	for j := range c.results {
+		for i := range j {
+			f.pairs[[2]int{i, j}] = &tally{}
+		}
+	}
+	return f
+}
+
+func (f *found) join(o *found) {
+	for i := range f.beside {
+		f.beside[i].join(&o.beside[i])
+	}
+	for k, t := range f.pairs {
+		t.join(o.pairs[k])
+	}
+}
+
+// join keeps the first place of what is equally bad, so that the outcome does not
+// depend on which worker had which block.
+func (t *tally) join(o *tally) {
+	if o.max > t.max || o.max == t.max && o.n > 0 && (t.n == 0 || o.at < t.at) {
+		t.max, t.at = o.max, o.at
+	}
+	if o.wrong > 0 && (t.wrong == 0 || o.wrongAt < t.wrongAt) {
+		t.wrongAt = o.wrongAt
+	}
+	if o.notEmpty > 0 && (t.notEmpty == 0 || o.notEmptyAt < t.notEmptyAt) {
+		t.notEmptyAt = o.notEmptyAt
+	}
+	if o.failed > 0 && (t.failed == 0 || o.failedBy > t.failedBy || o.failedBy == t.failedBy && o.failedAt < t.failedAt) {
+		t.failedAt, t.failedBy, t.failedWhy = o.failedAt, o.failedBy, o.failedWhy
+	}
+	t.n += o.n
+	t.sum += o.sum
+	t.sq += o.sq
+	t.ref2 += o.ref2
+	t.wrong += o.wrong
+	t.size = max(t.size, o.size)
+	t.blocks += o.blocks
+	t.failed += o.failed
+	t.notEmpty += o.notEmpty
+}
+
+// worker compares blocks in its own memory.
+type worker struct {
+	*comparison
+	*found
+	buffers [][]float32 // of each result, and of the witness
+}
+
+func (w *worker) block(b, h, lo int) {
+	rows := min(blockRows, w.shape.Sq-lo)
+	n := rows * w.width
+	first := (int64(b*w.shape.Hq+h)*int64(w.shape.Sq) + int64(lo))
+	at := first * int64(w.width)
+	for i := range w.results {
+		w.results[i].ReadRows(w.buffers[i], b, h, lo, rows)
+	}
+	least, most := w.causal.Visible(lo, w.shape.Sq, w.shape.Sk), w.causal.Visible(lo+rows-1, w.shape.Sq, w.shape.Sk)
+	var blank int // rows with nothing to attend to, first in the block
+	for blank < rows && w.causal.Visible(lo+blank, w.shape.Sq, w.shape.Sk) == 0 {
+		blank++
+	}
+	ref := w.buffers[len(w.results)][:n]
+	if w.witness != nil {
+		w.witness.ReadRows(ref, b, h, lo, rows)
+	}
+	for i := range w.results {
+		x, t := w.buffers[i][:n], &w.beside[i]
+		for j, v := range x[:blank*w.width] {
+			if float64(v) != w.empty {
+				if t.notEmpty == 0 {
+					t.notEmptyAt = at + int64(j)
+				}
+				t.notEmpty++
+			}
+		}
+		if w.witness == nil {
+			t.size = max(t.size, largest(x))
+			continue
+		}
+		one := diff(x, ref, at)
+		if w.blocks {
+			w.judge(&one, 1, least, most, first)
+		}
+		t.join(&one)
+	}
+	for k, t := range w.pairs {
+		one := diff(w.buffers[k[1]][:n], w.buffers[k[0]][:n], at)
+		if w.blocks {
+			w.judge(&one, 2, least, most, first)
+		}
+		t.join(&one)
+	}
+}
+
+// diff compares a run of elements that starts at element at.
+func diff(x, ref []float32, at int64) (t tally) {
+	for i, r := range ref {
+		want, got := float64(r), float64(x[i])
+		err := math.Abs(got - want)
+		if !(err <= math.MaxFloat64) { // NaN or Inf on either side
+			if kind(want) != kind(got) {
+				if t.wrong == 0 {
+					t.wrongAt = at + int64(i)
+				}
+				t.wrong++
+			}
+			continue
+		}
+		if err > t.max {
+			t.max, t.at = err, at+int64(i)
+		}
+		t.sum += err
+		t.sq += err * err
+		t.ref2 += want * want
+		t.size = max(t.size, math.Abs(want))
+	}
+	t.n = int64(len(ref))
+	return t
+}
+
+func largest(x []float32) (most float64) {
+	for _, v := range x {
+		if a := math.Abs(float64(v)); a > most && a <= math.MaxFloat64 {
+			most = a
+		}
+	}
+	return most
+}
+
+func kind(v float64) int {
+	switch {
+	case math.IsNaN(v):
+		return 1
+	case math.IsInf(v, 1):
+		return 2
+	case math.IsInf(v, -1):
+		return 3
+	}
+	return 0
+}
+
+// judge applies rules 1 and 2 to a block, of which sides are implementations: one
+// beside the witness, or two.
+func (w *worker) judge(t *tally, sides float64, least, most int, row int64) {
+	t.blocks = 1
+	limMax, limMean := w.estimate.Block(least, most, t.size)
+	limMax, limMean = sides*limMax, sides*limMean
+	if sides == 1 {
+		limMax, limMean = limMax+w.ownMax, limMean+w.ownMean
+	}
+	mean := t.sum / float64(max(t.n, 1))
+	// NaN from elements of the wrong kind never gets into the sums.
+	by := max(t.max/limMax, mean/limMean)
+	if by <= 1 {
+		return
+	}
+	t.failed, t.failedAt, t.failedBy = 1, row, by
+	t.failedWhy = fmt.Sprintf("max %.3g of %.3g, mean %.3g of %.3g", t.max, limMax, mean, limMean)
+}
+
+// whole is what the rules allow for the tensor, beside the witness.
+func (c *comparison) whole(t *tally) (limMax, limMean, limNMSE float64) {
+	limMax, limMean, limNMSE = c.estimate.Whole(t.size)
+	root := math.Sqrt(limNMSE) + math.Sqrt(c.ownNMSE)
+	return limMax + c.ownMax, limMean + c.ownMean, root * root
+}
+
+// diff is a tally for the row.
+func (c *comparison) diff(t *tally) Diff {
+	limit, _, _ := c.whole(t)
+	return Diff{Max: bench.Number(t.max), Mean: bench.Number(t.sum / float64(max(t.n, 1))), NMSE: bench.Number(t.nmse()),
+		Limit: bench.Number(limit), Wrong: t.wrong, Blocks: t.blocks, FailedBlocks: t.failed}
+}
+
+func (t *tally) nmse() float64 {
+	if t.sq == 0 {
+		return 0
+	}
+	return t.sq / t.ref2
+}
+
+// verdict says what is wrong with a result beside the witness.
+func (c *comparison) verdict(t *tally) (why []string) {
+	if t.notEmpty > 0 {
+		why = append(why, fmt.Sprintf("%d elements of rows with nothing to attend to are not %v, the first at %s", t.notEmpty, c.empty, c.place(t.notEmptyAt)))
+	}
+	if c.witness == nil {
+		return why
+	}
+	if t.wrong > 0 {
+		why = append(why, fmt.Sprintf("%d elements NaN or Inf where they should not be or missing where they should, the first at %s", t.wrong, c.place(t.wrongAt)))
+	}
+	limMax, limMean, limNMSE := c.whole(t)
+	if t.max > limMax {
+		why = append(why, fmt.Sprintf("max difference %.3g over %.3g at %s", t.max, limMax, c.place(t.at)))
+	}
+	if mean := t.sum / float64(max(t.n, 1)); mean > limMean {
+		why = append(why, fmt.Sprintf("mean difference %.3g over %.3g", mean, limMean))
+	}
+	if x := t.nmse(); x > limNMSE && t.ref2 > 0 {
+		why = append(why, fmt.Sprintf("NMSE %.3g over %.3g", x, limNMSE))
+	}
+	return append(why, c.failedBlocks(t)...)
+}
+
+func (c *comparison) failedBlocks(t *tally) []string {
+	if t.failed == 0 {
+		return nil
+	}
+	b, h, row, _ := c.index(t.failedAt * int64(c.width))
+	return []string{fmt.Sprintf("%d of %d row blocks are off, the worst from batch %d, head %d, row %d: %s", t.failed, t.blocks, b, h, row, t.failedWhy)}
+}
+
+// pairVerdict says what is wrong between two implementations: each may be off by
+// what the rules allow.
+func (c *comparison) pairVerdict(t *tally) (why []string) {
+	if t.wrong > 0 {
+		why = append(why, fmt.Sprintf("%d elements are NaN or Inf in one of the two, the first at %s", t.wrong, c.place(t.wrongAt)))
+	}
+	if limit, _, _ := c.estimate.Whole(t.size); t.max > 2*limit {
+		why = append(why, fmt.Sprintf("max difference %.3g over %.3g at %s", t.max, 2*limit, c.place(t.at)))
+	}
+	return append(why, c.failedBlocks(t)...)
+}
+
+func (c *comparison) index(element int64) (b, h, row, column int) {
+	column = int(element % int64(c.width))
+	r := element / int64(c.width)
+	row = int(r % int64(c.shape.Sq))
+	head := int(r / int64(c.shape.Sq))
+	return head / c.shape.Hq, head % c.shape.Hq, row, column
+}
+
+func (c *comparison) place(element int64) string {
+	b, h, row, column := c.index(element)
+	if c.width == 1 {
+		return fmt.Sprintf("batch %d, head %d, row %d", b, h, row)
+	}
+	return fmt.Sprintf("batch %d, head %d, row %d, column %d", b, h, row, column)
+}

@@ -1,0 +1,205 @@
+package verify
+
+import (
+	"math"
+	"strings"
+
+	"vkattn/attention"
+	"vkattn/attention/accuracy"
+	"vkattn/attention/cases"
+	"vkattn/cmd/vkattn/internal/bench"
+)
+
+// judge fills in the rows of a computed problem.
+func (g *group) judge() error {
+	var list []*result // that have something to compare
+	for _, r := range g.results {
+		if r.after == nil {
+			continue
+		}
+		list = append(list, r)
+		if _, _, err := g.float64(r, &g.truth); err != nil {
+			return err
+		}
+	}
+	o, lse := g.estimates()
+	rows := attention.CountRows(g.truth.Sample)
+	sampled := int64(rows) < g.problem.Shape.Rows()
+	compare := []*comparison{{width: g.problem.Dv, estimate: o}}
+	if g.problem.LSE {
+		compare = append(compare, &comparison{width: 1, estimate: lse, empty: math.Inf(-1)})
+	}
+	tensor := [2]int{cases.TensorO, cases.TensorLSE}
+	full := false
+	if w := g.witness; w != nil && w.after != nil {
+		full = true
+		reports, err := g.judgeWitness()
+		if err != nil {
+			return err
+		}
+		for i, c := range compare {
+			view, err := w.problem.View(w.after, tensor[i])
+			if err != nil {
+				return err
+			}
+			c.witness = &view
+			if s := reports[i]; s != nil {
+				c.ownMax, c.ownMean, c.ownNMSE = s.Max, s.Mean, s.NMSE
+			}
+		}
+	}
+	for i, c := range compare {
+		c.shape, c.causal, c.blocks = g.problem.Shape, g.problem.Causal, sampled
+		for _, r := range list {
+			view, err := r.problem.View(r.after, tensor[i])
+			if err != nil {
+				return err
+			}
+			c.results = append(c.results, view)
+		}
+		found := c.run()
+		for n, r := range list {
+			r.beside(c, &found.beside[n], i == 1, full)
+		}
+		pairs(c, found, list, i == 1)
+	}
+	for _, r := range append(list, g.witness) {
+		if r == nil || r.after == nil {
+			continue
+		}
+		if r.row.Status == "" {
+			r.row.Status = bench.OK
+		}
+		switch {
+		case r.row.Is || !full:
+			r.row.Witness, r.row.Rows = "float64", int64(rows)
+		default:
+			r.row.Witness, r.row.Rows = g.Witness.String()+" float32", r.row.Of
+		}
+	}
+	return nil
+}
+
+// estimates extend what is known of low to all rows, for O and for LSE.
+func (g *group) estimates() (o, lse *accuracy.Estimate) {
+	p, t := g.problem, &g.truth
+	var keys []int
+	for _, s := range t.Sample {
+		for _, row := range s.Rows {
+			keys = append(keys, p.Causal.Visible(row, p.Shape.Sq, p.Shape.Sk))
+		}
+	}
+	limits := accuracy.Forward(p.DType)
+	limits.Noise = t.Noise
+	o = accuracy.NewEstimate(limits, p.Dv, keys, t.Ref, t.Low, p.Shape.Rows()*int64(p.Dv))
+	limits = accuracy.ForwardLSE(p.DType)
+	limits.Noise = t.NoiseLSE
+	return o, accuracy.NewEstimate(limits, 1, keys, t.RefLSE, t.LowLSE, p.Shape.Rows())
+}
+
+// judgeWitness holds the witness to the rules of float32 and returns what it is off
+// by.
+func (g *group) judgeWitness() (own [2]*accuracy.Stats, err error) {
+	truth := &g.truth
+	if g.problem.DType != attention.F32 {
+		// The same numbers have the same reference.
+		truth = &cases.Truth{Sample: g.truth.Sample, Ref: g.truth.Ref, RefLSE: g.truth.RefLSE}
+	}
+	o, lse, err := g.float64(g.witness, truth)
+	if err != nil {
+		return own, err
+	}
+	own[0] = &o.Whole
+	if lse != nil {
+		own[1] = &lse.Whole
+	}
+	return own, nil
+}
+
+// float64 judges a result by the reference of the CPU.
+func (g *group) float64(r *result, truth *cases.Truth) (o accuracy.Report, lse *accuracy.Report, err error) {
+	if err := truth.Expect(r.problem); err != nil {
+		return o, nil, err
+	}
+	o, lse, wrong := truth.Reports(r.problem, r.after)
+	if wrong != nil {
+		r.row.fail("%v", wrong)
+		return o, nil, nil
+	}
+	if !o.Pass() {
+		r.row.fail("against float64: O: %s", strings.Join(o.Reasons(), ", "))
+	}
+	if lse != nil && !lse.Pass() {
+		r.row.fail("against float64: LSE: %s", strings.Join(lse.Reasons(), ", "))
+	}
+	r.row.Float64 = bench.Checked{Rows: attention.CountRows(truth.Sample), Of: r.row.Of,
+		MaxError: bench.Number(o.Whole.Max), NMSE: bench.Number(o.Whole.NMSE)}
+	r.row.O = fromReport(&o)
+	if lse != nil {
+		d := fromReport(lse)
+		r.row.LSE = &d
+	}
+	return o, lse, nil
+}
+
+// fromReport is the difference from the float64 reference, which stands in the row
+// where nothing else is the witness.
+func fromReport(r *accuracy.Report) Diff {
+	w := &r.Whole
+	return Diff{Max: bench.Number(w.Max), Mean: bench.Number(w.Mean), NMSE: bench.Number(w.NMSE), Limit: bench.Number(w.LimMax),
+		Wrong: int64(w.WrongKind), Blocks: int64(r.Blocks), FailedBlocks: int64(r.Failed)}
+}
+
+// beside takes what was found of a result beside the witness.
+func (r *result) beside(c *comparison, t *tally, isLSE, full bool) {
+	name := "O"
+	if isLSE {
+		name = "LSE"
+	}
+	for _, why := range c.verdict(t) {
+		r.row.fail("%s: %s", name, why)
+	}
+	if !full {
+		return
+	}
+	d := c.diff(t)
+	if isLSE {
+		r.row.LSE = &d
+	} else {
+		r.row.O = d
+	}
+}
+
+// pairs compares implementations with one another. Of two that differ too much,
+// one that is known to be wrong takes the blame.
+func pairs(c *comparison, f *found, list []*result, isLSE bool) {
+	failed := make([]bool, len(list))
+	for i, r := range list {
+		failed[i] = r.row.Status == bench.Fail
+	}
+	name := "O"
+	if isLSE {
+		name = "LSE"
+	}
+	for j := range list {
+		for i := range j {
+			t := f.pairs[[2]int{i, j}]
+			if !isLSE {
+				list[i].partner(list[j], t.max)
+				list[j].partner(list[i], t.max)
+			}
+			for _, why := range c.pairVerdict(t) {
+				if !failed[i] && !failed[j] {
+					list[i].row.fail("%s beside %s: %s", name, list[j].row.Who, why)
+					list[j].row.fail("%s beside %s: %s", name, list[i].row.Who, why)
+				}
+			}
+		}
+	}
+}
+
+func (r *result) partner(other *result, most float64) {
+	if r.row.Partner == "" || most > float64(r.row.PairMax) {
+		r.row.Partner, r.row.PairMax = other.row.Who, bench.Number(most)
+	}
+}

@@ -1,0 +1,253 @@
+package verify
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/bench"
+)
+
+// Printer prints rows as they come, or keeps them until Close where the format
+// needs all of them.
+type Printer interface {
+	Row(*Row) error
+	Close() error
+}
+
+// Formats of NewPrinter.
+var Formats = []bench.Format{"md", "json", "jsonl"}
+
+// NewPrinter prints to w. Markdown is a table of all rows, or for the conformance
+// table, which has thousands, a summary and the rows that are not ok.
+func NewPrinter(f bench.Format, w io.Writer, info *bench.RunInfo, conformance bool) Printer {
+	switch f {
+	case "json":
+		return &jsonPrinter{w: w, info: info, rows: []*Row{}}
+	case "jsonl":
+		return &jsonlPrinter{w: w, info: info}
+	}
+	return &mdPrinter{w: w, summary: conformance}
+}
+
+type jsonPrinter struct {
+	w    io.Writer
+	info *bench.RunInfo
+	rows []*Row
+}
+
+func (p *jsonPrinter) Row(r *Row) error {
+	p.rows = append(p.rows, r)
+	return nil
+}
+
+func (p *jsonPrinter) Close() error {
+	enc := json.NewEncoder(p.w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(struct {
+		Run  *bench.RunInfo `json:"run"`
+		Rows []*Row         `json:"rows"`
+	}{p.info, p.rows})
+}
+
+type jsonlPrinter struct {
+	w    io.Writer
+	info *bench.RunInfo
+}
+
+func (p *jsonlPrinter) Row(r *Row) error {
+	return json.NewEncoder(p.w).Encode(struct {
+		*Row
+		Run *bench.RunInfo `json:"run"`
+	}{r, p.info})
+}
+
+func (p *jsonlPrinter) Close() error { return nil }
+
+type mdPrinter struct {
+	w       io.Writer
+	summary bool
+	rows    []*Row
+}
+
+func (p *mdPrinter) Row(r *Row) error {
+	p.rows = append(p.rows, r)
+	return nil
+}
+
+func (p *mdPrinter) Close() error {
+	if !p.summary {
+		return p.table(p.rows)
+	}
+	if err := p.totals(); err != nil {
+		return err
+	}
+	var bad []*Row
+	for _, r := range p.rows {
+		if r.Status == bench.Fail || r.Status == bench.Broken {
+			bad = append(bad, r)
+		}
+	}
+	if len(bad) == 0 {
+		return nil
+	}
+	if _, err := fmt.Fprintln(p.w); err != nil {
+		return err
+	}
+	return p.table(bad)
+}
+
+// table is a line a row.
+func (p *mdPrinter) table(rows []*Row) error {
+	t := newTable("implementation<", "tile<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<",
+		"witness<", "rows", "max diff", "NMSE", "LSE diff", "NaN", "max pair", "worst partner<", "float64 rows", "max error", "runs", "verdict<")
+	notes, named := false, false
+	for _, r := range rows {
+		notes, named = notes || len(r.Reasons) > 0, named || r.Case != ""
+	}
+	if named {
+		t.column("case<")
+	}
+	if notes {
+		t.column("note<")
+	}
+	for _, r := range rows {
+		row := []any{r.Who, r.Tile, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv, r.Causal, r.DType}
+		if r.Witness == "" { // nothing to compare
+			row = append(row, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-")
+		} else {
+			row = append(row, r.Witness, count(r.Rows, r.Of), small(r.O.Max), small(r.O.NMSE))
+			wrong := r.O.Wrong
+			if r.LSE != nil {
+				wrong += r.LSE.Wrong
+				row = append(row, small(r.LSE.Max))
+			} else {
+				row = append(row, "-")
+			}
+			row = append(row, wrong)
+			if r.Partner != "" {
+				row = append(row, small(r.PairMax), r.Partner)
+			} else {
+				row = append(row, "-", "-")
+			}
+			row = append(row, count(int64(r.Float64.Rows), r.Float64.Of), small(r.Float64.MaxError))
+		}
+		row = append(row, r.Runs, string(r.Status))
+		if named {
+			row = append(row, r.Case)
+		}
+		if notes {
+			row = append(row, r.Note())
+		}
+		t.t.AppendRow(row)
+	}
+	return t.print(p.w)
+}
+
+// count is rows of all, "all" where that is what they are.
+func count(n, of int64) string {
+	if n == of {
+		return "all"
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+func small(v bench.Number) string { return fmt.Sprintf("%.1e", float64(v)) }
+
+// total is what became of one implementation in one storage type.
+type total struct {
+	who                                string
+	dtype                              attention.DType
+	cases, ok, failed, refused, broken int
+	rows, wrong                        int64
+	limitUsed, nmse, lse               float64 // the largest
+	why                                string  // the first that is not supported
+}
+
+// totals is a line for each implementation and storage type.
+func (p *mdPrinter) totals() error {
+	var list []*total
+	of := map[string]*total{}
+	for _, r := range p.rows {
+		key := r.Who + "/" + r.DType.String()
+		t := of[key]
+		if t == nil {
+			t = &total{who: r.Who, dtype: r.DType}
+			of[key] = t
+			list = append(list, t)
+		}
+		t.add(r)
+	}
+	t := newTable("implementation<", "dtype<", "cases", "ok", "FAIL", "error", "unsupported", "rows compared", "diff/limit", "worst NMSE", "LSE diff", "NaN", "note<")
+	for _, x := range list {
+		t.t.AppendRow(table.Row{x.who, x.dtype, x.cases, x.ok, x.failed, x.broken, x.refused, x.rows,
+			fmt.Sprintf("%.2f", x.limitUsed), fmt.Sprintf("%.1e", x.nmse), fmt.Sprintf("%.1e", x.lse), x.wrong, x.why})
+	}
+	return t.print(p.w)
+}
+
+func (t *total) add(r *Row) {
+	t.cases++
+	switch r.Status {
+	case bench.OK:
+		t.ok++
+	case bench.Fail:
+		t.failed++
+	case bench.Unsupported:
+		t.refused++
+	default:
+		t.broken++
+	}
+	if t.why == "" && r.Status == bench.Unsupported {
+		t.why = r.Note()
+	}
+	t.rows += r.Rows
+	t.wrong += r.O.Wrong
+	if limit := float64(r.O.Limit); limit > 0 {
+		t.limitUsed = math.Max(t.limitUsed, float64(r.O.Max)/limit)
+	}
+	t.nmse = math.Max(t.nmse, float64(r.O.NMSE))
+	if r.LSE != nil {
+		t.lse = math.Max(t.lse, float64(r.LSE.Max))
+		t.wrong += r.LSE.Wrong
+	}
+}
+
+// markdown is one table.
+type markdown struct {
+	t       table.Writer
+	header  table.Row
+	columns []table.ColumnConfig
+}
+
+// newTable takes the names of columns of numbers, and of words with a < behind.
+func newTable(columns ...string) *markdown {
+	m := &markdown{t: table.NewWriter()}
+	m.t.Style().Markdown.PadContent = true
+	for _, c := range columns {
+		m.column(c)
+	}
+	return m
+}
+
+func (m *markdown) column(name string) {
+	align := text.AlignRight
+	if n := len(name) - 1; name[n] == '<' {
+		name, align = name[:n], text.AlignLeft
+	}
+	m.header = append(m.header, name)
+	m.columns = append(m.columns, table.ColumnConfig{Number: len(m.header), Align: align, AlignHeader: align})
+}
+
+func (m *markdown) print(w io.Writer) error {
+	m.t.AppendHeader(m.header)
+	m.t.SetColumnConfigs(m.columns)
+	_, err := fmt.Fprintln(w, m.t.RenderMarkdown())
+	return err
+}

@@ -1,0 +1,86 @@
+package verify
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/bench"
+)
+
+// Row is what one implementation made of one problem.
+type Row struct {
+	Device string `json:"device"`
+	Who    string `json:"implementation"`
+	Entry  string `json:"kernel,omitempty"` // the kernel that ran, and its tile
+	Tile   string `json:"tile,omitempty"`
+	Is     bool   `json:"is_witness,omitzero"`
+
+	B      int              `json:"batch"`
+	Hq     int              `json:"heads"`
+	Hkv    int              `json:"heads_kv"`
+	Sq     int              `json:"seqlen_q"`
+	Sk     int              `json:"seqlen_k"`
+	D      int              `json:"headdim"`
+	Dv     int              `json:"headdim_v"`
+	Causal attention.Causal `json:"causal"`
+	DType  attention.DType  `json:"dtype"`
+	Case   string           `json:"case,omitempty"` // of the conformance table
+	Seed   uint64           `json:"seed"`
+
+	Status  bench.Status `json:"status"`
+	Reasons []string     `json:"reasons,omitempty"`
+
+	Witness string `json:"witness,omitempty"` // what O and LSE were compared with
+	Rows    int64  `json:"rows"`              // softmax rows compared with it
+	Of      int64  `json:"of"`                // softmax rows of the problem
+	O       Diff   `json:"o,omitzero"`
+	LSE     *Diff  `json:"lse,omitempty"`
+
+	// Float64 is the comparison with the reference of the CPU.
+	Float64 bench.Checked `json:"float64,omitzero"`
+	// Partner is the implementation that O differs most from.
+	Partner string       `json:"partner,omitempty"`
+	PairMax bench.Number `json:"pair_max,omitzero"`
+	Runs    int          `json:"runs"` // all with the same bits, unless Reasons says otherwise
+
+	// Seconds of the host, waiting included: for tensors there, for the runs (the
+	// first one compiles), and for results back.
+	Write float64 `json:"write_seconds"`
+	Run   float64 `json:"run_seconds"`
+	Read  float64 `json:"read_seconds"`
+}
+
+// spent adds the time since start.
+func spent(to *float64, start time.Time) { *to += time.Since(start).Seconds() }
+
+// Diff is how a tensor differs from the witness.
+type Diff struct {
+	Max   bench.Number `json:"max"`
+	Mean  bench.Number `json:"mean"`
+	NMSE  bench.Number `json:"nmse"` // squared difference over squared witness
+	Limit bench.Number `json:"limit"`
+	Wrong int64        `json:"wrong_kind"` // elements NaN or Inf in one of the two and not the same in both
+	// Blocks of 64 rows that were judged one by one, and how many failed.
+	Blocks       int64 `json:"blocks,omitzero"`
+	FailedBlocks int64 `json:"failed_blocks,omitzero"`
+}
+
+func (r *Row) fail(format string, args ...any) {
+	r.Status = bench.Fail
+	r.Reasons = append(r.Reasons, fmt.Sprintf(format, args...))
+}
+
+// Problem names the row's problem in short.
+func (r *Row) Problem() string {
+	if r.Case != "" {
+		return fmt.Sprintf("%v %s", r.DType, r.Case)
+	}
+	p := bench.Problem{Shape: attention.Shape{B: r.B, Hq: r.Hq, Hkv: r.Hkv, Sq: r.Sq, Sk: r.Sk},
+		Config: attention.Config{DType: r.DType, HeadDim: r.D, HeadDimV: r.Dv, Causal: r.Causal}}
+	return p.String()
+}
+
+// Note is why a row is not ok, for people.
+func (r *Row) Note() string { return strings.Join(r.Reasons, "; ") }

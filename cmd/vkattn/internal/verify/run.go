@@ -1,0 +1,233 @@
+package verify
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"vkattn/attention"
+	"vkattn/attention/cases"
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/vk"
+)
+
+// compute runs everything. The error ends the command.
+func (g *group) compute(ctx context.Context) error {
+	for _, i := range g.List {
+		if g.Here != nil && !g.Here(i, g.problem.DType) {
+			continue
+		}
+		r := &result{row: g.row(i.String()), problem: g.problem}
+		g.results = append(g.results, r)
+		g.say(g.problem, r.row.Who, "computing")
+		dev := g.Device
+		if i.Tier == attention.TierCPU {
+			dev = nil
+		}
+		m, err := g.memory(dev)
+		if err == nil {
+			err = g.runs(ctx, r, m, dev, i.config(g.problem.Case, g.problem.DType, g.Conformance))
+		}
+		if err := r.stop(err); err != nil {
+			return err
+		}
+	}
+	// Room for the witness, whose tensors are twice as large.
+	if err := g.close(); err != nil {
+		return err
+	}
+	if g.Witness == nil {
+		return nil
+	}
+	return g.computeWitness(ctx)
+}
+
+// computeWitness runs the witness on the numbers as they are stored, in float32.
+func (g *group) computeWitness(ctx context.Context) error {
+	g.say(g.problem, "witness", "computing")
+	wide, err := g.problem.Widened()
+	if err != nil {
+		return err
+	}
+	r := &result{row: g.row("witness"), problem: wide}
+	r.row.Is = true
+	g.witness = r
+	dev := g.Device
+	if g.Witness.Tier == attention.TierCPU {
+		dev = nil
+	}
+	m, err := newMemory(dev, wide, HasCUDA(dev))
+	if err == nil {
+		var all []int
+		for i := range wide.Image {
+			all = append(all, i)
+		}
+		start := time.Now()
+		if err = m.write(wide.Image, all); err == nil {
+			spent(&r.row.Write, start)
+			cfg := g.Witness.config(wide.Case, attention.F32, false)
+			r.after, err = g.once(ctx, r, m, dev, cfg, wide.Outputs())
+		}
+		if e := m.close(); err == nil {
+			err = e
+		}
+	}
+	return r.stop(err)
+}
+
+// memory has the problem on a device, with its inputs.
+func (g *group) memory(dev *vk.Device) (memory, error) {
+	if m := g.memories[dev != nil]; m != nil {
+		return m, nil
+	}
+	m, err := newMemory(dev, g.problem, dev != nil && HasCUDA(dev))
+	if err != nil {
+		return nil, err
+	}
+	if g.memories == nil {
+		g.memories = map[bool]memory{}
+	}
+	g.memories[dev != nil] = m
+	return m, m.write(g.problem.Image, g.pieces())
+}
+
+func (g *group) pieces() (all []int) {
+	for i := range g.problem.Image {
+		all = append(all, i)
+	}
+	return all
+}
+
+// runs computes a problem as often as is asked for, and with spoiled keys.
+func (g *group) runs(ctx context.Context, r *result, m memory, dev *vk.Device, cfg attention.Config) error {
+	p, look := g.problem, g.problem.Outputs()
+	if g.Conformance {
+		look = g.pieces()
+	}
+	for n := range max(g.Repeat, 1) {
+		start := time.Now()
+		if err := m.write(p.Image, p.Outputs()); err != nil {
+			return err
+		}
+		spent(&r.row.Write, start)
+		after, err := g.once(ctx, r, m, dev, cfg, look)
+		if err != nil {
+			return err
+		}
+		r.row.Runs++
+		if g.Conformance {
+			if err := p.Trespass(p.Image, after); err != nil {
+				r.row.fail("%v", err)
+				if err := m.write(p.Image, g.pieces()); err != nil {
+					return err
+				}
+			}
+		}
+		if n == 0 {
+			r.after = after
+			continue
+		}
+		if err := same(p, r.after, after); err != nil {
+			r.row.fail("run %d gives other bits: %v", n+1, err)
+		}
+	}
+	if !g.Conformance || p.Layout.Aliases() {
+		return nil
+	}
+	return g.spoiled(ctx, r, m, dev, cfg)
+}
+
+// spoiled repeats the call with keys replaced by NaN and Inf: those that no row
+// attends to, and under a mask half of the others too.
+func (g *group) spoiled(ctx context.Context, r *result, m memory, dev *vk.Device, cfg attention.Config) error {
+	p := g.problem
+	for i, first := range []int{p.Hidden(), p.HalfSeen()} {
+		if first >= p.Shape.Sk || i == 1 && p.Causal == attention.CausalNone {
+			continue
+		}
+		images, err := p.Spoil(first)
+		if err != nil {
+			return err
+		}
+		if err := m.write(images, g.pieces()); err != nil {
+			return err
+		}
+		after, err := g.once(ctx, r, m, dev, cfg, p.Outputs())
+		if err != nil {
+			return err
+		}
+		if err := p.SameRows(r.after, after, first); err != nil {
+			r.row.fail("spoiling keys from %d on changed rows that do not attend to them: %v", first, err)
+		}
+		if err := m.write(p.Image, g.pieces()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// once is one call, and what it left in some pieces of memory.
+func (g *group) once(ctx context.Context, r *result, m memory, dev *vk.Device, cfg attention.Config, pieces []int) ([][]byte, error) {
+	op, err := g.op(dev, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if r.row.Entry == "" {
+		plan, err := op.Plan(r.problem.Shape)
+		if err != nil {
+			return nil, err
+		}
+		r.row.Entry, r.row.Tile = plan.Kernel, plan.Tile
+	}
+	start := time.Now()
+	if err := m.run(ctx, op); err != nil {
+		return nil, err
+	}
+	spent(&r.row.Run, start)
+	start = time.Now()
+	after, err := m.read(ctx, pieces)
+	spent(&r.row.Read, start)
+	if err == nil && g.Touch != nil {
+		g.Touch(r.row.Who, r.problem, after)
+	}
+	return after, err
+}
+
+// same compares the outputs of two runs bit by bit.
+func same(p *cases.Problem, a, b [][]byte) error {
+	for _, i := range p.Outputs() {
+		if !bytes.Equal(a[i], b[i]) {
+			return p.SameRows(a, b, p.Shape.Sk)
+		}
+	}
+	return nil
+}
+
+// stop ends a row with an error and returns it where nothing can go on.
+func (r *result) stop(err error) error {
+	var shape *attention.ShapeError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.Canceled):
+		return err
+	case errors.As(err, &shape), errors.Is(err, vk.ErrUnsupported):
+		r.row.Status = bench.Unsupported
+	default:
+		r.row.Status = bench.Broken
+	}
+	r.after = nil
+	r.row.Reasons = append(r.row.Reasons, oneLine(err.Error()))
+	if errors.Is(err, vk.ErrDeviceLost) || errors.Is(err, vk.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// oneLine joins lines, and drops the names of packages.
+func oneLine(text string) string {
+	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }), "; ")
+	return strings.NewReplacer("attention: ", "", "vk: ", "", "cudapath: ", "").Replace(text)
+}

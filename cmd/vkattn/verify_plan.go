@@ -1,0 +1,131 @@
+package main
+
+import (
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"vkattn/attention"
+	"vkattn/attention/cases"
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/verify"
+	"vkattn/vk"
+)
+
+// verifyPlan is what the flags ask for.
+type verifyPlan struct {
+	*benchPlan
+	table bool // the conformance table
+	only  *regexp.Regexp
+	saved []saved
+}
+
+func (o *verifyOptions) plan() (*verifyPlan, error) {
+	p := &verifyPlan{table: o.suite == conformance}
+	b := o.benchOptions
+	b.save = nil
+	if p.table {
+		b.suite = ""
+	}
+	var err error
+	if p.benchPlan, err = b.plan(); err != nil {
+		return nil, err
+	}
+	if !slices.Contains(verify.Formats, p.format) {
+		return nil, badInputf("-o: unknown output format %q, want md, json or jsonl", o.format)
+	}
+	for _, path := range o.save {
+		format := bench.Format(strings.TrimPrefix(filepath.Ext(path), "."))
+		if !slices.Contains(verify.Formats, format) {
+			return nil, badInputf("--save %s: the name ends in none of .md, .json, .jsonl", path)
+		}
+		p.saved = append(p.saved, saved{path, format})
+	}
+	if o.repeats < 1 {
+		return nil, badInputf("--repeat %d: want a positive number", o.repeats)
+	}
+	if slices.Contains(p.tiers, attention.TierAuto) {
+		return nil, badInputf("--tier auto: verify runs tiers by their names, all of them where none is given")
+	}
+	if o.only != "" && !p.table {
+		return nil, badInputf("--case: only the suite %s has names", conformance)
+	}
+	if p.only, err = regexp.Compile(o.only); err != nil {
+		return nil, badInputf("--case: %w", err)
+	}
+	return p, nil
+}
+
+// verifyProblem is one problem in one storage type.
+type verifyProblem struct {
+	cases.Case
+	dtype attention.DType
+}
+
+// verifyDefaults is the sweep of a plain `vkattn verify`.
+func verifyDefaults(dev *vk.Device) bench.Sweep {
+	s := bench.Sweep{
+		Batch: []int{4}, Heads: []int{8}, HeadsKV: []int{2}, SeqLen: []int{1000, 4096}, SeqLenK: []int{4096}, HeadDim: []int{64, 128},
+		Causal: []attention.Causal{attention.CausalNone, attention.BottomRight}, DType: []attention.DType{attention.F16, attention.BF16},
+	}
+	if dev == nil || dev.Info().Type == vk.DeviceCPU {
+		s.Batch, s.Heads, s.SeqLen, s.SeqLenK, s.HeadDim = []int{1}, []int{4}, []int{100}, []int{300}, []int{64}
+	}
+	return s
+}
+
+// problems lists those asked for.
+func (p *verifyPlan) problems(dev *vk.Device, seed uint64) ([]verifyProblem, error) {
+	if p.table {
+		return p.conformance(dev)
+	}
+	defaults := verifyDefaults(dev)
+	if len(p.lists.Heads) > 0 {
+		defaults.HeadsKV = nil // as --nheads
+	}
+	if len(p.lists.SeqLen) > 0 {
+		defaults.SeqLenK = nil // as --seqlen
+	}
+	list, err := p.benchPlan.problems(defaults)
+	if err != nil {
+		return nil, err
+	}
+	var out []verifyProblem
+	for _, x := range list {
+		if err := x.Shape.Validate(); err != nil {
+			return nil, err
+		}
+		if err := x.Config.Validate(); err != nil {
+			return nil, err
+		}
+		out = append(out, verifyProblem{cases.Case{D: x.Config.HeadDim, Dv: x.Config.ValueDim(), Causal: x.Config.Causal,
+			Shape: x.Shape, LSE: true, Seed: seed}, x.Config.DType})
+	}
+	return out, nil
+}
+
+// conformance is the table, narrowed by the lists that were typed: all of it on a
+// GPU, and what a driver on the CPU compiles in minutes elsewhere.
+func (p *verifyPlan) conformance(dev *vk.Device) (out []verifyProblem, err error) {
+	dtypes := p.lists.DType
+	if len(dtypes) == 0 {
+		dtypes = attention.DTypes()
+	}
+	for _, dtype := range dtypes {
+		list := cases.All()
+		if dev == nil || dev.Info().Type == vk.DeviceCPU {
+			list = slices.Concat(cases.Brief(int(dtype)), cases.Notable())
+		}
+		for _, c := range list {
+			problem := bench.Problem{Shape: c.Shape, Config: c.Config(cases.On(0, dtype))}
+			if p.lists.Has(problem) && p.only.MatchString(c.String()) {
+				out = append(out, verifyProblem{c, dtype})
+			}
+		}
+	}
+	if len(out) == 0 {
+		return nil, badInputf("--suite %s: the other flags leave nothing of it", conformance)
+	}
+	return out, nil
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention/cases"
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/verify"
+)
+
+// tinyVerify is a verification of one quick problem.
+func tinyVerify(more ...string) []string {
+	return append([]string{"verify", "--batch-size", "1", "--nheads", "2", "--seqlen", "33", "--headdim", "8",
+		"--causal", "none", "--dtype", "f16", "--seed", "9"}, more...)
+}
+
+// callTouched runs the command with a hook that sees every result.
+func callTouched(touch func(who string, p *cases.Problem, after [][]byte), args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	a := &app{stdout: &out, stderr: &errs, touch: touch}
+	code = a.exit(a.execute(context.Background(), args))
+	return code, out.String(), errs.String()
+}
+
+func TestVerifyRefusesBadFlags(t *testing.T) {
+	for _, c := range [][]string{
+		{"not a positive number", "--seqlen", "0"},
+		{"unknown tier", "--tier", "fast"},
+		{"--tier auto", "--tier", "auto"},
+		{"unknown family", "--cuda-kernel", "fa9"},
+		{"unknown suite", "--suite", "everything"},
+		{"unknown output format", "-o", "csv"},
+		{"positive number", "--repeat", "0"},
+		{"has names", "--case", "x"},
+		{"--case", "--suite", "conformance", "--case", "("},
+		{"leave nothing", "--suite", "conformance", "--case", "no such case"},
+		{"ends in none", "--save", "rows.csv"},
+		{"divisor", "--nheads", "3", "--nheads-kv", "2"},
+	} {
+		refused(t, exitInput, c[0], append([]string{"verify", "--device", "cpu"}, c[1:]...)...)
+	}
+	refused(t, exitUnsupported, "does not run on --device cpu", "verify", "--device", "cpu", "--tier", "coopmat")
+}
+
+func TestVerifyOnTheCPU(t *testing.T) {
+	saved := filepath.Join(t.TempDir(), "rows.jsonl")
+	code, stdout, stderr := call(tinyVerify("--device", "cpu", "--repeat", "2", "--save", saved)...)
+	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, "1 problems, 1 rows, seed 9\n", stderr)
+	require.Contains(t, stdout, "| float64 |  all |")
+	var line struct {
+		verify.Row
+		Run bench.RunInfo
+	}
+	text, err := os.ReadFile(saved)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &line))
+	require.Equal(t, bench.OK, line.Status)
+	require.Equal(t, "cpu", line.Who)
+	require.Equal(t, 2, line.Runs)
+	require.EqualValues(t, 9, line.Run.Seed)
+
+	code, again, _ := call(tinyVerify("--device", "cpu", "--repeat", "2")...)
+	require.Equal(t, exitOK, code)
+	require.Equal(t, stdout, again, "the seed decides everything")
+}
+
+// A result that is changed on its way is printed as FAIL, is exit code 1, and
+// leaves the rows of the others as they are.
+func TestVerifyFindsAWrongResult(t *testing.T) {
+	code, stdout, stderr := callTouched(func(_ string, p *cases.Problem, after [][]byte) {
+		after[cases.TensorO][2*40+1] ^= 0x40
+	}, tinyVerify("--device", "cpu", "-o", "json")...)
+	require.Equal(t, exitFailure, code)
+	require.Contains(t, stderr, "\nvkattn: 1 of 1 rows are wrong: cpu, f16 d8 B1 H2 S33: ")
+	var doc struct{ Rows []verify.Row }
+	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
+	require.Equal(t, bench.Fail, doc.Rows[0].Status)
+	require.NotEmpty(t, doc.Rows[0].Reasons)
+
+	code, stdout, _ = callTouched(func(_ string, p *cases.Problem, after [][]byte) {
+		if p.Case.String() == "d1.none.B1.H1.1x1.tight.normal.lse" {
+			after[cases.TensorLSE][3] ^= 0x40
+		}
+	}, "verify", "--device", "cpu", "--suite", "conformance", "--dtype", "f32", "--case", `^d1\.none\.B1\.H1|^d1\.top-left`)
+	require.Equal(t, exitFailure, code)
+	require.Contains(t, stdout, "| implementation | dtype |")
+	require.Equal(t, 1, strings.Count(stdout, "| FAIL    |"), stdout)
+	require.Contains(t, stdout, "d1.none.B1.H1.1x1.tight.normal.lse")
+}
+
+func TestVerifyTheConformanceTable(t *testing.T) {
+	code, stdout, stderr := call("verify", "--device", "cpu", "--suite", "conformance", "--dtype", "f16", "--headdim", "40", "-o", "jsonl")
+	require.Equal(t, exitOK, code, stderr)
+	require.Greater(t, strings.Count(stdout, "\n"), 2)
+	for _, line := range strings.Split(strings.TrimSpace(stdout), "\n") {
+		var r verify.Row
+		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		require.Equal(t, bench.OK, r.Status, r.Note())
+		require.NotEmpty(t, r.Case)
+		require.Equal(t, r.Of, int64(r.Float64.Rows))
+	}
+}
+
+func TestVerifyOfNothingSupported(t *testing.T) {
+	code, stdout, stderr := call(tinyVerify("--device", "cpu", "--tier", "cpu", "--headdim", "300")...)
+	require.Equal(t, exitInput, code)
+	require.Empty(t, stdout)
+	require.Contains(t, stderr, "HeadDim")
+}
+
+// Every tier of the driver under test, each beside the others.
+func TestVerifyOnADevice(t *testing.T) {
+	driver(t)
+	code, stdout, stderr := call(tinyVerify("--dtype", "f16,f32", "--headdim", "16", "--causal", "bottom-right", "--seqlen", "40", "--seqlen-k", "70", "-o", "json", "--repeat", "2")...)
+	require.Equal(t, exitOK, code, "%s\n%s", stderr, stdout)
+	var doc struct{ Rows []verify.Row }
+	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
+	require.NotEmpty(t, doc.Rows)
+	scalar := 0
+	for _, r := range doc.Rows {
+		if r.Who == "scalar" {
+			scalar++
+			require.Equal(t, bench.OK, r.Status, r.Note())
+		}
+		require.NotContains(t, []bench.Status{bench.Fail, bench.Broken}, r.Status)
+		if r.Status == bench.OK {
+			require.Equal(t, 2, r.Runs)
+		}
+	}
+	require.Equal(t, 2, scalar)
+
+	code, _, stderr = callTouched(func(_ string, p *cases.Problem, after [][]byte) {
+		after[cases.TensorO][2*100+1] ^= 0x40
+	}, tinyVerify("--tier", "scalar")...)
+	require.Equal(t, exitFailure, code)
+	require.Contains(t, stderr, "rows are wrong")
+}
