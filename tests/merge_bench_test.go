@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
 	"vkattn/vk"
 )
 

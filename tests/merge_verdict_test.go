@@ -5,7 +5,6 @@ import (
 	"math"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
 )
 
 // exact is the merge in float64, of the numbers as stored.
