@@ -35,7 +35,7 @@ type tileChoice struct {
 //	128: 8x2x32/16 q2 346, q3 324; 8x2x32/32 q3 303
 //	160: 8x1x64/32 270; 8x1x48/16 q1 237 (at 2500)
 //	192: 8x1x48/16 q1 281; 8x1x48/16 280; 8x1x32/16 267; 8x1x32/32 257
-//	256: 8x1x16/16 q7 231, q6 216, q5 210; 8x1x32/16 170 (spills)
+//	256: 8x1x16/16 q7 231, q6 216, q5 210; 8x1x32/16 170 under a causal mask at 2048, where q7 is 195
 //
 // All workgroups of a multiprocessor together have about 48 KiB of shared memory
 // there, so that two of four subgroups run side by side only below 24 KiB each.

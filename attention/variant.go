@@ -108,7 +108,7 @@ func (v variant) constants() map[uint32]uint32 {
 
 // crowded reports whether the kernel wants more registers than there are. What is
 // spilled then is in the way of the comparisons of a checked fetch: without them the
-// H200 is 4 % faster at head dim 128 (8x2x32/16 q2) and 27 % at 256 (8x1x32/16), while
+// H200 is 4 % faster at head dim 128 (8x2x32/16 q2) and 26 % at 256 (8x1x32/32), while
 // tiles that fit are up to 7 % slower (64, 4x2x64/16).
 func (v variant) crowded() bool { return v.tile.excess(v.tile.registers(v)) > 1 }
 
