@@ -78,14 +78,18 @@ type layouts struct {
 func (l *layouts) all() []layout { return l.list[:l.n] }
 
 func (l *layouts) set(cfg *Config, a *Args) {
-	size, kv, dv := cfg.DType.Size(), a.KVHeads(), cfg.ValueDim()
-	l.list[0].set("Q", &a.Q, size, a.B, a.Hq, a.Sq, cfg.HeadDim)
-	l.list[1].set("K", &a.K, size, a.B, kv, a.Sk, cfg.HeadDim)
-	l.list[2].set("V", &a.V, size, a.B, kv, a.Sk, dv)
-	l.list[3].set("O", &a.O, size, a.B, a.Hq, a.Sq, dv)
+	size, dv := cfg.DType.Size(), cfg.ValueDim()
+	batches, rows := a.rowPlaces()
+	l.list[0].set("Q", &a.Q, size, batches, a.Hq, rows, cfg.HeadDim)
+	l.list[3].set("O", &a.O, size, batches, a.Hq, rows, dv)
+	if a.hasLSE() {
+		l.list[4].set("LSE", &a.LSE, F32.Size(), batches, a.Hq, rows, 1)
+	}
+	batches, keys := a.keyPlaces()
+	l.list[1].setKV("K", &a.K, cfg, batches, a.KVHeads(), keys, cfg.HeadDim)
+	l.list[2].setKV("V", &a.V, cfg, batches, a.KVHeads(), keys, dv)
 	l.n = 4
 	if a.hasLSE() {
-		l.list[4].set("LSE", &a.LSE, F32.Size(), a.B, a.Hq, a.Sq, 1)
 		l.n = 5
 	}
 }
@@ -97,7 +101,8 @@ func (a *Args) hasLSE() bool {
 }
 
 func (a *Args) checkLSEStrides() error {
-	packed := BHSD(a.Hq, a.Sq, 1)
+	_, rows := a.rowPlaces()
+	packed := BHSD(a.Hq, rows, 1)
 	if s := a.LSE.Strides; s != (Strides{}) && s != packed {
 		return &ShapeError{"LSE.Strides", s, fmt.Sprintf("packed %v, or zero", packed)}
 	}

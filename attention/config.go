@@ -2,6 +2,7 @@ package attention
 
 import (
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -16,6 +17,20 @@ type Config struct {
 	Tier     Tier   // implementation; zero value: the best available
 	Access   Access // how kernels reach tensors; zero value: as the buffers allow
 	Tuning   Tuning // how tiles are chosen; zero value: tuned ones where the user's cache has them
+
+	// Score modifiers that are the same for every call. [Args] has those with tensors.
+	Window  Window  // keys near a row's position
+	Align   Causal  // where rows lie among the keys for Window and ALiBi; CausalNone: as Causal has them
+	Softcap float32 // scores become Softcap * tanh(score / Softcap), before any bias; 0: not
+
+	KV      KVType // how K and V are stored; zero value: as DType
+	KVBlock int    // keys that share an entry of Args.KScale and VScale; 0: 1
+
+	// FixedSplit cuts the keys of every sequence into so many parts, 1 to MaxStates,
+	// which are computed side by side and merged; 0: as many as keep the device busy
+	// (see [Plan].Splits). A row's bits then depend on its own sequence, on this and on
+	// Sq alone, not on what else is in the batch: tuned tiles are not used.
+	FixedSplit int
 
 	// AllowCUDA lets TierAuto take tier cuda where it can: on an NVIDIA GPU, in a
 	// program that imports vkattn/cudapath, for calls of Forward whose buffers are all
@@ -66,6 +81,24 @@ func (c Config) Validate() error {
 		return &ShapeError{"HeadDim", c.HeadDim, "at least 1"}
 	case c.HeadDimV < 0:
 		return &ShapeError{"HeadDimV", c.HeadDimV, "at least 1, or 0 for HeadDim"}
+	case !c.Align.Valid():
+		return &ShapeError{"Align", c.Align, "none, top-left or bottom-right"}
+	case c.Align != CausalNone && c.Causal != CausalNone && c.Align != c.Causal:
+		return &ShapeError{"Align", c.Align, fmt.Sprintf("%v, as Causal has it, or none", c.Causal)}
+	case c.Window.Given() && c.Causal == CausalNone && c.Align == CausalNone:
+		return &ShapeError{"Align", c.Align, "top-left or bottom-right for a Window without a causal mask"}
+	case !(c.Softcap >= 0) || math.IsInf(float64(c.Softcap), 1):
+		return &ShapeError{"Softcap", c.Softcap, "a finite number above 0, or 0 for none"}
+	case !c.KV.Valid():
+		return &ShapeError{"KV", c.KV, "same, int8, fp8, q8_0 or q4_0"}
+	case c.KV.Blocked() && (c.HeadDim%blockElements != 0 || c.ValueDim()%blockElements != 0):
+		return &ShapeError{"HeadDim/HeadDimV", fmt.Sprintf("%d/%d", c.HeadDim, c.ValueDim()), fmt.Sprintf("multiples of 32 for %v", c.KV)}
+	case c.KVBlock < 0 || c.KVBlock > MaxLength:
+		return &ShapeError{"KVBlock", c.KVBlock, "at least 1, or 0 for 1"}
+	case c.KVBlock > 1 && !c.KV.Scaled():
+		return &ShapeError{"KVBlock", c.KVBlock, "0 without int8 or fp8"}
+	case c.FixedSplit < 0 || c.FixedSplit > MaxStates:
+		return &ShapeError{"FixedSplit", c.FixedSplit, fmt.Sprintf("1 to %d, or 0 for a number that suits the device", MaxStates)}
 	case !c.Scale.finite():
 		return &ShapeError{"Scale", c.Scale, "a finite number"}
 	}
@@ -92,6 +125,24 @@ func (c Config) String() string {
 	}
 	if !c.Scale.IsDefault() {
 		s += " scale " + c.Scale.String()
+	}
+	if c.Window.Given() {
+		s += " window " + c.Window.String()
+	}
+	if c.Align != CausalNone && c.Align != c.Causal {
+		s += " align " + c.Align.String()
+	}
+	if c.Softcap != 0 {
+		s += fmt.Sprintf(" softcap %v", c.Softcap)
+	}
+	if c.KV != KVSame {
+		s += " kv " + c.KV.String()
+		if c.KVBlock > 1 {
+			s += fmt.Sprintf("/%d", c.KVBlock)
+		}
+	}
+	if c.FixedSplit != 0 {
+		s += fmt.Sprintf(" split %d", c.FixedSplit)
 	}
 	if c.Tier != TierAuto {
 		s += " " + c.Tier.String()

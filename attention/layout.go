@@ -29,6 +29,20 @@ func (l *layout) set(field string, t *Tensor, size, batch, heads, seq, dim int) 
 	}
 }
 
+// setKV is set for K or V. Rows of a Blocked type are counted in blocks of 32
+// elements: dim, offset and strides are then numbers of blocks.
+func (l *layout) setKV(field string, t *Tensor, cfg *Config, batch, heads, seq, dim int) {
+	l.set(field, t, cfg.KV.RowBytes(cfg.DType, 1), batch, heads, seq, dim)
+	if cfg.KV.Blocked() {
+		l.size = int64(cfg.KV.RowBytes(cfg.DType, blockElements))
+		l.dim /= blockElements
+		l.tensor.Offset /= blockElements
+		for i := range l.steps {
+			l.steps[i] /= blockElements
+		}
+	}
+}
+
 var strideNames = [3]string{"Batch", "Head", "Seq"}
 
 // checkBounds reports too little memory, and offsets and strides out of range.
