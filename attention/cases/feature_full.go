@@ -74,8 +74,10 @@ func servingCases() []FeatureCase {
 		}),
 	}
 	// Every row of the smaller ones.
-	for _, seqs := range [][]Seq{decodes[:100], crowd[:100]} {
-		all = append(all, each(func(c *FeatureCase) { c.Seqs, c.PageSize, c.Sample = slices.Clone(seqs), 16, 4000 }))
+	for i, seqs := range [][]Seq{decodes[:100], crowd[:100]} {
+		all = append(all, each(func(c *FeatureCase) {
+			c.Name, c.Seqs, c.PageSize, c.Sample = []string{"serving-decodes", "serving-crowd"}[i], slices.Clone(seqs), 16, 4000
+		}))
 	}
 	return all
 }

@@ -268,7 +268,7 @@ func (p *FeatureProblem) newTensor(which, odd, batches, heads, rows, dim int, kv
 	}
 	t.Host = p.Image[p.newPiece(which, end)]
 	if batches == 1 && (p.PackedQ && !kv || p.PackedK && kv) && t.Strides != (attention.Strides{}) {
-		t.Strides.Batch = 1<<40 + 3 // which nobody looks at
+		t.Strides.Batch = 1<<40 + 32 // which nobody looks at
 	}
 	return t
 }
