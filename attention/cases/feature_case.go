@@ -204,6 +204,20 @@ func (c FeatureCase) Flops() int64 {
 	return 2 * cells * int64(c.Hq) * int64(c.D+c.Dv)
 }
 
+// Memory is about how many bytes the tensors of a case take.
+func (c FeatureCase) Memory(dtype attention.DType) int64 {
+	var elements int64
+	for _, s := range c.Seqs {
+		elements += int64(s.Rows)*int64(c.Hq) + int64(s.Keys)*int64(c.Hkv)
+	}
+	elements *= int64(c.D + c.Dv)
+	slots := c.Shape()
+	if c.Mask.On || c.Bias.On {
+		elements += slots.Rows() * int64(slots.Sk)
+	}
+	return 2 * elements * int64(dtype.Size())
+}
+
 // Pipeline names the pipeline of a case, nearly, so that cases of one can be put
 // side by side.
 func (c FeatureCase) Pipeline() string {
