@@ -77,6 +77,24 @@ func (e *engine) run(jobs []*job) error {
 	return e.runDevice(jobs)
 }
 
+// plan is the plan of a job.
+func (e *engine) plan(j *job) (plan attention.Plan, err error) {
+	op, err := e.op(j.cfg)
+	if err != nil || e.dev == nil {
+		return plan, err // the CPU tier has one
+	}
+	var buffers []*vk.Buffer
+	for _, b := range j.before {
+		buf, failed := e.dev.NewBuffer(uint64(len(b)), vk.BufferOptions{})
+		if failed != nil {
+			return plan, failed
+		}
+		defer closing(buf, &err)
+		buffers = append(buffers, buf)
+	}
+	return op.PlanFor(j.DeviceArgs(buffers))
+}
+
 func (e *engine) runCPU(jobs []*job) error {
 	for _, j := range jobs {
 		op, err := e.op(j.cfg)

@@ -23,6 +23,7 @@ type FeatureCase struct {
 	D, Dv   int    // elements of a row of Q and K, and of V and O
 	Hq, Hkv int
 	Seqs    []Seq
+	Sq, Sk  int // bounds of the sequences; 0: by their lengths
 	Causal  attention.Causal
 	Align   attention.Causal
 	Scale   attention.Scale
@@ -44,6 +45,7 @@ type FeatureCase struct {
 	Blocks   Spread // where BlockQ is given; always by rows of blocks
 	Bias     BiasKind
 	Mask     Spread
+	Ones     bool // mask and bitmap leave everything
 	ALiBi    bool
 	Sinks    bool
 
@@ -118,6 +120,9 @@ func (c FeatureCase) String() string {
 	if c.Align != attention.CausalNone {
 		add("align-%v", c.Align)
 	}
+	if c.Sq > 0 || c.Sk > 0 {
+		add("in%dx%d", c.Sq, c.Sk)
+	}
 	if len(c.Seqs) > 6 {
 		add("%dseqs", len(c.Seqs))
 	} else {
@@ -140,7 +145,7 @@ func (c FeatureCase) String() string {
 		{c.Window.Given(), "window" + strings.ReplaceAll(c.Window.String(), ",", "_")},
 		{c.Softcap != 0, fmt.Sprintf("softcap%v", c.Softcap)},
 		{c.Bias.On, fmt.Sprintf("bias-%v-%v", c.Bias.DType, c.Bias.Spread)},
-		{c.Mask.On, fmt.Sprintf("mask-%v", c.Mask)}, {c.ALiBi, "alibi"}, {c.Sinks, "sinks"},
+		{c.Mask.On, fmt.Sprintf("mask-%v", c.Mask)}, {c.Ones, "ones"}, {c.ALiBi, "alibi"}, {c.Sinks, "sinks"},
 		{c.KV != attention.KVSame, c.KV.String()}, {c.KVBlock > 1, fmt.Sprintf("scale%d", c.KVBlock)}, {c.VInK, "vink"},
 		{c.FixedSplit > 0, fmt.Sprintf("split%d", c.FixedSplit)}, {!c.Scale.IsDefault(), "scale" + c.Scale.String()},
 		{c.Layout != Tight, c.Layout.String()}, {c.Data != Normal, c.Data.String()}, {c.LSE, "lse"},
@@ -189,6 +194,7 @@ func (c FeatureCase) Shape() attention.Shape {
 	if c.PackedK || c.LooseK {
 		s.Sk += 7
 	}
+	s.Sq, s.Sk = max(s.Sq, c.Sq), max(s.Sk, c.Sk)
 	return s
 }
 

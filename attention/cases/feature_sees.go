@@ -87,6 +87,9 @@ func own(each bool, i int) int {
 // maskAt is the byte of a slot: 0 in about a third of them, and in all of some rows.
 func (c *FeatureCase) maskAt(b, h, row, t int) byte {
 	id, h, row := own(c.Mask.Batches, c.Seqs[b].ID+1), own(c.Mask.Heads, h), own(c.Mask.Rows, row)
+	if c.Ones {
+		return 1
+	}
 	if c.Mask.Rows && c.mix(mixMaskRow, id, h, row)%13 == 0 {
 		return 0
 	}
@@ -100,7 +103,7 @@ func (c *FeatureCase) maskAt(b, h, row, t int) byte {
 
 // blockAt is the bit of a block: about half of them.
 func (c *FeatureCase) blockAt(b, h, i, j int) bool {
-	return c.mix(mixBlocks, own(c.Blocks.Batches, c.Seqs[b].ID+1), own(c.Blocks.Heads, h), i, j)%2 == 0
+	return c.Ones || c.mix(mixBlocks, own(c.Blocks.Batches, c.Seqs[b].ID+1), own(c.Blocks.Heads, h), i, j)%2 == 0
 }
 
 // biasAt is the bias of a slot, before it is stored.
