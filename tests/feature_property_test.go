@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,6 +10,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
 	"vkattn/attention/cases"
+	"vkattn/vk"
 )
 
 // drawFeature draws a problem with features; rows is about how many rows a
@@ -196,5 +198,59 @@ func TestFeaturePropertySameBitsAgain(t *testing.T) {
 		a, b := e.computeFeature(t, c, tt), e.computeFeature(t, c, tt)
 		sameBits(t, a.o, b.o, "O")
 		sameBits(t, a.lse, b.lse, "LSE")
+	})
+}
+
+// part is a problem with some of its keys alone.
+type part struct {
+	*cases.FeatureProblem
+	from, to int
+}
+
+func (p part) HostArgs(images [][]byte) attention.Args {
+	return p.cut(p.FeatureProblem.HostArgs(images))
+}
+
+func (p part) DeviceArgs(buffers []*vk.Buffer) attention.Args {
+	return p.cut(p.FeatureProblem.DeviceArgs(buffers))
+}
+
+func (p part) cut(a attention.Args) attention.Args {
+	a.Sk = p.to - p.from
+	a.K.Offset += int64(p.from) * a.K.Strides.Seq
+	a.V.Offset += int64(p.from) * a.V.Strides.Seq
+	return a
+}
+
+// Parts of the keys in calls of their own, merged by LSE, and the same parts within
+// a call that is split, both are what the whole is.
+func TestFeaturePropertyPartsMerge(t *testing.T) {
+	onTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
+		rows, keys := drawRows(t), rapid.IntRange(2, 500).Draw(t, "keys")
+		c := cases.FeatureCase{
+			Name: "parts", D: 64, Dv: 64, Hq: 4, Hkv: 2, LSE: true, Layout: cases.Packed,
+			Seqs: []cases.Seq{{ID: 0, Rows: rows, Keys: keys}, {ID: 1, Rows: rows, Keys: keys}},
+			Seed: rapid.Uint64Range(1, 1<<32).Draw(t, "seed"),
+		}
+		c.FixedSplit = rapid.SampledFrom([]int{1, 2, 3, 7}).Draw(t, "split")
+		whole := e.computeFeature(t, c, tt)
+		judgeAs(t, whole.FeatureProblem, whole.o, whole.lse)
+		cut := rapid.IntRange(1, keys-1).Draw(t, "cut")
+		var o, lse [2][]float32
+		for i, span := range [2][2]int{{0, cut}, {cut, keys}} {
+			j := &job{Problem: part{whole.FeatureProblem, span[0], span[1]}, cfg: c.Config(tt), before: whole.Image}
+			require.NoError(t, e.run([]*job{j}))
+			o[i], lse[i] = whole.Gather(j.after, whole.Rows())
+		}
+		for r := range lse[0] {
+			a, b := float64(lse[0][r]), float64(lse[1][r])
+			most := max(a, b)
+			l := most + math.Log(math.Exp(a-most)+math.Exp(b-most))
+			for i := r * c.Dv; i < (r+1)*c.Dv; i++ {
+				merged := math.Exp(a-l)*float64(o[0][i]) + math.Exp(b-l)*float64(o[1][i])
+				require.InDelta(t, whole.o[i], merged, map[attention.DType]float64{attention.F16: 4e-3, attention.BF16: 4e-2, attention.F32: 2e-5}[tt.DType])
+			}
+			require.InDelta(t, whole.lse[r], l, 1e-4)
+		}
 	})
 }
