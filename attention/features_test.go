@@ -37,7 +37,10 @@ func features() map[string]cases.Composition {
 		"kept":         func(c *cases.Composition) { c.Sparse, c.Kept = cases.KeptTokens, 0.5 },
 		"kept, little": func(c *cases.Composition) { c.Sparse, c.Kept, c.Causal = cases.SortedKept, 0.02, attention.BottomRight },
 		"blocks":       func(c *cases.Composition) { c.Sparse, c.Kept, c.BlockQ, c.BlockK = cases.BlockBits, 0.5, 16, 32 },
-		"mask":         func(c *cases.Composition) { c.Sparse, c.Kept = cases.MaskBytes, 0.5 },
+		"many blocks": func(c *cases.Composition) {
+			c.Sparse, c.Kept, c.BlockQ, c.BlockK, c.Shape.Sk, c.Shape.B = cases.BlockBits, 0.5, 32, 16, 700, 1
+		},
+		"mask": func(c *cases.Composition) { c.Sparse, c.Kept = cases.MaskBytes, 0.5 },
 		"mask of rows": func(c *cases.Composition) {
 			c.Sparse, c.Kept, c.SparseAt.Batches, c.SparseAt.Heads = cases.MaskBytes, 0.1, true, true
 		},
