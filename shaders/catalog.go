@@ -6,6 +6,8 @@
 // compiler.
 package shaders
 
+import "slices"
+
 // Variant is one entry of the catalogue: a source file, the macros it is
 // compiled with, and the environment it is compiled for.
 type Variant struct {
@@ -45,7 +47,10 @@ func Catalog() []Variant {
 				if storage.define != "" {
 					v.Defines = append(v.Defines, storage.define)
 				}
-				list = append(list, v)
+				with := v
+				with.Name = tier.name + "_" + storage.name + "_features_" + access.name
+				with.Defines = append(slices.Clone(v.Defines), "FEATURES=1")
+				list = append(list, v, with)
 			}
 		}
 	}
