@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -28,6 +29,7 @@ type runOptions struct {
 	tier            attention.Tier
 	tuning          attention.Tuning
 	json            bool
+	featureFlags
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -39,13 +41,13 @@ func (a *app) runCommand() *cobra.Command {
 
 Q is [B, Hq, Sq, Dqk], K is [B, Hkv, Sk, Dqk] and V is [B, Hkv, Sk, Dv] with
 --layout bhsd; with bshd heads and rows change places, in O too. Files hold
-float16 or float32. Without --dtype the problem has the type of the files, or
+float16, bfloat16 or float32. Without --dtype the problem has the type of the files, or
 f32 where they differ; with it, every file is rounded to that type as it is
 read (f16 to f32 is exact).
 
 O is written as float32 in the layout of the inputs, LSE as float32
 [B, Hq, Sq] in either layout. Both appear whole or not at all.
-
+` + featureHelp + `
 Exit codes: 0 written, 2 bad input, 3 unsupported request, 4 device failure.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, name := range []string{"q", "k", "v", "o"} {
@@ -57,6 +59,14 @@ Exit codes: 0 written, 2 bad input, 3 unsupported request, 4 device failure.`,
 				return badInputf("--lse needs a file name")
 			}
 			o.dtypeSet = c.Flags().Changed("dtype")
+			for _, f := range o.files() {
+				if c.Flags().Changed(f.flag) && f.path == "" {
+					return badInputf("--%s needs a file name", f.flag)
+				}
+			}
+			if err := o.conflict(c.Flags().Changed); err != nil {
+				return err
+			}
 			return a.run(c.Context(), &o)
 		},
 	}
@@ -76,6 +86,7 @@ Exit codes: 0 written, 2 bad input, 3 unsupported request, 4 device failure.`,
 	f.Var(&o.tier, "tier", "auto, cpu, scalar, coopmat, coopmat2 or cuda")
 	f.Var(&o.tuning, "tuning", "auto (tiles that vkattn tune found), off (the same tiles everywhere) or on (tune first)")
 	f.BoolVar(&o.json, "json", false, "print the plan and the result as JSON")
+	o.featureFlags.add(f)
 	return c
 }
 
@@ -94,6 +105,7 @@ type result struct {
 	Causal  string          `json:"causal"`
 	Scale   float32         `json:"scale"`
 	Layout  string          `json:"layout"`
+	With    []string        `json:"with,omitempty"` // the features asked for, by flag
 	Output  string          `json:"o"`
 	LSE     string          `json:"lse,omitempty"`
 	Seconds float64         `json:"seconds"` // with the transfers, without reading and writing files
@@ -109,6 +121,10 @@ func (a *app) run(ctx context.Context, o *runOptions) error {
 	}
 	defer in.close()
 	if err := in.config.Validate(); err != nil {
+		var field *attention.ShapeError
+		if errors.As(err, &field) && !strings.HasPrefix(field.Field, "HeadDim") {
+			return badInput(err)
+		}
 		// The files agree with each other; no tier takes such heads.
 		return unsupportedf("%w", err)
 	}
@@ -122,9 +138,11 @@ func (a *app) run(ctx context.Context, o *runOptions) error {
 		return err
 	}
 	defer func() { _ = op.Close() }()
-	plan, err := op.Plan(in.shape)
-	if err != nil {
-		return err
+	var plan attention.Plan
+	if !in.special { // else it depends on more than the shape
+		if plan, err = op.Plan(in.shape); err != nil {
+			return err
+		}
 	}
 	// Known before the work; made after it, so that a driver that takes the
 	// process down leaves nothing.
@@ -137,6 +155,11 @@ func (a *app) run(ctx context.Context, o *runOptions) error {
 	}
 	start := time.Now()
 	if dev == nil {
+		if in.special {
+			if plan, err = op.PlanFor(p.args); err != nil {
+				return err
+			}
+		}
 		err = p.onCPU(op)
 	} else {
 		plan, err = p.onDevice(ctx, dev, op)
@@ -160,7 +183,7 @@ func (a *app) run(ctx context.Context, o *runOptions) error {
 	enc.SetIndent("", "  ")
 	return enc.Encode(result{Plan: plan, Device: deviceLabel(dev), B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
 		D: c.HeadDim, Dv: c.ValueDim(), DType: c.DType, Causal: c.Causal.String(), Scale: c.ScaleValue(),
-		Layout: o.layout.String(), Output: o.o, LSE: o.lse, Seconds: elapsed.Seconds()})
+		Layout: o.layout.String(), With: o.with(), Output: o.o, LSE: o.lse, Seconds: elapsed.Seconds()})
 }
 
 // probeOutputs finds out whether the outputs can be made, and leaves nothing.
