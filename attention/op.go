@@ -149,19 +149,26 @@ func (op *Op) check(l *layouts, a *Args) error {
 	if err := l.check(&op.cfg, a); err != nil { // New has checked the Config
 		return err
 	}
-	return op.checkSide(l.all())
+	return op.checkSide(l.all(), a)
 }
 
 // checkSide refuses host memory on a device tier, and another device's buffers.
-func (op *Op) checkSide(all []layout) error {
+func (op *Op) checkSide(all []layout, a *Args) error {
 	if op.dev == nil {
 		return nil // forwardCPU says it
 	}
+	if err := checkDevice(all, op.dev); err != nil || !a.featured(&op.cfg) {
+		return err
+	}
+	return a.checkExtrasDevice(&op.cfg, op.dev)
+}
+
+func checkDevice(all []layout, dev *vk.Device) error {
 	for i := range all {
 		switch t := &all[i].tensor; {
 		case t.Buffer == nil:
 			return &ShapeError{all[i].field, "in host memory", "a buffer of the operation's device"}
-		case t.Buffer.Device() != op.dev:
+		case t.Buffer.Device() != dev:
 			return &ShapeError{all[i].field, "a buffer of another device", "one of the operation's device"}
 		}
 	}
