@@ -238,11 +238,8 @@ func (e *extras) all() []layout { return e.list[:e.n] }
 // set is for calls that checkFeatures has accepted.
 func (e *extras) set(cfg *Config, a *Args) {
 	s := &a.Shape
-	if v := a.Varlen; v != nil {
-		e.optional("Varlen.CuQ", &v.CuQ, 1, s.B)
-		e.optional("Varlen.CuK", &v.CuK, 1, s.B)
-		e.optional("Varlen.UsedQ", &v.UsedQ, 0, s.B)
-		e.optional("Varlen.UsedK", &v.UsedK, 0, s.B)
+	if a.Varlen != nil {
+		e.setVarlen(a.Varlen, s.B)
 	}
 	if p := a.Pages; p != nil {
 		e.vector("Pages.Table", &p.Table, 0, s.B, p.stride(s))
@@ -268,6 +265,13 @@ func (e *extras) set(cfg *Config, a *Args) {
 	groups := cfg.scaleGroups(keys)
 	e.optional("KScale", &a.KScale, 0, batches, s.KVHeads(), groups)
 	e.optional("VScale", &a.VScale, 0, batches, s.KVHeads(), groups)
+}
+
+func (e *extras) setVarlen(v *Varlen, sequences int) {
+	e.optional("Varlen.CuQ", &v.CuQ, 1, sequences)
+	e.optional("Varlen.CuK", &v.CuK, 1, sequences)
+	e.optional("Varlen.UsedQ", &v.UsedQ, 0, sequences)
+	e.optional("Varlen.UsedK", &v.UsedK, 0, sequences)
 }
 
 // scaleGroups is how many entries of KScale and VScale so many keys have.
