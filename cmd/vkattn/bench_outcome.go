@@ -16,7 +16,7 @@ type outcome struct {
 
 func (o *outcome) add(r *bench.Row) {
 	o.list = append(o.list, r)
-	if r.Peer {
+	if r.Peer || r.Form != "" && r.Status == bench.Unsupported {
 		return
 	}
 	o.own++

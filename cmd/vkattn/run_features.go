@@ -259,8 +259,8 @@ func (in *runInputs) readKept() error {
 			}
 		}
 	}
-	kept := attention.Kept{Offsets: vector(offsets), Tokens: vector(tokens), Total: len(tokens)}
-	if len(tokens) == 0 { // memory there must be
+	kept := attention.Kept{Offsets: vector(offsets), Tokens: vector(tokens), Total: max(1, len(tokens))}
+	if len(tokens) == 0 { // there must be memory
 		kept.Tokens = vector([]int32{0})
 	}
 	in.args.Kept = &kept

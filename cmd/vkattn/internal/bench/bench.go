@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -18,8 +19,11 @@ type Bench struct {
 	Label  string     // of the device, in rows
 	CPU    string     // of the CPU, in rows
 	Specs  []Spec     // a row of each problem each
-	Peers  []Peer     // and one of each of these
-	Seed   uint64
+	Peers  []Peer     // and one of each of these, of problems they know
+	// Against are the forms that rows are compared with, where there is such a form
+	// of the problem.
+	Against []Form
+	Seed    uint64
 
 	Repeats int           // timed runs of a row; 0: DefaultRepeats, fewer where each takes long
 	MinTime time.Duration // timed runs of a row go on for at least this long
@@ -32,16 +36,60 @@ type Bench struct {
 	Done func()
 }
 
+// specs are the rows of a problem but for the peers'.
+func (b *Bench) specs(p Problem) []Spec {
+	out := slices.Clone(b.Specs)
+	for _, f := range b.Against {
+		if f.applies(p, b.Device) {
+			tier := attention.TierAuto
+			if len(b.Specs) > 0 {
+				tier = b.Specs[0].Tier
+			}
+			out = append(out, f.spec(tier, b.Device))
+		}
+	}
+	return out
+}
+
+// peers are those that take a problem.
+func (b *Bench) peers(p Problem) []Peer {
+	if !p.Plain() {
+		return nil
+	}
+	return b.Peers
+}
+
+// Rows is how many rows a list of problems has.
+func (b *Bench) Rows(list []Problem) (n int) {
+	for _, p := range list {
+		n += len(b.specs(p)) + len(b.peers(p))
+	}
+	return n
+}
+
+// Rivals names the rows of this program that others of a list of problems are
+// compared with.
+func (b *Bench) Rivals(list []Problem) []string {
+	names := Rivals(b.Specs)
+	for _, f := range b.Against {
+		if slices.ContainsFunc(list, func(p Problem) bool { return f.applies(p, b.Device) }) {
+			names = append(names, string(f))
+		}
+	}
+	return names
+}
+
 // Group measures one problem by every Spec and every peer, their timed runs
 // taking turns so that none gets a warmer or a quieter machine. It returns a row
 // of each. The error is that of a device which cannot go on, or of ctx; the rows
 // are good all the same.
 func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
+	specs, peers := b.specs(p), b.peers(p)
 	if err := p.Shape.Validate(); err != nil {
-		for _, s := range b.Specs {
+		for _, s := range specs {
 			rows = append(rows, b.row(p, s))
 		}
-		for _, by := range b.Peers {
+		for _, by := range peers {
 			rows = append(rows, p.peerRow(by, b.Label))
 		}
 		for _, row := range rows {
@@ -51,6 +99,7 @@ func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
 		return rows, nil
 	}
 	g := &group{Bench: b, problem: p}
+	g.compared = slices.ContainsFunc(specs, func(s Spec) bool { return s.Form.witness() })
 	defer g.close()
 	defer g.release(ctx)
 	var ready []*candidate
@@ -63,13 +112,14 @@ func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
 		}
 		return errors.Join(ctx.Err(), g.lost)
 	}
-	for _, s := range b.Specs {
+	for _, s := range specs {
 		b.say(p, b.row(p, s).Who(), "checking")
 		if err := add(g.candidate(ctx, s)); err != nil {
 			return rows, err
 		}
 	}
-	for _, by := range b.Peers {
+	g.differences(rows)
+	for _, by := range peers {
 		b.say(p, by.Info().Name, "checking")
 		if err := add(g.peer(ctx, by)); err != nil {
 			return rows, err
@@ -83,7 +133,7 @@ func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
 // row is an empty row of what a Spec runs.
 func (b *Bench) row(p Problem, s Spec) *Row {
 	row := p.row(b.label(s.Tier))
-	row.Tier, row.Kernel, row.Variant = s.Tier.String(), s.Kernel, variantLabel(s.Lab.Variant)
+	row.Tier, row.Kernel, row.Variant, row.Form = s.Tier.String(), s.Kernel, variantLabel(s.Lab.Variant), s.Form
 	if s.Lab.Ablate != attention.AblateNone {
 		row.Ablation = s.Lab.Ablate.String()
 	}
@@ -112,25 +162,35 @@ func (b *Bench) say(p Problem, who, what string) {
 // group is the state of one problem.
 type group struct {
 	*Bench
-	problem Problem
-	in      *hostInputs
-	truth   *truth
-	cpu     lane
-	device  lane
-	ops     []*attention.Op
-	peers   []Peer // that have been given the problem
-	lost    error  // a device that cannot go on
+	problem  Problem
+	in       *data
+	truth    *truth
+	places   []*place
+	closers  []func() error // of operations
+	copies   *copyLane
+	peers    []Peer // that have been given the problem
+	compared bool   // results are kept to be compared
+	results  map[*Row][]float32
+	lost     error // a device that cannot go on
+}
+
+// place is where one form of the problem's data lies.
+type place struct {
+	form     Form // FormByMask, or none
+	onDevice bool
+	data     *data
+	lane     lane
 }
 
 func (g *group) close() {
-	for _, op := range g.ops {
-		_ = op.Close()
+	for _, f := range g.closers {
+		_ = f()
 	}
-	if g.device != nil {
-		g.device.close()
+	for _, p := range g.places {
+		p.lane.close()
 	}
-	if g.cpu != nil {
-		g.cpu.close()
+	if g.copies != nil {
+		g.copies.close()
 	}
 }
 
@@ -139,53 +199,146 @@ func (g *group) close() {
 // it is run and not verified.
 func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 	row := g.row(g.problem, s)
-	cfg := g.problem.Config
-	cfg.Tier, cfg.Kernel = s.Tier, s.Kernel
 	dev := g.Device
 	if s.Tier == attention.TierCPU {
 		dev = nil
 	}
-	op, err := attention.NewLab(dev, cfg, s.Lab)
+	if s.Form == FormCopy {
+		return g.copy(ctx, dev, row)
+	}
+	cfg := g.problem.Config
+	if s.Form == FormByMask {
+		p, err := g.place(ctx, dev, FormByMask)
+		if err != nil {
+			return nil, g.stop(row, err)
+		}
+		cfg = p.data.problem.Config
+	}
+	cfg.Tier, cfg.Kernel = s.Tier, s.Kernel
+	w := &work{cuda: s.Tier == attention.TierCUDA}
+	var op *attention.Op
+	var err error
+	if s.Form == FormNaive {
+		w.op, err = Naive(dev, g.problem.Config)
+	} else {
+		op, err = attention.NewLab(dev, cfg, s.Lab)
+		w.op = op
+	}
 	if err != nil {
 		if s.Lab != (attention.Lab{}) {
 			row.Tier = g.planned(dev, cfg).String()
 		}
 		return nil, g.stop(row, err)
 	}
-	g.ops = append(g.ops, op)
-	plan, err := op.Plan(g.problem.Shape)
+	g.closers = append(g.closers, w.op.Close)
+	if op != nil && g.problem.Plain() && s.Form == "" {
+		// Before there is any memory: a row that is refused costs none.
+		plan, err := op.Plan(g.problem.Shape)
+		if err != nil {
+			return nil, g.stop(row, err)
+		}
+		row.plan(plan, s)
+	}
+	p, err := g.place(ctx, dev, s.Form)
 	if err != nil {
 		return nil, g.stop(row, err)
 	}
-	row.Tier, row.Tile, row.Memory = plan.Tier.String(), plan.Tile, plan.Bytes
-	if plan.Tier == attention.TierCUDA && s.Kernel == "" {
-		row.Tile = plan.Kernel + " " + plan.Tile
+	if s.Form == FormSeparate {
+		w.split = p.data.separate
 	}
-	lane, err := g.lane(ctx, dev)
+	out, err := p.lane.once(ctx, w)
 	if err != nil {
 		return nil, g.stop(row, err)
 	}
-	out, err := lane.once(ctx, op)
-	if err != nil {
-		return nil, g.stop(row, err)
+	if op != nil {
+		args := p.lane.args()
+		if w.split != nil {
+			args = w.split(args)[0]
+		}
+		plan, err := op.PlanFor(args)
+		if err != nil {
+			return nil, g.stop(row, err)
+		}
+		row.plan(plan, s)
 	}
-	row.Sets, row.Timer = lane.sets(), lane.timer()
+	row.Sets, row.Timer, row.KeptRatio = p.lane.sets(), p.lane.timer(), g.in.keptRatio()
 	c := &candidate{row: row, onCPU: dev == nil, run: func(ctx context.Context, n int) ([]time.Duration, error) {
-		return lane.timed(ctx, op, n)
+		return p.lane.timed(ctx, w, n)
 	}}
 	if row.Ablation != "" {
 		return c, row
 	}
 	if g.truth == nil {
-		if g.truth, err = newTruth(g.problem, g.in, g.Seed); err != nil {
+		if g.truth, err = newTruth(g.in, g.Seed); err != nil {
 			return nil, g.stop(row, err)
 		}
 	}
-	if row.Checked, err = g.truth.judge(out); err != nil {
+	if err := g.keep(row, p.data, out); err != nil {
+		return nil, g.stop(row, err)
+	}
+	if row.Checked, err = g.truth.judge(p.data, out); err != nil {
 		row.Status, row.Reason = Fail, plain(err)
 		return nil, row
 	}
 	return c, row
+}
+
+// copy is the row of FormCopy.
+func (g *group) copy(ctx context.Context, dev *vk.Device, row *Row) (*candidate, *Row) {
+	row.Tier, row.Timer = "", "wall"
+	if dev == nil {
+		return &candidate{row: row, onCPU: true, run: hostCopy(g.problem.KVBytes())}, row
+	}
+	l, err := newCopyLane(ctx, dev, g.problem.KVBytes())
+	if err != nil {
+		return nil, g.stop(row, err)
+	}
+	g.copies = l
+	row.Sets, row.Timer = l.count, l.timer()
+	return &candidate{row: row, run: l.timed}, row
+}
+
+// keep holds a result to be compared, and says what is in it.
+func (g *group) keep(row *Row, d *data, out []byte) error {
+	if !g.compared {
+		return nil
+	}
+	o, err := d.gather(out)
+	if err != nil {
+		return err
+	}
+	result := &Result{Elements: len(o)}
+	for _, x := range o {
+		if x != x {
+			result.NaN++
+		}
+		result.MaxAbs = max(result.MaxAbs, Number(math.Abs(float64(x))))
+	}
+	row.Result = result
+	if g.results == nil {
+		g.results = map[*Row][]float32{}
+	}
+	g.results[row] = o
+	return nil
+}
+
+// differences fills in how far the results are from those of the witnesses.
+func (g *group) differences(rows []*Row) {
+	for _, w := range rows {
+		ref := g.results[w]
+		if !w.Form.witness() || ref == nil {
+			continue
+		}
+		for _, r := range rows {
+			if o := g.results[r]; o != nil && r != w {
+				if r.Result.From == nil {
+					r.Result.From = map[string]Number{}
+				}
+				r.Result.From[w.Name()] = Number(difference(o, ref))
+			}
+		}
+	}
+	g.results = nil
 }
 
 // planned is the tier that would have run, for a row whose variant or ablation
@@ -195,7 +348,7 @@ func (g *group) planned(dev *vk.Device, cfg attention.Config) attention.Tier {
 	if err != nil {
 		return cfg.Tier
 	}
-	g.ops = append(g.ops, op)
+	g.closers = append(g.closers, op.Close)
 	plan, err := op.Plan(g.problem.Shape)
 	if err != nil {
 		return cfg.Tier
@@ -203,31 +356,43 @@ func (g *group) planned(dev *vk.Device, cfg attention.Config) attention.Tier {
 	return plan.Tier
 }
 
-// lane makes the inputs where the tier runs, once for all tiers there.
-func (g *group) lane(ctx context.Context, dev *vk.Device) (lane, error) {
+// place makes the inputs where a form of the problem runs, once for all rows
+// there.
+func (g *group) place(ctx context.Context, dev *vk.Device, form Form) (*place, error) {
+	if form != FormByMask {
+		form = ""
+	}
+	for _, p := range g.places {
+		if p.form == form && p.onDevice == (dev != nil) {
+			return p, nil
+		}
+	}
 	if g.in == nil {
-		in := newInputs(g.problem, g.Seed)
-		g.in = &in
+		g.in = newData(g.problem, g.Seed)
+	}
+	p := &place{form: form, onDevice: dev != nil, data: g.in}
+	if form == FormByMask {
+		var err error
+		if p.data, err = g.in.byMask(); err != nil {
+			return nil, err
+		}
 	}
 	if dev == nil {
-		if g.cpu == nil {
-			g.cpu = newCPULane(g.problem, *g.in)
-		}
-		return g.cpu, nil
-	}
-	if g.device == nil {
-		l, err := newDeviceLane(ctx, dev, g.problem, *g.in, g.usesCUDA())
+		p.lane = newCPULane(p.data)
+	} else {
+		l, err := newDeviceLane(ctx, dev, p.data, g.usesCUDA())
 		if err != nil {
 			return nil, err
 		}
-		g.device = l
+		p.lane = l
 	}
-	return g.device, nil
+	g.places = append(g.places, p)
+	return p, nil
 }
 
 // usesCUDA reports whether the tensors have to be in CUDA's reach.
-func (b *Bench) usesCUDA() bool {
-	return slices.ContainsFunc(b.Specs, func(s Spec) bool { return s.Tier == attention.TierCUDA })
+func (g *group) usesCUDA() bool {
+	return slices.ContainsFunc(g.specs(g.problem), func(s Spec) bool { return s.Tier == attention.TierCUDA })
 }
 
 // stop ends a row with an error. An interrupted row has no status.
