@@ -102,6 +102,7 @@ func TestCheckArgsAcceptsFeatures(t *testing.T) {
 			cfg, a := goodCall()
 			change(&cfg, &a)
 			require.NoError(t, attention.CheckArgs(cfg, a))
+			require.NoError(t, attention.ForwardCPU(cfg, a), "and it runs")
 		})
 	}
 }
