@@ -64,7 +64,8 @@ is that of each sequence. Rows past a sequence's end are 0, and -Inf in LSE.
 
 Pages. With --block-table, K and V are [pages, page size, Hkv, D] (or as
 --kv-layout says); key t of sequence b is row t % page size of page
-table[b, t / page size]. Lengths come from --seqused-k.
+table[b, t / page size]. Lengths come from --seqused-k. For --bias and --mask, Sq
+and Sk are the longest sequence's where Q is packed, K is packed or in pages.
 
 Quantised K and V are int8 for int8, uint8 for fp8 (the bits of e4m3), and uint8
 rows of 34 (q8_0) or 18 (q4_0) bytes for 32 elements.
