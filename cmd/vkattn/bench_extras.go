@@ -15,7 +15,7 @@ import (
 // tensors.
 type extraFlags struct {
 	pageSize, kv, split, kept, lengths string
-	padded, sinks, alibi               bool
+	padded, sinks, alibi, shared       bool
 	kvLayout                           pageLayout
 	window                             windowFlag
 	align                              attention.Causal
@@ -33,6 +33,7 @@ func (e *extraFlags) add(f *pflag.FlagSet) {
 	f.Var(&e.window, "window", "keys left,right of a row's own position that it attends to; -1: all")
 	f.Var(&e.align, "align", "where rows lie among the keys for --window and --alibi without a causal mask (default bottom-right)")
 	f.Var((*softcapFlag)(&e.softcap), "softcap", "scores become softcap * tanh(score / softcap)")
+	f.BoolVar(&e.shared, "shared-kv", false, "V is the beginning of each row of K, as in latent attention (--headdim 576 --headdim-v 512)")
 	f.BoolVar(&e.sinks, "sinks", false, "a logit for each head beside the scores")
 	f.BoolVar(&e.alibi, "alibi", false, "ALiBi slopes")
 }
@@ -40,7 +41,7 @@ func (e *extraFlags) add(f *pflag.FlagSet) {
 // readExtras reads the flags into the plan.
 func (o *benchOptions) readExtras(p *benchPlan) error {
 	e := &p.extras
-	*e = bench.Extras{HND: bool(o.kvLayout), Padded: o.padded, Window: o.window.Window, Align: o.align, Softcap: o.softcap, Sinks: o.sinks, ALiBi: o.alibi}
+	*e = bench.Extras{HND: bool(o.kvLayout), Padded: o.padded, Window: o.window.Window, Align: o.align, Softcap: o.softcap, Sinks: o.sinks, ALiBi: o.alibi, SharedKV: o.shared}
 	for _, f := range []struct {
 		flag string
 		err  error
@@ -62,7 +63,7 @@ func (o *benchOptions) readExtras(p *benchPlan) error {
 			set  bool
 			flag string
 		}{{o.lengths != "", "varlen"}, {len(e.Split) > 0, "fixed-split"}, {e.Window.Given(), "window"}, {e.Softcap != 0, "softcap"},
-			{e.Sinks, "sinks"}, {e.ALiBi, "alibi"}, {e.Align != attention.CausalNone, "align"}, {e.HND, "kv-layout"}} {
+			{e.SharedKV, "shared-kv"}, {e.Sinks, "sinks"}, {e.ALiBi, "alibi"}, {e.Align != attention.CausalNone, "align"}, {e.HND, "kv-layout"}} {
 			if f.set {
 				return badInputf("--%s does not narrow a suite: leave out one of them", f.flag)
 			}

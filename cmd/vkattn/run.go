@@ -41,9 +41,9 @@ func (a *app) runCommand() *cobra.Command {
 
 Q is [B, Hq, Sq, Dqk], K is [B, Hkv, Sk, Dqk] and V is [B, Hkv, Sk, Dv] with
 --layout bhsd; with bshd heads and rows change places, in O too. Files hold
-float16, bfloat16 or float32. Without --dtype the problem has the type of the files, or
-f32 where they differ; with it, every file is rounded to that type as it is
-read (f16 to f32 is exact).
+float16, bfloat16 or float32. Without --dtype the problem has the type of the
+files, or f32 where they differ; with it, every file is rounded to that type as it
+is read (f16 to f32 is exact).
 
 O is written as float32 in the layout of the inputs, LSE as float32
 [B, Hq, Sq] in either layout. Both appear whole or not at all.
@@ -51,7 +51,7 @@ O is written as float32 in the layout of the inputs, LSE as float32
 Exit codes: 0 written, 2 bad input, 3 unsupported request, 4 device failure.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, name := range []string{"q", "k", "v", "o"} {
-				if f := c.Flags().Lookup(name); f.Value.String() == "" {
+				if f := c.Flags().Lookup(name); f.Value.String() == "" && (name != "v" || !c.Flags().Changed("v-dim")) {
 					return badInputf("--%s is needed", name)
 				}
 			}

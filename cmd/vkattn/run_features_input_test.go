@@ -101,6 +101,8 @@ func TestBadFeaturesAreBadInput(t *testing.T) {
 		"two alignments":         {nil, []string{"--causal", "top-left", "--align", "bottom-right"}, "as Causal has it"},
 		"softcap 0":              {nil, []string{"--softcap", "0"}, "finite number above 0"},
 		"softcap Inf":            {nil, []string{"--softcap", "inf"}, "finite number above 0"},
+		"a V of no elements":     {nil, []string{"--v-dim", "0"}, "--v-dim 0"},
+		"V twice":                {nil, []string{"--v-dim", "3"}, "--v and --v-dim exclude one another"},
 		"no split":               {nil, []string{"--fixed-split", "0"}, "--fixed-split 0"},
 		"many splits":            {nil, []string{"--fixed-split", "100000"}, "FixedSplit"},
 		"unknown type":           {nil, []string{"--kv-dtype", "int4"}, "unknown K/V type"},
@@ -142,6 +144,11 @@ func TestFeaturesNothingSupports(t *testing.T) {
 	}
 	refused(t, exitUnsupported, "Kept together with Mask", args...)
 	nothingWritten(t, dir)
+}
+
+func TestAVWiderThanK(t *testing.T) {
+	_, args := goodFiles(t)
+	refused(t, exitInput, "--v-dim 9: K has head dim 8", with(without(args, "--v"), "--v-dim", "9")...)
 }
 
 func TestAFeatureFileIsNoOutput(t *testing.T) {

@@ -284,6 +284,21 @@ var featureRuns = map[string]func(f *featured){
 		f.quantised(attention.KVInt8, 8)
 		f.flag("--kv-block", "8")
 	},
+	"v-dim": func(f *featured) {
+		f.plainQ()
+		f.cfg.HeadDimV = 20
+		f.k([]int{3, 2, 33, testD}, attention.BHSD(2, 33, testD))
+		f.args.V = f.args.K
+		f.flag("--v-dim", "20")
+	},
+	"v-dim, pages": func(f *featured) {
+		f.packedQ()
+		f.cfg.HeadDimV = testD
+		f.k([]int{13, testPage, 2, testD}, attention.BSHD(2, testPage, testD))
+		f.args.V = f.args.K
+		f.table()
+		f.flag("--v-dim", "32")
+	},
 	"q8_0": func(f *featured) { f.plainQ(); f.quantised(attention.KVQ8_0, 0) },
 	"q4_0": func(f *featured) { f.plainQ(); f.quantised(attention.KVQ4_0, 0) },
 	"much at once": func(f *featured) {
@@ -308,7 +323,7 @@ func TestRunWithFeaturesAgreesWithTheReference(t *testing.T) {
 // On a device one call has most of them: kernels have tests of their own.
 func TestRunWithFeaturesOnADevice(t *testing.T) {
 	driver(t)
-	for _, name := range []string{"seqused", "pages, packed", "q8_0", "much at once"} {
+	for _, name := range []string{"seqused", "pages, packed", "q8_0", "v-dim, pages", "much at once"} {
 		t.Run(name, func(t *testing.T) { checkFeatures(t, featureRuns[name], "--tier", "scalar") })
 	}
 }
@@ -321,15 +336,15 @@ func checkFeatures(t *testing.T, build func(*featured), where ...string) {
 	require.Equal(t, exitOK, code, stderr)
 	require.Contains(t, stdout, `"with": [`)
 
-	s := f.args.Shape
+	s, dv := f.args.Shape, f.cfg.HeadDimV
 	ref, refLSE, err := attention.Reference(f.cfg, f.args)
 	require.NoError(t, err)
 	sequences, err := attention.Sequences(f.args)
 	require.NoError(t, err)
 	packed := f.args.Varlen != nil && f.args.Varlen.CuQ.Given()
-	shape, lseShape := []int{s.B, s.Hq, s.Sq, testDv}, []int{s.B, s.Hq, s.Sq}
+	shape, lseShape := []int{s.B, s.Hq, s.Sq, dv}, []int{s.B, s.Hq, s.Sq}
 	if packed {
-		shape, lseShape = []int{f.args.Varlen.TotalQ, s.Hq, testDv}, []int{s.Hq, f.args.Varlen.TotalQ}
+		shape, lseShape = []int{f.args.Varlen.TotalQ, s.Hq, dv}, []int{s.Hq, f.args.Varlen.TotalQ}
 	}
 	o, lse := readFloats(t, at("o"), shape), readFloats(t, at("lse"), lseShape)
 	seen := 0
@@ -344,7 +359,7 @@ func checkFeatures(t *testing.T, build func(*featured), where ...string) {
 					}
 					to, lseTo = (q.Row+row)*s.Hq+h, h*f.args.Varlen.TotalQ+q.Row+row
 				}
-				got, want := o[to*testDv:][:testDv], ref[from*testDv:][:testDv]
+				got, want := o[to*dv:][:dv], ref[from*dv:][:dv]
 				for i := range got {
 					require.InDelta(t, want[i], got[i], 1e-4, "sequence %d, head %d, row %d, column %d", b, h, row, i)
 				}

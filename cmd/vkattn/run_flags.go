@@ -28,6 +28,7 @@ type featureFlags struct {
 	kScale, vScale           string
 	kv                       attention.KVType
 	kvBlock                  int
+	vDim                     int
 }
 
 func (o *featureFlags) add(f *pflag.FlagSet) {
@@ -53,6 +54,7 @@ func (o *featureFlags) add(f *pflag.FlagSet) {
 	f.Var(&o.kv, "kv-dtype", "storage of K and V: same, int8, fp8 (e4m3), q8_0 or q4_0")
 	f.StringVar(&o.kScale, "k-scale", "", "scales of int8 and fp8 keys; float32 [B, Hkv, Sk], of pages [pages, Hkv, page size], packed [Hkv, total], in a `file`")
 	f.StringVar(&o.vScale, "v-scale", "", "scales of the values likewise, in a `file`")
+	f.IntVar(&o.vDim, "v-dim", 0, "V is the first so many elements of each row of K, as in latent attention: instead of --v")
 	f.IntVar(&o.kvBlock, "kv-block", 0, "keys that share a scale: the last axis of the scales counts blocks then (default 1)")
 }
 
@@ -93,6 +95,10 @@ func (o *featureFlags) conflict(changed func(string) bool) error {
 		return badInputf("--block-size needs --block-mask")
 	case changed("fixed-split") && o.fixedSplit < 1:
 		return badInputf("--fixed-split %d: want a positive number", o.fixedSplit)
+	case changed("v-dim") && o.vDim < 1:
+		return badInputf("--v-dim %d: want a positive number", o.vDim)
+	case changed("v-dim") && changed("v"):
+		return badInputf("--v and --v-dim exclude one another")
 	case changed("kv-block") && o.kvBlock < 1:
 		return badInputf("--kv-block %d: want a positive number", o.kvBlock)
 	}
@@ -119,6 +125,7 @@ func (o *featureFlags) with() (list []string) {
 		flag, value string
 	}{
 		{o.kv != attention.KVSame, "kv-dtype", o.kv.String()},
+		{o.vDim != 0, "v-dim", strconv.Itoa(o.vDim)},
 		{o.kvBlock != 0, "kv-block", strconv.Itoa(o.kvBlock)},
 		{o.window.Given(), "window", o.window.String()},
 		{o.align != attention.CausalNone, "align", o.align.String()},

@@ -118,7 +118,8 @@ var floats = []npy.DType{npy.Float16, npy.Float32, npy.BFloat16}
 // commonType is the type of the files, or f32 where they differ.
 func (in *runInputs) commonType() attention.DType {
 	q := in.files["q"].DType
-	if in.o.kv == attention.KVSame && (in.files["k"].DType != q || in.files["v"].DType != q) {
+	v := in.files["v"]
+	if in.o.kv == attention.KVSame && (in.files["k"].DType != q || v != nil && v.DType != q) {
 		return attention.F32
 	}
 	return fileType(q)

@@ -29,11 +29,15 @@ func (in *runInputs) load(lse bool) (*problem, error) {
 		name   string
 		tensor *attention.Tensor
 	}{{"q", &p.args.Q}, {"k", &p.args.K}, {"v", &p.args.V}} {
+		t.tensor.Strides = in.axes[i].strides()
+		if in.files[t.name] == nil { // V is the beginning of K's rows
+			t.tensor.Host = p.args.K.Host
+			continue
+		}
 		array, err := in.files[t.name].Load()
 		if err != nil {
 			return nil, badInputf("--%s: %w", t.name, err)
 		}
-		t.tensor.Strides = in.axes[i].strides()
 		t.tensor.Host = array.Data
 		if i == 0 || in.o.kv == attention.KVSame {
 			t.tensor.Host = convert(array.Data, fileType(array.DType), to)
@@ -58,6 +62,7 @@ func (in *runInputs) load(lse bool) (*problem, error) {
 func (in *runInputs) outputAxes() axes {
 	a := in.axes[0]
 	a.dim = in.axes[2].dim
+	a.pitch = a.dim
 	return a
 }
 
@@ -74,7 +79,13 @@ func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op
 	inCUDA := op.Config().Tier == attention.TierCUDA
 	placed := operands.List(op.Config(), &args)
 	outputs := map[*vk.Buffer][]byte{}
-	for _, t := range placed {
+	var buffers []*vk.Buffer
+	for i, t := range placed {
+		if t.Of < i {
+			buffers = append(buffers, buffers[t.Of])
+			t.OnDevice(buffers[i])
+			continue
+		}
 		host := t.Host()
 		buffer, err := dev.NewBuffer(uint64(len(host)+3)&^3, vk.BufferOptions{Name: t.Name, Exportable: inCUDA})
 		if err != nil {
@@ -82,6 +93,7 @@ func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op
 		}
 		defer func() { _ = buffer.Close() }()
 		t.OnDevice(buffer)
+		buffers = append(buffers, buffer)
 		if t.Output {
 			outputs[buffer] = host
 		}

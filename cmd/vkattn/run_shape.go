@@ -9,15 +9,16 @@ import (
 // axes are what the axes of a tensor's file mean. Packed rows are one batch.
 type axes struct {
 	batch, heads, rows, dim int
+	pitch                   int  // elements from a row to its neighbour; dim, but for a V within K
 	seqMajor                bool // rows before heads
 }
 
 // strides are those of the tensor in its file.
 func (a axes) strides() attention.Strides {
 	if a.seqMajor {
-		return attention.BSHD(a.heads, a.rows, a.dim)
+		return attention.BSHD(a.heads, a.rows, a.pitch)
 	}
-	return attention.BHSD(a.heads, a.rows, a.dim)
+	return attention.BHSD(a.heads, a.rows, a.pitch)
 }
 
 // shape is that of a file with so many elements to a row.
@@ -47,11 +48,11 @@ func readAxes(name string, shape []int, packed, seqMajor bool, layout string) (a
 	}
 	switch {
 	case packed:
-		return axes{1, shape[1], shape[0], shape[2], true}, nil
+		return axes{1, shape[1], shape[0], shape[2], shape[2], true}, nil
 	case seqMajor:
-		return axes{shape[0], shape[2], shape[1], shape[3], true}, nil
+		return axes{shape[0], shape[2], shape[1], shape[3], shape[3], true}, nil
 	}
-	return axes{shape[0], shape[1], shape[2], shape[3], false}, nil
+	return axes{shape[0], shape[1], shape[2], shape[3], shape[3], false}, nil
 }
 
 // agree derives the problem from the shapes of the files, but for the lengths of
@@ -64,6 +65,13 @@ func (in *runInputs) agree() error {
 		packed     bool
 		paged      bool
 	}{{"Q", "q", packedQ, false}, {"K", "k", packedK, paged}, {"V", "v", packedK, paged}} {
+		if i == 2 && o.vDim != 0 {
+			if in.axes[2] = in.axes[1]; o.vDim > in.axes[1].dim {
+				return fmt.Errorf("--v-dim %d: K has head dim %d", o.vDim, in.axes[1].dim)
+			}
+			in.axes[2].dim = o.vDim
+			continue
+		}
 		seqMajor, layout := o.layout == bshd, o.layout.String()
 		if t.paged {
 			seqMajor, layout = o.kvLayout == nhd, "pages, "+o.kvLayout.String()
@@ -71,6 +79,7 @@ func (in *runInputs) agree() error {
 		a, err := readAxes(t.name, in.files[t.flag].Shape, t.packed, seqMajor, layout)
 		if err == nil && i > 0 {
 			a.dim, err = elements(o.kv, t.name, a.dim)
+			a.pitch = a.dim
 		}
 		if err != nil {
 			return err

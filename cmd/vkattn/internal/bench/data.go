@@ -145,6 +145,10 @@ func (d *data) tensors(seed uint64) {
 		scale *attention.Vector
 		dim   int
 	}{{&a.K, &a.KScale, c.HeadDim}, {&a.V, &a.VScale, c.ValueDim()}} {
+		if i == 1 && p.SharedKV {
+			a.V, a.VScale = a.K, a.KScale
+			break
+		}
 		strides := order(p.Shape.KVHeads(), rows, t.dim)
 		n := int64(batches) * int64(p.Shape.KVHeads()) * int64(rows)
 		t.to.Strides = strides

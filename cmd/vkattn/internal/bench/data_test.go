@@ -30,6 +30,13 @@ func featured() (list []Problem) {
 			list = append(list, p)
 		}
 	}
+	for _, f := range []Features{{SharedKV: true}, {SharedKV: true, PageSize: 4, Lengths: mixed}, {SharedKV: true, Packed: true, Lengths: mixed}} {
+		p := Problem{Shape: shape, Config: attention.Config{HeadDim: 96, HeadDimV: 64}, Features: f}
+		if f.Lengths != "" {
+			f.Lengths.bound(&p.Shape)
+		}
+		list = append(list, p)
+	}
 	return list
 }
 
@@ -87,6 +94,26 @@ func TestAMaskAndSeparateCallsAreTheSameProblem(t *testing.T) {
 	require.GreaterOrEqual(t, separate, 12)
 }
 
+func TestAVWithinKTakesNoMemory(t *testing.T) {
+	p := Problem{Shape: attention.Shape{B: 2, Hq: 2, Hkv: 1, Sq: 1, Sk: 50}, Config: attention.Config{HeadDim: 96, HeadDimV: 64}, Features: Features{SharedKV: true}}
+	d := newData(p, 1)
+	l := newCPULane(d)
+	a := l.layout.args(p.Config, l.first, 3)
+	require.NoError(t, attention.CheckArgs(p.Config, a))
+	require.Equal(t, &a.K.Host[0], &a.V.Host[0])
+	require.Equal(t, a.K.Offset, a.V.Offset)
+	require.NotZero(t, a.K.Offset)
+	one, err := attention.New(nil, p.Config)
+	require.NoError(t, err)
+	o, err := l.once(t.Context(), &work{op: one})
+	require.NoError(t, err)
+	got, err := d.gather(o)
+	require.NoError(t, err)
+	for i, x := range d.reference(t) {
+		require.InDelta(t, x, got[i], 1e-2)
+	}
+}
+
 func TestRowsOfARunLandWhereTheyAreJudged(t *testing.T) {
 	for _, p := range featured() {
 		d := newData(p, 3)
@@ -121,7 +148,7 @@ func TestCellsAndBytes(t *testing.T) {
 					}
 				}
 			}
-			bytes += uint64(len(touched)) * 2 * (32 + 64) * 2
+			bytes += uint64(len(touched)) * 2 * 96 * 2 // 32 + 64, or 96 that are both
 		}
 		require.Equal(t, cells, p.cells(), "%v", p)
 		require.Equal(t, bytes, p.KVBytes(), "%v", p)

@@ -20,6 +20,7 @@ type Extras struct {
 	Window   attention.Window
 	Align    attention.Causal // for a window or ALiBi without a causal mask; none: bottom-right
 	Softcap  float32
+	SharedKV bool // V is the beginning of K's rows
 	Sinks    bool
 	ALiBi    bool
 }
@@ -36,7 +37,10 @@ func (e *Extras) Apply(list []Problem) ([]Problem, error) {
 			p.Lengths, p.Packed = e.Lengths, !e.Padded
 			e.Lengths.bound(&p.Shape)
 		}
-		p.Sinks, p.ALiBi = e.Sinks, e.ALiBi
+		p.Sinks, p.ALiBi, p.SharedKV = e.Sinks, e.ALiBi, e.SharedKV
+		if p.SharedKV && p.Config.ValueDim() > p.Config.HeadDim {
+			return nil, fmt.Errorf("a V of head dim %d does not lie in a K of %d", p.Config.ValueDim(), p.Config.HeadDim)
+		}
 		c := &p.Config
 		c.Window, c.Softcap = e.Window, e.Softcap
 		if c.Causal == attention.CausalNone && (e.Window.Given() || e.ALiBi) {

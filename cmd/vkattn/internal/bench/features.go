@@ -16,6 +16,7 @@ type Features struct {
 	PageSize int     `json:"page_size,omitzero"`  // K and V in pages of so many keys, in random order
 	HND      bool    `json:"hnd,omitzero"`        // pages are [Hkv, page size, D], not [page size, Hkv, D]
 	Kept     float64 `json:"kept_ratio,omitzero"` // each key head of a sequence attends to this share of its tokens
+	SharedKV bool    `json:"shared_kv,omitzero"`  // V is the beginning of K's rows, as in latent attention
 	Sinks    bool    `json:"sinks,omitzero"`
 	ALiBi    bool    `json:"alibi,omitzero"`
 }
@@ -32,6 +33,7 @@ func (f Features) String() string {
 	add(f.PageSize > 0 && !f.HND, "pages of %d", f.PageSize)
 	add(f.PageSize > 0 && f.HND, "pages of %d hnd", f.PageSize)
 	add(f.Kept > 0, "kept %g", f.Kept)
+	add(f.SharedKV, "V in K")
 	add(f.Sinks, "sinks")
 	add(f.ALiBi, "alibi")
 	return strings.Join(parts, ", ")
@@ -144,7 +146,10 @@ func (p Problem) cells() (n float64) {
 func (p Problem) KVBytes() (n uint64) {
 	rows, keys := p.lengths()
 	c := p.Config
-	key := uint64(c.KV.RowBytes(c.DType, c.HeadDim) + c.KV.RowBytes(c.DType, c.ValueDim()))
+	key := uint64(c.KV.RowBytes(c.DType, c.HeadDim))
+	if !p.SharedKV {
+		key += uint64(c.KV.RowBytes(c.DType, c.ValueDim()))
+	}
 	if c.KV.Scaled() {
 		key += 8
 	}

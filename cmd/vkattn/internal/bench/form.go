@@ -155,9 +155,9 @@ func (d *data) byMask() (*data, error) {
 		return nil, fmt.Errorf("%w: positions of ALiBi from the end of sequences that are padded", attention.ErrUnsupported)
 	}
 	size8 := int64(c.DType.Size())
-	m.args.Q.Host = d.padded(d.args.Q, p.Shape.Hq, p.Shape.Sq, c.HeadDim, d.rows, d.rowPlace)
-	m.args.K.Host = d.padded(d.args.K, p.Shape.KVHeads(), p.Shape.Sk, c.HeadDim, d.keys, d.place)
-	m.args.V.Host = d.padded(d.args.V, p.Shape.KVHeads(), p.Shape.Sk, c.ValueDim(), d.keys, d.place)
+	m.args.Q = d.padded(d.args.Q, p.Shape.Hq, p.Shape.Sq, c.HeadDim, d.rows, d.rowPlace)
+	m.args.K = d.padded(d.args.K, p.Shape.KVHeads(), p.Shape.Sk, c.HeadDim, d.keys, d.place)
+	m.args.V = d.padded(d.args.V, p.Shape.KVHeads(), p.Shape.Sk, c.ValueDim(), d.keys, d.place)
 	m.args.O.Host = make([]byte, p.Shape.Rows()*int64(c.ValueDim())*size8)
 	mask := make([]byte, size)
 	for b := range batches {
@@ -188,9 +188,9 @@ func (d *data) byMask() (*data, error) {
 
 // padded is a tensor as packed [batch, heads, rows, dim], zeros where a sequence
 // has no row; the tensor itself where it is that.
-func (d *data) padded(t attention.Tensor, heads, rows, dim int, lengths []int, place func(b, row int) (int, int)) []byte {
+func (d *data) padded(t attention.Tensor, heads, rows, dim int, lengths []int, place func(b, row int) (int, int)) attention.Tensor {
 	if d.args.Pages == nil && d.args.Varlen == nil {
-		return t.Host
+		return t
 	}
 	size := int64(d.problem.Config.DType.Size())
 	n := int64(dim) * size
@@ -204,7 +204,7 @@ func (d *data) padded(t attention.Tensor, heads, rows, dim int, lengths []int, p
 			}
 		}
 	}
-	return out
+	return attention.Tensor{Host: out}
 }
 
 // difference is how far two results are apart.

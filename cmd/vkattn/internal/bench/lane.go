@@ -55,8 +55,14 @@ func newCPULane(d *data) *cpuLane {
 	l := &cpuLane{cfg: d.problem.Config, first: operands.Clone(d.args)}
 	list := operands.List(l.cfg, &l.first)
 	l.layout = newSets(list, hostRotation)
+	var placed [][]byte
 	for i, o := range list {
 		in := o.Host()
+		if o.Of < i {
+			placed = append(placed, placed[o.Of])
+			o.OnHost(placed[i])
+			continue
+		}
 		memory := make([]byte, l.layout.bytes(i))
 		if o.Output {
 			l.o = memory[:len(in)]
@@ -69,6 +75,7 @@ func newCPULane(d *data) *cpuLane {
 				copy(memory[l.layout.stride[i]*uint64(set):], in)
 			}
 		}
+		placed = append(placed, memory)
 		o.OnHost(memory)
 	}
 	return l

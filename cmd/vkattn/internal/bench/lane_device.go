@@ -42,6 +42,11 @@ func newDeviceLane(ctx context.Context, dev *vk.Device, d *data, exportable bool
 	var inputs []int
 	for i, o := range list {
 		in := o.Host()
+		if o.Of < i {
+			l.memory = append(l.memory, l.memory[o.Of])
+			o.OnDevice(l.memory[i])
+			continue
+		}
 		b, err := dev.NewBuffer((l.layout.bytes(i)+3)&^3, vk.BufferOptions{Name: o.Name, Exportable: exportable})
 		if err != nil {
 			return l, err

@@ -38,9 +38,12 @@ const setAlign = 4096
 func newSets(list []operands.Operand, rotation uint64) sets {
 	var s sets
 	var total uint64
-	for _, o := range list {
+	for i, o := range list {
 		size, stride := uint64(len(o.Host())), uint64(0)
-		if o.Streamed {
+		switch {
+		case o.Of < i:
+			stride = s.stride[o.Of]
+		case o.Streamed:
 			align := lcm(setAlign, uint64(o.UnitBytes()))
 			stride = max(1, (size+align-1)/align) * align
 			total += stride

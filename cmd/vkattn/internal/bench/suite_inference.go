@@ -64,6 +64,10 @@ func decode() (list []Problem) {
 	sparse := long
 	sparse.Features.Kept, sparse.Line = 0.02, "sparse"
 	list = append(list, long, sparse, paged(sparse, 16, "sparse, paged"))
+	// Latent attention, 128 heads over 8 devices.
+	latent := of(32, 16, 1, 8192, 576)
+	latent.Config.HeadDimV, latent.SharedKV, latent.Line = 512, true, "latent"
+	list = append(list, latent, paged(latent, 64, "latent, paged"))
 	for _, mix := range []struct {
 		lengths Lengths
 		packed  bool

@@ -3,6 +3,8 @@
 package operands
 
 import (
+	"unsafe"
+
 	"vkattn/attention"
 	"vkattn/vk"
 )
@@ -12,6 +14,7 @@ type Operand struct {
 	Name     string // of the field
 	Output   bool   // O or LSE
 	Streamed bool   // as large as the work, and read or written once by it: not a table or a list
+	Of       int    // index of the operand whose memory it lies in: its own, but for a V within K
 
 	buffer **vk.Buffer
 	host   *[]byte
@@ -82,7 +85,22 @@ func List(cfg attention.Config, a *attention.Args) (list []Operand) {
 			list[n].Streamed = true
 		}
 	}
+	for i := range list {
+		list[i].Of = i
+		if list[i].Name == "V" && list[i].sameMemory(list[i-1]) {
+			list[i].Of = i - 1
+		}
+	}
 	return list
+}
+
+// sameMemory reports whether two operands are in one buffer, or slices of one
+// beginning.
+func (o Operand) sameMemory(other Operand) bool {
+	if o.Buffer() != nil || other.Buffer() != nil {
+		return o.Buffer() == other.Buffer()
+	}
+	return unsafe.SliceData(o.Host()) == unsafe.SliceData(other.Host())
 }
 
 // kvUnit is the least piece of K and V that an offset can step over.
