@@ -276,7 +276,11 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 	if err := g.keep(row, p.data, out); err != nil {
 		return nil, g.stop(row, err)
 	}
-	if row.Checked, err = g.truth.judge(p.data, out); err != nil {
+	row.Checked, err = g.truth.judge(p.data, out)
+	if err == nil && row.Result != nil && row.Result.NaN > 0 { // of rows that were not sampled
+		err = fmt.Errorf("%d of %d elements are NaN", row.Result.NaN, row.Result.Elements)
+	}
+	if err != nil {
 		row.Status, row.Reason = Fail, plain(err)
 		return nil, row
 	}

@@ -120,7 +120,7 @@ func (p *mdPrinter) decode(info *RunInfo) error {
 			splits = strconv.Itoa(r.Splits)
 		}
 		if r.Status == OK {
-			line = append(line, splits, digits(r.Ms.Median*1e3), Bytes(r.KVBytes), digits(r.TBs), ofCopy(r))
+			line = append(line, splits, digits(r.Ms.Median*1e3), Bytes(r.KVBytes), digits(r.TBs), p.ofCopy(r))
 		} else {
 			line = append(line, splits, string(r.Status), Bytes(r.KVBytes), "-", "-")
 		}
@@ -141,18 +141,19 @@ func (p *mdPrinter) decode(info *RunInfo) error {
 	return p.forms(used)
 }
 
-// ofCopy is the share of the bandwidth of the fastest copy beside the row.
-func ofCopy(r *Row) string {
-	least := 0.0
-	for other, x := range r.Versus {
-		if IsCopy(other) && (least == 0 || x < least) {
-			least = x
+// ofCopy is the share of the bandwidth of the fastest copy of as many bytes in the
+// run: whose copies are faster depends on the driver.
+func (p *mdPrinter) ofCopy(r *Row) string {
+	most := 0.0
+	for _, o := range p.rows {
+		if o.Status == OK && IsCopy(o.Name()) && o.KVBytes == r.KVBytes {
+			most = max(most, o.TBs)
 		}
 	}
-	if least == 0 || IsCopy(r.Name()) {
+	if most == 0 || IsCopy(r.Name()) {
 		return "-"
 	}
-	return fmt.Sprintf("%.1f%%", 100*least)
+	return fmt.Sprintf("%.1f%%", 100*r.TBs/most)
 }
 
 // IsCopy reports whether rows of that name are copies: this program's, or those of
