@@ -176,7 +176,7 @@ type group struct {
 
 // place is where one form of the problem's data lies.
 type place struct {
-	form     Form // FormByMask, or none
+	form     Form // FormByMask, FormContiguous or none
 	onDevice bool
 	data     *data
 	lane     lane
@@ -363,7 +363,7 @@ func (g *group) planned(dev *vk.Device, cfg attention.Config) attention.Tier {
 // place makes the inputs where a form of the problem runs, once for all rows
 // there.
 func (g *group) place(ctx context.Context, dev *vk.Device, form Form) (*place, error) {
-	if form != FormByMask {
+	if form != FormByMask && form != FormContiguous {
 		form = ""
 	}
 	for _, p := range g.places {
@@ -375,7 +375,10 @@ func (g *group) place(ctx context.Context, dev *vk.Device, form Form) (*place, e
 		g.in = newData(g.problem, g.Seed)
 	}
 	p := &place{form: form, onDevice: dev != nil, data: g.in}
-	if form == FormByMask {
+	switch form {
+	case FormContiguous:
+		p.data = g.in.contiguous()
+	case FormByMask:
 		var err error
 		if p.data, err = g.in.byMask(); err != nil {
 			return nil, err

@@ -69,6 +69,12 @@ func TestAMaskAndSeparateCallsAreTheSameProblem(t *testing.T) {
 				require.InDeltaSlice(t, want, got, 1e-12)
 				masked++
 			}
+			if FormContiguous.applies(p, nil) {
+				c := d.contiguous()
+				require.NoError(t, attention.CheckArgs(c.problem.Config, c.args))
+				require.Nil(t, c.args.Pages)
+				require.InDeltaSlice(t, want, c.reference(t), 1e-12)
+			}
 			if !FormSeparate.applies(p, nil) {
 				return
 			}
@@ -169,6 +175,7 @@ func TestQuantisedDataIsNormalNumbers(t *testing.T) {
 			Config: attention.Config{HeadDim: 32, HeadDimV: 64, KV: kv, DType: attention.F32}}
 		d := newData(p, 1)
 		require.NoError(t, attention.CheckArgs(p.Config, d.args))
+		require.Equal(t, d.reference(t), d.contiguous().reference(t))
 		one := p
 		one.Config.KV = attention.KVSame
 		q := newData(one, 1)

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"math"
+	"sync"
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/operands"
@@ -15,11 +16,12 @@ type Form string
 
 // Forms.
 const (
-	FormNaive    Form = "naive"    // the unfused reference kernel: scores, softmax and sum in passes of their own
-	FormByMask   Form = "by-mask"  // tier scalar over padded, contiguous K and V, all that is not attended to masked by a matrix
-	FormCUDARef  Form = "cuda-ref" // the plain CUDA kernel in float32
-	FormSeparate Form = "separate" // the same tier, one dispatch for each sequence and no barrier between them
-	FormCopy     Form = "copy"     // a device copy that reads and writes as many bytes together as K and V have
+	FormNaive      Form = "naive"      // the unfused reference kernel: scores, softmax and sum in passes of their own
+	FormByMask     Form = "by-mask"    // tier scalar over padded, contiguous K and V, all that is not attended to masked by a matrix
+	FormCUDARef    Form = "cuda-ref"   // the plain CUDA kernel in float32
+	FormContiguous Form = "contiguous" // the same tier, K and V of the pages one after the other
+	FormSeparate   Form = "separate"   // the same tier, one dispatch for each sequence and no barrier between them
+	FormCopy       Form = "copy"       // a device copy that reads and writes as many bytes together as K and V have
 )
 
 // Forms lists every Form with what it is, for people.
@@ -30,6 +32,7 @@ var Forms = []struct {
 	{FormNaive, "this project's unfused kernel: scores, softmax and weighted sum in passes of their own, through memory"},
 	{FormByMask, "tier scalar over padded, contiguous K and V; causal mask, lengths and kept tokens as a matrix of booleans, every cell computed"},
 	{FormCUDARef, "this project's plain CUDA kernel in float32"},
+	{FormContiguous, "the same tier, what lies in pages contiguous instead"},
 	{FormSeparate, "the same tier, a dispatch of its own for each sequence, without barriers between them"},
 	{FormCopy, "a copy on the device, vkCmdCopyBuffer, that reads and writes as many bytes together as a row reads of K and V"},
 }
@@ -92,6 +95,8 @@ func (f Form) applies(p Problem, dev *vk.Device) bool {
 			}
 		}
 		return false
+	case FormContiguous:
+		return p.PageSize > 0
 	case FormSeparate:
 		// Scales lie as far apart as the longest sequence, which one of its own cannot say.
 		return p.Features.Lengths != "" && p.Features.Kept == 0 && !p.Config.KV.Scaled()
@@ -154,11 +159,9 @@ func (d *data) byMask() (*data, error) {
 	if p.Features.ALiBi && p.Features.Lengths != "" && c.Align == attention.BottomRight {
 		return nil, fmt.Errorf("%w: positions of ALiBi from the end of sequences that are padded", attention.ErrUnsupported)
 	}
-	size8 := int64(c.DType.Size())
-	m.args.Q = d.padded(d.args.Q, p.Shape.Hq, p.Shape.Sq, c.HeadDim, d.rows, d.rowPlace)
-	m.args.K = d.padded(d.args.K, p.Shape.KVHeads(), p.Shape.Sk, c.HeadDim, d.keys, d.place)
-	m.args.V = d.padded(d.args.V, p.Shape.KVHeads(), p.Shape.Sk, c.ValueDim(), d.keys, d.place)
-	m.args.O.Host = make([]byte, p.Shape.Rows()*int64(c.ValueDim())*size8)
+	m.args.Q = d.padded(d.args.Q, p.Shape.Hq, p.Shape.Sq, c.HeadDim, int64(c.HeadDim*c.DType.Size()), d.rows, d.rowPlace)
+	d.contiguousKV(&m.args)
+	m.args.O.Host = make([]byte, p.Shape.Rows()*int64(c.ValueDim()*c.DType.Size()))
 	mask := make([]byte, size)
 	for b := range batches {
 		for h := range heads {
@@ -186,25 +189,60 @@ func (d *data) byMask() (*data, error) {
 	return m, nil
 }
 
-// padded is a tensor as packed [batch, heads, rows, dim], zeros where a sequence
-// has no row; the tensor itself where it is that.
-func (d *data) padded(t attention.Tensor, heads, rows, dim int, lengths []int, place func(b, row int) (int, int)) attention.Tensor {
-	if d.args.Pages == nil && d.args.Varlen == nil {
-		return t
+// contiguous is the same problem without pages.
+func (d *data) contiguous() *data {
+	c := *d
+	c.args = operands.Clone(d.args)
+	d.contiguousKV(&c.args)
+	c.args.Pages, c.table = nil, nil
+	c.problem.PageSize, c.problem.HND = 0, false
+	return &c
+}
+
+// contiguousKV gathers K and V with their scales as packed [batch, heads, keys, dim].
+func (d *data) contiguousKV(a *attention.Args) {
+	p, c := d.problem, d.problem.Config
+	heads, keys := p.Shape.KVHeads(), p.Shape.Sk
+	a.K = d.padded(d.args.K, heads, keys, c.HeadDim, int64(c.KV.RowBytes(c.DType, c.HeadDim)), d.keys, d.place)
+	if p.SharedKV {
+		a.V = a.K
+	} else {
+		a.V = d.padded(d.args.V, heads, keys, c.ValueDim(), int64(c.KV.RowBytes(c.DType, c.ValueDim())), d.keys, d.place)
 	}
-	size := int64(d.problem.Config.DType.Size())
-	n := int64(dim) * size
-	out := make([]byte, int64(len(lengths))*int64(heads)*int64(rows)*n)
-	for b, count := range lengths {
-		for row := range count {
-			batch, at := place(b, row)
-			for h := range heads {
-				from := (int64(batch)*t.Strides.Batch + int64(h)*t.Strides.Head + int64(at)*t.Strides.Seq) * size
-				copy(out[((int64(b)*int64(heads)+int64(h))*int64(rows)+int64(row))*n:][:n], t.Host[from:])
+	if c.KV.Scaled() {
+		// A scale is a row of one element, in the order of the heads.
+		for _, s := range []struct{ to, from *attention.Vector }{{&a.KScale, &d.args.KScale}, {&a.VScale, &d.args.VScale}} {
+			rows := attention.Tensor{Host: s.from.Host}
+			if d.args.Pages != nil {
+				rows.Strides = attention.BHSD(heads, p.PageSize, 1)
 			}
+			s.to.Host = d.padded(rows, heads, keys, 1, 4, d.keys, d.place).Host
 		}
 	}
-	return attention.Tensor{Host: out}
+}
+
+// padded is a tensor as packed [batch, heads, rows, dim], zeros where a sequence
+// has no row; the tensor itself where it is that. A row of dim elements takes so
+// many bytes.
+func (d *data) padded(t attention.Tensor, heads, rows, dim int, rowBytes int64, lengths []int, place func(b, row int) (int, int)) attention.Tensor {
+	if d.args.Pages == nil && (d.args.Varlen == nil || !d.problem.Packed) {
+		return t
+	}
+	out := make([]byte, int64(len(lengths))*int64(heads)*int64(rows)*rowBytes)
+	var all sync.WaitGroup
+	for b, count := range lengths {
+		all.Go(func() {
+			for row := range count {
+				batch, at := place(b, row)
+				for h := range heads {
+					from := (int64(batch)*t.Strides.Batch + int64(h)*t.Strides.Head + int64(at)*t.Strides.Seq) / int64(dim) * rowBytes
+					copy(out[((int64(b)*int64(heads)+int64(h))*int64(rows)+int64(row))*rowBytes:][:rowBytes], t.Host[from:])
+				}
+			}
+		})
+	}
+	all.Wait()
+	return attention.Tensor{Host: out, Strides: attention.BHSD(heads, rows, dim)}
 }
 
 // difference is how far two results are apart.

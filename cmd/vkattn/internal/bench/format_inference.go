@@ -106,7 +106,7 @@ func (p *mdPrinter) decode(info *RunInfo) error {
 		others = append(others, o)
 		m.column("x " + o)
 	}
-	m.column("x contiguous")
+	m.column("x whole")
 	m.column("max error")
 	m.column("with<")
 	var used []Form
@@ -127,7 +127,7 @@ func (p *mdPrinter) decode(info *RunInfo) error {
 		for _, o := range others {
 			line = append(line, ratio(r, o))
 		}
-		m.row(append(line, p.contiguous(r), checkedError(r), r.With)...)
+		m.row(append(line, p.whole(r), checkedError(r), r.With)...)
 	}
 	if err := m.print(p.w); err != nil {
 		return err
@@ -162,9 +162,9 @@ func IsCopy(name string) bool {
 	return name == string(FormCopy) || strings.HasPrefix(name, string(FormCopy)+".") || strings.HasSuffix(name, "-"+string(FormCopy))
 }
 
-// contiguous is how many times faster a row is than the one of the same shape with
-// K and V contiguous, whole and in the storage type.
-func (p *mdPrinter) contiguous(r *Row) string {
+// whole is how many times faster a row is than the one of the same shape with K and
+// V contiguous, whole and in the storage type: of another minute of the run.
+func (p *mdPrinter) whole(r *Row) string {
 	if r.Status != OK || r.Peer || r.Form != "" || r.Problem().Plain() {
 		return "-"
 	}
