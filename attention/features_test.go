@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/accuracy"
 	"vkattn/attention/cases"
 	"vkattn/attention/half"
 )
@@ -444,4 +445,26 @@ func TestSinksAndBiasesThatAreNotFinite(t *testing.T) {
 			require.True(t, c.lse(refLSE[0]), "LSE of the reference is %v", refLSE[0])
 		})
 	}
+}
+
+// The rules of package accuracy hold what has features too: right results pass, and
+// each row that is left out of a result fails.
+func TestAccuracyOfFeatures(t *testing.T) {
+	eachComposition(t, 120, func(t *testing.T, c cases.Composition) {
+		p := cases.Compose(c, 0xff, false)
+		cfg := p.Config(attention.TierCPU)
+		forward(t, p)
+		require.NoError(t, p.Judge(), "%v", p)
+		rows := 0
+		eachRow(p, func(int, int, int) { rows++ })
+		if rows == 0 || c.Scale == attention.ScaleOf(0) {
+			return
+		}
+		for i := range p.Args.O.Host {
+			p.Args.O.Host[i] = 0x7c // no result
+		}
+		v, err := accuracy.Verify(cfg, p.Args, accuracy.Options{Rows: 1})
+		require.NoError(t, err)
+		require.False(t, v.Pass(), "%v: %v", p, v)
+	})
 }

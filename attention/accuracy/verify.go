@@ -16,7 +16,7 @@ type Options struct {
 // Verdict is the outcome of Verify.
 type Verdict struct {
 	Rows   int   // verified
-	Of     int64 // rows of the problem
+	Of     int64 // rows of the Shape
 	O, LSE Report
 	HasLSE bool
 	sample []attention.Rows
@@ -36,7 +36,10 @@ func Verify(cfg attention.Config, a attention.Args, opt Options) (*Verdict, erro
 	case rows < 0:
 		rows = int(a.Shape.Rows())
 	}
-	sample := Sample(a.Shape, rows, opt.Seed)
+	sample, err := SampleArgs(a, rows, opt.Seed)
+	if err != nil {
+		return nil, err
+	}
 	ref, refLSE, err := attention.ReferenceSample(cfg, a, sample)
 	if err != nil {
 		return nil, err
@@ -74,25 +77,25 @@ func affordable(cfg attention.Config, s attention.Shape) int {
 
 // read gathers the sampled rows of the result.
 func read(cfg attention.Config, a attention.Args, sample []attention.Rows) (o, lse []float32, err error) {
-	view, err := attention.ViewHost(a.O, cfg.DType, a.Hq, a.Sq, cfg.ValueDim())
+	reader, err := attention.NewRowReader(cfg, a)
 	if err != nil {
 		return nil, nil, err
 	}
 	n, dv := attention.CountRows(sample), cfg.ValueDim()
 	o = make([]float32, n*dv)
-	var lseView attention.HostView
 	if a.LSE.Given() {
-		if lseView, err = attention.ViewHost(a.LSE, attention.F32, a.Hq, a.Sq, 1); err != nil {
-			return nil, nil, err
-		}
 		lse = make([]float32, n)
 	}
 	i := 0
 	for _, s := range sample {
 		for _, row := range s.Rows {
-			view.ReadRow(o[i*dv:], s.B, s.H, row)
+			if err := reader.ReadO(o[i*dv:], s.B, s.H, row); err != nil {
+				return nil, nil, err
+			}
 			if lse != nil {
-				lseView.ReadRow(lse[i:], s.B, s.H, row)
+				if lse[i], err = reader.ReadLSE(s.B, s.H, row); err != nil {
+					return nil, nil, err
+				}
 			}
 			i++
 		}

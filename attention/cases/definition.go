@@ -1,9 +1,12 @@
 package cases
 
 import (
+	"errors"
+	"fmt"
 	"math"
 
 	"vkattn/attention"
+	"vkattn/attention/accuracy"
 )
 
 // Weights are how often each key of a row's sequence counts: 0 or 1, more where a
@@ -109,6 +112,22 @@ func (p *Composed) Define(b, h, row int) (o []float64, lse float64) {
 		}
 	}
 	return o, most + math.Log(sum)
+}
+
+// Judge holds what a call left in O and LSE to the rules of package accuracy, and
+// everything else there to be as it was. A tier's own Args do for a call on a device,
+// when O and LSE were copied back to those of p.
+func (p *Composed) Judge() error {
+	v, err := accuracy.Verify(p.Config(attention.TierCPU), p.Args, accuracy.Options{Rows: -1})
+	switch {
+	case err != nil:
+		return err
+	case !v.Pass():
+		return fmt.Errorf("%v", v)
+	case !p.Untouched():
+		return errors.New("something besides the rows of O and LSE was written")
+	}
+	return nil
 }
 
 // element is the row of a key, dequantised.
