@@ -25,7 +25,7 @@
 #   VKATTN_RACE_TIERS  (default: coopmat2,coopmat)
 #   VKATTN_RACE_DECODE_TIERS  of decode and seeds (default: auto)
 #   VKATTN_RACE_ARGS   further arguments of every entry, such as --dtype f16,bf16
-#   VKATTN_RACE_LIMIT  seconds an entry may take (default: 240)
+#   VKATTN_RACE_LIMIT  seconds an entry may take (default: 240, decode 480)
 set -uo pipefail
 
 OUT=${OUT:-$PWD/out}
@@ -52,7 +52,7 @@ tiers=${VKATTN_RACE_TIERS:-coopmat2,coopmat}
 read -ra backends <<<"${VKATTN_RACE_PEERS:-flash cudnn}"
 
 race() { # <entry>
-	local entry=$1 args peers=("${backends[@]}") peer
+	local entry=$1 args peers=("${backends[@]}") peer limit=240
 	case $entry in
 	forward | dims | gqa) args=(--suite "$entry" --tier "$tiers") ;;
 	f32)
@@ -68,6 +68,7 @@ race() { # <entry>
 	decode)
 		args=(--suite decode --tier "${VKATTN_RACE_DECODE_TIERS:-auto}")
 		peers+=(copy)
+		limit=480
 		;;
 	seeds)
 		args=(--suite seeds --tier "${VKATTN_RACE_DECODE_TIERS:-auto}")
@@ -80,7 +81,7 @@ race() { # <entry>
 	done
 	# Lines as they come: what was measured before a stop is kept.
 	# shellcheck disable=SC2086 # the arguments are words
-	timeout --signal INT --kill-after 15 "${VKATTN_RACE_LIMIT:-240}" \
+	timeout --signal INT --kill-after 15 "${VKATTN_RACE_LIMIT:-$limit}" \
 		"$VKATTN" bench "${args[@]}" ${VKATTN_RACE_ARGS-} -o jsonl --save "$OUT/$entry.md" >>"$OUT/race.jsonl"
 }
 

@@ -38,7 +38,7 @@ func (a *app) benchCommand() *cobra.Command {
 		Use:   "bench",
 		Short: "time attention over a sweep of problems, each verified first",
 		Long: `Times attention. Each row is compared with the float64 reference first (sampled
-rows of every head where the problem is large); a wrong result is printed as
+rows of every sequence where the problem is large); a wrong result is printed as
 FAIL and has no speed. Then it is timed by the device's own clock, after a warm-up
 of the same work, on inputs too large for its caches. Several tiers of one
 problem take turns.

@@ -59,6 +59,7 @@ func benchRows(t *testing.T, args ...string) []bench.Row {
 }
 
 func TestBenchOfFeatures(t *testing.T) {
+	t.Parallel()
 	benchOfFeatures(t, "--device", "cpu")
 }
 
@@ -104,8 +105,8 @@ func benchOfFeatures(t *testing.T, where ...string) {
 	require.EqualValues(t, 2*2*100*96*2, rows[0].KVBytes)
 }
 
-// A reference that is wrong is a wrong result of this program.
 func TestSuiteSeedsOnTheCPU(t *testing.T) {
+	t.Parallel()
 	code, stdout, stderr := call("bench", "--suite", "seeds", "--device", "cpu", "--seqlen", "1", "--headdim", "64", "-r", "2")
 	require.Equal(t, exitOK, code, stderr)
 	require.Contains(t, stdout, "| decode, lengths, paged |")

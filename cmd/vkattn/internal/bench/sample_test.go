@@ -93,3 +93,28 @@ func TestSetsAreAlignedAndFillTheRotation(t *testing.T) {
 	require.EqualValues(t, 42*4096, a.Q.Offset)
 	require.Equal(t, 1, func() int { s := newSets(list, 1); return s.count }())
 }
+
+func TestTheSampleIsOfEverySequence(t *testing.T) {
+	p := Problem{Shape: attention.Shape{B: 9, Hq: 8, Hkv: 2, Sq: 1, Sk: 100}, Config: attention.Config{HeadDim: 16}, Features: Features{Lengths: "40*1/100,0/50,3*2/10"}}
+	p.Lengths.bound(&p.Shape)
+	d := newData(p, 1)
+	for budget, count := range map[uint64]int{1 << 30: 43 * 8, 100 * 32 * 60: 0, 1: 43} {
+		list := d.sample(budget, rand.New(rand.NewPCG(1, 1)))
+		seen, heads := map[int]bool{}, map[[2]int]bool{}
+		var spent uint64
+		for _, x := range list {
+			require.NotEmpty(t, x.Rows)
+			require.Less(t, x.Rows[len(x.Rows)-1], d.rows[x.B])
+			require.False(t, heads[[2]int{x.B, x.H}])
+			seen[x.B], heads[[2]int{x.B, x.H}] = true, true
+			spent += uint64(len(x.Rows)) * uint64(d.keys[x.B]) * 32
+		}
+		require.Len(t, seen, 43, "of every sequence with rows")
+		if count > 0 {
+			require.Len(t, list, count)
+		} else {
+			require.LessOrEqual(t, spent, budget)
+			require.Greater(t, spent, budget*3/4)
+		}
+	}
+}

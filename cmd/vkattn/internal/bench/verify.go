@@ -23,15 +23,7 @@ type truth struct {
 func newTruth(d *data, seed uint64) (*truth, error) {
 	p := d.problem
 	t := &truth{problem: p}
-	r := rand.New(rand.NewPCG(seed, 1))
-	each := rowsPerHead(p, verifyBudget)
-	for b, rows := range d.rows {
-		for h := range p.Shape.Hq {
-			if rows > 0 {
-				t.sample = append(t.sample, attention.Rows{B: b, H: h, Rows: sampleRows(rows, min(each, rows), b*p.Shape.Hq+h, r)})
-			}
-		}
-	}
+	t.sample = d.sample(verifyBudget, rand.New(rand.NewPCG(seed, 1)))
 	var err error
 	if t.ref, _, err = attention.ReferenceSample(p.Config, d.args, t.sample); err != nil {
 		return nil, err
