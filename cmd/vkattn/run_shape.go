@@ -87,27 +87,28 @@ func (in *runInputs) agree() error {
 		in.axes[i] = a
 	}
 	q, k, v := in.axes[0], in.axes[1], in.axes[2]
+	fail := func(format string, args ...any) error { return fmt.Errorf(format, args...) } // names a tensor first
 	batch := "batch"
 	if paged {
 		batch = "pages"
 	}
 	switch {
 	case !paged && !packedK && !packedQ && k.batch != q.batch:
-		return fmt.Errorf("K has batch %d, Q has %d", k.batch, q.batch)
+		return fail("K has batch %d, Q has %d", k.batch, q.batch)
 	case v.batch != k.batch && k.batch == q.batch && !paged:
-		return fmt.Errorf("V has batch %d, Q has %d", v.batch, q.batch)
+		return fail("V has batch %d, Q has %d", v.batch, q.batch)
 	case v.batch != k.batch:
-		return fmt.Errorf("V has %s %d, K has %d", batch, v.batch, k.batch)
+		return fail("V has %s %d, K has %d", batch, v.batch, k.batch)
 	case v.heads != k.heads:
-		return fmt.Errorf("V has %d heads, K has %d", v.heads, k.heads)
+		return fail("V has %d heads, K has %d", v.heads, k.heads)
 	case q.heads%k.heads != 0:
-		return fmt.Errorf("Q has %d heads, not a multiple of K's %d", q.heads, k.heads)
+		return fail("Q has %d heads, not a multiple of K's %d", q.heads, k.heads)
 	case v.rows != k.rows:
-		return fmt.Errorf("V has %d rows, K has %d", v.rows, k.rows)
+		return fail("V has %d rows, K has %d", v.rows, k.rows)
 	case k.dim != q.dim:
-		return fmt.Errorf("K has head dim %d, Q has %d", k.dim, q.dim)
+		return fail("K has head dim %d, Q has %d", k.dim, q.dim)
 	case o.pageSize != 0 && k.rows != o.pageSize:
-		return fmt.Errorf("K has pages of %d keys (%v), --page-size says %d", k.rows, o.kvLayout, o.pageSize)
+		return fail("K has pages of %d keys (%v), --page-size says %d", k.rows, o.kvLayout, o.pageSize)
 	}
 	in.shape = attention.Shape{B: q.batch, Hq: q.heads, Hkv: k.heads, Sq: q.rows, Sk: k.rows}
 	if packedQ || packedK || paged {
