@@ -74,7 +74,8 @@ func (f Form) spec(of attention.Tier, dev *vk.Device) Spec {
 	return s
 }
 
-// witness reports whether the form's result is compared with the rows'.
+// witness reports whether the form has results of other code, for rows' to be
+// compared with.
 func (f Form) witness() bool { return f == FormNaive || f == FormByMask || f == FormCUDARef }
 
 // applies reports whether there is anything to compare a problem with in this
@@ -98,6 +99,12 @@ func (f Form) applies(p Problem, dev *vk.Device) bool {
 	case FormContiguous:
 		return p.PageSize > 0
 	case FormSeparate:
+		rows, keys := p.lengths()
+		for i := range rows {
+			if rows[i] > 0 && keys[i] == 0 { // nobody writes its zeros
+				return false
+			}
+		}
 		// Scales lie as far apart as the longest sequence, which one of its own cannot say.
 		return p.Features.Lengths != "" && p.Features.Kept == 0 && !p.Config.KV.Scaled()
 	}

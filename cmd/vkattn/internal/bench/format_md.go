@@ -66,7 +66,7 @@ func (p *mdPrinter) results(info *RunInfo) error {
 		switch r.Status {
 		case OK:
 			row = append(row, digits(r.Ms.Min), digits(r.Ms.Median), digits(r.Ms.Max), "-")
-			if r.Form != FormCopy {
+			if !IsCopy(r.Name()) {
 				row[len(row)-1] = digits(r.TFLOPs)
 			}
 		case Fail:

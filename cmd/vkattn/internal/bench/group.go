@@ -142,7 +142,7 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 
 // copy is the row of FormCopy.
 func (g *group) copy(ctx context.Context, dev *vk.Device, row *Row) (*candidate, *Row) {
-	row.Tier, row.Timer = "", "wall"
+	row.Tier, row.Timer, row.Memory = "", "wall", row.KVBytes
 	if dev == nil {
 		return &candidate{row: row, onCPU: true, run: hostCopy(g.problem.KVBytes())}, row
 	}
@@ -179,11 +179,11 @@ func (g *group) keep(row *Row, d *data, out []byte) error {
 	return nil
 }
 
-// differences fills in how far the results are from those of the witnesses.
+// differences fills in how far the results are from those they are compared with.
 func (g *group) differences(rows []*Row) {
 	for _, w := range rows {
 		ref := g.results[w]
-		if !w.Form.witness() || ref == nil {
+		if w.Form == "" || ref == nil {
 			continue
 		}
 		for _, r := range rows {

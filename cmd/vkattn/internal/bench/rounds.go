@@ -143,7 +143,7 @@ func (g *group) finish(c *candidate) {
 	}
 	r.Ms = Summarize(r.Samples)
 	speed := TFLOPs(g.problem, r.Ms.Median)
-	if r.Form == FormCopy {
+	if IsCopy(r.Name()) {
 		speed = 0
 	}
 	if r.Ablation == "" {
