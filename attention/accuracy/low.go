@@ -21,8 +21,11 @@ import (
 // For f32 there is nothing to round: it is the naive float32 formula, summed in
 // order. A finite score that overflows f16 becomes the largest finite value.
 //
-// Features take their place in the chain, each rounding what it stores: K and V that
-// were quantised, the score after its softcap and after what is added to it.
+// Of the features of a call, a score is modified (softcap, bias, ALiBi, each in
+// float32) before it is rounded, a sink is one more term of the softmax, quantised
+// K and V are dequantised and rounded to the storage type beforehand, and slots
+// that a row does not attend to are left out. A kept token listed twice is there
+// twice. Rows that a sequence does not have must not be in the sample.
 //
 // It returns O packed [rows, HeadDimV] and LSE [rows], in the order of the
 // sample; a.O and a.LSE may be zero. Tensors must lie in host memory.
@@ -30,18 +33,15 @@ func Low(cfg attention.Config, a attention.Args, sample []attention.Rows) (o, ls
 	if err := attention.CheckSample(cfg, a, sample); err != nil {
 		return nil, nil, err
 	}
-	n, dv := attention.CountRows(sample), cfg.ValueDim()
-	o, lse = make([]float32, n*dv), make([]float32, n)
-	if attention.Featured(cfg, a) {
-		err := eachFeatured(cfg, a, sample, func(w *lowRow, b, h, row, i int) {
-			lse[i] = w.compute(b, h, row, o[i*dv:][:dv])
-		})
-		return o, lse, err
+	if featured(&cfg, &a) {
+		return lowFeatures(cfg, a, sample)
 	}
 	l := low{cfg: cfg, a: a, round: rounding(cfg.DType)}
 	if err := l.open(); err != nil {
 		return nil, nil, err
 	}
+	n, dv := attention.CountRows(sample), cfg.ValueDim()
+	o, lse = make([]float32, n*dv), make([]float32, n)
 	lengths := make([]int, len(sample))
 	for i, s := range sample {
 		lengths[i] = len(s.Rows)
@@ -172,11 +172,7 @@ func (w *lowWorker) score(s, q []float32) {
 
 // store scales and rounds a score.
 func (w *lowWorker) store(s float32) float32 {
-	return w.clamp(s * w.scale)
-}
-
-// clamp rounds a score.
-func (w *lowWorker) clamp(s float32) float32 {
+	s *= w.scale
 	if w.cfg.DType == attention.F16 && !math.IsInf(float64(s), 0) {
 		s = max(min(s, maxF16), -maxF16) // both keep NaN
 	}

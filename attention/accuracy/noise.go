@@ -25,19 +25,16 @@ func Noise(cfg attention.Config, a attention.Args, sample []attention.Rows) (o, 
 	if err := attention.CheckSample(cfg, a, sample); err != nil {
 		return nil, nil, err
 	}
-	dv := cfg.ValueDim()
-	rows := attention.CountRows(sample)
-	o, lse = make([]float64, rows*dv), make([]float64, rows)
-	if attention.Featured(cfg, a) {
-		err := eachFeatured(cfg, a, sample, func(w *lowRow, b, h, row, i int) {
-			lse[i] = w.noise(b, h, row, o[i*dv:][:dv])
-		})
-		return o, lse, err
+	if featured(&cfg, &a) {
+		return noiseFeatures(cfg, a, sample)
 	}
 	l := low{cfg: cfg, a: a, round: rounding(cfg.DType)}
 	if err := l.open(); err != nil {
 		return nil, nil, err
 	}
+	dv := cfg.ValueDim()
+	rows := attention.CountRows(sample)
+	o, lse = make([]float64, rows*dv), make([]float64, rows)
 	lengths := make([]int, len(sample))
 	for i, s := range sample {
 		lengths[i] = len(s.Rows)
@@ -50,7 +47,7 @@ func Noise(cfg attention.Config, a attention.Args, sample []attention.Rows) (o, 
 			p := pieces[i]
 			one := sample[p.List]
 			one.Rows = one.Rows[p.Lo:p.Hi]
-			if e := w.scoreError(one); e > 1e-7 {
+			if e := w.scoreError(one); e > leastNoise {
 				w.run(one, low, lowLSE)
 				w.spread(one, low, e, o[p.At*dv:][:dv])
 				lse[p.At] = e
@@ -59,6 +56,9 @@ func Noise(cfg attention.Config, a attention.Args, sample []attention.Rows) (o, 
 	})
 	return o, lse, nil
 }
+
+// leastNoise is the error of a score below which none is counted.
+const leastNoise = 1e-7
 
 // scoreError is the error to expect of the row's largest score.
 func (w *lowWorker) scoreError(at attention.Rows) float64 {
@@ -88,19 +88,15 @@ func (w *lowWorker) spread(at attention.Rows, o []float32, e float64, noise []fl
 		count := min(lowKeys, n-key)
 		w.v.ReadRows(w.keys, at.B, at.H/w.a.Group(), key, count)
 		for c := range count {
-			w.spreadRow(w.keys[c*dv:][:dv], o, float64(w.scores[key+c])*e, noise)
-		}
-	}
-}
-
-// spreadRow is spread of one key, of weight p.
-func (w *lowWorker) spreadRow(v, o []float32, p float64, noise []float64) {
-	if p == 0 {
-		return
-	}
-	for j := range noise {
-		if x := math.Abs(float64(v[j]) - float64(o[j])); x < math.MaxFloat32 {
-			noise[j] += p * x
+			p := float64(w.scores[key+c]) * e
+			if p == 0 {
+				continue
+			}
+			for j := range noise {
+				if x := math.Abs(float64(w.keys[c*dv+j]) - float64(o[j])); x < math.MaxFloat32 {
+					noise[j] += p * x
+				}
+			}
 		}
 	}
 }
