@@ -14,12 +14,13 @@ import (
 // extraFlags are those of `vkattn bench` for what a problem has beside its
 // tensors.
 type extraFlags struct {
-	pageSize, kv, split, kept, lengths string
-	padded, sinks, alibi, shared       bool
-	kvLayout                           pageLayout
-	window                             windowFlag
-	align                              attention.Causal
-	softcap                            float32
+	pageSize, kv, split, kept, lengths, blocks string
+	padded, sinks, alibi, shared               bool
+	kvLayout                                   pageLayout
+	window                                     windowFlag
+	block                                      pairFlag
+	align                                      attention.Causal
+	softcap                                    float32
 }
 
 func (e *extraFlags) add(f *pflag.FlagSet) {
@@ -29,6 +30,8 @@ func (e *extraFlags) add(f *pflag.FlagSet) {
 	f.Var(&e.kvLayout, "kv-layout", "axes of pages: nhd [page size, Hkv, D] or hnd [Hkv, page size, D]")
 	f.StringVar(&e.kv, "kv-dtype", "", "`list` of storage types of K and V: same, int8, fp8, q8_0, q4_0")
 	f.StringVar(&e.kept, "kept-ratio", "", "`list` of shares of the tokens that each key head attends to, such as 0.02; 1 is all")
+	f.StringVar(&e.blocks, "block-ratio", "", "`list` of shares of the blocks of keys that each block of rows attends to; 1 is all")
+	f.Var(&e.block, "block-size", "rows,keys of a block of --block-ratio, powers of two from 16 (default 64,64)")
 	f.StringVar(&e.split, "fixed-split", "", "`list` of numbers of parts to cut the keys into; 0 is as suits the device")
 	f.Var(&e.window, "window", "keys left,right of a row's own position that it attends to; -1: all")
 	f.Var(&e.align, "align", "where rows lie among the keys for --window and --alibi without a causal mask (default bottom-right)")
@@ -50,10 +53,14 @@ func (o *benchOptions) readExtras(p *benchPlan) error {
 		{"kv-dtype", words(&e.KV, o.kv, attention.ParseKVType)},
 		{"fixed-split", words(&e.Split, o.split, count(attention.MaxStates))},
 		{"kept-ratio", words(&e.Kept, o.kept, share)},
+		{"block-ratio", words(&e.Blocks, o.blocks, share)},
 	} {
 		if f.err != nil {
 			return badInputf("--%s: %w", f.flag, f.err)
 		}
+	}
+	if e.BlockQ, e.BlockK = o.block[0], o.block[1]; o.block == (pairFlag{}) {
+		e.BlockQ, e.BlockK = 64, 64
 	}
 	if o.padded && o.lengths == "" {
 		return badInputf("--padded needs --varlen")
@@ -62,7 +69,7 @@ func (o *benchOptions) readExtras(p *benchPlan) error {
 		for _, f := range []struct {
 			set  bool
 			flag string
-		}{{o.lengths != "", "varlen"}, {len(e.Split) > 0, "fixed-split"}, {e.Window.Given(), "window"}, {e.Softcap != 0, "softcap"},
+		}{{o.lengths != "", "varlen"}, {len(e.Split) > 0, "fixed-split"}, {len(e.Blocks) > 0, "block-ratio"}, {e.Window.Given(), "window"}, {e.Softcap != 0, "softcap"},
 			{e.SharedKV, "shared-kv"}, {e.Sinks, "sinks"}, {e.ALiBi, "alibi"}, {e.Align != attention.CausalNone, "align"}, {e.HND, "kv-layout"}} {
 			if f.set {
 				return badInputf("--%s does not narrow a suite: leave out one of them", f.flag)

@@ -22,6 +22,7 @@ type data struct {
 	stride     int
 	offsets    []int32 // of tokens
 	tokens     []int32
+	blocks     *blockMap
 }
 
 func newData(p Problem, seed uint64) *data {
@@ -174,6 +175,10 @@ func (d *data) lists(r *rand.Rand) {
 	}
 	if p.Features.Sinks {
 		a.Sinks.Host = inputs.New(int64(p.Shape.Hq), attention.F32, inputs.Normal, r.Uint64())
+	}
+	if p.Blocks > 0 {
+		d.blocks = p.blockMap()
+		a.Blocks = d.blocks.vector(p)
 	}
 	if p.Features.Kept == 0 {
 		return

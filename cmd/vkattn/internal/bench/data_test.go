@@ -21,6 +21,7 @@ func featured() (list []Problem) {
 		c.HeadDim, c.HeadDimV = 32, 64
 		for _, f := range []Features{
 			{}, {Sinks: true, ALiBi: c.Align != 0 || c.Causal != 0}, {PageSize: 16}, {PageSize: 7, HND: true}, {PageSize: 1, Lengths: mixed, Packed: true},
+			{Blocks: 0.5, BlockQ: 16, BlockK: 16}, {Blocks: 0.3, BlockQ: 16, BlockK: 16, Lengths: "40/40,0/9,20/33", PageSize: 3},
 			{Lengths: mixed}, {Lengths: mixed, Packed: true}, {Lengths: none}, {Kept: 0.2}, {Kept: 0.2, PageSize: 5, Lengths: mixed},
 		} {
 			p := Problem{Shape: shape, Config: c, Features: f}
@@ -138,17 +139,23 @@ func TestCellsAndBytes(t *testing.T) {
 		rows, keys := p.lengths()
 		var cells float64
 		var bytes uint64
+		var m *blockMap
+		if p.Blocks > 0 {
+			m = p.blockMap()
+		}
 		for i := range rows {
-			touched := map[int]bool{}
+			touched := map[[2]int]bool{}
 			for r := range rows[i] {
 				for k := range keys[i] {
-					if lo, hi := p.sees(r, rows[i], keys[i]); k >= lo && k < hi {
-						cells++
-						touched[k] = true
+					for h := range 2 {
+						if lo, hi := p.sees(r, rows[i], keys[i]); k >= lo && k < hi && (m == nil || m.at(h, r/16, k/16)) {
+							cells += 0.5
+							touched[[2]int{h, k}] = true
+						}
 					}
 				}
 			}
-			bytes += uint64(len(touched)) * 2 * 96 * 2 // 32 + 64, or 96 that are both
+			bytes += uint64(len(touched)) * 96 * 2 // 32 + 64, or 96 that are both
 		}
 		require.Equal(t, cells, p.cells(), "%v", p)
 		require.Equal(t, bytes, p.KVBytes(), "%v", p)

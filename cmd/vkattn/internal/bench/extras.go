@@ -14,9 +14,12 @@ type Extras struct {
 	HND      bool
 	KV       []attention.KVType
 	Kept     []float64 // 0: all
-	Split    []int     // 0: as suits the device
-	Lengths  Lengths   // of sequences, instead of the Shape's
-	Padded   bool      // those are padded, not packed
+	Blocks   []float64 // shares of blocks; 0: all
+	BlockQ   int       // rows and keys of a block
+	BlockK   int
+	Split    []int   // 0: as suits the device
+	Lengths  Lengths // of sequences, instead of the Shape's
+	Padded   bool    // those are padded, not packed
 	Window   attention.Window
 	Align    attention.Causal // for a window or ALiBi without a causal mask; none: bottom-right
 	Softcap  float32
@@ -27,8 +30,8 @@ type Extras struct {
 
 // Apply crosses a list of problems with the axes.
 func (e *Extras) Apply(list []Problem) ([]Problem, error) {
-	pages, kvs, kept, splits := orZero(e.PageSize), orZero(e.KV), orZero(e.Kept), orZero(e.Split)
-	if len(list)*len(pages)*len(kvs)*len(kept)*len(splits) > maxProblems {
+	pages, kvs, kept, splits, blocks := orZero(e.PageSize), orZero(e.KV), orZero(e.Kept), orZero(e.Split), orZero(e.Blocks)
+	if len(list)*len(pages)*len(kvs)*len(kept)*len(splits)*len(blocks) > maxProblems {
 		return nil, fmt.Errorf("the sweep has over %d problems", maxProblems)
 	}
 	var out []Problem
@@ -51,11 +54,16 @@ func (e *Extras) Apply(list []Problem) ([]Problem, error) {
 		for _, kv := range kvs {
 			for _, split := range splits {
 				for _, ratio := range kept {
-					for _, page := range pages {
-						x := p
-						x.Config.KV, x.Config.FixedSplit, x.Features.Kept = kv, split, ratio
-						x.PageSize, x.HND = page, page > 0 && e.HND
-						out = append(out, x)
+					for _, share := range blocks {
+						for _, page := range pages {
+							x := p
+							x.Config.KV, x.Config.FixedSplit, x.Features.Kept = kv, split, ratio
+							x.PageSize, x.HND = page, page > 0 && e.HND
+							if x.Blocks = share; share > 0 {
+								x.BlockQ, x.BlockK = e.BlockQ, e.BlockK
+							}
+							out = append(out, x)
+						}
 					}
 				}
 			}

@@ -11,12 +11,15 @@ import (
 // Features are what a problem has beside its tensors. It is comparable; its zero
 // value is none.
 type Features struct {
-	Lengths  Lengths `json:"lengths,omitempty"`   // of each sequence
-	Packed   bool    `json:"packed,omitzero"`     // sequences one after the other, not padded
-	PageSize int     `json:"page_size,omitzero"`  // K and V in pages of so many keys, in random order
-	HND      bool    `json:"hnd,omitzero"`        // pages are [Hkv, page size, D], not [page size, Hkv, D]
-	Kept     float64 `json:"kept_ratio,omitzero"` // each key head of a sequence attends to this share of its tokens
-	SharedKV bool    `json:"shared_kv,omitzero"`  // V is the beginning of K's rows, as in latent attention
+	Lengths  Lengths `json:"lengths,omitempty"`    // of each sequence
+	Packed   bool    `json:"packed,omitzero"`      // sequences one after the other, not padded
+	PageSize int     `json:"page_size,omitzero"`   // K and V in pages of so many keys, in random order
+	HND      bool    `json:"hnd,omitzero"`         // pages are [Hkv, page size, D], not [page size, Hkv, D]
+	Kept     float64 `json:"kept_ratio,omitzero"`  // each key head of a sequence attends to this share of its tokens
+	Blocks   float64 `json:"block_ratio,omitzero"` // rows attend to this share of the blocks of keys they see
+	BlockQ   int     `json:"block_q,omitzero"`
+	BlockK   int     `json:"block_k,omitzero"`
+	SharedKV bool    `json:"shared_kv,omitzero"` // V is the beginning of K's rows, as in latent attention
 	Sinks    bool    `json:"sinks,omitzero"`
 	ALiBi    bool    `json:"alibi,omitzero"`
 }
@@ -33,6 +36,7 @@ func (f Features) String() string {
 	add(f.PageSize > 0 && !f.HND, "pages of %d", f.PageSize)
 	add(f.PageSize > 0 && f.HND, "pages of %d hnd", f.PageSize)
 	add(f.Kept > 0, "kept %g", f.Kept)
+	add(f.Blocks > 0, "%g of blocks %dx%d", f.Blocks, f.BlockQ, f.BlockK)
 	add(f.SharedKV, "V in K")
 	add(f.Sinks, "sinks")
 	add(f.ALiBi, "alibi")
@@ -129,7 +133,15 @@ func (p Problem) cells() (n float64) {
 		return float64(p.Shape.B) * float64(p.Shape.Cells(p.Config.Causal))
 	}
 	rows, keys := p.lengths()
+	var same float64 // of the sequence before
 	for i := range rows {
+		if p.Blocks > 0 {
+			if i == 0 || rows[i] != rows[i-1] || keys[i] != keys[i-1] {
+				same = float64(p.blockCells(rows[i], keys[i])) / float64(p.Shape.KVHeads())
+			}
+			n += same
+			continue
+		}
 		for r := range rows[i] {
 			lo, hi := p.sees(r, rows[i], keys[i])
 			if p.Features.Kept > 0 {
@@ -153,8 +165,16 @@ func (p Problem) KVBytes() (n uint64) {
 	if c.KV.Scaled() {
 		key += 8
 	}
+	var same uint64 // keys of the sequence before
 	for i := range rows {
 		if rows[i] == 0 || keys[i] == 0 {
+			continue
+		}
+		if p.Blocks > 0 {
+			if same == 0 || rows[i] != rows[i-1] || keys[i] != keys[i-1] {
+				same = uint64(p.blockKeys(rows[i], keys[i]))
+			}
+			n += key * same
 			continue
 		}
 		lo, _ := p.sees(0, rows[i], keys[i])

@@ -106,7 +106,7 @@ func (f Form) applies(p Problem, dev *vk.Device) bool {
 			}
 		}
 		// Scales lie as far apart as the longest sequence, which one of its own cannot say.
-		return p.Features.Lengths != "" && p.Features.Kept == 0 && !p.Config.KV.Scaled()
+		return p.Features.Lengths != "" && p.Features.Kept == 0 && p.Blocks == 0 && !p.Config.KV.Scaled()
 	}
 	return true
 }
@@ -144,7 +144,7 @@ const maxMask = 1 << 30
 func (d *data) byMask() (*data, error) {
 	p := d.problem
 	heads, maskRows := 1, p.Shape.Sq
-	if p.Features.Kept > 0 {
+	if p.Features.Kept > 0 || p.Blocks > 0 {
 		heads = p.Shape.Hq
 	}
 	batches := p.Shape.B
@@ -177,7 +177,9 @@ func (d *data) byMask() (*data, error) {
 				lo, hi := p.sees(row, d.rows[b], d.keys[b])
 				if d.tokens == nil {
 					for i := lo; i < hi; i++ {
-						line[i] = 1
+						if d.blocks == nil || d.blocks.at(h/p.Shape.Group(), row/p.BlockQ, i/p.BlockK) {
+							line[i] = 1
+						}
 					}
 					continue
 				}
