@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"reflect"
 	"strings"
 	"time"
 
@@ -91,18 +90,10 @@ type Result struct {
 
 // plan fills in how the row is computed.
 func (r *Row) plan(p attention.Plan, s Spec) {
-	r.Tier, r.Tile, r.Memory, r.Splits = p.Tier.String(), p.Tile, p.Bytes, splitsOf(p)
+	r.Tier, r.Tile, r.Memory, r.Splits = p.Tier.String(), p.Tile, p.Bytes, p.Splits
 	if p.Tier == attention.TierCUDA && s.Kernel == "" {
 		r.Tile = p.Kernel + " " + p.Tile
 	}
-}
-
-// splitsOf is Plan.Splits, 0 in builds whose Plan has none.
-func splitsOf(p attention.Plan) int {
-	if f := reflect.ValueOf(p).FieldByName("Splits"); f.IsValid() && f.CanInt() {
-		return int(f.Int())
-	}
-	return 0
 }
 
 // Checked is what verification compared and found.
