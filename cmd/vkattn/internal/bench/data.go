@@ -8,6 +8,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/half"
 	"vkattn/attention/inputs"
+	"vkattn/cmd/vkattn/internal/operands"
 )
 
 // data is one set of a problem's arguments in host memory, from which every lane
@@ -207,6 +208,16 @@ func choose(n, k int, r *rand.Rand) []int32 {
 		}
 	}
 	return out
+}
+
+// bytes is the memory of all arguments.
+func (d *data) bytes() (n uint64) {
+	for i, o := range operands.List(d.problem.Config, &d.args) {
+		if o.Of == i {
+			n += uint64(len(o.Host()))
+		}
+	}
+	return n
 }
 
 // keptRatio is the share of tokens that are listed; 1 without lists.

@@ -51,9 +51,12 @@ func (p *mdPrinter) results(info *RunInfo) error {
 	}
 	m.column("max error")
 	m.column("memory")
-	notes, with := false, false
+	notes, with, splits := false, false, false
 	for _, r := range p.rows {
-		notes, with = notes || r.Note() != "", with || r.With != ""
+		notes, with, splits = notes || r.Note() != "", with || r.With != "", splits || r.Splits > 1
+	}
+	if splits {
+		m.column("splits")
 	}
 	if with {
 		m.column("with<")
@@ -82,6 +85,9 @@ func (p *mdPrinter) results(info *RunInfo) error {
 			checked = fmt.Sprintf("%.1e", r.Checked.MaxError)
 		}
 		row = append(row, checked, Bytes(r.Memory))
+		if splits {
+			row = append(row, r.Splits)
+		}
 		if with {
 			row = append(row, r.With)
 		}

@@ -114,6 +114,9 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 		}
 		row.plan(plan, s)
 	}
+	if s.Form != "" || !g.problem.Plain() {
+		row.Memory = p.data.bytes()
+	}
 	row.Sets, row.Timer, row.KeptRatio = p.lane.sets(), p.lane.timer(), g.in.keptRatio()
 	c := &candidate{row: row, onCPU: dev == nil, run: func(ctx context.Context, n int) ([]time.Duration, error) {
 		return p.lane.timed(ctx, w, n)
