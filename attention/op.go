@@ -23,6 +23,7 @@ type Op struct {
 	mu        sync.RWMutex
 	plans     map[request]*prepared    // at most maxPlans; dropped by Close
 	pipelines map[variant]*vk.Pipeline // far fewer: many requests share one
+	merges    *Merge                   // of parts of keys; nil until there are any
 }
 
 // maxPlans bounds what an Op remembers: decoding sees a new length every step.
@@ -37,6 +38,8 @@ type prepared struct {
 	rows     uint32 // query rows of a workgroup
 	slices   uint32 // workgroups that share the columns of O
 	rowReach uint32 // see variant.rowReach
+	features featureSet
+	splits   int // of features: parts of the keys
 }
 
 // New makes an operation. A nil device means the CPU tier; the device stays
@@ -202,7 +205,7 @@ func (op *Op) prepare(r request) (*prepared, error) {
 			return nil, fmt.Errorf("attention: kernel %s: %w", plan.Kernel, err)
 		}
 	} else if op.dev != nil {
-		p.rows, p.slices, p.rowReach = v.tile.rows(), v.slices(), v.rowReach()
+		p.rows, p.slices, p.rowReach, p.features, p.splits = v.tile.rows(), v.slices(), v.rowReach(), v.features, plan.Splits
 		if p.pipeline, err = op.pipelineOf(v); err != nil {
 			return nil, err
 		}
