@@ -33,6 +33,8 @@ func Catalog() []Variant {
 		core("scalar_features_bda", "forward_scalar.comp", "BDA=1", "FEATURES=1"),
 		core("merge_ssbo", "merge.comp", "BDA=0"),
 		core("merge_bda", "merge.comp", "BDA=1"),
+		core("append_ssbo", "append.comp", "BDA=0"),
+		core("append_bda", "append.comp", "BDA=1"),
 	}
 	for _, tier := range []struct{ name, define, target, spirv string }{
 		{"coopmat", "NV2=0", "vulkan1.2", "spv1.5"},
