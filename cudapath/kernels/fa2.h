@@ -14,7 +14,10 @@
 // past their previous tile, and then asks for its share of a later tile.
 //
 // Within a tile columns are taken Step at a time: S = Q K^T, P = exp2(S * scale -
-// shift), O += P V, and the sum of P beside it. The shift of a row is the maximum
+// shift), O += P V. O is divided by the sum of P as it was rounded, which the tensor
+// cores take beside O, so that what rounding does to a weight cancels: where one key
+// has all the weight the result is that row of V, exactly. LSE has a sum of its own,
+// of P before it is rounded. The shift of a row is the maximum
 // that it had when it last moved; it moves when a score is more than 2^Slack over
 // it, which the packed P tell with one instruction for two to four of them, and then
 // the step is done again with exact maxima. A row moves by its own scores alone, so
@@ -64,7 +67,8 @@ template <class C> struct Forward {
 	uint32_t q_at, k_at, v_at; // where the lane's row of the first 16-wide slice is, in the first stage
 	uint32_t q[RowTiles][C::QRegs ? C::QRegs : 1][4];
 	float o[RowTiles][Dv / 8][4];
-	float l[RowTiles][2]; // the lane's part of the sums of P
+	float weight[RowTiles][4]; // sums of P as packed, of the rows that o's elements belong to; O is divided by them
+	float l[RowTiles][2];      // the lane's part of the sums of P before it is rounded, for LSE
 	float shift[RowTiles][2];
 	uint32_t unset;         // bit 2 i + j: shift[i][j] has met no score yet
 	bool exact;             // the next step takes exact maxima
@@ -181,6 +185,7 @@ template <class C> struct Forward {
 					shift[i][j] = next;
 					unset &= ~bit;
 					l[i][j] *= factor;
+					weight[i][2 * j] *= factor;
 #pragma unroll
 					for (int n = 0; n < Dv / 8; n++) {
 						o[i][n][2 * j] *= factor;
@@ -233,6 +238,8 @@ template <class C> struct Forward {
 		for (int i = 0; i < RowTiles; i++) l[i][0] += sum[i][0], l[i][1] += sum[i][1];
 #pragma unroll
 		for (int c = 0; c < Step / 16; c++) {
+#pragma unroll
+			for (int i = 0; i < RowTiles; i++) E::mma(weight[i], w[i][c], E::ones, E::ones);
 #pragma unroll
 			for (int n = 0; n < Dv / 16; n++) {
 				uint32_t b[4];
@@ -367,7 +374,7 @@ template <class C> struct Forward {
 		for (int i = 0; i < RowTiles; i++) {
 #pragma unroll
 			for (int j = 0; j < 2; j++) {
-				shift[i][j] = l[i][j] = 0;
+				shift[i][j] = l[i][j] = weight[i][j] = weight[i][2 + j] = 0;
 				int64_t last = p.Sk - 1;
 				if constexpr (C::Causal) last = min(last, int64_t(row) + i * 16 + j * 8 + p.causal_offset);
 				limit[i][j] = int(max(last, int64_t(-1))) - lane % 4 * 2;
@@ -440,7 +447,7 @@ template <class C> struct Forward {
 				float sum = l[i][j];
 				sum += __shfl_xor_sync(~0u, sum, 1);
 				sum += __shfl_xor_sync(~0u, sum, 2);
-				const float inverse = sum == 0 ? 0 : 1 / sum;
+				const float inverse = sum == 0 ? 0 : 1 / weight[i][2 * j];
 				const int r = row + i * 16 + j * 8;
 				if (p.lse && lane % 4 == 0 && r < p.Sq) {
 					const float top = shift[i][j];
