@@ -2,10 +2,14 @@ package tests
 
 import (
 	"fmt"
+	"os"
+	"regexp"
 	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
 	"vkattn/attention/cases"
@@ -27,7 +31,7 @@ func TestFeatureConformance(t *testing.T) {
 		t.Skip("nothing executes on a null device")
 	}
 	for _, dtype := range attention.DTypes() {
-		table := checkedFeatures(dtype)
+		table := checkedFeatures(t, dtype)
 		t.Run(dtype.String(), func(t *testing.T) {
 			for _, tt := range s.available() {
 				if tt.DType != dtype {
@@ -102,10 +106,14 @@ type checkedFeature struct {
 	cases.FeatureTruth
 }
 
-func checkedFeatures(dtype attention.DType) []*checkedFeature {
+func checkedFeatures(t *testing.T, dtype attention.DType) []*checkedFeature {
+	some, err := regexp.Compile(os.Getenv("VKATTN_TEST_CASES"))
+	require.NoError(t, err)
 	var all []*checkedFeature
 	for _, c := range featureTable() {
-		all = append(all, &checkedFeature{FeatureCase: c, dtype: dtype})
+		if some.MatchString(c.String()) {
+			all = append(all, &checkedFeature{FeatureCase: c, dtype: dtype})
+		}
 	}
 	return all
 }
