@@ -92,6 +92,18 @@ func (op *Op) Prepare(s Shape) error {
 	return nil
 }
 
+// PrepareFor compiles what Forward needs for a call like this one: its features,
+// alignment and kind of memory count, the numbers in memory do not. It checks the
+// arguments as Forward does.
+func (op *Op) PrepareFor(a Args) error {
+	var l layouts
+	if err := op.check(&l, &a); err != nil {
+		return err
+	}
+	_, err := op.prepare(op.request(&l, &a))
+	return err
+}
+
 // Forward computes O, and LSE where given. On a device the work is recorded
 // into the stream's current batch, in order after what was recorded before,
 // and the tensors are held until it has run; the caller submits and waits. On
