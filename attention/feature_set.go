@@ -12,7 +12,7 @@ import (
 // key of a pipeline. The zero value has none; such a kernel is another module,
 // which nothing of this costs anything.
 type featureSet struct {
-	packRows         bool   // the heads of a group are rows side by side
+	packRows         uint32 // heads of a group, if they are rows side by side; else 0
 	lengths          uint32 // sum of lengthCuQ and so on
 	pageSize         uint32
 	kept             bool
@@ -75,7 +75,7 @@ func (a *Args) features(cfg *Config) (f featureSet) {
 
 // constants adds those of the features.
 func (f featureSet) constants(c map[uint32]uint32) {
-	c[shaders.ConstPackedRows] = boolConstant(f.packRows)
+	c[shaders.ConstPackedRows] = f.packRows
 	c[shaders.ConstLengths] = f.lengths
 	c[shaders.ConstPageSize] = f.pageSize
 	c[shaders.ConstKept] = boolConstant(f.kept)

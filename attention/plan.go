@@ -175,12 +175,14 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 		if reason := v.features.fits(&caps.Limits, r.access); reason != "" {
 			return v, 0, reason
 		}
-		v.features.packRows = r.shape.Group() > 1
+		if g := r.shape.Group(); g > 1 {
+			v.features.packRows = uint32(g)
+		}
 		v.features.split = true // what a split costs in shared memory is there whether it is used or not
 		v.module = featureModule(v.module)
 	}
 	rows := uint32(r.shape.Sq) // of a sequence, as a workgroup sees them
-	if v.features.packRows {
+	if v.features.packRows != 0 {
 		rows = uint32(min(int64(r.shape.Sq)*int64(r.shape.Group()), math.MaxInt32))
 	}
 	var candidates []tile

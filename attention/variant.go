@@ -25,6 +25,7 @@ type tile struct {
 	stepCols uint32 // keys multiplied at a time, of the blockCols in shared memory
 	qStaged  uint32 // chunks of k columns of Q in shared memory; the others are in registers
 	sharing  bool   // subgroups have the same rows and share the keys; of features only
+	reuse    bool   // V takes K's place in shared memory; of features only
 
 	// Scalar kernel.
 	blockRows uint32 // query rows of a workgroup
@@ -116,6 +117,7 @@ func (v variant) constants() map[uint32]uint32 {
 		c[shaders.ConstQStaged] = v.tile.qStaged
 		if v.features.any() {
 			c[shaders.ConstShareKeys] = boolConstant(v.tile.sharing)
+			c[shaders.ConstReuse] = boolConstant(v.tile.reuse)
 		}
 		c[shaders.ConstCheckFetch] = boolConstant(!v.crowded())
 		v.lab.change(c)

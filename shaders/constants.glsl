@@ -48,7 +48,7 @@ const uint ABLATE_BARRIER = 2;                         // no barriers between th
 const uint ABLATE_LOAD = 3;                            // only the first tile is fetched
 
 // -- features of inference; modules compiled with FEATURES=1 have them, 0 is off ----------------------
-layout(constant_id = 31) const uint PACKED_ROWS = 0;   // 1: the query heads of a group are rows side by side: row r is query r / groupSize
+layout(constant_id = 31) const uint PACKED_ROWS = 0;   // the query heads of a group, if they are rows side by side: row r is query r / PACKED_ROWS
 layout(constant_id = 32) const uint LENGTHS = 0;       // sum of 1 cu_seqlens_q, 2 seqused_q, 4 cu_seqlens_k, 8 seqused_k
 layout(constant_id = 33) const uint PAGE_SIZE = 0;     // keys of a page of K and V
 layout(constant_id = 34) const uint KEPT = 0;          // 1: the keys are those of a list
@@ -64,6 +64,7 @@ layout(constant_id = 43) const uint KV_TYPE = 0;       // K and V are: 0 as Q, 1
 layout(constant_id = 44) const uint KV_BLOCK = 1;      // keys that share a scale of int8 and float8
 layout(constant_id = 45) const uint SPLIT = 0;         // 1: workgroups share the keys of a row and leave float32 states
 layout(constant_id = 46) const uint SHARE_KEYS = 0;    // 1: so do subgroups, with SPLIT: all have the same rows, and of a tile a step each
+layout(constant_id = 47) const uint REUSE = 0;         // 1: V takes K's place in shared memory; a subgroup takes a tile in one step
 
 // -- scalar tier ---------------------------------------------------------------------------------
 layout(constant_id = 18) const uint THREADS_X = 16;   // invocations side by side along keys and along columns of O

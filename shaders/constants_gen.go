@@ -31,7 +31,7 @@ const (
 	ConstExp2            uint32 = 27 // 0: natural exponentials
 	ConstBlockAddressing uint32 = 28 // 0: every access is addressed from the start of its tensor
 	ConstAblate          uint32 = 29 // leaves out a part of the work: wrong results, true cost of the rest
-	ConstPackedRows      uint32 = 31 // 1: the query heads of a group are rows side by side: row r is query r / groupSize
+	ConstPackedRows      uint32 = 31 // the query heads of a group, if they are rows side by side: row r is query r / PACKED_ROWS
 	ConstLengths         uint32 = 32 // sum of 1 cu_seqlens_q, 2 seqused_q, 4 cu_seqlens_k, 8 seqused_k
 	ConstPageSize        uint32 = 33 // keys of a page of K and V
 	ConstKept            uint32 = 34 // 1: the keys are those of a list
@@ -47,6 +47,7 @@ const (
 	ConstKvBlock         uint32 = 44 // keys that share a scale of int8 and float8
 	ConstSplit           uint32 = 45 // 1: workgroups share the keys of a row and leave float32 states
 	ConstShareKeys       uint32 = 46 // 1: so do subgroups, with SPLIT: all have the same rows, and of a tile a step each
+	ConstReuse           uint32 = 47 // 1: V takes K's place in shared memory; a subgroup takes a tile in one step
 	ConstThreadsX        uint32 = 18 // invocations side by side along keys and along columns of O
 	ConstChunkD          uint32 = 19 // elements of Dqk staged at a time
 	ConstChunkV          uint32 = 20 // keys of V staged at a time
@@ -103,6 +104,7 @@ var constantNames = map[uint32]string{
 	ConstKvBlock:         "KV_BLOCK",
 	ConstSplit:           "SPLIT",
 	ConstShareKeys:       "SHARE_KEYS",
+	ConstReuse:           "REUSE",
 	ConstThreadsX:        "THREADS_X",
 	ConstChunkD:          "CHUNK_D",
 	ConstChunkV:          "CHUNK_V",

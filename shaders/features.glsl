@@ -2,7 +2,7 @@
 // scores are modified: what modules compiled with FEATURES=1 do where the others take p.Sq and p.Sk.
 //
 // A row is numbered within its sequence; with PACKED_ROWS the query heads that share a key head lie side by
-// side, row r being query r / groupSize of head r % groupSize, so that decoding fills a fragment with them.
+// side, row r being query r / PACKED_ROWS of head r % PACKED_ROWS of the group, so that decoding fills a fragment with them.
 // A key is numbered within its sequence too. Numbers that come from memory (lengths, pages, tokens) are
 // clamped to what the host knows of the tensors, so that wrong ones cannot reach outside of them.
 #ifndef FEATURES_GLSL
@@ -71,21 +71,21 @@ Work work;
 
 uint atMost(uint number, uint most) { return int(number) < 0 ? 0 : min(number, most); }
 
-uint rowsPerQuery() { return PACKED_ROWS != 0 ? p.groupSize : 1; }
-uint queryOf(uint row) { return PACKED_ROWS != 0 ? row / p.groupSize : row; }
-uint headOf(uint row) { return PACKED_ROWS != 0 ? work.head + row % p.groupSize : work.head; }
+const uint HEADS_SIDE = PACKED_ROWS > 1 ? PACKED_ROWS : 1; // rows of a query
+uint queryOf(uint row) { return row / HEADS_SIDE; }
+uint headOf(uint row) { return work.head + row % HEADS_SIDE; }
 
 // Row blocks of packed sequences: those of sequence b start at this block at the latest, and have it alone.
 uint firstBlock(uint b, uint blockRows) {
-    return atMost(loadCuQ(b), p.totalQ) * rowsPerQuery() / blockRows + b; // totalQ * groupSize < 2^32
+    return atMost(loadCuQ(b), p.totalQ) * HEADS_SIDE / blockRows + b; // totalQ * groupSize < 2^32
 }
 
 // Finds the work; false where there is none.
 bool findWork(uint blockRows) {
-    const uint heads = p.Hq / rowsPerQuery();
+    const uint heads = p.Hq / HEADS_SIDE;
     work.split = gl_WorkGroupID.y / heads;
     work.splits = gl_NumWorkGroups.y / heads;
-    work.head = gl_WorkGroupID.y % heads * rowsPerQuery();
+    work.head = gl_WorkGroupID.y % heads * HEADS_SIDE;
     work.kvHead = work.head / p.groupSize;
     work.col0 = (gl_WorkGroupID.z % DV_SLICES) * DV_SLICE;
     uint block = gl_WorkGroupID.x;
@@ -108,7 +108,7 @@ bool findWork(uint blockRows) {
         work.queries = min(max(end, work.firstQ) - work.firstQ, p.Sq);
     }
     if ((LENGTHS & USED_Q) != 0) work.queries = atMost(loadUsedQ(work.batch), work.queries);
-    work.rows = work.queries * rowsPerQuery();
+    work.rows = work.queries * HEADS_SIDE;
     const uint blocks = (work.rows + blockRows - 1) / blockRows;
     if (block >= blocks) return false;
     if (CAUSAL != 0) block = blocks - 1 - block; // later rows see more keys: heavy blocks first
@@ -181,7 +181,7 @@ bool attends(uint row, uint key) {
 // No row of the block attends to any key of a tile, as far as the bitmap says.
 bool skipsTile(uint firstRow, uint lastRow, uint firstKey, uint lastKey) {
     if (MAP_ROWS == 0) return false;
-    const uint heads = PACKED_ROWS != 0 && p.strideMapHead != 0 ? p.groupSize : 1;
+    const uint heads = p.strideMapHead != 0 ? HEADS_SIDE : 1;
     for (uint h = 0; h < heads; ++h)
         for (uint i = queryOf(firstRow) / MAP_ROWS; i <= queryOf(lastRow) / MAP_ROWS; ++i)
             for (uint j = firstKey / MAP_KEYS; j <= lastKey / MAP_KEYS; ++j) {
@@ -288,8 +288,7 @@ uint rowBatch() { return (LENGTHS & CU_Q) != 0 ? 0 : work.batch; }
 
 // A row's first element, counted from that of the first query of the block and the first head of the group.
 uint rowElement(uint row, uint strideHead, uint strideSeq) {
-    if (PACKED_ROWS == 0) return (row - work.row0) * strideSeq;
-    return (row / p.groupSize - work.row0 / p.groupSize) * strideSeq + row % p.groupSize * strideHead;
+    return (queryOf(row) - queryOf(work.row0)) * strideSeq + row % HEADS_SIDE * strideHead;
 }
 
 // The part of the keys this is.

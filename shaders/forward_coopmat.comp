@@ -69,8 +69,6 @@ const uint WORKGROUP_ROWS = (SHARE_KEYS != 0 ? 1 : SUBGROUPS) * SUBGROUP_ROWS;
 #else
 const uint WORKGROUP_ROWS = SUBGROUPS * SUBGROUP_ROWS;
 #define SUBGROUP_FIRST_ROW (gl_SubgroupID * SUBGROUP_ROWS)
-#define FIRST_STEP 0
-#define TILE_STEPS STEPS
 #endif
 const uint QK_CHUNKS = (HEAD_DIM + TILE_K - 1) / TILE_K;  // fragments along Dqk
 const uint Q_HELD = Q_STAGED < QK_CHUNKS ? QK_CHUNKS - Q_STAGED : 0; // of Q, in registers
@@ -86,8 +84,14 @@ const uint Q_STAGED8 = K_ROW8 - Q_HELD8;
 const uint K_STRIDE = K_ROW8 | 1;
 const uint V_STRIDE = V_ROW8 | 1;
 const uint Q_STRIDE = Q_STAGED8 | 1;
+#if FEATURES
+const uint V_FIRST = REUSE != 0 ? 0 : BLOCK_COLS * K_STRIDE;
+const uint WIDER_STRIDE = K_STRIDE > V_STRIDE ? K_STRIDE : V_STRIDE;
+const uint KV_SIZE = REUSE != 0 ? BLOCK_COLS * WIDER_STRIDE : V_FIRST + BLOCK_COLS * V_STRIDE;
+#else
 const uint V_FIRST = BLOCK_COLS * K_STRIDE;
 const uint KV_SIZE = V_FIRST + BLOCK_COLS * V_STRIDE;
+#endif
 const uint Q_FIRST = KV_SIZE;                             // the chunks of Q that are not held
 const uint SHIFT_FIRST = Q_FIRST + (Q_STAGED8 > 0 ? WORKGROUP_ROWS * Q_STRIDE : 0);
 const uint SHIFT_SIZE = TILE_M / 4;                       // shifts of the rows of one fragment
@@ -190,27 +194,58 @@ uvec4 fetchKeyV(Slice rows_, Place first, uint index, uint key, uint col) {
 }
 const uint KEY_PARTS = KEPT != 0 ? (BLOCK_COLS + LOCAL_SIZE - 1) / LOCAL_SIZE : 1; // keys of a list an invocation carries
 
-#define FETCH_TILE(index, LAST)                                                                     \
+#define FETCH_K(index)                                                                              \
     {                                                                                               \
         const uint tileIndex = index;                                                               \
         Place first = Place(0, 0);                                                                  \
-        Slice kTile, vTile;                                                                         \
+        Slice rows_;                                                                                \
         if (TILES_WHOLE) {                                                                          \
             first = placeOf(tileIndex * BLOCK_COLS);                                                \
-            kTile = rowsK(first);                                                                   \
-            vTile = rowsV(first);                                                                   \
+            rows_ = rowsK(first);                                                                   \
         }                                                                                           \
         [[unroll]] for (uint i = 0; i < K_PARTS; ++i) {                                             \
             const uint at = i * LOCAL_SIZE + tid;                                                   \
-            kPart[i] = fetchKeyK(kTile, first, tileIndex, at / K_ROW8, at % K_ROW8 * 8);            \
-        }                                                                                           \
-        [[unroll]] for (uint i = 0; i < V_PARTS; ++i) {                                             \
-            const uint at = i * LOCAL_SIZE + tid;                                                   \
-            vPart[i] = fetchKeyV(vTile, first, tileIndex, at / V_ROW8, work.col0 + at % V_ROW8 * 8); \
+            kPart[i] = fetchKeyK(rows_, first, tileIndex, at / K_ROW8, at % K_ROW8 * 8);            \
         }                                                                                           \
         if (KEPT != 0) {                                                                            \
             [[unroll]] for (uint i = 0; i < KEY_PARTS; ++i)                                         \
                 keyPart[i] = keyAt(tileIndex * BLOCK_COLS + i * LOCAL_SIZE + tid);                  \
+        }                                                                                           \
+    }
+#define FETCH_V(index)                                                                              \
+    {                                                                                               \
+        const uint tileIndex = index;                                                               \
+        Place first = Place(0, 0);                                                                  \
+        Slice rows_;                                                                                \
+        if (TILES_WHOLE) {                                                                          \
+            first = placeOf(tileIndex * BLOCK_COLS);                                                \
+            rows_ = rowsV(first);                                                                   \
+        }                                                                                           \
+        [[unroll]] for (uint i = 0; i < V_PARTS; ++i) {                                             \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            vPart[i] = fetchKeyV(rows_, first, tileIndex, at / V_ROW8, work.col0 + at % V_ROW8 * 8); \
+        }                                                                                           \
+    }
+
+// What was fetched into shared memory. A masked slot has P = 0, but 0 x Inf is NaN: V is multiplied without
+// such values, they are added at the end.
+#define STORE_K                                                                                     \
+    {                                                                                               \
+        [[unroll]] for (uint i = 0; i < K_PARTS; ++i) {                                             \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            if (KV_TYPE != 0) kPart[i] = decodeRaw16(kPart[i]);                                     \
+            if (BLOCK_COLS * K_ROW8 % LOCAL_SIZE == 0 || at < BLOCK_COLS * K_ROW8)                  \
+                tile[at / K_ROW8 * K_STRIDE + at % K_ROW8] = kPart[i];                              \
+        }                                                                                           \
+    }
+#define STORE_V(masked)                                                                             \
+    {                                                                                               \
+        [[unroll]] for (uint i = 0; i < V_PARTS; ++i) {                                             \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            if (KV_TYPE != 0) vPart[i] = decodeRaw16(vPart[i]);                                     \
+            if (masked != 0 && MASKS && dropNonFinite(vPart[i])) atomicOr(nonFiniteSeen, 1);        \
+            if (BLOCK_COLS * V_ROW8 % LOCAL_SIZE == 0 || at < BLOCK_COLS * V_ROW8)                  \
+                tile[V_FIRST + at / V_ROW8 * V_STRIDE + at % V_ROW8] = vPart[i];                    \
         }                                                                                           \
     }
 #else
@@ -245,12 +280,45 @@ const uint KEY_PARTS = KEPT != 0 ? (BLOCK_COLS + LOCAL_SIZE - 1) / LOCAL_SIZE : 
 #define STORE_O8(row, col, words) storeO8(oBlock, row, col, words)
 #endif
 
+#if FEATURES
+// A part's O leaves in float32, as many fragments at a time as a subgroup's share of the tile has room for, and
+// then row by row: few rows of a fragment exist in decoding. A pass is a literal, as the pairs below.
+const uint SHARE = KV_SIZE / SUBGROUPS > SCRATCH_SIZE ? KV_SIZE / SUBGROUPS : SCRATCH_SIZE; // of a subgroup
+const uint ROOM = (SHARE / TILE_M - 1) / (TILE_N / 4);       // for so many fragments in rows of odd length
+const uint AT_ONCE_ = ROOM > OUT_TILES ? OUT_TILES : ROOM;
+const uint AT_ONCE = AT_ONCE_ > 0 ? AT_ONCE_ : 1;
+const uint PASSES = (OUT_TILES + AT_ONCE - 1) / AT_ONCE;     // of a row fragment
+const uint MOST_PASSES = 4;                                  // that are written out in main
+const uint PART_ROW4 = AT_ONCE * TILE_N / 4, PART_STRIDE = PART_ROW4 | 1;
+#define STORE_PART(pass)                                                                            \
+    if ((pass) < ROW_TILES * PASSES) {                                                              \
+        const uint r = (pass) / PASSES, first = (pass) % PASSES * AT_ONCE;                          \
+        subgroupSync();                                                                             \
+        [[unroll]] for (uint t = 0; t < AT_ONCE; ++t) {                                             \
+            if (first + t < OUT_TILES) {                                                            \
+                const bool there = (pass) < ROW_TILES * PASSES && first + t < OUT_TILES; /* or dead code */ \
+                FragC whole = O[there ? r * OUT_TILES + first + t : 0] * inverse[there ? r : 0];    \
+                coopMatStore(whole, tile, gl_SubgroupID * SHARE + t * (TILE_N / 4), PART_STRIDE,    \
+                             gl_CooperativeMatrixLayoutRowMajor);                                   \
+            }                                                                                       \
+        }                                                                                           \
+        subgroupSync();                                                                             \
+        const uint rows = min(max(ROWS, myRow + r * TILE_M) - (myRow + r * TILE_M), TILE_M);        \
+        [[dont_unroll]] for (uint at = gl_SubgroupInvocationID; at < rows * PART_ROW4; at += SUBGROUP_SIZE) { \
+            const uint row = at / PART_ROW4, mine = first * TILE_N + at % PART_ROW4 * 4, col = work.col0 + mine; \
+            if (mine < OUT_TILES * TILE_N && col < HEAD_DIM_V)                                      \
+                storeState4(myRow + r * TILE_M + row, col,                                          \
+                            uintBitsToFloat(tile[gl_SubgroupID * SHARE + row * PART_STRIDE + at % PART_ROW4])); \
+        }                                                                                           \
+    }
+#endif
+
 #if NV2
 // O leaves in pairs of neighbouring fragments, rounded to storage and side by side in the subgroup's
 // scratch, which is as large as two of them: each lane then stores 16 bytes, next to its neighbours'. The
 // pair is a literal: in a loop over pairs with a barrier inside O would not stay in registers.
 const uint PAIRS = (OUT_TILES + 1) / 2;  // of a row fragment
-const uint MOST_PAIRS = 16;              // that are written out in main
+const uint MOST_PAIRS = SUBGROUP_BARRIER != 0 ? 16 : 4; // that are written out in main; drivers on the CPU compile each of them for long
 const uint PAIR_ROW8 = 2 * TILE_N / 8;   // SCRATCH_STRIDE is as many, or one more
 #define STORE_PAIR(pair)                                                                            \
     if ((pair) < ROW_TILES * PAIRS) {                                                               \
@@ -311,7 +379,10 @@ void main() {
 #if FEATURES
     uint keyPart[KEY_PARTS];
     uint j = nextTile(walk, 0, lastRow); // of the walk
-    if (j < tiles) FETCH_TILE(tileAt(walk, j), 1)
+    if (j < tiles) {
+        FETCH_K(tileAt(walk, j))
+        FETCH_V(tileAt(walk, j))
+    }
 #else
     Slice kTile = sliceK(work.batch, work.kvHead, 0), vTile = sliceV(work.batch, work.kvHead, 0);
     FETCH_TILE(0, 1)
@@ -376,18 +447,17 @@ void main() {
     uint after = tiles; // the next one of the walk
     [[dont_unroll]] while (j < fullTiles) {
 #define MASKED 0
-#include "coopmat_tile.glsl"
+#include "feature_tile.glsl"
 #undef MASKED
         j = after;
     }
     [[dont_unroll]] while (j < tiles) {
 #define MASKED 1
-#include "coopmat_tile.glsl"
+#include "feature_tile.glsl"
 #undef MASKED
         j = after;
     }
 #else
-#define TILE j
     uint j = 0;
     [[dont_unroll]] for (; j + (1 - CHECK_FETCH) < fullTiles; ++j) {
 #define MASKED 0
@@ -444,13 +514,17 @@ void main() {
             }
         }
     }
-#if NV2
 #if FEATURES
-    const bool states = SPLIT != 0;
+    if (SPLIT != 0 && ROW_TILES * PASSES <= MOST_PASSES && (!MAY_MASK || nonFiniteSeen == 0)) {
+        STORE_PART(0) STORE_PART(1) STORE_PART(2) STORE_PART(3)
+        return;
+    }
+#define PAIRED (SPLIT == 0 && ROW_TILES * PAIRS <= MOST_PAIRS)
 #else
-    const bool states = false;
+#define PAIRED (ROW_TILES * PAIRS <= MOST_PAIRS)
 #endif
-    if (!states && ROW_TILES * PAIRS <= MOST_PAIRS && (!MAY_MASK || nonFiniteSeen == 0)) {
+#if NV2
+    if (PAIRED && (!MAY_MASK || nonFiniteSeen == 0)) {
         STORE_PAIR(0) STORE_PAIR(1) STORE_PAIR(2) STORE_PAIR(3)
         STORE_PAIR(4) STORE_PAIR(5) STORE_PAIR(6) STORE_PAIR(7)
         STORE_PAIR(8) STORE_PAIR(9) STORE_PAIR(10) STORE_PAIR(11)
