@@ -32,8 +32,8 @@ var Forms = []struct {
 	{FormNaive, "this project's unfused kernel: scores, softmax and weighted sum in passes of their own, through memory"},
 	{FormByMask, "tier scalar over padded, contiguous K and V; causal mask, lengths and kept tokens as a matrix of booleans, every cell computed"},
 	{FormCUDARef, "this project's plain CUDA kernel in float32"},
-	{FormContiguous, "the same tier, what lies in pages contiguous instead"},
-	{FormSeparate, "the same tier, a dispatch of its own for each sequence, without barriers between them"},
+	{FormContiguous, "the same tier (the first of several), what lies in pages contiguous instead"},
+	{FormSeparate, "the same tier (the first of several), a dispatch of its own for each sequence, without barriers between them"},
 	{FormCopy, "a copy on the device, vkCmdCopyBuffer, that reads and writes as many bytes together as a row reads of K and V"},
 }
 

@@ -115,10 +115,7 @@ func (p *mdPrinter) decode(info *RunInfo) error {
 			used = append(used, r.Form)
 		}
 		line := []any{r.Line, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Who()}
-		splits := "-"
-		if r.Splits > 0 {
-			splits = strconv.Itoa(r.Splits)
-		}
+		splits := splitsText(r)
 		if r.Status == OK {
 			line = append(line, splits, digits(r.Ms.Median*1e3), Bytes(r.KVBytes), digits(r.TBs), p.ofCopy(r))
 		} else {
@@ -139,6 +136,14 @@ func (p *mdPrinter) decode(info *RunInfo) error {
 		return err
 	}
 	return p.forms(used)
+}
+
+// splitsText is empty of a number where there is no plan.
+func splitsText(r *Row) string {
+	if r.Splits == 0 {
+		return "-"
+	}
+	return strconv.Itoa(r.Splits)
 }
 
 // ofCopy is the share of the bandwidth of the fastest copy of as many bytes in the

@@ -86,7 +86,7 @@ func (p *mdPrinter) results(info *RunInfo) error {
 		}
 		row = append(row, checked, Bytes(r.Memory))
 		if splits {
-			row = append(row, r.Splits)
+			row = append(row, splitsText(r))
 		}
 		if with {
 			row = append(row, r.With)
