@@ -64,13 +64,13 @@ func servingCases() []FeatureCase {
 		each(func(c *FeatureCase) { c.Seqs, c.PageSize, c.PackedQ = decodes, 1, false }),
 		each(func(c *FeatureCase) { c.Seqs, c.PageSize, c.PackedQ, c.KV = decodes, 16, false, attention.KVFP8 }),
 		each(func(c *FeatureCase) {
-			c.Seqs, c.PackedQ, c.Kept, c.Hq, c.Hkv, c.D, c.Dv, c.Causal = equal(4, 1, 32000), false, 0.02, 32, 8, 256, 256, attention.CausalNone
+			c.Seqs, c.PackedQ, c.Kept, c.Hq, c.Hkv, c.D, c.Dv, c.Causal = equal(1, 1, 32000), false, 0.02, 32, 8, 256, 256, attention.CausalNone
 		}),
 		each(func(c *FeatureCase) {
 			c.Seqs, c.PackedQ, c.Kept, c.PageSize, c.Causal = equal(4, 1, 32000), false, 0.05, 5, attention.CausalNone
 		}),
 		each(func(c *FeatureCase) {
-			c.Seqs, c.PackedQ, c.PageSize, c.D, c.Dv, c.Hq, c.VInK = equal(4, 1, 5000), false, 64, 576, 512, 128, true
+			c.Seqs, c.PackedQ, c.PageSize, c.D, c.Dv, c.Hq, c.VInK, c.Sample = equal(4, 1, 5000), false, 64, 576, 512, 128, true, 100
 		}),
 	}
 	// Every row of the smaller ones.
