@@ -64,6 +64,9 @@ type cpuFeatures struct {
 	heads  int
 	factor float32 // on Q Kᵀ
 	keys   []int   // the row attends to
+	k, v   *keyRows[float32]
+	kBlock []float32 // where a block's keys do not follow each other
+	vBlock []float32
 	bias   [cpuKeys]float32
 }
 
@@ -72,13 +75,19 @@ func newCPUFeatures(call *hostCall, placed Args, out views, heads int) *cpuFeatu
 	placed.Sk = cpuKeys // of a block
 	tile := newCPUWorker(cfg, placed, out, heads)
 	tile.scale = 1
-	return &cpuFeatures{tile: tile, call: call, heads: heads, factor: cfg.ScaleValue()}
+	keys, reuse := call.a.Sk, call.a.Sq > 1 || heads < call.a.Group()
+	return &cpuFeatures{
+		tile: tile, call: call, heads: heads, factor: cfg.ScaleValue(),
+		k:      newKeyRows(keys, cfg.HeadDim, reuse, call.reader(&call.k)),
+		v:      newKeyRows(keys, cfg.ValueDim(), reuse, call.reader(&call.v)),
+		kBlock: tile.k, vBlock: tile.v,
+	}
 }
 
 // row computes a row of heads [first, first+w.heads).
 func (w *cpuFeatures) row(b, first, row int) {
 	cfg, kv := w.call.cfg, first/w.call.a.Group()
-	d, dv := cfg.HeadDim, cfg.ValueDim()
+	d := cfg.HeadDim
 	batch, at := w.call.placeRow(b, row)
 	for r := range w.heads {
 		w.call.q.ReadRow(w.tile.q[r*d:], batch, first+r, at)
@@ -87,11 +96,8 @@ func (w *cpuFeatures) row(b, first, row int) {
 	clear(w.tile.o)
 	w.keys = w.call.visible(w.keys[:0], b, first, row)
 	for keys := range slices.Chunk(w.keys, cpuKeys) {
-		for i, key := range keys {
-			page, place := w.call.placeKey(b, key)
-			readScaled(w.tile.k[i*d:][:d], &w.call.k, page, kv, place)
-			readScaled(w.tile.v[i*dv:][:dv], &w.call.v, page, kv, place)
-		}
+		w.tile.k = gather(w.kBlock, w.k, b, kv, keys)
+		w.tile.v = gather(w.vBlock, w.v, b, kv, keys)
 		w.tile.score(w.heads, len(keys))
 		for r := range w.heads {
 			w.modify(w.tile.scores[r*cpuKeys:][:len(keys)], b, first+r, row, keys)
@@ -106,10 +112,27 @@ func (w *cpuFeatures) row(b, first, row int) {
 	}
 }
 
-// readScaled reads the elements of a row.
-func readScaled(dst []float32, v *kvView, batch, head, row int) {
-	if scale := v.read(dst, batch, head, row); scale != 1 {
-		scaleRow(dst, scale)
+// gather is the rows of a block of keys, copied together where they do not follow
+// each other.
+func gather(block []float32, rows *keyRows[float32], b, kv int, keys []int) []float32 {
+	if n := runOf(keys); n == len(keys) {
+		return rows.run(b, kv, keys[0], n)
+	}
+	for i := 0; i < len(keys); {
+		n := runOf(keys[i:])
+		copy(block[i*rows.dim:], rows.run(b, kv, keys[i], n))
+		i += n
+	}
+	return block
+}
+
+// reader reads the elements of a key's row in float32.
+func (h *hostCall) reader(v *kvView) func(dst []float32, b, kv, key int) {
+	return func(dst []float32, b, kv, key int) {
+		batch, at := h.placeKey(b, key)
+		if scale := v.read(dst, batch, kv, at); scale != 1 {
+			scaleRow(dst, scale)
+		}
 	}
 }
 

@@ -3,70 +3,77 @@ package attention_test
 import (
 	"encoding/binary"
 	"math"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/cases"
+	"vkattn/attention/accuracy"
 	"vkattn/attention/half"
 )
 
 // features are compositions of one feature each, and of some that belong together.
-func features() map[string]cases.Composition {
-	base := cases.Composition{
+func features() map[string]composition {
+	base := composition{
 		DType: attention.F32, D: 32, Dv: 40, LSE: true, Seed: 7,
 		Shape: attention.Shape{B: 3, Hq: 6, Hkv: 2, Sq: 37, Sk: 150},
 	}
-	list := map[string]cases.Composition{"none": base}
-	for name, change := range map[string]func(c *cases.Composition){
-		"packed": func(c *cases.Composition) {
+	list := map[string]composition{"none": base}
+	for name, change := range map[string]func(c *composition){
+		"packed": func(c *composition) {
 			c.PackQ, c.PackK, c.Rows, c.Keys, c.Causal = true, true, []int{37, 0, 9}, []int{1, 30, 150}, attention.BottomRight
 		},
-		"packed with lengths": func(c *cases.Composition) {
+		"packed with lengths": func(c *composition) {
 			c.PackQ, c.PackK, c.GiveUsedQ, c.GiveUsedK = true, true, true, true
 			c.Rows, c.Keys, c.Causal = []int{12, 37, 1}, []int{150, 0, 70}, attention.TopLeft
 		},
-		"padded": func(c *cases.Composition) {
+		"padded": func(c *composition) {
 			c.GiveUsedQ, c.GiveUsedK, c.Rows, c.Keys, c.Causal = true, true, []int{0, 37, 20}, []int{80, 17, 150}, attention.BottomRight
 		},
-		"pages of 1":   func(c *cases.Composition) { c.PageSize, c.SharedKeys = 1, 20 },
-		"pages of 5":   func(c *cases.Composition) { c.PageSize, c.GiveUsedK, c.Keys = 5, true, []int{33, 0, 150} },
-		"pages of 16":  func(c *cases.Composition) { c.PageSize, c.SharedKeys, c.Layout = 16, 40, 1 },
-		"pages of 256": func(c *cases.Composition) { c.PageSize, c.Layout = 256, 2 },
-		"kept":         func(c *cases.Composition) { c.Sparse, c.Kept = cases.KeptTokens, 0.5 },
-		"kept, little": func(c *cases.Composition) { c.Sparse, c.Kept, c.Causal = cases.SortedKept, 0.02, attention.BottomRight },
-		"blocks":       func(c *cases.Composition) { c.Sparse, c.Kept, c.BlockQ, c.BlockK = cases.BlockBits, 0.5, 16, 32 },
-		"many blocks": func(c *cases.Composition) {
-			c.Sparse, c.Kept, c.BlockQ, c.BlockK, c.Shape.Sk, c.Shape.B = cases.BlockBits, 0.5, 32, 16, 700, 1
+		"pages of 1":   func(c *composition) { c.PageSize, c.SharedKeys = 1, 20 },
+		"pages of 5":   func(c *composition) { c.PageSize, c.GiveUsedK, c.Keys = 5, true, []int{33, 0, 150} },
+		"pages of 16":  func(c *composition) { c.PageSize, c.SharedKeys, c.Layout = 16, 40, 1 },
+		"pages of 256": func(c *composition) { c.PageSize, c.Layout = 256, 2 },
+		"kept":         func(c *composition) { c.Sparse, c.Kept = keptTokens, 0.5 },
+		"kept, little": func(c *composition) { c.Sparse, c.Kept, c.Causal = sortedKept, 0.02, attention.BottomRight },
+		"blocks":       func(c *composition) { c.Sparse, c.Kept, c.BlockQ, c.BlockK = blockBits, 0.5, 16, 32 },
+		"decode, nothing read twice": func(c *composition) {
+			c.Shape.Sq, c.Shape.Hq, c.PageSize, c.Causal = 1, 2, 16, attention.BottomRight
 		},
-		"mask": func(c *cases.Composition) { c.Sparse, c.Kept = cases.MaskBytes, 0.5 },
-		"mask of rows": func(c *cases.Composition) {
-			c.Sparse, c.Kept, c.SparseAt.Batches, c.SparseAt.Heads = cases.MaskBytes, 0.1, true, true
+		"decode of kept tokens": func(c *composition) {
+			c.Shape.Sq, c.Shape.Hq, c.Sparse, c.Kept, c.PageSize = 1, 2, keptTokens, 0.6, 5
 		},
-		"bias f32":         func(c *cases.Composition) { c.Bias, c.BiasType = true, attention.F32 },
-		"bias f16 of keys": func(c *cases.Composition) { c.Bias, c.BiasAt = true, cases.BroadcastKind{Rows: true} },
-		"softcap":          func(c *cases.Composition) { c.Softcap = 1.5 },
-		"alibi":            func(c *cases.Composition) { c.ALiBi, c.Align = true, attention.BottomRight },
-		"alibi, causal":    func(c *cases.Composition) { c.ALiBi, c.Causal = true, attention.TopLeft },
-		"sinks":            func(c *cases.Composition) { c.Sinks = true },
-		"sinks alone": func(c *cases.Composition) {
+		"many blocks": func(c *composition) {
+			c.Sparse, c.Kept, c.BlockQ, c.BlockK, c.Shape.Sk, c.Shape.B = blockBits, 0.5, 32, 16, 700, 1
+		},
+		"mask": func(c *composition) { c.Sparse, c.Kept = maskBytes, 0.5 },
+		"mask of rows": func(c *composition) {
+			c.Sparse, c.Kept, c.SparseAt.Batches, c.SparseAt.Heads = maskBytes, 0.1, true, true
+		},
+		"bias f32":         func(c *composition) { c.Bias, c.BiasType = true, attention.F32 },
+		"bias f16 of keys": func(c *composition) { c.Bias, c.BiasAt = true, broadcastKind{Rows: true} },
+		"softcap":          func(c *composition) { c.Softcap = 1.5 },
+		"alibi":            func(c *composition) { c.ALiBi, c.Align = true, attention.BottomRight },
+		"alibi, causal":    func(c *composition) { c.ALiBi, c.Causal = true, attention.TopLeft },
+		"sinks":            func(c *composition) { c.Sinks = true },
+		"sinks alone": func(c *composition) {
 			c.Sinks, c.Causal, c.Shape.Sk = true, attention.BottomRight, 20 // rows that attend to nothing
 		},
-		"window":             func(c *cases.Composition) { c.Window, c.Align = attention.WindowOf(9, 4), attention.BottomRight },
-		"window to the left": func(c *cases.Composition) { c.Window, c.Causal = attention.WindowOf(5, -1), attention.TopLeft },
-		"window beyond": func(c *cases.Composition) {
+		"window":             func(c *composition) { c.Window, c.Align = attention.WindowOf(9, 4), attention.BottomRight },
+		"window to the left": func(c *composition) { c.Window, c.Causal = attention.WindowOf(5, -1), attention.TopLeft },
+		"window beyond": func(c *composition) {
 			c.Window, c.Align, c.Shape.Sk = attention.WindowOf(-1, 3), attention.BottomRight, 11
 		},
-		"int8":           func(c *cases.Composition) { c.KV = attention.KVInt8 },
-		"int8 in blocks": func(c *cases.Composition) { c.KV, c.KVBlock, c.PageSize = attention.KVInt8, 3, 16 },
-		"fp8":            func(c *cases.Composition) { c.KV, c.Layout = attention.KVFP8, 2 },
-		"fp8 in blocks, packed": func(c *cases.Composition) {
+		"int8":           func(c *composition) { c.KV = attention.KVInt8 },
+		"int8 in blocks": func(c *composition) { c.KV, c.KVBlock, c.PageSize = attention.KVInt8, 3, 16 },
+		"fp8":            func(c *composition) { c.KV, c.Layout = attention.KVFP8, 2 },
+		"fp8 in blocks, packed": func(c *composition) {
 			c.KV, c.KVBlock, c.PackK, c.Keys = attention.KVFP8, 16, true, []int{50, 99, 13}
 		},
-		"q8_0":        func(c *cases.Composition) { c.KV, c.D, c.Dv = attention.KVQ8_0, 64, 96 },
-		"q8_0, paged": func(c *cases.Composition) { c.KV, c.D, c.Dv, c.PageSize, c.Layout = attention.KVQ8_0, 64, 32, 5, 2 },
-		"q4_0":        func(c *cases.Composition) { c.KV, c.D, c.Dv = attention.KVQ4_0, 32, 64 },
+		"q8_0":        func(c *composition) { c.KV, c.D, c.Dv = attention.KVQ8_0, 64, 96 },
+		"q8_0, paged": func(c *composition) { c.KV, c.D, c.Dv, c.PageSize, c.Layout = attention.KVQ8_0, 64, 32, 5, 2 },
+		"q4_0":        func(c *composition) { c.KV, c.D, c.Dv = attention.KVQ4_0, 32, 64 },
 	} {
 		c := base
 		change(&c)
@@ -76,12 +83,15 @@ func features() map[string]cases.Composition {
 }
 
 // eachComposition runs a test on features alone and on random compositions.
-func eachComposition(t *testing.T, random uint64, test func(t *testing.T, c cases.Composition)) {
+func eachComposition(t *testing.T, random uint64, test func(t *testing.T, c composition)) {
+	if os.Getenv("VKATTN_DRIVER") != "" {
+		t.Skip("the CPU tier is the same with every driver")
+	}
 	for name, c := range features() {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
 	for seed := range random {
-		c := cases.Draw(seed, 40, 150)
+		c := drawComposition(seed, 40, 150)
 		if !t.Run("random", func(t *testing.T) { test(t, c) }) {
 			t.Logf("composition: %v", &c)
 			return
@@ -89,14 +99,14 @@ func eachComposition(t *testing.T, random uint64, test func(t *testing.T, c case
 	}
 }
 
-func forward(t require.TestingT, p *cases.Composed) {
+func forward(t require.TestingT, p *composed) {
 	cfg := p.Config(attention.TierCPU)
 	require.NoError(t, attention.CheckArgs(cfg, p.Args), "%v", p)
 	require.NoError(t, attention.ForwardCPU(cfg, p.Args), "%v", p)
 }
 
 // eachRow visits the rows that exist.
-func eachRow(p *cases.Composed, visit func(b, h, row int)) {
+func eachRow(p *composed, visit func(b, h, row int)) {
 	for b := range p.Shape.B {
 		for h := range p.Shape.Hq {
 			for row := range p.RowsOf(b) {
@@ -107,8 +117,8 @@ func eachRow(p *cases.Composed, visit func(b, h, row int)) {
 }
 
 func TestReferenceOfFeaturesIsTheDefinition(t *testing.T) {
-	eachComposition(t, 200, func(t *testing.T, c cases.Composition) {
-		p := cases.Compose(c, 0xff, false)
+	eachComposition(t, 200, func(t *testing.T, c composition) {
+		p := compose(c, 0xff, false)
 		o, lse, err := attention.Reference(p.Config(attention.TierCPU), p.Args)
 		require.NoError(t, err, "%v", p)
 		exist := map[int]bool{}
@@ -135,8 +145,8 @@ func TestReferenceOfFeaturesIsTheDefinition(t *testing.T) {
 var unit = map[attention.DType]float64{attention.F16: 0x1p-11, attention.BF16: 0x1p-8, attention.F32: 1e-5}
 
 func TestCPUFeaturesMatchReference(t *testing.T) {
-	eachComposition(t, 200, func(t *testing.T, c cases.Composition) {
-		p := cases.Compose(c, 0xff, false)
+	eachComposition(t, 200, func(t *testing.T, c composition) {
+		p := compose(c, 0xff, false)
 		forward(t, p)
 		require.True(t, p.Untouched(), "%v: something besides O and LSE was written", p)
 		sample, err := attention.ExistingRows(p.Args)
@@ -163,7 +173,7 @@ func TestCPUFeaturesMatchReference(t *testing.T) {
 }
 
 // sameRows requires the same bits in every row of two calls.
-func sameRows(t require.TestingT, one, other *cases.Composed, what string) {
+func sameRows(t require.TestingT, one, other *composed, what string) {
 	eachRow(one, func(b, h, row int) {
 		o1, lse1 := one.Read(b, h, row)
 		o2, lse2 := other.Read(b, h, row)
@@ -177,13 +187,13 @@ func sameRows(t require.TestingT, one, other *cases.Composed, what string) {
 // Pages nobody has, rows past a length, entries past a list, keys that no row
 // attends to: whatever they hold changes no bit, on the CPU tier and in the reference.
 func TestFeaturesPoison(t *testing.T) {
-	eachComposition(t, 100, func(t *testing.T, c cases.Composition) {
-		p := cases.Compose(c, 0, false)
+	eachComposition(t, 60, func(t *testing.T, c composition) {
+		p := compose(c, 0, false)
 		cfg := p.Config(attention.TierCPU)
 		forward(t, p)
 		refO, refLSE, err := attention.Reference(cfg, p.Args)
 		require.NoError(t, err)
-		for _, q := range []*cases.Composed{cases.Compose(c, 0x7c, false), cases.Compose(c, 0xff, true)} {
+		for _, q := range []*composed{compose(c, 0x7c, false), compose(c, 0xff, true)} {
 			forward(t, q)
 			sameRows(t, p, q, "poisoned")
 			o, lse, err := attention.Reference(cfg, q.Args)
@@ -196,12 +206,12 @@ func TestFeaturesPoison(t *testing.T) {
 
 func TestPagedIsContiguous(t *testing.T) {
 	seen := 0
-	eachComposition(t, 300, func(t *testing.T, c cases.Composition) {
+	eachComposition(t, 300, func(t *testing.T, c composition) {
 		if c.PageSize == 0 || c.KVBlock > 1 && c.PageSize%c.KVBlock != 0 {
 			return
 		}
 		seen++
-		paged, contiguous := cases.Compose(c, 0xff, false), cases.Compose(c.Contiguous(), 0xff, false)
+		paged, contiguous := compose(c, 0xff, false), compose(c.Contiguous(), 0xff, false)
 		require.NotNil(t, paged.Args.Pages)
 		require.Nil(t, contiguous.Args.Pages)
 		forward(t, paged)
@@ -212,7 +222,7 @@ func TestPagedIsContiguous(t *testing.T) {
 }
 
 // asMask is a call with a mask in the place of lists or blocks that say the same.
-func asMask(p *cases.Composed) attention.Args {
+func asMask(p *composed) attention.Args {
 	a, s := p.Args, p.Shape
 	a.Kept, a.Blocks = nil, nil
 	mask := make([]byte, s.B*s.Hq*s.Sq*s.Sk)
@@ -229,12 +239,12 @@ func asMask(p *cases.Composed) attention.Args {
 
 func TestListsAndBlocksAreMasks(t *testing.T) {
 	seen := 0
-	eachComposition(t, 300, func(t *testing.T, c cases.Composition) {
-		if c.Sparse != cases.SortedKept && c.Sparse != cases.BlockBits {
+	eachComposition(t, 300, func(t *testing.T, c composition) {
+		if c.Sparse != sortedKept && c.Sparse != blockBits {
 			return
 		}
 		seen++
-		p, q := cases.Compose(c, 0xff, false), cases.Compose(c, 0xff, false)
+		p, q := compose(c, 0xff, false), compose(c, 0xff, false)
 		forward(t, p)
 		q.Args = asMask(q)
 		forward(t, q)
@@ -246,12 +256,12 @@ func TestListsAndBlocksAreMasks(t *testing.T) {
 // Each sequence alone, without lengths, gives the bits it has in a batch.
 func TestVarlenIsSeparateCalls(t *testing.T) {
 	seen := 0
-	eachComposition(t, 300, func(t *testing.T, c cases.Composition) {
-		if c.Rows == nil && c.Keys == nil || c.PageSize > 0 || c.Sparse == cases.BlockBits || c.KV.Scaled() {
+	eachComposition(t, 300, func(t *testing.T, c composition) {
+		if c.Rows == nil && c.Keys == nil || c.PageSize > 0 || c.Sparse == blockBits || c.KV.Scaled() {
 			return
 		}
 		seen++
-		p := cases.Compose(c, 0xff, false)
+		p := compose(c, 0xff, false)
 		forward(t, p)
 		sequences, err := attention.Sequences(p.Args)
 		require.NoError(t, err)
@@ -286,7 +296,7 @@ func TestVarlenIsSeparateCalls(t *testing.T) {
 }
 
 // alone is sequence b of a call as a call of its own.
-func alone(p *cases.Composed, b int, s attention.Sequence) attention.Args {
+func alone(p *composed, b int, s attention.Sequence) attention.Args {
 	a, full := p.Args, p.Shape
 	rows, keys := full.Sq, full.Sk
 	batchQ, batchK := b, b
@@ -346,7 +356,7 @@ func TestNumbersOutOfRange(t *testing.T) {
 	paged := base
 	paged.PageSize = 16
 	kept := base
-	kept.Sparse, kept.Kept = cases.SortedKept, 0.3
+	kept.Sparse, kept.Kept = sortedKept, 0.3
 	padded := base
 	padded.GiveUsedQ, padded.GiveUsedK = true, true
 	packed := base
@@ -355,7 +365,7 @@ func TestNumbersOutOfRange(t *testing.T) {
 		binary.LittleEndian.PutUint32(v.Host[4*(int(v.Offset)+i):], uint32(int32(x)))
 	}
 	for name, c := range map[string]struct {
-		composition cases.Composition
+		composition composition
 		wrong, same func(a *attention.Args)
 	}{
 		"lengths beyond the bound": {padded,
@@ -381,7 +391,7 @@ func TestNumbersOutOfRange(t *testing.T) {
 			func(a *attention.Args) { set(a.Kept.Offsets, 0, 0); set(a.Kept.Offsets, 6, a.Kept.Total) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, q := cases.Compose(c.composition, 0, false), cases.Compose(c.composition, 0, false)
+			p, q := compose(c.composition, 0, false), compose(c.composition, 0, false)
 			c.wrong(&p.Args)
 			c.same(&q.Args)
 			cfg := p.Config(attention.TierCPU)
@@ -425,7 +435,7 @@ func TestSinksAndBiasesThatAreNotFinite(t *testing.T) {
 			if c.attendNothing {
 				x.GiveUsedK, x.Keys = true, []int{0}
 			}
-			p := cases.Compose(x, 0, false)
+			p := compose(x, 0, false)
 			p.Args.Sinks = attention.Vector{Host: make([]byte, 4)}
 			half.EncodeF32(p.Args.Sinks.Host, []float32{c.sink})
 			bias := make([]float32, 100)
@@ -444,4 +454,26 @@ func TestSinksAndBiasesThatAreNotFinite(t *testing.T) {
 			require.True(t, c.lse(refLSE[0]), "LSE of the reference is %v", refLSE[0])
 		})
 	}
+}
+
+// The rules of package accuracy hold what has features too: right results pass, and
+// each row that is left out of a result fails.
+func TestAccuracyOfFeatures(t *testing.T) {
+	eachComposition(t, 60, func(t *testing.T, c composition) {
+		p := compose(c, 0xff, false)
+		cfg := p.Config(attention.TierCPU)
+		forward(t, p)
+		require.NoError(t, p.Judge(), "%v", p)
+		rows := 0
+		eachRow(p, func(int, int, int) { rows++ })
+		if rows == 0 || c.Scale == attention.ScaleOf(0) {
+			return
+		}
+		for i := range p.Args.O.Host {
+			p.Args.O.Host[i] = 0x7c // no result
+		}
+		v, err := accuracy.Verify(cfg, p.Args, accuracy.Options{Rows: 1})
+		require.NoError(t, err)
+		require.False(t, v.Pass(), "%v: %v", p, v)
+	})
 }

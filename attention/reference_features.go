@@ -11,12 +11,13 @@ import (
 // formula: every score of the row, its softmax with the sink, the weighted sum.
 type refFeatures struct {
 	*hostCall
-	scale  float64
-	keys   []int
-	bias   []float32
-	narrow []float32 // a row as stored
-	q, row []float64 // [HeadDim], [larger dim]
-	scores []float64
+	scale    float64
+	keys     []int
+	bias     []float32
+	narrow   []float32 // a row as stored
+	q        []float64 // [HeadDim]
+	k, value *keyRows[float64]
+	scores   []float64
 }
 
 // referenceFeatures is ReferenceSample of checked arguments with features.
@@ -30,13 +31,16 @@ func referenceFeatures(cfg Config, a Args, sample []Rows, o, lse []float64) erro
 	for i, s := range sample {
 		lengths[i] = len(s.Rows)
 	}
+	reuse := a.Sq > 1 || a.Group() > 1
 	pieces := par.Pieces(lengths, refBlockRows(CountRows(sample), a.Sk))
 	par.Each(int64(len(pieces)), func() func(int64) {
 		most := max(cfg.HeadDim, dv)
 		w := refFeatures{
 			hostCall: &call, scale: float64(cfg.ScaleValue()),
-			narrow: make([]float32, most), q: make([]float64, cfg.HeadDim), row: make([]float64, most),
+			narrow: make([]float32, most), q: make([]float64, cfg.HeadDim),
 		}
+		w.k = newKeyRows(a.Sk, cfg.HeadDim, reuse, w.reader(&call.k))
+		w.value = newKeyRows(a.Sk, dv, reuse, w.reader(&call.v))
 		return func(i int64) {
 			p := pieces[i]
 			for n, row := range sample[p.List].Rows[p.Lo:p.Hi] {
@@ -59,8 +63,10 @@ func (w *refFeatures) compute(b, h, row int, o []float64) (lse float64) {
 	widen(w.q, narrow, 1)
 	w.keys = w.visible(w.keys[:0], b, h, row)
 	w.scores = slices.Grow(w.scores[:0], len(w.keys))[:len(w.keys)]
-	for i, key := range w.keys {
-		dots64(w.scores[i:i+1], w.scale, w.q, w.read(&w.k, b, kv, key))
+	for i := 0; i < len(w.keys); {
+		n := runOf(w.keys[i:])
+		dots64(w.scores[i:i+n], w.scale, w.q, w.k.run(b, kv, w.keys[i], n))
+		i += n
 	}
 	w.modify(b, h, row)
 	most := math.Inf(-1)
@@ -74,8 +80,10 @@ func (w *refFeatures) compute(b, h, row int, o []float64) (lse float64) {
 			o[i] = lse
 		}
 	case !math.IsInf(most, -1): // something to attend to
-		for i, key := range w.keys {
-			weigh64(o, w.scores[i:i+1], w.read(&w.v, b, kv, key))
+		for i := 0; i < len(w.keys); {
+			n := runOf(w.keys[i:])
+			weigh64(o, w.scores[i:i+n], w.value.run(b, kv, w.keys[i], n))
+			i += n
 		}
 	}
 	return lse
@@ -111,14 +119,14 @@ func (w *refFeatures) logit(h int) float64 {
 	return math.Inf(-1)
 }
 
-// read widens the elements of a key's row, good until the next call.
-func (w *refFeatures) read(v *kvView, b, kv, key int) []float64 {
-	batch, at := w.placeKey(b, key)
-	narrow := w.narrow[:v.rows.dim]
-	scale := v.read(narrow, batch, kv, at)
-	wide := w.row[:len(narrow)]
-	widen(wide, narrow, float64(scale))
-	return wide
+// reader widens the elements of a key's row.
+func (w *refFeatures) reader(v *kvView) func(dst []float64, b, kv, key int) {
+	return func(dst []float64, b, kv, key int) {
+		batch, at := w.placeKey(b, key)
+		narrow := w.narrow[:v.rows.dim]
+		scale := v.read(narrow, batch, kv, at)
+		widen(dst, narrow, float64(scale))
+	}
 }
 
 // widen sets dst to scale times src, which is exact for what is quantised.

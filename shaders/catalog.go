@@ -6,6 +6,8 @@
 // compiler.
 package shaders
 
+import "slices"
+
 // Variant is one entry of the catalogue: a source file, the macros it is
 // compiled with, and the environment it is compiled for.
 type Variant struct {
@@ -31,6 +33,8 @@ func Catalog() []Variant {
 		core("scalar_features_bda", "forward_scalar.comp", "BDA=1", "FEATURES=1"),
 		core("merge_ssbo", "merge.comp", "BDA=0"),
 		core("merge_bda", "merge.comp", "BDA=1"),
+		core("append_ssbo", "append.comp", "BDA=0"),
+		core("append_bda", "append.comp", "BDA=1"),
 	}
 	for _, tier := range []struct{ name, define, target, spirv string }{
 		{"coopmat", "NV2=0", "vulkan1.2", "spv1.5"},
@@ -45,7 +49,10 @@ func Catalog() []Variant {
 				if storage.define != "" {
 					v.Defines = append(v.Defines, storage.define)
 				}
-				list = append(list, v)
+				with := v
+				with.Name = tier.name + "_" + storage.name + "_features_" + access.name
+				with.Defines = append(slices.Clone(v.Defines), "FEATURES=1")
+				list = append(list, v, with)
 			}
 		}
 	}

@@ -70,6 +70,13 @@ layout(constant_id = 18) const uint THREADS_X = 16;   // invocations side by sid
 layout(constant_id = 19) const uint CHUNK_D = 32;     // elements of Dqk staged at a time
 layout(constant_id = 20) const uint CHUNK_V = 16;     // keys of V staged at a time
 
+// -- appending to a cache (append.comp) ------------------------------------------------------------
+layout(constant_id = 60) const uint ROW_LANES = 32;   // invocations that share a row, a power of two
+layout(constant_id = 61) const uint STORED_AS = 0;    // how rows are written: attention's KVType, 0 as they are read
+layout(constant_id = 62) const uint ROTARY_DIM = 0;   // elements that are rotated, in pairs; 0: none
+layout(constant_id = 63) const uint ROTARY_FIRST = 0; // elements of a row before those
+layout(constant_id = 64) const uint ROTARY_SPLIT = 0; // 1: pairs (i, i + ROTARY_DIM / 2); 0: pairs (2i, 2i + 1)
+
 // -- storage type --------------------------------------------------------------------------------
 const uint TYPE_F16 = 0;
 const uint TYPE_BF16 = 1;

@@ -50,6 +50,11 @@ const (
 	ConstThreadsX        uint32 = 18 // invocations side by side along keys and along columns of O
 	ConstChunkD          uint32 = 19 // elements of Dqk staged at a time
 	ConstChunkV          uint32 = 20 // keys of V staged at a time
+	ConstRowLanes        uint32 = 60 // invocations that share a row, a power of two
+	ConstStoredAs        uint32 = 61 // how rows are written: attention's KVType, 0 as they are read
+	ConstRotaryDim       uint32 = 62 // elements that are rotated, in pairs; 0: none
+	ConstRotaryFirst     uint32 = 63 // elements of a row before those
+	ConstRotarySplit     uint32 = 64 // 1: pairs (i, i + ROTARY_DIM / 2); 0: pairs (2i, 2i + 1)
 	ConstDtype           uint32 = 17 // 0 f16, 1 bf16, 2 f32
 )
 
@@ -101,5 +106,10 @@ var constantNames = map[uint32]string{
 	ConstThreadsX:        "THREADS_X",
 	ConstChunkD:          "CHUNK_D",
 	ConstChunkV:          "CHUNK_V",
+	ConstRowLanes:        "ROW_LANES",
+	ConstStoredAs:        "STORED_AS",
+	ConstRotaryDim:       "ROTARY_DIM",
+	ConstRotaryFirst:     "ROTARY_FIRST",
+	ConstRotarySplit:     "ROTARY_SPLIT",
 	ConstDtype:           "DTYPE",
 }

@@ -82,7 +82,7 @@ func TestParseConstantsRefusesWhatItCannotRead(t *testing.T) {
 }
 
 func TestModulesOfEveryDeviceNeedNothingOptional(t *testing.T) {
-	for _, kernel := range []string{"scalar", "merge"} {
+	for _, kernel := range []string{"scalar", "merge", "append"} {
 		assert.Equal(t, []string{"Shader"}, reflection(t, kernel+"_ssbo").Capabilities())
 		assert.Equal(t, []string{"Shader", "PhysicalStorageBufferAddresses"}, reflection(t, kernel+"_bda").Capabilities())
 		for _, name := range []string{kernel + "_ssbo", kernel + "_bda"} {
@@ -97,8 +97,11 @@ func TestInterfaceOfEveryModule(t *testing.T) {
 	for _, v := range Catalog() {
 		r := reflection(t, v.Name)
 		push, bindings := 120, []uint32{0, 1, 2, 3, 4}
-		if v.Source == "merge.comp" {
+		switch v.Source {
+		case "merge.comp":
 			push, bindings = 116, []uint32{0, 1, 2, 3, 4, 5}
+		case "append.comp":
+			bindings = []uint32{0, 1, 2, 3, 4, 5, 6, 7}
 		}
 		assert.Equal(t, push, r.PushConstantBytes(), v.Name)
 		assert.LessOrEqual(t, r.PushConstantBytes(), 128, "%s: what every device guarantees", v.Name)

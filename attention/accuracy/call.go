@@ -135,11 +135,11 @@ func packed(field string, v attention.Vector, lengths []int, total int) (starts 
 	}
 	for b := range lengths {
 		from, to := int(cu[b]), int(cu[b+1])
-		if from < 0 || to < from || to > total || to-from > lengths[b] {
-			return nil, &attention.ShapeError{Field: fmt.Sprintf("%s[%d]", field, b+1), Got: to,
-				Want: fmt.Sprintf("%d to %d", from, min(total, from+lengths[b]))}
+		if from < 0 || to < from || to > total {
+			return nil, &attention.ShapeError{Field: fmt.Sprintf("%s[%d]", field, b+1), Got: to, Want: fmt.Sprintf("%d to %d", from, total)}
 		}
-		starts, lengths[b] = append(starts, from), to-from
+		// There may be more room than the bound, where lengths in use are given besides.
+		starts, lengths[b] = append(starts, from), min(lengths[b], to-from)
 	}
 	return starts, nil
 }

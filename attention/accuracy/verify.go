@@ -36,8 +36,11 @@ func Verify(cfg attention.Config, a attention.Args, opt Options) (*Verdict, erro
 	case rows < 0:
 		rows = int(a.Shape.Rows())
 	}
-	sample := Sample(a.Shape, rows, opt.Seed)
 	c, err := openCall(cfg, a)
+	if err != nil {
+		return nil, err
+	}
+	sample, err := SampleArgs(a, rows, opt.Seed)
 	if err != nil {
 		return nil, err
 	}

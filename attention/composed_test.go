@@ -1,17 +1,16 @@
-package cases
+package attention_test
 
 import (
 	"encoding/binary"
 	"math"
 
 	"vkattn/attention"
-	"vkattn/vk"
 )
 
-// Composed is a composition in host memory. Everything that a call must not look at
+// composed is a composition in host memory. Everything that a call must not look at
 // or write is full of one byte, and so are the rows of O and LSE beforehand.
-type Composed struct {
-	Composition
+type composed struct {
+	composition
 	Args attention.Args
 
 	poison    byte
@@ -22,10 +21,10 @@ type Composed struct {
 	rows      map[[4]int][]float64
 }
 
-// Compose puts a composition into memory. With hide, rows of K and V that no row of
+// compose puts a composition into memory. With hide, rows of K and V that no row of
 // Q attends to are not there: nothing may change.
-func Compose(c Composition, poison byte, hide bool) *Composed {
-	p := &Composed{Composition: c, Args: attention.Args{Shape: c.Shape}, poison: poison, rows: map[[4]int][]float64{}}
+func compose(c composition, poison byte, hide bool) *composed {
+	p := &composed{composition: c, Args: attention.Args{Shape: c.Shape}, poison: poison, rows: map[[4]int][]float64{}}
 	p.putQueries()
 	p.putKeys(hide)
 	p.putSparsity()
@@ -33,7 +32,7 @@ func Compose(c Composition, poison byte, hide bool) *Composed {
 	return p
 }
 
-func (p *Composed) memory(bytes int64) []byte {
+func (p *composed) memory(bytes int64) []byte {
 	b := make([]byte, bytes)
 	for i := range b {
 		b[i] = p.poison
@@ -42,7 +41,7 @@ func (p *Composed) memory(bytes int64) []byte {
 }
 
 // tensor makes room for [batches, heads, rows, dim] elements of bytes/elements bytes.
-func (p *Composed) tensor(batches, heads, rows, dim, bytes, elements int) attention.Tensor {
+func (p *composed) tensor(batches, heads, rows, dim, bytes, elements int) attention.Tensor {
 	var t attention.Tensor
 	step := int64(3)
 	if elements > 1 {
@@ -70,7 +69,7 @@ func at(t attention.Tensor, heads, rows, dim, bytes, elements, b, h, row int) []
 }
 
 // vector makes room for n 32-bit elements and puts some there.
-func (p *Composed) vector(n int, x []int32) attention.Vector {
+func (p *composed) vector(n int, x []int32) attention.Vector {
 	v := attention.Vector{Offset: int64(p.Layout)}
 	v.Host = p.memory(4 * (v.Offset + int64(n)))
 	for i, x := range x {
@@ -79,7 +78,7 @@ func (p *Composed) vector(n int, x []int32) attention.Vector {
 	return v
 }
 
-func (p *Composed) floats(x []float32) attention.Vector {
+func (p *composed) floats(x []float32) attention.Vector {
 	bits := make([]int32, len(x))
 	for i, x := range x {
 		bits[i] = int32(math.Float32bits(x))
@@ -88,7 +87,7 @@ func (p *Composed) floats(x []float32) attention.Vector {
 }
 
 // varlen is the call's Varlen, made on first use.
-func (p *Composed) varlen() *attention.Varlen {
+func (p *composed) varlen() *attention.Varlen {
 	if p.Args.Varlen == nil {
 		p.Args.Varlen = &attention.Varlen{}
 	}
@@ -103,7 +102,7 @@ func used(n int, lengthOf func(int) int) []int32 {
 	return list
 }
 
-func (p *Composed) putQueries() {
+func (p *composed) putQueries() {
 	s, size := p.Shape, p.DType.Size()
 	batches, rows := s.B, s.Sq
 	if p.PackQ {
@@ -132,7 +131,7 @@ func (p *Composed) putQueries() {
 }
 
 // placeQ is the batch and row of a row.
-func (p *Composed) placeQ(b, row int) (batch, place int) {
+func (p *composed) placeQ(b, row int) (batch, place int) {
 	if p.PackQ {
 		return 0, int(p.startQ[b]) + row
 	}
@@ -140,7 +139,7 @@ func (p *Composed) placeQ(b, row int) (batch, place int) {
 }
 
 // Read is the O and LSE of a row, NaN where the composition has no LSE.
-func (p *Composed) Read(b, h, row int) (o []float32, lse float32) {
+func (p *composed) Read(b, h, row int) (o []float32, lse float32) {
 	s, rows := p.Shape, p.Shape.Sq
 	if p.PackQ {
 		rows = p.Args.Varlen.TotalQ
@@ -157,7 +156,7 @@ func (p *Composed) Read(b, h, row int) (o []float32, lse float32) {
 }
 
 // Untouched reports whether nothing of O and LSE but the rows that exist was written.
-func (p *Composed) Untouched() bool {
+func (p *composed) Untouched() bool {
 	s, rows := p.Shape, p.Shape.Sq
 	if p.PackQ {
 		rows = p.Args.Varlen.TotalQ
@@ -186,13 +185,13 @@ func (p *Composed) Untouched() bool {
 	return true
 }
 
-func (p *Composed) blank(b []byte) {
+func (p *composed) blank(b []byte) {
 	for i := range b {
 		b[i] = p.poison
 	}
 }
 
-func (p *Composed) putKeys(hide bool) {
+func (p *composed) putKeys(hide bool) {
 	s, a := p.Shape, &p.Args
 	batches, keys := s.B, s.Sk
 	switch {
@@ -257,7 +256,7 @@ func (p *Composed) putKeys(hide bool) {
 }
 
 // placeK is the batch or page, and the row, of a key.
-func (p *Composed) placeK(b, key int) (batch, row int) {
+func (p *composed) placeK(b, key int) (batch, row int) {
 	switch {
 	case p.PageSize > 0:
 		return p.table[b][key/p.PageSize], key % p.PageSize
@@ -268,7 +267,7 @@ func (p *Composed) placeK(b, key int) (batch, row int) {
 }
 
 // keyScale is the scale of a key of a Scaled type.
-func (p *Composed) keyScale(kind, b, kv, key int) float32 {
+func (p *composed) keyScale(kind, b, kv, key int) float32 {
 	block := max(1, p.KVBlock)
 	if p.PackK {
 		_, row := p.placeK(b, key)
@@ -281,7 +280,7 @@ func (p *Composed) keyScale(kind, b, kv, key int) float32 {
 }
 
 // seen says which keys some row attends to; all without hide.
-func (p *Composed) seen(b, kv int, hide bool) []bool {
+func (p *composed) seen(b, kv int, hide bool) []bool {
 	seen := make([]bool, p.KeysOf(b))
 	for i := range seen {
 		seen[i] = !hide
@@ -297,10 +296,10 @@ func (p *Composed) seen(b, kv int, hide bool) []bool {
 	return seen
 }
 
-func (p *Composed) putSparsity() {
+func (p *composed) putSparsity() {
 	s, a := p.Shape, &p.Args
 	switch p.Sparse {
-	case KeptTokens, SortedKept:
+	case keptTokens, sortedKept:
 		offsets, tokens := []int32{}, make([]int32, 3)
 		for b := range s.B {
 			for h := range s.KVHeads() {
@@ -311,7 +310,7 @@ func (p *Composed) putSparsity() {
 		offsets = append(offsets, int32(len(tokens)))
 		total := len(tokens) + 2
 		a.Kept = &attention.Kept{Offsets: p.vector(len(offsets), offsets), Tokens: p.vector(total, tokens), Total: total}
-	case MaskBytes:
+	case maskBytes:
 		m := &attention.Mask{}
 		m.Batches, m.Heads, m.Rows = p.SparseAt.sizes()
 		m.Tensor = p.tensor(full(m.Batches, s.B), full(m.Heads, s.Hq), full(m.Rows, s.Sq), s.Sk, 1, 1)
@@ -329,7 +328,7 @@ func (p *Composed) putSparsity() {
 			}
 		}
 		a.Mask = m
-	case BlockBits:
+	case blockBits:
 		m := &attention.Blocks{BlockQ: p.BlockQ, BlockK: p.BlockK}
 		m.Batches, m.Heads, _ = p.SparseAt.sizes()
 		var words []int32
@@ -352,7 +351,7 @@ func (p *Composed) putSparsity() {
 	}
 }
 
-func (p *Composed) putModifiers() {
+func (p *composed) putModifiers() {
 	s, a := p.Shape, &p.Args
 	if p.ALiBi {
 		a.ALiBi = p.floats(p.slopes())
@@ -378,7 +377,7 @@ func (p *Composed) putModifiers() {
 }
 
 // sizes are those of the Args: 1, or 0 for full.
-func (k BroadcastKind) sizes() (batches, heads, rows int) {
+func (k broadcastKind) sizes() (batches, heads, rows int) {
 	one := func(is bool) int {
 		if is {
 			return 1
@@ -393,54 +392,4 @@ func full(n, of int) int {
 		return of
 	}
 	return n
-}
-
-// MapHost is a with every piece of host memory replaced by a buffer.
-func MapHost(a attention.Args, put func([]byte) (*vk.Buffer, error)) (attention.Args, error) {
-	var err error
-	move := func(host *[]byte, buffer **vk.Buffer) {
-		if *host != nil && err == nil {
-			*buffer, err = put(*host)
-			*host = nil
-		}
-	}
-	tensors := []*attention.Tensor{&a.Q, &a.K, &a.V, &a.O, &a.LSE}
-	vectors := []*attention.Vector{&a.ALiBi, &a.Sinks, &a.KScale, &a.VScale}
-	if a.Varlen != nil {
-		v := *a.Varlen
-		a.Varlen = &v
-		vectors = append(vectors, &v.CuQ, &v.CuK, &v.UsedQ, &v.UsedK)
-	}
-	if a.Pages != nil {
-		p := *a.Pages
-		a.Pages = &p
-		vectors = append(vectors, &p.Table)
-	}
-	if a.Kept != nil {
-		k := *a.Kept
-		a.Kept = &k
-		vectors = append(vectors, &k.Offsets, &k.Tokens)
-	}
-	if a.Blocks != nil {
-		b := *a.Blocks
-		a.Blocks = &b
-		vectors = append(vectors, &b.Map)
-	}
-	if a.Bias != nil {
-		b := *a.Bias
-		a.Bias = &b
-		tensors = append(tensors, &b.Tensor)
-	}
-	if a.Mask != nil {
-		m := *a.Mask
-		a.Mask = &m
-		tensors = append(tensors, &m.Tensor)
-	}
-	for _, t := range tensors {
-		move(&t.Host, &t.Buffer)
-	}
-	for _, v := range vectors {
-		move(&v.Host, &v.Buffer)
-	}
-	return a, err
 }

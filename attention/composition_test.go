@@ -1,4 +1,4 @@
-package cases
+package attention_test
 
 import (
 	"fmt"
@@ -9,29 +9,29 @@ import (
 	"vkattn/attention"
 )
 
-// Sparsity is how a Composition says which keys count.
-type Sparsity uint8
+// sparsity is how a composition says which keys count.
+type sparsity uint8
 
 const (
-	Dense      Sparsity = iota
-	KeptTokens          // lists of tokens, in any order, some twice, some that do not exist
-	SortedKept          // lists of tokens in order, each once
-	MaskBytes           // a mask
-	BlockBits           // a bitmap of blocks
+	dense      sparsity = iota
+	keptTokens          // lists of tokens, in any order, some twice, some that do not exist
+	sortedKept          // lists of tokens in order, each once
+	maskBytes           // a mask
+	blockBits           // a bitmap of blocks
 )
 
-func (s Sparsity) String() string {
+func (s sparsity) String() string {
 	return [...]string{"dense", "kept", "kept-sorted", "mask", "blocks"}[s]
 }
 
-// BroadcastKind says which sizes of a bias, mask or bitmap are 1.
-type BroadcastKind struct{ Batches, Heads, Rows bool }
+// broadcastKind says which sizes of a bias, mask or bitmap are 1.
+type broadcastKind struct{ Batches, Heads, Rows bool }
 
-// Composition is a call with features, apart from the storage of its outputs: what
+// composition is a call with features, apart from the storage of its outputs: what
 // is computed and how it lies in memory. The numbers follow from Seed and from what
 // they belong to (the sequence, head, row or key), so that two compositions that
 // differ in how things lie have the same ones.
-type Composition struct {
+type composition struct {
 	DType  attention.DType
 	D, Dv  int
 	Shape  attention.Shape // Sq and Sk bound the lengths
@@ -47,15 +47,15 @@ type Composition struct {
 	PageSize   int // 0: not paged
 	SharedKeys int // so many leading keys of every sequence are the same; pages full of them are shared
 
-	Sparse   Sparsity
+	Sparse   sparsity
 	Kept     float64       // share of keys, slots or blocks that count
-	SparseAt BroadcastKind // of mask and blocks
+	SparseAt broadcastKind // of mask and blocks
 	BlockQ   int
 	BlockK   int
 
 	Bias     bool
 	BiasType attention.DType
-	BiasAt   BroadcastKind
+	BiasAt   broadcastKind
 	ALiBi    bool
 	Sinks    bool
 
@@ -72,7 +72,7 @@ type Composition struct {
 type layoutChoice uint8
 
 // Config is the Config of the composition on a tier.
-func (c *Composition) Config(tier attention.Tier) attention.Config {
+func (c *composition) Config(tier attention.Tier) attention.Config {
 	return attention.Config{
 		DType: c.DType, HeadDim: c.D, HeadDimV: c.Dv, Causal: c.Causal, Scale: c.Scale, Tier: tier,
 		Tuning: attention.TuningOff, Window: c.Window, Align: c.Align, Softcap: c.Softcap,
@@ -81,8 +81,8 @@ func (c *Composition) Config(tier attention.Tier) attention.Config {
 }
 
 // RowsOf and KeysOf are the lengths of sequence b.
-func (c *Composition) RowsOf(b int) int { return lengthOf(c.Rows, c.Shape.Sq, b) }
-func (c *Composition) KeysOf(b int) int { return lengthOf(c.Keys, c.Shape.Sk, b) }
+func (c *composition) RowsOf(b int) int { return lengthOf(c.Rows, c.Shape.Sq, b) }
+func (c *composition) KeysOf(b int) int { return lengthOf(c.Keys, c.Shape.Sk, b) }
 
 func lengthOf(list []int, full, b int) int {
 	if list == nil {
@@ -92,7 +92,7 @@ func lengthOf(list []int, full, b int) int {
 }
 
 // String names what is in it; with the seed it is enough to find a failure again.
-func (c *Composition) String() string {
+func (c *composition) String() string {
 	s := []string{c.Config(attention.TierAuto).String(), c.Shape.String(), fmt.Sprintf("seed %d layout %d", c.Seed, c.Layout)}
 	add := func(is bool, format string, args ...any) {
 		if is {
@@ -107,9 +107,9 @@ func (c *Composition) String() string {
 	add(c.GiveUsedK, "used k")
 	add(c.PageSize > 0, "pages of %d", c.PageSize)
 	add(c.SharedKeys > 0, "%d keys shared", c.SharedKeys)
-	add(c.Sparse != Dense, "%v %.2f", c.Sparse, c.Kept)
-	add(c.Sparse == MaskBytes || c.Sparse == BlockBits, "for %+v", c.SparseAt)
-	add(c.Sparse == BlockBits, "%dx%d", c.BlockQ, c.BlockK)
+	add(c.Sparse != dense, "%v %.2f", c.Sparse, c.Kept)
+	add(c.Sparse == maskBytes || c.Sparse == blockBits, "for %+v", c.SparseAt)
+	add(c.Sparse == blockBits, "%dx%d", c.BlockQ, c.BlockK)
 	add(c.Bias, "bias %v for %+v", c.BiasType, c.BiasAt)
 	add(c.ALiBi, "alibi")
 	add(c.Sinks, "sinks")
@@ -117,12 +117,12 @@ func (c *Composition) String() string {
 	return strings.Join(s, ", ")
 }
 
-// Draw is a random composition of features on a small problem: lengths to sq and sk.
-func Draw(seed uint64, sq, sk int) Composition {
+// drawComposition is a random composition of features on a small problem: lengths to sq and sk.
+func drawComposition(seed uint64, sq, sk int) composition {
 	r := rand.New(rand.NewPCG(seed, 0x5eed))
 	maybe := func(percent int) bool { return r.IntN(100) < percent }
 	kv := 1 + r.IntN(3)
-	c := Composition{
+	c := composition{
 		DType: pick(r, attention.DTypes()), D: pick(r, []int{1, 7, 16, 32, 33, 64, 96, 128}),
 		Shape: attention.Shape{B: 1 + r.IntN(3), Hkv: kv, Hq: kv * (1 + r.IntN(4)), Sq: 1 + r.IntN(sq), Sk: 1 + r.IntN(sk)},
 		LSE:   maybe(80), Seed: seed, Layout: layoutChoice(r.IntN(3)),
@@ -161,7 +161,7 @@ func Draw(seed uint64, sq, sk int) Composition {
 	c.Sinks = maybe(25)
 	if maybe(30) {
 		c.Bias, c.BiasType = true, pick(r, attention.DTypes())
-		c.BiasAt = BroadcastKind{maybe(40), maybe(40), maybe(40)}
+		c.BiasAt = broadcastKind{maybe(40), maybe(40), maybe(40)}
 	}
 	if maybe(50) {
 		c.GiveUsedQ, c.PackQ = maybe(50), maybe(50)
@@ -180,9 +180,9 @@ func Draw(seed uint64, sq, sk int) Composition {
 		c.Keys = drawLengths(r, c.Shape.B, c.Shape.Sk)
 	}
 	if maybe(50) {
-		c.Sparse = pick(r, []Sparsity{KeptTokens, SortedKept, MaskBytes, BlockBits})
+		c.Sparse = pick(r, []sparsity{keptTokens, sortedKept, maskBytes, blockBits})
 		c.Kept = pick(r, []float64{0.02, 0.3, 0.7})
-		c.SparseAt = BroadcastKind{maybe(40), maybe(40), maybe(40)}
+		c.SparseAt = broadcastKind{maybe(40), maybe(40), maybe(40)}
 		c.BlockQ, c.BlockK = pick(r, []int{16, 32, 64}), pick(r, []int{16, 32, 64})
 	}
 	return c
@@ -206,7 +206,7 @@ func drawLengths(r *rand.Rand, n, most int) []int {
 func pick[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
 
 // numbers is a source for what belongs to some place of a composition.
-func (c *Composition) numbers(place ...int) *rand.Rand {
+func (c *composition) numbers(place ...int) *rand.Rand {
 	h := c.Seed*0x9e3779b97f4a7c15 + 1
 	for _, n := range place {
 		h = (h ^ uint64(n+1)) * 0xff51afd7ed558ccd
@@ -240,7 +240,7 @@ func normals(r *rand.Rand, n int) []float32 {
 }
 
 // keptList are the tokens that sequence b and key head h list.
-func (c *Composition) keptList(b, h int) []int32 {
+func (c *composition) keptList(b, h int) []int32 {
 	r := c.numbers(ofKept, b, h)
 	var list []int32
 	for key := range c.KeysOf(b) {
@@ -248,7 +248,7 @@ func (c *Composition) keptList(b, h int) []int32 {
 			list = append(list, int32(key))
 		}
 	}
-	if c.Sparse == SortedKept {
+	if c.Sparse == sortedKept {
 		return list
 	}
 	for range len(list) / 8 {
@@ -265,7 +265,7 @@ func (c *Composition) keptList(b, h int) []int32 {
 
 // pages are the pages of each sequence, and how many there are in the pool: in any
 // order, with some that nobody has.
-func (c *Composition) pages() (table [][]int, count int) {
+func (c *composition) pages() (table [][]int, count int) {
 	r := c.numbers(ofPages)
 	table = make([][]int, c.Shape.B)
 	for b := range table {
@@ -288,7 +288,7 @@ func (c *Composition) pages() (table [][]int, count int) {
 }
 
 // owner is the sequence whose numbers a key of sequence b has.
-func (c *Composition) owner(b, key int) int {
+func (c *composition) owner(b, key int) int {
 	if key < c.SharedKeys {
 		return 0
 	}
@@ -296,7 +296,7 @@ func (c *Composition) owner(b, key int) int {
 }
 
 // at is an index where sizes are 1.
-func (k BroadcastKind) at(b, h, row int) (int, int, int) {
+func (k broadcastKind) at(b, h, row int) (int, int, int) {
 	if k.Batches {
 		b = 0
 	}
@@ -310,7 +310,7 @@ func (k BroadcastKind) at(b, h, row int) (int, int, int) {
 }
 
 // maskRow says which keys the mask lets count.
-func (c *Composition) maskRow(b, h, row int) []bool {
+func (c *composition) maskRow(b, h, row int) []bool {
 	b, h, row = c.SparseAt.at(b, h, row)
 	r := c.numbers(ofMask, b, h, row)
 	bits := make([]bool, c.Shape.Sk)
@@ -321,7 +321,7 @@ func (c *Composition) maskRow(b, h, row int) []bool {
 }
 
 // blockRow says which blocks of keys count for a row of blocks.
-func (c *Composition) blockRow(b, h, blockRow int) []bool {
+func (c *composition) blockRow(b, h, blockRow int) []bool {
 	at := c.SparseAt
 	at.Rows = false // of blocks there are all rows
 	b, h, blockRow = at.at(b, h, blockRow)
@@ -334,7 +334,7 @@ func (c *Composition) blockRow(b, h, blockRow int) []bool {
 }
 
 // biasRow is as it is stored; one in sixteen is -Inf, though not all of a row.
-func (c *Composition) biasRow(b, h, row int) []float32 {
+func (c *composition) biasRow(b, h, row int) []float32 {
 	b, h, row = c.BiasAt.at(b, h, row)
 	r := c.numbers(ofBias, b, h, row)
 	x := normals(r, c.Shape.Sk)
@@ -346,7 +346,7 @@ func (c *Composition) biasRow(b, h, row int) []float32 {
 	return stored(c.BiasType, x)
 }
 
-func (c *Composition) slopes() []float32 {
+func (c *composition) slopes() []float32 {
 	x := normals(c.numbers(ofALiBi), c.Shape.Hq)
 	for i := range x {
 		x[i] = float32(math.Abs(float64(x[i]))) / 8
@@ -355,7 +355,7 @@ func (c *Composition) slopes() []float32 {
 }
 
 // sinks are about as large as scores; one in eight is -Inf, none.
-func (c *Composition) sinks() []float32 {
+func (c *composition) sinks() []float32 {
 	r := c.numbers(ofSinks)
 	x := normals(r, c.Shape.Hq)
 	for i := range x {
@@ -367,13 +367,13 @@ func (c *Composition) sinks() []float32 {
 }
 
 // qRow is as it is stored.
-func (c *Composition) qRow(b, h, row int) []float32 {
+func (c *composition) qRow(b, h, row int) []float32 {
 	return stored(c.DType, normals(c.numbers(ofQ, b, h, row), c.D))
 }
 
 // packing is where packed sequences begin and how many rows there are: each with
 // room for its length, and more where the lengths in use are given besides.
-func (c *Composition) packing(kind int, lengthOf func(int) int, slack bool) (cu []int32, total int) {
+func (c *composition) packing(kind int, lengthOf func(int) int, slack bool) (cu []int32, total int) {
 	r := c.numbers(ofPacking, kind)
 	at := r.IntN(3)
 	for b := range c.Shape.B {
@@ -387,7 +387,7 @@ func (c *Composition) packing(kind int, lengthOf func(int) int, slack bool) (cu 
 }
 
 // Contiguous is the same call with keys in place instead of in pages.
-func (c *Composition) Contiguous() Composition {
+func (c *composition) Contiguous() composition {
 	p := *c
 	p.PageSize = 0
 	return p

@@ -1,17 +1,20 @@
-package cases
+package attention_test
 
 import (
+	"errors"
+	"fmt"
 	"math"
 
 	"vkattn/attention"
+	"vkattn/attention/accuracy"
 )
 
 // Weights are how often each key of a row's sequence counts: 0 or 1, more where a
 // list has it more than once.
-func (p *Composed) Weights(b, h, row int) []int {
+func (p *composed) Weights(b, h, row int) []int {
 	rows, keys := p.RowsOf(b), p.KeysOf(b)
 	n := make([]int, keys)
-	if p.Sparse == KeptTokens || p.Sparse == SortedKept {
+	if p.Sparse == keptTokens || p.Sparse == sortedKept {
 		for _, token := range p.keptList(b, h/p.Shape.Group()) {
 			if token >= 0 && int(token) < keys {
 				n[token]++
@@ -24,9 +27,9 @@ func (p *Composed) Weights(b, h, row int) []int {
 	}
 	var mask, blocks []bool
 	switch p.Sparse {
-	case MaskBytes:
+	case maskBytes:
 		mask = p.maskRow(b, h, row)
-	case BlockBits:
+	case blockBits:
 		blocks = p.blockRow(b, h, row/p.BlockQ)
 	}
 	i := position(p.align(), row, rows, keys)
@@ -46,7 +49,7 @@ func (p *Composed) Weights(b, h, row int) []int {
 
 // Define computes a row from the definition in float64: no code is shared with the
 // package under test, nor memory read that a call reads.
-func (p *Composed) Define(b, h, row int) (o []float64, lse float64) {
+func (p *composed) Define(b, h, row int) (o []float64, lse float64) {
 	group := p.Shape.Group()
 	weights := p.Weights(b, h, row)
 	var bias []float32
@@ -111,8 +114,23 @@ func (p *Composed) Define(b, h, row int) (o []float64, lse float64) {
 	return o, most + math.Log(sum)
 }
 
+// Judge holds what a call left in O and LSE to the rules of package accuracy, and
+// everything else there to be as it was.
+func (p *composed) Judge() error {
+	v, err := accuracy.Verify(p.Config(attention.TierCPU), p.Args, accuracy.Options{Rows: -1})
+	switch {
+	case err != nil:
+		return err
+	case !v.Pass():
+		return fmt.Errorf("%v", v)
+	case !p.Untouched():
+		return errors.New("something besides the rows of O and LSE was written")
+	}
+	return nil
+}
+
 // element is the row of a key, dequantised.
-func (p *Composed) element(kind, b, kv, key int) []float64 {
+func (p *composed) element(kind, b, kv, key int) []float64 {
 	at := [4]int{kind, b, kv, key}
 	if x := p.rows[at]; x != nil {
 		return x
@@ -130,7 +148,7 @@ func (p *Composed) element(kind, b, kv, key int) []float64 {
 	return x
 }
 
-func (c *Composition) align() attention.Causal { return max(c.Causal, c.Align) }
+func (c *composition) align() attention.Causal { return max(c.Causal, c.Align) }
 
 // position is where a row lies among the keys: bottom-right puts the last row at
 // the last key.

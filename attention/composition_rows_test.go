@@ -1,4 +1,4 @@
-package cases
+package attention_test
 
 import (
 	"vkattn/attention"
@@ -7,7 +7,7 @@ import (
 )
 
 // kvRow is the row of a key: as it is stored, and the numbers that makes.
-func (c *Composition) kvRow(kind, b, kv, key int) (bytes []byte, numbers []float32) {
+func (c *composition) kvRow(kind, b, kv, key int) (bytes []byte, numbers []float32) {
 	dim := c.D
 	if kind == ofV {
 		dim = c.Dv
@@ -41,7 +41,7 @@ func (c *Composition) kvRow(kind, b, kv, key int) (bytes []byte, numbers []float
 
 // scale belongs to a block of keys: the one that begins with a key of sequence b,
 // or, where sequences are packed and blocks go across them, a row of the tensor.
-func (c *Composition) scale(kind, b, kv, first int) float32 {
+func (c *composition) scale(kind, b, kv, first int) float32 {
 	if !c.PackK {
 		b = c.owner(b, first)
 	}

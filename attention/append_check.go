@@ -1,0 +1,342 @@
+package attention
+
+import (
+	"fmt"
+	"math"
+
+	"vkattn/vk"
+)
+
+// The tensors of an append.
+const (
+	appendK = iota
+	appendV
+	appendQ
+	appendUsed
+	appendLengths // CuNew or UsedNew
+	appendTable
+	appendCos
+	appendSin
+	appendKCache // from here on they are written to
+	appendVCache
+	appendQOut
+	appendKScale
+	appendVScale
+	appendTensors
+)
+
+// appendLayouts are the tensors of a call with its sizes: an array, so that a call
+// keeps it on its stack. Those left out have no field name.
+type appendLayouts struct {
+	list [appendTensors]layout
+
+	sequences   int
+	rows        int   // new rows of a sequence, or of all of them
+	packed      bool  // all of them: lengths are CuNew
+	counted     bool  // lengths are UsedNew
+	limit       int64 // rows at positions from there on have no place
+	paged       bool
+	pageRows    int // keys of a page; of a sequence's cache without pages
+	pages       int
+	tableStride int
+}
+
+func (l *appendLayouts) given(tensor int) bool { return l.list[tensor].field != "" }
+// check checks a call and leaves its layouts in l.
+func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
+	if p.closed.Load() {
+		return fmt.Errorf("attention: %w", vk.ErrClosed)
+	}
+	if err := l.setSizes(a); err != nil {
+		return err
+	}
+	if err := l.setTensors(&p.cfg, a); err != nil {
+		return err
+	}
+	if err := l.checkMemory(p.dev); err != nil {
+		return err
+	}
+	if p.cfg.KV.Blocked() {
+		if err := checkBlocks("KCache", &a.KCache); err != nil {
+			return err
+		}
+		if err := checkBlocks("VCache", &a.VCache); err != nil {
+			return err
+		}
+	}
+	return l.checkOverlaps()
+}
+
+func checkSize(field string, n int) error {
+	if n < 1 || n > MaxLength {
+		return &ShapeError{field, n, fmt.Sprintf("1 to %d", MaxLength)}
+	}
+	return nil
+}
+
+// setSizes checks the sizes and works out those of rows and cache.
+func (l *appendLayouts) setSizes(a *AppendArgs) error {
+	*l = appendLayouts{sequences: a.B, rows: a.New, pageRows: a.Capacity}
+	rowsField := "New"
+	if a.CuNew.begun() {
+		if a.UsedNew.begun() {
+			return &ShapeError{"UsedNew", "given beside CuNew", "one of the two"}
+		}
+		l.packed, l.rows, rowsField = true, a.TotalNew, "TotalNew"
+	}
+	l.counted = a.UsedNew.begun()
+	for _, s := range [3]struct {
+		field string
+		n     int
+	}{{"B", a.B}, {"Hkv", a.Hkv}, {rowsField, l.rows}} {
+		if err := checkSize(s.field, s.n); err != nil {
+			return err
+		}
+	}
+	if a.Q.begun() || a.QOut.begun() {
+		if err := checkSize("Hq", a.Hq); err != nil {
+			return err
+		}
+		if a.Hq%a.Hkv != 0 {
+			return &ShapeError{"Hkv", a.Hkv, fmt.Sprintf("a divisor of Hq (%d)", a.Hq)}
+		}
+	}
+	if a.Pages == nil {
+		l.limit = int64(a.Capacity)
+		return checkSize("Capacity", a.Capacity)
+	}
+	return l.setPages(a)
+}
+
+func (l *appendLayouts) setPages(a *AppendArgs) error {
+	g := a.Pages
+	l.paged, l.pageRows, l.pages, l.tableStride = true, g.PageSize, g.Count, g.Stride
+	if err := checkSize("Pages.PageSize", g.PageSize); err != nil {
+		return err
+	}
+	if err := checkSize("Pages.Count", g.Count); err != nil {
+		return err
+	}
+	if a.Capacity != 0 || g.Stride == 0 {
+		if err := checkSize("Capacity", a.Capacity); err != nil {
+			return err
+		}
+		l.limit = int64(a.Capacity)
+	}
+	if g.Stride == 0 {
+		l.tableStride = (a.Capacity-1)/g.PageSize + 1
+		return nil
+	}
+	if err := checkSize("Pages.Stride", g.Stride); err != nil {
+		return err
+	}
+	room := min(int64(g.Stride)*int64(g.PageSize), MaxLength)
+	if l.limit == 0 || l.limit > room {
+		l.limit = room
+	}
+	return nil
+}
+
+// setTensors lays out what is given, and refuses what is missing or has no use.
+func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
+	batches, places := a.B, a.B
+	if l.packed {
+		batches = 1
+	}
+	if l.paged {
+		places = l.pages
+	}
+	size, kv, rotary := cfg.DType.Size(), cfg.attention(), cfg.Rotary.Dim > 0
+	l.list[appendK].set("K", &a.K, size, batches, a.Hkv, l.rows, cfg.HeadDim)
+	l.list[appendKCache].setKV("KCache", &a.KCache, &kv, places, a.Hkv, l.pageRows, cfg.HeadDim)
+	hasV := a.V.begun() || a.VCache.begun()
+	if hasV {
+		l.list[appendV].set("V", &a.V, size, batches, a.Hkv, l.rows, kv.ValueDim())
+		l.list[appendVCache].setKV("VCache", &a.VCache, &kv, places, a.Hkv, l.pageRows, kv.ValueDim())
+	}
+	if a.Q.begun() || a.QOut.begun() {
+		if !rotary {
+			return &ShapeError{"Q", "given", "none without Rotary, which is all that is done to it"}
+		}
+		l.list[appendQ].set("Q", &a.Q, size, batches, a.Hq, l.rows, cfg.HeadDim)
+		l.list[appendQOut].set("QOut", &a.QOut, size, batches, a.Hq, l.rows, cfg.HeadDim)
+	}
+	scales, ok := product(places, a.Hkv, l.pageRows)
+	if !ok {
+		return &ShapeError{"KCache", fmt.Sprintf("%d x %d x %d rows", places, a.Hkv, l.pageRows), "fewer than 2^63"}
+	}
+	lengths, lengthsField, lengthsCount := &a.UsedNew, "UsedNew", a.B
+	if l.packed {
+		lengths, lengthsField, lengthsCount = &a.CuNew, "CuNew", a.B+1
+	}
+	table := &Vector{}
+	if l.paged {
+		table = &a.Pages.Table
+	}
+	var angles int64
+	if rotary {
+		if err := checkSize("Positions", a.Positions); err != nil {
+			return err
+		}
+		l.limit = min(l.limit, int64(a.Positions))
+		angles = int64(a.Positions) * int64(cfg.Rotary.Dim/2)
+	}
+	const with, unscaled = "none without Rotary", "none for a cache that is not int8 or fp8"
+	for _, v := range [...]struct {
+		tensor int
+		field  string
+		vector *Vector
+		count  int64
+		needed bool
+		barred string // what to say where it has no use; "": it has
+	}{
+		{appendUsed, "Used", &a.Used, int64(a.B), false, ""},
+		{appendLengths, lengthsField, lengths, int64(lengthsCount), false, ""},
+		{appendTable, "Pages.Table", table, int64(a.B) * int64(l.tableStride), l.paged, ""},
+		{appendCos, "Cos", &a.Cos, angles, rotary, unless(rotary, with)},
+		{appendSin, "Sin", &a.Sin, angles, rotary, unless(rotary, with)},
+		{appendKScale, "KScale", &a.KScale, scales, cfg.KV.Scaled(), unless(cfg.KV.Scaled(), unscaled)},
+		{appendVScale, "VScale", &a.VScale, scales, cfg.KV.Scaled() && hasV, unless(cfg.KV.Scaled(), unscaled)},
+	} {
+		switch {
+		case !v.needed && !v.vector.begun():
+		case v.barred != "":
+			return &ShapeError{v.field, "given", v.barred}
+		case v.tensor == appendVScale && !hasV:
+			return &ShapeError{v.field, "given", "none without V"}
+		default:
+			t := Tensor{Buffer: v.vector.Buffer, Host: v.vector.Host, Offset: v.vector.Offset}
+			l.list[v.tensor].set(v.field, &t, F32.Size(), 1, 1, 1, int(v.count))
+		}
+	}
+	return nil
+}
+
+func unless(given bool, reason string) string {
+	if given {
+		return ""
+	}
+	return reason
+}
+
+// checkMemory checks that what is needed is there, on the operation's side, and in
+// bounds.
+func (l *appendLayouts) checkMemory(dev *vk.Device) error {
+	for i := range l.list {
+		t := &l.list[i]
+		if t.field == "" {
+			continue
+		}
+		if err := t.checkGiven(); err != nil {
+			return err
+		}
+		switch b := t.tensor.Buffer; {
+		case dev == nil && b != nil:
+			return &ShapeError{t.field, side(true), side(false) + ", where the CPU tier computes"}
+		case dev != nil && b == nil:
+			return &ShapeError{t.field, side(false), "a buffer of the operation's device"}
+		case dev != nil && b.Device() != dev:
+			return &ShapeError{t.field, "a buffer of another device", "one of the operation's device"}
+		}
+	}
+	for i := range l.list {
+		if t := &l.list[i]; t.field != "" {
+			if err := t.checkBounds(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkBlocks refuses a cache of blocks whose rows do not all begin with one.
+func checkBlocks(field string, t *Tensor) error {
+	for _, x := range [4]struct {
+		field    string
+		elements int64
+	}{{".Offset", t.Offset}, {".Strides.Batch", t.Strides.Batch}, {".Strides.Head", t.Strides.Head}, {".Strides.Seq", t.Strides.Seq}} {
+		if x.elements%blockElements != 0 {
+			return &ShapeError{field + x.field, x.elements, "a multiple of 32, a whole number of blocks"}
+		}
+	}
+	return nil
+}
+
+// checkOverlaps refuses outputs that overlap themselves or another tensor.
+func (l *appendLayouts) checkOverlaps() error {
+	for i := appendKCache; i < appendTensors; i++ {
+		out := &l.list[i]
+		if out.field == "" {
+			continue
+		}
+		if !out.rowsDisjoint() {
+			return &ShapeError{out.field + ".Strides", out.tensor.Strides, "rows that do not overlap"}
+		}
+		for j := range i {
+			other := &l.list[j]
+			if other.field == "" || !out.overlaps(other) || out.wovenWith(other) {
+				continue
+			}
+			if j != appendQ || i != appendQOut {
+				return &ShapeError{out.field, "overlapping " + other.field, "memory of its own"}
+			}
+			if !out.coincides(other) {
+				return &ShapeError{out.field, "overlapping Q", "memory of its own, or exactly that of Q"}
+			}
+		}
+	}
+	return nil
+}
+
+// wovenWith reports whether two tensors in one piece of memory are apart because
+// each keeps to its own part of every period of it, as K and V of a page do that lie
+// one behind the other: rows within a part overlap it as they like.
+func (l *layout) wovenWith(other *layout) bool {
+	_, a := l.start()
+	_, b := other.start()
+	for i, n := range l.counts {
+		if n < 2 || l.steps[i] == 0 {
+			continue
+		}
+		period := uint64(l.steps[i] * l.size)
+		gap := (b%period + period - a%period) % period
+		if gap >= l.within(period) && gap+other.within(period) <= period {
+			return true
+		}
+	}
+	return false
+}
+
+// within is the distance in bytes from the first byte of row 0 to the end of the
+// rows that are not a whole number of periods further.
+func (l *layout) within(period uint64) uint64 {
+	span := uint64(l.dim * l.size)
+	for i, n := range l.counts {
+		if step := uint64(l.steps[i] * l.size); n > 1 && step%period != 0 {
+			span += uint64(n-1) * step
+		}
+	}
+	return span
+}
+
+// fits32 reports what a kernel cannot address with 32 bits.
+func (l *appendLayouts) fits32() error {
+	for i := range l.list {
+		t := &l.list[i]
+		if t.field == "" {
+			continue
+		}
+		if t.steps[1] > math.MaxUint32 || t.steps[2] > math.MaxUint32 {
+			return fmt.Errorf("%w: %s has a head or row stride of 2^32 elements or more", ErrUnsupported, t.field)
+		}
+	}
+	for _, i := range [2]int{appendK, appendQ} {
+		if rows := l.list[i].counts[1] * l.list[i].counts[2]; l.given(i) && rows > math.MaxInt32 {
+			return fmt.Errorf("%w: %d new rows of %s in a dispatch, 2^31 - 1 are possible", ErrUnsupported, rows, l.list[i].field)
+		}
+	}
+	if c := &l.list[appendKCache]; c.counts[1]*c.counts[2] > math.MaxUint32 {
+		return fmt.Errorf("%w: %d rows of a page or sequence of KCache, 2^32 - 1 are possible", ErrUnsupported, c.counts[1]*c.counts[2])
+	}
+	return nil
+}

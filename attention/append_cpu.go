@@ -1,0 +1,162 @@
+package attention
+
+import (
+	"encoding/binary"
+	"math"
+	"sort"
+
+	"vkattn/attention/half"
+	"vkattn/attention/internal/par"
+)
+
+// appendBlock is how many rows a worker takes at once.
+const appendBlock = 64
+
+// appendTask is one of the tensors of a call on its way from the new rows to where
+// they belong.
+type appendTask struct {
+	in, out, scale int  // tensors; scale -1: has none
+	rotated        bool // by Rotary, if there is one
+	needsRotary    bool // else there is nothing to do
+}
+
+// appendTasks are computed in any order: none reads what another one writes.
+var appendTasks = [3]appendTask{
+	{in: appendK, out: appendKCache, scale: appendKScale, rotated: true},
+	{in: appendV, out: appendVCache, scale: appendVScale},
+	{in: appendQ, out: appendQOut, scale: -1, rotated: true, needsRotary: true},
+}
+
+// toCache reports whether rows go to their positions, and not to where they were
+// among the new ones.
+func (t *appendTask) toCache() bool { return t.out != appendQOut }
+
+// variantOf says what is made of a row.
+func (t *appendTask) variant(cfg *AppendConfig, access Access) appendVariant {
+	v := appendVariant{access: access, dim: cfg.HeadDim, rotated: t.rotated && cfg.Rotary.Dim > 0}
+	if t.out == appendVCache {
+		v.dim = cfg.attention().ValueDim()
+	}
+	if t.toCache() {
+		v.kv = cfg.KV
+	}
+	return v
+}
+
+// appendCPU computes a call in host memory. Append.check has accepted it.
+func appendCPU(cfg *AppendConfig, l *appendLayouts) {
+	for i := range appendTasks {
+		task := &appendTasks[i]
+		if !l.given(task.in) {
+			continue
+		}
+		in := &l.list[task.in]
+		rows := in.counts[0] * in.counts[1] * in.counts[2]
+		par.Each((rows+appendBlock-1)/appendBlock, func() func(int64) {
+			w := appendWorker{appendLayouts: l, cfg: cfg, task: task, variant: task.variant(cfg, AccessAuto), row: make([]float32, in.dim)}
+			return func(block int64) {
+				for row := block * appendBlock; row < min(rows, (block+1)*appendBlock); row++ {
+					w.append(row)
+				}
+			}
+		})
+	}
+}
+
+// appendWorker takes rows from one place to another through its own memory.
+type appendWorker struct {
+	*appendLayouts
+	cfg     *AppendConfig
+	task    *appendTask
+	variant appendVariant
+	row     []float32
+}
+
+// append takes one row, counted over all heads and batches, where it belongs.
+func (w *appendWorker) append(number int64) {
+	in, out := &w.list[w.task.in], &w.list[w.task.out]
+	seq, head, batch := number%in.counts[2], number/in.counts[2]%in.counts[1], number/in.counts[2]/in.counts[1]
+	sequence, position, ok := w.place(batch, seq)
+	if !ok {
+		return
+	}
+	outBatch, outRow := batch, seq
+	if w.task.toCache() {
+		if outBatch, outRow, ok = w.cachePlace(sequence, position); !ok {
+			return
+		}
+	}
+	decode(w.row, in.hostRow(batch, head, seq), w.cfg.DType)
+	if w.variant.rotated {
+		w.rotate(position)
+	}
+	scale := encodeKV(out.hostRow(outBatch, head, outRow), w.row, w.variant.kv, w.cfg.DType)
+	if w.task.scale >= 0 && w.given(w.task.scale) {
+		scales := &w.list[w.task.scale]
+		at := scales.tensor.Offset + (outBatch*in.counts[1]+head)*int64(w.pageRows) + outRow
+		binary.LittleEndian.PutUint32(scales.tensor.Host[at*scales.size:], math.Float32bits(scale))
+	}
+}
+
+// place is the sequence of a new row and its position there; false for a row that
+// there is not, or that has no place.
+func (w *appendWorker) place(batch, row int64) (sequence, position int64, ok bool) {
+	sequence, position = batch, row
+	switch {
+	case w.packed: // the last sequence that starts there or before: those before it with the same start are empty
+		sequence = max(0, int64(sort.Search(w.sequences, func(b int) bool { return w.integer(appendLengths, int64(b)) > row }))-1)
+		first := w.integer(appendLengths, sequence)
+		if first < 0 || row < first || row >= w.integer(appendLengths, sequence+1) {
+			return 0, 0, false
+		}
+		position -= first
+	case w.counted && row >= w.integer(appendLengths, sequence):
+		return 0, 0, false
+	}
+	if w.given(appendUsed) {
+		used := w.integer(appendUsed, sequence)
+		if used < 0 {
+			return 0, 0, false
+		}
+		position += used
+	}
+	return sequence, position, position < w.limit
+}
+
+// cachePlace is where the cache has a position of a sequence.
+func (w *appendWorker) cachePlace(sequence, position int64) (batch, row int64, ok bool) {
+	if !w.paged {
+		return sequence, position, true
+	}
+	page := w.integer(appendTable, sequence*int64(w.tableStride)+position/int64(w.pageRows))
+	return page, position % int64(w.pageRows), page >= 0 && page < int64(w.pages)
+}
+
+// rotate turns the pairs of the row.
+func (w *appendWorker) rotate(position int64) {
+	r := &w.cfg.Rotary
+	for i := range r.Dim / 2 {
+		at := position*int64(r.Dim/2) + int64(i)
+		var angle [2]float32
+		half.DecodeF32(angle[:1], w.list[appendCos].element(at))
+		half.DecodeF32(angle[1:], w.list[appendSin].element(at))
+		a, b := r.pair(i)
+		x, y := w.row[a], w.row[b]
+		w.row[a] = float32(x*angle[0]) - float32(y*angle[1]) // converted: not fused
+		w.row[b] = float32(y*angle[0]) + float32(x*angle[1])
+	}
+}
+
+// integer is an element of an int32 vector.
+func (w *appendWorker) integer(tensor int, i int64) int64 {
+	return int64(int32(binary.LittleEndian.Uint32(w.list[tensor].element(i))))
+}
+
+// element is the memory from an element of a vector on.
+func (l *layout) element(i int64) []byte { return l.tensor.Host[(l.tensor.Offset+i)*l.size:] }
+
+// hostRow is the memory of a row.
+func (l *layout) hostRow(batch, head, seq int64) []byte {
+	e := l.tensor.Offset + batch*l.steps[0] + head*l.steps[1] + seq*l.steps[2]
+	return l.tensor.Host[e*l.size:][:l.dim*l.size]
+}

@@ -1,0 +1,386 @@
+package attention
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+
+	"vkattn/shaders"
+	"vkattn/vk"
+)
+
+// appendPushBytes is the size of the push constant block of shaders/append.comp.
+const appendPushBytes = 120
+
+// appendLocal is the workgroup of the append kernel, what every device has, and the
+// most invocations of a row.
+const appendLocal = 128
+
+// appendVariant is what an Append's pipelines differ by.
+type appendVariant struct {
+	access  Access // AccessAddresses or AccessDescriptors, decided
+	dim     int
+	kv      KVType
+	rotated bool
+}
+
+// lanes are the invocations that share a row: about one for four elements.
+func (v *appendVariant) lanes() uint32 {
+	return min(appendLocal, uint32(1)<<bits.Len32(ceilDiv(uint32(v.dim), 4)-1))
+}
+
+// access decides how kernels reach tensors; l nil stands for ones with addresses.
+func (p *Append) access(l *appendLayouts) Access {
+	if p.cfg.Access != AccessAuto {
+		return p.cfg.Access
+	}
+	if !p.dev.Caps().BufferDeviceAddress {
+		return AccessDescriptors
+	}
+	if l != nil && l.withoutAddress() != "" {
+		return AccessDescriptors
+	}
+	return AccessAddresses
+}
+
+// withoutAddress is the first tensor whose buffer has none.
+func (l *appendLayouts) withoutAddress() string {
+	for i := range l.list {
+		if t := &l.list[i]; t.field != "" && t.tensor.Buffer.Address() == 0 {
+			return t.field
+		}
+	}
+	return ""
+}
+
+// pipeline finds or makes a pipeline. Two goroutines may both ask for it; the
+// device compiles it once.
+func (p *Append) pipeline(v appendVariant) (*vk.Pipeline, error) {
+	p.mu.RLock()
+	found := p.pipelines[v]
+	p.mu.RUnlock()
+	if found != nil {
+		return found, nil
+	}
+	if p.closed.Load() {
+		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
+	}
+	desc, err := v.describe(&p.cfg)
+	if err != nil {
+		return nil, err
+	}
+	if found, err = p.dev.Pipeline(desc); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pipelines != nil {
+		p.pipelines[v] = found
+	}
+	return found, nil
+}
+
+// describe describes the kernel to the host layer.
+func (v appendVariant) describe(cfg *AppendConfig) (*vk.PipelineDesc, error) {
+	name := "append_bda"
+	if v.access == AccessDescriptors {
+		name = "append_ssbo"
+	}
+	module, err := shaders.Get(name)
+	if err != nil {
+		return nil, err
+	}
+	r, err := module.Reflect()
+	if err != nil {
+		return nil, err
+	}
+	var rotary Rotary
+	if v.rotated {
+		rotary = cfg.Rotary
+	}
+	desc := &vk.PipelineDesc{
+		Name:           fmt.Sprintf("%s %v d%d as %v rotary %d", name, cfg.DType, v.dim, v.kv, rotary.Dim),
+		Code:           module.Code,
+		Hash:           module.Hash,
+		PushBytes:      appendPushBytes,
+		StorageBuffers: uint32(len(r.Bindings())),
+		LocalSize:      [3]uint32{appendLocal, 1, 1},
+		NoRobustness:   true, // every index is proven by Append.check and the kernel's own bounds
+	}
+	for id, value := range map[uint32]uint32{
+		shaders.ConstLocalSize:   appendLocal,
+		shaders.ConstHeadDim:     uint32(v.dim),
+		shaders.ConstDtype:       uint32(cfg.DType),
+		shaders.ConstRowLanes:    v.lanes(),
+		shaders.ConstStoredAs:    uint32(v.kv),
+		shaders.ConstRotaryDim:   uint32(rotary.Dim),
+		shaders.ConstRotaryFirst: uint32(rotary.First),
+		shaders.ConstRotarySplit: boolConstant(rotary.Style == RotaryHalfSplit),
+	} {
+		desc.Constants = append(desc.Constants, vk.SpecConstant{ID: id, Value: value})
+	}
+	slices.SortFunc(desc.Constants, func(a, b vk.SpecConstant) int { return cmp.Compare(a.ID, b.ID) })
+	return desc, nil
+}
+
+// record checks the arguments and puts the dispatches into c, all or none: one for
+// each of K, V and Q, and more where one does not reach all batches.
+func (p *Append) record(c *vk.Commands, a *AppendArgs) error {
+	w := appendLauncher{limits: &p.dev.Caps().Limits}
+	if err := p.check(&w.appendLayouts, a); err != nil {
+		return err
+	}
+	if err := w.fits32(); err != nil {
+		return err
+	}
+	w.access = p.access(&w.appendLayouts)
+	if field := w.withoutAddress(); field != "" && w.access == AccessAddresses {
+		return fmt.Errorf("%w: the buffer of %s has no device address, and Access asks for addresses", ErrUnsupported, field)
+	}
+	var list [len(appendTasks)]appendLaunch
+	n, dispatches := 0, 0
+	for i := range appendTasks {
+		if !w.given(appendTasks[i].in) {
+			continue
+		}
+		l := &list[n]
+		n++
+		l.appendTask = &appendTasks[i]
+		v := l.variant(&p.cfg, w.access)
+		l.rotate = v.rotated
+		if err := w.size(l, &v); err != nil {
+			return err
+		}
+		var err error
+		if l.pipeline, err = p.pipeline(v); err != nil {
+			return err
+		}
+		dispatches += (l.batches + l.chunk - 1) / l.chunk
+	}
+	// What might fail, before anything is recorded.
+	if w.access == AccessDescriptors {
+		if err := c.Reserve(dispatches, appendBindings); err != nil {
+			return err
+		}
+	}
+	if err := w.hold(c); err != nil {
+		return err
+	}
+	for i := range list[:n] {
+		l := &list[i]
+		for first := 0; first < l.batches; first += l.chunk {
+			if err := w.dispatch(c, l, first, min(l.chunk, l.batches-first)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// appendLauncher is an append on its way to dispatches, and appendLaunch one of its
+// tensors.
+type appendLauncher struct {
+	appendLayouts
+	limits *vk.Limits
+	access Access
+}
+
+type appendLaunch struct {
+	*appendTask
+	pipeline *vk.Pipeline
+	rotate   bool
+	batches  int // that the grid's z counts: sequences, or one where they are packed
+	chunk    int // of them in a dispatch
+	groups   [2]uint32
+}
+
+// hold keeps every buffer until the work has run.
+func (w *appendLauncher) hold(c *vk.Commands) error {
+	var held [appendTensors]vk.Resource
+	n := 0
+	for i := range w.list {
+		if w.given(i) {
+			held[n] = w.list[i].tensor.Buffer
+			n++
+		}
+	}
+	return c.Keep(held[:n]...)
+}
+
+// size works out the grid, and how many batches one dispatch may cover: the grid's
+// z, the 32 bits of a stride and the range of a descriptor bound it.
+func (w *appendLauncher) size(l *appendLaunch, v *appendVariant) error {
+	in := &w.list[l.in]
+	blocks := ceilDiv(uint32(in.counts[1]*in.counts[2]), appendLocal/v.lanes())
+	l.groups[0] = min(blocks, w.limits.MaxWorkGroupCount[0])
+	l.groups[1] = ceilDiv(blocks, l.groups[0])
+	if l.groups[1] > w.limits.MaxWorkGroupCount[1] {
+		return fmt.Errorf("%w: %d row blocks of %s, the device dispatches %d x %d", ErrUnsupported, blocks, in.field,
+			w.limits.MaxWorkGroupCount[0], w.limits.MaxWorkGroupCount[1])
+	}
+	l.batches = int(in.counts[0])
+	most := min(uint64(l.batches), uint64(w.limits.MaxWorkGroupCount[2]))
+	for slot, tensor := range w.slots(l) {
+		if tensor < 0 {
+			continue
+		}
+		t := &w.list[tensor]
+		extent, step, split := w.batchExtent(l, slot, t)
+		if step > math.MaxUint32 {
+			if !split && t.counts[0] > 1 {
+				return fmt.Errorf("%w: %s has a batch stride of 2^32 elements or more, and one dispatch covers all batches",
+					ErrUnsupported, t.field)
+			}
+			most = 1
+		}
+		if w.access == AccessAddresses {
+			continue
+		}
+		size := uint64(t.size)
+		span := w.limits.MaxStorageBufferRange - min(w.limits.MaxStorageBufferRange, w.align())
+		if extent > span/size {
+			return fmt.Errorf("%w: a dispatch reaches %d elements of %d bytes of %s, a descriptor %d bytes; buffers with device addresses have no such limit",
+				ErrUnsupported, extent, size, t.field, span)
+		}
+		if split && step > 0 && most > 1 {
+			most = min(most, 1+(span/size-extent)/step)
+		}
+	}
+	l.chunk = int(max(most, 1))
+	return nil
+}
+
+// What append.comp binds, in the order of its addresses.
+const (
+	appendIn = iota
+	appendOut
+	appendScale
+	appendBindings = 8
+)
+
+// slots are the tensors of a dispatch; -1: left out.
+func (w *appendLauncher) slots(l *appendLaunch) [appendBindings]int {
+	s := [appendBindings]int{l.in, l.out, l.scale, appendUsed, appendLengths, appendTable, appendCos, appendSin}
+	for i := range s {
+		switch {
+		case s[i] < 0, !w.given(s[i]),
+			s[i] == appendTable && !l.toCache(),
+			(s[i] == appendCos || s[i] == appendSin) && !l.rotate:
+			s[i] = -1
+		}
+	}
+	return s
+}
+
+// batchExtent is how many elements of a slot's tensor the work of one batch reaches,
+// and how far on those of the next one begin; split is false for what is there as a
+// whole for every batch.
+func (w *appendLauncher) batchExtent(l *appendLaunch, slot int, t *layout) (extent, step uint64, split bool) {
+	whole := slot > appendScale || slot != appendIn && l.toCache() && (w.paged || w.packed)
+	switch {
+	case slot == appendScale && !whole:
+		return uint64(t.dim) / uint64(w.sequences), uint64(t.dim) / uint64(w.sequences), true
+	case !whole:
+		return t.extent(), uint64(t.steps[0]), true
+	}
+	return t.extent() + uint64((t.counts[0]-1)*t.steps[0]), uint64(t.steps[0]), false
+}
+
+// align is that of a descriptor's offset, and at least a word, in bytes.
+func (w *appendLauncher) align() uint64 { return max(4, w.limits.MinStorageBufferOffsetAlignment) }
+
+// The flags of append_rows.glsl.
+const (
+	flagUsed = 1 << iota
+	flagPacked
+	flagCounted
+	flagToCache
+	flagPaged
+)
+
+func (w *appendLauncher) flags(l *appendLaunch) (f uint32) {
+	for _, x := range [...]struct {
+		flag uint32
+		set  bool
+	}{{flagUsed, w.given(appendUsed)}, {flagPacked, w.packed}, {flagCounted, w.counted}, {flagToCache, l.toCache()}, {flagPaged, w.paged}} {
+		if x.set {
+			f |= x.flag
+		}
+	}
+	return f
+}
+
+// dispatch records batches [first, first+count).
+func (w *appendLauncher) dispatch(c *vk.Commands, l *appendLaunch, first, count int) error {
+	var push [appendPushBytes]byte
+	var bound [appendBindings]vk.BufferRange
+	le := binary.LittleEndian
+	for slot, tensor := range w.slots(l) {
+		if tensor < 0 {
+			// Neither read nor written; its binding must still name a buffer.
+			b := w.list[l.out].tensor.Buffer
+			bound[slot] = vk.BufferRange{Buffer: b, Size: min(b.Size(), 4)}
+			continue
+		}
+		t := &w.list[tensor]
+		start := uint64(t.tensor.Offset) // in elements
+		extent, step, split := w.batchExtent(l, slot, t)
+		switch tensor {
+		case appendUsed:
+			start += uint64(first)
+		case appendLengths:
+			start += uint64(first)
+		case appendTable:
+			start += uint64(first) * uint64(w.tableStride)
+		default:
+			if split {
+				start += uint64(first) * step
+				extent += uint64(count-1) * step
+			}
+		}
+		if slot > appendScale { // up to its end
+			extent -= start - uint64(t.tensor.Offset)
+		}
+		at := start * uint64(t.size)
+		if w.access == AccessAddresses {
+			at += t.tensor.Buffer.Address()
+		} else {
+			at, bound[slot] = bindAt(t.tensor.Buffer, at, extent*uint64(t.size), w.align())
+			if slot != appendOut {
+				at /= uint64(t.size)
+			}
+		}
+		le.PutUint64(push[8*slot:], at)
+		if slot <= appendOut {
+			for d, stride := range t.steps {
+				if d == 0 && (t.counts[0] == 1 || count == 1 && split) {
+					stride = 0
+				}
+				le.PutUint32(push[64+12*slot+4*d:], uint32(stride))
+			}
+		}
+	}
+	in := &w.list[l.in]
+	for i, word := range [...]uint32{uint32(in.counts[2]), uint32(in.counts[1]), uint32(w.sequences), uint32(w.limit),
+		uint32(w.pageRows), uint32(w.pages), uint32(w.tableStride), w.flags(l)} {
+		le.PutUint32(push[88+4*i:], word)
+	}
+	groups := [3]uint32{l.groups[0], l.groups[1], uint32(count)}
+	if w.access == AccessAddresses {
+		return c.Dispatch(l.pipeline, nil, push[:], groups)
+	}
+	return c.Dispatch(l.pipeline, bound[:], push[:], groups)
+}
+
+// bindAt is the descriptor of so many bytes of a buffer from a byte on, and where
+// that byte lies in it: it starts at a multiple of align.
+func bindAt(b *vk.Buffer, at, length, align uint64) (rest uint64, r vk.BufferRange) {
+	start := max((b.Offset()+at)/align*align, b.Offset())
+	rest = b.Offset() + at - start
+	offset := start - b.Offset()
+	// Kernels read whole 32-bit words; a buffer may end in the middle of one.
+	return rest, vk.BufferRange{Buffer: b, Offset: offset, Size: min((rest+length+3)&^3, b.Size()-offset)}
+}

@@ -1,0 +1,94 @@
+package attention
+
+import (
+	"fmt"
+	"math"
+)
+
+// RotaryStyle says which elements of a row a rotary embedding takes as pairs.
+type RotaryStyle uint8
+
+// Styles. One is the other with the columns of the projections that make Q and K
+// in another order; weights are made for one of them.
+const (
+	RotaryInterleaved RotaryStyle = iota // elements 2i and 2i+1 (GPT-J, the RoFormer paper, "norm" in local inference)
+	RotaryHalfSplit                      // elements i and i + Dim/2 (GPT-NeoX, LLaMA as Hugging Face has it)
+)
+
+var rotaryNames = []string{"interleaved", "half-split"}
+
+// Valid reports whether s is one of the named styles.
+func (s RotaryStyle) Valid() bool { return int(s) < len(rotaryNames) }
+
+// String is "interleaved" or "half-split".
+func (s RotaryStyle) String() string { return nameOf("RotaryStyle", rotaryNames, uint8(s)) }
+
+// ParseRotaryStyle reads what String writes, in any case.
+func ParseRotaryStyle(s string) (RotaryStyle, error) {
+	v, err := parseName("rotary style", rotaryNames, s)
+	return RotaryStyle(v), err
+}
+
+// Set makes *RotaryStyle a flag.Value.
+func (s *RotaryStyle) Set(text string) error {
+	v, err := ParseRotaryStyle(text)
+	if err == nil {
+		*s = v
+	}
+	return err
+}
+
+// Type names the flag's kind, for flag packages that ask.
+func (s RotaryStyle) Type() string { return "rotary-style" }
+
+// Rotary is a rotary position embedding (Su et al., "RoFormer", 2021): pair i of a
+// row at position t is turned by an angle of its own,
+//
+//	x' = x cos[t, i] - y sin[t, i]    y' = y cos[t, i] + x sin[t, i]
+//
+// with cosines and sines that the caller gives, so that every way to choose the
+// angles will do. The zero value rotates nothing.
+type Rotary struct {
+	Dim   int // elements rotated, an even number; 0: none
+	First int // elements before them, which stay as they are, as do those after
+	Style RotaryStyle
+}
+
+// check reports what is wrong with r for rows of so many elements.
+func (r Rotary) check(headDim int) error {
+	switch {
+	case r.Dim < 0 || r.Dim%2 != 0:
+		return &ShapeError{"Rotary.Dim", r.Dim, "an even number, or 0 for none"}
+	case r.First < 0 || r.First > headDim:
+		return &ShapeError{"Rotary.First", r.First, fmt.Sprintf("0 to HeadDim (%d)", headDim)}
+	case r.Dim > headDim-r.First:
+		return &ShapeError{"Rotary.Dim", r.Dim, fmt.Sprintf("at most %d, what HeadDim leaves", headDim-r.First)}
+	case !r.Style.Valid():
+		return &ShapeError{"Rotary.Style", r.Style, "interleaved or half-split"}
+	}
+	return nil
+}
+
+// pair gives the elements of pair i.
+func (r Rotary) pair(i int) (x, y int) {
+	if r.Style == RotaryHalfSplit {
+		return r.First + i, r.First + i + r.Dim/2
+	}
+	return r.First + 2*i, r.First + 2*i + 1
+}
+
+// Tables are cosines and sines of the usual angles, t * base^(-2i/Dim), for
+// positions from 0 on: [positions, Dim/2] each, computed in float64. base is 10000
+// in the paper, and larger in models of long contexts.
+func (r Rotary) Tables(positions int, base float64) (cos, sin []float32) {
+	pairs := r.Dim / 2
+	cos, sin = make([]float32, positions*pairs), make([]float32, positions*pairs)
+	for i := range pairs {
+		step := math.Pow(base, -2*float64(i)/float64(r.Dim))
+		for t := range positions {
+			s, c := math.Sincos(float64(t) * step)
+			cos[t*pairs+i], sin[t*pairs+i] = float32(c), float32(s)
+		}
+	}
+	return cos, sin
+}

@@ -1,0 +1,157 @@
+#version 460
+// Appends rows to a cache, or turns rows in place: new keys, new values or new queries, one tensor a
+// dispatch, on any device, core Vulkan 1.1, float32.
+//
+// Idea: ROW_LANES invocations own a row and take it through shared memory, as float32: they read its
+// 32-bit words side by side, rotate its pairs, find its scales, and write its words side by side. What
+// happens to an element in between does not depend on how rows lie in memory, and rows may begin at any
+// element, of a quantised cache at any byte. Between the reads and the writes of a row are barriers, and
+// a row has one workgroup: rows may be written to where they were read.
+// A word at either end of a row may hold something else besides: an atomic AND and an atomic OR change
+// the row's part of it alone. Products of a rotation are not contracted, so that the bits are the host's.
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#ifndef BDA
+#define BDA 0
+#endif
+#if BDA
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_buffer_reference_uvec2 : require
+#endif
+#define ANY_DTYPE
+#define READ_ONLY // nothing is promised: rows may be written to where they were read
+#include "constants.glsl"
+#include "numeric.glsl"
+
+// 120 bytes. BDA=0: storage buffers 0 to 7 are the tensors, in the order of the addresses.
+layout(push_constant, std430) uniform Params {
+    uvec2 addrIn;        // as in interface.glsl
+    uvec2 addrOut;       // BDA: likewise; else its position in the bound range, in bytes
+    uvec2 addrScale;     // float32 [outBatches, heads, pageRows]: of an int8 or fp8 cache
+    uvec2 addrUsed;      // int32: keys that a sequence has already
+    uvec2 addrLengths;   // int32: see flags
+    uvec2 addrTable;     // int32 [sequences, tableStride]: pages
+    uvec2 addrCos, addrSin; // float32 [positions, ROTARY_DIM / 2]
+    uint strideInBatch, strideInHead, strideInSeq;    // elements
+    uint strideOutBatch, strideOutHead, strideOutSeq; // units of UNIT_BYTES
+    uint rows, heads;    // new rows of a sequence, or of all where they are packed; their product is below 2^31
+    uint sequences;
+    uint limit;          // rows at positions from there on have no place; within the table of pages, too
+    uint pageRows;       // keys of a page; of a sequence's cache without pages
+    uint pages, tableStride;
+    uint flags;
+} p;
+
+#include "positions.glsl"
+#include "append_rows.glsl"
+#include "append_encode.glsl"
+
+#if BDA
+#define WORD_IN(s, word_) ReadWords(s.word).at[word_]
+#define WORD_OUT(s, word_) WriteWords(s.word).at[word_]
+#define WORD_SCALE(s) WriteWords(s.word).at[0]
+#else
+layout(set = 0, binding = 0, std430) buffer WordsIn { uint wordsIn[]; };
+layout(set = 0, binding = 1, std430) buffer WordsOut { uint wordsOut[]; };
+layout(set = 0, binding = 2, std430) buffer WordsScale { uint wordsScale[]; };
+#define WORD_IN(s, word_) wordsIn[s.word + (word_)]
+#define WORD_OUT(s, word_) wordsOut[s.word + (word_)]
+#define WORD_SCALE(s) wordsScale[s.word]
+#endif
+
+const uint ROWS = LOCAL_SIZE / ROW_LANES; // of a workgroup
+
+void readRow(Row r, uint cell, uint lane) {
+    const uvec2 at = position64(r.inBatch, p.strideInBatch, r.head, p.strideInHead, r.inRow, p.strideInSeq);
+    const Slice s = sliceAt(p.addrIn, at, IS_16, 1);
+    if (!IS_16) {
+        for (uint i = lane; i < HEAD_DIM; i += ROW_LANES) cells[cell + i] = WORD_IN(s, i);
+        return;
+    }
+    for (uint word = lane; 2 * word < HEAD_DIM + s.phase; word += ROW_LANES) {
+        const uvec2 pair = floatBitsToUint(decode16x2(WORD_IN(s, word)));
+        const uint first = 2 * word - s.phase; // before the row: 2^32 - 1
+        if (first < HEAD_DIM) cells[cell + first] = pair.x;
+        if (first + 1 < HEAD_DIM) cells[cell + first + 1] = pair.y;
+    }
+}
+
+void rotateRow(Row r, uint cell, uint lane) {
+    const uint pairs = ROTARY_DIM / 2;
+    for (uint i = lane; i < pairs; i += ROW_LANES) {
+        const uint first = cell + ROTARY_FIRST + (ROTARY_SPLIT != 0 ? i : 2 * i);
+        const uint second = first + (ROTARY_SPLIT != 0 ? pairs : 1);
+        const uvec2 angle = add64(mul64(r.position, pairs), uvec2(i, 0));
+        const float c = uintBitsToFloat(CosAt(angle)), s = uintBitsToFloat(SinAt(angle));
+        const float x = uintBitsToFloat(cells[first]), y = uintBitsToFloat(cells[second]);
+        precise const float xc = x * c, ys = y * s, yc = y * c, xs = x * s;
+        precise const float turnedX = xc - ys, turnedY = yc + xs;
+        cells[first] = floatBitsToUint(turnedX);
+        cells[second] = floatBitsToUint(turnedY);
+    }
+}
+
+void scaleRow(uint cell, uint span, uint lane) {
+    for (uint n = lane; n < SPANS; n += ROW_LANES) {
+        uint largest = 0;
+        for (uint i = 0; i < SPAN; i++) {
+            const uint bits = cells[cell + n * SPAN + i]; // in absolute value ordered as their numbers
+            if ((bits & 0x7fffffffu) > (largest & 0x7fffffffu)) largest = bits;
+        }
+        const Scale s = scaleOf(largest);
+        units[span + n] = s.unit;
+        inverses[span + n] = s.inverse;
+    }
+}
+
+void writeRow(Row r, uint cell, uint span, uint lane) {
+    const uvec2 at = position64(r.outBatch, p.strideOutBatch, r.head, p.strideOutHead, r.outRow, p.strideOutSeq);
+    const uvec2 byte = add64(p.addrOut, uvec2(0, at.y * UNIT_BYTES) + mul64(at.x, UNIT_BYTES));
+    const uint phase = byte.x & 3u; // a multiple of PIECE_BYTES
+    Slice s;
+#if BDA
+    s.word = uvec2(byte.x & ~3u, byte.y);
+#else
+    s.word = byte.x >> 2;
+#endif
+    for (uint word = lane; 4 * word < ROW_BYTES + phase; word += ROW_LANES) {
+        uint bits = 0, mask = 0;
+        for (uint i = 0; i < 4; i += PIECE_BYTES) {
+            const uint first = 4 * word + i - phase; // before the row: over 2^31
+            if (first >= ROW_BYTES) continue;
+            bits |= pieceOf(cell, span, first / PIECE_BYTES) << (8 * i);
+            mask |= PIECE_MASK << (8 * i);
+        }
+        if (mask == 0xffffffffu) {
+            WORD_OUT(s, word) = bits;
+        } else {
+            atomicAnd(WORD_OUT(s, word), ~mask);
+            atomicOr(WORD_OUT(s, word), bits);
+        }
+    }
+    if (SCALED && lane == 0) {
+        const uvec2 number = add64(mul64(r.outBatch, p.heads * p.pageRows), uvec2(r.head * p.pageRows + r.outRow, 0));
+        const Slice scale = sliceAt(p.addrScale, number, false, 1);
+        WORD_SCALE(scale) = floatBitsToUint(units[span]);
+    }
+}
+
+void main() {
+    const uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    const uint inGroup = gl_LocalInvocationIndex / ROW_LANES, lane = gl_LocalInvocationIndex % ROW_LANES;
+    const uint cell = inGroup * HEAD_DIM, span = inGroup * SPANS; // of the row in shared memory
+    Row r;
+    const bool found = findRow(group * ROWS + inGroup, r);
+    if (found) readRow(r, cell, lane);
+    memoryBarrierBuffer();
+    barrier();
+    if (ROTARY_DIM > 0) {
+        if (found) rotateRow(r, cell, lane);
+        barrier();
+    }
+    if (QUANTISED) {
+        if (found) scaleRow(cell, span, lane);
+        barrier();
+    }
+    if (found) writeRow(r, cell, span, lane);
+}

@@ -1,0 +1,105 @@
+// How append.comp stores a row: units of one element, or blocks of 32 elements with their scale, put
+// together from pieces of a size that divides a unit and that no unit is aligned to less than.
+
+const uint STORED_SAME = 0; // attention's KVType
+const uint STORED_INT8 = 1;
+const uint STORED_FP8 = 2;
+const uint STORED_Q8_0 = 3;
+const uint STORED_Q4_0 = 4;
+
+const bool IS_16 = DTYPE != TYPE_F32;
+const bool SCALED = STORED_AS == STORED_INT8 || STORED_AS == STORED_FP8; // one scale a row, beside it
+const bool BLOCKED = STORED_AS == STORED_Q8_0 || STORED_AS == STORED_Q4_0;
+const bool QUANTISED = SCALED || BLOCKED;
+
+const uint UNIT_ELEMENTS = BLOCKED ? 32 : 1;
+const uint UNIT_BYTES = STORED_AS == STORED_Q8_0 ? 34 : STORED_AS == STORED_Q4_0 ? 18 : SCALED ? 1 : IS_16 ? 2 : 4;
+const uint PIECE_BYTES = SCALED ? 1 : BLOCKED || IS_16 ? 2 : 4;
+const uint PIECE_MASK = SCALED ? 0xffu : BLOCKED || IS_16 ? 0xffffu : 0xffffffffu;
+const uint ROW_BYTES = HEAD_DIM / UNIT_ELEMENTS * UNIT_BYTES;
+
+const uint SPAN = BLOCKED ? 32 : HEAD_DIM;            // elements that share a scale
+const uint SPANS = QUANTISED ? HEAD_DIM / SPAN : 1;   // of a row
+
+// What turns stored numbers into elements, and elements into what is rounded.
+struct Scale {
+    float unit, inverse;
+};
+
+// From the bits of the element that is largest in absolute value, the first of them. One that is not
+// finite makes all of the span NaN; spans so small that the inverse would overflow become 0.
+Scale scaleOf(uint bits) {
+    const uint magnitude = bits & 0x7fffffffu;
+    if (magnitude >= 0x7f800000u) return Scale(uintBitsToFloat(0x7fc00000u), 0.0);
+    if (magnitude < 0x0d800000u) return Scale(0.0, 0.0); // 2^-100
+    const float largest = uintBitsToFloat(magnitude);
+    if (STORED_AS == STORED_FP8) return Scale(largest * (1.0 / 448.0), 448.0 / largest);
+    if (STORED_AS == STORED_Q4_0) return Scale(uintBitsToFloat(bits) * -0.125, -8.0 / uintBitsToFloat(bits));
+    return Scale(largest * (1.0 / 127.0), 127.0 / largest);
+}
+
+// To the nearest of -127 to 127, halves away from zero.
+uint encodeInt8(float value, float inverse) {
+    if (inverse == 0.0) return 0;
+    precise const float scaled = value * inverse;
+    const int magnitude = int(min(abs(scaled) + 0.5, 127.0));
+    return uint(scaled < 0.0 ? -magnitude : magnitude) & 0xffu;
+}
+
+// 0 to 15, of which 8 stands for 0.
+uint encodeInt4(float value, float inverse) {
+    if (inverse == 0.0) return 8;
+    precise const float scaled = value * inverse;
+    precise const float raised = scaled + 8.5;
+    return uint(clamp(raised, 0.0, 15.0));
+}
+
+// Float8 e4m3 to nearest even; the largest is 448, and the scale brings nothing past it but its own rounding.
+uint encodeFP8(float value, float inverse) {
+    if (inverse == 0.0) return 0;
+    precise const float scaled = value * inverse;
+    const uint bits = floatBitsToUint(scaled);
+    const uint sign = (bits >> 24) & 0x80u;
+    const uint magnitude = min(bits & 0x7fffffffu, 0x43e00000u);
+    if (magnitude < 0x3c800000u) { // under 2^-6: steps of 2^-9, and adding 2^14 leaves no others in a float32
+        precise const float shifted = uintBitsToFloat(magnitude) + 16384.0;
+        return sign | (floatBitsToUint(shifted) & 0xfu);
+    }
+    const uint rebased = magnitude - 0x3c000000u; // exponent bias 127 -> 7
+    return sign | ((rebased + 0x7ffffu + ((rebased >> 20) & 1u)) >> 20);
+}
+
+shared uint cells[LOCAL_SIZE / ROW_LANES * HEAD_DIM];              // rows, as the bits of float32
+shared float units[LOCAL_SIZE / ROW_LANES * SPANS];                // their scales
+shared float inverses[QUANTISED ? LOCAL_SIZE / ROW_LANES * SPANS : 1];
+
+// Element of the row that starts at a cell.
+float element(uint cell, uint index) {
+    return uintBitsToFloat(cells[cell + index]);
+}
+
+uint pieceOfQ8(uint cell, uint span, uint piece) {
+    const uint block = piece / 17, at = piece % 17;
+    if (at == 0) return encodeF16(units[span + block]);
+    const uint first = 32 * block + 2 * (at - 1);
+    const float inverse = inverses[span + block];
+    return encodeInt8(element(cell, first), inverse) | (encodeInt8(element(cell, first + 1), inverse) << 8);
+}
+
+uint pieceOfQ4(uint cell, uint span, uint piece) {
+    const uint block = piece / 9, at = piece % 9;
+    if (at == 0) return encodeF16(units[span + block]);
+    const uint first = 32 * block + 2 * (at - 1);
+    const float inverse = inverses[span + block];
+    return encodeInt4(element(cell, first), inverse) | (encodeInt4(element(cell, first + 16), inverse) << 4) |
+           (encodeInt4(element(cell, first + 1), inverse) << 8) | (encodeInt4(element(cell, first + 17), inverse) << 12);
+}
+
+// Piece of the row whose elements start at a cell and whose scales at a span.
+uint pieceOf(uint cell, uint span, uint piece) {
+    if (STORED_AS == STORED_INT8) return encodeInt8(element(cell, piece), inverses[span]);
+    if (STORED_AS == STORED_FP8) return encodeFP8(element(cell, piece), inverses[span]);
+    if (STORED_AS == STORED_Q8_0) return pieceOfQ8(cell, span, piece);
+    if (STORED_AS == STORED_Q4_0) return pieceOfQ4(cell, span, piece);
+    return IS_16 ? encode16(element(cell, piece)) : cells[cell + piece];
+}
