@@ -16,6 +16,7 @@ import (
 // onFeatureTiers is onTiers. Where pipelines must be few, one storage type does:
 // the others differ in how elements are read.
 func onFeatureTiers(t *testing.T, property func(t *rapid.T, e *engine, tt cases.Target)) {
+	openFeatures(t)
 	onTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
 		if tt.DType == attention.F16 || !fewPipelines() {
 			property(t, e, tt)
