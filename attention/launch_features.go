@@ -43,7 +43,7 @@ type featureLaunch struct {
 func (op *Op) recordFeatures(c *vk.Commands, p *prepared, access Access, a *Args, all []layout) error {
 	limits := &op.dev.Caps().Limits
 	f, dv := p.features, op.cfg.ValueDim()
-	if err := a.featureLimits(f, p.splits, dv); err != nil {
+	if err := a.featureLimits(f, p.parts, dv); err != nil {
 		return err
 	}
 	v := variant{tile: tile{blockRows: p.rows, dvSlice: ceilDiv(uint32(dv), p.slices)}, headDimV: uint32(dv), features: f}
@@ -62,7 +62,7 @@ func (op *Op) recordFeatures(c *vk.Commands, p *prepared, access Access, a *Args
 	if err := l.reaches(a, all); err != nil {
 		return err
 	}
-	if p.splits <= 1 {
+	if p.parts <= 1 {
 		if err := l.tensors(a, all); err != nil {
 			return err
 		}
@@ -267,23 +267,23 @@ func (l *featureLaunch) split(c *vk.Commands, a *Args, all []layout, groups [3]u
 	batches, rows := a.rowPlaces()
 	dv := l.op.cfg.ValueDim()
 	states := uint64(batches) * uint64(a.Hq) * uint64(rows) // rows of a state
-	lseBytes := (states*uint64(l.splits)*4 + 15) &^ 15
-	scratch, err := l.op.dev.NewBuffer(lseBytes+states*uint64(l.splits)*uint64(dv)*4, vk.BufferOptions{})
+	lseBytes := (states*uint64(l.parts)*4 + 15) &^ 15
+	scratch, err := l.op.dev.NewBuffer(lseBytes+states*uint64(l.parts)*uint64(dv)*4, vk.BufferOptions{})
 	if err != nil {
-		return fmt.Errorf("attention: memory for %d parts of the keys: %w", l.splits, err)
+		return fmt.Errorf("attention: memory for %d parts of the keys: %w", l.parts, err)
 	}
 	defer scratch.Close()
 	o := Tensor{Buffer: scratch, Offset: int64(lseBytes) / 4}
 	lse := Tensor{Buffer: scratch}
 	var with [5]layout
 	copy(with[:], all[:firstOutput])
-	with[3].set("O", &o, 4, batches, a.Hq, rows*l.splits, dv)
-	with[4].set("LSE", &lse, 4, batches, a.Hq, rows*l.splits, 1)
+	with[3].set("O", &o, 4, batches, a.Hq, rows*l.parts, dv)
+	with[4].set("LSE", &lse, 4, batches, a.Hq, rows*l.parts, 1)
 	if err := l.tensors(a, with[:]); err != nil {
 		return err
 	}
 	binary.LittleEndian.PutUint32(l.push[76:], uint32(states)) // strideOBatch
-	parts := combineLaunch{scratch: scratch, offset: lseBytes, parts: uint32(l.splits), rows: uint32(states), o: &all[firstOutput]}
+	parts := combineLaunch{scratch: scratch, offset: lseBytes, parts: uint32(l.parts), rows: uint32(states), o: &all[firstOutput]}
 	if len(all) > firstOutput+1 {
 		parts.lse = &all[firstOutput+1]
 	}

@@ -39,7 +39,8 @@ type prepared struct {
 	slices   uint32 // workgroups that share the columns of O
 	rowReach uint32 // see variant.rowReach
 	features featureSet
-	splits   int // of features: parts of the keys
+	splits   int // of features: workgroups that share the keys of a row
+	parts    int // of features: parts of the keys, one or more of each of these
 }
 
 // New makes an operation. A nil device means the CPU tier; the device stays
@@ -217,7 +218,8 @@ func (op *Op) prepare(r request) (*prepared, error) {
 			return nil, fmt.Errorf("attention: kernel %s: %w", plan.Kernel, err)
 		}
 	} else if op.dev != nil {
-		p.rows, p.slices, p.rowReach, p.features, p.splits = v.tile.rows(), v.slices(), v.rowReach(), v.features, plan.Splits
+		p.rows, p.slices, p.rowReach, p.features = v.tile.rows(), v.slices(), v.rowReach(), v.features
+		p.parts, p.splits = plan.Splits, plan.Splits/v.tile.parts()
 		if p.pipeline, err = op.pipelineOf(v); err != nil {
 			return nil, err
 		}

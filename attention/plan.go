@@ -115,14 +115,15 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 			plan.Tier, plan.Kernel, plan.Tile, plan.SharedBytes, plan.variant = tier, v.module, v.tile.String(), shared, v
 			plan.Workgroups, plan.Splits = workgroups(v, r.shape), 1
 			if v.features.any() {
-				plan.Splits = splitsOf(dev.Caps(), &cfg, &v, &r)
+				splits := splitsOf(dev.Caps(), &cfg, &v, &r, shared)
+				plan.Splits = splits * v.tile.parts()
 				plan.variant.features.split = plan.Splits > 1
 				plan.variant.lse = v.lse || plan.Splits > 1
 				if !plan.variant.features.any() {
 					r.plain = true // a few rows after all, and few keys
 					return makePlan(dev, cfg, r, pick)
 				}
-				g := v.grid(&r, plan.Splits)
+				g := v.grid(&r, splits)
 				plan.Workgroups = uint64(g[0]) * uint64(g[1]) * uint64(g[2])
 			}
 			plan.Reason = "best tier the device supports"
@@ -199,9 +200,12 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 		}
 		best := choose(tier, v, shape, cfg.Causal)
 		if v.features.any() && rows <= decodeRows*f.m {
-			best = decodeTile(v)
+			for _, c := range decodeTiles(v, &r, cfg.FixedSplit > 0) {
+				candidates = append(candidates, coopmatTiles(f, c, v, rows, caps.Limits.MaxInvocations)...)
+			}
+		} else {
+			candidates = coopmatTiles(f, best, v, rows, caps.Limits.MaxInvocations)
 		}
-		candidates = coopmatTiles(f, best, v, rows, caps.Limits.MaxInvocations)
 	}
 	reason = "no tile fits the shape"
 	for _, t := range candidates {

@@ -27,23 +27,17 @@ func decodes(caps *vk.Caps, cfg *Config, r *request) bool {
 	return r.shape.Group() > 1 || r.shape.Sk >= leastPart
 }
 
-const (
-	// residents are workgroups of a decoding tile that a core holds at once.
-	residents = 5
-	// leastPart is the fewest keys that are worth a part of their own.
-	leastPart = 256
-)
+// leastPart is the fewest keys that are worth a workgroup of their own.
+const leastPart = 256
 
-// splitsOf is the number of parts: what the caller fixed, or as many as make the
-// workgroups about what the device holds at once, each with leastPart keys or more.
-// The Shape's Sk stands for every sequence's length.
-func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request) int {
+// splitsOf is how many workgroups share the keys of a row: what the caller fixed, or
+// the fewest with which the last round of workgroups leaves little of the device
+// idle, each with leastPart keys or more. As many workgroups are taken to run at once
+// as find room in the shared memory of the cores. The Shape's Sk stands for every
+// sequence's length.
+func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes uint64) int {
 	if cfg.FixedSplit > 0 {
 		return cfg.FixedSplit
-	}
-	keys := r.shape.Sk
-	if r.features.kept {
-		keys = r.kept
 	}
 	g := v.grid(r, 1)
 	groups := uint64(g[0]) * uint64(g[1]) * uint64(g[2])
@@ -51,9 +45,27 @@ func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request) int {
 	if cores == 0 {
 		cores = 16
 	}
-	resident := cores * residents * 32 / uint64(max(32, min(v.tile.local, 128)))
-	n := min(resident/max(groups, 1), uint64(max(1, keys/leastPart)), MaxStates)
-	return int(max(n, 1))
+	const reserved, mostResident, enough = 1024, 8, 1.03
+	resident := cores * min(max(uint64(caps.Limits.MaxSharedBytes)/(sharedBytes+reserved), 1), mostResident)
+	most := min(max(1, r.keys()/leastPart), MaxStates)
+	cost := func(n int) float64 { return float64(ceilDiv64(groups*uint64(n), resident)) / float64(n) }
+	best := cost(1)
+	for n := 2; n <= most; n++ {
+		best = min(best, cost(n))
+	}
+	n := 1
+	for cost(n) > enough*best {
+		n++
+	}
+	return n
+}
+
+// keys is how many keys a row attends to, at most.
+func (r *request) keys() int {
+	if r.features.kept {
+		return r.kept
+	}
+	return r.shape.Sk
 }
 
 // grid is the workgroups of a dispatch with features.
@@ -78,15 +90,32 @@ func ceilDiv64(a, b uint64) uint64 { return (a + b - 1) / b }
 // clamp32 keeps what is too large for a dispatch too large.
 func clamp32(n uint64) uint32 { return uint32(min(n, 1<<32-1)) }
 
-// decodeTile is the tile of calls with few packed rows: one subgroup, which walks
-// over keys alone, so that nothing waits for another one; a core holds several.
-func decodeTile(v variant) tileChoice {
+// decodeTiles are for calls with few packed rows, best first: four subgroups that
+// share the keys of a tile, or one, where keys are too few to be parted. Either way
+// nothing waits for more than a tile of keys, and a core holds one to a few of them.
+func decodeTiles(v variant, r *request, fixed bool) []tileChoice {
 	dim := max(v.headDim, v.headDimV)
-	switch {
-	case dim <= 64:
-		return tileChoice{64, 1, decodeRows, 32, 16, 0, 64}
-	case dim <= 128:
-		return tileChoice{128, 1, decodeRows, 16, 16, 0, 128}
+	one := tileChoice{dim, 1, decodeRows, 16, 16, 0, 128, false}
+	if dim > 128 {
+		one.slice = evenSlice(v.headDimV, 128)
 	}
-	return tileChoice{576, 1, decodeRows, 16, 16, 0, 128}
+	if !fixed && r.keys() < 2*leastPart {
+		return []tileChoice{one}
+	}
+	shared := tileChoice{dim, 4, 1, 64, 16, 0, one.slice, true}
+	if dim > 128 {
+		shared.subgroups = 2
+	}
+	return []tileChoice{shared, one}
+}
+
+// evenSlice cuts columns into slices of at most most that are whole fragments and
+// leave none over, where there are such; else into one.
+func evenSlice(columns, most uint32) uint32 {
+	for n := ceilDiv(columns, most); n <= ceilDiv(columns, 16); n++ {
+		if columns%n == 0 && columns/n%16 == 0 {
+			return columns / n
+		}
+	}
+	return columns
 }

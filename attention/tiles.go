@@ -22,6 +22,7 @@ type tileChoice struct {
 	step      uint32 // keys multiplied at a time
 	staged    uint32 // chunks of 16 columns of Q in shared memory
 	slice     uint32 // columns of O
+	sharing   bool   // the subgroups share keys, not rows
 }
 
 // preferred are the tiles of the coopmat2 kernel. Measured on an H200, f16, full
@@ -40,14 +41,14 @@ type tileChoice struct {
 // All workgroups of a multiprocessor together have about 48 KiB of shared memory
 // there, so that two of four subgroups run side by side only below 24 KiB each.
 var preferred = []tileChoice{
-	{32, 16, 2, 128, 16, 0, 32},
-	{64, 8, 2, 96, 16, 0, 64},
-	{96, 8, 2, 64, 32, 2, 96},
-	{128, 8, 2, 32, 16, 2, 128},
-	{160, 8, 1, 64, 32, 0, 160},
-	{192, 8, 1, 48, 16, 1, 192},
-	{256, 8, 1, 16, 16, 7, 256},
-	{576, 8, 1, 16, 16, 0, 256},
+	{32, 16, 2, 128, 16, 0, 32, false},
+	{64, 8, 2, 96, 16, 0, 64, false},
+	{96, 8, 2, 64, 32, 2, 96, false},
+	{128, 8, 2, 32, 16, 2, 128, false},
+	{160, 8, 1, 64, 32, 0, 160, false},
+	{192, 8, 1, 48, 16, 1, 192, false},
+	{256, 8, 1, 16, 16, 7, 256, false},
+	{576, 8, 1, 16, 16, 0, 256, false},
 }
 
 // preferredCausal replace those of the same head dims under a causal mask. TFLOP/s:
@@ -56,9 +57,9 @@ var preferred = []tileChoice{
 //	 64: 8x2x128/16 248 at 2048 and 290 at 4096; 4x2x64/16 244, 278; 8x2x96/16 234, 289
 //	128: 8x2x32/16 q3 246, 296; q2 238, 288; 12x1x48/16 234, 270; 8x1x64/32 233, 262
 var preferredCausal = []tileChoice{
-	{32, 4, 2, 64, 16, 0, 32},
-	{64, 8, 2, 128, 16, 0, 64},
-	{128, 8, 2, 32, 16, 3, 128},
+	{32, 4, 2, 64, 16, 0, 32, false},
+	{64, 8, 2, 128, 16, 0, 64, false},
+	{128, 8, 2, 32, 16, 3, 128, false},
 }
 
 // preferredShort replace those under a causal mask that leaves a query no more than
@@ -68,8 +69,8 @@ var preferredCausal = []tileChoice{
 //	 64: 4x2x64/16 186; 8x1x64/16 184; 16x1x128/16 179; 8x2x128/16 176
 //	128: 8x1x64/32 189; 8x2x32/16 q3 176
 var preferredShort = []tileChoice{
-	{64, 4, 2, 64, 16, 0, 64},
-	{128, 8, 1, 64, 32, 0, 128},
+	{64, 4, 2, 64, 16, 0, 64, false},
+	{128, 8, 1, 64, 32, 0, 128, false},
 }
 
 const shortKeys = 640
@@ -78,16 +79,16 @@ const shortKeys = 640
 // in shared memory: 128 is 196 with 8x1x64/16, 194 with 8x1x64/32, 191 with 8x2x32/16
 // q1; 64 is 189 with 8x2x64/16 and with 4x2x64/32, 168 with 8x2x64/32.
 var preferredScratch = []tileChoice{
-	{32, 4, 2, 64, 16, 0, 32},
-	{64, 8, 2, 64, 16, 0, 64},
-	{128, 8, 1, 64, 16, 0, 128},
-	{192, 8, 1, 32, 32, 0, 192},
-	{256, 8, 1, 32, 32, 0, 128},
-	{576, 8, 1, 16, 16, 0, 256},
+	{32, 4, 2, 64, 16, 0, 32, false},
+	{64, 8, 2, 64, 16, 0, 64, false},
+	{128, 8, 1, 64, 16, 0, 128, false},
+	{192, 8, 1, 32, 32, 0, 192, false},
+	{256, 8, 1, 32, 32, 0, 128, false},
+	{576, 8, 1, 16, 16, 0, 256, false},
 }
 
 // untuned is the tile of the ladder's first steps, for every head dim.
-var untuned = tileChoice{0, 4, 1, 32, 32, 0, 128}
+var untuned = tileChoice{0, 4, 1, 32, 32, 0, 128, false}
 
 // choose picks the row of the tables for a problem.
 func choose(tier Tier, v variant, s Shape, causal Causal) tileChoice {
@@ -128,20 +129,24 @@ func coopmatTiles(f fragment, best tileChoice, v variant, sq, maxInvocations uin
 			continue
 		}
 		subgroups := best.subgroups
-		for subgroups > 1 && (subgroups*f.subgroup > maxInvocations || subgroups/2*rowTiles*f.m >= sq) {
+		for subgroups > 1 && (subgroups*f.subgroup > maxInvocations || !best.sharing && subgroups/2*rowTiles*f.m >= sq) {
 			subgroups /= 2
 		}
 		for cols := best.cols; cols >= 8; cols /= 2 {
+			if best.sharing { // a step for each
+				cols = subgroups * best.step
+			}
 			t := tile{
 				local: subgroups * f.subgroup, blockCols: cols, dvSlice: slice,
 				m: f.m, n: f.n, k: f.k, sumN: f.sumN, subgroup: f.subgroup, rowTiles: rowTiles,
 				stepCols: uint32(gcd(uint64(best.step), uint64(cols))), qStaged: min(best.staged*16/f.k, ceilDiv(v.headDim, f.k)),
+				sharing: best.sharing,
 			}
 			if !t.computes(v.headDimV) {
 				continue
 			}
 			// A lone subgroup would carry a whole K and V tile in its registers.
-			if t.parts(v.headDim) > 16 && cols/2 >= f.m && cols/2%f.n == 0 {
+			if t.carried(v.headDim) > 16 && cols/2 >= f.m && cols/2%f.n == 0 {
 				continue
 			}
 			list = append(list, t)
@@ -154,9 +159,9 @@ func coopmatTiles(f fragment, best tileChoice, v variant, sq, maxInvocations uin
 	return list
 }
 
-// parts counts the 16-byte pieces of a K and a V tile that an invocation
+// carried counts the 16-byte pieces of a K and a V tile that an invocation
 // carries while they travel to shared memory.
-func (t tile) parts(headDim uint32) uint32 {
+func (t tile) carried(headDim uint32) uint32 {
 	return ceilDiv(t.blockCols*ceilDiv(headDim, t.k)*t.k/8, t.local) + ceilDiv(t.blockCols*ceilDiv(t.dvSlice, t.n)*t.n/8, t.local)
 }
 

@@ -73,7 +73,7 @@ func (t tile) registers(v variant) int {
 	}
 	held := chunks - min(t.qStaged, chunks)
 	const part, rest = 4 + 1, 56 // 16 bytes on their way and where to; K and V fragments under way, addresses, loops
-	return int(t.rowTiles*(outs*sums+held*operand+scores+statistics) + part*t.parts(v.headDim) + rest)
+	return int(t.rowTiles*(outs*sums+held*operand+scores+statistics) + part*t.carried(v.headDim) + rest)
 }
 
 // chunks is the number of fragments along the head dim.

@@ -24,6 +24,7 @@ type tile struct {
 	rowTiles uint32 // fragments of m rows a subgroup owns
 	stepCols uint32 // keys multiplied at a time, of the blockCols in shared memory
 	qStaged  uint32 // chunks of k columns of Q in shared memory; the others are in registers
+	sharing  bool   // subgroups have the same rows and share the keys; of features only
 
 	// Scalar kernel.
 	blockRows uint32 // query rows of a workgroup
@@ -34,20 +35,35 @@ type tile struct {
 
 // rows is the number of query rows a workgroup owns.
 func (t tile) rows() uint32 {
-	if t.subgroup != 0 {
+	switch {
+	case t.sharing:
+		return t.rowTiles * t.m
+	case t.subgroup != 0:
 		return t.local / t.subgroup * t.rowTiles * t.m
 	}
 	return t.blockRows
 }
 
+// parts is how many parts of the keys a workgroup makes.
+func (t tile) parts() int {
+	if t.sharing {
+		return int(t.local / t.subgroup)
+	}
+	return 1
+}
+
 // String is what plans and benchmark tables print: rows x keys / keys of a step,
 // and how the workgroup is divided: fragments, subgroups x fragments of rows, and
-// q with the chunks of Q that are in shared memory.
+// q with the chunks of Q that are in shared memory; shared where subgroups share the
+// keys instead of having rows of their own.
 func (t tile) String() string {
 	if t.subgroup != 0 {
 		s := fmt.Sprintf("%dx%d/%d %dx%d %dsg%d", t.rows(), t.blockCols, t.stepCols, t.m, t.n, t.local/t.subgroup, t.rowTiles)
 		if t.qStaged > 0 {
 			s += fmt.Sprintf(" q%d", t.qStaged)
+		}
+		if t.sharing {
+			s += " shared"
 		}
 		return s
 	}
@@ -98,6 +114,9 @@ func (v variant) constants() map[uint32]uint32 {
 		c[shaders.ConstRowTiles] = v.tile.rowTiles
 		c[shaders.ConstStepCols] = v.tile.stepCols
 		c[shaders.ConstQStaged] = v.tile.qStaged
+		if v.features.any() {
+			c[shaders.ConstShareKeys] = boolConstant(v.tile.sharing)
+		}
 		c[shaders.ConstCheckFetch] = boolConstant(!v.crowded())
 		v.lab.change(c)
 		return c

@@ -44,7 +44,7 @@ layout(set = 0, binding = 1, std430) READ_ONLY buffer WordsPartLSE { uint wordsP
 layout(set = 0, binding = 2, std430) READ_ONLY buffer WordsNothing { uint wordsNothing[]; };
 #endif
 
-const uint MOST_PARTS = 256;
+const uint MOST_PARTS = 1024;
 const uint OCTETS = (HEAD_DIM_V + 7) / 8;  // invocations of a group
 const uint GROUPS = LOCAL_SIZE / OCTETS;
 const float LEAST = -80.0;                 // less is no weight at all: its exp, over the total, may be subnormal

@@ -46,6 +46,7 @@ const (
 	ConstKvType          uint32 = 43 // K and V are: 0 as Q, 1 int8, 2 float8 e4m3, 3 q8_0, 4 q4_0
 	ConstKvBlock         uint32 = 44 // keys that share a scale of int8 and float8
 	ConstSplit           uint32 = 45 // 1: workgroups share the keys of a row and leave float32 states
+	ConstShareKeys       uint32 = 46 // 1: so do subgroups, with SPLIT: all have the same rows, and of a tile a step each
 	ConstThreadsX        uint32 = 18 // invocations side by side along keys and along columns of O
 	ConstChunkD          uint32 = 19 // elements of Dqk staged at a time
 	ConstChunkV          uint32 = 20 // keys of V staged at a time
@@ -101,6 +102,7 @@ var constantNames = map[uint32]string{
 	ConstKvType:          "KV_TYPE",
 	ConstKvBlock:         "KV_BLOCK",
 	ConstSplit:           "SPLIT",
+	ConstShareKeys:       "SHARE_KEYS",
 	ConstThreadsX:        "THREADS_X",
 	ConstChunkD:          "CHUNK_D",
 	ConstChunkV:          "CHUNK_V",

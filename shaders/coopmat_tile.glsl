@@ -47,12 +47,13 @@
     {
         [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) loadShift(r);
         FragC S[ROW_TILES * KEY_TILES];
-        SCORES(S, 0)
-        [[unroll]] for (uint s = 0; s < STEPS; ++s) {
+        const uint firstStep = FIRST_STEP;
+        SCORES(S, firstStep * STEP_COLS)
+        [[unroll]] for (uint s = 0; s < TILE_STEPS; ++s) {
 #if FEATURES
             [[unroll]] for (uint f = 0; f < ROW_TILES * KEY_TILES; ++f)
                 modifyFragment(S[f], myRow + f / KEY_TILES * TILE_M, TILE * BLOCK_COLS,
-                               s * STEP_COLS + f % KEY_TILES * TILE_N, MASKED)
+                               (firstStep + s) * STEP_COLS + f % KEY_TILES * TILE_N, MASKED)
 #elif MASKED
             [[unroll]] for (uint f = 0; f < ROW_TILES * KEY_TILES; ++f)
                 maskFragment(S[f], int(myRow + f / KEY_TILES * TILE_M),
@@ -60,10 +61,10 @@
 #endif
             if (ABLATE != ABLATE_SOFTMAX) MOVE_SHIFTS(S)
             FragC next[ROW_TILES * KEY_TILES];
-            if (s + 1 < STEPS) SCORES(next, (s + 1) * STEP_COLS)
+            if (s + 1 < TILE_STEPS) SCORES(next, (s + 1) * STEP_COLS)
             WEIGHTS(P, S)
-            ADD_VALUES(P, s * STEP_COLS)
-            if (s + 1 < STEPS) {
+            ADD_VALUES(P, (firstStep + s) * STEP_COLS)
+            if (s + 1 < TILE_STEPS) {
                 [[unroll]] for (uint f = 0; f < ROW_TILES * KEY_TILES; ++f) S[f] = next[f];
             }
         }

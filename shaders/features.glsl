@@ -292,24 +292,31 @@ uint rowElement(uint row, uint strideHead, uint strideSeq) {
     return (row / p.groupSize - work.row0 / p.groupSize) * strideSeq + row % p.groupSize * strideHead;
 }
 
+// The part of the keys this is.
+#ifdef ANY_DTYPE
+uint partNumber() { return work.split; }
+#else
+uint partNumber() { return SHARE_KEYS != 0 ? work.split * (LOCAL_SIZE / SUBGROUP_SIZE) + gl_SubgroupID : work.split; }
+#endif
+
 // Number of a row among those of LSE and, with SPLIT, of the states: they count below 2^32.
 uint rowNumber(uint row) {
     const uint length = (LENGTHS & CU_Q) != 0 ? p.totalQ : p.Sq;
     const uint number = (rowBatch() * p.Hq + headOf(row)) * length + work.firstQ + queryOf(row);
-    return SPLIT != 0 ? work.split * p.strideOBatch + number : number; // a state's rows
+    return SPLIT != 0 ? partNumber() * p.strideOBatch + number : number; // a part's rows
 }
 
 float sinkOf(uint row) { return LOG2E_F * uintBitsToFloat(loadSinks(headOf(row))); }
 
 // The sum that a row's sink adds to those of exponents less shift; once, not in every split.
 float sinkWeight(uint row, float shift) {
-    return work.split == 0 ? exp2(sinkOf(row) - shift) : 0.0;
+    return partNumber() == 0 ? exp2(sinkOf(row) - shift) : 0.0;
 }
 
 // LSE with the sink in it.
 float withSink(uint row, float lse) {
     const uint bits = floatBitsToUint(lse);
-    if (SINKS == 0 || work.split != 0 || (bits & 0x7fffffffu) > 0x7f800000u) return lse; // NaN, by its bits
+    if (SINKS == 0 || partNumber() != 0 || (bits & 0x7fffffffu) > 0x7f800000u) return lse; // NaN, by its bits
     const float sink = uintBitsToFloat(loadSinks(headOf(row)));
     if (bits == 0xff800000u) return sink;
     const float most = max(lse, sink);

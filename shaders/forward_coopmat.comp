@@ -25,6 +25,9 @@
 // Tiles in which every row sees every key go through a loop without masks; the few at the causal
 // diagonal and at the end of the keys go through a second one, where subgroups that see no key of a
 // tile do nothing.
+//
+// Modules with FEATURES may have subgroups that share the keys instead of the rows: where there are no more rows
+// than one fragment has (decoding), each takes one step of every tile and leaves a part of its own.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
@@ -58,7 +61,17 @@ const float LAG = 8.0;
 
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
 const uint SUBGROUP_ROWS = ROW_TILES * TILE_M;
+#if FEATURES
+const uint WORKGROUP_ROWS = (SHARE_KEYS != 0 ? 1 : SUBGROUPS) * SUBGROUP_ROWS;
+#define SUBGROUP_FIRST_ROW (SHARE_KEYS != 0 ? 0 : gl_SubgroupID * SUBGROUP_ROWS)
+#define FIRST_STEP (SHARE_KEYS != 0 ? gl_SubgroupID : 0) // of a tile
+#define TILE_STEPS (SHARE_KEYS != 0 ? 1 : STEPS)
+#else
 const uint WORKGROUP_ROWS = SUBGROUPS * SUBGROUP_ROWS;
+#define SUBGROUP_FIRST_ROW (gl_SubgroupID * SUBGROUP_ROWS)
+#define FIRST_STEP 0
+#define TILE_STEPS STEPS
+#endif
 const uint QK_CHUNKS = (HEAD_DIM + TILE_K - 1) / TILE_K;  // fragments along Dqk
 const uint Q_HELD = Q_STAGED < QK_CHUNKS ? QK_CHUNKS - Q_STAGED : 0; // of Q, in registers
 const uint STEPS = BLOCK_COLS / STEP_COLS;
@@ -270,7 +283,7 @@ void main() {
     const Work work = workOf(WORKGROUP_ROWS);
 #endif
     const uint tid = gl_LocalInvocationIndex;
-    const uint mySubgroupRow = gl_SubgroupID * SUBGROUP_ROWS;
+    const uint mySubgroupRow = SUBGROUP_FIRST_ROW;
     const uint myRow = work.row0 + mySubgroupRow;
 
 #if FEATURES
