@@ -62,10 +62,17 @@ func featureTable(tt cases.Target) []cases.FeatureCase {
 	switch {
 	case full():
 		return cases.Features()
-	case tt.Tier == attention.TierCoopMat || tt.Tier == attention.TierCoopMat2:
+	case tt.Tier == attention.TierCPU:
+		return cases.WideFeatures()
+	case onMatrices(tt):
 		return cases.CompactFeatures()
 	}
 	return cases.BriefFeatures()
+}
+
+// onMatrices reports whether the tier's kernels take a CPU driver seconds to compile.
+func onMatrices(tt cases.Target) bool {
+	return tt.Tier == attention.TierCoopMat || tt.Tier == attention.TierCoopMat2
 }
 
 // featuresOf are the cases that a tier computes in a storage type. What it costs is

@@ -9,9 +9,9 @@ import (
 // Features is the whole table: every row of the tables at two head dimensions
 // more, serving's mixtures of lengths, and many compositions. It suits a GPU.
 func Features() []FeatureCase {
-	all := featureTables()
+	all := featureTables(true)
 	dims := [][2]int{{128, 128}, {96, 96}, {256, 256}, {32, 64}, {128, 64}, {192, 128}}
-	for i, c := range featureTables() {
+	for i, c := range featureTables(true) {
 		if c.D == 64 {
 			all = append(all, c.with(func(c *FeatureCase) { c.D, c.Dv = dims[i%len(dims)][0], dims[i%len(dims)][1] }))
 		}
