@@ -53,27 +53,26 @@ func (r raw) DeviceArgs(buffers []*vk.Buffer) attention.Args {
 // Each number that a quantised type can hold comes out of attention to a single
 // key, times its scale, as the storage type rounds it.
 func TestFeatureEveryQuantisedNumber(t *testing.T) {
-	s := open(t)
-	if s.compileOnly {
-		t.Skip("nothing executes on a null device")
-	}
-	const d = 256
+	s := openFeatures(t)
+	const d, heads = 64, 4 // few columns are soon compiled
 	const scale = 0.375
 	for _, kv := range attention.KVTypes()[1:] {
-		v, want := everyNumber(kv, d, scale)
+		v, want := everyNumber(kv, d*heads, scale)
 		for _, tt := range s.available() {
 			t.Run(kv.String()+"/"+tt.String(), func(t *testing.T) {
 				images := make([][]byte, rawPieces)
-				images[rawQ] = make([]byte, d*tt.DType.Size())
-				images[rawK] = make([]byte, kv.RowBytes(tt.DType, d))
+				images[rawQ] = make([]byte, d*heads*tt.DType.Size())
+				images[rawK] = make([]byte, kv.RowBytes(tt.DType, d*heads))
 				images[rawV] = v
-				images[rawO] = make([]byte, d*tt.DType.Size())
-				one := make([]byte, 4)
-				binary.LittleEndian.PutUint32(one, math.Float32bits(scale))
-				images[rawKScale], images[rawVScale] = one, one
+				images[rawO] = make([]byte, d*heads*tt.DType.Size())
+				scales := make([]byte, 4*heads)
+				for i := range heads {
+					binary.LittleEndian.PutUint32(scales[4*i:], math.Float32bits(scale))
+				}
+				images[rawKScale], images[rawVScale] = scales, scales
 				e := s.newEngine(tt)
 				j := &job{
-					Problem: raw{kv.String(), attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}, kv.Scaled()},
+					Problem: raw{kv.String(), attention.Shape{B: 1, Hq: heads, Sq: 1, Sk: 1}, kv.Scaled()},
 					cfg:     attention.Config{DType: tt.DType, HeadDim: d, KV: kv, Tier: tt.Tier, Tuning: attention.TuningOff},
 					before:  images,
 				}

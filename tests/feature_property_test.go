@@ -13,11 +13,13 @@ import (
 	"vkattn/vk"
 )
 
-// onFeatureTiers is onTiers. Where pipelines must be few, one storage type does:
-// the others differ in how elements are read.
-func onFeatureTiers(t *testing.T, property func(t *rapid.T, e *engine, tt cases.Target)) {
+// onFeatureTiers is onTiers. Where pipelines must be few, one storage type does,
+// since the others differ in how elements are read; and of the tiers whose kernels
+// take long to compile, matrices has a property of theirs tested too.
+func onFeatureTiers(t *testing.T, matrices bool, property func(t *rapid.T, e *engine, tt cases.Target)) {
+	openFeatures(t)
 	onTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
-		if tt.DType == attention.F16 || !fewPipelines() {
+		if !fewPipelines() || tt.DType == attention.F16 && (matrices || !onMatrices(tt)) {
 			property(t, e, tt)
 		}
 	})
@@ -50,7 +52,10 @@ func drawFeature(t *rapid.T, rows int) cases.FeatureCase {
 	return c
 }
 
-func drawRows(t *rapid.T) int {
+func drawRows(t *rapid.T, tt cases.Target) int {
+	if fewPipelines() && onMatrices(tt) {
+		return 1
+	}
 	if fewPipelines() {
 		return rapid.SampledFrom([]int{1, 40}).Draw(t, "about")
 	}
@@ -111,8 +116,8 @@ func (r *result) rowsOf(seq int) (o, lse []float32) {
 
 // Keys in pages give the bits that they give in a row, where the tiles are the same.
 func TestFeaturePropertyPagedIsContiguous(t *testing.T) {
-	onFeatureTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
-		c := drawFeature(t, drawRows(t))
+	onFeatureTiers(t, true, func(t *rapid.T, e *engine, tt cases.Target) {
+		c := drawFeature(t, drawRows(t, tt))
 		c.LooseK, c.LSE, c.FixedSplit = true, true, rapid.SampledFrom([]int{0, 3}).Draw(t, "split")
 		whole := e.computeFeature(t, c, tt)
 		c.LooseK = false
@@ -139,10 +144,13 @@ func TestFeaturePropertyPagedIsContiguous(t *testing.T) {
 // With FixedSplit a sequence does not know what else is in the batch: alone, in
 // other order, and beside sequences of other lengths it has the same bits.
 func TestFeaturePropertyFixedSplitIsOfTheSequence(t *testing.T) {
-	onFeatureTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
-		c := drawFeature(t, drawRows(t))
+	onFeatureTiers(t, true, func(t *rapid.T, e *engine, tt cases.Target) {
+		c := drawFeature(t, drawRows(t, tt))
 		c.FixedSplit, c.LSE = rapid.SampledFrom([]int{1, 2, 3, 7}).Draw(t, "split"), true
 		c.PackedQ, c.LooseK, c.Sq = true, true, 90
+		if c.Seqs[0].Rows == 1 && fewPipelines() {
+			c.Sq = 3
+		}
 		if rapid.Bool().Draw(t, "paged") {
 			c.PageSize = 16
 		}
@@ -153,7 +161,7 @@ func TestFeaturePropertyFixedSplitIsOfTheSequence(t *testing.T) {
 		company.Seqs = nil
 		for i := range rapid.IntRange(0, 5).Draw(t, "others") {
 			company.Seqs = append(company.Seqs, cases.Seq{
-				ID: 10 + i, Rows: rapid.IntRange(0, 60).Draw(t, "other rows"), Keys: rapid.IntRange(0, 1500).Draw(t, "other keys"),
+				ID: 10 + i, Rows: rapid.IntRange(0, c.Sq-1).Draw(t, "other rows"), Keys: rapid.IntRange(0, 1500).Draw(t, "other keys"),
 			})
 		}
 		at := rapid.IntRange(0, len(company.Seqs)).Draw(t, "at")
@@ -169,8 +177,8 @@ func TestFeaturePropertyFixedSplitIsOfTheSequence(t *testing.T) {
 // the keys, a mask of ones, a bitmap of ones. The order of additions may differ, so
 // the rules are what counts.
 func TestFeaturePropertyNothingExcluded(t *testing.T) {
-	onFeatureTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
-		c := drawFeature(t, drawRows(t))
+	onFeatureTiers(t, false, func(t *rapid.T, e *engine, tt cases.Target) {
+		c := drawFeature(t, drawRows(t, tt))
 		c.LSE, c.LooseK = true, true
 		c.Kept, c.Shuffled, c.Mask, c.BlockQ, c.Window = 0, false, cases.Spread{}, 0, attention.Window{}
 		if c.Causal == attention.CausalNone && c.Align == attention.CausalNone {
@@ -195,8 +203,8 @@ func TestFeaturePropertyNothingExcluded(t *testing.T) {
 
 // Sequences in one call are what each is in a call of its own.
 func TestFeaturePropertyVarlenIsSeparateCalls(t *testing.T) {
-	onFeatureTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
-		c := drawFeature(t, drawRows(t))
+	onFeatureTiers(t, false, func(t *rapid.T, e *engine, tt cases.Target) {
+		c := drawFeature(t, drawRows(t, tt))
 		c.LSE, c.PackedQ, c.PackedK = true, true, true
 		together, err := cases.NewFeatureProblem(c, tt.DType)
 		require.NoError(t, err)
@@ -215,8 +223,8 @@ func TestFeaturePropertyVarlenIsSeparateCalls(t *testing.T) {
 
 // A sequence has the same bits on every run, however the split is chosen.
 func TestFeaturePropertySameBitsAgain(t *testing.T) {
-	onFeatureTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
-		c := drawFeature(t, drawRows(t))
+	onFeatureTiers(t, false, func(t *rapid.T, e *engine, tt cases.Target) {
+		c := drawFeature(t, drawRows(t, tt))
 		c.LooseQ, c.LooseK = true, true
 		a, b := e.computeFeature(t, c, tt), e.computeFeature(t, c, tt)
 		sameBits(t, a.o, b.o, "O")
@@ -248,8 +256,8 @@ func (p part) cut(a attention.Args) attention.Args {
 // Parts of the keys in calls of their own, merged by LSE, and the same parts within
 // a call that is split, both are what the whole is.
 func TestFeaturePropertyPartsMerge(t *testing.T) {
-	onFeatureTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
-		rows, keys := drawRows(t), rapid.IntRange(2, 500).Draw(t, "keys")
+	onFeatureTiers(t, false, func(t *rapid.T, e *engine, tt cases.Target) {
+		rows, keys := drawRows(t, tt), rapid.IntRange(2, 500).Draw(t, "keys")
 		c := cases.FeatureCase{
 			Name: "parts", D: 64, Dv: 64, Hq: 4, Hkv: 2, LSE: true, Layout: cases.Packed,
 			Seqs: []cases.Seq{{ID: 0, Rows: rows, Keys: keys}, {ID: 1, Rows: rows, Keys: keys}},

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"regexp"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -26,19 +25,22 @@ import (
 //     that do not count, scales of keys that nobody sees, and the outputs: the same
 //     bits must come out.
 func TestFeatureConformance(t *testing.T) {
-	s := open(t)
-	if s.compileOnly {
-		t.Skip("nothing executes on a null device")
-	}
+	s := openFeatures(t)
 	for _, dtype := range attention.DTypes() {
-		table := checkedFeatures(t, dtype)
+		known := map[string]*checkedFeature{} // of several tiers
 		t.Run(dtype.String(), func(t *testing.T) {
 			for _, tt := range s.available() {
 				if tt.DType != dtype {
 					continue
 				}
 				t.Run(tt.Tier.String(), func(t *testing.T) {
-					list := featuresOf(s, tt, table)
+					var list []*checkedFeature
+					for _, c := range featuresOf(t, s, tt) {
+						if known[c.String()] == nil {
+							known[c.String()] = &checkedFeature{FeatureCase: c, dtype: dtype}
+						}
+						list = append(list, known[c.String()])
+					}
 					start := time.Now()
 					results := conform(s, tt, list)
 					t.Logf("%d cases in %v", len(list), time.Since(start).Round(time.Millisecond))
@@ -55,21 +57,30 @@ func TestFeatureConformance(t *testing.T) {
 	}
 }
 
-// featureTable is the table of cases, for every tier of a storage type.
-func featureTable() []cases.FeatureCase {
-	if full() {
+// featureTable is the table of cases of a tier.
+func featureTable(tt cases.Target) []cases.FeatureCase {
+	switch {
+	case full():
 		return cases.Features()
+	case tt.Tier == attention.TierCPU:
+		return cases.WideFeatures()
+	case onMatrices(tt):
+		return cases.CompactFeatures()
 	}
 	return cases.BriefFeatures()
+}
+
+// onMatrices reports whether the tier's kernels take a CPU driver seconds to compile.
+func onMatrices(tt cases.Target) bool {
+	return tt.Tier == attention.TierCoopMat || tt.Tier == attention.TierCoopMat2
 }
 
 // featuresOf are the cases that a tier computes in a storage type. What it costs is
 // compiling, and the types of a tier differ in how elements are read and written:
 // they share the pipelines of the table.
-func featuresOf(s *session, tt cases.Target, table []*checkedFeature) []*checkedFeature {
-	if tt.Tier == attention.TierCPU {
-		return slices.DeleteFunc(slices.Clone(table), func(c *checkedFeature) bool { return c.Flops() > 1e9 })
-	}
+func featuresOf(t *testing.T, s *session, tt cases.Target) []cases.FeatureCase {
+	wanted, err := regexp.Compile(os.Getenv("VKATTN_TEST_CASES"))
+	require.NoError(t, err)
 	which, types := 0, 0
 	for _, other := range s.available() {
 		if other.Tier == tt.Tier {
@@ -80,14 +91,16 @@ func featuresOf(s *session, tt cases.Target, table []*checkedFeature) []*checked
 		}
 	}
 	number := map[string]int{}
-	var some []*checkedFeature
-	for _, c := range table {
+	var some []cases.FeatureCase
+	for _, c := range featureTable(tt) {
 		n, known := number[c.Pipeline()]
 		if !known {
 			n = len(number)
 			number[c.Pipeline()] = n
 		}
-		if n%types == which {
+		switch {
+		case !wanted.MatchString(c.String()):
+		case tt.Tier == attention.TierCPU && c.Flops() <= 1e9, tt.Tier != attention.TierCPU && n%types == which:
 			some = append(some, c)
 		}
 	}
@@ -104,18 +117,6 @@ type checkedFeature struct {
 	makeErr error
 	problem *cases.FeatureProblem
 	cases.FeatureTruth
-}
-
-func checkedFeatures(t *testing.T, dtype attention.DType) []*checkedFeature {
-	some, err := regexp.Compile(os.Getenv("VKATTN_TEST_CASES"))
-	require.NoError(t, err)
-	var all []*checkedFeature
-	for _, c := range featureTable() {
-		if some.MatchString(c.String()) {
-			all = append(all, &checkedFeature{FeatureCase: c, dtype: dtype})
-		}
-	}
-	return all
 }
 
 func (c *checkedFeature) memory(dtype attention.DType) int64 { return 2 * c.Memory(dtype) }

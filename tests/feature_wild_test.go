@@ -24,7 +24,7 @@ func wildCases() []cases.FeatureCase {
 	split.PageSize, split.FixedSplit = 5, 3
 	keptPaged := kept
 	keptPaged.PageSize, keptPaged.LooseK = 16, false
-	all := []cases.FeatureCase{packed, padded, paged, kept, keptPaged, split}
+	all := []cases.FeatureCase{packed, keptPaged, split, padded, paged, kept}
 	if full() {
 		for n := range 40 {
 			all = append(all, cases.RandomFeature(3000+n))
@@ -36,10 +36,7 @@ func wildCases() []cases.FeatureCase {
 // Wrong numbers in the vectors that a call reads give wrong results, and neither a
 // write outside of O and LSE nor a lost device.
 func TestFeatureWildNumbers(t *testing.T) {
-	s := open(t)
-	if s.compileOnly {
-		t.Skip("nothing executes on a null device")
-	}
+	s := openFeatures(t)
 	runs := 6
 	if full() {
 		runs = 20
@@ -50,7 +47,11 @@ func TestFeatureWildNumbers(t *testing.T) {
 		}
 		t.Run(tt.String(), func(t *testing.T) {
 			e := s.newEngine(tt)
-			for _, c := range wildCases() {
+			list := wildCases()
+			if onMatrices(tt) && fewPipelines() {
+				list = list[:3] // numbers are bounded in code that all tiers share
+			}
+			for _, c := range list {
 				t.Run(c.String(), func(t *testing.T) {
 					p, err := cases.NewFeatureProblem(c, tt.DType)
 					require.NoError(t, err)

@@ -227,7 +227,24 @@ func (c FeatureCase) Memory(dtype attention.DType) int64 {
 // Pipeline names the pipeline of a case, nearly, so that cases of one can be put
 // side by side.
 func (c FeatureCase) Pipeline() string {
-	return fmt.Sprint(c.D, c.Dv, c.Causal != attention.CausalNone, c.LSE, c.Access, c.Layout == Odd, rowClass(c.Shape().Sq),
-		c.PackedQ || c.PackedK || c.LooseQ || c.LooseK, c.PageSize > 0, c.Kept > 0, c.BlockQ > 0,
-		c.Window.Given(), c.Softcap != 0, c.Bias.On, c.Bias.DType, c.Mask.On, c.ALiBi, c.Sinks, c.KV, c.FixedSplit)
+	shape := c.Shape()
+	usedQ, usedK := c.LooseQ, c.LooseK
+	for _, s := range c.Seqs {
+		usedQ = usedQ || !c.PackedQ && s.Rows != shape.Sq
+		usedK = usedK || !c.PackedK && s.Keys != shape.Sk
+	}
+	window := 0
+	if c.Window.Left() >= 0 {
+		window++
+	}
+	if c.Window.Right() >= 0 {
+		window += 2
+	}
+	bias := -1
+	if c.Bias.On {
+		bias = int(c.Bias.DType)
+	}
+	return fmt.Sprint(c.D, c.Dv, c.Causal != attention.CausalNone, c.LSE, c.Access, layoutAlign[c.Layout], rowClass(shape.Sq*c.Group()),
+		c.PackedQ, c.PackedK, usedQ, usedK, c.PageSize, c.Kept > 0, c.BlockQ, c.BlockK, window, c.Softcap != 0, bias, c.Mask.On,
+		c.ALiBi, c.Sinks, c.KV, c.KVBlock, c.Group() > 1, c.FixedSplit > 1)
 }

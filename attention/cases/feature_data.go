@@ -3,6 +3,7 @@ package cases
 import (
 	"encoding/binary"
 	"math"
+	"sort"
 
 	"vkattn/attention"
 	"vkattn/attention/half"
@@ -187,12 +188,10 @@ var e4m3 = func() (values [127]float64) {
 
 // toE4M3 is the float8 nearest to f.
 func toE4M3(f float32) byte {
-	best := 0
 	x := math.Abs(float64(f))
-	for b, v := range e4m3 {
-		if math.Abs(v-x) < math.Abs(e4m3[best]-x) {
-			best = b
-		}
+	best := min(sort.SearchFloat64s(e4m3[:], x), len(e4m3)-1)
+	if best > 0 && x-e4m3[best-1] < e4m3[best]-x {
+		best--
 	}
 	if f < 0 {
 		best |= 0x80

@@ -9,9 +9,9 @@ import (
 // Features is the whole table: every row of the tables at two head dimensions
 // more, serving's mixtures of lengths, and many compositions. It suits a GPU.
 func Features() []FeatureCase {
-	all := featureTables()
+	all := featureTables(true)
 	dims := [][2]int{{128, 128}, {96, 96}, {256, 256}, {32, 64}, {128, 64}, {192, 128}}
-	for i, c := range featureTables() {
+	for i, c := range featureTables(true) {
 		if c.D == 64 {
 			all = append(all, c.with(func(c *FeatureCase) { c.D, c.Dv = dims[i%len(dims)][0], dims[i%len(dims)][1] }))
 		}
@@ -64,13 +64,13 @@ func servingCases() []FeatureCase {
 		each(func(c *FeatureCase) { c.Seqs, c.PageSize, c.PackedQ = decodes, 1, false }),
 		each(func(c *FeatureCase) { c.Seqs, c.PageSize, c.PackedQ, c.KV = decodes, 16, false, attention.KVFP8 }),
 		each(func(c *FeatureCase) {
-			c.Seqs, c.PackedQ, c.Kept, c.Hq, c.Hkv, c.D, c.Dv, c.Causal = equal(4, 1, 32000), false, 0.02, 32, 8, 256, 256, attention.CausalNone
+			c.Seqs, c.PackedQ, c.Kept, c.Hq, c.Hkv, c.D, c.Dv, c.Causal = equal(1, 1, 32000), false, 0.02, 32, 8, 256, 256, attention.CausalNone
 		}),
 		each(func(c *FeatureCase) {
 			c.Seqs, c.PackedQ, c.Kept, c.PageSize, c.Causal = equal(4, 1, 32000), false, 0.05, 5, attention.CausalNone
 		}),
 		each(func(c *FeatureCase) {
-			c.Seqs, c.PackedQ, c.PageSize, c.D, c.Dv, c.Hq, c.VInK = equal(4, 1, 5000), false, 64, 576, 512, 128, true
+			c.Seqs, c.PackedQ, c.PageSize, c.D, c.Dv, c.Hq, c.VInK, c.Sample = equal(4, 1, 5000), false, 64, 576, 512, 128, true, 100
 		}),
 	}
 	// Every row of the smaller ones.

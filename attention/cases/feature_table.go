@@ -8,20 +8,37 @@ import (
 
 // BriefFeatures is a table for each feature, with few pipelines, and some
 // compositions: what a driver on the CPU gets through. [Features] is all there is.
-func BriefFeatures() []FeatureCase {
-	all := featureTables()
-	for n := range briefCompositions {
+func BriefFeatures() []FeatureCase { return withCompositions(featureTables(false), 6) }
+
+// WideFeatures is BriefFeatures without regard to pipelines: for the CPU tier,
+// which has none.
+func WideFeatures() []FeatureCase { return withCompositions(featureTables(true), 20) }
+
+func withCompositions(all []FeatureCase, count int) []FeatureCase {
+	for n := range count {
 		all = append(all, RandomFeature(n))
 	}
 	return all
 }
 
-const briefCompositions = 10
+// featureTables are the tables of each feature; wide ones take more pipelines.
+func featureTables(wide bool) []FeatureCase {
+	return slices.Concat(varlenCases(wide), pagedCases(wide), keptCases(), blockCases(wide), windowCases(wide), softcapCases(),
+		alibiCases(wide), sinkCases(), biasCases(wide), maskCases(wide), quantCases(wide), splitCases(), decodeCases(), latentCases())
+}
 
-// featureTables are the tables of each feature.
-func featureTables() []FeatureCase {
-	return slices.Concat(varlenCases(), pagedCases(), keptCases(), blockCases(), windowCases(), softcapCases(), alibiCases(),
-		sinkCases(), biasCases(), maskCases(), quantCases(), splitCases(), decodeCases(), latentCases())
+// cut is the list without the cases that are for wide tables.
+func cut(all []FeatureCase, wide bool, of func(i int) bool) []FeatureCase {
+	if wide {
+		return all
+	}
+	var some []FeatureCase
+	for i, c := range all {
+		if of(i) {
+			some = append(some, c)
+		}
+	}
+	return some
 }
 
 // seqsOf numbers sequences of (rows, keys).
@@ -63,7 +80,7 @@ func (c FeatureCase) with(change func(*FeatureCase)) FeatureCase {
 	return c
 }
 
-func varlenCases() []FeatureCase {
+func varlenCases(wide bool) []FeatureCase {
 	var all []FeatureCase
 	layouts := []LayoutKind{Packed, BSHD, Tight, Padded}
 	for i, causal := range Causals {
@@ -80,6 +97,8 @@ func varlenCases() []FeatureCase {
 			}))
 		}
 	}
+	// One of the lengths without a mask; those with one share pipelines.
+	all = cut(all, wide, func(i int) bool { return i >= 5 || i == 1 })
 	return append(all,
 		// All rows there are, of keys in use; and the reverse.
 		prefill("varlen").with(func(c *FeatureCase) {
@@ -100,7 +119,7 @@ func varlenCases() []FeatureCase {
 
 var pageSizes = []int{1, 5, 16, 64, 256}
 
-func pagedCases() []FeatureCase {
+func pagedCases(wide bool) []FeatureCase {
 	var all []FeatureCase
 	for i, size := range pageSizes {
 		layout := []LayoutKind{Packed, BSHD, Tight, Padded, BSHD}[i]
@@ -118,6 +137,7 @@ func pagedCases() []FeatureCase {
 			}),
 		)
 	}
+	all = cut(all, wide, func(i int) bool { return i%3 == 0 || i == 3*3+1 || i == 1*3+2 || i == 2*3+2 })
 	return append(all,
 		// Pages of a prefix that all sequences share, and little else.
 		decode("paged").with(func(c *FeatureCase) {
@@ -146,7 +166,7 @@ func keptCases() []FeatureCase {
 	)
 }
 
-func blockCases() []FeatureCase {
+func blockCases(wide bool) []FeatureCase {
 	var all []FeatureCase
 	each := Spread{On: true, Batches: true, Heads: true}
 	for i, size := range [][2]int{{16, 16}, {64, 64}, {32, 128}, {128, 16}} {
@@ -161,6 +181,7 @@ func blockCases() []FeatureCase {
 			}),
 		)
 	}
+	all = cut(all, wide, func(i int) bool { return i == 0 || i == 3 || i == 4 || i == 7 })
 	return append(all,
 		// More than a word of bits.
 		decode("blocks").with(func(c *FeatureCase) {
@@ -172,7 +193,7 @@ func blockCases() []FeatureCase {
 	)
 }
 
-func windowCases() []FeatureCase {
+func windowCases(wide bool) []FeatureCase {
 	var all []FeatureCase
 	for i, w := range [][2]int{{17, 0}, {40, 40}, {-1, 9}, {0, 0}, {64, -1}} {
 		for j, at := range [][2]attention.Causal{
@@ -181,10 +202,10 @@ func windowCases() []FeatureCase {
 			c := prefill("window").with(func(c *FeatureCase) {
 				c.Window, c.Causal, c.Align = attention.WindowOf(w[0], w[1]), at[0], at[1]
 			})
-			switch (i + j) % 3 {
-			case 1: // more rows than keys: some see nothing
+			switch {
+			case (i+j)%3 == 1: // more rows than keys: some see nothing
 				c.Seqs = equal(2, 133, 70)
-			case 2:
+			case (i+j)%3 == 2 && (wide || j < 2 && i > 1):
 				c.Seqs, c.PackedQ, c.PackedK = mixedSeqs, true, true
 			}
 			all = append(all, c)
@@ -215,7 +236,7 @@ func softcapCases() []FeatureCase {
 	return append(all, prefill("softcap").with(func(c *FeatureCase) { c.Softcap, c.Data = 30, Large }))
 }
 
-func alibiCases() []FeatureCase {
+func alibiCases(wide bool) []FeatureCase {
 	var all []FeatureCase
 	for _, at := range [][2]attention.Causal{{attention.TopLeft, 0}, {attention.BottomRight, 0}, {0, attention.TopLeft}, {0, attention.BottomRight}} {
 		all = append(all,
@@ -225,6 +246,7 @@ func alibiCases() []FeatureCase {
 			}),
 		)
 	}
+	all = cut(all, wide, func(i int) bool { return i%2 == 0 || i == 1 || i == 3 })
 	return append(all, decode("alibi").with(func(c *FeatureCase) { c.ALiBi, c.Causal = true, attention.BottomRight }))
 }
 
@@ -249,14 +271,14 @@ func spreads() []Spread {
 	}
 }
 
-func biasCases() []FeatureCase {
+func biasCases(wide bool) []FeatureCase {
 	var all []FeatureCase
 	for i, s := range spreads() {
 		for j, dtype := range attention.DTypes() {
 			all = append(all, prefill("bias").with(func(c *FeatureCase) {
 				c.Bias = BiasKind{s, dtype}
 				c.Layout = []LayoutKind{Packed, Tight, Padded}[(i+j)%3]
-				if (i+j)%2 == 1 {
+				if (i+j)%2 == 1 && (wide || j == 0) {
 					c.Seqs, c.LooseQ, c.LooseK = mixedSeqs, true, true
 				}
 			}))
@@ -273,16 +295,19 @@ func biasCases() []FeatureCase {
 	)
 }
 
-func maskCases() []FeatureCase {
+func maskCases(wide bool) []FeatureCase {
 	var all []FeatureCase
 	for i, s := range spreads() {
 		all = append(all,
 			prefill("mask").with(func(c *FeatureCase) {
-				c.Mask, c.Causal = s, Causals[i%len(Causals)]
+				c.Mask = s
+				if wide {
+					c.Causal = Causals[i%len(Causals)]
+				}
 				c.Layout = []LayoutKind{Packed, Tight, Padded}[i%3]
 			}),
 			prefill("mask").with(func(c *FeatureCase) {
-				c.Mask, c.Seqs, c.LooseQ, c.LooseK = s, mixedSeqs, true, true
+				c.Mask, c.Seqs, c.LooseQ, c.LooseK, c.Causal = s, mixedSeqs, true, true, attention.BottomRight
 			}),
 		)
 	}
@@ -292,22 +317,27 @@ func maskCases() []FeatureCase {
 	)
 }
 
-func quantCases() []FeatureCase {
+func quantCases(wide bool) []FeatureCase {
 	var all []FeatureCase
-	for _, kv := range attention.KVTypes()[1:] {
+	for n, kv := range attention.KVTypes()[1:] {
 		blocks := []int{0}
 		if kv.Scaled() {
 			blocks = []int{0, 16}
 		}
 		for i, block := range blocks {
-			all = append(all,
+			table := []FeatureCase{
 				prefill("quant").with(func(c *FeatureCase) { c.KV, c.KVBlock, c.Layout = kv, block, []LayoutKind{Tight, BSHD}[i] }),
 				decode("quant").with(func(c *FeatureCase) { c.KV, c.KVBlock = kv, block }),
 				decode("quant").with(func(c *FeatureCase) {
 					c.KV, c.KVBlock, c.PageSize, c.Seqs, c.PackedQ = kv, block, []int{16, 5}[i], decodeSeqs, true
 					c.Causal = attention.BottomRight
 				}),
-			)
+			}
+			// Of a type with scales one size of blocks for rows and the other for decoding.
+			all = append(all, cut(table, wide, func(j int) bool { return len(blocks) == 1 && j < 2 || len(blocks) == 2 && (j == 0) == (i == 1) })...)
+		}
+		if !wide && n%2 == 1 {
+			continue
 		}
 		all = append(all, prefill("quant").with(func(c *FeatureCase) {
 			c.KV, c.Seqs, c.PackedQ, c.PackedK, c.LooseQ, c.LooseK = kv, mixedSeqs, true, true, true, true

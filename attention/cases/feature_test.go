@@ -60,7 +60,7 @@ func (p *FeatureProblem) plain(b, h, row int) (o []float64, lse float64) {
 
 // The reference, and low in float32, read the same out of memory as was put there.
 func TestFeatureReferenceIsTheDefinition(t *testing.T) {
-	all := BriefFeatures()
+	all := append(WideFeatures(), CompactFeatures()...)
 	for n := range 60 {
 		all = append(all, RandomFeature(1000+n))
 	}
@@ -110,7 +110,7 @@ func TestFeatureReferenceIsTheDefinition(t *testing.T) {
 
 // The tables name no case twice, and say how long they are.
 func TestFeatureTables(t *testing.T) {
-	for name, all := range map[string][]FeatureCase{"brief": BriefFeatures(), "full": Features()} {
+	for name, all := range map[string][]FeatureCase{"compact": CompactFeatures(), "brief": BriefFeatures(), "wide": WideFeatures(), "full": Features()} {
 		seen := map[string]bool{}
 		pipelines := map[string]bool{}
 		var flops int64

@@ -1,0 +1,67 @@
+package cases
+
+import "vkattn/attention"
+
+// CompactFeatures is a table of the features with as few pipelines as name each of
+// them: what a driver on the CPU gets through of kernels that take it seconds to
+// compile. The features of a pipeline are those that people use together; problems
+// that differ in what does not change a pipeline share it.
+func CompactFeatures() []FeatureCase {
+	var all []FeatureCase
+	add := func(c FeatureCase, changes ...func(*FeatureCase)) {
+		all = append(all, c)
+		for _, change := range changes {
+			all = append(all, c.with(change))
+		}
+	}
+	small := func(c FeatureCase) FeatureCase { c.D, c.Dv = 32, 32; return c }
+	topLeft := func(c *FeatureCase) { c.Causal = attention.TopLeft }
+
+	// Rows of many sequences, causal, a window beside.
+	add(small(prefill("compact-window")).with(func(c *FeatureCase) {
+		c.Seqs, c.PackedQ, c.PackedK, c.Causal = mixedSeqs, true, true, attention.BottomRight
+		c.Window, c.ALiBi, c.Sinks = attention.WindowOf(40, 0), true, true
+	}), topLeft, func(c *FeatureCase) { c.Window = attention.WindowOf(0, 3) },
+		func(c *FeatureCase) {
+			c.Window, c.Seqs = attention.WindowOf(100, 5), seqsOf([2]int{150, 333}, [2]int{9, 2})
+		})
+	// Pages and what is added to scores, no mask.
+	add(small(prefill("compact-paged")).with(func(c *FeatureCase) {
+		c.Seqs, c.LooseQ, c.PageSize, c.Prefix = mixedSeqs, true, 16, 48
+		c.Softcap, c.Bias = 5, BiasKind{Spread{true, true, true, true}, attention.F16}
+	}), func(c *FeatureCase) { c.Bias.Heads, c.Bias.Rows, c.Softcap = false, false, 50 },
+		func(c *FeatureCase) { c.Bias.Spread, c.Prefix, c.Layout = Spread{On: true, Rows: true}, 0, BSHD })
+	// A mask, and quantised keys.
+	add(small(prefill("compact-mask")).with(func(c *FeatureCase) {
+		c.Mask, c.KV, c.KVBlock = Spread{true, true, true, true}, attention.KVInt8, 16
+	}), func(c *FeatureCase) { c.Mask.Heads = false }, func(c *FeatureCase) { c.Mask = Spread{On: true, Heads: true} },
+		func(c *FeatureCase) { c.Mask.Batches, c.Layout = false, BSHD })
+	// A bitmap of blocks under a causal mask.
+	add(small(prefill("compact-blocks")).with(func(c *FeatureCase) {
+		c.BlockQ, c.BlockK, c.Blocks, c.Causal = 32, 64, Spread{On: true, Batches: true, Heads: true}, attention.BottomRight
+		c.Seqs = equal(2, 150, 333)
+	}), topLeft, func(c *FeatureCase) { c.Blocks.Heads, c.Seqs = false, equal(3, 170, 700) },
+		func(c *FeatureCase) { c.Blocks.Batches, c.Seqs = false, equal(2, 140, 2200) })
+	// Decoding: few rows, keys split.
+	add(decode("compact-decode").with(func(c *FeatureCase) { c.FixedSplit = 3 }),
+		func(c *FeatureCase) { c.FixedSplit = 7 }, func(c *FeatureCase) { c.FixedSplit, c.Seqs = 2, equal(2, 2, 700) },
+		func(c *FeatureCase) { c.Hq, c.Hkv = 10, 2 }, func(c *FeatureCase) { c.Hq, c.Hkv = 7, 1 })
+	add(decode("compact-serving").with(func(c *FeatureCase) {
+		c.Seqs, c.PackedQ, c.PageSize, c.Prefix, c.Causal, c.Sinks = decodeSeqs, true, 5, 64, attention.BottomRight, true
+		c.FixedSplit = 3
+	}), func(c *FeatureCase) { c.FixedSplit = 2 }, topLeft)
+	add(decode("compact-kept").with(func(c *FeatureCase) { c.Kept, c.Shuffled, c.PageSize = 0.3, true, 16 }),
+		func(c *FeatureCase) { c.Kept, c.Shuffled = 0.02, false }, func(c *FeatureCase) { c.Kept = 1 },
+		func(c *FeatureCase) { c.Hq, c.Hkv = 10, 2 })
+	add(decode("compact-blocks").with(func(c *FeatureCase) {
+		c.BlockQ, c.BlockK, c.Blocks, c.Seqs = 16, 16, Spread{On: true, Heads: true}, equal(2, 1, 1100)
+	}), func(c *FeatureCase) { c.Blocks.Batches = true })
+	add(decode("compact-mask").with(func(c *FeatureCase) {
+		c.Mask, c.Bias = Spread{true, true, true, true}, BiasKind{Spread{true, true, true, true}, attention.F32}
+	}), func(c *FeatureCase) { c.Mask.Batches, c.Bias.Heads = false, false })
+	for _, kv := range []attention.KVType{attention.KVFP8, attention.KVQ8_0, attention.KVQ4_0} {
+		add(decode("compact-quant").with(func(c *FeatureCase) { c.KV = kv }),
+			func(c *FeatureCase) { c.Seqs = equal(2, 2, 330) })
+	}
+	return append(all, latentCases()[0])
+}
