@@ -56,9 +56,6 @@ func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
 	if err := l.setTensors(&p.cfg, a); err != nil {
 		return err
 	}
-	if err := l.checkMemory(p.dev); err != nil {
-		return err
-	}
 	if p.cfg.KV.Blocked() {
 		if err := checkBlocks("KCache", &a.KCache); err != nil {
 			return err
@@ -66,6 +63,9 @@ func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
 		if err := checkBlocks("VCache", &a.VCache); err != nil {
 			return err
 		}
+	}
+	if err := l.checkMemory(p.dev); err != nil {
+		return err
 	}
 	return l.checkOverlaps()
 }
