@@ -168,13 +168,13 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 	if !ok {
 		return &ShapeError{"KCache", fmt.Sprintf("%d x %d x %d rows", places, a.Hkv, l.pageRows), "fewer than 2^63"}
 	}
-	lengths, lengthsField, lengthsCount := &a.UsedNew, "UsedNew", a.B
+	lengths, lengthsField, lengthsCount := a.UsedNew, "UsedNew", a.B
 	if l.packed {
-		lengths, lengthsField, lengthsCount = &a.CuNew, "CuNew", a.B+1
+		lengths, lengthsField, lengthsCount = a.CuNew, "CuNew", a.B+1
 	}
-	table := &Vector{}
+	var table Vector
 	if l.paged {
-		table = &a.Pages.Table
+		table = a.Pages.Table
 	}
 	var angles int64
 	if rotary {
@@ -188,18 +188,18 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 	for _, v := range [...]struct {
 		tensor int
 		field  string
-		vector *Vector
+		vector Vector // not a pointer: it would escape with the strings
 		count  int64
 		needed bool
 		barred string // what to say where it has no use; "": it has
 	}{
-		{appendUsed, "Used", &a.Used, int64(a.B), false, ""},
+		{appendUsed, "Used", a.Used, int64(a.B), false, ""},
 		{appendLengths, lengthsField, lengths, int64(lengthsCount), false, ""},
 		{appendTable, "Pages.Table", table, int64(a.B) * int64(l.tableStride), l.paged, ""},
-		{appendCos, "Cos", &a.Cos, angles, rotary, unless(rotary, with)},
-		{appendSin, "Sin", &a.Sin, angles, rotary, unless(rotary, with)},
-		{appendKScale, "KScale", &a.KScale, scales, cfg.KV.Scaled(), unless(cfg.KV.Scaled(), unscaled)},
-		{appendVScale, "VScale", &a.VScale, scales, cfg.KV.Scaled() && hasV, unless(cfg.KV.Scaled(), unscaled)},
+		{appendCos, "Cos", a.Cos, angles, rotary, unless(rotary, with)},
+		{appendSin, "Sin", a.Sin, angles, rotary, unless(rotary, with)},
+		{appendKScale, "KScale", a.KScale, scales, cfg.KV.Scaled(), unless(cfg.KV.Scaled(), unscaled)},
+		{appendVScale, "VScale", a.VScale, scales, cfg.KV.Scaled() && hasV, unless(cfg.KV.Scaled(), unscaled)},
 	} {
 		switch {
 		case !v.needed && !v.vector.begun():
