@@ -190,7 +190,7 @@ func newAppendProblem(c appendCase) *appendProblem {
 	p.starts = append(p.starts, total)
 	batches, rows := c.b, c.rows
 	if c.lengths == "packed" {
-		batches, rows = 1, max(total, 1)
+		batches, rows = 1, total+2 // the last ones belong to none
 	}
 	places, held := c.b, c.capacity
 	if c.pageSize > 0 {
