@@ -330,3 +330,55 @@ func TestCompileAppend(t *testing.T) {
 		}
 	}
 }
+
+// A cache may lie over 4 GiB, and over 2^32 elements, into a buffer, by sequences and
+// by pages.
+func TestAppendBeyond4GiB(t *testing.T) {
+	s := openDevice(t)
+	const dim, rows = 24, 3
+	for _, paged := range []bool{false, true} {
+		far := int64(1<<32 + 1<<20)
+		if paged {
+			far = 1<<32 - 8 // the stride of a pool has 32 bits
+		}
+		bytes := uint64(2 * (far + rows*dim))
+		if bytes > s.dev.Caps().Limits.MaxBufferBytes || !s.dev.Caps().BufferDeviceAddress {
+			t.Skipf("a buffer holds %d bytes here", s.dev.Caps().Limits.MaxBufferBytes)
+		}
+		p := newAppendProblem(appendCase{b: 2, hkv: 1, group: 1, rows: rows, capacity: rows, layout: cases.Tight, empty: true, noV: true, seed: 3,
+			AppendConfig: attention.AppendConfig{HeadDim: dim}})
+		op, err := attention.NewAppend(s.dev, p.AppendConfig)
+		require.NoError(t, err)
+		defer op.Close()
+		stream, err := s.dev.NewStream("far")
+		require.NoError(t, err)
+		defer stream.Close()
+		buffer := func(bytes uint64) *vk.Buffer {
+			b, err := s.dev.NewBuffer(bytes, vk.BufferOptions{})
+			require.NoError(t, err)
+			return b
+		}
+		k, cache, table := buffer(uint64(len(p.image[appendK]))), buffer(bytes), buffer(8)
+		require.NoError(t, stream.Upload(k, 0, p.image[appendK]))
+		require.NoError(t, stream.Upload(table, 0, []byte{1, 0, 0, 0, 0, 0, 0, 0}))
+		require.NoError(t, stream.Barrier())
+		a := attention.AppendArgs{B: 2, Hkv: 1, New: rows, K: attention.Tensor{Buffer: k}, Capacity: rows,
+			KCache: attention.Tensor{Buffer: cache, Strides: attention.Strides{Batch: far, Head: rows * dim, Seq: dim}}}
+		half := len(p.image[appendK]) / 2
+		want := [2][]byte{p.image[appendK][:half], p.image[appendK][half:]}
+		if paged {
+			a.Pages = &attention.Pages{Table: attention.Vector{Buffer: table}, PageSize: rows, Count: 2}
+			want[0], want[1] = want[1], want[0]
+		}
+		require.NoError(t, op.Forward(stream, a))
+		require.NoError(t, stream.Barrier())
+		for i := range want {
+			got := make([]byte, half)
+			require.NoError(t, stream.Download(context.Background(), got, cache, 2*uint64(int64(i)*far)))
+			require.Equal(t, want[i], got)
+		}
+		for _, b := range []*vk.Buffer{k, cache, table} {
+			require.NoError(t, b.Close())
+		}
+	}
+}
