@@ -324,11 +324,8 @@ func (l *layout) within(period uint64) uint64 {
 
 // fits32 reports what a kernel cannot address with 32 bits.
 func (l *appendLayouts) fits32() error {
-	for i := range l.list {
+	for _, i := range [...]int{appendK, appendV, appendQ, appendKCache, appendVCache, appendQOut} {
 		t := &l.list[i]
-		if t.field == "" {
-			continue
-		}
 		if t.steps[1] > math.MaxUint32 || t.steps[2] > math.MaxUint32 {
 			return fmt.Errorf("%w: %s has a head or row stride of 2^32 elements or more", ErrUnsupported, t.field)
 		}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"vkattn/shaders"
 	"vkattn/vk"
@@ -105,6 +106,38 @@ func TestAppendFitsItsModule(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What is taken for apart shares no byte.
+func TestWovenTensorsShareNothing(t *testing.T) {
+	memory := make([]byte, 1<<12)
+	rapid.Check(t, func(t *rapid.T) {
+		var l [2]layout
+		var bytes [2]map[int64]bool
+		period := rapid.Int64Range(1, 40).Draw(t, "period")
+		for i := range l {
+			x := &l[i]
+			x.size, x.dim = rapid.SampledFrom([]int64{1, 2}).Draw(t, "size"), rapid.Int64Range(1, 4).Draw(t, "dim")
+			x.tensor = Tensor{Host: memory, Offset: rapid.Int64Range(0, 60).Draw(t, "offset")}
+			bytes[i] = map[int64]bool{}
+			for d := range x.counts {
+				x.counts[d] = rapid.Int64Range(1, 4).Draw(t, "count")
+				x.steps[d] = rapid.SampledFrom([]int64{period, 2 * period, period / 2, 3, 1, 0}).Draw(t, "step")
+			}
+			for n := range x.counts[0] * x.counts[1] * x.counts[2] {
+				e := x.tensor.Offset + n%x.counts[0]*x.steps[0] + n/x.counts[0]%x.counts[1]*x.steps[1] + n/x.counts[0]/x.counts[1]*x.steps[2]
+				for b := range x.dim * x.size {
+					bytes[i][e*x.size+b] = true
+				}
+			}
+		}
+		if !l[0].wovenWith(&l[1]) {
+			return
+		}
+		for b := range bytes[0] {
+			require.False(t, bytes[1][b], "byte %d", b)
+		}
+	})
 }
 
 // Pieces of a row as they are stored, against the values that their formats name.
