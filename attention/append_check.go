@@ -42,9 +42,6 @@ type appendLayouts struct {
 }
 
 func (l *appendLayouts) given(tensor int) bool { return l.list[tensor].field != "" }
-
-func (v *Vector) begun() bool { return v.Given() || v.Offset != 0 }
-
 // check checks a call and leaves its layouts in l.
 func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
 	if p.closed.Load() {

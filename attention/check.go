@@ -6,7 +6,9 @@ import "fmt"
 // Config and Shape, missing memory, host and device memory mixed, offsets and
 // strides below 0, memory too short for the last row (computed without
 // overflow), rows of O that overlap one another, and O or LSE overlapping any
-// other tensor. Every tier calls it before touching memory.
+// other tensor; likewise of everything else in Args, as far as that shows without
+// reading vectors. A combination of features that no tier computes matches
+// [ErrUnsupported]. Every tier calls it before touching memory.
 //
 // Overlap is judged from addresses and strides alone. A few unusual layouts
 // that never overlap are refused all the same: those where neither the sizes of
@@ -25,6 +27,12 @@ func (l *layouts) check(cfg *Config, a *Args) error {
 	if err := a.Shape.Validate(); err != nil {
 		return err
 	}
+	featured := a.featured(cfg)
+	if featured {
+		if err := a.checkFeatures(cfg); err != nil {
+			return err
+		}
+	}
 	l.set(cfg, a)
 	if err := checkMemory(l.all()); err != nil {
 		return err
@@ -32,7 +40,10 @@ func (l *layouts) check(cfg *Config, a *Args) error {
 	if err := a.checkLSEStrides(); err != nil {
 		return err
 	}
-	return checkOverlaps(l.all())
+	if err := checkOverlaps(l.all()); err != nil || !featured {
+		return err
+	}
+	return a.checkExtras(cfg, l.all())
 }
 
 // checkInputs is CheckArgs without the outputs.
@@ -43,9 +54,19 @@ func checkInputs(cfg Config, a Args) error {
 	if err := a.Shape.Validate(); err != nil {
 		return err
 	}
+	featured := a.featured(&cfg)
+	if featured {
+		if err := a.checkFeatures(&cfg); err != nil {
+			return err
+		}
+	}
 	var l layouts
 	l.set(&cfg, &a)
-	return checkMemory(l.all()[:firstOutput])
+	inputs := l.all()[:firstOutput]
+	if err := checkMemory(inputs); err != nil || !featured {
+		return err
+	}
+	return a.checkExtras(&cfg, inputs)
 }
 
 // checkMemory checks that all tensors are given, on one side, and in bounds.

@@ -21,6 +21,9 @@ const (
 // The unit of work is a block of query rows of one (batch, key head): all query
 // heads of the group together, so that grouped queries widen K and V once.
 func forwardCPU(cfg Config, a Args) error {
+	if a.featured(&cfg) || cfg.modifies() {
+		return forwardFeaturesCPU(cfg, a)
+	}
 	views, err := a.hostViews(cfg)
 	if err != nil {
 		return err

@@ -27,23 +27,50 @@
 // states of disjoint keys together. [Append] puts new keys and values into a cache,
 // with rotary embedding and quantised where the cache is.
 //
+// # Features
+//
+// What inference needs besides is in [Config] where it is the same for every call
+// (Window, Align, Softcap, KV) and in [Args] where it is memory: lengths and packing
+// of sequences ([Varlen]), keys in [Pages], lists of tokens ([Kept]), bitmaps of
+// [Blocks], [Mask], [Bias], ALiBi slopes, sinks, scales of quantised K and V. They
+// go together in any combination but Kept, Blocks and Mask, of which there is one,
+// and a combination that a tier lacks is refused by name.
+//
+// With row r of sequence b at position i = r + offset among its keys, offset 0 for
+// TopLeft and the keys of b less its rows for BottomRight (Causal, or Align where
+// there is no causal mask), the score of key j is
+//
+//	s = scale * q·k;  s = softcap * tanh(s / softcap);  s += bias - slope * |i - j|
+//
+// and the key counts where all of these hold: j is below the sequence's length; j <= i
+// where Causal is set; i - Left <= j <= i + Right; Mask's byte is not 0; Blocks' bit is
+// 1; Kept lists it, and as often as it does. A sink adds e^sink to the row's sum and
+// to LSE and nothing to O: a row with no key has O = 0 and LSE = sink. Lengths, masks
+// and lists are those of sequences: a row's result is that of its sequence alone.
+//
+// Numbers in int32 vectors are not checked, since they may be in device memory. What
+// is out of range is read so that nothing outside of the tensors is touched: starts
+// and ends are clamped to 0..Total, lengths to 0..Sq or Sk, a page that does not
+// exist is page 0, a token that does not exist has no weight.
+//
 // # Numbers
 //
 // Scores, sums and the output are accumulated in float32 whatever the storage
 // type; a float32 problem also multiplies in float32. O is rounded to the
 // storage type once, at the end.
 //
-// A slot is masked when the causal rule excludes it and out of length when it
-// lies beyond Sk. Such a slot never changes a bit of the result, whatever K and
-// V hold there, NaN and Inf included. A row with nothing to attend to gives
-// O = 0 and LSE = -Inf.
+// A slot is masked when the causal rule, the window, a mask, a bitmap or a list
+// excludes it, and out of length when it lies beyond Sk or its sequence's length.
+// Such a slot never changes a bit of the result, whatever K, V and their scales
+// hold there, NaN and Inf included. A row with nothing to attend to gives
+// O = 0 and LSE = -Inf, or its sink.
 //
 // In the slots a row does attend to, values follow IEEE 754 as in the plain
 // formula:
 //
-//   - a score of NaN or +Inf makes the row's O and LSE NaN;
-//   - a score of -Inf has weight 0, and a row of nothing but -Inf scores is a
-//     row with nothing to attend to;
+//   - a score of NaN or +Inf makes the row's O and LSE NaN, and so does such a sink;
+//   - a score of -Inf, by a bias too, has weight 0, and a row of nothing but -Inf
+//     scores is a row with nothing to attend to;
 //   - an Inf or NaN in V reaches its column of O in every row that gives it
 //     weight. Where that weight is 0, by a score of -Inf or by underflow in
 //     float32, the column may be NaN or not.

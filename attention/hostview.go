@@ -51,8 +51,12 @@ func (v HostView) WriteRow(src []float32, b, h, row int) {
 
 // at is the memory from the start of a row on.
 func (v HostView) at(b, h, row int) []byte {
-	e := v.offset + int64(b)*v.s.Batch + int64(h)*v.s.Head + int64(row)*v.s.Seq
-	return v.bytes[e*int64(v.dtype.Size()):]
+	return v.bytes[v.element(b, h, row)*int64(v.dtype.Size()):]
+}
+
+// element is the number of a row's first element.
+func (v HostView) element(b, h, row int) int64 {
+	return v.offset + int64(b)*v.s.Batch + int64(h)*v.s.Head + int64(row)*v.s.Seq
 }
 
 // decode widens len(dst) elements.

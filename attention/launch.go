@@ -39,6 +39,9 @@ func (op *Op) record(c *vk.Commands, s *vk.Stream, a *Args) error {
 	if p.cuda != nil {
 		return op.forwardCUDA(p.cuda, s, a, all)
 	}
+	if p.features.any() {
+		return op.recordFeatures(c, p, r.access, a, all)
+	}
 	work := launch{op: op, prepared: p, args: a, tensors: all}
 	chunk, err := work.batchesAtOnce()
 	if err != nil {

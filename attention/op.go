@@ -23,6 +23,7 @@ type Op struct {
 	mu        sync.RWMutex
 	plans     map[request]*prepared    // at most maxPlans; dropped by Close
 	pipelines map[variant]*vk.Pipeline // far fewer: many requests share one
+	merges    *Merge                   // of parts of keys; nil until there are any
 }
 
 // maxPlans bounds what an Op remembers: decoding sees a new length every step.
@@ -37,6 +38,8 @@ type prepared struct {
 	rows     uint32 // query rows of a workgroup
 	slices   uint32 // workgroups that share the columns of O
 	rowReach uint32 // see variant.rowReach
+	features featureSet
+	splits   int // of features: parts of the keys
 }
 
 // New makes an operation. A nil device means the CPU tier; the device stays
@@ -87,6 +90,18 @@ func (op *Op) Prepare(s Shape) error {
 		}
 	}
 	return nil
+}
+
+// PrepareFor compiles what Forward needs for a call like this one: its features,
+// alignment and kind of memory count, the numbers in memory do not. It checks the
+// arguments as Forward does.
+func (op *Op) PrepareFor(a Args) error {
+	var l layouts
+	if err := op.check(&l, &a); err != nil {
+		return err
+	}
+	_, err := op.prepare(op.request(&l, &a))
+	return err
 }
 
 // Forward computes O, and LSE where given. On a device the work is recorded
@@ -149,19 +164,26 @@ func (op *Op) check(l *layouts, a *Args) error {
 	if err := l.check(&op.cfg, a); err != nil { // New has checked the Config
 		return err
 	}
-	return op.checkSide(l.all())
+	return op.checkSide(l.all(), a)
 }
 
 // checkSide refuses host memory on a device tier, and another device's buffers.
-func (op *Op) checkSide(all []layout) error {
+func (op *Op) checkSide(all []layout, a *Args) error {
 	if op.dev == nil {
 		return nil // forwardCPU says it
 	}
+	if err := checkDevice(all, op.dev); err != nil || !a.featured(&op.cfg) {
+		return err
+	}
+	return a.checkExtrasDevice(&op.cfg, op.dev)
+}
+
+func checkDevice(all []layout, dev *vk.Device) error {
 	for i := range all {
 		switch t := &all[i].tensor; {
 		case t.Buffer == nil:
 			return &ShapeError{all[i].field, "in host memory", "a buffer of the operation's device"}
-		case t.Buffer.Device() != op.dev:
+		case t.Buffer.Device() != dev:
 			return &ShapeError{all[i].field, "a buffer of another device", "one of the operation's device"}
 		}
 	}
@@ -195,7 +217,7 @@ func (op *Op) prepare(r request) (*prepared, error) {
 			return nil, fmt.Errorf("attention: kernel %s: %w", plan.Kernel, err)
 		}
 	} else if op.dev != nil {
-		p.rows, p.slices, p.rowReach = v.tile.rows(), v.slices(), v.rowReach()
+		p.rows, p.slices, p.rowReach, p.features, p.splits = v.tile.rows(), v.slices(), v.rowReach(), v.features, plan.Splits
 		if p.pipeline, err = op.pipelineOf(v); err != nil {
 			return nil, err
 		}

@@ -3,6 +3,7 @@ package attention
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 
 	"vkattn/vk"
@@ -23,6 +24,10 @@ type Plan struct {
 	Bytes       uint64 `json:"bytes"`        // of Q, K, V, O and LSE, each once
 	SharedBytes uint64 `json:"shared_bytes"` // shared memory of a workgroup
 	Workgroups  uint64 `json:"workgroups"`
+
+	// Splits is in how many parts the keys of each row are computed, to be merged; 1
+	// where a workgroup does them all.
+	Splits int `json:"splits"`
 
 	variant variant
 	cuda    CUDAKernel // of TierCUDA
@@ -59,6 +64,11 @@ type request struct {
 	lse    bool
 	lab    Lab
 	bar    cudaBar // 0 unless the Config lets cuda in
+
+	features featureSet // what the call asks for
+	kept     int        // of features.kept: tokens of a list, on the average
+	totalQ   int        // of features.lengths with lengthCuQ
+	plain    bool       // without features, packed rows and split keys do not pay
 }
 
 // deviceTiers are the tiers that run on a Vulkan device, best first.
@@ -99,11 +109,22 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 		v.onCPU = dev.Info().Type == vk.DeviceCPU
 		if reason == "" {
 			plan.Tuning = TileHeuristic
-			if pick != nil {
+			if pick != nil && !v.features.any() && cfg.FixedSplit == 0 {
 				v.tile, shared, plan.Tuning, plan.Notes = picked(dev.Caps(), pick, v, shared, cfg, r)
 			}
 			plan.Tier, plan.Kernel, plan.Tile, plan.SharedBytes, plan.variant = tier, v.module, v.tile.String(), shared, v
-			plan.Workgroups = workgroups(v, r.shape)
+			plan.Workgroups, plan.Splits = workgroups(v, r.shape), 1
+			if v.features.any() {
+				plan.Splits = splitsOf(dev.Caps(), &cfg, &v, &r)
+				plan.variant.features.split = plan.Splits > 1
+				plan.variant.lse = v.lse || plan.Splits > 1
+				if !plan.variant.features.any() {
+					r.plain = true // a few rows after all, and few keys
+					return makePlan(dev, cfg, r, pick)
+				}
+				g := v.grid(&r, plan.Splits)
+				plan.Workgroups = uint64(g[0]) * uint64(g[1]) * uint64(g[2])
+			}
 			plan.Reason = "best tier the device supports"
 			if cfg.Tier != TierAuto {
 				plan.Reason = "asked for"
@@ -146,18 +167,41 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 	if r.access == AccessAddresses && !caps.BufferDeviceAddress {
 		return v, 0, "the device has no buffer device addresses"
 	}
+	if v.features = r.features; v.features.any() || decodes(caps, &cfg, &r) {
+		if r.lab != (Lab{}) {
+			return v, 0, "variants and ablations are those of kernels without features"
+		}
+		if reason := v.features.fits(&caps.Limits, r.access); reason != "" {
+			return v, 0, reason
+		}
+		v.features.packRows = r.shape.Group() > 1
+		v.features.split = true // what a split costs in shared memory is there whether it is used or not
+		v.module = featureModule(v.module)
+	}
+	rows := uint32(r.shape.Sq) // of a sequence, as a workgroup sees them
+	if v.features.packRows {
+		rows = uint32(min(int64(r.shape.Sq)*int64(r.shape.Group()), math.MaxInt32))
+	}
 	var candidates []tile
 	if tier == TierScalar && r.lab != (Lab{}) {
 		return v, 0, "variants and ablations are those of the cooperative-matrix kernels"
 	}
 	if tier == TierScalar {
-		candidates = scalarTiles(&caps.Limits, v.headDimV, uint32(r.shape.Sq))
+		candidates = scalarTiles(&caps.Limits, v.headDimV, rows)
 	} else {
 		f, reason := pickFragment(caps, tier, cfg.DType)
 		if reason != "" {
 			return v, 0, reason
 		}
-		candidates = coopmatTiles(f, choose(tier, v, r.shape, cfg.Causal), v, uint32(r.shape.Sq), caps.Limits.MaxInvocations)
+		shape := r.shape
+		if cfg.FixedSplit > 0 {
+			shape.Sk = maxFeatureLength // one tile, whatever the bound of the lengths
+		}
+		best := choose(tier, v, shape, cfg.Causal)
+		if v.features.any() && rows <= decodeRows*f.m {
+			best = decodeTile(v)
+		}
+		candidates = coopmatTiles(f, best, v, rows, caps.Limits.MaxInvocations)
 	}
 	reason = "no tile fits the shape"
 	for _, t := range candidates {
@@ -172,7 +216,7 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 // fits checks a variant against the device's limits before anything is compiled:
 // the shared memory of a workgroup, or what is over a limit.
 func fits(caps *vk.Caps, v variant, s Shape) (shared uint64, reason string) {
-	if reason := shapeFits(caps, v, s); reason != "" {
+	if reason := shapeFits(caps, v, s); reason != "" && !v.features.any() { // else see launchFeatures
 		return 0, reason
 	}
 	shared, err := v.sharedBytes()
@@ -217,6 +261,13 @@ func moduleName(tier Tier, t DType, a Access) string {
 		return "scalar" + suffix
 	}
 	return fmt.Sprintf("%v_%v%s", tier, t, suffix)
+}
+
+// featureModule is the module with features beside a plain one: scalar_bda,
+// scalar_features_bda.
+func featureModule(plain string) string {
+	i := strings.LastIndexByte(plain, '_')
+	return plain[:i] + "_features" + plain[i:]
 }
 
 func workgroups(v variant, s Shape) uint64 {

@@ -17,8 +17,12 @@ type Rows struct {
 // storage type; a.O and a.LSE are neither read nor written and may be zero.
 //
 // It returns O packed [B, Hq, Sq, HeadDimV] and LSE packed [B, Hq, Sq]. Q, K
-// and V must lie in host memory. The work is spread over all CPUs and needs
-// about 32 MiB on each besides the outputs.
+// and V, and what else the call has, must lie in host memory. The work is spread
+// over all CPUs and needs about 32 MiB on each besides the outputs.
+//
+// The rows of sequence b (see [Varlen]) are rows 0 and on of batch b. Those past its
+// end do not exist: O is 0 and LSE -Inf for them. [ExistingRows] lists the others.
+// Quantised K and V enter as their elements, number times scale, exactly.
 func Reference(cfg Config, a Args) (o, lse []float64, err error) {
 	return ReferenceSample(cfg, a, AllRows(a.Shape))
 }
@@ -36,12 +40,18 @@ func ReferenceSample(cfg Config, a Args, sample []Rows) (o, lse []float64, err e
 	if err := CheckSample(cfg, a, sample); err != nil {
 		return nil, nil, err
 	}
+	n, dv := CountRows(sample), cfg.ValueDim()
+	o, lse = make([]float64, n*dv), make([]float64, n)
+	if a.featured(&cfg) || cfg.modifies() {
+		if err := referenceFeatures(cfg, a, sample, o, lse); err != nil {
+			return nil, nil, err
+		}
+		return o, lse, nil
+	}
 	ref := reference{cfg: cfg, a: a}
 	if err := ref.open(); err != nil {
 		return nil, nil, err
 	}
-	n, dv := CountRows(sample), cfg.ValueDim()
-	o, lse = make([]float64, n*dv), make([]float64, n)
 	block := refBlockRows(n, a.Sk)
 	lengths := make([]int, len(sample))
 	for i, s := range sample {

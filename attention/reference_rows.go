@@ -68,7 +68,7 @@ func (w *refWorker) run(at Rows, o, lse []float64) {
 		}
 	}
 	for i, n := range visible {
-		lse[i] = softmax64(w.scores[i*sk:][:n])
+		lse[i] = softmax64(w.scores[i*sk:][:n], math.Inf(-1))
 	}
 	clear(o[:len(visible)*dv])
 	for key := 0; key < keys; key += refKeys {
@@ -112,10 +112,11 @@ func dots64(s []float64, scale float64, q, k []float64) {
 	}
 }
 
-// softmax64 turns scores into weights and returns their logsumexp: -Inf when
-// there is nothing to attend to, NaN when a score is NaN or +Inf.
-func softmax64(s []float64) (lse float64) {
-	most := math.Inf(-1)
+// softmax64 turns scores into weights and returns their logsumexp, that of a sink
+// (-Inf: none) included: -Inf when there is nothing to attend to, NaN when a score
+// is NaN or +Inf.
+func softmax64(s []float64, sink float64) (lse float64) {
+	most := sink
 	for _, x := range s {
 		most = max(most, x) // NaN if any is
 	}
@@ -131,6 +132,7 @@ func softmax64(s []float64) (lse float64) {
 		s[i] = p
 		sum += p
 	}
+	sum += math.Exp(sink - most)
 	for i := range s {
 		s[i] /= sum
 	}

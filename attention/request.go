@@ -6,6 +6,7 @@ import "math/bits"
 func (op *Op) typical(s Shape) request {
 	s.Hkv = s.KVHeads()
 	r := request{shape: s, access: op.cfg.Access, lab: op.lab}
+	r.features = (&Args{Shape: s}).features(&op.cfg)
 	if r.access == AccessAuto {
 		r.access = AccessDescriptors
 		if op.dev != nil && op.dev.Caps().BufferDeviceAddress {
@@ -23,6 +24,13 @@ func (op *Op) typical(s Shape) request {
 func (op *Op) request(l *layouts, a *Args) request {
 	r := op.typical(a.Shape)
 	r.lse = a.LSE.Given()
+	r.features = a.features(&op.cfg)
+	if a.Kept != nil {
+		r.kept = max(1, a.Kept.Total/max(1, a.B*a.KVHeads()))
+	}
+	if r.features.lengths&lengthCuQ != 0 {
+		r.totalQ = a.Varlen.TotalQ
+	}
 	if op.dev == nil {
 		return r
 	}

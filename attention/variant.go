@@ -67,6 +67,7 @@ type variant struct {
 	lse      bool
 	align    [4]uint32 // of Q, K, V, O, in elements: 1, 2, 4 or 8
 	lab      Lab
+	features featureSet
 }
 
 // constants is the one place where a variant becomes specialization constants.
@@ -83,6 +84,9 @@ func (v variant) constants() map[uint32]uint32 {
 		shaders.ConstAlignK:    v.align[1],
 		shaders.ConstAlignV:    v.align[2],
 		shaders.ConstAlignO:    v.align[3],
+	}
+	if v.features.any() {
+		v.features.constants(c)
 	}
 	if v.tile.subgroup != 0 {
 		c[shaders.ConstSubgroupSize] = v.tile.subgroup
@@ -181,7 +185,7 @@ func (v variant) pipeline() (*vk.PipelineDesc, error) {
 		Hash:           m.Hash,
 		SubgroupSize:   v.tile.subgroup,
 		FullSubgroups:  v.tile.subgroup != 0,
-		PushBytes:      pushBytes,
+		PushBytes:      v.pushBytes(),
 		StorageBuffers: uint32(len(r.Bindings())),
 		LocalSize:      [3]uint32{v.tile.local, 1, 1},
 		SharedBytes:    shared,
@@ -192,6 +196,13 @@ func (v variant) pipeline() (*vk.PipelineDesc, error) {
 	}
 	slices.SortFunc(desc.Constants, func(a, b vk.SpecConstant) int { return cmp.Compare(a.ID, b.ID) })
 	return desc, nil
+}
+
+func (v variant) pushBytes() uint32 {
+	if v.features.any() {
+		return featurePushBytes
+	}
+	return pushBytes
 }
 
 func boolConstant(b bool) uint32 {

@@ -5,7 +5,9 @@ PyTorch's scaled_dot_product_attention as a peer of "vkattn bench":
 
     vkattn bench --peer "python3 scripts/peer_torch.py flash" --peer "python3 scripts/peer_torch.py cudnn"
 
-BACKEND is flash, cudnn, efficient or math. Needs Python 3.8 and PyTorch 2.5.
+BACKEND is flash, cudnn, efficient or math, or copy: not attention, but a copy on
+the device that reads and writes as many bytes together as the problem's K and V
+have, which is what decoding is measured against. Needs Python 3.8 and PyTorch 2.5.
 
 The protocol is lines of JSON: a request on standard input, an answer with the
 same "id" on standard output. The package comment of
@@ -37,6 +39,7 @@ BACKENDS = {
     "efficient": "EFFICIENT_ATTENTION",
     "math": "MATH",
 }
+COPY = "copy"
 
 
 class Refusal(Exception):
@@ -47,37 +50,16 @@ class Refusal(Exception):
         self.status = status
 
 
-class Sdpa:
-    """One problem: its inputs in several sets, and the call."""
+class Timed:
+    """A call on inputs that take turns, and its times."""
 
-    def __init__(self, backend, device, p):
+    def __init__(self, device):
         self.device = device
-        self.dtype = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}[p["dtype"]]
-        self.p = p
-        self.arguments = arguments(backend, p)
-        b, hq, hkv = p["batch"], p["heads"], p["heads_kv"]
-        sq, sk, d, dv = p["seqlen_q"], p["seqlen_k"], p["headdim"], p["headdim_v"]
-        if backend == "math" and device.type == "cuda":
-            need = 3 * 4 * b * hq * sq * sk
-            free = torch.cuda.mem_get_info(device)[0]
-            if need > free:
-                raise Refusal("unsupported", "the scores take %.0f GiB, %.0f are free" % (need / 2**30, free / 2**30))
-        torch.manual_seed(p["seed"] % 2**63)
-        self.sets = [
-            tuple(torch.randn(shape, device=device, dtype=self.dtype) for shape in
-                  ((b, hq, sq, d), (b, hkv, sk, d), (b, hkv, sk, dv)))
-            for _ in range(p["sets"])
-        ]
-        # One result per set is held, so that results take turns too.
-        self.results = [None] * len(self.sets)
         self.next = 0
-        self.memory = (sum(t.numel() for t in self.sets[0]) + b * hq * sq * dv) * self.sets[0][0].element_size()
         self.enqueue = 0.0  # seconds the host takes for one call
 
     def call(self):
-        q, k, v = self.sets[self.next]
-        self.results[self.next] = torch.nn.functional.scaled_dot_product_attention(q, k, v, **self.arguments)
-        self.next = (self.next + 1) % len(self.sets)
+        raise NotImplementedError
 
     def once(self):
         """Runs set 0, and again to see how long the host takes to ask for it."""
@@ -110,6 +92,58 @@ class Sdpa:
         start = time.perf_counter()
         self.call()
         return (time.perf_counter() - start) * 1e3
+
+
+class Copy(Timed):
+    """A copy of half the bytes of K and V: with what it writes, as many as they have."""
+
+    def __init__(self, device, p):
+        super().__init__(device)
+        keys = p["batch"] * p["heads_kv"] * p["seqlen_k"]
+        size = {"f16": 2, "bf16": 2, "f32": 4}[p["dtype"]]
+        half = max(1, keys * (p["headdim"] + p["headdim_v"]) * size // 2)
+        # Memory that was never written may be read faster than any other.
+        self.sets = [tuple(torch.ones(half, device=device, dtype=torch.uint8) for _ in range(2)) for _ in range(p["sets"])]
+        self.memory = 2 * half
+
+    def call(self):
+        source, target = self.sets[self.next]
+        target.copy_(source)
+        self.next = (self.next + 1) % len(self.sets)
+
+    def check(self):
+        return {"rows": 0}
+
+
+class Sdpa(Timed):
+    """One problem: its inputs in several sets, and the call."""
+
+    def __init__(self, backend, device, p):
+        super().__init__(device)
+        self.dtype = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}[p["dtype"]]
+        self.p = p
+        self.arguments = arguments(backend, p)
+        b, hq, hkv = p["batch"], p["heads"], p["heads_kv"]
+        sq, sk, d, dv = p["seqlen_q"], p["seqlen_k"], p["headdim"], p["headdim_v"]
+        if backend == "math" and device.type == "cuda":
+            need = 3 * 4 * b * hq * sq * sk
+            free = torch.cuda.mem_get_info(device)[0]
+            if need > free:
+                raise Refusal("unsupported", "the scores take %.0f GiB, %.0f are free" % (need / 2**30, free / 2**30))
+        torch.manual_seed(p["seed"] % 2**63)
+        self.sets = [
+            tuple(torch.randn(shape, device=device, dtype=self.dtype) for shape in
+                  ((b, hq, sq, d), (b, hkv, sk, d), (b, hkv, sk, dv)))
+            for _ in range(p["sets"])
+        ]
+        # One result per set is held, so that results take turns too.
+        self.results = [None] * len(self.sets)
+        self.memory = (sum(t.numel() for t in self.sets[0]) + b * hq * sq * dv) * self.sets[0][0].element_size()
+
+    def call(self):
+        q, k, v = self.sets[self.next]
+        self.results[self.next] = torch.nn.functional.scaled_dot_product_attention(q, k, v, **self.arguments)
+        self.next = (self.next + 1) % len(self.sets)
 
     def check(self):
         """Compares rows of set 0 with float64; plain attention in the storage
@@ -194,21 +228,23 @@ class Peer:
 
     def hello(self, r):
         global torch
-        me = {"name": self.backend}
+        me = {"name": "torch-copy" if self.backend == COPY else self.backend}
         try:
             import torch
             from torch.nn.attention import SDPBackend, sdpa_kernel
         except ImportError as e:
             return dict(me, status="unsupported", reason="PyTorch 2.5 or newer is needed: %s" % e)
-        kind = getattr(SDPBackend, BACKENDS[self.backend], None)
-        if kind is None:
+        kind = getattr(SDPBackend, BACKENDS.get(self.backend, ""), None)
+        if kind is None and self.backend != COPY:
             return dict(me, status="unsupported", reason="torch %s has no such backend" % torch.__version__)
         if self.where == "cuda" and not torch.cuda.is_available():
             return dict(me, status="unsupported", reason="torch %s finds no GPU" % torch.__version__)
         torch.set_grad_enabled(False)
-        self.only = sdpa_kernel(kind)  # held: one that is collected undoes itself
-        self.only.__enter__()
-        me["program"] = "torch %s scaled_dot_product_attention" % torch.__version__
+        me["program"] = "torch %s Tensor.copy_" % torch.__version__
+        if kind is not None:
+            self.only = sdpa_kernel(kind)  # held: one that is collected undoes itself
+            self.only.__enter__()
+            me["program"] = "torch %s scaled_dot_product_attention" % torch.__version__
         if self.where == "cpu":
             self.device = torch.device("cpu")
             return dict(me, device="cpu", timer="wall")
@@ -239,7 +275,7 @@ class Peer:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
-                self.problem = Sdpa(self.backend, self.device, r)
+                self.problem = Copy(self.device, r) if self.backend == COPY else Sdpa(self.backend, self.device, r)
                 self.problem.once()
                 return {"status": "ok", "memory_bytes": self.problem.memory, "checked": self.problem.check()}
             except Refusal as e:
@@ -280,7 +316,7 @@ def serve(peer, requests, answers):
 
 def main():
     parser = argparse.ArgumentParser(description="PyTorch's attention as a peer of vkattn bench")
-    parser.add_argument("backend", choices=sorted(BACKENDS))
+    parser.add_argument("backend", choices=sorted(BACKENDS) + [COPY])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu is for trying it out")
     options = parser.parse_args()
     # Answers alone go to standard output: what libraries print goes to the other.

@@ -9,6 +9,10 @@
 #   cuda      CUDA kernels of this program and coopmat2, at head dims 64, 128 and 256
 #   ladder    what each step of the kernel's development is worth; tunes first
 #   ablation  what the parts of the work cost
+#   decode    one row over long K and V, contiguous, paged, quantised and sparse,
+#             beside copies of as many bytes
+#   seeds     grouped prefill and decode, paged and sparse, beside reference
+#             implementations of this program
 #
 # Each is a process of its own: one that loses the device costs itself only. It
 # needs the built command, python3 and PyTorch. Everything goes to $OUT (default
@@ -19,8 +23,9 @@
 #   PYTHON             the interpreter that has PyTorch (default: python3)
 #   VKATTN_RACE_PEERS  backends of PyTorch (default: flash cudnn)
 #   VKATTN_RACE_TIERS  (default: coopmat2,coopmat)
+#   VKATTN_RACE_DECODE_TIERS  of decode and seeds (default: auto)
 #   VKATTN_RACE_ARGS   further arguments of every entry, such as --dtype f16,bf16
-#   VKATTN_RACE_LIMIT  seconds an entry may take (default: 240)
+#   VKATTN_RACE_LIMIT  seconds an entry may take (default: 240, decode 480)
 set -uo pipefail
 
 OUT=${OUT:-$PWD/out}
@@ -36,7 +41,7 @@ entries=("$@")
 ((${#entries[@]})) || entries=(forward dims gqa f32)
 for entry in "${entries[@]}"; do
 	case $entry in
-	forward | dims | gqa | f32 | cuda | ladder | ablation) rm -f "$OUT/$entry.md" ;;
+	forward | dims | gqa | f32 | cuda | ladder | ablation | decode | seeds) rm -f "$OUT/$entry.md" ;;
 	*)
 		echo "race: no entry $entry" >&2
 		exit 2
@@ -47,7 +52,7 @@ tiers=${VKATTN_RACE_TIERS:-coopmat2,coopmat}
 read -ra backends <<<"${VKATTN_RACE_PEERS:-flash cudnn}"
 
 race() { # <entry>
-	local entry=$1 args peers=("${backends[@]}") peer
+	local entry=$1 args peers=("${backends[@]}") peer limit=240
 	case $entry in
 	forward | dims | gqa) args=(--suite "$entry" --tier "$tiers") ;;
 	f32)
@@ -60,6 +65,15 @@ race() { # <entry>
 		timeout 90 "$VKATTN" tune --suite ladder --tier "${tiers%%,*}" >"$OUT/ladder-tune.txt" 2>&1 || cat "$OUT/ladder-tune.txt" >&2
 		args=(--suite ladder --tier "${tiers%%,*}" --variant all)
 		;;
+	decode)
+		args=(--suite decode --tier "${VKATTN_RACE_DECODE_TIERS:-auto}")
+		peers+=(copy)
+		limit=480
+		;;
+	seeds)
+		args=(--suite seeds --tier "${VKATTN_RACE_DECODE_TIERS:-auto}")
+		peers=()
+		;;
 	ablation) args=(--suite ablation --tier "${tiers%%,*}" --ablate "none,softmax,barrier,load") ;;
 	esac
 	for peer in "${peers[@]}"; do
@@ -67,7 +81,7 @@ race() { # <entry>
 	done
 	# Lines as they come: what was measured before a stop is kept.
 	# shellcheck disable=SC2086 # the arguments are words
-	timeout --signal INT --kill-after 15 "${VKATTN_RACE_LIMIT:-240}" \
+	timeout --signal INT --kill-after 15 "${VKATTN_RACE_LIMIT:-$limit}" \
 		"$VKATTN" bench "${args[@]}" ${VKATTN_RACE_ARGS-} -o jsonl --save "$OUT/$entry.md" >>"$OUT/race.jsonl"
 }
 
@@ -80,6 +94,7 @@ for entry in "${entries[@]}"; do
 	((status)) && rc=1
 	printf '== %s: exit %d after %d s\n' "$entry" "$status" $((SECONDS - start))
 	if [[ -r $OUT/$entry.md ]]; then
+		[[ $entry == decode ]] && cat scripts/lib/ggml-decode.txt >>"$OUT/$entry.md"
 		cat "$OUT/$entry.md"
 	fi
 done

@@ -6,6 +6,8 @@
 // compiler.
 package shaders
 
+import "slices"
+
 // Variant is one entry of the catalogue: a source file, the macros it is
 // compiled with, and the environment it is compiled for.
 type Variant struct {
@@ -21,12 +23,14 @@ type Variant struct {
 // descriptors) or bda (buffer device addresses).
 func Catalog() []Variant {
 	// What runs on every device. SPIR-V 1.3 is what Vulkan 1.1 guarantees.
-	core := func(name, source, define string) Variant {
-		return Variant{Name: name, Source: source, Defines: []string{define}, Target: "vulkan1.1", SPIRV: "spv1.3"}
+	core := func(name, source string, defines ...string) Variant {
+		return Variant{Name: name, Source: source, Defines: defines, Target: "vulkan1.1", SPIRV: "spv1.3"}
 	}
 	list := []Variant{
 		core("scalar_ssbo", "forward_scalar.comp", "BDA=0"),
 		core("scalar_bda", "forward_scalar.comp", "BDA=1"),
+		core("scalar_features_ssbo", "forward_scalar.comp", "BDA=0", "FEATURES=1"),
+		core("scalar_features_bda", "forward_scalar.comp", "BDA=1", "FEATURES=1"),
 		core("merge_ssbo", "merge.comp", "BDA=0"),
 		core("merge_bda", "merge.comp", "BDA=1"),
 		core("append_ssbo", "append.comp", "BDA=0"),
@@ -45,7 +49,10 @@ func Catalog() []Variant {
 				if storage.define != "" {
 					v.Defines = append(v.Defines, storage.define)
 				}
-				list = append(list, v)
+				with := v
+				with.Name = tier.name + "_" + storage.name + "_features_" + access.name
+				with.Defines = append(slices.Clone(v.Defines), "FEATURES=1")
+				list = append(list, v, with)
 			}
 		}
 	}

@@ -47,6 +47,24 @@ const uint ABLATE_SOFTMAX = 1;                         // no maximum, no exponen
 const uint ABLATE_BARRIER = 2;                         // no barriers between the tiles
 const uint ABLATE_LOAD = 3;                            // only the first tile is fetched
 
+// -- features of inference; modules compiled with FEATURES=1 have them, 0 is off ----------------------
+layout(constant_id = 31) const uint PACKED_ROWS = 0;   // 1: the query heads of a group are rows side by side: row r is query r / groupSize
+layout(constant_id = 32) const uint LENGTHS = 0;       // sum of 1 cu_seqlens_q, 2 seqused_q, 4 cu_seqlens_k, 8 seqused_k
+layout(constant_id = 33) const uint PAGE_SIZE = 0;     // keys of a page of K and V
+layout(constant_id = 34) const uint KEPT = 0;          // 1: the keys are those of a list
+layout(constant_id = 35) const uint MAP_ROWS = 0;      // queries of a block of the bitmap
+layout(constant_id = 36) const uint MAP_KEYS = 0;      // keys of a block of the bitmap
+layout(constant_id = 37) const uint WINDOW = 0;        // sum of 1 limited to the left, 2 to the right
+layout(constant_id = 38) const uint SOFTCAP = 0;       // 1: scores are capped
+layout(constant_id = 39) const uint ALIBI = 0;         // 1: scores fall with the distance
+layout(constant_id = 40) const uint SINKS = 0;         // 1: a logit per head beside the scores
+layout(constant_id = 41) const uint BIAS = 0;          // 1 float16, 2 bfloat16, 3 float32
+layout(constant_id = 42) const uint MASK = 0;          // 1: a byte per slot
+layout(constant_id = 43) const uint KV_TYPE = 0;       // K and V are: 0 as Q, 1 int8, 2 float8 e4m3, 3 q8_0, 4 q4_0
+layout(constant_id = 44) const uint KV_BLOCK = 1;      // keys that share a scale of int8 and float8
+layout(constant_id = 45) const uint SPLIT = 0;         // 1: workgroups share the keys of a row and leave float32 states
+layout(constant_id = 46) const uint PARTS = 0;         // merge: 1: states are float32, whatever the type of O, and rows that no sequence has keep a mark
+
 // -- scalar tier ---------------------------------------------------------------------------------
 layout(constant_id = 18) const uint THREADS_X = 16;   // invocations side by side along keys and along columns of O
 layout(constant_id = 19) const uint CHUNK_D = 32;     // elements of Dqk staged at a time

@@ -31,6 +31,22 @@ const (
 	ConstExp2            uint32 = 27 // 0: natural exponentials
 	ConstBlockAddressing uint32 = 28 // 0: every access is addressed from the start of its tensor
 	ConstAblate          uint32 = 29 // leaves out a part of the work: wrong results, true cost of the rest
+	ConstPackedRows      uint32 = 31 // 1: the query heads of a group are rows side by side: row r is query r / groupSize
+	ConstLengths         uint32 = 32 // sum of 1 cu_seqlens_q, 2 seqused_q, 4 cu_seqlens_k, 8 seqused_k
+	ConstPageSize        uint32 = 33 // keys of a page of K and V
+	ConstKept            uint32 = 34 // 1: the keys are those of a list
+	ConstMapRows         uint32 = 35 // queries of a block of the bitmap
+	ConstMapKeys         uint32 = 36 // keys of a block of the bitmap
+	ConstWindow          uint32 = 37 // sum of 1 limited to the left, 2 to the right
+	ConstSoftcap         uint32 = 38 // 1: scores are capped
+	ConstAlibi           uint32 = 39 // 1: scores fall with the distance
+	ConstSinks           uint32 = 40 // 1: a logit per head beside the scores
+	ConstBias            uint32 = 41 // 1 float16, 2 bfloat16, 3 float32
+	ConstMask            uint32 = 42 // 1: a byte per slot
+	ConstKvType          uint32 = 43 // K and V are: 0 as Q, 1 int8, 2 float8 e4m3, 3 q8_0, 4 q4_0
+	ConstKvBlock         uint32 = 44 // keys that share a scale of int8 and float8
+	ConstSplit           uint32 = 45 // 1: workgroups share the keys of a row and leave float32 states
+	ConstParts           uint32 = 46 // merge: 1: states are float32, whatever the type of O, and rows that no sequence has keep a mark
 	ConstThreadsX        uint32 = 18 // invocations side by side along keys and along columns of O
 	ConstChunkD          uint32 = 19 // elements of Dqk staged at a time
 	ConstChunkV          uint32 = 20 // keys of V staged at a time
@@ -71,6 +87,22 @@ var constantNames = map[uint32]string{
 	ConstExp2:            "EXP2",
 	ConstBlockAddressing: "BLOCK_ADDRESSING",
 	ConstAblate:          "ABLATE",
+	ConstPackedRows:      "PACKED_ROWS",
+	ConstLengths:         "LENGTHS",
+	ConstPageSize:        "PAGE_SIZE",
+	ConstKept:            "KEPT",
+	ConstMapRows:         "MAP_ROWS",
+	ConstMapKeys:         "MAP_KEYS",
+	ConstWindow:          "WINDOW",
+	ConstSoftcap:         "SOFTCAP",
+	ConstAlibi:           "ALIBI",
+	ConstSinks:           "SINKS",
+	ConstBias:            "BIAS",
+	ConstMask:            "MASK",
+	ConstKvType:          "KV_TYPE",
+	ConstKvBlock:         "KV_BLOCK",
+	ConstSplit:           "SPLIT",
+	ConstParts:           "PARTS",
 	ConstThreadsX:        "THREADS_X",
 	ConstChunkD:          "CHUNK_D",
 	ConstChunkV:          "CHUNK_V",

@@ -89,6 +89,22 @@ uvec4 scratchPacked8(uint group) {
                  pack2(uintBitsToFloat(b.z), uintBitsToFloat(b.w)));
 }
 
+#if FEATURES
+// What becomes of the product x of a row and the key at a column of the tile that starts at firstKey of the walk.
+float scoreOf(uint row, uint firstKey, uint col, float x) {
+    const uint key = KEPT != 0 ? keyOfColumn[col] : firstKey + col;
+    if (!attends(row, key)) return -INFINITY;
+    return MODIFIED ? modified(x * abs(p.scaleLog2), row, key) : x;
+}
+
+// Fragments of masked tiles are looked at slot by slot; of others only their values change.
+#define modifyFragment(x, firstRow, firstKey, firstCol, masked)                                     \
+    if (masked != 0) modifyElements(x, firstRow, firstKey, firstCol)                                \
+    else if (SOFTCAP != 0) {                                                                        \
+        [[unroll]] for (uint e = 0; e < x.length(); ++e) x[e] = capped(x[e] * abs(p.scaleLog2));    \
+    }
+#endif
+
 #if NV2
 
 float reduceMax(const in float a, const in float b) { return max(a, b); }
@@ -116,6 +132,15 @@ float maskedElement(const in uint32_t row, const in uint32_t col, const in float
 // maskFragment replaces the scores a row must not see by -infinity, whatever they are.
 #define maskFragment(x, firstRow, firstCol, offset, end)                                            \
     coopMatPerElementNV(x, x, maskedElement, firstRow, firstCol, offset, end)
+
+#if FEATURES
+float modifiedElement(const in uint32_t row, const in uint32_t col, const in float x,
+                      const in uint firstRow, const in uint firstKey, const in uint firstCol) {
+    return scoreOf(firstRow + row, firstKey, firstCol + col, x);
+}
+#define modifyElements(x, firstRow, firstKey, firstCol)                                             \
+    coopMatPerElementNV(x, x, modifiedElement, firstRow, firstKey, firstCol);
+#endif
 
 #ifdef DTYPE_BF16
 // NVIDIA's conversion to bfloat16 truncates (driver 580.159), and a weight that loses up to a unit in
@@ -200,6 +225,19 @@ float maskedElement(const in uint32_t row, const in uint32_t col, const in float
         subgroupSync();                                                                             \
         coopMatLoad(x, tile, scratchBase(), SCRATCH_STRIDE, gl_CooperativeMatrixLayoutRowMajor);    \
     }
+
+#if FEATURES
+#define modifyElements(x, firstRow, firstKey, firstCol)                                             \
+    {                                                                                               \
+        fragmentToScratch(x);                                                                       \
+        for (uint i = gl_SubgroupInvocationID; i < TILE_M * TILE_N; i += SUBGROUP_SIZE) {           \
+            const uint row = i / TILE_N, col = i % TILE_N;                                          \
+            scratchPut(row, col, scoreOf((firstRow) + row, firstKey, (firstCol) + col, scratchFloat(row, col))); \
+        }                                                                                           \
+        subgroupSync();                                                                             \
+        coopMatLoad(x, tile, scratchBase(), SCRATCH_STRIDE, gl_CooperativeMatrixLayoutRowMajor);    \
+    }
+#endif
 
 // An A operand takes the rounded 16-bit values, packed over the float32 ones (TILE_K == TILE_N).
 const uint PACKED_STRIDE = (TILE_N / 8) | 1;

@@ -3,6 +3,7 @@
 
 // The shifts of row fragment r lie here, TILE_M floats.
 #define shiftOf(r) (SHIFT_FIRST + (gl_SubgroupID * ROW_TILES + (r)) * SHIFT_SIZE)
+#define shiftOfRow(r, row) uintBitsToFloat(tile[shiftOf(r) + (row) / 4][(row) % 4])
 // Stride 0: every column of the fragment is the same TILE_M floats.
 #define loadShift(r) coopMatLoad(rowShift[r], tile, shiftOf(r), 0, gl_CooperativeMatrixLayoutColumnMajor)
 

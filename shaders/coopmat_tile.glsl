@@ -2,6 +2,17 @@
 // see some key of it.
 {
     if (ABLATE != ABLATE_BARRIER) barrier(); // everyone has finished with the last tile
+#if FEATURES
+    after = nextTile(walk, j + 1, lastRow);
+    if (KEPT != 0) {
+        [[unroll]] for (uint i = 0; i < KEY_PARTS; ++i)
+            if (i * LOCAL_SIZE + tid < BLOCK_COLS) keyOfColumn[i * LOCAL_SIZE + tid] = keyPart[i];
+    }
+    if (KV_TYPE != 0) {
+        [[unroll]] for (uint i = 0; i < K_PARTS; ++i) kPart[i] = decodeRaw16(kPart[i]);
+        [[unroll]] for (uint i = 0; i < V_PARTS; ++i) vPart[i] = decodeRaw16(vPart[i]);
+    }
+#endif
     if (ABLATE != ABLATE_LOAD || j == 0) {
         [[unroll]] for (uint i = 0; i < K_PARTS; ++i) {
             uint at = i * LOCAL_SIZE + tid;
@@ -13,20 +24,24 @@
             if (BLOCK_COLS * V_ROW8 % LOCAL_SIZE == 0 || at < BLOCK_COLS * V_ROW8) {
 #if MASKED
                 // A masked slot has P = 0, but 0 x Inf is NaN: multiply without such values, add them at the end.
-                if (CAUSAL != 0 && dropNonFinite(vPart[i])) atomicOr(nonFiniteSeen, 1);
+                if (MAY_MASK && dropNonFinite(vPart[i])) atomicOr(nonFiniteSeen, 1);
 #endif
                 tile[V_FIRST + at / V_ROW8 * V_STRIDE + at % V_ROW8] = vPart[i];
             }
         }
     }
     if (ABLATE != ABLATE_BARRIER) barrier(); // the tile is complete
-#if MASKED
+#if FEATURES
+    if (after < tiles) FETCH_TILE(tileAt(walk, after), 1)
+#elif MASKED
     if (ABLATE != ABLATE_LOAD && j + 1 < tiles) FETCH_TILE(j + 1, 1)
 #else
     if (ABLATE != ABLATE_LOAD && (CHECK_FETCH == 0 || j + 1 < tiles)) FETCH_TILE(j + 1, 0)
 #endif
 
-#if MASKED
+#if FEATURES
+    if (mine && (MASKED == 0 || TILE * BLOCK_COLS < myEnd))
+#elif MASKED
     if (CAUSAL == 0 || j * BLOCK_COLS < myEnd)
 #endif
     {
@@ -34,7 +49,11 @@
         FragC S[ROW_TILES * KEY_TILES];
         SCORES(S, 0)
         [[unroll]] for (uint s = 0; s < STEPS; ++s) {
-#if MASKED
+#if FEATURES
+            [[unroll]] for (uint f = 0; f < ROW_TILES * KEY_TILES; ++f)
+                modifyFragment(S[f], myRow + f / KEY_TILES * TILE_M, TILE * BLOCK_COLS,
+                               s * STEP_COLS + f % KEY_TILES * TILE_N, MASKED)
+#elif MASKED
             [[unroll]] for (uint f = 0; f < ROW_TILES * KEY_TILES; ++f)
                 maskFragment(S[f], int(myRow + f / KEY_TILES * TILE_M),
                              int(j * BLOCK_COLS + s * STEP_COLS + f % KEY_TILES * TILE_N), p.causalOffset, int(p.Sk));

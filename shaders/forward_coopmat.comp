@@ -43,6 +43,16 @@
 #define SCOPED_ATOMICS 1 // cooperative matrices imply the Vulkan memory model
 #include "interface.glsl"
 
+#if FEATURES
+#define ROWS work.rows                 // of the sequence
+#define MAY_MASK MASKS                 // a tile may hold keys that some row of it must not see
+#define SCALED (MODIFIED ? 1.0 : abs(p.scaleLog2)) // scores to exponents of two
+#else
+#define ROWS p.Sq
+#define MAY_MASK (CAUSAL != 0)
+#define SCALED abs(p.scaleLog2)
+#endif
+
 const float NOTHING = -3.0e38; // the shift of a row that has seen no key: finite, so that no inf - inf arises
 const float LAG = 8.0;
 
@@ -80,6 +90,10 @@ const uint TILE_SIZE = WALK_SIZE + ALL_SCRATCH;
 #endif
 shared uvec4 tile[TILE_SIZE];
 shared uint nonFiniteSeen; // a masked tile had Inf or NaN in V
+#if FEATURES
+shared float sinkWeights[SINKS != 0 ? SUBGROUPS * SUBGROUP_ROWS : 1]; // by way of memory every row gets its own
+shared uint keyOfColumn[KEPT != 0 ? BLOCK_COLS : 1]; // the tile's keys where they are those of a list
+#endif
 
 #include "coopmat_fragments.glsl"
 #include "coopmat_step.glsl"
@@ -100,20 +114,37 @@ uvec4 fetchV(Slice s, uint key, uint col) {
 }
 
 // The Inf and NaN of V that masked tiles were multiplied without reach the rows that see them: 8
-// elements of O, in scratch, take the sum of what is not finite in V at keys from firstKey on.
-void addNonFinite(Work work, uint group, uint row, uint col, uint firstKey) {
-    const uint end = visibleColumns(row);
-    for (uint key = firstKey; key < end; ++key) {
-        const uvec4 v = loadV8(sliceV(work.batch, work.kvHead, key), 0, col);
-        for (uint e = 0; e < 8; ++e) {
-            const uint bits = (v[e / 2] >> (e % 2 * 16)) & 0xffffu;
-            if (nonFinite(bits)) {
-                const uint r = group / (TILE_N / 8), c = group % (TILE_N / 8) * 8 + e;
-                scratchPut(r, c, scratchFloat(r, c) + decode16(bits));
-            }
+// elements of O, in scratch, take the sum of what is not finite in V.
+void addParts(uint group, uvec4 v) {
+    for (uint e = 0; e < 8; ++e) {
+        const uint bits = (v[e / 2] >> (e % 2 * 16)) & 0xffffu;
+        if (nonFinite(bits)) {
+            const uint r = group / (TILE_N / 8), c = group % (TILE_N / 8) * 8 + e;
+            scratchPut(r, c, scratchFloat(r, c) + decode16(bits));
         }
     }
 }
+#if FEATURES
+// Of the tiles of the walk from the whole ones on.
+void addNonFinite(Walk walk, uint group, uint row, uint col) {
+    for (uint n = walk.wholeLast - walk.wholeFirst; n < walk.last - walk.first; ++n)
+        for (uint i = 0; i < BLOCK_COLS; ++i) {
+            const uint key = keyAt(tileAt(walk, n) * BLOCK_COLS + i);
+            if (key == NO_KEY || !attends(row, key)) continue;
+            const Place at = placeOf(key);
+            uvec4 v = rawV8(rowsV(at), 0, col, at);
+            if (KV_TYPE != 0) v = decodeRaw16(v);
+            addParts(group, v);
+        }
+}
+#else
+// Of the keys from firstKey on.
+void addNonFinite(Work work, uint group, uint row, uint col, uint firstKey) {
+    const uint end = visibleColumns(row);
+    for (uint key = firstKey; key < end; ++key)
+        addParts(group, loadV8(sliceV(work.batch, work.kvHead, key), 0, col));
+}
+#endif
 
 // Parts of Q that pass through the space of the tiles, Q_ROWS_AT_ONCE rows at a time.
 const uint Q_HELD_STRIDE = Q_HELD8 | 1;
@@ -125,6 +156,51 @@ const uint Q_PARTS = Q_HELD > 0 ? (Q_PASS_ROWS * Q_HELD8 + LOCAL_SIZE - 1) / LOC
 const uint K_RAGGED = BLOCK_COLS * K_ROW8 % LOCAL_SIZE; // not 0: an invocation's last part may be no part of the tile
 const uint V_RAGGED = BLOCK_COLS * V_ROW8 % LOCAL_SIZE;
 
+#if FEATURES
+// Where keys lie one after another, a tile is a slice of K and of V; else every part asks where its key is.
+// Quantised parts travel as they are stored.
+uvec4 fetchKeyK(Slice rows_, Place first, uint index, uint key, uint col) {
+    const uint at = index * BLOCK_COLS + key;
+    if (TILES_WHOLE) return at < work.keys ? rawK8(rows_, key, col, Place(first.batch, first.row + key)) : uvec4(0);
+    const uint token = keyAt(at);
+    if (token == NO_KEY) return uvec4(0);
+    const Place place = placeOf(token);
+    return rawK8(rowsK(place), 0, col, place);
+}
+uvec4 fetchKeyV(Slice rows_, Place first, uint index, uint key, uint col) {
+    const uint at = index * BLOCK_COLS + key;
+    if (TILES_WHOLE) return at < work.keys ? rawV8(rows_, key, col, Place(first.batch, first.row + key)) : uvec4(0);
+    const uint token = keyAt(at);
+    if (token == NO_KEY) return uvec4(0);
+    const Place place = placeOf(token);
+    return rawV8(rowsV(place), 0, col, place);
+}
+const uint KEY_PARTS = KEPT != 0 ? (BLOCK_COLS + LOCAL_SIZE - 1) / LOCAL_SIZE : 1; // keys of a list an invocation carries
+
+#define FETCH_TILE(index, LAST)                                                                     \
+    {                                                                                               \
+        const uint tileIndex = index;                                                               \
+        Place first = Place(0, 0);                                                                  \
+        Slice kTile, vTile;                                                                         \
+        if (TILES_WHOLE) {                                                                          \
+            first = placeOf(tileIndex * BLOCK_COLS);                                                \
+            kTile = rowsK(first);                                                                   \
+            vTile = rowsV(first);                                                                   \
+        }                                                                                           \
+        [[unroll]] for (uint i = 0; i < K_PARTS; ++i) {                                             \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            kPart[i] = fetchKeyK(kTile, first, tileIndex, at / K_ROW8, at % K_ROW8 * 8);            \
+        }                                                                                           \
+        [[unroll]] for (uint i = 0; i < V_PARTS; ++i) {                                             \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            vPart[i] = fetchKeyV(vTile, first, tileIndex, at / V_ROW8, work.col0 + at % V_ROW8 * 8); \
+        }                                                                                           \
+        if (KEPT != 0) {                                                                            \
+            [[unroll]] for (uint i = 0; i < KEY_PARTS; ++i)                                         \
+                keyPart[i] = keyAt(tileIndex * BLOCK_COLS + i * LOCAL_SIZE + tid);                  \
+        }                                                                                           \
+    }
+#else
 // Fetches tile number index, the next one of kTile and vTile, into kPart and vPart. Where it may be the
 // LAST, keys are compared with their end; else only CHECK_FETCH asks for that. BLOCK_ADDRESSING 0 finds the
 // place of every part from the start of the tensor instead of from the start of the tile.
@@ -146,6 +222,15 @@ const uint V_RAGGED = BLOCK_COLS * V_ROW8 % LOCAL_SIZE;
         kTile = advanceK(kTile, BLOCK_COLS);                                                        \
         vTile = advanceV(vTile, BLOCK_COLS);                                                        \
     }
+
+#endif
+
+// Eight elements of O, packed, of a row of this subgroup.
+#if FEATURES
+#define STORE_O8(row, col, words) store8O(oBlock, elementO(myRow + (row)) + (col), words, max(HEAD_DIM_V, col) - (col))
+#else
+#define STORE_O8(row, col, words) storeO8(oBlock, row, col, words)
+#endif
 
 #if NV2
 // O leaves in pairs of neighbouring fragments, rounded to storage and side by side in the subgroup's
@@ -172,50 +257,74 @@ const uint PAIR_ROW8 = 2 * TILE_N / 8;   // SCRATCH_STRIDE is as many, or one mo
         [[unroll]] for (uint at0 = 0; at0 < TILE_M * PAIR_ROW8; at0 += SUBGROUP_SIZE) {             \
             const uint at = at0 + gl_SubgroupInvocationID, row = r * TILE_M + at / PAIR_ROW8;       \
             const uint mine = first * TILE_N + at % PAIR_ROW8 * 8, col = work.col0 + mine;          \
-            if (at < TILE_M * PAIR_ROW8 && mine < OUT_TILES * TILE_N && myRow + row < p.Sq && col < HEAD_DIM_V) \
-                storeO8(oBlock, row, col, tile[scratchBase() + at / PAIR_ROW8 * SCRATCH_STRIDE + at % PAIR_ROW8]); \
+            if (at < TILE_M * PAIR_ROW8 && mine < OUT_TILES * TILE_N && myRow + row < ROWS && col < HEAD_DIM_V) \
+                STORE_O8(row, col, tile[scratchBase() + at / PAIR_ROW8 * SCRATCH_STRIDE + at % PAIR_ROW8]); \
         }                                                                                           \
     }
 #endif
 
 void main() {
+#if FEATURES
+    if (!findWork(WORKGROUP_ROWS)) return;
+#else
     const Work work = workOf(WORKGROUP_ROWS);
+#endif
     const uint tid = gl_LocalInvocationIndex;
     const uint mySubgroupRow = gl_SubgroupID * SUBGROUP_ROWS;
     const uint myRow = work.row0 + mySubgroupRow;
 
+#if FEATURES
+    const Walk walk = walkOf(min(work.row0 + WORKGROUP_ROWS, work.rows) - 1);
+    const uint lastRow = min(work.row0 + WORKGROUP_ROWS, work.rows) - 1;
+    const uint tiles = walk.last - walk.first, fullTiles = walk.wholeLast - walk.wholeFirst;
+    const uint myEnd = KEPT != 0 ? work.listed : visibleEnd(min(myRow + SUBGROUP_ROWS, work.rows) - 1);
+    const bool mine = myRow < work.rows; // else there is nothing to compute, but to fetch
+#else
     // The keys this block sees end where its last row's do; tiles below fullTiles are seen by every row.
     const uint end = CUT_CAUSAL != 0 ? visibleColumns(min(work.row0 + WORKGROUP_ROWS, p.Sq) - 1) : p.Sk;
     const uint tiles = (end + BLOCK_COLS - 1) / BLOCK_COLS;
     const uint fullTiles = SPLIT_MASKED != 0 ? visibleColumns(work.row0) / BLOCK_COLS : 0;
     const uint myEnd = CUT_CAUSAL != 0 ? visibleColumns(min(myRow + SUBGROUP_ROWS, p.Sq) - 1) : p.Sk;
+#endif
 
     // A negative scale flips the sign of Q instead, so that the largest score is the largest logit.
     const uint flipQ = p.scaleLog2 < 0.0 ? 0x80008000u : 0u;
-    const float scale = abs(p.scaleLog2), unscale = 1.0 / scale;
+    const float scale = SCALED, unscale = 1.0 / scale;
 
     uvec4 kPart[K_PARTS], vPart[V_PARTS];
 
     // The first tile and all of Q are fetched at once, so that their latencies overlap. Q_HELD chunks of Q pass
     // through the space of the tiles, as many rows at a time as fit; the others stay in shared memory.
+#if FEATURES
+    uint keyPart[KEY_PARTS];
+    uint j = nextTile(walk, 0, lastRow); // of the walk
+    if (j < tiles) FETCH_TILE(tileAt(walk, j), 1)
+#else
     Slice kTile = sliceK(work.batch, work.kvHead, 0), vTile = sliceV(work.batch, work.kvHead, 0);
     FETCH_TILE(0, 1)
+#endif
     FragA Q[Q_HELD > 0 ? ROW_TILES * Q_HELD : 1];
     {
+#if FEATURES
+        const Slice qBlock = blockQ();
+#define FETCH_Q(row, col) load8Q(qBlock, elementQ(work.row0 + (row)) + (col), elementsFromQ(col))
+#else
         const Slice qBlock = sliceQ(work.batch, work.head, work.row0);
+#define FETCH_Q(row, col) fetchQ(qBlock, row, col)
+#endif
         if (tid == 0) nonFiniteSeen = 0;
         uvec4 qPart[Q_PASSES * Q_PARTS];
         [[unroll]] for (uint i = 0; i < Q_PASSES * Q_PARTS; ++i) {
             const uint at = i % Q_PARTS * LOCAL_SIZE + tid, inPass = Q_HELD > 0 ? at / Q_HELD8 : Q_PASS_ROWS;
             const uint row = i / Q_PARTS * Q_PASS_ROWS + inPass, col = Q_HELD > 0 ? at % Q_HELD8 : 0;
-            qPart[i] = inPass < Q_PASS_ROWS && row < WORKGROUP_ROWS && work.row0 + row < p.Sq
-                ? fetchQ(qBlock, row, col * 8) ^ flipQ : uvec4(0);
+            qPart[i] = inPass < Q_PASS_ROWS && row < WORKGROUP_ROWS && work.row0 + row < ROWS
+                ? FETCH_Q(row, col * 8) ^ flipQ : uvec4(0);
         }
         [[unroll]] for (uint at0 = 0; at0 < WORKGROUP_ROWS * Q_STAGED8; at0 += LOCAL_SIZE) {
             const uint at = at0 + tid, row = at / Q_STAGED8, col = at % Q_STAGED8;
             if (row < WORKGROUP_ROWS)
-                tile[Q_FIRST + row * Q_STRIDE + col] = work.row0 + row < p.Sq
-                    ? fetchQ(qBlock, row, (Q_HELD8 + col) * 8) ^ flipQ : uvec4(0);
+                tile[Q_FIRST + row * Q_STRIDE + col] = work.row0 + row < ROWS
+                    ? FETCH_Q(row, (Q_HELD8 + col) * 8) ^ flipQ : uvec4(0);
         }
         if (Q_HELD > 0) {
             [[unroll]] for (uint pass = 0; pass < Q_PASSES; ++pass) {
@@ -249,6 +358,23 @@ void main() {
     for (uint i = gl_SubgroupInvocationID; i < ROW_TILES * SHIFT_SIZE; i += SUBGROUP_SIZE)
         tile[shiftOf(0) + i] = uvec4(floatBitsToUint(NOTHING));
 
+#if FEATURES
+#define TILE tileAt(walk, j)
+    uint after = tiles; // the next one of the walk
+    [[dont_unroll]] while (j < fullTiles) {
+#define MASKED 0
+#include "coopmat_tile.glsl"
+#undef MASKED
+        j = after;
+    }
+    [[dont_unroll]] while (j < tiles) {
+#define MASKED 1
+#include "coopmat_tile.glsl"
+#undef MASKED
+        j = after;
+    }
+#else
+#define TILE j
     uint j = 0;
     [[dont_unroll]] for (; j + (1 - CHECK_FETCH) < fullTiles; ++j) {
 #define MASKED 0
@@ -260,14 +386,34 @@ void main() {
 #include "coopmat_tile.glsl"
 #undef MASKED
     }
+#endif
 
     subgroupSync();
     [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) loadShift(r);
+#if FEATURES
+    if (SINKS != 0) {
+        for (uint i = gl_SubgroupInvocationID; i < SUBGROUP_ROWS; i += SUBGROUP_SIZE)
+            if (myRow + i < ROWS)
+                sinkWeights[gl_SubgroupID * SUBGROUP_ROWS + i] = sinkWeight(myRow + i, shiftOfRow(i / TILE_M, i % TILE_M));
+    }
+#endif
     barrier(); // the tile becomes scratch
+#if FEATURES
+    const Slice oBlock = blockO();
+#else
     const Slice oBlock = sliceO(work.batch, work.head, myRow);
+#endif
     FragC inverse[ROW_TILES];
     [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {
         widen(inverse[r], rowWeight[r]);
+#if FEATURES
+        if (SINKS != 0) {
+            FragC sink;
+            coopMatLoad(sink, sinkWeights, (gl_SubgroupID * ROW_TILES + r) * TILE_M, 0, gl_CooperativeMatrixLayoutColumnMajor);
+            [[unroll]] for (uint e = 0; e < sink.length(); ++e)
+                inverse[r][e] = inverse[r][e] == 0.0 ? 0.0 : inverse[r][e] + sink[e];
+        }
+#endif
         [[unroll]] for (uint e = 0; e < inverse[r].length(); ++e)
             inverse[r][e] = inverse[r][e] == 0.0 ? 0.0 : 1.0 / inverse[r][e];
         if (HAS_LSE != 0 && work.col0 == 0) {
@@ -277,12 +423,21 @@ void main() {
             fragmentToScratch(lse);
             [[unroll]] for (uint s = 0; s < TILE_M; s += SUBGROUP_SIZE) {
                 const uint row = s + gl_SubgroupInvocationID, mine = myRow + r * TILE_M + row;
+#if FEATURES
+                if (row < TILE_M && mine < ROWS) storeRowLSE(mine, withSink(mine, scratchFloat(row, 0)));
+#else
                 if (row < TILE_M && mine < p.Sq) storeLSE(work.batch, work.head, mine, scratchFloat(row, 0));
+#endif
             }
         }
     }
 #if NV2
-    if (ROW_TILES * PAIRS <= MOST_PAIRS && (CAUSAL == 0 || nonFiniteSeen == 0)) {
+#if FEATURES
+    const bool states = SPLIT != 0;
+#else
+    const bool states = false;
+#endif
+    if (!states && ROW_TILES * PAIRS <= MOST_PAIRS && (!MAY_MASK || nonFiniteSeen == 0)) {
         STORE_PAIR(0) STORE_PAIR(1) STORE_PAIR(2) STORE_PAIR(3)
         STORE_PAIR(4) STORE_PAIR(5) STORE_PAIR(6) STORE_PAIR(7)
         STORE_PAIR(8) STORE_PAIR(9) STORE_PAIR(10) STORE_PAIR(11)
@@ -298,9 +453,18 @@ void main() {
             const uint group = s * SUBGROUP_SIZE + gl_SubgroupInvocationID;
             const uint row = i / OUT_TILES * TILE_M + group / (TILE_N / 8);
             const uint col = work.col0 + i % OUT_TILES * TILE_N + group % (TILE_N / 8) * 8;
-            if (group < PACK_GROUPS && myRow + row < p.Sq && col < HEAD_DIM_V) {
+            if (group < PACK_GROUPS && myRow + row < ROWS && col < HEAD_DIM_V) {
+#if FEATURES
+                if (MAY_MASK && nonFiniteSeen != 0) addNonFinite(walk, group, myRow + row, col);
+                if (SPLIT != 0) {
+                    const uint at = scratchBase() + group / (TILE_N / 8) * SCRATCH_STRIDE + group % (TILE_N / 8) * 2;
+                    storeState4(myRow + row, col, uintBitsToFloat(tile[at]));
+                    if (col + 4 < HEAD_DIM_V) storeState4(myRow + row, col + 4, uintBitsToFloat(tile[at + 1]));
+                } else
+#else
                 if (CAUSAL != 0 && nonFiniteSeen != 0) addNonFinite(work, group, myRow + row, col, fullTiles * BLOCK_COLS);
-                storeO8(oBlock, row, col, scratchPacked8(group));
+#endif
+                    STORE_O8(row, col, scratchPacked8(group));
             }
         }
     }

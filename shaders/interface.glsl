@@ -21,10 +21,14 @@
 #extension GL_EXT_buffer_reference_uvec2 : require
 #endif
 
+#ifndef FEATURES
+#define FEATURES 0 // 1: the module has the features of inference, features.glsl
+#endif
+
 #include "constants.glsl"
 #include "numeric.glsl"
 
-// 120 bytes. Strides are in elements and below 2^32; a row is contiguous.
+// 120 bytes, 256 with FEATURES. Strides are in elements and below 2^32; a row is contiguous.
 layout(push_constant, std430) uniform Params {
     uvec2 addrQ;         // BDA: byte address of the first element; else its position in the
     uvec2 addrK;         // bound range, in elements. Low word, high word.
@@ -43,12 +47,32 @@ layout(push_constant, std430) uniform Params {
     int causalOffset;    // row r sees columns <= r + causalOffset
     float unitHigh;      // |scale| / |scaleLog2| in two parts, high + low: what turns exponents of two
     float unitLow;       // into natural logarithms, the rounding of scaleLog2 made good
+#if FEATURES
+    // Addresses as above, of 32-bit elements unless said otherwise; of what is not given, anything.
+    uvec2 addrCuQ, addrCuK, addrUsedQ, addrUsedK;
+    uvec2 addrTable;                  // of pages
+    uvec2 addrALiBi, addrSinks;
+    uvec2 addrBias;                   // in its elements
+    uvec2 addrMap;                    // of the mask, in bytes; of the bitmap; of where lists of kept tokens start
+    uvec2 addrKScale, addrVScale;
+    uint strideBiasBatch, strideBiasHead, strideBiasRow;
+    uint strideMapBatch, strideMapHead, strideMapRow; // KEPT: address of the tokens, and how many there are
+    uint totalQ;                      // rows of packed Q and O
+    uint totalK;                      // rows of packed K and V, or pages
+    int windowLeft, windowRight;
+    uint tableStride;
+    float softcap;                    // times log2(e)
+    // And of those above: strideQBatch is the number of sequences where Q is packed; causalOffset is 1 where the
+    // last query lies at the last key; with SPLIT, O and LSE are states, float32 and packed, and strideOBatch is
+    // how many rows a state has.
+#endif
 } p;
 
+const uint DV_SLICES = (HEAD_DIM_V + DV_SLICE - 1) / DV_SLICE;
+
+#if !FEATURES
 // -- grid ----------------------------------------------------------------------------------------
 // x = row block, y = query head, z = batch * DV_SLICES + slice of O's columns.
-
-const uint DV_SLICES = (HEAD_DIM_V + DV_SLICE - 1) / DV_SLICE;
 
 struct Work {
     uint batch, head, kvHead;
@@ -75,6 +99,8 @@ uint visibleColumns(uint row) {
     return uint(clamp(int(row) + p.causalOffset + 1, 0, int(p.Sk)));
 }
 
+#endif
+
 // LSE of a row from what was subtracted from its scores, in log2 units, and the sum of the weights.
 // shift is far larger than the logarithm for large logits: one rounding, by fma, is all it gets.
 float logSumExp(float shift, float total) {
@@ -87,6 +113,10 @@ float logSumExp(float shift, float total) {
 // -- tensors -------------------------------------------------------------------------------------
 
 const bool IS_16 = DTYPE != TYPE_F32;
+
+#if FEATURES
+#include "features.glsl"
+#endif
 
 #define OF(name) name##Q
 #define LOAD8 loadQ8
@@ -113,5 +143,9 @@ const bool IS_16 = DTYPE != TYPE_F32;
 #include "tensor_read.glsl"
 
 #include "tensor_write.glsl"
+
+#if FEATURES
+#include "feature_tensors.glsl"
+#endif
 
 #endif

@@ -12,9 +12,12 @@ layout(set = 0, binding = BINDING, std430) READ_ONLY buffer OF(Words) { uint OF(
 layout(set = 0, binding = BINDING, std430) READ_ONLY buffer OF(Quads) { uvec4 OF(quads)[]; };
 #endif
 
+uvec2 OF(position)(uint batch, uint head, uint row) {
+    return position64(batch, STRIDE(Batch), head, STRIDE(Head), row, STRIDE(Seq));
+}
+
 Slice OF(slice)(uint batch, uint head, uint row) {
-    return sliceAt(p.OF(addr), position64(batch, STRIDE(Batch), head, STRIDE(Head), row, STRIDE(Seq)),
-                   IS_16, ALIGNMENT);
+    return sliceAt(p.OF(addr), OF(position)(batch, head, row), IS_16, ALIGNMENT);
 }
 
 Slice OF(advance)(Slice s, uint rows) {
@@ -95,9 +98,9 @@ uvec4 LOAD8(Slice s, uint row, uint col) {
     return OF(load8)(s, row * STRIDE(Seq) + col, OF(elementsFrom)(col));
 }
 
-// Eight elements of any type as float32, likewise.
-void OF(loadFloats)(Slice s, uint row, uint col, out vec4 low, out vec4 high) {
-    const uint element = row * STRIDE(Seq) + col;
+// Eight elements of any type as float32, likewise, of the row that starts so many elements into the slice.
+void OF(loadFloatsAt)(Slice s, uint rowStart, uint col, out vec4 low, out vec4 high) {
+    const uint element = rowStart + col;
     const uint valid = OF(elementsFrom)(col);
     if (IS_16) {
         const uvec4 words = OF(load8)(s, element, valid);
@@ -107,6 +110,10 @@ void OF(loadFloats)(Slice s, uint row, uint col, out vec4 low, out vec4 high) {
         low = uintBitsToFloat(OF(load4)(s, element, valid));
         high = uintBitsToFloat(OF(load4)(s, element + 4, max(valid, 4u) - 4u));
     }
+}
+
+void OF(loadFloats)(Slice s, uint row, uint col, out vec4 low, out vec4 high) {
+    OF(loadFloatsAt)(s, row * STRIDE(Seq), col, low, high);
 }
 
 // One element of any type.

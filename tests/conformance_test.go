@@ -64,7 +64,7 @@ func TestConformance(t *testing.T) {
 						cases = slices.DeleteFunc(slices.Clone(all), func(c *checkedCase) bool { return c.Cost() > 2e9 })
 					}
 					start := time.Now()
-					results := s.conform(tt, cases)
+					results := conform(s, tt, cases)
 					t.Logf("%d cases in %v", len(cases), time.Since(start).Round(time.Millisecond))
 					for i, c := range cases {
 						t.Run(c.String(), func(t *testing.T) {
@@ -117,9 +117,25 @@ const (
 	batchFlops = 40e9
 )
 
+// checked is a case that knows its calls, and what is right about them.
+type checked interface {
+	jobs(tt cases.Target) ([]*job, error)
+	check(jobs []*job) error
+	memory(dtype attention.DType) int64 // bytes of a call, about
+	Pipeline() string
+	Flops() int64
+}
+
+func (c *checkedCase) memory(dtype attention.DType) (bytes int64) {
+	for _, n := range cases.Place(c.Case, int64(dtype.Size())).Bytes {
+		bytes += n
+	}
+	return bytes
+}
+
 // conform runs all cases on a tier, several submissions at once, and returns
 // what was wrong with each.
-func (s *session) conform(tt cases.Target, list []*checkedCase) []error {
+func conform[C checked](s *session, tt cases.Target, list []C) []error {
 	e := s.newEngine(tt)
 	workers := runtime.GOMAXPROCS(0)
 	work := make(chan []int)
@@ -128,7 +144,7 @@ func (s *session) conform(tt cases.Target, list []*checkedCase) []error {
 	for range workers {
 		wg.Go(func() {
 			for batch := range work {
-				e.conformBatch(tt, list, batch, results)
+				conformBatch(e, tt, list, batch, results)
 			}
 		})
 	}
@@ -136,9 +152,7 @@ func (s *session) conform(tt cases.Target, list []*checkedCase) []error {
 	var batch []int
 	for _, i := range byPipeline(list) {
 		batch = append(batch, i)
-		for _, n := range cases.Place(list[i].Case, int64(tt.DType.Size())).Bytes {
-			bytes += n
-		}
+		bytes += list[i].memory(tt.DType)
 		flops += 3 * list[i].Flops()
 		if len(batch) >= min(batchCases, max(1, len(list)/workers)) || bytes >= batchBytes || flops >= batchFlops {
 			work <- batch
@@ -158,7 +172,7 @@ func (s *session) conform(tt cases.Target, list []*checkedCase) []error {
 
 // byPipeline orders cases so that those of one pipeline are neighbours, and two
 // workers seldom wait for the same one to be compiled.
-func byPipeline(cases []*checkedCase) []int {
+func byPipeline[C checked](cases []C) []int {
 	order := make([]int, len(cases))
 	keys := make([]string, len(cases))
 	for i, c := range cases {
@@ -170,7 +184,7 @@ func byPipeline(cases []*checkedCase) []int {
 
 // conformBatch runs cases in one submission. When that fails each is tried
 // alone, so that the others are still judged.
-func (e *engine) conformBatch(tt cases.Target, cases []*checkedCase, batch []int, results []error) {
+func conformBatch[C checked](e *engine, tt cases.Target, cases []C, batch []int, results []error) {
 	jobs := map[int][]*job{}
 	var all []*job
 	for _, i := range batch {

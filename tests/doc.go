@@ -12,6 +12,8 @@
 //	VKATTN_TEST_LEVEL  "full": every pair of values of the table and large
 //	                   problems, for a GPU. Otherwise a part that a CPU driver
 //	                   gets through in minutes.
+//	VKATTN_TEST_CASES  a regular expression: of the tables of features only the
+//	                   cases whose names match are computed.
 //
 // What each driver must offer is stated in drivers_test.go, so that a tier that
 // went missing is a failure and not a shorter test.

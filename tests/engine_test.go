@@ -53,9 +53,16 @@ func (e *engine) op(cfg attention.Config) (*attention.Op, error) {
 	return op, err
 }
 
+// Problem is a call that can be made in host memory and on a device.
+type Problem interface {
+	HostArgs(images [][]byte) attention.Args
+	DeviceArgs(buffers []*vk.Buffer) attention.Args
+	String() string
+}
+
 // job is one call: a problem with the memory it finds.
 type job struct {
-	*cases.Problem
+	Problem
 	cfg    attention.Config
 	before [][]byte
 	after  [][]byte // filled by run
@@ -70,18 +77,36 @@ func (e *engine) run(jobs []*job) error {
 	return e.runDevice(jobs)
 }
 
+// plan is the plan of a job.
+func (e *engine) plan(j *job) (plan attention.Plan, err error) {
+	op, err := e.op(j.cfg)
+	if err != nil || e.dev == nil {
+		return plan, err // the CPU tier has one
+	}
+	var buffers []*vk.Buffer
+	for _, b := range j.before {
+		buf, failed := e.dev.NewBuffer(uint64(len(b)), vk.BufferOptions{})
+		if failed != nil {
+			return plan, failed
+		}
+		defer closing(buf, &err)
+		buffers = append(buffers, buf)
+	}
+	return op.PlanFor(j.DeviceArgs(buffers))
+}
+
 func (e *engine) runCPU(jobs []*job) error {
 	for _, j := range jobs {
 		op, err := e.op(j.cfg)
 		if err != nil {
-			return fmt.Errorf("%v: %w", j.Case, err)
+			return fmt.Errorf("%v: %w", j.Problem, err)
 		}
 		j.after = nil
 		for _, b := range j.before {
 			j.after = append(j.after, append([]byte(nil), b...))
 		}
 		if err := op.Forward(nil, j.HostArgs(j.after)); err != nil {
-			return fmt.Errorf("%v: %w", j.Case, err)
+			return fmt.Errorf("%v: %w", j.Problem, err)
 		}
 	}
 	return nil
@@ -126,7 +151,7 @@ func (e *engine) runDevice(jobs []*job) (err error) {
 			err = op.Forward(s, j.DeviceArgs(buffers[i]))
 		}
 		if err != nil {
-			return fmt.Errorf("%v: %w", j.Case, err)
+			return fmt.Errorf("%v: %w", j.Problem, err)
 		}
 	}
 	if err := s.Barrier(); err != nil {

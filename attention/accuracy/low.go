@@ -21,11 +21,20 @@ import (
 // For f32 there is nothing to round: it is the naive float32 formula, summed in
 // order. A finite score that overflows f16 becomes the largest finite value.
 //
+// Of the features of a call, a score is modified (softcap, bias, ALiBi, each in
+// float32) before it is rounded, a sink is one more term of the softmax, quantised
+// K and V are dequantised and rounded to the storage type beforehand, and slots
+// that a row does not attend to are left out. A kept token listed twice is there
+// twice. Rows that a sequence does not have must not be in the sample.
+//
 // It returns O packed [rows, HeadDimV] and LSE [rows], in the order of the
 // sample; a.O and a.LSE may be zero. Tensors must lie in host memory.
 func Low(cfg attention.Config, a attention.Args, sample []attention.Rows) (o, lse []float32, err error) {
 	if err := attention.CheckSample(cfg, a, sample); err != nil {
 		return nil, nil, err
+	}
+	if featured(&cfg, &a) {
+		return lowFeatures(cfg, a, sample)
 	}
 	l := low{cfg: cfg, a: a, round: rounding(cfg.DType)}
 	if err := l.open(); err != nil {

@@ -25,6 +25,9 @@ func Noise(cfg attention.Config, a attention.Args, sample []attention.Rows) (o, 
 	if err := attention.CheckSample(cfg, a, sample); err != nil {
 		return nil, nil, err
 	}
+	if featured(&cfg, &a) {
+		return noiseFeatures(cfg, a, sample)
+	}
 	l := low{cfg: cfg, a: a, round: rounding(cfg.DType)}
 	if err := l.open(); err != nil {
 		return nil, nil, err
@@ -44,7 +47,7 @@ func Noise(cfg attention.Config, a attention.Args, sample []attention.Rows) (o, 
 			p := pieces[i]
 			one := sample[p.List]
 			one.Rows = one.Rows[p.Lo:p.Hi]
-			if e := w.scoreError(one); e > 1e-7 {
+			if e := w.scoreError(one); e > leastNoise {
 				w.run(one, low, lowLSE)
 				w.spread(one, low, e, o[p.At*dv:][:dv])
 				lse[p.At] = e
@@ -53,6 +56,9 @@ func Noise(cfg attention.Config, a attention.Args, sample []attention.Rows) (o, 
 	})
 	return o, lse, nil
 }
+
+// leastNoise is the error of a score below which none is counted.
+const leastNoise = 1e-7
 
 // scoreError is the error to expect of the row's largest score.
 func (w *lowWorker) scoreError(at attention.Rows) float64 {

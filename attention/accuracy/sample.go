@@ -16,18 +16,53 @@ func Sample(s attention.Shape, n int, seed uint64) []attention.Rows {
 	if s.Validate() != nil || s.Rows() <= int64(n) {
 		return attention.AllRows(s) // CheckSample reports a bad shape
 	}
+	lengths := make([]int, s.B)
+	for b := range lengths {
+		lengths[b] = s.Sq
+	}
+	return sample(s.Hq, lengths, n, seed)
+}
+
+// SampleArgs is Sample of the rows that a call has: sequences with lengths of their
+// own (attention.Varlen, in host memory) have fewer than Sq.
+func SampleArgs(a attention.Args, n int, seed uint64) ([]attention.Rows, error) {
+	if a.Varlen == nil {
+		return Sample(a.Shape, n, seed), nil
+	}
+	all, err := attention.ExistingRows(a)
+	if err != nil || attention.CountRows(all) <= n {
+		return all, err
+	}
+	sequences, err := attention.Sequences(a)
+	lengths := make([]int, a.B)
+	for b, s := range sequences {
+		lengths[b] = s.Rows
+	}
+	return sample(a.Hq, lengths, n, seed), err
+}
+
+// sample is Sample of batches of some lengths, not all 0.
+func sample(hq int, lengths []int, n int, seed uint64) []attention.Rows {
 	const perHead = 16
 	r := rand.New(rand.NewPCG(seed, 0x5a))
-	all := s.B * s.Hq
-	heads := min(all, max(1, n/min(perHead, s.Sq)))
-	each := min(s.Sq, max(1, n/heads))
-	sample := make([]attention.Rows, 0, heads)
-	for _, head := range pick(r, all, heads, 0, all-1) {
-		tile := r.IntN((s.Sq+63)/64) * 64
-		rows := pick(r, s.Sq, each, 0, s.Sq-1, tile, tile-1, tile+63)
-		sample = append(sample, attention.Rows{B: head / s.Hq, H: head % s.Hq, Rows: rows})
+	var batches []int // that have rows
+	for b, length := range lengths {
+		if length > 0 {
+			batches = append(batches, b)
+		}
 	}
-	return sample
+	all, longest := len(batches)*hq, slices.Max(lengths)
+	heads := min(all, max(1, n/min(perHead, longest)))
+	each := max(1, n/heads)
+	list := make([]attention.Rows, 0, heads)
+	for _, head := range pick(r, all, heads, 0, all-1) {
+		b := batches[head/hq]
+		length := lengths[b]
+		tile := r.IntN((length+63)/64) * 64
+		rows := pick(r, length, min(length, each), 0, length-1, tile, tile-1, tile+63)
+		list = append(list, attention.Rows{B: b, H: head % hq, Rows: rows})
+	}
+	return list
 }
 
 // pick takes n of [0, limit), in order: those of first that are in range, then

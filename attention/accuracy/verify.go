@@ -36,7 +36,15 @@ func Verify(cfg attention.Config, a attention.Args, opt Options) (*Verdict, erro
 	case rows < 0:
 		rows = int(a.Shape.Rows())
 	}
-	sample := Sample(a.Shape, rows, opt.Seed)
+	c, err := openCall(cfg, a)
+	if err != nil {
+		return nil, err
+	}
+	sample, err := SampleArgs(a, rows, opt.Seed)
+	if err != nil {
+		return nil, err
+	}
+	sample = c.within(sample)
 	ref, refLSE, err := attention.ReferenceSample(cfg, a, sample)
 	if err != nil {
 		return nil, err
@@ -45,7 +53,7 @@ func Verify(cfg attention.Config, a attention.Args, opt Options) (*Verdict, erro
 	if err != nil {
 		return nil, err
 	}
-	x, xLSE, err := read(cfg, a, sample)
+	x, xLSE, err := c.read(sample)
 	if err != nil {
 		return nil, err
 	}
@@ -73,16 +81,20 @@ func affordable(cfg attention.Config, s attention.Shape) int {
 }
 
 // read gathers the sampled rows of the result.
-func read(cfg attention.Config, a attention.Args, sample []attention.Rows) (o, lse []float32, err error) {
-	view, err := attention.ViewHost(a.O, cfg.DType, a.Hq, a.Sq, cfg.ValueDim())
+func (c *call) read(sample []attention.Rows) (o, lse []float32, err error) {
+	rows := c.a.Sq
+	if c.startQ != nil {
+		rows = c.a.Varlen.TotalQ
+	}
+	view, err := attention.ViewHost(c.a.O, c.cfg.DType, c.a.Hq, rows, c.cfg.ValueDim())
 	if err != nil {
 		return nil, nil, err
 	}
-	n, dv := attention.CountRows(sample), cfg.ValueDim()
+	n, dv := attention.CountRows(sample), c.cfg.ValueDim()
 	o = make([]float32, n*dv)
 	var lseView attention.HostView
-	if a.LSE.Given() {
-		if lseView, err = attention.ViewHost(a.LSE, attention.F32, a.Hq, a.Sq, 1); err != nil {
+	if c.a.LSE.Given() {
+		if lseView, err = attention.ViewHost(c.a.LSE, attention.F32, c.a.Hq, rows, 1); err != nil {
 			return nil, nil, err
 		}
 		lse = make([]float32, n)
@@ -90,9 +102,10 @@ func read(cfg attention.Config, a attention.Args, sample []attention.Rows) (o, l
 	i := 0
 	for _, s := range sample {
 		for _, row := range s.Rows {
-			view.ReadRow(o[i*dv:], s.B, s.H, row)
+			batch, at := c.rowPlace(s.B, row)
+			view.ReadRow(o[i*dv:], batch, s.H, at)
 			if lse != nil {
-				lseView.ReadRow(lse[i:], s.B, s.H, row)
+				lseView.ReadRow(lse[i:], batch, s.H, at)
 			}
 			i++
 		}

@@ -28,6 +28,8 @@ type benchOptions struct {
 	peers, save                                               []string
 	peerTimeout                                               time.Duration
 	seed                                                      uint64
+	against                                                   string
+	extraFlags
 }
 
 func (a *app) benchCommand() *cobra.Command {
@@ -36,7 +38,7 @@ func (a *app) benchCommand() *cobra.Command {
 		Use:   "bench",
 		Short: "time attention over a sweep of problems, each verified first",
 		Long: `Times attention. Each row is compared with the float64 reference first (sampled
-rows of every head where the problem is large); a wrong result is printed as
+rows of every sequence where the problem is large); a wrong result is printed as
 FAIL and has no speed. Then it is timed by the device's own clock, after a warm-up
 of the same work, on inputs too large for its caches. Several tiers of one
 problem take turns.
@@ -51,6 +53,13 @@ rounds (go doc vkattn/cmd/vkattn/internal/peer has the protocol). Its rows stand
 beside ours, and "x NAME" is how many times faster than the peer NAME a row is. A
 peer that fails costs its own rows, not the exit code. The kernels of tier cuda
 are compared with in the same way.
+
+--varlen, --page-size, --kv-dtype, --kept-ratio and the flags behind them time what
+inference needs, on random data: pages in random order, quantised normal numbers,
+tokens picked at random. Peers are given problems without such features only.
+--against adds other ways to the same result, which rows are compared with as with
+peers; suite seeds prints how far the results are apart, suite decode the bytes of
+K and V over the time, as a share of a copy's.
 
 --variant shows what each step of the kernel's development is worth, --ablate
 what a part of the work costs. An ablation is wrong by design: it is not verified
@@ -101,6 +110,12 @@ row, 4 device failure.`,
 	f.StringVar(&o.variant, "variant", "", "`list` of steps of the kernel's ladder, v1 to v8, or all")
 	f.StringVar(&o.ablate, "ablate", "", "`list` of parts to leave out: none, softmax, barrier, load")
 	f.StringArrayVar(&o.save, "save", nil, "`file` to write the rows to as well, in the format its name ends in (repeatable)")
+	var forms []string
+	for _, f := range bench.Forms {
+		forms = append(forms, string(f.Form))
+	}
+	f.StringVar(&o.against, "against", "", "`list` of what else to compare rows with, on the same data: "+strings.Join(forms, ", ")+" (default: what the suite says)")
+	o.extraFlags.add(f)
 	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
 	return c
 }
@@ -134,9 +149,9 @@ func (a *app) bench(ctx context.Context, o *benchOptions) error {
 	clock, stopClock := bench.OpenClock(dev)
 	defer stopClock()
 	b := &bench.Bench{Clock: clock, Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Repeats: o.repeats, MinTime: o.minTime,
-		Specs: bench.Specs(tiers, plan.kernels, plan.variants, plan.ablations)}
+		Specs: bench.Specs(tiers, plan.kernels, plan.variants, plan.ablations), Against: plan.forms()}
 	info := runInfo(dev, o.seed)
-	info.Suite, info.Rivals = o.suite, bench.Rivals(b.Specs)
+	info.Suite, info.Rivals = o.suite, b.Rivals(problems)
 	for _, p := range peers {
 		b.Peers = append(b.Peers, p)
 		info.Peers = append(info.Peers, p.Info())
@@ -148,7 +163,7 @@ func (a *app) bench(ctx context.Context, o *benchOptions) error {
 	if err != nil {
 		return err
 	}
-	bar := a.progress(len(problems) * (len(b.Specs) + len(b.Peers)))
+	bar := a.progress(b.Rows(problems))
 	b.Progress, b.Done = bar.say, bar.step
 	all, err := measure(ctx, b, problems, bench.Printers(append(files, bench.NewPrinter(plan.format, a.stdout, info))...), info)
 	bar.end()

@@ -8,18 +8,23 @@ import (
 
 // outcome sums up the rows for the exit code.
 type outcome struct {
-	list                         []*bench.Row // peers' too
-	own, failed, broken, refused int
-	why                          string // of the first row that has no speed
-	stopped                      error
+	list               []*bench.Row // peers' too
+	rows, own, refused int          // own are what was asked for: not what it is compared with
+	failed, broken     int
+	why                string // of the first row that has no speed
+	stopped            error
 }
 
 func (o *outcome) add(r *bench.Row) {
 	o.list = append(o.list, r)
-	if r.Peer {
+	compared := r.Form != ""
+	if r.Peer || compared && r.Status == bench.Unsupported {
 		return
 	}
-	o.own++
+	o.rows++
+	if !compared {
+		o.own++
+	}
 	switch r.Status {
 	case bench.Fail:
 		o.failed++
@@ -38,9 +43,9 @@ func (o *outcome) err() error {
 	case o.stopped != nil:
 		return o.stopped
 	case o.failed > 0:
-		return fmt.Errorf("%d of %d rows are wrong", o.failed, o.own)
+		return fmt.Errorf("%d of %d rows are wrong", o.failed, o.rows)
 	case o.broken > 0:
-		return &coded{exitDevice, fmt.Errorf("%d of %d rows failed: %s", o.broken, o.own, o.why)}
+		return &coded{exitDevice, fmt.Errorf("%d of %d rows failed: %s", o.broken, o.rows, o.why)}
 	case o.refused == o.own && o.own > 0:
 		return unsupportedf("no row is supported: %s", o.why)
 	}

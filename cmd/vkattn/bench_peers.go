@@ -47,6 +47,9 @@ func (a *app) openPeers(ctx context.Context, commands []string, timeout time.Dur
 // are told apart by it.
 func nameApart(peers []*peer.Peer) {
 	taken := []string{}
+	for _, f := range bench.Forms {
+		taken = append(taken, string(f.Form))
+	}
 	for t := attention.TierAuto; t.Valid(); t++ {
 		taken = append(taken, t.String())
 	}

@@ -20,6 +20,8 @@ type benchPlan struct {
 	kernels   []string         // families of tier cuda
 	variants  []int
 	ablations []attention.Ablation
+	against   []bench.Form // as typed
+	extras    bench.Extras
 	format    bench.Format
 	saved     []saved
 }
@@ -70,10 +72,14 @@ func (o *benchOptions) plan() (*benchPlan, error) {
 		{"suite", words(&p.suites, o.suite, bench.ParseSuite)},
 		{"variant", words(&p.variants, variants, bench.ParseVariant)},
 		{"ablate", words(&p.ablations, o.ablate, attention.ParseAblation)},
+		{"against", words(&p.against, o.against, bench.ParseForm)},
 	} {
 		if f.err != nil {
 			return nil, badInputf("--%s: %w", f.flag, f.err)
 		}
+	}
+	if err := o.readExtras(p); err != nil {
+		return nil, err
 	}
 	_, err = p.problems(bench.Sweep{}) // a sweep too large, before a device is opened
 	return p, err
@@ -101,7 +107,14 @@ func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 		over(&defaults.HeadDimV, p.lists.HeadDimV)
 		over(&defaults.Causal, p.lists.Causal)
 		over(&defaults.DType, p.lists.DType)
+		if p.extras.Lengths != "" {
+			// The sequences say how many and how long.
+			defaults.Batch, defaults.SeqLen, defaults.SeqLenK = []int{1}, []int{1}, []int{1}
+		}
 		problems, err := defaults.Problems()
+		if err == nil {
+			problems, err = p.extras.Apply(problems)
+		}
 		if err != nil {
 			return nil, badInput(err)
 		}
@@ -120,7 +133,7 @@ func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 			return nil, badInput(err)
 		}
 		for _, problem := range list {
-			if p.lists.Has(problem) && !slices.Contains(out, problem) {
+			if p.lists.Has(problem) && p.extras.Has(problem) && !slices.Contains(out, problem) {
 				out = append(out, problem)
 			}
 		}
@@ -155,4 +168,20 @@ func over[T any](list *[]T, typed []T) {
 	if len(typed) > 0 {
 		*list = typed
 	}
+}
+
+// forms are what rows are compared with: as typed, or what the suites say.
+func (p *benchPlan) forms() []bench.Form {
+	if p.against != nil {
+		return p.against
+	}
+	var out []bench.Form
+	for _, s := range p.suites {
+		for _, f := range s.Against {
+			if !slices.Contains(out, f) {
+				out = append(out, f)
+			}
+		}
+	}
+	return out
 }

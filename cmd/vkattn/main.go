@@ -35,6 +35,7 @@ type app struct {
 	validation     bool
 	stats          bool                                               // devices keep compiler statistics
 	touch          func(who string, p *cases.Problem, after [][]byte) // see verify.Verifier; for tests
+	spoil          func(o []byte)                                     // changes what run --verify looks at; for tests
 	onInterrupt    cleanup                                            // takes away what a run must not leave
 }
 

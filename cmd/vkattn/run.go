@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"vkattn/attention"
+	"vkattn/attention/accuracy"
 	"vkattn/cmd/vkattn/internal/npy"
 	"vkattn/cmd/vkattn/internal/outfile"
 )
@@ -27,7 +29,8 @@ type runOptions struct {
 	device          string
 	tier            attention.Tier
 	tuning          attention.Tuning
-	json            bool
+	json, verify    bool
+	featureFlags
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -39,17 +42,18 @@ func (a *app) runCommand() *cobra.Command {
 
 Q is [B, Hq, Sq, Dqk], K is [B, Hkv, Sk, Dqk] and V is [B, Hkv, Sk, Dv] with
 --layout bhsd; with bshd heads and rows change places, in O too. Files hold
-float16 or float32. Without --dtype the problem has the type of the files, or
-f32 where they differ; with it, every file is rounded to that type as it is
-read (f16 to f32 is exact).
+float16, bfloat16 or float32. Without --dtype the problem has the type of the
+files, or f32 where they differ; with it, every file is rounded to that type as it
+is read (f16 to f32 is exact).
 
 O is written as float32 in the layout of the inputs, LSE as float32
 [B, Hq, Sq] in either layout. Both appear whole or not at all.
-
-Exit codes: 0 written, 2 bad input, 3 unsupported request, 4 device failure.`,
+` + featureHelp + `
+Exit codes: 0 written, 1 a wrong result with --verify, 2 bad input, 3 unsupported
+request, 4 device failure.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, name := range []string{"q", "k", "v", "o"} {
-				if f := c.Flags().Lookup(name); f.Value.String() == "" {
+				if f := c.Flags().Lookup(name); f.Value.String() == "" && (name != "v" || !c.Flags().Changed("v-dim")) {
 					return badInputf("--%s is needed", name)
 				}
 			}
@@ -57,6 +61,14 @@ Exit codes: 0 written, 2 bad input, 3 unsupported request, 4 device failure.`,
 				return badInputf("--lse needs a file name")
 			}
 			o.dtypeSet = c.Flags().Changed("dtype")
+			for _, f := range o.files() {
+				if c.Flags().Changed(f.flag) && f.path == "" {
+					return badInputf("--%s needs a file name", f.flag)
+				}
+			}
+			if err := o.conflict(c.Flags().Changed); err != nil {
+				return err
+			}
 			return a.run(c.Context(), &o)
 		},
 	}
@@ -75,28 +87,32 @@ Exit codes: 0 written, 2 bad input, 3 unsupported request, 4 device failure.`,
 	f.StringVar(&o.device, "device", "auto", "auto, cpu, an index, a UUID or part of a name")
 	f.Var(&o.tier, "tier", "auto, cpu, scalar, coopmat, coopmat2 or cuda")
 	f.Var(&o.tuning, "tuning", "auto (tiles that vkattn tune found), off (the same tiles everywhere) or on (tune first)")
+	f.BoolVar(&o.verify, "verify", false, "compare rows with the float64 reference first, a second or two of them, and write nothing that is wrong")
 	f.BoolVar(&o.json, "json", false, "print the plan and the result as JSON")
+	o.featureFlags.add(f)
 	return c
 }
 
 // result is what `vkattn run --json` prints.
 type result struct {
-	Plan    attention.Plan  `json:"plan"`
-	Device  string          `json:"device"`
-	B       int             `json:"batch"`
-	Hq      int             `json:"heads"`
-	Hkv     int             `json:"heads_kv"`
-	Sq      int             `json:"seqlen_q"`
-	Sk      int             `json:"seqlen_k"`
-	D       int             `json:"headdim"`
-	Dv      int             `json:"headdim_v"`
-	DType   attention.DType `json:"dtype"`
-	Causal  string          `json:"causal"`
-	Scale   float32         `json:"scale"`
-	Layout  string          `json:"layout"`
-	Output  string          `json:"o"`
-	LSE     string          `json:"lse,omitempty"`
-	Seconds float64         `json:"seconds"` // with the transfers, without reading and writing files
+	Plan     attention.Plan  `json:"plan"`
+	Device   string          `json:"device"`
+	B        int             `json:"batch"`
+	Hq       int             `json:"heads"`
+	Hkv      int             `json:"heads_kv"`
+	Sq       int             `json:"seqlen_q"`
+	Sk       int             `json:"seqlen_k"`
+	D        int             `json:"headdim"`
+	Dv       int             `json:"headdim_v"`
+	DType    attention.DType `json:"dtype"`
+	Causal   string          `json:"causal"`
+	Scale    float32         `json:"scale"`
+	Layout   string          `json:"layout"`
+	With     []string        `json:"with,omitempty"` // the features asked for, by flag
+	Verified string          `json:"verified,omitempty"`
+	Output   string          `json:"o"`
+	LSE      string          `json:"lse,omitempty"`
+	Seconds  float64         `json:"seconds"` // with the transfers, without reading and writing files
 }
 
 func (a *app) run(ctx context.Context, o *runOptions) error {
@@ -109,6 +125,10 @@ func (a *app) run(ctx context.Context, o *runOptions) error {
 	}
 	defer in.close()
 	if err := in.config.Validate(); err != nil {
+		var field *attention.ShapeError
+		if errors.As(err, &field) && !strings.HasPrefix(field.Field, "HeadDim") {
+			return badInput(err)
+		}
 		// The files agree with each other; no tier takes such heads.
 		return unsupportedf("%w", err)
 	}
@@ -122,9 +142,11 @@ func (a *app) run(ctx context.Context, o *runOptions) error {
 		return err
 	}
 	defer func() { _ = op.Close() }()
-	plan, err := op.Plan(in.shape)
-	if err != nil {
-		return err
+	var plan attention.Plan
+	if !in.special { // else it depends on more than the shape
+		if plan, err = op.Plan(in.shape); err != nil {
+			return err
+		}
 	}
 	// Known before the work; made after it, so that a driver that takes the
 	// process down leaves nothing.
@@ -137,6 +159,11 @@ func (a *app) run(ctx context.Context, o *runOptions) error {
 	}
 	start := time.Now()
 	if dev == nil {
+		if in.special {
+			if plan, err = op.PlanFor(p.args); err != nil {
+				return err
+			}
+		}
 		err = p.onCPU(op)
 	} else {
 		plan, err = p.onDevice(ctx, dev, op)
@@ -148,11 +175,17 @@ func (a *app) run(ctx context.Context, o *runOptions) error {
 	if err := validated(dev); err != nil {
 		return err
 	}
+	verdict, err := a.verifyRun(o, p)
+	if err != nil {
+		return err
+	}
 	if err := a.write(o, p); err != nil {
 		return err
 	}
 	if !o.json {
-		_, err = fmt.Fprintf(a.stdout, "plan: %v, on %s\n", plan, deviceLabel(dev))
+		if _, err = fmt.Fprintf(a.stdout, "plan: %v, on %s\n", plan, deviceLabel(dev)); err == nil && verdict != "" {
+			_, err = fmt.Fprintln(a.stdout, "verified:", verdict)
+		}
 		return err
 	}
 	s, c := in.shape, in.config
@@ -160,7 +193,26 @@ func (a *app) run(ctx context.Context, o *runOptions) error {
 	enc.SetIndent("", "  ")
 	return enc.Encode(result{Plan: plan, Device: deviceLabel(dev), B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
 		D: c.HeadDim, Dv: c.ValueDim(), DType: c.DType, Causal: c.Causal.String(), Scale: c.ScaleValue(),
-		Layout: o.layout.String(), Output: o.o, LSE: o.lse, Seconds: elapsed.Seconds()})
+		Layout: o.layout.String(), With: o.with(), Verified: verdict, Output: o.o, LSE: o.lse, Seconds: elapsed.Seconds()})
+}
+
+// verifyRun judges the result where that is asked for. It returns a line on how
+// good it is; a wrong one is an error.
+func (a *app) verifyRun(o *runOptions, p *problem) (string, error) {
+	if !o.verify {
+		return "", nil
+	}
+	if a.spoil != nil {
+		a.spoil(p.args.O.Host)
+	}
+	v, err := accuracy.Verify(p.in.config, p.args, accuracy.Options{})
+	switch {
+	case err != nil:
+		return "", err
+	case !v.Pass():
+		return "", fmt.Errorf("wrong result: %v", v)
+	}
+	return v.String(), nil
 }
 
 // probeOutputs finds out whether the outputs can be made, and leaves nothing.

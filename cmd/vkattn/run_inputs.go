@@ -10,12 +10,19 @@ import (
 	"vkattn/cmd/vkattn/internal/outfile"
 )
 
-// runInputs are the three input files, open and found to agree.
+// runInputs are the input files, open and found to agree.
 type runInputs struct {
-	q, k, v *npy.File
-	layout  layout
+	files   map[string]*npy.File // by flag
+	o       *runOptions
+	axes    [3]axes // of Q, K and V
 	shape   attention.Shape
 	config  attention.Config
+	args    attention.Args // all but the memory of the tensors
+	special bool           // it has arguments beyond the tensors
+}
+
+func (o *runOptions) inputs() []inputFile {
+	return append([]inputFile{{"q", o.q}, {"k", o.k}, {"v", o.v}}, o.files()...)
 }
 
 // checkPaths refuses outputs that would overwrite an input or each other.
@@ -31,7 +38,7 @@ func checkPaths(o *runOptions) error {
 		} else if err != nil {
 			return badInputf("--%s %s: cannot be looked at", t.flag, t.path)
 		}
-		for _, in := range []struct{ flag, path string }{{"q", o.q}, {"k", o.k}, {"v", o.v}} {
+		for _, in := range o.inputs() {
 			if info, err := os.Stat(in.path); err == nil && os.SameFile(info, there) {
 				return badInputf("--%s %s is the same file as --%s", t.flag, t.path, in.flag)
 			}
@@ -48,93 +55,88 @@ func checkPaths(o *runOptions) error {
 	return nil
 }
 
-// openInputs reads the headers, so that bad files are refused before anything
-// large is read.
+// openInputs reads the headers, and the short files, so that bad ones are refused
+// before anything large is read.
 func openInputs(o *runOptions) (*runInputs, error) {
-	in := &runInputs{layout: o.layout}
-	if err := in.open(o); err != nil {
+	in := &runInputs{files: map[string]*npy.File{}, o: o, special: len(o.with()) > 0}
+	if err := in.open(); err != nil {
 		in.close()
 		return nil, badInput(err)
 	}
 	return in, nil
 }
 
-func (in *runInputs) open(o *runOptions) error {
-	for _, f := range []struct {
-		flag, path string
-		file       **npy.File
-	}{{"q", o.q, &in.q}, {"k", o.k, &in.k}, {"v", o.v, &in.v}} {
-		var err error
-		if *f.file, err = npy.Open(f.path); err != nil {
+func (in *runInputs) open() error {
+	for _, f := range in.o.inputs() {
+		if f.path == "" {
+			continue
+		}
+		file, err := npy.Open(f.path)
+		if err != nil {
+			return fmt.Errorf("--%s %s: %w", f.flag, f.path, err)
+		}
+		in.files[f.flag] = file
+		if err := file.Want(in.wanted(f.flag)...); err != nil {
 			return fmt.Errorf("--%s %s: %w", f.flag, f.path, err)
 		}
 	}
-	shape, d, dv, err := agree(in.q.Shape, in.k.Shape, in.v.Shape, o.layout)
-	if err != nil {
+	if err := in.agree(); err != nil {
 		return err
 	}
-	in.shape = shape
-	in.config = attention.Config{DType: o.dtype, HeadDim: d, HeadDimV: dv, Causal: o.causal, Scale: o.scale.Scale, Tier: o.tier, Tuning: o.tuning}
+	o := in.o
+	in.config = attention.Config{DType: o.dtype, HeadDim: in.axes[0].dim, HeadDimV: in.axes[2].dim, Causal: o.causal, Scale: o.scale.Scale,
+		Tier: o.tier, Tuning: o.tuning, Window: o.window.Window, Align: o.align, Softcap: o.softcap, KV: o.kv, KVBlock: o.kvBlock, FixedSplit: o.fixedSplit}
 	if !o.dtypeSet {
-		in.config.DType = fileType(in.q.DType)
-		if in.k.DType != in.q.DType || in.v.DType != in.q.DType {
-			in.config.DType = attention.F32
-		}
+		in.config.DType = in.commonType()
 	}
-	return nil
+	return in.openFeatures()
+}
+
+// wanted are the element types that a flag's file may have.
+func (in *runInputs) wanted(flag string) []npy.DType {
+	switch flag {
+	case "k", "v":
+		switch in.o.kv {
+		case attention.KVSame:
+			return floats
+		case attention.KVInt8:
+			return []npy.DType{npy.Int8}
+		}
+		return []npy.DType{npy.UInt8}
+	case "q", "bias", "alibi", "sinks":
+		return floats
+	case "k-scale", "v-scale":
+		return []npy.DType{npy.Float32}
+	case "mask", "block-mask":
+		return []npy.DType{npy.Bool, npy.UInt8}
+	}
+	return []npy.DType{npy.Int32, npy.Int64}
+}
+
+var floats = []npy.DType{npy.Float16, npy.Float32, npy.BFloat16}
+
+// commonType is the type of the files, or f32 where they differ.
+func (in *runInputs) commonType() attention.DType {
+	q := in.files["q"].DType
+	v := in.files["v"]
+	if in.o.kv == attention.KVSame && (in.files["k"].DType != q || v != nil && v.DType != q) {
+		return attention.F32
+	}
+	return fileType(q)
 }
 
 func (in *runInputs) close() {
-	for _, f := range []*npy.File{in.q, in.k, in.v} {
-		if f != nil {
-			_ = f.Close()
-		}
+	for _, f := range in.files {
+		_ = f.Close()
 	}
-}
-
-// agree derives the problem from the shapes of the files.
-func agree(q, k, v []int, l layout) (s attention.Shape, d, dv int, err error) {
-	fail := func(format string, args ...any) (attention.Shape, int, int, error) {
-		return attention.Shape{}, 0, 0, fmt.Errorf(format, args...)
-	}
-	heads, rows := 1, 2
-	if l == bshd {
-		heads, rows = 2, 1
-	}
-	for _, t := range []struct {
-		name  string
-		shape []int
-	}{{"Q", q}, {"K", k}, {"V", v}} {
-		if len(t.shape) != 4 {
-			return fail("%s has rank %d, want 4 (%v)", t.name, len(t.shape), l)
-		}
-		for _, n := range t.shape {
-			if n == 0 {
-				return fail("%s has an empty axis: %v", t.name, t.shape)
-			}
-		}
-	}
-	switch {
-	case k[0] != q[0]:
-		return fail("K has batch %d, Q has %d", k[0], q[0])
-	case v[0] != q[0]:
-		return fail("V has batch %d, Q has %d", v[0], q[0])
-	case v[heads] != k[heads]:
-		return fail("V has %d heads, K has %d", v[heads], k[heads])
-	case q[heads]%k[heads] != 0:
-		return fail("Q has %d heads, not a multiple of K's %d", q[heads], k[heads])
-	case v[rows] != k[rows]:
-		return fail("V has %d rows, K has %d", v[rows], k[rows])
-	case k[3] != q[3]:
-		return fail("K has head dim %d, Q has %d", k[3], q[3])
-	}
-	s = attention.Shape{B: q[0], Hq: q[heads], Hkv: k[heads], Sq: q[rows], Sk: k[rows]}
-	return s, q[3], v[3], s.Validate()
 }
 
 func fileType(d npy.DType) attention.DType {
-	if d == npy.Float16 {
+	switch d {
+	case npy.Float16:
 		return attention.F16
+	case npy.BFloat16:
+		return attention.BF16
 	}
 	return attention.F32
 }

@@ -2,70 +2,71 @@ package main
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"math"
 
 	"vkattn/attention"
 	"vkattn/attention/half"
 	"vkattn/cmd/vkattn/internal/npy"
+	"vkattn/cmd/vkattn/internal/operands"
 	"vkattn/vk"
 )
 
-// problem is a loaded request: the tensors in host memory, in the storage type.
+// problem is a loaded request: its arguments in host memory, tensors in the
+// storage type.
 type problem struct {
-	in      *runInputs
-	q, k, v []byte
-	o       []byte
-	lse     []byte // nil when not asked for
+	in   *runInputs
+	args attention.Args
 }
 
 // load reads the files and rounds them to the storage type.
 func (in *runInputs) load(lse bool) (*problem, error) {
-	p := &problem{in: in}
+	p := &problem{in: in, args: operands.Clone(in.args)}
+	p.args.Shape = in.shape
 	to := in.config.DType
-	for _, t := range []struct {
-		name string
-		file *npy.File
-		data *[]byte
-	}{{"q", in.q, &p.q}, {"k", in.k, &p.k}, {"v", in.v, &p.v}} {
-		array, err := t.file.Load()
+	for i, t := range []struct {
+		name   string
+		tensor *attention.Tensor
+	}{{"q", &p.args.Q}, {"k", &p.args.K}, {"v", &p.args.V}} {
+		t.tensor.Strides = in.axes[i].strides()
+		if in.files[t.name] == nil { // V is the beginning of K's rows
+			t.tensor.Host = p.args.K.Host
+			continue
+		}
+		array, err := in.files[t.name].Load()
 		if err != nil {
 			return nil, badInputf("--%s: %w", t.name, err)
 		}
-		*t.data = convert(array.Data, fileType(array.DType), to)
+		t.tensor.Host = array.Data
+		if i == 0 || in.o.kv == attention.KVSame {
+			t.tensor.Host = convert(array.Data, fileType(array.DType), to)
+		}
 	}
-	rows := in.shape.Rows()
-	p.o = make([]byte, rows*int64(in.config.ValueDim())*int64(to.Size()))
+	if err := in.loadSlots(&p.args); err != nil {
+		return nil, badInput(err)
+	}
+	o := in.outputAxes()
+	rows := int64(o.batch) * int64(o.heads) * int64(o.rows)
+	p.args.O = attention.Tensor{Strides: o.strides(), Host: make([]byte, rows*int64(o.dim)*int64(to.Size()))}
 	if lse {
-		p.lse = make([]byte, rows*4)
+		p.args.LSE.Host = make([]byte, rows*4)
+		for i := range rows { // what rows past the end of a sequence keep
+			binary.LittleEndian.PutUint32(p.args.LSE.Host[4*i:], math.Float32bits(float32(math.Inf(-1))))
+		}
 	}
 	return p, nil
 }
 
-// strides are those of a tensor in the files' layout.
-func (in *runInputs) strides(heads, seq, dim int) attention.Strides {
-	if in.layout == bshd {
-		return attention.BSHD(heads, seq, dim)
-	}
-	return attention.BHSD(heads, seq, dim)
+// outputAxes are those of O: Q's, with V's head dim.
+func (in *runInputs) outputAxes() axes {
+	a := in.axes[0]
+	a.dim = in.axes[2].dim
+	a.pitch = a.dim
+	return a
 }
 
-// args are the arguments of the operation but for the memory.
-func (p *problem) args() attention.Args {
-	s, c := p.in.shape, p.in.config
-	return attention.Args{
-		Shape: s,
-		Q:     attention.Tensor{Strides: p.in.strides(s.Hq, s.Sq, c.HeadDim)},
-		K:     attention.Tensor{Strides: p.in.strides(s.KVHeads(), s.Sk, c.HeadDim)},
-		V:     attention.Tensor{Strides: p.in.strides(s.KVHeads(), s.Sk, c.ValueDim())},
-		O:     attention.Tensor{Strides: p.in.strides(s.Hq, s.Sq, c.ValueDim())},
-	}
-}
-
-func (p *problem) onCPU(op *attention.Op) error {
-	args := p.args()
-	args.Q.Host, args.K.Host, args.V.Host, args.O.Host, args.LSE.Host = p.q, p.k, p.v, p.o, p.lse
-	return op.Forward(nil, args)
-}
+func (p *problem) onCPU(op *attention.Op) error { return op.Forward(nil, p.args) }
 
 // onDevice returns the plan of the tensors as they lay, LSE and alignment included.
 func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op) (plan attention.Plan, err error) {
@@ -74,29 +75,31 @@ func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op
 		return plan, err
 	}
 	defer func() { _ = stream.Close() }()
-	args := p.args()
+	args := operands.Clone(p.args)
 	inCUDA := op.Config().Tier == attention.TierCUDA
-	tensors := []struct {
-		name   string
-		host   []byte
-		tensor *attention.Tensor
-		output bool
-	}{
-		{"Q", p.q, &args.Q, false}, {"K", p.k, &args.K, false}, {"V", p.v, &args.V, false},
-		{"O", p.o, &args.O, true}, {"LSE", p.lse, &args.LSE, true},
-	}
-	for _, t := range tensors {
-		if t.host == nil {
+	placed := operands.List(op.Config(), &args)
+	outputs := map[*vk.Buffer][]byte{}
+	var buffers []*vk.Buffer
+	for i, t := range placed {
+		if t.Of < i {
+			buffers = append(buffers, buffers[t.Of])
+			t.OnDevice(buffers[i])
 			continue
 		}
-		buffer, err := dev.NewBuffer(uint64(len(t.host)), vk.BufferOptions{Name: t.name, Exportable: inCUDA})
+		host := t.Host()
+		buffer, err := dev.NewBuffer(uint64(len(host)+3)&^3, vk.BufferOptions{Name: t.Name, Exportable: inCUDA})
 		if err != nil {
-			return plan, fmt.Errorf("memory of %s (%d bytes): %w", t.name, len(t.host), err)
+			return plan, fmt.Errorf("memory of %s (%d bytes): %w", t.Name, len(host), err)
 		}
 		defer func() { _ = buffer.Close() }()
-		t.tensor.Buffer = buffer
-		if !t.output {
-			if err := stream.Upload(buffer, 0, t.host); err != nil {
+		t.OnDevice(buffer)
+		buffers = append(buffers, buffer)
+		if t.Output {
+			outputs[buffer] = host
+		}
+		// Not all of an output is written where sequences have lengths of their own.
+		if !t.Output || args.Varlen != nil {
+			if err := stream.Upload(buffer, 0, host); err != nil {
 				return plan, err
 			}
 		}
@@ -113,11 +116,9 @@ func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op
 	if err := stream.Barrier(); err != nil {
 		return plan, err
 	}
-	for _, t := range tensors {
-		if t.output && t.host != nil {
-			if err := stream.Download(ctx, t.host, t.tensor.Buffer, 0); err != nil {
-				return plan, err
-			}
+	for buffer, host := range outputs {
+		if err := stream.Download(ctx, host, buffer, 0); err != nil {
+			return plan, err
 		}
 	}
 	return plan, stream.Wait(ctx)
@@ -125,17 +126,17 @@ func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op
 
 // output is O as float32 in the files' layout.
 func (p *problem) output() *npy.Array {
-	s := p.in.shape
-	shape := []int{s.B, s.Hq, s.Sq, p.in.config.ValueDim()}
-	if p.in.layout == bshd {
-		shape[1], shape[2] = shape[2], shape[1]
-	}
-	return &npy.Array{DType: npy.Float32, Shape: shape, Data: convert(p.o, p.in.config.DType, attention.F32)}
+	a := p.in.outputAxes()
+	return &npy.Array{DType: npy.Float32, Shape: a.shape(p.in.o.cuQ != "", a.dim), Data: convert(p.args.O.Host, p.in.config.DType, attention.F32)}
 }
 
 func (p *problem) logSumExp() *npy.Array {
-	s := p.in.shape
-	return &npy.Array{DType: npy.Float32, Shape: []int{s.B, s.Hq, s.Sq}, Data: p.lse}
+	a := p.in.outputAxes()
+	shape := []int{a.batch, a.heads, a.rows}
+	if p.in.o.cuQ != "" {
+		shape = shape[1:]
+	}
+	return &npy.Array{DType: npy.Float32, Shape: shape, Data: p.args.LSE.Host}
 }
 
 // convert rounds little-endian elements to another type; equal types share memory.

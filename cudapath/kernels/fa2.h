@@ -32,26 +32,33 @@ struct Task {
 	int batch, head, row;
 };
 
-// Blocks of causal kernels start with the longest rows of a few heads, so that short
-// ones fill the end; few enough heads that their K and V stay in the L2.
+// Blocks of causal kernels differ in length. Those of more than a quarter of the rows run first, section
+// by section of a few heads, so that the K and V of a section stay in the L2, and the longest of a section
+// first. The others, which read little, run after all of them, so that the end is filled with short ones
+// whatever the sections come to.
 template <class C> __device__ __forceinline__ Task find_task(const AttnParams &p) {
 	if constexpr (!C::Causal) {
 		return {int(blockIdx.z), int(blockIdx.y), int(blockIdx.x) * C::Rows};
 	}
-	const uint32_t heads = gridDim.y * gridDim.z, blocks = gridDim.x;
+	const uint32_t heads = gridDim.y * gridDim.z, blocks = gridDim.x, brief = blocks / 4;
 	const uint32_t bytes = uint32_t(min(int64_t(p.Sk) * (C::D + C::Dv) * 2, int64_t(1) << 24));
-	const uint32_t share = min(heads, (1u << 24) / bytes * (p.Hq / p.Hkv));
+	const uint32_t fit = min(heads, (1u << 24) / bytes * (p.Hq / p.Hkv)), sections = (heads + fit - 1) / fit;
 	const uint32_t linear = blockIdx.x + blocks * (blockIdx.y + gridDim.y * blockIdx.z);
-	const uint32_t section = linear / (share * blocks), first = section * share;
-	const uint32_t rest = linear - section * share * blocks, width = min(share, heads - first);
+	const uint32_t before = heads * (blocks - brief); // blocks that are not brief
+	const bool late = linear >= before;
+	const uint32_t share = late ? heads : (heads + sections - 1) / sections, bottom = late ? brief : blocks;
+	const uint32_t among = late ? linear - before : linear, size = share * (late ? brief : blocks - brief);
+	const uint32_t section = among / size, first = section * share;
+	const uint32_t rest = among - section * size, width = min(share, heads - first);
 	const uint32_t head = first + rest % width;
-	return {int(head / gridDim.y), int(head % gridDim.y), int(blocks - 1 - rest / width) * C::Rows};
+	return {int(head / gridDim.y), int(head % gridDim.y), int(bottom - 1 - rest / width) * C::Rows};
 }
 
 template <class C> struct Forward {
 	using E = typename C::Element;
 	static constexpr int RowTiles = C::RowTiles, D = C::D, Dv = C::Dv;
 	static constexpr float Slack = 8; // 2^8 in f16 is far from overflow, and so are sums of it in float32
+	static constexpr float Near = 2048; // the rounding of a shift up to here does not show in P, nor in O
 	static constexpr uint32_t SlackBits = E::ones == Half::ones ? 0x5c00 : 0x4380; // 2^Slack in E
 	template <int Step> using Scores = float[RowTiles][Step / 8][4];
 	template <int Step> using Weights = uint32_t[RowTiles][Step / 16][4]; // P as the left operand of P V
@@ -68,6 +75,7 @@ template <class C> struct Forward {
 	float shift[RowTiles][2];
 	uint32_t unset;         // bit 2 i + j: shift[i][j] has met no score yet
 	bool exact;             // the next step takes exact maxima
+	bool far;               // a row of the warp is, see weigh
 	int limit[RowTiles][2]; // last column a row attends to, less the lane's first
 
 	// The ring: where the present tile is, and the parity of the ring's round.
@@ -164,6 +172,7 @@ template <class C> struct Forward {
 
 	// Moves the shift of rows that are new or have grown past the slack.
 	template <int Step> __device__ __forceinline__ void move(const Scores<Step> &s) {
+		bool any = false;
 #pragma unroll
 		for (int i = 0; i < RowTiles; i++) {
 #pragma unroll
@@ -187,12 +196,18 @@ template <class C> struct Forward {
 						o[i][n][2 * j + 1] *= factor;
 					}
 				}
+				any |= fabsf(shift[i][j]) > Near;
 			}
 		}
+		far = __any_sync(~0u, any);
 	}
 
 	// P from S, packed; the largest of a lane, of either half; the lane's sums.
-	template <int Step> __device__ __forceinline__ uint32_t weigh(const Scores<Step> &s, Weights<Step> &w, float (&sum)[RowTiles][2]) {
+	//
+	// P of the score that is the shift must be 1 exactly: else, where one key has all the weight, rounding P
+	// makes O a unit off, since the sums are of P before it is rounded. In far rows the rounding of the shift is
+	// large enough for that, and they subtract it from the product rounded alike.
+	template <int Step, bool Far> __device__ __forceinline__ uint32_t weigh(const Scores<Step> &s, Weights<Step> &w, float (&sum)[RowTiles][2]) {
 		uint32_t top = 0;
 #pragma unroll
 		for (int i = 0; i < RowTiles; i++) {
@@ -201,7 +216,11 @@ template <class C> struct Forward {
 			for (int n = 0; n < Step / 8; n++) {
 				float e[4];
 #pragma unroll
-				for (int k = 0; k < 4; k++) e[k] = exp2_approx(fmaf(s[i][n][k], scale, -shift[i][k / 2]));
+				for (int k = 0; k < 4; k++) {
+					const float less = shift[i][k / 2];
+					const bool apart = Far && fabsf(less) > Near;
+					e[k] = exp2_approx(apart ? __fadd_rn(__fmul_rn(s[i][n][k], scale), -less) : fmaf(s[i][n][k], scale, -less));
+				}
 				const uint32_t first = E::pack(e[0], e[1]), second = E::pack(e[2], e[3]);
 				w[i][n / 2][n % 2 * 2] = first;
 				w[i][n / 2][n % 2 * 2 + 1] = second;
@@ -222,7 +241,7 @@ template <class C> struct Forward {
 			scores<Step>(s, kt);
 			if constexpr (Masked) mask<Step>(s, col);
 			if (exact) move<Step>(s);
-			const uint32_t top = weigh<Step>(s, w, sum);
+			const uint32_t top = far ? weigh<Step, true>(s, w, sum) : weigh<Step, false>(s, w, sum);
 			const bool over = exact ? unset != 0 : (top & 0xffff) >= SlackBits || top >= SlackBits << 16;
 			again = !exact;
 			exact = __any_sync(~0u, over);
@@ -362,6 +381,7 @@ template <class C> struct Forward {
 		scale = fabsf(p.scale_log2);
 		unset = (1u << (2 * RowTiles)) - 1;
 		exact = true;
+		far = false;
 		const int row = task.row + warp * C::WarpRows + lane / 4;
 #pragma unroll
 		for (int i = 0; i < RowTiles; i++) {

@@ -4,17 +4,21 @@
 #include "fa3_work.h"
 
 // The statistics of a thread's two rows: r = 0 is row g of its warp's 16, r = 1 row g + 8.
+//
+// Weights are 2^(score * scale - shift) where shift is that of `top`. Where top * scale is so large that its
+// rounding would show in weights, the row is far: its weights are 2^((score - top) * scale), so that the weight
+// of the maximum is 1 exactly. Otherwise rounding the weights to 16 bits made O a unit off where one key has all
+// the weight, since the sums are of weights before they are rounded.
 struct Rows {
-	float top[2];   // maximum of the scores so far, as they come from Q K^T; -inf before the first
-	float shift[2]; // top * scale, what is subtracted in the exponent; 0 while top is -inf
-	float sum[2];   // this thread's part of the sum of weights
+	float top[2];  // a score that was the maximum when the shift last moved, as it comes from Q K^T; -inf before the first
+	float less[2]; // what is subtracted in the exponent: the shift, or 0 in a far row, whose scores lose top before
+	float sum[2];  // this thread's part of the sum of weights
 	float factor[2];
-	bool far; // of any row of the warp, see isFar
+	bool far; // either row is
 
-	// Whether the rounding of top * scale would show in weights: then the exponent is (score - top) * scale
-	// instead of score * scale - shift, so that the weight of the maximum is 1 exactly.
+	__device__ __forceinline__ float shift(int r, float scale) const { return top[r] == -INFINITY ? 0 : top[r] * scale; }
 	__device__ __forceinline__ bool isFar(int r, float scale) const {
-		return top[r] > -INFINITY && fabsf(fmaf(top[r], scale, -shift[r])) > 0x1p-14f;
+		return top[r] > -INFINITY && fabsf(fmaf(top[r], scale, -shift(r, scale))) > 0x1p-14f;
 	}
 };
 
@@ -39,49 +43,43 @@ template <int N> __device__ __forceinline__ void mask(float (&s)[N], int last0, 
 	}
 }
 
-// Scores to weights, in place. Returns whether O must be multiplied by the rows' factors.
+// Scores to weights, in place; rescale() is called where O has to be multiplied by the rows' factors.
 //
 // The shift of a row moves only when a score passes it by more than LAG in log2 units (weights stay below
 // 2^LAG, sums and O in float32 do not mind), which a vote without shuffles finds out. Whether a row's shift
-// moves depends on that row alone, so its bits do not depend on its neighbours.
-template <int N> __device__ __forceinline__ bool weigh(float (&s)[N], Rows &rows, float scale, float lag) {
+// moves depends on that row alone, so its bits do not depend on its neighbours. All that is rare hangs on that
+// one vote: after it comes no other branch up to the multiplications, so that the assembler can put sums and
+// conversions between the exponentials.
+template <int N, class Rescale> __device__ __forceinline__ void weigh(float (&s)[N], Rows &rows, float scale, float lag, Rescale rescale) {
 	float top[2] = {s[0], s[2]};
 #pragma unroll
 	for (int j = 0; j < N / 4; j++) {
 #pragma unroll
 		for (int r = 0; r < 2; r++) top[r] = fmaxf(top[r], fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
 	}
-	const bool moved = __any_sync(~0u, top[0] > rows.top[0] + lag || top[1] > rows.top[1] + lag);
-	if (moved) {
+	if (__any_sync(~0u, top[0] > rows.top[0] + lag || top[1] > rows.top[1] + lag || rows.far)) {
+		bool far[2];
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
-			const float reached = quadMax(top[r]);
-			const bool moves = reached > rows.top[r] + lag;
-			const float shift = moves ? reached * scale : rows.shift[r];
-			const float before = rows.top[r], step = rows.shift[r] - shift;
-			rows.top[r] = moves ? reached : before;
-			rows.shift[r] = shift;
-			rows.factor[r] = before == -INFINITY ? 1 : exp2Fast(rows.isFar(r, scale) ? (before - rows.top[r]) * scale : step);
+			const float reached = quadMax(top[r]), before = rows.top[r], shift = rows.shift(r, scale);
+			if (reached > before + lag) rows.top[r] = reached;
+			far[r] = rows.isFar(r, scale);
+			const float step = far[r] ? (before - rows.top[r]) * scale : shift - rows.shift(r, scale);
+			rows.factor[r] = before == -INFINITY ? 1 : exp2Fast(step);
 			rows.sum[r] *= rows.factor[r];
+			rows.less[r] = far[r] ? 0 : rows.shift(r, scale);
 		}
-		rows.far = __any_sync(~0u, rows.isFar(0, scale) || rows.isFar(1, scale));
-	}
-	if (rows.far) {
-		const bool far[2] = {rows.isFar(0, scale), rows.isFar(1, scale)};
+		rows.far = far[0] || far[1];
 #pragma unroll
-		for (int i = 0; i < N; i++) {
-			const int r = i / 2 % 2;
-			s[i] = exp2Fast(far[r] ? (s[i] - rows.top[r]) * scale : fmaf(s[i], scale, -rows.shift[r]));
-		}
-		return moved;
+		for (int i = 0; i < N; i++)
+			if (far[i / 2 % 2]) s[i] -= rows.top[i / 2 % 2];
+		rescale();
 	}
 #pragma unroll
-	for (int i = 0; i < N; i++) s[i] = exp2Fast(fmaf(s[i], scale, -rows.shift[i / 2 % 2]));
-	return moved;
+	for (int i = 0; i < N; i++) s[i] = exp2Fast(fmaf(s[i], scale, -rows.less[i / 2 % 2]));
 }
 
-// Adds the weights to the sums and rounds them to 16 bits. The sums are taken here, behind a branch, because the
-// assembler interleaves additions with exponentials such that each waits for the one before it.
+// Adds the weights to the sums and rounds them to 16 bits.
 template <int N> __device__ __forceinline__ void packWeights(const float (&s)[N], uint32_t (&weights)[N / 2], Rows &rows) {
 	float odd[2] = {0, 0};
 #pragma unroll
@@ -94,9 +92,9 @@ template <int N> __device__ __forceinline__ void packWeights(const float (&s)[N]
 	for (int r = 0; r < 2; r++) rows.sum[r] += odd[r];
 }
 
-template <int N> __device__ __forceinline__ void rescale(float (&o)[N], const Rows &rows) {
+template <int N> __device__ __forceinline__ void multiply(float (&o)[N], const float (&factor)[2]) {
 #pragma unroll
-	for (int i = 0; i < N; i++) o[i] *= rows.factor[i / 2 % 2];
+	for (int i = 0; i < N; i++) o[i] *= factor[i / 2 % 2];
 }
 
 template <class T> __device__ __forceinline__ void issueScores(float (&s)[T::BN / 2], uint32_t q, uint32_t k) {
@@ -184,7 +182,8 @@ template <class T> __device__ __forceinline__ void finish(float (&o)[T::DV / 2],
 		float *lse = reinterpret_cast<float *>(p.lse) + (int64_t(w.batch) * p.Hq + w.head) * p.Sq + row;
 		auto total = [&](int r, float sum) {
 			if (rows.isFar(r, fabsf(p.scale_log2))) return fmaf(rows.top[r], fabsf(p.scale), logf(sum));
-			return fmaf(rows.shift[r], p.unit_high, fmaf(rows.shift[r], p.unit_low, logf(sum)));
+			const float shift = rows.shift(r, fabsf(p.scale_log2));
+			return fmaf(shift, p.unit_high, fmaf(shift, p.unit_low, logf(sum)));
 		};
 		if (row < p.Sq) lse[0] = last0 < 0 ? -INFINITY : total(0, sum0);
 		if (row + 8 < p.Sq) lse[8] = last1 < 0 ? -INFINITY : total(1, sum1);
@@ -302,7 +301,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 #pragma unroll
 		for (int i = 0; i < T::DV / 2; i++) o[i] = 0;
 		if (T::CAUSAL ? first < w.masked : w.steps * T::BN > p.Sk) maskStep(first);
-		weigh(s, rows, scale, lag);
+		weigh(s, rows, scale, lag, [] {}); // O is 0
 		packWeights(s, weights, rows);
 
 		auto step = [&](int i, bool masked) {
@@ -316,11 +315,14 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 			touch(s);
 			releaseK(i == w.top);
 			if (masked) maskStep(i);
-			const bool moved = weigh(s, rows, scale, lag);
+			weigh(s, rows, scale, lag, [&] {
+				wgmmaWait<0>();
+				touch(o);
+				multiply(o, rows.factor);
+			});
 			wgmmaWait<0>();
 			touch(o);
 			releaseV();
-			if (moved) rescale(o, rows);
 			packWeights(s, weights, rows);
 		};
 		int i = first + 1;

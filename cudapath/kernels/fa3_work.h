@@ -12,30 +12,33 @@ struct Work {
 
 // Persistent CTAs take units of equal cost in turn. Not causal, a unit is a row block and
 // neighbouring units share a head, so that K and V come from L2. Causal, a unit is a pair of row
-// blocks of one head, the longest with the shortest, the second with the last but one, ...
+// blocks of one head, the longest with the shortest, the second with the last but one, ...; where
+// their number is odd, the middle ones of all heads come last, as units of half the cost that even
+// out what the pairs left.
 template <int BM, int BN, bool CAUSAL> struct Walk {
 	const AttnParams &p;
-	int blocks, unitsPerHead, units;
+	int blocks, unitsPerHead, paired, units; // paired: those before the single blocks
 	int unit, half;
 
 	__device__ __forceinline__ Walk(const AttnParams &params) : p(params), half(0) {
 		blocks = (p.Sq + BM - 1) / BM;
-		unitsPerHead = CAUSAL ? (blocks + 1) / 2 : blocks;
-		units = unitsPerHead * p.Hq * p.B;
+		unitsPerHead = CAUSAL ? blocks / 2 : blocks;
+		paired = unitsPerHead * p.Hq * p.B;
+		units = paired + (CAUSAL && blocks % 2 ? p.Hq * p.B : 0);
 		unit = blockIdx.x;
 	}
 
 	__device__ __forceinline__ bool next(Work &w) {
 		if (unit >= units) return false;
-		const int head = unit / unitsPerHead;
-		int block = unit - head * unitsPerHead;
+		const bool single = CAUSAL && unit >= paired;
+		const int head = single ? unit - paired : unit / unitsPerHead;
+		int block = single ? unitsPerHead : unit - head * unitsPerHead;
 		w.batch = head / p.Hq;
 		w.head = head - w.batch * p.Hq;
 		if (CAUSAL) {
 			// The first half of a unit is its longer block.
-			const int other = blocks - 1 - block;
-			if (half == 0) block = other;
-			half = half == 0 && other != unit - head * unitsPerHead;
+			if (half == 0) block = blocks - 1 - block; // a single one is its own
+			half = half == 0 && !single;
 			if (half == 0) unit += gridDim.x;
 		} else {
 			unit += gridDim.x;

@@ -18,8 +18,11 @@ type Bench struct {
 	Label  string     // of the device, in rows
 	CPU    string     // of the CPU, in rows
 	Specs  []Spec     // a row of each problem each
-	Peers  []Peer     // and one of each of these
-	Seed   uint64
+	Peers  []Peer     // and one of each of these, of problems they know
+	// Against are the forms that rows are compared with, where there is such a form
+	// of the problem.
+	Against []Form
+	Seed    uint64
 
 	Repeats int           // timed runs of a row; 0: DefaultRepeats, fewer where each takes long
 	MinTime time.Duration // timed runs of a row go on for at least this long
@@ -32,16 +35,60 @@ type Bench struct {
 	Done func()
 }
 
+// specs are the rows of a problem but for the peers'.
+func (b *Bench) specs(p Problem) []Spec {
+	out := slices.Clone(b.Specs)
+	for _, f := range b.Against {
+		if f.applies(p, b.Device) {
+			tier := attention.TierAuto
+			if len(b.Specs) > 0 {
+				tier = b.Specs[0].Tier
+			}
+			out = append(out, f.spec(tier, b.Device))
+		}
+	}
+	return out
+}
+
+// peers are those that take a problem.
+func (b *Bench) peers(p Problem) []Peer {
+	if !p.Plain() {
+		return nil
+	}
+	return b.Peers
+}
+
+// Rows is how many rows a list of problems has.
+func (b *Bench) Rows(list []Problem) (n int) {
+	for _, p := range list {
+		n += len(b.specs(p)) + len(b.peers(p))
+	}
+	return n
+}
+
+// Rivals names the rows of this program that others of a list of problems are
+// compared with.
+func (b *Bench) Rivals(list []Problem) []string {
+	names := Rivals(b.Specs)
+	for _, f := range b.Against {
+		if slices.ContainsFunc(list, func(p Problem) bool { return f.applies(p, b.Device) }) {
+			names = append(names, string(f))
+		}
+	}
+	return names
+}
+
 // Group measures one problem by every Spec and every peer, their timed runs
 // taking turns so that none gets a warmer or a quieter machine. It returns a row
 // of each. The error is that of a device which cannot go on, or of ctx; the rows
 // are good all the same.
 func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
+	specs, peers := b.specs(p), b.peers(p)
 	if err := p.Shape.Validate(); err != nil {
-		for _, s := range b.Specs {
+		for _, s := range specs {
 			rows = append(rows, b.row(p, s))
 		}
-		for _, by := range b.Peers {
+		for _, by := range peers {
 			rows = append(rows, p.peerRow(by, b.Label))
 		}
 		for _, row := range rows {
@@ -51,6 +98,7 @@ func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
 		return rows, nil
 	}
 	g := &group{Bench: b, problem: p}
+	g.compared = slices.ContainsFunc(specs, func(s Spec) bool { return s.Form.witness() })
 	defer g.close()
 	defer g.release(ctx)
 	var ready []*candidate
@@ -63,13 +111,14 @@ func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
 		}
 		return errors.Join(ctx.Err(), g.lost)
 	}
-	for _, s := range b.Specs {
+	for _, s := range specs {
 		b.say(p, b.row(p, s).Who(), "checking")
 		if err := add(g.candidate(ctx, s)); err != nil {
 			return rows, err
 		}
 	}
-	for _, by := range b.Peers {
+	g.differences(rows)
+	for _, by := range peers {
 		b.say(p, by.Info().Name, "checking")
 		if err := add(g.peer(ctx, by)); err != nil {
 			return rows, err
@@ -83,7 +132,7 @@ func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
 // row is an empty row of what a Spec runs.
 func (b *Bench) row(p Problem, s Spec) *Row {
 	row := p.row(b.label(s.Tier))
-	row.Tier, row.Kernel, row.Variant = s.Tier.String(), s.Kernel, variantLabel(s.Lab.Variant)
+	row.Tier, row.Kernel, row.Variant, row.Form = s.Tier.String(), s.Kernel, variantLabel(s.Lab.Variant), s.Form
 	if s.Lab.Ablate != attention.AblateNone {
 		row.Ablation = s.Lab.Ablate.String()
 	}
@@ -107,149 +156,6 @@ func (b *Bench) say(p Problem, who, what string) {
 	if b.Progress != nil {
 		b.Progress(fmt.Sprintf("%s %v: %s", who, p, what))
 	}
-}
-
-// group is the state of one problem.
-type group struct {
-	*Bench
-	problem Problem
-	in      *hostInputs
-	truth   *truth
-	cpu     lane
-	device  lane
-	ops     []*attention.Op
-	peers   []Peer // that have been given the problem
-	lost    error  // a device that cannot go on
-}
-
-func (g *group) close() {
-	for _, op := range g.ops {
-		_ = op.Close()
-	}
-	if g.device != nil {
-		g.device.close()
-	}
-	if g.cpu != nil {
-		g.cpu.close()
-	}
-}
-
-// candidate plans, runs once and verifies a Spec. It returns nil with a row
-// that says why when there is nothing to time. An ablation is wrong by design:
-// it is run and not verified.
-func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
-	row := g.row(g.problem, s)
-	cfg := g.problem.Config
-	cfg.Tier, cfg.Kernel = s.Tier, s.Kernel
-	dev := g.Device
-	if s.Tier == attention.TierCPU {
-		dev = nil
-	}
-	op, err := attention.NewLab(dev, cfg, s.Lab)
-	if err != nil {
-		if s.Lab != (attention.Lab{}) {
-			row.Tier = g.planned(dev, cfg).String()
-		}
-		return nil, g.stop(row, err)
-	}
-	g.ops = append(g.ops, op)
-	plan, err := op.Plan(g.problem.Shape)
-	if err != nil {
-		return nil, g.stop(row, err)
-	}
-	row.Tier, row.Tile, row.Memory = plan.Tier.String(), plan.Tile, plan.Bytes
-	if plan.Tier == attention.TierCUDA && s.Kernel == "" {
-		row.Tile = plan.Kernel + " " + plan.Tile
-	}
-	lane, err := g.lane(ctx, dev)
-	if err != nil {
-		return nil, g.stop(row, err)
-	}
-	out, err := lane.once(ctx, op)
-	if err != nil {
-		return nil, g.stop(row, err)
-	}
-	row.Sets, row.Timer = lane.sets(), lane.timer()
-	c := &candidate{row: row, onCPU: dev == nil, run: func(ctx context.Context, n int) ([]time.Duration, error) {
-		return lane.timed(ctx, op, n)
-	}}
-	if row.Ablation != "" {
-		return c, row
-	}
-	if g.truth == nil {
-		if g.truth, err = newTruth(g.problem, g.in, g.Seed); err != nil {
-			return nil, g.stop(row, err)
-		}
-	}
-	if row.Checked, err = g.truth.judge(out); err != nil {
-		row.Status, row.Reason = Fail, plain(err)
-		return nil, row
-	}
-	return c, row
-}
-
-// planned is the tier that would have run, for a row whose variant or ablation
-// it refuses to stand beside its others.
-func (g *group) planned(dev *vk.Device, cfg attention.Config) attention.Tier {
-	op, err := attention.New(dev, cfg)
-	if err != nil {
-		return cfg.Tier
-	}
-	g.ops = append(g.ops, op)
-	plan, err := op.Plan(g.problem.Shape)
-	if err != nil {
-		return cfg.Tier
-	}
-	return plan.Tier
-}
-
-// lane makes the inputs where the tier runs, once for all tiers there.
-func (g *group) lane(ctx context.Context, dev *vk.Device) (lane, error) {
-	if g.in == nil {
-		in := newInputs(g.problem, g.Seed)
-		g.in = &in
-	}
-	if dev == nil {
-		if g.cpu == nil {
-			g.cpu = newCPULane(g.problem, *g.in)
-		}
-		return g.cpu, nil
-	}
-	if g.device == nil {
-		l, err := newDeviceLane(ctx, dev, g.problem, *g.in, g.usesCUDA())
-		if err != nil {
-			return nil, err
-		}
-		g.device = l
-	}
-	return g.device, nil
-}
-
-// usesCUDA reports whether the tensors have to be in CUDA's reach.
-func (b *Bench) usesCUDA() bool {
-	return slices.ContainsFunc(b.Specs, func(s Spec) bool { return s.Tier == attention.TierCUDA })
-}
-
-// stop ends a row with an error. An interrupted row has no status.
-func (g *group) stop(row *Row, err error) *Row {
-	if errors.Is(err, context.Canceled) {
-		return row
-	}
-	var shape *attention.ShapeError
-	row.Status, row.Reason = Broken, plain(err)
-	if row.Peer {
-		if status, known := peerStatus(err); known {
-			row.Status = status
-		}
-		return row
-	}
-	switch {
-	case errors.As(err, &shape), errors.Is(err, vk.ErrUnsupported):
-		row.Status = Unsupported
-	case errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrClosed):
-		g.lost = err
-	}
-	return row
 }
 
 // plain is an error in one line, without the name of the package it is from.

@@ -14,25 +14,25 @@ import (
 )
 
 func smallProblem(dtype attention.DType) Problem {
-	return Problem{attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 70, Sk: 50},
-		attention.Config{HeadDim: 16, HeadDimV: 24, DType: dtype, Causal: attention.BottomRight}}
+	return Problem{Shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 70, Sk: 50},
+		Config: attention.Config{HeadDim: 16, HeadDimV: 24, DType: dtype, Causal: attention.BottomRight}}
 }
 
 func TestOneWrongRowIsFound(t *testing.T) {
 	for _, dtype := range attention.DTypes() {
 		p := smallProblem(dtype)
-		in := newInputs(p, 3)
-		truth, err := newTruth(p, &in, 3)
+		in := newData(p, 3)
+		truth, err := newTruth(in, 3)
 		require.NoError(t, err)
 		op, err := attention.New(nil, p.Config)
 		require.NoError(t, err)
-		lane := newCPULane(p, in)
+		lane := newCPULane(in)
 		compute := func() []byte {
-			o, err := lane.once(context.Background(), op)
+			o, err := lane.once(context.Background(), &work{op: op})
 			require.NoError(t, err)
 			return o
 		}
-		checked, err := truth.judge(compute())
+		checked, err := truth.judge(in, compute())
 		require.NoError(t, err)
 		require.Equal(t, 2*4*70, checked.Rows, "a small problem is compared whole")
 		row := 24 * dtype.Size()
@@ -48,7 +48,7 @@ func TestOneWrongRowIsFound(t *testing.T) {
 		} {
 			o := compute()
 			spoil(o)
-			checked, err := truth.judge(o)
+			checked, err := truth.judge(in, o)
 			require.Error(t, err, "%v, %s", dtype, name)
 			require.NotZero(t, checked.Rows)
 		}

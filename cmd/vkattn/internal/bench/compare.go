@@ -49,7 +49,7 @@ func Compare(rows []*Row) []Comparison {
 	var out []Comparison
 	at := map[[2]string]int{}
 	for _, r := range rows {
-		if r.Peer {
+		if r.Peer || r.Form != "" {
 			continue
 		}
 		for _, p := range peers {
@@ -89,6 +89,9 @@ func (c Comparison) String() string {
 
 // Problem is what the row computed.
 func (r *Row) Problem() Problem {
+	if r.problem != (Problem{}) {
+		return r.problem
+	}
 	return Problem{
 		Shape:  attention.Shape{B: r.B, Hq: r.Hq, Hkv: r.Hkv, Sq: r.Sq, Sk: r.Sk},
 		Config: attention.Config{DType: r.DType, HeadDim: r.D, HeadDimV: r.Dv, Causal: r.Causal},

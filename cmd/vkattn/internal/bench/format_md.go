@@ -24,6 +24,12 @@ func (p *mdPrinter) Row(r *Row) error {
 
 func (p *mdPrinter) Close(info *RunInfo) error {
 	layout := p.results
+	switch info.Suite {
+	case "seeds":
+		layout = p.seeds
+	case "decode":
+		layout = p.decode
+	}
 	for _, r := range p.rows {
 		if r.Ablation != "" {
 			layout = p.ablations
@@ -45,9 +51,15 @@ func (p *mdPrinter) results(info *RunInfo) error {
 	}
 	m.column("max error")
 	m.column("memory")
-	notes := false
+	notes, with, splits := false, false, false
 	for _, r := range p.rows {
-		notes = notes || r.Note() != ""
+		notes, with, splits = notes || r.Note() != "", with || r.With != "", splits || r.Splits > 1
+	}
+	if splits {
+		m.column("splits")
+	}
+	if with {
+		m.column("with<")
 	}
 	if notes {
 		m.column("note<")
@@ -56,7 +68,10 @@ func (p *mdPrinter) results(info *RunInfo) error {
 		row := []any{r.Device, r.Name(), r.Tile, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv, r.Causal, r.DType}
 		switch r.Status {
 		case OK:
-			row = append(row, digits(r.Ms.Min), digits(r.Ms.Median), digits(r.Ms.Max), digits(r.TFLOPs))
+			row = append(row, digits(r.Ms.Min), digits(r.Ms.Median), digits(r.Ms.Max), "-")
+			if !IsCopy(r.Name()) {
+				row[len(row)-1] = digits(r.TFLOPs)
+			}
 		case Fail:
 			row = append(row, "-", "-", "-", "FAIL")
 		default:
@@ -70,6 +85,12 @@ func (p *mdPrinter) results(info *RunInfo) error {
 			checked = fmt.Sprintf("%.1e", r.Checked.MaxError)
 		}
 		row = append(row, checked, Bytes(r.Memory))
+		if splits {
+			row = append(row, r.Splits)
+		}
+		if with {
+			row = append(row, r.With)
+		}
 		if notes {
 			row = append(row, r.Note())
 		}

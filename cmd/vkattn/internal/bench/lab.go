@@ -11,6 +11,7 @@ type Spec struct {
 	Tier   attention.Tier
 	Kernel string // family of tier cuda; "": its own choice
 	Lab    attention.Lab
+	Form   Form // what the others are compared with; "": one of these
 }
 
 // Specs crosses tiers with variants and ablations, and tier cuda with families of
@@ -32,7 +33,7 @@ func Specs(tiers []attention.Tier, kernels []string, variants []int, ablations [
 		for _, k := range families {
 			for _, v := range variants {
 				for _, a := range ablations {
-					out = append(out, Spec{t, k, attention.Lab{Variant: v, Ablate: a}})
+					out = append(out, Spec{Tier: t, Kernel: k, Lab: attention.Lab{Variant: v, Ablate: a}})
 				}
 			}
 		}

@@ -5,79 +5,104 @@ import (
 	"time"
 
 	"vkattn/attention"
-	"vkattn/attention/inputs"
+	"vkattn/cmd/vkattn/internal/operands"
+	"vkattn/vk"
 )
 
-// lane is where the tiers of one problem run: its inputs, and a clock.
+// lane is where rows of one problem run: its arguments, and a clock.
 type lane interface {
 	// once computes set 0 into memory full of NaN and returns O.
-	once(ctx context.Context, op *attention.Op) ([]byte, error)
+	once(ctx context.Context, w *work) ([]byte, error)
 	// timed runs n times, each on the next set, and returns what each took.
-	timed(ctx context.Context, op *attention.Op, n int) ([]time.Duration, error)
+	timed(ctx context.Context, w *work, n int) ([]time.Duration, error)
+	// args are those of set 0, as they lie.
+	args() attention.Args
 	sets() int
 	timer() string // whose clock: "device" or "wall"
 	close()
 }
 
-// hostInputs are Q, K and V of set 0, from which every lane copies.
-type hostInputs [3][]byte
+// work is one run of a row.
+type work struct {
+	op    Forwarder
+	split func(attention.Args) []attention.Args // into several dispatches; nil: one
+	cuda  bool                                  // on tier cuda, which the stream's timestamps do not see
+}
 
-func newInputs(p Problem, seed uint64) hostInputs {
-	q, k, v, _ := p.tensors()
-	var in hostInputs
-	for i, n := range []uint64{q, k, v} {
-		in[i] = inputs.New(int64(n), p.Config.DType, inputs.Normal, seed+uint64(i))
+// run gives all of one run to a stream, or computes it on the CPU.
+func (w *work) run(s *vk.Stream, a attention.Args) error {
+	if w.split == nil {
+		return w.op.Forward(s, a)
 	}
-	return in
+	for _, one := range w.split(a) {
+		if err := w.op.Forward(s, one); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // cpuLane times by the wall clock.
 type cpuLane struct {
-	problem Problem
-	memory  [4][]byte
-	layout  sets
-	next    int
+	cfg    attention.Config
+	first  attention.Args // of set 0
+	o      []byte
+	layout sets
+	next   int
 }
 
-func newCPULane(p Problem, in hostInputs) *cpuLane {
-	l := &cpuLane{problem: p, layout: newSets(p, hostRotation)}
-	for i := range l.memory {
-		l.memory[i] = make([]byte, l.layout.bytes(i))
-		if i == 3 {
+func newCPULane(d *data) *cpuLane {
+	l := &cpuLane{cfg: d.problem.Config, first: operands.Clone(d.args)}
+	list := operands.List(l.cfg, &l.first)
+	l.layout = newSets(list, hostRotation)
+	var placed [][]byte
+	for i, o := range list {
+		in := o.Host()
+		if o.Of < i {
+			placed = append(placed, placed[o.Of])
+			o.OnHost(placed[i])
 			continue
 		}
-		for set := range l.layout.count {
-			copy(l.memory[i][l.layout.stride[i]*uint64(set):], in[i])
+		memory := make([]byte, l.layout.bytes(i))
+		if o.Output {
+			l.o = memory[:len(in)]
+		} else {
+			copies := l.layout.count
+			if l.layout.stride[i] == 0 {
+				copies = 1
+			}
+			for set := range copies {
+				copy(memory[l.layout.stride[i]*uint64(set):], in)
+			}
 		}
+		placed = append(placed, memory)
+		o.OnHost(memory)
 	}
 	return l
 }
 
-func (l *cpuLane) args(set int) attention.Args {
-	return l.layout.args(l.problem, set, func(i int, t *attention.Tensor) { t.Host = l.memory[i] })
-}
+func (l *cpuLane) args() attention.Args { return operands.Clone(l.first) }
 
-func (l *cpuLane) once(_ context.Context, op *attention.Op) ([]byte, error) {
-	o := l.memory[3][:l.layout.size[3]]
-	for i := range o {
-		o[i] = 0xff
+func (l *cpuLane) once(_ context.Context, w *work) ([]byte, error) {
+	for i := range l.o {
+		l.o[i] = 0xff
 	}
-	if err := op.Forward(nil, l.args(0)); err != nil {
+	if err := w.run(nil, l.args()); err != nil {
 		return nil, err
 	}
-	return o, nil
+	return l.o, nil
 }
 
-func (l *cpuLane) timed(ctx context.Context, op *attention.Op, n int) ([]time.Duration, error) {
+func (l *cpuLane) timed(ctx context.Context, w *work, n int) ([]time.Duration, error) {
 	var out []time.Duration
 	for range n {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		l.next = (l.next + 1) % l.layout.count
-		args := l.args(l.next)
+		args := l.layout.args(l.cfg, l.first, l.next)
 		start := time.Now()
-		if err := op.Forward(nil, args); err != nil {
+		if err := w.run(nil, args); err != nil {
 			return nil, err
 		}
 		out = append(out, time.Since(start))

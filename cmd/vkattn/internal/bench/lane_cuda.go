@@ -4,14 +4,13 @@ import (
 	"context"
 	"time"
 
-	"vkattn/attention"
 	"vkattn/cudapath"
 )
 
 // timedByCUDA times tier cuda by events around each kernel, all of a batch in one
 // turn of CUDA: the changes between the two queues, which a Vulkan stream pays once
 // however many kernels it has between them, are not part of a kernel's time.
-func (l *deviceLane) timedByCUDA(ctx context.Context, op *attention.Op, n int) ([]time.Duration, error) {
+func (l *deviceLane) timedByCUDA(ctx context.Context, w *work, n int) ([]time.Duration, error) {
 	cuda, err := cudapath.Open(l.stream.Device())
 	if err != nil {
 		return nil, err
@@ -34,7 +33,7 @@ func (l *deviceLane) timedByCUDA(ctx context.Context, op *attention.Op, n int) (
 		l.next = (l.next + 1) % l.layout.count
 		if err := firstError(
 			func() error { return record(l.events[2*i]) },
-			func() error { return op.Forward(l.stream, l.args(l.next)) },
+			func() error { return w.run(l.stream, l.layout.args(l.cfg, l.first, l.next)) },
 			func() error { return record(l.events[2*i+1]) },
 		); err != nil {
 			return nil, err

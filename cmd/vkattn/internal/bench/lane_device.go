@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/operands"
 	"vkattn/cudapath"
 	"vkattn/vk"
 )
@@ -13,19 +14,21 @@ import (
 // a barrier between runs: without it they overlap. A queue without timestamps
 // is timed by the wall clock, one submission a run.
 type deviceLane struct {
-	problem Problem
-	stream  *vk.Stream
-	memory  [4]*vk.Buffer
-	layout  sets
-	next    int
-	stamps  bool
-	events  []*cudapath.Event // of tier cuda, which the stream's timestamps do not see
+	deviceClock
+	cfg    attention.Config
+	first  attention.Args // of set 0
+	memory []*vk.Buffer
+	o      *vk.Buffer
+	oBytes uint64
+	layout sets
+	next   int
+	events []*cudapath.Event // of tier cuda, which the stream's timestamps do not see
 }
 
 // exportable puts the tensors in CUDA's reach.
-func newDeviceLane(ctx context.Context, dev *vk.Device, p Problem, in hostInputs, exportable bool) (l *deviceLane, err error) {
+func newDeviceLane(ctx context.Context, dev *vk.Device, d *data, exportable bool) (l *deviceLane, err error) {
 	exportable = exportable && dev.Caps().ExternalMemoryFd // else tier cuda refuses its rows
-	l = &deviceLane{problem: p, layout: newSets(p, rotation(dev)), stamps: dev.Caps().Limits.TimestampValidBits > 0}
+	l = &deviceLane{cfg: d.problem.Config, first: operands.Clone(d.args), deviceClock: deviceClock{stamps: dev.Caps().Limits.TimestampValidBits > 0}}
 	defer func() {
 		if err != nil {
 			l.close()
@@ -34,47 +37,61 @@ func newDeviceLane(ctx context.Context, dev *vk.Device, p Problem, in hostInputs
 	if l.stream, err = dev.NewStream("bench"); err != nil {
 		return nil, err
 	}
-	for i := range l.memory {
-		name := [4]string{"Q", "K", "V", "O"}[i]
-		if l.memory[i], err = dev.NewBuffer((l.layout.bytes(i)+3)&^3, vk.BufferOptions{Name: name, Exportable: exportable}); err != nil {
-			return nil, err
-		}
-		if i == 3 {
+	list := operands.List(l.cfg, &l.first)
+	l.layout = newSets(list, rotation(dev))
+	var inputs []int
+	for i, o := range list {
+		in := o.Host()
+		if o.Of < i {
+			l.memory = append(l.memory, l.memory[o.Of])
+			o.OnDevice(l.memory[i])
 			continue
 		}
-		if err = l.stream.Upload(l.memory[i], 0, in[i]); err != nil {
-			return nil, err
+		b, err := dev.NewBuffer((l.layout.bytes(i)+3)&^3, vk.BufferOptions{Name: o.Name, Exportable: exportable})
+		if err != nil {
+			return l, err
+		}
+		l.memory = append(l.memory, b)
+		o.OnDevice(b)
+		if o.Output {
+			l.o, l.oBytes = b, uint64(len(in))
+			continue
+		}
+		inputs = append(inputs, i)
+		if err = l.stream.Upload(b, 0, in); err != nil {
+			return l, err
 		}
 	}
 	if err = l.stream.Barrier(); err != nil {
-		return nil, err
+		return l, err
 	}
-	for i, b := range l.memory[:3] {
-		size := (l.layout.size[i] + 3) &^ 3 // sets are further apart than that
+	for _, i := range inputs {
+		if l.layout.stride[i] == 0 {
+			continue
+		}
+		b, size := l.memory[i], (l.layout.size[i]+3)&^3 // sets are further apart than that
 		for set := 1; set < l.layout.count; set++ {
 			size := min(size, b.Size()-l.layout.stride[i]*uint64(set))
 			if err = l.stream.Copy(vk.BufferRange{Buffer: b, Offset: l.layout.stride[i] * uint64(set), Size: size}, vk.BufferRange{Buffer: b, Size: size}); err != nil {
-				return nil, err
+				return l, err
 			}
 		}
 	}
 	return l, l.stream.Wait(ctx)
 }
 
-func (l *deviceLane) args(set int) attention.Args {
-	return l.layout.args(l.problem, set, func(i int, t *attention.Tensor) { t.Buffer = l.memory[i] })
-}
+func (l *deviceLane) args() attention.Args { return operands.Clone(l.first) }
 
-func (l *deviceLane) once(ctx context.Context, op *attention.Op) ([]byte, error) {
-	out := make([]byte, l.layout.size[3])
+func (l *deviceLane) once(ctx context.Context, w *work) ([]byte, error) {
+	out := make([]byte, l.oBytes)
 	if err := firstError(
 		func() error {
-			return l.stream.Fill(vk.BufferRange{Buffer: l.memory[3], Size: (l.layout.size[3] + 3) &^ 3}, 0xffffffff)
+			return l.stream.Fill(vk.BufferRange{Buffer: l.o, Size: (l.oBytes + 3) &^ 3}, 0xffffffff)
 		},
 		l.stream.Barrier,
-		func() error { return op.Forward(l.stream, l.args(0)) },
+		func() error { return w.run(l.stream, l.args()) },
 		l.stream.Barrier,
-		func() error { return l.stream.Download(ctx, out, l.memory[3], 0) },
+		func() error { return l.stream.Download(ctx, out, l.o, 0) },
 		func() error { return l.stream.Wait(ctx) },
 	); err != nil {
 		return nil, err
@@ -82,20 +99,54 @@ func (l *deviceLane) once(ctx context.Context, op *attention.Op) ([]byte, error)
 	return out, nil
 }
 
-func (l *deviceLane) timed(ctx context.Context, op *attention.Op, n int) ([]time.Duration, error) {
-	if op.Config().Tier == attention.TierCUDA {
-		return l.timedByCUDA(ctx, op, n)
+func (l *deviceLane) timed(ctx context.Context, w *work, n int) ([]time.Duration, error) {
+	if w.cuda {
+		return l.timedByCUDA(ctx, w, n)
 	}
+	return l.deviceClock.timed(ctx, n, func(s *vk.Stream) error {
+		l.next = (l.next + 1) % l.layout.count
+		return w.run(s, l.layout.args(l.cfg, l.first, l.next))
+	})
+}
+
+func (l *deviceLane) sets() int { return l.layout.count }
+
+func (l *deviceLane) close() {
+	for _, e := range l.events {
+		_ = e.Close()
+	}
+	if l.stream != nil {
+		_ = l.stream.Close()
+	}
+	for _, b := range l.memory {
+		_ = b.Close()
+	}
+}
+
+// deviceClock times what is given to a stream.
+type deviceClock struct {
+	stream *vk.Stream
+	stamps bool
+}
+
+func (l *deviceClock) timer() string {
+	if l.stamps {
+		return "device"
+	}
+	return "wall"
+}
+
+// timed gives n runs to the stream and returns what each took.
+func (l *deviceClock) timed(ctx context.Context, n int, run func(*vk.Stream) error) ([]time.Duration, error) {
 	if !l.stamps {
-		return l.timedByWall(ctx, op, n)
+		return l.timedByWall(ctx, n, run)
 	}
 	marks := make([][2]vk.Mark, n)
 	for i := range marks {
-		l.next = (l.next + 1) % l.layout.count
 		if err := firstError(
 			l.stream.Barrier,
 			func() (err error) { marks[i][0], err = l.stream.Timestamp(); return },
-			func() error { return op.Forward(l.stream, l.args(l.next)) },
+			func() error { return run(l.stream) },
 			func() (err error) { marks[i][1], err = l.stream.Timestamp(); return },
 		); err != nil {
 			return nil, err
@@ -114,12 +165,11 @@ func (l *deviceLane) timed(ctx context.Context, op *attention.Op, n int) ([]time
 	return out, nil
 }
 
-func (l *deviceLane) timedByWall(ctx context.Context, op *attention.Op, n int) ([]time.Duration, error) {
+func (l *deviceClock) timedByWall(ctx context.Context, n int, run func(*vk.Stream) error) ([]time.Duration, error) {
 	out := make([]time.Duration, n)
 	for i := range out {
-		l.next = (l.next + 1) % l.layout.count
 		start := time.Now()
-		if err := op.Forward(l.stream, l.args(l.next)); err != nil {
+		if err := run(l.stream); err != nil {
 			return nil, err
 		}
 		if err := l.stream.Wait(ctx); err != nil {
@@ -128,29 +178,6 @@ func (l *deviceLane) timedByWall(ctx context.Context, op *attention.Op, n int) (
 		out[i] = time.Since(start)
 	}
 	return out, nil
-}
-
-func (l *deviceLane) timer() string {
-	if l.stamps {
-		return "device"
-	}
-	return "wall"
-}
-
-func (l *deviceLane) sets() int { return l.layout.count }
-
-func (l *deviceLane) close() {
-	for _, e := range l.events {
-		_ = e.Close()
-	}
-	if l.stream != nil {
-		_ = l.stream.Close()
-	}
-	for _, b := range l.memory {
-		if b != nil {
-			_ = b.Close()
-		}
-	}
 }
 
 func firstError(steps ...func() error) error {

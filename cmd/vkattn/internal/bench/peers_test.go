@@ -86,7 +86,7 @@ func TestPeersTakeTurnsWithTheTiers(t *testing.T) {
 	require.Equal(t, "problem", good.asked[0])
 	require.Equal(t, "release", good.asked[len(good.asked)-1], "whatever it took is given back")
 	require.Equal(t, peer.Problem{B: 2, Hq: 4, Hkv: 2, Sq: 70, Sk: 50, D: 16, Dv: 24, Causal: "bottom-right", DType: "f32", Scale: 0.25, Seed: 1,
-		Sets: newSets(p, hostRotation).count}, good.problem, "as many sets as the tiers rotate through")
+		Sets: countSets(p, hostRotation)}, good.problem, "as many sets as the tiers rotate through")
 	require.Equal(t, rows[0].Sets, rows[1].Sets)
 
 	p.Shape.Hkv = 3

@@ -10,9 +10,17 @@ import (
 type Problem struct {
 	Shape  attention.Shape
 	Config attention.Config // Tier is left open
+	Features
+	Line string // of the suite it is of, where that names its lines
 }
 
-func (p Problem) String() string { return fmt.Sprintf("%v %v", p.Config, p.Shape) }
+func (p Problem) String() string {
+	s := fmt.Sprintf("%v %v", p.Config, p.Shape)
+	if p.Features != (Features{}) {
+		s += " " + p.Features.String()
+	}
+	return s
+}
 
 // Sweep is the axes of a benchmark. Every list has at least one value, but
 // HeadsKV, SeqLenK and HeadDimV: empty, they follow Heads, SeqLen and HeadDim.
@@ -75,8 +83,15 @@ func (s *Sweep) Problems() ([]Problem, error) {
 // row is an empty row of the problem.
 func (p Problem) row(device string) *Row {
 	s, c := p.Shape, p.Config
-	return &Row{Device: device, B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
-		D: c.HeadDim, Dv: c.ValueDim(), Causal: c.Causal, DType: c.DType}
+	row := &Row{Device: device, B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
+		D: c.HeadDim, Dv: c.ValueDim(), Causal: c.Causal, DType: c.DType, KV: c.KV, Line: p.Line, KVBytes: p.KVBytes(), problem: p}
+	if !p.Plain() || c.FixedSplit != 0 {
+		row.With = p.with()
+	}
+	if p.Features != (Features{}) {
+		row.Features = &p.Features
+	}
+	return row
 }
 
 // tensors are the element counts of Q, K, V and O.
@@ -94,6 +109,6 @@ func TFLOPs(p Problem, ms float64) float64 {
 		return 0
 	}
 	s, c := p.Shape, p.Config
-	flops := 2 * float64(s.B) * float64(s.Hq) * float64(c.HeadDim+c.ValueDim()) * float64(s.Cells(c.Causal))
+	flops := 2 * float64(s.Hq) * float64(c.HeadDim+c.ValueDim()) * p.cells()
 	return flops / (ms * 1e-3) / 1e12
 }

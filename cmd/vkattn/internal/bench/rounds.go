@@ -142,8 +142,15 @@ func (g *group) finish(c *candidate) {
 		r.Clock = g.Clock()
 	}
 	r.Ms = Summarize(r.Samples)
-	if speed := TFLOPs(g.problem, r.Ms.Median); r.Ablation == "" {
+	speed := TFLOPs(g.problem, r.Ms.Median)
+	if IsCopy(r.Name()) {
+		speed = 0
+	}
+	if r.Ablation == "" {
 		r.Status, r.TFLOPs = OK, speed
+		if r.Ms.Median > 0 {
+			r.TBs = float64(r.KVBytes) / r.Ms.Median / 1e9
+		}
 	} else {
 		r.Status, r.AblationTFLOPs = Ablated, speed
 	}

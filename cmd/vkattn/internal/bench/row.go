@@ -37,6 +37,8 @@ type Row struct {
 	Peer     bool   `json:"peer,omitzero"`      // somebody else's attention
 	Variant  string `json:"variant,omitempty"`  // step of the ladder, "v1" to "v8"
 	Ablation string `json:"ablation,omitempty"` // what was left out
+	Form     Form   `json:"form,omitempty"`     // what rows are compared with, and no row of its own
+	Line     string `json:"line,omitempty"`     // of the suite
 
 	Tile   string           `json:"tile,omitempty"`
 	B      int              `json:"batch"`
@@ -49,6 +51,10 @@ type Row struct {
 	Causal attention.Causal `json:"causal"`
 	DType  attention.DType  `json:"dtype"`
 
+	KV       attention.KVType `json:"kv_dtype,omitzero"`
+	With     string           `json:"with,omitempty"` // what the problem has beside its tensors, for people
+	Features *Features        `json:"features,omitempty"`
+
 	Status Status `json:"status"`
 	Reason string `json:"reason,omitempty"`
 
@@ -57,6 +63,11 @@ type Row struct {
 	// AblationTFLOPs is the flops of the whole problem over the time of what was
 	// left of it.
 	AblationTFLOPs float64 `json:"ablation_tflops,omitzero"`
+	Splits         int     `json:"splits,omitzero"`     // parts that the keys of a sequence were cut into
+	KVBytes        uint64  `json:"kv_bytes,omitzero"`   // of K, V and their scales that have to be read
+	TBs            float64 `json:"tb_per_s,omitzero"`   // of those bytes, at the median
+	KeptRatio      float64 `json:"kept_ratio,omitzero"` // of tokens listed to tokens; 1 without lists
+	Result         *Result `json:"result,omitempty"`    // where it is compared with a reference's
 	// Versus is each peer's median time over this row's: above 1 this row is faster.
 	Versus  map[string]float64 `json:"versus,omitempty"`
 	Samples []float64          `json:"samples,omitempty"` // every timed run, milliseconds, in order
@@ -65,6 +76,24 @@ type Row struct {
 	Checked Checked            `json:"checked,omitzero"`
 	Memory  uint64             `json:"memory_bytes"`    // of one input set: Q, K, V, O and scratch
 	Clock   *Clock             `json:"clock,omitempty"` // right after the last run, where the driver tells
+
+	problem Problem
+}
+
+// Result is what is in O.
+type Result struct {
+	Elements int               `json:"elements"`
+	NaN      int               `json:"nan"`
+	MaxAbs   Number            `json:"max_abs"`
+	From     map[string]Number `json:"max_difference,omitempty"` // from each reference
+}
+
+// plan fills in how the row is computed.
+func (r *Row) plan(p attention.Plan, s Spec) {
+	r.Tier, r.Tile, r.Memory, r.Splits = p.Tier.String(), p.Tile, p.Bytes, p.Splits
+	if p.Tier == attention.TierCUDA && s.Kernel == "" {
+		r.Tile = p.Kernel + " " + p.Tile
+	}
 }
 
 // Checked is what verification compared and found.
@@ -129,12 +158,18 @@ func (r *Row) Note() string {
 	return fmt.Sprintf("%s: %s", r.Status, strings.TrimPrefix(r.Reason, string(r.Status)+": "))
 }
 
-// Name is the tier, with the family of kernels that was asked for, or the peer.
-func (r *Row) Name() string { return kernelName(r.Tier, r.Kernel) }
+// Name is the tier, with the family of kernels that was asked for, the peer, or
+// the form that others are compared with.
+func (r *Row) Name() string {
+	if r.Form != "" {
+		return string(r.Form)
+	}
+	return kernelName(r.Tier, r.Kernel)
+}
 
 // rival reports whether other rows are compared with this one.
 func (r *Row) rival() bool {
-	return r.Peer || r.Tier == attention.TierCUDA.String() && r.Variant == "" && r.Ablation == ""
+	return r.Peer || r.Form != "" || r.Tier == attention.TierCUDA.String() && r.Variant == "" && r.Ablation == ""
 }
 
 // others names what rows are compared with: the peers, then tier cuda.

@@ -1,12 +1,15 @@
 package bench
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"slices"
+
+	"vkattn/attention"
 )
 
 // verifyBudget is the multiply-adds one verification may take, reference and
-// low-precision attention each: about a second on two cores.
+// low-precision attention each: about a second on two cores, several with features.
 const verifyBudget = 1 << 30
 
 // edge is the distance of the rows where tiles may end: every tile size is a
@@ -48,4 +51,56 @@ func sampleRows(sq, n, turn int, r *rand.Rand) []int {
 	}
 	slices.Sort(rows)
 	return slices.Compact(rows)
+}
+
+// sample picks rows of every head of every sequence that has any. Where one of each
+// is more than the budget, it is one of each sequence and of as many heads more as
+// fit, at random.
+func (d *data) sample(budget uint64, r *rand.Rand) (list []attention.Rows) {
+	p := d.problem
+	each := rowsPerHead(p, budget)
+	add := func(b, h int) {
+		list = append(list, attention.Rows{B: b, H: h, Rows: sampleRows(d.rows[b], min(each, d.rows[b]), b*p.Shape.Hq+h, r)})
+	}
+	cost := func(b int) uint64 { return uint64(d.keys[b]) * uint64(p.Config.HeadDim+p.Config.ValueDim()) }
+	var total uint64
+	for b, n := range d.rows {
+		if n > 0 {
+			total += cost(b) * uint64(p.Shape.Hq)
+		}
+	}
+	if total <= budget {
+		for b, n := range d.rows {
+			for h := range p.Shape.Hq {
+				if n > 0 {
+					add(b, h)
+				}
+			}
+		}
+		return list
+	}
+	var spent uint64
+	var others [][2]int
+	for b, n := range d.rows {
+		if n == 0 {
+			continue
+		}
+		first := r.IntN(p.Shape.Hq)
+		add(b, first)
+		spent += cost(b)
+		for h := range p.Shape.Hq {
+			if h != first {
+				others = append(others, [2]int{b, h})
+			}
+		}
+	}
+	r.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+	for _, o := range others {
+		if spent += cost(o[0]); spent > budget {
+			break
+		}
+		add(o[0], o[1])
+	}
+	slices.SortFunc(list, func(a, b attention.Rows) int { return cmp.Or(cmp.Compare(a.B, b.B), cmp.Compare(a.H, b.H)) })
+	return list
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/operands"
 )
 
 func TestSampledRowsAreDistinctAndInRange(t *testing.T) {
@@ -38,11 +39,11 @@ func TestSampledRowsAreDistinctAndInRange(t *testing.T) {
 }
 
 func TestTheBudgetBoundsTheSample(t *testing.T) {
-	small := Problem{attention.Shape{B: 1, Hq: 2, Sq: 128, Sk: 128}, attention.Config{HeadDim: 64}}
+	small := Problem{Shape: attention.Shape{B: 1, Hq: 2, Sq: 128, Sk: 128}, Config: attention.Config{HeadDim: 64}}
 	require.Equal(t, 128, rowsPerHead(small, verifyBudget))
-	large := Problem{attention.Shape{B: 16, Hq: 8, Sq: 4096, Sk: 4096}, attention.Config{HeadDim: 128}}
+	large := Problem{Shape: attention.Shape{B: 16, Hq: 8, Sq: 4096, Sk: 4096}, Config: attention.Config{HeadDim: 128}}
 	require.Equal(t, 8, rowsPerHead(large, verifyBudget))
-	huge := Problem{attention.Shape{B: 64, Hq: 64, Sq: 131072, Sk: 131072}, attention.Config{HeadDim: 128}}
+	huge := Problem{Shape: attention.Shape{B: 64, Hq: 64, Sq: 131072, Sk: 131072}, Config: attention.Config{HeadDim: 128}}
 	require.Equal(t, 1, rowsPerHead(huge, verifyBudget))
 }
 
@@ -52,13 +53,13 @@ func TestProblemsAreTheCrossProduct(t *testing.T) {
 	list, err := s.Problems()
 	require.NoError(t, err)
 	require.Len(t, list, 16)
-	require.Equal(t, Problem{attention.Shape{B: 1, Hq: 8, Hkv: 8, Sq: 64, Sk: 64}, attention.Config{HeadDim: 32, HeadDimV: 32}}, list[0])
+	require.Equal(t, Problem{Shape: attention.Shape{B: 1, Hq: 8, Hkv: 8, Sq: 64, Sk: 64}, Config: attention.Config{HeadDim: 32, HeadDimV: 32}}, list[0])
 	require.Equal(t, 128, list[1].Shape.Sk, "lengths vary fastest, and Sk follows Sq")
 	s.HeadsKV, s.SeqLenK, s.HeadDimV = []int{1, 2}, []int{256}, []int{16}
 	list, err = s.Problems()
 	require.NoError(t, err)
 	require.Len(t, list, 32)
-	require.Equal(t, Problem{attention.Shape{B: 1, Hq: 8, Hkv: 1, Sq: 64, Sk: 256}, attention.Config{HeadDim: 32, HeadDimV: 16}}, list[0])
+	require.Equal(t, Problem{Shape: attention.Shape{B: 1, Hq: 8, Hkv: 1, Sq: 64, Sk: 256}, Config: attention.Config{HeadDim: 32, HeadDimV: 16}}, list[0])
 	for range 10 {
 		s.SeqLen = append(s.SeqLen, s.SeqLen...)
 	}
@@ -67,7 +68,7 @@ func TestProblemsAreTheCrossProduct(t *testing.T) {
 }
 
 func TestTFLOPsCountsUnmaskedCells(t *testing.T) {
-	p := Problem{attention.Shape{B: 16, Hq: 8, Sq: 4096, Sk: 4096}, attention.Config{HeadDim: 128}}
+	p := Problem{Shape: attention.Shape{B: 16, Hq: 8, Sq: 4096, Sk: 4096}, Config: attention.Config{HeadDim: 128}}
 	require.InDelta(t, 2*16*8*256*4096.*4096/1e12, TFLOPs(p, 1000), 1e-9)
 	p.Config.Causal = attention.TopLeft
 	require.InDelta(t, 2*16*8*256*4096.*4097/2/1e12, TFLOPs(p, 1000), 1e-9)
@@ -75,14 +76,45 @@ func TestTFLOPsCountsUnmaskedCells(t *testing.T) {
 }
 
 func TestSetsAreAlignedAndFillTheRotation(t *testing.T) {
-	p := Problem{attention.Shape{B: 1, Hq: 1, Sq: 100, Sk: 7}, attention.Config{HeadDim: 33, DType: attention.F16}}
-	s := newSets(p, 1<<20)
-	require.Equal(t, [4]uint64{6600, 462, 462, 6600}, s.size)
-	require.Equal(t, [4]uint64{8192, 4096, 4096, 8192}, s.stride)
+	p := Problem{Shape: attention.Shape{B: 1, Hq: 1, Sq: 100, Sk: 7}, Config: attention.Config{HeadDim: 33, DType: attention.F16}}
+	d := newData(p, 1)
+	list := operands.List(p.Config, &d.args)
+	s := newSets(list, 1<<20)
+	require.Equal(t, []uint64{6600, 462, 462, 6600}, s.size)
+	require.Equal(t, []uint64{8192, 4096, 4096, 8192}, s.stride)
 	require.Equal(t, 43, s.count)
+	require.Equal(t, 43, countSets(p, 1<<20), "as many as a peer is told")
 	require.EqualValues(t, 42*8192+6600, s.bytes(0))
-	a := s.args(p, 42, func(i int, t *attention.Tensor) { t.Host = make([]byte, s.bytes(i)) })
+	for i, o := range list {
+		o.OnHost(make([]byte, s.bytes(i)))
+	}
+	a := s.args(p.Config, d.args, 42)
 	require.NoError(t, attention.CheckArgs(p.Config, a))
 	require.EqualValues(t, 42*4096, a.Q.Offset)
-	require.Equal(t, 1, func() int { s := newSets(p, 1); return s.count }())
+	require.Equal(t, 1, func() int { s := newSets(list, 1); return s.count }())
+}
+
+func TestTheSampleIsOfEverySequence(t *testing.T) {
+	p := Problem{Shape: attention.Shape{B: 9, Hq: 8, Hkv: 2, Sq: 1, Sk: 100}, Config: attention.Config{HeadDim: 16}, Features: Features{Lengths: "40*1/100,0/50,3*2/10"}}
+	p.Lengths.bound(&p.Shape)
+	d := newData(p, 1)
+	for budget, count := range map[uint64]int{1 << 30: 43 * 8, 100 * 32 * 60: 0, 1: 43} {
+		list := d.sample(budget, rand.New(rand.NewPCG(1, 1)))
+		seen, heads := map[int]bool{}, map[[2]int]bool{}
+		var spent uint64
+		for _, x := range list {
+			require.NotEmpty(t, x.Rows)
+			require.Less(t, x.Rows[len(x.Rows)-1], d.rows[x.B])
+			require.False(t, heads[[2]int{x.B, x.H}])
+			seen[x.B], heads[[2]int{x.B, x.H}] = true, true
+			spent += uint64(len(x.Rows)) * uint64(d.keys[x.B]) * 32
+		}
+		require.Len(t, seen, 43, "of every sequence with rows")
+		if count > 0 {
+			require.Len(t, list, count)
+		} else {
+			require.LessOrEqual(t, spent, budget)
+			require.Greater(t, spent, budget*3/4)
+		}
+	}
 }

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/operands"
 	"vkattn/vk"
 )
 
@@ -21,40 +22,64 @@ func rotation(dev *vk.Device) uint64 {
 	return deviceRotation
 }
 
-// sets is where the copies of a problem's tensors lie: set i of a tensor begins
-// i*stride bytes into its memory.
+// sets is where the copies of a problem's operands lie: set i of one begins
+// i*stride bytes into its memory. Tables and lists, which have no stride, are the
+// same for every set.
 type sets struct {
 	count  int
-	size   [4]uint64 // of Q, K, V, O in bytes
-	stride [4]uint64
+	size   []uint64 // of the operands in bytes
+	stride []uint64
 }
 
 // setAlign keeps every set as aligned as the first.
 const setAlign = 4096
 
 // newSets makes as many sets as it takes to fill rotation bytes.
-func newSets(p Problem, rotation uint64) sets {
+func newSets(list []operands.Operand, rotation uint64) sets {
 	var s sets
-	q, k, v, o := p.tensors()
 	var total uint64
-	for i, n := range []uint64{q, k, v, o} {
-		s.size[i] = n * uint64(p.Config.DType.Size())
-		s.stride[i] = (s.size[i] + setAlign - 1) / setAlign * setAlign
-		total += s.stride[i]
+	for i, o := range list {
+		size, stride := uint64(len(o.Host())), uint64(0)
+		switch {
+		case o.Of < i:
+			stride = s.stride[o.Of]
+		case o.Streamed:
+			align := lcm(setAlign, uint64(o.UnitBytes()))
+			stride = max(1, (size+align-1)/align) * align
+			total += stride
+		}
+		s.size, s.stride = append(s.size, size), append(s.stride, stride)
 	}
 	s.count = int(max(1, (rotation+total-1)/total))
 	return s
 }
 
-// bytes is the memory of tensor i over all sets.
+func lcm(a, b uint64) uint64 {
+	x, y := a, b
+	for y != 0 {
+		x, y = y, x%y
+	}
+	return a / x * b
+}
+
+// bytes is the memory of operand i over all sets.
 func (s *sets) bytes(i int) uint64 { return s.stride[i]*uint64(s.count-1) + s.size[i] }
 
-// args are those of one set; fill puts the memory of tensor i into t.
-func (s *sets) args(p Problem, set int, fill func(i int, t *attention.Tensor)) attention.Args {
-	a := attention.Args{Shape: p.Shape}
-	for i, t := range []*attention.Tensor{&a.Q, &a.K, &a.V, &a.O} {
-		t.Offset = int64(s.stride[i] * uint64(set) / uint64(p.Config.DType.Size()))
-		fill(i, t)
+// args are those of one set, given those of set 0.
+func (s *sets) args(cfg attention.Config, first attention.Args, set int) attention.Args {
+	a := operands.Clone(first)
+	for i, o := range operands.List(cfg, &a) {
+		o.Skip(int64(s.stride[i] * uint64(set)))
 	}
 	return a
+}
+
+// countSets is how many sets a problem without features has where it runs.
+func countSets(p Problem, rotation uint64) int {
+	q, k, v, o := p.tensors()
+	var total uint64
+	for _, n := range []uint64{q, k, v, o} {
+		total += (n*uint64(p.Config.DType.Size()) + setAlign - 1) / setAlign * setAlign
+	}
+	return int(max(1, (rotation+total-1)/total))
 }

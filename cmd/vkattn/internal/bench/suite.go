@@ -12,6 +12,9 @@ type Suite struct {
 	Name  string
 	About string
 	parts []Sweep
+	list  []Problem // besides the parts', in each storage type
+	// Against are the forms that its rows are compared with, where nothing else is said.
+	Against []Form
 }
 
 var (
@@ -21,31 +24,35 @@ var (
 
 // Suites lists them in the order of the help text.
 var Suites = []Suite{
-	{"forward", "batch 16, 8 heads, head dims 64 and 128, lengths 1024 to 16384, full and causal", []Sweep{
+	{Name: "forward", About: "batch 16, 8 heads, head dims 64 and 128, lengths 1024 to 16384, full and causal", parts: []Sweep{
 		{Batch: []int{16}, Heads: []int{8}, SeqLen: []int{1024, 2048, 4096, 8192, 16384}, HeadDim: []int{64, 128}, Causal: fullAndTopLeft},
 	}},
 	// As many heads as keep the work of a row near that of the forward suite.
-	{"dims", "head dims 32, 96, 192, 256 and 192/128 at length 4096, full and causal", []Sweep{
+	{Name: "dims", About: "head dims 32, 96, 192, 256 and 192/128 at length 4096, full and causal", parts: []Sweep{
 		{Batch: []int{1}, Heads: []int{32}, SeqLen: []int{4096}, HeadDim: []int{32, 96}, Causal: fullAndTopLeft},
 		{Batch: []int{1}, Heads: []int{16}, SeqLen: []int{4096}, HeadDim: []int{192, 256}, Causal: fullAndTopLeft},
 		{Batch: []int{1}, Heads: []int{16}, SeqLen: []int{4096}, HeadDim: []int{192}, HeadDimV: []int{128}, Causal: fullAndTopLeft},
 	}},
 	// A square and a rectangle of the same size, each with and without grouping:
 	// their TFLOP/s are to be compared with one another.
-	{"gqa", "32 query heads over 32 and 8, square and 1024 x 4096, full and bottom-right", []Sweep{
+	{Name: "gqa", About: "32 query heads over 32 and 8, square and 1024 x 4096, full and bottom-right", parts: []Sweep{
 		{Batch: []int{1}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{4096}, HeadDim: []int{64, 128}, Causal: fullAndBottomRight},
 		{Batch: []int{4}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{1024}, SeqLenK: []int{4096}, HeadDim: []int{64, 128}, Causal: fullAndBottomRight},
 	}},
-	{"ablation", "batch 16, 4 and 1 of 1024 x 1024, 1024 x 4096 and 4096 x 4096, 32 heads over 32 and 8, head dim 128", []Sweep{
+	{Name: "ablation", About: "batch 16, 4 and 1 of 1024 x 1024, 1024 x 4096 and 4096 x 4096, 32 heads over 32 and 8, head dim 128", parts: []Sweep{
 		{Batch: []int{16}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{1024}, HeadDim: []int{128}, Causal: fullAndBottomRight},
 		{Batch: []int{4}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{1024}, SeqLenK: []int{4096}, HeadDim: []int{128}, Causal: fullAndBottomRight},
 		{Batch: []int{1}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{4096}, HeadDim: []int{128}, Causal: fullAndBottomRight},
 	}},
-	{"cuda", "batch 16, 8 heads, head dims 64, 128 and (batch 8) 256, lengths 2048 to 16384, full and causal", []Sweep{
+	{Name: "cuda", About: "batch 16, 8 heads, head dims 64, 128 and (batch 8) 256, lengths 2048 to 16384, full and causal", parts: []Sweep{
 		{Batch: []int{16}, Heads: []int{8}, SeqLen: []int{2048, 4096, 8192, 16384}, HeadDim: []int{64, 128}, Causal: fullAndTopLeft},
 		{Batch: []int{8}, Heads: []int{8}, SeqLen: []int{2048, 4096, 8192, 16384}, HeadDim: []int{256}, Causal: fullAndTopLeft},
 	}},
-	{"ladder", "batch 8, 8 heads, length 1024, head dim 128, full and causal", []Sweep{
+	{Name: "seeds", About: "grouped prefill and decode, padded, packed, paged and sparse, each beside a reference",
+		list: seeds(), Against: []Form{FormNaive, FormByMask, FormCUDARef, FormSeparate}},
+	{Name: "decode", About: "one row over K and V of 256 MiB and more: contiguous, paged, quantised, sparse, unlike lengths",
+		list: decode(), Against: []Form{FormContiguous, FormSeparate, FormCopy}},
+	{Name: "ladder", About: "batch 8, 8 heads, length 1024, head dim 128, full and causal", parts: []Sweep{
 		{Batch: []int{8}, Heads: []int{8}, SeqLen: []int{1024}, HeadDim: []int{128}, Causal: fullAndTopLeft},
 	}},
 }
@@ -72,6 +79,12 @@ func (s *Suite) Problems(dtypes []attention.DType) ([]Problem, error) {
 			return nil, err
 		}
 		out = append(out, list...)
+	}
+	for _, dtype := range dtypes {
+		for _, p := range s.list {
+			p.Config.DType = dtype
+			out = append(out, p)
+		}
 	}
 	return out, nil
 }

@@ -10,6 +10,7 @@ import (
 
 // header is the dictionary of a file.
 type header struct {
+	descr     string // of the type, as the file spells it
 	dtype     DType
 	bigEndian bool
 	fortran   bool
@@ -76,20 +77,9 @@ func (h *header) readDescr(s *scanner) error {
 	if err != nil {
 		return err
 	}
-	kind := descr
-	if descr != "" && strings.IndexByte("<>=|", descr[0]) >= 0 {
-		h.bigEndian = descr[0] == '>'
-		kind = descr[1:]
-	}
-	switch kind {
-	case "f2":
-		h.dtype = Float16
-	case "f4":
-		h.dtype = Float32
-	default:
-		return fmt.Errorf("element type %q is not taken: float16 ('<f2') or float32 ('<f4') is needed", descr)
-	}
-	return nil
+	h.descr = descr
+	h.dtype, h.bigEndian, err = parseDescr(descr)
+	return err
 }
 
 var errMalformed = errors.New("malformed header")

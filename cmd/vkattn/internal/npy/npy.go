@@ -1,4 +1,4 @@
-// Package npy reads and writes NumPy .npy files of float16 and float32 arrays.
+// Package npy reads and writes NumPy .npy files of arrays of numbers.
 //
 // The format is NEP 1 (numpy/lib/format.py), versions 1.0, 2.0 and 3.0. A file
 // comes from outside, so nothing in it is believed before it is checked: the
@@ -15,30 +15,6 @@ import (
 	"math/bits"
 	"os"
 )
-
-// DType is the element type of an array.
-type DType uint8
-
-// The element types vkattn takes.
-const (
-	Float16 DType = iota
-	Float32
-)
-
-// Size is the bytes of one element.
-func (d DType) Size() int {
-	if d == Float16 {
-		return 2
-	}
-	return 4
-}
-
-func (d DType) String() string {
-	if d == Float16 {
-		return "float16"
-	}
-	return "float32"
-}
 
 // Array is a whole file: elements little-endian, the last axis contiguous.
 type Array struct {

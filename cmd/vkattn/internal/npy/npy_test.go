@@ -27,7 +27,7 @@ func read(b []byte) (*Array, error) { return Read(bytes.NewReader(b), int64(len(
 
 func TestWriteThenReadIsTheSameArray(t *testing.T) {
 	for _, shape := range [][]int{{}, {3}, {2, 3}, {1, 2, 3, 4}, {0, 5}} {
-		for _, dtype := range []DType{Float16, Float32} {
+		for _, dtype := range []DType{Float16, Float32, BFloat16, Int8, UInt8, Bool, Int32, Int64} {
 			size := dtype.Size()
 			for _, n := range shape {
 				size *= n

@@ -37,7 +37,7 @@ func writeHeader(w io.Writer, d DType, shape []int) error {
 	if len(shape) > 1 {
 		axes = strings.TrimSuffix(axes, ",")
 	}
-	text := fmt.Sprintf("{'descr': '<f%d', 'fortran_order': False, 'shape': (%s), }", d.Size(), axes)
+	text := fmt.Sprintf("{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", d.descr(), axes)
 	start := len(magic) + 4
 	pad := 63 - (start+len(text))%64
 	text += strings.Repeat(" ", pad) + "\n"

@@ -1,0 +1,212 @@
+package accuracy
+
+import (
+	"encoding/binary"
+	"math"
+
+	"vkattn/attention"
+	"vkattn/attention/half"
+)
+
+// readKey widens key t of sequence b, of K or of V, to dst[:dim]. Quantised ones
+// are rounded to the storage type, in which a chain of operations would have them.
+func (c *call) readKey(dst []float32, value bool, b, kv, t int) {
+	batch, at := c.keyPlace(b, t)
+	if c.cfg.KV == attention.KVSame {
+		view := &c.k
+		if value {
+			view = &c.v
+		}
+		view.ReadRow(dst, batch, kv, at)
+		return
+	}
+	tensor, scales, dim := c.a.K, c.a.KScale, c.cfg.HeadDim
+	if value {
+		tensor, scales, dim = c.a.V, c.a.VScale, c.cfg.ValueDim()
+	}
+	s := tensor.Strides
+	element := tensor.Offset + int64(batch)*s.Batch + int64(kv)*s.Head + int64(at)*s.Seq
+	row := tensor.Host[c.cfg.KV.RowBytes(c.cfg.DType, int(element)):]
+	switch c.cfg.KV {
+	case attention.KVQ8_0:
+		for i := range dim {
+			block := row[i/32*34:]
+			dst[i] = float32(int8(block[2+i%32])) * blockScale(block)
+		}
+	case attention.KVQ4_0:
+		for i := range dim {
+			block := row[i/32*18:]
+			n := block[2+i%16]
+			if i%32 >= 16 {
+				n >>= 4
+			}
+			dst[i] = float32(int(n&15)-8) * blockScale(block)
+		}
+	default:
+		scale := c.keyScale(scales, batch, kv, at)
+		for i := range dim {
+			x := float32(int8(row[i]))
+			if c.cfg.KV == attention.KVFP8 {
+				x = fromE4M3(row[i])
+			}
+			dst[i] = x * scale
+		}
+	}
+	for i := range dst[:dim] {
+		dst[i] = c.round(dst[i])
+	}
+}
+
+func blockScale(block []byte) float32 { return half.F16ToFloat32(binary.LittleEndian.Uint16(block)) }
+
+// keyScale is the scale of the key at a place of K or V.
+func (c *call) keyScale(v attention.Vector, batch, kv, at int) float32 {
+	keys := c.a.Sk
+	switch {
+	case c.a.Pages != nil:
+		keys = c.a.Pages.PageSize
+	case c.startK != nil:
+		keys = c.a.Varlen.TotalK
+	}
+	block := max(c.cfg.KVBlock, 1)
+	i := (batch*c.a.KVHeads()+kv)*((keys+block-1)/block) + at/block
+	return floatAt(v, i)
+}
+
+func floatAt(v attention.Vector, i int) float32 {
+	return math.Float32frombits(binary.LittleEndian.Uint32(v.Host[4*(v.Offset+int64(i)):]))
+}
+
+// fromE4M3 is the value of a float8: no infinities, NaN where all bits but the
+// sign are 1.
+func fromE4M3(b byte) float32 {
+	exp, fraction := int(b>>3&15), float64(b&7)
+	x := math.Ldexp(1+fraction/8, exp-7)
+	switch {
+	case b&0x7f == 0x7f:
+		return float32(math.NaN())
+	case exp == 0:
+		x = math.Ldexp(fraction/8, -6)
+	}
+	if b >= 0x80 {
+		x = -x
+	}
+	return float32(x)
+}
+
+// position is where a row lies among the keys of its sequence.
+func (c *call) position(b, row int) int {
+	align := c.cfg.Causal
+	if align == attention.CausalNone {
+		align = c.cfg.Align
+	}
+	if align == attention.BottomRight {
+		return row + c.keys[b] - c.rows[b]
+	}
+	return row
+}
+
+// visible appends the keys that a row attends to, one listed twice in Kept twice.
+func (c *call) visible(list []int32, b, h, row int) []int32 {
+	from, to := 0, c.keys[b]
+	at := c.position(b, row)
+	if c.cfg.Causal != attention.CausalNone {
+		to = min(to, at+1)
+	}
+	if w := c.cfg.Window; w.Given() {
+		if w.Left() >= 0 {
+			from = max(from, at-w.Left())
+		}
+		if w.Right() >= 0 {
+			to = min(to, at+w.Right()+1)
+		}
+	}
+	if c.lists != nil {
+		for _, t := range c.lists[b*c.a.KVHeads()+h/c.a.Group()] {
+			if int(t) >= from && int(t) < to && c.allowed(b, h, row, int(t)) {
+				list = append(list, t)
+			}
+		}
+		return list
+	}
+	for t := from; t < to; t++ {
+		if c.allowed(b, h, row, t) {
+			list = append(list, int32(t))
+		}
+	}
+	return list
+}
+
+// allowed is what the mask and the bitmap of blocks say of a slot.
+func (c *call) allowed(b, h, row, t int) bool {
+	if m := c.a.Mask; m != nil {
+		i := slotAt(&m.Tensor, m.Batches, m.Heads, m.Rows, &c.a, b, h, row) + int64(t)
+		if m.Host[i] == 0 {
+			return false
+		}
+	}
+	if k := c.a.Blocks; k != nil {
+		heads := orAll(k.Heads, c.a.Hq)
+		blocks := (c.a.Sq + k.BlockQ - 1) / k.BlockQ
+		words := ((c.a.Sk+k.BlockK-1)/k.BlockK + 31) / 32
+		line := (wrapOne(b, k.Batches)*heads+wrapOne(h, k.Heads))*blocks + row/k.BlockQ
+		j := t / k.BlockK
+		word := binary.LittleEndian.Uint32(k.Map.Host[4*(k.Map.Offset+int64(line*words+j/32)):])
+		return word>>(j%32)&1 == 1
+	}
+	return true
+}
+
+// orAll is a size of a broadcast tensor: n, or all where it is 0.
+func orAll(n, all int) int {
+	if n == 0 {
+		return all
+	}
+	return n
+}
+
+// wrapOne is an index in a dimension that may have one element for all.
+func wrapOne(i, size int) int {
+	if size == 1 {
+		return 0
+	}
+	return i
+}
+
+// slotAt is the element of key 0 of a row of a tensor [batches, heads, rows, Sk]
+// whose sizes may be 1 for all.
+func slotAt(t *attention.Tensor, batches, heads, rows int, a *attention.Args, b, h, row int) int64 {
+	s := t.Strides.Resolve(orAll(heads, a.Hq), orAll(rows, a.Sq), a.Sk)
+	return t.Offset + int64(wrapOne(b, batches))*s.Batch + int64(wrapOne(h, heads))*s.Head + int64(wrapOne(row, rows))*s.Seq
+}
+
+// modify applies what changes a score after the scale: softcap, bias, ALiBi.
+func (c *call) modify(score float32, b, h, row, t int) float32 {
+	if limit := c.cfg.Softcap; limit != 0 {
+		score = limit * float32(math.Tanh(float64(score/limit)))
+	}
+	if bias := c.a.Bias; bias != nil {
+		i := slotAt(&bias.Tensor, bias.Batches, bias.Heads, bias.Rows, &c.a, b, h, row) + int64(t)
+		at := bias.Host[i*int64(bias.DType.Size()):]
+		switch bias.DType {
+		case attention.F16:
+			score += half.F16ToFloat32(binary.LittleEndian.Uint16(at))
+		case attention.BF16:
+			score += half.BF16ToFloat32(binary.LittleEndian.Uint16(at))
+		default:
+			score += math.Float32frombits(binary.LittleEndian.Uint32(at))
+		}
+	}
+	if c.a.ALiBi.Given() {
+		score -= floatAt(c.a.ALiBi, h) * float32(max(c.position(b, row)-t, t-c.position(b, row)))
+	}
+	return score
+}
+
+// sink is the logit beside the scores of a head; -Inf for none.
+func (c *call) sink(h int) float32 {
+	if !c.a.Sinks.Given() {
+		return float32(math.Inf(-1))
+	}
+	return floatAt(c.a.Sinks, h)
+}

@@ -1,0 +1,83 @@
+package cases
+
+import (
+	"slices"
+
+	"vkattn/attention"
+)
+
+// Features is the whole table: every row of the tables at two head dimensions
+// more, serving's mixtures of lengths, and many compositions. It suits a GPU.
+func Features() []FeatureCase {
+	all := featureTables()
+	dims := [][2]int{{128, 128}, {96, 96}, {256, 256}, {32, 64}, {128, 64}, {192, 128}}
+	for i, c := range featureTables() {
+		if c.D == 64 {
+			all = append(all, c.with(func(c *FeatureCase) { c.D, c.Dv = dims[i%len(dims)][0], dims[i%len(dims)][1] }))
+		}
+		if c.D == 64 && c.KV == attention.KVSame { // any head dimension, any place
+			all = append(all, c.with(func(c *FeatureCase) {
+				c.D, c.Dv = []int{80, 40, 111, 7}[i%4], []int{80, 40, 111, 7}[i%4]
+				c.Layout, c.LSE, c.Access = Odd, i%3 != 0, Accesses[i%2]
+			}))
+		}
+	}
+	all = append(all, servingCases()...)
+	for n := range fullCompositions {
+		all = append(all, RandomFeature(n))
+	}
+	return all
+}
+
+const fullCompositions = 200
+
+// servingCases are batches as a server meets them, judged by a sample of rows.
+func servingCases() []FeatureCase {
+	lengths := seqsOf([2]int{1, 1}, [2]int{235, 235}, [2]int{13353, 13353})
+	base := FeatureCase{
+		Name: "serving", D: 128, Dv: 128, Hq: 4, Hkv: 1, LSE: true, Layout: BSHD, Sample: 400,
+		Causal: attention.BottomRight, PackedQ: true,
+	}
+	// 600 decodes and 5 long prefills among them.
+	var crowd []Seq
+	for i := range 605 {
+		s := Seq{i, 1, 1 + (i*37)%900}
+		if i%121 == 60 {
+			s.Rows, s.Keys = 1500+i, 2000+i
+		}
+		crowd = append(crowd, s)
+	}
+	var decodes []Seq
+	for i := range 600 {
+		decodes = append(decodes, Seq{i, 1, 1 + (i*41)%1500})
+	}
+	each := func(f func(*FeatureCase)) FeatureCase { return base.with(f) }
+	all := []FeatureCase{
+		each(func(c *FeatureCase) { c.Seqs, c.PackedK = lengths, true }),
+		each(func(c *FeatureCase) { c.Seqs, c.PageSize = lengths, 16 }),
+		each(func(c *FeatureCase) { c.Seqs, c.PackedK, c.D, c.Dv = lengths, true, 64, 64 }),
+		each(func(c *FeatureCase) { c.Seqs, c.PageSize, c.Window = lengths, 64, attention.WindowOf(1023, 0) }),
+		each(func(c *FeatureCase) { c.Seqs, c.PageSize = crowd, 16 }),
+		each(func(c *FeatureCase) { c.Seqs, c.PageSize, c.Prefix = crowd, 64, 256 }),
+		each(func(c *FeatureCase) { c.Seqs, c.PackedK, c.D, c.Dv = crowd, true, 64, 64 }),
+		each(func(c *FeatureCase) { c.Seqs, c.PageSize, c.FixedSplit = crowd, 16, 3 }),
+		each(func(c *FeatureCase) { c.Seqs, c.PageSize, c.PackedQ = decodes, 1, false }),
+		each(func(c *FeatureCase) { c.Seqs, c.PageSize, c.PackedQ, c.KV = decodes, 16, false, attention.KVFP8 }),
+		each(func(c *FeatureCase) {
+			c.Seqs, c.PackedQ, c.Kept, c.Hq, c.Hkv, c.D, c.Dv, c.Causal = equal(4, 1, 32000), false, 0.02, 32, 8, 256, 256, attention.CausalNone
+		}),
+		each(func(c *FeatureCase) {
+			c.Seqs, c.PackedQ, c.Kept, c.PageSize, c.Causal = equal(4, 1, 32000), false, 0.05, 5, attention.CausalNone
+		}),
+		each(func(c *FeatureCase) {
+			c.Seqs, c.PackedQ, c.PageSize, c.D, c.Dv, c.Hq, c.VInK = equal(4, 1, 5000), false, 64, 576, 512, 128, true
+		}),
+	}
+	// Every row of the smaller ones.
+	for i, seqs := range [][]Seq{decodes[:100], crowd[:100]} {
+		all = append(all, each(func(c *FeatureCase) {
+			c.Name, c.Seqs, c.PageSize, c.Sample = []string{"serving-decodes", "serving-crowd"}[i], slices.Clone(seqs), 16, 4000
+		}))
+	}
+	return all
+}

@@ -1,0 +1,50 @@
+package attention_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// What a call has besides its tensors is on the operation's device too.
+func TestFeaturesOfAnotherDeviceAreRefused(t *testing.T) {
+	here, there := newRecording(t, attention.AccessDescriptors), newRecording(t, attention.AccessDescriptors)
+	buffer := func(r *recording) *vk.Buffer {
+		b, err := r.dev.NewBuffer(64, vk.BufferOptions{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		return b
+	}
+	own, other := buffer(here), buffer(there)
+	for field, set := range map[string]func(a *attention.Args, v attention.Vector){
+		"Varlen.UsedK": func(a *attention.Args, v attention.Vector) { a.Varlen = &attention.Varlen{UsedK: v} },
+		"Kept.Tokens": func(a *attention.Args, v attention.Vector) {
+			a.Kept = &attention.Kept{Offsets: vectorOf(own), Tokens: v, Total: 1}
+		},
+		"Blocks.Map": func(a *attention.Args, v attention.Vector) {
+			a.Blocks = &attention.Blocks{Map: v, BlockQ: 16, BlockK: 16}
+		},
+		"Sinks": func(a *attention.Args, v attention.Vector) { a.Sinks = v },
+		"Mask": func(a *attention.Args, v attention.Vector) {
+			a.Mask = &attention.Mask{Tensor: attention.Tensor{Buffer: v.Buffer, Host: v.Host}}
+		},
+		"Bias": func(a *attention.Args, v attention.Vector) {
+			a.Bias = &attention.Bias{Tensor: attention.Tensor{Buffer: v.Buffer, Host: v.Host}}
+		},
+	} {
+		for says, v := range map[string]attention.Vector{"in host memory": {Host: make([]byte, 64)}, "a buffer of another device": vectorOf(other)} {
+			a := here.args
+			set(&a, v)
+			err := here.op.Forward(here.stream, a)
+			var shape *attention.ShapeError
+			require.ErrorAs(t, err, &shape, field)
+			require.Equal(t, field, shape.Field)
+			require.Contains(t, err.Error(), says)
+		}
+	}
+}
+
+func vectorOf(b *vk.Buffer) attention.Vector { return attention.Vector{Buffer: b} }

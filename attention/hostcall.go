@@ -1,0 +1,168 @@
+package attention
+
+// hostCall is a checked call in host memory with all that Args can say: which keys
+// a row attends to, and where rows, keys and what belongs to them lie. The CPU tier
+// and the reference share it, and no arithmetic on values.
+type hostCall struct {
+	cfg       *Config
+	a         *Args
+	sequences []Sequence
+	align     Causal // where rows lie among keys
+	q         HostView
+	k, v      kvView
+	bias      [3]int64 // strides
+	mask      [3]int64
+	blocks    [3]int64
+}
+
+// modifies reports whether a Config changes scores or which keys count, besides
+// the causal mask.
+func (c *Config) modifies() bool { return c.Window.Given() || c.Softcap != 0 }
+
+func (h *hostCall) open(cfg *Config, a *Args) (err error) {
+	*h = hostCall{cfg: cfg, a: a, sequences: a.sequences(), align: cfg.Causal}
+	if h.align == CausalNone {
+		h.align = cfg.Align
+	}
+	_, rows := a.rowPlaces()
+	if h.q, err = ViewHost(a.Q, cfg.DType, a.Hq, rows, cfg.HeadDim); err != nil {
+		return err
+	}
+	_, keys := a.keyPlaces()
+	if h.k, err = viewKV(a.K, a.KScale, cfg, a.KVHeads(), keys, cfg.HeadDim); err != nil {
+		return err
+	}
+	if h.v, err = viewKV(a.V, a.VScale, cfg, a.KVHeads(), keys, cfg.ValueDim()); err != nil {
+		return err
+	}
+	if a.Bias != nil {
+		h.bias = a.Bias.resolve(a.Shape)
+	}
+	if a.Mask != nil {
+		h.mask = a.Mask.resolve(a.Shape)
+	}
+	if a.Blocks != nil {
+		h.blocks = a.Blocks.resolve(a.Shape)
+	}
+	return nil
+}
+
+// placeRow is the batch and row of a sequence's row in Q, O and LSE.
+func (h *hostCall) placeRow(b, row int) (batch, place int) {
+	if h.a.Varlen != nil && h.a.Varlen.CuQ.Given() {
+		return 0, h.sequences[b].Row + row
+	}
+	return b, row
+}
+
+// placeKey is the batch, or page, and row of a sequence's key in K and V.
+func (h *hostCall) placeKey(b, key int) (batch, place int) {
+	switch p := h.a.Pages; {
+	case p != nil:
+		page := p.Table.hostInt(b*p.stride(&h.a.Shape) + key/p.PageSize)
+		if page < 0 || page >= p.Count {
+			page = 0
+		}
+		return page, key % p.PageSize
+	case h.a.Varlen != nil && h.a.Varlen.CuK.Given():
+		return 0, h.sequences[b].Key + key
+	}
+	return b, key
+}
+
+// position is where a row lies among the keys of its sequence.
+func (h *hostCall) position(b, row int) int64 {
+	if h.align == BottomRight {
+		s := &h.sequences[b]
+		return int64(row) + int64(s.Keys) - int64(s.Rows)
+	}
+	return int64(row)
+}
+
+// span is the range of keys [lo, hi) that length, causal mask and window leave.
+func (h *hostCall) span(b, row int) (lo, hi int) {
+	keys := int64(h.sequences[b].Keys)
+	first, end, at := int64(0), keys, h.position(b, row)
+	if h.cfg.Causal != CausalNone {
+		end = min(end, at+1)
+	}
+	if w := h.cfg.Window; w.Given() {
+		if w.left >= 0 {
+			first = max(first, at-int64(w.left))
+		}
+		if w.right >= 0 {
+			end = min(end, at+int64(w.right)+1)
+		}
+	}
+	first = min(first, keys)
+	return int(first), int(max(first, end))
+}
+
+// visible appends the keys that a row attends to, in the order they are given
+// weight: that of the list where there is one, else ascending.
+func (h *hostCall) visible(keys []int, b, head, row int) []int {
+	lo, hi := h.span(b, row)
+	switch a := h.a; {
+	case a.Kept != nil:
+		list := b*a.KVHeads() + head/a.Group()
+		at := min(max(a.Kept.Offsets.hostInt(list), 0), a.Kept.Total)
+		end := min(max(a.Kept.Offsets.hostInt(list+1), 0), a.Kept.Total)
+		for ; at < end; at++ {
+			if key := a.Kept.Tokens.hostInt(at); key >= lo && key < hi {
+				keys = append(keys, key)
+			}
+		}
+	case a.Mask != nil:
+		m := h.mask
+		bytes := a.Mask.Host[a.Mask.Offset+int64(b)*m[0]+int64(head)*m[1]+int64(row)*m[2]:]
+		for key := lo; key < hi; key++ {
+			if bytes[key] != 0 {
+				keys = append(keys, key)
+			}
+		}
+	case a.Blocks != nil:
+		m := h.blocks
+		bits := int(int64(b)*m[0] + int64(head)*m[1] + int64(row/a.Blocks.BlockQ)*m[2])
+		for key := lo; key < hi; key++ {
+			block := key / a.Blocks.BlockK
+			if a.Blocks.Map.hostInt(bits+block/32)>>(block%32)&1 != 0 {
+				keys = append(keys, key)
+			}
+		}
+	default:
+		for key := lo; key < hi; key++ {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// headsAlike reports whether the query heads of a key head attend to the same keys.
+func (h *hostCall) headsAlike() bool { return h.mask[1] == 0 && h.blocks[1] == 0 }
+
+// readBias puts the bias of a row at some keys into dst.
+func (h *hostCall) readBias(dst []float32, b, head, row int, keys []int) {
+	bias := h.a.Bias
+	size := bias.DType.Size()
+	at := bias.Offset + int64(b)*h.bias[0] + int64(head)*h.bias[1] + int64(row)*h.bias[2]
+	src := bias.Host[at*int64(size):]
+	for i, key := range keys {
+		decode(dst[i:i+1], src[key*size:], bias.DType)
+	}
+}
+
+// slope is the head's ALiBi slope, 0 for none.
+func (h *hostCall) slope(head int) float32 {
+	if !h.a.ALiBi.Given() {
+		return 0
+	}
+	return h.a.ALiBi.hostFloat(head)
+}
+
+// sink is the head's sink; ok is false for none.
+func (h *hostCall) sink(head int) (x float32, ok bool) {
+	if !h.a.Sinks.Given() {
+		return 0, false
+	}
+	return h.a.Sinks.hostFloat(head), true
+}

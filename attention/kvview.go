@@ -1,0 +1,47 @@
+package attention
+
+import "vkattn/attention/quant"
+
+// kvView reads rows of K or V in host memory, whatever their storage type.
+type kvView struct {
+	rows      HostView // where rows begin; what they are, where they are not quantised
+	kv        KVType
+	block     []byte // bytes from Offset 0 on
+	perBlock  int64  // bytes of 32 elements
+	scales    Vector
+	heads     int
+	scaleKeys int // keys that share a scale
+	scaleRow  int // scales of a head
+}
+
+func viewKV(t Tensor, scales Vector, cfg *Config, heads, keys, dim int) (kvView, error) {
+	rows, err := ViewHost(t, cfg.DType, heads, keys, dim)
+	return kvView{
+		rows: rows, kv: cfg.KV, block: t.Host, perBlock: int64(cfg.KV.RowBytes(cfg.DType, blockElements)),
+		scales: scales, heads: heads, scaleKeys: max(1, cfg.KVBlock), scaleRow: cfg.scaleGroups(keys),
+	}, err
+}
+
+// read puts the numbers of a row into dst and returns the scale that makes them
+// elements, 1 where they are elements.
+func (v *kvView) read(dst []float32, batch, head, row int) (scale float32) {
+	dst = dst[:v.rows.dim]
+	if v.kv == KVSame {
+		v.rows.ReadRow(dst, batch, head, row)
+		return 1
+	}
+	src := v.block[v.rows.element(batch, head, row)*v.perBlock/blockElements:]
+	switch v.kv {
+	case KVInt8:
+		quant.DecodeInt8(dst, src)
+	case KVFP8:
+		quant.DecodeFP8(dst, src)
+	case KVQ8_0:
+		quant.DecodeQ8_0(dst, src)
+		return 1
+	case KVQ4_0:
+		quant.DecodeQ4_0(dst, src)
+		return 1
+	}
+	return v.scales.hostFloat((batch*v.heads+head)*v.scaleRow + row/v.scaleKeys)
+}

@@ -1,0 +1,347 @@
+package attention
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"vkattn/vk"
+)
+
+// The tensors of a call with features: those every call has, then the others in the
+// order of the bindings and addresses of shaders/features.glsl.
+const (
+	bindCuQ = 5 + iota
+	bindCuK
+	bindUsedQ
+	bindUsedK
+	bindTable
+	bindALiBi
+	bindSinks
+	bindBias
+	bindMap
+	bindKScale
+	bindVScale
+	bindTokens
+)
+
+// featureLaunch is one Forward with features on its way to a dispatch.
+type featureLaunch struct {
+	*prepared
+	op     *Op
+	access Access
+	align  uint64 // of a descriptor's offset
+	span   uint64 // that a descriptor reaches
+	push   [featurePushBytes]byte
+	bound  [featureBindings]vk.BufferRange
+	held   [featureBindings]vk.Resource
+	n      int
+}
+
+// recordFeatures records a call that the module with features computes: one
+// dispatch, and with split keys a barrier and the merge of the parts.
+func (op *Op) recordFeatures(c *vk.Commands, p *prepared, access Access, a *Args, all []layout) error {
+	limits := &op.dev.Caps().Limits
+	f, dv := p.features, op.cfg.ValueDim()
+	if err := a.featureLimits(f, p.splits, dv); err != nil {
+		return err
+	}
+	v := variant{tile: tile{blockRows: p.rows, dvSlice: ceilDiv(uint32(dv), p.slices)}, headDimV: uint32(dv), features: f}
+	r := request{shape: a.Shape}
+	if f.lengths&lengthCuQ != 0 {
+		r.totalQ = a.Varlen.TotalQ
+	}
+	groups := v.grid(&r, p.splits)
+	for i, n := range groups {
+		if n > limits.MaxWorkGroupCount[i] {
+			return fmt.Errorf("%w: a grid of %v workgroups, the device dispatches %v", ErrUnsupported, groups, limits.MaxWorkGroupCount)
+		}
+	}
+	l := &featureLaunch{prepared: p, op: op, access: access, align: limits.MinStorageBufferOffsetAlignment,
+		span: limits.MaxStorageBufferRange - min(limits.MaxStorageBufferRange, limits.MinStorageBufferOffsetAlignment)}
+	if err := l.reaches(a, all); err != nil {
+		return err
+	}
+	if p.splits <= 1 {
+		if err := l.tensors(a, all); err != nil {
+			return err
+		}
+		return l.dispatch(c, groups)
+	}
+	return l.split(c, a, all, groups)
+}
+
+// reaches checks the strides against the 32 bits of a kernel.
+func (l *featureLaunch) reaches(a *Args, all []layout) error {
+	for i := range all[:firstOutput+1] {
+		t := &all[i]
+		for d, step := range t.steps {
+			if t.counts[d] > 1 && step > math.MaxUint32 {
+				return fmt.Errorf("%w: %s has a %s stride of 2^32 elements or more, with what the call asks for", ErrUnsupported, t.field, strideNames[d])
+			}
+		}
+		reach := uint64(l.rowReach)
+		heads := uint64(a.Group()) * uint64(t.steps[1])
+		if t.counts[2] > 1 && uint64(t.steps[2]) > (math.MaxUint32-min(heads, math.MaxUint32))/reach/uint64(t.size) {
+			return fmt.Errorf("%w: %s has a row stride of %d elements: a tile would span 2^32 of them", ErrUnsupported, t.field, t.steps[2])
+		}
+	}
+	return nil
+}
+
+// place gives binding i a buffer, and the kernel where in it things start: an
+// address, or elements of size bytes from the start of what is bound.
+func (l *featureLaunch) place(i int, push int, b *vk.Buffer, offset, length uint64, size uint64) error {
+	if l.access == AccessAddresses {
+		if b.Address() == 0 {
+			return fmt.Errorf("%w: a buffer has no device address, and others of the call have", ErrUnsupported)
+		}
+		binary.LittleEndian.PutUint64(l.push[push:], b.Address()+offset)
+		l.held[l.n] = b
+		l.n++
+		return nil
+	}
+	at := b.Offset() + offset
+	start := max(at/l.align*l.align, b.Offset())
+	rest := at - start
+	if rest+length > l.span {
+		return fmt.Errorf("%w: a tensor spans %d bytes, a descriptor reaches %d; buffers with device addresses have no such limit", ErrUnsupported, rest+length, l.span)
+	}
+	first := start - b.Offset()
+	binary.LittleEndian.PutUint64(l.push[push:], rest/size)
+	// Kernels read whole 32-bit words; a buffer may end in the middle of one.
+	l.bound[i] = vk.BufferRange{Buffer: b, Offset: first, Size: min((rest+length+3)&^3, b.Size()-first)}
+	return nil
+}
+
+// tensors fills in everything that does not change when keys are split.
+func (l *featureLaunch) tensors(a *Args, all []layout) error {
+	le := binary.LittleEndian
+	cfg, f := &l.op.cfg, l.features
+	for i := range all {
+		t := &all[i]
+		size := uint64(t.size)
+		unit := size
+		if (i == 1 || i == 2) && f.kv != KVSame {
+			unit = 1 // quantised rows are addressed by bytes
+		}
+		if err := l.place(i, 8*i, t.tensor.Buffer, uint64(t.tensor.Offset)*size, uint64(t.spanBytes()), unit); err != nil {
+			return err
+		}
+		if i <= firstOutput {
+			for d, stride := range t.steps {
+				if t.counts[d] == 1 {
+					stride = 0
+				}
+				le.PutUint32(l.push[40+12*i+4*d:], uint32(stride))
+			}
+		}
+	}
+	if f.lengths&lengthCuQ != 0 {
+		le.PutUint32(l.push[40:], uint32(a.B))
+	}
+	s := &a.Shape
+	var offset uint32
+	if cfg.Causal == BottomRight || cfg.Causal == CausalNone && cfg.Align == BottomRight {
+		offset = 1
+	}
+	n := &l.op.factors
+	unitHigh, unitLow := n.unitHigh, n.unitLow
+	if f.modifies() { // scores are in log2 units before the maximum is taken
+		unitHigh, unitLow = ln2Parts()
+	}
+	for i, word := range [...]uint32{
+		uint32(s.Sq), uint32(s.Sk), uint32(s.Hq), uint32(s.Group()), n.scale, offset, unitHigh, unitLow,
+	} {
+		le.PutUint32(l.push[88+4*i:], word)
+	}
+	return l.extras(a)
+}
+
+// extras fills in what lies beyond the block of calls without features.
+func (l *featureLaunch) extras(a *Args) error {
+	le := binary.LittleEndian
+	cfg, s := &l.op.cfg, &a.Shape
+	words := func(i, push int, v *Vector, n uint64) error {
+		if !v.Given() {
+			return nil
+		}
+		return l.place(i, push, v.Buffer, uint64(v.Offset)*4, n*4, 4)
+	}
+	var totalQ, totalK int
+	batches := uint64(s.B)
+	if v := a.Varlen; v != nil {
+		totalQ, totalK = v.TotalQ, v.TotalK
+		for _, x := range [4]struct {
+			binding int
+			v       *Vector
+			n       uint64
+		}{{bindCuQ, &v.CuQ, batches + 1}, {bindCuK, &v.CuK, batches + 1}, {bindUsedQ, &v.UsedQ, batches}, {bindUsedK, &v.UsedK, batches}} {
+			if err := words(x.binding, 120+8*(x.binding-bindCuQ), x.v, x.n); err != nil {
+				return err
+			}
+		}
+	}
+	if p := a.Pages; p != nil {
+		totalK = p.Count
+		stride := p.stride(s)
+		if err := words(bindTable, 152, &p.Table, batches*uint64(stride)); err != nil {
+			return err
+		}
+		le.PutUint32(l.push[248:], uint32(stride))
+	}
+	if err := words(bindALiBi, 160, &a.ALiBi, uint64(s.Hq)); err != nil {
+		return err
+	}
+	if err := words(bindSinks, 168, &a.Sinks, uint64(s.Hq)); err != nil {
+		return err
+	}
+	if b := a.Bias; b != nil {
+		size, steps := uint64(b.DType.Size()), b.resolve(*s)
+		if err := l.place(bindBias, 176, b.Buffer, uint64(b.Offset)*size, reachOf(steps, s.Sq, s)*size, size); err != nil {
+			return err
+		}
+		putSteps(l.push[208:], steps)
+	}
+	switch {
+	case a.Mask != nil:
+		steps := a.Mask.resolve(*s)
+		if err := l.place(bindMap, 184, a.Mask.Buffer, uint64(a.Mask.Offset), reachOf(steps, s.Sq, s), 1); err != nil {
+			return err
+		}
+		putSteps(l.push[220:], steps)
+	case a.Blocks != nil:
+		rows, n := a.Blocks.grid(s)
+		steps := a.Blocks.resolve(*s)
+		all := uint64(orFull(a.Blocks.Batches, s.B)) * uint64(orFull(a.Blocks.Heads, s.Hq)) * uint64(rows) * uint64(n)
+		if err := words(bindMap, 184, &a.Blocks.Map, all); err != nil {
+			return err
+		}
+		putSteps(l.push[220:], steps)
+	case a.Kept != nil:
+		if err := words(bindMap, 184, &a.Kept.Offsets, batches*uint64(s.KVHeads())+1); err != nil {
+			return err
+		}
+		if err := words(bindTokens, 220, &a.Kept.Tokens, uint64(a.Kept.Total)); err != nil {
+			return err
+		}
+		le.PutUint32(l.push[228:], uint32(a.Kept.Total))
+	}
+	if cfg.KV.Scaled() {
+		b, keys := a.keyPlaces()
+		n := uint64(b) * uint64(s.KVHeads()) * uint64(cfg.scaleGroups(keys))
+		if err := words(bindKScale, 192, &a.KScale, n); err != nil {
+			return err
+		}
+		if err := words(bindVScale, 200, &a.VScale, n); err != nil {
+			return err
+		}
+	}
+	for i, word := range [...]uint32{uint32(totalQ), uint32(totalK), uint32(cfg.Window.left), uint32(cfg.Window.right)} {
+		le.PutUint32(l.push[232+4*i:], word)
+	}
+	le.PutUint32(l.push[252:], math.Float32bits(float32(float64(cfg.Softcap)*math.Log2E)))
+	return nil
+}
+
+// dispatch records the kernel. A binding that is not given must still name a buffer.
+func (l *featureLaunch) dispatch(c *vk.Commands, groups [3]uint32) error {
+	if l.access == AccessAddresses {
+		return c.Dispatch(l.pipeline, nil, l.push[:], groups, l.held[:l.n]...)
+	}
+	for i := range l.bound {
+		if l.bound[i].Buffer == nil {
+			q := l.bound[0].Buffer
+			l.bound[i] = vk.BufferRange{Buffer: q, Size: min(q.Size(), 4)}
+		}
+	}
+	return c.Dispatch(l.pipeline, l.bound[:], l.push[:], groups)
+}
+
+// absentRow is what shaders/merge.comp takes for the LSE of a row of no sequence.
+const absentRow = 0xff8a5a5a
+
+// split records the kernel with states in scratch memory, and their merge. The
+// scratch lives as long as what is recorded holds it.
+func (l *featureLaunch) split(c *vk.Commands, a *Args, all []layout, groups [3]uint32) error {
+	batches, rows := a.rowPlaces()
+	dv := l.op.cfg.ValueDim()
+	states := uint64(batches) * uint64(a.Hq) * uint64(rows) // rows of a state
+	lseBytes := (states*uint64(l.splits)*4 + 15) &^ 15
+	scratch, err := l.op.dev.NewBuffer(lseBytes+states*uint64(l.splits)*uint64(dv)*4, vk.BufferOptions{})
+	if err != nil {
+		return fmt.Errorf("attention: memory for %d parts of the keys: %w", l.splits, err)
+	}
+	defer scratch.Close()
+	o := Tensor{Buffer: scratch, Offset: int64(lseBytes) / 4}
+	lse := Tensor{Buffer: scratch}
+	var with [5]layout
+	copy(with[:], all[:firstOutput])
+	with[3].set("O", &o, 4, batches, a.Hq, rows*l.splits, dv)
+	with[4].set("LSE", &lse, 4, batches, a.Hq, rows*l.splits, 1)
+	if err := l.tensors(a, with[:]); err != nil {
+		return err
+	}
+	binary.LittleEndian.PutUint32(l.push[76:], uint32(states)) // strideOBatch
+	m, err := l.op.merge()
+	if err != nil {
+		return err
+	}
+	args := MergeArgs{
+		Shape: Shape{B: batches, Hq: a.Hq, Sq: rows, Sk: 1},
+		First: States{O: o, LSE: lse, Count: l.splits},
+		O:     a.O, LSE: a.LSE,
+	}
+	if l.features.lengths&(lengthCuQ|lengthUsedQ) != 0 {
+		// Rows of no sequence keep this mark, by which the merge knows them.
+		if err := c.Fill(vk.BufferRange{Buffer: scratch, Size: lseBytes}, absentRow); err != nil {
+			return err
+		}
+		if err := c.Barrier(); err != nil {
+			return err
+		}
+	}
+	if err := l.dispatch(c, groups); err != nil {
+		return err
+	}
+	if err := c.Barrier(); err != nil {
+		return err
+	}
+	return m.record(c, &args)
+}
+
+// merge is the operation that puts parts of the keys together, made when it is
+// first needed.
+func (op *Op) merge() (*Merge, error) {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if op.plans == nil {
+		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
+	}
+	if op.merges == nil {
+		m, err := NewMerge(op.dev, MergeConfig{DType: op.cfg.DType, HeadDim: op.cfg.ValueDim(), Access: op.cfg.Access})
+		if err != nil {
+			return nil, err
+		}
+		m.parts = true
+		op.merges = m
+	}
+	return op.merges, nil
+}
+
+func putSteps(push []byte, steps [3]int64) {
+	for i, n := range steps {
+		binary.LittleEndian.PutUint32(push[4*i:], uint32(n))
+	}
+}
+
+// reachOf is the number of elements a broadcast tensor [B, Hq, rows, Sk] spans.
+func reachOf(steps [3]int64, rows int, s *Shape) uint64 {
+	return uint64(int64(s.B-1)*steps[0] + int64(s.Hq-1)*steps[1] + int64(rows-1)*steps[2] + int64(s.Sk))
+}
+
+// ln2Parts is ln 2 as the sum of two float32, as bits.
+func ln2Parts() (high, low uint32) {
+	h := float32(math.Ln2)
+	return math.Float32bits(h), math.Float32bits(float32(math.Ln2 - float64(h)))
+}

@@ -1,0 +1,54 @@
+package quant
+
+import "math"
+
+// EncodeInt8 rounds src to signed bytes that share a scale, to nearest, ties to
+// even, and returns the scale: max|src| / 127.
+func EncodeInt8(dst []byte, src []float32) (scale float32) {
+	dst = dst[:len(src)]
+	scale, inverse := scaleOf(src, 127)
+	for i, x := range src {
+		dst[i] = byte(int8(min(max(math.RoundToEven(float64(x)*inverse), -127), 127)))
+	}
+	return scale
+}
+
+// DecodeInt8 reads numbers, without their scale.
+func DecodeInt8(dst []float32, src []byte) {
+	src = src[:len(dst)]
+	for i, b := range src {
+		dst[i] = float32(int8(b))
+	}
+}
+
+// EncodeFP8 rounds src to float8 e4m3 that share a scale, and returns the scale:
+// max|src| / 448.
+func EncodeFP8(dst []byte, src []float32) (scale float32) {
+	dst = dst[:len(src)]
+	scale, inverse := scaleOf(src, MaxFP8)
+	for i, x := range src {
+		dst[i] = FP8FromFloat32(float32(float64(x) * inverse))
+	}
+	return scale
+}
+
+// DecodeFP8 reads numbers, without their scale.
+func DecodeFP8(dst []float32, src []byte) {
+	src = src[:len(dst)]
+	for i, b := range src {
+		dst[i] = fp8Values[b]
+	}
+}
+
+// scaleOf is the scale that makes the largest magnitude of src the number most,
+// and its inverse; both 0 for zeros.
+func scaleOf(src []float32, most float64) (scale float32, inverse float64) {
+	var largest float64
+	for _, x := range src {
+		largest = max(largest, math.Abs(float64(x)))
+	}
+	if scale = float32(largest / most); scale == 0 {
+		return 0, 0
+	}
+	return scale, 1 / float64(scale)
+}

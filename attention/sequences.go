@@ -1,0 +1,100 @@
+package attention
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+)
+
+// Sequence is where one sequence of a call lies.
+type Sequence struct {
+	Row, Rows int // its first row in Q and O, 0 unless they are packed (Varlen.CuQ), and its length
+	Key, Keys int // its first row in K and V, 0 unless they are packed (Varlen.CuK), and its length
+}
+
+// Sequences reads the sequences of a call whose Varlen, where there is one, is in
+// host memory. Where its numbers make no sense they are read as kernels read them:
+// starts and ends are clamped to the packed tensor, a length is at most Sq or Sk
+// and at least 0.
+func Sequences(a Args) ([]Sequence, error) {
+	if err := a.Shape.Validate(); err != nil {
+		return nil, err
+	}
+	if a.Varlen != nil {
+		if err := a.Varlen.check(); err != nil {
+			return nil, err
+		}
+		var e extras
+		e.setVarlen(a.Varlen, a.B)
+		for i := range e.all() {
+			if err := e.list[i].checkGiven(); err != nil {
+				return nil, err
+			}
+			if e.list[i].tensor.Buffer != nil {
+				return nil, fmt.Errorf("%w: %s is not in host memory", ErrUnsupported, e.list[i].field)
+			}
+			if err := e.list[i].checkBounds(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return a.sequences(), nil
+}
+
+// sequences is Sequences of checked arguments in host memory.
+func (a *Args) sequences() []Sequence {
+	list := make([]Sequence, a.B)
+	for b := range list {
+		s := Sequence{Rows: a.Sq, Keys: a.Sk}
+		if v := a.Varlen; v != nil {
+			s.Row, s.Rows = stretch(v.CuQ, v.UsedQ, v.TotalQ, a.Sq, b)
+			s.Key, s.Keys = stretch(v.CuK, v.UsedK, v.TotalK, a.Sk, b)
+		}
+		list[b] = s
+	}
+	return list
+}
+
+// stretch is the first row and the length of sequence b.
+func stretch(cu, used Vector, total, most, b int) (first, n int) {
+	n = most
+	if cu.Given() {
+		first = min(max(cu.hostInt(b), 0), total)
+		n = min(n, min(max(cu.hostInt(b+1), 0), total)-first)
+	}
+	if used.Given() {
+		n = min(n, used.hostInt(b))
+	}
+	return first, max(n, 0)
+}
+
+// ExistingRows is the sample of every row that the call has, in the order of
+// [AllRows]: those of each sequence, and of no sequence that is empty.
+func ExistingRows(a Args) ([]Rows, error) {
+	sequences, err := Sequences(a)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]int, a.Sq)
+	for i := range rows {
+		rows[i] = i
+	}
+	var sample []Rows
+	for b, s := range sequences {
+		for h := range a.Hq {
+			if s.Rows > 0 {
+				sample = append(sample, Rows{b, h, rows[:s.Rows]})
+			}
+		}
+	}
+	return sample, nil
+}
+
+// hostInt is an element of a vector in host memory.
+func (v *Vector) hostInt(i int) int {
+	return int(int32(binary.LittleEndian.Uint32(v.Host[4*(v.Offset+int64(i)):])))
+}
+
+func (v *Vector) hostFloat(i int) float32 {
+	return math.Float32frombits(binary.LittleEndian.Uint32(v.Host[4*(v.Offset+int64(i)):]))
+}

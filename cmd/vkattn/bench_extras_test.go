@@ -1,0 +1,116 @@
+package main
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/bench"
+)
+
+func TestBenchRefusesBadExtras(t *testing.T) {
+	for _, c := range [][]string{
+		{"--page-size", "-1"},
+		{"--page-size", "16,x"},
+		{"--kv-layout", "bhsd"},
+		{"unknown K/V type", "--kv-dtype", "int8,int4"},
+		{"share above 0", "--kept-ratio", "0"},
+		{"share above 0", "--kept-ratio", "1.5"},
+		{"number from 0 to 256", "--fixed-split", "300"},
+		{"want two numbers", "--window", "5"},
+		{"finite number above 0", "--softcap", "-1"},
+		{"unknown reference", "--against", "torch"},
+		{"--padded needs --varlen", "--padded"},
+		{"--batch-size and --varlen", "--varlen", "5,7"},
+		{"does not lie in a K", "--shared-kv", "--headdim-v", "9"},
+	} {
+		args := c[1:]
+		if c[0][0] == '-' && len(c) == 2 {
+			args = c
+		}
+		refused(t, exitInput, c[0], tiny(append(args, "--device", "cpu")...)...)
+	}
+	alone := func(more ...string) []string { return append([]string{"bench", "--device", "cpu"}, more...) }
+	refused(t, exitInput, "want KEYS", alone("--varlen", "5,x")...)
+	refused(t, exitInput, "--seqlen-k and --varlen", alone("--varlen", "5", "--seqlen-k", "7")...)
+	refused(t, exitInput, "one number beside --varlen", alone("--varlen", "5", "--seqlen", "1,2")...)
+	refused(t, exitInput, "--window does not narrow a suite", alone("--suite", "decode", "--window", "5,5")...)
+	refused(t, exitInput, "--varlen does not narrow a suite", alone("--suite", "seeds", "--varlen", "5")...)
+	refused(t, exitInput, "leave nothing", alone("--suite", "decode", "--page-size", "17")...)
+}
+
+// benchRows runs the benchmark of one small problem and returns its rows.
+func benchRows(t *testing.T, args ...string) []bench.Row {
+	t.Helper()
+	code, stdout, stderr := call(append([]string{"bench", "-o", "json", "-r", "2", "--seed", "9", "--nheads", "4", "--nheads-kv", "2", "--headdim", "32",
+		"--dtype", "f16"}, args...)...)
+	skipWithoutRoom(t, code, stderr)
+	require.Equal(t, exitOK, code, "%s%s", stdout, stderr)
+	var doc struct{ Rows []bench.Row }
+	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
+	for _, r := range doc.Rows {
+		require.Equal(t, bench.OK, r.Status, "%s: %s", r.With, r.Reason)
+		if r.Form != bench.FormCopy {
+			require.NotZero(t, r.Checked.Rows)
+		}
+	}
+	return doc.Rows
+}
+
+func TestBenchOfFeatures(t *testing.T) {
+	t.Parallel()
+	benchOfFeatures(t, "--device", "cpu")
+}
+
+// Two rows of one kernel: what is compiled again for each feature takes a CPU long.
+func TestBenchOfFeaturesOnADevice(t *testing.T) {
+	driver(t)
+	rows := benchRows(t, "--tier", "scalar", "--varlen", "70,3,0", "--page-size", "16", "--causal", "bottom-right", "--against", "contiguous,separate,copy")
+	require.Len(t, rows, 4)
+}
+
+func benchOfFeatures(t *testing.T, where ...string) {
+	run := func(args ...string) []bench.Row { return benchRows(t, append(args, where...)...) }
+	rows := run("--batch-size", "2", "--seqlen", "1", "--seqlen-k", "70", "--causal", "none", "--page-size", "0,16,1", "--kv-dtype", "same,int8",
+		"--against", "by-mask,contiguous,copy")
+	forms := map[bench.Form]int{}
+	for _, r := range rows {
+		forms[r.Form]++
+		require.Greater(t, r.TBs, 0.0)
+		if r.Form == "" {
+			require.Contains(t, r.Versus, "copy")
+			require.Equal(t, r.KV == attention.KVSame, r.Result != nil)
+		}
+		if r.Form == "" && r.Result != nil {
+			require.Less(t, float64(r.Result.From["by-mask"]), 1e-2)
+			require.Zero(t, r.Result.NaN)
+			require.Equal(t, 2*4*32, r.Result.Elements)
+		}
+	}
+	require.Equal(t, map[bench.Form]int{"": 6, bench.FormByMask: 3, bench.FormContiguous: 4, bench.FormCopy: 6}, forms)
+
+	rows = run("--varlen", "40,0,2*9/20", "--causal", "none,top-left", "--window", "7,3", "--softcap", "5", "--sinks", "--against", "separate,by-mask")
+	require.Len(t, rows, 6)
+	require.Equal(t, "window 7,3, softcap 5, packed 40/40,0/0,2*9/20, sinks", rows[0].With)
+	require.EqualValues(t, 4*58, rows[0].Checked.Of)
+
+	rows = run("--seqlen", "1", "--seqlen-k", "200", "--batch-size", "2", "--causal", "bottom-right", "--kept-ratio", "1,0.1", "--kv-dtype", "q8_0", "--alibi", "--fixed-split", "2")
+	require.Len(t, rows, 2)
+	require.InDelta(t, 0.1, rows[1].KeptRatio, 1e-9)
+	require.Equal(t, rows[0].KVBytes, 10*rows[1].KVBytes)
+
+	rows = run("--seqlen", "1", "--seqlen-k", "100", "--batch-size", "2", "--causal", "none", "--headdim", "96", "--headdim-v", "64", "--shared-kv")
+	require.Len(t, rows, 1)
+	require.EqualValues(t, 2*2*100*96*2, rows[0].KVBytes)
+}
+
+func TestSuiteSeedsOnTheCPU(t *testing.T) {
+	t.Parallel()
+	code, stdout, stderr := call("bench", "--suite", "seeds", "--device", "cpu", "--seqlen", "1", "--headdim", "64", "-r", "2")
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, "| decode, lengths, paged |")
+	require.Contains(t, stdout, "| by-mask   |")
+	require.Contains(t, stdout, "\nby-mask: tier scalar over padded")
+}

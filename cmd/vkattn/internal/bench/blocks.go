@@ -1,0 +1,102 @@
+package bench
+
+import (
+	"math"
+	"math/rand/v2"
+
+	"vkattn/attention"
+)
+
+// blockMap is which blocks of rows and keys each key head attends to, the same for
+// every sequence of a batch: those of the longest, cut off for others. It depends
+// on the problem alone, so that the work of a row can be told from it.
+type blockMap struct {
+	rows, keys int // blocks
+	on         []bool
+}
+
+func (m *blockMap) at(head, row, key int) bool { return m.on[(head*m.rows+row)*m.keys+key] }
+
+// blockMap picks at random, of the blocks that the rows of a block see any of, the
+// share that the problem says; the last of them is always there.
+func (p Problem) blockMap() *blockMap {
+	s, f := p.Shape, p.Features
+	m := &blockMap{rows: (s.Sq-1)/f.BlockQ + 1, keys: (s.Sk-1)/f.BlockK + 1}
+	m.on = make([]bool, s.KVHeads()*m.rows*m.keys)
+	r := rand.New(rand.NewPCG(uint64(s.Sq), uint64(s.Sk)))
+	for h := range s.KVHeads() {
+		for row := range m.rows {
+			lo, _ := p.sees(row*f.BlockQ, s.Sq, s.Sk)
+			_, hi := p.sees(min((row+1)*f.BlockQ, s.Sq)-1, s.Sq, s.Sk)
+			if lo >= hi {
+				continue
+			}
+			first, n := lo/f.BlockK, (hi-1)/f.BlockK-lo/f.BlockK+1
+			list := choose(n, max(1, int(math.Round(float64(n)*f.Blocks))), r)
+			list[len(list)-1] = int32(n - 1)
+			for _, b := range list {
+				m.on[(h*m.rows+row)*m.keys+first+int(b)] = true
+			}
+		}
+	}
+	return m
+}
+
+// vector is the map as the operation takes it, one for each query head.
+func (m *blockMap) vector(p Problem) *attention.Blocks {
+	words := (m.keys + 31) / 32
+	bits := make([]int32, p.Shape.Hq*m.rows*words)
+	for h := range p.Shape.Hq {
+		for row := range m.rows {
+			for key := range m.keys {
+				if m.at(h/p.Shape.Group(), row, key) {
+					bits[(h*m.rows+row)*words+key/32] |= 1 << (key % 32)
+				}
+			}
+		}
+	}
+	return &attention.Blocks{Map: ints(bits), BlockQ: p.BlockQ, BlockK: p.BlockK, Batches: 1}
+}
+
+// eachBlock visits the keys from lo up to hi that some rows of a sequence see
+// of each block, for each key head. rows is how many of the row block there are.
+func (p Problem) eachBlock(rows, keys int, visit func(head, firstRow, lastRow, lo, hi int)) {
+	m := p.blockMap()
+	for h := range p.Shape.KVHeads() {
+		for rb := 0; rb*p.BlockQ < rows; rb++ {
+			first, last := rb*p.BlockQ, min((rb+1)*p.BlockQ, rows)-1
+			for kb := 0; kb*p.BlockK < keys; kb++ {
+				if m.at(h, rb, kb) {
+					visit(h, first, last, kb*p.BlockK, min((kb+1)*p.BlockK, keys))
+				}
+			}
+		}
+	}
+}
+
+// blockCells is cells of one sequence, summed over key heads.
+func (p Problem) blockCells(rows, keys int) (n int64) {
+	p.eachBlock(rows, keys, func(_, first, last, from, to int) {
+		for row := first; row <= last; row++ {
+			lo, hi := p.sees(row, rows, keys)
+			n += int64(max(0, min(hi, to)-max(lo, from)))
+		}
+	})
+	return n
+}
+
+// blockKeys is how many keys of one sequence some row sees, summed over key heads.
+func (p Problem) blockKeys(rows, keys int) (n int64) {
+	seen := make([]bool, p.Shape.KVHeads()*keys)
+	p.eachBlock(rows, keys, func(head, first, last, from, to int) {
+		lo, _ := p.sees(first, rows, keys)
+		_, hi := p.sees(last, rows, keys)
+		for key := max(lo, from); key < min(hi, to); key++ {
+			if !seen[head*keys+key] {
+				seen[head*keys+key] = true
+				n++
+			}
+		}
+	})
+	return n
+}

@@ -1,0 +1,264 @@
+package bench
+
+import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+
+	"vkattn/attention"
+	"vkattn/attention/half"
+	"vkattn/attention/inputs"
+	"vkattn/cmd/vkattn/internal/operands"
+)
+
+// data is one set of a problem's arguments in host memory, from which every lane
+// copies. Sequences are random, and so is the order of pages.
+type data struct {
+	problem    Problem
+	args       attention.Args
+	rows, keys []int // of each sequence
+	firstRow   []int // where a sequence's rows and keys begin in packed tensors
+	firstKey   []int
+	table      []int32 // entries of each sequence, stride of them
+	stride     int
+	offsets    []int32 // of tokens
+	tokens     []int32
+	blocks     *blockMap
+}
+
+func newData(p Problem, seed uint64) *data {
+	d := &data{problem: p, args: attention.Args{Shape: p.Shape}}
+	d.rows, d.keys = p.lengths()
+	for _, l := range []struct {
+		lengths []int
+		first   *[]int
+	}{{d.rows, &d.firstRow}, {d.keys, &d.firstKey}} {
+		at := 0
+		for _, n := range l.lengths {
+			*l.first = append(*l.first, at)
+			at += n
+		}
+		*l.first = append(*l.first, at)
+	}
+	r := rand.New(rand.NewPCG(seed, 2))
+	d.sequences(r)
+	d.tensors(seed)
+	d.lists(r)
+	return d
+}
+
+func ints(v []int32) attention.Vector {
+	out := make([]byte, 0, 4*len(v))
+	for _, x := range v {
+		out = binary.LittleEndian.AppendUint32(out, uint32(x))
+	}
+	return attention.Vector{Host: out}
+}
+
+func ints32(v []int) []int32 {
+	out := make([]int32, len(v))
+	for i, x := range v {
+		out[i] = int32(x)
+	}
+	return out
+}
+
+// sequences fills in lengths and pages.
+func (d *data) sequences(r *rand.Rand) {
+	p, a := d.problem, &d.args
+	f := p.Features
+	if f.Lengths != "" {
+		v := &attention.Varlen{}
+		a.Varlen = v
+		if f.Packed {
+			v.CuQ, v.TotalQ = ints(ints32(d.firstRow)), d.firstRow[len(d.rows)]
+		} else {
+			v.UsedQ = ints(ints32(d.rows))
+		}
+		if f.Packed && f.PageSize == 0 {
+			v.CuK, v.TotalK = ints(ints32(d.firstKey)), d.firstKey[len(d.keys)]
+		} else {
+			v.UsedK = ints(ints32(d.keys))
+		}
+	}
+	if f.PageSize == 0 {
+		return
+	}
+	d.stride = (p.Shape.Sk + f.PageSize - 1) / f.PageSize
+	count := 0
+	for _, n := range d.keys {
+		count += (n + f.PageSize - 1) / f.PageSize
+	}
+	order := r.Perm(count)
+	d.table = make([]int32, len(d.keys)*d.stride)
+	for b, n := range d.keys {
+		for i := range (n + f.PageSize - 1) / f.PageSize {
+			d.table[b*d.stride+i] = int32(order[0])
+			order = order[1:]
+		}
+	}
+	a.Pages = &attention.Pages{Table: ints(d.table), Stride: d.stride, PageSize: f.PageSize, Count: count}
+}
+
+// place is where a key of a sequence lies.
+func (d *data) place(b, key int) (batch, row int) {
+	switch f := d.problem.Features; {
+	case d.args.Pages != nil:
+		return int(d.table[b*d.stride+key/f.PageSize]), key % f.PageSize
+	case d.args.Varlen != nil && d.args.Varlen.CuK.Given():
+		return 0, d.firstKey[b] + key
+	}
+	return b, key
+}
+
+// rowPlace is where a row of a sequence lies.
+func (d *data) rowPlace(b, row int) (batch, at int) {
+	if d.args.Varlen != nil && d.args.Varlen.CuQ.Given() {
+		return 0, d.firstRow[b] + row
+	}
+	return b, row
+}
+
+// tensors fills Q, K and V with normal numbers and makes room for O. Packed rows
+// and pages are as serving keeps them, [row, head, dim].
+func (d *data) tensors(seed uint64) {
+	p, a, c := d.problem, &d.args, d.problem.Config
+	batches, rows := p.Shape.B, p.Shape.Sq
+	order := attention.BHSD
+	if v := a.Varlen; v != nil && v.CuQ.Given() {
+		batches, rows, order = 1, v.TotalQ, attention.BSHD
+	}
+	n := int64(batches) * int64(rows) * int64(p.Shape.Hq)
+	a.Q = attention.Tensor{Host: inputs.New(n*int64(c.HeadDim), c.DType, inputs.Normal, seed), Strides: order(p.Shape.Hq, rows, c.HeadDim)}
+	a.O = attention.Tensor{Host: make([]byte, n*int64(c.ValueDim())*int64(c.DType.Size())), Strides: order(p.Shape.Hq, rows, c.ValueDim())}
+
+	batches, rows, order = p.Shape.B, p.Shape.Sk, attention.BHSD
+	switch v := a.Varlen; {
+	case a.Pages != nil:
+		batches, rows = a.Pages.Count, a.Pages.PageSize
+		if !p.Features.HND {
+			order = attention.BSHD
+		}
+	case v != nil && v.CuK.Given():
+		batches, rows, order = 1, v.TotalK, attention.BSHD
+	}
+	for i, t := range []struct {
+		to    *attention.Tensor
+		scale *attention.Vector
+		dim   int
+	}{{&a.K, &a.KScale, c.HeadDim}, {&a.V, &a.VScale, c.ValueDim()}} {
+		if i == 1 && p.SharedKV {
+			a.V, a.VScale = a.K, a.KScale
+			break
+		}
+		strides := order(p.Shape.KVHeads(), rows, t.dim)
+		n := int64(batches) * int64(p.Shape.KVHeads()) * int64(rows)
+		t.to.Strides = strides
+		if c.KV == attention.KVSame {
+			t.to.Host = inputs.New(n*int64(t.dim), c.DType, inputs.Normal, seed+1+uint64(i))
+			continue
+		}
+		q := quantise(c.KV, [3]int{batches, p.Shape.KVHeads(), rows}, t.dim, strides, seed+1+uint64(i))
+		t.to.Host, t.scale.Host = q.rows, q.scales
+	}
+}
+
+// lists fills in what there is one of for each head, and the kept tokens.
+func (d *data) lists(r *rand.Rand) {
+	p, a := d.problem, &d.args
+	if p.Features.ALiBi {
+		slopes := make([]float32, p.Shape.Hq)
+		for h := range slopes {
+			slopes[h] = float32(math.Exp2(-8 * float64(h+1) / float64(p.Shape.Hq)))
+		}
+		a.ALiBi.Host = make([]byte, 4*len(slopes))
+		half.EncodeF32(a.ALiBi.Host, slopes)
+	}
+	if p.Features.Sinks {
+		a.Sinks.Host = inputs.New(int64(p.Shape.Hq), attention.F32, inputs.Normal, r.Uint64())
+	}
+	if p.Blocks > 0 {
+		d.blocks = p.blockMap()
+		a.Blocks = d.blocks.vector(p)
+	}
+	if p.Features.Kept == 0 {
+		return
+	}
+	d.offsets = []int32{0}
+	for _, n := range d.keys {
+		for range p.Shape.KVHeads() {
+			d.tokens = append(d.tokens, choose(n, p.keptOf(n), r)...)
+			d.offsets = append(d.offsets, int32(len(d.tokens)))
+		}
+	}
+	tokens := d.tokens
+	if len(tokens) == 0 {
+		tokens = []int32{0} // there must be memory
+	}
+	a.Kept = &attention.Kept{Offsets: ints(d.offsets), Tokens: ints(tokens), Total: len(tokens)}
+}
+
+// choose picks k of n numbers, ascending, each set of them as likely (selection
+// sampling, Knuth's algorithm S).
+func choose(n, k int, r *rand.Rand) []int32 {
+	out := make([]int32, 0, k)
+	for i := range n {
+		if r.IntN(n-i) < k-len(out) {
+			out = append(out, int32(i))
+		}
+	}
+	return out
+}
+
+// bytes is the memory of all arguments.
+func (d *data) bytes() (n uint64) {
+	for i, o := range operands.List(d.problem.Config, &d.args) {
+		if o.Of == i {
+			n += uint64(len(o.Host()))
+		}
+	}
+	return n
+}
+
+// keptRatio is the share of tokens that are listed; 1 without lists.
+func (d *data) keptRatio() float64 {
+	all := d.firstKey[len(d.keys)] * d.problem.Shape.KVHeads()
+	if d.tokens == nil || all == 0 {
+		return 1
+	}
+	return float64(len(d.tokens)) / float64(all)
+}
+
+// gather reads the rows of O, packed as [sequence, head, row, dim] without the rows
+// that no sequence has.
+func (d *data) gather(o []byte) ([]float32, error) {
+	t := d.args.O
+	t.Host = o
+	c := d.problem.Config
+	_, rows := d.rowPlaces()
+	view, err := attention.ViewHost(t, c.DType, d.problem.Shape.Hq, rows, c.ValueDim())
+	if err != nil {
+		return nil, err
+	}
+	dv := c.ValueDim()
+	out := make([]float32, d.firstRow[len(d.rows)]*d.problem.Shape.Hq*dv)
+	at := out
+	for b, n := range d.rows {
+		for h := range d.problem.Shape.Hq {
+			for row := range n {
+				batch, r := d.rowPlace(b, row)
+				view.ReadRow(at, batch, h, r)
+				at = at[dv:]
+			}
+		}
+	}
+	return out, nil
+}
+
+// rowPlaces are the batches and rows of Q and O.
+func (d *data) rowPlaces() (batches, rows int) {
+	if v := d.args.Varlen; v != nil && v.CuQ.Given() {
+		return 1, v.TotalQ
+	}
+	return d.problem.Shape.B, d.problem.Shape.Sq
+}

@@ -1,0 +1,231 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+)
+
+// featured are problems with features, small enough to be computed whole.
+func featured() (list []Problem) {
+	shape := attention.Shape{B: 3, Hq: 4, Hkv: 2, Sq: 6, Sk: 40}
+	mixed, none := Lengths("6/40,0/3,0/0,2/17"), Lengths("1/0,3/9")
+	for _, c := range []attention.Config{
+		{}, {Causal: attention.TopLeft}, {Causal: attention.BottomRight}, {Window: attention.WindowOf(5, 2), Align: attention.BottomRight, Softcap: 3},
+	} {
+		c.HeadDim, c.HeadDimV = 32, 64
+		for _, f := range []Features{
+			{}, {Sinks: true, ALiBi: c.Align != 0 || c.Causal != 0}, {PageSize: 16}, {PageSize: 7, HND: true}, {PageSize: 1, Lengths: mixed, Packed: true},
+			{Blocks: 0.5, BlockQ: 16, BlockK: 16}, {Blocks: 0.3, BlockQ: 16, BlockK: 16, Lengths: "40/40,0/9,20/33", PageSize: 3},
+			{Lengths: mixed}, {Lengths: mixed, Packed: true}, {Lengths: none}, {Kept: 0.2}, {Kept: 0.2, PageSize: 5, Lengths: mixed},
+		} {
+			p := Problem{Shape: shape, Config: c, Features: f}
+			if f.Lengths != "" {
+				f.Lengths.bound(&p.Shape)
+			}
+			list = append(list, p)
+		}
+	}
+	for _, f := range []Features{{SharedKV: true}, {SharedKV: true, PageSize: 4, Lengths: mixed}, {SharedKV: true, Packed: true, Lengths: mixed}} {
+		p := Problem{Shape: shape, Config: attention.Config{HeadDim: 96, HeadDimV: 64}, Features: f}
+		if f.Lengths != "" {
+			f.Lengths.bound(&p.Shape)
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+// reference is O of every row there is, as gather packs it.
+func (d *data) reference(t *testing.T) []float64 {
+	rows, err := attention.ExistingRows(d.args)
+	require.NoError(t, err)
+	o, _, err := attention.ReferenceSample(d.problem.Config, d.args, rows)
+	require.NoError(t, err)
+	return o
+}
+
+func TestAMaskAndSeparateCallsAreTheSameProblem(t *testing.T) {
+	masked, separate := 0, 0
+	for _, p := range featured() {
+		t.Run(p.String(), func(t *testing.T) {
+			d := newData(p, 3)
+			require.NoError(t, attention.CheckArgs(p.Config, d.args))
+			want := d.reference(t)
+			require.Len(t, want, int(p.rows())*p.Config.ValueDim())
+			m, err := d.byMask()
+			if errors.Is(err, attention.ErrUnsupported) {
+				require.True(t, p.ALiBi)
+			} else {
+				require.NoError(t, err)
+				rows, err := attention.ExistingRows(d.args) // the mask knows no lengths of rows
+				require.NoError(t, err)
+				got, _, err := attention.ReferenceSample(m.problem.Config, m.args, rows)
+				require.NoError(t, err)
+				require.InDeltaSlice(t, want, got, 1e-12)
+				masked++
+			}
+			if FormContiguous.applies(p, nil) {
+				c := d.contiguous()
+				require.NoError(t, attention.CheckArgs(c.problem.Config, c.args))
+				require.Nil(t, c.args.Pages)
+				require.InDeltaSlice(t, want, c.reference(t), 1e-12)
+			}
+			if !FormSeparate.applies(p, nil) {
+				return
+			}
+			// Rows of the calls stand where those of the whole do.
+			var got []float64
+			calls := d.separate(d.args)
+			for _, one := range calls {
+				o, _, err := attention.Reference(p.Config, one)
+				require.NoError(t, err)
+				got = append(got, o...)
+			}
+			require.InDeltaSlice(t, want, got, 1e-12)
+			separate++
+		})
+	}
+	require.Greater(t, masked, 25)
+	require.GreaterOrEqual(t, separate, 12)
+}
+
+func TestAVWithinKTakesNoMemory(t *testing.T) {
+	p := Problem{Shape: attention.Shape{B: 2, Hq: 2, Hkv: 1, Sq: 1, Sk: 50}, Config: attention.Config{HeadDim: 96, HeadDimV: 64}, Features: Features{SharedKV: true}}
+	d := newData(p, 1)
+	l := newCPULane(d)
+	a := l.layout.args(p.Config, l.first, 3)
+	require.NoError(t, attention.CheckArgs(p.Config, a))
+	require.Equal(t, &a.K.Host[0], &a.V.Host[0])
+	require.Equal(t, a.K.Offset, a.V.Offset)
+	require.NotZero(t, a.K.Offset)
+	one, err := attention.New(nil, p.Config)
+	require.NoError(t, err)
+	o, err := l.once(t.Context(), &work{op: one})
+	require.NoError(t, err)
+	got, err := d.gather(o)
+	require.NoError(t, err)
+	for i, x := range d.reference(t) {
+		require.InDelta(t, x, got[i], 1e-2)
+	}
+}
+
+func TestRowsOfARunLandWhereTheyAreJudged(t *testing.T) {
+	for _, p := range featured() {
+		d := newData(p, 3)
+		op, err := attention.New(nil, p.Config)
+		require.NoError(t, err)
+		require.NoError(t, op.Forward(nil, d.args), "%v", p)
+		got, err := d.gather(d.args.O.Host)
+		require.NoError(t, err)
+		want := d.reference(t)
+		require.Len(t, got, len(want))
+		for i := range want {
+			require.InDelta(t, want[i], got[i], 2e-2, "%v, element %d", p, i)
+		}
+	}
+}
+
+func TestCellsAndBytes(t *testing.T) {
+	for _, p := range featured() {
+		if p.Features.Kept > 0 {
+			continue
+		}
+		rows, keys := p.lengths()
+		var cells float64
+		var bytes uint64
+		var m *blockMap
+		if p.Blocks > 0 {
+			m = p.blockMap()
+		}
+		for i := range rows {
+			touched := map[[2]int]bool{}
+			for r := range rows[i] {
+				for k := range keys[i] {
+					for h := range 2 {
+						if lo, hi := p.sees(r, rows[i], keys[i]); k >= lo && k < hi && (m == nil || m.at(h, r/16, k/16)) {
+							cells += 0.5
+							touched[[2]int{h, k}] = true
+						}
+					}
+				}
+			}
+			bytes += uint64(len(touched)) * 96 * 2 // 32 + 64, or 96 that are both
+		}
+		require.Equal(t, cells, p.cells(), "%v", p)
+		require.Equal(t, bytes, p.KVBytes(), "%v", p)
+	}
+	p := Problem{Shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 1, Sk: 1000}, Config: attention.Config{HeadDim: 64}, Features: Features{Kept: 0.02}}
+	require.EqualValues(t, 2*2*20*128*2, p.KVBytes())
+	require.EqualValues(t, 2*20, p.cells())
+	require.InDelta(t, 0.02, newData(p, 1).keptRatio(), 1e-12)
+	p.Config.KV, p.Features = attention.KVInt8, Features{}
+	require.EqualValues(t, 2*2*1000*(128+8), p.KVBytes())
+	p.Config.KV = attention.KVQ4_0
+	require.EqualValues(t, 2*2*1000*4*18, p.KVBytes())
+}
+
+func TestQuantisedDataIsNormalNumbers(t *testing.T) {
+	for _, kv := range attention.KVTypes()[1:] {
+		p := Problem{Shape: attention.Shape{B: 2, Hq: 2, Hkv: 2, Sq: 1, Sk: 300}, Features: Features{PageSize: 7},
+			Config: attention.Config{HeadDim: 32, HeadDimV: 64, KV: kv, DType: attention.F32}}
+		d := newData(p, 1)
+		require.NoError(t, attention.CheckArgs(p.Config, d.args))
+		require.Equal(t, d.reference(t), d.contiguous().reference(t))
+		one := p
+		one.Config.KV = attention.KVSame
+		q := newData(one, 1)
+		a, b := d.reference(t), q.reference(t)
+		// Other random numbers, but of the same size.
+		var x, y float64
+		for i := range a {
+			x, y = x+a[i]*a[i], y+b[i]*b[i]
+		}
+		require.InDelta(t, 1, x/y, 0.6, "%v", kv)
+	}
+}
+
+func TestPagesAreInRandomOrderAndEachOnce(t *testing.T) {
+	p := Problem{Shape: attention.Shape{B: 2, Hq: 1, Hkv: 1, Sq: 1, Sk: 1000}, Config: attention.Config{HeadDim: 8},
+		Features: Features{PageSize: 3, Lengths: "1/1000,1/100"}}
+	d := newData(p, 1)
+	var used []int32
+	for b, n := range d.keys {
+		for i := range (n + 2) / 3 {
+			used = append(used, d.table[b*d.stride+i])
+		}
+	}
+	require.Len(t, used, d.args.Pages.Count)
+	require.False(t, slices.IsSorted(used))
+	slices.Sort(used)
+	for i, x := range used {
+		require.EqualValues(t, i, x)
+	}
+	require.NotEqual(t, d.table, newData(p, 2).table, "another seed")
+}
+
+func TestExtrasCross(t *testing.T) {
+	base := []Problem{{Shape: attention.Shape{B: 1, Hq: 2, Hkv: 2, Sq: 1, Sk: 64}, Config: attention.Config{HeadDim: 64}}}
+	e := Extras{PageSize: []int{0, 16}, KV: []attention.KVType{attention.KVSame, attention.KVInt8}, Split: []int{0, 2, 3}, HND: true, Window: attention.WindowOf(3, 0)}
+	list, err := e.Apply(base)
+	require.NoError(t, err)
+	require.Len(t, list, 12)
+	seen := map[string]bool{}
+	for _, p := range list {
+		require.NoError(t, p.Config.Validate())
+		require.Equal(t, attention.BottomRight, p.Config.Align)
+		require.Equal(t, p.PageSize > 0, p.HND)
+		seen[fmt.Sprint(p)] = true
+	}
+	require.Len(t, seen, 12, "a problem's name tells it from others")
+	for range 12 {
+		e.PageSize = append(e.PageSize, e.PageSize...)
+	}
+	_, err = e.Apply(base)
+	require.ErrorContains(t, err, "over 10000")
+}

@@ -1,0 +1,269 @@
+package bench
+
+import (
+	"fmt"
+	"math"
+	"sync"
+
+	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/operands"
+	"vkattn/vk"
+)
+
+// Form is another way to the result of a problem that its rows are compared with,
+// on the same device and the same data, in the same rounds.
+type Form string
+
+// Forms.
+const (
+	FormNaive      Form = "naive"      // the unfused reference kernel: scores, softmax and sum in passes of their own
+	FormByMask     Form = "by-mask"    // tier scalar over padded, contiguous K and V, all that is not attended to masked by a matrix
+	FormCUDARef    Form = "cuda-ref"   // the plain CUDA kernel in float32
+	FormContiguous Form = "contiguous" // the same tier, K and V of the pages one after the other
+	FormSeparate   Form = "separate"   // the same tier, one dispatch for each sequence and no barrier between them
+	FormCopy       Form = "copy"       // a device copy that reads and writes as many bytes together as K and V have
+)
+
+// Forms lists every Form with what it is, for people.
+var Forms = []struct {
+	Form  Form
+	About string
+}{
+	{FormNaive, "this project's unfused kernel: scores, softmax and weighted sum in passes of their own, through memory"},
+	{FormByMask, "tier scalar over padded, contiguous K and V; causal mask, lengths and kept tokens as a matrix of booleans, every cell computed"},
+	{FormCUDARef, "this project's plain CUDA kernel in float32"},
+	{FormContiguous, "the same tier, what lies in pages contiguous instead"},
+	{FormSeparate, "the same tier, a dispatch of its own for each sequence, without barriers between them"},
+	{FormCopy, "a copy on the device, vkCmdCopyBuffer, that reads and writes as many bytes together as a row reads of K and V"},
+}
+
+// ParseForm reads the name of a Form.
+func ParseForm(s string) (Form, error) {
+	var names string
+	for _, f := range Forms {
+		if string(f.Form) == s {
+			return f.Form, nil
+		}
+		names += ", " + string(f.Form)
+	}
+	return "", fmt.Errorf("unknown reference %q, want one of %s", s, names[2:])
+}
+
+// Naive makes the operation behind FormNaive; nil where this build has none. It
+// computes into the tensors of the call as Forward does, and refuses what it does
+// not compute with attention.ErrUnsupported. A nil device is the CPU.
+var Naive func(dev *vk.Device, cfg attention.Config) (Forwarder, error)
+
+// Forwarder is the part of attention.Op that a row needs.
+type Forwarder interface {
+	Forward(s *vk.Stream, a attention.Args) error
+	Close() error
+}
+
+// spec is what a row of this form runs where rows of a tier are compared with it.
+func (f Form) spec(of attention.Tier, dev *vk.Device) Spec {
+	s := Spec{Tier: of, Form: f}
+	switch {
+	case dev == nil:
+		s.Tier = attention.TierCPU
+	case f == FormByMask:
+		s.Tier = attention.TierScalar
+	case f == FormCUDARef:
+		s.Tier, s.Kernel = attention.TierCUDA, "ref"
+	}
+	return s
+}
+
+// witness reports whether the form has results of other code, for rows' to be
+// compared with.
+func (f Form) witness() bool { return f == FormNaive || f == FormByMask || f == FormCUDARef }
+
+// applies reports whether there is anything to compare a problem with in this
+// form.
+func (f Form) applies(p Problem, dev *vk.Device) bool {
+	switch f {
+	case FormNaive:
+		return Naive != nil
+	case FormByMask:
+		return p.Config.KV == attention.KVSame
+	case FormCUDARef:
+		if dev == nil || !p.Plain() {
+			return false
+		}
+		for _, s := range attention.TierReport(dev) {
+			if s.Tier == attention.TierCUDA && s.DType == p.Config.DType {
+				return s.Available
+			}
+		}
+		return false
+	case FormContiguous:
+		return p.PageSize > 0
+	case FormSeparate:
+		rows, keys := p.lengths()
+		for i := range rows {
+			if rows[i] > 0 && keys[i] == 0 { // nobody writes its zeros
+				return false
+			}
+		}
+		// Scales lie as far apart as the longest sequence, which one of its own cannot say.
+		return p.Features.Lengths != "" && p.Features.Kept == 0 && p.Blocks == 0 && !p.Config.KV.Scaled()
+	}
+	return true
+}
+
+// separate are the calls of each sequence that has rows and keys.
+func (d *data) separate(a attention.Args) (calls []attention.Args) {
+	for b := range d.rows {
+		if d.rows[b] == 0 || d.keys[b] == 0 {
+			continue
+		}
+		one := operands.Clone(a)
+		one.B, one.Sq, one.Sk, one.Varlen = 1, d.rows[b], d.keys[b], nil
+		batch, row := d.rowPlace(b, 0)
+		for _, t := range []*attention.Tensor{&one.Q, &one.O} {
+			t.Offset += int64(batch)*t.Strides.Batch + int64(row)*t.Strides.Seq
+		}
+		if one.Pages != nil {
+			one.Pages.Table.Offset += int64(b * d.stride)
+		} else {
+			batch, row := d.place(b, 0)
+			for _, t := range []*attention.Tensor{&one.K, &one.V} {
+				t.Offset += int64(batch)*t.Strides.Batch + int64(row)*t.Strides.Seq
+			}
+		}
+		calls = append(calls, one)
+	}
+	return calls
+}
+
+// maxMask bounds the matrix of FormByMask.
+const maxMask = 1 << 30
+
+// byMask is the same problem without features but a mask: K and V gathered and
+// padded, every key of a sequence with a byte that says whether a row sees it.
+func (d *data) byMask() (*data, error) {
+	p := d.problem
+	heads, maskRows := 1, p.Shape.Sq
+	if p.Features.Kept > 0 || p.Blocks > 0 {
+		heads = p.Shape.Hq
+	}
+	batches := p.Shape.B
+	if p.Features.Lengths == "" && p.Features.Kept == 0 {
+		batches = 1
+	}
+	size := int64(batches) * int64(heads) * int64(maskRows) * int64(p.Shape.Sk)
+	if size > maxMask {
+		return nil, fmt.Errorf("%w: a mask of %s", attention.ErrUnsupported, Bytes(uint64(size)))
+	}
+	m := &data{problem: p, rows: d.rows, keys: d.keys, firstRow: d.firstRow, firstKey: d.firstKey,
+		args: attention.Args{Shape: p.Shape, ALiBi: d.args.ALiBi, Sinks: d.args.Sinks}}
+	m.problem.Features = Features{Sinks: p.Features.Sinks, ALiBi: p.Features.ALiBi}
+	c := &m.problem.Config
+	if c.Causal != attention.CausalNone && p.Features.ALiBi {
+		c.Align = c.Causal
+	}
+	c.Causal, c.Window, c.FixedSplit = attention.CausalNone, attention.Window{}, 0
+	if p.Features.ALiBi && p.Features.Lengths != "" && c.Align == attention.BottomRight {
+		return nil, fmt.Errorf("%w: positions of ALiBi from the end of sequences that are padded", attention.ErrUnsupported)
+	}
+	m.args.Q = d.padded(d.args.Q, p.Shape.Hq, p.Shape.Sq, c.HeadDim, int64(c.HeadDim*c.DType.Size()), d.rows, d.rowPlace)
+	d.contiguousKV(&m.args)
+	m.args.O.Host = make([]byte, p.Shape.Rows()*int64(c.ValueDim()*c.DType.Size()))
+	mask := make([]byte, size)
+	for b := range batches {
+		for h := range heads {
+			for row := range d.rows[b] {
+				line := mask[((b*heads+h)*maskRows+row)*p.Shape.Sk:][:d.keys[b]]
+				lo, hi := p.sees(row, d.rows[b], d.keys[b])
+				if d.tokens == nil {
+					for i := lo; i < hi; i++ {
+						if d.blocks == nil || d.blocks.at(h/p.Shape.Group(), row/p.BlockQ, i/p.BlockK) {
+							line[i] = 1
+						}
+					}
+					continue
+				}
+				list := b*p.Shape.KVHeads() + h/p.Shape.Group()
+				for _, t := range d.tokens[d.offsets[list]:d.offsets[list+1]] {
+					if int(t) >= lo && int(t) < hi {
+						line[t] = 1
+					}
+				}
+			}
+		}
+	}
+	m.args.Mask = &attention.Mask{Batches: batches, Heads: heads, Rows: maskRows}
+	m.args.Mask.Host = mask
+	m.args.Mask.Strides = attention.BHSD(heads, maskRows, p.Shape.Sk)
+	return m, nil
+}
+
+// contiguous is the same problem without pages.
+func (d *data) contiguous() *data {
+	c := *d
+	c.args = operands.Clone(d.args)
+	d.contiguousKV(&c.args)
+	c.args.Pages, c.table = nil, nil
+	c.problem.PageSize, c.problem.HND = 0, false
+	return &c
+}
+
+// contiguousKV gathers K and V with their scales as packed [batch, heads, keys, dim].
+func (d *data) contiguousKV(a *attention.Args) {
+	p, c := d.problem, d.problem.Config
+	heads, keys := p.Shape.KVHeads(), p.Shape.Sk
+	a.K = d.padded(d.args.K, heads, keys, c.HeadDim, int64(c.KV.RowBytes(c.DType, c.HeadDim)), d.keys, d.place)
+	if p.SharedKV {
+		a.V = a.K
+	} else {
+		a.V = d.padded(d.args.V, heads, keys, c.ValueDim(), int64(c.KV.RowBytes(c.DType, c.ValueDim())), d.keys, d.place)
+	}
+	if c.KV.Scaled() {
+		// A scale is a row of one element, in the order of the heads.
+		for _, s := range []struct{ to, from *attention.Vector }{{&a.KScale, &d.args.KScale}, {&a.VScale, &d.args.VScale}} {
+			rows := attention.Tensor{Host: s.from.Host}
+			if d.args.Pages != nil {
+				rows.Strides = attention.BHSD(heads, p.PageSize, 1)
+			}
+			s.to.Host = d.padded(rows, heads, keys, 1, 4, d.keys, d.place).Host
+		}
+	}
+}
+
+// padded is a tensor as packed [batch, heads, rows, dim], zeros where a sequence
+// has no row; the tensor itself where it is that. A row of dim elements takes so
+// many bytes.
+func (d *data) padded(t attention.Tensor, heads, rows, dim int, rowBytes int64, lengths []int, place func(b, row int) (int, int)) attention.Tensor {
+	if d.args.Pages == nil && (d.args.Varlen == nil || !d.problem.Packed) {
+		return t
+	}
+	out := make([]byte, int64(len(lengths))*int64(heads)*int64(rows)*rowBytes)
+	var all sync.WaitGroup
+	for b, count := range lengths {
+		all.Go(func() {
+			for row := range count {
+				batch, at := place(b, row)
+				for h := range heads {
+					from := (int64(batch)*t.Strides.Batch + int64(h)*t.Strides.Head + int64(at)*t.Strides.Seq) / int64(dim) * rowBytes
+					copy(out[((int64(b)*int64(heads)+int64(h))*int64(rows)+int64(row))*rowBytes:][:rowBytes], t.Host[from:])
+				}
+			}
+		})
+	}
+	all.Wait()
+	return attention.Tensor{Host: out, Strides: attention.BHSD(heads, rows, dim)}
+}
+
+// difference is how far two results are apart.
+func difference(a, b []float32) (most float64) {
+	for i := range a {
+		x := math.Abs(float64(a[i]) - float64(b[i]))
+		if x > most || math.IsNaN(x) {
+			most = x
+		}
+		if math.IsNaN(most) {
+			break
+		}
+	}
+	return most
+}

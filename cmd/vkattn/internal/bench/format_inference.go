@@ -1,0 +1,180 @@
+package bench
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// seeds is a line for each row and each reference it is compared with: both times,
+// both largest values, how far they are apart.
+func (p *mdPrinter) seeds(*RunInfo) error {
+	m := newMarkdown("line<", "Q<", "K<", "tier<", "ms", "reference<", "reference ms", "speedup", "max abs", "reference max abs",
+		"max difference", "NaN", "NaN ratio", "kept ratio", "max error")
+	var used []Form
+	for _, group := range groupBy(p.rows, func(r *Row) string { return r.Line + r.Problem().String() }) {
+		for _, r := range group.rows {
+			if r.rival() {
+				continue
+			}
+			q := fmt.Sprintf("%d, %d, %d, %d", r.B, r.Hq, r.Sq, r.D)
+			k := fmt.Sprintf("%d, %d, %d, %d", r.B, r.Hkv, r.Sk, r.D)
+			line := []any{r.Line, q, k, r.Who(), timeOrStatus(r)}
+			none := true
+			for _, ref := range group.rows {
+				if !ref.rival() {
+					continue
+				}
+				none = false
+				if ref.Form != "" && !slices.Contains(used, ref.Form) {
+					used = append(used, ref.Form)
+				}
+				m.row(append(slices.Clone(line), append([]any{ref.Name(), timeOrStatus(ref), times(r, ref.Name())}, seedResult(r, ref)...)...)...)
+			}
+			if none {
+				m.row(append(line, append([]any{"-", "-", "-"}, seedResult(r, nil)...)...)...)
+			}
+		}
+	}
+	if err := m.print(p.w); err != nil {
+		return err
+	}
+	if err := p.notes(); err != nil {
+		return err
+	}
+	return p.forms(used)
+}
+
+// seedResult is what is in a row's O, and in that of a reference.
+func seedResult(r, ref *Row) []any {
+	out := []any{"-", "-", "-", "-", "-"}
+	if r.Result != nil {
+		out[0] = strconv.FormatFloat(float64(r.Result.MaxAbs), 'g', 6, 64)
+		out[3] = r.Result.NaN
+		out[4] = digits(float64(r.Result.NaN) / float64(max(1, r.Result.Elements)))
+		if ref != nil && ref.Result != nil {
+			out[1] = strconv.FormatFloat(float64(ref.Result.MaxAbs), 'g', 6, 64)
+			if x, ok := r.Result.From[ref.Name()]; ok {
+				out[2] = fmt.Sprintf("%.2e", float64(x))
+			}
+		}
+	}
+	return append(out, digits(r.KeptRatio), checkedError(r))
+}
+
+func checkedError(r *Row) string {
+	if r.Checked.Rows == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1e", float64(r.Checked.MaxError))
+}
+
+// times is such as "12.3x".
+func times(r *Row, other string) string {
+	x, ok := r.Versus[other]
+	if !ok || r.Status != OK {
+		return "-"
+	}
+	return digits(x) + "x"
+}
+
+// forms says what the references of a table are.
+func (p *mdPrinter) forms(used []Form) error {
+	if len(used) == 0 {
+		return nil
+	}
+	if _, err := fmt.Fprintln(p.w); err != nil {
+		return err
+	}
+	for _, f := range Forms {
+		if slices.Contains(used, f.Form) {
+			if _, err := fmt.Fprintf(p.w, "%s: %s.\n", f.Form, f.About); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// decode is a line a row: the bytes of K and V that had to be read over the time,
+// beside a copy and, from the same run, the same shape contiguous and whole.
+func (p *mdPrinter) decode(info *RunInfo) error {
+	m := newMarkdown("line<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "tier<", "splits", "us", "K+V", "TB/s", "of copy")
+	var others []string
+	for _, o := range info.others() {
+		others = append(others, o)
+		m.column("x " + o)
+	}
+	m.column("x whole")
+	m.column("max error")
+	m.column("with<")
+	var used []Form
+	for _, r := range p.rows {
+		if r.Form != "" && !slices.Contains(used, r.Form) {
+			used = append(used, r.Form)
+		}
+		line := []any{r.Line, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Who()}
+		splits := "-"
+		if r.Splits > 0 {
+			splits = strconv.Itoa(r.Splits)
+		}
+		if r.Status == OK {
+			line = append(line, splits, digits(r.Ms.Median*1e3), Bytes(r.KVBytes), digits(r.TBs), p.ofCopy(r))
+		} else {
+			line = append(line, splits, string(r.Status), Bytes(r.KVBytes), "-", "-")
+		}
+		for _, o := range others {
+			line = append(line, ratio(r, o))
+		}
+		m.row(append(line, p.whole(r), checkedError(r), r.With)...)
+	}
+	if err := m.print(p.w); err != nil {
+		return err
+	}
+	if err := p.notes(); err != nil {
+		return err
+	}
+	if err := p.comparisons(); err != nil {
+		return err
+	}
+	return p.forms(used)
+}
+
+// ofCopy is the share of the bandwidth of the fastest copy of as many bytes in the
+// run: whose copies are faster depends on the driver.
+func (p *mdPrinter) ofCopy(r *Row) string {
+	most := 0.0
+	for _, o := range p.rows {
+		if o.Status == OK && IsCopy(o.Name()) && o.KVBytes == r.KVBytes {
+			most = max(most, o.TBs)
+		}
+	}
+	if most == 0 || IsCopy(r.Name()) {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f%%", 100*r.TBs/most)
+}
+
+// IsCopy reports whether rows of that name are copies: this program's, or those of
+// a peer that is named so.
+func IsCopy(name string) bool {
+	return name == string(FormCopy) || strings.HasPrefix(name, string(FormCopy)+".") || strings.HasSuffix(name, "-"+string(FormCopy))
+}
+
+// whole is how many times faster a row is than the one of the same shape with K and
+// V contiguous, whole and in the storage type: of another minute of the run.
+func (p *mdPrinter) whole(r *Row) string {
+	if r.Status != OK || r.Peer || r.Form != "" || r.Problem().Plain() {
+		return "-"
+	}
+	want := r.Problem()
+	for _, o := range p.rows {
+		x := o.Problem()
+		if o.Status == OK && o.Tier == r.Tier && o.Kernel == r.Kernel && o.Form == "" && x.Plain() && x.Shape == want.Shape &&
+			o.D == r.D && o.Dv == r.Dv && o.DType == r.DType && o.Causal == r.Causal && x.Config.FixedSplit == want.Config.FixedSplit {
+			return strconv.FormatFloat(o.Ms.Median/r.Ms.Median, 'f', 3, 64)
+		}
+	}
+	return "-"
+}

@@ -1,0 +1,281 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// group is the state of one problem.
+type group struct {
+	*Bench
+	problem  Problem
+	in       *data
+	truth    *truth
+	places   []*place
+	closers  []func() error // of operations
+	copies   *copyLane
+	peers    []Peer // that have been given the problem
+	compared bool   // results are kept to be compared
+	results  map[*Row][]float32
+	lost     error // a device that cannot go on
+}
+
+// place is where one form of the problem's data lies.
+type place struct {
+	form     Form // FormByMask, FormContiguous or none
+	onDevice bool
+	data     *data
+	lane     lane
+}
+
+func (g *group) close() {
+	for _, f := range g.closers {
+		_ = f()
+	}
+	for _, p := range g.places {
+		p.lane.close()
+	}
+	if g.copies != nil {
+		g.copies.close()
+	}
+}
+
+// candidate plans, runs once and verifies a Spec. It returns nil with a row
+// that says why when there is nothing to time. An ablation is wrong by design:
+// it is run and not verified.
+func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
+	row := g.row(g.problem, s)
+	dev := g.Device
+	if s.Tier == attention.TierCPU {
+		dev = nil
+	}
+	if s.Form == FormCopy {
+		return g.copy(ctx, dev, row)
+	}
+	cfg := g.problem.Config
+	if s.Form == FormByMask {
+		p, err := g.place(ctx, dev, FormByMask)
+		if err != nil {
+			return nil, g.stop(row, err)
+		}
+		cfg = p.data.problem.Config
+	}
+	cfg.Tier, cfg.Kernel = s.Tier, s.Kernel
+	w := &work{cuda: s.Tier == attention.TierCUDA}
+	var op *attention.Op
+	var err error
+	if s.Form == FormNaive {
+		w.op, err = Naive(dev, g.problem.Config)
+	} else {
+		op, err = attention.NewLab(dev, cfg, s.Lab)
+		w.op = op
+	}
+	if err != nil {
+		if s.Lab != (attention.Lab{}) {
+			row.Tier = g.planned(dev, cfg).String()
+		}
+		return nil, g.stop(row, err)
+	}
+	g.closers = append(g.closers, w.op.Close)
+	if op != nil && g.problem.Plain() && s.Form == "" {
+		// Before there is any memory: a row that is refused costs none.
+		plan, err := op.Plan(g.problem.Shape)
+		if err != nil {
+			return nil, g.stop(row, err)
+		}
+		row.plan(plan, s)
+	}
+	p, err := g.place(ctx, dev, s.Form)
+	if err != nil {
+		return nil, g.stop(row, err)
+	}
+	if s.Form == FormSeparate {
+		w.split = p.data.separate
+	}
+	out, err := p.lane.once(ctx, w)
+	if err != nil {
+		return nil, g.stop(row, err)
+	}
+	if op != nil {
+		args := p.lane.args()
+		if w.split != nil {
+			args = w.split(args)[0]
+		}
+		plan, err := op.PlanFor(args)
+		if err != nil {
+			return nil, g.stop(row, err)
+		}
+		row.plan(plan, s)
+	}
+	if s.Form != "" || !g.problem.Plain() {
+		row.Memory = p.data.bytes()
+	}
+	row.Sets, row.Timer, row.KeptRatio = p.lane.sets(), p.lane.timer(), g.in.keptRatio()
+	c := &candidate{row: row, onCPU: dev == nil, run: func(ctx context.Context, n int) ([]time.Duration, error) {
+		return p.lane.timed(ctx, w, n)
+	}}
+	if row.Ablation != "" {
+		return c, row
+	}
+	if g.truth == nil {
+		if g.truth, err = newTruth(g.in, g.Seed); err != nil {
+			return nil, g.stop(row, err)
+		}
+	}
+	if err := g.keep(row, p.data, out); err != nil {
+		return nil, g.stop(row, err)
+	}
+	row.Checked, err = g.truth.judge(p.data, out)
+	if err == nil && row.Result != nil && row.Result.NaN > 0 { // of rows that were not sampled
+		err = fmt.Errorf("%d of %d elements are NaN", row.Result.NaN, row.Result.Elements)
+	}
+	if err != nil {
+		row.Status, row.Reason = Fail, plain(err)
+		return nil, row
+	}
+	return c, row
+}
+
+// copy is the row of FormCopy.
+func (g *group) copy(ctx context.Context, dev *vk.Device, row *Row) (*candidate, *Row) {
+	row.Tier, row.Timer, row.Memory = "", "wall", row.KVBytes
+	if dev == nil {
+		return &candidate{row: row, onCPU: true, run: hostCopy(g.problem.KVBytes())}, row
+	}
+	l, err := newCopyLane(ctx, dev, g.problem.KVBytes())
+	if err != nil {
+		return nil, g.stop(row, err)
+	}
+	g.copies = l
+	row.Sets, row.Timer = l.count, l.timer()
+	return &candidate{row: row, run: l.timed}, row
+}
+
+// keep holds a result to be compared, and says what is in it.
+func (g *group) keep(row *Row, d *data, out []byte) error {
+	if !g.compared {
+		return nil
+	}
+	o, err := d.gather(out)
+	if err != nil {
+		return err
+	}
+	result := &Result{Elements: len(o)}
+	for _, x := range o {
+		if x != x {
+			result.NaN++
+		}
+		result.MaxAbs = max(result.MaxAbs, Number(math.Abs(float64(x))))
+	}
+	row.Result = result
+	if g.results == nil {
+		g.results = map[*Row][]float32{}
+	}
+	g.results[row] = o
+	return nil
+}
+
+// differences fills in how far the results are from those they are compared with.
+func (g *group) differences(rows []*Row) {
+	for _, w := range rows {
+		ref := g.results[w]
+		if w.Form == "" || ref == nil {
+			continue
+		}
+		for _, r := range rows {
+			if o := g.results[r]; o != nil && r != w {
+				if r.Result.From == nil {
+					r.Result.From = map[string]Number{}
+				}
+				r.Result.From[w.Name()] = Number(difference(o, ref))
+			}
+		}
+	}
+	g.results = nil
+}
+
+// planned is the tier that would have run, for a row whose variant or ablation
+// it refuses to stand beside its others.
+func (g *group) planned(dev *vk.Device, cfg attention.Config) attention.Tier {
+	op, err := attention.New(dev, cfg)
+	if err != nil {
+		return cfg.Tier
+	}
+	g.closers = append(g.closers, op.Close)
+	plan, err := op.Plan(g.problem.Shape)
+	if err != nil {
+		return cfg.Tier
+	}
+	return plan.Tier
+}
+
+// place makes the inputs where a form of the problem runs, once for all rows
+// there.
+func (g *group) place(ctx context.Context, dev *vk.Device, form Form) (*place, error) {
+	if form != FormByMask && form != FormContiguous {
+		form = ""
+	}
+	for _, p := range g.places {
+		if p.form == form && p.onDevice == (dev != nil) {
+			return p, nil
+		}
+	}
+	if g.in == nil {
+		g.in = newData(g.problem, g.Seed)
+	}
+	p := &place{form: form, onDevice: dev != nil, data: g.in}
+	switch form {
+	case FormContiguous:
+		p.data = g.in.contiguous()
+	case FormByMask:
+		var err error
+		if p.data, err = g.in.byMask(); err != nil {
+			return nil, err
+		}
+	}
+	if dev == nil {
+		p.lane = newCPULane(p.data)
+	} else {
+		l, err := newDeviceLane(ctx, dev, p.data, g.usesCUDA())
+		if err != nil {
+			return nil, err
+		}
+		p.lane = l
+	}
+	g.places = append(g.places, p)
+	return p, nil
+}
+
+// usesCUDA reports whether the tensors have to be in CUDA's reach.
+func (g *group) usesCUDA() bool {
+	return slices.ContainsFunc(g.specs(g.problem), func(s Spec) bool { return s.Tier == attention.TierCUDA })
+}
+
+// stop ends a row with an error. An interrupted row has no status.
+func (g *group) stop(row *Row, err error) *Row {
+	if errors.Is(err, context.Canceled) {
+		return row
+	}
+	var shape *attention.ShapeError
+	row.Status, row.Reason = Broken, plain(err)
+	if row.Peer {
+		if status, known := peerStatus(err); known {
+			row.Status = status
+		}
+		return row
+	}
+	switch {
+	case errors.As(err, &shape), errors.Is(err, vk.ErrUnsupported):
+		row.Status = Unsupported
+	case errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrClosed):
+		g.lost = err
+	}
+	return row
+}

@@ -1,0 +1,87 @@
+package bench
+
+import (
+	"context"
+	"time"
+
+	"vkattn/vk"
+)
+
+// copyLane times copies of half of what K and V have: with what they write, they
+// move as many bytes as attention has to read. It is the bandwidth that a decode
+// is measured against.
+type copyLane struct {
+	deviceClock
+	from, to *vk.Buffer
+	size     uint64 // of one copy
+	stride   uint64
+	count    int
+	next     int
+}
+
+func newCopyLane(ctx context.Context, dev *vk.Device, bytes uint64) (l *copyLane, err error) {
+	l = &copyLane{deviceClock: deviceClock{stamps: dev.Caps().Limits.TimestampValidBits > 0}, size: max(4, bytes/2&^3)}
+	l.stride = (l.size + setAlign - 1) / setAlign * setAlign
+	l.count = int(max(1, (rotation(dev)+2*l.stride-1)/(2*l.stride)))
+	defer func() {
+		if err != nil {
+			l.close()
+		}
+	}()
+	if l.stream, err = dev.NewStream("copy"); err != nil {
+		return nil, err
+	}
+	for _, b := range []**vk.Buffer{&l.from, &l.to} {
+		if *b, err = dev.NewBuffer(l.stride*uint64(l.count), vk.BufferOptions{Name: "copy"}); err != nil {
+			return l, err
+		}
+		// Memory that was never written may be read faster than any other.
+		if err = l.stream.Fill(vk.BufferRange{Buffer: *b, Size: (*b).Size()}, 0x3c003c00); err != nil {
+			return l, err
+		}
+	}
+	return l, l.stream.Wait(ctx)
+}
+
+func (l *copyLane) timed(ctx context.Context, n int) ([]time.Duration, error) {
+	return l.deviceClock.timed(ctx, n, func(s *vk.Stream) error {
+		l.next = (l.next + 1) % l.count
+		at := l.stride * uint64(l.next)
+		return s.Copy(vk.BufferRange{Buffer: l.to, Offset: at, Size: l.size}, vk.BufferRange{Buffer: l.from, Offset: at, Size: l.size})
+	})
+}
+
+func (l *copyLane) close() {
+	if l.stream != nil {
+		_ = l.stream.Close()
+	}
+	for _, b := range []*vk.Buffer{l.from, l.to} {
+		if b != nil {
+			_ = b.Close()
+		}
+	}
+}
+
+// hostCopy is the same on the CPU, by the wall clock.
+func hostCopy(bytes uint64) func(context.Context, int) ([]time.Duration, error) {
+	size := max(4, bytes/2)
+	count := int(max(1, hostRotation/(2*size)))
+	from, to := make([]byte, size*uint64(count)), make([]byte, size*uint64(count))
+	for i := range from {
+		from[i] = byte(i)
+	}
+	next := 0
+	return func(ctx context.Context, n int) (out []time.Duration, err error) {
+		for range n {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			next = (next + 1) % count
+			at := size * uint64(next)
+			start := time.Now()
+			copy(to[at:at+size], from[at:at+size])
+			out = append(out, max(1, time.Since(start)))
+		}
+		return out, nil
+	}
+}

@@ -1,0 +1,146 @@
+// Package operands goes through the memory that the arguments of a call name, so
+// that whoever puts them on a device need not know each of them.
+package operands
+
+import (
+	"unsafe"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// Operand is the memory of one tensor or vector of a call, as a place in it.
+type Operand struct {
+	Name     string // of the field
+	Output   bool   // O or LSE
+	Streamed bool   // as large as the work, and read or written once by it: not a table or a list
+	Of       int    // index of the operand whose memory it lies in: its own, but for a V within K
+
+	buffer **vk.Buffer
+	host   *[]byte
+	offset *int64
+
+	unitBytes, unitElements int64 // what offsets are whole numbers of
+}
+
+// List names the operands that are given, in a fixed order. They are places in a
+// and in what it points to: see [Clone].
+func List(cfg attention.Config, a *attention.Args) (list []Operand) {
+	size := int64(cfg.DType.Size())
+	kvBytes, kvElements := kvUnit(cfg)
+	tensor := func(name string, t *attention.Tensor, bytes, elements int64) {
+		if t.Given() {
+			list = append(list, Operand{Name: name, Streamed: true, buffer: &t.Buffer, host: &t.Host, offset: &t.Offset,
+				unitBytes: bytes, unitElements: elements})
+		}
+	}
+	vector := func(name string, v *attention.Vector) {
+		if v.Given() {
+			list = append(list, Operand{Name: name, buffer: &v.Buffer, host: &v.Host, offset: &v.Offset, unitBytes: 4, unitElements: 1})
+		}
+	}
+	tensor("Q", &a.Q, size, 1)
+	tensor("K", &a.K, kvBytes, kvElements)
+	tensor("V", &a.V, kvBytes, kvElements)
+	for _, out := range []struct {
+		name string
+		t    *attention.Tensor
+		size int64
+	}{{"O", &a.O, size}, {"LSE", &a.LSE, 4}} {
+		if n := len(list); out.t.Given() {
+			tensor(out.name, out.t, out.size, 1)
+			list[n].Output = true
+		}
+	}
+	if v := a.Varlen; v != nil {
+		vector("CuQ", &v.CuQ)
+		vector("CuK", &v.CuK)
+		vector("UsedQ", &v.UsedQ)
+		vector("UsedK", &v.UsedK)
+	}
+	if a.Pages != nil {
+		vector("Table", &a.Pages.Table)
+	}
+	if a.Kept != nil {
+		vector("Offsets", &a.Kept.Offsets)
+		vector("Tokens", &a.Kept.Tokens)
+	}
+	if a.Blocks != nil {
+		vector("Map", &a.Blocks.Map)
+	}
+	if a.Bias != nil {
+		tensor("Bias", &a.Bias.Tensor, int64(a.Bias.DType.Size()), 1)
+	}
+	if a.Mask != nil {
+		tensor("Mask", &a.Mask.Tensor, 1, 1)
+	}
+	vector("ALiBi", &a.ALiBi)
+	vector("Sinks", &a.Sinks)
+	for _, s := range []struct {
+		name string
+		v    *attention.Vector
+	}{{"KScale", &a.KScale}, {"VScale", &a.VScale}} {
+		if n := len(list); s.v.Given() {
+			vector(s.name, s.v)
+			list[n].Streamed = true
+		}
+	}
+	for i := range list {
+		list[i].Of = i
+		if list[i].Name == "V" && list[i].sameMemory(list[i-1]) {
+			list[i].Of = i - 1
+		}
+	}
+	return list
+}
+
+// sameMemory reports whether two operands are in one buffer, or slices of one
+// beginning.
+func (o Operand) sameMemory(other Operand) bool {
+	if o.Buffer() != nil || other.Buffer() != nil {
+		return o.Buffer() == other.Buffer()
+	}
+	return unsafe.SliceData(o.Host()) == unsafe.SliceData(other.Host())
+}
+
+// kvUnit is the least piece of K and V that an offset can step over.
+func kvUnit(cfg attention.Config) (bytes, elements int64) {
+	if cfg.KV.Blocked() {
+		const block = 32
+		return int64(cfg.KV.RowBytes(cfg.DType, block)), block
+	}
+	return int64(cfg.KV.RowBytes(cfg.DType, 1)), 1
+}
+
+// Clone copies the arguments and what they point to, not the memory they name.
+func Clone(a attention.Args) attention.Args {
+	a.Varlen, a.Pages, a.Kept = copied(a.Varlen), copied(a.Pages), copied(a.Kept)
+	a.Blocks, a.Bias, a.Mask = copied(a.Blocks), copied(a.Bias), copied(a.Mask)
+	return a
+}
+
+func copied[T any](p *T) *T {
+	if p == nil {
+		return nil
+	}
+	c := *p
+	return &c
+}
+
+// Host is the operand's memory, nil on a device.
+func (o Operand) Host() []byte { return *o.host }
+
+// Buffer is the operand's buffer, nil on the host.
+func (o Operand) Buffer() *vk.Buffer { return *o.buffer }
+
+// OnHost makes memory the operand's own.
+func (o Operand) OnHost(memory []byte) { *o.host, *o.buffer = memory, nil }
+
+// OnDevice makes a buffer the operand's own.
+func (o Operand) OnDevice(b *vk.Buffer) { *o.host, *o.buffer = nil, b }
+
+// UnitBytes is what Skip takes multiples of.
+func (o Operand) UnitBytes() int64 { return o.unitBytes }
+
+// Skip moves the operand so many bytes on in its memory.
+func (o Operand) Skip(bytes int64) { *o.offset += bytes / o.unitBytes * o.unitElements }

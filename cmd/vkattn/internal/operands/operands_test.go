@@ -1,0 +1,96 @@
+package operands
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+)
+
+// full has every tensor and vector of a call, each in memory of its own.
+func full(t *testing.T) (attention.Args, int) {
+	var a attention.Args
+	count := 0
+	var fill func(v reflect.Value)
+	fill = func(v reflect.Value) {
+		switch v.Type() {
+		case reflect.TypeFor[attention.Tensor](), reflect.TypeFor[attention.Vector]():
+			v.FieldByName("Host").SetBytes(make([]byte, 64))
+			count++
+			return
+		}
+		for i := range v.NumField() {
+			switch f := v.Field(i); {
+			case f.Kind() == reflect.Pointer && f.Type().Elem().Kind() == reflect.Struct:
+				f.Set(reflect.New(f.Type().Elem()))
+				fill(f.Elem())
+			case f.Kind() == reflect.Struct:
+				fill(f)
+			}
+		}
+	}
+	fill(reflect.ValueOf(&a).Elem())
+	require.Greater(t, count, 15)
+	return a, count
+}
+
+func TestEveryOperandIsListedOnce(t *testing.T) {
+	a, count := full(t)
+	list := List(attention.Config{HeadDim: 32}, &a)
+	require.Len(t, list, count, "a field of Args that List does not know")
+	seen := map[*byte]bool{}
+	names := map[string]bool{}
+	for i, o := range list {
+		require.Equal(t, i, o.Of)
+		seen[&o.Host()[0]] = true
+		names[o.Name] = true
+		require.Equal(t, o.Name == "O" || o.Name == "LSE", o.Output)
+	}
+	require.Len(t, seen, count)
+	require.Len(t, names, count)
+}
+
+func TestACloneIsPlacedAlone(t *testing.T) {
+	a, _ := full(t)
+	b := Clone(a)
+	for _, o := range List(attention.Config{HeadDim: 32}, &b) {
+		o.OnHost(nil)
+		o.Skip(8 * o.UnitBytes())
+	}
+	for _, o := range List(attention.Config{HeadDim: 32}, &a) {
+		require.NotNil(t, o.Host(), o.Name)
+	}
+	require.Zero(t, a.Bias.Offset)
+	require.EqualValues(t, 8, b.Bias.Offset)
+}
+
+func TestOffsetsCountElements(t *testing.T) {
+	for kv, want := range map[attention.KVType]int64{attention.KVSame: 17, attention.KVInt8: 34, attention.KVQ8_0: 32, attention.KVQ4_0: 32} {
+		a, _ := full(t)
+		for _, o := range List(attention.Config{HeadDim: 32, KV: kv}, &a) {
+			if o.Name == "K" {
+				bytes := int64(34)
+				if kv == attention.KVQ4_0 {
+					bytes = 18
+				}
+				require.Zero(t, bytes%o.UnitBytes())
+				o.Skip(bytes)
+			}
+		}
+		require.Equal(t, want, a.K.Offset, "%v", kv)
+	}
+}
+
+func TestAVWithinKIsInItsMemory(t *testing.T) {
+	a, _ := full(t)
+	a.V.Host = a.K.Host[:10]
+	for i, o := range List(attention.Config{HeadDim: 32}, &a) {
+		want := i
+		if o.Name == "V" {
+			want = i - 1
+		}
+		require.Equal(t, want, o.Of, o.Name)
+	}
+}

@@ -1,0 +1,247 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"vkattn/attention"
+)
+
+// featureFlags are those of `vkattn run` beyond the tensors: what inference needs.
+type featureFlags struct {
+	cuQ, cuK, usedQ, usedK   string
+	table                    string
+	pageSize                 int
+	kvLayout                 pageLayout
+	kept, keptOffsets        string
+	window                   windowFlag
+	align                    attention.Causal
+	softcap                  float32
+	alibi, sinks, bias, mask string
+	blockMask                string
+	block                    pairFlag
+	fixedSplit               int
+	kScale, vScale           string
+	kv                       attention.KVType
+	kvBlock                  int
+	vDim                     int
+}
+
+func (o *featureFlags) add(f *pflag.FlagSet) {
+	f.StringVar(&o.cuQ, "cu-seqlens-q", "", "Q and O are packed: sequence b is rows cu[b] to cu[b+1]-1; integers [B+1] in a `file`")
+	f.StringVar(&o.cuK, "cu-seqlens-k", "", "K and V are packed likewise; integers [B+1] in a `file`")
+	f.StringVar(&o.usedQ, "seqused-q", "", "rows in use of each sequence; integers [B] in a `file`")
+	f.StringVar(&o.usedK, "seqused-k", "", "keys in use of each sequence; integers [B] in a `file`")
+	f.StringVar(&o.table, "block-table", "", "K and V are pages: the pages of each sequence; integers [B, N] in a `file`")
+	f.IntVar(&o.pageSize, "page-size", 0, "keys of a page, to be checked against the files of --k and --v")
+	f.Var(&o.kvLayout, "kv-layout", "axes of pages: nhd [pages, page size, Hkv, D] or hnd [pages, Hkv, page size, D]")
+	f.StringVar(&o.kept, "kept-tokens", "", "keys each sequence and key head attends to; integers [B, Hkv, N], unused ones -1, or [total] with --kept-offsets, in a `file`")
+	f.StringVar(&o.keptOffsets, "kept-offsets", "", "where the list of each sequence and key head starts in --kept-tokens; integers [B*Hkv+1] in a `file`")
+	f.Var(&o.window, "window", "keys left,right of a row's own position that it attends to; -1: all")
+	f.Var(&o.align, "align", "where rows lie among the keys for --window and --alibi without a causal mask: top-left or bottom-right")
+	f.Var((*softcapFlag)(&o.softcap), "softcap", "scores become softcap * tanh(score / softcap)")
+	f.StringVar(&o.alibi, "alibi", "", "slopes; floats [Hq] in a `file`")
+	f.StringVar(&o.sinks, "sinks", "", "logits beside the scores that take weight and add no value; floats [Hq] in a `file`")
+	f.StringVar(&o.bias, "bias", "", "added to the scores; floats [1 or B, 1 or Hq, 1 or Sq, Sk] in a `file`")
+	f.StringVar(&o.mask, "mask", "", "slots attended to; booleans or uint8 [1 or B, 1 or Hq, 1 or Sq, Sk] in a `file`")
+	f.StringVar(&o.blockMask, "block-mask", "", "blocks attended to; booleans or uint8 [1 or B, 1 or Hq, row blocks, key blocks] in a `file`")
+	f.Var(&o.block, "block-size", "rows,keys of a block of --block-mask, powers of two from 16")
+	f.IntVar(&o.fixedSplit, "fixed-split", 0, "cut the keys of every sequence into so many parts (default: as suits the device)")
+	f.Var(&o.kv, "kv-dtype", "storage of K and V: same, int8, fp8 (e4m3), q8_0 or q4_0")
+	f.StringVar(&o.kScale, "k-scale", "", "scales of int8 and fp8 keys; float32 [B, Hkv, Sk], of pages [pages, Hkv, page size], packed [Hkv, total], in a `file`")
+	f.StringVar(&o.vScale, "v-scale", "", "scales of the values likewise, in a `file`")
+	f.IntVar(&o.vDim, "v-dim", 0, "V is the first so many elements of each row of K, as in latent attention: instead of --v")
+	f.IntVar(&o.kvBlock, "kv-block", 0, "keys that share a scale: the last axis of the scales counts blocks then (default 1)")
+}
+
+const featureHelp = `
+Sequences of several lengths. With --cu-seqlens-q, Q is packed as [total, Hq, Dqk]
+and so is O as [total, Hq, Dv], LSE as [Hq, total]; with --cu-seqlens-k, K and V
+are [total, Hkv, D]. --seqused-q and --seqused-k shorten sequences. A causal mask
+is that of each sequence. Rows past a sequence's end are 0, and -Inf in LSE.
+
+Pages. With --block-table, K and V are [pages, page size, Hkv, D] (or as
+--kv-layout says); key t of sequence b is row t % page size of page
+table[b, t / page size]. Lengths come from --seqused-k. For --bias and --mask, Sq
+and Sk are the longest sequence's where Q is packed, K is packed or in pages.
+
+Quantised K and V are int8 for int8, uint8 for fp8 (the bits of e4m3), and uint8
+rows of 34 (q8_0) or 18 (q4_0) bytes for 32 elements.
+
+Integers are int32 or int64, floats float16, bfloat16 (as ml_dtypes saves it) or
+float32.
+`
+
+// conflict reports flags that need, or exclude, one another.
+func (o *featureFlags) conflict(changed func(string) bool) error {
+	switch {
+	case o.table != "" && o.cuK != "":
+		return badInputf("--block-table and --cu-seqlens-k exclude one another")
+	case changed("page-size") && o.pageSize < 1:
+		return badInputf("--page-size %d: want a positive number", o.pageSize)
+	case o.table == "" && changed("page-size"):
+		return badInputf("--page-size needs --block-table")
+	case o.table == "" && changed("kv-layout"):
+		return badInputf("--kv-layout needs --block-table")
+	case o.keptOffsets != "" && o.kept == "":
+		return badInputf("--kept-offsets needs --kept-tokens")
+	case o.blockMask != "" && !changed("block-size"):
+		return badInputf("--block-mask needs --block-size")
+	case o.blockMask == "" && changed("block-size"):
+		return badInputf("--block-size needs --block-mask")
+	case changed("fixed-split") && o.fixedSplit < 1:
+		return badInputf("--fixed-split %d: want a positive number", o.fixedSplit)
+	case changed("v-dim") && o.vDim < 1:
+		return badInputf("--v-dim %d: want a positive number", o.vDim)
+	case changed("v-dim") && changed("v"):
+		return badInputf("--v and --v-dim exclude one another")
+	case changed("kv-block") && o.kvBlock < 1:
+		return badInputf("--kv-block %d: want a positive number", o.kvBlock)
+	}
+	for _, s := range []struct{ flag, path string }{{"k-scale", o.kScale}, {"v-scale", o.vScale}} {
+		switch {
+		case o.kv.Scaled() && s.path == "":
+			return badInputf("--%s is needed with --kv-dtype %v", s.flag, o.kv)
+		case !o.kv.Scaled() && s.path != "":
+			return badInputf("--%s needs --kv-dtype int8 or fp8", s.flag)
+		}
+	}
+	return nil
+}
+
+// with names the flags in use, with the values of those that are no files.
+func (o *featureFlags) with() (list []string) {
+	for _, f := range o.files() {
+		if f.path != "" {
+			list = append(list, f.flag)
+		}
+	}
+	for _, v := range []struct {
+		set         bool
+		flag, value string
+	}{
+		{o.kv != attention.KVSame, "kv-dtype", o.kv.String()},
+		{o.vDim != 0, "v-dim", strconv.Itoa(o.vDim)},
+		{o.kvBlock != 0, "kv-block", strconv.Itoa(o.kvBlock)},
+		{o.window.Given(), "window", o.window.String()},
+		{o.align != attention.CausalNone, "align", o.align.String()},
+		{o.softcap != 0, "softcap", fmt.Sprint(o.softcap)},
+		{o.fixedSplit != 0, "fixed-split", strconv.Itoa(o.fixedSplit)},
+	} {
+		if v.set {
+			list = append(list, v.flag+" "+v.value)
+		}
+	}
+	return list
+}
+
+// inputFile is a file that a flag names.
+type inputFile struct{ flag, path string }
+
+func (o *featureFlags) files() []inputFile {
+	return []inputFile{{"cu-seqlens-q", o.cuQ}, {"cu-seqlens-k", o.cuK}, {"seqused-q", o.usedQ}, {"seqused-k", o.usedK},
+		{"block-table", o.table}, {"kept-tokens", o.kept}, {"kept-offsets", o.keptOffsets}, {"alibi", o.alibi}, {"sinks", o.sinks},
+		{"bias", o.bias}, {"mask", o.mask}, {"block-mask", o.blockMask}, {"k-scale", o.kScale}, {"v-scale", o.vScale}}
+}
+
+// pageLayout is the order of the axes of pages.
+type pageLayout bool
+
+const (
+	nhd pageLayout = false
+	hnd pageLayout = true
+)
+
+func (l pageLayout) String() string {
+	if l == hnd {
+		return "hnd"
+	}
+	return "nhd"
+}
+
+func (l *pageLayout) Set(s string) error {
+	switch strings.ToLower(s) {
+	case "nhd":
+		*l = nhd
+	case "hnd":
+		*l = hnd
+	default:
+		return fmt.Errorf("unknown layout %q, want nhd or hnd", s)
+	}
+	return nil
+}
+
+func (l pageLayout) Type() string { return "layout" }
+
+// windowFlag is two numbers of keys, or unset.
+type windowFlag struct{ attention.Window }
+
+func (w *windowFlag) String() string {
+	if !w.Given() {
+		return ""
+	}
+	return w.Window.String()
+}
+
+func (w *windowFlag) Set(s string) error {
+	left, right, err := pair(s, -1)
+	if err != nil {
+		return err
+	}
+	w.Window = attention.WindowOf(left, right)
+	return nil
+}
+
+func (w *windowFlag) Type() string { return "left,right" }
+
+// pairFlag is two positive numbers.
+type pairFlag [2]int
+
+func (p *pairFlag) String() string {
+	if *p == (pairFlag{}) {
+		return ""
+	}
+	return fmt.Sprintf("%d,%d", p[0], p[1])
+}
+
+func (p *pairFlag) Set(s string) (err error) {
+	p[0], p[1], err = pair(s, 1)
+	return err
+}
+
+func (p *pairFlag) Type() string { return "rows,keys" }
+
+func pair(s string, least int) (a, b int, err error) {
+	first, second, ok := strings.Cut(s, ",")
+	a, errA := strconv.Atoi(strings.TrimSpace(first))
+	b, errB := strconv.Atoi(strings.TrimSpace(second))
+	if !ok || errA != nil || errB != nil || min(a, b) < least || max(a, b) > attention.MaxLength {
+		return 0, 0, fmt.Errorf("%q: want two numbers from %d on, such as 128,64", s, least)
+	}
+	return a, b, nil
+}
+
+// softcapFlag is a positive finite number.
+type softcapFlag float32
+
+func (c *softcapFlag) String() string {
+	if *c == 0 {
+		return ""
+	}
+	return fmt.Sprint(float32(*c))
+}
+
+func (c *softcapFlag) Set(s string) error {
+	v, err := strconv.ParseFloat(s, 32)
+	if err != nil || !(float32(v) > 0) || math.IsInf(v, 0) {
+		return fmt.Errorf("want a finite number above 0 that a float32 holds")
+	}
+	*c = softcapFlag(v)
+	return nil
+}
+
+func (c *softcapFlag) Type() string { return "float" }

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"fmt"
+
+	"vkattn/attention"
+)
+
+// axes are what the axes of a tensor's file mean. Packed rows are one batch.
+type axes struct {
+	batch, heads, rows, dim int
+	pitch                   int  // elements from a row to its neighbour; dim, but for a V within K
+	seqMajor                bool // rows before heads
+}
+
+// strides are those of the tensor in its file.
+func (a axes) strides() attention.Strides {
+	if a.seqMajor {
+		return attention.BSHD(a.heads, a.rows, a.pitch)
+	}
+	return attention.BHSD(a.heads, a.rows, a.pitch)
+}
+
+// shape is that of a file with so many elements to a row.
+func (a axes) shape(packed bool, dim int) []int {
+	switch {
+	case packed:
+		return []int{a.rows, a.heads, dim}
+	case a.seqMajor:
+		return []int{a.batch, a.rows, a.heads, dim}
+	}
+	return []int{a.batch, a.heads, a.rows, dim}
+}
+
+// readAxes gives the axes of a file their meaning.
+func readAxes(name string, shape []int, packed, seqMajor bool, layout string) (a axes, err error) {
+	want := 4
+	if packed {
+		want, layout = 3, "packed as [total, heads, dim]"
+	}
+	if len(shape) != want {
+		return a, fmt.Errorf("%s has rank %d, want %d (%s)", name, len(shape), want, layout)
+	}
+	for _, n := range shape {
+		if n == 0 {
+			return a, fmt.Errorf("%s has an empty axis: %v", name, shape)
+		}
+	}
+	switch {
+	case packed:
+		return axes{1, shape[1], shape[0], shape[2], shape[2], true}, nil
+	case seqMajor:
+		return axes{shape[0], shape[2], shape[1], shape[3], shape[3], true}, nil
+	}
+	return axes{shape[0], shape[1], shape[2], shape[3], shape[3], false}, nil
+}
+
+// agree derives the problem from the shapes of the files, but for the lengths of
+// packed and paged sequences.
+func (in *runInputs) agree() error {
+	o := in.o
+	packedQ, packedK, paged := o.cuQ != "", o.cuK != "", o.table != ""
+	for i, t := range []struct {
+		name, flag string
+		packed     bool
+		paged      bool
+	}{{"Q", "q", packedQ, false}, {"K", "k", packedK, paged}, {"V", "v", packedK, paged}} {
+		if i == 2 && o.vDim != 0 {
+			if in.axes[2] = in.axes[1]; o.vDim > in.axes[1].dim {
+				return fmt.Errorf("--v-dim %d: K has head dim %d", o.vDim, in.axes[1].dim)
+			}
+			in.axes[2].dim = o.vDim
+			continue
+		}
+		seqMajor, layout := o.layout == bshd, o.layout.String()
+		if t.paged {
+			seqMajor, layout = o.kvLayout == nhd, "pages, "+o.kvLayout.String()
+		}
+		a, err := readAxes(t.name, in.files[t.flag].Shape, t.packed, seqMajor, layout)
+		if err == nil && i > 0 {
+			a.dim, err = elements(o.kv, t.name, a.dim)
+			a.pitch = a.dim
+		}
+		if err != nil {
+			return err
+		}
+		in.axes[i] = a
+	}
+	q, k, v := in.axes[0], in.axes[1], in.axes[2]
+	fail := func(format string, args ...any) error { return fmt.Errorf(format, args...) } // names a tensor first
+	batch := "batch"
+	if paged {
+		batch = "pages"
+	}
+	switch {
+	case !paged && !packedK && !packedQ && k.batch != q.batch:
+		return fail("K has batch %d, Q has %d", k.batch, q.batch)
+	case v.batch != k.batch && k.batch == q.batch && !paged:
+		return fail("V has batch %d, Q has %d", v.batch, q.batch)
+	case v.batch != k.batch:
+		return fail("V has %s %d, K has %d", batch, v.batch, k.batch)
+	case v.heads != k.heads:
+		return fail("V has %d heads, K has %d", v.heads, k.heads)
+	case q.heads%k.heads != 0:
+		return fail("Q has %d heads, not a multiple of K's %d", q.heads, k.heads)
+	case v.rows != k.rows:
+		return fail("V has %d rows, K has %d", v.rows, k.rows)
+	case k.dim != q.dim:
+		return fail("K has head dim %d, Q has %d", k.dim, q.dim)
+	case o.pageSize != 0 && k.rows != o.pageSize:
+		return fail("K has pages of %d keys (%v), --page-size says %d", k.rows, o.kvLayout, o.pageSize)
+	}
+	in.shape = attention.Shape{B: q.batch, Hq: q.heads, Hkv: k.heads, Sq: q.rows, Sk: k.rows}
+	if packedQ || packedK || paged {
+		return nil // lengths are to be read
+	}
+	return in.shape.Validate()
+}
+
+// elements are those of a row of so many units of storage.
+func elements(kv attention.KVType, name string, n int) (int, error) {
+	if !kv.Blocked() {
+		return n, nil
+	}
+	block := kv.RowBytes(attention.F16, 32)
+	if n%block != 0 {
+		return 0, fmt.Errorf("%s has rows of %d bytes, not a multiple of the %d of a %v block", name, n, block, kv)
+	}
+	return n / block * 32, nil
+}

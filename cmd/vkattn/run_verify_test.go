@@ -1,0 +1,35 @@
+package main
+
+import (
+	"bytes"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestRunVerifies(t *testing.T) {
+	for _, name := range []string{"pages, packed", "v-dim", "much at once", "int8"} {
+		f := base(t)
+		featureRuns[name](f)
+		args := append([]string{"run", "--device", "cpu", "--verify", "--o", filepath.Join(f.dir, "o.npy"), "--lse", filepath.Join(f.dir, "lse.npy")}, f.flags...)
+		code, stdout, stderr := call(args...)
+		require.Equal(t, exitOK, code, "%s: %s", name, stderr)
+		require.Contains(t, stdout, "\nverified: ok: ")
+	}
+	_, args := goodFiles(t)
+	code, stdout, _ := call(append(args, "--verify", "--json")...)
+	require.Equal(t, exitOK, code)
+	require.Contains(t, stdout, `"verified": "ok: 40 of 40 rows`)
+}
+
+func TestRunWritesNothingThatIsWrong(t *testing.T) {
+	dir, args := goodFiles(t)
+	var out, errs bytes.Buffer
+	a := &app{stdout: &out, stderr: &errs, spoil: func(o []byte) { o[1] = 0x44 }}
+	code := a.exit(a.execute(t.Context(), append(args, "--verify")))
+	require.Equal(t, exitFailure, code)
+	require.Regexp(t, `^vkattn: wrong result: .*batch 0, head 0, row 0.*\n$`, errs.String())
+	require.Empty(t, out.String())
+	nothingWritten(t, dir)
+}

@@ -1,0 +1,52 @@
+// Rows of K or V as they are stored, included once for each by feature_tensors.glsl, with
+//   OF(name), ALIGNMENT, COLUMNS as tensor_read.glsl has them; ALIGNMENT counts bytes where KV_TYPE is INT8 or FLOAT8
+//   RAW8          the name of the load of eight elements
+//   STRIDE_SEQ    the stride of rows: elements, or blocks of q8_0 and q4_0
+
+// The slice that starts at a row of the work's key head.
+Slice OF(rows)(Place at) {
+    if (KV_TYPE == 0) return OF(slice)(at.batch, work.kvHead, at.row);
+    return byteSlice(p.OF(addr), OF(position)(at.batch, work.kvHead, at.row));
+}
+
+// So many of the eight bytes from a byte of the slice on; the others are anything. No word that has none is read.
+uvec2 OF(bytes)(Slice s, uint first, uint count, bool whole) {
+    const uint at = s.phase + first, word = at >> 2;
+    if (whole) return uvec2(OF(loadWord)(s, word), count > 4 ? OF(loadWord)(s, word + 1) : 0);
+    const uint shift = (at & 3u) * 8, end = (at & 3u) + count;
+    const uint a = OF(loadWord)(s, word), b = end > 4 ? OF(loadWord)(s, word + 1) : 0;
+    if (shift == 0) return uvec2(a, b);
+    const uint c = end > 8 ? OF(loadWord)(s, word + 2) : 0;
+    return uvec2(a >> shift | b << (32 - shift), b >> shift | c << (32 - shift));
+}
+
+uint OF(half)(Slice s, uint first) {
+    const uint at = s.phase + first; // even: blocks are, and so is where they start
+    return (OF(loadWord)(s, at >> 2) >> ((at & 2u) * 8)) & 0xffffu;
+}
+
+// Eight elements of a row of the slice, from a column that is a multiple of 8, as stored: 16-bit ones packed; or
+// bytes in x and y, their scale in z, how far to shift them in w. `at` is where the row lies.
+uvec4 RAW8(Slice s, uint row, uint col, Place at) {
+    const uint valid = OF(elementsFrom)(col);
+    if (KV_TYPE == 0) return OF(load8)(s, row * STRIDE_SEQ + col, valid);
+    if (valid == 0) return uvec4(0);
+    if (KV_TYPE == INT8 || KV_TYPE == FLOAT8) {
+        uvec2 words = OF(bytes)(s, row * STRIDE_SEQ + col, min(valid, 8u), ALIGNMENT >= 4);
+        if (valid < 8) {
+            if (valid < 4) words.x &= (1u << (8 * valid)) - 1u;
+            words.y &= valid > 4 ? (1u << (8 * (valid - 4))) - 1u : 0u;
+        }
+        return uvec4(words, OF(scale)(scaleEntry(at)), 0);
+    }
+    const uint block = (row * STRIDE_SEQ + col / Q_ELEMENTS) * KV_UNIT, e = col % Q_ELEMENTS;
+    const uint scale = floatBitsToUint(unpackHalf2x16(OF(half)(s, block)).x);
+    if (KV_TYPE == Q8_0) return uvec4(OF(bytes)(s, block + 2 + e, 8, false), scale, 0);
+    return uvec4(OF(bytes)(s, block + 2 + e % 16, 8, false), scale, e / 16 * 4);
+}
+
+#undef OF
+#undef RAW8
+#undef STRIDE_SEQ
+#undef ALIGNMENT
+#undef COLUMNS

@@ -1,0 +1,90 @@
+package tests
+
+import (
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"vkattn/attention"
+	"vkattn/attention/cases"
+	"vkattn/vk"
+)
+
+// TestFeatureCompile has the pipelines of the features compiled on devices that
+// execute nothing.
+func TestFeatureCompile(t *testing.T) {
+	s := open(t)
+	if !s.compileOnly {
+		t.Skip("this device executes; see TestFeatureConformance")
+	}
+	for _, tt := range s.available() {
+		if tt.DType != attention.F16 && tt.Tier == attention.TierScalar {
+			continue // one module for the three types
+		}
+		t.Run(tt.String(), func(t *testing.T) {
+			// One case of each pipeline, and a few compositions.
+			var list []cases.FeatureCase
+			seen := map[string]bool{}
+			for _, c := range cases.BriefFeatures() {
+				if !seen[c.Pipeline()] && !strings.HasPrefix(c.Name, "random") {
+					seen[c.Pipeline()] = true
+					list = append(list, c)
+				}
+			}
+			e := s.newEngine(tt)
+			results := make([]error, len(list))
+			next := make(chan int)
+			var wg sync.WaitGroup
+			for range runtime.GOMAXPROCS(0) {
+				wg.Go(func() {
+					for i := range next {
+						results[i] = e.prepare(list[i], tt)
+					}
+				})
+			}
+			for i := range list {
+				next <- i
+			}
+			close(next)
+			wg.Wait()
+			for i, c := range list {
+				t.Run(c.String(), func(t *testing.T) {
+					if results[i] != nil {
+						t.Error(results[i])
+					}
+				})
+			}
+			if err := e.close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// prepare compiles what a case needs.
+func (e *engine) prepare(c cases.FeatureCase, tt cases.Target) (err error) {
+	p, err := cases.NewFeatureProblem(c, tt.DType)
+	if err != nil {
+		return err
+	}
+	var buffers []*vk.Buffer
+	for i, b := range p.Image {
+		// Such a device has no memory; buffers that nobody touches do.
+		at := vk.ExternalBuffer{Handle: uint64(i + 1), Size: uint64(len(b))}
+		if e.dev.Caps().BufferDeviceAddress {
+			at.Address = uint64(i+1) << 32
+		}
+		buf, failed := e.dev.WrapBuffer(at)
+		if failed != nil {
+			return failed
+		}
+		defer closing(buf, &err)
+		buffers = append(buffers, buf)
+	}
+	op, err := e.op(c.Config(tt))
+	if err != nil {
+		return err
+	}
+	return op.PrepareFor(p.DeviceArgs(buffers))
+}

@@ -1,0 +1,150 @@
+package tests
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/cases"
+)
+
+// TestFeatureConformance runs the tables of what inference needs besides plain
+// attention, as TestFeatureConformance/<dtype>/<tier>/<case>. Each case is computed
+// twice, and nothing but outputs may be written:
+//
+//   - as it is: judged by the three rules;
+//   - with everything spoiled that must not matter: keys that no row attends to,
+//     unused pages and entries of the page table, what lies past the ends of
+//     sequences, tokens of no list, bits past the last block, bias and mask of slots
+//     that do not count, scales of keys that nobody sees, and the outputs: the same
+//     bits must come out.
+func TestFeatureConformance(t *testing.T) {
+	s := open(t)
+	if s.compileOnly {
+		t.Skip("nothing executes on a null device")
+	}
+	for _, dtype := range attention.DTypes() {
+		table := checkedFeatures(t, dtype)
+		t.Run(dtype.String(), func(t *testing.T) {
+			for _, tt := range s.available() {
+				if tt.DType != dtype {
+					continue
+				}
+				t.Run(tt.Tier.String(), func(t *testing.T) {
+					list := featuresOf(s, tt, table)
+					start := time.Now()
+					results := conform(s, tt, list)
+					t.Logf("%d cases in %v", len(list), time.Since(start).Round(time.Millisecond))
+					for i, c := range list {
+						t.Run(c.String(), func(t *testing.T) {
+							if results[i] != nil {
+								t.Errorf("seed %d: %v", c.SeedValue(), results[i])
+							}
+						})
+					}
+				})
+			}
+		})
+	}
+}
+
+// featureTable is the table of cases, for every tier of a storage type.
+func featureTable() []cases.FeatureCase {
+	if full() {
+		return cases.Features()
+	}
+	return cases.BriefFeatures()
+}
+
+// featuresOf are the cases that a tier computes in a storage type. What it costs is
+// compiling, and the types of a tier differ in how elements are read and written:
+// they share the pipelines of the table.
+func featuresOf(s *session, tt cases.Target, table []*checkedFeature) []*checkedFeature {
+	if tt.Tier == attention.TierCPU {
+		return slices.DeleteFunc(slices.Clone(table), func(c *checkedFeature) bool { return c.Flops() > 1e9 })
+	}
+	which, types := 0, 0
+	for _, other := range s.available() {
+		if other.Tier == tt.Tier {
+			if other.DType == tt.DType {
+				which = types
+			}
+			types++
+		}
+	}
+	number := map[string]int{}
+	var some []*checkedFeature
+	for _, c := range table {
+		n, known := number[c.Pipeline()]
+		if !known {
+			n = len(number)
+			number[c.Pipeline()] = n
+		}
+		if n%types == which {
+			some = append(some, c)
+		}
+	}
+	return some
+}
+
+// checkedFeature is a case of the table in one storage type, with what is known of
+// it: made when a tier first needs it.
+type checkedFeature struct {
+	cases.FeatureCase
+	dtype attention.DType
+
+	made    sync.Once
+	makeErr error
+	problem *cases.FeatureProblem
+	cases.FeatureTruth
+}
+
+func checkedFeatures(t *testing.T, dtype attention.DType) []*checkedFeature {
+	some, err := regexp.Compile(os.Getenv("VKATTN_TEST_CASES"))
+	require.NoError(t, err)
+	var all []*checkedFeature
+	for _, c := range featureTable() {
+		if some.MatchString(c.String()) {
+			all = append(all, &checkedFeature{FeatureCase: c, dtype: dtype})
+		}
+	}
+	return all
+}
+
+func (c *checkedFeature) memory(dtype attention.DType) int64 { return 2 * c.Memory(dtype) }
+
+// jobs are the calls a case is made of.
+func (c *checkedFeature) jobs(tt cases.Target) ([]*job, error) {
+	c.made.Do(func() { c.problem, c.makeErr = cases.NewFeatureProblem(c.FeatureCase, c.dtype) })
+	if c.makeErr != nil {
+		return nil, c.makeErr
+	}
+	cfg := c.Config(tt)
+	return []*job{
+		{Problem: c.problem, cfg: cfg, before: c.problem.Image},
+		{Problem: c.problem, cfg: cfg, before: c.problem.Spoiled()},
+	}, nil
+}
+
+// check judges what the calls of a case left in memory.
+func (c *checkedFeature) check(jobs []*job) error {
+	for i, j := range jobs {
+		if err := c.problem.Trespass(j.before, j.after); err != nil {
+			return fmt.Errorf("run %d: %w", i+1, err)
+		}
+	}
+	if err := c.Judge(c.problem, jobs[0].after); err != nil {
+		return err
+	}
+	if err := c.problem.Same(jobs[0].after, jobs[1].after); err != nil {
+		return fmt.Errorf("what must not matter was spoiled, and the result changed: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,75 @@
+package tests
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/cases"
+)
+
+// wildCases read every vector of integers there is.
+func wildCases() []cases.FeatureCase {
+	seqs := []cases.Seq{{ID: 0, Rows: 9, Keys: 140}, {ID: 1, Rows: 1, Keys: 33}, {ID: 2, Rows: 40, Keys: 70}}
+	base := cases.FeatureCase{
+		Name: "wild", D: 64, Dv: 64, Hq: 4, Hkv: 2, LSE: true, Layout: cases.Packed, Seqs: seqs,
+		Causal: attention.BottomRight, PackedQ: true, LooseQ: true,
+	}
+	packed, padded, paged, kept, split := base, base, base, base, base
+	packed.PackedK, packed.LooseK = true, true
+	padded.PackedQ, padded.LooseK = false, true
+	paged.PageSize = 16
+	kept.LooseK, kept.Kept = true, 0.5
+	split.PageSize, split.FixedSplit = 5, 3
+	keptPaged := kept
+	keptPaged.PageSize, keptPaged.LooseK = 16, false
+	all := []cases.FeatureCase{packed, padded, paged, kept, keptPaged, split}
+	if full() {
+		for n := range 40 {
+			all = append(all, cases.RandomFeature(3000+n))
+		}
+	}
+	return all
+}
+
+// Wrong numbers in the vectors that a call reads give wrong results, and neither a
+// write outside of O and LSE nor a lost device.
+func TestFeatureWildNumbers(t *testing.T) {
+	s := open(t)
+	if s.compileOnly {
+		t.Skip("nothing executes on a null device")
+	}
+	runs := 6
+	if full() {
+		runs = 20
+	}
+	for _, tt := range s.available() {
+		if tt.DType != attention.F16 {
+			continue // the numbers are read alike
+		}
+		t.Run(tt.String(), func(t *testing.T) {
+			e := s.newEngine(tt)
+			for _, c := range wildCases() {
+				t.Run(c.String(), func(t *testing.T) {
+					p, err := cases.NewFeatureProblem(c, tt.DType)
+					require.NoError(t, err)
+					var jobs []*job
+					for i := range runs {
+						jobs = append(jobs, &job{Problem: p, cfg: c.Config(tt), before: p.Wild(uint64(i))})
+					}
+					require.NoError(t, e.run(jobs))
+					for i, j := range jobs {
+						require.NoError(t, p.TrespassTensors(j.before, j.after), "wild numbers %d", i)
+					}
+					// The device is still there, and right.
+					good := &job{Problem: p, cfg: c.Config(tt), before: p.Image}
+					require.NoError(t, e.run([]*job{good}))
+					var x cases.FeatureTruth
+					require.NoError(t, x.Judge(p, good.after))
+				})
+			}
+			require.NoError(t, e.close())
+		})
+	}
+}
