@@ -256,11 +256,39 @@ func TestAppendThenAttend(t *testing.T) {
 	})
 }
 
+// A cache of every storage type, in pages, says the same to attention, as well as the
+// type can: what one writes is what the other reads.
+func TestAppendQuantisedThenAttend(t *testing.T) {
+	onMergers(t, func(t *testing.T, dev *vk.Device) {
+		var want []float32
+		for _, kv := range attention.KVTypes() {
+			p := newAppendProblem(appendCase{b: 3, hkv: 2, group: 2, rows: 16, capacity: 20, pageSize: 5, layout: cases.Tight, lengths: "counted",
+				noQ: true, empty: true, seed: 7, AppendConfig: attention.AppendConfig{HeadDim: 64, HeadDimV: 32, KV: kv}})
+			after, err := p.run(dev)
+			require.NoError(t, err)
+			p.image = after
+			o := attend(t, nil, p, false) // the conformance of quantised caches is that all tiers read them alike
+			got := make([]float32, len(o)/2)
+			half.DecodeF16(got, o)
+			if kv == attention.KVSame {
+				want = got
+				continue
+			}
+			tolerance := map[attention.KVType]float64{attention.KVInt8: 0.03, attention.KVQ8_0: 0.03, attention.KVFP8: 0.05, attention.KVQ4_0: 0.1}[kv]
+			require.InDeltaSlice(t, want, got, tolerance, "%v", kv)
+		}
+	})
+}
+
 // attend computes attention of the last rows over the cache, which is appended to
 // before if asked for.
 func attend(t *testing.T, dev *vk.Device, p *appendProblem, appendFirst bool) []byte {
 	shape := attention.Shape{B: p.b, Hq: 4, Hkv: p.hkv, Sq: p.rows, Sk: p.used[0] + p.rows}
-	op, err := attention.New(dev, attention.Config{HeadDim: p.HeadDim, HeadDimV: p.HeadDimV, Causal: attention.BottomRight, Tuning: attention.TuningOff})
+	cfg := attention.Config{HeadDim: p.HeadDim, HeadDimV: p.HeadDimV, KV: p.KV, Causal: attention.BottomRight, Tuning: attention.TuningOff}
+	if p.pageSize > 0 { // every sequence at its own length, which is all that was appended
+		shape.Sq, shape.Sk = 1, p.capacity
+	}
+	op, err := attention.New(dev, cfg)
 	require.NoError(t, err)
 	defer op.Close()
 	add, err := attention.NewAppend(dev, p.AppendConfig)
@@ -302,7 +330,12 @@ func attend(t *testing.T, dev *vk.Device, p *appendProblem, appendFirst bool) []
 			require.NoError(t, stream.Barrier())
 		}
 	}
-	require.NoError(t, op.Forward(stream, attention.Args{Shape: shape, Q: tensors[appendPieces], K: a.KCache, V: a.VCache, O: tensors[appendPieces+1]}))
+	args := attention.Args{Shape: shape, Q: tensors[appendPieces], K: a.KCache, V: a.VCache, O: tensors[appendPieces+1],
+		Pages: a.Pages, KScale: a.KScale, VScale: a.VScale}
+	if p.pageSize > 0 {
+		args.Varlen = &attention.Varlen{UsedK: a.UsedNew}
+	}
+	require.NoError(t, op.Forward(stream, args))
 	if dev == nil {
 		return tensors[appendPieces+1].Host
 	}
