@@ -42,6 +42,7 @@ type appendLayouts struct {
 }
 
 func (l *appendLayouts) given(tensor int) bool { return l.list[tensor].field != "" }
+
 // check checks a call and leaves its layouts in l.
 func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
 	if p.closed.Load() {

@@ -147,7 +147,7 @@ func TestEncodeKV(t *testing.T) {
 	row[0], row[1], row[2], row[17] = 127, -0.5, 2.5, -126.6
 	got := make([]byte, 34)
 	require.EqualValues(t, 1, encodeKV(got, row, KVInt8, F16))
-	require.Equal(t, []byte{127, 0xff, 3, 0x81}, []byte{got[0], got[1], got[2], got[17]})
+	require.Equal(t, []byte{127, 0, 2, 0x81}, []byte{got[0], got[1], got[2], got[17]})
 	encodeKV(got, row, KVQ8_0, F16)
 	require.Equal(t, []byte{0x00, 0x3c, 127, 0xff, 3}, got[:5], "an f16 of 1, then the numbers")
 	row[0] = -128
