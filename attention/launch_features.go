@@ -39,7 +39,7 @@ type featureLaunch struct {
 }
 
 // recordFeatures records a call that the module with features computes: one
-// dispatch, and with split keys a barrier and the merge of the parts.
+// dispatch, and with split keys a barrier and what puts the parts together.
 func (op *Op) recordFeatures(c *vk.Commands, p *prepared, access Access, a *Args, all []layout) error {
 	limits := &op.dev.Caps().Limits
 	f, dv := p.features, op.cfg.ValueDim()
@@ -258,11 +258,11 @@ func (l *featureLaunch) dispatch(c *vk.Commands, groups [3]uint32) error {
 	return c.Dispatch(l.pipeline, l.bound[:], l.push[:], groups)
 }
 
-// absentRow is what shaders/merge.comp takes for the LSE of a row of no sequence.
+// absentRow is what shaders/combine.comp takes for the LSE of a row of no sequence.
 const absentRow = 0xff8a5a5a
 
-// split records the kernel with states in scratch memory, and their merge. The
-// scratch lives as long as what is recorded holds it.
+// split records the kernel with states in scratch memory, and what puts them
+// together. The scratch lives as long as what is recorded holds it.
 func (l *featureLaunch) split(c *vk.Commands, a *Args, all []layout, groups [3]uint32) error {
 	batches, rows := a.rowPlaces()
 	dv := l.op.cfg.ValueDim()
@@ -283,17 +283,15 @@ func (l *featureLaunch) split(c *vk.Commands, a *Args, all []layout, groups [3]u
 		return err
 	}
 	binary.LittleEndian.PutUint32(l.push[76:], uint32(states)) // strideOBatch
-	m, err := l.op.merge()
-	if err != nil {
+	parts := combineLaunch{scratch: scratch, offset: lseBytes, parts: uint32(l.splits), rows: uint32(states), o: &all[firstOutput]}
+	if len(all) > firstOutput+1 {
+		parts.lse = &all[firstOutput+1]
+	}
+	if err := parts.prepare(l.op, l.access); err != nil {
 		return err
 	}
-	args := MergeArgs{
-		Shape: Shape{B: batches, Hq: a.Hq, Sq: rows, Sk: 1},
-		First: States{O: o, LSE: lse, Count: l.splits},
-		O:     a.O, LSE: a.LSE,
-	}
 	if l.features.lengths&(lengthCuQ|lengthUsedQ) != 0 {
-		// Rows of no sequence keep this mark, by which the merge knows them.
+		// Rows of no sequence keep this mark, by which the kernel below knows them.
 		if err := c.Fill(vk.BufferRange{Buffer: scratch, Size: lseBytes}, absentRow); err != nil {
 			return err
 		}
@@ -307,26 +305,7 @@ func (l *featureLaunch) split(c *vk.Commands, a *Args, all []layout, groups [3]u
 	if err := c.Barrier(); err != nil {
 		return err
 	}
-	return m.record(c, &args)
-}
-
-// merge is the operation that puts parts of the keys together, made when it is
-// first needed.
-func (op *Op) merge() (*Merge, error) {
-	op.mu.Lock()
-	defer op.mu.Unlock()
-	if op.plans == nil {
-		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
-	}
-	if op.merges == nil {
-		m, err := NewMerge(op.dev, MergeConfig{DType: op.cfg.DType, HeadDim: op.cfg.ValueDim(), Access: op.cfg.Access})
-		if err != nil {
-			return nil, err
-		}
-		m.parts = true
-		op.merges = m
-	}
-	return op.merges, nil
+	return parts.dispatch(c)
 }
 
 func putSteps(push []byte, steps [3]int64) {

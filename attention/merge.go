@@ -110,9 +110,6 @@ type MergeArgs struct {
 type Merge struct {
 	dev *vk.Device // nil: the CPU tier
 	cfg MergeConfig
-	// parts: the states are those of an Op that split the keys: float32, whatever the
-	// type of O, and rows that no sequence has are left alone.
-	parts bool
 
 	closed    atomic.Bool
 	mu        sync.RWMutex

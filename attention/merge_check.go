@@ -41,7 +41,7 @@ func (m *Merge) check(l *mergeLayouts, a *MergeArgs) error {
 	if err := sizes.Validate(); err != nil {
 		return err
 	}
-	if err := l.set(&m.cfg, a, m.parts); err != nil {
+	if err := l.set(&m.cfg, a); err != nil {
 		return err
 	}
 	if err := l.checkMemory(m.dev); err != nil {
@@ -50,13 +50,9 @@ func (m *Merge) check(l *mergeLayouts, a *MergeArgs) error {
 	return l.checkOverlaps()
 }
 
-func (l *mergeLayouts) set(cfg *MergeConfig, a *MergeArgs, parts bool) error {
+func (l *mergeLayouts) set(cfg *MergeConfig, a *MergeArgs) error {
 	size, dim := cfg.DType.Size(), cfg.HeadDim
-	stateSize := size
-	if parts {
-		stateSize = F32.Size()
-	}
-	l.list[mergeFirst].set("First.O", &a.First.O, stateSize, a.B, a.Hq, a.Sq, dim)
+	l.list[mergeFirst].set("First.O", &a.First.O, size, a.B, a.Hq, a.Sq, dim)
 	l.list[mergeFirstLSE].set("First.LSE", &a.First.LSE, F32.Size(), a.B, a.Hq, a.Sq, 1)
 	l.list[mergeO].set("O", &a.O, size, a.B, a.Hq, a.Sq, dim)
 	l.list[mergeO].states = 1

@@ -23,7 +23,6 @@ type mergeVariant struct {
 	access Access // AccessAddresses or AccessDescriptors, decided
 	lse    bool
 	align  uint32 // of O in every state and in the result, in elements
-	parts  bool   // see Merge.parts
 }
 
 // mergeRows is the number of rows of a workgroup: one invocation has 8 columns.
@@ -49,7 +48,7 @@ func (m *Merge) access(l *mergeLayouts) Access {
 
 // variant reads off checked arguments which kernel they need.
 func (m *Merge) variant(l *mergeLayouts) (mergeVariant, error) {
-	v := mergeVariant{access: m.access(l), lse: l.list[mergeLSE].states != 0, align: 8, parts: m.parts}
+	v := mergeVariant{access: m.access(l), lse: l.list[mergeLSE].states != 0, align: 8}
 	for i := range l.list {
 		t := &l.list[i]
 		if t.states == 0 {
@@ -123,7 +122,6 @@ func (v mergeVariant) describe(cfg *MergeConfig) (*vk.PipelineDesc, error) {
 		shaders.ConstHasLse:    boolConstant(v.lse),
 		shaders.ConstAlignO:    v.align,
 		shaders.ConstDtype:     uint32(cfg.DType),
-		shaders.ConstParts:     boolConstant(v.parts),
 	} {
 		desc.Constants = append(desc.Constants, vk.SpecConstant{ID: id, Value: value})
 	}

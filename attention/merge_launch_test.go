@@ -13,7 +13,7 @@ import (
 // mergeOf is a checked merge of states in memory that is not looked at.
 func mergeOf(a MergeArgs, access Access) *mergeLaunch {
 	w := &mergeLaunch{access: access, align: 256, sq: uint32(a.Sq), hq: uint32(a.Hq)}
-	if err := w.set(&MergeConfig{HeadDim: 64}, &a, false); err != nil {
+	if err := w.set(&MergeConfig{HeadDim: 64}, &a); err != nil {
 		panic(err)
 	}
 	return w

@@ -21,9 +21,9 @@ type Op struct {
 
 	closed    atomic.Bool
 	mu        sync.RWMutex
-	plans     map[request]*prepared    // at most maxPlans; dropped by Close
-	pipelines map[variant]*vk.Pipeline // far fewer: many requests share one
-	merges    *Merge                   // of parts of keys; nil until there are any
+	plans     map[request]*prepared           // at most maxPlans; dropped by Close
+	pipelines map[variant]*vk.Pipeline        // far fewer: many requests share one
+	combines  map[combineVariant]*vk.Pipeline // of parts of keys; at most 16
 }
 
 // maxPlans bounds what an Op remembers: decoding sees a new length every step.
@@ -52,7 +52,7 @@ func New(dev *vk.Device, cfg Config) (*Op, error) {
 // newOp is NewLab without its checks.
 func newOp(dev *vk.Device, cfg Config, lab Lab, pick tilePicker) *Op {
 	return &Op{dev: dev, cfg: cfg, lab: lab, factors: cfg.factors(), pick: pick,
-		plans: map[request]*prepared{}, pipelines: map[variant]*vk.Pipeline{}}
+		plans: map[request]*prepared{}, pipelines: map[variant]*vk.Pipeline{}, combines: map[combineVariant]*vk.Pipeline{}}
 }
 
 // Config is what New was given.
@@ -152,7 +152,7 @@ func (op *Op) Close() error {
 	op.closed.Store(true)
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	op.plans, op.pipelines = nil, nil
+	op.plans, op.pipelines, op.combines = nil, nil, nil
 	return nil
 }
 

@@ -31,6 +31,8 @@ func Catalog() []Variant {
 		core("scalar_bda", "forward_scalar.comp", "BDA=1"),
 		core("scalar_features_ssbo", "forward_scalar.comp", "BDA=0", "FEATURES=1"),
 		core("scalar_features_bda", "forward_scalar.comp", "BDA=1", "FEATURES=1"),
+		core("combine_ssbo", "combine.comp", "BDA=0"),
+		core("combine_bda", "combine.comp", "BDA=1"),
 		core("merge_ssbo", "merge.comp", "BDA=0"),
 		core("merge_bda", "merge.comp", "BDA=1"),
 		core("append_ssbo", "append.comp", "BDA=0"),

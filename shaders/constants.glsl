@@ -63,7 +63,6 @@ layout(constant_id = 42) const uint MASK = 0;          // 1: a byte per slot
 layout(constant_id = 43) const uint KV_TYPE = 0;       // K and V are: 0 as Q, 1 int8, 2 float8 e4m3, 3 q8_0, 4 q4_0
 layout(constant_id = 44) const uint KV_BLOCK = 1;      // keys that share a scale of int8 and float8
 layout(constant_id = 45) const uint SPLIT = 0;         // 1: workgroups share the keys of a row and leave float32 states
-layout(constant_id = 46) const uint PARTS = 0;         // merge: 1: states are float32, whatever the type of O, and rows that no sequence has keep a mark
 
 // -- scalar tier ---------------------------------------------------------------------------------
 layout(constant_id = 18) const uint THREADS_X = 16;   // invocations side by side along keys and along columns of O

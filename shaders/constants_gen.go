@@ -46,7 +46,6 @@ const (
 	ConstKvType          uint32 = 43 // K and V are: 0 as Q, 1 int8, 2 float8 e4m3, 3 q8_0, 4 q4_0
 	ConstKvBlock         uint32 = 44 // keys that share a scale of int8 and float8
 	ConstSplit           uint32 = 45 // 1: workgroups share the keys of a row and leave float32 states
-	ConstParts           uint32 = 46 // merge: 1: states are float32, whatever the type of O, and rows that no sequence has keep a mark
 	ConstThreadsX        uint32 = 18 // invocations side by side along keys and along columns of O
 	ConstChunkD          uint32 = 19 // elements of Dqk staged at a time
 	ConstChunkV          uint32 = 20 // keys of V staged at a time
@@ -102,7 +101,6 @@ var constantNames = map[uint32]string{
 	ConstKvType:          "KV_TYPE",
 	ConstKvBlock:         "KV_BLOCK",
 	ConstSplit:           "SPLIT",
-	ConstParts:           "PARTS",
 	ConstThreadsX:        "THREADS_X",
 	ConstChunkD:          "CHUNK_D",
 	ConstChunkV:          "CHUNK_V",

@@ -2,6 +2,7 @@
 //   OF(name), ALIGNMENT, COLUMNS as tensor_read.glsl has them; ALIGNMENT counts bytes where KV_TYPE is INT8 or FLOAT8
 //   RAW8          the name of the load of eight elements
 //   STRIDE_SEQ    the stride of rows: elements, or blocks of q8_0 and q4_0
+//   FRAGMENT      columns of a fragment of it; where they divide a row, no column that is asked for is past its end
 
 // The slice that starts at a row of the work's key head.
 Slice OF(rows)(Place at) {
@@ -28,7 +29,7 @@ uint OF(half)(Slice s, uint first) {
 // Eight elements of a row of the slice, from a column that is a multiple of 8, as stored: 16-bit ones packed; or
 // bytes in x and y, their scale in z, how far to shift them in w. `at` is where the row lies.
 uvec4 RAW8(Slice s, uint row, uint col, Place at) {
-    const uint valid = OF(elementsFrom)(col);
+    const uint valid = COLUMNS % FRAGMENT == 0 ? 8 : OF(elementsFrom)(col);
     if (KV_TYPE == 0) return OF(load8)(s, row * STRIDE_SEQ + col, valid);
     if (valid == 0) return uvec4(0);
     if (KV_TYPE == INT8 || KV_TYPE == FLOAT8) {
@@ -50,3 +51,4 @@ uvec4 RAW8(Slice s, uint row, uint col, Place at) {
 #undef STRIDE_SEQ
 #undef ALIGNMENT
 #undef COLUMNS
+#undef FRAGMENT

@@ -56,11 +56,18 @@ uvec4 decodeRaw16(uvec4 raw) {
     return uvec4(encode16x2(low.x, low.y), encode16x2(low.z, low.w), encode16x2(high.x, high.y), encode16x2(high.z, high.w));
 }
 
+#ifdef ANY_DTYPE // the scalar tier has chunks of columns instead,
+const uint FRAGMENT_K = 0x7fffffffu, FRAGMENT_V = 0x7fffffffu; // which may reach past a row
+#else
+const uint FRAGMENT_K = TILE_K, FRAGMENT_V = TILE_N;
+#endif
+
 #define OF(name) name##K
 #define RAW8 rawK8
 #define STRIDE_SEQ p.strideKSeq
 #define ALIGNMENT ALIGN_K
 #define COLUMNS HEAD_DIM
+#define FRAGMENT FRAGMENT_K
 #include "feature_read.glsl"
 
 #define OF(name) name##V
@@ -68,6 +75,7 @@ uvec4 decodeRaw16(uvec4 raw) {
 #define STRIDE_SEQ p.strideVSeq
 #define ALIGNMENT ALIGN_V
 #define COLUMNS HEAD_DIM_V
+#define FRAGMENT FRAGMENT_V
 #include "feature_read.glsl"
 
 // -- Q, O and LSE -------------------------------------------------------------------------------------

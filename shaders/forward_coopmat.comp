@@ -307,7 +307,7 @@ void main() {
     {
 #if FEATURES
         const Slice qBlock = blockQ();
-#define FETCH_Q(row, col) load8Q(qBlock, elementQ(work.row0 + (row)) + (col), elementsFromQ(col))
+#define FETCH_Q(row, col) load8Q(qBlock, elementQ(work.row0 + (row)) + (col), HEAD_DIM % TILE_K == 0 ? 8 : elementsFromQ(col))
 #else
         const Slice qBlock = sliceQ(work.batch, work.head, work.row0);
 #define FETCH_Q(row, col) fetchQ(qBlock, row, col)

@@ -41,10 +41,8 @@ layout(push_constant, std430) uniform Params {
 
 #include "positions.glsl"
 
-const bool OUTPUT_16 = DTYPE != TYPE_F32;
-const bool STATES_16 = DTYPE + 2 * PARTS < TYPE_F32;
+const bool IS_16 = DTYPE != TYPE_F32;
 
-#define IS_16 STATES_16
 #define OF(name) name##First
 #define LOAD8 loadFirst8
 #define STRIDE(axis) p.strideFirst##axis
@@ -60,9 +58,7 @@ const bool STATES_16 = DTYPE + 2 * PARTS < TYPE_F32;
 #define ALIGNMENT ALIGN_O
 #define COLUMNS HEAD_DIM_V
 #include "tensor_read.glsl"
-#undef IS_16
 
-#define IS_16 OUTPUT_16
 #include "tensor_write.glsl"
 
 #if !BDA
@@ -74,7 +70,6 @@ const uint OCTETS = (HEAD_DIM_V + 7) / 8;   // invocations of a row
 const uint ROWS = LOCAL_SIZE / OCTETS;      // of a workgroup
 const float LEAST = -80.0;                  // less is no weight at all: its exp, over the total, may be subnormal
 const uint NONE = 0xff800000u;              // -Inf: the LSE of a row that attended to nothing
-const uint ABSENT = 0xff8a5a5au;            // PARTS: that of a row that no sequence has, a NaN no arithmetic gives
 
 // LSE of a row, counted over the heads and batches, in a state.
 float lseOf(uint state, uvec2 row) {
@@ -98,10 +93,10 @@ float lseOf(uint state, uvec2 row) {
 void outputOf(uint state, uint batch, uint head, uint row, uint col, out vec4 low, out vec4 high) {
     if (state < p.firstCount) {
         const uvec2 at = position64(batch, p.strideFirstBatch, head, p.strideFirstHead, row, p.strideFirstSeq);
-        loadFloatsFirst(sliceAt(p.addrFirst, add64(mul64(state, p.stepFirst), at), STATES_16, ALIGN_O), 0, col, low, high);
+        loadFloatsFirst(sliceAt(p.addrFirst, add64(mul64(state, p.stepFirst), at), IS_16, ALIGN_O), 0, col, low, high);
     } else {
         const uvec2 at = position64(batch, p.strideSecondBatch, head, p.strideSecondHead, row, p.strideSecondSeq);
-        loadFloatsSecond(sliceAt(p.addrSecond, add64(mul64(state - p.firstCount, p.stepSecond), at), STATES_16, ALIGN_O), 0, col,
+        loadFloatsSecond(sliceAt(p.addrSecond, add64(mul64(state - p.firstCount, p.stepSecond), at), IS_16, ALIGN_O), 0, col,
                          low, high);
     }
 }
@@ -116,7 +111,7 @@ void main() {
     const uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
     const uint inGroup = gl_LocalInvocationIndex / OCTETS;
     const uint number = group * ROWS + inGroup; // of the row in its batch
-    bool owns = inGroup < ROWS && number < p.Hq * p.Sq;
+    const bool owns = inGroup < ROWS && number < p.Hq * p.Sq;
     const uint col = gl_LocalInvocationIndex % OCTETS * 8;
     const uint batch = gl_WorkGroupID.z, head = number / p.Sq, row = number % p.Sq;
 
@@ -124,7 +119,6 @@ void main() {
     float lse = -INFINITY;
     if (owns) {
         const uvec2 place = add64(mul64(batch * p.Hq + head, p.Sq), uvec2(row, 0));
-        owns = PARTS == 0 || floatBitsToUint(lseOf(0, place)) != ABSENT;
         bool attended = false, invalid = false;
         float most = 0.0;
         for (uint n = 0; n < p.states; n++) {
@@ -160,7 +154,7 @@ void main() {
     barrier(); // every row of the workgroup has been read
     if (owns) {
         const Slice s = sliceO(batch, head, row);
-        if (OUTPUT_16) {
+        if (IS_16) {
             storeO8(s, 0, col, uvec4(encode16x2(low.x, low.y), encode16x2(low.z, low.w),
                                      encode16x2(high.x, high.y), encode16x2(high.z, high.w)));
         } else {

@@ -71,7 +71,8 @@ template <class C> struct Forward {
 	uint32_t q_at, k_at, v_at; // where the lane's row of the first 16-wide slice is, in the first stage
 	uint32_t q[RowTiles][C::QRegs ? C::QRegs : 1][4];
 	float o[RowTiles][Dv / 8][4];
-	float l[RowTiles][2]; // the lane's part of the sums of P
+	float l[RowTiles][2];      // the lane's part of the sums of P
+	float weight[RowTiles][4]; // of RoundedSums: sums of P as packed, of the rows that o's elements belong to
 	float shift[RowTiles][2];
 	uint32_t unset;         // bit 2 i + j: shift[i][j] has met no score yet
 	bool exact;             // the next step takes exact maxima
@@ -190,6 +191,7 @@ template <class C> struct Forward {
 					shift[i][j] = next;
 					unset &= ~bit;
 					l[i][j] *= factor;
+					if constexpr (C::RoundedSums) weight[i][2 * j] *= factor;
 #pragma unroll
 					for (int n = 0; n < Dv / 8; n++) {
 						o[i][n][2 * j] *= factor;
@@ -252,6 +254,10 @@ template <class C> struct Forward {
 		for (int i = 0; i < RowTiles; i++) l[i][0] += sum[i][0], l[i][1] += sum[i][1];
 #pragma unroll
 		for (int c = 0; c < Step / 16; c++) {
+			if constexpr (C::RoundedSums) {
+#pragma unroll
+				for (int i = 0; i < RowTiles; i++) E::mma(weight[i], w[i][c], E::ones, E::ones);
+			}
 #pragma unroll
 			for (int n = 0; n < Dv / 16; n++) {
 				uint32_t b[4];
@@ -387,7 +393,7 @@ template <class C> struct Forward {
 		for (int i = 0; i < RowTiles; i++) {
 #pragma unroll
 			for (int j = 0; j < 2; j++) {
-				shift[i][j] = l[i][j] = 0;
+				shift[i][j] = l[i][j] = weight[i][j] = weight[i][2 + j] = 0;
 				int64_t last = p.Sk - 1;
 				if constexpr (C::Causal) last = min(last, int64_t(row) + i * 16 + j * 8 + p.causal_offset);
 				limit[i][j] = int(max(last, int64_t(-1))) - lane % 4 * 2;
@@ -460,7 +466,7 @@ template <class C> struct Forward {
 				float sum = l[i][j];
 				sum += __shfl_xor_sync(~0u, sum, 1);
 				sum += __shfl_xor_sync(~0u, sum, 2);
-				const float inverse = sum == 0 ? 0 : 1 / sum;
+				const float inverse = sum == 0 ? 0 : 1 / (C::RoundedSums ? weight[i][2 * j] : sum);
 				const int r = row + i * 16 + j * 8;
 				if (p.lse && lane % 4 == 0 && r < p.Sq) {
 					const float top = shift[i][j];

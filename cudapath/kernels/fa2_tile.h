@@ -19,6 +19,9 @@ struct Config {
 	static constexpr int MaskedStep = Step > 32 ? 32 : Step; // the same where the mask cuts: less of it is for nothing
 	static constexpr bool Causal = Causal_;
 	static constexpr bool Any = Any_;           // any alignment: loads and stores by element
+	// O is divided by the sums of P as it was rounded, which the tensor cores take, and LSE alone has those of P before
+	// that. Slower in general; here it makes 5 % by what the compiler does of it (docs/cuda-log.md).
+	static constexpr bool RoundedSums = D == 128 && Dv == 128 && !Causal;
 
 	static constexpr int Threads = Warps * 32;
 	static constexpr int WarpRows = RowTiles * 16, Rows = Warps * WarpRows;

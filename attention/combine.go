@@ -1,0 +1,175 @@
+package attention
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"vkattn/shaders"
+	"vkattn/vk"
+)
+
+// What shaders/combine.comp takes: bytes of push constants, bindings, and its workgroup,
+// which has what every device has.
+const (
+	combinePushBytes = 60
+	combineBindings  = 5
+	combineLocal     = 128
+)
+
+// combineVariant is what the pipelines of an Op that put parts of keys together
+// differ by.
+type combineVariant struct {
+	access Access // AccessAddresses or AccessDescriptors, decided
+	lse    bool
+	align  uint32 // of O, in elements
+}
+
+// combineLaunch puts the parts together that a dispatch with split keys leaves in
+// scratch memory: first LSE, float32 [parts, rows], then O, float32 [parts, rows, dim].
+type combineLaunch struct {
+	scratch     *vk.Buffer
+	offset      uint64 // of O in it, in bytes
+	parts, rows uint32 // rows of a part: all of the output
+	o, lse      *layout
+
+	pipeline *vk.Pipeline
+	access   Access
+	groups   [3]uint32
+	limits   *vk.Limits
+}
+
+// prepare finds the pipeline and the grid, so that what is recorded before the
+// parts are put together is not in vain.
+func (l *combineLaunch) prepare(op *Op, access Access) (err error) {
+	l.access, l.limits = access, &op.dev.Caps().Limits
+	l.groups = [3]uint32{min(l.rows, l.limits.MaxWorkGroupCount[0]), 1, 1}
+	if l.groups[1] = ceilDiv(l.rows, l.groups[0]); l.groups[1] > l.limits.MaxWorkGroupCount[1] {
+		return fmt.Errorf("%w: %d rows in parts, the device dispatches %d x %d", ErrUnsupported, l.rows,
+			l.limits.MaxWorkGroupCount[0], l.limits.MaxWorkGroupCount[1])
+	}
+	t := l.o
+	v := combineVariant{access: access, lse: l.lse != nil, align: largestAlignment(uint64(t.dim), uint64(t.tensor.Offset),
+		uint64(t.steps[0]), uint64(t.steps[1]), uint64(t.steps[2]), t.tensor.base(t.size, access)/uint64(t.size))}
+	l.pipeline, err = op.combine(v)
+	return err
+}
+
+// combine finds or makes a pipeline.
+func (op *Op) combine(v combineVariant) (*vk.Pipeline, error) {
+	op.mu.RLock()
+	p := op.combines[v]
+	op.mu.RUnlock()
+	if p != nil {
+		return p, nil
+	}
+	if op.closed.Load() {
+		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
+	}
+	desc, err := v.describe(&op.cfg)
+	if err != nil {
+		return nil, err
+	}
+	if p, err = op.dev.Pipeline(desc); err != nil {
+		return nil, err
+	}
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if op.combines != nil {
+		op.combines[v] = p
+	}
+	return p, nil
+}
+
+// describe describes the kernel to the host layer.
+func (v combineVariant) describe(cfg *Config) (*vk.PipelineDesc, error) {
+	name := "combine_bda"
+	if v.access == AccessDescriptors {
+		name = "combine_ssbo"
+	}
+	module, err := shaders.Get(name)
+	if err != nil {
+		return nil, err
+	}
+	r, err := module.Reflect()
+	if err != nil {
+		return nil, err
+	}
+	constants := map[uint32]uint32{
+		shaders.ConstLocalSize: combineLocal,
+		shaders.ConstHeadDimV:  uint32(cfg.ValueDim()),
+		shaders.ConstHasLse:    boolConstant(v.lse),
+		shaders.ConstAlignO:    v.align,
+		shaders.ConstDtype:     uint32(cfg.DType),
+	}
+	shared, err := r.SharedBytes(constants)
+	if err != nil {
+		return nil, err
+	}
+	desc := &vk.PipelineDesc{
+		Name:           fmt.Sprintf("%s %v d%d align %d", name, cfg.DType, cfg.ValueDim(), v.align),
+		Code:           module.Code,
+		Hash:           module.Hash,
+		PushBytes:      combinePushBytes,
+		StorageBuffers: uint32(len(r.Bindings())),
+		LocalSize:      [3]uint32{combineLocal, 1, 1},
+		SharedBytes:    shared,
+		NoRobustness:   true, // every index is proven by CheckArgs and the kernel's own bounds
+	}
+	for id, value := range constants {
+		desc.Constants = append(desc.Constants, vk.SpecConstant{ID: id, Value: value})
+	}
+	slices.SortFunc(desc.Constants, func(a, b vk.SpecConstant) int { return cmp.Compare(a.ID, b.ID) })
+	return desc, nil
+}
+
+// combineAddresses is where the push constants have what each binding holds.
+var combineAddresses = [combineBindings]int{0: 0, 1: 8, 3: 16, 4: 24}
+
+// dispatch records the kernel.
+func (l *combineLaunch) dispatch(c *vk.Commands) error {
+	var push [combinePushBytes]byte
+	var bound [combineBindings]vk.BufferRange
+	le := binary.LittleEndian
+	place := func(binding int, b *vk.Buffer, offset, length, size uint64) {
+		word := push[combineAddresses[binding]:]
+		if l.access == AccessAddresses {
+			le.PutUint64(word, b.Address()+offset)
+			return
+		}
+		at, align := b.Offset()+offset, l.limits.MinStorageBufferOffsetAlignment
+		start := max(at/align*align, b.Offset())
+		le.PutUint64(word, (at-start)/size)
+		first := start - b.Offset()
+		bound[binding] = vk.BufferRange{Buffer: b, Offset: first, Size: min((at-start+length+3)&^3, b.Size()-first)}
+	}
+	states := uint64(l.parts) * uint64(l.rows)
+	t := l.o
+	held := [3]vk.Resource{l.scratch, t.tensor.Buffer, t.tensor.Buffer}
+	place(0, l.scratch, l.offset, states*uint64(t.dim)*4, 4)
+	place(1, l.scratch, 0, states*4, 4)
+	place(3, t.tensor.Buffer, uint64(t.tensor.Offset*t.size), t.spanBytes(), uint64(t.size))
+	if l.lse != nil {
+		place(4, l.lse.tensor.Buffer, uint64(l.lse.tensor.Offset*4), l.lse.spanBytes(), 4)
+		held[2] = l.lse.tensor.Buffer
+	}
+	for d, step := range t.steps {
+		if t.counts[d] == 1 {
+			step = 0
+		}
+		le.PutUint32(push[32+4*d:], uint32(step))
+	}
+	for i, word := range [...]uint32{l.parts, l.rows, uint32(t.counts[2]), uint32(t.counts[1])} {
+		le.PutUint32(push[44+4*i:], word)
+	}
+	if l.access == AccessAddresses {
+		return c.Dispatch(l.pipeline, nil, push[:], l.groups, held[:]...)
+	}
+	for i := range bound {
+		if bound[i].Buffer == nil {
+			bound[i] = vk.BufferRange{Buffer: l.scratch, Size: 4}
+		}
+	}
+	return c.Dispatch(l.pipeline, bound[:], push[:], l.groups)
+}

@@ -1,0 +1,151 @@
+#version 460
+// Puts the parts together that workgroups left when they shared the keys of a row: states of O and LSE in
+// float32, as many for each row as there were parts. Any device, core Vulkan 1.1.
+//
+// Idea: a workgroup owns one row. Its invocations read one LSE each into shared memory, find the largest,
+// and turn them into weights; then they form groups of as many as a row has columns / 8, and group g
+// adds up parts g, g + GROUPS, ... Barriers: when the LSE are there, when the weights are, when the
+// groups' sums are; the first group adds these up in order, so that the bits are the same every run.
+// A part of weight 0 is not read. A row that no sequence has keeps a mark in its first LSE and is left alone.
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#ifndef BDA
+#define BDA 0
+#endif
+#if BDA
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_buffer_reference_uvec2 : require
+#endif
+#define ANY_DTYPE
+#include "constants.glsl"
+#include "numeric.glsl"
+
+// 60 bytes, in units as in interface.glsl. BDA=0: storage buffers 0 and 1 are the parts' O and LSE, 3 and 4
+// the output's; 2 is nothing.
+layout(push_constant, std430) uniform Params {
+    uvec2 addrParts;     // float32 [parts, rows, HEAD_DIM_V]
+    uvec2 addrPartLSE;   // float32 [parts, rows]
+    uvec2 addrO, addrLSE;
+    uint strideOBatch, strideOHead, strideOSeq;
+    uint parts;          // at most MOST_PARTS; parts * rows < 2^32
+    uint rows;           // batches * Hq * Sq
+    uint Sq, Hq;
+} p;
+
+#include "positions.glsl"
+
+const bool IS_16 = DTYPE != TYPE_F32;
+#include "tensor_write.glsl"
+
+#if !BDA
+layout(set = 0, binding = 0, std430) READ_ONLY buffer WordsParts { uint wordsParts[]; };
+layout(set = 0, binding = 0, std430) READ_ONLY buffer QuadsParts { uvec4 quadsParts[]; };
+layout(set = 0, binding = 1, std430) READ_ONLY buffer WordsPartLSE { uint wordsPartLSE[]; };
+layout(set = 0, binding = 2, std430) READ_ONLY buffer WordsNothing { uint wordsNothing[]; };
+#endif
+
+const uint MOST_PARTS = 256;
+const uint OCTETS = (HEAD_DIM_V + 7) / 8;  // invocations of a group
+const uint GROUPS = LOCAL_SIZE / OCTETS;
+const float LEAST = -80.0;                 // less is no weight at all: its exp, over the total, may be subnormal
+const uint NONE = 0xff800000u;             // -Inf: the LSE of a row that attended to nothing
+const uint ABSENT = 0xff8a5a5au;           // that of a row that no sequence has, a NaN no arithmetic gives
+
+shared float weights[MOST_PARTS];          // LSE first
+shared vec4 sums[2 * LOCAL_SIZE];
+
+float lseOf(uint part, uint row) {
+    const Slice s = sliceAt(p.addrPartLSE, uvec2(part * p.rows + row, 0), false, 1);
+#if BDA
+    return uintBitsToFloat(ReadWords(s.word).at[0]);
+#else
+    return uintBitsToFloat(wordsPartLSE[s.word]);
+#endif
+}
+
+// Four columns of a part.
+vec4 partOf(Slice s, uint col) {
+#if BDA
+    if (HEAD_DIM_V % 4 == 0) return uintBitsToFloat(ReadQuads(s.word).at[col / 4]);
+#else
+    if (HEAD_DIM_V % 4 == 0) return uintBitsToFloat(quadsParts[(s.word + col) / 4]);
+#endif
+    vec4 four = vec4(0.0);
+    for (uint i = 0; i < 4; ++i)
+        if (col + i < HEAD_DIM_V)
+#if BDA
+            four[i] = uintBitsToFloat(ReadWords(s.word).at[col + i]);
+#else
+            four[i] = uintBitsToFloat(wordsParts[s.word + col + i]);
+#endif
+    return four;
+}
+
+void main() {
+    const uint number = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    const uint tid = gl_LocalInvocationIndex;
+    if (number >= p.rows || floatBitsToUint(lseOf(0, number)) == ABSENT) return;
+    for (uint n = tid; n < p.parts; n += LOCAL_SIZE) weights[n] = lseOf(n, number);
+    barrier();
+    bool attended = false, invalid = false;
+    float most = 0.0;
+    for (uint n = 0; n < p.parts; n++) {
+        const float lse = weights[n];
+        const uint bits = floatBitsToUint(lse); // looked at as bits: compilers may take NaN for impossible
+        invalid = invalid || (bits & 0x7fffffffu) > 0x7f800000u || bits == 0x7f800000u;
+        most = bits == NONE ? most : attended ? max(most, lse) : lse;
+        attended = attended || bits != NONE;
+    }
+    barrier(); // all have read the LSE
+    for (uint n = tid; n < p.parts; n += LOCAL_SIZE) {
+        const float lse = weights[n];
+        // Exactly 1 for the largest: exp need not be exact.
+        weights[n] = floatBitsToUint(lse) == NONE || lse - most < LEAST ? 0.0 : lse == most ? 1.0 : exp(lse - most);
+    }
+    barrier();
+    const uint group = tid / OCTETS, col = tid % OCTETS * 8;
+    precise vec4 low = vec4(0.0), high = vec4(0.0);
+    if (group < GROUPS && !invalid) {
+        for (uint n = group; n < p.parts; n += GROUPS) {
+            const float weight = weights[n];
+            if (weight == 0.0) continue; // whatever its O holds
+            const Slice s = sliceAt(p.addrParts, mul64(n * p.rows + number, HEAD_DIM_V), false, 1);
+            precise const vec4 first = weight * partOf(s, col);
+            low += first;
+            if (col + 4 < HEAD_DIM_V) {
+                precise const vec4 second = weight * partOf(s, col + 4);
+                high += second;
+            }
+        }
+    }
+    sums[2 * tid] = low;
+    sums[2 * tid + 1] = high;
+    barrier();
+    if (group != 0) return;
+    for (uint g = 1; g < GROUPS; g++) {
+        low += sums[2 * (tid + g * OCTETS)];
+        high += sums[2 * (tid + g * OCTETS) + 1];
+    }
+    precise float total = 0.0;
+    for (uint n = 0; n < p.parts; n++) total += weights[n];
+    float lse = -INFINITY;
+    if (invalid) {
+        lse = uintBitsToFloat(0x7fc00000u);
+        low = high = vec4(lse);
+    } else if (attended) {
+        const float inverse = total == 1.0 ? 1.0 : 1.0 / total;
+        low *= inverse;
+        high *= inverse;
+        lse = most + naturalLog(total);
+    }
+    const uint heads = number / p.Sq, row = number % p.Sq, batch = heads / p.Hq, head = heads % p.Hq;
+    const Slice s = sliceO(batch, head, row);
+    if (IS_16) {
+        storeO8(s, 0, col, uvec4(encode16x2(low.x, low.y), encode16x2(low.z, low.w),
+                                 encode16x2(high.x, high.y), encode16x2(high.z, high.w)));
+    } else {
+        storeO4(s, 0, col, low);
+        storeO4(s, 0, col + 4, high);
+    }
+    if (HAS_LSE != 0 && col == 0) storeLSE(batch, head, row, lse);
+}
