@@ -102,10 +102,11 @@ type AppendArgs struct {
 // a row (KVInt8 and KVFP8, so their Config.KVBlock is 1) or for a block of 32
 // elements of a row, found from the largest absolute value of its elements, a:
 //
-//   - KVInt8: scale a/127; element x becomes x/scale rounded to the nearest
-//     integer, halves away from 0;
+//   - KVInt8: scale a/127; element x becomes the integer nearest to x/scale, of
+//     two the even one;
 //   - KVFP8: scale a/448; x/scale becomes the nearest e4m3, ties to even;
-//   - KVQ8_0, as ggml: like KVInt8, and the scale is rounded to f16 after that;
+//   - KVQ8_0, as ggml: like KVInt8, but of two the one away from 0, and the scale
+//     is rounded to f16 after that;
 //   - KVQ4_0, as ggml: scale m/-8, where m is the first element of absolute value
 //     a; x becomes x/scale + 8 rounded to the nearest of 0 to 15, halves up; the
 //     scale is rounded to f16 after that.

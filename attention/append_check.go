@@ -54,9 +54,6 @@ func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
 	if err := l.setTensors(&p.cfg, a); err != nil {
 		return err
 	}
-	if err := l.checkMemory(p.dev); err != nil {
-		return err
-	}
 	if p.cfg.KV.Blocked() {
 		if err := checkBlocks("KCache", &a.KCache); err != nil {
 			return err
@@ -64,6 +61,9 @@ func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
 		if err := checkBlocks("VCache", &a.VCache); err != nil {
 			return err
 		}
+	}
+	if err := l.checkMemory(p.dev); err != nil {
+		return err
 	}
 	return l.checkOverlaps()
 }
@@ -166,13 +166,13 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 	if !ok {
 		return &ShapeError{"KCache", fmt.Sprintf("%d x %d x %d rows", places, a.Hkv, l.pageRows), "fewer than 2^63"}
 	}
-	lengths, lengthsField, lengthsCount := &a.UsedNew, "UsedNew", a.B
+	lengths, lengthsField, lengthsCount := a.UsedNew, "UsedNew", a.B
 	if l.packed {
-		lengths, lengthsField, lengthsCount = &a.CuNew, "CuNew", a.B+1
+		lengths, lengthsField, lengthsCount = a.CuNew, "CuNew", a.B+1
 	}
-	table := &Vector{}
+	var table Vector
 	if l.paged {
-		table = &a.Pages.Table
+		table = a.Pages.Table
 	}
 	var angles int64
 	if rotary {
@@ -186,18 +186,18 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 	for _, v := range [...]struct {
 		tensor int
 		field  string
-		vector *Vector
+		vector Vector // not a pointer: it would escape with the strings
 		count  int64
 		needed bool
 		barred string // what to say where it has no use; "": it has
 	}{
-		{appendUsed, "Used", &a.Used, int64(a.B), false, ""},
+		{appendUsed, "Used", a.Used, int64(a.B), false, ""},
 		{appendLengths, lengthsField, lengths, int64(lengthsCount), false, ""},
 		{appendTable, "Pages.Table", table, int64(a.B) * int64(l.tableStride), l.paged, ""},
-		{appendCos, "Cos", &a.Cos, angles, rotary, unless(rotary, with)},
-		{appendSin, "Sin", &a.Sin, angles, rotary, unless(rotary, with)},
-		{appendKScale, "KScale", &a.KScale, scales, cfg.KV.Scaled(), unless(cfg.KV.Scaled(), unscaled)},
-		{appendVScale, "VScale", &a.VScale, scales, cfg.KV.Scaled() && hasV, unless(cfg.KV.Scaled(), unscaled)},
+		{appendCos, "Cos", a.Cos, angles, rotary, unless(rotary, with)},
+		{appendSin, "Sin", a.Sin, angles, rotary, unless(rotary, with)},
+		{appendKScale, "KScale", a.KScale, scales, cfg.KV.Scaled(), unless(cfg.KV.Scaled(), unscaled)},
+		{appendVScale, "VScale", a.VScale, scales, cfg.KV.Scaled() && hasV, unless(cfg.KV.Scaled(), unscaled)},
 	} {
 		switch {
 		case !v.needed && !v.vector.begun():
@@ -322,11 +322,8 @@ func (l *layout) within(period uint64) uint64 {
 
 // fits32 reports what a kernel cannot address with 32 bits.
 func (l *appendLayouts) fits32() error {
-	for i := range l.list {
+	for _, i := range [...]int{appendK, appendV, appendQ, appendKCache, appendVCache, appendQOut} {
 		t := &l.list[i]
-		if t.field == "" {
-			continue
-		}
 		if t.steps[1] > math.MaxUint32 || t.steps[2] > math.MaxUint32 {
 			return fmt.Errorf("%w: %s has a head or row stride of 2^32 elements or more", ErrUnsupported, t.field)
 		}

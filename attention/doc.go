@@ -24,7 +24,8 @@
 // [Strides]; only the innermost dimension must be contiguous.
 //
 // The O and LSE of a row over some keys are its attention state; [Merge] puts the
-// states of disjoint keys together.
+// states of disjoint keys together. [Append] puts new keys and values into a cache,
+// with rotary embedding and quantised where the cache is.
 //
 // # Features
 //

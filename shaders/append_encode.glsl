@@ -33,16 +33,17 @@ Scale scaleOf(uint bits) {
     if (magnitude >= 0x7f800000u) return Scale(uintBitsToFloat(0x7fc00000u), 0.0);
     if (magnitude < 0x0d800000u) return Scale(0.0, 0.0); // 2^-100
     const float largest = uintBitsToFloat(magnitude);
-    if (STORED_AS == STORED_FP8) return Scale(largest * (1.0 / 448.0), 448.0 / largest);
-    if (STORED_AS == STORED_Q4_0) return Scale(uintBitsToFloat(bits) * -0.125, -8.0 / uintBitsToFloat(bits));
-    return Scale(largest * (1.0 / 127.0), 127.0 / largest);
+    float unit = largest / 127.0;
+    if (STORED_AS == STORED_FP8) unit = largest / 448.0;
+    if (STORED_AS == STORED_Q4_0) unit = uintBitsToFloat(bits) * -0.125;
+    return Scale(unit, 1.0 / unit);
 }
 
-// To the nearest of -127 to 127, halves away from zero.
+// To the nearest of -127 to 127; of two, the even one, but in blocks, as ggml does, the one away from 0.
 uint encodeInt8(float value, float inverse) {
     if (inverse == 0.0) return 0;
     precise const float scaled = value * inverse;
-    const int magnitude = int(min(abs(scaled) + 0.5, 127.0));
+    const int magnitude = int(min(BLOCKED ? abs(scaled) + 0.5 : roundEven(abs(scaled)), 127.0));
     return uint(scaled < 0.0 ? -magnitude : magnitude) & 0xffu;
 }
 

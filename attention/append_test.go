@@ -1,0 +1,282 @@
+package attention_test
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+var testRotary = attention.Rotary{Dim: 8, First: 2, Style: attention.RotaryHalfSplit}
+
+// goodAppend is an append that is accepted: f16, B2 H4/2, 3 new rows of 16 columns to
+// a cache of 8 that is empty, with queries.
+func goodAppend() (attention.AppendConfig, attention.AppendArgs) {
+	rows := func(heads, seq int) attention.Tensor {
+		return attention.Tensor{Host: make([]byte, 2*heads*seq*16*2)}
+	}
+	words := func(n int) attention.Vector { return attention.Vector{Host: make([]byte, 4*n)} }
+	return attention.AppendConfig{HeadDim: 16, Rotary: testRotary}, attention.AppendArgs{
+		B: 2, Hkv: 2, Hq: 4, New: 3, K: rows(2, 3), V: rows(2, 3), Q: rows(4, 3), QOut: rows(4, 3),
+		KCache: rows(2, 8), VCache: rows(2, 8), Capacity: 8, Used: words(2),
+		Cos: words(8 * 4), Sin: words(8 * 4), Positions: 8,
+	}
+}
+
+// pagedAppend has pages of 3 keys in place of the cache, a table of 3 for each.
+func pagedAppend(a *attention.AppendArgs) {
+	a.Pages = &attention.Pages{Table: attention.Vector{Host: make([]byte, 4*2*3)}, PageSize: 3, Count: 5}
+}
+
+func doAppend(cfg attention.AppendConfig, a attention.AppendArgs) error {
+	p, err := attention.NewAppend(nil, cfg)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	return p.Forward(nil, a)
+}
+
+func TestAppendAccepts(t *testing.T) {
+	type (
+		config = *attention.AppendConfig
+		args   = *attention.AppendArgs
+	)
+	for name, change := range map[string]func(config, args){
+		"packed tensors":      func(config, args) {},
+		"no Used":             func(_ config, a args) { a.Used = attention.Vector{} },
+		"no V":                func(_ config, a args) { a.V, a.VCache = attention.Tensor{}, attention.Tensor{} },
+		"no Q":                func(_ config, a args) { a.Q, a.QOut, a.Hq = attention.Tensor{}, attention.Tensor{}, 0 },
+		"Q in place":          func(_ config, a args) { a.QOut = a.Q },
+		"Q named in two ways": func(_ config, a args) { a.QOut = a.Q; a.QOut.Strides = attention.BHSD(4, 3, 16) },
+		"pages":               func(_ config, a args) { pagedAppend(a); a.Capacity = 8 },
+		"pages by stride":     func(_ config, a args) { pagedAppend(a); a.Pages.Stride, a.Capacity = 3, 0 },
+		"counted":             func(_ config, a args) { a.UsedNew.Host = make([]byte, 8) },
+		"packed sequences":    func(_ config, a args) { a.CuNew.Host, a.TotalNew, a.New = make([]byte, 12), 6, 0 },
+		"fewer positions":     func(_ config, a args) { a.Positions = 1 },
+		"no rotary": func(c config, a args) {
+			c.Rotary = attention.Rotary{}
+			a.Q, a.QOut, a.Cos, a.Sin = attention.Tensor{}, attention.Tensor{}, attention.Vector{}, attention.Vector{}
+		},
+		"int8": func(c config, a args) {
+			c.KV, a.KScale.Host, a.VScale.Host = attention.KVInt8, make([]byte, 4*32), make([]byte, 4*32)
+		},
+		"q8_0": func(c config, a args) {
+			c.KV, c.HeadDim = attention.KVQ8_0, 32
+			for _, x := range []*attention.Tensor{&a.K, &a.V, &a.Q, &a.QOut, &a.KCache, &a.VCache} {
+				x.Host = make([]byte, 2*len(x.Host))
+			}
+		},
+		"caches one behind the other in every page": func(_ config, a args) {
+			pagedAppend(a)
+			a.KCache.Host = make([]byte, 5*2*2*3*16*2)
+			a.KCache.Strides = attention.Strides{Batch: 2 * 2 * 3 * 16, Head: 16, Seq: 2 * 16}
+			a.VCache = a.KCache
+			a.VCache.Offset = 2 * 3 * 16
+		},
+	} {
+		cfg, a := goodAppend()
+		change(&cfg, &a)
+		require.NoError(t, doAppend(cfg, a), name)
+	}
+}
+
+func TestAppendRefusesByFieldName(t *testing.T) {
+	type (
+		config = *attention.AppendConfig
+		args   = *attention.AppendArgs
+	)
+	short := func(b *[]byte) { *b = (*b)[:len(*b)-1] }
+	for name, c := range map[string]struct {
+		field  string
+		change func(config, args)
+	}{
+		"dtype":            {"DType", func(c config, _ args) { c.DType = 9 }},
+		"head dim":         {"HeadDim/HeadDimV", func(c config, _ args) { c.HeadDim = 257 }},
+		"kv":               {"KV", func(c config, _ args) { c.KV = 9 }},
+		"blocks":           {"HeadDim/HeadDimV", func(c config, _ args) { c.KV = attention.KVQ4_0 }},
+		"odd rotary":       {"Rotary.Dim", func(c config, _ args) { c.Rotary.Dim = 7 }},
+		"wide rotary":      {"Rotary.Dim", func(c config, _ args) { c.Rotary.Dim = 16 }},
+		"rotary first":     {"Rotary.First", func(c config, _ args) { c.Rotary.First = 17 }},
+		"rotary style":     {"Rotary.Style", func(c config, _ args) { c.Rotary.Style = 2 }},
+		"access":           {"Access", func(c config, _ args) { c.Access = 7 }},
+		"batch":            {"B", func(_ config, a args) { a.B = 0 }},
+		"heads":            {"Hkv", func(_ config, a args) { a.Hkv = -1 }},
+		"query heads":      {"Hq", func(_ config, a args) { a.Hq = 0 }},
+		"group":            {"Hkv", func(_ config, a args) { a.Hq = 3 }},
+		"rows":             {"New", func(_ config, a args) { a.New = math.MaxInt }},
+		"packed rows":      {"TotalNew", func(_ config, a args) { a.CuNew.Host = make([]byte, 12) }},
+		"lengths twice":    {"UsedNew", func(_ config, a args) { a.CuNew.Host, a.UsedNew.Host = make([]byte, 12), make([]byte, 8) }},
+		"capacity":         {"Capacity", func(_ config, a args) { a.Capacity = 0 }},
+		"positions":        {"Positions", func(_ config, a args) { a.Positions = 0 }},
+		"page size":        {"Pages.PageSize", func(_ config, a args) { pagedAppend(a); a.Pages.PageSize = 0 }},
+		"pages":            {"Pages.Count", func(_ config, a args) { pagedAppend(a); a.Pages.Count = 0 }},
+		"page stride":      {"Pages.Stride", func(_ config, a args) { pagedAppend(a); a.Pages.Stride = -1 }},
+		"pages of nothing": {"Capacity", func(_ config, a args) { pagedAppend(a); a.Capacity = 0 }},
+		"no K":             {"K", func(_ config, a args) { a.K = attention.Tensor{} }},
+		"no cache":         {"KCache", func(_ config, a args) { a.KCache = attention.Tensor{} }},
+		"V alone":          {"VCache", func(_ config, a args) { a.VCache = attention.Tensor{} }},
+		"V's cache alone":  {"V", func(_ config, a args) { a.V = attention.Tensor{} }},
+		"Q alone":          {"QOut", func(_ config, a args) { a.QOut = attention.Tensor{} }},
+		"no cosines":       {"Cos", func(_ config, a args) { a.Cos = attention.Vector{} }},
+		"no sines":         {"Sin", func(_ config, a args) { a.Sin = attention.Vector{} }},
+		"no table":         {"Pages.Table", func(_ config, a args) { pagedAppend(a); a.Pages.Table = attention.Vector{} }},
+		"idle Q":           {"Q", func(c config, _ args) { c.Rotary = attention.Rotary{} }},
+		"idle cosines": {"Cos", func(c config, a args) {
+			c.Rotary = attention.Rotary{}
+			a.Q, a.QOut = attention.Tensor{}, attention.Tensor{}
+		}},
+		"idle scale":    {"KScale", func(_ config, a args) { a.KScale.Host = make([]byte, 4*32) }},
+		"no scale":      {"KScale", func(c config, _ args) { c.KV = attention.KVFP8 }},
+		"short K":       {"K", func(_ config, a args) { short(&a.K.Host) }},
+		"short cache":   {"VCache", func(_ config, a args) { short(&a.VCache.Host) }},
+		"short Used":    {"Used", func(_ config, a args) { short(&a.Used.Host) }},
+		"short sines":   {"Sin", func(_ config, a args) { short(&a.Sin.Host) }},
+		"short table":   {"Pages.Table", func(_ config, a args) { pagedAppend(a); short(&a.Pages.Table.Host) }},
+		"short starts":  {"CuNew", func(_ config, a args) { a.CuNew.Host, a.TotalNew = make([]byte, 11), 3 }},
+		"vector offset": {"Used.Offset", func(_ config, a args) { a.Used.Offset = -1 }},
+		"strides":       {"KCache.Strides.Head", func(_ config, a args) { a.KCache.Strides.Head = -1 }},
+		"rows overlap":  {"KCache.Strides", func(_ config, a args) { a.KCache.Strides = attention.BHSD(2, 8, 15) }},
+		"half a block": {"VCache.Offset", func(c config, a args) {
+			c.KV, c.HeadDim, a.VCache.Offset = attention.KVQ8_0, 32, 16
+		}},
+		"block strides": {"KCache.Strides.Seq", func(c config, a args) {
+			c.KV, c.HeadDim = attention.KVQ8_0, 32
+			a.KCache.Strides = attention.Strides{Batch: 1024, Head: 512, Seq: 48}
+		}},
+		"caches overlap":  {"VCache", func(_ config, a args) { a.VCache = a.KCache }},
+		"K in its cache":  {"KCache", func(_ config, a args) { a.K.Host = a.KCache.Host }},
+		"QOut near Q":     {"QOut", func(_ config, a args) { a.QOut, a.QOut.Strides = a.Q, attention.BSHD(4, 3, 16) }},
+		"QOut in K":       {"QOut", func(_ config, a args) { a.K.Host = a.QOut.Host }},
+		"Used in a cache": {"KCache", func(_ config, a args) { a.Used.Host = a.KCache.Host }},
+		"scale in a cache": {"KScale", func(c config, a args) {
+			c.KV, a.KScale.Host, a.VScale.Host = attention.KVInt8, a.KCache.Host, make([]byte, 4*32)
+		}},
+		"rows woven too tight": {"VCache", func(_ config, a args) {
+			pagedAppend(a)
+			a.KCache.Host = make([]byte, 5*2*2*3*16*2)
+			a.KCache.Strides = attention.Strides{Batch: 2 * 2 * 3 * 16, Head: 16, Seq: 2 * 16}
+			a.VCache = a.KCache
+			a.VCache.Offset = 2*3*16 - 1
+		}},
+	} {
+		cfg, a := goodAppend()
+		c.change(&cfg, &a)
+		before := bytes.Clone(a.KCache.Host)
+		err := doAppend(cfg, a)
+		var shape *attention.ShapeError
+		require.True(t, errors.As(err, &shape), "%s: %v", name, err)
+		require.Equal(t, c.field, shape.Field, "%s: %v", name, err)
+		require.Equal(t, before, a.KCache.Host, name)
+	}
+}
+
+func TestAppendOnTheCPUTakesNoStream(t *testing.T) {
+	cfg, a := goodAppend()
+	p, err := attention.NewAppend(nil, cfg)
+	require.NoError(t, err)
+	require.Equal(t, cfg, p.Config())
+	require.NoError(t, p.Prepare())
+	require.Error(t, p.Forward(&vk.Stream{}, a))
+	require.ErrorIs(t, p.Record(&vk.Commands{}, a), attention.ErrUnsupported)
+	require.NoError(t, p.Close())
+	require.NoError(t, p.Close())
+	require.ErrorIs(t, p.Forward(nil, a), vk.ErrClosed)
+}
+
+func TestRotaryStyleNames(t *testing.T) {
+	for _, s := range []attention.RotaryStyle{attention.RotaryInterleaved, attention.RotaryHalfSplit} {
+		var parsed attention.RotaryStyle
+		require.NoError(t, parsed.Set(s.String()))
+		require.Equal(t, s, parsed)
+	}
+	_, err := attention.ParseRotaryStyle("circular")
+	require.Error(t, err)
+}
+
+// recordedAppend appends to the recording's K and V, on top of the one row there is.
+func recordedAppend(t testing.TB, r *recording, access attention.Access) (*attention.Append, attention.AppendArgs) {
+	p, err := attention.NewAppend(r.dev, attention.AppendConfig{HeadDim: 8, Rotary: attention.Rotary{Dim: 8}, Access: access})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	require.NoError(t, p.Prepare())
+	buffer := func() *vk.Buffer {
+		b, err := r.dev.NewBuffer(16, vk.BufferOptions{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		require.NoError(t, r.stream.Fill(vk.BufferRange{Buffer: b}, 0))
+		return b
+	}
+	k, v, cos, sin := buffer(), buffer(), buffer(), buffer()
+	return p, attention.AppendArgs{B: 1, Hkv: 1, Hq: 1, New: 1, K: attention.Tensor{Buffer: k}, V: attention.Tensor{Buffer: v},
+		Q: r.args.Q, QOut: r.args.Q, KCache: r.args.K, VCache: r.args.V, Capacity: 1,
+		Cos: attention.Vector{Buffer: cos}, Sin: attention.Vector{Buffer: sin}, Positions: 1}
+}
+
+func TestAppendsAllocateNothing(t *testing.T) {
+	if os.Getenv("VKATTN_DRIVER") == "swiftshader" {
+		t.Skip("the host does the same on every driver, and this one takes longest")
+	}
+	for _, access := range recordTests {
+		t.Run(access.String(), func(t *testing.T) {
+			r := newRecording(t, access)
+			p, a := recordedAppend(t, r, access)
+			forward := func(n int) {
+				for range n {
+					if err := p.Forward(r.stream, a); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			forward(batchOf)
+			r.wait(t)
+			require.NoError(t, r.stream.Barrier())
+			require.Zero(t, testing.AllocsPerRun(1, func() { forward(batchOf / 2) }))
+			r.wait(t)
+		})
+	}
+}
+
+// What an append cannot do on a device it says before anything is recorded.
+func TestAppendRefusesOnADevice(t *testing.T) {
+	r := newRecording(t, attention.AccessDescriptors)
+	p, good := recordedAppend(t, r, attention.AccessAuto)
+	require.NoError(t, p.Forward(r.stream, good))
+	r.wait(t)
+	require.Error(t, p.Forward(nil, good))
+	require.Error(t, p.Record(nil, good))
+	var shape *attention.ShapeError
+	host := good
+	host.Sin = attention.Vector{Host: make([]byte, 16)}
+	require.ErrorAs(t, p.Forward(r.stream, host), &shape)
+	require.Equal(t, "Sin", shape.Field)
+	require.NoError(t, p.Close())
+	require.ErrorIs(t, p.Forward(r.stream, good), vk.ErrClosed)
+	other, err := vk.Open(vk.Options{PipelineCache: "off"})
+	require.NoError(t, err)
+	elsewhere, err := attention.NewAppend(other, p.Config())
+	require.NoError(t, err)
+	require.ErrorAs(t, elsewhere.Forward(r.stream, good), &shape)
+	require.NoError(t, elsewhere.Close())
+	require.NoError(t, other.Close())
+	_, err = attention.NewAppend(other, p.Config())
+	require.ErrorIs(t, err, vk.ErrClosed)
+}
+
+// BenchmarkAppendRecord is the host's cost of Append.Record of K, V and Q.
+func BenchmarkAppendRecord(b *testing.B) {
+	for _, access := range recordTests {
+		b.Run(access.String(), func(b *testing.B) {
+			r := newRecording(b, access)
+			p, a := recordedAppend(b, r, access)
+			c, again := r.wrap(b)
+			record(b, again, func() error { return p.Record(c, a) })
+		})
+	}
+}

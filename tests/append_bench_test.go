@@ -1,0 +1,82 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// BenchmarkAppend is the time of an append of K, V and Q with rotary embedding on a
+// device, one after another, and the bytes it moves in that time: new rows read, and
+// rows of the cache and Q written.
+func BenchmarkAppend(b *testing.B) {
+	s := openDevice(b)
+	for _, c := range []struct {
+		b, rows int
+		kv      attention.KVType
+	}{
+		{1, 1, attention.KVSame},
+		{64, 1, attention.KVSame},
+		{64, 1, attention.KVInt8},
+		{1, 8192, attention.KVSame},
+		{1, 8192, attention.KVFP8},
+		{1, 8192, attention.KVQ8_0},
+		{1, 8192, attention.KVQ4_0},
+	} {
+		const hq, hkv, dim, together = 32, 8, 128, 16
+		if s.dev.Info().Type == vk.DeviceCPU && c.rows > 1 {
+			continue
+		}
+		b.Run(fmt.Sprintf("f16.%v.d%d.B%d.H%d-%d.N%d", c.kv, dim, c.b, hq, hkv, c.rows), func(b *testing.B) {
+			stream, err := s.dev.NewStream("append")
+			require.NoError(b, err)
+			defer stream.Close()
+			buffer := func(bytes int, word uint32) *vk.Buffer {
+				buf, err := s.dev.NewBuffer(uint64(bytes), vk.BufferOptions{})
+				require.NoError(b, err)
+				b.Cleanup(func() { require.NoError(b, buf.Close()) })
+				require.NoError(b, stream.Fill(vk.BufferRange{Buffer: buf}, word))
+				return buf
+			}
+			tensor := func(bytes int) attention.Tensor { return attention.Tensor{Buffer: buffer(bytes, 0x3c003a00)} }
+			vector := func(n int, word uint32) attention.Vector { return attention.Vector{Buffer: buffer(4*n, word)} }
+			cfg := attention.AppendConfig{HeadDim: dim, KV: c.kv, Rotary: attention.Rotary{Dim: dim, Style: attention.RotaryHalfSplit}}
+			news, cache := c.b*hkv*c.rows, c.b*hkv*c.rows*c.kv.RowBytes(cfg.DType, dim)
+			a := attention.AppendArgs{B: c.b, Hkv: hkv, Hq: hq, New: c.rows, Capacity: c.rows, Positions: c.rows,
+				K: tensor(news * dim * 2), V: tensor(news * dim * 2), KCache: tensor(cache), VCache: tensor(cache),
+				Q: tensor(news / hkv * hq * dim * 2), QOut: tensor(news / hkv * hq * dim * 2), Used: vector(c.b, 0),
+				Cos: vector(c.rows*dim/2, 0x3f000000), Sin: vector(c.rows*dim/2, 0x3f400000)}
+			if c.kv.Scaled() {
+				a.KScale, a.VScale = vector(news, 0), vector(news, 0)
+			}
+			p, err := attention.NewAppend(s.dev, cfg)
+			require.NoError(b, err)
+			defer p.Close()
+			run := func() {
+				for range together {
+					if err := stream.Barrier(); err != nil {
+						b.Fatal(err)
+					}
+					if err := p.Forward(stream, a); err != nil {
+						b.Fatal(err)
+					}
+				}
+				if err := stream.Wait(context.Background()); err != nil {
+					b.Fatal(err)
+				}
+			}
+			run()
+			for b.Loop() {
+				run()
+			}
+			appends := float64(b.N) * together
+			b.ReportMetric(b.Elapsed().Seconds()*1e6/appends, "us/append")
+			b.ReportMetric(float64(2*news*dim*2+2*cache+2*news/hkv*hq*dim*2)*appends/b.Elapsed().Seconds()/1e9, "GB/s")
+		})
+	}
+}

@@ -1,0 +1,417 @@
+package tests
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"vkattn/attention"
+	"vkattn/attention/cases"
+	"vkattn/attention/half"
+	"vkattn/vk"
+)
+
+func drawAppend(t *rapid.T, dev *vk.Device) appendCase {
+	return appendCase{
+		AppendConfig: attention.AppendConfig{
+			DType: rapid.SampledFrom(attention.DTypes()).Draw(t, "dtype"), HeadDim: 20,
+			Rotary: attention.Rotary{Dim: 12, First: 4, Style: rapid.SampledFrom([]attention.RotaryStyle{
+				attention.RotaryInterleaved, attention.RotaryHalfSplit}).Draw(t, "style")},
+			Access: mergeAccesses(dev)[0],
+		},
+		b: rapid.IntRange(1, 4).Draw(t, "b"), hkv: rapid.IntRange(1, 3).Draw(t, "hkv"), group: 2,
+		rows: rapid.IntRange(1, 6).Draw(t, "rows"), capacity: rapid.IntRange(1, 20).Draw(t, "capacity"),
+		layout:   rapid.SampledFrom([]cases.LayoutKind{cases.Tight, cases.Odd, cases.BSHD}).Draw(t, "layout"),
+		lengths:  rapid.SampledFrom([]string{"", "packed", "counted"}).Draw(t, "lengths"),
+		pageSize: rapid.SampledFrom([]int{0, 1, 5, 16}).Draw(t, "page size"),
+		inPlace:  rapid.Bool().Draw(t, "in place"), seed: rapid.Uint64().Draw(t, "seed"),
+	}
+}
+
+func (p *appendProblem) mustRun(t require.TestingT, dev *vk.Device) [appendPieces][]byte {
+	after, err := p.run(dev)
+	require.NoError(t, err)
+	require.NoError(t, p.trespass(after))
+	require.NoError(t, p.judge(after))
+	return after
+}
+
+// A rotation changes no pair's length, and at position 0 nothing at all.
+func TestPropertyRotationKeepsNorms(t *testing.T) {
+	onMergers(t, func(t *testing.T, dev *vk.Device) {
+		rapid.Check(t, func(t *rapid.T) {
+			p := newAppendProblem(drawAppend(t, dev))
+			after := p.mustRun(t, dev)
+			unit := map[attention.DType]float64{attention.F16: 0x1p-11, attention.BF16: 0x1p-8, attention.F32: 0x1p-22}[p.DType]
+			require.NoError(t, p.eachRow(func(r appended) error {
+				before, got := p.decode(p.image[r.in][r.row:], p.HeadDim), p.decode(after[r.out][r.to:], p.HeadDim)
+				if r.position == 0 || r.in == appendV {
+					require.Equal(t, before, got)
+				}
+				for i := range 6 {
+					a, b := 4+2*i, 5+2*i
+					if p.Rotary.Style == attention.RotaryHalfSplit {
+						a, b = 4+i, 10+i
+					}
+					was := math.Hypot(float64(before[a]), float64(before[b]))
+					require.InDelta(t, was, math.Hypot(float64(got[a]), float64(got[b])), 2*unit*was+1e-7)
+				}
+				return nil
+			}))
+		})
+	})
+}
+
+// Half-split is interleaved with the columns in another order, bit for bit.
+func TestPropertyRotaryStylesAgree(t *testing.T) {
+	onMergers(t, func(t *testing.T, dev *vk.Device) {
+		rapid.Check(t, func(t *rapid.T) {
+			c := drawAppend(t, dev)
+			c.inPlace = false
+			c.Rotary.Style = attention.RotaryInterleaved
+			p := newAppendProblem(c)
+			c.Rotary.Style = attention.RotaryHalfSplit
+			q := newAppendProblem(c)
+			order := make([]int, c.HeadDim) // where half-split has an element
+			for d := range order {
+				if order[d] = d; d >= 4 && d < 16 {
+					order[d] = 4 + (d-4)/2 + (d-4)%2*6
+				}
+			}
+			permute := func(dst, src []byte) {
+				n := c.DType.Size()
+				for d, to := range order {
+					copy(dst[to*n:(to+1)*n], src[d*n:])
+				}
+			}
+			for _, i := range []int{appendK, appendQ} {
+				s := &p.slots[i]
+				for b := range s.batches {
+					for h := range s.heads {
+						for r := range s.rows {
+							permute(q.image[i][s.at(b, h, r):], p.image[i][s.at(b, h, r):])
+						}
+					}
+				}
+			}
+			a, b := p.mustRun(t, dev), q.mustRun(t, dev)
+			row := make([]byte, p.slots[appendK].rowBytes())
+			require.NoError(t, p.eachRow(func(r appended) error {
+				if r.in != appendV {
+					permute(row, a[r.out][r.to:])
+					require.Equal(t, row, b[r.out][r.to:][:len(row)])
+				}
+				return nil
+			}))
+		})
+	})
+}
+
+// The CPU tier and a device append the same bits, but for what quantising divides by.
+func TestAppendTiersAgree(t *testing.T) {
+	s := openDevice(t)
+	for _, dtype := range attention.DTypes() {
+		c := appendCase{b: 2, hkv: 2, group: 2, rows: 5, capacity: 40, layout: cases.Odd, seed: 6,
+			AppendConfig: attention.AppendConfig{DType: dtype, HeadDim: 48, Rotary: attention.Rotary{Dim: 32, First: 5, Style: attention.RotaryHalfSplit}}}
+		p := newAppendProblem(c)
+		require.Equal(t, p.mustRun(t, nil), p.mustRun(t, s.dev))
+	}
+}
+
+// More sequences than a dispatch has batches, and a decode of many sequences in pages
+// beside a long prefill.
+func TestAppendOfManySequences(t *testing.T) {
+	onMergers(t, func(t *testing.T, dev *vk.Device) {
+		all := mergeAccesses(dev)
+		for _, access := range all {
+			c := appendCase{b: 600, hkv: 2, group: 1, rows: 3, capacity: 7, layout: cases.Odd, lengths: "packed", pageSize: 5, seed: 4,
+				AppendConfig: attention.AppendConfig{HeadDim: 6, Rotary: attention.Rotary{Dim: 4}, Access: access}}
+			newAppendProblem(c).mustRun(t, dev)
+		}
+		if os.Getenv("VKATTN_DRIVER") == "swiftshader" {
+			return // takes seconds for every so many workgroups
+		}
+		c := appendCase{b: 70000, hkv: 1, group: 1, rows: 1, capacity: 2, layout: cases.Tight, seed: 3, noV: true,
+			AppendConfig: attention.AppendConfig{HeadDim: 4, KV: attention.KVInt8, Access: all[len(all)-1]}}
+		newAppendProblem(c).mustRun(t, dev)
+	})
+}
+
+// Whatever the vectors say, nothing outside of the cache is written.
+func TestAppendOfWrongNumbers(t *testing.T) {
+	onMergers(t, func(t *testing.T, dev *vk.Device) {
+		numbers := []uint32{0xffffffff, 0x80000000, 0x7fffffff, 0x80000001, 1 << 20, 7, 0, 0xfffffff9, 3}
+		for n, lengths := range []string{"", "packed", "counted", "", "packed", "counted"} {
+			for _, access := range mergeAccesses(dev) {
+				c := appendCase{b: 9, hkv: 2, group: 1, rows: 4, capacity: 16, layout: cases.Odd, lengths: lengths, pageSize: n / 3 * 5, seed: 1,
+					AppendConfig: attention.AppendConfig{HeadDim: 5, Rotary: attention.Rotary{Dim: 4}, Access: access}}
+				p := newAppendProblem(c)
+				for shift, tensor := range []int{appendUsed, appendLengths, appendTable} {
+					for j := 0; p.has(tensor) && j < len(p.image[tensor])/4-5; j++ {
+						binary.LittleEndian.PutUint32(p.image[tensor][4*(3+j):], numbers[(j+shift)%len(numbers)])
+					}
+				}
+				after, err := p.run(dev)
+				require.NoError(t, err)
+				for tensor, b := range after {
+					switch tensor {
+					case appendKCache, appendVCache, appendQOut:
+						require.Equal(t, outside(p, tensor, p.image[tensor]), outside(p, tensor, b), "what lies around the rows of tensor %d", tensor)
+					default:
+						require.Equal(t, p.image[tensor], b)
+					}
+				}
+				cpu, err := p.run(nil)
+				require.NoError(t, err)
+				if lengths != "packed" && p.pageSize == 0 { // else rows race for a place, or a search finds any of those that claim a row
+					require.Equal(t, cpu, after)
+				}
+			}
+		}
+	})
+}
+
+// outside is a tensor's memory with its rows blanked.
+func outside(p *appendProblem, tensor int, image []byte) []byte {
+	rest, s := append([]byte(nil), image...), &p.slots[tensor]
+	for b := range s.batches {
+		for h := range s.heads {
+			for r := range s.rows {
+				clear(rest[s.at(b, h, r):][:s.rowBytes()])
+			}
+		}
+	}
+	return rest
+}
+
+// One Inf or NaN spoils what shares its scale, and nothing else.
+func TestAppendOfInvalidRows(t *testing.T) {
+	onMergers(t, func(t *testing.T, dev *vk.Device) {
+		for _, kv := range attention.KVTypes()[1:] {
+			c := appendCase{b: 1, hkv: 1, group: 1, rows: 3, capacity: 3, layout: cases.Tight, empty: true, noV: true, seed: 2,
+				AppendConfig: attention.AppendConfig{DType: attention.F32, HeadDim: 64, KV: kv, Access: mergeAccesses(dev)[0]}}
+			p := newAppendProblem(c)
+			at := p.slots[appendK].at(0, 0, 1)
+			half.EncodeF32(p.image[appendK][at+4*5:], []float32{nan})
+			half.EncodeF32(p.image[appendK][p.slots[appendK].at(0, 0, 2)+4*40:], []float32{-inf})
+			after, err := p.run(dev)
+			require.NoError(t, err)
+			require.NoError(t, p.trespass(after))
+			for r := range 3 {
+				row := after[appendKCache][p.slots[appendKCache].at(0, 0, r):]
+				if kv.Scaled() {
+					scale := math.Float32frombits(binary.LittleEndian.Uint32(after[appendKScale][4*(3+r):]))
+					require.Equal(t, r > 0, scale != scale, "%v row %d", kv, r)
+					continue
+				}
+				for block := range 2 {
+					scale := half.F16ToFloat32(binary.LittleEndian.Uint16(row[block*kv.RowBytes(c.DType, 32):]))
+					require.Equal(t, r == block+1, scale != scale, "%v row %d block %d", kv, r, block)
+				}
+			}
+		}
+	})
+}
+
+// Attention over a cache that was appended to a moment before, in the same
+// submission, is attention over one that was built on the host.
+func TestAppendThenAttend(t *testing.T) {
+	onMergers(t, func(t *testing.T, dev *vk.Device) {
+		const had, more = 13, 3
+		c := appendCase{b: 2, hkv: 2, group: 2, rows: more, capacity: 20, layout: cases.Padded, noQ: true, seed: 5,
+			AppendConfig: attention.AppendConfig{HeadDim: 40, HeadDimV: 24}}
+		p := newAppendProblem(c)
+		p.used = []int{had, had}
+		p.vector(appendUsed, words(p.used))
+		x := make([]float32, 40)
+		for i := appendKCache; i <= appendVCache; i++ { // what it has already
+			s := &p.slots[i]
+			for b := range 2 {
+				for h := range 2 {
+					for r := range had {
+						for d := range x {
+							x[d] = float32(math.Sin(float64(i + 31*b + 17*h + 7*r + d*d)))
+						}
+						p.encode(p.image[i][s.at(b, h, r):], x[:s.units])
+					}
+				}
+			}
+		}
+		built := *p
+		for i := appendKCache; i <= appendVCache; i++ {
+			built.image[i] = append([]byte(nil), p.image[i]...)
+		}
+		require.NoError(t, p.eachRow(func(r appended) error {
+			copy(built.image[r.out][r.to:][:p.slots[r.out].rowBytes()], p.image[r.in][r.row:])
+			return nil
+		}))
+		want, got := attend(t, dev, &built, false), attend(t, dev, p, true)
+		require.Equal(t, want, got)
+		require.NotEqual(t, want, attend(t, dev, p, false), "what the cache had before")
+	})
+}
+
+// A cache of every storage type, in pages, says the same to attention, as well as the
+// type can: what one writes is what the other reads.
+func TestAppendQuantisedThenAttend(t *testing.T) {
+	onMergers(t, func(t *testing.T, dev *vk.Device) {
+		var want []float32
+		for _, kv := range attention.KVTypes() {
+			p := newAppendProblem(appendCase{b: 3, hkv: 2, group: 2, rows: 16, capacity: 20, pageSize: 5, layout: cases.Tight, lengths: "counted",
+				noQ: true, empty: true, seed: 7, AppendConfig: attention.AppendConfig{HeadDim: 64, HeadDimV: 32, KV: kv}})
+			after, err := p.run(dev)
+			require.NoError(t, err)
+			p.image = after
+			o := attend(t, nil, p, false) // the conformance of quantised caches is that all tiers read them alike
+			got := make([]float32, len(o)/2)
+			half.DecodeF16(got, o)
+			if kv == attention.KVSame {
+				want = got
+				continue
+			}
+			tolerance := map[attention.KVType]float64{attention.KVInt8: 0.03, attention.KVQ8_0: 0.03, attention.KVFP8: 0.05, attention.KVQ4_0: 0.1}[kv]
+			require.InDeltaSlice(t, want, got, tolerance, "%v", kv)
+		}
+	})
+}
+
+// attend computes attention of the last rows over the cache, which is appended to
+// before if asked for.
+func attend(t *testing.T, dev *vk.Device, p *appendProblem, appendFirst bool) []byte {
+	shape := attention.Shape{B: p.b, Hq: 4, Hkv: p.hkv, Sq: p.rows, Sk: p.used[0] + p.rows}
+	cfg := attention.Config{HeadDim: p.HeadDim, HeadDimV: p.HeadDimV, KV: p.KV, Causal: attention.BottomRight, Tuning: attention.TuningOff}
+	if p.pageSize > 0 { // every sequence at its own length, which is all that was appended
+		shape.Sq, shape.Sk = 1, p.capacity
+	}
+	op, err := attention.New(dev, cfg)
+	require.NoError(t, err)
+	defer op.Close()
+	add, err := attention.NewAppend(dev, p.AppendConfig)
+	require.NoError(t, err)
+	defer add.Close()
+	q, o := make([]byte, int(shape.Rows())*p.HeadDim*2), make([]byte, int(shape.Rows())*p.HeadDimV*2)
+	for i := range q {
+		q[i] = []byte{byte(37 * i), 0x38 + byte(i%7)}[i%2]
+	}
+	images := append(append([][]byte(nil), p.image[:]...), q, o)
+	tensors := make([]attention.Tensor, len(images))
+	var stream *vk.Stream
+	if dev != nil {
+		stream, err = dev.NewStream("attend")
+		require.NoError(t, err)
+		defer stream.Close()
+	}
+	for i, b := range images {
+		if b == nil {
+			continue
+		}
+		if dev == nil {
+			tensors[i].Host = append([]byte(nil), b...)
+			continue
+		}
+		buffer, err := dev.NewBuffer(uint64(len(b)), vk.BufferOptions{})
+		require.NoError(t, err)
+		defer buffer.Close()
+		require.NoError(t, stream.Upload(buffer, 0, b))
+		tensors[i].Buffer = buffer
+	}
+	if dev != nil {
+		require.NoError(t, stream.Barrier())
+	}
+	a := p.args(func(i int) attention.Tensor { return tensors[i] })
+	if appendFirst {
+		require.NoError(t, add.Forward(stream, a))
+		if dev != nil {
+			require.NoError(t, stream.Barrier())
+		}
+	}
+	args := attention.Args{Shape: shape, Q: tensors[appendPieces], K: a.KCache, V: a.VCache, O: tensors[appendPieces+1],
+		Pages: a.Pages, KScale: a.KScale, VScale: a.VScale}
+	if p.pageSize > 0 {
+		args.Varlen = &attention.Varlen{UsedK: a.UsedNew}
+	}
+	require.NoError(t, op.Forward(stream, args))
+	if dev == nil {
+		return tensors[appendPieces+1].Host
+	}
+	require.NoError(t, stream.Barrier())
+	require.NoError(t, stream.Download(context.Background(), o, tensors[appendPieces+1].Buffer, 0))
+	require.NoError(t, stream.Wait(context.Background()))
+	return o
+}
+
+// Every kind of kernel of an append compiles on devices that execute nothing.
+func TestCompileAppend(t *testing.T) {
+	s := open(t)
+	if !s.compileOnly {
+		t.Skip("this device executes; see TestAppend")
+	}
+	for _, access := range mergeAccesses(s.dev) {
+		for i, kv := range attention.KVTypes() {
+			for j, dtype := range attention.DTypes() {
+				op, err := attention.NewAppend(s.dev, attention.AppendConfig{DType: dtype, HeadDim: []int{64, 128, 576}[(i+j)%3], HeadDimV: []int{32, 128, 512}[(i+j)%3],
+					KV: kv, Rotary: attention.Rotary{Dim: 32, Style: attention.RotaryStyle(i % 2)}, Access: access})
+				require.NoError(t, err)
+				require.NoError(t, op.Prepare())
+				require.NoError(t, op.Close())
+			}
+		}
+	}
+}
+
+// A cache may lie over 4 GiB, and over 2^32 elements, into a buffer, by sequences and
+// by pages.
+func TestAppendBeyond4GiB(t *testing.T) {
+	s := openDevice(t)
+	const dim, rows = 24, 3
+	for _, paged := range []bool{false, true} {
+		far := int64(1<<32 + 1<<20)
+		if paged {
+			far = 1<<32 - 8 // the stride of a pool has 32 bits
+		}
+		bytes := uint64(2 * (far + rows*dim))
+		if bytes > s.dev.Caps().Limits.MaxBufferBytes || !s.dev.Caps().BufferDeviceAddress {
+			t.Skipf("a buffer holds %d bytes here", s.dev.Caps().Limits.MaxBufferBytes)
+		}
+		p := newAppendProblem(appendCase{b: 2, hkv: 1, group: 1, rows: rows, capacity: rows, layout: cases.Tight, empty: true, noV: true, seed: 3,
+			AppendConfig: attention.AppendConfig{HeadDim: dim}})
+		op, err := attention.NewAppend(s.dev, p.AppendConfig)
+		require.NoError(t, err)
+		defer op.Close()
+		stream, err := s.dev.NewStream("far")
+		require.NoError(t, err)
+		defer stream.Close()
+		buffer := func(bytes uint64) *vk.Buffer {
+			b, err := s.dev.NewBuffer(bytes, vk.BufferOptions{})
+			require.NoError(t, err)
+			return b
+		}
+		k, cache, table := buffer(uint64(len(p.image[appendK]))), buffer(bytes), buffer(8)
+		require.NoError(t, stream.Upload(k, 0, p.image[appendK]))
+		require.NoError(t, stream.Upload(table, 0, []byte{1, 0, 0, 0, 0, 0, 0, 0}))
+		require.NoError(t, stream.Barrier())
+		a := attention.AppendArgs{B: 2, Hkv: 1, New: rows, K: attention.Tensor{Buffer: k}, Capacity: rows,
+			KCache: attention.Tensor{Buffer: cache, Strides: attention.Strides{Batch: far, Head: rows * dim, Seq: dim}}}
+		half := len(p.image[appendK]) / 2
+		want := [2][]byte{p.image[appendK][:half], p.image[appendK][half:]}
+		if paged {
+			a.Pages = &attention.Pages{Table: attention.Vector{Buffer: table}, PageSize: rows, Count: 2}
+			want[0], want[1] = want[1], want[0]
+		}
+		require.NoError(t, op.Forward(stream, a))
+		require.NoError(t, stream.Barrier())
+		for i := range want {
+			got := make([]byte, half)
+			require.NoError(t, stream.Download(context.Background(), got, cache, 2*uint64(int64(i)*far)))
+			require.Equal(t, want[i], got)
+		}
+		for _, b := range []*vk.Buffer{k, cache, table} {
+			require.NoError(t, b.Close())
+		}
+	}
+}

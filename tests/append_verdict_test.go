@@ -1,0 +1,211 @@
+package tests
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"vkattn/attention"
+	"vkattn/attention/half"
+)
+
+// appended is a row that a call writes.
+type appended struct {
+	in, out, scale int
+	row, to        int64    // bytes of the new row and of its place
+	scaleAt        int64    // byte of its scale
+	position       int      // in its sequence
+	want           []turned // what it should hold, in float64
+}
+
+// turned is an element as it should be, and the size of what it was computed from.
+type turned struct{ value, reach float64 }
+
+// eachRow visits every row that belongs somewhere, in the words of the
+// documentation and not those of the code.
+func (p *appendProblem) eachRow(visit func(r appended) error) error {
+	for b := range p.b {
+		for n := range p.length[b] {
+			position := p.used[b] + n
+			if position >= p.limit() {
+				continue
+			}
+			inBatch, inRow := b, n
+			if p.lengths == "packed" {
+				inBatch, inRow = 0, p.starts[b]+n
+			}
+			place, row := b, position
+			if p.pageSize > 0 {
+				place, row = int(p.places[b*p.wide+position/p.pageSize]), position%p.pageSize
+			}
+			for _, t := range []struct{ in, out, scale int }{
+				{appendK, appendKCache, appendKScale}, {appendV, appendVCache, appendVScale}, {appendQ, appendQOut, appendQOut},
+			} {
+				if !p.has(t.in) {
+					continue
+				}
+				for h := range p.slots[t.in].heads {
+					r := appended{in: t.in, out: t.out, scale: t.scale, position: position, row: p.slots[t.in].at(inBatch, h, inRow)}
+					if t.in == appendQ && p.inPlace {
+						r.out = appendQ
+					}
+					if t.in == appendQ {
+						r.to = p.slots[r.out].at(inBatch, h, inRow)
+					} else {
+						s := &p.slots[t.out]
+						r.to = s.at(place, h, row)
+						r.scaleAt = 4 * (p.slots[t.scale].offset + int64((place*s.heads+h)*s.rows+row))
+					}
+					r.want = p.turn(p.decode(p.image[t.in][r.row:], p.slots[t.in].units), position, t.in != appendV)
+					if err := visit(r); err != nil {
+						return fmt.Errorf("tensor %d, sequence %d, new row %d, head %d: %w", t.out, b, n, h, err)
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// turn rotates a row in float64.
+func (p *appendProblem) turn(x []float32, position int, rotary bool) []turned {
+	want := make([]turned, len(x))
+	for d, v := range x {
+		want[d].value = float64(v)
+	}
+	if !rotary {
+		return want
+	}
+	r := p.Rotary
+	for i := range r.Dim / 2 {
+		first, second := r.First+2*i, r.First+2*i+1
+		if r.Style == attention.RotaryHalfSplit {
+			first, second = r.First+i, r.First+i+r.Dim/2
+		}
+		c, s := float64(p.cos[position*r.Dim/2+i]), float64(p.sin[position*r.Dim/2+i])
+		a, b := float64(x[first]), float64(x[second])
+		reach := math.Abs(a) + math.Abs(b)
+		want[first], want[second] = turned{a*c - b*s, reach}, turned{b*c + a*s, reach}
+	}
+	return want
+}
+
+// trespass reports the first byte that changed without being a row's or a scale's.
+func (p *appendProblem) trespass(after [appendPieces][]byte) error {
+	var clean [appendPieces][]byte
+	for i := range after {
+		clean[i] = append([]byte(nil), after[i]...)
+	}
+	err := p.eachRow(func(r appended) error {
+		n := p.slots[r.out].rowBytes()
+		copy(clean[r.out][r.to:r.to+n], p.image[r.out][r.to:])
+		if r.scale != appendQOut && p.has(r.scale) {
+			copy(clean[r.scale][r.scaleAt:r.scaleAt+4], p.image[r.scale][r.scaleAt:])
+		}
+		return nil
+	})
+	for i := range clean {
+		for j := range clean[i] {
+			if clean[i][j] != p.image[i][j] {
+				return fmt.Errorf("byte %d of %d of tensor %d was overwritten: %#02x became %#02x", j, len(clean[i]), i, p.image[i][j], clean[i][j])
+			}
+		}
+	}
+	return err
+}
+
+// judge compares every row with float64.
+func (p *appendProblem) judge(after [appendPieces][]byte) error {
+	return p.eachRow(func(r appended) error {
+		got := after[r.out][r.to:][:p.slots[r.out].rowBytes()]
+		kv := p.KV
+		if r.in == appendQ {
+			kv = attention.KVSame
+		}
+		switch {
+		case kv == attention.KVSame:
+			return p.judgeSame(got, r.want)
+		case kv.Scaled():
+			scale := math.Float32frombits(binary.LittleEndian.Uint32(after[r.scale][r.scaleAt:]))
+			return judgeSpan(got, float64(scale), r.want, kv)
+		}
+		for n := kv.RowBytes(p.DType, 32); len(got) > 0; got, r.want = got[n:], r.want[32:] {
+			scale := half.F16ToFloat32(binary.LittleEndian.Uint16(got))
+			if err := judgeSpan(got[2:n], float64(scale), r.want[:32], kv); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// judgeSame wants copies exactly and rotated elements to half a unit of their type,
+// with what three roundings of float32 add.
+func (p *appendProblem) judgeSame(got []byte, want []turned) error {
+	unit := map[attention.DType]float64{attention.F16: 0x1p-11, attention.BF16: 0x1p-8, attention.F32: 0x1p-24}[p.DType]
+	for d, x := range p.decode(got, len(want)) {
+		tolerance := 0.0
+		if w := want[d]; w.reach > 0 {
+			tolerance = unit*math.Abs(w.value) + 0x1p-23*w.reach + 0x1p-25
+		}
+		if err := near(float64(x), want[d].value, tolerance); err != nil {
+			return fmt.Errorf("column %d: %w", d, err)
+		}
+	}
+	return nil
+}
+
+// judgeSpan wants the scale of a span and its numbers, the nearest ones but for
+// those all but halfway.
+func judgeSpan(got []byte, scale float64, want []turned, kv attention.KVType) error {
+	var most, first float64
+	for _, w := range want {
+		if math.Abs(w.value) > most*(1+1e-6) {
+			most, first = math.Abs(w.value), w.value
+		}
+	}
+	unit := map[attention.KVType]float64{attention.KVInt8: most / 127, attention.KVQ8_0: most / 127,
+		attention.KVFP8: most / 448, attention.KVQ4_0: first / -8}[kv]
+	tolerance := 1e-5
+	if kv.Blocked() {
+		tolerance += 0x1p-11
+	}
+	if err := near(scale, unit, tolerance*math.Abs(unit)+0x1p-25); err != nil {
+		return fmt.Errorf("scale: %w", err)
+	}
+	for d, w := range want {
+		var number, spacing float64
+		switch kv {
+		case attention.KVFP8:
+			number = fromE4M3(got[d])
+			spacing = math.Max(0x1p-9, math.Exp2(math.Floor(math.Log2(math.Abs(number)))-3))
+		case attention.KVQ4_0:
+			number, spacing = float64(got[d%16]>>(d/16*4)&15)-8, 1
+		default:
+			number, spacing = float64(int8(got[d])), 1
+		}
+		x := 0.0
+		if unit != 0 {
+			x = w.value / unit
+		}
+		if kv == attention.KVQ4_0 {
+			x = math.Min(x, 7) // the one the other way round has no number of its own
+		}
+		if err := near(number, x, spacing*0.5+2e-3); err != nil {
+			return fmt.Errorf("column %d, in units of %v: %w", d, unit, err)
+		}
+	}
+	return nil
+}
+
+func fromE4M3(b byte) float64 {
+	exponent, mantissa := int(b>>3&15), float64(b&7)
+	x := math.Ldexp(1+mantissa/8, exponent-7)
+	if exponent == 0 {
+		x = math.Ldexp(mantissa/8, -6)
+	}
+	if b&0x7f == 0x7f {
+		x = math.NaN()
+	}
+	return math.Copysign(x, 0.5-float64(b>>7))
+}
