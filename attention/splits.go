@@ -27,6 +27,10 @@ func decodes(caps *vk.Caps, cfg *Config, r *request) bool {
 	return r.shape.Group() > 1 || r.shape.Sk >= leastPart
 }
 
+// fullRounds of workgroups leave so little of the device idle at the end that parts
+// would cost more.
+const fullRounds = 2
+
 // leastPart is the fewest keys that are worth a workgroup of their own.
 const leastPart = 256
 
@@ -47,6 +51,9 @@ func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes ui
 	}
 	const reserved, mostResident, enough = 1024, 8, 1.03
 	resident := cores * min(max(uint64(caps.Limits.MaxSharedBytes)/(sharedBytes+reserved), 1), mostResident)
+	if groups >= fullRounds*resident {
+		return 1
+	}
 	most := min(max(1, r.keys()/leastPart), MaxStates)
 	cost := func(n int) float64 { return float64(ceilDiv64(groups*uint64(n), resident)) / float64(n) }
 	best := cost(1)

@@ -516,6 +516,7 @@ void main() {
     }
 #if FEATURES
     if (SPLIT != 0 && ROW_TILES * PASSES <= MOST_PASSES && (!MAY_MASK || nonFiniteSeen == 0)) {
+        barrier(); // a subgroup's share lies over the scratch of others, who may still be at their LSE
         STORE_PART(0) STORE_PART(1) STORE_PART(2) STORE_PART(3)
         return;
     }

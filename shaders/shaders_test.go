@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -102,9 +103,19 @@ func TestInterfaceOfEveryModule(t *testing.T) {
 			push, bindings = 116, []uint32{0, 1, 2, 3, 4, 5}
 		case "append.comp":
 			bindings = []uint32{0, 1, 2, 3, 4, 5, 6, 7}
+		case "combine.comp":
+			push = 60
+		}
+		guaranteed := 128
+		if slices.Contains(v.Defines, "FEATURES=1") {
+			push, guaranteed = 256, 256 // of Vulkan 1.4; a plan says where a device has less
+			bindings = nil
+			for i := range uint32(17) {
+				bindings = append(bindings, i)
+			}
 		}
 		assert.Equal(t, push, r.PushConstantBytes(), v.Name)
-		assert.LessOrEqual(t, r.PushConstantBytes(), 128, "%s: what every device guarantees", v.Name)
+		assert.LessOrEqual(t, r.PushConstantBytes(), guaranteed, "%s: what devices guarantee", v.Name)
 		if v.Defines[0] == "BDA=1" || len(v.Defines) > 1 && v.Defines[1] == "BDA=1" {
 			assert.Empty(t, r.Bindings(), v.Name)
 		} else {
