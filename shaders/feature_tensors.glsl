@@ -56,10 +56,12 @@ uvec4 decodeRaw16(uvec4 raw) {
     return uvec4(encode16x2(low.x, low.y), encode16x2(low.z, low.w), encode16x2(high.x, high.y), encode16x2(high.z, high.w));
 }
 
-#ifdef ANY_DTYPE // the scalar tier has chunks of columns instead,
-const uint FRAGMENT_K = 0x7fffffffu, FRAGMENT_V = 0x7fffffffu; // which may reach past a row
+#ifdef ANY_DTYPE // the scalar tier has chunks of columns instead, which may reach past a row
+#define FRAGMENT_K 0x7fffffffu
+#define FRAGMENT_V 0x7fffffffu
 #else
-const uint FRAGMENT_K = TILE_K, FRAGMENT_V = TILE_N;
+#define FRAGMENT_K TILE_K
+#define FRAGMENT_V TILE_N
 #endif
 
 #define OF(name) name##K
