@@ -32,13 +32,15 @@ type combineLaunch struct {
 	scratch     *vk.Buffer
 	offset      uint64 // of O in it, in bytes
 	parts, rows uint32 // rows of a part: all of the output
-	o, lse      *layout
+	o, lse      layout // by value: pointers would put every call's layouts on the heap; lse may be zero
 
 	pipeline *vk.Pipeline
 	access   Access
 	groups   [3]uint32
 	limits   *vk.Limits
 }
+
+func (l *combineLaunch) hasLSE() bool { return l.lse.field != "" }
 
 // prepare finds the pipeline and the grid, so that what is recorded before the
 // parts are put together is not in vain.
@@ -49,8 +51,8 @@ func (l *combineLaunch) prepare(op *Op, access Access) (err error) {
 		return fmt.Errorf("%w: %d rows in parts, the device dispatches %d x %d", ErrUnsupported, l.rows,
 			l.limits.MaxWorkGroupCount[0], l.limits.MaxWorkGroupCount[1])
 	}
-	t := l.o
-	v := combineVariant{access: access, lse: l.lse != nil, align: largestAlignment(uint64(t.dim), uint64(t.tensor.Offset),
+	t := &l.o
+	v := combineVariant{access: access, lse: l.hasLSE(), align: largestAlignment(uint64(t.dim), uint64(t.tensor.Offset),
 		uint64(t.steps[0]), uint64(t.steps[1]), uint64(t.steps[2]), t.tensor.base(t.size, access)/uint64(t.size))}
 	l.pipeline, err = op.combine(v)
 	return err
@@ -145,12 +147,12 @@ func (l *combineLaunch) dispatch(c *vk.Commands) error {
 		bound[binding] = vk.BufferRange{Buffer: b, Offset: first, Size: min((at-start+length+3)&^3, b.Size()-first)}
 	}
 	states := uint64(l.parts) * uint64(l.rows)
-	t := l.o
+	t := &l.o
 	held := [3]vk.Resource{l.scratch, t.tensor.Buffer, t.tensor.Buffer}
 	place(0, l.scratch, l.offset, states*uint64(t.dim)*4, 4)
 	place(1, l.scratch, 0, states*4, 4)
 	place(3, t.tensor.Buffer, uint64(t.tensor.Offset*t.size), t.spanBytes(), uint64(t.size))
-	if l.lse != nil {
+	if l.hasLSE() {
 		place(4, l.lse.tensor.Buffer, uint64(l.lse.tensor.Offset*4), l.lse.spanBytes(), 4)
 		held[2] = l.lse.tensor.Buffer
 	}

@@ -283,9 +283,9 @@ func (l *featureLaunch) split(c *vk.Commands, a *Args, all []layout, groups [3]u
 		return err
 	}
 	binary.LittleEndian.PutUint32(l.push[76:], uint32(states)) // strideOBatch
-	parts := combineLaunch{scratch: scratch, offset: lseBytes, parts: uint32(l.parts), rows: uint32(states), o: &all[firstOutput]}
+	parts := combineLaunch{scratch: scratch, offset: lseBytes, parts: uint32(l.parts), rows: uint32(states), o: all[firstOutput]}
 	if len(all) > firstOutput+1 {
-		parts.lse = &all[firstOutput+1]
+		parts.lse = all[firstOutput+1]
 	}
 	if err := parts.prepare(l.op, l.access); err != nil {
 		return err
