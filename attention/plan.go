@@ -101,6 +101,9 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 		}
 		plan.Rejected = append(plan.Rejected, Rejection{TierCUDA, err.Error()})
 	}
+	if dev.Info().Type == vk.DeviceCPU && cfg.FixedSplit == 0 {
+		r.plain = true // a few threads have no use for more workgroups, and kernels with features compile for longer
+	}
 	for _, tier := range deviceTiers {
 		if cfg.Tier != TierAuto && cfg.Tier != tier {
 			continue
