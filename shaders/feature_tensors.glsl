@@ -56,7 +56,8 @@ uvec4 decodeRaw16(uvec4 raw) {
     return uvec4(encode16x2(low.x, low.y), encode16x2(low.z, low.w), encode16x2(high.x, high.y), encode16x2(high.z, high.w));
 }
 
-#ifdef ANY_DTYPE // the scalar tier has chunks of columns instead, which may reach past a row
+#ifdef FRAGMENT_K // a kernel's own
+#elif defined(ANY_DTYPE) // the scalar tier has chunks of columns instead, which may reach past a row
 #define FRAGMENT_K 0x7fffffffu
 #define FRAGMENT_V 0x7fffffffu
 #else
