@@ -101,9 +101,6 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 		}
 		plan.Rejected = append(plan.Rejected, Rejection{TierCUDA, err.Error()})
 	}
-	if dev.Info().Type == vk.DeviceCPU && cfg.FixedSplit == 0 {
-		r.plain = true // a few threads have no use for more workgroups, and kernels with features compile for longer
-	}
 	for _, tier := range deviceTiers {
 		if cfg.Tier != TierAuto && cfg.Tier != tier {
 			continue
@@ -175,14 +172,14 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 		if r.lab != (Lab{}) {
 			return v, 0, "variants and ablations are those of kernels without features"
 		}
-		if reason := v.features.fits(&caps.Limits, r.access); reason != "" {
+		if reason := featuresFit(&caps.Limits, r.access); reason != "" {
 			return v, 0, reason
 		}
 		if g := r.shape.Group(); g > 1 {
 			v.features.packRows = uint32(g)
 		}
 		v.features.split = true // what a split costs in shared memory is there whether it is used or not
-		v.module = featureModule(v.module)
+		v.module = featureModule(v.module, paramsInBuffer(&caps.Limits))
 	}
 	rows := uint32(r.shape.Sq) // of a sequence, as a workgroup sees them
 	if v.features.packRows != 0 {
@@ -272,10 +269,13 @@ func moduleName(tier Tier, t DType, a Access) string {
 	return fmt.Sprintf("%v_%v%s", tier, t, suffix)
 }
 
-// featureModule is the module with features beside a plain one: scalar_bda,
-// scalar_features_bda.
-func featureModule(plain string) string {
+// featureModule is the module with features beside a plain one: scalar_ssbo,
+// scalar_features_ssbo, scalar_features_params_ssbo.
+func featureModule(plain string, paramsInBuffer bool) string {
 	i := strings.LastIndexByte(plain, '_')
+	if paramsInBuffer {
+		return plain[:i] + "_features_params" + plain[i:]
+	}
 	return plain[:i] + "_features" + plain[i:]
 }
 

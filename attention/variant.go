@@ -206,7 +206,7 @@ func (v variant) pipeline() (*vk.PipelineDesc, error) {
 		Hash:           m.Hash,
 		SubgroupSize:   v.tile.subgroup,
 		FullSubgroups:  v.tile.subgroup != 0,
-		PushBytes:      v.pushBytes(),
+		PushBytes:      uint32(r.PushConstantBytes()),
 		StorageBuffers: uint32(len(r.Bindings())),
 		LocalSize:      [3]uint32{v.tile.local, 1, 1},
 		SharedBytes:    shared,
@@ -217,13 +217,6 @@ func (v variant) pipeline() (*vk.PipelineDesc, error) {
 	}
 	slices.SortFunc(desc.Constants, func(a, b vk.SpecConstant) int { return cmp.Compare(a.ID, b.ID) })
 	return desc, nil
-}
-
-func (v variant) pushBytes() uint32 {
-	if v.features.any() {
-		return featurePushBytes
-	}
-	return pushBytes
 }
 
 func boolConstant(b bool) uint32 {
