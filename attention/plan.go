@@ -161,7 +161,7 @@ func picked(caps *vk.Caps, pick tilePicker, v variant, shared uint64, cfg Config
 // limits, or says why there is none.
 func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, shared uint64, reason string) {
 	v = variant{
-		module: moduleName(tier, cfg.DType, r.access), dtype: cfg.DType,
+		module: moduleName(kernelName(tier, cfg.DType), r.access), dtype: cfg.DType,
 		headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
 		causal: cfg.Causal != CausalNone, lse: r.lse, align: r.align, lab: r.lab,
 	}
@@ -258,15 +258,12 @@ func gridFits(caps *vk.Caps, v variant, s Shape) string {
 	return ""
 }
 
-func moduleName(tier Tier, t DType, a Access) string {
-	suffix := "_bda"
-	if a == AccessDescriptors {
-		suffix = "_ssbo"
-	}
+// kernelName is that of the forward kernel of a tier.
+func kernelName(tier Tier, t DType) string {
 	if tier == TierScalar {
-		return "scalar" + suffix
+		return "scalar" // one module for the three types
 	}
-	return fmt.Sprintf("%v_%v%s", tier, t, suffix)
+	return fmt.Sprintf("%v_%v", tier, t)
 }
 
 // featureModule is the module with features beside a plain one: scalar_ssbo,
