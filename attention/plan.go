@@ -101,9 +101,6 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 		}
 		plan.Rejected = append(plan.Rejected, Rejection{TierCUDA, err.Error()})
 	}
-	if dev.Info().Type == vk.DeviceCPU && cfg.FixedSplit == 0 {
-		r.plain = true // a few threads have no use for more workgroups, and kernels with features compile for longer
-	}
 	for _, tier := range deviceTiers {
 		if cfg.Tier != TierAuto && cfg.Tier != tier {
 			continue
@@ -179,7 +176,7 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 		if r.lab != (Lab{}) {
 			return v, 0, "variants and ablations are those of kernels without features"
 		}
-		if reason := v.features.fits(&caps.Limits, r.access); reason != "" {
+		if reason := featuresFit(&caps.Limits, r.access); reason != "" {
 			return v, 0, reason
 		}
 		if g := r.shape.Group(); g > 1 {
@@ -225,7 +222,7 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 		if t.direct != directNever {
 			v.features.packRows = max(v.features.packRows, 1) // one head: a kernel with features all the same
 		}
-		v.module = moduleName(tier, cfg.DType, r.access, v.family())
+		v.module = moduleName(kernelName(tier, cfg.DType)+v.family(paramsInBuffer(&caps.Limits)), r.access)
 		if shared, reason = fits(caps, v, r.shape); reason == "" {
 			return v, shared, ""
 		}
@@ -272,28 +269,29 @@ func gridFits(caps *vk.Caps, v variant, s Shape) string {
 	return ""
 }
 
-// moduleName is a kernel, its storage type where it is compiled for one, what
-// family it is of, and how it reaches memory.
-func moduleName(tier Tier, t DType, a Access, family string) string {
-	suffix := family + "_bda"
-	if a == AccessDescriptors {
-		suffix = family + "_ssbo"
-	}
+// kernelName is that of the forward kernel of a tier.
+func kernelName(tier Tier, t DType) string {
 	if tier == TierScalar {
-		return "scalar" + suffix
+		return "scalar" // one module for the three types
 	}
-	return fmt.Sprintf("%v_%v%s", tier, t, suffix)
+	return fmt.Sprintf("%v_%v", tier, t)
 }
 
-// family is the part of a module's name that says which of a tier's kernels it is.
-func (v *variant) family() string {
+// family is the part of a module's name that says which of a tier's kernels it is:
+// scalar_ssbo, scalar_features_ssbo, coopmat_f16_decode_ssbo; and whether it reads its
+// parameters from a buffer.
+func (v *variant) family(paramsInBuffer bool) string {
+	name := "_features"
 	switch {
 	case v.tile.direct != directNever:
-		return "_decode"
-	case v.features.any():
-		return "_features"
+		name = "_decode"
+	case !v.features.any():
+		return ""
 	}
-	return ""
+	if paramsInBuffer {
+		name += "_params"
+	}
+	return name
 }
 
 func workgroups(v variant, s Shape) uint64 {

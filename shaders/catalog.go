@@ -6,7 +6,10 @@
 // compiler.
 package shaders
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Variant is one entry of the catalogue: a source file, the macros it is
 // compiled with, and the environment it is compiled for.
@@ -19,8 +22,9 @@ type Variant struct {
 }
 
 // Catalog lists every module. Names are kernel, storage type where the module
-// is compiled for one, and how it reaches memory: ssbo (storage buffer
-// descriptors) or bda (buffer device addresses).
+// is compiled for one, features where it has them, params where it reads its
+// parameters from a buffer because push constants may not hold them, and how it
+// reaches memory: ssbo (storage buffer descriptors) or bda (buffer device addresses).
 func Catalog() []Variant {
 	// What runs on every device. SPIR-V 1.3 is what Vulkan 1.1 guarantees.
 	core := func(name, source string, defines ...string) Variant {
@@ -31,6 +35,7 @@ func Catalog() []Variant {
 		core("scalar_bda", "forward_scalar.comp", "BDA=1"),
 		core("scalar_features_ssbo", "forward_scalar.comp", "BDA=0", "FEATURES=1"),
 		core("scalar_features_bda", "forward_scalar.comp", "BDA=1", "FEATURES=1"),
+		core("scalar_features_params_ssbo", "forward_scalar.comp", "BDA=0", "FEATURES=1", "PARAMS_BUFFER=1"),
 		core("combine_ssbo", "combine.comp", "BDA=0"),
 		core("combine_bda", "combine.comp", "BDA=1"),
 		core("merge_ssbo", "merge.comp", "BDA=0"),
@@ -62,6 +67,13 @@ func Catalog() []Variant {
 				decode.Name = tier.name + "_" + storage.name + "_decode_" + access.name
 				decode.Source = "decode_coopmat.comp"
 				list = append(list, v, with, decode)
+				if access.name == "ssbo" {
+					for _, m := range []Variant{with, decode} {
+						m.Name = strings.TrimSuffix(m.Name, "_ssbo") + "_params_ssbo"
+						m.Defines = append(slices.Clone(m.Defines), "PARAMS_BUFFER=1")
+						list = append(list, m)
+					}
+				}
 			}
 		}
 	}
