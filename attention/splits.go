@@ -35,8 +35,16 @@ func decodes(caps *vk.Caps, cfg *Config, r *request) bool {
 // would cost more.
 const fullRounds = 2
 
-// leastPart is the fewest keys that are worth a workgroup of their own.
+// leastPart is the fewest keys that are worth a workgroup of their own; whose subgroups
+// walk for themselves takes half as many.
 const leastPart = 256
+
+func (t *tile) leastPart() int {
+	if t.direct != directNever {
+		return leastPart / 2
+	}
+	return leastPart
+}
 
 // splitsOf is how many workgroups share the keys of a row: what the caller fixed, or
 // the fewest with which the last round of workgroups leaves little of the device
@@ -58,7 +66,7 @@ func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes ui
 	if groups >= fullRounds*resident {
 		return 1
 	}
-	most := min(max(1, r.keys()/leastPart), MaxStates)
+	most := min(max(1, r.keys()/v.tile.leastPart()), MaxStates)
 	cost := func(n int) float64 { return float64(ceilDiv64(groups*uint64(n), resident)) / float64(n) }
 	best := cost(1)
 	for n := 2; n <= most; n++ {
@@ -114,10 +122,13 @@ func clamp32(n uint64) uint32 { return uint32(min(n, 1<<32-1)) }
 // alone; 64 3.2 with steps of 32, 3.0 with 16; 256 3.8 alone, 2.5 shared.
 func decodeTiles(v variant, r *request, fixed bool) (list []tileChoice) {
 	dim := max(v.headDim, v.headDimV)
-	if r.direct != directNever && dim <= 128 {
+	if r.direct != directNever && dim <= 256 {
 		t := tileChoice{maxDim: dim, subgroups: 4, rowTiles: 1, cols: 16, step: 16, slice: v.headDimV, direct: r.direct}
-		if dim <= 64 {
+		switch {
+		case dim <= 64:
 			t.cols, t.step = 32, 32
+		case dim > 128: // registers hold K of a tile, but not all of Q or O beside it
+			t.slice, t.staged = evenSlice(v.headDimV, 128), ceilDiv(v.headDim, 16)
 		}
 		list = append(list, t)
 	}

@@ -62,7 +62,10 @@ const uint SHIFT_SIZE = TILE_M / 4;
 const uint SHIFT_FIRST = SUBGROUPS * AREA_SIZE;
 const uint WEIGHT_FIRST = SHIFT_FIRST + SUBGROUPS * SHIFT_SIZE;
 const uint TOTAL_FIRST = WEIGHT_FIRST + SUBGROUPS * SHIFT_SIZE;
-shared uvec4 tile[TOTAL_FIRST + SUBGROUPS * SHIFT_SIZE];
+const uint Q_FIRST = TOTAL_FIRST + SUBGROUPS * SHIFT_SIZE; // with Q_STAGED all of Q, which registers have no room for
+const uint Q_STRIDE = 4 * QK_BLOCKS | 1;
+const uint Q_SIZE = Q_STAGED != 0 ? TILE_M * Q_STRIDE : 0;
+shared uvec4 tile[Q_FIRST + Q_SIZE];
 shared uint nonFiniteSeen; // a masked tile had Inf or NaN in V
 shared uint keyOfColumn[KEPT != 0 ? SUBGROUPS * BLOCK_COLS : 1]; // a tile's keys where they are those of a list
 #define KEY_OF_COLUMN(col) keyOfColumn[gl_SubgroupID * BLOCK_COLS + (col)]
@@ -127,7 +130,9 @@ const uint V_KEYS = 4 * KEY_TILES * SHARES;
 struct Row {
     Slice from; // its first element that the lane loads; where it is quantised, its first
     Place at;
+    float scale; // of int8 and float8
 };
+const bool ROW_SCALES = KV_TYPE != 0 && KV_TYPE < Q8_0; // else of blocks, in them
 const uint NOWHERE = 0xffffffffu; // a Place's batch: a number of a list that is no key
 Place placeOrNone(uint slot) {
     const uint key = keyAt(min(slot, work.listed - 1));
@@ -142,7 +147,7 @@ Slice fromColumn(Slice s, uint col) {
 #endif
     return s;
 }
-#define LOOK_UP_ROWS(list, KEYS, SLOT, rows, advance_, column)                                       \
+#define LOOK_UP_ROWS(list, KEYS, SLOT, rows, advance_, rowScale_, column)                                       \
     {                                                                                               \
         Slice rows_;                                                                                \
         if (TILES_WHOLE && KV_TYPE == 0) rows_ = fromColumn(rows(first), column);                   \
@@ -155,9 +160,10 @@ Slice fromColumn(Slice s, uint col) {
                 list[n].at = placeOrNone(fetched + SLOT(n));                                         \
                 if (list[n].at.batch != NOWHERE) {                                                   \
                     list[n].from = rows(list[n].at);                                                  \
-                    if (KV_TYPE == 0) list[n].from = fromColumn(list[n].from, column);                \
+                    if (KV_TYPE == 0) list[n].from = fromColumn(list[n].from, column);              \
                 }                                                                                   \
             }                                                                                       \
+            if (ROW_SCALES && (TILES_WHOLE || list[n].at.batch != NOWHERE)) list[n].scale = rowScale_(list[n].at); \
         }                                                                                           \
     }
 #define LOOK_UP(index)                                                                              \
@@ -165,36 +171,87 @@ Slice fromColumn(Slice s, uint col) {
         fetched = (index) * BLOCK_COLS;                                                             \
         Place first;                                                                                \
         if (TILES_WHOLE) first = placeOf(fetched);                                                  \
-        LOOK_UP_ROWS(kRow, K_KEYS, K_SLOT, rowsK, advanceK, QUARTER * 8)                            \
-        LOOK_UP_ROWS(vRow, V_KEYS, V_SLOT, rowsV, advanceV, work.col0 + LINE(0) * 8)                \
+        LOOK_UP_ROWS(kRow, K_KEYS, K_SLOT, rowsK, advanceK, rowScaleK, QUARTER * 8)                            \
+        LOOK_UP_ROWS(vRow, V_KEYS, V_SLOT, rowsV, advanceV, rowScaleV, work.col0 + LINE(0) * 8)                \
     }
 
-// The lane's part of block b of a row.
+// The lane's part of block b of a row: 16 bytes, or of quantised rows eight and what they are multiplied by.
+bool hasK(Row row, uint col) {
+    return (HEAD_DIM % 32 == 0 || col < HEAD_DIM) && (TILES_WHOLE || row.at.batch != NOWHERE);
+}
+bool hasV(Row row, uint mine) {
+    return (HEAD_DIM_V % 64 == 0 && DV_SLICE % 64 == 0 || mine < DV_SLICE && work.col0 + mine < HEAD_DIM_V) &&
+        (TILES_WHOLE || row.at.batch != NOWHERE);
+}
+#define VALID_K(col) (HEAD_DIM % 8 == 0 ? 8 : elementsFromK(col))
+#define VALID_V(col) (HEAD_DIM_V % 8 == 0 ? 8 : elementsFromV(col))
 uvec4 partK(Row row, uint b) {
     const uint col = b * 32 + QUARTER * 8;
-    if (HEAD_DIM % 32 != 0 && col >= HEAD_DIM || !TILES_WHOLE && row.at.batch == NOWHERE) return uvec4(0);
-    return KV_TYPE == 0 ? load8K(row.from, b * 32, HEAD_DIM % 8 == 0 ? 8 : elementsFromK(col)) : rawK8(row.from, 0, col, row.at);
+    return hasK(row, col) ? load8K(row.from, b * 32, VALID_K(col)) : uvec4(0);
 }
 uvec4 partV(Row row, uint b, uint line) {
-    const uint mine = b * 64 + line * 8, col = work.col0 + mine;
-    if ((HEAD_DIM_V % 64 != 0 || DV_SLICE % 64 != 0) && (mine >= DV_SLICE || col >= HEAD_DIM_V)) return uvec4(0);
-    if (!TILES_WHOLE && row.at.batch == NOWHERE) return uvec4(0);
-    return KV_TYPE == 0 ? load8V(row.from, b * 64 + (line - LINE(0)) * 8, HEAD_DIM_V % 8 == 0 ? 8 : elementsFromV(col))
-        : rawV8(row.from, 0, col, row.at);
+    const uint mine = b * 64 + line * 8;
+    return hasV(row, mine) ? load8V(row.from, b * 64 + (line - LINE(0)) * 8, VALID_V(work.col0 + mine)) : uvec4(0);
 }
-#define FETCH_K(b)                                                                                  \
-    [[unroll]] for (uint n = 0; n < K_KEYS; ++n) kPart[n * QK_BLOCKS + b] = partK(kRow[n], b)
-#define FETCH_V(b)                                                                                  \
-    [[unroll]] for (uint n = 0; n < V_KEYS; ++n) vPart[n * OUT_BLOCKS + b] = partV(vRow[n], b, LINE(n % SHARES))
+uvec2 bytesOfK(Row row, uint b) {
+    const uint col = b * 32 + QUARTER * 8;
+    return hasK(row, col) ? quantisedK(row.from, 0, col, VALID_K(col)) : uvec2(0);
+}
+uvec2 bytesOfV(Row row, uint b, uint line) {
+    const uint mine = b * 64 + line * 8, col = work.col0 + mine;
+    return hasV(row, mine) ? quantisedV(row.from, 0, col, VALID_V(col)) : uvec2(0);
+}
+float scaleOfK(Row row, uint b) {
+    const uint col = b * 32 + QUARTER * 8;
+    return hasK(row, col) ? blockScaleK(row.from, 0, col) : 0.0;
+}
+float scaleOfV(Row row, uint b, uint line) {
+    const uint mine = b * 64 + line * 8;
+    return hasV(row, mine) ? blockScaleV(row.from, 0, work.col0 + mine) : 0.0;
+}
+const uint K_ALL = K_KEYS * QK_BLOCKS, V_ALL = V_KEYS * OUT_BLOCKS;
+const uint SCALES_EACH = KV_TYPE < Q8_0 ? 0 : 1;
+#define K_SCALE(n, b) kScale[SCALES_EACH == 0 ? n : (n) * QK_BLOCKS + (b)]
+#define V_SCALE(n, b) vScale[SCALES_EACH == 0 ? n : (n) * OUT_BLOCKS + (b)]
+#define FETCH_K                                                                                     \
+    [[unroll]] for (uint n = 0; n < K_KEYS; ++n) {                                                  \
+        [[unroll]] for (uint b = 0; b < QK_BLOCKS; ++b) {                                           \
+            if (KV_TYPE == 0) kPart[KV_TYPE == 0 ? n * QK_BLOCKS + b : 0] = partK(kRow[n], b);                         \
+            else {                                                                                  \
+                kBytes[KV_TYPE == 0 ? 0 : n * QK_BLOCKS + b] = bytesOfK(kRow[n], b);                \
+                K_SCALE(n, b) = ROW_SCALES ? kRow[n].scale : scaleOfK(kRow[n], b);                  \
+            }                                                                                       \
+        }                                                                                           \
+    }
+#define FETCH_V                                                                                     \
+    [[unroll]] for (uint n = 0; n < V_KEYS; ++n) {                                                  \
+        [[unroll]] for (uint b = 0; b < OUT_BLOCKS; ++b) {                                          \
+            if (KV_TYPE == 0) vPart[KV_TYPE == 0 ? n * OUT_BLOCKS + b : 0] = partV(vRow[n], b, LINE(n % SHARES));      \
+            else {                                                                                  \
+                vBytes[KV_TYPE == 0 ? 0 : n * OUT_BLOCKS + b] = bytesOfV(vRow[n], b, LINE(n % SHARES)); \
+                V_SCALE(n, b) = ROW_SCALES ? vRow[n].scale : scaleOfV(vRow[n], b, LINE(n % SHARES)); \
+            }                                                                                       \
+        }                                                                                           \
+    }
 
-// A lane's words of the operands. t: fragment of keys; i: of columns; low and high halves of words of two keys make one.
-#define K_WORD(h, w) kPart[((t * 2 + (h)) * SHARES + s) * QK_BLOCKS + i / 2][i % 2 * 2 + (w)]
-#define V_AT(u) vPart[((t * 4 + (u)) * SHARES + s) * OUT_BLOCKS + i / 4][i % 4]
-#define V_LOW(u) lowHalves(V_AT(u), V_AT((u) + 1))
-#define V_HIGH(u) highHalves(V_AT(u), V_AT((u) + 1))
-// Bits are moved, whatever the type: of 16 bits, so that one instruction does it.
+// What was fetched of block b, as operands take it.
+#define TAKE_K(now, b)                                                                              \
+    [[unroll]] for (uint n = 0; n < K_KEYS; ++n)                                                    \
+        now[n] = KV_TYPE == 0 ? kPart[KV_TYPE == 0 ? n * QK_BLOCKS + (b) : 0]                       \
+            : decodeBytes16(kBytes[KV_TYPE == 0 ? 0 : n * QK_BLOCKS + (b)], K_SCALE(n, b), shiftOfColumn(QUARTER * 8));
+#define TAKE_V(now, b)                                                                              \
+    [[unroll]] for (uint n = 0; n < V_KEYS; ++n)                                                    \
+        now[n] = KV_TYPE == 0 ? vPart[KV_TYPE == 0 ? n * OUT_BLOCKS + (b) : 0]                      \
+            : decodeBytes16(vBytes[KV_TYPE == 0 ? 0 : n * OUT_BLOCKS + (b)], V_SCALE(n, b), shiftOfColumn(work.col0 + LINE(n % SHARES) * 8));
+
+// A lane's words of the operands. t: fragment of keys; i: of the block's columns; low and high halves of words of two
+// keys make one. Bits are moved, whatever the type: as float16, so that one instruction does it.
 uint lowHalves(uint a, uint b) { return packFloat2x16(f16vec2(unpackFloat2x16(a).x, unpackFloat2x16(b).x)); }
 uint highHalves(uint a, uint b) { return packFloat2x16(f16vec2(unpackFloat2x16(a).y, unpackFloat2x16(b).y)); }
+#define K_WORD(h, w) now[(t * 2 + (h)) * SHARES + s][i * 2 + (w)]
+#define V_AT(u) now[(t * 4 + (u)) * SHARES + s][i]
+#define V_LOW(u) lowHalves(V_AT(u), V_AT((u) + 1))
+#define V_HIGH(u) highHalves(V_AT(u), V_AT((u) + 1))
 
 // The Inf and NaN of V that masked tiles were multiplied without reach the rows that see them.
 void addNonFinite(Walk walk, uint row, uint col, inout vec4 low, inout vec4 high) {
@@ -227,7 +284,9 @@ void main() {
     const uint flipQ = p.scaleLog2 < 0.0 ? 0x80008000u : 0u; // so that the largest score is the largest logit
     const float scale = SCALED, unscale = 1.0 / scale;
 
-    uvec4 kPart[K_KEYS * QK_BLOCKS], vPart[V_KEYS * OUT_BLOCKS];
+    uvec4 kPart[KV_TYPE == 0 ? K_ALL : 1], vPart[KV_TYPE == 0 ? V_ALL : 1];
+    uvec2 kBytes[KV_TYPE == 0 ? 1 : K_ALL], vBytes[KV_TYPE == 0 ? 1 : V_ALL];
+    float kScale[SCALES_EACH == 0 ? K_KEYS : K_ALL], vScale[SCALES_EACH == 0 ? V_KEYS : V_ALL];
     Row kRow[K_KEYS], vRow[V_KEYS];
     uint fetched = 0; // slot of the walk where the tile starts whose rows these are
     uint j = nextTile(walk, gl_SubgroupID, lastRow), after = tiles;
@@ -240,14 +299,14 @@ void main() {
     }
     if (j < tiles) {
         LOOK_UP(TILE)
-        [[unroll]] for (uint b = 0; b < QK_BLOCKS; ++b) FETCH_K(b);
-        [[unroll]] for (uint b = 0; b < OUT_BLOCKS; ++b) FETCH_V(b);
+        FETCH_K
+        FETCH_V
         NAME_COLUMNS
         after = nextTile(walk, j + WALKERS, lastRow);
         if (after < tiles) LOOK_UP(tileAt(walk, after))
     }
 
-    FragA Q[2 * QK_BLOCKS];
+    FragA Q[Q_STAGED != 0 ? 1 : 2 * QK_BLOCKS];
     {
         const Slice qBlock = blockQ();
         uvec4 qPart[2 * SHARES * QK_BLOCKS];
@@ -261,8 +320,12 @@ void main() {
             }
         }
 #define Q_WORD(h, w) qPart[((h) * SHARES + s) * QK_BLOCKS + i / 2][i % 2 * 2 + (w)]
-        [[unroll]] for (uint i = 0; i < 2 * QK_BLOCKS; ++i)
-            operandA(Q[i], Q_WORD(0, 0), Q_WORD(0, 1), Q_WORD(1, 0), Q_WORD(1, 1))
+        [[unroll]] for (uint i = 0; i < 2 * QK_BLOCKS; ++i) {
+            FragA Qi;
+            operandA(Qi, Q_WORD(0, 0), Q_WORD(0, 1), Q_WORD(1, 0), Q_WORD(1, 1))
+            if (Q_STAGED == 0) Q[Q_STAGED != 0 ? 0 : i] = Qi;
+            else if (i % SUBGROUPS == gl_SubgroupID) coopMatStore(Qi, tile, Q_FIRST + 2 * i, Q_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+        }
     }
     if (tid == 0) nonFiniteSeen = 0;
 
