@@ -25,7 +25,7 @@ func (p *FeatureProblem) plain(b, h, row int) (o []float64, lse float64) {
 	}
 	sink := most
 	for t := range s.Keys {
-		n := p.weight(b, h, row, t)
+		n := p.Weight(b, h, row, t)
 		if n == 0 {
 			continue
 		}
