@@ -60,6 +60,7 @@ func TestFeatureEveryQuantisedNumber(t *testing.T) {
 		v, want := everyNumber(kv, d*heads, scale)
 		for _, tt := range s.available() {
 			t.Run(kv.String()+"/"+tt.String(), func(t *testing.T) {
+				t.Parallel()
 				images := make([][]byte, rawPieces)
 				images[rawQ] = make([]byte, d*heads*tt.DType.Size())
 				images[rawK] = make([]byte, kv.RowBytes(tt.DType, d*heads))

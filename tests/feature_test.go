@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/accuracy"
 	"vkattn/attention/cases"
 )
 
@@ -42,7 +43,7 @@ func TestFeatureConformance(t *testing.T) {
 						list = append(list, known[c.String()])
 					}
 					start := time.Now()
-					results := conform(s, tt, list)
+					results := conform(t, s, tt, list)
 					t.Logf("%d cases in %v", len(list), time.Since(start).Round(time.Millisecond))
 					for i, c := range list {
 						t.Run(c.String(), func(t *testing.T) {
@@ -75,36 +76,53 @@ func onMatrices(tt cases.Target) bool {
 	return tt.Tier == attention.TierCoopMat || tt.Tier == attention.TierCoopMat2
 }
 
-// featuresOf are the cases that a tier computes in a storage type. What it costs is
-// compiling, and the types of a tier differ in how elements are read and written:
-// they share the pipelines of the table.
+// featuresOf are the cases that a tier computes in a storage type: its share of the
+// table, or all of it on the CPU tier, which compiles nothing; and of these the part
+// that VKATTN_TEST_CASES and VKATTN_TEST_SHARD ask for.
 func featuresOf(t *testing.T, s *session, tt cases.Target) []cases.FeatureCase {
 	wanted, err := regexp.Compile(os.Getenv("VKATTN_TEST_CASES"))
 	require.NoError(t, err)
-	which, types := 0, 0
-	for _, other := range s.available() {
-		if other.Tier == tt.Tier {
-			if other.DType == tt.DType {
+	shard, shards := shardUnderTest(t)
+	all := featureTable(tt)
+	if tt.Tier != attention.TierCPU {
+		which, types := 0, 0
+		for _, other := range s.available() {
+			if other == tt {
 				which = types
 			}
-			types++
+			if other.Tier == tt.Tier {
+				types++
+			}
 		}
+		all = cases.ShareFeatures(all, types)[which]
 	}
 	number := map[string]int{}
 	var some []cases.FeatureCase
-	for _, c := range featureTable(tt) {
-		n, known := number[c.Pipeline()]
-		if !known {
-			n = len(number)
-			number[c.Pipeline()] = n
+	for _, c := range all {
+		if tt.Tier == attention.TierCPU && c.Flops() > 1e9 || !wanted.MatchString(c.String()) {
+			continue
 		}
-		switch {
-		case !wanted.MatchString(c.String()):
-		case tt.Tier == attention.TierCPU && c.Flops() <= 1e9, tt.Tier != attention.TierCPU && n%types == which:
+		if _, known := number[c.Pipeline()]; !known {
+			number[c.Pipeline()] = len(number)
+		}
+		if number[c.Pipeline()]%shards == shard {
 			some = append(some, c)
 		}
 	}
 	return some
+}
+
+// shardUnderTest reads VKATTN_TEST_SHARD.
+func shardUnderTest(t *testing.T) (shard, shards int) {
+	text := os.Getenv("VKATTN_TEST_SHARD")
+	if text == "" {
+		return 0, 1
+	}
+	n, err := fmt.Sscanf(text, "%d/%d", &shard, &shards)
+	if n < 2 || err != nil || shard < 0 || shard >= shards {
+		t.Fatalf("VKATTN_TEST_SHARD is %q, want such as 0/4 to 3/4", text)
+	}
+	return shard, shards
 }
 
 // checkedFeature is a case of the table in one storage type, with what is known of
@@ -134,18 +152,20 @@ func (c *checkedFeature) jobs(tt cases.Target) ([]*job, error) {
 	}, nil
 }
 
+func (c *checkedFeature) reference() error { return c.Expect(c.problem) }
+
 // check judges what the calls of a case left in memory.
-func (c *checkedFeature) check(jobs []*job) error {
+func (c *checkedFeature) check(jobs []*job) (o accuracy.Report, lse *accuracy.Report, err error) {
 	for i, j := range jobs {
 		if err := c.problem.Trespass(j.before, j.after); err != nil {
-			return fmt.Errorf("run %d: %w", i+1, err)
+			return o, nil, fmt.Errorf("run %d: %w", i+1, err)
 		}
 	}
-	if err := c.Judge(c.problem, jobs[0].after); err != nil {
-		return err
+	if o, lse, err = c.Reports(c.problem, jobs[0].after); err != nil {
+		return o, lse, err
 	}
 	if err := c.problem.Same(jobs[0].after, jobs[1].after); err != nil {
-		return fmt.Errorf("what must not matter was spoiled, and the result changed: %w", err)
+		return o, lse, fmt.Errorf("what must not matter was spoiled, and the result changed: %w", err)
 	}
-	return nil
+	return o, lse, nil
 }
