@@ -2,12 +2,11 @@ package tests
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -129,6 +128,7 @@ type checked interface {
 	SeedValue() uint64
 	memory(dtype attention.DType) int64 // bytes of a call, about
 	Pipeline() string
+	Dims() int // of Q and V, which is what a kernel's length depends on
 	Flops() int64
 }
 
@@ -139,35 +139,47 @@ func (c *checkedCase) memory(dtype attention.DType) (bytes int64) {
 	return bytes
 }
 
+// slots are taken by the submissions that are on their way at once, of all tables:
+// as many as there are processors to compile them.
+var slots = make(chan struct{}, runtime.GOMAXPROCS(0))
+
 // conform runs all cases on a tier, several submissions at once, and returns
 // what was wrong with each. Each is in the journal of t as soon as it is known.
 func conform[C checked](t *testing.T, s *session, tt cases.Target, list []C) []error {
 	e := s.newEngine(tt)
-	n := workers()
+	n := cap(slots)
 	work := make(chan []int)
 	results := make([]error, len(list))
 	var wg sync.WaitGroup
 	for range n {
 		wg.Go(func() {
 			for batch := range work {
+				slots <- struct{}{}
 				conformBatch(t.Name(), e, tt, list, batch, results)
+				<-slots
 			}
 		})
 	}
 	var bytes, flops int64
 	var batch []int
+	send := func() {
+		if len(batch) > 0 {
+			work <- batch
+		}
+		batch, bytes, flops = nil, 0, 0
+	}
 	for _, i := range byPipeline(list) {
+		if len(batch) > 0 && list[i].Pipeline() != list[batch[0]].Pipeline() {
+			send() // which is judged while others compile
+		}
 		batch = append(batch, i)
 		bytes += list[i].memory(tt.DType)
 		flops += 3 * list[i].Flops()
 		if len(batch) >= min(batchCases, max(1, len(list)/n)) || bytes >= batchBytes || flops >= batchFlops {
-			work <- batch
-			batch, bytes, flops = nil, 0, 0
+			send()
 		}
 	}
-	if len(batch) > 0 {
-		work <- batch
-	}
+	send()
 	close(work)
 	wg.Wait()
 	if err := e.close(); err != nil {
@@ -176,23 +188,18 @@ func conform[C checked](t *testing.T, s *session, tt cases.Target, list []C) []e
 	return results
 }
 
-// workers is how many submissions are on their way at once.
-func workers() int {
-	if n, err := strconv.Atoi(os.Getenv("VKATTN_TEST_WORKERS")); err == nil && n > 0 {
-		return n
-	}
-	return runtime.GOMAXPROCS(0)
-}
-
 // byPipeline orders cases so that those of one pipeline are neighbours, and two
-// workers seldom wait for the same one to be compiled.
-func byPipeline[C checked](cases []C) []int {
-	order := make([]int, len(cases))
-	keys := make([]string, len(cases))
-	for i, c := range cases {
+// workers seldom wait for the same one to be compiled. Long kernels come first: one of
+// them at the end would leave the other workers idle.
+func byPipeline[C checked](list []C) []int {
+	order := make([]int, len(list))
+	keys := make([]string, len(list))
+	for i, c := range list {
 		order[i], keys[i] = i, c.Pipeline()
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return strings.Compare(keys[a], keys[b]) })
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Or(cmp.Compare(list[b].Dims(), list[a].Dims()), strings.Compare(keys[a], keys[b]))
+	})
 	return order
 }
 

@@ -14,10 +14,6 @@
 //	                   gets through in minutes.
 //	VKATTN_TEST_CASES  a regular expression: of the tables of features only the
 //	                   cases whose names match are computed.
-//	VKATTN_TEST_SHARD  such as "0/4": of the tables of features a quarter, for
-//	                   several processes. Cases of one pipeline stay together.
-//	VKATTN_TEST_WORKERS  how many submissions of a table are on their way at once,
-//	                   compiling included (default: GOMAXPROCS).
 //	VKATTN_TEST_LOG    a file that gets a line of JSON for each case of a table as
 //	                   soon as it is judged: its errors, and where its time went.
 //

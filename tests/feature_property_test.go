@@ -25,6 +25,11 @@ func onFeatureTiers(t *testing.T, matrices bool, property func(t *rapid.T, e *en
 	})
 }
 
+// compositions are those that properties are tried on at the full level, which
+// between them have every feature: few, since each is compiled in many forms. That any
+// composition is right is what TestFeatureConformance is for.
+var compositions = []int{5001, 5002, 5004, 5009, 5011}
+
 // drawFeature draws a problem with features; rows is about how many rows a
 // sequence has. At the brief level that decides what features it has besides.
 func drawFeature(t *rapid.T, rows int) cases.FeatureCase {
@@ -34,7 +39,7 @@ func drawFeature(t *rapid.T, rows int) cases.FeatureCase {
 			c.Causal, c.ALiBi, c.Sinks = attention.BottomRight, true, true
 		}
 	} else {
-		c = cases.RandomFeature(rapid.IntRange(1, 1<<20).Draw(t, "composition"))
+		c = cases.RandomFeature(rapid.SampledFrom(compositions).Draw(t, "composition"))
 		c.Name, c.PageSize, c.Prefix, c.FixedSplit, c.KVBlock = "property", 0, 0, 0, 0
 		c.PackedQ, c.PackedK, c.LooseQ, c.LooseK = false, false, false, false
 	}
@@ -59,7 +64,7 @@ func drawRows(t *rapid.T, tt cases.Target) int {
 	if fewPipelines() {
 		return rapid.SampledFrom([]int{1, 40}).Draw(t, "about")
 	}
-	return rapid.SampledFrom([]int{1, 8, 70}).Draw(t, "about")
+	return rapid.SampledFrom([]int{1, 70}).Draw(t, "about")
 }
 
 // result is a computed problem with the rows that were looked at.

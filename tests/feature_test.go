@@ -30,18 +30,20 @@ func TestFeatureConformance(t *testing.T) {
 	for _, dtype := range attention.DTypes() {
 		known := map[string]*checkedFeature{} // of several tiers
 		t.Run(dtype.String(), func(t *testing.T) {
+			t.Parallel()
 			for _, tt := range s.available() {
 				if tt.DType != dtype {
 					continue
 				}
-				t.Run(tt.Tier.String(), func(t *testing.T) {
-					var list []*checkedFeature
-					for _, c := range featuresOf(t, s, tt) {
-						if known[c.String()] == nil {
-							known[c.String()] = &checkedFeature{FeatureCase: c, dtype: dtype}
-						}
-						list = append(list, known[c.String()])
+				var list []*checkedFeature
+				for _, c := range featuresOf(t, s, tt) {
+					if known[c.String()] == nil {
+						known[c.String()] = &checkedFeature{FeatureCase: c, dtype: dtype}
 					}
+					list = append(list, known[c.String()])
+				}
+				t.Run(tt.Tier.String(), func(t *testing.T) {
+					t.Parallel() // the end of a table leaves processors idle
 					start := time.Now()
 					results := conform(t, s, tt, list)
 					t.Logf("%d cases in %v", len(list), time.Since(start).Round(time.Millisecond))
@@ -77,12 +79,11 @@ func onMatrices(tt cases.Target) bool {
 }
 
 // featuresOf are the cases that a tier computes in a storage type: its share of the
-// table, or all of it on the CPU tier, which compiles nothing; and of these the part
-// that VKATTN_TEST_CASES and VKATTN_TEST_SHARD ask for.
+// table, or all of it on the CPU tier, which compiles nothing; and of these what
+// VKATTN_TEST_CASES asks for.
 func featuresOf(t *testing.T, s *session, tt cases.Target) []cases.FeatureCase {
 	wanted, err := regexp.Compile(os.Getenv("VKATTN_TEST_CASES"))
 	require.NoError(t, err)
-	shard, shards := shardUnderTest(t)
 	all := featureTable(tt)
 	if tt.Tier != attention.TierCPU {
 		which, types := 0, 0
@@ -96,33 +97,13 @@ func featuresOf(t *testing.T, s *session, tt cases.Target) []cases.FeatureCase {
 		}
 		all = cases.ShareFeatures(all, types)[which]
 	}
-	number := map[string]int{}
 	var some []cases.FeatureCase
 	for _, c := range all {
-		if tt.Tier == attention.TierCPU && c.Flops() > 1e9 || !wanted.MatchString(c.String()) {
-			continue
-		}
-		if _, known := number[c.Pipeline()]; !known {
-			number[c.Pipeline()] = len(number)
-		}
-		if number[c.Pipeline()]%shards == shard {
+		if wanted.MatchString(c.String()) && (tt.Tier != attention.TierCPU || c.Flops() <= 1e9) {
 			some = append(some, c)
 		}
 	}
 	return some
-}
-
-// shardUnderTest reads VKATTN_TEST_SHARD.
-func shardUnderTest(t *testing.T) (shard, shards int) {
-	text := os.Getenv("VKATTN_TEST_SHARD")
-	if text == "" {
-		return 0, 1
-	}
-	n, err := fmt.Sscanf(text, "%d/%d", &shard, &shards)
-	if n < 2 || err != nil || shard < 0 || shard >= shards {
-		t.Fatalf("VKATTN_TEST_SHARD is %q, want such as 0/4 to 3/4", text)
-	}
-	return shard, shards
 }
 
 // checkedFeature is a case of the table in one storage type, with what is known of

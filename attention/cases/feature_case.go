@@ -212,6 +212,9 @@ func (c FeatureCase) usedLengths() (q, k bool) {
 // Group is the number of query heads that share a key head.
 func (c FeatureCase) Group() int { return c.Hq / c.Hkv }
 
+// Dims are the elements of a row of Q and one of V together.
+func (c FeatureCase) Dims() int { return c.D + c.Dv }
+
 // Flops is the number of operations, those of masked cells too.
 func (c FeatureCase) Flops() int64 {
 	var cells int64
