@@ -3,8 +3,6 @@ package attention
 import (
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 
 	"vkattn/vk"
 )
@@ -125,9 +123,7 @@ type Append struct {
 	dev *vk.Device // nil: the CPU tier
 	cfg AppendConfig
 
-	closed    atomic.Bool
-	mu        sync.RWMutex
-	pipelines map[appendVariant]*vk.Pipeline // at most 6; dropped by Close
+	pipelines pipelines[appendVariant, AppendConfig] // at most 6
 }
 
 // NewAppend makes an operation. A nil device means the CPU tier; the device stays
@@ -144,7 +140,7 @@ func NewAppend(dev *vk.Device, cfg AppendConfig) (*Append, error) {
 			return nil, fmt.Errorf("%w: the device has no buffer device addresses", ErrUnsupported)
 		}
 	}
-	return &Append{dev: dev, cfg: cfg, pipelines: map[appendVariant]*vk.Pipeline{}}, nil
+	return &Append{dev: dev, cfg: cfg}, nil
 }
 
 // Config is what NewAppend was given.
@@ -160,7 +156,7 @@ func (p *Append) Prepare() error {
 		if task.needsRotary && p.cfg.Rotary.Dim == 0 {
 			continue
 		}
-		if _, err := p.pipeline(task.variant(&p.cfg, p.access(nil))); err != nil {
+		if _, err := p.pipelines.of(p.dev, &p.cfg, task.variant(&p.cfg, p.access(nil))); err != nil {
 			return err
 		}
 	}
@@ -208,9 +204,6 @@ func (p *Append) Record(c *vk.Commands, a AppendArgs) error {
 // Close drops the pipelines, which belong to the device; work in flight holds
 // what it uses. Close may be called again.
 func (p *Append) Close() error {
-	p.closed.Store(true)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.pipelines = nil
+	p.pipelines.close()
 	return nil
 }

@@ -45,7 +45,7 @@ func (l *appendLayouts) given(tensor int) bool { return l.list[tensor].field != 
 
 // check checks a call and leaves its layouts in l.
 func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
-	if p.closed.Load() {
+	if p.pipelines.closed.Load() {
 		return fmt.Errorf("attention: %w", vk.ErrClosed)
 	}
 	if err := l.setSizes(a); err != nil {

@@ -1,12 +1,10 @@
 package attention
 
 import (
-	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
 	"math/bits"
-	"slices"
 
 	"vkattn/shaders"
 	"vkattn/vk"
@@ -56,44 +54,9 @@ func (l *appendLayouts) withoutAddress() string {
 	return ""
 }
 
-// pipeline finds or makes a pipeline. Two goroutines may both ask for it; the
-// device compiles it once.
-func (p *Append) pipeline(v appendVariant) (*vk.Pipeline, error) {
-	p.mu.RLock()
-	found := p.pipelines[v]
-	p.mu.RUnlock()
-	if found != nil {
-		return found, nil
-	}
-	if p.closed.Load() {
-		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
-	}
-	desc, err := v.describe(&p.cfg)
-	if err != nil {
-		return nil, err
-	}
-	if found, err = p.dev.Pipeline(desc); err != nil {
-		return nil, err
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.pipelines != nil {
-		p.pipelines[v] = found
-	}
-	return found, nil
-}
-
-// describe describes the kernel to the host layer.
-func (v appendVariant) describe(cfg *AppendConfig) (*vk.PipelineDesc, error) {
-	name := "append_bda"
-	if v.access == AccessDescriptors {
-		name = "append_ssbo"
-	}
-	module, err := shaders.Get(name)
-	if err != nil {
-		return nil, err
-	}
-	r, err := module.Reflect()
+// pipeline describes the kernel to the host layer.
+func (v appendVariant) pipeline(cfg *AppendConfig) (*vk.PipelineDesc, error) {
+	module, err := shaders.Get(moduleName("append", v.access))
 	if err != nil {
 		return nil, err
 	}
@@ -101,16 +64,7 @@ func (v appendVariant) describe(cfg *AppendConfig) (*vk.PipelineDesc, error) {
 	if v.rotated {
 		rotary = cfg.Rotary
 	}
-	desc := &vk.PipelineDesc{
-		Name:           fmt.Sprintf("%s %v d%d as %v rotary %d", name, cfg.DType, v.dim, v.kv, rotary.Dim),
-		Code:           module.Code,
-		Hash:           module.Hash,
-		PushBytes:      appendPushBytes,
-		StorageBuffers: uint32(len(r.Bindings())),
-		LocalSize:      [3]uint32{appendLocal, 1, 1},
-		NoRobustness:   true, // every index is proven by Append.check and the kernel's own bounds
-	}
-	for id, value := range map[uint32]uint32{
+	desc, err := describeKernel(module, appendLocal, map[uint32]uint32{
 		shaders.ConstLocalSize:   appendLocal,
 		shaders.ConstHeadDim:     uint32(v.dim),
 		shaders.ConstDtype:       uint32(cfg.DType),
@@ -119,10 +73,11 @@ func (v appendVariant) describe(cfg *AppendConfig) (*vk.PipelineDesc, error) {
 		shaders.ConstRotaryDim:   uint32(rotary.Dim),
 		shaders.ConstRotaryFirst: uint32(rotary.First),
 		shaders.ConstRotarySplit: boolConstant(rotary.Style == RotaryHalfSplit),
-	} {
-		desc.Constants = append(desc.Constants, vk.SpecConstant{ID: id, Value: value})
+	})
+	if err != nil {
+		return nil, err
 	}
-	slices.SortFunc(desc.Constants, func(a, b vk.SpecConstant) int { return cmp.Compare(a.ID, b.ID) })
+	desc.Name = fmt.Sprintf("%s %v d%d as %v rotary %d", module.Name, cfg.DType, v.dim, v.kv, rotary.Dim)
 	return desc, nil
 }
 
@@ -155,7 +110,7 @@ func (p *Append) record(c *vk.Commands, a *AppendArgs) error {
 			return err
 		}
 		var err error
-		if l.pipeline, err = p.pipeline(v); err != nil {
+		if l.pipeline, err = p.pipelines.of(p.dev, &p.cfg, v); err != nil {
 			return err
 		}
 		dispatches += (l.batches + l.chunk - 1) / l.chunk

@@ -81,7 +81,7 @@ func TestAppendRefusesStridesBeyond32Bits(t *testing.T) {
 // what is pushed; rows of every width fit a workgroup and its shared memory.
 func TestAppendFitsItsModule(t *testing.T) {
 	for _, access := range []Access{AccessAddresses, AccessDescriptors} {
-		desc, err := appendVariant{access: access, dim: 576}.describe(&AppendConfig{HeadDim: 576})
+		desc, err := appendVariant{access: access, dim: 576}.pipeline(&AppendConfig{HeadDim: 576})
 		require.NoError(t, err)
 		r, err := shaders.Reflect(desc.Code)
 		require.NoError(t, err)

@@ -1,10 +1,8 @@
 package attention
 
 import (
-	"cmp"
 	"encoding/binary"
 	"fmt"
-	"slices"
 
 	"vkattn/shaders"
 	"vkattn/vk"
@@ -54,75 +52,27 @@ func (l *combineLaunch) prepare(op *Op, access Access) (err error) {
 	t := &l.o
 	v := combineVariant{access: access, lse: l.hasLSE(), align: largestAlignment(uint64(t.dim), uint64(t.tensor.Offset),
 		uint64(t.steps[0]), uint64(t.steps[1]), uint64(t.steps[2]), t.tensor.base(t.size, access)/uint64(t.size))}
-	l.pipeline, err = op.combine(v)
+	l.pipeline, err = op.combines.of(op.dev, &op.cfg, v)
 	return err
 }
 
-// combine finds or makes a pipeline.
-func (op *Op) combine(v combineVariant) (*vk.Pipeline, error) {
-	op.mu.RLock()
-	p := op.combines[v]
-	op.mu.RUnlock()
-	if p != nil {
-		return p, nil
-	}
-	if op.closed.Load() {
-		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
-	}
-	desc, err := v.describe(&op.cfg)
+// pipeline describes the kernel to the host layer.
+func (v combineVariant) pipeline(cfg *Config) (*vk.PipelineDesc, error) {
+	module, err := shaders.Get(moduleName("combine", v.access))
 	if err != nil {
 		return nil, err
 	}
-	if p, err = op.dev.Pipeline(desc); err != nil {
-		return nil, err
-	}
-	op.mu.Lock()
-	defer op.mu.Unlock()
-	if op.combines != nil {
-		op.combines[v] = p
-	}
-	return p, nil
-}
-
-// describe describes the kernel to the host layer.
-func (v combineVariant) describe(cfg *Config) (*vk.PipelineDesc, error) {
-	name := "combine_bda"
-	if v.access == AccessDescriptors {
-		name = "combine_ssbo"
-	}
-	module, err := shaders.Get(name)
-	if err != nil {
-		return nil, err
-	}
-	r, err := module.Reflect()
-	if err != nil {
-		return nil, err
-	}
-	constants := map[uint32]uint32{
+	desc, err := describeKernel(module, combineLocal, map[uint32]uint32{
 		shaders.ConstLocalSize: combineLocal,
 		shaders.ConstHeadDimV:  uint32(cfg.ValueDim()),
 		shaders.ConstHasLse:    boolConstant(v.lse),
 		shaders.ConstAlignO:    v.align,
 		shaders.ConstDtype:     uint32(cfg.DType),
-	}
-	shared, err := r.SharedBytes(constants)
+	})
 	if err != nil {
 		return nil, err
 	}
-	desc := &vk.PipelineDesc{
-		Name:           fmt.Sprintf("%s %v d%d align %d", name, cfg.DType, cfg.ValueDim(), v.align),
-		Code:           module.Code,
-		Hash:           module.Hash,
-		PushBytes:      combinePushBytes,
-		StorageBuffers: uint32(len(r.Bindings())),
-		LocalSize:      [3]uint32{combineLocal, 1, 1},
-		SharedBytes:    shared,
-		NoRobustness:   true, // every index is proven by CheckArgs and the kernel's own bounds
-	}
-	for id, value := range constants {
-		desc.Constants = append(desc.Constants, vk.SpecConstant{ID: id, Value: value})
-	}
-	slices.SortFunc(desc.Constants, func(a, b vk.SpecConstant) int { return cmp.Compare(a.ID, b.ID) })
+	desc.Name = fmt.Sprintf("%s %v d%d align %d", module.Name, cfg.DType, cfg.ValueDim(), v.align)
 	return desc, nil
 }
 

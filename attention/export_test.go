@@ -10,9 +10,9 @@ var (
 
 // CompileTime is how long the driver took for an operation's pipelines.
 func CompileTime(op *Op) (d time.Duration) {
-	op.mu.RLock()
-	defer op.mu.RUnlock()
-	for _, p := range op.pipelines {
+	op.pipelines.mu.RLock()
+	defer op.pipelines.mu.RUnlock()
+	for _, p := range op.pipelines.made {
 		d += p.CompileTime()
 	}
 	return d

@@ -94,20 +94,31 @@ func (f featureSet) constants(c map[uint32]uint32) {
 // modifies reports whether scores are more than the scaled product.
 func (f featureSet) modifies() bool { return f.softcap || f.alibi || f.bias != 0 }
 
-// The block of push constants and the bindings of modules with features.
+// The parameters and the bindings of modules with features. Where the push constants
+// do not hold the parameters, a buffer does, the last binding of all.
 const (
 	featurePushBytes = 256
 	featureBindings  = 17
+	paramsBinding    = featureBindings
 )
 
-// fits checks the features against a device's limits.
-func (f featureSet) fits(l *vk.Limits, access Access) string {
-	switch {
-	case l.MaxPushConstantBytes < featurePushBytes:
-		return fmt.Sprintf("the device has %d bytes of push constants, what the call asks for takes %d", l.MaxPushConstantBytes, featurePushBytes)
-	case access == AccessDescriptors && l.MaxStorageBuffers < featureBindings:
-		return fmt.Sprintf("the device binds %d buffers, what the call asks for takes %d; buffers with device addresses need none",
-			l.MaxStorageBuffers, featureBindings)
+// paramsInBuffer reports whether modules with features read their parameters from a
+// buffer: 128 bytes of push constants are all that Vulkan promises before 1.4. Such
+// modules reach everything through descriptors.
+func paramsInBuffer(l *vk.Limits) bool { return l.MaxPushConstantBytes < featurePushBytes }
+
+// featuresFit checks modules with features against a device's limits.
+func featuresFit(l *vk.Limits, access Access) string {
+	bindings, instead := uint32(featureBindings), "; buffers with device addresses need none"
+	if paramsInBuffer(l) {
+		if access == AccessAddresses {
+			return fmt.Sprintf("the device has %d bytes of push constants, with addresses what the call asks for takes %d; descriptors need none",
+				l.MaxPushConstantBytes, featurePushBytes)
+		}
+		bindings, instead = bindings+1, ""
+	}
+	if access == AccessDescriptors && l.MaxStorageBuffers < bindings {
+		return fmt.Sprintf("the device binds %d buffers, what the call asks for takes %d%s", l.MaxStorageBuffers, bindings, instead)
 	}
 	return ""
 }

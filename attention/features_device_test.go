@@ -48,3 +48,34 @@ func TestFeaturesOfAnotherDeviceAreRefused(t *testing.T) {
 }
 
 func vectorOf(b *vk.Buffer) attention.Vector { return attention.Vector{Buffer: b} }
+
+// A device with few push constants reads the parameters of calls with features, and of
+// decoding, from a buffer, which takes descriptors. All else stays as it is.
+func TestFewPushConstantsTakeDescriptors(t *testing.T) {
+	r := newRecording(t, attention.AccessAddresses)
+	r.dev.Info().Type = vk.DeviceDiscrete // only such are decoded on with packed rows
+	planned := func(cfg attention.Config, s attention.Shape) string {
+		t.Helper()
+		cfg.HeadDim, cfg.Tier, cfg.Tuning = 64, attention.TierScalar, attention.TuningOff
+		op, err := attention.New(r.dev, cfg)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, op.Close()) }()
+		plan, err := op.Plan(s)
+		require.NoError(t, err)
+		return plan.Kernel + " " + plan.Access.String()
+	}
+	decode := attention.Shape{B: 1, Hq: 8, Hkv: 2, Sq: 1, Sk: 4096}
+	prefill := attention.Shape{B: 1, Hq: 8, Hkv: 2, Sq: 4096, Sk: 4096}
+	limits := &r.dev.Caps().Limits
+	limits.MaxPushConstantBytes = 256
+	require.Equal(t, "scalar_features_bda addresses", planned(attention.Config{}, decode))
+	require.Equal(t, "scalar_features_bda addresses", planned(attention.Config{Softcap: 30}, prefill))
+	limits.MaxPushConstantBytes = 128
+	require.Equal(t, "scalar_features_params_ssbo descriptors", planned(attention.Config{}, decode))
+	require.Equal(t, "scalar_features_params_ssbo descriptors", planned(attention.Config{Softcap: 30}, prefill))
+	require.Equal(t, "scalar_features_params_ssbo descriptors", planned(attention.Config{FixedSplit: 2}, prefill))
+	require.Equal(t, "scalar_bda addresses", planned(attention.Config{}, prefill))
+	require.Equal(t, "scalar_bda addresses", planned(attention.Config{Access: attention.AccessAddresses}, decode))
+	limits.MaxStorageBuffers = 17 // one too few: decoding does without
+	require.Equal(t, "scalar_bda addresses", planned(attention.Config{}, decode))
+}

@@ -33,9 +33,11 @@ type featureLaunch struct {
 	align  uint64 // of a descriptor's offset
 	span   uint64 // that a descriptor reaches
 	push   [featurePushBytes]byte
-	bound  [featureBindings]vk.BufferRange
+	bound  [featureBindings + 1]vk.BufferRange
 	held   [featureBindings]vk.Resource
 	n      int
+
+	pushBytes, bindings int // that the module takes
 }
 
 // recordFeatures records a call that the module with features computes: one
@@ -58,12 +60,19 @@ func (op *Op) recordFeatures(c *vk.Commands, p *prepared, access Access, a *Args
 		}
 	}
 	l := &featureLaunch{prepared: p, op: op, access: access, align: limits.MinStorageBufferOffsetAlignment,
-		span: limits.MaxStorageBufferRange - min(limits.MaxStorageBufferRange, limits.MinStorageBufferOffsetAlignment)}
+		span:      limits.MaxStorageBufferRange - min(limits.MaxStorageBufferRange, limits.MinStorageBufferOffsetAlignment),
+		pushBytes: featurePushBytes, bindings: featureBindings}
+	if paramsInBuffer(limits) {
+		l.pushBytes, l.bindings = 0, featureBindings+1
+	}
 	if err := l.reaches(a, all); err != nil {
 		return err
 	}
 	if p.parts <= 1 {
 		if err := l.tensors(a, all); err != nil {
+			return err
+		}
+		if err := l.params(c); err != nil {
 			return err
 		}
 		return l.dispatch(c, groups)
@@ -244,18 +253,26 @@ func (l *featureLaunch) extras(a *Args) error {
 	return nil
 }
 
+// params puts the parameters where a module without push constants reads them.
+func (l *featureLaunch) params(c *vk.Commands) (err error) {
+	if l.pushBytes == 0 {
+		l.bound[paramsBinding], err = c.Params(l.push[:])
+	}
+	return err
+}
+
 // dispatch records the kernel. A binding that is not given must still name a buffer.
 func (l *featureLaunch) dispatch(c *vk.Commands, groups [3]uint32) error {
 	if l.access == AccessAddresses {
 		return c.Dispatch(l.pipeline, nil, l.push[:], groups, l.held[:l.n]...)
 	}
-	for i := range l.bound {
+	for i := range l.bound[:l.bindings] {
 		if l.bound[i].Buffer == nil {
 			q := l.bound[0].Buffer
 			l.bound[i] = vk.BufferRange{Buffer: q, Size: min(q.Size(), 4)}
 		}
 	}
-	return c.Dispatch(l.pipeline, l.bound[:], l.push[:], groups)
+	return c.Dispatch(l.pipeline, l.bound[:l.bindings], l.push[:l.pushBytes], groups)
 }
 
 // absentRow is what shaders/combine.comp takes for the LSE of a row of no sequence.
@@ -288,6 +305,9 @@ func (l *featureLaunch) split(c *vk.Commands, a *Args, all []layout, groups [3]u
 		parts.lse = all[firstOutput+1]
 	}
 	if err := parts.prepare(l.op, l.access); err != nil {
+		return err
+	}
+	if err := l.params(c); err != nil {
 		return err
 	}
 	if l.features.lengths&(lengthCuQ|lengthUsedQ) != 0 {

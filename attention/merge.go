@@ -3,8 +3,6 @@ package attention
 import (
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 
 	"vkattn/vk"
 )
@@ -111,9 +109,7 @@ type Merge struct {
 	dev *vk.Device // nil: the CPU tier
 	cfg MergeConfig
 
-	closed    atomic.Bool
-	mu        sync.RWMutex
-	pipelines map[mergeVariant]*vk.Pipeline // at most 16; dropped by Close
+	pipelines pipelines[mergeVariant, MergeConfig] // at most 16
 }
 
 // NewMerge makes an operation. A nil device means the CPU tier; the device stays
@@ -130,7 +126,7 @@ func NewMerge(dev *vk.Device, cfg MergeConfig) (*Merge, error) {
 			return nil, fmt.Errorf("%w: the device has no buffer device addresses", ErrUnsupported)
 		}
 	}
-	return &Merge{dev: dev, cfg: cfg, pipelines: map[mergeVariant]*vk.Pipeline{}}, nil
+	return &Merge{dev: dev, cfg: cfg}, nil
 }
 
 // Config is what NewMerge was given.
@@ -144,7 +140,7 @@ func (m *Merge) Prepare() error {
 	}
 	v := mergeVariant{access: m.access(nil), align: largestAlignment(uint64(m.cfg.HeadDim))}
 	for _, v.lse = range []bool{false, true} {
-		if _, err := m.pipeline(v); err != nil {
+		if _, err := m.pipelines.of(m.dev, &m.cfg, v); err != nil {
 			return err
 		}
 	}
@@ -191,9 +187,6 @@ func (m *Merge) Record(c *vk.Commands, a MergeArgs) error {
 // Close drops the pipelines, which belong to the device; work in flight holds
 // what it uses. Close may be called again.
 func (m *Merge) Close() error {
-	m.closed.Store(true)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.pipelines = nil
+	m.pipelines.close()
 	return nil
 }

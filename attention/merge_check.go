@@ -34,7 +34,7 @@ type stack struct {
 
 // check checks a call and leaves its layouts in l.
 func (m *Merge) check(l *mergeLayouts, a *MergeArgs) error {
-	if m.closed.Load() {
+	if m.pipelines.closed.Load() {
 		return fmt.Errorf("attention: %w", vk.ErrClosed)
 	}
 	sizes := Shape{B: a.B, Hq: a.Hq, Sq: a.Sq, Sk: 1}

@@ -1,11 +1,9 @@
 package attention
 
 import (
-	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
-	"slices"
 
 	"vkattn/shaders"
 	"vkattn/vk"
@@ -66,66 +64,23 @@ func (m *Merge) variant(l *mergeLayouts) (mergeVariant, error) {
 	return v, nil
 }
 
-// pipeline finds or makes a pipeline. Two goroutines may both ask for it; the
-// device compiles it once.
-func (m *Merge) pipeline(v mergeVariant) (*vk.Pipeline, error) {
-	m.mu.RLock()
-	p := m.pipelines[v]
-	m.mu.RUnlock()
-	if p != nil {
-		return p, nil
-	}
-	if m.closed.Load() {
-		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
-	}
-	desc, err := v.describe(&m.cfg)
+// pipeline describes the kernel to the host layer.
+func (v mergeVariant) pipeline(cfg *MergeConfig) (*vk.PipelineDesc, error) {
+	module, err := shaders.Get(moduleName("merge", v.access))
 	if err != nil {
 		return nil, err
 	}
-	if p, err = m.dev.Pipeline(desc); err != nil {
-		return nil, err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.pipelines != nil {
-		m.pipelines[v] = p
-	}
-	return p, nil
-}
-
-// describe describes the kernel to the host layer.
-func (v mergeVariant) describe(cfg *MergeConfig) (*vk.PipelineDesc, error) {
-	name := "merge_bda"
-	if v.access == AccessDescriptors {
-		name = "merge_ssbo"
-	}
-	module, err := shaders.Get(name)
-	if err != nil {
-		return nil, err
-	}
-	r, err := module.Reflect()
-	if err != nil {
-		return nil, err
-	}
-	desc := &vk.PipelineDesc{
-		Name:           fmt.Sprintf("%s %v d%d align %d", name, cfg.DType, cfg.HeadDim, v.align),
-		Code:           module.Code,
-		Hash:           module.Hash,
-		PushBytes:      mergePushBytes,
-		StorageBuffers: uint32(len(r.Bindings())),
-		LocalSize:      [3]uint32{mergeLocal, 1, 1},
-		NoRobustness:   true, // every index is proven by Merge.check and the kernel's own bounds
-	}
-	for id, value := range map[uint32]uint32{
+	desc, err := describeKernel(module, mergeLocal, map[uint32]uint32{
 		shaders.ConstLocalSize: mergeLocal,
 		shaders.ConstHeadDimV:  uint32(cfg.HeadDim),
 		shaders.ConstHasLse:    boolConstant(v.lse),
 		shaders.ConstAlignO:    v.align,
 		shaders.ConstDtype:     uint32(cfg.DType),
-	} {
-		desc.Constants = append(desc.Constants, vk.SpecConstant{ID: id, Value: value})
+	})
+	if err != nil {
+		return nil, err
 	}
-	slices.SortFunc(desc.Constants, func(a, b vk.SpecConstant) int { return cmp.Compare(a.ID, b.ID) })
+	desc.Name = fmt.Sprintf("%s %v d%d align %d", module.Name, cfg.DType, cfg.HeadDim, v.align)
 	return desc, nil
 }
 
@@ -155,7 +110,7 @@ func (m *Merge) record(c *vk.Commands, a *MergeArgs) error {
 	if err != nil {
 		return err
 	}
-	if w.pipeline, err = m.pipeline(v); err != nil {
+	if w.pipeline, err = m.pipelines.of(m.dev, &m.cfg, v); err != nil {
 		return err
 	}
 	if v.access == AccessDescriptors && chunk < a.B {

@@ -72,7 +72,7 @@ func TestMergeRefusesStridesBeyond32Bits(t *testing.T) {
 // what is pushed.
 func TestMergeFitsItsModule(t *testing.T) {
 	for _, access := range []Access{AccessAddresses, AccessDescriptors} {
-		desc, err := mergeVariant{access: access, align: 1}.describe(&MergeConfig{HeadDim: 512})
+		desc, err := mergeVariant{access: access, align: 1}.pipeline(&MergeConfig{HeadDim: 512})
 		require.NoError(t, err)
 		r, err := shaders.Reflect(desc.Code)
 		require.NoError(t, err)

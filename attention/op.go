@@ -21,9 +21,9 @@ type Op struct {
 
 	closed    atomic.Bool
 	mu        sync.RWMutex
-	plans     map[request]*prepared           // at most maxPlans; dropped by Close
-	pipelines map[variant]*vk.Pipeline        // far fewer: many requests share one
-	combines  map[combineVariant]*vk.Pipeline // of parts of keys; at most 16
+	plans     map[request]*prepared             // at most maxPlans; dropped by Close
+	pipelines pipelines[variant, Config]        // far fewer: many requests share one
+	combines  pipelines[combineVariant, Config] // of parts of keys; at most 16
 }
 
 // maxPlans bounds what an Op remembers: decoding sees a new length every step.
@@ -52,8 +52,7 @@ func New(dev *vk.Device, cfg Config) (*Op, error) {
 
 // newOp is NewLab without its checks.
 func newOp(dev *vk.Device, cfg Config, lab Lab, pick tilePicker) *Op {
-	return &Op{dev: dev, cfg: cfg, lab: lab, factors: cfg.factors(), pick: pick,
-		plans: map[request]*prepared{}, pipelines: map[variant]*vk.Pipeline{}, combines: map[combineVariant]*vk.Pipeline{}}
+	return &Op{dev: dev, cfg: cfg, lab: lab, factors: cfg.factors(), pick: pick, plans: map[request]*prepared{}}
 }
 
 // Config is what New was given.
@@ -153,7 +152,9 @@ func (op *Op) Close() error {
 	op.closed.Store(true)
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	op.plans, op.pipelines, op.combines = nil, nil, nil
+	op.plans = nil
+	op.pipelines.close()
+	op.combines.close()
 	return nil
 }
 
@@ -220,7 +221,7 @@ func (op *Op) prepare(r request) (*prepared, error) {
 	} else if op.dev != nil {
 		p.rows, p.slices, p.rowReach, p.features = v.tile.rows(), v.slices(), v.rowReach(), v.features
 		p.parts, p.splits = plan.Splits, plan.Splits/v.tile.parts()
-		if p.pipeline, err = op.pipelineOf(v); err != nil {
+		if p.pipeline, err = op.pipelines.of(op.dev, &op.cfg, *v); err != nil {
 			return nil, err
 		}
 	}
@@ -233,29 +234,5 @@ func (op *Op) prepare(r request) (*prepared, error) {
 		clear(op.plans)
 	}
 	op.plans[r] = p
-	return p, nil
-}
-
-// pipelineOf finds or makes a pipeline. Two goroutines may both ask for it; the
-// device compiles it once.
-func (op *Op) pipelineOf(v *variant) (*vk.Pipeline, error) {
-	op.mu.RLock()
-	p := op.pipelines[*v]
-	op.mu.RUnlock()
-	if p != nil {
-		return p, nil
-	}
-	desc, err := v.pipeline()
-	if err != nil {
-		return nil, err
-	}
-	if p, err = op.dev.Pipeline(desc); err != nil {
-		return nil, err
-	}
-	op.mu.Lock()
-	defer op.mu.Unlock()
-	if op.pipelines != nil {
-		op.pipelines[*v] = p
-	}
 	return p, nil
 }

@@ -101,9 +101,6 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 		}
 		plan.Rejected = append(plan.Rejected, Rejection{TierCUDA, err.Error()})
 	}
-	if dev.Info().Type == vk.DeviceCPU && cfg.FixedSplit == 0 {
-		r.plain = true // a few threads have no use for more workgroups, and kernels with features compile for longer
-	}
 	for _, tier := range deviceTiers {
 		if cfg.Tier != TierAuto && cfg.Tier != tier {
 			continue
@@ -164,7 +161,7 @@ func picked(caps *vk.Caps, pick tilePicker, v variant, shared uint64, cfg Config
 // limits, or says why there is none.
 func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, shared uint64, reason string) {
 	v = variant{
-		module: moduleName(tier, cfg.DType, r.access), dtype: cfg.DType,
+		module: moduleName(kernelName(tier, cfg.DType), r.access), dtype: cfg.DType,
 		headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
 		causal: cfg.Causal != CausalNone, lse: r.lse, align: r.align, lab: r.lab,
 	}
@@ -175,14 +172,14 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 		if r.lab != (Lab{}) {
 			return v, 0, "variants and ablations are those of kernels without features"
 		}
-		if reason := v.features.fits(&caps.Limits, r.access); reason != "" {
+		if reason := featuresFit(&caps.Limits, r.access); reason != "" {
 			return v, 0, reason
 		}
 		if g := r.shape.Group(); g > 1 {
 			v.features.packRows = uint32(g)
 		}
 		v.features.split = true // what a split costs in shared memory is there whether it is used or not
-		v.module = featureModule(v.module)
+		v.module = featureModule(v.module, paramsInBuffer(&caps.Limits))
 	}
 	rows := uint32(r.shape.Sq) // of a sequence, as a workgroup sees them
 	if v.features.packRows != 0 {
@@ -261,21 +258,21 @@ func gridFits(caps *vk.Caps, v variant, s Shape) string {
 	return ""
 }
 
-func moduleName(tier Tier, t DType, a Access) string {
-	suffix := "_bda"
-	if a == AccessDescriptors {
-		suffix = "_ssbo"
-	}
+// kernelName is that of the forward kernel of a tier.
+func kernelName(tier Tier, t DType) string {
 	if tier == TierScalar {
-		return "scalar" + suffix
+		return "scalar" // one module for the three types
 	}
-	return fmt.Sprintf("%v_%v%s", tier, t, suffix)
+	return fmt.Sprintf("%v_%v", tier, t)
 }
 
-// featureModule is the module with features beside a plain one: scalar_bda,
-// scalar_features_bda.
-func featureModule(plain string) string {
+// featureModule is the module with features beside a plain one: scalar_ssbo,
+// scalar_features_ssbo, scalar_features_params_ssbo.
+func featureModule(plain string, paramsInBuffer bool) string {
 	i := strings.LastIndexByte(plain, '_')
+	if paramsInBuffer {
+		return plain[:i] + "_features_params" + plain[i:]
+	}
 	return plain[:i] + "_features" + plain[i:]
 }
 

@@ -1,15 +1,24 @@
 package attention
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"vkattn/vk"
+)
 
 // typical is the request of packed tensors at the start of their own buffers.
 func (op *Op) typical(s Shape) request {
+	return op.requestOf(s, (&Args{Shape: s}).features(&op.cfg))
+}
+
+func (op *Op) requestOf(s Shape, f featureSet) request {
 	s.Hkv = s.KVHeads()
-	r := request{shape: s, access: op.cfg.Access, lab: op.lab}
-	r.features = (&Args{Shape: s}).features(&op.cfg)
+	r := request{shape: s, features: f, access: op.cfg.Access, lab: op.lab}
+	// A few threads have no use for more workgroups, and kernels with features compile for longer.
+	r.plain = op.dev != nil && op.dev.Info().Type == vk.DeviceCPU && op.cfg.FixedSplit == 0
 	if r.access == AccessAuto {
 		r.access = AccessDescriptors
-		if op.dev != nil && op.dev.Caps().BufferDeviceAddress {
+		if op.dev != nil && op.dev.Caps().BufferDeviceAddress && !op.needsDescriptors(&r) {
 			r.access = AccessAddresses
 		}
 	}
@@ -20,11 +29,17 @@ func (op *Op) typical(s Shape) request {
 	return r
 }
 
+// needsDescriptors reports whether a request that may use them is computed by a module
+// that knows nothing else. r has AccessDescriptors.
+func (op *Op) needsDescriptors(r *request) bool {
+	caps := op.dev.Caps()
+	return paramsInBuffer(&caps.Limits) && (r.features.any() || decodes(caps, &op.cfg, r))
+}
+
 // request reads off checked arguments what a plan depends on.
 func (op *Op) request(l *layouts, a *Args) request {
-	r := op.typical(a.Shape)
+	r := op.requestOf(a.Shape, a.features(&op.cfg))
 	r.lse = a.LSE.Given()
-	r.features = a.features(&op.cfg)
 	if a.Kept != nil {
 		r.kept = max(1, a.Kept.Total/max(1, a.B*a.KVHeads()))
 	}

@@ -21,7 +21,7 @@ func decodes(caps *vk.Caps, cfg *Config, r *request) bool {
 	if cfg.FixedSplit > 0 {
 		return true
 	}
-	if r.shape.Sq > decodeQueries || r.lab != (Lab{}) || (featureSet{}).fits(&caps.Limits, r.access) != "" {
+	if r.shape.Sq > decodeQueries || r.lab != (Lab{}) || featuresFit(&caps.Limits, r.access) != "" {
 		return false
 	}
 	return r.shape.Group() > 1 || r.shape.Sk >= leastPart

@@ -28,7 +28,7 @@ func newCandidate(dev *vk.Device, cfg Config, o option) *candidate {
 
 // close gives the pipeline back; a tuning makes dozens.
 func (c *candidate) close() {
-	for _, p := range c.op.pipelines {
+	for _, p := range c.op.pipelines.made {
 		_ = p.Close()
 	}
 	_ = c.op.Close()

@@ -1,9 +1,7 @@
 package attention
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"sync"
 
 	"vkattn/shaders"
@@ -146,15 +144,6 @@ func (v variant) code() (*shaders.Module, error) {
 	return m, err
 }
 
-// reflect is what the SPIR-V says of itself, rolled or not.
-func (v variant) reflect() (*shaders.Reflection, error) {
-	m, err := shaders.Get(v.module)
-	if err != nil {
-		return nil, err
-	}
-	return m.Reflect()
-}
-
 // sharedMemory remembers what sharedBytes computed, which takes longer than
 // everything else in a plan: decoding plans anew for every length.
 var sharedMemory struct {
@@ -170,7 +159,11 @@ func (v variant) sharedBytes() (uint64, error) {
 	if known {
 		return n, nil
 	}
-	r, err := v.reflect()
+	m, err := v.code()
+	if err != nil {
+		return 0, err
+	}
+	r, err := m.Reflect()
 	if err != nil {
 		return 0, err
 	}
@@ -187,43 +180,18 @@ func (v variant) sharedBytes() (uint64, error) {
 }
 
 // pipeline describes v to the host layer.
-func (v variant) pipeline() (*vk.PipelineDesc, error) {
+func (v variant) pipeline(*Config) (*vk.PipelineDesc, error) {
 	m, err := v.code()
 	if err != nil {
 		return nil, err
 	}
-	r, err := v.reflect()
+	desc, err := describeKernel(m, v.tile.local, v.constants())
 	if err != nil {
 		return nil, err
 	}
-	shared, err := v.sharedBytes()
-	if err != nil {
-		return nil, err
-	}
-	desc := &vk.PipelineDesc{
-		Name:           fmt.Sprintf("%s d%d/%d %v", v.module, v.headDim, v.headDimV, v.tile),
-		Code:           m.Code,
-		Hash:           m.Hash,
-		SubgroupSize:   v.tile.subgroup,
-		FullSubgroups:  v.tile.subgroup != 0,
-		PushBytes:      v.pushBytes(),
-		StorageBuffers: uint32(len(r.Bindings())),
-		LocalSize:      [3]uint32{v.tile.local, 1, 1},
-		SharedBytes:    shared,
-		NoRobustness:   true, // every index is proven by CheckArgs and the kernel's own bounds
-	}
-	for id, value := range v.constants() {
-		desc.Constants = append(desc.Constants, vk.SpecConstant{ID: id, Value: value})
-	}
-	slices.SortFunc(desc.Constants, func(a, b vk.SpecConstant) int { return cmp.Compare(a.ID, b.ID) })
+	desc.Name = fmt.Sprintf("%s d%d/%d %v", v.module, v.headDim, v.headDimV, v.tile)
+	desc.SubgroupSize, desc.FullSubgroups = v.tile.subgroup, v.tile.subgroup != 0
 	return desc, nil
-}
-
-func (v variant) pushBytes() uint32 {
-	if v.features.any() {
-		return featurePushBytes
-	}
-	return pushBytes
 }
 
 func boolConstant(b bool) uint32 {

@@ -19,8 +19,9 @@ type Variant struct {
 }
 
 // Catalog lists every module. Names are kernel, storage type where the module
-// is compiled for one, and how it reaches memory: ssbo (storage buffer
-// descriptors) or bda (buffer device addresses).
+// is compiled for one, features where it has them, params where it reads its
+// parameters from a buffer because push constants may not hold them, and how it
+// reaches memory: ssbo (storage buffer descriptors) or bda (buffer device addresses).
 func Catalog() []Variant {
 	// What runs on every device. SPIR-V 1.3 is what Vulkan 1.1 guarantees.
 	core := func(name, source string, defines ...string) Variant {
@@ -31,6 +32,7 @@ func Catalog() []Variant {
 		core("scalar_bda", "forward_scalar.comp", "BDA=1"),
 		core("scalar_features_ssbo", "forward_scalar.comp", "BDA=0", "FEATURES=1"),
 		core("scalar_features_bda", "forward_scalar.comp", "BDA=1", "FEATURES=1"),
+		core("scalar_features_params_ssbo", "forward_scalar.comp", "BDA=0", "FEATURES=1", "PARAMS_BUFFER=1"),
 		core("combine_ssbo", "combine.comp", "BDA=0"),
 		core("combine_bda", "combine.comp", "BDA=1"),
 		core("merge_ssbo", "merge.comp", "BDA=0"),
@@ -55,6 +57,11 @@ func Catalog() []Variant {
 				with.Name = tier.name + "_" + storage.name + "_features_" + access.name
 				with.Defines = append(slices.Clone(v.Defines), "FEATURES=1")
 				list = append(list, v, with)
+				if access.name == "ssbo" {
+					with.Name = tier.name + "_" + storage.name + "_features_params_ssbo"
+					with.Defines = append(slices.Clone(with.Defines), "PARAMS_BUFFER=1")
+					list = append(list, with)
+				}
 			}
 		}
 	}

@@ -2,6 +2,7 @@
 // five tensors. One source for two kinds of memory:
 //   BDA=1  64-bit buffer device addresses in the push constants, no descriptors;
 //   BDA=0  storage buffers, set 0, bindings 0..4 = Q, K, V, O, LSE.
+// With PARAMS_BUFFER=1 and storage buffers, Params is the last binding, for devices with fewer push constants.
 // Positions across a tensor are computed in 64 bits (two uints; shaderInt64 is optional in Vulkan)
 // once per slice; within a slice, a position is a uint counted in elements from its first row, and
 // rows are counted from there too.
@@ -24,12 +25,19 @@
 #ifndef FEATURES
 #define FEATURES 0 // 1: the module has the features of inference, features.glsl
 #endif
+#ifndef PARAMS_BUFFER
+#define PARAMS_BUFFER 0
+#endif
 
 #include "constants.glsl"
 #include "numeric.glsl"
 
 // 120 bytes, 256 with FEATURES. Strides are in elements and below 2^32; a row is contiguous.
+#if PARAMS_BUFFER
+layout(set = 0, binding = 17, std430) restrict readonly buffer Params {
+#else
 layout(push_constant, std430) uniform Params {
+#endif
     uvec2 addrQ;         // BDA: byte address of the first element; else its position in the
     uvec2 addrK;         // bound range, in elements. Low word, high word.
     uvec2 addrV;

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -108,11 +109,15 @@ func TestInterfaceOfEveryModule(t *testing.T) {
 		}
 		guaranteed := 128
 		if slices.Contains(v.Defines, "FEATURES=1") {
-			push, guaranteed = 256, 256 // of Vulkan 1.4; a plan says where a device has less
+			push, guaranteed = 256, 256 // of Vulkan 1.4; where a device has less, they are in the last binding
 			bindings = nil
 			for i := range uint32(17) {
 				bindings = append(bindings, i)
 			}
+		}
+		if slices.Contains(v.Defines, "PARAMS_BUFFER=1") {
+			push, guaranteed = 0, 128
+			bindings = append(bindings, 17)
 		}
 		assert.Equal(t, push, r.PushConstantBytes(), v.Name)
 		assert.LessOrEqual(t, r.PushConstantBytes(), guaranteed, "%s: what devices guarantee", v.Name)
@@ -124,6 +129,36 @@ func TestInterfaceOfEveryModule(t *testing.T) {
 		size, err := r.LocalSize(map[uint32]uint32{ConstLocalSize: 96})
 		require.NoError(t, err)
 		assert.Equal(t, [3]uint32{96, 1, 1}, size, v.Name)
+	}
+}
+
+// One host function fills in the parameters, wherever a module reads them.
+func TestParamsLieAlikeInBuffersAndPushConstants(t *testing.T) {
+	offsets := func(name string, isParams func(r *Reflection, v instruction) bool) (all []uint32) {
+		r := reflection(t, name)
+		for _, v := range r.variables {
+			if !isParams(r, v) {
+				continue
+			}
+			block := r.types[r.types[v.operands[0]].operands[2]]
+			for i := range block.operands[1:] {
+				all = append(all, r.members[[2]uint32{block.operands[0], uint32(i)}][decorationOffset]...)
+			}
+		}
+		return all
+	}
+	for _, v := range Catalog() {
+		if !slices.Contains(v.Defines, "PARAMS_BUFFER=1") {
+			continue
+		}
+		pushed := offsets(strings.Replace(v.Name, "_params", "", 1), func(_ *Reflection, v instruction) bool {
+			return v.operands[2] == storagePushConstant
+		})
+		require.EqualValues(t, 252, slices.Max(pushed))
+		assert.Equal(t, pushed, offsets(v.Name, func(r *Reflection, v instruction) bool {
+			binding, _ := r.decoration(v.operands[1], decorationBinding)
+			return binding == 17
+		}), v.Name)
 	}
 }
 

@@ -53,12 +53,15 @@ func (r raw) DeviceArgs(buffers []*vk.Buffer) attention.Args {
 // Each number that a quantised type can hold comes out of attention to a single
 // key, times its scale, as the storage type rounds it.
 func TestFeatureEveryQuantisedNumber(t *testing.T) {
-	s := openFeatures(t)
+	s := openTiers(t)
 	const d, heads = 64, 4 // few columns are soon compiled
 	const scale = 0.375
-	for _, kv := range attention.KVTypes()[1:] {
+	for n, kv := range attention.KVTypes()[1:] {
 		v, want := everyNumber(kv, d*heads, scale)
-		for _, tt := range s.available() {
+		for i, tt := range s.available() {
+			if tt.Tier == attention.TierScalar && slowToCompile(tt) && !full() && i != n%len(s.available()) {
+				continue // types take turns: numbers are read alike, then rounded
+			}
 			t.Run(kv.String()+"/"+tt.String(), func(t *testing.T) {
 				t.Parallel()
 				images := make([][]byte, rawPieces)

@@ -15,7 +15,6 @@ import (
 // counted in 32 bits.
 func TestFeaturePagesOver4GiB(t *testing.T) {
 	s := openDevice(t)
-	openFeatures(t)
 	if !full() {
 		t.Skip("large buffers are for VKATTN_TEST_LEVEL=full")
 	}

@@ -17,9 +17,8 @@ import (
 // since the others differ in how elements are read; and of the tiers whose kernels
 // take long to compile, matrices has a property of theirs tested too.
 func onFeatureTiers(t *testing.T, matrices bool, property func(t *rapid.T, e *engine, tt cases.Target)) {
-	openFeatures(t)
 	onTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
-		if !fewPipelines() || tt.DType == attention.F16 && (matrices || !onMatrices(tt)) {
+		if !fewPipelines() || tt.DType == attention.F16 && (matrices || !slowToCompile(tt)) {
 			property(t, e, tt)
 		}
 	})
@@ -58,7 +57,7 @@ func drawFeature(t *rapid.T, rows int) cases.FeatureCase {
 }
 
 func drawRows(t *rapid.T, tt cases.Target) int {
-	if fewPipelines() && onMatrices(tt) {
+	if fewPipelines() && slowToCompile(tt) {
 		return 1
 	}
 	if fewPipelines() {

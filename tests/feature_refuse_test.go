@@ -12,7 +12,7 @@ import (
 // Combinations that no tier computes are refused by name, on every tier, and
 // nothing is written.
 func TestFeatureRefusals(t *testing.T) {
-	s := openFeatures(t)
+	s := openTiers(t)
 	base := cases.FeatureCase{
 		Name: "refused", D: 64, Dv: 64, Hq: 4, Hkv: 2, LSE: true, Layout: cases.Packed, Seqs: []cases.Seq{{ID: 0, Rows: 3, Keys: 40}},
 	}

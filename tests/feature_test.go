@@ -26,7 +26,7 @@ import (
 //     that do not count, scales of keys that nobody sees, and the outputs: the same
 //     bits must come out.
 func TestFeatureConformance(t *testing.T) {
-	s := openFeatures(t)
+	s := openTiers(t)
 	for _, dtype := range attention.DTypes() {
 		known := map[string]*checkedFeature{} // of several tiers
 		t.Run(dtype.String(), func(t *testing.T) {
@@ -67,15 +67,17 @@ func featureTable(tt cases.Target) []cases.FeatureCase {
 		return cases.Features()
 	case tt.Tier == attention.TierCPU:
 		return cases.WideFeatures()
-	case onMatrices(tt):
+	case slowToCompile(tt):
 		return cases.CompactFeatures()
 	}
 	return cases.BriefFeatures()
 }
 
-// onMatrices reports whether the tier's kernels take a CPU driver seconds to compile.
-func onMatrices(tt cases.Target) bool {
-	return tt.Tier == attention.TierCoopMat || tt.Tier == attention.TierCoopMat2
+// slowToCompile reports whether the tier's kernels take a CPU driver seconds to
+// compile: those with cooperative matrices, and SwiftShader all of them.
+func slowToCompile(tt cases.Target) bool {
+	return tt.Tier == attention.TierCoopMat || tt.Tier == attention.TierCoopMat2 ||
+		tt.Tier == attention.TierScalar && os.Getenv("VKATTN_DRIVER") == "swiftshader"
 }
 
 // featuresOf are the cases that a tier computes in a storage type: its share of the

@@ -36,7 +36,7 @@ func wildCases() []cases.FeatureCase {
 // Wrong numbers in the vectors that a call reads give wrong results, and neither a
 // write outside of O and LSE nor a lost device.
 func TestFeatureWildNumbers(t *testing.T) {
-	s := openFeatures(t)
+	s := openTiers(t)
 	runs := 6
 	if full() {
 		runs = 20
@@ -48,7 +48,7 @@ func TestFeatureWildNumbers(t *testing.T) {
 		t.Run(tt.String(), func(t *testing.T) {
 			e := s.newEngine(tt)
 			list := wildCases()
-			if onMatrices(tt) && fewPipelines() {
+			if slowToCompile(tt) && fewPipelines() {
 				list = list[:3] // numbers are bounded in code that all tiers share
 			}
 			t.Run("cases", func(t *testing.T) { // which are over when it returns

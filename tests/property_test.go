@@ -37,10 +37,7 @@ func fewPipelines() bool {
 
 // onTiers runs a property on every tier that executes here.
 func onTiers(t *testing.T, property func(t *rapid.T, e *engine, tt cases.Target)) {
-	s := open(t)
-	if s.compileOnly {
-		t.Skip("nothing executes on a null device")
-	}
+	s := openTiers(t)
 	for _, tt := range s.available() {
 		t.Run(tt.String(), func(t *testing.T) {
 			t.Parallel()

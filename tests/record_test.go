@@ -8,15 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/vk"
 )
 
 // A program that has a command buffer of its own records attention into it,
 // and submits it to its own queue.
 func TestRecordIntoTheCallersCommandBuffer(t *testing.T) {
 	s := openDevice(t)
-	// The caller's side is written with goki/vulkan, which frees what it
-	// marshals for array calls in finalizers that may run during the call.
-	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	for _, access := range []attention.Access{attention.AccessAddresses, attention.AccessDescriptors} {
 		if access == attention.AccessAddresses && !s.dev.Caps().BufferDeviceAddress {
 			continue
@@ -25,36 +23,68 @@ func TestRecordIntoTheCallersCommandBuffer(t *testing.T) {
 			c := small
 			c.Access = access
 			d := newDeviceProblem(t, s.dev, c, scalarF16)
-			device := s.dev.VulkanDevice()
-			_, family := s.dev.VulkanQueue()
-
-			var pool vulkan.CommandPool
-			require.Equal(t, vulkan.Success, vulkan.CreateCommandPool(device, &vulkan.CommandPoolCreateInfo{
-				SType: vulkan.StructureTypeCommandPoolCreateInfo, QueueFamilyIndex: family,
-			}, nil, &pool))
-			defer vulkan.DestroyCommandPool(device, pool, nil)
-			list := make([]vulkan.CommandBuffer, 1)
-			require.Equal(t, vulkan.Success, vulkan.AllocateCommandBuffers(device, &vulkan.CommandBufferAllocateInfo{
-				SType: vulkan.StructureTypeCommandBufferAllocateInfo, CommandPool: pool,
-				Level: vulkan.CommandBufferLevelPrimary, CommandBufferCount: 1,
-			}, list))
-			require.Equal(t, vulkan.Success, vulkan.BeginCommandBuffer(list[0], &vulkan.CommandBufferBeginInfo{
-				SType: vulkan.StructureTypeCommandBufferBeginInfo,
-			}))
-			commands, err := s.dev.WrapCommands(list[0])
-			require.NoError(t, err)
+			recorded := newCallersCommands(t, s.dev)
+			commands := recorded.begin(t)
 			require.NoError(t, d.op.Record(commands, d.args))
 			require.NoError(t, commands.Barrier())
-			require.Equal(t, vulkan.Success, vulkan.EndCommandBuffer(list[0]))
-
-			require.NoError(t, s.dev.WithQueue(func(queue vulkan.Queue) {
-				require.Equal(t, vulkan.Success, vulkan.QueueSubmit(queue, 1, []vulkan.SubmitInfo{{
-					SType: vulkan.StructureTypeSubmitInfo, CommandBufferCount: 1, PCommandBuffers: list,
-				}}, nil))
-				require.Equal(t, vulkan.Success, vulkan.QueueWaitIdle(queue))
-			}))
+			recorded.end(t)
+			recorded.submit(t)
 			require.NoError(t, commands.Release())
 			d.result(t)
 		})
 	}
+}
+
+// callersCommands is a command buffer of the caller's. The caller's side is written
+// with goki/vulkan, which frees what it marshals for array calls in finalizers that
+// may run during the call: the collector rests until the test is over.
+type callersCommands struct {
+	dev  *vk.Device
+	list []vulkan.CommandBuffer
+}
+
+func newCallersCommands(t *testing.T, dev *vk.Device) *callersCommands {
+	t.Helper()
+	percent := debug.SetGCPercent(-1)
+	t.Cleanup(func() { debug.SetGCPercent(percent) })
+	device := dev.VulkanDevice()
+	_, family := dev.VulkanQueue()
+	var pool vulkan.CommandPool
+	require.Equal(t, vulkan.Success, vulkan.CreateCommandPool(device, &vulkan.CommandPoolCreateInfo{
+		SType: vulkan.StructureTypeCommandPoolCreateInfo, QueueFamilyIndex: family,
+	}, nil, &pool))
+	t.Cleanup(func() { vulkan.DestroyCommandPool(device, pool, nil) })
+	r := &callersCommands{dev: dev, list: make([]vulkan.CommandBuffer, 1)}
+	require.Equal(t, vulkan.Success, vulkan.AllocateCommandBuffers(device, &vulkan.CommandBufferAllocateInfo{
+		SType: vulkan.StructureTypeCommandBufferAllocateInfo, CommandPool: pool,
+		Level: vulkan.CommandBufferLevelPrimary, CommandBufferCount: 1,
+	}, r.list))
+	return r
+}
+
+// begin begins the command buffer, to be executed any number of times.
+func (r *callersCommands) begin(t *testing.T) *vk.Commands {
+	t.Helper()
+	require.Equal(t, vulkan.Success, vulkan.BeginCommandBuffer(r.list[0], &vulkan.CommandBufferBeginInfo{
+		SType: vulkan.StructureTypeCommandBufferBeginInfo,
+	}))
+	c, err := r.dev.WrapCommands(r.list[0])
+	require.NoError(t, err)
+	return c
+}
+
+func (r *callersCommands) end(t *testing.T) {
+	t.Helper()
+	require.Equal(t, vulkan.Success, vulkan.EndCommandBuffer(r.list[0]))
+}
+
+// submit executes it and waits.
+func (r *callersCommands) submit(t *testing.T) {
+	t.Helper()
+	require.NoError(t, r.dev.WithQueue(func(queue vulkan.Queue) {
+		require.Equal(t, vulkan.Success, vulkan.QueueSubmit(queue, 1, []vulkan.SubmitInfo{{
+			SType: vulkan.StructureTypeSubmitInfo, CommandBufferCount: 1, PCommandBuffers: r.list,
+		}}, nil))
+		require.Equal(t, vulkan.Success, vulkan.QueueWaitIdle(queue))
+	}))
 }

@@ -28,6 +28,7 @@ type batch struct {
 	current                 int      // the pool in use
 	setsLeft, bindingsLeft  uint32
 	handles, starts, ranges [C.VKA_MAX_BINDINGS]uint64 // scratch for one set
+	params                  paramMemory
 
 	queries []uint64 // VkQueryPools
 	marks   int      // timestamps written
@@ -59,8 +60,9 @@ func (b *batch) drop() {
 	b.keep = b.keep[:0]
 }
 
-// resetDescriptors makes the pools empty for the next recording.
-func (b *batch) resetDescriptors(d *Device) error {
+// reset makes descriptor pools and parameters empty for the next recording.
+func (b *batch) reset(d *Device) error {
+	b.params.reset()
 	for i := 0; i <= b.current && i < len(b.descriptors); i++ {
 		if err := d.check("vkResetDescriptorPool", C.vka_reset_descriptor_pool(d.c, C.uint64_t(b.descriptors[i]))); err != nil {
 			return err
@@ -123,6 +125,7 @@ func (b *batch) reserve(d *Device, sets int, n uint32) error {
 // destroy frees the Vulkan objects; the work is finished.
 func (b *batch) destroy(d *Device) {
 	b.drop()
+	b.params.destroy()
 	for _, p := range b.descriptors {
 		C.vka_destroy_descriptor_pool(d.c, C.uint64_t(p))
 	}

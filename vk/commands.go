@@ -81,7 +81,7 @@ func (c *Commands) Reset() error {
 	}
 	c.b.drop()
 	c.b.id = c.d.batches.Add(1)
-	return c.b.resetDescriptors(c.d)
+	return c.b.reset(c.d)
 }
 
 func (c *Commands) destroy() {

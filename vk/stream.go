@@ -116,7 +116,7 @@ func (s *Stream) begin(op string) (*batch, error) {
 			return nil, err
 		}
 	}
-	if err := b.resetDescriptors(s.d); err != nil {
+	if err := b.reset(s.d); err != nil {
 		b.destroy(s.d)
 		return nil, err
 	}

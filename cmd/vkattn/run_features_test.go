@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -329,21 +328,11 @@ func TestRunWithFeaturesOnADevice(t *testing.T) {
 	}
 }
 
-// skipWithoutRoom skips where the device takes fewer push constants than features
-// need, which is a refusal.
-func skipWithoutRoom(t *testing.T, code int, text string) {
-	t.Helper()
-	if code == exitUnsupported && strings.Contains(text, "bytes of push constants") {
-		t.Skip(text)
-	}
-}
-
 func checkFeatures(t *testing.T, build func(*featured), where ...string) {
 	f := base(t)
 	build(f)
 	at := func(name string) string { return filepath.Join(f.dir, name+".npy") }
 	code, stdout, stderr := call(slices.Concat([]string{"run", "--json", "--o", at("o"), "--lse", at("lse")}, where, f.flags)...)
-	skipWithoutRoom(t, code, stderr)
 	require.Equal(t, exitOK, code, stderr)
 	require.Contains(t, stdout, `"with": [`)
 

@@ -1,0 +1,69 @@
+package vk
+
+// paramBlock is the size of a buffer of parameters, and the most that Params takes.
+const paramBlock = 16 << 10
+
+// Params copies what kernels recorded next are to read into memory of the batch, and
+// gives the range for a binding of Dispatch: for parameters beyond the push
+// constants that a device has. The bytes stay as they are until the batch has
+// finished, or of a caller's command buffer until Reset or Release, however often it
+// is executed. At most 16 KiB. Once a stream has been through a batch of the same
+// size, nothing is allocated.
+//
+// The memory is the host's, which the device reads: no command is recorded and no
+// barrier needed. vkCmdUpdateBuffer would take a buffer just the same, and two
+// barriers, as the last execution may still be reading when the next one writes.
+func (c *Commands) Params(data []byte) (BufferRange, error) {
+	const op = "Params"
+	if err := c.d.enter(op); err != nil {
+		return BufferRange{}, err
+	}
+	defer c.d.leave()
+	b, err := c.record(op)
+	if err != nil {
+		return BufferRange{}, err
+	}
+	if len(data) == 0 || len(data) > paramBlock {
+		return BufferRange{}, invalid(op, "%d bytes; 1 to %d are possible", len(data), paramBlock)
+	}
+	return b.params.put(op, c.d, data)
+}
+
+// paramMemory is the parameters of a batch: buffers of paramBlock bytes, filled one
+// after another and kept for the batch's next use.
+type paramMemory struct {
+	blocks  []*Buffer
+	current int    // the block in use
+	used    uint64 // bytes of it
+}
+
+func (m *paramMemory) put(op string, d *Device, data []byte) (BufferRange, error) {
+	size := uint64(len(data))
+	if m.used+size > paramBlock {
+		m.current, m.used = m.current+1, 0
+	}
+	if m.current == len(m.blocks) {
+		b, err := d.newBuffer(op, paramBlock, BufferOptions{Memory: Upload, Name: "parameters"})
+		if err != nil {
+			return BufferRange{}, err
+		}
+		m.blocks = append(m.blocks, b)
+	}
+	r := BufferRange{Buffer: m.blocks[m.current], Offset: m.used, Size: size}
+	copy(r.Buffer.bytes()[m.used:], data)
+	m.used = alignUp(m.used+size, d.info.Caps.Limits.MinStorageBufferOffsetAlignment)
+	return r, nil
+}
+
+// reset makes the blocks empty; no work reads them any more.
+func (m *paramMemory) reset() { m.current, m.used = 0, 0 }
+
+func (m *paramMemory) destroy() {
+	for _, b := range m.blocks {
+		if !b.closed.Swap(true) {
+			b.release()
+		}
+	}
+	m.blocks = nil
+	m.reset()
+}
