@@ -144,7 +144,7 @@ if [[ $what == features ]]; then
 	}
 	part tables -test.run '^TestFeatureConformance$' &
 	tables=$!
-	part properties -test.run 'Feature|Append|Merge|Rota' -test.skip '^TestFeatureConformance$' -rapid.checks 15 || rc=1
+	part properties -test.run 'Feature|Append|Merge|Rota' -test.skip '^TestFeatureConformance$' -rapid.checks 12 || rc=1
 	wait "$tables" || rc=1
 	"$test" -report "$OUT/features.md" "$VKATTN_TEST_LOG" || rc=1
 	{

@@ -19,7 +19,7 @@ func Features() []FeatureCase {
 	return all
 }
 
-const fullCompositions = 200
+const fullCompositions = 160
 
 // otherDims has a case of each feature's table at each head dimension that the tables
 // themselves do not have; those that are multiples of nothing come with tensors in any
