@@ -201,9 +201,8 @@ func (p *Append) Record(c *vk.Commands, a AppendArgs) error {
 	return p.record(c, &a)
 }
 
-// Close drops the pipelines, which belong to the device; work in flight holds
-// what it uses. Close may be called again.
+// Close gives the pipelines back to the device; work in flight holds what it uses.
+// Close may be called again.
 func (p *Append) Close() error {
-	p.pipelines.close()
-	return nil
+	return p.pipelines.close()
 }

@@ -1,6 +1,10 @@
 package attention
 
-import "time"
+import (
+	"time"
+
+	"vkattn/vk"
+)
 
 // For tests outside of the package, which may import accuracy and inputs.
 var (
@@ -16,6 +20,16 @@ func CompileTime(op *Op) (d time.Duration) {
 		d += p.CompileTime()
 	}
 	return d
+}
+
+// PipelinesOf are an operation's own handles.
+func PipelinesOf(op *Op) (list []*vk.Pipeline) {
+	op.pipelines.mu.RLock()
+	defer op.pipelines.mu.RUnlock()
+	for _, p := range op.pipelines.made {
+		list = append(list, p)
+	}
+	return list
 }
 
 // TileOps are operations of one tile each: all that the table has and the device

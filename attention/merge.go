@@ -184,9 +184,8 @@ func (m *Merge) Record(c *vk.Commands, a MergeArgs) error {
 	return m.record(c, &a)
 }
 
-// Close drops the pipelines, which belong to the device; work in flight holds
-// what it uses. Close may be called again.
+// Close gives the pipelines back to the device; work in flight holds what it uses.
+// Close may be called again.
 func (m *Merge) Close() error {
-	m.pipelines.close()
-	return nil
+	return m.pipelines.close()
 }

@@ -146,16 +146,14 @@ func (op *Op) Record(c *vk.Commands, a Args) error {
 	return op.record(c, nil, &a)
 }
 
-// Close drops the plans. Pipelines belong to the device, and work in flight
-// holds what it uses. Close may be called again.
+// Close drops the plans and gives the pipelines back: the device destroys those that
+// no other operation has once no work in flight holds them. Close may be called again.
 func (op *Op) Close() error {
 	op.closed.Store(true)
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	op.plans = nil
-	op.pipelines.close()
-	op.combines.close()
-	return nil
+	return errors.Join(op.pipelines.close(), op.combines.close())
 }
 
 // check checks a call and leaves its layouts in l.

@@ -2,6 +2,7 @@ package attention
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -53,22 +54,30 @@ func (p *pipelines[K, C]) make(dev *vk.Device, cfg *C, key K) (*vk.Pipeline, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.closed.Load() {
+		return nil, errors.Join(fmt.Errorf("attention: %w", vk.ErrClosed), made.Close())
+	}
+	if first := p.made[key]; first != nil {
+		return first, made.Close()
+	}
 	if p.made == nil {
 		p.made = map[K]*vk.Pipeline{}
 	}
-	if !p.closed.Load() {
-		p.made[key] = made
-	}
+	p.made[key] = made
 	return made, nil
 }
 
-// close forgets them: they belong to the device, and work in flight holds what it
-// uses.
-func (p *pipelines[K, C]) close() {
+// close gives them back to the device, which destroys those that no other operation
+// has and no work in flight holds.
+func (p *pipelines[K, C]) close() (err error) {
 	p.closed.Store(true)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for _, made := range p.made {
+		err = errors.Join(err, made.Close())
+	}
 	p.made = nil
+	return err
 }
 
 // describeKernel describes a module with its constants to the host layer, as far as the

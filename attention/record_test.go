@@ -70,6 +70,30 @@ func newRecording(t testing.TB, access attention.Access) *recording {
 	return r
 }
 
+// A closed operation leaves nothing compiled behind, while others keep theirs and what
+// was recorded still runs.
+func TestCloseGivesPipelinesBack(t *testing.T) {
+	r := newRecording(t, attention.AccessDescriptors)
+	other, err := attention.New(r.dev, r.op.Config())
+	require.NoError(t, err)
+	require.NoError(t, other.Forward(r.stream, r.args))
+	require.NoError(t, r.op.Forward(r.stream, r.args))
+	closed, kept := attention.PipelinesOf(r.op), attention.PipelinesOf(other)
+	require.Len(t, closed, 1)
+	require.Len(t, kept, 1)
+	require.Equal(t, kept[0].Handle(), closed[0].Handle(), "compiled once")
+	require.NoError(t, r.op.Close())
+	require.NoError(t, r.op.Close())
+	_, err = closed[0].Statistics()
+	require.ErrorIs(t, err, vk.ErrClosed)
+	require.ErrorIs(t, r.op.Forward(r.stream, r.args), vk.ErrClosed)
+	_, err = kept[0].Statistics()
+	require.NotErrorIs(t, err, vk.ErrClosed)
+	require.NoError(t, other.Forward(r.stream, r.args))
+	require.NoError(t, other.Close())
+	require.NoError(t, r.stream.Wait(context.Background()))
+}
+
 func (r *recording) wait(t testing.TB) { require.NoError(t, r.stream.Wait(context.Background())) }
 
 // wrap makes a command buffer of the caller's and Commands that record into it;

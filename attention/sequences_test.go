@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/cases"
 	"vkattn/vk"
 )
 
@@ -20,8 +21,10 @@ func TestSequencesOfACallWithoutLengths(t *testing.T) {
 }
 
 func TestExistingRowsAreThoseOfSequences(t *testing.T) {
-	c := features()["packed"]
-	a := compose(c, 0xff, false).Args
+	c := smallFeature(cases.Seq{ID: 0, Rows: 37, Keys: 1}, cases.Seq{ID: 1, Rows: 0, Keys: 30}, cases.Seq{ID: 2, Rows: 9, Keys: 150})
+	c.PackedQ, c.PackedK = true, true
+	p := newFeature(t, c, attention.F16)
+	a := p.HostArgs(p.Image)
 	rows, err := attention.ExistingRows(a)
 	require.NoError(t, err)
 	require.Equal(t, (37+9)*a.Hq, attention.CountRows(rows), "rows 37, 0, 9")

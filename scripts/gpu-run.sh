@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# gpu-run.sh [tests|bench|all|tune|verify|race [entry...]] runs what gpu-bundle.sh made, on a machine with a
+# gpu-run.sh [tests|bench|all|tune|verify|features|race [entry...]] runs what gpu-bundle.sh made, on a machine with a
 # GPU. It lies in the bundle's root and needs nothing but the GPU's driver.
 #
 # Everything is written to $OUT (default: ./out):
@@ -13,11 +13,16 @@
 #     conformance.*    every implementation on the conformance table: summary and rows
 #     large.*          and on problems up to batch 16, 8 heads, length 16384
 #     examples.txt     the output of the examples
+#   of features alone:
+#     features.md      cases, tiers, storage types, worst errors and failures of the tables of features
+#     features.jsonl   and of each case
+#     features-*.txt   the output of the tests: of the tables, and of the properties that hold for any problem
 #   and, of race alone, what scripts/race.sh writes: needs python3 with PyTorch
 #
 #   VKATTN_TEST_ARGS   further arguments of every test binary (-test.run ...)
 #   VKATTN_TESTS       the packages tested, a pattern of the shell (default: *)
 #   VKATTN_VERIFY_ARGS the problems of large.* (default: --suite forward,dims,gqa --dtype f16,bf16)
+#   VKATTN_FEATURE_LIMIT seconds that features may take (default: 400)
 #   VKATTN_VERIFY_LIMIT seconds each part of verify may take (default: 400)
 set -uo pipefail
 
@@ -117,6 +122,37 @@ if [[ $what == verify ]]; then
 		((status)) && rc=1
 	done > >(tee "$OUT/examples.txt")
 	wait $!
+fi
+# Nearly all of the time is the driver's compiler's, on every CPU there is: one
+# process does as well as several, and a second one fills what its last cases leave idle.
+if [[ $what == features ]]; then
+	test=$here/tests/tests.test
+	export VKATTN_TEST_LEVEL=full VKATTN_TEST_LOG=$OUT/features.jsonl
+	rm -f "$OUT"/features{,-tables,-properties}.{jsonl,md,txt}
+	: >"$VKATTN_TEST_LOG"
+	cd "$here/src/tests" || exit 1
+	start=$SECONDS
+	part() { # <name> <arguments of the test binary...>
+		local name=$1 status
+		shift
+		# The journal and the output have what was done before a stop.
+		timeout --kill-after 5 "${VKATTN_FEATURE_LIMIT:-400}" "$test" -test.v -test.timeout 0 "$@" >"$OUT/features-$name.txt" 2>&1
+		status=$?
+		printf '== features, %s: exit %d after %d s\n' "$name" "$status" $((SECONDS - start))
+		grep -E -A 12 '^ *--- FAIL|^panic:|^fatal error' "$OUT/features-$name.txt" | head -n 60
+		return "$status"
+	}
+	part tables -test.run '^TestFeatureConformance$' &
+	tables=$!
+	part properties -test.run 'Feature|Append|Merge|Rota' -test.skip '^TestFeatureConformance$' -rapid.checks 12 || rc=1
+	wait "$tables" || rc=1
+	"$test" -report "$OUT/features.md" "$VKATTN_TEST_LOG" || rc=1
+	{
+		printf 'Other tests of features, and of appending and merging:\n\n'
+		sed -n 's/^--- \([A-Z]*\): \(.*\)$/- \1 \2/p' "$OUT/features-properties.txt"
+	} >>"$OUT/features.md"
+	cat "$OUT/features.md"
+	cd "$here" || exit 1
 fi
 if [[ $what == race ]]; then
 	VKATTN=$here/vkattn "$here/src/scripts/race.sh" "${@:2}" || rc=1

@@ -2,6 +2,7 @@ package tests
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"vkattn/attention"
+	"vkattn/attention/accuracy"
 	"vkattn/attention/cases"
 	"vkattn/vk"
 )
@@ -64,7 +66,7 @@ func TestConformance(t *testing.T) {
 						cases = slices.DeleteFunc(slices.Clone(all), func(c *checkedCase) bool { return c.Cost() > 2e9 })
 					}
 					start := time.Now()
-					results := conform(s, tt, cases)
+					results := conform(t, s, tt, cases)
 					t.Logf("%d cases in %v", len(cases), time.Since(start).Round(time.Millisecond))
 					for i, c := range cases {
 						t.Run(c.String(), func(t *testing.T) {
@@ -120,9 +122,13 @@ const (
 // checked is a case that knows its calls, and what is right about them.
 type checked interface {
 	jobs(tt cases.Target) ([]*job, error)
-	check(jobs []*job) error
+	reference() error // what check needs
+	check(jobs []*job) (o accuracy.Report, lse *accuracy.Report, err error)
+	String() string
+	SeedValue() uint64
 	memory(dtype attention.DType) int64 // bytes of a call, about
 	Pipeline() string
+	Dims() int // of Q and V, which is what a kernel's length depends on
 	Flops() int64
 }
 
@@ -133,35 +139,47 @@ func (c *checkedCase) memory(dtype attention.DType) (bytes int64) {
 	return bytes
 }
 
+// slots are taken by the submissions that are on their way at once, of all tables:
+// as many as there are processors to compile them.
+var slots = make(chan struct{}, runtime.GOMAXPROCS(0))
+
 // conform runs all cases on a tier, several submissions at once, and returns
-// what was wrong with each.
-func conform[C checked](s *session, tt cases.Target, list []C) []error {
+// what was wrong with each. Each is in the journal of t as soon as it is known.
+func conform[C checked](t *testing.T, s *session, tt cases.Target, list []C) []error {
 	e := s.newEngine(tt)
-	workers := runtime.GOMAXPROCS(0)
+	n := cap(slots)
 	work := make(chan []int)
 	results := make([]error, len(list))
 	var wg sync.WaitGroup
-	for range workers {
+	for range n {
 		wg.Go(func() {
 			for batch := range work {
-				conformBatch(e, tt, list, batch, results)
+				slots <- struct{}{}
+				conformBatch(t.Name(), e, tt, list, batch, results)
+				<-slots
 			}
 		})
 	}
 	var bytes, flops int64
 	var batch []int
+	send := func() {
+		if len(batch) > 0 {
+			work <- batch
+		}
+		batch, bytes, flops = nil, 0, 0
+	}
 	for _, i := range byPipeline(list) {
+		if len(batch) > 0 && list[i].Pipeline() != list[batch[0]].Pipeline() {
+			send() // which is judged while others compile
+		}
 		batch = append(batch, i)
 		bytes += list[i].memory(tt.DType)
 		flops += 3 * list[i].Flops()
-		if len(batch) >= min(batchCases, max(1, len(list)/workers)) || bytes >= batchBytes || flops >= batchFlops {
-			work <- batch
-			batch, bytes, flops = nil, 0, 0
+		if len(batch) >= min(batchCases, max(1, len(list)/n)) || bytes >= batchBytes || flops >= batchFlops {
+			send()
 		}
 	}
-	if len(batch) > 0 {
-		work <- batch
-	}
+	send()
 	close(work)
 	wg.Wait()
 	if err := e.close(); err != nil {
@@ -171,41 +189,66 @@ func conform[C checked](s *session, tt cases.Target, list []C) []error {
 }
 
 // byPipeline orders cases so that those of one pipeline are neighbours, and two
-// workers seldom wait for the same one to be compiled.
-func byPipeline[C checked](cases []C) []int {
-	order := make([]int, len(cases))
-	keys := make([]string, len(cases))
-	for i, c := range cases {
+// workers seldom wait for the same one to be compiled. Long kernels come first: one of
+// them at the end would leave the other workers idle.
+func byPipeline[C checked](list []C) []int {
+	order := make([]int, len(list))
+	keys := make([]string, len(list))
+	for i, c := range list {
 		order[i], keys[i] = i, c.Pipeline()
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return strings.Compare(keys[a], keys[b]) })
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Or(cmp.Compare(list[b].Dims(), list[a].Dims()), strings.Compare(keys[a], keys[b]))
+	})
 	return order
 }
 
 // conformBatch runs cases in one submission. When that fails each is tried
 // alone, so that the others are still judged.
-func conformBatch[C checked](e *engine, tt cases.Target, cases []C, batch []int, results []error) {
+func conformBatch[C checked](test string, e *engine, tt cases.Target, list []C, batch []int, results []error) {
 	jobs := map[int][]*job{}
+	entries := map[int]*entry{}
 	var all []*job
 	for _, i := range batch {
-		jobs[i], results[i] = cases[i].jobs(tt)
+		entries[i] = &entry{Test: test, Case: list[i].String(), Seed: list[i].SeedValue()}
+		results[i] = timed(&entries[i].MS.Make, func() (err error) {
+			jobs[i], err = list[i].jobs(tt)
+			return err
+		})
 		all = append(all, jobs[i]...)
 	}
-	err := e.run(all)
+	var running milliseconds
+	err := timed(&running, func() error { return e.run(all) })
+	for _, j := range all {
+		running -= inMilliseconds(j.recording)
+	}
 	for _, i := range batch {
-		if results[i] != nil {
-			continue
-		}
-		if err != nil && len(batch) > 1 && !errors.Is(err, vk.ErrDeviceLost) {
-			results[i] = e.run(jobs[i])
-		} else {
-			results[i] = err
+		x := entries[i]
+		x.MS.Run = running / milliseconds(len(batch))
+		for _, j := range jobs[i] {
+			x.MS.Compile += inMilliseconds(j.recording)
 		}
 		if results[i] == nil {
-			results[i] = cases[i].check(jobs[i])
+			results[i] = err
+			if err != nil && len(batch) > 1 && !errors.Is(err, vk.ErrDeviceLost) {
+				results[i] = timed(&x.MS.Run, func() error { return e.run(jobs[i]) })
+			}
+		}
+		if results[i] == nil {
+			results[i] = timed(&x.MS.Reference, list[i].reference)
+		}
+		if results[i] == nil {
+			results[i] = timed(&x.MS.Check, func() error {
+				o, lse, err := list[i].check(jobs[i])
+				x.measured(o, lse)
+				return err
+			})
 		}
 		for _, j := range jobs[i] {
 			j.after = nil
+		}
+		if err := x.write(results[i]); err != nil {
+			results[i] = errors.Join(results[i], err)
 		}
 	}
 }
@@ -234,29 +277,34 @@ func (c *checkedCase) jobs(tt cases.Target) ([]*job, error) {
 	return all, nil
 }
 
+func (c *checkedCase) reference() error { return c.Expect(c.problem) }
+
 // check judges what the calls of a case left in memory.
-func (c *checkedCase) check(jobs []*job) error {
+func (c *checkedCase) check(jobs []*job) (o accuracy.Report, lse *accuracy.Report, err error) {
 	p := c.problem
 	for i, j := range jobs {
 		if err := p.Trespass(j.before, j.after); err != nil {
-			return fmt.Errorf("run %d: %w", i+1, err)
+			return o, nil, fmt.Errorf("run %d: %w", i+1, err)
 		}
 	}
-	if err := c.Judge(p, jobs[0].after); err != nil {
-		return err
+	if o, lse, err = c.Reports(p, jobs[0].after); err == nil {
+		err = cases.Wrong(o, lse)
+	}
+	if err != nil {
+		return o, lse, err
 	}
 	if err := p.SameRows(jobs[0].after, jobs[1].after, c.Shape.Sk); err != nil {
 		if sameMemory(jobs[0].before, jobs[1].before) {
-			return fmt.Errorf("a second run gives other bits: %w", err)
+			return o, lse, fmt.Errorf("a second run gives other bits: %w", err)
 		}
-		return fmt.Errorf("keys from %d on are attended to by no row, and spoiling them changed the result: %w", c.Hidden(), err)
+		return o, lse, fmt.Errorf("keys from %d on are attended to by no row, and spoiling them changed the result: %w", c.Hidden(), err)
 	}
 	if len(jobs) > 2 {
 		if err := p.SameRows(jobs[0].after, jobs[2].after, c.HalfSeen()); err != nil {
-			return fmt.Errorf("keys from %d on were spoiled, which rows before them must not notice: %w", c.HalfSeen(), err)
+			return o, lse, fmt.Errorf("keys from %d on were spoiled, which rows before them must not notice: %w", c.HalfSeen(), err)
 		}
 	}
-	return nil
+	return o, lse, nil
 }
 
 // sameMemory compares everything two calls left behind, apart from what was

@@ -14,6 +14,8 @@
 //	                   gets through in minutes.
 //	VKATTN_TEST_CASES  a regular expression: of the tables of features only the
 //	                   cases whose names match are computed.
+//	VKATTN_TEST_LOG    a file that gets a line of JSON for each case of a table as
+//	                   soon as it is judged: its errors, and where its time went.
 //
 // What each driver must offer is stated in drivers_test.go, so that a tier that
 // went missing is a failure and not a shorter test.

@@ -65,7 +65,10 @@ type job struct {
 	Problem
 	cfg    attention.Config
 	before [][]byte
-	after  [][]byte // filled by run
+
+	// Filled by run.
+	after     [][]byte
+	recording time.Duration // which is compiling, where the pipeline is new
 }
 
 // run does the jobs, on a device in one submission. The memory before is left
@@ -146,10 +149,12 @@ func (e *engine) runDevice(jobs []*job) (err error) {
 		return err
 	}
 	for i, j := range jobs {
+		start := time.Now()
 		op, err := e.op(j.cfg)
 		if err == nil {
 			err = op.Forward(s, j.DeviceArgs(buffers[i]))
 		}
+		j.recording = time.Since(start)
 		if err != nil {
 			return fmt.Errorf("%v: %w", j.Problem, err)
 		}

@@ -63,6 +63,7 @@ func TestFeatureEveryQuantisedNumber(t *testing.T) {
 				continue // types take turns: numbers are read alike, then rounded
 			}
 			t.Run(kv.String()+"/"+tt.String(), func(t *testing.T) {
+				t.Parallel()
 				images := make([][]byte, rawPieces)
 				images[rawQ] = make([]byte, d*heads*tt.DType.Size())
 				images[rawK] = make([]byte, kv.RowBytes(tt.DType, d*heads))

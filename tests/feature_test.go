@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/accuracy"
 	"vkattn/attention/cases"
 )
 
@@ -29,20 +30,22 @@ func TestFeatureConformance(t *testing.T) {
 	for _, dtype := range attention.DTypes() {
 		known := map[string]*checkedFeature{} // of several tiers
 		t.Run(dtype.String(), func(t *testing.T) {
+			t.Parallel()
 			for _, tt := range s.available() {
 				if tt.DType != dtype {
 					continue
 				}
-				t.Run(tt.Tier.String(), func(t *testing.T) {
-					var list []*checkedFeature
-					for _, c := range featuresOf(t, s, tt) {
-						if known[c.String()] == nil {
-							known[c.String()] = &checkedFeature{FeatureCase: c, dtype: dtype}
-						}
-						list = append(list, known[c.String()])
+				var list []*checkedFeature
+				for _, c := range featuresOf(t, s, tt) {
+					if known[c.String()] == nil {
+						known[c.String()] = &checkedFeature{FeatureCase: c, dtype: dtype}
 					}
+					list = append(list, known[c.String()])
+				}
+				t.Run(tt.Tier.String(), func(t *testing.T) {
+					t.Parallel() // the end of a table leaves processors idle
 					start := time.Now()
-					results := conform(s, tt, list)
+					results := conform(t, s, tt, list)
 					t.Logf("%d cases in %v", len(list), time.Since(start).Round(time.Millisecond))
 					for i, c := range list {
 						t.Run(c.String(), func(t *testing.T) {
@@ -77,32 +80,28 @@ func slowToCompile(tt cases.Target) bool {
 		tt.Tier == attention.TierScalar && os.Getenv("VKATTN_DRIVER") == "swiftshader"
 }
 
-// featuresOf are the cases that a tier computes in a storage type. What it costs is
-// compiling, and the types of a tier differ in how elements are read and written:
-// they share the pipelines of the table.
+// featuresOf are the cases that a tier computes in a storage type: its share of the
+// table, or all of it on the CPU tier, which compiles nothing; and of these what
+// VKATTN_TEST_CASES asks for.
 func featuresOf(t *testing.T, s *session, tt cases.Target) []cases.FeatureCase {
 	wanted, err := regexp.Compile(os.Getenv("VKATTN_TEST_CASES"))
 	require.NoError(t, err)
-	which, types := 0, 0
-	for _, other := range s.available() {
-		if other.Tier == tt.Tier {
-			if other.DType == tt.DType {
+	all := featureTable(tt)
+	if tt.Tier != attention.TierCPU {
+		which, types := 0, 0
+		for _, other := range s.available() {
+			if other == tt {
 				which = types
 			}
-			types++
+			if other.Tier == tt.Tier {
+				types++
+			}
 		}
+		all = cases.ShareFeatures(all, types)[which]
 	}
-	number := map[string]int{}
 	var some []cases.FeatureCase
-	for _, c := range featureTable(tt) {
-		n, known := number[c.Pipeline()]
-		if !known {
-			n = len(number)
-			number[c.Pipeline()] = n
-		}
-		switch {
-		case !wanted.MatchString(c.String()):
-		case tt.Tier == attention.TierCPU && c.Flops() <= 1e9, tt.Tier != attention.TierCPU && n%types == which:
+	for _, c := range all {
+		if wanted.MatchString(c.String()) && (tt.Tier != attention.TierCPU || c.Flops() <= 1e9) {
 			some = append(some, c)
 		}
 	}
@@ -136,18 +135,20 @@ func (c *checkedFeature) jobs(tt cases.Target) ([]*job, error) {
 	}, nil
 }
 
+func (c *checkedFeature) reference() error { return c.Expect(c.problem) }
+
 // check judges what the calls of a case left in memory.
-func (c *checkedFeature) check(jobs []*job) error {
+func (c *checkedFeature) check(jobs []*job) (o accuracy.Report, lse *accuracy.Report, err error) {
 	for i, j := range jobs {
 		if err := c.problem.Trespass(j.before, j.after); err != nil {
-			return fmt.Errorf("run %d: %w", i+1, err)
+			return o, nil, fmt.Errorf("run %d: %w", i+1, err)
 		}
 	}
-	if err := c.Judge(c.problem, jobs[0].after); err != nil {
-		return err
+	if o, lse, err = c.Reports(c.problem, jobs[0].after); err != nil {
+		return o, lse, err
 	}
 	if err := c.problem.Same(jobs[0].after, jobs[1].after); err != nil {
-		return fmt.Errorf("what must not matter was spoiled, and the result changed: %w", err)
+		return o, lse, fmt.Errorf("what must not matter was spoiled, and the result changed: %w", err)
 	}
-	return nil
+	return o, lse, nil
 }

@@ -209,7 +209,7 @@ func TestGolden(t *testing.T) {
 					names = append(names, g.Name)
 				}
 			}
-			for i, err := range conform(s, tt, of) {
+			for i, err := range conform(t, s, tt, of) {
 				t.Run(names[i], func(t *testing.T) {
 					require.NoError(t, err)
 				})

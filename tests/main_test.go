@@ -9,10 +9,17 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// TestMain closes the device after the last test and fails the run for anything
+// TestMain sums up journals where it is asked to (see report). Else it closes the device after the last test and fails the run for anything
 // the validation layers said.
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if *report != "" {
+		if err := writeReport(*report, flag.Args()); err != nil {
+			fmt.Fprintln(os.Stderr, "report:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	tuneProperties()
 	code := m.Run()
 	if n := closeSession(); n > 0 && code == 0 {

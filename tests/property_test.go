@@ -37,8 +37,16 @@ func fewPipelines() bool {
 
 // onTiers runs a property on every tier that executes here.
 func onTiers(t *testing.T, property func(t *rapid.T, e *engine, tt cases.Target)) {
+	onTiersThat(t, func(cases.Target) bool { return true }, property)
+}
+
+// onTiersThat is onTiers of some of them.
+func onTiersThat(t *testing.T, are func(tt cases.Target) bool, property func(t *rapid.T, e *engine, tt cases.Target)) {
 	s := openTiers(t)
 	for _, tt := range s.available() {
+		if !are(tt) {
+			continue
+		}
 		t.Run(tt.String(), func(t *testing.T) {
 			t.Parallel()
 			e := s.newEngine(tt)

@@ -44,6 +44,18 @@ func (s Stats) Reasons() (why []string) {
 	return why
 }
 
+// Share is the largest error as a part of what it may be, by the rule that comes
+// closest: at most 1 where all three hold.
+func (s Stats) Share() float64 {
+	share := 0.0
+	for _, r := range [][2]float64{{s.Max, s.LimMax}, {s.Mean, s.LimMean}, {s.NMSE, s.LimNMSE}} {
+		if r[0] > 0 && !math.IsInf(r[0], 1) { // an NMSE is, of nothing but zeros
+			share = max(share, r[0]/r[1])
+		}
+	}
+	return share
+}
+
 // Report judges one tensor.
 type Report struct {
 	Whole     Stats

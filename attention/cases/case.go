@@ -78,6 +78,9 @@ func (c Case) Config(tt Target) attention.Config {
 	return cfg
 }
 
+// Dims are the elements of a row of Q and one of V together.
+func (c Case) Dims() int { return c.D + c.Dv }
+
 // Flops is the number of operations, those of masked cells too.
 func (c Case) Flops() int64 {
 	return 2 * c.Shape.Rows() * int64(c.Shape.Sk) * int64(c.D+c.Dv)

@@ -39,7 +39,7 @@ type FeatureCase struct {
 	PageSize int     // keys of a page; 0: no pages
 	Prefix   int     // keys at the start that all sequences share, with the pages they fill
 	Kept     float64 // ratio of tokens listed; 0: no lists
-	Shuffled bool    // lists in no order, with some tokens twice and some past the end
+	Shuffled bool    // lists in no order, with some tokens twice, some past the end and some before the start
 	BlockQ   int     // rows and keys of a block; 0: no bitmap
 	BlockK   int
 	Blocks   Spread // where BlockQ is given; always by rows of blocks
@@ -198,8 +198,22 @@ func (c FeatureCase) Shape() attention.Shape {
 	return s
 }
 
+// usedLengths reports whether the lengths in use are given, of rows and of keys.
+func (c FeatureCase) usedLengths() (q, k bool) {
+	shape := c.Shape()
+	q, k = c.LooseQ, c.LooseK
+	for _, s := range c.Seqs {
+		q = q || !c.PackedQ && s.Rows != shape.Sq
+		k = k || !c.PackedK && s.Keys != shape.Sk
+	}
+	return q, k
+}
+
 // Group is the number of query heads that share a key head.
 func (c FeatureCase) Group() int { return c.Hq / c.Hkv }
+
+// Dims are the elements of a row of Q and one of V together.
+func (c FeatureCase) Dims() int { return c.D + c.Dv }
 
 // Flops is the number of operations, those of masked cells too.
 func (c FeatureCase) Flops() int64 {
@@ -228,11 +242,7 @@ func (c FeatureCase) Memory(dtype attention.DType) int64 {
 // side by side.
 func (c FeatureCase) Pipeline() string {
 	shape := c.Shape()
-	usedQ, usedK := c.LooseQ, c.LooseK
-	for _, s := range c.Seqs {
-		usedQ = usedQ || !c.PackedQ && s.Rows != shape.Sq
-		usedK = usedK || !c.PackedK && s.Keys != shape.Sk
-	}
+	usedQ, usedK := c.usedLengths()
 	window := 0
 	if c.Window.Left() >= 0 {
 		window++

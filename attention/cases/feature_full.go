@@ -6,22 +6,12 @@ import (
 	"vkattn/attention"
 )
 
-// Features is the whole table: every row of the tables at two head dimensions
-// more, serving's mixtures of lengths, and many compositions. It suits a GPU.
+// Features is the whole table: the tables of all features, each of them at every head
+// dimension besides, serving's mixtures of lengths, and many compositions. It suits a
+// GPU.
 func Features() []FeatureCase {
 	all := featureTables(true)
-	dims := [][2]int{{128, 128}, {96, 96}, {256, 256}, {32, 64}, {128, 64}, {192, 128}}
-	for i, c := range featureTables(true) {
-		if c.D == 64 {
-			all = append(all, c.with(func(c *FeatureCase) { c.D, c.Dv = dims[i%len(dims)][0], dims[i%len(dims)][1] }))
-		}
-		if c.D == 64 && c.KV == attention.KVSame { // any head dimension, any place
-			all = append(all, c.with(func(c *FeatureCase) {
-				c.D, c.Dv = []int{80, 40, 111, 7}[i%4], []int{80, 40, 111, 7}[i%4]
-				c.Layout, c.LSE, c.Access = Odd, i%3 != 0, Accesses[i%2]
-			}))
-		}
-	}
+	all = append(all, otherDims(all)...)
 	all = append(all, servingCases()...)
 	for n := range fullCompositions {
 		all = append(all, RandomFeature(n))
@@ -29,7 +19,39 @@ func Features() []FeatureCase {
 	return all
 }
 
-const fullCompositions = 200
+const fullCompositions = 160
+
+// otherDims has a case of each feature's table at each head dimension that the tables
+// themselves do not have; those that are multiples of nothing come with tensors in any
+// place. Which case that is goes round.
+func otherDims(tables []FeatureCase) []FeatureCase {
+	byName := map[string][]FeatureCase{}
+	var names []string
+	for _, c := range tables {
+		if c.D != 64 || c.Dv != 64 {
+			continue
+		}
+		if byName[c.Name] == nil {
+			names = append(names, c.Name)
+		}
+		byName[c.Name] = append(byName[c.Name], c)
+	}
+	var all []FeatureCase
+	for n, name := range names {
+		for i, d := range [][2]int{{128, 128}, {96, 96}, {256, 256}, {32, 64}, {128, 64}, {192, 128}, {80, 80}, {40, 40}, {111, 111}, {7, 7}} {
+			even := d[0]%32 == 0 && d[1]%32 == 0
+			from := slices.DeleteFunc(slices.Clone(byName[name]), func(c FeatureCase) bool { return c.KV.Blocked() && !even })
+			// A step that has no factor in common with most lengths.
+			all = append(all, from[(7*i+n)%len(from)].with(func(c *FeatureCase) {
+				c.D, c.Dv = d[0], d[1]
+				if !even {
+					c.Layout, c.LSE, c.Access = Odd, i%3 != 0, Accesses[i%2]
+				}
+			}))
+		}
+	}
+	return all
+}
 
 // servingCases are batches as a server meets them, judged by a sample of rows.
 func servingCases() []FeatureCase {
@@ -56,9 +78,11 @@ func servingCases() []FeatureCase {
 		each(func(c *FeatureCase) { c.Seqs, c.PackedK = lengths, true }),
 		each(func(c *FeatureCase) { c.Seqs, c.PageSize = lengths, 16 }),
 		each(func(c *FeatureCase) { c.Seqs, c.PackedK, c.D, c.Dv = lengths, true, 64, 64 }),
-		each(func(c *FeatureCase) { c.Seqs, c.PageSize, c.Window = lengths, 64, attention.WindowOf(1023, 0) }),
+		each(func(c *FeatureCase) {
+			c.Seqs, c.PageSize, c.Window, c.D, c.Dv = lengths, 64, attention.WindowOf(1023, 0), 64, 64
+		}),
 		each(func(c *FeatureCase) { c.Seqs, c.PageSize = crowd, 16 }),
-		each(func(c *FeatureCase) { c.Seqs, c.PageSize, c.Prefix = crowd, 64, 256 }),
+		each(func(c *FeatureCase) { c.Seqs, c.PageSize, c.Prefix, c.D, c.Dv = crowd, 64, 256, 64, 64 }),
 		each(func(c *FeatureCase) { c.Seqs, c.PackedK, c.D, c.Dv = crowd, true, 64, 64 }),
 		each(func(c *FeatureCase) { c.Seqs, c.PageSize, c.FixedSplit = crowd, 16, 3 }),
 		each(func(c *FeatureCase) { c.Seqs, c.PageSize, c.PackedQ = decodes, 1, false }),

@@ -27,7 +27,7 @@ func (p *FeatureProblem) placeKept() {
 		keys := p.Seqs[i/p.Hkv].Keys
 		count := make([]int, keys)
 		for _, t := range list {
-			if int(t) < keys {
+			if t >= 0 && int(t) < keys {
 				count[t]++
 			}
 		}
@@ -106,7 +106,7 @@ func (p *FeatureProblem) placeModifiers() {
 		batches, heads, rows := p.Bias.sizes()
 		t := p.slots(pieceBias, p.Bias.Spread, p.Bias.DType.Size(), func(b, h, row, key int) []byte {
 			return encodeFloats([]float32{p.biasAt(b, h, row, key)}, p.Bias.DType)
-		}, func(b, h, row, key int) bool { return p.weight(b, h, row, key) > 0 })
+		}, func(b, h, row, key int) bool { return p.Weight(b, h, row, key) > 0 })
 		p.args.Bias = &attention.Bias{Tensor: t, DType: p.Bias.DType, Batches: batches, Heads: heads, Rows: rows}
 	}
 }

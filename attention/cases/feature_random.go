@@ -13,8 +13,14 @@ func RandomFeature(n int) FeatureCase {
 	r := rand.New(rand.NewPCG(uint64(n), 0xfea7))
 	chance := func(of int) bool { return r.IntN(of) == 0 }
 	c := FeatureCase{Name: fmt.Sprintf("random-%d", n), LSE: true, Seed: uint64(n)<<1 | 1<<40}
-	d := [][2]int{{64, 64}, {64, 64}, {128, 128}, {96, 32}}[r.IntN(4)]
-	c.D, c.Dv = d[0], d[1]
+	c.D = []int{64, 128, 96, 64, 32, 16, 33, 7, 1, 128}[r.IntN(10)]
+	c.Dv = c.D
+	if chance(3) {
+		c.Dv = []int{32, 64, 80, 8, 1, 128}[r.IntN(6)]
+	}
+	if chance(5) {
+		c.Scale = []attention.Scale{attention.ScaleOf(0), attention.ScaleOf(-0.1), attention.ScaleOf(0.05)}[r.IntN(3)]
+	}
 	heads := [][2]int{{4, 2}, {8, 1}, {3, 3}, {10, 2}}[r.IntN(4)]
 	c.Hq, c.Hkv = heads[0], heads[1]
 	c.Causal = Causals[r.IntN(len(Causals))]
@@ -71,6 +77,9 @@ func RandomFeature(n int) FeatureCase {
 		c.KV = attention.KVTypes()[1+r.IntN(4)]
 		if c.KV.Scaled() && chance(2) {
 			c.KVBlock = []int{2, 16, 100}[r.IntN(3)]
+		}
+		if c.KV.Blocked() {
+			c.D, c.Dv = []int{32, 64, 128}[r.IntN(3)], []int{32, 64, 96}[r.IntN(3)]
 		}
 	}
 	if chance(3) {

@@ -37,8 +37,8 @@ func (c *FeatureCase) span(b, row int) (from, to int) {
 	return from, to
 }
 
-// weight is how many times a row attends to key t.
-func (p *FeatureProblem) weight(b, h, row, t int) int {
+// Weight is how many times a row attends to key t.
+func (p *FeatureProblem) Weight(b, h, row, t int) int {
 	if from, to := p.span(b, row); t < from || t >= to {
 		return 0
 	}
@@ -69,7 +69,7 @@ func (p *FeatureProblem) sees(b, kv int) []bool {
 				continue
 			}
 			for h := kv * p.Group(); h < (kv+1)*p.Group(); h++ {
-				seen[t] = seen[t] || p.weight(b, h, row, t) > 0
+				seen[t] = seen[t] || p.Weight(b, h, row, t) > 0
 			}
 		}
 	}
@@ -146,7 +146,7 @@ func (c *FeatureCase) keptLists() [][]int32 {
 				for i := range len(list) / 5 {
 					list = append(list, list[5*i])
 				}
-				list = append(list, int32(s.Keys), int32(s.Keys+1+r.IntN(100)), math.MaxInt32)
+				list = append(list, int32(s.Keys), int32(s.Keys+1+r.IntN(100)), math.MaxInt32, -1, math.MinInt32)
 				r.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 			}
 			lists = append(lists, list)

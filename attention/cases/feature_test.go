@@ -1,6 +1,7 @@
 package cases
 
 import (
+	"maps"
 	"math"
 	"testing"
 
@@ -25,7 +26,7 @@ func (p *FeatureProblem) plain(b, h, row int) (o []float64, lse float64) {
 	}
 	sink := most
 	for t := range s.Keys {
-		n := p.weight(b, h, row, t)
+		n := p.Weight(b, h, row, t)
 		if n == 0 {
 			continue
 		}
@@ -123,5 +124,34 @@ func TestFeatureTables(t *testing.T) {
 			require.NoError(t, c.Shape().Validate(), "%v", c)
 		}
 		t.Logf("%s: %d cases, about %d pipelines, %.2f GFLOP", name, len(seen), len(pipelines), float64(flops)/1e9)
+	}
+}
+
+// Each storage type meets every facet of a table, and the types together each case.
+func TestShareFeatures(t *testing.T) {
+	for name, all := range map[string][]FeatureCase{"compact": CompactFeatures(), "brief": BriefFeatures(), "full": Features()} {
+		facets := map[string]bool{}
+		for _, c := range all {
+			for _, f := range c.Facets() {
+				facets[f] = true
+			}
+		}
+		for _, n := range []int{1, 2, 3} {
+			somewhere := map[string]bool{}
+			for i, share := range ShareFeatures(all, n) {
+				missing := maps.Clone(facets)
+				pipelines := map[string]bool{}
+				for _, c := range share {
+					somewhere[c.String()] = true
+					pipelines[c.Pipeline()] = true
+					for _, f := range c.Facets() {
+						delete(missing, f)
+					}
+				}
+				require.Empty(t, missing, "type %d of %d lacks them", i, n)
+				t.Logf("%s, type %d of %d: %d cases, about %d pipelines", name, i+1, n, len(share), len(pipelines))
+			}
+			require.Len(t, somewhere, len(all))
+		}
 	}
 }

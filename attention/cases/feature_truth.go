@@ -79,19 +79,26 @@ func (x *FeatureTruth) Expect(p *FeatureProblem) error {
 // Judge holds what a call left in memory to the rules of package accuracy, and
 // rows with nothing to attend to to exactly 0 and -Inf.
 func (x *FeatureTruth) Judge(p *FeatureProblem, after [][]byte) error {
+	_, _, err := x.Reports(p, after)
+	return err
+}
+
+// Reports is Judge with the numbers. They are those of nothing where the problem has
+// no rows; lse is nil when it has no LSE.
+func (x *FeatureTruth) Reports(p *FeatureProblem, after [][]byte) (o accuracy.Report, lse *accuracy.Report, err error) {
 	if err := x.Expect(p); err != nil {
-		return fmt.Errorf("reference: %w", err)
+		return o, nil, fmt.Errorf("reference: %w", err)
 	}
 	got, gotLSE := p.Gather(after, x.Sample)
 	if len(got) == 0 {
-		return nil
+		return o, nil, nil
 	}
 	i := 0
 	for _, s := range x.Sample {
 		for _, row := range s.Rows {
 			if math.IsInf(x.RefLSE[i], -1) {
 				if err := nothing(got[i*p.Dv:][:p.Dv], gotLSE, i); err != nil {
-					return fmt.Errorf("sequence %d, head %d, row %d attends to nothing: %w", s.B, s.H, row, err)
+					return o, nil, fmt.Errorf("sequence %d, head %d, row %d attends to nothing: %w", s.B, s.H, row, err)
 				}
 			}
 			i++
@@ -99,18 +106,19 @@ func (x *FeatureTruth) Judge(p *FeatureProblem, after [][]byte) error {
 	}
 	limits := accuracy.Forward(p.DType)
 	limits.Noise = x.Noise
-	if r := accuracy.Judge(limits, p.Dv, got, x.Ref, x.Low); !r.Pass() {
-		return fmt.Errorf("wrong O: %v; %s", r.Reasons(), x.place(r))
+	if o = accuracy.Judge(limits, p.Dv, got, x.Ref, x.Low); !o.Pass() {
+		err = fmt.Errorf("wrong O: %v; %s", o.Reasons(), x.place(o))
 	}
 	if !p.LSE {
-		return nil
+		return o, nil, err
 	}
 	limits = accuracy.ForwardLSE(p.DType)
 	limits.Noise = x.NoiseLSE
-	if r := accuracy.Judge(limits, 1, gotLSE, x.RefLSE, x.LowLSE); !r.Pass() {
-		return fmt.Errorf("wrong LSE: %v; %s", r.Reasons(), x.place(r))
+	l := accuracy.Judge(limits, 1, gotLSE, x.RefLSE, x.LowLSE)
+	if err == nil && !l.Pass() {
+		err = fmt.Errorf("wrong LSE: %v; %s", l.Reasons(), x.place(l))
 	}
-	return nil
+	return o, &l, err
 }
 
 // place says which row of which sequence the worst element is of.

@@ -52,9 +52,15 @@ func (x *Truth) Expect(p *Problem) error {
 // rows with nothing to attend to to exactly 0 and -Inf.
 func (x *Truth) Judge(p *Problem, after [][]byte) error {
 	o, lse, err := x.Reports(p, after)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
+	}
+	return Wrong(o, lse)
+}
+
+// Wrong is what is wrong with an O and an LSE; lse may be nil.
+func Wrong(o accuracy.Report, lse *accuracy.Report) error {
+	switch {
 	case !o.Pass():
 		return fmt.Errorf("wrong O: %v", o.Reasons())
 	case lse != nil && !lse.Pass():

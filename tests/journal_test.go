@@ -1,0 +1,101 @@
+package tests
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"sync"
+	"time"
+
+	"vkattn/attention/accuracy"
+)
+
+// entry is what became of one case: a line of the journal, the file that
+// VKATTN_TEST_LOG names. Lines are written as cases finish, each in one piece, so
+// that a run that was stopped tells what it did, and processes can share a file.
+type entry struct {
+	Test  string `json:"test"` // as -run takes it, without the case
+	Case  string `json:"case"`
+	Seed  uint64 `json:"seed"`
+	Error string `json:"error,omitempty"`
+
+	// Of O, and of LSE where there is one: the largest errors, and the part that they
+	// are of what the rules allow.
+	Rows  int     `json:"rows"` // judged
+	Max   float64 `json:"max"`
+	NMSE  float64 `json:"nmse"`
+	Share float64 `json:"share"`
+
+	MS spent `json:"ms"`
+}
+
+// spent is where the time of a case went.
+type spent struct {
+	Make      milliseconds `json:"make"`
+	Compile   milliseconds `json:"compile"` // recording, which is short but for the first case of a pipeline
+	Run       milliseconds `json:"run"`     // its part of a submission, copies included
+	Reference milliseconds `json:"reference"`
+	Check     milliseconds `json:"check"`
+}
+
+type milliseconds float64
+
+// MarshalJSON leaves out what nobody reads.
+func (m milliseconds) MarshalJSON() ([]byte, error) { return fmt.Appendf(nil, "%.1f", float64(m)), nil }
+
+func inMilliseconds(d time.Duration) milliseconds { return milliseconds(d.Seconds() * 1e3) }
+
+// timed does something and sets how long it took.
+func timed(took *milliseconds, do func() error) error {
+	start := time.Now()
+	err := do()
+	*took = inMilliseconds(time.Since(start))
+	return err
+}
+
+// measured notes the errors of a case.
+func (x *entry) measured(o accuracy.Report, lse *accuracy.Report) {
+	if o.Width > 0 {
+		x.Rows = o.Whole.N / o.Width
+	}
+	x.Max, x.Share = finite(o.Whole.Max), finite(o.Whole.Share())
+	if !math.IsInf(o.Whole.NMSE, 1) { // as it is in proportion to nothing but zeros
+		x.NMSE = finite(o.Whole.NMSE)
+	}
+	if lse != nil {
+		x.Share = max(x.Share, finite(lse.Whole.Share()))
+	}
+}
+
+// finite is what JSON can hold.
+func finite(x float64) float64 {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		return math.MaxFloat64
+	}
+	return x
+}
+
+var journal = sync.OnceValues(func() (*os.File, error) {
+	name := os.Getenv("VKATTN_TEST_LOG")
+	if name == "" {
+		return nil, nil
+	}
+	return os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+})
+
+// write appends the entry to the journal, if there is one.
+func (x *entry) write(failed error) error {
+	f, err := journal()
+	if f == nil || err != nil {
+		return err
+	}
+	if failed != nil {
+		x.Error = failed.Error()
+	}
+	line, err := json.Marshal(x)
+	if err == nil {
+		_, err = f.Write(append(line, '\n'))
+	}
+	return err
+}
