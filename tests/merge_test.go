@@ -190,19 +190,20 @@ func TestMergeBeyond4GiB(t *testing.T) {
 		stream, err := s.dev.NewStream("far")
 		require.NoError(t, err)
 		defer stream.Close()
-		// One buffer holds both states, and the result in place of the second.
-		b, err := s.dev.NewBuffer(bytes+2*rows*dim, vk.BufferOptions{})
-		require.NoError(t, err)
+		// The result takes the place of the second state.
+		var b [2]*vk.Buffer
+		for n := range b {
+			b[n], err = s.dev.NewBuffer(bytes, vk.BufferOptions{})
+			require.NoError(t, err)
+		}
 		lse, err := s.dev.NewBuffer(uint64(3*4*p.rows()), vk.BufferOptions{})
 		require.NoError(t, err)
 		strides := attention.Strides{Batch: far, Head: rows * dim, Seq: dim}
-		place := func(n int64) attention.Tensor {
-			return attention.Tensor{Buffer: b, Offset: n * rows * dim, Strides: strides}
-		}
+		place := func(n int) attention.Tensor { return attention.Tensor{Buffer: b[n], Strides: strides} }
 		for n := range 2 {
 			for batch := range 2 {
 				part := p.image[n][2*batch*rows*dim:][:2*rows*dim]
-				require.NoError(t, stream.Upload(b, 2*uint64(int64(batch)*far+int64(n)*rows*dim), part))
+				require.NoError(t, stream.Upload(b[n], 2*uint64(int64(batch)*far), part))
 			}
 			require.NoError(t, stream.Upload(lse, uint64(4*n*p.rows()), p.image[2+n]))
 		}
@@ -218,11 +219,12 @@ func TestMergeBeyond4GiB(t *testing.T) {
 		after[mergeOut], after[mergeOutLSE] = make([]byte, 4*rows*dim), make([]byte, 4*p.rows())
 		for batch := range 2 {
 			require.NoError(t, stream.Download(context.Background(), after[mergeOut][2*batch*rows*dim:][:2*rows*dim],
-				b, 2*uint64(int64(batch)*far+rows*dim)))
+				b[1], 2*uint64(int64(batch)*far)))
 		}
 		require.NoError(t, stream.Download(context.Background(), after[mergeOutLSE], lse, uint64(8*p.rows())))
 		require.NoError(t, p.judge(after))
-		require.NoError(t, b.Close())
+		require.NoError(t, b[0].Close())
+		require.NoError(t, b[1].Close())
 		require.NoError(t, lse.Close())
 	}
 }
