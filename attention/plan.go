@@ -3,7 +3,6 @@ package attention
 import (
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 
 	"vkattn/vk"
@@ -69,6 +68,7 @@ type request struct {
 	kept     int        // of features.kept: tokens of a list, on the average
 	totalQ   int        // of features.lengths with lengthCuQ
 	plain    bool       // without features, packed rows and split keys do not pay
+	direct   direct     // whether keys may go from memory into fragments, decided
 }
 
 // deviceTiers are the tiers that run on a Vulkan device, best first.
@@ -104,6 +104,10 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 	for _, tier := range deviceTiers {
 		if cfg.Tier != TierAuto && cfg.Tier != tier {
 			continue
+		}
+		r.direct = directNever
+		if r.decodeRows() <= directSize {
+			r.direct = directOn(dev, tier, cfg.DType)
 		}
 		v, shared, reason := chooseVariant(dev.Caps(), cfg, tier, r)
 		v.onCPU = dev.Info().Type == vk.DeviceCPU
@@ -161,7 +165,7 @@ func picked(caps *vk.Caps, pick tilePicker, v variant, shared uint64, cfg Config
 // limits, or says why there is none.
 func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, shared uint64, reason string) {
 	v = variant{
-		module: moduleName(kernelName(tier, cfg.DType), r.access), dtype: cfg.DType,
+		dtype:   cfg.DType,
 		headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
 		causal: cfg.Causal != CausalNone, lse: r.lse, align: r.align, lab: r.lab,
 	}
@@ -179,11 +183,10 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 			v.features.packRows = uint32(g)
 		}
 		v.features.split = true // what a split costs in shared memory is there whether it is used or not
-		v.module = featureModule(v.module, paramsInBuffer(&caps.Limits))
 	}
 	rows := uint32(r.shape.Sq) // of a sequence, as a workgroup sees them
 	if v.features.packRows != 0 {
-		rows = uint32(min(int64(r.shape.Sq)*int64(r.shape.Group()), math.MaxInt32))
+		rows = r.decodeRows()
 	}
 	var candidates []tile
 	if tier == TierScalar && r.lab != (Lab{}) {
@@ -203,6 +206,10 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 		best := choose(tier, v, shape, cfg.Causal)
 		if v.features.any() && rows <= decodeRows*f.m {
 			for _, c := range decodeTiles(v, &r, cfg.FixedSplit > 0) {
+				f := f
+				if c.direct != directNever {
+					f = c.direct.fragment(f)
+				}
 				candidates = append(candidates, coopmatTiles(f, c, v, rows, caps.Limits.MaxInvocations)...)
 			}
 		} else {
@@ -212,6 +219,10 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 	reason = "no tile fits the shape"
 	for _, t := range candidates {
 		v.tile = t
+		if t.direct != directNever {
+			v.features.packRows = max(v.features.packRows, 1) // one head: a kernel with features all the same
+		}
+		v.module = moduleName(kernelName(tier, cfg.DType)+v.family(paramsInBuffer(&caps.Limits)), r.access)
 		if shared, reason = fits(caps, v, r.shape); reason == "" {
 			return v, shared, ""
 		}
@@ -266,14 +277,21 @@ func kernelName(tier Tier, t DType) string {
 	return fmt.Sprintf("%v_%v", tier, t)
 }
 
-// featureModule is the module with features beside a plain one: scalar_ssbo,
-// scalar_features_ssbo, scalar_features_params_ssbo.
-func featureModule(plain string, paramsInBuffer bool) string {
-	i := strings.LastIndexByte(plain, '_')
-	if paramsInBuffer {
-		return plain[:i] + "_features_params" + plain[i:]
+// family is the part of a module's name that says which of a tier's kernels it is:
+// scalar_ssbo, scalar_features_ssbo, coopmat_f16_decode_ssbo; and whether it reads its
+// parameters from a buffer.
+func (v *variant) family(paramsInBuffer bool) string {
+	name := "_features"
+	switch {
+	case v.tile.direct != directNever:
+		name = "_decode"
+	case !v.features.any():
+		return ""
 	}
-	return plain[:i] + "_features" + plain[i:]
+	if paramsInBuffer {
+		name += "_params"
+	}
+	return name
 }
 
 func workgroups(v variant, s Shape) uint64 {

@@ -1,6 +1,10 @@
 package attention
 
-import "vkattn/vk"
+import (
+	"math"
+
+	"vkattn/vk"
+)
 
 // Decoding has few query rows and many keys: the heads of a group are packed into
 // the rows of one workgroup, and several workgroups share the keys of a row,
@@ -31,8 +35,16 @@ func decodes(caps *vk.Caps, cfg *Config, r *request) bool {
 // would cost more.
 const fullRounds = 2
 
-// leastPart is the fewest keys that are worth a workgroup of their own.
+// leastPart is the fewest keys that are worth a workgroup of their own; whose subgroups
+// walk for themselves takes half as many.
 const leastPart = 256
+
+func (t *tile) leastPart() int {
+	if t.direct != directNever {
+		return leastPart / 2
+	}
+	return leastPart
+}
 
 // splitsOf is how many workgroups share the keys of a row: what the caller fixed, or
 // the fewest with which the last round of workgroups leaves little of the device
@@ -54,7 +66,7 @@ func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes ui
 	if groups >= fullRounds*resident {
 		return 1
 	}
-	most := min(max(1, r.keys()/leastPart), MaxStates)
+	most := min(max(1, r.keys()/v.tile.leastPart()), MaxStates)
 	cost := func(n int) float64 { return float64(ceilDiv64(groups*uint64(n), resident)) / float64(n) }
 	best := cost(1)
 	for n := 2; n <= most; n++ {
@@ -65,6 +77,12 @@ func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes ui
 		n++
 	}
 	return n
+}
+
+// decodeRows is how many rows a key head has if the heads of a group are rows side
+// by side.
+func (r *request) decodeRows() uint32 {
+	return uint32(min(int64(r.shape.Sq)*int64(r.shape.Group()), math.MaxInt32))
 }
 
 // keys is how many keys a row attends to, at most.
@@ -94,14 +112,26 @@ func ceilDiv64(a, b uint64) uint64 { return (a + b - 1) / b }
 // clamp32 keeps what is too large for a dispatch too large.
 func clamp32(n uint64) uint32 { return uint32(min(n, 1<<32-1)) }
 
-// decodeTiles are for calls with few packed rows, best first: four subgroups that
+// decodeTiles are for calls with few packed rows, best first: where fragments can be
+// filled from registers, four subgroups that walk for themselves, none of
+// whose keys see shared memory; else four subgroups that
 // share the keys of a tile, or one, where keys are too few to be parted. Either way
 // nothing waits for more than a tile of keys, and a core holds two to a few of them.
 // On an H200, f16, 8 x 8 key heads and 8192 keys (docs/log.md), TB/s of K and V without
 // what puts the parts together: head dim 128 3.55 shared (3.2 without reuse), 3.5
 // alone; 64 3.2 with steps of 32, 3.0 with 16; 256 3.8 alone, 2.5 shared.
-func decodeTiles(v variant, r *request, fixed bool) []tileChoice {
+func decodeTiles(v variant, r *request, fixed bool) (list []tileChoice) {
 	dim := max(v.headDim, v.headDimV)
+	if r.direct != directNever && dim <= 256 {
+		t := tileChoice{maxDim: dim, subgroups: 4, rowTiles: 1, cols: 16, step: 16, slice: v.headDimV, direct: r.direct}
+		switch {
+		case dim <= 64:
+			t.cols, t.step = 32, 32
+		case dim > 128: // registers hold K of a tile, but not all of Q or O beside it
+			t.slice, t.staged = evenSlice(v.headDimV, 128), ceilDiv(v.headDim, 16)
+		}
+		list = append(list, t)
+	}
 	alone := tileChoice{maxDim: dim, subgroups: 1, rowTiles: decodeRows, cols: 16, step: 16, slice: 128}
 	switch {
 	case dim <= 64:
@@ -110,12 +140,12 @@ func decodeTiles(v variant, r *request, fixed bool) []tileChoice {
 		alone.slice = evenSlice(v.headDimV, 128)
 	}
 	if !fixed && r.keys() < 2*leastPart || dim > 128 {
-		return []tileChoice{alone}
+		return append(list, alone)
 	}
 	shared := alone
 	shared.subgroups, shared.rowTiles, shared.sharing, shared.reuse = 4, 1, true, true
 	shared.cols = shared.subgroups * shared.step
-	return []tileChoice{shared, alone}
+	return append(list, shared, alone)
 }
 
 // evenSlice cuts columns into slices of at most most that are whole fragments and

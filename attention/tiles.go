@@ -24,6 +24,7 @@ type tileChoice struct {
 	slice     uint32 // columns of O
 	sharing   bool   // the subgroups share keys, not rows
 	reuse     bool   // V takes K's place in shared memory
+	direct    direct // neither K nor V goes through shared memory
 }
 
 // preferred are the tiles of the coopmat2 kernel. Measured on an H200, f16, full
@@ -42,14 +43,14 @@ type tileChoice struct {
 // All workgroups of a multiprocessor together have about 48 KiB of shared memory
 // there, so that two of four subgroups run side by side only below 24 KiB each.
 var preferred = []tileChoice{
-	{32, 16, 2, 128, 16, 0, 32, false, false},
-	{64, 8, 2, 96, 16, 0, 64, false, false},
-	{96, 8, 2, 64, 32, 2, 96, false, false},
-	{128, 8, 2, 32, 16, 2, 128, false, false},
-	{160, 8, 1, 64, 32, 0, 160, false, false},
-	{192, 8, 1, 48, 16, 1, 192, false, false},
-	{256, 8, 1, 16, 16, 7, 256, false, false},
-	{576, 8, 1, 16, 16, 0, 256, false, false},
+	{32, 16, 2, 128, 16, 0, 32, false, false, directNever},
+	{64, 8, 2, 96, 16, 0, 64, false, false, directNever},
+	{96, 8, 2, 64, 32, 2, 96, false, false, directNever},
+	{128, 8, 2, 32, 16, 2, 128, false, false, directNever},
+	{160, 8, 1, 64, 32, 0, 160, false, false, directNever},
+	{192, 8, 1, 48, 16, 1, 192, false, false, directNever},
+	{256, 8, 1, 16, 16, 7, 256, false, false, directNever},
+	{576, 8, 1, 16, 16, 0, 256, false, false, directNever},
 }
 
 // preferredCausal replace those of the same head dims under a causal mask. TFLOP/s:
@@ -58,9 +59,9 @@ var preferred = []tileChoice{
 //	 64: 8x2x128/16 248 at 2048 and 290 at 4096; 4x2x64/16 244, 278; 8x2x96/16 234, 289
 //	128: 8x2x32/16 q3 246, 296; q2 238, 288; 12x1x48/16 234, 270; 8x1x64/32 233, 262
 var preferredCausal = []tileChoice{
-	{32, 4, 2, 64, 16, 0, 32, false, false},
-	{64, 8, 2, 128, 16, 0, 64, false, false},
-	{128, 8, 2, 32, 16, 3, 128, false, false},
+	{32, 4, 2, 64, 16, 0, 32, false, false, directNever},
+	{64, 8, 2, 128, 16, 0, 64, false, false, directNever},
+	{128, 8, 2, 32, 16, 3, 128, false, false, directNever},
 }
 
 // preferredShort replace those under a causal mask that leaves a query no more than
@@ -70,8 +71,8 @@ var preferredCausal = []tileChoice{
 //	 64: 4x2x64/16 186; 8x1x64/16 184; 16x1x128/16 179; 8x2x128/16 176
 //	128: 8x1x64/32 189; 8x2x32/16 q3 176
 var preferredShort = []tileChoice{
-	{64, 4, 2, 64, 16, 0, 64, false, false},
-	{128, 8, 1, 64, 32, 0, 128, false, false},
+	{64, 4, 2, 64, 16, 0, 64, false, false, directNever},
+	{128, 8, 1, 64, 32, 0, 128, false, false, directNever},
 }
 
 const shortKeys = 640
@@ -80,16 +81,16 @@ const shortKeys = 640
 // in shared memory: 128 is 196 with 8x1x64/16, 194 with 8x1x64/32, 191 with 8x2x32/16
 // q1; 64 is 189 with 8x2x64/16 and with 4x2x64/32, 168 with 8x2x64/32.
 var preferredScratch = []tileChoice{
-	{32, 4, 2, 64, 16, 0, 32, false, false},
-	{64, 8, 2, 64, 16, 0, 64, false, false},
-	{128, 8, 1, 64, 16, 0, 128, false, false},
-	{192, 8, 1, 32, 32, 0, 192, false, false},
-	{256, 8, 1, 32, 32, 0, 128, false, false},
-	{576, 8, 1, 16, 16, 0, 256, false, false},
+	{32, 4, 2, 64, 16, 0, 32, false, false, directNever},
+	{64, 8, 2, 64, 16, 0, 64, false, false, directNever},
+	{128, 8, 1, 64, 16, 0, 128, false, false, directNever},
+	{192, 8, 1, 32, 32, 0, 192, false, false, directNever},
+	{256, 8, 1, 32, 32, 0, 128, false, false, directNever},
+	{576, 8, 1, 16, 16, 0, 256, false, false, directNever},
 }
 
 // untuned is the tile of the ladder's first steps, for every head dim.
-var untuned = tileChoice{0, 4, 1, 32, 32, 0, 128, false, false}
+var untuned = tileChoice{0, 4, 1, 32, 32, 0, 128, false, false, directNever}
 
 // choose picks the row of the tables for a problem.
 func choose(tier Tier, v variant, s Shape, causal Causal) tileChoice {
@@ -130,7 +131,7 @@ func coopmatTiles(f fragment, best tileChoice, v variant, sq, maxInvocations uin
 			continue
 		}
 		subgroups := best.subgroups
-		for subgroups > 1 && (subgroups*f.subgroup > maxInvocations || !best.sharing && subgroups/2*rowTiles*f.m >= sq) {
+		for subgroups > 1 && (subgroups*f.subgroup > maxInvocations || !best.sharing && best.direct == directNever && subgroups/2*rowTiles*f.m >= sq) {
 			subgroups /= 2
 		}
 		for cols := best.cols; cols >= 8; cols /= 2 {
@@ -141,13 +142,13 @@ func coopmatTiles(f fragment, best tileChoice, v variant, sq, maxInvocations uin
 				local: subgroups * f.subgroup, blockCols: cols, dvSlice: slice,
 				m: f.m, n: f.n, k: f.k, sumN: f.sumN, subgroup: f.subgroup, rowTiles: rowTiles,
 				stepCols: uint32(gcd(uint64(best.step), uint64(cols))), qStaged: min(best.staged*16/f.k, ceilDiv(v.headDim, f.k)),
-				sharing: best.sharing, reuse: best.reuse,
+				sharing: best.sharing, reuse: best.reuse, direct: best.direct,
 			}
 			if !t.computes(v.headDimV) {
 				continue
 			}
 			// A lone subgroup would carry a whole K and V tile in its registers.
-			if t.carried(v.headDim) > 16 && cols/2 >= f.m && cols/2%f.n == 0 {
+			if t.direct == directNever && t.carried(v.headDim) > 16 && cols/2 >= f.m && cols/2%f.n == 0 {
 				continue
 			}
 			list = append(list, t)

@@ -24,6 +24,7 @@ type tile struct {
 	qStaged  uint32 // chunks of k columns of Q in shared memory; the others are in registers
 	sharing  bool   // subgroups have the same rows and share the keys; of features only
 	reuse    bool   // V takes K's place in shared memory; of features only
+	direct   direct // no shared memory: subgroups walk over the keys each for itself; of features only
 
 	// Scalar kernel.
 	blockRows uint32 // query rows of a workgroup
@@ -35,7 +36,7 @@ type tile struct {
 // rows is the number of query rows a workgroup owns.
 func (t tile) rows() uint32 {
 	switch {
-	case t.sharing:
+	case t.sharing || t.direct != directNever:
 		return t.rowTiles * t.m
 	case t.subgroup != 0:
 		return t.local / t.subgroup * t.rowTiles * t.m
@@ -53,16 +54,19 @@ func (t tile) parts() int {
 
 // String is what plans and benchmark tables print: rows x keys / keys of a step,
 // and how the workgroup is divided: fragments, subgroups x fragments of rows, and
-// q with the chunks of Q that are in shared memory; shared where subgroups share the
-// keys instead of having rows of their own.
+// q with the chunks of Q that are in shared memory; shared or direct where subgroups
+// share the keys instead of having rows of their own.
 func (t tile) String() string {
 	if t.subgroup != 0 {
 		s := fmt.Sprintf("%dx%d/%d %dx%d %dsg%d", t.rows(), t.blockCols, t.stepCols, t.m, t.n, t.local/t.subgroup, t.rowTiles)
 		if t.qStaged > 0 {
 			s += fmt.Sprintf(" q%d", t.qStaged)
 		}
-		if t.sharing {
+		switch {
+		case t.sharing:
 			s += " shared"
+		case t.direct != directNever:
+			s += " direct"
 		}
 		return s
 	}
@@ -116,6 +120,7 @@ func (v variant) constants() map[uint32]uint32 {
 		if v.features.any() {
 			c[shaders.ConstShareKeys] = boolConstant(v.tile.sharing)
 			c[shaders.ConstReuse] = boolConstant(v.tile.reuse)
+			c[shaders.ConstFragmentOrder] = boolConstant(v.tile.direct == directOrdered)
 		}
 		c[shaders.ConstCheckFetch] = boolConstant(!v.crowded())
 		v.lab.change(c)

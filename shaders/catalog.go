@@ -6,7 +6,10 @@
 // compiler.
 package shaders
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Variant is one entry of the catalogue: a source file, the macros it is
 // compiled with, and the environment it is compiled for.
@@ -40,6 +43,10 @@ func Catalog() []Variant {
 		core("append_ssbo", "append.comp", "BDA=0"),
 		core("append_bda", "append.comp", "BDA=1"),
 	}
+	for _, storage := range []struct{ name, define string }{{"f16", "DTYPE_F16"}, {"bf16", "DTYPE_BF16"}} {
+		list = append(list, Variant{Name: "fragment_probe_" + storage.name, Source: "fragment_probe.comp",
+			Defines: []string{storage.define}, Target: "vulkan1.2", SPIRV: "spv1.5"})
+	}
 	for _, tier := range []struct{ name, define, target, spirv string }{
 		{"coopmat", "NV2=0", "vulkan1.2", "spv1.5"},
 		{"coopmat2", "NV2=1", "vulkan1.3", "spv1.6"}, // what SPV_NV_cooperative_matrix2 asks for
@@ -56,11 +63,16 @@ func Catalog() []Variant {
 				with := v
 				with.Name = tier.name + "_" + storage.name + "_features_" + access.name
 				with.Defines = append(slices.Clone(v.Defines), "FEATURES=1")
-				list = append(list, v, with)
+				decode := with
+				decode.Name = tier.name + "_" + storage.name + "_decode_" + access.name
+				decode.Source = "decode_coopmat.comp"
+				list = append(list, v, with, decode)
 				if access.name == "ssbo" {
-					with.Name = tier.name + "_" + storage.name + "_features_params_ssbo"
-					with.Defines = append(slices.Clone(with.Defines), "PARAMS_BUFFER=1")
-					list = append(list, with)
+					for _, m := range []Variant{with, decode} {
+						m.Name = strings.TrimSuffix(m.Name, "_ssbo") + "_params_ssbo"
+						m.Defines = append(slices.Clone(m.Defines), "PARAMS_BUFFER=1")
+						list = append(list, m)
+					}
 				}
 			}
 		}

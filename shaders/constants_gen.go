@@ -48,6 +48,7 @@ const (
 	ConstSplit           uint32 = 45 // 1: workgroups share the keys of a row and leave float32 states
 	ConstShareKeys       uint32 = 46 // 1: so do subgroups, with SPLIT: all have the same rows, and of a tile a step each
 	ConstReuse           uint32 = 47 // 1: V takes K's place in shared memory; a subgroup takes a tile in one step
+	ConstFragmentOrder   uint32 = 48 // 1: fragments of 16x16 lie among 32 lanes as decode_coopmat.comp knows it
 	ConstThreadsX        uint32 = 18 // invocations side by side along keys and along columns of O
 	ConstChunkD          uint32 = 19 // elements of Dqk staged at a time
 	ConstChunkV          uint32 = 20 // keys of V staged at a time
@@ -105,6 +106,7 @@ var constantNames = map[uint32]string{
 	ConstSplit:           "SPLIT",
 	ConstShareKeys:       "SHARE_KEYS",
 	ConstReuse:           "REUSE",
+	ConstFragmentOrder:   "FRAGMENT_ORDER",
 	ConstThreadsX:        "THREADS_X",
 	ConstChunkD:          "CHUNK_D",
 	ConstChunkV:          "CHUNK_V",

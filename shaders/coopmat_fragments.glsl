@@ -92,7 +92,7 @@ uvec4 scratchPacked8(uint group) {
 #if FEATURES
 // What becomes of the product x of a row and the key at a column of the tile that starts at firstKey of the walk.
 float scoreOf(uint row, uint firstKey, uint col, float x) {
-    const uint key = KEPT != 0 ? keyOfColumn[col] : firstKey + col;
+    const uint key = KEPT != 0 ? KEY_OF_COLUMN(col) : firstKey + col;
     if (!attends(row, key)) return -INFINITY;
     return MODIFIED ? modified(x * abs(p.scaleLog2), row, key) : x;
 }

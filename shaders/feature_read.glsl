@@ -21,10 +21,32 @@ uvec2 OF(bytes)(Slice s, uint first, uint count, bool whole) {
     return uvec2(a >> shift | b << (32 - shift), b >> shift | c << (32 - shift));
 }
 
+// Byte of the slice where the block of q8_0 or q4_0 starts that has a column.
+uint OF(block)(uint row, uint col) { return (row * STRIDE_SEQ + col / Q_ELEMENTS) * KV_UNIT; }
+
 uint OF(half)(Slice s, uint first) {
     const uint at = s.phase + first; // even: blocks are, and so is where they start
     return (OF(loadWord)(s, at >> 2) >> ((at & 2u) * 8)) & 0xffffu;
 }
+
+// Eight quantised elements of a row of the slice, from a column that is a multiple of 8, of which `valid` exist; those
+// of q8_0 and q4_0 all do.
+uvec2 OF(quantised)(Slice s, uint row, uint col, uint valid) {
+    if (KV_TYPE == INT8 || KV_TYPE == FLOAT8) {
+        uvec2 words = OF(bytes)(s, row * STRIDE_SEQ + col, min(valid, 8u), ALIGNMENT >= 4);
+        if (valid < 8) {
+            if (valid < 4) words.x &= (1u << (8 * valid)) - 1u;
+            words.y &= valid > 4 ? (1u << (8 * (valid - 4))) - 1u : 0u;
+        }
+        return words;
+    }
+    const uint e = col % Q_ELEMENTS;
+    return OF(bytes)(s, OF(block)(row, col) + 2 + (KV_TYPE == Q8_0 ? e : e % 16), 8, false);
+}
+
+// The scale of a row of int8 or float8, by its place, or else of the block that a column is in.
+float OF(rowScale)(Place at) { return uintBitsToFloat(OF(scale)(scaleEntry(at))); }
+float OF(blockScale)(Slice s, uint row, uint col) { return unpackHalf2x16(OF(half)(s, OF(block)(row, col))).x; }
 
 // Eight elements of a row of the slice, from a column that is a multiple of 8, as stored: 16-bit ones packed; or
 // bytes in x and y, their scale in z, how far to shift them in w. `at` is where the row lies.
@@ -32,18 +54,8 @@ uvec4 RAW8(Slice s, uint row, uint col, Place at) {
     const uint valid = COLUMNS % FRAGMENT == 0 ? 8 : OF(elementsFrom)(col);
     if (KV_TYPE == 0) return OF(load8)(s, row * STRIDE_SEQ + col, valid);
     if (valid == 0) return uvec4(0);
-    if (KV_TYPE == INT8 || KV_TYPE == FLOAT8) {
-        uvec2 words = OF(bytes)(s, row * STRIDE_SEQ + col, min(valid, 8u), ALIGNMENT >= 4);
-        if (valid < 8) {
-            if (valid < 4) words.x &= (1u << (8 * valid)) - 1u;
-            words.y &= valid > 4 ? (1u << (8 * (valid - 4))) - 1u : 0u;
-        }
-        return uvec4(words, OF(scale)(scaleEntry(at)), 0);
-    }
-    const uint block = (row * STRIDE_SEQ + col / Q_ELEMENTS) * KV_UNIT, e = col % Q_ELEMENTS;
-    const uint scale = floatBitsToUint(unpackHalf2x16(OF(half)(s, block)).x);
-    if (KV_TYPE == Q8_0) return uvec4(OF(bytes)(s, block + 2 + e, 8, false), scale, 0);
-    return uvec4(OF(bytes)(s, block + 2 + e % 16, 8, false), scale, e / 16 * 4);
+    const float scale = KV_TYPE == INT8 || KV_TYPE == FLOAT8 ? OF(rowScale)(at) : OF(blockScale)(s, row, col);
+    return uvec4(OF(quantised)(s, row, col, valid), floatBitsToUint(scale), shiftOfColumn(col));
 }
 
 #undef OF

@@ -31,32 +31,46 @@ uint scaleEntry(Place at) {
     return (at.batch * (p.Hq / p.groupSize) + work.kvHead) * blocks + at.row / KV_BLOCK;
 }
 
-float float8(uint bits) { // e4m3, finite only: a float16 has the same fields but for 8 more in the exponent
-    const float x = unpackHalf2x16((bits & 0x80u) << 8 | (bits & 0x7fu) << 7).x * 256.0;
-    return (bits & 0x7fu) == 0x7fu ? uintBitsToFloat(0x7fc00000u) : x;
+// Four elements from four bytes, the first in the lowest: numbers are put into the low bits of a float32 of a known
+// exponent, which takes no conversion, of which there are few at a time; float8 has the fields of float16 but for
+// 8 more in the exponent.
+vec4 fourOf(uint bytes, float scale) {
+    if (KV_TYPE == FLOAT8) {
+        const uvec2 two = uvec2(bytes & 0xffu | (bytes & 0xff00u) << 8, bytes >> 16 & 0xffu | (bytes >> 8 & 0xff0000u));
+        const uvec2 nan = (two & 0x007f007fu) + 0x00010001u & 0x00800080u; // finite only: all ones are none
+        const uvec2 halves = (two & 0x00800080u) << 8 | (two & 0x007f007fu) << 7 | nan * 0xf8u;
+        return vec4(unpackHalf2x16(halves.x), unpackHalf2x16(halves.y)) * 256.0 * scale;
+    }
+    const uint unsigned_ = KV_TYPE == Q4_0 ? bytes : bytes ^ 0x80808080u;
+    const float zero = 8388608.0 + (KV_TYPE == Q4_0 ? 8.0 : 128.0);
+    const uvec4 each = uvec4(unsigned_, unsigned_ >> 8, unsigned_ >> 16, unsigned_ >> 24) & 0xffu;
+    return (uintBitsToFloat(each | 0x4b000000u) - zero) * scale;
 }
 
-// Element e of eight raw ones, as rawK8 and rawV8 give them.
-float rawElement(uvec4 raw, uint e) {
-    const uint bits = (e < 4 ? raw.x : raw.y) >> (8u * (e & 3u));
-    const float scale = uintBitsToFloat(raw.z);
-    if (KV_TYPE == FLOAT8) return float8(bits & 0xffu) * scale;
-    if (KV_TYPE == Q4_0) return float(int((bits >> raw.w) & 15u) - 8) * scale;
-    return float(int(bits << 24) >> 24) * scale;
+// Eight elements of eight bytes: of q4_0 of half of each, those that remain after a shift by so many bits.
+uint shiftOfColumn(uint col) { return KV_TYPE == Q4_0 ? col % Q_ELEMENTS / 16 * 4 : 0; }
+void decodeBytes(uvec2 bytes, float scale, uint shift, out vec4 low, out vec4 high) {
+    if (KV_TYPE == Q4_0) bytes = bytes >> shift & 0x0f0f0f0fu;
+    low = fourOf(bytes.x, scale);
+    high = fourOf(bytes.y, scale);
 }
-
-// Eight raw ones as float32, and as 16-bit storage.
-void decodeRaw(uvec4 raw, out vec4 low, out vec4 high) {
-    low = vec4(rawElement(raw, 0), rawElement(raw, 1), rawElement(raw, 2), rawElement(raw, 3));
-    high = vec4(rawElement(raw, 4), rawElement(raw, 5), rawElement(raw, 6), rawElement(raw, 7));
-}
-uvec4 decodeRaw16(uvec4 raw) {
+#if defined(ANY_DTYPE) || defined(DTYPE_BF16)
+#define NARROW2(x, y) encode16x2(x, y)
+#else
+#define NARROW2(x, y) packFloat2x16(f16vec2(x, y)) // as weights are rounded; to do it by hand takes 20 times as long
+#endif
+uvec4 decodeBytes16(uvec2 bytes, float scale, uint shift) {
     vec4 low, high;
-    decodeRaw(raw, low, high);
-    return uvec4(encode16x2(low.x, low.y), encode16x2(low.z, low.w), encode16x2(high.x, high.y), encode16x2(high.z, high.w));
+    decodeBytes(bytes, scale, shift, low, high);
+    return uvec4(NARROW2(low.x, low.y), NARROW2(low.z, low.w), NARROW2(high.x, high.y), NARROW2(high.z, high.w));
 }
 
-#ifdef ANY_DTYPE // the scalar tier has chunks of columns instead, which may reach past a row
+// Eight raw ones, as rawK8 and rawV8 give them, as float32, and as 16-bit storage.
+void decodeRaw(uvec4 raw, out vec4 low, out vec4 high) { decodeBytes(raw.xy, uintBitsToFloat(raw.z), raw.w, low, high); }
+uvec4 decodeRaw16(uvec4 raw) { return decodeBytes16(raw.xy, uintBitsToFloat(raw.z), raw.w); }
+
+#ifdef FRAGMENT_K // a kernel's own
+#elif defined(ANY_DTYPE) // the scalar tier has chunks of columns instead, which may reach past a row
 #define FRAGMENT_K 0x7fffffffu
 #define FRAGMENT_V 0x7fffffffu
 #else

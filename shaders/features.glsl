@@ -193,7 +193,11 @@ bool skipsTile(uint firstRow, uint lastRow, uint firstKey, uint lastKey) {
 
 // -- the walk over the keys ----------------------------------------------------------------------------
 // A row block visits tiles [first, last) of its sequence, a split's part of them: first those that every row
-// sees whole, [wholeFirst, wholeLast), which need no masks, then the ones before and behind.
+// sees whole, [wholeFirst, wholeLast), which need no masks, then the ones before and behind. Where subgroups
+// walk for themselves (WALKERS of them), they take turns.
+#ifndef WALKERS
+#define WALKERS 1
+#endif
 
 struct Walk { uint first, wholeFirst, wholeLast, last; };
 
@@ -208,9 +212,9 @@ Walk walkOf(uint lastRow) {
     w.first = first;
     w.last = max((end + BLOCK_COLS - 1) / BLOCK_COLS, first);
     if (SPLIT != 0) {
-        const uint part = (w.last - w.first + work.splits - 1) / work.splits;
-        w.first = min(first + work.split * part, w.last);
-        w.last = min(w.first + part, w.last);
+        const uint each = (w.last - first) / work.splits, more = (w.last - first) % work.splits; // so many have one more
+        w.first = first + work.split * each + min(work.split, more);
+        w.last = w.first + each + (work.split < more ? 1 : 0);
     }
     w.wholeFirst = POSITIONAL ? w.last : clamp(wholeFirst, w.first, w.last);
     w.wholeLast = POSITIONAL ? w.last : clamp(wholeLast, w.wholeFirst, w.last);
@@ -225,13 +229,13 @@ uint tileAt(Walk w, uint n) {
     return n - whole < before ? w.first + n - whole : w.wholeLast + n - whole - before;
 }
 
-// The next one from n on that the bitmap does not exclude.
+// The walker's next one from n on that the bitmap does not exclude.
 uint nextTile(Walk w, uint n, uint lastRow) {
     if (MAP_ROWS != 0)
         while (n < w.last - w.first) {
             const uint firstKey = tileAt(w, n) * BLOCK_COLS;
             if (!skipsTile(work.row0, lastRow, firstKey, min(firstKey + BLOCK_COLS, work.keys) - 1)) break;
-            n++;
+            n += WALKERS;
         }
     return n;
 }

@@ -110,6 +110,7 @@ shared uint nonFiniteSeen; // a masked tile had Inf or NaN in V
 #if FEATURES
 shared float sinkWeights[SINKS != 0 ? SUBGROUPS * SUBGROUP_ROWS : 1]; // by way of memory every row gets its own
 shared uint keyOfColumn[KEPT != 0 ? BLOCK_COLS : 1]; // the tile's keys where they are those of a list
+#define KEY_OF_COLUMN(col) keyOfColumn[col]
 #endif
 
 #include "coopmat_fragments.glsl"

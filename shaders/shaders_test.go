@@ -106,6 +106,8 @@ func TestInterfaceOfEveryModule(t *testing.T) {
 			bindings = []uint32{0, 1, 2, 3, 4, 5, 6, 7}
 		case "combine.comp":
 			push = 60
+		case "fragment_probe.comp":
+			push, bindings = 0, []uint32{0}
 		}
 		guaranteed := 128
 		if slices.Contains(v.Defines, "FEATURES=1") {

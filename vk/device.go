@@ -63,6 +63,7 @@ type Device struct {
 	queue                  sync.Mutex
 	worked                 atomic.Bool // the queue was, or may have been, given something
 	lockQueue, unlockQueue func()      // the caller's, around queue use of a wrapped device
+	unguarded              bool        // wrapped, and the caller gave none
 
 	mem       allocator
 	pipelines pipelineSet

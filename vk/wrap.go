@@ -110,7 +110,13 @@ func wrap(in *C.vka_instance, e External) (*Device, error) {
 	}
 	d := newDevice(in, c, p, enabled)
 	d.lockQueue, d.unlockQueue = e.LockQueue, e.UnlockQueue
+	d.unguarded = e.LockQueue == nil
 	d.debug, d.stats = enabled.DebugUtils, enabled.PipelineExecutable
 	d.loadPipelineCache(e.PipelineCache)
 	return d, nil
 }
+
+// QueueIsUnguarded reports whether the queue is somebody else's, and nothing says when
+// they use it: a wrapped device without LockQueue. What submits without being asked
+// to must not do so there.
+func (d *Device) QueueIsUnguarded() bool { return d.unguarded }

@@ -1,0 +1,410 @@
+#version 460
+// Exact attention of few query rows over many keys (decoding) on cooperative matrices.
+//
+// Idea: memory is the limit, so nothing stands between it and the tensor cores. A workgroup owns one fragment
+// of query rows, the heads of a group side by side, and a part of the keys; its subgroups walk over that part each for itself,
+// taking turns at tiles of BLOCK_COLS keys. K and V go from memory straight
+// into the registers that are multiplied: a lane loads 16 bytes of a row, and which of Q's columns meet which
+// of K's, and which column of O a column of a fragment is, is renumbered so that these bytes are the lane's
+// elements of a fragment. There is no shared memory in the walk but for a shift per row, and no barrier: K of the
+// next tile is on its way as soon as the scores of this one are there, V as soon as its values are added up.
+//
+// That takes knowing where the elements of a fragment lie. Vulkan does not say it; the host asks the
+// device (attention's fragment probe) and sets FRAGMENT_ORDER where the answer is the order of operandA and
+// operandB below. Elsewhere a lane puts its elements into shared memory, from where the fragment is loaded.
+//
+// At the end the subgroups' states meet in shared memory, a block of 64 columns at a time, and the workgroup
+// leaves O, or with SPLIT a state of its own. Softmax is that of forward_coopmat.comp.
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int32 : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_vote : require
+#if NV2
+#extension GL_NV_cooperative_matrix2 : require
+#endif
+#ifdef DTYPE_BF16
+#extension GL_EXT_bfloat16 : require
+#endif
+
+#define SCOPED_ATOMICS 1 // cooperative matrices imply the Vulkan memory model
+#define WALKERS (LOCAL_SIZE / SUBGROUP_SIZE)
+// Columns are asked for eight at a time; those past a row's end are left out here.
+#define FRAGMENT_K 8
+#define FRAGMENT_V 8
+#include "interface.glsl"
+
+#define SCALED (MODIFIED ? 1.0 : abs(p.scaleLog2)) // scores to exponents of two
+const float NOTHING = -3.0e38; // the shift of a row that has seen no key: finite, so that no inf - inf arises
+const float LAG = 8.0;
+
+const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
+const uint KEY_TILES = BLOCK_COLS / 16;          // fragments along a tile's keys
+const uint QK_BLOCKS = (HEAD_DIM + 31) / 32;     // two fragments along Dqk each
+const uint OUT_BLOCKS = (DV_SLICE + 63) / 64;    // four fragments of O each
+const uint OUT_TILES = 4 * OUT_BLOCKS;
+
+// Parts of 16 bytes are numbered as 32 lanes hold them; where subgroups are smaller each lane has several lanes' share.
+const uint SHARES = 32 / SUBGROUP_SIZE;
+#define SHARE_LANE(s) ((s) * SUBGROUP_SIZE + gl_SubgroupInvocationID)
+#define LINE(s) (SHARE_LANE(s) / 4) // of eight
+#define QUARTER (gl_SubgroupInvocationID % 4)
+
+// Shared memory in units of 8 elements (uvec4): a block of a subgroup's O, which lies over its scratch; then what
+// it says of its rows: shifts, and after the walk sums of rounded and of exact weights.
+const uint AREA_STRIDE = 17;
+const uint AREA_SIZE = TILE_M * AREA_STRIDE;
+const uint SCRATCH_FIRST = 0;
+const uint SHIFT_SIZE = TILE_M / 4;
+const uint SHIFT_FIRST = SUBGROUPS * AREA_SIZE;
+const uint WEIGHT_FIRST = SHIFT_FIRST + SUBGROUPS * SHIFT_SIZE;
+const uint TOTAL_FIRST = WEIGHT_FIRST + SUBGROUPS * SHIFT_SIZE;
+const uint Q_FIRST = TOTAL_FIRST + SUBGROUPS * SHIFT_SIZE; // with Q_STAGED all of Q, which registers have no room for
+const uint Q_STRIDE = 4 * QK_BLOCKS | 1;
+const uint Q_SIZE = Q_STAGED != 0 ? TILE_M * Q_STRIDE : 0;
+shared uvec4 tile[Q_FIRST + Q_SIZE];
+shared uint nonFiniteSeen; // a masked tile had Inf or NaN in V
+shared uint keyOfColumn[KEPT != 0 ? SUBGROUPS * BLOCK_COLS : 1]; // a tile's keys where they are those of a list
+#define KEY_OF_COLUMN(col) keyOfColumn[gl_SubgroupID * BLOCK_COLS + (col)]
+
+#include "coopmat_fragments.glsl"
+#include "coopmat_step.glsl"
+
+// -- operands from registers --------------------------------------------------------------------------
+// An operand is 16 lines of 16 elements, rows of A or columns of B. Lane 4 g + q has words q and q + 4 of lines g
+// and g + 8: first, second of line g, third, fourth of line g + 8.
+
+#ifdef DTYPE_BF16
+#define PUT_WORD(frag, e, word)                                                                     \
+    frag[e] = bfloat16_t(uintBitsToFloat((word) << 16));                                            \
+    frag[(e) + 1] = bfloat16_t(uintBitsToFloat((word) & 0xffff0000u));
+#else
+#define PUT_WORD(frag, e, word)                                                                     \
+    {                                                                                               \
+        const f16vec2 two = unpackFloat2x16(word);                                                  \
+        frag[e] = two.x;                                                                            \
+        frag[(e) + 1] = two.y;                                                                      \
+    }
+#endif
+// The words are expressions of s, the share.
+#define OPERAND(frag, first, second, third, fourth, layout_)                                        \
+    if (FRAGMENT_ORDER != 0) {                                                                      \
+        const uint s = 0;                                                                           \
+        PUT_WORD(frag, 0, first)                                                                    \
+        PUT_WORD(frag, 2, second)                                                                   \
+        PUT_WORD(frag, 4, third)                                                                    \
+        PUT_WORD(frag, 6, fourth)                                                                   \
+    } else {                                                                                        \
+        subgroupSync();                                                                             \
+        [[unroll]] for (uint s = 0; s < SHARES; ++s) {                                              \
+            const uint line = scratchBase() + 2 * LINE(s);                                          \
+            tile[line][QUARTER] = first;                                                            \
+            tile[line + 1][QUARTER] = second;                                                       \
+            tile[line + 16][QUARTER] = third;                                                       \
+            tile[line + 17][QUARTER] = fourth;                                                      \
+        }                                                                                           \
+        subgroupSync();                                                                             \
+        coopMatLoad(frag, tile, scratchBase(), 2, layout_);                                         \
+    }
+#define operandA(frag, first, second, third, fourth)                                                \
+    OPERAND(frag, first, second, third, fourth, gl_CooperativeMatrixLayoutRowMajor)
+#define operandB(frag, first, second, third, fourth)                                                \
+    OPERAND(frag, first, second, third, fourth, gl_CooperativeMatrixLayoutColumnMajor)
+
+// -- what a lane loads ----------------------------------------------------------------------------------
+// Of K, for each 16 keys of a tile, keys g and g + 8, and of each block of 32 columns the eight from 8 q on. Their first
+// four are the lane's of the first fragment of the block, the others of the second; Q's columns follow.
+// Of V keys 2 q, 2 q + 1, 2 q + 8, 2 q + 9, and of each block of 64 columns the eight from 8 g on: columns g and g + 8 of
+// fragment f of the block are its columns 8 g + 2 f and 8 g + 2 f + 1.
+
+const uint K_KEYS = 2 * KEY_TILES * SHARES; // keys a lane has parts of
+const uint V_KEYS = 4 * KEY_TILES * SHARES;
+#define K_SLOT(n) ((n) / (2 * SHARES) * 16 + (n) / SHARES % 2 * 8 + LINE((n) % SHARES))
+#define V_SLOT(n) ((n) / (4 * SHARES) * 16 + QUARTER * 2 + (n) / SHARES % 2 + (n) / SHARES / 2 % 2 * 8)
+
+// Where the rows of a tile lie that a lane has parts of is worked out a tile before they are fetched, so that a fetch
+// is nothing but loads. A slot past the last key takes the last one's place: no score of it counts.
+struct Row {
+    Slice from; // its first element that the lane loads; where it is quantised, its first
+    Place at;
+    float scale; // of int8 and float8
+};
+const bool ROW_SCALES = KV_TYPE != 0 && KV_TYPE < Q8_0; // else of blocks, in them
+const uint NOWHERE = 0xffffffffu; // a Place's batch: a number of a list that is no key
+Place placeOrNone(uint slot) {
+    const uint key = keyAt(min(slot, work.listed - 1));
+    return key == NO_KEY ? Place(NOWHERE, 0) : placeOf(key);
+}
+// The slice from a column on, a multiple of 8.
+Slice fromColumn(Slice s, uint col) {
+#if BDA
+    s.word = add64(s.word, uvec2(col * 2, 0));
+#else
+    s.word += col / 2;
+#endif
+    return s;
+}
+#define LOOK_UP_ROWS(list, KEYS, SLOT, rows, advance_, rowScale_, column)                                       \
+    {                                                                                               \
+        Slice rows_;                                                                                \
+        if (TILES_WHOLE && KV_TYPE == 0) rows_ = fromColumn(rows(first), column);                   \
+        [[unroll]] for (uint n = 0; n < KEYS; ++n) {                                                \
+            if (TILES_WHOLE) {                                                                      \
+                const uint along = min(SLOT(n), work.keys - 1 - fetched);                           \
+                list[n].at = Place(first.batch, first.row + along);                                  \
+                list[n].from = KV_TYPE == 0 ? advance_(rows_, along) : rows(list[n].at);              \
+            } else {                                                                                \
+                list[n].at = placeOrNone(fetched + SLOT(n));                                         \
+                if (list[n].at.batch != NOWHERE) {                                                   \
+                    list[n].from = rows(list[n].at);                                                  \
+                    if (KV_TYPE == 0) list[n].from = fromColumn(list[n].from, column);              \
+                }                                                                                   \
+            }                                                                                       \
+            if (ROW_SCALES && (TILES_WHOLE || list[n].at.batch != NOWHERE)) list[n].scale = rowScale_(list[n].at); \
+        }                                                                                           \
+    }
+#define LOOK_UP(index)                                                                              \
+    {                                                                                               \
+        fetched = (index) * BLOCK_COLS;                                                             \
+        Place first;                                                                                \
+        if (TILES_WHOLE) first = placeOf(fetched);                                                  \
+        LOOK_UP_ROWS(kRow, K_KEYS, K_SLOT, rowsK, advanceK, rowScaleK, QUARTER * 8)                            \
+        LOOK_UP_ROWS(vRow, V_KEYS, V_SLOT, rowsV, advanceV, rowScaleV, work.col0 + LINE(0) * 8)                \
+    }
+
+// The lane's part of block b of a row: 16 bytes, or of quantised rows eight and what they are multiplied by.
+bool hasK(Row row, uint col) {
+    return (HEAD_DIM % 32 == 0 || col < HEAD_DIM) && (TILES_WHOLE || row.at.batch != NOWHERE);
+}
+bool hasV(Row row, uint mine) {
+    return (HEAD_DIM_V % 64 == 0 && DV_SLICE % 64 == 0 || mine < DV_SLICE && work.col0 + mine < HEAD_DIM_V) &&
+        (TILES_WHOLE || row.at.batch != NOWHERE);
+}
+#define VALID_K(col) (HEAD_DIM % 8 == 0 ? 8 : elementsFromK(col))
+#define VALID_V(col) (HEAD_DIM_V % 8 == 0 ? 8 : elementsFromV(col))
+uvec4 partK(Row row, uint b) {
+    const uint col = b * 32 + QUARTER * 8;
+    return hasK(row, col) ? load8K(row.from, b * 32, VALID_K(col)) : uvec4(0);
+}
+uvec4 partV(Row row, uint b, uint line) {
+    const uint mine = b * 64 + line * 8;
+    return hasV(row, mine) ? load8V(row.from, b * 64 + (line - LINE(0)) * 8, VALID_V(work.col0 + mine)) : uvec4(0);
+}
+uvec2 bytesOfK(Row row, uint b) {
+    const uint col = b * 32 + QUARTER * 8;
+    return hasK(row, col) ? quantisedK(row.from, 0, col, VALID_K(col)) : uvec2(0);
+}
+uvec2 bytesOfV(Row row, uint b, uint line) {
+    const uint mine = b * 64 + line * 8, col = work.col0 + mine;
+    return hasV(row, mine) ? quantisedV(row.from, 0, col, VALID_V(col)) : uvec2(0);
+}
+float scaleOfK(Row row, uint b) {
+    const uint col = b * 32 + QUARTER * 8;
+    return hasK(row, col) ? blockScaleK(row.from, 0, col) : 0.0;
+}
+float scaleOfV(Row row, uint b, uint line) {
+    const uint mine = b * 64 + line * 8;
+    return hasV(row, mine) ? blockScaleV(row.from, 0, work.col0 + mine) : 0.0;
+}
+const uint K_ALL = K_KEYS * QK_BLOCKS, V_ALL = V_KEYS * OUT_BLOCKS;
+const uint SCALES_EACH = KV_TYPE < Q8_0 ? 0 : 1;
+#define K_SCALE(n, b) kScale[SCALES_EACH == 0 ? n : (n) * QK_BLOCKS + (b)]
+#define V_SCALE(n, b) vScale[SCALES_EACH == 0 ? n : (n) * OUT_BLOCKS + (b)]
+#define FETCH_K                                                                                     \
+    [[unroll]] for (uint n = 0; n < K_KEYS; ++n) {                                                  \
+        [[unroll]] for (uint b = 0; b < QK_BLOCKS; ++b) {                                           \
+            if (KV_TYPE == 0) kPart[KV_TYPE == 0 ? n * QK_BLOCKS + b : 0] = partK(kRow[n], b);                         \
+            else {                                                                                  \
+                kBytes[KV_TYPE == 0 ? 0 : n * QK_BLOCKS + b] = bytesOfK(kRow[n], b);                \
+                K_SCALE(n, b) = ROW_SCALES ? kRow[n].scale : scaleOfK(kRow[n], b);                  \
+            }                                                                                       \
+        }                                                                                           \
+    }
+#define FETCH_V                                                                                     \
+    [[unroll]] for (uint n = 0; n < V_KEYS; ++n) {                                                  \
+        [[unroll]] for (uint b = 0; b < OUT_BLOCKS; ++b) {                                          \
+            if (KV_TYPE == 0) vPart[KV_TYPE == 0 ? n * OUT_BLOCKS + b : 0] = partV(vRow[n], b, LINE(n % SHARES));      \
+            else {                                                                                  \
+                vBytes[KV_TYPE == 0 ? 0 : n * OUT_BLOCKS + b] = bytesOfV(vRow[n], b, LINE(n % SHARES)); \
+                V_SCALE(n, b) = ROW_SCALES ? vRow[n].scale : scaleOfV(vRow[n], b, LINE(n % SHARES)); \
+            }                                                                                       \
+        }                                                                                           \
+    }
+
+// What was fetched of block b, as operands take it.
+#define TAKE_K(now, b)                                                                              \
+    [[unroll]] for (uint n = 0; n < K_KEYS; ++n)                                                    \
+        now[n] = KV_TYPE == 0 ? kPart[KV_TYPE == 0 ? n * QK_BLOCKS + (b) : 0]                       \
+            : decodeBytes16(kBytes[KV_TYPE == 0 ? 0 : n * QK_BLOCKS + (b)], K_SCALE(n, b), shiftOfColumn(QUARTER * 8));
+#define TAKE_V(now, b)                                                                              \
+    [[unroll]] for (uint n = 0; n < V_KEYS; ++n)                                                    \
+        now[n] = KV_TYPE == 0 ? vPart[KV_TYPE == 0 ? n * OUT_BLOCKS + (b) : 0]                      \
+            : decodeBytes16(vBytes[KV_TYPE == 0 ? 0 : n * OUT_BLOCKS + (b)], V_SCALE(n, b), shiftOfColumn(work.col0 + LINE(n % SHARES) * 8));
+
+// A lane's words of the operands. t: fragment of keys; i: of the block's columns; low and high halves of words of two
+// keys make one. Bits are moved, whatever the type: as float16, so that one instruction does it.
+uint lowHalves(uint a, uint b) { return packFloat2x16(f16vec2(unpackFloat2x16(a).x, unpackFloat2x16(b).x)); }
+uint highHalves(uint a, uint b) { return packFloat2x16(f16vec2(unpackFloat2x16(a).y, unpackFloat2x16(b).y)); }
+#define K_WORD(h, w) now[(t * 2 + (h)) * SHARES + s][i * 2 + (w)]
+#define V_AT(u) now[(t * 4 + (u)) * SHARES + s][i]
+#define V_LOW(u) lowHalves(V_AT(u), V_AT((u) + 1))
+#define V_HIGH(u) highHalves(V_AT(u), V_AT((u) + 1))
+
+// The Inf and NaN of V that masked tiles were multiplied without reach the rows that see them.
+void addNonFinite(Walk walk, uint row, uint col, inout vec4 low, inout vec4 high) {
+    for (uint slot = walk.first * BLOCK_COLS; slot < walk.last * BLOCK_COLS; ++slot) {
+        const uint key = keyAt(slot);
+        if (key == NO_KEY || !attends(row, key)) continue;
+        const Place at = placeOf(key);
+        uvec4 v = HEAD_DIM_V % 8 == 0 && KV_TYPE == 0 ? load8V(rowsV(at), col) : rawV8(rowsV(at), 0, col, at);
+        if (KV_TYPE != 0) v = decodeRaw16(v);
+        for (uint e = 0; e < 8; ++e) {
+            const uint bits = (v[e / 2] >> (e % 2 * 16)) & 0xffffu;
+            if (!nonFinite(bits)) continue;
+            if (e < 4) low[e] += decode16(bits);
+            else high[e - 4] += decode16(bits);
+        }
+    }
+}
+
+float areaAt(uint subgroup, uint row, uint col) {
+    return uintBitsToFloat(tile[subgroup * AREA_SIZE + row * AREA_STRIDE + col / 4][col % 4]);
+}
+#define ofRow(first, subgroup, row) tile[(first) + (subgroup) * SHIFT_SIZE + (row) / 4][(row) % 4]
+
+void main() {
+    if (!findWork(TILE_M)) return;
+    const uint tid = gl_LocalInvocationIndex;
+    const uint rows = min(work.rows - work.row0, TILE_M), lastRow = work.row0 + rows - 1;
+    const Walk walk = walkOf(lastRow);
+    const uint tiles = walk.last - walk.first, fullTiles = walk.wholeLast - walk.wholeFirst;
+    const uint flipQ = p.scaleLog2 < 0.0 ? 0x80008000u : 0u; // so that the largest score is the largest logit
+    const float scale = SCALED, unscale = 1.0 / scale;
+
+    uvec4 kPart[KV_TYPE == 0 ? K_ALL : 1], vPart[KV_TYPE == 0 ? V_ALL : 1];
+    uvec2 kBytes[KV_TYPE == 0 ? 1 : K_ALL], vBytes[KV_TYPE == 0 ? 1 : V_ALL];
+    float kScale[SCALES_EACH == 0 ? K_KEYS : K_ALL], vScale[SCALES_EACH == 0 ? V_KEYS : V_ALL];
+    Row kRow[K_KEYS], vRow[V_KEYS];
+    uint fetched = 0; // slot of the walk where the tile starts whose rows these are
+    uint j = nextTile(walk, gl_SubgroupID, lastRow), after = tiles;
+#define TILE tileAt(walk, j)
+#define NAME_COLUMNS /* the keys of the tile that was just fetched */                               \
+    if (KEPT != 0) {                                                                                \
+        subgroupSync();                                                                             \
+        for (uint i = gl_SubgroupInvocationID; i < BLOCK_COLS; i += SUBGROUP_SIZE) KEY_OF_COLUMN(i) = keyAt(fetched + i); \
+        subgroupSync();                                                                             \
+    }
+    if (j < tiles) {
+        LOOK_UP(TILE)
+        FETCH_K
+        FETCH_V
+        NAME_COLUMNS
+        after = nextTile(walk, j + WALKERS, lastRow);
+        if (after < tiles) LOOK_UP(tileAt(walk, after))
+    }
+
+    FragA Q[Q_STAGED != 0 ? 1 : 2 * QK_BLOCKS];
+    {
+        const Slice qBlock = blockQ();
+        uvec4 qPart[2 * SHARES * QK_BLOCKS];
+        [[unroll]] for (uint n = 0; n < 2 * SHARES; ++n) {
+            const uint row = n / SHARES * 8 + LINE(n % SHARES);
+            const uint element = elementQ(work.row0 + row);
+            [[unroll]] for (uint b = 0; b < QK_BLOCKS; ++b) {
+                const uint col = b * 32 + QUARTER * 8;
+                qPart[n * QK_BLOCKS + b] = row < rows && (HEAD_DIM % 32 == 0 || col < HEAD_DIM)
+                    ? load8Q(qBlock, element + col, HEAD_DIM % 8 == 0 ? 8 : elementsFromQ(col)) ^ flipQ : uvec4(0);
+            }
+        }
+#define Q_WORD(h, w) qPart[((h) * SHARES + s) * QK_BLOCKS + i / 2][i % 2 * 2 + (w)]
+        [[unroll]] for (uint i = 0; i < 2 * QK_BLOCKS; ++i) {
+            FragA Qi;
+            operandA(Qi, Q_WORD(0, 0), Q_WORD(0, 1), Q_WORD(1, 0), Q_WORD(1, 1))
+            if (Q_STAGED == 0) Q[Q_STAGED != 0 ? 0 : i] = Qi;
+            else if (i % SUBGROUPS == gl_SubgroupID) coopMatStore(Qi, tile, Q_FIRST + 2 * i, Q_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+        }
+    }
+    if (tid == 0) nonFiniteSeen = 0;
+
+    FragC O[OUT_TILES];
+    FragC rowShift[1];    // what is subtracted from a row's scores (log2 units), as read from shared memory
+    FragSum rowWeight[1]; // sums of P as V meets it, rounded: P times ones, the same along the row
+    FragC rowTotal[1];    // sums of P in float32, for LSE; not yet reduced along the row
+    [[unroll]] for (uint i = 0; i < OUT_TILES; ++i) O[i] = FragC(0.0);
+    rowWeight[0] = FragSum(0.0);
+    rowTotal[0] = FragC(0.0);
+    for (uint i = gl_SubgroupInvocationID; i < SHIFT_SIZE; i += SUBGROUP_SIZE)
+        tile[shiftOf(0) + i] = uvec4(floatBitsToUint(NOTHING));
+    barrier();
+    loadShift(0);
+
+    [[dont_unroll]] while (j < fullTiles) {
+#define MASKED 0
+#include "decode_tile.glsl"
+#undef MASKED
+    }
+    [[dont_unroll]] while (j < tiles) {
+#define MASKED 1
+#include "decode_tile.glsl"
+#undef MASKED
+    }
+
+    // Every subgroup says what it has of each row; then the workgroup knows what each one's O counts for.
+    FragC weight, total;
+    widen(weight, rowWeight[0]);
+    firstColumnTo(weight, WEIGHT_FIRST + gl_SubgroupID * SHIFT_SIZE);
+    if (HAS_LSE != 0) {
+        rowSum(total, rowTotal[0]);
+        firstColumnTo(total, TOTAL_FIRST + gl_SubgroupID * SHIFT_SIZE);
+    }
+    barrier();
+    for (uint row = tid; row < rows; row += LOCAL_SIZE) {
+        float shift = NOTHING;
+        for (uint n = 0; n < SUBGROUPS; ++n) shift = max(shift, uintBitsToFloat(ofRow(SHIFT_FIRST, n, row)));
+        float weights = 0.0, all = 0.0;
+        for (uint n = 0; n < SUBGROUPS; ++n) {
+            const float factor = exp2(uintBitsToFloat(ofRow(SHIFT_FIRST, n, row)) - shift);
+            weights += factor * uintBitsToFloat(ofRow(WEIGHT_FIRST, n, row));
+            if (HAS_LSE != 0) all += factor * uintBitsToFloat(ofRow(TOTAL_FIRST, n, row));
+            ofRow(SHIFT_FIRST, n, row) = floatBitsToUint(factor);
+        }
+        if (HAS_LSE != 0 && work.col0 == 0)
+            storeRowLSE(work.row0 + row, withSink(work.row0 + row, logSumExp(shift, all)));
+        if (SINKS != 0 && weights != 0.0) weights += sinkWeight(work.row0 + row, shift);
+        const float inverse = weights == 0.0 ? 0.0 : 1.0 / weights;
+        for (uint n = 0; n < SUBGROUPS; ++n)
+            ofRow(SHIFT_FIRST, n, row) = floatBitsToUint(uintBitsToFloat(ofRow(SHIFT_FIRST, n, row)) * inverse);
+    }
+    const Slice oBlock = blockO();
+    [[unroll]] for (uint b = 0; b < OUT_BLOCKS; ++b) {
+        barrier(); // the areas are free, and the factors are there
+        [[unroll]] for (uint f = 0; f < 4; ++f)
+            coopMatStore(O[4 * b + f], tile, gl_SubgroupID * AREA_SIZE + f * 4, AREA_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+        barrier();
+        for (uint at = tid; at < rows * 8; at += LOCAL_SIZE) {
+            const uint row = at / 8, line = at % 8, mine = b * 64 + line * 8, col = work.col0 + mine;
+            if (mine >= DV_SLICE || col >= HEAD_DIM_V) continue;
+            vec4 low = vec4(0.0), high = vec4(0.0);
+            for (uint n = 0; n < SUBGROUPS; ++n) {
+                const float factor = uintBitsToFloat(ofRow(SHIFT_FIRST, n, row));
+                if (factor == 0.0) continue; // whatever its O holds
+                [[unroll]] for (uint e = 0; e < 4; ++e) {
+                    low[e] = fma(factor, areaAt(n, row, e / 2 * 16 + e % 2 * 8 + line), low[e]);
+                    high[e] = fma(factor, areaAt(n, row, e / 2 * 16 + e % 2 * 8 + 32 + line), high[e]);
+                }
+            }
+            if (MASKS && nonFiniteSeen != 0) addNonFinite(walk, work.row0 + row, col, low, high);
+            if (SPLIT != 0) {
+                storeState4(work.row0 + row, col, low);
+                if (col + 4 < HEAD_DIM_V) storeState4(work.row0 + row, col + 4, high);
+            } else {
+                store8O(oBlock, elementO(work.row0 + row) + col,
+                        uvec4(encode16x2(low.x, low.y), encode16x2(low.z, low.w), encode16x2(high.x, high.y), encode16x2(high.z, high.w)),
+                        HEAD_DIM_V - col);
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+// One tile of keys, number j of the walk of a subgroup: the body of both loops of decode_coopmat.comp. With MASKED
+// some row may not see some key of it, or its scores depend on the place.
+{
+    const bool more = after < tiles;
+    FragC S[KEY_TILES];
+    [[unroll]] for (uint t = 0; t < KEY_TILES; ++t) S[t] = FragC(0.0);
+    [[unroll]] for (uint b = 0; b < QK_BLOCKS; ++b) {
+        uvec4 now[K_KEYS];
+        TAKE_K(now, b)
+        [[unroll]] for (uint i = 0; i < 2; ++i) {
+            FragA Qi;
+            if (Q_STAGED != 0) coopMatLoad(Qi, tile, Q_FIRST + 2 * (2 * b + i), Q_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+            else Qi = Q[Q_STAGED != 0 ? 0 : 2 * b + i];
+            [[unroll]] for (uint t = 0; t < KEY_TILES; ++t) {
+                FragB Kt;
+                operandB(Kt, K_WORD(0, 0), K_WORD(0, 1), K_WORD(1, 0), K_WORD(1, 1))
+                S[t] = coopMatMulAdd(Qi, Kt, S[t]);
+            }
+        }
+    }
+    if (more) FETCH_K
+    [[unroll]] for (uint t = 0; t < KEY_TILES; ++t) modifyFragment(S[t], work.row0, TILE * BLOCK_COLS, t * 16, MASKED)
+    MOVE_SHIFTS(S)
+    WEIGHTS(P, S)
+    [[unroll]] for (uint t = 0; t < KEY_TILES; ++t)
+        rowWeight[0] = coopMatMulAdd(P[t], FragOnes(1.0), rowWeight[0]);
+    [[unroll]] for (uint b = 0; b < OUT_BLOCKS; ++b) {
+        uvec4 now[V_KEYS];
+        TAKE_V(now, b)
+        // A masked slot has P = 0, but 0 x Inf is NaN: V is multiplied without such values, they are added at the end.
+        if (MASKED != 0 && MASKS) {
+            [[unroll]] for (uint n = 0; n < V_KEYS; ++n)
+                if (dropNonFinite(now[n])) atomicOr(nonFiniteSeen, 1);
+        }
+        [[unroll]] for (uint i = 0; i < 4; ++i) {
+            [[unroll]] for (uint t = 0; t < KEY_TILES; ++t) {
+                FragB Vt;
+                operandB(Vt, V_LOW(0), V_LOW(2), V_HIGH(0), V_HIGH(2))
+                O[4 * b + i] = coopMatMulAdd(P[t], Vt, O[4 * b + i]);
+            }
+        }
+    }
+    j = after;
+    if (more) {
+        FETCH_V
+        NAME_COLUMNS
+        after = nextTile(walk, j + WALKERS, lastRow);
+        if (after < tiles) LOOK_UP(tileAt(walk, after))
+    }
+}

@@ -1,0 +1,35 @@
+#version 460
+// Writes down where the elements of 16x16 operands lie among the lanes of a subgroup, which Vulkan leaves open:
+// decode_coopmat.comp may put elements into fragments from registers where the answer is what it takes for granted.
+// One subgroup loads a matrix whose elements are their own numbers, row by row, as A and as B, and
+// writes what each lane finds: lane * length + element, A's first.
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_shader_subgroup_basic : require
+#ifdef DTYPE_BF16
+#extension GL_EXT_bfloat16 : require
+#define STORAGE_T bfloat16_t
+#else
+#define STORAGE_T float16_t
+#endif
+#extension GL_GOOGLE_include_directive : require
+#include "constants.glsl"
+#include "numeric.glsl"
+
+layout(set = 0, binding = 0, std430) buffer Answer { uint answer[]; };
+
+const uint SIZE = 16;
+shared uint matrix[SIZE * SIZE / 2];
+
+void main() {
+    const uint lane = gl_LocalInvocationIndex;
+    for (uint i = lane; i < SIZE * SIZE / 2; i += LOCAL_SIZE) matrix[i] = encode16x2(float(2 * i), float(2 * i + 1));
+    barrier();
+    coopmat<STORAGE_T, gl_ScopeSubgroup, SIZE, SIZE, gl_MatrixUseA> a;
+    coopmat<STORAGE_T, gl_ScopeSubgroup, SIZE, SIZE, gl_MatrixUseB> b;
+    coopMatLoad(a, matrix, 0, SIZE / 2, gl_CooperativeMatrixLayoutRowMajor);
+    coopMatLoad(b, matrix, 0, SIZE / 2, gl_CooperativeMatrixLayoutRowMajor);
+    for (uint e = 0; e < a.length(); ++e) answer[lane * a.length() + e] = uint(float(a[e]));
+    for (uint e = 0; e < b.length(); ++e) answer[SIZE * SIZE + lane * b.length() + e] = uint(float(b[e]));
+}
