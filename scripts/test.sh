@@ -95,7 +95,8 @@ on_runner() { # <runner>
 	# Not on the null devices: they execute nothing that could be validated, and
 	# not twice on lavapipe, whose older version is here for what it lacks.
 	case $1 in lavapipe | swiftshader) validation=1 ;; esac
-	VKATTN_VALIDATION=${VKATTN_VALIDATION:-$validation} \
+	# LLVM optimises for longer than these problems run.
+	VKATTN_VALIDATION=${VKATTN_VALIDATION:-$validation} GALLIVM_PERF=${GALLIVM_PERF-nopt} \
 		go test -count=1 -timeout "$timeout" -exec "$run_with $1" "${device_packages[@]}"
 }
 

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 
+	"vkattn/attention"
 	"vkattn/attention/cases"
 )
 
@@ -18,6 +19,9 @@ func TestCompile(t *testing.T) {
 	for _, tt := range s.available() {
 		t.Run(tt.String(), func(t *testing.T) {
 			cases := table(tt.DType)
+			if tt.Tier == attention.TierScalar && !full() {
+				cases = turn(cases, int(tt.DType)+s.turn) // each driver another third
+			}
 			results := make([]error, len(cases))
 			e := s.newEngine(tt)
 			next := make(chan int)

@@ -18,19 +18,6 @@ import (
 	"vkattn/vk"
 )
 
-// turn is every third case. The scalar kernel is one module for the three types,
-// which differ in how elements are read and written: on a CPU driver each type
-// takes its turn of the table, and together they cover it.
-func turn(all []*checkedCase, which int) []*checkedCase {
-	var some []*checkedCase
-	for i, c := range all {
-		if i%3 == which%3 {
-			some = append(some, c)
-		}
-	}
-	return some
-}
-
 // TestConformance runs the table on every tier that is there, as
 // TestConformance/<dtype>/<tier>/<case>. Each case is computed three times:
 //
@@ -59,8 +46,12 @@ func TestConformance(t *testing.T) {
 			for _, tt := range tiers {
 				t.Run(tt.Tier.String(), func(t *testing.T) {
 					cases := all
-					if tt.Tier == attention.TierScalar && !full() {
+					switch {
+					case full():
+					case tt.Tier == attention.TierScalar:
 						cases = turn(all, int(dtype))
+					case onMatrices(tt):
+						cases = s.matrixTurn(tt, all)
 					}
 					if tt.Tier == attention.TierCPU {
 						cases = slices.DeleteFunc(slices.Clone(all), func(c *checkedCase) bool { return c.Cost() > 2e9 })

@@ -36,6 +36,7 @@ type driver struct {
 	compileOnly bool           // pipelines compile, nothing executes
 	tiers       []cases.Target // exactly these must be available
 	open        bool           // more tiers may be
+	turn        int            // of drivers that compile only: each has its own
 }
 
 // driverUnderTest reads VKATTN_DRIVER. The tiers of native devices depend on the
@@ -50,10 +51,12 @@ func driverUnderTest() driver {
 		return driver{name: name, device: true, tiers: slices.Concat(coopmat2F16, coopmatF16, scalarTypes)}
 	case name == "lavapipe-old", name == "swiftshader":
 		return driver{name: name, device: true, tiers: scalarTypes}
-	case name == "radv-navi31", name == "radv-gfx1150":
+	case name == "radv-navi31":
 		return driver{name: name, device: true, compileOnly: true, tiers: slices.Concat(coopmatF16, scalarTypes)}
+	case name == "radv-gfx1150":
+		return driver{name: name, device: true, compileOnly: true, tiers: slices.Concat(coopmatF16, scalarTypes), turn: 1}
 	case name == "radv-navi21":
-		return driver{name: name, device: true, compileOnly: true, tiers: scalarTypes}
+		return driver{name: name, device: true, compileOnly: true, tiers: scalarTypes, turn: 2}
 	case strings.HasPrefix(name, "radv-"):
 		return driver{name: name, device: true, compileOnly: true, tiers: scalarTypes, open: true}
 	}

@@ -73,13 +73,6 @@ func featureTable(tt cases.Target) []cases.FeatureCase {
 	return cases.BriefFeatures()
 }
 
-// slowToCompile reports whether the tier's kernels take a CPU driver seconds to
-// compile: those with cooperative matrices, and SwiftShader all of them.
-func slowToCompile(tt cases.Target) bool {
-	return tt.Tier == attention.TierCoopMat || tt.Tier == attention.TierCoopMat2 ||
-		tt.Tier == attention.TierScalar && os.Getenv("VKATTN_DRIVER") == "swiftshader"
-}
-
 // featuresOf are the cases that a tier computes in a storage type: its share of the
 // table, or all of it on the CPU tier, which compiles nothing; and of these what
 // VKATTN_TEST_CASES asks for.
@@ -97,7 +90,11 @@ func featuresOf(t *testing.T, s *session, tt cases.Target) []cases.FeatureCase {
 				types++
 			}
 		}
-		all = cases.ShareFeatures(all, types)[which]
+		if full() {
+			all = cases.ShareFeatures(all, types)[which]
+		} else {
+			all = cases.DealFeatures(all, types)[which]
+		}
 	}
 	var some []cases.FeatureCase
 	for _, c := range all {

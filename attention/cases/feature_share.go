@@ -72,85 +72,123 @@ func (c FeatureCase) Facets() []string {
 	return all
 }
 
-// ShareFeatures deals a table out to n storage types.
+// ShareFeatures deals a table out to n storage types, so that each meets every facet
+// of it.
 func ShareFeatures(list []FeatureCase, n int) [][]FeatureCase {
-	var groups [][]int // of one pipeline each, as places of the list
+	d := newDealer(list, n)
+	d.dealPipelines()
+	for t := range n {
+		d.complete(t)
+	}
+	return d.shares()
+}
+
+// DealFeatures deals a table out to n storage types, so that its cases are computed
+// once: what has few pipelines not every type meets.
+func DealFeatures(list []FeatureCase, n int) [][]FeatureCase {
+	d := newDealer(list, n)
+	d.dealPipelines()
+	return d.shares()
+}
+
+// dealer knows what each storage type has of a list. Cases are places in it.
+type dealer struct {
+	list      []FeatureCase
+	facets    [][]string
+	chosen    []map[int]bool
+	met       []map[string]bool
+	pipelines []int // how many each type has
+}
+
+func newDealer(list []FeatureCase, n int) *dealer {
+	d := &dealer{list: list, pipelines: make([]int, n)}
+	for _, c := range list {
+		d.facets = append(d.facets, c.Facets())
+	}
+	for range n {
+		d.chosen, d.met = append(d.chosen, map[int]bool{}), append(d.met, map[string]bool{})
+	}
+	return d
+}
+
+// dealPipelines gives the cases of each pipeline to the type that they have most to
+// show to, or the one that has fewest so far.
+func (d *dealer) dealPipelines() {
+	var groups [][]int
 	number := map[string]int{}
-	for i, c := range list {
-		key := c.Pipeline()
-		g, known := number[key]
+	for i, c := range d.list {
+		g, known := number[c.Pipeline()]
 		if !known {
 			g = len(groups)
-			number[key] = g
+			number[c.Pipeline()] = g
 			groups = append(groups, nil)
 		}
 		groups[g] = append(groups[g], i)
 	}
-	facets := make([][]string, len(list))
-	for i, c := range list {
-		facets[i] = c.Facets()
-	}
-	chosen := make([]map[int]bool, n) // places of the list
-	met := make([]map[string]bool, n)
-	pipelines := make([]int, n)
-	for t := range n {
-		chosen[t], met[t] = map[int]bool{}, map[string]bool{}
-	}
-	add := func(t int, places ...int) {
-		for _, i := range places {
-			chosen[t][i] = true
-			for _, f := range facets[i] {
-				met[t][f] = true
-			}
-		}
-		pipelines[t]++
-	}
-	gain := func(t int, places ...int) int {
-		fresh := map[string]bool{}
-		for _, i := range places {
-			for _, f := range facets[i] {
-				if !met[t][f] {
-					fresh[f] = true
-				}
-			}
-		}
-		return len(fresh)
-	}
 	for _, g := range groups {
 		best := 0
-		for t := 1; t < n; t++ {
-			a, b := gain(t, g...), gain(best, g...)
-			if a > b || a == b && pipelines[t] < pipelines[best] {
+		for t := range d.pipelines {
+			a, b := d.gain(t, g...), d.gain(best, g...)
+			if a > b || a == b && d.pipelines[t] < d.pipelines[best] {
 				best = t
 			}
 		}
-		add(best, g...)
+		d.add(best, g...)
 	}
-	// What has fewer pipelines than there are types: the case that adds most.
-	for t := range n {
-		for {
-			best, most := -1, 0
-			for i := range list {
-				if chosen[t][i] {
-					continue
-				}
-				if m := gain(t, i); m > most || m == most && m > 0 && list[i].Flops() < list[best].Flops() {
-					best, most = i, m
-				}
+}
+
+// complete gives a type what facets it lacks, each time by the case that has most of
+// them, and of these by the one with the least work.
+func (d *dealer) complete(t int) {
+	for {
+		best, most := -1, 0
+		for i := range d.list {
+			if d.chosen[t][i] {
+				continue
 			}
-			if best < 0 {
-				break
-			}
-			add(t, best)
-		}
-	}
-	shares := make([][]FeatureCase, n)
-	for t := range n {
-		for i, c := range list {
-			if chosen[t][i] {
-				shares[t] = append(shares[t], c)
+			if n := d.gain(t, i); n > most || n == most && n > 0 && d.list[i].Flops() < d.list[best].Flops() {
+				best, most = i, n
 			}
 		}
+		if best < 0 {
+			return
+		}
+		d.add(t, best)
 	}
-	return shares
+}
+
+func (d *dealer) add(t int, places ...int) {
+	for _, i := range places {
+		d.chosen[t][i] = true
+		for _, f := range d.facets[i] {
+			d.met[t][f] = true
+		}
+	}
+	d.pipelines[t]++
+}
+
+// gain is how many facets a type would meet that it has not.
+func (d *dealer) gain(t int, places ...int) int {
+	fresh := map[string]bool{}
+	for _, i := range places {
+		for _, f := range d.facets[i] {
+			if !d.met[t][f] {
+				fresh[f] = true
+			}
+		}
+	}
+	return len(fresh)
+}
+
+// shares are what the types have, in the order of the list.
+func (d *dealer) shares() [][]FeatureCase {
+	all := make([][]FeatureCase, len(d.chosen))
+	for t, chosen := range d.chosen {
+		for i, c := range d.list {
+			if chosen[i] {
+				all[t] = append(all[t], c)
+			}
+		}
+	}
+	return all
 }

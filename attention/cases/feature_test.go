@@ -152,6 +152,11 @@ func TestShareFeatures(t *testing.T) {
 				t.Logf("%s, type %d of %d: %d cases, about %d pipelines", name, i+1, n, len(share), len(pipelines))
 			}
 			require.Len(t, somewhere, len(all))
+			dealt := 0
+			for _, share := range DealFeatures(all, n) {
+				dealt += len(share)
+			}
+			require.Equal(t, len(all), dealt)
 		}
 	}
 }
