@@ -128,7 +128,7 @@ fi
 if [[ $what == features ]]; then
 	test=$here/tests/tests.test
 	export VKATTN_TEST_LEVEL=full VKATTN_TEST_LOG=$OUT/features.jsonl
-	rm -f "$OUT"/features{,-tables,-properties,-others}.{jsonl,md,txt}
+	rm -f "$OUT"/features{,-tables,-properties,-others,-exits}.{jsonl,md,txt}
 	: >"$VKATTN_TEST_LOG"
 	cd "$here/src/tests" || exit 1
 	start=$SECONDS
@@ -138,7 +138,7 @@ if [[ $what == features ]]; then
 		# The journal and the output have what was done before a stop.
 		timeout --kill-after 5 "${VKATTN_FEATURE_LIMIT:-400}" "$test" -test.v -test.timeout 0 "$@" >"$OUT/features-$name.txt" 2>&1
 		status=$?
-		printf '== features, %s: exit %d after %d s\n' "$name" "$status" $((SECONDS - start))
+		printf '== features, %s: exit %d after %d s\n' "$name" "$status" $((SECONDS - start)) | tee -a "$OUT/features-exits.txt"
 		grep -E -A 12 '^ *--- FAIL|^panic:|^fatal error' "$OUT/features-$name.txt" | head -n 60
 		return "$status"
 	}
@@ -155,6 +155,7 @@ if [[ $what == features ]]; then
 	"$test" -report "$OUT/features.md" "$VKATTN_TEST_LOG" || rc=1
 	{
 		printf 'Other tests of features, and of appending and merging:\n\n'
+		sed 's/^== features, /- /' "$OUT/features-exits.txt"
 		sed -n 's/^--- \([A-Z]*\): \(.*\)$/- \1 \2/p' "$OUT"/features-{properties,others}.txt
 	} >>"$OUT/features.md"
 	cat "$OUT/features.md"
