@@ -16,7 +16,7 @@
 #   of features alone:
 #     features.md      cases, tiers, storage types, worst errors and failures of the tables of features
 #     features.jsonl   and of each case
-#     features-*.txt   the output of the tests: of the tables, and of the properties that hold for any problem
+#     features-*.txt   the output of the tests: of the tables, of the properties that hold for any problem, and others
 #   and, of race alone, what scripts/race.sh writes: needs python3 with PyTorch
 #
 #   VKATTN_TEST_ARGS   further arguments of every test binary (-test.run ...)
@@ -123,12 +123,12 @@ if [[ $what == verify ]]; then
 	done > >(tee "$OUT/examples.txt")
 	wait $!
 fi
-# Nearly all of the time is the driver's compiler's, on every CPU there is: one
-# process does as well as several, and a second one fills what its last cases leave idle.
+# Nearly all of the time is the driver's compiler's, on every CPU there is. The tables
+# compile side by side in one process; the others fill what its last cases leave idle.
 if [[ $what == features ]]; then
 	test=$here/tests/tests.test
 	export VKATTN_TEST_LEVEL=full VKATTN_TEST_LOG=$OUT/features.jsonl
-	rm -f "$OUT"/features{,-tables,-properties}.{jsonl,md,txt}
+	rm -f "$OUT"/features{,-tables,-properties,-others,-exits}.{jsonl,md,txt}
 	: >"$VKATTN_TEST_LOG"
 	cd "$here/src/tests" || exit 1
 	start=$SECONDS
@@ -138,18 +138,25 @@ if [[ $what == features ]]; then
 		# The journal and the output have what was done before a stop.
 		timeout --kill-after 5 "${VKATTN_FEATURE_LIMIT:-400}" "$test" -test.v -test.timeout 0 "$@" >"$OUT/features-$name.txt" 2>&1
 		status=$?
-		printf '== features, %s: exit %d after %d s\n' "$name" "$status" $((SECONDS - start))
+		printf '== features, %s: exit %d after %d s\n' "$name" "$status" $((SECONDS - start)) | tee -a "$OUT/features-exits.txt"
 		grep -E -A 12 '^ *--- FAIL|^panic:|^fatal error' "$OUT/features-$name.txt" | head -n 60
 		return "$status"
 	}
+	pids=()
 	part tables -test.run '^TestFeatureConformance$' &
-	tables=$!
-	part properties -test.run 'Feature|Append|Merge|Rota' -test.skip '^TestFeatureConformance$' -rapid.checks 12 || rc=1
-	wait "$tables" || rc=1
+	pids+=($!)
+	part properties -test.run '^TestFeatureProperty' -rapid.checks 12 &
+	pids+=($!)
+	part others -test.run 'Feature|Append|Merge|Rota' -test.skip '^TestFeature(Conformance$|Property)' -rapid.checks 12 &
+	pids+=($!)
+	for pid in "${pids[@]}"; do
+		wait "$pid" || rc=1
+	done
 	"$test" -report "$OUT/features.md" "$VKATTN_TEST_LOG" || rc=1
 	{
 		printf 'Other tests of features, and of appending and merging:\n\n'
-		sed -n 's/^--- \([A-Z]*\): \(.*\)$/- \1 \2/p' "$OUT/features-properties.txt"
+		sed 's/^== features, /- /' "$OUT/features-exits.txt"
+		sed -n 's/^--- \([A-Z]*\): \(.*\)$/- \1 \2/p' "$OUT"/features-{properties,others}.txt
 	} >>"$OUT/features.md"
 	cat "$OUT/features.md"
 	cd "$here" || exit 1

@@ -5,11 +5,10 @@ import (
 	"sync"
 	"testing"
 
-	"vkattn/attention"
 	"vkattn/attention/cases"
 )
 
-// TestCompile has every pipeline of the table compiled on devices that execute
+// TestCompile has the pipelines of the table compiled on devices that execute
 // nothing, where a driver's compiler is all there is to test.
 func TestCompile(t *testing.T) {
 	s := open(t)
@@ -18,10 +17,7 @@ func TestCompile(t *testing.T) {
 	}
 	for _, tt := range s.available() {
 		t.Run(tt.String(), func(t *testing.T) {
-			cases := table(tt.DType)
-			if tt.Tier == attention.TierScalar && !full() {
-				cases = turn(cases, int(tt.DType)+s.turn) // each driver another third
-			}
+			cases := compileTurn(s, tt, table(tt.DType))
 			results := make([]error, len(cases))
 			e := s.newEngine(tt)
 			next := make(chan int)

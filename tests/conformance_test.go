@@ -49,9 +49,10 @@ func TestConformance(t *testing.T) {
 					switch {
 					case full():
 					case tt.Tier == attention.TierScalar:
-						cases = turn(all, int(dtype))
+						cases = pipelineTurn(all, int(dtype)+s.turn, 3)
 					case onMatrices(tt):
-						cases = s.matrixTurn(tt, all)
+						which, tiers := s.matrixTier(tt) // one source
+						cases = pipelineTurn(all, which, tiers)
 					}
 					if tt.Tier == attention.TierCPU {
 						cases = slices.DeleteFunc(slices.Clone(all), func(c *checkedCase) bool { return c.Cost() > 2e9 })

@@ -36,7 +36,7 @@ type driver struct {
 	compileOnly bool           // pipelines compile, nothing executes
 	tiers       []cases.Target // exactly these must be available
 	open        bool           // more tiers may be
-	turn        int            // of drivers that compile only: each has its own
+	turn        int            // drivers of one kind have each another: see turns_test.go
 }
 
 // driverUnderTest reads VKATTN_DRIVER. The tiers of native devices depend on the
@@ -49,8 +49,10 @@ func driverUnderTest() driver {
 		return driver{name: name}
 	case name == "lavapipe":
 		return driver{name: name, device: true, tiers: slices.Concat(coopmat2F16, coopmatF16, scalarTypes)}
-	case name == "lavapipe-old", name == "swiftshader":
-		return driver{name: name, device: true, tiers: scalarTypes}
+	case name == "lavapipe-old":
+		return driver{name: name, device: true, tiers: scalarTypes, turn: 1}
+	case name == "swiftshader":
+		return driver{name: name, device: true, tiers: scalarTypes, turn: 2}
 	case name == "radv-navi31":
 		return driver{name: name, device: true, compileOnly: true, tiers: slices.Concat(coopmatF16, scalarTypes)}
 	case name == "radv-gfx1150":

@@ -32,6 +32,7 @@ func TestFeatureCompile(t *testing.T) {
 					list = append(list, c)
 				}
 			}
+			list = compileTurn(s, tt, list)
 			e := s.newEngine(tt)
 			results := make([]error, len(list))
 			next := make(chan int)

@@ -11,18 +11,6 @@ import (
 // source of their kernels they take turns there, and together cover a table; at the full
 // level each does all of it.
 
-// turn is every third case. The scalar kernel is one module for the three types,
-// which differ in how elements are read and written.
-func turn[C any](all []C, which int) []C {
-	var some []C
-	for i, c := range all {
-		if i%3 == which%3 {
-			some = append(some, c)
-		}
-	}
-	return some
-}
-
 // onMatrices reports whether a tier's kernels are those with cooperative matrices.
 func onMatrices(tt cases.Target) bool {
 	return tt.Tier == attention.TierCoopMat || tt.Tier == attention.TierCoopMat2
@@ -34,23 +22,36 @@ func slowToCompile(tt cases.Target) bool {
 	return onMatrices(tt) || tt.Tier == attention.TierScalar && slices.Contains([]string{"swiftshader", "lavapipe-old"}, driverUnderTest().name)
 }
 
-// matrixTurn is the part of a table that one of the tiers with cooperative matrices has
-// on a driver that offers several: every other pipeline of two. They are one source.
-func (s *session) matrixTurn(tt cases.Target, all []*checkedCase) []*checkedCase {
-	which, tiers := s.matrixTier(tt)
+// pipelineTurn is a part of a table: every n-th of its pipelines, with all of their
+// cases. The scalar kernel is one module for the three types, which differ in how elements
+// are read and written: each has a third, and the three CPU drivers that execute it another
+// third each.
+func pipelineTurn[C interface{ Pipeline() string }](all []C, which, n int) []C {
 	number := map[string]int{}
-	var some []*checkedCase
+	var some []C
 	for _, c := range all {
-		n, known := number[c.Pipeline()]
+		i, known := number[c.Pipeline()]
 		if !known {
-			n = len(number)
-			number[c.Pipeline()] = n
+			i = len(number)
+			number[c.Pipeline()] = i
 		}
-		if n%tiers == which {
+		if i%n == which%n {
 			some = append(some, c)
 		}
 	}
 	return some
+}
+
+// compileTurn is the part of a table that a driver compiles which executes nothing. Three
+// of them have the scalar tier, two the one with matrices.
+func compileTurn[C interface{ Pipeline() string }](s *session, tt cases.Target, all []C) []C {
+	switch {
+	case full():
+		return all
+	case tt.Tier == attention.TierScalar:
+		return pipelineTurn(all, int(tt.DType)+s.turn, 3)
+	}
+	return pipelineTurn(all, s.turn, 2)
 }
 
 // matrixTier says which of the available tiers with cooperative matrices for a storage
