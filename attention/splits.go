@@ -39,10 +39,10 @@ const fullRounds = 2
 // a workgroup begins and leaves in 2 us, and has a key in 30 ns.
 const partCost = 64
 
-// leastPart is the fewest keys that are worth a workgroup of their own; whose subgroups
-// walk for themselves takes half as many.
+// leastPart is the fewest keys that are worth a workgroup of their own.
 const leastPart = 256
 
+// leastPart is half of it where subgroups walk for themselves, without a barrier.
 func (t *tile) leastPart() int {
 	if t.direct != directNever {
 		return leastPart / 2
@@ -50,11 +50,10 @@ func (t *tile) leastPart() int {
 	return leastPart
 }
 
-// splitsOf is how many workgroups share the keys of a row: what the caller fixed, or
-// the fewest that are done first if all workgroups take equally long, each with
-// leastPart keys or more. As many workgroups are taken to run at once
-// as find room in the shared memory of the cores. The Shape's Sk stands for every
-// sequence's length.
+// splitsOf is how many workgroups share the keys of a row: what the caller fixed, or the
+// fewest that are done first if all workgroups take equally long, each with the tile's
+// leastPart of keys or more. As many workgroups are taken to run at once as find room
+// in the shared memory of the cores. The Shape's Sk stands for every sequence's length.
 func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes uint64) int {
 	if cfg.FixedSplit > 0 {
 		return cfg.FixedSplit
@@ -117,14 +116,13 @@ func ceilDiv64(a, b uint64) uint64 { return (a + b - 1) / b }
 // clamp32 keeps what is too large for a dispatch too large.
 func clamp32(n uint64) uint32 { return uint32(min(n, 1<<32-1)) }
 
-// decodeTiles are for calls with few packed rows, best first: where fragments can be
-// filled from registers, four subgroups that walk for themselves, none of
-// whose keys see shared memory; else four subgroups that
-// share the keys of a tile, or one, where keys are too few to be parted. Either way
-// nothing waits for more than a tile of keys, and a core holds two to a few of them.
-// On an H200, f16, 8 x 8 key heads and 8192 keys (docs/log.md), TB/s of K and V without
-// what puts the parts together: head dim 128 3.55 shared (3.2 without reuse), 3.5
-// alone; 64 3.2 with steps of 32, 3.0 with 16; 256 3.8 alone, 2.5 shared.
+// decodeTiles are for calls with few packed rows, best first: four subgroups that walk
+// over keys for themselves, without shared memory, where the device's fragments allow
+// it; four that share the keys of a tile; or one, where keys are too few to be parted.
+// With the latter two nothing waits for more than a tile of keys, and a core holds two
+// to a few of them. docs/log.md has what was measured on an H200: 29 of those, with
+// head dim 128 3.55 TB/s of K and V shared (3.2 without reuse) and 3.5 alone, 64 3.2
+// with steps of 32 and 3.0 with 16; and 31 of the first.
 func decodeTiles(v variant, r *request, fixed bool) (list []tileChoice) {
 	dim := max(v.headDim, v.headDimV)
 	if r.direct != directNever && dim <= 256 {

@@ -1,17 +1,17 @@
 #version 460
 // Exact attention of few query rows over many keys (decoding) on cooperative matrices.
 //
-// Idea: memory is the limit, so nothing stands between it and the tensor cores. A workgroup owns one fragment
-// of query rows, the heads of a group side by side, and a part of the keys; its subgroups walk over that part each for itself,
-// taking turns at tiles of BLOCK_COLS keys. K and V go from memory straight
-// into the registers that are multiplied: a lane loads 16 bytes of a row, and which of Q's columns meet which
-// of K's, and which column of O a column of a fragment is, is renumbered so that these bytes are the lane's
-// elements of a fragment. There is no shared memory in the walk but for a shift per row, and no barrier: K of the
-// next tile is on its way as soon as the scores of this one are there, V as soon as its values are added up.
+// Idea: memory is the limit, so nothing stands between it and the tensor cores. A workgroup owns one fragment of
+// query rows, the heads of a group side by side, and a part of the keys; its subgroups walk over that part each for
+// itself, taking turns at tiles of BLOCK_COLS keys, so that they read side by side. K and V go from memory straight
+// into the registers that are multiplied: a lane loads 16 bytes of a row, and which of Q's columns meet which of K's,
+// and which column of O a column of a fragment is, is renumbered so that these bytes are the lane's elements of a
+// fragment. There is no shared memory in the walk but for a shift per row, and no barrier: K of the next tile is on
+// its way as soon as the scores of this one are there, V as soon as its values are added up.
 //
-// That takes knowing where the elements of a fragment lie. Vulkan does not say it; the host asks the
-// device (attention's fragment probe) and sets FRAGMENT_ORDER where the answer is the order of operandA and
-// operandB below. Elsewhere a lane puts its elements into shared memory, from where the fragment is loaded.
+// That takes knowing where the elements of a fragment lie. Vulkan does not say it; the host asks the device
+// (fragment_probe.comp) and sets FRAGMENT_ORDER where the answer is the order of operandA and operandB below.
+// Elsewhere a lane puts its elements into shared memory, from where the fragment is loaded.
 //
 // At the end the subgroups' states meet in shared memory, a block of 64 columns at a time, and the workgroup
 // leaves O, or with SPLIT a state of its own. Softmax is that of forward_coopmat.comp.

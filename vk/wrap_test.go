@@ -94,6 +94,17 @@ func TestWrappedDeviceRecordsIntoTheCallersCommandBuffer(t *testing.T) {
 	require.NoError(t, s.Download(background(t), got, y, 0))
 }
 
+func TestQueueIsUnguarded(t *testing.T) {
+	host := openTest(t)
+	assert.False(t, host.QueueIsUnguarded(), "a queue of ours")
+	guarded := wrapOf(t, host)
+	assert.False(t, guarded.QueueIsUnguarded())
+	bare := wrapOf(t, host, func(e *External) { e.LockQueue, e.UnlockQueue = nil, nil })
+	assert.True(t, bare.QueueIsUnguarded())
+	require.NoError(t, bare.Close())
+	require.NoError(t, guarded.Close())
+}
+
 func TestWrapTakesOnlyWhatIsEnabled(t *testing.T) {
 	host := openExecuting(t)
 	d := wrapOf(t, host, func(e *External) { e.Enabled = Caps{TimelineSemaphore: true} })
