@@ -1,0 +1,108 @@
+// How modules with FEATURES fetch a tile of K and of V, store it in shared memory, and, with SPLIT, let go of a part
+// of O: macros over the variables of forward_coopmat.comp's main.
+
+// Where keys lie one after another, a tile is a slice of K and of V; else every part asks where its key is.
+// Quantised parts travel as they are stored.
+uvec4 fetchKeyK(Slice rows_, Place first, uint index, uint key, uint col) {
+    const uint at = index * BLOCK_COLS + key;
+    if (TILES_WHOLE) return at < work.keys ? rawK8(rows_, key, col, Place(first.batch, first.row + key)) : uvec4(0);
+    const uint token = keyAt(at);
+    if (token == NO_KEY) return uvec4(0);
+    const Place place = placeOf(token);
+    return rawK8(rowsK(place), 0, col, place);
+}
+uvec4 fetchKeyV(Slice rows_, Place first, uint index, uint key, uint col) {
+    const uint at = index * BLOCK_COLS + key;
+    if (TILES_WHOLE) return at < work.keys ? rawV8(rows_, key, col, Place(first.batch, first.row + key)) : uvec4(0);
+    const uint token = keyAt(at);
+    if (token == NO_KEY) return uvec4(0);
+    const Place place = placeOf(token);
+    return rawV8(rowsV(place), 0, col, place);
+}
+const uint KEY_PARTS = KEPT != 0 ? (BLOCK_COLS + LOCAL_SIZE - 1) / LOCAL_SIZE : 1; // keys of a list an invocation carries
+
+#define FETCH_K(index)                                                                              \
+    {                                                                                               \
+        const uint tileIndex = index;                                                               \
+        Place first = Place(0, 0);                                                                  \
+        Slice rows_;                                                                                \
+        if (TILES_WHOLE) {                                                                          \
+            first = placeOf(tileIndex * BLOCK_COLS);                                                \
+            rows_ = rowsK(first);                                                                   \
+        }                                                                                           \
+        [[unroll]] for (uint i = 0; i < K_PARTS; ++i) {                                             \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            kPart[i] = fetchKeyK(rows_, first, tileIndex, at / K_ROW8, at % K_ROW8 * 8);            \
+        }                                                                                           \
+        if (KEPT != 0) {                                                                            \
+            [[unroll]] for (uint i = 0; i < KEY_PARTS; ++i)                                         \
+                keyPart[i] = keyAt(tileIndex * BLOCK_COLS + i * LOCAL_SIZE + tid);                  \
+        }                                                                                           \
+    }
+#define FETCH_V(index)                                                                              \
+    {                                                                                               \
+        const uint tileIndex = index;                                                               \
+        Place first = Place(0, 0);                                                                  \
+        Slice rows_;                                                                                \
+        if (TILES_WHOLE) {                                                                          \
+            first = placeOf(tileIndex * BLOCK_COLS);                                                \
+            rows_ = rowsV(first);                                                                   \
+        }                                                                                           \
+        [[unroll]] for (uint i = 0; i < V_PARTS; ++i) {                                             \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            vPart[i] = fetchKeyV(rows_, first, tileIndex, at / V_ROW8, work.col0 + at % V_ROW8 * 8); \
+        }                                                                                           \
+    }
+
+// What was fetched into shared memory. A masked slot has P = 0, but 0 x Inf is NaN: V is multiplied without
+// such values, they are added at the end.
+#define STORE_K                                                                                     \
+    {                                                                                               \
+        [[unroll]] for (uint i = 0; i < K_PARTS; ++i) {                                             \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            if (KV_TYPE != 0) kPart[i] = decodeRaw16(kPart[i]);                                     \
+            if (BLOCK_COLS * K_ROW8 % LOCAL_SIZE == 0 || at < BLOCK_COLS * K_ROW8)                  \
+                tile[at / K_ROW8 * K_STRIDE + at % K_ROW8] = kPart[i];                              \
+        }                                                                                           \
+    }
+#define STORE_V(masked)                                                                             \
+    {                                                                                               \
+        [[unroll]] for (uint i = 0; i < V_PARTS; ++i) {                                             \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            if (KV_TYPE != 0) vPart[i] = decodeRaw16(vPart[i]);                                     \
+            if (masked != 0 && MASKS && dropNonFinite(vPart[i])) atomicOr(nonFiniteSeen, 1);        \
+            if (BLOCK_COLS * V_ROW8 % LOCAL_SIZE == 0 || at < BLOCK_COLS * V_ROW8)                  \
+                tile[V_FIRST + at / V_ROW8 * V_STRIDE + at % V_ROW8] = vPart[i];                    \
+        }                                                                                           \
+    }
+
+// A part's O leaves in float32, as many fragments at a time as a subgroup's share of the tile has room for, and
+// then row by row: few rows of a fragment exist in decoding. A pass is a literal, as the pairs below.
+const uint SHARE = KV_SIZE / SUBGROUPS > SCRATCH_SIZE ? KV_SIZE / SUBGROUPS : SCRATCH_SIZE; // of a subgroup
+const uint ROOM = (SHARE / TILE_M - 1) / (TILE_N / 4);       // for so many fragments in rows of odd length
+const uint AT_ONCE_ = ROOM > OUT_TILES ? OUT_TILES : ROOM;
+const uint AT_ONCE = AT_ONCE_ > 0 ? AT_ONCE_ : 1;
+const uint PASSES = (OUT_TILES + AT_ONCE - 1) / AT_ONCE;     // of a row fragment
+const uint MOST_PASSES = 4;                                  // that are written out in main
+const uint PART_ROW4 = AT_ONCE * TILE_N / 4, PART_STRIDE = PART_ROW4 | 1;
+#define STORE_PART(pass)                                                                            \
+    if ((pass) < ROW_TILES * PASSES) {                                                              \
+        const uint r = (pass) / PASSES, first = (pass) % PASSES * AT_ONCE;                          \
+        subgroupSync();                                                                             \
+        [[unroll]] for (uint t = 0; t < AT_ONCE; ++t) {                                             \
+            if (first + t < OUT_TILES) {                                                            \
+                const bool there = (pass) < ROW_TILES * PASSES && first + t < OUT_TILES; /* or dead code */ \
+                FragC whole = O[there ? r * OUT_TILES + first + t : 0] * inverse[there ? r : 0];    \
+                coopMatStore(whole, tile, gl_SubgroupID * SHARE + t * (TILE_N / 4), PART_STRIDE,    \
+                             gl_CooperativeMatrixLayoutRowMajor);                                   \
+            }                                                                                       \
+        }                                                                                           \
+        subgroupSync();                                                                             \
+        const uint rows = min(max(ROWS, myRow + r * TILE_M) - (myRow + r * TILE_M), TILE_M);        \
+        [[dont_unroll]] for (uint at = gl_SubgroupInvocationID; at < rows * PART_ROW4; at += SUBGROUP_SIZE) { \
+            const uint row = at / PART_ROW4, mine = first * TILE_N + at % PART_ROW4 * 4, col = work.col0 + mine; \
+            if (mine < OUT_TILES * TILE_N && col < HEAD_DIM_V)                                      \
+                storeState4(myRow + r * TILE_M + row, col,                                          \
+                            uintBitsToFloat(tile[gl_SubgroupID * SHARE + row * PART_STRIDE + at % PART_ROW4])); \
+        }                                                                                           \
+    }
