@@ -3,7 +3,7 @@
 // the tiles (see build/fa2.go); the shared memory it wrote into fa2.json is checked.
 #include "fa2.h"
 
-#define TILE(kind) FA2_##kind##_WARPS, FA2_##kind##_ROWTILES, FA2_##kind##_COLS, FA2_##kind##_STEP, FA2_##kind##_QREGS, FA2_##kind##_STAGES, FA2_##kind##_BLOCKS
+#define TILE(kind) FA2_##kind##_WARPS, FA2_##kind##_ROWTILES, FA2_##kind##_COLS, FA2_##kind##_STEP, FA2_##kind##_QREGS, FA2_##kind##_STAGES, FA2_##kind##_BLOCKS, FA2_##kind##_ROUNDED
 #define JOIN(a, b) a##b
 #define NAME(a, b) JOIN(a, b)
 

@@ -14,11 +14,14 @@
 // past their previous tile, and then asks for its share of a later tile.
 //
 // Within a tile columns are taken Step at a time: S = Q K^T, P = exp2(S * scale -
-// shift), O += P V, and the sum of P beside it. The shift of a row is the maximum
-// that it had when it last moved; it moves when a score is more than 2^Slack over
-// it, which the packed P tell with one instruction for two to four of them, and then
-// the step is done again with exact maxima. A row moves by its own scores alone, so
-// no row's bits depend on another's.
+// shift), O += P V, and the sum of P beside it. A shift moves when a weight comes to
+// more than all before it together, or to more than 2^Slack, which the packed P tell
+// with one instruction for two to four of them, and then the step is done again with
+// exact maxima. It moves to the row's maximum, and on by a whole number that makes
+// the sum of P about 1: weights of all rows can be held against one bound, and that
+// of the maximum is a power of two. So rounding to 16 bits never changes the weight
+// of a key that decides a row, which would show in O, divided by the sum of P before
+// that. A row moves by its own scores alone, so no row's bits depend on another's.
 //
 // Tiles without a masked slot, and the others, run in loops of their own.
 #pragma once
@@ -57,9 +60,9 @@ template <class C> __device__ __forceinline__ Task find_task(const AttnParams &p
 template <class C> struct Forward {
 	using E = typename C::Element;
 	static constexpr int RowTiles = C::RowTiles, D = C::D, Dv = C::Dv;
-	static constexpr float Slack = 8; // 2^8 in f16 is far from overflow, and so are sums of it in float32
+	static constexpr int Slack = 8; // 2^8 in f16 is far from overflow, and so are sums of it in float32
+	static constexpr float Less = E::ones == Half::ones ? 1 - 0x1p-9f : 1 - 0x1p-6f; // times this, a number is less in E too
 	static constexpr float Near = 2048; // the rounding of a shift up to here does not show in P, nor in O
-	static constexpr uint32_t SlackBits = E::ones == Half::ones ? 0x5c00 : 0x4380; // 2^Slack in E
 	template <int Step> using Scores = float[RowTiles][Step / 8][4];
 	template <int Step> using Weights = uint32_t[RowTiles][Step / 16][4]; // P as the left operand of P V
 
@@ -74,6 +77,7 @@ template <class C> struct Forward {
 	float l[RowTiles][2];      // the lane's part of the sums of P
 	float weight[RowTiles][4]; // of RoundedSums: sums of P as packed, of the rows that o's elements belong to
 	float shift[RowTiles][2];
+	uint32_t most;          // a weight below which no row of the lane has to move, in the upper half
 	uint32_t unset;         // bit 2 i + j: shift[i][j] has met no score yet
 	bool exact;             // the next step takes exact maxima
 	bool far;               // a row of the warp is, see weigh
@@ -171,7 +175,55 @@ template <class C> struct Forward {
 					if (limit[i][e / 2] - col < n * 8 + e % 2) s[i][n][e] = -INFINITY;
 	}
 
-	// Moves the shift of rows that are new or have grown past the slack.
+	// Weight of a score.
+	//
+	// That of a row's maximum must be a power of two exactly: else, where one key has all the weight, rounding P
+	// makes O a unit off, since the sums are of P before it is rounded. In far rows the rounding of the shift is
+	// large enough for that, and they subtract it from the product rounded alike.
+	template <bool Far> __device__ __forceinline__ float weight_of(float score, float less) {
+		const bool apart = Far && fabsf(less) > Near;
+		return exp2_approx(apart ? __fadd_rn(__fmul_rn(score, scale), -less) : fmaf(score, scale, -less));
+	}
+
+	// Of a sum of P, that of all lanes of the row.
+	static __device__ __forceinline__ float total(float part) {
+		part += __shfl_xor_sync(~0u, part, 1);
+		return part + __shfl_xor_sync(~0u, part, 2);
+	}
+
+	// The largest weight that a row with that sum takes without being moved.
+	static __device__ __forceinline__ float bound(float sum) {
+		constexpr float Most = 1 << Slack;
+		return C::RoundedSums ? Most : fminf(sum, Most);
+	}
+
+	// Brings `most` up to date. Sums only grow between moves, so that those of some steps ago err on the safe side.
+	__device__ __forceinline__ void settle() {
+		float least = INFINITY;
+#pragma unroll
+		for (int i = 0; i < RowTiles; i++)
+#pragma unroll
+			for (int j = 0; j < 2; j++) least = fminf(least, bound(total(l[i][j])));
+		most = E::pack(0, least);
+	}
+
+	// Whether a weight is too much for its row; `most` tells only of the lane's rows together.
+	template <int Step> __device__ __forceinline__ bool heavy(const Weights<Step> &w) {
+		bool found = false;
+#pragma unroll
+		for (int i = 0; i < RowTiles; i++) {
+#pragma unroll
+			for (int j = 0; j < 2; j++) {
+				uint32_t top = 0;
+#pragma unroll
+				for (int c = 0; c < Step / 16; c++) top = E::max(E::max(top, w[i][c][j]), w[i][c][2 + j]);
+				found |= fmaxf(E::low(top), E::low(top >> 16)) > bound(total(l[i][j])) * Less;
+			}
+		}
+		return __any_sync(~0u, found);
+	}
+
+	// Moves the shift of rows that are new or have a score of too much weight.
 	template <int Step> __device__ __forceinline__ void move(const Scores<Step> &s) {
 		bool any = false;
 #pragma unroll
@@ -185,8 +237,20 @@ template <class C> struct Forward {
 				top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
 				const uint32_t bit = 1u << (2 * i + j);
 				const bool fresh = unset & bit;
-				if (fresh ? top > -INFINITY : fmaf(top, scale, -shift[i][j]) > Slack) {
-					const float next = top * scale;
+				const float before = total(l[i][j]);
+				float next = top * scale, sum = 0;
+				if constexpr (!C::RoundedSums) { // the row's sum after this step, should it move
+#pragma unroll
+					for (int n = 0; n < Step / 8; n++)
+						sum += exp2_approx(fmaf(s[i][n][2 * j], scale, -next)) + exp2_approx(fmaf(s[i][n][2 * j + 1], scale, -next));
+					sum = total(sum) + (fresh ? 0 : before * exp2_approx(shift[i][j] - next));
+				}
+				if (fresh ? top > -INFINITY : weight_of<true>(top, shift[i][j]) > bound(before)) {
+					// Where the host put a tiny number for a scale of 0 a shift counts for nothing in LSE.
+					if (!C::RoundedSums && scale > 0x1p-100f) {
+						const float lift = float((__float_as_int(sum * 0x1.6ap0f) >> 23) - 127), lifted = next + lift;
+						if (fabsf(next) <= Near || lifted - next == lift) next = lifted;
+					}
 					const float factor = fresh ? 1 : exp2_approx(shift[i][j] - next);
 					shift[i][j] = next;
 					unset &= ~bit;
@@ -202,13 +266,10 @@ template <class C> struct Forward {
 			}
 		}
 		far = __any_sync(~0u, any);
+		if (!C::RoundedSums) most = E::pack(0, 0x1.6p-1f); // less than any sum of a row that has moved
 	}
 
 	// P from S, packed; the largest of a lane, of either half; the lane's sums.
-	//
-	// P of the score that is the shift must be 1 exactly: else, where one key has all the weight, rounding P
-	// makes O a unit off, since the sums are of P before it is rounded. In far rows the rounding of the shift is
-	// large enough for that, and they subtract it from the product rounded alike.
 	template <int Step, bool Far> __device__ __forceinline__ uint32_t weigh(const Scores<Step> &s, Weights<Step> &w, float (&sum)[RowTiles][2]) {
 		uint32_t top = 0;
 #pragma unroll
@@ -218,11 +279,7 @@ template <class C> struct Forward {
 			for (int n = 0; n < Step / 8; n++) {
 				float e[4];
 #pragma unroll
-				for (int k = 0; k < 4; k++) {
-					const float less = shift[i][k / 2];
-					const bool apart = Far && fabsf(less) > Near;
-					e[k] = exp2_approx(apart ? __fadd_rn(__fmul_rn(s[i][n][k], scale), -less) : fmaf(s[i][n][k], scale, -less));
-				}
+				for (int k = 0; k < 4; k++) e[k] = weight_of<Far>(s[i][n][k], shift[i][k / 2]);
 				const uint32_t first = E::pack(e[0], e[1]), second = E::pack(e[2], e[3]);
 				w[i][n / 2][n % 2 * 2] = first;
 				w[i][n / 2][n % 2 * 2 + 1] = second;
@@ -244,10 +301,15 @@ template <class C> struct Forward {
 			if constexpr (Masked) mask<Step>(s, col);
 			if (exact) move<Step>(s);
 			const uint32_t top = far ? weigh<Step, true>(s, w, sum) : weigh<Step, false>(s, w, sum);
-			const bool over = exact ? unset != 0 : (top & 0xffff) >= SlackBits || top >= SlackBits << 16;
+			const uint32_t from = C::RoundedSums ? E::pack(0, 1 << Slack) : most;
+			const bool over = exact ? unset != 0 : top << 16 >= from || top >= from;
 			again = !exact;
 			exact = __any_sync(~0u, over);
 			again &= exact;
+			if (!C::RoundedSums && again) {
+				again = exact = heavy<Step>(w);
+				settle();
+			}
 		} while (again);
 		if (first) refill();
 #pragma unroll
@@ -463,9 +525,7 @@ template <class C> struct Forward {
 		for (int i = 0; i < RowTiles; i++) {
 #pragma unroll
 			for (int j = 0; j < 2; j++) {
-				float sum = l[i][j];
-				sum += __shfl_xor_sync(~0u, sum, 1);
-				sum += __shfl_xor_sync(~0u, sum, 2);
+				const float sum = total(l[i][j]);
 				const float inverse = sum == 0 ? 0 : 1 / (C::RoundedSums ? weight[i][2 * j] : sum);
 				const int r = row + i * 16 + j * 8;
 				if (p.lse && lane % 4 == 0 && r < p.Sq) {

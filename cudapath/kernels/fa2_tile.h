@@ -5,7 +5,7 @@
 
 namespace fa2 {
 
-template <class Element_, int D_, int Dv_, int Warps_, int RowTiles_, int Cols_, int Step_, int QRegs_, int Stages_, int Blocks_, bool Causal_, bool Any_>
+template <class Element_, int D_, int Dv_, int Warps_, int RowTiles_, int Cols_, int Step_, int QRegs_, int Stages_, int Blocks_, bool RoundedSums_, bool Causal_, bool Any_>
 struct Config {
 	using Element = Element_;
 	static constexpr int D = D_, Dv = Dv_;      // bucket of head dims
@@ -16,12 +16,12 @@ struct Config {
 	static constexpr int QRegs = QRegs_;        // 16-wide slices of Q held in registers
 	static constexpr int Stages = Stages_;      // tiles in shared memory
 	static constexpr int Blocks = Blocks_;      // blocks a multiprocessor should hold
+	// O is divided by the sums of P as it was rounded, which the tensor cores take, and LSE alone has those of P before
+	// that. Which of the two forms is faster depends on what the compiler makes of them (docs/cuda-log.md).
+	static constexpr bool RoundedSums = RoundedSums_;
 	static constexpr int MaskedStep = Step > 32 ? 32 : Step; // the same where the mask cuts: less of it is for nothing
 	static constexpr bool Causal = Causal_;
 	static constexpr bool Any = Any_;           // any alignment: loads and stores by element
-	// O is divided by the sums of P as it was rounded, which the tensor cores take, and LSE alone has those of P before
-	// that. Slower in general; here it makes 5 % by what the compiler does of it (docs/cuda-log.md).
-	static constexpr bool RoundedSums = D == 128 && Dv == 128 && !Causal;
 
 	static constexpr int Threads = Warps * 32;
 	static constexpr int WarpRows = RowTiles * 16, Rows = Warps * WarpRows;

@@ -13,6 +13,7 @@ type tile struct {
 	qRegs           int // 16-wide slices of Q in registers
 	stages          int // tiles in shared memory
 	blocks          int // blocks a multiprocessor should hold: bounds the registers
+	rounded         int // 1: O is divided by sums of the weights as rounded; 0: by those before that
 }
 
 // fa2Buckets are the head dims that kernels exist for, and their tiles. Chosen on an
@@ -23,13 +24,13 @@ var fa2Buckets = []struct {
 	d, dv             int
 	full, causal, any tile
 }{
-	{d: 32, dv: 32, full: tile{4, 2, 128, 32, 2, 2, 4}},
-	{d: 64, dv: 64, full: tile{4, 2, 128, 32, 4, 2, 3}},
-	{d: 96, dv: 96, full: tile{4, 2, 64, 64, 0, 2, 2}},
-	{d: 128, dv: 128, full: tile{4, 2, 64, 64, 0, 2, 2}},
-	{d: 192, dv: 192, full: tile{4, 1, 64, 64, 12, 2, 2}},
-	{d: 192, dv: 128, full: tile{4, 2, 32, 32, 0, 2, 2}},
-	{d: 256, dv: 256, full: tile{8, 1, 64, 32, 16, 2, 1}, any: tile{4, 1, 32, 32, 16, 2, 2}},
+	{d: 32, dv: 32, full: tile{4, 2, 128, 32, 2, 2, 4, 0}},
+	{d: 64, dv: 64, full: tile{4, 2, 128, 32, 4, 2, 3, 0}},
+	{d: 96, dv: 96, full: tile{4, 2, 64, 64, 0, 2, 2, 0}},
+	{d: 128, dv: 128, full: tile{4, 2, 64, 64, 0, 2, 2, 1}},
+	{d: 192, dv: 192, full: tile{4, 1, 64, 64, 12, 2, 2, 0}},
+	{d: 192, dv: 128, full: tile{4, 2, 32, 32, 0, 2, 2, 1}, causal: tile{4, 2, 32, 32, 0, 2, 2, 0}},
+	{d: 256, dv: 256, full: tile{8, 1, 64, 32, 16, 2, 1, 1}, causal: tile{8, 1, 64, 32, 16, 2, 1, 0}, any: tile{4, 1, 32, 32, 16, 2, 2, 1}},
 }
 
 func (t tile) rows() int { return t.warps * t.rowTiles * 16 }
@@ -71,7 +72,7 @@ func fa2Modules() []module {
 					value int
 				}{
 					{"WARPS", k.warps}, {"ROWTILES", k.rowTiles}, {"COLS", k.cols}, {"STEP", k.step},
-					{"QREGS", k.qRegs}, {"STAGES", k.stages}, {"BLOCKS", k.blocks}, {"SHARED", shared},
+					{"QREGS", k.qRegs}, {"STAGES", k.stages}, {"BLOCKS", k.blocks}, {"ROUNDED", k.rounded}, {"SHARED", shared},
 				} {
 					m.defines = append(m.defines, fmt.Sprintf("FA2_%s_%s=%d", strings.ToUpper(k.kind), part.name, part.value))
 				}
