@@ -95,7 +95,7 @@ func TestWrappedDeviceRecordsIntoTheCallersCommandBuffer(t *testing.T) {
 }
 
 func TestQueueIsUnguarded(t *testing.T) {
-	host := openTest(t)
+	host := openExecuting(t)
 	assert.False(t, host.QueueIsUnguarded(), "a queue of ours")
 	guarded := wrapOf(t, host)
 	assert.False(t, guarded.QueueIsUnguarded())
