@@ -37,16 +37,20 @@ func directOn(dev *vk.Device, tier Tier, t DType) direct {
 		if tier == TierCoopMat2 && caps.CoopMat2.FlexibleDimensions && directLanes%f.subgroup == 0 && directSize%f.m+directSize%f.n == 0 {
 			return directShared
 		}
-	case f.m == directSize && f.n == directSize && f.subgroup == directLanes && fragmentsOrdered(dev, t):
+	case f.m == directSize && f.n == directSize && f.subgroup == directLanes && fragmentsOrdered(dev, t, f.sumN):
 		return directOrdered
 	}
 	return directNever
 }
 
-// fragment of the kernel on a device whose own is f.
-func (d direct) fragment(f fragment) fragment {
-	if f.m != directSize || f.n != directSize {
-		f = fragment{m: directSize, n: directSize, k: directSize, sumN: directSize, subgroup: f.subgroup}
+// fragment of the kernel for so many rows on a device whose own is f: sumN is how many
+// rows O has room for.
+func (d direct) fragment(f fragment, rows uint32) fragment {
+	if f.m != directSize || f.n != directSize { // any size is as good there
+		f = fragment{m: directSize, n: directSize, k: directSize, sumN: directSize / 2, subgroup: f.subgroup}
+	}
+	if rows > f.sumN || f.sumN < directSize/2 {
+		f.sumN = directSize
 	}
 	return f
 }
@@ -57,13 +61,16 @@ type fragmentOrder struct{ known bool }
 // Detach has nothing to let go of.
 func (fragmentOrder) Detach() {}
 
-type fragmentOrderKey struct{ t DType }
+type fragmentOrderKey struct {
+	t    DType
+	sumN uint32
+}
 
 // fragmentsOrdered reports whether elements of 16x16 operands lie among 32 lanes as
 // decode_coopmat.comp knows it. The first call on a device asks it, by a small
 // dispatch; a device that cannot be asked counts as one with another order.
-func fragmentsOrdered(dev *vk.Device, t DType) bool {
-	key := fragmentOrderKey{t}
+func fragmentsOrdered(dev *vk.Device, t DType, sumN uint32) bool {
+	key := fragmentOrderKey{t, sumN}
 	if v, ok := dev.Attached(key).(fragmentOrder); ok {
 		return v.known
 	}
@@ -71,8 +78,8 @@ func fragmentsOrdered(dev *vk.Device, t DType) bool {
 		return false
 	}
 	v, err := dev.Attach(key, func() (vk.Attached, error) {
-		answer, err := probeFragments(dev, t)
-		return fragmentOrder{err == nil && isFragmentOrder(answer)}, nil
+		answer, err := probeFragments(dev, t, sumN)
+		return fragmentOrder{err == nil && isFragmentOrder(answer, sumN)}, nil
 	})
 	if err != nil {
 		return false
@@ -81,15 +88,15 @@ func fragmentsOrdered(dev *vk.Device, t DType) bool {
 }
 
 // probeFragments has the device write the numbers of the elements that each lane
-// holds of A and of B, eight of each.
-func probeFragments(dev *vk.Device, t DType) ([]uint32, error) {
+// holds: of A and of B, eight of each, and of a B of sumN columns.
+func probeFragments(dev *vk.Device, t DType, sumN uint32) ([]uint32, error) {
 	module, err := shaders.Get("fragment_probe_" + t.String())
 	if err != nil {
 		return nil, err
 	}
 	p, err := dev.Pipeline(&vk.PipelineDesc{
 		Name: "fragment probe", Code: module.Code, Hash: module.Hash,
-		Constants:    []vk.SpecConstant{{ID: shaders.ConstLocalSize, Value: directLanes}},
+		Constants:    []vk.SpecConstant{{ID: shaders.ConstLocalSize, Value: directLanes}, {ID: shaders.ConstSumN, Value: sumN}},
 		SubgroupSize: directLanes, FullSubgroups: true, StorageBuffers: 1,
 		LocalSize: [3]uint32{directLanes, 1, 1}, SharedBytes: directSize * directSize * 2,
 	})
@@ -101,7 +108,7 @@ func probeFragments(dev *vk.Device, t DType) ([]uint32, error) {
 		return nil, err
 	}
 	defer s.Close()
-	bytes := make([]byte, 2*directSize*directSize*4)
+	bytes := make([]byte, (2*directSize+sumN)*directSize*4)
 	b, err := dev.NewBuffer(uint64(len(bytes)), vk.BufferOptions{Name: "fragment probe"})
 	if err != nil {
 		return nil, err
@@ -126,21 +133,26 @@ func probeFragments(dev *vk.Device, t DType) ([]uint32, error) {
 
 // isFragmentOrder compares an answer with the order of decode_coopmat.comp: lane
 // 4 g + q has of lines g and g + 8, rows of A and columns of B, the elements 2 q,
-// 2 q + 1, 2 q + 8 and 2 q + 9, line after line.
-func isFragmentOrder(answer []uint32) bool {
-	const each = directSize * directSize / directLanes
-	if len(answer) != 2*directSize*directSize {
-		return false
-	}
-	for lane := range uint32(directLanes) {
-		for e := range uint32(each) {
-			line := lane/4 + e/4*8
-			along := lane%4*2 + e%2 + e/2%2*8
-			i := lane*each + e
-			if answer[i] != line*directSize+along || answer[directSize*directSize+i] != along*directSize+line {
-				return false
+// 2 q + 1, 2 q + 8 and 2 q + 9, line after line. An operand of 8 lines has the first.
+func isFragmentOrder(answer []uint32, sumN uint32) bool {
+	for i, lines := range [...]uint32{directSize, directSize, sumN} {
+		if len(answer) < int(lines*directSize) || lines%(directSize/2) != 0 {
+			return false
+		}
+		each := lines * directSize / directLanes
+		for lane := range uint32(directLanes) {
+			for e := range each {
+				row := lane/4 + e/4*8
+				col := lane%4*2 + e%2 + e/2%2*8
+				if i > 0 {
+					row, col = col, row
+				}
+				if answer[lane*each+e] != row*directSize+col {
+					return false
+				}
 			}
 		}
+		answer = answer[lines*directSize:]
 	}
-	return true
+	return len(answer) == 0
 }

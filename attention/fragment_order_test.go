@@ -38,13 +38,21 @@ func TestFragmentOrder(t *testing.T) {
 	}
 	assert.Equal(t, h200FragmentOrder[0], answer[:48])
 	assert.Equal(t, h200FragmentOrder[1], answer[256:256+48])
-	assert.True(t, isFragmentOrder(answer))
-	assert.False(t, isFragmentOrder(answer[:511]))
-	assert.False(t, isFragmentOrder(make([]uint32, 512)))
-	for i := range answer {
-		other := slices.Clone(answer)
-		other[i] ^= 1
-		require.False(t, isFragmentOrder(other), "element %d", i)
+	wide := slices.Concat(answer, answer[256:])
+	for lane := range uint32(32) {
+		g, q := lane/4, lane%4*32
+		answer = append(answer, q+g, q+16+g, q+128+g, q+144+g)
+	}
+	for sumN, answer := range map[uint32][]uint32{8: answer, 16: wide} {
+		assert.True(t, isFragmentOrder(answer, sumN))
+		assert.False(t, isFragmentOrder(answer, 24-sumN))
+		assert.False(t, isFragmentOrder(answer[:len(answer)-1], sumN))
+		assert.False(t, isFragmentOrder(make([]uint32, len(answer)), sumN))
+		for i := range answer {
+			other := slices.Clone(answer)
+			other[i] ^= 1
+			require.False(t, isFragmentOrder(other, sumN), "element %d", i)
+		}
 	}
 }
 
@@ -68,16 +76,16 @@ func TestProbeFragments(t *testing.T) {
 		if reason != "" || f.m != directSize || f.n != directSize || f.subgroup != directLanes || dev.Info().Type == vk.DeviceCPU {
 			continue
 		}
-		answer, err := probeFragments(dev, dt)
+		answer, err := probeFragments(dev, dt, f.sumN)
 		require.NoError(t, err)
-		for _, half := range [][]uint32{answer[:256], answer[256:]} {
+		for _, half := range [][]uint32{answer[:256], answer[256:512]} {
 			sorted := slices.Sorted(slices.Values(half))
 			for i, x := range sorted {
 				require.EqualValues(t, i, x, "%v", dt)
 			}
 		}
-		known := fragmentsOrdered(dev, dt)
-		t.Logf("%v on %s: the order the kernel knows: %v", dt, dev.Info().Name, known)
-		assert.Equal(t, isFragmentOrder(answer), known)
+		known := fragmentsOrdered(dev, dt, f.sumN)
+		t.Logf("%v, %d rows of O, on %s: the order the kernel knows: %v", dt, f.sumN, dev.Info().Name, known)
+		assert.Equal(t, isFragmentOrder(answer, f.sumN), known)
 	}
 }

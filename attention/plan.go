@@ -208,7 +208,7 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 			for _, c := range decodeTiles(v, &r, cfg.FixedSplit > 0) {
 				f := f
 				if c.direct != directNever {
-					f = c.direct.fragment(f)
+					f = c.direct.fragment(f, rows)
 				}
 				candidates = append(candidates, coopmatTiles(f, c, v, rows, caps.Limits.MaxInvocations)...)
 			}

@@ -17,7 +17,7 @@ type tile struct {
 
 	// Cooperative matrices.
 	m, n, k  uint32 // fragment shape
-	sumN     uint32 // columns of the fragment that sums P along the row
+	sumN     uint32 // columns of the fragment that sums P along the row; direct: rows
 	subgroup uint32 // invocations of a subgroup
 	rowTiles uint32 // fragments of m rows a subgroup owns
 	stepCols uint32 // keys multiplied at a time, of the blockCols in shared memory
@@ -36,7 +36,9 @@ type tile struct {
 // rows is the number of query rows a workgroup owns.
 func (t tile) rows() uint32 {
 	switch {
-	case t.sharing || t.direct != directNever:
+	case t.direct != directNever:
+		return t.sumN
+	case t.sharing:
 		return t.rowTiles * t.m
 	case t.subgroup != 0:
 		return t.local / t.subgroup * t.rowTiles * t.m

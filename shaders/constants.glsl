@@ -31,7 +31,7 @@ layout(constant_id = 21) const uint SUBGROUP_BARRIER = 1; // 0: a subgroup is on
 layout(constant_id = 2) const uint TILE_M = 16;        // rows of a fragment
 layout(constant_id = 3) const uint TILE_N = 16;        // columns of a fragment
 layout(constant_id = 4) const uint TILE_K = 16;        // depth of a fragment
-layout(constant_id = 22) const uint SUM_N = 16;        // columns of the fragment that sums P along the row
+layout(constant_id = 22) const uint SUM_N = 16;        // columns of the fragment that sums P along the row; decode_coopmat.comp: rows of O, which are columns there
 layout(constant_id = 5) const uint ROW_TILES = 1;      // fragments of TILE_M rows per subgroup
 layout(constant_id = 23) const uint STEP_COLS = 16;    // keys of a tile multiplied at a time
 layout(constant_id = 24) const uint Q_STAGED = 0;      // chunks of TILE_K columns of Q read from shared memory for every step

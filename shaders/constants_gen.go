@@ -21,7 +21,7 @@ const (
 	ConstTileM           uint32 = 2  // rows of a fragment
 	ConstTileN           uint32 = 3  // columns of a fragment
 	ConstTileK           uint32 = 4  // depth of a fragment
-	ConstSumN            uint32 = 22 // columns of the fragment that sums P along the row
+	ConstSumN            uint32 = 22 // columns of the fragment that sums P along the row; decode_coopmat.comp: rows of O, which are columns there
 	ConstRowTiles        uint32 = 5  // fragments of TILE_M rows per subgroup
 	ConstStepCols        uint32 = 23 // keys of a tile multiplied at a time
 	ConstQStaged         uint32 = 24 // chunks of TILE_K columns of Q read from shared memory for every step

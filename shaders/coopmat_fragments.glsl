@@ -56,7 +56,10 @@ void subgroupSync() {
         subgroupMemoryBarrierShared();
 }
 
-uint scratchBase() { return SCRATCH_FIRST + gl_SubgroupID * SCRATCH_SIZE; }
+#ifndef SCRATCH_EACH
+#define SCRATCH_EACH SCRATCH_SIZE
+#endif
+uint scratchBase() { return SCRATCH_FIRST + gl_SubgroupID * SCRATCH_EACH; }
 
 float scratchFloat(uint row, uint col) {
     return uintBitsToFloat(tile[scratchBase() + row * SCRATCH_STRIDE + col / 4][col % 4]);

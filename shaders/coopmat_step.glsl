@@ -34,6 +34,18 @@
     [[unroll]] for (uint c = 1; c < KEY_TILES; ++c)                                                 \
         [[unroll]] for (uint e = 0; e < top.length(); ++e) top[e] = max(top[e], S[(r) * KEY_TILES + c][e]);
 
+// What a row has added up so far, times factor; a kernel that keeps O otherwise has its own.
+#ifndef SCALE_O
+#define SCALE_WEIGHT(r, factor)                                                                     \
+    {                                                                                               \
+        FragSum narrowFactor;                                                                       \
+        narrow(narrowFactor, factor);                                                               \
+        rowWeight[r] *= narrowFactor;                                                               \
+    }
+#define SCALE_O(r, factor)                                                                          \
+    [[unroll]] for (uint i = 0; i < OUT_TILES; ++i) O[r * OUT_TILES + i] *= factor;
+#endif
+
 // Moves the shift of the rows that need it. The test looks at each lane's own elements only; the same
 // comparison decides for each row, so that none moves because another one did.
 #define MOVE_SHIFTS(S)                                                                              \
@@ -55,14 +67,12 @@
                     factor[e] = exp2(rowShift[r][e] - moved[e]);                                    \
                 }                                                                                   \
                 if (HAS_LSE != 0) rowTotal[r] *= factor;                                            \
-                FragSum narrowFactor;                                                               \
-                narrow(narrowFactor, factor);                                                       \
-                rowWeight[r] *= narrowFactor;                                                       \
+                SCALE_WEIGHT(r, factor)                                                             \
                 subgroupSync();                                                                     \
                 firstColumnTo(moved, shiftOf(r));                                                   \
                 subgroupSync();                                                                     \
                 loadShift(r);                                                                       \
-                [[unroll]] for (uint i = 0; i < OUT_TILES; ++i) O[r * OUT_TILES + i] *= factor;     \
+                SCALE_O(r, factor)                                                                  \
             }                                                                                       \
         }                                                                                           \
     }

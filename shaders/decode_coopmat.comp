@@ -1,12 +1,14 @@
 #version 460
 // Exact attention of few query rows over many keys (decoding) on cooperative matrices.
 //
-// Idea: memory is the limit, so nothing stands between it and the tensor cores. A workgroup owns one fragment of
-// query rows, the heads of a group side by side, and a part of the keys; its subgroups walk over that part each for
+// Idea: memory is the limit, so nothing stands between it and the tensor cores. A workgroup owns SUM_N query
+// rows, the heads of a group side by side, and a part of the keys; its subgroups walk over that part each for
 // itself, taking turns at tiles of BLOCK_COLS keys, so that they read side by side. K and V go from memory straight
 // into the registers that are multiplied: a lane loads 16 bytes of a row, and which of Q's columns meet which of K's,
-// and which column of O a column of a fragment is, is renumbered so that these bytes are the lane's elements of a
-// fragment. There is no shared memory in the walk but for a shift per row, and no barrier: K of the next tile is on
+// and which column of O a line of a fragment is, is renumbered so that these bytes are the lane's elements of a
+// fragment. Scores are Q K^T, with rows to spare; O is kept the other way round, V^T P^T, SUM_N rows across, so that it
+// takes registers for those alone: P as an operand on the left and P^T as one on the right are the same elements.
+// There is no shared memory in the walk but for a shift per row, and no barrier: K of the next tile is on
 // its way as soon as the scores of this one are there, V as soon as its values are added up.
 //
 // That takes knowing where the elements of a fragment lie. Vulkan does not say it; the host asks the device
@@ -54,14 +56,15 @@ const uint SHARES = 32 / SUBGROUP_SIZE;
 #define QUARTER (gl_SubgroupInvocationID % 4)
 
 // Shared memory in units of 8 elements (uvec4): a block of a subgroup's O, which lies over its scratch; then what
-// it says of its rows: shifts, and after the walk sums of rounded and of exact weights.
+// it says of its rows: shifts, factors of what moved, and after the walk sums of exact weights.
 const uint AREA_STRIDE = 17;
-const uint AREA_SIZE = TILE_M * AREA_STRIDE;
+const uint AREA_SIZE = SUM_N * AREA_STRIDE;
 const uint SCRATCH_FIRST = 0;
+#define SCRATCH_EACH AREA_SIZE
 const uint SHIFT_SIZE = TILE_M / 4;
 const uint SHIFT_FIRST = SUBGROUPS * AREA_SIZE;
-const uint WEIGHT_FIRST = SHIFT_FIRST + SUBGROUPS * SHIFT_SIZE;
-const uint TOTAL_FIRST = WEIGHT_FIRST + SUBGROUPS * SHIFT_SIZE;
+const uint FACTOR_FIRST = SHIFT_FIRST + SUBGROUPS * SHIFT_SIZE;
+const uint TOTAL_FIRST = FACTOR_FIRST + SUBGROUPS * SHIFT_SIZE;
 const uint Q_FIRST = TOTAL_FIRST + SUBGROUPS * SHIFT_SIZE; // with Q_STAGED all of Q, which registers have no room for
 const uint Q_STRIDE = 4 * QK_BLOCKS | 1;
 const uint Q_SIZE = Q_STAGED != 0 ? TILE_M * Q_STRIDE : 0;
@@ -69,6 +72,20 @@ shared uvec4 tile[Q_FIRST + Q_SIZE];
 shared uint nonFiniteSeen; // a masked tile had Inf or NaN in V
 shared uint keyOfColumn[KEPT != 0 ? SUBGROUPS * BLOCK_COLS : 1]; // a tile's keys where they are those of a list
 #define KEY_OF_COLUMN(col) keyOfColumn[gl_SubgroupID * BLOCK_COLS + (col)]
+
+// O and the sums of P are the other way round: FragSum has a row of the problem in each column. A factor for each row
+// gets there by way of shared memory.
+#define FACTOR (FACTOR_FIRST + gl_SubgroupID * SHIFT_SIZE)
+#define SCALE_WEIGHT(r, factor)                                                                     \
+    subgroupSync();                                                                                 \
+    firstColumnTo(factor, FACTOR);
+#define SCALE_O(r, factor)                                                                          \
+    {                                                                                               \
+        FragSum across;                                                                             \
+        coopMatLoad(across, tile, FACTOR, 0, gl_CooperativeMatrixLayoutRowMajor);                   \
+        rowWeight[r] *= across;                                                                     \
+        [[unroll]] for (uint i = 0; i < OUT_TILES; ++i) O[i] *= across;                             \
+    }
 
 #include "coopmat_fragments.glsl"
 #include "coopmat_step.glsl"
@@ -113,6 +130,18 @@ shared uint keyOfColumn[KEPT != 0 ? SUBGROUPS * BLOCK_COLS : 1]; // a tile's key
     OPERAND(frag, first, second, third, fourth, gl_CooperativeMatrixLayoutRowMajor)
 #define operandB(frag, first, second, third, fourth)                                                \
     OPERAND(frag, first, second, third, fourth, gl_CooperativeMatrixLayoutColumnMajor)
+
+// P^T of P, whose lines are rows in both: those of A are its rows, those of B its columns.
+#define FragPt FragOnes
+#define transposeP(result, x)                                                                       \
+    if (FRAGMENT_ORDER != 0) {                                                                      \
+        [[unroll]] for (uint e = 0; e < result.length(); ++e) result[e] = x[e];                     \
+    } else {                                                                                        \
+        subgroupSync();                                                                             \
+        coopMatStore(x, tile, scratchBase(), 2, gl_CooperativeMatrixLayoutRowMajor);                \
+        subgroupSync();                                                                             \
+        coopMatLoad(result, tile, scratchBase(), 2, gl_CooperativeMatrixLayoutColumnMajor);         \
+    }
 
 // -- what a lane loads ----------------------------------------------------------------------------------
 // Of K, for each 16 keys of a tile, keys g and g + 8, and of each block of 32 columns the eight from 8 q on. Their first
@@ -276,9 +305,9 @@ float areaAt(uint subgroup, uint row, uint col) {
 #define ofRow(first, subgroup, row) tile[(first) + (subgroup) * SHIFT_SIZE + (row) / 4][(row) % 4]
 
 void main() {
-    if (!findWork(TILE_M)) return;
+    if (!findWork(SUM_N)) return;
     const uint tid = gl_LocalInvocationIndex;
-    const uint rows = min(work.rows - work.row0, TILE_M), lastRow = work.row0 + rows - 1;
+    const uint rows = min(work.rows - work.row0, SUM_N), lastRow = work.row0 + rows - 1;
     const Walk walk = walkOf(lastRow);
     const uint tiles = walk.last - walk.first, fullTiles = walk.wholeLast - walk.wholeFirst;
     const uint flipQ = p.scaleLog2 < 0.0 ? 0x80008000u : 0u; // so that the largest score is the largest logit
@@ -329,11 +358,11 @@ void main() {
     }
     if (tid == 0) nonFiniteSeen = 0;
 
-    FragC O[OUT_TILES];
+    FragSum O[OUT_TILES];
     FragC rowShift[1];    // what is subtracted from a row's scores (log2 units), as read from shared memory
-    FragSum rowWeight[1]; // sums of P as V meets it, rounded: P times ones, the same along the row
+    FragSum rowWeight[1]; // sums of P as V meets it, rounded: ones times P^T, all lines the same
     FragC rowTotal[1];    // sums of P in float32, for LSE; not yet reduced along the row
-    [[unroll]] for (uint i = 0; i < OUT_TILES; ++i) O[i] = FragC(0.0);
+    [[unroll]] for (uint i = 0; i < OUT_TILES; ++i) O[i] = FragSum(0.0);
     rowWeight[0] = FragSum(0.0);
     rowTotal[0] = FragC(0.0);
     for (uint i = gl_SubgroupInvocationID; i < SHIFT_SIZE; i += SUBGROUP_SIZE)
@@ -353,13 +382,13 @@ void main() {
     }
 
     // Every subgroup says what it has of each row; then the workgroup knows what each one's O counts for.
-    FragC weight, total;
-    widen(weight, rowWeight[0]);
-    firstColumnTo(weight, WEIGHT_FIRST + gl_SubgroupID * SHIFT_SIZE);
     if (HAS_LSE != 0) {
+        FragC total;
         rowSum(total, rowTotal[0]);
         firstColumnTo(total, TOTAL_FIRST + gl_SubgroupID * SHIFT_SIZE);
+        subgroupSync();
     }
+    coopMatStore(rowWeight[0], tile, gl_SubgroupID * AREA_SIZE, AREA_STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
     barrier();
     for (uint row = tid; row < rows; row += LOCAL_SIZE) {
         float shift = NOTHING;
@@ -367,7 +396,7 @@ void main() {
         float weights = 0.0, all = 0.0;
         for (uint n = 0; n < SUBGROUPS; ++n) {
             const float factor = exp2(uintBitsToFloat(ofRow(SHIFT_FIRST, n, row)) - shift);
-            weights += factor * uintBitsToFloat(ofRow(WEIGHT_FIRST, n, row));
+            weights += factor * areaAt(n, row, 0);
             if (HAS_LSE != 0) all += factor * uintBitsToFloat(ofRow(TOTAL_FIRST, n, row));
             ofRow(SHIFT_FIRST, n, row) = floatBitsToUint(factor);
         }
@@ -382,7 +411,7 @@ void main() {
     [[unroll]] for (uint b = 0; b < OUT_BLOCKS; ++b) {
         barrier(); // the areas are free, and the factors are there
         [[unroll]] for (uint f = 0; f < 4; ++f)
-            coopMatStore(O[4 * b + f], tile, gl_SubgroupID * AREA_SIZE + f * 4, AREA_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+            coopMatStore(O[4 * b + f], tile, gl_SubgroupID * AREA_SIZE + f * 4, AREA_STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
         barrier();
         for (uint at = tid; at < rows * 8; at += LOCAL_SIZE) {
             const uint row = at / 8, line = at % 8, mine = b * 64 + line * 8, col = work.col0 + mine;

@@ -22,8 +22,11 @@
     [[unroll]] for (uint t = 0; t < KEY_TILES; ++t) modifyFragment(S[t], work.row0, TILE * BLOCK_COLS, t * 16, MASKED)
     MOVE_SHIFTS(S)
     WEIGHTS(P, S)
-    [[unroll]] for (uint t = 0; t < KEY_TILES; ++t)
-        rowWeight[0] = coopMatMulAdd(P[t], FragOnes(1.0), rowWeight[0]);
+    FragPt Pt[KEY_TILES];
+    [[unroll]] for (uint t = 0; t < KEY_TILES; ++t) {
+        transposeP(Pt[t], P[t])
+        rowWeight[0] = coopMatMulAdd(FragA(1.0), Pt[t], rowWeight[0]);
+    }
     [[unroll]] for (uint b = 0; b < OUT_BLOCKS; ++b) {
         uvec4 now[V_KEYS];
         TAKE_V(now, b)
@@ -34,9 +37,9 @@
         }
         [[unroll]] for (uint i = 0; i < 4; ++i) {
             [[unroll]] for (uint t = 0; t < KEY_TILES; ++t) {
-                FragB Vt;
-                operandB(Vt, V_LOW(0), V_LOW(2), V_HIGH(0), V_HIGH(2))
-                O[4 * b + i] = coopMatMulAdd(P[t], Vt, O[4 * b + i]);
+                FragA Vt;
+                operandA(Vt, V_LOW(0), V_LOW(2), V_HIGH(0), V_HIGH(2))
+                O[4 * b + i] = coopMatMulAdd(Vt, Pt[t], O[4 * b + i]);
             }
         }
     }
