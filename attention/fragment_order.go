@@ -88,7 +88,7 @@ func fragmentsOrdered(dev *vk.Device, t DType, sumN uint32) bool {
 }
 
 // probeFragments has the device write the numbers of the elements that each lane
-// holds: of A and of B, eight of each, and of a B of sumN columns.
+// holds: of A and of B, eight of each, of a B of sumN columns, and of an accumulator.
 func probeFragments(dev *vk.Device, t DType, sumN uint32) ([]uint32, error) {
 	module, err := shaders.Get("fragment_probe_" + t.String())
 	if err != nil {
@@ -98,7 +98,7 @@ func probeFragments(dev *vk.Device, t DType, sumN uint32) ([]uint32, error) {
 		Name: "fragment probe", Code: module.Code, Hash: module.Hash,
 		Constants:    []vk.SpecConstant{{ID: shaders.ConstLocalSize, Value: directLanes}, {ID: shaders.ConstSumN, Value: sumN}},
 		SubgroupSize: directLanes, FullSubgroups: true, StorageBuffers: 1,
-		LocalSize: [3]uint32{directLanes, 1, 1}, SharedBytes: directSize * directSize * 2,
+		LocalSize: [3]uint32{directLanes, 1, 1}, SharedBytes: directSize * directSize * (2 + 4),
 	})
 	if err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func probeFragments(dev *vk.Device, t DType, sumN uint32) ([]uint32, error) {
 		return nil, err
 	}
 	defer s.Close()
-	bytes := make([]byte, (2*directSize+sumN)*directSize*4)
+	bytes := make([]byte, (3*directSize+sumN)*directSize*4)
 	b, err := dev.NewBuffer(uint64(len(bytes)), vk.BufferOptions{Name: "fragment probe"})
 	if err != nil {
 		return nil, err
@@ -132,10 +132,11 @@ func probeFragments(dev *vk.Device, t DType, sumN uint32) ([]uint32, error) {
 }
 
 // isFragmentOrder compares an answer with the order of decode_coopmat.comp: lane
-// 4 g + q has of lines g and g + 8, rows of A and columns of B, the elements 2 q,
-// 2 q + 1, 2 q + 8 and 2 q + 9, line after line. An operand of 8 lines has the first.
+// 4 g + q has of lines g and g + 8, rows of A and of an accumulator and columns of B,
+// the elements 2 q, 2 q + 1, 2 q + 8 and 2 q + 9, line after line. An operand of 8
+// lines has the first.
 func isFragmentOrder(answer []uint32, sumN uint32) bool {
-	for i, lines := range [...]uint32{directSize, directSize, sumN} {
+	for i, lines := range [...]uint32{directSize, directSize, sumN, directSize} {
 		if len(answer) < int(lines*directSize) || lines%(directSize/2) != 0 {
 			return false
 		}
@@ -144,7 +145,7 @@ func isFragmentOrder(answer []uint32, sumN uint32) bool {
 			for e := range each {
 				row := lane/4 + e/4*8
 				col := lane%4*2 + e%2 + e/2%2*8
-				if i > 0 {
+				if i == 1 || i == 2 { // B
 					row, col = col, row
 				}
 				if answer[lane*each+e] != row*directSize+col {

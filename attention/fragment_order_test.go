@@ -38,11 +38,12 @@ func TestFragmentOrder(t *testing.T) {
 	}
 	assert.Equal(t, h200FragmentOrder[0], answer[:48])
 	assert.Equal(t, h200FragmentOrder[1], answer[256:256+48])
-	wide := slices.Concat(answer, answer[256:])
+	wide := slices.Concat(answer, answer[256:], answer[:256])
 	for lane := range uint32(32) {
 		g, q := lane/4, lane%4*32
 		answer = append(answer, q+g, q+16+g, q+128+g, q+144+g)
 	}
+	answer = append(answer, answer[:256]...)
 	for sumN, answer := range map[uint32][]uint32{8: answer, 16: wide} {
 		assert.True(t, isFragmentOrder(answer, sumN))
 		assert.False(t, isFragmentOrder(answer, 24-sumN))
@@ -84,6 +85,7 @@ func TestProbeFragments(t *testing.T) {
 				require.EqualValues(t, i, x, "%v", dt)
 			}
 		}
+		t.Logf("%v: accumulator %v", dt, answer[len(answer)-256:][:48])
 		known := fragmentsOrdered(dev, dt, f.sumN)
 		t.Logf("%v, %d rows of O, on %s: the order the kernel knows: %v", dt, f.sumN, dev.Info().Name, known)
 		assert.Equal(t, isFragmentOrder(answer, f.sumN), known)

@@ -1,6 +1,12 @@
 // The parts of one step of STEP_COLS keys, as macros over the variables of forward_coopmat.comp's main.
 // S is FragC[ROW_TILES * KEY_TILES], the step's scores; firstKey counts from the start of the tile.
 
+// How many elements of a fragment of scores are looked at, the first ones: a kernel may know that the others are rows
+// that do not exist.
+#ifndef LIVE
+#define LIVE(x) x.length()
+#endif
+
 // The shifts of row fragment r lie here, TILE_M floats.
 #define shiftOf(r) (SHIFT_FIRST + (gl_SubgroupID * ROW_TILES + (r)) * SHIFT_SIZE)
 #define shiftOfRow(r, row) uintBitsToFloat(tile[shiftOf(r) + (row) / 4][(row) % 4])
@@ -32,7 +38,7 @@
 #define HIGHEST(top, S, r)                                                                          \
     FragC top = S[(r) * KEY_TILES];                                                                 \
     [[unroll]] for (uint c = 1; c < KEY_TILES; ++c)                                                 \
-        [[unroll]] for (uint e = 0; e < top.length(); ++e) top[e] = max(top[e], S[(r) * KEY_TILES + c][e]);
+        [[unroll]] for (uint e = 0; e < LIVE(top); ++e) top[e] = max(top[e], S[(r) * KEY_TILES + c][e]);
 
 // What a row has added up so far, times factor; a kernel that keeps O otherwise has its own.
 #ifndef SCALE_O
@@ -53,7 +59,7 @@
         bool passed = false;                                                                        \
         [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {                                           \
             HIGHEST(top, S, r)                                                                      \
-            [[unroll]] for (uint e = 0; e < top.length(); ++e)                                      \
+            [[unroll]] for (uint e = 0; e < LIVE(top); ++e)                                         \
                 passed = passed || top[e] > fma(rowShift[r][e], unscale, LAG * unscale);            \
         }                                                                                           \
         if (subgroupAny(passed)) {                                                                  \
@@ -81,7 +87,7 @@
 #define WEIGHTS(P, S)                                                                               \
     FragA P[ROW_TILES * KEY_TILES];                                                                 \
     [[unroll]] for (uint f = 0; f < ROW_TILES * KEY_TILES; ++f) {                                   \
-        [[unroll]] for (uint e = 0; e < S[f].length(); ++e) {                                       \
+        [[unroll]] for (uint e = 0; e < LIVE(S[f]); ++e) {                                          \
             const float x = fma(S[f][e], scale, -rowShift[f / KEY_TILES][e]);                       \
             S[f][e] = ABLATE == ABLATE_SOFTMAX ? x : EXP2 != 0 ? exp2(x) : exp(x * LN2);            \
         }                                                                                           \

@@ -87,6 +87,9 @@ shared uint keyOfColumn[KEPT != 0 ? SUBGROUPS * BLOCK_COLS : 1]; // a tile's key
         [[unroll]] for (uint i = 0; i < OUT_TILES; ++i) O[i] *= across;                             \
     }
 
+// With 8 rows, the second half of a lane's scores are of rows that do not exist (transposeP leaves them out).
+#define LIVE(x) (FRAGMENT_ORDER != 0 && SUM_N == 8 ? x.length() / 2 : x.length())
+
 #include "coopmat_fragments.glsl"
 #include "coopmat_step.glsl"
 
@@ -176,33 +179,35 @@ Slice fromColumn(Slice s, uint col) {
 #endif
     return s;
 }
-#define LOOK_UP_ROWS(list, KEYS, SLOT, rows, advance_, rowScale_, column)                                       \
-    {                                                                                               \
-        Slice rows_;                                                                                \
-        if (TILES_WHOLE && KV_TYPE == 0) rows_ = fromColumn(rows(first), column);                   \
+// Of keys that lie one after another only the tile's first row is kept: the others are a multiplication away.
+const bool ROWS_COUNTED = TILES_WHOLE && KV_TYPE == 0;
+#define LOOK_UP_ROWS(list, KEYS, SLOT, rows, rowScale_, column)                                     \
+    if (ROWS_COUNTED) {                                                                             \
+        list[0].from = fromColumn(rows(first), column);                                             \
+    } else {                                                                                        \
         [[unroll]] for (uint n = 0; n < KEYS; ++n) {                                                \
-            if (TILES_WHOLE) {                                                                      \
-                const uint along = min(SLOT(n), work.keys - 1 - fetched);                           \
-                list[n].at = Place(first.batch, first.row + along);                                  \
-                list[n].from = KV_TYPE == 0 ? advance_(rows_, along) : rows(list[n].at);              \
-            } else {                                                                                \
-                list[n].at = placeOrNone(fetched + SLOT(n));                                         \
-                if (list[n].at.batch != NOWHERE) {                                                   \
-                    list[n].from = rows(list[n].at);                                                  \
-                    if (KV_TYPE == 0) list[n].from = fromColumn(list[n].from, column);              \
-                }                                                                                   \
+            if (TILES_WHOLE) list[ROWS_COUNTED ? 0 : n].at = Place(first.batch, first.row + min(SLOT(n), lastSlot)); \
+            else list[ROWS_COUNTED ? 0 : n].at = placeOrNone(fetched + SLOT(n));                    \
+            if (TILES_WHOLE || list[ROWS_COUNTED ? 0 : n].at.batch != NOWHERE) {                    \
+                list[ROWS_COUNTED ? 0 : n].from = rows(list[ROWS_COUNTED ? 0 : n].at);              \
+                if (KV_TYPE == 0) list[ROWS_COUNTED ? 0 : n].from = fromColumn(list[ROWS_COUNTED ? 0 : n].from, column); \
+                if (ROW_SCALES) list[ROWS_COUNTED ? 0 : n].scale = rowScale_(list[ROWS_COUNTED ? 0 : n].at); \
             }                                                                                       \
-            if (ROW_SCALES && (TILES_WHOLE || list[n].at.batch != NOWHERE)) list[n].scale = rowScale_(list[n].at); \
         }                                                                                           \
     }
 #define LOOK_UP(index)                                                                              \
     {                                                                                               \
         fetched = (index) * BLOCK_COLS;                                                             \
         Place first;                                                                                \
-        if (TILES_WHOLE) first = placeOf(fetched);                                                  \
-        LOOK_UP_ROWS(kRow, K_KEYS, K_SLOT, rowsK, advanceK, rowScaleK, QUARTER * 8)                            \
-        LOOK_UP_ROWS(vRow, V_KEYS, V_SLOT, rowsV, advanceV, rowScaleV, work.col0 + LINE(0) * 8)                \
+        if (TILES_WHOLE) {                                                                          \
+            first = placeOf(fetched);                                                               \
+            lastSlot = work.keys - 1 - fetched;                                                     \
+        }                                                                                           \
+        LOOK_UP_ROWS(kRow, K_KEYS, K_SLOT, rowsK, rowScaleK, QUARTER * 8)                           \
+        LOOK_UP_ROWS(vRow, V_KEYS, V_SLOT, rowsV, rowScaleV, work.col0 + LINE(0) * 8)               \
     }
+#define K_ROW(n) (ROWS_COUNTED ? Row(advanceK(kRow[0].from, min(K_SLOT(n), lastSlot)), kRow[0].at, 1.0) : kRow[ROWS_COUNTED ? 0 : n])
+#define V_ROW(n) (ROWS_COUNTED ? Row(advanceV(vRow[0].from, min(V_SLOT(n), lastSlot)), vRow[0].at, 1.0) : vRow[ROWS_COUNTED ? 0 : n])
 
 // The lane's part of block b of a row: 16 bytes, or of quantised rows eight and what they are multiplied by.
 bool hasK(Row row, uint col) {
@@ -244,21 +249,23 @@ const uint SCALES_EACH = KV_TYPE < Q8_0 ? 0 : 1;
 #define V_SCALE(n, b) vScale[SCALES_EACH == 0 ? n : (n) * OUT_BLOCKS + (b)]
 #define FETCH_K                                                                                     \
     [[unroll]] for (uint n = 0; n < K_KEYS; ++n) {                                                  \
+        const Row row = K_ROW(n);                                                                   \
         [[unroll]] for (uint b = 0; b < QK_BLOCKS; ++b) {                                           \
-            if (KV_TYPE == 0) kPart[KV_TYPE == 0 ? n * QK_BLOCKS + b : 0] = partK(kRow[n], b);                         \
+            if (KV_TYPE == 0) kPart[KV_TYPE == 0 ? n * QK_BLOCKS + b : 0] = partK(row, b);          \
             else {                                                                                  \
-                kBytes[KV_TYPE == 0 ? 0 : n * QK_BLOCKS + b] = bytesOfK(kRow[n], b);                \
-                K_SCALE(n, b) = ROW_SCALES ? kRow[n].scale : scaleOfK(kRow[n], b);                  \
+                kBytes[KV_TYPE == 0 ? 0 : n * QK_BLOCKS + b] = bytesOfK(row, b);                    \
+                K_SCALE(n, b) = ROW_SCALES ? row.scale : scaleOfK(row, b);                          \
             }                                                                                       \
         }                                                                                           \
     }
 #define FETCH_V                                                                                     \
     [[unroll]] for (uint n = 0; n < V_KEYS; ++n) {                                                  \
+        const Row row = V_ROW(n);                                                                   \
         [[unroll]] for (uint b = 0; b < OUT_BLOCKS; ++b) {                                          \
-            if (KV_TYPE == 0) vPart[KV_TYPE == 0 ? n * OUT_BLOCKS + b : 0] = partV(vRow[n], b, LINE(n % SHARES));      \
+            if (KV_TYPE == 0) vPart[KV_TYPE == 0 ? n * OUT_BLOCKS + b : 0] = partV(row, b, LINE(n % SHARES)); \
             else {                                                                                  \
-                vBytes[KV_TYPE == 0 ? 0 : n * OUT_BLOCKS + b] = bytesOfV(vRow[n], b, LINE(n % SHARES)); \
-                V_SCALE(n, b) = ROW_SCALES ? vRow[n].scale : scaleOfV(vRow[n], b, LINE(n % SHARES)); \
+                vBytes[KV_TYPE == 0 ? 0 : n * OUT_BLOCKS + b] = bytesOfV(row, b, LINE(n % SHARES)); \
+                V_SCALE(n, b) = ROW_SCALES ? row.scale : scaleOfV(row, b, LINE(n % SHARES));        \
             }                                                                                       \
         }                                                                                           \
     }
@@ -316,8 +323,9 @@ void main() {
     uvec4 kPart[KV_TYPE == 0 ? K_ALL : 1], vPart[KV_TYPE == 0 ? V_ALL : 1];
     uvec2 kBytes[KV_TYPE == 0 ? 1 : K_ALL], vBytes[KV_TYPE == 0 ? 1 : V_ALL];
     float kScale[SCALES_EACH == 0 ? K_KEYS : K_ALL], vScale[SCALES_EACH == 0 ? V_KEYS : V_ALL];
-    Row kRow[K_KEYS], vRow[V_KEYS];
-    uint fetched = 0; // slot of the walk where the tile starts whose rows these are
+    Row kRow[ROWS_COUNTED ? 1 : K_KEYS], vRow[ROWS_COUNTED ? 1 : V_KEYS];
+    uint fetched = 0;  // slot of the walk where the tile starts whose rows these are
+    uint lastSlot = 0; // from there on, of those that exist
     uint j = nextTile(walk, gl_SubgroupID, lastRow), after = tiles;
 #define TILE tileAt(walk, j)
 #define NAME_COLUMNS /* the keys of the tile that was just fetched */                               \

@@ -1,8 +1,8 @@
 #version 460
 // Writes down where the elements of 16x16 operands lie among the lanes of a subgroup, which Vulkan leaves open:
 // decode_coopmat.comp may put elements into fragments from registers where the answer is what it takes for granted.
-// One subgroup loads a matrix whose elements are their own numbers, row by row, as A, as B, and its first SUM_N columns
-// as B, and writes what each lane finds: lane * length + element, one operand after another.
+// One subgroup loads a matrix whose elements are their own numbers, row by row, as A, as B, its first SUM_N columns as
+// B, and as an accumulator, and writes what each lane finds: lane * length + element, one matrix after another.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_cooperative_matrix : require
@@ -21,18 +21,23 @@ layout(set = 0, binding = 0, std430) buffer Answer { uint answer[]; };
 
 const uint SIZE = 16;
 shared uint matrix[SIZE * SIZE / 2];
+shared float matrix32[SIZE * SIZE];
 
 void main() {
     const uint lane = gl_LocalInvocationIndex;
     for (uint i = lane; i < SIZE * SIZE / 2; i += LOCAL_SIZE) matrix[i] = encode16x2(float(2 * i), float(2 * i + 1));
+    for (uint i = lane; i < SIZE * SIZE; i += LOCAL_SIZE) matrix32[i] = float(i);
     barrier();
     coopmat<STORAGE_T, gl_ScopeSubgroup, SIZE, SIZE, gl_MatrixUseA> a;
     coopmat<STORAGE_T, gl_ScopeSubgroup, SIZE, SIZE, gl_MatrixUseB> b;
     coopmat<STORAGE_T, gl_ScopeSubgroup, SIZE, SUM_N, gl_MatrixUseB> narrow;
+    coopmat<float, gl_ScopeSubgroup, SIZE, SIZE, gl_MatrixUseAccumulator> c;
     coopMatLoad(a, matrix, 0, SIZE / 2, gl_CooperativeMatrixLayoutRowMajor);
     coopMatLoad(b, matrix, 0, SIZE / 2, gl_CooperativeMatrixLayoutRowMajor);
     coopMatLoad(narrow, matrix, 0, SIZE / 2, gl_CooperativeMatrixLayoutRowMajor);
+    coopMatLoad(c, matrix32, 0, SIZE, gl_CooperativeMatrixLayoutRowMajor);
     for (uint e = 0; e < a.length(); ++e) answer[lane * a.length() + e] = uint(float(a[e]));
     for (uint e = 0; e < b.length(); ++e) answer[SIZE * SIZE + lane * b.length() + e] = uint(float(b[e]));
     for (uint e = 0; e < narrow.length(); ++e) answer[2 * SIZE * SIZE + lane * narrow.length() + e] = uint(float(narrow[e]));
+    for (uint e = 0; e < c.length(); ++e) answer[(2 * SIZE + SUM_N) * SIZE + lane * c.length() + e] = uint(c[e]);
 }
