@@ -205,7 +205,7 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 		}
 		best := choose(tier, v, shape, cfg.Causal)
 		if v.features.any() && rows <= decodeRows*f.m {
-			for _, c := range decodeTiles(v, &r, cfg.FixedSplit > 0) {
+			for _, c := range decodeTiles(f, v, &r, cfg.FixedSplit > 0) {
 				f := f
 				if c.direct != directNever {
 					f = c.direct.fragment(f, rows)

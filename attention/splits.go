@@ -50,6 +50,11 @@ func (t *tile) leastPart() int {
 	return leastPart
 }
 
+// directResident workgroups of the kernel that brings keys straight into fragments find
+// room in the registers of a core: 150 to 255 of an invocation. Three were no faster on
+// an H200 where 168 are enough (docs/log.md, 34).
+const directResident = 2
+
 // splitsOf is how many workgroups share the keys of a row: what the caller fixed, or the
 // fewest that are done first if all workgroups take equally long, each with the tile's
 // leastPart of keys or more. As many workgroups are taken to run at once as find room
@@ -65,17 +70,21 @@ func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes ui
 		cores = 16
 	}
 	const reserved, mostResident = 1024, 8
-	resident := cores * min(max(uint64(caps.Limits.MaxSharedBytes)/(sharedBytes+reserved), 1), mostResident)
+	most := uint64(mostResident)
+	if v.tile.direct != directNever {
+		most = directResident
+	}
+	resident := cores * min(max(uint64(caps.Limits.MaxSharedBytes)/(sharedBytes+reserved), 1), most)
 	if groups >= fullRounds*resident {
 		return 1
 	}
-	most := min(max(1, r.keys()/v.tile.leastPart()), MaxStates)
+	parts := min(max(1, r.keys()/v.tile.leastPart()), MaxStates)
 	// In keys: rounds of workgroups, each with its part and what it takes to begin and to leave.
 	cost := func(n int) uint64 {
 		return ceilDiv64(groups*uint64(n), resident) * (ceilDiv64(uint64(r.keys()), uint64(n)) + partCost)
 	}
 	best := 1
-	for n := 2; n <= most; n++ {
+	for n := 2; n <= parts; n++ {
 		if cost(n) < cost(best) {
 			best = n
 		}
@@ -123,15 +132,16 @@ func clamp32(n uint64) uint32 { return uint32(min(n, 1<<32-1)) }
 // to a few of them. docs/log.md has what was measured on an H200: 29 of those, with
 // head dim 128 3.55 TB/s of K and V shared (3.2 without reuse) and 3.5 alone, 64 3.2
 // with steps of 32 and 3.0 with 16; and 31 of the first.
-func decodeTiles(v variant, r *request, fixed bool) (list []tileChoice) {
+func decodeTiles(f fragment, v variant, r *request, fixed bool) (list []tileChoice) {
 	dim := max(v.headDim, v.headDimV)
 	if r.direct != directNever && dim <= 256 {
 		t := tileChoice{maxDim: dim, subgroups: 4, rowTiles: 1, cols: 16, step: 16, slice: v.headDimV, direct: r.direct}
 		switch {
 		case dim <= 64:
 			t.cols, t.step = 32, 32
-		case dim > 128: // registers hold K of a tile, but not all of Q or O beside it
-			t.slice, t.staged = evenSlice(v.headDimV, 128), ceilDiv(v.headDim, 16)
+		case dim > 128: // registers hold K of a tile and O of a few rows, but not Q beside them
+			rows := r.direct.fragment(f, r.decodeRows()).sumN
+			t.slice, t.staged = evenSlice(v.headDimV, 256*8/rows), ceilDiv(v.headDim, 16)
 		}
 		list = append(list, t)
 	}

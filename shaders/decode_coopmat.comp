@@ -15,7 +15,7 @@
 // (fragment_probe.comp) and sets FRAGMENT_ORDER where the answer is the order of operandA and operandB below.
 // Elsewhere a lane puts its elements into shared memory, from where the fragment is loaded.
 //
-// At the end the subgroups' states meet in shared memory, a block of 64 columns at a time, and the workgroup
+// At the end the subgroups' states meet in shared memory, a block or two of 64 columns at a time, and the workgroup
 // leaves O, or with SPLIT a state of its own. Softmax is that of forward_coopmat.comp.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -55,9 +55,11 @@ const uint SHARES = 32 / SUBGROUP_SIZE;
 #define LINE(s) (SHARE_LANE(s) / 4) // of eight
 #define QUARTER (gl_SubgroupInvocationID % 4)
 
-// Shared memory in units of 8 elements (uvec4): a block of a subgroup's O, which lies over its scratch; then what
+// Shared memory in units of 8 elements (uvec4): blocks of a subgroup's O, which lie over its scratch; then what
 // it says of its rows: shifts, factors of what moved, and after the walk sums of exact weights.
-const uint AREA_STRIDE = 17;
+const bool TWO_BLOCKS = SUM_N == 8 && Q_STAGED == 0 && OUT_BLOCKS > 1; // else a core has no room for two workgroups
+const uint AREA_BLOCKS = TWO_BLOCKS ? 2 : 1;
+const uint AREA_STRIDE = 16 * AREA_BLOCKS + 1;
 const uint AREA_SIZE = SUM_N * AREA_STRIDE;
 const uint SCRATCH_FIRST = 0;
 #define SCRATCH_EACH AREA_SIZE
@@ -309,6 +311,19 @@ void addNonFinite(Walk walk, uint row, uint col, inout vec4 low, inout vec4 high
 float areaAt(uint subgroup, uint row, uint col) {
     return uintBitsToFloat(tile[subgroup * AREA_SIZE + row * AREA_STRIDE + col / 4][col % 4]);
 }
+// Four columns of O, those of the areas from a multiple of 4 on, added up over the subgroups: O's column 8 g + 2 f + i of a
+// block is column 16 f + 8 i + g of its area.
+vec4 fourColumns(uint row, uint first) {
+    const uint at = first / 64 * 64 + first % 8 * 8 + first % 64 / 8;
+    vec4 four = vec4(0.0);
+    for (uint n = 0; n < SUBGROUPS; ++n) {
+        const float factor = uintBitsToFloat(tile[SHIFT_FIRST + n * SHIFT_SIZE + row / 4][row % 4]);
+        if (factor == 0.0) continue; // whatever its O holds
+        [[unroll]] for (uint e = 0; e < 4; ++e)
+            four[e] = fma(factor, areaAt(n, row, at + e / 2 * 16 + e % 2 * 8), four[e]);
+    }
+    return four;
+}
 #define ofRow(first, subgroup, row) tile[(first) + (subgroup) * SHIFT_SIZE + (row) / 4][(row) % 4]
 
 void main() {
@@ -416,27 +431,26 @@ void main() {
             ofRow(SHIFT_FIRST, n, row) = floatBitsToUint(uintBitsToFloat(ofRow(SHIFT_FIRST, n, row)) * inverse);
     }
     const Slice oBlock = blockO();
-    [[unroll]] for (uint b = 0; b < OUT_BLOCKS; ++b) {
+    [[unroll]] for (uint pass = 0; pass < OUT_BLOCKS; pass += AREA_BLOCKS) {
         barrier(); // the areas are free, and the factors are there
-        [[unroll]] for (uint f = 0; f < 4; ++f)
-            coopMatStore(O[4 * b + f], tile, gl_SubgroupID * AREA_SIZE + f * 4, AREA_STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
+        [[unroll]] for (uint f = 0; f < 4 * AREA_BLOCKS; ++f)
+            if (4 * pass + f < OUT_TILES)
+                coopMatStore(O[4 * pass + f], tile, gl_SubgroupID * AREA_SIZE + f * 4, AREA_STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
         barrier();
-        for (uint at = tid; at < rows * 8; at += LOCAL_SIZE) {
-            const uint row = at / 8, line = at % 8, mine = b * 64 + line * 8, col = work.col0 + mine;
+        // An invocation has eight columns of O, or four of a part, which are float32.
+        const uint each = SPLIT != 0 ? 4 : 8, rowEach = 64 * AREA_BLOCKS / each;
+        for (uint at = tid; at < rows * rowEach; at += LOCAL_SIZE) {
+            const uint row = at / rowEach, first = at % rowEach * each, mine = pass * 64 + first, col = work.col0 + mine;
             if (mine >= DV_SLICE || col >= HEAD_DIM_V) continue;
-            vec4 low = vec4(0.0), high = vec4(0.0);
-            for (uint n = 0; n < SUBGROUPS; ++n) {
-                const float factor = uintBitsToFloat(ofRow(SHIFT_FIRST, n, row));
-                if (factor == 0.0) continue; // whatever its O holds
-                [[unroll]] for (uint e = 0; e < 4; ++e) {
-                    low[e] = fma(factor, areaAt(n, row, e / 2 * 16 + e % 2 * 8 + line), low[e]);
-                    high[e] = fma(factor, areaAt(n, row, e / 2 * 16 + e % 2 * 8 + 32 + line), high[e]);
-                }
+            vec4 low = fourColumns(row, first), high = SPLIT != 0 ? vec4(0.0) : fourColumns(row, first + 4);
+            if (MASKS && nonFiniteSeen != 0) {
+                vec4 four[2] = { vec4(0.0), vec4(0.0) };
+                addNonFinite(walk, work.row0 + row, col - first % 8, four[0], four[1]);
+                low += four[first % 8 / 4];
+                high += four[1];
             }
-            if (MASKS && nonFiniteSeen != 0) addNonFinite(walk, work.row0 + row, col, low, high);
             if (SPLIT != 0) {
                 storeState4(work.row0 + row, col, low);
-                if (col + 4 < HEAD_DIM_V) storeState4(work.row0 + row, col + 4, high);
             } else {
                 store8O(oBlock, elementO(work.row0 + row) + col,
                         uvec4(encode16x2(low.x, low.y), encode16x2(low.z, low.w), encode16x2(high.x, high.y), encode16x2(high.z, high.w)),
