@@ -17,7 +17,9 @@
 #     features.md      cases, tiers, storage types, worst errors and failures of the tables of features
 #     features.jsonl   and of each case
 #     features-*.txt   the output of the tests: of the tables, of the properties that hold for any problem, and others
-#   and, of race alone, what scripts/race.sh writes: needs python3 with PyTorch
+#   of race alone, which needs python3 with PyTorch:
+#     ENTRY.md         the table of each entry of scripts/race.sh
+#     ENTRY.jsonl      and its raw samples
 #
 #   VKATTN_TEST_ARGS   further arguments of every test binary (-test.run ...)
 #   VKATTN_TESTS       the packages tested, a pattern of the shell (default: *)
