@@ -70,6 +70,7 @@ golden: ## regenerate the golden outputs of tests/golden
 
 gpu-bundle: ## make build/gpu: all it takes to test and benchmark on a machine without Go
 	-@$(DEPS) lavapipe-old
+	-@$(DEPS) egl
 	scripts/gpu-bundle.sh $(BUILD)/gpu
 
 fmt: ## format the Go code

@@ -86,7 +86,7 @@ func (w *appendWorker) append(number int64) {
 			return
 		}
 	}
-	decode(w.row, in.hostRow(batch, head, seq), w.cfg.DType)
+	w.cfg.DType.Decode(w.row, in.hostRow(batch, head, seq))
 	if w.variant.rotated {
 		w.rotate(position)
 	}

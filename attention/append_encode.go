@@ -13,7 +13,7 @@ import (
 func encodeKV(dst []byte, row []float32, kv KVType, d DType) (scale float32) {
 	switch {
 	case kv == KVSame:
-		encode(dst, row, d)
+		d.Encode(dst, row)
 		return 0
 	case kv.Blocked():
 		bytes := kv.RowBytes(d, blockElements)

@@ -1,6 +1,10 @@
 package attention
 
-import "strings"
+import (
+	"strings"
+
+	"vkattn/attention/half"
+)
 
 // DType is the storage type of Q, K, V and O. Accumulation is float32 for all.
 type DType uint8
@@ -32,6 +36,31 @@ func (t DType) Size() int {
 		return 4
 	}
 	return 0
+}
+
+// Decode widens len(dst) elements of src, which are little-endian as in a device's
+// memory. It panics where src is shorter.
+func (t DType) Decode(dst []float32, src []byte) {
+	switch t {
+	case F16:
+		half.DecodeF16(dst, src)
+	case BF16:
+		half.DecodeBF16(dst, src)
+	default:
+		half.DecodeF32(dst, src)
+	}
+}
+
+// Encode rounds src to elements in dst, to nearest even. It panics where dst is shorter.
+func (t DType) Encode(dst []byte, src []float32) {
+	switch t {
+	case F16:
+		half.EncodeF16(dst, src)
+	case BF16:
+		half.EncodeBF16(dst, src)
+	default:
+		half.EncodeF32(dst, src)
+	}
 }
 
 // Valid reports whether t is one of the named types.

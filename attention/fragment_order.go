@@ -3,6 +3,7 @@ package attention
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 
 	"vkattn/shaders"
 	"vkattn/vk"
@@ -19,28 +20,35 @@ const (
 )
 
 const (
-	directSize  = 16 // rows and columns of its fragments
-	directLanes = 32 // of a subgroup whose fragments have a known order
+	directSize  = 16  // rows and columns of its fragments
+	directDim   = 256 // the largest head dim
+	directLanes = 32  // of a subgroup whose fragments have a known order
 )
 
-// directOn decides it for a device, a tier and a storage type. Where the
-// device's order is not the one the kernel knows, tiles that share keys through
-// shared memory are faster. A driver on the CPU has no order, and is where the
-// kernel is tested without a GPU.
-func directOn(dev *vk.Device, tier Tier, t DType) direct {
+// directOn decides it for a device, a tier and a storage type, and says why where it
+// may not be used. Where the device's order is not the one the kernel knows, tiles
+// that share keys through shared memory are faster. A driver on the CPU has no order,
+// and is where the kernel is tested without a GPU.
+func directOn(dev *vk.Device, tier Tier, t DType) (direct, string) {
 	caps := dev.Caps()
 	f, reason := pickFragment(caps, tier, t)
-	switch {
-	case reason != "":
-		return directNever
-	case dev.Info().Type == vk.DeviceCPU:
-		if tier == TierCoopMat2 && caps.CoopMat2.FlexibleDimensions && directLanes%f.subgroup == 0 && directSize%f.m+directSize%f.n == 0 {
-			return directShared
-		}
-	case f.m == directSize && f.n == directSize && f.subgroup == directLanes && fragmentsOrdered(dev, t, f.sumN):
-		return directOrdered
+	if reason != "" {
+		return directNever, reason
 	}
-	return directNever
+	if dev.Info().Type == vk.DeviceCPU {
+		if tier == TierCoopMat2 && caps.CoopMat2.FlexibleDimensions && directLanes%f.subgroup == 0 && directSize%f.m+directSize%f.n == 0 {
+			return directShared, ""
+		}
+		return directNever, "on a driver of the CPU it needs tier coopmat2 with flexible dimensions"
+	}
+	if f.m != directSize || f.n != directSize || f.subgroup != directLanes {
+		return directNever, fmt.Sprintf("the device's fragments are %dx%d among %d lanes, the kernel's %dx%d among %d",
+			f.m, f.n, f.subgroup, directSize, directSize, directLanes)
+	}
+	if reason := fragmentsUnordered(dev, t, f.sumN); reason != "" {
+		return directNever, reason
+	}
+	return directOrdered, ""
 }
 
 // fragment of the kernel for so many rows on a device whose own is f: sumN is how many
@@ -56,7 +64,7 @@ func (d direct) fragment(f fragment, rows uint32) fragment {
 }
 
 // fragmentOrder is what a device answered for a storage type; it is asked once.
-type fragmentOrder struct{ known bool }
+type fragmentOrder struct{ unknown string } // why the order is not the kernel's, "" where it is
 
 // Detach has nothing to let go of.
 func (fragmentOrder) Detach() {}
@@ -66,25 +74,30 @@ type fragmentOrderKey struct {
 	sumN uint32
 }
 
-// fragmentsOrdered reports whether elements of 16x16 operands lie among 32 lanes as
-// decode_coopmat.comp knows it. The first call on a device asks it, by a small
-// dispatch; a device that cannot be asked counts as one with another order.
-func fragmentsOrdered(dev *vk.Device, t DType, sumN uint32) bool {
+// fragmentsUnordered says why elements of 16x16 operands may not be taken to lie among
+// 32 lanes as decode_coopmat.comp knows it; "" where they do. The first call on a device
+// asks it, by a small dispatch; one that cannot be asked counts as one with another order.
+func fragmentsUnordered(dev *vk.Device, t DType, sumN uint32) string {
 	key := fragmentOrderKey{t, sumN}
 	if v, ok := dev.Attached(key).(fragmentOrder); ok {
-		return v.known
+		return v.unknown
 	}
 	if dev.QueueIsUnguarded() {
-		return false
+		return "the device is not asked for the order of its fragments' elements: its queue has no lock"
 	}
 	v, err := dev.Attach(key, func() (vk.Attached, error) {
-		answer, err := probeFragments(dev, t, sumN)
-		return fragmentOrder{err == nil && isFragmentOrder(answer, sumN)}, nil
+		switch answer, err := probeFragments(dev, t, sumN); {
+		case err != nil:
+			return fragmentOrder{"the device does not tell the order of its fragments' elements: " + err.Error()}, nil
+		case !isFragmentOrder(answer, sumN):
+			return fragmentOrder{"the elements of the device's fragments lie among its lanes in an order the kernel does not know"}, nil
+		}
+		return fragmentOrder{}, nil
 	})
 	if err != nil {
-		return false
+		return err.Error()
 	}
-	return v.(fragmentOrder).known
+	return v.(fragmentOrder).unknown
 }
 
 // probeFragments has the device write the numbers of the elements that each lane

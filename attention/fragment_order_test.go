@@ -1,6 +1,8 @@
 package attention
 
 import (
+	"cmp"
+	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -57,24 +59,38 @@ func TestFragmentOrder(t *testing.T) {
 	}
 }
 
-// On a GPU whose fragments have the size, every element is found once, whatever the
-// order; a driver on the CPU is not asked.
-func TestProbeFragments(t *testing.T) {
-	switch name := os.Getenv("VKATTN_DRIVER"); {
-	case name == "", name == "none":
+// testDevice opens the driver under test.
+func testDevice(t *testing.T) *vk.Device {
+	t.Helper()
+	if name := os.Getenv("VKATTN_DRIVER"); name == "" || name == "none" {
 		t.Skip("no Vulkan driver under test (VKATTN_DRIVER)")
-	case strings.HasPrefix(name, "radv-"):
-		t.Skip("a null device answers nothing")
 	}
 	dev, err := vk.Open(vk.Options{PipelineCache: "off", Validation: os.Getenv("VKATTN_VALIDATION") == "1"})
 	require.NoError(t, err)
-	defer func() {
+	t.Cleanup(func() {
 		require.NoError(t, dev.Close())
 		require.Empty(t, dev.ValidationMessages())
-	}()
+	})
+	return dev
+}
+
+// On a GPU whose fragments have the size, every element is found once, whatever the
+// order; a driver on the CPU is not asked. NVIDIA's has to have the order that the
+// kernel knows: with another, decoding there is slow and nothing else tells.
+func TestProbeFragments(t *testing.T) {
+	if strings.HasPrefix(os.Getenv("VKATTN_DRIVER"), "radv-") {
+		t.Skip("a null device answers nothing")
+	}
+	const vendorNVIDIA = 0x10de
+	dev := testDevice(t)
 	for _, dt := range []DType{F16, BF16} {
 		f, reason := pickFragment(dev.Caps(), TierCoopMat, dt)
-		if reason != "" || f.m != directSize || f.n != directSize || f.subgroup != directLanes || dev.Info().Type == vk.DeviceCPU {
+		if reason != "" || dev.Info().Type == vk.DeviceCPU {
+			continue
+		}
+		nvidia := dev.Info().VendorID == vendorNVIDIA && strings.Contains(dev.Info().DriverName, "NVIDIA")
+		if f.m != directSize || f.n != directSize || f.subgroup != directLanes {
+			require.False(t, nvidia, "%v fragments of %+v", dt, f)
 			continue
 		}
 		answer, err := probeFragments(dev, dt, f.sumN)
@@ -85,9 +101,59 @@ func TestProbeFragments(t *testing.T) {
 				require.EqualValues(t, i, x, "%v", dt)
 			}
 		}
-		t.Logf("%v: accumulator %v", dt, answer[len(answer)-256:][:48])
-		known := fragmentsOrdered(dev, dt, f.sumN)
-		t.Logf("%v, %d rows of O, on %s: the order the kernel knows: %v", dt, f.sumN, dev.Info().Name, known)
-		assert.Equal(t, isFragmentOrder(answer, f.sumN), known)
+		unknown := fragmentsUnordered(dev, dt, f.sumN)
+		t.Logf("%v on %s: %s", dt, dev.Info().Name, cmp.Or(unknown, "the order the kernel knows"))
+		assert.Equal(t, isFragmentOrder(answer, f.sumN), unknown == "")
+		if nvidia {
+			require.Empty(t, unknown, "%v: %v", dt, answer)
+		}
+	}
+}
+
+// A call that decodes has the kernel made for it, or a note that says why not.
+func TestPlanNotesDecodingWithoutItsKernel(t *testing.T) {
+	dev := testDevice(t)
+	one := Shape{B: 1, Hq: 1, Sq: 1, Sk: 4096}
+	group := Shape{B: 1, Hq: 8, Hkv: 1, Sq: 1, Sk: 4096}
+	for _, c := range []struct {
+		name    string
+		tier    Tier
+		dim, dv int
+		shape   Shape
+		why     string // always, "" where it depends on the device
+		silent  bool
+	}{
+		{name: "one row", tier: TierCoopMat2, dim: 128, shape: one},
+		{name: "a group", tier: TierCoopMat2, dim: 64, shape: group},
+		{name: "a group, coopmat", tier: TierCoopMat, dim: 64, shape: group},
+		{name: "few keys", tier: TierCoopMat2, dim: 64, shape: Shape{B: 1, Hq: 8, Hkv: 1, Sq: 1, Sk: 20}},
+		{name: "latent", tier: TierCoopMat2, dim: 576, dv: 512, shape: group, why: "head dim 576, it takes 256"},
+		{name: "prefill", tier: TierCoopMat2, dim: 128, shape: Shape{B: 1, Hq: 1, Sq: 512, Sk: 512}, silent: true},
+		{name: "scalar", tier: TierScalar, dim: 128, shape: one, silent: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			op, err := New(dev, Config{HeadDim: c.dim, HeadDimV: c.dv, Tier: c.tier, FixedSplit: 2})
+			if errors.Is(err, ErrUnsupported) && os.Getenv("VKATTN_DRIVER") != "lavapipe" {
+				t.Skip(err)
+			}
+			require.NoError(t, err)
+			defer op.Close()
+			plan, err := op.Plan(c.shape)
+			require.NoError(t, err)
+			t.Log(plan)
+			if c.silent || plan.variant.tile.direct != directNever {
+				require.Empty(t, plan.Notes)
+				require.Empty(t, c.why)
+				return
+			}
+			require.Len(t, plan.Notes, 1)
+			require.True(t, strings.HasPrefix(plan.Notes[0], "the decoding kernel is not used: "), plan.Notes[0])
+			require.Contains(t, plan.String(), "; note: "+plan.Notes[0])
+			require.NotContains(t, plan.Notes[0], "within the device's limits")
+			if dev.Info().Type == vk.DeviceCPU && c.tier == TierCoopMat {
+				c.why = "it needs tier coopmat2"
+			}
+			require.Contains(t, plan.Notes[0], c.why)
+		})
 	}
 }

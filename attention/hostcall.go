@@ -147,7 +147,7 @@ func (h *hostCall) readBias(dst []float32, b, head, row int, keys []int) {
 	at := bias.Offset + int64(b)*h.bias[0] + int64(head)*h.bias[1] + int64(row)*h.bias[2]
 	src := bias.Host[at*int64(size):]
 	for i, key := range keys {
-		decode(dst[i:i+1], src[key*size:], bias.DType)
+		bias.DType.Decode(dst[i:i+1], src[key*size:])
 	}
 }
 

@@ -2,8 +2,6 @@ package attention
 
 import (
 	"fmt"
-
-	"vkattn/attention/half"
 )
 
 // HostView reads and writes the rows of a host tensor as float32, whatever its
@@ -30,13 +28,13 @@ func (v HostView) Dim() int { return v.dim }
 
 // ReadRow widens row (b, h, row) into dst[:Dim()].
 func (v HostView) ReadRow(dst []float32, b, h, row int) {
-	decode(dst[:v.dim], v.at(b, h, row), v.dtype)
+	v.dtype.Decode(dst[:v.dim], v.at(b, h, row))
 }
 
 // ReadRows widens n rows from (b, h, row) on into dst, packed.
 func (v HostView) ReadRows(dst []float32, b, h, row, n int) {
 	if v.s.Seq == int64(v.dim) && n > 0 {
-		decode(dst[:n*v.dim], v.at(b, h, row), v.dtype)
+		v.dtype.Decode(dst[:n*v.dim], v.at(b, h, row))
 		return
 	}
 	for i := range n {
@@ -46,7 +44,7 @@ func (v HostView) ReadRows(dst []float32, b, h, row, n int) {
 
 // WriteRow rounds src[:Dim()] to row (b, h, row).
 func (v HostView) WriteRow(src []float32, b, h, row int) {
-	encode(v.at(b, h, row), src[:v.dim], v.dtype)
+	v.dtype.Encode(v.at(b, h, row), src[:v.dim])
 }
 
 // at is the memory from the start of a row on.
@@ -57,28 +55,4 @@ func (v HostView) at(b, h, row int) []byte {
 // element is the number of a row's first element.
 func (v HostView) element(b, h, row int) int64 {
 	return v.offset + int64(b)*v.s.Batch + int64(h)*v.s.Head + int64(row)*v.s.Seq
-}
-
-// decode widens len(dst) elements.
-func decode(dst []float32, src []byte, t DType) {
-	switch t {
-	case F16:
-		half.DecodeF16(dst, src)
-	case BF16:
-		half.DecodeBF16(dst, src)
-	default:
-		half.DecodeF32(dst, src)
-	}
-}
-
-// encode rounds len(src) elements to nearest even.
-func encode(dst []byte, src []float32, t DType) {
-	switch t {
-	case F16:
-		half.EncodeF16(dst, src)
-	case BF16:
-		half.EncodeBF16(dst, src)
-	default:
-		half.EncodeF32(dst, src)
-	}
 }

@@ -55,16 +55,7 @@ func DecodeKV(t KVType, block, batches, heads, keys, dim int, data, scales []byt
 	}
 	x := make([]float32, k.rows*int64(keys)*int64(dim))
 	k.each(func(data []byte, x []float32, scale []byte) {
-		switch t {
-		case KVInt8:
-			quant.DecodeInt8(x, data)
-		case KVFP8:
-			quant.DecodeFP8(x, data)
-		case KVQ8_0:
-			quant.DecodeQ8_0(x, data)
-		case KVQ4_0:
-			quant.DecodeQ4_0(x, data)
-		}
+		t.decode(x, data)
 		if t.Scaled() {
 			var s [1]float32
 			half.DecodeF32(s[:], scale)
@@ -72,6 +63,20 @@ func DecodeKV(t KVType, block, batches, heads, keys, dim int, data, scales []byt
 		}
 	}, data, x, scales)
 	return x, nil
+}
+
+// decode widens the numbers of a row; those of Scaled types are not yet times their scale.
+func (t KVType) decode(x []float32, data []byte) {
+	switch t {
+	case KVInt8:
+		quant.DecodeInt8(x, data)
+	case KVFP8:
+		quant.DecodeFP8(x, data)
+	case KVQ8_0:
+		quant.DecodeQ8_0(x, data)
+	case KVQ4_0:
+		quant.DecodeQ4_0(x, data)
+	}
 }
 
 // kvPacked is a packed quantised tensor.

@@ -1,7 +1,5 @@
 package attention
 
-import "vkattn/attention/quant"
-
 // kvView reads rows of K or V in host memory, whatever their storage type.
 type kvView struct {
 	rows      HostView // where rows begin; what they are, where they are not quantised
@@ -31,16 +29,8 @@ func (v *kvView) read(dst []float32, batch, head, row int) (scale float32) {
 		return 1
 	}
 	src := v.block[v.rows.element(batch, head, row)*v.perBlock/blockElements:]
-	switch v.kv {
-	case KVInt8:
-		quant.DecodeInt8(dst, src)
-	case KVFP8:
-		quant.DecodeFP8(dst, src)
-	case KVQ8_0:
-		quant.DecodeQ8_0(dst, src)
-		return 1
-	case KVQ4_0:
-		quant.DecodeQ4_0(dst, src)
+	v.kv.decode(dst, src)
+	if !v.kv.Scaled() {
 		return 1
 	}
 	return v.scales.hostFloat((batch*v.heads+head)*v.scaleRow + row/v.scaleKeys)

@@ -99,6 +99,20 @@ func (l *layout) checkGiven() error {
 	return nil
 }
 
+// checkPlace reports memory that is not where an operation computes: in buffers of
+// its device, or in host memory where it has none.
+func (l *layout) checkPlace(dev *vk.Device) error {
+	switch b := l.tensor.Buffer; {
+	case dev == nil && b != nil:
+		return &ShapeError{l.field, side(true), side(false) + ", where the CPU tier computes"}
+	case dev != nil && b == nil:
+		return &ShapeError{l.field, side(false), "a buffer of the operation's device"}
+	case dev != nil && b.Device() != dev:
+		return &ShapeError{l.field, "a buffer of another device", "one of the operation's device"}
+	}
+	return nil
+}
+
 func (l *layout) memoryBytes() uint64 {
 	if l.tensor.Buffer != nil {
 		return l.tensor.Buffer.Size()

@@ -116,13 +116,8 @@ func (l *mergeLayouts) checkMemory(dev *vk.Device) error {
 		if err := t.checkGiven(); err != nil {
 			return err
 		}
-		switch b := t.tensor.Buffer; {
-		case dev == nil && b != nil:
-			return &ShapeError{t.field, side(true), side(false) + ", where the CPU tier computes"}
-		case dev != nil && b == nil:
-			return &ShapeError{t.field, side(false), "a buffer of the operation's device"}
-		case dev != nil && b.Device() != dev:
-			return &ShapeError{t.field, "a buffer of another device", "one of the operation's device"}
+		if err := t.checkPlace(dev); err != nil {
+			return err
 		}
 	}
 	for i := range l.list {

@@ -67,14 +67,14 @@ func (w *mergeWorker) merge(row int64) {
 				continue // whatever its O holds
 			}
 			o, state := w.locate(i, mergeFirst, mergeSecond)
-			decode(w.row, o.hostRow(state, row), w.cfg.DType)
+			w.cfg.DType.Decode(w.row, o.hostRow(state, row))
 			for d, x := range w.row {
 				w.sum[d] += float32(weight * x) // converted: not fused with the addition, so that the order of two states is free
 			}
 		}
 		lse = most + float32(math.Log(float64(total)))
 	}
-	encode(w.list[mergeO].hostRow(0, row), w.sum, w.cfg.DType)
+	w.cfg.DType.Encode(w.list[mergeO].hostRow(0, row), w.sum)
 	if out := &w.list[mergeLSE]; out.states != 0 {
 		w.lse[0] = lse // which has been read
 		half.EncodeF32(out.hostRow(0, row), w.lse[:1])

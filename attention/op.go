@@ -180,11 +180,8 @@ func (op *Op) checkSide(all []layout, a *Args) error {
 
 func checkDevice(all []layout, dev *vk.Device) error {
 	for i := range all {
-		switch t := &all[i].tensor; {
-		case t.Buffer == nil:
-			return &ShapeError{all[i].field, "in host memory", "a buffer of the operation's device"}
-		case t.Buffer.Device() != dev:
-			return &ShapeError{all[i].field, "a buffer of another device", "one of the operation's device"}
+		if err := all[i].checkPlace(dev); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -17,7 +17,7 @@ type Plan struct {
 	Tuning   string      `json:"tuning,omitempty"`   // where the tile is from: TileHeuristic, TileCached or TileTuned; empty for TierCPU and TierCUDA
 	Reason   string      `json:"reason"`             // why this tier
 	Rejected []Rejection `json:"rejected,omitempty"` // better tiers and what they lack; for TierCUDA also its better kernels
-	Notes    []string    `json:"notes,omitempty"`    // about the tuning cache: what of it was ignored, and why
+	Notes    []string    `json:"notes,omitempty"`    // what of the tuning cache was ignored, or why decoding goes without its kernel
 
 	Flops       uint64 `json:"flops"`        // 2*B*Hq*(Dqk+Dv)*unmasked cells
 	Bytes       uint64 `json:"bytes"`        // of Q, K, V, O and LSE, each once
@@ -106,8 +106,9 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 			continue
 		}
 		r.direct = directNever
+		var undirected string
 		if r.decodeRows() <= directSize {
-			r.direct = directOn(dev, tier, cfg.DType)
+			r.direct, undirected = directOn(dev, tier, cfg.DType)
 		}
 		v, shared, reason := chooseVariant(dev.Caps(), cfg, tier, r)
 		v.onCPU = dev.Info().Type == vk.DeviceCPU
@@ -115,6 +116,9 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 			plan.Tuning = TileHeuristic
 			if pick != nil && !v.features.any() && cfg.FixedSplit == 0 {
 				v.tile, shared, plan.Tuning, plan.Notes = picked(dev.Caps(), pick, v, shared, cfg, r)
+			}
+			if why := v.notDirect(&r, undirected); why != "" {
+				plan.Notes = append(plan.Notes, "the decoding kernel is not used: "+why)
 			}
 			plan.Tier, plan.Kernel, plan.Tile, plan.SharedBytes, plan.variant = tier, v.module, v.tile.String(), shared, v
 			plan.Workgroups, plan.Splits = workgroups(v, r.shape), 1
@@ -125,7 +129,9 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 				plan.variant.lse = v.lse || plan.Splits > 1
 				if !plan.variant.features.any() {
 					r.plain = true // a few rows after all, and few keys
-					return makePlan(dev, cfg, r, pick)
+					again, err := makePlan(dev, cfg, r, pick)
+					again.Notes = append(plan.Notes, again.Notes...)
+					return again, err
 				}
 				g := v.grid(&r, splits)
 				plan.Workgroups = uint64(g[0]) * uint64(g[1]) * uint64(g[2])

@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"fmt"
 	"math"
 
 	"vkattn/vk"
@@ -134,7 +135,7 @@ func clamp32(n uint64) uint32 { return uint32(min(n, 1<<32-1)) }
 // with steps of 32 and 3.0 with 16; and 31 of the first.
 func decodeTiles(f fragment, v variant, r *request, fixed bool) (list []tileChoice) {
 	dim := max(v.headDim, v.headDimV)
-	if r.direct != directNever && dim <= 256 {
+	if r.direct != directNever && dim <= directDim {
 		t := tileChoice{maxDim: dim, subgroups: 4, rowTiles: 1, cols: 16, step: 16, slice: v.headDimV, direct: r.direct}
 		switch {
 		case dim <= 64:
@@ -159,6 +160,24 @@ func decodeTiles(f fragment, v variant, r *request, fixed bool) (list []tileChoi
 	shared.subgroups, shared.rowTiles, shared.sharing, shared.reuse = 4, 1, true, true
 	shared.cols = shared.subgroups * shared.step
 	return append(list, shared, alone)
+}
+
+// notDirect says why a call that decodes on a tier of cooperative matrices has not the
+// first of decodeTiles; "" where it has it, and for all other calls. device is what
+// directOn said.
+func (v *variant) notDirect(r *request, device string) string {
+	rows, dim := r.decodeRows(), max(v.headDim, v.headDimV)
+	switch {
+	case v.tile.subgroup == 0, !v.features.any(), v.tile.direct != directNever, rows > decodeRows*v.tile.m:
+		return ""
+	case rows > directSize:
+		return fmt.Sprintf("%d rows for each key head, it takes %d", rows, directSize)
+	case device != "":
+		return device
+	case dim > directDim:
+		return fmt.Sprintf("head dim %d, it takes %d", dim, directDim)
+	}
+	return "no tile of it is within the device's limits"
 }
 
 // evenSlice cuts columns into slices of at most most that are whole fragments and

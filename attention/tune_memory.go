@@ -93,7 +93,7 @@ func (m *tuneMemory) fill(ctx context.Context) error {
 		values[i] = float32(random.NormFloat64())
 	}
 	block := make([]byte, tuneBlock*m.cfg.DType.Size())
-	encode(block, values, m.cfg.DType)
+	m.cfg.DType.Encode(block, values)
 	for _, b := range m.buffers[:3] {
 		size := b.Size() &^ 3
 		done := min(uint64(len(block)), size)
@@ -192,7 +192,7 @@ func (m *tuneMemory) result(ctx context.Context, op *Op) ([]float32, error) {
 		return nil, err
 	}
 	values := make([]float32, 2*n/size)
-	decode(values, raw, m.cfg.DType)
+	m.cfg.DType.Decode(values, raw)
 	return values, nil
 }
 

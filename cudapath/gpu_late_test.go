@@ -6,7 +6,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/attention/half"
 )
 
 // A kernel may keep a row's maximum of earlier keys for a while and give a later
@@ -40,11 +39,7 @@ func TestGPUKeyThatDecidesLate(t *testing.T) {
 						host   []byte
 						data   []float32
 					}{{&p.device.Q, p.host.Q.Host, q}, {&p.device.K, p.host.K.Host, k}} {
-						encode := half.EncodeF16
-						if dtype == attention.BF16 {
-							encode = half.EncodeBF16
-						}
-						encode(x.host, x.data)
+						dtype.Encode(x.host, x.data)
 						require.NoError(t, s.Upload(x.tensor.Buffer, 0, x.host))
 					}
 					p.run(t, op, s)

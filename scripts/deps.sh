@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Fetches what the tests need and an ordinary machine lacks: a glslc that knows
 # cooperative matrices, and Vulkan drivers that run without a GPU. On demand also
-# nvcc, which only a change of the CUDA kernels needs.
+# nvcc, which only a change of the CUDA kernels needs, and libEGL, which gpu-bundle.sh
+# carries to machines where NVIDIA's driver misses it.
 #
 #   deps.sh glslc|lavapipe|lavapipe-old|swiftshader   fetch one component
 #   deps.sh nvcc                                      fetch the CUDA compiler (1 GB; non-free)
-#   deps.sh all                                       fetch every component but nvcc
+#   deps.sh egl                                       fetch libEGL and libGLdispatch
+#   deps.sh all                                       fetch every component but these two
 #   deps.sh versions                                  one line per component
 #   deps.sh path <component>                          its root, or "system"
 #   deps.sh bin                                       the folder of the wrappers
@@ -114,8 +116,17 @@ recipe() {
 		shown=(nvidia-cuda-toolkit)
 		elsewhere='the CUDA toolkit 12.4 or newer (nvidia-cuda-toolkit), and set NVCC or CUDA_HOME'
 		;;
+	egl)
+		# libglvnd's two libraries and none of the drivers behind them: NVIDIA brings its own.
+		suites=(bookworm trixie sid)
+		packages=(libegl1 libglvnd0)
+		closure=no
+		probe=usr/lib/$triple/libEGL.so.1
+		shown=(libegl1)
+		elsewhere=libegl1
+		;;
 	*)
-		say "unknown component: $1 (known: ${components[*]} nvcc)"
+		say "unknown component: $1 (known: ${components[*]} nvcc egl)"
 		exit 2
 		;;
 	esac
@@ -195,6 +206,7 @@ on_system() { # <component>: does the system itself provide it?
 	# same driver by both names would claim a test that was not run.
 	lavapipe-old) system_manifest radeon >/dev/null ;;
 	swiftshader) [[ -n ${VKATTN_SWIFTSHADER-} && -r ${VKATTN_SWIFTSHADER-} ]] ;;
+	egl) ldconfig -p 2>/dev/null | grep -q 'libEGL\.so\.1' ;;
 	nvcc) command -v nvcc >/dev/null || [[ -x ${CUDA_HOME-}/bin/nvcc ]] ;;
 	esac
 }
@@ -298,7 +310,7 @@ main() {
 		done
 		return "$rc"
 		;;
-	glslc | lavapipe | lavapipe-old | swiftshader | nvcc) (fetch "$command") ;;
+	glslc | lavapipe | lavapipe-old | swiftshader | nvcc | egl) (fetch "$command") ;;
 	versions) for c in "${components[@]}"; do describe "$c"; done ;;
 	runners) printf '%s\n' "${runners[@]}" ;;
 	bin) printf '%s\n' "$deps/bin" ;;

@@ -10,6 +10,7 @@
 #   src/        the working tree's files, since tests read theirs from the
 #               package's folder
 #   lib/        a Vulkan loader, used where the machine has none
+#   lib/egl/    libEGL and what it needs, likewise: NVIDIA's driver is of no use without
 set -euo pipefail
 
 out=${1:?usage: gpu-bundle.sh <folder>}
@@ -49,9 +50,17 @@ else
 	echo 'gpu-bundle: no loader included; run scripts/deps.sh lavapipe-old first if the machine has none' >&2
 fi
 
+# In a folder of their own, so that a search path with them shadows nothing else.
+if tree=$(scripts/deps.sh path egl 2>/dev/null) && [[ $tree != system ]]; then
+	mkdir "$out/lib/egl"
+	find "$tree/usr/lib" \( -name libEGL.so.1 -o -name libGLdispatch.so.0 \) -exec cp -L {} "$out/lib/egl/" \;
+else
+	echo 'gpu-bundle: no libEGL included; run scripts/deps.sh egl first if the machine has none' >&2
+fi
+
 # A binary made here runs where the C library is at least this recent.
 if command -v objdump >/dev/null; then
-	printf 'gpu-bundle: needs %s or newer\n' "$(find "$out" -maxdepth 2 -type f \( -name '*.test' -o -name vkattn -o -path '*/examples/*' -o -name 'lib*' \) \
+	printf 'gpu-bundle: needs %s or newer\n' "$(find "$out" -maxdepth 3 -type f \( -name '*.test' -o -name vkattn -o -path '*/examples/*' -o -path '*/lib/*.so.*' \) \
 		-exec objdump -T {} + 2>/dev/null | grep -o 'GLIBC_2[0-9.]*' | sort -uV | tail -n 1)"
 fi
 printf 'gpu-bundle: %s in %s\n' "$(du -sh "$out" | cut -f 1)" "$out"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # gpu-run.sh [tests|bench|all|tune|verify|features|race [entry...]] runs what gpu-bundle.sh made, on a machine with a
-# GPU. It lies in the bundle's root and needs nothing but the GPU's driver.
+# GPU. It lies in the bundle's root and needs nothing but the GPU's driver. Where no GPU is
+# found it says so and exits with 1: what the CPU computes instead is no result.
 #
 # Everything is written to $OUT (default: ./out):
 #   machine.txt  the GPU, its driver, the clocks
@@ -17,8 +18,11 @@
 #     features.md      cases, tiers, storage types, worst errors and failures of the tables of features
 #     features.jsonl   and of each case
 #     features-*.txt   the output of the tests: of the tables, of the properties that hold for any problem, and others
-#   and, of race alone, what scripts/race.sh writes: needs python3 with PyTorch
+#   of race alone, which needs python3 with PyTorch:
+#     ENTRY.md         the table of each entry of scripts/race.sh
+#     ENTRY.jsonl      and its raw samples
 #
+#   VKATTN_DRIVER      native (default): a GPU is wanted; anything else tries the bundle without one
 #   VKATTN_TEST_ARGS   further arguments of every test binary (-test.run ...)
 #   VKATTN_TESTS       the packages tested, a pattern of the shell (default: *)
 #   VKATTN_VERIFY_ARGS the problems of large.* (default: --suite forward,dims,gqa --dtype f16,bf16)
@@ -31,18 +35,27 @@ what=${1:-all}
 OUT=${OUT:-$PWD/out}
 mkdir -p "$OUT"
 OUT=$(cd "$OUT" && pwd)
-export OUT VKATTN_DRIVER=native
+export OUT VKATTN_DRIVER=${VKATTN_DRIVER:-native}
+
+libraries=$(ldconfig -p 2>/dev/null)
+has_library() { grep -qF "$1" <<<"$libraries"; }
 
 # A driver without a loader is common in containers.
-if [[ -z ${VKATTN_LIBVULKAN-} ]] && ! ldconfig -p 2>/dev/null | grep -q 'libvulkan\.so\.1' && [[ -r $here/lib/libvulkan.so.1 ]]; then
+if [[ -z ${VKATTN_LIBVULKAN-} ]] && ! has_library libvulkan.so.1 && [[ -r $here/lib/libvulkan.so.1 ]]; then
 	export VKATTN_LIBVULKAN=$here/lib/libvulkan.so.1
+fi
+
+# NVIDIA's driver opens libEGL.so.1 even where there is no display, and gives the loader
+# nothing without it. Last in the path, and in a folder of its own: it shadows nothing.
+if ! has_library libEGL.so.1 && [[ -r $here/lib/egl/libEGL.so.1 ]]; then
+	export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$here/lib/egl
 fi
 
 # So is a driver whose manifest lies where no loader looks, or which has none.
 if [[ -z ${VK_DRIVER_FILES-}${VK_ICD_FILENAMES-} ]] &&
 	! compgen -G '/etc/vulkan/icd.d/*.json' >/dev/null && ! compgen -G '/usr/share/vulkan/icd.d/*.json' >/dev/null; then
 	found=$(find /usr/local /opt -path '*/vulkan/icd.d/nvidia_icd.json' -print -quit 2>/dev/null)
-	if [[ -z $found ]] && ldconfig -p 2>/dev/null | grep -q 'libGLX_nvidia\.so\.0'; then
+	if [[ -z $found ]] && has_library libGLX_nvidia.so.0; then
 		found=$(mktemp --suffix .json)
 		echo '{"file_format_version": "1.0.0", "ICD": {"library_path": "libGLX_nvidia.so.0", "api_version": "1.3.0"}}' >"$found"
 	fi
@@ -54,11 +67,27 @@ fi
 	date -u +%FT%TZ
 	uname -srm
 	echo "loader: ${VKATTN_LIBVULKAN:-that of the system}, manifest: ${VK_DRIVER_FILES:-that of the system}"
+	echo "LD_LIBRARY_PATH: ${LD_LIBRARY_PATH-}"
 	if command -v nvidia-smi >/dev/null; then
 		nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit,temperature.gpu --format=csv
 	fi
 } >"$OUT/machine.txt" 2>&1
 cat "$OUT/machine.txt"
+
+# Whether "vkattn info" on standard input lists a device that can be used and is no driver of the CPU.
+lists_gpu() {
+	awk '/^[0-9]+: / { gpu = !/\(cpu\)$/; n += gpu } /^   not usable: / { n -= gpu } END { exit !n }'
+}
+if [[ $VKATTN_DRIVER == native && -x $here/vkattn ]]; then
+	info=$(timeout 60 "$here/vkattn" info 2>&1)
+	if ! lists_gpu <<<"$info"; then
+		{
+			printf '%s\n\n' "$info"
+			printf '*** gpu-run: NO GPU: Vulkan finds none that can be used, nothing was run (VKATTN_DRIVER=%s)\n' "$VKATTN_DRIVER"
+		} | tee -a "$OUT/machine.txt" >&2
+		exit 1
+	fi
+fi
 
 rc=0
 if [[ $what == tests || $what == all ]]; then

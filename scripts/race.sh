@@ -16,8 +16,9 @@
 #
 # Each is a process of its own: one that loses the device costs itself only. It
 # needs the built command, python3 and PyTorch. Everything goes to $OUT (default
-# ./out): a table ENTRY.md each, and race.jsonl with the samples, clocks and power
-# of all rows, written as they come.
+# ./out): a table ENTRY.md each, and ENTRY.jsonl with the samples, clocks and power
+# of its rows, written as they come. An entry begins its own two anew and leaves
+# those of others, so that entries may be run one after another.
 #
 #   VKATTN             the command (default: build/vkattn)
 #   PYTHON             the interpreter that has PyTorch (default: python3)
@@ -41,7 +42,7 @@ entries=("$@")
 ((${#entries[@]})) || entries=(forward dims gqa f32)
 for entry in "${entries[@]}"; do
 	case $entry in
-	forward | dims | gqa | f32 | cuda | ladder | ablation | decode | seeds) rm -f "$OUT/$entry.md" ;;
+	forward | dims | gqa | f32 | cuda | ladder | ablation | decode | seeds) ;;
 	*)
 		echo "race: no entry $entry" >&2
 		exit 2
@@ -82,13 +83,13 @@ race() { # <entry>
 	# Lines as they come: what was measured before a stop is kept.
 	# shellcheck disable=SC2086 # the arguments are words
 	timeout --signal INT --kill-after 15 "${VKATTN_RACE_LIMIT:-$limit}" \
-		"$VKATTN" bench "${args[@]}" ${VKATTN_RACE_ARGS-} -o jsonl --save "$OUT/$entry.md" >>"$OUT/race.jsonl"
+		"$VKATTN" bench "${args[@]}" ${VKATTN_RACE_ARGS-} -o jsonl --save "$OUT/$entry.md" >"$OUT/$entry.jsonl"
 }
 
 rc=0
-: >"$OUT/race.jsonl"
 for entry in "${entries[@]}"; do
 	start=$SECONDS
+	rm -f "$OUT/$entry".{md,jsonl}
 	race "$entry"
 	status=$?
 	((status)) && rc=1

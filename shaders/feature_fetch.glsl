@@ -3,37 +3,35 @@
 
 // Where keys lie one after another, a tile is a slice of K and of V; else every part asks where its key is.
 // Quantised parts travel as they are stored.
-uvec4 fetchKeyK(Slice rows_, Place first, uint index, uint key, uint col) {
-    const uint at = index * BLOCK_COLS + key;
-    if (TILES_WHOLE) return at < work.keys ? rawK8(rows_, key, col, Place(first.batch, first.row + key)) : uvec4(0);
-    const uint token = keyAt(at);
-    if (token == NO_KEY) return uvec4(0);
-    const Place place = placeOf(token);
-    return rawK8(rowsK(place), 0, col, place);
-}
-uvec4 fetchKeyV(Slice rows_, Place first, uint index, uint key, uint col) {
-    const uint at = index * BLOCK_COLS + key;
-    if (TILES_WHOLE) return at < work.keys ? rawV8(rows_, key, col, Place(first.batch, first.row + key)) : uvec4(0);
-    const uint token = keyAt(at);
-    if (token == NO_KEY) return uvec4(0);
-    const Place place = placeOf(token);
-    return rawV8(rowsV(place), 0, col, place);
-}
+#define FETCH_KEY(T)                                                                                \
+    uvec4 fetchKey##T(Slice rows_, Place first, uint index, uint key, uint col) {                   \
+        const uint at = index * BLOCK_COLS + key;                                                   \
+        if (TILES_WHOLE) return at < work.keys ? raw##T##8(rows_, key, col, Place(first.batch, first.row + key)) : uvec4(0); \
+        const uint token = keyAt(at);                                                               \
+        if (token == NO_KEY) return uvec4(0);                                                       \
+        const Place place = placeOf(token);                                                         \
+        return raw##T##8(rows##T(place), 0, col, place);                                            \
+    }
+FETCH_KEY(K)
+FETCH_KEY(V)
 const uint KEY_PARTS = KEPT != 0 ? (BLOCK_COLS + LOCAL_SIZE - 1) / LOCAL_SIZE : 1; // keys of a list an invocation carries
 
+// The parts of tile tileIndex that an invocation carries; `column` is the first one of part number `at` of the tile.
+#define FETCH(T, part, column)                                                                      \
+    Place first = Place(0, 0);                                                                      \
+    Slice rows_;                                                                                    \
+    if (TILES_WHOLE) {                                                                              \
+        first = placeOf(tileIndex * BLOCK_COLS);                                                    \
+        rows_ = rows##T(first);                                                                     \
+    }                                                                                               \
+    [[unroll]] for (uint i = 0; i < T##_PARTS; ++i) {                                               \
+        const uint at = i * LOCAL_SIZE + tid;                                                       \
+        part[i] = fetchKey##T(rows_, first, tileIndex, at / T##_ROW8, column);                      \
+    }
 #define FETCH_K(index)                                                                              \
     {                                                                                               \
         const uint tileIndex = index;                                                               \
-        Place first = Place(0, 0);                                                                  \
-        Slice rows_;                                                                                \
-        if (TILES_WHOLE) {                                                                          \
-            first = placeOf(tileIndex * BLOCK_COLS);                                                \
-            rows_ = rowsK(first);                                                                   \
-        }                                                                                           \
-        [[unroll]] for (uint i = 0; i < K_PARTS; ++i) {                                             \
-            const uint at = i * LOCAL_SIZE + tid;                                                   \
-            kPart[i] = fetchKeyK(rows_, first, tileIndex, at / K_ROW8, at % K_ROW8 * 8);            \
-        }                                                                                           \
+        FETCH(K, kPart, at % K_ROW8 * 8)                                                            \
         if (KEPT != 0) {                                                                            \
             [[unroll]] for (uint i = 0; i < KEY_PARTS; ++i)                                         \
                 keyPart[i] = keyAt(tileIndex * BLOCK_COLS + i * LOCAL_SIZE + tid);                  \
@@ -42,16 +40,7 @@ const uint KEY_PARTS = KEPT != 0 ? (BLOCK_COLS + LOCAL_SIZE - 1) / LOCAL_SIZE : 
 #define FETCH_V(index)                                                                              \
     {                                                                                               \
         const uint tileIndex = index;                                                               \
-        Place first = Place(0, 0);                                                                  \
-        Slice rows_;                                                                                \
-        if (TILES_WHOLE) {                                                                          \
-            first = placeOf(tileIndex * BLOCK_COLS);                                                \
-            rows_ = rowsV(first);                                                                   \
-        }                                                                                           \
-        [[unroll]] for (uint i = 0; i < V_PARTS; ++i) {                                             \
-            const uint at = i * LOCAL_SIZE + tid;                                                   \
-            vPart[i] = fetchKeyV(rows_, first, tileIndex, at / V_ROW8, work.col0 + at % V_ROW8 * 8); \
-        }                                                                                           \
+        FETCH(V, vPart, work.col0 + at % V_ROW8 * 8)                                                \
     }
 
 // What was fetched into shared memory. A masked slot has P = 0, but 0 x Inf is NaN: V is multiplied without

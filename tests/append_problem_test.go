@@ -9,7 +9,6 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/cases"
-	"vkattn/attention/half"
 	"vkattn/vk"
 )
 
@@ -267,26 +266,12 @@ func (p *appendProblem) fill(rng *rand.Rand) {
 }
 
 func (p *appendProblem) encode(dst []byte, x []float32) {
-	switch p.DType {
-	case attention.F16:
-		half.EncodeF16(dst, x)
-	case attention.BF16:
-		half.EncodeBF16(dst, x)
-	default:
-		half.EncodeF32(dst, x)
-	}
+	p.DType.Encode(dst, x)
 }
 
 func (p *appendProblem) decode(src []byte, n int) []float32 {
 	x := make([]float32, n)
-	switch p.DType {
-	case attention.F16:
-		half.DecodeF16(x, src)
-	case attention.BF16:
-		half.DecodeBF16(x, src)
-	default:
-		half.DecodeF32(x, src)
-	}
+	p.DType.Decode(x, src)
 	return x
 }
 

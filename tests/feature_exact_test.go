@@ -134,14 +134,7 @@ func float8(b byte) float32 {
 
 func widened(b []byte, dtype attention.DType) []float32 {
 	x := make([]float32, len(b)/dtype.Size())
-	switch dtype {
-	case attention.F16:
-		half.DecodeF16(x, b)
-	case attention.BF16:
-		half.DecodeBF16(x, b)
-	default:
-		half.DecodeF32(x, b)
-	}
+	dtype.Decode(x, b)
 	return x
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/cases"
-	"vkattn/attention/half"
 	"vkattn/vk"
 )
 
@@ -234,14 +233,7 @@ func (p *mergeProblem) eachRow(images [mergePieces][]byte, i, state int, visit f
 func (p *mergeProblem) write(i, state int, x []float32) {
 	dtype, dim := p.dimOf(i)
 	p.eachRow(p.image, i, state, func(row []byte) {
-		switch v := x[:dim]; dtype {
-		case attention.F16:
-			half.EncodeF16(row, v)
-		case attention.BF16:
-			half.EncodeBF16(row, v)
-		default:
-			half.EncodeF32(row, v)
-		}
+		dtype.Encode(row, x[:dim])
 		x = x[dim:]
 	})
 }
@@ -251,14 +243,7 @@ func (p *mergeProblem) read(images [mergePieces][]byte, i, state int) []float32 
 	x := make([]float32, p.rows()*dim)
 	rest := x
 	p.eachRow(images, i, state, func(row []byte) {
-		switch v := rest[:dim]; dtype {
-		case attention.F16:
-			half.DecodeF16(v, row)
-		case attention.BF16:
-			half.DecodeBF16(v, row)
-		default:
-			half.DecodeF32(v, row)
-		}
+		dtype.Decode(rest[:dim], row)
 		rest = rest[dim:]
 	})
 	return x

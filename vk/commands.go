@@ -94,6 +94,19 @@ func (c *Commands) destroy() {
 // Device is what the commands are recorded for.
 func (c *Commands) Device() *Device { return c.d }
 
+// enter enters the device and gives the batch to record into; the caller leaves the
+// device where there is no error.
+func (c *Commands) enter(op string) (*batch, error) {
+	if err := c.d.enter(op); err != nil {
+		return nil, err
+	}
+	b, err := c.record(op)
+	if err != nil {
+		c.d.leave()
+	}
+	return b, err
+}
+
 // record is the batch to record into. The device is entered.
 func (c *Commands) record(op string) (*batch, error) {
 	if c.s == nil {
@@ -117,14 +130,11 @@ func (c *Commands) record(op string) (*batch, error) {
 func (c *Commands) Dispatch(p *Pipeline, buffers []BufferRange, push []byte, groups [3]uint32, keep ...Resource) error {
 	const op = "Dispatch"
 	d := c.d
-	if err := d.enter(op); err != nil {
-		return err
-	}
-	defer d.leave()
-	b, err := c.record(op)
+	b, err := c.enter(op)
 	if err != nil {
 		return err
 	}
+	defer d.leave()
 	if err := d.checkDispatch(op, p, buffers, push, groups); err != nil {
 		return err
 	}
@@ -225,34 +235,28 @@ func (d *Device) checkRange(op string, r BufferRange) (offset, size uint64, err 
 // recorded whole or not at all.
 func (c *Commands) Reserve(dispatches, buffers int) error {
 	const op = "Reserve"
-	d := c.d
-	if err := d.enter(op); err != nil {
+	b, err := c.enter(op)
+	if err != nil {
 		return err
 	}
-	defer d.leave()
-	b, err := c.record(op)
+	defer c.d.leave()
 	switch {
-	case err != nil:
-		return err
 	case dispatches < 0 || buffers < 0 || buffers > C.VKA_MAX_BINDINGS:
 		return invalid(op, "%d dispatches of %d buffers", dispatches, buffers)
 	case buffers == 0:
 		return nil
 	}
-	return b.reserve(d, dispatches, uint32(buffers))
+	return b.reserve(c.d, dispatches, uint32(buffers))
 }
 
 // Barrier makes the effects of all shader and transfer work recorded so far
 // visible to what follows, and orders the two.
 func (c *Commands) Barrier() error {
-	if err := c.d.enter("Barrier"); err != nil {
-		return err
-	}
-	defer c.d.leave()
-	b, err := c.record("Barrier")
+	b, err := c.enter("Barrier")
 	if err != nil {
 		return err
 	}
+	defer c.d.leave()
 	C.vka_cmd_barrier(c.d.c, b.commands)
 	return nil
 }
@@ -261,14 +265,11 @@ func (c *Commands) Barrier() error {
 // must not overlap.
 func (c *Commands) Copy(dst, src BufferRange) error {
 	const op = "Copy"
-	if err := c.d.enter(op); err != nil {
-		return err
-	}
-	defer c.d.leave()
-	b, err := c.record(op)
+	b, err := c.enter(op)
 	if err != nil {
 		return err
 	}
+	defer c.d.leave()
 	from, n, err := c.d.checkRange(op, src)
 	if err != nil {
 		return err
@@ -302,14 +303,11 @@ func (c *Commands) copy(b *batch, dst *Buffer, to uint64, src *Buffer, from, n u
 // a size of 0 fills to the end of the buffer, the last word included.
 func (c *Commands) Fill(dst BufferRange, word uint32) error {
 	const op = "Fill"
-	if err := c.d.enter(op); err != nil {
-		return err
-	}
-	defer c.d.leave()
-	b, err := c.record(op)
+	b, err := c.enter(op)
 	if err != nil {
 		return err
 	}
+	defer c.d.leave()
 	at, n, err := c.d.checkRange(op, dst)
 	if err != nil {
 		return err
@@ -331,14 +329,11 @@ func (c *Commands) Fill(dst BufferRange, word uint32) error {
 // reaches through addresses, above all.
 func (c *Commands) Keep(list ...Resource) error {
 	const op = "Keep"
-	if err := c.d.enter(op); err != nil {
-		return err
-	}
-	defer c.d.leave()
-	b, err := c.record(op)
+	b, err := c.enter(op)
 	if err != nil {
 		return err
 	}
+	defer c.d.leave()
 	for _, r := range list {
 		if err := b.hold(r); err != nil {
 			return err
@@ -352,14 +347,14 @@ var noLabel = func() {}
 // Label names what is recorded until end is called, for tools; without Debug it
 // does nothing. A label ends with its batch at the latest.
 func (c *Commands) Label(name string) (end func()) {
-	if !c.d.debug || c.d.enter("Label") != nil {
+	if !c.d.debug {
 		return noLabel
 	}
-	defer c.d.leave()
-	b, err := c.record("Label")
+	b, err := c.enter("Label")
 	if err != nil {
 		return noLabel
 	}
+	defer c.d.leave()
 	s := C.CString(name)
 	defer C.free(unsafe.Pointer(s))
 	C.vka_cmd_label(c.d.c, b.commands, s)

@@ -15,6 +15,8 @@ typedef vka_fn (*vka_get_device_proc)(VkDevice, const char *);
 
 /* Opens the Vulkan loader; NULL with a malloc'ed text in *error on failure. */
 void *vka_open_loader(const char *path, char **error);
+/* Opens a library; a malloc'ed text on failure, else NULL. */
+char *vka_try_library(const char *path);
 
 /* messages.c: validation messages, written by any thread, read by Go. */
 typedef struct vka_messages vka_messages;

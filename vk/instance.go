@@ -42,7 +42,7 @@ func newInstance(flags C.uint32_t, log *messageLog) (*C.vka_instance, unsafe.Poi
 	case r == C.VK_SUCCESS:
 		return in, get, nil
 	case goResult(r) == vulkan.ErrorIncompatibleDriver:
-		return nil, nil, &Error{Op: "vkCreateInstance", Result: goResult(r), Detail: "no usable driver", Err: ErrNoDevice}
+		return nil, nil, &Error{Op: "vkCreateInstance", Result: goResult(r), Detail: noDevice("no usable driver"), Err: ErrNoDevice}
 	case goResult(r) == vulkan.ErrorLayerNotPresent:
 		return nil, nil, &Error{Op: "vkCreateInstance", Result: goResult(r),
 			Detail: "validation was asked for and VK_LAYER_KHRONOS_validation is not installed"}

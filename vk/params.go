@@ -15,14 +15,11 @@ const paramBlock = 16 << 10
 // barriers, as the last execution may still be reading when the next one writes.
 func (c *Commands) Params(data []byte) (BufferRange, error) {
 	const op = "Params"
-	if err := c.d.enter(op); err != nil {
-		return BufferRange{}, err
-	}
-	defer c.d.leave()
-	b, err := c.record(op)
+	b, err := c.enter(op)
 	if err != nil {
 		return BufferRange{}, err
 	}
+	defer c.d.leave()
 	if len(data) == 0 || len(data) > paramBlock {
 		return BufferRange{}, invalid(op, "%d bytes; 1 to %d are possible", len(data), paramBlock)
 	}

@@ -136,7 +136,7 @@ func probeAll(in *C.vka_instance) ([]*probe, error) {
 		return nil, err
 	}
 	if len(handles) == 0 {
-		return nil, refuse("vkEnumeratePhysicalDevices", ErrNoDevice, "the Vulkan loader lists no device")
+		return nil, refuse("vkEnumeratePhysicalDevices", ErrNoDevice, "%s", noDevice("the Vulkan loader lists no device"))
 	}
 	var probes []*probe
 	for i, h := range handles {

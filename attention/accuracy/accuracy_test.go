@@ -47,14 +47,7 @@ func round(dt attention.DType, v []float64) []float32 {
 
 // store writes a result into a call's outputs.
 func store(cfg attention.Config, a attention.Args, o, lse []float32) {
-	switch cfg.DType {
-	case attention.F16:
-		half.EncodeF16(a.O.Host, o)
-	case attention.BF16:
-		half.EncodeBF16(a.O.Host, o)
-	default:
-		half.EncodeF32(a.O.Host, o)
-	}
+	cfg.DType.Encode(a.O.Host, o)
 	half.EncodeF32(a.LSE.Host, lse)
 }
 

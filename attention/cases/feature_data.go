@@ -74,27 +74,13 @@ func (c *FeatureCase) makeSequence(id, rows, keys int, dtype attention.DType) se
 
 func encodeFloats(x []float32, dtype attention.DType) []byte {
 	b := make([]byte, len(x)*dtype.Size())
-	switch dtype {
-	case attention.F16:
-		half.EncodeF16(b, x)
-	case attention.BF16:
-		half.EncodeBF16(b, x)
-	default:
-		half.EncodeF32(b, x)
-	}
+	dtype.Encode(b, x)
 	return b
 }
 
 func decodeFloats(b []byte, dtype attention.DType) []float32 {
 	x := make([]float32, len(b)/dtype.Size())
-	switch dtype {
-	case attention.F16:
-		half.DecodeF16(x, b)
-	case attention.BF16:
-		half.DecodeBF16(x, b)
-	default:
-		half.DecodeF32(x, b)
-	}
+	dtype.Decode(x, b)
 	return x
 }
 

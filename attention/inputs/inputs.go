@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 
 	"vkattn/attention"
-	"vkattn/attention/half"
 	"vkattn/attention/internal/par"
 )
 
@@ -42,7 +41,7 @@ func Fill(dst []byte, dtype attention.DType, d Distribution, seed uint64) {
 			hi := min(lo+chunk, n)
 			v := buf[:hi-lo]
 			generate(v, d, rand.NewPCG(seed, uint64(i)))
-			encode(dst[lo*size:hi*size], v, dtype)
+			dtype.Encode(dst[lo*size:hi*size], v)
 		}
 	})
 }
@@ -65,16 +64,5 @@ func generate(v []float32, d Distribution, pcg *rand.PCG) {
 	r := rand.New(pcg)
 	for i := range v {
 		v[i] = float32(r.NormFloat64())
-	}
-}
-
-func encode(dst []byte, src []float32, dtype attention.DType) {
-	switch dtype {
-	case attention.F16:
-		half.EncodeF16(dst, src)
-	case attention.BF16:
-		half.EncodeBF16(dst, src)
-	default:
-		half.EncodeF32(dst, src)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
@@ -83,28 +84,15 @@ row, 4 device failure.`,
 			return a.bench(c.Context(), &o)
 		},
 	}
-	var suites []string
-	for _, s := range bench.Suites {
-		suites = append(suites, s.Name)
-	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.batch, "batch-size", "", "`list` of batch sizes")
-	f.StringVar(&o.heads, "nheads", "", "`list` of query head counts")
-	f.StringVar(&o.headsKV, "nheads-kv", "", "`list` of key/value head counts (default: as --nheads)")
-	f.StringVar(&o.seqLen, "seqlen", "", "`list` of query lengths")
-	f.StringVar(&o.seqLenK, "seqlen-k", "", "`list` of key lengths (default: as --seqlen)")
-	f.StringVar(&o.headDim, "headdim", "", "`list` of head dims of Q and K")
-	f.StringVar(&o.headDimV, "headdim-v", "", "`list` of head dims of V and O (default: as --headdim)")
-	f.StringVar(&o.causal, "causal", "", "`list` of masks: none, top-left, bottom-right")
-	f.StringVar(&o.dtype, "dtype", "", "`list` of storage types: f16, bf16, f32")
-	f.StringVar(&o.device, "device", "auto", "auto, cpu, an index, a UUID or part of a name")
+	o.problemFlags(f)
 	f.StringVar(&o.tier, "tier", "", "`list` of tiers: auto, cpu, scalar, coopmat, coopmat2, cuda, or all that the device has (default auto, and scalar on drivers that run on the CPU)")
 	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of families of tier cuda, a row each: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: the best for each problem)")
 	f.IntVarP(&o.repeats, "repetitions", "r", 0, "timed runs of each row (default 30, at least 3 where they take over 2 s)")
 	f.DurationVar(&o.minTime, "min-time", 0, "time each row for at least this long, e.g. 2s")
 	f.StringVarP(&o.format, "output", "o", "md", "md, csv, json or jsonl")
-	f.StringVar(&o.suite, "suite", "", "`list` of suites: "+strings.Join(suites, ", "))
+	f.StringVar(&o.suite, "suite", "", suitesUsage())
 	f.StringArrayVar(&o.peers, "peer", nil, "`command` of somebody else's attention to take turns with, such as \"python3 scripts/peer_torch.py flash\" (repeatable)")
 	f.DurationVar(&o.peerTimeout, "peer-timeout", peer.DefaultTimeout, "a peer that takes longer for an answer is stopped")
 	f.StringVar(&o.variant, "variant", "", "`list` of steps of the kernel's ladder, v1 to v8, or all")
@@ -118,6 +106,29 @@ row, 4 device failure.`,
 	o.extraFlags.add(f)
 	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
 	return c
+}
+
+// problemFlags are those that name problems and the device, the same for every command
+// that takes sweeps.
+func (o *benchOptions) problemFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.batch, "batch-size", "", "`list` of batch sizes")
+	f.StringVar(&o.heads, "nheads", "", "`list` of query head counts")
+	f.StringVar(&o.headsKV, "nheads-kv", "", "`list` of key/value head counts (default: as --nheads)")
+	f.StringVar(&o.seqLen, "seqlen", "", "`list` of query lengths")
+	f.StringVar(&o.seqLenK, "seqlen-k", "", "`list` of key lengths (default: as --seqlen)")
+	f.StringVar(&o.headDim, "headdim", "", "`list` of head dims of Q and K")
+	f.StringVar(&o.headDimV, "headdim-v", "", "`list` of head dims of V and O (default: as --headdim)")
+	f.StringVar(&o.causal, "causal", "", "`list` of masks: none, top-left, bottom-right")
+	f.StringVar(&o.dtype, "dtype", "", "`list` of storage types: f16, bf16, f32")
+	f.StringVar(&o.device, "device", "auto", "auto, cpu, an index, a UUID or part of a name")
+}
+
+func suitesUsage() string {
+	var names []string
+	for _, s := range bench.Suites {
+		names = append(names, s.Name)
+	}
+	return "`list` of suites: " + strings.Join(names, ", ")
 }
 
 func (a *app) bench(ctx context.Context, o *benchOptions) error {

@@ -141,10 +141,10 @@ func TestTheOutcomeOfRows(t *testing.T) {
 	beside.add(&bench.Row{Status: bench.Unsupported})
 	beside.add(&bench.Row{Status: bench.OK, Form: bench.FormCopy})
 	require.Equal(t, exitUnsupported, exitCode(beside.err()), "a copy is not what was asked for")
-	beside.add(&bench.Row{Status: bench.Unsupported, Form: bench.FormNaive})
+	beside.add(&bench.Row{Status: bench.Unsupported, Form: bench.FormByMask})
 	beside.add(&bench.Row{Status: bench.OK})
 	require.NoError(t, beside.err())
-	beside.add(&bench.Row{Status: bench.Fail, Form: bench.FormNaive})
+	beside.add(&bench.Row{Status: bench.Fail, Form: bench.FormByMask})
 	require.EqualError(t, beside.err(), "1 of 4 rows are wrong")
 	stopped := outcome{stopped: errors.New("x")}
 	require.EqualError(t, stopped.err(), "x")

@@ -30,8 +30,15 @@ func (a *app) openDevice(name string, tier attention.Tier) (*vk.Device, error) {
 	switch {
 	case errors.Is(err, vk.ErrInvalid): // a name of several devices
 		return nil, badInputf("--device %s: %w", name, err)
-	case err == nil || !errors.Is(err, vk.ErrNoDevice):
-		return dev, err
+	case err == nil:
+		if auto && dev.Info().Type == vk.DeviceCPU {
+			if hint := vk.DriverHint(); hint != "" {
+				fmt.Fprintf(a.stderr, "vkattn: %s; computing on %s\n", hint, dev.Info().Name)
+			}
+		}
+		return dev, nil
+	case !errors.Is(err, vk.ErrNoDevice):
+		return nil, err
 	}
 	if auto && tier == attention.TierAuto {
 		fmt.Fprintf(a.stderr, "vkattn: %s; computing on the CPU\n", oneLine(err.Error()))

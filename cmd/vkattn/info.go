@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
@@ -18,6 +19,7 @@ import (
 type machine struct {
 	Version string                 `json:"version"`
 	Vulkan  string                 `json:"vulkan,omitempty"` // why there is no device
+	Hint    string                 `json:"hint,omitempty"`   // why there is none but of the CPU
 	Devices []deviceReport         `json:"devices"`
 	CPU     string                 `json:"cpu"`
 	Tiers   []attention.TierStatus `json:"cpu_tiers"`
@@ -68,6 +70,8 @@ func inspect() *machine {
 		m.Vulkan = oneLine(err.Error())
 	} else if len(list) == 0 {
 		m.Vulkan = "no Vulkan device"
+	} else if !slices.ContainsFunc(list, func(d vk.DeviceInfo) bool { return d.Type != vk.DeviceCPU }) {
+		m.Hint = vk.DriverHint()
 	}
 	for i := range list {
 		d := &list[i]
@@ -94,6 +98,9 @@ func (m *machine) print(w io.Writer) error {
 	p.printf("vkattn %s\n", m.Version)
 	if m.Vulkan != "" {
 		p.printf("\nno Vulkan device: %s\n", m.Vulkan)
+	}
+	if m.Hint != "" {
+		p.printf("\nno device but of the CPU: %s\n", m.Hint)
 	}
 	for _, d := range m.Devices {
 		p.printf("\n%d: %s (%s)\n   driver %s %s, Vulkan %s, uuid %s\n   memory %s, shared %s, subgroup %d\n",

@@ -7,7 +7,6 @@ import (
 	"math"
 
 	"vkattn/attention"
-	"vkattn/attention/half"
 	"vkattn/cmd/vkattn/internal/npy"
 	"vkattn/cmd/vkattn/internal/operands"
 	"vkattn/vk"
@@ -144,15 +143,13 @@ func convert(data []byte, from, to attention.DType) []byte {
 	if from == to {
 		return data
 	}
-	decode := map[attention.DType]func([]float32, []byte){attention.F16: half.DecodeF16, attention.BF16: half.DecodeBF16, attention.F32: half.DecodeF32}[from]
-	encode := map[attention.DType]func([]byte, []float32){attention.F16: half.EncodeF16, attention.BF16: half.EncodeBF16, attention.F32: half.EncodeF32}[to]
 	n := len(data) / from.Size()
 	out := make([]byte, n*to.Size())
 	var chunk [1 << 12]float32
 	for at := 0; at < n; at += len(chunk) {
 		part := chunk[:min(len(chunk), n-at)]
-		decode(part, data[at*from.Size():])
-		encode(out[at*to.Size():], part)
+		from.Decode(part, data[at*from.Size():])
+		to.Encode(out[at*to.Size():], part)
 	}
 	return out
 }

@@ -48,19 +48,8 @@ Exit codes: 0 done, 1 a heuristic's tile over --tolerance (--check), 2 bad flags
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	// The problems are named as in bench, whose words these are.
-	words := a.benchCommand().Flags()
-	for _, x := range []struct {
-		name string
-		to   *string
-	}{
-		{"batch-size", &o.batch}, {"nheads", &o.heads}, {"nheads-kv", &o.headsKV}, {"seqlen", &o.seqLen},
-		{"seqlen-k", &o.seqLenK}, {"headdim", &o.headDim}, {"headdim-v", &o.headDimV}, {"causal", &o.causal},
-		{"dtype", &o.dtype}, {"suite", &o.suite}, {"device", &o.device},
-	} {
-		flag := words.Lookup(x.name)
-		f.StringVar(x.to, x.name, flag.DefValue, flag.Usage)
-	}
+	o.problemFlags(f)
+	f.StringVar(&o.suite, "suite", "", suitesUsage())
 	f.StringVar(&o.tier, "tier", "auto", "`list` of tiers: auto, scalar, coopmat, coopmat2")
 	f.BoolVar(&o.lse, "lse", false, "tune for calls that ask for LSE, which are classes of their own")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the candidates and why they are pruned; compile and time nothing")

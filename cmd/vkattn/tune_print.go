@@ -7,11 +7,9 @@ import (
 	"math"
 	"slices"
 
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
-
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/markdown"
 )
 
 // tuneDoc is what `vkattn tune -o json` prints.
@@ -104,7 +102,7 @@ func (p *tunePrinter) report(r *tuneRow) error {
 	}
 	x := &r.Report
 	e.printf("%s on %v, timed as %v\nclass %s\n\n", r.name, x.Tier, x.Shape, x.Class)
-	t := newTable("tile", "choice", "registers", "estimated", "spills", "shared", "compile ms", "runs", "ms", "TFLOP/s", "status", "reason")
+	t := markdown.New("tile<", "choice<", "registers", "estimated", "spills", "shared", "compile ms", "runs", "ms", "TFLOP/s", "status<", "reason<")
 	pruned := 0
 	for _, c := range x.Candidates {
 		if c.Status == attention.TunePruned {
@@ -130,10 +128,10 @@ func (p *tunePrinter) report(r *tuneRow) error {
 		if c.SpillShared > 0 {
 			spills += fmt.Sprintf(", %d shared", c.SpillShared)
 		}
-		t.AppendRow(table.Row{c.Tile, mark, dash(float64(c.Registers)), c.Estimate, spills, c.SharedBytes,
-			dash(math.Round(c.CompileMs)), dash(float64(c.Runs)), dash(c.Ms), dash(c.TFLOPs), string(c.Status), c.Reason})
+		t.Row(c.Tile, mark, dash(float64(c.Registers)), c.Estimate, spills, c.SharedBytes,
+			dash(math.Round(c.CompileMs)), dash(float64(c.Runs)), dash(c.Ms), dash(c.TFLOPs), string(c.Status), c.Reason)
 	}
-	e.printf("%s\n\n", t.RenderMarkdown())
+	e.printf("%s\n\n", t)
 	if !p.all && pruned > 0 {
 		e.printf("%d more pruned (--all prints them)\n", pruned)
 	}
@@ -157,23 +155,23 @@ func (p *tunePrinter) report(r *tuneRow) error {
 
 // summary is the table of --check.
 func (p *tunePrinter) summary() error {
-	t := newTable("problem", "tier", "heuristic", "best", "ms", "ms best", "slower %", "s")
+	t := markdown.New("problem<", "tier<", "heuristic<", "best<", "ms", "ms best", "slower %", "s")
 	var worst, logs float64
 	n := 0
 	for _, r := range p.doc.Rows {
 		x := &r.Report
 		if reason := r.Unsupported + r.Failed; reason != "" {
-			t.AppendRow(table.Row{r.name, "", "", "", "-", "-", reason, "-"})
+			t.Row(r.name, "", "", "", "-", "-", reason, "-")
 			continue
 		}
 		i := slices.IndexFunc(x.Candidates, func(c attention.TuneCandidate) bool { return c.Winner })
 		best := x.Candidates[i].Ms
-		t.AppendRow(table.Row{r.name, x.Tier.String(), x.Heuristic, x.Winner, dash(best * x.Gain), dash(best),
-			fmt.Sprintf("%.1f", r.slower()), fmt.Sprintf("%.1f", x.Seconds)})
+		t.Row(r.name, x.Tier.String(), x.Heuristic, x.Winner, dash(best*x.Gain), dash(best),
+			fmt.Sprintf("%.1f", r.slower()), fmt.Sprintf("%.1f", x.Seconds))
 		worst, logs, n = max(worst, r.slower()), logs+math.Log(x.Gain), n+1
 	}
 	e := &errWriter{w: p.w}
-	e.printf("%s\n", t.RenderMarkdown())
+	e.printf("%s\n", t)
 	if n > 0 {
 		e.printf("\nheuristic's tile slower than the best by at most %.1f %%, by %.1f %% in the geometric mean of %d\n",
 			worst, 100*(math.Exp(logs/float64(n))-1), n)
@@ -197,36 +195,16 @@ func printCache(w io.Writer, format string, c *attention.TuningCache) error {
 		e.printf("nothing is tuned\n")
 		return e.err
 	}
-	t := newTable("class", "tile", "ms", "gain", "timed as", "when", "state")
+	t := markdown.New("class<", "tile<", "ms", "gain", "timed as<", "when<", "state<")
 	for _, x := range c.Classes {
 		state := "in use"
 		if x.Stale {
 			state = "stale: of other SPIR-V"
 		}
-		t.AppendRow(table.Row{x.Class, x.Tile, dash(x.Ms), fmt.Sprintf("%.3f", x.Gain), x.Shape, x.When.Format("2006-01-02 15:04"), state})
+		t.Row(x.Class, x.Tile, dash(x.Ms), fmt.Sprintf("%.3f", x.Gain), x.Shape, x.When.Format("2006-01-02 15:04"), state)
 	}
-	e.printf("\n%s\n", t.RenderMarkdown())
+	e.printf("\n%s\n", t)
 	return e.err
-}
-
-// newTable has words to the left and numbers to the right.
-func newTable(header ...string) table.Writer {
-	t := table.NewWriter()
-	t.Style().Markdown.PadContent = true
-	words := []string{"tile", "choice", "status", "reason", "problem", "tier", "heuristic", "best", "class", "timed as", "when", "state"}
-	var row table.Row
-	var columns []table.ColumnConfig
-	for i, name := range header {
-		align := text.AlignRight
-		if slices.Contains(words, name) {
-			align = text.AlignLeft
-		}
-		row = append(row, name)
-		columns = append(columns, table.ColumnConfig{Number: i + 1, Align: align, AlignHeader: align})
-	}
-	t.AppendHeader(row)
-	t.SetColumnConfigs(columns)
-	return t
 }
 
 // dash is a number in four digits, or a dash where there is none.

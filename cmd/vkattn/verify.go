@@ -61,20 +61,8 @@ problem, 4 device failure.`,
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	// The problems are named as in bench, whose words these are.
-	words := a.benchCommand().Flags()
-	for _, x := range []struct {
-		name string
-		to   *string
-	}{
-		{"batch-size", &o.batch}, {"nheads", &o.heads}, {"nheads-kv", &o.headsKV}, {"seqlen", &o.seqLen},
-		{"seqlen-k", &o.seqLenK}, {"headdim", &o.headDim}, {"headdim-v", &o.headDimV}, {"causal", &o.causal},
-		{"dtype", &o.dtype}, {"device", &o.device},
-	} {
-		flag := words.Lookup(x.name)
-		f.StringVar(x.to, x.name, flag.DefValue, flag.Usage)
-	}
-	f.StringVar(&o.suite, "suite", "", words.Lookup("suite").Usage+", "+conformance)
+	o.problemFlags(f)
+	f.StringVar(&o.suite, "suite", "", suitesUsage()+", "+conformance)
 	f.StringVar(&o.only, "case", "", "with --suite conformance: `pattern` that the names of cases match")
 	f.StringVar(&o.tier, "tier", "", "`list` of tiers: cpu, scalar, coopmat, coopmat2, cuda, or all that the device has (default)")
 	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of families of tier cuda: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: all)")

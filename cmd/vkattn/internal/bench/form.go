@@ -16,7 +16,6 @@ type Form string
 
 // Forms.
 const (
-	FormNaive      Form = "naive"      // the unfused reference kernel: scores, softmax and sum in passes of their own
 	FormByMask     Form = "by-mask"    // tier scalar over padded, contiguous K and V, all that is not attended to masked by a matrix
 	FormCUDARef    Form = "cuda-ref"   // the plain CUDA kernel in float32
 	FormContiguous Form = "contiguous" // the same tier, K and V of the pages one after the other
@@ -29,7 +28,6 @@ var Forms = []struct {
 	Form  Form
 	About string
 }{
-	{FormNaive, "this project's unfused kernel: scores, softmax and weighted sum in passes of their own, through memory"},
 	{FormByMask, "tier scalar over padded, contiguous K and V; causal mask, lengths and kept tokens as a matrix of booleans, every cell computed"},
 	{FormCUDARef, "this project's plain CUDA kernel in float32"},
 	{FormContiguous, "the same tier (the first of several), what lies in pages contiguous instead"},
@@ -49,17 +47,6 @@ func ParseForm(s string) (Form, error) {
 	return "", fmt.Errorf("unknown reference %q, want one of %s", s, names[2:])
 }
 
-// Naive makes the operation behind FormNaive; nil where this build has none. It
-// computes into the tensors of the call as Forward does, and refuses what it does
-// not compute with attention.ErrUnsupported. A nil device is the CPU.
-var Naive func(dev *vk.Device, cfg attention.Config) (Forwarder, error)
-
-// Forwarder is the part of attention.Op that a row needs.
-type Forwarder interface {
-	Forward(s *vk.Stream, a attention.Args) error
-	Close() error
-}
-
 // spec is what a row of this form runs where rows of a tier are compared with it.
 func (f Form) spec(of attention.Tier, dev *vk.Device) Spec {
 	s := Spec{Tier: of, Form: f}
@@ -76,14 +63,12 @@ func (f Form) spec(of attention.Tier, dev *vk.Device) Spec {
 
 // witness reports whether the form has results of other code, for rows' to be
 // compared with.
-func (f Form) witness() bool { return f == FormNaive || f == FormByMask || f == FormCUDARef }
+func (f Form) witness() bool { return f == FormByMask || f == FormCUDARef }
 
 // applies reports whether there is anything to compare a problem with in this
 // form.
 func (f Form) applies(p Problem, dev *vk.Device) bool {
 	switch f {
-	case FormNaive:
-		return Naive != nil
 	case FormByMask:
 		return p.Config.KV == attention.KVSame
 	case FormCUDARef:

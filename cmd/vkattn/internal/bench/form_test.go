@@ -8,37 +8,53 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/vk"
 )
 
-// other computes with another Config than it was asked for.
-type other struct{ *attention.Op }
-
-func withNaive(t *testing.T, change func(*attention.Config)) {
-	before := Naive
-	t.Cleanup(func() { Naive = before })
-	Naive = func(dev *vk.Device, cfg attention.Config) (Forwarder, error) {
-		change(&cfg)
-		op, err := attention.New(dev, cfg)
-		if err != nil {
-			return nil, err
-		}
-		return other{op}, nil
-	}
+// spoiled changes what a lane's rows compute, as a kernel that is wrong would.
+type spoiled struct {
+	lane
+	spoil func(o []byte)
 }
 
-func TestAReferenceIsJudgedAndCompared(t *testing.T) {
+func (l spoiled) once(ctx context.Context, w *work) ([]byte, error) {
+	o, err := l.lane.once(ctx, w)
+	l.spoil(o)
+	return o, err
+}
+
+// beside runs the CPU tier and, spoiled, the reference of a mask.
+func beside(t *testing.T, p Problem, spoil func(o []byte)) []*Row {
+	t.Helper()
+	g := &group{Bench: &Bench{CPU: "cpu", Repeats: 2}, problem: p, compared: true}
+	t.Cleanup(g.close)
+	at, err := g.place(context.Background(), nil, FormByMask)
+	require.NoError(t, err)
+	at.lane = spoiled{at.lane, spoil}
+	var rows []*Row
+	var ready []*candidate
+	for _, f := range []Form{"", FormByMask} {
+		c, row := g.candidate(context.Background(), Spec{Tier: attention.TierCPU, Form: f})
+		rows = append(rows, row)
+		if c != nil {
+			ready = append(ready, c)
+		}
+	}
+	g.differences(rows)
+	require.NoError(t, g.time(context.Background(), ready))
+	compare(rows)
+	return rows
+}
+
+func TestAReferenceIsComparedWith(t *testing.T) {
 	p := smallProblem(attention.F32)
 	p.PageSize = 8
 	peer := &fakePeer{name: "dense"}
 	b := &Bench{CPU: "cpu", Label: "none", Seed: 1, Repeats: 2, Specs: Specs([]attention.Tier{attention.TierCPU}, nil, nil, nil), Peers: []Peer{peer},
-		Against: []Form{FormNaive, FormContiguous, FormByMask, FormCopy, FormSeparate, FormCUDARef}}
-	require.NotContains(t, b.Rivals([]Problem{p}), "naive", "there is none in this build")
-	withNaive(t, func(*attention.Config) {})
-	require.Equal(t, []string{"naive", "contiguous", "by-mask", "copy"}, b.Rivals([]Problem{p}))
+		Against: []Form{FormContiguous, FormByMask, FormCopy, FormSeparate, FormCUDARef}}
+	require.Equal(t, []string{"contiguous", "by-mask", "copy"}, b.Rivals([]Problem{p}))
 	rows, err := b.Group(context.Background(), p)
 	require.NoError(t, err)
-	require.Len(t, rows, 5)
+	require.Len(t, rows, 4)
 	require.Len(t, rows, b.Rows([]Problem{p}))
 	require.Empty(t, peer.asked, "a peer knows no pages")
 	for _, r := range rows {
@@ -54,43 +70,30 @@ func TestAReferenceIsJudgedAndCompared(t *testing.T) {
 		require.NotContains(t, r.Result.From, r.Name())
 	}
 	require.Contains(t, rows[0].Versus, "by-mask")
-	require.Zero(t, rows[0].Result.From["naive"])
+	require.Zero(t, rows[0].Result.From["contiguous"])
 	require.Less(t, float64(rows[0].Result.From["by-mask"]), 1e-5)
-
-	b.Against = []Form{FormNaive}
-	withNaive(t, func(c *attention.Config) { c.Scale = attention.ScaleOf(1) })
-	rows, err = b.Group(context.Background(), p)
-	require.NoError(t, err)
-	require.Equal(t, []Status{OK, Fail}, []Status{rows[0].Status, rows[1].Status})
-	require.Greater(t, float64(rows[0].Result.From["naive"]), 0.1)
-	require.NotContains(t, rows[0].Versus, "naive", "a wrong result has no speed")
-
-	withNaive(t, func(c *attention.Config) { c.HeadDim = 0 })
-	rows, err = b.Group(context.Background(), p)
-	require.NoError(t, err)
-	require.Equal(t, Unsupported, rows[1].Status)
-	require.Equal(t, OK, rows[0].Status)
 }
 
-// nanOp leaves a NaN in the last row of what an operation computes.
-type nanOp struct{ *attention.Op }
+func TestAReferenceIsJudged(t *testing.T) {
+	p := smallProblem(attention.F32)
+	rows := beside(t, p, func([]byte) {})
+	require.Equal(t, []Status{OK, OK}, []Status{rows[0].Status, rows[1].Status})
+	require.Contains(t, rows[0].Versus, "by-mask")
+	rows = beside(t, p, func(o []byte) { clear(o[len(o)-24*4:]) })
+	require.Equal(t, []Status{OK, Fail}, []Status{rows[0].Status, rows[1].Status})
+	require.Greater(t, float64(rows[0].Result.From["by-mask"]), 0.1)
+	require.NotContains(t, rows[0].Versus, "by-mask", "a wrong result has no speed")
 
-func (o nanOp) Forward(s *vk.Stream, a attention.Args) error {
-	err := o.Op.Forward(s, a)
-	for i := range 4 {
-		a.O.Host[(int(a.O.Offset)*4)+a.B*a.Hq*a.Sq*24*4-1-i] = 0xff
-	}
-	return err
+	// What a reference refuses stops its own row and no other.
+	p.Features.Lengths, p.Features.ALiBi = "70/50,60/40", true
+	b := &Bench{CPU: "cpu", Seed: 1, Repeats: 2, Specs: Specs([]attention.Tier{attention.TierCPU}, nil, nil, nil), Against: []Form{FormByMask}}
+	rows, err := b.Group(context.Background(), p)
+	require.NoError(t, err)
+	require.Equal(t, []Status{OK, Unsupported}, []Status{rows[0].Status, rows[1].Status}, rows[0].Reason)
 }
 
 func TestANaNInARowThatIsNotSampledIsFound(t *testing.T) {
 	p := smallProblem(attention.F32)
-	before := Naive
-	t.Cleanup(func() { Naive = before })
-	Naive = func(dev *vk.Device, cfg attention.Config) (Forwarder, error) {
-		op, err := attention.New(dev, cfg)
-		return nanOp{op}, err
-	}
 	d := newData(p, 1)
 	g := &group{Bench: &Bench{CPU: "cpu"}, problem: p, compared: true, in: d}
 	g.truth = &truth{problem: p, sample: []attention.Rows{{B: 0, H: 0, Rows: []int{0}}}}
@@ -99,7 +102,14 @@ func TestANaNInARowThatIsNotSampledIsFound(t *testing.T) {
 	require.NoError(t, err)
 	g.truth.low = make([]float32, len(g.truth.ref))
 	defer g.close()
-	c, row := g.candidate(context.Background(), Spec{Tier: attention.TierCPU, Form: FormNaive})
+	at, err := g.place(context.Background(), nil, "")
+	require.NoError(t, err)
+	at.lane = spoiled{at.lane, func(o []byte) {
+		for i := range 4 {
+			o[len(o)-1-i] = 0xff
+		}
+	}}
+	c, row := g.candidate(context.Background(), Spec{Tier: attention.TierCPU})
 	require.Nil(t, c)
 	require.Equal(t, Fail, row.Status)
 	require.Contains(t, row.Reason, "1 of 13440 elements are NaN")

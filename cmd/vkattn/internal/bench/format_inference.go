@@ -5,12 +5,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"vkattn/cmd/vkattn/internal/markdown"
 )
 
 // seeds is a line for each row and each reference it is compared with: both times,
 // both largest values, how far they are apart.
 func (p *mdPrinter) seeds(*RunInfo) error {
-	m := newMarkdown("line<", "Q<", "K<", "tier<", "ms", "reference<", "reference ms", "speedup", "max abs", "reference max abs",
+	m := markdown.New("line<", "Q<", "K<", "tier<", "ms", "reference<", "reference ms", "speedup", "max abs", "reference max abs",
 		"max difference", "NaN", "NaN ratio", "kept ratio", "max error")
 	var used []Form
 	for _, group := range groupBy(p.rows, func(r *Row) string { return r.Line + r.Problem().String() }) {
@@ -30,14 +32,14 @@ func (p *mdPrinter) seeds(*RunInfo) error {
 				if ref.Form != "" && !slices.Contains(used, ref.Form) {
 					used = append(used, ref.Form)
 				}
-				m.row(append(slices.Clone(line), append([]any{ref.Name(), timeOrStatus(ref), times(r, ref.Name())}, seedResult(r, ref)...)...)...)
+				m.Row(append(slices.Clone(line), append([]any{ref.Name(), timeOrStatus(ref), times(r, ref.Name())}, seedResult(r, ref)...)...)...)
 			}
 			if none {
-				m.row(append(line, append([]any{"-", "-", "-"}, seedResult(r, nil)...)...)...)
+				m.Row(append(line, append([]any{"-", "-", "-"}, seedResult(r, nil)...)...)...)
 			}
 		}
 	}
-	if err := m.print(p.w); err != nil {
+	if _, err := fmt.Fprintln(p.w, m); err != nil {
 		return err
 	}
 	if err := p.notes(); err != nil {
@@ -100,15 +102,15 @@ func (p *mdPrinter) forms(used []Form) error {
 // decode is a line a row: the bytes of K and V that had to be read over the time,
 // beside a copy and, from the same run, the same shape contiguous and whole.
 func (p *mdPrinter) decode(info *RunInfo) error {
-	m := newMarkdown("line<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "tier<", "splits", "us", "K+V", "TB/s", "of copy")
+	m := markdown.New("line<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "tier<", "splits", "us", "K+V", "TB/s", "of copy")
 	var others []string
 	for _, o := range info.others() {
 		others = append(others, o)
-		m.column("x " + o)
+		m.Column("x " + o)
 	}
-	m.column("x whole")
-	m.column("max error")
-	m.column("with<")
+	m.Column("x whole")
+	m.Column("max error")
+	m.Column("with<")
 	var used []Form
 	for _, r := range p.rows {
 		if r.Form != "" && !slices.Contains(used, r.Form) {
@@ -124,9 +126,9 @@ func (p *mdPrinter) decode(info *RunInfo) error {
 		for _, o := range others {
 			line = append(line, ratio(r, o))
 		}
-		m.row(append(line, p.whole(r), checkedError(r), r.With)...)
+		m.Row(append(line, p.whole(r), checkedError(r), r.With)...)
 	}
-	if err := m.print(p.w); err != nil {
+	if _, err := fmt.Fprintln(p.w, m); err != nil {
 		return err
 	}
 	if err := p.notes(); err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/markdown"
 )
 
 // ladder is a table per shape, each with a line per kernel: the peers, then the
@@ -18,7 +19,7 @@ func (p *mdPrinter) ladder(info *RunInfo) error {
 		for _, other := range info.others() {
 			columns = append(columns, "perf_of_"+other)
 		}
-		m := newMarkdown(columns...)
+		m := markdown.New(columns...)
 		for _, cell := range groupBy(group.rows, func(r *Row) string { return r.Causal.String() }) {
 			slices.SortStableFunc(cell.rows, func(a, b *Row) int { return rank(a) - rank(b) })
 			for _, r := range cell.rows {
@@ -26,7 +27,7 @@ func (p *mdPrinter) ladder(info *RunInfo) error {
 				for _, other := range info.others() {
 					row = append(row, percent(r, other))
 				}
-				m.row(row...)
+				m.Row(row...)
 			}
 		}
 		gap := ""
@@ -36,7 +37,7 @@ func (p *mdPrinter) ladder(info *RunInfo) error {
 		if _, err := fmt.Fprintf(p.w, "%s%s, %s on %s\n\n", gap, group.title, strings.Join(tiersOf(group.rows), " and "), group.rows[0].Device); err != nil {
 			return err
 		}
-		if err := m.print(p.w); err != nil {
+		if _, err := fmt.Fprintln(p.w, m); err != nil {
 			return err
 		}
 	}
@@ -114,13 +115,13 @@ func (p *mdPrinter) ablations(*RunInfo) error {
 		}
 		return l
 	}
-	m := newMarkdown("causal<", "dtype<", "bs", "seqlen_q", "seqlen_kv", "heads", "kv_heads", "headdim")
+	m := markdown.New("causal<", "dtype<", "bs", "seqlen_q", "seqlen_kv", "heads", "kv_heads", "headdim")
 	var labels []string
 	for _, r := range p.rows {
 		if l := label(r); !slices.Contains(labels, l) {
 			labels = append(labels, l)
-			m.column(l + " TFLOP/s")
-			m.column(l + " ms")
+			m.Column(l + " TFLOP/s")
+			m.Column(l + " ms")
 		}
 	}
 	for _, line := range groupBy(p.rows, func(r *Row) string { return r.Problem().String() }) {
@@ -145,9 +146,9 @@ func (p *mdPrinter) ablations(*RunInfo) error {
 			}
 			cells = append(cells, speed, ms)
 		}
-		m.row(cells...)
+		m.Row(cells...)
 	}
-	if err := m.print(p.w); err != nil {
+	if _, err := fmt.Fprintln(p.w, m); err != nil {
 		return err
 	}
 	if _, err := fmt.Fprint(p.w, "\nAn ABLATION leaves out a part of the work: its output is wrong by design and not verified,\n"+

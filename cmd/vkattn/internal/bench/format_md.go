@@ -4,10 +4,8 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
+	"vkattn/cmd/vkattn/internal/markdown"
 )
 
 // mdPrinter aligns its columns, so it prints at the end. The rows say which
@@ -44,25 +42,25 @@ func (p *mdPrinter) Close(info *RunInfo) error {
 
 // results is a line a row, and the comparisons with peers below.
 func (p *mdPrinter) results(info *RunInfo) error {
-	m := newMarkdown("device<", "tier<", "tile<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<",
+	m := markdown.New("device<", "tier<", "tile<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<",
 		"ms min", "ms median", "ms max", "TFLOP/s")
 	for _, other := range info.others() {
-		m.column("x " + other)
+		m.Column("x " + other)
 	}
-	m.column("max error")
-	m.column("memory")
+	m.Column("max error")
+	m.Column("memory")
 	notes, with, splits := false, false, false
 	for _, r := range p.rows {
 		notes, with, splits = notes || r.Note() != "", with || r.With != "", splits || r.Splits > 1
 	}
 	if splits {
-		m.column("splits")
+		m.Column("splits")
 	}
 	if with {
-		m.column("with<")
+		m.Column("with<")
 	}
 	if notes {
-		m.column("note<")
+		m.Column("note<")
 	}
 	for _, r := range p.rows {
 		row := []any{r.Device, r.Name(), r.Tile, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv, r.Causal, r.DType}
@@ -94,9 +92,9 @@ func (p *mdPrinter) results(info *RunInfo) error {
 		if notes {
 			row = append(row, r.Note())
 		}
-		m.row(row...)
+		m.Row(row...)
 	}
-	if err := m.print(p.w); err != nil {
+	if _, err := fmt.Fprintln(p.w, m); err != nil {
 		return err
 	}
 	return p.comparisons()
@@ -124,41 +122,6 @@ func ratio(r *Row, other string) string {
 		return "-"
 	}
 	return strconv.FormatFloat(x, 'f', 3, 64)
-}
-
-// markdown is one table.
-type markdown struct {
-	t       table.Writer
-	header  table.Row
-	columns []table.ColumnConfig
-}
-
-// newMarkdown takes the names of columns of numbers, and of words with a < behind.
-func newMarkdown(columns ...string) *markdown {
-	m := &markdown{t: table.NewWriter()}
-	m.t.Style().Markdown.PadContent = true
-	for _, c := range columns {
-		m.column(c)
-	}
-	return m
-}
-
-func (m *markdown) column(name string) {
-	align := text.AlignRight
-	if words, ok := strings.CutSuffix(name, "<"); ok {
-		name, align = words, text.AlignLeft
-	}
-	m.header = append(m.header, name)
-	m.columns = append(m.columns, table.ColumnConfig{Number: len(m.header), Align: align, AlignHeader: align})
-}
-
-func (m *markdown) row(cells ...any) { m.t.AppendRow(cells) }
-
-func (m *markdown) print(w io.Writer) error {
-	m.t.AppendHeader(m.header)
-	m.t.SetColumnConfigs(m.columns)
-	_, err := fmt.Fprintln(w, m.t.RenderMarkdown())
-	return err
 }
 
 // digits prints about four significant digits without an exponent.

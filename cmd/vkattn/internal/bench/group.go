@@ -68,23 +68,16 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 		cfg = p.data.problem.Config
 	}
 	cfg.Tier, cfg.Kernel = s.Tier, s.Kernel
-	w := &work{cuda: s.Tier == attention.TierCUDA}
-	var op *attention.Op
-	var err error
-	if s.Form == FormNaive {
-		w.op, err = Naive(dev, g.problem.Config)
-	} else {
-		op, err = attention.NewLab(dev, cfg, s.Lab)
-		w.op = op
-	}
+	op, err := attention.NewLab(dev, cfg, s.Lab)
 	if err != nil {
 		if s.Lab != (attention.Lab{}) {
 			row.Tier = g.planned(dev, cfg).String()
 		}
 		return nil, g.stop(row, err)
 	}
-	g.closers = append(g.closers, w.op.Close)
-	if op != nil && g.problem.Plain() && s.Form == "" {
+	g.closers = append(g.closers, op.Close)
+	w := &work{op: op, cuda: s.Tier == attention.TierCUDA}
+	if g.problem.Plain() && s.Form == "" {
 		// Before there is any memory: a row that is refused costs none.
 		plan, err := op.Plan(g.problem.Shape)
 		if err != nil {
@@ -103,17 +96,15 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 	if err != nil {
 		return nil, g.stop(row, err)
 	}
-	if op != nil {
-		args := p.lane.args()
-		if w.split != nil {
-			args = w.split(args)[0]
-		}
-		plan, err := op.PlanFor(args)
-		if err != nil {
-			return nil, g.stop(row, err)
-		}
-		row.plan(plan, s)
+	args := p.lane.args()
+	if w.split != nil {
+		args = w.split(args)[0]
 	}
+	plan, err := op.PlanFor(args)
+	if err != nil {
+		return nil, g.stop(row, err)
+	}
+	row.plan(plan, s)
 	if s.Form != "" || !g.problem.Plain() {
 		row.Memory = p.data.bytes()
 	}

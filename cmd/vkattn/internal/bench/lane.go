@@ -24,7 +24,7 @@ type lane interface {
 
 // work is one run of a row.
 type work struct {
-	op    Forwarder
+	op    *attention.Op
 	split func(attention.Args) []attention.Args // into several dispatches; nil: one
 	cuda  bool                                  // on tier cuda, which the stream's timestamps do not see
 }

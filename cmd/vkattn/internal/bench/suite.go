@@ -49,7 +49,7 @@ var Suites = []Suite{
 		{Batch: []int{8}, Heads: []int{8}, SeqLen: []int{2048, 4096, 8192, 16384}, HeadDim: []int{256}, Causal: fullAndTopLeft},
 	}},
 	{Name: "seeds", About: "grouped prefill and decode, padded, packed, paged and sparse, each beside a reference",
-		list: seeds(), Against: []Form{FormNaive, FormByMask, FormCUDARef, FormSeparate}},
+		list: seeds(), Against: []Form{FormByMask, FormCUDARef, FormSeparate}},
 	{Name: "decode", About: "one row over K and V of 256 MiB and more: contiguous, paged, quantised, sparse, unlike lengths",
 		list: decode(), Against: []Form{FormContiguous, FormSeparate, FormCopy}},
 	{Name: "ladder", About: "batch 8, 8 heads, length 1024, head dim 128, full and causal", parts: []Sweep{

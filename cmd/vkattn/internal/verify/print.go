@@ -7,11 +7,9 @@ import (
 	"math"
 	"strconv"
 
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
-
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/markdown"
 )
 
 // Printer prints rows as they come, or keeps them until Close where the format
@@ -105,17 +103,17 @@ func (p *mdPrinter) Close() error {
 
 // table is a line a row.
 func (p *mdPrinter) table(rows []*Row) error {
-	t := newTable("implementation<", "tile<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<",
+	t := markdown.New("implementation<", "tile<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<",
 		"witness<", "rows", "max diff", "NMSE", "LSE diff", "NaN", "max pair", "worst partner<", "float64 rows", "max error", "runs", "verdict<")
 	notes, named := false, false
 	for _, r := range rows {
 		notes, named = notes || len(r.Reasons) > 0, named || r.Case != ""
 	}
 	if named {
-		t.column("case<")
+		t.Column("case<")
 	}
 	if notes {
-		t.column("note<")
+		t.Column("note<")
 	}
 	for _, r := range rows {
 		row := []any{r.Who, r.Tile, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv, r.Causal, r.DType}
@@ -145,9 +143,10 @@ func (p *mdPrinter) table(rows []*Row) error {
 		if notes {
 			row = append(row, r.Note())
 		}
-		t.t.AppendRow(row)
+		t.Row(row...)
 	}
-	return t.print(p.w)
+	_, err := fmt.Fprintln(p.w, t)
+	return err
 }
 
 // count is rows of all, "all" where that is what they are.
@@ -184,12 +183,13 @@ func (p *mdPrinter) totals() error {
 		}
 		t.add(r)
 	}
-	t := newTable("implementation<", "dtype<", "cases", "ok", "FAIL", "error", "unsupported", "rows compared", "diff/limit", "worst NMSE", "LSE diff", "NaN", "note<")
+	t := markdown.New("implementation<", "dtype<", "cases", "ok", "FAIL", "error", "unsupported", "rows compared", "diff/limit", "worst NMSE", "LSE diff", "NaN", "note<")
 	for _, x := range list {
-		t.t.AppendRow(table.Row{x.who, x.dtype, x.cases, x.ok, x.failed, x.broken, x.refused, x.rows,
-			fmt.Sprintf("%.2f", x.limitUsed), fmt.Sprintf("%.1e", x.nmse), fmt.Sprintf("%.1e", x.lse), x.wrong, x.why})
+		t.Row(x.who, x.dtype, x.cases, x.ok, x.failed, x.broken, x.refused, x.rows,
+			fmt.Sprintf("%.2f", x.limitUsed), fmt.Sprintf("%.1e", x.nmse), fmt.Sprintf("%.1e", x.lse), x.wrong, x.why)
 	}
-	return t.print(p.w)
+	_, err := fmt.Fprintln(p.w, t)
+	return err
 }
 
 func (t *total) add(r *Row) {
@@ -217,37 +217,4 @@ func (t *total) add(r *Row) {
 		t.lse = math.Max(t.lse, float64(r.LSE.Max))
 		t.wrong += r.LSE.Wrong
 	}
-}
-
-// markdown is one table.
-type markdown struct {
-	t       table.Writer
-	header  table.Row
-	columns []table.ColumnConfig
-}
-
-// newTable takes the names of columns of numbers, and of words with a < behind.
-func newTable(columns ...string) *markdown {
-	m := &markdown{t: table.NewWriter()}
-	m.t.Style().Markdown.PadContent = true
-	for _, c := range columns {
-		m.column(c)
-	}
-	return m
-}
-
-func (m *markdown) column(name string) {
-	align := text.AlignRight
-	if n := len(name) - 1; name[n] == '<' {
-		name, align = name[:n], text.AlignLeft
-	}
-	m.header = append(m.header, name)
-	m.columns = append(m.columns, table.ColumnConfig{Number: len(m.header), Align: align, AlignHeader: align})
-}
-
-func (m *markdown) print(w io.Writer) error {
-	m.t.AppendHeader(m.header)
-	m.t.SetColumnConfigs(m.columns)
-	_, err := fmt.Fprintln(w, m.t.RenderMarkdown())
-	return err
 }

@@ -1,0 +1,48 @@
+// Package markdown prints tables.
+package markdown
+
+import (
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+)
+
+// Table is a Markdown table, padded so that it reads as text too.
+type Table struct {
+	header  table.Row
+	columns []table.ColumnConfig
+	rows    []table.Row
+}
+
+// New takes the names of columns of numbers, and of words with a < behind.
+func New(columns ...string) *Table {
+	t := &Table{}
+	for _, c := range columns {
+		t.Column(c)
+	}
+	return t
+}
+
+// Column adds one to the right, named as in New.
+func (t *Table) Column(name string) {
+	align := text.AlignRight
+	if words, ok := strings.CutSuffix(name, "<"); ok {
+		name, align = words, text.AlignLeft
+	}
+	t.header = append(t.header, name)
+	t.columns = append(t.columns, table.ColumnConfig{Number: len(t.header), Align: align, AlignHeader: align})
+}
+
+// Row adds a line.
+func (t *Table) Row(cells ...any) { t.rows = append(t.rows, cells) }
+
+// String is the table, without a newline at the end.
+func (t *Table) String() string {
+	w := table.NewWriter()
+	w.Style().Markdown.PadContent = true
+	w.AppendHeader(t.header)
+	w.SetColumnConfigs(t.columns)
+	w.AppendRows(t.rows)
+	return w.RenderMarkdown()
+}
