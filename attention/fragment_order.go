@@ -31,7 +31,7 @@ func directOn(dev *vk.Device, tier Tier, t DType) direct {
 	caps := dev.Caps()
 	f, reason := pickFragment(caps, tier, t)
 	switch {
-	case reason != "":
+	case reason != "" || caps.SubgroupOps&vk.SubgroupArithmetic == 0:
 		return directNever
 	case dev.Info().Type == vk.DeviceCPU:
 		if tier == TierCoopMat2 && caps.CoopMat2.FlexibleDimensions && directLanes%f.subgroup == 0 && directSize%f.m+directSize%f.n == 0 {

@@ -83,6 +83,11 @@ func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes ui
 	return best
 }
 
+// combines reports whether the kernel puts the parts of split keys together itself: the
+// decoding kernel does, where it has no LSE to write, which takes the parameters that
+// name its scratch memory.
+func combines(t *tile, r *request) bool { return t.direct != directNever && !r.lse && !r.apart }
+
 // decodeRows is how many rows a key head has if the heads of a group are rows side
 // by side.
 func (r *request) decodeRows() uint32 {
