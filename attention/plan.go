@@ -123,7 +123,7 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 				splits := splitsOf(dev.Caps(), &cfg, &v, &r, shared)
 				plan.Splits = splits * v.tile.parts()
 				plan.variant.features.split = plan.Splits > 1
-				plan.variant.features.combined = plan.Splits > 1 && combines(&v.tile, &r)
+				plan.variant.features.combined = combines(&v.tile, &r, plan.Splits)
 				plan.variant.lse = v.lse || plan.Splits > 1
 				if !plan.variant.features.any() {
 					r.plain = true // a few rows after all, and few keys

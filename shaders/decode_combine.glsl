@@ -16,10 +16,9 @@
 // of its first invocation, a release; the last atomic, an acquire, has read what all others wrote, and comes before
 // a workgroup barrier and the loads. The counters meet no other access than atomics of that scope.
 //
-// Barriers: two around the atomic, which every workgroup has; then, for as many rows at a time as the space has
-// room for, when their LSE are there, when the weights are, and where few rows leave invocations idle, which then
-// take chains of parts, when the chains' sums are. All of this comes after a walk that takes all registers, and
-// takes fewer.
+// Barriers: two around the atomic, which every workgroup has; then when the LSE are there, when the weights are, and
+// where few rows leave invocations idle, which then take chains of parts, when the chains' sums are. All of this
+// comes after a walk that takes all registers, and takes fewer.
 #ifndef DECODE_COMBINE_GLSL
 #define DECODE_COMBINE_GLSL
 
@@ -103,8 +102,8 @@ void leaveNoPart() {
 // -- all parts together -----------------------------------------------------------------------------------
 
 // Shared memory of the walk: weights of rows by parts, and behind them, four words at a time, sums of chains. The
-// first word after it says whether the workgroup is the last one.
-const uint SPACE = SHIFT_FIRST; // in units of four words, of which there are more than MOST_PARTS
+// host sees to it that the weights have room. The first word after it says whether the workgroup is the last one.
+const uint SPACE = SHIFT_FIRST; // in units of four words
 #define WEIGHT_AT(i) tile[(i) / 4][(i) % 4]
 #define LAST_PART tile[SHIFT_FIRST][0]
 
@@ -115,23 +114,23 @@ void orderParts() {
     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
 }
 
-// LSE of count rows from first on become weights. Lanes of all subgroups fetch, side by side along rows; then a
-// subgroup has rows to itself, and a lane the same parts of them from first to last.
-void weighParts(uint first, uint count) {
+// The LSE become weights. Lanes of all subgroups fetch, side by side along rows; then a subgroup has rows to itself,
+// and a lane the same parts of them from first to last.
+void weighParts(uint rows) {
     const uint tid = gl_LocalInvocationIndex, parts = work.splits;
     uint side = 1;
-    while (side < count) side *= 2; // a power of two divides LOCAL_SIZE
+    while (side < rows) side *= 2; // a power of two divides LOCAL_SIZE
     const uint step = LOCAL_SIZE / side, row = tid % side;
-    const uint number = numberOf(work.row0 + first + min(row, count - 1));
+    const uint number = numberOf(work.row0 + min(row, rows - 1));
     [[dont_unroll]] for (uint n = tid / side; n < parts; n += 4 * step) {
         uint bits[4];
         [[unroll]] for (uint i = 0; i < 4; ++i)
-            if (row < count && n + i * step < parts) bits[i] = PART_WORD(partLSE(n + i * step, number));
+            if (row < rows && n + i * step < parts) bits[i] = PART_WORD(partLSE(n + i * step, number));
         [[unroll]] for (uint i = 0; i < 4; ++i)
-            if (row < count && n + i * step < parts) WEIGHT_AT(row * parts + n + i * step) = bits[i];
+            if (row < rows && n + i * step < parts) WEIGHT_AT(row * parts + n + i * step) = bits[i];
     }
     barrier();
-    [[dont_unroll]] for (uint r = gl_SubgroupID; r < count; r += SUBGROUPS) {
+    [[dont_unroll]] for (uint r = gl_SubgroupID; r < rows; r += SUBGROUPS) {
         float most = -INFINITY;
         bool spoilt = false;
         for (uint n = gl_SubgroupInvocationID; n < parts; n += SUBGROUP_SIZE) {
@@ -159,15 +158,20 @@ void finishQuad(uint row, uint weights, uint col, vec4 sum) {
     store4O(blockO(), elementO(row) + col, o, HEAD_DIM_V - col);
 }
 
-void combineRows(uint first, uint count) {
+// After the workgroup has stored its part: O, where it is the last one.
+void combineParts(uint rows) {
+    orderParts();
+    if (gl_LocalInvocationIndex == 0) LAST_PART = countPart() ? 1 : 0;
+    orderParts();
+    if (LAST_PART == 0) return;
     const uint tid = gl_LocalInvocationIndex, parts = work.splits, chains = min(CHAINS, parts), step = rowsOfState() * HEAD_DIM_V;
-    weighParts(first, count);
+    weighParts(rows);
     // Four columns an invocation; those left over take chains of them, where sums have room.
-    const uint quads = count * QUADS, sums = (count * parts + 3) / 4;
+    const uint quads = rows * QUADS, sums = (rows * parts + 3) / 4;
     uint helpers = clamp(LOCAL_SIZE / quads, 1, chains);
     if (sums + chains * quads > SPACE) helpers = 1;
     [[dont_unroll]] for (uint at = tid; at < quads * helpers; at += LOCAL_SIZE) {
-        const uint quad = at % quads, row = work.row0 + first + quad / QUADS, col = work.col0 + quad % QUADS * 4;
+        const uint quad = at % quads, row = work.row0 + quad / QUADS, col = work.col0 + quad % QUADS * 4;
         const uint weights = quad / QUADS * parts;
         if (col >= HEAD_DIM_V) continue;
         const Slice from = partO(0, numberOf(row), col);
@@ -195,6 +199,7 @@ void combineRows(uint first, uint count) {
                     n += CHAINS;
                     if (n >= parts) {
                         if (helpers > 1) tile[sums + chain * quads + quad] = floatBitsToUint(sum);
+                        else if (chain == 0) all = sum;
                         else all += sum;
                         sum = vec4(0.0);
                         n = chain += helpers;
@@ -205,24 +210,11 @@ void combineRows(uint first, uint count) {
     }
     if (helpers == 1) return;
     barrier();
-    const uint row = work.row0 + first + tid / QUADS, col = work.col0 + tid % QUADS * 4; // quads are no more than invocations
+    const uint row = work.row0 + tid / QUADS, col = work.col0 + tid % QUADS * 4; // quads are no more than invocations
     if (tid >= quads || col >= HEAD_DIM_V) return;
     precise vec4 all = uintBitsToFloat(tile[sums + tid]);
     for (uint chain = 1; chain < chains; ++chain) all += uintBitsToFloat(tile[sums + chain * quads + tid]);
     finishQuad(row, tid / QUADS * parts, col, all);
-}
-
-// After the workgroup has stored its part: O, where it is the last one.
-void combineParts(uint rows) {
-    orderParts();
-    if (gl_LocalInvocationIndex == 0) LAST_PART = countPart() ? 1 : 0;
-    orderParts();
-    if (LAST_PART == 0) return;
-    const uint atOnce = min(rows, 4 * SPACE / work.splits);
-    [[dont_unroll]] for (uint first = 0; first < rows; first += atOnce) {
-        if (first != 0) barrier(); // the weights before are done with
-        combineRows(first, min(atOnce, rows - first));
-    }
 }
 
 #endif

@@ -29,7 +29,8 @@ const (
 // there. Zeros are written once for a buffer, by a submission of the device's own that
 // comes before that of what is recorded: ErrUnsupported where none may be made (see
 // QueueIsUnguarded), where the caller may submit to another queue and the device does not
-// get to it within a millisecond, and for sizes that are not kept for another use.
+// get to it within a millisecond, and for sizes that are not kept for another use. A
+// caller who has locked the queue (External) must not ask for zeros.
 func (c *Commands) Scratch(zeros, size uint64) (b *Buffer, first uint64, err error) {
 	const op = "Scratch"
 	d := c.d
