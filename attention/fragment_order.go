@@ -23,18 +23,19 @@ const (
 	directLanes = 32 // of a subgroup whose fragments have a known order
 )
 
-// directOn decides it for a device, a tier and a storage type. Where the
-// device's order is not the one the kernel knows, tiles that share keys through
-// shared memory are faster. A driver on the CPU has no order, and is where the
-// kernel is tested without a GPU.
-func directOn(dev *vk.Device, tier Tier, t DType) direct {
+// directOn decides it for a device, a tier, a storage type and so many packed rows.
+// Where the device's order is not the one the kernel knows, tiles that share keys
+// through shared memory are faster. A driver on the CPU has no order, and is where the
+// kernel is tested without a GPU, with as many rows as its own fragments have: of the
+// others lavapipe 26.2 reduces half of the columns.
+func directOn(dev *vk.Device, tier Tier, t DType, rows uint32) direct {
 	caps := dev.Caps()
 	f, reason := pickFragment(caps, tier, t)
 	switch {
 	case reason != "" || caps.SubgroupOps&vk.SubgroupArithmetic == 0:
 		return directNever
 	case dev.Info().Type == vk.DeviceCPU:
-		if tier == TierCoopMat2 && caps.CoopMat2.FlexibleDimensions && directLanes%f.subgroup == 0 && directSize%f.m+directSize%f.n == 0 {
+		if tier == TierCoopMat2 && caps.CoopMat2.FlexibleDimensions && directLanes%f.subgroup == 0 && directSize%f.m+directSize%f.n == 0 && rows <= f.m {
 			return directShared
 		}
 	case f.m == directSize && f.n == directSize && f.subgroup == directLanes && fragmentsOrdered(dev, t):

@@ -108,7 +108,7 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 		}
 		r.direct = directNever
 		if r.decodeRows() <= directSize {
-			r.direct = directOn(dev, tier, cfg.DType)
+			r.direct = directOn(dev, tier, cfg.DType, r.decodeRows())
 		}
 		v, shared, reason := chooseVariant(dev.Caps(), cfg, tier, r)
 		v.onCPU = dev.Info().Type == vk.DeviceCPU
