@@ -28,7 +28,7 @@ type combineVariant struct {
 // scratch memory: first LSE, float32 [parts, rows], then O, float32 [parts, rows, dim].
 type combineLaunch struct {
 	scratch     *vk.Buffer
-	offset      uint64 // of O in it, in bytes
+	lseAt, oAt  uint64 // in it, in bytes
 	parts, rows uint32 // rows of a part: all of the output
 	o, lse      layout // by value: pointers would put every call's layouts on the heap; lse may be zero
 
@@ -99,8 +99,8 @@ func (l *combineLaunch) dispatch(c *vk.Commands) error {
 	states := uint64(l.parts) * uint64(l.rows)
 	t := &l.o
 	held := [3]vk.Resource{l.scratch, t.tensor.Buffer, t.tensor.Buffer}
-	place(0, l.scratch, l.offset, states*uint64(t.dim)*4, 4)
-	place(1, l.scratch, 0, states*4, 4)
+	place(0, l.scratch, l.oAt, states*uint64(t.dim)*4, 4)
+	place(1, l.scratch, l.lseAt, states*4, 4)
 	place(3, t.tensor.Buffer, uint64(t.tensor.Offset*t.size), t.spanBytes(), uint64(t.size))
 	if l.hasLSE() {
 		place(4, l.lse.tensor.Buffer, uint64(l.lse.tensor.Offset*4), l.lse.spanBytes(), 4)

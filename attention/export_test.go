@@ -49,3 +49,10 @@ func TileOps(op *Op, s Shape) (ops []*Op, names []string, err error) {
 	}
 	return ops, names, nil
 }
+
+// PartsOf says in how many parts keys are computed, and whether the kernel that makes
+// them puts them together itself.
+func PartsOf(op *Op, a Args) (parts int, combined bool, err error) {
+	plan, err := op.PlanFor(a)
+	return plan.Splits, plan.variant.features.combined, err
+}

@@ -25,6 +25,7 @@ type featureSet struct {
 	kv               KVType
 	kvBlock          uint32
 	split            bool // states are written, for a merge
+	combined         bool // by the same kernel
 }
 
 const (
@@ -89,6 +90,7 @@ func (f featureSet) constants(c map[uint32]uint32) {
 	c[shaders.ConstKvType] = uint32(f.kv)
 	c[shaders.ConstKvBlock] = max(f.kvBlock, 1)
 	c[shaders.ConstSplit] = boolConstant(f.split)
+	c[shaders.ConstCombine] = boolConstant(f.combined)
 }
 
 // modifies reports whether scores are more than the scaled product.

@@ -25,21 +25,28 @@ const (
 	directLanes = 32  // of a subgroup whose fragments have a known order
 )
 
-// directOn decides it for a device, a tier and a storage type, and says why where it
-// may not be used. Where the device's order is not the one the kernel knows, tiles
-// that share keys through shared memory are faster. A driver on the CPU has no order,
-// and is where the kernel is tested without a GPU.
-func directOn(dev *vk.Device, tier Tier, t DType) (direct, string) {
+// directOn decides it for a device, a tier, a storage type and so many packed rows, and
+// says why where it may not be used. Where the device's order is not the one the kernel
+// knows, tiles that share keys through shared memory are faster. A driver on the CPU
+// has no order, and is where the kernel is tested without a GPU, with as many rows as
+// its own fragments have: of the others lavapipe 26.2 reduces half of the columns.
+func directOn(dev *vk.Device, tier Tier, t DType, rows uint32) (direct, string) {
 	caps := dev.Caps()
 	f, reason := pickFragment(caps, tier, t)
 	if reason != "" {
 		return directNever, reason
 	}
+	if caps.SubgroupOps&vk.SubgroupArithmetic == 0 {
+		return directNever, "the device lacks subgroup arithmetic"
+	}
 	if dev.Info().Type == vk.DeviceCPU {
-		if tier == TierCoopMat2 && caps.CoopMat2.FlexibleDimensions && directLanes%f.subgroup == 0 && directSize%f.m+directSize%f.n == 0 {
-			return directShared, ""
+		switch {
+		case tier != TierCoopMat2 || !caps.CoopMat2.FlexibleDimensions || directLanes%f.subgroup != 0 || directSize%f.m+directSize%f.n != 0:
+			return directNever, "on a driver of the CPU it needs tier coopmat2 with flexible dimensions"
+		case rows > f.m:
+			return directNever, fmt.Sprintf("%d rows for each key head, on a driver of the CPU it takes %d", rows, f.m)
 		}
-		return directNever, "on a driver of the CPU it needs tier coopmat2 with flexible dimensions"
+		return directShared, ""
 	}
 	if f.m != directSize || f.n != directSize || f.subgroup != directLanes {
 		return directNever, fmt.Sprintf("the device's fragments are %dx%d among %d lanes, the kernel's %dx%d among %d",

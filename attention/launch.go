@@ -2,6 +2,7 @@ package attention
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 
@@ -40,7 +41,14 @@ func (op *Op) record(c *vk.Commands, s *vk.Stream, a *Args) error {
 		return op.forwardCUDA(p.cuda, s, a, all)
 	}
 	if p.features.any() {
-		return op.recordFeatures(c, p, r.access, a, all)
+		err := op.recordFeatures(c, p, r.access, a, all)
+		if errors.Is(err, errApart) { // nothing was recorded
+			r.apart = true
+			if p, err = op.prepare(r); err == nil {
+				err = op.recordFeatures(c, p, r.access, a, all)
+			}
+		}
+		return err
 	}
 	work := launch{op: op, prepared: p, args: a, tensors: all}
 	chunk, err := work.batchesAtOnce()

@@ -2,6 +2,7 @@ package attention
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 
@@ -11,7 +12,8 @@ import (
 // The tensors of a call with features: those every call has, then the others in the
 // order of the bindings and addresses of shaders/features.glsl.
 const (
-	bindCuQ = 5 + iota
+	bindLSE = 4 + iota
+	bindCuQ
 	bindCuK
 	bindUsedQ
 	bindUsedK
@@ -41,7 +43,8 @@ type featureLaunch struct {
 }
 
 // recordFeatures records a call that the module with features computes: one
-// dispatch, and with split keys a barrier and what puts the parts together.
+// dispatch, and with split keys, unless it puts the parts together itself, a barrier
+// and what does. It returns errApart where the call has to be planned that way.
 func (op *Op) recordFeatures(c *vk.Commands, p *prepared, access Access, a *Args, all []layout) error {
 	limits := &op.dev.Caps().Limits
 	f, dv := p.features, op.cfg.ValueDim()
@@ -76,6 +79,9 @@ func (op *Op) recordFeatures(c *vk.Commands, p *prepared, access Access, a *Args
 			return err
 		}
 		return l.dispatch(c, groups)
+	}
+	if p.features.combined {
+		return l.combined(c, a, all, groups)
 	}
 	return l.split(c, a, all, groups)
 }
@@ -278,20 +284,51 @@ func (l *featureLaunch) dispatch(c *vk.Commands, groups [3]uint32) error {
 // absentRow is what shaders/combine.comp takes for the LSE of a row of no sequence.
 const absentRow = 0xff8a5a5a
 
+// errApart: there is no scratch memory for a kernel that puts parts together itself.
+var errApart = errors.New("attention: parts of keys are to be put together by a kernel of their own")
+
+// combined records a kernel that puts the parts together itself: one dispatch. The LSE's
+// address is that of scratch memory, whose layout shaders/decode_combine.glsl tells.
+func (l *featureLaunch) combined(c *vk.Commands, a *Args, all []layout, groups [3]uint32) error {
+	batches, rows := a.rowPlaces()
+	states := uint64(batches) * uint64(a.Hq) * uint64(rows) * uint64(l.parts)
+	counters := (uint64(groups[0])*uint64(groups[1]/uint32(l.splits))*uint64(groups[2])*4 + 255) &^ 255
+	bytes := states * uint64(l.op.cfg.ValueDim()+int(l.slices)) * 4 // O, and an LSE for each slice of its columns
+	if l.access == AccessDescriptors && counters+bytes > l.span {
+		return errApart // all of it is one binding
+	}
+	scratch, first, err := c.Scratch(counters, bytes)
+	switch {
+	case errors.Is(err, vk.ErrUnsupported):
+		return errApart
+	case err != nil:
+		return fmt.Errorf("attention: memory for %d parts of the keys: %w", l.parts, err)
+	}
+	if err := l.tensors(a, all[:firstOutput+1]); err != nil {
+		return err
+	}
+	if err := l.place(bindLSE, 8*bindLSE, scratch, first-counters, counters+bytes, 4); err != nil {
+		return err
+	}
+	if err := l.params(c); err != nil {
+		return err
+	}
+	return l.dispatch(c, groups)
+}
+
 // split records the kernel with states in scratch memory, and what puts them
-// together. The scratch lives as long as what is recorded holds it.
+// together.
 func (l *featureLaunch) split(c *vk.Commands, a *Args, all []layout, groups [3]uint32) error {
 	batches, rows := a.rowPlaces()
 	dv := l.op.cfg.ValueDim()
 	states := uint64(batches) * uint64(a.Hq) * uint64(rows) // rows of a state
 	lseBytes := (states*uint64(l.parts)*4 + 15) &^ 15
-	scratch, err := l.op.dev.NewBuffer(lseBytes+states*uint64(l.parts)*uint64(dv)*4, vk.BufferOptions{})
+	scratch, first, err := c.Scratch(0, lseBytes+states*uint64(l.parts)*uint64(dv)*4)
 	if err != nil {
 		return fmt.Errorf("attention: memory for %d parts of the keys: %w", l.parts, err)
 	}
-	defer scratch.Close()
-	o := Tensor{Buffer: scratch, Offset: int64(lseBytes) / 4}
-	lse := Tensor{Buffer: scratch}
+	o := Tensor{Buffer: scratch, Offset: int64(first+lseBytes) / 4}
+	lse := Tensor{Buffer: scratch, Offset: int64(first) / 4}
 	var with [5]layout
 	copy(with[:], all[:firstOutput])
 	with[3].set("O", &o, 4, batches, a.Hq, rows*l.parts, dv)
@@ -300,7 +337,7 @@ func (l *featureLaunch) split(c *vk.Commands, a *Args, all []layout, groups [3]u
 		return err
 	}
 	binary.LittleEndian.PutUint32(l.push[76:], uint32(states)) // strideOBatch
-	parts := combineLaunch{scratch: scratch, offset: lseBytes, parts: uint32(l.parts), rows: uint32(states), o: all[firstOutput]}
+	parts := combineLaunch{scratch: scratch, lseAt: first, oAt: first + lseBytes, parts: uint32(l.parts), rows: uint32(states), o: all[firstOutput]}
 	if len(all) > firstOutput+1 {
 		parts.lse = all[firstOutput+1]
 	}
@@ -312,7 +349,7 @@ func (l *featureLaunch) split(c *vk.Commands, a *Args, all []layout, groups [3]u
 	}
 	if l.features.lengths&(lengthCuQ|lengthUsedQ) != 0 {
 		// Rows of no sequence keep this mark, by which the kernel below knows them.
-		if err := c.Fill(vk.BufferRange{Buffer: scratch, Size: lseBytes}, absentRow); err != nil {
+		if err := c.Fill(vk.BufferRange{Buffer: scratch, Offset: first, Size: lseBytes}, absentRow); err != nil {
 			return err
 		}
 		if err := c.Barrier(); err != nil {

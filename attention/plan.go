@@ -69,6 +69,7 @@ type request struct {
 	totalQ   int        // of features.lengths with lengthCuQ
 	plain    bool       // without features, packed rows and split keys do not pay
 	direct   direct     // whether keys may go from memory into fragments, decided
+	apart    bool       // parts of keys are put together by a kernel of their own, whatever else could
 }
 
 // deviceTiers are the tiers that run on a Vulkan device, best first.
@@ -108,7 +109,7 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 		r.direct = directNever
 		var undirected string
 		if r.decodeRows() <= directSize {
-			r.direct, undirected = directOn(dev, tier, cfg.DType)
+			r.direct, undirected = directOn(dev, tier, cfg.DType, r.decodeRows())
 		}
 		v, shared, reason := chooseVariant(dev.Caps(), cfg, tier, r)
 		v.onCPU = dev.Info().Type == vk.DeviceCPU
@@ -126,6 +127,7 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 				splits := splitsOf(dev.Caps(), &cfg, &v, &r, shared)
 				plan.Splits = splits * v.tile.parts()
 				plan.variant.features.split = plan.Splits > 1
+				plan.variant.features.combined = combines(&v.tile, &r, plan.Splits)
 				plan.variant.lse = v.lse || plan.Splits > 1
 				if !plan.variant.features.any() {
 					r.plain = true // a few rows after all, and few keys

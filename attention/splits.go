@@ -93,6 +93,16 @@ func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes ui
 	return best
 }
 
+// combines reports whether the kernel puts the parts of split keys together itself: the
+// decoding kernel does, where it has no LSE to write, which takes the parameters that
+// name its scratch memory, and where the weights of all parts of its rows have room in
+// the shared memory that its subgroups had for O (AREA_STRIDE of decode_coopmat.comp).
+func combines(t *tile, r *request, parts int) bool {
+	const wordsOfRow = 4 * 17
+	room := int(t.local/max(t.subgroup, 1)) * wordsOfRow
+	return t.direct != directNever && !r.lse && !r.apart && parts > 1 && parts <= room
+}
+
 // decodeRows is how many rows a key head has if the heads of a group are rows side
 // by side.
 func (r *request) decodeRows() uint32 {

@@ -3,9 +3,9 @@
 // float32, as many for each row as there were parts. Any device, core Vulkan 1.1.
 //
 // Idea: a workgroup owns one row. Its invocations read one LSE each into shared memory, find the largest,
-// and turn them into weights; then they form groups of as many as a row has columns / 8, and group g
-// adds up parts g, g + GROUPS, ... Barriers: when the LSE are there, when the weights are, when the
-// groups' sums are; the first group adds these up in order, so that the bits are the same every run.
+// and turn them into weights; then they form groups of as many as a row has columns / 8, each of which adds up
+// a chain of parts (combine_parts.glsl). Barriers: when the LSE are there, when the weights are, when the
+// chains' sums are; the first group adds these up in order, so that the bits are the same every run.
 // A part of weight 0 is not read. A row that no sequence has keeps a mark in its first LSE and is left alone.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -33,6 +33,7 @@ layout(push_constant, std430) uniform Params {
 } p;
 
 #include "positions.glsl"
+#include "combine_parts.glsl"
 
 const bool IS_16 = DTYPE != TYPE_F32;
 #include "tensor_write.glsl"
@@ -44,11 +45,6 @@ layout(set = 0, binding = 1, std430) READ_ONLY buffer WordsPartLSE { uint wordsP
 layout(set = 0, binding = 2, std430) READ_ONLY buffer WordsNothing { uint wordsNothing[]; };
 #endif
 
-const uint MOST_PARTS = 1024;
-const uint OCTETS = (HEAD_DIM_V + 7) / 8;  // invocations of a group
-const uint GROUPS = LOCAL_SIZE / OCTETS;
-const float LEAST = -80.0;                 // less is no weight at all: its exp, over the total, may be subnormal
-const uint NONE = 0xff800000u;             // -Inf: the LSE of a row that attended to nothing
 const uint ABSENT = 0xff8a5a5au;           // that of a row that no sequence has, a NaN no arithmetic gives
 
 shared float weights[MOST_PARTS];          // LSE first
@@ -91,22 +87,18 @@ void main() {
     float most = 0.0;
     for (uint n = 0; n < p.parts; n++) {
         const float lse = weights[n];
-        const uint bits = floatBitsToUint(lse); // looked at as bits: compilers may take NaN for impossible
-        invalid = invalid || (bits & 0x7fffffffu) > 0x7f800000u || bits == 0x7f800000u;
+        const uint bits = floatBitsToUint(lse);
+        invalid = invalid || spoils(bits);
         most = bits == NONE ? most : attended ? max(most, lse) : lse;
         attended = attended || bits != NONE;
     }
     barrier(); // all have read the LSE
-    for (uint n = tid; n < p.parts; n += LOCAL_SIZE) {
-        const float lse = weights[n];
-        // Exactly 1 for the largest: exp need not be exact.
-        weights[n] = floatBitsToUint(lse) == NONE || lse - most < LEAST ? 0.0 : lse == most ? 1.0 : exp(lse - most);
-    }
+    for (uint n = tid; n < p.parts; n += LOCAL_SIZE) weights[n] = partWeight(weights[n], most);
     barrier();
     const uint group = tid / OCTETS, col = tid % OCTETS * 8;
     precise vec4 low = vec4(0.0), high = vec4(0.0);
-    if (group < GROUPS && !invalid) {
-        for (uint n = group; n < p.parts; n += GROUPS) {
+    if (group < CHAINS && !invalid) {
+        for (uint n = group; n < p.parts; n += CHAINS) {
             const float weight = weights[n];
             if (weight == 0.0) continue; // whatever its O holds
             const Slice s = sliceAt(p.addrParts, mul64(n * p.rows + number, HEAD_DIM_V), false, 1);
@@ -122,7 +114,7 @@ void main() {
     sums[2 * tid + 1] = high;
     barrier();
     if (group != 0) return;
-    for (uint g = 1; g < GROUPS; g++) {
+    for (uint g = 1; g < min(CHAINS, p.parts); g++) {
         low += sums[2 * (tid + g * OCTETS)];
         high += sums[2 * (tid + g * OCTETS) + 1];
     }
@@ -130,12 +122,11 @@ void main() {
     for (uint n = 0; n < p.parts; n++) total += weights[n];
     float lse = -INFINITY;
     if (invalid) {
-        lse = uintBitsToFloat(0x7fc00000u);
+        lse = uintBitsToFloat(NOT_A_NUMBER);
         low = high = vec4(lse);
     } else if (attended) {
-        const float inverse = total == 1.0 ? 1.0 : 1.0 / total;
-        low *= inverse;
-        high *= inverse;
+        low *= overTotal(total);
+        high *= overTotal(total);
         lse = most + naturalLog(total);
     }
     const uint heads = number / p.Sq, row = number % p.Sq, batch = heads / p.Hq, head = heads % p.Hq;

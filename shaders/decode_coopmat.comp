@@ -16,13 +16,15 @@
 // Elsewhere a lane puts its elements into shared memory, from where the fragment is loaded.
 //
 // At the end the subgroups' states meet in shared memory, a block or two of 64 columns at a time, and the workgroup
-// leaves O, or with SPLIT a state of its own. Softmax is that of forward_coopmat.comp.
+// leaves O, or with SPLIT a state of its own; with COMBINE the last of those that share rows puts the states together
+// (decode_combine.glsl). Softmax is that of forward_coopmat.comp.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int32 : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_vote : require
 #if NV2
@@ -326,8 +328,13 @@ vec4 fourColumns(uint row, uint first) {
 }
 #define ofRow(first, subgroup, row) tile[(first) + (subgroup) * SHIFT_SIZE + (row) / 4][(row) % 4]
 
+#include "decode_combine.glsl"
+
 void main() {
-    if (!findWork(SUM_N)) return;
+    if (!findWork(SUM_N)) {
+        leaveNoPart();
+        return;
+    }
     const uint tid = gl_LocalInvocationIndex;
     const uint rows = min(work.rows - work.row0, SUM_N), lastRow = work.row0 + rows - 1;
     const Walk walk = walkOf(lastRow);
@@ -423,8 +430,8 @@ void main() {
             if (HAS_LSE != 0) all += factor * uintBitsToFloat(ofRow(TOTAL_FIRST, n, row));
             ofRow(SHIFT_FIRST, n, row) = floatBitsToUint(factor);
         }
-        if (HAS_LSE != 0 && work.col0 == 0)
-            storeRowLSE(work.row0 + row, withSink(work.row0 + row, logSumExp(shift, all)));
+        if (HAS_LSE != 0 && (COMBINE != 0 || work.col0 == 0))
+            storePartLSE(work.row0 + row, withSink(work.row0 + row, logSumExp(shift, all)));
         if (SINKS != 0 && weights != 0.0) weights += sinkWeight(work.row0 + row, shift);
         const float inverse = weights == 0.0 ? 0.0 : 1.0 / weights;
         for (uint n = 0; n < SUBGROUPS; ++n)
@@ -450,7 +457,7 @@ void main() {
                 high += four[1];
             }
             if (SPLIT != 0) {
-                storeState4(work.row0 + row, col, low);
+                storePart4(work.row0 + row, col, low);
             } else {
                 store8O(oBlock, elementO(work.row0 + row) + col,
                         uvec4(encode16x2(low.x, low.y), encode16x2(low.z, low.w), encode16x2(high.x, high.y), encode16x2(high.z, high.w)),
@@ -458,4 +465,5 @@ void main() {
             }
         }
     }
+    if (COMBINE != 0) combineParts(rows);
 }

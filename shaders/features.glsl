@@ -302,12 +302,14 @@ uint partNumber() { return work.split; }
 uint partNumber() { return SHARE_KEYS != 0 ? work.split * (LOCAL_SIZE / SUBGROUP_SIZE) + gl_SubgroupID : work.split; }
 #endif
 
-// Number of a row among those of LSE and, with SPLIT, of the states: they count below 2^32.
-uint rowNumber(uint row) {
+// Number of a row among those of LSE and of a state: they count below 2^32.
+uint numberOf(uint row) {
     const uint length = (LENGTHS & CU_Q) != 0 ? p.totalQ : p.Sq;
-    const uint number = (rowBatch() * p.Hq + headOf(row)) * length + work.firstQ + queryOf(row);
-    return SPLIT != 0 ? partNumber() * p.strideOBatch + number : number; // a part's rows
+    return (rowBatch() * p.Hq + headOf(row)) * length + work.firstQ + queryOf(row);
 }
+
+// The same with SPLIT, where every part has all rows.
+uint rowNumber(uint row) { return SPLIT != 0 ? partNumber() * p.strideOBatch + numberOf(row) : numberOf(row); }
 
 float sinkOf(uint row) { return LOG2E_F * uintBitsToFloat(loadSinks(headOf(row))); }
 

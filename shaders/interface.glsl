@@ -72,7 +72,7 @@ layout(push_constant, std430) uniform Params {
     float softcap;                    // times log2(e)
     // And of those above: strideQBatch is the number of sequences where Q is packed; causalOffset is 1 where the
     // last query lies at the last key; with SPLIT, O and LSE are states, float32 and packed, and strideOBatch is
-    // how many rows a state has.
+    // how many rows a state has, but with COMBINE O is O, and addrLSE is that of scratch memory, decode_combine.glsl.
 #endif
 } p;
 

@@ -2,6 +2,7 @@ package shaders
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"os"
 	"slices"
@@ -171,4 +172,45 @@ func reflection(t *testing.T, name string) *Reflection {
 	r, err := m.Reflect()
 	require.NoError(t, err)
 	return r
+}
+
+// Workgroups read what others have stored only where both say so at the scope of the
+// queue family, in the same places for both ways to reach memory: compilers drop what a
+// buffer is declared with here and there.
+func TestDecodingSharesPartsAtTheScopeOfTheQueueFamily(t *testing.T) {
+	const opLoad, opStore, aligned, available, visible, nonPrivate, queueFamily = 61, 62, 2, 8, 16, 32, 5
+	for _, v := range Catalog() {
+		if v.Source != "decode_coopmat.comp" {
+			continue
+		}
+		m, err := Get(v.Name)
+		require.NoError(t, err)
+		constants := map[uint32]uint32{}
+		loads, stores := 0, 0
+		word := func(i int) uint32 { return binary.LittleEndian.Uint32(m.Code[4*i:]) }
+		for i := headerWords; i < len(m.Code)/4; i += int(word(i) >> 16) {
+			operands := func(n int) uint32 { return word(i + 1 + n) }
+			length := int(word(i)>>16) - 1
+			access, want := 0, uint32(0)
+			switch word(i) & 0xffff {
+			case opConstant:
+				constants[operands(1)] = operands(2)
+			case opLoad:
+				access, want = 3, visible|nonPrivate
+			case opStore:
+				access, want = 2, available|nonPrivate
+			}
+			if access == 0 || length <= access || operands(access)&want != want || constants[operands(length-1)] != queueFamily {
+				continue
+			}
+			assert.Zero(t, operands(access)&^(want|aligned), v.Name)
+			if want&visible != 0 {
+				loads++
+			} else {
+				stores++
+			}
+		}
+		assert.Equal(t, 3, loads, "%s: an LSE, and four or one of O's elements", v.Name)
+		assert.Equal(t, 3, stores, v.Name)
+	}
 }

@@ -67,6 +67,7 @@ type Device struct {
 
 	mem       allocator
 	pipelines pipelineSet
+	scratch   scratchPool
 	batches   atomic.Uint64 // the last batch id given out
 
 	attached attachments

@@ -73,6 +73,10 @@ func (d *Device) NewStream(name string) (*Stream, error) {
 		return nil, err
 	}
 	defer d.leave()
+	return d.newStream(name)
+}
+
+func (d *Device) newStream(name string) (*Stream, error) {
 	t, err := d.newTimeline(false)
 	if err != nil {
 		return nil, err
@@ -207,8 +211,9 @@ func (s *Stream) retireUpTo(done uint64) error {
 	return nil
 }
 
-// reclaim releases what finished batches of all streams hold, and reports whether
-// there was any. The batches themselves stay their owners' to take back.
+// reclaim releases what finished batches of all streams hold, and scratch memory that
+// nothing uses, and reports whether there was any. The batches themselves stay their
+// owners' to take back.
 func (d *Device) reclaim() bool {
 	d.mu.Lock()
 	streams := make([]*Stream, 0, len(d.streams))
@@ -220,7 +225,7 @@ func (d *Device) reclaim() bool {
 	for _, s := range streams {
 		done, err := s.timeline.value()
 		if err != nil {
-			return some
+			break
 		}
 		s.mu.Lock()
 		for _, b := range s.inflight {
@@ -231,7 +236,7 @@ func (d *Device) reclaim() bool {
 		}
 		s.mu.Unlock()
 	}
-	return some
+	return d.scratch.drop() || some
 }
 
 // Wait submits what was recorded and waits until everything has finished. It ends

@@ -1,0 +1,280 @@
+package attention_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/cases"
+	"vkattn/attention/half"
+	"vkattn/vk"
+)
+
+// openCombining opens a device on which the decoding kernel puts the parts of split
+// keys together itself, or skips.
+func openCombining(t *testing.T) *vk.Device {
+	t.Helper()
+	driver := os.Getenv("VKATTN_DRIVER")
+	if strings.HasPrefix(driver, "radv-") {
+		t.Skip("a null device executes nothing")
+	}
+	dev, err := vk.Open(vk.Options{})
+	if errors.Is(err, vk.ErrNoDevice) && (driver == "" || driver == "none") {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	op, err := attention.New(dev, attention.Config{HeadDim: 64, FixedSplit: 2})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, op.Close()) }()
+	plan, err := op.Plan(attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 64})
+	require.NoError(t, err)
+	if !strings.Contains(plan.Kernel, "_decode") {
+		t.Skip("no decoding kernel: " + plan.String())
+	}
+	return dev
+}
+
+// combining is a problem on a device. A call with LSE leaves parts that a kernel of
+// their own puts together; one without does it all in one, into the same O.
+type combining struct {
+	*cases.FeatureProblem
+	op       *attention.Op
+	buffers  []*vk.Buffer
+	together attention.Args // without LSE
+	want     []byte         // O as the call with LSE leaves it
+}
+
+// o is the piece of memory that O is in.
+func (c *combining) o() *vk.Buffer { return c.together.O.Buffer }
+
+// newCombining makes a problem and computes it with LSE. What change makes of its memory
+// is not compared with the reference.
+func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.FeatureCase, change func(a attention.Args)) *combining {
+	t.Helper()
+	c.LSE = true
+	p, err := cases.NewFeatureProblem(c, attention.F16)
+	require.NoError(t, err)
+	if change != nil {
+		change(p.HostArgs(p.Image))
+	}
+	x := &combining{FeatureProblem: p}
+	cfg := c.Config(cases.On(attention.TierAuto, attention.F16))
+	x.op, err = attention.New(dev, cfg)
+	require.NoError(t, err)
+	keep.Cleanup(func() { require.NoError(t, x.op.Close()) }) // and its pipelines, for the next problem
+	for _, b := range p.Image {
+		buf, err := dev.NewBuffer(uint64(len(b)), vk.BufferOptions{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, buf.Close()) })
+		require.NoError(t, s.Upload(buf, 0, b))
+		x.buffers = append(x.buffers, buf)
+	}
+	a := p.DeviceArgs(x.buffers)
+	x.together = a
+	x.together.LSE = attention.Tensor{}
+	parts, combined, err := attention.PartsOf(x.op, a)
+	require.NoError(t, err)
+	require.False(t, combined, "with LSE parts are put together by a kernel of their own")
+	require.NoError(t, x.op.Forward(s, a))
+	require.NoError(t, s.Barrier())
+	x.want = x.download(t, s)
+	if change == nil {
+		var truth cases.FeatureTruth
+		after := make([][]byte, len(x.buffers))
+		for i, b := range x.buffers {
+			after[i] = make([]byte, b.Size())
+			require.NoError(t, s.Download(t.Context(), after[i], b, 0))
+		}
+		require.NoError(t, truth.Judge(p, after))
+	}
+	again, combined, err := attention.PartsOf(x.op, x.together)
+	require.NoError(t, err)
+	require.Equal(t, parts, again)
+	plan, err := x.op.PlanFor(a)
+	require.NoError(t, err)
+	require.Equal(t, parts > 1 && strings.Contains(plan.Kernel, "_decode"), combined, "%v: without LSE the decoding kernel does it", c)
+	return x
+}
+
+func (c *combining) download(t *testing.T, s *vk.Stream) []byte {
+	b := make([]byte, c.o().Size())
+	require.NoError(t, s.Download(context.Background(), b, c.o(), 0))
+	return b
+}
+
+// clear puts what O held before into it.
+func (c *combining) clear(t *testing.T, s *vk.Stream) {
+	for i, b := range c.buffers {
+		if b == c.o() {
+			require.NoError(t, s.Upload(b, 0, c.Image[i]))
+		}
+	}
+}
+
+func (c *combining) forward(t *testing.T, s *vk.Stream) {
+	require.NoError(t, c.op.Forward(s, c.together))
+}
+
+func (c *combining) check(t *testing.T, s *vk.Stream, when any) {
+	t.Helper()
+	got := c.download(t, s)
+	if string(got) == string(c.want) {
+		return
+	}
+	n := 0
+	for i := range got {
+		if got[i] != c.want[i] {
+			n++
+		}
+	}
+	require.Failf(t, "not the same bits", "%v, %v: %d of %d bytes of O", c, when, n, len(got))
+}
+
+// decodings are small problems of decoding, of as few pipelines as will do: a driver on
+// the CPU takes ten seconds for each of the two that a problem needs.
+func decodings() []cases.FeatureCase {
+	base := cases.FeatureCase{Name: "combine", D: 64, Dv: 64, Hq: 4, Hkv: 2, FixedSplit: 3, Layout: cases.Packed,
+		Seqs: []cases.Seq{{ID: 0, Rows: 1, Keys: 300}, {ID: 1, Rows: 1, Keys: 300}}, Seed: 11}
+	var list []cases.FeatureCase
+	add := func(change func(c *cases.FeatureCase)) {
+		c := base
+		change(&c)
+		list = append(list, c)
+	}
+	// One part, fewer and more than there are chains, tiles of keys or lanes of a subgroup; and parts without weight.
+	for _, parts := range []int{3, 1, 2, 9, 17, 33, 256} {
+		add(func(c *cases.FeatureCase) { c.FixedSplit = parts })
+	}
+	add(func(c *cases.FeatureCase) { c.Data = cases.Rising })
+	// A row alone, whose parts many invocations share, and some or all rows of a fragment (not on every device).
+	for _, heads := range [][2]int{{2, 2}, {3, 1}, {8, 1}, {16, 1}} {
+		for _, parts := range []int{6, 256} {
+			add(func(c *cases.FeatureCase) { c.Hq, c.Hkv, c.FixedSplit = heads[0], heads[1], parts })
+		}
+	}
+	// Sequences without rows, without keys and with fewer keys than parts.
+	mixed := []cases.Seq{{ID: 0, Rows: 2, Keys: 300}, {ID: 1, Rows: 0, Keys: 30}, {ID: 2, Rows: 3, Keys: 0}, {ID: 3, Rows: 1, Keys: 33},
+		{ID: 4, Rows: 3, Keys: 129}, {ID: 5, Rows: 0, Keys: 0}}
+	add(func(c *cases.FeatureCase) {
+		c.Seqs, c.PackedQ, c.PageSize, c.Causal = mixed, true, 16, attention.BottomRight
+	})
+	add(func(c *cases.FeatureCase) {
+		c.Seqs, c.LooseQ, c.LooseK, c.Sq, c.Sinks, c.FixedSplit = mixed, true, true, 4, true, 5
+	})
+	// Head dims of several slices, of odd sizes, in few columns; rows of O that share words.
+	for i, dims := range [][2]int{{128, 128}, {256, 256}, {64, 250}, {33, 41}, {8, 1}} {
+		add(func(c *cases.FeatureCase) {
+			c.D, c.Dv, c.FixedSplit = dims[0], dims[1], 11
+			c.Access = []attention.Access{attention.AccessAuto, attention.AccessDescriptors}[i%2]
+			c.Layout = []cases.LayoutKind{cases.Packed, cases.BSHD, cases.Odd}[i%3]
+		})
+	}
+	return list
+}
+
+// The kernel that puts its parts together itself leaves the bits that the kernel does
+// which is there for nothing else.
+func TestPartsPutTogetherAtOnceAreTheSameBits(t *testing.T) {
+	dev := openCombining(t)
+	s, err := dev.NewStream("combine")
+	require.NoError(t, err)
+	keep := t
+	for _, c := range decodings() {
+		t.Run(c.String(), func(t *testing.T) {
+			x := newCombining(t, keep, dev, s, c, nil)
+			for again := range 3 { // in the same scratch memory
+				x.clear(t, s)
+				x.forward(t, s)
+				require.NoError(t, s.Barrier())
+				x.check(t, s, again)
+			}
+		})
+	}
+}
+
+// Rows whose LSE is NaN or +Inf are NaN both ways, and their neighbours are not.
+func TestPartsThatAreNotFinitePutTogetherAtOnce(t *testing.T) {
+	dev := openCombining(t)
+	s, err := dev.NewStream("combine")
+	require.NoError(t, err)
+	c := decodings()[0]
+	c.Sinks = true
+	keep := t
+	put := func(v *attention.Vector, at int, x float64) {
+		half.EncodeF32(v.Host[4*(int(v.Offset)+at):][:4], []float32{float32(x)})
+	}
+	for name, change := range map[string]func(a attention.Args){
+		"sink":  func(a attention.Args) { put(&a.Sinks, 1, math.NaN()); put(&a.Sinks, 2, math.Inf(1)) },
+		"parts": func(a attention.Args) { put(&a.Sinks, 0, math.Inf(-1)); spoilRow(a.K, 3); spoilRow(a.K, 290) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newCombining(t, keep, dev, s, c, change)
+			view, err := attention.ViewHost(attention.Tensor{Host: x.want, Offset: x.together.O.Offset, Strides: x.together.O.Strides}, attention.F16, c.Hq, 1, c.Dv)
+			require.NoError(t, err)
+			row, bad := make([]float32, c.Dv), 0
+			for b := range c.Seqs {
+				for h := range c.Hq {
+					if view.ReadRow(row, b, h, 0); math.IsNaN(float64(row[0])) {
+						bad++
+					}
+				}
+			}
+			require.NotZero(t, bad)
+			require.Less(t, bad, len(c.Seqs)*c.Hq)
+			x.clear(t, s)
+			x.forward(t, s)
+			require.NoError(t, s.Barrier())
+			x.check(t, s, name)
+		})
+	}
+}
+
+// spoilRow puts NaN into a row of a tensor's first head.
+func spoilRow(x attention.Tensor, row int) {
+	at := 2 * (x.Offset + int64(row)*x.Strides.Seq)
+	x.Host[at], x.Host[at+1] = 0xff, 0x7f
+}
+
+// Calls that nothing separates have memory of their own, and find it as it was left.
+func TestManyCallsPutPartsTogetherAtOnce(t *testing.T) {
+	dev := openCombining(t)
+	for n := range 2 {
+		t.Run(fmt.Sprintf("stream %d", n), func(t *testing.T) {
+			t.Parallel()
+			s, err := dev.NewStream("combine")
+			require.NoError(t, err)
+			var calls []*combining
+			for i := range 12 {
+				c := decodings()[0]
+				c.FixedSplit, c.Seed = []int{2, 40, 3}[i%3], uint64(100*n+i+1)
+				calls = append(calls, newCombining(t, t, dev, s, c, nil))
+			}
+			for batch := range 4 {
+				for _, x := range calls {
+					x.clear(t, s)
+				}
+				require.NoError(t, s.Barrier())
+				for i := range calls {
+					calls[(i*5+batch)%len(calls)].forward(t, s) // other memory each time
+				}
+				require.NoError(t, s.Barrier())
+				if batch%2 == 0 {
+					_, err := s.Submit()
+					require.NoError(t, err)
+				}
+				for i, x := range calls {
+					x.check(t, s, fmt.Sprintf("call %d of batch %d", i, batch))
+				}
+			}
+			require.NoError(t, s.Close())
+		})
+	}
+}

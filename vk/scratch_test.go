@@ -1,0 +1,157 @@
+package vk
+
+import (
+	"testing"
+	"unsafe"
+
+	vulkan "github.com/goki/vulkan"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestScratchHasZerosBeforeIt(t *testing.T) {
+	d := openExecuting(t)
+	s := newStream(t, d)
+	for _, zeros := range []uint64{4, 256, 4096, 5000, 1 << 20} {
+		for _, size := range []uint64{1, 100_000, 3 << 20} {
+			b, first, err := s.Scratch(zeros, size)
+			require.NoError(t, err)
+			assert.Zero(t, first%256)
+			require.GreaterOrEqual(t, first, zeros)
+			require.GreaterOrEqual(t, b.Size(), first+size)
+			// What others find there is not zero; the zeros are.
+			require.NoError(t, s.Fill(BufferRange{Buffer: b, Offset: first}, 0xdeadbeef))
+			require.NoError(t, s.Barrier())
+			got := make([]byte, zeros)
+			require.NoError(t, s.Download(background(t), got, b, first-zeros))
+			require.Equal(t, make([]byte, zeros), got)
+		}
+	}
+	require.NoError(t, s.Wait(background(t)))
+}
+
+// A buffer belongs to one batch until that has finished, and then to the next that
+// asks for what it has.
+func TestScratchIsUsedAgain(t *testing.T) {
+	d := openExecuting(t)
+	s, other := newStream(t, d), newStream(t, d)
+	gate, err := d.NewTimeline(false)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, gate.Close()) }()
+	first, _, err := s.Scratch(100, 1000)
+	require.NoError(t, err)
+	second, _, err := s.Scratch(100, 1000)
+	require.NoError(t, err)
+	require.NotSame(t, first, second, "one batch has both")
+	require.NoError(t, s.WaitFor(gate, 1))
+	_, err = s.Submit()
+	require.NoError(t, err)
+	third, _, err := other.Scratch(100, 1000)
+	require.NoError(t, err)
+	require.NotSame(t, first, third, "in flight")
+	require.NotSame(t, second, third, "in flight")
+	require.NoError(t, gate.Signal(1))
+	require.NoError(t, s.Wait(background(t)))
+	require.NoError(t, other.Wait(background(t)))
+	had := map[*Buffer]bool{first: true, second: true, third: true}
+	buffers := d.Memory().Buffers
+	for range 3 {
+		b, _, err := s.Scratch(0, 1000)
+		require.NoError(t, err)
+		require.True(t, had[b], "given back")
+		delete(had, b)
+	}
+	big, _, err := s.Scratch(0, 2<<20)
+	require.NoError(t, err)
+	require.NoError(t, s.Wait(background(t)))
+	small, _, err := s.Scratch(0, 1000)
+	require.NoError(t, err)
+	require.NotSame(t, big, small, "far too large")
+	require.NoError(t, s.Wait(background(t)))
+	require.Equal(t, buffers+1, d.Memory().Buffers)
+}
+
+// Zeros are there for work that is submitted while the queue waits for something else:
+// nobody waits for them.
+func TestScratchDoesNotWaitForTheDevice(t *testing.T) {
+	d := openExecuting(t)
+	s, blocked := newStream(t, d), newStream(t, d)
+	gate, err := d.NewTimeline(false)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, gate.Close()) }()
+	x := newBuffer(t, d, 16, DeviceLocal)
+	require.NoError(t, blocked.WaitFor(gate, 1))
+	require.NoError(t, blocked.Fill(BufferRange{Buffer: x}, 1))
+	_, err = blocked.Submit()
+	require.NoError(t, err)
+	b, first, err := s.Scratch(64, 64)
+	require.NoError(t, err)
+	back := newBuffer(t, d, 64, Readback)
+	require.NoError(t, s.Copy(BufferRange{Buffer: back}, BufferRange{Buffer: b, Offset: first - 64, Size: 64}))
+	_, err = s.Submit()
+	require.NoError(t, err)
+	require.NoError(t, gate.Signal(1))
+	require.NoError(t, s.Wait(background(t)))
+	require.Equal(t, make([]byte, 64), back.Bytes())
+	require.NoError(t, blocked.Wait(background(t)))
+}
+
+// What is too much is not kept, and where memory runs out nothing is.
+func TestScratchThatIsIdleIsBounded(t *testing.T) {
+	d := openExecuting(t)
+	s := newStream(t, d)
+	for _, size := range []uint64{scratchIdle / 2, scratchIdle/2 + 1<<20, 1000} {
+		_, _, err := s.Scratch(0, size)
+		require.NoError(t, err)
+	}
+	require.NoError(t, s.Wait(background(t)))
+	require.LessOrEqual(t, d.scratch.idleBytes, uint64(scratchIdle))
+	require.NotEmpty(t, d.scratch.idle)
+	require.Equal(t, len(d.scratch.idle), d.Memory().Buffers)
+	require.True(t, d.reclaim())
+	require.Zero(t, d.Memory().Buffers)
+	require.False(t, d.reclaim())
+	for _, c := range [][2]uint64{{maxZeros + 1, 4}, {4, scratchIdle}} {
+		_, _, err := s.Scratch(c[0], c[1])
+		require.ErrorIs(t, err, ErrUnsupported)
+	}
+}
+
+// On a queue of somebody else's nothing is submitted without a lock, and nothing says
+// that a command buffer of theirs comes behind zeros that are not there yet.
+func TestScratchOfAWrappedDevice(t *testing.T) {
+	host := openExecuting(t)
+	bare := wrapOf(t, host, func(e *External) { e.LockQueue, e.UnlockQueue = nil, nil })
+	s, err := bare.NewStream("bare")
+	require.NoError(t, err)
+	_, _, err = s.Scratch(0, 100)
+	require.NoError(t, err)
+	_, _, err = s.Scratch(4, 100)
+	require.ErrorIs(t, err, ErrUnsupported)
+	require.NoError(t, bare.Close())
+
+	d := wrapOf(t, host)
+	s, err = d.NewStream("guarded")
+	require.NoError(t, err)
+	_, _, err = s.Scratch(4, 100)
+	require.NoError(t, err)
+	gate, err := d.NewTimeline(false)
+	require.NoError(t, err)
+	require.NoError(t, s.WaitFor(gate, 1))
+	_, err = s.Submit()
+	require.NoError(t, err)
+	theirs := newStream(t, host)
+	require.NoError(t, theirs.Barrier())
+	c, err := d.WrapCommands(vulkan.CommandBuffer(unsafe.Pointer(theirs.b.commands)))
+	require.NoError(t, err)
+	_, _, err = c.Scratch(4, 100)
+	require.ErrorIs(t, err, ErrUnsupported, "the zeros are behind what waits")
+	require.NoError(t, gate.Signal(1))
+	require.NoError(t, s.Wait(background(t)))
+	require.NoError(t, d.WaitIdle())
+	_, _, err = c.Scratch(4, 100)
+	require.NoError(t, err)
+	require.NoError(t, c.Release())
+	require.NoError(t, gate.Close())
+	require.NoError(t, d.Close())
+}
