@@ -20,9 +20,8 @@ const (
 )
 
 const (
-	directSize  = 16  // rows and columns of its fragments
-	directDim   = 256 // the largest head dim
-	directLanes = 32  // of a subgroup whose fragments have a known order
+	directSize  = 16 // rows and columns of its fragments
+	directLanes = 32 // of a subgroup whose fragments have a known order
 )
 
 // directOn decides it for a device, a tier, a storage type and so many packed rows, and

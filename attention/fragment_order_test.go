@@ -127,7 +127,7 @@ func TestPlanNotesDecodingWithoutItsKernel(t *testing.T) {
 		{name: "a group", tier: TierCoopMat2, dim: 64, shape: group},
 		{name: "a group, coopmat", tier: TierCoopMat, dim: 64, shape: group},
 		{name: "few keys", tier: TierCoopMat2, dim: 64, shape: Shape{B: 1, Hq: 8, Hkv: 1, Sq: 1, Sk: 20}},
-		{name: "latent", tier: TierCoopMat2, dim: 576, dv: 512, shape: group, why: "head dim 576, it takes 256"},
+		{name: "latent", tier: TierCoopMat2, dim: 576, dv: 512, shape: group},
 		{name: "prefill", tier: TierCoopMat2, dim: 128, shape: Shape{B: 1, Hq: 1, Sq: 512, Sk: 512}, silent: true},
 		{name: "scalar", tier: TierScalar, dim: 128, shape: one, silent: true},
 	} {

@@ -145,11 +145,13 @@ func clamp32(n uint64) uint32 { return uint32(min(n, 1<<32-1)) }
 // with steps of 32 and 3.0 with 16; and 31 of the first.
 func decodeTiles(f fragment, v variant, r *request, fixed bool) (list []tileChoice) {
 	dim := max(v.headDim, v.headDimV)
-	if r.direct != directNever && dim <= directDim {
+	if r.direct != directNever {
 		t := tileChoice{maxDim: dim, subgroups: 4, rowTiles: 1, cols: 16, step: 16, slice: v.headDimV, direct: r.direct}
 		switch {
 		case dim <= 64:
 			t.cols, t.step = 32, 32
+		case dim > 256: // four walk together, each with up to 160 columns of K and 128 of V and O
+			t.shares, t.slice = t.subgroups, evenSlice(v.headDimV, 512)
 		case dim > 128: // registers hold K of a tile and O of a few rows, but not Q beside them
 			rows := r.direct.fragment(f, r.decodeRows()).sumN
 			t.slice, t.staged = evenSlice(v.headDimV, 256*8/rows), ceilDiv(v.headDim, 16)
@@ -176,7 +178,7 @@ func decodeTiles(f fragment, v variant, r *request, fixed bool) (list []tileChoi
 // first of decodeTiles; "" where it has it, and for all other calls. device is what
 // directOn said.
 func (v *variant) notDirect(r *request, device string) string {
-	rows, dim := r.decodeRows(), max(v.headDim, v.headDimV)
+	rows := r.decodeRows()
 	switch {
 	case v.tile.subgroup == 0, !v.features.any(), v.tile.direct != directNever, rows > decodeRows*v.tile.m:
 		return ""
@@ -184,8 +186,6 @@ func (v *variant) notDirect(r *request, device string) string {
 		return fmt.Sprintf("%d rows for each key head, it takes %d", rows, directSize)
 	case device != "":
 		return device
-	case dim > directDim:
-		return fmt.Sprintf("head dim %d, it takes %d", dim, directDim)
 	}
 	return "no tile of it is within the device's limits"
 }

@@ -25,6 +25,7 @@ type tile struct {
 	sharing  bool   // subgroups have the same rows and share the keys; of features only
 	reuse    bool   // V takes K's place in shared memory; of features only
 	direct   direct // no shared memory: subgroups walk over the keys each for itself; of features only
+	shares   uint32 // direct: subgroups that walk together, each with some of the columns; 0 is 1
 
 	// Scalar kernel.
 	blockRows uint32 // query rows of a workgroup
@@ -57,7 +58,7 @@ func (t tile) parts() int {
 // String is what plans and benchmark tables print: rows x keys / keys of a step,
 // and how the workgroup is divided: fragments, subgroups x fragments of rows, and
 // q with the chunks of Q that are in shared memory; shared or direct where subgroups
-// share the keys instead of having rows of their own.
+// share the keys instead of having rows of their own, direct/4 where four share columns.
 func (t tile) String() string {
 	if t.subgroup != 0 {
 		s := fmt.Sprintf("%dx%d/%d %dx%d %dsg%d", t.rows(), t.blockCols, t.stepCols, t.m, t.n, t.local/t.subgroup, t.rowTiles)
@@ -67,6 +68,8 @@ func (t tile) String() string {
 		switch {
 		case t.sharing:
 			s += " shared"
+		case t.shares > 1:
+			s += fmt.Sprintf(" direct/%d", t.shares)
 		case t.direct != directNever:
 			s += " direct"
 		}
@@ -122,6 +125,7 @@ func (v variant) constants() map[uint32]uint32 {
 		if v.features.any() {
 			c[shaders.ConstShareKeys] = boolConstant(v.tile.sharing)
 			c[shaders.ConstReuse] = boolConstant(v.tile.reuse)
+			c[shaders.ConstColumnShares] = max(v.tile.shares, 1)
 			c[shaders.ConstFragmentOrder] = boolConstant(v.tile.direct == directOrdered)
 		}
 		c[shaders.ConstCheckFetch] = boolConstant(!v.crowded())

@@ -50,6 +50,7 @@ const (
 	ConstReuse           uint32 = 47 // 1: V takes K's place in shared memory; a subgroup takes a tile in one step
 	ConstFragmentOrder   uint32 = 48 // 1: fragments of 16x16 lie among 32 lanes as decode_coopmat.comp knows it
 	ConstCombine         uint32 = 49 // 1: and the last of those workgroups puts the states together, with SPLIT
+	ConstColumnShares    uint32 = 50 // subgroups of decode_coopmat.comp that walk together, each with a part of the columns
 	ConstThreadsX        uint32 = 18 // invocations side by side along keys and along columns of O
 	ConstChunkD          uint32 = 19 // elements of Dqk staged at a time
 	ConstChunkV          uint32 = 20 // keys of V staged at a time
@@ -109,6 +110,7 @@ var constantNames = map[uint32]string{
 	ConstReuse:           "REUSE",
 	ConstFragmentOrder:   "FRAGMENT_ORDER",
 	ConstCombine:         "COMBINE",
+	ConstColumnShares:    "COLUMN_SHARES",
 	ConstThreadsX:        "THREADS_X",
 	ConstChunkD:          "CHUNK_D",
 	ConstChunkV:          "CHUNK_V",

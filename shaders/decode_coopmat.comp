@@ -15,6 +15,9 @@
 // (fragment_probe.comp) and sets FRAGMENT_ORDER where the answer is the order of operandA and operandB below.
 // Elsewhere a lane puts its elements into shared memory, from where the fragment is loaded.
 //
+// Where a row is too long for one subgroup's registers, COLUMN_SHARES of them walk together: each multiplies a part of
+// Dqk, their scores are added up in shared memory, with one barrier a tile, and each has a part of O's columns.
+//
 // At the end the subgroups' states meet in shared memory, a block or two of 64 columns at a time, and the workgroup
 // leaves O, or with SPLIT a state of its own; with COMBINE the last of those that share rows puts the states together
 // (decode_combine.glsl). Softmax is that of forward_coopmat.comp.
@@ -35,7 +38,7 @@
 #endif
 
 #define SCOPED_ATOMICS 1 // cooperative matrices imply the Vulkan memory model
-#define WALKERS (LOCAL_SIZE / SUBGROUP_SIZE)
+#define WALKERS (LOCAL_SIZE / SUBGROUP_SIZE / COLUMN_SHARES)
 // Columns are asked for eight at a time; those past a row's end are left out here.
 #define FRAGMENT_K 8
 #define FRAGMENT_V 8
@@ -47,9 +50,12 @@ const float LAG = 8.0;
 
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
 const uint KEY_TILES = BLOCK_COLS / 16;          // fragments along a tile's keys
-const uint QK_BLOCKS = (HEAD_DIM + 31) / 32;     // two fragments along Dqk each
-const uint OUT_BLOCKS = (DV_SLICE + 63) / 64;    // four fragments of O each
+const uint QK_BLOCKS = ((HEAD_DIM + 31) / 32 + COLUMN_SHARES - 1) / COLUMN_SHARES;  // of a subgroup, two fragments along Dqk each
+const uint OUT_BLOCKS = ((DV_SLICE + 63) / 64 + COLUMN_SHARES - 1) / COLUMN_SHARES; // and four fragments of O each
 const uint OUT_TILES = 4 * OUT_BLOCKS;
+#define MY_SHARE (COLUMN_SHARES == 1 ? 0 : gl_SubgroupID % COLUMN_SHARES)
+#define FIRST_QK (MY_SHARE * QK_BLOCKS * 32) // columns where the subgroup's begin
+#define FIRST_OUT (MY_SHARE * OUT_BLOCKS * 64)
 
 // Parts of 16 bytes are numbered as 32 lanes hold them; where subgroups are smaller each lane has several lanes' share.
 const uint SHARES = 32 / SUBGROUP_SIZE;
@@ -59,10 +65,11 @@ const uint SHARES = 32 / SUBGROUP_SIZE;
 
 // Shared memory in units of 8 elements (uvec4): blocks of a subgroup's O, which lie over its scratch; then what
 // it says of its rows: shifts, factors of what moved, and after the walk sums of exact weights.
-const bool TWO_BLOCKS = SUM_N == 8 && Q_STAGED == 0 && OUT_BLOCKS > 1; // else a core has no room for two workgroups
+const bool TWO_BLOCKS = SUM_N == 8 && Q_STAGED == 0 && OUT_BLOCKS > 1 && COLUMN_SHARES == 1; // else a core has no room for two workgroups
 const uint AREA_BLOCKS = TWO_BLOCKS ? 2 : 1;
 const uint AREA_STRIDE = 16 * AREA_BLOCKS + 1;
-const uint AREA_SIZE = SUM_N * AREA_STRIDE;
+const uint AREA_ROWS = COLUMN_SHARES > 1 ? 16 : SUM_N; // so that scores have room
+const uint AREA_SIZE = AREA_ROWS * AREA_STRIDE;
 const uint SCRATCH_FIRST = 0;
 #define SCRATCH_EACH AREA_SIZE
 const uint SHIFT_SIZE = TILE_M / 4;
@@ -73,6 +80,10 @@ const uint Q_FIRST = TOTAL_FIRST + SUBGROUPS * SHIFT_SIZE; // with Q_STAGED all 
 const uint Q_STRIDE = 4 * QK_BLOCKS | 1;
 const uint Q_SIZE = Q_STAGED != 0 ? TILE_M * Q_STRIDE : 0;
 shared uvec4 tile[Q_FIRST + Q_SIZE];
+// With COLUMN_SHARES a subgroup's scores of a tile of 16 keys, of two tiles in turn, lie in its area behind its scratch.
+const uint SCORES_STRIDE = 5;
+const uint SCORES_SIZE = 16 * SCORES_STRIDE;
+#define SCORES_OF(subgroup) ((subgroup) * AREA_SIZE + SCORES_SIZE * (1 + turn))
 shared uint nonFiniteSeen; // a masked tile had Inf or NaN in V
 shared uint keyOfColumn[KEPT != 0 ? SUBGROUPS * BLOCK_COLS : 1]; // a tile's keys where they are those of a list
 #define KEY_OF_COLUMN(col) keyOfColumn[gl_SubgroupID * BLOCK_COLS + (col)]
@@ -207,45 +218,48 @@ const bool ROWS_COUNTED = TILES_WHOLE && KV_TYPE == 0;
             first = placeOf(fetched);                                                               \
             lastSlot = work.keys - 1 - fetched;                                                     \
         }                                                                                           \
-        LOOK_UP_ROWS(kRow, K_KEYS, K_SLOT, rowsK, rowScaleK, QUARTER * 8)                           \
-        LOOK_UP_ROWS(vRow, V_KEYS, V_SLOT, rowsV, rowScaleV, work.col0 + LINE(0) * 8)               \
+        LOOK_UP_ROWS(kRow, K_KEYS, K_SLOT, rowsK, rowScaleK, FIRST_QK + QUARTER * 8)                \
+        LOOK_UP_ROWS(vRow, V_KEYS, V_SLOT, rowsV, rowScaleV, work.col0 + FIRST_OUT + LINE(0) * 8)   \
     }
 #define K_ROW(n) (ROWS_COUNTED ? Row(advanceK(kRow[0].from, min(K_SLOT(n), lastSlot)), kRow[0].at, 1.0) : kRow[ROWS_COUNTED ? 0 : n])
 #define V_ROW(n) (ROWS_COUNTED ? Row(advanceV(vRow[0].from, min(V_SLOT(n), lastSlot)), vRow[0].at, 1.0) : vRow[ROWS_COUNTED ? 0 : n])
 
 // The lane's part of block b of a row: 16 bytes, or of quantised rows eight and what they are multiplied by.
-bool hasK(Row row, uint col) {
-    return (HEAD_DIM % 32 == 0 || col < HEAD_DIM) && (TILES_WHOLE || row.at.batch != NOWHERE);
+// Whether there is such a part is known beforehand but for the last blocks of the last subgroup.
+bool hasK(Row row, uint b) {
+    return (HEAD_DIM >= ((COLUMN_SHARES - 1) * QK_BLOCKS + b + 1) * 32 || FIRST_QK + b * 32 + QUARTER * 8 < HEAD_DIM) &&
+        (TILES_WHOLE || row.at.batch != NOWHERE);
 }
-bool hasV(Row row, uint mine) {
-    return (HEAD_DIM_V % 64 == 0 && DV_SLICE % 64 == 0 || mine < DV_SLICE && work.col0 + mine < HEAD_DIM_V) &&
+bool hasV(Row row, uint b, uint mine) {
+    return (HEAD_DIM_V % 64 == 0 && DV_SLICE % 64 == 0 && DV_SLICE >= ((COLUMN_SHARES - 1) * OUT_BLOCKS + b + 1) * 64 ||
+            mine < DV_SLICE && work.col0 + mine < HEAD_DIM_V) &&
         (TILES_WHOLE || row.at.batch != NOWHERE);
 }
 #define VALID_K(col) (HEAD_DIM % 8 == 0 ? 8 : elementsFromK(col))
 #define VALID_V(col) (HEAD_DIM_V % 8 == 0 ? 8 : elementsFromV(col))
 uvec4 partK(Row row, uint b) {
-    const uint col = b * 32 + QUARTER * 8;
-    return hasK(row, col) ? load8K(row.from, b * 32, VALID_K(col)) : uvec4(0);
+    const uint col = FIRST_QK + b * 32 + QUARTER * 8;
+    return hasK(row, b) ? load8K(row.from, b * 32, VALID_K(col)) : uvec4(0);
 }
 uvec4 partV(Row row, uint b, uint line) {
-    const uint mine = b * 64 + line * 8;
-    return hasV(row, mine) ? load8V(row.from, b * 64 + (line - LINE(0)) * 8, VALID_V(work.col0 + mine)) : uvec4(0);
+    const uint mine = FIRST_OUT + b * 64 + line * 8;
+    return hasV(row, b, mine) ? load8V(row.from, b * 64 + (line - LINE(0)) * 8, VALID_V(work.col0 + mine)) : uvec4(0);
 }
 uvec2 bytesOfK(Row row, uint b) {
-    const uint col = b * 32 + QUARTER * 8;
-    return hasK(row, col) ? quantisedK(row.from, 0, col, VALID_K(col)) : uvec2(0);
+    const uint col = FIRST_QK + b * 32 + QUARTER * 8;
+    return hasK(row, b) ? quantisedK(row.from, 0, col, VALID_K(col)) : uvec2(0);
 }
 uvec2 bytesOfV(Row row, uint b, uint line) {
-    const uint mine = b * 64 + line * 8, col = work.col0 + mine;
-    return hasV(row, mine) ? quantisedV(row.from, 0, col, VALID_V(col)) : uvec2(0);
+    const uint mine = FIRST_OUT + b * 64 + line * 8, col = work.col0 + mine;
+    return hasV(row, b, mine) ? quantisedV(row.from, 0, col, VALID_V(col)) : uvec2(0);
 }
 float scaleOfK(Row row, uint b) {
-    const uint col = b * 32 + QUARTER * 8;
-    return hasK(row, col) ? blockScaleK(row.from, 0, col) : 0.0;
+    const uint col = FIRST_QK + b * 32 + QUARTER * 8;
+    return hasK(row, b) ? blockScaleK(row.from, 0, col) : 0.0;
 }
 float scaleOfV(Row row, uint b, uint line) {
-    const uint mine = b * 64 + line * 8;
-    return hasV(row, mine) ? blockScaleV(row.from, 0, work.col0 + mine) : 0.0;
+    const uint mine = FIRST_OUT + b * 64 + line * 8;
+    return hasV(row, b, mine) ? blockScaleV(row.from, 0, work.col0 + mine) : 0.0;
 }
 const uint K_ALL = K_KEYS * QK_BLOCKS, V_ALL = V_KEYS * OUT_BLOCKS;
 const uint SCALES_EACH = KV_TYPE < Q8_0 ? 0 : 1;
@@ -315,14 +329,14 @@ float areaAt(uint subgroup, uint row, uint col) {
 }
 // Four columns of O, those of the areas from a multiple of 4 on, added up over the subgroups: O's column 8 g + 2 f + i of a
 // block is column 16 f + 8 i + g of its area.
-vec4 fourColumns(uint row, uint first) {
+vec4 fourColumns(uint row, uint share, uint first) {
     const uint at = first / 64 * 64 + first % 8 * 8 + first % 64 / 8;
     vec4 four = vec4(0.0);
-    for (uint n = 0; n < SUBGROUPS; ++n) {
+    for (uint n = 0; n < SUBGROUPS; n += COLUMN_SHARES) {
         const float factor = uintBitsToFloat(tile[SHIFT_FIRST + n * SHIFT_SIZE + row / 4][row % 4]);
         if (factor == 0.0) continue; // whatever its O holds
         [[unroll]] for (uint e = 0; e < 4; ++e)
-            four[e] = fma(factor, areaAt(n, row, at + e / 2 * 16 + e % 2 * 8), four[e]);
+            four[e] = fma(factor, areaAt(n + share, row, at + e / 2 * 16 + e % 2 * 8), four[e]);
     }
     return four;
 }
@@ -348,7 +362,7 @@ void main() {
     Row kRow[ROWS_COUNTED ? 1 : K_KEYS], vRow[ROWS_COUNTED ? 1 : V_KEYS];
     uint fetched = 0;  // slot of the walk where the tile starts whose rows these are
     uint lastSlot = 0; // from there on, of those that exist
-    uint j = nextTile(walk, gl_SubgroupID, lastRow), after = tiles;
+    uint j = nextTile(walk, gl_SubgroupID / COLUMN_SHARES, lastRow), after = tiles;
 #define TILE tileAt(walk, j)
 #define NAME_COLUMNS /* the keys of the tile that was just fetched */                               \
     if (KEPT != 0) {                                                                                \
@@ -373,8 +387,8 @@ void main() {
             const uint row = n / SHARES * 8 + LINE(n % SHARES);
             const uint element = elementQ(work.row0 + row);
             [[unroll]] for (uint b = 0; b < QK_BLOCKS; ++b) {
-                const uint col = b * 32 + QUARTER * 8;
-                qPart[n * QK_BLOCKS + b] = row < rows && (HEAD_DIM % 32 == 0 || col < HEAD_DIM)
+                const uint col = FIRST_QK + b * 32 + QUARTER * 8;
+                qPart[n * QK_BLOCKS + b] = row < rows && (HEAD_DIM >= ((COLUMN_SHARES - 1) * QK_BLOCKS + b + 1) * 32 || col < HEAD_DIM)
                     ? load8Q(qBlock, element + col, HEAD_DIM % 8 == 0 ? 8 : elementsFromQ(col)) ^ flipQ : uvec4(0);
             }
         }
@@ -400,6 +414,7 @@ void main() {
     barrier();
     loadShift(0);
 
+    uint turn = 0; // whose place scores take
     [[dont_unroll]] while (j < fullTiles) {
 #define MASKED 0
 #include "decode_tile.glsl"
@@ -418,13 +433,14 @@ void main() {
         firstColumnTo(total, TOTAL_FIRST + gl_SubgroupID * SHIFT_SIZE);
         subgroupSync();
     }
+    if (COLUMN_SHARES > 1) barrier(); // the last tile's scores are read
     coopMatStore(rowWeight[0], tile, gl_SubgroupID * AREA_SIZE, AREA_STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
     barrier();
     for (uint row = tid; row < rows; row += LOCAL_SIZE) {
         float shift = NOTHING;
-        for (uint n = 0; n < SUBGROUPS; ++n) shift = max(shift, uintBitsToFloat(ofRow(SHIFT_FIRST, n, row)));
+        for (uint n = 0; n < SUBGROUPS; n += COLUMN_SHARES) shift = max(shift, uintBitsToFloat(ofRow(SHIFT_FIRST, n, row)));
         float weights = 0.0, all = 0.0;
-        for (uint n = 0; n < SUBGROUPS; ++n) {
+        for (uint n = 0; n < SUBGROUPS; n += COLUMN_SHARES) { // those that share columns have the same
             const float factor = exp2(uintBitsToFloat(ofRow(SHIFT_FIRST, n, row)) - shift);
             weights += factor * areaAt(n, row, 0);
             if (HAS_LSE != 0) all += factor * uintBitsToFloat(ofRow(TOTAL_FIRST, n, row));
@@ -434,7 +450,7 @@ void main() {
             storePartLSE(work.row0 + row, withSink(work.row0 + row, logSumExp(shift, all)));
         if (SINKS != 0 && weights != 0.0) weights += sinkWeight(work.row0 + row, shift);
         const float inverse = weights == 0.0 ? 0.0 : 1.0 / weights;
-        for (uint n = 0; n < SUBGROUPS; ++n)
+        for (uint n = 0; n < SUBGROUPS; n += COLUMN_SHARES)
             ofRow(SHIFT_FIRST, n, row) = floatBitsToUint(uintBitsToFloat(ofRow(SHIFT_FIRST, n, row)) * inverse);
     }
     const Slice oBlock = blockO();
@@ -445,11 +461,12 @@ void main() {
                 coopMatStore(O[4 * pass + f], tile, gl_SubgroupID * AREA_SIZE + f * 4, AREA_STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
         barrier();
         // An invocation has eight columns of O, or four of a part, which are float32.
-        const uint each = SPLIT != 0 ? 4 : 8, rowEach = 64 * AREA_BLOCKS / each;
+        const uint each = SPLIT != 0 ? 4 : 8, areaEach = 64 * AREA_BLOCKS / each, rowEach = COLUMN_SHARES * areaEach;
         for (uint at = tid; at < rows * rowEach; at += LOCAL_SIZE) {
-            const uint row = at / rowEach, first = at % rowEach * each, mine = pass * 64 + first, col = work.col0 + mine;
-            if (mine >= DV_SLICE || col >= HEAD_DIM_V) continue;
-            vec4 low = fourColumns(row, first), high = SPLIT != 0 ? vec4(0.0) : fourColumns(row, first + 4);
+            const uint row = at / rowEach, share = at % rowEach / areaEach, first = at % areaEach * each;
+            const uint mine = (share * OUT_BLOCKS + pass) * 64 + first, col = work.col0 + mine;
+            if (pass * 64 + first >= OUT_BLOCKS * 64 || mine >= DV_SLICE || col >= HEAD_DIM_V) continue;
+            vec4 low = fourColumns(row, share, first), high = SPLIT != 0 ? vec4(0.0) : fourColumns(row, share, first + 4);
             if (MASKS && nonFiniteSeen != 0) {
                 vec4 four[2] = { vec4(0.0), vec4(0.0) };
                 addNonFinite(walk, work.row0 + row, col - first % 8, four[0], four[1]);

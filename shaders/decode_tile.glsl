@@ -19,6 +19,17 @@
         }
     }
     if (more) FETCH_K
+    if (COLUMN_SHARES > 1) {
+        coopMatStore(S[0], tile, SCORES_OF(gl_SubgroupID), SCORES_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+        barrier(); // who is here has read the scores before these
+        S[0] = FragC(0.0);
+        [[unroll]] for (uint n = 0; n < COLUMN_SHARES; ++n) {
+            FragC part;
+            coopMatLoad(part, tile, SCORES_OF(n), SCORES_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+            S[0] += part;
+        }
+        turn ^= 1;
+    }
     [[unroll]] for (uint t = 0; t < KEY_TILES; ++t) modifyFragment(S[t], work.row0, TILE * BLOCK_COLS, t * 16, MASKED)
     MOVE_SHIFTS(S)
     WEIGHTS(P, S)
