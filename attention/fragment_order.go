@@ -21,15 +21,16 @@ const (
 
 const (
 	directSize  = 16 // rows and columns of its fragments
+	directRows  = 8 * directSize
+	directKeys  = 8  // for each row, where there are more than a fragment's
 	directLanes = 32 // of a subgroup whose fragments have a known order
 )
 
-// directOn decides it for a device, a tier, a storage type and so many packed rows, and
-// says why where it may not be used. Where the device's order is not the one the kernel
-// knows, tiles that share keys through shared memory are faster. A driver on the CPU
-// has no order, and is where the kernel is tested without a GPU, with as many rows as
-// its own fragments have: of the others lavapipe 26.2 reduces half of the columns.
-func directOn(dev *vk.Device, tier Tier, t DType, rows uint32) (direct, string) {
+// directOn decides it for a device, a tier and a storage type, and says why where it
+// may not be used. Where the device's order is not the one the kernel knows, tiles
+// that share keys through shared memory are faster. A driver on the CPU has no order,
+// and is where the kernel is tested without a GPU.
+func directOn(dev *vk.Device, tier Tier, t DType) (direct, string) {
 	caps := dev.Caps()
 	f, reason := pickFragment(caps, tier, t)
 	if reason != "" {
@@ -39,11 +40,8 @@ func directOn(dev *vk.Device, tier Tier, t DType, rows uint32) (direct, string) 
 		return directNever, "the device lacks subgroup arithmetic"
 	}
 	if dev.Info().Type == vk.DeviceCPU {
-		switch {
-		case tier != TierCoopMat2 || !caps.CoopMat2.FlexibleDimensions || directLanes%f.subgroup != 0 || directSize%f.m+directSize%f.n != 0:
+		if tier != TierCoopMat2 || !caps.CoopMat2.FlexibleDimensions || directLanes%f.subgroup != 0 || directSize%f.m+directSize%f.n != 0 {
 			return directNever, "on a driver of the CPU it needs tier coopmat2 with flexible dimensions"
-		case rows > f.m:
-			return directNever, fmt.Sprintf("%d rows for each key head, on a driver of the CPU it takes %d", rows, f.m)
 		}
 		return directShared, ""
 	}
@@ -57,11 +55,21 @@ func directOn(dev *vk.Device, tier Tier, t DType, rows uint32) (direct, string) 
 	return directOrdered, ""
 }
 
+// decodesDirectly reports whether the kernel is for a call, whatever the device. Each workgroup reads
+// the keys anew for its rows, from the cache where they run side by side: on an H200 that
+// beats tiles of many rows up to 128 of them over long keys, 1.2 to 5 times.
+func (r *request) decodesDirectly(fixed bool) bool {
+	rows := r.decodeRows()
+	return rows <= directSize ||
+		rows <= directRows && r.shape.Sq <= decodeQueries && (fixed || int64(r.keys()) >= directKeys*int64(rows))
+}
+
 // fragment of the kernel for so many rows on a device whose own is f: sumN is how many
-// rows O has room for.
+// rows a workgroup has. On a driver of the CPU it is half a fragment whatever the rows:
+// of row 8 and those after it lavapipe 26.2 reduces half of the columns.
 func (d direct) fragment(f fragment, rows uint32) fragment {
-	if f.m != directSize || f.n != directSize { // any size is as good there
-		f = fragment{m: directSize, n: directSize, k: directSize, sumN: directSize / 2, subgroup: f.subgroup}
+	if d == directShared {
+		return fragment{m: directSize, n: directSize, k: directSize, sumN: directSize / 2, subgroup: f.subgroup}
 	}
 	if rows > f.sumN || f.sumN < directSize/2 {
 		f.sumN = directSize

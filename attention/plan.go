@@ -107,9 +107,9 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 			continue
 		}
 		r.direct = directNever
-		var undirected string
-		if r.decodeRows() <= directSize {
-			r.direct, undirected = directOn(dev, tier, cfg.DType, r.decodeRows())
+		undirected := fmt.Sprintf("%d keys are few for %d rows of each key head", r.keys(), r.decodeRows())
+		if r.decodesDirectly(cfg.FixedSplit > 0) {
+			r.direct, undirected = directOn(dev, tier, cfg.DType)
 		}
 		v, shared, reason := chooseVariant(dev.Caps(), cfg, tier, r)
 		v.onCPU = dev.Info().Type == vk.DeviceCPU
@@ -212,16 +212,20 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 			shape.Sk = maxFeatureLength // one tile, whatever the bound of the lengths
 		}
 		best := choose(tier, v, shape, cfg.Causal)
-		if v.features.any() && rows <= decodeRows*f.m {
+		few := rows <= decodeRows*f.m
+		if v.features.any() && (few || r.direct != directNever) {
 			for _, c := range decodeTiles(f, v, &r, cfg.FixedSplit > 0) {
 				f := f
 				if c.direct != directNever {
 					f = c.direct.fragment(f, rows)
+				} else if !few {
+					continue
 				}
 				candidates = append(candidates, coopmatTiles(f, c, v, rows, caps.Limits.MaxInvocations)...)
 			}
-		} else {
-			candidates = coopmatTiles(f, best, v, rows, caps.Limits.MaxInvocations)
+		}
+		if !v.features.any() || !few {
+			candidates = append(candidates, coopmatTiles(f, best, v, rows, caps.Limits.MaxInvocations)...)
 		}
 	}
 	reason = "no tile fits the shape"

@@ -1,7 +1,6 @@
 package attention
 
 import (
-	"fmt"
 	"math"
 
 	"vkattn/vk"
@@ -182,8 +181,6 @@ func (v *variant) notDirect(r *request, device string) string {
 	switch {
 	case v.tile.subgroup == 0, !v.features.any(), v.tile.direct != directNever, rows > decodeRows*v.tile.m:
 		return ""
-	case rows > directSize:
-		return fmt.Sprintf("%d rows for each key head, it takes %d", rows, directSize)
 	case device != "":
 		return device
 	}
