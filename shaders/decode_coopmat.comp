@@ -72,6 +72,8 @@ shared uint nonFiniteSeen; // a masked tile had Inf or NaN in V
 shared uint keyOfColumn[KEPT != 0 ? SUBGROUPS * BLOCK_COLS : 1]; // a tile's keys where they are those of a list
 #define KEY_OF_COLUMN(col) keyOfColumn[gl_SubgroupID * BLOCK_COLS + (col)]
 
+// lavapipe (Mesa 26.2) reduces half of the columns of rows 8 to 15 of these fragments, which are larger than its own.
+#define SCRATCH_ROWS (FRAGMENT_ORDER == 0)
 #include "coopmat_fragments.glsl"
 #include "coopmat_step.glsl"
 
