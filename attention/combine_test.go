@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -100,7 +101,7 @@ func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.Feat
 	require.Equal(t, parts, again)
 	plan, err := x.op.PlanFor(a)
 	require.NoError(t, err)
-	require.Equal(t, parts > 1 && strings.Contains(plan.Kernel, "_decode"), combined, "%v: without LSE the decoding kernel does it", c)
+	require.Equal(t, parts > 1 && strings.Contains(plan.Kernel, "_decode") && !dev.QueueIsUnguarded(), combined, "%v: without LSE the decoding kernel does it", c)
 	return x
 }
 
@@ -154,7 +155,7 @@ func decodings() []cases.FeatureCase {
 		add(func(c *cases.FeatureCase) { c.FixedSplit = parts })
 	}
 	add(func(c *cases.FeatureCase) { c.Data = cases.Rising })
-	// A row alone, whose parts many invocations share, and some or all rows of a fragment (not on every device).
+	// A row alone, whose parts many invocations share, and some or all rows of a fragment.
 	for _, heads := range [][2]int{{2, 2}, {3, 1}, {8, 1}, {16, 1}} {
 		for _, parts := range []int{6, 256} {
 			add(func(c *cases.FeatureCase) { c.Hq, c.Hkv, c.FixedSplit = heads[0], heads[1], parts })
@@ -277,4 +278,61 @@ func TestManyCallsPutPartsTogetherAtOnce(t *testing.T) {
 			require.NoError(t, s.Close())
 		})
 	}
+}
+
+// wrapCombining makes a device of another one's objects, with a lock for its queue or
+// without.
+func wrapCombining(t *testing.T, host *vk.Device, lock sync.Locker) *vk.Device {
+	t.Helper()
+	queue, family := host.VulkanQueue()
+	e := vk.External{Instance: host.VulkanInstance(), PhysicalDevice: host.VulkanPhysicalDevice(), Device: host.VulkanDevice(),
+		Queue: queue, QueueFamily: family, APIVersion: 1<<22 | 3<<12, Enabled: *host.Caps(), PipelineCache: "off"}
+	if lock != nil {
+		e.LockQueue, e.UnlockQueue = lock.Lock, lock.Unlock
+	}
+	dev, err := vk.Wrap(e)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	return dev
+}
+
+// Where nothing may be submitted that nobody asked for, counters are not zeroed: such
+// calls are two dispatches, with the same bits.
+func TestPartsAreApartOnAQueueWithoutALock(t *testing.T) {
+	dev := wrapCombining(t, openCombining(t), nil)
+	s, err := dev.NewStream("apart")
+	require.NoError(t, err)
+	x := newCombining(t, t, dev, s, decodings()[0], nil)
+	x.clear(t, s)
+	x.forward(t, s)
+	require.NoError(t, s.Barrier())
+	x.check(t, s, "without a lock")
+}
+
+// A command buffer of somebody else's may go to another queue than that on which
+// counters are zeroed. While the device has not got to that, parts are apart.
+func TestPartsAreApartUntilCountersAreZero(t *testing.T) {
+	var queue sync.Mutex
+	dev := wrapCombining(t, openCombining(t), &queue)
+	s, err := dev.NewStream("busy")
+	require.NoError(t, err)
+	x := newCombining(t, t, dev, s, decodings()[0], nil)
+	gate, err := dev.NewTimeline(false)
+	require.NoError(t, err)
+	require.NoError(t, s.WaitFor(gate, 1))
+	_, err = s.Submit()
+	require.NoError(t, err)
+	one := len(attention.PipelinesOf(x.op)) // whose parts are apart
+	c, again := (&recording{dev: dev}).wrap(t)
+	require.NoError(t, x.op.Record(c, x.together))
+	require.Len(t, attention.PipelinesOf(x.op), one+1, "planned to put them together")
+	used := dev.Memory().Buffers
+	require.NoError(t, gate.Signal(1))
+	require.NoError(t, s.Wait(t.Context()))
+	require.NoError(t, dev.WaitIdle())
+	again()
+	require.NoError(t, x.op.Record(c, x.together))
+	require.Len(t, attention.PipelinesOf(x.op), one+1)
+	require.Equal(t, used, dev.Memory().Buffers, "the same memory")
+	require.NoError(t, gate.Close())
 }

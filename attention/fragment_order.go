@@ -65,11 +65,10 @@ func (r *request) decodesDirectly(fixed bool) bool {
 }
 
 // fragment of the kernel for so many rows on a device whose own is f: sumN is how many
-// rows a workgroup has. On a driver of the CPU it is half a fragment whatever the rows:
-// of row 8 and those after it lavapipe 26.2 reduces half of the columns.
+// rows a workgroup has.
 func (d direct) fragment(f fragment, rows uint32) fragment {
-	if d == directShared {
-		return fragment{m: directSize, n: directSize, k: directSize, sumN: directSize / 2, subgroup: f.subgroup}
+	if f.m != directSize || f.n != directSize { // any size is as good there
+		f = fragment{m: directSize, n: directSize, k: directSize, sumN: directSize / 2, subgroup: f.subgroup}
 	}
 	if rows > f.sumN || f.sumN < directSize/2 {
 		f.sumN = directSize

@@ -134,8 +134,9 @@ func (op *Op) Forward(s *vk.Stream, a Args) error {
 // Record puts the dispatches into a command buffer: the caller's, through
 // vk.Device.WrapCommands, or a stream's. It inserts no barrier: the caller
 // orders Q, K and V before it and O and LSE after it (compute shader reads and
-// writes), and keeps the tensors and this Op until the commands have run. Tier cuda
-// cannot do it.
+// writes), and keeps the tensors and this Op until the commands have run. They may run
+// again afterwards, but not twice at a time: calls with split keys have scratch memory
+// that goes with the commands. Tier cuda cannot do it.
 func (op *Op) Record(c *vk.Commands, a Args) error {
 	if op.dev == nil {
 		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", ErrUnsupported)

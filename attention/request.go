@@ -15,6 +15,7 @@ func (op *Op) requestOf(s Shape, f featureSet) request {
 	s.Hkv = s.KVHeads()
 	r := request{shape: s, features: f, access: op.cfg.Access, lab: op.lab}
 	// A few threads have no use for more workgroups, and kernels with features compile for longer.
+	r.apart = op.dev != nil && op.dev.QueueIsUnguarded() // vk.Commands.Scratch has no zeros there
 	r.plain = op.dev != nil && op.dev.Info().Type == vk.DeviceCPU && op.cfg.FixedSplit == 0
 	if r.access == AccessAuto {
 		r.access = AccessDescriptors

@@ -108,15 +108,55 @@ float scoreOf(uint row, uint firstKey, uint col, float x) {
     }
 #endif
 
+// Reductions through scratch. They leave the row's value in every element of the row, like the NV2 ones.
+#define REDUCE_ROWS(result, x, START, STEP)                                                         \
+    {                                                                                               \
+        fragmentToScratch(x);                                                                       \
+        for (uint row = gl_SubgroupInvocationID; row < TILE_M; row += SUBGROUP_SIZE) {              \
+            float all = START;                                                                      \
+            for (uint col = 0; col < TILE_N; ++col) {                                               \
+                float next = scratchFloat(row, col);                                                \
+                all = STEP;                                                                         \
+            }                                                                                       \
+            for (uint col = 0; col < TILE_N; ++col) scratchPut(row, col, all);                      \
+        }                                                                                           \
+        subgroupSync();                                                                             \
+        coopMatLoad(result, tile, scratchBase(), SCRATCH_STRIDE, gl_CooperativeMatrixLayoutRowMajor); \
+    }
+
+// Between fragments of TILE_N and of SUM_N columns whose columns are all alike.
+#define scratchNarrow(result, x)                                                                           \
+    {                                                                                               \
+        fragmentToScratch(x);                                                                       \
+        coopMatLoad(result, tile, scratchBase(), SCRATCH_STRIDE, gl_CooperativeMatrixLayoutRowMajor); \
+    }
+#define scratchWiden(result, x)                                                                            \
+    {                                                                                               \
+        fragmentToScratch(x);                                                                       \
+        for (uint row = gl_SubgroupInvocationID; row < TILE_M; row += SUBGROUP_SIZE) {              \
+            const float one = scratchFloat(row, 0);                                                 \
+            for (uint col = 1; col < TILE_N; ++col) scratchPut(row, col, one);                      \
+        }                                                                                           \
+        subgroupSync();                                                                             \
+        coopMatLoad(result, tile, scratchBase(), SCRATCH_STRIDE, gl_CooperativeMatrixLayoutRowMajor); \
+    }
+
 #if NV2
 
 float reduceMax(const in float a, const in float b) { return max(a, b); }
 float reduceAdd(const in float a, const in float b) { return a + b; }
-#define rowMax(result, x) coopMatReduceNV(result, x, gl_CooperativeMatrixReduceRowNV, reduceMax)
-#define rowSum(result, x) coopMatReduceNV(result, x, gl_CooperativeMatrixReduceRowNV, reduceAdd)
-// Between fragments of TILE_N and of SUM_N columns whose columns are all alike.
-#define narrow(result, x) coopMatReduceNV(result, x, gl_CooperativeMatrixReduceRowNV, reduceMax)
-#define widen(result, x) coopMatReduceNV(result, x, gl_CooperativeMatrixReduceRowNV, reduceMax)
+#define reduceRows(result, x, step) coopMatReduceNV(result, x, gl_CooperativeMatrixReduceRowNV, step)
+#ifdef SCRATCH_ROWS // where it is true, these go through scratch all the same
+#define rowMax(result, x) if (SCRATCH_ROWS) REDUCE_ROWS(result, x, -INFINITY, max(all, next)) else reduceRows(result, x, reduceMax)
+#define rowSum(result, x) if (SCRATCH_ROWS) REDUCE_ROWS(result, x, 0.0, all + next) else reduceRows(result, x, reduceAdd)
+#define narrow(result, x) if (SCRATCH_ROWS) scratchNarrow(result, x) else reduceRows(result, x, reduceMax)
+#define widen(result, x) if (SCRATCH_ROWS) scratchWiden(result, x) else reduceRows(result, x, reduceMax)
+#else
+#define rowMax(result, x) reduceRows(result, x, reduceMax)
+#define rowSum(result, x) reduceRows(result, x, reduceAdd)
+#define narrow(result, x) reduceRows(result, x, reduceMax)
+#define widen(result, x) reduceRows(result, x, reduceMax)
+#endif
 
 // The first column of x, TILE_M floats, from tile[place] on. The function may run more than once for an
 // element: it stores the same value again.
@@ -173,40 +213,11 @@ float modifiedElement(const in uint32_t row, const in uint32_t col, const in flo
 
 #else
 
-// Both reductions leave the row's value in every element of the row, like the NV2 ones.
-#define REDUCE_ROWS(result, x, START, STEP)                                                         \
-    {                                                                                               \
-        fragmentToScratch(x);                                                                       \
-        for (uint row = gl_SubgroupInvocationID; row < TILE_M; row += SUBGROUP_SIZE) {              \
-            float all = START;                                                                      \
-            for (uint col = 0; col < TILE_N; ++col) {                                               \
-                float next = scratchFloat(row, col);                                                \
-                all = STEP;                                                                         \
-            }                                                                                       \
-            for (uint col = 0; col < TILE_N; ++col) scratchPut(row, col, all);                      \
-        }                                                                                           \
-        subgroupSync();                                                                             \
-        coopMatLoad(result, tile, scratchBase(), SCRATCH_STRIDE, gl_CooperativeMatrixLayoutRowMajor); \
-    }
 #define rowMax(result, x) REDUCE_ROWS(result, x, -INFINITY, max(all, next))
 #define rowSum(result, x) REDUCE_ROWS(result, x, 0.0, all + next)
 
-// Between fragments of TILE_N and of SUM_N columns whose columns are all alike.
-#define narrow(result, x)                                                                           \
-    {                                                                                               \
-        fragmentToScratch(x);                                                                       \
-        coopMatLoad(result, tile, scratchBase(), SCRATCH_STRIDE, gl_CooperativeMatrixLayoutRowMajor); \
-    }
-#define widen(result, x)                                                                            \
-    {                                                                                               \
-        fragmentToScratch(x);                                                                       \
-        for (uint row = gl_SubgroupInvocationID; row < TILE_M; row += SUBGROUP_SIZE) {              \
-            const float one = scratchFloat(row, 0);                                                 \
-            for (uint col = 1; col < TILE_N; ++col) scratchPut(row, col, one);                      \
-        }                                                                                           \
-        subgroupSync();                                                                             \
-        coopMatLoad(result, tile, scratchBase(), SCRATCH_STRIDE, gl_CooperativeMatrixLayoutRowMajor); \
-    }
+#define narrow(result, x) scratchNarrow(result, x)
+#define widen(result, x) scratchWiden(result, x)
 
 // The first column of x, TILE_M floats, from tile[place] on.
 #define firstColumnTo(x, place)                                                                     \

@@ -105,6 +105,8 @@ shared uint keyOfColumn[KEPT != 0 ? SUBGROUPS * BLOCK_COLS : 1]; // a tile's key
 // With 8 rows, the second half of a lane's scores are of rows that do not exist (transposeP leaves them out).
 #define LIVE(x) (FRAGMENT_ORDER != 0 && SUM_N == 8 ? x.length() / 2 : x.length())
 
+// lavapipe (Mesa 26.2) reduces half of the columns of rows 8 to 15 of these fragments, which are larger than its own.
+#define SCRATCH_ROWS (FRAGMENT_ORDER == 0)
 #include "coopmat_fragments.glsl"
 #include "coopmat_step.glsl"
 

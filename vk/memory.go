@@ -38,7 +38,7 @@ func (k MemoryKind) String() string {
 
 // MemoryStats is what a device's buffers occupy.
 type MemoryStats struct {
-	Buffers        int    // open, or closed and still in flight
+	Buffers        int    // open, or closed and still in flight; those of Commands.Scratch too
 	UsedBytes      uint64 // by those buffers, wrapped ones not counted
 	AllocatedBytes uint64 // taken from Vulkan
 	Allocations    int    // live VkDeviceMemory objects

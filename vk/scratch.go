@@ -91,14 +91,19 @@ type scratchPool struct {
 	stream  *Stream
 }
 
-// take finds the smallest buffer that does, unless it is far too large, or makes one.
+// take finds the smallest buffer that does, unless it is far too large, of several the
+// last one used, or makes one.
 func (p *scratchPool) take(op string, d *Device, zeros, size uint64) (*scratch, error) {
+	wantZeros, wantRoom := roomy(max(zeros, zerosLeast)), roomy(max(size, scratchLeast))
 	p.mu.Lock()
 	best := -1
-	for i, s := range p.idle {
+	for i := len(p.idle) - 1; i >= 0; i-- {
+		s := p.idle[i]
 		if s.zeros >= zeros && s.room() >= size && s.room()/8 <= max(size, scratchLeast) &&
 			(best < 0 || s.buf.size < p.idle[best].buf.size) {
-			best = i
+			if best = i; s.buf.size == wantZeros+wantRoom {
+				break
+			}
 		}
 	}
 	if best >= 0 {
@@ -109,11 +114,11 @@ func (p *scratchPool) take(op string, d *Device, zeros, size uint64) (*scratch, 
 		return s, nil
 	}
 	p.mu.Unlock()
-	s := &scratch{pool: p, zeros: roomy(max(zeros, zerosLeast))}
+	s := &scratch{pool: p, zeros: wantZeros}
 	o := BufferOptions{Name: "scratch"}
 	var err error
-	if s.buf, err = d.newBuffer(op, s.zeros+roomy(max(size, scratchLeast)), o); err != nil {
-		s.buf, err = d.newBuffer(op, s.zeros+max(size, 1), o) // near a limit
+	if s.buf, err = d.newBuffer(op, wantZeros+wantRoom, o); err != nil {
+		s.buf, err = d.newBuffer(op, wantZeros+max(size, 1), o) // near a limit
 	}
 	return s, err
 }

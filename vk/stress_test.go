@@ -37,6 +37,7 @@ func TestStressUnderGarbageCollection(t *testing.T) {
 	wg.Wait()
 	stop.Store(true)
 	collector.Wait()
+	d.reclaim() // scratch memory
 	m := d.Memory()
 	assert.Zero(t, m.Buffers)
 	assert.Zero(t, m.UsedBytes)
@@ -70,6 +71,8 @@ func stress(t *testing.T, d *Device, r *rand.Rand, rounds int) {
 		if !ok(err) {
 			return
 		}
+		_, _, err = s.Scratch(uint64(4*r.IntN(2)), uint64(4*n))
+		ok(err)
 		src := make([]byte, 4*n)
 		for i := range src {
 			src[i] = byte(r.Uint32())
