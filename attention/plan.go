@@ -214,7 +214,7 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 		best := choose(tier, v, shape, cfg.Causal)
 		few := rows <= decodeRows*f.m
 		if v.features.any() && (few || r.direct != directNever) {
-			for _, c := range decodeTiles(f, v, &r, cfg.FixedSplit > 0) {
+			for _, c := range decodeTiles(caps, f, v, &r, cfg.FixedSplit > 0) {
 				f := f
 				if c.direct != directNever {
 					f = c.direct.fragment(f, rows)

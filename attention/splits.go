@@ -50,10 +50,10 @@ func (t *tile) leastPart() int {
 	return leastPart
 }
 
-// directResident workgroups of the kernel that brings keys straight into fragments find
-// room in the registers of a core: 150 to 255 of an invocation. Three were no faster on
-// an H200 where 168 are enough (docs/log.md, 34).
-const directResident = 2
+// directSubgroups of the kernel that brings keys straight into fragments find room in
+// the registers of a core: 150 to 255 of an invocation. A third of four was no faster
+// on an H200 where 168 are enough (docs/log.md, 34).
+const directSubgroups = 8
 
 // splitsOf is how many workgroups share the keys of a row: what the caller fixed, or the
 // fewest that are done first if all workgroups take equally long, each with the tile's
@@ -72,7 +72,7 @@ func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes ui
 	const reserved, mostResident = 1024, 8
 	most := uint64(mostResident)
 	if v.tile.direct != directNever {
-		most = directResident
+		most = uint64(max(directSubgroups/(v.tile.local/v.tile.subgroup), 1))
 	}
 	resident := cores * min(max(uint64(caps.Limits.MaxSharedBytes)/(sharedBytes+reserved), 1), most)
 	if groups >= fullRounds*resident {
@@ -142,7 +142,7 @@ func clamp32(n uint64) uint32 { return uint32(min(n, 1<<32-1)) }
 // to a few of them. docs/log.md has what was measured on an H200: 29 of those, with
 // head dim 128 3.55 TB/s of K and V shared (3.2 without reuse) and 3.5 alone, 64 3.2
 // with steps of 32 and 3.0 with 16; and 31 of the first.
-func decodeTiles(f fragment, v variant, r *request, fixed bool) (list []tileChoice) {
+func decodeTiles(caps *vk.Caps, f fragment, v variant, r *request, fixed bool) (list []tileChoice) {
 	dim := max(v.headDim, v.headDimV)
 	if r.direct != directNever {
 		t := tileChoice{maxDim: dim, subgroups: 4, rowTiles: 1, cols: 16, step: 16, slice: v.headDimV, direct: r.direct}
@@ -154,6 +154,8 @@ func decodeTiles(f fragment, v variant, r *request, fixed bool) (list []tileChoi
 		case dim > 128: // registers hold K of a tile and O of a few rows, but not Q beside them
 			rows := r.direct.fragment(f, r.decodeRows()).sumN
 			t.slice, t.staged = evenSlice(v.headDimV, 256*8/rows), ceilDiv(v.headDim, 16)
+		case !fixed && uint64(r.shape.B)*uint64(r.shape.KVHeads())*manyParts <= uint64(caps.ShaderCores):
+			t.subgroups = directSubgroups
 		}
 		list = append(list, t)
 	}
@@ -186,6 +188,10 @@ func (v *variant) notDirect(r *request, device string) string {
 	}
 	return "no tile of it is within the device's limits"
 }
+
+// manyParts of a row are halved by workgroups that take a core for themselves: one
+// sequence of 32768 keys with 8 key heads 43.2 us instead of 46.0.
+const manyParts = 16
 
 // evenSlice cuts columns into slices of at most most that are whole fragments and
 // leave none over, where there are such; else into one.
