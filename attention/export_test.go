@@ -50,6 +50,9 @@ func TileOps(op *Op, s Shape) (ops []*Op, names []string, err error) {
 	return ops, names, nil
 }
 
+// MostCombined is how many parts the decoding kernel puts together itself.
+const MostCombined = mostCombined
+
 // PartsOf says in how many parts keys are computed, and whether the kernel that makes
 // them puts them together itself.
 func PartsOf(op *Op, a Args) (parts int, combined bool, err error) {

@@ -92,14 +92,17 @@ func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes ui
 	return best
 }
 
+// mostCombined parts are put together by the decoding kernel itself: as many as an
+// invocation of decode_combine.glsl waits for at once. The last workgroup of a row does it
+// alone; with 33 parts that took an H200 as long as a second dispatch, and 7 us longer
+// in every fourth run. The parts' weights always have room in its shared memory.
+const mostCombined = 8
+
 // combines reports whether the kernel puts the parts of split keys together itself: the
-// decoding kernel does, where it has no LSE to write, which takes the parameters that
-// name its scratch memory, and where the weights of all parts of its rows have room in
-// the shared memory that its subgroups had for O (AREA_STRIDE of decode_coopmat.comp).
+// decoding kernel does with a few, where it has no LSE to write, which takes the
+// parameters that name its scratch memory.
 func combines(t *tile, r *request, parts int) bool {
-	const wordsOfRow = 4 * 17
-	room := int(t.local/max(t.subgroup, 1)) * wordsOfRow
-	return t.direct != directNever && !r.lse && !r.apart && parts > 1 && parts <= room
+	return t.direct != directNever && !r.lse && !r.apart && parts > 1 && parts <= mostCombined
 }
 
 // decodeRows is how many rows a key head has if the heads of a group are rows side
