@@ -94,9 +94,9 @@ func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes ui
 
 // mostCombined parts are put together by the decoding kernel itself: as many as an
 // invocation of decode_combine.glsl waits for at once. The last workgroup of a row does it
-// alone; with 33 parts that took an H200 as long as a second dispatch, and 7 us longer
+// alone; with 16 to 33 parts that took an H200 as long as a second dispatch, and 7 us longer
 // in every fourth run. The parts' weights always have room in its shared memory.
-const mostCombined = 8
+const mostCombined = 12
 
 // combines reports whether the kernel puts the parts of split keys together itself: the
 // decoding kernel does with a few, where it has no LSE to write, which takes the

@@ -109,7 +109,7 @@ const uint SPACE = SHIFT_FIRST; // in units of four words
 #define LAST_PART tile[SHIFT_FIRST][0]
 
 const uint QUADS = (DV_SLICE + 3) / 4; // of the workgroup's columns
-const uint IN_FLIGHT = 8;              // parts that an invocation waits for at once
+const uint IN_FLIGHT = 12;             // parts that an invocation waits for at once
 
 void orderParts() {
     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
