@@ -52,7 +52,7 @@ func (t *tile) leastPart() int {
 
 // directSubgroups of the kernel that brings keys straight into fragments find room in
 // the registers of a core: 150 to 255 of an invocation. A third of four was no faster
-// on an H200 where 168 are enough (docs/log.md, 34).
+// on an H200 where 168 are enough (docs/log.md, 33).
 const directSubgroups = 8
 
 // splitsOf is how many workgroups share the keys of a row: what the caller fixed, or the
@@ -150,8 +150,9 @@ func decodeTiles(caps *vk.Caps, f fragment, v variant, r *request, fixed bool) (
 	if r.direct != directNever {
 		t := tileChoice{maxDim: dim, subgroups: 4, rowTiles: 1, cols: 16, step: 16, slice: v.headDimV, direct: r.direct}
 		switch {
-		case dim <= 64:
+		case dim <= 64 && v.features.pageSize%32 == 0: // pages of 16 are looked up once for a tile
 			t.cols, t.step = 32, 32
+		case dim <= 64:
 		case dim > 256: // four walk together, each with up to 160 columns of K and 128 of V and O
 			t.shares, t.slice = t.subgroups, evenSlice(v.headDimV, 512)
 		case dim > 128: // registers hold K of a tile and O of a few rows, but not Q beside them
