@@ -150,16 +150,14 @@ func decodings() []cases.FeatureCase {
 		change(&c)
 		list = append(list, c)
 	}
-	// One part, as many as the kernel puts together, more; more than tiles of keys; and parts without weight.
-	for _, parts := range []int{3, 1, 2, 7, attention.MostCombined, attention.MostCombined + 1, 256} {
+	// Few parts, as many as the kernel puts together, more; more than tiles of keys; and parts without weight.
+	for _, parts := range []int{3, 2, 7, attention.MostCombined, attention.MostCombined + 1, 256} {
 		add(func(c *cases.FeatureCase) { c.FixedSplit = parts })
 	}
 	add(func(c *cases.FeatureCase) { c.Data = cases.Rising })
 	// A row alone, whose parts many invocations share, and all rows of a fragment.
-	for _, heads := range [][2]int{{2, 2}, {16, 1}} {
-		for _, parts := range []int{6, attention.MostCombined} {
-			add(func(c *cases.FeatureCase) { c.Hq, c.Hkv, c.FixedSplit = heads[0], heads[1], parts })
-		}
+	for _, parts := range []int{6, attention.MostCombined} {
+		add(func(c *cases.FeatureCase) { c.Hq, c.Hkv, c.FixedSplit = 16, 1, parts })
 	}
 	// Sequences without rows, without keys and with fewer keys than parts.
 	mixed := []cases.Seq{{ID: 0, Rows: 2, Keys: 300}, {ID: 1, Rows: 0, Keys: 30}, {ID: 2, Rows: 3, Keys: 0}, {ID: 3, Rows: 1, Keys: 33},
@@ -171,7 +169,7 @@ func decodings() []cases.FeatureCase {
 		c.Seqs, c.LooseQ, c.LooseK, c.Sq, c.Sinks, c.FixedSplit = mixed, true, true, 4, true, 5
 	})
 	// Head dims of several slices, of odd sizes; rows of O that share words.
-	for i, dims := range [][2]int{{128, 128}, {256, 256}, {64, 250}, {33, 41}} {
+	for i, dims := range [][2]int{{64, 250}, {33, 41}} {
 		add(func(c *cases.FeatureCase) {
 			c.D, c.Dv, c.FixedSplit = dims[0], dims[1], attention.MostCombined
 			c.Access = []attention.Access{attention.AccessAuto, attention.AccessDescriptors}[i%2]
