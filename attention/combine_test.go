@@ -155,24 +155,26 @@ func decodings() []cases.FeatureCase {
 		add(func(c *cases.FeatureCase) { c.FixedSplit = parts })
 	}
 	add(func(c *cases.FeatureCase) { c.Data = cases.Rising })
-	// A row alone, whose parts many invocations share, and all rows of a fragment.
-	for _, parts := range []int{6, attention.MostCombined} {
-		add(func(c *cases.FeatureCase) { c.Hq, c.Hkv, c.FixedSplit = 16, 1, parts })
-	}
 	// Sequences without rows, without keys and with fewer keys than parts.
 	mixed := []cases.Seq{{ID: 0, Rows: 2, Keys: 300}, {ID: 1, Rows: 0, Keys: 30}, {ID: 2, Rows: 3, Keys: 0}, {ID: 3, Rows: 1, Keys: 33},
 		{ID: 4, Rows: 3, Keys: 129}, {ID: 5, Rows: 0, Keys: 0}}
 	add(func(c *cases.FeatureCase) {
 		c.Seqs, c.PackedQ, c.PageSize, c.Causal = mixed, true, 16, attention.BottomRight
 	})
-	add(func(c *cases.FeatureCase) {
-		c.Seqs, c.LooseQ, c.LooseK, c.Sq, c.Sinks, c.FixedSplit = mixed, true, true, 4, true, 5
-	})
 	// Odd head dims; rows of O that share words.
 	add(func(c *cases.FeatureCase) {
 		c.D, c.Dv, c.FixedSplit = 33, 41, attention.MostCombined
 		c.Access, c.Layout = attention.AccessDescriptors, cases.Odd
 	})
+	if os.Getenv("VKATTN_TEST_LEVEL") == "full" {
+		// All rows of a fragment.
+		for _, parts := range []int{6, attention.MostCombined} {
+			add(func(c *cases.FeatureCase) { c.Hq, c.Hkv, c.FixedSplit = 16, 1, parts })
+		}
+		add(func(c *cases.FeatureCase) {
+			c.Seqs, c.LooseQ, c.LooseK, c.Sq, c.Sinks, c.FixedSplit = mixed, true, true, 4, true, 5
+		})
+	}
 	return list
 }
 
