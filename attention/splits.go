@@ -95,7 +95,7 @@ func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes ui
 // mostCombined parts are put together by the decoding kernel itself: as many as an
 // invocation of decode_combine.glsl waits for at once. The last workgroup of a row does it
 // alone; with 16 to 33 parts that took an H200 as long as a second dispatch, and 7 us longer
-// in every fourth run. The parts' weights always have room in its shared memory.
+// in every fourth run.
 const mostCombined = 12
 
 // combines reports whether the kernel puts the parts of split keys together itself: the
@@ -161,6 +161,7 @@ func decodeTiles(caps *vk.Caps, f fragment, v variant, r *request, fixed bool) (
 		case !fixed && uint64(r.shape.B)*uint64(r.shape.KVHeads())*manyParts <= uint64(caps.ShaderCores):
 			t.subgroups = directSubgroups
 		}
+		t.ahead = aheadOf(&v, &t, r.direct.fragment(f, r.decodeRows()).sumN)
 		list = append(list, t)
 	}
 	alone := tileChoice{maxDim: dim, subgroups: 1, rowTiles: decodeRows, cols: 16, step: 16, slice: 128}
@@ -177,6 +178,17 @@ func decodeTiles(caps *vk.Caps, f fragment, v variant, r *request, fixed bool) (
 	shared.subgroups, shared.rowTiles, shared.sharing, shared.reuse = 4, 1, true, true
 	shared.cols = shared.subgroups * shared.step
 	return append(list, shared, alone)
+}
+
+// aheadOf is how much of the next tile of keys a subgroup fetches while it multiplies
+// one: all of it where registers hold two tiles beside O, which has sumN rows, and where
+// the keys of a tile lie one after another, so that one address is enough for them.
+func aheadOf(v *variant, t *tileChoice, sumN uint32) uint32 {
+	whole := !v.features.kept && v.features.pageSize%t.cols == 0
+	if t.maxDim*sumN > 128*8 || v.features.kv != KVSame || !whole {
+		return 0
+	}
+	return 2
 }
 
 // notDirect says why a call that decodes on a tier of cooperative matrices has not the

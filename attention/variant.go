@@ -26,6 +26,7 @@ type tile struct {
 	reuse    bool   // V takes K's place in shared memory; of features only
 	direct   direct // no shared memory: subgroups walk over the keys each for itself; of features only
 	shares   uint32 // direct: subgroups that walk together, each with some of the columns; 0 is 1
+	ahead    uint32 // direct: of the next tile of keys 1 V, 2 K and V are fetched while one is multiplied
 
 	// Scalar kernel.
 	blockRows uint32 // query rows of a workgroup
@@ -58,7 +59,8 @@ func (t tile) parts() int {
 // String is what plans and benchmark tables print: rows x keys / keys of a step,
 // and how the workgroup is divided: fragments, subgroups x fragments of rows, and
 // q with the chunks of Q that are in shared memory; shared or direct where subgroups
-// share the keys instead of having rows of their own, direct/4 where four share columns.
+// share the keys instead of having rows of their own, direct/4 where four share columns, ahead1 or ahead2 where V or all of a tile of keys
+// is fetched while the one before is multiplied.
 func (t tile) String() string {
 	if t.subgroup != 0 {
 		s := fmt.Sprintf("%dx%d/%d %dx%d %dsg%d", t.rows(), t.blockCols, t.stepCols, t.m, t.n, t.local/t.subgroup, t.rowTiles)
@@ -72,6 +74,9 @@ func (t tile) String() string {
 			s += fmt.Sprintf(" direct/%d", t.shares)
 		case t.direct != directNever:
 			s += " direct"
+		}
+		if t.ahead > 0 {
+			s += fmt.Sprintf(" ahead%d", t.ahead)
 		}
 		return s
 	}
@@ -126,6 +131,7 @@ func (v variant) constants() map[uint32]uint32 {
 			c[shaders.ConstShareKeys] = boolConstant(v.tile.sharing)
 			c[shaders.ConstReuse] = boolConstant(v.tile.reuse)
 			c[shaders.ConstColumnShares] = max(v.tile.shares, 1)
+			c[shaders.ConstAhead] = v.tile.ahead
 			c[shaders.ConstFragmentOrder] = boolConstant(v.tile.direct == directOrdered)
 		}
 		c[shaders.ConstCheckFetch] = boolConstant(!v.crowded())

@@ -68,6 +68,7 @@ layout(constant_id = 47) const uint REUSE = 0;         // 1: V takes K's place i
 layout(constant_id = 48) const uint FRAGMENT_ORDER = 0; // 1: fragments of 16x16 lie among 32 lanes as decode_coopmat.comp knows it
 layout(constant_id = 49) const uint COMBINE = 0;       // 1: and the last of those workgroups puts the states together, with SPLIT
 layout(constant_id = 50) const uint COLUMN_SHARES = 1; // subgroups of decode_coopmat.comp that walk together, each with a part of the columns
+layout(constant_id = 51) const uint AHEAD = 0;         // of decode_coopmat.comp: of the next tile of keys 1 V, 2 K and V too are fetched while this one is multiplied
 
 // -- scalar tier ---------------------------------------------------------------------------------
 layout(constant_id = 18) const uint THREADS_X = 16;   // invocations side by side along keys and along columns of O

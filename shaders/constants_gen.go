@@ -51,6 +51,7 @@ const (
 	ConstFragmentOrder   uint32 = 48 // 1: fragments of 16x16 lie among 32 lanes as decode_coopmat.comp knows it
 	ConstCombine         uint32 = 49 // 1: and the last of those workgroups puts the states together, with SPLIT
 	ConstColumnShares    uint32 = 50 // subgroups of decode_coopmat.comp that walk together, each with a part of the columns
+	ConstAhead           uint32 = 51 // of decode_coopmat.comp: of the next tile of keys 1 V, 2 K and V too are fetched while this one is multiplied
 	ConstThreadsX        uint32 = 18 // invocations side by side along keys and along columns of O
 	ConstChunkD          uint32 = 19 // elements of Dqk staged at a time
 	ConstChunkV          uint32 = 20 // keys of V staged at a time
@@ -111,6 +112,7 @@ var constantNames = map[uint32]string{
 	ConstFragmentOrder:   "FRAGMENT_ORDER",
 	ConstCombine:         "COMBINE",
 	ConstColumnShares:    "COLUMN_SHARES",
+	ConstAhead:           "AHEAD",
 	ConstThreadsX:        "THREADS_X",
 	ConstChunkD:          "CHUNK_D",
 	ConstChunkV:          "CHUNK_V",

@@ -16,9 +16,9 @@
 // of its first invocation, a release; the last atomic, an acquire, has read what all others wrote, and comes before
 // a workgroup barrier and the loads. The counters meet no other access than atomics of that scope.
 //
-// Barriers: two around the atomic, which every workgroup has; then when the LSE are there, when the weights are, and
-// where few rows leave invocations idle, which then take chains of parts, when the chains' sums are. All of this
-// comes after a walk that takes all registers, and takes fewer.
+// Barriers: two around the atomic, which every workgroup has. After that an invocation has four columns of a row to
+// itself: it asks for all of their parts and their LSE at once, MOST_COMBINED at most, so that the last workgroup waits
+// for memory once. It comes after a walk that takes all registers, and takes fewer.
 #ifndef DECODE_COMBINE_GLSL
 #define DECODE_COMBINE_GLSL
 
@@ -102,61 +102,32 @@ void leaveNoPart() {
 
 // -- all parts together -----------------------------------------------------------------------------------
 
-// Shared memory of the walk: weights of rows by parts, and behind them, four words at a time, sums of chains. The
-// host sees to it that the weights have room. The first word after it says whether the workgroup is the last one.
-const uint SPACE = SHIFT_FIRST; // in units of four words
-#define WEIGHT_AT(i) tile[(i) / 4][(i) % 4]
+// In shared memory, over what the walk had there: whether the workgroup is the last one.
 #define LAST_PART tile[SHIFT_FIRST][0]
 
 const uint QUADS = (DV_SLICE + 3) / 4; // of the workgroup's columns
-const uint IN_FLIGHT = 12;             // parts that an invocation waits for at once
 
 void orderParts() {
     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
 }
 
-// The LSE become weights. Lanes of all subgroups fetch, side by side along rows; then a subgroup has rows to itself,
-// and a lane the same parts of them from first to last.
-void weighParts(uint rows) {
-    const uint tid = gl_LocalInvocationIndex, parts = work.splits;
-    uint side = 1;
-    while (side < rows) side *= 2; // a power of two divides LOCAL_SIZE
-    const uint step = LOCAL_SIZE / side, row = tid % side;
-    const uint number = numberOf(work.row0 + min(row, rows - 1));
-    [[dont_unroll]] for (uint n = tid / side; n < parts; n += 4 * step) {
-        uint bits[4];
-        [[unroll]] for (uint i = 0; i < 4; ++i)
-            if (row < rows && n + i * step < parts) bits[i] = PART_WORD(partLSE(n + i * step, number));
-        [[unroll]] for (uint i = 0; i < 4; ++i)
-            if (row < rows && n + i * step < parts) WEIGHT_AT(row * parts + n + i * step) = bits[i];
-    }
-    barrier();
-    [[dont_unroll]] for (uint r = gl_SubgroupID; r < rows; r += SUBGROUPS) {
-        float most = -INFINITY;
-        bool spoilt = false;
-        for (uint n = gl_SubgroupInvocationID; n < parts; n += SUBGROUP_SIZE) {
-            const uint bits = WEIGHT_AT(r * parts + n);
-            if (spoils(bits)) spoilt = true;
-            else most = max(most, uintBitsToFloat(bits));
-        }
-        most = subgroupMax(most);
-        spoilt = subgroupAny(spoilt);
-        for (uint n = gl_SubgroupInvocationID; n < parts; n += SUBGROUP_SIZE) {
-            const float weight = partWeight(uintBitsToFloat(WEIGHT_AT(r * parts + n)), most);
-            WEIGHT_AT(r * parts + n) = spoilt ? NOT_A_NUMBER : floatBitsToUint(weight);
-        }
-    }
-    barrier();
+// The slice so many float32 further.
+Slice skip(Slice s, uvec2 words) {
+#if BDA
+    s.word = add64(s.word, uvec2(words.x << 2, words.y << 2 | words.x >> 30));
+#else
+    s.word += words.x;
+#endif
+    return s;
 }
 
-// Four columns of O from the sum of the weighted parts.
-void finishQuad(uint row, uint weights, uint col, vec4 sum) {
-    precise float total = 0.0;
-    for (uint n = 0; n < work.splits; ++n) total += uintBitsToFloat(WEIGHT_AT(weights + n));
-    precise vec4 o = sum;
-    if (WEIGHT_AT(weights) == NOT_A_NUMBER) o = vec4(uintBitsToFloat(NOT_A_NUMBER));
-    else if (total != 0.0) o *= overTotal(total);
-    store4O(blockO(), elementO(row) + col, o, HEAD_DIM_V - col);
+// Four columns from a slice on, of those that a row has from col on.
+vec4 partFour(Slice s, uint col) {
+    if (HEAD_DIM_V % 4 == 0) return uintBitsToFloat(PART_QUAD(s));
+    vec4 four = vec4(0.0);
+    for (uint e = 0; e < 4; ++e)
+        if (col + e < HEAD_DIM_V) four[e] = uintBitsToFloat(PART_WORD(advance(s, e, 1, false, 1)));
+    return four;
 }
 
 // After the workgroup has stored its part: O, where it is the last one.
@@ -165,57 +136,55 @@ void combineParts(uint rows) {
     if (gl_LocalInvocationIndex == 0) LAST_PART = countPart() ? 1 : 0;
     orderParts();
     if (LAST_PART == 0) return;
-    const uint tid = gl_LocalInvocationIndex, parts = work.splits, chains = min(CHAINS, parts), step = rowsOfState() * HEAD_DIM_V;
-    weighParts(rows);
-    // Four columns an invocation; those left over take chains of them, where sums have room.
-    const uint quads = rows * QUADS, sums = (rows * parts + 3) / 4;
-    uint helpers = clamp(LOCAL_SIZE / quads, 1, chains);
-    if (sums + chains * quads > SPACE) helpers = 1;
-    [[dont_unroll]] for (uint at = tid; at < quads * helpers; at += LOCAL_SIZE) {
-        const uint quad = at % quads, row = work.row0 + quad / QUADS, col = work.col0 + quad % QUADS * 4;
-        const uint weights = quad / QUADS * parts;
+    const uint parts = work.splits;
+    const uvec2 rowsApart = uvec2(rowsOfState(), 0), columnsApart = mul64(rowsOfState(), HEAD_DIM_V);
+    [[dont_unroll]] for (uint at = gl_LocalInvocationIndex; at < rows * QUADS; at += LOCAL_SIZE) {
+        const uint row = work.row0 + at / QUADS, col = work.col0 + at % QUADS * 4;
         if (col >= HEAD_DIM_V) continue;
-        const Slice from = partO(0, numberOf(row), col);
-        precise vec4 all = vec4(0.0), sum = vec4(0.0);
-        uint chain = at / quads, n = chain;
-        [[dont_unroll]] while (chain < chains) {
-            // So many parts are asked for before the first is looked at, from one chain to the next.
-            vec4 part[IN_FLIGHT];
-            uint c = chain, m = n;
-            [[unroll]] for (uint i = 0; i < IN_FLIGHT; ++i)
-                if (c < chains) {
-                    const Slice s = advance(from, m, step, false, 1);
-                    if (HEAD_DIM_V % 4 == 0) part[i] = uintBitsToFloat(PART_QUAD(s));
-                    else
-                        for (uint e = 0; e < 4; ++e)
-                            part[i][e] = col + e < HEAD_DIM_V ? uintBitsToFloat(PART_WORD(advance(s, e, 1, false, 1))) : 0.0;
-                    m += CHAINS;
-                    if (m >= parts) m = c += helpers;
-                }
-            [[unroll]] for (uint i = 0; i < IN_FLIGHT; ++i)
-                if (chain < chains) {
-                    const float weight = uintBitsToFloat(WEIGHT_AT(weights + n));
-                    precise const vec4 weighted = weight * part[i];
-                    if (weight != 0.0) sum += weighted; // else whatever its O holds
-                    n += CHAINS;
-                    if (n >= parts) {
-                        if (helpers > 1) tile[sums + chain * quads + quad] = floatBitsToUint(sum);
-                        else if (chain == 0) all = sum;
-                        else all += sum;
-                        sum = vec4(0.0);
-                        n = chain += helpers;
+        // All of them are asked for before the first is looked at.
+        float weight[MOST_COMBINED];
+        vec4 part[MOST_COMBINED];
+        Slice lseAt = partLSE(0, numberOf(row)), oAt = partO(0, numberOf(row), col);
+        [[unroll]] for (uint g = 0; g < MOST_COMBINED; g += 4)
+            if (g < parts) {
+                [[unroll]] for (uint n = g; n < g + 4; ++n) {
+                    weight[n] = uintBitsToFloat(PART_WORD(lseAt));
+                    part[n] = partFour(oAt, col);
+                    if (n + 1 < parts) { // else the last one again
+                        lseAt = skip(lseAt, rowsApart);
+                        oAt = skip(oAt, columnsApart);
                     }
                 }
-        }
-        if (helpers == 1) finishQuad(row, weights, col, all);
+            }
+        float most = -INFINITY;
+        bool spoilt = false;
+        [[unroll]] for (uint n = 0; n < MOST_COMBINED; ++n)
+            if (n < parts) {
+                spoilt = spoilt || spoils(floatBitsToUint(weight[n]));
+                most = max(most, weight[n]); // of what spoils nothing
+            }
+        precise float total = 0.0;
+        [[unroll]] for (uint n = 0; n < MOST_COMBINED; ++n)
+            if (n < parts) {
+                weight[n] = partWeight(weight[n], most);
+                total += weight[n];
+            }
+        precise vec4 o = vec4(0.0);
+        [[unroll]] for (uint c = 0; c < min(CHAINS, MOST_COMBINED); ++c)
+            if (c < parts) {
+                precise vec4 sum = vec4(0.0);
+                [[unroll]] for (uint n = 0; n < MOST_COMBINED; ++n)
+                    if (n % CHAINS == c && n < parts) {
+                        precise const vec4 weighted = weight[n] * part[n];
+                        if (weight[n] != 0.0) sum += weighted; // else whatever its O holds
+                    }
+                if (c == 0) o = sum;
+                else o += sum;
+            }
+        if (spoilt) o = vec4(uintBitsToFloat(NOT_A_NUMBER));
+        else if (total != 0.0) o *= overTotal(total);
+        store4O(blockO(), elementO(row) + col, o, HEAD_DIM_V - col);
     }
-    if (helpers == 1) return;
-    barrier();
-    const uint row = work.row0 + tid / QUADS, col = work.col0 + tid % QUADS * 4; // quads are no more than invocations
-    if (tid >= quads || col >= HEAD_DIM_V) return;
-    precise vec4 all = uintBitsToFloat(tile[sums + tid]);
-    for (uint chain = 1; chain < chains; ++chain) all += uintBitsToFloat(tile[sums + chain * quads + tid]);
-    finishQuad(row, tid / QUADS * parts, col, all);
 }
 
 #endif

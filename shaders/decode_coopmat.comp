@@ -38,6 +38,7 @@
 #endif
 
 #define SCOPED_ATOMICS 1 // cooperative matrices imply the Vulkan memory model
+#define LISTS_LOOKED_AT 1
 #define WALKERS (LOCAL_SIZE / SUBGROUP_SIZE / COLUMN_SHARES)
 // Columns are asked for eight at a time; those past a row's end are left out here.
 #define FRAGMENT_K 8
@@ -57,6 +58,15 @@ const uint OUT_TILES = 4 * OUT_BLOCKS;
 #define FIRST_QK (MY_SHARE * QK_BLOCKS * 32) // columns where the subgroup's begin
 #define FIRST_OUT (MY_SHARE * OUT_BLOCKS * 64)
 
+// Blocks of Q that a subgroup brings: its own, or of what all of them read in shared memory every so manieth.
+const uint MY_Q_BLOCKS = Q_STAGED != 0 ? (QK_BLOCKS + SUBGROUPS - 1) / SUBGROUPS : QK_BLOCKS;
+#define Q_BLOCK(b) (Q_STAGED != 0 ? (b) * SUBGROUPS + gl_SubgroupID : (b))
+// Columns from col on, of the b-th of them, exist.
+bool hasQ(uint b, uint col) {
+    const uint before = Q_STAGED != 0 ? b * SUBGROUPS + SUBGROUPS - 1 : (COLUMN_SHARES - 1) * QK_BLOCKS + b; // at most
+    return HEAD_DIM >= (before + 1) * 32 || col < HEAD_DIM;
+}
+
 // Parts of 16 bytes are numbered as 32 lanes hold them; where subgroups are smaller each lane has several lanes' share.
 const uint SHARES = 32 / SUBGROUP_SIZE;
 #define SHARE_LANE(s) ((s) * SUBGROUP_SIZE + gl_SubgroupInvocationID)
@@ -64,8 +74,15 @@ const uint SHARES = 32 / SUBGROUP_SIZE;
 #define QUARTER (gl_SubgroupInvocationID % 4)
 
 // Shared memory in units of 8 elements (uvec4): blocks of a subgroup's O, which lie over its scratch; then what
-// it says of its rows: shifts, factors of what moved, and after the walk sums of exact weights.
-const bool TWO_BLOCKS = SUM_N == 8 && Q_STAGED == 0 && OUT_BLOCKS > 1 && COLUMN_SHARES == 1; // else a core has no room for two workgroups
+// it says of its rows: shifts, factors of what moved and after the walk sums of weights, and sums of exact ones.
+// Where nothing goes through scratch, Q lies in the areas during the walk. A core has room for two workgroups.
+#if NV2
+const bool NO_SCRATCH = FRAGMENT_ORDER != 0;
+#else
+const bool NO_SCRATCH = false;
+#endif
+const bool AREAS_ONLY = Q_STAGED == 0 || NO_SCRATCH;
+const bool TWO_BLOCKS = SUM_N == 8 && AREAS_ONLY && OUT_BLOCKS > 1 && COLUMN_SHARES == 1;
 const uint AREA_BLOCKS = TWO_BLOCKS ? 2 : 1;
 const uint AREA_STRIDE = 16 * AREA_BLOCKS + 1;
 const uint AREA_ROWS = COLUMN_SHARES > 1 ? 16 : SUM_N; // so that scores have room
@@ -76,10 +93,12 @@ const uint SHIFT_SIZE = TILE_M / 4;
 const uint SHIFT_FIRST = SUBGROUPS * AREA_SIZE;
 const uint FACTOR_FIRST = SHIFT_FIRST + SUBGROUPS * SHIFT_SIZE;
 const uint TOTAL_FIRST = FACTOR_FIRST + SUBGROUPS * SHIFT_SIZE;
-const uint Q_FIRST = TOTAL_FIRST + SUBGROUPS * SHIFT_SIZE; // with Q_STAGED all of Q, which registers have no room for
-const uint Q_STRIDE = 4 * QK_BLOCKS | 1;
+const uint AFTER_ROWS = TOTAL_FIRST + SUBGROUPS * SHIFT_SIZE;
+const uint Q_STRIDE = 4 * QK_BLOCKS | 1; // with Q_STAGED all of Q, which registers have no room for
 const uint Q_SIZE = Q_STAGED != 0 ? TILE_M * Q_STRIDE : 0;
-shared uvec4 tile[Q_FIRST + Q_SIZE];
+const bool Q_BELOW = NO_SCRATCH && Q_SIZE <= SHIFT_FIRST;
+const uint Q_FIRST = Q_BELOW ? 0 : AFTER_ROWS;
+shared uvec4 tile[AFTER_ROWS + (Q_BELOW ? 0 : Q_SIZE)];
 // With COLUMN_SHARES a subgroup's scores of a tile of 16 keys, of two tiles in turn, lie in its area behind its scratch.
 const uint SCORES_STRIDE = 5;
 const uint SCORES_SIZE = 16 * SCORES_STRIDE;
@@ -109,6 +128,22 @@ shared uint keyOfColumn[KEPT != 0 ? SUBGROUPS * BLOCK_COLS : 1]; // a tile's key
 #define SCRATCH_ROWS (FRAGMENT_ORDER == 0)
 #include "coopmat_fragments.glsl"
 #include "coopmat_step.glsl"
+
+// The first line of x, a float of each of its SUM_N columns, from tile[place] on.
+#if NV2
+float firstLine(const in uint32_t row, const in uint32_t col, const in float x, const in uint place) {
+    if (row == 0) tile[place + col / 4][col % 4] = floatBitsToUint(x);
+    return x;
+}
+#define firstLineTo(x, place) coopMatPerElementNV(x, x, firstLine, place)
+#else
+#define firstLineTo(x, place)                                                                       \
+    {                                                                                               \
+        fragmentToScratch(x);                                                                       \
+        for (uint col = gl_SubgroupInvocationID; col < SUM_N; col += SUBGROUP_SIZE)                 \
+            tile[(place) + col / 4][col % 4] = floatBitsToUint(scratchFloat(0, col));               \
+    }
+#endif
 
 // -- operands from registers --------------------------------------------------------------------------
 // An operand is 16 lines of 16 elements, rows of A or columns of B. Lane 4 g + q has words q and q + 4 of lines g
@@ -187,6 +222,11 @@ Place placeOrNone(uint slot) {
     const uint key = keyAt(min(slot, work.listed - 1));
     return key == NO_KEY ? Place(NOWHERE, 0) : placeOf(key);
 }
+// Every row sees the key that a list has at a slot.
+bool seenByAll(uint slot, uint lastRow) {
+    const uint key = keyAt(slot);
+    return key != NO_KEY && key >= visibleStart(lastRow) && key < visibleEnd(work.row0);
+}
 // The slice from a column on, a multiple of 8.
 Slice fromColumn(Slice s, uint col) {
 #if BDA
@@ -219,6 +259,11 @@ const bool ROWS_COUNTED = TILES_WHOLE && KV_TYPE == 0;
         if (TILES_WHOLE) {                                                                          \
             first = placeOf(fetched);                                                               \
             lastSlot = work.keys - 1 - fetched;                                                     \
+        }                                                                                           \
+        if (KEPT != 0) {                                                                            \
+            seen = true;                                                                            \
+            [[unroll]] for (uint n = 0; n < K_KEYS; ++n) seen = seen && seenByAll(fetched + K_SLOT(n), lastRow); \
+            seen = subgroupAll(seen);                                                               \
         }                                                                                           \
         LOOK_UP_ROWS(kRow, K_KEYS, K_SLOT, rowsK, rowScaleK, FIRST_QK + QUARTER * 8)                \
         LOOK_UP_ROWS(vRow, V_KEYS, V_SLOT, rowsV, rowScaleV, work.col0 + FIRST_OUT + LINE(0) * 8)   \
@@ -267,22 +312,24 @@ const uint K_ALL = K_KEYS * QK_BLOCKS, V_ALL = V_KEYS * OUT_BLOCKS;
 const uint SCALES_EACH = KV_TYPE < Q8_0 ? 0 : 1;
 #define K_SCALE(n, b) kScale[SCALES_EACH == 0 ? n : (n) * QK_BLOCKS + (b)]
 #define V_SCALE(n, b) vScale[SCALES_EACH == 0 ? n : (n) * OUT_BLOCKS + (b)]
-#define FETCH_K                                                                                     \
+#define FETCH_K FETCH_K_TO(kPart, KV_TYPE == 0)
+#define FETCH_V FETCH_V_TO(vPart, KV_TYPE == 0)
+#define FETCH_K_TO(part, whole)                                                                     \
     [[unroll]] for (uint n = 0; n < K_KEYS; ++n) {                                                  \
         const Row row = K_ROW(n);                                                                   \
         [[unroll]] for (uint b = 0; b < QK_BLOCKS; ++b) {                                           \
-            if (KV_TYPE == 0) kPart[KV_TYPE == 0 ? n * QK_BLOCKS + b : 0] = partK(row, b);          \
+            if (whole) part[whole ? n * QK_BLOCKS + b : 0] = partK(row, b);                         \
             else {                                                                                  \
                 kBytes[KV_TYPE == 0 ? 0 : n * QK_BLOCKS + b] = bytesOfK(row, b);                    \
                 K_SCALE(n, b) = ROW_SCALES ? row.scale : scaleOfK(row, b);                          \
             }                                                                                       \
         }                                                                                           \
     }
-#define FETCH_V                                                                                     \
+#define FETCH_V_TO(part, whole)                                                                     \
     [[unroll]] for (uint n = 0; n < V_KEYS; ++n) {                                                  \
         const Row row = V_ROW(n);                                                                   \
         [[unroll]] for (uint b = 0; b < OUT_BLOCKS; ++b) {                                          \
-            if (KV_TYPE == 0) vPart[KV_TYPE == 0 ? n * OUT_BLOCKS + b : 0] = partV(row, b, LINE(n % SHARES)); \
+            if (whole) part[whole ? n * OUT_BLOCKS + b : 0] = partV(row, b, LINE(n % SHARES));      \
             else {                                                                                  \
                 vBytes[KV_TYPE == 0 ? 0 : n * OUT_BLOCKS + b] = bytesOfV(row, b, LINE(n % SHARES)); \
                 V_SCALE(n, b) = ROW_SCALES ? row.scale : scaleOfV(row, b, LINE(n % SHARES));        \
@@ -326,23 +373,19 @@ void addNonFinite(Walk walk, uint row, uint col, inout vec4 low, inout vec4 high
     }
 }
 
-float areaAt(uint subgroup, uint row, uint col) {
-    return uintBitsToFloat(tile[subgroup * AREA_SIZE + row * AREA_STRIDE + col / 4][col % 4]);
-}
-// Four columns of O, those of the areas from a multiple of 4 on, added up over the subgroups: O's column 8 g + 2 f + i of a
-// block is column 16 f + 8 i + g of its area.
-vec4 fourColumns(uint row, uint share, uint first) {
+// Adds four columns of a subgroup's O, those of its area from a multiple of 4 on: O's column 8 g + 2 f + i of a block is
+// column 16 f + 8 i + g of the area.
+void addFour(inout vec4 four, float factor, uint subgroup, uint row, uint first) {
     const uint at = first / 64 * 64 + first % 8 * 8 + first % 64 / 8;
-    vec4 four = vec4(0.0);
-    for (uint n = 0; n < SUBGROUPS; n += COLUMN_SHARES) {
-        const float factor = uintBitsToFloat(tile[SHIFT_FIRST + n * SHIFT_SIZE + row / 4][row % 4]);
-        if (factor == 0.0) continue; // whatever its O holds
-        [[unroll]] for (uint e = 0; e < 4; ++e)
-            four[e] = fma(factor, areaAt(n + share, row, at + e / 2 * 16 + e % 2 * 8), four[e]);
+    [[unroll]] for (uint e = 0; e < 4; ++e) {
+        const uint col = at + e / 2 * 16 + e % 2 * 8;
+        four[e] = fma(factor, uintBitsToFloat(tile[subgroup * AREA_SIZE + row * AREA_STRIDE + col / 4][col % 4]), four[e]);
     }
-    return four;
 }
-#define ofRow(first, subgroup, row) tile[(first) + (subgroup) * SHIFT_SIZE + (row) / 4][(row) % 4]
+// What a walker, by the first of its subgroups, said of a row.
+float ofRow(uint first, uint walker, uint row) {
+    return uintBitsToFloat(tile[first + walker * COLUMN_SHARES * SHIFT_SIZE + row / 4][row % 4]);
+}
 
 #include "decode_combine.glsl"
 
@@ -354,11 +397,25 @@ void main() {
     const uint tid = gl_LocalInvocationIndex;
     const uint rows = min(work.rows - work.row0, SUM_N), lastRow = work.row0 + rows - 1;
     const Walk walk = walkOf(lastRow);
-    const uint tiles = walk.last - walk.first, fullTiles = walk.wholeLast - walk.wholeFirst;
+    const uint tiles = walk.last - walk.first;
     const uint flipQ = p.scaleLog2 < 0.0 ? 0x80008000u : 0u; // so that the largest score is the largest logit
     const float scale = SCALED, unscale = 1.0 / scale;
 
+    // Q is asked for first: a core's memory answers in order, and nothing can be multiplied without it.
+    const Slice qBlock = blockQ();
+    uvec4 qPart[2 * SHARES * MY_Q_BLOCKS];
+    [[unroll]] for (uint n = 0; n < 2 * SHARES; ++n) {
+        const uint row = n / SHARES * 8 + LINE(n % SHARES);
+        const uint element = elementQ(work.row0 + row);
+        [[unroll]] for (uint b = 0; b < MY_Q_BLOCKS; ++b) {
+            const uint col = FIRST_QK + Q_BLOCK(b) * 32 + QUARTER * 8;
+            qPart[n * MY_Q_BLOCKS + b] = (SUM_N > 8 || n < SHARES) && row < rows && hasQ(b, col)
+                ? load8Q(qBlock, element + col, HEAD_DIM % 8 == 0 ? 8 : elementsFromQ(col)) ^ flipQ : uvec4(0);
+        }
+    }
+
     uvec4 kPart[KV_TYPE == 0 ? K_ALL : 1], vPart[KV_TYPE == 0 ? V_ALL : 1];
+    uvec4 kAhead[AHEAD > 1 ? K_ALL : 1], vAhead[AHEAD > 0 ? V_ALL : 1]; // of the next tile
     uvec2 kBytes[KV_TYPE == 0 ? 1 : K_ALL], vBytes[KV_TYPE == 0 ? 1 : V_ALL];
     float kScale[SCALES_EACH == 0 ? K_KEYS : K_ALL], vScale[SCALES_EACH == 0 ? V_KEYS : V_ALL];
     Row kRow[ROWS_COUNTED ? 1 : K_KEYS], vRow[ROWS_COUNTED ? 1 : V_KEYS];
@@ -366,11 +423,17 @@ void main() {
     uint lastSlot = 0; // from there on, of those that exist
     uint j = nextTile(walk, gl_SubgroupID / COLUMN_SHARES, lastRow), after = tiles;
 #define TILE tileAt(walk, j)
+    // Tiles from the first on that need no masks. Of a list those up to the first that has a key not every row sees.
+    uint wholeTiles = walk.wholeLast - walk.wholeFirst;
+    bool seen = true; // all keys of the tile that was looked up last
 #define NAME_COLUMNS /* the keys of the tile that was just fetched */                               \
     if (KEPT != 0) {                                                                                \
-        subgroupSync();                                                                             \
-        for (uint i = gl_SubgroupInvocationID; i < BLOCK_COLS; i += SUBGROUP_SIZE) KEY_OF_COLUMN(i) = keyAt(fetched + i); \
-        subgroupSync();                                                                             \
+        if (!seen) wholeTiles = 0;                                                                  \
+        if (wholeTiles == 0) {                                                                      \
+            subgroupSync();                                                                         \
+            for (uint i = gl_SubgroupInvocationID; i < BLOCK_COLS; i += SUBGROUP_SIZE) KEY_OF_COLUMN(i) = keyAt(fetched + i); \
+            subgroupSync();                                                                         \
+        }                                                                                           \
     }
     if (j < tiles) {
         LOOK_UP(TILE)
@@ -382,27 +445,15 @@ void main() {
     }
 
     FragA Q[Q_STAGED != 0 ? 1 : 2 * QK_BLOCKS];
-    {
-        const Slice qBlock = blockQ();
-        uvec4 qPart[2 * SHARES * QK_BLOCKS];
-        [[unroll]] for (uint n = 0; n < 2 * SHARES; ++n) {
-            const uint row = n / SHARES * 8 + LINE(n % SHARES);
-            const uint element = elementQ(work.row0 + row);
-            [[unroll]] for (uint b = 0; b < QK_BLOCKS; ++b) {
-                const uint col = FIRST_QK + b * 32 + QUARTER * 8;
-                qPart[n * QK_BLOCKS + b] = row < rows && (HEAD_DIM >= ((COLUMN_SHARES - 1) * QK_BLOCKS + b + 1) * 32 || col < HEAD_DIM)
-                    ? load8Q(qBlock, element + col, HEAD_DIM % 8 == 0 ? 8 : elementsFromQ(col)) ^ flipQ : uvec4(0);
-            }
-        }
-#define Q_WORD(h, w) qPart[((h) * SHARES + s) * QK_BLOCKS + i / 2][i % 2 * 2 + (w)]
-        [[unroll]] for (uint i = 0; i < 2 * QK_BLOCKS; ++i) {
-            FragA Qi;
-            operandA(Qi, Q_WORD(0, 0), Q_WORD(0, 1), Q_WORD(1, 0), Q_WORD(1, 1))
-            if (Q_STAGED == 0) Q[Q_STAGED != 0 ? 0 : i] = Qi;
-            else if (i % SUBGROUPS == gl_SubgroupID) coopMatStore(Qi, tile, Q_FIRST + 2 * i, Q_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
-        }
+#define Q_WORD(h, w) qPart[((h) * SHARES + s) * MY_Q_BLOCKS + i / 2][i % 2 * 2 + (w)]
+    [[unroll]] for (uint i = 0; i < 2 * MY_Q_BLOCKS; ++i) {
+        FragA Qi;
+        operandA(Qi, Q_WORD(0, 0), Q_WORD(0, 1), Q_WORD(1, 0), Q_WORD(1, 1))
+        if (Q_STAGED == 0) Q[Q_STAGED != 0 ? 0 : i] = Qi;
+        else if (Q_BLOCK(i / 2) < QK_BLOCKS)
+            coopMatStore(Qi, tile, Q_FIRST + 4 * Q_BLOCK(i / 2) + 2 * (i % 2), Q_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
     }
-    if (tid == 0) nonFiniteSeen = 0;
+    if (MASKS && tid == 0) nonFiniteSeen = 0;
 
     FragSum O[OUT_TILES];
     FragC rowShift[1];    // what is subtracted from a row's scores (log2 units), as read from shared memory
@@ -413,11 +464,12 @@ void main() {
     rowTotal[0] = FragC(0.0);
     for (uint i = gl_SubgroupInvocationID; i < SHIFT_SIZE; i += SUBGROUP_SIZE)
         tile[shiftOf(0) + i] = uvec4(floatBitsToUint(NOTHING));
-    barrier();
+    if (MASKS || Q_STAGED != 0) barrier();
+    else subgroupSync();
     loadShift(0);
 
     uint turn = 0; // whose place scores take
-    [[dont_unroll]] while (j < fullTiles) {
+    [[dont_unroll]] while (j < wholeTiles) {
 #define MASKED 0
 #include "decode_tile.glsl"
 #undef MASKED
@@ -428,36 +480,19 @@ void main() {
 #undef MASKED
     }
 
-    // Every subgroup says what it has of each row; then the workgroup knows what each one's O counts for.
+    // Every subgroup says what it has of each row, and lays out its O; then an invocation has some columns of a row.
     if (HAS_LSE != 0) {
         FragC total;
         rowSum(total, rowTotal[0]);
         firstColumnTo(total, TOTAL_FIRST + gl_SubgroupID * SHIFT_SIZE);
-        subgroupSync();
     }
-    if (COLUMN_SHARES > 1) barrier(); // the last tile's scores are read
-    coopMatStore(rowWeight[0], tile, gl_SubgroupID * AREA_SIZE, AREA_STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
-    barrier();
-    for (uint row = tid; row < rows; row += LOCAL_SIZE) {
-        float shift = NOTHING;
-        for (uint n = 0; n < SUBGROUPS; n += COLUMN_SHARES) shift = max(shift, uintBitsToFloat(ofRow(SHIFT_FIRST, n, row)));
-        float weights = 0.0, all = 0.0;
-        for (uint n = 0; n < SUBGROUPS; n += COLUMN_SHARES) { // those that share columns have the same
-            const float factor = exp2(uintBitsToFloat(ofRow(SHIFT_FIRST, n, row)) - shift);
-            weights += factor * areaAt(n, row, 0);
-            if (HAS_LSE != 0) all += factor * uintBitsToFloat(ofRow(TOTAL_FIRST, n, row));
-            ofRow(SHIFT_FIRST, n, row) = floatBitsToUint(factor);
-        }
-        if (HAS_LSE != 0 && (COMBINE != 0 || work.col0 == 0))
-            storePartLSE(work.row0 + row, withSink(work.row0 + row, logSumExp(shift, all)));
-        if (SINKS != 0 && weights != 0.0) weights += sinkWeight(work.row0 + row, shift);
-        const float inverse = weights == 0.0 ? 0.0 : 1.0 / weights;
-        for (uint n = 0; n < SUBGROUPS; n += COLUMN_SHARES)
-            ofRow(SHIFT_FIRST, n, row) = floatBitsToUint(uintBitsToFloat(ofRow(SHIFT_FIRST, n, row)) * inverse);
-    }
+    subgroupSync(); // the factors of what moved are read
+    firstLineTo(rowWeight[0], FACTOR);
+    if (COLUMN_SHARES > 1 || Q_STAGED != 0 && Q_BELOW) barrier(); // the last tile's scores, or Q, are read
+    else subgroupSync();
     const Slice oBlock = blockO();
     [[unroll]] for (uint pass = 0; pass < OUT_BLOCKS; pass += AREA_BLOCKS) {
-        barrier(); // the areas are free, and the factors are there
+        if (pass > 0) barrier(); // the areas are read
         [[unroll]] for (uint f = 0; f < 4 * AREA_BLOCKS; ++f)
             if (4 * pass + f < OUT_TILES)
                 coopMatStore(O[4 * pass + f], tile, gl_SubgroupID * AREA_SIZE + f * 4, AREA_STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
@@ -468,7 +503,27 @@ void main() {
             const uint row = at / rowEach, share = at % rowEach / areaEach, first = at % areaEach * each;
             const uint mine = (share * OUT_BLOCKS + pass) * 64 + first, col = work.col0 + mine;
             if (pass * 64 + first >= OUT_BLOCKS * 64 || mine >= DV_SLICE || col >= HEAD_DIM_V) continue;
-            vec4 low = fourColumns(row, share, first), high = SPLIT != 0 ? vec4(0.0) : fourColumns(row, share, first + 4);
+            // What each walker's O counts for. Those that share columns have the same.
+            float shift = NOTHING, factors[WALKERS], weights = 0.0;
+            [[unroll]] for (uint n = 0; n < WALKERS; ++n) shift = max(shift, ofRow(SHIFT_FIRST, n, row));
+            [[unroll]] for (uint n = 0; n < WALKERS; ++n) {
+                factors[n] = exp2(ofRow(SHIFT_FIRST, n, row) - shift);
+                weights += factors[n] * ofRow(FACTOR_FIRST, n, row);
+            }
+            if (HAS_LSE != 0 && mine == 0 && (COMBINE != 0 || work.col0 == 0)) {
+                float all = 0.0;
+                [[unroll]] for (uint n = 0; n < WALKERS; ++n) all += factors[n] * ofRow(TOTAL_FIRST, n, row);
+                storePartLSE(work.row0 + row, withSink(work.row0 + row, logSumExp(shift, all)));
+            }
+            if (SINKS != 0 && weights != 0.0) weights += sinkWeight(work.row0 + row, shift);
+            const float inverse = weights == 0.0 ? 0.0 : 1.0 / weights;
+            vec4 low = vec4(0.0), high = vec4(0.0);
+            [[unroll]] for (uint n = 0; n < WALKERS; ++n) {
+                const float factor = factors[n] * inverse;
+                if (factor == 0.0) continue; // whatever its O holds
+                addFour(low, factor, n * COLUMN_SHARES + share, row, first);
+                if (SPLIT == 0) addFour(high, factor, n * COLUMN_SHARES + share, row, first + 4);
+            }
             if (MASKS && nonFiniteSeen != 0) {
                 vec4 four[2] = { vec4(0.0), vec4(0.0) };
                 addNonFinite(walk, work.row0 + row, col - first % 8, four[0], four[1]);

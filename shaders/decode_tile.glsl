@@ -2,6 +2,10 @@
 // some row may not see some key of it, or its scores depend on the place.
 {
     const bool more = after < tiles;
+    if (AHEAD > 1 && more) {
+        FETCH_K_TO(kAhead, AHEAD > 1)
+        FETCH_V_TO(vAhead, AHEAD > 1)
+    }
     FragC S[KEY_TILES];
     [[unroll]] for (uint t = 0; t < KEY_TILES; ++t) S[t] = FragC(0.0);
     [[unroll]] for (uint b = 0; b < QK_BLOCKS; ++b) {
@@ -18,7 +22,10 @@
             }
         }
     }
-    if (more) FETCH_K
+    if (AHEAD < 2 && more) {
+        FETCH_K
+        if (AHEAD > 0) FETCH_V_TO(vAhead, AHEAD > 0)
+    }
     if (COLUMN_SHARES > 1) {
         coopMatStore(S[0], tile, SCORES_OF(gl_SubgroupID), SCORES_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
         barrier(); // who is here has read the scores before these
@@ -54,9 +61,11 @@
             }
         }
     }
+    [[unroll]] for (uint n = 0; n < (AHEAD > 1 ? K_ALL : 0); ++n) kPart[AHEAD > 1 ? n : 0] = kAhead[AHEAD > 1 ? n : 0];
+    [[unroll]] for (uint n = 0; n < (AHEAD > 0 ? V_ALL : 0); ++n) vPart[AHEAD > 0 ? n : 0] = vAhead[AHEAD > 0 ? n : 0];
     j = after;
     if (more) {
-        FETCH_V
+        if (AHEAD == 0) FETCH_V
         NAME_COLUMNS
         after = nextTile(walk, j + WALKERS, lastRow);
         if (after < tiles) LOOK_UP(tileAt(walk, after))

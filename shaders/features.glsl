@@ -83,10 +83,15 @@ uint firstBlock(uint b, uint blockRows) {
 // Finds the work; false where there is none.
 bool findWork(uint blockRows) {
     const uint heads = p.Hq / HEADS_SIDE;
-    work.split = gl_WorkGroupID.y / heads;
-    work.splits = gl_NumWorkGroups.y / heads;
-    work.head = gl_WorkGroupID.y % heads * HEADS_SIDE;
-    work.kvHead = work.head / p.groupSize;
+    work.split = 0;
+    work.splits = 1;
+    work.kvHead = gl_WorkGroupID.y; // heads that share a key head are packed
+    if (SPLIT != 0) {
+        work.split = gl_WorkGroupID.y / heads;
+        work.splits = gl_NumWorkGroups.y / heads;
+        work.kvHead -= work.split * heads;
+    }
+    work.head = work.kvHead * HEADS_SIDE;
     work.col0 = (gl_WorkGroupID.z % DV_SLICES) * DV_SLICE;
     uint block = gl_WorkGroupID.x;
     work.batch = gl_WorkGroupID.z / DV_SLICES;
@@ -148,8 +153,11 @@ uint visibleStart(uint row) {
     return uint(max(int(queryOf(row)) + work.offset - p.windowLeft, 0));
 }
 
-// Every tile needs a look at which slots are which.
-const bool POSITIONAL = KEPT + MAP_ROWS + ALIBI + BIAS + MASK != 0;
+// Every tile needs a look at which slots are which. Of lists a kernel may look at the keys of a tile instead.
+#ifndef LISTS_LOOKED_AT
+#define LISTS_LOOKED_AT 0
+#endif
+const bool POSITIONAL = (1 - LISTS_LOOKED_AT) * KEPT + MAP_ROWS + ALIBI + BIAS + MASK != 0;
 // Scores become exponents of two before the maximum is taken; else the scale is multiplied in with it.
 const bool MODIFIED = SOFTCAP + ALIBI + BIAS != 0;
 // A row may not see a key that others of its tile see.
@@ -205,8 +213,9 @@ Walk walkOf(uint lastRow) {
     uint first = visibleStart(work.row0) / BLOCK_COLS, end = visibleEnd(lastRow);
     uint wholeFirst = (visibleStart(lastRow) + BLOCK_COLS - 1) / BLOCK_COLS, wholeLast = visibleEnd(work.row0) / BLOCK_COLS;
     if (KEPT != 0) {
-        first = 0;
+        first = wholeFirst = 0;
         end = work.listed;
+        wholeLast = work.listed / BLOCK_COLS;
     }
     Walk w;
     w.first = first;
