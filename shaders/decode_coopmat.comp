@@ -236,51 +236,66 @@ Slice fromColumn(Slice s, uint col) {
 #endif
     return s;
 }
-// Of keys that lie one after another only the tile's first row is kept: the others are a multiplication away.
-const bool ROWS_COUNTED = TILES_WHOLE && KV_TYPE == 0;
+// Of keys that lie one after another only the first row is kept, of a tile or of 16 keys: the others are a multiplication
+// away.
+const bool ROWS_COUNTED = KEPT + PAGE_SIZE % 16 + KV_TYPE == 0;
+const bool RUNS_SHORT = ROWS_COUNTED && !TILES_WHOLE;
+const uint RUNS = RUNS_SHORT ? KEY_TILES : 1;
 #define LOOK_UP_ROWS(list, KEYS, SLOT, rows, rowScale_, column)                                     \
-    if (ROWS_COUNTED) {                                                                             \
-        list[0].from = fromColumn(rows(first), column);                                             \
-    } else {                                                                                        \
-        [[unroll]] for (uint n = 0; n < KEYS; ++n) {                                                \
-            if (TILES_WHOLE) list[ROWS_COUNTED ? 0 : n].at = Place(first.batch, first.row + min(SLOT(n), lastSlot)); \
-            else list[ROWS_COUNTED ? 0 : n].at = placeOrNone(fetched + SLOT(n));                    \
-            if (TILES_WHOLE || list[ROWS_COUNTED ? 0 : n].at.batch != NOWHERE) {                    \
-                list[ROWS_COUNTED ? 0 : n].from = rows(list[ROWS_COUNTED ? 0 : n].at);              \
-                if (KV_TYPE == 0) list[ROWS_COUNTED ? 0 : n].from = fromColumn(list[ROWS_COUNTED ? 0 : n].from, column); \
-                if (ROW_SCALES) list[ROWS_COUNTED ? 0 : n].scale = rowScale_(list[ROWS_COUNTED ? 0 : n].at); \
-            }                                                                                       \
+    [[unroll]] for (uint n = 0; n < KEYS; ++n) {                                                    \
+        const uint i = ROWS_COUNTED ? 0 : n;                                                        \
+        if (TILES_WHOLE) list[i].at = Place(first.batch, first.row + min(SLOT(n), lastSlot[0]));    \
+        else list[i].at = placeOrNone(fetched + SLOT(n));                                           \
+        if (TILES_WHOLE || list[i].at.batch != NOWHERE) {                                           \
+            list[i].from = rows(list[i].at);                                                        \
+            if (KV_TYPE == 0) list[i].from = fromColumn(list[i].from, column);                      \
+            if (ROW_SCALES) list[i].scale = rowScale_(list[i].at);                                  \
         }                                                                                           \
     }
+#define K_COLUMN (FIRST_QK + QUARTER * 8)
+#define V_COLUMN (work.col0 + FIRST_OUT + LINE(0) * 8)
 #define LOOK_UP(index)                                                                              \
     {                                                                                               \
         fetched = (index) * BLOCK_COLS;                                                             \
         Place first;                                                                                \
-        if (TILES_WHOLE) {                                                                          \
-            first = placeOf(fetched);                                                               \
-            lastSlot = work.keys - 1 - fetched;                                                     \
+        if (ROWS_COUNTED || TILES_WHOLE) {                                                          \
+            [[unroll]] for (uint run = 0; run < RUNS; ++run) { /* one past the last takes the last */ \
+                const uint start = RUNS_SHORT ? min(fetched + run * 16, work.keys - 1 & ~15u) : fetched; \
+                first = placeOf(start);                                                             \
+                lastSlot[run] = work.keys - 1 - start;                                              \
+                if (ROWS_COUNTED) {                                                                 \
+                    kRow[ROWS_COUNTED ? run : 0].from = fromColumn(rowsK(first), K_COLUMN);         \
+                    vRow[ROWS_COUNTED ? run : 0].from = fromColumn(rowsV(first), V_COLUMN);         \
+                }                                                                                   \
+            }                                                                                       \
         }                                                                                           \
         if (KEPT != 0) {                                                                            \
             seen = true;                                                                            \
             [[unroll]] for (uint n = 0; n < K_KEYS; ++n) seen = seen && seenByAll(fetched + K_SLOT(n), lastRow); \
             seen = subgroupAll(seen);                                                               \
         }                                                                                           \
-        LOOK_UP_ROWS(kRow, K_KEYS, K_SLOT, rowsK, rowScaleK, FIRST_QK + QUARTER * 8)                \
-        LOOK_UP_ROWS(vRow, V_KEYS, V_SLOT, rowsV, rowScaleV, work.col0 + FIRST_OUT + LINE(0) * 8)   \
+        if (!ROWS_COUNTED) {                                                                        \
+            LOOK_UP_ROWS(kRow, K_KEYS, K_SLOT, rowsK, rowScaleK, K_COLUMN)                          \
+            LOOK_UP_ROWS(vRow, V_KEYS, V_SLOT, rowsV, rowScaleV, V_COLUMN)                          \
+        }                                                                                           \
     }
-#define K_ROW(n) (ROWS_COUNTED ? Row(advanceK(kRow[0].from, min(K_SLOT(n), lastSlot)), kRow[0].at, 1.0) : kRow[ROWS_COUNTED ? 0 : n])
-#define V_ROW(n) (ROWS_COUNTED ? Row(advanceV(vRow[0].from, min(V_SLOT(n), lastSlot)), vRow[0].at, 1.0) : vRow[ROWS_COUNTED ? 0 : n])
+#define ROW_OF(list, advance_, n, slot, each)                                                       \
+    (ROWS_COUNTED ? Row(advance_(list[RUN_OF(n, each)].from, min(RUNS_SHORT ? (slot) % 16 : slot, lastSlot[RUN_OF(n, each)])), list[0].at, 1.0) \
+                  : list[ROWS_COUNTED ? 0 : n])
+#define RUN_OF(n, each) (RUNS_SHORT ? (n) / (each * SHARES) : 0)
+#define K_ROW(n) ROW_OF(kRow, advanceK, n, K_SLOT(n), 2)
+#define V_ROW(n) ROW_OF(vRow, advanceV, n, V_SLOT(n), 4)
 
 // The lane's part of block b of a row: 16 bytes, or of quantised rows eight and what they are multiplied by.
 // Whether there is such a part is known beforehand but for the last blocks of the last subgroup.
 bool hasK(Row row, uint b) {
     return (HEAD_DIM >= ((COLUMN_SHARES - 1) * QK_BLOCKS + b + 1) * 32 || FIRST_QK + b * 32 + QUARTER * 8 < HEAD_DIM) &&
-        (TILES_WHOLE || row.at.batch != NOWHERE);
+        (ROWS_COUNTED || TILES_WHOLE || row.at.batch != NOWHERE);
 }
 bool hasV(Row row, uint b, uint mine) {
     return (HEAD_DIM_V % 64 == 0 && DV_SLICE % 64 == 0 && DV_SLICE >= ((COLUMN_SHARES - 1) * OUT_BLOCKS + b + 1) * 64 ||
             mine < DV_SLICE && work.col0 + mine < HEAD_DIM_V) &&
-        (TILES_WHOLE || row.at.batch != NOWHERE);
+        (ROWS_COUNTED || TILES_WHOLE || row.at.batch != NOWHERE);
 }
 #define VALID_K(col) (HEAD_DIM % 8 == 0 ? 8 : elementsFromK(col))
 #define VALID_V(col) (HEAD_DIM_V % 8 == 0 ? 8 : elementsFromV(col))
@@ -418,9 +433,9 @@ void main() {
     uvec4 kAhead[AHEAD > 1 ? K_ALL : 1], vAhead[AHEAD > 0 ? V_ALL : 1]; // of the next tile
     uvec2 kBytes[KV_TYPE == 0 ? 1 : K_ALL], vBytes[KV_TYPE == 0 ? 1 : V_ALL];
     float kScale[SCALES_EACH == 0 ? K_KEYS : K_ALL], vScale[SCALES_EACH == 0 ? V_KEYS : V_ALL];
-    Row kRow[ROWS_COUNTED ? 1 : K_KEYS], vRow[ROWS_COUNTED ? 1 : V_KEYS];
+    Row kRow[ROWS_COUNTED ? RUNS : K_KEYS], vRow[ROWS_COUNTED ? RUNS : V_KEYS];
     uint fetched = 0;  // slot of the walk where the tile starts whose rows these are
-    uint lastSlot = 0; // from there on, of those that exist
+    uint lastSlot[RUNS]; // from where a run of keys starts on, of those that exist
     uint j = nextTile(walk, gl_SubgroupID / COLUMN_SHARES, lastRow), after = tiles;
 #define TILE tileAt(walk, j)
     // Tiles from the first on that need no masks. Of a list those up to the first that has a key not every row sees.
