@@ -45,7 +45,7 @@ func CompactFeatures() []FeatureCase {
 	// Decoding: few rows, keys split.
 	add(decode("compact-decode").with(func(c *FeatureCase) { c.FixedSplit = 3 }),
 		func(c *FeatureCase) { c.FixedSplit = 7 }, func(c *FeatureCase) { c.FixedSplit, c.Seqs = 2, equal(2, 2, 700) },
-		func(c *FeatureCase) { c.Hq, c.Hkv = 10, 2 }, func(c *FeatureCase) { c.Hq, c.Hkv = 7, 1 })
+		func(c *FeatureCase) { c.Hq, c.Hkv, c.PageSize = 10, 2, 16 }, func(c *FeatureCase) { c.Hq, c.Hkv, c.PageSize = 7, 1, 48 })
 	add(decode("compact-serving").with(func(c *FeatureCase) {
 		c.Seqs, c.PackedQ, c.PageSize, c.Prefix, c.Causal, c.Sinks = decodeSeqs, true, 5, 64, attention.BottomRight, true
 		c.FixedSplit = 3
@@ -53,6 +53,10 @@ func CompactFeatures() []FeatureCase {
 	add(decode("compact-kept").with(func(c *FeatureCase) { c.Kept, c.Shuffled, c.PageSize = 0.3, true, 16 }),
 		func(c *FeatureCase) { c.Kept, c.Shuffled = 0.02, false }, func(c *FeatureCase) { c.Kept = 1 },
 		func(c *FeatureCase) { c.Hq, c.Hkv = 10, 2 })
+	// Tiles full of keys that some rows may not see.
+	add(decode("compact-kept").with(func(c *FeatureCase) {
+		c.Kept, c.Hq, c.Hkv, c.Seqs, c.Causal = 1, 4, 2, equal(3, 2, 304), attention.BottomRight
+	}), topLeft, func(c *FeatureCase) { c.Kept = 0.5 })
 	add(decode("compact-blocks").with(func(c *FeatureCase) {
 		c.BlockQ, c.BlockK, c.Blocks, c.Seqs = 16, 16, Spread{On: true, Heads: true}, equal(2, 1, 1100)
 	}), func(c *FeatureCase) { c.Blocks.Batches = true })

@@ -144,6 +144,8 @@ func pagedCases(wide bool) []FeatureCase {
 			c.Seqs, c.PageSize, c.Prefix = equal(5, 1, 290), 16, 272
 			c.Causal = attention.BottomRight
 		}),
+		// No power of two.
+		decode("paged").with(func(c *FeatureCase) { c.Seqs, c.PageSize = equal(2, 2, 301), 48 }),
 	)
 }
 
@@ -162,6 +164,13 @@ func keptCases() []FeatureCase {
 	}
 	return append(all,
 		decode("kept").with(func(c *FeatureCase) { c.Kept, c.PageSize, c.Seqs = 0.1, 5, equal(1, 1, 1500) }),
+		// Tiles full of keys that some rows may not see.
+		decode("kept").with(func(c *FeatureCase) {
+			c.Kept, c.Seqs, c.Causal = 1, equal(3, 2, 304), attention.BottomRight
+		}),
+		decode("kept").with(func(c *FeatureCase) {
+			c.Kept, c.Seqs, c.Causal = 0.5, equal(3, 2, 304), attention.TopLeft
+		}),
 		prefill("kept").with(func(c *FeatureCase) { c.Kept, c.Shuffled, c.Causal = 0.25, true, attention.TopLeft }),
 	)
 }
