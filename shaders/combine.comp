@@ -2,11 +2,11 @@
 // Puts the parts together that workgroups left when they shared the keys of a row: states of O and LSE in
 // float32, as many for each row as there were parts. Any device, core Vulkan 1.1.
 //
-// Idea: a workgroup owns one row. Its invocations read one LSE each into shared memory, find the largest,
-// and turn them into weights; then they form groups of as many as a row has columns / 8, each of which adds up
-// a chain of parts (combine_parts.glsl). Barriers: when the LSE are there, when the weights are, when the
-// chains' sums are; the first group adds these up in order, so that the bits are the same every run.
-// A part of weight 0 is not read. A row that no sequence has keeps a mark in its first LSE and is left alone.
+// Idea: a workgroup owns one row. Its invocations form groups of as many as a row has columns / 8, each of which has
+// a chain of parts (combine_parts.glsl) and asks for the first of them. Then they read one LSE each into shared memory,
+// find the largest, turn them into weights, and the groups add up their chains. Barriers: when the LSE are there,
+// when the weights are, when the chains' sums are; the first group adds these up in order, so that the bits are the
+// same every run. A row that no sequence has keeps a mark in its first LSE and is left alone.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #ifndef BDA
@@ -47,6 +47,8 @@ layout(set = 0, binding = 2, std430) READ_ONLY buffer WordsNothing { uint wordsN
 
 const uint ABSENT = 0xff8a5a5au;           // that of a row that no sequence has, a NaN no arithmetic gives
 
+const uint FIRST_PARTS = 4;                // of its chain that an invocation asks for before it knows what they count
+
 shared float weights[MOST_PARTS];          // LSE first
 shared vec4 sums[2 * LOCAL_SIZE];
 
@@ -77,12 +79,23 @@ vec4 partOf(Slice s, uint col) {
     return four;
 }
 
+// Eight columns of part n of a row.
+void loadPart(uint n, uint number, uint col, out vec4 low, out vec4 high) {
+    const Slice s = sliceAt(p.addrParts, mul64(n * p.rows + number, HEAD_DIM_V), false, 1);
+    low = partOf(s, col);
+    high = col + 4 < HEAD_DIM_V ? partOf(s, col + 4) : vec4(0.0);
+}
+
 void main() {
     const uint number = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
-    const uint tid = gl_LocalInvocationIndex;
-    if (number >= p.rows || floatBitsToUint(lseOf(0, number)) == ABSENT) return;
+    if (number >= p.rows) return;
+    const uint tid = gl_LocalInvocationIndex, group = tid / OCTETS, col = tid % OCTETS * 8;
+    vec4 lows[FIRST_PARTS], highs[FIRST_PARTS];
+    [[unroll]] for (uint i = 0; i < FIRST_PARTS; i++)
+        if (group < CHAINS && group + i * CHAINS < p.parts) loadPart(group + i * CHAINS, number, col, lows[i], highs[i]);
     for (uint n = tid; n < p.parts; n += LOCAL_SIZE) weights[n] = lseOf(n, number);
     barrier();
+    if (floatBitsToUint(weights[0]) == ABSENT) return;
     bool attended = false, invalid = false;
     float most = 0.0;
     for (uint n = 0; n < p.parts; n++) {
@@ -95,19 +108,23 @@ void main() {
     barrier(); // all have read the LSE
     for (uint n = tid; n < p.parts; n += LOCAL_SIZE) weights[n] = partWeight(weights[n], most);
     barrier();
-    const uint group = tid / OCTETS, col = tid % OCTETS * 8;
     precise vec4 low = vec4(0.0), high = vec4(0.0);
     if (group < CHAINS && !invalid) {
-        for (uint n = group; n < p.parts; n += CHAINS) {
-            const float weight = weights[n];
-            if (weight == 0.0) continue; // whatever its O holds
-            const Slice s = sliceAt(p.addrParts, mul64(n * p.rows + number, HEAD_DIM_V), false, 1);
-            precise const vec4 first = weight * partOf(s, col);
-            low += first;
-            if (col + 4 < HEAD_DIM_V) {
-                precise const vec4 second = weight * partOf(s, col + 4);
-                high += second;
-            }
+#define ADD(n, lowPart, highPart)                                                                   \
+        {                                                                                           \
+            precise const vec4 first = weights[n] * lowPart, second = weights[n] * highPart;        \
+            low += first;                                                                           \
+            high += second;                                                                         \
+        }
+        [[unroll]] for (uint i = 0; i < FIRST_PARTS; i++) {
+            const uint n = group + i * CHAINS;
+            if (n < p.parts && weights[n] != 0.0) ADD(n, lows[i], highs[i]) // else whatever its O holds
+        }
+        for (uint n = group + FIRST_PARTS * CHAINS; n < p.parts; n += CHAINS) {
+            if (weights[n] == 0.0) continue;
+            vec4 lowPart, highPart;
+            loadPart(n, number, col, lowPart, highPart);
+            ADD(n, lowPart, highPart)
         }
     }
     sums[2 * tid] = low;
