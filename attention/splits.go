@@ -149,19 +149,19 @@ func decodeTiles(caps *vk.Caps, f fragment, v variant, r *request, fixed bool) (
 	dim := max(v.headDim, v.headDimV)
 	if r.direct != directNever {
 		t := tileChoice{maxDim: dim, subgroups: 4, rowTiles: 1, cols: 16, step: 16, slice: v.headDimV, direct: r.direct}
-		switch {
-		case dim <= 64 && v.features.pageSize%(2*keyRun) == 0, dim <= 64 && v.keysRun():
+		if dim <= 64 && (v.features.pageSize%(2*keyRun) == 0 || v.keysRun()) {
 			t.cols, t.step = 32, 32
-		case dim <= 64:
+		}
+		sumN := r.direct.fragment(f, r.decodeRows()).sumN
+		switch {
 		case dim > 256: // four walk together, each with up to 160 columns of K and 128 of V and O
 			t.shares, t.slice = t.subgroups, evenSlice(v.headDimV, 512)
 		case dim > 128: // registers hold K of a tile and O of a few rows, but not Q beside them
-			rows := r.direct.fragment(f, r.decodeRows()).sumN
-			t.slice, t.staged = evenSlice(v.headDimV, 256*8/rows), ceilDiv(v.headDim, 16)
-		case !fixed && uint64(r.shape.B)*uint64(r.shape.KVHeads())*manyParts <= uint64(caps.ShaderCores):
+			t.slice, t.staged = evenSlice(v.headDimV, 256*8/sumN), ceilDiv(v.headDim, 16)
+		case !fixed && r.fillsCores(caps, ceilDiv(r.decodeRows(), sumN), directSubgroups*t.cols):
 			t.subgroups = directSubgroups
 		}
-		t.ahead = aheadOf(&v, &t, r.direct.fragment(f, r.decodeRows()).sumN)
+		t.ahead = aheadOf(&v, &t, sumN)
 		list = append(list, t)
 	}
 	alone := tileChoice{maxDim: dim, subgroups: 1, rowTiles: decodeRows, cols: 16, step: 16, slice: 128}
@@ -218,9 +218,18 @@ func (v *variant) notDirect(r *request, device string) string {
 	return "no tile of it is within the device's limits"
 }
 
-// manyParts of a row are halved by workgroups that take a core for themselves: one
-// sequence of 32768 keys with 8 key heads 43.2 us instead of 46.0.
-const manyParts = 16
+// fillsCores reports whether workgroups that take a core for themselves, each with a part
+// of the keys of a block of rows, leave few cores without one, and find a round of keys
+// each. There are half as many parts then: on an H200, which has 132 cores, 8 blocks of
+// 32768 keys 43.2 us instead of 46.0, and 64 of 8192 with head dim 64 40.3 instead of
+// 41.0, with 128 the same.
+func (r *request) fillsCores(caps *vk.Caps, rowBlocks, round uint32) bool {
+	const idle = 16 // one core of so many may be
+	blocks := uint64(r.shape.B) * uint64(r.shape.KVHeads()) * uint64(rowBlocks)
+	cores := uint64(caps.ShaderCores)
+	parts := cores / blocks
+	return parts > 1 && parts*blocks >= cores-cores/idle && uint64(r.keys()) >= parts*uint64(round)
+}
 
 // evenSlice cuts columns into slices of at most most that are whole fragments and
 // leave none over, where there are such; else into one.
