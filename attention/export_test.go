@@ -59,3 +59,9 @@ func PartsOf(op *Op, a Args) (parts int, combined bool, err error) {
 	plan, err := op.PlanFor(a)
 	return plan.Splits, plan.variant.features.combined, err
 }
+
+// FillsCores is what decides for workgroups that take a core for themselves.
+func FillsCores(s Shape, cores, rowBlocks, round uint32) bool {
+	r := request{shape: s}
+	return r.fillsCores(&vk.Caps{ShaderCores: cores}, rowBlocks, round)
+}
