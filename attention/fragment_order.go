@@ -36,9 +36,6 @@ func directOn(dev *vk.Device, tier Tier, t DType) (direct, string) {
 	if reason != "" {
 		return directNever, reason
 	}
-	if caps.SubgroupOps&vk.SubgroupArithmetic == 0 {
-		return directNever, "the device lacks subgroup arithmetic"
-	}
 	if dev.Info().Type == vk.DeviceCPU {
 		if tier != TierCoopMat2 || !caps.CoopMat2.FlexibleDimensions || directLanes%f.subgroup != 0 || directSize%f.m+directSize%f.n != 0 {
 			return directNever, "on a driver of the CPU it needs tier coopmat2 with flexible dimensions"

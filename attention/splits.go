@@ -94,8 +94,7 @@ func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes ui
 
 // mostCombined parts are put together by the decoding kernel itself: as many as an
 // invocation of decode_combine.glsl waits for at once. The last workgroup of a row does it
-// alone; with 16 to 33 parts that took an H200 as long as a second dispatch, and 7 us longer
-// in every fourth run.
+// alone; with 16 parts that took an H200 longer than a second dispatch (42.8 us, 42.4).
 const mostCombined = 12
 
 // combines reports whether the kernel puts the parts of split keys together itself: the
@@ -192,7 +191,7 @@ func (v *variant) keysRun() bool {
 
 // aheadOf is how much of the next tile of keys a subgroup fetches while it multiplies
 // one, beside O with its sumN rows: all of it or the values, as registers allow. On an
-// H200 with head dim 128 and 8 rows 69.5 us instead of 71.3; with 16 rows the values
+// H200 with head dim 128 and 8 rows 71.0 us instead of 72.2; with 16 rows the values
 // alone are 1 % faster than nothing, and all of it is 2 % slower.
 func aheadOf(v *variant, t *tileChoice, sumN uint32) uint32 {
 	switch {
