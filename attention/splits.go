@@ -94,8 +94,8 @@ func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes ui
 
 // mostCombined parts are put together by the decoding kernel itself: as many as an
 // invocation of decode_combine.glsl waits for at once. The last workgroup of a row does it
-// alone; with 16 parts that took an H200 longer than a second dispatch (42.8 us, 42.4).
-const mostCombined = 12
+// alone, which with 16 parts takes an H200 41.1 us where a second dispatch takes 42.3.
+const mostCombined = 16
 
 // combines reports whether the kernel puts the parts of split keys together itself: the
 // decoding kernel does with a few, where it has no LSE to write, which takes the

@@ -130,6 +130,48 @@ vec4 partFour(Slice s, uint col) {
     return four;
 }
 
+// Parts g to g + 3, where there are so many; those behind are skipped in one step.
+#define GROUPS_OF_PARTS(DO)                                                                         \
+    DO(0)                                                                                           \
+    if (parts > 4) {                                                                                \
+        DO(4)                                                                                       \
+        if (parts > 8) {                                                                            \
+            DO(8)                                                                                   \
+            if (parts > 12) DO(12)                                                                  \
+        }                                                                                           \
+    }
+#define ASK_FOR_PARTS(g)                                                                            \
+    [[unroll]] for (uint n = g; n < g + 4; ++n) {                                                   \
+        weight[n] = uintBitsToFloat(PART_WORD(lseAt));                                              \
+        part[n] = partFour(oAt, col);                                                               \
+        if (n + 1 < parts) { /* else the last one again */                                          \
+            lseAt = skip(lseAt, rowsApart);                                                         \
+            oAt = skip(oAt, columnsApart);                                                          \
+        }                                                                                           \
+    }
+#define LARGEST_PART(g)                                                                             \
+    [[unroll]] for (uint n = g; n < g + 4; ++n) { /* what comes again changes nothing */            \
+        spoilt = spoilt || spoils(floatBitsToUint(weight[n]));                                      \
+        most = max(most, weight[n]); /* of what spoils nothing */                                   \
+    }
+#define WEIGH_PARTS(g)                                                                              \
+    [[unroll]] for (uint n = g; n < g + 4; ++n)                                                     \
+        if (n < parts) {                                                                            \
+            weight[n] = partWeight(weight[n], most);                                                \
+            total += weight[n];                                                                     \
+            precise const vec4 weighted = weight[n] * part[n];                                      \
+            part[n] = weight[n] != 0.0 ? weighted : vec4(0.0); /* whatever its O holds */           \
+        }
+#define ADD_TO_CHAINS(g)                                                                            \
+    [[unroll]] for (uint n = g; n < g + 4; ++n)                                                     \
+        if (n < parts && n >= CHAINS) {                                                             \
+            precise const vec4 sum = part[n % CHAINS] + part[n];                                    \
+            part[n % CHAINS] = sum;                                                                 \
+        }
+#define ADD_CHAINS(g)                                                                               \
+    [[unroll]] for (uint n = g; n < g + 4; ++n)                                                     \
+        if (n < parts && n > 0 && n < CHAINS) o += part[n];
+
 // After the workgroup has stored its part: O, where it is the last one.
 void combineParts(uint rows) {
     orderParts();
@@ -145,42 +187,16 @@ void combineParts(uint rows) {
         float weight[MOST_COMBINED];
         vec4 part[MOST_COMBINED];
         Slice lseAt = partLSE(0, numberOf(row)), oAt = partO(0, numberOf(row), col);
-        [[unroll]] for (uint g = 0; g < MOST_COMBINED; g += 4)
-            if (g < parts) {
-                [[unroll]] for (uint n = g; n < g + 4; ++n) {
-                    weight[n] = uintBitsToFloat(PART_WORD(lseAt));
-                    part[n] = partFour(oAt, col);
-                    if (n + 1 < parts) { // else the last one again
-                        lseAt = skip(lseAt, rowsApart);
-                        oAt = skip(oAt, columnsApart);
-                    }
-                }
-            }
+        GROUPS_OF_PARTS(ASK_FOR_PARTS)
         float most = -INFINITY;
         bool spoilt = false;
-        [[unroll]] for (uint n = 0; n < MOST_COMBINED; ++n)
-            if (n < parts) {
-                spoilt = spoilt || spoils(floatBitsToUint(weight[n]));
-                most = max(most, weight[n]); // of what spoils nothing
-            }
+        GROUPS_OF_PARTS(LARGEST_PART)
         precise float total = 0.0;
-        [[unroll]] for (uint n = 0; n < MOST_COMBINED; ++n)
-            if (n < parts) {
-                weight[n] = partWeight(weight[n], most);
-                total += weight[n];
-            }
-        precise vec4 o = vec4(0.0);
-        [[unroll]] for (uint c = 0; c < min(CHAINS, MOST_COMBINED); ++c)
-            if (c < parts) {
-                precise vec4 sum = vec4(0.0);
-                [[unroll]] for (uint n = 0; n < MOST_COMBINED; ++n)
-                    if (n % CHAINS == c && n < parts) {
-                        precise const vec4 weighted = weight[n] * part[n];
-                        if (weight[n] != 0.0) sum += weighted; // else whatever its O holds
-                    }
-                if (c == 0) o = sum;
-                else o += sum;
-            }
+        GROUPS_OF_PARTS(WEIGH_PARTS)
+        GROUPS_OF_PARTS(ADD_TO_CHAINS)
+        precise vec4 o = part[0];
+        GROUPS_OF_PARTS(ADD_CHAINS)
+        o += 0.0; // no zero is negative
         if (spoilt) o = vec4(uintBitsToFloat(NOT_A_NUMBER));
         else if (total != 0.0) o *= overTotal(total);
         store4O(blockO(), elementO(row) + col, o, HEAD_DIM_V - col);
