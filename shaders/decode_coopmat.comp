@@ -8,7 +8,7 @@
 // and which column of O a line of a fragment is, is renumbered so that these bytes are the lane's elements of a
 // fragment. Scores are Q K^T, with rows to spare; O is kept the other way round, V^T P^T, SUM_N rows across, so that it
 // takes registers for those alone: P as an operand on the left and P^T as one on the right are the same elements.
-// There is no shared memory in the walk but for a shift per row, and no barrier: K of the next tile is on
+// There is no shared memory in the walk but for a shift per row and where keys of lists lie, and no barrier: K of the next tile is on
 // its way as soon as the scores of this one are there, V as soon as its values are added up; with AHEAD V, or all of the
 // next tile, before this one is multiplied, as far as registers go.
 //
@@ -17,7 +17,9 @@
 // Elsewhere a lane puts its elements into shared memory, from where the fragment is loaded.
 //
 // Where a row is too long for one subgroup's registers, COLUMN_SHARES of them walk together: each multiplies a part of
-// Dqk, their scores are added up in shared memory, with one barrier a tile, and each has a part of O's columns.
+// Dqk, their scores are added up in shared memory, with one barrier a tile, and each has a part of O's columns. Where
+// a workgroup has several such groups, whose walks may be of different lengths, each subgroup works all scores out by
+// itself, without a barrier.
 //
 // At the end the subgroups' states meet in shared memory, a block or two of 64 columns at a time, and the workgroup
 // leaves O, or with SPLIT a state of its own; with COMBINE the last of those that share rows puts the states together
@@ -51,11 +53,12 @@ const float LAG = 8.0;
 
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
 const uint KEY_TILES = BLOCK_COLS / 16;          // fragments along a tile's keys
-const uint QK_BLOCKS = ((HEAD_DIM + 31) / 32 + COLUMN_SHARES - 1) / COLUMN_SHARES;  // of a subgroup, two fragments along Dqk each
+const uint SCORE_SHARES = SUBGROUPS == COLUMN_SHARES ? COLUMN_SHARES : 1; // subgroups that share a score
+const uint QK_BLOCKS = ((HEAD_DIM + 31) / 32 + SCORE_SHARES - 1) / SCORE_SHARES;    // of a subgroup, two fragments along Dqk each
 const uint OUT_BLOCKS = ((DV_SLICE + 63) / 64 + COLUMN_SHARES - 1) / COLUMN_SHARES; // and four fragments of O each
 const uint OUT_TILES = 4 * OUT_BLOCKS;
 #define MY_SHARE (COLUMN_SHARES == 1 ? 0 : gl_SubgroupID % COLUMN_SHARES)
-#define FIRST_QK (MY_SHARE * QK_BLOCKS * 32) // columns where the subgroup's begin
+#define FIRST_QK (SCORE_SHARES == 1 ? 0 : MY_SHARE * QK_BLOCKS * 32) // columns where the subgroup's begin
 #define FIRST_OUT (MY_SHARE * OUT_BLOCKS * 64)
 
 // Blocks of Q that a subgroup brings: its own, or of what all of them read in shared memory every so manieth.
@@ -63,7 +66,7 @@ const uint MY_Q_BLOCKS = Q_STAGED != 0 ? (QK_BLOCKS + SUBGROUPS - 1) / SUBGROUPS
 #define Q_BLOCK(b) (Q_STAGED != 0 ? (b) * SUBGROUPS + gl_SubgroupID : (b))
 // Columns from col on, of the b-th of them, exist.
 bool hasQ(uint b, uint col) {
-    const uint before = Q_STAGED != 0 ? b * SUBGROUPS + SUBGROUPS - 1 : (COLUMN_SHARES - 1) * QK_BLOCKS + b; // at most
+    const uint before = Q_STAGED != 0 ? b * SUBGROUPS + SUBGROUPS - 1 : (SCORE_SHARES - 1) * QK_BLOCKS + b; // at most
     return HEAD_DIM >= (before + 1) * 32 || col < HEAD_DIM;
 }
 
@@ -82,10 +85,10 @@ const bool NO_SCRATCH = FRAGMENT_ORDER != 0;
 const bool NO_SCRATCH = false;
 #endif
 const bool AREAS_ONLY = Q_STAGED == 0 || NO_SCRATCH;
-const bool TWO_BLOCKS = SUM_N == 8 && AREAS_ONLY && OUT_BLOCKS > 1 && COLUMN_SHARES == 1;
+const bool TWO_BLOCKS = SUM_N == 8 && AREAS_ONLY && OUT_BLOCKS > 1 && SCORE_SHARES == 1;
 const uint AREA_BLOCKS = TWO_BLOCKS ? 2 : 1;
 const uint AREA_STRIDE = 16 * AREA_BLOCKS + 1;
-const uint AREA_ROWS = COLUMN_SHARES > 1 ? 16 : SUM_N; // so that scores have room
+const uint AREA_ROWS = SCORE_SHARES > 1 ? 16 : SUM_N; // so that scores have room
 const uint AREA_SIZE = AREA_ROWS * AREA_STRIDE;
 const uint SCRATCH_FIRST = 0;
 #define SCRATCH_EACH AREA_SIZE
@@ -262,9 +265,10 @@ void main() {
     uvec4 kAhead[AHEAD > 1 ? K_ALL : 1], vAhead[AHEAD > 0 ? V_ALL : 1]; // of the next tile
     uvec2 kBytes[KV_TYPE == 0 ? 1 : K_ALL], vBytes[KV_TYPE == 0 ? 1 : V_ALL];
     float kScale[SCALES_EACH == 0 ? K_KEYS : K_ALL], vScale[SCALES_EACH == 0 ? V_KEYS : V_ALL];
-    Row kRow[ROWS_COUNTED ? RUNS : K_KEYS], vRow[ROWS_COUNTED ? RUNS : V_KEYS];
-    uint fetched = 0;  // slot of the walk where the tile starts whose rows these are
+    Slice kRun[RUNS], vRun[RUNS]; // where keys lie one after another
     uint lastSlot[RUNS]; // from where a run of keys starts on, of those that exist
+    uint asked[ASKED];   // of the tile after the one that was looked up
+    uint fetched = 0;    // slot of the walk where that one starts
     uint j = nextTile(walk, gl_SubgroupID / COLUMN_SHARES, lastRow), after = tiles;
 #define TILE tileAt(walk, j)
     // Tiles from the first on that need no masks. Of a list those up to the first that has a key not every row sees.
@@ -280,12 +284,13 @@ void main() {
         }                                                                                           \
     }
     if (j < tiles) {
-        LOOK_UP(TILE)
+        if (ASKED_AHEAD) ASK(TILE)
+        LOOK_UP(j)
         FETCH_K
         FETCH_V
         NAME_COLUMNS
         after = nextTile(walk, j + WALKERS, lastRow);
-        if (after < tiles) LOOK_UP(tileAt(walk, after))
+        if (after < tiles) LOOK_UP(after)
     }
 
     FragA Q[Q_STAGED != 0 ? 1 : 2 * QK_BLOCKS];
@@ -332,7 +337,7 @@ void main() {
     }
     subgroupSync(); // the factors of what moved are read
     firstLineTo(rowWeight[0], FACTOR);
-    if (COLUMN_SHARES > 1 || Q_STAGED != 0 && Q_BELOW) barrier(); // the last tile's scores, or Q, are read
+    if (SCORE_SHARES > 1 || Q_STAGED != 0 && Q_BELOW) barrier(); // the last tile's scores, or Q, are read
     else subgroupSync();
     const Slice oBlock = blockO();
     [[unroll]] for (uint pass = 0; pass < OUT_BLOCKS; pass += AREA_BLOCKS) {

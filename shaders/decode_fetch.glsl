@@ -1,6 +1,5 @@
 // What a lane of decode_coopmat.comp brings of K and V, and as what: which keys and columns, where their rows lie, the
-// fetches of a tile, and the words of operands. By the lane throughout, without shared memory or barriers;
-// of a list's keys the subgroup votes.
+// fetches of a tile, and the words of operands. Nothing waits for another subgroup.
 #ifndef DECODE_FETCH_GLSL
 #define DECODE_FETCH_GLSL
 
@@ -14,24 +13,40 @@ const uint V_KEYS = 4 * KEY_TILES * SHARES;
 #define K_SLOT(n) ((n) / (2 * SHARES) * 16 + (n) / SHARES % 2 * 8 + LINE((n) % SHARES))
 #define V_SLOT(n) ((n) / (4 * SHARES) * 16 + QUARTER * 2 + (n) / SHARES % 2 + (n) / SHARES / 2 % 2 * 8)
 
-// Where the rows of a tile lie that a lane has parts of is worked out a tile before they are fetched, so that a fetch
-// is nothing but loads. A slot past the last key takes the last one's place: no score of it counts.
+// Where the rows of a tile lie is worked out a tile before they are fetched, so that a fetch is nothing but loads; and
+// what that takes from memory, a key of a list or a page's number, is asked for a tile before that. A slot past the last
+// key takes the last one's place: no score of it counts.
+//
+// Keys that lie one after another, of a tile or of 16 keys, have one address: the others are a multiplication away.
+// Of others each lane looks one or a few up, for all of them, by way of shared memory.
 struct Row {
-    Slice from; // its first element that the lane loads; where it is quantised, its first
-    Place at;
+    Slice from;  // its first element that the lane loads; where it is quantised, its first
+    bool there;  // not a number of a list that is no key
     float scale; // of int8 and float8
 };
 const bool ROW_SCALES = KV_TYPE != 0 && KV_TYPE < Q8_0; // else of blocks, in them
-const uint NOWHERE = 0xffffffffu; // a Place's batch: a number of a list that is no key
-Place placeOrNone(uint slot) {
-    const uint key = keyAt(min(slot, work.listed - 1));
-    return key == NO_KEY ? Place(NOWHERE, 0) : placeOf(key);
-}
-// Every row sees the key that a list has at a slot.
-bool seenByAll(uint slot, uint lastRow) {
-    const uint key = keyAt(slot);
-    return key != NO_KEY && key >= visibleStart(lastRow) && key < visibleEnd(work.row0);
-}
+const bool ROWS_COUNTED = KEPT + PAGE_SIZE % 16 + KV_TYPE == 0;
+const bool RUNS_SHORT = ROWS_COUNTED && !TILES_WHOLE;
+const uint RUNS = RUNS_SHORT ? KEY_TILES : 1;
+const uint KEYS_EACH = (BLOCK_COLS + SUBGROUP_SIZE - 1) / SUBGROUP_SIZE; // that a lane looks up
+const uint ASKED = ROWS_COUNTED ? RUNS : KEYS_EACH;
+const bool ASKED_AHEAD = MAP_ROWS == 0; // else it is not known which tile is next but one
+
+shared uvec4 rowsOfKey[ROWS_COUNTED ? 1 : SUBGROUPS * BLOCK_COLS];
+shared vec2 scalesOfKey[ROW_SCALES ? SUBGROUPS * BLOCK_COLS : 1];
+#define OF_COLUMN(col) (gl_SubgroupID * BLOCK_COLS + (col))
+const uint NOWHERE = 0xffffffffu;
+#if BDA
+uvec4 packRows(Slice k, Slice v) { return uvec4(k.word.x | k.phase, k.word.y, v.word.x | v.phase, v.word.y); }
+Slice sliceOf(uvec2 word) { return Slice(uvec2(word.x & ~3u, word.y), word.x & 3u); }
+#define ROWS_K(packed_) sliceOf(packed_.xy)
+#define ROWS_V(packed_) sliceOf(packed_.zw)
+#else
+uvec4 packRows(Slice k, Slice v) { return uvec4(k.word, k.phase, v.word, v.phase); }
+#define ROWS_K(packed_) Slice(packed_.x, packed_.y)
+#define ROWS_V(packed_) Slice(packed_.z, packed_.w)
+#endif
+
 // The slice from a column on, a multiple of 8.
 Slice fromColumn(Slice s, uint col) {
 #if BDA
@@ -41,66 +56,80 @@ Slice fromColumn(Slice s, uint col) {
 #endif
     return s;
 }
-// Of keys that lie one after another only the first row is kept, of a tile or of 16 keys: the others are a multiplication
-// away.
-const bool ROWS_COUNTED = KEPT + PAGE_SIZE % 16 + KV_TYPE == 0;
-const bool RUNS_SHORT = ROWS_COUNTED && !TILES_WHOLE;
-const uint RUNS = RUNS_SHORT ? KEY_TILES : 1;
-#define LOOK_UP_ROWS(list, KEYS, SLOT, rows, rowScale_, column)                                     \
-    [[unroll]] for (uint n = 0; n < KEYS; ++n) {                                                    \
-        const uint i = ROWS_COUNTED ? 0 : n;                                                        \
-        if (TILES_WHOLE) list[i].at = Place(first.batch, first.row + min(SLOT(n), lastSlot[0]));    \
-        else list[i].at = placeOrNone(fetched + SLOT(n));                                           \
-        if (TILES_WHOLE || list[i].at.batch != NOWHERE) {                                           \
-            list[i].from = rows(list[i].at);                                                        \
-            if (KV_TYPE == 0) list[i].from = fromColumn(list[i].from, column);                      \
-            if (ROW_SCALES) list[i].scale = rowScale_(list[i].at);                                  \
-        }                                                                                           \
-    }
 #define K_COLUMN (FIRST_QK + QUARTER * 8)
 #define V_COLUMN (work.col0 + FIRST_OUT + LINE(0) * 8)
-#define LOOK_UP(index)                                                                              \
+
+// What of memory says where the n-th run of a tile, or the n-th key that the lane looks up, lies.
+uint runStart(uint index, uint n) { return min(index * BLOCK_COLS + n * 16, work.keys - 1 & ~15u); }
+uint slotOf(uint index, uint n) { return min(index * BLOCK_COLS + n * SUBGROUP_SIZE + gl_SubgroupInvocationID, work.listed - 1); }
+uint asksFor(uint index, uint n) {
+    if (KEPT != 0) return keyAt(slotOf(index, n));
+    return PAGE_SIZE != 0 ? pageOf(ROWS_COUNTED ? runStart(index, n) : slotOf(index, n)) : 0;
+}
+Place placeOfAsked(uint key, uint answer) { return PAGE_SIZE != 0 && KEPT == 0 ? placeIn(answer, key) : placeOf(key); }
+#define ASK(index) [[unroll]] for (uint n = 0; n < ASKED; ++n) asked[n] = asksFor(index, n);
+
+// The lane looks a key up. True where it is one that every row sees.
+bool lookUp(uint index, uint n, uint answer, uint lastRow) {
+    const uint col = n * SUBGROUP_SIZE + gl_SubgroupInvocationID;
+    if (BLOCK_COLS % SUBGROUP_SIZE != 0 && col >= BLOCK_COLS) return true;
+    const uint key = KEPT != 0 ? answer : slotOf(index, n);
+    rowsOfKey[ROWS_COUNTED ? 0 : OF_COLUMN(col)] = uvec4(NOWHERE);
+    if (key == NO_KEY) return false;
+    const Place at = placeOfAsked(key, answer);
+    rowsOfKey[ROWS_COUNTED ? 0 : OF_COLUMN(col)] = packRows(rowsK(at), rowsV(at));
+    if (ROW_SCALES) scalesOfKey[ROW_SCALES ? OF_COLUMN(col) : 0] = vec2(rowScaleK(at), rowScaleV(at));
+    return index * BLOCK_COLS + col < work.listed && key >= visibleStart(lastRow) && key < visibleEnd(work.row0);
+}
+#define LOOK_UP(nth)                                                                                \
     {                                                                                               \
-        fetched = (index) * BLOCK_COLS;                                                             \
-        Place first;                                                                                \
-        if (ROWS_COUNTED || TILES_WHOLE) {                                                          \
+        const uint index = tileAt(walk, nth);                                                       \
+        fetched = index * BLOCK_COLS;                                                               \
+        if (!ASKED_AHEAD) ASK(index)                                                                \
+        if (ROWS_COUNTED) {                                                                         \
             [[unroll]] for (uint run = 0; run < RUNS; ++run) { /* one past the last takes the last */ \
-                const uint start = RUNS_SHORT ? min(fetched + run * 16, work.keys - 1 & ~15u) : fetched; \
-                first = placeOf(start);                                                             \
+                const uint start = RUNS_SHORT ? runStart(index, run) : fetched;                     \
+                const Place first = placeOfAsked(start, asked[ROWS_COUNTED ? run : 0]);             \
                 lastSlot[run] = work.keys - 1 - start;                                              \
-                if (ROWS_COUNTED) {                                                                 \
-                    kRow[ROWS_COUNTED ? run : 0].from = fromColumn(rowsK(first), K_COLUMN);         \
-                    vRow[ROWS_COUNTED ? run : 0].from = fromColumn(rowsV(first), V_COLUMN);         \
-                }                                                                                   \
+                kRun[run] = fromColumn(rowsK(first), K_COLUMN);                                     \
+                vRun[run] = fromColumn(rowsV(first), V_COLUMN);                                     \
             }                                                                                       \
+        } else {                                                                                    \
+            subgroupSync(); /* what was looked up before is read */                                 \
+            bool all = true;                                                                        \
+            [[unroll]] for (uint n = 0; n < KEYS_EACH; ++n)                                         \
+                all = lookUp(index, n, asked[ROWS_COUNTED ? 0 : n], lastRow) && all;                \
+            if (KEPT != 0) seen = subgroupAll(all);                                                 \
+            subgroupSync();                                                                         \
         }                                                                                           \
-        if (KEPT != 0) {                                                                            \
-            seen = true;                                                                            \
-            [[unroll]] for (uint n = 0; n < K_KEYS; ++n) seen = seen && seenByAll(fetched + K_SLOT(n), lastRow); \
-            seen = subgroupAll(seen);                                                               \
-        }                                                                                           \
-        if (!ROWS_COUNTED) {                                                                        \
-            LOOK_UP_ROWS(kRow, K_KEYS, K_SLOT, rowsK, rowScaleK, K_COLUMN)                          \
-            LOOK_UP_ROWS(vRow, V_KEYS, V_SLOT, rowsV, rowScaleV, V_COLUMN)                          \
-        }                                                                                           \
+        if (ASKED_AHEAD) ASK(tileAt(walk, nth + WALKERS)) /* or for the last key again */           \
     }
-#define ROW_OF(list, advance_, n, slot, each)                                                       \
-    (ROWS_COUNTED ? Row(advance_(list[RUN_OF(n, each)].from, min(RUNS_SHORT ? (slot) % 16 : slot, lastSlot[RUN_OF(n, each)])), list[0].at, 1.0) \
-                  : list[ROWS_COUNTED ? 0 : n])
 #define RUN_OF(n, each) (RUNS_SHORT ? (n) / (each * SHARES) : 0)
-#define K_ROW(n) ROW_OF(kRow, advanceK, n, K_SLOT(n), 2)
-#define V_ROW(n) ROW_OF(vRow, advanceV, n, V_SLOT(n), 4)
+#define COUNTED(T, list, n, slot, each)                                                             \
+    Row(advance##T(list[RUN_OF(n, each)], min(RUNS_SHORT ? (slot) % 16 : slot, lastSlot[RUN_OF(n, each)])), true, 1.0)
+Row rowOfK(uint col) {
+    const uvec4 rows = rowsOfKey[ROWS_COUNTED ? 0 : OF_COLUMN(col)];
+    const Slice first = ROWS_K(rows);
+    return Row(KV_TYPE == 0 ? fromColumn(first, K_COLUMN) : first, KEPT == 0 || rows.y != NOWHERE, ROW_SCALES ? scalesOfKey[ROW_SCALES ? OF_COLUMN(col) : 0].x : 1.0);
+}
+Row rowOfV(uint col) {
+    const uvec4 rows = rowsOfKey[ROWS_COUNTED ? 0 : OF_COLUMN(col)];
+    const Slice first = ROWS_V(rows);
+    return Row(KV_TYPE == 0 ? fromColumn(first, V_COLUMN) : first, KEPT == 0 || rows.y != NOWHERE, ROW_SCALES ? scalesOfKey[ROW_SCALES ? OF_COLUMN(col) : 0].y : 1.0);
+}
+#define K_ROW(n) (ROWS_COUNTED ? COUNTED(K, kRun, n, K_SLOT(n), 2) : rowOfK(K_SLOT(n)))
+#define V_ROW(n) (ROWS_COUNTED ? COUNTED(V, vRun, n, V_SLOT(n), 4) : rowOfV(V_SLOT(n)))
 
 // The lane's part of block b of a row: 16 bytes, or of quantised rows eight and what they are multiplied by.
 // Whether there is such a part is known beforehand but for the last blocks of the last subgroup.
 bool hasK(Row row, uint b) {
-    return (HEAD_DIM >= ((COLUMN_SHARES - 1) * QK_BLOCKS + b + 1) * 32 || FIRST_QK + b * 32 + QUARTER * 8 < HEAD_DIM) &&
-        (ROWS_COUNTED || TILES_WHOLE || row.at.batch != NOWHERE);
+    return (HEAD_DIM >= ((SCORE_SHARES - 1) * QK_BLOCKS + b + 1) * 32 || FIRST_QK + b * 32 + QUARTER * 8 < HEAD_DIM) &&
+        row.there;
 }
 bool hasV(Row row, uint b, uint mine) {
     return (HEAD_DIM_V % 64 == 0 && DV_SLICE % 64 == 0 && DV_SLICE >= ((COLUMN_SHARES - 1) * OUT_BLOCKS + b + 1) * 64 ||
             mine < DV_SLICE && work.col0 + mine < HEAD_DIM_V) &&
-        (ROWS_COUNTED || TILES_WHOLE || row.at.batch != NOWHERE);
+        row.there;
 }
 #define VALID_K(col) (HEAD_DIM % 8 == 0 ? 8 : elementsFromK(col))
 #define VALID_V(col) (HEAD_DIM_V % 8 == 0 ? 8 : elementsFromV(col))

@@ -26,11 +26,11 @@
         FETCH_K
         if (AHEAD > 0) FETCH_V_TO(vAhead, AHEAD > 0)
     }
-    if (COLUMN_SHARES > 1) {
+    if (SCORE_SHARES > 1) {
         coopMatStore(S[0], tile, SCORES_OF(gl_SubgroupID), SCORES_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
         barrier(); // who is here has read the scores before these
         S[0] = FragC(0.0);
-        [[unroll]] for (uint n = 0; n < COLUMN_SHARES; ++n) {
+        [[unroll]] for (uint n = 0; n < SCORE_SHARES; ++n) {
             FragC part;
             coopMatLoad(part, tile, SCORES_OF(n), SCORES_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
             S[0] += part;
@@ -68,6 +68,6 @@
         if (AHEAD == 0) FETCH_V
         NAME_COLUMNS
         after = nextTile(walk, j + WALKERS, lastRow);
-        if (after < tiles) LOOK_UP(tileAt(walk, after))
+        if (after < tiles) LOOK_UP(after)
     }
 }

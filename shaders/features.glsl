@@ -283,11 +283,10 @@ uint keyAt(uint i) {
 
 // A row of K or V: its batch or page, and the row there.
 struct Place { uint batch, row; };
+uint pageOf(uint key) { return loadTable(work.batch * p.tableStride + key / PAGE_SIZE); }
+Place placeIn(uint page, uint key) { return Place(page < p.totalK ? page : 0, key % PAGE_SIZE); }
 Place placeOf(uint key) {
-    if (PAGE_SIZE != 0) {
-        const uint page = loadTable(work.batch * p.tableStride + key / PAGE_SIZE);
-        return Place(page < p.totalK ? page : 0, key % PAGE_SIZE);
-    }
+    if (PAGE_SIZE != 0) return placeIn(pageOf(key), key);
     if ((LENGTHS & CU_K) != 0) return Place(0, work.firstK + key);
     return Place(work.batch, key);
 }
