@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/cases"
 	"vkattn/attention/half"
 	"vkattn/vk"
 )
@@ -84,6 +85,47 @@ func TestFeatureEveryQuantisedNumber(t *testing.T) {
 				require.NoError(t, e.close())
 				for i, got := range widened(j.after[rawO], tt.DType) {
 					require.Equal(t, rounded(want[i], tt.DType), got, "number %d", i)
+				}
+			})
+		}
+	}
+}
+
+// Where all values are infinite, O is: a row's last tile has slots behind its last key,
+// whose weights are 0, and 0 times what they hold must not make it NaN.
+func TestFeatureInfiniteValues(t *testing.T) {
+	s := openTiers(t)
+	sizes := []int{0, 1, 16, 64}
+	if fewPipelines() {
+		sizes = []int{16}
+	}
+	for _, tt := range s.available() {
+		if fewPipelines() && tt.DType != attention.F16 {
+			continue // where keys end does not depend on the type
+		}
+		for _, size := range sizes {
+			c := cases.FeatureCase{
+				Name: "infinite", D: 32, Dv: 32, Hq: 4, Hkv: 2, LSE: true, Layout: cases.Packed, PageSize: size,
+				PackedQ: true, Seqs: []cases.Seq{{ID: 0, Rows: 70, Keys: 133}, {ID: 1, Rows: 40, Keys: 21}, {ID: 2, Rows: 1, Keys: 15}},
+			}
+			c.PackedK = size == 0
+			t.Run(c.String()+"/"+tt.String(), func(t *testing.T) {
+				t.Parallel()
+				p, err := cases.NewFeatureProblem(c, tt.DType)
+				require.NoError(t, err)
+				v := p.HostArgs(p.Image).V.Host
+				values := make([]float32, len(v)/tt.DType.Size())
+				for i := range values {
+					values[i] = float32(math.Inf(1))
+				}
+				tt.DType.Encode(v, values)
+				e := s.newEngine(tt)
+				j := &job{Problem: p, cfg: c.Config(tt), before: p.Image}
+				require.NoError(t, e.run([]*job{j}))
+				require.NoError(t, e.close())
+				o, _ := p.Gather(j.after, p.Rows())
+				for i, x := range o {
+					require.Truef(t, math.IsInf(float64(x), 1), "element %d of O is %v", i, x)
 				}
 			})
 		}

@@ -31,6 +31,14 @@ func CompactFeatures() []FeatureCase {
 		c.Softcap, c.Bias = 5, BiasKind{Spread{true, true, true, true}, attention.F16}
 	}), func(c *FeatureCase) { c.Bias.Heads, c.Bias.Rows, c.Softcap = false, false, 50 },
 		func(c *FeatureCase) { c.Bias.Spread, c.Prefix, c.Layout = Spread{On: true, Rows: true}, 0, BSHD })
+	// Pages of quantised rows, of K and of V of different lengths, and tiles left out; and pages as long as a tile.
+	add(small(prefill("compact-paged")).with(func(c *FeatureCase) {
+		c.Dv, c.Seqs, c.PackedQ, c.PageSize, c.Causal = 48, mixedSeqs, true, 16, attention.BottomRight
+		c.KV, c.KVBlock, c.BlockQ, c.BlockK, c.Blocks = attention.KVInt8, 16, 16, 64, Spread{On: true, Batches: true, Heads: true}
+	}), topLeft, func(c *FeatureCase) { c.Seqs, c.Blocks.Heads = equal(2, 12, 900), false })
+	add(small(prefill("compact-paged")).with(func(c *FeatureCase) {
+		c.Seqs, c.PackedQ, c.PageSize, c.Prefix, c.Causal = mixedSeqs, true, 64, 64, attention.BottomRight
+	}), topLeft)
 	// A mask, and quantised keys.
 	add(small(prefill("compact-mask")).with(func(c *FeatureCase) {
 		c.Mask, c.KV, c.KVBlock = Spread{true, true, true, true}, attention.KVInt8, 16

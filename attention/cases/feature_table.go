@@ -146,6 +146,20 @@ func pagedCases(wide bool) []FeatureCase {
 		}),
 		// No power of two.
 		decode("paged").with(func(c *FeatureCase) { c.Seqs, c.PageSize = equal(2, 2, 301), 48 }),
+		prefill("paged").with(func(c *FeatureCase) { c.PageSize, c.Causal = 48, attention.TopLeft }),
+		// Rows of K and of V of different lengths; what invocations carry is no whole number of tiles.
+		prefill("paged").with(func(c *FeatureCase) {
+			c.D, c.Dv, c.Seqs, c.PackedQ, c.PageSize, c.Causal = 96, 64, mixedSeqs, true, 16, attention.BottomRight
+		}),
+		prefill("paged").with(func(c *FeatureCase) { c.D, c.Dv, c.PageSize = 80, 48, 64 }),
+		// Quantised, and with tiles that a bitmap leaves out.
+		prefill("paged").with(func(c *FeatureCase) {
+			c.KV, c.KVBlock, c.Seqs, c.PackedQ, c.PageSize = attention.KVInt8, 16, mixedSeqs, true, 16
+		}),
+		prefill("paged").with(func(c *FeatureCase) {
+			c.BlockQ, c.BlockK, c.Blocks, c.Seqs = 16, 64, Spread{On: true, Batches: true, Heads: true}, equal(2, 70, 900)
+			c.PageSize, c.Causal = 16, attention.BottomRight
+		}),
 	)
 }
 
