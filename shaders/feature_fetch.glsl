@@ -6,7 +6,8 @@
 #define FETCH_KEY(T)                                                                                \
     uvec4 fetchKey##T(Slice rows_, Place first, uint index, uint key, uint col) {                   \
         const uint at = index * BLOCK_COLS + key;                                                   \
-        if (TILES_WHOLE) return at < work.keys ? raw##T##8(rows_, key, col, Place(first.batch, first.row + key)) : uvec4(0); \
+        const bool here = PAGE_SIZE == 0 || T##_RAGGED == 0 || key < BLOCK_COLS; /* else past the page */ \
+        if (TILES_WHOLE) return here && at < work.keys ? raw##T##8(rows_, key, col, Place(first.batch, first.row + key)) : uvec4(0); \
         const uint token = keyAt(at);                                                               \
         if (token == NO_KEY) return uvec4(0);                                                       \
         const Place place = placeOf(token);                                                         \
