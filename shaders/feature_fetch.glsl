@@ -1,13 +1,36 @@
 // How modules with FEATURES fetch a tile of K and of V, store it in shared memory, and, with SPLIT, let go of a part
 // of O: macros over the variables of forward_coopmat.comp's main.
 
-// Where keys lie one after another, a tile is a slice of K and of V; else every part asks where its key is.
+// Pages are looked up a tile before their keys are fetched, so that a fetch is nothing but loads: one where a tile lies in
+// a page, else that of each part's key, the same for K and V where their parts are of the same keys. Keys past the last
+// take its page. Numbers stay as the table has them until they are used: who looks at one waits for it.
+const bool PAGES_AHEAD = PAGE_SIZE != 0 && KEPT == 0;
+// Parts are fetched without conditions then: one around more than a load is a branch, and branches let loads wait for
+// each other (docs/log.md, 28). Behind the last key that fetches the last one again, which is cleared when V is stored.
+const bool CLEARS_V = PAGES_AHEAD && !TILES_WHOLE;
+const uint K_PAGES = 0, V_PAGES = K_ROW8 == V_ROW8 ? 0 : K_PARTS; // the first of K and of V
+const uint PAGES = CLEARS_V ? V_PAGES + V_PARTS : 1;
+#define LOOK_UP(index)                                                                              \
+    {                                                                                               \
+        const uint tileIndex = index;                                                               \
+        [[unroll]] for (uint i = 0; i < PAGES; ++i) {                                               \
+            const uint at = (i < K_PARTS ? i : i - V_PAGES) * LOCAL_SIZE + tid;                     \
+            const uint key = TILES_WHOLE ? 0 : at / (i < K_PARTS ? K_ROW8 : V_ROW8);                \
+            page[i] = pageOf(min(tileIndex * BLOCK_COLS + key, work.keys - 1));                     \
+        }                                                                                           \
+    }
+
+// Where keys lie one after another, a tile is a slice of K and of V; else every part has a place of its own.
 // Quantised parts travel as they are stored.
 #define FETCH_KEY(T)                                                                                \
-    uvec4 fetchKey##T(Slice rows_, Place first, uint index, uint key, uint col) {                   \
+    uvec4 fetchKey##T(Slice rows_, Place first, uint page, uint index, uint key, uint col) {        \
         const uint at = index * BLOCK_COLS + key;                                                   \
         const bool here = PAGE_SIZE == 0 || T##_RAGGED == 0 || key < BLOCK_COLS; /* else past the page */ \
         if (TILES_WHOLE) return here && at < work.keys ? raw##T##8(rows_, key, col, Place(first.batch, first.row + key)) : uvec4(0); \
+        if (PAGES_AHEAD) {                                                                          \
+            const Place place = placeIn(page, min(at, work.keys - 1));                              \
+            return raw##T##8(rows##T(place), 0, col, place);                                        \
+        }                                                                                           \
         const uint token = keyAt(at);                                                               \
         if (token == NO_KEY) return uvec4(0);                                                       \
         const Place place = placeOf(token);                                                         \
@@ -22,12 +45,12 @@ const uint KEY_PARTS = KEPT != 0 ? (BLOCK_COLS + LOCAL_SIZE - 1) / LOCAL_SIZE : 
     Place first = Place(0, 0);                                                                      \
     Slice rows_;                                                                                    \
     if (TILES_WHOLE) {                                                                              \
-        first = placeOf(tileIndex * BLOCK_COLS);                                                    \
+        first = PAGES_AHEAD ? placeIn(page[0], tileIndex * BLOCK_COLS) : placeOf(tileIndex * BLOCK_COLS); \
         rows_ = rows##T(first);                                                                     \
     }                                                                                               \
     [[unroll]] for (uint i = 0; i < T##_PARTS; ++i) {                                               \
-        const uint at = i * LOCAL_SIZE + tid;                                                       \
-        part[i] = fetchKey##T(rows_, first, tileIndex, at / T##_ROW8, column);                      \
+        const uint at = i * LOCAL_SIZE + tid, place = PAGES > 1 ? T##_PAGES + i : 0;                \
+        part[i] = fetchKey##T(rows_, first, page[place], tileIndex, at / T##_ROW8, column);         \
     }
 #define FETCH_K(index)                                                                              \
     {                                                                                               \
@@ -60,6 +83,7 @@ const uint KEY_PARTS = KEPT != 0 ? (BLOCK_COLS + LOCAL_SIZE - 1) / LOCAL_SIZE : 
         [[unroll]] for (uint i = 0; i < V_PARTS; ++i) {                                             \
             const uint at = i * LOCAL_SIZE + tid;                                                   \
             if (KV_TYPE != 0) vPart[i] = decodeRaw16(vPart[i]);                                     \
+            if (masked != 0 && CLEARS_V && TILE * BLOCK_COLS + at / V_ROW8 >= work.keys) vPart[i] = uvec4(0); \
             if (masked != 0 && MASKS && dropNonFinite(vPart[i])) atomicOr(nonFiniteSeen, 1);        \
             if (BLOCK_COLS * V_ROW8 % LOCAL_SIZE == 0 || at < BLOCK_COLS * V_ROW8)                  \
                 tile[V_FIRST + at / V_ROW8 * V_STRIDE + at % V_ROW8] = vPart[i];                    \

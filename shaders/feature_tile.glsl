@@ -4,7 +4,8 @@
 // barriers: twice as many workgroups fit, and it is loads on their way that decoding lives on.
 {
     barrier(); // everyone has finished with the last tile
-    after = nextTile(walk, j + 1, lastRow);
+    after = PAGES_AHEAD && MAP_ROWS != 0 ? beyond : nextTile(walk, j + 1, lastRow);
+    if (PAGES_AHEAD) beyond = nextTile(walk, after + 1, lastRow);
     if (KEPT != 0) {
         [[unroll]] for (uint i = 0; i < KEY_PARTS; ++i)
             if (i * LOCAL_SIZE + tid < BLOCK_COLS) keyOfColumn[i * LOCAL_SIZE + tid] = keyPart[i];
@@ -25,6 +26,7 @@
         STORE_V(MASKED)
         barrier(); // V is complete
         if (after < tiles) FETCH_V(tileAt(walk, after))
+        if (PAGES_AHEAD) LOOK_UP(tileAt(walk, beyond))
         LOOK_AT(S, 0)
         MOVE_SHIFTS(S)
         WEIGHTS(P, S)
@@ -36,6 +38,7 @@
             FETCH_K(tileAt(walk, after))
             FETCH_V(tileAt(walk, after))
         }
+        if (PAGES_AHEAD) LOOK_UP(tileAt(walk, beyond))
         if (mine && (MASKED == 0 || TILE * BLOCK_COLS < myEnd)) {
             [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) loadShift(r);
             FragC S[ROW_TILES * KEY_TILES];

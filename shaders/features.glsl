@@ -283,7 +283,7 @@ uint keyAt(uint i) {
 
 // A row of K or V: its batch or page, and the row there.
 struct Place { uint batch, row; };
-uint pageOf(uint key) { return loadTable(work.batch * p.tableStride + key / PAGE_SIZE); }
+uint pageOf(uint key) { return loadTable(work.batch * p.tableStride + key / PAGE_SIZE); } // as the table has it
 Place placeIn(uint page, uint key) { return Place(page < p.totalK ? page : 0, key % PAGE_SIZE); }
 Place placeOf(uint key) {
     if (PAGE_SIZE != 0) return placeIn(pageOf(key), key);

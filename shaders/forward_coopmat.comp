@@ -273,10 +273,14 @@ void main() {
     // through the space of the tiles, as many rows at a time as fit; the others stay in shared memory.
 #if FEATURES
     uint keyPart[KEY_PARTS];
-    uint j = nextTile(walk, 0, lastRow); // of the walk
+    uint page[PAGES];
+    uint j = nextTile(walk, 0, lastRow), beyond = j + 1; // of the walk
     if (j < tiles) {
+        if (PAGES_AHEAD) LOOK_UP(tileAt(walk, j))
         FETCH_K(tileAt(walk, j))
         FETCH_V(tileAt(walk, j))
+        beyond = nextTile(walk, j + 1, lastRow);
+        if (PAGES_AHEAD) LOOK_UP(tileAt(walk, beyond))
     }
 #else
     Slice kTile = sliceK(work.batch, work.kvHead, 0), vTile = sliceV(work.batch, work.kvHead, 0);
