@@ -346,10 +346,10 @@ void main() {
             if (4 * pass + f < OUT_TILES)
                 coopMatStore(O[4 * pass + f], tile, gl_SubgroupID * AREA_SIZE + f * 4, AREA_STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
         barrier();
-        // An invocation has eight columns of O, or four of a part, which are float32.
-        const uint each = SPLIT != 0 ? 4 : 8, areaEach = 64 * AREA_BLOCKS / each, rowEach = COLUMN_SHARES * areaEach;
+        // An invocation has four columns: the fewer, the sooner the last one is done.
+        const uint areaEach = 64 * AREA_BLOCKS / 4, rowEach = COLUMN_SHARES * areaEach;
         for (uint at = tid; at < rows * rowEach; at += LOCAL_SIZE) {
-            const uint row = at / rowEach, share = at % rowEach / areaEach, first = at % areaEach * each;
+            const uint row = at / rowEach, share = at % rowEach / areaEach, first = at % areaEach * 4;
             const uint mine = (share * OUT_BLOCKS + pass) * 64 + first, col = work.col0 + mine;
             if (pass * 64 + first >= OUT_BLOCKS * 64 || mine >= DV_SLICE || col >= HEAD_DIM_V) continue;
             // What each walker's O counts for. Those that share columns have the same.
@@ -366,26 +366,19 @@ void main() {
             }
             if (SINKS != 0 && weights != 0.0) weights += sinkWeight(work.row0 + row, shift);
             const float inverse = weights == 0.0 ? 0.0 : 1.0 / weights;
-            vec4 low = vec4(0.0), high = vec4(0.0);
+            vec4 o = vec4(0.0);
             [[unroll]] for (uint n = 0; n < WALKERS; ++n) {
                 const float factor = factors[n] * inverse;
                 if (factor == 0.0) continue; // whatever its O holds
-                addFour(low, factor, n * COLUMN_SHARES + share, row, first);
-                if (SPLIT == 0) addFour(high, factor, n * COLUMN_SHARES + share, row, first + 4);
+                addFour(o, factor, n * COLUMN_SHARES + share, row, first);
             }
             if (MASKS && nonFiniteSeen != 0) {
                 vec4 four[2] = { vec4(0.0), vec4(0.0) };
                 addNonFinite(walk, work.row0 + row, col - first % 8, four[0], four[1]);
-                low += four[first % 8 / 4];
-                high += four[1];
+                o += four[first % 8 / 4];
             }
-            if (SPLIT != 0) {
-                storePart4(work.row0 + row, col, low);
-            } else {
-                store8O(oBlock, elementO(work.row0 + row) + col,
-                        uvec4(encode16x2(low.x, low.y), encode16x2(low.z, low.w), encode16x2(high.x, high.y), encode16x2(high.z, high.w)),
-                        HEAD_DIM_V - col);
-            }
+            if (SPLIT != 0) storePart4(work.row0 + row, col, o);
+            else store4O(oBlock, elementO(work.row0 + row) + col, o, HEAD_DIM_V - col);
         }
     }
     if (COMBINE != 0) combineParts(rows);
