@@ -22,6 +22,7 @@ type FeatureTruth struct {
 	Ref, RefLSE     []float64
 	Low, LowLSE     []float32
 	Noise, NoiseLSE []float64
+	Rounded         []float64
 }
 
 // Rows are the rows of a problem, or about as many of them as its case says.
@@ -65,6 +66,9 @@ func (x *FeatureTruth) Expect(p *FeatureProblem) error {
 		if x.err == nil {
 			x.Noise, x.NoiseLSE, x.err = accuracy.Noise(cfg, args, x.Sample)
 		}
+		if x.err == nil {
+			x.Rounded, x.err = accuracy.Rounded(cfg, args, x.Sample)
+		}
 		if x.err == nil && p.Data <= Uniform && len(x.Ref) > 0 {
 			r := accuracy.Judge(accuracy.Forward(p.DType), p.Dv, x.Low, x.Ref, x.Low)
 			if !r.Whole.Kind || r.Whole.NMSE > lowLimit[p.DType] {
@@ -105,7 +109,7 @@ func (x *FeatureTruth) Reports(p *FeatureProblem, after [][]byte) (o accuracy.Re
 		}
 	}
 	limits := accuracy.Forward(p.DType)
-	limits.Noise = x.Noise
+	limits.Noise, limits.Rounded = x.Noise, x.Rounded
 	if o = accuracy.Judge(limits, p.Dv, got, x.Ref, x.Low); !o.Pass() {
 		err = fmt.Errorf("wrong O: %v; %s", o.Reasons(), x.place(o))
 	}
