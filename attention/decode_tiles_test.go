@@ -1,0 +1,54 @@
+package attention
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"vkattn/vk"
+)
+
+// The tiles of decoding on what an H200 reports, as docs/log.md found them.
+func TestDecodingTakesTheTilesThatWon(t *testing.T) {
+	caps := h200Caps()
+	caps.ShaderCores, caps.Limits.MaxPushConstantBytes = 132, 256
+	caps.CoopMatShapes = append(caps.CoopMatShapes, vk.CoopMatShape{ // and of bfloat16 none
+		M: 16, N: 8, K: 16, A: vk.Float16, B: vk.Float16, C: vk.Float32, Result: vk.Float32, Scope: vk.ScopeSubgroup})
+	for _, c := range []struct {
+		name  string
+		dim   int
+		dtype DType
+		b     int
+		sq    int
+		set   func(*request)
+		fixed int
+		want  string
+	}{
+		{name: "two parts a row", dim: 128, b: 8, want: "8x16/16 16x16 8sg1 direct ahead2"},
+		{name: "a row for each core", dim: 128, b: 32, want: "8x16/16 16x16 4sg1 direct ahead2"},
+		{name: "parts that the caller fixed", dim: 128, b: 8, fixed: 2, want: "8x16/16 16x16 4sg1 direct ahead2"},
+		{name: "16 rows", dim: 128, b: 32, sq: 4, want: "16x16/16 16x16 4sg1 direct ahead1"},
+		{name: "short rows", dim: 64, b: 8, want: "8x32/32 16x16 8sg1 direct ahead2"},
+		{name: "short rows over small pages", dim: 64, b: 8, set: func(r *request) { r.features.pageSize = 8 }, want: "8x32/32 16x16 8sg1 direct"},
+		{name: "small pages", dim: 128, b: 8, set: func(r *request) { r.features.pageSize = 8 }, want: "8x16/16 16x16 8sg1 direct ahead2"},
+		{name: "a list", dim: 128, b: 8, set: func(r *request) { r.features.kept, r.kept = true, 640 }, want: "8x16/16 16x16 8sg1 direct ahead1"},
+		{name: "quantised", dim: 128, b: 8, set: func(r *request) { r.features.kv = KVInt8 }, want: "8x16/16 16x16 8sg1 direct"},
+		{name: "in pairs", dim: 256, b: 4, want: "8x16/16 16x16 8sg1 q16 direct/2 ahead1"},
+		{name: "in pairs, a row for each core", dim: 256, b: 32, want: "8x16/16 16x16 4sg1 q16 direct/2 ahead1"},
+		{name: "in pairs, 16 rows", dim: 256, b: 4, sq: 4, want: "16x16/16 16x16 8sg1 q16 direct/2 ahead1"},
+		{name: "in pairs, bfloat16", dim: 256, dtype: BF16, b: 4, want: "16x16/16 16x16 8sg1 q16 direct/2"},
+		{name: "not in pairs", dim: 192, b: 4, want: "8x16/16 16x16 4sg1 q12 direct"},
+		{name: "latent", dim: 576, b: 32, want: "8x16/16 16x16 4sg1 direct/4"},
+	} {
+		cfg := Config{DType: c.dtype, HeadDim: c.dim, FixedSplit: c.fixed}
+		r := request{shape: Shape{B: c.b, Hq: 32, Hkv: 8, Sq: max(c.sq, 1), Sk: 32000}, access: AccessAddresses,
+			align: [4]uint32{8, 8, 8, 8}, direct: directOrdered}
+		if c.set != nil {
+			c.set(&r)
+		}
+		v, _, reason := chooseVariant(caps, cfg, TierCoopMat2, r)
+		require.Empty(t, reason, c.name)
+		assert.Equal(t, c.want, v.tile.String(), c.name)
+	}
+}
