@@ -8,9 +8,9 @@
 // and which column of O a line of a fragment is, is renumbered so that these bytes are the lane's elements of a
 // fragment. Scores are Q K^T, with rows to spare; O is kept the other way round, V^T P^T, SUM_N rows across, so that it
 // takes registers for those alone: P as an operand on the left and P^T as one on the right are the same elements.
-// There is no shared memory in the walk but for a shift per row and where keys of lists lie, and no barrier: K of the next tile is on
-// its way as soon as the scores of this one are there, V as soon as its values are added up; with AHEAD V, or all of the
-// next tile, before this one is multiplied, as far as registers go.
+// There is no shared memory in the walk but for a shift per row and where keys of lists lie, and no barrier: K of the
+// next tile is on its way as soon as the scores of this one are there, V as soon as its values are added up; with AHEAD
+// V, or all of the next tile, before this one is multiplied, as far as registers go.
 //
 // That takes knowing where the elements of a fragment lie. Vulkan does not say it; the host asks the device
 // (fragment_probe.comp) and sets FRAGMENT_ORDER where the answer is the order of operandA and operandB below.

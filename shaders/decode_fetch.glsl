@@ -107,16 +107,15 @@ bool lookUp(uint index, uint n, uint answer, uint lastRow) {
 #define RUN_OF(n, each) (RUNS_SHORT ? (n) / (each * SHARES) : 0)
 #define COUNTED(T, list, n, slot, each)                                                             \
     Row(advance##T(list[RUN_OF(n, each)], min(RUNS_SHORT ? (slot) % 16 : slot, lastSlot[RUN_OF(n, each)])), true, 1.0)
-Row rowOfK(uint col) {
-    const uvec4 rows = rowsOfKey[ROWS_COUNTED ? 0 : OF_COLUMN(col)];
-    const Slice first = ROWS_K(rows);
-    return Row(KV_TYPE == 0 ? fromColumn(first, K_COLUMN) : first, KEPT == 0 || rows.y != NOWHERE, ROW_SCALES ? scalesOfKey[ROW_SCALES ? OF_COLUMN(col) : 0].x : 1.0);
-}
-Row rowOfV(uint col) {
-    const uvec4 rows = rowsOfKey[ROWS_COUNTED ? 0 : OF_COLUMN(col)];
-    const Slice first = ROWS_V(rows);
-    return Row(KV_TYPE == 0 ? fromColumn(first, V_COLUMN) : first, KEPT == 0 || rows.y != NOWHERE, ROW_SCALES ? scalesOfKey[ROW_SCALES ? OF_COLUMN(col) : 0].y : 1.0);
-}
+#define ROW_OF_KEY(T, component)                                                                    \
+    Row rowOf##T(uint col) {                                                                        \
+        const uvec4 rows = rowsOfKey[ROWS_COUNTED ? 0 : OF_COLUMN(col)];                            \
+        const Slice first = ROWS_##T(rows);                                                         \
+        return Row(KV_TYPE == 0 ? fromColumn(first, T##_COLUMN) : first, KEPT == 0 || rows.y != NOWHERE, \
+                   ROW_SCALES ? scalesOfKey[ROW_SCALES ? OF_COLUMN(col) : 0].component : 1.0);      \
+    }
+ROW_OF_KEY(K, x)
+ROW_OF_KEY(V, y)
 #define K_ROW(n) (ROWS_COUNTED ? COUNTED(K, kRun, n, K_SLOT(n), 2) : rowOfK(K_SLOT(n)))
 #define V_ROW(n) (ROWS_COUNTED ? COUNTED(V, vRun, n, V_SLOT(n), 4) : rowOfV(V_SLOT(n)))
 
