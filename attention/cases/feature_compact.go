@@ -68,13 +68,11 @@ func CompactFeatures() []FeatureCase {
 	add(decode("compact-blocks").with(func(c *FeatureCase) {
 		c.BlockQ, c.BlockK, c.Blocks, c.Seqs = 16, 16, Spread{On: true, Heads: true}, equal(2, 1, 1100)
 	}), func(c *FeatureCase) { c.Blocks.Batches = true }, func(c *FeatureCase) { c.PageSize = 16 })
-	// Rows of 256 columns: subgroups share the columns of V, of a list and of pages.
+	// Rows of 256 columns, which subgroups share: of a list, of pages, with masks.
 	add(decode("compact-wide").with(func(c *FeatureCase) {
 		c.D, c.Dv, c.Seqs, c.Causal, c.FixedSplit = 256, 256, equal(2, 2, 333), attention.BottomRight, 2
-	}), topLeft, func(c *FeatureCase) { c.Dv = 200 })
-	add(decode("compact-wide-kept").with(func(c *FeatureCase) {
-		c.D, c.Dv, c.Kept, c.PageSize = 256, 256, 0.3, 16
-	}), func(c *FeatureCase) { c.Kept = 0.02 })
+		c.Kept, c.PageSize = 0.3, 16
+	}), topLeft, func(c *FeatureCase) { c.Kept, c.Seqs = 1, equal(2, 1, 700) }, func(c *FeatureCase) { c.Kept = 0.02 })
 	add(decode("compact-mask").with(func(c *FeatureCase) {
 		c.Mask, c.Bias = Spread{true, true, true, true}, BiasKind{Spread{true, true, true, true}, attention.F32}
 	}), func(c *FeatureCase) { c.Mask.Batches, c.Bias.Heads = false, false })
