@@ -109,7 +109,7 @@ func judgeAs(t *rapid.T, p *cases.FeatureProblem, o, lse []float32) {
 		return
 	}
 	limits := accuracy.Forward(p.DType)
-	limits.Noise, limits.Rounded = x.Noise, x.Rounded
+	limits.Noise = x.Noise
 	verdict := accuracy.Judge(limits, p.Dv, o, x.Ref, x.Low)
 	require.True(t, verdict.Pass(), "%v: O: %v", p, verdict.Reasons())
 	limits = accuracy.ForwardLSE(p.DType)

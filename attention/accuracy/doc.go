@@ -19,11 +19,9 @@
 // sign of Inf; such elements do not enter the sums. An element where low alone
 // is not finite does not enter low's.
 //
-// Four allowances keep the rules fair to a correct kernel when low is lucky. In
+// Three allowances keep the rules fair to a correct kernel when low is lucky. In
 // rule 1 low's error counts as at least half a unit in the last place of the
-// stored reference, which no stored result can promise to beat, and where V is
-// quantised as much more as the rounding of its dequantised values may come to
-// ([Rounded]): exact attention to the rounded values fails without it. And below 1024
+// stored reference, which no stored result can promise to beat. And below 1024
 // elements the factors grow, smoothly, to about 9 for a single element, since
 // so few errors of low say little about the error to expect. For f32, low's
 // error counts as at least what the rounding of large scores makes likely

@@ -16,9 +16,6 @@ type Limits struct {
 	NMSE       float64
 	NMSEFactor float64
 
-	// Rounded, where given, is an error for each element that no result can promise to
-	// beat besides half a unit in its last place, in the first rule; see [Rounded].
-	Rounded []float64
 	// Noise, where given, is an error for each element of the tensor that low is
 	// credited with at least; see [Noise].
 	Noise []float64

@@ -126,28 +126,6 @@ func noiseFeatures(cfg attention.Config, a attention.Args, sample []attention.Ro
 	return o, lse, err
 }
 
-// roundedFeatures is Rounded where there is something to round.
-func roundedFeatures(cfg attention.Config, a attention.Args, sample []attention.Rows) ([]float64, error) {
-	n, dv := attention.CountRows(sample), cfg.ValueDim()
-	rounded := make([]float64, n*dv)
-	err := eachLowRow(cfg, a, sample, func(r *lowRow, b, h, row, i int) {
-		r.run(b, h, row, make([]float32, dv))
-		most := rounded[i*dv:][:dv]
-		for k, t := range r.visible {
-			if r.scores[k] == 0 {
-				continue
-			}
-			r.readKey(r.key, true, b, h/r.a.Group(), int(t))
-			for j := range most {
-				if v := float64(r.key[j]); kind(v) == 0 {
-					most[j] = max(most[j], float64(r.scores[k])*halfUnit(cfg.DType, v))
-				}
-			}
-		}
-	})
-	return rounded, err
-}
-
 // eachLowRow visits the rows of a sample, many at a time; i counts them.
 func eachLowRow(cfg attention.Config, a attention.Args, sample []attention.Rows, visit func(r *lowRow, b, h, row, i int)) error {
 	c, err := openCall(cfg, a)

@@ -63,11 +63,7 @@ func measure(l Limits, first int, x []float32, ref []float64, low []float32) sum
 			s.worst, s.got, s.want = first+i, got, want
 		}
 		s.x.add(err, want)
-		floor := halfUnit(l.Stored, want)
-		if l.Rounded != nil {
-			floor += l.Rounded[first+i]
-		}
-		s.lowFloor = max(s.lowFloor, floor)
+		s.lowFloor = max(s.lowFloor, halfUnit(l.Stored, want))
 		if v := float64(low[i]); kind(v) == 0 {
 			lowErr := abs(v - want)
 			if l.Noise != nil {

@@ -64,9 +64,6 @@ func Verify(cfg attention.Config, a attention.Args, opt Options) (*Verdict, erro
 		return nil, err
 	}
 	limits.Noise = noise
-	if limits.Rounded, err = Rounded(cfg, a, sample); err != nil {
-		return nil, err
-	}
 	v.O = Judge(limits, cfg.ValueDim(), x, ref, low)
 	if v.HasLSE {
 		limits := ForwardLSE(cfg.DType)

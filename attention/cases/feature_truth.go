@@ -22,7 +22,6 @@ type FeatureTruth struct {
 	Ref, RefLSE     []float64
 	Low, LowLSE     []float32
 	Noise, NoiseLSE []float64
-	Rounded         []float64
 }
 
 // Rows are the rows of a problem, or about as many of them as its case says.
@@ -66,9 +65,6 @@ func (x *FeatureTruth) Expect(p *FeatureProblem) error {
 		if x.err == nil {
 			x.Noise, x.NoiseLSE, x.err = accuracy.Noise(cfg, args, x.Sample)
 		}
-		if x.err == nil {
-			x.Rounded, x.err = accuracy.Rounded(cfg, args, x.Sample)
-		}
 		if x.err == nil && p.Data <= Uniform && len(x.Ref) > 0 {
 			r := accuracy.Judge(accuracy.Forward(p.DType), p.Dv, x.Low, x.Ref, x.Low)
 			if !r.Whole.Kind || r.Whole.NMSE > lowLimit[p.DType] {
@@ -109,7 +105,7 @@ func (x *FeatureTruth) Reports(p *FeatureProblem, after [][]byte) (o accuracy.Re
 		}
 	}
 	limits := accuracy.Forward(p.DType)
-	limits.Noise, limits.Rounded = x.Noise, x.Rounded
+	limits.Noise = x.Noise
 	if o = accuracy.Judge(limits, p.Dv, got, x.Ref, x.Low); !o.Pass() {
 		err = fmt.Errorf("wrong O: %v; %s", o.Reasons(), x.place(o))
 	}

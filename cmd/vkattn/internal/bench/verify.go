@@ -12,11 +12,11 @@ import (
 // truth is the reference of a problem's sampled rows, with what plain
 // attention in the storage type makes of them: the measure of an allowed error.
 type truth struct {
-	problem        Problem
-	sample         []attention.Rows // of every (sequence, query head) that has rows
-	ref            []float64        // O of the sampled rows, packed
-	low            []float32
-	noise, rounded []float64
+	problem Problem
+	sample  []attention.Rows // of every (sequence, query head) that has rows
+	ref     []float64        // O of the sampled rows, packed
+	low     []float32
+	noise   []float64
 }
 
 // newTruth computes the rows, once for all tiers of a problem.
@@ -31,10 +31,7 @@ func newTruth(d *data, seed uint64) (*truth, error) {
 	if t.low, _, err = accuracy.Low(p.Config, d.args, t.sample); err != nil {
 		return nil, err
 	}
-	if t.noise, _, err = accuracy.Noise(p.Config, d.args, t.sample); err != nil {
-		return nil, err
-	}
-	t.rounded, err = accuracy.Rounded(p.Config, d.args, t.sample)
+	t.noise, _, err = accuracy.Noise(p.Config, d.args, t.sample)
 	return t, err
 }
 
@@ -60,7 +57,7 @@ func (t *truth) judge(d *data, o []byte) (Checked, error) {
 		}
 	}
 	limits := accuracy.Forward(c.DType)
-	limits.Noise, limits.Rounded = t.noise, t.rounded
+	limits.Noise = t.noise
 	report := accuracy.Judge(limits, dv, got, t.ref, t.low)
 	w := &report.Whole
 	checked := Checked{Rows: at / dv, Of: t.problem.rows(), MaxError: Number(w.Max), NMSE: Number(w.NMSE)}
