@@ -33,7 +33,7 @@ func TestDecodingTakesTheTilesThatWon(t *testing.T) {
 		{name: "short rows over small pages", dim: 64, b: 8, set: func(r *request) { r.features.pageSize = 8 }, want: "8x32/32 16x16 8sg1 direct"},
 		{name: "small pages", dim: 128, b: 8, set: func(r *request) { r.features.pageSize = 8 }, want: "8x16/16 16x16 8sg1 direct ahead2"},
 		{name: "a list", dim: 128, b: 8, set: func(r *request) { r.features.kept, r.kept = true, 640 }, want: "8x16/16 16x16 8sg1 direct ahead1"},
-		{name: "quantised", dim: 128, b: 8, set: func(r *request) { r.features.kv = KVInt8 }, want: "8x16/16 16x16 8sg1 direct"},
+		{name: "quantised", dim: 128, b: 8, set: func(r *request) { r.features.kv = KVInt8 }, want: "8x32/32 16x16 8sg1 direct ahead2"},
 		{name: "in pairs", dim: 256, b: 4, want: "8x16/16 16x16 8sg1 q16 direct/2 ahead1"},
 		{name: "in pairs, a row for each core", dim: 256, b: 32, want: "8x16/16 16x16 4sg1 q16 direct/2 ahead1"},
 		{name: "in pairs, 16 rows", dim: 256, b: 4, sq: 4, want: "16x16/16 16x16 8sg1 q16 direct/2 ahead1"},

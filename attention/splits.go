@@ -148,7 +148,7 @@ func decodeTiles(caps *vk.Caps, f fragment, v variant, r *request, fixed bool) (
 	dim := max(v.headDim, v.headDimV)
 	if r.direct != directNever {
 		t := tileChoice{maxDim: dim, subgroups: 4, rowTiles: 1, cols: 16, step: 16, slice: v.headDimV, direct: r.direct}
-		if dim <= 64 {
+		if dim <= 64 || dim <= 128 && v.features.kv != KVSame && r.direct == directOrdered {
 			t.cols, t.step = 32, 32
 		}
 		sumN := r.direct.fragment(f, r.decodeRows()).sumN
@@ -207,6 +207,8 @@ func pairs(dim uint32) bool { return dim > 192 && dim <= 256 }
 // of one key 49.0 instead of 44.7.
 func aheadOf(v *variant, t *tileChoice, sumN uint32) uint32 {
 	switch {
+	case v.features.kv.Scaled() && t.direct == directOrdered && t.maxDim <= 128 && sumN <= 8:
+		return 2
 	case v.features.kv != KVSame:
 		return 0
 	case pairs(t.maxDim) && v.dtype == F16:

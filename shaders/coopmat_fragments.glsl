@@ -18,6 +18,7 @@ uint pack2(float x, float y) {
 const uint EXPONENT = DTYPE == TYPE_BF16 ? 0x7f80u : 0x7c00u;
 
 bool nonFinite(uint half_) { return (half_ & EXPONENT) == EXPONENT; }
+bool nonFinite(float x) { return (floatBitsToUint(x) & 0x7f800000u) == 0x7f800000u; }
 
 // dropNonFinite puts zero in their place and says whether there were any.
 bool dropNonFinite(inout uvec4 v) {
@@ -28,6 +29,10 @@ bool dropNonFinite(inout uvec4 v) {
     }
     return any_;
 }
+
+// The low and the high halves of two words. Bits are moved, whatever the type: as float16, so that one instruction does it.
+uint lowHalves(uint a, uint b) { return packFloat2x16(f16vec2(unpackFloat2x16(a).x, unpackFloat2x16(b).x)); }
+uint highHalves(uint a, uint b) { return packFloat2x16(f16vec2(unpackFloat2x16(a).y, unpackFloat2x16(b).y)); }
 
 #define SCOPE gl_ScopeSubgroup
 #ifdef DTYPE_BF16
@@ -200,6 +205,9 @@ float modifiedElement(const in uint32_t row, const in uint32_t col, const in flo
 #define toOperandA(result, x) result = FragA(x)
 #endif
 
+// Any x that storage has, or rounded somehow.
+#define exactOperandA(result, x) result = FragA(x)
+
 // Any x, rounded to storage; an A operand has the shape of a fragment of O.
 #ifdef DTYPE_BF16
 #define toStorage(result, x)                                                                        \
@@ -272,5 +280,6 @@ const uint PACKED_STRIDE = (TILE_N / 8) | 1;
         subgroupSync();                                                                             \
         coopMatLoad(result, tile, scratchBase(), PACKED_STRIDE, gl_CooperativeMatrixLayoutRowMajor); \
     }
+#define exactOperandA(result, x) toOperandA(result, x)
 
 #endif

@@ -7,6 +7,13 @@
 #define LIVE(x) x.length()
 #endif
 
+#if FEATURES
+#include "key_scales.glsl"
+#else
+const bool ROW_SCALES = false;
+#define SCALE_WEIGHTS(P, S, first)
+#endif
+
 // The shifts of row fragment r lie here, TILE_M floats.
 #define shiftOf(r) (SHIFT_FIRST + (gl_SubgroupID * ROW_TILES + (r)) * SHIFT_SIZE)
 #define shiftOfRow(r, row) uintBitsToFloat(tile[shiftOf(r) + (row) / 4][(row) % 4])
@@ -73,6 +80,7 @@
                     factor[e] = exp2(rowShift[r][e] - moved[e]);                                    \
                 }                                                                                   \
                 if (HAS_LSE != 0) rowTotal[r] *= factor;                                            \
+                if (ROW_SCALES) rowScaled[ROW_SCALES ? r : 0] *= factor;                                             \
                 SCALE_WEIGHT(r, factor)                                                             \
                 subgroupSync();                                                                     \
                 firstColumnTo(moved, shiftOf(r));                                                   \
@@ -83,23 +91,26 @@
         }                                                                                           \
     }
 
-// P = 2^(scale S - shift). EXP2 0 takes the natural exponential instead.
-#define WEIGHTS(P, S)                                                                               \
+// P = 2^(scale S - shift), with V's scales where keys have them. EXP2 0 takes the natural exponential instead.
+#define WEIGHTS(P, S, first)                                                                        \
     FragA P[ROW_TILES * KEY_TILES];                                                                 \
     [[unroll]] for (uint f = 0; f < ROW_TILES * KEY_TILES; ++f) {                                   \
         [[unroll]] for (uint e = 0; e < LIVE(S[f]); ++e) {                                          \
             const float x = fma(S[f][e], scale, -rowShift[f / KEY_TILES][e]);                       \
             S[f][e] = ABLATE == ABLATE_SOFTMAX ? x : EXP2 != 0 ? exp2(x) : exp(x * LN2);            \
         }                                                                                           \
-        if (HAS_LSE != 0) rowTotal[f / KEY_TILES] += S[f];                                          \
-        toOperandA(P[f], S[f]);                                                                     \
-    }
+        if (!ROW_SCALES) {                                                                          \
+            if (HAS_LSE != 0) rowTotal[f / KEY_TILES] += S[f];                                      \
+            toOperandA(P[f], S[f]);                                                                 \
+        }                                                                                           \
+    }                                                                                               \
+    SCALE_WEIGHTS(P, S, first)
 
 // O += P V. O is divided by the sum of the rounded P, so that what rounding does to a weight cancels; where
-// one key has all the weight the result is that row of V, exactly.
+// one key has all the weight the result is that row of V, exactly. Where keys have scales, rowScaled is that sum.
 #define ADD_VALUES(P, firstKey)                                                                     \
     [[unroll]] for (uint c = 0; c < KEY_TILES; ++c) {                                               \
-        [[unroll]] for (uint r = 0; r < ROW_TILES; ++r)                                             \
+        [[unroll]] for (uint r = 0; r < (ROW_SCALES ? 0 : ROW_TILES); ++r)                          \
             rowWeight[r] = coopMatMulAdd(P[r * KEY_TILES + c], FragOnes(1.0), rowWeight[r]);        \
         [[unroll]] for (uint i = 0; i < OUT_TILES; ++i) {                                           \
             FragB Vt;                                                                               \

@@ -42,7 +42,7 @@
             if (ABLATE != ABLATE_SOFTMAX) MOVE_SHIFTS(S)
             FragC next[ROW_TILES * KEY_TILES];
             if (s + 1 < STEPS) SCORES(next, (s + 1) * STEP_COLS)
-            WEIGHTS(P, S)
+            WEIGHTS(P, S, 0)
             ADD_VALUES(P, s * STEP_COLS)
             if (s + 1 < STEPS) {
                 [[unroll]] for (uint f = 0; f < ROW_TILES * KEY_TILES; ++f) S[f] = next[f];

@@ -47,7 +47,7 @@
 #define FRAGMENT_V 8
 #include "interface.glsl"
 
-#define SCALED (MODIFIED ? 1.0 : abs(p.scaleLog2)) // scores to exponents of two
+#define SCALED (MODIFIED || ROW_SCALES ? 1.0 : abs(p.scaleLog2)) // scores to exponents of two
 const float NOTHING = -3.0e38; // the shift of a row that has seen no key: finite, so that no inf - inf arises
 const float LAG = 8.0;
 
@@ -101,12 +101,19 @@ const uint Q_STRIDE = 4 * QK_BLOCKS | 1; // with Q_STAGED all of Q, which regist
 const uint Q_SIZE = Q_STAGED != 0 ? TILE_M * Q_STRIDE : 0;
 const bool Q_BELOW = NO_SCRATCH && Q_SIZE <= SHIFT_FIRST;
 const uint Q_FIRST = Q_BELOW ? 0 : AFTER_ROWS;
-shared uvec4 tile[AFTER_ROWS + (Q_BELOW ? 0 : Q_SIZE)];
+// Scales of a subgroup's keys lie in its area too, where that is free, or behind all of these.
+const uint SCALES_SIZE = ROW_SCALES ? BLOCK_COLS : 0;
+const bool AREAS_FREE = NO_SCRATCH && Q_STAGED == 0 && SCORE_SHARES == 1;
+const uint SCALES_BEHIND = (AREAS_FREE ? AREA_SIZE : 0) < SCALES_SIZE ? SUBGROUPS * SCALES_SIZE : 0;
+const uint SCALES_FIRST = AFTER_ROWS + (Q_BELOW ? 0 : Q_SIZE);
+#define MY_SCALES (SCALES_BEHIND == 0 ? gl_SubgroupID * AREA_SIZE : SCALES_FIRST + gl_SubgroupID * SCALES_SIZE)
+shared uvec4 tile[SCALES_FIRST + SCALES_BEHIND];
 // With COLUMN_SHARES a subgroup's scores of a tile of 16 keys, of two tiles in turn, lie in its area behind its scratch.
 const uint SCORES_STRIDE = 5;
 const uint SCORES_SIZE = 16 * SCORES_STRIDE;
 #define SCORES_OF(subgroup) ((subgroup) * AREA_SIZE + SCORES_SIZE * (1 + turn))
-shared uint nonFiniteSeen; // a masked tile had Inf or NaN in V
+shared uint nonFiniteSeen; // a masked tile had Inf or NaN in V, or any in its scales
+#define MAY_DROP (MASKS || ROW_SCALES)
 shared uint keyOfColumn[KEPT != 0 ? SUBGROUPS * BLOCK_COLS : 1]; // a tile's keys where they are those of a list
 #define KEY_OF_COLUMN(col) keyOfColumn[gl_SubgroupID * BLOCK_COLS + (col)]
 
@@ -203,29 +210,34 @@ float firstLine(const in uint32_t row, const in uint32_t col, const in float x, 
 
 #include "decode_fetch.glsl"
 
-// The Inf and NaN of V that masked tiles were multiplied without reach the rows that see them.
+// The Inf and NaN of V that tiles were multiplied without reach the rows that see them.
 void addNonFinite(Walk walk, uint row, uint col, inout vec4 low, inout vec4 high) {
     for (uint slot = walk.first * BLOCK_COLS; slot < walk.last * BLOCK_COLS; ++slot) {
         const uint key = keyAt(slot);
         if (key == NO_KEY || !attends(row, key)) continue;
         const Place at = placeOf(key);
         uvec4 v = HEAD_DIM_V % 8 == 0 && KV_TYPE == 0 ? load8V(rowsV(at), col) : rawV8(rowsV(at), 0, col, at);
-        if (KV_TYPE != 0) v = decodeRaw16(v);
-        for (uint e = 0; e < 8; ++e) {
-            const uint bits = (v[e / 2] >> (e % 2 * 16)) & 0xffffu;
-            if (!nonFinite(bits)) continue;
-            if (e < 4) low[e] += decode16(bits);
-            else high[e - 4] += decode16(bits);
+        vec4 four[2];
+        if (ROW_SCALES) { // of what float32 has, as 16 bits may not hold what the weights make finite
+            decodeRaw(v, four[0], four[1]);
+        } else {
+            if (KV_TYPE != 0) v = decodeRaw16(v);
+            four[0] = vec4(decode16x2(v.x), decode16x2(v.y));
+            four[1] = vec4(decode16x2(v.z), decode16x2(v.w));
+        }
+        for (uint e = 0; e < 4; ++e) {
+            if (nonFinite(four[0][e])) low[e] += four[0][e];
+            if (nonFinite(four[1][e])) high[e] += four[1][e];
         }
     }
 }
 
 // Adds four columns of a subgroup's O, those of its area from a multiple of 4 on: O's column 8 g + 2 f + i of a block is
-// column 16 f + 8 i + g of the area.
+// column 16 f + 8 i + g of the area; or 8 g + 4 (f / 2) + 2 i + f % 2 is.
 void addFour(inout vec4 four, float factor, uint subgroup, uint row, uint first) {
     const uint at = first / 64 * 64 + first % 8 * 8 + first % 64 / 8;
     [[unroll]] for (uint e = 0; e < 4; ++e) {
-        const uint col = at + e / 2 * 16 + e % 2 * 8;
+        const uint f = ROW_SCALES ? e % 2 : e / 2, i = ROW_SCALES ? e / 2 : e % 2, col = at + f * 16 + i * 8;
         four[e] = fma(factor, uintBitsToFloat(tile[subgroup * AREA_SIZE + row * AREA_STRIDE + col / 4][col % 4]), four[e]);
     }
 }
@@ -257,18 +269,18 @@ void main() {
         [[unroll]] for (uint b = 0; b < MY_Q_BLOCKS; ++b) {
             const uint col = FIRST_QK + Q_BLOCK(b) * 32 + QUARTER * 8;
             qPart[n * MY_Q_BLOCKS + b] = (SUM_N > 8 || n < SHARES) && row < rows && hasQ(b, col)
-                ? load8Q(qBlock, element + col, HEAD_DIM % 8 == 0 ? 8 : elementsFromQ(col)) ^ flipQ : uvec4(0);
+                ? inPairs(load8Q(qBlock, element + col, HEAD_DIM % 8 == 0 ? 8 : elementsFromQ(col)) ^ flipQ) : uvec4(0);
         }
     }
 
-    uvec4 kPart[KV_TYPE == 0 ? K_ALL : 1], vPart[KV_TYPE == 0 ? V_ALL : 1];
-    uvec4 kAhead[AHEAD > 1 ? K_ALL : 1], vAhead[AHEAD > 0 ? V_ALL : 1]; // of the next tile
-    uvec2 kBytes[KV_TYPE == 0 ? 1 : K_ALL], vBytes[KV_TYPE == 0 ? 1 : V_ALL];
-    float kScale[SCALES_EACH == 0 ? K_KEYS : K_ALL], vScale[SCALES_EACH == 0 ? V_KEYS : V_ALL];
+    uvec4 kPart[K_ALL], vPart[V_ALL];
+    uvec4 kAhead[K_ALL], vAhead[V_ALL]; // of the next tile, with AHEAD
     Slice kRun[RUNS], vRun[RUNS]; // where keys lie one after another
     uint lastSlot[RUNS]; // from where a run of keys starts on, of those that exist
     uint asked[ASKED];   // of the tile after the one that was looked up
     uint fetched = 0;    // slot of the walk where that one starts
+    vec2 scales[KEYS_EACH]; // of keys that the lane looked up
+    bool wild = false;   // a scale of V was Inf or NaN
     uint j = nextTile(walk, gl_SubgroupID / COLUMN_SHARES, lastRow), after = tiles;
 #define TILE tileAt(walk, j)
     // Tiles from the first on that need no masks. Of a list those up to the first that has a key not every row sees.
@@ -286,9 +298,10 @@ void main() {
     if (j < tiles) {
         if (ASKED_AHEAD) ASK(TILE)
         LOOK_UP(j)
-        FETCH_K
-        FETCH_V
+        FETCH_K(kPart)
+        FETCH_V(vPart)
         NAME_COLUMNS
+        TAKE_SCALES
         after = nextTile(walk, j + WALKERS, lastRow);
         if (after < tiles) LOOK_UP(after)
     }
@@ -302,18 +315,20 @@ void main() {
         else if (Q_BLOCK(i / 2) < QK_BLOCKS)
             coopMatStore(Qi, tile, Q_FIRST + 4 * Q_BLOCK(i / 2) + 2 * (i % 2), Q_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
     }
-    if (MASKS && tid == 0) nonFiniteSeen = 0;
+    if (MAY_DROP && tid == 0) nonFiniteSeen = 0;
 
     FragSum O[OUT_TILES];
     FragC rowShift[1];    // what is subtracted from a row's scores (log2 units), as read from shared memory
     FragSum rowWeight[1]; // sums of P as V meets it, rounded: ones times P^T, all lines the same
     FragC rowTotal[1];    // sums of P in float32, for LSE; not yet reduced along the row
+    FragC rowScaled[1];   // nor are these, instead of rowWeight where keys have scales
     [[unroll]] for (uint i = 0; i < OUT_TILES; ++i) O[i] = FragSum(0.0);
     rowWeight[0] = FragSum(0.0);
     rowTotal[0] = FragC(0.0);
+    rowScaled[0] = FragC(0.0);
     for (uint i = gl_SubgroupInvocationID; i < SHIFT_SIZE; i += SUBGROUP_SIZE)
         tile[shiftOf(0) + i] = uvec4(floatBitsToUint(NOTHING));
-    if (MASKS || Q_STAGED != 0) barrier();
+    if (MAY_DROP || Q_STAGED != 0) barrier();
     else subgroupSync();
     loadShift(0);
 
@@ -330,13 +345,20 @@ void main() {
     }
 
     // Every subgroup says what it has of each row, and lays out its O; then an invocation has some columns of a row.
+    if (ROW_SCALES && wild) atomicOr(nonFiniteSeen, 1);
+    subgroupSync(); // the factors of what moved are read
     if (HAS_LSE != 0) {
         FragC total;
         rowSum(total, rowTotal[0]);
         firstColumnTo(total, TOTAL_FIRST + gl_SubgroupID * SHIFT_SIZE);
     }
-    subgroupSync(); // the factors of what moved are read
-    firstLineTo(rowWeight[0], FACTOR);
+    if (ROW_SCALES) {
+        FragC total;
+        rowSum(total, rowScaled[0]);
+        firstColumnTo(total, FACTOR);
+    } else {
+        firstLineTo(rowWeight[0], FACTOR);
+    }
     if (SCORE_SHARES > 1 || Q_STAGED != 0 && Q_BELOW) barrier(); // the last tile's scores, or Q, are read
     else subgroupSync();
     const Slice oBlock = blockO();
@@ -372,7 +394,7 @@ void main() {
                 if (factor == 0.0) continue; // whatever its O holds
                 addFour(o, factor, n * COLUMN_SHARES + share, row, first);
             }
-            if (MASKS && nonFiniteSeen != 0) {
+            if (MAY_DROP && nonFiniteSeen != 0) {
                 vec4 four[2] = { vec4(0.0), vec4(0.0) };
                 addNonFinite(walk, work.row0 + row, col - first % 8, four[0], four[1]);
                 o += four[first % 8 / 4];

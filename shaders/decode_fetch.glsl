@@ -7,6 +7,8 @@
 // four are the lane's of the first fragment of the block, the others of the second; Q's columns follow.
 // Of V keys 2 q, 2 q + 1, 2 q + 8, 2 q + 9, and of each block of 64 columns the eight from 8 g on: columns g and g + 8 of
 // fragment f of the block are its columns 8 g + 2 f and 8 g + 2 f + 1.
+//
+// Of keys with scales (key_scales.glsl) the middle two of each four columns have changed places, in Q and O too.
 
 const uint K_KEYS = 2 * KEY_TILES * SHARES; // keys a lane has parts of
 const uint V_KEYS = 4 * KEY_TILES * SHARES;
@@ -20,11 +22,9 @@ const uint V_KEYS = 4 * KEY_TILES * SHARES;
 // Keys that lie one after another, of a tile or of 16 keys, have one address: the others are a multiplication away.
 // Of others each lane looks one or a few up, for all of them, by way of shared memory.
 struct Row {
-    Slice from;  // its first element that the lane loads; where it is quantised, its first
-    bool there;  // not a number of a list that is no key
-    float scale; // of int8 and float8
+    Slice from; // its first element that the lane loads; where it is quantised, its first
+    bool there; // not a number of a list that is no key
 };
-const bool ROW_SCALES = KV_TYPE != 0 && KV_TYPE < Q8_0; // else of blocks, in them
 const bool ROWS_COUNTED = KEPT + PAGE_SIZE % 16 + KV_TYPE == 0;
 const bool RUNS_SHORT = ROWS_COUNTED && !TILES_WHOLE;
 const uint RUNS = RUNS_SHORT ? KEY_TILES : 1;
@@ -33,7 +33,6 @@ const uint ASKED = ROWS_COUNTED ? RUNS : KEYS_EACH;
 const bool ASKED_AHEAD = MAP_ROWS == 0; // else it is not known which tile is next but one
 
 shared uvec4 rowsOfKey[ROWS_COUNTED ? 1 : SUBGROUPS * BLOCK_COLS];
-shared vec2 scalesOfKey[ROW_SCALES ? SUBGROUPS * BLOCK_COLS : 1];
 #define OF_COLUMN(col) (gl_SubgroupID * BLOCK_COLS + (col))
 const uint NOWHERE = 0xffffffffu;
 #if BDA
@@ -70,15 +69,18 @@ Place placeOfAsked(uint key, uint answer) { return PAGE_SIZE != 0 && KEPT == 0 ?
 #define ASK(index) [[unroll]] for (uint n = 0; n < ASKED; ++n) asked[n] = asksFor(index, n);
 
 // The lane looks a key up. True where it is one that every row sees.
-bool lookUp(uint index, uint n, uint answer, uint lastRow) {
+bool lookUp(uint index, uint n, uint answer, uint lastRow, out vec2 scales) {
     const uint col = n * SUBGROUP_SIZE + gl_SubgroupInvocationID;
+    scales = vec2(0.0);
     if (BLOCK_COLS % SUBGROUP_SIZE != 0 && col >= BLOCK_COLS) return true;
     const uint key = KEPT != 0 ? answer : slotOf(index, n);
-    rowsOfKey[ROWS_COUNTED ? 0 : OF_COLUMN(col)] = uvec4(NOWHERE);
-    if (key == NO_KEY) return false;
+    if (key == NO_KEY) {
+        rowsOfKey[ROWS_COUNTED ? 0 : OF_COLUMN(col)] = uvec4(NOWHERE);
+        return false;
+    }
     const Place at = placeOfAsked(key, answer);
     rowsOfKey[ROWS_COUNTED ? 0 : OF_COLUMN(col)] = packRows(rowsK(at), rowsV(at));
-    if (ROW_SCALES) scalesOfKey[ROW_SCALES ? OF_COLUMN(col) : 0] = vec2(rowScaleK(at), rowScaleV(at));
+    if (ROW_SCALES) scales = vec2(rowScaleK(at), rowScaleV(at));
     return index * BLOCK_COLS + col < work.listed && key >= visibleStart(lastRow) && key < visibleEnd(work.row0);
 }
 #define LOOK_UP(nth)                                                                                \
@@ -98,28 +100,38 @@ bool lookUp(uint index, uint n, uint answer, uint lastRow) {
             subgroupSync(); /* what was looked up before is read */                                 \
             bool all = true;                                                                        \
             [[unroll]] for (uint n = 0; n < KEYS_EACH; ++n)                                         \
-                all = lookUp(index, n, asked[ROWS_COUNTED ? 0 : n], lastRow) && all;                \
+                all = lookUp(index, n, asked[ROWS_COUNTED ? 0 : n], lastRow, scales[n]) && all;     \
             if (KEPT != 0) seen = subgroupAll(all);                                                 \
             subgroupSync();                                                                         \
         }                                                                                           \
         if (ASKED_AHEAD) ASK(tileAt(walk, nth + WALKERS)) /* or for the last key again */           \
     }
+// The scales of the tile that was looked up, which have been on their way for as long as a tile takes, become those of the
+// tile that is multiplied.
+#define TAKE_SCALES                                                                                 \
+    if (ROW_SCALES) {                                                                               \
+        subgroupSync(); /* those before are read */                                                 \
+        [[unroll]] for (uint n = 0; n < KEYS_EACH; ++n) {                                           \
+            const uint col = n * SUBGROUP_SIZE + gl_SubgroupInvocationID;                           \
+            if ((BLOCK_COLS % SUBGROUP_SIZE == 0 || col < BLOCK_COLS) && putScales(col, scales[n])) wild = true; \
+        }                                                                                           \
+        subgroupSync();                                                                             \
+    }
 #define RUN_OF(n, each) (RUNS_SHORT ? (n) / (each * SHARES) : 0)
 #define COUNTED(T, list, n, slot, each)                                                             \
-    Row(advance##T(list[RUN_OF(n, each)], min(RUNS_SHORT ? (slot) % 16 : slot, lastSlot[RUN_OF(n, each)])), true, 1.0)
-#define ROW_OF_KEY(T, component)                                                                    \
+    Row(advance##T(list[RUN_OF(n, each)], min(RUNS_SHORT ? (slot) % 16 : slot, lastSlot[RUN_OF(n, each)])), true)
+#define ROW_OF_KEY(T)                                                                               \
     Row rowOf##T(uint col) {                                                                        \
         const uvec4 rows = rowsOfKey[ROWS_COUNTED ? 0 : OF_COLUMN(col)];                            \
         const Slice first = ROWS_##T(rows);                                                         \
-        return Row(KV_TYPE == 0 ? fromColumn(first, T##_COLUMN) : first, KEPT == 0 || rows.y != NOWHERE, \
-                   ROW_SCALES ? scalesOfKey[ROW_SCALES ? OF_COLUMN(col) : 0].component : 1.0);      \
+        return Row(KV_TYPE == 0 ? fromColumn(first, T##_COLUMN) : first, KEPT == 0 || rows.y != NOWHERE); \
     }
-ROW_OF_KEY(K, x)
-ROW_OF_KEY(V, y)
+ROW_OF_KEY(K)
+ROW_OF_KEY(V)
 #define K_ROW(n) (ROWS_COUNTED ? COUNTED(K, kRun, n, K_SLOT(n), 2) : rowOfK(K_SLOT(n)))
 #define V_ROW(n) (ROWS_COUNTED ? COUNTED(V, vRun, n, V_SLOT(n), 4) : rowOfV(V_SLOT(n)))
 
-// The lane's part of block b of a row: 16 bytes, or of quantised rows eight and what they are multiplied by.
+// The lane's part of block b of a row: 16 bytes, or of quantised rows eight, of blocks with what they are multiplied by.
 // Whether there is such a part is known beforehand but for the last blocks of the last subgroup.
 bool hasK(Row row, uint b) {
     return (HEAD_DIM >= ((SCORE_SHARES - 1) * QK_BLOCKS + b + 1) * 32 || FIRST_QK + b * 32 + QUARTER * 8 < HEAD_DIM) &&
@@ -134,71 +146,40 @@ bool hasV(Row row, uint b, uint mine) {
 #define VALID_V(col) (HEAD_DIM_V % 8 == 0 ? 8 : elementsFromV(col))
 uvec4 partK(Row row, uint b) {
     const uint col = FIRST_QK + b * 32 + QUARTER * 8;
-    return hasK(row, b) ? load8K(row.from, b * 32, VALID_K(col)) : uvec4(0);
+    if (!hasK(row, b)) return uvec4(0);
+    return KV_TYPE == 0 ? load8K(row.from, b * 32, VALID_K(col)) : partK8(row.from, 0, col);
 }
 uvec4 partV(Row row, uint b, uint line) {
-    const uint mine = FIRST_OUT + b * 64 + line * 8;
-    return hasV(row, b, mine) ? load8V(row.from, b * 64 + (line - LINE(0)) * 8, VALID_V(work.col0 + mine)) : uvec4(0);
-}
-uvec2 bytesOfK(Row row, uint b) {
-    const uint col = FIRST_QK + b * 32 + QUARTER * 8;
-    return hasK(row, b) ? quantisedK(row.from, 0, col, VALID_K(col)) : uvec2(0);
-}
-uvec2 bytesOfV(Row row, uint b, uint line) {
     const uint mine = FIRST_OUT + b * 64 + line * 8, col = work.col0 + mine;
-    return hasV(row, b, mine) ? quantisedV(row.from, 0, col, VALID_V(col)) : uvec2(0);
-}
-float scaleOfK(Row row, uint b) {
-    const uint col = FIRST_QK + b * 32 + QUARTER * 8;
-    return hasK(row, b) ? blockScaleK(row.from, 0, col) : 0.0;
-}
-float scaleOfV(Row row, uint b, uint line) {
-    const uint mine = FIRST_OUT + b * 64 + line * 8;
-    return hasV(row, b, mine) ? blockScaleV(row.from, 0, work.col0 + mine) : 0.0;
+    if (!hasV(row, b, mine)) return uvec4(0);
+    return KV_TYPE == 0 ? load8V(row.from, b * 64 + (line - LINE(0)) * 8, VALID_V(col)) : partV8(row.from, 0, col);
 }
 const uint K_ALL = K_KEYS * QK_BLOCKS, V_ALL = V_KEYS * OUT_BLOCKS;
-const uint SCALES_EACH = KV_TYPE < Q8_0 ? 0 : 1;
-#define K_SCALE(n, b) kScale[SCALES_EACH == 0 ? n : (n) * QK_BLOCKS + (b)]
-#define V_SCALE(n, b) vScale[SCALES_EACH == 0 ? n : (n) * OUT_BLOCKS + (b)]
-#define FETCH_K FETCH_K_TO(kPart, KV_TYPE == 0)
-#define FETCH_V FETCH_V_TO(vPart, KV_TYPE == 0)
-#define FETCH_K_TO(part, whole)                                                                     \
+#define FETCH_K(part)                                                                               \
     [[unroll]] for (uint n = 0; n < K_KEYS; ++n) {                                                  \
         const Row row = K_ROW(n);                                                                   \
-        [[unroll]] for (uint b = 0; b < QK_BLOCKS; ++b) {                                           \
-            if (whole) part[whole ? n * QK_BLOCKS + b : 0] = partK(row, b);                         \
-            else {                                                                                  \
-                kBytes[KV_TYPE == 0 ? 0 : n * QK_BLOCKS + b] = bytesOfK(row, b);                    \
-                K_SCALE(n, b) = ROW_SCALES ? row.scale : scaleOfK(row, b);                          \
-            }                                                                                       \
-        }                                                                                           \
+        [[unroll]] for (uint b = 0; b < QK_BLOCKS; ++b) part[n * QK_BLOCKS + b] = partK(row, b);    \
     }
-#define FETCH_V_TO(part, whole)                                                                     \
+#define FETCH_V(part)                                                                               \
     [[unroll]] for (uint n = 0; n < V_KEYS; ++n) {                                                  \
         const Row row = V_ROW(n);                                                                   \
-        [[unroll]] for (uint b = 0; b < OUT_BLOCKS; ++b) {                                          \
-            if (whole) part[whole ? n * OUT_BLOCKS + b : 0] = partV(row, b, LINE(n % SHARES));      \
-            else {                                                                                  \
-                vBytes[KV_TYPE == 0 ? 0 : n * OUT_BLOCKS + b] = bytesOfV(row, b, LINE(n % SHARES)); \
-                V_SCALE(n, b) = ROW_SCALES ? row.scale : scaleOfV(row, b, LINE(n % SHARES));        \
-            }                                                                                       \
-        }                                                                                           \
+        [[unroll]] for (uint b = 0; b < OUT_BLOCKS; ++b)                                            \
+            part[n * OUT_BLOCKS + b] = partV(row, b, LINE(n % SHARES));                             \
     }
 
-// What was fetched of block b, as operands take it.
+// What was fetched of block b, as operands take it. Only now, so that who fetches waits for nothing.
+uvec4 taken(uvec4 part, uint col) {
+    if (KV_TYPE == 0) return part;
+    return ROW_SCALES ? exactPairs(part.xy) : decodeBytes16(part.xy, uintBitsToFloat(part.z), shiftOfColumn(col));
+}
 #define TAKE_K(now, b)                                                                              \
-    [[unroll]] for (uint n = 0; n < K_KEYS; ++n)                                                    \
-        now[n] = KV_TYPE == 0 ? kPart[KV_TYPE == 0 ? n * QK_BLOCKS + (b) : 0]                       \
-            : decodeBytes16(kBytes[KV_TYPE == 0 ? 0 : n * QK_BLOCKS + (b)], K_SCALE(n, b), shiftOfColumn(QUARTER * 8));
+    [[unroll]] for (uint n = 0; n < K_KEYS; ++n) now[n] = taken(kPart[n * QK_BLOCKS + (b)], QUARTER * 8);
 #define TAKE_V(now, b)                                                                              \
     [[unroll]] for (uint n = 0; n < V_KEYS; ++n)                                                    \
-        now[n] = KV_TYPE == 0 ? vPart[KV_TYPE == 0 ? n * OUT_BLOCKS + (b) : 0]                      \
-            : decodeBytes16(vBytes[KV_TYPE == 0 ? 0 : n * OUT_BLOCKS + (b)], V_SCALE(n, b), shiftOfColumn(work.col0 + LINE(n % SHARES) * 8));
+        now[n] = taken(vPart[n * OUT_BLOCKS + (b)], work.col0 + LINE(n % SHARES) * 8);
 
 // A lane's words of the operands. t: fragment of keys; i: of the block's columns; low and high halves of words of two
-// keys make one. Bits are moved, whatever the type: as float16, so that one instruction does it.
-uint lowHalves(uint a, uint b) { return packFloat2x16(f16vec2(unpackFloat2x16(a).x, unpackFloat2x16(b).x)); }
-uint highHalves(uint a, uint b) { return packFloat2x16(f16vec2(unpackFloat2x16(a).y, unpackFloat2x16(b).y)); }
+// keys make one.
 #define K_WORD(h, w) now[(t * 2 + (h)) * SHARES + s][i * 2 + (w)]
 #define V_AT(u) now[(t * 4 + (u)) * SHARES + s][i]
 #define V_LOW(u) lowHalves(V_AT(u), V_AT((u) + 1))

@@ -3,8 +3,8 @@
 {
     const bool more = after < tiles;
     if (AHEAD > 1 && more) {
-        FETCH_K_TO(kAhead, AHEAD > 1)
-        FETCH_V_TO(vAhead, AHEAD > 1)
+        FETCH_K(kAhead)
+        FETCH_V(vAhead)
     }
     FragC S[KEY_TILES];
     [[unroll]] for (uint t = 0; t < KEY_TILES; ++t) S[t] = FragC(0.0);
@@ -23,8 +23,8 @@
         }
     }
     if (AHEAD < 2 && more) {
-        FETCH_K
-        if (AHEAD > 0) FETCH_V_TO(vAhead, AHEAD > 0)
+        FETCH_K(kPart)
+        if (AHEAD > 0) FETCH_V(vAhead)
     }
     if (SCORE_SHARES > 1) {
         coopMatStore(S[0], tile, SCORES_OF(gl_SubgroupID), SCORES_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
@@ -37,19 +37,21 @@
         }
         turn ^= 1;
     }
+    SCALE_SCORES(S, 0)
     [[unroll]] for (uint t = 0; t < KEY_TILES; ++t) modifyFragment(S[t], work.row0, TILE * BLOCK_COLS, t * 16, MASKED)
+    RAISE_SCORES(S, 0)
     MOVE_SHIFTS(S)
-    WEIGHTS(P, S)
+    WEIGHTS(P, S, 0)
     FragPt Pt[KEY_TILES];
     [[unroll]] for (uint t = 0; t < KEY_TILES; ++t) {
         transposeP(Pt[t], P[t])
-        rowWeight[0] = coopMatMulAdd(FragA(1.0), Pt[t], rowWeight[0]);
+        if (!ROW_SCALES) rowWeight[0] = coopMatMulAdd(FragA(1.0), Pt[t], rowWeight[0]);
     }
     [[unroll]] for (uint b = 0; b < OUT_BLOCKS; ++b) {
         uvec4 now[V_KEYS];
         TAKE_V(now, b)
         // A masked slot has P = 0, but 0 x Inf is NaN: V is multiplied without such values, they are added at the end.
-        if (MASKED != 0 && MASKS) {
+        if (MASKED != 0 && MASKS && KV_TYPE != INT8) {
             [[unroll]] for (uint n = 0; n < V_KEYS; ++n)
                 if (dropNonFinite(now[n])) atomicOr(nonFiniteSeen, 1);
         }
@@ -61,12 +63,13 @@
             }
         }
     }
-    [[unroll]] for (uint n = 0; n < (AHEAD > 1 ? K_ALL : 0); ++n) kPart[AHEAD > 1 ? n : 0] = kAhead[AHEAD > 1 ? n : 0];
-    [[unroll]] for (uint n = 0; n < (AHEAD > 0 ? V_ALL : 0); ++n) vPart[AHEAD > 0 ? n : 0] = vAhead[AHEAD > 0 ? n : 0];
+    [[unroll]] for (uint n = 0; n < (AHEAD > 1 ? K_ALL : 0); ++n) kPart[n] = kAhead[n];
+    [[unroll]] for (uint n = 0; n < (AHEAD > 0 ? V_ALL : 0); ++n) vPart[n] = vAhead[n];
     j = after;
     if (more) {
-        if (AHEAD == 0) FETCH_V
+        if (AHEAD == 0) FETCH_V(vPart)
         NAME_COLUMNS
+        TAKE_SCALES
         after = nextTile(walk, j + WALKERS, lastRow);
         if (after < tiles) LOOK_UP(after)
     }

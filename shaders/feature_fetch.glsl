@@ -5,17 +5,20 @@
 // a page, else that of each part's key, the same for K and V where their parts are of the same keys. Keys past the last
 // take its page. Numbers stay as the table has them until they are used: who looks at one waits for it.
 const bool PAGES_AHEAD = PAGE_SIZE != 0 && KEPT == 0;
-// Parts are fetched without conditions then: one around more than a load is a branch, and branches let loads wait for
-// each other (docs/log.md, 28). Behind the last key that fetches the last one again, which is cleared when V is stored.
-const bool CLEARS_V = PAGES_AHEAD && !TILES_WHOLE;
+// Parts are fetched without conditions, but for those of lists: one around more than a load is a branch, and branches let
+// loads wait for each other (docs/log.md, 28). Behind the last key that fetches the last one again, which is cleared
+// when V is stored.
+const bool CLEARS_V = KEPT == 0;
 const uint K_PAGES = 0, V_PAGES = K_ROW8 == V_ROW8 ? 0 : K_PARTS; // the first of K and of V
-const uint PAGES = CLEARS_V ? V_PAGES + V_PARTS : 1;
+const uint KEY_PARTS = KEPT != 0 || ROW_SCALES ? (BLOCK_COLS + LOCAL_SIZE - 1) / LOCAL_SIZE : 1; // keys an invocation carries
+const uint KEY_PAGES = V_PAGES + V_PARTS;
+const uint PAGES = PAGES_AHEAD && !TILES_WHOLE ? KEY_PAGES + (ROW_SCALES ? KEY_PARTS : 0) : 1;
 #define LOOK_UP(index)                                                                              \
     {                                                                                               \
         const uint tileIndex = index;                                                               \
         [[unroll]] for (uint i = 0; i < PAGES; ++i) {                                               \
-            const uint at = (i < K_PARTS ? i : i - V_PAGES) * LOCAL_SIZE + tid;                     \
-            const uint key = TILES_WHOLE ? 0 : at / (i < K_PARTS ? K_ROW8 : V_ROW8);                \
+            const uint at = (i < K_PARTS ? i : i < KEY_PAGES ? i - V_PAGES : i - KEY_PAGES) * LOCAL_SIZE + tid; \
+            const uint key = TILES_WHOLE ? 0 : at / (i < K_PARTS ? K_ROW8 : i < KEY_PAGES ? V_ROW8 : 1); \
             page[i] = pageOf(min(tileIndex * BLOCK_COLS + key, work.keys - 1));                     \
         }                                                                                           \
     }
@@ -25,20 +28,33 @@ const uint PAGES = CLEARS_V ? V_PAGES + V_PARTS : 1;
 #define FETCH_KEY(T)                                                                                \
     uvec4 fetchKey##T(Slice rows_, Place first, uint page, uint index, uint key, uint col) {        \
         const uint at = index * BLOCK_COLS + key;                                                   \
-        const bool here = PAGE_SIZE == 0 || T##_RAGGED == 0 || key < BLOCK_COLS; /* else past the page */ \
-        if (TILES_WHOLE) return here && at < work.keys ? raw##T##8(rows_, key, col, Place(first.batch, first.row + key)) : uvec4(0); \
+        const uint most = min(BLOCK_COLS, work.keys - index * BLOCK_COLS) - 1; /* of the tile; its end may be that of a page */ \
+        if (TILES_WHOLE) return part##T##8(rows_, min(key, most), col);                             \
         if (PAGES_AHEAD) {                                                                          \
-            const Place place = placeIn(page, min(at, work.keys - 1));                              \
-            return raw##T##8(rows##T(place), 0, col, place);                                        \
+            return part##T##8(rows##T(placeIn(page, min(at, work.keys - 1))), 0, col);              \
         }                                                                                           \
         const uint token = keyAt(at);                                                               \
-        if (token == NO_KEY) return uvec4(0);                                                       \
-        const Place place = placeOf(token);                                                         \
-        return raw##T##8(rows##T(place), 0, col, place);                                            \
+        return token == NO_KEY ? uvec4(0) : part##T##8(rows##T(placeOf(token)), 0, col);            \
     }
 FETCH_KEY(K)
 FETCH_KEY(V)
-const uint KEY_PARTS = KEPT != 0 ? (BLOCK_COLS + LOCAL_SIZE - 1) / LOCAL_SIZE : 1; // keys of a list an invocation carries
+
+// The scales of a key, of K and of V; of one that does not exist anything finite.
+vec2 fetchScales(Place first, uint page, uint index, uint key) {
+    const uint at = index * BLOCK_COLS + key;
+    if (key >= BLOCK_COLS) return vec2(0.0);
+    Place place = Place(first.batch, first.row + key);
+    if (TILES_WHOLE) {
+        place.row = first.row + min(key, work.keys - 1 - index * BLOCK_COLS);
+    } else if (PAGES_AHEAD) {
+        place = placeIn(page, min(at, work.keys - 1));
+    } else {
+        const uint token = keyAt(at);
+        if (token == NO_KEY) return vec2(0.0);
+        place = placeOf(token);
+    }
+    return vec2(rowScaleK(place), rowScaleV(place));
+}
 
 // The parts of tile tileIndex that an invocation carries; `column` is the first one of part number `at` of the tile.
 #define FETCH(T, part, column)                                                                      \
@@ -60,6 +76,10 @@ const uint KEY_PARTS = KEPT != 0 ? (BLOCK_COLS + LOCAL_SIZE - 1) / LOCAL_SIZE : 
             [[unroll]] for (uint i = 0; i < KEY_PARTS; ++i)                                         \
                 keyPart[i] = keyAt(tileIndex * BLOCK_COLS + i * LOCAL_SIZE + tid);                  \
         }                                                                                           \
+        if (ROW_SCALES) {                                                                           \
+            [[unroll]] for (uint i = 0; i < KEY_PARTS; ++i)                                         \
+                scalePart[i] = fetchScales(first, page[PAGES > 1 ? KEY_PAGES + i : 0], tileIndex, i * LOCAL_SIZE + tid); \
+        }                                                                                           \
     }
 #define FETCH_V(index)                                                                              \
     {                                                                                               \
@@ -73,18 +93,25 @@ const uint KEY_PARTS = KEPT != 0 ? (BLOCK_COLS + LOCAL_SIZE - 1) / LOCAL_SIZE : 
     {                                                                                               \
         [[unroll]] for (uint i = 0; i < K_PARTS; ++i) {                                             \
             const uint at = i * LOCAL_SIZE + tid;                                                   \
-            if (KV_TYPE != 0) kPart[i] = decodeRaw16(kPart[i]);                                     \
+            if (KV_TYPE != 0) kPart[i] = ROW_SCALES ? exactPairs(kPart[i].xy) : decodeRaw16(kPart[i]); \
             if (BLOCK_COLS * K_ROW8 % LOCAL_SIZE == 0 || at < BLOCK_COLS * K_ROW8)                  \
                 tile[at / K_ROW8 * K_STRIDE + at % K_ROW8] = kPart[i];                              \
+        }                                                                                           \
+    }
+#define STORE_SCALES                                                                                \
+    if (ROW_SCALES) {                                                                               \
+        [[unroll]] for (uint i = 0; i < KEY_PARTS; ++i) {                                           \
+            const uint key = i * LOCAL_SIZE + tid;                                                  \
+            if (key < BLOCK_COLS && putScales(key, scalePart[i])) atomicOr(nonFiniteSeen, 1);      \
         }                                                                                           \
     }
 #define STORE_V(masked)                                                                             \
     {                                                                                               \
         [[unroll]] for (uint i = 0; i < V_PARTS; ++i) {                                             \
             const uint at = i * LOCAL_SIZE + tid;                                                   \
-            if (KV_TYPE != 0) vPart[i] = decodeRaw16(vPart[i]);                                     \
+            if (KV_TYPE != 0) vPart[i] = ROW_SCALES ? exact16(vPart[i].xy) : decodeRaw16(vPart[i]); \
             if (masked != 0 && CLEARS_V && TILE * BLOCK_COLS + at / V_ROW8 >= work.keys) vPart[i] = uvec4(0); \
-            if (masked != 0 && MASKS && dropNonFinite(vPart[i])) atomicOr(nonFiniteSeen, 1);        \
+            if (masked != 0 && MASKS && KV_TYPE != INT8 && dropNonFinite(vPart[i])) atomicOr(nonFiniteSeen, 1); \
             if (BLOCK_COLS * V_ROW8 % LOCAL_SIZE == 0 || at < BLOCK_COLS * V_ROW8)                  \
                 tile[V_FIRST + at / V_ROW8 * V_STRIDE + at % V_ROW8] = vPart[i];                    \
         }                                                                                           \

@@ -1,6 +1,6 @@
 // Rows of K or V as they are stored, included once for each by feature_tensors.glsl, with
 //   OF(name), ALIGNMENT, COLUMNS as tensor_read.glsl has them; ALIGNMENT counts bytes where KV_TYPE is INT8 or FLOAT8
-//   RAW8          the name of the load of eight elements
+//   PART8, RAW8   the names of the loads of eight elements
 //   STRIDE_SEQ    the stride of rows: elements, or blocks of q8_0 and q4_0
 //   FRAGMENT      columns of a fragment of it; where they divide a row, no column that is asked for is past its end
 
@@ -13,6 +13,7 @@ Slice OF(rows)(Place at) {
 // So many of the eight bytes from a byte of the slice on; the others are anything. No word that has none is read.
 uvec2 OF(bytes)(Slice s, uint first, uint count, bool whole) {
     const uint at = s.phase + first, word = at >> 2;
+    if (whole && ALIGNMENT >= 8 && COLUMNS % 8 == 0) return OF(loadPair)(s, word >> 1);
     if (whole) return uvec2(OF(loadWord)(s, word), count > 4 ? OF(loadWord)(s, word + 1) : 0);
     const uint shift = (at & 3u) * 8, end = (at & 3u) + count;
     const uint a = OF(loadWord)(s, word), b = end > 4 ? OF(loadWord)(s, word + 1) : 0;
@@ -49,16 +50,24 @@ float OF(rowScale)(Place at) { return uintBitsToFloat(OF(scale)(scaleEntry(at)))
 float OF(blockScale)(Slice s, uint row, uint col) { return unpackHalf2x16(OF(half)(s, OF(block)(row, col))).x; }
 
 // Eight elements of a row of the slice, from a column that is a multiple of 8, as stored: 16-bit ones packed; or
-// bytes in x and y, their scale in z, how far to shift them in w. `at` is where the row lies.
-uvec4 RAW8(Slice s, uint row, uint col, Place at) {
+// bytes in x and y, their scale in z, how far to shift them in w.
+uvec4 PART8(Slice s, uint row, uint col) {
     const uint valid = COLUMNS % FRAGMENT == 0 ? 8 : OF(elementsFrom)(col);
     if (KV_TYPE == 0) return OF(load8)(s, row * STRIDE_SEQ + col, valid);
     if (valid == 0) return uvec4(0);
-    const float scale = KV_TYPE == INT8 || KV_TYPE == FLOAT8 ? OF(rowScale)(at) : OF(blockScale)(s, row, col);
+    const float scale = ROW_SCALES ? 1.0 : OF(blockScale)(s, row, col);
     return uvec4(OF(quantised)(s, row, col, valid), floatBitsToUint(scale), shiftOfColumn(col));
 }
 
+// The same, of int8 and float8 with the scale of the key too, by where it lies.
+uvec4 RAW8(Slice s, uint row, uint col, Place at) {
+    uvec4 part = PART8(s, row, col);
+    if (ROW_SCALES) part.z = floatBitsToUint(OF(rowScale)(at));
+    return part;
+}
+
 #undef OF
+#undef PART8
 #undef RAW8
 #undef STRIDE_SEQ
 #undef ALIGNMENT

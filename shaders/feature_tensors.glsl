@@ -4,6 +4,7 @@
 #define FEATURE_TENSORS_GLSL
 
 const uint INT8 = 1, FLOAT8 = 2, Q8_0 = 3, Q4_0 = 4; // KV_TYPE
+const bool ROW_SCALES = KV_TYPE == INT8 || KV_TYPE == FLOAT8; // scales are of keys, else of blocks, in them
 const uint Q_ELEMENTS = 32;                          // of a block of q8_0 and q4_0, whose scale comes first
 // Bytes of what positions of K and V count: elements, or blocks of 32 of them.
 const uint KV_UNIT = (KV_TYPE == Q8_0 ? 34 : 1) * (KV_TYPE == Q4_0 ? 18 : 1);
@@ -79,6 +80,7 @@ uvec4 decodeRaw16(uvec4 raw) { return decodeBytes16(raw.xy, uintBitsToFloat(raw.
 #endif
 
 #define OF(name) name##K
+#define PART8 partK8
 #define RAW8 rawK8
 #define STRIDE_SEQ p.strideKSeq
 #define ALIGNMENT ALIGN_K
@@ -87,6 +89,7 @@ uvec4 decodeRaw16(uvec4 raw) { return decodeBytes16(raw.xy, uintBitsToFloat(raw.
 #include "feature_read.glsl"
 
 #define OF(name) name##V
+#define PART8 partV8
 #define RAW8 rawV8
 #define STRIDE_SEQ p.strideVSeq
 #define ALIGNMENT ALIGN_V

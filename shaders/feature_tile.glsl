@@ -12,10 +12,13 @@
     }
     const uint firstStep = FIRST_STEP;
 #define LOOK_AT(S, s)                                                                               \
+    SCALE_SCORES(S, (firstStep + s) * STEP_COLS)                                                 \
     [[unroll]] for (uint f = 0; f < ROW_TILES * KEY_TILES; ++f)                                     \
         modifyFragment(S[f], myRow + f / KEY_TILES * TILE_M, TILE * BLOCK_COLS,                     \
-                       (firstStep + s) * STEP_COLS + f % KEY_TILES * TILE_N, MASKED)
+                       (firstStep + s) * STEP_COLS + f % KEY_TILES * TILE_N, MASKED)                \
+    RAISE_SCORES(S, (firstStep + s) * STEP_COLS)
     STORE_K
+    STORE_SCALES
     if (REUSE != 0) {
         barrier(); // K is complete
         if (after < tiles) FETCH_K(tileAt(walk, after))
@@ -29,7 +32,7 @@
         if (PAGES_AHEAD) LOOK_UP(tileAt(walk, beyond))
         LOOK_AT(S, 0)
         MOVE_SHIFTS(S)
-        WEIGHTS(P, S)
+        WEIGHTS(P, S, firstStep * STEP_COLS)
         ADD_VALUES(P, firstStep * STEP_COLS)
     } else {
         STORE_V(MASKED)
@@ -48,7 +51,7 @@
                 MOVE_SHIFTS(S)
                 FragC next[ROW_TILES * KEY_TILES];
                 if (s + 1 < TILE_STEPS) SCORES(next, (s + 1) * STEP_COLS)
-                WEIGHTS(P, S)
+                WEIGHTS(P, S, (firstStep + s) * STEP_COLS)
                 ADD_VALUES(P, (firstStep + s) * STEP_COLS)
                 if (s + 1 < TILE_STEPS) {
                     [[unroll]] for (uint f = 0; f < ROW_TILES * KEY_TILES; ++f) S[f] = next[f];

@@ -48,8 +48,8 @@
 
 #if FEATURES
 #define ROWS work.rows                 // of the sequence
-#define MAY_MASK MASKS                 // a tile may hold keys that some row of it must not see
-#define SCALED (MODIFIED ? 1.0 : abs(p.scaleLog2)) // scores to exponents of two
+#define MAY_MASK (MASKS || ROW_SCALES) // V may be multiplied without some of its Inf and NaN
+#define SCALED (MODIFIED || ROW_SCALES ? 1.0 : abs(p.scaleLog2)) // scores to exponents of two
 #else
 #define ROWS p.Sq
 #define MAY_MASK (CAUSAL != 0)
@@ -100,12 +100,18 @@ const uint ALL_SCRATCH = SUBGROUPS * TILE_M * ((TILE_N / 4) | 1);
 #if NV2
 // Scratch serves only before and after the walk, so it lies over the tile.
 const uint SCRATCH_FIRST = 0;
-const uint TILE_SIZE = WALK_SIZE > ALL_SCRATCH ? WALK_SIZE : ALL_SCRATCH;
+const uint SCALES_FIRST = WALK_SIZE > ALL_SCRATCH ? WALK_SIZE : ALL_SCRATCH;
 #else
 const uint SCRATCH_FIRST = WALK_SIZE;
-const uint TILE_SIZE = WALK_SIZE + ALL_SCRATCH;
+const uint SCALES_FIRST = WALK_SIZE + ALL_SCRATCH;
 #endif
-shared uvec4 tile[TILE_SIZE];
+#if FEATURES
+const uint SCALES_SIZE = ROW_SCALES ? BLOCK_COLS : 0;     // of the tile's keys
+#define MY_SCALES SCALES_FIRST
+shared uvec4 tile[SCALES_FIRST + SCALES_SIZE];
+#else
+shared uvec4 tile[SCALES_FIRST];
+#endif
 shared uint nonFiniteSeen; // a masked tile had Inf or NaN in V
 #if FEATURES
 shared float sinkWeights[SINKS != 0 ? SUBGROUPS * SUBGROUP_ROWS : 1]; // by way of memory every row gets its own
@@ -133,24 +139,32 @@ uvec4 fetchV(Slice s, uint key, uint col) {
 
 // The Inf and NaN of V that masked tiles were multiplied without reach the rows that see them: 8
 // elements of O, in scratch, take the sum of what is not finite in V.
+void addPart(uint group, uint e, float x) {
+    const uint r = group / (TILE_N / 8), c = group % (TILE_N / 8) * 8 + e;
+    scratchPut(r, c, scratchFloat(r, c) + x);
+}
 void addParts(uint group, uvec4 v) {
     for (uint e = 0; e < 8; ++e) {
         const uint bits = (v[e / 2] >> (e % 2 * 16)) & 0xffffu;
-        if (nonFinite(bits)) {
-            const uint r = group / (TILE_N / 8), c = group % (TILE_N / 8) * 8 + e;
-            scratchPut(r, c, scratchFloat(r, c) + decode16(bits));
-        }
+        if (nonFinite(bits)) addPart(group, e, decode16(bits));
     }
 }
 #if FEATURES
-// Of the tiles of the walk from the whole ones on.
+// Of the tiles of the walk from the whole ones on, or of all.
 void addNonFinite(Walk walk, uint group, uint row, uint col) {
-    for (uint n = walk.wholeLast - walk.wholeFirst; n < walk.last - walk.first; ++n)
+    for (uint n = ROW_SCALES ? 0 : walk.wholeLast - walk.wholeFirst; n < walk.last - walk.first; ++n)
         for (uint i = 0; i < BLOCK_COLS; ++i) {
             const uint key = keyAt(tileAt(walk, n) * BLOCK_COLS + i);
             if (key == NO_KEY || !attends(row, key)) continue;
             const Place at = placeOf(key);
             uvec4 v = rawV8(rowsV(at), 0, col, at);
+            if (ROW_SCALES) { // of what float32 has, as 16 bits may not hold what the weights make finite
+                vec4 four[2];
+                decodeRaw(v, four[0], four[1]);
+                for (uint e = 0; e < 8; ++e)
+                    if (nonFinite(four[e / 4][e % 4])) addPart(group, e, four[e / 4][e % 4]);
+                continue;
+            }
             if (KV_TYPE != 0) v = decodeRaw16(v);
             addParts(group, v);
         }
@@ -273,6 +287,7 @@ void main() {
     // through the space of the tiles, as many rows at a time as fit; the others stay in shared memory.
 #if FEATURES
     uint keyPart[KEY_PARTS];
+    vec2 scalePart[KEY_PARTS];
     uint page[PAGES];
     uint j = nextTile(walk, 0, lastRow), beyond = j + 1; // of the walk
     if (j < tiles) {
@@ -290,7 +305,7 @@ void main() {
     {
 #if FEATURES
         const Slice qBlock = blockQ();
-#define FETCH_Q(row, col) load8Q(qBlock, elementQ(work.row0 + (row)) + (col), HEAD_DIM % TILE_K == 0 ? 8 : elementsFromQ(col))
+#define FETCH_Q(row, col) inPairs(load8Q(qBlock, elementQ(work.row0 + (row)) + (col), HEAD_DIM % TILE_K == 0 ? 8 : elementsFromQ(col)))
 #else
         const Slice qBlock = sliceQ(work.batch, work.head, work.row0);
 #define FETCH_Q(row, col) fetchQ(qBlock, row, col)
@@ -333,10 +348,12 @@ void main() {
     FragC rowShift[ROW_TILES];    // what is subtracted from a row's scores (log2 units), as read from shared memory
     FragSum rowWeight[ROW_TILES]; // sums of P as V meets it, rounded: P times ones, the same along the row
     FragC rowTotal[ROW_TILES];    // sums of P in float32, for LSE; not yet reduced along the row
+    FragC rowScaled[ROW_SCALES ? ROW_TILES : 1]; // nor are these, instead of rowWeight where keys have scales
     [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {
         [[unroll]] for (uint i = 0; i < OUT_TILES; ++i) O[r * OUT_TILES + i] = FragC(0.0);
         rowWeight[r] = FragSum(0.0);
         rowTotal[r] = FragC(0.0);
+        if (ROW_SCALES) rowScaled[ROW_SCALES ? r : 0] = FragC(0.0);
     }
     for (uint i = gl_SubgroupInvocationID; i < ROW_TILES * SHIFT_SIZE; i += SUBGROUP_SIZE)
         tile[shiftOf(0) + i] = uvec4(floatBitsToUint(NOTHING));
@@ -387,7 +404,8 @@ void main() {
 #endif
     FragC inverse[ROW_TILES];
     [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {
-        widen(inverse[r], rowWeight[r]);
+        if (ROW_SCALES) { rowSum(inverse[r], rowScaled[ROW_SCALES ? r : 0]); }
+        else { widen(inverse[r], rowWeight[r]); }
 #if FEATURES
         if (SINKS != 0) {
             FragC sink;

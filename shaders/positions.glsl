@@ -66,6 +66,7 @@ Slice advance(Slice s, uint rows, uint rowStride, bool is16, uint alignment) {
 
 #if BDA
 layout(buffer_reference, std430, buffer_reference_align = 4) READ_ONLY buffer ReadWords { uint at[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) READ_ONLY buffer ReadPairs { uvec2 at[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) READ_ONLY buffer ReadQuads { uvec4 at[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer WriteWords { uint at[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer WriteQuads { uvec4 at[]; };

@@ -10,6 +10,9 @@
 #if !BDA
 layout(set = 0, binding = BINDING, std430) READ_ONLY buffer OF(Words) { uint OF(words)[]; };
 layout(set = 0, binding = BINDING, std430) READ_ONLY buffer OF(Quads) { uvec4 OF(quads)[]; };
+#if FEATURES
+layout(set = 0, binding = BINDING, std430) READ_ONLY buffer OF(Pairs) { uvec2 OF(pairs)[]; };
+#endif
 #endif
 
 uvec2 OF(position)(uint batch, uint head, uint row) {
@@ -32,6 +35,17 @@ uint OF(loadWord)(Slice s, uint word) {
     return OF(words)[s.word + word];
 #endif
 }
+
+#if FEATURES
+// Two words at once; legal where they start at a multiple of 8 bytes.
+uvec2 OF(loadPair)(Slice s, uint pair) {
+#if BDA
+    return ReadPairs(s.word).at[pair];
+#else
+    return OF(pairs)[(s.word >> 1) + pair];
+#endif
+}
+#endif
 
 // Four words at once; legal where they start at a multiple of 16 bytes.
 uvec4 OF(loadQuad)(Slice s, uint quad) {

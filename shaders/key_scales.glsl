@@ -1,0 +1,112 @@
+// Scales of int8 and float8, of which every key has one for K and one for V. Elements are exact in 16 bits without them;
+// scales are met where there is float32: K's in the scores, V's in the weights.
+//
+// V's scale is m 2^e, with 1 <= |m| < 2. Softmax takes its shift from scores plus e, so that what is multiplied fits 16
+// bits whatever the scales of the keys that a row sees are. A weight is multiplied with m and then rounded, and what it
+// is then, over the scale again, is what the sum of weights gets: rounding cancels as it does where there are no scales
+// (ADD_VALUES). Towards zero will do, since what all weights lose alike is nothing.
+//
+// Included by coopmat_step.glsl. Macros over the variables of a kernel's main; MY_SCALES is where in tile the scales of a
+// tile of keys lie, SCALES_SIZE large, and first the column of that tile where S and P begin.
+#ifndef KEY_SCALES_GLSL
+#define KEY_SCALES_GLSL
+
+// Four numbers of every key, those of a kind side by side: K's scale, with that of the scores where nothing is done to
+// them in between, and e, m and 1 / (m 2^e) of V's.
+const uint OF_K = 0, EXPONENT_OF_V = 1, MANTISSA_OF_V = 2, INVERSE_OF_V = 3;
+#define SCALES_AT(kind, col) (MY_SCALES + (kind) * (BLOCK_COLS / 4) + (col) / 4)
+#define loadScales(frag, kind, col)                                                                 \
+    coopMatLoad(frag, tile, SCALES_AT(kind, col), 0, gl_CooperativeMatrixLayoutRowMajor)
+
+void putScale(uint kind, uint col, float x) { tile[SCALES_AT(kind, col)][col % 4] = floatBitsToUint(x); }
+
+// The scales of a column's key, K's and V's. What is smaller than 2^-96, as zero is, counts as that. True where V's is
+// Inf or NaN: it is added at the end, since a slot that a row does not see has a weight of zero.
+bool putScales(uint col, vec2 scales) {
+    const int exponent = int(floatBitsToUint(scales.y) >> 23 & 0xffu) - 127;
+    const bool wild = exponent == 128;
+    const int e = wild ? 0 : clamp(exponent, -96, 96);
+    const float down = uintBitsToFloat(uint(127 - e) << 23), m = wild || exponent < -96 ? 1.0 : scales.y * down;
+    putScale(OF_K, col, MODIFIED ? scales.x : scales.x * abs(p.scaleLog2));
+    putScale(EXPONENT_OF_V, col, float(e));
+    putScale(MANTISSA_OF_V, col, m);
+    putScale(INVERSE_OF_V, col, down / m);
+    return wild;
+}
+
+// Products of rows and keys become scores; after these are modified, e is added.
+#define SCALE_SCORES(S, first)                                                                      \
+    if (ROW_SCALES) {                                                                               \
+        [[unroll]] for (uint c = 0; c < KEY_TILES; ++c) {                                           \
+            FragC scales;                                                                           \
+            loadScales(scales, OF_K, (first) + c * TILE_N);                                         \
+            [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) S[r * KEY_TILES + c] *= scales;         \
+        }                                                                                           \
+    }
+#define RAISE_SCORES(S, first)                                                                      \
+    if (ROW_SCALES) {                                                                               \
+        [[unroll]] for (uint c = 0; c < KEY_TILES; ++c) {                                           \
+            FragC exponents;                                                                        \
+            loadScales(exponents, EXPONENT_OF_V, (first) + c * TILE_N);                             \
+            [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) S[r * KEY_TILES + c] += exponents;      \
+        }                                                                                           \
+    }
+
+// Weights S as operands P, and their sums: rowScaled of what they are then, rowTotal of what they were. They are rounded
+// by their bits: what is made narrow and wide again a compiler takes for what it was.
+const uint KEPT_BITS = DTYPE == TYPE_BF16 ? 0xffff0000u : 0xffffe000u; // that storage has of float32
+#define SCALE_WEIGHTS(P, S, first)                                                                  \
+    if (ROW_SCALES) {                                                                               \
+        [[unroll]] for (uint c = 0; c < KEY_TILES; ++c) {                                           \
+            FragC mantissas, inverse;                                                               \
+            loadScales(mantissas, MANTISSA_OF_V, (first) + c * TILE_N);                             \
+            loadScales(inverse, INVERSE_OF_V, (first) + c * TILE_N);                                \
+            [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {                                       \
+                FragC x = S[r * KEY_TILES + c];                                                     \
+                [[unroll]] for (uint e = 0; e < LIVE(x); ++e) {                                     \
+                    const float weight = x[e] * mantissas[e];                                       \
+                    if (HAS_LSE != 0) rowTotal[r][e] = fma(weight, inverse[e], rowTotal[r][e]);     \
+                    x[e] = uintBitsToFloat(floatBitsToUint(weight) & KEPT_BITS);                    \
+                    rowScaled[r][e] = fma(x[e], inverse[e], rowScaled[r][e]);                       \
+                }                                                                                   \
+                exactOperandA(P[r * KEY_TILES + c], x);                                             \
+            }                                                                                       \
+        }                                                                                           \
+    }
+
+// Eight elements without their scale, exact. In pairs, as it takes the fewest instructions, elements 0 and 2, 1 and 3 of
+// each four; and in order.
+#ifdef DTYPE_BF16
+uint pairOf(float x, float y) { return floatBitsToUint(x) >> 16 | floatBitsToUint(y) & 0xffff0000u; }
+uvec4 exactPairs(uvec2 bytes) {
+    vec4 low, high;
+    decodeBytes(bytes, 1.0, 0, low, high);
+    return uvec4(pairOf(low.x, low.z), pairOf(low.y, low.w), pairOf(high.x, high.z), pairOf(high.y, high.w));
+}
+#else
+// float8 has the fields of float16 but for 8 more in the exponent.
+uvec2 exactPairs(uint bytes) {
+    uvec2 two;
+    if (KV_TYPE == FLOAT8) {
+        two = uvec2(bytes << 8, bytes) & 0x80008000u | uvec2(bytes << 7, bytes >> 1) & 0x3f803f80u;
+        const uint nan = (bytes & 0x7f7f7f7fu) + 0x01010101u & 0x80808080u; // finite only: all ones are none
+        if (nan != 0) two |= (uvec2(nan << 8, nan) & 0x80008000u) >> 1;
+        return uvec2(packFloat2x16(unpackFloat2x16(two.x) * f16vec2(256.0)), packFloat2x16(unpackFloat2x16(two.y) * f16vec2(256.0)));
+    }
+    bytes ^= 0x80808080u; // a byte in the low bits of 1024 is that many more
+    two = uvec2(bytes, bytes >> 8) & 0x00ff00ffu | 0x64006400u;
+    return uvec2(packFloat2x16(unpackFloat2x16(two.x) - f16vec2(1152.0)), packFloat2x16(unpackFloat2x16(two.y) - f16vec2(1152.0)));
+}
+uvec4 exactPairs(uvec2 bytes) { return uvec4(exactPairs(bytes.x), exactPairs(bytes.y)); }
+#endif
+uvec4 exact16(uvec2 bytes) {
+    const uvec4 pairs = exactPairs(bytes);
+    return uvec4(lowHalves(pairs.x, pairs.y), highHalves(pairs.x, pairs.y), lowHalves(pairs.z, pairs.w), highHalves(pairs.z, pairs.w));
+}
+// Q's columns in the order of pairs of K's.
+uvec4 inPairs(uvec4 q) {
+    if (!ROW_SCALES) return q;
+    return uvec4(lowHalves(q.x, q.y), highHalves(q.x, q.y), lowHalves(q.z, q.w), highHalves(q.z, q.w));
+}
+
+#endif
