@@ -79,7 +79,7 @@ const bool ROW_SCALES = false;
                     moved[e] = moves ? moved[e] * scale : rowShift[r][e];                           \
                     factor[e] = exp2(rowShift[r][e] - moved[e]);                                    \
                 }                                                                                   \
-                if (HAS_LSE != 0) rowTotal[r] *= factor;                                            \
+                if (TOTALS) rowTotal[r] *= factor;                                                  \
                 if (ROW_SCALES) rowScaled[ROW_SCALES ? r : 0] *= factor;                                             \
                 SCALE_WEIGHT(r, factor)                                                             \
                 subgroupSync();                                                                     \
@@ -100,7 +100,7 @@ const bool ROW_SCALES = false;
             S[f][e] = ABLATE == ABLATE_SOFTMAX ? x : EXP2 != 0 ? exp2(x) : exp(x * LN2);            \
         }                                                                                           \
         if (!ROW_SCALES) {                                                                          \
-            if (HAS_LSE != 0) rowTotal[f / KEY_TILES] += S[f];                                      \
+            if (TOTALS) rowTotal[f / KEY_TILES] += S[f];                                            \
             toOperandA(P[f], S[f]);                                                                 \
         }                                                                                           \
     }                                                                                               \

@@ -48,6 +48,7 @@
 #include "interface.glsl"
 
 #define SCALED (MODIFIED || ROW_SCALES ? 1.0 : abs(p.scaleLog2)) // scores to exponents of two
+#define TOTALS (HAS_LSE + SINKS != 0) // rowTotal is asked for
 const float NOTHING = -3.0e38; // the shift of a row that has seen no key: finite, so that no inf - inf arises
 const float LAG = 8.0;
 
@@ -320,7 +321,7 @@ void main() {
     FragSum O[OUT_TILES];
     FragC rowShift[1];    // what is subtracted from a row's scores (log2 units), as read from shared memory
     FragSum rowWeight[1]; // sums of P as V meets it, rounded: ones times P^T, all lines the same
-    FragC rowTotal[1];    // sums of P in float32, for LSE; not yet reduced along the row
+    FragC rowTotal[1];    // sums of P in float32, for LSE and sinks; not yet reduced along the row
     FragC rowScaled[1];   // nor are these, instead of rowWeight where keys have scales
     [[unroll]] for (uint i = 0; i < OUT_TILES; ++i) O[i] = FragSum(0.0);
     rowWeight[0] = FragSum(0.0);
@@ -347,7 +348,7 @@ void main() {
     // Every subgroup says what it has of each row, and lays out its O; then an invocation has some columns of a row.
     if (ROW_SCALES && wild) atomicOr(nonFiniteSeen, 1);
     subgroupSync(); // the factors of what moved are read
-    if (HAS_LSE != 0) {
+    if (TOTALS) {
         FragC total;
         rowSum(total, rowTotal[0]);
         firstColumnTo(total, TOTAL_FIRST + gl_SubgroupID * SHIFT_SIZE);
@@ -375,18 +376,17 @@ void main() {
             const uint mine = (share * OUT_BLOCKS + pass) * 64 + first, col = work.col0 + mine;
             if (pass * 64 + first >= OUT_BLOCKS * 64 || mine >= DV_SLICE || col >= HEAD_DIM_V) continue;
             // What each walker's O counts for. Those that share columns have the same.
-            float shift = NOTHING, factors[WALKERS], weights = 0.0;
+            float shift = NOTHING, factors[WALKERS], weights = 0.0, total = 0.0;
             [[unroll]] for (uint n = 0; n < WALKERS; ++n) shift = max(shift, ofRow(SHIFT_FIRST, n, row));
             [[unroll]] for (uint n = 0; n < WALKERS; ++n) {
                 factors[n] = exp2(ofRow(SHIFT_FIRST, n, row) - shift);
                 weights += factors[n] * ofRow(FACTOR_FIRST, n, row);
+                if (TOTALS) total += factors[n] * ofRow(TOTAL_FIRST, n, row);
             }
-            if (HAS_LSE != 0 && mine == 0 && (COMBINE != 0 || work.col0 == 0)) {
-                float all = 0.0;
-                [[unroll]] for (uint n = 0; n < WALKERS; ++n) all += factors[n] * ofRow(TOTAL_FIRST, n, row);
-                storePartLSE(work.row0 + row, withSink(work.row0 + row, logSumExp(shift, all)));
-            }
-            if (SINKS != 0 && weights != 0.0) weights += sinkWeight(work.row0 + row, shift);
+            if (HAS_LSE != 0 && mine == 0 && (COMBINE != 0 || work.col0 == 0))
+                storePartLSE(work.row0 + row, withSink(work.row0 + row, logSumExp(shift, total)));
+            // A sink is not rounded as weights are: its share is that of the sum before.
+            if (SINKS != 0 && weights != 0.0) weights *= 1.0 + sinkWeight(work.row0 + row, shift) / total;
             const float inverse = weights == 0.0 ? 0.0 : 1.0 / weights;
             vec4 o = vec4(0.0);
             [[unroll]] for (uint n = 0; n < WALKERS; ++n) {

@@ -50,10 +50,12 @@
 #define ROWS work.rows                 // of the sequence
 #define MAY_MASK (MASKS || ROW_SCALES) // V may be multiplied without some of its Inf and NaN
 #define SCALED (MODIFIED || ROW_SCALES ? 1.0 : abs(p.scaleLog2)) // scores to exponents of two
+#define TOTALS (HAS_LSE + SINKS != 0) // rowTotal is asked for
 #else
 #define ROWS p.Sq
 #define MAY_MASK (CAUSAL != 0)
 #define SCALED abs(p.scaleLog2)
+#define TOTALS (HAS_LSE != 0)
 #endif
 
 const float NOTHING = -3.0e38; // the shift of a row that has seen no key: finite, so that no inf - inf arises
@@ -347,7 +349,7 @@ void main() {
     FragC O[ROW_TILES * OUT_TILES];
     FragC rowShift[ROW_TILES];    // what is subtracted from a row's scores (log2 units), as read from shared memory
     FragSum rowWeight[ROW_TILES]; // sums of P as V meets it, rounded: P times ones, the same along the row
-    FragC rowTotal[ROW_TILES];    // sums of P in float32, for LSE; not yet reduced along the row
+    FragC rowTotal[ROW_TILES];    // sums of P in float32, for LSE and sinks; not yet reduced along the row
     FragC rowScaled[ROW_SCALES ? ROW_TILES : 1]; // nor are these, instead of rowWeight where keys have scales
     [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {
         [[unroll]] for (uint i = 0; i < OUT_TILES; ++i) O[r * OUT_TILES + i] = FragC(0.0);
@@ -406,21 +408,21 @@ void main() {
     [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {
         if (ROW_SCALES) { rowSum(inverse[r], rowScaled[ROW_SCALES ? r : 0]); }
         else { widen(inverse[r], rowWeight[r]); }
+        FragC total;
+        if (TOTALS) { rowSum(total, rowTotal[r]); }
 #if FEATURES
-        if (SINKS != 0) {
+        if (SINKS != 0) { // it is not rounded as weights are: its share is that of the sum before
             FragC sink;
             coopMatLoad(sink, sinkWeights, (gl_SubgroupID * ROW_TILES + r) * TILE_M, 0, gl_CooperativeMatrixLayoutColumnMajor);
             [[unroll]] for (uint e = 0; e < sink.length(); ++e)
-                inverse[r][e] = inverse[r][e] == 0.0 ? 0.0 : inverse[r][e] + sink[e];
+                inverse[r][e] = inverse[r][e] == 0.0 ? 0.0 : inverse[r][e] * (1.0 + sink[e] / total[e]);
         }
 #endif
         [[unroll]] for (uint e = 0; e < inverse[r].length(); ++e)
             inverse[r][e] = inverse[r][e] == 0.0 ? 0.0 : 1.0 / inverse[r][e];
         if (HAS_LSE != 0 && work.col0 == 0) {
-            FragC lse;
-            rowSum(lse, rowTotal[r]);
-            [[unroll]] for (uint e = 0; e < lse.length(); ++e) lse[e] = logSumExp(rowShift[r][e], lse[e]);
-            fragmentToScratch(lse);
+            [[unroll]] for (uint e = 0; e < total.length(); ++e) total[e] = logSumExp(rowShift[r][e], total[e]);
+            fragmentToScratch(total);
             [[unroll]] for (uint s = 0; s < TILE_M; s += SUBGROUP_SIZE) {
                 const uint row = s + gl_SubgroupInvocationID, mine = myRow + r * TILE_M + row;
 #if FEATURES

@@ -65,7 +65,7 @@ const uint KEPT_BITS = DTYPE == TYPE_BF16 ? 0xffff0000u : 0xffffe000u; // that s
                 FragC x = S[r * KEY_TILES + c];                                                     \
                 [[unroll]] for (uint e = 0; e < LIVE(x); ++e) {                                     \
                     const float weight = x[e] * mantissas[e];                                       \
-                    if (HAS_LSE != 0) rowTotal[r][e] = fma(weight, inverse[e], rowTotal[r][e]);     \
+                    if (TOTALS) rowTotal[r][e] = fma(weight, inverse[e], rowTotal[r][e]);           \
                     x[e] = uintBitsToFloat(floatBitsToUint(weight) & KEPT_BITS);                    \
                     rowScaled[r][e] = fma(x[e], inverse[e], rowScaled[r][e]);                       \
                 }                                                                                   \
