@@ -93,9 +93,10 @@ func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes ui
 }
 
 // mostCombined parts are put together by the decoding kernel itself: as many as an
-// invocation of decode_combine.glsl waits for at once. The last workgroup of a row does it
-// alone, which with 16 parts takes an H200 41.1 us where a second dispatch takes 42.3.
-const mostCombined = 16
+// invocation of decode_combine.glsl waits for at once. With more, up to 16 at once, the same
+// work took an H200 7 us longer every second or fourth time (docs/log.md, 43): 40 or 48 us
+// with 16 parts where a second dispatch takes 41.3, 29 or 36 with 11. With 8 it does not.
+const mostCombined = 8
 
 // combines reports whether the kernel puts the parts of split keys together itself: the
 // decoding kernel does with a few, where it has no LSE to write, which takes the

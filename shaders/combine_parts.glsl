@@ -6,7 +6,7 @@
 #define COMBINE_PARTS_GLSL
 
 const uint MOST_PARTS = 1024;   // of combine.comp
-const uint MOST_COMBINED = 16;  // of decode_combine.glsl
+const uint MOST_COMBINED = 8;   // of decode_combine.glsl
 const uint OCTETS = (HEAD_DIM_V + 7) / 8;
 const uint CHAINS = 128 / OCTETS;          // combine.comp has 128 invocations, each with eight columns of a chain
 const float LEAST = -80.0;                 // less is no weight at all: its exp, over the total, may be subnormal

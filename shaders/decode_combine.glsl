@@ -130,16 +130,10 @@ vec4 partFour(Slice s, uint col) {
     return four;
 }
 
-// Parts g to g + 3, where there are so many; those behind are skipped in one step.
+// Parts g to g + 3, where there are so many; the others are skipped in one step.
 #define GROUPS_OF_PARTS(DO)                                                                         \
     DO(0)                                                                                           \
-    if (parts > 4) {                                                                                \
-        DO(4)                                                                                       \
-        if (parts > 8) {                                                                            \
-            DO(8)                                                                                   \
-            if (parts > 12) DO(12)                                                                  \
-        }                                                                                           \
-    }
+    if (parts > 4) DO(4)
 #define ASK_FOR_PARTS(g)                                                                            \
     [[unroll]] for (uint n = g; n < g + 4; ++n) {                                                   \
         weight[n] = uintBitsToFloat(PART_WORD(lseAt));                                              \
