@@ -5,7 +5,9 @@ package attention
 type KVType uint8
 
 // Storage of K and V. Int8 and FP8 take scales of their own, [Args].KScale and
-// VScale: an element is the stored number times its scale. The others have a
+// VScale: an element is the stored number times its scale, kept apart in float32 by
+// the kernels of 16-bit types; where there a scale of V is below 2^-96, it counts as
+// that. The others have a
 // scale for every 32 elements of a row, inside of the row, as local inference
 // stores them; HeadDim and HeadDimV are multiples of 32 then.
 const (
