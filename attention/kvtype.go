@@ -5,11 +5,10 @@ package attention
 type KVType uint8
 
 // Storage of K and V. Int8 and FP8 take scales of their own, [Args].KScale and
-// VScale: an element is the stored number times its scale, kept apart in float32 by
-// the kernels of 16-bit types; where there a scale of V is below 2^-96, it counts as
-// that. The others have a
-// scale for every 32 elements of a row, inside of the row, as local inference
-// stores them; HeadDim and HeadDimV are multiples of 32 then.
+// VScale: an element is the stored number times its scale. Tiers of cooperative
+// matrices never round the product; a scale of V below 2^-96 counts as 2^-96 there.
+// The others have a scale for every 32 elements of a row, inside of the row, as
+// local inference stores them; HeadDim and HeadDimV are multiples of 32 then.
 const (
 	KVSame KVType = iota // as DType
 	KVInt8               // signed bytes
