@@ -66,8 +66,8 @@ func CompactFeatures() []FeatureCase {
 		c.Kept, c.Hq, c.Hkv, c.Seqs, c.Causal = 1, 4, 2, equal(3, 2, 304), attention.BottomRight
 	}), topLeft, func(c *FeatureCase) { c.Kept = 0.5 })
 	add(decode("compact-blocks").with(func(c *FeatureCase) {
-		c.BlockQ, c.BlockK, c.Blocks, c.Seqs = 16, 16, Spread{On: true, Heads: true}, equal(2, 1, 1100)
-	}), func(c *FeatureCase) { c.Blocks.Batches = true }, func(c *FeatureCase) { c.PageSize = 16 })
+		c.BlockQ, c.BlockK, c.Blocks, c.Seqs, c.PageSize = 16, 16, Spread{On: true, Heads: true}, equal(2, 1, 1100), 16
+	}), func(c *FeatureCase) { c.Blocks.Batches = true })
 	// Rows of 256 columns, which subgroups share: of a list, of pages, with masks.
 	add(decode("compact-wide").with(func(c *FeatureCase) {
 		c.D, c.Dv, c.Seqs, c.Causal, c.FixedSplit = 256, 256, equal(2, 2, 333), attention.BottomRight, 2
