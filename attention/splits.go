@@ -94,7 +94,7 @@ func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes ui
 
 // mostCombined parts are put together by the decoding kernel itself: as many as an
 // invocation of decode_combine.glsl waits for at once. With more, up to 16 at once, the same
-// work took an H200 7 us longer every second or fourth time (docs/log.md, 43): 40 or 48 us
+// work took an H200 7 us longer every second or fourth time (docs/log.md, 42): 40 or 48 us
 // with 16 parts where a second dispatch takes 41.3, 29 or 36 with 11. With 8 it does not.
 const mostCombined = 8
 

@@ -80,7 +80,7 @@ const bool ROW_SCALES = false;
                     factor[e] = exp2(rowShift[r][e] - moved[e]);                                    \
                 }                                                                                   \
                 if (TOTALS) rowTotal[r] *= factor;                                                  \
-                if (ROW_SCALES) rowScaled[ROW_SCALES ? r : 0] *= factor;                                             \
+                if (ROW_SCALES) rowScaled[ROW_SCALES ? r : 0] *= factor;                            \
                 SCALE_WEIGHT(r, factor)                                                             \
                 subgroupSync();                                                                     \
                 firstColumnTo(moved, shiftOf(r));                                                   \
