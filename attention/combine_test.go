@@ -102,7 +102,8 @@ func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.Feat
 	require.Equal(t, parts, again)
 	plan, err := x.op.PlanFor(a)
 	require.NoError(t, err)
-	require.Equal(t, parts > 1 && parts <= attention.MostCombined && strings.Contains(plan.Kernel, "_decode") && !dev.QueueIsUnguarded(), combined, "%v: without LSE the decoding kernel does it with a few", c)
+	few := parts <= attention.CombinedAtOnce || parts <= 2*attention.CombinedAtOnce && c.Hq/c.Hkv <= 2 // rows: a round for each
+	require.Equal(t, parts > 1 && few && strings.Contains(plan.Kernel, "_decode") && !dev.QueueIsUnguarded(), combined, "%v: without LSE the decoding kernel does it with a few", c)
 	return x
 }
 
@@ -151,8 +152,8 @@ func decodings() []cases.FeatureCase {
 		change(&c)
 		list = append(list, c)
 	}
-	// Few parts, as many as the kernel puts together, more; more than tiles of keys; and parts without weight.
-	for _, parts := range []int{3, 2, 7, attention.MostCombined, attention.MostCombined + 1, 256} {
+	// Few parts, as many as the kernel asks for at once and twice as many, more; more than tiles of keys; and parts without weight.
+	for _, parts := range []int{3, 2, 7, attention.CombinedAtOnce, attention.CombinedAtOnce + 1, 2 * attention.CombinedAtOnce, 2*attention.CombinedAtOnce + 1, 256} {
 		add(func(c *cases.FeatureCase) { c.FixedSplit = parts })
 	}
 	add(func(c *cases.FeatureCase) { c.Data = cases.Rising })
@@ -164,12 +165,12 @@ func decodings() []cases.FeatureCase {
 	})
 	// Odd head dims; rows of O that share words.
 	add(func(c *cases.FeatureCase) {
-		c.D, c.Dv, c.FixedSplit = 33, 41, attention.MostCombined
+		c.D, c.Dv, c.FixedSplit = 33, 41, 11
 		c.Access, c.Layout = attention.AccessDescriptors, cases.Odd
 	})
 	if os.Getenv("VKATTN_TEST_LEVEL") == "full" {
 		// All rows of a fragment.
-		for _, parts := range []int{6, attention.MostCombined} {
+		for _, parts := range []int{6, attention.CombinedAtOnce} {
 			add(func(c *cases.FeatureCase) { c.Hq, c.Hkv, c.FixedSplit = 16, 1, parts })
 		}
 		add(func(c *cases.FeatureCase) {

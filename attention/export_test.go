@@ -50,8 +50,8 @@ func TileOps(op *Op, s Shape) (ops []*Op, names []string, err error) {
 	return ops, names, nil
 }
 
-// MostCombined is how many parts the decoding kernel puts together itself.
-const MostCombined = mostCombined
+// CombinedAtOnce is how many parts the decoding kernel asks for at once where it puts them together itself.
+const CombinedAtOnce = combinedAtOnce
 
 // PartsOf says in how many parts keys are computed, and whether the kernel that makes
 // them puts them together itself.

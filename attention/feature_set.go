@@ -26,6 +26,10 @@ type featureSet struct {
 	kvBlock          uint32
 	split            bool // states are written, for a merge
 	combined         bool // by the same kernel
+
+	// not 0: sequences of so many rows and fewer are the decoding kernel's, the others those
+	// of another dispatch
+	shortRows uint32
 }
 
 const (
@@ -91,6 +95,7 @@ func (f featureSet) constants(c map[uint32]uint32) {
 	c[shaders.ConstKvBlock] = max(f.kvBlock, 1)
 	c[shaders.ConstSplit] = boolConstant(f.split)
 	c[shaders.ConstCombine] = boolConstant(f.combined)
+	c[shaders.ConstShortRows] = f.shortRows
 }
 
 // modifies reports whether scores are more than the scaled product.

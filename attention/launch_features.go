@@ -51,16 +51,9 @@ func (op *Op) recordFeatures(c *vk.Commands, p *prepared, access Access, a *Args
 	if err := a.featureLimits(f, p.parts, dv); err != nil {
 		return err
 	}
-	v := variant{tile: tile{blockRows: p.rows, dvSlice: ceilDiv(uint32(dv), p.slices)}, headDimV: uint32(dv), features: f}
-	r := request{shape: a.Shape}
-	if f.lengths&lengthCuQ != 0 {
-		r.totalQ = a.Varlen.TotalQ
-	}
-	groups := v.grid(&r, p.splits)
-	for i, n := range groups {
-		if n > limits.MaxWorkGroupCount[i] {
-			return fmt.Errorf("%w: a grid of %v workgroups, the device dispatches %v", ErrUnsupported, groups, limits.MaxWorkGroupCount)
-		}
+	groups, err := p.grid(a, dv, limits)
+	if err != nil {
+		return err
 	}
 	l := &featureLaunch{prepared: p, op: op, access: access, align: limits.MinStorageBufferOffsetAlignment,
 		span:      limits.MaxStorageBufferRange - min(limits.MaxStorageBufferRange, limits.MinStorageBufferOffsetAlignment),
@@ -75,15 +68,59 @@ func (op *Op) recordFeatures(c *vk.Commands, p *prepared, access Access, a *Args
 		if err := l.tensors(a, all); err != nil {
 			return err
 		}
-		if err := l.params(c); err != nil {
+		if p.short == nil {
+			if err := l.params(c); err != nil {
+				return err
+			}
+			return l.dispatch(c, groups)
+		}
+		short, err := p.short.grid(a, dv, limits)
+		if err != nil {
 			return err
 		}
-		return l.dispatch(c, groups)
+		return l.besides(c, groups, short)
 	}
 	if p.features.combined {
 		return l.combined(c, a, all, groups)
 	}
 	return l.split(c, a, all, groups)
+}
+
+// grid is the workgroups of its dispatch, all of which the device has.
+func (p *prepared) grid(a *Args, dv int, limits *vk.Limits) ([3]uint32, error) {
+	v := variant{tile: tile{blockRows: p.rows, dvSlice: ceilDiv(uint32(dv), p.slices)}, headDimV: uint32(dv), features: p.features}
+	if p.direct != directNever {
+		v.tile.direct, v.tile.sumN = p.direct, p.rows
+	}
+	r := request{shape: a.Shape}
+	if p.features.lengths&lengthCuQ != 0 {
+		r.totalQ = a.Varlen.TotalQ
+	}
+	groups := v.grid(&r, p.splits)
+	for i, n := range groups {
+		if n > limits.MaxWorkGroupCount[i] {
+			return groups, fmt.Errorf("%w: a grid of %v workgroups, the device dispatches %v", ErrUnsupported, groups, limits.MaxWorkGroupCount)
+		}
+	}
+	return groups, nil
+}
+
+// besides records the kernel and, with the same parameters, the one of the short sequences. Neither writes a row
+// of the other's: no barrier is between them. The long ones come first, whose workgroups take longest.
+func (l *featureLaunch) besides(c *vk.Commands, groups, short [3]uint32) error {
+	if l.access == AccessDescriptors {
+		if err := c.Reserve(2, l.bindings); err != nil {
+			return err
+		}
+	}
+	if err := l.params(c); err != nil {
+		return err
+	}
+	if err := l.dispatch(c, groups); err != nil {
+		return err
+	}
+	l.prepared = l.short
+	return l.dispatch(c, short)
 }
 
 // reaches checks the strides against the 32 bits of a kernel.
@@ -96,6 +133,9 @@ func (l *featureLaunch) reaches(a *Args, all []layout) error {
 			}
 		}
 		reach := uint64(l.rowReach)
+		if l.short != nil {
+			reach = max(reach, uint64(l.short.rowReach))
+		}
 		heads := uint64(a.Group()) * uint64(t.steps[1])
 		if t.counts[2] > 1 && uint64(t.steps[2]) > (math.MaxUint32-min(heads, math.MaxUint32))/reach/uint64(t.size) {
 			return fmt.Errorf("%w: %s has a row stride of %d elements: a tile would span 2^32 of them", ErrUnsupported, t.field, t.steps[2])

@@ -39,8 +39,10 @@ type prepared struct {
 	slices   uint32 // workgroups that share the columns of O
 	rowReach uint32 // see variant.rowReach
 	features featureSet
-	splits   int // of features: workgroups that share the keys of a row
-	parts    int // of features: parts of the keys, one or more of each of these
+	direct   direct    // of features: whether it is the decoding kernel
+	splits   int       // of features: workgroups that share the keys of a row
+	parts    int       // of features: parts of the keys, one or more of each of these
+	short    *prepared // of features: what computes the short sequences beside it; most have none
 }
 
 // New makes an operation. A nil device means the CPU tier; the device stays
@@ -215,10 +217,14 @@ func (op *Op) prepare(r request) (*prepared, error) {
 			return nil, fmt.Errorf("attention: kernel %s: %w", plan.Kernel, err)
 		}
 	} else if op.dev != nil {
-		p.rows, p.slices, p.rowReach, p.features = v.tile.rows(), v.slices(), v.rowReach(), v.features
-		p.parts, p.splits = plan.Splits, plan.Splits/v.tile.parts()
-		if p.pipeline, err = op.pipelines.of(op.dev, &op.cfg, *v); err != nil {
+		if err := op.prepareVariant(p, v, plan.Splits); err != nil {
 			return nil, err
+		}
+		if plan.short != nil {
+			p.short = &prepared{access: plan.Access}
+			if err := op.prepareVariant(p.short, plan.short, 1); err != nil {
+				return nil, err
+			}
 		}
 	}
 	op.mu.Lock()
@@ -231,4 +237,12 @@ func (op *Op) prepare(r request) (*prepared, error) {
 	}
 	op.plans[r] = p
 	return p, nil
+}
+
+// prepareVariant finds or makes the pipeline of a variant that makes so many parts of the keys.
+func (op *Op) prepareVariant(p *prepared, v *variant, parts int) (err error) {
+	p.rows, p.slices, p.rowReach, p.features, p.direct = v.tile.rows(), v.slices(), v.rowReach(), v.features, v.tile.direct
+	p.parts, p.splits = parts, parts/v.tile.parts()
+	p.pipeline, err = op.pipelines.of(op.dev, &op.cfg, *v)
+	return err
 }

@@ -11,8 +11,9 @@ import (
 // Plan says how a problem will be computed and why in that way.
 type Plan struct {
 	Tier     Tier        `json:"tier"`
-	Kernel   string      `json:"kernel"` // name of the SPIR-V module, for TierCUDA of the entry point; empty for TierCPU
-	Tile     string      `json:"tile"`   // query rows x keys of a workgroup, and its division
+	Kernel   string      `json:"kernel"`          // name of the SPIR-V module, for TierCUDA of the entry point; empty for TierCPU
+	Tile     string      `json:"tile"`            // query rows x keys of a workgroup, and its division
+	Short    string      `json:"short,omitempty"` // the same of the decoding kernel, where that computes the short ones of packed sequences
 	Access   Access      `json:"-"`
 	Tuning   string      `json:"tuning,omitempty"`   // where the tile is from: TileHeuristic, TileCached or TileTuned; empty for TierCPU and TierCUDA
 	Reason   string      `json:"reason"`             // why this tier
@@ -29,7 +30,16 @@ type Plan struct {
 	Splits int `json:"splits"`
 
 	variant variant
+	short   *variant   // of the short sequences, where they have a dispatch of their own
 	cuda    CUDAKernel // of TierCUDA
+}
+
+// Tiles are those of all kernels.
+func (p Plan) Tiles() string {
+	if p.Short == "" {
+		return p.Tile
+	}
+	return p.Tile + " + " + p.Short
 }
 
 // Rejection is a tier that was not used.
@@ -43,7 +53,7 @@ func (p Plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "tier %v", p.Tier)
 	if p.Kernel != "" {
-		fmt.Fprintf(&b, " (%s, tile %s, %d workgroups)", p.Kernel, strings.TrimSpace(p.Tile+" "+p.Tuning), p.Workgroups)
+		fmt.Fprintf(&b, " (%s, tile %s, %d workgroups)", p.Kernel, strings.TrimSpace(p.Tiles()+" "+p.Tuning), p.Workgroups)
 	}
 	fmt.Fprintf(&b, ": %s", p.Reason)
 	for _, r := range p.Rejected {
@@ -135,8 +145,12 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 					again.Notes = append(plan.Notes, again.Notes...)
 					return again, err
 				}
-				g := v.grid(&r, splits)
-				plan.Workgroups = uint64(g[0]) * uint64(g[1]) * uint64(g[2])
+				plan.Workgroups = v.workgroups(&r, splits)
+				if plan.short = shortVariant(dev, &cfg, tier, &plan.variant, &r); plan.short != nil {
+					plan.variant.features.shortRows = plan.short.features.shortRows
+					plan.Short = plan.short.tile.String()
+					plan.Workgroups += plan.short.workgroups(&r, 1)
+				}
 			}
 			plan.Reason = "best tier the device supports"
 			if cfg.Tier != TierAuto {

@@ -29,7 +29,7 @@ func coopmatCaps(m, n, k, subgroup, shared uint32) *vk.Caps {
 	c.Float16, c.BFloat16, c.BFloat16CoopMat, c.BufferDeviceAddress = true, true, true, true
 	c.CoopMat, c.VulkanMemoryModel, c.SubgroupSizeControl, c.FullSubgroups = true, true, true, true
 	c.SubgroupSize, c.MinSubgroupSize, c.MaxSubgroupSize = subgroup, subgroup, subgroup
-	c.SubgroupOps |= vk.SubgroupVote
+	c.SubgroupOps |= vk.SubgroupVote | vk.SubgroupBallot
 	c.Limits.MaxSharedBytes, c.Limits.MaxInvocations = shared, 1024
 	c.Limits.MaxWorkGroupSize = [3]uint32{1024, 1024, 64}
 	for _, t := range []vk.ComponentType{vk.Float16, vk.BFloat16} {

@@ -65,10 +65,7 @@ func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes ui
 	}
 	g := v.grid(r, 1)
 	groups := uint64(g[0]) * uint64(g[1]) * uint64(g[2])
-	cores := uint64(caps.ShaderCores)
-	if cores == 0 {
-		cores = 16
-	}
+	cores := coresOf(caps)
 	const reserved, mostResident = 1024, 8
 	most := uint64(mostResident)
 	if v.tile.direct != directNever {
@@ -92,17 +89,32 @@ func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes ui
 	return best
 }
 
-// mostCombined parts are put together by the decoding kernel itself: as many as an
-// invocation of decode_combine.glsl waits for at once. With more, up to 16 at once, the same
-// work took an H200 7 us longer every second or fourth time (docs/log.md, 42): 40 or 48 us
-// with 16 parts where a second dispatch takes 41.3, 29 or 36 with 11. With 8 it does not.
-const mostCombined = 8
+// An invocation of decode_combine.glsl, which puts parts together, has four columns of a row and asks for
+// combinedAtOnce of its parts: a round. A second dispatch takes an H200 as long as mostRounds;
+// with lengths of sequences, where it has to know rows that nobody has, as moreRounds. 16
+// parts take 41.0 us in the kernel and 42.4 with a second dispatch (1, 32 over 8, 32768, 128:
+// two rounds), 13.5 and 12.0 (1, 8 over 1, 2048, 128: four), 12 parts with lengths 11.4 and
+// 19.7 (two).
+const (
+	combinedAtOnce = 8
+	mostCombined   = 64 // that their LSE have room in shared memory
+	mostRounds     = 2
+	moreRounds     = 6
+)
 
 // combines reports whether the kernel puts the parts of split keys together itself: the
-// decoding kernel does with a few, where it has no LSE to write, which takes the
-// parameters that name its scratch memory.
+// decoding kernel does where it has no LSE to write, which takes the parameters that name
+// its scratch memory, and parts are not too many.
 func combines(t *tile, r *request, parts int) bool {
-	return t.direct != directNever && !r.lse && !r.apart && parts > 1 && parts <= mostCombined
+	if t.direct == directNever || r.lse || r.apart || parts <= 1 || parts > mostCombined {
+		return false
+	}
+	most := uint32(mostRounds)
+	if r.features.lengths&(lengthCuQ|lengthUsedQ) != 0 {
+		most = moreRounds
+	}
+	rows := min(r.decodeRows(), t.rows())
+	return parts <= combinedAtOnce || ceilDiv(rows*ceilDiv(t.dvSlice, 4), t.local)*ceilDiv(uint32(parts), combinedAtOnce) <= most
 }
 
 // decodeRows is how many rows a key head has if the heads of a group are rows side
@@ -125,12 +137,29 @@ func (v *variant) grid(r *request, splits int) [3]uint32 {
 	group := max(v.features.packRows, 1)
 	x := ceilDiv64(uint64(s.Sq)*uint64(group), uint64(v.tile.rows()))
 	z := uint64(s.B) * uint64(v.slices())
-	if v.features.lengths&lengthCuQ != 0 {
+	switch {
+	case v.features.shortRows != 0 && v.tile.direct != directNever:
+		x = 1 // a sequence has no more rows
+	case v.features.lengths&lengthCuQ != 0:
 		// Sequences one after another; each may leave a part of a block unused.
 		x, z = uint64(r.totalQ)*uint64(group)/uint64(v.tile.rows())+uint64(s.B), uint64(v.slices())
 	}
 	y := uint64(s.Hq) / uint64(group) * uint64(splits)
 	return [3]uint32{clamp32(x), clamp32(y), clamp32(z)}
+}
+
+// workgroups of a dispatch with features.
+func (v *variant) workgroups(r *request, splits int) uint64 {
+	g := v.grid(r, splits)
+	return uint64(g[0]) * uint64(g[1]) * uint64(g[2])
+}
+
+// coresOf is how many a device has; 16 where it does not say.
+func coresOf(caps *vk.Caps) uint64 {
+	if caps.ShaderCores == 0 {
+		return 16
+	}
+	return uint64(caps.ShaderCores)
 }
 
 func ceilDiv64(a, b uint64) uint64 { return (a + b - 1) / b }

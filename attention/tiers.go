@@ -23,6 +23,7 @@ func pickFragment(caps *vk.Caps, tier Tier, t DType) (fragment, string) {
 		{caps.BFloat16CoopMat || t != BF16, "shaderBFloat16CooperativeMatrix"},
 		{caps.SubgroupSizeControl && caps.FullSubgroups, "subgroup size control with full subgroups"},
 		{caps.SubgroupOps&vk.SubgroupVote != 0, "subgroup vote"},
+		{caps.SubgroupOps&vk.SubgroupBallot != 0, "subgroup ballot"},
 		{tier != TierCoopMat2 || caps.CoopMat2.Reductions, "cooperativeMatrixReductions (VK_NV_cooperative_matrix2)"},
 		{tier != TierCoopMat2 || caps.CoopMat2.Conversions, "cooperativeMatrixConversions (VK_NV_cooperative_matrix2)"},
 		{tier != TierCoopMat2 || caps.CoopMat2.PerElement, "cooperativeMatrixPerElementOperations (VK_NV_cooperative_matrix2)"},

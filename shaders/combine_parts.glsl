@@ -6,9 +6,9 @@
 #define COMBINE_PARTS_GLSL
 
 const uint MOST_PARTS = 1024;   // of combine.comp
-const uint MOST_COMBINED = 8;   // of decode_combine.glsl
 const uint OCTETS = (HEAD_DIM_V + 7) / 8;
-const uint CHAINS = 128 / OCTETS;          // combine.comp has 128 invocations, each with eight columns of a chain
+// combine.comp has 128 invocations, each with eight columns of a chain; decode_combine.glsl asks for eight parts at a time.
+const uint CHAINS = 128 / OCTETS >= 8 ? 8 : 128 / OCTETS >= 4 ? 4 : 128 / OCTETS >= 2 ? 2 : 1;
 const float LEAST = -80.0;                 // less is no weight at all: its exp, over the total, may be subnormal
 const uint NONE = 0xff800000u;             // -Inf: the LSE of a row that attended to nothing
 const uint NOT_A_NUMBER = 0x7fc00000u;     // what a row is with an LSE of NaN or +Inf

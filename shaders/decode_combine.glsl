@@ -16,9 +16,13 @@
 // of its first invocation, a release; the last atomic, an acquire, has read what all others wrote, and comes before
 // a workgroup barrier and the loads. The counters meet no other access than atomics of that scope.
 //
-// Barriers: two around the atomic, which every workgroup has. After that an invocation has four columns of a row to
-// itself: it asks for all of their parts and their LSE at once, MOST_COMBINED at most, so that the last workgroup waits
-// for memory once. It comes after a walk that takes all registers, and takes fewer.
+// Barriers: two around the atomic, which every workgroup has, and in the last one a third, when the LSE are in shared
+// memory. There an invocation has four columns of a row to itself and asks for PARTS_AT_ONCE of their parts at a time,
+// for the first of them before it has any LSE, so that the last workgroup waits for memory once if there are no more.
+// It comes after a walk that takes all registers, and takes fewer.
+//
+// Its code is in no cache by then: K and V went by. With few rows the last workgroups of all come to it at once, and
+// now and then took 7 us longer. So the first workgroup of a row runs it too, with one part, and stores nothing.
 #ifndef DECODE_COMBINE_GLSL
 #define DECODE_COMBINE_GLSL
 
@@ -86,13 +90,14 @@ void storePart4(uint row, uint col, vec4 value) {
     for (uint i = 0; i < min(HEAD_DIM_V - col, 4u); ++i) PART_WORD(advance(s, i, 1, false, 1)) = floatBitsToUint(value[i]);
 }
 
-// Counts the workgroup, by one invocation: whether it is the last one.
-bool countPart() {
+// Counts the workgroup, by one invocation: whether it is the last one, or the first.
+const uint LAST = 1, FIRST = 2;
+uint countPart() {
     const Slice s = counter();
     const uint before = atomicAdd(PART_WORD(s), 1, gl_ScopeQueueFamily, gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
     const bool last = before + 1 == work.splits;
     if (last) atomicStore(PART_WORD(s), 0u, gl_ScopeQueueFamily, 0, 0);
-    return last;
+    return last ? LAST : before == 0 ? FIRST : 0;
 }
 
 // For a workgroup without rows.
@@ -102,8 +107,8 @@ void leaveNoPart() {
 
 // -- all parts together -----------------------------------------------------------------------------------
 
-// In shared memory, over what the walk had there: whether the workgroup is the last one.
-#define LAST_PART tile[SHIFT_FIRST][0]
+// In shared memory, over what the walk had there: what countPart said.
+#define WHICH_PART tile[SHIFT_FIRST][0]
 
 const uint QUADS = (DV_SLICE + 3) / 4; // of the workgroup's columns
 
@@ -130,70 +135,86 @@ vec4 partFour(Slice s, uint col) {
     return four;
 }
 
-// Parts g to g + 3, where there are so many; the others are skipped in one step.
-#define GROUPS_OF_PARTS(DO)                                                                         \
-    DO(0)                                                                                           \
-    if (parts > 4) DO(4)
-#define ASK_FOR_PARTS(g)                                                                            \
+const uint PARTS_AT_ONCE = 8; // a multiple of CHAINS
+
+// Asks for parts from `first` on of four columns, where there are so many, else for the last one again.
+#define ASK_FOR_FOUR(g)                                                                             \
     [[unroll]] for (uint n = g; n < g + 4; ++n) {                                                   \
-        weight[n] = uintBitsToFloat(PART_WORD(lseAt));                                              \
         part[n] = partFour(oAt, col);                                                               \
-        if (n + 1 < parts) { /* else the last one again */                                          \
-            lseAt = skip(lseAt, rowsApart);                                                         \
-            oAt = skip(oAt, columnsApart);                                                          \
+        if (first + n + 1 < parts) oAt = skip(oAt, columnsApart);                                   \
+    }
+#define ASK_FOR_PARTS                                                                               \
+    ASK_FOR_FOUR(0)                                                                                 \
+    if (parts - first > 4) ASK_FOR_FOUR(4)
+// Adds them to their chains. Those behind the last one count nothing.
+#define ADD_FOUR(g)                                                                                 \
+    {                                                                                               \
+        const vec4 lse = uintBitsToFloat(tile[lseRow + (first + g) / 4]);                           \
+        [[unroll]] for (uint n = 0; n < 4; ++n) {                                                   \
+            const float counts = partWeight(lse[n], most);                                          \
+            total += counts;                                                                        \
+            precise const vec4 weighted = counts * part[g + n];                                     \
+            precise const vec4 sum = chain[(g + n) % CHAINS] + weighted;                            \
+            if (counts != 0.0) chain[(g + n) % CHAINS] = sum; /* else whatever its O holds */       \
         }                                                                                           \
     }
-#define LARGEST_PART(g)                                                                             \
-    [[unroll]] for (uint n = g; n < g + 4; ++n) { /* what comes again changes nothing */            \
-        spoilt = spoilt || spoils(floatBitsToUint(weight[n]));                                      \
-        most = max(most, weight[n]); /* of what spoils nothing */                                   \
-    }
-#define WEIGH_PARTS(g)                                                                              \
-    [[unroll]] for (uint n = g; n < g + 4; ++n)                                                     \
-        if (n < parts) {                                                                            \
-            weight[n] = partWeight(weight[n], most);                                                \
-            total += weight[n];                                                                     \
-            precise const vec4 weighted = weight[n] * part[n];                                      \
-            part[n] = weight[n] != 0.0 ? weighted : vec4(0.0); /* whatever its O holds */           \
-        }
-#define ADD_TO_CHAINS(g)                                                                            \
-    [[unroll]] for (uint n = g; n < g + 4; ++n)                                                     \
-        if (n < parts && n >= CHAINS) {                                                             \
-            precise const vec4 sum = part[n % CHAINS] + part[n];                                    \
-            part[n % CHAINS] = sum;                                                                 \
-        }
-#define ADD_CHAINS(g)                                                                               \
-    [[unroll]] for (uint n = g; n < g + 4; ++n)                                                     \
-        if (n < parts && n > 0 && n < CHAINS) o += part[n];
+#define ADD_PARTS                                                                                   \
+    ADD_FOUR(0)                                                                                     \
+    if (parts - first > 4) ADD_FOUR(4)
 
 // After the workgroup has stored its part: O, where it is the last one.
 void combineParts(uint rows) {
     orderParts();
-    if (gl_LocalInvocationIndex == 0) LAST_PART = countPart() ? 1 : 0;
+    if (gl_LocalInvocationIndex == 0) WHICH_PART = countPart();
     orderParts();
-    if (LAST_PART == 0) return;
-    const uint parts = work.splits;
-    const uvec2 rowsApart = uvec2(rowsOfState(), 0), columnsApart = mul64(rowsOfState(), HEAD_DIM_V);
-    [[dont_unroll]] for (uint at = gl_LocalInvocationIndex; at < rows * QUADS; at += LOCAL_SIZE) {
-        const uint row = work.row0 + at / QUADS, col = work.col0 + at % QUADS * 4;
+    if (WHICH_PART == 0) return;
+    const bool last = WHICH_PART == LAST;
+    const uint parts = last ? work.splits : 1, firstPart = last ? 0 : work.split; // its own: others are being written
+    const uint quads = (parts + 3) / 4; // of the LSE of a row, from the start of shared memory on
+    const uvec2 columnsApart = mul64(rowsOfState(), HEAD_DIM_V);
+    uint at = gl_LocalInvocationIndex, first = 0;
+#define ROW_AT (work.row0 + at / QUADS)
+#define COL_AT (work.col0 + at % QUADS * 4)
+    Slice oAt;
+    vec4 part[PARTS_AT_ONCE];
+    if (at < rows * QUADS && COL_AT < HEAD_DIM_V) {
+        const uint col = COL_AT;
+        oAt = partO(firstPart, numberOf(ROW_AT), col);
+        ASK_FOR_PARTS
+    }
+    for (uint i = gl_LocalInvocationIndex; i < rows * quads * 4; i += LOCAL_SIZE) {
+        const uint n = i % (quads * 4), row = i / (quads * 4);
+        tile[i / 4][i % 4] = n < parts ? PART_WORD(partLSE(firstPart + n, numberOf(work.row0 + row))) : NONE;
+    }
+    barrier();
+    [[dont_unroll]] for (; at < rows * QUADS; at += LOCAL_SIZE) {
+        const uint row = ROW_AT, col = COL_AT, lseRow = at / QUADS * quads;
         if (col >= HEAD_DIM_V) continue;
-        // All of them are asked for before the first is looked at.
-        float weight[MOST_COMBINED];
-        vec4 part[MOST_COMBINED];
-        Slice lseAt = partLSE(0, numberOf(row)), oAt = partO(0, numberOf(row), col);
-        GROUPS_OF_PARTS(ASK_FOR_PARTS)
         float most = -INFINITY;
         bool spoilt = false;
-        GROUPS_OF_PARTS(LARGEST_PART)
+        [[dont_unroll]] for (uint i = 0; i < quads; ++i) {
+            const uvec4 lse = tile[lseRow + i];
+            [[unroll]] for (uint n = 0; n < 4; ++n) {
+                spoilt = spoilt || spoils(lse[n]);
+                most = max(most, uintBitsToFloat(lse[n])); // of what spoils nothing
+            }
+        }
         precise float total = 0.0;
-        GROUPS_OF_PARTS(WEIGH_PARTS)
-        GROUPS_OF_PARTS(ADD_TO_CHAINS)
-        precise vec4 o = part[0];
-        GROUPS_OF_PARTS(ADD_CHAINS)
+        vec4 chain[CHAINS];
+        [[unroll]] for (uint c = 0; c < CHAINS; ++c) chain[c] = vec4(0.0);
+        if (at != gl_LocalInvocationIndex) oAt = partO(firstPart, numberOf(row), col);
+        [[dont_unroll]] for (first = 0; first < parts; first += PARTS_AT_ONCE) {
+            if (first != 0 || at != gl_LocalInvocationIndex) {
+                ASK_FOR_PARTS
+            }
+            ADD_PARTS
+        }
+        precise vec4 o = chain[0];
+        [[unroll]] for (uint c = 1; c < CHAINS; ++c) o += chain[c];
         o += 0.0; // no zero is negative
         if (spoilt) o = vec4(uintBitsToFloat(NOT_A_NUMBER));
         else if (total != 0.0) o *= overTotal(total);
-        store4O(blockO(), elementO(row) + col, o, HEAD_DIM_V - col);
+        if (last) store4O(blockO(), elementO(row) + col, o, HEAD_DIM_V - col);
     }
 }
 

@@ -32,6 +32,7 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_vote : require
+#extension GL_KHR_shader_subgroup_ballot : require
 #if NV2
 #extension GL_NV_cooperative_matrix2 : require
 #endif
@@ -41,6 +42,8 @@
 
 #define SCOPED_ATOMICS 1 // cooperative matrices imply the Vulkan memory model
 #define LISTS_LOOKED_AT 1
+#define LANES SUBGROUP_SIZE // that look for the sequence of a block
+#define OWNS_SHORT true
 #define WALKERS (LOCAL_SIZE / SUBGROUP_SIZE / COLUMN_SHARES)
 // Columns are asked for eight at a time; those past a row's end are left out here.
 #define FRAGMENT_K 8

@@ -13,12 +13,18 @@ const uint K_PAGES = 0, V_PAGES = K_ROW8 == V_ROW8 ? 0 : K_PARTS; // the first o
 const uint KEY_PARTS = KEPT != 0 || ROW_SCALES ? (BLOCK_COLS + LOCAL_SIZE - 1) / LOCAL_SIZE : 1; // keys an invocation carries
 const uint KEY_PAGES = V_PAGES + V_PARTS;
 const uint PAGES = PAGES_AHEAD && !TILES_WHOLE ? KEY_PAGES + (ROW_SCALES ? KEY_PARTS : 0) : 1;
+// The parts of one number of all invocations are those of PART_KEYS rows. Where these always lie in one page, its number is
+// the workgroup's, and finding the place is no work of lanes. Keys behind the last one are of its page, or lie behind it
+// there.
+const uint PART_KEYS = LOCAL_SIZE % K_ROW8 == 0 ? LOCAL_SIZE / K_ROW8 : 0x80000000u;
+const bool PARTS_WHOLE = PAGE_SIZE % PART_KEYS + BLOCK_COLS % PART_KEYS + (K_ROW8 ^ V_ROW8) == 0;
 #define LOOK_UP(index)                                                                              \
     {                                                                                               \
         const uint tileIndex = index;                                                               \
         [[unroll]] for (uint i = 0; i < PAGES; ++i) {                                               \
             const uint at = (i < K_PARTS ? i : i < KEY_PAGES ? i - V_PAGES : i - KEY_PAGES) * LOCAL_SIZE + tid; \
-            const uint key = TILES_WHOLE ? 0 : at / (i < K_PARTS ? K_ROW8 : i < KEY_PAGES ? V_ROW8 : 1); \
+            uint key = TILES_WHOLE ? 0 : at / (i < K_PARTS ? K_ROW8 : i < KEY_PAGES ? V_ROW8 : 1);  \
+            if (!TILES_WHOLE && PARTS_WHOLE && i < KEY_PAGES) key = i * PART_KEYS;                  \
             page[i] = pageOf(min(tileIndex * BLOCK_COLS + key, work.keys - 1));                     \
         }                                                                                           \
     }
@@ -26,13 +32,15 @@ const uint PAGES = PAGES_AHEAD && !TILES_WHOLE ? KEY_PAGES + (ROW_SCALES ? KEY_P
 // Where keys lie one after another, a tile is a slice of K and of V; else every part has a place of its own.
 // Quantised parts travel as they are stored.
 #define FETCH_KEY(T)                                                                                \
-    uvec4 fetchKey##T(Slice rows_, Place first, uint page, uint index, uint key, uint col) {        \
+    uvec4 fetchKey##T(Slice rows_, uint page, uint index, uint part_, uint key, uint col) {         \
         const uint at = index * BLOCK_COLS + key;                                                   \
         const uint most = min(BLOCK_COLS, work.keys - index * BLOCK_COLS) - 1; /* of the tile; its end may be that of a page */ \
         if (TILES_WHOLE) return part##T##8(rows_, min(key, most), col);                             \
-        if (PAGES_AHEAD) {                                                                          \
-            return part##T##8(rows##T(placeIn(page, min(at, work.keys - 1))), 0, col);              \
+        if (PAGES_AHEAD && PARTS_WHOLE) {                                                           \
+            const Place first = placeIn(subgroupBroadcastFirst(page), index * BLOCK_COLS + part_ * PART_KEYS); \
+            return part##T##8(rows##T(first), gl_LocalInvocationIndex / T##_ROW8, col);             \
         }                                                                                           \
+        if (PAGES_AHEAD) return part##T##8(rows##T(placeIn(page, min(at, work.keys - 1))), 0, col); \
         const uint token = keyAt(at);                                                               \
         return token == NO_KEY ? uvec4(0) : part##T##8(rows##T(placeOf(token)), 0, col);            \
     }
@@ -66,7 +74,7 @@ vec2 fetchScales(Place first, uint page, uint index, uint key) {
     }                                                                                               \
     [[unroll]] for (uint i = 0; i < T##_PARTS; ++i) {                                               \
         const uint at = i * LOCAL_SIZE + tid, place = PAGES > 1 ? T##_PAGES + i : 0;                \
-        part[i] = fetchKey##T(rows_, first, page[place], tileIndex, at / T##_ROW8, column);         \
+        part[i] = fetchKey##T(rows_, page[place], tileIndex, i, at / T##_ROW8, column);             \
     }
 #define FETCH_K(index)                                                                              \
     {                                                                                               \

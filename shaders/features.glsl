@@ -53,6 +53,12 @@ uint loadToken(uint i) { return vectorTokens[p.strideMapBatch + i]; }
 // -- the work of a workgroup ------------------------------------------------------------------------
 // Grid: x = row block, with cu_seqlens_q of all sequences one after another; y = split * heads + head,
 // or key head with PACKED_ROWS; z = batch * DV_SLICES + slice of O's columns.
+// Where packed sequences are long and short, SHORT_ROWS, two kernels run side by side: decode_coopmat.comp, with
+// OWNS_SHORT, has z = sequence * DV_SLICES + slice and a row block for each; the other has a grid as above, in which
+// short sequences have a block that leaves at once.
+#ifndef OWNS_SHORT
+#define OWNS_SHORT false
+#endif
 
 struct Work {
     uint batch, head, kvHead; // head: the first of the group with PACKED_ROWS
@@ -80,6 +86,28 @@ uint firstBlock(uint b, uint blockRows) {
     return atMost(loadCuQ(b), p.totalQ) * HEADS_SIDE / blockRows + b; // totalQ * groupSize < 2^32
 }
 
+// The last sequence that starts at a block or before it. Lanes look at as many of them at once.
+uint sequenceOf(uint block, uint blockRows) {
+    uint low = 0, count = p.strideQBatch; // the number of sequences: packed tensors have no batch stride
+#ifdef LANES
+    while (count > 1) {
+        const uint step = (count + LANES - 1) / LANES, mine = gl_SubgroupInvocationID * step;
+        const bool starts = mine < count && firstBlock(low + mine, blockRows) <= block;
+        const uint before = max(subgroupBallotBitCount(subgroupBallot(starts)), 1) - 1;
+        low += before * step;
+        count = min(step, count - before * step);
+    }
+#else
+    while (count > 1) {
+        const uint half_ = count / 2;
+        const bool starts = firstBlock(low + half_, blockRows) <= block;
+        if (starts) low += half_;
+        count = starts ? count - half_ : half_;
+    }
+#endif
+    return low;
+}
+
 // Finds the work; false where there is none.
 bool findWork(uint blockRows) {
     const uint heads = p.Hq / HEADS_SIDE;
@@ -98,22 +126,19 @@ bool findWork(uint blockRows) {
     work.firstQ = 0;
     work.queries = p.Sq;
     if ((LENGTHS & CU_Q) != 0) {
-        uint low = 0, high = p.strideQBatch; // the number of sequences: packed tensors have no batch stride
-        while (high - low > 1) {
-            const uint middle = (low + high) / 2;
-            if (firstBlock(middle, blockRows) <= block) low = middle;
-            else high = middle;
+        if (!OWNS_SHORT || SHORT_ROWS == 0) {
+            work.batch = sequenceOf(block, blockRows);
+            const uint first = firstBlock(work.batch, blockRows);
+            if (block < first) return false;
+            block -= first;
         }
-        work.batch = low;
-        const uint first = firstBlock(low, blockRows);
-        if (block < first) return false;
-        block -= first;
-        work.firstQ = atMost(loadCuQ(low), p.totalQ);
-        const uint end = atMost(loadCuQ(low + 1), p.totalQ);
+        work.firstQ = atMost(loadCuQ(work.batch), p.totalQ);
+        const uint end = atMost(loadCuQ(work.batch + 1), p.totalQ);
         work.queries = min(max(end, work.firstQ) - work.firstQ, p.Sq);
     }
     if ((LENGTHS & USED_Q) != 0) work.queries = atMost(loadUsedQ(work.batch), work.queries);
     work.rows = work.queries * HEADS_SIDE;
+    if (SHORT_ROWS != 0 && (work.rows <= SHORT_ROWS) != OWNS_SHORT) return false;
     const uint blocks = (work.rows + blockRows - 1) / blockRows;
     if (block >= blocks) return false;
     if (CAUSAL != 0) block = blocks - 1 - block; // later rows see more keys: heavy blocks first

@@ -36,6 +36,7 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_vote : require
+#extension GL_KHR_shader_subgroup_ballot : require
 #if NV2
 #extension GL_NV_cooperative_matrix2 : require
 #endif
@@ -44,6 +45,7 @@
 #endif
 
 #define SCOPED_ATOMICS 1 // cooperative matrices imply the Vulkan memory model
+#define LANES SUBGROUP_SIZE // that look for the sequence of a block
 #include "interface.glsl"
 
 #if FEATURES

@@ -17,14 +17,12 @@ func CompactFeatures() []FeatureCase {
 	small := func(c FeatureCase) FeatureCase { c.D, c.Dv = 32, 32; return c }
 	topLeft := func(c *FeatureCase) { c.Causal = attention.TopLeft }
 
-	// Rows of many sequences, causal, a window beside.
+	// Rows of many sequences, short and long, causal, a window beside.
 	add(small(prefill("compact-window")).with(func(c *FeatureCase) {
-		c.Seqs, c.PackedQ, c.PackedK, c.Causal = mixedSeqs, true, true, attention.BottomRight
+		c.Seqs, c.PackedQ, c.PackedK, c.Causal = crowdSeqs, true, true, attention.BottomRight
 		c.Window, c.ALiBi, c.Sinks = attention.WindowOf(40, 0), true, true
 	}), topLeft, func(c *FeatureCase) { c.Window = attention.WindowOf(0, 3) },
-		func(c *FeatureCase) {
-			c.Window, c.Seqs = attention.WindowOf(100, 5), seqsOf([2]int{150, 333}, [2]int{9, 2})
-		})
+		func(c *FeatureCase) { c.Window = attention.WindowOf(100, 5) })
 	// Pages and what is added to scores, no mask.
 	add(small(prefill("compact-paged")).with(func(c *FeatureCase) {
 		c.Seqs, c.LooseQ, c.PageSize, c.Prefix = mixedSeqs, true, 16, 48

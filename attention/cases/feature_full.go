@@ -13,6 +13,7 @@ func Features() []FeatureCase {
 	all := featureTables(true)
 	all = append(all, otherDims(all)...)
 	all = append(all, servingCases()...)
+	all = append(all, crowdCases()...)
 	for n := range fullCompositions {
 		all = append(all, RandomFeature(n))
 	}
@@ -104,4 +105,44 @@ func servingCases() []FeatureCase {
 		}))
 	}
 	return all
+}
+
+// crowdCases are packed batches of many short sequences and some long ones, which have a dispatch each
+// where there are enough of them for a device's cores.
+func crowdCases() []FeatureCase {
+	var seqs []Seq
+	for i := range 144 {
+		s := crowdSeqs[i%len(crowdSeqs)]
+		if i >= len(crowdSeqs) && s.Rows > 5 {
+			s.Rows = 1 + i%2
+		}
+		seqs = append(seqs, Seq{i, s.Rows, s.Keys})
+	}
+	base := prefill("crowd").with(func(c *FeatureCase) {
+		c.Seqs, c.PackedQ, c.PackedK, c.Causal = seqs, true, true, attention.BottomRight
+	})
+	paged := func(c *FeatureCase, size int) { c.PackedK, c.PageSize = false, size }
+	return []FeatureCase{
+		base,
+		base.with(func(c *FeatureCase) { paged(c, 16); c.LSE = false }),
+		base.with(func(c *FeatureCase) { paged(c, 1); c.Causal, c.Window = attention.TopLeft, attention.WindowOf(40, 0) }),
+		base.with(func(c *FeatureCase) { c.LooseQ, c.LooseK, c.Causal = true, true, attention.CausalNone }),
+		base.with(func(c *FeatureCase) { c.Hq, c.Hkv, c.D, c.Dv = 8, 1, 128, 128 }),
+		base.with(func(c *FeatureCase) { c.Hq, c.Hkv, c.Sinks, c.Softcap = 2, 2, true, 5 }),
+		base.with(func(c *FeatureCase) { c.ALiBi, c.D, c.Dv, c.Prefix = true, 96, 96, 64; paged(c, 64) }),
+		base.with(func(c *FeatureCase) {
+			c.Mask, c.Bias = Spread{true, true, true, true}, BiasKind{Spread{true, true, true, true}, attention.F16}
+		}),
+		base.with(func(c *FeatureCase) { c.KV, c.KVBlock = attention.KVInt8, 16; paged(c, 16) }),
+		base.with(func(c *FeatureCase) { c.KV = attention.KVQ4_0 }),
+		base.with(func(c *FeatureCase) { c.D, c.Dv = 256, 256; paged(c, 5) }),
+		base.with(func(c *FeatureCase) {
+			c.BlockQ, c.BlockK, c.Blocks = 16, 64, Spread{On: true, Batches: true, Heads: true}
+			paged(c, 16)
+		}),
+		base.with(func(c *FeatureCase) { // all rows of a fragment are a query's
+			c.D, c.Dv, c.Hq, c.Hkv, c.VInK = 576, 512, 16, 1, true
+			paged(c, 64)
+		}),
+	}
 }

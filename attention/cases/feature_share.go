@@ -42,6 +42,7 @@ func (c FeatureCase) Facets() []string {
 	also(slices.ContainsFunc(c.Seqs, func(s Seq) bool { return s.Keys > 10000 }) && len(c.Seqs) > 1, "short and very long sequences")
 	also(len(c.Seqs) >= 600 && shape.Sq > 1000, "600 decodes and long prefills")
 	also(len(c.Seqs) >= 600 && shape.Sq < 16, "600 decodes")
+	also(c.Name == "crowd", "short and long sequences")
 	also(c.PageSize > 0, "pages of %d", c.PageSize)
 	also(c.PageSize > 0 && varlen, "pages of %d, varlen", c.PageSize)
 	also(c.Prefix > 0 && c.PageSize > 0, "shared pages")

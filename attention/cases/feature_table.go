@@ -60,7 +60,10 @@ func equal(n, rows, keys int) []Seq {
 }
 
 var (
-	mixedSeqs  = seqsOf([2]int{1, 235}, [2]int{0, 17}, [2]int{33, 0}, [2]int{65, 65}, [2]int{7, 129}, [2]int{130, 64})
+	mixedSeqs = seqsOf([2]int{1, 235}, [2]int{0, 17}, [2]int{33, 0}, [2]int{65, 65}, [2]int{7, 129}, [2]int{130, 64})
+	// Packed: most have few rows. Of a group of two 8 rows are 4 queries, and one more is too many.
+	crowdSeqs = seqsOf([2]int{1, 235}, [2]int{2, 100}, [2]int{0, 17}, [2]int{150, 333}, [2]int{4, 64}, [2]int{5, 64}, [2]int{1, 1},
+		[2]int{1, 0}, [2]int{37, 90}, [2]int{3, 5}, [2]int{1, 129}, [2]int{9, 2})
 	decodeSeqs = seqsOf([2]int{1, 235}, [2]int{4, 64}, [2]int{0, 5}, [2]int{8, 0}, [2]int{7, 100}, [2]int{1, 1})
 )
 

@@ -90,7 +90,7 @@ type Result struct {
 
 // plan fills in how the row is computed.
 func (r *Row) plan(p attention.Plan, s Spec) {
-	r.Tier, r.Tile, r.Memory, r.Splits = p.Tier.String(), p.Tile, p.Bytes, p.Splits
+	r.Tier, r.Tile, r.Memory, r.Splits = p.Tier.String(), p.Tiles(), p.Bytes, p.Splits
 	if p.Tier == attention.TierCUDA && s.Kernel == "" {
 		r.Tile = p.Kernel + " " + p.Tile
 	}

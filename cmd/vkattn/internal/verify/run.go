@@ -179,7 +179,7 @@ func (g *group) once(ctx context.Context, r *result, m memory, dev *vk.Device, c
 		if err != nil {
 			return nil, err
 		}
-		r.row.Entry, r.row.Tile = plan.Kernel, plan.Tile
+		r.row.Entry, r.row.Tile = plan.Kernel, plan.Tiles()
 	}
 	start := time.Now()
 	if err := m.run(ctx, op); err != nil {

@@ -1,0 +1,46 @@
+package attention
+
+import "vkattn/vk"
+
+// Packed batches of serving have a few long sequences, whose prompts are read, among many
+// of one row, which are decoded. The kernel for blocks of many rows takes as long for a row
+// as for all that a block has, so the decoding kernel computes the short sequences in
+// a dispatch of its own beside it; each kernel leaves what is the other's. On an H200
+// 600 sequences of one row over 1024 keys and 5 of 2048 rows took 2.17 ms in one grid.
+
+// shortShare: where sequences have so many times fewer rows on the average than the
+// longest may have, most of them are taken to be short.
+const shortShare = 4
+
+// shortRequest is what the decoding kernel is asked for beside v: the sequences of packed Q that
+// have no more rows than it takes at once. Not ok: all of them are v's. Lengths are in the
+// device's memory; what is known is how many rows there are, and that no sequence has
+// more than Sq. Keys of the short ones are not parted, so there have to be enough of them.
+func shortRequest(caps *vk.Caps, cfg *Config, v *variant, r *request) (s request, ok bool) {
+	rows, group := uint32(directSize/2), uint32(r.shape.Group())
+	if group > rows {
+		rows = directSize
+	}
+	s = *r
+	s.shape.Sq = int(rows / group)
+	return s, group <= rows && v.tile.subgroup != 0 && v.tile.direct == directNever && !v.features.split && cfg.FixedSplit == 0 &&
+		v.features.lengths&lengthCuQ != 0 && shortShare*int64(r.totalQ) <= int64(r.shape.B)*int64(r.shape.Sq) &&
+		uint64(r.shape.B)*uint64(r.shape.KVHeads()) >= coresOf(caps)
+}
+
+// shortVariant is the kernel of a shortRequest; nil where there is none.
+func shortVariant(dev *vk.Device, cfg *Config, tier Tier, v *variant, r *request) *variant {
+	s, ok := shortRequest(dev.Caps(), cfg, v, r)
+	if !ok {
+		return nil
+	}
+	if s.direct, _ = directOn(dev, tier, cfg.DType); s.direct == directNever {
+		return nil
+	}
+	short, _, reason := chooseVariant(dev.Caps(), *cfg, tier, s)
+	if reason != "" || short.tile.direct == directNever || short.tile.rows() < s.decodeRows() {
+		return nil
+	}
+	short.onCPU, short.features.split, short.features.shortRows = v.onCPU, false, s.decodeRows()
+	return &short
+}
