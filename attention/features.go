@@ -22,6 +22,10 @@ func (v Vector) Given() bool { return v.Buffer != nil || v.Host != nil }
 //
 // A causal mask, a window and ALiBi are those of each sequence: BottomRight puts
 // the last row of a sequence at its own last key.
+//
+// Packed rows may be those of many sequences that are decoded and of a few prompts: where
+// a bound by TotalQ says that most are short, the decoding kernel computes these beside
+// the kernel for the others ([Plan].ShortTile). TotalQ is best the number of rows there are.
 type Varlen struct {
 	// Packed sequences: sequence b of Q and O is rows CuQ[b] to CuQ[b+1]-1 of
 	// tensors [1, heads, TotalQ, dim], and LSE is packed [Hq, TotalQ]; likewise CuK

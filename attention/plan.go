@@ -10,10 +10,13 @@ import (
 
 // Plan says how a problem will be computed and why in that way.
 type Plan struct {
-	Tier     Tier        `json:"tier"`
-	Kernel   string      `json:"kernel"`          // name of the SPIR-V module, for TierCUDA of the entry point; empty for TierCPU
-	Tile     string      `json:"tile"`            // query rows x keys of a workgroup, and its division
-	Short    string      `json:"short,omitempty"` // the same of the decoding kernel, where that computes the short ones of packed sequences
+	Tier   Tier   `json:"tier"`
+	Kernel string `json:"kernel"` // name of the SPIR-V module, for TierCUDA of the entry point; empty for TierCPU
+	Tile   string `json:"tile"`   // query rows x keys of a workgroup, and its division
+	// ShortTile is that of the decoding kernel, where it computes the short ones of packed
+	// sequences beside the others.
+	ShortTile string `json:"short_tile,omitempty"`
+
 	Access   Access      `json:"-"`
 	Tuning   string      `json:"tuning,omitempty"`   // where the tile is from: TileHeuristic, TileCached or TileTuned; empty for TierCPU and TierCUDA
 	Reason   string      `json:"reason"`             // why this tier
@@ -36,10 +39,10 @@ type Plan struct {
 
 // Tiles are those of all kernels.
 func (p Plan) Tiles() string {
-	if p.Short == "" {
+	if p.ShortTile == "" {
 		return p.Tile
 	}
-	return p.Tile + " + " + p.Short
+	return p.Tile + " + " + p.ShortTile
 }
 
 // Rejection is a tier that was not used.
@@ -148,7 +151,7 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 				plan.Workgroups = v.workgroups(&r, splits)
 				if plan.short = shortVariant(dev, &cfg, tier, &plan.variant, &r); plan.short != nil {
 					plan.variant.features.shortRows = plan.short.features.shortRows
-					plan.Short = plan.short.tile.String()
+					plan.ShortTile = plan.short.tile.String()
 					plan.Workgroups += plan.short.workgroups(&r, 1)
 				}
 			}
