@@ -19,6 +19,7 @@ func verify(t require.TestingT, p *problem) {
 }
 
 func TestCPUMatchesReference(t *testing.T) {
+	attention.OnceOnly(t)
 	shapes := []attention.Shape{
 		{B: 1, Hq: 1, Sq: 1, Sk: 1},
 		{B: 2, Hq: 3, Sq: 65, Sk: 129},

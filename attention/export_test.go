@@ -1,6 +1,8 @@
 package attention
 
 import (
+	"os"
+	"testing"
 	"time"
 
 	"vkattn/vk"
@@ -11,6 +13,14 @@ var (
 	ForwardCPU = forwardCPU
 	Expf       = expf
 )
+
+// OnceOnly skips what takes long and is the same on every driver, as no device is used: it
+// runs where no driver is under test.
+func OnceOnly(t *testing.T) {
+	if name := os.Getenv("VKATTN_DRIVER"); name != "" && name != "none" {
+		t.Skip("the same without a Vulkan driver")
+	}
+}
 
 // CompileTime is how long the driver took for an operation's pipelines.
 func CompileTime(op *Op) (d time.Duration) {

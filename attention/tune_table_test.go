@@ -32,6 +32,7 @@ var tuneDevices = map[string]*vk.Caps{
 var large = Shape{B: 4, Hq: 32, Sq: 4096, Sk: 4096}
 
 func TestCandidatesAreWhatTheKernelsCompute(t *testing.T) {
+	OnceOnly(t)
 	for name, caps := range tuneDevices {
 		for _, tier := range []Tier{TierCoopMat, TierScalar} {
 			if _, reason := pickFragment(caps, tier, F16); tier != TierScalar && reason != "" {
@@ -59,6 +60,7 @@ func TestCandidatesAreWhatTheKernelsCompute(t *testing.T) {
 
 // What is over a limit never leaves pruning: some drivers lose the device over it.
 func TestNothingOverALimitIsTried(t *testing.T) {
+	OnceOnly(t)
 	pruned := 0
 	for name, caps := range tuneDevices {
 		for _, tier := range []Tier{TierCoopMat, TierScalar} {

@@ -26,7 +26,7 @@
 #   VKATTN_TEST_ARGS   further arguments of every test binary (-test.run ...)
 #   VKATTN_TESTS       the packages tested, a pattern of the shell (default: *)
 #   VKATTN_VERIFY_ARGS the problems of large.* (default: --suite forward,dims,gqa --dtype f16,bf16)
-#   VKATTN_FEATURE_LIMIT seconds that features may take (default: 400)
+#   VKATTN_FEATURE_LIMIT seconds that features may take (default: 540; an H200 with 16 cores takes 340 to 420)
 #   VKATTN_VERIFY_LIMIT seconds each part of verify may take (default: 400)
 set -uo pipefail
 
@@ -165,7 +165,7 @@ if [[ $what == features ]]; then
 		local name=$1 status
 		shift
 		# The journal and the output have what was done before a stop.
-		timeout --kill-after 5 "${VKATTN_FEATURE_LIMIT:-400}" "$test" -test.v -test.timeout 0 "$@" >"$OUT/features-$name.txt" 2>&1
+		timeout --kill-after 5 "${VKATTN_FEATURE_LIMIT:-540}" "$test" -test.v -test.timeout 0 "$@" >"$OUT/features-$name.txt" 2>&1
 		status=$?
 		printf '== features, %s: exit %d after %d s\n' "$name" "$status" $((SECONDS - start)) | tee -a "$OUT/features-exits.txt"
 		grep -E -A 12 '^ *--- FAIL|^panic:|^fatal error' "$OUT/features-$name.txt" | head -n 60

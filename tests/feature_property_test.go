@@ -137,7 +137,11 @@ func (r *result) rowsOf(seq int) (o, lse []float32) {
 func TestFeaturePropertyPagedIsContiguous(t *testing.T) {
 	onFeatureTiers(t, 0, true, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawFeature(t, drawRows(t, tt))
-		c.LooseK, c.LSE, c.FixedSplit = true, true, rapid.SampledFrom([]int{0, 3}).Draw(t, "split")
+		splits := []int{0, 3}
+		if fewPipelines() && slowToCompile(tt) {
+			splits = []int{3} // the table has them without
+		}
+		c.LooseK, c.LSE, c.FixedSplit = true, true, rapid.SampledFrom(splits).Draw(t, "split")
 		whole := e.computeFeature(t, c, tt)
 		c.LooseK = false
 		c.Sk = whole.Shape().Sk

@@ -17,7 +17,7 @@ import (
 func tuneProperties() {
 	checks := "60"
 	if fewPipelines() {
-		checks = "20"
+		checks = "15"
 	}
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })

@@ -59,6 +59,7 @@ func benchRows(t *testing.T, args ...string) []bench.Row {
 }
 
 func TestBenchOfFeatures(t *testing.T) {
+	onceOnly(t)
 	t.Parallel()
 	benchOfFeatures(t, "--device", "cpu")
 }
@@ -106,6 +107,7 @@ func benchOfFeatures(t *testing.T, where ...string) {
 }
 
 func TestSuiteSeedsOnTheCPU(t *testing.T) {
+	onceOnly(t)
 	t.Parallel()
 	code, stdout, stderr := call("bench", "--suite", "seeds", "--device", "cpu", "--seqlen", "1", "--headdim", "64", "-r", "2")
 	require.Equal(t, exitOK, code, stderr)

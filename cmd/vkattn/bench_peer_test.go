@@ -38,6 +38,7 @@ done
 }
 
 func TestBenchBesidePeers(t *testing.T) {
+	onceOnly(t)
 	code, stdout, stderr := call(tiny("--device", "cpu", "-o", "json", "--seqlen", "33,34",
 		"--peer", shellPeer(t, "same", ""), "--peer", shellPeer(t, "same", ""), "--peer", shellPeer(t, "cpu", "time"))...)
 	require.Equal(t, exitOK, code, "a peer that fails is not this program's failure: %s", stderr)
@@ -89,6 +90,7 @@ func TestBenchSuites(t *testing.T) {
 }
 
 func TestBenchSavesWhatItPrints(t *testing.T) {
+	onceOnly(t)
 	dir := t.TempDir()
 	md, lines := filepath.Join(dir, "rows.md"), filepath.Join(dir, "rows.jsonl")
 	code, stdout, stderr := call(tiny("--device", "cpu", "--save", md, "--save", lines, "--seqlen", "33,34")...)
@@ -129,6 +131,7 @@ func TestAnAblationIsNotVerified(t *testing.T) {
 // TestTorchPeer runs the script as far as this machine lets it: without a GPU,
 // or without PyTorch, it must say so.
 func TestTorchPeer(t *testing.T) {
+	onceOnly(t)
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skip("no python3")

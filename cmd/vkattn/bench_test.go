@@ -47,6 +47,7 @@ func TestBenchRefusesBadFlags(t *testing.T) {
 }
 
 func TestBenchPrintsEveryFormat(t *testing.T) {
+	onceOnly(t)
 	code, stdout, stderr := call(tiny("--device", "cpu", "-o", "md")...)
 	require.Equal(t, exitOK, code, stderr)
 	require.Equal(t, "1 rows, seed 9\n", stderr)

@@ -57,6 +57,14 @@ func driver(t *testing.T) string {
 	return name
 }
 
+// onceOnly skips what takes long and is the same on every driver, as no device is used:
+// it runs where no driver is under test.
+func onceOnly(t *testing.T) {
+	if name := os.Getenv("VKATTN_DRIVER"); name != "" && name != "none" {
+		t.Skip("the same without a Vulkan driver")
+	}
+}
+
 func TestUnknownWordsAndFlagsAreBadInput(t *testing.T) {
 	refused(t, exitInput, `unknown command "fly"`, "fly")
 	refused(t, exitInput, "unknown flag: --wings", "--wings")
