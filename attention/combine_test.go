@@ -144,7 +144,7 @@ func (c *combining) check(t *testing.T, s *vk.Stream, when any) {
 // decodings are small problems of decoding, of as few pipelines as will do: a driver on
 // the CPU takes ten seconds for each of the two that a problem needs.
 func decodings() []cases.FeatureCase {
-	base := cases.FeatureCase{Name: "combine", D: 64, Dv: 64, Hq: 4, Hkv: 2, FixedSplit: 3, Layout: cases.Packed,
+	base := cases.FeatureCase{Name: "combine", D: 32, Dv: 64, Hq: 4, Hkv: 2, FixedSplit: 3, Layout: cases.Packed,
 		Seqs: []cases.Seq{{ID: 0, Rows: 1, Keys: 300}, {ID: 1, Rows: 1, Keys: 300}}, Seed: 11}
 	var list []cases.FeatureCase
 	add := func(change func(c *cases.FeatureCase)) {
@@ -165,7 +165,7 @@ func decodings() []cases.FeatureCase {
 	})
 	// Odd head dims; rows of O that share words.
 	add(func(c *cases.FeatureCase) {
-		c.D, c.Dv, c.FixedSplit = 33, 41, 11
+		c.D, c.Dv, c.FixedSplit = 17, 41, 11
 		c.Access, c.Layout = attention.AccessDescriptors, cases.Odd
 	})
 	if os.Getenv("VKATTN_TEST_LEVEL") == "full" {

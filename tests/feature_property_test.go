@@ -174,7 +174,7 @@ func TestFeaturePropertyFixedSplitIsOfTheSequence(t *testing.T) {
 		if c.Seqs[0].Rows == 1 && fewPipelines() {
 			c.Sq = 3
 		}
-		if rapid.Bool().Draw(t, "paged") {
+		if fewPipelines() && slowToCompile(tt) || rapid.Bool().Draw(t, "paged") {
 			c.PageSize = 16
 		}
 		together := e.computeFeature(t, c, tt)

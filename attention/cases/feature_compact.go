@@ -51,7 +51,7 @@ func CompactFeatures() []FeatureCase {
 	// Decoding: few rows, keys split.
 	add(decode("compact-decode").with(func(c *FeatureCase) { c.FixedSplit = 3 }),
 		func(c *FeatureCase) { c.FixedSplit = 7 }, func(c *FeatureCase) { c.FixedSplit, c.Seqs = 2, equal(2, 2, 700) },
-		func(c *FeatureCase) { c.Hq, c.Hkv, c.PageSize = 10, 2, 16 }, func(c *FeatureCase) { c.Hq, c.Hkv, c.PageSize = 7, 1, 48 })
+		func(c *FeatureCase) { c.Hq, c.Hkv, c.PageSize = 7, 1, 48 })
 	add(decode("compact-serving").with(func(c *FeatureCase) {
 		c.Seqs, c.PackedQ, c.PageSize, c.Prefix, c.Causal, c.Sinks = decodeSeqs, true, 5, 64, attention.BottomRight, true
 		c.FixedSplit = 3

@@ -66,7 +66,7 @@ func TestBenchOfFeatures(t *testing.T) {
 
 // Two rows of one kernel: what is compiled again for each feature takes a CPU long.
 func TestBenchOfFeaturesOnADevice(t *testing.T) {
-	driver(t)
+	quickDriver(t)
 	rows := benchRows(t, "--tier", "scalar", "--varlen", "70,3,0", "--page-size", "16", "--causal", "bottom-right", "--against", "contiguous,separate,copy")
 	require.Len(t, rows, 4)
 }

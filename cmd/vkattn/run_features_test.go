@@ -322,7 +322,7 @@ func TestRunWithFeaturesAgreesWithTheReference(t *testing.T) {
 
 // On a device one call has most of them: kernels have tests of their own.
 func TestRunWithFeaturesOnADevice(t *testing.T) {
-	driver(t)
+	quickDriver(t)
 	for _, name := range []string{"seqused", "pages, packed", "q8_0", "v-dim, pages", "much at once"} {
 		t.Run(name, func(t *testing.T) { checkFeatures(t, featureRuns[name], "--tier", "scalar") })
 	}

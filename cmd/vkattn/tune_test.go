@@ -74,7 +74,7 @@ func TestTheVerdictOfATuning(t *testing.T) {
 }
 
 func TestTuneOnADevice(t *testing.T) {
-	driver(t)
+	quickDriver(t)
 	dir := t.TempDir()
 	t.Setenv(vk.CacheDirEnv, dir)
 	code, stdout, stderr := call("tune", "--list")
@@ -141,7 +141,7 @@ func TestTuneOfNothingSupported(t *testing.T) {
 // run takes what was tuned for exactly its tensors, says so, and does without a
 // cache that cannot be read.
 func TestRunTakesTheTunedTile(t *testing.T) {
-	driver(t)
+	quickDriver(t)
 	t.Setenv(vk.CacheDirEnv, t.TempDir())
 	dir, args := goodFiles(t) // with LSE
 	// Few queries are decoded, by kernels that have no tiles to tune.
