@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,9 +21,7 @@ import (
 // eachFeature runs a test on a table that has every feature and on random
 // compositions of them. Their numbers do not depend on how they lie in memory.
 func eachFeature(t *testing.T, random int, test func(t *testing.T, c cases.FeatureCase, dtype attention.DType)) {
-	if os.Getenv("VKATTN_DRIVER") != "" {
-		t.Skip("the CPU tier is the same with every driver")
-	}
+	attention.OnceOnly(t)
 	list := cases.CompactFeatures()
 	for n := range random {
 		list = append(list, cases.RandomFeature(n))
