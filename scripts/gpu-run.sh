@@ -26,7 +26,7 @@
 #   VKATTN_TEST_ARGS   further arguments of every test binary (-test.run ...)
 #   VKATTN_TESTS       the packages tested, a pattern of the shell (default: *)
 #   VKATTN_VERIFY_ARGS the problems of large.* (default: --suite forward,dims,gqa --dtype f16,bf16)
-#   VKATTN_FEATURE_LIMIT seconds that features may take (default: 540; an H200 with 16 cores takes 340 to 420)
+#   VKATTN_FEATURE_LIMIT seconds that features may take (default: 540; an H200 with 16 cores takes 340 to 420, with 32 265)
 #   VKATTN_VERIFY_LIMIT seconds each part of verify may take (default: 400)
 set -uo pipefail
 
