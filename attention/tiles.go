@@ -27,6 +27,7 @@ type tileChoice struct {
 	direct    direct // neither K nor V goes through shared memory
 	shares    uint32 // direct: subgroups that walk together, each with some of the columns; 0 is 1
 	ahead     uint32 // direct: what of the next tile of keys is fetched while one is multiplied
+	own       bool   // subgroups carry keys that are side by side
 }
 
 // preferred are the tiles of the coopmat2 kernel. Measured on an H200, f16, full
@@ -35,7 +36,8 @@ type tileChoice struct {
 // length 4096:
 //
 //	 32: 16x2x128/16 272; 16x2x96/16 261; 4x2x64/16 258
-//	 64: 8x2x96/16 340; 8x2x64/16 333; 8x2x128/16 319; 16x1x128/16 317; 4x2x64/16 308
+//	 64: 8x2x96/16 340; 8x2x64/16 333; 8x2x128/16 319; 16x1x128/16 317; 4x2x64/16 308;
+//	     with own keys (another run) 8x2x128/16 346, 8x2x96/16 335, 8x2x64/16 328, 8x2x96/16 without 339
 //	 96: 8x2x64/32 q2 346; 8x2x48/16 q1 319; 8x2x48/16 q2 319
 //	128: 8x2x32/16 q2 346, q3 324; 8x2x32/32 q3 303
 //	160: 8x1x64/32 270; 8x1x48/16 q1 237 (at 2500)
@@ -45,14 +47,14 @@ type tileChoice struct {
 // All workgroups of a multiprocessor together have about 48 KiB of shared memory
 // there, so that two of four subgroups run side by side only below 24 KiB each.
 var preferred = []tileChoice{
-	{32, 16, 2, 128, 16, 0, 32, false, false, directNever, 0, 0},
-	{64, 8, 2, 96, 16, 0, 64, false, false, directNever, 0, 0},
-	{96, 8, 2, 64, 32, 2, 96, false, false, directNever, 0, 0},
-	{128, 8, 2, 32, 16, 2, 128, false, false, directNever, 0, 0},
-	{160, 8, 1, 64, 32, 0, 160, false, false, directNever, 0, 0},
-	{192, 8, 1, 48, 16, 1, 192, false, false, directNever, 0, 0},
-	{256, 8, 1, 16, 16, 7, 256, false, false, directNever, 0, 0},
-	{576, 8, 1, 16, 16, 0, 256, false, false, directNever, 0, 0},
+	{32, 16, 2, 128, 16, 0, 32, false, false, directNever, 0, 0, false},
+	{64, 8, 2, 128, 16, 0, 64, false, false, directNever, 0, 0, true},
+	{96, 8, 2, 64, 32, 2, 96, false, false, directNever, 0, 0, false},
+	{128, 8, 2, 32, 16, 2, 128, false, false, directNever, 0, 0, false},
+	{160, 8, 1, 64, 32, 0, 160, false, false, directNever, 0, 0, false},
+	{192, 8, 1, 48, 16, 1, 192, false, false, directNever, 0, 0, false},
+	{256, 8, 1, 16, 16, 7, 256, false, false, directNever, 0, 0, false},
+	{576, 8, 1, 16, 16, 0, 256, false, false, directNever, 0, 0, false},
 }
 
 // preferredCausal replace those of the same head dims under a causal mask. TFLOP/s:
@@ -61,9 +63,9 @@ var preferred = []tileChoice{
 //	 64: 8x2x128/16 248 at 2048 and 290 at 4096; 4x2x64/16 244, 278; 8x2x96/16 234, 289
 //	128: 8x2x32/16 q3 246, 296; q2 238, 288; 12x1x48/16 234, 270; 8x1x64/32 233, 262
 var preferredCausal = []tileChoice{
-	{32, 4, 2, 64, 16, 0, 32, false, false, directNever, 0, 0},
-	{64, 8, 2, 128, 16, 0, 64, false, false, directNever, 0, 0},
-	{128, 8, 2, 32, 16, 3, 128, false, false, directNever, 0, 0},
+	{32, 4, 2, 64, 16, 0, 32, false, false, directNever, 0, 0, false},
+	{64, 8, 2, 128, 16, 0, 64, false, false, directNever, 0, 0, false},
+	{128, 8, 2, 32, 16, 3, 128, false, false, directNever, 0, 0, false},
 }
 
 // preferredShort replace those under a causal mask that leaves a query no more than
@@ -73,8 +75,8 @@ var preferredCausal = []tileChoice{
 //	 64: 4x2x64/16 186; 8x1x64/16 184; 16x1x128/16 179; 8x2x128/16 176
 //	128: 8x1x64/32 189; 8x2x32/16 q3 176
 var preferredShort = []tileChoice{
-	{64, 4, 2, 64, 16, 0, 64, false, false, directNever, 0, 0},
-	{128, 8, 1, 64, 32, 0, 128, false, false, directNever, 0, 0},
+	{64, 4, 2, 64, 16, 0, 64, false, false, directNever, 0, 0, false},
+	{128, 8, 1, 64, 32, 0, 128, false, false, directNever, 0, 0, false},
 }
 
 const shortKeys = 640
@@ -83,23 +85,29 @@ const shortKeys = 640
 // H200 1.34 ms with 8x1x64/32 and 12x1x48/16 where 8x2x32/16 takes 1.55 (batch 2, 32 heads
 // over 8, length 4096, int8).
 var preferredScaled = []tileChoice{
-	{128, 8, 1, 64, 32, 0, 128, false, false, directNever, 0, 0},
+	{128, 8, 1, 64, 32, 0, 128, false, false, directNever, 0, 0, false},
+}
+
+// preferredPaged replace those of keys in pages smaller than a tile, where nothing is masked:
+// finding them takes registers (docs/log.md, 48).
+var preferredPaged = []tileChoice{
+	{128, 8, 2, 32, 16, 3, 128, false, false, directNever, 0, 0, false},
 }
 
 // preferredScratch are those of the coopmat kernel, where P goes through a scratch
 // in shared memory: 128 is 196 with 8x1x64/16, 194 with 8x1x64/32, 191 with 8x2x32/16
 // q1; 64 is 189 with 8x2x64/16 and with 4x2x64/32, 168 with 8x2x64/32.
 var preferredScratch = []tileChoice{
-	{32, 4, 2, 64, 16, 0, 32, false, false, directNever, 0, 0},
-	{64, 8, 2, 64, 16, 0, 64, false, false, directNever, 0, 0},
-	{128, 8, 1, 64, 16, 0, 128, false, false, directNever, 0, 0},
-	{192, 8, 1, 32, 32, 0, 192, false, false, directNever, 0, 0},
-	{256, 8, 1, 32, 32, 0, 128, false, false, directNever, 0, 0},
-	{576, 8, 1, 16, 16, 0, 256, false, false, directNever, 0, 0},
+	{32, 4, 2, 64, 16, 0, 32, false, false, directNever, 0, 0, false},
+	{64, 8, 2, 64, 16, 0, 64, false, false, directNever, 0, 0, false},
+	{128, 8, 1, 64, 16, 0, 128, false, false, directNever, 0, 0, false},
+	{192, 8, 1, 32, 32, 0, 192, false, false, directNever, 0, 0, false},
+	{256, 8, 1, 32, 32, 0, 128, false, false, directNever, 0, 0, false},
+	{576, 8, 1, 16, 16, 0, 256, false, false, directNever, 0, 0, false},
 }
 
 // untuned is the tile of the ladder's first steps, for every head dim.
-var untuned = tileChoice{0, 4, 1, 32, 32, 0, 128, false, false, directNever, 0, 0}
+var untuned = tileChoice{0, 4, 1, 32, 32, 0, 128, false, false, directNever, 0, 0, false}
 
 // choose picks the row of the tables for a problem.
 func choose(tier Tier, v variant, s Shape, causal Causal) tileChoice {
@@ -118,7 +126,7 @@ func choose(tier Tier, v variant, s Shape, causal Causal) tileChoice {
 	for _, t := range []struct {
 		holds bool
 		rows  []tileChoice
-	}{{v.causal, preferredCausal}, {v.causal && short, preferredShort}, {v.features.kv.Scaled(), preferredScaled}} {
+	}{{v.causal, preferredCausal}, {v.causal && short, preferredShort}, {v.features.pageSize%best.cols != 0 && !v.causal, preferredPaged}, {v.features.kv.Scaled(), preferredScaled}} {
 		if i := slices.IndexFunc(t.rows, func(c tileChoice) bool { return c.maxDim == best.maxDim }); t.holds && i >= 0 {
 			best = t.rows[i]
 		}
@@ -151,7 +159,7 @@ func coopmatTiles(f fragment, best tileChoice, v variant, sq, maxInvocations uin
 				local: subgroups * f.subgroup, blockCols: cols, dvSlice: slice,
 				m: f.m, n: f.n, k: f.k, sumN: f.sumN, subgroup: f.subgroup, rowTiles: rowTiles,
 				stepCols: uint32(gcd(uint64(best.step), uint64(cols))), qStaged: min(best.staged*16/f.k, ceilDiv(v.headDim, f.k)),
-				sharing: best.sharing, reuse: best.reuse, direct: best.direct, shares: best.shares, ahead: best.ahead,
+				sharing: best.sharing, reuse: best.reuse, direct: best.direct, shares: best.shares, ahead: best.ahead, own: best.own,
 			}
 			if !t.computes(v.headDimV) {
 				continue

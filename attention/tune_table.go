@@ -112,10 +112,10 @@ func (t tile) key() string {
 
 // tileOf reads a key. It may be of any tile, in the table or not.
 func tileOf(key string) (t tile, ok bool) {
-	_, err := fmt.Sscanf(key, "local:%d blockCols:%d dvSlice:%d m:%d n:%d k:%d sumN:%d subgroup:%d rowTiles:%d stepCols:%d qStaged:%d sharing:%t reuse:%t direct:%d shares:%d ahead:%d "+
+	_, err := fmt.Sscanf(key, "local:%d blockCols:%d dvSlice:%d m:%d n:%d k:%d sumN:%d subgroup:%d rowTiles:%d stepCols:%d qStaged:%d sharing:%t reuse:%t direct:%d shares:%d ahead:%d own:%t "+
 		"blockRows:%d threadsX:%d chunkD:%d chunkV:%d",
 		&t.local, &t.blockCols, &t.dvSlice, &t.m, &t.n, &t.k, &t.sumN, &t.subgroup, &t.rowTiles, &t.stepCols, &t.qStaged,
-		&t.sharing, &t.reuse, &t.direct, &t.shares, &t.ahead, &t.blockRows, &t.threadsX, &t.chunkD, &t.chunkV)
+		&t.sharing, &t.reuse, &t.direct, &t.shares, &t.ahead, &t.own, &t.blockRows, &t.threadsX, &t.chunkD, &t.chunkV)
 	return t, err == nil && t.key() == key
 }
 

@@ -27,6 +27,7 @@ type tile struct {
 	direct   direct // no shared memory: subgroups walk over the keys each for itself; of features only
 	shares   uint32 // direct: subgroups that walk together, each with some of the columns; 0 is 1
 	ahead    uint32 // direct: of the next tile of keys 1 V, 2 K and V are fetched while one is multiplied
+	own      bool   // a subgroup carries keys that are side by side, where they are whole parts (variant.ownKeys)
 
 	// Scalar kernel.
 	blockRows uint32 // query rows of a workgroup
@@ -60,7 +61,7 @@ func (t tile) parts() int {
 // and how the workgroup is divided: fragments, subgroups x fragments of rows, and
 // q with the chunks of Q that are in shared memory; shared or direct where subgroups
 // share the keys instead of having rows of their own, direct/4 where four share columns, ahead1 or ahead2 where V or all of a tile of keys
-// is fetched while the one before is multiplied.
+// is fetched while the one before is multiplied, own where subgroups carry keys that are side by side.
 func (t tile) String() string {
 	if t.subgroup != 0 {
 		s := fmt.Sprintf("%dx%d/%d %dx%d %dsg%d", t.rows(), t.blockCols, t.stepCols, t.m, t.n, t.local/t.subgroup, t.rowTiles)
@@ -77,6 +78,9 @@ func (t tile) String() string {
 		}
 		if t.ahead > 0 {
 			s += fmt.Sprintf(" ahead%d", t.ahead)
+		}
+		if t.own {
+			s += " own"
 		}
 		return s
 	}
@@ -135,6 +139,7 @@ func (v variant) constants() map[uint32]uint32 {
 			c[shaders.ConstFragmentOrder] = boolConstant(v.tile.direct == directOrdered)
 		}
 		c[shaders.ConstCheckFetch] = boolConstant(!v.crowded())
+		c[shaders.ConstOwnKeys] = v.ownKeys()
 		v.lab.change(c)
 		return c
 	}
@@ -151,6 +156,29 @@ func (v variant) constants() map[uint32]uint32 {
 // H200 is 4 % faster at head dim 128 (8x2x32/16 q2) and 26 % at 256 (8x1x32/32), while
 // tiles that fit are up to 7 % slower (64, 4x2x64/16).
 func (v variant) crowded() bool { return v.tile.excess(v.tile.registers(v)) > 1 }
+
+// ownKeys is how many keys of a tile a subgroup carries, side by side; 0 where its parts
+// are those of any. Where tiles lie in several pages it is so many that always lie in one,
+// if they can: an invocation then looks one page up for a tile. Otherwise the tile says
+// what is faster.
+func (v variant) ownKeys() uint32 {
+	t := v.tile
+	subgroups := t.local / t.subgroup
+	n := t.blockCols / subgroups
+	parts := func(columns, of uint32) uint32 { return n * ceilDiv(columns, of) * of / 8 }
+	if t.direct != directNever || t.blockCols%subgroups != 0 ||
+		parts(v.headDim, t.k)%t.subgroup != 0 || parts(t.dvSlice, t.n)%t.subgroup != 0 {
+		return 0
+	}
+	own := t.own
+	if page := v.features.pageSize; page%t.blockCols != 0 {
+		own = page%n == 0
+	}
+	if !own {
+		return 0
+	}
+	return n
+}
 
 // code is the SPIR-V of v.
 func (v variant) code() (*shaders.Module, error) {

@@ -46,6 +46,7 @@ layout(constant_id = 29) const uint ABLATE = 0;        // leaves out a part of t
 const uint ABLATE_SOFTMAX = 1;                         // no maximum, no exponential
 const uint ABLATE_BARRIER = 2;                         // no barriers between the tiles
 const uint ABLATE_LOAD = 3;                            // only the first tile is fetched
+layout(constant_id = 53) const uint OWN_KEYS = 0;      // not 0: keys of a tile that a subgroup carries, all those of its parts, side by side
 
 // -- features of inference; modules compiled with FEATURES=1 have them, 0 is off ----------------------
 layout(constant_id = 31) const uint PACKED_ROWS = 0;   // the query heads of a group, if they are rows side by side: row r is query r / PACKED_ROWS

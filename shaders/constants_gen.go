@@ -31,6 +31,7 @@ const (
 	ConstExp2            uint32 = 27 // 0: natural exponentials
 	ConstBlockAddressing uint32 = 28 // 0: every access is addressed from the start of its tensor
 	ConstAblate          uint32 = 29 // leaves out a part of the work: wrong results, true cost of the rest
+	ConstOwnKeys         uint32 = 53 // not 0: keys of a tile that a subgroup carries, all those of its parts, side by side
 	ConstPackedRows      uint32 = 31 // the query heads of a group, if they are rows side by side: row r is query r / PACKED_ROWS
 	ConstLengths         uint32 = 32 // sum of 1 cu_seqlens_q, 2 seqused_q, 4 cu_seqlens_k, 8 seqused_k
 	ConstPageSize        uint32 = 33 // keys of a page of K and V
@@ -93,6 +94,7 @@ var constantNames = map[uint32]string{
 	ConstExp2:            "EXP2",
 	ConstBlockAddressing: "BLOCK_ADDRESSING",
 	ConstAblate:          "ABLATE",
+	ConstOwnKeys:         "OWN_KEYS",
 	ConstPackedRows:      "PACKED_ROWS",
 	ConstLengths:         "LENGTHS",
 	ConstPageSize:        "PAGE_SIZE",

@@ -4,12 +4,12 @@
     if (ABLATE != ABLATE_BARRIER) barrier(); // everyone has finished with the last tile
     if (ABLATE != ABLATE_LOAD || j == 0) {
         [[unroll]] for (uint i = 0; i < K_PARTS; ++i) {
-            uint at = i * LOCAL_SIZE + tid;
+            uint at = PART_OF(K_PARTS, i);
             if (BLOCK_COLS * K_ROW8 % LOCAL_SIZE == 0 || at < BLOCK_COLS * K_ROW8)
                 tile[at / K_ROW8 * K_STRIDE + at % K_ROW8] = kPart[i];
         }
         [[unroll]] for (uint i = 0; i < V_PARTS; ++i) {
-            uint at = i * LOCAL_SIZE + tid;
+            uint at = PART_OF(V_PARTS, i);
             if (BLOCK_COLS * V_ROW8 % LOCAL_SIZE == 0 || at < BLOCK_COLS * V_ROW8) {
 #if MASKED
                 // A masked slot has P = 0, but 0 x Inf is NaN: multiply without such values, add them at the end.

@@ -212,29 +212,8 @@ float firstLine(const in uint32_t row, const in uint32_t col, const in float x, 
         coopMatLoad(result, tile, scratchBase(), 2, gl_CooperativeMatrixLayoutColumnMajor);         \
     }
 
+#include "non_finite.glsl"
 #include "decode_fetch.glsl"
-
-// The Inf and NaN of V that tiles were multiplied without reach the rows that see them.
-void addNonFinite(Walk walk, uint row, uint col, inout vec4 low, inout vec4 high) {
-    for (uint slot = walk.first * BLOCK_COLS; slot < walk.last * BLOCK_COLS; ++slot) {
-        const uint key = keyAt(slot);
-        if (key == NO_KEY || !attends(row, key)) continue;
-        const Place at = placeOf(key);
-        uvec4 v = HEAD_DIM_V % 8 == 0 && KV_TYPE == 0 ? load8V(rowsV(at), col) : rawV8(rowsV(at), 0, col, at);
-        vec4 four[2];
-        if (ROW_SCALES) { // of what float32 has, as 16 bits may not hold what the weights make finite
-            decodeRaw(v, four[0], four[1]);
-        } else {
-            if (KV_TYPE != 0) v = decodeRaw16(v);
-            four[0] = vec4(decode16x2(v.x), decode16x2(v.y));
-            four[1] = vec4(decode16x2(v.z), decode16x2(v.w));
-        }
-        for (uint e = 0; e < 4; ++e) {
-            if (nonFinite(four[0][e])) low[e] += four[0][e];
-            if (nonFinite(four[1][e])) high[e] += four[1][e];
-        }
-    }
-}
 
 // Adds four columns of a subgroup's O, those of its area from a multiple of 4 on: O's column 8 g + 2 f + i of a block is
 // column 16 f + 8 i + g of the area; or 8 g + 4 (f / 2) + 2 i + f % 2 is.
@@ -399,7 +378,7 @@ void main() {
             }
             if (MAY_DROP && nonFiniteSeen != 0) {
                 vec4 four[2] = { vec4(0.0), vec4(0.0) };
-                addNonFinite(walk, work.row0 + row, col - first % 8, four[0], four[1]);
+                addNonFinite(walk, 0, work.row0 + row, col - first % 8, four[0], four[1]);
                 o += four[first % 8 / 4];
             }
             if (SPLIT != 0) storePart4(work.row0 + row, col, o);

@@ -9,37 +9,30 @@ const bool PAGES_AHEAD = PAGE_SIZE != 0 && KEPT == 0;
 // loads wait for each other (docs/log.md, 28). Behind the last key that fetches the last one again, which is cleared
 // when V is stored.
 const bool CLEARS_V = KEPT == 0;
+// A subgroup's keys of a tile may always lie in one page: then there is one to look up, and one place to work out, for each
+// invocation. Keys behind the last one are of its page, or lie behind it there.
+const uint CROSSES = PAGE_SIZE % (OWN_KEYS > 0 ? OWN_KEYS : 1);
+const uint OWN_PAGE = PAGE_SIZE == 0 ? 0 : KEPT != 0 ? 0 : TILES_WHOLE ? 0 : OWN_KEYS == 0 ? 0 : CROSSES == 0 ? 1 : 0;
 const uint K_PAGES = 0, V_PAGES = K_ROW8 == V_ROW8 ? 0 : K_PARTS; // the first of K and of V
 const uint KEY_PARTS = KEPT != 0 || ROW_SCALES ? (BLOCK_COLS + LOCAL_SIZE - 1) / LOCAL_SIZE : 1; // keys an invocation carries
-const uint KEY_PAGES = V_PAGES + V_PARTS;
+const uint KEY_PAGES = OWN_PAGE != 0 ? 1 : V_PAGES + V_PARTS;
 const uint PAGES = PAGES_AHEAD && !TILES_WHOLE ? KEY_PAGES + (ROW_SCALES ? KEY_PARTS : 0) : 1;
-// The parts of one number of all invocations are those of PART_KEYS rows. Where these always lie in one page, its number is
-// the workgroup's, and finding the place is no work of lanes. Keys behind the last one are of its page, or lie behind it
-// there.
-const uint PART_KEYS = LOCAL_SIZE % K_ROW8 == 0 ? LOCAL_SIZE / K_ROW8 : 0x80000000u;
-const bool PARTS_WHOLE = PAGE_SIZE % PART_KEYS + BLOCK_COLS % PART_KEYS + (K_ROW8 ^ V_ROW8) == 0;
 #define LOOK_UP(index)                                                                              \
     {                                                                                               \
         const uint tileIndex = index;                                                               \
         [[unroll]] for (uint i = 0; i < PAGES; ++i) {                                               \
-            const uint at = (i < K_PARTS ? i : i < KEY_PAGES ? i - V_PAGES : i - KEY_PAGES) * LOCAL_SIZE + tid; \
-            uint key = TILES_WHOLE ? 0 : at / (i < K_PARTS ? K_ROW8 : i < KEY_PAGES ? V_ROW8 : 1);  \
-            if (!TILES_WHOLE && PARTS_WHOLE && i < KEY_PAGES) key = i * PART_KEYS;                  \
+            uint key = 0;                                                                           \
+            if (!TILES_WHOLE) key = i >= KEY_PAGES ? (i - KEY_PAGES) * LOCAL_SIZE + tid             \
+                : OWN_PAGE != 0 ? FIRST_KEY : i < K_PARTS ? PART_OF(K_PARTS, i) / K_ROW8 : PART_OF(V_PARTS, i - V_PAGES) / V_ROW8; \
             page[i] = pageOf(min(tileIndex * BLOCK_COLS + key, work.keys - 1));                     \
         }                                                                                           \
     }
 
-// Where keys lie one after another, a tile is a slice of K and of V; else every part has a place of its own.
-// Quantised parts travel as they are stored.
+// Where keys lie one after another, an invocation's parts of a tile are those of a slice of K and of V, which starts at
+// the tile or at the subgroup's own keys; else every part has a place of its own, that of key number `at`. Quantised parts
+// travel as they are stored.
 #define FETCH_KEY(T)                                                                                \
-    uvec4 fetchKey##T(Slice rows_, uint page, uint index, uint part_, uint key, uint col) {         \
-        const uint at = index * BLOCK_COLS + key;                                                   \
-        const uint most = min(BLOCK_COLS, work.keys - index * BLOCK_COLS) - 1; /* of the tile; its end may be that of a page */ \
-        if (TILES_WHOLE) return part##T##8(rows_, min(key, most), col);                             \
-        if (PAGES_AHEAD && PARTS_WHOLE) {                                                           \
-            const Place first = placeIn(subgroupBroadcastFirst(page), index * BLOCK_COLS + part_ * PART_KEYS); \
-            return part##T##8(rows##T(first), gl_LocalInvocationIndex / T##_ROW8, col);             \
-        }                                                                                           \
+    uvec4 fetchKey##T(uint page, uint at, uint col) {                                               \
         if (PAGES_AHEAD) return part##T##8(rows##T(placeIn(page, min(at, work.keys - 1))), 0, col); \
         const uint token = keyAt(at);                                                               \
         return token == NO_KEY ? uvec4(0) : part##T##8(rows##T(placeOf(token)), 0, col);            \
@@ -48,33 +41,31 @@ FETCH_KEY(K)
 FETCH_KEY(V)
 
 // The scales of a key, of K and of V; of one that does not exist anything finite.
-vec2 fetchScales(Place first, uint page, uint index, uint key) {
-    const uint at = index * BLOCK_COLS + key;
+vec2 fetchScales(uint page, uint index, uint key) {
+    uint at = index * BLOCK_COLS + key;
     if (key >= BLOCK_COLS) return vec2(0.0);
-    Place place = Place(first.batch, first.row + key);
-    if (TILES_WHOLE) {
-        place.row = first.row + min(key, work.keys - 1 - index * BLOCK_COLS);
-    } else if (PAGES_AHEAD) {
-        place = placeIn(page, min(at, work.keys - 1));
-    } else {
-        const uint token = keyAt(at);
-        if (token == NO_KEY) return vec2(0.0);
-        place = placeOf(token);
-    }
+    at = KEPT != 0 ? keyAt(at) : min(at, work.keys - 1);
+    if (at == NO_KEY) return vec2(0.0);
+    const Place place = PAGES_AHEAD ? placeIn(page, at) : placeOf(at);
     return vec2(rowScaleK(place), rowScaleV(place));
 }
 
 // The parts of tile tileIndex that an invocation carries; `column` is the first one of part number `at` of the tile.
-#define FETCH(T, part, column)                                                                      \
-    Place first = Place(0, 0);                                                                      \
+#define FETCH(T, parts, column)                                                                     \
     Slice rows_;                                                                                    \
-    if (TILES_WHOLE) {                                                                              \
-        first = PAGES_AHEAD ? placeIn(page[0], tileIndex * BLOCK_COLS) : placeOf(tileIndex * BLOCK_COLS); \
-        rows_ = rows##T(first);                                                                     \
+    uint most = 0; /* key of the tile; its end may be that of a page */                             \
+    if (OWN_PAGE != 0) rows_ = rows##T(placeIn(page[0], tileIndex * BLOCK_COLS + FIRST_KEY));       \
+    else if (TILES_WHOLE) {                                                                         \
+        const uint firstKey = OWN_KEYS != 0 ? min(tileIndex * BLOCK_COLS + FIRST_KEY, work.keys - 1) : tileIndex * BLOCK_COLS; \
+        rows_ = rows##T(PAGES_AHEAD ? placeIn(page[0], firstKey) : placeOf(firstKey));              \
+        most = min((tileIndex + 1) * BLOCK_COLS, work.keys) - 1 - firstKey;                         \
     }                                                                                               \
     [[unroll]] for (uint i = 0; i < T##_PARTS; ++i) {                                               \
-        const uint at = i * LOCAL_SIZE + tid, place = PAGES > 1 ? T##_PAGES + i : 0;                \
-        part[i] = fetchKey##T(rows_, page[place], tileIndex, i, at / T##_ROW8, column);             \
+        const uint at = PART_OF(T##_PARTS, i), place = PAGES > 1 && OWN_PAGE == 0 ? T##_PAGES + i : 0; \
+        const uint key = OWN_KEYS != 0 ? OWN_PART(i) / T##_ROW8 : at / T##_ROW8; /* of the slice */ \
+        if (OWN_PAGE != 0) parts[i] = part##T##8(rows_, key, column);                               \
+        else if (TILES_WHOLE) parts[i] = part##T##8(rows_, min(key, most), column);                 \
+        else parts[i] = fetchKey##T(page[place], tileIndex * BLOCK_COLS + at / T##_ROW8, column);   \
     }
 #define FETCH_K(index)                                                                              \
     {                                                                                               \
@@ -86,7 +77,7 @@ vec2 fetchScales(Place first, uint page, uint index, uint key) {
         }                                                                                           \
         if (ROW_SCALES) {                                                                           \
             [[unroll]] for (uint i = 0; i < KEY_PARTS; ++i)                                         \
-                scalePart[i] = fetchScales(first, page[PAGES > 1 ? KEY_PAGES + i : 0], tileIndex, i * LOCAL_SIZE + tid); \
+                scalePart[i] = fetchScales(page[PAGES > 1 ? KEY_PAGES + i : 0], tileIndex, i * LOCAL_SIZE + tid); \
         }                                                                                           \
     }
 #define FETCH_V(index)                                                                              \
@@ -100,10 +91,10 @@ vec2 fetchScales(Place first, uint page, uint index, uint key) {
 #define STORE_K                                                                                     \
     {                                                                                               \
         [[unroll]] for (uint i = 0; i < K_PARTS; ++i) {                                             \
-            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            const uint at = PART_OF(K_PARTS, i);                                                    \
             if (KV_TYPE != 0) kPart[i] = ROW_SCALES ? exactPairs(kPart[i].xy) : decodeRaw16(kPart[i]); \
             if (BLOCK_COLS * K_ROW8 % LOCAL_SIZE == 0 || at < BLOCK_COLS * K_ROW8)                  \
-                tile[at / K_ROW8 * K_STRIDE + at % K_ROW8] = kPart[i];                              \
+                tile[at / K_ROW8 * K_STRIDE + at % K_ROW8] = kPart[i];                \
         }                                                                                           \
     }
 #define STORE_SCALES                                                                                \
@@ -116,12 +107,12 @@ vec2 fetchScales(Place first, uint page, uint index, uint key) {
 #define STORE_V(masked)                                                                             \
     {                                                                                               \
         [[unroll]] for (uint i = 0; i < V_PARTS; ++i) {                                             \
-            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            const uint at = PART_OF(V_PARTS, i);                                                    \
             if (KV_TYPE != 0) vPart[i] = ROW_SCALES ? exact16(vPart[i].xy) : decodeRaw16(vPart[i]); \
             if (masked != 0 && CLEARS_V && TILE * BLOCK_COLS + at / V_ROW8 >= work.keys) vPart[i] = uvec4(0); \
             if (masked != 0 && MASKS && KV_TYPE != INT8 && dropNonFinite(vPart[i])) atomicOr(nonFiniteSeen, 1); \
             if (BLOCK_COLS * V_ROW8 % LOCAL_SIZE == 0 || at < BLOCK_COLS * V_ROW8)                  \
-                tile[V_FIRST + at / V_ROW8 * V_STRIDE + at % V_ROW8] = vPart[i];                    \
+                tile[V_FIRST + at / V_ROW8 * V_STRIDE + at % V_ROW8] = vPart[i];      \
         }                                                                                           \
     }
 
@@ -134,6 +125,7 @@ const uint AT_ONCE = AT_ONCE_ > 0 ? AT_ONCE_ : 1;
 const uint PASSES = (OUT_TILES + AT_ONCE - 1) / AT_ONCE;     // of a row fragment
 const uint MOST_PASSES = 4;                                  // that are written out in main
 const uint PART_ROW4 = AT_ONCE * TILE_N / 4, PART_STRIDE = PART_ROW4 | 1;
+const uint PART_STEPS = (TILE_M * PART_ROW4 + SUBGROUP_SIZE - 1) / SUBGROUP_SIZE;
 #define STORE_PART(pass)                                                                            \
     if ((pass) < ROW_TILES * PASSES) {                                                              \
         const uint r = (pass) / PASSES, first = (pass) % PASSES * AT_ONCE;                          \

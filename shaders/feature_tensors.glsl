@@ -111,8 +111,11 @@ void storeRowLSE(uint row, float value) {
 }
 
 // Columns of a row of a state, float32: four of them, of which those past the last do not exist.
+Slice stateSlice(uint row, uint col) {
+    return sliceAt(p.addrO, add64(mul64(rowNumber(row), HEAD_DIM_V), uvec2(col, 0)), false, 1);
+}
 void storeState4(uint row, uint col, vec4 value) {
-    const Slice s = sliceAt(p.addrO, add64(mul64(rowNumber(row), HEAD_DIM_V), uvec2(col, 0)), false, 1);
+    const Slice s = stateSlice(row, col);
     if (HEAD_DIM_V % 4 == 0) {
         QUAD_O(s, 0) = floatBitsToUint(value);
         return;

@@ -125,10 +125,16 @@ shared uint keyOfColumn[KEPT != 0 ? BLOCK_COLS : 1]; // the tile's keys where th
 
 #include "coopmat_fragments.glsl"
 #include "coopmat_step.glsl"
+#include "non_finite.glsl"
 
-// Parts of a K and of a V tile that one invocation carries.
+// Parts of a K and of a V tile that one invocation carries. With OWN_KEYS a subgroup has those of as many keys side by side,
+// else the i-th parts of all invocations are side by side.
 const uint K_PARTS = (BLOCK_COLS * K_ROW8 + LOCAL_SIZE - 1) / LOCAL_SIZE;
 const uint V_PARTS = (BLOCK_COLS * V_ROW8 + LOCAL_SIZE - 1) / LOCAL_SIZE;
+#define PART_OF(parts, i)                                                                           \
+    (OWN_KEYS != 0 ? (tid / SUBGROUP_SIZE * (parts) + (i)) * SUBGROUP_SIZE + tid % SUBGROUP_SIZE : (i) * LOCAL_SIZE + tid)
+#define FIRST_KEY (OWN_KEYS != 0 ? tid / SUBGROUP_SIZE * OWN_KEYS : 0) // of a tile, of a subgroup's parts
+#define OWN_PART(i) ((i) * SUBGROUP_SIZE + tid % SUBGROUP_SIZE)        // counted from that key
 
 // Eight elements of a row. Where rows fill their fragments no column has to be compared.
 uvec4 fetchQ(Slice s, uint row, uint col) {
@@ -140,47 +146,6 @@ uvec4 fetchK(Slice s, uint key, uint col) {
 uvec4 fetchV(Slice s, uint key, uint col) {
     return HEAD_DIM_V % TILE_N == 0 ? load8V(s, key * p.strideVSeq + col) : loadV8(s, key, col);
 }
-
-// The Inf and NaN of V that masked tiles were multiplied without reach the rows that see them: 8
-// elements of O, in scratch, take the sum of what is not finite in V.
-void addPart(uint group, uint e, float x) {
-    const uint r = group / (TILE_N / 8), c = group % (TILE_N / 8) * 8 + e;
-    scratchPut(r, c, scratchFloat(r, c) + x);
-}
-void addParts(uint group, uvec4 v) {
-    for (uint e = 0; e < 8; ++e) {
-        const uint bits = (v[e / 2] >> (e % 2 * 16)) & 0xffffu;
-        if (nonFinite(bits)) addPart(group, e, decode16(bits));
-    }
-}
-#if FEATURES
-// Of the tiles of the walk from the whole ones on, or of all.
-void addNonFinite(Walk walk, uint group, uint row, uint col) {
-    for (uint n = ROW_SCALES ? 0 : walk.wholeLast - walk.wholeFirst; n < walk.last - walk.first; ++n)
-        for (uint i = 0; i < BLOCK_COLS; ++i) {
-            const uint key = keyAt(tileAt(walk, n) * BLOCK_COLS + i);
-            if (key == NO_KEY || !attends(row, key)) continue;
-            const Place at = placeOf(key);
-            uvec4 v = rawV8(rowsV(at), 0, col, at);
-            if (ROW_SCALES) { // of what float32 has, as 16 bits may not hold what the weights make finite
-                vec4 four[2];
-                decodeRaw(v, four[0], four[1]);
-                for (uint e = 0; e < 8; ++e)
-                    if (nonFinite(four[e / 4][e % 4])) addPart(group, e, four[e / 4][e % 4]);
-                continue;
-            }
-            if (KV_TYPE != 0) v = decodeRaw16(v);
-            addParts(group, v);
-        }
-}
-#else
-// Of the keys from firstKey on.
-void addNonFinite(Work work, uint group, uint row, uint col, uint firstKey) {
-    const uint end = visibleColumns(row);
-    for (uint key = firstKey; key < end; ++key)
-        addParts(group, loadV8(sliceV(work.batch, work.kvHead, key), 0, col));
-}
-#endif
 
 // Parts of Q that pass through the space of the tiles, Q_ROWS_AT_ONCE rows at a time.
 const uint Q_HELD_STRIDE = Q_HELD8 | 1;
@@ -202,15 +167,15 @@ const uint V_RAGGED = BLOCK_COLS * V_ROW8 % LOCAL_SIZE;
     {                                                                                               \
         const uint firstKey = (index) * BLOCK_COLS, keys = min(p.Sk - firstKey, BLOCK_COLS);        \
         [[unroll]] for (uint i = 0; i < K_PARTS; ++i) {                                             \
-            const uint at = i * LOCAL_SIZE + tid, key = at / K_ROW8, col = at % K_ROW8 * 8;         \
+            const uint at = PART_OF(K_PARTS, i), key = at / K_ROW8, col = at % K_ROW8 * 8;         \
             kPart[i] = (LAST) + CHECK_FETCH + K_RAGGED != 0 && key >= keys ? uvec4(0)              \
-                : BLOCK_ADDRESSING != 0 ? fetchK(kTile, key, col)                                   \
+                : BLOCK_ADDRESSING != 0 ? fetchK(kTile, OWN_KEYS != 0 ? OWN_PART(i) / K_ROW8 : key, col) \
                 : fetchK(sliceK(work.batch, work.kvHead, firstKey + key), 0, col);                  \
         }                                                                                           \
         [[unroll]] for (uint i = 0; i < V_PARTS; ++i) {                                             \
-            const uint at = i * LOCAL_SIZE + tid, key = at / V_ROW8, col = work.col0 + at % V_ROW8 * 8; \
+            const uint at = PART_OF(V_PARTS, i), key = at / V_ROW8, col = work.col0 + at % V_ROW8 * 8; \
             vPart[i] = (LAST) + CHECK_FETCH + V_RAGGED != 0 && key >= keys ? uvec4(0)              \
-                : BLOCK_ADDRESSING != 0 ? fetchV(vTile, key, col)                                   \
+                : BLOCK_ADDRESSING != 0 ? fetchV(vTile, OWN_KEYS != 0 ? OWN_PART(i) / V_ROW8 : key, col) \
                 : fetchV(sliceV(work.batch, work.kvHead, firstKey + key), 0, col);                  \
         }                                                                                           \
         kTile = advanceK(kTile, BLOCK_COLS);                                                        \
@@ -233,6 +198,7 @@ const uint V_RAGGED = BLOCK_COLS * V_ROW8 % LOCAL_SIZE;
 const uint PAIRS = (OUT_TILES + 1) / 2;  // of a row fragment
 const uint MOST_PAIRS = SUBGROUP_BARRIER != 0 ? 16 : 4; // that are written out in main; drivers on the CPU compile each of them for long
 const uint PAIR_ROW8 = 2 * TILE_N / 8;   // SCRATCH_STRIDE is as many, or one more
+const uint PAIR_STEPS = (TILE_M * PAIR_ROW8 + SUBGROUP_SIZE - 1) / SUBGROUP_SIZE;
 #define STORE_PAIR(pair)                                                                            \
     if ((pair) < ROW_TILES * PAIRS) {                                                               \
         const uint r = (pair) / PAIRS, first = (pair) % PAIRS * 2;                                  \
@@ -255,6 +221,50 @@ const uint PAIR_ROW8 = 2 * TILE_N / 8;   // SCRATCH_STRIDE is as many, or one mo
                 STORE_O8(row, col, tile[scratchBase() + at / PAIR_ROW8 * SCRATCH_STRIDE + at % PAIR_ROW8]); \
         }                                                                                           \
     }
+#endif
+
+#if FEATURES
+// How O leaves: by STORE_PART, by STORE_PAIR, or fragment by fragment.
+const uint FEW_PASSES = ROW_TILES * PASSES <= MOST_PASSES ? 1 : 0;
+const uint IN_PARTS = SPLIT * FEW_PASSES;
+#if NV2
+const uint FEW_PAIRS = ROW_TILES * PAIRS <= MOST_PAIRS ? 1 : 0;
+const uint IN_PAIRS = (1 - SPLIT) * FEW_PAIRS;
+const uint PAIR_STORES = ROW_TILES * PAIRS * PAIR_STEPS;
+#else
+const uint IN_PAIRS = 0, PAIR_STORES = 0;
+#endif
+const uint PART_STORES = ROW_TILES * PASSES * PART_STEPS;
+const uint STORES = IN_PARTS != 0 ? PART_STORES : IN_PAIRS != 0 ? PAIR_STORES : ROW_TILES * OUT_TILES * PACK_STEPS;
+
+// Where the columns begin that an invocation stores as its n-th, of STORES: row of the subgroup, column of the slice. They
+// are eight, or four of a part. False where there are none.
+bool storesAt(uint n, out uint row, out uint mine) {
+    const uint lane = gl_SubgroupInvocationID;
+    if (IN_PARTS != 0) {
+        const uint pass = n / PART_STEPS, at = n % PART_STEPS * SUBGROUP_SIZE + lane;
+        row = pass / PASSES * TILE_M + at / PART_ROW4;
+        mine = pass % PASSES * AT_ONCE * TILE_N + at % PART_ROW4 * 4;
+        return at < TILE_M * PART_ROW4 && mine < OUT_TILES * TILE_N;
+    }
+#if NV2
+    if (IN_PAIRS != 0) {
+        const uint pair = n / PAIR_STEPS, at = n % PAIR_STEPS * SUBGROUP_SIZE + lane;
+        row = pair / PAIRS * TILE_M + at / PAIR_ROW8;
+        mine = pair % PAIRS * 2 * TILE_N + at % PAIR_ROW8 * 8;
+        return at < TILE_M * PAIR_ROW8 && mine < OUT_TILES * TILE_N;
+    }
+#endif
+    const uint i = n / PACK_STEPS, group = n % PACK_STEPS * SUBGROUP_SIZE + lane;
+    row = i / OUT_TILES * TILE_M + group / (TILE_N / 8);
+    mine = i % OUT_TILES * TILE_N + group % (TILE_N / 8) * 8;
+    return group < PACK_GROUPS;
+}
+#define PAIRED (IN_PAIRS != 0)
+#define BY_FRAGMENT (IN_PARTS + IN_PAIRS == 0)
+#else
+#define PAIRED (ROW_TILES * PAIRS <= MOST_PAIRS && (CAUSAL == 0 || nonFiniteSeen == 0))
+#define BY_FRAGMENT true
 #endif
 
 void main() {
@@ -302,7 +312,7 @@ void main() {
         if (PAGES_AHEAD) LOOK_UP(tileAt(walk, beyond))
     }
 #else
-    Slice kTile = sliceK(work.batch, work.kvHead, 0), vTile = sliceV(work.batch, work.kvHead, 0);
+    Slice kTile = sliceK(work.batch, work.kvHead, FIRST_KEY), vTile = sliceV(work.batch, work.kvHead, FIRST_KEY);
     FETCH_TILE(0, 1)
 #endif
     FragA Q[Q_HELD > 0 ? ROW_TILES * Q_HELD : 1];
@@ -436,45 +446,59 @@ void main() {
         }
     }
 #if FEATURES
-    if (SPLIT != 0 && ROW_TILES * PASSES <= MOST_PASSES && (!MAY_MASK || nonFiniteSeen == 0)) {
+    if (IN_PARTS != 0) {
         barrier(); // a subgroup's share lies over the scratch of others, who may still be at their LSE
         STORE_PART(0) STORE_PART(1) STORE_PART(2) STORE_PART(3)
-        return;
     }
-#define PAIRED (SPLIT == 0 && ROW_TILES * PAIRS <= MOST_PAIRS)
-#else
-#define PAIRED (ROW_TILES * PAIRS <= MOST_PAIRS)
 #endif
 #if NV2
-    if (PAIRED && (!MAY_MASK || nonFiniteSeen == 0)) {
+    if (PAIRED) {
         STORE_PAIR(0) STORE_PAIR(1) STORE_PAIR(2) STORE_PAIR(3)
         STORE_PAIR(4) STORE_PAIR(5) STORE_PAIR(6) STORE_PAIR(7)
         STORE_PAIR(8) STORE_PAIR(9) STORE_PAIR(10) STORE_PAIR(11)
         STORE_PAIR(12) STORE_PAIR(13) STORE_PAIR(14) STORE_PAIR(15)
+#if !FEATURES
         return;
+#endif
     }
 #endif
-    // Fragment by fragment, as float32. One loop over all: nested ones are not unrolled, and O would leave the registers.
-    [[unroll]] for (uint i = 0; i < ROW_TILES * OUT_TILES; ++i) {
-        O[i] *= inverse[i / OUT_TILES];
-        fragmentToScratch(O[i]);
-        [[unroll]] for (uint s = 0; s < PACK_STEPS; ++s) {
-            const uint group = s * SUBGROUP_SIZE + gl_SubgroupInvocationID;
-            const uint row = i / OUT_TILES * TILE_M + group / (TILE_N / 8);
-            const uint col = work.col0 + i % OUT_TILES * TILE_N + group % (TILE_N / 8) * 8;
-            if (group < PACK_GROUPS && myRow + row < ROWS && col < HEAD_DIM_V) {
+    if (BY_FRAGMENT) {
+        // As float32. One loop over all: nested ones are not unrolled, and O would leave the registers.
+        [[unroll]] for (uint i = 0; i < ROW_TILES * OUT_TILES; ++i) {
+            O[i] *= inverse[i / OUT_TILES];
+            fragmentToScratch(O[i]);
+            [[unroll]] for (uint s = 0; s < PACK_STEPS; ++s) {
+                const uint group = s * SUBGROUP_SIZE + gl_SubgroupInvocationID;
+                const uint row = i / OUT_TILES * TILE_M + group / (TILE_N / 8);
+                const uint col = work.col0 + i % OUT_TILES * TILE_N + group % (TILE_N / 8) * 8;
+                if (group < PACK_GROUPS && myRow + row < ROWS && col < HEAD_DIM_V) {
 #if FEATURES
-                if (MAY_MASK && nonFiniteSeen != 0) addNonFinite(walk, group, myRow + row, col);
-                if (SPLIT != 0) {
-                    const uint at = scratchBase() + group / (TILE_N / 8) * SCRATCH_STRIDE + group % (TILE_N / 8) * 2;
-                    storeState4(myRow + row, col, uintBitsToFloat(tile[at]));
-                    if (col + 4 < HEAD_DIM_V) storeState4(myRow + row, col + 4, uintBitsToFloat(tile[at + 1]));
-                } else
+                    if (SPLIT != 0) {
+                        const uint at = scratchBase() + group / (TILE_N / 8) * SCRATCH_STRIDE + group % (TILE_N / 8) * 2;
+                        storeState4(myRow + row, col, uintBitsToFloat(tile[at]));
+                        if (col + 4 < HEAD_DIM_V) storeState4(myRow + row, col + 4, uintBitsToFloat(tile[at + 1]));
+                    } else
 #else
-                if (CAUSAL != 0 && nonFiniteSeen != 0) addNonFinite(work, group, myRow + row, col, fullTiles * BLOCK_COLS);
+                    if (CAUSAL != 0 && nonFiniteSeen != 0) addNonFinite(work, group, myRow + row, col, fullTiles * BLOCK_COLS);
 #endif
-                    STORE_O8(row, col, scratchPacked8(group));
+                        STORE_O8(row, col, scratchPacked8(group));
+                }
             }
         }
     }
+#if FEATURES
+    if (MAY_MASK && nonFiniteSeen != 0) {
+        [[dont_unroll]] for (uint n = 0; n < STORES; ++n) {
+            uint row, mine;
+            const bool there = storesAt(n, row, mine);
+            const uint col = work.col0 + mine, eight = col - col % 8;
+            if (!there || myRow + row >= ROWS || col >= HEAD_DIM_V) continue;
+            vec4 four[2] = { vec4(0.0), vec4(0.0) };
+            addNonFinite(walk, ROW_SCALES ? 0 : fullTiles, myRow + row, eight, four[0], four[1]);
+            if (SPLIT == 0) mend8O(oBlock, elementO(myRow + row) + col, four[0], four[1], HEAD_DIM_V - col);
+            [[unroll]] for (uint i = 0; i < (SPLIT != 0 ? 2 : 0); ++i)
+                if ((IN_PARTS == 0 || eight + 4 * i == col) && eight + 4 * i < HEAD_DIM_V) mendState4(myRow + row, eight + 4 * i, four[i]);
+        }
+    }
+#endif
 }
