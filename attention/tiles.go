@@ -89,7 +89,7 @@ var preferredScaled = []tileChoice{
 }
 
 // preferredPaged replace those of keys in pages smaller than a tile, where nothing is masked:
-// finding them takes registers (docs/log.md, 48).
+// finding them takes registers (docs/log.md, 47).
 var preferredPaged = []tileChoice{
 	{128, 8, 2, 32, 16, 3, 128, false, false, directNever, 0, 0, false},
 }

@@ -244,7 +244,7 @@ func TestManyGoroutinesTuneInTurn(t *testing.T) {
 				return
 			}
 			defer op.Close()
-			_, err = op.Tune(context.Background(), smallShape, attention.TuneOptions{Candidates: 2, Budget: 10 * time.Second})
+			_, err = op.Tune(context.Background(), smallShape, attention.TuneOptions{Candidates: 2, Budget: 2 * time.Minute})
 			assert.NoError(t, err)
 			plan, err := op.Plan(smallShape)
 			assert.NoError(t, err)

@@ -26,7 +26,7 @@
 #   VKATTN_TEST_ARGS   further arguments of every test binary (-test.run ...)
 #   VKATTN_TESTS       the packages tested, a pattern of the shell (default: *)
 #   VKATTN_VERIFY_ARGS the problems of large.* (default: --suite forward,dims,gqa --dtype f16,bf16)
-#   VKATTN_FEATURE_LIMIT seconds that features may take (default: 540; an H200 with 16 cores takes 340 to 420, with 32 265)
+#   VKATTN_FEATURE_LIMIT seconds that features may take (default: 540; an H200 with 16 cores takes 340 to 420, with 32 265 to 310)
 #   VKATTN_VERIFY_LIMIT seconds each part of verify may take (default: 400)
 set -uo pipefail
 
@@ -157,7 +157,7 @@ fi
 if [[ $what == features ]]; then
 	test=$here/tests/tests.test
 	export VKATTN_TEST_LEVEL=full VKATTN_TEST_LOG=$OUT/features.jsonl
-	rm -f "$OUT"/features{,-tables,-properties,-others,-exits}.{jsonl,md,txt}
+	rm -f "$OUT"/features{,-tables,-properties,-params,-others,-exits}.{jsonl,md,txt}
 	: >"$VKATTN_TEST_LOG"
 	cd "$here/src/tests" || exit 1
 	start=$SECONDS
@@ -176,7 +176,9 @@ if [[ $what == features ]]; then
 	pids+=($!)
 	part properties -test.run '^TestFeatureProperty' -rapid.checks 12 &
 	pids+=($!)
-	part others -test.run 'Feature|Append|Merge|Rota' -test.skip '^TestFeature(Conformance$|Property)' -rapid.checks 12 &
+	part params -test.run '^TestFeatureParams' &
+	pids+=($!)
+	part others -test.run 'Feature|Append|Merge|Rota' -test.skip '^TestFeature(Conformance$|Property|Params)' -rapid.checks 12 &
 	pids+=($!)
 	for pid in "${pids[@]}"; do
 		wait "$pid" || rc=1
@@ -185,7 +187,7 @@ if [[ $what == features ]]; then
 	{
 		printf 'Other tests of features, and of appending and merging:\n\n'
 		sed 's/^== features, /- /' "$OUT/features-exits.txt"
-		sed -n 's/^--- \([A-Z]*\): \(.*\)$/- \1 \2/p' "$OUT"/features-{properties,others}.txt
+		sed -n 's/^--- \([A-Z]*\): \(.*\)$/- \1 \2/p' "$OUT"/features-{properties,params,others}.txt
 	} >>"$OUT/features.md"
 	cat "$OUT/features.md"
 	cd "$here" || exit 1

@@ -5,7 +5,7 @@
 
 #if FEATURES
 // One loop behind everything else, over O as it was stored: written out for each fragment of O, this took NVIDIA's compiler
-// three times as long as all the rest of a kernel (docs/log.md, 47).
+// three times as long as all the rest of a kernel (docs/log.md, 46).
 
 void addIfNonFinite(inout vec4 sum, vec4 x) {
     [[unroll]] for (uint e = 0; e < 4; ++e)
