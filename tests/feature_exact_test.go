@@ -113,23 +113,31 @@ func TestFeatureInfiniteValues(t *testing.T) {
 				t.Parallel()
 				p, err := cases.NewFeatureProblem(c, tt.DType)
 				require.NoError(t, err)
-				v := p.HostArgs(p.Image).V.Host
-				values := make([]float32, len(v)/tt.DType.Size())
-				for i := range values {
-					values[i] = float32(math.Inf(1))
-				}
-				tt.DType.Encode(v, values)
-				e := s.newEngine(tt)
-				j := &job{Problem: p, cfg: c.Config(tt), before: p.Image}
-				require.NoError(t, e.run([]*job{j}))
-				require.NoError(t, e.close())
-				o, _ := p.Gather(j.after, p.Rows())
+				after := s.withValues(t, p, tt, func(values []float32) {
+					for i := range values {
+						values[i] = inf
+					}
+				})
+				o, _ := p.Gather(after, p.Rows())
 				for i, x := range o {
 					require.Truef(t, math.IsInf(float64(x), 1), "element %d of O is %v", i, x)
 				}
 			})
 		}
 	}
+}
+
+// withValues is what a call leaves in memory once the elements of V, of 16 or 32 bits, are changed.
+func (s *session) withValues(t *testing.T, p *cases.FeatureProblem, tt cases.Target, change func(values []float32)) [][]byte {
+	v := p.HostArgs(p.Image).V.Host
+	values := widened(v, tt.DType)
+	change(values)
+	tt.DType.Encode(v, values)
+	e := s.newEngine(tt)
+	j := &job{Problem: p, cfg: p.Config(tt), before: p.Image}
+	require.NoError(t, e.run([]*job{j}))
+	require.NoError(t, e.close())
+	return j.after
 }
 
 // everyNumber is a row with every number of a type, and their values.

@@ -44,21 +44,15 @@ func TestFeatureNonFiniteValues(t *testing.T) {
 				t.Parallel()
 				p, err := cases.NewFeatureProblem(c, tt.DType)
 				require.NoError(t, err)
-				v := p.HostArgs(p.Image).V.Host
-				values := make([]float32, len(v)/tt.DType.Size())
-				tt.DType.Decode(values, v)
 				r := rand.New(rand.NewPCG(uint64(n), 0))
-				for range len(values)/100 + 1 {
-					values[r.IntN(len(values))] = [...]float32{nan, inf, -inf}[r.IntN(3)]
-				}
-				tt.DType.Encode(v, values)
-				e := s.newEngine(tt)
-				j := &job{Problem: p, cfg: c.Config(tt), before: p.Image}
-				require.NoError(t, e.run([]*job{j}))
-				require.NoError(t, e.close())
-				require.NoError(t, p.Trespass(p.Image, j.after))
+				after := s.withValues(t, p, tt, func(values []float32) {
+					for range len(values)/100 + 1 {
+						values[r.IntN(len(values))] = [...]float32{nan, inf, -inf}[r.IntN(3)]
+					}
+				})
+				require.NoError(t, p.Trespass(p.Image, after))
 				var truth cases.FeatureTruth
-				require.NoError(t, truth.Judge(p, j.after))
+				require.NoError(t, truth.Judge(p, after))
 				kinds := map[bool]int{}
 				for _, x := range truth.Ref {
 					kinds[math.IsNaN(x) || math.IsInf(x, 0)]++
