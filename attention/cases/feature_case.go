@@ -61,6 +61,8 @@ type FeatureCase struct {
 	Seed   uint64           // 0: from the name
 	Sample int              // about how many rows are judged; 0: all
 
+	Extremes Extremes
+
 	seed uint64 // SeedValue, of a problem's case
 }
 

@@ -50,6 +50,8 @@ const (
 	mixPages
 	mixFP8
 	mixSpoil
+	mixExtremeBias
+	mixExtremeScale
 )
 
 // makeSequence makes the numbers of a sequence.
@@ -58,6 +60,7 @@ func (c *FeatureCase) makeSequence(id, rows, keys int, dtype attention.DType) se
 		D: c.D, Dv: c.Dv, Scale: c.Scale, Data: c.Data, Seed: c.mix(mixSequence, id) | 1,
 		Shape: attention.Shape{B: 1, Hq: c.Hq, Hkv: c.Hkv, Sq: max(rows, 1), Sk: max(keys, 1)},
 	})
+	c.Extremes.multiply(q, k, v)
 	s := sequence{q: q[:c.Hq*rows*c.D]}
 	stored := encodeFloats(s.q, dtype)
 	s.q = decodeFloats(stored, dtype)
@@ -217,6 +220,9 @@ func (c *FeatureCase) decodeRow(b []byte, dtype attention.DType, n int, scale fl
 
 // scaleOf is the scale of a key's int8 or float8.
 func (c *FeatureCase) scaleOf(stream, id, kv, t int) float32 {
+	if x, ok := c.extremeScale(stream, id, kv, t); ok {
+		return x
+	}
 	gain := float32(int8Gain)
 	if c.KV == attention.KVFP8 {
 		gain = fp8Gain

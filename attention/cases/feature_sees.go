@@ -109,6 +109,9 @@ func (c *FeatureCase) blockAt(b, h, i, j int) bool {
 // biasAt is the bias of a slot, before it is stored.
 func (c *FeatureCase) biasAt(b, h, row, t int) float32 {
 	id, h, row := own(c.Bias.Batches, c.Seqs[b].ID+1), own(c.Bias.Heads, h), own(c.Bias.Rows, row)
+	if x, ok := c.extremeBias(id, h, row, t); ok {
+		return x
+	}
 	if c.mix(mixBias, id, h, row, t, 1)%17 == 0 {
 		return float32(math.Inf(-1))
 	}
@@ -118,12 +121,18 @@ func (c *FeatureCase) biasAt(b, h, row, t int) float32 {
 }
 
 func (c *FeatureCase) slope(h int) float32 {
+	if c.Extremes.Slopes != nil {
+		return c.Extremes.Slopes[h%len(c.Extremes.Slopes)]
+	}
 	return float32(math.Exp2(-8 * float64(h+1) / float64(c.Hq)))
 }
 
 // sinkOf is the logit beside the scores; that of one head is -Inf, as if there
 // were none.
 func (c *FeatureCase) sinkOf(h int) float32 {
+	if c.Extremes.Sinks != nil {
+		return c.Extremes.Sinks[h%len(c.Extremes.Sinks)]
+	}
 	if c.Hq > 2 && h == c.Hq-2 {
 		return float32(math.Inf(-1))
 	}

@@ -1,0 +1,84 @@
+package cases
+
+import (
+	"math"
+
+	"vkattn/attention"
+)
+
+// Extremes are numbers at the ends of what a call may be given. The zero value leaves
+// the ordinary numbers of a case.
+type Extremes struct {
+	// Sinks and Slopes of the query heads, repeated where there are more heads; nil:
+	// ordinary ones.
+	Sinks, Slopes []float32
+
+	// Bias values. A quarter of the rows hold one of them at every key, a quarter hold
+	// one of them at each key, a quarter hold them at one key in eight, and a quarter
+	// hold ordinary numbers.
+	Bias []float32
+
+	// KScales and VScales are scales of int8 and fp8 keys: every key has one of them.
+	// NaN stands for an ordinary scale.
+	KScales, VScales []float32
+
+	Q, K, V float32 // factors on the numbers of Q, K and V; 0: 1
+}
+
+// multiply applies the factors to the numbers of Q, K and V.
+func (e *Extremes) multiply(q, k, v []float32) {
+	for _, f := range []struct {
+		x      []float32
+		factor float32
+	}{{q, e.Q}, {k, e.K}, {v, e.V}} {
+		if f.factor != 0 {
+			multiply(f.x, f.factor)
+		}
+	}
+}
+
+// extremeBias is the bias of a slot whose row has extreme ones there.
+func (c *FeatureCase) extremeBias(id, h, row, t int) (x float32, ok bool) {
+	list := c.Extremes.Bias
+	if list == nil {
+		return 0, false
+	}
+	kind := c.mix(mixExtremeBias, id, h, row)
+	which := kind >> 8
+	each := c.mix(mixExtremeBias, id, h, row, t)
+	switch kind % 4 {
+	case 0:
+		return 0, false
+	case 1:
+	case 2:
+		which = each
+	case 3:
+		if each%8 > 0 {
+			return 0, false
+		}
+		which = each >> 8
+	}
+	return storable(list[which%uint64(len(list))], c.Bias.DType), true
+}
+
+// storable is x in a storage type; the largest finite number where x is too large.
+func storable(x float32, dtype attention.DType) float32 {
+	most := map[attention.DType]float32{attention.F16: 65504, attention.BF16: 0x1.fep127, attention.F32: math.MaxFloat32}[dtype]
+	if !math.IsInf(float64(x), -1) {
+		x = max(-most, min(most, x))
+	}
+	return decodeFloats(encodeFloats([]float32{x}, dtype), dtype)[0]
+}
+
+// extremeScale is the scale of a key where it is not an ordinary one.
+func (c *FeatureCase) extremeScale(stream, id, kv, t int) (x float32, ok bool) {
+	list := c.Extremes.KScales
+	if stream == mixVScale {
+		list = c.Extremes.VScales
+	}
+	if list == nil {
+		return 0, false
+	}
+	x = list[c.mix(mixExtremeScale, stream, id, kv, t)%uint64(len(list))]
+	return x, x == x
+}

@@ -1,0 +1,256 @@
+package cases
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"vkattn/attention"
+)
+
+// MaxExtremeFlops bounds the work of a case of RandomExtreme, so that its float64
+// formula takes a tenth of a second.
+const MaxExtremeFlops = 60e6
+
+const maxFloat = math.MaxFloat32
+
+// RandomExtreme is a random composition of options whose numbers are often at the ends
+// of their ranges. The seed decides what changes the pipeline, draw decides all else:
+// lengths, windows, scales, sinks, biases and data. Draws of one seed therefore share
+// their pipelines, nearly always.
+func RandomExtreme(seed uint64, draw int, kv attention.KVType, dtype attention.DType) FeatureCase {
+	r := randomExtreme{Rand: rand.New(rand.NewPCG(seed, 0x50a6+uint64(kv)))}
+	c := FeatureCase{Name: fmt.Sprintf("extreme-%d-%d", seed, draw), KV: kv}
+	r.dims(&c)
+	r.modifiers(&c)
+	r.place(&c)
+	r.lengths(&c)
+
+	d := randomExtreme{Rand: rand.New(rand.NewPCG(seed, 0xd4a3+uint64(draw)))}
+	c.Seed = d.Uint64() | 1
+	d.drawLengths(&c)
+	d.drawWindow(&c)
+	d.drawScores(&c, dtype)
+	d.drawExtremes(&c, dtype)
+	return c
+}
+
+// randomExtreme draws the parts of a case.
+type randomExtreme struct{ *rand.Rand }
+
+func (r randomExtreme) chance(of int) bool { return r.IntN(of) == 0 }
+
+// pick is one of some values.
+func pick[T any](r randomExtreme, of ...T) T { return of[r.IntN(len(of))] }
+
+func (r randomExtreme) dims(c *FeatureCase) {
+	one := func() int {
+		switch r.IntN(6) {
+		case 0:
+			return pick(r, 32, 64, 64, 80, 96, 128, 128, 160, 192, 256)
+		case 1, 2, 3:
+			return 1 + r.IntN(256)
+		case 4:
+			return 8 * (1 + r.IntN(32))
+		}
+		return 1 + r.IntN(64)
+	}
+	c.D = one()
+	c.Dv = c.D
+	if r.chance(2) {
+		c.Dv = one()
+	}
+	if c.KV.Blocked() {
+		c.D, c.Dv = 32*(1+r.IntN(8)), 32*(1+r.IntN(8))
+	}
+	if r.chance(10) {
+		wide := pick(r, [2]int{192, 128}, [2]int{576, 512}, [2]int{320, 256}, [2]int{512, 512})
+		c.D, c.Dv = wide[0], wide[1]
+	}
+	c.VInK = c.D >= c.Dv && c.KV == attention.KVSame && r.chance(12)
+	c.Hkv = pick(r, 1, 1, 2, 3)
+	c.Hq = c.Hkv * pick(r, 1, 1, 2, 4, 5, 8)
+	c.LSE = !r.chance(4)
+	if c.KV.Scaled() && r.chance(3) {
+		c.KVBlock = pick(r, 2, 16, 100)
+	}
+}
+
+func (r randomExtreme) spread() Spread {
+	return Spread{On: true, Batches: r.chance(2), Heads: r.chance(2), Rows: !r.chance(3)}
+}
+
+func (r randomExtreme) modifiers(c *FeatureCase) {
+	c.Causal = Causals[r.IntN(len(Causals))]
+	if c.Causal == attention.CausalNone {
+		c.Align = Causals[1+r.IntN(2)]
+	}
+	switch r.IntN(7) { // a call takes one of these
+	case 0:
+		c.Kept, c.Shuffled = pick(r, 0.02, 0.2, 0.7, 1), !r.chance(3)
+	case 1:
+		c.BlockQ, c.BlockK = 16<<r.IntN(4), 16<<r.IntN(4)
+		c.Blocks = Spread{On: true, Batches: r.chance(2), Heads: r.chance(2)}
+	case 2:
+		c.Mask = r.spread()
+	}
+	if r.chance(2) { // which sides there are; drawWindow says how long they are
+		sides := pick(r, [2]int{0, 0}, [2]int{-1, 0}, [2]int{0, -1})
+		c.Window = attention.WindowOf(sides[0], sides[1])
+	}
+	if r.chance(3) {
+		c.Softcap = 1
+	}
+	if r.chance(2) {
+		c.Bias = BiasKind{Spread: r.spread(), DType: attention.DTypes()[r.IntN(3)]}
+	}
+	c.ALiBi, c.Sinks = r.chance(3), r.chance(2)
+	if r.chance(3) {
+		c.FixedSplit = pick(r, 1, 2, 3, 7, 16)
+	}
+}
+
+func (r randomExtreme) place(c *FeatureCase) {
+	c.Layout = []LayoutKind{Tight, Packed, BSHD, Padded, Odd}[r.IntN(5)]
+	c.Access = Accesses[r.IntN(len(Accesses))]
+	c.PackedQ, c.PackedK, c.LooseQ, c.LooseK = r.chance(2), r.chance(2), r.chance(3), r.chance(3)
+	if r.chance(2) {
+		c.PackedK = false
+		c.PageSize = pick(r, 1, 2, 3, 5, 16, 16, 32, 64, 128, 256, 1+r.IntN(256))
+		c.Prefix = r.IntN(2) * r.IntN(150)
+	}
+}
+
+// lengths bounds the sequences.
+func (r randomExtreme) lengths(c *FeatureCase) {
+	sequences := 1 + r.IntN(4)
+	c.Sq, c.Sk = 1+r.IntN(100), 1+r.IntN(260)
+	if r.chance(2) {
+		c.Sq = pick(r, 1, 1, 1+r.IntN(8))
+	}
+	for c.Flops() == 0 {
+		for i := range sequences {
+			rows, keys := 1+r.IntN(c.Sq), r.IntN(c.Sk+1)
+			if r.chance(3) {
+				rows, keys = c.Sq, c.Sk
+			}
+			c.Seqs = append(c.Seqs, Seq{i, rows, keys})
+		}
+	}
+	for c.Flops() > MaxExtremeFlops {
+		for i := range c.Seqs {
+			c.Seqs[i].Rows, c.Seqs[i].Keys = (c.Seqs[i].Rows+1)/2, (3*c.Seqs[i].Keys+1)/4
+		}
+		c.Sq, c.Sk = (c.Sq+1)/2, (3*c.Sk+1)/4
+	}
+}
+
+// drawLengths changes lengths within their bounds. Totals stay where plans depend on
+// them: rows of packed sequences, and the keys that lists are made of.
+func (r randomExtreme) drawLengths(c *FeatureCase) {
+	r.Shuffle(len(c.Seqs), func(i, j int) {
+		a, b := &c.Seqs[i], &c.Seqs[j]
+		a.Rows, b.Rows = b.Rows, a.Rows
+	})
+	r.Shuffle(len(c.Seqs), func(i, j int) {
+		a, b := &c.Seqs[i], &c.Seqs[j]
+		a.Keys, b.Keys = b.Keys, a.Keys
+	})
+	for i := range c.Seqs {
+		if s := &c.Seqs[i]; c.Kept == 0 && s.Keys > 0 && r.chance(2) {
+			s.Keys = r.IntN(s.Keys) + 1
+		}
+	}
+}
+
+func (r randomExtreme) drawWindow(c *FeatureCase) {
+	if !c.Window.Given() {
+		return
+	}
+	side := func(old int) int {
+		if old < 0 {
+			return -1
+		}
+		switch r.IntN(3) {
+		case 0:
+			return pick(r, 0, 0, 1, 2, r.IntN(40))
+		case 1:
+			return r.IntN(300)
+		}
+		return pick(r, math.MaxInt32, math.MaxInt32-1, math.MaxInt32-r.IntN(400), 1<<30, 1<<30+r.IntN(400), 1<<30-1, 1<<24)
+	}
+	c.Window = attention.WindowOf(side(c.Window.Left()), side(c.Window.Right()))
+}
+
+// drawScores draws what decides how large scores are.
+func (r randomExtreme) drawScores(c *FeatureCase, dtype attention.DType) {
+	if c.Softcap != 0 {
+		c.Softcap = pick[float32](r, 50, 30, 3, 1e-3, 1e4)
+	}
+	c.Data = pick(r, Normal, Normal, Uniform, Uniform, Equal)
+	switch r.IntN(8) {
+	case 0:
+		c.Scale = attention.ScaleOf(pick[float32](r, 0, -0.1, 0.05, 1e-8, -1e-8, 1))
+	case 1:
+		c.Scale = attention.ScaleOf(pick[float32](r, 1e4, 1e8, -1e4, -1e8))
+	case 2:
+		c.Data = pick(r, Large, Rising, Falling)
+	case 3:
+		gains := []float32{10, 1e3}
+		if dtype != attention.F16 {
+			gains = append(gains, 1e5)
+		}
+		c.Extremes.Q = gains[r.IntN(len(gains))]
+		if c.KV == attention.KVSame {
+			c.Extremes.K = gains[r.IntN(len(gains))]
+		}
+	}
+	if c.KV == attention.KVSame && !c.VInK && r.chance(4) {
+		c.Extremes.V = pick[float32](r, 1e3, 1e-3)
+		if dtype != attention.F16 && r.chance(2) {
+			c.Extremes.V = pick[float32](r, 1e30, 1e-30)
+		}
+	}
+}
+
+// drawExtremes draws the numbers of vectors and biases.
+func (r randomExtreme) drawExtremes(c *FeatureCase, dtype attention.DType) {
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	e := &c.Extremes
+	if c.Sinks && !r.chance(4) {
+		for range c.Hq {
+			ordinary := float32(8*r.Float64() - 4)
+			e.Sinks = append(e.Sinks, pick(r, ordinary, ordinary, ordinary, 0, -inf, inf, nan, maxFloat, -maxFloat, 3e38, -3e38,
+				1e30, -1e30, 1e9, -1e9, 88, -88, 1e4, -1e4))
+		}
+	}
+	if c.Bias.On && !r.chance(3) {
+		all := []float32{-maxFloat, -maxFloat, maxFloat, -65504, 65504, 3e38, -3e38, 1e30, -1e30, -1e9, 1e4, -1e4, -inf, 0}
+		r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		e.Bias = all[:1+r.IntN(4)]
+	}
+	if c.ALiBi && r.chance(2) {
+		for range c.Hq {
+			e.Slopes = append(e.Slopes, pick[float32](r, 0, 0, 0.25, 1, 1e4, 1e-8, -0.125, 1e2))
+		}
+	}
+	if !c.KV.Scaled() {
+		return
+	}
+	some := func(of []float32) []float32 {
+		switch r.IntN(4) {
+		case 0:
+			return nil
+		case 1:
+			return []float32{of[r.IntN(len(of))]}
+		}
+		r.Shuffle(len(of), func(i, j int) { of[i], of[j] = of[j], of[i] })
+		return append(of[:1+r.IntN(3)], nan)
+	}
+	e.KScales = some([]float32{0, 0x1p-126, 0x1p-140, 0x1p60, -0x1p60, -0x1p-6, 0x1p-20, 1e4, float32(math.Copysign(0, -1))})
+	values := []float32{0, 0x1p-126, 0x1p-140, -0x1p-6, 0x1p-20, 4, -4}
+	if dtype != attention.F16 {
+		values = append(values, 0x1p60, -0x1p60)
+	}
+	e.VScales = some(values)
+}

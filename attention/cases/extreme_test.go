@@ -1,0 +1,108 @@
+package cases
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+)
+
+// The reference computes what the formula says of extreme compositions too.
+func TestReferenceOfExtremes(t *testing.T) {
+	for seed := range uint64(60) {
+		dtype, kv := attention.DTypes()[seed%3], attention.KVTypes()[seed/3%5]
+		c := RandomExtreme(seed, int(seed%7), kv, dtype)
+		t.Run(c.String(), func(t *testing.T) {
+			t.Parallel()
+			p, err := NewFeatureProblem(c, dtype)
+			require.NoError(t, err)
+			cfg, args := p.Config(Target{Tier: attention.TierCPU, DType: dtype}), p.HostArgs(p.Spoiled())
+			require.NoError(t, attention.CheckArgs(cfg, args))
+			sample := p.Rows()
+			ref, refLSE, err := attention.ReferenceSample(cfg, args, sample)
+			require.NoError(t, err)
+			verdict := NewFormula(p).JudgeRows(sample, narrowed(ref, dtype), narrowed(refLSE, attention.F32))
+			require.NoErrorf(t, verdict.Err(), "%v/%v", dtype, kv)
+		})
+	}
+}
+
+func narrowed(x []float64, dtype attention.DType) []float32 {
+	y := make([]float32, len(x))
+	for i, v := range x {
+		y[i] = float32(v)
+	}
+	return decodeFloats(encodeFloats(y, dtype), dtype)
+}
+
+// Draws of a seed differ in numbers and share what pipelines depend on.
+func TestDrawsOfExtremesShareAPipeline(t *testing.T) {
+	pipelines, all := map[string]bool{}, map[string]bool{}
+	for seed := range uint64(40) {
+		for draw := range 5 {
+			c := RandomExtreme(seed, draw, attention.KVSame, attention.F16)
+			again := RandomExtreme(seed, draw, attention.KVSame, attention.F16)
+			require.Equal(t, fmt.Sprintf("%+v", c), fmt.Sprintf("%+v", again)) // which has NaN
+			require.NoError(t, c.Config(Target{}).Validate(), "%v", c)
+			require.LessOrEqual(t, c.Flops(), int64(MaxExtremeFlops))
+			pipelines[c.Pipeline()] = true
+			all[c.String()] = true
+		}
+	}
+	require.Greater(t, len(all), 190)
+	require.Less(t, len(pipelines), 60)
+}
+
+// Each way to be wrong is found, and no other row is blamed.
+func TestFormulaFindsWrongRows(t *testing.T) {
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	base := FeatureCase{Name: "formula", D: 32, Dv: 32, Hq: 4, Hkv: 2, LSE: true, Seqs: []Seq{{0, 5, 40}}, Sinks: true,
+		Bias: BiasKind{Spread: Spread{On: true, Heads: true, Rows: true}, DType: attention.F32}}
+	large := base
+	large.Sinks, large.Bias, large.Extremes = false, BiasKind{}, Extremes{Q: 1e5, K: 1e5}
+	for _, x := range []struct {
+		name   string
+		c      FeatureCase
+		dtype  attention.DType
+		change func(o, lse []float32, dv int)
+		says   string
+	}{
+		{"NaN", base, attention.F16, func(o, _ []float32, dv int) { o[7*dv+3] = nan }, "O[3] is NaN"},
+		{"Inf", base, attention.F32, func(o, _ []float32, dv int) { o[7*dv+3] = inf }, "O[3] is +Inf"},
+		{"a row of 0", base, attention.BF16, func(o, _ []float32, dv int) { clear(o[7*dv:][:dv]) }, "O[0] is 0"},
+		{"LSE", base, attention.F32, func(_, lse []float32, _ int) { lse[7] += 1e-3 }, "LSE is"},
+		{"LSE of -Inf", base, attention.F16, func(_, lse []float32, _ int) { lse[7] = -inf }, "LSE is -Inf"},
+		{"one part in 200", base, attention.F16, func(o, _ []float32, dv int) {
+			for i := range dv {
+				o[7*dv+i] *= 1.005
+			}
+		}, "want"},
+		{"0 where scores are 1e10", large, attention.F32, func(o, _ []float32, dv int) { clear(o[7*dv:][:dv]) }, "want"},
+		{"another key where scores are 1e10", large, attention.F32, func(o, _ []float32, dv int) {
+			copy(o[7*dv:][:dv], o[8*dv:][:dv])
+		}, "want"},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			p, err := NewFeatureProblem(x.c, x.dtype)
+			require.NoError(t, err)
+			sample := p.Rows()
+			ref, refLSE, err := attention.ReferenceSample(p.Config(Target{DType: x.dtype}), p.HostArgs(p.Image), sample)
+			require.NoError(t, err)
+			o, lse := narrowed(ref, x.dtype), narrowed(refLSE, attention.F32)
+			f := NewFormula(p)
+			before := f.JudgeRows(sample, o, lse)
+			require.NoError(t, before.Err())
+			x.change(o, lse, p.Dv)
+			verdict := f.JudgeRows(sample, o, lse)
+			require.Equal(t, 1, verdict.Wrong)
+			require.ErrorContains(t, verdict.Err(), x.says)
+			var wrong *RowError
+			require.True(t, errors.As(verdict.Err(), &wrong))
+			require.Equal(t, []int{0, 1, 2}, []int{wrong.B, wrong.H, wrong.Row}, "the row that was changed")
+		})
+	}
+}

@@ -1,0 +1,431 @@
+package cases
+
+import (
+	"fmt"
+	"math"
+
+	"vkattn/attention"
+)
+
+// Formula judges a result by the formula of attention alone, in float64, from the
+// numbers that the case was made of. It reads no tensor and shares no code with the
+// kernels, with the CPU tier or with attention.Reference.
+//
+// What a correct result may differ by is computed with it. Float32 holds a score s only
+// to about 2^-22 |s|; a row whose scores are 1e9 may therefore give its weight to any of
+// the keys whose scores lie within that error of the largest one, and to no others. So
+// each element of O has to lie
+//
+//   - within the error that the errors of scores and weights make of it, and
+//   - between the smallest and the largest value of the keys that may have weight.
+//
+// The second rule holds where the first allows anything. NaN, or 0 where values are not,
+// is never right.
+type Formula struct {
+	p    *FeatureProblem
+	unit roundings
+
+	keys, values map[keyID][]float64
+	row          rowScores
+}
+
+type keyID struct{ b, kv, t int }
+
+// roundings are the relative errors that a kernel may make.
+type roundings struct {
+	stored  float64 // of O, as stored
+	weight  float64 // of a weight before it is multiplied by V
+	least   float64 // absolute error of a weight, the largest being 1
+	element float64 // of an element of K or V that is dequantised
+	most    float64 // largest number stored
+	// smallest is an error below which none is counted: subnormal numbers may become 0,
+	// and a scale of V below 2^-96 may count as 2^-96.
+	smallest float64
+}
+
+func roundingsOf(p *FeatureProblem) roundings {
+	u := map[attention.DType]roundings{
+		attention.F16:  {stored: 0x1p-11, weight: 0x1p-10, least: 0x1p-24, element: 0x1p-11, most: 65504},
+		attention.BF16: {stored: 0x1p-8, weight: 0x1p-7, element: 0x1p-8, most: 0x1.fep127},
+		attention.F32:  {stored: 0x1p-24, weight: 0x1p-22, most: math.MaxFloat32},
+	}[p.DType]
+	u.smallest = 0x1p-120
+	switch {
+	case p.DType == attention.F16:
+		u.smallest = 0x1p-25
+	case p.KV.Scaled():
+		u.smallest = 0x1p-80
+	}
+	if !p.KV.Blocked() {
+		u.element = 0 // numbers are exact and scales multiply scores and weights
+	}
+	return u
+}
+
+// Judgement is what a Formula says of a result.
+type Judgement struct {
+	Rows     int     // judged
+	Unjudged int     // scores, or their sums with a bias, that float32 cannot hold
+	Share    float64 // largest error as a part of what it may be
+	Wrong    int     // rows
+	First    *RowError
+}
+
+// Err is nil where every row is right.
+func (j *Judgement) Err() error {
+	if j.First == nil {
+		return nil
+	}
+	return fmt.Errorf("%d of %d rows are wrong: %w", j.Wrong, j.Rows, j.First)
+}
+
+// RowError is a row that is wrong.
+type RowError struct {
+	B, H, Row  int
+	What       string // what is wrong with it
+	Class      string // which extreme the row has, the first that applies
+	Keys       int
+	Low, High  float64 // of its scores
+	Sink       float64
+	ScoreError float64 // of its largest score
+}
+
+func (e *RowError) Error() string {
+	return fmt.Sprintf("sequence %d, head %d, row %d (%s; %d keys, scores %.6g to %.6g +- %.3g, sink %.6g): %s",
+		e.B, e.H, e.Row, e.Class, e.Keys, e.Low, e.High, e.ScoreError, e.Sink, e.What)
+}
+
+// NewFormula prepares a problem to be judged. A Formula has one user at a time.
+func NewFormula(p *FeatureProblem) *Formula {
+	return &Formula{p: p, unit: roundingsOf(p), keys: map[keyID][]float64{}, values: map[keyID][]float64{}}
+}
+
+// Judge judges what a call left in memory.
+func (f *Formula) Judge(after [][]byte) Judgement {
+	sample := f.p.Rows()
+	o, lse := f.p.Gather(after, sample)
+	return f.JudgeRows(sample, o, lse)
+}
+
+// JudgeRows judges rows of O and LSE; lse is nil where the call has none.
+func (f *Formula) JudgeRows(sample []attention.Rows, o, lse []float32) (j Judgement) {
+	i, dv := 0, f.p.Dv
+	for _, s := range sample {
+		for _, row := range s.Rows {
+			f.score(s.B, s.H, row)
+			var sum *float32
+			if lse != nil {
+				sum = &lse[i]
+			}
+			share, what := f.judgeRow(o[i*dv:][:dv], sum)
+			i++
+			if f.row.beyond {
+				j.Unjudged++
+				continue
+			}
+			j.Rows++
+			if what == "" {
+				j.Share = max(j.Share, share)
+				continue
+			}
+			j.Wrong++
+			if j.First == nil {
+				j.First = f.describe(s.B, s.H, row, what)
+			}
+		}
+	}
+	return j
+}
+
+// rowScores are the scores of one row.
+type rowScores struct {
+	s, e   []float64 // scores of the keys that have weight, and their errors
+	value  [][]float64
+	times  []float64 // how often each key counts
+	sink   float64
+	sinkE  float64
+	most   float64 // of all, the sink's included
+	raw    float64 // largest score before it is modified, by magnitude
+	beyond bool    // some score is more than float32 holds
+}
+
+// score computes the scores of a row.
+func (f *Formula) score(b, h, row int) {
+	p, r := f.p, &f.row
+	kv, s := h/p.Group(), p.Seqs[b]
+	*r = rowScores{s: r.s[:0], e: r.e[:0], value: r.value[:0], times: r.times[:0], sink: math.Inf(-1)}
+	if p.Sinks {
+		r.sink = float64(p.sinkOf(h))
+	}
+	r.most = r.sink
+	q := p.data[b].q[(h*s.Rows+row)*p.D:][:p.D]
+	from, to := p.span(b, row)
+	for t := max(from, 0); t < to; t++ {
+		n := p.Weight(b, h, row, t)
+		if n == 0 {
+			continue
+		}
+		score, e := f.modified(q, b, h, row, t)
+		if math.IsInf(score, -1) {
+			continue // by its bias
+		}
+		r.beyond = r.beyond || math.Abs(score) > math.MaxFloat32*(1+0x1p-25)
+		r.s, r.e, r.times = append(r.s, score), append(r.e, e), append(r.times, float64(n))
+		r.value = append(r.value, f.valueOf(b, kv, t))
+		r.most = max(r.most, score)
+	}
+	// exp2 of Vulkan is off by 3 + 2|x| units in the last place.
+	for i := range r.s {
+		r.e[i] += 0x1p-23 * (3 + 3*min(r.most-r.s[i], 200))
+	}
+	r.sinkE = 0x1p-22*math.Abs(r.sink) + 0x1p-23*(3+3*min(r.most-r.sink, 200))
+}
+
+// modified is the score of a key after softcap, bias and ALiBi, and its error.
+func (f *Formula) modified(q []float32, b, h, row, t int) (s, e float64) {
+	p := f.p
+	scale := float64(p.Config(Target{DType: p.DType}).ScaleValue())
+	var sum, size float64
+	for i, x := range f.keyOf(b, h/p.Group(), t) {
+		product := float64(q[i]) * x
+		sum += product
+		size += math.Abs(product)
+	}
+	s, size = sum*scale, size*math.Abs(scale)
+	e = size*(0x1p-24*(8+float64(p.D)/8)+f.unit.element) + 0x1p-22*math.Abs(s)
+	if math.Abs(s) > math.Abs(f.row.raw) {
+		f.row.raw = s
+	}
+	f.row.beyond = f.row.beyond || size > math.MaxFloat32/4
+	if limit := float64(p.Softcap); limit != 0 {
+		capped := limit * math.Tanh(s/limit)
+		e = max(limit*math.Tanh((s+e)/limit)-capped, capped-limit*math.Tanh((s-e)/limit)) + limit*0x1p-20
+		s = capped
+	}
+	if p.Bias.On {
+		s, e = added(s, e, float64(p.biasAt(b, h, row, t)))
+	}
+	if p.ALiBi {
+		s, e = added(s, e, -float64(p.slope(h))*math.Abs(float64(p.position(b, row)-t)))
+	}
+	return s, e
+}
+
+// added is a score with x added. Where x is so large that float32 rounds the score away
+// the sum is x in every order of operations, and equal ones stay equal.
+func added(s, e, x float64) (sum, errorOf float64) {
+	if math.Abs(s)+e < 0x1p-26*math.Abs(x) {
+		return x, 0
+	}
+	return s + x, e + 0x1p-22*max(math.Abs(s), math.Abs(x))
+}
+
+func (f *Formula) keyOf(b, kv, t int) []float64 {
+	id := keyID{b, kv, t}
+	x := f.keys[id]
+	if x == nil {
+		scale, _ := f.p.scaleAt(b, kv, t)
+		x = f.p.decodeRow(f.p.data[b].k[kv*f.p.Seqs[b].Keys+t], f.p.DType, f.p.D, scale)
+		f.keys[id] = x
+	}
+	return x
+}
+
+func (f *Formula) valueOf(b, kv, t int) []float64 {
+	id := keyID{b, kv, t}
+	x := f.values[id]
+	if x == nil {
+		_, scale := f.p.scaleAt(b, kv, t)
+		x = f.p.decodeRow(f.p.data[b].v[kv*f.p.Seqs[b].Keys+t], f.p.DType, f.p.Dv, scale)
+		f.values[id] = x
+	}
+	return x
+}
+
+// negligible is how far below the largest score, in natural logarithm, keys are not
+// counted among those that may have weight.
+const negligible = 40
+
+// judgeRow judges a row whose scores are known; what is empty where it is right.
+func (f *Formula) judgeRow(o []float32, lse *float32) (share float64, what string) {
+	r := &f.row
+	switch {
+	case math.IsNaN(r.sink) || math.IsInf(r.sink, 1):
+		return 0, allOf(o, lse, "NaN", func(x float64) bool { return math.IsNaN(x) })
+	case math.IsInf(r.most, -1):
+		for i, x := range o {
+			if x != 0 {
+				return 0, fmt.Sprintf("O[%d] is %v, want 0: there is nothing to attend to", i, x)
+			}
+		}
+		if lse != nil && !math.IsInf(float64(*lse), -1) {
+			return 0, fmt.Sprintf("LSE is %v, want -Inf: there is nothing to attend to", *lse)
+		}
+		return 0, ""
+	}
+	weights := f.weigh()
+	for j, got := range o {
+		part, wrong := f.judgeElement(&weights, j, float64(got))
+		if wrong != "" {
+			return 0, wrong
+		}
+		share = max(share, part)
+	}
+	if lse == nil {
+		return share, ""
+	}
+	want := r.most + math.Log(weights.sum)
+	allowed := 1e-5 + 0x1p-21*math.Abs(want) + f.unit.weight + max(math.Log(weights.high/weights.sum), math.Log(weights.sum/weights.low))
+	if off := math.Abs(float64(*lse) - want); !(off <= allowed) || math.IsInf(float64(*lse), 0) {
+		return 0, fmt.Sprintf("LSE is %v, want %.9g +- %.3g", *lse, want, allowed)
+	} else if allowed < math.Inf(1) {
+		share = max(share, off/allowed)
+	}
+	return share, ""
+}
+
+func allOf(o []float32, lse *float32, want string, is func(x float64) bool) string {
+	for i, x := range o {
+		if !is(float64(x)) {
+			return fmt.Sprintf("O[%d] is %v, want %s", i, x, want)
+		}
+	}
+	if lse != nil && !is(float64(*lse)) {
+		return fmt.Sprintf("LSE is %v, want %s", *lse, want)
+	}
+	return ""
+}
+
+// rowWeights are the weights of a row's keys relative to its largest score.
+type rowWeights struct {
+	p              []float64 // of each key
+	off            []float64 // what it may differ by
+	competes       []bool    // whether the key may have weight
+	sinkOff        float64
+	sinkCompetes   bool
+	sum, low, high float64 // of all, and its bounds
+	count          float64 // of keys
+}
+
+func (f *Formula) weigh() (w rowWeights) {
+	r := &f.row
+	atLeast := r.sink - r.sinkE // what the largest score is, whatever the errors
+	for i, s := range r.s {
+		atLeast = max(atLeast, s-r.e[i])
+	}
+	bounds := func(s, e float64) (p, low, high float64) {
+		return math.Exp(s - r.most), math.Exp(s - r.most - e), math.Exp(min(s-r.most+e, 600))
+	}
+	for i, s := range r.s {
+		p, low, high := bounds(s, r.e[i])
+		n := r.times[i]
+		w.p, w.off = append(w.p, n*p), append(w.off, n*max(high-p, p-low))
+		w.sum, w.low, w.high = w.sum+n*p, w.low+n*low, w.high+n*high
+		w.competes = append(w.competes, s+r.e[i] >= atLeast-negligible)
+		w.count += n
+	}
+	if !math.IsInf(r.sink, -1) {
+		p, low, high := bounds(r.sink, r.sinkE)
+		w.sum, w.low, w.high = w.sum+p, w.low+low, w.high+high
+		w.sinkOff = max(high-p, p-low)
+		w.sinkCompetes = r.sink+r.sinkE >= atLeast-negligible
+	}
+	return w
+}
+
+func (f *Formula) judgeElement(w *rowWeights, j int, got float64) (share float64, what string) {
+	r, u := &f.row, &f.unit
+	var want, size, all float64
+	for i, p := range w.p {
+		v := r.value[i][j]
+		want += p * v
+		size += p * math.Abs(v)
+		all += r.times[i] * math.Abs(v)
+	}
+	want, size = want/w.sum, size/w.sum
+	// Of the scores' errors, from what they do to the sum of p (v - O), which is 0.
+	spread := w.sinkOff * math.Abs(want)
+	lo, hi := math.Inf(1), math.Inf(-1)
+	if w.sinkCompetes {
+		lo, hi = 0, 0
+	}
+	for i, off := range w.off {
+		v := r.value[i][j]
+		spread += off * math.Abs(v-want)
+		if w.competes[i] {
+			lo, hi = min(lo, v), max(hi, v)
+		}
+	}
+	if w.low > 0 {
+		spread /= w.low
+	} else {
+		spread = math.Inf(1)
+	}
+	if math.IsNaN(spread) {
+		spread = math.Inf(1)
+	}
+	// Of all else: weights and elements as they are multiplied, the sum over keys, and O as
+	// it is stored.
+	rest := size*(2*u.weight+u.element+0x1p-23*(8+math.Sqrt(w.count))) + all*(u.least+0x1p-80) + 1.01*u.stored*math.Abs(want) + u.smallest
+	allowed := spread + rest
+	hull := rest + (u.stored+2*u.weight+0x1p-20+u.element)*max(math.Abs(lo), math.Abs(hi)) + all*0x1p-56
+	switch {
+	case math.IsNaN(got):
+		return 0, fmt.Sprintf("O[%d] is NaN, want %.6g", j, want)
+	case math.Abs(want)+allowed >= u.most && math.Abs(got) >= u.most/2 && got > 0 == (want > 0):
+		return 0, "" // more than the storage type holds, or nearly
+	case math.Abs(got-want) > allowed:
+		return 0, fmt.Sprintf("O[%d] is %.6g, want %.6g +- %.3g", j, got, want, allowed)
+	case got < lo-hull || got > hi+hull:
+		return 0, fmt.Sprintf("O[%d] is %.6g, want %.6g to %.6g, the values of the keys that may have weight", j, got, lo, hi)
+	}
+	if math.IsInf(spread, 1) || spread > math.Abs(hi-lo) {
+		return max(0, (lo-got)/hull, (got-hi)/hull), ""
+	}
+	return math.Abs(got-want) / allowed, ""
+}
+
+// describe names a wrong row.
+func (f *Formula) describe(b, h, row int, what string) *RowError {
+	r := &f.row
+	x := &RowError{B: b, H: h, Row: row, What: what, Keys: len(r.s), Low: math.Inf(1), High: math.Inf(-1), Sink: r.sink}
+	for i, s := range r.s {
+		x.Low = min(x.Low, s)
+		if s > x.High {
+			x.High, x.ScoreError = s, r.e[i]
+		}
+	}
+	x.Class = f.class(x)
+	return x
+}
+
+// class names the extreme that a row has.
+func (f *Formula) class(x *RowError) string {
+	p := f.p
+	window := p.Window.Given() && max(p.Window.Left(), p.Window.Right()) > 1<<24
+	switch {
+	case math.IsNaN(x.Sink) || math.IsInf(x.Sink, 1):
+		return "sink that is NaN or +Inf"
+	case math.Abs(x.Sink) > 1e9 && !math.IsInf(x.Sink, -1):
+		return "sink of 1e30 and more"
+	case len(p.Extremes.Bias) > 0 && (x.High < -1e9 && x.Keys > 0 || x.High > 1e20 || x.Low < -1e20):
+		return "bias of 1e30 and more"
+	case math.Abs(f.row.raw) > 1e6:
+		return "scores over 1e6"
+	case window:
+		return "window of 2^24 keys and more"
+	case len(p.Extremes.KScales)+len(p.Extremes.VScales) > 0:
+		return "extreme scales of K or V"
+	case math.Abs(x.Sink) > 80 && !math.IsInf(x.Sink, -1):
+		return "large sink"
+	case p.Softcap != 0 && p.Softcap < 1:
+		return "small softcap"
+	case p.Extremes.V != 0:
+		return "values of extreme size"
+	case p.Extremes.Slopes != nil:
+		return "extreme slopes"
+	case len(p.Extremes.Bias) > 0:
+		return "extreme bias"
+	}
+	return "ordinary numbers"
+}

@@ -1,0 +1,255 @@
+package tests
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A soak that takes minutes runs in several processes, so that one that loses its
+// device, crashes or hangs is a failure and does not end the others.
+
+const (
+	soakJournalEnv   = "VKATTN_SOAK_JOURNAL"   // of a child process
+	soakOutEnv       = "OUT"                   // folder of soak.md and soak.jsonl; unset: the temporary folder
+	soakProcessesEnv = "VKATTN_SOAK_PROCESSES" // how many; unset: soakProcessesDefault
+	soakSmallEnv     = "VKATTN_SOAK_SMALL"     // anything: head dimensions that are soon compiled
+	soakStuckEnv     = "VKATTN_SOAK_STUCK"     // seconds without news of a composition after which it is stuck
+
+	soakProcessesDefault = 4
+	soakStuckDefault     = 240 // a composition may need three pipelines of 30 s, on processors that others use
+	soakLostDevice       = 3   // exit status
+)
+
+// soakRunner has the processes of a soak.
+type soakRunner struct {
+	dir     string // of the journal, the summary and the output of processes
+	journal *os.File
+	seed    uint64
+	workers int
+	until   time.Time
+	stuck   time.Duration
+	started int // processes
+}
+
+// soakChild is a process.
+type soakChild struct {
+	n      int
+	cmd    *exec.Cmd
+	output string
+	exited chan error
+}
+
+func environmentInt(t *testing.T, name string, otherwise int) int {
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(text)
+	require.NoErrorf(t, err, "%s", name)
+	require.Positivef(t, n, "%s", name)
+	return n
+}
+
+func soakProcesses(t *testing.T) {
+	start := time.Now()
+	seconds := environmentInt(t, soakSecondsEnv, 0)
+	processes := environmentInt(t, soakProcessesEnv, soakProcessesDefault)
+	dir := os.Getenv(soakOutEnv)
+	if dir == "" {
+		dir = t.TempDir()
+	}
+	k := &soakRunner{
+		dir: dir, seed: soakSeed(t), workers: soakWorkers(processes),
+		until: start.Add(time.Duration(seconds) * time.Second),
+		stuck: time.Duration(environmentInt(t, soakStuckEnv, soakStuckDefault)) * time.Second,
+	}
+	var err error
+	k.journal, err = os.Create(filepath.Join(dir, "soak.jsonl"))
+	require.NoError(t, err)
+	unfinished := k.run(processes)
+	require.NoError(t, k.journal.Close())
+	records, err := readSoak(k.journal.Name())
+	require.NoError(t, err)
+	heading := fmt.Sprintf("Random compositions with extreme numbers, %s=%d, %d s in %d processes of %d compositions at once.",
+		soakSeedEnv, k.seed, int(time.Since(start).Seconds()), processes, k.workers)
+	var b bytes.Buffer
+	failures := describeSoak(&b, records, heading, unfinished)
+	require.NoError(t, writeWhole(filepath.Join(dir, "soak.md"), b.Bytes()))
+	head, _, _ := bytes.Cut(b.Bytes(), []byte("\n- FAIL"))
+	fmt.Printf("%s\n", head)
+	for i, r := range failures {
+		if i == 40 {
+			t.Errorf("and %d more, in soak.md", len(failures)-i)
+			break
+		}
+		t.Errorf("%s", r.failure())
+	}
+	done := 0
+	for _, r := range records {
+		if r.Event == soakDone {
+			done++
+		}
+	}
+	require.Positive(t, done, "no case was computed; see the output of the processes in %s", dir)
+}
+
+// run keeps processes going until the time is over and returns how many compositions
+// were under way then.
+func (k *soakRunner) run(processes int) (unfinished int) {
+	children := make([]*soakChild, processes)
+	deaths := 0
+	for i := range children {
+		children[i] = k.start()
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for now := time.Now(); now.Before(k.until); now = <-tick.C {
+		records, err := readSoak(k.journal.Name())
+		for i, c := range children {
+			if c == nil {
+				continue
+			}
+			over := false
+			select {
+			case failed := <-c.exited:
+				over = true
+				if failed != nil {
+					k.died(c, records, failed)
+					deaths++
+				}
+			default:
+				if err == nil {
+					over = k.endIfStuck(c, records, now)
+				}
+			}
+			if over && time.Until(k.until) < 5*time.Second || deaths > 100 {
+				children[i] = nil
+			} else if over {
+				children[i] = k.start()
+			}
+		}
+	}
+	// Children begin nothing new. What is short of its end is cut off.
+	records, _ := readSoak(k.journal.Name())
+	for _, c := range children {
+		if c == nil {
+			continue
+		}
+		select {
+		case failed := <-c.exited:
+			if failed != nil {
+				k.died(c, records, failed)
+			}
+		default:
+			if !k.endIfStuck(c, records, time.Now()) {
+				unfinished += len(underway(records, c.n))
+				k.kill(c)
+			}
+		}
+	}
+	return unfinished
+}
+
+// start starts the next process.
+func (k *soakRunner) start() *soakChild {
+	c := &soakChild{n: k.started, exited: make(chan error, 1)}
+	k.started++
+	c.output = filepath.Join(k.dir, fmt.Sprintf("soak-%d.txt", c.n))
+	program, err := filepath.Abs(os.Args[0])
+	if err != nil {
+		c.exited <- err
+		return c
+	}
+	line := append(strings.Fields(os.Getenv("VKATTN_EXEC")), program, "-test.run=^TestSoak$", "-test.count=1", "-test.timeout=0", "-test.v")
+	c.cmd = exec.Command(line[0], line[1:]...)
+	c.cmd.Env = append(os.Environ(),
+		fmt.Sprintf("%s=%d %d %d %d", soakWorkerEnv, c.n, k.workers, k.seed, k.until.UnixMilli()),
+		soakJournalEnv+"="+k.journal.Name())
+	out, err := os.Create(c.output)
+	if err != nil {
+		c.exited <- err
+		return c
+	}
+	c.cmd.Stdout, c.cmd.Stderr = out, out
+	if err := c.cmd.Start(); err != nil {
+		c.exited <- errors.Join(err, out.Close())
+		return c
+	}
+	go func() { c.exited <- errors.Join(c.cmd.Wait(), out.Close()) }()
+	return c
+}
+
+func (k *soakRunner) kill(c *soakChild) {
+	if c.cmd != nil && c.cmd.Process != nil {
+		_ = c.cmd.Process.Kill() // it may have ended
+		<-c.exited
+	}
+}
+
+// died reports a process that ended with an error, with what it was doing.
+func (k *soakRunner) died(c *soakChild, records []soakRecord, failed error) {
+	fresh, err := readSoak(k.journal.Name())
+	if err == nil {
+		records = fresh
+	}
+	doing := underway(records, c.n)
+	text := fmt.Sprintf("process %d ended with %v, its output is in %s%s", c.n, failed, filepath.Base(c.output), lastLines(c.output))
+	k.broken(c, doing, text, "dead process")
+}
+
+// endIfStuck ends a process that has a composition without news for too long.
+func (k *soakRunner) endIfStuck(c *soakChild, records []soakRecord, now time.Time) bool {
+	stuck := map[string]soakRecord{}
+	for name, r := range underway(records, c.n) {
+		if now.Sub(time.UnixMilli(r.At)) > k.stuck {
+			stuck[name] = r
+		}
+	}
+	if len(stuck) == 0 {
+		return false
+	}
+	k.kill(c)
+	k.broken(c, stuck, fmt.Sprintf("no news for %v", k.stuck), "stuck")
+	return true
+}
+
+// broken writes what happened to a process's compositions to the journal.
+func (k *soakRunner) broken(c *soakChild, doing map[string]soakRecord, text, class string) {
+	r := soakRecord{Event: soakBroken, Process: c.n, At: time.Now().UnixMilli(), Error: text, Class: class}
+	if len(doing) == 0 {
+		r.Case = "no composition"
+		_ = r.writeTo(k.journal) // as the children do; the test fails where the file cannot be read
+	}
+	for _, last := range doing {
+		r.Case = last.Case
+		if last.Event == soakDone {
+			r.Error = "after this case, " + text
+		}
+		_ = r.writeTo(k.journal)
+	}
+}
+
+// lastLines are those of a crash, where there is one.
+func lastLines(name string) string {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return ""
+	}
+	for _, mark := range []string{"panic: ", "fatal error: ", "SIG", "--- FAIL"} {
+		if i := bytes.Index(text, []byte(mark)); i >= 0 {
+			line, _, _ := bytes.Cut(text[i:], []byte("\n"))
+			return ": " + string(line)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,344 @@
+package tests
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	crypto "crypto/rand"
+	"encoding/binary"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/cases"
+	"vkattn/vk"
+)
+
+// What the soak reads from the environment.
+const (
+	soakSecondsEnv = "VKATTN_SOAK_SECONDS" // how long it takes, in several processes; unset: some seconds, in this one
+	soakSeedEnv    = "VKATTN_SOAK_SEED"    // of all compositions; unset: a random one
+	soakCaseEnv    = "VKATTN_SOAK_CASE"    // one case alone, as failures name it
+	soakTargetsEnv = "VKATTN_SOAK_TARGETS" // a regular expression of targets with their KV type, such as coopmat/f16/int8
+	soakWorkerEnv  = "VKATTN_SOAK_WORKER"  // of a child process: its number, its seed and when it ends
+)
+
+// soakCase names one case.
+type soakCase struct {
+	cases.Target
+	KV   attention.KVType
+	Seed uint64 // of its composition
+	Draw int
+}
+
+func (c soakCase) group() string { return fmt.Sprintf("%v/%v", c.Target, c.KV) }
+
+func (c soakCase) String() string { return fmt.Sprintf("%s/%d/%d", c.group(), c.Seed, c.Draw) }
+
+func (c soakCase) composition() cases.FeatureCase {
+	return cases.RandomExtreme(c.Seed, c.Draw, c.KV, c.DType)
+}
+
+func parseSoakCase(s string) (c soakCase, err error) {
+	part := strings.Split(s, "/")
+	if len(part) != 5 {
+		return c, fmt.Errorf("%q is no case: want tier/type/KV type/seed/draw", s)
+	}
+	var errs [5]error
+	errs[0] = c.Tier.Set(part[0])
+	errs[1] = c.DType.Set(part[1])
+	errs[2] = c.KV.Set(part[2])
+	c.Seed, errs[3] = strconv.ParseUint(part[3], 10, 64)
+	c.Draw, errs[4] = strconv.Atoi(part[4])
+	return c, errors.Join(errs[:]...)
+}
+
+// TestSoak computes random compositions of options, with numbers at the ends of their
+// ranges, on every tier in every storage type with every KV type, and judges them by the
+// formula in float64. Each case is computed twice, the second time with everything
+// spoiled that must not matter, which has to give the same bits.
+func TestSoak(t *testing.T) {
+	switch {
+	case os.Getenv(soakWorkerEnv) != "":
+		soakWorker(t)
+	case os.Getenv(soakCaseEnv) != "":
+		soakOne(t)
+	case os.Getenv(soakSecondsEnv) != "":
+		soakProcesses(t)
+	default:
+		soakBriefly(t)
+	}
+}
+
+// soakGroups are the targets with their KV types that the soak goes through.
+func (s *session) soakGroups(t *testing.T) (groups []soakCase) {
+	wanted, err := regexp.Compile(os.Getenv(soakTargetsEnv))
+	require.NoError(t, err)
+	targets := s.available()
+	if s.dev != nil && !s.compileOnly && targets[0].Tier != attention.TierCPU && !fewPipelines() {
+		targets = append(targets, cpuTypes...) // which a machine with a GPU has too
+	}
+	for _, kv := range attention.KVTypes() {
+		for _, tt := range targets {
+			if c := (soakCase{Target: tt, KV: kv}); wanted.MatchString(c.group()) {
+				groups = append(groups, c)
+			}
+		}
+	}
+	require.NotEmpty(t, groups, "no target fits %s", soakTargetsEnv)
+	return groups
+}
+
+// soakSeed is the seed of a run, printed.
+func soakSeed(t *testing.T) uint64 {
+	text := os.Getenv(soakSeedEnv)
+	if text == "" {
+		var b [8]byte
+		_, err := crypto.Read(b[:])
+		require.NoError(t, err)
+		text = strconv.FormatUint(binary.LittleEndian.Uint64(b[:])>>16, 10)
+	}
+	seed, err := strconv.ParseUint(text, 10, 64)
+	require.NoError(t, err, soakSeedEnv)
+	fmt.Printf("soak: %s=%d\n", soakSeedEnv, seed)
+	return seed
+}
+
+// soaker goes through groups until its time is over.
+type soaker struct {
+	*session
+	groups []soakCase
+	rand   *rand.Rand
+	until  time.Time
+	draws  int // of each composition
+	small  bool
+	record func(soakRecord)
+
+	mu   sync.Mutex
+	next []soakCase
+	lost atomic.Bool // the device is gone
+}
+
+// draw is the next composition: each group has its turn, in random order.
+func (k *soaker) draw() soakCase {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for {
+		if len(k.next) == 0 {
+			k.next = append(k.next, k.groups...)
+			k.rand.Shuffle(len(k.next), func(i, j int) { k.next[i], k.next[j] = k.next[j], k.next[i] })
+		}
+		c := k.next[0]
+		c.Seed = k.rand.Uint64() >> 16
+		if x := c.composition(); k.small && x.D+x.Dv > 100 {
+			continue
+		}
+		k.next = k.next[1:]
+		return c
+	}
+}
+
+// work goes through compositions, several at once: what takes time is the driver's
+// compiler, which has one thread for each.
+func (k *soaker) work(workers int) {
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(func() {
+			for !k.over() {
+				k.compose(k.draw(), 0, k.draws)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func (k *soaker) over() bool { return k.lost.Load() || !time.Now().Before(k.until) }
+
+// soakBatch is how many cases are in one submission.
+const soakBatch = 6
+
+// compose computes draws of one composition.
+func (k *soaker) compose(c soakCase, first, draws int) {
+	c.Draw = first
+	k.record(soakRecord{Event: soakStart, Case: c.String()})
+	e := k.newEngine(c.Target)
+	for from := first; from < first+draws && (from == first || !k.over()); from += soakBatch {
+		var batch []*soakRun
+		for i := from; i < min(from+soakBatch, first+draws); i++ {
+			one := c
+			one.Draw = i
+			batch = append(batch, &soakRun{soakCase: one})
+		}
+		k.run(e, batch)
+	}
+	end := soakRecord{Event: soakEnd, Case: c.String()}
+	if err := e.close(); err != nil {
+		end.Error = err.Error()
+	}
+	k.record(end)
+}
+
+// soakRun is a case on its way.
+type soakRun struct {
+	soakCase
+	problem *cases.FeatureProblem
+	jobs    []*job
+}
+
+// run computes and judges some cases.
+func (k *soaker) run(e *engine, batch []*soakRun) {
+	var all []*job
+	for _, x := range batch {
+		c := x.composition()
+		var err error
+		if x.problem, err = cases.NewFeatureProblem(c, x.DType); err != nil {
+			k.done(x, 0, cases.Judgement{}, err)
+			continue
+		}
+		cfg := c.Config(x.Target)
+		x.jobs = []*job{
+			{Problem: x.problem, cfg: cfg, before: x.problem.Image},
+			{Problem: x.problem, cfg: cfg, before: x.problem.Spoiled()},
+		}
+		all = append(all, x.jobs...)
+	}
+	err := e.run(all)
+	for _, x := range batch {
+		if x.jobs == nil {
+			continue
+		}
+		failed := err
+		if err != nil && len(batch) > 1 && !errors.Is(err, vk.ErrDeviceLost) {
+			failed = e.run(x.jobs)
+		}
+		var compile milliseconds
+		for _, j := range x.jobs {
+			compile += inMilliseconds(j.recording)
+		}
+		var judged cases.Judgement
+		if failed == nil {
+			judged, failed = x.judge()
+		}
+		k.done(x, compile, judged, failed)
+	}
+	if errors.Is(err, vk.ErrDeviceLost) {
+		k.lost.Store(true)
+	}
+}
+
+// judge says what is wrong with what a case left in memory.
+func (x *soakRun) judge() (cases.Judgement, error) {
+	p := x.problem
+	judged := cases.NewFormula(p).Judge(x.jobs[0].after)
+	for i, j := range x.jobs {
+		if err := p.Trespass(j.before, j.after); err != nil {
+			return judged, fmt.Errorf("run %d: %w", i+1, err)
+		}
+	}
+	if err := judged.Err(); err != nil {
+		return judged, err
+	}
+	if err := p.Same(x.jobs[0].after, x.jobs[1].after); err != nil {
+		return judged, fmt.Errorf("what must not matter was spoiled, and the result changed: %w", err)
+	}
+	return judged, nil
+}
+
+func (k *soaker) done(x *soakRun, compile milliseconds, judged cases.Judgement, err error) {
+	r := soakRecord{Event: soakDone, Case: x.String(), Rows: judged.Rows, Unjudged: judged.Unjudged, Share: judged.Share, Compile: compile}
+	switch {
+	case errors.Is(err, attention.ErrUnsupported):
+		r.Refused = err.Error()
+	case err != nil:
+		r.Error, r.Composition = err.Error(), x.composition().String()
+		r.Class = "error"
+		var row *cases.RowError
+		if errors.As(err, &row) {
+			r.Class = row.Class
+		}
+	}
+	k.record(r)
+}
+
+// soakOne computes the case that the environment names.
+func soakOne(t *testing.T) {
+	c, err := parseSoakCase(os.Getenv(soakCaseEnv))
+	require.NoError(t, err)
+	k := &soaker{session: openTiers(t), record: reportTo(t)}
+	t.Logf("%v: %+v", c, c.composition())
+	k.compose(c, c.Draw, 1)
+}
+
+// reportTo reports failures to a test.
+func reportTo(t *testing.T) func(r soakRecord) {
+	return func(r soakRecord) {
+		switch {
+		case r.Error != "":
+			t.Errorf("%s", r.failure())
+		case r.Event == soakDone:
+			t.Logf("%s: %d rows, %.0f %% of what is allowed %s", r.Case, r.Rows, 100*r.Share, r.Refused)
+		}
+	}
+}
+
+// soakBriefly is what the soak does among other tests: compositions that are soon
+// compiled, for some seconds.
+func soakBriefly(t *testing.T) {
+	s := openTiers(t)
+	const seconds = 3
+	var mu sync.Mutex
+	report := reportTo(t)
+	k := &soaker{
+		session: s, groups: s.soakGroups(t), rand: rand.New(rand.NewPCG(soakSeed(t), 1)), small: fewPipelines(),
+		draws: 2 * soakBatch, until: time.Now().Add(seconds * time.Second),
+		record: func(r soakRecord) {
+			mu.Lock()
+			defer mu.Unlock()
+			report(r)
+		},
+	}
+	k.work(runtime.GOMAXPROCS(0))
+}
+
+// soakWorker is a child of soakProcesses.
+func soakWorker(t *testing.T) {
+	var n, workers int
+	var seed uint64
+	var until int64
+	_, err := fmt.Sscan(os.Getenv(soakWorkerEnv), &n, &workers, &seed, &until)
+	require.NoError(t, err)
+	s := openTiers(t)
+	journal, err := os.OpenFile(os.Getenv(soakJournalEnv), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	require.NoError(t, err)
+	k := &soaker{
+		session: s, groups: s.soakGroups(t), rand: rand.New(rand.NewPCG(seed, uint64(n))), small: os.Getenv(soakSmallEnv) != "",
+		draws: 4 * soakBatch, until: time.UnixMilli(until),
+		record: func(r soakRecord) {
+			r.Process, r.At = n, time.Now().UnixMilli()
+			if err := r.writeTo(journal); err != nil {
+				panic(err) // the parent reports it
+			}
+		},
+	}
+	k.work(workers)
+	require.NoError(t, journal.Close())
+	if k.lost.Load() {
+		os.Exit(soakLostDevice) // what is left of the device need not be closed
+	}
+}
+
+// soakWorkers is how many compositions each of some processes has on its way.
+func soakWorkers(processes int) int {
+	return cmp.Or((runtime.NumCPU()*5/4+processes-1)/processes, 1)
+}
