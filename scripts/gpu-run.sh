@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# gpu-run.sh [tests|bench|all|tune|verify|features|race [entry...]] runs what gpu-bundle.sh made, on a machine with a
+# gpu-run.sh [tests|bench|all|tune|verify|features|soak|race [entry...]] runs what gpu-bundle.sh made, on a machine with a
 # GPU. It lies in the bundle's root and needs nothing but the GPU's driver. Where no GPU is
 # found it says so and exits with 1: what the CPU computes instead is no result.
 #
@@ -18,6 +18,11 @@
 #     features.md      cases, tiers, storage types, worst errors and failures of the tables of features
 #     features.jsonl   and of each case
 #     features-*.txt   the output of the tests: of the tables, of the properties that hold for any problem, and others
+#   of soak alone: random compositions with numbers at the ends of their ranges, on every tier (cpu too), in every
+#   storage type and with every KV type, each judged by the formula in float64
+#     soak.md          cases, worst errors and failures; each failure says how to run it alone
+#     soak.jsonl       each case
+#     soak-*.txt       the output of each process
 #   of race alone, which needs python3 with PyTorch:
 #     ENTRY.md         the table of each entry of scripts/race.sh
 #     ENTRY.jsonl      and its raw samples
@@ -27,6 +32,10 @@
 #   VKATTN_TESTS       the packages tested, a pattern of the shell (default: *)
 #   VKATTN_VERIFY_ARGS the problems of large.* (default: --suite forward,dims,gqa --dtype f16,bf16)
 #   VKATTN_FEATURE_LIMIT seconds that features may take (default: 540; an H200 with 16 cores takes 340 to 420, with 32 265 to 310)
+#   VKATTN_SOAK_SECONDS seconds that soak takes (default: 540); what is under way then is cut off
+#   VKATTN_SOAK_SEED   of the compositions (default: random; printed, and in soak.md)
+#   VKATTN_SOAK_CASE   one case alone, as failures name it
+#   VKATTN_SOAK_TARGETS, VKATTN_SOAK_PROCESSES: see src/tests/soak_test.go
 #   VKATTN_VERIFY_LIMIT seconds each part of verify may take (default: 400)
 set -uo pipefail
 
@@ -190,6 +199,12 @@ if [[ $what == features ]]; then
 		sed -n 's/^--- \([A-Z]*\): \(.*\)$/- \1 \2/p' "$OUT"/features-{properties,params,others}.txt
 	} >>"$OUT/features.md"
 	cat "$OUT/features.md"
+	cd "$here" || exit 1
+fi
+if [[ $what == soak ]]; then
+	rm -f "$OUT"/soak.{md,jsonl} "$OUT"/soak-*.txt
+	cd "$here/src/tests" || exit 1
+	VKATTN_SOAK_SECONDS=${VKATTN_SOAK_SECONDS:-540} "$here/tests/tests.test" -test.run '^TestSoak$' -test.timeout 0 || rc=1
 	cd "$here" || exit 1
 fi
 if [[ $what == race ]]; then

@@ -1,7 +1,8 @@
 package tests
 
 import (
-	"cmp"
+	crypto "crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -14,9 +15,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	crypto "crypto/rand"
-	"encoding/binary"
 
 	"github.com/stretchr/testify/require"
 
@@ -86,8 +84,8 @@ func (s *session) soakGroups(t *testing.T) (groups []soakCase) {
 	wanted, err := regexp.Compile(os.Getenv(soakTargetsEnv))
 	require.NoError(t, err)
 	targets := s.available()
-	if s.dev != nil && !s.compileOnly && targets[0].Tier != attention.TierCPU && !fewPipelines() {
-		targets = append(targets, cpuTypes...) // which a machine with a GPU has too
+	if s.dev != nil && targets[0].Tier != attention.TierCPU && s.dev.Info().Type != vk.DeviceCPU {
+		targets = append(targets, cpuTypes...) // drivers on the CPU have enough to do
 	}
 	for _, kv := range attention.KVTypes() {
 		for _, tt := range targets {
@@ -340,5 +338,5 @@ func soakWorker(t *testing.T) {
 
 // soakWorkers is how many compositions each of some processes has on its way.
 func soakWorkers(processes int) int {
-	return cmp.Or((runtime.NumCPU()*5/4+processes-1)/processes, 1)
+	return max(2, (runtime.NumCPU()*5/4+processes-1)/processes)
 }

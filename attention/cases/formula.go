@@ -52,7 +52,7 @@ func roundingsOf(p *FeatureProblem) roundings {
 	u.smallest = 0x1p-120
 	switch {
 	case p.DType == attention.F16:
-		u.smallest = 0x1p-25
+		u.smallest = 0x1p-24
 	case p.KV.Scaled():
 		u.smallest = 0x1p-80
 	}
