@@ -211,11 +211,14 @@ func (f *Formula) modified(q []float32, b, h, row, t int) (s, e float64) {
 	return s, e
 }
 
-// added is a score with x added. Where x is so large that float32 rounds the score away
-// the sum is x in every order of operations, and equal ones stay equal.
+// added is a score with x added. Where float32 rounds one of the two away the sum is the
+// other in every order of operations, and equal ones stay equal.
 func added(s, e, x float64) (sum, errorOf float64) {
-	if math.Abs(s)+e < 0x1p-26*math.Abs(x) {
+	switch {
+	case math.Abs(s)+e < 0x1p-26*math.Abs(x):
 		return x, 0
+	case math.Abs(x) < 0x1p-26*(math.Abs(s)-e):
+		return s, e
 	}
 	return s + x, e + 0x1p-22*max(math.Abs(s), math.Abs(x))
 }
@@ -275,7 +278,8 @@ func (f *Formula) judgeRow(o []float32, lse *float32) (share float64, what strin
 		return share, ""
 	}
 	want := r.most + math.Log(weights.sum)
-	allowed := 1e-5 + 0x1p-21*math.Abs(want) + f.unit.weight + max(math.Log(weights.high/weights.sum), math.Log(weights.sum/weights.low))
+	moved := max(math.Log(weights.high/weights.sum), math.Log(weights.sum/weights.low)) // by the errors of scores
+	allowed := 1e-5 + 0x1p-21*math.Abs(want) + f.unit.weight + min(moved, weights.mostE)
 	if off := math.Abs(float64(*lse) - want); !(off <= allowed) || math.IsInf(float64(*lse), 0) {
 		return 0, fmt.Sprintf("LSE is %v, want %.9g +- %.3g", *lse, want, allowed)
 	} else if allowed < math.Inf(1) {
@@ -305,6 +309,7 @@ type rowWeights struct {
 	sinkCompetes   bool
 	sum, low, high float64 // of all, and its bounds
 	count          float64 // of keys
+	mostE          float64 // largest error of a score that competes
 }
 
 func (f *Formula) weigh() (w rowWeights) {
@@ -321,14 +326,20 @@ func (f *Formula) weigh() (w rowWeights) {
 		n := r.times[i]
 		w.p, w.off = append(w.p, n*p), append(w.off, n*max(high-p, p-low))
 		w.sum, w.low, w.high = w.sum+n*p, w.low+n*low, w.high+n*high
-		w.competes = append(w.competes, s+r.e[i] >= atLeast-negligible)
+		competes := s+r.e[i] >= atLeast-negligible
+		if competes {
+			w.mostE = max(w.mostE, r.e[i])
+		}
+		w.competes = append(w.competes, competes)
 		w.count += n
 	}
 	if !math.IsInf(r.sink, -1) {
 		p, low, high := bounds(r.sink, r.sinkE)
 		w.sum, w.low, w.high = w.sum+p, w.low+low, w.high+high
 		w.sinkOff = max(high-p, p-low)
-		w.sinkCompetes = r.sink+r.sinkE >= atLeast-negligible
+		if w.sinkCompetes = r.sink+r.sinkE >= atLeast-negligible; w.sinkCompetes {
+			w.mostE = max(w.mostE, r.sinkE)
+		}
 	}
 	return w
 }
