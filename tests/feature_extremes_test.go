@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"fmt"
 	"math"
 	"testing"
 
@@ -25,7 +26,7 @@ func extremeTable() (table []cases.FeatureCase) {
 		Bias: cases.BiasKind{Spread: cases.Spread{On: true, Heads: true, Rows: true}, DType: attention.F32},
 	}
 	add := func(name string, c cases.FeatureCase, change func(c *cases.FeatureCase)) {
-		c.Name = "extreme " + name
+		c.Name = name
 		change(&c)
 		table = append(table, c)
 	}
@@ -42,23 +43,26 @@ func extremeTable() (table []cases.FeatureCase) {
 	add("slopes", options, func(c *cases.FeatureCase) { c.Extremes.Slopes = []float32{0, 1e4, 1e-8, -0.125, 1e2} })
 	for _, align := range []attention.Causal{attention.TopLeft, attention.BottomRight} {
 		for _, w := range [][2]int{{sides, sides}, {sides - 1, sides}, {1 << 30, 1<<30 + 7}, {sides, 0}, {0, sides}, {sides - 5, 3}, {2, sides - 60}} {
-			add("windows", options, func(c *cases.FeatureCase) { c.Align, c.Window = align, attention.WindowOf(w[0], w[1]) })
+			add(fmt.Sprintf("window %d and %d, %v", w[0], w[1], align), options, func(c *cases.FeatureCase) { c.Align, c.Window = align, attention.WindowOf(w[0], w[1]) })
 		}
 	}
 	for _, scale := range []float32{0, -1, 1e-8, 1e4, -1e4, 1e8, -1e8} {
-		add("score scale", options, func(c *cases.FeatureCase) { c.Scale = attention.ScaleOf(scale) })
+		add(fmt.Sprint("score scale ", scale), options, func(c *cases.FeatureCase) { c.Scale = attention.ScaleOf(scale) })
 	}
 	add("queries and keys of 1e3", options, func(c *cases.FeatureCase) { c.Extremes.Q, c.Extremes.K = 1e3, 1e3 })
+	add("scores of 1e10", options, func(c *cases.FeatureCase) {
+		c.Extremes.Q, c.Extremes.K, c.Scale = 1e3, 1e3, attention.ScaleOf(1e4)
+	})
 	add("keys of the same scores", options, func(c *cases.FeatureCase) { c.Extremes.Q, c.Data = 1e3, cases.Equal })
 
 	quantised := options
 	quantised.KV, quantised.Bias, quantised.Window, quantised.Align = attention.KVInt8, cases.BiasKind{}, attention.Window{}, attention.CausalNone
 	quantised.Sinks, quantised.ALiBi = false, false
 	for _, scales := range [][]float32{{0}, {0x1p-126}, {0x1p-140}, {0x1p60}, {-0x1p60, 0x1p60, 0}, {0, nan}, {-0x1p-6, nan}, {0x1p60, 0x1p-126, nan}} {
-		add("scales of K", quantised, func(c *cases.FeatureCase) { c.Extremes.KScales = scales })
+		add(fmt.Sprint("scales of K ", scales), quantised, func(c *cases.FeatureCase) { c.Extremes.KScales = scales })
 	}
 	for _, scales := range [][]float32{{0}, {0x1p-126}, {0x1p-140, 0}, {-0x1p-6, nan}, {4, -4, 0x1p-20, 0}} {
-		add("scales of V", quantised, func(c *cases.FeatureCase) { c.Extremes.VScales = scales })
+		add(fmt.Sprint("scales of V ", scales), quantised, func(c *cases.FeatureCase) { c.Extremes.VScales = scales })
 	}
 	return table
 }
@@ -87,7 +91,7 @@ func TestFeatureExtremes(t *testing.T) {
 			}
 			require.NoError(t, e.run(all))
 			for _, x := range runs {
-				t.Run(x.problem.String(), func(t *testing.T) {
+				t.Run(x.problem.Name, func(t *testing.T) {
 					judged, err := x.judge()
 					require.NoError(t, err)
 					require.Zero(t, judged.Unjudged)
