@@ -25,6 +25,9 @@ func TestCatalogIsCompiled(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, name, m.Name)
 		assert.Equal(t, sha256.Sum256(m.Code), m.Hash)
+		again, err := Get(name)
+		require.NoError(t, err)
+		assert.Same(t, m, again)
 	}
 }
 
