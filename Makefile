@@ -54,6 +54,7 @@ shaders: ## compile the GLSL to the committed SPIR-V
 shaders-check: ## check that the committed SPIR-V is what the GLSL compiles to
 	@$(DEPS) glslc
 	GLSLC='$(GLSLC)' $(GO) run ./shaders/build -check -glslc '$(GLSLC)' -spirv-val '$(SPIRV_VAL)'
+	GLSLC='$(GLSLC)' SPIRV_VAL='$(SPIRV_VAL)' $(GO) test -count=1 ./shaders/build
 
 # An nvcc of the machine's own does; cuda-check compiles again only with the very one that was used.
 nvcc = $(or $(NVCC),$(if $(CUDA_HOME),$(CUDA_HOME)/bin/nvcc),$(shell command -v nvcc),$(wildcard $(tools)/nvcc))

@@ -109,7 +109,8 @@ stress() {
 
 shaders_check() {
 	printf '\n== shaders-check: %s\n' "$(version_of glslc)"
-	go run ./shaders/build -check -glslc "$bin/glslc" -spirv-val "$bin/spirv-val"
+	go run ./shaders/build -check -glslc "$bin/glslc" -spirv-val "$bin/spirv-val" || return 1
+	GLSLC=$bin/glslc SPIRV_VAL=$bin/spirv-val go test -count=1 ./shaders/build
 }
 
 verdict() { # <part> <start> <exit status>

@@ -26,33 +26,37 @@ type Module struct {
 	rolled     *Module
 }
 
-var modules = sync.OnceValue(func() map[string]*Module {
-	all := map[string]*Module{}
+// modules has a loader for each module. A module is copied out of the binary and
+// hashed when it is first asked for: a process uses a few of them, and all take 34 ms.
+var modules = sync.OnceValue(func() map[string]func() (*Module, error) {
+	all := map[string]func() (*Module, error){}
 	entries, err := compiled.ReadDir("spv")
 	if err != nil {
 		return all
 	}
 	for _, entry := range entries {
-		name, isModule := strings.CutSuffix(entry.Name(), ".spv")
-		if !isModule {
-			continue
+		if name, isModule := strings.CutSuffix(entry.Name(), ".spv"); isModule {
+			all[name] = sync.OnceValues(func() (*Module, error) { return load(name) })
 		}
-		code, err := compiled.ReadFile("spv/" + entry.Name())
-		if err != nil {
-			continue
-		}
-		all[name] = &Module{Name: name, Code: code, Hash: sha256.Sum256(code)}
 	}
 	return all
 })
 
-// Get returns the module of that name. Safe for concurrent use.
+func load(name string) (*Module, error) {
+	code, err := compiled.ReadFile("spv/" + name + ".spv")
+	if err != nil {
+		return nil, fmt.Errorf("shaders: module %s: %w", name, err)
+	}
+	return &Module{Name: name, Code: code, Hash: sha256.Sum256(code)}, nil
+}
+
+// Get returns the module of that name, the same one every time. Safe for concurrent use.
 func Get(name string) (*Module, error) {
 	m, ok := modules()[name]
 	if !ok {
 		return nil, fmt.Errorf("shaders: no module %q; there are %s", name, strings.Join(Names(), ", "))
 	}
-	return m, nil
+	return m()
 }
 
 // Names lists the modules in alphabetical order.

@@ -10,8 +10,8 @@ import (
 
 // Reflection is what a SPIR-V module says of itself: the constants it can be
 // specialized with and the resources it takes. It reads; it does not validate.
+// It needs no debug names: everything is found by number.
 type Reflection struct {
-	names        map[uint32]string
 	decorations  map[uint32]map[uint32][]uint32    // id -> decoration -> operands
 	members      map[[2]uint32]map[uint32][]uint32 // struct, member -> decoration -> operands
 	types        map[uint32]instruction
@@ -32,7 +32,6 @@ var errTruncated = errors.New("SPIR-V is truncated")
 const (
 	spirvMagic = 0x07230203
 
-	opName             = 5
 	opExecutionMode    = 16
 	opCapability       = 17
 	opTypeVoid         = 19
@@ -91,7 +90,6 @@ func Reflect(code []byte) (*Reflection, error) {
 		return nil, fmt.Errorf("not little-endian SPIR-V: magic %#08x", words[0])
 	}
 	r := &Reflection{
-		names:       map[uint32]string{},
 		decorations: map[uint32]map[uint32][]uint32{},
 		members:     map[[2]uint32]map[uint32][]uint32{},
 		types:       map[uint32]instruction{},
@@ -115,7 +113,7 @@ func Reflect(code []byte) (*Reflection, error) {
 
 // minOperands is how many operands the instructions read here need.
 var minOperands = map[uint32]int{
-	opName: 2, opExecutionMode: 2, opExecutionModeID: 2, opCapability: 1, opDecorate: 2, opMemberDecorate: 3,
+	opExecutionMode: 2, opExecutionModeID: 2, opCapability: 1, opDecorate: 2, opMemberDecorate: 3,
 	opVariable: 3, opTypeInt: 3, opTypeFloat: 2, opTypeVector: 3, opTypeMatrix: 3, opTypeArray: 3,
 	opTypeRuntimeArray: 2, opTypeStruct: 1, opTypePointer: 3, opConstant: 3, opSpecConstant: 3, opSpecConstantOp: 3,
 }
@@ -126,8 +124,6 @@ func (r *Reflection) declare(i instruction) error {
 	}
 	o := i.operands
 	switch {
-	case i.op == opName:
-		r.names[o[0]] = literalString(o[1:])
 	case i.op == opCapability:
 		r.capabilities = append(r.capabilities, capabilityName(o[0]))
 	case i.op == opExecutionMode && o[1] == modeLocalSize && len(o) >= 5:
@@ -155,17 +151,6 @@ func addDecoration[K comparable](all map[K]map[uint32][]uint32, key K, decoratio
 	all[key][decoration] = operands
 }
 
-func literalString(words []uint32) string {
-	var text []byte
-	for _, w := range words {
-		text = binary.LittleEndian.AppendUint32(text, w)
-	}
-	if end := slices.Index(text, 0); end >= 0 {
-		text = text[:end]
-	}
-	return string(text)
-}
-
 // decoration returns the first operand of a decoration of id.
 func (r *Reflection) decoration(id, decoration uint32) (uint32, bool) {
 	operands := r.decorations[id][decoration]
@@ -175,22 +160,16 @@ func (r *Reflection) decoration(id, decoration uint32) (uint32, bool) {
 	return operands[0], true
 }
 
-// SpecIDs maps the id of each specialization constant to its name in the
-// source. The workgroup size, which has no name there, is LOCAL_SIZE.
-func (r *Reflection) SpecIDs() map[uint32]string {
-	ids := map[uint32]string{}
+// SpecIDs lists the ids of the specialization constants, in order; the workgroup
+// size has one too. Their names are in constants.glsl: modules are stripped of names.
+func (r *Reflection) SpecIDs() []uint32 {
+	ids := map[uint32]bool{}
 	for id := range r.constants {
-		specID, ok := r.decoration(id, decorationSpecID)
-		if !ok {
-			continue
-		}
-		if name := r.names[id]; name != "" {
-			ids[specID] = name
-		} else if _, named := ids[specID]; !named {
-			ids[specID] = "LOCAL_SIZE"
+		if specID, ok := r.decoration(id, decorationSpecID); ok {
+			ids[specID] = true
 		}
 	}
-	return ids
+	return slices.Sorted(maps.Keys(ids))
 }
 
 // Capabilities lists the SPIR-V capabilities that the module declares.

@@ -43,6 +43,10 @@ func checkAll(t tools, version string, constants []byte) error {
 	return nil
 }
 
+// errSameCode is what a change of names or comments gives: the module is byte for
+// byte what it was, and only the manifest has to be written again.
+var errSameCode = errors.New("the sources have changed since it was compiled, the code is byte for byte the same")
+
 func checkModule(t tools, v shaders.Variant, line *shaders.ManifestModule, sameCompiler bool) error {
 	if line == nil {
 		return errors.New("not in the manifest")
@@ -51,23 +55,33 @@ func checkModule(t tools, v shaders.Variant, line *shaders.ManifestModule, sameC
 	if err != nil {
 		return err
 	}
+	if hash(m.Code) != line.SPV {
+		return errors.New("the SPIR-V is not the one in the manifest")
+	}
 	source, err := v.SourceHash(os.DirFS(t.dir))
 	if err != nil {
 		return err
 	}
-	if source != line.Source {
+	if source != line.Source && !sameCompiler {
 		return errors.New("the sources have changed since it was compiled")
-	}
-	if hash(m.Code) != line.SPV {
-		return errors.New("the SPIR-V is not the one in the manifest")
 	}
 	code, err := t.compile(v)
 	if err != nil {
 		return err
 	}
 	if sameCompiler {
-		if !bytes.Equal(code, m.Code) {
+		// A module that was committed with its names is current too.
+		committed, err := stripDebug(m.Code)
+		if err != nil {
+			return err
+		}
+		switch same := bytes.Equal(code, committed); {
+		case source == line.Source && !same:
 			return errors.New("the same compiler gives other bytes")
+		case source != line.Source && !same:
+			return errors.New("the sources have changed since it was compiled, and so has the code")
+		case source != line.Source:
+			return errSameCode
 		}
 		return nil
 	}
@@ -87,7 +101,7 @@ func checkModule(t tools, v shaders.Variant, line *shaders.ManifestModule, sameC
 
 // moduleInterface is what the host relies on.
 type moduleInterface struct {
-	SpecIDs  map[uint32]string
+	SpecIDs  []uint32
 	Bindings []uint32
 	Push     int
 	Shared   uint64

@@ -3,6 +3,9 @@
 //	go run ./shaders/build           compile, validate, write spv/ and constants_gen.go
 //	go run ./shaders/build -check    prove that what is committed is current
 //
+// Modules are stripped of debug names: a change of the GLSL that only renames
+// leaves every module as it is, and -check says so.
+//
 // It needs a glslc that knows GL_KHR_cooperative_matrix and
 // GL_NV_cooperative_matrix2 (shaderc 2025 or later), and spirv-val.
 package main
@@ -166,8 +169,7 @@ func (t tools) version() (string, error) {
 	return strings.Join(parts, ", "), nil
 }
 
-// compile compiles and validates a variant. Without -O: spirv-opt has
-// miscompiled cooperative-matrix shaders, and drivers optimize anyway.
+// compile compiles a variant, strips it and validates the result.
 func (t tools) compile(v shaders.Variant) ([]byte, error) {
 	folder, err := os.MkdirTemp("", "shaders")
 	if err != nil {
@@ -175,16 +177,39 @@ func (t tools) compile(v shaders.Variant) ([]byte, error) {
 	}
 	defer os.RemoveAll(folder)
 	out := filepath.Join(folder, v.Name+".spv")
-	args := []string{"-O0", "-Werror", "-fshader-stage=compute", "--target-env=" + v.Target, "--target-spv=" + v.SPIRV}
-	for _, d := range v.Defines {
-		args = append(args, "-D"+d)
+	named, err := t.compileNamed(v, out)
+	if err != nil {
+		return nil, err
 	}
-	args = append(args, "-o", out, filepath.Join(t.dir, v.Source))
-	if text, err := exec.Command(t.glslc, args...).CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("%s: %w\n%s", v.Name, err, text)
+	code, err := stripDebug(named)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", v.Name, err)
+	}
+	if err := os.WriteFile(out, code, 0o600); err != nil {
+		return nil, err
 	}
 	if text, err := exec.Command(t.val, "--target-env", v.Target, out).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%s is invalid: %w\n%s", v.Name, err, text)
 	}
+	return code, nil
+}
+
+// compileNamed compiles a variant to the file out and returns its SPIR-V with the
+// names of the source. Without -O: spirv-opt has miscompiled cooperative-matrix
+// shaders, and drivers optimize anyway.
+func (t tools) compileNamed(v shaders.Variant, out string) ([]byte, error) {
+	args := append(t.options(v), "-o", out)
+	if text, err := exec.Command(t.glslc, args...).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%s: %w\n%s", v.Name, err, text)
+	}
 	return os.ReadFile(out)
+}
+
+// options are what a variant is compiled with, its source file last.
+func (t tools) options(v shaders.Variant) []string {
+	args := []string{"-O0", "-Werror", "-fshader-stage=compute", "--target-env=" + v.Target, "--target-spv=" + v.SPIRV}
+	for _, d := range v.Defines {
+		args = append(args, "-D"+d)
+	}
+	return append(args, filepath.Join(t.dir, v.Source))
 }
