@@ -1,7 +1,6 @@
 package attention
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 	"math/bits"
@@ -270,9 +269,8 @@ func (w *appendLauncher) flags(l *appendLaunch) (f uint32) {
 
 // dispatch records batches [first, first+count).
 func (w *appendLauncher) dispatch(c *vk.Commands, l *appendLaunch, first, count int) error {
-	var push [appendPushBytes]byte
+	var push appendParams
 	var bound [appendBindings]vk.BufferRange
-	le := binary.LittleEndian
 	for slot, tensor := range w.slots(l) {
 		if tensor < 0 {
 			// Neither read nor written; its binding must still name a buffer.
@@ -308,26 +306,24 @@ func (w *appendLauncher) dispatch(c *vk.Commands, l *appendLaunch, first, count 
 				at /= uint64(t.size)
 			}
 		}
-		le.PutUint64(push[8*slot:], at)
+		push.addr[slot] = at
 		if slot <= appendOut {
 			for d, stride := range t.steps {
 				if d == 0 && (t.counts[0] == 1 || count == 1 && split) {
 					stride = 0
 				}
-				le.PutUint32(push[64+12*slot+4*d:], uint32(stride))
+				push.stride[slot][d] = uint32(stride)
 			}
 		}
 	}
 	in := &w.list[l.in]
-	for i, word := range [...]uint32{uint32(in.counts[2]), uint32(in.counts[1]), uint32(w.sequences), uint32(w.limit),
-		uint32(w.pageRows), uint32(w.pages), uint32(w.tableStride), w.flags(l)} {
-		le.PutUint32(push[88+4*i:], word)
-	}
+	push.rows, push.heads, push.sequences, push.limit = uint32(in.counts[2]), uint32(in.counts[1]), uint32(w.sequences), uint32(w.limit)
+	push.pageRows, push.pages, push.tableStride, push.flags = uint32(w.pageRows), uint32(w.pages), uint32(w.tableStride), w.flags(l)
 	groups := [3]uint32{l.groups[0], l.groups[1], uint32(count)}
 	if w.access == AccessAddresses {
-		return c.Dispatch(l.pipeline, nil, push[:], groups)
+		return c.Dispatch(l.pipeline, nil, paramBytes(&push, appendPushBytes), groups)
 	}
-	return c.Dispatch(l.pipeline, bound[:], push[:], groups)
+	return c.Dispatch(l.pipeline, bound[:], paramBytes(&push, appendPushBytes), groups)
 }
 
 // bindAt is the descriptor of so many bytes of a buffer from a byte on, and where

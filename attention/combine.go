@@ -1,7 +1,6 @@
 package attention
 
 import (
-	"encoding/binary"
 	"fmt"
 
 	"vkattn/shaders"
@@ -76,52 +75,45 @@ func (v combineVariant) pipeline(cfg *Config) (*vk.PipelineDesc, error) {
 	return desc, nil
 }
 
-// combineAddresses is where the push constants have what each binding holds.
-var combineAddresses = [combineBindings]int{0: 0, 1: 8, 3: 16, 4: 24}
-
 // dispatch records the kernel.
 func (l *combineLaunch) dispatch(c *vk.Commands) error {
-	var push [combinePushBytes]byte
+	var push combineParams
 	var bound [combineBindings]vk.BufferRange
-	le := binary.LittleEndian
-	place := func(binding int, b *vk.Buffer, offset, length, size uint64) {
-		word := push[combineAddresses[binding]:]
+	place := func(binding int, address *uint64, b *vk.Buffer, offset, length, size uint64) {
 		if l.access == AccessAddresses {
-			le.PutUint64(word, b.Address()+offset)
+			*address = b.Address() + offset
 			return
 		}
 		at, align := b.Offset()+offset, l.limits.MinStorageBufferOffsetAlignment
 		start := max(at/align*align, b.Offset())
-		le.PutUint64(word, (at-start)/size)
+		*address = (at - start) / size
 		first := start - b.Offset()
 		bound[binding] = vk.BufferRange{Buffer: b, Offset: first, Size: min((at-start+length+3)&^3, b.Size()-first)}
 	}
 	states := uint64(l.parts) * uint64(l.rows)
 	t := &l.o
 	held := [3]vk.Resource{l.scratch, t.tensor.Buffer, t.tensor.Buffer}
-	place(0, l.scratch, l.oAt, states*uint64(t.dim)*4, 4)
-	place(1, l.scratch, l.lseAt, states*4, 4)
-	place(3, t.tensor.Buffer, uint64(t.tensor.Offset*t.size), t.spanBytes(), uint64(t.size))
+	place(0, &push.addrParts, l.scratch, l.oAt, states*uint64(t.dim)*4, 4)
+	place(1, &push.addrPartLSE, l.scratch, l.lseAt, states*4, 4)
+	place(3, &push.addrO, t.tensor.Buffer, uint64(t.tensor.Offset*t.size), t.spanBytes(), uint64(t.size))
 	if l.hasLSE() {
-		place(4, l.lse.tensor.Buffer, uint64(l.lse.tensor.Offset*4), l.lse.spanBytes(), 4)
+		place(4, &push.addrLSE, l.lse.tensor.Buffer, uint64(l.lse.tensor.Offset*4), l.lse.spanBytes(), 4)
 		held[2] = l.lse.tensor.Buffer
 	}
 	for d, step := range t.steps {
 		if t.counts[d] == 1 {
 			step = 0
 		}
-		le.PutUint32(push[32+4*d:], uint32(step))
+		push.strideO[d] = uint32(step)
 	}
-	for i, word := range [...]uint32{l.parts, l.rows, uint32(t.counts[2]), uint32(t.counts[1])} {
-		le.PutUint32(push[44+4*i:], word)
-	}
+	push.parts, push.rows, push.Sq, push.Hq = l.parts, l.rows, uint32(t.counts[2]), uint32(t.counts[1])
 	if l.access == AccessAddresses {
-		return c.Dispatch(l.pipeline, nil, push[:], l.groups, held[:]...)
+		return c.Dispatch(l.pipeline, nil, paramBytes(&push, combinePushBytes), l.groups, held[:]...)
 	}
 	for i := range bound {
 		if bound[i].Buffer == nil {
 			bound[i] = vk.BufferRange{Buffer: l.scratch, Size: 4}
 		}
 	}
-	return c.Dispatch(l.pipeline, bound[:], push[:], l.groups)
+	return c.Dispatch(l.pipeline, bound[:], paramBytes(&push, combinePushBytes), l.groups)
 }

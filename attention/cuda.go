@@ -207,7 +207,7 @@ func (op *Op) forwardCUDA(k CUDAKernel, s *vk.Stream, a *Args, all []layout) err
 		c.CausalOffset = int32(a.Sk - a.Sq)
 	}
 	f := &op.factors
-	c.Scale, c.ScaleLog2 = op.cfg.ScaleValue(), math.Float32frombits(f.scale)
-	c.UnitHigh, c.UnitLow = math.Float32frombits(f.unitHigh), math.Float32frombits(f.unitLow)
+	c.Scale, c.ScaleLog2 = op.cfg.ScaleValue(), f.scaleLog2
+	c.UnitHigh, c.UnitLow = f.unitHigh, f.unitLow
 	return k.Launch(s, c)
 }

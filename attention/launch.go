@@ -1,7 +1,6 @@
 package attention
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -122,10 +121,9 @@ func (v *variant) rowReach() uint32 { return max(v.tile.rows(), v.tile.blockCols
 
 // dispatch records batches [first, first+count).
 func (l *launch) dispatch(c *vk.Commands, first, count int) error {
-	var push [pushBytes]byte
+	var push denseParams
 	var bound [5]vk.BufferRange
 	var held [5]vk.Resource
-	le := binary.LittleEndian
 	align := l.op.dev.Caps().Limits.MinStorageBufferOffsetAlignment
 	for i := range l.tensors {
 		t := &l.tensors[i]
@@ -133,12 +131,12 @@ func (l *launch) dispatch(c *vk.Commands, first, count int) error {
 		held[i] = b
 		at := (uint64(t.tensor.Offset) + uint64(first)*uint64(t.steps[0])) * size
 		if l.access == AccessAddresses {
-			le.PutUint64(push[8*i:], b.Address()+at)
+			push.addr[i] = b.Address() + at
 		} else {
 			// The descriptor starts at a multiple of the device's alignment; the kernel adds the rest.
 			start := max((b.Offset()+at)/align*align, b.Offset())
 			rest := b.Offset() + at - start
-			le.PutUint64(push[8*i:], rest/size)
+			push.addr[i] = rest / size
 			length := rest + (uint64(count-1)*uint64(t.steps[0])+t.extent())*size
 			// Kernels read whole 32-bit words; a buffer may end in the middle of one.
 			offset := start - b.Offset()
@@ -149,39 +147,35 @@ func (l *launch) dispatch(c *vk.Commands, first, count int) error {
 				if d == 0 && count == 1 {
 					stride = 0
 				}
-				le.PutUint32(push[40+12*i+4*d:], uint32(stride))
+				push.stride[i][d] = uint32(stride)
 			}
 		}
 	}
 	s := &l.args.Shape
-	var offset int
+	push.Sq, push.Sk, push.Hq, push.groupSize = uint32(s.Sq), uint32(s.Sk), uint32(s.Hq), uint32(s.Group())
 	if l.op.cfg.Causal == BottomRight {
-		offset = s.Sk - s.Sq
+		push.causalOffset = int32(s.Sk - s.Sq)
 	}
 	f := &l.op.factors
-	for i, word := range [...]uint32{
-		uint32(s.Sq), uint32(s.Sk), uint32(s.Hq), uint32(s.Group()), f.scale, uint32(int32(offset)), f.unitHigh, f.unitLow,
-	} {
-		le.PutUint32(push[88+4*i:], word)
-	}
+	push.scaleLog2, push.unitHigh, push.unitLow = f.scaleLog2, f.unitHigh, f.unitLow
 	groups := [3]uint32{ceilDiv(uint32(s.Sq), l.rows), uint32(s.Hq), uint32(count) * l.slices}
 	if l.access == AccessAddresses {
-		return c.Dispatch(l.pipeline, nil, push[:], groups, held[:len(l.tensors)]...)
+		return c.Dispatch(l.pipeline, nil, paramBytes(&push, pushBytes), groups, held[:len(l.tensors)]...)
 	}
 	if len(l.tensors) < len(bound) {
 		// LSE is not written; its binding must still name a buffer.
 		o := l.tensors[firstOutput].tensor.Buffer
 		bound[len(l.tensors)] = vk.BufferRange{Buffer: o, Size: min(o.Size(), 4)}
 	}
-	return c.Dispatch(l.pipeline, bound[:], push[:], groups)
+	return c.Dispatch(l.pipeline, bound[:], paramBytes(&push, pushBytes), groups)
 }
 
-// factors are the numbers of a Config that kernels take, as the bits of float32.
-type factors struct{ scale, unitHigh, unitLow uint32 }
+// factors are the numbers of a Config that kernels take.
+type factors struct{ scaleLog2, unitHigh, unitLow float32 }
 
 func (c Config) factors() factors {
 	high, low := c.logUnit()
-	return factors{math.Float32bits(c.scaleLog2()), math.Float32bits(high), math.Float32bits(low)}
+	return factors{c.scaleLog2(), high, low}
 }
 
 // scaleLog2 is the scale in log2 units. Kernels multiply masked scores, which

@@ -1,7 +1,6 @@
 package attention
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -34,7 +33,7 @@ type featureLaunch struct {
 	access Access
 	align  uint64 // of a descriptor's offset
 	span   uint64 // that a descriptor reaches
-	push   [featurePushBytes]byte
+	push   generalParams
 	bound  [featureBindings + 1]vk.BufferRange
 	held   [featureBindings]vk.Resource
 	n      int
@@ -146,12 +145,12 @@ func (l *featureLaunch) reaches(a *Args, all []layout) error {
 
 // place gives binding i a buffer, and the kernel where in it things start: an
 // address, or elements of size bytes from the start of what is bound.
-func (l *featureLaunch) place(i int, push int, b *vk.Buffer, offset, length uint64, size uint64) error {
+func (l *featureLaunch) place(i int, b *vk.Buffer, offset, length uint64, size uint64) error {
 	if l.access == AccessAddresses {
 		if b.Address() == 0 {
 			return fmt.Errorf("%w: a buffer has no device address, and others of the call have", ErrUnsupported)
 		}
-		binary.LittleEndian.PutUint64(l.push[push:], b.Address()+offset)
+		l.push.setAddress(i, b.Address()+offset)
 		l.held[l.n] = b
 		l.n++
 		return nil
@@ -163,7 +162,7 @@ func (l *featureLaunch) place(i int, push int, b *vk.Buffer, offset, length uint
 		return fmt.Errorf("%w: a tensor spans %d bytes, a descriptor reaches %d; buffers with device addresses have no such limit", ErrUnsupported, rest+length, l.span)
 	}
 	first := start - b.Offset()
-	binary.LittleEndian.PutUint64(l.push[push:], rest/size)
+	l.push.setAddress(i, rest/size)
 	// Kernels read whole 32-bit words; a buffer may end in the middle of one.
 	l.bound[i] = vk.BufferRange{Buffer: b, Offset: first, Size: min((rest+length+3)&^3, b.Size()-first)}
 	return nil
@@ -171,7 +170,6 @@ func (l *featureLaunch) place(i int, push int, b *vk.Buffer, offset, length uint
 
 // tensors fills in everything that does not change when keys are split.
 func (l *featureLaunch) tensors(a *Args, all []layout) error {
-	le := binary.LittleEndian
 	cfg, f := &l.op.cfg, l.features
 	for i := range all {
 		t := &all[i]
@@ -180,7 +178,7 @@ func (l *featureLaunch) tensors(a *Args, all []layout) error {
 		if (i == 1 || i == 2) && f.kv != KVSame {
 			unit = 1 // quantised rows are addressed by bytes
 		}
-		if err := l.place(i, 8*i, t.tensor.Buffer, uint64(t.tensor.Offset)*size, uint64(t.spanBytes()), unit); err != nil {
+		if err := l.place(i, t.tensor.Buffer, uint64(t.tensor.Offset)*size, uint64(t.spanBytes()), unit); err != nil {
 			return err
 		}
 		if i <= firstOutput {
@@ -188,40 +186,35 @@ func (l *featureLaunch) tensors(a *Args, all []layout) error {
 				if t.counts[d] == 1 {
 					stride = 0
 				}
-				le.PutUint32(l.push[40+12*i+4*d:], uint32(stride))
+				l.push.stride[i][d] = uint32(stride)
 			}
 		}
 	}
 	if f.lengths&lengthCuQ != 0 {
-		le.PutUint32(l.push[40:], uint32(a.B))
+		l.push.stride[0][0] = uint32(a.B)
 	}
 	s := &a.Shape
-	var offset uint32
+	p := &l.push
+	p.Sq, p.Sk, p.Hq, p.groupSize = uint32(s.Sq), uint32(s.Sk), uint32(s.Hq), uint32(s.Group())
 	if cfg.Causal == BottomRight || cfg.Causal == CausalNone && cfg.Align == BottomRight {
-		offset = 1
+		p.causalOffset = 1
 	}
 	n := &l.op.factors
-	unitHigh, unitLow := n.unitHigh, n.unitLow
+	p.scaleLog2, p.unitHigh, p.unitLow = n.scaleLog2, n.unitHigh, n.unitLow
 	if f.modifies() { // scores are in log2 units before the maximum is taken
-		unitHigh, unitLow = ln2Parts()
-	}
-	for i, word := range [...]uint32{
-		uint32(s.Sq), uint32(s.Sk), uint32(s.Hq), uint32(s.Group()), n.scale, offset, unitHigh, unitLow,
-	} {
-		le.PutUint32(l.push[88+4*i:], word)
+		p.unitHigh, p.unitLow = ln2Parts()
 	}
 	return l.extras(a)
 }
 
 // extras fills in what lies beyond the block of calls without features.
 func (l *featureLaunch) extras(a *Args) error {
-	le := binary.LittleEndian
 	cfg, s := &l.op.cfg, &a.Shape
-	words := func(i, push int, v *Vector, n uint64) error {
+	words := func(i int, v *Vector, n uint64) error {
 		if !v.Given() {
 			return nil
 		}
-		return l.place(i, push, v.Buffer, uint64(v.Offset)*4, n*4, 4)
+		return l.place(i, v.Buffer, uint64(v.Offset)*4, n*4, 4)
 	}
 	var totalQ, totalK int
 	batches := uint64(s.B)
@@ -232,7 +225,7 @@ func (l *featureLaunch) extras(a *Args) error {
 			v       *Vector
 			n       uint64
 		}{{bindCuQ, &v.CuQ, batches + 1}, {bindCuK, &v.CuK, batches + 1}, {bindUsedQ, &v.UsedQ, batches}, {bindUsedK, &v.UsedK, batches}} {
-			if err := words(x.binding, 120+8*(x.binding-bindCuQ), x.v, x.n); err != nil {
+			if err := words(x.binding, x.v, x.n); err != nil {
 				return err
 			}
 		}
@@ -240,69 +233,68 @@ func (l *featureLaunch) extras(a *Args) error {
 	if p := a.Pages; p != nil {
 		totalK = p.Count
 		stride := p.stride(s)
-		if err := words(bindTable, 152, &p.Table, batches*uint64(stride)); err != nil {
+		if err := words(bindTable, &p.Table, batches*uint64(stride)); err != nil {
 			return err
 		}
-		le.PutUint32(l.push[248:], uint32(stride))
+		l.push.tableStride = uint32(stride)
 	}
-	if err := words(bindALiBi, 160, &a.ALiBi, uint64(s.Hq)); err != nil {
+	if err := words(bindALiBi, &a.ALiBi, uint64(s.Hq)); err != nil {
 		return err
 	}
-	if err := words(bindSinks, 168, &a.Sinks, uint64(s.Hq)); err != nil {
+	if err := words(bindSinks, &a.Sinks, uint64(s.Hq)); err != nil {
 		return err
 	}
 	if b := a.Bias; b != nil {
 		size, steps := uint64(b.DType.Size()), b.resolve(*s)
-		if err := l.place(bindBias, 176, b.Buffer, uint64(b.Offset)*size, reachOf(steps, s.Sq, s)*size, size); err != nil {
+		if err := l.place(bindBias, b.Buffer, uint64(b.Offset)*size, reachOf(steps, s.Sq, s)*size, size); err != nil {
 			return err
 		}
-		putSteps(l.push[208:], steps)
+		putSteps(&l.push.strideBias, steps)
 	}
 	switch {
 	case a.Mask != nil:
 		steps := a.Mask.resolve(*s)
-		if err := l.place(bindMap, 184, a.Mask.Buffer, uint64(a.Mask.Offset), reachOf(steps, s.Sq, s), 1); err != nil {
+		if err := l.place(bindMap, a.Mask.Buffer, uint64(a.Mask.Offset), reachOf(steps, s.Sq, s), 1); err != nil {
 			return err
 		}
-		putSteps(l.push[220:], steps)
+		putSteps(&l.push.strideMap, steps)
 	case a.Blocks != nil:
 		rows, n := a.Blocks.grid(s)
 		steps := a.Blocks.resolve(*s)
 		all := uint64(orFull(a.Blocks.Batches, s.B)) * uint64(orFull(a.Blocks.Heads, s.Hq)) * uint64(rows) * uint64(n)
-		if err := words(bindMap, 184, &a.Blocks.Map, all); err != nil {
+		if err := words(bindMap, &a.Blocks.Map, all); err != nil {
 			return err
 		}
-		putSteps(l.push[220:], steps)
+		putSteps(&l.push.strideMap, steps)
 	case a.Kept != nil:
-		if err := words(bindMap, 184, &a.Kept.Offsets, batches*uint64(s.KVHeads())+1); err != nil {
+		if err := words(bindMap, &a.Kept.Offsets, batches*uint64(s.KVHeads())+1); err != nil {
 			return err
 		}
-		if err := words(bindTokens, 220, &a.Kept.Tokens, uint64(a.Kept.Total)); err != nil {
+		if err := words(bindTokens, &a.Kept.Tokens, uint64(a.Kept.Total)); err != nil {
 			return err
 		}
-		le.PutUint32(l.push[228:], uint32(a.Kept.Total))
+		l.push.strideMap[2] = uint32(a.Kept.Total)
 	}
 	if cfg.KV.Scaled() {
 		b, keys := a.keyPlaces()
 		n := uint64(b) * uint64(s.KVHeads()) * uint64(cfg.scaleGroups(keys))
-		if err := words(bindKScale, 192, &a.KScale, n); err != nil {
+		if err := words(bindKScale, &a.KScale, n); err != nil {
 			return err
 		}
-		if err := words(bindVScale, 200, &a.VScale, n); err != nil {
+		if err := words(bindVScale, &a.VScale, n); err != nil {
 			return err
 		}
 	}
-	for i, word := range [...]uint32{uint32(totalQ), uint32(totalK), uint32(cfg.Window.left), uint32(cfg.Window.right)} {
-		le.PutUint32(l.push[232+4*i:], word)
-	}
-	le.PutUint32(l.push[252:], math.Float32bits(float32(float64(cfg.Softcap)*math.Log2E)))
+	l.push.totalQ, l.push.totalK = uint32(totalQ), uint32(totalK)
+	l.push.windowLeft, l.push.windowRight = cfg.Window.left, cfg.Window.right
+	l.push.softcap = float32(float64(cfg.Softcap) * math.Log2E)
 	return nil
 }
 
 // params puts the parameters where a module without push constants reads them.
 func (l *featureLaunch) params(c *vk.Commands) (err error) {
 	if l.pushBytes == 0 {
-		l.bound[paramsBinding], err = c.Params(l.push[:])
+		l.bound[paramsBinding], err = c.Params(paramBytes(&l.push, featurePushBytes))
 	}
 	return err
 }
@@ -310,7 +302,7 @@ func (l *featureLaunch) params(c *vk.Commands) (err error) {
 // dispatch records the kernel. A binding that is not given must still name a buffer.
 func (l *featureLaunch) dispatch(c *vk.Commands, groups [3]uint32) error {
 	if l.access == AccessAddresses {
-		return c.Dispatch(l.pipeline, nil, l.push[:], groups, l.held[:l.n]...)
+		return c.Dispatch(l.pipeline, nil, paramBytes(&l.push, featurePushBytes), groups, l.held[:l.n]...)
 	}
 	for i := range l.bound[:l.bindings] {
 		if l.bound[i].Buffer == nil {
@@ -318,7 +310,7 @@ func (l *featureLaunch) dispatch(c *vk.Commands, groups [3]uint32) error {
 			l.bound[i] = vk.BufferRange{Buffer: q, Size: min(q.Size(), 4)}
 		}
 	}
-	return c.Dispatch(l.pipeline, l.bound[:l.bindings], l.push[:l.pushBytes], groups)
+	return c.Dispatch(l.pipeline, l.bound[:l.bindings], paramBytes(&l.push, l.pushBytes), groups)
 }
 
 // absentRow is what shaders/combine.comp takes for the LSE of a row of no sequence.
@@ -347,7 +339,7 @@ func (l *featureLaunch) combined(c *vk.Commands, a *Args, all []layout, groups [
 	if err := l.tensors(a, all[:firstOutput+1]); err != nil {
 		return err
 	}
-	if err := l.place(bindLSE, 8*bindLSE, scratch, first-counters, counters+bytes, 4); err != nil {
+	if err := l.place(bindLSE, scratch, first-counters, counters+bytes, 4); err != nil {
 		return err
 	}
 	if err := l.params(c); err != nil {
@@ -376,7 +368,7 @@ func (l *featureLaunch) split(c *vk.Commands, a *Args, all []layout, groups [3]u
 	if err := l.tensors(a, with[:]); err != nil {
 		return err
 	}
-	binary.LittleEndian.PutUint32(l.push[76:], uint32(states)) // strideOBatch
+	l.push.stride[firstOutput][0] = uint32(states)
 	parts := combineLaunch{scratch: scratch, lseAt: first, oAt: first + lseBytes, parts: uint32(l.parts), rows: uint32(states), o: all[firstOutput]}
 	if len(all) > firstOutput+1 {
 		parts.lse = all[firstOutput+1]
@@ -405,9 +397,9 @@ func (l *featureLaunch) split(c *vk.Commands, a *Args, all []layout, groups [3]u
 	return parts.dispatch(c)
 }
 
-func putSteps(push []byte, steps [3]int64) {
+func putSteps(strides *[3]uint32, steps [3]int64) {
 	for i, n := range steps {
-		binary.LittleEndian.PutUint32(push[4*i:], uint32(n))
+		strides[i] = uint32(n)
 	}
 }
 
@@ -416,8 +408,8 @@ func reachOf(steps [3]int64, rows int, s *Shape) uint64 {
 	return uint64(int64(s.B-1)*steps[0] + int64(s.Hq-1)*steps[1] + int64(rows-1)*steps[2] + int64(s.Sk))
 }
 
-// ln2Parts is ln 2 as the sum of two float32, as bits.
-func ln2Parts() (high, low uint32) {
-	h := float32(math.Ln2)
-	return math.Float32bits(h), math.Float32bits(float32(math.Ln2 - float64(h)))
+// ln2Parts is ln 2 as the sum of two float32.
+func ln2Parts() (high, low float32) {
+	high = float32(math.Ln2)
+	return high, float32(math.Ln2 - float64(high))
 }

@@ -1,7 +1,6 @@
 package attention
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 
@@ -168,19 +167,16 @@ func (w *mergeLaunch) batchesAtOnce(limits *vk.Limits, batches int) (int, error)
 	return int(max(most, 1)), nil
 }
 
-// Where shaders/merge.comp has the parts of each tensor in its push constants.
-var (
-	mergeAddresses = [mergeTensors]int{mergeFirst: 0, mergeSecond: 8, mergeFirstLSE: 16, mergeSecondLSE: 24, mergeO: 32, mergeLSE: 40}
-	mergeStrides   = [mergeTensors]int{mergeFirst: 48, mergeSecond: 60, mergeO: 72}
-	mergeSteps     = [mergeTensors]int{mergeFirst: 84, mergeSecond: 88, mergeFirstLSE: 92, mergeSecondLSE: 96}
-)
-
 // dispatch records batches [first, first+count).
 func (w *mergeLaunch) dispatch(c *vk.Commands, first, count int) error {
-	var push [mergePushBytes]byte
+	var push mergeParams
+	addresses := [mergeTensors]*uint64{mergeFirst: &push.addrFirst, mergeSecond: &push.addrSecond, mergeFirstLSE: &push.addrFirstLSE,
+		mergeSecondLSE: &push.addrSecondLSE, mergeO: &push.addrO, mergeLSE: &push.addrLSE}
+	strides := [mergeTensors]*[3]uint32{mergeFirst: &push.strideFirst, mergeSecond: &push.strideSecond, mergeO: &push.strideO}
+	steps := [mergeTensors]*uint32{mergeFirst: &push.stepFirst, mergeSecond: &push.stepSecond,
+		mergeFirstLSE: &push.stepFirstLSE, mergeSecondLSE: &push.stepSecondLSE}
 	var bound [mergeTensors]vk.BufferRange
 	var held [mergeTensors]vk.Resource
-	le := binary.LittleEndian
 	n := 0
 	for i := range w.list {
 		t := &w.list[i]
@@ -199,28 +195,26 @@ func (w *mergeLaunch) dispatch(c *vk.Commands, first, count int) error {
 		} else {
 			at, bound[i] = t.bind(first, count, w.align)
 		}
-		le.PutUint64(push[mergeAddresses[i]:], at)
-		if mergeStrides[i] != 0 {
+		*addresses[i] = at
+		if strides[i] != nil {
 			for d, stride := range t.steps {
 				if d == 0 && count == 1 {
 					stride = 0
 				}
-				le.PutUint32(push[mergeStrides[i]+4*d:], uint32(stride))
+				strides[i][d] = uint32(stride)
 			}
 		}
-		if mergeSteps[i] != 0 {
-			le.PutUint32(push[mergeSteps[i]:], uint32(t.step))
+		if steps[i] != nil {
+			*steps[i] = uint32(t.step)
 		}
 	}
 	inFirst, inSecond := w.list[mergeFirst].states, w.list[mergeSecond].states
-	for i, word := range [...]uint32{uint32(inFirst), uint32(inFirst + inSecond), w.sq, w.hq} {
-		le.PutUint32(push[100+4*i:], word)
-	}
+	push.firstCount, push.states, push.Sq, push.Hq = uint32(inFirst), uint32(inFirst+inSecond), w.sq, w.hq
 	w.groups[2] = uint32(count)
 	if w.access == AccessAddresses {
-		return c.Dispatch(w.pipeline, nil, push[:], w.groups, held[:n]...)
+		return c.Dispatch(w.pipeline, nil, paramBytes(&push, mergePushBytes), w.groups, held[:n]...)
 	}
-	return c.Dispatch(w.pipeline, bound[:], push[:], w.groups)
+	return c.Dispatch(w.pipeline, bound[:], paramBytes(&push, mergePushBytes), w.groups)
 }
 
 // at is the byte of a batch's first element in the tensor's buffer.

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Fetches what the tests need and an ordinary machine lacks: a glslc that knows
-# cooperative matrices, and Vulkan drivers that run without a GPU. On demand also
+# cooperative matrices, Vulkan headers that declare them, and Vulkan drivers that
+# run without a GPU. On demand also
 # nvcc, which only a change of the CUDA kernels needs, and libEGL, which gpu-bundle.sh
 # carries to machines where NVIDIA's driver misses it.
 #
-#   deps.sh glslc|lavapipe|lavapipe-old|swiftshader   fetch one component
+#   deps.sh glslc|headers|lavapipe|lavapipe-old|swiftshader
+#                                                     fetch one component
 #   deps.sh nvcc                                      fetch the CUDA compiler (1 GB; non-free)
 #   deps.sh egl                                       fetch libEGL and libGLdispatch
-#   deps.sh all                                       fetch every component but these two
+#   deps.sh all                                       fetch every component but nvcc and egl
 #   deps.sh versions                                  one line per component
 #   deps.sh path <component>                          its root, or "system"
 #   deps.sh bin                                       the folder of the wrappers
@@ -32,7 +34,7 @@
 # no way to provide it (the message names the packages that would do).
 set -euo pipefail
 
-components=(glslc lavapipe lavapipe-old swiftshader)
+components=(glslc headers lavapipe lavapipe-old swiftshader)
 runners=(lavapipe lavapipe-old swiftshader radv-navi31 radv-gfx1150 radv-navi21)
 
 # Raised when the way a tree is unpacked changes, so that old trees are replaced.
@@ -77,6 +79,17 @@ recipe() {
 		probe=usr/bin/glslc
 		shown=(glslc spirv-tools)
 		elsewhere='glslc and spirv-tools (shaderc 2025.2 or newer)'
+		;;
+	headers)
+		# vk/abi_test.go compares vk/abi*.h with them. The loader that the package
+		# depends on is not needed.
+		suites=(forky sid)
+		packages=(libvulkan-dev)
+		closure=no
+		keep=('./usr/include/vulkan/*.h' './usr/include/vk_video/*.h')
+		probe=usr/include/vulkan/vulkan_core.h
+		shown=(libvulkan-dev)
+		elsewhere='libvulkan-dev or vulkan-headers (1.4.317 or newer)'
 		;;
 	lavapipe)
 		suites=(sid forky)
@@ -201,6 +214,7 @@ system_manifest() { # <lvp|radeon>
 on_system() { # <component>: does the system itself provide it?
 	case $1 in
 	glslc) command -v glslc >/dev/null && command -v spirv-val >/dev/null ;;
+	headers) [[ -r /usr/include/vulkan/vulkan_core.h ]] ;;
 	lavapipe) system_manifest lvp >/dev/null ;;
 	# Two versions of one driver are not installed side by side, and calling the
 	# same driver by both names would claim a test that was not run.
@@ -310,7 +324,7 @@ main() {
 		done
 		return "$rc"
 		;;
-	glslc | lavapipe | lavapipe-old | swiftshader | nvcc | egl) (fetch "$command") ;;
+	glslc | headers | lavapipe | lavapipe-old | swiftshader | nvcc | egl) (fetch "$command") ;;
 	versions) for c in "${components[@]}"; do describe "$c"; done ;;
 	runners) printf '%s\n' "${runners[@]}" ;;
 	bin) printf '%s\n' "$deps/bin" ;;

@@ -5,6 +5,7 @@
 #   <runner>       the tests that use a device, on one driver (see run-with)
 #   stress         the host layer's stress tests with the garbage collector at
 #                  its most eager and the runtime checking pointers passed to C
+#   abi            the Vulkan ABI declared in vk/abi*.h is the registry's
 #   shaders-check  the committed SPIR-V is what the sources compile to
 #
 # A part whose driver is absent is reported as SKIP with the reason. Where
@@ -17,7 +18,7 @@ deps=$PWD/scripts/deps.sh
 run_with=$PWD/scripts/run-with
 mapfile -t runners < <("$deps" runners)
 parts=("$@")
-((${#parts[@]})) || parts=(native "${runners[@]}" stress shaders-check)
+((${#parts[@]})) || parts=(native "${runners[@]}" stress abi shaders-check)
 
 # Long enough for the slowest package on two cores, short enough that a driver
 # that hangs is a failure with a stack trace and not a job that ran out of time.
@@ -107,6 +108,14 @@ stress() {
 		-exec "env GOGC=1 $run_with lavapipe" ./vk
 }
 
+abi() {
+	local root
+	printf '\n== abi: %s\n' "$(version_of headers)"
+	root=$("$deps" path headers) || return 1
+	[[ $root == system ]] && root=
+	VKATTN_VULKAN_HEADERS=$root/usr/include go test -count=1 -run ABI -v ./vk
+}
+
 shaders_check() {
 	printf '\n== shaders-check: %s\n' "$(version_of glslc)"
 	go run ./shaders/build -check -glslc "$bin/glslc" -spirv-val "$bin/spirv-val" || return 1
@@ -136,6 +145,16 @@ run_part() { # <part>
 		else
 			stress
 			verdict stress "$start" $?
+		fi
+		;;
+	abi)
+		if ! has_go vk; then
+			finish abi SKIP 0 'there is no package vk'
+		elif ! "$deps" path headers >/dev/null 2>&1; then
+			finish abi SKIP 0 "$(reason headers)"
+		else
+			abi
+			verdict abi "$start" $?
 		fi
 		;;
 	shaders-check)

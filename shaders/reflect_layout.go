@@ -3,6 +3,7 @@ package shaders
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 )
 
@@ -78,6 +79,42 @@ func (r *Reflection) PushConstantBytes() int {
 		return int(x.size)
 	}
 	return 0
+}
+
+// Member is where a member of a block lies, in bytes from its start.
+type Member struct{ Offset, Size uint32 }
+
+// PushConstants lists the members of the push constant block in their order, none
+// if there is no block.
+func (r *Reflection) PushConstants() ([]Member, error) {
+	e := r.evaluator(nil)
+	for _, v := range r.variables {
+		if v.operands[2] != storagePushConstant {
+			continue
+		}
+		pointer := r.types[v.operands[0]]
+		if pointer.op != opTypePointer {
+			return nil, fmt.Errorf("type %d is no pointer", v.operands[0])
+		}
+		block := r.types[pointer.operands[2]]
+		if block.op != opTypeStruct {
+			return nil, errors.New("the push constants are no block")
+		}
+		var list []Member
+		for i, typ := range block.operands[1:] {
+			x, err := e.layout(typ)
+			offset := r.members[[2]uint32{block.operands[0], uint32(i)}][decorationOffset]
+			if err != nil {
+				return nil, fmt.Errorf("member %d of the push constants: %w", i, err)
+			}
+			if len(offset) != 1 || x.size > math.MaxUint32 {
+				return nil, fmt.Errorf("member %d of the push constants has no offset, or no size", i)
+			}
+			list = append(list, Member{offset[0], uint32(x.size)})
+		}
+		return list, nil
+	}
+	return nil, nil
 }
 
 // pointee is the extent of what a pointer type points to.

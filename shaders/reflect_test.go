@@ -192,5 +192,6 @@ func FuzzReflect(f *testing.F) {
 		r.Capabilities()
 		r.Bindings()
 		r.PushConstantBytes()
+		_, _ = r.PushConstants()
 	})
 }

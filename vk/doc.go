@@ -10,12 +10,20 @@
 // machine without Vulkan builds and runs, and Devices and Open return an error
 // matching ErrNoDevice.
 //
-// Dispatchable handles, result codes and constants are those of
-// github.com/goki/vulkan, so that a program using that package can hand objects
-// over in both directions. Its calls are not used: those that marshal arrays
-// free C memory from finalizers which may run during the call. Every call here
-// is one C function with flat arguments that builds its structures on the C
-// stack and keeps nothing.
+// # github.com/goki/vulkan
+//
+// That package is the vocabulary of the API's edge: the types of the dispatchable
+// handles (Instance, PhysicalDevice, Device, Queue, CommandBuffer) and the result
+// codes are its own, so that a program which uses it can hand objects over in both
+// directions. None of its Vulkan commands is called here: those that marshal arrays
+// free C memory from finalizers which may run during the call. Three functions of
+// its loader are: SetGetInstanceProcAddr and Init once, InitInstance for each
+// instance made here, so that the program's own calls find the loader in use.
+//
+// Every call here is one C function with flat arguments that builds its structures
+// on the C stack and keeps nothing. abi.h and its parts declare those structures;
+// abi_test.go compares them, the commands and the feature table with the Khronos
+// headers that scripts/deps.sh headers fetches.
 //
 // # Handles
 //
