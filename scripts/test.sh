@@ -5,6 +5,9 @@
 #   <runner>       the tests that use a device, on one driver (see run-with)
 #   stress         the host layer's stress tests with the garbage collector at
 #                  its most eager and the runtime checking pointers passed to C
+#   fuzz           each fuzz target for VKATTN_FUZZ_TIME (3s), on top of its seeds,
+#                  which are tests of native too; inputs that fail are printed, and
+#                  lie in the package's testdata/fuzz, to be committed with the fix
 #   shaders-check  the committed SPIR-V is what the sources compile to
 #
 # A part whose driver is absent is reported as SKIP with the reason. Where
@@ -17,7 +20,7 @@ deps=$PWD/scripts/deps.sh
 run_with=$PWD/scripts/run-with
 mapfile -t runners < <("$deps" runners)
 parts=("$@")
-((${#parts[@]})) || parts=(native "${runners[@]}" stress shaders-check)
+((${#parts[@]})) || parts=(native "${runners[@]}" stress fuzz shaders-check)
 
 # Long enough for the slowest package on two cores, short enough that a driver
 # that hangs is a failure with a stack trace and not a job that ran out of time.
@@ -107,6 +110,30 @@ stress() {
 		-exec "env GOGC=1 $run_with lavapipe" ./vk
 }
 
+# One process for a package and target, as go test has it. Inputs that an earlier run
+# found interesting are in Go's build cache, and are where this one begins.
+fuzz() {
+	local file package target rc=0 found log=$work/fuzz.log
+	printf '\n== fuzz: %s for each target\n' "${VKATTN_FUZZ_TIME:=3s}"
+	while IFS=: read -r file target; do
+		package=./$(dirname "$file")
+		# Two workers: other parts run at the same time.
+		if ! VKATTN_DRIVER=none VKATTN_LIBVULKAN=/nonexistent/libvulkan.so.1 \
+			go test -run '^$' -fuzz "^$target\$" -fuzztime "$VKATTN_FUZZ_TIME" -parallel 2 -timeout "$timeout" "$package" >"$log" 2>&1 </dev/null; then
+			rc=1
+			printf 'FAIL %s %s\n' "$package" "$target"
+			grep -v '^fuzz: elapsed' "$log"
+			while IFS= read -r found; do
+				printf -- '-- %s\n' "$found"
+				cat "$found"
+			done < <(git ls-files -o --exclude-standard -- "$package/testdata/fuzz/$target")
+		else
+			printf 'ok %s %s: %s\n' "$package" "$target" "$(sed -n 's/^fuzz: elapsed: .*execs: \([0-9]*\).*/\1 runs/p' "$log" | tail -n 1)"
+		fi
+	done < <(grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sed 's|^\./||; s|:func |:|' | sort)
+	return "$rc"
+}
+
 shaders_check() {
 	printf '\n== shaders-check: %s\n' "$(version_of glslc)"
 	go run ./shaders/build -check -glslc "$bin/glslc" -spirv-val "$bin/spirv-val"
@@ -136,6 +163,10 @@ run_part() { # <part>
 			stress
 			verdict stress "$start" $?
 		fi
+		;;
+	fuzz)
+		fuzz
+		verdict fuzz "$start" $?
 		;;
 	shaders-check)
 		if ! has_go shaders/build; then
