@@ -110,28 +110,38 @@ stress() {
 		-exec "env GOGC=1 $run_with lavapipe" ./vk
 }
 
-# One process for a package and target, as go test has it. Inputs that an earlier run
-# found interesting are in Go's build cache, and are where this one begins.
+# fuzz_target <test file> <target> fuzzes one target; its report is the function's output.
+# Inputs that an earlier run found interesting are in Go's build cache, and are where
+# this one begins.
+fuzz_target() {
+	local package found log
+	package=./$(dirname "$1")
+	log=$work/fuzz-$2-${package//\//.}
+	if VKATTN_DRIVER=none VKATTN_LIBVULKAN=/nonexistent/libvulkan.so.1 go test -run '^$' -fuzz "^$2\$" \
+		-fuzztime "${VKATTN_FUZZ_TIME:-3s}" -parallel 1 -timeout "$timeout" "$package" >"$log" 2>&1; then
+		printf 'ok   %s %s: %s\n' "$package" "$2" "$(sed -n 's/^fuzz: elapsed: .*execs: \([0-9]*\).*/\1 runs/p' "$log" | tail -n 1)"
+		return
+	fi
+	printf 'FAIL %s %s\n' "$package" "$2"
+	grep -v '^fuzz: elapsed' "$log"
+	while IFS= read -r found; do
+		printf -- '-- %s\n' "$found"
+		cat "$found"
+	done < <(git ls-files -o --exclude-standard -- "$package/testdata/fuzz/$2")
+	: >"$work/fuzz-failed"
+}
+
+# Targets take turns two by two: much of the time of one is go test's.
 fuzz() {
-	local file package target rc=0 found log=$work/fuzz.log
-	printf '\n== fuzz: %s for each target\n' "${VKATTN_FUZZ_TIME:=3s}"
+	local file target running=0
+	printf '\n== fuzz: %s for each target\n' "${VKATTN_FUZZ_TIME:-3s}"
 	while IFS=: read -r file target; do
-		package=./$(dirname "$file")
-		# Two workers: other parts run at the same time.
-		if ! VKATTN_DRIVER=none VKATTN_LIBVULKAN=/nonexistent/libvulkan.so.1 \
-			go test -run '^$' -fuzz "^$target\$" -fuzztime "$VKATTN_FUZZ_TIME" -parallel 2 -timeout "$timeout" "$package" >"$log" 2>&1 </dev/null; then
-			rc=1
-			printf 'FAIL %s %s\n' "$package" "$target"
-			grep -v '^fuzz: elapsed' "$log"
-			while IFS= read -r found; do
-				printf -- '-- %s\n' "$found"
-				cat "$found"
-			done < <(git ls-files -o --exclude-standard -- "$package/testdata/fuzz/$target")
-		else
-			printf 'ok %s %s: %s\n' "$package" "$target" "$(sed -n 's/^fuzz: elapsed: .*execs: \([0-9]*\).*/\1 runs/p' "$log" | tail -n 1)"
-		fi
+		fuzz_target "$file" "$target" </dev/null >"$work/fuzz-report-$target-${file//\//.}" &
+		((++running >= 2)) && wait -n && ((running--))
 	done < <(grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sed 's|^\./||; s|:func |:|' | sort)
-	return "$rc"
+	wait
+	cat "$work"/fuzz-report-*
+	[[ ! -e $work/fuzz-failed ]]
 }
 
 shaders_check() {

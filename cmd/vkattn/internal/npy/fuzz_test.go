@@ -55,12 +55,13 @@ func FuzzHeader(f *testing.F) {
 
 // A file is refused in one line, or has as many bytes of data as its shape takes and
 // comes out of Write as it went in.
-func FuzzFile(f *testing.F) {
+func FuzzRead(f *testing.F) {
 	for i, h := range headers {
 		f.Add(framed(byte(1+i%3), h, make([]byte, 48)))
 	}
 	f.Add(framed(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }\n", make([]byte, 24)))
 	f.Add(framed(2, "{'descr': '>f2', 'fortran_order': True, 'shape': (2, 3, 1), }\n", []byte("abcdefghijkl")))
+	f.Add(framed(2, "{'descr': '>f4', 'fortran_order': False, 'shape': (), }", make([]byte, 4)))
 	f.Add(framed(9, headers[0], nil))
 	f.Add([]byte("\x93NUMPY\x02\x00\xff\xff\xff\xff"))
 	f.Fuzz(func(t *testing.T, file []byte) {
