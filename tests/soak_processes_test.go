@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -108,12 +110,12 @@ func soakProcesses(t *testing.T) {
 	require.Positive(t, done, "no case was computed; see the output of the processes in %s", dir)
 }
 
-// run keeps processes going until the time is over and returns how many compositions
-// were under way then.
+// run keeps processes going until the time is over and returns the compositions that
+// were under way then, each with its last case.
 //
 // The last case ends when the time is over: what a process has under way then is cut off,
 // and is stuck where it was under way for as long as that takes.
-func (k *soakRunner) run(processes int) (unfinished int) {
+func (k *soakRunner) run(processes int) (unfinished []soakRecord) {
 	children := make([]*soakChild, processes)
 	deaths := 0
 	for i := range children {
@@ -160,7 +162,7 @@ func (k *soakRunner) run(processes int) (unfinished int) {
 			}
 		default:
 			if !k.endIfStuck(c, records, time.Now()) {
-				unfinished += len(underway(records, c.n))
+				unfinished = slices.AppendSeq(unfinished, maps.Values(underway(records, c.n)))
 				k.kill(c)
 			}
 		}
