@@ -95,7 +95,7 @@ func TestFeatureExtremes(t *testing.T) {
 			require.NoError(t, e.run(all))
 			for _, x := range runs {
 				t.Run(x.problem.Name, func(t *testing.T) {
-					judged, err := x.judge()
+					judged, err := x.judge(e)
 					require.NoError(t, err)
 					require.Zero(t, judged.Unjudged)
 				})

@@ -106,3 +106,45 @@ func TestFormulaFindsWrongRows(t *testing.T) {
 		})
 	}
 }
+
+// Where all scores of a row are one large bias O is the mean of V. Splits that keep nothing
+// but an LSE cannot know how many keys they had: there O is between the values.
+func TestFormulaOfEqualLargeBiases(t *testing.T) {
+	c := FeatureCase{Name: "formula", D: 8, Dv: 8, Hq: 8, Hkv: 2, LSE: true, Seqs: []Seq{{0, 9, 40}},
+		Bias:     BiasKind{Spread: Spread{On: true, Heads: true, Rows: true}, DType: attention.F32},
+		Extremes: Extremes{Bias: []float32{-math.MaxFloat32}}}
+	p, err := NewFeatureProblem(c, attention.F32)
+	require.NoError(t, err)
+	f := NewFormula(p)
+	found := 0
+	for h := range c.Hq {
+		for row := range 9 {
+			f.score(0, h, row)
+			if f.row.most != -math.MaxFloat32 {
+				continue
+			}
+			found++
+			one := []attention.Rows{{B: 0, H: h, Rows: []int{row}}}
+			mean, first := make([]float64, c.Dv), narrowed(f.row.value[0], attention.F32)
+			for _, v := range f.row.value {
+				for j, x := range v {
+					mean[j] += x / float64(len(f.row.value))
+				}
+			}
+			lse := []float32{-math.MaxFloat32}
+			judge := func(o []float32) error {
+				judged := f.JudgeRows(one, o, lse)
+				return judged.Err()
+			}
+			require.NoError(t, judge(narrowed(mean, attention.F32)))
+			require.Error(t, judge(first))
+			f.Splits = true
+			require.NoError(t, judge(narrowed(mean, attention.F32)))
+			require.NoError(t, judge(first))
+			lse[0] = float32(math.Inf(-1))
+			require.Error(t, judge(first))
+			f.Splits = false
+		}
+	}
+	require.Positive(t, found)
+}

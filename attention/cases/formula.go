@@ -22,6 +22,11 @@ import (
 // The second rule holds where the first allows anything. NaN, or 0 where values are not,
 // is never right.
 type Formula struct {
+	// Splits says that the keys of a row are computed in splits whose states are O and a
+	// float32 LSE. Rounding an LSE moves all weights of its split, also where the scores of
+	// its keys are one large bias, exactly.
+	Splits bool
+
 	p    *FeatureProblem
 	unit roundings
 
@@ -192,7 +197,7 @@ func (f *Formula) modified(q []float32, b, h, row, t int) (s, e float64) {
 		size += math.Abs(product)
 	}
 	s, size = sum*scale, size*math.Abs(scale)
-	e = size*(0x1p-24*(8+float64(p.D)/8)+f.unit.element) + 0x1p-22*math.Abs(s)
+	e = size*(0x1p-24*(8+float64(p.D)/4)+f.unit.element) + 0x1p-22*math.Abs(s)
 	if math.Abs(s) > math.Abs(f.row.raw) {
 		f.row.raw = s
 	}
@@ -203,18 +208,19 @@ func (f *Formula) modified(q []float32, b, h, row, t int) (s, e float64) {
 		s = capped
 	}
 	if p.Bias.On {
-		s, e = added(s, e, float64(p.biasAt(b, h, row, t)))
+		s, e = f.added(s, e, float64(p.biasAt(b, h, row, t)))
 	}
 	if p.ALiBi {
-		s, e = added(s, e, -float64(p.slope(h))*math.Abs(float64(p.position(b, row)-t)))
+		s, e = f.added(s, e, -float64(p.slope(h))*math.Abs(float64(p.position(b, row)-t)))
 	}
 	return s, e
 }
 
 // added is a score with x added. Where float32 rounds one of the two away the sum is the
 // other in every order of operations, and equal ones stay equal.
-func added(s, e, x float64) (sum, errorOf float64) {
+func (f *Formula) added(s, e, x float64) (sum, errorOf float64) {
 	switch {
+	case f.Splits:
 	case math.Abs(s)+e < 0x1p-26*math.Abs(x):
 		return x, 0
 	case math.Abs(x) < 0x1p-26*(math.Abs(s)-e):
