@@ -148,3 +148,24 @@ func TestFormulaOfEqualLargeBiases(t *testing.T) {
 	}
 	require.Positive(t, found)
 }
+
+// A bias of -1e9 rounds scores away in float32 and not in float64: both are right.
+func TestFormulaOfAbsorbedScores(t *testing.T) {
+	c := FeatureCase{Name: "formula", D: 8, Dv: 8, Hq: 2, Hkv: 1, LSE: true, Seqs: []Seq{{0, 9, 40}},
+		Bias: BiasKind{Spread: Spread{On: true, Heads: true, Rows: true}, DType: attention.F32}, Extremes: Extremes{Bias: []float32{-1e9}}}
+	p, err := NewFeatureProblem(c, attention.F32)
+	require.NoError(t, err)
+	cfg, args, sample := p.Config(Target{}), p.HostArgs(p.Image), p.Rows()
+	cfg.DType = attention.F32
+	ref, refLSE, err := attention.ReferenceSample(cfg, args, sample)
+	require.NoError(t, err)
+	f := NewFormula(p)
+	judged := f.JudgeRows(sample, narrowed(ref, attention.F32), narrowed(refLSE, attention.F32))
+	require.NoError(t, judged.Err(), "in float64")
+	op, err := attention.New(nil, cfg)
+	require.NoError(t, err)
+	require.NoError(t, op.Forward(nil, args))
+	judged = f.Judge(p.Image)
+	require.NoError(t, judged.Err(), "in float32")
+	require.NoError(t, op.Close())
+}

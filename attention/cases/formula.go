@@ -30,6 +30,7 @@ type Formula struct {
 	p    *FeatureProblem
 	unit roundings
 
+	wide         bool // sums keep what float32 rounds away
 	keys, values map[keyID][]float64
 	row          rowScores
 }
@@ -123,6 +124,14 @@ func (f *Formula) JudgeRows(sample []attention.Rows, o, lse []float32) (j Judgem
 				sum = &lse[i]
 			}
 			share, what := f.judgeRow(o[i*dv:][:dv], sum)
+			if what != "" && f.row.absorbed {
+				f.wide = true // or by what float64 keeps
+				f.score(s.B, s.H, row)
+				if again, wrong := f.judgeRow(o[i*dv:][:dv], sum); wrong == "" {
+					share, what = again, wrong
+				}
+				f.wide = false
+			}
 			i++
 			if f.row.beyond {
 				j.Unjudged++
@@ -152,6 +161,8 @@ type rowScores struct {
 	most   float64 // of all, the sink's included
 	raw    float64 // largest score before it is modified, by magnitude
 	beyond bool    // some score is more than float32 holds
+
+	absorbed bool // some score was rounded away by what was added to it
 }
 
 // score computes the scores of a row.
@@ -217,11 +228,16 @@ func (f *Formula) modified(q []float32, b, h, row, t int) (s, e float64) {
 }
 
 // added is a score with x added. Where float32 rounds one of the two away the sum is the
-// other in every order of operations, and equal ones stay equal.
+// other in every order of operations, and equal ones stay equal. A computation that keeps
+// large biases separate from scores finds their sum as it is: see wide.
 func (f *Formula) added(s, e, x float64) (sum, errorOf float64) {
 	switch {
 	case f.Splits:
 	case math.Abs(s)+e < 0x1p-26*math.Abs(x):
+		f.row.absorbed = true
+		if f.wide {
+			return s + x, e
+		}
 		return x, 0
 	case math.Abs(x) < 0x1p-26*(math.Abs(s)-e):
 		return s, e
