@@ -28,7 +28,7 @@ const (
 	soakStuckEnv     = "VKATTN_SOAK_STUCK"     // seconds without news of a composition after which it is stuck
 
 	soakProcessesDefault = 4
-	soakStuckDefault     = 240 // a composition may need three pipelines of 30 s, on processors that others use
+	soakStuckDefault     = 300 // a composition may need three pipelines of a minute, on processors that others use
 	soakLostDevice       = 3   // exit status
 )
 
