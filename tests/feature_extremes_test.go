@@ -61,7 +61,7 @@ func extremeTable() (table []cases.FeatureCase) {
 	for _, scales := range [][]float32{{0}, {0x1p-126}, {0x1p-140}, {0x1p60}, {-0x1p60, 0x1p60, 0}, {0, nan}, {-0x1p-6, nan}, {0x1p60, 0x1p-126, nan}} {
 		add(fmt.Sprint("scales of K ", scales), quantised, func(c *cases.FeatureCase) { c.Extremes.KScales = scales })
 	}
-	for _, scales := range [][]float32{{0}, {0x1p-126}, {0x1p-140, 0}, {-0x1p-6, nan}, {4, -4, 0x1p-20, 0}} {
+	for _, scales := range [][]float32{{0}, {0x1p-126}, {0x1p-140, 0}, {0, nan}, {0x1p-20, nan}, {-0x1p-6, nan}, {4, -4, 0x1p-20, 0}} {
 		add(fmt.Sprint("scales of V ", scales), quantised, func(c *cases.FeatureCase) { c.Extremes.VScales = scales })
 	}
 	return table
