@@ -6,6 +6,9 @@
 #   stress         the host layer's stress tests with the garbage collector at
 #                  its most eager and the runtime checking pointers passed to C
 #   abi            the Vulkan ABI declared in vk/abi*.h is the registry's
+#   fuzz           each fuzz target for VKATTN_FUZZ_TIME (3s), on top of its seeds,
+#                  which are tests of native too; inputs that fail are printed, and
+#                  lie in the package's testdata/fuzz, to be committed with the fix
 #   shaders-check  the committed SPIR-V is what the sources compile to
 #
 # A part whose driver is absent is reported as SKIP with the reason. Where
@@ -18,7 +21,7 @@ deps=$PWD/scripts/deps.sh
 run_with=$PWD/scripts/run-with
 mapfile -t runners < <("$deps" runners)
 parts=("$@")
-((${#parts[@]})) || parts=(native "${runners[@]}" stress abi shaders-check)
+((${#parts[@]})) || parts=(native "${runners[@]}" stress abi fuzz shaders-check)
 
 # Long enough for the slowest package on two cores, short enough that a driver
 # that hangs is a failure with a stack trace and not a job that ran out of time.
@@ -116,6 +119,40 @@ abi() {
 	VKATTN_VULKAN_HEADERS=$root/usr/include go test -count=1 -run ABI -v ./vk
 }
 
+# fuzz_target <test file> <target> fuzzes one target; its report is the function's output.
+# Inputs that an earlier run found interesting are in Go's build cache, and are where
+# this one begins.
+fuzz_target() {
+	local package found log
+	package=./$(dirname "$1")
+	log=$work/fuzz-$2-${package//\//.}
+	if VKATTN_DRIVER=none VKATTN_LIBVULKAN=/nonexistent/libvulkan.so.1 go test -run '^$' -fuzz "^$2\$" \
+		-fuzztime "${VKATTN_FUZZ_TIME:-3s}" -parallel 1 -timeout "$timeout" "$package" >"$log" 2>&1; then
+		printf 'ok   %s %s: %s\n' "$package" "$2" "$(sed -n 's/^fuzz: elapsed: .*execs: \([0-9]*\).*/\1 runs/p' "$log" | tail -n 1)"
+		return
+	fi
+	printf 'FAIL %s %s\n' "$package" "$2"
+	grep -v '^fuzz: elapsed' "$log"
+	while IFS= read -r found; do
+		printf -- '-- %s\n' "$found"
+		cat "$found"
+	done < <(git ls-files -o --exclude-standard -- "$package/testdata/fuzz/$2")
+	: >"$work/fuzz-failed"
+}
+
+# Targets take turns two by two: much of the time of one is go test's.
+fuzz() {
+	local file target running=0
+	printf '\n== fuzz: %s for each target\n' "${VKATTN_FUZZ_TIME:-3s}"
+	while IFS=: read -r file target; do
+		fuzz_target "$file" "$target" </dev/null >"$work/fuzz-report-$target-${file//\//.}" &
+		((++running >= 2)) && wait -n && ((running--))
+	done < <(grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sed 's|^\./||; s|:func |:|' | sort)
+	wait
+	cat "$work"/fuzz-report-*
+	[[ ! -e $work/fuzz-failed ]]
+}
+
 shaders_check() {
 	printf '\n== shaders-check: %s\n' "$(version_of glslc)"
 	go run ./shaders/build -check -glslc "$bin/glslc" -spirv-val "$bin/spirv-val" || return 1
@@ -156,6 +193,10 @@ run_part() { # <part>
 			abi
 			verdict abi "$start" $?
 		fi
+		;;
+	fuzz)
+		fuzz
+		verdict fuzz "$start" $?
 		;;
 	shaders-check)
 		if ! has_go shaders/build; then

@@ -17,6 +17,11 @@
 //	VKATTN_TEST_LOG    a file that gets a line of JSON for each case of a table as
 //	                   soon as it is judged: its errors, and where its time went.
 //
+//	VKATTN_SOAK_SECONDS how long TestSoak takes, in several processes; unset: some
+//	                   seconds in this one. VKATTN_SOAK_SEED fixes its compositions,
+//	                   VKATTN_SOAK_CASE computes one case alone, as failures name it.
+//	                   soak_test.go and soak_processes_test.go have the others.
+//
 // What each driver must offer is stated in drivers_test.go, so that a tier that
 // went missing is a failure and not a shorter test.
 package tests

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -26,25 +28,27 @@ const (
 	soakStuckEnv     = "VKATTN_SOAK_STUCK"     // seconds without news of a composition after which it is stuck
 
 	soakProcessesDefault = 4
-	soakStuckDefault     = 240 // a composition may need three pipelines of 30 s, on processors that others use
+	soakStuckDefault     = 300 // a composition may need three pipelines of a minute, on processors that others use
 	soakLostDevice       = 3   // exit status
 )
 
 // soakRunner has the processes of a soak.
 type soakRunner struct {
 	dir     string // of the journal, the summary and the output of processes
+	program string // this test's, which processes run
 	journal *os.File
 	seed    uint64
 	workers int
 	until   time.Time
 	stuck   time.Duration
 	started int // processes
+	command func(c *soakChild) *exec.Cmd
 }
 
 // soakChild is a process.
 type soakChild struct {
 	n      int
-	cmd    *exec.Cmd
+	cmd    *exec.Cmd // nil: it could not be started
 	output string
 	exited chan error
 }
@@ -73,7 +77,10 @@ func soakProcesses(t *testing.T) {
 		until: start.Add(time.Duration(seconds) * time.Second),
 		stuck: time.Duration(environmentInt(t, soakStuckEnv, soakStuckDefault)) * time.Second,
 	}
+	k.command = k.worker
 	var err error
+	k.program, err = filepath.Abs(os.Args[0])
+	require.NoError(t, err)
 	k.journal, err = os.Create(filepath.Join(dir, "soak.jsonl"))
 	require.NoError(t, err)
 	unfinished := k.run(processes)
@@ -103,9 +110,12 @@ func soakProcesses(t *testing.T) {
 	require.Positive(t, done, "no case was computed; see the output of the processes in %s", dir)
 }
 
-// run keeps processes going until the time is over and returns how many compositions
-// were under way then.
-func (k *soakRunner) run(processes int) (unfinished int) {
+// run keeps processes going until the time is over and returns the compositions that
+// were under way then, each with its last case.
+//
+// The last case ends when the time is over: what a process has under way then is cut off,
+// and is stuck where it was under way for as long as that takes.
+func (k *soakRunner) run(processes int) (unfinished []soakRecord) {
 	children := make([]*soakChild, processes)
 	deaths := 0
 	for i := range children {
@@ -132,7 +142,7 @@ func (k *soakRunner) run(processes int) (unfinished int) {
 					over = k.endIfStuck(c, records, now)
 				}
 			}
-			if over && time.Until(k.until) < 5*time.Second || deaths > 100 {
+			if over && time.Until(k.until) < 2*time.Second || deaths > 100 {
 				children[i] = nil
 			} else if over {
 				children[i] = k.start()
@@ -152,7 +162,7 @@ func (k *soakRunner) run(processes int) (unfinished int) {
 			}
 		default:
 			if !k.endIfStuck(c, records, time.Now()) {
-				unfinished += len(underway(records, c.n))
+				unfinished = slices.AppendSeq(unfinished, maps.Values(underway(records, c.n)))
 				k.kill(c)
 			}
 		}
@@ -165,34 +175,42 @@ func (k *soakRunner) start() *soakChild {
 	c := &soakChild{n: k.started, exited: make(chan error, 1)}
 	k.started++
 	c.output = filepath.Join(k.dir, fmt.Sprintf("soak-%d.txt", c.n))
-	program, err := filepath.Abs(os.Args[0])
-	if err != nil {
-		c.exited <- err
-		return c
-	}
-	line := append(strings.Fields(os.Getenv("VKATTN_EXEC")), program, "-test.run=^TestSoak$", "-test.count=1", "-test.timeout=0", "-test.v")
-	c.cmd = exec.Command(line[0], line[1:]...)
-	c.cmd.Env = append(os.Environ(),
-		fmt.Sprintf("%s=%d %d %d %d", soakWorkerEnv, c.n, k.workers, k.seed, k.until.UnixMilli()),
-		soakJournalEnv+"="+k.journal.Name())
 	out, err := os.Create(c.output)
 	if err != nil {
 		c.exited <- err
 		return c
 	}
-	c.cmd.Stdout, c.cmd.Stderr = out, out
-	if err := c.cmd.Start(); err != nil {
+	cmd := k.command(c)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.WaitDelay = time.Second
+	if err := cmd.Start(); err != nil {
 		c.exited <- errors.Join(err, out.Close())
 		return c
 	}
-	go func() { c.exited <- errors.Join(c.cmd.Wait(), out.Close()) }()
+	c.cmd = cmd
+	go func() { c.exited <- errors.Join(cmd.Wait(), out.Close()) }()
 	return c
 }
 
+// worker is the command of a process: this test again.
+func (k *soakRunner) worker(c *soakChild) *exec.Cmd {
+	line := append(strings.Fields(os.Getenv("VKATTN_EXEC")), k.program, "-test.run=^TestSoak$", "-test.count=1", "-test.timeout=0", "-test.v")
+	cmd := exec.Command(line[0], line[1:]...)
+	cmd.Env = append(os.Environ(),
+		fmt.Sprintf("%s=%d %d %d %d", soakWorkerEnv, c.n, k.workers, k.seed, k.until.UnixMilli()),
+		soakJournalEnv+"="+k.journal.Name())
+	return cmd
+}
+
 func (k *soakRunner) kill(c *soakChild) {
-	if c.cmd != nil && c.cmd.Process != nil {
-		_ = c.cmd.Process.Kill() // it may have ended
-		<-c.exited
+	if c.cmd == nil {
+		return
+	}
+	_ = c.cmd.Process.Kill() // it may have ended
+	// One that a driver keeps in the kernel is not waited for.
+	select {
+	case <-c.exited:
+	case <-time.After(5 * time.Second):
 	}
 }
 

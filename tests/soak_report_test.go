@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	pretty "github.com/jedib0t/go-pretty/v6/table"
 )
@@ -91,7 +92,7 @@ type soakSummary struct {
 }
 
 // describeSoak writes the summary of a soak and returns its failures.
-func describeSoak(w io.Writer, records []soakRecord, heading string, unfinished int) (failures []soakRecord) {
+func describeSoak(w io.Writer, records []soakRecord, heading string, unfinished []soakRecord) (failures []soakRecord) {
 	groups := map[string]*soakSummary{}
 	classes := map[string]map[string]int{} // by class and target
 	var all soakSummary
@@ -117,7 +118,7 @@ func describeSoak(w io.Writer, records []soakRecord, heading string, unfinished 
 		}
 	}
 	fmt.Fprintf(w, "%s\n\n%d cases of %d compositions, %d rows judged, %d failures, %d compositions unfinished at the end.\n\n",
-		heading, all.cases, all.compositions, all.rows, len(failures), unfinished)
+		heading, all.cases, all.compositions, all.rows, len(failures), len(unfinished))
 	t := pretty.NewWriter()
 	t.AppendHeader(pretty.Row{"tier/type/KV", "compositions", "cases", "failed", "refused", "rows judged", "rows beyond float32",
 		"largest error, of what is allowed", "in", "compiling, s"})
@@ -127,6 +128,14 @@ func describeSoak(w io.Writer, records []soakRecord, heading string, unfinished 
 			fmt.Sprintf("%.0f %%", 100*s.worst.Share), strings.TrimPrefix(s.worst.Case, g+"/"), fmt.Sprintf("%.0f", float64(s.compile)/1e3)})
 	}
 	fmt.Fprintf(w, "%s\n\n", t.RenderMarkdown())
+	if len(unfinished) > 0 {
+		fmt.Fprint(w, "Unfinished, with the seconds since their last case:\n\n")
+		now := time.Now()
+		for _, r := range unfinished {
+			fmt.Fprintf(w, "- %s after %s: %.0f\n", r.Case, r.Event, now.Sub(time.UnixMilli(r.At)).Seconds())
+		}
+		fmt.Fprintln(w)
+	}
 	if len(failures) == 0 {
 		return nil
 	}

@@ -226,7 +226,7 @@ func (k *soaker) run(e *engine, batch []*soakRun) {
 		}
 		var judged cases.Judgement
 		if failed == nil {
-			judged, failed = x.judge()
+			judged, failed = x.judge(e)
 		}
 		k.done(x, compile, judged, failed)
 	}
@@ -235,10 +235,21 @@ func (k *soaker) run(e *engine, batch []*soakRun) {
 	}
 }
 
-// judge says what is wrong with what a case left in memory.
-func (x *soakRun) judge() (cases.Judgement, error) {
+// judge says what is wrong with what a case left in memory. The plan is asked for splits
+// only where that may make a difference.
+func (x *soakRun) judge(e *engine) (cases.Judgement, error) {
 	p := x.problem
-	judged := cases.NewFormula(p).Judge(x.jobs[0].after)
+	formula := cases.NewFormula(p)
+	judged := formula.Judge(x.jobs[0].after)
+	if judged.Wrong > 0 && e.dev != nil {
+		plan, err := e.plan(x.jobs[0])
+		if err != nil {
+			return judged, err
+		}
+		if formula.Splits = plan.Splits > 1; formula.Splits {
+			judged = formula.Judge(x.jobs[0].after)
+		}
+	}
 	for i, j := range x.jobs {
 		if err := p.Trespass(j.before, j.after); err != nil {
 			return judged, fmt.Errorf("run %d: %w", i+1, err)

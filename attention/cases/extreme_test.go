@@ -106,3 +106,66 @@ func TestFormulaFindsWrongRows(t *testing.T) {
 		})
 	}
 }
+
+// Where all scores of a row are one large bias O is the mean of V. Splits that keep nothing
+// but an LSE cannot know how many keys they had: there O is between the values.
+func TestFormulaOfEqualLargeBiases(t *testing.T) {
+	c := FeatureCase{Name: "formula", D: 8, Dv: 8, Hq: 8, Hkv: 2, LSE: true, Seqs: []Seq{{0, 9, 40}},
+		Bias:     BiasKind{Spread: Spread{On: true, Heads: true, Rows: true}, DType: attention.F32},
+		Extremes: Extremes{Bias: []float32{-math.MaxFloat32}}}
+	p, err := NewFeatureProblem(c, attention.F32)
+	require.NoError(t, err)
+	f := NewFormula(p)
+	found := 0
+	for h := range c.Hq {
+		for row := range 9 {
+			f.score(0, h, row)
+			if f.row.most != -math.MaxFloat32 {
+				continue
+			}
+			found++
+			one := []attention.Rows{{B: 0, H: h, Rows: []int{row}}}
+			mean, first := make([]float64, c.Dv), narrowed(f.row.value[0], attention.F32)
+			for _, v := range f.row.value {
+				for j, x := range v {
+					mean[j] += x / float64(len(f.row.value))
+				}
+			}
+			lse := []float32{-math.MaxFloat32}
+			judge := func(o []float32) error {
+				judged := f.JudgeRows(one, o, lse)
+				return judged.Err()
+			}
+			require.NoError(t, judge(narrowed(mean, attention.F32)))
+			require.Error(t, judge(first))
+			f.Splits = true
+			require.NoError(t, judge(narrowed(mean, attention.F32)))
+			require.NoError(t, judge(first))
+			lse[0] = float32(math.Inf(-1))
+			require.Error(t, judge(first))
+			f.Splits = false
+		}
+	}
+	require.Positive(t, found)
+}
+
+// A bias of -1e9 rounds scores away in float32 and not in float64: both are right.
+func TestFormulaOfAbsorbedScores(t *testing.T) {
+	c := FeatureCase{Name: "formula", D: 8, Dv: 8, Hq: 2, Hkv: 1, LSE: true, Seqs: []Seq{{0, 9, 40}},
+		Bias: BiasKind{Spread: Spread{On: true, Heads: true, Rows: true}, DType: attention.F32}, Extremes: Extremes{Bias: []float32{-1e9}}}
+	p, err := NewFeatureProblem(c, attention.F32)
+	require.NoError(t, err)
+	cfg, args, sample := p.Config(Target{}), p.HostArgs(p.Image), p.Rows()
+	cfg.DType = attention.F32
+	ref, refLSE, err := attention.ReferenceSample(cfg, args, sample)
+	require.NoError(t, err)
+	f := NewFormula(p)
+	judged := f.JudgeRows(sample, narrowed(ref, attention.F32), narrowed(refLSE, attention.F32))
+	require.NoError(t, judged.Err(), "in float64")
+	op, err := attention.New(nil, cfg)
+	require.NoError(t, err)
+	require.NoError(t, op.Forward(nil, args))
+	judged = f.Judge(p.Image)
+	require.NoError(t, judged.Err(), "in float32")
+	require.NoError(t, op.Close())
+}

@@ -22,9 +22,15 @@ import (
 // The second rule holds where the first allows anything. NaN, or 0 where values are not,
 // is never right.
 type Formula struct {
+	// Splits says that the keys of a row are computed in splits whose states are O and a
+	// float32 LSE. Rounding an LSE moves all weights of its split, also where the scores of
+	// its keys are one large bias, exactly.
+	Splits bool
+
 	p    *FeatureProblem
 	unit roundings
 
+	wide         bool // sums keep what float32 rounds away
 	keys, values map[keyID][]float64
 	row          rowScores
 }
@@ -118,6 +124,14 @@ func (f *Formula) JudgeRows(sample []attention.Rows, o, lse []float32) (j Judgem
 				sum = &lse[i]
 			}
 			share, what := f.judgeRow(o[i*dv:][:dv], sum)
+			if what != "" && f.row.absorbed {
+				f.wide = true // or by what float64 keeps
+				f.score(s.B, s.H, row)
+				if again, wrong := f.judgeRow(o[i*dv:][:dv], sum); wrong == "" {
+					share, what = again, wrong
+				}
+				f.wide = false
+			}
 			i++
 			if f.row.beyond {
 				j.Unjudged++
@@ -142,18 +156,21 @@ type rowScores struct {
 	s, e   []float64 // scores of the keys that have weight, and their errors
 	value  [][]float64
 	times  []float64 // how often each key counts
+	raised []float64 // largest scale of V in the row by each key's own, at least 1
 	sink   float64
 	sinkE  float64
 	most   float64 // of all, the sink's included
 	raw    float64 // largest score before it is modified, by magnitude
 	beyond bool    // some score is more than float32 holds
+
+	absorbed bool // some score was rounded away by what was added to it
 }
 
 // score computes the scores of a row.
 func (f *Formula) score(b, h, row int) {
 	p, r := f.p, &f.row
 	kv, s := h/p.Group(), p.Seqs[b]
-	*r = rowScores{s: r.s[:0], e: r.e[:0], value: r.value[:0], times: r.times[:0], sink: math.Inf(-1)}
+	*r = rowScores{s: r.s[:0], e: r.e[:0], value: r.value[:0], times: r.times[:0], raised: r.raised[:0], sink: math.Inf(-1)}
 	if p.Sinks {
 		r.sink = float64(p.sinkOf(h))
 	}
@@ -173,12 +190,31 @@ func (f *Formula) score(b, h, row int) {
 		r.s, r.e, r.times = append(r.s, score), append(r.e, e), append(r.times, float64(n))
 		r.value = append(r.value, f.valueOf(b, kv, t))
 		r.most = max(r.most, score)
+		_, scale := p.scaleAt(b, kv, t)
+		r.raised = append(r.raised, math.Abs(float64(scale)))
 	}
+	f.raise()
 	// exp2 of Vulkan is off by 3 + 2|x| units in the last place.
 	for i := range r.s {
 		r.e[i] += 0x1p-23 * (3 + 3*min(r.most-r.s[i], 200))
 	}
 	r.sinkE = 0x1p-22*math.Abs(r.sink) + 0x1p-23*(3+3*min(r.most-r.sink, 200))
+}
+
+// raise makes scales of V what they are in proportion to the largest one. A weight is
+// multiplied by its key's scale before it is rounded to 16 bits, relative to the largest
+// product, so that the least number there is counts by the largest scale.
+func (f *Formula) raise() {
+	list := f.row.raised
+	var most float64
+	for _, x := range list {
+		most = max(most, x)
+	}
+	for i, x := range list {
+		if list[i] = 1; f.p.KV.Scaled() && x > 0 {
+			list[i] = most / x
+		}
+	}
 }
 
 // modified is the score of a key after softcap, bias and ALiBi, and its error.
@@ -192,7 +228,7 @@ func (f *Formula) modified(q []float32, b, h, row, t int) (s, e float64) {
 		size += math.Abs(product)
 	}
 	s, size = sum*scale, size*math.Abs(scale)
-	e = size*(0x1p-24*(8+float64(p.D)/8)+f.unit.element) + 0x1p-22*math.Abs(s)
+	e = size*(0x1p-24*(8+float64(p.D)/4)+f.unit.element) + 0x1p-22*math.Abs(s)
 	if math.Abs(s) > math.Abs(f.row.raw) {
 		f.row.raw = s
 	}
@@ -203,19 +239,25 @@ func (f *Formula) modified(q []float32, b, h, row, t int) (s, e float64) {
 		s = capped
 	}
 	if p.Bias.On {
-		s, e = added(s, e, float64(p.biasAt(b, h, row, t)))
+		s, e = f.added(s, e, float64(p.biasAt(b, h, row, t)))
 	}
 	if p.ALiBi {
-		s, e = added(s, e, -float64(p.slope(h))*math.Abs(float64(p.position(b, row)-t)))
+		s, e = f.added(s, e, -float64(p.slope(h))*math.Abs(float64(p.position(b, row)-t)))
 	}
 	return s, e
 }
 
 // added is a score with x added. Where float32 rounds one of the two away the sum is the
-// other in every order of operations, and equal ones stay equal.
-func added(s, e, x float64) (sum, errorOf float64) {
+// other in every order of operations, and equal ones stay equal. A computation that keeps
+// large biases separate from scores finds their sum as it is: see wide.
+func (f *Formula) added(s, e, x float64) (sum, errorOf float64) {
 	switch {
+	case f.Splits:
 	case math.Abs(s)+e < 0x1p-26*math.Abs(x):
+		f.row.absorbed = true
+		if f.wide {
+			return s + x, e
+		}
 		return x, 0
 	case math.Abs(x) < 0x1p-26*(math.Abs(s)-e):
 		return s, e
@@ -346,12 +388,13 @@ func (f *Formula) weigh() (w rowWeights) {
 
 func (f *Formula) judgeElement(w *rowWeights, j int, got float64) (share float64, what string) {
 	r, u := &f.row, &f.unit
-	var want, size, all float64
+	var want, size, all, least float64
 	for i, p := range w.p {
 		v := r.value[i][j]
 		want += p * v
 		size += p * math.Abs(v)
 		all += r.times[i] * math.Abs(v)
+		least += r.times[i] * math.Abs(v) * r.raised[i] * u.least
 	}
 	want, size = want/w.sum, size/w.sum
 	// Of the scores' errors, from what they do to the sum of p (v - O), which is 0.
@@ -377,7 +420,7 @@ func (f *Formula) judgeElement(w *rowWeights, j int, got float64) (share float64
 	}
 	// Of all else: weights and elements as they are multiplied, the sum over keys, and O as
 	// it is stored.
-	rest := size*(2*u.weight+u.element+0x1p-23*(8+math.Sqrt(w.count))) + all*(u.least+0x1p-80) + 1.01*u.stored*math.Abs(want) + u.smallest
+	rest := size*(2*u.weight+u.element+0x1p-23*(8+math.Sqrt(w.count))) + least + all*0x1p-80 + 1.01*u.stored*math.Abs(want) + u.smallest
 	allowed := spread + rest
 	hull := rest + (u.stored+2*u.weight+0x1p-20+u.element)*max(math.Abs(lo), math.Abs(hi)) + all*0x1p-56
 	switch {

@@ -144,19 +144,3 @@ func TestOpenRefusesWhatIsNoFile(t *testing.T) {
 	_, err = Open(t.TempDir())
 	require.ErrorContains(t, err, "not a regular file")
 }
-
-func FuzzRead(f *testing.F) {
-	f.Add(file(1, "{'descr': '<f2', 'fortran_order': True, 'shape': (2, 3), }", make([]byte, 12)))
-	f.Add(file(2, "{'descr': '>f4', 'fortran_order': False, 'shape': (), }", make([]byte, 4)))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		a, err := read(b)
-		if err != nil {
-			return
-		}
-		count := a.DType.Size()
-		for _, n := range a.Shape {
-			count *= n
-		}
-		require.Len(t, a.Data, count)
-	})
-}

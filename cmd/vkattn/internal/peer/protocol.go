@@ -47,10 +47,10 @@ package peer
 import (
 	"errors"
 	"fmt"
-	"math"
 	"regexp"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // protocol is the version of what the package comment describes.
@@ -164,7 +164,7 @@ func durations(ms []float64, n int) ([]time.Duration, error) {
 	}
 	out := make([]time.Duration, n)
 	for i, t := range ms {
-		if !(t > 0) || t > math.MaxInt64/1e6 {
+		if !(t > 0) || t*1e6 >= 1<<63 {
 			return nil, fmt.Errorf("%w: a run of %v ms", errRubbish, t)
 		}
 		out[i] = max(1, time.Duration(t*1e6))
@@ -181,10 +181,11 @@ func quote(s string) string {
 	return fmt.Sprintf("%q", s)
 }
 
-// oneLine is the text with every run of blanks and control characters a space.
+// oneLine is the text with every run of blanks and of what does not print a space: a
+// terminal obeys control characters beyond ASCII too.
 func oneLine(s string) string {
 	const most = 300
-	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f }), " ")
+	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == ' ' || !unicode.IsPrint(r) }), " ")
 	if r := []rune(s); len(r) > most {
 		return string(r[:most]) + "..."
 	}
