@@ -108,3 +108,15 @@ func TestTheVariableTakesUnits(t *testing.T) {
 	t.Setenv(Variable, "lots")
 	require.NotEqual(t, Variable, Available().By, "a value that is no number is no limit")
 }
+
+func TestSizesSaturate(t *testing.T) {
+	require.EqualValues(t, 24, Product(2, 3, 4))
+	require.EqualValues(t, 0, Product(2, 0, math.MaxInt))
+	require.EqualValues(t, 0, Product(2, -3))
+	require.EqualValues(t, uint64(math.MaxUint64), Product(math.MaxInt, math.MaxInt, 1))
+	require.EqualValues(t, uint64(math.MaxUint64), Product[uint64](math.MaxUint64, 2))
+	require.EqualValues(t, uint64(math.MaxUint64), Product(1<<40, 1<<20, 1<<10))
+	require.EqualValues(t, 6, Sum(1, 2, 3))
+	require.EqualValues(t, uint64(math.MaxUint64), Sum(math.MaxUint64, 1))
+	require.EqualValues(t, uint64(math.MaxUint64), Sum(math.MaxUint64, 0))
+}

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -83,11 +84,9 @@ func (l Lengths) lists() (rows, keys []int) {
 			item = rest
 		}
 		r, k, _ := strings.Cut(item, "/")
-		for range n {
-			nr, _ := strconv.Atoi(r)
-			nk, _ := strconv.Atoi(k)
-			rows, keys = append(rows, nr), append(keys, nk)
-		}
+		nr, _ := strconv.Atoi(r)
+		nk, _ := strconv.Atoi(k)
+		rows, keys = append(rows, slices.Repeat([]int{nr}, n)...), append(keys, slices.Repeat([]int{nk}, n)...)
 	}
 	return rows, keys
 }

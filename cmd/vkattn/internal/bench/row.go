@@ -25,6 +25,7 @@ const (
 	OK          Status = "ok"
 	Fail        Status = "FAIL"        // wrong numbers
 	Unsupported Status = "unsupported" // refused, with a reason
+	OOM         Status = "OOM"         // too large for the memory of the device or of this machine
 	Broken      Status = "error"       // the device, the machine or the peer failed
 	Ablated     Status = "ablation"    // timed with a part of the work left out: no result, and no speed of one
 )
