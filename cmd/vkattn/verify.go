@@ -251,6 +251,8 @@ func verifyOutcome(o *verify.Outcome) error {
 		return fmt.Errorf("%d of %d rows are wrong: %s", o.Failed, o.Rows, o.FirstFail)
 	case o.Broken > 0:
 		return &coded{exitDevice, fmt.Errorf("%d of %d rows failed: %s", o.Broken, o.Rows, o.FirstBroken)}
+	case o.Uncompared == o.Problems && o.TooLarge == o.Rows && o.Rows > 0:
+		return unsupportedf("no problem fits the memory: %s", o.Why)
 	case o.Uncompared == o.Problems && o.Problems > 0:
 		return unsupportedf("no problem is supported: %s", o.Why)
 	}
