@@ -72,8 +72,8 @@ row, 4 device failure.`,
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32())
 			}
-			if o.repeats < 0 || c.Flags().Changed("repetitions") && o.repeats == 0 {
-				return badInputf("-r %d: want a positive number", o.repeats)
+			if o.repeats < 0 || o.repeats > bench.MaxRepeats || c.Flags().Changed("repetitions") && o.repeats == 0 {
+				return badInputf("-r %d: want a positive number up to %d", o.repeats, bench.MaxRepeats)
 			}
 			if o.minTime < 0 {
 				return badInputf("--min-time %v: want a positive duration", o.minTime)
@@ -187,7 +187,7 @@ func (a *app) bench(ctx context.Context, o *benchOptions) error {
 	for _, line := range peerTrouble(all.list) {
 		fmt.Fprintf(a.stderr, "vkattn: %s\n", oneLine(line))
 	}
-	fmt.Fprintf(a.stderr, "%d rows, seed %d\n", len(all.list), o.seed)
+	fmt.Fprintf(a.stderr, "%d rows, %sseed %d\n", len(all.list), oomCount(all.tooLarge), o.seed)
 	return errors.Join(all.err(), validated(dev))
 }
 

@@ -41,6 +41,14 @@ func (o *outcome) add(r *bench.Row) {
 	}
 }
 
+// oomCount is a word on rows too large for the memory, where there are any.
+func oomCount(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d OOM, ", n)
+}
+
 func (o *outcome) err() error {
 	switch {
 	case o.stopped != nil:

@@ -128,7 +128,7 @@ func (a *app) verify(ctx context.Context, o *verifyOptions) error {
 	if err := commitSaved(&set); err != nil {
 		return err
 	}
-	fmt.Fprintf(a.stderr, "%d problems, %d rows, seed %d\n", all.Problems, all.Rows, o.seed)
+	fmt.Fprintf(a.stderr, "%d problems, %d rows, %sseed %d\n", all.Problems, all.Rows, oomCount(all.TooLarge), o.seed)
 	if stopped != nil {
 		return stopped
 	}

@@ -299,6 +299,10 @@ func (g *group) stop(row *Row, err error) *Row {
 		row.Status = Unsupported
 	case errors.Is(err, vk.ErrOutOfMemory):
 		row.Status = OOM
+		if row.Memory == 0 && row.Form == "" {
+			f := g.problem.footprint()
+			row.Memory = hostmem.Sum(f.tensors, f.lists)
+		}
 	case errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrClosed):
 		g.lost = err
 	}

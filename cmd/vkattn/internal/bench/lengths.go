@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -69,6 +70,9 @@ func ParseLengths(s string, rows int) (Lengths, error) {
 
 func length(s, item string) (int, error) {
 	n, err := strconv.ParseUint(strings.TrimSpace(s), 10, 31)
+	if errors.Is(err, strconv.ErrRange) {
+		return 0, fmt.Errorf("%q: %s is over %d", item, strings.TrimSpace(s), attention.MaxLength)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("%q: want KEYS, ROWS/KEYS or N*ROWS/KEYS", item)
 	}
