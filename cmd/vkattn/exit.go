@@ -44,11 +44,13 @@ func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.Is(err, vk.ErrOutOfMemory): // whoever asked for it
+		return exitUnsupported
 	case errors.As(err, &known):
 		return known.code
 	case errors.As(err, &shape):
 		return exitInput
-	case errors.Is(err, vk.ErrUnsupported), errors.Is(err, vk.ErrNoDevice), errors.Is(err, vk.ErrOutOfMemory):
+	case errors.Is(err, vk.ErrUnsupported), errors.Is(err, vk.ErrNoDevice):
 		return exitUnsupported
 	case errors.As(err, &device), errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrClosed):
 		return exitDevice

@@ -3,6 +3,9 @@ package main
 import (
 	"encoding/csv"
 	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -130,4 +133,93 @@ func TestVerifyGoesOnOverAProblemThatDoesNotFit(t *testing.T) {
 	var doc struct{ Rows []verify.Row }
 	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
 	require.Equal(t, bench.OOM, doc.Rows[0].Status)
+}
+
+// sparseFile is a .npy file of zeros that takes no room on the disk.
+func sparseFile(t *testing.T, dir, name, descr string, shape ...int) {
+	t.Helper()
+	head := npyBytes(descr, false, shape, nil)
+	size := int64(descr[2] - '0')
+	for _, n := range shape {
+		size *= int64(n)
+	}
+	path := filepath.Join(dir, name+".npy")
+	require.NoError(t, os.WriteFile(path, head, 0o644))
+	require.NoError(t, os.Truncate(path, int64(len(head))+size))
+}
+
+// Files of terabytes without a block on the disk are refused by their headers.
+func TestRunRefusesFilesLargerThanMemory(t *testing.T) {
+	at := func(dir string, names ...string) (args []string) {
+		for _, n := range names {
+			args = append(args, "--"+n, filepath.Join(dir, n+".npy"))
+		}
+		return args
+	}
+	for name, c := range map[string]struct {
+		files func(dir string)
+		more  []string
+	}{
+		"Q": {func(dir string) { sparseFile(t, dir, "q", "<f2", 2, 4, 1<<28, 8) }, nil},
+		"K": {func(dir string) {
+			sparseFile(t, dir, "k", "<f2", 2, 2, 1<<28, 8)
+			sparseFile(t, dir, "v", "<f2", 2, 2, 1<<28, 3)
+		}, nil},
+		"cu-seqlens-q": {func(dir string) {
+			sparseFile(t, dir, "q", "<f2", 5, 4, 8)
+			sparseFile(t, dir, "cu-seqlens-q", "<i8", 1<<31)
+		}, []string{"cu-seqlens-q"}},
+		"mask": {func(dir string) {
+			sparseFile(t, dir, "mask", "|u1", 2, 4, 1<<20, 6)
+			sparseFile(t, dir, "q", "<f2", 2, 4, 1<<20, 8)
+		}, []string{"mask"}},
+		"block-table": {func(dir string) {
+			sparseFile(t, dir, "block-table", "<i4", 2, 1<<30)
+			sparseFile(t, dir, "k", "<f2", 2, 6, 2, 8)
+			sparseFile(t, dir, "v", "<f2", 2, 6, 2, 3)
+		}, []string{"block-table"}},
+		"O": {func(dir string) {
+			sparseFile(t, dir, "q", "<f2", 2, 4, 1<<20, 8)
+			sparseFile(t, dir, "v", "<f2", 2, 2, 6, 256)
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(hostmem.Variable, "100MiB")
+			dir, args := goodFiles(t)
+			c.files(dir)
+			got, stdout, stderr := call(append(args, at(dir, c.more...)...)...)
+			require.Equal(t, exitUnsupported, got, stderr)
+			require.Empty(t, stdout)
+			require.Regexp(t, `^vkattn: problem: needs \d+ bytes of host memory, 104857600 are available \(VKATTN_HOST_MEMORY\)\n$`, stderr)
+			require.NoFileExists(t, filepath.Join(dir, "o.npy"))
+		})
+	}
+	t.Run("this machine", func(t *testing.T) {
+		dir, args := goodFiles(t)
+		sparseFile(t, dir, "q", "<f2", 2, 4, 1<<30, 256)
+		sparseFile(t, dir, "k", "<f2", 2, 2, 6, 256)
+		refused(t, exitUnsupported, "problem: needs ", args...)
+	})
+}
+
+// The memory that a run is checked for is no less than what it allocates.
+func TestRunNeedsWhatItAllocates(t *testing.T) {
+	onceOnly(t)
+	dir, args := goodFiles(t)
+	sparseFile(t, dir, "q", "<f2", 2, 4, 5000, 64)
+	sparseFile(t, dir, "k", "<f2", 2, 2, 600, 64)
+	sparseFile(t, dir, "v", "<f2", 2, 2, 600, 64)
+	t.Setenv(hostmem.Variable, "1") // to be told
+	_, _, stderr := call(args...)
+	var needed, available uint64
+	_, err := fmt.Sscanf(stderr, "vkattn: problem: needs %d bytes of host memory, %d", &needed, &available)
+	require.NoError(t, err, stderr)
+	require.EqualValues(t, 1, available)
+	const o, q, kv, lse = 2 * 4 * 5000 * 64, 2 * 4 * 5000 * 64, 2 * 2 * 600 * 64, 2 * 4 * 5000
+	require.EqualValues(t, 2*(q+2*kv+o)+4*lse+4*o, needed)
+	t.Setenv(hostmem.Variable, fmt.Sprint(needed))
+	code, _, stderr := call(args...)
+	require.Equal(t, exitOK, code, stderr)
+	t.Setenv(hostmem.Variable, fmt.Sprint(needed-1))
+	refused(t, exitUnsupported, "needs", with(args, "--o", filepath.Join(dir, "other.npy"))...)
 }

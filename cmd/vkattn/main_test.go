@@ -152,6 +152,7 @@ func TestExitCodes(t *testing.T) {
 		{unsupportedf("no: %w", &attention.ShapeError{Field: "HeadDim"}), exitUnsupported},
 		{vk.ErrDeviceLost, exitDevice},
 		{vk.ErrOutOfMemory, exitUnsupported},
+		{badInputf("--q: %w", vk.ErrOutOfMemory), exitUnsupported},
 		{&vk.Error{Op: "vkAllocateMemory", Result: -2}, exitUnsupported},
 		{&vk.Error{Op: "vkQueueSubmit", Result: -4}, exitDevice},
 		{&vk.Error{Op: "Pipeline", Err: vk.ErrUnsupported}, exitUnsupported},

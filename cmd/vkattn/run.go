@@ -148,6 +148,11 @@ func (a *app) run(ctx context.Context, o *runOptions) error {
 			return err
 		}
 	}
+	if dev != nil {
+		if err := in.room(dev, plan.Bytes-min(plan.Bytes, in.memory().arguments)); err != nil {
+			return err
+		}
+	}
 	// Known before the work; made after it, so that a driver that takes the
 	// process down leaves nothing.
 	if err := probeOutputs(o); err != nil {

@@ -17,6 +17,7 @@
 package hostmem
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"math"
@@ -39,11 +40,17 @@ type Limit struct {
 // Unlimited is the Limit where the system does not tell.
 var Unlimited = Limit{Bytes: math.MaxUint64, By: "unknown"}
 
+// ErrOutOfMemory is what every *Error matches. It is vk.ErrOutOfMemory.
+var ErrOutOfMemory = errors.New("vk: out of memory")
+
 // Error is a request for more memory than there is.
 type Error struct {
 	Needed uint64
 	Limit
 }
+
+// Is reports whether target is ErrOutOfMemory.
+func (e *Error) Is(target error) bool { return target == ErrOutOfMemory }
 
 // Error names both sizes in bytes.
 func (e *Error) Error() string {

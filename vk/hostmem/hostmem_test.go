@@ -88,6 +88,7 @@ func TestCheckRefusesWhatDoesNotFit(t *testing.T) {
 	require.NoError(t, Check(1<<10))
 	var e *Error
 	require.True(t, errors.As(Check(math.MaxUint64), &e))
+	require.ErrorIs(t, e, ErrOutOfMemory)
 	require.Contains(t, e.Error(), "needs over 2^64 bytes of host memory, ")
 
 	t.Setenv(Variable, "1MiB")
