@@ -156,6 +156,9 @@ loop:
 		}
 	}
 	bar.end()
+	if stopped != nil {
+		out.doc.Run.Stopped = stopReason(stopped)
+	}
 	if err := out.close(); err != nil {
 		return err
 	}

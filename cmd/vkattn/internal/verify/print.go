@@ -88,7 +88,7 @@ func (p *mdPrinter) Close() error {
 	}
 	var bad []*Row
 	for _, r := range p.rows {
-		if r.Status == bench.Fail || r.Status == bench.Broken || r.Status == bench.OOM {
+		if r.Status == bench.Fail || r.Status == bench.Broken || r.Status == bench.OOM || r.Status == bench.Interrupted {
 			bad = append(bad, r)
 		}
 	}
@@ -194,6 +194,9 @@ func (p *mdPrinter) totals() error {
 }
 
 func (t *total) add(r *Row) {
+	if r.Status == bench.Interrupted {
+		return
+	}
 	t.cases++
 	switch r.Status {
 	case bench.OK:

@@ -99,15 +99,22 @@ func (v *Verifier) Problem(ctx context.Context, c cases.Case, dtype attention.DT
 
 // refused are rows of a problem that nobody computes for want of host memory.
 func (g *group) refused(err error) []*Row {
-	g.witness, g.results = nil, nil
-	for _, i := range g.List {
-		if g.Here == nil || g.Here(i, g.problem.DType) {
-			r := &result{row: g.row(i.String())}
-			_ = r.stop(err)
-			g.results = append(g.results, r)
+	rows := g.Unfinished(g.problem.Case, g.problem.DType)
+	for _, r := range rows {
+		_ = (&result{row: r}).stop(err)
+	}
+	return rows
+}
+
+// Unfinished are the rows of a problem, without a verdict.
+func (v *Verifier) Unfinished(c cases.Case, dtype attention.DType) (rows []*Row) {
+	g := &group{Verifier: v, problem: &cases.Problem{Case: c, DType: dtype}}
+	for _, i := range v.List {
+		if v.Here == nil || v.Here(i, dtype) {
+			rows = append(rows, g.row(i.String()))
 		}
 	}
-	return g.rows()
+	return rows
 }
 
 func (v *Verifier) say(p *cases.Problem, who, what string) {
