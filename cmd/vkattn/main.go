@@ -26,9 +26,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"vkattn/attention/cases"
+	"vkattn/vk/hostmem"
 )
 
-func main() { os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	hostmem.LimitHeap()
+	os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr))
+}
 
 // app is what the subcommands share.
 type app struct {

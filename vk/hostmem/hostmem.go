@@ -96,6 +96,18 @@ func Available() Limit {
 	return machine().available()
 }
 
+// LimitHeap has the garbage collector keep this program within what is available
+// now, unless GOMEMLIMIT says otherwise. Without a limit garbage may take as much as
+// what is in use, and a request that fits by Check would not.
+func LimitHeap() {
+	if os.Getenv("GOMEMLIMIT") != "" {
+		return
+	}
+	if limit := machine().available(); limit.Bytes < math.MaxInt64 {
+		debug.SetMemoryLimit(int64(limit.Bytes))
+	}
+}
+
 // parse reads a number of bytes with an optional binary unit.
 func parse(text string) (uint64, error) {
 	shift := 0

@@ -3,6 +3,7 @@ package hostmem
 import (
 	"errors"
 	"math"
+	"runtime/debug"
 	"testing"
 	"testing/fstest"
 
@@ -108,6 +109,18 @@ func TestTheVariableTakesUnits(t *testing.T) {
 	}
 	t.Setenv(Variable, "lots")
 	require.NotEqual(t, Variable, Available().By, "a value that is no number is no limit")
+}
+
+func TestTheHeapIsLimited(t *testing.T) {
+	before := debug.SetMemoryLimit(-1)
+	t.Cleanup(func() { debug.SetMemoryLimit(before) })
+	t.Setenv("GOMEMLIMIT", "1GiB")
+	LimitHeap()
+	require.Equal(t, before, debug.SetMemoryLimit(-1), "the user's word")
+	t.Setenv("GOMEMLIMIT", "")
+	LimitHeap()
+	require.Less(t, debug.SetMemoryLimit(-1), int64(math.MaxInt64))
+	require.Greater(t, debug.SetMemoryLimit(-1), int64(1<<20))
 }
 
 func TestSizesSaturate(t *testing.T) {
