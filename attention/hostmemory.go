@@ -45,7 +45,7 @@ func (a *Args) rowKeys() uint64 {
 }
 
 // rowBytes is what a worker takes for a row of a call with options: the list of its
-// keys and so many bytes for each of them, as slices that grow, and rows of K and V
+// keys and perKey bytes for each of them, as slices that grow, and rows of K and V
 // of some element size (see newKeyRows).
 func (a *Args) rowBytes(cfg *Config, perKey, element uint64) uint64 {
 	const growth = 2

@@ -29,7 +29,7 @@ func (d *Device) AvailableMemory(kind MemoryKind) (uint64, error) {
 }
 
 // CheckMemory returns an error that matches ErrOutOfMemory, with needed and available
-// bytes, if device-local buffers of that many bytes in all do not fit.
+// bytes, if device-local buffers of needed bytes in all do not fit.
 func (d *Device) CheckMemory(op string, needed uint64) error {
 	if err := d.enter(op); err != nil {
 		return err

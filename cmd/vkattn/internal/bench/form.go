@@ -85,7 +85,7 @@ func (f Form) applies(p Problem, dev *vk.Device) bool {
 	case FormContiguous:
 		return p.PageSize > 0
 	case FormSeparate:
-		// Scales lie as far apart as the longest sequence, which one of its own cannot say.
+		// Scales have the stride of the longest sequence, which a call of one cannot give.
 		if p.Features.Lengths == "" || p.Features.Kept > 0 || p.Blocks > 0 || p.Config.KV.Scaled() {
 			return false
 		}
