@@ -109,7 +109,7 @@ func TestTuneSaysWhyNothingIsStored(t *testing.T) {
 	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 
 	t.Setenv(vk.CacheDirEnv, t.TempDir())
-	code, stdout, stderr = call(tinyTune("--batch-size", "2147483647", "--nheads", "2147483647", "--seqlen", "2")...)
+	code, _, stderr = call(tinyTune("--batch-size", "2147483647", "--nheads", "2147483647", "--seqlen", "2")...)
 	require.Equal(t, exitUnsupported, code, stderr)
 	require.Contains(t, stderr, "vkattn: no problem ")
 	t.Setenv(hostmem.Variable, "4MiB") // the driver runs on the CPU
