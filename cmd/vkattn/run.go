@@ -49,8 +49,8 @@ is read (f16 to f32 is exact).
 O is written as float32 in the layout of the inputs, LSE as float32
 [B, Hq, Sq] in either layout. Both appear whole or not at all.
 ` + featureHelp + `
-Exit codes: 0 written, 1 a wrong result with --verify, 2 bad input, 3 unsupported
-request, 4 device failure.`,
+Exit codes: 0 written, 1 a wrong result with --verify, 2 bad input, 3 an unsupported
+request or one too large for the memory, 4 device failure.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, name := range []string{"q", "k", "v", "o"} {
 				if f := c.Flags().Lookup(name); f.Value.String() == "" && (name != "v" || !c.Flags().Changed("v-dim")) {
