@@ -45,7 +45,7 @@ func interruptAfterARow(t *testing.T, cmd *exec.Cmd) (stdout, stderr string) {
 	defer watchdog.Stop()
 	lines := bufio.NewReader(out)
 	first, err := lines.ReadString('\n')
-	require.NoError(t, err) // what it says on standard error is still written to
+	require.NoError(t, err)            // what it says on standard error is still written to
 	time.Sleep(200 * time.Millisecond) // the next row is under way
 	begin := time.Now()
 	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
