@@ -6,6 +6,7 @@ import (
 	"sort"
 
 	"vkattn/attention/internal/par"
+	"vkattn/vk/hostmem"
 )
 
 // forwardFeaturesCPU computes a call with features in host memory. CheckArgs has
@@ -16,6 +17,9 @@ import (
 // block kernels of the plain pass, so that a row that sees the first keys of a
 // sequence and nothing else has the plain pass's bits.
 func forwardFeaturesCPU(cfg Config, a Args) error {
+	if err := checkHost("Forward", a.sequenceBytes(), hostmem.Product(a.rowBytes(&cfg, 0, 4), workers(uint64(a.Rows())))); err != nil {
+		return err
+	}
 	var call hostCall
 	if err := call.open(&cfg, &a); err != nil {
 		return err

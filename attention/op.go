@@ -110,7 +110,8 @@ func (op *Op) PrepareFor(a Args) error {
 // into the stream's current batch, in order after what was recorded before,
 // and the tensors are held until it has run; the caller submits and waits. On
 // the CPU tier the stream is nil, tensors are in host memory, and O is there
-// when Forward returns. Nothing is recorded or written when an error returns.
+// when Forward returns. Nothing is recorded or written when an error returns; one
+// that matches vk.ErrOutOfMemory says how much memory is missing.
 //
 // Tier cuda submits what the stream has recorded and puts its kernel between that
 // and what is recorded later, without waiting on the host. The kernel is on its way

@@ -4,6 +4,7 @@ import (
 	"runtime"
 
 	"vkattn/attention/internal/par"
+	"vkattn/vk/hostmem"
 )
 
 // Rows names some query rows of one (batch, query head), in any order.
@@ -18,12 +19,18 @@ type Rows struct {
 //
 // It returns O packed [B, Hq, Sq, HeadDimV] and LSE packed [B, Hq, Sq]. Q, K
 // and V, and what else the call has, must lie in host memory. The work is spread
-// over all CPUs and needs about 32 MiB on each besides the outputs.
+// over all CPUs and needs about 32 MiB on each, and the outputs; where the host lacks
+// that memory, the error matches vk.ErrOutOfMemory.
 //
 // The rows of sequence b (see [Varlen]) are rows 0 and on of batch b. Those past its
 // end do not exist: O is 0 and LSE -Inf for them. [ExistingRows] lists the others.
 // Quantised K and V enter as their elements, number times scale, exactly.
 func Reference(cfg Config, a Args) (o, lse []float64, err error) {
+	if a.Shape.Validate() == nil { // else CheckSample says why
+		if err := checkHost("Reference", a.listBytes(), hostmem.Product(uint64(a.Rows()), uint64(cfg.ValueDim()+1), 8)); err != nil {
+			return nil, nil, err
+		}
+	}
 	return ReferenceSample(cfg, a, AllRows(a.Shape))
 }
 
@@ -41,6 +48,9 @@ func ReferenceSample(cfg Config, a Args, sample []Rows) (o, lse []float64, err e
 		return nil, nil, err
 	}
 	n, dv := CountRows(sample), cfg.ValueDim()
+	if err := checkHost("Reference", referenceBytes(&cfg, &a, n)); err != nil {
+		return nil, nil, err
+	}
 	o, lse = make([]float64, n*dv), make([]float64, n)
 	if a.featured(&cfg) || cfg.modifies() {
 		if err := referenceFeatures(cfg, a, sample, o, lse); err != nil {
@@ -70,10 +80,25 @@ func ReferenceSample(cfg Config, a Args, sample []Rows) (o, lse []float64, err e
 	return o, lse, nil
 }
 
-// AllRows is the sample of every row, in the order of packed [B, Hq, Sq].
+// referenceBytes is the memory of the outputs of n rows and of the workers.
+func referenceBytes(cfg *Config, a *Args, n int) uint64 {
+	outputs := hostmem.Product(n, cfg.ValueDim()+1, 8)
+	each := hostmem.Product(refBlockRows(n, a.Sk), a.Sk+cfg.HeadDim, 8)
+	if a.featured(cfg) || cfg.modifies() {
+		each = a.rowBytes(cfg, 8+4, 8) // scores and bias
+		outputs = hostmem.Sum(outputs, a.sequenceBytes())
+	}
+	return hostmem.Sum(outputs, hostmem.Product(each, workers(uint64(n))))
+}
+
+// AllRows is the sample of every row, in the order of packed [B, Hq, Sq]. It is nil
+// where the list does not fit the host's memory.
 func AllRows(s Shape) []Rows {
 	if s.Validate() != nil {
 		return nil // CheckSample says why
+	}
+	if checkHost("AllRows", s.listBytes()) != nil {
+		return nil
 	}
 	rows := make([]int, s.Sq)
 	for i := range rows {

@@ -20,6 +20,9 @@ func Sequences(a Args) ([]Sequence, error) {
 	if err := a.Shape.Validate(); err != nil {
 		return nil, err
 	}
+	if err := checkHost("Sequences", a.sequenceBytes()); err != nil {
+		return nil, err
+	}
 	if a.Varlen != nil {
 		if err := a.Varlen.check(); err != nil {
 			return nil, err
@@ -72,6 +75,9 @@ func stretch(cu, used Vector, total, most, b int) (first, n int) {
 // [AllRows]: those of each sequence, and of no sequence that is empty.
 func ExistingRows(a Args) ([]Rows, error) {
 	sequences, err := Sequences(a)
+	if err == nil {
+		err = checkHost("ExistingRows", a.listBytes())
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"vkattn/vk"
+	"vkattn/vk/hostmem"
 )
 
 // tuneMemory is the tensors candidates are timed on, and the clock. Runs go round
@@ -41,6 +42,9 @@ func newTuneMemory(ctx context.Context, dev *vk.Device, cfg Config, r request) (
 			m = nil
 		}
 	}()
+	if err := dev.CheckMemory("Tune", tuneBytes(cfg, r)); err != nil {
+		return m, err
+	}
 	size := int64(cfg.DType.Size())
 	rows, keys := r.shape.Rows(), int64(r.shape.B)*int64(r.shape.KVHeads())*int64(r.shape.Sk)
 	d, dv := int64(cfg.HeadDim), int64(cfg.ValueDim())
@@ -71,6 +75,17 @@ func newTuneMemory(ctx context.Context, dev *vk.Device, cfg Config, r request) (
 		}
 	}
 	return m, m.fill(ctx)
+}
+
+// tuneBytes is the memory of one copy of the tensors. It saturates.
+func tuneBytes(cfg Config, r request) uint64 {
+	rows, keys := hostmem.Product(r.shape.B, r.shape.Hq, r.shape.Sq), hostmem.Product(r.shape.B, r.shape.KVHeads(), r.shape.Sk)
+	perRow := uint64(cfg.HeadDim+cfg.ValueDim()) * uint64(cfg.DType.Size())
+	total := hostmem.Sum(hostmem.Product(rows, perRow), hostmem.Product(keys, perRow))
+	if r.lse {
+		total = hostmem.Sum(total, hostmem.Product(rows, 4))
+	}
+	return total
 }
 
 func (m *tuneMemory) allocate(elements [4]int64, size int64) (err error) {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	vulkan "github.com/goki/vulkan"
+
+	"vkattn/vk/hostmem"
 )
 
 // Sentinels, matched with errors.Is.
@@ -12,7 +14,7 @@ var (
 	// ErrDeviceLost: the device stopped (VK_ERROR_DEVICE_LOST). Only Close is of use.
 	ErrDeviceLost = errors.New("vk: device lost")
 	// ErrOutOfMemory: host or device memory, or an allocation limit, is exhausted.
-	ErrOutOfMemory = errors.New("vk: out of memory")
+	ErrOutOfMemory = hostmem.ErrOutOfMemory
 	// ErrUnsupported: this device, driver or machine cannot do it; the text says why.
 	ErrUnsupported = errors.New("vk: unsupported")
 	// ErrClosed: the object, or the device it came from, is closed.

@@ -230,19 +230,16 @@ func (a *allocator) newBlock(t uint32, size uint64, q request) (*block, error) {
 	const op = "vkAllocateMemory"
 	d, l := a.d, &a.d.info.Caps.Limits
 	heap := a.typeHeap[t]
-	total := d.info.Caps.MemoryHeaps[heap].Bytes
-	switch {
-	case l.MaxAllocations > 0 && a.count >= int(l.MaxAllocations):
+	if l.MaxAllocations > 0 && a.count >= int(l.MaxAllocations) {
 		return nil, outOfMemory(op, "the device allows %d allocations", l.MaxAllocations)
-	case size > total || (q.fd < 0 && a.heapUsed[heap] > total-size):
-		return nil, outOfMemory(op, "%d bytes: the heap has %d, %d in use here", size, total, a.heapUsed[heap])
 	}
-	if d.info.Caps.MemoryBudget && size >= budgetFloor && q.fd < 0 {
-		var budget, usage [16]uint64
-		C.vka_heap_budget(d.instance, d.c.physical, u64(&budget[0]), u64(&usage[0]))
-		if budget[heap] > 0 && (usage[heap] > budget[heap] || size > budget[heap]-usage[heap]) {
-			return nil, outOfMemory(op, "%d bytes: the budget is %d, %d in use", size, budget[heap], usage[heap])
+	// Imported memory (fd) was somebody's already, but no heap holds more than its size.
+	if q.fd < 0 {
+		if err := a.checkBlock(op, heap, size); err != nil {
+			return nil, err
 		}
+	} else if total := d.info.Caps.MemoryHeaps[heap].Bytes; size > total {
+		return nil, outOfMemory(op, "%d bytes: the heap has %d", size, total)
 	}
 	b := &block{size: size, typ: t}
 	var flags C.uint32_t

@@ -33,6 +33,9 @@ func Low(cfg attention.Config, a attention.Args, sample []attention.Rows) (o, ls
 	if err := attention.CheckSample(cfg, a, sample); err != nil {
 		return nil, nil, err
 	}
+	if err := room("Low", cfg, a, attention.CountRows(sample), 4); err != nil {
+		return nil, nil, err
+	}
 	if featured(&cfg, &a) {
 		return lowFeatures(cfg, a, sample)
 	}

@@ -25,6 +25,9 @@ func Noise(cfg attention.Config, a attention.Args, sample []attention.Rows) (o, 
 	if err := attention.CheckSample(cfg, a, sample); err != nil {
 		return nil, nil, err
 	}
+	if err := room("Noise", cfg, a, attention.CountRows(sample), 8); err != nil {
+		return nil, nil, err
+	}
 	if featured(&cfg, &a) {
 		return noiseFeatures(cfg, a, sample)
 	}

@@ -36,6 +36,9 @@ func Verify(cfg attention.Config, a attention.Args, opt Options) (*Verdict, erro
 	case rows < 0:
 		rows = int(a.Shape.Rows())
 	}
+	if err := room("Verify", cfg, a, int(min(int64(rows), a.Shape.Rows())), 4); err != nil {
+		return nil, err
+	}
 	c, err := openCall(cfg, a)
 	if err != nil {
 		return nil, err

@@ -66,14 +66,19 @@ K and V over the time, as a share of a copy's.
 what a part of the work costs. An ablation is wrong by design: it is not verified
 and no result.
 
+A row that is too large for the memory of the machine or the device is printed as
+OOM, with needed and available bytes, and the others run. Interrupted, the command
+prints and saves the rows that are finished, and those under way as "interrupted";
+"stopped" in the JSON of the run says so too.
+
 Exit codes: 0 done, 1 a wrong result, 2 bad flags, 3 nothing here supports any
-row, 4 device failure.`,
+row or all are too large for the memory, 4 device failure, 130 interrupted.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32())
 			}
-			if o.repeats < 0 || c.Flags().Changed("repetitions") && o.repeats == 0 {
-				return badInputf("-r %d: want a positive number", o.repeats)
+			if o.repeats < 0 || o.repeats > bench.MaxRepeats || c.Flags().Changed("repetitions") && o.repeats == 0 {
+				return badInputf("-r %d: want a positive number up to %d", o.repeats, bench.MaxRepeats)
 			}
 			if o.minTime < 0 {
 				return badInputf("--min-time %v: want a positive duration", o.minTime)
@@ -168,8 +173,7 @@ func (a *app) bench(ctx context.Context, o *benchOptions) error {
 		info.Peers = append(info.Peers, p.Info())
 	}
 	var set outfile.Set
-	a.onInterrupt.add(set.Discard)
-	defer set.Discard()
+	defer a.flushed(&set)()
 	files, err := openSaved(&set, plan.saved, info)
 	if err != nil {
 		return err
@@ -178,39 +182,21 @@ func (a *app) bench(ctx context.Context, o *benchOptions) error {
 	b.Progress, b.Done = bar.say, bar.step
 	all, err := measure(ctx, b, problems, bench.Printers(append(files, bench.NewPrinter(plan.format, a.stdout, info))...), info)
 	bar.end()
-	if err == nil {
+	if err == nil && (ctx.Err() == nil || len(all.list) > 0) { // else what was saved before is worth more
 		err = commitSaved(&set)
 	}
 	if err != nil {
 		return err
 	}
+	if all.stopped != nil {
+		fmt.Fprintf(a.stderr, "%d of %d rows, %sseed %d\n", len(all.list), b.Rows(problems), oomCount(all.tooLarge), o.seed)
+		return all.err()
+	}
 	for _, line := range peerTrouble(all.list) {
 		fmt.Fprintf(a.stderr, "vkattn: %s\n", oneLine(line))
 	}
-	fmt.Fprintf(a.stderr, "%d rows, seed %d\n", len(all.list), o.seed)
+	fmt.Fprintf(a.stderr, "%d rows, %sseed %d\n", len(all.list), oomCount(all.tooLarge), o.seed)
 	return errors.Join(all.err(), validated(dev))
-}
-
-// measure runs the problems and prints their rows. What stops it early is in
-// the outcome; the error is one of printing.
-func measure(ctx context.Context, b *bench.Bench, problems []bench.Problem, to bench.Printer, info *bench.RunInfo) (all outcome, err error) {
-	for _, p := range problems {
-		rows, err := b.Group(ctx, p)
-		for _, r := range rows {
-			if r.Status == "" {
-				continue // interrupted before it had a speed
-			}
-			all.add(r)
-			if err := to.Row(r); err != nil {
-				return all, err
-			}
-		}
-		if err != nil {
-			all.stopped = err
-			break
-		}
-	}
-	return all, to.Close(info)
 }
 
 // benchDevice opens the device that the tiers need.

@@ -8,17 +8,18 @@ import (
 
 // outcome sums up the rows for the exit code.
 type outcome struct {
-	list               []*bench.Row // peers' too
-	rows, own, refused int          // own are what was asked for: not what it is compared with
-	failed, broken     int
-	why                string // of the first row that has no speed
-	stopped            error
+	list              []*bench.Row // peers' too
+	rows, own         int          // own are what was asked for: not what it is compared with
+	refused, tooLarge int          // not supported, and over the memory that is available
+	failed, broken    int
+	why               string // of the first row that has no speed
+	stopped           error
 }
 
 func (o *outcome) add(r *bench.Row) {
 	o.list = append(o.list, r)
 	compared := r.Form != ""
-	if r.Peer || compared && r.Status == bench.Unsupported {
+	if r.Peer || compared && (r.Status == bench.Unsupported || r.Status == bench.OOM) {
 		return
 	}
 	o.rows++
@@ -32,10 +33,20 @@ func (o *outcome) add(r *bench.Row) {
 		o.broken++
 	case bench.Unsupported:
 		o.refused++
+	case bench.OOM:
+		o.tooLarge++
 	}
 	if o.why == "" {
 		o.why = r.Reason
 	}
+}
+
+// oomCount is a word on rows too large for the memory, where there are any.
+func oomCount(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d OOM, ", n)
 }
 
 func (o *outcome) err() error {
@@ -48,6 +59,10 @@ func (o *outcome) err() error {
 		return &coded{exitDevice, fmt.Errorf("%d of %d rows failed: %s", o.broken, o.rows, o.why)}
 	case o.refused == o.own && o.own > 0:
 		return unsupportedf("no row is supported: %s", o.why)
+	case o.tooLarge == o.own && o.own > 0:
+		return unsupportedf("no row fits the memory: %s", o.why)
+	case o.refused+o.tooLarge == o.own && o.own > 0:
+		return unsupportedf("no row is supported and fits the memory: %s", o.why)
 	}
 	return nil
 }

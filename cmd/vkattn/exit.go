@@ -15,7 +15,7 @@ const (
 	exitOK          = 0
 	exitFailure     = 1
 	exitInput       = 2
-	exitUnsupported = 3
+	exitUnsupported = 3 // nothing here can serve the request, or it is too large for the memory
 	exitDevice      = 4
 )
 
@@ -44,13 +44,15 @@ func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.Is(err, vk.ErrOutOfMemory): // whoever asked for it
+		return exitUnsupported
 	case errors.As(err, &known):
 		return known.code
 	case errors.As(err, &shape):
 		return exitInput
 	case errors.Is(err, vk.ErrUnsupported), errors.Is(err, vk.ErrNoDevice):
 		return exitUnsupported
-	case errors.As(err, &device), errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrOutOfMemory), errors.Is(err, vk.ErrClosed):
+	case errors.As(err, &device), errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrClosed):
 		return exitDevice
 	case strings.HasPrefix(err.Error(), "unknown command"): // cobra has no type for it
 		return exitInput

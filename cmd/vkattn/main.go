@@ -8,9 +8,10 @@
 //	vkattn version  what was built
 //
 // Exit codes: 0 done; 1 a wrong result or a failure of this machine (a full
-// disk, say); 2 bad input or flags; 3 a request that nothing here supports; 4 a
-// device that failed; 128 plus the signal's number when interrupted. What goes
-// wrong is one line on standard error.
+// disk, say); 2 bad input or flags; 3 a request that nothing here supports, or too
+// large for the memory of this machine or device; 4 a device that failed; 128 plus
+// the signal's number when interrupted. What goes wrong is one line on standard
+// error.
 package main
 
 import (
@@ -25,9 +26,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"vkattn/attention/cases"
+	"vkattn/vk/hostmem"
 )
 
-func main() { os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	hostmem.LimitHeap()
+	os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr))
+}
 
 // app is what the subcommands share.
 type app struct {

@@ -151,7 +151,9 @@ func TestExitCodes(t *testing.T) {
 		{vk.ErrNoDevice, exitUnsupported},
 		{unsupportedf("no: %w", &attention.ShapeError{Field: "HeadDim"}), exitUnsupported},
 		{vk.ErrDeviceLost, exitDevice},
-		{vk.ErrOutOfMemory, exitDevice},
+		{vk.ErrOutOfMemory, exitUnsupported},
+		{badInputf("--q: %w", vk.ErrOutOfMemory), exitUnsupported},
+		{&vk.Error{Op: "vkAllocateMemory", Result: -2}, exitUnsupported},
 		{&vk.Error{Op: "vkQueueSubmit", Result: -4}, exitDevice},
 		{&vk.Error{Op: "Pipeline", Err: vk.ErrUnsupported}, exitUnsupported},
 	} {

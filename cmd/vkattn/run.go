@@ -49,8 +49,8 @@ is read (f16 to f32 is exact).
 O is written as float32 in the layout of the inputs, LSE as float32
 [B, Hq, Sq] in either layout. Both appear whole or not at all.
 ` + featureHelp + `
-Exit codes: 0 written, 1 a wrong result with --verify, 2 bad input, 3 unsupported
-request, 4 device failure.`,
+Exit codes: 0 written, 1 a wrong result with --verify, 2 bad input, 3 an unsupported
+request or one too large for the memory, 4 device failure.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, name := range []string{"q", "k", "v", "o"} {
 				if f := c.Flags().Lookup(name); f.Value.String() == "" && (name != "v" || !c.Flags().Changed("v-dim")) {
@@ -145,6 +145,11 @@ func (a *app) run(ctx context.Context, o *runOptions) error {
 	var plan attention.Plan
 	if !in.special { // else it depends on more than the shape
 		if plan, err = op.Plan(in.shape); err != nil {
+			return err
+		}
+	}
+	if dev != nil {
+		if err := in.room(dev, plan.Bytes-min(plan.Bytes, in.memory().arguments)); err != nil {
 			return err
 		}
 	}

@@ -93,6 +93,9 @@ func (in *runInputs) readKept() error {
 	if err != nil {
 		return err
 	}
+	if len(tokens) > attention.MaxLength {
+		return wrong("kept-tokens", "%d tokens, want at most %d", len(tokens), attention.MaxLength)
+	}
 	lists := in.shape.B * in.shape.Hkv
 	var offsets []int32
 	switch {
@@ -230,7 +233,7 @@ func (in *runInputs) readBlocks() error {
 // readScales checks the scales of int8 and fp8; load reads them.
 func (in *runInputs) readScales() error {
 	k := in.axes[1]
-	keys := (k.rows + max(in.o.kvBlock, 1) - 1) / max(in.o.kvBlock, 1)
+	keys := (k.rows-1)/max(in.o.kvBlock, 1) + 1
 	want := []int{k.batch, k.heads, keys}
 	if in.o.cuK != "" {
 		want = want[1:]

@@ -89,6 +89,9 @@ func (in *runInputs) open() error {
 	if !o.dtypeSet {
 		in.config.DType = in.commonType()
 	}
+	if err := in.room(nil, 0); err != nil {
+		return err
+	}
 	return in.openFeatures()
 }
 

@@ -3,9 +3,11 @@ package main
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 
 	"vkattn/attention"
+	"vkattn/vk/hostmem"
 )
 
 // readLengths reads where sequences begin and end. It completes the shape, but for
@@ -45,7 +47,8 @@ func (in *runInputs) readLengths() error {
 		given.TotalK = k.rows
 	}
 	if in.o.table != "" {
-		in.shape.Sk = in.files["block-table"].Shape[1] * k.rows
+		keys := hostmem.Product(in.files["block-table"].Shape[1], k.rows)
+		in.shape.Sk = int(min(keys, math.MaxInt)) // Validate refuses what is too long
 	}
 	for i, side := range []struct {
 		flag string

@@ -42,8 +42,10 @@ faster half going on.
 --check stores nothing and says how far the heuristic's tile is from the best
 one, by default on lengths and head dims it was not made from.
 
-Exit codes: 0 done, 1 a heuristic's tile over --tolerance (--check), 2 bad flags,
-3 nothing here supports any problem, 4 device failure.`,
+Exit codes: 0 done, 1 a result that is not stored (the cache cannot be written, or
+the budget left no time for a second tile) or a heuristic's tile over --tolerance
+(--check), 2 bad flags, 3 nothing here supports any problem or all are too large
+for the memory, 4 device failure, every candidate's included.`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.tune(c.Context(), &o) },
 	}
 	f := c.Flags()
@@ -135,7 +137,8 @@ func (a *app) tune(ctx context.Context, o *tuneOptions) error {
 	if err != nil {
 		return err
 	}
-	out := &tunePrinter{w: a.stdout, json: o.format == "json", check: o.check, all: o.all}
+	out := &tunePrinter{w: a.stdout, json: o.format == "json", check: o.check, all: o.all,
+		stores: !o.check && !o.dryRun && !o.compileOnly}
 	out.doc.Run = runInfo(dev, 0)
 	bar := a.progress(len(problems) * len(plan.tiers))
 	var stopped error
@@ -153,6 +156,9 @@ loop:
 		}
 	}
 	bar.end()
+	if stopped != nil {
+		out.doc.Run.Stopped = stopReason(stopped)
+	}
 	if err := out.close(); err != nil {
 		return err
 	}
@@ -194,6 +200,8 @@ func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier atte
 	case err == nil:
 	case ctx.Err() != nil, errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrClosed):
 		return nil, err
+	case errors.Is(err, vk.ErrOutOfMemory):
+		row.OOM = oneLine(err.Error())
 	case errors.As(err, &shape), errors.Is(err, vk.ErrUnsupported):
 		row.Unsupported = oneLine(err.Error())
 	default:

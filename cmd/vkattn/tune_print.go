@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"slices"
+	"strings"
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
@@ -31,9 +34,23 @@ type tuneRow struct {
 	DType       attention.DType      `json:"dtype"`
 	LSE         bool                 `json:"lse"`
 	Unsupported string               `json:"unsupported,omitempty"`
+	OOM         string               `json:"oom,omitempty"` // too large for the memory
 	Failed      string               `json:"failed,omitempty"`
 	Report      attention.TuneReport `json:"report"`
 	name        string
+}
+
+// reason is why there is no report, empty where there is one.
+func (r *tuneRow) reason() string { return cmp.Or(r.Unsupported, r.OOM, r.Failed) }
+
+// notStored is why nothing came of a tuning that went well.
+func (r *tuneRow) notStored() string {
+	for _, n := range r.Report.Notes {
+		if why, ok := strings.CutPrefix(n, "not stored: "); ok {
+			return why
+		}
+	}
+	return "it says nothing of why"
 }
 
 // slower is how many percent more time the heuristic's tile takes than the winner.
@@ -43,6 +60,7 @@ func (r *tuneRow) slower() float64 { return 100 * (r.Report.Gain - 1) }
 type tunePrinter struct {
 	w                io.Writer
 	json, check, all bool
+	stores           bool // results are to be stored
 	doc              tuneDoc
 }
 
@@ -68,8 +86,9 @@ func (p *tunePrinter) close() error {
 
 // verdict is the error that the rows amount to.
 func (p *tunePrinter) verdict(tolerance float64, stopped error) error {
-	var refused, failed, slow, worst = 0, "", 0, 0.0
-	why := ""
+	var refused, tooLarge, failed, slow, worst = 0, 0, "", 0, 0.0
+	var lost int // results that are not stored
+	why, lostWhy := "", ""
 	for _, r := range p.doc.Rows {
 		switch {
 		case r.Failed != "":
@@ -77,6 +96,12 @@ func (p *tunePrinter) verdict(tolerance float64, stopped error) error {
 		case r.Unsupported != "":
 			refused++
 			why = r.Unsupported
+		case r.OOM != "":
+			tooLarge++
+			why = r.OOM
+		case p.stores && r.Report.Stored == "":
+			lost++
+			lostWhy = r.notStored()
 		case p.check && r.slower() > tolerance:
 			slow++
 			worst = max(worst, r.slower())
@@ -87,6 +112,12 @@ func (p *tunePrinter) verdict(tolerance float64, stopped error) error {
 		return &coded{exitDevice, fmt.Errorf("not everything was tuned: %s", failed)}
 	case stopped == nil && refused == len(p.doc.Rows) && refused > 0:
 		return unsupportedf("no problem is supported: %s", why)
+	case stopped == nil && tooLarge > 0 && refused+tooLarge == len(p.doc.Rows):
+		return unsupportedf("no problem fits the memory: %s", why)
+	case lost > 0:
+		return fmt.Errorf("%d of %d results are not stored: %s", lost, len(p.doc.Rows), lostWhy)
+	case p.stores && stopped == nil && len(p.doc.Rows) == 0:
+		return errors.New("nothing was tuned")
 	case slow > 0:
 		return fmt.Errorf("%d of %d heuristic tiles are over %g %% slower than the best, by up to %.1f %%", slow, len(p.doc.Rows), tolerance, worst)
 	}
@@ -96,7 +127,7 @@ func (p *tunePrinter) verdict(tolerance float64, stopped error) error {
 // report prints one problem: its candidates and what came of it.
 func (p *tunePrinter) report(r *tuneRow) error {
 	e := &errWriter{w: p.w}
-	if reason := r.Unsupported + r.Failed; reason != "" {
+	if reason := r.reason(); reason != "" {
 		e.printf("%s: %s\n\n", r.name, reason)
 		return e.err
 	}
@@ -160,7 +191,7 @@ func (p *tunePrinter) summary() error {
 	n := 0
 	for _, r := range p.doc.Rows {
 		x := &r.Report
-		if reason := r.Unsupported + r.Failed; reason != "" {
+		if reason := r.reason(); reason != "" {
 			t.Row(r.name, "", "", "", "-", "-", reason, "-")
 			continue
 		}

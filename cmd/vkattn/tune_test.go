@@ -13,6 +13,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/vk"
+	"vkattn/vk/hostmem"
 )
 
 // tinyTune is a tuning of one quick problem.
@@ -69,8 +70,53 @@ func TestTheVerdictOfATuning(t *testing.T) {
 	require.Equal(t, exitOK, verdict(false, nil, gain(1.5)), "that is what tuning is for")
 	require.Equal(t, exitUnsupported, verdict(false, nil, &tuneRow{Unsupported: "no"}))
 	require.Equal(t, exitOK, verdict(false, nil, &tuneRow{Unsupported: "no"}, gain(1)))
+	require.Equal(t, exitUnsupported, verdict(false, nil, &tuneRow{OOM: "no"}))
+	require.Equal(t, exitUnsupported, verdict(false, nil, &tuneRow{OOM: "no"}, &tuneRow{Unsupported: "no"}))
+	require.Equal(t, exitOK, verdict(false, nil, &tuneRow{OOM: "no"}, gain(1)))
 	require.Equal(t, exitDevice, verdict(false, nil, &tuneRow{Failed: "no"}, gain(1)))
 	require.Equal(t, exitOK, verdict(false, errors.New("interrupted")))
+}
+
+func TestATuningThatStoresNothingFails(t *testing.T) {
+	kept := &tuneRow{Report: attention.TuneReport{Gain: 1, Stored: "cache.json"}}
+	lost := &tuneRow{Report: attention.TuneReport{Gain: 1, Notes: []string{"something else", "not stored: read-only file system"}}}
+	verdict := func(stores bool, stopped error, rows ...*tuneRow) error {
+		p := tunePrinter{stores: stores}
+		p.doc.Rows = rows
+		return p.verdict(10, stopped)
+	}
+	require.NoError(t, verdict(true, nil, kept))
+	require.NoError(t, verdict(true, nil, kept, &tuneRow{Unsupported: "no"}))
+	require.NoError(t, verdict(false, nil, lost), "a dry run has nothing to store")
+	require.EqualError(t, verdict(true, nil, lost), "1 of 1 results are not stored: read-only file system")
+	require.EqualError(t, verdict(true, nil, kept, lost), "1 of 2 results are not stored: read-only file system")
+	require.Equal(t, exitFailure, exitCode(verdict(true, nil, lost)))
+	require.Equal(t, exitDevice, exitCode(verdict(true, nil, lost, &tuneRow{Failed: "lost"})))
+	require.EqualError(t, verdict(true, nil), "nothing was tuned")
+	require.NoError(t, verdict(true, errors.New("interrupted")), "that is what it says")
+}
+
+// The cache's folder may be a file, or there may be none; a problem may be too large.
+func TestTuneSaysWhyNothingIsStored(t *testing.T) {
+	quickDriver(t)
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o644))
+	t.Setenv(vk.CacheDirEnv, file)
+	code, stdout, stderr := call(tinyTune()...)
+	require.Equal(t, exitFailure, code, stderr)
+	require.Contains(t, stdout, "note: not stored: ")
+	require.Contains(t, stderr, "vkattn: 1 of 1 results are not stored: ")
+	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+
+	t.Setenv(vk.CacheDirEnv, t.TempDir())
+	code, _, stderr = call(tinyTune("--batch-size", "2147483647", "--nheads", "2147483647", "--seqlen", "2")...)
+	require.Equal(t, exitUnsupported, code, stderr)
+	require.Contains(t, stderr, "vkattn: no problem ")
+	t.Setenv(hostmem.Variable, "4MiB") // the driver runs on the CPU
+	code, stdout, stderr = call(tinyTune("--seqlen", "20000", "-o", "json")...)
+	require.Equal(t, exitUnsupported, code, stderr)
+	require.Contains(t, stdout, `"oom": "Tune: needs `)
+	require.Contains(t, stderr, "no problem fits the memory: Tune: needs ")
 }
 
 func TestTuneOnADevice(t *testing.T) {

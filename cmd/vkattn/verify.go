@@ -15,6 +15,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/cases"
+	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/verify"
 	"vkattn/cudapath"
@@ -50,8 +51,12 @@ Problems are named as in bench. --suite conformance runs the table of the tests:
 every head dim, mask, layout and kind of data, with nothing but outputs written
 and masked keys that change no bit.
 
+A problem that is too large for the memory of the machine or the device is printed
+as OOM, with needed and available bytes, and the others run. Interrupted, the
+command prints and saves what is finished, and what was under way as "interrupted".
+
 Exit codes: 0 all agree, 1 a wrong result, 2 bad flags, 3 nothing here supports any
-problem, 4 device failure.`,
+problem or all are too large for the memory, 4 device failure, 130 interrupted.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32()) + 1
@@ -103,8 +108,7 @@ func (a *app) verify(ctx context.Context, o *verifyOptions) error {
 	info := runInfo(dev, o.seed)
 	info.Suite = o.suite
 	var set outfile.Set
-	a.onInterrupt.add(set.Discard)
-	defer set.Discard()
+	defer a.flushed(&set)()
 	out := []verify.Printer{verify.NewPrinter(plan.format, a.stdout, info, plan.table)}
 	for _, s := range plan.saved {
 		w, err := set.Add(s.path)
@@ -118,17 +122,27 @@ func (a *app) verify(ctx context.Context, o *verifyOptions) error {
 	var all verify.Outcome
 	stopped := verifyAll(ctx, v, problems, out, &all, bar.step)
 	bar.end()
+	if stopped != nil {
+		info.Stopped = stopReason(stopped)
+	}
 	var printing []error
 	for _, p := range out {
 		printing = append(printing, p.Close())
 	}
-	if err := errors.Join(append(printing, v.Close())...); err != nil {
+	if err := errors.Join(printing...); err != nil {
 		return err
 	}
-	if err := commitSaved(&set); err != nil {
-		return err
+	if ctx.Err() == nil || all.Rows > 0 { // else what was saved before is worth more
+		if err := commitSaved(&set); err != nil {
+			return err
+		}
 	}
-	fmt.Fprintf(a.stderr, "%d problems, %d rows, seed %d\n", all.Problems, all.Rows, o.seed)
+	if ctx.Err() == nil { // else somebody may still use them
+		if err := v.Close(); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(a.stderr, "%d problems, %d rows, %sseed %d\n", all.Problems, all.Rows, oomCount(all.TooLarge), o.seed)
 	if stopped != nil {
 		return stopped
 	}
@@ -196,6 +210,7 @@ func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem
 		})
 	}
 	var stopped error
+	marked := false // the problem that was interrupted has its rows
 	for i := range results {
 		var done verified
 		if stopped == nil {
@@ -209,8 +224,14 @@ func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem
 			select {
 			case done = <-results[i]:
 			default:
+			}
+			if marked && len(done.rows) == 0 {
 				continue
 			}
+			if len(done.rows) == 0 && asked.Err() != nil {
+				done = verified{v.Unfinished(problems[i].Case, problems[i].dtype), asked.Err()}
+			}
+			marked = true
 		}
 		if err := verifiedRows(done, out, all); err != nil {
 			return err
@@ -226,14 +247,14 @@ func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem
 	return stopped
 }
 
-// verifiedRows prints the rows of a problem that have a verdict.
+// verifiedRows prints the rows of a problem. Those without a verdict were interrupted.
 func verifiedRows(done verified, out []verify.Printer, all *verify.Outcome) error {
 	if done.err == nil {
 		all.Add(done.rows)
 	}
 	for _, r := range done.rows {
 		if r.Status == "" {
-			continue // interrupted before it was judged
+			r.Status = bench.Interrupted
 		}
 		for _, to := range out {
 			if err := to.Row(r); err != nil {
@@ -251,6 +272,8 @@ func verifyOutcome(o *verify.Outcome) error {
 		return fmt.Errorf("%d of %d rows are wrong: %s", o.Failed, o.Rows, o.FirstFail)
 	case o.Broken > 0:
 		return &coded{exitDevice, fmt.Errorf("%d of %d rows failed: %s", o.Broken, o.Rows, o.FirstBroken)}
+	case o.Uncompared == o.Problems && o.TooLarge == o.Rows && o.Rows > 0:
+		return unsupportedf("no problem fits the memory: %s", o.Why)
 	case o.Uncompared == o.Problems && o.Problems > 0:
 		return unsupportedf("no problem is supported: %s", o.Why)
 	}

@@ -42,8 +42,8 @@ func (o *verifyOptions) plan() (*verifyPlan, error) {
 		}
 		p.saved = append(p.saved, saved{path, format})
 	}
-	if o.repeats < 1 {
-		return nil, badInputf("--repeat %d: want a positive number", o.repeats)
+	if o.repeats < 1 || o.repeats > bench.MaxRepeats {
+		return nil, badInputf("--repeat %d: want a positive number up to %d", o.repeats, bench.MaxRepeats)
 	}
 	if slices.Contains(p.tiers, attention.TierAuto) {
 		return nil, badInputf("--tier auto: verify runs tiers by their names, all of them where none is given")

@@ -85,12 +85,7 @@ func (b *Bench) Rivals(list []Problem) []string {
 func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
 	specs, peers := b.specs(p), b.peers(p)
 	if err := p.Shape.Validate(); err != nil {
-		for _, s := range specs {
-			rows = append(rows, b.row(p, s))
-		}
-		for _, by := range peers {
-			rows = append(rows, p.peerRow(by, b.Label))
-		}
+		rows = b.Unfinished(p)
 		for _, row := range rows {
 			row.Status, row.Reason = Unsupported, plain(err)
 			b.done()
@@ -127,6 +122,17 @@ func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
 	err = g.time(ctx, ready)
 	compare(rows)
 	return rows, err
+}
+
+// Unfinished are the rows of a problem that was interrupted.
+func (b *Bench) Unfinished(p Problem) (rows []*Row) {
+	for _, s := range b.specs(p) {
+		rows = append(rows, b.row(p, s))
+	}
+	for _, by := range b.peers(p) {
+		rows = append(rows, p.peerRow(by, b.Label))
+	}
+	return rows
 }
 
 // row is an empty row of what a Spec runs.

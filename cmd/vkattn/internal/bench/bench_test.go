@@ -117,7 +117,7 @@ func TestHowOftenARowIsTimed(t *testing.T) {
 func TestTheDeviceThatFailsEndsTheGroup(t *testing.T) {
 	g := &group{Bench: &Bench{}, problem: smallProblem(attention.F16)}
 	for err, want := range map[error]Status{
-		vk.ErrOutOfMemory:                   Broken,
+		vk.ErrOutOfMemory:                   OOM,
 		vk.ErrDeviceLost:                    Broken,
 		attention.ErrUnsupported:            Unsupported,
 		&attention.ShapeError{Field: "Hkv"}: Unsupported,
@@ -137,7 +137,7 @@ func TestTheDeviceThatFailsEndsTheGroup(t *testing.T) {
 	g.lost = nil
 	c, waiting = lane(vk.ErrOutOfMemory), lane(nil)
 	require.NoError(t, g.time(context.Background(), []*candidate{c, waiting}))
-	require.Equal(t, []Status{Broken, OK}, []Status{c.row.Status, waiting.row.Status})
+	require.Equal(t, []Status{OOM, OK}, []Status{c.row.Status, waiting.row.Status})
 }
 
 func TestAGroupOnTheCPU(t *testing.T) {

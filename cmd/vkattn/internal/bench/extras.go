@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"vkattn/attention"
+	"vkattn/vk/hostmem"
 )
 
 // Extras are the axes of a benchmark beyond a Sweep's. A list without values is a
@@ -31,7 +32,7 @@ type Extras struct {
 // Apply crosses a list of problems with the axes.
 func (e *Extras) Apply(list []Problem) ([]Problem, error) {
 	pages, kvs, kept, splits, blocks := orZero(e.PageSize), orZero(e.KV), orZero(e.Kept), orZero(e.Split), orZero(e.Blocks)
-	if len(list)*len(pages)*len(kvs)*len(kept)*len(splits)*len(blocks) > maxProblems {
+	if hostmem.Product(len(list), len(pages), len(kvs), len(kept), len(splits), len(blocks)) > maxProblems {
 		return nil, fmt.Errorf("the sweep has over %d problems", maxProblems)
 	}
 	var out []Problem

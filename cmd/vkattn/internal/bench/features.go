@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"vkattn/attention"
+	"vkattn/vk/hostmem"
 )
 
 // Features are what a problem has beside its tensors. It is comparable; its zero
@@ -84,6 +85,9 @@ func (p Problem) lengths() (rows, keys []int) {
 
 // rows is the number of softmax rows.
 func (p Problem) rows() (n int64) {
+	if p.Features.Lengths == "" {
+		return p.Shape.Rows()
+	}
 	rows, _ := p.lengths()
 	for _, r := range rows {
 		n += int64(r) * int64(p.Shape.Hq)
@@ -154,9 +158,13 @@ func (p Problem) cells() (n float64) {
 }
 
 // KVBytes is what has to be read of K and V and of their scales, each key that
-// some row sees once.
+// some row sees once. With blocks it takes the memory of blockBytes.
 func (p Problem) KVBytes() (n uint64) {
-	rows, keys := p.lengths()
+	rows, keys, times := []int{p.Shape.Sq}, []int{p.Shape.Sk}, uint64(p.Shape.B)
+	if p.Features.Lengths != "" {
+		rows, keys = p.lengths()
+		times = 1
+	}
 	c := p.Config
 	key := uint64(c.KV.RowBytes(c.DType, c.HeadDim))
 	if !p.SharedKV {
@@ -174,12 +182,12 @@ func (p Problem) KVBytes() (n uint64) {
 			if same == 0 || rows[i] != rows[i-1] || keys[i] != keys[i-1] {
 				same = uint64(p.blockKeys(rows[i], keys[i]))
 			}
-			n += key * same
+			n = hostmem.Sum(n, hostmem.Product(key, same, times))
 			continue
 		}
 		lo, _ := p.sees(0, rows[i], keys[i])
 		_, hi := p.sees(rows[i]-1, rows[i], keys[i])
-		n += key * uint64(p.keptOf(max(hi-lo, 0))) * uint64(p.Shape.KVHeads())
+		n = hostmem.Sum(n, hostmem.Product(key, uint64(p.keptOf(max(hi-lo, 0))), uint64(p.Shape.KVHeads()), times))
 	}
 	return n
 }

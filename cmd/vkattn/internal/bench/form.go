@@ -8,6 +8,7 @@ import (
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/operands"
 	"vkattn/vk"
+	"vkattn/vk/hostmem"
 )
 
 // Form is another way to the result of a problem that its rows are compared with,
@@ -84,14 +85,16 @@ func (f Form) applies(p Problem, dev *vk.Device) bool {
 	case FormContiguous:
 		return p.PageSize > 0
 	case FormSeparate:
+		// Scales have the stride of the longest sequence, which a call of one cannot give.
+		if p.Features.Lengths == "" || p.Features.Kept > 0 || p.Blocks > 0 || p.Config.KV.Scaled() {
+			return false
+		}
 		rows, keys := p.lengths()
 		for i := range rows {
 			if rows[i] > 0 && keys[i] == 0 { // nobody writes its zeros
 				return false
 			}
 		}
-		// Scales lie as far apart as the longest sequence, which one of its own cannot say.
-		return p.Features.Lengths != "" && p.Features.Kept == 0 && p.Blocks == 0 && !p.Config.KV.Scaled()
 	}
 	return true
 }
@@ -124,22 +127,24 @@ func (d *data) separate(a attention.Args) (calls []attention.Args) {
 // maxMask bounds the matrix of FormByMask.
 const maxMask = 1 << 30
 
+// maskBytes is the size of that matrix, and its batches, heads and rows.
+func (p Problem) maskBytes() (size uint64, axes [3]int) {
+	axes = [3]int{p.Shape.B, 1, p.Shape.Sq}
+	if p.Features.Kept > 0 || p.Blocks > 0 {
+		axes[1] = p.Shape.Hq
+	}
+	if p.Features.Lengths == "" && p.Features.Kept == 0 {
+		axes[0] = 1
+	}
+	return hostmem.Product(axes[0], axes[1], axes[2], p.Shape.Sk), axes
+}
+
 // byMask is the same problem without features but a mask: K and V gathered and
 // padded, every key of a sequence with a byte that says whether a row sees it.
 func (d *data) byMask() (*data, error) {
 	p := d.problem
-	heads, maskRows := 1, p.Shape.Sq
-	if p.Features.Kept > 0 || p.Blocks > 0 {
-		heads = p.Shape.Hq
-	}
-	batches := p.Shape.B
-	if p.Features.Lengths == "" && p.Features.Kept == 0 {
-		batches = 1
-	}
-	size := int64(batches) * int64(heads) * int64(maskRows) * int64(p.Shape.Sk)
-	if size > maxMask {
-		return nil, fmt.Errorf("%w: a mask of %s", attention.ErrUnsupported, Bytes(uint64(size)))
-	}
+	size, axes := p.maskBytes()
+	batches, heads, maskRows := axes[0], axes[1], axes[2]
 	m := &data{problem: p, rows: d.rows, keys: d.keys, firstRow: d.firstRow, firstKey: d.firstKey,
 		args: attention.Args{Shape: p.Shape, ALiBi: d.args.ALiBi, Sinks: d.args.Sinks}}
 	m.problem.Features = Features{Sinks: p.Features.Sinks, ALiBi: p.Features.ALiBi}

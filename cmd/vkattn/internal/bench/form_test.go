@@ -27,7 +27,7 @@ func beside(t *testing.T, p Problem, spoil func(o []byte)) []*Row {
 	t.Helper()
 	g := &group{Bench: &Bench{CPU: "cpu", Repeats: 2}, problem: p, compared: true}
 	t.Cleanup(g.close)
-	at, err := g.place(context.Background(), nil, FormByMask)
+	at, err := g.place(context.Background(), nil, FormByMask, 0)
 	require.NoError(t, err)
 	at.lane = spoiled{at.lane, spoil}
 	var rows []*Row
@@ -102,7 +102,7 @@ func TestANaNInARowThatIsNotSampledIsFound(t *testing.T) {
 	require.NoError(t, err)
 	g.truth.low = make([]float32, len(g.truth.ref))
 	defer g.close()
-	at, err := g.place(context.Background(), nil, "")
+	at, err := g.place(context.Background(), nil, "", 0)
 	require.NoError(t, err)
 	at.lane = spoiled{at.lane, func(o []byte) {
 		for i := range 4 {

@@ -70,8 +70,8 @@ func (p *mdPrinter) results(info *RunInfo) error {
 			if !IsCopy(r.Name()) {
 				row[len(row)-1] = digits(r.TFLOPs)
 			}
-		case Fail:
-			row = append(row, "-", "-", "-", "FAIL")
+		case Fail, OOM:
+			row = append(row, "-", "-", "-", string(r.Status))
 		default:
 			row = append(row, "-", "-", "-", "-")
 		}

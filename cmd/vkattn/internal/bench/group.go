@@ -10,6 +10,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/vk"
+	"vkattn/vk/hostmem"
 )
 
 // group is the state of one problem.
@@ -23,6 +24,7 @@ type group struct {
 	copies   *copyLane
 	peers    []Peer // that have been given the problem
 	compared bool   // results are kept to be compared
+	kvBytes  uint64 // of a problem with blocks, once they are known
 	results  map[*Row][]float32
 	lost     error // a device that cannot go on
 }
@@ -52,6 +54,17 @@ func (g *group) close() {
 // it is run and not verified.
 func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 	row := g.row(g.problem, s)
+	if g.problem.Blocks > 0 { // known by going through a map of them
+		if g.kvBytes == 0 {
+			if f := g.problem.footprint(); g.in == nil {
+				if err := Room(nil, hostmem.Sum(f.tensors, f.lists, f.host), 0); err != nil {
+					return nil, g.stop(row, err)
+				}
+			}
+			g.kvBytes = g.problem.KVBytes()
+		}
+		row.KVBytes = g.kvBytes
+	}
 	dev := g.Device
 	if s.Tier == attention.TierCPU {
 		dev = nil
@@ -61,7 +74,7 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 	}
 	cfg := g.problem.Config
 	if s.Form == FormByMask {
-		p, err := g.place(ctx, dev, FormByMask)
+		p, err := g.place(ctx, dev, FormByMask, 0)
 		if err != nil {
 			return nil, g.stop(row, err)
 		}
@@ -77,6 +90,7 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 	}
 	g.closers = append(g.closers, op.Close)
 	w := &work{op: op, cuda: s.Tier == attention.TierCUDA}
+	var scratch uint64
 	if g.problem.Plain() && s.Form == "" {
 		// Before there is any memory: a row that is refused costs none.
 		plan, err := op.Plan(g.problem.Shape)
@@ -84,8 +98,9 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 			return nil, g.stop(row, err)
 		}
 		row.plan(plan, s)
+		scratch = g.problem.scratch(plan)
 	}
-	p, err := g.place(ctx, dev, s.Form)
+	p, err := g.place(ctx, dev, s.Form, scratch)
 	if err != nil {
 		return nil, g.stop(row, err)
 	}
@@ -138,9 +153,15 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 func (g *group) copy(ctx context.Context, dev *vk.Device, row *Row) (*candidate, *Row) {
 	row.Tier, row.Timer, row.Memory = "", "wall", row.KVBytes
 	if dev == nil {
-		return &candidate{row: row, onCPU: true, run: hostCopy(g.problem.KVBytes())}, row
+		if err := Room(nil, hostmem.Sum(max(row.KVBytes, hostRotation), setAlign), 0); err != nil {
+			return nil, g.stop(row, err)
+		}
+		return &candidate{row: row, onCPU: true, run: hostCopy(row.KVBytes)}, row
 	}
-	l, err := newCopyLane(ctx, dev, g.problem.KVBytes())
+	if err := Room(dev, 0, hostmem.Sum(max(row.KVBytes, rotation(dev)), 4*setAlign)); err != nil {
+		return nil, g.stop(row, err)
+	}
+	l, err := newCopyLane(ctx, dev, row.KVBytes)
 	if err != nil {
 		return nil, g.stop(row, err)
 	}
@@ -209,7 +230,10 @@ func (g *group) planned(dev *vk.Device, cfg attention.Config) attention.Tier {
 
 // place makes the inputs where a form of the problem runs, once for all rows
 // there.
-func (g *group) place(ctx context.Context, dev *vk.Device, form Form) (*place, error) {
+//
+// It is refused before any memory is allocated where that does not suffice, scratch
+// memory of the kernel included.
+func (g *group) place(ctx context.Context, dev *vk.Device, form Form, scratch uint64) (*place, error) {
 	if form != FormByMask && form != FormContiguous {
 		form = ""
 	}
@@ -217,6 +241,14 @@ func (g *group) place(ctx context.Context, dev *vk.Device, form Form) (*place, e
 		if p.form == form && p.onDevice == (dev != nil) {
 			return p, nil
 		}
+	}
+	if form == FormByMask {
+		if size, _ := g.problem.maskBytes(); size > maxMask {
+			return nil, fmt.Errorf("%w: a mask of %s", attention.ErrUnsupported, Bytes(size))
+		}
+	}
+	if err := g.room(dev, form, scratch); err != nil {
+		return nil, err
 	}
 	if g.in == nil {
 		g.in = newData(g.problem, g.Seed)
@@ -265,6 +297,12 @@ func (g *group) stop(row *Row, err error) *Row {
 	switch {
 	case errors.As(err, &shape), errors.Is(err, vk.ErrUnsupported):
 		row.Status = Unsupported
+	case errors.Is(err, vk.ErrOutOfMemory):
+		row.Status = OOM
+		if row.Memory == 0 && row.Form == "" {
+			f := g.problem.footprint()
+			row.Memory = hostmem.Sum(f.tensors, f.lists)
+		}
 	case errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrClosed):
 		g.lost = err
 	}

@@ -1,7 +1,9 @@
 package bench
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -68,6 +70,9 @@ func ParseLengths(s string, rows int) (Lengths, error) {
 
 func length(s, item string) (int, error) {
 	n, err := strconv.ParseUint(strings.TrimSpace(s), 10, 31)
+	if errors.Is(err, strconv.ErrRange) {
+		return 0, fmt.Errorf("%q: %s is over %d", item, strings.TrimSpace(s), attention.MaxLength)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("%q: want KEYS, ROWS/KEYS or N*ROWS/KEYS", item)
 	}
@@ -83,11 +88,9 @@ func (l Lengths) lists() (rows, keys []int) {
 			item = rest
 		}
 		r, k, _ := strings.Cut(item, "/")
-		for range n {
-			nr, _ := strconv.Atoi(r)
-			nk, _ := strconv.Atoi(k)
-			rows, keys = append(rows, nr), append(keys, nk)
-		}
+		nr, _ := strconv.Atoi(r)
+		nk, _ := strconv.Atoi(k)
+		rows, keys = append(rows, slices.Repeat([]int{nr}, n)...), append(keys, slices.Repeat([]int{nk}, n)...)
 	}
 	return rows, keys
 }

@@ -28,7 +28,9 @@ func TestLengths(t *testing.T) {
 		require.Equal(t, got, again, "what is written reads as itself")
 	}
 	for in, want := range map[string]string{"": "want KEYS", "x": "want KEYS", "1/2/3": "want KEYS", "-4": "want KEYS", "0": "no sequence has",
-		"0*5": "sequences", "99999*1": "sequences", "4/0": "no sequence has", "5,": "want KEYS", "99999999999": "want KEYS"} {
+		"0*5": "sequences", "99999*1": "sequences", "4/0": "no sequence has", "5,": "want KEYS", "99999999999": "99999999999 is over 2147483647",
+		"1*2147483648/1": "2147483648 is over", "9223372036854775808*1/1": "9223372036854775808 is over", "2147483647*1/1": "sequences",
+		"65536*1/1,65536*1/1": "sequences"} {
 		_, err := ParseLengths(in, 1)
 		require.ErrorContains(t, err, want, in)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"vkattn/attention"
+	"vkattn/vk/hostmem"
 )
 
 // Problem is what one row computes, whatever the tier.
@@ -84,7 +85,10 @@ func (s *Sweep) Problems() ([]Problem, error) {
 func (p Problem) row(device string) *Row {
 	s, c := p.Shape, p.Config
 	row := &Row{Device: device, B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
-		D: c.HeadDim, Dv: c.ValueDim(), Causal: c.Causal, DType: c.DType, KV: c.KV, Line: p.Line, KVBytes: p.KVBytes(), problem: p}
+		D: c.HeadDim, Dv: c.ValueDim(), Causal: c.Causal, DType: c.DType, KV: c.KV, Line: p.Line, problem: p}
+	if p.Blocks == 0 { // else see group.candidate
+		row.KVBytes = p.KVBytes()
+	}
 	if !p.Plain() || c.FixedSplit != 0 {
 		row.With = p.with()
 	}
@@ -97,9 +101,9 @@ func (p Problem) row(device string) *Row {
 // tensors are the element counts of Q, K, V and O.
 func (p Problem) tensors() (q, k, v, o uint64) {
 	s, c := p.Shape, p.Config
-	rows := uint64(s.B) * uint64(s.Hq) * uint64(s.Sq)
-	keys := uint64(s.B) * uint64(s.KVHeads()) * uint64(s.Sk)
-	return rows * uint64(c.HeadDim), keys * uint64(c.HeadDim), keys * uint64(c.ValueDim()), rows * uint64(c.ValueDim())
+	rows, keys := hostmem.Product(s.B, s.Hq, s.Sq), hostmem.Product(s.B, s.KVHeads(), s.Sk)
+	d, dv := uint64(c.HeadDim), uint64(c.ValueDim())
+	return hostmem.Product(rows, d), hostmem.Product(keys, d), hostmem.Product(keys, dv), hostmem.Product(rows, dv)
 }
 
 // TFLOPs is 2*B*Hq*(Dqk+Dv)*cells over the time, cells being the unmasked

@@ -9,7 +9,8 @@ import (
 // How a row is timed.
 const (
 	DefaultRepeats = 30
-	slowRepeats    = 3 // enough when slowTime has gone by
+	MaxRepeats     = 1_000_000 // of one row, each of which is kept
+	slowRepeats    = 3         // enough when slowTime has gone by
 	slowTime       = 2 * time.Second
 	warmTime       = 500 * time.Millisecond // a cold card measured up to 4x slower
 	batchTime      = 20 * time.Millisecond  // of one submission
@@ -88,7 +89,7 @@ func (g *group) warm(ctx context.Context, c *candidate) error {
 func (g *group) batch(ctx context.Context, c *candidate) error {
 	n := c.batchSize()
 	if left := g.repeats() - len(c.times); left > 0 {
-		n = min(n, left, (g.repeats()+turns-1)/turns)
+		n = min(n, left, (g.repeats()-1)/turns+1)
 	}
 	// The first run of a turn pays for the change of hands: another kernel's code
 	// and address translations are in the caches. It is timed with the others where

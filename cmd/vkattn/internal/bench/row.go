@@ -25,7 +25,9 @@ const (
 	OK          Status = "ok"
 	Fail        Status = "FAIL"        // wrong numbers
 	Unsupported Status = "unsupported" // refused, with a reason
+	OOM         Status = "OOM"         // too large for the memory of the device or of this machine
 	Broken      Status = "error"       // the device, the machine or the peer failed
+	Interrupted Status = "interrupted" // the run ended before the row did
 	Ablated     Status = "ablation"    // timed with a part of the work left out: no result, and no speed of one
 )
 
@@ -127,6 +129,8 @@ type RunInfo struct {
 	Suite   string      `json:"suite,omitempty"` // or suites
 	Peers   []peer.Info `json:"peers,omitempty"`
 	Rivals  []string    `json:"rivals,omitempty"` // rows of this program that the others are compared with too
+	// Stopped is why the run ended before its last row; empty: it did not.
+	Stopped string `json:"stopped,omitempty"`
 }
 
 // Device describes where the rows ran.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"vkattn/attention"
+	"vkattn/vk/hostmem"
 )
 
 // verifyBudget is the multiply-adds one verification may take, reference and
@@ -20,8 +21,7 @@ const edge = 16
 // least one, at most all.
 func rowsPerHead(p Problem, budget uint64) int {
 	s, c := p.Shape, p.Config
-	row := uint64(s.Sk) * uint64(c.HeadDim+c.ValueDim())
-	n := budget / (row * uint64(s.B) * uint64(s.Hq))
+	n := budget / hostmem.Product(s.Sk, c.HeadDim+c.ValueDim(), s.B, s.Hq)
 	return int(min(max(n, 1), uint64(s.Sq)))
 }
 
@@ -66,7 +66,7 @@ func (d *data) sample(budget uint64, r *rand.Rand) (list []attention.Rows) {
 	var total uint64
 	for b, n := range d.rows {
 		if n > 0 {
-			total += cost(b) * uint64(p.Shape.Hq)
+			total = hostmem.Sum(total, hostmem.Product(cost(b), uint64(p.Shape.Hq)))
 		}
 	}
 	if total <= budget {

@@ -118,3 +118,15 @@ func TestTheSampleIsOfEverySequence(t *testing.T) {
 		}
 	}
 }
+
+// Tensors of these shapes fit a large machine; the product of all sizes passes 64 bits.
+func TestRowsOfHugeProblemsAreOneOfEachHead(t *testing.T) {
+	for _, s := range []attention.Shape{
+		{B: 1 << 20, Hq: 1 << 13, Hkv: 1, Sq: 1, Sk: 1 << 22},
+		{B: 1, Hq: 1<<31 - 1, Hkv: 1, Sq: 2, Sk: 1<<31 - 1},
+		{B: 1 << 10, Hq: 1 << 10, Sq: 1 << 10, Sk: 1<<31 - 1},
+	} {
+		p := Problem{Shape: s, Config: attention.Config{HeadDim: 256, HeadDimV: 256}}
+		require.Equal(t, 1, rowsPerHead(p, verifyBudget), "%v", s)
+	}
+}

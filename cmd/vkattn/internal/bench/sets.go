@@ -4,6 +4,7 @@ import (
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/operands"
 	"vkattn/vk"
+	"vkattn/vk/hostmem"
 )
 
 // Rotation is how many bytes of tensors successive runs go through, so that
@@ -79,7 +80,10 @@ func countSets(p Problem, rotation uint64) int {
 	q, k, v, o := p.tensors()
 	var total uint64
 	for _, n := range []uint64{q, k, v, o} {
-		total += (n*uint64(p.Config.DType.Size()) + setAlign - 1) / setAlign * setAlign
+		total = hostmem.Sum(total, hostmem.Product(hostmem.Sum(hostmem.Product(n, uint64(p.Config.DType.Size())), setAlign-1)/setAlign, setAlign))
 	}
-	return int(max(1, (rotation+total-1)/total))
+	if total >= rotation {
+		return 1
+	}
+	return int((rotation + total - 1) / total)
 }

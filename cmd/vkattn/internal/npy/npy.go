@@ -14,6 +14,8 @@ import (
 	"io"
 	"math/bits"
 	"os"
+
+	"vkattn/vk/hostmem"
 )
 
 // Array is a whole file: elements little-endian, the last axis contiguous.
@@ -70,13 +72,29 @@ func (f *File) Close() error {
 	return f.close()
 }
 
-// Load reads the data, once.
+// Bytes is the size of the data.
+func (f *File) Bytes() uint64 {
+	n, _ := dataBytes(f.header) // Open has checked it
+	return n
+}
+
+// LoadBytes is the memory that Load takes while it works: elements of a file in
+// Fortran order go to their places in a second array.
+func (f *File) LoadBytes() uint64 {
+	if f.header.fortran {
+		return hostmem.Product(f.Bytes(), 2)
+	}
+	return f.Bytes()
+}
+
+// Load reads the data, once. A file may claim more than any memory holds, and have
+// that size without a block on the disk: the error matches hostmem.ErrOutOfMemory
+// then, and nothing was read or allocated.
 func (f *File) Load() (*Array, error) {
-	size, err := dataBytes(f.header)
-	if err != nil {
+	if err := hostmem.Check(f.LoadBytes()); err != nil {
 		return nil, err
 	}
-	data := make([]byte, size)
+	data := make([]byte, f.Bytes())
 	if _, err := io.ReadFull(f.r, data); err != nil {
 		return nil, fmt.Errorf("reading the data: %w", pathless(err))
 	}

@@ -2,7 +2,9 @@
 package sweep
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -81,9 +83,16 @@ func term(item string) ([]int, error) {
 	return out, nil
 }
 
-// positive reads one number; 31 bits hold every size and cannot overflow in a range.
+// largest is the end of 31 bits: they hold every size, and no step of a range
+// leaves an int.
+const largest = math.MaxInt32
+
+// positive reads one number.
 func positive(text, item string) (int, error) {
 	v, err := strconv.ParseUint(text, 10, 31)
+	if errors.Is(err, strconv.ErrRange) {
+		return 0, fmt.Errorf("%q: %s is over %d", item, text, largest)
+	}
 	if err != nil || v == 0 {
 		return 0, fmt.Errorf("%q: %q is not a positive number", item, text)
 	}
@@ -100,6 +109,9 @@ func Words[T comparable](list string, parse func(string) (T, error)) ([]T, error
 		}
 		if !slices.Contains(out, v) {
 			out = append(out, v)
+		}
+		if len(out) > limit {
+			return nil, fmt.Errorf("the list has over %d values", limit)
 		}
 	}
 	return out, nil

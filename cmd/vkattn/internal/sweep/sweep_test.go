@@ -2,6 +2,8 @@ package sweep
 
 import (
 	"errors"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -28,22 +30,27 @@ func TestInts(t *testing.T) {
 
 func TestIntsRefuses(t *testing.T) {
 	for list, want := range map[string]string{
-		"":             "not a positive number",
-		"64,":          "not a positive number",
-		"0":            "not a positive number",
-		"-4":           "first-last*mult",
-		"x":            "not a positive number",
-		"1.5":          "not a positive number",
-		"64-128":       "first-last*mult or first-last+step",
-		"64-128*1":     "at least 2",
-		"64-128*0":     "not a positive number",
-		"64-128+0":     "not a positive number",
-		"64-128+":      "not a positive number",
-		"128-64+1":     "ends before",
-		"-64*2":        "not a positive number",
-		"1-9999999+1":  "over 4096 values",
-		"99999999999":  "not a positive number",
-		"1-4096+1,1-9": "first-last*mult",
+		"":                                   "not a positive number",
+		"64,":                                "not a positive number",
+		"0":                                  "not a positive number",
+		"-4":                                 "first-last*mult",
+		"x":                                  "not a positive number",
+		"1.5":                                "not a positive number",
+		"64-128":                             "first-last*mult or first-last+step",
+		"64-128*1":                           "at least 2",
+		"64-128*0":                           "not a positive number",
+		"64-128+0":                           "not a positive number",
+		"64-128+":                            "not a positive number",
+		"128-64+1":                           "ends before",
+		"-64*2":                              "not a positive number",
+		"1-9999999+1":                        "over 4096 values",
+		"99999999999":                        "99999999999 is over 2147483647",
+		"2147483648":                         "is over 2147483647",
+		"1-1000000000000000000+1":            "1000000000000000000 is over 2147483647",
+		"1-9223372036854775807*2":            "is over 2147483647",
+		"1-100000000000000000000000000000+1": "is over 2147483647",
+		"5-2147483647+99999999999":           "99999999999 is over 2147483647",
+		"1-4096+1,1-9":                       "first-last*mult",
 	} {
 		_, err := Ints(list)
 		require.ErrorContains(t, err, want, list)
@@ -64,4 +71,13 @@ func TestWords(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, got)
 	_, err = Words("a,bad", parse)
 	require.EqualError(t, err, "no such word")
+	var long []string
+	for i := range limit + 1 {
+		long = append(long, strconv.Itoa(i))
+	}
+	_, err = Words(strings.Join(long, ","), parse)
+	require.EqualError(t, err, "the list has over 4096 values")
+	got, err = Words(strings.Join(long[1:], ","), parse)
+	require.NoError(t, err)
+	require.Len(t, got, limit)
 }

@@ -6,7 +6,9 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/cases"
+	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/vk"
+	"vkattn/vk/hostmem"
 )
 
 // memory is where an implementation finds the tensors of one problem.
@@ -23,6 +25,13 @@ type memory interface {
 func newMemory(dev *vk.Device, p *cases.Problem, exportable bool) (memory, error) {
 	if dev == nil {
 		return &hostMemory{problem: p, images: make([][]byte, len(p.Image))}, nil
+	}
+	var device uint64
+	for _, b := range p.Image {
+		device = hostmem.Sum(device, uint64(len(b)))
+	}
+	if err := bench.Room(dev, 0, device); err != nil {
+		return nil, err
 	}
 	m := &deviceMemory{problem: p}
 	var err error

@@ -11,6 +11,7 @@ type Outcome struct {
 	Problems                    int
 	Rows                        int
 	Failed, Broken, Refused     int
+	TooLarge                    int    // for the memory
 	FirstFail, FirstBroken, Why string // the first of each, and why the first row was refused
 	Uncompared                  int    // problems that no implementation computed
 }
@@ -32,6 +33,8 @@ func (o *Outcome) Add(rows []*Row) {
 			computed = true
 		case bench.Unsupported:
 			o.Refused++
+		case bench.OOM:
+			o.TooLarge++
 		default:
 			o.Broken++
 			first = &o.FirstBroken

@@ -88,7 +88,7 @@ func (p *mdPrinter) Close() error {
 	}
 	var bad []*Row
 	for _, r := range p.rows {
-		if r.Status == bench.Fail || r.Status == bench.Broken {
+		if r.Status == bench.Fail || r.Status == bench.Broken || r.Status == bench.OOM || r.Status == bench.Interrupted {
 			bad = append(bad, r)
 		}
 	}
@@ -164,6 +164,7 @@ type total struct {
 	who                                string
 	dtype                              attention.DType
 	cases, ok, failed, refused, broken int
+	tooLarge                           int // for the memory
 	rows, wrong                        int64
 	limitUsed, nmse, lse               float64 // the largest
 	why                                string  // the first that is not supported
@@ -183,9 +184,9 @@ func (p *mdPrinter) totals() error {
 		}
 		t.add(r)
 	}
-	t := markdown.New("implementation<", "dtype<", "cases", "ok", "FAIL", "error", "unsupported", "rows compared", "diff/limit", "worst NMSE", "LSE diff", "NaN", "note<")
+	t := markdown.New("implementation<", "dtype<", "cases", "ok", "FAIL", "error", "unsupported", "OOM", "rows compared", "diff/limit", "worst NMSE", "LSE diff", "NaN", "note<")
 	for _, x := range list {
-		t.Row(x.who, x.dtype, x.cases, x.ok, x.failed, x.broken, x.refused, x.rows,
+		t.Row(x.who, x.dtype, x.cases, x.ok, x.failed, x.broken, x.refused, x.tooLarge, x.rows,
 			fmt.Sprintf("%.2f", x.limitUsed), fmt.Sprintf("%.1e", x.nmse), fmt.Sprintf("%.1e", x.lse), x.wrong, x.why)
 	}
 	_, err := fmt.Fprintln(p.w, t)
@@ -193,6 +194,9 @@ func (p *mdPrinter) totals() error {
 }
 
 func (t *total) add(r *Row) {
+	if r.Status == bench.Interrupted {
+		return
+	}
 	t.cases++
 	switch r.Status {
 	case bench.OK:
@@ -201,10 +205,12 @@ func (t *total) add(r *Row) {
 		t.failed++
 	case bench.Unsupported:
 		t.refused++
+	case bench.OOM:
+		t.tooLarge++
 	default:
 		t.broken++
 	}
-	if t.why == "" && r.Status == bench.Unsupported {
+	if t.why == "" && (r.Status == bench.Unsupported || r.Status == bench.OOM) {
 		t.why = r.Note()
 	}
 	t.rows += r.Rows

@@ -215,6 +215,8 @@ func (r *result) stop(err error) error {
 		return err
 	case errors.As(err, &shape), errors.Is(err, vk.ErrUnsupported):
 		r.row.Status = bench.Unsupported
+	case errors.Is(err, vk.ErrOutOfMemory):
+		r.row.Status = bench.OOM
 	default:
 		r.row.Status = bench.Broken
 	}

@@ -9,6 +9,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/cases"
+	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/vk"
 )
 
@@ -55,16 +56,6 @@ func (v *Verifier) Close() error {
 // row for each, the witness of the GPU first. The error is that of a device which
 // cannot go on, or of ctx; the rows are good all the same.
 func (v *Verifier) Problem(ctx context.Context, c cases.Case, dtype attention.DType) (rows []*Row, err error) {
-	p, err := cases.NewProblem(c, dtype)
-	if err != nil {
-		return nil, err
-	}
-	g := &group{Verifier: v, problem: p}
-	defer func() {
-		if e := g.close(); err == nil {
-			err = e
-		}
-	}()
 	n := v.Rows
 	switch {
 	case v.Conformance && c.SampleMax == 0:
@@ -72,14 +63,31 @@ func (v *Verifier) Problem(ctx context.Context, c cases.Case, dtype attention.DT
 	case v.Conformance:
 		n = c.SampleMax
 	case n == 0:
-		n = affordable(p.Config(cases.On(0, dtype)), c.Shape)
+		n = affordable(c.Config(cases.On(0, dtype)), c.Shape)
 	}
+	g := &group{Verifier: v, problem: &cases.Problem{Case: c, DType: dtype}}
+	if err := bench.Room(nil, v.hostNeeded(c, dtype, n), 0); err != nil {
+		return g.refused(err), nil
+	}
+	p, err := cases.NewProblem(c, dtype)
+	if err != nil {
+		return nil, err
+	}
+	g.problem = p
+	defer func() {
+		if e := g.close(); err == nil {
+			err = e
+		}
+	}()
 	g.truth.Sample = sample(c.Shape, c.Causal, n, p.SeedValue())
 	// The CPU is busy with the reference while the device computes.
 	known := make(chan error, 1)
 	go func() { known <- g.truth.Expect(p) }()
 	err = g.compute(ctx)
 	if e := <-known; err == nil && e != nil {
+		if errors.Is(e, vk.ErrOutOfMemory) {
+			return g.refused(e), nil
+		}
 		return nil, e
 	}
 	if err != nil {
@@ -87,6 +95,26 @@ func (v *Verifier) Problem(ctx context.Context, c cases.Case, dtype attention.DT
 	}
 	v.say(g.problem, "all", "comparing")
 	return g.rows(), g.judge()
+}
+
+// refused are rows of a problem that nobody computes for want of host memory.
+func (g *group) refused(err error) []*Row {
+	rows := g.Unfinished(g.problem.Case, g.problem.DType)
+	for _, r := range rows {
+		_ = (&result{row: r}).stop(err)
+	}
+	return rows
+}
+
+// Unfinished are the rows of a problem, without a verdict.
+func (v *Verifier) Unfinished(c cases.Case, dtype attention.DType) (rows []*Row) {
+	g := &group{Verifier: v, problem: &cases.Problem{Case: c, DType: dtype}}
+	for _, i := range v.List {
+		if v.Here == nil || v.Here(i, dtype) {
+			rows = append(rows, g.row(i.String()))
+		}
+	}
+	return rows
 }
 
 func (v *Verifier) say(p *cases.Problem, who, what string) {

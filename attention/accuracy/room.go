@@ -1,0 +1,31 @@
+package accuracy
+
+import (
+	"runtime"
+
+	"vkattn/attention"
+	"vkattn/vk"
+	"vkattn/vk/hostmem"
+)
+
+// roomFloor: less memory is taken without asking for what is available.
+const roomFloor = 64 << 20
+
+// room refuses n rows of O and LSE, of elements of some size, that do not fit the
+// host's memory with the scratch memory of the workers: the error matches
+// vk.ErrOutOfMemory.
+func room(op string, cfg attention.Config, a attention.Args, n, size int) error {
+	outputs := hostmem.Product(n, cfg.ValueDim()+1, size)
+	block := max(1, min(64, (8<<20)/max(a.Sk, 1)))
+	const perKey, growth = 4 + 4, 2 // a score, and the key's number where there are options
+	keys := a.Sk
+	if a.Kept != nil {
+		keys = max(keys, a.Kept.Total)
+	}
+	scratch := hostmem.Product(min(runtime.GOMAXPROCS(0), n), block, keys, perKey*growth)
+	needed := hostmem.Sum(outputs, scratch, hostmem.Product(a.B, 32))
+	if needed < roomFloor {
+		return nil
+	}
+	return vk.CheckHostMemory(op, needed)
+}

@@ -1,0 +1,222 @@
+package bench
+
+import (
+	"runtime"
+
+	"vkattn/attention"
+	"vkattn/vk"
+	"vkattn/vk/hostmem"
+)
+
+// footprint is the memory of one form of a problem in bytes, computed from its
+// sizes alone. Sizes that overflow saturate and fit nowhere.
+type footprint struct {
+	tensors uint64 // Q, K, V, O and scales: what there is a copy of in each input set
+	lists   uint64 // tables, lists and masks that all sets share
+	o       uint64 // O in the storage type
+	host    uint64 // what only the host keeps, to build the lists from
+}
+
+// counts are the sizes that tensors and lists are made of.
+type counts struct {
+	sequences, rows, keys, pages, tokens uint64 // rows and keys of all sequences, of one head
+}
+
+func (p Problem) counts() (c counts) {
+	add := func(n uint64, rows, keys int) {
+		c.sequences = hostmem.Sum(c.sequences, n)
+		c.rows = hostmem.Sum(c.rows, hostmem.Product(n, uint64(rows)))
+		c.keys = hostmem.Sum(c.keys, hostmem.Product(n, uint64(keys)))
+		if p.PageSize > 0 {
+			c.pages = hostmem.Sum(c.pages, hostmem.Product(n, uint64((keys+p.PageSize-1)/p.PageSize)))
+		}
+		if p.Features.Kept > 0 {
+			c.tokens = hostmem.Sum(c.tokens, hostmem.Product(n, uint64(p.keptOf(keys)), uint64(p.Shape.KVHeads())))
+		}
+	}
+	if p.Features.Lengths == "" {
+		add(uint64(p.Shape.B), p.Shape.Sq, p.Shape.Sk)
+		return c
+	}
+	rows, keys := p.Features.Lengths.lists()
+	for i := range rows {
+		add(1, rows[i], keys[i])
+	}
+	return c
+}
+
+// footprint is the memory of the problem's arguments.
+func (p Problem) footprint() (f footprint) {
+	s, c, n := p.Shape, p.Config, p.counts()
+	u := func(v int) uint64 { return uint64(max(v, 0)) }
+	b, hq, hkv := u(s.B), u(s.Hq), u(s.KVHeads())
+	rows := hostmem.Product(b, u(s.Sq))
+	packed := p.Features.Lengths != "" && p.Packed
+	if packed {
+		rows = n.rows
+	}
+	keys := hostmem.Product(b, u(s.Sk))
+	switch {
+	case p.PageSize > 0:
+		keys = hostmem.Product(n.pages, u(p.PageSize))
+	case packed:
+		keys = n.keys
+	}
+	f.o = hostmem.Product(rows, hq, u(c.ValueDim()), u(c.DType.Size()))
+	perKey := u(c.KV.RowBytes(c.DType, c.HeadDim))
+	if !p.SharedKV {
+		perKey += u(c.KV.RowBytes(c.DType, c.ValueDim()))
+	}
+	if c.KV.Scaled() {
+		perKey += 8
+	}
+	f.tensors = hostmem.Sum(hostmem.Product(rows, hq, u(c.HeadDim), u(c.DType.Size())), f.o, hostmem.Product(keys, hkv, perKey))
+
+	const integer, word = 4, 8
+	f.host = hostmem.Product(n.sequences, 4*word) // rows and keys of each sequence, and where they begin
+	if p.Features.Lengths != "" {
+		f.lists = hostmem.Product(n.sequences+1, 2*integer)
+	}
+	if p.PageSize > 0 {
+		table := hostmem.Product(b, u((s.Sk+p.PageSize-1)/p.PageSize), integer)
+		f.lists = hostmem.Sum(f.lists, table)
+		f.host = hostmem.Sum(f.host, table, hostmem.Product(n.pages, word)) // and the order of the pages
+	}
+	if p.Features.Kept > 0 {
+		list := hostmem.Sum(hostmem.Product(n.tokens, integer), hostmem.Product(b, hkv, integer), integer)
+		f.lists = hostmem.Sum(f.lists, list)
+		f.host = hostmem.Sum(f.host, list, list, list) // an append may copy
+	}
+	if p.Blocks > 0 {
+		blocks := hostmem.Product(u((s.Sq-1)/p.BlockQ+1), u((s.Sk-1)/p.BlockK+1))
+		bits := hostmem.Sum(hostmem.Product(blocks, hq)/8, hostmem.Product(u((s.Sq-1)/p.BlockQ+1), hq, integer))
+		f.lists = hostmem.Sum(f.lists, bits)
+		f.host = hostmem.Sum(f.host, bits, p.blockBytes())
+	}
+	if p.ALiBi {
+		f.lists = hostmem.Sum(f.lists, hostmem.Product(hq, integer))
+	}
+	if p.Sinks {
+		f.lists = hostmem.Sum(f.lists, hostmem.Product(hq, integer))
+	}
+	return f
+}
+
+// blockBytes is the memory that blockKeys and blockCells take: two maps of blocks
+// and a byte for each key.
+func (p Problem) blockBytes() uint64 {
+	if p.Blocks == 0 {
+		return 0
+	}
+	s := p.Shape
+	blocks := hostmem.Product((s.Sq-1)/p.BlockQ+1, (s.Sk-1)/p.BlockK+1, s.KVHeads())
+	return hostmem.Sum(blocks, blocks, hostmem.Product(s.KVHeads(), s.Sk))
+}
+
+// padded is the footprint of the problem with K and V contiguous, and for FormByMask
+// with padded rows and a mask of a byte for each row and key.
+func (p Problem) padded(form Form) Problem {
+	switch form {
+	case FormContiguous:
+		p.PageSize, p.HND = 0, false
+	case FormByMask:
+		p.Features = Features{Sinks: p.Sinks, ALiBi: p.ALiBi}
+	}
+	return p
+}
+
+// setBytes is the memory of all input sets where copies fill rotation bytes.
+func (f footprint) setBytes(rotation uint64) uint64 {
+	const slack = 7 * setAlign // of the tensors
+	if f.tensors < rotation {
+		return hostmem.Sum(f.tensors, rotation, f.lists, slack)
+	}
+	return hostmem.Sum(f.tensors, f.lists, slack)
+}
+
+// verifyBytes is the memory of the reference and what it is compared with.
+func (p Problem) verifyBytes() uint64 {
+	s, c := p.Shape, p.Config
+	n := p.counts()
+	perRow := hostmem.Product(s.Sk, c.HeadDim+c.ValueDim())
+	// At least a row of each sequence, at most as many as fit the budget or all.
+	rows := min(hostmem.Product(n.rows, uint64(s.Hq)), hostmem.Sum(verifyBudget/max(perRow, 1), n.sequences))
+	const (
+		element = 8 + 4 + 8 + 4 // reference, low, noise and what is compared, of O
+		row     = 3*8 + 8 + 64  // their LSE, the row's number, a share of its head's
+		head    = 16            // to choose from
+	)
+	total := hostmem.Sum(hostmem.Product(rows, uint64(c.ValueDim()), element), hostmem.Product(rows, row), hostmem.Product(n.sequences, uint64(s.Hq), head))
+	return hostmem.Sum(total, ReferenceScratch(c, s, rows))
+}
+
+// ReferenceScratch is the memory that the workers of attention.ReferenceSample and
+// accuracy.Low take for a number of rows.
+func ReferenceScratch(c attention.Config, s attention.Shape, rows uint64) uint64 {
+	workers := uint64(runtime.GOMAXPROCS(0))
+	block := max(1, min(64, (8<<20)/uint64(max(s.Sk, 1)), rows/(4*workers)))
+	const score, tile = 8 + 8 + 4, 64 * (8 + 4)
+	return hostmem.Sum(
+		hostmem.Product(workers, block, uint64(s.Sk), score),
+		hostmem.Product(workers, block+tile, uint64(c.HeadDim+c.ValueDim()), 8))
+}
+
+// needed is the memory that a place takes beyond what the group has already.
+func (g *group) needed(dev *vk.Device, form Form) (host, device uint64) {
+	f := g.problem.footprint()
+	if g.in == nil {
+		host = hostmem.Sum(f.tensors, f.lists, f.host)
+	}
+	at := f
+	if form != "" {
+		p := g.problem.padded(form)
+		at = p.footprint()
+		if form == FormByMask {
+			mask, _ := g.problem.maskBytes()
+			at.lists = hostmem.Sum(at.lists, mask)
+		}
+		host = hostmem.Sum(host, at.tensors, at.lists)
+	}
+	if dev == nil {
+		host = hostmem.Sum(host, at.setBytes(hostRotation))
+	} else {
+		host = hostmem.Sum(host, at.o) // as it is read back
+		device = at.setBytes(rotation(dev))
+	}
+	if g.truth == nil {
+		host = hostmem.Sum(host, g.problem.verifyBytes())
+	}
+	if g.compared {
+		host = hostmem.Sum(host, hostmem.Product(at.o/uint64(g.problem.Config.DType.Size()), 4))
+	}
+	return host, device
+}
+
+// room returns an error with needed and available bytes where the memory of a place
+// is not there.
+func (g *group) room(dev *vk.Device, form Form, scratch uint64) error {
+	host, device := g.needed(dev, form)
+	return Room(dev, host, hostmem.Sum(device, scratch))
+}
+
+// Room returns an error with needed and available bytes where the host, or a device,
+// lacks the memory. A device that is the CPU has that of the host.
+func Room(dev *vk.Device, host, device uint64) error {
+	const op = "problem"
+	if dev != nil && dev.Info().Type == vk.DeviceCPU {
+		host = hostmem.Sum(host, device)
+	}
+	if err := vk.CheckHostMemory(op, host); err != nil {
+		return err
+	}
+	if dev == nil {
+		return nil
+	}
+	return dev.CheckMemory(op, device)
+}
+
+// scratch is the device memory of a plan beyond its tensors.
+func (p Problem) scratch(plan attention.Plan) uint64 {
+	f := p.footprint()
+	return plan.Bytes - min(plan.Bytes, f.tensors)
+}

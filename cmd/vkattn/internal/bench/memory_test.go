@@ -1,0 +1,135 @@
+package bench
+
+import (
+	"context"
+	"math"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/operands"
+	"vkattn/vk/hostmem"
+)
+
+// withFeatures are small problems, each with something that takes memory of its own.
+func withFeatures() map[string]Problem {
+	plain := Problem{Shape: attention.Shape{B: 3, Hq: 4, Hkv: 2, Sq: 37, Sk: 70}, Config: attention.Config{DType: attention.F16, HeadDim: 32, HeadDimV: 64}}
+	with := func(change func(*Problem)) Problem {
+		p := plain
+		change(&p)
+		return p
+	}
+	lengths := Lengths("1/9,2*20/33,7/7")
+	return map[string]Problem{
+		"plain":  plain,
+		"f32":    with(func(p *Problem) { p.Config.DType = attention.F32 }),
+		"paged":  with(func(p *Problem) { p.PageSize = 16 }),
+		"int8":   with(func(p *Problem) { p.Config.KV = attention.KVInt8 }),
+		"q4_0":   with(func(p *Problem) { p.Config.KV = attention.KVQ4_0 }),
+		"sparse": with(func(p *Problem) { p.Features.Kept = 0.3 }),
+		"blocks": with(func(p *Problem) { p.Blocks, p.BlockQ, p.BlockK = 0.5, 16, 32 }),
+		"V in K": with(func(p *Problem) { p.SharedKV, p.Config.HeadDimV = true, 16 }),
+		"heads":  with(func(p *Problem) { p.Sinks, p.ALiBi, p.Config.Align = true, true, attention.TopLeft }),
+		"packed": with(func(p *Problem) { p.Lengths, p.Packed = lengths, true; lengths.bound(&p.Shape) }),
+		"padded": with(func(p *Problem) { p.Lengths = lengths; lengths.bound(&p.Shape) }),
+		"packed, paged": with(func(p *Problem) {
+			p.Lengths, p.Packed, p.PageSize = lengths, true, 8
+			lengths.bound(&p.Shape)
+		}),
+		"packed, sparse": with(func(p *Problem) {
+			p.Lengths, p.Packed, p.Features.Kept = lengths, true, 0.5
+			lengths.bound(&p.Shape)
+		}),
+	}
+}
+
+func TestTheFootprintIsWhatTheDataTake(t *testing.T) {
+	for name, p := range withFeatures() {
+		t.Run(name, func(t *testing.T) {
+			f, d := p.footprint(), newData(p, 1)
+			have := d.bytes()
+			require.GreaterOrEqual(t, f.tensors+f.lists, have)
+			require.LessOrEqual(t, f.tensors+f.lists, have+1024, "a list may be shorter, a tensor not")
+			require.EqualValues(t, len(d.args.O.Host), f.o)
+			l := newCPULane(d)
+			var lane uint64
+			for i, o := range operands.List(l.cfg, &l.first) {
+				if o.Of == i {
+					lane += l.layout.bytes(i)
+				}
+			}
+			require.GreaterOrEqual(t, f.setBytes(hostRotation), lane)
+			require.Less(t, f.setBytes(hostRotation), lane+hostRotation+1<<16)
+		})
+	}
+}
+
+// allocated runs f and returns the bytes that were allocated meanwhile.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+func TestAProblemThatDoesNotFitMemoryIsARow(t *testing.T) {
+	t.Setenv(hostmem.Variable, "70KiB") // less than any CPU lane
+	for name, p := range withFeatures() {
+		t.Run(name, func(t *testing.T) {
+			var rows []*Row
+			done := 0
+			b := &Bench{CPU: "cpu", Repeats: 1, Specs: []Spec{{Tier: attention.TierCPU}}, Done: func() { done++ },
+				Against: []Form{FormByMask, FormContiguous, FormCopy, FormSeparate}}
+			taken := allocated(func() {
+				var err error
+				rows, err = b.Group(context.Background(), p)
+				require.NoError(t, err)
+			})
+			require.Less(t, taken, uint64(1<<20))
+			require.Equal(t, len(rows), done)
+			for _, r := range rows {
+				require.Equal(t, OOM, r.Status, "%s: %s", r.Who(), r.Reason)
+				require.Regexp(t, `needs \d+ bytes of host memory, 71680 are available`, r.Reason)
+				require.Regexp(t, `^OOM: problem: needs `, r.Note())
+			}
+		})
+	}
+}
+
+// Sizes whose products pass the ends of int64 and uint64 are too large like others.
+func TestProblemsOfAnySizeAreRefusedAtOnce(t *testing.T) {
+	const most = math.MaxInt32
+	shapes := []attention.Shape{
+		{B: most, Hq: 1, Sq: 1, Sk: most}, {B: 1, Hq: 1, Sq: most, Sk: most}, {B: most, Hq: most, Sq: 1, Sk: most},
+		{B: most, Hq: most, Sq: 2, Sk: most}, {B: 1, Hq: most, Hkv: 1, Sq: 1, Sk: most}, {B: 1 << 30, Hq: 1<<31 - 2, Hkv: 2, Sq: 1, Sk: most},
+		{B: 1, Hq: 1, Sq: 1, Sk: most}, {B: most, Hq: 1, Sq: 1, Sk: 1}, {B: most, Hq: most, Sq: most, Sk: most},
+	}
+	for name, p := range withFeatures() {
+		for _, s := range shapes {
+			p := p
+			p.Config.HeadDim, p.Config.HeadDimV = 256, 256
+			if p.Config.KV.Blocked() || p.SharedKV {
+				p.Config.HeadDimV = 128
+			}
+			p.Shape = s
+			if p.Lengths != "" {
+				p.Lengths = "60000*2147483647/2147483647"
+				p.Lengths.bound(&p.Shape)
+			}
+			b := &Bench{CPU: "cpu", Repeats: 1, Specs: []Spec{{Tier: attention.TierCPU}}, Against: []Form{FormByMask, FormContiguous, FormCopy, FormSeparate}}
+			taken := allocated(func() {
+				require.NotZero(t, b.Rows([]Problem{p}))
+				countSets(p, deviceRotation)
+				rows, err := b.Group(context.Background(), p)
+				require.NoError(t, err)
+				for _, r := range rows {
+					require.Contains(t, []Status{OOM, Unsupported}, r.Status, "%s of %v: %s", r.Who(), p, r.Reason)
+				}
+			})
+			require.Less(t, taken, uint64(64<<20), "%s of %v", name, p)
+		}
+	}
+}

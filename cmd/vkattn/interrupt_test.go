@@ -1,0 +1,171 @@
+package main
+
+import (
+	"bufio"
+	"encoding/csv"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/verify"
+)
+
+// command is this program as a process of its own, as TestMain makes it.
+func command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	if d := os.Getenv("VKATTN_DRIVER"); d != "" && d != "none" {
+		t.Skip("os.Executable is not the test under another loader")
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(self, args...)
+	cmd.Env = append(os.Environ(), "VKATTN_TEST_IS_COMMAND=1")
+	return cmd
+}
+
+// interruptAfterARow starts the command, interrupts it when the first line of its output
+// is there, and returns all of the output and what it said.
+func interruptAfterARow(t *testing.T, cmd *exec.Cmd) (stdout, stderr string) {
+	t.Helper()
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	require.NoError(t, cmd.Start())
+	watchdog := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
+	defer watchdog.Stop()
+	lines := bufio.NewReader(out)
+	first, err := lines.ReadString('\n')
+	require.NoError(t, err)            // what it says on standard error is still written to
+	time.Sleep(200 * time.Millisecond) // the next row is under way
+	begin := time.Now()
+	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
+	rest, err := io.ReadAll(lines)
+	require.NoError(t, err)
+	_ = cmd.Wait()
+	require.Less(t, time.Since(begin), 20*time.Second)
+	require.Equal(t, 130, cmd.ProcessState.ExitCode(), errs.String())
+	return first + string(rest), errs.String()
+}
+
+// onlyFiles checks that a folder has these files and no temporary ones.
+func onlyFiles(t *testing.T, dir string, names ...string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	var have []string
+	for _, e := range entries {
+		have = append(have, e.Name())
+	}
+	require.ElementsMatch(t, names, have)
+}
+
+// The second row takes minutes, and nothing can stop it: a call on the CPU.
+func TestAnInterruptedBenchKeepsWhatItMeasured(t *testing.T) {
+	onceOnly(t)
+	dir := t.TempDir()
+	args := []string{"bench", "--device", "cpu", "--batch-size", "1", "--nheads", "8", "--seqlen", "16,150000", "--headdim", "64",
+		"--causal", "none", "--dtype", "f16", "-r", "2", "--seed", "3", "-o", "jsonl"}
+	for _, f := range []string{"md", "csv", "json", "jsonl"} {
+		args = append(args, "--save", filepath.Join(dir, "rows."+f))
+	}
+	stdout, stderr := interruptAfterARow(t, command(t, args...))
+	require.Contains(t, stderr, "1 of 2 rows, seed 3\n")
+	require.Contains(t, stderr, "vkattn: interrupted\n")
+	onlyFiles(t, dir, "rows.md", "rows.csv", "rows.json", "rows.jsonl")
+	read := func(name string) string {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		return string(b)
+	}
+
+	require.Equal(t, stdout, read("rows.jsonl"))
+	lines := strings.Split(strings.TrimSpace(stdout), "\n")
+	require.Len(t, lines, 2)
+	for i, line := range lines {
+		var r struct {
+			bench.Row
+			Run bench.RunInfo
+		}
+		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		require.Equal(t, []bench.Status{bench.OK, bench.Interrupted}[i], r.Status)
+		require.Equal(t, []string{"", "interrupted"}[i], r.Run.Stopped)
+	}
+	var doc struct {
+		Run  bench.RunInfo
+		Rows []bench.Row
+	}
+	require.NoError(t, json.Unmarshal([]byte(read("rows.json")), &doc))
+	require.Equal(t, "interrupted", doc.Run.Stopped)
+	require.Len(t, doc.Rows, 2)
+	require.Len(t, doc.Rows[0].Samples, 2)
+	require.Equal(t, bench.Interrupted, doc.Rows[1].Status)
+	require.Empty(t, doc.Rows[1].Samples)
+
+	records, err := csv.NewReader(strings.NewReader(read("rows.csv"))).ReadAll()
+	require.NoError(t, err)
+	require.Len(t, records, 3)
+	require.Contains(t, records[2], "interrupted")
+	md := strings.Split(strings.TrimSpace(read("rows.md")), "\n")
+	require.Len(t, md, 4)
+	require.Contains(t, md[3], "| interrupted |")
+	require.Equal(t, strings.Count(md[0], "|"), strings.Count(md[3], "|"))
+}
+
+// With JSON nothing is printed until the end.
+func TestAnInterruptedBenchPrintsADocument(t *testing.T) {
+	onceOnly(t)
+	dir := t.TempDir()
+	saved := filepath.Join(dir, "rows.json")
+	require.NoError(t, os.WriteFile(saved, []byte("{}"), 0o644))
+	cmd := command(t, "bench", "--device", "cpu", "--nheads", "8", "--seqlen", "150000", "--headdim", "64", "--causal", "none", "-o", "json", "--save", saved)
+	var out strings.Builder
+	cmd.Stdout = &out
+	require.NoError(t, cmd.Start())
+	time.Sleep(time.Second)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
+	_ = cmd.Wait()
+	require.Equal(t, 130, cmd.ProcessState.ExitCode())
+	var doc struct {
+		Run  bench.RunInfo
+		Rows []bench.Row
+	}
+	require.NoError(t, json.Unmarshal([]byte(out.String()), &doc))
+	require.Equal(t, "interrupted", doc.Run.Stopped)
+	for _, r := range doc.Rows {
+		require.Equal(t, bench.Interrupted, r.Status)
+	}
+	before, err := os.ReadFile(saved)
+	require.NoError(t, err)
+	require.Equal(t, "{}", string(before), "without a row, what was saved before is worth more")
+	onlyFiles(t, dir, "rows.json")
+}
+
+func TestAnInterruptedVerifyKeepsItsRows(t *testing.T) {
+	onceOnly(t)
+	dir := t.TempDir()
+	stdout, _ := interruptAfterARow(t, command(t, "verify", "--device", "cpu", "--batch-size", "1", "--nheads", "8", "--seqlen", "16,150000", "--headdim", "64",
+		"--causal", "none", "--dtype", "f16", "--seed", "3", "-o", "jsonl", "--save", filepath.Join(dir, "rows.json"), "--save", filepath.Join(dir, "rows.md")))
+	require.Equal(t, 1, strings.Count(stdout, `"status":"ok"`))
+	require.Equal(t, 1, strings.Count(stdout, `"status":"interrupted"`))
+	onlyFiles(t, dir, "rows.json", "rows.md")
+	text, err := os.ReadFile(filepath.Join(dir, "rows.json"))
+	require.NoError(t, err)
+	var doc struct {
+		Run  bench.RunInfo
+		Rows []verify.Row
+	}
+	require.NoError(t, json.Unmarshal(text, &doc))
+	require.Equal(t, "interrupted", doc.Run.Stopped)
+	require.Len(t, doc.Rows, 2)
+	require.Equal(t, bench.Interrupted, doc.Rows[1].Status)
+}

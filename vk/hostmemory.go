@@ -1,0 +1,104 @@
+package vk
+
+// #include "host.h"
+import "C"
+
+import "vkattn/vk/hostmem"
+
+// CheckHostMemory returns an error that matches ErrOutOfMemory, with needed and
+// available bytes, if this process cannot allocate that much host memory (see
+// package hostmem for what limits it). Call it before the allocation: Go ends the
+// process when one fails, and Linux when its pages are touched.
+func CheckHostMemory(op string, needed uint64) error {
+	if err := hostmem.Check(needed); err != nil {
+		return refuse(op, ErrOutOfMemory, "%v", err)
+	}
+	return nil
+}
+
+// AvailableMemory is how many bytes new buffers of a kind can have in all: what the
+// heaps, or where the driver knows one the budgets (VK_EXT_memory_budget), have left.
+// A device that is the CPU has no more than the process has (package hostmem).
+// Other programs allocate too, so NewBuffer may still fail.
+func (d *Device) AvailableMemory(kind MemoryKind) (uint64, error) {
+	if err := d.enter("AvailableMemory"); err != nil {
+		return 0, err
+	}
+	defer d.leave()
+	return d.mem.available(kind), nil
+}
+
+// CheckMemory returns an error that matches ErrOutOfMemory, with needed and available
+// bytes, if device-local buffers of needed bytes in all do not fit.
+func (d *Device) CheckMemory(op string, needed uint64) error {
+	if err := d.enter(op); err != nil {
+		return err
+	}
+	defer d.leave()
+	if d.info.Type == DeviceCPU {
+		if err := CheckHostMemory(op, needed); err != nil {
+			return err
+		}
+	}
+	available := d.mem.available(DeviceLocal)
+	if needed > available && d.reclaim() {
+		available = d.mem.available(DeviceLocal)
+	}
+	if needed > available {
+		return outOfMemory(op, "needs %s of device memory, %d are available", hostmem.Bytes(needed), available)
+	}
+	return nil
+}
+
+// available adds up what the heaps of a kind have left.
+func (a *allocator) available(kind MemoryKind) (total uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	budget, usage := a.budgets()
+	seen := map[uint32]bool{}
+	for _, t := range a.candidates(kind, ^uint32(0)) {
+		heap := a.typeHeap[t]
+		if seen[heap] {
+			continue
+		}
+		seen[heap] = true
+		size := a.d.info.Caps.MemoryHeaps[heap].Bytes
+		left := size - min(size, a.heapUsed[heap])
+		if budget[heap] > 0 {
+			left = min(left, budget[heap]-min(budget[heap], usage[heap]))
+		}
+		total += left
+	}
+	if a.d.info.Type == DeviceCPU {
+		total = min(total, hostmem.Available().Bytes)
+	}
+	return total
+}
+
+// budgets are what the driver says of each heap; 0 where it says nothing.
+func (a *allocator) budgets() (budget, usage [16]uint64) {
+	if a.d.info.Caps.MemoryBudget {
+		C.vka_heap_budget(a.d.instance, a.d.c.physical, u64(&budget[0]), u64(&usage[0]))
+	}
+	return budget, usage
+}
+
+// checkBlock refuses an allocation that the heap, its budget or the host has no room for.
+func (a *allocator) checkBlock(op string, heap uint32, size uint64) error {
+	d := a.d
+	total := d.info.Caps.MemoryHeaps[heap].Bytes
+	if size > total || a.heapUsed[heap] > total-size {
+		return outOfMemory(op, "%d bytes: the heap has %d, %d in use here", size, total, a.heapUsed[heap])
+	}
+	if size < budgetFloor {
+		return nil
+	}
+	budget, usage := a.budgets()
+	if budget[heap] > 0 && (usage[heap] > budget[heap] || size > budget[heap]-usage[heap]) {
+		return outOfMemory(op, "%d bytes: the budget is %d, %d in use", size, budget[heap], usage[heap])
+	}
+	if d.info.Type == DeviceCPU {
+		return CheckHostMemory(op, size)
+	}
+	return nil
+}
