@@ -66,8 +66,10 @@ K and V over the time, as a share of a copy's.
 what a part of the work costs. An ablation is wrong by design: it is not verified
 and no result.
 
+` + fileHelp + `
+
 Exit codes: 0 done, 1 a wrong result, 2 bad flags, 3 nothing here supports any
-row, 4 device failure.`,
+row, 4 device failure` + signalHelp,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32())
@@ -179,7 +181,7 @@ func (a *app) bench(ctx context.Context, o *benchOptions) error {
 	all, err := measure(ctx, b, problems, bench.Printers(append(files, bench.NewPrinter(plan.format, a.stdout, info))...), info)
 	bar.end()
 	if err == nil {
-		err = commitSaved(&set)
+		err = commitSaved(ctx, &set)
 	}
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -41,9 +42,9 @@ func openSaved(set *outfile.Set, list []saved, info *bench.RunInfo) ([]bench.Pri
 	return out, nil
 }
 
-// commitSaved puts the files in place.
-func commitSaved(set *outfile.Set) error {
-	if err := set.Commit(); err != nil {
+// commitSaved moves the files into place, unless ctx is cancelled.
+func commitSaved(ctx context.Context, set *outfile.Set) error {
+	if err := set.Commit(ctx); err != nil {
 		return fmt.Errorf("--save: %w", err)
 	}
 	return nil

@@ -43,7 +43,7 @@ faster half going on.
 one, by default on lengths and head dims it was not made from.
 
 Exit codes: 0 done, 1 a heuristic's tile over --tolerance (--check), 2 bad flags,
-3 nothing here supports any problem, 4 device failure.`,
+3 nothing here supports any problem, 4 device failure` + signalHelp,
 		RunE: func(c *cobra.Command, _ []string) error { return a.tune(c.Context(), &o) },
 	}
 	f := c.Flags()

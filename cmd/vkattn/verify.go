@@ -50,8 +50,10 @@ Problems are named as in bench. --suite conformance runs the table of the tests:
 every head dim, mask, layout and kind of data, with nothing but outputs written
 and masked keys that change no bit.
 
+Files of --save are written as those of bench (vkattn bench --help).
+
 Exit codes: 0 all agree, 1 a wrong result, 2 bad flags, 3 nothing here supports any
-problem, 4 device failure.`,
+problem, 4 device failure` + signalHelp,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32()) + 1
@@ -125,7 +127,7 @@ func (a *app) verify(ctx context.Context, o *verifyOptions) error {
 	if err := errors.Join(append(printing, v.Close())...); err != nil {
 		return err
 	}
-	if err := commitSaved(&set); err != nil {
+	if err := commitSaved(ctx, &set); err != nil {
 		return err
 	}
 	fmt.Fprintf(a.stderr, "%d problems, %d rows, seed %d\n", all.Problems, all.Rows, o.seed)
