@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -80,9 +79,6 @@ func (d tuningDevice) file() string { return fmt.Sprintf("%s-%08x.json", d.UUID,
 // ignored.
 func parseTuning(data []byte, d tuningDevice) (map[string]tuningEntry, error) {
 	var f tuningFile
-	if len(data) > tuningMost {
-		return nil, fmt.Errorf("%d bytes, more than %d", len(data), tuningMost)
-	}
 	if err := json.Unmarshal(data, &f); err != nil {
 		return nil, fmt.Errorf("damaged: %w", err)
 	}
@@ -101,10 +97,7 @@ func parseTuning(data []byte, d tuningDevice) (map[string]tuningEntry, error) {
 // is worth a note.
 func loadTuning(path string, d tuningDevice) (classes map[string]tuningEntry, note string) {
 	ignored := func(err error) string { return fmt.Sprintf("tuning cache %s ignored: %v", path, err) }
-	if info, err := os.Stat(path); err == nil && info.Size() > tuningMost {
-		return nil, ignored(fmt.Errorf("%d bytes, more than %d", info.Size(), tuningMost))
-	}
-	data, err := os.ReadFile(path)
+	data, err := cachefile.Read(path, tuningMost)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		// Another version of the driver has a file of its own.
@@ -125,7 +118,7 @@ func loadTuning(path string, d tuningDevice) (classes map[string]tuningEntry, no
 // file that would be ignored is replaced, and entries of other SPIR-V, as stale
 // says, are dropped.
 func saveTuning(path string, d tuningDevice, add map[string]tuningEntry, stale func(class string, e tuningEntry) bool) error {
-	return cachefile.Update(path, func(old []byte) ([]byte, error) {
+	return cachefile.Update(path, tuningMost, func(old []byte) ([]byte, error) {
 		f := tuningFile{Format: tuningFormat, Device: d, Classes: map[string]tuningEntry{}}
 		if old != nil {
 			if classes, err := parseTuning(old, d); err == nil {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -105,6 +106,14 @@ func TestABadCacheIsIgnoredWithANote(t *testing.T) {
 			require.NoError(t, os.Remove(p))
 			require.NoError(t, os.Mkdir(p, 0o755))
 		}, "ignored"},
+		"a named pipe": {func(t *testing.T, p string) {
+			require.NoError(t, os.Remove(p))
+			require.NoError(t, syscall.Mkfifo(p, 0o600))
+		}, "is a pipe, not a regular file"},
+		"a device": {func(t *testing.T, p string) {
+			require.NoError(t, os.Remove(p))
+			require.NoError(t, os.Symlink("/dev/zero", p))
+		}, "is a device, not a regular file"},
 		"huge": {func(t *testing.T, p string) { require.NoError(t, os.Truncate(p, tuningMost+1)) }, "bytes, more than"},
 		"older format": {func(t *testing.T, p string) {
 			edit(t, p, func(f *tuningFile) { f.Format = 0 })
@@ -146,7 +155,7 @@ func TestABadCacheIsIgnoredWithANote(t *testing.T) {
 			require.Len(t, notes, 1)
 			require.Contains(t, notes[0], c.note)
 			require.False(t, s.known(v, cfg, r), "worth tuning again")
-			if name == "a folder" {
+			if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 				require.Error(t, s.put(classOf(v, cfg, r.shape), entry))
 				return
 			}

@@ -115,7 +115,7 @@ func ClearTuningCache(dev *vk.Device) (string, error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return path, nil
 	}
-	if err := cachefile.Update(path, func([]byte) ([]byte, error) { return nil, nil }); err != nil {
+	if err := cachefile.Update(path, tuningMost, func([]byte) ([]byte, error) { return nil, nil }); err != nil {
 		return path, fmt.Errorf("attention: tuning cache: %w", err)
 	}
 	return path, nil

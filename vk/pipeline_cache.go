@@ -7,8 +7,9 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -37,6 +38,7 @@ const saveDelay = 2 * time.Second
 type cacheFile struct {
 	handle uint64
 	path   string // "": nowhere
+	note   string // why the file was of no use, where something has to be done about it
 	delay  time.Duration
 
 	dirty atomic.Bool // something was compiled since the last save
@@ -47,14 +49,17 @@ type cacheFile struct {
 }
 
 // loadPipelineCache makes the pipeline cache from its file. A file that is
-// missing, damaged or of another driver counts as empty.
+// missing, damaged or of another driver counts as empty. What cannot be read is noted.
 func (d *Device) loadPipelineCache(dir string) {
 	f := &d.pipelines.cache
 	f.delay = saveDelay
 	var data []byte
 	if dir = pipelineCacheDir(dir); dir != "" {
 		f.path = filepath.Join(dir, fmt.Sprintf("%x-%08x-%x.bin", d.info.UUID, d.info.DriverVersion, d.info.pipelineCacheUUID))
-		f.head, data = readCache(f.path)
+		var err error
+		if f.head, data, err = readCache(f.path); err != nil {
+			f.note = fmt.Sprintf("pipeline cache %s ignored: %v", f.path, err)
+		}
 	}
 	if d.createCache(data) != nil && data != nil {
 		_ = d.createCache(nil) // refused by the driver; without any, handle is 0 and nothing is cached
@@ -82,19 +87,24 @@ func (d *Device) createCache(data []byte) error {
 	return d.check("vkCreatePipelineCache", C.vka_create_cache(d.c, p, C.size_t(len(data)), u64(&d.pipelines.cache.handle)))
 }
 
-// readCache reads a file; "" and nil when it is of no use.
-func readCache(path string) (head string, data []byte) {
-	if info, err := os.Stat(path); err != nil || info.Size() > maxCacheBytes {
-		return "", nil
+// PipelineCacheNote says why the pipeline cache of the device could not be read, ""
+// where it could or where there was none. Pipelines are compiled again then.
+func (d *Device) PipelineCacheNote() string { return d.pipelines.cache.note }
+
+// readCache reads a file. What is missing or damaged is of no use and no error: the
+// next save mends it.
+func readCache(path string) (head string, data []byte, err error) {
+	file, err := cachefile.Read(path, maxCacheBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
-	file, err := os.ReadFile(path)
-	if err != nil {
-		return "", nil
+	if err != nil || file == nil {
+		return "", nil, err
 	}
 	if data, err = parseCache(file); err != nil {
-		return "", nil
+		return "", nil, nil
 	}
-	return string(file[:cacheHead]), data
+	return string(file[:cacheHead]), data, nil
 }
 
 func parseCache(file []byte) ([]byte, error) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -50,6 +51,35 @@ func TestPipelineCacheFile(t *testing.T) {
 	cached(t, filepath.Join(blocked, "x"))
 }
 
+// A named pipe would block whoever opens it.
+func TestPipelineCacheInThePlaceOfAPipeIsNotUsed(t *testing.T) {
+	needDriver(t)
+	dir := t.TempDir()
+	path := cached(t, dir)
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, syscall.Mkfifo(path, 0o600))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		head, data, err := readCache(path)
+		assert.Empty(t, head)
+		assert.Nil(t, data)
+		assert.EqualError(t, err, "is a pipe, not a regular file")
+	}()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("blocked")
+	}
+	d := openTest(t, func(o *Options) { o.PipelineCache = dir })
+	require.Equal(t, "pipeline cache "+path+" ignored: is a pipe, not a regular file", d.PipelineCacheNote())
+	newPipeline(t, d, saxpy(t, 5))
+	require.NoError(t, d.Close())
+	info, err := os.Lstat(path)
+	require.NoError(t, err)
+	require.NotZero(t, info.Mode()&os.ModeNamedPipe, "the pipe was replaced")
+}
+
 func flip(b []byte, i int) []byte {
 	b = bytes.Clone(b)
 	b[i] ^= 0xff
@@ -60,7 +90,8 @@ func TestPipelineCacheThatIsTooLargeIsNotRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cache")
 	for size, wanted := range map[int]bool{maxCacheBytes - cacheHead: true, maxCacheBytes - cacheHead + 1: false} {
 		require.NoError(t, os.WriteFile(path, formatCache(make([]byte, size)), 0o644))
-		head, data := readCache(path)
+		head, data, err := readCache(path)
+		assert.Equal(t, wanted, err == nil, "%d bytes", size)
 		assert.Equal(t, wanted, data != nil, "%d bytes", size)
 		assert.Equal(t, wanted, head != "", "%d bytes", size)
 	}

@@ -67,12 +67,14 @@ what a part of the work costs. An ablation is wrong by design: it is not verifie
 and no result.
 
 A row that is too large for the memory of the machine or the device is printed as
-OOM, with needed and available bytes, and the others run. Interrupted, the command
-prints and saves the rows that are finished, and those under way as "interrupted";
-"stopped" in the JSON of the run says so too.
+OOM, with needed and available bytes, and the others run.
+
+` + rowsHelp + `
+
+` + fileHelp + `
 
 Exit codes: 0 done, 1 a wrong result, 2 bad flags, 3 nothing here supports any
-row or all are too large for the memory, 4 device failure, 130 interrupted.`,
+row or all are too large for the memory, 4 device failure` + signalHelp,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32())
@@ -182,8 +184,8 @@ func (a *app) bench(ctx context.Context, o *benchOptions) error {
 	b.Progress, b.Done = bar.say, bar.step
 	all, err := measure(ctx, b, problems, bench.Printers(append(files, bench.NewPrinter(plan.format, a.stdout, info))...), info)
 	bar.end()
-	if err == nil && (ctx.Err() == nil || len(all.list) > 0) { // else what was saved before is worth more
-		err = commitSaved(&set)
+	if err == nil {
+		err = commitRows(ctx, &set, len(all.list))
 	}
 	if err != nil {
 		return err

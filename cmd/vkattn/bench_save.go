@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -41,9 +42,16 @@ func openSaved(set *outfile.Set, list []saved, info *bench.RunInfo) ([]bench.Pri
 	return out, nil
 }
 
-// commitSaved puts the files in place.
-func commitSaved(set *outfile.Set) error {
-	if err := set.Commit(); err != nil {
+// commitRows moves the files into place. After a signal it does so if any row is
+// finished: without one, what was saved before is worth more. The cleanup of the
+// signal waits a moment for it and discards the files then.
+func commitRows(ctx context.Context, set *outfile.Set, finished int) error {
+	if finished > 0 {
+		ctx = context.WithoutCancel(ctx)
+	} else if ctx.Err() != nil {
+		return nil
+	}
+	if err := set.Commit(ctx); err != nil {
 		return fmt.Errorf("--save: %w", err)
 	}
 	return nil

@@ -36,6 +36,9 @@ func (a *app) openDevice(name string, tier attention.Tier) (*vk.Device, error) {
 				fmt.Fprintf(a.stderr, "vkattn: %s; computing on %s\n", hint, dev.Info().Name)
 			}
 		}
+		if note := dev.PipelineCacheNote(); note != "" {
+			fmt.Fprintf(a.stderr, "vkattn: %s\n", note)
+		}
 		return dev, nil
 	case !errors.Is(err, vk.ErrNoDevice):
 		return nil, err

@@ -5,19 +5,40 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"syscall"
 
 	"vkattn/attention"
 	"vkattn/vk"
 )
 
-// Exit codes, see the package comment.
+// Exit codes. One of a signal is exitSignal plus the signal's number, as a shell has
+// it: 129 for SIGHUP, 130 for SIGINT, 143 for SIGTERM.
 const (
 	exitOK          = 0
 	exitFailure     = 1
 	exitInput       = 2
 	exitUnsupported = 3 // nothing here can serve the request, or it is too large for the memory
 	exitDevice      = 4
+	exitSignal      = 128
+	exitPipe        = exitSignal + int(syscall.SIGPIPE) // nobody reads the output any more
 )
+
+// signalHelp ends the list of exit codes in the help of a command that takes long.
+const signalHelp = `.
+129, 130 or 143 after SIGHUP, SIGINT or SIGTERM, 141 when nobody reads the output.`
+
+// fileHelp says how output files are written.
+const fileHelp = `An output file is written under a hidden name in the folder of its target and
+renamed when it is complete. After an error the old file is unchanged and no
+temporary file is left. The next command that writes the same file removes what a
+killed process left. A replaced file keeps its permissions. Symbolic links are
+followed and stay. Pipes and devices, such as /dev/stdout and /dev/null, are written
+in place; opening a named pipe waits for its reader.`
+
+// rowsHelp says what a signal leaves of a command that prints rows.
+const rowsHelp = `After SIGHUP, SIGINT or SIGTERM the command prints and saves the rows that are
+finished, and those under way as "interrupted"; "stopped" in the JSON of the run says
+so too. Without a finished row the files of --save are unchanged.`
 
 // coded is an error whose exit code is known where it is made.
 type coded struct {
@@ -44,6 +65,8 @@ func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.Is(err, syscall.EPIPE):
+		return exitPipe
 	case errors.Is(err, vk.ErrOutOfMemory): // whoever asked for it
 		return exitUnsupported
 	case errors.As(err, &known):
@@ -90,19 +113,27 @@ func oneLine(text string) string {
 type cleanup struct {
 	mu    sync.Mutex
 	funcs []func()
+	ran   bool
 }
 
+// add has f called by run, or at once where run was called already.
 func (c *cleanup) add(f func()) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.funcs = append(c.funcs, f)
+	ran := c.ran
+	if !ran {
+		c.funcs = append(c.funcs, f)
+	}
+	c.mu.Unlock()
+	if ran {
+		f()
+	}
 }
 
 // run calls what was added, last first, each once.
 func (c *cleanup) run() {
 	c.mu.Lock()
 	funcs := c.funcs
-	c.funcs = nil
+	c.funcs, c.ran = nil, true
 	c.mu.Unlock()
 	for i := len(funcs) - 1; i >= 0; i-- {
 		funcs[i]()

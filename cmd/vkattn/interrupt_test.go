@@ -32,9 +32,9 @@ func command(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// interruptAfterARow starts the command, interrupts it when the first line of its output
-// is there, and returns all of the output and what it said.
-func interruptAfterARow(t *testing.T, cmd *exec.Cmd) (stdout, stderr string) {
+// interruptAfterARow starts the command, sends it a signal when the first line of its
+// output is there, and returns all of the output and what it said.
+func interruptAfterARow(t *testing.T, s syscall.Signal, cmd *exec.Cmd) (stdout, stderr string) {
 	t.Helper()
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
@@ -48,12 +48,12 @@ func interruptAfterARow(t *testing.T, cmd *exec.Cmd) (stdout, stderr string) {
 	require.NoError(t, err)            // what it says on standard error is still written to
 	time.Sleep(200 * time.Millisecond) // the next row is under way
 	begin := time.Now()
-	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
+	require.NoError(t, cmd.Process.Signal(s))
 	rest, err := io.ReadAll(lines)
 	require.NoError(t, err)
 	_ = cmd.Wait()
 	require.Less(t, time.Since(begin), 20*time.Second)
-	require.Equal(t, 130, cmd.ProcessState.ExitCode(), errs.String())
+	require.Equal(t, exitSignal+int(s), cmd.ProcessState.ExitCode(), errs.String())
 	return first + string(rest), errs.String()
 }
 
@@ -72,13 +72,19 @@ func onlyFiles(t *testing.T, dir string, names ...string) {
 // The second row takes minutes, and nothing can stop it: a call on the CPU.
 func TestAnInterruptedBenchKeepsWhatItMeasured(t *testing.T) {
 	onceOnly(t)
+	for _, s := range endingSignals {
+		t.Run(s.String(), func(t *testing.T) { interruptedBench(t, s) })
+	}
+}
+
+func interruptedBench(t *testing.T, s syscall.Signal) {
 	dir := t.TempDir()
 	args := []string{"bench", "--device", "cpu", "--batch-size", "1", "--nheads", "8", "--seqlen", "16,150000", "--headdim", "64",
 		"--causal", "none", "--dtype", "f16", "-r", "2", "--seed", "3", "-o", "jsonl"}
 	for _, f := range []string{"md", "csv", "json", "jsonl"} {
 		args = append(args, "--save", filepath.Join(dir, "rows."+f))
 	}
-	stdout, stderr := interruptAfterARow(t, command(t, args...))
+	stdout, stderr := interruptAfterARow(t, s, command(t, args...))
 	require.Contains(t, stderr, "1 of 2 rows, seed 3\n")
 	require.Contains(t, stderr, "vkattn: interrupted\n")
 	onlyFiles(t, dir, "rows.md", "rows.csv", "rows.json", "rows.jsonl")
@@ -152,8 +158,14 @@ func TestAnInterruptedBenchPrintsADocument(t *testing.T) {
 
 func TestAnInterruptedVerifyKeepsItsRows(t *testing.T) {
 	onceOnly(t)
+	for _, s := range endingSignals {
+		t.Run(s.String(), func(t *testing.T) { interruptedVerify(t, s) })
+	}
+}
+
+func interruptedVerify(t *testing.T, s syscall.Signal) {
 	dir := t.TempDir()
-	stdout, _ := interruptAfterARow(t, command(t, "verify", "--device", "cpu", "--batch-size", "1", "--nheads", "8", "--seqlen", "16,150000", "--headdim", "64",
+	stdout, _ := interruptAfterARow(t, s, command(t, "verify", "--device", "cpu", "--batch-size", "1", "--nheads", "8", "--seqlen", "16,150000", "--headdim", "64",
 		"--causal", "none", "--dtype", "f16", "--seed", "3", "-o", "jsonl", "--save", filepath.Join(dir, "rows.json"), "--save", filepath.Join(dir, "rows.md")))
 	require.Equal(t, 1, strings.Count(stdout, `"status":"ok"`))
 	require.Equal(t, 1, strings.Count(stdout, `"status":"interrupted"`))

@@ -10,16 +10,26 @@
 // Exit codes: 0 done; 1 a wrong result or a failure of this machine (a full
 // disk, say); 2 bad input or flags; 3 a request that nothing here supports, or too
 // large for the memory of this machine or device; 4 a device that failed; 128 plus
-// the signal's number when interrupted. What goes wrong is one line on standard
-// error.
+// the signal's number when a signal ended the command: 129 SIGHUP, 130 SIGINT,
+// 143 SIGTERM, and 141 when nobody reads the output. What goes wrong is one line on
+// standard error.
+//
+// SIGHUP, SIGINT and SIGTERM end a command within about two seconds. Temporary files
+// are removed. After the signal run makes and replaces no output file; bench and
+// verify first print and save the rows that are finished, if there are any, and then
+// replace nothing more. A command that has finished before the signal exits with its
+// own code. The next command that writes the same file removes the temporary file of
+// a killed one.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -31,7 +41,10 @@ import (
 
 func main() {
 	hostmem.LimitHeap()
-	os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr))
+	// Signals stay handled to the end: one that comes after the last file is in place
+	// does not turn the exit code into that of a command which changed nothing.
+	code, _ := runUntilExit(os.Args[1:], os.Stdout, os.Stderr)
+	os.Exit(code)
 }
 
 // app is what the subcommands share.
@@ -49,36 +62,105 @@ const grace = time.Second
 
 // Main runs the command with its arguments and returns its exit code.
 func Main(args []string, stdout, stderr io.Writer) int {
-	a := &app{stdout: stdout, stderr: stderr}
+	code, release := runUntilExit(args, stdout, stderr)
+	release()
+	return code
+}
+
+// runUntilExit is Main, but signals stay handled, and change nothing, until release.
+func runUntilExit(args []string, stdout, stderr io.Writer) (code int, release func()) {
+	signals := make(chan os.Signal, 1)
+	out := &output{w: stdout, signals: signals}
+	a := &app{stdout: out, stderr: stderr}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	signals := make(chan os.Signal, 1)
 	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
 		if !signal.Ignored(s) { // nohup stays nohup
 			signal.Notify(signals, s)
 		}
 	}
-	defer signal.Stop(signals)
+	// Writing to a broken pipe is an error then, and not the end of the process.
+	// Not signal.Ignore, which the commands of peers would inherit.
+	pipes := make(chan os.Signal, 1)
+	signal.Notify(pipes, syscall.SIGPIPE)
+	release = func() {
+		signal.Stop(signals)
+		signal.Stop(pipes)
+	}
 
 	done := make(chan error, 1)
 	go func() { done <- a.execute(ctx, args) }()
 	select {
 	case err := <-done:
-		return a.exit(err)
+		if err == nil && out.broken.Load() {
+			err = errNobodyReads
+		}
+		return a.exit(err), release
 	case s := <-signals:
-		// Work on the CPU cannot be stopped half way; its output can.
 		cancel()
-		a.onInterrupt.run()
-		select {
-		case <-done:
-		case <-time.After(grace):
-		}
-		fmt.Fprintln(stderr, "vkattn: interrupted")
-		if n, ok := s.(syscall.Signal); ok {
-			return 128 + int(n)
-		}
-		return exitFailure
+		return a.ended(s, signals, done), release
 	}
+}
+
+// ended gives a command that a signal ends a moment, and returns its exit code. A
+// second signal ends it at once.
+func (a *app) ended(s os.Signal, signals <-chan os.Signal, done <-chan error) int {
+	// Work on the CPU cannot be stopped half way; its output can.
+	cleaned := make(chan struct{})
+	go func() {
+		a.onInterrupt.run()
+		close(cleaned)
+	}()
+	// Cleaning waits for files that are being moved into place. Only then does the
+	// moment begin: the exit code has to say that they are there.
+	var limit <-chan time.Time
+	finished, waiting := false, true
+	for waiting && (done != nil || cleaned != nil) {
+		select {
+		case err := <-done:
+			finished, done = err == nil, nil
+		case <-cleaned:
+			limit, cleaned = time.After(grace), nil
+		case <-limit:
+			waiting = false
+		case again := <-signals:
+			waiting = again == syscall.SIGPIPE
+		}
+	}
+	number, known := s.(syscall.Signal)
+	switch {
+	case number == syscall.SIGPIPE:
+		return a.exit(errNobodyReads)
+	case finished: // before it knew of the signal: what it wrote is in place
+		return exitOK
+	}
+	fmt.Fprintln(a.stderr, "vkattn: interrupted")
+	if known {
+		return exitSignal + int(number)
+	}
+	return exitFailure
+}
+
+// output is standard output. When nobody reads it any more the command ends as by
+// SIGPIPE, also where whoever prints ignores errors.
+type output struct {
+	w       io.Writer
+	signals chan<- os.Signal
+	broken  atomic.Bool
+}
+
+var errNobodyReads = fmt.Errorf("standard output: %w", syscall.EPIPE)
+
+func (o *output) Write(b []byte) (int, error) {
+	n, err := o.w.Write(b)
+	if errors.Is(err, syscall.EPIPE) {
+		o.broken.Store(true)
+		select {
+		case o.signals <- syscall.SIGPIPE:
+		default: // something else ends the command already
+		}
+	}
+	return n, err
 }
 
 func (a *app) execute(ctx context.Context, args []string) (err error) {

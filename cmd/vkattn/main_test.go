@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -17,10 +19,14 @@ import (
 )
 
 // TestMain lets a test start the command itself: the test binary is vkattn
-// when asked to be.
+// when asked to be. It can be asked to take its time between the end of the command
+// and that of the process.
 func TestMain(m *testing.M) {
 	if os.Getenv("VKATTN_TEST_IS_COMMAND") != "" {
-		os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr))
+		code, _ := runUntilExit(os.Args[1:], os.Stdout, os.Stderr)
+		linger, _ := time.ParseDuration(os.Getenv("VKATTN_TEST_LINGER"))
+		time.Sleep(linger)
+		os.Exit(code)
 	}
 	os.Exit(m.Run())
 }
@@ -155,10 +161,24 @@ func TestExitCodes(t *testing.T) {
 		{badInputf("--q: %w", vk.ErrOutOfMemory), exitUnsupported},
 		{&vk.Error{Op: "vkAllocateMemory", Result: -2}, exitUnsupported},
 		{&vk.Error{Op: "vkQueueSubmit", Result: -4}, exitDevice},
+		{fmt.Errorf("writing: %w", syscall.EPIPE), exitPipe},
 		{&vk.Error{Op: "Pipeline", Err: vk.ErrUnsupported}, exitUnsupported},
 	} {
 		require.Equal(t, c.code, exitCode(c.err), "%v", c.err)
 	}
+}
+
+func TestCleanupRunsOnceAndAtOnceWhenLate(t *testing.T) {
+	var c cleanup
+	var order []string
+	note := func(what string) func() { return func() { order = append(order, what) } }
+	c.add(note("first"))
+	c.add(note("last"))
+	c.run()
+	c.run()
+	require.Equal(t, []string{"last", "first"}, order)
+	c.add(note("late"))
+	require.Equal(t, []string{"last", "first", "late"}, order)
 }
 
 func TestOneLine(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"vkattn/attention/accuracy"
 	"vkattn/cmd/vkattn/internal/npy"
 	"vkattn/cmd/vkattn/internal/outfile"
+	"vkattn/internal/atomicfile"
 )
 
 // runOptions are the flags of `vkattn run`.
@@ -47,10 +49,15 @@ files, or f32 where they differ; with it, every file is rounded to that type as 
 is read (f16 to f32 is exact).
 
 O is written as float32 in the layout of the inputs, LSE as float32
-[B, Hq, Sq] in either layout. Both appear whole or not at all.
+[B, Hq, Sq] in either layout. Both appear whole or not at all, also after SIGHUP,
+SIGINT or SIGTERM. With --o /dev/stdout
+the plan is printed on standard error. Inputs are regular files, whose size is
+checked before they are read; pipes and devices are refused.
+
+` + fileHelp + `
 ` + featureHelp + `
 Exit codes: 0 written, 1 a wrong result with --verify, 2 bad input, 3 an unsupported
-request or one too large for the memory, 4 device failure.`,
+request or one too large for the memory, 4 device failure` + signalHelp,
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, name := range []string{"q", "k", "v", "o"} {
 				if f := c.Flags().Lookup(name); f.Value.String() == "" && (name != "v" || !c.Flags().Changed("v-dim")) {
@@ -177,28 +184,39 @@ func (a *app) run(ctx context.Context, o *runOptions) error {
 		return err
 	}
 	elapsed := time.Since(start)
-	if err := validated(dev); err != nil {
+	if err := errors.Join(ctx.Err(), validated(dev)); err != nil { // the CPU tier does not look at ctx
 		return err
 	}
 	verdict, err := a.verifyRun(o, p)
 	if err != nil {
 		return err
 	}
-	if err := a.write(o, p); err != nil {
+	report := a.report(o)
+	if err := a.write(ctx, o, p); err != nil {
 		return err
 	}
 	if !o.json {
-		if _, err = fmt.Fprintf(a.stdout, "plan: %v, on %s\n", plan, deviceLabel(dev)); err == nil && verdict != "" {
-			_, err = fmt.Fprintln(a.stdout, "verified:", verdict)
+		if _, err = fmt.Fprintf(report, "plan: %v, on %s\n", plan, deviceLabel(dev)); err == nil && verdict != "" {
+			_, err = fmt.Fprintln(report, "verified:", verdict)
 		}
 		return err
 	}
 	s, c := in.shape, in.config
-	enc := json.NewEncoder(a.stdout)
+	enc := json.NewEncoder(report)
 	enc.SetIndent("", "  ")
 	return enc.Encode(result{Plan: plan, Device: deviceLabel(dev), B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
 		D: c.HeadDim, Dv: c.ValueDim(), DType: c.DType, Causal: c.Causal.String(), Scale: c.ScaleValue(),
 		Layout: o.layout.String(), With: o.with(), Verified: verdict, Output: o.o, LSE: o.lse, Seconds: elapsed.Seconds()})
+}
+
+// report is where the plan is printed: standard output, unless a tensor goes there.
+func (a *app) report(o *runOptions) io.Writer {
+	for _, t := range o.targets() {
+		if target, err := atomicfile.Resolve(t.path); err == nil && target.Stdout() {
+			return a.stderr
+		}
+	}
+	return a.stdout
 }
 
 // verifyRun judges the result where that is asked for. It returns a line on how
@@ -222,10 +240,8 @@ func (a *app) verifyRun(o *runOptions, p *problem) (string, error) {
 
 // probeOutputs finds out whether the outputs can be made, and leaves nothing.
 func probeOutputs(o *runOptions) error {
-	var probe outfile.Set
-	defer probe.Discard()
 	for _, t := range o.targets() {
-		if _, err := probe.Add(t.path); err != nil {
+		if err := outfile.Check(t.path); err != nil {
 			return badInputf("--%s %s: %w", t.flag, t.path, err)
 		}
 	}
@@ -247,7 +263,7 @@ func (o *runOptions) targets() []target {
 }
 
 // write puts the outputs in place, all or none.
-func (a *app) write(o *runOptions, p *problem) error {
+func (a *app) write(ctx context.Context, o *runOptions, p *problem) error {
 	var set outfile.Set
 	a.onInterrupt.add(set.Discard)
 	defer set.Discard()
@@ -260,7 +276,7 @@ func (a *app) write(o *runOptions, p *problem) error {
 			return fmt.Errorf("writing --%s %s: %w", t.flag, t.path, err)
 		}
 	}
-	if err := set.Commit(); err != nil {
+	if err := set.Commit(ctx); err != nil {
 		return fmt.Errorf("writing %w", err)
 	}
 	return nil

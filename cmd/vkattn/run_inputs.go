@@ -1,13 +1,12 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/npy"
-	"vkattn/cmd/vkattn/internal/outfile"
+	"vkattn/internal/atomicfile"
 )
 
 // runInputs are the input files, open and found to agree.
@@ -27,30 +26,23 @@ func (o *runOptions) inputs() []inputFile {
 
 // checkPaths refuses outputs that would overwrite an input or each other.
 func checkPaths(o *runOptions) error {
+	var before []atomicfile.Target
 	for _, t := range o.targets() {
-		place, err := outfile.Resolve(t.path)
+		place, err := atomicfile.Resolve(t.path)
 		if err != nil {
 			return badInputf("--%s %s: %w", t.flag, t.path, err)
 		}
-		there, err := os.Stat(place)
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		} else if err != nil {
-			return badInputf("--%s %s: cannot be looked at", t.flag, t.path)
-		}
 		for _, in := range o.inputs() {
-			if info, err := os.Stat(in.path); err == nil && os.SameFile(info, there) {
+			if info, err := os.Stat(in.path); err == nil && place.Info != nil && os.SameFile(info, place.Info) {
 				return badInputf("--%s %s is the same file as --%s", t.flag, t.path, in.flag)
 			}
 		}
-	}
-	if o.lse == "" {
-		return nil
-	}
-	a, errA := outfile.Resolve(o.o)
-	b, errB := outfile.Resolve(o.lse)
-	if err := errors.Join(errA, errB); err == nil && a == b {
-		return badInputf("--lse %s is the same file as --o", o.lse)
+		for i, other := range before {
+			if place.Same(other) && !place.Device() { // /dev/null takes everything
+				return badInputf("--%s %s is the same file as --%s", t.flag, t.path, o.targets()[i].flag)
+			}
+		}
+		before = append(before, place)
 	}
 	return nil
 }

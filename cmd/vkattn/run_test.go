@@ -3,13 +3,9 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -171,32 +167,5 @@ func TestMixedFilesAreF32UnlessSaid(t *testing.T) {
 		var out result
 		require.NoError(t, json.Unmarshal([]byte(stdout), &out))
 		require.Equal(t, want, out.DType)
-	}
-}
-
-func TestAnInterruptedRunLeavesNothing(t *testing.T) {
-	if d := os.Getenv("VKATTN_DRIVER"); d != "" && d != "none" {
-		t.Skip("os.Executable is not the test under another loader")
-	}
-	self, err := os.Executable()
-	require.NoError(t, err)
-	dir, args := goodFiles(t)
-	// Minutes of work, in files that take no disk.
-	for _, name := range []string{"q", "k", "v"} {
-		shape := []int{4, 16, 65536, 64}
-		path := filepath.Join(dir, name+".npy")
-		head := npyBytes("<f2", false, shape, nil)
-		require.NoError(t, os.WriteFile(path, head, 0o644))
-		require.NoError(t, os.Truncate(path, int64(len(head))+2*4*16*65536*64))
-	}
-	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
-		cmd := exec.Command(self, args...)
-		cmd.Env = append(os.Environ(), "VKATTN_TEST_IS_COMMAND=1")
-		require.NoError(t, cmd.Start())
-		time.Sleep(500*time.Millisecond + time.Duration(rand.IntN(300))*time.Millisecond)
-		require.NoError(t, cmd.Process.Signal(s))
-		_ = cmd.Wait()
-		require.Equal(t, 128+int(s), cmd.ProcessState.ExitCode())
-		nothingWritten(t, dir)
 	}
 }

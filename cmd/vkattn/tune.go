@@ -45,7 +45,7 @@ one, by default on lengths and head dims it was not made from.
 Exit codes: 0 done, 1 a result that is not stored (the cache cannot be written, or
 the budget left no time for a second tile) or a heuristic's tile over --tolerance
 (--check), 2 bad flags, 3 nothing here supports any problem or all are too large
-for the memory, 4 device failure, every candidate's included.`,
+for the memory, 4 device failure, every candidate's included` + signalHelp,
 		RunE: func(c *cobra.Command, _ []string) error { return a.tune(c.Context(), &o) },
 	}
 	f := c.Flags()

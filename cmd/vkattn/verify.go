@@ -52,11 +52,13 @@ every head dim, mask, layout and kind of data, with nothing but outputs written
 and masked keys that change no bit.
 
 A problem that is too large for the memory of the machine or the device is printed
-as OOM, with needed and available bytes, and the others run. Interrupted, the
-command prints and saves what is finished, and what was under way as "interrupted".
+as OOM, with needed and available bytes, and the others run.
+
+` + rowsHelp + `
+Files of --save are written as those of bench (vkattn bench --help).
 
 Exit codes: 0 all agree, 1 a wrong result, 2 bad flags, 3 nothing here supports any
-problem or all are too large for the memory, 4 device failure, 130 interrupted.`,
+problem or all are too large for the memory, 4 device failure` + signalHelp,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32()) + 1
@@ -120,8 +122,11 @@ func (a *app) verify(ctx context.Context, o *verifyOptions) error {
 	bar := a.progress(len(problems))
 	v.Progress = bar.say
 	var all verify.Outcome
-	stopped := verifyAll(ctx, v, problems, out, &all, bar.step)
+	stopped, err := verifyAll(ctx, v, problems, out, &all, bar.step)
 	bar.end()
+	if err != nil {
+		return err
+	}
 	if stopped != nil {
 		info.Stopped = stopReason(stopped)
 	}
@@ -132,10 +137,8 @@ func (a *app) verify(ctx context.Context, o *verifyOptions) error {
 	if err := errors.Join(printing...); err != nil {
 		return err
 	}
-	if ctx.Err() == nil || all.Rows > 0 { // else what was saved before is worth more
-		if err := commitSaved(&set); err != nil {
-			return err
-		}
+	if err := commitRows(ctx, &set, all.Rows); err != nil {
+		return err
 	}
 	if ctx.Err() == nil { // else somebody may still use them
 		if err := v.Close(); err != nil {
@@ -170,8 +173,9 @@ type verified struct {
 }
 
 // verifyAll computes, several problems at once where they are small, and prints in
-// order. What stops it early is returned; what is known then is printed.
-func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem, out []verify.Printer, all *verify.Outcome, step func()) error {
+// order. What stops it early is returned first; what is known then is printed. The
+// error is one of printing.
+func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem, out []verify.Printer, all *verify.Outcome, step func()) (stopped, err error) {
 	workers, order := 1, make([]int, len(problems)) // a large problem fills the memory of machine and device
 	for i := range order {
 		order[i] = i
@@ -209,7 +213,6 @@ func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem
 			}
 		})
 	}
-	var stopped error
 	marked := false // the problem that was interrupted has its rows
 	for i := range results {
 		var done verified
@@ -234,7 +237,7 @@ func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem
 			marked = true
 		}
 		if err := verifiedRows(done, out, all); err != nil {
-			return err
+			return nil, err
 		}
 		if stopped == nil {
 			stopped = done.err
@@ -244,7 +247,7 @@ func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem
 		}
 		step()
 	}
-	return stopped
+	return stopped, nil
 }
 
 // verifiedRows prints the rows of a problem. Those without a verdict were interrupted.

@@ -17,7 +17,7 @@ func FuzzUpdate(f *testing.F) {
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		path := filepath.Join(t.TempDir(), "file")
 		require.NoError(t, Write(path, first))
-		require.NoError(t, Update(path, func(old []byte) ([]byte, error) {
+		require.NoError(t, Update(path, 1<<20, func(old []byte) ([]byte, error) {
 			require.True(t, bytes.Equal(first, old))
 			return append([]byte{}, second...), nil
 		}))

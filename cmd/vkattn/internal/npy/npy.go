@@ -15,6 +15,7 @@ import (
 	"math/bits"
 	"os"
 
+	"vkattn/internal/atomicfile"
 	"vkattn/vk/hostmem"
 )
 
@@ -41,17 +42,14 @@ const maxHeader = 64 << 10
 var magic = []byte("\x93NUMPY")
 
 // Open reads the header of a regular file, so that a file of gigabytes is
-// judged before it is read. Its errors name what is wrong with the file, not
-// the file: the caller knows which one it asked for.
+// judged before it is read. A pipe is refused, not waited for. Its errors name what
+// is wrong with the file, not the file: the caller knows which one it asked for.
 func Open(path string) (*File, error) {
-	f, err := os.Open(path)
+	f, err := atomicfile.Open(path)
 	if err != nil {
-		return nil, pathless(err)
+		return nil, err
 	}
 	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("not a regular file")
-	}
 	var out *File
 	if err == nil {
 		out, err = open(f, info.Size())

@@ -1,10 +1,14 @@
 package outfile
 
 import (
+	"bufio"
+	"context"
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -40,7 +44,7 @@ func TestCommitPutsAllFilesInPlace(t *testing.T) {
 	add(t, &s, a, "new a")
 	add(t, &s, b, "new b")
 	require.Equal(t, "old", content(t, a), "nothing may show before Commit")
-	require.NoError(t, s.Commit())
+	require.NoError(t, s.Commit(context.Background()))
 	require.Equal(t, []string{"a", "b"}, names(t, dir))
 	require.Equal(t, "new a", content(t, a))
 	require.Equal(t, "new b", content(t, b))
@@ -54,7 +58,7 @@ func TestDiscardLeavesNothing(t *testing.T) {
 	add(t, &s, filepath.Join(dir, "a"), "half")
 	s.Discard()
 	require.Empty(t, names(t, dir))
-	require.Error(t, s.Commit())
+	require.Error(t, s.Commit(context.Background()))
 	_, err := s.Add(filepath.Join(dir, "b"))
 	require.Error(t, err)
 	require.Empty(t, names(t, dir))
@@ -69,7 +73,7 @@ func TestAFailedCommitBringsTheOldFilesBack(t *testing.T) {
 	add(t, &s, b, "new b")
 	add(t, &s, c, "new c")
 	require.NoError(t, os.Mkdir(c, 0o755)) // a folder came to lie in the last place
-	require.Error(t, s.Commit())
+	require.Error(t, s.Commit(context.Background()))
 	require.Equal(t, []string{"a", "c"}, names(t, dir))
 	require.Equal(t, "old a", content(t, a))
 }
@@ -81,20 +85,107 @@ func TestALinkIsFollowed(t *testing.T) {
 	require.NoError(t, os.Symlink(place, link))
 	var s Set
 	add(t, &s, link, "new")
-	require.NoError(t, s.Commit())
+	require.NoError(t, s.Commit(context.Background()))
 	require.Equal(t, "new", content(t, place))
 	info, err := os.Lstat(link)
 	require.NoError(t, err)
 	require.NotZero(t, info.Mode()&os.ModeSymlink)
 }
 
+func TestADanglingLinkStaysAndItsTargetAppears(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	link, place := filepath.Join(dir, "link"), filepath.Join(other, "place")
+	require.NoError(t, os.Symlink(place, link))
+	var s Set
+	add(t, &s, link, "new")
+	require.NoError(t, s.Commit(context.Background()))
+	require.Equal(t, []string{"link"}, names(t, dir))
+	require.Equal(t, []string{"place"}, names(t, other))
+	require.Equal(t, "new", content(t, place))
+	text, err := os.Readlink(link)
+	require.NoError(t, err)
+	require.Equal(t, place, text)
+}
+
 func TestPlacesThatTakeNoFileAreRefused(t *testing.T) {
 	dir := t.TempDir()
+	loop := filepath.Join(dir, "loop")
+	require.NoError(t, os.Symlink(loop, loop))
 	var s Set
 	defer s.Discard()
-	for _, path := range []string{dir, "/dev/null", filepath.Join(dir, "absent", "o.npy"), ""} {
+	for _, path := range []string{dir, loop, filepath.Join(dir, "absent", "o.npy"), ""} {
 		_, err := s.Add(path)
 		require.Error(t, err, path)
+		require.Error(t, Check(path), path)
 	}
-	require.Empty(t, names(t, dir))
+	require.Equal(t, []string{"loop"}, names(t, dir))
+}
+
+func TestPipesAndDevicesAreWrittenInPlace(t *testing.T) {
+	dir := t.TempDir()
+	pipe, link, file := filepath.Join(dir, "pipe"), filepath.Join(dir, "link"), filepath.Join(dir, "file")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	require.NoError(t, os.Symlink("pipe", link))
+	require.NoError(t, Check(link), "and does not wait for a reader")
+	got := make(chan string, 1)
+	go func() {
+		b, _ := os.ReadFile(pipe)
+		got <- string(b)
+	}()
+	var s Set
+	add(t, &s, file, "file")
+	add(t, &s, "/dev/null", "nothing")
+	add(t, &s, link, "through the pipe")
+	require.NoError(t, s.Commit(context.Background()))
+	require.Equal(t, "through the pipe", <-got)
+	require.Equal(t, []string{"file", "link", "pipe"}, names(t, dir))
+	info, err := os.Lstat("/dev/null")
+	require.NoError(t, err)
+	require.NotZero(t, info.Mode()&os.ModeCharDevice, "the device was replaced")
+}
+
+// A pipe without a reader blocks Add. Discard must not wait for it.
+func TestDiscardDoesNotWaitForAPipe(t *testing.T) {
+	dir := t.TempDir()
+	pipe := filepath.Join(dir, "pipe")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	var s Set
+	add(t, &s, filepath.Join(dir, "file"), "half")
+	added := make(chan error, 1)
+	go func() {
+		_, err := s.Add(pipe)
+		added <- err
+	}()
+	time.Sleep(20 * time.Millisecond)
+	discarded := make(chan struct{})
+	go func() {
+		s.Discard()
+		close(discarded)
+	}()
+	select {
+	case <-discarded:
+	case <-time.After(10 * time.Second):
+		t.Fatal("blocked")
+	}
+	require.Equal(t, []string{"pipe"}, names(t, dir))
+	// O_NONBLOCK, for Add may not have come as far as opening the pipe.
+	r, err := os.OpenFile(pipe, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	require.NoError(t, err)
+	defer func() { _ = r.Close() }()
+	require.ErrorIs(t, <-added, errDiscarded)
+	_, err = bufio.NewReader(r).ReadByte()
+	require.ErrorIs(t, err, io.EOF, "nothing was written")
+}
+
+func TestNothingIsReplacedAfterCancel(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(path, []byte("old"), 0o644))
+	ctx, cancel := context.WithCancel(context.Background())
+	var s Set
+	add(t, &s, path, "new")
+	cancel()
+	require.ErrorIs(t, s.Commit(ctx), context.Canceled)
+	require.Equal(t, []string{"file"}, names(t, dir))
+	require.Equal(t, "old", content(t, path))
 }

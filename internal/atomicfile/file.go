@@ -1,0 +1,249 @@
+package atomicfile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/gofrs/flock"
+)
+
+// File is the new content of a target, under a hidden name in the target's folder.
+// Every File has to be replaced or discarded. Discard may come from another
+// goroutine at any time; what runs then fails.
+type File struct {
+	target string
+	temp   string
+	file   *os.File
+	lock   *flock.Flock // nil where the file system has no locks
+	old    fs.FileInfo  // what the target was when the file was made, nil for nothing
+	backup *backup
+}
+
+// maxAttempts bounds the names that Create tries. One is lost where another process
+// takes the new file for a leftover before it is locked.
+const maxAttempts = 100
+
+var errNoTemporary = errors.New("no temporary file could be made")
+
+// Create makes the hidden file of a target, and removes those that killed writers of
+// the same target left.
+func Create(t Target) (*File, error) {
+	if t.Special() {
+		return nil, notRegular(t.Info.Mode())
+	}
+	removeLeftovers(t.Path)
+	for range maxAttempts {
+		f, err := create(t)
+		if f != nil || err != nil {
+			return f, err
+		}
+	}
+	return nil, errNoTemporary
+}
+
+// create returns neither a file nor an error where the name was lost.
+func create(t Target) (*File, error) {
+	perm := fs.FileMode(0o666)
+	if t.Info != nil {
+		perm = 0o600 // until the file has the permissions of the old one
+	}
+	temp := tempName(t.Path)
+	file, err := os.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, perm)
+	if errors.Is(err, fs.ErrExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, plain(err)
+	}
+	f := &File{target: t.Path, temp: temp, file: file, old: t.Info}
+	lock, held := tryLock(temp)
+	if lock == nil && held {
+		// Another process has the lock or has removed the file.
+		_ = file.Close()
+		_ = os.Remove(temp)
+		return nil, nil
+	}
+	f.lock = lock
+	if lock != nil && !f.inPlace() {
+		f.Discard()
+		return nil, nil
+	}
+	return f, nil
+}
+
+// inPlace reports whether the hidden name still stands for the file that is written
+// and locked.
+func (f *File) inPlace() bool {
+	made, err := f.file.Stat()
+	if err != nil {
+		return false
+	}
+	locked, err := f.lock.Stat()
+	if err != nil || !os.SameFile(made, locked) {
+		return false
+	}
+	named, err := os.Lstat(f.temp)
+	return err == nil && os.SameFile(made, named)
+}
+
+func (f *File) Write(b []byte) (int, error) {
+	n, err := f.file.Write(b)
+	return n, plain(err)
+}
+
+// Sync flushes the content to the disk.
+func (f *File) Sync() error { return plain(f.file.Sync()) }
+
+// Target is the path that Replace gives the new content to.
+func (f *File) Target() string { return f.target }
+
+// Discard removes the hidden file. After Replace it does nothing.
+func (f *File) Discard() {
+	_ = f.file.Close()
+	_ = os.Remove(f.temp)
+	f.unlock()
+}
+
+func (f *File) unlock() {
+	if f.lock != nil {
+		_ = f.lock.Unlock()
+	}
+}
+
+// Replace gives every target its new content, or no target: on an error the old
+// files are in place again. It discards all the files in either case.
+func Replace(files ...*File) error {
+	err := replaceAll(files)
+	for _, f := range files {
+		f.backup.drop()
+		f.Discard()
+	}
+	if err == nil {
+		syncFolders(files)
+	}
+	return err
+}
+
+func replaceAll(files []*File) error {
+	for i, f := range files {
+		err := f.replace(i < len(files)-1)
+		if err != nil {
+			if f.backup.kept() {
+				f.backup.restore()
+			}
+			for j := i - 1; j >= 0; j-- {
+				files[j].backup.restore()
+			}
+			return fmt.Errorf("%s: %w", f.target, plain(err))
+		}
+	}
+	return nil
+}
+
+// replace renames. With undo the old file keeps a second name.
+func (f *File) replace(undo bool) error {
+	there, err := os.Lstat(f.target)
+	switch {
+	case err == nil && !there.Mode().IsRegular():
+		return notRegular(there.Mode())
+	case err == nil:
+		f.old = there
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	if f.old != nil {
+		f.takeAfter(f.old)
+	}
+	if err := f.file.Close(); err != nil {
+		return err
+	}
+	if undo {
+		if f.backup, err = backUp(f.target, f.temp); err != nil {
+			return err
+		}
+	}
+	return os.Rename(f.temp, f.target)
+}
+
+// takeAfter gives the hidden file the owner and the permissions of the old file, as
+// far as the system allows. What fails leaves the file open to fewer, not to more.
+func (f *File) takeAfter(old fs.FileInfo) {
+	mode := old.Mode().Perm()
+	was, known := old.Sys().(*syscall.Stat_t)
+	if made, err := f.file.Stat(); known && err == nil {
+		if is, ok := made.Sys().(*syscall.Stat_t); ok && (is.Uid != was.Uid || is.Gid != was.Gid) {
+			if f.file.Chown(int(was.Uid), int(was.Gid)) != nil && f.file.Chown(-1, int(was.Gid)) != nil {
+				// The permissions were for another group: this one gets no more than everybody.
+				mode = mode&^0o070 | mode&0o007<<3&mode
+			}
+		}
+	}
+	_ = f.file.Chmod(mode)
+}
+
+// backup is the second name of a file that was replaced.
+type backup struct {
+	target, name string // name is "" where there was no file
+	lock         *flock.Flock
+}
+
+var hardLink = os.Link // for tests
+
+// backUp keeps the target under a second name, for restore or drop.
+func backUp(target, temp string) (*backup, error) {
+	b := &backup{target: target, name: temp + oldSuffix}
+	// As with hidden files, the lock says that somebody needs the name.
+	b.lock, _ = tryLock(target)
+	err := hardLink(target, b.name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		// A file system without hard links.
+		err = os.Rename(target, b.name)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		b.name, err = "", nil
+	}
+	return b, err
+}
+
+func (b *backup) kept() bool { return b != nil && b.name != "" }
+
+// restore undoes a rename.
+func (b *backup) restore() {
+	if b.kept() {
+		_ = os.Rename(b.name, b.target)
+	} else {
+		_ = os.Remove(b.target)
+	}
+}
+
+func (b *backup) drop() {
+	if b == nil {
+		return
+	}
+	if b.kept() {
+		_ = os.Remove(b.name)
+	}
+	if b.lock != nil {
+		_ = b.lock.Unlock()
+	}
+}
+
+// syncFolders makes the names as durable as the folders. A file system that cannot
+// sync a folder has nothing better to offer.
+func syncFolders(files []*File) {
+	seen := map[string]bool{}
+	for _, f := range files {
+		dir := filepath.Dir(f.target)
+		if seen[dir] {
+			continue
+		}
+		seen[dir] = true
+		if d, err := os.Open(dir); err == nil {
+			_ = d.Sync()
+			_ = d.Close()
+		}
+	}
+}

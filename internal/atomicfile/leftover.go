@@ -1,0 +1,91 @@
+package atomicfile
+
+import (
+	"crypto/rand"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"syscall"
+
+	"github.com/gofrs/flock"
+)
+
+// The hidden name of a target "o.npy" is ".o.npy.RANDOM.tmp". The old file is called
+// ".o.npy.RANDOM.tmp.old" while several files are replaced together.
+const (
+	tempSuffix = ".tmp"
+	oldSuffix  = ".old"
+)
+
+// maxBase cuts the target's name in the hidden one: file systems take 255 bytes.
+const maxBase = 200
+
+var tempTail = regexp.MustCompile(`^[A-Z2-7]{26}\.tmp(\.old)?$`)
+
+func tempPrefix(target string) string {
+	base := filepath.Base(target)
+	return "." + base[:min(len(base), maxBase)] + "."
+}
+
+func tempName(target string) string {
+	return filepath.Join(filepath.Dir(target), tempPrefix(target)+rand.Text()+tempSuffix)
+}
+
+// removeLeftovers removes the hidden files of a target that nobody has locked. What
+// cannot be looked at or removed stays: it costs room and nothing else.
+func removeLeftovers(target string) {
+	dir, prefix := filepath.Dir(target), tempPrefix(target)
+	d, err := os.Open(dir)
+	if err != nil {
+		return
+	}
+	defer func() { _ = d.Close() }()
+	for {
+		names, err := d.Readdirnames(1024)
+		for _, name := range names {
+			if len(name) > len(prefix) && name[:len(prefix)] == prefix && tempTail.MatchString(name[len(prefix):]) {
+				removeLeftover(filepath.Join(dir, name))
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func removeLeftover(path string) {
+	before, err := os.Lstat(path)
+	if err != nil || !before.Mode().IsRegular() {
+		return
+	}
+	lock, _ := tryLock(path)
+	if lock == nil {
+		return
+	}
+	defer func() { _ = lock.Unlock() }()
+	// The lock is worth something only if the name still stands for the locked file.
+	locked, err := lock.Stat()
+	if err != nil {
+		return
+	}
+	if now, err := os.Lstat(path); err == nil && os.SameFile(now, locked) {
+		_ = os.Remove(path)
+	}
+}
+
+// tryLock locks an existing file. Without a lock, held says that somebody else has it
+// or that the file is gone; else the file system has no locks.
+func tryLock(path string) (lock *flock.Flock, held bool) {
+	// Without O_NONBLOCK a named pipe of that name would block.
+	l := flock.New(path, flock.SetFlag(os.O_RDONLY|syscall.O_NONBLOCK))
+	ok, err := l.TryLock()
+	switch {
+	case ok:
+		return l, true
+	case err == nil, errors.Is(err, fs.ErrNotExist):
+		return nil, true
+	}
+	return nil, false
+}
