@@ -40,12 +40,20 @@ func (g *group) join(o *group) {
 const enoughRows = 16
 
 // NewEstimate takes rows of width elements: how many keys each attends to, the
-// reference and low. total is how many elements the tensor has.
+// reference and low. total is how many elements the tensor has. A row that ref, low or
+// Limits.Noise has no elements of says nothing.
 func NewEstimate(l Limits, width int, keys []int, ref []float64, low []float32, total int64) *Estimate {
 	e := &Estimate{limits: l}
 	e.limits.Noise = nil
 	var own [65]group
+	there := min(len(ref), len(low))
+	if l.Noise != nil {
+		there = min(there, len(l.Noise))
+	}
 	for i, n := range keys {
+		if width < 1 || i >= there/width {
+			break
+		}
 		g := group{rows: 1, elements: width}
 		for j := i * width; j < (i+1)*width; j++ {
 			err := abs(float64(low[j]) - ref[j])
