@@ -79,9 +79,13 @@ func (r Rotary) pair(i int) (x, y int) {
 
 // Tables are cosines and sines of the usual angles, t * base^(-2i/Dim), for
 // positions from 0 on: [positions, Dim/2] each, computed in float64. base is 10000
-// in the paper, and larger in models of long contexts.
+// in the paper, and larger in models of long contexts. Without positions or a Dim of
+// at least 2 there are none.
 func (r Rotary) Tables(positions int, base float64) (cos, sin []float32) {
 	pairs := r.Dim / 2
+	if pairs < 1 || positions < 1 {
+		return nil, nil
+	}
 	cos, sin = make([]float32, positions*pairs), make([]float32, positions*pairs)
 	for i := range pairs {
 		step := math.Pow(base, -2*float64(i)/float64(r.Dim))

@@ -49,12 +49,14 @@ func (d *Device) WrapCommands(cb vulkan.CommandBuffer) (*Commands, error) {
 
 // Release frees what a wrapped command buffer needed. It is an error on a stream.
 func (c *Commands) Release() error {
-	if c.s != nil {
+	if c != nil && c.s != nil {
 		return invalid("Release", "the commands are a stream's; Close that")
 	}
-	c.d.life.RLock()
+	if !c.Device().stay() {
+		return nil
+	}
 	defer c.d.life.RUnlock()
-	if c.d.closed || c.released {
+	if c.released {
 		return nil
 	}
 	c.d.mu.Lock()
@@ -69,10 +71,10 @@ func (c *Commands) Release() error {
 // recording needs besides is kept for the next time. It is an error on a stream.
 func (c *Commands) Reset() error {
 	const op = "Reset"
-	if c.s != nil {
+	if c != nil && c.s != nil {
 		return invalid(op, "the commands are a stream's; Submit those")
 	}
-	if err := c.d.enter(op); err != nil {
+	if err := c.Device().enter(op); err != nil {
 		return err
 	}
 	defer c.d.leave()
@@ -92,12 +94,17 @@ func (c *Commands) destroy() {
 }
 
 // Device is what the commands are recorded for.
-func (c *Commands) Device() *Device { return c.d }
+func (c *Commands) Device() *Device {
+	if c == nil {
+		return nil
+	}
+	return c.d
+}
 
 // enter enters the device and gives the batch to record into; the caller leaves the
 // device where there is no error.
 func (c *Commands) enter(op string) (*batch, error) {
-	if err := c.d.enter(op); err != nil {
+	if err := c.Device().enter(op); err != nil {
 		return nil, err
 	}
 	b, err := c.record(op)
@@ -129,11 +136,11 @@ func (c *Commands) record(op string) (*batch, error) {
 // has been through a batch of the same size, nothing is allocated.
 func (c *Commands) Dispatch(p *Pipeline, buffers []BufferRange, push []byte, groups [3]uint32, keep ...Resource) error {
 	const op = "Dispatch"
-	d := c.d
 	b, err := c.enter(op)
 	if err != nil {
 		return err
 	}
+	d := c.d
 	defer d.leave()
 	if err := d.checkDispatch(op, p, buffers, push, groups); err != nil {
 		return err
@@ -175,7 +182,7 @@ func (c *Commands) Dispatch(p *Pipeline, buffers []BufferRange, push []byte, gro
 
 func (d *Device) checkDispatch(op string, p *Pipeline, buffers []BufferRange, push []byte, groups [3]uint32) error {
 	l := &d.info.Caps.Limits
-	if p == nil || p.d != d {
+	if p.device() != d {
 		return invalid(op, "no pipeline of this device")
 	}
 	for i, n := range groups {
@@ -347,7 +354,7 @@ var noLabel = func() {}
 // Label names what is recorded until end is called, for tools; without Debug it
 // does nothing. A label ends with its batch at the latest.
 func (c *Commands) Label(name string) (end func()) {
-	if !c.d.debug {
+	if d := c.Device(); d == nil || !d.debug {
 		return noLabel
 	}
 	b, err := c.enter("Label")

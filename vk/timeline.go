@@ -51,10 +51,18 @@ func (d *Device) newTimeline(exportable bool) (*Timeline, error) {
 }
 
 // Handle is the VkSemaphore.
-func (t *Timeline) Handle() uint64 { return t.handle }
+func (t *Timeline) Handle() uint64 {
+	if t == nil {
+		return 0
+	}
+	return t.handle
+}
 
 // use starts a call on an open timeline; leave follows.
 func (t *Timeline) use(op string) error {
+	if t == nil {
+		return unmade(op)
+	}
 	if err := t.d.enter(op); err != nil {
 		return err
 	}
@@ -106,6 +114,9 @@ func (t *Timeline) set(value uint64) error {
 // and with ErrClosed when the device closes.
 func (t *Timeline) Wait(ctx context.Context, value uint64) error {
 	const op = "Timeline.Wait"
+	if err := checkContext(op, ctx); err != nil {
+		return err
+	}
 	if err := t.use(op); err != nil {
 		return err
 	}
@@ -152,14 +163,11 @@ func (t *Timeline) wait(ctx context.Context, op string, value uint64, peer Peer)
 
 // Close gives the timeline back; work in flight keeps it until it has finished.
 func (t *Timeline) Close() error {
-	if t == nil || t.closed.Swap(true) {
+	if t == nil || t.closed.Swap(true) || !t.d.stay() {
 		return nil
 	}
-	t.d.life.RLock()
 	defer t.d.life.RUnlock()
-	if !t.d.closed {
-		t.release()
-	}
+	t.release()
 	return nil
 }
 

@@ -68,7 +68,7 @@ func (t *tickLog) read(d *Device, b *batch) error {
 // ErrUnsupported where the queue has no clock (Limits.TimestampValidBits of 0).
 func (c *Commands) Timestamp() (Mark, error) {
 	const op = "Timestamp"
-	if err := c.d.enter(op); err != nil {
+	if err := c.Device().enter(op); err != nil {
 		return Mark{}, err
 	}
 	defer c.d.leave()

@@ -118,10 +118,12 @@ func (l *messageLog) close() {
 // ValidationMessages returns what the validation layers have said so far, the
 // first 1024 of it. It works on a closed device too.
 func (d *Device) ValidationMessages() []Message {
-	d.life.RLock()
-	if !d.closed {
-		d.log.pump()
+	if d == nil {
+		return nil
 	}
-	d.life.RUnlock()
+	if d.stay() {
+		d.log.pump()
+		d.life.RUnlock()
+	}
 	return d.log.messages()
 }

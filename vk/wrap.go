@@ -119,4 +119,4 @@ func wrap(in *C.vka_instance, e External) (*Device, error) {
 // QueueIsUnguarded reports whether the queue is somebody else's, and nothing says when
 // they use it: a wrapped device without LockQueue. What submits without being asked
 // to must not do so there.
-func (d *Device) QueueIsUnguarded() bool { return d.unguarded }
+func (d *Device) QueueIsUnguarded() bool { return d != nil && d.unguarded }

@@ -98,6 +98,9 @@ func growth(total int64, seen int) float64 {
 // Block is what rules 1 and 2 allow for rows that attend to from least to most
 // keys, where the largest element of the reference is about size.
 func (e *Estimate) Block(least, most int, size float64) (maxError, meanError float64) {
+	if e == nil {
+		return 0, 0
+	}
 	for i := bits.Len(uint(least)); i <= bits.Len(uint(most)); i++ {
 		g := &e.groups[i]
 		a, b := e.allow(g, size)
@@ -108,6 +111,9 @@ func (e *Estimate) Block(least, most int, size float64) (maxError, meanError flo
 
 // Whole is what the three rules allow for the whole tensor.
 func (e *Estimate) Whole(size float64) (maxError, meanError, nmse float64) {
+	if e == nil {
+		return 0, 0, 0
+	}
 	maxError, meanError = e.allow(&e.whole, size)
 	f := slack(e.whole.elements)
 	return maxError, meanError, max(e.limits.NMSE, f*f*e.limits.NMSEFactor*e.whole.nmse.nmse())
