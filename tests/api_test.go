@@ -36,7 +36,7 @@ var vkPackage = apiwalk.Package{
 	Name: "vk", Folder: "../vk", Matches: sentinels, Live: liveDevice, Closed: closedDevice,
 	Functions: map[string]any{
 		"CacheDir": vk.CacheDir, "Devices": vk.Devices, "DriverHint": vk.DriverHint, "GetInstanceProcAddr": vk.GetInstanceProcAddr,
-		"OnDone": vk.OnDone, "Open": vk.Open, "ResultName": vk.ResultName, "Version": vk.Version, "Wrap": vk.Wrap,
+		"OnDone": vk.OnDone, "Open": vk.Open, "ResultName": vk.ResultName, "ValidationByEnv": vk.ValidationByEnv, "Version": vk.Version, "Wrap": vk.Wrap,
 	},
 	Types: []any{vk.Buffer{}, vk.Commands{}, vk.ComponentType(0), vk.CoopMatShape{}, vk.Device{}, vk.DeviceType(0), vk.Error{},
 		vk.MemoryKind(0), vk.Message{}, vk.Pipeline{}, vk.Scope(0), vk.Severity(0), vk.Stream{}, vk.Timeline{}},

@@ -5,7 +5,6 @@ package vk
 import "C"
 
 import (
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,7 +20,8 @@ type Options struct {
 	// name, in any case. A name that fits several devices is an error listing them.
 	Device string
 	// Validation loads VK_LAYER_KHRONOS_validation (VKATTN_VALIDATION=1 in the
-	// environment does too); ErrUnsupported where it is not installed.
+	// environment does too, see [ValidationEnv]); ErrUnsupported where it is not
+	// installed.
 	// SyncValidation adds hazard checks, GPUValidation checks inside shaders; both
 	// are slow and imply Validation.
 	Validation, SyncValidation, GPUValidation bool
@@ -82,13 +82,16 @@ type Device struct {
 // hardware seen so far that is the main one, with the same clocks and 64 valid
 // timestamp bits.
 func Open(o Options) (*Device, error) {
-	if os.Getenv("VKATTN_VALIDATION") == "1" || o.SyncValidation || o.GPUValidation {
+	byEnvironment, err := ValidationByEnv()
+	if err != nil {
+		return nil, err
+	}
+	if byEnvironment || o.SyncValidation || o.GPUValidation {
 		o.Validation = true
 	}
 	var flags C.uint32_t
 	var log *messageLog
 	if o.Validation {
-		var err error
 		if log, err = newMessageLog(o.OnMessage); err != nil {
 			return nil, err
 		}

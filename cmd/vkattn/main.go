@@ -25,6 +25,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"vkattn/attention/cases"
+	"vkattn/vk"
 )
 
 func main() { os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -78,11 +79,11 @@ func Main(args []string, stdout, stderr io.Writer) int {
 
 func (a *app) execute(ctx context.Context, args []string) (err error) {
 	defer func() {
-		if os.Getenv("VKATTN_TRACE") != "" {
+		if v := os.Getenv(traceEnv); v != "" && v != "0" {
 			return
 		}
 		if v := recover(); v != nil {
-			err = fmt.Errorf("internal error: %v (VKATTN_TRACE=1 shows where)", v)
+			err = fmt.Errorf("internal error: %v (%s=1 shows where)", v, traceEnv)
 		}
 	}()
 	root := a.root()
@@ -90,6 +91,22 @@ func (a *app) execute(ctx context.Context, args []string) (err error) {
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	return root.ExecuteContext(ctx)
+}
+
+// traceEnv lets a panic through, for its trace.
+const traceEnv = "VKATTN_TRACE"
+
+// checkEnvironment refuses variables with values that mean nothing: to go on without
+// what somebody asked for would hide the mistake. Paths show theirs when they are
+// opened.
+func checkEnvironment() error {
+	if _, err := vk.ValidationByEnv(); err != nil {
+		return err
+	}
+	if v := os.Getenv(traceEnv); v != "" && v != "0" && v != "1" {
+		return fmt.Errorf("%s is %q, want 1, 0 or nothing", traceEnv, v)
+	}
+	return nil
 }
 
 func (a *app) root() *cobra.Command {
@@ -102,7 +119,16 @@ func (a *app) root() *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return badInput(err) })
 	root.PersistentFlags().BoolVar(&a.validation, "validation", false,
-		"run under the Vulkan validation layers (also VKATTN_VALIDATION=1)")
+		"run under the Vulkan validation layers, on a Vulkan device only (also "+vk.ValidationEnv+"=1, which the CPU ignores)")
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
+		if err := checkEnvironment(); err != nil {
+			return badInput(err)
+		}
+		if name := c.Name(); a.validation && (name == "info" || name == "version") {
+			return badInputf("--validation: %s opens no device", name)
+		}
+		return nil
+	}
 	for _, c := range []*cobra.Command{a.infoCommand(), a.runCommand(), a.benchCommand(), a.verifyCommand(), a.tuneCommand(), a.versionCommand()} {
 		c.Args = noArgs
 		root.AddCommand(c)
