@@ -15,10 +15,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"syscall"
 	"time"
 
@@ -109,6 +111,9 @@ func checkEnvironment() error {
 	return nil
 }
 
+// parsing is what strconv says of itself.
+var parsing = regexp.MustCompile(`strconv\.\w+: parsing "[^"]*": `)
+
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "vkattn",
@@ -117,7 +122,9 @@ func (a *app) root() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return badInput(err) })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return badInput(errors.New(parsing.ReplaceAllString(err.Error(), "")))
+	})
 	root.PersistentFlags().BoolVar(&a.validation, "validation", false,
 		"run under the Vulkan validation layers, on a Vulkan device only (also "+vk.ValidationEnv+"=1, which the CPU ignores)")
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {

@@ -14,6 +14,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/npy"
 	"vkattn/cmd/vkattn/internal/outfile"
 )
@@ -69,7 +70,7 @@ request, 4 device failure.`,
 			if err := o.conflict(c.Flags().Changed); err != nil {
 				return err
 			}
-			return a.run(c.Context(), &o)
+			return flagtext.Run.Error(a.run(c.Context(), &o))
 		},
 	}
 	f := c.Flags()

@@ -10,6 +10,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/vk"
 )
 
@@ -44,7 +45,7 @@ one, by default on lengths and head dims it was not made from.
 
 Exit codes: 0 done, 1 a heuristic's tile over --tolerance (--check), 2 bad flags,
 3 nothing here supports any problem, 4 device failure.`,
-		RunE: func(c *cobra.Command, _ []string) error { return a.tune(c.Context(), &o) },
+		RunE: func(c *cobra.Command, _ []string) error { return flagtext.Sweep.Error(a.tune(c.Context(), &o)) },
 	}
 	f := c.Flags()
 	f.SortFlags = false
@@ -195,9 +196,9 @@ func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier atte
 	case ctx.Err() != nil, errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrClosed):
 		return nil, err
 	case errors.As(err, &shape), errors.Is(err, vk.ErrUnsupported):
-		row.Unsupported = oneLine(err.Error())
+		row.Unsupported = oneLine(flagtext.Sweep.Text(err))
 	default:
-		row.Failed = oneLine(err.Error())
+		row.Failed = oneLine(flagtext.Sweep.Text(err))
 	}
 	return row, nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/cases"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/verify"
 	"vkattn/cudapath"
@@ -56,7 +57,7 @@ problem, 4 device failure.`,
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32()) + 1
 			}
-			return a.verify(c.Context(), &o)
+			return flagtext.Sweep.Error(a.verify(c.Context(), &o))
 		},
 	}
 	f := c.Flags()
