@@ -126,7 +126,8 @@ type Append struct {
 }
 
 // NewAppend makes an operation. A nil device means the CPU tier; the device stays
-// the caller's and must outlive the Append.
+// the caller's and must outlive the Append. A wrong field is a *ShapeError; Access that
+// the device has not matches [ErrUnsupported].
 func NewAppend(dev *vk.Device, cfg AppendConfig) (*Append, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -162,7 +163,8 @@ func (p *Append) usable() error {
 }
 
 // Prepare compiles what Forward needs, so that the first one does not wait for a
-// compiler.
+// compiler. On the CPU tier there is nothing to compile. Its errors are those of
+// vk.Device.Pipeline.
 func (p *Append) Prepare() error {
 	if err := p.usable(); err != nil {
 		return err

@@ -14,7 +14,8 @@ type HostView struct {
 	s      Strides
 }
 
-// ViewHost makes a view of a host tensor [batch, heads, seq, dim] of t. Rows
+// ViewHost makes a view of a host tensor [batch, heads, seq, dim] of t, which shares
+// its memory. A tensor in a device buffer is refused with [ErrUnsupported]. Rows
 // outside of the memory panic; [CheckArgs] tells beforehand.
 func ViewHost(t Tensor, dtype DType, heads, seq, dim int) (HostView, error) {
 	if t.Buffer != nil || t.Host == nil {

@@ -112,7 +112,8 @@ type Merge struct {
 }
 
 // NewMerge makes an operation. A nil device means the CPU tier; the device stays
-// the caller's and must outlive the Merge.
+// the caller's and must outlive the Merge. A wrong field is a *ShapeError; Access that
+// the device has not matches [ErrUnsupported].
 func NewMerge(dev *vk.Device, cfg MergeConfig) (*Merge, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -148,7 +149,8 @@ func (m *Merge) usable() error {
 }
 
 // Prepare compiles what Forward needs for packed, aligned tensors, without and
-// with LSE, so that the first Forward does not wait for a compiler.
+// with LSE, so that the first Forward does not wait for a compiler. On the CPU tier there
+// is nothing to compile. Its errors are those of vk.Device.Pipeline.
 func (m *Merge) Prepare() error {
 	if err := m.usable(); err != nil {
 		return err

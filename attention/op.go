@@ -47,7 +47,8 @@ type prepared struct {
 
 // New makes an operation. A nil device means the CPU tier; the device stays
 // the caller's and must outlive the Op. A Config no tier of the device can run
-// is refused here, as far as that shows without a shape.
+// is refused here, as far as that shows without a shape: the error is a *ShapeError, or
+// matches [ErrUnsupported] and names what each tier lacks.
 func New(dev *vk.Device, cfg Config) (*Op, error) {
 	return NewLab(dev, cfg, Lab{})
 }
@@ -76,7 +77,9 @@ func (op *Op) usable() error {
 	return nil
 }
 
-// Plan says how packed, aligned tensors of a shape would be computed.
+// Plan says how packed, aligned tensors of a shape would be computed. It compiles
+// nothing. A wrong size is a *ShapeError; the error for a problem that no tier computes
+// matches [ErrUnsupported] and names what each lacks.
 func (op *Op) Plan(s Shape) (Plan, error) {
 	if err := op.usable(); err != nil {
 		return Plan{}, err
@@ -101,7 +104,8 @@ func (op *Op) PlanFor(a Args) (Plan, error) {
 }
 
 // Prepare compiles what Forward needs for packed, aligned tensors of a shape
-// without and with LSE, so that the first Forward does not wait for a compiler.
+// without and with LSE, so that the first Forward does not wait for a compiler. On the
+// CPU tier there is nothing to compile. Its errors are those of Plan and of vk.Device.Pipeline.
 func (op *Op) Prepare(s Shape) error {
 	if err := op.usable(); err != nil {
 		return err

@@ -23,7 +23,8 @@ func (s RotaryStyle) Valid() bool { return int(s) < len(rotaryNames) }
 // String is "interleaved" or "half-split".
 func (s RotaryStyle) String() string { return nameOf("RotaryStyle", rotaryNames, uint8(s)) }
 
-// ParseRotaryStyle reads what String writes, in any case.
+// ParseRotaryStyle reads what String writes, in any case. Another word is an error that
+// lists the names and matches [ErrInvalid].
 func ParseRotaryStyle(s string) (RotaryStyle, error) {
 	v, err := parseName("rotary style", rotaryNames, s)
 	return RotaryStyle(v), err

@@ -91,7 +91,8 @@ func (b *Buffer) Attached(key any) Attached {
 // Attach returns the value for the key, made by open if there is none yet. Keys
 // are compared as those of a context.Context are. The value stays until the buffer
 // is destroyed: closed, and all work that uses it finished. open may use the
-// buffer, but not attach to it.
+// buffer, but not attach to it; its error is returned as it is. ErrInvalid for a key
+// that is nil or cannot be compared, and for an open that is nil or makes nothing.
 func (b *Buffer) Attach(key any, open func() (Attached, error)) (Attached, error) {
 	const op = "Buffer.Attach"
 	if b == nil || b.d == nil {
@@ -121,6 +122,7 @@ func (d *Device) Attached(key any) Attached {
 
 // Attach returns the value for the key, made by open if there is none yet. It
 // stays until the device is closed. open may use the device, but not attach to it.
+// Errors as for Buffer.Attach.
 func (d *Device) Attach(key any, open func() (Attached, error)) (Attached, error) {
 	const op = "Device.Attach"
 	if d == nil || d.c == nil && !d.Closed() {

@@ -131,7 +131,9 @@ type ExternalBuffer struct {
 }
 
 // WrapBuffer makes a Buffer of the caller's VkBuffer, which has to live until the
-// Buffer is closed and the work using it has finished. Close destroys nothing.
+// Buffer is closed and the work using it has finished. Close destroys nothing. Sizes and
+// offsets are in bytes. ErrInvalid without a Handle or a Size, and for an Offset that is
+// not aligned; ErrUnsupported for an Address where the device has none.
 func (d *Device) WrapBuffer(e ExternalBuffer) (*Buffer, error) {
 	const op = "WrapBuffer"
 	if err := d.enter(op); err != nil {

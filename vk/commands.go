@@ -269,7 +269,8 @@ func (c *Commands) Barrier() error {
 }
 
 // Copy copies src to dst: as many bytes as src has. Within one buffer the two
-// must not overlap.
+// must not overlap. Offsets and sizes are in bytes. The batch holds both buffers.
+// ErrInvalid for ranges outside of their buffers, of different sizes, or of another device.
 func (c *Commands) Copy(dst, src BufferRange) error {
 	const op = "Copy"
 	b, err := c.enter(op)
@@ -307,7 +308,8 @@ func (c *Commands) copy(b *batch, dst *Buffer, to uint64, src *Buffer, from, n u
 }
 
 // Fill sets a range to a repeated 32-bit word. Offset and size are multiples of 4;
-// a size of 0 fills to the end of the buffer, the last word included.
+// a size of 0 fills to the end of the buffer, the last word included. The batch holds the
+// buffer. ErrInvalid for a range outside of it, or of another device.
 func (c *Commands) Fill(dst BufferRange, word uint32) error {
 	const op = "Fill"
 	b, err := c.enter(op)
@@ -333,7 +335,8 @@ func (c *Commands) Fill(dst BufferRange, word uint32) error {
 }
 
 // Keep holds resources until what is recorded has finished: buffers that a kernel
-// reaches through addresses, above all.
+// reaches through addresses, above all. One that is closed is ErrClosed, a nil one
+// ErrInvalid; those before it in the list are held.
 func (c *Commands) Keep(list ...Resource) error {
 	const op = "Keep"
 	b, err := c.enter(op)

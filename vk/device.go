@@ -245,7 +245,7 @@ func (d *Device) withQueue(f func() C.VkResult) C.VkResult {
 }
 
 // WaitIdle waits until the device has nothing left to do. Recorded work that was
-// not submitted stays so.
+// not submitted stays so. On a wrapped device it waits for the device's own streams.
 func (d *Device) WaitIdle() error {
 	if err := d.enter("WaitIdle"); err != nil {
 		return err
@@ -363,7 +363,8 @@ func (d *Device) VulkanQueue() (queue vulkan.Queue, family uint32) {
 	return vulkan.Queue(unsafe.Pointer(d.c.queue)), d.info.queueFamily
 }
 
-// WithQueue runs f while no stream submits to the queue. f must not use d.
+// WithQueue runs f while no stream submits to the queue, under the locks of External
+// for a wrapped device. f must not use d. ErrInvalid without f.
 func (d *Device) WithQueue(f func(queue vulkan.Queue)) error {
 	const op = "WithQueue"
 	if err := d.enter(op); err != nil {

@@ -382,7 +382,7 @@ type Statistic struct {
 }
 
 // Statistics are the compiler's, in its order. They need Options.Stats and a
-// device with VK_KHR_pipeline_executable_properties.
+// device with VK_KHR_pipeline_executable_properties, else ErrUnsupported.
 func (p *Pipeline) Statistics() ([]Statistic, error) {
 	const op = "Statistics"
 	if err := p.device().enter(op); err != nil {

@@ -67,7 +67,8 @@ func (l *semaphoreList) clear() {
 	l.timelines, l.handles, l.values = l.timelines[:0], l.handles[:0], l.values[:0]
 }
 
-// NewStream makes a stream. The name is for tools.
+// NewStream makes a stream. The name is for tools. The stream is the caller's to Close;
+// Device.Close closes it too. ErrOutOfMemory and ErrDeviceLost as Vulkan says them.
 func (d *Device) NewStream(name string) (*Stream, error) {
 	if err := d.enter("NewStream"); err != nil {
 		return nil, err
@@ -148,7 +149,9 @@ func (s *Stream) Timeline() *Timeline {
 const maxSemaphores = C.VKA_MAX_SUBMIT_SEMAPHORES - 2
 
 // WaitFor makes the next submission wait on the device until t reaches value. A
-// value that only a later submission to the same device signals is never reached.
+// value that only a later submission to the same device signals is never reached. The
+// submission holds t. ErrInvalid for a timeline of another device, and for more
+// timelines than one submission takes.
 func (s *Stream) WaitFor(t *Timeline, value uint64) error {
 	const op = "WaitFor"
 	if s == nil {
@@ -158,7 +161,8 @@ func (s *Stream) WaitFor(t *Timeline, value uint64) error {
 }
 
 // SignalTo makes the next Submit set t to value when its work has finished. The
-// value has to be above all that t was told before.
+// value has to be above all that t was told before, which is not checked. Errors as
+// for WaitFor; a stream's own timeline is refused too.
 func (s *Stream) SignalTo(t *Timeline, value uint64) error {
 	const op = "SignalTo"
 	if s == nil {
@@ -253,7 +257,7 @@ func (d *Device) reclaim() bool {
 }
 
 // Wait submits what was recorded and waits until everything has finished. It ends
-// early with the context's error; the work goes on.
+// early with the context's error; the work goes on. A lost device is ErrDeviceLost.
 func (s *Stream) Wait(ctx context.Context) error {
 	const op = "Wait"
 	if err := checkContext(op, ctx); err != nil {
@@ -277,7 +281,9 @@ func (s *Stream) Wait(ctx context.Context) error {
 	return s.wait(ctx, op, value)
 }
 
-// WaitValue waits until the submission that returned value has finished.
+// WaitValue waits until the submission that returned value (see Submit) has finished;
+// it submits nothing. It ends early with the context's error. ErrInvalid for a value
+// that no submission has returned.
 func (s *Stream) WaitValue(ctx context.Context, value uint64) error {
 	const op = "WaitValue"
 	if err := checkContext(op, ctx); err != nil {

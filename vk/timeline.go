@@ -21,7 +21,7 @@ type Timeline struct {
 }
 
 // NewTimeline makes a timeline at value 0. An exportable one needs
-// Caps.ExternalSemaphoreFd.
+// Caps.ExternalSemaphoreFd, else ErrUnsupported. It is the caller's to Close.
 func (d *Device) NewTimeline(exportable bool) (*Timeline, error) {
 	const op = "NewTimeline"
 	if err := d.enter(op); err != nil {
@@ -73,7 +73,7 @@ func (t *Timeline) use(op string) error {
 	return nil
 }
 
-// Value is the current value.
+// Value is the current value, without waiting.
 func (t *Timeline) Value() (uint64, error) {
 	if err := t.use("Timeline.Value"); err != nil {
 		return 0, err
@@ -89,7 +89,8 @@ func (t *Timeline) value() (uint64, error) {
 }
 
 // Signal sets the value from the host. It has to be above the current value, and
-// below that of any signal a queue has yet to perform.
+// below that of any signal a queue has yet to perform; ErrInvalid where it is not above
+// the current value.
 func (t *Timeline) Signal(value uint64) error {
 	const op = "Timeline.Signal"
 	if err := t.use(op); err != nil {
