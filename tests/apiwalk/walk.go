@@ -30,8 +30,8 @@ type Package struct {
 	// Exact are arguments of functions and methods ("Func", "Type.Method") that must
 	// not be made up.
 	Exact map[string][]any
-	// Live makes objects to call methods of, and to pass as arguments; fresh ones for
-	// each method. nil: there are none.
+	// Live makes objects to call methods of, those of Types, and to pass as arguments;
+	// fresh ones for each method. nil: there are none.
 	Live func(t *testing.T) []any
 	// Closed are such objects after their Close.
 	Closed func(t *testing.T) []any
@@ -149,7 +149,14 @@ func (w *walker) receivers(t *testing.T, objects func(*testing.T) []any, closed 
 			kinds = append(kinds, reflect.TypeOf(x))
 		}
 	})
+	own := map[reflect.Type]bool{} // the others are arguments
+	for _, x := range w.Types {
+		own[reflect.PointerTo(reflect.TypeOf(x))] = true
+	}
 	for k, P := range kinds {
+		if !own[P] {
+			continue
+		}
 		for i := range P.NumMethod() {
 			name := P.Elem().Name() + "." + P.Method(i).Name
 			t.Run(name, func(t *testing.T) {
