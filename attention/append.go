@@ -1,7 +1,6 @@
 package attention
 
 import (
-	"errors"
 	"fmt"
 
 	"vkattn/vk"
@@ -127,7 +126,8 @@ type Append struct {
 }
 
 // NewAppend makes an operation. A nil device means the CPU tier; the device stays
-// the caller's and must outlive the Append.
+// the caller's and must outlive the Append. A wrong field is a *ShapeError; Access that
+// the device has not matches [ErrUnsupported].
 func NewAppend(dev *vk.Device, cfg AppendConfig) (*Append, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -144,11 +144,31 @@ func NewAppend(dev *vk.Device, cfg AppendConfig) (*Append, error) {
 }
 
 // Config is what NewAppend was given.
-func (p *Append) Config() AppendConfig { return p.cfg }
+func (p *Append) Config() AppendConfig {
+	if p == nil {
+		return AppendConfig{}
+	}
+	return p.cfg
+}
+
+// usable says why the Append cannot be used: nobody made it, or it is closed.
+func (p *Append) usable() error {
+	switch {
+	case p == nil || p.cfg.HeadDim == 0: // which no AppendConfig that NewAppend takes has
+		return unmade("NewAppend")
+	case p.pipelines.closed.Load():
+		return fmt.Errorf("attention: %w", vk.ErrClosed)
+	}
+	return nil
+}
 
 // Prepare compiles what Forward needs, so that the first one does not wait for a
-// compiler.
+// compiler. On the CPU tier there is nothing to compile. Its errors are those of
+// vk.Device.Pipeline.
 func (p *Append) Prepare() error {
+	if err := p.usable(); err != nil {
+		return err
+	}
 	if p.dev == nil {
 		return nil
 	}
@@ -170,9 +190,12 @@ func (p *Append) Prepare() error {
 // nil, tensors are in host memory, and the rows are there when Forward returns. On
 // a device it allocates nothing once its kernels are compiled.
 func (p *Append) Forward(s *vk.Stream, a AppendArgs) error {
+	if err := p.usable(); err != nil {
+		return err
+	}
 	if p.dev == nil {
 		if s != nil {
-			return errors.New("attention: Append.Forward: the CPU tier takes no stream")
+			return invalid("Append.Forward: the CPU tier takes no stream")
 		}
 		var l appendLayouts
 		if err := p.check(&l, &a); err != nil {
@@ -181,8 +204,8 @@ func (p *Append) Forward(s *vk.Stream, a AppendArgs) error {
 		appendCPU(&p.cfg, &l)
 		return nil
 	}
-	if s == nil {
-		return errors.New("attention: Append.Forward: a device tier needs a stream")
+	if s.Device() == nil {
+		return invalid("Append.Forward: a device tier needs a stream")
 	}
 	return p.record(s.Commands, &a)
 }
@@ -192,11 +215,14 @@ func (p *Append) Forward(s *vk.Stream, a AppendArgs) error {
 // what it reads before it and what it writes after it (compute shader reads and
 // writes), and keeps the tensors and this Append until the commands have run.
 func (p *Append) Record(c *vk.Commands, a AppendArgs) error {
+	if err := p.usable(); err != nil {
+		return err
+	}
 	if p.dev == nil {
 		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", ErrUnsupported)
 	}
-	if c == nil {
-		return errors.New("attention: Append.Record: nil command buffer")
+	if c.Device() == nil {
+		return invalid("Append.Record: no command buffer")
 	}
 	return p.record(c, &a)
 }
@@ -204,5 +230,8 @@ func (p *Append) Record(c *vk.Commands, a AppendArgs) error {
 // Close gives the pipelines back to the device; work in flight holds what it uses.
 // Close may be called again.
 func (p *Append) Close() error {
+	if p == nil {
+		return nil
+	}
 	return p.pipelines.close()
 }

@@ -35,7 +35,8 @@ func (c Causal) Visible(row, sq, sk int) int {
 // String is "none", "top-left" or "bottom-right".
 func (c Causal) String() string { return nameOf("Causal", causalNames, uint8(c)) }
 
-// ParseCausal reads what String writes, in any case.
+// ParseCausal reads what String writes, in any case. Another word is an error that
+// lists the names and matches [ErrInvalid].
 func ParseCausal(s string) (Causal, error) {
 	v, err := parseName("causal mask", causalNames, s)
 	return Causal(v), err

@@ -96,5 +96,27 @@
 //
 // Anything wrong with a Config, a Shape or Args is a [*ShapeError] that names
 // the field; a combination that is well-formed but that the tier asked for cannot
-// compute matches [ErrUnsupported]. Nothing is silently computed another way.
+// compute matches [ErrUnsupported]. Nothing is silently computed another way. Methods
+// of nil and zero operations return errors that match [ErrInvalid], as every ShapeError
+// does, and those of closed ones vk.ErrClosed. Nothing panics but what says so: the
+// conversions of rows, as loops over slices do.
+//
+// # Examples
+//
+// These programs are in the repository:
+//
+//	attention/examples/quickstart   tensors, a device or the CPU, a call: start here
+//	attention/examples/owndevice    a Vulkan device and a command buffer of the program's own
+//	attention/examples/cudashare    tensors in CUDA memory
+//
+// These functions are in attention/example_test.go:
+//
+//	ExampleNew          the CPU tier on host memory
+//	ExampleOp_Forward   buffers and a stream of a device
+//	ExampleOp_Tune      the fastest tile of a shape, kept for later runs
+//	ExamplePages        sequences of their own lengths with K and V in pages
+//	ExampleMerge        states of disjoint keys
+//	ExampleAppend       a step of decoding
+//	ExampleEncodeKV     quantised K and V
+//	ExampleShapeError   what errors match
 package attention

@@ -70,7 +70,8 @@ func (t DType) Valid() bool { return int(t) < len(dtypeNames) }
 func (t DType) String() string { return nameOf("DType", dtypeNames, uint8(t)) }
 
 // ParseDType reads what String writes, and the usual other spellings
-// (fp16, half, float16, bfloat16, fp32, float, float32), in any case.
+// (fp16, half, float16, bfloat16, fp32, float, float32), in any case. Another word is
+// an error that lists the names and matches [ErrInvalid].
 func ParseDType(s string) (DType, error) {
 	if t, ok := dtypeAliases[strings.ToLower(s)]; ok {
 		return t, nil

@@ -2,6 +2,8 @@ package attention_test
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"log"
 
@@ -192,4 +194,70 @@ func ExampleAppend() {
 	half.DecodeF32(values[2:], o.Host)
 	fmt.Println(values[:2], values[2:]) // both keys lie across the query
 	// Output: [1 0] [4 6]
+}
+
+// Two sequences of 3 keys and 1 key, in pages of 2 keys: key t of sequence b is row
+// t % 2 of page table[b, t / 2]. The last entry of the table is not used.
+func ExamplePages() {
+	words := func(v ...float32) []byte {
+		b := make([]byte, 4*len(v))
+		half.EncodeF32(b, v)
+		return b
+	}
+	ints := func(v ...uint32) attention.Vector {
+		var b []byte
+		for _, x := range v {
+			b = binary.LittleEndian.AppendUint32(b, x)
+		}
+		return attention.Vector{Host: b}
+	}
+	op, err := attention.New(nil, attention.Config{DType: attention.F32, HeadDim: 1, Causal: attention.BottomRight})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer op.Close()
+	args := attention.Args{
+		Shape:  attention.Shape{B: 2, Hq: 1, Sq: 1, Sk: 3},
+		Varlen: &attention.Varlen{UsedK: ints(3, 1)},
+		Pages:  &attention.Pages{Table: ints(2, 0, 1, 99), PageSize: 2, Count: 3},
+		Q:      attention.Tensor{Host: words(0, 0)},
+		K:      attention.Tensor{Host: words(0, 0, 0, 0, 0, 0)},
+		V:      attention.Tensor{Host: words(9, -1, 5, -1, 3, 6)}, // pages [3, 1 head, 2 keys, 1]
+		O:      attention.Tensor{Host: words(0, 0)},
+	}
+	if err := op.Forward(nil, args); err != nil {
+		log.Fatal(err)
+	}
+	o := make([]float32, 2)
+	half.DecodeF32(o, args.O.Host)
+	fmt.Println(o) // keys score alike: the means of 3, 6, 9 and of 5
+	// Output: [6 5]
+}
+
+// K and V quantised to int8, with one scale for the elements of two keys of a head.
+func ExampleEncodeKV() {
+	data, scales, err := attention.EncodeKV(attention.KVInt8, 2, 1, 1, 4, 2, []float32{1, 2, 0, -127, 3, 0, 0, 254})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(len(data), "bytes and", len(scales)/4, "scales")
+	x, err := attention.DecodeKV(attention.KVInt8, 2, 1, 1, 4, 2, data, scales)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(x)
+	// Output:
+	// 8 bytes and 2 scales
+	// [1 2 0 -127 4 0 0 254]
+}
+
+// Errors name the field that is wrong.
+func ExampleShapeError() {
+	err := attention.Shape{B: 1, Hq: 8, Hkv: 3, Sq: 1, Sk: 1}.Validate()
+	var wrong *attention.ShapeError
+	fmt.Println(errors.As(err, &wrong), wrong.Field, errors.Is(err, attention.ErrInvalid))
+	fmt.Println(err)
+	// Output:
+	// true Hkv true
+	// attention: Hkv is 3, want a divisor of Hq (8)
 }

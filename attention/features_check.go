@@ -66,13 +66,16 @@ func (a *Args) checkFeatures(cfg *Config) error {
 
 // checkCombination refuses what no tier computes, by name.
 func (a *Args) checkCombination() error {
+	both := func(field, other string) error {
+		return fmt.Errorf("%w: %w", ErrUnsupported, &ShapeError{field, "given together with " + other, "one of Kept, Blocks and Mask"})
+	}
 	switch {
 	case a.Kept != nil && a.Blocks != nil:
-		return fmt.Errorf("%w: Kept together with Blocks", ErrUnsupported)
+		return both("Kept", "Blocks")
 	case a.Kept != nil && a.Mask != nil:
-		return fmt.Errorf("%w: Kept together with Mask", ErrUnsupported)
+		return both("Kept", "Mask")
 	case a.Mask != nil && a.Blocks != nil:
-		return fmt.Errorf("%w: Mask together with Blocks", ErrUnsupported)
+		return both("Mask", "Blocks")
 	}
 	return nil
 }

@@ -196,9 +196,9 @@ func TestCheckArgsRefusesFeatures(t *testing.T) {
 
 func TestCombinationsRefusedByName(t *testing.T) {
 	for _, c := range []struct{ one, other, says string }{
-		{"kept", "blocks", "Kept together with Blocks"},
-		{"kept", "mask", "Kept together with Mask"},
-		{"mask", "blocks for all", "Mask together with Blocks"},
+		{"kept", "blocks", "Kept is given together with Blocks"},
+		{"kept", "mask", "Kept is given together with Mask"},
+		{"mask", "blocks for all", "Mask is given together with Blocks"},
 	} {
 		cfg, a := goodCall()
 		featuredCalls[c.one](&cfg, &a)

@@ -14,7 +14,8 @@ type HostView struct {
 	s      Strides
 }
 
-// ViewHost makes a view of a host tensor [batch, heads, seq, dim] of t. Rows
+// ViewHost makes a view of a host tensor [batch, heads, seq, dim] of t, which shares
+// its memory. A tensor in a device buffer is refused with [ErrUnsupported]. Rows
 // outside of the memory panic; [CheckArgs] tells beforehand.
 func ViewHost(t Tensor, dtype DType, heads, seq, dim int) (HostView, error) {
 	if t.Buffer != nil || t.Host == nil {
@@ -26,12 +27,13 @@ func ViewHost(t Tensor, dtype DType, heads, seq, dim int) (HostView, error) {
 // Dim is the number of elements of a row.
 func (v HostView) Dim() int { return v.dim }
 
-// ReadRow widens row (b, h, row) into dst[:Dim()].
+// ReadRow widens row (b, h, row) into dst[:Dim()]. It panics where the row is outside
+// of the memory, or dst is too short, as an index does.
 func (v HostView) ReadRow(dst []float32, b, h, row int) {
 	v.dtype.Decode(dst[:v.dim], v.at(b, h, row))
 }
 
-// ReadRows widens n rows from (b, h, row) on into dst, packed.
+// ReadRows widens n rows from (b, h, row) on into dst, packed. It panics as ReadRow does.
 func (v HostView) ReadRows(dst []float32, b, h, row, n int) {
 	if v.s.Seq == int64(v.dim) && n > 0 {
 		v.dtype.Decode(dst[:n*v.dim], v.at(b, h, row))
@@ -42,7 +44,7 @@ func (v HostView) ReadRows(dst []float32, b, h, row, n int) {
 	}
 }
 
-// WriteRow rounds src[:Dim()] to row (b, h, row).
+// WriteRow rounds src[:Dim()] to row (b, h, row). It panics as ReadRow does.
 func (v HostView) WriteRow(src []float32, b, h, row int) {
 	v.dtype.Encode(v.at(b, h, row), src[:v.dim])
 }

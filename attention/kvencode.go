@@ -41,7 +41,9 @@ func EncodeKV(t KVType, block, batches, heads, keys, dim int, x []float32) (data
 	return data, scales, nil
 }
 
-// DecodeKV is the elements that EncodeKV's result stands for, in float32.
+// DecodeKV is the elements that EncodeKV's result stands for, in float32, packed
+// [batches, heads, keys, dim] in memory of its own. Sizes that do not match are a
+// *ShapeError.
 func DecodeKV(t KVType, block, batches, heads, keys, dim int, data, scales []byte) ([]float32, error) {
 	k, err := newKVPacked(t, block, batches, heads, keys, dim)
 	if err != nil {

@@ -51,7 +51,8 @@ func (t KVType) RowBytes(d DType, elements int) int {
 // String is "same", "int8", "fp8", "q8_0" or "q4_0".
 func (t KVType) String() string { return nameOf("KVType", kvNames, uint8(t)) }
 
-// ParseKVType reads what String writes, in any case.
+// ParseKVType reads what String writes, in any case. Another word is an error that
+// lists the names and matches [ErrInvalid].
 func ParseKVType(s string) (KVType, error) {
 	v, err := parseName("K/V type", kvNames, s)
 	return KVType(v), err

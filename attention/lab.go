@@ -65,7 +65,8 @@ func (a Ablation) Valid() bool { return int(a) < len(ablationNames) }
 // String is "none", "softmax", "barrier" or "load".
 func (a Ablation) String() string { return nameOf("Ablation", ablationNames, uint8(a)) }
 
-// ParseAblation reads what String writes, in any case.
+// ParseAblation reads what String writes, in any case. Another word is an error that
+// lists the names and matches [ErrInvalid].
 func ParseAblation(s string) (Ablation, error) {
 	v, err := parseName("ablation", ablationNames, s)
 	return Ablation(v), err

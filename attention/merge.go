@@ -1,7 +1,6 @@
 package attention
 
 import (
-	"errors"
 	"fmt"
 
 	"vkattn/vk"
@@ -113,7 +112,8 @@ type Merge struct {
 }
 
 // NewMerge makes an operation. A nil device means the CPU tier; the device stays
-// the caller's and must outlive the Merge.
+// the caller's and must outlive the Merge. A wrong field is a *ShapeError; Access that
+// the device has not matches [ErrUnsupported].
 func NewMerge(dev *vk.Device, cfg MergeConfig) (*Merge, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -130,11 +130,31 @@ func NewMerge(dev *vk.Device, cfg MergeConfig) (*Merge, error) {
 }
 
 // Config is what NewMerge was given.
-func (m *Merge) Config() MergeConfig { return m.cfg }
+func (m *Merge) Config() MergeConfig {
+	if m == nil {
+		return MergeConfig{}
+	}
+	return m.cfg
+}
+
+// usable says why the Merge cannot be used: nobody made it, or it is closed.
+func (m *Merge) usable() error {
+	switch {
+	case m == nil || m.cfg.HeadDim == 0: // which no MergeConfig that NewMerge takes has
+		return unmade("NewMerge")
+	case m.pipelines.closed.Load():
+		return fmt.Errorf("attention: %w", vk.ErrClosed)
+	}
+	return nil
+}
 
 // Prepare compiles what Forward needs for packed, aligned tensors, without and
-// with LSE, so that the first Forward does not wait for a compiler.
+// with LSE, so that the first Forward does not wait for a compiler. On the CPU tier there
+// is nothing to compile. Its errors are those of vk.Device.Pipeline.
 func (m *Merge) Prepare() error {
+	if err := m.usable(); err != nil {
+		return err
+	}
 	if m.dev == nil {
 		return nil
 	}
@@ -154,9 +174,12 @@ func (m *Merge) Prepare() error {
 // are in host memory, and the result is there when Forward returns. On a device
 // it allocates nothing once its kernel is compiled.
 func (m *Merge) Forward(s *vk.Stream, a MergeArgs) error {
+	if err := m.usable(); err != nil {
+		return err
+	}
 	if m.dev == nil {
 		if s != nil {
-			return errors.New("attention: Merge.Forward: the CPU tier takes no stream")
+			return invalid("Merge.Forward: the CPU tier takes no stream")
 		}
 		var l mergeLayouts
 		if err := m.check(&l, &a); err != nil {
@@ -164,8 +187,8 @@ func (m *Merge) Forward(s *vk.Stream, a MergeArgs) error {
 		}
 		return mergeCPU(m.cfg, &l)
 	}
-	if s == nil {
-		return errors.New("attention: Merge.Forward: a device tier needs a stream")
+	if s.Device() == nil {
+		return invalid("Merge.Forward: a device tier needs a stream")
 	}
 	return m.record(s.Commands, &a)
 }
@@ -175,11 +198,14 @@ func (m *Merge) Forward(s *vk.Stream, a MergeArgs) error {
 // orders the states before it and the result after it (compute shader reads and
 // writes), and keeps the tensors and this Merge until the commands have run.
 func (m *Merge) Record(c *vk.Commands, a MergeArgs) error {
+	if err := m.usable(); err != nil {
+		return err
+	}
 	if m.dev == nil {
 		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", ErrUnsupported)
 	}
-	if c == nil {
-		return errors.New("attention: Merge.Record: nil command buffer")
+	if c.Device() == nil {
+		return invalid("Merge.Record: no command buffer")
 	}
 	return m.record(c, &a)
 }
@@ -187,5 +213,8 @@ func (m *Merge) Record(c *vk.Commands, a MergeArgs) error {
 // Close gives the pipelines back to the device; work in flight holds what it uses.
 // Close may be called again.
 func (m *Merge) Close() error {
+	if m == nil {
+		return nil
+	}
 	return m.pipelines.close()
 }

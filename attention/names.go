@@ -21,5 +21,5 @@ func parseName(kind string, names []string, s string) (uint8, error) {
 			return uint8(i), nil
 		}
 	}
-	return 0, fmt.Errorf("attention: unknown %s %q, want %s", kind, s, strings.Join(names, ", "))
+	return 0, invalid("unknown %s %q, want %s", kind, s, strings.Join(names, ", "))
 }

@@ -47,7 +47,8 @@ type prepared struct {
 
 // New makes an operation. A nil device means the CPU tier; the device stays
 // the caller's and must outlive the Op. A Config no tier of the device can run
-// is refused here, as far as that shows without a shape.
+// is refused here, as far as that shows without a shape: the error is a *ShapeError, or
+// matches [ErrUnsupported] and names what each tier lacks.
 func New(dev *vk.Device, cfg Config) (*Op, error) {
 	return NewLab(dev, cfg, Lab{})
 }
@@ -58,10 +59,31 @@ func newOp(dev *vk.Device, cfg Config, lab Lab, pick tilePicker) *Op {
 }
 
 // Config is what New was given.
-func (op *Op) Config() Config { return op.cfg }
+func (op *Op) Config() Config {
+	if op == nil {
+		return Config{}
+	}
+	return op.cfg
+}
 
-// Plan says how packed, aligned tensors of a shape would be computed.
+// usable says why the Op cannot be used: nobody made it, or it is closed.
+func (op *Op) usable() error {
+	switch {
+	case op == nil || op.cfg.HeadDim == 0: // which no Config that New takes has
+		return unmade("New")
+	case op.closed.Load():
+		return fmt.Errorf("attention: %w", vk.ErrClosed)
+	}
+	return nil
+}
+
+// Plan says how packed, aligned tensors of a shape would be computed. It compiles
+// nothing. A wrong size is a *ShapeError; the error for a problem that no tier computes
+// matches [ErrUnsupported] and names what each lacks.
 func (op *Op) Plan(s Shape) (Plan, error) {
+	if err := op.usable(); err != nil {
+		return Plan{}, err
+	}
 	if err := s.Validate(); err != nil {
 		return Plan{}, err
 	}
@@ -71,6 +93,9 @@ func (op *Op) Plan(s Shape) (Plan, error) {
 // PlanFor is Plan for particular tensors: their alignment and whether they
 // have device addresses count. It checks the arguments as Forward does.
 func (op *Op) PlanFor(a Args) (Plan, error) {
+	if err := op.usable(); err != nil {
+		return Plan{}, err
+	}
 	var l layouts
 	if err := op.check(&l, &a); err != nil {
 		return Plan{}, err
@@ -79,8 +104,12 @@ func (op *Op) PlanFor(a Args) (Plan, error) {
 }
 
 // Prepare compiles what Forward needs for packed, aligned tensors of a shape
-// without and with LSE, so that the first Forward does not wait for a compiler.
+// without and with LSE, so that the first Forward does not wait for a compiler. On the
+// CPU tier there is nothing to compile. Its errors are those of Plan and of vk.Device.Pipeline.
 func (op *Op) Prepare(s Shape) error {
+	if err := op.usable(); err != nil {
+		return err
+	}
 	if err := s.Validate(); err != nil {
 		return err
 	}
@@ -98,6 +127,9 @@ func (op *Op) Prepare(s Shape) error {
 // alignment and kind of memory count, the numbers in memory do not. It checks the
 // arguments as Forward does.
 func (op *Op) PrepareFor(a Args) error {
+	if err := op.usable(); err != nil {
+		return err
+	}
 	var l layouts
 	if err := op.check(&l, &a); err != nil {
 		return err
@@ -118,9 +150,12 @@ func (op *Op) PrepareFor(a Args) error {
 // when Forward returns; Stream.Submit, Wait and Download cover it. Forwards that
 // follow each other with nothing recorded between them cost no submission.
 func (op *Op) Forward(s *vk.Stream, a Args) error {
+	if err := op.usable(); err != nil {
+		return err
+	}
 	if op.dev == nil {
 		if s != nil {
-			return errors.New("attention: Forward: the CPU tier takes no stream")
+			return invalid("Forward: the CPU tier takes no stream")
 		}
 		var l layouts
 		if err := op.check(&l, &a); err != nil {
@@ -128,8 +163,8 @@ func (op *Op) Forward(s *vk.Stream, a Args) error {
 		}
 		return forwardCPU(op.cfg, a)
 	}
-	if s == nil {
-		return errors.New("attention: Forward: a device tier needs a stream")
+	if s.Device() == nil {
+		return invalid("Forward: a device tier needs a stream")
 	}
 	return op.record(s.Commands, s, &a)
 }
@@ -141,11 +176,14 @@ func (op *Op) Forward(s *vk.Stream, a Args) error {
 // again afterwards, but not twice at a time: calls with split keys have scratch memory
 // that goes with the commands. Tier cuda cannot do it.
 func (op *Op) Record(c *vk.Commands, a Args) error {
+	if err := op.usable(); err != nil {
+		return err
+	}
 	if op.dev == nil {
 		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", ErrUnsupported)
 	}
-	if c == nil {
-		return errors.New("attention: Record: nil command buffer")
+	if c.Device() == nil {
+		return invalid("Record: no command buffer")
 	}
 	return op.record(c, nil, &a)
 }
@@ -153,6 +191,9 @@ func (op *Op) Record(c *vk.Commands, a Args) error {
 // Close drops the plans and gives the pipelines back: the device destroys those that
 // no other operation has once no work in flight holds them. Close may be called again.
 func (op *Op) Close() error {
+	if op == nil {
+		return nil
+	}
 	op.closed.Store(true)
 	op.mu.Lock()
 	defer op.mu.Unlock()
@@ -162,9 +203,6 @@ func (op *Op) Close() error {
 
 // check checks a call and leaves its layouts in l.
 func (op *Op) check(l *layouts, a *Args) error {
-	if op.closed.Load() {
-		return fmt.Errorf("attention: %w", vk.ErrClosed)
-	}
 	if err := l.check(&op.cfg, a); err != nil { // New has checked the Config
 		return err
 	}

@@ -26,16 +26,18 @@ type Rows struct {
 // end do not exist: O is 0 and LSE -Inf for them. [ExistingRows] lists the others.
 // Quantised K and V enter as their elements, number times scale, exactly.
 func Reference(cfg Config, a Args) (o, lse []float64, err error) {
-	if a.Shape.Validate() == nil { // else CheckSample says why
-		if err := checkHost("Reference", a.listBytes(), hostmem.Product(uint64(a.Rows()), uint64(cfg.ValueDim()+1), 8)); err != nil {
-			return nil, nil, err
-		}
+	if err := checkInputs(cfg, a); err != nil { // before there is a list of rows
+		return nil, nil, err
+	}
+	if err := checkHost("Reference", a.listBytes(), hostmem.Product(uint64(a.Rows()), uint64(cfg.ValueDim()+1), 8)); err != nil {
+		return nil, nil, err
 	}
 	return ReferenceSample(cfg, a, AllRows(a.Shape))
 }
 
 // ReferenceRows is Reference of some rows of one (batch, query head): O packed
-// [len(rows), HeadDimV] and LSE [len(rows)], in the order of rows.
+// [len(rows), HeadDimV] and LSE [len(rows)], in the order of rows. Rows that do not
+// exist are a *ShapeError.
 func ReferenceRows(cfg Config, a Args, b, h int, rows []int) (o, lse []float64, err error) {
 	return ReferenceSample(cfg, a, []Rows{{b, h, rows}})
 }

@@ -86,3 +86,14 @@ func TestReferenceRowsAreThoseOfReference(t *testing.T) {
 		require.ErrorAs(t, err, &shape)
 	}
 }
+
+// A shape of more rows than memory holds is refused for what the call lacks, before
+// anything is made for each row.
+func TestReferenceRefusesBeforeItListsRows(t *testing.T) {
+	huge := attention.Shape{B: attention.MaxLength, Hq: attention.MaxLength, Sq: 1, Sk: 1}
+	_, _, err := attention.Reference(attention.Config{HeadDim: 1}, attention.Args{Shape: huge})
+	require.ErrorIs(t, err, attention.ErrInvalid)
+	var field *attention.ShapeError
+	require.ErrorAs(t, err, &field)
+	require.Equal(t, "Q", field.Field)
+}

@@ -23,7 +23,8 @@ func (s RotaryStyle) Valid() bool { return int(s) < len(rotaryNames) }
 // String is "interleaved" or "half-split".
 func (s RotaryStyle) String() string { return nameOf("RotaryStyle", rotaryNames, uint8(s)) }
 
-// ParseRotaryStyle reads what String writes, in any case.
+// ParseRotaryStyle reads what String writes, in any case. Another word is an error that
+// lists the names and matches [ErrInvalid].
 func ParseRotaryStyle(s string) (RotaryStyle, error) {
 	v, err := parseName("rotary style", rotaryNames, s)
 	return RotaryStyle(v), err
@@ -79,9 +80,13 @@ func (r Rotary) pair(i int) (x, y int) {
 
 // Tables are cosines and sines of the usual angles, t * base^(-2i/Dim), for
 // positions from 0 on: [positions, Dim/2] each, computed in float64. base is 10000
-// in the paper, and larger in models of long contexts.
+// in the paper, and larger in models of long contexts. Without positions or a Dim of
+// at least 2 there are none.
 func (r Rotary) Tables(positions int, base float64) (cos, sin []float32) {
 	pairs := r.Dim / 2
+	if pairs < 1 || positions < 1 {
+		return nil, nil
+	}
 	cos, sin = make([]float32, positions*pairs), make([]float32, positions*pairs)
 	for i := range pairs {
 		step := math.Pow(base, -2*float64(i)/float64(r.Dim))

@@ -72,7 +72,8 @@ func stretch(cu, used Vector, total, most, b int) (first, n int) {
 }
 
 // ExistingRows is the sample of every row that the call has, in the order of
-// [AllRows]: those of each sequence, and of no sequence that is empty.
+// [AllRows]: those of each sequence, and of no sequence that is empty. Lengths have to
+// be in host memory, as for [Sequences].
 func ExistingRows(a Args) ([]Rows, error) {
 	sequences, err := Sequences(a)
 	if err == nil {

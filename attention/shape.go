@@ -27,8 +27,14 @@ func (s Shape) KVHeads() int {
 	return s.Hkv
 }
 
-// Group is the number of query heads that share a key head.
-func (s Shape) Group() int { return s.Hq / s.KVHeads() }
+// Group is the number of query heads that share a key head; 0 where there are no
+// heads.
+func (s Shape) Group() int {
+	if s.KVHeads() < 1 {
+		return 0
+	}
+	return s.Hq / s.KVHeads()
+}
 
 // Rows is B * Hq * Sq, the number of softmax rows.
 func (s Shape) Rows() int64 { return int64(s.B) * int64(s.Hq) * int64(s.Sq) }

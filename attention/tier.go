@@ -22,7 +22,8 @@ func (t Tier) Valid() bool { return int(t) < len(tierNames) }
 // String is "auto", "cpu", "scalar", "coopmat", "coopmat2" or "cuda".
 func (t Tier) String() string { return nameOf("Tier", tierNames, uint8(t)) }
 
-// ParseTier reads what String writes, in any case.
+// ParseTier reads what String writes, in any case. Another word is an error that
+// lists the names and matches [ErrInvalid].
 func ParseTier(s string) (Tier, error) {
 	v, err := parseName("tier", tierNames, s)
 	return Tier(v), err

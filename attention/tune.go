@@ -58,6 +58,12 @@ const (
 // between two steps, and a lost device does; nothing is stored then. The CPU tier
 // has nothing to tune: ErrUnsupported.
 func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, error) {
+	if err := op.usable(); err != nil {
+		return TuneReport{}, err
+	}
+	if ctx == nil {
+		return TuneReport{}, invalid("Tune: no context")
+	}
 	if op.dev == nil {
 		return TuneReport{}, fmt.Errorf("%w: the CPU tier has no tiles to tune", ErrUnsupported)
 	}
@@ -66,9 +72,6 @@ func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, err
 	}
 	if err := s.Validate(); err != nil {
 		return TuneReport{}, err
-	}
-	if op.closed.Load() {
-		return TuneReport{}, fmt.Errorf("attention: Tune: %w", vk.ErrClosed)
 	}
 	if op.cfg.Tier == TierCUDA {
 		return TuneReport{}, fmt.Errorf("%w: tier cuda has no tiles to tune", ErrUnsupported)

@@ -85,8 +85,11 @@ type TunedClass struct {
 }
 
 // ReadTuningCache reads the file of a device as it is now, ordered by class. An
-// error means that there is no folder for caches (see vk.CacheDir).
+// error means that there is no device, or no folder for caches (see vk.CacheDir).
 func ReadTuningCache(dev *vk.Device) (TuningCache, error) {
+	if dev == nil {
+		return TuningCache{}, invalid("ReadTuningCache: no device")
+	}
 	d := tuningDeviceOf(dev.Info())
 	c := TuningCache{Classes: []TunedClass{}}
 	dir := tuningDir()
@@ -104,9 +107,13 @@ func ReadTuningCache(dev *vk.Device) (TuningCache, error) {
 	return c, nil
 }
 
-// ClearTuningCache removes the file of a device and returns its path. Operations
-// of this process keep what they have read.
+// ClearTuningCache removes the file of a device and returns its path; there need not
+// be one. Operations of this process keep what they have read. An error means that there
+// is no device or no folder for caches, or that the file cannot be removed.
 func ClearTuningCache(dev *vk.Device) (string, error) {
+	if dev == nil {
+		return "", invalid("ClearTuningCache: no device")
+	}
 	dir := tuningDir()
 	if dir == "" {
 		return "", fmt.Errorf("attention: %w", errNoCache)

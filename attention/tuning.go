@@ -39,7 +39,8 @@ func (t Tuning) Valid() bool { return int(t) < len(tuningNames) }
 // String is "auto", "off" or "on".
 func (t Tuning) String() string { return nameOf("Tuning", tuningNames, uint8(t)) }
 
-// ParseTuning reads what String writes, in any case.
+// ParseTuning reads what String writes, in any case. Another word is an error that
+// lists the names and matches [ErrInvalid].
 func ParseTuning(s string) (Tuning, error) {
 	v, err := parseName("tuning", tuningNames, s)
 	return Tuning(v), err

@@ -97,17 +97,35 @@ func newContext(dev *vk.Device) (*Context, error) {
 }
 
 // Info describes the CUDA device. Do not change it.
-func (c *Context) Info() *DeviceInfo { return &c.info }
+func (c *Context) Info() *DeviceInfo {
+	if c == nil {
+		return &DeviceInfo{}
+	}
+	return &c.info
+}
 
 // Device is the Vulkan device.
-func (c *Context) Device() *vk.Device { return c.dev }
+func (c *Context) Device() *vk.Device {
+	if c == nil {
+		return nil
+	}
+	return c.dev
+}
 
 // Handle is the CUcontext, the device's primary one.
-func (c *Context) Handle() uint64 { return uint64(c.handle) }
+func (c *Context) Handle() uint64 {
+	if c == nil {
+		return 0
+	}
+	return uint64(c.handle)
+}
 
 // enter starts a call: nil, or why the context cannot be used. After nil, leave has
 // to follow. Calls do not nest.
 func (c *Context) enter(op string) error {
+	if c == nil || c.lib == nil {
+		return unmade(op)
+	}
 	c.life.RLock()
 	if c.closed {
 		c.life.RUnlock()
@@ -144,6 +162,9 @@ func (c *Context) own(r resource) {
 
 // drop destroys what own noted, once; nothing after the context's end.
 func (c *Context) drop(r resource) {
+	if c == nil {
+		return // of an object that nobody made
+	}
 	c.life.RLock()
 	defer c.life.RUnlock()
 	c.mu.Lock()

@@ -38,6 +38,9 @@ func deviceInfo(ordinal int, c *C.cua_device_info, version int) DeviceInfo {
 
 // String is such as "NVIDIA H200 (compute capability 9.0, CUDA 13.0)".
 func (d *DeviceInfo) String() string {
+	if d == nil {
+		return "no CUDA device"
+	}
 	return fmt.Sprintf("%s (compute capability %d.%d, CUDA %d.%d)", d.Name, d.Major, d.Minor, d.Driver/1000, d.Driver%1000/10)
 }
 
@@ -71,6 +74,9 @@ func Match(info *vk.DeviceInfo) (DeviceInfo, error) {
 
 func match(info *vk.DeviceInfo) (DeviceInfo, *library, error) {
 	const op = "Match"
+	if info == nil {
+		return DeviceInfo{}, nil, invalid(op, "no Vulkan device")
+	}
 	l, err := load()
 	if err != nil {
 		return DeviceInfo{}, nil, err

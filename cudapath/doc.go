@@ -63,4 +63,10 @@
 // package vk. After an error that loses the device, such as an illegal address in a
 // kernel, CUDA does nothing more in the process; calls return that error, Vulkan
 // work that waited for CUDA's is let go, and its stream's Wait returns the error.
+//
+// # Examples
+//
+// cudapath/example_test.go has Example (tier cuda) and ExampleContext_Turn (CUDA work of
+// the caller's own and a Vulkan tier in one stream); attention/examples/cudashare is a
+// whole program.
 package cudapath

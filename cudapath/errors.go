@@ -19,6 +19,9 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
+	if e == nil {
+		return "cudapath: no error"
+	}
 	s := "cudapath: " + e.Op
 	if e.Code != 0 {
 		s += ": " + e.Name
@@ -32,10 +35,17 @@ func (e *Error) Error() string {
 }
 
 // Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+func (e *Error) Unwrap() error {
+	if e == nil {
+		return nil
+	}
+	return e.Err
+}
 
 // Is reports whether target is the sentinel that Code stands for.
-func (e *Error) Is(target error) bool { return target != nil && target == sentinel(e.Code) }
+func (e *Error) Is(target error) bool {
+	return e != nil && target != nil && target == sentinel(e.Code)
+}
 
 // sentinel sorts the driver's results. Those of a lost device stay with the context:
 // every later call returns them too.
@@ -77,3 +87,8 @@ func unsupported(op, format string, args ...any) error {
 }
 
 func closed(op string) error { return &Error{Op: op, Err: vk.ErrClosed} }
+
+// unmade refuses a nil pointer and an object that is not from this package's functions.
+func unmade(op string) error {
+	return invalid(op, "the object is nil, or was not made by this package")
+}

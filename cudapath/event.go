@@ -48,6 +48,9 @@ func (s *Stream) Record(e *Event) error {
 // Both have been recorded and reached (after Stream.Wait).
 func (e *Event) Since(earlier *Event) (time.Duration, error) {
 	const op = "Since"
+	if e == nil {
+		return 0, unmade(op)
+	}
 	if err := e.c.enter(op); err != nil {
 		return 0, err
 	}

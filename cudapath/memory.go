@@ -54,17 +54,32 @@ func (c *Context) Alloc(bytes uint64) (*Memory, error) {
 }
 
 // Address is the CUdeviceptr of the first byte.
-func (m *Memory) Address() uint64 { return uint64(m.address) }
+func (m *Memory) Address() uint64 {
+	if m == nil {
+		return 0
+	}
+	return uint64(m.address)
+}
 
 // Size is the number of bytes asked for.
-func (m *Memory) Size() uint64 { return m.size }
+func (m *Memory) Size() uint64 {
+	if m == nil {
+		return 0
+	}
+	return m.size
+}
 
 // Context is what the memory belongs to.
-func (m *Memory) Context() *Context { return m.c }
+func (m *Memory) Context() *Context {
+	if m == nil {
+		return nil
+	}
+	return m.c
+}
 
 // use starts a call on open memory; leave of the context follows.
 func (m *Memory) use(op string) error {
-	if err := m.c.enter(op); err != nil {
+	if err := m.Context().enter(op); err != nil {
 		return err
 	}
 	if m.closed.Load() {
@@ -91,7 +106,12 @@ func (m *Memory) ExportFD() (int, error) {
 }
 
 // AllocationBytes is the size of the whole allocation, as an import wants to know it.
-func (m *Memory) AllocationBytes() uint64 { return m.rounded }
+func (m *Memory) AllocationBytes() uint64 {
+	if m == nil {
+		return 0
+	}
+	return m.rounded
+}
 
 // Buffer is the memory as a buffer of a Vulkan device, which has to be the same GPU.
 // The buffer is the caller's to Close; memory and buffer may be closed in either
@@ -99,6 +119,8 @@ func (m *Memory) AllocationBytes() uint64 { return m.rounded }
 func (m *Memory) Buffer(dev *vk.Device) (*vk.Buffer, error) {
 	const op = "Buffer"
 	switch {
+	case m == nil || m.c == nil:
+		return nil, unmade(op)
 	case dev == nil:
 		return nil, invalid(op, "no device")
 	case dev.Info().UUID != m.c.info.UUID:
@@ -150,6 +172,9 @@ func (m *Memory) destroy() {
 
 // checkRange refuses bytes that do not lie in the memory.
 func (m *Memory) checkRange(op string, off, n uint64) error {
+	if m == nil || m.c == nil {
+		return unmade(op)
+	}
 	if off > m.size || n > m.size-off {
 		return invalid(op, "bytes %d to %d of %d", off, off+n, m.size)
 	}
@@ -197,7 +222,7 @@ func (m *Memory) onStream(op string, f func(*Stream) error) error {
 // Close frees the memory, once every Buffer made of it is gone. CUDA work that uses it has to be
 // finished: the package knows of tier cuda's and of no other.
 func (m *Memory) Close() error {
-	if m != nil && !m.closed.Swap(true) {
+	if m != nil && m.c != nil && !m.closed.Swap(true) {
 		m.release()
 	}
 	return nil

@@ -21,6 +21,9 @@ type Semaphore struct {
 // on without the other.
 func (c *Context) ImportTimeline(t *vk.Timeline) (*Semaphore, error) {
 	const op = "ImportTimeline"
+	if c == nil || c.lib == nil {
+		return nil, unmade(op)
+	}
 	if t == nil {
 		return nil, invalid(op, "no timeline")
 	}

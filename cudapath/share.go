@@ -24,6 +24,9 @@ type reached struct {
 // it in CUDA work of his own holds the buffer until that is finished (see Turn).
 func (c *Context) Address(b *vk.Buffer) (uint64, error) {
 	const op = "Address"
+	if c == nil || c.lib == nil {
+		return 0, unmade(op)
+	}
 	if b == nil || b.Device() != c.dev {
 		return 0, invalid(op, "no buffer of the context's device")
 	}

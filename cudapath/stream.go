@@ -40,14 +40,24 @@ func (c *Context) newStream() (*Stream, error) {
 }
 
 // Handle is the CUstream.
-func (s *Stream) Handle() uint64 { return uint64(s.handle) }
+func (s *Stream) Handle() uint64 {
+	if s == nil {
+		return 0
+	}
+	return uint64(s.handle)
+}
 
 // Context is what the stream belongs to.
-func (s *Stream) Context() *Context { return s.c }
+func (s *Stream) Context() *Context {
+	if s == nil {
+		return nil
+	}
+	return s.c
+}
 
 // use starts a call on an open stream; leave of the context follows.
 func (s *Stream) use(op string) error {
-	if err := s.c.enter(op); err != nil {
+	if err := s.Context().enter(op); err != nil {
 		return err
 	}
 	if s.closed.Load() {
@@ -154,6 +164,9 @@ const waitSlice = 2 * time.Millisecond
 // context's error; the work goes on.
 func (s *Stream) Wait(ctx context.Context) error {
 	const op = "Wait"
+	if ctx == nil {
+		return invalid(op, "no context")
+	}
 	for {
 		if err := ctx.Err(); err != nil {
 			return err

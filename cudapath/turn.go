@@ -27,6 +27,9 @@ type link struct {
 //
 // The stream that is returned is always the same for s, and closed with it.
 func (c *Context) Turn(s *vk.Stream, keep ...vk.Resource) (*Stream, error) {
+	if c == nil || c.lib == nil {
+		return nil, unmade("Turn")
+	}
 	if s == nil || s.Device() != c.dev {
 		return nil, invalid("Turn", "no stream of the context's device")
 	}

@@ -96,7 +96,13 @@ var theSession = sync.OnceValues(func() (*session, error) {
 	return s, nil
 })
 
-func validation() bool { return os.Getenv("VKATTN_VALIDATION") == "1" }
+func validation() bool {
+	on, err := vk.ValidationByEnv()
+	if err != nil {
+		panic(err) // of the tests' own environment
+	}
+	return on
+}
 
 // full reports whether the larger tables were asked for.
 func full() bool { return os.Getenv("VKATTN_TEST_LEVEL") == "full" }

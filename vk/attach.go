@@ -1,6 +1,9 @@
 package vk
 
-import "sync"
+import (
+	"reflect"
+	"sync"
+)
 
 // Attached is what another package keeps with a Buffer or a Device: an import of
 // the buffer's memory into another API, for one.
@@ -38,6 +41,9 @@ func (a *attachments) get(key any) Attached {
 
 // add keeps what open makes, unless there is a value already.
 func (a *attachments) add(op string, key any, open func() (Attached, error)) (Attached, error) {
+	if open == nil || key == nil || !reflect.ValueOf(key).Comparable() {
+		return nil, invalid(op, "a comparable key and a function are needed")
+	}
 	a.opening.Lock()
 	defer a.opening.Unlock()
 	if v := a.get(key); v != nil {
@@ -46,6 +52,9 @@ func (a *attachments) add(op string, key any, open func() (Attached, error)) (At
 	v, err := open()
 	if err != nil {
 		return nil, err
+	}
+	if v == nil {
+		return nil, invalid(op, "the function made nothing")
 	}
 	a.mu.Lock()
 	gone := a.gone
@@ -72,14 +81,23 @@ func (a *attachments) detach() {
 }
 
 // Attached is the value that Attach made for the key; nil if there is none.
-func (b *Buffer) Attached(key any) Attached { return b.attached.get(key) }
+func (b *Buffer) Attached(key any) Attached {
+	if b == nil {
+		return nil
+	}
+	return b.attached.get(key)
+}
 
 // Attach returns the value for the key, made by open if there is none yet. Keys
 // are compared as those of a context.Context are. The value stays until the buffer
 // is destroyed: closed, and all work that uses it finished. open may use the
-// buffer, but not attach to it.
+// buffer, but not attach to it; its error is returned as it is. ErrInvalid for a key
+// that is nil or cannot be compared, and for an open that is nil or makes nothing.
 func (b *Buffer) Attach(key any, open func() (Attached, error)) (Attached, error) {
 	const op = "Buffer.Attach"
+	if b == nil || b.d == nil {
+		return nil, unmade(op)
+	}
 	if v := b.attached.get(key); v != nil {
 		return v, nil
 	}
@@ -87,25 +105,34 @@ func (b *Buffer) Attach(key any, open func() (Attached, error)) (Attached, error
 		return nil, err
 	}
 	v, err := b.attached.add(op, key, open)
-	b.d.life.RLock()
-	defer b.d.life.RUnlock()
-	if !b.d.closed {
+	if b.d.stay() {
+		defer b.d.life.RUnlock()
 		b.release()
 	}
 	return v, err
 }
 
 // Attached is the value that Attach made for the key; nil if there is none.
-func (d *Device) Attached(key any) Attached { return d.attached.get(key) }
+func (d *Device) Attached(key any) Attached {
+	if d == nil {
+		return nil
+	}
+	return d.attached.get(key)
+}
 
 // Attach returns the value for the key, made by open if there is none yet. It
 // stays until the device is closed. open may use the device, but not attach to it.
+// Errors as for Buffer.Attach.
 func (d *Device) Attach(key any, open func() (Attached, error)) (Attached, error) {
+	const op = "Device.Attach"
+	if d == nil || d.c == nil && !d.Closed() {
+		return nil, unmade(op)
+	}
 	if v := d.attached.get(key); v != nil {
 		return v, nil
 	}
 	if d.Closed() {
-		return nil, closed("Device.Attach")
+		return nil, closed(op)
 	}
-	return d.attached.add("Device.Attach", key, open)
+	return d.attached.add(op, key, open)
 }

@@ -40,6 +40,9 @@ type batch struct {
 
 // hold makes the batch a holder of r, once.
 func (b *batch) hold(r Resource) error {
+	if !made(r) {
+		return unmade("use of a resource")
+	}
 	if r.seen(b.id) {
 		return nil
 	}

@@ -131,7 +131,9 @@ type ExternalBuffer struct {
 }
 
 // WrapBuffer makes a Buffer of the caller's VkBuffer, which has to live until the
-// Buffer is closed and the work using it has finished. Close destroys nothing.
+// Buffer is closed and the work using it has finished. Close destroys nothing. Sizes and
+// offsets are in bytes. ErrInvalid without a Handle or a Size, and for an Offset that is
+// not aligned; ErrUnsupported for an Address where the device has none.
 func (d *Device) WrapBuffer(e ExternalBuffer) (*Buffer, error) {
 	const op = "WrapBuffer"
 	if err := d.enter(op); err != nil {
@@ -155,33 +157,63 @@ func (d *Device) WrapBuffer(e ExternalBuffer) (*Buffer, error) {
 }
 
 // Size is the number of bytes asked for.
-func (b *Buffer) Size() uint64 { return b.size }
+func (b *Buffer) Size() uint64 {
+	if b == nil {
+		return 0
+	}
+	return b.size
+}
 
 // Address is the device address of the first byte, a multiple of 256 except for
 // wrapped buffers; 0 where the device has no buffer addresses.
-func (b *Buffer) Address() uint64 { return b.address }
+func (b *Buffer) Address() uint64 {
+	if b == nil {
+		return 0
+	}
+	return b.address
+}
 
 // Handle is the VkBuffer. It is destroyed some time after Close.
-func (b *Buffer) Handle() uint64 { return b.handle }
+func (b *Buffer) Handle() uint64 {
+	if b == nil {
+		return 0
+	}
+	return b.handle
+}
 
 // Offset is where the first byte lies in the VkBuffer: 0 but for wrapped buffers.
-func (b *Buffer) Offset() uint64 { return b.offset }
+func (b *Buffer) Offset() uint64 {
+	if b == nil {
+		return 0
+	}
+	return b.offset
+}
 
 // Memory is the kind of memory asked for.
-func (b *Buffer) Memory() MemoryKind { return b.kind }
+func (b *Buffer) Memory() MemoryKind {
+	if b == nil {
+		return DeviceLocal
+	}
+	return b.kind
+}
 
 // Exportable reports whether the buffer was made with Exportable.
-func (b *Buffer) Exportable() bool { return b.export }
+func (b *Buffer) Exportable() bool { return b != nil && b.export }
 
 // Device is what the buffer belongs to.
-func (b *Buffer) Device() *Device { return b.d }
+func (b *Buffer) Device() *Device {
+	if b == nil {
+		return nil
+	}
+	return b.d
+}
 
 // Bytes is the mapped memory of Upload and Readback buffers, coherent with the
 // device; nil for others and once closed. The slice must not be used after the
 // buffer or its device is closed. Device writes are there after Stream.Wait; host
 // writes are seen by work submitted afterwards.
 func (b *Buffer) Bytes() []byte {
-	if b.closed.Load() || b.d.closing.Load() {
+	if b == nil || b.d == nil || b.closed.Load() || b.d.closing.Load() {
 		return nil
 	}
 	return b.bytes()
@@ -196,14 +228,11 @@ func (b *Buffer) bytes() []byte {
 
 // Close gives the buffer back. Work in flight keeps it until it has finished.
 func (b *Buffer) Close() error {
-	if b == nil || b.closed.Swap(true) {
+	if b == nil || b.closed.Swap(true) || !b.d.stay() {
 		return nil
 	}
-	b.d.life.RLock()
 	defer b.d.life.RUnlock()
-	if !b.d.closed {
-		b.release()
-	}
+	b.release()
 	return nil
 }
 

@@ -49,12 +49,14 @@ func (d *Device) WrapCommands(cb vulkan.CommandBuffer) (*Commands, error) {
 
 // Release frees what a wrapped command buffer needed. It is an error on a stream.
 func (c *Commands) Release() error {
-	if c.s != nil {
+	if c != nil && c.s != nil {
 		return invalid("Release", "the commands are a stream's; Close that")
 	}
-	c.d.life.RLock()
+	if !c.Device().stay() {
+		return nil
+	}
 	defer c.d.life.RUnlock()
-	if c.d.closed || c.released {
+	if c.released {
 		return nil
 	}
 	c.d.mu.Lock()
@@ -69,10 +71,10 @@ func (c *Commands) Release() error {
 // recording needs besides is kept for the next time. It is an error on a stream.
 func (c *Commands) Reset() error {
 	const op = "Reset"
-	if c.s != nil {
+	if c != nil && c.s != nil {
 		return invalid(op, "the commands are a stream's; Submit those")
 	}
-	if err := c.d.enter(op); err != nil {
+	if err := c.Device().enter(op); err != nil {
 		return err
 	}
 	defer c.d.leave()
@@ -92,12 +94,17 @@ func (c *Commands) destroy() {
 }
 
 // Device is what the commands are recorded for.
-func (c *Commands) Device() *Device { return c.d }
+func (c *Commands) Device() *Device {
+	if c == nil {
+		return nil
+	}
+	return c.d
+}
 
 // enter enters the device and gives the batch to record into; the caller leaves the
 // device where there is no error.
 func (c *Commands) enter(op string) (*batch, error) {
-	if err := c.d.enter(op); err != nil {
+	if err := c.Device().enter(op); err != nil {
 		return nil, err
 	}
 	b, err := c.record(op)
@@ -129,11 +136,11 @@ func (c *Commands) record(op string) (*batch, error) {
 // has been through a batch of the same size, nothing is allocated.
 func (c *Commands) Dispatch(p *Pipeline, buffers []BufferRange, push []byte, groups [3]uint32, keep ...Resource) error {
 	const op = "Dispatch"
-	d := c.d
 	b, err := c.enter(op)
 	if err != nil {
 		return err
 	}
+	d := c.d
 	defer d.leave()
 	if err := d.checkDispatch(op, p, buffers, push, groups); err != nil {
 		return err
@@ -175,7 +182,7 @@ func (c *Commands) Dispatch(p *Pipeline, buffers []BufferRange, push []byte, gro
 
 func (d *Device) checkDispatch(op string, p *Pipeline, buffers []BufferRange, push []byte, groups [3]uint32) error {
 	l := &d.info.Caps.Limits
-	if p == nil || p.d != d {
+	if p.device() != d {
 		return invalid(op, "no pipeline of this device")
 	}
 	for i, n := range groups {
@@ -262,7 +269,8 @@ func (c *Commands) Barrier() error {
 }
 
 // Copy copies src to dst: as many bytes as src has. Within one buffer the two
-// must not overlap.
+// must not overlap. Offsets and sizes are in bytes. The batch holds both buffers.
+// ErrInvalid for ranges outside of their buffers, of different sizes, or of another device.
 func (c *Commands) Copy(dst, src BufferRange) error {
 	const op = "Copy"
 	b, err := c.enter(op)
@@ -300,7 +308,8 @@ func (c *Commands) copy(b *batch, dst *Buffer, to uint64, src *Buffer, from, n u
 }
 
 // Fill sets a range to a repeated 32-bit word. Offset and size are multiples of 4;
-// a size of 0 fills to the end of the buffer, the last word included.
+// a size of 0 fills to the end of the buffer, the last word included. The batch holds the
+// buffer. ErrInvalid for a range outside of it, or of another device.
 func (c *Commands) Fill(dst BufferRange, word uint32) error {
 	const op = "Fill"
 	b, err := c.enter(op)
@@ -326,7 +335,8 @@ func (c *Commands) Fill(dst BufferRange, word uint32) error {
 }
 
 // Keep holds resources until what is recorded has finished: buffers that a kernel
-// reaches through addresses, above all.
+// reaches through addresses, above all. One that is closed is ErrClosed, a nil one
+// ErrInvalid; those before it in the list are held.
 func (c *Commands) Keep(list ...Resource) error {
 	const op = "Keep"
 	b, err := c.enter(op)
@@ -347,7 +357,7 @@ var noLabel = func() {}
 // Label names what is recorded until end is called, for tools; without Debug it
 // does nothing. A label ends with its batch at the latest.
 func (c *Commands) Label(name string) (end func()) {
-	if !c.d.debug {
+	if d := c.Device(); d == nil || !d.debug {
 		return noLabel
 	}
 	b, err := c.enter("Label")

@@ -5,7 +5,6 @@ package vk
 import "C"
 
 import (
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,7 +20,8 @@ type Options struct {
 	// name, in any case. A name that fits several devices is an error listing them.
 	Device string
 	// Validation loads VK_LAYER_KHRONOS_validation (VKATTN_VALIDATION=1 in the
-	// environment does too); ErrUnsupported where it is not installed.
+	// environment does too, see [ValidationEnv]); ErrUnsupported where it is not
+	// installed.
 	// SyncValidation adds hazard checks, GPUValidation checks inside shaders; both
 	// are slow and imply Validation.
 	Validation, SyncValidation, GPUValidation bool
@@ -82,13 +82,16 @@ type Device struct {
 // hardware seen so far that is the main one, with the same clocks and 64 valid
 // timestamp bits.
 func Open(o Options) (*Device, error) {
-	if os.Getenv("VKATTN_VALIDATION") == "1" || o.SyncValidation || o.GPUValidation {
+	byEnvironment, err := ValidationByEnv()
+	if err != nil {
+		return nil, err
+	}
+	if byEnvironment || o.SyncValidation || o.GPUValidation {
 		o.Validation = true
 	}
 	var flags C.uint32_t
 	var log *messageLog
 	if o.Validation {
-		var err error
 		if log, err = newMessageLog(o.OnMessage); err != nil {
 			return nil, err
 		}
@@ -164,31 +167,54 @@ func newDevice(in *C.vka_instance, c *C.vka_device, p *probe, enabled Caps) *Dev
 }
 
 // Info describes the device; Caps in it hold what is enabled. Do not change it.
-func (d *Device) Info() *DeviceInfo { return &d.info }
+func (d *Device) Info() *DeviceInfo {
+	if d == nil {
+		return &DeviceInfo{}
+	}
+	return &d.info
+}
 
 // Caps is what the device can do and has enabled. Do not change it.
-func (d *Device) Caps() *Caps { return &d.info.Caps }
+func (d *Device) Caps() *Caps { return &d.Info().Caps }
 
 // Stats reports whether pipelines keep compiler statistics.
-func (d *Device) Stats() bool { return d.stats }
+func (d *Device) Stats() bool { return d != nil && d.stats }
 
 // enter starts a call: nil, or why the device cannot be used. After nil, leave
 // has to follow. Calls do not nest: with Close waiting, a second enter would wait
 // for the first to leave.
 func (d *Device) enter(op string) error {
 	if d == nil {
-		return invalid(op, "no device")
+		return unmade(op)
 	}
 	d.life.RLock()
 	if d.closed {
 		d.life.RUnlock()
 		return closed(op)
 	}
+	if d.c == nil {
+		d.life.RUnlock()
+		return unmade(op)
+	}
 	if d.lost.Load() {
 		d.life.RUnlock()
 		return &Error{Op: op, Result: vulkan.ErrorDeviceLost, Detail: "the device was lost earlier"}
 	}
 	return nil
+}
+
+// stay is enter for what works on a lost device too: d.life.RUnlock follows where it
+// reports true.
+func (d *Device) stay() bool {
+	if d == nil {
+		return false
+	}
+	d.life.RLock()
+	if d.closed || d.c == nil {
+		d.life.RUnlock()
+		return false
+	}
+	return true
 }
 
 func (d *Device) leave() {
@@ -219,7 +245,7 @@ func (d *Device) withQueue(f func() C.VkResult) C.VkResult {
 }
 
 // WaitIdle waits until the device has nothing left to do. Recorded work that was
-// not submitted stays so.
+// not submitted stays so. On a wrapped device it waits for the device's own streams.
 func (d *Device) WaitIdle() error {
 	if err := d.enter("WaitIdle"); err != nil {
 		return err
@@ -254,10 +280,10 @@ func (d *Device) idle() error {
 }
 
 // Closed reports whether Close has begun.
-func (d *Device) Closed() bool { return d.closing.Load() }
+func (d *Device) Closed() bool { return d != nil && d.closing.Load() }
 
 // Lost reports whether a call has met a lost device.
-func (d *Device) Lost() bool { return d.lost.Load() }
+func (d *Device) Lost() bool { return d != nil && d.lost.Load() }
 
 // Close waits for the device to be idle, saves the pipeline cache and destroys
 // everything made from the device; waits in other goroutines end with ErrClosed.
@@ -269,6 +295,11 @@ func (d *Device) Close() error {
 		return nil
 	}
 	d.life.Lock()
+	if d.c == nil { // a zero Device
+		d.closed = true
+		d.life.Unlock()
+		return nil
+	}
 	err := d.idle()
 	for s := range d.streams {
 		s.destroy()
@@ -297,51 +328,52 @@ func (d *Device) Close() error {
 // handles, nil once the device is closed. The queue is shared: using it directly
 // while streams submit breaks Vulkan's rules, unless within WithQueue.
 func (d *Device) VulkanInstance() vulkan.Instance {
-	d.life.RLock()
-	defer d.life.RUnlock()
-	if d.closed {
+	if !d.stay() {
 		return nil
 	}
+	defer d.life.RUnlock()
 	return vulkan.Instance(unsafe.Pointer(d.instance.handle))
 }
 
 // VulkanPhysicalDevice returns the VkPhysicalDevice.
 func (d *Device) VulkanPhysicalDevice() vulkan.PhysicalDevice {
-	d.life.RLock()
-	defer d.life.RUnlock()
-	if d.closed {
+	if !d.stay() {
 		return nil
 	}
+	defer d.life.RUnlock()
 	return vulkan.PhysicalDevice(unsafe.Pointer(d.c.physical))
 }
 
 // VulkanDevice returns the VkDevice.
 func (d *Device) VulkanDevice() vulkan.Device {
-	d.life.RLock()
-	defer d.life.RUnlock()
-	if d.closed {
+	if !d.stay() {
 		return nil
 	}
+	defer d.life.RUnlock()
 	return vulkan.Device(unsafe.Pointer(d.c.handle))
 }
 
 // VulkanQueue returns the VkQueue and its family.
 func (d *Device) VulkanQueue() (queue vulkan.Queue, family uint32) {
-	d.life.RLock()
-	defer d.life.RUnlock()
-	if d.closed {
+	if !d.stay() {
 		return nil, 0
 	}
+	defer d.life.RUnlock()
 	d.worked.Store(true)
 	return vulkan.Queue(unsafe.Pointer(d.c.queue)), d.info.queueFamily
 }
 
-// WithQueue runs f while no stream submits to the queue. f must not use d.
+// WithQueue runs f while no stream submits to the queue, under the locks of External
+// for a wrapped device. f must not use d. ErrInvalid without f.
 func (d *Device) WithQueue(f func(queue vulkan.Queue)) error {
-	if err := d.enter("WithQueue"); err != nil {
+	const op = "WithQueue"
+	if err := d.enter(op); err != nil {
 		return err
 	}
 	defer d.leave()
+	if f == nil {
+		return invalid(op, "no function")
+	}
 	d.worked.Store(true)
 	d.withQueue(func() C.VkResult { f(vulkan.Queue(unsafe.Pointer(d.c.queue))); return C.VK_SUCCESS })
 	return nil

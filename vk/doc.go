@@ -49,8 +49,17 @@
 // # Errors
 //
 // What the environment or the caller can cause is an *Error matching one of the
-// sentinels below with errors.Is; nothing panics. After a lost device every call
-// returns ErrDeviceLost at once.
+// sentinels below with errors.Is; nothing panics. Methods of a nil pointer, and of a
+// zero value, return errors that match ErrInvalid, or zeros where they return no error;
+// their Close does nothing. After a lost device every call returns ErrDeviceLost at
+// once.
+//
+// # Examples
+//
+// vk/example_test.go has Example (a stream copies to a buffer and back), ExampleError and
+// ExampleStream (what errors match) and ExampleVersion. The programs in
+// attention/examples show devices, buffers and streams at work: quickstart,
+// and owndevice with a device that the program made by itself.
 //
 // # Robust buffer access
 //

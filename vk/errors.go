@@ -1,6 +1,7 @@
 package vk
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -35,6 +36,9 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
+	if e == nil {
+		return "vk: no error"
+	}
 	s := "vk: " + e.Op
 	if e.Result != vulkan.Success {
 		s += ": " + ResultName(e.Result)
@@ -48,10 +52,17 @@ func (e *Error) Error() string {
 }
 
 // Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+func (e *Error) Unwrap() error {
+	if e == nil {
+		return nil
+	}
+	return e.Err
+}
 
 // Is reports whether target is the sentinel that Result stands for.
-func (e *Error) Is(target error) bool { return target == sentinel(e.Result) }
+func (e *Error) Is(target error) bool {
+	return e != nil && target != nil && target == sentinel(e.Result)
+}
 
 func sentinel(r vulkan.Result) error {
 	switch r {
@@ -107,3 +118,17 @@ func outOfMemory(op, format string, args ...any) error {
 }
 
 func closed(op string) error { return &Error{Op: op, Err: ErrClosed} }
+
+// unmade refuses a nil pointer and an object that is not from this package's
+// constructors.
+func unmade(op string) error {
+	return invalid(op, "the object is nil, or was not made by this package")
+}
+
+// checkContext refuses a nil context before anything is submitted.
+func checkContext(op string, ctx context.Context) error {
+	if ctx == nil {
+		return invalid(op, "no context")
+	}
+	return nil
+}

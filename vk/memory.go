@@ -86,6 +86,9 @@ func (a *allocator) init(d *Device, p *probe) {
 
 // Memory reports what the device's buffers occupy.
 func (d *Device) Memory() MemoryStats {
+	if d == nil {
+		return MemoryStats{}
+	}
 	a := &d.mem
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -51,7 +51,12 @@ type turns struct {
 }
 
 // Peer is what SetPeer made; nil if there is none.
-func (s *Stream) Peer() Peer { return s.turns.peer }
+func (s *Stream) Peer() Peer {
+	if s == nil {
+		return nil
+	}
+	return s.turns.peer
+}
 
 // SetPeer gives the stream a peer, made by open around a timeline that belongs to
 // the stream, exportable where the device's timelines are; open exports it and must
@@ -59,8 +64,13 @@ func (s *Stream) Peer() Peer { return s.turns.peer }
 // one peer for good: ErrInvalid when there is one already.
 func (s *Stream) SetPeer(open func(shared *Timeline) (Peer, error)) error {
 	const op = "SetPeer"
-	if s.closed {
+	switch {
+	case s.Device() == nil:
+		return unmade(op)
+	case s.closed:
 		return closed(op)
+	case open == nil:
+		return invalid(op, "no function")
 	}
 	if s.turns.peer != nil {
 		return invalid(op, "the stream has a peer")
@@ -70,6 +80,9 @@ func (s *Stream) SetPeer(open func(shared *Timeline) (Peer, error)) error {
 		return err
 	}
 	p, err := open(t)
+	if err == nil && p == nil {
+		err = invalid(op, "the function made no peer")
+	}
 	if err != nil {
 		_ = t.Close()
 		return err

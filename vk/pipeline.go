@@ -272,29 +272,54 @@ func (d *Device) layoutFor(c *compiled) error {
 }
 
 // Name is what the description called the pipeline.
-func (p *Pipeline) Name() string { return p.name }
+func (p *Pipeline) Name() string {
+	if p == nil {
+		return ""
+	}
+	return p.name
+}
 
 // LocalSize is the workgroup size of the description.
-func (p *Pipeline) LocalSize() [3]uint32 { return p.local }
+func (p *Pipeline) LocalSize() [3]uint32 {
+	if p.device() == nil {
+		return [3]uint32{}
+	}
+	return p.local
+}
 
 // CompileTime is how long the driver took, next to nothing when the pipeline came
 // from its cache.
-func (p *Pipeline) CompileTime() time.Duration { return p.compile }
+func (p *Pipeline) CompileTime() time.Duration {
+	if p.device() == nil {
+		return 0
+	}
+	return p.compile
+}
 
 // Handle is the VkPipeline.
-func (p *Pipeline) Handle() uint64 { return p.handle }
+func (p *Pipeline) Handle() uint64 {
+	if p.device() == nil {
+		return 0
+	}
+	return p.handle
+}
+
+// device is what the pipeline belongs to; nil for one that nobody made.
+func (p *Pipeline) device() *Device {
+	if p == nil || p.compiled == nil {
+		return nil
+	}
+	return p.d
+}
 
 // Close gives the handle back. When it was the last one and no work in flight
 // uses the pipeline, it is destroyed.
 func (p *Pipeline) Close() error {
-	if p == nil || p.closed.Swap(true) {
+	if p == nil || p.closed.Swap(true) || !p.device().stay() {
 		return nil
 	}
-	p.d.life.RLock()
 	defer p.d.life.RUnlock()
-	if !p.d.closed {
-		p.release()
-	}
+	p.release()
 	return nil
 }
 
@@ -357,10 +382,10 @@ type Statistic struct {
 }
 
 // Statistics are the compiler's, in its order. They need Options.Stats and a
-// device with VK_KHR_pipeline_executable_properties.
+// device with VK_KHR_pipeline_executable_properties, else ErrUnsupported.
 func (p *Pipeline) Statistics() ([]Statistic, error) {
 	const op = "Statistics"
-	if err := p.d.enter(op); err != nil {
+	if err := p.device().enter(op); err != nil {
 		return nil, err
 	}
 	defer p.d.leave()

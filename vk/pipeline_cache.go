@@ -89,7 +89,12 @@ func (d *Device) createCache(data []byte) error {
 
 // PipelineCacheNote says why the pipeline cache of the device could not be read, ""
 // where it could or where there was none. Pipelines are compiled again then.
-func (d *Device) PipelineCacheNote() string { return d.pipelines.cache.note }
+func (d *Device) PipelineCacheNote() string {
+	if d == nil {
+		return ""
+	}
+	return d.pipelines.cache.note
+}
 
 // readCache reads a file. What is missing or damaged is of no use and no error: the
 // next save mends it.

@@ -39,6 +39,22 @@ func (r *refs) drop() bool { return r.n.Add(-1) == 0 }
 // recorded in turn may hold it several times, which costs a slot in a list.
 func (r *refs) seen(batch uint64) bool { return r.batch.Swap(batch) == batch }
 
+// made reports whether r is an object of a constructor: a nil pointer, or a zero value,
+// has no state that could be looked at.
+func made(r Resource) bool {
+	switch r := r.(type) {
+	case nil:
+		return false
+	case *Buffer:
+		return r != nil && r.d != nil
+	case *Pipeline:
+		return r.device() != nil
+	case *Timeline:
+		return r != nil && r.d != nil
+	}
+	return true
+}
+
 // OnDone makes a Resource of a function: given to Keep, f is called once the work
 // recorded so far has finished or was given up. It must not use the device, and
 // runs on any goroutine that does.
@@ -52,7 +68,7 @@ type onDone struct {
 func (o *onDone) retain() error { o.n.Add(1); return nil }
 
 func (o *onDone) release() {
-	if o.n.Add(-1) == 0 {
+	if o.n.Add(-1) == 0 && o.f != nil {
 		o.f()
 	}
 }

@@ -33,7 +33,7 @@ const (
 // caller who has locked the queue (External) must not ask for zeros.
 func (c *Commands) Scratch(zeros, size uint64) (b *Buffer, first uint64, err error) {
 	const op = "Scratch"
-	d := c.d
+	d := c.Device()
 	if err := d.enter(op); err != nil {
 		return nil, 0, err
 	}

@@ -16,7 +16,7 @@ type Allocation struct {
 
 // Allocation describes the memory behind the buffer; zero for wrapped buffers.
 func (b *Buffer) Allocation() Allocation {
-	if b.place.block == nil {
+	if b == nil || b.place.block == nil {
 		return Allocation{}
 	}
 	return Allocation{Bytes: b.place.block.size, Offset: b.place.offset, MemoryType: b.place.block.typ, Dedicated: b.dedic}
@@ -27,7 +27,7 @@ func (b *Buffer) Allocation() Allocation {
 // takes it over. The memory lives until the buffer and every import are gone.
 func (b *Buffer) ExportFD() (int, error) {
 	const op = "ExportFD"
-	if err := b.d.enter(op); err != nil {
+	if err := b.Device().enter(op); err != nil {
 		return -1, err
 	}
 	defer b.d.leave()
@@ -83,13 +83,10 @@ func (d *Device) ImportBufferFD(fd int, size uint64, o ImportOptions) (*Buffer, 
 // The caller owns it, as with Buffer.ExportFD.
 func (t *Timeline) ExportFD() (int, error) {
 	const op = "ExportFD"
-	if err := t.d.enter(op); err != nil {
+	if err := t.use(op); err != nil {
 		return -1, err
 	}
 	defer t.d.leave()
-	if t.closed.Load() {
-		return -1, closed(op)
-	}
 	if !t.exportable {
 		return -1, invalid(op, "the timeline was not made exportable")
 	}

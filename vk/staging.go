@@ -147,6 +147,9 @@ func (s *Stream) Upload(dst *Buffer, off uint64, src []byte) error {
 // then holds a part.
 func (s *Stream) Download(ctx context.Context, dst []byte, src *Buffer, off uint64) error {
 	const op = "Download"
+	if err := checkContext(op, ctx); err != nil {
+		return err
+	}
 	if err := s.use(op); err != nil {
 		return err
 	}

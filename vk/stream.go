@@ -67,7 +67,8 @@ func (l *semaphoreList) clear() {
 	l.timelines, l.handles, l.values = l.timelines[:0], l.handles[:0], l.values[:0]
 }
 
-// NewStream makes a stream. The name is for tools.
+// NewStream makes a stream. The name is for tools. The stream is the caller's to Close;
+// Device.Close closes it too. ErrOutOfMemory and ErrDeviceLost as Vulkan says them.
 func (d *Device) NewStream(name string) (*Stream, error) {
 	if err := d.enter("NewStream"); err != nil {
 		return nil, err
@@ -92,7 +93,7 @@ func (d *Device) newStream(name string) (*Stream, error) {
 
 // use starts a call on an open stream; leave follows.
 func (s *Stream) use(op string) error {
-	if err := s.d.enter(op); err != nil {
+	if err := s.Device().enter(op); err != nil {
 		return err
 	}
 	if s.closed {
@@ -137,21 +138,37 @@ func (s *Stream) begin(op string) (*batch, error) {
 
 // Timeline is the stream's own: its value counts the submissions that have
 // finished. Wait for it on other streams; never signal it.
-func (s *Stream) Timeline() *Timeline { return s.timeline }
+func (s *Stream) Timeline() *Timeline {
+	if s == nil {
+		return nil
+	}
+	return s.timeline
+}
 
 // maxSemaphores leaves a place for the stream's own, and one for that of its peer.
 const maxSemaphores = C.VKA_MAX_SUBMIT_SEMAPHORES - 2
 
 // WaitFor makes the next submission wait on the device until t reaches value. A
-// value that only a later submission to the same device signals is never reached.
+// value that only a later submission to the same device signals is never reached. The
+// submission holds t. ErrInvalid for a timeline of another device, and for more
+// timelines than one submission takes.
 func (s *Stream) WaitFor(t *Timeline, value uint64) error {
-	return s.depend("WaitFor", t, value, &s.waits)
+	const op = "WaitFor"
+	if s == nil {
+		return unmade(op)
+	}
+	return s.depend(op, t, value, &s.waits)
 }
 
 // SignalTo makes the next Submit set t to value when its work has finished. The
-// value has to be above all that t was told before.
+// value has to be above all that t was told before, which is not checked. Errors as
+// for WaitFor; a stream's own timeline is refused too.
 func (s *Stream) SignalTo(t *Timeline, value uint64) error {
-	return s.depend("SignalTo", t, value, &s.signals)
+	const op = "SignalTo"
+	if s == nil {
+		return unmade(op)
+	}
+	return s.depend(op, t, value, &s.signals)
 }
 
 func (s *Stream) depend(op string, t *Timeline, value uint64, list *semaphoreList) error {
@@ -240,9 +257,12 @@ func (d *Device) reclaim() bool {
 }
 
 // Wait submits what was recorded and waits until everything has finished. It ends
-// early with the context's error; the work goes on.
+// early with the context's error; the work goes on. A lost device is ErrDeviceLost.
 func (s *Stream) Wait(ctx context.Context) error {
 	const op = "Wait"
+	if err := checkContext(op, ctx); err != nil {
+		return err
+	}
 	if err := s.use(op); err != nil {
 		return err
 	}
@@ -261,9 +281,14 @@ func (s *Stream) Wait(ctx context.Context) error {
 	return s.wait(ctx, op, value)
 }
 
-// WaitValue waits until the submission that returned value has finished.
+// WaitValue waits until the submission that returned value (see Submit) has finished;
+// it submits nothing. It ends early with the context's error. ErrInvalid for a value
+// that no submission has returned.
 func (s *Stream) WaitValue(ctx context.Context, value uint64) error {
 	const op = "WaitValue"
+	if err := checkContext(op, ctx); err != nil {
+		return err
+	}
 	if err := s.use(op); err != nil {
 		return err
 	}
@@ -284,12 +309,11 @@ func (s *Stream) wait(ctx context.Context, op string, value uint64) error {
 // Close waits for the stream's work and destroys it. What was recorded and not
 // submitted is dropped.
 func (s *Stream) Close() error {
-	if s == nil {
+	if !s.Device().stay() {
 		return nil
 	}
-	s.d.life.RLock()
 	defer s.d.life.RUnlock()
-	if s.d.closed || s.closed {
+	if s.closed {
 		return nil
 	}
 	var err error

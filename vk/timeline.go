@@ -21,7 +21,7 @@ type Timeline struct {
 }
 
 // NewTimeline makes a timeline at value 0. An exportable one needs
-// Caps.ExternalSemaphoreFd.
+// Caps.ExternalSemaphoreFd, else ErrUnsupported. It is the caller's to Close.
 func (d *Device) NewTimeline(exportable bool) (*Timeline, error) {
 	const op = "NewTimeline"
 	if err := d.enter(op); err != nil {
@@ -51,10 +51,18 @@ func (d *Device) newTimeline(exportable bool) (*Timeline, error) {
 }
 
 // Handle is the VkSemaphore.
-func (t *Timeline) Handle() uint64 { return t.handle }
+func (t *Timeline) Handle() uint64 {
+	if t == nil {
+		return 0
+	}
+	return t.handle
+}
 
 // use starts a call on an open timeline; leave follows.
 func (t *Timeline) use(op string) error {
+	if t == nil {
+		return unmade(op)
+	}
 	if err := t.d.enter(op); err != nil {
 		return err
 	}
@@ -65,7 +73,7 @@ func (t *Timeline) use(op string) error {
 	return nil
 }
 
-// Value is the current value.
+// Value is the current value, without waiting.
 func (t *Timeline) Value() (uint64, error) {
 	if err := t.use("Timeline.Value"); err != nil {
 		return 0, err
@@ -81,7 +89,8 @@ func (t *Timeline) value() (uint64, error) {
 }
 
 // Signal sets the value from the host. It has to be above the current value, and
-// below that of any signal a queue has yet to perform.
+// below that of any signal a queue has yet to perform; ErrInvalid where it is not above
+// the current value.
 func (t *Timeline) Signal(value uint64) error {
 	const op = "Timeline.Signal"
 	if err := t.use(op); err != nil {
@@ -106,6 +115,9 @@ func (t *Timeline) set(value uint64) error {
 // and with ErrClosed when the device closes.
 func (t *Timeline) Wait(ctx context.Context, value uint64) error {
 	const op = "Timeline.Wait"
+	if err := checkContext(op, ctx); err != nil {
+		return err
+	}
 	if err := t.use(op); err != nil {
 		return err
 	}
@@ -152,14 +164,11 @@ func (t *Timeline) wait(ctx context.Context, op string, value uint64, peer Peer)
 
 // Close gives the timeline back; work in flight keeps it until it has finished.
 func (t *Timeline) Close() error {
-	if t == nil || t.closed.Swap(true) {
+	if t == nil || t.closed.Swap(true) || !t.d.stay() {
 		return nil
 	}
-	t.d.life.RLock()
 	defer t.d.life.RUnlock()
-	if !t.d.closed {
-		t.release()
-	}
+	t.release()
 	return nil
 }
 

@@ -68,7 +68,7 @@ func (t *tickLog) read(d *Device, b *batch) error {
 // ErrUnsupported where the queue has no clock (Limits.TimestampValidBits of 0).
 func (c *Commands) Timestamp() (Mark, error) {
 	const op = "Timestamp"
-	if err := c.d.enter(op); err != nil {
+	if err := c.Device().enter(op); err != nil {
 		return Mark{}, err
 	}
 	defer c.d.leave()
@@ -102,7 +102,9 @@ func (c *Commands) Timestamp() (Mark, error) {
 }
 
 // Ticks is the raw value of a finished mark, in units of
-// Limits.TimestampPeriodNs, with Limits.TimestampValidBits valid bits.
+// Limits.TimestampPeriodNs, with Limits.TimestampValidBits valid bits. ErrInvalid for
+// a mark of another stream, one whose work has not finished or was never executed, and
+// one that is older than the stream remembers.
 func (s *Stream) Ticks(m Mark) (uint64, error) {
 	const op = "Ticks"
 	if err := s.use(op); err != nil {
@@ -132,7 +134,8 @@ func (s *Stream) tick(op string, m Mark) (uint64, error) {
 }
 
 // Elapsed is the device time from a to b, recorded in this order, both finished
-// (after Wait). A stream remembers its last 65536 marks.
+// (after Wait). A stream remembers its last 65536 marks. Errors as for Ticks, and
+// ErrInvalid for marks in the wrong order.
 func (s *Stream) Elapsed(a, b Mark) (time.Duration, error) {
 	const op = "Elapsed"
 	if err := s.use(op); err != nil {
@@ -173,7 +176,7 @@ type Calibration struct {
 }
 
 // Calibrate reads both clocks, to place device work on the host's time line. It
-// needs Caps.CalibratedTimestamps.
+// needs Caps.CalibratedTimestamps, else ErrUnsupported.
 func (d *Device) Calibrate() (Calibration, error) {
 	const op = "Calibrate"
 	if err := d.enter(op); err != nil {

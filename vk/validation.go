@@ -12,6 +12,23 @@ import (
 	"unsafe"
 )
 
+// ValidationEnv is the environment variable that turns Options.Validation on: "1" does,
+// "0" and "" do not, and Open refuses any other value.
+const ValidationEnv = "VKATTN_VALIDATION"
+
+// ValidationByEnv reports whether the environment asks for validation. A value that
+// says neither yes nor no matches ErrInvalid.
+func ValidationByEnv() (bool, error) {
+	switch v := os.Getenv(ValidationEnv); v {
+	case "", "0":
+		return false, nil
+	case "1":
+		return true, nil
+	default:
+		return false, invalid("Open", "%s is %q, want 1, 0 or nothing", ValidationEnv, v)
+	}
+}
+
 // Severity of a message (VkDebugUtilsMessageSeverityFlagBitsEXT).
 type Severity uint32
 
@@ -118,10 +135,12 @@ func (l *messageLog) close() {
 // ValidationMessages returns what the validation layers have said so far, the
 // first 1024 of it. It works on a closed device too.
 func (d *Device) ValidationMessages() []Message {
-	d.life.RLock()
-	if !d.closed {
-		d.log.pump()
+	if d == nil {
+		return nil
 	}
-	d.life.RUnlock()
+	if d.stay() {
+		d.log.pump()
+		d.life.RUnlock()
+	}
 	return d.log.messages()
 }

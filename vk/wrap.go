@@ -37,6 +37,8 @@ type External struct {
 
 // Wrap makes a Device of the caller's objects. Close destroys what was made
 // through it and leaves the caller's objects alone; they have to live until then.
+// ErrInvalid where a handle is missing or the queue family does not compute,
+// ErrUnsupported where the device or what is enabled does not do.
 func Wrap(e External) (*Device, error) {
 	if e.Instance == nil || e.PhysicalDevice == nil || e.Device == nil || e.Queue == nil {
 		return nil, invalid("Wrap", "Instance, PhysicalDevice, Device and Queue are all needed")
@@ -119,4 +121,4 @@ func wrap(in *C.vka_instance, e External) (*Device, error) {
 // QueueIsUnguarded reports whether the queue is somebody else's, and nothing says when
 // they use it: a wrapped device without LockQueue. What submits without being asked
 // to must not do so there.
-func (d *Device) QueueIsUnguarded() bool { return d.unguarded }
+func (d *Device) QueueIsUnguarded() bool { return d != nil && d.unguarded }

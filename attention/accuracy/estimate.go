@@ -40,12 +40,20 @@ func (g *group) join(o *group) {
 const enoughRows = 16
 
 // NewEstimate takes rows of width elements: how many keys each attends to, the
-// reference and low. total is how many elements the tensor has.
+// reference and low. total is how many elements the tensor has. A row that ref, low or
+// Limits.Noise has no elements of says nothing.
 func NewEstimate(l Limits, width int, keys []int, ref []float64, low []float32, total int64) *Estimate {
 	e := &Estimate{limits: l}
 	e.limits.Noise = nil
 	var own [65]group
+	there := min(len(ref), len(low))
+	if l.Noise != nil {
+		there = min(there, len(l.Noise))
+	}
 	for i, n := range keys {
+		if width < 1 || i >= there/width {
+			break
+		}
 		g := group{rows: 1, elements: width}
 		for j := i * width; j < (i+1)*width; j++ {
 			err := abs(float64(low[j]) - ref[j])
@@ -90,6 +98,9 @@ func growth(total int64, seen int) float64 {
 // Block is what rules 1 and 2 allow for rows that attend to from least to most
 // keys, where the largest element of the reference is about size.
 func (e *Estimate) Block(least, most int, size float64) (maxError, meanError float64) {
+	if e == nil {
+		return 0, 0
+	}
 	for i := bits.Len(uint(least)); i <= bits.Len(uint(most)); i++ {
 		g := &e.groups[i]
 		a, b := e.allow(g, size)
@@ -100,6 +111,9 @@ func (e *Estimate) Block(least, most int, size float64) (maxError, meanError flo
 
 // Whole is what the three rules allow for the whole tensor.
 func (e *Estimate) Whole(size float64) (maxError, meanError, nmse float64) {
+	if e == nil {
+		return 0, 0, 0
+	}
 	maxError, meanError = e.allow(&e.whole, size)
 	f := slack(e.whole.elements)
 	return maxError, meanError, max(e.limits.NMSE, f*f*e.limits.NMSEFactor*e.whole.nmse.nmse())

@@ -1,6 +1,7 @@
 package accuracy
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -59,19 +60,24 @@ func (s Stats) Share() float64 {
 // Report judges one tensor.
 type Report struct {
 	Whole     Stats
-	BlockRows int   // rows of a block
-	Width     int   // elements of a row
-	Blocks    int   // how many there are
-	Failed    int   // how many of them fail
-	WorstPart Stats // the failing block with the largest error; zero when none fails
+	BlockRows int    // rows of a block
+	Width     int    // elements of a row
+	Blocks    int    // how many there are
+	Failed    int    // how many of them fail
+	WorstPart Stats  // the failing block with the largest error; zero when none fails
+	Unjudged  string // why nothing was judged, where that is so
 }
 
-// Pass reports whether the tensor and every block of rows hold all rules.
+// Pass reports whether the tensor and every block of rows hold all rules. The zero
+// Report judged nothing and does not pass.
 func (r Report) Pass() bool { return r.Failed == 0 && r.Whole.Pass() }
 
 // Reasons says what failed and where; empty when the report passes. Rows are
 // numbered as they were given to Judge.
 func (r Report) Reasons() []string {
+	if r.Width < 1 || r.Unjudged != "" {
+		return []string{cmp.Or(r.Unjudged, "nothing was judged")}
+	}
 	why := r.Whole.Reasons()
 	if r.Failed > 0 {
 		p := r.WorstPart
@@ -94,11 +100,15 @@ func (r Report) worst() Stats {
 }
 
 // Judge applies the three rules to a tensor of rows of width elements, whole
-// and in blocks of 64 rows, or as many as make 1024 elements.
+// and in blocks of 64 rows, or as many as make 1024 elements. x, ref, low and
+// Limits.Noise, where given, have the same number of elements, and those are whole
+// rows; otherwise the Report does not pass and Unjudged says why.
 func Judge(l Limits, width int, x []float32, ref []float64, low []float32) Report {
-	if len(x) != len(ref) || len(low) != len(ref) || width < 1 || len(ref)%width != 0 {
-		panic(fmt.Sprintf("accuracy: x, ref and low have %d, %d and %d elements, want as many in each and whole rows of %d",
-			len(x), len(ref), len(low), width))
+	switch n := len(ref); {
+	case width < 1 || n%width != 0:
+		return Report{Unjudged: fmt.Sprintf("ref has %d elements, want rows of %d", n, width)}
+	case len(x) != n || len(low) != n || l.Noise != nil && len(l.Noise) != n:
+		return Report{Unjudged: fmt.Sprintf("x, low and noise have %d, %d and %d elements, ref %d", len(x), len(low), len(l.Noise), n)}
 	}
 	r := Report{Width: width, BlockRows: max(64, (enough+width-1)/width)}
 	var whole sums

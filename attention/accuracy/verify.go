@@ -117,10 +117,14 @@ func (c *call) read(sample []attention.Rows) (o, lse []float32, err error) {
 }
 
 // Pass reports whether O and LSE hold all rules.
-func (v *Verdict) Pass() bool { return v.O.Pass() && (!v.HasLSE || v.LSE.Pass()) }
+func (v *Verdict) Pass() bool { return v != nil && v.O.Pass() && (!v.HasLSE || v.LSE.Pass()) }
 
-// Place is the batch, query head and row of the n-th verified row.
+// Place is the batch, query head and row of the n-th verified row; -1 each where
+// there is none.
 func (v *Verdict) Place(n int) (b, h, row int) {
+	if v == nil || n < 0 {
+		return -1, -1, -1
+	}
 	for _, s := range v.sample {
 		if n < len(s.Rows) {
 			return s.B, s.H, s.Rows[n]
@@ -132,6 +136,9 @@ func (v *Verdict) Place(n int) (b, h, row int) {
 
 // String is one line when the verdict passes, and the reasons otherwise.
 func (v *Verdict) String() string {
+	if v == nil {
+		return "FAIL: nothing was judged"
+	}
 	w := &v.O.Whole
 	if v.Pass() {
 		return fmt.Sprintf("ok: %d of %d rows, max error %.2g (low %.2g), mean %.2g (low %.2g), NMSE %.2g",
@@ -139,15 +146,20 @@ func (v *Verdict) String() string {
 	}
 	var lines []string
 	for _, t := range []struct {
-		name string
-		r    *Report
-	}{{"O", &v.O}, {"LSE", &v.LSE}} {
-		why := t.r.Reasons()
-		if len(why) == 0 {
+		name   string
+		r      *Report
+		judged bool
+	}{{"O", &v.O, true}, {"LSE", &v.LSE, v.HasLSE}} {
+		if !t.judged || t.r.Pass() {
 			continue
 		}
-		b, h, row := v.Place(t.r.worst().Worst / t.r.Width)
-		lines = append(lines, fmt.Sprintf("%s: %s (batch %d, head %d, row %d)", t.name, strings.Join(why, "; "), b, h, row))
+		line := t.name + ": " + strings.Join(t.r.Reasons(), "; ")
+		if t.r.Width > 0 {
+			if b, h, row := v.Place(t.r.worst().Worst / t.r.Width); b >= 0 {
+				line += fmt.Sprintf(" (batch %d, head %d, row %d)", b, h, row)
+			}
+		}
+		lines = append(lines, line)
 	}
 	return "FAIL: " + strings.Join(lines, "\n")
 }

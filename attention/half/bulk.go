@@ -10,6 +10,7 @@ import (
 // other slice is too short.
 
 // DecodeF16 widens little-endian binary16 from src.
+// It panics where src is too short.
 func DecodeF16(dst []float32, src []byte) {
 	src = src[:2*len(dst)]
 	for i := range dst {
@@ -18,6 +19,7 @@ func DecodeF16(dst []float32, src []byte) {
 }
 
 // EncodeF16 narrows src to little-endian binary16 in dst.
+// It panics where dst is too short.
 func EncodeF16(dst []byte, src []float32) {
 	dst = dst[:2*len(src)]
 	for i, f := range src {
@@ -26,6 +28,7 @@ func EncodeF16(dst []byte, src []float32) {
 }
 
 // DecodeBF16 widens little-endian bfloat16 from src.
+// It panics where src is too short.
 func DecodeBF16(dst []float32, src []byte) {
 	src = src[:2*len(dst)]
 	for i := range dst {
@@ -34,6 +37,7 @@ func DecodeBF16(dst []float32, src []byte) {
 }
 
 // EncodeBF16 narrows src to little-endian bfloat16 in dst.
+// It panics where dst is too short.
 func EncodeBF16(dst []byte, src []float32) {
 	dst = dst[:2*len(src)]
 	for i, f := range src {
@@ -42,6 +46,7 @@ func EncodeBF16(dst []byte, src []float32) {
 }
 
 // DecodeF32 reads little-endian float32 from src, every bit kept.
+// It panics where src is too short.
 func DecodeF32(dst []float32, src []byte) {
 	src = src[:4*len(dst)]
 	for i := range dst {
@@ -50,6 +55,7 @@ func DecodeF32(dst []float32, src []byte) {
 }
 
 // EncodeF32 writes src to dst as little-endian float32, every bit kept.
+// It panics where dst is too short.
 func EncodeF32(dst []byte, src []float32) {
 	dst = dst[:4*len(src)]
 	for i, f := range src {
@@ -58,6 +64,7 @@ func EncodeF32(dst []byte, src []float32) {
 }
 
 // F16sToFloat32s widens src into dst, len(dst) elements.
+// It panics where src is too short.
 func F16sToFloat32s(dst []float32, src []uint16) {
 	src = src[:len(dst)]
 	for i := range dst {
@@ -66,6 +73,7 @@ func F16sToFloat32s(dst []float32, src []uint16) {
 }
 
 // Float32sToF16s narrows src into dst, len(src) elements.
+// It panics where dst is too short.
 func Float32sToF16s(dst []uint16, src []float32) {
 	dst = dst[:len(src)]
 	for i, f := range src {
@@ -74,6 +82,7 @@ func Float32sToF16s(dst []uint16, src []float32) {
 }
 
 // BF16sToFloat32s widens src into dst, len(dst) elements.
+// It panics where src is too short.
 func BF16sToFloat32s(dst []float32, src []uint16) {
 	src = src[:len(dst)]
 	for i := range dst {
@@ -82,6 +91,7 @@ func BF16sToFloat32s(dst []float32, src []uint16) {
 }
 
 // Float32sToBF16s narrows src into dst, len(src) elements.
+// It panics where dst is too short.
 func Float32sToBF16s(dst []uint16, src []float32) {
 	dst = dst[:len(src)]
 	for i, f := range src {

@@ -26,7 +26,8 @@ const (
 const chunk = 1 << 14
 
 // Fill writes len(dst)/dtype.Size() random elements, rounded to dtype. It
-// panics when dst is not a whole number of elements.
+// panics when dst is not a whole number of elements, or dtype is none of the named
+// types.
 func Fill(dst []byte, dtype attention.DType, d Distribution, seed uint64) {
 	size := dtype.Size()
 	if size == 0 || len(dst)%size != 0 {
@@ -46,7 +47,8 @@ func Fill(dst []byte, dtype attention.DType, d Distribution, seed uint64) {
 	})
 }
 
-// New is Fill of a new slice of n elements.
+// New is Fill of a new slice of n elements. It panics where n is below 0 or dtype is
+// none of the named types.
 func New(n int64, dtype attention.DType, d Distribution, seed uint64) []byte {
 	dst := make([]byte, n*int64(dtype.Size()))
 	Fill(dst, dtype, d, seed)

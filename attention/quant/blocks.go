@@ -15,6 +15,7 @@ const (
 )
 
 // EncodeQ8_0 encodes whole blocks: len(src) is a multiple of 32.
+// It panics where dst is too short.
 func EncodeQ8_0(dst []byte, src []float32) {
 	for ; len(src) >= BlockElements; dst, src = dst[Q8Bytes:], src[BlockElements:] {
 		var most float32
@@ -29,6 +30,7 @@ func EncodeQ8_0(dst []byte, src []float32) {
 }
 
 // DecodeQ8_0 decodes whole blocks into elements; every one is exact in float32.
+// It panics where src is too short.
 func DecodeQ8_0(dst []float32, src []byte) {
 	for ; len(dst) >= BlockElements; dst, src = dst[BlockElements:], src[Q8Bytes:] {
 		scale := half.F16ToFloat32(binary.LittleEndian.Uint16(src))
@@ -39,6 +41,7 @@ func DecodeQ8_0(dst []float32, src []byte) {
 }
 
 // EncodeQ4_0 encodes whole blocks: len(src) is a multiple of 32.
+// It panics where dst is too short.
 func EncodeQ4_0(dst []byte, src []float32) {
 	for ; len(src) >= BlockElements; dst, src = dst[Q4Bytes:], src[BlockElements:] {
 		var most float32
@@ -56,6 +59,7 @@ func EncodeQ4_0(dst []byte, src []float32) {
 }
 
 // DecodeQ4_0 decodes whole blocks into elements; every one is exact in float32.
+// It panics where src is too short.
 func DecodeQ4_0(dst []float32, src []byte) {
 	for ; len(dst) >= BlockElements; dst, src = dst[BlockElements:], src[Q4Bytes:] {
 		scale := half.F16ToFloat32(binary.LittleEndian.Uint16(src))

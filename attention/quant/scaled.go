@@ -4,6 +4,7 @@ import "math"
 
 // EncodeInt8 rounds src to signed bytes that share a scale, to nearest, ties to
 // even, and returns the scale: max|src| / 127.
+// It panics where dst is too short.
 func EncodeInt8(dst []byte, src []float32) (scale float32) {
 	dst = dst[:len(src)]
 	scale, inverse := scaleOf(src, 127)
@@ -14,6 +15,7 @@ func EncodeInt8(dst []byte, src []float32) (scale float32) {
 }
 
 // DecodeInt8 reads numbers, without their scale.
+// It panics where src is too short.
 func DecodeInt8(dst []float32, src []byte) {
 	src = src[:len(dst)]
 	for i, b := range src {
@@ -23,6 +25,7 @@ func DecodeInt8(dst []float32, src []byte) {
 
 // EncodeFP8 rounds src to float8 e4m3 that share a scale, and returns the scale:
 // max|src| / 448.
+// It panics where dst is too short.
 func EncodeFP8(dst []byte, src []float32) (scale float32) {
 	dst = dst[:len(src)]
 	scale, inverse := scaleOf(src, MaxFP8)
@@ -33,6 +36,7 @@ func EncodeFP8(dst []byte, src []float32) (scale float32) {
 }
 
 // DecodeFP8 reads numbers, without their scale.
+// It panics where src is too short.
 func DecodeFP8(dst []float32, src []byte) {
 	src = src[:len(dst)]
 	for i, b := range src {

@@ -13,6 +13,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/peer"
 	"vkattn/vk"
@@ -55,7 +56,7 @@ beside ours, and "x NAME" is how many times faster than the peer NAME a row is. 
 peer that fails costs its own rows, not the exit code. The kernels of tier cuda
 are compared with in the same way.
 
---varlen, --page-size, --kv-dtype, --kept-ratio and the flags behind them time what
+--varlen, --page-size, --kv-dtype, --sparse-ratio and the flags behind them time what
 inference needs, on random data: pages in random order, quantised normal numbers,
 tokens picked at random. Peers are given problems without such features only.
 --against adds other ways to the same result, which rows are compared with as with
@@ -88,7 +89,7 @@ row or all are too large for the memory, 4 device failure` + signalHelp,
 			if o.peerTimeout <= 0 {
 				return badInputf("--peer-timeout %v: want a positive duration", o.peerTimeout)
 			}
-			return a.bench(c.Context(), &o)
+			return flagtext.Sweep.Error(a.bench(c.Context(), &o))
 		},
 	}
 	f := c.Flags()

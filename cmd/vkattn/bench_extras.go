@@ -14,13 +14,13 @@ import (
 // extraFlags are those of `vkattn bench` for what a problem has beside its
 // tensors.
 type extraFlags struct {
-	pageSize, kv, split, kept, lengths, blocks string
-	padded, sinks, alibi, shared               bool
-	kvLayout                                   pageLayout
-	window                                     windowFlag
-	block                                      pairFlag
-	align                                      attention.Causal
-	softcap                                    float32
+	pageSize, kv, split, sparse, lengths, blocks string
+	padded, sinks, alibi, shared                 bool
+	kvLayout                                     pageLayout
+	window                                       windowFlag
+	block                                        pairFlag
+	align                                        attention.Causal
+	softcap                                      float32
 }
 
 func (e *extraFlags) add(f *pflag.FlagSet) {
@@ -29,7 +29,7 @@ func (e *extraFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&e.pageSize, "page-size", "", "`list` of page sizes, pages in random order; 0 is contiguous")
 	f.Var(&e.kvLayout, "kv-layout", "axes of pages: nhd [page size, Hkv, D] or hnd [Hkv, page size, D]")
 	f.StringVar(&e.kv, "kv-dtype", "", "`list` of storage types of K and V: same, int8, fp8, q8_0, q4_0")
-	f.StringVar(&e.kept, "kept-ratio", "", "`list` of shares of the tokens that each key head attends to, such as 0.02; 1 is all")
+	f.StringVar(&e.sparse, "sparse-ratio", "", "`list` of shares of the tokens that each key head attends to, such as 0.02; 1 is all")
 	f.StringVar(&e.blocks, "block-ratio", "", "`list` of shares of the blocks of keys that each block of rows attends to; 1 is all")
 	f.Var(&e.block, "block-size", "rows,keys of a block of --block-ratio, powers of two from 16 (default 64,64)")
 	f.StringVar(&e.split, "fixed-split", "", "`list` of numbers of parts to cut the keys into; 0 is as suits the device")
@@ -52,7 +52,7 @@ func (o *benchOptions) readExtras(p *benchPlan) error {
 		{"page-size", words(&e.PageSize, o.pageSize, count(attention.MaxLength))},
 		{"kv-dtype", words(&e.KV, o.kv, attention.ParseKVType)},
 		{"fixed-split", words(&e.Split, o.split, count(attention.MaxStates))},
-		{"kept-ratio", words(&e.Kept, o.kept, share)},
+		{"sparse-ratio", words(&e.Kept, o.sparse, share)},
 		{"block-ratio", words(&e.Blocks, o.blocks, share)},
 	} {
 		if f.err != nil {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,8 +18,8 @@ func TestBenchRefusesBadExtras(t *testing.T) {
 		{"--page-size", "16,x"},
 		{"--kv-layout", "bhsd"},
 		{"unknown K/V type", "--kv-dtype", "int8,int4"},
-		{"share above 0", "--kept-ratio", "0"},
-		{"share above 0", "--kept-ratio", "1.5"},
+		{"share above 0", "--sparse-ratio", "0"},
+		{"share above 0", "--sparse-ratio", "1.5"},
 		{"number from 0 to 256", "--fixed-split", "300"},
 		{"want two numbers", "--window", "5"},
 		{"finite number above 0", "--softcap", "-1"},
@@ -96,7 +98,7 @@ func benchOfFeatures(t *testing.T, where ...string) {
 	require.Equal(t, "window 7,3, softcap 5, packed 40/40,0/0,2*9/20, sinks", rows[0].With)
 	require.EqualValues(t, 4*58, rows[0].Checked.Of)
 
-	rows = run("--seqlen", "1", "--seqlen-k", "200", "--batch-size", "2", "--causal", "bottom-right", "--kept-ratio", "1,0.1", "--kv-dtype", "q8_0", "--alibi", "--fixed-split", "2")
+	rows = run("--seqlen", "1", "--seqlen-k", "200", "--batch-size", "2", "--causal", "bottom-right", "--sparse-ratio", "1,0.1", "--kv-dtype", "q8_0", "--alibi", "--fixed-split", "2")
 	require.Len(t, rows, 2)
 	require.InDelta(t, 0.1, rows[1].KeptRatio, 1e-9)
 	require.Equal(t, rows[0].KVBytes, 10*rows[1].KVBytes)
@@ -114,4 +116,41 @@ func TestSuiteSeedsOnTheCPU(t *testing.T) {
 	require.Contains(t, stdout, "| decode, lengths, paged |")
 	require.Contains(t, stdout, "| by-mask   |")
 	require.Contains(t, stdout, "\nby-mask: tier scalar over padded")
+}
+
+// Reasons of rows name flags, as refusals do.
+func TestReasonsOfRowsNameFlags(t *testing.T) {
+	for _, c := range []struct {
+		says   string
+		args   []string
+		verify bool // it has the flags too
+	}{
+		{"--sparse-ratio is given together with --block-ratio", []string{"--sparse-ratio", "0.5", "--block-ratio", "0.5"}, false},
+		{"--nheads-kv is 3, want a divisor of --nheads (8)", []string{"--nheads", "8", "--nheads-kv", "3"}, true},
+		{"--headdim/--headdim-v is 8/8, want multiples of 32 for q8_0", []string{"--headdim", "8", "--kv-dtype", "q8_0"}, false},
+		{"--headdim/--headdim-v is 300/8, want each at most 256", []string{"--headdim", "300", "--headdim-v", "8"}, true},
+		{"keys of --block-size is 17, want a power of two", []string{"--block-ratio", "0.5", "--block-size", "16,17"}, false},
+	} {
+		for _, command := range []string{"bench", "verify"} {
+			if command == "verify" && !c.verify {
+				continue
+			}
+			args := append([]string{command, "--device", "cpu", "--batch-size", "1", "--seqlen", "64", "-o", "jsonl"}, c.args...)
+			for flag, value := range map[string]string{"--nheads": "2", "--headdim": "32"} {
+				if !slices.Contains(args, flag) {
+					args = append(args, flag, value)
+				}
+			}
+			code, stdout, stderr := call(args...)
+			require.NotEqual(t, exitOK, code)
+			require.Contains(t, stdout+stderr, c.says, "%v", args)
+			for _, line := range strings.Split(stdout, "\n") {
+				var row struct{ Reason string }
+				if json.Unmarshal([]byte(line), &row) == nil {
+					noIdentifiers(t, row.Reason)
+				}
+			}
+			noIdentifiers(t, stderr)
+		}
+	}
 }

@@ -88,7 +88,7 @@ func TestBenchOfNothingSupported(t *testing.T) {
 	code, stdout, stderr := call(tiny("--device", "cpu", "--headdim", "300", "-o", "jsonl")...)
 	require.Equal(t, exitUnsupported, code)
 	require.Contains(t, stdout, `"status":"unsupported"`)
-	require.Contains(t, stderr, "\nvkattn: no row is supported: HeadDim")
+	require.Contains(t, stderr, "\nvkattn: no row is supported: --headdim/--headdim-v is 300/300")
 	refused(t, exitUnsupported, "does not run on --device cpu", tiny("--device", "cpu", "--tier", "coopmat")...)
 }
 

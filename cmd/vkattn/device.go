@@ -18,6 +18,8 @@ func (a *app) openDevice(name string, tier attention.Tier) (*vk.Device, error) {
 	switch {
 	case cpu && tier != attention.TierAuto && tier != attention.TierCPU:
 		return nil, unsupportedf("tier %v does not run on --device cpu", tier)
+	case a.validation && (cpu || auto && tier == attention.TierCPU):
+		return nil, badInputf("--validation needs a Vulkan device, and this computes on the CPU")
 	case cpu, auto && tier == attention.TierCPU:
 		return nil, nil
 	case tier == attention.TierCPU:
@@ -42,6 +44,9 @@ func (a *app) openDevice(name string, tier attention.Tier) (*vk.Device, error) {
 		return dev, nil
 	case !errors.Is(err, vk.ErrNoDevice):
 		return nil, err
+	}
+	if auto && a.validation {
+		return nil, unsupportedf("--validation needs a Vulkan device: %w", err)
 	}
 	if auto && tier == attention.TierAuto {
 		fmt.Fprintf(a.stderr, "vkattn: %s; computing on the CPU\n", oneLine(err.Error()))

@@ -71,10 +71,10 @@ func exitCode(err error) int {
 		return exitUnsupported
 	case errors.As(err, &known):
 		return known.code
-	case errors.As(err, &shape):
-		return exitInput
 	case errors.Is(err, vk.ErrUnsupported), errors.Is(err, vk.ErrNoDevice):
 		return exitUnsupported
+	case errors.As(err, &shape):
+		return exitInput
 	case errors.As(err, &device), errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrClosed):
 		return exitDevice
 	case strings.HasPrefix(err.Error(), "unknown command"): // cobra has no type for it

@@ -29,6 +29,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -36,6 +37,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"vkattn/attention/cases"
+	"vkattn/vk"
 	"vkattn/vk/hostmem"
 )
 
@@ -165,11 +167,11 @@ func (o *output) Write(b []byte) (int, error) {
 
 func (a *app) execute(ctx context.Context, args []string) (err error) {
 	defer func() {
-		if os.Getenv("VKATTN_TRACE") != "" {
+		if v := os.Getenv(traceEnv); v != "" && v != "0" {
 			return
 		}
 		if v := recover(); v != nil {
-			err = fmt.Errorf("internal error: %v (VKATTN_TRACE=1 shows where)", v)
+			err = fmt.Errorf("internal error: %v (%s=1 shows where)", v, traceEnv)
 		}
 	}()
 	root := a.root()
@@ -179,6 +181,25 @@ func (a *app) execute(ctx context.Context, args []string) (err error) {
 	return root.ExecuteContext(ctx)
 }
 
+// traceEnv lets a panic through, for its trace.
+const traceEnv = "VKATTN_TRACE"
+
+// checkEnvironment refuses variables with values that mean nothing: to go on without
+// what somebody asked for would hide the mistake. Paths show theirs when they are
+// opened.
+func checkEnvironment() error {
+	if _, err := vk.ValidationByEnv(); err != nil {
+		return err
+	}
+	if v := os.Getenv(traceEnv); v != "" && v != "0" && v != "1" {
+		return fmt.Errorf("%s is %q, want 1, 0 or nothing", traceEnv, v)
+	}
+	return nil
+}
+
+// parsing is what strconv says of itself.
+var parsing = regexp.MustCompile(`strconv\.\w+: parsing "[^"]*": `)
+
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "vkattn",
@@ -187,9 +208,20 @@ func (a *app) root() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return badInput(err) })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return badInput(errors.New(parsing.ReplaceAllString(err.Error(), "")))
+	})
 	root.PersistentFlags().BoolVar(&a.validation, "validation", false,
-		"run under the Vulkan validation layers (also VKATTN_VALIDATION=1)")
+		"run under the Vulkan validation layers, on a Vulkan device only (also "+vk.ValidationEnv+"=1, which the CPU ignores)")
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
+		if err := checkEnvironment(); err != nil {
+			return badInput(err)
+		}
+		if name := c.Name(); a.validation && (name == "info" || name == "version") {
+			return badInputf("--validation: %s opens no device", name)
+		}
+		return nil
+	}
 	for _, c := range []*cobra.Command{a.infoCommand(), a.runCommand(), a.benchCommand(), a.verifyCommand(), a.tuneCommand(), a.versionCommand()} {
 		c.Args = noArgs
 		root.AddCommand(c)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -48,6 +49,26 @@ func refused(t *testing.T, code int, want string, args ...string) {
 	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 	require.True(t, strings.HasPrefix(stderr, "vkattn: "), stderr)
 	require.Contains(t, stderr, want)
+	noIdentifiers(t, stderr)
+}
+
+// A user of the command knows flags and files, not the fields of Go structs.
+var (
+	identifiers = regexp.MustCompile(`\b(?:[A-Z]+[a-z]+[A-Z]\w*|[A-Z]{2,}[a-z]{2,}\w*|\w+\.[A-Z]\w+|` +
+		`Align|Softcap|Causal|Window|Blocks|Pages|Varlen|Bias|Mask|Sinks|Tier|Tuning|Kernel|Access|Scale|Shape|Config|Args|Kept\w*|SparseTokens|Lab|Ablate)\b`)
+	notIdentifiers = regexp.MustCompile(`\b(?:[KMGT]iB|NaN|ALiBi|MemAvailable|SwiftShader|libEGL\S*)\b`)
+)
+
+func noIdentifiers(t *testing.T, text string) {
+	t.Helper()
+	var words []string // paths are the user's own
+	for _, w := range strings.Fields(text) {
+		if !strings.Contains(w, "/") {
+			words = append(words, w)
+		}
+	}
+	text = notIdentifiers.ReplaceAllString(strings.Join(words, " "), "")
+	require.Empty(t, identifiers.FindAllString(text, -1), text)
 }
 
 // driver is the Vulkan driver under test, or a skip. Null devices compile and do

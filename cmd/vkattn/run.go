@@ -15,6 +15,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/npy"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/internal/atomicfile"
@@ -76,7 +77,7 @@ request or one too large for the memory, 4 device failure` + signalHelp,
 			if err := o.conflict(c.Flags().Changed); err != nil {
 				return err
 			}
-			return a.run(c.Context(), &o)
+			return flagtext.Run.Error(a.run(c.Context(), &o))
 		},
 	}
 	f := c.Flags()

@@ -15,7 +15,7 @@ func (in *runInputs) openFeatures() error {
 	if !in.special {
 		return nil
 	}
-	for _, step := range []func() error{in.readLengths, in.readTable, in.readKept, in.readHeads, in.readSlots, in.readBlocks, in.readScales} {
+	for _, step := range []func() error{in.readLengths, in.readTable, in.readSparse, in.readHeads, in.readSlots, in.readBlocks, in.readScales} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -84,47 +84,47 @@ func (in *runInputs) readTable() error {
 	return nil
 }
 
-func (in *runInputs) readKept() error {
-	f := in.files["kept-tokens"]
+func (in *runInputs) readSparse() error {
+	f := in.files["sparse-tokens"]
 	if f == nil {
 		return nil
 	}
-	tokens, err := in.ints("kept-tokens")
+	tokens, err := in.ints("sparse-tokens")
 	if err != nil {
 		return err
 	}
 	if len(tokens) > attention.MaxLength {
-		return wrong("kept-tokens", "%d tokens, want at most %d", len(tokens), attention.MaxLength)
+		return wrong("sparse-tokens", "%d tokens, want at most %d", len(tokens), attention.MaxLength)
 	}
 	lists := in.shape.B * in.shape.Hkv
 	var offsets []int32
 	switch {
-	case in.o.keptOffsets == "" && len(f.Shape) == 3 && f.Shape[0] == in.shape.B && f.Shape[1] == in.shape.Hkv:
+	case in.o.sparseOffsets == "" && len(f.Shape) == 3 && f.Shape[0] == in.shape.B && f.Shape[1] == in.shape.Hkv:
 		tokens, offsets = unpad(tokens, lists)
-	case in.o.keptOffsets == "":
-		return wrong("kept-tokens", "shape %v, want [%d, %d, tokens of a list], or [total] with --kept-offsets", f.Shape, in.shape.B, in.shape.Hkv)
+	case in.o.sparseOffsets == "":
+		return wrong("sparse-tokens", "shape %v, want [%d, %d, tokens of a list], or [total] with --sparse-offsets", f.Shape, in.shape.B, in.shape.Hkv)
 	case len(f.Shape) != 1:
-		return wrong("kept-tokens", "shape %v, want [total] with --kept-offsets", f.Shape)
+		return wrong("sparse-tokens", "shape %v, want [total] with --sparse-offsets", f.Shape)
 	default:
-		if offsets, err = in.ints("kept-offsets", lists+1); err != nil {
+		if offsets, err = in.ints("sparse-offsets", lists+1); err != nil {
 			return err
 		}
 		if _, err := differences(offsets, len(tokens)); err != nil {
-			return wrong("kept-offsets", "%w", err)
+			return wrong("sparse-offsets", "%w", err)
 		}
 	}
 	for i := range lists {
 		for _, t := range tokens[offsets[i]:offsets[i+1]] {
 			if b := i / in.shape.Hkv; t < 0 || int(t) >= in.shape.Sk {
-				return wrong("kept-tokens", "token %d of sequence %d, head %d is not in 0 to %d", t, b, i%in.shape.Hkv, in.shape.Sk-1)
+				return wrong("sparse-tokens", "token %d of sequence %d, head %d is not in 0 to %d", t, b, i%in.shape.Hkv, in.shape.Sk-1)
 			}
 		}
 	}
-	kept := attention.Kept{Offsets: vector(offsets), Tokens: vector(tokens), Total: max(1, len(tokens))}
+	list := attention.Kept{Offsets: vector(offsets), Tokens: vector(tokens), Total: max(1, len(tokens))}
 	if len(tokens) == 0 { // there must be memory
-		kept.Tokens = vector([]int32{0})
+		list.Tokens = vector([]int32{0})
 	}
-	in.args.Kept = &kept
+	in.args.Kept = &list
 	return nil
 }
 

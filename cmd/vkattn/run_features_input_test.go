@@ -50,74 +50,74 @@ func TestBadFeaturesAreBadInput(t *testing.T) {
 		flags []string
 		want  string
 	}{
-		"lengths of floats":      {files{"seqused-k": zeros(2)}, nil, `--seqused-k`},
-		"floats are said to be":  {files{"seqused-k": zeros(2)}, nil, `"<f2" is not taken: int32 ('<i4') or int64 ('<i8') is needed`},
-		"lengths of others":      {files{"seqused-k": npyInts([]int{3}, 1, 2, 3)}, nil, "--seqused-k: shape [3], want [2]"},
-		"too long":               {files{"seqused-k": npyInts([]int{2}, 6, 7)}, nil, "--seqused-k: length 7 of sequence 1 is not in 0 to 6"},
-		"negative":               {files{"seqused-q": npyInts([]int{2}, -1, 2)}, nil, "--seqused-q: length -1 of sequence 0 is not in 0 to 5"},
-		"64 bits":                {files{"seqused-q": npyBytes("<i8", false, []int{2}, []byte{0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})}, nil, "4294967296 does not fit 32 bits"},
-		"packed, rank 4":         {files{"cu-seqlens-q": npyInts([]int{3}, 0, 1, 2)}, nil, "Q has rank 4, want 3 (packed as [total, heads, dim])"},
-		"not packed, rank 3":     {files{"q": zeros(9, 4, 8)}, nil, "Q has rank 3, want 4"},
-		"bounds of one":          {but(packed, "cu-seqlens-q", npyInts([]int{1}, 0)), nil, "--cu-seqlens-q: shape [1], want [B+1]"},
-		"bounds that fall":       {but(packed, "cu-seqlens-q", npyInts([]int{3}, 0, 5, 4)), nil, "entry 2 is 4 after 5: they must not decrease"},
-		"bounds below 0":         {but(packed, "cu-seqlens-q", npyInts([]int{3}, -1, 5, 9)), nil, "entry 0 is -1"},
-		"bounds past the end":    {but(packed, "cu-seqlens-q", npyInts([]int{3}, 0, 5, 10)), nil, "entry 2 is 10, but there are 9"},
-		"bounds of more":         {but(packed, "cu-seqlens-q", npyInts([]int{4}, 0, 5, 9, 9)), nil, "K has 2 sequences, --cu-seqlens-q has 3"},
-		"used more than packed":  {but(packed, "seqused-q", npyInts([]int{2}, 5, 5)), nil, "length 5 of sequence 0 is not in 0 to 4"},
-		"keys packed, and pages": {pages(files{"cu-seqlens-k": npyInts([]int{3}, 0, 1, 2)}), nil, "--block-table and --cu-seqlens-k exclude one another"},
-		"pages without a table":  {nil, []string{"--page-size", "4"}, "--page-size needs --block-table"},
-		"layout without a table": {nil, []string{"--kv-layout", "nhd"}, "--kv-layout needs --block-table"},
-		"no layout":              {nil, []string{"--kv-layout", "dhn"}, "unknown layout"},
-		"page size 0":            {pages(nil), []string{"--page-size", "0"}, "--page-size 0: want a positive number"},
-		"other page size":        {pages(nil), []string{"--page-size", "2"}, "K has pages of 4 keys (nhd), --page-size says 2"},
-		"pages the other way":    {pages(nil), []string{"--kv-layout", "hnd", "--page-size", "4"}, "K has pages of 2 keys (hnd), --page-size says 4"},
-		"table of rank 1":        {pages(files{"block-table": npyInts([]int{4}, 0, 1, 2, 3)}), nil, "--block-table: shape [4]"},
-		"table of others":        {pages(files{"block-table": npyInts([]int{1, 2}, 0, 1)}), nil, "--block-table has 1 sequences, Q has 2"},
-		"no such page":           {pages(files{"block-table": npyInts([]int{2, 2}, 0, 1, 2, 5)}), nil, "entry 1 of sequence 1 is 5, not one of the 5 pages"},
-		"more than its pages":    {pages(files{"seqused-k": npyInts([]int{2}, 8, 9)}), nil, "length 9 of sequence 1 is not in 0 to 8"},
-		"pages of V":             {pages(files{"v": zeros(4, 4, 2, 3)}), nil, "V has pages 4, K has 5"},
-		"kept of others":         {files{"kept-tokens": npyInts([]int{2, 1, 1}, 0, 0)}, nil, "--kept-tokens: shape [2 1 1], want [2, 2, tokens of a list]"},
-		"kept without offsets":   {files{"kept-tokens": npyInts([]int{2}, 0, 0)}, nil, "or [total] with --kept-offsets"},
-		"offsets without kept":   {files{"kept-offsets": npyInts([]int{5}, 0, 0, 0, 0, 0)}, nil, "--kept-offsets needs --kept-tokens"},
-		"offsets of others":      {files{"kept-tokens": npyInts([]int{2}, 0, 0), "kept-offsets": npyInts([]int{2}, 0, 0)}, nil, "--kept-offsets: shape [2], want [5]"},
-		"offsets past the end":   {files{"kept-tokens": npyInts([]int{2}, 0, 0), "kept-offsets": npyInts([]int{5}, 0, 0, 0, 0, 3)}, nil, "entry 4 is 3, but there are 2"},
-		"no such token":          {files{"kept-tokens": npyInts([]int{2, 2, 1}, 0, 1, 6, -1)}, nil, "token 6 of sequence 1, head 0 is not in 0 to 5"},
-		"slopes of others":       {files{"alibi": zeros(2)}, []string{"--causal", "top-left"}, "--alibi: shape [2], want [4]"},
-		"slopes of nothing":      {files{"alibi": zeros(4)}, nil, "--align is needed"},
-		"sinks of integers":      {files{"sinks": npyInts([]int{4}, 0, 0, 0, 0)}, nil, "--sinks"},
-		"bias of others":         {files{"bias": zeros(2, 3, 5, 6)}, nil, "--bias: shape [2 3 5 6], want [1 or 2, 1 or 4, 1 or 5, 6]"},
-		"bias of one key":        {files{"bias": zeros(1, 1, 1, 1)}, nil, "--bias: shape [1 1 1 1]"},
-		"bias of rank 3":         {files{"bias": zeros(4, 5, 6)}, nil, "--bias: shape [4 5 6]"},
-		"mask of floats":         {files{"mask": zeros(1, 1, 5, 6)}, nil, "bool ('|b1') or uint8 ('|u1') is needed"},
-		"mask of others":         {files{"mask": npyZeros("|b1", 1, 1, 1, 4, 6)}, nil, "--mask: shape [1 1 4 6]"},
-		"blocks without a size":  {files{"block-mask": npyZeros("|b1", 1, 1, 1, 1, 1)}, nil, "--block-mask needs --block-size"},
-		"a size without blocks":  {nil, []string{"--block-size", "16,16"}, "--block-size needs --block-mask"},
-		"blocks of others":       {files{"block-mask": npyZeros("|b1", 1, 1, 1, 2, 1)}, []string{"--block-size", "16,16"}, "for blocks of 16 rows and 16 keys"},
-		"blocks of 3":            {files{"block-mask": npyZeros("|b1", 1, 1, 1, 2, 1)}, []string{"--block-size", "3,16"}, "BlockQ"},
-		"half a size":            {nil, []string{"--block-size", "16"}, "want two numbers from 1 on"},
-		"half a window":          {nil, []string{"--window", "16"}, "want two numbers from -1 on"},
-		"window below -1":        {nil, []string{"--window", "-2,0"}, "want two numbers from -1 on"},
-		"window of nothing":      {nil, []string{"--window", "2,0"}, "top-left or bottom-right for a Window without a causal mask"},
-		"two alignments":         {nil, []string{"--causal", "top-left", "--align", "bottom-right"}, "as Causal has it"},
-		"softcap 0":              {nil, []string{"--softcap", "0"}, "finite number above 0"},
-		"softcap Inf":            {nil, []string{"--softcap", "inf"}, "finite number above 0"},
-		"a V of no elements":     {nil, []string{"--v-dim", "0"}, "--v-dim 0"},
-		"V twice":                {nil, []string{"--v-dim", "3"}, "--v and --v-dim exclude one another"},
-		"no split":               {nil, []string{"--fixed-split", "0"}, "--fixed-split 0"},
-		"many splits":            {nil, []string{"--fixed-split", "100000"}, "FixedSplit"},
-		"unknown type":           {nil, []string{"--kv-dtype", "int4"}, "unknown K/V type"},
-		"floats for int8":        {but(int8s, "k", zeros(2, 2, 6, 8)), []string{"--kv-dtype", "int8"}, "int8 ('|i1') is needed"},
-		"int8 for floats":        {but(but(int8s, "k-scale", nil), "v-scale", nil), nil, "--k"},
-		"int8 without scales":    {but(int8s, "v-scale", nil), []string{"--kv-dtype", "int8"}, "--v-scale is needed with --kv-dtype int8"},
-		"scales of nothing":      {files{"k-scale": npyZeros("<f4", 4, 2, 2, 6)}, nil, "--k-scale needs --kv-dtype int8 or fp8"},
-		"scales of others":       {but(int8s, "k-scale", npyZeros("<f4", 4, 2, 6, 2)), []string{"--kv-dtype", "int8"}, "--k-scale: shape [2 6 2], want [2 2 6]"},
-		"scales of blocks":       {int8s, []string{"--kv-dtype", "int8", "--kv-block", "4"}, "--k-scale: shape [2 2 6], want [2 2 2]"},
-		"blocks of no scales":    {nil, []string{"--kv-block", "4"}, "KVBlock"},
-		"rows that are no q8_0":  {files{"k": npyZeros("|u1", 1, 2, 2, 6, 33), "v": npyZeros("|u1", 1, 2, 2, 6, 34)}, []string{"--kv-dtype", "q8_0"}, "K has rows of 33 bytes, not a multiple of the 34"},
-		"head dims of q4_0":      {files{"k": npyZeros("|u1", 1, 2, 2, 6, 18), "v": npyZeros("|u1", 1, 2, 2, 6, 18)}, []string{"--kv-dtype", "q4_0"}, "K has head dim 32, Q has 8"},
-		"a file that is not":     {files{"mask": []byte("GGUF")}, nil, "--mask"},
-		"a file without a name":  {nil, []string{"--seqused-q", ""}, "--seqused-q needs a file name"},
-		"a file that is missing": {nil, []string{"--sinks", "/no/such/file"}, "no such file"},
+		"lengths of floats":             {files{"seqused-k": zeros(2)}, nil, `--seqused-k`},
+		"floats are said to be":         {files{"seqused-k": zeros(2)}, nil, `"<f2" is not taken: int32 ('<i4') or int64 ('<i8') is needed`},
+		"lengths of others":             {files{"seqused-k": npyInts([]int{3}, 1, 2, 3)}, nil, "--seqused-k: shape [3], want [2]"},
+		"too long":                      {files{"seqused-k": npyInts([]int{2}, 6, 7)}, nil, "--seqused-k: length 7 of sequence 1 is not in 0 to 6"},
+		"negative":                      {files{"seqused-q": npyInts([]int{2}, -1, 2)}, nil, "--seqused-q: length -1 of sequence 0 is not in 0 to 5"},
+		"64 bits":                       {files{"seqused-q": npyBytes("<i8", false, []int{2}, []byte{0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})}, nil, "4294967296 does not fit 32 bits"},
+		"packed, rank 4":                {files{"cu-seqlens-q": npyInts([]int{3}, 0, 1, 2)}, nil, "Q has rank 4, want 3 (packed as [total, heads, dim])"},
+		"not packed, rank 3":            {files{"q": zeros(9, 4, 8)}, nil, "Q has rank 3, want 4"},
+		"bounds of one":                 {but(packed, "cu-seqlens-q", npyInts([]int{1}, 0)), nil, "--cu-seqlens-q: shape [1], want [B+1]"},
+		"bounds that fall":              {but(packed, "cu-seqlens-q", npyInts([]int{3}, 0, 5, 4)), nil, "entry 2 is 4 after 5: they must not decrease"},
+		"bounds below 0":                {but(packed, "cu-seqlens-q", npyInts([]int{3}, -1, 5, 9)), nil, "entry 0 is -1"},
+		"bounds past the end":           {but(packed, "cu-seqlens-q", npyInts([]int{3}, 0, 5, 10)), nil, "entry 2 is 10, but there are 9"},
+		"bounds of more":                {but(packed, "cu-seqlens-q", npyInts([]int{4}, 0, 5, 9, 9)), nil, "K has 2 sequences, --cu-seqlens-q has 3"},
+		"used more than packed":         {but(packed, "seqused-q", npyInts([]int{2}, 5, 5)), nil, "length 5 of sequence 0 is not in 0 to 4"},
+		"keys packed, and pages":        {pages(files{"cu-seqlens-k": npyInts([]int{3}, 0, 1, 2)}), nil, "--block-table and --cu-seqlens-k exclude one another"},
+		"pages without a table":         {nil, []string{"--page-size", "4"}, "--page-size needs --block-table"},
+		"layout without a table":        {nil, []string{"--kv-layout", "nhd"}, "--kv-layout needs --block-table"},
+		"no layout":                     {nil, []string{"--kv-layout", "dhn"}, "unknown layout"},
+		"page size 0":                   {pages(nil), []string{"--page-size", "0"}, "--page-size 0: want a positive number"},
+		"other page size":               {pages(nil), []string{"--page-size", "2"}, "K has pages of 4 keys (nhd), --page-size says 2"},
+		"pages the other way":           {pages(nil), []string{"--kv-layout", "hnd", "--page-size", "4"}, "K has pages of 2 keys (hnd), --page-size says 4"},
+		"table of rank 1":               {pages(files{"block-table": npyInts([]int{4}, 0, 1, 2, 3)}), nil, "--block-table: shape [4]"},
+		"table of others":               {pages(files{"block-table": npyInts([]int{1, 2}, 0, 1)}), nil, "--block-table has 1 sequences, Q has 2"},
+		"no such page":                  {pages(files{"block-table": npyInts([]int{2, 2}, 0, 1, 2, 5)}), nil, "entry 1 of sequence 1 is 5, not one of the 5 pages"},
+		"more than its pages":           {pages(files{"seqused-k": npyInts([]int{2}, 8, 9)}), nil, "length 9 of sequence 1 is not in 0 to 8"},
+		"pages of V":                    {pages(files{"v": zeros(4, 4, 2, 3)}), nil, "V has pages 4, K has 5"},
+		"sparse tokens of others":       {files{"sparse-tokens": npyInts([]int{2, 1, 1}, 0, 0)}, nil, "--sparse-tokens: shape [2 1 1], want [2, 2, tokens of a list]"},
+		"sparse tokens without offsets": {files{"sparse-tokens": npyInts([]int{2}, 0, 0)}, nil, "or [total] with --sparse-offsets"},
+		"offsets without tokens":        {files{"sparse-offsets": npyInts([]int{5}, 0, 0, 0, 0, 0)}, nil, "--sparse-offsets needs --sparse-tokens"},
+		"offsets of others":             {files{"sparse-tokens": npyInts([]int{2}, 0, 0), "sparse-offsets": npyInts([]int{2}, 0, 0)}, nil, "--sparse-offsets: shape [2], want [5]"},
+		"offsets past the end":          {files{"sparse-tokens": npyInts([]int{2}, 0, 0), "sparse-offsets": npyInts([]int{5}, 0, 0, 0, 0, 3)}, nil, "entry 4 is 3, but there are 2"},
+		"no such token":                 {files{"sparse-tokens": npyInts([]int{2, 2, 1}, 0, 1, 6, -1)}, nil, "token 6 of sequence 1, head 0 is not in 0 to 5"},
+		"slopes of others":              {files{"alibi": zeros(2)}, []string{"--causal", "top-left"}, "--alibi: shape [2], want [4]"},
+		"slopes of nothing":             {files{"alibi": zeros(4)}, nil, "--align is needed"},
+		"sinks of integers":             {files{"sinks": npyInts([]int{4}, 0, 0, 0, 0)}, nil, "--sinks"},
+		"bias of others":                {files{"bias": zeros(2, 3, 5, 6)}, nil, "--bias: shape [2 3 5 6], want [1 or 2, 1 or 4, 1 or 5, 6]"},
+		"bias of one key":               {files{"bias": zeros(1, 1, 1, 1)}, nil, "--bias: shape [1 1 1 1]"},
+		"bias of rank 3":                {files{"bias": zeros(4, 5, 6)}, nil, "--bias: shape [4 5 6]"},
+		"mask of floats":                {files{"mask": zeros(1, 1, 5, 6)}, nil, "bool ('|b1') or uint8 ('|u1') is needed"},
+		"mask of others":                {files{"mask": npyZeros("|b1", 1, 1, 1, 4, 6)}, nil, "--mask: shape [1 1 4 6]"},
+		"blocks without a size":         {files{"block-mask": npyZeros("|b1", 1, 1, 1, 1, 1)}, nil, "--block-mask needs --block-size"},
+		"a size without blocks":         {nil, []string{"--block-size", "16,16"}, "--block-size needs --block-mask"},
+		"blocks of others":              {files{"block-mask": npyZeros("|b1", 1, 1, 1, 2, 1)}, []string{"--block-size", "16,16"}, "for blocks of 16 rows and 16 keys"},
+		"blocks of 3":                   {files{"block-mask": npyZeros("|b1", 1, 1, 1, 2, 1)}, []string{"--block-size", "3,16"}, "--block-size 3,16: want powers of two, at least 16"},
+		"half a size":                   {nil, []string{"--block-size", "16"}, "want two numbers from 1 on"},
+		"half a window":                 {nil, []string{"--window", "16"}, "want two numbers from -1 on"},
+		"window below -1":               {nil, []string{"--window", "-2,0"}, "want two numbers from -1 on"},
+		"window of nothing":             {nil, []string{"--window", "2,0"}, "top-left or bottom-right for a --window without a causal mask"},
+		"two alignments":                {nil, []string{"--causal", "top-left", "--align", "bottom-right"}, "as --causal has it"},
+		"softcap 0":                     {nil, []string{"--softcap", "0"}, "finite number above 0"},
+		"softcap Inf":                   {nil, []string{"--softcap", "inf"}, "finite number above 0"},
+		"a V of no elements":            {nil, []string{"--v-dim", "0"}, "--v-dim 0"},
+		"V twice":                       {nil, []string{"--v-dim", "3"}, "--v and --v-dim exclude one another"},
+		"no split":                      {nil, []string{"--fixed-split", "0"}, "--fixed-split 0"},
+		"many splits":                   {nil, []string{"--fixed-split", "100000"}, "--fixed-split 100000: want 1 to 256"},
+		"unknown type":                  {nil, []string{"--kv-dtype", "int4"}, "unknown K/V type"},
+		"floats for int8":               {but(int8s, "k", zeros(2, 2, 6, 8)), []string{"--kv-dtype", "int8"}, "int8 ('|i1') is needed"},
+		"int8 for floats":               {but(but(int8s, "k-scale", nil), "v-scale", nil), nil, "--k"},
+		"int8 without scales":           {but(int8s, "v-scale", nil), []string{"--kv-dtype", "int8"}, "--v-scale is needed with --kv-dtype int8"},
+		"scales of nothing":             {files{"k-scale": npyZeros("<f4", 4, 2, 2, 6)}, nil, "--k-scale needs --kv-dtype int8 or fp8"},
+		"scales of others":              {but(int8s, "k-scale", npyZeros("<f4", 4, 2, 6, 2)), []string{"--kv-dtype", "int8"}, "--k-scale: shape [2 6 2], want [2 2 6]"},
+		"scales of blocks":              {int8s, []string{"--kv-dtype", "int8", "--kv-block", "4"}, "--k-scale: shape [2 2 6], want [2 2 2]"},
+		"blocks of no scales":           {nil, []string{"--kv-block", "4"}, "--kv-block needs --kv-dtype int8 or fp8"},
+		"rows that are no q8_0":         {files{"k": npyZeros("|u1", 1, 2, 2, 6, 33), "v": npyZeros("|u1", 1, 2, 2, 6, 34)}, []string{"--kv-dtype", "q8_0"}, "K has rows of 33 bytes, not a multiple of the 34"},
+		"head dims of q4_0":             {files{"k": npyZeros("|u1", 1, 2, 2, 6, 18), "v": npyZeros("|u1", 1, 2, 2, 6, 18)}, []string{"--kv-dtype", "q4_0"}, "K has head dim 32, Q has 8"},
+		"a file that is not":            {files{"mask": []byte("GGUF")}, nil, "--mask"},
+		"a file without a name":         {nil, []string{"--seqused-q", ""}, "--seqused-q needs a file name"},
+		"a file that is missing":        {nil, []string{"--sinks", "/no/such/file"}, "no such file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -135,15 +135,25 @@ func TestBadFeaturesAreBadInput(t *testing.T) {
 }
 
 func TestFeaturesNothingSupports(t *testing.T) {
-	dir, args := goodFiles(t)
-	features := t.TempDir()
-	for flag, file := range map[string][]byte{"mask": npyZeros("|b1", 1, 1, 1, 5, 6), "kept-tokens": npyInts([]int{2, 2, 1}, 0, 1, 2, 3)} {
-		path := filepath.Join(features, flag+".npy")
-		require.NoError(t, os.WriteFile(path, file, 0o644))
-		args = with(args, "--"+flag, path)
+	files := map[string][]byte{"mask": npyZeros("|b1", 1, 1, 1, 5, 6), "sparse-tokens": npyInts([]int{2, 2, 1}, 0, 1, 2, 3),
+		"block-mask": npyZeros("|b1", 1, 1, 1, 1, 1)}
+	for left := range files { // any two of the three
+		dir, args := goodFiles(t)
+		features := t.TempDir()
+		for flag, file := range files {
+			if flag == left {
+				continue
+			}
+			path := filepath.Join(features, flag+".npy")
+			require.NoError(t, os.WriteFile(path, file, 0o644))
+			args = with(args, "--"+flag, path)
+		}
+		if left != "block-mask" {
+			args = append(args, "--block-size", "16,16")
+		}
+		refused(t, exitUnsupported, "exclude one another: at most one of --mask, --block-mask and --sparse-tokens", args...)
+		nothingWritten(t, dir)
 	}
-	refused(t, exitUnsupported, "Kept together with Mask", args...)
-	nothingWritten(t, dir)
 }
 
 func TestAVWiderThanK(t *testing.T) {

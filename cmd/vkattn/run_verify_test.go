@@ -24,12 +24,17 @@ func TestRunVerifies(t *testing.T) {
 }
 
 func TestRunWritesNothingThatIsWrong(t *testing.T) {
-	dir, args := goodFiles(t)
-	var out, errs bytes.Buffer
-	a := &app{stdout: &out, stderr: &errs, spoil: func(o []byte) { o[1] = 0x44 }}
-	code := a.exit(a.execute(t.Context(), append(args, "--verify")))
-	require.Equal(t, exitFailure, code)
-	require.Regexp(t, `^vkattn: wrong result: .*batch 0, head 0, row 0.*\n$`, errs.String())
-	require.Empty(t, out.String())
-	nothingWritten(t, dir)
+	for _, lse := range []bool{true, false} {
+		dir, args := goodFiles(t)
+		if !lse {
+			args = without(args, "--lse")
+		}
+		var out, errs bytes.Buffer
+		a := &app{stdout: &out, stderr: &errs, spoil: func(o []byte) { o[1] = 0x44 }}
+		code := a.exit(a.execute(t.Context(), append(args, "--verify")))
+		require.Equal(t, exitFailure, code)
+		require.Regexp(t, `^vkattn: wrong result: .*batch 0, head 0, row 0.*\n$`, errs.String())
+		require.Empty(t, out.String())
+		nothingWritten(t, dir)
+	}
 }

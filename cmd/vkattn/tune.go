@@ -10,6 +10,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/vk"
 )
 
@@ -46,7 +47,7 @@ Exit codes: 0 done, 1 a result that is not stored (the cache cannot be written, 
 the budget left no time for a second tile) or a heuristic's tile over --tolerance
 (--check), 2 bad flags, 3 nothing here supports any problem or all are too large
 for the memory, 4 device failure, every candidate's included` + signalHelp,
-		RunE: func(c *cobra.Command, _ []string) error { return a.tune(c.Context(), &o) },
+		RunE: func(c *cobra.Command, _ []string) error { return flagtext.Sweep.Error(a.tune(c.Context(), &o)) },
 	}
 	f := c.Flags()
 	f.SortFlags = false
@@ -203,9 +204,9 @@ func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier atte
 	case errors.Is(err, vk.ErrOutOfMemory):
 		row.OOM = oneLine(err.Error())
 	case errors.As(err, &shape), errors.Is(err, vk.ErrUnsupported):
-		row.Unsupported = oneLine(err.Error())
+		row.Unsupported = oneLine(flagtext.Sweep.Text(err))
 	default:
-		row.Failed = oneLine(err.Error())
+		row.Failed = oneLine(flagtext.Sweep.Text(err))
 	}
 	return row, nil
 }

@@ -16,6 +16,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/cases"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/verify"
 	"vkattn/cudapath"
@@ -63,7 +64,7 @@ problem or all are too large for the memory, 4 device failure` + signalHelp,
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32()) + 1
 			}
-			return a.verify(c.Context(), &o)
+			return flagtext.Sweep.Error(a.verify(c.Context(), &o))
 		},
 	}
 	f := c.Flags()

@@ -54,6 +54,9 @@ func (e *Error) Is(target error) bool { return target == ErrOutOfMemory }
 
 // Error names both sizes in bytes.
 func (e *Error) Error() string {
+	if e == nil {
+		return "vk: no error"
+	}
 	return fmt.Sprintf("needs %s of host memory, %d are available (%s)", Bytes(e.Needed), e.Bytes, e.By)
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/vk"
 )
 
@@ -164,8 +165,9 @@ func (b *Bench) say(p Problem, who, what string) {
 	}
 }
 
-// plain is an error in one line, without the name of the package it is from.
+// plain is an error in one line, by the names of flags and without the name of the
+// package it is from.
 func plain(err error) string {
-	text := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' }), "; ")
+	text := strings.Join(strings.FieldsFunc(flagtext.Sweep.Text(err), func(r rune) bool { return r == '\n' }), "; ")
 	return strings.TrimPrefix(strings.TrimPrefix(text, "attention: "), "vk: ")
 }

@@ -10,6 +10,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/cases"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/vk"
 )
 
@@ -221,7 +222,7 @@ func (r *result) stop(err error) error {
 		r.row.Status = bench.Broken
 	}
 	r.after = nil
-	r.row.Reasons = append(r.row.Reasons, oneLine(err.Error()))
+	r.row.Reasons = append(r.row.Reasons, oneLine(flagtext.Sweep.Text(err)))
 	if errors.Is(err, vk.ErrDeviceLost) || errors.Is(err, vk.ErrClosed) {
 		return err
 	}

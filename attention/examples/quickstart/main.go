@@ -1,0 +1,56 @@
+// Command quickstart computes attention on the best Vulkan device, or on the CPU.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"vkattn/attention"
+	"vkattn/attention/inputs"
+	"vkattn/vk"
+)
+
+func main() {
+	dev, err := vk.Open(vk.Options{})
+	if err != nil {
+		log.Print(err, ": computing on the CPU") // dev is nil
+	}
+	defer dev.Close()
+	op, err := attention.New(dev, attention.Config{DType: attention.F16, HeadDim: 64, Causal: attention.BottomRight})
+	check(err)
+	defer op.Close()
+
+	shape := attention.Shape{B: 1, Hq: 8, Hkv: 2, Sq: 100, Sk: 300}
+	q := inputs.New(1*8*100*64, attention.F16, inputs.Normal, 1) // [B, Hq, Sq, HeadDim], little-endian
+	k := inputs.New(1*2*300*64, attention.F16, inputs.Normal, 2) // [B, Hkv, Sk, HeadDim]
+	v := inputs.New(1*2*300*64, attention.F16, inputs.Normal, 3)
+	o := make([]byte, len(q))
+	args := attention.Args{Shape: shape, Q: attention.Tensor{Host: q}, K: attention.Tensor{Host: k},
+		V: attention.Tensor{Host: v}, O: attention.Tensor{Host: o}}
+	if dev == nil {
+		check(op.Forward(nil, args))
+	} else {
+		stream, err := dev.NewStream("attention")
+		check(err)
+		for _, t := range []*attention.Tensor{&args.Q, &args.K, &args.V, &args.O} {
+			buffer, err := dev.NewBuffer(uint64(len(t.Host)), vk.BufferOptions{})
+			check(err)
+			check(stream.Upload(buffer, 0, t.Host))
+			*t = attention.Tensor{Buffer: buffer}
+		}
+		check(op.Forward(stream, args))
+		check(stream.Download(context.Background(), o, args.O.Buffer, 0)) // submits and waits
+	}
+	plan, err := op.PlanFor(args)
+	check(err)
+	first := make([]float32, 4)
+	attention.F16.Decode(first, o)
+	fmt.Println(plan, first)
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}

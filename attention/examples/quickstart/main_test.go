@@ -1,0 +1,106 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/inputs"
+)
+
+// The program computes the right thing on whatever driver is under test, and on the CPU
+// where there is none.
+func TestQuickstartRuns(t *testing.T) {
+	driver := os.Getenv("VKATTN_DRIVER")
+	if strings.HasPrefix(driver, "radv-") {
+		t.Skip("a null device computes nothing")
+	}
+	out := stdout(t, main)
+	switch driver {
+	case "none":
+		require.Contains(t, out, "tier cpu")
+	case "":
+		require.Contains(t, out, "tier ")
+	default:
+		require.NotContains(t, out, "tier cpu")
+	}
+	host := func(n int64, seed uint64) attention.Tensor {
+		return attention.Tensor{Host: inputs.New(n, attention.F16, inputs.Normal, seed)}
+	}
+	o, _, err := attention.Reference(attention.Config{DType: attention.F16, HeadDim: 64, Causal: attention.BottomRight},
+		attention.Args{Shape: attention.Shape{B: 1, Hq: 8, Hkv: 2, Sq: 100, Sk: 300},
+			Q: host(8*100*64, 1), K: host(2*300*64, 2), V: host(2*300*64, 3), O: host(8*100*64, 4)})
+	require.NoError(t, err)
+	var got []float64
+	for _, word := range strings.Fields(strings.Trim(out[strings.LastIndex(out, "["):], "[]\n")) {
+		x, err := strconv.ParseFloat(word, 64)
+		require.NoError(t, err)
+		got = append(got, x)
+	}
+	require.InDeltaSlice(t, o[:4], got, 1e-3)
+}
+
+// README shows the program whole.
+func TestREADMEShowsTheProgram(t *testing.T) {
+	program, err := os.ReadFile("main.go")
+	require.NoError(t, err)
+	readme, err := os.ReadFile("../../../README.md")
+	require.NoError(t, err)
+	shown := strings.Contains(string(readme), "\n```go\n"+string(program)+"```\n")
+	require.True(t, shown, "README's program is not attention/examples/quickstart/main.go")
+}
+
+// Another module imports this one as README says. The module cache has all it takes,
+// as this test was built from it.
+func TestAnotherModuleImportsThisOne(t *testing.T) {
+	if driver := os.Getenv("VKATTN_DRIVER"); driver != "" && driver != "none" {
+		t.Skip("the same without a Vulkan driver")
+	}
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skip("no go command here")
+	}
+	root, err := filepath.Abs("../../..")
+	require.NoError(t, err)
+	program, err := os.ReadFile("main.go")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), program, 0o644))
+	for _, args := range [][]string{
+		{"mod", "init", "example.com/user"},
+		{"mod", "edit", "-require=vkattn@v0.0.0", "-replace=vkattn=" + root},
+		{"build", "-mod=mod", "-o", "user", "."},
+	} {
+		c := exec.Command("go", args...)
+		c.Dir = dir
+		c.Env = append(os.Environ(), "GOPROXY=off", "GOSUMDB=off", "GOFLAGS=", "GOWORK=off")
+		out, err := c.CombinedOutput()
+		require.NoError(t, err, "go %s: %s", strings.Join(args, " "), out)
+	}
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	require.NoError(t, err)
+	require.Contains(t, string(readme), "    go mod edit -require=vkattn@v0.0.0 -replace=vkattn=PATH\n")
+	out, err := exec.Command(filepath.Join(dir, "user")).Output()
+	require.NoError(t, err)
+	require.Contains(t, string(out), "tier ")
+}
+
+// stdout is what f prints.
+func stdout(t *testing.T, f func()) string {
+	t.Helper()
+	file, err := os.CreateTemp(t.TempDir(), "out")
+	require.NoError(t, err)
+	defer file.Close()
+	was := os.Stdout
+	defer func() { os.Stdout = was }()
+	os.Stdout = file
+	f()
+	out, err := os.ReadFile(file.Name())
+	require.NoError(t, err)
+	return string(out)
+}

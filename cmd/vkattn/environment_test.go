@@ -1,0 +1,53 @@
+package main
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/vk"
+)
+
+func TestEnvironmentOfNoSenseIsBadInput(t *testing.T) {
+	_, run := goodFiles(t)
+	for name, word := range map[string]string{vk.ValidationEnv: "want 1, 0 or nothing", traceEnv: "want 1, 0 or nothing"} {
+		for _, value := range []string{"banana", "true", "2", " 1"} {
+			for _, command := range [][]string{run, {"info"}, {"version"}, {"bench", "--device", "cpu"}} {
+				t.Run(name+"="+value+" "+command[0], func(t *testing.T) {
+					t.Setenv(name, value)
+					refused(t, exitInput, name, command...)
+					refused(t, exitInput, word, command...)
+				})
+			}
+		}
+	}
+	for _, value := range []string{"", "0"} {
+		t.Setenv(vk.ValidationEnv, value)
+		t.Setenv(traceEnv, value)
+		code, _, stderr := call(run...)
+		require.Equal(t, exitOK, code, stderr)
+	}
+}
+
+func TestValidationWithoutADeviceIsRefused(t *testing.T) {
+	dir, run := goodFiles(t)
+	small := []string{"--device", "cpu", "--nheads", "1", "--seqlen", "8", "--headdim", "8"}
+	for _, c := range []struct {
+		says string
+		args []string
+	}{
+		{"--validation needs a Vulkan device", append(run, "--validation")},
+		{"--validation needs a Vulkan device", append(with(with(run, "--device", "auto"), "--tier", "cpu"), "--validation")},
+		{"--validation needs a Vulkan device", append([]string{"bench", "--validation"}, small...)},
+		{"--validation needs a Vulkan device", append([]string{"verify", "--validation"}, small...)},
+		{"--validation: info opens no device", []string{"info", "--validation"}},
+		{"--validation: version opens no device", []string{"version", "--validation"}},
+	} {
+		refused(t, exitInput, c.says, c.args...)
+	}
+	if os.Getenv("VKATTN_DRIVER") == "none" {
+		refused(t, exitUnsupported, "--validation needs a Vulkan device", append(with(run, "--device", "auto"), "--validation")...)
+	}
+	nothingWritten(t, dir)
+}

@@ -1,0 +1,111 @@
+// Package flagtext says with the names of flags what the library says with the names of
+// its fields. A user of the command has no Config and no Args.
+package flagtext
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"vkattn/attention"
+)
+
+// Names are what a command calls the fields of an attention.ShapeError.
+type Names struct {
+	names map[string]string
+	words *regexp.Regexp
+}
+
+func newNames(names map[string]string) *Names {
+	var fields []string
+	for f := range names {
+		fields = append(fields, regexp.QuoteMeta(f))
+	}
+	slices.SortFunc(fields, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) }) // the longest first
+	return &Names{names, regexp.MustCompile(`\b(?:` + strings.Join(fields, "|") + `)\b`)}
+}
+
+// Run are the names in `vkattn run`, whose sizes are those of files.
+var Run = newNames(map[string]string{
+	"DType": "--dtype", "Causal": "--causal", "Tier": "--tier", "Access": "access", "Tuning": "--tuning", "Kernel": "--cuda-kernel",
+	"HeadDim/HeadDimV": "head dims of --q and --v", "HeadDim": "head dim of --q", "HeadDimV": "head dim of --v",
+	"Align": "--align", "Window": "--window", "Softcap": "--softcap", "KV": "--kv-dtype", "KVBlock": "--kv-block",
+	"FixedSplit": "--fixed-split", "Scale": "--scale",
+	"B": "batch of --q", "Hq": "heads of --q", "Hkv": "heads of --k", "Sq": "rows of --q", "Sk": "keys of --k",
+	"Varlen.CuQ": "--cu-seqlens-q", "Varlen.CuK": "--cu-seqlens-k", "Varlen.UsedQ": "--seqused-q", "Varlen.UsedK": "--seqused-k",
+	"CuQ": "--cu-seqlens-q", "CuK": "--cu-seqlens-k", "UsedQ": "--seqused-q", "UsedK": "--seqused-k",
+	"Varlen.TotalQ": "rows of --q", "Varlen.TotalK": "rows of --k", "Varlen": "--seqused-q and --seqused-k",
+	"Pages.Table": "--block-table", "Pages.PageSize": "page size of --k", "Pages.Count": "pages of --k", "Pages.Stride": "columns of --block-table",
+	"Pages.Count*PageSize": "keys of all pages of --k", "Pages": "--block-table", "PageSize": "page size",
+	"Kept.Offsets": "--sparse-offsets", "Kept.Tokens": "--sparse-tokens", "Kept.Total": "tokens of --sparse-tokens", "Kept": "--sparse-tokens",
+	"Blocks.BlockQ": "rows of --block-size", "Blocks.BlockK": "keys of --block-size", "Blocks.Map": "--block-mask",
+	"Blocks.Batches": "batch of --block-mask", "Blocks.Heads": "heads of --block-mask", "Blocks": "--block-mask",
+	"Bias.DType": "type of --bias", "Bias.Batches": "batch of --bias", "Bias.Heads": "heads of --bias", "Bias.Rows": "rows of --bias", "Bias": "--bias",
+	"Mask.Batches": "batch of --mask", "Mask.Heads": "heads of --mask", "Mask.Rows": "rows of --mask", "Mask": "--mask",
+	"ALiBi": "--alibi", "Sinks": "--sinks", "KScale": "--k-scale", "VScale": "--v-scale",
+	"LSE.Strides": "layout of LSE", "Buffer": "device buffer", "Host": "host", "Strides": "layout", "Offset": "start", "Seq": "rows", "Head": "heads", "Batch": "batch",
+})
+
+// Sweep are the names in the commands that take lists of sizes: bench, verify and tune.
+var Sweep = newNames(map[string]string{
+	"DType": "--dtype", "Causal": "--causal", "Tier": "--tier", "Access": "access", "Tuning": "tuning", "Kernel": "--cuda-kernel",
+	"HeadDim/HeadDimV": "--headdim/--headdim-v", "HeadDim": "--headdim", "HeadDimV": "--headdim-v",
+	"Align": "--align", "Window": "--window", "Softcap": "--softcap", "KV": "--kv-dtype", "KVBlock": "keys of a scale",
+	"FixedSplit": "--fixed-split", "Scale": "scale",
+	"B": "--batch-size", "Hq": "--nheads", "Hkv": "--nheads-kv", "Sq": "--seqlen", "Sk": "--seqlen-k",
+	"Varlen.CuQ": "--varlen", "Varlen.CuK": "--varlen", "Varlen.UsedQ": "--varlen", "Varlen.UsedK": "--varlen",
+	"CuQ": "--varlen", "CuK": "--varlen", "UsedQ": "--varlen", "UsedK": "--varlen",
+	"Varlen.TotalQ": "rows of --varlen", "Varlen.TotalK": "keys of --varlen", "Varlen": "--varlen",
+	"Pages.Table": "--page-size", "Pages.PageSize": "--page-size", "Pages.Count": "pages", "Pages.Stride": "pages of a sequence",
+	"Pages.Count*PageSize": "keys of all pages", "Pages": "--page-size", "PageSize": "--page-size",
+	"Kept.Offsets": "--sparse-ratio", "Kept.Tokens": "--sparse-ratio", "Kept.Total": "tokens of --sparse-ratio", "Kept": "--sparse-ratio",
+	"Blocks.BlockQ": "rows of --block-size", "Blocks.BlockK": "keys of --block-size", "Blocks.Map": "--block-ratio",
+	"Blocks.Batches": "batch of --block-ratio", "Blocks.Heads": "heads of --block-ratio", "Blocks": "--block-ratio",
+	"Bias.DType": "type of the bias", "Bias.Batches": "batch of the bias", "Bias.Heads": "heads of the bias", "Bias.Rows": "rows of the bias", "Bias": "the bias",
+	"Mask.Batches": "batch of the mask", "Mask.Heads": "heads of the mask", "Mask.Rows": "rows of the mask", "Mask": "the mask",
+	"ALiBi": "--alibi", "Sinks": "--sinks", "KScale": "scales of K", "VScale": "scales of V",
+	"Variant": "--variant", "Ablate": "--ablate",
+	"LSE.Strides": "layout of LSE", "Buffer": "device buffer", "Host": "host", "Strides": "layout", "Offset": "start", "Seq": "rows", "Head": "heads", "Batch": "batch",
+})
+
+// Has reports whether a field has a name.
+func (n *Names) Has(field string) bool {
+	_, ok := n.names[field]
+	return ok
+}
+
+// Text is what an error says, its ShapeError with the names of flags.
+func (n *Names) Text(err error) string {
+	text := err.Error()
+	var shape *attention.ShapeError
+	if errors.As(err, &shape) {
+		text = strings.ReplaceAll(text, shape.Error(), n.shape(shape))
+	}
+	return text
+}
+
+func (n *Names) shape(e *attention.ShapeError) string {
+	name := func(s string) string {
+		return n.words.ReplaceAllStringFunc(s, func(field string) string { return n.names[field] })
+	}
+	return fmt.Sprintf("%s is %s, want %s", name(e.Field), name(fmt.Sprint(e.Got)), name(fmt.Sprint(e.Want)))
+}
+
+// Error is err with Text; nil for nil.
+func (n *Names) Error(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &named{n.Text(err), err}
+}
+
+type named struct {
+	text string
+	err  error
+}
+
+func (e *named) Error() string { return e.text }
+func (e *named) Unwrap() error { return e.err }

@@ -1,0 +1,21 @@
+package cudapath_test
+
+import (
+	"testing"
+
+	"vkattn/cudapath"
+	"vkattn/tests/apiwalk"
+	"vkattn/vk"
+)
+
+// Nothing that a caller can do to the package panics: what the tests of the driver
+// leave out are objects that nobody made, and machines without CUDA.
+func TestNothingExportedPanics(t *testing.T) {
+	apiwalk.Walk(t, apiwalk.Package{
+		Name: "cudapath", Folder: ".", Matches: apiwalk.Matching(vk.ErrInvalid, vk.ErrClosed, vk.ErrUnsupported),
+		Functions: map[string]any{"Available": cudapath.Available, "Devices": cudapath.Devices, "Kernels": cudapath.Kernels,
+			"Match": cudapath.Match, "Missing": cudapath.Missing, "Open": cudapath.Open},
+		Types: []any{cudapath.Context{}, cudapath.DeviceInfo{}, cudapath.Error{}, cudapath.Event{}, cudapath.Memory{},
+			cudapath.Semaphore{}, cudapath.Stream{}},
+	})
+}

@@ -1,0 +1,194 @@
+package tests
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/accuracy"
+	"vkattn/attention/half"
+	"vkattn/attention/inputs"
+	"vkattn/attention/quant"
+	"vkattn/tests/apiwalk"
+	"vkattn/vk"
+	"vkattn/vk/hostmem"
+)
+
+var sentinels = apiwalk.Matching(vk.ErrInvalid, vk.ErrClosed, vk.ErrUnsupported, vk.ErrNoDevice, vk.ErrOutOfMemory, vk.ErrDeviceLost)
+
+// Nothing that a caller can do to the library panics.
+func TestNothingExportedPanics(t *testing.T) {
+	t.Setenv(vk.CacheDirEnv, t.TempDir())
+	t.Cleanup(func() {
+		for _, d := range walkedDevices {
+			require.NoError(t, d.Close())
+			require.Empty(t, d.ValidationMessages())
+		}
+		walkedDevices = nil
+	})
+	for _, p := range []apiwalk.Package{vkPackage, attentionPackage, accuracyPackage, halfPackage, quantPackage, inputsPackage, hostmemPackage} {
+		t.Run(p.Name, func(t *testing.T) { apiwalk.Walk(t, p) })
+	}
+}
+
+var vkPackage = apiwalk.Package{
+	Name: "vk", Folder: "../vk", Matches: sentinels, Live: liveDevice, Closed: closedDevice,
+	Functions: map[string]any{
+		"CacheDir": vk.CacheDir, "CheckHostMemory": vk.CheckHostMemory, "Devices": vk.Devices, "DriverHint": vk.DriverHint, "GetInstanceProcAddr": vk.GetInstanceProcAddr,
+		"OnDone": vk.OnDone, "Open": vk.Open, "ResultName": vk.ResultName, "ValidationByEnv": vk.ValidationByEnv, "Version": vk.Version, "Wrap": vk.Wrap,
+	},
+	Types: []any{vk.Buffer{}, vk.Commands{}, vk.ComponentType(0), vk.CoopMatShape{}, vk.Device{}, vk.DeviceType(0), vk.Error{},
+		vk.MemoryKind(0), vk.Message{}, vk.Pipeline{}, vk.Scope(0), vk.Severity(0), vk.Stream{}, vk.Timeline{}},
+	// A descriptor made up may be one of this process.
+	Exact: map[string][]any{"Device.ImportBufferFD": {-1}, "Device.ImportTimelineFD": {-1}},
+}
+
+// walkedDevices are those of this test, the last one in use.
+var walkedDevices []*vk.Device
+
+// walked is a device that calls may close: the same one for as long as they do not.
+func walked(t *testing.T) *vk.Device {
+	t.Helper()
+	if n := len(walkedDevices); n > 0 {
+		if d := walkedDevices[n-1]; !d.Closed() && !d.Lost() {
+			return d
+		}
+	}
+	d, err := vk.Open(vk.Options{Validation: validation(), PipelineCache: "off"})
+	require.NoError(t, err)
+	walkedDevices = append(walkedDevices, d)
+	return d
+}
+
+// liveDevice is a device and one object of each kind, the device first; none where
+// there is nothing to execute on.
+func liveDevice(t *testing.T) []any {
+	t.Helper()
+	s := open(t)
+	if s.dev == nil || s.compileOnly {
+		return nil
+	}
+	dev := walked(t)
+	made := func(x any, err error) any {
+		t.Helper()
+		require.NoError(t, err)
+		return x
+	}
+	code, err := os.ReadFile("../vk/testdata/saxpy.spv")
+	require.NoError(t, err)
+	stream := made(dev.NewStream("walk")).(*vk.Stream)
+	objects := []any{dev, stream, stream.Commands,
+		made(dev.NewBuffer(256, vk.BufferOptions{Memory: vk.Upload})), made(dev.NewTimeline(false)),
+		made(dev.Pipeline(&vk.PipelineDesc{Name: "saxpy", Code: code, PushBytes: 8, StorageBuffers: 2, LocalSize: [3]uint32{64, 1, 1},
+			Constants: []vk.SpecConstant{{ID: 0, Value: 64}}}))}
+	return objects
+}
+
+func closedDevice(t *testing.T) []any {
+	objects := liveDevice(t)
+	for i := len(objects) - 1; i >= 0; i-- {
+		if c, ok := objects[i].(interface{ Close() error }); ok {
+			require.NoError(t, c.Close())
+		}
+	}
+	return objects
+}
+
+var attentionPackage = apiwalk.Package{
+	Name: "attention", Folder: "../attention", Matches: sentinels, Live: liveOps, Closed: closedOps,
+	Functions: map[string]any{
+		"AllRows": attention.AllRows, "BHSD": attention.BHSD, "BSHD": attention.BSHD, "Ablations": attention.Ablations,
+		"CUDAKernels": attention.CUDAKernels, "CheckArgs": attention.CheckArgs, "CheckSample": attention.CheckSample,
+		"ClearTuningCache": attention.ClearTuningCache, "CountRows": attention.CountRows, "DTypes": attention.DTypes,
+		"DecodeKV": attention.DecodeKV, "EncodeKV": attention.EncodeKV, "ExistingRows": attention.ExistingRows,
+		"KVTypes": attention.KVTypes, "New": attention.New, "NewAppend": attention.NewAppend, "NewLab": attention.NewLab,
+		"NewMerge": attention.NewMerge, "ParseAblation": attention.ParseAblation, "ParseCausal": attention.ParseCausal,
+		"ParseDType": attention.ParseDType, "ParseKVType": attention.ParseKVType, "ParseRotaryStyle": attention.ParseRotaryStyle,
+		"ParseTier": attention.ParseTier, "ParseTuning": attention.ParseTuning, "ReadTuningCache": attention.ReadTuningCache,
+		"Reference": attention.Reference, "ReferenceRows": attention.ReferenceRows, "ReferenceSample": attention.ReferenceSample,
+		"RegisterCUDA": attention.RegisterCUDA, "ScaleOf": attention.ScaleOf, "Sequences": attention.Sequences,
+		"TierReport": attention.TierReport, "TierReportOf": attention.TierReportOf, "VariantName": attention.VariantName,
+		"ViewHost": attention.ViewHost, "WindowOf": attention.WindowOf,
+	},
+	Types: []any{attention.Ablation(0), attention.Access(0), attention.Append{}, attention.AppendConfig{}, attention.Args{}, attention.Causal(0),
+		attention.Config{}, attention.DType(0), attention.HostView{}, attention.KVType(0), attention.Lab{}, attention.Merge{},
+		attention.MergeConfig{}, attention.Op{}, attention.Plan{}, attention.Rotary{}, attention.RotaryStyle(0), attention.Scale{},
+		attention.Shape{}, attention.ShapeError{}, attention.Strides{}, attention.Tensor{}, attention.Tier(0), attention.Tuning(0),
+		attention.Vector{}, attention.Window{}},
+}
+
+// liveOps are operations of the CPU tier, and of the device where there is one, with
+// what they take.
+func liveOps(t *testing.T) []any {
+	t.Helper()
+	var list []any
+	devices := []*vk.Device{nil}
+	if s := open(t); s.dev != nil && !s.compileOnly {
+		devices = append(devices, walked(t))
+	}
+	for _, dev := range devices {
+		tier := attention.TierCPU
+		if dev != nil {
+			tier = attention.TierScalar
+			stream, err := dev.NewStream("walk")
+			require.NoError(t, err)
+			b, err := dev.NewBuffer(256, vk.BufferOptions{})
+			require.NoError(t, err)
+			list = append(list, dev, stream, b)
+		}
+		op, err := attention.New(dev, attention.Config{DType: attention.F32, HeadDim: 8, Tier: tier, Tuning: attention.TuningOff})
+		require.NoError(t, err)
+		m, err := attention.NewMerge(dev, attention.MergeConfig{HeadDim: 8})
+		require.NoError(t, err)
+		a, err := attention.NewAppend(dev, attention.AppendConfig{HeadDim: 8})
+		require.NoError(t, err)
+		list = append(list, op, m, a)
+	}
+	return list
+}
+
+func closedOps(t *testing.T) []any {
+	list := liveOps(t)
+	for i := len(list) - 1; i >= 0; i-- {
+		require.NoError(t, list[i].(interface{ Close() error }).Close())
+	}
+	return list
+}
+
+var accuracyPackage = apiwalk.Package{
+	Name: "accuracy", Folder: "../attention/accuracy", Matches: sentinels, Trials: 100,
+	Functions: map[string]any{"Forward": accuracy.Forward, "ForwardLSE": accuracy.ForwardLSE, "Gradient": accuracy.Gradient,
+		"Judge": accuracy.Judge, "Low": accuracy.Low, "NewEstimate": accuracy.NewEstimate, "Noise": accuracy.Noise,
+		"Sample": accuracy.Sample, "SampleArgs": accuracy.SampleArgs, "Verify": accuracy.Verify},
+	Types: []any{accuracy.Estimate{}, accuracy.Report{}, accuracy.Stats{}, accuracy.Verdict{}},
+}
+
+var halfPackage = apiwalk.Package{
+	Name: "half", Folder: "../attention/half",
+	Functions: map[string]any{"BF16FromFloat32": half.BF16FromFloat32, "BF16ToFloat32": half.BF16ToFloat32, "BF16sToFloat32s": half.BF16sToFloat32s,
+		"DecodeBF16": half.DecodeBF16, "DecodeF16": half.DecodeF16, "DecodeF32": half.DecodeF32, "EncodeBF16": half.EncodeBF16,
+		"EncodeF16": half.EncodeF16, "EncodeF32": half.EncodeF32, "F16FromFloat32": half.F16FromFloat32, "F16ToFloat32": half.F16ToFloat32,
+		"F16sToFloat32s": half.F16sToFloat32s, "Float32sToBF16s": half.Float32sToBF16s, "Float32sToF16s": half.Float32sToF16s},
+}
+
+var quantPackage = apiwalk.Package{
+	Name: "quant", Folder: "../attention/quant",
+	Functions: map[string]any{"DecodeFP8": quant.DecodeFP8, "DecodeInt8": quant.DecodeInt8, "DecodeQ4_0": quant.DecodeQ4_0,
+		"DecodeQ8_0": quant.DecodeQ8_0, "EncodeFP8": quant.EncodeFP8, "EncodeInt8": quant.EncodeInt8, "EncodeQ4_0": quant.EncodeQ4_0,
+		"EncodeQ8_0": quant.EncodeQ8_0, "FP8FromFloat32": quant.FP8FromFloat32, "FP8ToFloat32": quant.FP8ToFloat32},
+}
+
+var inputsPackage = apiwalk.Package{
+	Name: "inputs", Folder: "../attention/inputs",
+	Functions: map[string]any{"Fill": inputs.Fill, "New": inputs.New},
+}
+
+// LimitHeap stays in force for the other tests of the process, which it does not change.
+var hostmemPackage = apiwalk.Package{
+	Name: "hostmem", Folder: "../vk/hostmem", Matches: sentinels,
+	Functions: map[string]any{"Available": hostmem.Available, "Bytes": hostmem.Bytes, "Check": hostmem.Check,
+		"LimitHeap": hostmem.LimitHeap, "Product": hostmem.Product[int], "Sum": hostmem.Sum},
+	Types: []any{hostmem.Error{}},
+}

@@ -1,0 +1,288 @@
+// Package apiwalk calls everything that a package exports with what a caller may get
+// wrong: nil receivers, zero values, nil arguments, nil contexts, objects that are
+// closed, and numbers of no sense. Nothing may panic, and errors match a sentinel.
+//
+// Methods are found by reflection and functions and types in the package's source, so
+// that a new one is walked, or asked for by name, without anybody's thinking of it.
+package apiwalk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Package is what to walk.
+type Package struct {
+	Name      string
+	Folder    string         // of its source, seen from the test's folder
+	Functions map[string]any // every exported function
+	Types     []any          // a zero value of every exported type with methods
+	// Matches reports whether an error is one that callers can tell from others.
+	Matches func(error) bool
+	// Exact are arguments of functions and methods ("Func", "Type.Method") that must
+	// not be made up.
+	Exact map[string][]any
+	// Live makes objects to call methods of, those of Types, and to pass as arguments;
+	// fresh ones for each method. nil: there are none.
+	Live func(t *testing.T) []any
+	// Closed are such objects after their Close.
+	Closed func(t *testing.T) []any
+	Trials int // of each method with made-up arguments; 0: 20
+}
+
+const seed = 20
+
+// Walk runs the tests of a package.
+func Walk(t *testing.T, p Package) {
+	s, err := readSource(p.Folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Trials == 0 {
+		p.Trials = 20
+	}
+	w := &walker{Package: p, source: s, d: &drawer{Rand: rand.New(rand.NewPCG(seed, 0))}}
+	t.Run("everything is walked", w.complete)
+	t.Run("functions", w.functions)
+	t.Run("nil and zero", w.zeroReceivers)
+	if p.Closed != nil {
+		t.Run("closed", func(t *testing.T) { w.receivers(t, p.Closed, true) })
+	}
+	if p.Live != nil {
+		t.Run("live", func(t *testing.T) { w.receivers(t, p.Live, false) })
+	}
+}
+
+type walker struct {
+	Package
+	source *source
+	d      *drawer
+}
+
+// complete reports exported functions and types that the tables lack.
+func (w *walker) complete(t *testing.T) {
+	for name := range w.source.functions {
+		if _, ok := w.Functions[name]; !ok {
+			t.Errorf("%s.%s is not in the table of functions", w.Name, name)
+		}
+	}
+	known := map[string]bool{}
+	for _, x := range w.Types {
+		known[reflect.TypeOf(x).Name()] = true
+	}
+	for name := range w.source.types {
+		if !known[name] {
+			t.Errorf("%s.%s is not in the list of types", w.Name, name)
+		}
+	}
+}
+
+func (w *walker) functions(t *testing.T) {
+	for name, f := range w.Functions {
+		t.Run(name, func(t *testing.T) {
+			w.trials(t, name, reflect.ValueOf(f), func(results []reflect.Value) {
+				for _, r := range results { // what was made is given back
+					if c, ok := r.Interface().(interface{ Close() error }); ok && !(r.Kind() == reflect.Pointer && r.IsNil()) {
+						_ = c.Close()
+					}
+				}
+			})
+		})
+	}
+}
+
+// zeroReceivers calls the methods of nil pointers and of zero values.
+func (w *walker) zeroReceivers(t *testing.T) {
+	for _, x := range w.Types {
+		T := reflect.TypeOf(x)
+		P := reflect.PointerTo(T)
+		for i := range P.NumMethod() {
+			m := P.Method(i)
+			name := T.Name() + "." + m.Name
+			t.Run(name, func(t *testing.T) {
+				_, byValue := T.MethodByName(m.Name)
+				if !byValue { // the language itself dereferences the pointer else
+					w.unusable(t, name, reflect.Zero(P).Method(i))
+				}
+				w.unusable(t, name, reflect.New(T).Method(i))
+				if byValue {
+					for range w.Trials {
+						made := reflect.New(T)
+						made.Elem().Set(w.d.value(T, 0))
+						w.trials(t, name, made.Method(i), nil)
+					}
+				}
+			})
+		}
+	}
+}
+
+// unusable calls a method of an object that nobody made, or that is closed.
+func (w *walker) unusable(t *testing.T, name string, method reflect.Value) {
+	t.Helper()
+	w.trials(t, name, method, func(results []reflect.Value) {
+		if err, ok := lastError(method, results); ok && err == nil && !harmless(name) {
+			t.Errorf("%s: no error", name)
+		}
+	})
+}
+
+// harmless are the methods that succeed on anything.
+func harmless(name string) bool {
+	_, method, _ := strings.Cut(name, ".")
+	return slices.Contains([]string{"Close", "Release", "MarshalText", "UnmarshalText", "Set", "Validate", "Unwrap"}, method)
+}
+
+// receivers calls every method of objects, each time of fresh ones.
+func (w *walker) receivers(t *testing.T, objects func(*testing.T) []any, closed bool) {
+	var kinds []reflect.Type
+	t.Run("types", func(t *testing.T) {
+		for _, x := range objects(t) {
+			kinds = append(kinds, reflect.TypeOf(x))
+		}
+	})
+	own := map[reflect.Type]bool{} // the others are arguments
+	for _, x := range w.Types {
+		own[reflect.PointerTo(reflect.TypeOf(x))] = true
+	}
+	for k, P := range kinds {
+		if !own[P] {
+			continue
+		}
+		for i := range P.NumMethod() {
+			name := P.Elem().Name() + "." + P.Method(i).Name
+			t.Run(name, func(t *testing.T) {
+				list := objects(t)
+				pool := map[reflect.Type][]reflect.Value{}
+				for _, x := range list {
+					pool[reflect.TypeOf(x)] = append(pool[reflect.TypeOf(x)], reflect.ValueOf(x))
+				}
+				w.d.pool = pool
+				defer func() { w.d.pool = nil }()
+				method := reflect.ValueOf(list[k]).Method(i)
+				if closed {
+					w.unusable(t, name, method)
+				} else {
+					w.trials(t, name, method, nil)
+				}
+			})
+		}
+	}
+}
+
+// trials calls f with zero values and with made-up ones.
+func (w *walker) trials(t *testing.T, name string, f reflect.Value, then func(results []reflect.Value)) {
+	t.Helper()
+	n := w.Trials
+	if f.Type().NumIn() == 0 || w.Exact[name] != nil {
+		n = 1
+	}
+	for trial := range n {
+		w.d.zero = trial == 0
+		args := w.arguments(name, f.Type())
+		w.d.zero = false
+		results := w.call(t, name, f, args)
+		if results == nil {
+			return
+		}
+		if err, ok := lastError(f, results); ok && err != nil && !w.Matches(err) {
+			t.Errorf("%s%s: %v (%T) matches no sentinel", name, show(args), err, err)
+			return
+		}
+		if then != nil {
+			then(results)
+		}
+	}
+}
+
+func (w *walker) arguments(name string, t reflect.Type) (args []reflect.Value) {
+	exact := w.Exact[name]
+	for i := range t.NumIn() {
+		switch {
+		case i >= len(exact):
+			args = append(args, w.d.value(t.In(i), 0))
+		case exact[i] == nil:
+			args = append(args, reflect.Zero(t.In(i)))
+		default:
+			args = append(args, reflect.ValueOf(exact[i]).Convert(t.In(i)))
+		}
+	}
+	return args
+}
+
+// call returns nil after a panic that the function's documentation does not promise.
+func (w *walker) call(t *testing.T, name string, f reflect.Value, args []reflect.Value) (results []reflect.Value) {
+	t.Helper()
+	done := make(chan string, 1)
+	go func() {
+		defer func() {
+			if r := recover(); r != nil {
+				done <- fmt.Sprintf("panic: %v\n%s", r, debug.Stack())
+				return
+			}
+			done <- ""
+		}()
+		if f.Type().IsVariadic() {
+			results = f.CallSlice(args)
+		} else {
+			results = f.Call(args)
+		}
+		if results == nil {
+			results = []reflect.Value{}
+		}
+	}()
+	select {
+	case what := <-done:
+		if what != "" && w.source.panics[name] {
+			return nil
+		}
+		if what != "" {
+			t.Errorf("seed %d: %s%s: %s", seed, name, show(args), what)
+		}
+		return results
+	case <-time.After(time.Minute):
+		t.Fatalf("seed %d: %s%s does not return", seed, name, show(args))
+		return nil
+	}
+}
+
+// lastError is the error that a function returned; false where it has none to return.
+func lastError(f reflect.Value, results []reflect.Value) (error, bool) {
+	n := f.Type().NumOut()
+	if n == 0 || f.Type().Out(n-1) != errorType {
+		return nil, false
+	}
+	err, _ := results[n-1].Interface().(error)
+	return err, true
+}
+
+// show prints arguments, not what they point to.
+func show(args []reflect.Value) string {
+	var list []string
+	for _, a := range args {
+		s := fmt.Sprintf("%T", a.Interface())
+		if a.Kind() != reflect.Pointer && a.Kind() != reflect.Interface && a.Kind() != reflect.Func {
+			s = fmt.Sprintf("%.200v", fmt.Sprintf("%+v", a.Interface()))
+		} else if a.IsNil() {
+			s = "nil " + a.Type().String()
+		}
+		list = append(list, s)
+	}
+	return "(" + strings.Join(list, ", ") + ")"
+}
+
+// Matching is a Matches of sentinels, with the ends of a context.
+func Matching(sentinels ...error) func(error) bool {
+	sentinels = append(sentinels, context.DeadlineExceeded, context.Canceled)
+	return func(err error) bool {
+		return slices.ContainsFunc(sentinels, func(s error) bool { return errors.Is(err, s) })
+	}
+}

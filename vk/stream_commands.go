@@ -1,0 +1,57 @@
+package vk
+
+// A Stream records as its Commands does. The methods are written out, not promoted:
+// those of a nil *Stream would be called through a nil pointer.
+
+// commands is what the stream records into; nil for a Stream that nobody made.
+func (s *Stream) commands() *Commands {
+	if s == nil || s.Commands == nil || s.Commands.s != s {
+		return nil
+	}
+	return s.Commands
+}
+
+// Device is what the stream belongs to.
+func (s *Stream) Device() *Device { return s.commands().Device() }
+
+// Barrier is [Commands.Barrier].
+func (s *Stream) Barrier() error { return s.commands().Barrier() }
+
+// Copy is [Commands.Copy].
+func (s *Stream) Copy(dst, src BufferRange) error { return s.commands().Copy(dst, src) }
+
+// Dispatch is [Commands.Dispatch].
+func (s *Stream) Dispatch(p *Pipeline, buffers []BufferRange, push []byte, groups [3]uint32, keep ...Resource) error {
+	return s.commands().Dispatch(p, buffers, push, groups, keep...)
+}
+
+// Fill is [Commands.Fill].
+func (s *Stream) Fill(dst BufferRange, word uint32) error { return s.commands().Fill(dst, word) }
+
+// Keep is [Commands.Keep].
+func (s *Stream) Keep(list ...Resource) error { return s.commands().Keep(list...) }
+
+// Label is [Commands.Label].
+func (s *Stream) Label(name string) (end func()) { return s.commands().Label(name) }
+
+// Params is [Commands.Params].
+func (s *Stream) Params(data []byte) (BufferRange, error) { return s.commands().Params(data) }
+
+// Release is an error: see [Stream.Close].
+func (s *Stream) Release() error { return s.commands().Release() }
+
+// Reserve is [Commands.Reserve].
+func (s *Stream) Reserve(dispatches, buffers int) error {
+	return s.commands().Reserve(dispatches, buffers)
+}
+
+// Reset is an error: see [Stream.Submit].
+func (s *Stream) Reset() error { return s.commands().Reset() }
+
+// Scratch is [Commands.Scratch].
+func (s *Stream) Scratch(zeros, size uint64) (b *Buffer, first uint64, err error) {
+	return s.commands().Scratch(zeros, size)
+}
+
+// Timestamp is [Commands.Timestamp].
+func (s *Stream) Timestamp() (Mark, error) { return s.commands().Timestamp() }
