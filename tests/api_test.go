@@ -188,7 +188,7 @@ var inputsPackage = apiwalk.Package{
 // LimitHeap stays in force for the other tests of the process, which it does not change.
 var hostmemPackage = apiwalk.Package{
 	Name: "hostmem", Folder: "../vk/hostmem", Matches: sentinels,
-	Functions: map[string]any{"Available": hostmem.Available, "Bytes": hostmem.Bytes, "Check": hostmem.Check,
+	Functions: map[string]any{"Available": hostmem.Available, "Bytes": hostmem.Bytes, "Check": hostmem.Check, "CheckVariable": hostmem.CheckVariable,
 		"LimitHeap": hostmem.LimitHeap, "Product": hostmem.Product[int], "Sum": hostmem.Sum},
 	Types: []any{hostmem.Error{}},
 }

@@ -7,17 +7,26 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/vk"
+	"vkattn/vk/hostmem"
 )
 
 func TestEnvironmentOfNoSenseIsBadInput(t *testing.T) {
 	_, run := goodFiles(t)
-	for name, word := range map[string]string{vk.ValidationEnv: "want 1, 0 or nothing", traceEnv: "want 1, 0 or nothing"} {
-		for _, value := range []string{"banana", "true", "2", " 1"} {
+	notBool := []string{"banana", "true", "2", " 1"}
+	for name, c := range map[string]struct {
+		word   string
+		values []string
+	}{
+		vk.ValidationEnv: {"want 1, 0 or nothing", notBool},
+		traceEnv:         {"want 1, 0 or nothing", notBool},
+		hostmem.Variable: {"want bytes, such as 8GiB", []string{"banana", "-1", "1.5GiB", "8GB"}},
+	} {
+		for _, value := range c.values {
 			for _, command := range [][]string{run, {"info"}, {"version"}, {"bench", "--device", "cpu"}} {
 				t.Run(name+"="+value+" "+command[0], func(t *testing.T) {
 					t.Setenv(name, value)
 					refused(t, exitInput, name, command...)
-					refused(t, exitInput, word, command...)
+					refused(t, exitInput, c.word, command...)
 				})
 			}
 		}

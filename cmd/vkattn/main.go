@@ -191,6 +191,9 @@ func checkEnvironment() error {
 	if _, err := vk.ValidationByEnv(); err != nil {
 		return err
 	}
+	if err := hostmem.CheckVariable(); err != nil {
+		return err
+	}
 	if v := os.Getenv(traceEnv); v != "" && v != "0" && v != "1" {
 		return fmt.Errorf("%s is %q, want 1, 0 or nothing", traceEnv, v)
 	}

@@ -89,6 +89,17 @@ func Check(needed uint64) error {
 	return &Error{needed, limit}
 }
 
+// CheckVariable returns an error if the environment variable has a value that is no
+// size, which Available ignores.
+func CheckVariable() error {
+	if text := os.Getenv(Variable); text != "" {
+		if _, err := parse(text); err != nil {
+			return fmt.Errorf("%s is %q, want bytes, such as 8GiB", Variable, text)
+		}
+	}
+	return nil
+}
+
 // Available reports the Limit of this process as it is now.
 func Available() Limit {
 	if text := os.Getenv(Variable); text != "" {
