@@ -11,10 +11,11 @@ import (
 )
 
 // Work on the CPU cannot be stopped half way. An interrupted command waits this long
-// for what it does at the moment, and its cleanup that long for the output.
+// for what it does at the moment. Its cleanup waits longer for the output: a busy
+// machine takes its time to flush files to the disk.
 const (
 	patience  = 300 * time.Millisecond
-	flushTime = 2 * patience
+	flushTime = 2 * time.Second
 )
 
 // measure runs the problems and prints their rows. What stops it early is in

@@ -14,7 +14,7 @@
 // 143 SIGTERM, and 141 when nobody reads the output. What goes wrong is one line on
 // standard error.
 //
-// SIGHUP, SIGINT and SIGTERM end a command within about two seconds. Temporary files
+// SIGHUP, SIGINT and SIGTERM end a command within about three seconds. Temporary files
 // are removed. After the signal run makes and replaces no output file; bench and
 // verify first print and save the rows that are finished, if there are any, and then
 // replace nothing more. A command that has finished before the signal exits with its
