@@ -11,7 +11,8 @@ import (
 // For tests outside of the package, which may import accuracy and inputs.
 var (
 	ForwardCPU = forwardCPU
-	Expf       = expf
+	Expf       = func(x float32) float32 { return mapOne(cpuKernels.Exp, x) }
+	Tanhf      = func(x float32) float32 { return mapOne(cpuKernels.Tanh, x) }
 )
 
 // OnceOnly skips what takes long and is the same on every driver, as no device is used: it
@@ -74,4 +75,12 @@ func PartsOf(op *Op, a Args) (parts int, combined bool, err error) {
 func FillsCores(s Shape, cores, rowBlocks, round uint32) bool {
 	r := request{shape: s}
 	return r.fillsCores(&vk.Caps{ShaderCores: cores}, rowBlocks, round)
+}
+
+// mapOne is one element of what the CPU tier computes by vectors.
+func mapOne(f func([]float32), x float32) float32 {
+	v := make([]float32, cpuKernels.Vector)
+	v[0] = x
+	f(v)
+	return v[0]
 }
