@@ -108,15 +108,15 @@ func (t *cpuTile) load() {
 }
 
 func (r *cpuRowsOf) load(t *cpuTile) {
-	at := r.at[:len(t.keys)]
-	for i, key := range t.keys {
-		batch, row := t.call.placeKey(t.b, int(key))
-		at[i] = r.view.byteOf(batch, t.kv, row)
-		if r.scales != nil {
-			r.scales[i] = r.view.scale(batch, t.kv, row)
+	f32 := t.call.keysType == simd.F32
+	if f32 && t.call.a.Pages == nil && t.call.a.Kept == nil {
+		batch, row := t.call.placeKey(t.b, int(t.keys[0]))
+		if r.inPlace(r.view.byteOf(batch, t.kv, row), r.view.rows.s.Seq*4) {
+			return
 		}
 	}
-	if t.call.keysType == simd.F32 && r.inPlace(at) {
+	at := r.locate(t)
+	if f32 && equalDistances(at) && r.inPlace(at[0], at[min(1, len(at)-1)]-at[0]) {
 		return
 	}
 	if r.buffer == nil {
@@ -126,22 +126,42 @@ func (r *cpuRowsOf) load(t *cpuTile) {
 	r.rows, r.stride = unsafe.Pointer(unsafe.SliceData(r.buffer)), r.dim
 }
 
-// inPlace takes rows of float32 from where they lie, if they are at equal distances
-// and aligned.
-func (r *cpuRowsOf) inPlace(at []int64) bool {
-	var distance int64
-	if len(at) > 1 {
-		distance = at[1] - at[0]
+// locate is where the rows of the tile begin, in bytes. It reads their scales.
+func (r *cpuRowsOf) locate(t *cpuTile) []int64 {
+	at := r.at[:len(t.keys)]
+	if t.call.a.Pages == nil && r.scales == nil {
+		batch, row := t.call.placeKey(t.b, 0)
+		first, distance := r.view.rows.element(batch, t.kv, row), r.view.rows.s.Seq
+		for i, key := range t.keys {
+			at[i] = (first + int64(key)*distance) * r.view.perBlock / blockElements
+		}
+		return at
 	}
-	for i := range at[1:] {
-		if at[i+1]-at[i] != distance {
+	for i, key := range t.keys {
+		batch, row := t.call.placeKey(t.b, int(key))
+		at[i] = r.view.byteOf(batch, t.kv, row)
+		if r.scales != nil {
+			r.scales[i] = r.view.scale(batch, t.kv, row)
+		}
+	}
+	return at
+}
+
+func equalDistances(at []int64) bool {
+	for i := 2; i < len(at); i++ {
+		if at[i]-at[i-1] != at[1]-at[0] {
 			return false
 		}
 	}
-	first := unsafe.Pointer(&r.host[at[0]])
-	if (uintptr(first)|uintptr(distance))%4 != 0 {
+	return true
+}
+
+// inPlace takes rows of float32 from where they lie, if they are aligned.
+func (r *cpuRowsOf) inPlace(first, distance int64) bool {
+	p := unsafe.Pointer(&r.host[first])
+	if uintptr(p)%4 != 0 || distance%4 != 0 {
 		return false
 	}
-	r.rows, r.stride = first, int(distance/4)
+	r.rows, r.stride = p, int(distance/4)
 	return true
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"vkattn/attention/internal/simd"
 	"vkattn/vk"
 )
 
@@ -83,4 +84,13 @@ func mapOne(f func([]float32), x float32) float32 {
 	v[0] = x
 	f(v)
 	return v[0]
+}
+
+// EachKernelSet runs a test with every set of kernels that this CPU has.
+func EachKernelSet(t *testing.T, test func(t *testing.T, name string)) {
+	best := cpuKernels
+	defer func() { cpuKernels = best }()
+	for _, cpuKernels = range simd.Sets() {
+		t.Run(cpuKernels.Name, func(t *testing.T) { test(t, cpuKernels.Name) })
+	}
 }

@@ -28,6 +28,7 @@ typedef U M;
 #define NARROW_F16(p, x) _mm_storeu_si128((__m128i *)(p), _mm256_cvtps_ph((__m256)(x), _MM_FROUND_TO_NEAREST_INT))
 
 #include "masks.h"
+#define FMA_EXACT FMA
 #include "body.h"
 
 #ifdef __clang__

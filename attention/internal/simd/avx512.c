@@ -34,6 +34,7 @@ typedef __mmask16 M;
 #define WIDEN_F16(p) ((V)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p))))
 #define NARROW_F16(p, x) _mm256_storeu_si256((__m256i *)(p), _mm512_cvtps_ph((__m512)(x), _MM_FROUND_TO_NEAREST_INT))
 
+#define FMA_EXACT FMA
 #include "body.h"
 
 #ifdef __clang__

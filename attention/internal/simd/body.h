@@ -6,6 +6,7 @@
 //   BROADCASTS      rows of a product's other operand that fit the registers
 //   SPLAT(x)        a vector of x
 //   FMA(a, b, c)    a*b+c
+//   FMA_EXACT       the same, rounded once in every set
 //   MAX(a, b)       a > b ? a : b, so b where one is NaN
 //   M               what comparisons give: LT and LE of floats, INT_LT, INT_LE and
 //                   INT_NE, and AND, OR and NOT of them
@@ -33,6 +34,11 @@
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#else
+#define SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, (I){i, j, k, l})
+#endif
 #define NOINLINE __attribute__((noinline))
 #define UNROLL _Pragma("GCC unroll 32")
 
@@ -91,8 +97,8 @@ INLINE V power(V k) {
 	return (V)((U)(k + splat(127 + ROUNDING)) << 23);
 }
 
-// logarithm is x log2(e) less an integer, for |x| up to FAR.
-INLINE V fraction_of(V x, V n) { return FMA(x, splat(LOG2E_LOW), FMA(x, splat(LOG2E), -n)); }
+// fraction_of is x log2(e) less the integer n next to it, for |x| up to FAR.
+INLINE V fraction_of(V x, V n) { return FMA(x, splat(LOG2E_LOW), FMA_EXACT(x, splat(LOG2E), -n)); }
 
 // exponent is the integer next to x log2(e) - fraction.
 INLINE V exponent(V x, V fraction) { return (FMA(x, splat(LOG2E), -fraction) + splat(ROUNDING)) - splat(ROUNDING); }
@@ -214,20 +220,25 @@ static void widen_row(float *dst, const uint8_t *src, int32_t n, int32_t type, f
 	int32_t i = 0;
 	switch (type) {
 	case SIMD_F32:
-		memcpy(dst, src, (size_t)n * 4);
+		for (; i + VL <= n; i += VL) memcpy(dst + i, src + 4 * (int64_t)i, sizeof(V));
+		for (; i < n; i++) memcpy(dst + i, src + 4 * (int64_t)i, 4);
 		break;
 	case SIMD_F16:
+		for (; i + VL <= n; i += VL) store(dst + i, WIDEN_F16(src + 2 * (int64_t)i));
+		if (i < n) {
+			uint8_t last[2 * VL] = {0};
+			memcpy(last, src + 2 * (int64_t)i, 2 * (size_t)(n - i));
+			V x = WIDEN_F16(last);
+			memcpy(dst + i, &x, 4 * (size_t)(n - i));
+		}
+		break;
 	case SIMD_BF16:
-		for (; i < n; i += VL) {
-			uint8_t some[2 * VL] = {0};
-			const int32_t left = n - i;
-			const uint8_t *from = src + (int64_t)2 * i;
-			if (left < VL) from = memcpy(some, from, (size_t)left * 2);
-			V x = type == SIMD_F16 ? WIDEN_F16(from) : widen_bf16(from);
-			if (left < VL)
-				memcpy(dst + i, &x, (size_t)left * 4);
-			else
-				store(dst + i, x);
+		for (; i + VL <= n; i += VL) store(dst + i, widen_bf16(src + 2 * (int64_t)i));
+		if (i < n) {
+			uint8_t last[2 * VL] = {0};
+			memcpy(last, src + 2 * (int64_t)i, 2 * (size_t)(n - i));
+			V x = widen_bf16(last);
+			memcpy(dst + i, &x, 4 * (size_t)(n - i));
 		}
 		break;
 	case SIMD_INT8:
@@ -265,35 +276,64 @@ static void widen_row(float *dst, const uint8_t *src, int32_t n, int32_t type, f
 	}
 }
 
-// narrow_row rounds n elements, at most 64, to nearest even.
+INLINE void narrow_vector(uint8_t *dst, V x, int32_t type) {
+	if (type == SIMD_F16)
+		NARROW_F16(dst, x);
+	else
+		narrow_bf16(dst, x);
+}
+
+// narrow_row rounds n elements to nearest even.
 static void narrow_row(uint8_t *dst, const float *src, int32_t n, int32_t type) {
+	int32_t i = 0;
 	if (type == SIMD_F32) {
-		memcpy(dst, src, (size_t)n * 4);
+		for (; i + VL <= n; i += VL) memcpy(dst + 4 * i, src + i, sizeof(V));
+		for (; i < n; i++) memcpy(dst + 4 * i, src + i, 4);
 		return;
 	}
-	uint8_t some[2 * 64];
-	for (int32_t i = 0; i < n; i += VL) {
-		float full[VL] = {0};
-		memcpy(full, src + i, sizeof(float) * (size_t)(n - i < VL ? n - i : VL));
-		if (type == SIMD_F16)
-			NARROW_F16(some + 2 * i, load(full));
-		else
-			narrow_bf16(some + 2 * i, load(full));
+	for (; i + VL <= n; i += VL) narrow_vector(dst + 2 * i, load(src + i), type);
+	if (i == n) return;
+	float last[VL] = {0};
+	uint8_t narrow[2 * VL];
+	for (int32_t c = i; c < n; c++) last[c - i] = src[c];
+	narrow_vector(narrow, load(last), type);
+	memcpy(dst + 2 * i, narrow, 2 * (size_t)(n - i));
+}
+
+// transpose sets dst[c][r] to src[r][c] for r < rows and c < columns.
+static void transpose(float *dst, int32_t dst_stride, const float *src, int32_t src_stride, int32_t rows, int32_t columns) {
+	typedef float F __attribute__((vector_size(16)));
+	typedef int32_t I __attribute__((vector_size(16)));
+	int32_t c = 0;
+	for (; c + 4 <= columns; c += 4) {
+		int32_t r = 0;
+		for (; r + 4 <= rows; r += 4) {
+			F x[4];
+			for (int i = 0; i < 4; i++) memcpy(&x[i], src + (r + i) * src_stride + c, sizeof x[i]);
+			const F a = SHUFFLE(x[0], x[1], 0, 4, 1, 5), b = SHUFFLE(x[2], x[3], 0, 4, 1, 5);
+			const F e = SHUFFLE(x[0], x[1], 2, 6, 3, 7), f = SHUFFLE(x[2], x[3], 2, 6, 3, 7);
+			x[0] = SHUFFLE(a, b, 0, 1, 4, 5);
+			x[1] = SHUFFLE(a, b, 2, 3, 6, 7);
+			x[2] = SHUFFLE(e, f, 0, 1, 4, 5);
+			x[3] = SHUFFLE(e, f, 2, 3, 6, 7);
+			for (int i = 0; i < 4; i++) memcpy(dst + (c + i) * dst_stride + r, &x[i], sizeof x[i]);
+		}
+		for (; r < rows; r++)
+			for (int i = 0; i < 4; i++) dst[(c + i) * dst_stride + r] = src[r * src_stride + c + i];
 	}
-	memcpy(dst, some, (size_t)n * 2);
+	for (; c < columns; c++)
+		for (int32_t r = 0; r < rows; r++) dst[c * dst_stride + r] = src[r * src_stride + c];
 }
 
 // pack_q widens rows of Q and transposes them.
 static void pack_q(float *q, const uint8_t *base, const int64_t *at, int32_t vectors, int32_t d, int32_t type) {
-	float row[64];
-	for (int32_t i = 0; i < vectors * VL; i++) {
-		const uint8_t *from = base + at[i];
-		for (int32_t j = 0; j < d; j += 64) {
-			const int32_t n = d - j < 64 ? d - j : 64;
-			widen_row(row, from, n, type, 1);
-			for (int32_t c = 0; c < n; c++) q[(j + c) * LANES + i] = row[c];
-			from += n * (type == SIMD_F32 ? 4 : 2);
-		}
+	const int32_t lanes = vectors * VL;
+	float rows[LANES][64];
+	for (int32_t j = 0; j < d; j += 64) {
+		const int32_t n = d - j < 64 ? d - j : 64;
+		for (int32_t i = 0; i < lanes; i++)
+			widen_row(rows[i], base + at[i] + (int64_t)j * (type == SIMD_F32 ? 4 : 2), n, type, 1);
+		transpose(q + j * LANES, LANES, rows[0], 64, lanes, n);
 	}
 }
 
@@ -517,15 +557,12 @@ static void finish(float *o, float *state, uint8_t *base, const int64_t *at, int
 			float *x = o + j * LANES + v * VL;
 			store(x, load(x) / load(divisor + v * VL));
 		}
-	float row[64];
-	for (int32_t i = 0; i < rows; i++) {
-		uint8_t *to = base + at[i];
-		for (int32_t j = 0; j < dv; j += 64) {
-			const int32_t n = dv - j < 64 ? dv - j : 64;
-			for (int32_t c = 0; c < n; c++) row[c] = o[(j + c) * LANES + i];
-			narrow_row(to, row, n, type);
-			to += n * (type == SIMD_F32 ? 4 : 2);
-		}
+	float turned[LANES][64];
+	for (int32_t j = 0; j < dv; j += 64) {
+		const int32_t n = dv - j < 64 ? dv - j : 64;
+		transpose(turned[0], 64, o + j * LANES, LANES, n, rows);
+		for (int32_t i = 0; i < rows; i++)
+			narrow_row(base + at[i] + (int64_t)j * (type == SIMD_F32 ? 4 : 2), turned[i], n, type);
 	}
 }
 

@@ -5,6 +5,10 @@
 
 #include <stdint.h>
 
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "tensors are little-endian, and the kernels read them as they lie"
+#endif
+
 enum { SIMD_KEYS = 128 }; // of a KV tile
 
 // Storage types of rows.

@@ -25,5 +25,6 @@ typedef U M;
 #define NARROW_F16(p, x) vst1_u8(p, vreinterpret_u8_f16(vcvt_f16_f32((float32x4_t)(x))))
 
 #include "masks.h"
+#define FMA_EXACT FMA
 #include "body.h"
 #endif

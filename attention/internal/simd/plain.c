@@ -16,6 +16,7 @@ typedef U M;
 
 #define SPLAT(x) ((V){x, x, x, x})
 #define FMA(a, b, c) ((a) * (b) + (c))
+#define FMA_EXACT(a, b, c) fma_exact(a, b, c)
 #define LT(a, b) ((M)((a) < (b)))
 #define LE(a, b) ((M)((a) <= (b)))
 #define ANY(m) (((m)[0] | (m)[1] | (m)[2] | (m)[3]) != 0)
@@ -23,6 +24,13 @@ typedef U M;
 #define MAX(a, b) SELECT(LT(b, a), a, b)
 #define WIDEN_F16(p) widen_f16(p)
 #define NARROW_F16(p, x) narrow_f16(p, x)
+
+// The sum of a product, which float64 holds, is rounded to float64 first: hardly ever
+// does that show in float32.
+static V fma_exact(V a, V b, V c) {
+	for (int i = 0; i < VL; i++) c[i] = (float)((double)a[i] * b[i] + c[i]);
+	return c;
+}
 
 // As package half has it.
 static V widen_f16(const uint8_t *p) {
