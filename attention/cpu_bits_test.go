@@ -152,3 +152,24 @@ func TestCPURowsOfWildScores(t *testing.T) {
 		}
 	})
 }
+
+// Where a tile ends shows in the bits of rows of such scores. Tiles end at the same
+// keys whatever a block's window begins with.
+func TestCPUTilesDoNotDependOnBlocks(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	const n = 600
+	cfg := attention.Config{DType: attention.F32, HeadDim: 16, Causal: attention.TopLeft, Window: attention.WindowOf(170, 0)}
+	p := newProblem(cfg, attention.Shape{B: 1, Hq: 1, Sq: n, Sk: n}, attention.BHSD, 6)
+	bias := make([]float32, n)
+	for key := range bias {
+		bias[key] = 0x1p19 + float32(key)/16
+	}
+	p.Bias = &attention.Bias{Tensor: attention.Tensor{Host: make([]byte, 4*n)}, DType: attention.F32, Rows: 1}
+	half.EncodeF32(p.Bias.Host, bias)
+	runtime.GOMAXPROCS(1)
+	o, lse := p.run(t)
+	runtime.GOMAXPROCS(64)
+	o1, lse1 := p.run(t)
+	sameBits(t, o, o1, "O")
+	sameBits(t, lse, lse1, "LSE")
+}
