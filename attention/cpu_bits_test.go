@@ -173,3 +173,25 @@ func TestCPUTilesDoNotDependOnBlocks(t *testing.T) {
 	sameBits(t, o, o1, "O")
 	sameBits(t, lse, lse1, "LSE")
 }
+
+// A weight above 1 would make Inf of a value near the top of float32.
+func TestCPULargestValues(t *testing.T) {
+	attention.EachKernelSet(t, func(t *testing.T, _ string) {
+		for _, ahead := range []float32{100, 100.1, 100.2, 100.3, 100.4, 100.5, 100.6, 100.7, 300} {
+			p := newProblem(attention.Config{DType: attention.F32, HeadDim: 2}, attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 150}, attention.BHSD, 8)
+			bias := make([]float32, p.Sk)
+			for key := range bias {
+				bias[key] = 1
+				p.viewV().WriteRow([]float32{1, -1}, 0, 0, key)
+			}
+			bias[140] = 1 + ahead
+			p.viewQ().WriteRow([]float32{0, 0}, 0, 0, 0)
+			p.viewV().WriteRow([]float32{3.3e38, -3.3e38}, 0, 0, 140)
+			p.Bias = &attention.Bias{Tensor: attention.Tensor{Host: make([]byte, 4*p.Sk)}, DType: attention.F32}
+			half.EncodeF32(p.Bias.Host, bias)
+			o, _ := p.run(t)
+			require.InEpsilon(t, 3.3e38, float64(o[0]), 1e-6, "%v ahead", ahead)
+			require.InEpsilon(t, -3.3e38, float64(o[1]), 1e-6, "%v ahead", ahead)
+		}
+	})
+}

@@ -22,7 +22,7 @@
 // and tiles are, and in every instruction set that fuses multiplication and addition.
 //
 // That the size of KV tiles changes no bit takes an online softmax whose rescaling
-// is exact. Weights are P = 2^(x log2(e) - fraction - m): m is an integer near the
+// is exact. Weights are P = 2^(x log2(e) - fraction - m): m is an integer at the
 // row's maximum, so moving it multiplies by a power of two. The fraction comes from
 // the first key that the row sees, which gives a row of one key the weight 1.
 //
@@ -102,6 +102,11 @@ INLINE V fraction_of(V x, V n) { return FMA(x, splat(LOG2E_LOW), FMA_EXACT(x, sp
 
 // exponent is the integer next to x log2(e) - fraction.
 INLINE V exponent(V x, V fraction) { return (FMA(x, splat(LOG2E), -fraction) + splat(ROUNDING)) - splat(ROUNDING); }
+
+// ceiling is exponent, rounded up, so that no weight is above 1.
+INLINE V ceiling(V x, V fraction) {
+	return (FMA(x, splat(LOG2E), splat(0.5f) - fraction) + splat(ROUNDING)) - splat(ROUNDING);
+}
 
 // weight is 2^(x log2(e) - fraction - m); NaN for NaN.
 INLINE V weight(V x, V fraction, V m) {
@@ -449,8 +454,8 @@ INLINE void softmax(const int nv, const simd_tile *t, float *o, float *s, float 
 	UNROLL for (int v = 0; v < nv; v++) {
 		V old = load(most + v * VL);
 		M fresh = LE(old, splat(-INFINITY));
-		V was = exponent(old, first[v]);
-		m[v] = exponent(largest[v], first[v]);
+		V was = ceiling(old, first[v]);
+		m[v] = ceiling(largest[v], first[v]);
 		least[v] = largest[v] - splat(150);
 		V c = SELECT(fresh, splat(1), power(was - m[v]));
 		M out = AND(LT(splat(0), load(started + v * VL)), OR(NOT(LE(magnitude(largest[v]), splat(FAR))),
@@ -535,7 +540,7 @@ static void finish(float *o, float *state, uint8_t *base, const int64_t *at, int
 	const float *most = state + SIMD_MAX * LANES, *fraction = state + SIMD_FRACTION * LANES, *sum = state + SIMD_SUM * LANES,
 	            *sinks = state + SIMD_SINK * LANES;
 	float m[LANES], divisor[LANES];
-	for (int32_t v = 0; v < vectors; v++) store(m + v * VL, exponent(load(most + v * VL), load(fraction + v * VL)));
+	for (int32_t v = 0; v < vectors; v++) store(m + v * VL, ceiling(load(most + v * VL), load(fraction + v * VL)));
 	for (int32_t i = 0; i < vectors * VL; i++) {
 		// A sink of +Inf takes all weight from all keys and has no logarithm.
 		const double sink = sinks[i] == INFINITY ? NAN : sinks[i];
