@@ -11,7 +11,7 @@
 #   ablation  what the parts of the work cost
 #   decode    one row over long K and V, contiguous, paged, quantised and sparse,
 #             beside copies of as many bytes
-#   cpu       the CPU tier beside PyTorch's flash kernel for the CPU, each with as many
+#   cpu       the CPU tier and PyTorch's flash kernel for the CPU, each with as many
 #             threads as GOMAXPROCS says, else as there are CPUs: on two cores,
 #             GOMAXPROCS=2 taskset -c 0,1 scripts/race.sh cpu
 #   seeds     grouped prefill and decode, paged and sparse, beside reference
