@@ -1,143 +1,171 @@
 package attention
 
-import "math"
+import (
+	"unsafe"
 
-// cpuWorker computes blocks of query rows in its own scratch memory, by the
-// online softmax: for each block of keys, the scores, the new row maximum, the
-// old sums rescaled to it, and the weighted values added.
-type cpuWorker struct {
-	cfg   Config
-	a     Args
-	views views
-	scale float32
+	"vkattn/attention/internal/simd"
+)
 
-	q       []float32 // [rows][HeadDim]
-	k, v    []float32 // [cpuKeys][HeadDim], [cpuKeys][HeadDimV]
-	scores  []float32 // [rows][cpuKeys], then the weights
-	o       []float32 // [rows][HeadDimV], not yet divided by sum
-	most    []float32 // [rows] maximum score so far
-	sum     []float32 // [rows] of e^(score - most)
-	visible []int     // [rows] keys the row attends to
+// cpuTile goes through the keys of a sequence and key head in KV tiles: the key-gather
+// stage, whatever K and V lie in. Tiles begin at multiples of simd.Keys, in the
+// sequence or in a list, whatever rows of a block see. So a row meets the same tiles
+// in any block.
+type cpuTile struct {
+	call    *cpuCall
+	b, kv   int
+	lo, hi  int // keys that the block attends to
+	at, end int // what comes next in the sequence or the list
+
+	keys   []int32 // of the tile, in [lo, hi)
+	buffer []int32
+	loaded bool
+	k, v   cpuRowsOf
 }
 
-func newCPUWorker(cfg Config, a Args, v views, rows int) *cpuWorker {
-	d, dv := cfg.HeadDim, cfg.ValueDim()
-	keys := min(cpuKeys, a.Sk)
-	return &cpuWorker{
-		cfg: cfg, a: a, views: v, scale: cfg.ScaleValue(),
-		q: make([]float32, rows*d),
-		k: make([]float32, keys*d), v: make([]float32, keys*dv),
-		scores: make([]float32, rows*cpuKeys),
-		o:      make([]float32, rows*dv),
-		most:   make([]float32, rows), sum: make([]float32, rows),
-		visible: make([]int, rows),
+// cpuRowsOf are the rows of K or V of a tile in float32: in place where they can be, or
+// widened to a buffer.
+type cpuRowsOf struct {
+	view   *kvView
+	host   []byte
+	dim    int
+	buffer []float32
+	at     []int64
+	scales []float32 // nil: none
+	rows   unsafe.Pointer
+	stride int // elements
+}
+
+func (t *cpuTile) init(call *cpuCall, keys int) {
+	*t = cpuTile{call: call, buffer: make([]int32, keys)}
+	t.k.init(&call.k, call.a.K.Host, call.cfg.HeadDim, keys)
+	t.v.init(&call.v, call.a.V.Host, call.cfg.ValueDim(), keys)
+}
+
+func (r *cpuRowsOf) init(view *kvView, host []byte, dim, keys int) {
+	*r = cpuRowsOf{view: view, host: host, dim: dim, at: make([]int64, keys)}
+	if view.kv.Scaled() {
+		r.scales = make([]float32, keys)
 	}
 }
 
-// place is the query row and head of row r of (b, kv): heads of the group run
-// fastest, so that a block spans few positions and wastes little on the mask.
-func (w *cpuWorker) place(kv int, r int64) (h, row int) {
-	group := int64(w.a.Group())
-	return kv*int(group) + int(r%group), int(r / group)
+// begin starts over with the keys [lo, hi) of a sequence and key head.
+func (t *cpuTile) begin(b, kv, lo, hi int) {
+	t.b, t.kv, t.lo, t.hi = b, kv, lo, hi
+	t.at, t.end = lo/simd.Keys*simd.Keys, hi
+	if t.call.a.Kept != nil && lo < hi {
+		t.at, t.end = t.call.list(b, kv)
+	}
 }
 
-// run computes rows [first, first+n) of batch b and key head kv.
-func (w *cpuWorker) run(b, kv int, first, n int64) {
-	d, rows := w.cfg.HeadDim, int(n)
-	keys := 0 // any row of the block attends to
-	for r := range rows {
-		h, row := w.place(kv, first+int64(r))
-		w.views.q.ReadRow(w.q[r*d:], b, h, row)
-		w.visible[r] = w.cfg.Causal.Visible(row, w.a.Sq, w.a.Sk)
-		keys = max(keys, w.visible[r])
-		w.most[r], w.sum[r] = float32(math.Inf(-1)), 0
-	}
-	clear(w.o)
-	for key := 0; key < keys; key += cpuKeys {
-		cols := min(cpuKeys, keys-key)
-		w.views.k.ReadRows(w.k, b, kv, key, cols)
-		w.views.v.ReadRows(w.v, b, kv, key, cols)
-		w.score(rows, cols)
-		for r := range rows {
-			w.absorb(r, min(cols, w.visible[r]-key))
+// next goes to the next tile; false means that there is none.
+func (t *cpuTile) next() bool {
+	t.loaded = false
+	for t.keys = t.buffer[:0]; t.at < t.end && len(t.keys) == 0; t.at += simd.Keys {
+		end := min(t.at+simd.Keys, t.end)
+		if list := t.call.a.Kept; list != nil {
+			for i := t.at; i < end; i++ {
+				if key := list.Tokens.hostInt(i); key >= t.lo && key < t.hi {
+					t.keys = append(t.keys, int32(key))
+				}
+			}
+			continue
+		}
+		for key := max(t.at, t.lo); key < end; key++ {
+			t.keys = append(t.keys, int32(key))
 		}
 	}
-	for r := range rows {
-		h, row := w.place(kv, first+int64(r))
-		w.finish(r, b, h, row)
+	return len(t.keys) > 0
+}
+
+// cut sets which keys of the tile the rows of a group attend to, and reports whether
+// there are any.
+func (t *cpuTile) cut(job *simd.Tile, g *cpuGroup) bool {
+	first, n := int(t.keys[0]), len(t.keys)
+	if t.call.a.Kept == nil {
+		job.From, job.To = max(g.lo-first, 0), min(g.hi-first, n)
+		job.FullFrom, job.FullTo = max(g.mostLo-first, job.From), min(g.leHi-first, job.To)
+		return job.From < job.To
+	}
+	any, all := false, true
+	for _, key := range t.keys {
+		any = any || int(key) >= g.lo && int(key) < g.hi
+		all = all && int(key) >= g.mostLo && int(key) < g.leHi
+	}
+	job.To = n
+	if all {
+		job.FullTo = n
+	}
+	return any
+}
+
+// load brings the rows of K and V of the tile, once.
+func (t *cpuTile) load() {
+	if !t.loaded {
+		t.k.load(t)
+		t.v.load(t)
+		t.loaded = true
 	}
 }
 
-// score computes Q Kᵀ of the block. At an odd edge the last row or key takes
-// part twice. Masked slots get scores too; nothing reads them.
-func (w *cpuWorker) score(rows, cols int) {
-	d := w.cfg.HeadDim
-	for r := 0; r < rows; r += 2 {
-		t := min(r+1, rows-1)
-		q0, q1 := w.q[r*d:][:d], w.q[t*d:][:d]
-		s0, s1 := w.scores[r*cpuKeys:][:cols], w.scores[t*cpuKeys:][:cols]
-		for c := 0; c < cols; c += 2 {
-			e := min(c+1, cols-1)
-			s0[c], s0[e], s1[c], s1[e] = dot2x2(q0, q1, w.k[c*d:][:d], w.k[e*d:][:d])
+func (r *cpuRowsOf) load(t *cpuTile) {
+	f32 := t.call.keysType == simd.F32
+	if f32 && t.call.a.Pages == nil && t.call.a.Kept == nil {
+		batch, row := t.call.placeKey(t.b, int(t.keys[0]))
+		if r.inPlace(r.view.byteOf(batch, t.kv, row), r.view.rows.s.Seq*4) {
+			return
 		}
 	}
-}
-
-// absorb adds the first n keys of the block to row r.
-func (w *cpuWorker) absorb(r, n int) {
-	if n <= 0 {
+	at := r.locate(t)
+	if f32 && equalDistances(at) && r.inPlace(at[0], at[min(1, len(at)-1)]-at[0]) {
 		return
 	}
-	dv := w.cfg.ValueDim()
-	o := w.o[r*dv:][:dv]
-	s := w.scores[r*cpuKeys:][:n]
-	most := w.most[r]
-	for i, x := range s {
-		x *= w.scale
-		s[i] = x
-		if x > most {
-			most = x
-		}
+	if r.buffer == nil {
+		r.buffer = make([]float32, len(r.at)*r.dim)
 	}
-	if math.IsInf(float64(most), -1) && !anyNaN(s) {
-		return // nothing but -Inf so far
-	}
-	if most != w.most[r] {
-		c := expf(w.most[r] - most)
-		w.sum[r] *= c
-		scaleRow(o, c)
-		w.most[r] = most
-	}
-	var sum float32
-	for i, x := range s {
-		x = expf(x - most)
-		s[i] = x
-		sum += x
-	}
-	w.sum[r] += sum
-	accumulate(o, s, w.v)
+	cpuKernels.Widen(r.buffer, r.host, at, r.scales, r.dim, t.call.keysType)
+	r.rows, r.stride = unsafe.Pointer(unsafe.SliceData(r.buffer)), r.dim
 }
 
-func anyNaN(s []float32) bool {
-	for _, x := range s {
-		if x != x {
-			return true
+// locate is where the rows of the tile begin, in bytes. It reads their scales.
+func (r *cpuRowsOf) locate(t *cpuTile) []int64 {
+	at := r.at[:len(t.keys)]
+	if t.call.a.Pages == nil && r.scales == nil {
+		batch, row := t.call.placeKey(t.b, 0)
+		first, distance := r.view.rows.element(batch, t.kv, row), r.view.rows.s.Seq
+		for i, key := range t.keys {
+			at[i] = (first + int64(key)*distance) * r.view.perBlock / blockElements
+		}
+		return at
+	}
+	for i, key := range t.keys {
+		batch, row := t.call.placeKey(t.b, int(key))
+		at[i] = r.view.byteOf(batch, t.kv, row)
+		if r.scales != nil {
+			r.scales[i] = r.view.scale(batch, t.kv, row)
 		}
 	}
-	return false
+	return at
 }
 
-// finish divides row r by its sum and stores it.
-func (w *cpuWorker) finish(r, b, h, row int) {
-	dv := w.cfg.ValueDim()
-	o := w.o[r*dv:][:dv]
-	lse := float32(math.Inf(-1))
-	if sum := w.sum[r]; sum != 0 { // NaN is not 0
-		for i := range o {
-			o[i] /= sum
+func equalDistances(at []int64) bool {
+	for i := 2; i < len(at); i++ {
+		if at[i]-at[i-1] != at[1]-at[0] {
+			return false
 		}
-		lse = w.most[r] + float32(math.Log(float64(sum)))
 	}
-	w.views.o.WriteRow(o, b, h, row)
-	w.views.putLSE(&w.a, b, h, row, lse)
+	return true
+}
+
+// inPlace takes rows of float32 from where they lie, if they are aligned and near each
+// other. Rows at a distance of 4 KiB share a set of the first cache: copying them first
+// was 15 % faster at head dim 128 on an Ice Lake server, and 8 % slower where rows follow
+// each other.
+func (r *cpuRowsOf) inPlace(first, distance int64) bool {
+	const near = 4096
+	p := unsafe.Pointer(&r.host[first])
+	if uintptr(p)%4 != 0 || distance%4 != 0 || distance <= -near || distance >= near {
+		return false
+	}
+	r.rows, r.stride = p, int(distance/4)
+	return true
 }

@@ -77,7 +77,9 @@
 //
 // The same build, device and Config give the same bits on every run, on a device
 // for as long as nobody tunes it (see [Tuning]; [TuningOff] needs no such clause); on the
-// CPU the bits do not depend on GOMAXPROCS, nor on what else is in the batch.
+// CPU the bits do not depend on GOMAXPROCS, nor on what else is in the batch. CPUs with
+// AVX-512, AVX2 and FMA, or NEON have the same bits as each other, with the same C
+// library; CPUs without fused multiplication and addition have others.
 //
 // # CUDA
 //

@@ -5,13 +5,15 @@ import (
 	"testing"
 	"time"
 
+	"vkattn/attention/internal/simd"
 	"vkattn/vk"
 )
 
 // For tests outside of the package, which may import accuracy and inputs.
 var (
 	ForwardCPU = forwardCPU
-	Expf       = expf
+	Expf       = func(x float32) float32 { return mapOne(cpuKernels.Exp, x) }
+	Tanhf      = func(x float32) float32 { return mapOne(cpuKernels.Tanh, x) }
 )
 
 // OnceOnly skips what takes long and is the same on every driver, as no device is used: it
@@ -74,4 +76,21 @@ func PartsOf(op *Op, a Args) (parts int, combined bool, err error) {
 func FillsCores(s Shape, cores, rowBlocks, round uint32) bool {
 	r := request{shape: s}
 	return r.fillsCores(&vk.Caps{ShaderCores: cores}, rowBlocks, round)
+}
+
+// mapOne is one element of what the CPU tier computes by vectors.
+func mapOne(f func([]float32), x float32) float32 {
+	v := make([]float32, cpuKernels.Vector)
+	v[0] = x
+	f(v)
+	return v[0]
+}
+
+// EachKernelSet runs a test with every set of kernels that this CPU has.
+func EachKernelSet(t *testing.T, test func(t *testing.T, name string)) {
+	best := cpuKernels
+	defer func() { cpuKernels = best }()
+	for _, cpuKernels = range simd.Sets() {
+		t.Run(cpuKernels.Name, func(t *testing.T) { test(t, cpuKernels.Name) })
+	}
 }

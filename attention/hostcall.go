@@ -104,17 +104,13 @@ func (h *hostCall) visible(keys []int, b, head, row int) []int {
 	lo, hi := h.span(b, row)
 	switch a := h.a; {
 	case a.Kept != nil:
-		list := b*a.KVHeads() + head/a.Group()
-		at := min(max(a.Kept.Offsets.hostInt(list), 0), a.Kept.Total)
-		end := min(max(a.Kept.Offsets.hostInt(list+1), 0), a.Kept.Total)
-		for ; at < end; at++ {
+		for at, end := h.list(b, head/a.Group()); at < end; at++ {
 			if key := a.Kept.Tokens.hostInt(at); key >= lo && key < hi {
 				keys = append(keys, key)
 			}
 		}
 	case a.Mask != nil:
-		m := h.mask
-		bytes := a.Mask.Host[a.Mask.Offset+int64(b)*m[0]+int64(head)*m[1]+int64(row)*m[2]:]
+		bytes := a.Mask.Host[h.maskAt(b, head, row):]
 		for key := lo; key < hi; key++ {
 			if bytes[key] != 0 {
 				keys = append(keys, key)
@@ -137,15 +133,34 @@ func (h *hostCall) visible(keys []int, b, head, row int) []int {
 	return keys
 }
 
-// headsAlike reports whether the query heads of a key head attend to the same keys.
-func (h *hostCall) headsAlike() bool { return h.mask[1] == 0 && h.blocks[1] == 0 }
+// list is where the list of a sequence and key head begins and ends.
+func (h *hostCall) list(b, kv int) (at, end int) {
+	k, list := h.a.Kept, b*h.a.KVHeads()+kv
+	return min(max(k.Offsets.hostInt(list), 0), k.Total), min(max(k.Offsets.hostInt(list+1), 0), k.Total)
+}
+
+// maskAt is the number of the first byte of a row's mask.
+func (h *hostCall) maskAt(b, head, row int) int64 {
+	return h.a.Mask.Offset + int64(b)*h.mask[0] + int64(head)*h.mask[1] + int64(row)*h.mask[2]
+}
+
+// blocksAt is the number of the first byte of a row's bitmap.
+func (h *hostCall) blocksAt(b, head, row int) int64 {
+	word := int64(b)*h.blocks[0] + int64(head)*h.blocks[1] + int64(row/h.a.Blocks.BlockQ)*h.blocks[2]
+	return (h.a.Blocks.Map.Offset + word) * 4
+}
+
+// biasAt is the number of the first byte of a row's bias.
+func (h *hostCall) biasAt(b, head, row int) int64 {
+	at := h.a.Bias.Offset + int64(b)*h.bias[0] + int64(head)*h.bias[1] + int64(row)*h.bias[2]
+	return at * int64(h.a.Bias.DType.Size())
+}
 
 // readBias puts the bias of a row at some keys into dst.
 func (h *hostCall) readBias(dst []float32, b, head, row int, keys []int) {
 	bias := h.a.Bias
 	size := bias.DType.Size()
-	at := bias.Offset + int64(b)*h.bias[0] + int64(head)*h.bias[1] + int64(row)*h.bias[2]
-	src := bias.Host[at*int64(size):]
+	src := bias.Host[h.biasAt(b, head, row):]
 	for i, key := range keys {
 		bias.DType.Decode(dst[i:i+1], src[key*size:])
 	}

@@ -51,8 +51,11 @@ func (v HostView) WriteRow(src []float32, b, h, row int) {
 
 // at is the memory from the start of a row on.
 func (v HostView) at(b, h, row int) []byte {
-	return v.bytes[v.element(b, h, row)*int64(v.dtype.Size()):]
+	return v.bytes[v.byteOf(b, h, row):]
 }
+
+// byteOf is the number of a row's first byte.
+func (v HostView) byteOf(b, h, row int) int64 { return v.element(b, h, row) * int64(v.dtype.Size()) }
 
 // element is the number of a row's first element.
 func (v HostView) element(b, h, row int) int64 {

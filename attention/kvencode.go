@@ -61,7 +61,9 @@ func DecodeKV(t KVType, block, batches, heads, keys, dim int, data, scales []byt
 		if t.Scaled() {
 			var s [1]float32
 			half.DecodeF32(s[:], scale)
-			scaleRow(x, s[0])
+			for i := range x {
+				x[i] *= s[0]
+			}
 		}
 	}, data, x, scales)
 	return x, nil

@@ -28,10 +28,19 @@ func (v *kvView) read(dst []float32, batch, head, row int) (scale float32) {
 		v.rows.ReadRow(dst, batch, head, row)
 		return 1
 	}
-	src := v.block[v.rows.element(batch, head, row)*v.perBlock/blockElements:]
-	v.kv.decode(dst, src)
+	v.kv.decode(dst, v.block[v.byteOf(batch, head, row):])
 	if !v.kv.Scaled() {
 		return 1
 	}
+	return v.scale(batch, head, row)
+}
+
+// byteOf is the number of a row's first byte.
+func (v *kvView) byteOf(batch, head, row int) int64 {
+	return v.rows.element(batch, head, row) * v.perBlock / blockElements
+}
+
+// scale is what the elements of a row of a Scaled type are multiplied by.
+func (v *kvView) scale(batch, head, row int) float32 {
 	return v.scales.hostFloat((batch*v.heads+head)*v.scaleRow + row/v.scaleKeys)
 }

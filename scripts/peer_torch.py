@@ -9,6 +9,9 @@ BACKEND is flash, cudnn, efficient or math, or copy: not attention, but a copy o
 the device that reads and writes as many bytes together as the problem's K and V
 have, which is what decoding is measured against. Needs Python 3.8 and PyTorch 2.5.
 
+cpu is the flash kernel for the CPU, for "vkattn bench --device cpu". It has as many
+threads as GOMAXPROCS says, else as there are CPUs it may run on: those of vkattn.
+
 The protocol is lines of JSON: a request on standard input, an answer with the
 same "id" on standard output. The package comment of
 cmd/vkattn/internal/peer/protocol.go describes it; in short:
@@ -38,8 +41,10 @@ BACKENDS = {
     "cudnn": "CUDNN_ATTENTION",
     "efficient": "EFFICIENT_ATTENTION",
     "math": "MATH",
+    "cpu": "FLASH_ATTENTION",
 }
 COPY = "copy"
+CPU = "cpu"
 
 
 class Refusal(Exception):
@@ -194,7 +199,7 @@ def arguments(backend, p):
     if sq == sk:
         a["is_causal"] = True
     elif p["causal"] == "top-left":
-        if backend == "flash":
+        if backend in ("flash", "cpu"):
             raise Refusal("unsupported", "flash's causal mask is bottom-right where the lengths differ")
         a["is_causal"] = True
     elif sq > sk:
@@ -205,6 +210,12 @@ def arguments(backend, p):
         from torch.nn.attention.bias import causal_lower_right
         a["attn_mask"] = causal_lower_right(sq, sk)
     return a
+
+
+def threads():
+    """The CPUs that a Go program with this environment computes on."""
+    wanted = os.environ.get("GOMAXPROCS", "")
+    return int(wanted) if wanted.isdigit() and int(wanted) > 0 else len(os.sched_getaffinity(0))
 
 
 def reason(backend, error, caught):
@@ -228,7 +239,10 @@ class Peer:
 
     def hello(self, r):
         global torch
-        me = {"name": "torch-copy" if self.backend == COPY else self.backend}
+        me = {"name": "torch-" + self.backend if self.backend in (COPY, CPU) else self.backend}
+        # Idle threads that spin would take the CPU from the other process in its turns.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        os.environ.setdefault("KMP_BLOCKTIME", "0")
         try:
             import torch
             from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -246,6 +260,8 @@ class Peer:
             self.only.__enter__()
             me["program"] = "torch %s scaled_dot_product_attention" % torch.__version__
         if self.where == "cpu":
+            torch.set_num_threads(threads())
+            me["program"] += ", %d threads" % torch.get_num_threads()
             self.device = torch.device("cpu")
             return dict(me, device="cpu", timer="wall")
         index, uuid = self.find(r.get("uuid", ""))
@@ -323,7 +339,8 @@ def main():
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:
-        serve(Peer(options.backend, options.device), sys.stdin, answers)
+        where = "cpu" if options.backend == CPU else options.device
+        serve(Peer(options.backend, where), sys.stdin, answers)
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -11,6 +11,9 @@
 #   ablation  what the parts of the work cost
 #   decode    one row over long K and V, contiguous, paged, quantised and sparse,
 #             beside copies of as many bytes
+#   cpu       the CPU tier and PyTorch's flash kernel for the CPU, each with as many
+#             threads as GOMAXPROCS says, else as there are CPUs: on two cores,
+#             GOMAXPROCS=2 taskset -c 0,1 scripts/race.sh cpu
 #   seeds     grouped prefill and decode, paged and sparse, beside reference
 #             implementations of this program
 #
@@ -42,7 +45,7 @@ entries=("$@")
 ((${#entries[@]})) || entries=(forward dims gqa f32)
 for entry in "${entries[@]}"; do
 	case $entry in
-	forward | dims | gqa | f32 | cuda | ladder | ablation | decode | seeds) ;;
+	forward | dims | gqa | f32 | cuda | ladder | ablation | decode | seeds | cpu) ;;
 	*)
 		echo "race: no entry $entry" >&2
 		exit 2
@@ -74,6 +77,10 @@ race() { # <entry>
 	seeds)
 		args=(--suite seeds --tier "${VKATTN_RACE_DECODE_TIERS:-auto}")
 		peers=()
+		;;
+	cpu)
+		args=(--device cpu --dtype "f32,f16,bf16" --batch-size 1 --nheads 8 --seqlen "512,1024,4096" --headdim "64,128" --causal "none,top-left")
+		peers=(cpu)
 		;;
 	ablation) args=(--suite ablation --tier "${tiers%%,*}" --ablate "none,softmax,barrier,load") ;;
 	esac

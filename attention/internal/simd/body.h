@@ -1,0 +1,587 @@
+// The kernels for one instruction set. The file that includes this defines
+//
+//   NAME            the simd_kernels to define
+//   V, U            vectors of float and int32, VL elements each
+//   VECTORS         vectors of lanes of a full group
+//   BROADCASTS      rows of a product's other operand that fit the registers
+//   SPLAT(x)        a vector of x
+//   FMA(a, b, c)    a*b+c
+//   FMA_EXACT       the same, rounded once in every set
+//   MAX(a, b)       a > b ? a : b, so b where one is NaN
+//   M               what comparisons give: LT and LE of floats, INT_LT, INT_LE and
+//                   INT_NE, and AND, OR and NOT of them
+//   SELECT(m, a, b) m ? a : b
+//   FMA_WHERE(m, a, b, c)  m ? a*b+c : c
+//   ANY(m)          whether any lane is set
+//   WIDEN_F16, NARROW_F16  one vector of binary16 in memory
+//
+// A query row is a lane. Q, S and O of a group lie transposed: Q[d][lane],
+// S[key][lane], O[dv][lane]. A lane adds in one order, over d in a score and over
+// keys in its row sum and in O, and never sees what other lanes hold. So a row has
+// the same bits whatever rows it shares a group with, whatever the sizes of groups
+// and tiles are, and in every instruction set that fuses multiplication and addition.
+//
+// That the size of KV tiles changes no bit takes an online softmax whose rescaling
+// is exact. Weights are P = 2^(x log2(e) - fraction - m): m is an integer at the
+// row's maximum, so moving it multiplies by a power of two. The fraction comes from
+// the first key that the row sees, which gives a row of one key the weight 1.
+//
+// Rows whose largest score is above FAR in magnitude take expf of the difference to
+// it instead, one lane at a time, as float32 holds no fraction of such a score.
+
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#else
+#define SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, (I){i, j, k, l})
+#endif
+#define NOINLINE __attribute__((noinline))
+#define UNROLL _Pragma("GCC unroll 32")
+
+enum { LANES = VECTORS * VL };
+
+#define LOG2E 0x1.715476p+0f
+#define LOG2E_LOW 0x1.4ae0cp-26f
+#define LN2 0x1.62e42fefa39efp-1
+#define FAR 0x1p18f
+#define ROUNDING 0x1.8p23f // adding and subtracting it rounds to an integer
+
+INLINE V splat(float x) { return SPLAT(x); }
+INLINE U splat_int(int32_t x) { return (U){0} + x; }
+INLINE V load(const float *p) {
+	V v;
+	memcpy(&v, p, sizeof v);
+	return v;
+}
+INLINE U load_int(const int32_t *p) {
+	U v;
+	memcpy(&v, p, sizeof v);
+	return v;
+}
+INLINE void store(float *p, V v) { memcpy(p, &v, sizeof v); }
+INLINE V magnitude(V x) { return (V)((U)x & splat_int(0x7fffffff)); }
+
+typedef uint16_t H __attribute__((vector_size(2 * VL)));
+typedef uint32_t W __attribute__((vector_size(4 * VL)));
+
+INLINE V widen_bf16(const uint8_t *p) {
+	H h;
+	memcpy(&h, p, sizeof h);
+	return (V)(__builtin_convertvector(h, W) << 16);
+}
+INLINE void narrow_bf16(uint8_t *p, V x) {
+	W b = (W)x;
+	W rounded = (b + (b >> 16 & 1) + 0x7fff) >> 16;
+	H h = __builtin_convertvector((W)SELECT(LE(x, x), (V)rounded, (V)((b | 0x400000) >> 16)), H);
+	memcpy(p, &h, sizeof h);
+}
+
+// exp2_poly is 2^r for |r| up to 0.51, within 2^-27; 1 for 0.
+INLINE V exp2_poly(V r) {
+	V p = splat(0x1.441e52p-13f);
+	p = FMA(p, r, splat(0x1.5f1822p-10f));
+	p = FMA(p, r, splat(0x1.3b2a4ap-7f));
+	p = FMA(p, r, splat(0x1.c6af56p-5f));
+	p = FMA(p, r, splat(0x1.ebfbep-3f));
+	p = FMA(p, r, splat(0x1.62e43p-1f));
+	return FMA(p, r, splat(1));
+}
+
+// power is 2^k for integers k up to 0, 0 below the normal range.
+INLINE V power(V k) {
+	k = MAX(splat(-127), k); // keeps a NaN
+	return (V)((U)(k + splat(127 + ROUNDING)) << 23);
+}
+
+// fraction_of is x log2(e) less the integer n next to it, for |x| up to FAR.
+INLINE V fraction_of(V x, V n) { return FMA(x, splat(LOG2E_LOW), FMA_EXACT(x, splat(LOG2E), -n)); }
+
+// exponent is the integer next to x log2(e) - fraction.
+INLINE V exponent(V x, V fraction) { return (FMA(x, splat(LOG2E), -fraction) + splat(ROUNDING)) - splat(ROUNDING); }
+
+// ceiling is exponent, rounded up, so that no weight is above 1.
+INLINE V ceiling(V x, V fraction) {
+	return (FMA(x, splat(LOG2E), splat(0.5f) - fraction) + splat(ROUNDING)) - splat(ROUNDING);
+}
+
+// weight is 2^(x log2(e) - fraction - m); NaN for NaN.
+INLINE V weight(V x, V fraction, V m) {
+	V n = exponent(x, fraction);
+	return exp2_poly(fraction_of(x, n) - fraction) * power(n - m);
+}
+
+static void exps(float *x, int32_t vectors) {
+	for (int i = 0; i < vectors; i++) {
+		V v = MAX(splat(-150), load(x + i * VL));
+		store(x + i * VL, weight(v, splat(0), splat(0)));
+	}
+}
+
+// tanh_of is within 2 units in the last place.
+INLINE V tanh_of(V x) {
+	V a = magnitude(x);
+	V z = a * a;
+	V p = splat(0x1.335ad6p-9f);
+	p = FMA(p, z, splat(-0x1.12e222p-7f));
+	p = FMA(p, z, splat(0x1.64e15ep-6f));
+	p = FMA(p, z, splat(-0x1.ba0c1ep-5f));
+	p = FMA(p, z, splat(0x1.1110f2p-3f));
+	p = FMA(p, z, splat(-0x1.555556p-2f));
+	V low = FMA(a * z, p, a);
+	V e = weight(MAX(splat(-40), a * splat(-2)), splat(0), splat(0));
+	V high = (splat(1) - e) / (splat(1) + e);
+	V t = SELECT(LT(a, splat(0.6f)), low, high);
+	return (V)((U)t | ((U)x & splat_int((int32_t)0x80000000)));
+}
+
+static void tanhs(float *x, int32_t vectors) {
+	for (int i = 0; i < vectors; i++) store(x + i * VL, tanh_of(load(x + i * VL)));
+}
+
+// scores sets keys [from, to) of S to scale times K Q, n keys at a time.
+INLINE void scores_of(const int nv, const int n, int32_t d, float scale, const float *q, const float *k, int64_t stride,
+	float *s) {
+	V sum[BROADCASTS][VECTORS];
+	UNROLL for (int j = 0; j < n; j++) UNROLL for (int v = 0; v < nv; v++) sum[j][v] = splat(0);
+	for (int32_t i = 0; i < d; i++) {
+		V a[VECTORS];
+		UNROLL for (int v = 0; v < nv; v++) a[v] = load(q + (int64_t)i * LANES + v * VL);
+		UNROLL for (int j = 0; j < n; j++) {
+			V b = splat(k[j * stride + i]);
+			UNROLL for (int v = 0; v < nv; v++) sum[j][v] = FMA(b, a[v], sum[j][v]);
+		}
+	}
+	UNROLL for (int j = 0; j < n; j++)
+		UNROLL for (int v = 0; v < nv; v++) store(s + j * LANES + v * VL, sum[j][v] * splat(scale));
+}
+
+INLINE void scores(const int nv, const simd_tile *t, const float *q, const float *k, float *s) {
+	int32_t key = t->from;
+	for (; key + BROADCASTS <= t->to; key += BROADCASTS)
+		scores_of(nv, BROADCASTS, t->d, t->scale, q, k + key * t->k_stride, t->k_stride, s + key * LANES);
+	for (; key + 4 <= t->to; key += 4)
+		scores_of(nv, 4, t->d, t->scale, q, k + key * t->k_stride, t->k_stride, s + key * LANES);
+	for (; key < t->to; key++)
+		scores_of(nv, 1, t->d, t->scale, q, k + key * t->k_stride, t->k_stride, s + key * LANES);
+}
+
+// accumulate adds the weighted values of keys [from, to) to n columns of O. Weights
+// of slots that are masked are -0, which no other weight is: they are passed over, as
+// 0 times what such a slot holds may be NaN.
+INLINE void accumulate_of(const int nv, const int n, const bool masked, int32_t from, int32_t to, const float *p, const float *v,
+	int64_t stride, float *o) {
+	V sum[BROADCASTS][VECTORS];
+	UNROLL for (int j = 0; j < n; j++) UNROLL for (int i = 0; i < nv; i++) sum[j][i] = load(o + j * LANES + i * VL);
+	for (int32_t key = from; key < to; key++) {
+		const float *row = v + key * stride;
+		V a[VECTORS];
+		M seen[VECTORS];
+		UNROLL for (int i = 0; i < nv; i++) {
+			a[i] = load(p + key * LANES + i * VL);
+			if (masked) seen[i] = INT_NE((U)a[i], splat_int((int32_t)0x80000000));
+		}
+		UNROLL for (int j = 0; j < n; j++) {
+			V b = splat(row[j]);
+			UNROLL for (int i = 0; i < nv; i++)
+				sum[j][i] = masked ? FMA_WHERE(seen[i], a[i], b, sum[j][i]) : FMA(a[i], b, sum[j][i]);
+		}
+	}
+	UNROLL for (int j = 0; j < n; j++) UNROLL for (int i = 0; i < nv; i++) store(o + j * LANES + i * VL, sum[j][i]);
+}
+
+INLINE void accumulate(const int nv, const bool masked, int32_t from, int32_t to, int32_t dv, const float *p, const float *v,
+	int64_t stride, float *o) {
+	if (from >= to) return;
+	int32_t j = 0;
+	for (; j + BROADCASTS <= dv; j += BROADCASTS)
+		accumulate_of(nv, BROADCASTS, masked, from, to, p, v + j, stride, o + j * LANES);
+	for (; j + 4 <= dv; j += 4) accumulate_of(nv, 4, masked, from, to, p, v + j, stride, o + j * LANES);
+	for (; j < dv; j++) accumulate_of(nv, 1, masked, from, to, p, v + j, stride, o + j * LANES);
+}
+
+// modify applies softcap, bias and ALiBi to scores, in this order.
+static void modify(const simd_tile *t, float *s, const float *slope, const double *position, const int32_t *keys,
+	const float *bias) {
+	const int32_t lanes = t->vectors * VL;
+	for (int32_t key = t->from; key < t->to; key++) {
+		float *x = s + key * LANES;
+		if (t->softcap != 0) {
+			const V cap = splat(t->softcap);
+			for (int32_t i = 0; i < lanes; i += VL) store(x + i, cap * tanh_of(load(x + i) / cap));
+		}
+		if (t->bias)
+			for (int32_t i = 0; i < lanes; i++) x[i] += bias[key * LANES + i];
+		if (t->alibi)
+			for (int32_t i = 0; i < lanes; i++) x[i] -= slope[i] * (float)fabs(position[i] - keys[key]);
+	}
+}
+
+// widen_row widens n elements. Quantised ones are multiplied by scale.
+static void widen_row(float *dst, const uint8_t *src, int32_t n, int32_t type, float scale) {
+	int32_t i = 0;
+	switch (type) {
+	case SIMD_F32:
+		for (; i + VL <= n; i += VL) memcpy(dst + i, src + 4 * (int64_t)i, sizeof(V));
+		for (; i < n; i++) memcpy(dst + i, src + 4 * (int64_t)i, 4);
+		break;
+	case SIMD_F16:
+		for (; i + VL <= n; i += VL) store(dst + i, WIDEN_F16(src + 2 * (int64_t)i));
+		if (i < n) {
+			uint8_t last[2 * VL] = {0};
+			memcpy(last, src + 2 * (int64_t)i, 2 * (size_t)(n - i));
+			V x = WIDEN_F16(last);
+			memcpy(dst + i, &x, 4 * (size_t)(n - i));
+		}
+		break;
+	case SIMD_BF16:
+		for (; i + VL <= n; i += VL) store(dst + i, widen_bf16(src + 2 * (int64_t)i));
+		if (i < n) {
+			uint8_t last[2 * VL] = {0};
+			memcpy(last, src + 2 * (int64_t)i, 2 * (size_t)(n - i));
+			V x = widen_bf16(last);
+			memcpy(dst + i, &x, 4 * (size_t)(n - i));
+		}
+		break;
+	case SIMD_INT8:
+		for (; i < n; i++) dst[i] = scale * (float)(int8_t)src[i];
+		break;
+	case SIMD_FP8:
+		for (; i < n; i++) {
+			// 4 bits of exponent and 3 of fraction, the exponent short by 127 - 7.
+			const uint32_t size = src[i] & 0x7f, sign = (uint32_t)(src[i] & 0x80) << 24;
+			const uint32_t moved = size << 20;
+			float x;
+			memcpy(&x, &moved, 4);
+			x = size == 0x7f ? NAN : x * 0x1p120f;
+			uint32_t bits;
+			memcpy(&bits, &x, 4);
+			bits |= sign;
+			memcpy(&x, &bits, 4);
+			dst[i] = scale * x;
+		}
+		break;
+	case SIMD_Q8_0:
+		for (; i < n; i += 32, src += 34) {
+			widen_row(&scale, src, 1, SIMD_F16, 1);
+			for (int32_t j = 0; j < 32; j++) dst[i + j] = scale * (float)(int8_t)src[2 + j];
+		}
+		break;
+	default:
+		for (; i < n; i += 32, src += 18) {
+			widen_row(&scale, src, 1, SIMD_F16, 1);
+			for (int32_t j = 0; j < 16; j++) {
+				dst[i + j] = scale * (float)((src[2 + j] & 15) - 8);
+				dst[i + j + 16] = scale * (float)((src[2 + j] >> 4) - 8);
+			}
+		}
+	}
+}
+
+INLINE void narrow_vector(uint8_t *dst, V x, int32_t type) {
+	if (type == SIMD_F16)
+		NARROW_F16(dst, x);
+	else
+		narrow_bf16(dst, x);
+}
+
+// narrow_row rounds n elements to nearest even.
+static void narrow_row(uint8_t *dst, const float *src, int32_t n, int32_t type) {
+	int32_t i = 0;
+	if (type == SIMD_F32) {
+		for (; i + VL <= n; i += VL) memcpy(dst + 4 * i, src + i, sizeof(V));
+		for (; i < n; i++) memcpy(dst + 4 * i, src + i, 4);
+		return;
+	}
+	for (; i + VL <= n; i += VL) narrow_vector(dst + 2 * i, load(src + i), type);
+	if (i == n) return;
+	float last[VL] = {0};
+	uint8_t narrow[2 * VL];
+	for (int32_t c = i; c < n; c++) last[c - i] = src[c];
+	narrow_vector(narrow, load(last), type);
+	memcpy(dst + 2 * i, narrow, 2 * (size_t)(n - i));
+}
+
+// transpose sets dst[c][r] to src[r][c] for r < rows and c < columns.
+static void transpose(float *dst, int32_t dst_stride, const float *src, int32_t src_stride, int32_t rows, int32_t columns) {
+	typedef float F __attribute__((vector_size(16)));
+	typedef int32_t I __attribute__((vector_size(16)));
+	int32_t c = 0;
+	for (; c + 4 <= columns; c += 4) {
+		int32_t r = 0;
+		for (; r + 4 <= rows; r += 4) {
+			F x[4];
+			for (int i = 0; i < 4; i++) memcpy(&x[i], src + (r + i) * src_stride + c, sizeof x[i]);
+			const F a = SHUFFLE(x[0], x[1], 0, 4, 1, 5), b = SHUFFLE(x[2], x[3], 0, 4, 1, 5);
+			const F e = SHUFFLE(x[0], x[1], 2, 6, 3, 7), f = SHUFFLE(x[2], x[3], 2, 6, 3, 7);
+			x[0] = SHUFFLE(a, b, 0, 1, 4, 5);
+			x[1] = SHUFFLE(a, b, 2, 3, 6, 7);
+			x[2] = SHUFFLE(e, f, 0, 1, 4, 5);
+			x[3] = SHUFFLE(e, f, 2, 3, 6, 7);
+			for (int i = 0; i < 4; i++) memcpy(dst + (c + i) * dst_stride + r, &x[i], sizeof x[i]);
+		}
+		for (; r < rows; r++)
+			for (int i = 0; i < 4; i++) dst[(c + i) * dst_stride + r] = src[r * src_stride + c + i];
+	}
+	for (; c < columns; c++)
+		for (int32_t r = 0; r < rows; r++) dst[c * dst_stride + r] = src[r * src_stride + c];
+}
+
+// pack_q widens rows of Q and transposes them.
+static void pack_q(float *q, const uint8_t *base, const int64_t *at, int32_t vectors, int32_t d, int32_t type) {
+	const int32_t lanes = vectors * VL;
+	float rows[LANES][64];
+	for (int32_t j = 0; j < d; j += 64) {
+		const int32_t n = d - j < 64 ? d - j : 64;
+		for (int32_t i = 0; i < lanes; i++)
+			widen_row(rows[i], base + at[i] + (int64_t)j * (type == SIMD_F32 ? 4 : 2), n, type, 1);
+		transpose(q + j * LANES, LANES, rows[0], 64, lanes, n);
+	}
+}
+
+// widen widens rows of K or V; scales is NULL where there are none.
+static void widen(float *dst, const uint8_t *base, const int64_t *at, const float *scales, int32_t rows, int32_t d,
+	int32_t type) {
+	for (int32_t i = 0; i < rows; i++) widen_row(dst + (int64_t)i * d, base + at[i], d, type, scales ? scales[i] : 1);
+}
+
+// read_bias gathers the biases of a group at n keys: dst[key][lane].
+static void read_bias(float *dst, const uint8_t *base, const int64_t *at, const int32_t *keys, int32_t vectors, int32_t n,
+	int32_t type) {
+	const int64_t size = type == SIMD_F32 ? 4 : 2;
+	for (int32_t key = 0; key < n;) {
+		int32_t run = 1; // keys that follow each other
+		while (run < 64 && key + run < n && keys[key + run] == keys[key] + run) run++;
+		for (int32_t i = 0; i < vectors * VL; i++) {
+			float row[64];
+			widen_row(row, base + at[i] + keys[key] * size, run, type, 1);
+			for (int32_t c = 0; c < run; c++) dst[(key + c) * LANES + i] = row[c];
+		}
+		key += run;
+	}
+}
+
+// read_mask gathers which of n keys a mask of bytes lets a group see, and returns
+// whether any.
+static int32_t read_mask(int32_t *dst, const uint8_t *base, const int64_t *at, const int32_t *keys, int32_t vectors, int32_t n) {
+	int32_t any = 0;
+	for (int32_t key = 0; key < n; key++)
+		for (int32_t i = 0; i < vectors * VL; i++) any |= dst[key * LANES + i] = base[at[i] + keys[key]];
+	return any;
+}
+
+// read_blocks is read_mask of a bitmap with a bit for every 2^shift keys.
+static int32_t read_blocks(int32_t *dst, const uint8_t *base, const int64_t *at, const int32_t *keys, int32_t vectors, int32_t n,
+	int32_t shift) {
+	int32_t any = 0;
+	for (int32_t key = 0; key < n; key++) {
+		const int32_t bit = keys[key] >> shift;
+		for (int32_t i = 0; i < vectors * VL; i++) {
+			uint32_t word;
+			memcpy(&word, base + at[i] + (int64_t)4 * (bit / 32), 4);
+			any |= dst[key * LANES + i] = word >> bit % 32 & 1;
+		}
+	}
+	return any;
+}
+
+// visible is which lanes attend to a key.
+INLINE M visible(const simd_tile *t, const int32_t *span, const int32_t *keys, const int32_t *mask, int32_t key, int v) {
+	const U at = splat_int(keys[key]);
+	M m = AND(INT_LE(load_int(span + v * VL), at), INT_LT(at, load_int(span + LANES + v * VL)));
+	return t->mask ? AND(m, INT_NE(load_int(mask + key * LANES + v * VL), splat_int(0))) : m;
+}
+
+// level is the natural logarithm of what a row's weights are relative to.
+INLINE double level(float most, float fraction, float m) {
+	return fabsf(most) <= FAR ? ((double)m + fraction) * LN2 : most;
+}
+
+// far_weights computes the weights of a lane in float64 and returns its row sum.
+static float far_weights(const simd_tile *t, int lane, const float *from, float *s, float sum, float most, double level,
+	const int32_t *span, const int32_t *keys, const int32_t *mask) {
+	for (int32_t key = t->from; key < t->to; key++) {
+		const float x = from[key * LANES + lane];
+		float p = -0.0f;
+		if (span[lane] <= keys[key] && keys[key] < span[LANES + lane] && (!t->mask || mask[key * LANES + lane])) {
+			p = most == -INFINITY ? (x == x ? 0 : x) : (float)exp((double)x - level);
+			sum += p;
+		}
+		s[key * LANES + lane] = p;
+	}
+	return sum;
+}
+
+// softmax turns scores into weights, and rescales sums and O to a new row maximum.
+INLINE void softmax(const int nv, const simd_tile *t, float *o, float *s, float *state, const int32_t *span,
+	const int32_t *keys, const int32_t *mask) {
+	float *most = state + SIMD_MAX * LANES, *fraction = state + SIMD_FRACTION * LANES, *sum = state + SIMD_SUM * LANES,
+	      *started = state + SIMD_STARTED * LANES;
+	V largest[VECTORS], first[VECTORS], m[VECTORS], total[VECTORS], least[VECTORS];
+
+	// The largest scores; a NaN is none.
+	UNROLL for (int v = 0; v < nv; v++) largest[v] = load(most + v * VL);
+	for (int32_t key = t->from; key < t->to; key++) {
+		const bool full = t->full_from <= key && key < t->full_to;
+		UNROLL for (int v = 0; v < nv; v++) {
+			V x = load(s + key * LANES + v * VL);
+			if (!full) x = SELECT(visible(t, span, keys, mask, key, v), x, splat(-INFINITY));
+			largest[v] = MAX(x, largest[v]);
+		}
+	}
+
+	// The fractions of rows that see their first key.
+	UNROLL for (int v = 0; v < nv; v++) {
+		V begun = load(started + v * VL);
+		first[v] = load(fraction + v * VL);
+		for (int32_t key = t->from; key < t->to && ANY(LT(begun, splat(1))); key++) {
+			M fresh = AND(LT(begun, splat(1)), visible(t, span, keys, mask, key, v));
+			V x = load(s + key * LANES + v * VL);
+			V f = SELECT(LE(magnitude(x), splat(FAR)), fraction_of(x, exponent(x, splat(0))), splat(0));
+			first[v] = SELECT(fresh, f, first[v]);
+			begun = SELECT(fresh, splat(1), begun);
+		}
+		store(started + v * VL, begun);
+		store(fraction + v * VL, first[v]);
+	}
+
+	// What sums and O shrink by, and which rows are far.
+	float shrink[LANES], is_far[LANES], before[LANES], sums[LANES], m_old[LANES], m_new[LANES];
+	bool far = false, moved = false;
+	UNROLL for (int v = 0; v < nv; v++) {
+		V old = load(most + v * VL);
+		M fresh = LE(old, splat(-INFINITY));
+		V was = ceiling(old, first[v]);
+		m[v] = ceiling(largest[v], first[v]);
+		least[v] = largest[v] - splat(150);
+		V c = SELECT(fresh, splat(1), power(was - m[v]));
+		M out = AND(LT(splat(0), load(started + v * VL)), OR(NOT(LE(magnitude(largest[v]), splat(FAR))),
+			AND(NOT(fresh), NOT(LE(magnitude(old), splat(FAR))))));
+		far |= ANY(out);
+		moved |= ANY(LT(c, splat(1)));
+		total[v] = load(sum + v * VL);
+		store(sums + v * VL, total[v]);
+		total[v] = total[v] * c;
+		store(shrink + v * VL, c);
+		store(is_far + v * VL, SELECT(out, splat(1), splat(0)));
+		store(before + v * VL, old);
+		store(m_old + v * VL, was);
+		store(m_new + v * VL, m[v]);
+		store(most + v * VL, largest[v]);
+	}
+	float far_scores[SIMD_KEYS * LANES];
+	if (far) memcpy(far_scores, s, sizeof(float) * LANES * t->to);
+
+	// The weights.
+	for (int32_t key = t->from; key < t->to; key++) {
+		const bool full = t->full_from <= key && key < t->full_to;
+		UNROLL for (int v = 0; v < nv; v++) {
+			float *at = s + key * LANES + v * VL;
+			V p = weight(MAX(least[v], load(at)), first[v], m[v]);
+			if (!full) p = SELECT(visible(t, span, keys, mask, key, v), p, splat(-0.0f));
+			total[v] += p;
+			store(at, p);
+		}
+	}
+	UNROLL for (int v = 0; v < nv; v++) store(sum + v * VL, total[v]);
+	for (int i = 0; far && i < nv * VL; i++) {
+		if (is_far[i] == 0) continue;
+		const double to = level(most[i], fraction[i], m_new[i]);
+		shrink[i] = before[i] == -INFINITY ? 1 : (float)exp(level(before[i], fraction[i], m_old[i]) - to);
+		sum[i] = far_weights(t, i, far_scores, s, sums[i] * shrink[i], most[i], to, span, keys, mask);
+	}
+	if (far || moved)
+		for (int32_t j = 0; j < t->dv; j++)
+			UNROLL for (int v = 0; v < nv; v++)
+				store(o + j * LANES + v * VL, load(o + j * LANES + v * VL) * load(shrink + v * VL));
+}
+
+// STEPS defines the steps of attend for groups of nv vectors, as functions of their
+// own: inlined into one, they compete for registers.
+#define STEPS(suffix, nv) \
+	static NOINLINE void scores_##suffix(const simd_tile *t, const float *q, const float *k, float *s) { \
+		scores(nv, t, q, k, s); \
+	} \
+	static NOINLINE void softmax_##suffix(const simd_tile *t, float *o, float *s, float *state, const int32_t *span, \
+		const int32_t *keys, const int32_t *mask) { \
+		softmax(nv, t, o, s, state, span, keys, mask); \
+	} \
+	static NOINLINE void masked_##suffix(const simd_tile *t, int32_t from, int32_t to, const float *p, const float *v, float *o) { \
+		accumulate(nv, true, from, to, t->dv, p, v, t->v_stride, o); \
+	} \
+	static NOINLINE void full_##suffix(const simd_tile *t, int32_t from, int32_t to, const float *p, const float *v, float *o) { \
+		accumulate(nv, false, from, to, t->dv, p, v, t->v_stride, o); \
+	} \
+	static void attend_##suffix(const simd_tile *t, const float *q, float *o, float *s, float *state, const int32_t *span, \
+		const double *position, const float *k, const float *v, const int32_t *keys, const float *bias, const int32_t *mask) { \
+		scores_##suffix(t, q, k, s); \
+		if (t->softcap != 0 || t->bias || t->alibi) modify(t, s, state + SIMD_SLOPE * LANES, position, keys, bias); \
+		softmax_##suffix(t, o, s, state, span, keys, mask); \
+		masked_##suffix(t, t->from, t->full_from, s, v, o); \
+		full_##suffix(t, t->full_from, t->full_to, s, v, o); \
+		masked_##suffix(t, t->full_to, t->to, s, v, o); \
+	}
+
+STEPS(one, 1)
+STEPS(all, VECTORS)
+
+// attend adds the keys of a tile to the rows of a group.
+static void attend(const simd_tile *t, const float *q, float *o, float *s, float *state, const int32_t *span,
+	const double *position, const float *k, const float *v, const int32_t *keys, const float *bias, const int32_t *mask) {
+	(t->vectors == 1 ? attend_one : attend_all)(t, q, o, s, state, span, position, k, v, keys, bias, mask);
+}
+
+// finish divides O by the row sums, a sink's share in them, and stores its rows.
+static void finish(float *o, float *state, uint8_t *base, const int64_t *at, int32_t rows, int32_t vectors, int32_t dv,
+	int32_t type) {
+	const float *most = state + SIMD_MAX * LANES, *fraction = state + SIMD_FRACTION * LANES, *sum = state + SIMD_SUM * LANES,
+	            *sinks = state + SIMD_SINK * LANES;
+	float m[LANES], divisor[LANES];
+	for (int32_t v = 0; v < vectors; v++) store(m + v * VL, ceiling(load(most + v * VL), load(fraction + v * VL)));
+	for (int32_t i = 0; i < vectors * VL; i++) {
+		// A sink of +Inf takes all weight from all keys and has no logarithm.
+		const double sink = sinks[i] == INFINITY ? NAN : sinks[i];
+		double lse = level(most[i], fraction[i], m[i]) + log(sum[i]);
+		divisor[i] = sum[i];
+		if (sum[i] == 0) {
+			// Values of score -Inf may have left NaN in O.
+			for (int32_t j = 0; j < dv; j++) o[j * LANES + i] = sink == sink ? 0 : NAN;
+			divisor[i] = 1;
+			lse = sink;
+		} else if (sink != -INFINITY) {
+			divisor[i] = (float)(sum[i] * (1 + exp(sink - lse)));
+			lse = lse > sink ? lse + log1p(exp(sink - lse)) : sink + log1p(exp(lse - sink));
+		}
+		state[SIMD_LSE * LANES + i] = (float)lse;
+	}
+	for (int32_t j = 0; j < dv; j++)
+		for (int32_t v = 0; v < vectors; v++) {
+			float *x = o + j * LANES + v * VL;
+			store(x, load(x) / load(divisor + v * VL));
+		}
+	float turned[LANES][64];
+	for (int32_t j = 0; j < dv; j += 64) {
+		const int32_t n = dv - j < 64 ? dv - j : 64;
+		transpose(turned[0], 64, o + j * LANES, LANES, n, rows);
+		for (int32_t i = 0; i < rows; i++)
+			narrow_row(base + at[i] + (int64_t)j * (type == SIMD_F32 ? 4 : 2), turned[i], n, type);
+	}
+}
+
+const simd_kernels NAME = {
+	.name = ISA,
+	.lanes = LANES,
+	.vector = VL,
+	.pack_q = pack_q,
+	.attend = attend,
+	.finish = finish,
+	.widen = widen,
+	.read_bias = read_bias,
+	.read_mask = read_mask,
+	.read_blocks = read_blocks,
+	.exps = exps,
+	.tanhs = tanhs,
+};
