@@ -13,7 +13,7 @@ type Config struct {
 	HeadDim  int    // elements of a row of Q and K
 	HeadDimV int    // elements of a row of V and O; 0: HeadDim
 	Causal   Causal // which keys a row attends to
-	Scale    Scale  // factor on Q Kᵀ; zero value: 1/sqrt(HeadDim)
+	Scale    Scale  // factor on Q Kᵀ; zero value: 1/sqrt(HeadDim); see MaxFastScore for large ones
 	Tier     Tier   // implementation; zero value: the best available
 	Access   Access // how kernels reach tensors; zero value: as the buffers allow
 	Tuning   Tuning // how tiles are chosen; zero value: tuned ones where the user's cache has them
@@ -28,8 +28,8 @@ type Config struct {
 
 	// FixedSplit cuts the keys of every sequence into so many parts, 1 to MaxStates,
 	// which are computed side by side and merged; 0: as many as keep the device busy
-	// (see [Plan].Splits). A row's bits then depend on its own sequence, on this and on
-	// Sq alone, not on what else is in the batch: tuned tiles are not used.
+	// (see [Plan].Splits). The bits of a sequence then depend on its own rows and keys and
+	// on this alone, not on what else is in the batch: tuned tiles are not used.
 	FixedSplit int
 
 	// AllowCUDA lets TierAuto take tier cuda where it can: on an NVIDIA GPU, in a
@@ -41,6 +41,15 @@ type Config struct {
 	// fastest that takes the problem. The Plan says which one that is.
 	Kernel string
 }
+
+// MaxFastScore bounds the row max, by magnitude, that tiers coopmat and coopmat2 compute
+// rightly where scores are products times the scale, with no bias, softcap or ALiBi: beyond it
+// rounding in float32 makes P overflow or vanish, and O may be NaN or 0. Other tiers
+// know no such bound, and take calls with a scale over 2^20.
+const MaxFastScore = 1 << 24
+
+// maxFastScale is a scale that takes products as small as 16 to MaxFastScore.
+const maxFastScale = MaxFastScore / 16
 
 // MaxHeadDim bounds HeadDim and HeadDimV independently; a few larger pairs
 // used by decoding with latent attention are accepted besides.

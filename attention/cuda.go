@@ -206,8 +206,8 @@ func (op *Op) forwardCUDA(k CUDAKernel, s *vk.Stream, a *Args, all []layout) err
 	case BottomRight:
 		c.CausalOffset = int32(a.Sk - a.Sq)
 	}
-	f := &op.factors
-	c.Scale, c.ScaleLog2 = op.cfg.ScaleValue(), f.scaleLog2
+	f := &op.factors.products
+	c.Scale, c.ScaleLog2 = op.cfg.ScaleValue(), f.scale
 	c.UnitHigh, c.UnitLow = f.unitHigh, f.unitLow
 	return k.Launch(s, c)
 }

@@ -71,6 +71,10 @@
 //   - a score of NaN or +Inf makes the row's O and LSE NaN, and so does such a sink;
 //   - a score of -Inf, by a bias too, has weight 0, and a row of nothing but -Inf
 //     scores is a row with nothing to attend to;
+//   - scores are what float32 holds. Tiers coopmat and coopmat2 take products up to
+//     [MaxFastScore]. Where the keys of a row are split, or int8 and float8 with a scale for
+//     keys on these two tiers, weights are off by 2^-24 of the row max: a row whose scores are one bias of
+//     finfo(float32).min has the mean of V, but in these cases another average;
 //   - an Inf or NaN in V reaches its column of O in every row that gives it
 //     weight. Where that weight is 0, by a score of -Inf or by underflow in
 //     float32, the column may be NaN or not.

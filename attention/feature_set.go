@@ -27,9 +27,8 @@ type featureSet struct {
 	split            bool // states are written, for a merge
 	combined         bool // by the same kernel
 
-	// not 0: sequences of so many rows and fewer are the decoding kernel's, the others those
-	// of another dispatch
-	shortRows uint32
+	shortRows uint32 // not 0: sequences of at most this many rows are computed by another dispatch than the others
+	ownsShort bool   // this one computes them
 }
 
 const (
@@ -96,10 +95,14 @@ func (f featureSet) constants(c map[uint32]uint32) {
 	c[shaders.ConstSplit] = boolConstant(f.split)
 	c[shaders.ConstCombine] = boolConstant(f.combined)
 	c[shaders.ConstShortRows] = f.shortRows
+	c[shaders.ConstOwnsShort] = boolConstant(f.ownsShort)
 }
 
 // modifies reports whether scores are more than the scaled product.
 func (f featureSet) modifies() bool { return f.softcap || f.alibi || f.bias != 0 }
+
+// natural reports whether scores are natural exponents, and not those of two.
+func (f featureSet) natural() bool { return f.alibi || f.bias != 0 }
 
 // The parameters and the bindings of modules with features. Where the push constants
 // do not hold the parameters, a buffer does, the last binding of all.
@@ -133,6 +136,10 @@ func featuresFit(l *vk.Limits, access Access) string {
 // maxFeatureLength bounds Sq and Sk of calls with features: positions and windows
 // are added up in 32 bits.
 const maxFeatureLength = 1 << 30
+
+// maxWindow is a side of a window that excludes nothing of sequences within maxFeatureLength,
+// whatever the row's position, and which positions may be added to in 32 bits.
+const maxWindow = maxFeatureLength - 1
 
 // featureLimits reports what the 32-bit numbers of kernels with features cannot
 // hold.

@@ -61,6 +61,15 @@ func (r *request) decodesDirectly(fixed bool) bool {
 		rows <= directRows && r.shape.Sq <= decodeQueries && (fixed || int64(r.keys()) >= directKeys*int64(rows))
 }
 
+// decideDirect decides r.direct, and says why where it is not.
+func (r *request) decideDirect(dev *vk.Device, cfg *Config, tier Tier) (why string) {
+	r.direct, why = directNever, fmt.Sprintf("%d keys are few for %d rows of each key head", r.keys(), r.decodeRows())
+	if r.decodesDirectly(cfg.FixedSplit > 0) {
+		r.direct, why = directOn(dev, tier, cfg.DType)
+	}
+	return why
+}
+
 // fragment of the kernel for so many rows on a device whose own is f: sumN is how many
 // rows a workgroup has.
 func (d direct) fragment(f fragment, rows uint32) fragment {

@@ -138,7 +138,9 @@ func NewLab(dev *vk.Device, cfg Config, lab Lab) (*Op, error) {
 		pick = storeOf(dev).pick
 	}
 	op := newOp(dev, cfg, lab, pick)
-	if _, err := op.Plan(Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}); err != nil {
+	r := op.typical(Shape{B: 1, Hq: 1, Sq: 1, Sk: 1})
+	r.anyArgs = true
+	if _, err := makePlan(dev, cfg, r, pick); err != nil {
 		return nil, err
 	}
 	return op, nil

@@ -156,8 +156,8 @@ func (l *launch) dispatch(c *vk.Commands, first, count int) error {
 	if l.op.cfg.Causal == BottomRight {
 		push.causalOffset = int32(s.Sk - s.Sq)
 	}
-	f := &l.op.factors
-	push.scaleLog2, push.unitHigh, push.unitLow = f.scaleLog2, f.unitHigh, f.unitLow
+	f := &l.op.factors.products
+	push.scoreScale, push.unitHigh, push.unitLow = f.scale, f.unitHigh, f.unitLow
 	groups := [3]uint32{ceilDiv(uint32(s.Sq), l.rows), uint32(s.Hq), uint32(count) * l.slices}
 	if l.access == AccessAddresses {
 		return c.Dispatch(l.pipeline, nil, paramBytes(&push, pushBytes), groups, held[:len(l.tensors)]...)
@@ -170,28 +170,54 @@ func (l *launch) dispatch(c *vk.Commands, first, count int) error {
 	return c.Dispatch(l.pipeline, bound[:], paramBytes(&push, pushBytes), groups)
 }
 
-// factors are the numbers of a Config that kernels take.
-type factors struct{ scaleLog2, unitHigh, unitLow float32 }
+// factors are the numbers of a Config that kernels take: what turns products into scores, and
+// scores into natural exponents.
+type factors struct{ scale, unitHigh, unitLow float32 }
 
-func (c Config) factors() factors {
-	high, low := c.logUnit()
-	return factors{c.scaleLog2(), high, low}
+// scoreFactors are those of each kind of kernel.
+type scoreFactors struct {
+	products factors // scores are scaled products, as exponents of two
+	natural  factors // scores have a bias or ALiBi and are natural exponents
 }
+
+func (c Config) factors() scoreFactors {
+	var f scoreFactors
+	high, low := c.logUnit()
+	f.products = factors{c.scaleLog2(), high, low}
+	f.natural = factors{c.ScaleValue(), 1, 0}
+	return f
+}
+
+// of is those of a kernel with the options f.
+func (s *scoreFactors) of(f featureSet) factors {
+	if f.natural() {
+		return s.natural
+	}
+	return s.products
+}
+
+// leastScaleLog2 is the least |scaleLog2|.
+const leastScaleLog2 = 0x1p-100
 
 // scaleLog2 is the scale in log2 units. Kernels multiply masked scores, which
 // are -Inf, by it: 0 becomes a number too small to matter, so that they stay so.
 func (c Config) scaleLog2() float32 {
 	s := float64(c.ScaleValue()) * math.Log2E
-	if tiny := math.Ldexp(1, -100); math.Abs(s) < tiny {
-		return float32(math.Copysign(tiny, s))
+	if math.Abs(s) < leastScaleLog2 {
+		return float32(math.Copysign(leastScaleLog2, s))
 	}
 	return float32(s)
 }
 
 // logUnit is |scale| / |scaleLog2|, almost ln 2, as the sum of two float32: a
-// kernel's maximum is in units of scaleLog2 as rounded, and LSE in those of scale.
+// kernel's row max is in units of scaleLog2 as rounded, and LSE in those of scale.
+// Where scaleLog2 stands for a smaller scale it is ln 2: the row max may have the exponents
+// of scales of V in it.
 func (c Config) logUnit() (high, low float32) {
 	unit := math.Abs(float64(c.ScaleValue())) / math.Abs(float64(c.scaleLog2()))
+	if math.Abs(float64(c.scaleLog2())) == leastScaleLog2 {
+		unit = math.Ln2
+	}
 	high = float32(unit)
 	return high, float32(unit - float64(high))
 }

@@ -39,6 +39,8 @@ type featureLaunch struct {
 	n      int
 
 	pushBytes, bindings int // that the module takes
+
+	shortGroups [3]uint32 // of prepared.short
 }
 
 // recordFeatures records a call that the module with features computes: one
@@ -63,21 +65,24 @@ func (op *Op) recordFeatures(c *vk.Commands, p *prepared, access Access, a *Args
 	if err := l.reaches(a, all); err != nil {
 		return err
 	}
+	if p.short != nil {
+		if l.shortGroups, err = p.short.grid(a, dv, limits); err != nil {
+			return err
+		}
+		if access == AccessDescriptors {
+			if err := c.Reserve(2, l.bindings); err != nil {
+				return err
+			}
+		}
+	}
 	if p.parts <= 1 {
 		if err := l.tensors(a, all); err != nil {
 			return err
 		}
-		if p.short == nil {
-			if err := l.params(c); err != nil {
-				return err
-			}
-			return l.dispatch(c, groups)
-		}
-		short, err := p.short.grid(a, dv, limits)
-		if err != nil {
+		if err := l.params(c); err != nil {
 			return err
 		}
-		return l.besides(c, groups, short)
+		return l.dispatch(c, groups)
 	}
 	if p.features.combined {
 		return l.combined(c, a, all, groups)
@@ -102,24 +107,6 @@ func (p *prepared) grid(a *Args, dv int, limits *vk.Limits) ([3]uint32, error) {
 		}
 	}
 	return groups, nil
-}
-
-// besides records the kernel and, with the same parameters, the one of the short sequences. Neither writes a row
-// of the other's: no barrier is between them. The long ones come first, whose workgroups take longest.
-func (l *featureLaunch) besides(c *vk.Commands, groups, short [3]uint32) error {
-	if l.access == AccessDescriptors {
-		if err := c.Reserve(2, l.bindings); err != nil {
-			return err
-		}
-	}
-	if err := l.params(c); err != nil {
-		return err
-	}
-	if err := l.dispatch(c, groups); err != nil {
-		return err
-	}
-	l.prepared = l.short
-	return l.dispatch(c, short)
 }
 
 // reaches checks the strides against the 32 bits of a kernel.
@@ -199,11 +186,8 @@ func (l *featureLaunch) tensors(a *Args, all []layout) error {
 	if cfg.Causal == BottomRight || cfg.Causal == CausalNone && cfg.Align == BottomRight {
 		p.causalOffset = 1
 	}
-	n := &l.op.factors
-	p.scaleLog2, p.unitHigh, p.unitLow = n.scaleLog2, n.unitHigh, n.unitLow
-	if f.modifies() { // scores are in log2 units before the maximum is taken
-		p.unitHigh, p.unitLow = ln2Parts()
-	}
+	n := l.op.factors.of(f)
+	p.scoreScale, p.unitHigh, p.unitLow = n.scale, n.unitHigh, n.unitLow
 	return l.extras(a)
 }
 
@@ -286,8 +270,11 @@ func (l *featureLaunch) extras(a *Args) error {
 		}
 	}
 	l.push.totalQ, l.push.totalK = uint32(totalQ), uint32(totalK)
-	l.push.windowLeft, l.push.windowRight = cfg.Window.left, cfg.Window.right
-	l.push.softcap = float32(float64(cfg.Softcap) * math.Log2E)
+	l.push.windowLeft, l.push.windowRight = min(cfg.Window.left, maxWindow), min(cfg.Window.right, maxWindow)
+	l.push.softcap = cfg.Softcap
+	if !l.features.natural() {
+		l.push.softcap = float32(float64(cfg.Softcap) * math.Log2E)
+	}
 	return nil
 }
 
@@ -299,10 +286,19 @@ func (l *featureLaunch) params(c *vk.Commands) (err error) {
 	return err
 }
 
-// dispatch records the kernel. A binding that is not given must still name a buffer.
+// dispatch records the kernel and, with the same parameters, that of the short sequences. Neither writes a row of
+// the other's, so no barrier is between them. The long sequences come first, since their workgroups take longest.
 func (l *featureLaunch) dispatch(c *vk.Commands, groups [3]uint32) error {
+	if err := l.dispatchOne(c, l.pipeline, groups); err != nil || l.short == nil {
+		return err
+	}
+	return l.dispatchOne(c, l.short.pipeline, l.shortGroups)
+}
+
+// dispatchOne records one kernel. A binding that is not given must still name a buffer.
+func (l *featureLaunch) dispatchOne(c *vk.Commands, p *vk.Pipeline, groups [3]uint32) error {
 	if l.access == AccessAddresses {
-		return c.Dispatch(l.pipeline, nil, paramBytes(&l.push, featurePushBytes), groups, l.held[:l.n]...)
+		return c.Dispatch(p, nil, paramBytes(&l.push, featurePushBytes), groups, l.held[:l.n]...)
 	}
 	for i := range l.bound[:l.bindings] {
 		if l.bound[i].Buffer == nil {
@@ -310,7 +306,7 @@ func (l *featureLaunch) dispatch(c *vk.Commands, groups [3]uint32) error {
 			l.bound[i] = vk.BufferRange{Buffer: q, Size: min(q.Size(), 4)}
 		}
 	}
-	return c.Dispatch(l.pipeline, l.bound[:l.bindings], paramBytes(&l.push, l.pushBytes), groups)
+	return c.Dispatch(p, l.bound[:l.bindings], paramBytes(&l.push, l.pushBytes), groups)
 }
 
 // absentRow is what shaders/combine.comp takes for the LSE of a row of no sequence.
@@ -406,10 +402,4 @@ func putSteps(strides *[3]uint32, steps [3]int64) {
 // reachOf is the number of elements a broadcast tensor [B, Hq, rows, Sk] spans.
 func reachOf(steps [3]int64, rows int, s *Shape) uint64 {
 	return uint64(int64(s.B-1)*steps[0] + int64(s.Hq-1)*steps[1] + int64(rows-1)*steps[2] + int64(s.Sk))
-}
-
-// ln2Parts is ln 2 as the sum of two float32.
-func ln2Parts() (high, low float32) {
-	high = float32(math.Ln2)
-	return high, float32(math.Ln2 - float64(high))
 }

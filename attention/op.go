@@ -16,7 +16,7 @@ type Op struct {
 	dev     *vk.Device // nil: the CPU tier
 	cfg     Config
 	lab     Lab
-	factors factors
+	factors scoreFactors
 	pick    tilePicker // nil: the heuristic's tiles
 
 	closed    atomic.Bool
@@ -261,7 +261,7 @@ func (op *Op) prepare(r request) (*prepared, error) {
 		}
 		if plan.short != nil {
 			p.short = &prepared{access: plan.Access}
-			if err := op.prepareVariant(p.short, plan.short, 1); err != nil {
+			if err := op.prepareVariant(p.short, plan.short, plan.Splits); err != nil {
 				return nil, err
 			}
 		}

@@ -13,7 +13,7 @@ type denseParams struct {
 	stride [4][3]uint32 `glsl:"strideQBatch strideQHead strideQSeq strideKBatch strideKHead strideKSeq strideVBatch strideVHead strideVSeq strideOBatch strideOHead strideOSeq"`
 
 	Sq, Sk, Hq, groupSize uint32
-	scaleLog2             float32
+	scoreScale            float32
 	causalOffset          int32
 	unitHigh, unitLow     float32
 }

@@ -3,6 +3,7 @@ package attention
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 
 	"vkattn/vk"
@@ -75,7 +76,10 @@ type request struct {
 	access Access    // AccessAddresses or AccessDescriptors, decided
 	lse    bool
 	lab    Lab
-	bar    cudaBar // 0 unless the Config lets cuda in
+
+	anyArgs bool // it stands for calls with any Args: what depends on their options is not refused
+
+	bar cudaBar // 0 unless the Config lets cuda in
 
 	features featureSet // what the call asks for
 	kept     int        // of features.kept: tokens of a list, on the average
@@ -119,19 +123,22 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 		if cfg.Tier != TierAuto && cfg.Tier != tier {
 			continue
 		}
-		r.direct = directNever
-		undirected := fmt.Sprintf("%d keys are few for %d rows of each key head", r.keys(), r.decodeRows())
-		if r.decodesDirectly(cfg.FixedSplit > 0) {
-			r.direct, undirected = directOn(dev, tier, cfg.DType)
+		of, short := r, false // what picks the tile, and a second one
+		if cfg.FixedSplit > 0 {
+			of, short = r.fixedClasses()
 		}
-		v, shared, reason := chooseVariant(dev.Caps(), cfg, tier, r)
+		undirected := of.decideDirect(dev, &cfg, tier)
+		v, shared, reason := chooseVariant(dev.Caps(), cfg, tier, of)
 		v.onCPU = dev.Info().Type == vk.DeviceCPU
+		if reason == "" && short {
+			plan.short, reason = fixedShortVariant(dev, &cfg, tier, &v, &r)
+		}
 		if reason == "" {
 			plan.Tuning = TileHeuristic
 			if pick != nil && !v.features.any() && cfg.FixedSplit == 0 {
 				v.tile, shared, plan.Tuning, plan.Notes = picked(dev.Caps(), pick, v, shared, cfg, r)
 			}
-			if why := v.notDirect(&r, undirected); why != "" {
+			if why := v.notDirect(&of, undirected); why != "" {
 				plan.Notes = append(plan.Notes, "the decoding kernel is not used: "+why)
 			}
 			plan.Tier, plan.Kernel, plan.Tile, plan.SharedBytes, plan.variant = tier, v.module, v.tile.String(), shared, v
@@ -140,7 +147,7 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 				splits := splitsOf(dev.Caps(), &cfg, &v, &r, shared)
 				plan.Splits = splits * v.tile.parts()
 				plan.variant.features.split = plan.Splits > 1
-				plan.variant.features.combined = combines(&v.tile, &r, plan.Splits)
+				plan.variant.features.combined = !short && combines(&v.tile, &r, plan.Splits)
 				plan.variant.lse = v.lse || plan.Splits > 1
 				if !plan.variant.features.any() {
 					r.plain = true // a few rows after all, and few keys
@@ -149,10 +156,14 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 					return again, err
 				}
 				plan.Workgroups = v.workgroups(&r, splits)
-				if plan.short = shortVariant(dev, &cfg, tier, &plan.variant, &r); plan.short != nil {
+				if !short {
+					plan.short = shortVariant(dev, &cfg, tier, &plan.variant, &r)
+				}
+				if plan.short != nil {
 					plan.variant.features.shortRows = plan.short.features.shortRows
+					plan.short.lse, plan.short.features.split = plan.variant.lse, plan.variant.features.split
 					plan.ShortTile = plan.short.tile.String()
-					plan.Workgroups += plan.short.workgroups(&r, 1)
+					plan.Workgroups += plan.short.workgroups(&r, splits)
 				}
 			}
 			plan.Reason = "best tier the device supports"
@@ -223,6 +234,9 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 		f, reason := pickFragment(caps, tier, cfg.DType)
 		if reason != "" {
 			return v, 0, reason
+		}
+		if s := cfg.ScaleValue(); math.Abs(float64(s)) > maxFastScale && !r.anyArgs && !v.features.modifies() {
+			return v, 0, fmt.Sprintf("a scale of %g takes scores over %d, see MaxFastScore", s, MaxFastScore)
 		}
 		shape := r.shape
 		if cfg.FixedSplit > 0 {

@@ -42,6 +42,6 @@ func shortVariant(dev *vk.Device, cfg *Config, tier Tier, v *variant, r *request
 	if reason != "" || short.tile.direct == directNever || short.tile.rows() < s.decodeRows() {
 		return nil
 	}
-	short.onCPU, short.features.split, short.features.shortRows = v.onCPU, false, s.decodeRows()
+	short.onCPU, short.features.split, short.features.shortRows, short.features.ownsShort = v.onCPU, false, s.decodeRows(), true
 	return &short
 }

@@ -42,7 +42,7 @@ func TestShortSequencesLeaveTheLongOnes(t *testing.T) {
 		s.direct = directOrdered
 		short, _, reason := chooseVariant(caps, cfg, TierCoopMat2, s)
 		require.Empty(t, reason, c.name)
-		short.features.shortRows = s.decodeRows()
+		short.features.shortRows, short.features.ownsShort = s.decodeRows(), true
 		require.NotEqual(t, directNever, short.tile.direct, c.name)
 		require.Equal(t, [3]uint32{1, uint32(r.shape.Hkv), 605}, short.grid(&r, 1), c.name)
 	}

@@ -138,8 +138,8 @@ func (v *variant) grid(r *request, splits int) [3]uint32 {
 	x := ceilDiv64(uint64(s.Sq)*uint64(group), uint64(v.tile.rows()))
 	z := uint64(s.B) * uint64(v.slices())
 	switch {
-	case v.features.shortRows != 0 && v.tile.direct != directNever:
-		x = 1 // a sequence has no more rows
+	case v.features.ownsShort: // a row block for each that a short sequence may have
+		x = uint64(ceilDiv(v.features.shortRows, v.tile.rows()))
 	case v.features.lengths&lengthCuQ != 0:
 		// Sequences one after another; each may leave a part of a block unused.
 		x, z = uint64(r.totalQ)*uint64(group)/uint64(v.tile.rows())+uint64(s.B), uint64(v.slices())
@@ -205,7 +205,7 @@ func decodeTiles(caps *vk.Caps, f fragment, v variant, r *request, fixed bool) (
 	case dim > 128:
 		alone.slice = evenSlice(v.headDimV, 128)
 	}
-	if !fixed && r.keys() < 2*leastPart || dim > 128 {
+	if fixed || r.keys() < 2*leastPart || dim > 128 { // subgroups that share keys would be parts that the caller did not fix
 		return append(list, alone)
 	}
 	shared := alone

@@ -70,7 +70,8 @@ layout(constant_id = 48) const uint FRAGMENT_ORDER = 0; // 1: fragments of 16x16
 layout(constant_id = 49) const uint COMBINE = 0;       // 1: and the last of those workgroups puts the states together, with SPLIT
 layout(constant_id = 50) const uint COLUMN_SHARES = 1; // subgroups of decode_coopmat.comp that walk together, each with a part of the columns
 layout(constant_id = 51) const uint AHEAD = 0;         // of decode_coopmat.comp: of the next tile of keys 1 V, 2 K and V too are fetched while this one is multiplied
-layout(constant_id = 52) const uint SHORT_ROWS = 0;    // not 0: sequences of so many rows and fewer are those of decode_coopmat.comp, in a dispatch of its own, the others of another kernel
+layout(constant_id = 52) const uint SHORT_ROWS = 0;    // not 0: sequences of at most this many rows are short, and this kernel leaves them to another dispatch
+layout(constant_id = 54) const uint OWNS_SHORT = 0;    // 1: this kernel computes the short sequences, and leaves the others
 
 // -- scalar tier ---------------------------------------------------------------------------------
 layout(constant_id = 18) const uint THREADS_X = 16;   // invocations side by side along keys and along columns of O

@@ -53,7 +53,8 @@ const (
 	ConstCombine         uint32 = 49 // 1: and the last of those workgroups puts the states together, with SPLIT
 	ConstColumnShares    uint32 = 50 // subgroups of decode_coopmat.comp that walk together, each with a part of the columns
 	ConstAhead           uint32 = 51 // of decode_coopmat.comp: of the next tile of keys 1 V, 2 K and V too are fetched while this one is multiplied
-	ConstShortRows       uint32 = 52 // not 0: sequences of so many rows and fewer are those of decode_coopmat.comp, in a dispatch of its own, the others of another kernel
+	ConstShortRows       uint32 = 52 // not 0: sequences of at most this many rows are short, and this kernel leaves them to another dispatch
+	ConstOwnsShort       uint32 = 54 // 1: this kernel computes the short sequences, and leaves the others
 	ConstThreadsX        uint32 = 18 // invocations side by side along keys and along columns of O
 	ConstChunkD          uint32 = 19 // elements of Dqk staged at a time
 	ConstChunkV          uint32 = 20 // keys of V staged at a time
@@ -117,6 +118,7 @@ var constantNames = map[uint32]string{
 	ConstColumnShares:    "COLUMN_SHARES",
 	ConstAhead:           "AHEAD",
 	ConstShortRows:       "SHORT_ROWS",
+	ConstOwnsShort:       "OWNS_SHORT",
 	ConstThreadsX:        "THREADS_X",
 	ConstChunkD:          "CHUNK_D",
 	ConstChunkV:          "CHUNK_V",

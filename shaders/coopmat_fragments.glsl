@@ -102,14 +102,14 @@ uvec4 scratchPacked8(uint group) {
 float scoreOf(uint row, uint firstKey, uint col, float x) {
     const uint key = KEPT != 0 ? KEY_OF_COLUMN(col) : firstKey + col;
     if (!attends(row, key)) return -INFINITY;
-    return MODIFIED ? modified(x * abs(p.scaleLog2), row, key) : x;
+    return MODIFIED ? modified(x * abs(p.scoreScale), row, key) : x;
 }
 
 // Fragments of masked tiles are looked at slot by slot; of others only their values change.
 #define modifyFragment(x, firstRow, firstKey, firstCol, masked)                                     \
     if (masked != 0) modifyElements(x, firstRow, firstKey, firstCol)                                \
     else if (SOFTCAP != 0) {                                                                        \
-        [[unroll]] for (uint e = 0; e < x.length(); ++e) x[e] = capped(x[e] * abs(p.scaleLog2));    \
+        [[unroll]] for (uint e = 0; e < x.length(); ++e) x[e] = capped(x[e] * abs(p.scoreScale));   \
     }
 #endif
 

@@ -59,6 +59,9 @@ const bool ROW_SCALES = false;
     [[unroll]] for (uint i = 0; i < OUT_TILES; ++i) O[r * OUT_TILES + i] *= factor;
 #endif
 
+// The rescale threshold, in units of scores.
+#define THRESHOLD (NATURAL ? LAG * LN2 : LAG)
+
 // Moves the shift of the rows that need it. The test looks at each lane's own elements only; the same
 // comparison decides for each row, so that none moves because another one did.
 #define MOVE_SHIFTS(S)                                                                              \
@@ -67,7 +70,7 @@ const bool ROW_SCALES = false;
         [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {                                           \
             HIGHEST(top, S, r)                                                                      \
             [[unroll]] for (uint e = 0; e < LIVE(top); ++e)                                         \
-                passed = passed || top[e] > fma(rowShift[r][e], unscale, LAG * unscale);            \
+                passed = passed || top[e] > fma(rowShift[r][e], unscale, THRESHOLD * unscale);      \
         }                                                                                           \
         if (subgroupAny(passed)) {                                                                  \
             [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {                                       \
@@ -75,9 +78,9 @@ const bool ROW_SCALES = false;
                 FragC moved, factor;                                                                \
                 rowMax(moved, top);                                                                 \
                 [[unroll]] for (uint e = 0; e < moved.length(); ++e) {                              \
-                    const bool moves = moved[e] > fma(rowShift[r][e], unscale, LAG * unscale);      \
+                    const bool moves = moved[e] > fma(rowShift[r][e], unscale, THRESHOLD * unscale); \
                     moved[e] = moves ? moved[e] * scale : rowShift[r][e];                           \
-                    factor[e] = exp2(rowShift[r][e] - moved[e]);                                    \
+                    factor[e] = exp2(EXPONENT(rowShift[r][e] - moved[e]));                          \
                 }                                                                                   \
                 if (TOTALS) rowTotal[r] *= factor;                                                  \
                 if (ROW_SCALES) rowScaled[ROW_SCALES ? r : 0] *= factor;                            \
@@ -96,7 +99,8 @@ const bool ROW_SCALES = false;
     FragA P[ROW_TILES * KEY_TILES];                                                                 \
     [[unroll]] for (uint f = 0; f < ROW_TILES * KEY_TILES; ++f) {                                   \
         [[unroll]] for (uint e = 0; e < LIVE(S[f]); ++e) {                                          \
-            const float x = fma(S[f][e], scale, -rowShift[f / KEY_TILES][e]);                       \
+            const float x = NATURAL ? (S[f][e] - rowShift[f / KEY_TILES][e]) * LOG2E               \
+                : fma(S[f][e], scale, -rowShift[f / KEY_TILES][e]);                                 \
             S[f][e] = ABLATE == ABLATE_SOFTMAX ? x : EXP2 != 0 ? exp2(x) : exp(x * LN2);            \
         }                                                                                           \
         if (!ROW_SCALES) {                                                                          \

@@ -43,17 +43,15 @@
 #define SCOPED_ATOMICS 1 // cooperative matrices imply the Vulkan memory model
 #define LISTS_LOOKED_AT 1
 #define LANES SUBGROUP_SIZE // that look for the sequence of a block
-#define OWNS_SHORT true
 #define WALKERS (LOCAL_SIZE / SUBGROUP_SIZE / COLUMN_SHARES)
 // Columns are asked for eight at a time; those past a row's end are left out here.
 #define FRAGMENT_K 8
 #define FRAGMENT_V 8
 #include "interface.glsl"
 
-#define SCALED (MODIFIED || ROW_SCALES ? 1.0 : abs(p.scaleLog2)) // scores to exponents of two
+#define SCALED (MODIFIED || ROW_SCALES ? 1.0 : abs(p.scoreScale)) // S to scores
 #define TOTALS (HAS_LSE + SINKS != 0) // rowTotal is asked for
-const float NOTHING = -3.0e38; // the shift of a row that has seen no key: finite, so that no inf - inf arises
-const float LAG = 8.0;
+const float LAG = 7.5;                         // rescale threshold, in log2 units; added to a large row max it is at most 8
 
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
 const uint KEY_TILES = BLOCK_COLS / 16;          // fragments along a tile's keys
@@ -106,7 +104,7 @@ const uint Q_SIZE = Q_STAGED != 0 ? TILE_M * Q_STRIDE : 0;
 const bool Q_BELOW = NO_SCRATCH && Q_SIZE <= SHIFT_FIRST;
 const uint Q_FIRST = Q_BELOW ? 0 : AFTER_ROWS;
 // Scales of a subgroup's keys lie in its area too, where that is free, or behind all of these.
-const uint SCALES_SIZE = ROW_SCALES ? BLOCK_COLS : 0;
+const uint SCALES_SIZE = ROW_SCALES ? BLOCK_COLS / 4 * SCALE_KINDS : 0;
 const bool AREAS_FREE = NO_SCRATCH && Q_STAGED == 0 && SCORE_SHARES == 1;
 const uint SCALES_BEHIND = (AREAS_FREE ? AREA_SIZE : 0) < SCALES_SIZE ? SUBGROUPS * SCALES_SIZE : 0;
 const uint SCALES_FIRST = AFTER_ROWS + (Q_BELOW ? 0 : Q_SIZE);
@@ -240,7 +238,7 @@ void main() {
     const uint rows = min(work.rows - work.row0, SUM_N), lastRow = work.row0 + rows - 1;
     const Walk walk = walkOf(lastRow);
     const uint tiles = walk.last - walk.first;
-    const uint flipQ = p.scaleLog2 < 0.0 ? 0x80008000u : 0u; // so that the largest score is the largest logit
+    const uint flipQ = p.scoreScale < 0.0 ? 0x80008000u : 0u; // so that the largest score is the largest logit
     const float scale = SCALED, unscale = 1.0 / scale;
 
     // Q is asked for first: a core's memory answers in order, and nothing can be multiplied without it.
@@ -301,7 +299,7 @@ void main() {
     if (MAY_DROP && tid == 0) nonFiniteSeen = 0;
 
     FragSum O[OUT_TILES];
-    FragC rowShift[1];    // what is subtracted from a row's scores (log2 units), as read from shared memory
+    FragC rowShift[1];    // what is subtracted from a row's scores, as read from shared memory
     FragSum rowWeight[1]; // sums of P as V meets it, rounded: ones times P^T, all lines the same
     FragC rowTotal[1];    // sums of P in float32, for LSE and sinks; not yet reduced along the row
     FragC rowScaled[1];   // nor are these, instead of rowWeight where keys have scales
@@ -310,7 +308,7 @@ void main() {
     rowTotal[0] = FragC(0.0);
     rowScaled[0] = FragC(0.0);
     for (uint i = gl_SubgroupInvocationID; i < SHIFT_SIZE; i += SUBGROUP_SIZE)
-        tile[shiftOf(0) + i] = uvec4(floatBitsToUint(NOTHING));
+        tile[shiftOf(0) + i] = uvec4(floatBitsToUint(NO_ROW_MAX));
     if (MAY_DROP || Q_STAGED != 0) barrier();
     else subgroupSync();
     loadShift(0);
@@ -358,17 +356,20 @@ void main() {
             const uint mine = (share * OUT_BLOCKS + pass) * 64 + first, col = work.col0 + mine;
             if (pass * 64 + first >= OUT_BLOCKS * 64 || mine >= DV_SLICE || col >= HEAD_DIM_V) continue;
             // What each walker's O counts for. Those that share columns have the same.
-            float shift = NOTHING, factors[WALKERS], weights = 0.0, total = 0.0;
+            float shift = NO_ROW_MAX, factors[WALKERS], weights = 0.0, total = 0.0;
             [[unroll]] for (uint n = 0; n < WALKERS; ++n) shift = max(shift, ofRow(SHIFT_FIRST, n, row));
             [[unroll]] for (uint n = 0; n < WALKERS; ++n) {
-                factors[n] = exp2(ofRow(SHIFT_FIRST, n, row) - shift);
+                factors[n] = exp2(EXPONENT(ofRow(SHIFT_FIRST, n, row) - shift));
                 weights += factors[n] * ofRow(FACTOR_FIRST, n, row);
                 if (TOTALS) total += factors[n] * ofRow(TOTAL_FIRST, n, row);
             }
             if (HAS_LSE != 0 && mine == 0 && (COMBINE != 0 || work.col0 == 0))
                 storePartLSE(work.row0 + row, withSink(work.row0 + row, logSumExp(shift, total)));
             // A sink is not rounded as weights are: its share is that of the sum before.
-            if (SINKS != 0 && weights != 0.0) weights *= 1.0 + sinkWeight(work.row0 + row, shift) / total;
+            if (SINKS != 0) {
+                const float sink = sinkWeight(work.row0 + row, shift);
+                if (weights != 0.0 || isNaN(sink)) weights *= 1.0 + sink / total;
+            }
             const float inverse = weights == 0.0 ? 0.0 : 1.0 / weights;
             vec4 o = vec4(0.0);
             [[unroll]] for (uint n = 0; n < WALKERS; ++n) {
@@ -379,7 +380,7 @@ void main() {
             if (MAY_DROP && nonFiniteSeen != 0) {
                 vec4 four[2] = { vec4(0.0), vec4(0.0) };
                 addNonFinite(walk, 0, work.row0 + row, col - first % 8, four[0], four[1]);
-                o += four[first % 8 / 4];
+                addIfNonFinite(o, four[first % 8 / 4]); // and not zeros, which make subnormal numbers zero
             }
             if (SPLIT != 0) storePart4(work.row0 + row, col, o);
             else store4O(oBlock, elementO(work.row0 + row) + col, o, HEAD_DIM_V - col);

@@ -5,6 +5,8 @@
 
 const uint INT8 = 1, FLOAT8 = 2, Q8_0 = 3, Q4_0 = 4; // KV_TYPE
 const bool ROW_SCALES = KV_TYPE == INT8 || KV_TYPE == FLOAT8; // scales are of keys, else of blocks, in them
+const uint SCALE_KINDS = DTYPE == TYPE_BF16 ? 5 : HAS_LSE + SINKS != 0 ? 5 : 4; // numbers of a key, see key_scales.glsl
+const bool ADDS_WEIGHTS = SCALE_KINDS == 5;
 const uint Q_ELEMENTS = 32;                          // of a block of q8_0 and q4_0, whose scale comes first
 // Bytes of what positions of K and V count: elements, or blocks of 32 of them.
 const uint KV_UNIT = (KV_TYPE == Q8_0 ? 34 : 1) * (KV_TYPE == Q4_0 ? 18 : 1);

@@ -53,12 +53,9 @@ uint loadToken(uint i) { return vectorTokens[p.strideMapBatch + i]; }
 // -- the work of a workgroup ------------------------------------------------------------------------
 // Grid: x = row block, with cu_seqlens_q of all sequences one after another; y = split * heads + head,
 // or key head with PACKED_ROWS; z = batch * DV_SLICES + slice of O's columns.
-// Where packed sequences are long and short, SHORT_ROWS, two kernels run side by side: decode_coopmat.comp, with
-// OWNS_SHORT, has z = sequence * DV_SLICES + slice and a row block for each; the other has a grid as above, in which
-// short sequences have a block that leaves at once.
-#ifndef OWNS_SHORT
-#define OWNS_SHORT false
-#endif
+// With SHORT_ROWS two kernels compute the sequences of a batch, by their lengths. The one with OWNS_SHORT has z =
+// sequence * DV_SLICES + slice and as many row blocks as a short sequence may need; the other has a grid as above. A
+// block of the other kernel's sequence leaves at once.
 
 struct Work {
     uint batch, head, kvHead; // head: the first of the group with PACKED_ROWS
@@ -126,7 +123,7 @@ bool findWork(uint blockRows) {
     work.firstQ = 0;
     work.queries = p.Sq;
     if ((LENGTHS & CU_Q) != 0) {
-        if (!OWNS_SHORT || SHORT_ROWS == 0) {
+        if (OWNS_SHORT == 0) {
             work.batch = sequenceOf(block, blockRows);
             const uint first = firstBlock(work.batch, blockRows);
             if (block < first) return false;
@@ -138,7 +135,7 @@ bool findWork(uint blockRows) {
     }
     if ((LENGTHS & USED_Q) != 0) work.queries = atMost(loadUsedQ(work.batch), work.queries);
     work.rows = work.queries * HEADS_SIDE;
-    if (SHORT_ROWS != 0 && (work.rows <= SHORT_ROWS) != OWNS_SHORT) return false;
+    if (SHORT_ROWS != 0 && (work.rows <= SHORT_ROWS) != (OWNS_SHORT != 0)) return false;
     const uint blocks = (work.rows + blockRows - 1) / blockRows;
     if (block >= blocks) return false;
     if (CAUSAL != 0) block = blocks - 1 - block; // later rows see more keys: heavy blocks first
@@ -169,7 +166,7 @@ uint visibleEnd(uint row) {
     int end = int(work.keys);
     const int at = int(queryOf(row)) + work.offset;
     if (CAUSAL != 0) end = min(end, at + 1);
-    if ((WINDOW & 2u) != 0) end = min(end, at + p.windowRight + 1);
+    if ((WINDOW & 2u) != 0) end = min(end, at + p.windowRight + 1); // the host sees to it that this fits 32 bits
     return uint(max(end, 0));
 }
 
@@ -183,8 +180,10 @@ uint visibleStart(uint row) {
 #define LISTS_LOOKED_AT 0
 #endif
 const bool POSITIONAL = (1 - LISTS_LOOKED_AT) * KEPT + MAP_ROWS + ALIBI + BIAS + MASK != 0;
-// Scores become exponents of two before the maximum is taken; else the scale is multiplied in with it.
+// Something is done to scores before the row max is taken; else they are products until it is subtracted. With numbers added
+// they are natural exponents: a bias of the least finite float32, the mask of other libraries, would overflow times log2(e).
 const bool MODIFIED = SOFTCAP + ALIBI + BIAS != 0;
+const bool NATURAL = ALIBI + BIAS != 0;
 // A row may not see a key that others of its tile see.
 const bool MASKS = CAUSAL + WINDOW + KEPT + MAP_ROWS + MASK != 0;
 
@@ -274,24 +273,22 @@ uint nextTile(Walk w, uint n, uint lastRow) {
     return n;
 }
 
-// A score of log2 units, capped.
+// A score, capped.
 float capped(float x) {
     const float y = x / p.softcap, z = y * y;
     const float t = 1.0 - 2.0 / (exp2(y * 2.885390081777927) + 1.0);
     const float cap = p.softcap * (abs(y) < 0.05 ? y * (1.0 - z * (0.33333333 - z * 0.13333333)) : t);
-    return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u ? x : cap; // exp2 need not keep a NaN
+    return isNaN(x) ? x : cap; // exp2 need not keep a NaN
 }
 
-const float LOG2E_F = 1.4426950408889634;
-
-// A score in log2 units with all that is added to it.
+// A score with all that is added to it.
 float modified(float x, uint row, uint key) {
     if (SOFTCAP != 0) x = capped(x);
     if (ALIBI != 0) {
         const int distance = int(queryOf(row)) + work.offset - int(key);
-        x = fma(-LOG2E_F * uintBitsToFloat(loadALiBi(headOf(row))), float(abs(distance)), x);
+        x = fma(-uintBitsToFloat(loadALiBi(headOf(row))), float(abs(distance)), x);
     }
-    if (BIAS != 0 && row < work.rows && key < work.keys) x = fma(LOG2E_F, biasAt(headOf(row), queryOf(row), key), x);
+    if (BIAS != 0 && row < work.rows && key < work.keys) x += biasAt(headOf(row), queryOf(row), key);
     return x;
 }
 
@@ -344,19 +341,25 @@ uint numberOf(uint row) {
 // The same with SPLIT, where every part has all rows.
 uint rowNumber(uint row) { return SPLIT != 0 ? partNumber() * p.strideOBatch + numberOf(row) : numberOf(row); }
 
-float sinkOf(uint row) { return LOG2E_F * uintBitsToFloat(loadSinks(headOf(row))); }
+// A sink of NaN or +Inf makes its row NaN, whether that has keys or not.
+bool invalidatesRow(uint sink) { return sink == 0x7f800000u || isNaN(uintBitsToFloat(sink)); }
 
-// The sum that a row's sink adds to those of exponents less shift; once, not in every split.
-float sinkWeight(uint row, float shift) {
-    return partNumber() == 0 ? exp2(sinkOf(row) - shift) : 0.0;
+// What a row's sink adds to the row sum: once, not in every split. NaN makes O NaN.
+float sinkWeight(uint row, float rowMax) {
+    if (partNumber() != 0) return 0.0;
+    const uint bits = loadSinks(headOf(row));
+    if (invalidatesRow(bits)) return uintBitsToFloat(NAN_BITS);
+    const float sink = uintBitsToFloat(bits);
+    return NATURAL ? exp2((sink - rowMax) * LOG2E) : exp2(LOG2E * sink - rowMax);
 }
 
 // LSE with the sink in it.
 float withSink(uint row, float lse) {
-    const uint bits = floatBitsToUint(lse);
-    if (SINKS == 0 || partNumber() != 0 || (bits & 0x7fffffffu) > 0x7f800000u) return lse; // NaN, by its bits
-    const float sink = uintBitsToFloat(loadSinks(headOf(row)));
-    if (bits == 0xff800000u) return sink;
+    if (SINKS == 0 || partNumber() != 0 || isNaN(lse)) return lse;
+    const uint bits = loadSinks(headOf(row));
+    if (invalidatesRow(bits)) return uintBitsToFloat(NAN_BITS);
+    const float sink = uintBitsToFloat(bits);
+    if (floatBitsToUint(lse) == 0xff800000u) return sink;
     const float most = max(lse, sink);
     return most + naturalLog(exp(lse - most) + exp(sink - most));
 }

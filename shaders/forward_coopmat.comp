@@ -51,17 +51,16 @@
 #if FEATURES
 #define ROWS work.rows                 // of the sequence
 #define MAY_MASK (MASKS || ROW_SCALES) // V may be multiplied without some of its Inf and NaN
-#define SCALED (MODIFIED || ROW_SCALES ? 1.0 : abs(p.scaleLog2)) // scores to exponents of two
+#define SCALED (MODIFIED || ROW_SCALES ? 1.0 : abs(p.scoreScale)) // S to scores
 #define TOTALS (HAS_LSE + SINKS != 0) // rowTotal is asked for
 #else
 #define ROWS p.Sq
 #define MAY_MASK (CAUSAL != 0)
-#define SCALED abs(p.scaleLog2)
+#define SCALED abs(p.scoreScale)
 #define TOTALS (HAS_LSE != 0)
 #endif
 
-const float NOTHING = -3.0e38; // the shift of a row that has seen no key: finite, so that no inf - inf arises
-const float LAG = 8.0;
+const float LAG = 7.5;                         // rescale threshold, in log2 units; added to a large row max it is at most 8
 
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
 const uint SUBGROUP_ROWS = ROW_TILES * TILE_M;
@@ -110,7 +109,7 @@ const uint SCRATCH_FIRST = WALK_SIZE;
 const uint SCALES_FIRST = WALK_SIZE + ALL_SCRATCH;
 #endif
 #if FEATURES
-const uint SCALES_SIZE = ROW_SCALES ? BLOCK_COLS : 0;     // of the tile's keys
+const uint SCALES_SIZE = ROW_SCALES ? BLOCK_COLS / 4 * SCALE_KINDS : 0; // of the tile's keys
 #define MY_SCALES SCALES_FIRST
 shared uvec4 tile[SCALES_FIRST + SCALES_SIZE];
 #else
@@ -211,7 +210,7 @@ void main() {
 #endif
 
     // A negative scale flips the sign of Q instead, so that the largest score is the largest logit.
-    const uint flipQ = p.scaleLog2 < 0.0 ? 0x80008000u : 0u;
+    const uint flipQ = p.scoreScale < 0.0 ? 0x80008000u : 0u;
     const float scale = SCALED, unscale = 1.0 / scale;
 
     uvec4 kPart[K_PARTS], vPart[V_PARTS];
@@ -278,7 +277,7 @@ void main() {
     }
 
     FragC O[ROW_TILES * OUT_TILES];
-    FragC rowShift[ROW_TILES];    // what is subtracted from a row's scores (log2 units), as read from shared memory
+    FragC rowShift[ROW_TILES];    // what is subtracted from a row's scores, as read from shared memory
     FragSum rowWeight[ROW_TILES]; // sums of P as V meets it, rounded: P times ones, the same along the row
     FragC rowTotal[ROW_TILES];    // sums of P in float32, for LSE and sinks; not yet reduced along the row
     FragC rowScaled[ROW_SCALES ? ROW_TILES : 1]; // nor are these, instead of rowWeight where keys have scales
@@ -289,7 +288,7 @@ void main() {
         if (ROW_SCALES) rowScaled[ROW_SCALES ? r : 0] = FragC(0.0);
     }
     for (uint i = gl_SubgroupInvocationID; i < ROW_TILES * SHIFT_SIZE; i += SUBGROUP_SIZE)
-        tile[shiftOf(0) + i] = uvec4(floatBitsToUint(NOTHING));
+        tile[shiftOf(0) + i] = uvec4(floatBitsToUint(NO_ROW_MAX));
 
 #if FEATURES
 #define TILE tileAt(walk, j)
@@ -346,7 +345,7 @@ void main() {
             FragC sink;
             coopMatLoad(sink, sinkWeights, (gl_SubgroupID * ROW_TILES + r) * TILE_M, 0, gl_CooperativeMatrixLayoutColumnMajor);
             [[unroll]] for (uint e = 0; e < sink.length(); ++e)
-                inverse[r][e] = inverse[r][e] == 0.0 ? 0.0 : inverse[r][e] * (1.0 + sink[e] / total[e]);
+                inverse[r][e] = isNaN(sink[e]) ? sink[e] : inverse[r][e] == 0.0 ? 0.0 : inverse[r][e] * (1.0 + sink[e] / total[e]);
         }
 #endif
         [[unroll]] for (uint e = 0; e < inverse[r].length(); ++e)

@@ -33,18 +33,16 @@ shared vec4 staged[K_FIRST + (K_SIZE > V_SIZE ? K_SIZE : V_SIZE)]; // Q, then K 
 shared vec4 weights[BLOCK_ROWS * P_ROW];                           // P, then THREADS_X partial results per row
 
 #if FEATURES
-#define SCALE (MODIFIED ? 1.0 : p.scaleLog2)
+#define SCALE (MODIFIED ? 1.0 : p.scoreScale)
 #define HIDDEN (SCALE < 0.0 ? INFINITY : -INFINITY) // times the scale, -Inf
 #else
-#define SCALE p.scaleLog2
+#define SCALE p.scoreScale
 #endif
-
-const float NOTHING = -3.0e38; // the maximum of no scores; finite, so that no infinity is subtracted from another
 
 uint x, y;              // this invocation's place in the grid
 float S[ROWS][COLS];
 vec4 O[ROWS][QUADS];
-float rowMax[ROWS];     // in log2 units; the same in all invocations of a row
+float rowMax[ROWS];     // in units of scores; the same in all invocations of a row
 float rowSum[ROWS];     // of this invocation's columns
 #if !FEATURES
 uint visible[ROWS];     // the row sees columns [0, visible)
@@ -138,17 +136,17 @@ vec4 partials(uint i, uint quad) {
 // Scores to P, with the running maximum and sum; O and the sum are rescaled.
 void softmax(Work w, uint firstCol, bool masked) {
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
-        float top = NOTHING;
+        float top = NO_ROW_MAX;
         [[unroll]] for (uint j = 0; j < COLS; j++) {
             // Selected, not added: a masked score may be NaN.
 #if FEATURES
             const uint key = keyAt(firstCol + x + j * THREADS_X), row = w.row0 + rowOf(i);
-            if (MODIFIED) S[i][j] = modified(S[i][j] * p.scaleLog2, row, key);
+            if (MODIFIED) S[i][j] = modified(S[i][j] * p.scoreScale, row, key);
             if (masked && (key == NO_KEY || !attends(row, key))) S[i][j] = HIDDEN;
             top = max(top, S[i][j] * SCALE);
 #else
             const bool hidden = masked && firstCol + x + j * THREADS_X >= visible[i];
-            top = max(top, hidden ? -INFINITY : S[i][j] * p.scaleLog2);
+            top = max(top, hidden ? -INFINITY : S[i][j] * p.scoreScale);
 #endif
         }
         sharePartial(i, top);
@@ -160,13 +158,14 @@ void softmax(Work w, uint firstCol, bool masked) {
             const vec4 four = partials(i, quad);
             top = max(top, max(max(four.x, four.y), max(four.z, four.w)));
         }
-        const float factor = exp2(rowMax[i] - top);
+        const float factor = exp2(EXPONENT(rowMax[i] - top));
         rowMax[i] = top;
         rowSum[i] *= factor;
         [[unroll]] for (uint n = 0; n < QUADS; n++) O[i][n] *= factor;
         [[unroll]] for (uint j = 0; j < COLS; j++) {
-            // Fused: the product of a large score must not be rounded before the maximum is taken off.
-            const float exponent = fma(S[i][j], SCALE, -top);
+            // Fused, so that the product is not rounded before the row max is subtracted; but see LARGE_SCORE.
+            const float exponent = NATURAL ? (S[i][j] - top) * LOG2E
+                : abs(top) < LARGE_SCORE ? fma(S[i][j], SCALE, -top) : roundedDifference(S[i][j], SCALE, top);
             // exp2 need not keep a NaN, and SwiftShader's makes it infinity.
             float weight = isnan(exponent) ? exponent : exp2(exponent);
 #if !FEATURES
@@ -243,7 +242,7 @@ void main() {
 #endif
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
         [[unroll]] for (uint n = 0; n < QUADS; n++) O[i][n] = vec4(0.0);
-        rowMax[i] = NOTHING;
+        rowMax[i] = NO_ROW_MAX;
         rowSum[i] = 0.0;
 #if !FEATURES
         visible[i] = visibleColumns(w.row0 + rowOf(i));
@@ -281,8 +280,8 @@ void main() {
             [[unroll]] for (uint quad = 0; quad < THREADS_X / 4; quad++) sum += dot(partials(i, quad), vec4(1.0));
 #if FEATURES
             const bool empty = sum == 0.0;
-            const float all = SINKS != 0 ? sum + sinkWeight(row, rowMax[i]) : sum;
-            const float inverse = empty ? 0.0 : 1.0 / all;
+            const float sink = SINKS != 0 ? sinkWeight(row, rowMax[i]) : 0.0;
+            const float inverse = isNaN(sink) ? sink : empty ? 0.0 : 1.0 / (sum + sink);
             [[unroll]] for (uint n = 0; n < QUADS; n++) {
                 const uint mine = 4 * (x + n * THREADS_X), col = w.col0 + mine;
                 if (mine >= DV_SLICE || col >= HEAD_DIM_V) continue;

@@ -51,10 +51,11 @@ layout(push_constant, std430) uniform Params {
     uint Sk;             // keys
     uint Hq;             // query heads
     uint groupSize;      // Hq / Hkv
-    float scaleLog2;     // scale * log2(e): scores are exponents of two
+    float scoreScale;    // turns Q K^T into scores: scale * log2(e), so that scores are exponents of two; with NATURAL
+                         // scale alone, so that they are natural exponents and no finite bias overflows
     int causalOffset;    // row r sees columns <= r + causalOffset
-    float unitHigh;      // |scale| / |scaleLog2| in two parts, high + low: what turns exponents of two
-    float unitLow;       // into natural logarithms, the rounding of scaleLog2 made good
+    float unitHigh;      // |scale| / |scoreScale| in two parts, high + low: what turns scores into natural
+    float unitLow;       // exponents, the rounding of scoreScale made good
 #if FEATURES
     // Addresses as above, of 32-bit elements unless said otherwise; of what is not given, anything.
     uvec2 addrCuQ, addrCuK, addrUsedQ, addrUsedK;
@@ -79,6 +80,8 @@ layout(push_constant, std430) uniform Params {
 const uint DV_SLICES = (HEAD_DIM_V + DV_SLICE - 1) / DV_SLICE;
 
 #if !FEATURES
+const bool MODIFIED = false, NATURAL = false; // scores are products times the scale, as exponents of two
+
 // -- grid ----------------------------------------------------------------------------------------
 // x = row block, y = query head, z = batch * DV_SLICES + slice of O's columns.
 
@@ -109,7 +112,7 @@ uint visibleColumns(uint row) {
 
 #endif
 
-// LSE of a row from what was subtracted from its scores, in log2 units, and the sum of the weights.
+// LSE of a row from what was subtracted from its scores and the sum of P.
 // shift is far larger than the logarithm for large logits: one rounding, by fma, is all it gets.
 float logSumExp(float shift, float total) {
     if (total == 0.0) return -INFINITY;
@@ -121,6 +124,31 @@ float logSumExp(float shift, float total) {
 // -- tensors -------------------------------------------------------------------------------------
 
 const bool IS_16 = DTYPE != TYPE_F32;
+
+// -- scores --------------------------------------------------------------------------------------
+
+const float LOG2E = 1.4426950408889634;
+
+// A difference of scores as an exponent of two.
+#define EXPONENT(difference) (NATURAL ? (difference) * LOG2E : (difference))
+
+// The row max of a row that has seen no key: the least finite float32, so that no infinity is subtracted from
+// another, and no finite score is below it.
+const float NO_ROW_MAX = -3.4028234663852886e38;
+
+// fma(product, scale, -rowMax) takes an exact score off a rounded one. From this row max on, in log2 units, that is half a
+// unit and more, and P may overflow or vanish. The scalar kernel rounds both scores there; the kernels of cooperative
+// matrices, whose KV loop a remedy slows by 3 to 20 %, are for scores within attention.MaxFastScore (docs/log.md, 49).
+const float LARGE_SCORE = 8388608.0;
+float roundedDifference(float product, float scale, float rowMax) {
+    precise const float score = product * scale;
+    precise const float difference = score - rowMax;
+    return difference;
+}
+
+// By its bits: a compiler may take NaN for impossible.
+const uint NAN_BITS = 0x7fc00000u;
+bool isNaN(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
 
 #if FEATURES
 #include "features.glsl"

@@ -1,7 +1,7 @@
 // Scales of int8 and float8, of which every key has one for K and one for V. Elements are exact in 16 bits without them;
 // scales are met where there is float32: K's in the scores, V's in the weights.
 //
-// V's scale is m 2^e, with 1 <= |m| < 2. Softmax takes its shift from scores plus e, so that what is multiplied fits 16
+// V's scale is m 2^e, with 1 <= |m| < 2 as a rule. Softmax takes its shift from scores plus e, so that what is multiplied fits 16
 // bits whatever the scales of the keys that a row sees are. A weight is multiplied with m and then rounded, and what it
 // is then, over the scale again, is what the sum of weights gets: rounding cancels as it does where there are no scales
 // (ADD_VALUES). Towards zero will do, since what all weights lose alike is nothing.
@@ -11,26 +11,33 @@
 #ifndef KEY_SCALES_GLSL
 #define KEY_SCALES_GLSL
 
-// Four numbers of every key, those of a kind side by side: K's scale, with that of the scores where nothing is done to
-// them in between, and e, m and 1 / (m 2^e) of V's.
-const uint OF_K = 0, EXPONENT_OF_V = 1, MANTISSA_OF_V = 2, INVERSE_OF_V = 3;
+// Numbers of every key, an array of each kind: K's scale, with that of the scores where nothing is done to them
+// in between, and of V's e, m, 1 / (m 2^e) and, with ADDS_WEIGHTS, what a weight itself is multiplied by where the row sums take it.
+const uint OF_K = 0, EXPONENT_OF_V = 1, MANTISSA_OF_V = 2, INVERSE_OF_V = 3, ADDS_WEIGHT = 4;
 #define SCALES_AT(kind, col) (MY_SCALES + (kind) * (BLOCK_COLS / 4) + (col) / 4)
 #define loadScales(frag, kind, col)                                                                 \
     coopMatLoad(frag, tile, SCALES_AT(kind, col), 0, gl_CooperativeMatrixLayoutRowMajor)
 
 void putScale(uint kind, uint col, float x) { tile[SCALES_AT(kind, col)][col % 4] = floatBitsToUint(x); }
 
-// The scales of a column's key, K's and V's. What is smaller than 2^-96, as zero is, counts as that. True where V's is
-// Inf or NaN: it is added at the end, since a slot that a row does not see has a weight of zero.
+// The scales of a column's key, K's and V's. Below 2^LEAST_EXPONENT a scale is small, and 0 too, whose key counts in the row
+// sum all the same. Its m is less than 1 or 0, and the row sums get the weight itself, by ADDS_WEIGHT. In float16 such values are
+// nothing; where nobody asks for LSE m is so small that P vanishes as an operand, while float32 holds what is summed. With
+// an e of 96 at most m may be up to 2^7. True where V's is Inf or NaN: it is added at the end, since a slot that a row does not
+// see has a weight of zero.
+const int LEAST_EXPONENT = -30;
+const float VANISHES = 1.0 / 17179869184.0; // 2^-34: times P <= 2^LAG it rounds to 0 in float16
 bool putScales(uint col, vec2 scales) {
     const int exponent = int(floatBitsToUint(scales.y) >> 23 & 0xffu) - 127;
-    const bool wild = exponent == 128;
-    const int e = wild ? 0 : clamp(exponent, -96, 96);
-    const float down = uintBitsToFloat(uint(127 - e) << 23), m = wild || exponent < -96 ? 1.0 : scales.y * down;
-    putScale(OF_K, col, MODIFIED ? scales.x : scales.x * abs(p.scaleLog2));
-    putScale(EXPONENT_OF_V, col, float(e));
+    const bool wild = exponent == 128, small = exponent < LEAST_EXPONENT;
+    const int e = wild ? 0 : max(max(min(exponent, 96), exponent - 6), LEAST_EXPONENT);
+    const float down = uintBitsToFloat(uint(127 - e) << 23);
+    const float m = wild ? 1.0 : small && !ADDS_WEIGHTS ? VANISHES : scales.y * down;
+    putScale(OF_K, col, MODIFIED ? scales.x : scales.x * abs(p.scoreScale));
+    putScale(EXPONENT_OF_V, col, NATURAL ? float(e) * LN2 : float(e));
     putScale(MANTISSA_OF_V, col, m);
-    putScale(INVERSE_OF_V, col, down / m);
+    putScale(INVERSE_OF_V, col, small && ADDS_WEIGHTS ? 0.0 : down / m);
+    if (ADDS_WEIGHTS) putScale(ADDS_WEIGHT, col, small ? down : 0.0);
     return wild;
 }
 
@@ -58,14 +65,17 @@ const uint KEPT_BITS = DTYPE == TYPE_BF16 ? 0xffff0000u : 0xffffe000u; // that s
 #define SCALE_WEIGHTS(P, S, first)                                                                  \
     if (ROW_SCALES) {                                                                               \
         [[unroll]] for (uint c = 0; c < KEY_TILES; ++c) {                                           \
-            FragC mantissas, inverse;                                                               \
+            FragC mantissas, inverse, adds;                                                         \
             loadScales(mantissas, MANTISSA_OF_V, (first) + c * TILE_N);                             \
             loadScales(inverse, INVERSE_OF_V, (first) + c * TILE_N);                                \
+            if (ADDS_WEIGHTS) loadScales(adds, ADDS_WEIGHT, (first) + c * TILE_N);                  \
             [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {                                       \
                 FragC x = S[r * KEY_TILES + c];                                                     \
                 [[unroll]] for (uint e = 0; e < LIVE(x); ++e) {                                     \
                     const float weight = x[e] * mantissas[e];                                       \
                     if (TOTALS) rowTotal[r][e] = fma(weight, inverse[e], rowTotal[r][e]);           \
+                    if (TOTALS && ADDS_WEIGHTS) rowTotal[r][e] = fma(x[e], adds[e], rowTotal[r][e]); \
+                    if (ADDS_WEIGHTS) rowScaled[r][e] = fma(x[e], adds[e], rowScaled[r][e]);        \
                     x[e] = uintBitsToFloat(floatBitsToUint(weight) & KEPT_BITS);                    \
                     rowScaled[r][e] = fma(x[e], inverse[e], rowScaled[r][e]);                       \
                 }                                                                                   \

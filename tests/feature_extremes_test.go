@@ -55,13 +55,31 @@ func extremeTable() (table []cases.FeatureCase) {
 	})
 	add("keys of the same scores", options, func(c *cases.FeatureCase) { c.Extremes.Q, c.Data = 1e3, cases.Equal })
 
+	products := options // whose row max is subtracted from a product
+	products.Bias, products.ALiBi, products.Window = cases.BiasKind{}, false, attention.WindowOf(300, 300)
+	for _, x := range []float32{100, 1e3, 1e4} {
+		for _, scale := range []float32{1, -1, 1e2, 1e-4} {
+			add(fmt.Sprintf("products of %v times %v", x*x, scale), products, func(c *cases.FeatureCase) {
+				c.Extremes.Q, c.Extremes.K, c.Scale = x, x, attention.ScaleOf(scale)
+			})
+		}
+	}
+	add("equal products of 1e8", products, func(c *cases.FeatureCase) {
+		c.Extremes.Q, c.Extremes.K, c.Data, c.Scale = 1e4, 1e4, cases.Equal, attention.ScaleOf(1)
+	})
+	add("sinks without modifiers", products, func(c *cases.FeatureCase) {
+		c.Extremes.Sinks = []float32{0, -inf, inf, nan, most, -most, 3e38, -3e38, 1e30, 1e9, -1e9, 88}
+	})
+	add("a scale of 0", products, func(c *cases.FeatureCase) { c.Scale = attention.ScaleOf(0) })
+
 	quantised := options
 	quantised.KV, quantised.Bias, quantised.Window, quantised.Align = attention.KVInt8, cases.BiasKind{}, attention.Window{}, attention.CausalNone
 	quantised.Sinks, quantised.ALiBi = false, false
 	for _, scales := range [][]float32{{0}, {0x1p-126}, {0x1p-140}, {0x1p60}, {-0x1p60, 0x1p60, 0}, {0, nan}, {-0x1p-6, nan}, {0x1p60, 0x1p-126, nan}} {
 		add(fmt.Sprint("scales of K ", scales), quantised, func(c *cases.FeatureCase) { c.Extremes.KScales = scales })
 	}
-	for _, scales := range [][]float32{{0}, {0x1p-126}, {0x1p-140, 0}, {0, nan}, {0x1p-20, nan}, {-0x1p-6, nan}, {4, -4, 0x1p-20, 0}} {
+	for _, scales := range [][]float32{{0}, {0x1p-126}, {0x1p-140, 0}, {0, nan}, {0x1p-20, nan}, {-0x1p-6, nan}, {4, -4, 0x1p-20, 0},
+		{0x1p60, 0, 0x1p-10}, {0x1p-40, 0x1p-31, 0}} {
 		add(fmt.Sprint("scales of V ", scales), quantised, func(c *cases.FeatureCase) { c.Extremes.VScales = scales })
 	}
 	return table
@@ -98,6 +116,9 @@ func TestFeatureExtremes(t *testing.T) {
 					judged, err := x.judge(e)
 					require.NoError(t, err)
 					require.Zero(t, judged.Unjudged)
+					if judged.Beyond > 0 {
+						require.Contains(t, x.problem.Name, "products", "only these pass MaxFastScore")
+					}
 				})
 			}
 			require.NoError(t, e.close())

@@ -170,9 +170,10 @@ func TestFeaturePropertyFixedSplitIsOfTheSequence(t *testing.T) {
 	onFeatureTiers(t, 1, true, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawFeature(t, drawRows(t, tt))
 		c.FixedSplit, c.LSE = rapid.SampledFrom([]int{1, 2, 3, 7}).Draw(t, "split"), true
-		c.PackedQ, c.LooseK, c.Sq = true, true, 90
+		c.PackedQ, c.LooseK = true, true
+		most := 90
 		if c.Seqs[0].Rows == 1 && fewPipelines() {
-			c.Sq = 3
+			most = 3
 		}
 		if fewPipelines() && slowToCompile(tt) || rapid.Bool().Draw(t, "paged") {
 			c.PageSize = 16
@@ -184,7 +185,7 @@ func TestFeaturePropertyFixedSplitIsOfTheSequence(t *testing.T) {
 		company.Seqs = nil
 		for i := range rapid.IntRange(0, 5).Draw(t, "others") {
 			company.Seqs = append(company.Seqs, cases.Seq{
-				ID: 10 + i, Rows: rapid.IntRange(0, c.Sq-1).Draw(t, "other rows"), Keys: rapid.IntRange(0, 1500).Draw(t, "other keys"),
+				ID: 10 + i, Rows: rapid.IntRange(0, most).Draw(t, "other rows"), Keys: rapid.IntRange(0, 1500).Draw(t, "other keys"),
 			})
 		}
 		at := rapid.IntRange(0, len(company.Seqs)).Draw(t, "at")

@@ -246,7 +246,12 @@ func (x *soakRun) judge(e *engine) (cases.Judgement, error) {
 		if err != nil {
 			return judged, err
 		}
-		if formula.Splits = plan.Splits > 1; formula.Splits {
+		fragments := plan.Tier == attention.TierCoopMat || plan.Tier == attention.TierCoopMat2
+		formula.Rounded = plan.Splits > 1 || fragments && p.KV.Scaled()
+		if fragments && !p.Bias.On && !p.ALiBi && p.Softcap == 0 && !p.KV.Scaled() {
+			formula.MaxScore = attention.MaxFastScore
+		}
+		if formula.Rounded || formula.MaxScore != 0 {
 			judged = formula.Judge(x.jobs[0].after)
 		}
 	}

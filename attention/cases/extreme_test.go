@@ -138,12 +138,12 @@ func TestFormulaOfEqualLargeBiases(t *testing.T) {
 			}
 			require.NoError(t, judge(narrowed(mean, attention.F32)))
 			require.Error(t, judge(first))
-			f.Splits = true
+			f.Rounded = true
 			require.NoError(t, judge(narrowed(mean, attention.F32)))
 			require.NoError(t, judge(first))
 			lse[0] = float32(math.Inf(-1))
 			require.Error(t, judge(first))
-			f.Splits = false
+			f.Rounded = false
 		}
 	}
 	require.Positive(t, found)

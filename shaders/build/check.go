@@ -70,12 +70,7 @@ func checkModule(t tools, v shaders.Variant, line *shaders.ManifestModule, sameC
 		return err
 	}
 	if sameCompiler {
-		// A module that was committed with its names is current too.
-		committed, err := stripDebug(m.Code)
-		if err != nil {
-			return err
-		}
-		switch same := bytes.Equal(code, committed); {
+		switch same := bytes.Equal(code, m.Code); {
 		case source == line.Source && !same:
 			return errors.New("the same compiler gives other bytes")
 		case source != line.Source && !same:
