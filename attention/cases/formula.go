@@ -279,6 +279,9 @@ func (f *Formula) valueOf(b, kv, t int) []float64 {
 	return x
 }
 
+// largestExponent bounds what weights may be by their errors: more is no number of float64.
+const largestExponent = 600
+
 // negligible is how far below the largest score, in natural logarithm, keys are not
 // counted among those that may have weight.
 const negligible = 40
@@ -313,6 +316,9 @@ func (f *Formula) judgeRow(o []float32, lse *float32) (share float64, what strin
 	}
 	want := r.most + math.Log(weights.sum)
 	moved := max(math.Log(weights.high/weights.sum), math.Log(weights.sum/weights.low)) // by the errors of scores
+	if w := weights.mostE; w > largestExponent {
+		moved = w
+	}
 	allowed := 1e-5 + 0x1p-21*math.Abs(want) + f.unit.weight + min(moved, weights.mostE)
 	if off := math.Abs(float64(*lse) - want); !(off <= allowed) || math.IsInf(float64(*lse), 0) {
 		return 0, fmt.Sprintf("LSE is %v, want %.9g +- %.3g", *lse, want, allowed)
@@ -354,7 +360,7 @@ func (f *Formula) weigh() (w rowWeights) {
 		atLeast = max(atLeast, s-r.e[i])
 	}
 	bounds := func(s, e float64) (p, low, high float64) {
-		return math.Exp(s - r.most), math.Exp(s - r.most - e), math.Exp(min(s-r.most+e, 600))
+		return math.Exp(s - r.most), math.Exp(s - r.most - e), math.Exp(min(s-r.most+e, largestExponent))
 	}
 	for i, s := range r.s {
 		p, low, high := bounds(s, r.e[i])

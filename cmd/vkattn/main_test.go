@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"regexp"
 	"strings"
 	"syscall"
@@ -29,6 +30,8 @@ func TestMain(m *testing.M) {
 		time.Sleep(linger)
 		os.Exit(code)
 	}
+	// Under nohup children would ignore a hangup too; one that is caught is theirs to decide.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	os.Exit(m.Run())
 }
 
