@@ -25,7 +25,7 @@ parts=("$@")
 
 # Long enough for the slowest package on two cores, short enough that a driver
 # that hangs is a failure with a stack trace and not a job that ran out of time.
-timeout=${VKATTN_TEST_TIMEOUT:-30m}
+timeout=${VKATTN_TEST_TIMEOUT:-45m}
 
 # Drivers on the CPU compile kernels on one core, so parts run side by side. Each
 # writes to a log of its own; logs come out whole, in the order of the parts.
