@@ -44,8 +44,8 @@ type Config struct {
 
 // MaxFastScore bounds the row max, by magnitude, that tiers coopmat and coopmat2 compute
 // rightly where scores are products times the scale, with no bias, softcap or ALiBi: beyond it
-// rounding in float32 makes P overflow or vanish, and O may be NaN or 0. Other tiers
-// know no such bound, and take calls with a scale over 2^20.
+// rounding in float32 makes P overflow or vanish, and O may be NaN or 0. Tiers scalar and cpu
+// have no such bound, and TierAuto leaves calls with a scale over 2^20 to them.
 const MaxFastScore = 1 << 24
 
 // maxFastScale is a scale that takes products as small as 16 to MaxFastScore.
