@@ -195,3 +195,20 @@ func TestCPULargestValues(t *testing.T) {
 		}
 	})
 }
+
+// Adding many small weights to a large row sum must not round each of them the same way.
+func TestCPURowSumsOfSmallWeights(t *testing.T) {
+	const keys, small = 6000, 1.7e-6
+	p := newProblem(attention.Config{DType: attention.F32, HeadDim: 1}, attention.Shape{B: 1, Hq: 1, Hkv: 1, Sq: 1, Sk: keys}, padded(0), 4)
+	k := make([]float32, keys)
+	for key := range keys {
+		k[key] = float32(math.Log(small))
+	}
+	k[0] = 0
+	writeAll(p.Q, attention.F32, 1, 1, 1, 1, []float32{1})
+	writeAll(p.K, attention.F32, 1, 1, keys, 1, k)
+	attention.EachKernelSet(t, func(t *testing.T, name string) {
+		_, lse := p.run(t)
+		require.InDelta(t, math.Log1p((keys-1)*small), float64(lse[0]), 1e-6, name)
+	})
+}

@@ -20,6 +20,9 @@ var sentinels = apiwalk.Matching(vk.ErrInvalid, vk.ErrClosed, vk.ErrUnsupported,
 
 // Nothing that a caller can do to the library panics.
 func TestNothingExportedPanics(t *testing.T) {
+	if s := open(t); s.compileOnly {
+		t.Skip("nothing executes on a null device, and opening one with GPU-assisted validation crashes RADV")
+	}
 	t.Setenv(vk.CacheDirEnv, t.TempDir())
 	t.Cleanup(func() {
 		for _, d := range walkedDevices {

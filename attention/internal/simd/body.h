@@ -400,27 +400,28 @@ INLINE double level(float most, float fraction, float m) {
 	return fabsf(most) <= FAR ? ((double)m + fraction) * LN2 : most;
 }
 
-// far_weights computes the weights of a lane in float64 and returns its row sum.
-static float far_weights(const simd_tile *t, int lane, const float *from, float *s, float sum, float most, double level,
-	const int32_t *span, const int32_t *keys, const int32_t *mask) {
+// far_weights computes the weights of a lane in float64 and adds them to its row sum.
+static void far_weights(const simd_tile *t, int lane, const float *from, float *s, float *sum, float *carry, float most,
+	double level, const int32_t *span, const int32_t *keys, const int32_t *mask) {
 	for (int32_t key = t->from; key < t->to; key++) {
 		const float x = from[key * LANES + lane];
 		float p = -0.0f;
 		if (span[lane] <= keys[key] && keys[key] < span[LANES + lane] && (!t->mask || mask[key * LANES + lane])) {
 			p = most == -INFINITY ? (x == x ? 0 : x) : (float)exp((double)x - level);
-			sum += p;
+			const float y = p - *carry, next = *sum + y;
+			*carry = (next - *sum) - y;
+			*sum = next;
 		}
 		s[key * LANES + lane] = p;
 	}
-	return sum;
 }
 
 // softmax turns scores into weights, and rescales sums and O to a new row maximum.
 INLINE void softmax(const int nv, const simd_tile *t, float *o, float *s, float *state, const int32_t *span,
 	const int32_t *keys, const int32_t *mask) {
 	float *most = state + SIMD_MAX * LANES, *fraction = state + SIMD_FRACTION * LANES, *sum = state + SIMD_SUM * LANES,
-	      *started = state + SIMD_STARTED * LANES;
-	V largest[VECTORS], first[VECTORS], m[VECTORS], total[VECTORS], least[VECTORS];
+	      *carry = state + SIMD_CARRY * LANES, *started = state + SIMD_STARTED * LANES;
+	V largest[VECTORS], first[VECTORS], m[VECTORS], total[VECTORS], error[VECTORS], least[VECTORS];
 
 	// The largest scores; a NaN is none.
 	UNROLL for (int v = 0; v < nv; v++) largest[v] = load(most + v * VL);
@@ -449,7 +450,7 @@ INLINE void softmax(const int nv, const simd_tile *t, float *o, float *s, float 
 	}
 
 	// What sums and O shrink by, and which rows are far.
-	float shrink[LANES], is_far[LANES], before[LANES], sums[LANES], m_old[LANES], m_new[LANES];
+	float shrink[LANES], is_far[LANES], before[LANES], sums[LANES], carries[LANES], m_old[LANES], m_new[LANES];
 	bool far = false, moved = false;
 	UNROLL for (int v = 0; v < nv; v++) {
 		V old = load(most + v * VL);
@@ -463,8 +464,11 @@ INLINE void softmax(const int nv, const simd_tile *t, float *o, float *s, float 
 		far |= ANY(out);
 		moved |= ANY(LT(c, splat(1)));
 		total[v] = load(sum + v * VL);
+		error[v] = load(carry + v * VL);
 		store(sums + v * VL, total[v]);
+		store(carries + v * VL, error[v]);
 		total[v] = total[v] * c;
+		error[v] = error[v] * c;
 		store(shrink + v * VL, c);
 		store(is_far + v * VL, SELECT(out, splat(1), splat(0)));
 		store(before + v * VL, old);
@@ -475,23 +479,35 @@ INLINE void softmax(const int nv, const simd_tile *t, float *o, float *s, float 
 	float far_scores[SIMD_KEYS * LANES];
 	if (far) memcpy(far_scores, s, sizeof(float) * LANES * t->to);
 
-	// The weights.
+	// The weights. Kahan's sum: small ones added to a large sum may all be rounded the same way.
 	for (int32_t key = t->from; key < t->to; key++) {
 		const bool full = t->full_from <= key && key < t->full_to;
 		UNROLL for (int v = 0; v < nv; v++) {
 			float *at = s + key * LANES + v * VL;
 			V p = weight(MAX(least[v], load(at)), first[v], m[v]);
-			if (!full) p = SELECT(visible(t, span, keys, mask, key, v), p, splat(-0.0f));
-			total[v] += p;
+			V y = p - error[v], next = total[v] + y, off = (next - total[v]) - y;
+			if (!full) {
+				M in = visible(t, span, keys, mask, key, v);
+				p = SELECT(in, p, splat(-0.0f));
+				next = SELECT(in, next, total[v]);
+				off = SELECT(in, off, error[v]);
+			}
+			total[v] = next;
+			error[v] = off;
 			store(at, p);
 		}
 	}
-	UNROLL for (int v = 0; v < nv; v++) store(sum + v * VL, total[v]);
+	UNROLL for (int v = 0; v < nv; v++) {
+		store(sum + v * VL, total[v]);
+		store(carry + v * VL, error[v]);
+	}
 	for (int i = 0; far && i < nv * VL; i++) {
 		if (is_far[i] == 0) continue;
 		const double to = level(most[i], fraction[i], m_new[i]);
 		shrink[i] = before[i] == -INFINITY ? 1 : (float)exp(level(before[i], fraction[i], m_old[i]) - to);
-		sum[i] = far_weights(t, i, far_scores, s, sums[i] * shrink[i], most[i], to, span, keys, mask);
+		sum[i] = sums[i] * shrink[i];
+		carry[i] = carries[i] * shrink[i];
+		far_weights(t, i, far_scores, s, sum + i, carry + i, most[i], to, span, keys, mask);
 	}
 	if (far || moved)
 		for (int32_t j = 0; j < t->dv; j++)

@@ -26,8 +26,9 @@ typedef struct {
 	float scale, softcap;
 } simd_tile;
 
-// State of a group: arrays of one element for each lane, in this order.
-enum { SIMD_MAX, SIMD_FRACTION, SIMD_SUM, SIMD_STARTED, SIMD_SLOPE, SIMD_SINK, SIMD_LSE, SIMD_STATES };
+// State of a group: arrays of one element for each lane, in this order. A row sum is
+// SIMD_SUM less SIMD_CARRY, the rounding errors of its additions (Kahan).
+enum { SIMD_MAX, SIMD_FRACTION, SIMD_SUM, SIMD_CARRY, SIMD_STARTED, SIMD_SLOPE, SIMD_SINK, SIMD_LSE, SIMD_STATES };
 
 typedef struct {
 	const char *name;

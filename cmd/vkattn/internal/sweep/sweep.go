@@ -90,7 +90,8 @@ const largest = math.MaxInt32
 // positive reads one number.
 func positive(text, item string) (int, error) {
 	v, err := strconv.ParseUint(text, 10, 31)
-	if errors.Is(err, strconv.ErrRange) {
+	// ParseUint stops at the digit that is too many and says nothing of what follows.
+	if errors.Is(err, strconv.ErrRange) && strings.Trim(text, "0123456789") == "" {
 		return 0, fmt.Errorf("%q: %s is over %d", item, text, largest)
 	}
 	if err != nil || v == 0 {
