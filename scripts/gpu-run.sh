@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# gpu-run.sh [tests|bench|all|tune|verify|features|soak|race [entry...]] runs what gpu-bundle.sh made, on a machine with a
+# gpu-run.sh [tests|bench|all|tune|verify|options|soak|race [entry...]] runs what gpu-bundle.sh made, on a machine with a
 # GPU. It lies in the bundle's root and needs nothing but the GPU's driver. Where no GPU is
 # found it says so and exits with 1: what the CPU computes instead is no result.
 #
@@ -14,10 +14,10 @@
 #     conformance.*    every implementation on the conformance table: summary and rows
 #     large.*          and on problems up to batch 16, 8 heads, length 16384
 #     examples.txt     the output of the examples
-#   of features alone:
-#     features.md      cases, tiers, storage types, worst errors and failures of the tables of features
-#     features.jsonl   and of each case
-#     features-*.txt   the output of the tests: of the tables, of the properties that hold for any problem, and others
+#   of options alone:
+#     options.md      cases, tiers, storage types, worst errors and failures of the tables of options
+#     options.jsonl   and of each case
+#     options-*.txt   the output of the tests: of the tables, of the properties that hold for any problem, and others
 #   of soak alone: random compositions with numbers at the ends of their ranges, on every tier (cpu too), in every
 #   storage type and with every KV type, each judged by the formula in float64
 #     soak.md          cases, worst errors and failures; each failure says how to run it alone
@@ -31,7 +31,7 @@
 #   VKATTN_TEST_ARGS   further arguments of every test binary (-test.run ...)
 #   VKATTN_TESTS       the packages tested, a pattern of the shell (default: *)
 #   VKATTN_VERIFY_ARGS the problems of large.* (default: --suite forward,dims,gqa --dtype f16,bf16)
-#   VKATTN_FEATURE_LIMIT seconds that features may take (default: 540; an H200 with 16 cores takes 340 to 420, with 32 265 to 310)
+#   VKATTN_OPTIONS_LIMIT seconds that options may take (default: 540; an H200 with 16 cores takes 340 to 420, with 32 265 to 310)
 #   VKATTN_SOAK_SECONDS seconds that soak takes (default: 540); what is under way then is cut off
 #   VKATTN_SOAK_SEED   of the compositions (default: random; printed, and in soak.md)
 #   VKATTN_SOAK_CASE   one case alone, as failures name it
@@ -163,10 +163,10 @@ if [[ $what == verify ]]; then
 fi
 # Nearly all of the time is the driver's compiler's, on every CPU there is. The tables
 # compile side by side in one process; the others fill what its last cases leave idle.
-if [[ $what == features ]]; then
+if [[ $what == options ]]; then
 	test=$here/tests/tests.test
-	export VKATTN_TEST_LEVEL=full VKATTN_TEST_LOG=$OUT/features.jsonl
-	rm -f "$OUT"/features{,-tables,-properties,-params,-others,-exits}.{jsonl,md,txt}
+	export VKATTN_TEST_LEVEL=full VKATTN_TEST_LOG=$OUT/options.jsonl
+	rm -f "$OUT"/options{,-tables,-properties,-params,-others,-exits}.{jsonl,md,txt}
 	: >"$VKATTN_TEST_LOG"
 	cd "$here/src/tests" || exit 1
 	start=$SECONDS
@@ -174,31 +174,31 @@ if [[ $what == features ]]; then
 		local name=$1 status
 		shift
 		# The journal and the output have what was done before a stop.
-		timeout --kill-after 5 "${VKATTN_FEATURE_LIMIT:-540}" "$test" -test.v -test.timeout 0 "$@" >"$OUT/features-$name.txt" 2>&1
+		timeout --kill-after 5 "${VKATTN_OPTIONS_LIMIT:-540}" "$test" -test.v -test.timeout 0 "$@" >"$OUT/options-$name.txt" 2>&1
 		status=$?
-		printf '== features, %s: exit %d after %d s\n' "$name" "$status" $((SECONDS - start)) | tee -a "$OUT/features-exits.txt"
-		grep -E -A 12 '^ *--- FAIL|^panic:|^fatal error' "$OUT/features-$name.txt" | head -n 60
+		printf '== options, %s: exit %d after %d s\n' "$name" "$status" $((SECONDS - start)) | tee -a "$OUT/options-exits.txt"
+		grep -E -A 12 '^ *--- FAIL|^panic:|^fatal error' "$OUT/options-$name.txt" | head -n 60
 		return "$status"
 	}
 	pids=()
-	part tables -test.run '^TestFeatureConformance$' &
+	part tables -test.run '^TestOptionsConformance$' &
 	pids+=($!)
-	part properties -test.run '^TestFeatureProperty' -rapid.checks 12 &
+	part properties -test.run '^TestOptionsProperty' -rapid.checks 12 &
 	pids+=($!)
-	part params -test.run '^TestFeatureParams' &
+	part params -test.run '^TestOptionsParams' &
 	pids+=($!)
-	part others -test.run 'Feature|Append|Merge|Rota' -test.skip '^TestFeature(Conformance$|Property|Params)' -rapid.checks 12 &
+	part others -test.run 'Options|Append|Merge|Rota' -test.skip '^TestOptions(Conformance$|Property|Params)' -rapid.checks 12 &
 	pids+=($!)
 	for pid in "${pids[@]}"; do
 		wait "$pid" || rc=1
 	done
-	"$test" -report "$OUT/features.md" "$VKATTN_TEST_LOG" || rc=1
+	"$test" -report "$OUT/options.md" "$VKATTN_TEST_LOG" || rc=1
 	{
-		printf 'Other tests of features, and of appending and merging:\n\n'
-		sed 's/^== features, /- /' "$OUT/features-exits.txt"
-		sed -n 's/^--- \([A-Z]*\): \(.*\)$/- \1 \2/p' "$OUT"/features-{properties,params,others}.txt
-	} >>"$OUT/features.md"
-	cat "$OUT/features.md"
+		printf 'Other tests of options, and of appending and merging:\n\n'
+		sed 's/^== options, /- /' "$OUT/options-exits.txt"
+		sed -n 's/^--- \([A-Z]*\): \(.*\)$/- \1 \2/p' "$OUT"/options-{properties,params,others}.txt
+	} >>"$OUT/options.md"
+	cat "$OUT/options.md"
 	cd "$here" || exit 1
 fi
 if [[ $what == soak ]]; then

@@ -26,7 +26,7 @@ type Buffer struct {
 	size     uint64 // as asked for
 	capacity uint64 // bytes there are from offset on
 	address  uint64
-	place    place // none when wrapped
+	region   region // none when wrapped
 	kind     MemoryKind
 	wrapped  bool
 	export   bool
@@ -97,15 +97,15 @@ func (d *Device) makeBuffer(op string, size uint64, o BufferOptions, q request, 
 		q.dedicated, b.dedic = b.handle, true
 	}
 	var err error
-	if b.place, err = d.mem.alloc(q); err != nil {
+	if b.region, err = d.mem.alloc(q); err != nil {
 		C.vka_destroy_buffer(d.c, C.uint64_t(b.handle))
 		return nil, err
 	}
-	r = C.vka_bind_buffer(d.c, C.uint64_t(b.handle), C.uint64_t(b.place.block.memory), C.uint64_t(b.place.offset), u64(&b.address))
+	r = C.vka_bind_buffer(d.c, C.uint64_t(b.handle), C.uint64_t(b.region.block.memory), C.uint64_t(b.region.offset), u64(&b.address))
 	if err := d.check("vkBindBufferMemory", r); err != nil {
 		C.vka_destroy_buffer(d.c, C.uint64_t(b.handle))
 		d.mem.mu.Lock()
-		d.mem.free(b.place)
+		d.mem.free(b.region)
 		d.mem.mu.Unlock()
 		return nil, err
 	}
@@ -220,10 +220,10 @@ func (b *Buffer) Bytes() []byte {
 }
 
 func (b *Buffer) bytes() []byte {
-	if b.kind == DeviceLocal || b.place.block == nil || b.place.block.mapped == nil {
+	if b.kind == DeviceLocal || b.region.block == nil || b.region.block.mapped == nil {
 		return nil
 	}
-	return unsafe.Slice((*byte)(unsafe.Add(b.place.block.mapped, b.place.offset)), b.size)
+	return unsafe.Slice((*byte)(unsafe.Add(b.region.block.mapped, b.region.offset)), b.size)
 }
 
 // Close gives the buffer back. Work in flight keeps it until it has finished.
@@ -264,5 +264,5 @@ func (a *allocator) destroyBuffer(b *Buffer) {
 		return
 	}
 	C.vka_destroy_buffer(a.d.c, C.uint64_t(b.handle))
-	a.free(b.place)
+	a.free(b.region)
 }

@@ -54,8 +54,8 @@ type block struct {
 	spans     spans
 }
 
-// place is a piece of a block.
-type place struct {
+// region is a piece of a block.
+type region struct {
 	block        *block
 	offset, size uint64
 }
@@ -160,7 +160,7 @@ type request struct {
 }
 
 // alloc finds memory, after one try to free what finished work still holds.
-func (a *allocator) alloc(q request) (place, error) {
+func (a *allocator) alloc(q request) (region, error) {
 	p, err := a.tryAlloc(q)
 	if err != nil && a.d.reclaim() {
 		p, err = a.tryAlloc(q)
@@ -168,12 +168,12 @@ func (a *allocator) alloc(q request) (place, error) {
 	return p, err
 }
 
-func (a *allocator) tryAlloc(q request) (place, error) {
+func (a *allocator) tryAlloc(q request) (region, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	types := a.candidates(q.kind, q.mask)
 	if len(types) == 0 {
-		return place{}, unsupported("allocate memory", "no %v memory type among %#x", q.kind, q.mask)
+		return region{}, unsupported("allocate memory", "no %v memory type among %#x", q.kind, q.mask)
 	}
 	own := q.dedicated != 0 || q.export || q.fd >= 0 || q.size >= blockBytes/2
 	var first error
@@ -187,22 +187,22 @@ func (a *allocator) tryAlloc(q request) (place, error) {
 			first = err
 		}
 	}
-	return place{}, first
+	return region{}, first
 }
 
-func (a *allocator) fromType(t uint32, q request, own bool) (place, error) {
+func (a *allocator) fromType(t uint32, q request, own bool) (region, error) {
 	if own {
 		b, err := a.newBlock(t, q.size, q)
 		if err != nil {
-			return place{}, err
+			return region{}, err
 		}
 		b.dedicated = true
-		return place{b, 0, q.size}, nil
+		return region{b, 0, q.size}, nil
 	}
 	align := max(q.align, minAlignment)
 	for _, b := range a.blocks[t] {
 		if at, ok := b.spans.alloc(q.size, align); ok {
-			return place{b, at, q.size}, nil
+			return region{b, at, q.size}, nil
 		}
 	}
 	heap := a.d.info.Caps.MemoryHeaps[a.typeHeap[t]].Bytes
@@ -213,17 +213,17 @@ func (a *allocator) fromType(t uint32, q request, own bool) (place, error) {
 	b, err := a.newBlock(t, size, request{fd: -1})
 	if err != nil {
 		if b, err = a.newBlock(t, q.size, request{fd: -1}); err != nil {
-			return place{}, err
+			return region{}, err
 		}
 	}
 	b.spans = newSpans(b.size)
 	at, ok := b.spans.alloc(q.size, align)
 	if !ok {
 		a.freeBlock(b)
-		return place{}, outOfMemory("allocate memory", "%d bytes do not fit a block of %d", q.size, b.size)
+		return region{}, outOfMemory("allocate memory", "%d bytes do not fit a block of %d", q.size, b.size)
 	}
 	a.blocks[t] = append(a.blocks[t], b)
-	return place{b, at, q.size}, nil
+	return region{b, at, q.size}, nil
 }
 
 // newBlock calls Vulkan once the limits are known to allow it. MaxAllocationBytes is
@@ -274,16 +274,16 @@ func (a *allocator) freeBlock(b *block) {
 	a.heapUsed[a.typeHeap[b.typ]] -= b.size
 }
 
-// free takes a place back. One empty block per type is kept for the next buffer.
+// free takes a region back. One empty block per type is kept for the next buffer.
 // The caller holds mu.
-func (a *allocator) free(p place) {
-	b := p.block
-	a.used -= p.size
+func (a *allocator) free(r region) {
+	b := r.block
+	a.used -= r.size
 	if b.dedicated {
 		a.freeBlock(b)
 		return
 	}
-	b.spans.release(p.offset, p.size)
+	b.spans.release(r.offset, r.size)
 	if b.spans.used > 0 {
 		return
 	}

@@ -16,10 +16,10 @@ type Allocation struct {
 
 // Allocation describes the memory behind the buffer; zero for wrapped buffers.
 func (b *Buffer) Allocation() Allocation {
-	if b == nil || b.place.block == nil {
+	if b == nil || b.region.block == nil {
 		return Allocation{}
 	}
-	return Allocation{Bytes: b.place.block.size, Offset: b.place.offset, MemoryType: b.place.block.typ, Dedicated: b.dedic}
+	return Allocation{Bytes: b.region.block.size, Offset: b.region.offset, MemoryType: b.region.block.typ, Dedicated: b.dedic}
 }
 
 // ExportFD returns a new opaque file descriptor for the memory of a buffer made
@@ -38,7 +38,7 @@ func (b *Buffer) ExportFD() (int, error) {
 		return -1, invalid(op, "the buffer was not made with Exportable")
 	}
 	fd := C.int(-1)
-	if err := b.d.check("vkGetMemoryFdKHR", C.vka_export_memory(b.d.c, C.uint64_t(b.place.block.memory), &fd)); err != nil {
+	if err := b.d.check("vkGetMemoryFdKHR", C.vka_export_memory(b.d.c, C.uint64_t(b.region.block.memory), &fd)); err != nil {
 		return -1, err
 	}
 	return int(fd), nil

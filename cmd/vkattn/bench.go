@@ -19,8 +19,8 @@ import (
 	"vkattn/vk"
 )
 
-// benchOptions are the flags of `vkattn bench` as they were typed.
-type benchOptions struct {
+// benchFlags are the flags of `vkattn bench` as they were typed.
+type benchFlags struct {
 	batch, heads, headsKV, seqLen, seqLenK, headDim, headDimV string
 	causal, dtype, tier                                       string
 	device, format                                            string
@@ -30,12 +30,12 @@ type benchOptions struct {
 	peers, save                                               []string
 	peerTimeout                                               time.Duration
 	seed                                                      uint64
-	against                                                   string
-	extraFlags
+	baselines                                                 string
+	optionSweepFlags
 }
 
 func (a *app) benchCommand() *cobra.Command {
-	var o benchOptions
+	var o benchFlags
 	c := &cobra.Command{
 		Use:   "bench",
 		Short: "time attention over a sweep of problems, each verified first",
@@ -59,7 +59,7 @@ are compared with in the same way.
 --varlen, --page-size, --kv-dtype, --sparse-ratio and the flags behind them time what
 inference needs, on random data: pages in random order, quantised normal numbers,
 tokens picked at random. Peers are given problems without such features only.
---against adds other ways to the same result, which rows are compared with as with
+--baseline adds other ways to the same result, which rows are compared with as with
 peers; suite seeds prints how far the results are apart, suite decode the bytes of
 K and V over the time, as a share of a copy's.
 
@@ -106,19 +106,19 @@ row or all are too large for the memory, 4 device failure` + signalHelp,
 	f.StringVar(&o.variant, "variant", "", "`list` of steps of the kernel's ladder, v1 to v8, or all")
 	f.StringVar(&o.ablate, "ablate", "", "`list` of parts to leave out: none, softmax, barrier, load")
 	f.StringArrayVar(&o.save, "save", nil, "`file` to write the rows to as well, in the format its name ends in (repeatable)")
-	var forms []string
-	for _, f := range bench.Forms {
-		forms = append(forms, string(f.Form))
+	var baselines []string
+	for _, f := range bench.Baselines {
+		baselines = append(baselines, string(f.Baseline))
 	}
-	f.StringVar(&o.against, "against", "", "`list` of what else to compare rows with, on the same data: "+strings.Join(forms, ", ")+" (default: what the suite says)")
-	o.extraFlags.add(f)
+	f.StringVar(&o.baselines, "baseline", "", "`list` of what else to compare rows with, on the same data: "+strings.Join(baselines, ", ")+" (default: what the suite says)")
+	o.optionSweepFlags.add(f)
 	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
 	return c
 }
 
 // problemFlags are those that name problems and the device, the same for every command
 // that takes sweeps.
-func (o *benchOptions) problemFlags(f *pflag.FlagSet) {
+func (o *benchFlags) problemFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.batch, "batch-size", "", "`list` of batch sizes")
 	f.StringVar(&o.heads, "nheads", "", "`list` of query head counts")
 	f.StringVar(&o.headsKV, "nheads-kv", "", "`list` of key/value head counts (default: as --nheads)")
@@ -139,7 +139,7 @@ func suitesUsage() string {
 	return "`list` of suites: " + strings.Join(names, ", ")
 }
 
-func (a *app) bench(ctx context.Context, o *benchOptions) error {
+func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	plan, err := o.plan()
 	if err != nil {
 		return err
@@ -168,9 +168,9 @@ func (a *app) bench(ctx context.Context, o *benchOptions) error {
 	clock, stopClock := bench.OpenClock(dev)
 	defer stopClock()
 	b := &bench.Bench{Clock: clock, Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Repeats: o.repeats, MinTime: o.minTime,
-		Specs: bench.Specs(tiers, plan.kernels, plan.variants, plan.ablations), Against: plan.forms()}
+		Specs: bench.Specs(tiers, plan.kernels, plan.variants, plan.ablations), Baselines: plan.chosenBaselines()}
 	info := runInfo(dev, o.seed)
-	info.Suite, info.Rivals = o.suite, b.Rivals(problems)
+	info.Suite, info.Baselines = o.suite, b.BaselineNames(problems)
 	for _, p := range peers {
 		b.Peers = append(b.Peers, p)
 		info.Peers = append(info.Peers, p.Info())

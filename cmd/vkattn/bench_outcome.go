@@ -18,7 +18,7 @@ type outcome struct {
 
 func (o *outcome) add(r *bench.Row) {
 	o.list = append(o.list, r)
-	compared := r.Form != ""
+	compared := r.Baseline != ""
 	if r.Peer || compared && (r.Status == bench.Unsupported || r.Status == bench.OOM) {
 		return
 	}

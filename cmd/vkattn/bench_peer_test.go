@@ -73,7 +73,7 @@ func TestBenchWithoutThePeerItWasGiven(t *testing.T) {
 }
 
 func TestBenchSuites(t *testing.T) {
-	plan := func(o benchOptions) []bench.Problem {
+	plan := func(o benchFlags) []bench.Problem {
 		o.format = "md"
 		p, err := o.plan()
 		require.NoError(t, err)
@@ -81,11 +81,11 @@ func TestBenchSuites(t *testing.T) {
 		require.NoError(t, err)
 		return list
 	}
-	require.Len(t, plan(benchOptions{suite: "forward"}), 20)
-	require.Len(t, plan(benchOptions{suite: "forward,dims"}), 30)
-	require.Len(t, plan(benchOptions{suite: "gqa,ablation"}), 20, "what two suites share is run once")
-	require.Len(t, plan(benchOptions{suite: "forward", dtype: "f16,bf16"}), 40)
-	require.Len(t, plan(benchOptions{suite: "forward", headDim: "64", seqLen: "1024-4096*2", causal: "top-left"}), 3)
+	require.Len(t, plan(benchFlags{suite: "forward"}), 20)
+	require.Len(t, plan(benchFlags{suite: "forward,dims"}), 30)
+	require.Len(t, plan(benchFlags{suite: "gqa,ablation"}), 20, "what two suites share is run once")
+	require.Len(t, plan(benchFlags{suite: "forward", dtype: "f16,bf16"}), 40)
+	require.Len(t, plan(benchFlags{suite: "forward", headDim: "64", seqLen: "1024-4096*2", causal: "top-left"}), 3)
 	refused(t, exitInput, "leave nothing", "bench", "--suite", "forward", "--headdim", "96")
 }
 

@@ -47,8 +47,8 @@ func (a *app) openPeers(ctx context.Context, commands []string, timeout time.Dur
 // are told apart by it.
 func nameApart(peers []*peer.Peer) {
 	taken := []string{}
-	for _, f := range bench.Forms {
-		taken = append(taken, string(f.Form))
+	for _, f := range bench.Baselines {
+		taken = append(taken, string(f.Baseline))
 	}
 	for t := attention.TierAuto; t.Valid(); t++ {
 		taken = append(taken, t.String())

@@ -20,14 +20,14 @@ type benchPlan struct {
 	kernels   []string         // families of tier cuda
 	variants  []int
 	ablations []attention.Ablation
-	against   []bench.Form // as typed
-	extras    bench.Extras
+	baselines []bench.Baseline // as typed
+	extras    bench.OptionSweep
 	format    bench.Format
 	saved     []saved
 }
 
 // plan reads the flags.
-func (o *benchOptions) plan() (*benchPlan, error) {
+func (o *benchFlags) plan() (*benchPlan, error) {
 	p := &benchPlan{}
 	for _, l := range []struct {
 		flag, text string
@@ -72,13 +72,13 @@ func (o *benchOptions) plan() (*benchPlan, error) {
 		{"suite", words(&p.suites, o.suite, bench.ParseSuite)},
 		{"variant", words(&p.variants, variants, bench.ParseVariant)},
 		{"ablate", words(&p.ablations, o.ablate, attention.ParseAblation)},
-		{"against", words(&p.against, o.against, bench.ParseForm)},
+		{"baseline", words(&p.baselines, o.baselines, bench.ParseBaseline)},
 	} {
 		if f.err != nil {
 			return nil, badInputf("--%s: %w", f.flag, f.err)
 		}
 	}
-	if err := o.readExtras(p); err != nil {
+	if err := o.readOptions(p); err != nil {
 		return nil, err
 	}
 	_, err = p.problems(bench.Sweep{}) // a sweep too large, before a device is opened
@@ -170,14 +170,14 @@ func over[T any](list *[]T, typed []T) {
 	}
 }
 
-// forms are what rows are compared with: as typed, or what the suites say.
-func (p *benchPlan) forms() []bench.Form {
-	if p.against != nil {
-		return p.against
+// chosenBaselines are what rows are compared with: as typed, or what the suites say.
+func (p *benchPlan) chosenBaselines() []bench.Baseline {
+	if p.baselines != nil {
+		return p.baselines
 	}
-	var out []bench.Form
+	var out []bench.Baseline
 	for _, s := range p.suites {
-		for _, f := range s.Against {
+		for _, f := range s.Baselines {
 			if !slices.Contains(out, f) {
 				out = append(out, f)
 			}

@@ -115,7 +115,7 @@ func TestBenchOfTierCUDABesideOthers(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
 	require.Len(t, doc.Rows, 3)
-	require.Equal(t, []string{"cuda fa2", "cuda ref"}, doc.Run.Rivals)
+	require.Equal(t, []string{"cuda fa2", "cuda ref"}, doc.Run.Baselines)
 	require.Equal(t, bench.OK, doc.Rows[0].Status)
 	for _, r := range doc.Rows[1:] {
 		if r.Status != bench.OK {
@@ -140,12 +140,12 @@ func TestTheOutcomeOfRows(t *testing.T) {
 	require.Equal(t, exitUnsupported, exitCode(sum(bench.Unsupported, bench.Unsupported)))
 	var beside outcome
 	beside.add(&bench.Row{Status: bench.Unsupported})
-	beside.add(&bench.Row{Status: bench.OK, Form: bench.FormCopy})
+	beside.add(&bench.Row{Status: bench.OK, Baseline: bench.BaselineCopy})
 	require.Equal(t, exitUnsupported, exitCode(beside.err()), "a copy is not what was asked for")
-	beside.add(&bench.Row{Status: bench.Unsupported, Form: bench.FormByMask})
+	beside.add(&bench.Row{Status: bench.Unsupported, Baseline: bench.BaselineByMask})
 	beside.add(&bench.Row{Status: bench.OK})
 	require.NoError(t, beside.err())
-	beside.add(&bench.Row{Status: bench.Fail, Form: bench.FormByMask})
+	beside.add(&bench.Row{Status: bench.Fail, Baseline: bench.BaselineByMask})
 	require.EqualError(t, beside.err(), "1 of 4 rows are wrong")
 	stopped := outcome{stopped: errors.New("x")}
 	require.EqualError(t, stopped.err(), "x")

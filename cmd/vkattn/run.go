@@ -21,8 +21,8 @@ import (
 	"vkattn/internal/atomicfile"
 )
 
-// runOptions are the flags of `vkattn run`.
-type runOptions struct {
+// runFlags are the flags of `vkattn run`.
+type runFlags struct {
 	q, k, v, o, lse string
 	layout          layout
 	dtype           attention.DType
@@ -33,11 +33,11 @@ type runOptions struct {
 	tier            attention.Tier
 	tuning          attention.Tuning
 	json, verify    bool
-	featureFlags
+	optionFlags
 }
 
 func (a *app) runCommand() *cobra.Command {
-	var o runOptions
+	var o runFlags
 	c := &cobra.Command{
 		Use:   "run --q q.npy --k k.npy --v v.npy --o o.npy",
 		Short: "compute attention of .npy files",
@@ -56,7 +56,7 @@ the plan is printed on standard error. Inputs are regular files, whose size is
 checked before they are read; pipes and devices are refused.
 
 ` + fileHelp + `
-` + featureHelp + `
+` + optionHelp + `
 Exit codes: 0 written, 1 a wrong result with --verify, 2 bad input, 3 an unsupported
 request or one too large for the memory, 4 device failure` + signalHelp,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -97,7 +97,7 @@ request or one too large for the memory, 4 device failure` + signalHelp,
 	f.Var(&o.tuning, "tuning", "auto (tiles that vkattn tune found), off (the same tiles everywhere) or on (tune first)")
 	f.BoolVar(&o.verify, "verify", false, "compare rows with the float64 reference first, a second or two of them, and write nothing that is wrong")
 	f.BoolVar(&o.json, "json", false, "print the plan and the result as JSON")
-	o.featureFlags.add(f)
+	o.optionFlags.add(f)
 	return c
 }
 
@@ -116,14 +116,14 @@ type result struct {
 	Causal   string          `json:"causal"`
 	Scale    float32         `json:"scale"`
 	Layout   string          `json:"layout"`
-	With     []string        `json:"with,omitempty"` // the features asked for, by flag
+	Options  []string        `json:"options,omitempty"` // those that were given, by flag
 	Verified string          `json:"verified,omitempty"`
 	Output   string          `json:"o"`
 	LSE      string          `json:"lse,omitempty"`
 	Seconds  float64         `json:"seconds"` // with the transfers, without reading and writing files
 }
 
-func (a *app) run(ctx context.Context, o *runOptions) error {
+func (a *app) run(ctx context.Context, o *runFlags) error {
 	if err := checkPaths(o); err != nil {
 		return err
 	}
@@ -207,11 +207,11 @@ func (a *app) run(ctx context.Context, o *runOptions) error {
 	enc.SetIndent("", "  ")
 	return enc.Encode(result{Plan: plan, Device: deviceLabel(dev), B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
 		D: c.HeadDim, Dv: c.ValueDim(), DType: c.DType, Causal: c.Causal.String(), Scale: c.ScaleValue(),
-		Layout: o.layout.String(), With: o.with(), Verified: verdict, Output: o.o, LSE: o.lse, Seconds: elapsed.Seconds()})
+		Layout: o.layout.String(), Options: o.used(), Verified: verdict, Output: o.o, LSE: o.lse, Seconds: elapsed.Seconds()})
 }
 
 // report is where the plan is printed: standard output, unless a tensor goes there.
-func (a *app) report(o *runOptions) io.Writer {
+func (a *app) report(o *runFlags) io.Writer {
 	for _, t := range o.targets() {
 		if target, err := atomicfile.Resolve(t.path); err == nil && target.Stdout() {
 			return a.stderr
@@ -222,7 +222,7 @@ func (a *app) report(o *runOptions) io.Writer {
 
 // verifyRun judges the result where that is asked for. It returns a line on how
 // good it is; a wrong one is an error.
-func (a *app) verifyRun(o *runOptions, p *problem) (string, error) {
+func (a *app) verifyRun(o *runFlags, p *problem) (string, error) {
 	if !o.verify {
 		return "", nil
 	}
@@ -240,7 +240,7 @@ func (a *app) verifyRun(o *runOptions, p *problem) (string, error) {
 }
 
 // probeOutputs finds out whether the outputs can be made, and leaves nothing.
-func probeOutputs(o *runOptions) error {
+func probeOutputs(o *runFlags) error {
 	for _, t := range o.targets() {
 		if err := outfile.Check(t.path); err != nil {
 			return badInputf("--%s %s: %w", t.flag, t.path, err)
@@ -255,7 +255,7 @@ type target struct {
 	array      func(*problem) *npy.Array
 }
 
-func (o *runOptions) targets() []target {
+func (o *runFlags) targets() []target {
 	list := []target{{"o", o.o, (*problem).output}}
 	if o.lse != "" {
 		list = append(list, target{"lse", o.lse, (*problem).logSumExp})
@@ -264,7 +264,7 @@ func (o *runOptions) targets() []target {
 }
 
 // write puts the outputs in place, all or none.
-func (a *app) write(ctx context.Context, o *runOptions, p *problem) error {
+func (a *app) write(ctx context.Context, o *runFlags, p *problem) error {
 	var set outfile.Set
 	a.onInterrupt.add(set.Discard)
 	defer set.Discard()

@@ -11,8 +11,8 @@ import (
 	"vkattn/attention"
 )
 
-// featureFlags are those of `vkattn run` beyond the tensors: what inference needs.
-type featureFlags struct {
+// optionFlags are those of `vkattn run` beyond the tensors: what inference needs.
+type optionFlags struct {
 	cuQ, cuK, usedQ, usedK   string
 	table                    string
 	pageSize                 int
@@ -31,7 +31,7 @@ type featureFlags struct {
 	vDim                     int
 }
 
-func (o *featureFlags) add(f *pflag.FlagSet) {
+func (o *optionFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&o.cuQ, "cu-seqlens-q", "", "Q and O are packed: sequence b is rows cu[b] to cu[b+1]-1; integers [B+1] in a `file`")
 	f.StringVar(&o.cuK, "cu-seqlens-k", "", "K and V are packed likewise; integers [B+1] in a `file`")
 	f.StringVar(&o.usedQ, "seqused-q", "", "rows in use of each sequence; integers [B] in a `file`")
@@ -58,7 +58,7 @@ func (o *featureFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&o.kvBlock, "kv-block", 0, "keys that share a scale: the last axis of the scales counts blocks then (default 1)")
 }
 
-const featureHelp = `
+const optionHelp = `
 Scores. For row r at position i of its sequence and key j the score is
 
     s = scale * q.k
@@ -114,7 +114,7 @@ float32.
 `
 
 // conflict reports flags that need, or exclude, one another.
-func (o *featureFlags) conflict(changed func(string) bool) error {
+func (o *optionFlags) conflict(changed func(string) bool) error {
 	switch {
 	case o.table != "" && o.cuK != "":
 		return badInputf("--block-table and --cu-seqlens-k exclude one another")
@@ -169,8 +169,8 @@ func given(files ...inputFile) (flags []string) {
 	return flags
 }
 
-// with names the flags in use, with the values of those that are no files.
-func (o *featureFlags) with() (list []string) {
+// used names the flags in use, with the values of those that are no files.
+func (o *optionFlags) used() (list []string) {
 	for _, f := range o.files() {
 		if f.path != "" {
 			list = append(list, f.flag)
@@ -198,7 +198,7 @@ func (o *featureFlags) with() (list []string) {
 // inputFile is a file that a flag names.
 type inputFile struct{ flag, path string }
 
-func (o *featureFlags) files() []inputFile {
+func (o *optionFlags) files() []inputFile {
 	return []inputFile{{"cu-seqlens-q", o.cuQ}, {"cu-seqlens-k", o.cuK}, {"seqused-q", o.usedQ}, {"seqused-k", o.usedK},
 		{"block-table", o.table}, {"sparse-tokens", o.sparse}, {"sparse-offsets", o.sparseOffsets}, {"alibi", o.alibi}, {"sinks", o.sinks},
 		{"bias", o.bias}, {"mask", o.mask}, {"block-mask", o.blockMask}, {"k-scale", o.kScale}, {"v-scale", o.vScale}}

@@ -12,7 +12,7 @@ import (
 // runInputs are the input files, open and found to agree.
 type runInputs struct {
 	files   map[string]*npy.File // by flag
-	o       *runOptions
+	o       *runFlags
 	axes    [3]axes // of Q, K and V
 	shape   attention.Shape
 	config  attention.Config
@@ -20,12 +20,12 @@ type runInputs struct {
 	special bool           // it has arguments beyond the tensors
 }
 
-func (o *runOptions) inputs() []inputFile {
+func (o *runFlags) inputs() []inputFile {
 	return append([]inputFile{{"q", o.q}, {"k", o.k}, {"v", o.v}}, o.files()...)
 }
 
 // checkPaths refuses outputs that would overwrite an input or each other.
-func checkPaths(o *runOptions) error {
+func checkPaths(o *runFlags) error {
 	var before []atomicfile.Target
 	for _, t := range o.targets() {
 		place, err := atomicfile.Resolve(t.path)
@@ -49,8 +49,8 @@ func checkPaths(o *runOptions) error {
 
 // openInputs reads the headers, and the short files, so that bad ones are refused
 // before anything large is read.
-func openInputs(o *runOptions) (*runInputs, error) {
-	in := &runInputs{files: map[string]*npy.File{}, o: o, special: len(o.with()) > 0}
+func openInputs(o *runFlags) (*runInputs, error) {
+	in := &runInputs{files: map[string]*npy.File{}, o: o, special: len(o.used()) > 0}
 	if err := in.open(); err != nil {
 		in.close()
 		return nil, badInput(err)
@@ -84,7 +84,7 @@ func (in *runInputs) open() error {
 	if err := in.room(nil, 0); err != nil {
 		return err
 	}
-	return in.openFeatures()
+	return in.openOptions()
 }
 
 // wanted are the element types that a flag's file may have.

@@ -14,9 +14,9 @@ import (
 	"vkattn/vk"
 )
 
-// tuneOptions are the flags of `vkattn tune` as they were typed.
-type tuneOptions struct {
-	benchOptions
+// tuneFlags are the flags of `vkattn tune` as they were typed.
+type tuneFlags struct {
+	benchFlags
 	lse, dryRun, compileOnly, list, clear, check, all bool
 	tolerance                                         float64
 	budget                                            time.Duration
@@ -24,7 +24,7 @@ type tuneOptions struct {
 }
 
 func (a *app) tuneCommand() *cobra.Command {
-	var o tuneOptions
+	var o tuneFlags
 	c := &cobra.Command{
 		Use:   "tune",
 		Short: "time the candidate tiles of each problem and keep the fastest for later runs",
@@ -69,7 +69,7 @@ for the memory, 4 device failure, every candidate's included` + signalHelp,
 }
 
 // validate refuses what can be refused without a device.
-func (o *tuneOptions) validate() (*benchPlan, error) {
+func (o *tuneFlags) validate() (*benchPlan, error) {
 	if o.format != "md" && o.format != "json" {
 		return nil, badInputf("-o: unknown output format %q, want md or json", o.format)
 	}
@@ -108,7 +108,7 @@ func (o *tuneOptions) validate() (*benchPlan, error) {
 	return plan, nil
 }
 
-func (a *app) tune(ctx context.Context, o *tuneOptions) error {
+func (a *app) tune(ctx context.Context, o *tuneFlags) error {
 	plan, err := o.validate()
 	if err != nil {
 		return err
@@ -167,7 +167,7 @@ loop:
 }
 
 // problems are those asked for, over the defaults of the device.
-func (o *tuneOptions) problems(plan *benchPlan, dev *vk.Device) ([]bench.Problem, error) {
+func (o *tuneFlags) problems(plan *benchPlan, dev *vk.Device) ([]bench.Problem, error) {
 	s := bench.Defaults(dev)
 	if o.check {
 		// The heuristic's table was made from batch x heads 128 of length 4096, at
@@ -183,7 +183,7 @@ func (o *tuneOptions) problems(plan *benchPlan, dev *vk.Device) ([]bench.Problem
 
 // tuneProblem tunes one problem on one tier. The error is that of a device which
 // cannot go on, or of ctx; what cannot be tuned is a row that says why.
-func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier attention.Tier, o *tuneOptions, bar *progress) (*tuneRow, error) {
+func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier attention.Tier, o *tuneFlags, bar *progress) (*tuneRow, error) {
 	row := &tuneRow{B: p.Shape.B, Hq: p.Shape.Hq, Hkv: p.Shape.KVHeads(), Sq: p.Shape.Sq, Sk: p.Shape.Sk, D: p.Config.HeadDim,
 		Dv: p.Config.ValueDim(), Causal: p.Config.Causal.String(), DType: p.Config.DType, LSE: o.lse, name: p.String()}
 	cfg := p.Config

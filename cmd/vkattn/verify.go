@@ -23,9 +23,9 @@ import (
 	"vkattn/vk"
 )
 
-// verifyOptions are the flags of `vkattn verify` as they were typed.
-type verifyOptions struct {
-	benchOptions
+// verifyFlags are the flags of `vkattn verify` as they were typed.
+type verifyFlags struct {
+	benchFlags
 	only  string
 	touch func(who string, p *cases.Problem, after [][]byte)
 }
@@ -34,7 +34,7 @@ type verifyOptions struct {
 const conformance = "conformance"
 
 func (a *app) verifyCommand() *cobra.Command {
-	o := verifyOptions{touch: a.touch}
+	o := verifyFlags{touch: a.touch}
 	c := &cobra.Command{
 		Use:   "verify",
 		Short: "have every implementation compute the same problems and compare the results, whole",
@@ -42,7 +42,7 @@ func (a *app) verifyCommand() *cobra.Command {
 any (vkattn info lists both), compute the same random problems and compares all of
 O and LSE: with the CUDA validation kernel, with one another, and on as many rows
 as the CPU can do with the float64 reference. Without CUDA the float64 reference
-is the witness, and what lies beyond its rows is held to the agreement of the
+is the reference, and what lies beyond its rows is held to the agreement of the
 implementations.
 
 The rules are those of bench: errors are measured by what plain attention in the
@@ -81,7 +81,7 @@ problem or all are too large for the memory, 4 device failure` + signalHelp,
 	return c
 }
 
-func (a *app) verify(ctx context.Context, o *verifyOptions) error {
+func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 	plan, err := o.plan()
 	if err != nil {
 		return err
@@ -106,7 +106,7 @@ func (a *app) verify(ctx context.Context, o *verifyOptions) error {
 	v := &verify.Verifier{Device: dev, Label: deviceLabel(dev), List: verify.Implementations(tiers, plan.kernels),
 		Repeat: o.repeats, Conformance: plan.table, Here: here, Touch: o.touch}
 	if verify.HasCUDA(dev) {
-		v.Witness = &verify.Validation
+		v.Reference = &verify.Validation
 	}
 	info := runInfo(dev, o.seed)
 	info.Suite = o.suite

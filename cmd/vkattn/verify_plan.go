@@ -21,9 +21,9 @@ type verifyPlan struct {
 	saved []saved
 }
 
-func (o *verifyOptions) plan() (*verifyPlan, error) {
+func (o *verifyFlags) plan() (*verifyPlan, error) {
 	p := &verifyPlan{table: o.suite == conformance}
-	b := o.benchOptions
+	b := o.benchFlags
 	b.save = nil
 	if p.table {
 		b.suite = ""

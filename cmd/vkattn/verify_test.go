@@ -55,7 +55,7 @@ func TestVerifyOnTheCPU(t *testing.T) {
 	code, stdout, stderr := call(tinyVerify("--device", "cpu", "--repeat", "2", "--save", saved)...)
 	require.Equal(t, exitOK, code, stderr)
 	require.Equal(t, "1 problems, 1 rows, seed 9\n", stderr)
-	require.Contains(t, stdout, "| float64 |  all |")
+	require.Contains(t, stdout, "| float64   |  all |")
 	var line struct {
 		verify.Row
 		Run bench.RunInfo

@@ -20,10 +20,10 @@ type Bench struct {
 	CPU    string     // of the CPU, in rows
 	Specs  []Spec     // a row of each problem each
 	Peers  []Peer     // and one of each of these, of problems they know
-	// Against are the forms that rows are compared with, where there is such a form
+	// Baselines are the forms that rows are compared with, where there is such a form
 	// of the problem.
-	Against []Form
-	Seed    uint64
+	Baselines []Baseline
+	Seed      uint64
 
 	Repeats int           // timed runs of a row; 0: DefaultRepeats, fewer where each takes long
 	MinTime time.Duration // timed runs of a row go on for at least this long
@@ -39,7 +39,7 @@ type Bench struct {
 // specs are the rows of a problem but for the peers'.
 func (b *Bench) specs(p Problem) []Spec {
 	out := slices.Clone(b.Specs)
-	for _, f := range b.Against {
+	for _, f := range b.Baselines {
 		if f.applies(p, b.Device) {
 			tier := attention.TierAuto
 			if len(b.Specs) > 0 {
@@ -67,11 +67,11 @@ func (b *Bench) Rows(list []Problem) (n int) {
 	return n
 }
 
-// Rivals names the rows of this program that others of a list of problems are
+// BaselineNames names the rows of this program that others of a list of problems are
 // compared with.
-func (b *Bench) Rivals(list []Problem) []string {
-	names := Rivals(b.Specs)
-	for _, f := range b.Against {
+func (b *Bench) BaselineNames(list []Problem) []string {
+	names := cudaBaselines(b.Specs)
+	for _, f := range b.Baselines {
 		if slices.ContainsFunc(list, func(p Problem) bool { return f.applies(p, b.Device) }) {
 			names = append(names, string(f))
 		}
@@ -94,7 +94,7 @@ func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
 		return rows, nil
 	}
 	g := &group{Bench: b, problem: p}
-	g.compared = slices.ContainsFunc(specs, func(s Spec) bool { return s.Form.witness() })
+	g.compared = slices.ContainsFunc(specs, func(s Spec) bool { return s.Baseline.isReference() })
 	defer g.close()
 	defer g.release(ctx)
 	var ready []*candidate
@@ -139,7 +139,7 @@ func (b *Bench) Unfinished(p Problem) (rows []*Row) {
 // row is an empty row of what a Spec runs.
 func (b *Bench) row(p Problem, s Spec) *Row {
 	row := p.row(b.label(s.Tier))
-	row.Tier, row.Kernel, row.Variant, row.Form = s.Tier.String(), s.Kernel, variantLabel(s.Lab.Variant), s.Form
+	row.Tier, row.Kernel, row.Variant, row.Baseline = s.Tier.String(), s.Kernel, variantLabel(s.Lab.Variant), s.Baseline
 	if s.Lab.Ablate != attention.AblateNone {
 		row.Ablation = s.Lab.Ablate.String()
 	}

@@ -26,9 +26,9 @@ func TestOneWrongRowIsFound(t *testing.T) {
 		require.NoError(t, err)
 		op, err := attention.New(nil, p.Config)
 		require.NoError(t, err)
-		lane := newCPULane(in)
+		runner := newCPURunner(in)
 		compute := func() []byte {
-			o, err := lane.once(context.Background(), &work{op: op})
+			o, err := runner.once(context.Background(), &work{op: op})
 			require.NoError(t, err)
 			return o
 		}
@@ -55,14 +55,14 @@ func TestOneWrongRowIsFound(t *testing.T) {
 	}
 }
 
-// fakeLane answers without computing.
-type fakeLane struct {
+// fakeRunner answers without computing.
+type fakeRunner struct {
 	each  time.Duration
 	err   error
 	calls []int
 }
 
-func (l *fakeLane) run(_ context.Context, n int) ([]time.Duration, error) {
+func (l *fakeRunner) run(_ context.Context, n int) ([]time.Duration, error) {
 	l.calls = append(l.calls, n)
 	out := make([]time.Duration, n)
 	for i := range out {
@@ -71,8 +71,8 @@ func (l *fakeLane) run(_ context.Context, n int) ([]time.Duration, error) {
 	return out, l.err
 }
 
-func timeFake(b *Bench, each time.Duration) (*candidate, *fakeLane) {
-	l := &fakeLane{each: each}
+func timeFake(b *Bench, each time.Duration) (*candidate, *fakeRunner) {
+	l := &fakeRunner{each: each}
 	c := &candidate{row: &Row{}, run: l.run, each: each}
 	g := &group{Bench: b, problem: smallProblem(attention.F16)}
 	for open := true; open; open = !g.enough(c) {
@@ -100,15 +100,15 @@ func TestHowOftenARowIsTimed(t *testing.T) {
 		{"slow, with a time", Bench{MinTime: 20 * time.Second}, 5 * time.Second, 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, lane := timeFake(&c.bench, c.each)
+			got, runner := timeFake(&c.bench, c.each)
 			require.Len(t, got.row.Samples, c.runs)
 			require.Equal(t, OK, got.row.Status)
 			require.InDelta(t, float64(c.each)/1e6, got.row.Ms.Median, 1e-9)
-			for _, n := range lane.calls {
+			for _, n := range runner.calls {
 				require.LessOrEqual(t, time.Duration(n-1)*c.each, batchTime, "a submission must stay short")
 			}
 			if c.bench.MinTime == 0 {
-				require.GreaterOrEqual(t, len(lane.calls), min(turns, c.runs)-1, "spread over the time of the others")
+				require.GreaterOrEqual(t, len(runner.calls), min(turns, c.runs)-1, "spread over the time of the others")
 			}
 		})
 	}
@@ -128,14 +128,14 @@ func TestTheDeviceThatFailsEndsTheGroup(t *testing.T) {
 		require.NotEmpty(t, row.Reason)
 		require.Equal(t, errors.Is(err, vk.ErrDeviceLost), g.lost != nil)
 	}
-	lane := func(err error) *candidate {
-		return &candidate{row: &Row{}, run: (&fakeLane{each: time.Second, err: err}).run}
+	runner := func(err error) *candidate {
+		return &candidate{row: &Row{}, run: (&fakeRunner{each: time.Second, err: err}).run}
 	}
-	c, waiting := lane(vk.ErrDeviceLost), lane(nil)
+	c, waiting := runner(vk.ErrDeviceLost), runner(nil)
 	require.ErrorIs(t, g.time(context.Background(), []*candidate{c, waiting}), vk.ErrDeviceLost)
 	require.Equal(t, []Status{Broken, Broken}, []Status{c.row.Status, waiting.row.Status})
 	g.lost = nil
-	c, waiting = lane(vk.ErrOutOfMemory), lane(nil)
+	c, waiting = runner(vk.ErrOutOfMemory), runner(nil)
 	require.NoError(t, g.time(context.Background(), []*candidate{c, waiting}))
 	require.Equal(t, []Status{OOM, OK}, []Status{c.row.Status, waiting.row.Status})
 }

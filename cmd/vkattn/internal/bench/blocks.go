@@ -20,7 +20,7 @@ func (m *blockMap) at(head, row, key int) bool { return m.on[(head*m.rows+row)*m
 // blockMap picks at random, of the blocks that the rows of a block see any of, the
 // share that the problem says; the last of them is always there.
 func (p Problem) blockMap() *blockMap {
-	s, f := p.Shape, p.Features
+	s, f := p.Shape, p.Options
 	m := &blockMap{rows: (s.Sq-1)/f.BlockQ + 1, keys: (s.Sk-1)/f.BlockK + 1}
 	m.on = make([]bool, s.KVHeads()*m.rows*m.keys)
 	r := rand.New(rand.NewPCG(uint64(s.Sq), uint64(s.Sk)))

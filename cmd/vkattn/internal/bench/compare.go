@@ -11,7 +11,7 @@ import (
 // cuda, every row of one problem is. They took turns, so the ratio is one of the same minutes.
 func compare(rows []*Row) {
 	for _, p := range rows {
-		if !p.rival() || p.Status != OK {
+		if !p.isBaseline() || p.Status != OK {
 			continue
 		}
 		for _, r := range rows {
@@ -41,7 +41,7 @@ func Compare(rows []*Row) []Comparison {
 	var peers []string
 	seen := map[string]bool{}
 	for _, r := range rows {
-		if r.rival() && !seen[r.Name()] {
+		if r.isBaseline() && !seen[r.Name()] {
 			seen[r.Name()] = true
 			peers = append(peers, r.Name())
 		}
@@ -49,7 +49,7 @@ func Compare(rows []*Row) []Comparison {
 	var out []Comparison
 	at := map[[2]string]int{}
 	for _, r := range rows {
-		if r.Peer || r.Form != "" {
+		if r.Peer || r.Baseline != "" {
 			continue
 		}
 		for _, p := range peers {

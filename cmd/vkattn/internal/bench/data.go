@@ -11,7 +11,7 @@ import (
 	"vkattn/cmd/vkattn/internal/operands"
 )
 
-// data is one set of a problem's arguments in host memory, from which every lane
+// data is one set of a problem's arguments in host memory, from which every runner
 // copies. Sequences are random, and so is the order of pages.
 type data struct {
 	problem    Problem
@@ -66,7 +66,7 @@ func ints32(v []int) []int32 {
 // sequences fills in lengths and pages.
 func (d *data) sequences(r *rand.Rand) {
 	p, a := d.problem, &d.args
-	f := p.Features
+	f := p.Options
 	if f.Lengths != "" {
 		v := &attention.Varlen{}
 		a.Varlen = v
@@ -100,9 +100,9 @@ func (d *data) sequences(r *rand.Rand) {
 	a.Pages = &attention.Pages{Table: ints(d.table), Stride: d.stride, PageSize: f.PageSize, Count: count}
 }
 
-// place is where a key of a sequence lies.
-func (d *data) place(b, key int) (batch, row int) {
-	switch f := d.problem.Features; {
+// keyRow is where a key of a sequence lies.
+func (d *data) keyRow(b, key int) (batch, row int) {
+	switch f := d.problem.Options; {
 	case d.args.Pages != nil:
 		return int(d.table[b*d.stride+key/f.PageSize]), key % f.PageSize
 	case d.args.Varlen != nil && d.args.Varlen.CuK.Given():
@@ -111,8 +111,8 @@ func (d *data) place(b, key int) (batch, row int) {
 	return b, key
 }
 
-// rowPlace is where a row of a sequence lies.
-func (d *data) rowPlace(b, row int) (batch, at int) {
+// queryRow is where a row of a sequence lies.
+func (d *data) queryRow(b, row int) (batch, at int) {
 	if d.args.Varlen != nil && d.args.Varlen.CuQ.Given() {
 		return 0, d.firstRow[b] + row
 	}
@@ -136,7 +136,7 @@ func (d *data) tensors(seed uint64) {
 	switch v := a.Varlen; {
 	case a.Pages != nil:
 		batches, rows = a.Pages.Count, a.Pages.PageSize
-		if !p.Features.HND {
+		if !p.Options.HND {
 			order = attention.BSHD
 		}
 	case v != nil && v.CuK.Given():
@@ -166,7 +166,7 @@ func (d *data) tensors(seed uint64) {
 // lists fills in what there is one of for each head, and the kept tokens.
 func (d *data) lists(r *rand.Rand) {
 	p, a := d.problem, &d.args
-	if p.Features.ALiBi {
+	if p.Options.ALiBi {
 		slopes := make([]float32, p.Shape.Hq)
 		for h := range slopes {
 			slopes[h] = float32(math.Exp2(-8 * float64(h+1) / float64(p.Shape.Hq)))
@@ -174,20 +174,20 @@ func (d *data) lists(r *rand.Rand) {
 		a.ALiBi.Host = make([]byte, 4*len(slopes))
 		half.EncodeF32(a.ALiBi.Host, slopes)
 	}
-	if p.Features.Sinks {
+	if p.Options.Sinks {
 		a.Sinks.Host = inputs.New(int64(p.Shape.Hq), attention.F32, inputs.Normal, r.Uint64())
 	}
 	if p.Blocks > 0 {
 		d.blocks = p.blockMap()
 		a.Blocks = d.blocks.vector(p)
 	}
-	if p.Features.Kept == 0 {
+	if p.Options.SparseRatio == 0 {
 		return
 	}
 	d.offsets = []int32{0}
 	for _, n := range d.keys {
 		for range p.Shape.KVHeads() {
-			d.tokens = append(d.tokens, choose(n, p.keptOf(n), r)...)
+			d.tokens = append(d.tokens, choose(n, p.sparseKeys(n), r)...)
 			d.offsets = append(d.offsets, int32(len(d.tokens)))
 		}
 	}
@@ -220,8 +220,8 @@ func (d *data) bytes() (n uint64) {
 	return n
 }
 
-// keptRatio is the share of tokens that are listed; 1 without lists.
-func (d *data) keptRatio() float64 {
+// sparseRatio is the share of tokens that are listed; 1 without lists.
+func (d *data) sparseRatio() float64 {
 	all := d.firstKey[len(d.keys)] * d.problem.Shape.KVHeads()
 	if d.tokens == nil || all == 0 {
 		return 1
@@ -235,7 +235,7 @@ func (d *data) gather(o []byte) ([]float32, error) {
 	t := d.args.O
 	t.Host = o
 	c := d.problem.Config
-	_, rows := d.rowPlaces()
+	_, rows := d.queryExtent()
 	view, err := attention.ViewHost(t, c.DType, d.problem.Shape.Hq, rows, c.ValueDim())
 	if err != nil {
 		return nil, err
@@ -246,7 +246,7 @@ func (d *data) gather(o []byte) ([]float32, error) {
 	for b, n := range d.rows {
 		for h := range d.problem.Shape.Hq {
 			for row := range n {
-				batch, r := d.rowPlace(b, row)
+				batch, r := d.queryRow(b, row)
 				view.ReadRow(at, batch, h, r)
 				at = at[dv:]
 			}
@@ -255,8 +255,8 @@ func (d *data) gather(o []byte) ([]float32, error) {
 	return out, nil
 }
 
-// rowPlaces are the batches and rows of Q and O.
-func (d *data) rowPlaces() (batches, rows int) {
+// queryExtent are the batches and rows of Q and O.
+func (d *data) queryExtent() (batches, rows int) {
 	if v := d.args.Varlen; v != nil && v.CuQ.Given() {
 		return 1, v.TotalQ
 	}

@@ -19,20 +19,20 @@ func featured() (list []Problem) {
 		{}, {Causal: attention.TopLeft}, {Causal: attention.BottomRight}, {Window: attention.WindowOf(5, 2), Align: attention.BottomRight, Softcap: 3},
 	} {
 		c.HeadDim, c.HeadDimV = 32, 64
-		for _, f := range []Features{
+		for _, f := range []Options{
 			{}, {Sinks: true, ALiBi: c.Align != 0 || c.Causal != 0}, {PageSize: 16}, {PageSize: 7, HND: true}, {PageSize: 1, Lengths: mixed, Packed: true},
 			{Blocks: 0.5, BlockQ: 16, BlockK: 16}, {Blocks: 0.3, BlockQ: 16, BlockK: 16, Lengths: "40/40,0/9,20/33", PageSize: 3},
-			{Lengths: mixed}, {Lengths: mixed, Packed: true}, {Lengths: none}, {Kept: 0.2}, {Kept: 0.2, PageSize: 5, Lengths: mixed},
+			{Lengths: mixed}, {Lengths: mixed, Packed: true}, {Lengths: none}, {SparseRatio: 0.2}, {SparseRatio: 0.2, PageSize: 5, Lengths: mixed},
 		} {
-			p := Problem{Shape: shape, Config: c, Features: f}
+			p := Problem{Shape: shape, Config: c, Options: f}
 			if f.Lengths != "" {
 				f.Lengths.bound(&p.Shape)
 			}
 			list = append(list, p)
 		}
 	}
-	for _, f := range []Features{{SharedKV: true}, {SharedKV: true, PageSize: 4, Lengths: mixed}, {SharedKV: true, Packed: true, Lengths: mixed}} {
-		p := Problem{Shape: shape, Config: attention.Config{HeadDim: 96, HeadDimV: 64}, Features: f}
+	for _, f := range []Options{{SharedKV: true}, {SharedKV: true, PageSize: 4, Lengths: mixed}, {SharedKV: true, Packed: true, Lengths: mixed}} {
+		p := Problem{Shape: shape, Config: attention.Config{HeadDim: 96, HeadDimV: 64}, Options: f}
 		if f.Lengths != "" {
 			f.Lengths.bound(&p.Shape)
 		}
@@ -70,13 +70,13 @@ func TestAMaskAndSeparateCallsAreTheSameProblem(t *testing.T) {
 				require.InDeltaSlice(t, want, got, 1e-12)
 				masked++
 			}
-			if FormContiguous.applies(p, nil) {
+			if BaselineContiguous.applies(p, nil) {
 				c := d.contiguous()
 				require.NoError(t, attention.CheckArgs(c.problem.Config, c.args))
 				require.Nil(t, c.args.Pages)
 				require.InDeltaSlice(t, want, c.reference(t), 1e-12)
 			}
-			if !FormSeparate.applies(p, nil) {
+			if !BaselineSeparate.applies(p, nil) {
 				return
 			}
 			// Rows of the calls stand where those of the whole do.
@@ -96,9 +96,9 @@ func TestAMaskAndSeparateCallsAreTheSameProblem(t *testing.T) {
 }
 
 func TestAVWithinKTakesNoMemory(t *testing.T) {
-	p := Problem{Shape: attention.Shape{B: 2, Hq: 2, Hkv: 1, Sq: 1, Sk: 50}, Config: attention.Config{HeadDim: 96, HeadDimV: 64}, Features: Features{SharedKV: true}}
+	p := Problem{Shape: attention.Shape{B: 2, Hq: 2, Hkv: 1, Sq: 1, Sk: 50}, Config: attention.Config{HeadDim: 96, HeadDimV: 64}, Options: Options{SharedKV: true}}
 	d := newData(p, 1)
-	l := newCPULane(d)
+	l := newCPURunner(d)
 	a := l.layout.args(p.Config, l.first, 3)
 	require.NoError(t, attention.CheckArgs(p.Config, a))
 	require.Equal(t, &a.K.Host[0], &a.V.Host[0])
@@ -133,7 +133,7 @@ func TestRowsOfARunLandWhereTheyAreJudged(t *testing.T) {
 
 func TestCellsAndBytes(t *testing.T) {
 	for _, p := range featured() {
-		if p.Features.Kept > 0 {
+		if p.Options.SparseRatio > 0 {
 			continue
 		}
 		rows, keys := p.lengths()
@@ -160,11 +160,11 @@ func TestCellsAndBytes(t *testing.T) {
 		require.Equal(t, cells, p.cells(), "%v", p)
 		require.Equal(t, bytes, p.KVBytes(), "%v", p)
 	}
-	p := Problem{Shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 1, Sk: 1000}, Config: attention.Config{HeadDim: 64}, Features: Features{Kept: 0.02}}
+	p := Problem{Shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 1, Sk: 1000}, Config: attention.Config{HeadDim: 64}, Options: Options{SparseRatio: 0.02}}
 	require.EqualValues(t, 2*2*20*128*2, p.KVBytes())
 	require.EqualValues(t, 2*20, p.cells())
-	require.InDelta(t, 0.02, newData(p, 1).keptRatio(), 1e-12)
-	p.Config.KV, p.Features = attention.KVInt8, Features{}
+	require.InDelta(t, 0.02, newData(p, 1).sparseRatio(), 1e-12)
+	p.Config.KV, p.Options = attention.KVInt8, Options{}
 	require.EqualValues(t, 2*2*1000*(128+8), p.KVBytes())
 	p.Config.KV = attention.KVQ4_0
 	require.EqualValues(t, 2*2*1000*4*18, p.KVBytes())
@@ -172,7 +172,7 @@ func TestCellsAndBytes(t *testing.T) {
 
 func TestQuantisedDataIsNormalNumbers(t *testing.T) {
 	for _, kv := range attention.KVTypes()[1:] {
-		p := Problem{Shape: attention.Shape{B: 2, Hq: 2, Hkv: 2, Sq: 1, Sk: 300}, Features: Features{PageSize: 7},
+		p := Problem{Shape: attention.Shape{B: 2, Hq: 2, Hkv: 2, Sq: 1, Sk: 300}, Options: Options{PageSize: 7},
 			Config: attention.Config{HeadDim: 32, HeadDimV: 64, KV: kv, DType: attention.F32}}
 		d := newData(p, 1)
 		require.NoError(t, attention.CheckArgs(p.Config, d.args))
@@ -192,7 +192,7 @@ func TestQuantisedDataIsNormalNumbers(t *testing.T) {
 
 func TestPagesAreInRandomOrderAndEachOnce(t *testing.T) {
 	p := Problem{Shape: attention.Shape{B: 2, Hq: 1, Hkv: 1, Sq: 1, Sk: 1000}, Config: attention.Config{HeadDim: 8},
-		Features: Features{PageSize: 3, Lengths: "1/1000,1/100"}}
+		Options: Options{PageSize: 3, Lengths: "1/1000,1/100"}}
 	d := newData(p, 1)
 	var used []int32
 	for b, n := range d.keys {
@@ -211,7 +211,7 @@ func TestPagesAreInRandomOrderAndEachOnce(t *testing.T) {
 
 func TestExtrasCross(t *testing.T) {
 	base := []Problem{{Shape: attention.Shape{B: 1, Hq: 2, Hkv: 2, Sq: 1, Sk: 64}, Config: attention.Config{HeadDim: 64}}}
-	e := Extras{PageSize: []int{0, 16}, KV: []attention.KVType{attention.KVSame, attention.KVInt8}, Split: []int{0, 2, 3}, HND: true, Window: attention.WindowOf(3, 0)}
+	e := OptionSweep{PageSize: []int{0, 16}, KV: []attention.KVType{attention.KVSame, attention.KVInt8}, Split: []int{0, 2, 3}, HND: true, Window: attention.WindowOf(3, 0)}
 	list, err := e.Apply(base)
 	require.NoError(t, err)
 	require.Len(t, list, 12)

@@ -12,7 +12,7 @@ import (
 var csvColumns = []string{"device", "driver", "version", "seed", "tier", "tile", "batch", "heads", "heads_kv", "seqlen_q", "seqlen_k", "headdim", "headdim_v",
 	"causal", "dtype", "status", "reason", "ms_min", "ms_median", "ms_max", "samples", "tflops", "max_error", "nmse", "checked_rows", "memory_bytes",
 	"peer", "variant", "ablation", "ablation_tflops", "timer", "sets", "samples_ms", "sm_mhz", "memory_mhz", "power_watts", "celsius",
-	"line", "form", "with", "splits", "kv_bytes", "tb_per_s", "kept_ratio", "nan", "max_abs"}
+	"line", "baseline", "options", "splits", "kv_bytes", "tb_per_s", "sparse_ratio", "nan", "max_abs"}
 
 // csvPrinter adds a column "x NAME" for each peer of the run.
 type csvPrinter struct {
@@ -75,8 +75,8 @@ func (p *csvPrinter) Row(r *Row) error {
 	if r.Result != nil {
 		result = *r.Result
 	}
-	record = append(record, r.Line, string(r.Form), r.With, number(float64(r.Splits), r.Splits > 0), number(float64(r.KVBytes), r.KVBytes > 0),
-		number(r.TBs, r.TBs > 0), number(r.KeptRatio, r.KeptRatio > 0), number(float64(result.NaN), r.Result != nil), number(float64(result.MaxAbs), r.Result != nil))
+	record = append(record, r.Line, string(r.Baseline), r.OptionText, number(float64(r.Splits), r.Splits > 0), number(float64(r.KVBytes), r.KVBytes > 0),
+		number(r.TBs, r.TBs > 0), number(r.SparseRatio, r.SparseRatio > 0), number(float64(result.NaN), r.Result != nil), number(float64(result.MaxAbs), r.Result != nil))
 	for _, other := range p.info.others() {
 		x, ok := r.Versus[other]
 		record = append(record, number(x, ok && timed))

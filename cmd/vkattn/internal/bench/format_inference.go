@@ -13,11 +13,11 @@ import (
 // both largest values, how far they are apart.
 func (p *mdPrinter) seeds(*RunInfo) error {
 	m := markdown.New("line<", "Q<", "K<", "tier<", "ms", "reference<", "reference ms", "speedup", "max abs", "reference max abs",
-		"max difference", "NaN", "NaN ratio", "kept ratio", "max error")
-	var used []Form
+		"max difference", "NaN", "NaN ratio", "sparse ratio", "max error")
+	var used []Baseline
 	for _, group := range groupBy(p.rows, func(r *Row) string { return r.Line + r.Problem().String() }) {
 		for _, r := range group.rows {
-			if r.rival() {
+			if r.isBaseline() {
 				continue
 			}
 			q := fmt.Sprintf("%d, %d, %d, %d", r.B, r.Hq, r.Sq, r.D)
@@ -25,12 +25,12 @@ func (p *mdPrinter) seeds(*RunInfo) error {
 			line := []any{r.Line, q, k, r.Who(), timeOrStatus(r)}
 			none := true
 			for _, ref := range group.rows {
-				if !ref.rival() {
+				if !ref.isBaseline() {
 					continue
 				}
 				none = false
-				if ref.Form != "" && !slices.Contains(used, ref.Form) {
-					used = append(used, ref.Form)
+				if ref.Baseline != "" && !slices.Contains(used, ref.Baseline) {
+					used = append(used, ref.Baseline)
 				}
 				m.Row(append(slices.Clone(line), append([]any{ref.Name(), timeOrStatus(ref), times(r, ref.Name())}, seedResult(r, ref)...)...)...)
 			}
@@ -45,7 +45,7 @@ func (p *mdPrinter) seeds(*RunInfo) error {
 	if err := p.notes(); err != nil {
 		return err
 	}
-	return p.forms(used)
+	return p.baselines(used)
 }
 
 // seedResult is what is in a row's O, and in that of a reference.
@@ -62,7 +62,7 @@ func seedResult(r, ref *Row) []any {
 			}
 		}
 	}
-	return append(out, digits(r.KeptRatio), checkedError(r))
+	return append(out, digits(r.SparseRatio), checkedError(r))
 }
 
 func checkedError(r *Row) string {
@@ -81,17 +81,17 @@ func times(r *Row, other string) string {
 	return digits(x) + "x"
 }
 
-// forms says what the references of a table are.
-func (p *mdPrinter) forms(used []Form) error {
+// baselines says what the references of a table are.
+func (p *mdPrinter) baselines(used []Baseline) error {
 	if len(used) == 0 {
 		return nil
 	}
 	if _, err := fmt.Fprintln(p.w); err != nil {
 		return err
 	}
-	for _, f := range Forms {
-		if slices.Contains(used, f.Form) {
-			if _, err := fmt.Fprintf(p.w, "%s: %s.\n", f.Form, f.About); err != nil {
+	for _, f := range Baselines {
+		if slices.Contains(used, f.Baseline) {
+			if _, err := fmt.Fprintf(p.w, "%s: %s.\n", f.Baseline, f.About); err != nil {
 				return err
 			}
 		}
@@ -110,11 +110,11 @@ func (p *mdPrinter) decode(info *RunInfo) error {
 	}
 	m.Column("x whole")
 	m.Column("max error")
-	m.Column("with<")
-	var used []Form
+	m.Column("options<")
+	var used []Baseline
 	for _, r := range p.rows {
-		if r.Form != "" && !slices.Contains(used, r.Form) {
-			used = append(used, r.Form)
+		if r.Baseline != "" && !slices.Contains(used, r.Baseline) {
+			used = append(used, r.Baseline)
 		}
 		line := []any{r.Line, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Who()}
 		splits := splitsText(r)
@@ -126,7 +126,7 @@ func (p *mdPrinter) decode(info *RunInfo) error {
 		for _, o := range others {
 			line = append(line, ratio(r, o))
 		}
-		m.Row(append(line, p.whole(r), checkedError(r), r.With)...)
+		m.Row(append(line, p.whole(r), checkedError(r), r.OptionText)...)
 	}
 	if _, err := fmt.Fprintln(p.w, m); err != nil {
 		return err
@@ -137,7 +137,7 @@ func (p *mdPrinter) decode(info *RunInfo) error {
 	if err := p.comparisons(); err != nil {
 		return err
 	}
-	return p.forms(used)
+	return p.baselines(used)
 }
 
 // splitsText is empty of a number where there is no plan.
@@ -166,19 +166,19 @@ func (p *mdPrinter) ofCopy(r *Row) string {
 // IsCopy reports whether rows of that name are copies: this program's, or those of
 // a peer that is named so.
 func IsCopy(name string) bool {
-	return name == string(FormCopy) || strings.HasPrefix(name, string(FormCopy)+".") || strings.HasSuffix(name, "-"+string(FormCopy))
+	return name == string(BaselineCopy) || strings.HasPrefix(name, string(BaselineCopy)+".") || strings.HasSuffix(name, "-"+string(BaselineCopy))
 }
 
 // whole is how many times faster a row is than the one of the same shape with K and
 // V contiguous, whole and in the storage type: of another minute of the run.
 func (p *mdPrinter) whole(r *Row) string {
-	if r.Status != OK || r.Peer || r.Form != "" || r.Problem().Plain() {
+	if r.Status != OK || r.Peer || r.Baseline != "" || r.Problem().Plain() {
 		return "-"
 	}
 	want := r.Problem()
 	for _, o := range p.rows {
 		x := o.Problem()
-		if o.Status == OK && o.Tier == r.Tier && o.Kernel == r.Kernel && o.Form == "" && x.Plain() && x.Shape == want.Shape &&
+		if o.Status == OK && o.Tier == r.Tier && o.Kernel == r.Kernel && o.Baseline == "" && x.Plain() && x.Shape == want.Shape &&
 			o.D == r.D && o.Dv == r.Dv && o.DType == r.DType && o.Causal == r.Causal && x.Config.FixedSplit == want.Config.FixedSplit {
 			return strconv.FormatFloat(o.Ms.Median/r.Ms.Median, 'f', 3, 64)
 		}

@@ -15,7 +15,7 @@ import (
 // timedRow is a row of a problem that took so long.
 func timedRow(p Problem, s Spec, ms float64) *Row {
 	r := (&Bench{Label: "Example GPU"}).row(p, s)
-	r.Device, r.Status, r.Ms, r.KeptRatio = "Example GPU", OK, Summary{ms, ms, ms}, 1
+	r.Device, r.Status, r.Ms, r.SparseRatio = "Example GPU", OK, Summary{ms, ms, ms}, 1
 	r.Samples, r.Timer, r.Sets = []float64{ms}, "device", 2
 	r.TFLOPs, r.TBs = TFLOPs(p, ms), float64(r.KVBytes)/ms/1e9
 	r.Checked = Checked{Rows: 64, Of: p.rows(), MaxError: 1e-4, NMSE: 1e-7}
@@ -24,14 +24,14 @@ func timedRow(p Problem, s Spec, ms float64) *Row {
 
 func seedRows() (rows []*Row) {
 	for i, p := range seeds() {
-		group := []*Row{timedRow(p, Spec{Tier: attention.TierCoopMat2}, 0.5), timedRow(p, Spec{Tier: attention.TierScalar, Form: FormByMask}, 20)}
+		group := []*Row{timedRow(p, Spec{Tier: attention.TierCoopMat2}, 0.5), timedRow(p, Spec{Tier: attention.TierScalar, Baseline: BaselineByMask}, 20)}
 		if i == 3 {
-			group = append(group, timedRow(p, Spec{Tier: attention.TierCUDA, Kernel: "ref", Form: FormCUDARef}, 8))
+			group = append(group, timedRow(p, Spec{Tier: attention.TierCUDA, Kernel: "ref", Baseline: BaselineCUDARef}, 8))
 		}
 		for _, r := range group {
 			r.Result = &Result{Elements: 1000, MaxAbs: 1.0302734375, From: map[string]Number{"by-mask": 0.0009765625, "cuda-ref": 0}}
-			if p.Features.Kept > 0 {
-				r.KeptRatio = 0.01997607291090003
+			if p.Options.SparseRatio > 0 {
+				r.SparseRatio = 0.01997607291090003
 			}
 		}
 		switch i {
@@ -53,7 +53,7 @@ func decodeRows() (rows []*Row) {
 	for i, p := range decode()[:11] {
 		auto := timedRow(p, Spec{Tier: attention.TierAuto}, 0.07+float64(i)/1000)
 		auto.Tier, auto.Splits = "coopmat2", 4
-		group := []*Row{auto, timedRow(p, Spec{Tier: attention.TierAuto, Form: FormCopy}, 0.0625)}
+		group := []*Row{auto, timedRow(p, Spec{Tier: attention.TierAuto, Baseline: BaselineCopy}, 0.0625)}
 		if p.Plain() {
 			flash := timedRow(p, Spec{}, 0.1)
 			flash.Tier, flash.Peer = "flash", true
@@ -73,7 +73,7 @@ func decodeRows() (rows []*Row) {
 func TestTablesOfInferenceMatchTheirGoldenFiles(t *testing.T) {
 	for name, rows := range map[string][]*Row{"seeds": seedRows(), "decode": decodeRows()} {
 		t.Run(name, func(t *testing.T) {
-			info := &RunInfo{Program: "vkattn", Version: "test", Seed: 42, Suite: name, Rivals: []string{"copy"}}
+			info := &RunInfo{Program: "vkattn", Version: "test", Seed: 42, Suite: name, Baselines: []string{"copy"}}
 			if name == "decode" {
 				info.Peers = []peer.Info{{Name: "flash"}, {Name: "torch-copy"}}
 			}

@@ -49,15 +49,15 @@ func (p *mdPrinter) results(info *RunInfo) error {
 	}
 	m.Column("max error")
 	m.Column("memory")
-	notes, with, splits := false, false, false
+	notes, options, splits := false, false, false
 	for _, r := range p.rows {
-		notes, with, splits = notes || r.Note() != "", with || r.With != "", splits || r.Splits > 1
+		notes, options, splits = notes || r.Note() != "", options || r.OptionText != "", splits || r.Splits > 1
 	}
 	if splits {
 		m.Column("splits")
 	}
-	if with {
-		m.Column("with<")
+	if options {
+		m.Column("options<")
 	}
 	if notes {
 		m.Column("note<")
@@ -86,8 +86,8 @@ func (p *mdPrinter) results(info *RunInfo) error {
 		if splits {
 			row = append(row, splitsText(r))
 		}
-		if with {
-			row = append(row, r.With)
+		if options {
+			row = append(row, r.OptionText)
 		}
 		if notes {
 			row = append(row, r.Note())

@@ -19,9 +19,9 @@ type group struct {
 	problem  Problem
 	in       *data
 	truth    *truth
-	places   []*place
+	setups   []*setup
 	closers  []func() error // of operations
-	copies   *copyLane
+	copies   *copyRunner
 	peers    []Peer // that have been given the problem
 	compared bool   // results are kept to be compared
 	kvBytes  uint64 // of a problem with blocks, once they are known
@@ -29,20 +29,20 @@ type group struct {
 	lost     error // a device that cannot go on
 }
 
-// place is where one form of the problem's data lies.
-type place struct {
-	form     Form // FormByMask, FormContiguous or none
+// setup is where one baseline of the problem's data lies.
+type setup struct {
+	baseline Baseline // BaselineByMask, BaselineContiguous or none
 	onDevice bool
 	data     *data
-	lane     lane
+	runner   runner
 }
 
 func (g *group) close() {
 	for _, f := range g.closers {
 		_ = f()
 	}
-	for _, p := range g.places {
-		p.lane.close()
+	for _, p := range g.setups {
+		p.runner.close()
 	}
 	if g.copies != nil {
 		g.copies.close()
@@ -69,12 +69,12 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 	if s.Tier == attention.TierCPU {
 		dev = nil
 	}
-	if s.Form == FormCopy {
+	if s.Baseline == BaselineCopy {
 		return g.copy(ctx, dev, row)
 	}
 	cfg := g.problem.Config
-	if s.Form == FormByMask {
-		p, err := g.place(ctx, dev, FormByMask, 0)
+	if s.Baseline == BaselineByMask {
+		p, err := g.setup(ctx, dev, BaselineByMask, 0)
 		if err != nil {
 			return nil, g.stop(row, err)
 		}
@@ -91,7 +91,7 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 	g.closers = append(g.closers, op.Close)
 	w := &work{op: op, cuda: s.Tier == attention.TierCUDA}
 	var scratch uint64
-	if g.problem.Plain() && s.Form == "" {
+	if g.problem.Plain() && s.Baseline == "" {
 		// Before there is any memory: a row that is refused costs none.
 		plan, err := op.Plan(g.problem.Shape)
 		if err != nil {
@@ -100,18 +100,18 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 		row.plan(plan, s)
 		scratch = g.problem.scratch(plan)
 	}
-	p, err := g.place(ctx, dev, s.Form, scratch)
+	p, err := g.setup(ctx, dev, s.Baseline, scratch)
 	if err != nil {
 		return nil, g.stop(row, err)
 	}
-	if s.Form == FormSeparate {
+	if s.Baseline == BaselineSeparate {
 		w.split = p.data.separate
 	}
-	out, err := p.lane.once(ctx, w)
+	out, err := p.runner.once(ctx, w)
 	if err != nil {
 		return nil, g.stop(row, err)
 	}
-	args := p.lane.args()
+	args := p.runner.args()
 	if w.split != nil {
 		args = w.split(args)[0]
 	}
@@ -120,12 +120,12 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 		return nil, g.stop(row, err)
 	}
 	row.plan(plan, s)
-	if s.Form != "" || !g.problem.Plain() {
+	if s.Baseline != "" || !g.problem.Plain() {
 		row.Memory = p.data.bytes()
 	}
-	row.Sets, row.Timer, row.KeptRatio = p.lane.sets(), p.lane.timer(), g.in.keptRatio()
+	row.Sets, row.Timer, row.SparseRatio = p.runner.sets(), p.runner.timer(), g.in.sparseRatio()
 	c := &candidate{row: row, onCPU: dev == nil, run: func(ctx context.Context, n int) ([]time.Duration, error) {
-		return p.lane.timed(ctx, w, n)
+		return p.runner.timed(ctx, w, n)
 	}}
 	if row.Ablation != "" {
 		return c, row
@@ -149,7 +149,7 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 	return c, row
 }
 
-// copy is the row of FormCopy.
+// copy is the row of BaselineCopy.
 func (g *group) copy(ctx context.Context, dev *vk.Device, row *Row) (*candidate, *Row) {
 	row.Tier, row.Timer, row.Memory = "", "wall", row.KVBytes
 	if dev == nil {
@@ -161,7 +161,7 @@ func (g *group) copy(ctx context.Context, dev *vk.Device, row *Row) (*candidate,
 	if err := Room(dev, 0, hostmem.Sum(max(row.KVBytes, rotation(dev)), 4*setAlign)); err != nil {
 		return nil, g.stop(row, err)
 	}
-	l, err := newCopyLane(ctx, dev, row.KVBytes)
+	l, err := newCopyRunner(ctx, dev, row.KVBytes)
 	if err != nil {
 		return nil, g.stop(row, err)
 	}
@@ -198,7 +198,7 @@ func (g *group) keep(row *Row, d *data, out []byte) error {
 func (g *group) differences(rows []*Row) {
 	for _, w := range rows {
 		ref := g.results[w]
-		if w.Form == "" || ref == nil {
+		if w.Baseline == "" || ref == nil {
 			continue
 		}
 		for _, r := range rows {
@@ -228,51 +228,51 @@ func (g *group) planned(dev *vk.Device, cfg attention.Config) attention.Tier {
 	return plan.Tier
 }
 
-// place makes the inputs where a form of the problem runs, once for all rows
+// setup makes the inputs where a baseline of the problem runs, once for all rows
 // there.
 //
 // It is refused before any memory is allocated where that does not suffice, scratch
 // memory of the kernel included.
-func (g *group) place(ctx context.Context, dev *vk.Device, form Form, scratch uint64) (*place, error) {
-	if form != FormByMask && form != FormContiguous {
-		form = ""
+func (g *group) setup(ctx context.Context, dev *vk.Device, baseline Baseline, scratch uint64) (*setup, error) {
+	if baseline != BaselineByMask && baseline != BaselineContiguous {
+		baseline = ""
 	}
-	for _, p := range g.places {
-		if p.form == form && p.onDevice == (dev != nil) {
+	for _, p := range g.setups {
+		if p.baseline == baseline && p.onDevice == (dev != nil) {
 			return p, nil
 		}
 	}
-	if form == FormByMask {
+	if baseline == BaselineByMask {
 		if size, _ := g.problem.maskBytes(); size > maxMask {
 			return nil, fmt.Errorf("%w: a mask of %s", attention.ErrUnsupported, Bytes(size))
 		}
 	}
-	if err := g.room(dev, form, scratch); err != nil {
+	if err := g.room(dev, baseline, scratch); err != nil {
 		return nil, err
 	}
 	if g.in == nil {
 		g.in = newData(g.problem, g.Seed)
 	}
-	p := &place{form: form, onDevice: dev != nil, data: g.in}
-	switch form {
-	case FormContiguous:
+	p := &setup{baseline: baseline, onDevice: dev != nil, data: g.in}
+	switch baseline {
+	case BaselineContiguous:
 		p.data = g.in.contiguous()
-	case FormByMask:
+	case BaselineByMask:
 		var err error
 		if p.data, err = g.in.byMask(); err != nil {
 			return nil, err
 		}
 	}
 	if dev == nil {
-		p.lane = newCPULane(p.data)
+		p.runner = newCPURunner(p.data)
 	} else {
-		l, err := newDeviceLane(ctx, dev, p.data, g.usesCUDA())
+		l, err := newDeviceRunner(ctx, dev, p.data, g.usesCUDA())
 		if err != nil {
 			return nil, err
 		}
-		p.lane = l
+		p.runner = l
 	}
-	g.places = append(g.places, p)
+	g.setups = append(g.setups, p)
 	return p, nil
 }
 
@@ -299,7 +299,7 @@ func (g *group) stop(row *Row, err error) *Row {
 		row.Status = Unsupported
 	case errors.Is(err, vk.ErrOutOfMemory):
 		row.Status = OOM
-		if row.Memory == 0 && row.Form == "" {
+		if row.Memory == 0 && row.Baseline == "" {
 			f := g.problem.footprint()
 			row.Memory = hostmem.Sum(f.tensors, f.lists)
 		}

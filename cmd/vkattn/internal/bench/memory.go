@@ -30,15 +30,15 @@ func (p Problem) counts() (c counts) {
 		if p.PageSize > 0 {
 			c.pages = hostmem.Sum(c.pages, hostmem.Product(n, uint64((keys+p.PageSize-1)/p.PageSize)))
 		}
-		if p.Features.Kept > 0 {
-			c.tokens = hostmem.Sum(c.tokens, hostmem.Product(n, uint64(p.keptOf(keys)), uint64(p.Shape.KVHeads())))
+		if p.Options.SparseRatio > 0 {
+			c.tokens = hostmem.Sum(c.tokens, hostmem.Product(n, uint64(p.sparseKeys(keys)), uint64(p.Shape.KVHeads())))
 		}
 	}
-	if p.Features.Lengths == "" {
+	if p.Options.Lengths == "" {
 		add(uint64(p.Shape.B), p.Shape.Sq, p.Shape.Sk)
 		return c
 	}
-	rows, keys := p.Features.Lengths.lists()
+	rows, keys := p.Options.Lengths.lists()
 	for i := range rows {
 		add(1, rows[i], keys[i])
 	}
@@ -51,7 +51,7 @@ func (p Problem) footprint() (f footprint) {
 	u := func(v int) uint64 { return uint64(max(v, 0)) }
 	b, hq, hkv := u(s.B), u(s.Hq), u(s.KVHeads())
 	rows := hostmem.Product(b, u(s.Sq))
-	packed := p.Features.Lengths != "" && p.Packed
+	packed := p.Options.Lengths != "" && p.Packed
 	if packed {
 		rows = n.rows
 	}
@@ -74,7 +74,7 @@ func (p Problem) footprint() (f footprint) {
 
 	const integer, word = 4, 8
 	f.host = hostmem.Product(n.sequences, 4*word) // rows and keys of each sequence, and where they begin
-	if p.Features.Lengths != "" {
+	if p.Options.Lengths != "" {
 		f.lists = hostmem.Product(n.sequences+1, 2*integer)
 	}
 	if p.PageSize > 0 {
@@ -82,7 +82,7 @@ func (p Problem) footprint() (f footprint) {
 		f.lists = hostmem.Sum(f.lists, table)
 		f.host = hostmem.Sum(f.host, table, hostmem.Product(n.pages, word)) // and the order of the pages
 	}
-	if p.Features.Kept > 0 {
+	if p.Options.SparseRatio > 0 {
 		list := hostmem.Sum(hostmem.Product(n.tokens, integer), hostmem.Product(b, hkv, integer), integer)
 		f.lists = hostmem.Sum(f.lists, list)
 		f.host = hostmem.Sum(f.host, list, list, list) // an append may copy
@@ -113,14 +113,14 @@ func (p Problem) blockBytes() uint64 {
 	return hostmem.Sum(blocks, blocks, hostmem.Product(s.KVHeads(), s.Sk))
 }
 
-// padded is the footprint of the problem with K and V contiguous, and for FormByMask
+// padded is the footprint of the problem with K and V contiguous, and for BaselineByMask
 // with padded rows and a mask of a byte for each row and key.
-func (p Problem) padded(form Form) Problem {
-	switch form {
-	case FormContiguous:
+func (p Problem) padded(baseline Baseline) Problem {
+	switch baseline {
+	case BaselineContiguous:
 		p.PageSize, p.HND = 0, false
-	case FormByMask:
-		p.Features = Features{Sinks: p.Sinks, ALiBi: p.ALiBi}
+	case BaselineByMask:
+		p.Options = Options{Sinks: p.Sinks, ALiBi: p.ALiBi}
 	}
 	return p
 }
@@ -162,16 +162,16 @@ func ReferenceScratch(c attention.Config, s attention.Shape, rows uint64) uint64
 }
 
 // needed is the memory that a place takes beyond what the group has already.
-func (g *group) needed(dev *vk.Device, form Form) (host, device uint64) {
+func (g *group) needed(dev *vk.Device, baseline Baseline) (host, device uint64) {
 	f := g.problem.footprint()
 	if g.in == nil {
 		host = hostmem.Sum(f.tensors, f.lists, f.host)
 	}
 	at := f
-	if form != "" {
-		p := g.problem.padded(form)
+	if baseline != "" {
+		p := g.problem.padded(baseline)
 		at = p.footprint()
-		if form == FormByMask {
+		if baseline == BaselineByMask {
 			mask, _ := g.problem.maskBytes()
 			at.lists = hostmem.Sum(at.lists, mask)
 		}
@@ -194,8 +194,8 @@ func (g *group) needed(dev *vk.Device, form Form) (host, device uint64) {
 
 // room returns an error with needed and available bytes where the memory of a place
 // is not there.
-func (g *group) room(dev *vk.Device, form Form, scratch uint64) error {
-	host, device := g.needed(dev, form)
+func (g *group) room(dev *vk.Device, baseline Baseline, scratch uint64) error {
+	host, device := g.needed(dev, baseline)
 	return Room(dev, host, hostmem.Sum(device, scratch))
 }
 

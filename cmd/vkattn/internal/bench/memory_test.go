@@ -28,7 +28,7 @@ func withFeatures() map[string]Problem {
 		"paged":  with(func(p *Problem) { p.PageSize = 16 }),
 		"int8":   with(func(p *Problem) { p.Config.KV = attention.KVInt8 }),
 		"q4_0":   with(func(p *Problem) { p.Config.KV = attention.KVQ4_0 }),
-		"sparse": with(func(p *Problem) { p.Features.Kept = 0.3 }),
+		"sparse": with(func(p *Problem) { p.Options.SparseRatio = 0.3 }),
 		"blocks": with(func(p *Problem) { p.Blocks, p.BlockQ, p.BlockK = 0.5, 16, 32 }),
 		"V in K": with(func(p *Problem) { p.SharedKV, p.Config.HeadDimV = true, 16 }),
 		"heads":  with(func(p *Problem) { p.Sinks, p.ALiBi, p.Config.Align = true, true, attention.TopLeft }),
@@ -39,7 +39,7 @@ func withFeatures() map[string]Problem {
 			lengths.bound(&p.Shape)
 		}),
 		"packed, sparse": with(func(p *Problem) {
-			p.Lengths, p.Packed, p.Features.Kept = lengths, true, 0.5
+			p.Lengths, p.Packed, p.Options.SparseRatio = lengths, true, 0.5
 			lengths.bound(&p.Shape)
 		}),
 	}
@@ -53,15 +53,15 @@ func TestTheFootprintIsWhatTheDataTake(t *testing.T) {
 			require.GreaterOrEqual(t, f.tensors+f.lists, have)
 			require.LessOrEqual(t, f.tensors+f.lists, have+1024, "a list may be shorter, a tensor not")
 			require.EqualValues(t, len(d.args.O.Host), f.o)
-			l := newCPULane(d)
-			var lane uint64
+			l := newCPURunner(d)
+			var runner uint64
 			for i, o := range operands.List(l.cfg, &l.first) {
 				if o.Of == i {
-					lane += l.layout.bytes(i)
+					runner += l.layout.bytes(i)
 				}
 			}
-			require.GreaterOrEqual(t, f.setBytes(hostRotation), lane)
-			require.Less(t, f.setBytes(hostRotation), lane+hostRotation+1<<16)
+			require.GreaterOrEqual(t, f.setBytes(hostRotation), runner)
+			require.Less(t, f.setBytes(hostRotation), runner+hostRotation+1<<16)
 		})
 	}
 }
@@ -76,13 +76,13 @@ func allocated(f func()) uint64 {
 }
 
 func TestAProblemThatDoesNotFitMemoryIsARow(t *testing.T) {
-	t.Setenv(hostmem.Variable, "70KiB") // less than any CPU lane
+	t.Setenv(hostmem.Variable, "70KiB") // less than any CPU runner
 	for name, p := range withFeatures() {
 		t.Run(name, func(t *testing.T) {
 			var rows []*Row
 			done := 0
 			b := &Bench{CPU: "cpu", Repeats: 1, Specs: []Spec{{Tier: attention.TierCPU}}, Done: func() { done++ },
-				Against: []Form{FormByMask, FormContiguous, FormCopy, FormSeparate}}
+				Baselines: []Baseline{BaselineByMask, BaselineContiguous, BaselineCopy, BaselineSeparate}}
 			taken := allocated(func() {
 				var err error
 				rows, err = b.Group(context.Background(), p)
@@ -119,7 +119,7 @@ func TestProblemsOfAnySizeAreRefusedAtOnce(t *testing.T) {
 				p.Lengths = "60000*2147483647/2147483647"
 				p.Lengths.bound(&p.Shape)
 			}
-			b := &Bench{CPU: "cpu", Repeats: 1, Specs: []Spec{{Tier: attention.TierCPU}}, Against: []Form{FormByMask, FormContiguous, FormCopy, FormSeparate}}
+			b := &Bench{CPU: "cpu", Repeats: 1, Specs: []Spec{{Tier: attention.TierCPU}}, Baselines: []Baseline{BaselineByMask, BaselineContiguous, BaselineCopy, BaselineSeparate}}
 			taken := allocated(func() {
 				require.NotZero(t, b.Rows([]Problem{p}))
 				countSets(p, deviceRotation)

@@ -11,14 +11,14 @@ import (
 type Problem struct {
 	Shape  attention.Shape
 	Config attention.Config // Tier is left open
-	Features
+	Options
 	Line string // of the suite it is of, where that names its lines
 }
 
 func (p Problem) String() string {
 	s := fmt.Sprintf("%v %v", p.Config, p.Shape)
-	if p.Features != (Features{}) {
-		s += " " + p.Features.String()
+	if p.Options != (Options{}) {
+		s += " " + p.Options.String()
 	}
 	return s
 }
@@ -90,10 +90,10 @@ func (p Problem) row(device string) *Row {
 		row.KVBytes = p.KVBytes()
 	}
 	if !p.Plain() || c.FixedSplit != 0 {
-		row.With = p.with()
+		row.OptionText = p.optionText()
 	}
-	if p.Features != (Features{}) {
-		row.Features = &p.Features
+	if p.Options != (Options{}) {
+		row.Options = &p.Options
 	}
 	return row
 }

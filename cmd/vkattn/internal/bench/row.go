@@ -33,14 +33,14 @@ const (
 
 // Row is one line of a benchmark: one problem on one tier, or by one peer.
 type Row struct {
-	Device   string `json:"device"`
-	Tier     string `json:"tier"`               // that ran, the one asked for if none did; or the peer's name
-	Kernel   string `json:"kernel,omitempty"`   // family of tier cuda that was asked for
-	Peer     bool   `json:"peer,omitzero"`      // somebody else's attention
-	Variant  string `json:"variant,omitempty"`  // step of the ladder, "v1" to "v8"
-	Ablation string `json:"ablation,omitempty"` // what was left out
-	Form     Form   `json:"form,omitempty"`     // what rows are compared with, and no row of its own
-	Line     string `json:"line,omitempty"`     // of the suite
+	Device   string   `json:"device"`
+	Tier     string   `json:"tier"`               // that ran, the one asked for if none did; or the peer's name
+	Kernel   string   `json:"kernel,omitempty"`   // family of tier cuda that was asked for
+	Peer     bool     `json:"peer,omitzero"`      // somebody else's attention
+	Variant  string   `json:"variant,omitempty"`  // step of the ladder, "v1" to "v8"
+	Ablation string   `json:"ablation,omitempty"` // what was left out
+	Baseline Baseline `json:"baseline,omitempty"` // what rows are compared with, and no row of its own
+	Line     string   `json:"line,omitempty"`     // of the suite
 
 	Tile   string           `json:"tile,omitempty"`
 	B      int              `json:"batch"`
@@ -53,9 +53,9 @@ type Row struct {
 	Causal attention.Causal `json:"causal"`
 	DType  attention.DType  `json:"dtype"`
 
-	KV       attention.KVType `json:"kv_dtype,omitzero"`
-	With     string           `json:"with,omitempty"` // what the problem has beside its tensors, for people
-	Features *Features        `json:"features,omitempty"`
+	KV         attention.KVType `json:"kv_dtype,omitzero"`
+	OptionText string           `json:"options_text,omitempty"` // what the problem has beside its tensors, for people
+	Options    *Options         `json:"options,omitempty"`
 
 	Status Status `json:"status"`
 	Reason string `json:"reason,omitempty"`
@@ -65,11 +65,11 @@ type Row struct {
 	// AblationTFLOPs is the flops of the whole problem over the time of what was
 	// left of it.
 	AblationTFLOPs float64 `json:"ablation_tflops,omitzero"`
-	Splits         int     `json:"splits,omitzero"`     // parts that the keys of a sequence were cut into
-	KVBytes        uint64  `json:"kv_bytes,omitzero"`   // of K, V and their scales that have to be read
-	TBs            float64 `json:"tb_per_s,omitzero"`   // of those bytes, at the median
-	KeptRatio      float64 `json:"kept_ratio,omitzero"` // of tokens listed to tokens; 1 without lists
-	Result         *Result `json:"result,omitempty"`    // where it is compared with a reference's
+	Splits         int     `json:"splits,omitzero"`       // parts that the keys of a sequence were cut into
+	KVBytes        uint64  `json:"kv_bytes,omitzero"`     // of K, V and their scales that have to be read
+	TBs            float64 `json:"tb_per_s,omitzero"`     // of those bytes, at the median
+	SparseRatio    float64 `json:"sparse_ratio,omitzero"` // of tokens listed to tokens; 1 without lists
+	Result         *Result `json:"result,omitempty"`      // where it is compared with a reference's
 	// Versus is each peer's median time over this row's: above 1 this row is faster.
 	Versus  map[string]float64 `json:"versus,omitempty"`
 	Samples []float64          `json:"samples,omitempty"` // every timed run, milliseconds, in order
@@ -120,15 +120,15 @@ func (n Number) MarshalJSON() ([]byte, error) {
 
 // RunInfo is what one invocation's rows share.
 type RunInfo struct {
-	Program string      `json:"program"`
-	Version string      `json:"version"`
-	Started time.Time   `json:"started"`
-	Seed    uint64      `json:"seed"` // of inputs and of sampled rows
-	Device  Device      `json:"device"`
-	CPU     string      `json:"cpu"`
-	Suite   string      `json:"suite,omitempty"` // or suites
-	Peers   []peer.Info `json:"peers,omitempty"`
-	Rivals  []string    `json:"rivals,omitempty"` // rows of this program that the others are compared with too
+	Program   string      `json:"program"`
+	Version   string      `json:"version"`
+	Started   time.Time   `json:"started"`
+	Seed      uint64      `json:"seed"` // of inputs and of sampled rows
+	Device    Device      `json:"device"`
+	CPU       string      `json:"cpu"`
+	Suite     string      `json:"suite,omitempty"` // or suites
+	Peers     []peer.Info `json:"peers,omitempty"`
+	Baselines []string    `json:"baselines,omitempty"` // rows of this program that the others are compared with too
 	// Stopped is why the run ended before its last row; empty: it did not.
 	Stopped string `json:"stopped,omitempty"`
 }
@@ -165,15 +165,15 @@ func (r *Row) Note() string {
 // Name is the tier, with the family of kernels that was asked for, the peer, or
 // the form that others are compared with.
 func (r *Row) Name() string {
-	if r.Form != "" {
-		return string(r.Form)
+	if r.Baseline != "" {
+		return string(r.Baseline)
 	}
 	return kernelName(r.Tier, r.Kernel)
 }
 
-// rival reports whether other rows are compared with this one.
-func (r *Row) rival() bool {
-	return r.Peer || r.Form != "" || r.Tier == attention.TierCUDA.String() && r.Variant == "" && r.Ablation == ""
+// isBaseline reports whether other rows are compared with this one.
+func (r *Row) isBaseline() bool {
+	return r.Peer || r.Baseline != "" || r.Tier == attention.TierCUDA.String() && r.Variant == "" && r.Ablation == ""
 }
 
 // others names what rows are compared with: the peers, then tier cuda.
@@ -181,7 +181,7 @@ func (i *RunInfo) others() (names []string) {
 	for _, p := range i.Peers {
 		names = append(names, p.Name)
 	}
-	return append(names, i.Rivals...)
+	return append(names, i.Baselines...)
 }
 
 // Who names what computed the row: the tier with its variant and what was left

@@ -95,7 +95,7 @@ func TestSetsAreAlignedAndFillTheRotation(t *testing.T) {
 }
 
 func TestTheSampleIsOfEverySequence(t *testing.T) {
-	p := Problem{Shape: attention.Shape{B: 9, Hq: 8, Hkv: 2, Sq: 1, Sk: 100}, Config: attention.Config{HeadDim: 16}, Features: Features{Lengths: "40*1/100,0/50,3*2/10"}}
+	p := Problem{Shape: attention.Shape{B: 9, Hq: 8, Hkv: 2, Sq: 1, Sk: 100}, Config: attention.Config{HeadDim: 16}, Options: Options{Lengths: "40*1/100,0/50,3*2/10"}}
 	p.Lengths.bound(&p.Shape)
 	d := newData(p, 1)
 	for budget, count := range map[uint64]int{1 << 30: 43 * 8, 100 * 32 * 60: 0, 1: 43} {

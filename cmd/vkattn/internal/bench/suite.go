@@ -13,8 +13,8 @@ type Suite struct {
 	About string
 	parts []Sweep
 	list  []Problem // besides the parts', in each storage type
-	// Against are the forms that its rows are compared with, where nothing else is said.
-	Against []Form
+	// Baselines are the forms that its rows are compared with, where nothing else is said.
+	Baselines []Baseline
 }
 
 var (
@@ -49,9 +49,9 @@ var Suites = []Suite{
 		{Batch: []int{8}, Heads: []int{8}, SeqLen: []int{2048, 4096, 8192, 16384}, HeadDim: []int{256}, Causal: fullAndTopLeft},
 	}},
 	{Name: "seeds", About: "grouped prefill and decode, padded, packed, paged and sparse, each beside a reference",
-		list: seeds(), Against: []Form{FormByMask, FormCUDARef, FormSeparate}},
+		list: seeds(), Baselines: []Baseline{BaselineByMask, BaselineCUDARef, BaselineSeparate}},
 	{Name: "decode", About: "one row over K and V of 256 MiB and more: contiguous, paged, quantised, sparse, unlike lengths",
-		list: decode(), Against: []Form{FormContiguous, FormSeparate, FormCopy}},
+		list: decode(), Baselines: []Baseline{BaselineContiguous, BaselineSeparate, BaselineCopy}},
 	{Name: "ladder", About: "batch 8, 8 heads, length 1024, head dim 128, full and causal", parts: []Sweep{
 		{Batch: []int{8}, Heads: []int{8}, SeqLen: []int{1024}, HeadDim: []int{128}, Causal: fullAndTopLeft},
 	}},

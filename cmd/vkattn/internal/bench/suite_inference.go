@@ -19,13 +19,13 @@ func seeds() []Problem {
 			Config: attention.Config{HeadDim: 64, HeadDimV: 64}, Line: "decode"},
 		{Shape: attention.Shape{B: 3, Hq: 4, Hkv: 4, Sq: 1, Sk: 1624},
 			Config: attention.Config{HeadDim: 64, HeadDimV: 64}, Line: "decode, lengths, paged",
-			Features: Features{Lengths: "1/1000,1/357,1/1624", PageSize: 16}},
+			Options: Options{Lengths: "1/1000,1/357,1/1624", PageSize: 16}},
 		{Shape: attention.Shape{B: 3, Hq: 32, Hkv: 8, Sq: 1, Sk: 32000},
 			Config: attention.Config{HeadDim: 256, HeadDimV: 256}, Line: "sparse decode, lengths, paged",
-			Features: Features{Lengths: "1/32000,1/17389,1/4096", PageSize: 16, Kept: 0.02}},
+			Options: Options{Lengths: "1/32000,1/17389,1/4096", PageSize: 16, SparseRatio: 0.02}},
 		{Shape: attention.Shape{B: 4, Hq: 32, Hkv: 8, Sq: 1, Sk: 32000},
 			Config: attention.Config{HeadDim: 256, HeadDimV: 256}, Line: "sparse decode",
-			Features: Features{Kept: 0.02}},
+			Options: Options{SparseRatio: 0.02}},
 	}
 }
 
@@ -56,13 +56,13 @@ func decode() (list []Problem) {
 		}
 		if i == 0 {
 			s := p
-			s.Features.Kept, s.Line = 0.02, "sparse"
+			s.Options.SparseRatio, s.Line = 0.02, "sparse"
 			list = append(list, s, paged(s, 16, "sparse, paged"))
 		}
 	}
 	long := of(4, 32, 8, 32000, 256)
 	sparse := long
-	sparse.Features.Kept, sparse.Line = 0.02, "sparse"
+	sparse.Options.SparseRatio, sparse.Line = 0.02, "sparse"
 	list = append(list, long, sparse, paged(sparse, 16, "sparse, paged"))
 	// Latent attention, 128 heads over 8 devices.
 	latent := of(32, 16, 1, 8192, 576)

@@ -42,7 +42,7 @@ func (t *truth) judge(d *data, o []byte) (Checked, error) {
 	dv := c.ValueDim()
 	place := d.args.O
 	place.Host = o
-	_, rows := d.rowPlaces()
+	_, rows := d.queryExtent()
 	view, err := attention.ViewHost(place, c.DType, t.problem.Shape.Hq, rows, dv)
 	if err != nil {
 		return Checked{}, err
@@ -51,7 +51,7 @@ func (t *truth) judge(d *data, o []byte) (Checked, error) {
 	at := 0
 	for _, rows := range t.sample {
 		for _, row := range rows.Rows {
-			batch, r := d.rowPlace(rows.B, row)
+			batch, r := d.queryRow(rows.B, row)
 			view.ReadRow(got[at:at+dv], batch, rows.H, r)
 			at += dv
 		}

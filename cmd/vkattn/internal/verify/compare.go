@@ -16,17 +16,17 @@ import (
 const blockRows = 64
 
 // comparison compares one tensor, O or LSE, of several results with that of a
-// witness and with one another, every element.
+// reference and with one another, every element.
 type comparison struct {
-	shape    attention.Shape
-	causal   attention.Causal
-	width    int
-	results  []attention.HostView
-	witness  *attention.HostView // nil: with one another alone
-	estimate *accuracy.Estimate
-	blocks   bool    // judge every block of rows
-	empty    float64 // an element of a row with nothing to attend to
-	// What the witness is off by on rows where that is known.
+	shape     attention.Shape
+	causal    attention.Causal
+	width     int
+	results   []attention.HostView
+	reference *attention.HostView // nil: with one another alone
+	estimate  *accuracy.Estimate
+	blocks    bool    // judge every block of rows
+	empty     float64 // an element of a row with nothing to attend to
+	// What the reference is off by on rows where that is known.
 	ownMax, ownMean, ownNMSE float64
 }
 
@@ -48,11 +48,11 @@ type tally struct {
 	notEmptyAt    int64
 }
 
-// found is everything a comparison found: each result beside the witness, and
+// found is everything a comparison found: each result beside the reference, and
 // each pair i < j.
 type found struct {
-	beside []tally
-	pairs  map[[2]int]*tally
+	versusReference []tally
+	pairs           map[[2]int]*tally
 }
 
 func (c *comparison) run() *found {
@@ -82,7 +82,7 @@ func (c *comparison) run() *found {
 }
 
 func (c *comparison) newFound() *found {
-	f := &found{beside: make([]tally, len(c.results)), pairs: map[[2]int]*tally{}}
+	f := &found{versusReference: make([]tally, len(c.results)), pairs: map[[2]int]*tally{}}
 	for j := range c.results {
 		for i := range j {
 			f.pairs[[2]int{i, j}] = &tally{}
@@ -92,8 +92,8 @@ func (c *comparison) newFound() *found {
 }
 
 func (f *found) join(o *found) {
-	for i := range f.beside {
-		f.beside[i].join(&o.beside[i])
+	for i := range f.versusReference {
+		f.versusReference[i].join(&o.versusReference[i])
 	}
 	for k, t := range f.pairs {
 		t.join(o.pairs[k])
@@ -130,7 +130,7 @@ func (t *tally) join(o *tally) {
 type worker struct {
 	*comparison
 	*found
-	buffers [][]float32 // of each result, and of the witness
+	buffers [][]float32 // of each result, and of the reference
 }
 
 func (w *worker) block(b, h, lo int) {
@@ -147,11 +147,11 @@ func (w *worker) block(b, h, lo int) {
 		blank++
 	}
 	ref := w.buffers[len(w.results)][:n]
-	if w.witness != nil {
-		w.witness.ReadRows(ref, b, h, lo, rows)
+	if w.reference != nil {
+		w.reference.ReadRows(ref, b, h, lo, rows)
 	}
 	for i := range w.results {
-		x, t := w.buffers[i][:n], &w.beside[i]
+		x, t := w.buffers[i][:n], &w.versusReference[i]
 		for j, v := range x[:blank*w.width] {
 			if float64(v) != w.empty {
 				if t.notEmpty == 0 {
@@ -160,7 +160,7 @@ func (w *worker) block(b, h, lo int) {
 				t.notEmpty++
 			}
 		}
-		if w.witness == nil {
+		if w.reference == nil {
 			t.size = max(t.size, largest(x))
 			continue
 		}
@@ -227,7 +227,7 @@ func kind(v float64) int {
 }
 
 // judge applies rules 1 and 2 to a block, of which sides are implementations: one
-// beside the witness, or two.
+// beside the reference, or two.
 func (w *worker) judge(t *tally, sides float64, least, most int, row int64) {
 	t.blocks = 1
 	limMax, limMean := w.estimate.Block(least, most, t.size)
@@ -245,7 +245,7 @@ func (w *worker) judge(t *tally, sides float64, least, most int, row int64) {
 	t.failedWhy = fmt.Sprintf("max %.3g of %.3g, mean %.3g of %.3g", t.max, limMax, mean, limMean)
 }
 
-// whole is what the rules allow for the tensor, beside the witness.
+// whole is what the rules allow for the tensor, beside the reference.
 func (c *comparison) whole(t *tally) (limMax, limMean, limNMSE float64) {
 	limMax, limMean, limNMSE = c.estimate.Whole(t.size)
 	root := math.Sqrt(limNMSE) + math.Sqrt(c.ownNMSE)
@@ -266,20 +266,20 @@ func (t *tally) nmse() float64 {
 	return t.sq / t.ref2
 }
 
-// verdict says what is wrong with a result beside the witness.
+// verdict says what is wrong with a result beside the reference.
 func (c *comparison) verdict(t *tally) (why []string) {
 	if t.notEmpty > 0 {
-		why = append(why, fmt.Sprintf("%d elements of rows with nothing to attend to are not %v, the first at %s", t.notEmpty, c.empty, c.place(t.notEmptyAt)))
+		why = append(why, fmt.Sprintf("%d elements of rows with nothing to attend to are not %v, the first at %s", t.notEmpty, c.empty, c.position(t.notEmptyAt)))
 	}
-	if c.witness == nil {
+	if c.reference == nil {
 		return why
 	}
 	if t.wrong > 0 {
-		why = append(why, fmt.Sprintf("%d elements NaN or Inf where they should not be or missing where they should, the first at %s", t.wrong, c.place(t.wrongAt)))
+		why = append(why, fmt.Sprintf("%d elements NaN or Inf where they should not be or missing where they should, the first at %s", t.wrong, c.position(t.wrongAt)))
 	}
 	limMax, limMean, limNMSE := c.whole(t)
 	if t.max > limMax {
-		why = append(why, fmt.Sprintf("max difference %.3g over %.3g at %s", t.max, limMax, c.place(t.at)))
+		why = append(why, fmt.Sprintf("max difference %.3g over %.3g at %s", t.max, limMax, c.position(t.at)))
 	}
 	if mean := t.sum / float64(max(t.n, 1)); mean > limMean {
 		why = append(why, fmt.Sprintf("mean difference %.3g over %.3g", mean, limMean))
@@ -302,10 +302,10 @@ func (c *comparison) failedBlocks(t *tally) []string {
 // what the rules allow.
 func (c *comparison) pairVerdict(t *tally) (why []string) {
 	if t.wrong > 0 {
-		why = append(why, fmt.Sprintf("%d elements are NaN or Inf in one of the two, the first at %s", t.wrong, c.place(t.wrongAt)))
+		why = append(why, fmt.Sprintf("%d elements are NaN or Inf in one of the two, the first at %s", t.wrong, c.position(t.wrongAt)))
 	}
 	if limit, _, _ := c.estimate.Whole(t.size); t.max > 2*limit {
-		why = append(why, fmt.Sprintf("max difference %.3g over %.3g at %s", t.max, 2*limit, c.place(t.at)))
+		why = append(why, fmt.Sprintf("max difference %.3g over %.3g at %s", t.max, 2*limit, c.position(t.at)))
 	}
 	return append(why, c.failedBlocks(t)...)
 }
@@ -318,7 +318,7 @@ func (c *comparison) index(element int64) (b, h, row, column int) {
 	return head / c.shape.Hq, head % c.shape.Hq, row, column
 }
 
-func (c *comparison) place(element int64) string {
+func (c *comparison) position(element int64) string {
 	b, h, row, column := c.index(element)
 	if c.width == 1 {
 		return fmt.Sprintf("batch %d, head %d, row %d", b, h, row)

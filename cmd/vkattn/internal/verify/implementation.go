@@ -36,7 +36,7 @@ func (i Implementation) config(c cases.Case, dtype attention.DType, conformance 
 	return cfg
 }
 
-// Validation is the witness where tier cuda is there.
+// Validation is the reference where tier cuda is there.
 var Validation = Implementation{Tier: attention.TierCUDA, Kernel: "ref"}
 
 // Implementations are the tiers, with tier cuda once for each family of kernels:

@@ -31,9 +31,9 @@ func (g *group) judge() error {
 	}
 	tensor := [2]int{cases.TensorO, cases.TensorLSE}
 	full := false
-	if w := g.witness; w != nil && w.after != nil {
+	if w := g.reference; w != nil && w.after != nil {
 		full = true
-		reports, err := g.judgeWitness()
+		reports, err := g.judgeReference()
 		if err != nil {
 			return err
 		}
@@ -42,7 +42,7 @@ func (g *group) judge() error {
 			if err != nil {
 				return err
 			}
-			c.witness = &view
+			c.reference = &view
 			if s := reports[i]; s != nil {
 				c.ownMax, c.ownMean, c.ownNMSE = s.Max, s.Mean, s.NMSE
 			}
@@ -59,11 +59,11 @@ func (g *group) judge() error {
 		}
 		found := c.run()
 		for n, r := range list {
-			r.beside(c, &found.beside[n], i == 1, full)
+			r.versusReference(c, &found.versusReference[n], i == 1, full)
 		}
 		pairs(c, found, list, i == 1)
 	}
-	for _, r := range append(list, g.witness) {
+	for _, r := range append(list, g.reference) {
 		if r == nil || r.after == nil {
 			continue
 		}
@@ -72,9 +72,9 @@ func (g *group) judge() error {
 		}
 		switch {
 		case r.row.Is || !full:
-			r.row.Witness, r.row.Rows = "float64", int64(rows)
+			r.row.Reference, r.row.Rows = "float64", int64(rows)
 		default:
-			r.row.Witness, r.row.Rows = g.Witness.String()+" float32", r.row.Of
+			r.row.Reference, r.row.Rows = g.Reference.String()+" float32", r.row.Of
 		}
 	}
 	return nil
@@ -97,15 +97,15 @@ func (g *group) estimates() (o, lse *accuracy.Estimate) {
 	return o, accuracy.NewEstimate(limits, 1, keys, t.RefLSE, t.LowLSE, p.Shape.Rows())
 }
 
-// judgeWitness holds the witness to the rules of float32 and returns what it is off
+// judgeReference holds the reference to the rules of float32 and returns what it is off
 // by.
-func (g *group) judgeWitness() (own [2]*accuracy.Stats, err error) {
+func (g *group) judgeReference() (own [2]*accuracy.Stats, err error) {
 	truth := &g.truth
 	if g.problem.DType != attention.F32 {
 		// The same numbers have the same reference.
 		truth = &cases.Truth{Sample: g.truth.Sample, Ref: g.truth.Ref, RefLSE: g.truth.RefLSE}
 	}
-	o, lse, err := g.float64(g.witness, truth)
+	o, lse, err := g.float64(g.reference, truth)
 	if err != nil {
 		return own, err
 	}
@@ -143,15 +143,15 @@ func (g *group) float64(r *result, truth *cases.Truth) (o accuracy.Report, lse *
 }
 
 // fromReport is the difference from the float64 reference, which stands in the row
-// where nothing else is the witness.
+// where nothing else is the reference.
 func fromReport(r *accuracy.Report) Diff {
 	w := &r.Whole
 	return Diff{Max: bench.Number(w.Max), Mean: bench.Number(w.Mean), NMSE: bench.Number(w.NMSE), Limit: bench.Number(w.LimMax),
 		Wrong: int64(w.WrongKind), Blocks: int64(r.Blocks), FailedBlocks: int64(r.Failed)}
 }
 
-// beside takes what was found of a result beside the witness.
-func (r *result) beside(c *comparison, t *tally, isLSE, full bool) {
+// versusReference takes what was found of a result versus the reference.
+func (r *result) versusReference(c *comparison, t *tally, isLSE, full bool) {
 	name := "O"
 	if isLSE {
 		name = "LSE"
@@ -190,8 +190,8 @@ func pairs(c *comparison, f *found, list []*result, isLSE bool) {
 			}
 			for _, why := range c.pairVerdict(t) {
 				if !failed[i] && !failed[j] {
-					list[i].row.fail("%s beside %s: %s", name, list[j].row.Who, why)
-					list[j].row.fail("%s beside %s: %s", name, list[i].row.Who, why)
+					list[i].row.fail("%s versus %s: %s", name, list[j].row.Who, why)
+					list[j].row.fail("%s versus %s: %s", name, list[i].row.Who, why)
 				}
 			}
 		}

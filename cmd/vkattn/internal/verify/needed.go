@@ -61,7 +61,7 @@ func (v *Verifier) hostNeeded(c cases.Case, dtype attention.DType, rows int) uin
 			break
 		}
 	}
-	if v.Witness != nil {
+	if v.Reference != nil {
 		running = max(running, hostmem.Sum(truth, kept, f.wide, hostmem.Product(f.largest, 8)))
 	}
 	return hostmem.Sum(f.image, max(making, running))

@@ -104,7 +104,7 @@ func (p *mdPrinter) Close() error {
 // table is a line a row.
 func (p *mdPrinter) table(rows []*Row) error {
 	t := markdown.New("implementation<", "tile<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<",
-		"witness<", "rows", "max diff", "NMSE", "LSE diff", "NaN", "max pair", "worst partner<", "float64 rows", "max error", "runs", "verdict<")
+		"reference<", "rows", "max diff", "NMSE", "LSE diff", "NaN", "max pair", "worst partner<", "float64 rows", "max error", "runs", "verdict<")
 	notes, named := false, false
 	for _, r := range rows {
 		notes, named = notes || len(r.Reasons) > 0, named || r.Case != ""
@@ -117,10 +117,10 @@ func (p *mdPrinter) table(rows []*Row) error {
 	}
 	for _, r := range rows {
 		row := []any{r.Who, r.Tile, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv, r.Causal, r.DType}
-		if r.Witness == "" { // nothing to compare
+		if r.Reference == "" { // nothing to compare
 			row = append(row, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-")
 		} else {
-			row = append(row, r.Witness, count(r.Rows, r.Of), small(r.O.Max), small(r.O.NMSE))
+			row = append(row, r.Reference, count(r.Rows, r.Of), small(r.O.Max), small(r.O.NMSE))
 			wrong := r.O.Wrong
 			if r.LSE != nil {
 				wrong += r.LSE.Wrong

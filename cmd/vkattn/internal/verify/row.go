@@ -15,7 +15,7 @@ type Row struct {
 	Who    string `json:"implementation"`
 	Entry  string `json:"kernel,omitempty"` // the kernel that ran, and its tile
 	Tile   string `json:"tile,omitempty"`
-	Is     bool   `json:"is_witness,omitzero"`
+	Is     bool   `json:"is_reference,omitzero"`
 
 	B      int              `json:"batch"`
 	Hq     int              `json:"heads"`
@@ -32,11 +32,11 @@ type Row struct {
 	Status  bench.Status `json:"status"`
 	Reasons []string     `json:"reasons,omitempty"`
 
-	Witness string `json:"witness,omitempty"` // what O and LSE were compared with
-	Rows    int64  `json:"rows"`              // softmax rows compared with it
-	Of      int64  `json:"of"`                // softmax rows of the problem
-	O       Diff   `json:"o,omitzero"`
-	LSE     *Diff  `json:"lse,omitempty"`
+	Reference string `json:"reference,omitempty"` // what O and LSE were compared with
+	Rows      int64  `json:"rows"`                // softmax rows compared with it
+	Of        int64  `json:"of"`                  // softmax rows of the problem
+	O         Diff   `json:"o,omitzero"`
+	LSE       *Diff  `json:"lse,omitempty"`
 
 	// Float64 is the comparison with the reference of the CPU.
 	Float64 bench.Checked `json:"float64,omitzero"`
@@ -55,11 +55,11 @@ type Row struct {
 // spent adds the time since start.
 func spent(to *float64, start time.Time) { *to += time.Since(start).Seconds() }
 
-// Diff is how a tensor differs from the witness.
+// Diff is how a tensor differs from the reference.
 type Diff struct {
 	Max   bench.Number `json:"max"`
 	Mean  bench.Number `json:"mean"`
-	NMSE  bench.Number `json:"nmse"` // squared difference over squared witness
+	NMSE  bench.Number `json:"nmse"` // squared difference over squared reference
 	Limit bench.Number `json:"limit"`
 	Wrong int64        `json:"wrong_kind"` // elements NaN or Inf in one of the two and not the same in both
 	// Blocks of 64 rows that were judged one by one, and how many failed.

@@ -35,28 +35,28 @@ func (g *group) compute(ctx context.Context) error {
 			return err
 		}
 	}
-	// Room for the witness, whose tensors are twice as large.
+	// Room for the reference, whose tensors are twice as large.
 	if err := g.close(); err != nil {
 		return err
 	}
-	if g.Witness == nil {
+	if g.Reference == nil {
 		return nil
 	}
-	return g.computeWitness(ctx)
+	return g.computeReference(ctx)
 }
 
-// computeWitness runs the witness on the numbers as they are stored, in float32.
-func (g *group) computeWitness(ctx context.Context) error {
-	g.say(g.problem, "witness", "computing")
+// computeReference runs the reference on the numbers as they are stored, in float32.
+func (g *group) computeReference(ctx context.Context) error {
+	g.say(g.problem, "reference", "computing")
 	wide, err := g.problem.Widened()
 	if err != nil {
 		return err
 	}
-	r := &result{row: g.row("witness"), problem: wide}
+	r := &result{row: g.row("reference"), problem: wide}
 	r.row.Is = true
-	g.witness = r
+	g.reference = r
 	dev := g.Device
-	if g.Witness.Tier == attention.TierCPU {
+	if g.Reference.Tier == attention.TierCPU {
 		dev = nil
 	}
 	m, err := newMemory(dev, wide, HasCUDA(dev))
@@ -68,7 +68,7 @@ func (g *group) computeWitness(ctx context.Context) error {
 		start := time.Now()
 		if err = m.write(wide.Image, all); err == nil {
 			spent(&r.row.Write, start)
-			cfg := g.Witness.config(wide.Case, attention.F32, false)
+			cfg := g.Reference.config(wide.Case, attention.F32, false)
 			r.after, err = g.once(ctx, r, m, dev, cfg, wide.Outputs())
 		}
 		if e := m.close(); err == nil {

@@ -19,10 +19,10 @@ type Verifier struct {
 	Device *vk.Device // nil: only the CPU tier can run
 	Label  string     // of the device, in rows
 	List   []Implementation
-	// Witness runs on widened inputs; nil: the float64 reference of the CPU.
-	Witness *Implementation
-	Repeat  int // runs of each implementation; all have to give the same bits
-	Rows    int // about how many rows the CPU computes in float64; 0: a second or so of work
+	// Reference runs on widened inputs; nil: the float64 reference of the CPU.
+	Reference *Implementation
+	Repeat    int // runs of each implementation; all have to give the same bits
+	Rows      int // about how many rows the CPU computes in float64; 0: a second or so of work
 
 	// Conformance adds what the table checks besides: nothing but outputs is
 	// written, and what no row attends to changes nothing.
@@ -53,7 +53,7 @@ func (v *Verifier) Close() error {
 }
 
 // Problem has every implementation compute a case and compares them. There is a
-// row for each, the witness of the GPU first. The error is that of a device which
+// row for each, the reference of the GPU first. The error is that of a device which
 // cannot go on, or of ctx; the rows are good all the same.
 func (v *Verifier) Problem(ctx context.Context, c cases.Case, dtype attention.DType) (rows []*Row, err error) {
 	n := v.Rows
@@ -143,11 +143,11 @@ func (v *Verifier) op(dev *vk.Device, cfg attention.Config) (*attention.Op, erro
 // group is the state of one problem.
 type group struct {
 	*Verifier
-	problem  *cases.Problem
-	truth    cases.Truth
-	memories map[bool]memory // by whether it is the device's
-	results  []*result
-	witness  *result // nil: the float64 reference
+	problem   *cases.Problem
+	truth     cases.Truth
+	memories  map[bool]memory // by whether it is the device's
+	results   []*result
+	reference *result // nil: the float64 reference
 }
 
 // result is what one implementation left in memory.
@@ -158,8 +158,8 @@ type result struct {
 }
 
 func (g *group) rows() (rows []*Row) {
-	if g.witness != nil {
-		rows = append(rows, g.witness.row)
+	if g.reference != nil {
+		rows = append(rows, g.reference.row)
 	}
 	for _, r := range g.results {
 		rows = append(rows, r.row)

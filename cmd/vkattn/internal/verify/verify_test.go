@@ -29,31 +29,31 @@ func run(t *testing.T, v *Verifier, c cases.Case, dtype attention.DType) []*Row 
 	return rows
 }
 
-// The CPU tier is right: beside the reference, beside a witness, whole and by
+// The CPU tier is right: beside the reference, beside a reference, whole and by
 // sampled rows, whatever the seed.
 func TestWhatIsRightPasses(t *testing.T) {
 	for _, dtype := range attention.DTypes() {
 		for _, causal := range []attention.Causal{attention.CausalNone, attention.TopLeft, attention.BottomRight} {
 			for _, rows := range []int{0, 100} {
-				for _, witness := range []*Implementation{nil, &cpu} {
+				for _, reference := range []*Implementation{nil, &cpu} {
 					for seed := range uint64(2) {
 						c := problem(causal)
 						c.Seed = seed + 1
-						list := run(t, &Verifier{List: []Implementation{cpu}, Witness: witness, Rows: rows, Repeat: 2}, c, dtype)
+						list := run(t, &Verifier{List: []Implementation{cpu}, Reference: reference, Rows: rows, Repeat: 2}, c, dtype)
 						r := list[len(list)-1]
 						require.Equal(t, bench.OK, r.Status, "%v %v %d rows: %s", dtype, causal, rows, r.Note())
 						require.Equal(t, 2, r.Runs)
 						require.Equal(t, rows == 0, int64(r.Float64.Rows) == r.Of)
-						if witness == nil {
-							require.Equal(t, "float64", r.Witness)
+						if reference == nil {
+							require.Equal(t, "float64", r.Reference)
 							require.EqualValues(t, r.Float64.Rows, r.Rows)
 							continue
 						}
 						require.Len(t, list, 2)
 						require.True(t, list[0].Is)
 						require.Equal(t, bench.OK, list[0].Status, list[0].Note())
-						require.Equal(t, "cpu float32", r.Witness)
-						require.Equal(t, r.Of, r.Rows, "the witness has every row")
+						require.Equal(t, "cpu float32", r.Reference)
+						require.Equal(t, r.Of, r.Rows, "the reference has every row")
 						require.NotNil(t, r.LSE)
 					}
 				}
@@ -97,7 +97,7 @@ var harms = []struct {
 	{"LSE of an empty row", "LSE", func(_, lse []float32) { lse[3*300+20] = 0 }},
 }
 
-// One wrong implementation of three is found beside a witness, and alone: by every
+// One wrong implementation of three is found beside a reference, and alone: by every
 // row of the reference, or by a sample of them that misses the place.
 func TestWhatIsWrongFails(t *testing.T) {
 	for _, dtype := range attention.DTypes() {
@@ -107,7 +107,7 @@ func TestWhatIsWrongFails(t *testing.T) {
 					continue // the types differ in their limits, which a sample makes widest
 				}
 				touched := 0
-				v := &Verifier{List: []Implementation{cpu, cpu, cpu}, Witness: &cpu, Rows: rows}
+				v := &Verifier{List: []Implementation{cpu, cpu, cpu}, Reference: &cpu, Rows: rows}
 				v.Touch = func(who string, p *cases.Problem, after [][]byte) {
 					if touched++; touched == 2 {
 						change(t, p, after, x.harm)
@@ -141,12 +141,12 @@ func TestDisagreementFails(t *testing.T) {
 	}
 }
 
-// A wrong witness is the witness's failure.
+// A wrong reference is the reference's failure.
 func TestAWrongWitnessFails(t *testing.T) {
 	touched := 0
-	v := &Verifier{List: []Implementation{cpu}, Witness: &cpu}
+	v := &Verifier{List: []Implementation{cpu}, Reference: &cpu}
 	v.Touch = func(who string, p *cases.Problem, after [][]byte) {
-		if touched++; who == "witness" {
+		if touched++; who == "reference" {
 			change(t, p, after, func(o, _ []float32) {
 				for i := range o {
 					o[i] *= 1.0003 // within what f16 is allowed, and not float32

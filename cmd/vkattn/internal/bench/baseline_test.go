@@ -10,14 +10,14 @@ import (
 	"vkattn/attention"
 )
 
-// spoiled changes what a lane's rows compute, as a kernel that is wrong would.
+// spoiled changes what a runner's rows compute, as a kernel that is wrong would.
 type spoiled struct {
-	lane
+	runner
 	spoil func(o []byte)
 }
 
 func (l spoiled) once(ctx context.Context, w *work) ([]byte, error) {
-	o, err := l.lane.once(ctx, w)
+	o, err := l.runner.once(ctx, w)
 	l.spoil(o)
 	return o, err
 }
@@ -27,13 +27,13 @@ func beside(t *testing.T, p Problem, spoil func(o []byte)) []*Row {
 	t.Helper()
 	g := &group{Bench: &Bench{CPU: "cpu", Repeats: 2}, problem: p, compared: true}
 	t.Cleanup(g.close)
-	at, err := g.place(context.Background(), nil, FormByMask, 0)
+	at, err := g.setup(context.Background(), nil, BaselineByMask, 0)
 	require.NoError(t, err)
-	at.lane = spoiled{at.lane, spoil}
+	at.runner = spoiled{at.runner, spoil}
 	var rows []*Row
 	var ready []*candidate
-	for _, f := range []Form{"", FormByMask} {
-		c, row := g.candidate(context.Background(), Spec{Tier: attention.TierCPU, Form: f})
+	for _, f := range []Baseline{"", BaselineByMask} {
+		c, row := g.candidate(context.Background(), Spec{Tier: attention.TierCPU, Baseline: f})
 		rows = append(rows, row)
 		if c != nil {
 			ready = append(ready, c)
@@ -50,8 +50,8 @@ func TestAReferenceIsComparedWith(t *testing.T) {
 	p.PageSize = 8
 	peer := &fakePeer{name: "dense"}
 	b := &Bench{CPU: "cpu", Label: "none", Seed: 1, Repeats: 2, Specs: Specs([]attention.Tier{attention.TierCPU}, nil, nil, nil), Peers: []Peer{peer},
-		Against: []Form{FormContiguous, FormByMask, FormCopy, FormSeparate, FormCUDARef}}
-	require.Equal(t, []string{"contiguous", "by-mask", "copy"}, b.Rivals([]Problem{p}))
+		Baselines: []Baseline{BaselineContiguous, BaselineByMask, BaselineCopy, BaselineSeparate, BaselineCUDARef}}
+	require.Equal(t, []string{"contiguous", "by-mask", "copy"}, b.BaselineNames([]Problem{p}))
 	rows, err := b.Group(context.Background(), p)
 	require.NoError(t, err)
 	require.Len(t, rows, 4)
@@ -60,7 +60,7 @@ func TestAReferenceIsComparedWith(t *testing.T) {
 	for _, r := range rows {
 		require.Equal(t, OK, r.Status, r.Reason)
 		require.Equal(t, p, r.Problem())
-		if r.Form == FormCopy {
+		if r.Baseline == BaselineCopy {
 			require.Nil(t, r.Result)
 			require.Zero(t, r.TFLOPs)
 			continue
@@ -85,8 +85,8 @@ func TestAReferenceIsJudged(t *testing.T) {
 	require.NotContains(t, rows[0].Versus, "by-mask", "a wrong result has no speed")
 
 	// What a reference refuses stops its own row and no other.
-	p.Features.Lengths, p.Features.ALiBi = "70/50,60/40", true
-	b := &Bench{CPU: "cpu", Seed: 1, Repeats: 2, Specs: Specs([]attention.Tier{attention.TierCPU}, nil, nil, nil), Against: []Form{FormByMask}}
+	p.Options.Lengths, p.Options.ALiBi = "70/50,60/40", true
+	b := &Bench{CPU: "cpu", Seed: 1, Repeats: 2, Specs: Specs([]attention.Tier{attention.TierCPU}, nil, nil, nil), Baselines: []Baseline{BaselineByMask}}
 	rows, err := b.Group(context.Background(), p)
 	require.NoError(t, err)
 	require.Equal(t, []Status{OK, Unsupported}, []Status{rows[0].Status, rows[1].Status}, rows[0].Reason)
@@ -102,9 +102,9 @@ func TestANaNInARowThatIsNotSampledIsFound(t *testing.T) {
 	require.NoError(t, err)
 	g.truth.low = make([]float32, len(g.truth.ref))
 	defer g.close()
-	at, err := g.place(context.Background(), nil, "", 0)
+	at, err := g.setup(context.Background(), nil, "", 0)
 	require.NoError(t, err)
-	at.lane = spoiled{at.lane, func(o []byte) {
+	at.runner = spoiled{at.runner, func(o []byte) {
 		for i := range 4 {
 			o[len(o)-1-i] = 0xff
 		}
@@ -121,19 +121,19 @@ func TestFormsApply(t *testing.T) {
 	quantised, paged, lengths, empty := plain, plain, plain, plain
 	quantised.Config.KV, paged.PageSize, lengths.Lengths, empty.Lengths = attention.KVInt8, 16, "3/4", "3/0,1/1"
 	for _, c := range []struct {
-		form Form
-		p    Problem
-		want bool
+		baseline Baseline
+		p        Problem
+		want     bool
 	}{
-		{FormByMask, plain, true}, {FormByMask, quantised, false}, {FormContiguous, plain, false}, {FormContiguous, paged, true},
-		{FormSeparate, plain, false}, {FormSeparate, lengths, true}, {FormSeparate, empty, false}, {FormCopy, plain, true}, {FormCUDARef, plain, false},
+		{BaselineByMask, plain, true}, {BaselineByMask, quantised, false}, {BaselineContiguous, plain, false}, {BaselineContiguous, paged, true},
+		{BaselineSeparate, plain, false}, {BaselineSeparate, lengths, true}, {BaselineSeparate, empty, false}, {BaselineCopy, plain, true}, {BaselineCUDARef, plain, false},
 	} {
-		require.Equal(t, c.want, c.form.applies(c.p, nil), "%v %v", c.form, c.p)
+		require.Equal(t, c.want, c.baseline.applies(c.p, nil), "%v %v", c.baseline, c.p)
 	}
-	for _, f := range Forms {
-		got, err := ParseForm(string(f.Form))
+	for _, f := range Baselines {
+		got, err := ParseBaseline(string(f.Baseline))
 		require.NoError(t, err)
-		require.Equal(t, f.Form, got)
+		require.Equal(t, f.Baseline, got)
 		require.NotEmpty(t, f.About)
 	}
 }

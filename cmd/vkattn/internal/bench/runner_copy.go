@@ -7,10 +7,10 @@ import (
 	"vkattn/vk"
 )
 
-// copyLane times copies of half of what K and V have: with what they write, they
+// copyRunner times copies of half of what K and V have: with what they write, they
 // move as many bytes as attention has to read. It is the bandwidth that a decode
 // is measured against.
-type copyLane struct {
+type copyRunner struct {
 	deviceClock
 	from, to *vk.Buffer
 	size     uint64 // of one copy
@@ -19,8 +19,8 @@ type copyLane struct {
 	next     int
 }
 
-func newCopyLane(ctx context.Context, dev *vk.Device, bytes uint64) (l *copyLane, err error) {
-	l = &copyLane{deviceClock: deviceClock{stamps: dev.Caps().Limits.TimestampValidBits > 0}, size: max(4, bytes/2&^3)}
+func newCopyRunner(ctx context.Context, dev *vk.Device, bytes uint64) (l *copyRunner, err error) {
+	l = &copyRunner{deviceClock: deviceClock{stamps: dev.Caps().Limits.TimestampValidBits > 0}, size: max(4, bytes/2&^3)}
 	l.stride = (l.size + setAlign - 1) / setAlign * setAlign
 	l.count = int(max(1, (rotation(dev)+2*l.stride-1)/(2*l.stride)))
 	defer func() {
@@ -43,7 +43,7 @@ func newCopyLane(ctx context.Context, dev *vk.Device, bytes uint64) (l *copyLane
 	return l, l.stream.Wait(ctx)
 }
 
-func (l *copyLane) timed(ctx context.Context, n int) ([]time.Duration, error) {
+func (l *copyRunner) timed(ctx context.Context, n int) ([]time.Duration, error) {
 	return l.deviceClock.timed(ctx, n, func(s *vk.Stream) error {
 		l.next = (l.next + 1) % l.count
 		at := l.stride * uint64(l.next)
@@ -51,7 +51,7 @@ func (l *copyLane) timed(ctx context.Context, n int) ([]time.Duration, error) {
 	})
 }
 
-func (l *copyLane) close() {
+func (l *copyRunner) close() {
 	if l.stream != nil {
 		_ = l.stream.Close()
 	}

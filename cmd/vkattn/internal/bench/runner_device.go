@@ -10,10 +10,10 @@ import (
 	"vkattn/vk"
 )
 
-// deviceLane times by the device's timestamps, one pair around each run and
+// deviceRunner times by the device's timestamps, one pair around each run and
 // a barrier between runs: without it they overlap. A queue without timestamps
 // is timed by the wall clock, one submission a run.
-type deviceLane struct {
+type deviceRunner struct {
 	deviceClock
 	cfg    attention.Config
 	first  attention.Args // of set 0
@@ -26,9 +26,9 @@ type deviceLane struct {
 }
 
 // exportable puts the tensors in CUDA's reach.
-func newDeviceLane(ctx context.Context, dev *vk.Device, d *data, exportable bool) (l *deviceLane, err error) {
+func newDeviceRunner(ctx context.Context, dev *vk.Device, d *data, exportable bool) (l *deviceRunner, err error) {
 	exportable = exportable && dev.Caps().ExternalMemoryFd // else tier cuda refuses its rows
-	l = &deviceLane{cfg: d.problem.Config, first: operands.Clone(d.args), deviceClock: deviceClock{stamps: dev.Caps().Limits.TimestampValidBits > 0}}
+	l = &deviceRunner{cfg: d.problem.Config, first: operands.Clone(d.args), deviceClock: deviceClock{stamps: dev.Caps().Limits.TimestampValidBits > 0}}
 	defer func() {
 		if err != nil {
 			l.close()
@@ -80,9 +80,9 @@ func newDeviceLane(ctx context.Context, dev *vk.Device, d *data, exportable bool
 	return l, l.stream.Wait(ctx)
 }
 
-func (l *deviceLane) args() attention.Args { return operands.Clone(l.first) }
+func (l *deviceRunner) args() attention.Args { return operands.Clone(l.first) }
 
-func (l *deviceLane) once(ctx context.Context, w *work) ([]byte, error) {
+func (l *deviceRunner) once(ctx context.Context, w *work) ([]byte, error) {
 	out := make([]byte, l.oBytes)
 	if err := firstError(
 		func() error {
@@ -99,7 +99,7 @@ func (l *deviceLane) once(ctx context.Context, w *work) ([]byte, error) {
 	return out, nil
 }
 
-func (l *deviceLane) timed(ctx context.Context, w *work, n int) ([]time.Duration, error) {
+func (l *deviceRunner) timed(ctx context.Context, w *work, n int) ([]time.Duration, error) {
 	if w.cuda {
 		return l.timedByCUDA(ctx, w, n)
 	}
@@ -109,9 +109,9 @@ func (l *deviceLane) timed(ctx context.Context, w *work, n int) ([]time.Duration
 	})
 }
 
-func (l *deviceLane) sets() int { return l.layout.count }
+func (l *deviceRunner) sets() int { return l.layout.count }
 
-func (l *deviceLane) close() {
+func (l *deviceRunner) close() {
 	for _, e := range l.events {
 		_ = e.Close()
 	}

@@ -9,23 +9,23 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// Features are what a problem has beside its tensors. It is comparable; its zero
+// Options are what a problem has beside its tensors. It is comparable; its zero
 // value is none.
-type Features struct {
-	Lengths  Lengths `json:"lengths,omitempty"`    // of each sequence
-	Packed   bool    `json:"packed,omitzero"`      // sequences one after the other, not padded
-	PageSize int     `json:"page_size,omitzero"`   // K and V in pages of so many keys, in random order
-	HND      bool    `json:"hnd,omitzero"`         // pages are [Hkv, page size, D], not [page size, Hkv, D]
-	Kept     float64 `json:"kept_ratio,omitzero"`  // each key head of a sequence attends to this share of its tokens
-	Blocks   float64 `json:"block_ratio,omitzero"` // rows attend to this share of the blocks of keys they see
-	BlockQ   int     `json:"block_q,omitzero"`
-	BlockK   int     `json:"block_k,omitzero"`
-	SharedKV bool    `json:"shared_kv,omitzero"` // V is the beginning of K's rows, as in latent attention
-	Sinks    bool    `json:"sinks,omitzero"`
-	ALiBi    bool    `json:"alibi,omitzero"`
+type Options struct {
+	Lengths     Lengths `json:"lengths,omitempty"`     // of each sequence
+	Packed      bool    `json:"packed,omitzero"`       // sequences one after the other, not padded
+	PageSize    int     `json:"page_size,omitzero"`    // K and V in pages of so many keys, in random order
+	HND         bool    `json:"hnd,omitzero"`          // pages are [Hkv, page size, D], not [page size, Hkv, D]
+	SparseRatio float64 `json:"sparse_ratio,omitzero"` // each key head of a sequence attends to this share of its tokens
+	Blocks      float64 `json:"block_ratio,omitzero"`  // rows attend to this share of the blocks of keys they see
+	BlockQ      int     `json:"block_q,omitzero"`
+	BlockK      int     `json:"block_k,omitzero"`
+	SharedKV    bool    `json:"shared_kv,omitzero"` // V is the beginning of K's rows, as in latent attention
+	Sinks       bool    `json:"sinks,omitzero"`
+	ALiBi       bool    `json:"alibi,omitzero"`
 }
 
-func (f Features) String() string {
+func (f Options) String() string {
 	var parts []string
 	add := func(set bool, format string, args ...any) {
 		if set {
@@ -36,7 +36,7 @@ func (f Features) String() string {
 	add(f.Lengths != "" && !f.Packed, "lengths %s", f.Lengths)
 	add(f.PageSize > 0 && !f.HND, "pages of %d", f.PageSize)
 	add(f.PageSize > 0 && f.HND, "pages of %d hnd", f.PageSize)
-	add(f.Kept > 0, "kept %g", f.Kept)
+	add(f.SparseRatio > 0, "sparse %g", f.SparseRatio)
 	add(f.Blocks > 0, "%g of blocks %dx%d", f.Blocks, f.BlockQ, f.BlockK)
 	add(f.SharedKV, "V in K")
 	add(f.Sinks, "sinks")
@@ -44,8 +44,8 @@ func (f Features) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// with names what a problem has beside its tensors, its Config's part too.
-func (p Problem) with() string {
+// optionText names the options of a problem, its Config's part too.
+func (p Problem) optionText() string {
 	var parts []string
 	c := p.Config
 	for _, f := range []struct {
@@ -56,7 +56,7 @@ func (p Problem) with() string {
 		{c.Window.Given(), "window " + c.Window.String()},
 		{c.Softcap != 0, fmt.Sprintf("softcap %v", c.Softcap)},
 		{c.FixedSplit != 0, fmt.Sprintf("split %d", c.FixedSplit)},
-		{p.Features != (Features{}), p.Features.String()},
+		{p.Options != (Options{}), p.Options.String()},
 	} {
 		if f.set {
 			parts = append(parts, f.text)
@@ -69,13 +69,13 @@ func (p Problem) with() string {
 // another program takes.
 func (p Problem) Plain() bool {
 	c := p.Config
-	return p.Features == (Features{}) && !c.Window.Given() && c.Softcap == 0 && c.KV == attention.KVSame
+	return p.Options == (Options{}) && !c.Window.Given() && c.Softcap == 0 && c.KV == attention.KVSame
 }
 
 // lengths are the rows and the keys of each sequence.
 func (p Problem) lengths() (rows, keys []int) {
-	if p.Features.Lengths != "" {
-		return p.Features.Lengths.lists()
+	if p.Options.Lengths != "" {
+		return p.Options.Lengths.lists()
 	}
 	for range p.Shape.B {
 		rows, keys = append(rows, p.Shape.Sq), append(keys, p.Shape.Sk)
@@ -85,7 +85,7 @@ func (p Problem) lengths() (rows, keys []int) {
 
 // rows is the number of softmax rows.
 func (p Problem) rows() (n int64) {
-	if p.Features.Lengths == "" {
+	if p.Options.Lengths == "" {
 		return p.Shape.Rows()
 	}
 	rows, _ := p.lengths()
@@ -95,12 +95,12 @@ func (p Problem) rows() (n int64) {
 	return n
 }
 
-// keptOf is how many of a sequence's keys a key head attends to.
-func (p Problem) keptOf(keys int) int {
-	if p.Features.Kept == 0 || keys == 0 {
+// sparseKeys is how many of a sequence's keys a key head attends to.
+func (p Problem) sparseKeys(keys int) int {
+	if p.Options.SparseRatio == 0 || keys == 0 {
 		return keys
 	}
-	return min(keys, max(1, int(math.Round(float64(keys)*p.Features.Kept))))
+	return min(keys, max(1, int(math.Round(float64(keys)*p.Options.SparseRatio))))
 }
 
 // sees are the keys from lo up to hi that a row of a sequence sees, by the causal
@@ -131,7 +131,7 @@ func (p Problem) sees(row, rows, keys int) (lo, hi int) {
 }
 
 // cells is the number of unmasked (row, key) pairs of one query head over the
-// batch, by the count of kept tokens where they are listed.
+// batch, by the count of sparse tokens where they are listed.
 func (p Problem) cells() (n float64) {
 	if p.Plain() {
 		return float64(p.Shape.B) * float64(p.Shape.Cells(p.Config.Causal))
@@ -148,8 +148,8 @@ func (p Problem) cells() (n float64) {
 		}
 		for r := range rows[i] {
 			lo, hi := p.sees(r, rows[i], keys[i])
-			if p.Features.Kept > 0 {
-				hi = lo + p.keptOf(hi-lo)
+			if p.Options.SparseRatio > 0 {
+				hi = lo + p.sparseKeys(hi-lo)
 			}
 			n += float64(hi - lo)
 		}
@@ -161,7 +161,7 @@ func (p Problem) cells() (n float64) {
 // some row sees once. With blocks it takes the memory of blockBytes.
 func (p Problem) KVBytes() (n uint64) {
 	rows, keys, times := []int{p.Shape.Sq}, []int{p.Shape.Sk}, uint64(p.Shape.B)
-	if p.Features.Lengths != "" {
+	if p.Options.Lengths != "" {
 		rows, keys = p.lengths()
 		times = 1
 	}
@@ -187,7 +187,7 @@ func (p Problem) KVBytes() (n uint64) {
 		}
 		lo, _ := p.sees(0, rows[i], keys[i])
 		_, hi := p.sees(rows[i]-1, rows[i], keys[i])
-		n = hostmem.Sum(n, hostmem.Product(key, uint64(p.keptOf(max(hi-lo, 0))), uint64(p.Shape.KVHeads()), times))
+		n = hostmem.Sum(n, hostmem.Product(key, uint64(p.sparseKeys(max(hi-lo, 0))), uint64(p.Shape.KVHeads()), times))
 	}
 	return n
 }

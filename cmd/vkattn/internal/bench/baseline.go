@@ -11,68 +11,68 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// Form is another way to the result of a problem that its rows are compared with,
+// Baseline is another way to the result of a problem that its rows are compared with,
 // on the same device and the same data, in the same rounds.
-type Form string
+type Baseline string
 
-// Forms.
+// Baselines.
 const (
-	FormByMask     Form = "by-mask"    // tier scalar over padded, contiguous K and V, all that is not attended to masked by a matrix
-	FormCUDARef    Form = "cuda-ref"   // the plain CUDA kernel in float32
-	FormContiguous Form = "contiguous" // the same tier, K and V of the pages one after the other
-	FormSeparate   Form = "separate"   // the same tier, one dispatch for each sequence and no barrier between them
-	FormCopy       Form = "copy"       // a device copy that reads and writes as many bytes together as K and V have
+	BaselineByMask     Baseline = "by-mask"    // tier scalar over padded, contiguous K and V, all that is not attended to masked by a matrix
+	BaselineCUDARef    Baseline = "cuda-ref"   // the plain CUDA kernel in float32
+	BaselineContiguous Baseline = "contiguous" // the same tier, K and V of the pages one after the other
+	BaselineSeparate   Baseline = "separate"   // the same tier, one dispatch for each sequence and no barrier between them
+	BaselineCopy       Baseline = "copy"       // a device copy that reads and writes as many bytes together as K and V have
 )
 
-// Forms lists every Form with what it is, for people.
-var Forms = []struct {
-	Form  Form
-	About string
+// Baselines lists every Baseline with what it is, for people.
+var Baselines = []struct {
+	Baseline Baseline
+	About    string
 }{
-	{FormByMask, "tier scalar over padded, contiguous K and V; causal mask, lengths and kept tokens as a matrix of booleans, every cell computed"},
-	{FormCUDARef, "this project's plain CUDA kernel in float32"},
-	{FormContiguous, "the same tier (the first of several), what lies in pages contiguous instead"},
-	{FormSeparate, "the same tier (the first of several), a dispatch of its own for each sequence, without barriers between them"},
-	{FormCopy, "a copy on the device, vkCmdCopyBuffer, that reads and writes as many bytes together as a row reads of K and V"},
+	{BaselineByMask, "tier scalar over padded, contiguous K and V; causal mask, lengths and sparse tokens as a matrix of booleans, every cell computed"},
+	{BaselineCUDARef, "this project's plain CUDA kernel in float32"},
+	{BaselineContiguous, "the same tier (the first of several), what lies in pages contiguous instead"},
+	{BaselineSeparate, "the same tier (the first of several), a dispatch of its own for each sequence, without barriers between them"},
+	{BaselineCopy, "a copy on the device, vkCmdCopyBuffer, that reads and writes as many bytes together as a row reads of K and V"},
 }
 
-// ParseForm reads the name of a Form.
-func ParseForm(s string) (Form, error) {
+// ParseBaseline reads the name of a Baseline.
+func ParseBaseline(s string) (Baseline, error) {
 	var names string
-	for _, f := range Forms {
-		if string(f.Form) == s {
-			return f.Form, nil
+	for _, f := range Baselines {
+		if string(f.Baseline) == s {
+			return f.Baseline, nil
 		}
-		names += ", " + string(f.Form)
+		names += ", " + string(f.Baseline)
 	}
 	return "", fmt.Errorf("unknown reference %q, want one of %s", s, names[2:])
 }
 
 // spec is what a row of this form runs where rows of a tier are compared with it.
-func (f Form) spec(of attention.Tier, dev *vk.Device) Spec {
-	s := Spec{Tier: of, Form: f}
+func (b Baseline) spec(of attention.Tier, dev *vk.Device) Spec {
+	s := Spec{Tier: of, Baseline: b}
 	switch {
 	case dev == nil:
 		s.Tier = attention.TierCPU
-	case f == FormByMask:
+	case b == BaselineByMask:
 		s.Tier = attention.TierScalar
-	case f == FormCUDARef:
+	case b == BaselineCUDARef:
 		s.Tier, s.Kernel = attention.TierCUDA, "ref"
 	}
 	return s
 }
 
-// witness reports whether the form has results of other code, for rows' to be
+// isReference reports whether the form has results of other code, for rows' to be
 // compared with.
-func (f Form) witness() bool { return f == FormByMask || f == FormCUDARef }
+func (b Baseline) isReference() bool { return b == BaselineByMask || b == BaselineCUDARef }
 
 // applies reports whether there is anything to compare a problem with in this
 // form.
-func (f Form) applies(p Problem, dev *vk.Device) bool {
-	switch f {
-	case FormByMask:
+func (b Baseline) applies(p Problem, dev *vk.Device) bool {
+	switch b {
+	case BaselineByMask:
 		return p.Config.KV == attention.KVSame
-	case FormCUDARef:
+	case BaselineCUDARef:
 		if dev == nil || !p.Plain() {
 			return false
 		}
@@ -82,11 +82,11 @@ func (f Form) applies(p Problem, dev *vk.Device) bool {
 			}
 		}
 		return false
-	case FormContiguous:
+	case BaselineContiguous:
 		return p.PageSize > 0
-	case FormSeparate:
+	case BaselineSeparate:
 		// Scales have the stride of the longest sequence, which a call of one cannot give.
-		if p.Features.Lengths == "" || p.Features.Kept > 0 || p.Blocks > 0 || p.Config.KV.Scaled() {
+		if p.Options.Lengths == "" || p.Options.SparseRatio > 0 || p.Blocks > 0 || p.Config.KV.Scaled() {
 			return false
 		}
 		rows, keys := p.lengths()
@@ -107,14 +107,14 @@ func (d *data) separate(a attention.Args) (calls []attention.Args) {
 		}
 		one := operands.Clone(a)
 		one.B, one.Sq, one.Sk, one.Varlen = 1, d.rows[b], d.keys[b], nil
-		batch, row := d.rowPlace(b, 0)
+		batch, row := d.queryRow(b, 0)
 		for _, t := range []*attention.Tensor{&one.Q, &one.O} {
 			t.Offset += int64(batch)*t.Strides.Batch + int64(row)*t.Strides.Seq
 		}
 		if one.Pages != nil {
 			one.Pages.Table.Offset += int64(b * d.stride)
 		} else {
-			batch, row := d.place(b, 0)
+			batch, row := d.keyRow(b, 0)
 			for _, t := range []*attention.Tensor{&one.K, &one.V} {
 				t.Offset += int64(batch)*t.Strides.Batch + int64(row)*t.Strides.Seq
 			}
@@ -124,16 +124,16 @@ func (d *data) separate(a attention.Args) (calls []attention.Args) {
 	return calls
 }
 
-// maxMask bounds the matrix of FormByMask.
+// maxMask bounds the matrix of BaselineByMask.
 const maxMask = 1 << 30
 
 // maskBytes is the size of that matrix, and its batches, heads and rows.
 func (p Problem) maskBytes() (size uint64, axes [3]int) {
 	axes = [3]int{p.Shape.B, 1, p.Shape.Sq}
-	if p.Features.Kept > 0 || p.Blocks > 0 {
+	if p.Options.SparseRatio > 0 || p.Blocks > 0 {
 		axes[1] = p.Shape.Hq
 	}
-	if p.Features.Lengths == "" && p.Features.Kept == 0 {
+	if p.Options.Lengths == "" && p.Options.SparseRatio == 0 {
 		axes[0] = 1
 	}
 	return hostmem.Product(axes[0], axes[1], axes[2], p.Shape.Sk), axes
@@ -147,16 +147,16 @@ func (d *data) byMask() (*data, error) {
 	batches, heads, maskRows := axes[0], axes[1], axes[2]
 	m := &data{problem: p, rows: d.rows, keys: d.keys, firstRow: d.firstRow, firstKey: d.firstKey,
 		args: attention.Args{Shape: p.Shape, ALiBi: d.args.ALiBi, Sinks: d.args.Sinks}}
-	m.problem.Features = Features{Sinks: p.Features.Sinks, ALiBi: p.Features.ALiBi}
+	m.problem.Options = Options{Sinks: p.Options.Sinks, ALiBi: p.Options.ALiBi}
 	c := &m.problem.Config
-	if c.Causal != attention.CausalNone && p.Features.ALiBi {
+	if c.Causal != attention.CausalNone && p.Options.ALiBi {
 		c.Align = c.Causal
 	}
 	c.Causal, c.Window, c.FixedSplit = attention.CausalNone, attention.Window{}, 0
-	if p.Features.ALiBi && p.Features.Lengths != "" && c.Align == attention.BottomRight {
+	if p.Options.ALiBi && p.Options.Lengths != "" && c.Align == attention.BottomRight {
 		return nil, fmt.Errorf("%w: positions of ALiBi from the end of sequences that are padded", attention.ErrUnsupported)
 	}
-	m.args.Q = d.padded(d.args.Q, p.Shape.Hq, p.Shape.Sq, c.HeadDim, int64(c.HeadDim*c.DType.Size()), d.rows, d.rowPlace)
+	m.args.Q = d.padded(d.args.Q, p.Shape.Hq, p.Shape.Sq, c.HeadDim, int64(c.HeadDim*c.DType.Size()), d.rows, d.queryRow)
 	d.contiguousKV(&m.args)
 	m.args.O.Host = make([]byte, p.Shape.Rows()*int64(c.ValueDim()*c.DType.Size()))
 	mask := make([]byte, size)
@@ -202,11 +202,11 @@ func (d *data) contiguous() *data {
 func (d *data) contiguousKV(a *attention.Args) {
 	p, c := d.problem, d.problem.Config
 	heads, keys := p.Shape.KVHeads(), p.Shape.Sk
-	a.K = d.padded(d.args.K, heads, keys, c.HeadDim, int64(c.KV.RowBytes(c.DType, c.HeadDim)), d.keys, d.place)
+	a.K = d.padded(d.args.K, heads, keys, c.HeadDim, int64(c.KV.RowBytes(c.DType, c.HeadDim)), d.keys, d.keyRow)
 	if p.SharedKV {
 		a.V = a.K
 	} else {
-		a.V = d.padded(d.args.V, heads, keys, c.ValueDim(), int64(c.KV.RowBytes(c.DType, c.ValueDim())), d.keys, d.place)
+		a.V = d.padded(d.args.V, heads, keys, c.ValueDim(), int64(c.KV.RowBytes(c.DType, c.ValueDim())), d.keys, d.keyRow)
 	}
 	if c.KV.Scaled() {
 		// A scale is a row of one element, in the order of the heads.
@@ -215,7 +215,7 @@ func (d *data) contiguousKV(a *attention.Args) {
 			if d.args.Pages != nil {
 				rows.Strides = attention.BHSD(heads, p.PageSize, 1)
 			}
-			s.to.Host = d.padded(rows, heads, keys, 1, 4, d.keys, d.place).Host
+			s.to.Host = d.padded(rows, heads, keys, 1, 4, d.keys, d.keyRow).Host
 		}
 	}
 }

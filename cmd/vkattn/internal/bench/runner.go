@@ -9,8 +9,8 @@ import (
 	"vkattn/vk"
 )
 
-// lane is where rows of one problem run: its arguments, and a clock.
-type lane interface {
+// runner is where rows of one problem run: its arguments, and a clock.
+type runner interface {
 	// once computes set 0 into memory full of NaN and returns O.
 	once(ctx context.Context, w *work) ([]byte, error)
 	// timed runs n times, each on the next set, and returns what each took.
@@ -42,8 +42,8 @@ func (w *work) run(s *vk.Stream, a attention.Args) error {
 	return nil
 }
 
-// cpuLane times by the wall clock.
-type cpuLane struct {
+// cpuRunner times by the wall clock.
+type cpuRunner struct {
 	cfg    attention.Config
 	first  attention.Args // of set 0
 	o      []byte
@@ -51,8 +51,8 @@ type cpuLane struct {
 	next   int
 }
 
-func newCPULane(d *data) *cpuLane {
-	l := &cpuLane{cfg: d.problem.Config, first: operands.Clone(d.args)}
+func newCPURunner(d *data) *cpuRunner {
+	l := &cpuRunner{cfg: d.problem.Config, first: operands.Clone(d.args)}
 	list := operands.List(l.cfg, &l.first)
 	l.layout = newSets(list, hostRotation)
 	var placed [][]byte
@@ -81,9 +81,9 @@ func newCPULane(d *data) *cpuLane {
 	return l
 }
 
-func (l *cpuLane) args() attention.Args { return operands.Clone(l.first) }
+func (l *cpuRunner) args() attention.Args { return operands.Clone(l.first) }
 
-func (l *cpuLane) once(_ context.Context, w *work) ([]byte, error) {
+func (l *cpuRunner) once(_ context.Context, w *work) ([]byte, error) {
 	for i := range l.o {
 		l.o[i] = 0xff
 	}
@@ -93,7 +93,7 @@ func (l *cpuLane) once(_ context.Context, w *work) ([]byte, error) {
 	return l.o, nil
 }
 
-func (l *cpuLane) timed(ctx context.Context, w *work, n int) ([]time.Duration, error) {
+func (l *cpuRunner) timed(ctx context.Context, w *work, n int) ([]time.Duration, error) {
 	var out []time.Duration
 	for range n {
 		if err := ctx.Err(); err != nil {
@@ -110,6 +110,6 @@ func (l *cpuLane) timed(ctx context.Context, w *work, n int) ([]time.Duration, e
 	return out, nil
 }
 
-func (l *cpuLane) sets() int     { return l.layout.count }
-func (l *cpuLane) timer() string { return "wall" }
-func (l *cpuLane) close()        {}
+func (l *cpuRunner) sets() int     { return l.layout.count }
+func (l *cpuRunner) timer() string { return "wall" }
+func (l *cpuRunner) close()        {}

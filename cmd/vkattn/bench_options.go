@@ -11,9 +11,9 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 )
 
-// extraFlags are those of `vkattn bench` for what a problem has beside its
+// optionSweepFlags are those of `vkattn bench` for what a problem has beside its
 // tensors.
-type extraFlags struct {
+type optionSweepFlags struct {
 	pageSize, kv, split, sparse, lengths, blocks string
 	padded, sinks, alibi, shared                 bool
 	kvLayout                                     pageLayout
@@ -23,7 +23,7 @@ type extraFlags struct {
 	softcap                                      float32
 }
 
-func (e *extraFlags) add(f *pflag.FlagSet) {
+func (e *optionSweepFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&e.lengths, "varlen", "", "sequences of their own lengths: a `list` of KEYS or ROWS/KEYS, N*ROWS/KEYS for N alike; rows are those of --seqlen, or as many as keys")
 	f.BoolVar(&e.padded, "padded", false, "pad the sequences of --varlen; they are packed otherwise")
 	f.StringVar(&e.pageSize, "page-size", "", "`list` of page sizes, pages in random order; 0 is contiguous")
@@ -41,10 +41,10 @@ func (e *extraFlags) add(f *pflag.FlagSet) {
 	f.BoolVar(&e.alibi, "alibi", false, "ALiBi slopes")
 }
 
-// readExtras reads the flags into the plan.
-func (o *benchOptions) readExtras(p *benchPlan) error {
+// readOptions reads the flags into the plan.
+func (o *benchFlags) readOptions(p *benchPlan) error {
 	e := &p.extras
-	*e = bench.Extras{HND: bool(o.kvLayout), Padded: o.padded, Window: o.window.Window, Align: o.align, Softcap: o.softcap, Sinks: o.sinks, ALiBi: o.alibi, SharedKV: o.shared}
+	*e = bench.OptionSweep{HND: bool(o.kvLayout), Padded: o.padded, Window: o.window.Window, Align: o.align, Softcap: o.softcap, Sinks: o.sinks, ALiBi: o.alibi, SharedKV: o.shared}
 	for _, f := range []struct {
 		flag string
 		err  error
@@ -52,7 +52,7 @@ func (o *benchOptions) readExtras(p *benchPlan) error {
 		{"page-size", words(&e.PageSize, o.pageSize, count(attention.MaxLength))},
 		{"kv-dtype", words(&e.KV, o.kv, attention.ParseKVType)},
 		{"fixed-split", words(&e.Split, o.split, count(attention.MaxStates))},
-		{"sparse-ratio", words(&e.Kept, o.sparse, share)},
+		{"sparse-ratio", words(&e.SparseRatio, o.sparse, share)},
 		{"block-ratio", words(&e.Blocks, o.blocks, share)},
 	} {
 		if f.err != nil {

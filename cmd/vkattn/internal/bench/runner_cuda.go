@@ -10,7 +10,7 @@ import (
 // timedByCUDA times tier cuda by events around each kernel, all of a batch in one
 // turn of CUDA: the changes between the two queues, which a Vulkan stream pays once
 // however many kernels it has between them, are not part of a kernel's time.
-func (l *deviceLane) timedByCUDA(ctx context.Context, w *work, n int) ([]time.Duration, error) {
+func (l *deviceRunner) timedByCUDA(ctx context.Context, w *work, n int) ([]time.Duration, error) {
 	cuda, err := cudapath.Open(l.stream.Device())
 	if err != nil {
 		return nil, err

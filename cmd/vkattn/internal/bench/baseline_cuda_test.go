@@ -15,13 +15,13 @@ func TestFamiliesAreRowsOfTheirOwn(t *testing.T) {
 	list := Specs(tiers, []string{"fa2", "fa3"}, nil, nil)
 	require.Len(t, list, 3)
 	require.Equal(t, Spec{Tier: attention.TierScalar}, list[2])
-	require.Equal(t, []string{"cuda fa2", "cuda fa3"}, Rivals(list))
-	require.Equal(t, []string{"cuda"}, Rivals(Specs(tiers, nil, nil, nil)))
-	require.Empty(t, Rivals(Specs(tiers, nil, []int{1}, nil)), "a step of the ladder is no rival")
+	require.Equal(t, []string{"cuda fa2", "cuda fa3"}, cudaBaselines(list))
+	require.Equal(t, []string{"cuda"}, cudaBaselines(Specs(tiers, nil, nil, nil)))
+	require.Empty(t, cudaBaselines(Specs(tiers, nil, []int{1}, nil)), "a step of the ladder is no baseline")
 }
 
 // Rows stand beside the kernels of tier cuda as they stand beside peers.
-func TestKernelsOfTierCUDAAreRivals(t *testing.T) {
+func TestKernelsOfTierCUDAAreBaselines(t *testing.T) {
 	row := func(tier, kernel string, peer bool, ms float64) *Row {
 		r := smallProblem(attention.F16).row("gpu")
 		r.Tier, r.Kernel, r.Peer, r.Status, r.Ms = tier, kernel, peer, OK, Summary{ms, ms, ms}
@@ -43,7 +43,7 @@ func TestKernelsOfTierCUDAAreRivals(t *testing.T) {
 	require.Equal(t, []string{"coopmat2 / cuda fa2", "coopmat2 / cuda fa3", "coopmat2 / flash", "cuda fa2 / cuda fa3", "cuda fa2 / flash",
 		"cuda fa3 / cuda fa2", "cuda fa3 / flash"}, lines)
 
-	info := &RunInfo{Rivals: []string{"cuda fa2", "cuda fa3"}}
+	info := &RunInfo{Baselines: []string{"cuda fa2", "cuda fa3"}}
 	for _, f := range []Format{"md", "csv"} {
 		var out bytes.Buffer
 		p := NewPrinter(f, &out, info)

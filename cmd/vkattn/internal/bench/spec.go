@@ -8,10 +8,10 @@ import (
 
 // Spec is what one row of each problem runs.
 type Spec struct {
-	Tier   attention.Tier
-	Kernel string // family of tier cuda; "": its own choice
-	Lab    attention.Lab
-	Form   Form // what the others are compared with; "": one of these
+	Tier     attention.Tier
+	Kernel   string // family of tier cuda; "": its own choice
+	Lab      attention.Lab
+	Baseline Baseline // what the others are compared with; "": one of these
 }
 
 // Specs crosses tiers with variants and ablations, and tier cuda with families of
@@ -41,9 +41,9 @@ func Specs(tiers []attention.Tier, kernels []string, variants []int, ablations [
 	return out
 }
 
-// Rivals names the rows of tier cuda, which the others are compared with as they
+// cudaBaselines names the rows of tier cuda, which the others are compared with as they
 // are with peers.
-func Rivals(specs []Spec) (names []string) {
+func cudaBaselines(specs []Spec) (names []string) {
 	for _, s := range specs {
 		if s.Tier == attention.TierCUDA && s.Lab == (attention.Lab{}) {
 			names = append(names, kernelName(s.Tier.String(), s.Kernel))

@@ -23,7 +23,7 @@ func TestBenchRefusesBadExtras(t *testing.T) {
 		{"number from 0 to 256", "--fixed-split", "300"},
 		{"want two numbers", "--window", "5"},
 		{"finite number above 0", "--softcap", "-1"},
-		{"unknown reference", "--against", "torch"},
+		{"unknown reference", "--baseline", "torch"},
 		{"--padded needs --varlen", "--padded"},
 		{"--batch-size and --varlen", "--varlen", "5,7"},
 		{"does not lie in a K", "--shared-kv", "--headdim-v", "9"},
@@ -52,8 +52,8 @@ func benchRows(t *testing.T, args ...string) []bench.Row {
 	var doc struct{ Rows []bench.Row }
 	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
 	for _, r := range doc.Rows {
-		require.Equal(t, bench.OK, r.Status, "%s: %s", r.With, r.Reason)
-		if r.Form != bench.FormCopy {
+		require.Equal(t, bench.OK, r.Status, "%s: %s", r.OptionText, r.Reason)
+		if r.Baseline != bench.BaselineCopy {
 			require.NotZero(t, r.Checked.Rows)
 		}
 	}
@@ -69,38 +69,38 @@ func TestBenchOfFeatures(t *testing.T) {
 // Two rows of one kernel: what is compiled again for each feature takes a CPU long.
 func TestBenchOfFeaturesOnADevice(t *testing.T) {
 	quickDriver(t)
-	rows := benchRows(t, "--tier", "scalar", "--varlen", "70,3,0", "--page-size", "16", "--causal", "bottom-right", "--against", "contiguous,separate,copy")
+	rows := benchRows(t, "--tier", "scalar", "--varlen", "70,3,0", "--page-size", "16", "--causal", "bottom-right", "--baseline", "contiguous,separate,copy")
 	require.Len(t, rows, 4)
 }
 
 func benchOfFeatures(t *testing.T, where ...string) {
 	run := func(args ...string) []bench.Row { return benchRows(t, append(args, where...)...) }
 	rows := run("--batch-size", "2", "--seqlen", "1", "--seqlen-k", "70", "--causal", "none", "--page-size", "0,16,1", "--kv-dtype", "same,int8",
-		"--against", "by-mask,contiguous,copy")
-	forms := map[bench.Form]int{}
+		"--baseline", "by-mask,contiguous,copy")
+	baselines := map[bench.Baseline]int{}
 	for _, r := range rows {
-		forms[r.Form]++
+		baselines[r.Baseline]++
 		require.Greater(t, r.TBs, 0.0)
-		if r.Form == "" {
+		if r.Baseline == "" {
 			require.Contains(t, r.Versus, "copy")
 			require.Equal(t, r.KV == attention.KVSame, r.Result != nil)
 		}
-		if r.Form == "" && r.Result != nil {
+		if r.Baseline == "" && r.Result != nil {
 			require.Less(t, float64(r.Result.From["by-mask"]), 1e-2)
 			require.Zero(t, r.Result.NaN)
 			require.Equal(t, 2*4*32, r.Result.Elements)
 		}
 	}
-	require.Equal(t, map[bench.Form]int{"": 6, bench.FormByMask: 3, bench.FormContiguous: 4, bench.FormCopy: 6}, forms)
+	require.Equal(t, map[bench.Baseline]int{"": 6, bench.BaselineByMask: 3, bench.BaselineContiguous: 4, bench.BaselineCopy: 6}, baselines)
 
-	rows = run("--varlen", "40,0,2*9/20", "--causal", "none,top-left", "--window", "7,3", "--softcap", "5", "--sinks", "--against", "separate,by-mask")
+	rows = run("--varlen", "40,0,2*9/20", "--causal", "none,top-left", "--window", "7,3", "--softcap", "5", "--sinks", "--baseline", "separate,by-mask")
 	require.Len(t, rows, 6)
-	require.Equal(t, "window 7,3, softcap 5, packed 40/40,0/0,2*9/20, sinks", rows[0].With)
+	require.Equal(t, "window 7,3, softcap 5, packed 40/40,0/0,2*9/20, sinks", rows[0].OptionText)
 	require.EqualValues(t, 4*58, rows[0].Checked.Of)
 
 	rows = run("--seqlen", "1", "--seqlen-k", "200", "--batch-size", "2", "--causal", "bottom-right", "--sparse-ratio", "1,0.1", "--kv-dtype", "q8_0", "--alibi", "--fixed-split", "2")
 	require.Len(t, rows, 2)
-	require.InDelta(t, 0.1, rows[1].KeptRatio, 1e-9)
+	require.InDelta(t, 0.1, rows[1].SparseRatio, 1e-9)
 	require.Equal(t, rows[0].KVBytes, 10*rows[1].KVBytes)
 
 	rows = run("--seqlen", "1", "--seqlen-k", "100", "--batch-size", "2", "--causal", "none", "--headdim", "96", "--headdim-v", "64", "--shared-kv")

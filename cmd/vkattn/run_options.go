@@ -9,9 +9,9 @@ import (
 	"vkattn/cmd/vkattn/internal/npy"
 )
 
-// openFeatures reads the arguments beyond the tensors: the lengths first, which
+// openOptions reads the arguments beyond the tensors: the lengths first, which
 // the sizes of the rest depend on.
-func (in *runInputs) openFeatures() error {
+func (in *runInputs) openOptions() error {
 	if !in.special {
 		return nil
 	}

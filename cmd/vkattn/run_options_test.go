@@ -334,7 +334,7 @@ func checkFeatures(t *testing.T, build func(*featured), where ...string) {
 	at := func(name string) string { return filepath.Join(f.dir, name+".npy") }
 	code, stdout, stderr := call(slices.Concat([]string{"run", "--json", "--o", at("o"), "--lse", at("lse")}, where, f.flags)...)
 	require.Equal(t, exitOK, code, stderr)
-	require.Contains(t, stdout, `"with": [`)
+	require.Contains(t, stdout, `"options": [`)
 
 	s, dv := f.args.Shape, f.cfg.HeadDimV
 	ref, refLSE, err := attention.Reference(f.cfg, f.args)
