@@ -64,14 +64,14 @@ func (v appendVariant) pipeline(cfg *AppendConfig) (*vk.PipelineDesc, error) {
 		rotary = cfg.Rotary
 	}
 	desc, err := describeKernel(module, appendLocal, map[uint32]uint32{
-		shaders.ConstLocalSize:   appendLocal,
-		shaders.ConstHeadDim:     uint32(v.dim),
-		shaders.ConstDtype:       uint32(cfg.DType),
-		shaders.ConstRowLanes:    v.lanes(),
-		shaders.ConstStoredAs:    uint32(v.kv),
-		shaders.ConstRotaryDim:   uint32(rotary.Dim),
-		shaders.ConstRotaryFirst: uint32(rotary.First),
-		shaders.ConstRotarySplit: boolConstant(rotary.Style == RotaryHalfSplit),
+		shaders.ConstLocalSize:       appendLocal,
+		shaders.ConstHeadDim:         uint32(v.dim),
+		shaders.ConstDtype:           uint32(cfg.DType),
+		shaders.ConstLanesPerRow:     v.lanes(),
+		shaders.ConstCacheType:       uint32(v.kv),
+		shaders.ConstRotaryDim:       uint32(rotary.Dim),
+		shaders.ConstRotaryFirst:     uint32(rotary.First),
+		shaders.ConstRotaryHalfSplit: boolConstant(rotary.Style == RotaryHalfSplit),
 	})
 	if err != nil {
 		return nil, err
@@ -318,7 +318,7 @@ func (w *appendLauncher) dispatch(c *vk.Commands, l *appendLaunch, first, count 
 	}
 	in := &w.list[l.in]
 	push.rows, push.heads, push.sequences, push.limit = uint32(in.counts[2]), uint32(in.counts[1]), uint32(w.sequences), uint32(w.limit)
-	push.pageRows, push.pages, push.tableStride, push.flags = uint32(w.pageRows), uint32(w.pages), uint32(w.tableStride), w.flags(l)
+	push.pageRows, push.pages, push.blockTableStride, push.flags = uint32(w.pageRows), uint32(w.pages), uint32(w.tableStride), w.flags(l)
 	groups := [3]uint32{l.groups[0], l.groups[1], uint32(count)}
 	if w.access == AccessAddresses {
 		return c.Dispatch(l.pipeline, nil, paramBytes(&push, appendPushBytes), groups)

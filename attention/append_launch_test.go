@@ -100,7 +100,7 @@ func TestAppendFitsItsModule(t *testing.T) {
 					continue
 				}
 				bytes, err := r.SharedBytes(map[uint32]uint32{shaders.ConstLocalSize: appendLocal, shaders.ConstHeadDim: uint32(dim),
-					shaders.ConstRowLanes: v.lanes(), shaders.ConstStoredAs: uint32(kv)})
+					shaders.ConstLanesPerRow: v.lanes(), shaders.ConstCacheType: uint32(kv)})
 				require.NoError(t, err)
 				require.LessOrEqual(t, bytes, uint64(16384), "%d %v: what every device has", dim, kv)
 			}

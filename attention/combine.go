@@ -93,8 +93,8 @@ func (l *combineLaunch) dispatch(c *vk.Commands) error {
 	states := uint64(l.parts) * uint64(l.rows)
 	t := &l.o
 	held := [3]vk.Resource{l.scratch, t.tensor.Buffer, t.tensor.Buffer}
-	place(0, &push.addrParts, l.scratch, l.oAt, states*uint64(t.dim)*4, 4)
-	place(1, &push.addrPartLSE, l.scratch, l.lseAt, states*4, 4)
+	place(0, &push.addrSplitO, l.scratch, l.oAt, states*uint64(t.dim)*4, 4)
+	place(1, &push.addrSplitLSE, l.scratch, l.lseAt, states*4, 4)
 	place(3, &push.addrO, t.tensor.Buffer, uint64(t.tensor.Offset*t.size), t.spanBytes(), uint64(t.size))
 	if l.hasLSE() {
 		place(4, &push.addrLSE, l.lse.tensor.Buffer, uint64(l.lse.tensor.Offset*4), l.lse.spanBytes(), 4)
@@ -106,7 +106,7 @@ func (l *combineLaunch) dispatch(c *vk.Commands) error {
 		}
 		push.strideO[d] = uint32(step)
 	}
-	push.parts, push.rows, push.Sq, push.Hq = l.parts, l.rows, uint32(t.counts[2]), uint32(t.counts[1])
+	push.splits, push.rows, push.Sq, push.Hq = l.parts, l.rows, uint32(t.counts[2]), uint32(t.counts[1])
 	if l.access == AccessAddresses {
 		return c.Dispatch(l.pipeline, nil, paramBytes(&push, combinePushBytes), l.groups, held[:]...)
 	}

@@ -79,11 +79,11 @@ func (a *Args) features(cfg *Config) (f featureSet) {
 
 // constants adds those of the features.
 func (f featureSet) constants(c map[uint32]uint32) {
-	c[shaders.ConstPackedRows] = f.packRows
-	c[shaders.ConstLengths] = f.lengths
+	c[shaders.ConstPackGqa] = f.packRows
+	c[shaders.ConstVarlen] = f.lengths
 	c[shaders.ConstPageSize] = f.pageSize
-	c[shaders.ConstKept] = boolConstant(f.kept)
-	c[shaders.ConstMapRows], c[shaders.ConstMapKeys] = f.mapRows, f.mapKeys
+	c[shaders.ConstSparseTokens] = boolConstant(f.kept)
+	c[shaders.ConstSparseBlockQ], c[shaders.ConstSparseBlockK] = f.mapRows, f.mapKeys
 	c[shaders.ConstWindow] = f.window
 	c[shaders.ConstSoftcap] = boolConstant(f.softcap)
 	c[shaders.ConstAlibi] = boolConstant(f.alibi)
@@ -91,11 +91,11 @@ func (f featureSet) constants(c map[uint32]uint32) {
 	c[shaders.ConstBias] = f.bias
 	c[shaders.ConstMask] = boolConstant(f.mask)
 	c[shaders.ConstKvType] = uint32(f.kv)
-	c[shaders.ConstKvBlock] = max(f.kvBlock, 1)
+	c[shaders.ConstKvScaleBlock] = max(f.kvBlock, 1)
 	c[shaders.ConstSplit] = boolConstant(f.split)
 	c[shaders.ConstCombine] = boolConstant(f.combined)
-	c[shaders.ConstShortRows] = f.shortRows
-	c[shaders.ConstOwnsShort] = boolConstant(f.ownsShort)
+	c[shaders.ConstDecodePartRows] = f.shortRows
+	c[shaders.ConstIsDecodePart] = boolConstant(f.ownsShort)
 }
 
 // modifies reports whether scores are more than the scaled product.

@@ -68,12 +68,12 @@ func TestFewPushConstantsTakeDescriptors(t *testing.T) {
 	prefill := attention.Shape{B: 1, Hq: 8, Hkv: 2, Sq: 4096, Sk: 4096}
 	limits := &r.dev.Caps().Limits
 	limits.MaxPushConstantBytes = 256
-	require.Equal(t, "scalar_features_bda addresses", planned(attention.Config{}, decode))
-	require.Equal(t, "scalar_features_bda addresses", planned(attention.Config{Softcap: 30}, prefill))
+	require.Equal(t, "scalar_general_bda addresses", planned(attention.Config{}, decode))
+	require.Equal(t, "scalar_general_bda addresses", planned(attention.Config{Softcap: 30}, prefill))
 	limits.MaxPushConstantBytes = 128
-	require.Equal(t, "scalar_features_params_ssbo descriptors", planned(attention.Config{}, decode))
-	require.Equal(t, "scalar_features_params_ssbo descriptors", planned(attention.Config{Softcap: 30}, prefill))
-	require.Equal(t, "scalar_features_params_ssbo descriptors", planned(attention.Config{FixedSplit: 2}, prefill))
+	require.Equal(t, "scalar_general_params_ssbo descriptors", planned(attention.Config{}, decode))
+	require.Equal(t, "scalar_general_params_ssbo descriptors", planned(attention.Config{Softcap: 30}, prefill))
+	require.Equal(t, "scalar_general_params_ssbo descriptors", planned(attention.Config{FixedSplit: 2}, prefill))
 	require.Equal(t, "scalar_bda addresses", planned(attention.Config{}, prefill))
 	require.Equal(t, "scalar_bda addresses", planned(attention.Config{Access: attention.AccessAddresses}, decode))
 	limits.MaxStorageBuffers = 17 // one too few: decoding does without

@@ -103,10 +103,10 @@ func (l Lab) change(c map[uint32]uint32) {
 	if l == (Lab{}) {
 		return
 	}
-	c[shaders.ConstCutCausal] = boolConstant(l.has(stepCut))
-	c[shaders.ConstSplitMasked] = boolConstant(l.has(stepSplit))
+	c[shaders.ConstCausalSkip] = boolConstant(l.has(stepCut))
+	c[shaders.ConstUnmaskedLoop] = boolConstant(l.has(stepSplit))
 	c[shaders.ConstExp2] = boolConstant(l.has(stepExp2))
-	c[shaders.ConstBlockAddressing] = boolConstant(l.has(stepBlocks))
+	c[shaders.ConstTileAddressing] = boolConstant(l.has(stepBlocks))
 	if !l.has(stepAligned) {
 		// Nothing is known but that elements lie in whole 32-bit words, which all kernels read.
 		for _, id := range []uint32{shaders.ConstAlignQ, shaders.ConstAlignK, shaders.ConstAlignV, shaders.ConstAlignO} {

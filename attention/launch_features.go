@@ -220,7 +220,7 @@ func (l *featureLaunch) extras(a *Args) error {
 		if err := words(bindTable, &p.Table, batches*uint64(stride)); err != nil {
 			return err
 		}
-		l.push.tableStride = uint32(stride)
+		l.push.blockTableStride = uint32(stride)
 	}
 	if err := words(bindALiBi, &a.ALiBi, uint64(s.Hq)); err != nil {
 		return err

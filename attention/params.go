@@ -21,13 +21,13 @@ type denseParams struct {
 // generalParams is Params in modules that take options.
 type generalParams struct {
 	denseParams
-	addrOptions [11]uint64 `glsl:"addrCuQ addrCuK addrUsedQ addrUsedK addrTable addrALiBi addrSinks addrBias addrMap addrKScale addrVScale"`
+	addrOptions [11]uint64 `glsl:"addrCuQ addrCuK addrUsedQ addrUsedK addrBlockTable addrALiBi addrSinks addrBias addrMask addrKScale addrVScale"`
 	strideBias  [3]uint32  `glsl:"strideBiasBatch strideBiasHead strideBiasRow"`
-	strideMap   [3]uint32  `glsl:"strideMapBatch strideMapHead strideMapRow"`
+	strideMap   [3]uint32  `glsl:"strideMaskBatch strideMaskHead strideMaskRow"`
 
 	totalQ, totalK          uint32
 	windowLeft, windowRight int32
-	tableStride             uint32
+	blockTableStride        uint32
 	softcap                 float32
 }
 
@@ -59,19 +59,19 @@ type mergeParams struct {
 
 // appendParams is Params of shaders/append.comp.
 type appendParams struct {
-	addr   [appendBindings]uint64 `glsl:"addrIn addrOut addrScale addrUsed addrLengths addrTable addrCos addrSin"`
+	addr   [appendBindings]uint64 `glsl:"addrIn addrOut addrScale addrUsed addrLengths addrBlockTable addrCos addrSin"`
 	stride [2][3]uint32           `glsl:"strideInBatch strideInHead strideInSeq strideOutBatch strideOutHead strideOutSeq"`
 
-	rows, heads, sequences, limit, pageRows, pages, tableStride, flags uint32
+	rows, heads, sequences, limit, pageRows, pages, blockTableStride, flags uint32
 }
 
 // combineParams is Params of shaders/combine.comp.
 type combineParams struct {
-	addrParts, addrPartLSE, addrO, addrLSE uint64
+	addrSplitO, addrSplitLSE, addrO, addrLSE uint64
 
 	strideO [3]uint32 `glsl:"strideOBatch strideOHead strideOSeq"`
 
-	parts, rows, Sq, Hq uint32
+	splits, rows, Sq, Hq uint32
 }
 
 // paramBytes is the memory of a block, n bytes as the module has it: Go rounds a

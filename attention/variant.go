@@ -107,7 +107,7 @@ type variant struct {
 func (v variant) constants() map[uint32]uint32 {
 	c := map[uint32]uint32{
 		shaders.ConstLocalSize: v.tile.local,
-		shaders.ConstBlockCols: v.tile.blockCols,
+		shaders.ConstKvTile:    v.tile.blockCols,
 		shaders.ConstHeadDim:   v.headDim,
 		shaders.ConstHeadDimV:  v.headDimV,
 		shaders.ConstDvSlice:   v.tile.dvSlice,
@@ -124,27 +124,27 @@ func (v variant) constants() map[uint32]uint32 {
 	if v.tile.subgroup != 0 {
 		c[shaders.ConstSubgroupSize] = v.tile.subgroup
 		c[shaders.ConstSubgroupBarrier] = boolConstant(!v.onCPU)
-		c[shaders.ConstTileM] = v.tile.m
-		c[shaders.ConstTileN] = v.tile.n
-		c[shaders.ConstTileK] = v.tile.k
+		c[shaders.ConstFragM] = v.tile.m
+		c[shaders.ConstFragN] = v.tile.n
+		c[shaders.ConstFragK] = v.tile.k
 		c[shaders.ConstSumN] = v.tile.sumN
-		c[shaders.ConstRowTiles] = v.tile.rowTiles
-		c[shaders.ConstStepCols] = v.tile.stepCols
-		c[shaders.ConstQStaged] = v.tile.qStaged
+		c[shaders.ConstMFrags] = v.tile.rowTiles
+		c[shaders.ConstKvStep] = v.tile.stepCols
+		c[shaders.ConstQSmemChunks] = v.tile.qStaged
 		if v.features.any() {
-			c[shaders.ConstShareKeys] = boolConstant(v.tile.sharing)
-			c[shaders.ConstReuse] = boolConstant(v.tile.reuse)
-			c[shaders.ConstColumnShares] = max(v.tile.shares, 1)
-			c[shaders.ConstAhead] = v.tile.ahead
-			c[shaders.ConstFragmentOrder] = boolConstant(v.tile.direct == directOrdered)
+			c[shaders.ConstSplitKv] = boolConstant(v.tile.sharing)
+			c[shaders.ConstAliasKv] = boolConstant(v.tile.reuse)
+			c[shaders.ConstDimSplit] = max(v.tile.shares, 1)
+			c[shaders.ConstPrefetch] = v.tile.ahead
+			c[shaders.ConstRegisterOperands] = boolConstant(v.tile.direct == directOrdered)
 		}
-		c[shaders.ConstCheckFetch] = boolConstant(!v.crowded())
-		c[shaders.ConstOwnKeys] = v.ownKeys()
+		c[shaders.ConstCheckKvEnd] = boolConstant(!v.crowded())
+		c[shaders.ConstKeysPerSubgroup] = v.ownKeys()
 		v.lab.change(c)
 		return c
 	}
 	c[shaders.ConstDtype] = uint32(v.dtype)
-	c[shaders.ConstBlockRows] = v.tile.blockRows
+	c[shaders.ConstQTile] = v.tile.blockRows
 	c[shaders.ConstThreadsX] = v.tile.threadsX
 	c[shaders.ConstChunkD] = v.tile.chunkD
 	c[shaders.ConstChunkV] = v.tile.chunkV

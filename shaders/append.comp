@@ -2,7 +2,7 @@
 // Appends rows to a cache, or turns rows in place: new keys, new values or new queries, one tensor a
 // dispatch, on any device, core Vulkan 1.1, float32.
 //
-// Idea: ROW_LANES invocations own a row and take it through shared memory, as float32: they read its
+// Idea: LANES_PER_ROW invocations own a row and take it through shared memory, as float32: they read its
 // 32-bit words side by side, rotate its pairs, find its scales, and write its words side by side. What
 // happens to an element in between does not depend on how rows lie in memory, and rows may begin at any
 // element, of a quantised cache at any byte. Between the reads and the writes of a row are barriers, and
@@ -30,7 +30,7 @@ layout(push_constant, std430) uniform Params {
     uvec2 addrScale;     // float32 [outBatches, heads, pageRows]: of an int8 or fp8 cache
     uvec2 addrUsed;      // int32: keys that a sequence has already
     uvec2 addrLengths;   // int32: see flags
-    uvec2 addrTable;     // int32 [sequences, tableStride]: pages
+    uvec2 addrBlockTable;     // int32 [sequences, blockTableStride]: pages
     uvec2 addrCos, addrSin; // float32 [positions, ROTARY_DIM / 2]
     uint strideInBatch, strideInHead, strideInSeq;    // elements
     uint strideOutBatch, strideOutHead, strideOutSeq; // units of UNIT_BYTES
@@ -38,7 +38,7 @@ layout(push_constant, std430) uniform Params {
     uint sequences;
     uint limit;          // rows at positions from there on have no place; within the table of pages, too
     uint pageRows;       // keys of a page; of a sequence's cache without pages
-    uint pages, tableStride;
+    uint pages, blockTableStride;
     uint flags;
 } p;
 
@@ -59,16 +59,16 @@ layout(set = 0, binding = 2, std430) buffer WordsScale { uint wordsScale[]; };
 #define WORD_SCALE(s) wordsScale[s.word]
 #endif
 
-const uint ROWS = LOCAL_SIZE / ROW_LANES; // of a workgroup
+const uint ROWS = LOCAL_SIZE / LANES_PER_ROW; // of a workgroup
 
 void readRow(Row r, uint cell, uint lane) {
     const uvec2 at = position64(r.inBatch, p.strideInBatch, r.head, p.strideInHead, r.inRow, p.strideInSeq);
     const Slice s = sliceAt(p.addrIn, at, IS_16, 1);
     if (!IS_16) {
-        for (uint i = lane; i < HEAD_DIM; i += ROW_LANES) cells[cell + i] = WORD_IN(s, i);
+        for (uint i = lane; i < HEAD_DIM; i += LANES_PER_ROW) cells[cell + i] = WORD_IN(s, i);
         return;
     }
-    for (uint word = lane; 2 * word < HEAD_DIM + s.phase; word += ROW_LANES) {
+    for (uint word = lane; 2 * word < HEAD_DIM + s.phase; word += LANES_PER_ROW) {
         const uvec2 pair = floatBitsToUint(decode16x2(WORD_IN(s, word)));
         const uint first = 2 * word - s.phase; // before the row: 2^32 - 1
         if (first < HEAD_DIM) cells[cell + first] = pair.x;
@@ -78,9 +78,9 @@ void readRow(Row r, uint cell, uint lane) {
 
 void rotateRow(Row r, uint cell, uint lane) {
     const uint pairs = ROTARY_DIM / 2;
-    for (uint i = lane; i < pairs; i += ROW_LANES) {
-        const uint first = cell + ROTARY_FIRST + (ROTARY_SPLIT != 0 ? i : 2 * i);
-        const uint second = first + (ROTARY_SPLIT != 0 ? pairs : 1);
+    for (uint i = lane; i < pairs; i += LANES_PER_ROW) {
+        const uint first = cell + ROTARY_FIRST + (ROTARY_HALF_SPLIT != 0 ? i : 2 * i);
+        const uint second = first + (ROTARY_HALF_SPLIT != 0 ? pairs : 1);
         const uvec2 angle = add64(mul64(r.position, pairs), uvec2(i, 0));
         const float c = uintBitsToFloat(CosAt(angle)), s = uintBitsToFloat(SinAt(angle));
         const float x = uintBitsToFloat(cells[first]), y = uintBitsToFloat(cells[second]);
@@ -92,7 +92,7 @@ void rotateRow(Row r, uint cell, uint lane) {
 }
 
 void scaleRow(uint cell, uint span, uint lane) {
-    for (uint n = lane; n < SPANS; n += ROW_LANES) {
+    for (uint n = lane; n < SPANS; n += LANES_PER_ROW) {
         uint largest = 0;
         for (uint i = 0; i < SPAN; i++) {
             const uint bits = cells[cell + n * SPAN + i]; // in absolute value ordered as their numbers
@@ -114,7 +114,7 @@ void writeRow(Row r, uint cell, uint span, uint lane) {
 #else
     s.word = byte.x >> 2;
 #endif
-    for (uint word = lane; 4 * word < ROW_BYTES + phase; word += ROW_LANES) {
+    for (uint word = lane; 4 * word < ROW_BYTES + phase; word += LANES_PER_ROW) {
         uint bits = 0, mask = 0;
         for (uint i = 0; i < 4; i += PIECE_BYTES) {
             const uint first = 4 * word + i - phase; // before the row: over 2^31
@@ -129,7 +129,7 @@ void writeRow(Row r, uint cell, uint span, uint lane) {
             atomicOr(WORD_OUT(s, word), bits);
         }
     }
-    if (SCALED && lane == 0) {
+    if (HAS_ROW_SCALE && lane == 0) {
         const uvec2 number = add64(mul64(r.outBatch, p.heads * p.pageRows), uvec2(r.head * p.pageRows + r.outRow, 0));
         const Slice scale = sliceAt(p.addrScale, number, false, 1);
         WORD_SCALE(scale) = floatBitsToUint(units[span]);
@@ -138,7 +138,7 @@ void writeRow(Row r, uint cell, uint span, uint lane) {
 
 void main() {
     const uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
-    const uint inGroup = gl_LocalInvocationIndex / ROW_LANES, lane = gl_LocalInvocationIndex % ROW_LANES;
+    const uint inGroup = gl_LocalInvocationIndex / LANES_PER_ROW, lane = gl_LocalInvocationIndex % LANES_PER_ROW;
     const uint cell = inGroup * HEAD_DIM, span = inGroup * SPANS; // of the row in shared memory
     Row r;
     const bool found = findRow(group * ROWS + inGroup, r);

@@ -1,21 +1,21 @@
 // How append.comp stores a row: units of one element, or blocks of 32 elements with their scale, put
 // together from pieces of a size that divides a unit and that no unit is aligned to less than.
 
-const uint STORED_SAME = 0; // attention's KVType
-const uint STORED_INT8 = 1;
-const uint STORED_FP8 = 2;
-const uint STORED_Q8_0 = 3;
-const uint STORED_Q4_0 = 4;
+const uint CACHE_SAME = 0; // attention's KVType
+const uint CACHE_INT8 = 1;
+const uint CACHE_FP8 = 2;
+const uint CACHE_Q8_0 = 3;
+const uint CACHE_Q4_0 = 4;
 
 const bool IS_16 = DTYPE != TYPE_F32;
-const bool SCALED = STORED_AS == STORED_INT8 || STORED_AS == STORED_FP8; // one scale a row, beside it
-const bool BLOCKED = STORED_AS == STORED_Q8_0 || STORED_AS == STORED_Q4_0;
-const bool QUANTISED = SCALED || BLOCKED;
+const bool HAS_ROW_SCALE = CACHE_TYPE == CACHE_INT8 || CACHE_TYPE == CACHE_FP8; // one scale a row, beside it
+const bool BLOCKED = CACHE_TYPE == CACHE_Q8_0 || CACHE_TYPE == CACHE_Q4_0;
+const bool QUANTISED = HAS_ROW_SCALE || BLOCKED;
 
 const uint UNIT_ELEMENTS = BLOCKED ? 32 : 1;
-const uint UNIT_BYTES = STORED_AS == STORED_Q8_0 ? 34 : STORED_AS == STORED_Q4_0 ? 18 : SCALED ? 1 : IS_16 ? 2 : 4;
-const uint PIECE_BYTES = SCALED ? 1 : BLOCKED || IS_16 ? 2 : 4;
-const uint PIECE_MASK = SCALED ? 0xffu : BLOCKED || IS_16 ? 0xffffu : 0xffffffffu;
+const uint UNIT_BYTES = CACHE_TYPE == CACHE_Q8_0 ? 34 : CACHE_TYPE == CACHE_Q4_0 ? 18 : HAS_ROW_SCALE ? 1 : IS_16 ? 2 : 4;
+const uint PIECE_BYTES = HAS_ROW_SCALE ? 1 : BLOCKED || IS_16 ? 2 : 4;
+const uint PIECE_MASK = HAS_ROW_SCALE ? 0xffu : BLOCKED || IS_16 ? 0xffffu : 0xffffffffu;
 const uint ROW_BYTES = HEAD_DIM / UNIT_ELEMENTS * UNIT_BYTES;
 
 const uint SPAN = BLOCKED ? 32 : HEAD_DIM;            // elements that share a scale
@@ -34,8 +34,8 @@ Scale scaleOf(uint bits) {
     if (magnitude < 0x0d800000u) return Scale(0.0, 0.0); // 2^-100
     const float largest = uintBitsToFloat(magnitude);
     float unit = largest / 127.0;
-    if (STORED_AS == STORED_FP8) unit = largest / 448.0;
-    if (STORED_AS == STORED_Q4_0) unit = uintBitsToFloat(bits) * -0.125;
+    if (CACHE_TYPE == CACHE_FP8) unit = largest / 448.0;
+    if (CACHE_TYPE == CACHE_Q4_0) unit = uintBitsToFloat(bits) * -0.125;
     return Scale(unit, 1.0 / unit);
 }
 
@@ -70,9 +70,9 @@ uint encodeFP8(float value, float inverse) {
     return sign | ((rebased + 0x7ffffu + ((rebased >> 20) & 1u)) >> 20);
 }
 
-shared uint cells[LOCAL_SIZE / ROW_LANES * HEAD_DIM];              // rows, as the bits of float32
-shared float units[LOCAL_SIZE / ROW_LANES * SPANS];                // their scales
-shared float inverses[QUANTISED ? LOCAL_SIZE / ROW_LANES * SPANS : 1];
+shared uint cells[LOCAL_SIZE / LANES_PER_ROW * HEAD_DIM];              // rows, as the bits of float32
+shared float units[LOCAL_SIZE / LANES_PER_ROW * SPANS];                // their scales
+shared float inverses[QUANTISED ? LOCAL_SIZE / LANES_PER_ROW * SPANS : 1];
 
 // Element of the row that starts at a cell.
 float element(uint cell, uint index) {
@@ -98,9 +98,9 @@ uint pieceOfQ4(uint cell, uint span, uint piece) {
 
 // Piece of the row whose elements start at a cell and whose scales at a span.
 uint pieceOf(uint cell, uint span, uint piece) {
-    if (STORED_AS == STORED_INT8) return encodeInt8(element(cell, piece), inverses[span]);
-    if (STORED_AS == STORED_FP8) return encodeFP8(element(cell, piece), inverses[span]);
-    if (STORED_AS == STORED_Q8_0) return pieceOfQ8(cell, span, piece);
-    if (STORED_AS == STORED_Q4_0) return pieceOfQ4(cell, span, piece);
+    if (CACHE_TYPE == CACHE_INT8) return encodeInt8(element(cell, piece), inverses[span]);
+    if (CACHE_TYPE == CACHE_FP8) return encodeFP8(element(cell, piece), inverses[span]);
+    if (CACHE_TYPE == CACHE_Q8_0) return pieceOfQ8(cell, span, piece);
+    if (CACHE_TYPE == CACHE_Q4_0) return pieceOfQ4(cell, span, piece);
     return IS_16 ? encode16(element(cell, piece)) : cells[cell + piece];
 }

@@ -5,28 +5,28 @@
 
 const uint HAS_USED = 1;    // flags
 const uint PACKED = 2;      // addrLengths has the first row of each sequence, and the end
-const uint COUNTED = 4;     // addrLengths has the rows of each sequence
+const uint HAS_LENGTHS = 4;     // addrLengths has the rows of each sequence
 const uint TO_CACHE = 8;    // rows go to their positions; else to where they were among the new ones
 const uint PAGED = 16;      // which are in pages
 
 // A vector, by position: nameAt(index).
 #if BDA
-#define VECTOR(name, binding_)                                                     \
+#define ARRAY(name, binding_)                                                     \
     uint name##At(uvec2 index) {                                                   \
         return ReadWords(sliceAt(p.addr##name, index, false, 1).word).at[0];       \
     }
 #else
-#define VECTOR(name, binding_)                                                     \
+#define ARRAY(name, binding_)                                                     \
     layout(set = 0, binding = binding_, std430) buffer Words##name { uint words##name[]; }; \
     uint name##At(uvec2 index) {                                                   \
         return words##name[sliceAt(p.addr##name, index, false, 1).word];           \
     }
 #endif
-VECTOR(Used, 3)
-VECTOR(Lengths, 4)
-VECTOR(Table, 5)
-VECTOR(Cos, 6)
-VECTOR(Sin, 7)
+ARRAY(Used, 3)
+ARRAY(Lengths, 4)
+ARRAY(BlockTable, 5)
+ARRAY(Cos, 6)
+ARRAY(Sin, 7)
 
 int lengthAt(uint index) {
     return int(LengthsAt(uvec2(index, 0)));
@@ -63,7 +63,7 @@ bool findRow(uint number, out Row r) {
         const int first = lengthAt(sequence);
         if (first < 0 || int(row) < first || int(row) >= lengthAt(sequence + 1)) return false;
         row -= uint(first);
-    } else if ((p.flags & COUNTED) != 0 && int(row) >= lengthAt(sequence)) {
+    } else if ((p.flags & HAS_LENGTHS) != 0 && int(row) >= lengthAt(sequence)) {
         return false;
     }
     const int used = (p.flags & HAS_USED) != 0 ? int(UsedAt(uvec2(sequence, 0))) : 0;
@@ -76,7 +76,7 @@ bool findRow(uint number, out Row r) {
     r.outBatch = sequence;
     r.outRow = r.position;
     if ((p.flags & PAGED) == 0) return true;
-    r.outBatch = TableAt(add64(mul64(sequence, p.tableStride), uvec2(r.position / p.pageRows, 0)));
+    r.outBatch = BlockTableAt(add64(mul64(sequence, p.blockTableStride), uvec2(r.position / p.pageRows, 0)));
     r.outRow = r.position % p.pageRows;
     return r.outBatch < p.pages; // a negative number is a large one
 }

@@ -21,10 +21,11 @@ type Variant struct {
 	SPIRV   string   // SPIR-V version
 }
 
-// Catalog lists every module. Names are kernel, storage type where the module
-// is compiled for one, features where it has them, params where it reads its
-// parameters from a buffer because push constants may not hold them, and how it
-// reaches memory: ssbo (storage buffer descriptors) or bda (buffer device addresses).
+// Catalog lists every module. A name is made of the kernel, the storage type where
+// the module is compiled for one, the variant, and how the module reaches memory:
+// ssbo (storage buffer descriptors) or bda (buffer device addresses). Variants are
+// general (takes the options of a call), decode (likewise, for few query rows), and
+// params (reads its parameters from a buffer, where push constants are too small).
 func Catalog() []Variant {
 	// What runs on every device. SPIR-V 1.3 is what Vulkan 1.1 guarantees.
 	core := func(name, source string, defines ...string) Variant {
@@ -33,9 +34,9 @@ func Catalog() []Variant {
 	list := []Variant{
 		core("scalar_ssbo", "forward_scalar.comp", "BDA=0"),
 		core("scalar_bda", "forward_scalar.comp", "BDA=1"),
-		core("scalar_features_ssbo", "forward_scalar.comp", "BDA=0", "FEATURES=1"),
-		core("scalar_features_bda", "forward_scalar.comp", "BDA=1", "FEATURES=1"),
-		core("scalar_features_params_ssbo", "forward_scalar.comp", "BDA=0", "FEATURES=1", "PARAMS_BUFFER=1"),
+		core("scalar_general_ssbo", "forward_scalar.comp", "BDA=0", "GENERAL=1"),
+		core("scalar_general_bda", "forward_scalar.comp", "BDA=1", "GENERAL=1"),
+		core("scalar_general_params_ssbo", "forward_scalar.comp", "BDA=0", "GENERAL=1", "PARAMS_BUFFER=1"),
 		core("combine_ssbo", "combine.comp", "BDA=0"),
 		core("combine_bda", "combine.comp", "BDA=1"),
 		core("merge_ssbo", "merge.comp", "BDA=0"),
@@ -60,15 +61,15 @@ func Catalog() []Variant {
 				if storage.define != "" {
 					v.Defines = append(v.Defines, storage.define)
 				}
-				with := v
-				with.Name = tier.name + "_" + storage.name + "_features_" + access.name
-				with.Defines = append(slices.Clone(v.Defines), "FEATURES=1")
-				decode := with
+				general := v
+				general.Name = tier.name + "_" + storage.name + "_general_" + access.name
+				general.Defines = append(slices.Clone(v.Defines), "GENERAL=1")
+				decode := general
 				decode.Name = tier.name + "_" + storage.name + "_decode_" + access.name
 				decode.Source = "decode_coopmat.comp"
-				list = append(list, v, with, decode)
+				list = append(list, v, general, decode)
 				if access.name == "ssbo" {
-					for _, m := range []Variant{with, decode} {
+					for _, m := range []Variant{general, decode} {
 						m.Name = strings.TrimSuffix(m.Name, "_ssbo") + "_params_ssbo"
 						m.Defines = append(slices.Clone(m.Defines), "PARAMS_BUFFER=1")
 						list = append(list, m)

@@ -23,11 +23,11 @@
 // 60 bytes, in units as in interface.glsl. BDA=0: storage buffers 0 and 1 are the parts' O and LSE, 3 and 4
 // the output's; 2 is nothing.
 layout(push_constant, std430) uniform Params {
-    uvec2 addrParts;     // float32 [parts, rows, HEAD_DIM_V]
-    uvec2 addrPartLSE;   // float32 [parts, rows]
+    uvec2 addrSplitO;     // float32 [parts, rows, HEAD_DIM_V]
+    uvec2 addrSplitLSE;   // float32 [parts, rows]
     uvec2 addrO, addrLSE;
     uint strideOBatch, strideOHead, strideOSeq;
-    uint parts;          // at most MOST_PARTS; parts * rows < 2^32
+    uint splits;          // at most MAX_SPLITS; parts * rows < 2^32
     uint rows;           // batches * Hq * Sq
     uint Sq, Hq;
 } p;
@@ -39,34 +39,34 @@ const bool IS_16 = DTYPE != TYPE_F32;
 #include "tensor_write.glsl"
 
 #if !BDA
-layout(set = 0, binding = 0, std430) READ_ONLY buffer WordsParts { uint wordsParts[]; };
-layout(set = 0, binding = 0, std430) READ_ONLY buffer QuadsParts { uvec4 quadsParts[]; };
-layout(set = 0, binding = 1, std430) READ_ONLY buffer WordsPartLSE { uint wordsPartLSE[]; };
+layout(set = 0, binding = 0, std430) READ_ONLY buffer WordsSplitO { uint wordsSplitO[]; };
+layout(set = 0, binding = 0, std430) READ_ONLY buffer QuadsSplitO { uvec4 quadsSplitO[]; };
+layout(set = 0, binding = 1, std430) READ_ONLY buffer WordsSplitLSE { uint wordsSplitLSE[]; };
 layout(set = 0, binding = 2, std430) READ_ONLY buffer WordsNothing { uint wordsNothing[]; };
 #endif
 
-const uint ABSENT = 0xff8a5a5au;           // that of a row that no sequence has, a NaN no arithmetic gives
+const uint NO_SEQUENCE = 0xff8a5a5au;           // that of a row that no sequence has, a NaN no arithmetic gives
 
-const uint FIRST_PARTS = 4;                // of its chain that an invocation asks for before it knows what they count
+const uint PREFETCHED_SPLITS = 4;                // of its chain that an invocation asks for before it knows what they count
 
-shared float weights[MOST_PARTS];          // LSE first
+shared float splitWeights[MAX_SPLITS];          // LSE first
 shared vec4 sums[2 * LOCAL_SIZE];
 
-float lseOf(uint part, uint row) {
-    const Slice s = sliceAt(p.addrPartLSE, uvec2(part * p.rows + row, 0), false, 1);
+float lseOf(uint split, uint row) {
+    const Slice s = sliceAt(p.addrSplitLSE, uvec2(split * p.rows + row, 0), false, 1);
 #if BDA
     return uintBitsToFloat(ReadWords(s.word).at[0]);
 #else
-    return uintBitsToFloat(wordsPartLSE[s.word]);
+    return uintBitsToFloat(wordsSplitLSE[s.word]);
 #endif
 }
 
 // Four columns of a part.
-vec4 partOf(Slice s, uint col) {
+vec4 loadSplit4(Slice s, uint col) {
 #if BDA
     if (HEAD_DIM_V % 4 == 0) return uintBitsToFloat(ReadQuads(s.word).at[col / 4]);
 #else
-    if (HEAD_DIM_V % 4 == 0) return uintBitsToFloat(quadsParts[(s.word + col) / 4]);
+    if (HEAD_DIM_V % 4 == 0) return uintBitsToFloat(quadsSplitO[(s.word + col) / 4]);
 #endif
     vec4 four = vec4(0.0);
     for (uint i = 0; i < 4; ++i)
@@ -74,79 +74,79 @@ vec4 partOf(Slice s, uint col) {
 #if BDA
             four[i] = uintBitsToFloat(ReadWords(s.word).at[col + i]);
 #else
-            four[i] = uintBitsToFloat(wordsParts[s.word + col + i]);
+            four[i] = uintBitsToFloat(wordsSplitO[s.word + col + i]);
 #endif
     return four;
 }
 
 // Eight columns of part n of a row.
-void loadPart(uint n, uint number, uint col, out vec4 low, out vec4 high) {
-    const Slice s = sliceAt(p.addrParts, mul64(n * p.rows + number, HEAD_DIM_V), false, 1);
-    low = partOf(s, col);
-    high = col + 4 < HEAD_DIM_V ? partOf(s, col + 4) : vec4(0.0);
+void loadSplit8(uint n, uint rowIndex, uint col, out vec4 low, out vec4 high) {
+    const Slice s = sliceAt(p.addrSplitO, mul64(n * p.rows + rowIndex, HEAD_DIM_V), false, 1);
+    low = loadSplit4(s, col);
+    high = col + 4 < HEAD_DIM_V ? loadSplit4(s, col + 4) : vec4(0.0);
 }
 
 void main() {
-    const uint number = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
-    if (number >= p.rows) return;
+    const uint rowIndex = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    if (rowIndex >= p.rows) return;
     const uint tid = gl_LocalInvocationIndex, group = tid / OCTETS, col = tid % OCTETS * 8;
-    vec4 lows[FIRST_PARTS], highs[FIRST_PARTS];
-    [[unroll]] for (uint i = 0; i < FIRST_PARTS; i++)
-        if (group < CHAINS && group + i * CHAINS < p.parts) loadPart(group + i * CHAINS, number, col, lows[i], highs[i]);
-    for (uint n = tid; n < p.parts; n += LOCAL_SIZE) weights[n] = lseOf(n, number);
+    vec4 lows[PREFETCHED_SPLITS], highs[PREFETCHED_SPLITS];
+    [[unroll]] for (uint i = 0; i < PREFETCHED_SPLITS; i++)
+        if (group < CHAINS && group + i * CHAINS < p.splits) loadSplit8(group + i * CHAINS, rowIndex, col, lows[i], highs[i]);
+    for (uint n = tid; n < p.splits; n += LOCAL_SIZE) splitWeights[n] = lseOf(n, rowIndex);
     barrier();
-    if (floatBitsToUint(weights[0]) == ABSENT) return;
+    if (floatBitsToUint(splitWeights[0]) == NO_SEQUENCE) return;
     bool attended = false, invalid = false;
-    float most = 0.0;
-    for (uint n = 0; n < p.parts; n++) {
-        const float lse = weights[n];
+    float maxLSE = 0.0;
+    for (uint n = 0; n < p.splits; n++) {
+        const float lse = splitWeights[n];
         const uint bits = floatBitsToUint(lse);
-        invalid = invalid || spoils(bits);
-        most = bits == NONE ? most : attended ? max(most, lse) : lse;
-        attended = attended || bits != NONE;
+        invalid = invalid || invalidatesLSE(bits);
+        maxLSE = bits == EMPTY_LSE ? maxLSE : attended ? max(maxLSE, lse) : lse;
+        attended = attended || bits != EMPTY_LSE;
     }
     barrier(); // all have read the LSE
-    for (uint n = tid; n < p.parts; n += LOCAL_SIZE) weights[n] = partWeight(weights[n], most);
+    for (uint n = tid; n < p.splits; n += LOCAL_SIZE) splitWeights[n] = splitWeight(splitWeights[n], maxLSE);
     barrier();
     precise vec4 low = vec4(0.0), high = vec4(0.0);
     if (group < CHAINS && !invalid) {
-#define ADD(n, lowPart, highPart)                                                                   \
+#define ADD(n, splitLow, splitHigh)                                                                   \
         {                                                                                           \
-            precise const vec4 first = weights[n] * lowPart, second = weights[n] * highPart;        \
+            precise const vec4 first = splitWeights[n] * splitLow, second = splitWeights[n] * splitHigh;        \
             low += first;                                                                           \
             high += second;                                                                         \
         }
-        [[unroll]] for (uint i = 0; i < FIRST_PARTS; i++) {
+        [[unroll]] for (uint i = 0; i < PREFETCHED_SPLITS; i++) {
             const uint n = group + i * CHAINS;
-            if (n < p.parts && weights[n] != 0.0) ADD(n, lows[i], highs[i]) // else whatever its O holds
+            if (n < p.splits && splitWeights[n] != 0.0) ADD(n, lows[i], highs[i]) // else whatever its O holds
         }
-        for (uint n = group + FIRST_PARTS * CHAINS; n < p.parts; n += CHAINS) {
-            if (weights[n] == 0.0) continue;
-            vec4 lowPart, highPart;
-            loadPart(n, number, col, lowPart, highPart);
-            ADD(n, lowPart, highPart)
+        for (uint n = group + PREFETCHED_SPLITS * CHAINS; n < p.splits; n += CHAINS) {
+            if (splitWeights[n] == 0.0) continue;
+            vec4 splitLow, splitHigh;
+            loadSplit8(n, rowIndex, col, splitLow, splitHigh);
+            ADD(n, splitLow, splitHigh)
         }
     }
     sums[2 * tid] = low;
     sums[2 * tid + 1] = high;
     barrier();
     if (group != 0) return;
-    for (uint g = 1; g < min(CHAINS, p.parts); g++) {
+    for (uint g = 1; g < min(CHAINS, p.splits); g++) {
         low += sums[2 * (tid + g * OCTETS)];
         high += sums[2 * (tid + g * OCTETS) + 1];
     }
     precise float total = 0.0;
-    for (uint n = 0; n < p.parts; n++) total += weights[n];
+    for (uint n = 0; n < p.splits; n++) total += splitWeights[n];
     float lse = -INFINITY;
     if (invalid) {
-        lse = uintBitsToFloat(NOT_A_NUMBER);
+        lse = uintBitsToFloat(NAN_ROW);
         low = high = vec4(lse);
     } else if (attended) {
-        low *= overTotal(total);
-        high *= overTotal(total);
-        lse = most + naturalLog(total);
+        low *= inverseTotal(total);
+        high *= inverseTotal(total);
+        lse = maxLSE + naturalLog(total);
     }
-    const uint heads = number / p.Sq, row = number % p.Sq, batch = heads / p.Hq, head = heads % p.Hq;
+    const uint heads = rowIndex / p.Sq, row = rowIndex % p.Sq, batch = heads / p.Hq, head = heads % p.Hq;
     const Slice s = sliceO(batch, head, row);
     if (IS_16) {
         storeO8(s, 0, col, uvec4(encode16x2(low.x, low.y), encode16x2(low.z, low.w),

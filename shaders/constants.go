@@ -10,7 +10,7 @@ import (
 // Constant is a specialization constant that constants.glsl declares.
 type Constant struct {
 	ID      uint32
-	Name    string // as in GLSL: TILE_M
+	Name    string // as in GLSL: FRAG_M
 	Comment string // its unit
 }
 
@@ -53,7 +53,7 @@ func ParseConstants(source string) ([]Constant, error) {
 	return list, nil
 }
 
-// GoName is the constant's name in Go: TILE_M is ConstTileM.
+// GoName is the constant's name in Go: FRAG_M is ConstFragM.
 func (c Constant) GoName() string {
 	name := "Const"
 	for _, word := range strings.Split(strings.ToLower(c.Name), "_") {

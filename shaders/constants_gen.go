@@ -4,128 +4,128 @@ package shaders
 
 // Ids of the specialization constants.
 const (
-	ConstLocalSize       uint32 = 0  // invocations per workgroup
-	ConstHeadDim         uint32 = 8  // Dqk: elements of a Q or K row
-	ConstHeadDimV        uint32 = 9  // Dv: elements of a V or O row
-	ConstCausal          uint32 = 11 // 1: column <= row + p.causalOffset
-	ConstHasLse          uint32 = 12 // 1: the log-sum-exp of each row is written
-	ConstAlignQ          uint32 = 13 // elements
-	ConstAlignK          uint32 = 14 // elements
-	ConstAlignV          uint32 = 15 // elements
-	ConstAlignO          uint32 = 16 // elements
-	ConstBlockCols       uint32 = 6  // Bc: keys per tile
-	ConstBlockRows       uint32 = 7  // Br: query rows per workgroup (scalar tier)
-	ConstDvSlice         uint32 = 10 // columns of O that one workgroup owns
-	ConstSubgroupSize    uint32 = 1  // invocations per subgroup
-	ConstSubgroupBarrier uint32 = 21 // 0: a subgroup is one vector in lockstep, see subgroupSync
-	ConstTileM           uint32 = 2  // rows of a fragment
-	ConstTileN           uint32 = 3  // columns of a fragment
-	ConstTileK           uint32 = 4  // depth of a fragment
-	ConstSumN            uint32 = 22 // columns of the fragment that sums P along the row; decode_coopmat.comp: rows of O, which are columns there
-	ConstRowTiles        uint32 = 5  // fragments of TILE_M rows per subgroup
-	ConstStepCols        uint32 = 23 // keys of a tile multiplied at a time
-	ConstQStaged         uint32 = 24 // chunks of TILE_K columns of Q read from shared memory for every step
-	ConstCheckFetch      uint32 = 30 // 0: no comparison of keys while unmasked tiles are fetched; the last whole one is masked
-	ConstCutCausal       uint32 = 25 // 0: keys behind the causal diagonal are masked, not left out
-	ConstSplitMasked     uint32 = 26 // 0: every tile goes through the loop with masks
-	ConstExp2            uint32 = 27 // 0: natural exponentials
-	ConstBlockAddressing uint32 = 28 // 0: every access is addressed from the start of its tensor
-	ConstAblate          uint32 = 29 // leaves out a part of the work: wrong results, true cost of the rest
-	ConstOwnKeys         uint32 = 53 // not 0: keys of a tile that a subgroup carries, all those of its parts, side by side
-	ConstPackedRows      uint32 = 31 // the query heads of a group, if they are rows side by side: row r is query r / PACKED_ROWS
-	ConstLengths         uint32 = 32 // sum of 1 cu_seqlens_q, 2 seqused_q, 4 cu_seqlens_k, 8 seqused_k
-	ConstPageSize        uint32 = 33 // keys of a page of K and V
-	ConstKept            uint32 = 34 // 1: the keys are those of a list
-	ConstMapRows         uint32 = 35 // queries of a block of the bitmap
-	ConstMapKeys         uint32 = 36 // keys of a block of the bitmap
-	ConstWindow          uint32 = 37 // sum of 1 limited to the left, 2 to the right
-	ConstSoftcap         uint32 = 38 // 1: scores are capped
-	ConstAlibi           uint32 = 39 // 1: scores fall with the distance
-	ConstSinks           uint32 = 40 // 1: a logit per head beside the scores
-	ConstBias            uint32 = 41 // 1 float16, 2 bfloat16, 3 float32
-	ConstMask            uint32 = 42 // 1: a byte per slot
-	ConstKvType          uint32 = 43 // K and V are: 0 as Q, 1 int8, 2 float8 e4m3, 3 q8_0, 4 q4_0
-	ConstKvBlock         uint32 = 44 // keys that share a scale of int8 and float8
-	ConstSplit           uint32 = 45 // 1: workgroups share the keys of a row and leave float32 states
-	ConstShareKeys       uint32 = 46 // 1: so do subgroups, with SPLIT: all have the same rows, and of a tile a step each
-	ConstReuse           uint32 = 47 // 1: V takes K's place in shared memory; a subgroup takes a tile in one step
-	ConstFragmentOrder   uint32 = 48 // 1: fragments of 16x16 lie among 32 lanes as decode_coopmat.comp knows it
-	ConstCombine         uint32 = 49 // 1: and the last of those workgroups puts the states together, with SPLIT
-	ConstColumnShares    uint32 = 50 // subgroups of decode_coopmat.comp that walk together, each with a part of the columns
-	ConstAhead           uint32 = 51 // of decode_coopmat.comp: of the next tile of keys 1 V, 2 K and V too are fetched while this one is multiplied
-	ConstShortRows       uint32 = 52 // not 0: sequences of at most this many rows are short, and this kernel leaves them to another dispatch
-	ConstOwnsShort       uint32 = 54 // 1: this kernel computes the short sequences, and leaves the others
-	ConstThreadsX        uint32 = 18 // invocations side by side along keys and along columns of O
-	ConstChunkD          uint32 = 19 // elements of Dqk staged at a time
-	ConstChunkV          uint32 = 20 // keys of V staged at a time
-	ConstRowLanes        uint32 = 60 // invocations that share a row, a power of two
-	ConstStoredAs        uint32 = 61 // how rows are written: attention's KVType, 0 as they are read
-	ConstRotaryDim       uint32 = 62 // elements that are rotated, in pairs; 0: none
-	ConstRotaryFirst     uint32 = 63 // elements of a row before those
-	ConstRotarySplit     uint32 = 64 // 1: pairs (i, i + ROTARY_DIM / 2); 0: pairs (2i, 2i + 1)
-	ConstDtype           uint32 = 17 // 0 f16, 1 bf16, 2 f32
+	ConstLocalSize        uint32 = 0  // invocations per workgroup
+	ConstHeadDim          uint32 = 8  // Dqk: elements of a Q or K row
+	ConstHeadDimV         uint32 = 9  // Dv: elements of a V or O row
+	ConstCausal           uint32 = 11 // 1: a row sees the keys up to row + causalOffset
+	ConstHasLse           uint32 = 12 // 1: the log-sum-exp of each row is written
+	ConstAlignQ           uint32 = 13 // elements
+	ConstAlignK           uint32 = 14 // elements
+	ConstAlignV           uint32 = 15 // elements
+	ConstAlignO           uint32 = 16 // elements
+	ConstKvTile           uint32 = 6  // kBlockN: keys per KV tile
+	ConstQTile            uint32 = 7  // kBlockM: query rows per workgroup (scalar tier)
+	ConstDvSlice          uint32 = 10 // columns of O per workgroup
+	ConstSubgroupSize     uint32 = 1  // invocations per subgroup
+	ConstSubgroupBarrier  uint32 = 21 // 0: a subgroup runs in lockstep and needs no barrier, see subgroupSync
+	ConstFragM            uint32 = 2  // rows of a fragment
+	ConstFragN            uint32 = 3  // columns of a fragment
+	ConstFragK            uint32 = 4  // depth of a fragment
+	ConstSumN             uint32 = 22 // columns of the row sum fragment; decode_coopmat.comp: query rows, the columns of its O
+	ConstMFrags           uint32 = 5  // fragments of FRAG_M query rows per subgroup
+	ConstKvStep           uint32 = 23 // keys of a KV tile per Q K^T product
+	ConstQSmemChunks      uint32 = 24 // chunks of FRAG_K columns of Q kept in shared memory instead of registers
+	ConstCheckKvEnd       uint32 = 30 // 0: unmasked tiles are loaded without comparing keys with Sk; the last unmasked tile is masked then
+	ConstCausalSkip       uint32 = 25 // 0: KV tiles above the causal diagonal are masked instead of skipped
+	ConstUnmaskedLoop     uint32 = 26 // 0: every KV tile goes through the masked loop
+	ConstExp2             uint32 = 27 // 0: natural exponentials
+	ConstTileAddressing   uint32 = 28 // 0: every load computes its address from the start of the tensor
+	ConstAblate           uint32 = 29 // leaves out a part of the work: wrong results, true cost of the rest
+	ConstKeysPerSubgroup  uint32 = 53 // not 0: consecutive keys of a KV tile that one subgroup loads
+	ConstPackGqa          uint32 = 31 // query heads per KV head that are packed into rows: row r is query r / PACK_GQA
+	ConstVarlen           uint32 = 32 // sum of 1 cu_seqlens_q, 2 seqused_q, 4 cu_seqlens_k, 8 seqused_k
+	ConstPageSize         uint32 = 33 // keys per page of a paged KV cache
+	ConstSparseTokens     uint32 = 34 // 1: the keys of a sequence are those of a list
+	ConstSparseBlockQ     uint32 = 35 // queries per block of the block-sparse mask
+	ConstSparseBlockK     uint32 = 36 // keys per block of the block-sparse mask
+	ConstWindow           uint32 = 37 // sum of 1 bounded on the left, 2 bounded on the right
+	ConstSoftcap          uint32 = 38 // 1: scores are soft-capped
+	ConstAlibi            uint32 = 39 // 1: ALiBi slopes
+	ConstSinks            uint32 = 40 // 1: one sink logit per head
+	ConstBias             uint32 = 41 // 1 float16, 2 bfloat16, 3 float32
+	ConstMask             uint32 = 42 // 1: one mask byte per score
+	ConstKvType           uint32 = 43 // type of K and V: 0 that of Q, 1 int8, 2 float8 e4m3, 3 q8_0, 4 q4_0
+	ConstKvScaleBlock     uint32 = 44 // keys that share a scale of int8 and float8
+	ConstSplit            uint32 = 45 // 1: several workgroups split the keys of a row and write float32 partial states
+	ConstSplitKv          uint32 = 46 // 1: with SPLIT, subgroups split the keys too: all have the same rows and one KV step of each tile
+	ConstAliasKv          uint32 = 47 // 1: V overwrites K in shared memory; a subgroup processes a KV tile in one step
+	ConstRegisterOperands uint32 = 48 // 1: decode_coopmat.comp fills operands from registers, 0: through shared memory
+	ConstCombine          uint32 = 49 // 1: with SPLIT, the last workgroup of a row combines the splits
+	ConstDimSplit         uint32 = 50 // subgroups of decode_coopmat.comp that split the head dimension of the same keys
+	ConstPrefetch         uint32 = 51 // decode_coopmat.comp loads of the next KV tile during this one's products: 1 V, 2 K and V
+	ConstDecodePartRows   uint32 = 52 // not 0: sequences of at most this many rows are the decode part of a mixed batch
+	ConstIsDecodePart     uint32 = 54 // 1: this dispatch computes the decode part, 0: the prefill part
+	ConstThreadsX         uint32 = 18 // width of the grid of invocations: along keys, and along columns of O
+	ConstChunkD           uint32 = 19 // elements of Dqk in shared memory at a time
+	ConstChunkV           uint32 = 20 // keys of V in shared memory at a time
+	ConstLanesPerRow      uint32 = 60 // invocations per row, a power of two
+	ConstCacheType        uint32 = 61 // type of the cache, as KV_TYPE; 0 that of the new rows
+	ConstRotaryDim        uint32 = 62 // elements that are rotated, in pairs; 0: none
+	ConstRotaryFirst      uint32 = 63 // elements of a row before the rotated ones
+	ConstRotaryHalfSplit  uint32 = 64 // 1: pairs (i, i + ROTARY_DIM / 2); 0: pairs (2i, 2i + 1)
+	ConstDtype            uint32 = 17 // 0 f16, 1 bf16, 2 f32
 )
 
 // constantNames are the names of the ids in GLSL.
 var constantNames = map[uint32]string{
-	ConstLocalSize:       "LOCAL_SIZE",
-	ConstHeadDim:         "HEAD_DIM",
-	ConstHeadDimV:        "HEAD_DIM_V",
-	ConstCausal:          "CAUSAL",
-	ConstHasLse:          "HAS_LSE",
-	ConstAlignQ:          "ALIGN_Q",
-	ConstAlignK:          "ALIGN_K",
-	ConstAlignV:          "ALIGN_V",
-	ConstAlignO:          "ALIGN_O",
-	ConstBlockCols:       "BLOCK_COLS",
-	ConstBlockRows:       "BLOCK_ROWS",
-	ConstDvSlice:         "DV_SLICE",
-	ConstSubgroupSize:    "SUBGROUP_SIZE",
-	ConstSubgroupBarrier: "SUBGROUP_BARRIER",
-	ConstTileM:           "TILE_M",
-	ConstTileN:           "TILE_N",
-	ConstTileK:           "TILE_K",
-	ConstSumN:            "SUM_N",
-	ConstRowTiles:        "ROW_TILES",
-	ConstStepCols:        "STEP_COLS",
-	ConstQStaged:         "Q_STAGED",
-	ConstCheckFetch:      "CHECK_FETCH",
-	ConstCutCausal:       "CUT_CAUSAL",
-	ConstSplitMasked:     "SPLIT_MASKED",
-	ConstExp2:            "EXP2",
-	ConstBlockAddressing: "BLOCK_ADDRESSING",
-	ConstAblate:          "ABLATE",
-	ConstOwnKeys:         "OWN_KEYS",
-	ConstPackedRows:      "PACKED_ROWS",
-	ConstLengths:         "LENGTHS",
-	ConstPageSize:        "PAGE_SIZE",
-	ConstKept:            "KEPT",
-	ConstMapRows:         "MAP_ROWS",
-	ConstMapKeys:         "MAP_KEYS",
-	ConstWindow:          "WINDOW",
-	ConstSoftcap:         "SOFTCAP",
-	ConstAlibi:           "ALIBI",
-	ConstSinks:           "SINKS",
-	ConstBias:            "BIAS",
-	ConstMask:            "MASK",
-	ConstKvType:          "KV_TYPE",
-	ConstKvBlock:         "KV_BLOCK",
-	ConstSplit:           "SPLIT",
-	ConstShareKeys:       "SHARE_KEYS",
-	ConstReuse:           "REUSE",
-	ConstFragmentOrder:   "FRAGMENT_ORDER",
-	ConstCombine:         "COMBINE",
-	ConstColumnShares:    "COLUMN_SHARES",
-	ConstAhead:           "AHEAD",
-	ConstShortRows:       "SHORT_ROWS",
-	ConstOwnsShort:       "OWNS_SHORT",
-	ConstThreadsX:        "THREADS_X",
-	ConstChunkD:          "CHUNK_D",
-	ConstChunkV:          "CHUNK_V",
-	ConstRowLanes:        "ROW_LANES",
-	ConstStoredAs:        "STORED_AS",
-	ConstRotaryDim:       "ROTARY_DIM",
-	ConstRotaryFirst:     "ROTARY_FIRST",
-	ConstRotarySplit:     "ROTARY_SPLIT",
-	ConstDtype:           "DTYPE",
+	ConstLocalSize:        "LOCAL_SIZE",
+	ConstHeadDim:          "HEAD_DIM",
+	ConstHeadDimV:         "HEAD_DIM_V",
+	ConstCausal:           "CAUSAL",
+	ConstHasLse:           "HAS_LSE",
+	ConstAlignQ:           "ALIGN_Q",
+	ConstAlignK:           "ALIGN_K",
+	ConstAlignV:           "ALIGN_V",
+	ConstAlignO:           "ALIGN_O",
+	ConstKvTile:           "KV_TILE",
+	ConstQTile:            "Q_TILE",
+	ConstDvSlice:          "DV_SLICE",
+	ConstSubgroupSize:     "SUBGROUP_SIZE",
+	ConstSubgroupBarrier:  "SUBGROUP_BARRIER",
+	ConstFragM:            "FRAG_M",
+	ConstFragN:            "FRAG_N",
+	ConstFragK:            "FRAG_K",
+	ConstSumN:             "SUM_N",
+	ConstMFrags:           "M_FRAGS",
+	ConstKvStep:           "KV_STEP",
+	ConstQSmemChunks:      "Q_SMEM_CHUNKS",
+	ConstCheckKvEnd:       "CHECK_KV_END",
+	ConstCausalSkip:       "CAUSAL_SKIP",
+	ConstUnmaskedLoop:     "UNMASKED_LOOP",
+	ConstExp2:             "EXP2",
+	ConstTileAddressing:   "TILE_ADDRESSING",
+	ConstAblate:           "ABLATE",
+	ConstKeysPerSubgroup:  "KEYS_PER_SUBGROUP",
+	ConstPackGqa:          "PACK_GQA",
+	ConstVarlen:           "VARLEN",
+	ConstPageSize:         "PAGE_SIZE",
+	ConstSparseTokens:     "SPARSE_TOKENS",
+	ConstSparseBlockQ:     "SPARSE_BLOCK_Q",
+	ConstSparseBlockK:     "SPARSE_BLOCK_K",
+	ConstWindow:           "WINDOW",
+	ConstSoftcap:          "SOFTCAP",
+	ConstAlibi:            "ALIBI",
+	ConstSinks:            "SINKS",
+	ConstBias:             "BIAS",
+	ConstMask:             "MASK",
+	ConstKvType:           "KV_TYPE",
+	ConstKvScaleBlock:     "KV_SCALE_BLOCK",
+	ConstSplit:            "SPLIT",
+	ConstSplitKv:          "SPLIT_KV",
+	ConstAliasKv:          "ALIAS_KV",
+	ConstRegisterOperands: "REGISTER_OPERANDS",
+	ConstCombine:          "COMBINE",
+	ConstDimSplit:         "DIM_SPLIT",
+	ConstPrefetch:         "PREFETCH",
+	ConstDecodePartRows:   "DECODE_PART_ROWS",
+	ConstIsDecodePart:     "IS_DECODE_PART",
+	ConstThreadsX:         "THREADS_X",
+	ConstChunkD:           "CHUNK_D",
+	ConstChunkV:           "CHUNK_V",
+	ConstLanesPerRow:      "LANES_PER_ROW",
+	ConstCacheType:        "CACHE_TYPE",
+	ConstRotaryDim:        "ROTARY_DIM",
+	ConstRotaryFirst:      "ROTARY_FIRST",
+	ConstRotaryHalfSplit:  "ROTARY_HALF_SPLIT",
+	ConstDtype:            "DTYPE",
 }

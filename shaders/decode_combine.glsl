@@ -17,7 +17,7 @@
 // a workgroup barrier and the loads. The counters meet no other access than atomics of that scope.
 //
 // Barriers: two around the atomic, which every workgroup has, and in the last one a third, when the LSE are in shared
-// memory. There an invocation has four columns of a row to itself and asks for PARTS_AT_ONCE of their parts at a time,
+// memory. There an invocation has four columns of a row to itself and asks for SPLITS_PER_LOAD of their parts at a time,
 // for the first of them before it has any LSE, so that the last workgroup waits for memory once if there are no more.
 // It comes after a walk that takes all registers, and takes fewer.
 //
@@ -31,88 +31,88 @@
 // The compiler drops the qualifier of a block that is a temporary, as these are, but not that of a member; a test
 // looks for it in the SPIR-V.
 #if BDA
-layout(buffer_reference, std430, buffer_reference_align = 4) buffer PartWords { queuefamilycoherent uint at[]; };
-layout(buffer_reference, std430, buffer_reference_align = 16) buffer PartQuads { queuefamilycoherent uvec4 at[]; };
-#define PART_WORD(s) PartWords((s).word).at[0]
-#define PART_QUAD(s) PartQuads((s).word).at[0]
+layout(buffer_reference, std430, buffer_reference_align = 4) buffer SplitWords { queuefamilycoherent uint at[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) buffer SplitQuads { queuefamilycoherent uvec4 at[]; };
+#define SPLIT_WORD(s) SplitWords((s).word).at[0]
+#define SPLIT_QUAD(s) SplitQuads((s).word).at[0]
 #else
-layout(set = 0, binding = 4, std430) buffer PartWords { queuefamilycoherent uint partWords[]; };
-layout(set = 0, binding = 4, std430) buffer PartQuads { queuefamilycoherent uvec4 partQuads[]; };
-#define PART_WORD(s) partWords[(s).word]
-#define PART_QUAD(s) partQuads[(s).word >> 2]
+layout(set = 0, binding = 4, std430) buffer SplitWords { queuefamilycoherent uint splitWords[]; };
+layout(set = 0, binding = 4, std430) buffer SplitQuads { queuefamilycoherent uvec4 splitQuads[]; };
+#define SPLIT_WORD(s) splitWords[(s).word]
+#define SPLIT_QUAD(s) splitQuads[(s).word >> 2]
 #endif
 
 // -- scratch memory -----------------------------------------------------------------------------------
 
-uint workgroupsOfPart() { return gl_NumWorkGroups.x * (p.Hq / HEADS_SIDE) * gl_NumWorkGroups.z; }
+uint workgroupsPerSplit() { return gl_NumWorkGroups.x * (p.Hq / ROWS_PER_QUERY) * gl_NumWorkGroups.z; }
 
-uint rowsOfState() {
-    return p.Hq * ((LENGTHS & CU_Q) != 0 ? p.totalQ : p.Sq * (gl_NumWorkGroups.z / DV_SLICES));
+uint rowsPerSplit() {
+    return p.Hq * ((VARLEN & CU_Q) != 0 ? p.totalQ : p.Sq * (gl_NumWorkGroups.z / DV_SLICES));
 }
 
 Slice scratchAt(uvec2 word) { return sliceAt(p.addrLSE, word, false, 1); }
 
 Slice counter() {
-    const uint heads = p.Hq / HEADS_SIDE;
+    const uint heads = p.Hq / ROWS_PER_QUERY;
     return scratchAt(uvec2((gl_WorkGroupID.z * heads + gl_WorkGroupID.y % heads) * gl_NumWorkGroups.x + gl_WorkGroupID.x, 0));
 }
 
 // From a column on of a row of part n, whose number is that of the row in a state.
-Slice partO(uint n, uint number, uint col) {
-    const uint first = (workgroupsOfPart() + 63) & ~63u;
-    return scratchAt(add64(uvec2(first, 0), add64(mul64(n * rowsOfState() + number, HEAD_DIM_V), uvec2(col, 0))));
+Slice splitO(uint n, uint number, uint col) {
+    const uint first = (workgroupsPerSplit() + 63) & ~63u;
+    return scratchAt(add64(uvec2(first, 0), add64(mul64(n * rowsPerSplit() + number, HEAD_DIM_V), uvec2(col, 0))));
 }
 
-// Straight from the start: where this went through partO, NVIDIA's compiler (580.159) left the walk's operands in memory.
-Slice partLSE(uint n, uint number) {
-    const uint each = work.splits * rowsOfState(), slice = work.col0 / DV_SLICE;
-    const uint first = (workgroupsOfPart() + 63) & ~63u;
-    return scratchAt(add64(uvec2(first, 0), add64(mul64(each, HEAD_DIM_V), uvec2(slice * each + n * rowsOfState() + number, 0))));
+// Straight from the start: where this went through splitO, NVIDIA's compiler (580.159) left the walk's operands in memory.
+Slice splitLSE(uint n, uint number) {
+    const uint each = work.splits * rowsPerSplit(), slice = work.col0 / DV_SLICE;
+    const uint first = (workgroupsPerSplit() + 63) & ~63u;
+    return scratchAt(add64(uvec2(first, 0), add64(mul64(each, HEAD_DIM_V), uvec2(slice * each + n * rowsPerSplit() + number, 0))));
 }
 
 // -- what a workgroup leaves of its part ----------------------------------------------------------------
 
-void storePartLSE(uint row, float value) {
-    if (COMBINE != 0) PART_WORD(partLSE(work.split, numberOf(row))) = floatBitsToUint(value);
+void storeSplitLSE(uint row, float value) {
+    if (COMBINE != 0) SPLIT_WORD(splitLSE(work.split, rowIndex(row))) = floatBitsToUint(value);
     else storeRowLSE(row, value);
 }
 
-void storePart4(uint row, uint col, vec4 value) {
+void storeSplit4(uint row, uint col, vec4 value) {
     if (COMBINE == 0) {
         storeState4(row, col, value);
         return;
     }
-    const Slice s = partO(work.split, numberOf(row), col);
+    const Slice s = splitO(work.split, rowIndex(row), col);
     if (HEAD_DIM_V % 4 == 0) {
-        PART_QUAD(s) = floatBitsToUint(value);
+        SPLIT_QUAD(s) = floatBitsToUint(value);
         return;
     }
-    for (uint i = 0; i < min(HEAD_DIM_V - col, 4u); ++i) PART_WORD(advance(s, i, 1, false, 1)) = floatBitsToUint(value[i]);
+    for (uint i = 0; i < min(HEAD_DIM_V - col, 4u); ++i) SPLIT_WORD(advance(s, i, 1, false, 1)) = floatBitsToUint(value[i]);
 }
 
 // Counts the workgroup, by one invocation: whether it is the last one, or the first.
 const uint LAST = 1, FIRST = 2;
-uint countPart() {
+uint countSplit() {
     const Slice s = counter();
-    const uint before = atomicAdd(PART_WORD(s), 1, gl_ScopeQueueFamily, gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+    const uint before = atomicAdd(SPLIT_WORD(s), 1, gl_ScopeQueueFamily, gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
     const bool last = before + 1 == work.splits;
-    if (last) atomicStore(PART_WORD(s), 0u, gl_ScopeQueueFamily, 0, 0);
+    if (last) atomicStore(SPLIT_WORD(s), 0u, gl_ScopeQueueFamily, 0, 0);
     return last ? LAST : before == 0 ? FIRST : 0;
 }
 
 // For a workgroup without rows.
-void leaveNoPart() {
-    if (COMBINE != 0 && gl_LocalInvocationIndex == 0) countPart();
+void countEmptySplit() {
+    if (COMBINE != 0 && gl_LocalInvocationIndex == 0) countSplit();
 }
 
 // -- all parts together -----------------------------------------------------------------------------------
 
-// In shared memory, over what the walk had there: what countPart said.
-#define WHICH_PART tile[SHIFT_FIRST][0]
+// In shared memory, over what the walk had there: what countSplit said.
+#define ARRIVAL smem[ROW_MAX_BASE][0]
 
 const uint QUADS = (DV_SLICE + 3) / 4; // of the workgroup's columns
 
-void orderParts() {
+void orderSplits() {
     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
 }
 
@@ -127,93 +127,93 @@ Slice skip(Slice s, uvec2 words) {
 }
 
 // Four columns from a slice on, of those that a row has from col on.
-vec4 partFour(Slice s, uint col) {
-    if (HEAD_DIM_V % 4 == 0) return uintBitsToFloat(PART_QUAD(s));
+vec4 loadSplit4(Slice s, uint col) {
+    if (HEAD_DIM_V % 4 == 0) return uintBitsToFloat(SPLIT_QUAD(s));
     vec4 four = vec4(0.0);
     for (uint e = 0; e < 4; ++e)
-        if (col + e < HEAD_DIM_V) four[e] = uintBitsToFloat(PART_WORD(advance(s, e, 1, false, 1)));
+        if (col + e < HEAD_DIM_V) four[e] = uintBitsToFloat(SPLIT_WORD(advance(s, e, 1, false, 1)));
     return four;
 }
 
-const uint PARTS_AT_ONCE = 8; // a multiple of CHAINS
+const uint SPLITS_PER_LOAD = 8; // a multiple of CHAINS
 
 // Asks for parts from `first` on of four columns, where there are so many, else for the last one again.
-#define ASK_FOR_FOUR(g)                                                                             \
+#define LOAD_FOUR(g)                                                                             \
     [[unroll]] for (uint n = g; n < g + 4; ++n) {                                                   \
-        part[n] = partFour(oAt, col);                                                               \
-        if (first + n + 1 < parts) oAt = skip(oAt, columnsApart);                                   \
+        loaded[n] = loadSplit4(oAt, col);                                                               \
+        if (first + n + 1 < splits) oAt = skip(oAt, splitStride);                                   \
     }
-#define ASK_FOR_PARTS                                                                               \
-    ASK_FOR_FOUR(0)                                                                                 \
-    if (parts - first > 4) ASK_FOR_FOUR(4)
+#define LOAD_SPLITS                                                                               \
+    LOAD_FOUR(0)                                                                                 \
+    if (splits - first > 4) LOAD_FOUR(4)
 // Adds them to their chains. Those behind the last one count nothing.
 #define ADD_FOUR(g)                                                                                 \
     {                                                                                               \
-        const vec4 lse = uintBitsToFloat(tile[lseRow + (first + g) / 4]);                           \
+        const vec4 lse = uintBitsToFloat(smem[lseRow + (first + g) / 4]);                           \
         [[unroll]] for (uint n = 0; n < 4; ++n) {                                                   \
-            const float counts = partWeight(lse[n], most);                                          \
-            total += counts;                                                                        \
-            precise const vec4 weighted = counts * part[g + n];                                     \
+            const float weight = splitWeight(lse[n], maxLSE);                                          \
+            total += weight;                                                                        \
+            precise const vec4 weighted = weight * loaded[g + n];                                     \
             precise const vec4 sum = chain[(g + n) % CHAINS] + weighted;                            \
-            if (counts != 0.0) chain[(g + n) % CHAINS] = sum; /* else whatever its O holds */       \
+            if (weight != 0.0) chain[(g + n) % CHAINS] = sum; /* else whatever its O holds */       \
         }                                                                                           \
     }
-#define ADD_PARTS                                                                                   \
+#define ADD_SPLITS                                                                                   \
     ADD_FOUR(0)                                                                                     \
-    if (parts - first > 4) ADD_FOUR(4)
+    if (splits - first > 4) ADD_FOUR(4)
 
 // After the workgroup has stored its part: O, where it is the last one.
-void combineParts(uint rows) {
-    orderParts();
-    if (gl_LocalInvocationIndex == 0) WHICH_PART = countPart();
-    orderParts();
-    if (WHICH_PART == 0) return;
-    const bool last = WHICH_PART == LAST;
-    const uint parts = last ? work.splits : 1, firstPart = last ? 0 : work.split; // its own: others are being written
-    const uint quads = (parts + 3) / 4; // of the LSE of a row, from the start of shared memory on
-    const uvec2 columnsApart = mul64(rowsOfState(), HEAD_DIM_V);
+void combineSplits(uint rows) {
+    orderSplits();
+    if (gl_LocalInvocationIndex == 0) ARRIVAL = countSplit();
+    orderSplits();
+    if (ARRIVAL == 0) return;
+    const bool last = ARRIVAL == LAST;
+    const uint splits = last ? work.splits : 1, firstSplit = last ? 0 : work.split; // its own: others are being written
+    const uint quads = (splits + 3) / 4; // of the LSE of a row, from the start of shared memory on
+    const uvec2 splitStride = mul64(rowsPerSplit(), HEAD_DIM_V);
     uint at = gl_LocalInvocationIndex, first = 0;
 #define ROW_AT (work.row0 + at / QUADS)
 #define COL_AT (work.col0 + at % QUADS * 4)
     Slice oAt;
-    vec4 part[PARTS_AT_ONCE];
+    vec4 loaded[SPLITS_PER_LOAD];
     if (at < rows * QUADS && COL_AT < HEAD_DIM_V) {
         const uint col = COL_AT;
-        oAt = partO(firstPart, numberOf(ROW_AT), col);
-        ASK_FOR_PARTS
+        oAt = splitO(firstSplit, rowIndex(ROW_AT), col);
+        LOAD_SPLITS
     }
     for (uint i = gl_LocalInvocationIndex; i < rows * quads * 4; i += LOCAL_SIZE) {
         const uint n = i % (quads * 4), row = i / (quads * 4);
-        tile[i / 4][i % 4] = n < parts ? PART_WORD(partLSE(firstPart + n, numberOf(work.row0 + row))) : NONE;
+        smem[i / 4][i % 4] = n < splits ? SPLIT_WORD(splitLSE(firstSplit + n, rowIndex(work.row0 + row))) : EMPTY_LSE;
     }
     barrier();
     [[dont_unroll]] for (; at < rows * QUADS; at += LOCAL_SIZE) {
         const uint row = ROW_AT, col = COL_AT, lseRow = at / QUADS * quads;
         if (col >= HEAD_DIM_V) continue;
-        float most = -INFINITY;
-        bool spoilt = false;
+        float maxLSE = -INFINITY;
+        bool invalid = false;
         [[dont_unroll]] for (uint i = 0; i < quads; ++i) {
-            const uvec4 lse = tile[lseRow + i];
+            const uvec4 lse = smem[lseRow + i];
             [[unroll]] for (uint n = 0; n < 4; ++n) {
-                spoilt = spoilt || spoils(lse[n]);
-                most = max(most, uintBitsToFloat(lse[n])); // of what spoils nothing
+                invalid = invalid || invalidatesLSE(lse[n]);
+                maxLSE = max(maxLSE, uintBitsToFloat(lse[n])); // of what spoils nothing
             }
         }
         precise float total = 0.0;
         vec4 chain[CHAINS];
         [[unroll]] for (uint c = 0; c < CHAINS; ++c) chain[c] = vec4(0.0);
-        if (at != gl_LocalInvocationIndex) oAt = partO(firstPart, numberOf(row), col);
-        [[dont_unroll]] for (first = 0; first < parts; first += PARTS_AT_ONCE) {
+        if (at != gl_LocalInvocationIndex) oAt = splitO(firstSplit, rowIndex(row), col);
+        [[dont_unroll]] for (first = 0; first < splits; first += SPLITS_PER_LOAD) {
             if (first != 0 || at != gl_LocalInvocationIndex) {
-                ASK_FOR_PARTS
+                LOAD_SPLITS
             }
-            ADD_PARTS
+            ADD_SPLITS
         }
         precise vec4 o = chain[0];
         [[unroll]] for (uint c = 1; c < CHAINS; ++c) o += chain[c];
         o += 0.0; // no zero is negative
-        if (spoilt) o = vec4(uintBitsToFloat(NOT_A_NUMBER));
-        else if (total != 0.0) o *= overTotal(total);
+        if (invalid) o = vec4(uintBitsToFloat(NAN_ROW));
+        else if (total != 0.0) o *= inverseTotal(total);
         if (last) store4O(blockO(), elementO(row) + col, o, HEAD_DIM_V - col);
     }
 }

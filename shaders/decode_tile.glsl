@@ -1,76 +1,76 @@
 // One tile of keys, number j of the walk of a subgroup: the body of both loops of decode_coopmat.comp. With MASKED
 // some row may not see some key of it, or its scores depend on the place.
 {
-    const bool more = after < tiles;
-    if (AHEAD > 1 && more) {
-        FETCH_K(kAhead)
-        FETCH_V(vAhead)
+    const bool more = next < tiles;
+    if (PREFETCH > 1 && more) {
+        LOAD_K(kNext)
+        LOAD_V(vNext)
     }
-    FragC S[KEY_TILES];
-    [[unroll]] for (uint t = 0; t < KEY_TILES; ++t) S[t] = FragC(0.0);
+    FragC S[KV_FRAGS];
+    [[unroll]] for (uint t = 0; t < KV_FRAGS; ++t) S[t] = FragC(0.0);
     [[unroll]] for (uint b = 0; b < QK_BLOCKS; ++b) {
-        uvec4 now[K_KEYS];
-        TAKE_K(now, b)
+        uvec4 now[K_LANE_KEYS];
+        CONVERT_K(now, b)
         [[unroll]] for (uint i = 0; i < 2; ++i) {
             FragA Qi;
-            if (Q_STAGED != 0) coopMatLoad(Qi, tile, Q_FIRST + 2 * (2 * b + i), Q_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
-            else Qi = Q[Q_STAGED != 0 ? 0 : 2 * b + i];
-            [[unroll]] for (uint t = 0; t < KEY_TILES; ++t) {
+            if (Q_SMEM_CHUNKS != 0) coopMatLoad(Qi, smem, Q_BASE + 2 * (2 * b + i), Q_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+            else Qi = Q[Q_SMEM_CHUNKS != 0 ? 0 : 2 * b + i];
+            [[unroll]] for (uint t = 0; t < KV_FRAGS; ++t) {
                 FragB Kt;
                 operandB(Kt, K_WORD(0, 0), K_WORD(0, 1), K_WORD(1, 0), K_WORD(1, 1))
                 S[t] = coopMatMulAdd(Qi, Kt, S[t]);
             }
         }
     }
-    if (AHEAD < 2 && more) {
-        FETCH_K(kPart)
-        if (AHEAD > 0) FETCH_V(vAhead)
+    if (PREFETCH < 2 && more) {
+        LOAD_K(kVec)
+        if (PREFETCH > 0) LOAD_V(vNext)
     }
-    if (SCORE_SHARES > 1) {
-        coopMatStore(S[0], tile, SCORES_OF(gl_SubgroupID), SCORES_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+    if (QK_SPLIT > 1) {
+        coopMatStore(S[0], smem, QK_PARTIAL(gl_SubgroupID), QK_PARTIAL_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
         barrier(); // who is here has read the scores before these
         S[0] = FragC(0.0);
-        [[unroll]] for (uint n = 0; n < SCORE_SHARES; ++n) {
+        [[unroll]] for (uint n = 0; n < QK_SPLIT; ++n) {
             FragC part;
-            coopMatLoad(part, tile, SCORES_OF(n), SCORES_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+            coopMatLoad(part, smem, QK_PARTIAL(n), QK_PARTIAL_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
             S[0] += part;
         }
-        turn ^= 1;
+        parity ^= 1;
     }
-    SCALE_SCORES(S, 0)
-    [[unroll]] for (uint t = 0; t < KEY_TILES; ++t) modifyFragment(S[t], work.row0, TILE * BLOCK_COLS, t * 16, MASKED)
-    RAISE_SCORES(S, 0)
-    MOVE_SHIFTS(S)
-    WEIGHTS(P, S, 0)
-    FragPt Pt[KEY_TILES];
-    [[unroll]] for (uint t = 0; t < KEY_TILES; ++t) {
+    SCALE_S(S, 0)
+    [[unroll]] for (uint t = 0; t < KV_FRAGS; ++t) applyMaskAndBias(S[t], work.row0, CURRENT_TILE * KV_TILE, t * 16, MASKED)
+    ADD_V_EXPONENT(S, 0)
+    UPDATE_ROW_MAX(S)
+    SOFTMAX_P(P, S, 0)
+    FragPt Pt[KV_FRAGS];
+    [[unroll]] for (uint t = 0; t < KV_FRAGS; ++t) {
         transposeP(Pt[t], P[t])
-        if (!ROW_SCALES) rowWeight[0] = coopMatMulAdd(FragA(1.0), Pt[t], rowWeight[0]);
+        if (!KEY_SCALES) rowSum[0] = coopMatMulAdd(FragA(1.0), Pt[t], rowSum[0]);
     }
-    [[unroll]] for (uint b = 0; b < OUT_BLOCKS; ++b) {
-        uvec4 now[V_KEYS];
-        TAKE_V(now, b)
+    [[unroll]] for (uint b = 0; b < DV_BLOCKS; ++b) {
+        uvec4 now[V_LANE_KEYS];
+        CONVERT_V(now, b)
         // A masked slot has P = 0, but 0 x Inf is NaN: V is multiplied without such values, they are added at the end.
-        if (MASKED != 0 && MASKS && KV_TYPE != INT8) {
-            [[unroll]] for (uint n = 0; n < V_KEYS; ++n)
+        if (MASKED != 0 && ROW_MASKS && KV_TYPE != INT8) {
+            [[unroll]] for (uint n = 0; n < V_LANE_KEYS; ++n)
                 if (dropNonFinite(now[n])) atomicOr(nonFiniteSeen, 1);
         }
         [[unroll]] for (uint i = 0; i < 4; ++i) {
-            [[unroll]] for (uint t = 0; t < KEY_TILES; ++t) {
+            [[unroll]] for (uint t = 0; t < KV_FRAGS; ++t) {
                 FragA Vt;
                 operandA(Vt, V_LOW(0), V_LOW(2), V_HIGH(0), V_HIGH(2))
                 O[4 * b + i] = coopMatMulAdd(Vt, Pt[t], O[4 * b + i]);
             }
         }
     }
-    [[unroll]] for (uint n = 0; n < (AHEAD > 1 ? K_ALL : 0); ++n) kPart[n] = kAhead[n];
-    [[unroll]] for (uint n = 0; n < (AHEAD > 0 ? V_ALL : 0); ++n) vPart[n] = vAhead[n];
-    j = after;
+    [[unroll]] for (uint n = 0; n < (PREFETCH > 1 ? K_LANE_VECS : 0); ++n) kVec[n] = kNext[n];
+    [[unroll]] for (uint n = 0; n < (PREFETCH > 0 ? V_LANE_VECS : 0); ++n) vVec[n] = vNext[n];
+    j = next;
     if (more) {
-        if (AHEAD == 0) FETCH_V(vPart)
-        NAME_COLUMNS
-        TAKE_SCALES
-        after = nextTile(walk, j + WALKERS, lastRow);
-        if (after < tiles) LOOK_UP(after)
+        if (PREFETCH == 0) LOAD_V(vVec)
+        STORE_KEY_INDICES
+        STORE_KV_SCALES
+        next = nextKVTile(kv, j + KV_LOOPS, lastRow);
+        if (next < tiles) RESOLVE_KV_ROWS(next)
     }
 }

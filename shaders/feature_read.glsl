@@ -1,11 +1,11 @@
 // Rows of K or V as they are stored, included once for each by feature_tensors.glsl, with
 //   OF(name), ALIGNMENT, COLUMNS as tensor_read.glsl has them; ALIGNMENT counts bytes where KV_TYPE is INT8 or FLOAT8
-//   PART8, RAW8   the names of the loads of eight elements
+//   LOAD_STORED8, LOAD_SCALED8   the names of the loads of eight elements
 //   STRIDE_SEQ    the stride of rows: elements, or blocks of q8_0 and q4_0
-//   FRAGMENT      columns of a fragment of it; where they divide a row, no column that is asked for is past its end
+//   LOAD_MULTIPLE      columns of a fragment of it; where they divide a row, no column that is asked for is past its end
 
 // The slice that starts at a row of the work's key head.
-Slice OF(rows)(Place at) {
+Slice OF(rows)(KVRow at) {
     if (KV_TYPE == 0) return OF(slice)(at.batch, work.kvHead, at.row);
     return byteSlice(p.OF(addr), OF(position)(at.batch, work.kvHead, at.row));
 }
@@ -23,7 +23,7 @@ uvec2 OF(bytes)(Slice s, uint first, uint count, bool whole) {
 }
 
 // Byte of the slice where the block of q8_0 or q4_0 starts that has a column.
-uint OF(block)(uint row, uint col) { return (row * STRIDE_SEQ + col / Q_ELEMENTS) * KV_UNIT; }
+uint OF(block)(uint row, uint col) { return (row * STRIDE_SEQ + col / QUANT_BLOCK) * KV_UNIT_BYTES; }
 
 uint OF(half)(Slice s, uint first) {
     const uint at = s.phase + first; // even: blocks are, and so is where they start
@@ -41,35 +41,35 @@ uvec2 OF(quantised)(Slice s, uint row, uint col, uint valid) {
         }
         return words;
     }
-    const uint e = col % Q_ELEMENTS;
+    const uint e = col % QUANT_BLOCK;
     return OF(bytes)(s, OF(block)(row, col) + 2 + (KV_TYPE == Q8_0 ? e : e % 16), 8, false);
 }
 
 // The scale of a row of int8 or float8, by its place, or else of the block that a column is in.
-float OF(rowScale)(Place at) { return uintBitsToFloat(OF(scale)(scaleEntry(at))); }
+float OF(rowScale)(KVRow at) { return uintBitsToFloat(OF(scale)(scaleEntry(at))); }
 float OF(blockScale)(Slice s, uint row, uint col) { return unpackHalf2x16(OF(half)(s, OF(block)(row, col))).x; }
 
 // Eight elements of a row of the slice, from a column that is a multiple of 8, as stored: 16-bit ones packed; or
 // bytes in x and y, their scale in z, how far to shift them in w.
-uvec4 PART8(Slice s, uint row, uint col) {
-    const uint valid = COLUMNS % FRAGMENT == 0 ? 8 : OF(elementsFrom)(col);
+uvec4 LOAD_STORED8(Slice s, uint row, uint col) {
+    const uint valid = COLUMNS % LOAD_MULTIPLE == 0 ? 8 : OF(elementsFrom)(col);
     if (KV_TYPE == 0) return OF(load8)(s, row * STRIDE_SEQ + col, valid);
     if (valid == 0) return uvec4(0);
-    const float scale = ROW_SCALES ? 1.0 : OF(blockScale)(s, row, col);
+    const float scale = KEY_SCALES ? 1.0 : OF(blockScale)(s, row, col);
     return uvec4(OF(quantised)(s, row, col, valid), floatBitsToUint(scale), shiftOfColumn(col));
 }
 
 // The same, of int8 and float8 with the scale of the key too, by where it lies.
-uvec4 RAW8(Slice s, uint row, uint col, Place at) {
-    uvec4 part = PART8(s, row, col);
-    if (ROW_SCALES) part.z = floatBitsToUint(OF(rowScale)(at));
+uvec4 LOAD_SCALED8(Slice s, uint row, uint col, KVRow at) {
+    uvec4 part = LOAD_STORED8(s, row, col);
+    if (KEY_SCALES) part.z = floatBitsToUint(OF(rowScale)(at));
     return part;
 }
 
 #undef OF
-#undef PART8
-#undef RAW8
+#undef LOAD_STORED8
+#undef LOAD_SCALED8
 #undef STRIDE_SEQ
 #undef ALIGNMENT
 #undef COLUMNS
-#undef FRAGMENT
+#undef LOAD_MULTIPLE

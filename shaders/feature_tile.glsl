@@ -1,63 +1,63 @@
-// One tile of keys, number j of the walk, as coopmat_tile.glsl has it for modules without FEATURES: the body of
+// One tile of keys, number j of the walk, as coopmat_tile.glsl has it for modules without GENERAL: the body of
 // both loops of forward_coopmat.comp. With MASKED some row may not see some key of it, or its scores depend on
-// the place. With REUSE, V takes K's place in shared memory once the scores are there, at the cost of two more
+// the place. With ALIAS_KV, V takes K's place in shared memory once the scores are there, at the cost of two more
 // barriers: twice as many workgroups fit, and it is loads on their way that decoding lives on.
 {
     barrier(); // everyone has finished with the last tile
-    after = PAGES_AHEAD && MAP_ROWS != 0 ? beyond : nextTile(walk, j + 1, lastRow);
-    if (PAGES_AHEAD) beyond = nextTile(walk, after + 1, lastRow);
-    if (KEPT != 0) {
-        [[unroll]] for (uint i = 0; i < KEY_PARTS; ++i)
-            if (i * LOCAL_SIZE + tid < BLOCK_COLS) keyOfColumn[i * LOCAL_SIZE + tid] = keyPart[i];
+    next = PREFETCH_PAGES && SPARSE_BLOCK_Q != 0 ? afterNext : nextKVTile(kv, j + 1, lastRow);
+    if (PREFETCH_PAGES) afterNext = nextKVTile(kv, next + 1, lastRow);
+    if (SPARSE_TOKENS != 0) {
+        [[unroll]] for (uint i = 0; i < LANE_KEYS; ++i)
+            if (i * LOCAL_SIZE + tid < KV_TILE) tileKeys[i * LOCAL_SIZE + tid] = laneKey[i];
     }
-    const uint firstStep = FIRST_STEP;
-#define LOOK_AT(S, s)                                                                               \
-    SCALE_SCORES(S, (firstStep + s) * STEP_COLS)                                                 \
-    [[unroll]] for (uint f = 0; f < ROW_TILES * KEY_TILES; ++f)                                     \
-        modifyFragment(S[f], myRow + f / KEY_TILES * TILE_M, TILE * BLOCK_COLS,                     \
-                       (firstStep + s) * STEP_COLS + f % KEY_TILES * TILE_N, MASKED)                \
-    RAISE_SCORES(S, (firstStep + s) * STEP_COLS)
-    STORE_K
-    STORE_SCALES
-    if (REUSE != 0) {
+    const uint firstStep = SUBGROUP_FIRST_STEP;
+#define APPLY_MASK_AND_BIAS(S, s)                                                                               \
+    SCALE_S(S, (firstStep + s) * KV_STEP)                                                 \
+    [[unroll]] for (uint f = 0; f < M_FRAGS * KV_FRAGS; ++f)                                     \
+        applyMaskAndBias(S[f], rowBase + f / KV_FRAGS * FRAG_M, CURRENT_TILE * KV_TILE,                     \
+                       (firstStep + s) * KV_STEP + f % KV_FRAGS * FRAG_N, MASKED)                \
+    ADD_V_EXPONENT(S, (firstStep + s) * KV_STEP)
+    STORE_K_TILE
+    STORE_KV_SCALES
+    if (ALIAS_KV != 0) {
         barrier(); // K is complete
-        if (after < tiles) FETCH_K(tileAt(walk, after))
-        [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) loadShift(r);
-        FragC S[ROW_TILES * KEY_TILES];
-        SCORES(S, firstStep * STEP_COLS)
+        if (next < tiles) PREFETCH_K(kvTileAt(kv, next))
+        [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) loadRowMax(r);
+        FragC S[M_FRAGS * KV_FRAGS];
+        GEMM_QK(S, firstStep * KV_STEP)
         barrier(); // everyone has finished with K
-        STORE_V(MASKED)
+        STORE_V_TILE(MASKED)
         barrier(); // V is complete
-        if (after < tiles) FETCH_V(tileAt(walk, after))
-        if (PAGES_AHEAD) LOOK_UP(tileAt(walk, beyond))
-        LOOK_AT(S, 0)
-        MOVE_SHIFTS(S)
-        WEIGHTS(P, S, firstStep * STEP_COLS)
-        ADD_VALUES(P, firstStep * STEP_COLS)
+        if (next < tiles) PREFETCH_V(kvTileAt(kv, next))
+        if (PREFETCH_PAGES) LOAD_PAGE_INDICES(kvTileAt(kv, afterNext))
+        APPLY_MASK_AND_BIAS(S, 0)
+        UPDATE_ROW_MAX(S)
+        SOFTMAX_P(P, S, firstStep * KV_STEP)
+        GEMM_PV(P, firstStep * KV_STEP)
     } else {
-        STORE_V(MASKED)
+        STORE_V_TILE(MASKED)
         barrier(); // the tile is complete
-        if (after < tiles) {
-            FETCH_K(tileAt(walk, after))
-            FETCH_V(tileAt(walk, after))
+        if (next < tiles) {
+            PREFETCH_K(kvTileAt(kv, next))
+            PREFETCH_V(kvTileAt(kv, next))
         }
-        if (PAGES_AHEAD) LOOK_UP(tileAt(walk, beyond))
-        if (mine && (MASKED == 0 || TILE * BLOCK_COLS < myEnd)) {
-            [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) loadShift(r);
-            FragC S[ROW_TILES * KEY_TILES];
-            SCORES(S, firstStep * STEP_COLS)
-            [[unroll]] for (uint s = 0; s < TILE_STEPS; ++s) {
-                LOOK_AT(S, s)
-                MOVE_SHIFTS(S)
-                FragC next[ROW_TILES * KEY_TILES];
-                if (s + 1 < TILE_STEPS) SCORES(next, (s + 1) * STEP_COLS)
-                WEIGHTS(P, S, (firstStep + s) * STEP_COLS)
-                ADD_VALUES(P, (firstStep + s) * STEP_COLS)
-                if (s + 1 < TILE_STEPS) {
-                    [[unroll]] for (uint f = 0; f < ROW_TILES * KEY_TILES; ++f) S[f] = next[f];
+        if (PREFETCH_PAGES) LOAD_PAGE_INDICES(kvTileAt(kv, afterNext))
+        if (hasRows && (MASKED == 0 || CURRENT_TILE * KV_TILE < keyEnd)) {
+            [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) loadRowMax(r);
+            FragC S[M_FRAGS * KV_FRAGS];
+            GEMM_QK(S, firstStep * KV_STEP)
+            [[unroll]] for (uint s = 0; s < SUBGROUP_STEPS; ++s) {
+                APPLY_MASK_AND_BIAS(S, s)
+                UPDATE_ROW_MAX(S)
+                FragC nextS[M_FRAGS * KV_FRAGS];
+                if (s + 1 < SUBGROUP_STEPS) GEMM_QK(nextS, (s + 1) * KV_STEP)
+                SOFTMAX_P(P, S, (firstStep + s) * KV_STEP)
+                GEMM_PV(P, (firstStep + s) * KV_STEP)
+                if (s + 1 < SUBGROUP_STEPS) {
+                    [[unroll]] for (uint f = 0; f < M_FRAGS * KV_FRAGS; ++f) S[f] = nextS[f];
                 }
             }
         }
     }
-#undef LOOK_AT
+#undef APPLY_MASK_AND_BIAS
 }

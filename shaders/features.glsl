@@ -1,95 +1,95 @@
 // Which rows and keys a workgroup has when sequences differ, K and V lie in pages or are quantised, and
-// scores are modified: what modules compiled with FEATURES=1 do where the others take p.Sq and p.Sk.
+// scores are modified: what modules compiled with GENERAL=1 do where the others take p.Sq and p.Sk.
 //
-// A row is numbered within its sequence; with PACKED_ROWS the query heads that share a key head lie side by
-// side, row r being query r / PACKED_ROWS of head r % PACKED_ROWS of the group, so that decoding fills a fragment with them.
+// A row is numbered within its sequence; with PACK_GQA the query heads that share a key head lie side by
+// side, row r being query r / PACK_GQA of head r % PACK_GQA of the group, so that decoding fills a fragment with them.
 // A key is numbered within its sequence too. Numbers that come from memory (lengths, pages, tokens) are
 // clamped to what the host knows of the tensors, so that wrong ones cannot reach outside of them.
-#ifndef FEATURES_GLSL
-#define FEATURES_GLSL
+#ifndef GENERAL_GLSL
+#define GENERAL_GLSL
 
-const uint CU_Q = 1, USED_Q = 2, CU_K = 4, USED_K = 8; // of LENGTHS
+const uint CU_Q = 1, USED_Q = 2, CU_K = 4, USED_K = 8; // of VARLEN
 
 // A vector of 32-bit elements: the name of its address in Params and of its binding.
 #if BDA
-#define VECTOR(name, number) uint load##name(uint i) { return ReadWords(p.addr##name).at[i]; }
+#define ARRAY(name, number) uint load##name(uint i) { return ReadWords(p.addr##name).at[i]; }
 #else
-#define VECTOR(name, number)                                                                        \
-    layout(set = 0, binding = number, std430) READ_ONLY buffer Vector##name { uint vector##name[]; }; \
-    uint load##name(uint i) { return vector##name[p.addr##name.x + i]; }
+#define ARRAY(name, number)                                                                        \
+    layout(set = 0, binding = number, std430) READ_ONLY buffer Array##name { uint array##name[]; }; \
+    uint load##name(uint i) { return array##name[p.addr##name.x + i]; }
 #endif
-VECTOR(CuQ, 5)
-VECTOR(CuK, 6)
-VECTOR(UsedQ, 7)
-VECTOR(UsedK, 8)
-VECTOR(Table, 9)
-VECTOR(ALiBi, 10)
-VECTOR(Sinks, 11)
-VECTOR(Map, 13)   // the bitmap, or where the lists of kept tokens start
-VECTOR(KScale, 14)
-VECTOR(VScale, 15)
+ARRAY(CuQ, 5)
+ARRAY(CuK, 6)
+ARRAY(UsedQ, 7)
+ARRAY(UsedK, 8)
+ARRAY(BlockTable, 9)
+ARRAY(ALiBi, 10)
+ARRAY(Sinks, 11)
+ARRAY(Mask, 13)   // the bitmap, or where the lists of kept tokens start
+ARRAY(KScale, 14)
+ARRAY(VScale, 15)
 uint scaleK(uint i) { return loadKScale(i); }
 uint scaleV(uint i) { return loadVScale(i); }
 // The bias and the mask by words and how many elements into the first one they start: they may be of 16 and 8 bits.
 #if BDA
 uint loadBiasWord(uint i) { return ReadWords(uvec2(p.addrBias.x & ~3u, p.addrBias.y)).at[i]; }
-uint loadMaskWord(uint i) { return ReadWords(uvec2(p.addrMap.x & ~3u, p.addrMap.y)).at[i]; }
-uint biasFirst() { return (p.addrBias.x & 3u) >> 1; }
-uint maskFirst() { return p.addrMap.x & 3u; }
+uint loadMaskWord(uint i) { return ReadWords(uvec2(p.addrMask.x & ~3u, p.addrMask.y)).at[i]; }
+uint biasStart() { return (p.addrBias.x & 3u) >> 1; }
+uint maskStart() { return p.addrMask.x & 3u; }
 #else
-layout(set = 0, binding = 12, std430) READ_ONLY buffer VectorBias { uint vectorBias[]; };
-uint loadBiasWord(uint i) { return vectorBias[i]; }
-uint loadMaskWord(uint i) { return vectorMap[i]; }
-uint biasFirst() { return p.addrBias.x; }
-uint maskFirst() { return p.addrMap.x; }
+layout(set = 0, binding = 12, std430) READ_ONLY buffer ArrayBias { uint arrayBias[]; };
+uint loadBiasWord(uint i) { return arrayBias[i]; }
+uint loadMaskWord(uint i) { return arrayMask[i]; }
+uint biasStart() { return p.addrBias.x; }
+uint maskStart() { return p.addrMask.x; }
 #endif
 #if BDA
-uint loadToken(uint i) { return ReadWords(uvec2(p.strideMapBatch, p.strideMapHead)).at[i]; }
+uint loadSparseToken(uint i) { return ReadWords(uvec2(p.strideMaskBatch, p.strideMaskHead)).at[i]; }
 #else
-layout(set = 0, binding = 16, std430) READ_ONLY buffer VectorTokens { uint vectorTokens[]; };
-uint loadToken(uint i) { return vectorTokens[p.strideMapBatch + i]; }
+layout(set = 0, binding = 16, std430) READ_ONLY buffer ArrayTokens { uint arrayTokens[]; };
+uint loadSparseToken(uint i) { return arrayTokens[p.strideMaskBatch + i]; }
 #endif
 
 // -- the work of a workgroup ------------------------------------------------------------------------
 // Grid: x = row block, with cu_seqlens_q of all sequences one after another; y = split * heads + head,
-// or key head with PACKED_ROWS; z = batch * DV_SLICES + slice of O's columns.
-// With SHORT_ROWS two kernels compute the sequences of a batch, by their lengths. The one with OWNS_SHORT has z =
+// or key head with PACK_GQA; z = batch * DV_SLICES + slice of O's columns.
+// With DECODE_PART_ROWS two kernels compute the sequences of a batch, by their lengths. The one with IS_DECODE_PART has z =
 // sequence * DV_SLICES + slice and as many row blocks as a short sequence may need; the other has a grid as above. A
 // block of the other kernel's sequence leaves at once.
 
-struct Work {
-    uint batch, head, kvHead; // head: the first of the group with PACKED_ROWS
+struct WorkTile {
+    uint batch, head, kvHead; // head: the first of the group with PACK_GQA
     uint row0;           // first row
     uint col0;           // first column of V and O
     uint split, splits;
     uint rows;           // of the sequence
-    uint queries, keys;  // of the sequence
-    uint listed;         // entries of the list of kept tokens; else keys
-    uint firstListed;
-    uint firstQ, firstK; // where the sequence starts in packed tensors
-    int offset;          // query i lies at key i + offset
+    uint seqlenQ, seqlenK;  // of the sequence
+    uint kvLength;         // entries of the list of kept tokens; else keys
+    uint firstToken;
+    uint offsetQ, offsetK; // where the sequence starts in packed tensors
+    int causalOffset;          // query i lies at key i + offset
 };
 
-Work work;
+WorkTile work;
 
-uint atMost(uint number, uint most) { return int(number) < 0 ? 0 : min(number, most); }
+uint clampCount(uint number, uint most) { return int(number) < 0 ? 0 : min(number, most); }
 
-const uint HEADS_SIDE = PACKED_ROWS > 1 ? PACKED_ROWS : 1; // rows of a query
-uint queryOf(uint row) { return row / HEADS_SIDE; }
-uint headOf(uint row) { return work.head + row % HEADS_SIDE; }
+const uint ROWS_PER_QUERY = PACK_GQA > 1 ? PACK_GQA : 1; // rows of a query
+uint queryOf(uint row) { return row / ROWS_PER_QUERY; }
+uint headOf(uint row) { return work.head + row % ROWS_PER_QUERY; }
 
 // Row blocks of packed sequences: those of sequence b start at this block at the latest, and have it alone.
-uint firstBlock(uint b, uint blockRows) {
-    return atMost(loadCuQ(b), p.totalQ) * HEADS_SIDE / blockRows + b; // totalQ * groupSize < 2^32
+uint firstQTile(uint b, uint tileRows) {
+    return clampCount(loadCuQ(b), p.totalQ) * ROWS_PER_QUERY / tileRows + b; // totalQ * groupSize < 2^32
 }
 
 // The last sequence that starts at a block or before it. Lanes look at as many of them at once.
-uint sequenceOf(uint block, uint blockRows) {
+uint sequenceOf(uint block, uint tileRows) {
     uint low = 0, count = p.strideQBatch; // the number of sequences: packed tensors have no batch stride
-#ifdef LANES
+#ifdef SEARCH_LANES
     while (count > 1) {
-        const uint step = (count + LANES - 1) / LANES, mine = gl_SubgroupInvocationID * step;
-        const bool starts = mine < count && firstBlock(low + mine, blockRows) <= block;
+        const uint step = (count + SEARCH_LANES - 1) / SEARCH_LANES, probe = gl_SubgroupInvocationID * step;
+        const bool starts = probe < count && firstQTile(low + probe, tileRows) <= block;
         const uint before = max(subgroupBallotBitCount(subgroupBallot(starts)), 1) - 1;
         low += before * step;
         count = min(step, count - before * step);
@@ -97,7 +97,7 @@ uint sequenceOf(uint block, uint blockRows) {
 #else
     while (count > 1) {
         const uint half_ = count / 2;
-        const bool starts = firstBlock(low + half_, blockRows) <= block;
+        const bool starts = firstQTile(low + half_, tileRows) <= block;
         if (starts) low += half_;
         count = starts ? count - half_ : half_;
     }
@@ -106,8 +106,8 @@ uint sequenceOf(uint block, uint blockRows) {
 }
 
 // Finds the work; false where there is none.
-bool findWork(uint blockRows) {
-    const uint heads = p.Hq / HEADS_SIDE;
+bool findWorkTile(uint tileRows) {
+    const uint heads = p.Hq / ROWS_PER_QUERY;
     work.split = 0;
     work.splits = 1;
     work.kvHead = gl_WorkGroupID.y; // heads that share a key head are packed
@@ -116,55 +116,55 @@ bool findWork(uint blockRows) {
         work.splits = gl_NumWorkGroups.y / heads;
         work.kvHead -= work.split * heads;
     }
-    work.head = work.kvHead * HEADS_SIDE;
+    work.head = work.kvHead * ROWS_PER_QUERY;
     work.col0 = (gl_WorkGroupID.z % DV_SLICES) * DV_SLICE;
     uint block = gl_WorkGroupID.x;
     work.batch = gl_WorkGroupID.z / DV_SLICES;
-    work.firstQ = 0;
-    work.queries = p.Sq;
-    if ((LENGTHS & CU_Q) != 0) {
-        if (OWNS_SHORT == 0) {
-            work.batch = sequenceOf(block, blockRows);
-            const uint first = firstBlock(work.batch, blockRows);
+    work.offsetQ = 0;
+    work.seqlenQ = p.Sq;
+    if ((VARLEN & CU_Q) != 0) {
+        if (IS_DECODE_PART == 0) {
+            work.batch = sequenceOf(block, tileRows);
+            const uint first = firstQTile(work.batch, tileRows);
             if (block < first) return false;
             block -= first;
         }
-        work.firstQ = atMost(loadCuQ(work.batch), p.totalQ);
-        const uint end = atMost(loadCuQ(work.batch + 1), p.totalQ);
-        work.queries = min(max(end, work.firstQ) - work.firstQ, p.Sq);
+        work.offsetQ = clampCount(loadCuQ(work.batch), p.totalQ);
+        const uint end = clampCount(loadCuQ(work.batch + 1), p.totalQ);
+        work.seqlenQ = min(max(end, work.offsetQ) - work.offsetQ, p.Sq);
     }
-    if ((LENGTHS & USED_Q) != 0) work.queries = atMost(loadUsedQ(work.batch), work.queries);
-    work.rows = work.queries * HEADS_SIDE;
-    if (SHORT_ROWS != 0 && (work.rows <= SHORT_ROWS) != (OWNS_SHORT != 0)) return false;
-    const uint blocks = (work.rows + blockRows - 1) / blockRows;
+    if ((VARLEN & USED_Q) != 0) work.seqlenQ = clampCount(loadUsedQ(work.batch), work.seqlenQ);
+    work.rows = work.seqlenQ * ROWS_PER_QUERY;
+    if (DECODE_PART_ROWS != 0 && (work.rows <= DECODE_PART_ROWS) != (IS_DECODE_PART != 0)) return false;
+    const uint blocks = (work.rows + tileRows - 1) / tileRows;
     if (block >= blocks) return false;
     if (CAUSAL != 0) block = blocks - 1 - block; // later rows see more keys: heavy blocks first
-    work.row0 = block * blockRows;
+    work.row0 = block * tileRows;
 
-    work.firstK = 0;
-    work.keys = p.Sk;
-    if ((LENGTHS & CU_K) != 0) {
-        work.firstK = atMost(loadCuK(work.batch), p.totalK);
-        const uint end = atMost(loadCuK(work.batch + 1), p.totalK);
-        work.keys = min(max(end, work.firstK) - work.firstK, p.Sk);
+    work.offsetK = 0;
+    work.seqlenK = p.Sk;
+    if ((VARLEN & CU_K) != 0) {
+        work.offsetK = clampCount(loadCuK(work.batch), p.totalK);
+        const uint end = clampCount(loadCuK(work.batch + 1), p.totalK);
+        work.seqlenK = min(max(end, work.offsetK) - work.offsetK, p.Sk);
     }
-    if ((LENGTHS & USED_K) != 0) work.keys = atMost(loadUsedK(work.batch), work.keys);
-    work.listed = work.keys;
-    if (KEPT != 0) {
+    if ((VARLEN & USED_K) != 0) work.seqlenK = clampCount(loadUsedK(work.batch), work.seqlenK);
+    work.kvLength = work.seqlenK;
+    if (SPARSE_TOKENS != 0) {
         const uint list = work.batch * (p.Hq / p.groupSize) + work.kvHead;
-        work.firstListed = atMost(loadMap(list), p.strideMapRow);
-        const uint end = atMost(loadMap(list + 1), p.strideMapRow);
-        work.listed = max(end, work.firstListed) - work.firstListed;
+        work.firstToken = clampCount(loadMask(list), p.strideMaskRow);
+        const uint end = clampCount(loadMask(list + 1), p.strideMaskRow);
+        work.kvLength = max(end, work.firstToken) - work.firstToken;
     }
-    work.offset = p.causalOffset != 0 ? int(work.keys) - int(work.queries) : 0;
+    work.causalOffset = p.causalOffset != 0 ? int(work.seqlenK) - int(work.seqlenQ) : 0;
     return true;
 }
 
-// -- what a row sees: keys [visibleStart(row), visibleEnd(row)), less what POSITIONAL excludes -------
+// -- what a row sees: keys [visibleStart(row), visibleEnd(row)), less what MASK_EVERY_TILE excludes -------
 
 uint visibleEnd(uint row) {
-    int end = int(work.keys);
-    const int at = int(queryOf(row)) + work.offset;
+    int end = int(work.seqlenK);
+    const int at = int(queryOf(row)) + work.causalOffset;
     if (CAUSAL != 0) end = min(end, at + 1);
     if ((WINDOW & 2u) != 0) end = min(end, at + p.windowRight + 1); // the host sees to it that this fits 32 bits
     return uint(max(end, 0));
@@ -172,23 +172,23 @@ uint visibleEnd(uint row) {
 
 uint visibleStart(uint row) {
     if ((WINDOW & 1u) == 0) return 0;
-    return uint(max(int(queryOf(row)) + work.offset - p.windowLeft, 0));
+    return uint(max(int(queryOf(row)) + work.causalOffset - p.windowLeft, 0));
 }
 
 // Every tile needs a look at which slots are which. Of lists a kernel may look at the keys of a tile instead.
-#ifndef LISTS_LOOKED_AT
-#define LISTS_LOOKED_AT 0
+#ifndef CHECKS_SPARSE_TILES
+#define CHECKS_SPARSE_TILES 0
 #endif
-const bool POSITIONAL = (1 - LISTS_LOOKED_AT) * KEPT + MAP_ROWS + ALIBI + BIAS + MASK != 0;
+const bool MASK_EVERY_TILE = (1 - CHECKS_SPARSE_TILES) * SPARSE_TOKENS + SPARSE_BLOCK_Q + ALIBI + BIAS + MASK != 0;
 // Something is done to scores before the row max is taken; else they are products until it is subtracted. With numbers added
 // they are natural exponents: a bias of the least finite float32, the mask of other libraries, would overflow times log2(e).
-const bool MODIFIED = SOFTCAP + ALIBI + BIAS != 0;
-const bool NATURAL = ALIBI + BIAS != 0;
+const bool SCORE_MOD = SOFTCAP + ALIBI + BIAS != 0;
+const bool NATURAL_SCORES = ALIBI + BIAS != 0;
 // A row may not see a key that others of its tile see.
-const bool MASKS = CAUSAL + WINDOW + KEPT + MAP_ROWS + MASK != 0;
+const bool ROW_MASKS = CAUSAL + WINDOW + SPARSE_TOKENS + SPARSE_BLOCK_Q + MASK != 0;
 
-float biasAt(uint head, uint query, uint key) {
-    const uint at = biasFirst() + work.batch * p.strideBiasBatch + head * p.strideBiasHead + query * p.strideBiasRow + key;
+float loadBias(uint head, uint query, uint key) {
+    const uint at = biasStart() + work.batch * p.strideBiasBatch + head * p.strideBiasHead + query * p.strideBiasRow + key;
     if (BIAS == 3) return uintBitsToFloat(loadBiasWord(at));
     const uint half_ = (loadBiasWord(at >> 1) >> ((at & 1u) * 16u)) & 0xffffu;
     return BIAS == 2 ? uintBitsToFloat(half_ << 16) : unpackHalf2x16(half_).x;
@@ -198,83 +198,83 @@ float biasAt(uint head, uint query, uint key) {
 bool attends(uint row, uint key) {
     bool yes = row < work.rows && key >= visibleStart(row) && key < visibleEnd(row);
     if (MASK != 0 && yes) {
-        const uint at = maskFirst() + work.batch * p.strideMapBatch + headOf(row) * p.strideMapHead
-            + queryOf(row) * p.strideMapRow + key;
+        const uint at = maskStart() + work.batch * p.strideMaskBatch + headOf(row) * p.strideMaskHead
+            + queryOf(row) * p.strideMaskRow + key;
         yes = ((loadMaskWord(at >> 2) >> ((at & 3u) * 8u)) & 0xffu) != 0;
     }
-    if (MAP_ROWS != 0 && yes) {
-        const uint j = key / MAP_KEYS;
-        const uint at = work.batch * p.strideMapBatch + headOf(row) * p.strideMapHead + queryOf(row) / MAP_ROWS * p.strideMapRow;
-        yes = (loadMap(at + j / 32) >> (j % 32) & 1u) != 0;
+    if (SPARSE_BLOCK_Q != 0 && yes) {
+        const uint j = key / SPARSE_BLOCK_K;
+        const uint at = work.batch * p.strideMaskBatch + headOf(row) * p.strideMaskHead + queryOf(row) / SPARSE_BLOCK_Q * p.strideMaskRow;
+        yes = (loadMask(at + j / 32) >> (j % 32) & 1u) != 0;
     }
     return yes;
 }
 
 // No row of the block attends to any key of a tile, as far as the bitmap says.
-bool skipsTile(uint firstRow, uint lastRow, uint firstKey, uint lastKey) {
-    if (MAP_ROWS == 0) return false;
-    const uint heads = p.strideMapHead != 0 ? HEADS_SIDE : 1;
+bool skipsSparseTile(uint firstRow, uint lastRow, uint firstKey, uint lastKey) {
+    if (SPARSE_BLOCK_Q == 0) return false;
+    const uint heads = p.strideMaskHead != 0 ? ROWS_PER_QUERY : 1;
     for (uint h = 0; h < heads; ++h)
-        for (uint i = queryOf(firstRow) / MAP_ROWS; i <= queryOf(lastRow) / MAP_ROWS; ++i)
-            for (uint j = firstKey / MAP_KEYS; j <= lastKey / MAP_KEYS; ++j) {
-                const uint at = work.batch * p.strideMapBatch + (work.head + h) * p.strideMapHead + i * p.strideMapRow;
-                if ((loadMap(at + j / 32) >> (j % 32) & 1u) != 0) return false;
+        for (uint i = queryOf(firstRow) / SPARSE_BLOCK_Q; i <= queryOf(lastRow) / SPARSE_BLOCK_Q; ++i)
+            for (uint j = firstKey / SPARSE_BLOCK_K; j <= lastKey / SPARSE_BLOCK_K; ++j) {
+                const uint at = work.batch * p.strideMaskBatch + (work.head + h) * p.strideMaskHead + i * p.strideMaskRow;
+                if ((loadMask(at + j / 32) >> (j % 32) & 1u) != 0) return false;
             }
     return true;
 }
 
 // -- the walk over the keys ----------------------------------------------------------------------------
 // A row block visits tiles [first, last) of its sequence, a split's part of them: first those that every row
-// sees whole, [wholeFirst, wholeLast), which need no masks, then the ones before and behind. Where subgroups
-// walk for themselves (WALKERS of them), they take turns.
-#ifndef WALKERS
-#define WALKERS 1
+// sees whole, [unmaskedFirst, unmaskedLast), which need no masks, then the ones before and behind. Where subgroups
+// walk for themselves (KV_LOOPS of them), they take turns.
+#ifndef KV_LOOPS
+#define KV_LOOPS 1
 #endif
 
-struct Walk { uint first, wholeFirst, wholeLast, last; };
+struct KVRange { uint first, unmaskedFirst, unmaskedLast, last; };
 
-Walk walkOf(uint lastRow) {
-    uint first = visibleStart(work.row0) / BLOCK_COLS, end = visibleEnd(lastRow);
-    uint wholeFirst = (visibleStart(lastRow) + BLOCK_COLS - 1) / BLOCK_COLS, wholeLast = visibleEnd(work.row0) / BLOCK_COLS;
-    if (KEPT != 0) {
-        first = wholeFirst = 0;
-        end = work.listed;
-        wholeLast = work.listed / BLOCK_COLS;
+KVRange kvRange(uint lastRow) {
+    uint first = visibleStart(work.row0) / KV_TILE, end = visibleEnd(lastRow);
+    uint unmaskedFirst = (visibleStart(lastRow) + KV_TILE - 1) / KV_TILE, unmaskedLast = visibleEnd(work.row0) / KV_TILE;
+    if (SPARSE_TOKENS != 0) {
+        first = unmaskedFirst = 0;
+        end = work.kvLength;
+        unmaskedLast = work.kvLength / KV_TILE;
     }
-    Walk w;
+    KVRange w;
     w.first = first;
-    w.last = max((end + BLOCK_COLS - 1) / BLOCK_COLS, first);
+    w.last = max((end + KV_TILE - 1) / KV_TILE, first);
     if (SPLIT != 0) {
         const uint each = (w.last - first) / work.splits, more = (w.last - first) % work.splits; // so many have one more
         w.first = first + work.split * each + min(work.split, more);
         w.last = w.first + each + (work.split < more ? 1 : 0);
     }
-    w.wholeFirst = POSITIONAL ? w.last : clamp(wholeFirst, w.first, w.last);
-    w.wholeLast = POSITIONAL ? w.last : clamp(wholeLast, w.wholeFirst, w.last);
+    w.unmaskedFirst = MASK_EVERY_TILE ? w.last : clamp(unmaskedFirst, w.first, w.last);
+    w.unmaskedLast = MASK_EVERY_TILE ? w.last : clamp(unmaskedLast, w.unmaskedFirst, w.last);
     return w;
 }
 
 // The n-th tile of the walk.
-uint tileAt(Walk w, uint n) {
-    const uint whole = w.wholeLast - w.wholeFirst;
-    if (n < whole) return w.wholeFirst + n;
-    const uint before = w.wholeFirst - w.first;
-    return n - whole < before ? w.first + n - whole : w.wholeLast + n - whole - before;
+uint kvTileAt(KVRange w, uint n) {
+    const uint unmasked = w.unmaskedLast - w.unmaskedFirst;
+    if (n < unmasked) return w.unmaskedFirst + n;
+    const uint before = w.unmaskedFirst - w.first;
+    return n - unmasked < before ? w.first + n - unmasked : w.unmaskedLast + n - unmasked - before;
 }
 
 // The walker's next one from n on that the bitmap does not exclude.
-uint nextTile(Walk w, uint n, uint lastRow) {
-    if (MAP_ROWS != 0)
+uint nextKVTile(KVRange w, uint n, uint lastRow) {
+    if (SPARSE_BLOCK_Q != 0)
         while (n < w.last - w.first) {
-            const uint firstKey = tileAt(w, n) * BLOCK_COLS;
-            if (!skipsTile(work.row0, lastRow, firstKey, min(firstKey + BLOCK_COLS, work.keys) - 1)) break;
-            n += WALKERS;
+            const uint firstKey = kvTileAt(w, n) * KV_TILE;
+            if (!skipsSparseTile(work.row0, lastRow, firstKey, min(firstKey + KV_TILE, work.seqlenK) - 1)) break;
+            n += KV_LOOPS;
         }
     return n;
 }
 
 // A score, capped.
-float capped(float x) {
+float applySoftcap(float x) {
     const float y = x / p.softcap, z = y * y;
     const float t = 1.0 - 2.0 / (exp2(y * 2.885390081777927) + 1.0);
     const float cap = p.softcap * (abs(y) < 0.05 ? y * (1.0 - z * (0.33333333 - z * 0.13333333)) : t);
@@ -282,13 +282,13 @@ float capped(float x) {
 }
 
 // A score with all that is added to it.
-float modified(float x, uint row, uint key) {
-    if (SOFTCAP != 0) x = capped(x);
+float scoreMod(float x, uint row, uint key) {
+    if (SOFTCAP != 0) x = applySoftcap(x);
     if (ALIBI != 0) {
-        const int distance = int(queryOf(row)) + work.offset - int(key);
+        const int distance = int(queryOf(row)) + work.causalOffset - int(key);
         x = fma(-uintBitsToFloat(loadALiBi(headOf(row))), float(abs(distance)), x);
     }
-    if (BIAS != 0 && row < work.rows && key < work.keys) x += biasAt(headOf(row), queryOf(row), key);
+    if (BIAS != 0 && row < work.rows && key < work.seqlenK) x += loadBias(headOf(row), queryOf(row), key);
     return x;
 }
 
@@ -297,65 +297,65 @@ float modified(float x, uint row, uint key) {
 // The key at place i of the walk: i itself, or the i-th of the list. NO_KEY where there is none.
 const uint NO_KEY = 0xffffffffu;
 uint keyAt(uint i) {
-    if (KEPT == 0) return i < work.keys ? i : NO_KEY;
-    if (i >= work.listed) return NO_KEY;
-    const uint token = loadToken(work.firstListed + i);
-    return token < work.keys ? token : NO_KEY;
+    if (SPARSE_TOKENS == 0) return i < work.seqlenK ? i : NO_KEY;
+    if (i >= work.kvLength) return NO_KEY;
+    const uint token = loadSparseToken(work.firstToken + i);
+    return token < work.seqlenK ? token : NO_KEY;
 }
 
 // A row of K or V: its batch or page, and the row there.
-struct Place { uint batch, row; };
-uint pageOf(uint key) { return loadTable(work.batch * p.tableStride + key / PAGE_SIZE); } // as the table has it
-Place placeIn(uint page, uint key) { return Place(page < p.totalK ? page : 0, key % PAGE_SIZE); }
-Place placeOf(uint key) {
-    if (PAGE_SIZE != 0) return placeIn(pageOf(key), key);
-    if ((LENGTHS & CU_K) != 0) return Place(0, work.firstK + key);
-    return Place(work.batch, key);
+struct KVRow { uint batch, row; };
+uint loadPageIndex(uint key) { return loadBlockTable(work.batch * p.blockTableStride + key / PAGE_SIZE); } // as the table has it
+KVRow kvRowInPage(uint page, uint key) { return KVRow(page < p.totalK ? page : 0, key % PAGE_SIZE); }
+KVRow kvRowOf(uint key) {
+    if (PAGE_SIZE != 0) return kvRowInPage(loadPageIndex(key), key);
+    if ((VARLEN & CU_K) != 0) return KVRow(0, work.offsetK + key);
+    return KVRow(work.batch, key);
 }
 
 // Keys whose places are one after another from a multiple of so many on.
-const bool TILES_WHOLE = KEPT + PAGE_SIZE % BLOCK_COLS == 0;
+const bool CONTIGUOUS_TILES = SPARSE_TOKENS + PAGE_SIZE % KV_TILE == 0;
 
 // -- rows of Q, O and LSE ---------------------------------------------------------------------------
 
-uint rowBatch() { return (LENGTHS & CU_Q) != 0 ? 0 : work.batch; }
+uint rowBatch() { return (VARLEN & CU_Q) != 0 ? 0 : work.batch; }
 
 // A row's first element, counted from that of the first query of the block and the first head of the group.
 uint rowElement(uint row, uint strideHead, uint strideSeq) {
-    return (queryOf(row) - queryOf(work.row0)) * strideSeq + row % HEADS_SIDE * strideHead;
+    return (queryOf(row) - queryOf(work.row0)) * strideSeq + row % ROWS_PER_QUERY * strideHead;
 }
 
 // The part of the keys this is.
 #ifdef ANY_DTYPE
-uint partNumber() { return work.split; }
+uint splitIndex() { return work.split; }
 #else
-uint partNumber() { return SHARE_KEYS != 0 ? work.split * (LOCAL_SIZE / SUBGROUP_SIZE) + gl_SubgroupID : work.split; }
+uint splitIndex() { return SPLIT_KV != 0 ? work.split * (LOCAL_SIZE / SUBGROUP_SIZE) + gl_SubgroupID : work.split; }
 #endif
 
 // Number of a row among those of LSE and of a state: they count below 2^32.
-uint numberOf(uint row) {
-    const uint length = (LENGTHS & CU_Q) != 0 ? p.totalQ : p.Sq;
-    return (rowBatch() * p.Hq + headOf(row)) * length + work.firstQ + queryOf(row);
+uint rowIndex(uint row) {
+    const uint length = (VARLEN & CU_Q) != 0 ? p.totalQ : p.Sq;
+    return (rowBatch() * p.Hq + headOf(row)) * length + work.offsetQ + queryOf(row);
 }
 
 // The same with SPLIT, where every part has all rows.
-uint rowNumber(uint row) { return SPLIT != 0 ? partNumber() * p.strideOBatch + numberOf(row) : numberOf(row); }
+uint stateRow(uint row) { return SPLIT != 0 ? splitIndex() * p.strideOBatch + rowIndex(row) : rowIndex(row); }
 
 // A sink of NaN or +Inf makes its row NaN, whether that has keys or not.
 bool invalidatesRow(uint sink) { return sink == 0x7f800000u || isNaN(uintBitsToFloat(sink)); }
 
 // What a row's sink adds to the row sum: once, not in every split. NaN makes O NaN.
-float sinkWeight(uint row, float rowMax) {
-    if (partNumber() != 0) return 0.0;
+float sinkTerm(uint row, float rowMax) {
+    if (splitIndex() != 0) return 0.0;
     const uint bits = loadSinks(headOf(row));
     if (invalidatesRow(bits)) return uintBitsToFloat(NAN_BITS);
     const float sink = uintBitsToFloat(bits);
-    return NATURAL ? exp2((sink - rowMax) * LOG2E) : exp2(LOG2E * sink - rowMax);
+    return NATURAL_SCORES ? exp2((sink - rowMax) * LOG2E) : exp2(LOG2E * sink - rowMax);
 }
 
 // LSE with the sink in it.
-float withSink(uint row, float lse) {
-    if (SINKS == 0 || partNumber() != 0 || isNaN(lse)) return lse;
+float lseWithSink(uint row, float lse) {
+    if (SINKS == 0 || splitIndex() != 0 || isNaN(lse)) return lse;
     const uint bits = loadSinks(headOf(row));
     if (invalidatesRow(bits)) return uintBitsToFloat(NAN_BITS);
     const float sink = uintBitsToFloat(bits);

@@ -8,7 +8,7 @@
 // rows are counted from there too.
 //
 //   Slice head = sliceK(batch, kvHead, 0);            // likewise Q, V, O
-//   Slice tile = advanceK(head, j * BLOCK_COLS);      // so many rows further
+//   Slice tile = advanceK(head, j * KV_TILE);      // so many rows further
 //   uvec4 eight = loadK8(tile, row, column);          // 8 packed elements; zero past HEAD_DIM
 //   storeO8(sliceO(batch, head, row0), row, column, eight);
 #ifndef INTERFACE_GLSL
@@ -22,8 +22,8 @@
 #extension GL_EXT_buffer_reference_uvec2 : require
 #endif
 
-#ifndef FEATURES
-#define FEATURES 0 // 1: the module has the features of inference, features.glsl
+#ifndef GENERAL
+#define GENERAL 0 // 1: the module has the features of inference, features.glsl
 #endif
 #ifndef PARAMS_BUFFER
 #define PARAMS_BUFFER 0
@@ -32,7 +32,7 @@
 #include "constants.glsl"
 #include "numeric.glsl"
 
-// 120 bytes, 256 with FEATURES. Strides are in elements and below 2^32; a row is contiguous.
+// 120 bytes, 256 with GENERAL. Strides are in elements and below 2^32; a row is contiguous.
 #if PARAMS_BUFFER
 layout(set = 0, binding = 17, std430) restrict readonly buffer Params {
 #else
@@ -51,25 +51,25 @@ layout(push_constant, std430) uniform Params {
     uint Sk;             // keys
     uint Hq;             // query heads
     uint groupSize;      // Hq / Hkv
-    float scoreScale;    // turns Q K^T into scores: scale * log2(e), so that scores are exponents of two; with NATURAL
+    float scoreScale;    // turns Q K^T into scores: scale * log2(e), so that scores are exponents of two; with NATURAL_SCORES
                          // scale alone, so that they are natural exponents and no finite bias overflows
     int causalOffset;    // row r sees columns <= r + causalOffset
     float unitHigh;      // |scale| / |scoreScale| in two parts, high + low: what turns scores into natural
     float unitLow;       // exponents, the rounding of scoreScale made good
-#if FEATURES
+#if GENERAL
     // Addresses as above, of 32-bit elements unless said otherwise; of what is not given, anything.
     uvec2 addrCuQ, addrCuK, addrUsedQ, addrUsedK;
-    uvec2 addrTable;                  // of pages
+    uvec2 addrBlockTable;                  // of pages
     uvec2 addrALiBi, addrSinks;
     uvec2 addrBias;                   // in its elements
-    uvec2 addrMap;                    // of the mask, in bytes; of the bitmap; of where lists of kept tokens start
+    uvec2 addrMask;                    // of the mask, in bytes; of the bitmap; of where lists of kept tokens start
     uvec2 addrKScale, addrVScale;
     uint strideBiasBatch, strideBiasHead, strideBiasRow;
-    uint strideMapBatch, strideMapHead, strideMapRow; // KEPT: address of the tokens, and how many there are
+    uint strideMaskBatch, strideMaskHead, strideMaskRow; // SPARSE_TOKENS: address of the tokens, and how many there are
     uint totalQ;                      // rows of packed Q and O
     uint totalK;                      // rows of packed K and V, or pages
     int windowLeft, windowRight;
-    uint tableStride;
+    uint blockTableStride;
     float softcap;                    // times log2(e)
     // And of those above: strideQBatch is the number of sequences where Q is packed; causalOffset is 1 where the
     // last query lies at the last key; with SPLIT, O and LSE are states, float32 and packed, and strideOBatch is
@@ -79,33 +79,33 @@ layout(push_constant, std430) uniform Params {
 
 const uint DV_SLICES = (HEAD_DIM_V + DV_SLICE - 1) / DV_SLICE;
 
-#if !FEATURES
-const bool MODIFIED = false, NATURAL = false; // scores are products times the scale, as exponents of two
+#if !GENERAL
+const bool SCORE_MOD = false, NATURAL_SCORES = false; // scores are products times the scale, as exponents of two
 
 // -- grid ----------------------------------------------------------------------------------------
 // x = row block, y = query head, z = batch * DV_SLICES + slice of O's columns.
 
-struct Work {
+struct WorkTile {
     uint batch, head, kvHead;
     uint row0;           // first query row
     uint col0;           // first column of V and O
 };
 
-Work workOf(uint blockRows) {
-    Work w;
+WorkTile workTile(uint tileRows) {
+    WorkTile w;
     w.batch = gl_WorkGroupID.z / DV_SLICES;
     w.head = gl_WorkGroupID.y;
     w.kvHead = w.head / p.groupSize;
-    uint rowBlock = gl_WorkGroupID.x;
+    uint qTile = gl_WorkGroupID.x;
     // Under a causal mask later rows see more keys: heavy blocks first, so that none is left alone at the end.
-    if (CAUSAL != 0) rowBlock = (p.Sq - 1) / blockRows - rowBlock;
-    w.row0 = rowBlock * blockRows;
+    if (CAUSAL != 0) qTile = (p.Sq - 1) / tileRows - qTile;
+    w.row0 = qTile * tileRows;
     w.col0 = (gl_WorkGroupID.z % DV_SLICES) * DV_SLICE;
     return w;
 }
 
-// Columns that a row sees: [0, visibleColumns(row)).
-uint visibleColumns(uint row) {
+// Columns that a row sees: [0, visibleKeys(row)).
+uint visibleKeys(uint row) {
     if (CAUSAL == 0) return p.Sk;
     return uint(clamp(int(row) + p.causalOffset + 1, 0, int(p.Sk)));
 }
@@ -130,11 +130,11 @@ const bool IS_16 = DTYPE != TYPE_F32;
 const float LOG2E = 1.4426950408889634;
 
 // A difference of scores as an exponent of two.
-#define EXPONENT(difference) (NATURAL ? (difference) * LOG2E : (difference))
+#define TO_LOG2(difference) (NATURAL_SCORES ? (difference) * LOG2E : (difference))
 
 // The row max of a row that has seen no key: the least finite float32, so that no infinity is subtracted from
 // another, and no finite score is below it.
-const float NO_ROW_MAX = -3.4028234663852886e38;
+const float ROW_MAX_INIT = -3.4028234663852886e38;
 
 // fma(product, scale, -rowMax) takes an exact score off a rounded one. From this row max on, in log2 units, that is half a
 // unit and more, and P may overflow or vanish. The scalar kernel rounds both scores there; the kernels of cooperative
@@ -150,7 +150,7 @@ float roundedDifference(float product, float scale, float rowMax) {
 const uint NAN_BITS = 0x7fc00000u;
 bool isNaN(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
 
-#if FEATURES
+#if GENERAL
 #include "features.glsl"
 #endif
 
@@ -180,7 +180,7 @@ bool isNaN(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
 
 #include "tensor_write.glsl"
 
-#if FEATURES
+#if GENERAL
 #include "feature_tensors.glsl"
 #endif
 

@@ -4,82 +4,82 @@
 // V's scale is m 2^e, with 1 <= |m| < 2 as a rule. Softmax takes its shift from scores plus e, so that what is multiplied fits 16
 // bits whatever the scales of the keys that a row sees are. A weight is multiplied with m and then rounded, and what it
 // is then, over the scale again, is what the sum of weights gets: rounding cancels as it does where there are no scales
-// (ADD_VALUES). Towards zero will do, since what all weights lose alike is nothing.
+// (GEMM_PV). Towards zero will do, since what all weights lose alike is nothing.
 //
-// Included by coopmat_step.glsl. Macros over the variables of a kernel's main; MY_SCALES is where in tile the scales of a
+// Included by coopmat_step.glsl. Macros over the variables of a kernel's main; SUBGROUP_SCALES is where in tile the scales of a
 // tile of keys lie, SCALES_SIZE large, and first the column of that tile where S and P begin.
 #ifndef KEY_SCALES_GLSL
 #define KEY_SCALES_GLSL
 
 // Numbers of every key, an array of each kind: K's scale, with that of the scores where nothing is done to them
-// in between, and of V's e, m, 1 / (m 2^e) and, with ADDS_WEIGHTS, what a weight itself is multiplied by where the row sums take it.
-const uint OF_K = 0, EXPONENT_OF_V = 1, MANTISSA_OF_V = 2, INVERSE_OF_V = 3, ADDS_WEIGHT = 4;
-#define SCALES_AT(kind, col) (MY_SCALES + (kind) * (BLOCK_COLS / 4) + (col) / 4)
+// in between, and of V's e, m, 1 / (m 2^e) and, with HAS_P_FACTOR, what a weight itself is multiplied by where the row sums take it.
+const uint K_SCALE = 0, V_EXPONENT = 1, V_MANTISSA = 2, V_INVERSE = 3, P_FACTOR = 4;
+#define SCALES_AT(kind, col) (SUBGROUP_SCALES + (kind) * (KV_TILE / 4) + (col) / 4)
 #define loadScales(frag, kind, col)                                                                 \
-    coopMatLoad(frag, tile, SCALES_AT(kind, col), 0, gl_CooperativeMatrixLayoutRowMajor)
+    coopMatLoad(frag, smem, SCALES_AT(kind, col), 0, gl_CooperativeMatrixLayoutRowMajor)
 
-void putScale(uint kind, uint col, float x) { tile[SCALES_AT(kind, col)][col % 4] = floatBitsToUint(x); }
+void storeScale(uint kind, uint col, float x) { smem[SCALES_AT(kind, col)][col % 4] = floatBitsToUint(x); }
 
-// The scales of a column's key, K's and V's. Below 2^LEAST_EXPONENT a scale is small, and 0 too, whose key counts in the row
-// sum all the same. Its m is less than 1 or 0, and the row sums get the weight itself, by ADDS_WEIGHT. In float16 such values are
+// The scales of a column's key, K's and V's. Below 2^MIN_EXPONENT a scale is small, and 0 too, whose key counts in the row
+// sum all the same. Its m is less than 1 or 0, and the row sums get the weight itself, by P_FACTOR. In float16 such values are
 // nothing; where nobody asks for LSE m is so small that P vanishes as an operand, while float32 holds what is summed. With
 // an e of 96 at most m may be up to 2^7. True where V's is Inf or NaN: it is added at the end, since a slot that a row does not
 // see has a weight of zero.
-const int LEAST_EXPONENT = -30;
-const float VANISHES = 1.0 / 17179869184.0; // 2^-34: times P <= 2^LAG it rounds to 0 in float16
-bool putScales(uint col, vec2 scales) {
+const int MIN_EXPONENT = -30;
+const float UNDERFLOWS = 1.0 / 17179869184.0; // 2^-34: times P <= 2^RESCALE_THRESHOLD it rounds to 0 in float16
+bool storeScales(uint col, vec2 scales) {
     const int exponent = int(floatBitsToUint(scales.y) >> 23 & 0xffu) - 127;
-    const bool wild = exponent == 128, small = exponent < LEAST_EXPONENT;
-    const int e = wild ? 0 : max(max(min(exponent, 96), exponent - 6), LEAST_EXPONENT);
+    const bool nonFiniteScale = exponent == 128, small = exponent < MIN_EXPONENT;
+    const int e = nonFiniteScale ? 0 : max(max(min(exponent, 96), exponent - 6), MIN_EXPONENT);
     const float down = uintBitsToFloat(uint(127 - e) << 23);
-    const float m = wild ? 1.0 : small && !ADDS_WEIGHTS ? VANISHES : scales.y * down;
-    putScale(OF_K, col, MODIFIED ? scales.x : scales.x * abs(p.scoreScale));
-    putScale(EXPONENT_OF_V, col, NATURAL ? float(e) * LN2 : float(e));
-    putScale(MANTISSA_OF_V, col, m);
-    putScale(INVERSE_OF_V, col, small && ADDS_WEIGHTS ? 0.0 : down / m);
-    if (ADDS_WEIGHTS) putScale(ADDS_WEIGHT, col, small ? down : 0.0);
-    return wild;
+    const float m = nonFiniteScale ? 1.0 : small && !HAS_P_FACTOR ? UNDERFLOWS : scales.y * down;
+    storeScale(K_SCALE, col, SCORE_MOD ? scales.x : scales.x * abs(p.scoreScale));
+    storeScale(V_EXPONENT, col, NATURAL_SCORES ? float(e) * LN2 : float(e));
+    storeScale(V_MANTISSA, col, m);
+    storeScale(V_INVERSE, col, small && HAS_P_FACTOR ? 0.0 : down / m);
+    if (HAS_P_FACTOR) storeScale(P_FACTOR, col, small ? down : 0.0);
+    return nonFiniteScale;
 }
 
 // Products of rows and keys become scores; after these are modified, e is added.
-#define SCALE_SCORES(S, first)                                                                      \
-    if (ROW_SCALES) {                                                                               \
-        [[unroll]] for (uint c = 0; c < KEY_TILES; ++c) {                                           \
+#define SCALE_S(S, first)                                                                      \
+    if (KEY_SCALES) {                                                                               \
+        [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c) {                                           \
             FragC scales;                                                                           \
-            loadScales(scales, OF_K, (first) + c * TILE_N);                                         \
-            [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) S[r * KEY_TILES + c] *= scales;         \
+            loadScales(scales, K_SCALE, (first) + c * FRAG_N);                                         \
+            [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) S[r * KV_FRAGS + c] *= scales;         \
         }                                                                                           \
     }
-#define RAISE_SCORES(S, first)                                                                      \
-    if (ROW_SCALES) {                                                                               \
-        [[unroll]] for (uint c = 0; c < KEY_TILES; ++c) {                                           \
+#define ADD_V_EXPONENT(S, first)                                                                      \
+    if (KEY_SCALES) {                                                                               \
+        [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c) {                                           \
             FragC exponents;                                                                        \
-            loadScales(exponents, EXPONENT_OF_V, (first) + c * TILE_N);                             \
-            [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) S[r * KEY_TILES + c] += exponents;      \
+            loadScales(exponents, V_EXPONENT, (first) + c * FRAG_N);                             \
+            [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) S[r * KV_FRAGS + c] += exponents;      \
         }                                                                                           \
     }
 
-// Weights S as operands P, and their sums: rowScaled of what they are then, rowTotal of what they were. They are rounded
+// Weights S as operands P, and their sums: rowSumScaled of what they are then, rowSumF32 of what they were. They are rounded
 // by their bits: what is made narrow and wide again a compiler takes for what it was.
-const uint KEPT_BITS = DTYPE == TYPE_BF16 ? 0xffff0000u : 0xffffe000u; // that storage has of float32
-#define SCALE_WEIGHTS(P, S, first)                                                                  \
-    if (ROW_SCALES) {                                                                               \
-        [[unroll]] for (uint c = 0; c < KEY_TILES; ++c) {                                           \
+const uint STORAGE_BITS = DTYPE == TYPE_BF16 ? 0xffff0000u : 0xffffe000u; // that storage has of float32
+#define SCALE_P(P, S, first)                                                                  \
+    if (KEY_SCALES) {                                                                               \
+        [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c) {                                           \
             FragC mantissas, inverse, adds;                                                         \
-            loadScales(mantissas, MANTISSA_OF_V, (first) + c * TILE_N);                             \
-            loadScales(inverse, INVERSE_OF_V, (first) + c * TILE_N);                                \
-            if (ADDS_WEIGHTS) loadScales(adds, ADDS_WEIGHT, (first) + c * TILE_N);                  \
-            [[unroll]] for (uint r = 0; r < ROW_TILES; ++r) {                                       \
-                FragC x = S[r * KEY_TILES + c];                                                     \
-                [[unroll]] for (uint e = 0; e < LIVE(x); ++e) {                                     \
-                    const float weight = x[e] * mantissas[e];                                       \
-                    if (TOTALS) rowTotal[r][e] = fma(weight, inverse[e], rowTotal[r][e]);           \
-                    if (TOTALS && ADDS_WEIGHTS) rowTotal[r][e] = fma(x[e], adds[e], rowTotal[r][e]); \
-                    if (ADDS_WEIGHTS) rowScaled[r][e] = fma(x[e], adds[e], rowScaled[r][e]);        \
-                    x[e] = uintBitsToFloat(floatBitsToUint(weight) & KEPT_BITS);                    \
-                    rowScaled[r][e] = fma(x[e], inverse[e], rowScaled[r][e]);                       \
+            loadScales(mantissas, V_MANTISSA, (first) + c * FRAG_N);                             \
+            loadScales(inverse, V_INVERSE, (first) + c * FRAG_N);                                \
+            if (HAS_P_FACTOR) loadScales(adds, P_FACTOR, (first) + c * FRAG_N);                  \
+            [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {                                       \
+                FragC x = S[r * KV_FRAGS + c];                                                     \
+                [[unroll]] for (uint e = 0; e < LIVE_ELEMENTS(x); ++e) {                                     \
+                    const float scaledP = x[e] * mantissas[e];                                       \
+                    if (NEEDS_F32_SUM) rowSumF32[r][e] = fma(scaledP, inverse[e], rowSumF32[r][e]);           \
+                    if (NEEDS_F32_SUM && HAS_P_FACTOR) rowSumF32[r][e] = fma(x[e], adds[e], rowSumF32[r][e]); \
+                    if (HAS_P_FACTOR) rowSumScaled[r][e] = fma(x[e], adds[e], rowSumScaled[r][e]);        \
+                    x[e] = uintBitsToFloat(floatBitsToUint(scaledP) & STORAGE_BITS);                    \
+                    rowSumScaled[r][e] = fma(x[e], inverse[e], rowSumScaled[r][e]);                       \
                 }                                                                                   \
-                exactOperandA(P[r * KEY_TILES + c], x);                                             \
+                exactOperandA(P[r * KV_FRAGS + c], x);                                             \
             }                                                                                       \
         }                                                                                           \
     }
@@ -90,7 +90,7 @@ const uint KEPT_BITS = DTYPE == TYPE_BF16 ? 0xffff0000u : 0xffffe000u; // that s
 uint pairOf(float x, float y) { return floatBitsToUint(x) >> 16 | floatBitsToUint(y) & 0xffff0000u; }
 uvec4 exactPairs(uvec2 bytes) {
     vec4 low, high;
-    decodeBytes(bytes, 1.0, 0, low, high);
+    decode8(bytes, 1.0, 0, low, high);
     return uvec4(pairOf(low.x, low.z), pairOf(low.y, low.w), pairOf(high.x, high.z), pairOf(high.y, high.w));
 }
 #else
@@ -114,8 +114,8 @@ uvec4 exact16(uvec2 bytes) {
     return uvec4(lowHalves(pairs.x, pairs.y), highHalves(pairs.x, pairs.y), lowHalves(pairs.z, pairs.w), highHalves(pairs.z, pairs.w));
 }
 // Q's columns in the order of pairs of K's.
-uvec4 inPairs(uvec4 q) {
-    if (!ROW_SCALES) return q;
+uvec4 interleavePairs(uvec4 q) {
+    if (!KEY_SCALES) return q;
     return uvec4(lowHalves(q.x, q.y), highHalves(q.x, q.y), lowHalves(q.z, q.w), highHalves(q.z, q.w));
 }
 

@@ -68,8 +68,8 @@ layout(set = 0, binding = 5, std430) buffer WordsSecondLSE { uint wordsSecondLSE
 
 const uint OCTETS = (HEAD_DIM_V + 7) / 8;   // invocations of a row
 const uint ROWS = LOCAL_SIZE / OCTETS;      // of a workgroup
-const float LEAST = -80.0;                  // less is no weight at all: its exp, over the total, may be subnormal
-const uint NONE = 0xff800000u;              // -Inf: the LSE of a row that attended to nothing
+const float MIN_WEIGHT_EXPONENT = -80.0;                  // less is no weight at all: its exp, over the total, may be subnormal
+const uint EMPTY_LSE = 0xff800000u;              // -Inf: the LSE of a row that attended to nothing
 
 // LSE of a row, counted over the heads and batches, in a state.
 float lseOf(uint state, uvec2 row) {
@@ -90,7 +90,7 @@ float lseOf(uint state, uvec2 row) {
 }
 
 // Eight columns of O of a row in a state.
-void outputOf(uint state, uint batch, uint head, uint row, uint col, out vec4 low, out vec4 high) {
+void loadState8(uint state, uint batch, uint head, uint row, uint col, out vec4 low, out vec4 high) {
     if (state < p.firstCount) {
         const uvec2 at = position64(batch, p.strideFirstBatch, head, p.strideFirstHead, row, p.strideFirstSeq);
         loadFloatsFirst(sliceAt(p.addrFirst, add64(mul64(state, p.stepFirst), at), IS_16, ALIGN_O), 0, col, low, high);
@@ -102,9 +102,9 @@ void outputOf(uint state, uint batch, uint head, uint row, uint col, out vec4 lo
 }
 
 // Exactly 1 for the largest: exp need not be exact.
-float weightOf(float lse, float most) {
-    if (floatBitsToUint(lse) == NONE || lse - most < LEAST) return 0.0;
-    return lse == most ? 1.0 : exp(lse - most);
+float weightOf(float lse, float maxLSE) {
+    if (floatBitsToUint(lse) == EMPTY_LSE || lse - maxLSE < MIN_WEIGHT_EXPONENT) return 0.0;
+    return lse == maxLSE ? 1.0 : exp(lse - maxLSE);
 }
 
 void main() {
@@ -118,16 +118,16 @@ void main() {
     precise vec4 low = vec4(0.0), high = vec4(0.0);
     float lse = -INFINITY;
     if (owns) {
-        const uvec2 place = add64(mul64(batch * p.Hq + head, p.Sq), uvec2(row, 0));
+        const uvec2 lseRow = add64(mul64(batch * p.Hq + head, p.Sq), uvec2(row, 0));
         bool attended = false, invalid = false;
-        float most = 0.0;
+        float maxLSE = 0.0;
         for (uint n = 0; n < p.states; n++) {
-            const float x = lseOf(n, place);
+            const float x = lseOf(n, lseRow);
             const uint bits = floatBitsToUint(x); // looked at as bits: compilers may take NaN for impossible
             if ((bits & 0x7fffffffu) > 0x7f800000u || bits == 0x7f800000u) {
                 invalid = true;
-            } else if (bits != NONE) {
-                most = attended ? max(most, x) : x;
+            } else if (bits != EMPTY_LSE) {
+                maxLSE = attended ? max(maxLSE, x) : x;
                 attended = true;
             }
         }
@@ -136,18 +136,18 @@ void main() {
             low = high = vec4(lse);
         } else if (attended) {
             precise float total = 0.0;
-            for (uint n = 0; n < p.states; n++) total += weightOf(lseOf(n, place), most);
+            for (uint n = 0; n < p.states; n++) total += weightOf(lseOf(n, lseRow), maxLSE);
             const float inverse = total == 1.0 ? 1.0 : 1.0 / total;
             for (uint n = 0; n < p.states; n++) {
-                const float weight = weightOf(lseOf(n, place), most) * inverse;
+                const float weight = weightOf(lseOf(n, lseRow), maxLSE) * inverse;
                 if (weight == 0.0) continue; // whatever its O holds
                 vec4 stateLow, stateHigh;
-                outputOf(n, batch, head, row, col, stateLow, stateHigh);
-                precise const vec4 partLow = weight * stateLow, partHigh = weight * stateHigh;
-                low += partLow;
-                high += partHigh;
+                loadState8(n, batch, head, row, col, stateLow, stateHigh);
+                precise const vec4 weightedLow = weight * stateLow, weightedHigh = weight * stateHigh;
+                low += weightedLow;
+                high += weightedHigh;
             }
-            lse = most + naturalLog(total);
+            lse = maxLSE + naturalLog(total);
         }
     }
     memoryBarrierBuffer();

@@ -26,7 +26,7 @@ func TestSharedBytesFollowsTheTile(t *testing.T) {
 		chunkD, chunkV := pick("chunk d", 8, 16, 32, 64), pick("chunk v", 4, 8, 16)
 		slice := rapid.Uint32Range(1, 512).Draw(t, "slice")
 		got, err := r.SharedBytes(map[uint32]uint32{
-			ConstLocalSize: x * y, ConstThreadsX: x, ConstBlockRows: rows, ConstBlockCols: cols,
+			ConstLocalSize: x * y, ConstThreadsX: x, ConstQTile: rows, ConstKvTile: cols,
 			ConstChunkD: chunkD, ConstChunkV: chunkV, ConstDvSlice: slice,
 		})
 		require.NoError(t, err)

@@ -10,7 +10,7 @@
 #if !BDA
 layout(set = 0, binding = BINDING, std430) READ_ONLY buffer OF(Words) { uint OF(words)[]; };
 layout(set = 0, binding = BINDING, std430) READ_ONLY buffer OF(Quads) { uvec4 OF(quads)[]; };
-#if FEATURES
+#if GENERAL
 layout(set = 0, binding = BINDING, std430) READ_ONLY buffer OF(Pairs) { uvec2 OF(pairs)[]; };
 #endif
 #endif
@@ -36,7 +36,7 @@ uint OF(loadWord)(Slice s, uint word) {
 #endif
 }
 
-#if FEATURES
+#if GENERAL
 // Two words at once; legal where they start at a multiple of 8 bytes.
 uvec2 OF(loadPair)(Slice s, uint pair) {
 #if BDA
@@ -62,8 +62,8 @@ uvec4 OF(load4Words)(Slice s, uint word) {
 
 // One 16-bit element, as stored, in the low half.
 uint OF(loadHalf)(Slice s, uint element) {
-    const uint place = element + s.phase;
-    return (OF(loadWord)(s, place >> 1) >> ((place & 1u) * 16u)) & 0xffffu;
+    const uint halfIndex = element + s.phase;
+    return (OF(loadWord)(s, halfIndex >> 1) >> ((halfIndex & 1u) * 16u)) & 0xffffu;
 }
 
 // Eight 16-bit elements, as stored: element e in word e / 2, even ones in the low half.
@@ -71,10 +71,10 @@ uint OF(loadHalf)(Slice s, uint element) {
 uvec4 OF(load8)(Slice s, uint element) {
     if (ALIGNMENT >= 8) return OF(loadQuad)(s, element >> 3);
     if (ALIGNMENT >= 2) return OF(load4Words)(s, element >> 1);
-    const uint place = element + s.phase;
-    const uint word = place >> 1;
+    const uint halfIndex = element + s.phase;
+    const uint word = halfIndex >> 1;
     const uvec4 low = OF(load4Words)(s, word);
-    if ((place & 1u) == 0u) return low;
+    if ((halfIndex & 1u) == 0u) return low;
     const uint last = OF(loadWord)(s, word + 4);
     return (low >> 16) | (uvec4(low.yzw, last) << 16);
 }

@@ -44,10 +44,10 @@ void storeLSE(uint batch, uint head, uint row, float value) {
 
 // One 16-bit element, given in the low half; its neighbour's bits survive.
 void storeHalfO(Slice s, uint element, uint bits) {
-    const uint place = element + s.phase;
-    const uint shift = (place & 1u) * 16u;
-    ATOMIC_AND(WORD_O(s, place >> 1), 0xffff0000u >> shift);
-    ATOMIC_OR(WORD_O(s, place >> 1), bits << shift);
+    const uint halfIndex = element + s.phase;
+    const uint shift = (halfIndex & 1u) * 16u;
+    ATOMIC_AND(WORD_O(s, halfIndex >> 1), 0xffff0000u >> shift);
+    ATOMIC_OR(WORD_O(s, halfIndex >> 1), bits << shift);
 }
 
 // Eight 16-bit elements, packed as load8 gives them, of which the first `valid` are written.
