@@ -181,13 +181,13 @@ if [[ $what == features ]]; then
 		return "$status"
 	}
 	pids=()
-	part tables -test.run '^TestFeatureConformance$' &
+	part tables -test.run '^TestOptionsConformance$' &
 	pids+=($!)
-	part properties -test.run '^TestFeatureProperty' -rapid.checks 12 &
+	part properties -test.run '^TestOptionsProperty' -rapid.checks 12 &
 	pids+=($!)
-	part params -test.run '^TestFeatureParams' &
+	part params -test.run '^TestOptionsParams' &
 	pids+=($!)
-	part others -test.run 'Feature|Append|Merge|Rota' -test.skip '^TestFeature(Conformance$|Property|Params)' -rapid.checks 12 &
+	part others -test.run 'Options|Append|Merge|Rota' -test.skip '^TestOptions(Conformance$|Property|Params)' -rapid.checks 12 &
 	pids+=($!)
 	for pid in "${pids[@]}"; do
 		wait "$pid" || rc=1

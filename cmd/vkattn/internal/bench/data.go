@@ -111,7 +111,7 @@ func (d *data) place(b, key int) (batch, row int) {
 	return b, key
 }
 
-// rowPlace is where a row of a sequence lies.
+// queryRow is where a row of a sequence lies.
 func (d *data) rowPlace(b, row int) (batch, at int) {
 	if d.args.Varlen != nil && d.args.Varlen.CuQ.Given() {
 		return 0, d.firstRow[b] + row
@@ -195,7 +195,7 @@ func (d *data) lists(r *rand.Rand) {
 	if len(tokens) == 0 {
 		tokens = []int32{0} // there must be memory
 	}
-	a.Kept = &attention.Kept{Offsets: ints(d.offsets), Tokens: ints(tokens), Total: len(tokens)}
+	a.SparseTokens = &attention.SparseTokens{Offsets: ints(d.offsets), Tokens: ints(tokens), Total: len(tokens)}
 }
 
 // choose picks k of n numbers, ascending, each set of them as likely (selection
@@ -255,7 +255,7 @@ func (d *data) gather(o []byte) ([]float32, error) {
 	return out, nil
 }
 
-// rowPlaces are the batches and rows of Q and O.
+// queryExtent are the batches and rows of Q and O.
 func (d *data) rowPlaces() (batches, rows int) {
 	if v := d.args.Varlen; v != nil && v.CuQ.Given() {
 		return 1, v.TotalQ
