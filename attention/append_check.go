@@ -140,20 +140,20 @@ func (l *appendLayouts) setPages(a *AppendArgs) error {
 
 // setTensors lays out what is given, and refuses what is missing or has no use.
 func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
-	batches, places := a.B, a.B
+	batches, batchesOrPages := a.B, a.B
 	if l.packed {
 		batches = 1
 	}
 	if l.paged {
-		places = l.pages
+		batchesOrPages = l.pages
 	}
 	size, kv, rotary := cfg.DType.Size(), cfg.attention(), cfg.Rotary.Dim > 0
 	l.list[appendK].set("K", &a.K, size, batches, a.Hkv, l.rows, cfg.HeadDim)
-	l.list[appendKCache].setKV("KCache", &a.KCache, &kv, places, a.Hkv, l.pageRows, cfg.HeadDim)
+	l.list[appendKCache].setKV("KCache", &a.KCache, &kv, batchesOrPages, a.Hkv, l.pageRows, cfg.HeadDim)
 	hasV := a.V.begun() || a.VCache.begun()
 	if hasV {
 		l.list[appendV].set("V", &a.V, size, batches, a.Hkv, l.rows, kv.ValueDim())
-		l.list[appendVCache].setKV("VCache", &a.VCache, &kv, places, a.Hkv, l.pageRows, kv.ValueDim())
+		l.list[appendVCache].setKV("VCache", &a.VCache, &kv, batchesOrPages, a.Hkv, l.pageRows, kv.ValueDim())
 	}
 	if a.Q.begun() || a.QOut.begun() {
 		if !rotary {
@@ -162,9 +162,9 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 		l.list[appendQ].set("Q", &a.Q, size, batches, a.Hq, l.rows, cfg.HeadDim)
 		l.list[appendQOut].set("QOut", &a.QOut, size, batches, a.Hq, l.rows, cfg.HeadDim)
 	}
-	scales, ok := product(places, a.Hkv, l.pageRows)
+	scales, ok := product(batchesOrPages, a.Hkv, l.pageRows)
 	if !ok {
-		return &ShapeError{"KCache", fmt.Sprintf("%d x %d x %d rows", places, a.Hkv, l.pageRows), "fewer than 2^63"}
+		return &ShapeError{"KCache", fmt.Sprintf("%d x %d x %d rows", batchesOrPages, a.Hkv, l.pageRows), "fewer than 2^63"}
 	}
 	lengths, lengthsField, lengthsCount := a.UsedNew, "UsedNew", a.B
 	if l.packed {
@@ -231,7 +231,7 @@ func (l *appendLayouts) checkMemory(dev *vk.Device) error {
 		if err := t.checkGiven(); err != nil {
 			return err
 		}
-		if err := t.checkPlace(dev); err != nil {
+		if err := t.checkDevice(dev); err != nil {
 			return err
 		}
 	}

@@ -76,13 +76,13 @@ type appendWorker struct {
 func (w *appendWorker) append(number int64) {
 	in, out := &w.list[w.task.in], &w.list[w.task.out]
 	seq, head, batch := number%in.counts[2], number/in.counts[2]%in.counts[1], number/in.counts[2]/in.counts[1]
-	sequence, position, ok := w.place(batch, seq)
+	sequence, position, ok := w.position(batch, seq)
 	if !ok {
 		return
 	}
 	outBatch, outRow := batch, seq
 	if w.task.toCache() {
-		if outBatch, outRow, ok = w.cachePlace(sequence, position); !ok {
+		if outBatch, outRow, ok = w.cacheRow(sequence, position); !ok {
 			return
 		}
 	}
@@ -100,7 +100,7 @@ func (w *appendWorker) append(number int64) {
 
 // place is the sequence of a new row and its position there; false for a row that
 // there is not, or that has no place.
-func (w *appendWorker) place(batch, row int64) (sequence, position int64, ok bool) {
+func (w *appendWorker) position(batch, row int64) (sequence, position int64, ok bool) {
 	sequence, position = batch, row
 	switch {
 	case w.packed: // the last sequence that starts there or before: those before it with the same start are empty
@@ -123,8 +123,8 @@ func (w *appendWorker) place(batch, row int64) (sequence, position int64, ok boo
 	return sequence, position, position < w.limit
 }
 
-// cachePlace is where the cache has a position of a sequence.
-func (w *appendWorker) cachePlace(sequence, position int64) (batch, row int64, ok bool) {
+// cacheRow is where the cache has a position of a sequence.
+func (w *appendWorker) cacheRow(sequence, position int64) (batch, row int64, ok bool) {
 	if !w.paged {
 		return sequence, position, true
 	}

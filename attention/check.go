@@ -27,9 +27,9 @@ func (l *layouts) check(cfg *Config, a *Args) error {
 	if err := a.Shape.Validate(); err != nil {
 		return err
 	}
-	featured := a.featured(cfg)
-	if featured {
-		if err := a.checkFeatures(cfg); err != nil {
+	hasOptions := a.hasOptions(cfg)
+	if hasOptions {
+		if err := a.checkOptions(cfg); err != nil {
 			return err
 		}
 	}
@@ -40,10 +40,10 @@ func (l *layouts) check(cfg *Config, a *Args) error {
 	if err := a.checkLSEStrides(); err != nil {
 		return err
 	}
-	if err := checkOverlaps(l.all()); err != nil || !featured {
+	if err := checkOverlaps(l.all()); err != nil || !hasOptions {
 		return err
 	}
-	return a.checkExtras(cfg, l.all())
+	return a.checkOptionTensors(cfg, l.all())
 }
 
 // checkInputs is CheckArgs without the outputs.
@@ -54,19 +54,19 @@ func checkInputs(cfg Config, a Args) error {
 	if err := a.Shape.Validate(); err != nil {
 		return err
 	}
-	featured := a.featured(&cfg)
-	if featured {
-		if err := a.checkFeatures(&cfg); err != nil {
+	hasOptions := a.hasOptions(&cfg)
+	if hasOptions {
+		if err := a.checkOptions(&cfg); err != nil {
 			return err
 		}
 	}
 	var l layouts
 	l.set(&cfg, &a)
 	inputs := l.all()[:firstOutput]
-	if err := checkMemory(inputs); err != nil || !featured {
+	if err := checkMemory(inputs); err != nil || !hasOptions {
 		return err
 	}
-	return a.checkExtras(&cfg, inputs)
+	return a.checkOptionTensors(&cfg, inputs)
 }
 
 // checkMemory checks that all tensors are given, on one side, and in bounds.
@@ -100,13 +100,13 @@ func (l *layouts) all() []layout { return l.list[:l.n] }
 
 func (l *layouts) set(cfg *Config, a *Args) {
 	size, dv := cfg.DType.Size(), cfg.ValueDim()
-	batches, rows := a.rowPlaces()
+	batches, rows := a.queryExtent()
 	l.list[0].set("Q", &a.Q, size, batches, a.Hq, rows, cfg.HeadDim)
 	l.list[3].set("O", &a.O, size, batches, a.Hq, rows, dv)
 	if a.hasLSE() {
 		l.list[4].set("LSE", &a.LSE, F32.Size(), batches, a.Hq, rows, 1)
 	}
-	batches, keys := a.keyPlaces()
+	batches, keys := a.kvExtent()
 	l.list[1].setKV("K", &a.K, cfg, batches, a.KVHeads(), keys, cfg.HeadDim)
 	l.list[2].setKV("V", &a.V, cfg, batches, a.KVHeads(), keys, dv)
 	l.n = 4
@@ -122,7 +122,7 @@ func (a *Args) hasLSE() bool {
 }
 
 func (a *Args) checkLSEStrides() error {
-	_, rows := a.rowPlaces()
+	_, rows := a.queryExtent()
 	packed := BHSD(a.Hq, rows, 1)
 	if s := a.LSE.Strides; s != (Strides{}) && s != packed {
 		return &ShapeError{"LSE.Strides", s, fmt.Sprintf("packed %v, or zero", packed)}

@@ -26,10 +26,10 @@ type combineVariant struct {
 // combineLaunch puts the parts together that a dispatch with split keys leaves in
 // scratch memory: first LSE, float32 [parts, rows], then O, float32 [parts, rows, dim].
 type combineLaunch struct {
-	scratch     *vk.Buffer
-	lseAt, oAt  uint64 // in it, in bytes
-	parts, rows uint32 // rows of a part: all of the output
-	o, lse      layout // by value: pointers would put every call's layouts on the heap; lse may be zero
+	scratch      *vk.Buffer
+	lseAt, oAt   uint64 // in it, in bytes
+	splits, rows uint32 // rows of a part: all of the output
+	o, lse       layout // by value: pointers would put every call's layouts on the heap; lse may be zero
 
 	pipeline *vk.Pipeline
 	access   Access
@@ -79,7 +79,7 @@ func (v combineVariant) pipeline(cfg *Config) (*vk.PipelineDesc, error) {
 func (l *combineLaunch) dispatch(c *vk.Commands) error {
 	var push combineParams
 	var bound [combineBindings]vk.BufferRange
-	place := func(binding int, address *uint64, b *vk.Buffer, offset, length, size uint64) {
+	bind := func(binding int, address *uint64, b *vk.Buffer, offset, length, size uint64) {
 		if l.access == AccessAddresses {
 			*address = b.Address() + offset
 			return
@@ -90,14 +90,14 @@ func (l *combineLaunch) dispatch(c *vk.Commands) error {
 		first := start - b.Offset()
 		bound[binding] = vk.BufferRange{Buffer: b, Offset: first, Size: min((at-start+length+3)&^3, b.Size()-first)}
 	}
-	states := uint64(l.parts) * uint64(l.rows)
+	states := uint64(l.splits) * uint64(l.rows)
 	t := &l.o
 	held := [3]vk.Resource{l.scratch, t.tensor.Buffer, t.tensor.Buffer}
-	place(0, &push.addrSplitO, l.scratch, l.oAt, states*uint64(t.dim)*4, 4)
-	place(1, &push.addrSplitLSE, l.scratch, l.lseAt, states*4, 4)
-	place(3, &push.addrO, t.tensor.Buffer, uint64(t.tensor.Offset*t.size), t.spanBytes(), uint64(t.size))
+	bind(0, &push.addrSplitO, l.scratch, l.oAt, states*uint64(t.dim)*4, 4)
+	bind(1, &push.addrSplitLSE, l.scratch, l.lseAt, states*4, 4)
+	bind(3, &push.addrO, t.tensor.Buffer, uint64(t.tensor.Offset*t.size), t.spanBytes(), uint64(t.size))
 	if l.hasLSE() {
-		place(4, &push.addrLSE, l.lse.tensor.Buffer, uint64(l.lse.tensor.Offset*4), l.lse.spanBytes(), 4)
+		bind(4, &push.addrLSE, l.lse.tensor.Buffer, uint64(l.lse.tensor.Offset*4), l.lse.spanBytes(), 4)
 		held[2] = l.lse.tensor.Buffer
 	}
 	for d, step := range t.steps {
@@ -106,7 +106,7 @@ func (l *combineLaunch) dispatch(c *vk.Commands) error {
 		}
 		push.strideO[d] = uint32(step)
 	}
-	push.splits, push.rows, push.Sq, push.Hq = l.parts, l.rows, uint32(t.counts[2]), uint32(t.counts[1])
+	push.splits, push.rows, push.Sq, push.Hq = l.splits, l.rows, uint32(t.counts[2]), uint32(t.counts[1])
 	if l.access == AccessAddresses {
 		return c.Dispatch(l.pipeline, nil, paramBytes(&push, combinePushBytes), l.groups, held[:]...)
 	}

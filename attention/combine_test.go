@@ -47,7 +47,7 @@ func openCombining(t *testing.T) *vk.Device {
 // combining is a problem on a device. A call with LSE leaves parts that a kernel of
 // their own puts together; one without does it all in one, into the same O.
 type combining struct {
-	*cases.FeatureProblem
+	*cases.OptionsProblem
 	op       *attention.Op
 	buffers  []*vk.Buffer
 	together attention.Args // without LSE
@@ -59,15 +59,15 @@ func (c *combining) o() *vk.Buffer { return c.together.O.Buffer }
 
 // newCombining makes a problem and computes it with LSE. What change makes of its memory
 // is not compared with the reference.
-func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.FeatureCase, change func(a attention.Args)) *combining {
+func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.OptionsCase, change func(a attention.Args)) *combining {
 	t.Helper()
 	c.LSE = true
-	p, err := cases.NewFeatureProblem(c, attention.F16)
+	p, err := cases.NewOptionsProblem(c, attention.F16)
 	require.NoError(t, err)
 	if change != nil {
 		change(p.HostArgs(p.Image))
 	}
-	x := &combining{FeatureProblem: p}
+	x := &combining{OptionsProblem: p}
 	cfg := c.Config(cases.On(attention.TierAuto, attention.F16))
 	x.op, err = attention.New(dev, cfg)
 	require.NoError(t, err)
@@ -82,14 +82,14 @@ func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.Feat
 	a := p.DeviceArgs(x.buffers)
 	x.together = a
 	x.together.LSE = attention.Tensor{}
-	parts, combined, err := attention.PartsOf(x.op, a)
+	splits, combined, err := attention.SplitsOf(x.op, a)
 	require.NoError(t, err)
 	require.False(t, combined, "with LSE parts are put together by a kernel of their own")
 	require.NoError(t, x.op.Forward(s, a))
 	require.NoError(t, s.Barrier())
 	x.want = x.download(t, s)
 	if change == nil {
-		var truth cases.FeatureTruth
+		var truth cases.OptionsTruth
 		after := make([][]byte, len(x.buffers))
 		for i, b := range x.buffers {
 			after[i] = make([]byte, b.Size())
@@ -97,13 +97,13 @@ func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.Feat
 		}
 		require.NoError(t, truth.Judge(p, after))
 	}
-	again, combined, err := attention.PartsOf(x.op, x.together)
+	again, combined, err := attention.SplitsOf(x.op, x.together)
 	require.NoError(t, err)
-	require.Equal(t, parts, again)
+	require.Equal(t, splits, again)
 	plan, err := x.op.PlanFor(a)
 	require.NoError(t, err)
-	few := parts <= attention.CombinedAtOnce || parts <= 2*attention.CombinedAtOnce && c.Hq/c.Hkv <= 2 // rows: a round for each
-	require.Equal(t, parts > 1 && few && strings.Contains(plan.Kernel, "_decode") && !dev.QueueIsUnguarded(), combined, "%v: without LSE the decoding kernel does it with a few", c)
+	few := splits <= attention.SplitsPerRound || splits <= 2*attention.SplitsPerRound && c.Hq/c.Hkv <= 2 // rows: a round for each
+	require.Equal(t, splits > 1 && few && strings.Contains(plan.Kernel, "_decode") && !dev.QueueIsUnguarded(), combined, "%v: without LSE the decoding kernel does it with a few", c)
 	return x
 }
 
@@ -143,37 +143,37 @@ func (c *combining) check(t *testing.T, s *vk.Stream, when any) {
 
 // decodings are small problems of decoding, of as few pipelines as will do: a driver on
 // the CPU takes ten seconds for each of the two that a problem needs.
-func decodings() []cases.FeatureCase {
-	base := cases.FeatureCase{Name: "combine", D: 32, Dv: 64, Hq: 4, Hkv: 2, FixedSplit: 3, Layout: cases.Packed,
+func decodings() []cases.OptionsCase {
+	base := cases.OptionsCase{Name: "combine", D: 32, Dv: 64, Hq: 4, Hkv: 2, FixedSplit: 3, Layout: cases.Packed,
 		Seqs: []cases.Seq{{ID: 0, Rows: 1, Keys: 300}, {ID: 1, Rows: 1, Keys: 300}}, Seed: 11}
-	var list []cases.FeatureCase
-	add := func(change func(c *cases.FeatureCase)) {
+	var list []cases.OptionsCase
+	add := func(change func(c *cases.OptionsCase)) {
 		c := base
 		change(&c)
 		list = append(list, c)
 	}
 	// Few parts, as many as the kernel asks for at once and twice as many, more; more than tiles of keys; and parts without weight.
-	for _, parts := range []int{3, 2, 7, attention.CombinedAtOnce, attention.CombinedAtOnce + 1, 2 * attention.CombinedAtOnce, 2*attention.CombinedAtOnce + 1, 256} {
-		add(func(c *cases.FeatureCase) { c.FixedSplit = parts })
+	for _, splits := range []int{3, 2, 7, attention.SplitsPerRound, attention.SplitsPerRound + 1, 2 * attention.SplitsPerRound, 2*attention.SplitsPerRound + 1, 256} {
+		add(func(c *cases.OptionsCase) { c.FixedSplit = splits })
 	}
-	add(func(c *cases.FeatureCase) { c.Data = cases.Rising })
+	add(func(c *cases.OptionsCase) { c.Data = cases.Rising })
 	// Sequences without rows, without keys and with fewer keys than parts.
 	mixed := []cases.Seq{{ID: 0, Rows: 2, Keys: 300}, {ID: 1, Rows: 0, Keys: 30}, {ID: 2, Rows: 3, Keys: 0}, {ID: 3, Rows: 1, Keys: 33},
 		{ID: 4, Rows: 3, Keys: 129}, {ID: 5, Rows: 0, Keys: 0}}
-	add(func(c *cases.FeatureCase) {
+	add(func(c *cases.OptionsCase) {
 		c.Seqs, c.PackedQ, c.PageSize, c.Causal = mixed, true, 16, attention.BottomRight
 	})
 	// Odd head dims; rows of O that share words.
-	add(func(c *cases.FeatureCase) {
+	add(func(c *cases.OptionsCase) {
 		c.D, c.Dv, c.FixedSplit = 17, 41, 11
 		c.Access, c.Layout = attention.AccessDescriptors, cases.Odd
 	})
 	if os.Getenv("VKATTN_TEST_LEVEL") == "full" {
 		// All rows of a fragment.
-		for _, parts := range []int{6, attention.CombinedAtOnce} {
-			add(func(c *cases.FeatureCase) { c.Hq, c.Hkv, c.FixedSplit = 16, 1, parts })
+		for _, splits := range []int{6, attention.SplitsPerRound} {
+			add(func(c *cases.OptionsCase) { c.Hq, c.Hkv, c.FixedSplit = 16, 1, splits })
 		}
-		add(func(c *cases.FeatureCase) {
+		add(func(c *cases.OptionsCase) {
 			c.Seqs, c.LooseQ, c.LooseK, c.Sq, c.Sinks, c.FixedSplit = mixed, true, true, 4, true, 5
 		})
 	}
@@ -182,7 +182,7 @@ func decodings() []cases.FeatureCase {
 
 // The kernel that puts its parts together itself leaves the bits that the kernel does
 // which is there for nothing else.
-func TestPartsPutTogetherAtOnceAreTheSameBits(t *testing.T) {
+func TestCombiningInTheKernelGivesTheSameBits(t *testing.T) {
 	dev := openCombining(t)
 	s, err := dev.NewStream("combine")
 	require.NoError(t, err)
@@ -201,7 +201,7 @@ func TestPartsPutTogetherAtOnceAreTheSameBits(t *testing.T) {
 }
 
 // Rows whose LSE is NaN or +Inf are NaN both ways, and their neighbours are not.
-func TestPartsThatAreNotFinitePutTogetherAtOnce(t *testing.T) {
+func TestSplitsThatAreNotFiniteCombineInTheKernel(t *testing.T) {
 	dev := openCombining(t)
 	s, err := dev.NewStream("combine")
 	require.NoError(t, err)
@@ -244,7 +244,7 @@ func spoilRow(x attention.Tensor, row int) {
 }
 
 // Calls that nothing separates have memory of their own, and find it as it was left.
-func TestManyCallsPutPartsTogetherAtOnce(t *testing.T) {
+func TestManyCallsCombineAtOnce(t *testing.T) {
 	dev := openCombining(t)
 	for n := range 2 {
 		t.Run(fmt.Sprintf("stream %d", n), func(t *testing.T) {
@@ -297,7 +297,7 @@ func wrapCombining(t *testing.T, host *vk.Device, lock sync.Locker) *vk.Device {
 
 // Where nothing may be submitted that nobody asked for, counters are not zeroed: such
 // calls are two dispatches, with the same bits.
-func TestPartsAreApartOnAQueueWithoutALock(t *testing.T) {
+func TestCombineIsSeparateOnAQueueWithoutALock(t *testing.T) {
 	dev := wrapCombining(t, openCombining(t), nil)
 	s, err := dev.NewStream("apart")
 	require.NoError(t, err)
@@ -310,7 +310,7 @@ func TestPartsAreApartOnAQueueWithoutALock(t *testing.T) {
 
 // A command buffer of somebody else's may go to another queue than that on which
 // counters are zeroed. While the device has not got to that, parts are apart.
-func TestPartsAreApartUntilCountersAreZero(t *testing.T) {
+func TestCombineIsSeparateUntilCountersAreZero(t *testing.T) {
 	var queue sync.Mutex
 	dev := wrapCombining(t, openCombining(t), &queue)
 	s, err := dev.NewStream("busy")

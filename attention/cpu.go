@@ -88,7 +88,7 @@ func (c *cpuCall) open(cfg *Config, a *Args) (err error) {
 	if err := c.hostCall.open(cfg, a); err != nil {
 		return err
 	}
-	_, c.lseRows = a.rowPlaces()
+	_, c.lseRows = a.queryExtent()
 	if c.o, err = ViewHost(a.O, cfg.DType, a.Hq, c.lseRows, cfg.ValueDim()); err != nil {
 		return err
 	}
@@ -140,8 +140,8 @@ func newCPUWorker(call *cpuCall, rows int) *cpuWorker {
 		w.groups[i].lseAt = make([]int64, cpuKernels.Lanes)
 	}
 	keys := min(simd.Keys, call.a.Sk)
-	if call.a.Kept != nil { // which may say a key several times
-		keys = min(simd.Keys, call.a.Kept.Total)
+	if call.a.SparseTokens != nil { // which may say a key several times
+		keys = min(simd.Keys, call.a.SparseTokens.Total)
 	}
 	w.tile.init(call, keys)
 	w.scores = make([]float32, simd.Keys*cpuKernels.Lanes)
@@ -185,7 +185,7 @@ func (w *cpuWorker) begin(g *cpuGroup, b, kv int, first, n int64) {
 	for i := range g.Rows(int(n)) {
 		r := first + min(int64(i), n-1)
 		head, row := kv*int(group)+int(r%group), int(r/group)
-		batch, at := c.placeRow(b, row)
+		batch, at := c.queryRow(b, row)
 		g.QAt[i] = c.q.byteOf(batch, head, at)
 		g.OAt[i] = c.o.byteOf(batch, head, at)
 		g.lseAt[i] = ((int64(batch)*int64(c.a.Hq)+int64(head))*int64(c.lseRows) + int64(at)) * int64(F32.Size())

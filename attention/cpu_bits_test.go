@@ -17,8 +17,8 @@ import (
 // Kernels that fuse multiplication and addition have the same bits, whatever their
 // vectors, groups and blocks of rows. The others are held to the rules.
 func TestCPUBitsDoNotDependOnKernels(t *testing.T) {
-	eachFeature(t, 30, func(t *testing.T, c cases.FeatureCase, dtype attention.DType) {
-		p := newFeature(t, c, dtype)
+	eachOptions(t, 30, func(t *testing.T, c cases.OptionsCase, dtype attention.DType) {
+		p := newOptions(t, c, dtype)
 		var fused [][]byte
 		attention.EachKernelSet(t, func(t *testing.T, name string) {
 			after := computed(t, p, p.Image)
@@ -38,8 +38,8 @@ func TestCPUBitsDoNotDependOnKernels(t *testing.T) {
 
 func TestCPUBitsOfOptionsDoNotDependOnGOMAXPROCS(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
-	eachFeature(t, 30, func(t *testing.T, c cases.FeatureCase, dtype attention.DType) {
-		p := newFeature(t, c, dtype)
+	eachOptions(t, 30, func(t *testing.T, c cases.OptionsCase, dtype attention.DType) {
+		p := newOptions(t, c, dtype)
 		runtime.GOMAXPROCS(1)
 		one := computed(t, p, p.Image)
 		for _, n := range []int{3, 64} {

@@ -52,7 +52,7 @@ func (r *cpuRowsOf) init(view *kvView, host []byte, dim, keys int) {
 func (t *cpuTile) begin(b, kv, lo, hi int) {
 	t.b, t.kv, t.lo, t.hi = b, kv, lo, hi
 	t.at, t.end = lo/simd.Keys*simd.Keys, hi
-	if t.call.a.Kept != nil && lo < hi {
+	if t.call.a.SparseTokens != nil && lo < hi {
 		t.at, t.end = t.call.list(b, kv)
 	}
 }
@@ -62,7 +62,7 @@ func (t *cpuTile) next() bool {
 	t.loaded = false
 	for t.keys = t.buffer[:0]; t.at < t.end && len(t.keys) == 0; t.at += simd.Keys {
 		end := min(t.at+simd.Keys, t.end)
-		if list := t.call.a.Kept; list != nil {
+		if list := t.call.a.SparseTokens; list != nil {
 			for i := t.at; i < end; i++ {
 				if key := list.Tokens.hostInt(i); key >= t.lo && key < t.hi {
 					t.keys = append(t.keys, int32(key))
@@ -81,7 +81,7 @@ func (t *cpuTile) next() bool {
 // there are any.
 func (t *cpuTile) cut(job *simd.Tile, g *cpuGroup) bool {
 	first, n := int(t.keys[0]), len(t.keys)
-	if t.call.a.Kept == nil {
+	if t.call.a.SparseTokens == nil {
 		job.From, job.To = max(g.lo-first, 0), min(g.hi-first, n)
 		job.FullFrom, job.FullTo = max(g.mostLo-first, job.From), min(g.leHi-first, job.To)
 		return job.From < job.To
@@ -109,8 +109,8 @@ func (t *cpuTile) load() {
 
 func (r *cpuRowsOf) load(t *cpuTile) {
 	f32 := t.call.keysType == simd.F32
-	if f32 && t.call.a.Pages == nil && t.call.a.Kept == nil {
-		batch, row := t.call.placeKey(t.b, int(t.keys[0]))
+	if f32 && t.call.a.Pages == nil && t.call.a.SparseTokens == nil {
+		batch, row := t.call.kvRow(t.b, int(t.keys[0]))
 		if r.inPlace(r.view.byteOf(batch, t.kv, row), r.view.rows.s.Seq*4) {
 			return
 		}
@@ -130,7 +130,7 @@ func (r *cpuRowsOf) load(t *cpuTile) {
 func (r *cpuRowsOf) locate(t *cpuTile) []int64 {
 	at := r.at[:len(t.keys)]
 	if t.call.a.Pages == nil && r.scales == nil {
-		batch, row := t.call.placeKey(t.b, 0)
+		batch, row := t.call.kvRow(t.b, 0)
 		first, distance := r.view.rows.element(batch, t.kv, row), r.view.rows.s.Seq
 		for i, key := range t.keys {
 			at[i] = (first + int64(key)*distance) * r.view.perBlock / blockElements
@@ -138,7 +138,7 @@ func (r *cpuRowsOf) locate(t *cpuTile) []int64 {
 		return at
 	}
 	for i, key := range t.keys {
-		batch, row := t.call.placeKey(t.b, int(key))
+		batch, row := t.call.kvRow(t.b, int(key))
 		at[i] = r.view.byteOf(batch, t.kv, row)
 		if r.scales != nil {
 			r.scales[i] = r.view.scale(batch, t.kv, row)

@@ -260,7 +260,7 @@ func TestCUDARefusesByName(t *testing.T) {
 	// What has no meaning there.
 	_, err = op.Tune(t.Context(), a.Shape, TuneOptions{})
 	oneLine(t, err, "no tiles to tune")
-	_, err = NewLab(dev, Config{HeadDim: 64, Tier: TierCUDA}, Lab{Variant: 1})
+	_, err = NewExperiment(dev, Config{HeadDim: 64, Tier: TierCUDA}, Experiment{Variant: 1})
 	oneLine(t, err, "cooperative-matrix kernels")
 	require.NoError(t, s.Wait(t.Context()))
 }

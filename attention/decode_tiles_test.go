@@ -30,14 +30,14 @@ func TestDecodingTakesTheTilesThatWon(t *testing.T) {
 		{name: "parts that the caller fixed", dim: 128, b: 8, fixed: 2, want: "8x16/16 16x16 4sg1 direct ahead2"},
 		{name: "16 rows", dim: 128, b: 32, sq: 4, want: "16x16/16 16x16 4sg1 direct ahead1"},
 		{name: "short rows", dim: 64, b: 8, want: "8x32/32 16x16 8sg1 direct ahead2"},
-		{name: "short rows over small pages", dim: 64, b: 8, set: func(r *request) { r.features.pageSize = 8 }, want: "8x32/32 16x16 8sg1 direct"},
-		{name: "small pages", dim: 128, b: 8, set: func(r *request) { r.features.pageSize = 8 }, want: "8x16/16 16x16 8sg1 direct ahead2"},
-		{name: "a list", dim: 128, b: 8, set: func(r *request) { r.features.kept, r.kept = true, 640 }, want: "8x16/16 16x16 8sg1 direct ahead1"},
-		{name: "quantised", dim: 128, b: 8, set: func(r *request) { r.features.kv = KVInt8 }, want: "8x32/32 16x16 8sg1 direct ahead2"},
-		{name: "quantised, 16 rows", dim: 128, b: 32, sq: 4, set: func(r *request) { r.features.kv = KVFP8 }, want: "16x32/32 16x16 4sg1 direct"},
-		{name: "quantised in blocks", dim: 128, b: 8, set: func(r *request) { r.features.kv = KVQ8_0 }, want: "8x32/32 16x16 8sg1 direct"},
-		{name: "quantised, short rows", dim: 64, b: 8, set: func(r *request) { r.features.kv = KVInt8 }, want: "8x32/32 16x16 8sg1 direct ahead2"},
-		{name: "quantised, not in pairs", dim: 256, b: 4, set: func(r *request) { r.features.kv = KVInt8 }, want: "8x16/16 16x16 4sg1 q16 direct ahead1"},
+		{name: "short rows over small pages", dim: 64, b: 8, set: func(r *request) { r.options.pageSize = 8 }, want: "8x32/32 16x16 8sg1 direct"},
+		{name: "small pages", dim: 128, b: 8, set: func(r *request) { r.options.pageSize = 8 }, want: "8x16/16 16x16 8sg1 direct ahead2"},
+		{name: "a list", dim: 128, b: 8, set: func(r *request) { r.options.sparseTokens, r.sparseTokens = true, 640 }, want: "8x16/16 16x16 8sg1 direct ahead1"},
+		{name: "quantised", dim: 128, b: 8, set: func(r *request) { r.options.kv = KVInt8 }, want: "8x32/32 16x16 8sg1 direct ahead2"},
+		{name: "quantised, 16 rows", dim: 128, b: 32, sq: 4, set: func(r *request) { r.options.kv = KVFP8 }, want: "16x32/32 16x16 4sg1 direct"},
+		{name: "quantised in blocks", dim: 128, b: 8, set: func(r *request) { r.options.kv = KVQ8_0 }, want: "8x32/32 16x16 8sg1 direct"},
+		{name: "quantised, short rows", dim: 64, b: 8, set: func(r *request) { r.options.kv = KVInt8 }, want: "8x32/32 16x16 8sg1 direct ahead2"},
+		{name: "quantised, not in pairs", dim: 256, b: 4, set: func(r *request) { r.options.kv = KVInt8 }, want: "8x16/16 16x16 4sg1 q16 direct ahead1"},
 		{name: "in pairs", dim: 256, b: 4, want: "8x16/16 16x16 8sg1 q16 direct/2 ahead1"},
 		{name: "in pairs, a row for each core", dim: 256, b: 32, want: "8x16/16 16x16 4sg1 q16 direct/2 ahead1"},
 		{name: "in pairs, 16 rows", dim: 256, b: 4, sq: 4, want: "16x16/16 16x16 8sg1 q16 direct/2 ahead1"},
@@ -47,7 +47,7 @@ func TestDecodingTakesTheTilesThatWon(t *testing.T) {
 	} {
 		cfg := Config{DType: c.dtype, HeadDim: c.dim, FixedSplit: c.fixed}
 		r := request{shape: Shape{B: c.b, Hq: 32, Hkv: 8, Sq: max(c.sq, 1), Sk: 32000}, access: AccessAddresses,
-			align: [4]uint32{8, 8, 8, 8}, direct: directOrdered}
+			align: [4]uint32{8, 8, 8, 8}, operands: operandsInRegisters}
 		if c.set != nil {
 			c.set(&r)
 		}

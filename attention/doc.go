@@ -31,9 +31,9 @@
 //
 // What inference needs besides is in [Config] where it is the same for every call
 // (Window, Align, Softcap, KV) and in [Args] where it is memory: lengths and packing
-// of sequences ([Varlen]), keys in [Pages], lists of tokens ([Kept]), bitmaps of
+// of sequences ([Varlen]), keys in [Pages], lists of tokens ([SparseTokens]), bitmaps of
 // [Blocks], [Mask], [Bias], ALiBi slopes, sinks, scales of quantised K and V. They
-// go together in any combination but Kept, Blocks and Mask, of which there is one,
+// go together in any combination but SparseTokens, Blocks and Mask, of which there is one,
 // and a combination that a tier lacks is refused by name.
 //
 // With row r of sequence b at position i = r + offset among its keys, offset 0 for
@@ -44,7 +44,7 @@
 //
 // and the key counts where all of these hold: j is below the sequence's length; j <= i
 // where Causal is set; i - Left <= j <= i + Right; Mask's byte is not 0; Blocks' bit is
-// 1; Kept lists it, and as often as it does. A sink adds e^sink to the row's sum and
+// 1; SparseTokens lists it, and as often as it does. A sink adds e^sink to the row's sum and
 // to LSE and nothing to O: a row with no key has O = 0 and LSE = sink. Lengths, masks
 // and lists are those of sequences: a row's result is that of its sequence alone.
 //

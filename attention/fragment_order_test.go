@@ -89,7 +89,7 @@ func TestProbeFragments(t *testing.T) {
 			continue
 		}
 		nvidia := dev.Info().VendorID == vendorNVIDIA && strings.Contains(dev.Info().DriverName, "NVIDIA")
-		if f.m != directSize || f.n != directSize || f.subgroup != directLanes {
+		if f.m != decodeFragment || f.n != decodeFragment || f.subgroup != decodeLanes {
 			require.False(t, nvidia, "%v fragments of %+v", dt, f)
 			continue
 		}
@@ -141,7 +141,7 @@ func TestPlanNotesDecodingWithoutItsKernel(t *testing.T) {
 			plan, err := op.Plan(c.shape)
 			require.NoError(t, err)
 			t.Log(plan)
-			if c.silent || plan.variant.tile.direct != directNever {
+			if c.silent || plan.variant.tile.operands != noDecodeKernel {
 				require.Empty(t, plan.Notes)
 				require.Empty(t, c.why)
 				return

@@ -24,11 +24,11 @@ func (h *hostCall) open(cfg *Config, a *Args) (err error) {
 	if h.align == CausalNone {
 		h.align = cfg.Align
 	}
-	_, rows := a.rowPlaces()
+	_, rows := a.queryExtent()
 	if h.q, err = ViewHost(a.Q, cfg.DType, a.Hq, rows, cfg.HeadDim); err != nil {
 		return err
 	}
-	_, keys := a.keyPlaces()
+	_, keys := a.kvExtent()
 	if h.k, err = viewKV(a.K, a.KScale, cfg, a.KVHeads(), keys, cfg.HeadDim); err != nil {
 		return err
 	}
@@ -47,16 +47,16 @@ func (h *hostCall) open(cfg *Config, a *Args) (err error) {
 	return nil
 }
 
-// placeRow is the batch and row of a sequence's row in Q, O and LSE.
-func (h *hostCall) placeRow(b, row int) (batch, place int) {
+// queryRow is the batch and row of a sequence's row in Q, O and LSE.
+func (h *hostCall) queryRow(b, row int) (batch, at int) {
 	if h.a.Varlen != nil && h.a.Varlen.CuQ.Given() {
 		return 0, h.sequences[b].Row + row
 	}
 	return b, row
 }
 
-// placeKey is the batch, or page, and row of a sequence's key in K and V.
-func (h *hostCall) placeKey(b, key int) (batch, place int) {
+// kvRow is the batch, or page, and row of a sequence's key in K and V.
+func (h *hostCall) kvRow(b, key int) (batch, at int) {
 	switch p := h.a.Pages; {
 	case p != nil:
 		page := p.Table.hostInt(b*p.stride(&h.a.Shape) + key/p.PageSize)
@@ -103,9 +103,9 @@ func (h *hostCall) span(b, row int) (lo, hi int) {
 func (h *hostCall) visible(keys []int, b, head, row int) []int {
 	lo, hi := h.span(b, row)
 	switch a := h.a; {
-	case a.Kept != nil:
+	case a.SparseTokens != nil:
 		for at, end := h.list(b, head/a.Group()); at < end; at++ {
-			if key := a.Kept.Tokens.hostInt(at); key >= lo && key < hi {
+			if key := a.SparseTokens.Tokens.hostInt(at); key >= lo && key < hi {
 				keys = append(keys, key)
 			}
 		}
@@ -135,7 +135,7 @@ func (h *hostCall) visible(keys []int, b, head, row int) []int {
 
 // list is where the list of a sequence and key head begins and ends.
 func (h *hostCall) list(b, kv int) (at, end int) {
-	k, list := h.a.Kept, b*h.a.KVHeads()+kv
+	k, list := h.a.SparseTokens, b*h.a.KVHeads()+kv
 	return min(max(k.Offsets.hostInt(list), 0), k.Total), min(max(k.Offsets.hostInt(list+1), 0), k.Total)
 }
 

@@ -38,8 +38,8 @@ func (s Shape) sequenceBytes() uint64 {
 
 // rowKeys is how many keys a row attends to at most.
 func (a *Args) rowKeys() uint64 {
-	if a.Kept != nil {
-		return uint64(max(a.Kept.Total, a.Sk))
+	if a.SparseTokens != nil {
+		return uint64(max(a.SparseTokens.Total, a.Sk))
 	}
 	return uint64(a.Sk)
 }
@@ -50,5 +50,5 @@ func (a *Args) rowKeys() uint64 {
 func (a *Args) rowBytes(cfg *Config, perKey, element uint64) uint64 {
 	const growth = 2
 	rows := hostmem.Product(uint64(a.Sk), hostmem.Sum(hostmem.Product(uint64(max(cfg.HeadDim, cfg.ValueDim())), element), 4))
-	return hostmem.Sum(hostmem.Product(a.rowKeys(), 8+perKey, growth), 2*min(rows, keptRowsBytes))
+	return hostmem.Sum(hostmem.Product(a.rowKeys(), 8+perKey, growth), 2*min(rows, heldRowsBytes))
 }

@@ -16,7 +16,7 @@ type keyRows[T float32 | float64] struct {
 
 const (
 	keysAtOnce    = 64       // most rows that a call of run gives
-	keptRowsBytes = 16 << 20 // most memory for the rows of a sequence
+	heldRowsBytes = 16 << 20 // most memory for the rows of a sequence
 )
 
 // newKeyRows is for sequences of up to so many keys; reuse says whether any will be
@@ -24,7 +24,7 @@ const (
 func newKeyRows[T float32 | float64](keys, dim int, reuse bool, read func(dst []T, b, head, key int)) *keyRows[T] {
 	k := &keyRows[T]{read: read, dim: dim, round: 1}
 	var element T
-	if size, ok := product(keys, dim, int(unsafe.Sizeof(element))); reuse && ok && size <= keptRowsBytes {
+	if size, ok := product(keys, dim, int(unsafe.Sizeof(element))); reuse && ok && size <= heldRowsBytes {
 		k.have = make([]uint32, keys)
 	} else {
 		keys = min(keys, keysAtOnce)

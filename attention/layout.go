@@ -99,9 +99,9 @@ func (l *layout) checkGiven() error {
 	return nil
 }
 
-// checkPlace reports memory that is not where an operation computes: in buffers of
+// checkDevice reports memory that is not where an operation computes: in buffers of
 // its device, or in host memory where it has none.
-func (l *layout) checkPlace(dev *vk.Device) error {
+func (l *layout) checkDevice(dev *vk.Device) error {
 	switch b := l.tensor.Buffer; {
 	case dev == nil && b != nil:
 		return &ShapeError{l.field, side(true), side(false) + ", where the CPU tier computes"}

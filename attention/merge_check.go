@@ -116,7 +116,7 @@ func (l *mergeLayouts) checkMemory(dev *vk.Device) error {
 		if err := t.checkGiven(); err != nil {
 			return err
 		}
-		if err := t.checkPlace(dev); err != nil {
+		if err := t.checkDevice(dev); err != nil {
 			return err
 		}
 	}

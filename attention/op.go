@@ -13,11 +13,11 @@ import (
 // the plans and pipelines of the shapes it has seen. Its methods may be called
 // from many goroutines; each Stream and Commands still has one owner.
 type Op struct {
-	dev     *vk.Device // nil: the CPU tier
-	cfg     Config
-	lab     Lab
-	factors scoreFactors
-	pick    tilePicker // nil: the heuristic's tiles
+	dev        *vk.Device // nil: the CPU tier
+	cfg        Config
+	experiment Experiment
+	factors    scoreFactors
+	pick       tilePicker // nil: the heuristic's tiles
 
 	closed    atomic.Bool
 	mu        sync.RWMutex
@@ -32,17 +32,17 @@ const maxPlans = 1024
 // prepared is a plan and its pipeline: what a call needs to know before it
 // looks at its tensors.
 type prepared struct {
-	access   Access
-	cuda     CUDAKernel // of TierCUDA: nothing of the rest
-	pipeline *vk.Pipeline
-	rows     uint32 // query rows of a workgroup
-	slices   uint32 // workgroups that share the columns of O
-	rowReach uint32 // see variant.rowReach
-	features featureSet
-	direct   direct    // of features: whether it is the decoding kernel
-	splits   int       // of features: workgroups that share the keys of a row
-	parts    int       // of features: parts of the keys, one or more of each of these
-	short    *prepared // of features: what computes the short sequences beside it; most have none
+	access          Access
+	cuda            CUDAKernel // of TierCUDA: nothing of the rest
+	pipeline        *vk.Pipeline
+	rows            uint32 // query rows of a workgroup
+	slices          uint32 // workgroups that share the columns of O
+	rowReach        uint32 // see variant.rowReach
+	options         options
+	operands        decodeOperands // of features: whether it is the decoding kernel
+	splitWorkgroups int            // of features: workgroups that share the keys of a row
+	splits          int            // of features: parts of the keys, one or more of each of these
+	decodePart      *prepared      // of features: what computes the short sequences beside it; most have none
 }
 
 // New makes an operation. A nil device means the CPU tier; the device stays
@@ -50,12 +50,12 @@ type prepared struct {
 // is refused here, as far as that shows without a shape: the error is a *ShapeError, or
 // matches [ErrUnsupported] and names what each tier lacks.
 func New(dev *vk.Device, cfg Config) (*Op, error) {
-	return NewLab(dev, cfg, Lab{})
+	return NewExperiment(dev, cfg, Experiment{})
 }
 
-// newOp is NewLab without its checks.
-func newOp(dev *vk.Device, cfg Config, lab Lab, pick tilePicker) *Op {
-	return &Op{dev: dev, cfg: cfg, lab: lab, factors: cfg.factors(), pick: pick, plans: map[request]*prepared{}}
+// newOp is NewExperiment without its checks.
+func newOp(dev *vk.Device, cfg Config, e Experiment, pick tilePicker) *Op {
+	return &Op{dev: dev, cfg: cfg, experiment: e, factors: cfg.factors(), pick: pick, plans: map[request]*prepared{}}
 }
 
 // Config is what New was given.
@@ -214,15 +214,15 @@ func (op *Op) checkSide(all []layout, a *Args) error {
 	if op.dev == nil {
 		return nil // forwardCPU says it
 	}
-	if err := checkDevice(all, op.dev); err != nil || !a.featured(&op.cfg) {
+	if err := checkDevice(all, op.dev); err != nil || !a.hasOptions(&op.cfg) {
 		return err
 	}
-	return a.checkExtrasDevice(&op.cfg, op.dev)
+	return a.checkOptionTensorsDevice(&op.cfg, op.dev)
 }
 
 func checkDevice(all []layout, dev *vk.Device) error {
 	for i := range all {
-		if err := all[i].checkPlace(dev); err != nil {
+		if err := all[i].checkDevice(dev); err != nil {
 			return err
 		}
 	}
@@ -240,7 +240,7 @@ func (op *Op) prepare(r request) (*prepared, error) {
 	if op.closed.Load() {
 		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
 	}
-	if op.cfg.Tuning == TuningOn && op.lab == (Lab{}) {
+	if op.cfg.Tuning == TuningOn && op.experiment == (Experiment{}) {
 		if err := op.tuneOnFirstUse(r); err != nil {
 			return nil, err
 		}
@@ -259,9 +259,9 @@ func (op *Op) prepare(r request) (*prepared, error) {
 		if err := op.prepareVariant(p, v, plan.Splits); err != nil {
 			return nil, err
 		}
-		if plan.short != nil {
-			p.short = &prepared{access: plan.Access}
-			if err := op.prepareVariant(p.short, plan.short, plan.Splits); err != nil {
+		if plan.decodePart != nil {
+			p.decodePart = &prepared{access: plan.Access}
+			if err := op.prepareVariant(p.decodePart, plan.decodePart, plan.Splits); err != nil {
 				return nil, err
 			}
 		}
@@ -279,9 +279,9 @@ func (op *Op) prepare(r request) (*prepared, error) {
 }
 
 // prepareVariant finds or makes the pipeline of a variant that makes so many parts of the keys.
-func (op *Op) prepareVariant(p *prepared, v *variant, parts int) (err error) {
-	p.rows, p.slices, p.rowReach, p.features, p.direct = v.tile.rows(), v.slices(), v.rowReach(), v.features, v.tile.direct
-	p.parts, p.splits = parts, parts/v.tile.parts()
+func (op *Op) prepareVariant(p *prepared, v *variant, splits int) (err error) {
+	p.rows, p.slices, p.rowReach, p.options, p.operands = v.tile.rows(), v.slices(), v.rowReach(), v.options, v.tile.operands
+	p.splits, p.splitWorkgroups = splits, splits/v.tile.splits()
 	p.pipeline, err = op.pipelines.of(op.dev, &op.cfg, *v)
 	return err
 }

@@ -14,9 +14,9 @@ type Plan struct {
 	Tier   Tier   `json:"tier"`
 	Kernel string `json:"kernel"` // name of the SPIR-V module, for TierCUDA of the entry point; empty for TierCPU
 	Tile   string `json:"tile"`   // query rows x keys of a workgroup, and its division
-	// ShortTile is that of the decoding kernel, where it computes the short ones of packed
+	// DecodeTile is that of the decoding kernel, where it computes the short ones of packed
 	// sequences beside the others.
-	ShortTile string `json:"short_tile,omitempty"`
+	DecodeTile string `json:"decode_tile,omitempty"`
 
 	Access   Access      `json:"-"`
 	Tuning   string      `json:"tuning,omitempty"`   // where the tile is from: TileHeuristic, TileCached or TileTuned; empty for TierCPU and TierCUDA
@@ -33,17 +33,17 @@ type Plan struct {
 	// where a workgroup does them all.
 	Splits int `json:"splits"`
 
-	variant variant
-	short   *variant   // of the short sequences, where they have a dispatch of their own
-	cuda    CUDAKernel // of TierCUDA
+	variant    variant
+	decodePart *variant   // of the short sequences, where they have a dispatch of their own
+	cuda       CUDAKernel // of TierCUDA
 }
 
 // Tiles are those of all kernels.
 func (p Plan) Tiles() string {
-	if p.ShortTile == "" {
+	if p.DecodeTile == "" {
 		return p.Tile
 	}
-	return p.Tile + " + " + p.ShortTile
+	return p.Tile + " + " + p.DecodeTile
 }
 
 // Rejection is a tier that was not used.
@@ -71,22 +71,22 @@ func (p Plan) String() string {
 
 // request is what a plan depends on.
 type request struct {
-	shape  Shape
-	align  [4]uint32 // of Q, K, V, O in elements
-	access Access    // AccessAddresses or AccessDescriptors, decided
-	lse    bool
-	lab    Lab
+	shape      Shape
+	align      [4]uint32 // of Q, K, V, O in elements
+	access     Access    // AccessAddresses or AccessDescriptors, decided
+	lse        bool
+	experiment Experiment
 
 	anyArgs bool // it stands for calls with any Args: what depends on their options is not refused
 
 	bar cudaBar // 0 unless the Config lets cuda in
 
-	features featureSet // what the call asks for
-	kept     int        // of features.kept: tokens of a list, on the average
-	totalQ   int        // of features.lengths with lengthCuQ
-	plain    bool       // without features, packed rows and split keys do not pay
-	direct   direct     // whether keys may go from memory into fragments, decided
-	apart    bool       // parts of keys are put together by a kernel of their own, whatever else could
+	options         options        // what the call asks for
+	sparseTokens    int            // of features.kept: tokens of a list, on the average
+	totalQ          int            // of features.lengths with lengthCuQ
+	plain           bool           // without features, packed rows and split keys do not pay
+	operands        decodeOperands // whether keys may go from memory into fragments, decided
+	separateCombine bool           // parts of keys are put together by a kernel of their own, whatever else could
 }
 
 // deviceTiers are the tiers that run on a Vulkan device, best first.
@@ -123,47 +123,47 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 		if cfg.Tier != TierAuto && cfg.Tier != tier {
 			continue
 		}
-		of, short := r, false // what picks the tile, and a second one
+		of, hasDecodePart := r, false // what picks the tile, and a second one
 		if cfg.FixedSplit > 0 {
-			of, short = r.fixedClasses()
+			of, hasDecodePart = r.fixedClasses()
 		}
-		undirected := of.decideDirect(dev, &cfg, tier)
+		whyNotDecode := of.chooseOperands(dev, &cfg, tier)
 		v, shared, reason := chooseVariant(dev.Caps(), cfg, tier, of)
 		v.onCPU = dev.Info().Type == vk.DeviceCPU
-		if reason == "" && short {
-			plan.short, reason = fixedShortVariant(dev, &cfg, tier, &v, &r)
+		if reason == "" && hasDecodePart {
+			plan.decodePart, reason = fixedDecodePart(dev, &cfg, tier, &v, &r)
 		}
 		if reason == "" {
 			plan.Tuning = TileHeuristic
-			if pick != nil && !v.features.any() && cfg.FixedSplit == 0 {
+			if pick != nil && !v.options.any() && cfg.FixedSplit == 0 {
 				v.tile, shared, plan.Tuning, plan.Notes = picked(dev.Caps(), pick, v, shared, cfg, r)
 			}
-			if why := v.notDirect(&of, undirected); why != "" {
+			if why := v.whyNoDecodeKernel(&of, whyNotDecode); why != "" {
 				plan.Notes = append(plan.Notes, "the decoding kernel is not used: "+why)
 			}
 			plan.Tier, plan.Kernel, plan.Tile, plan.SharedBytes, plan.variant = tier, v.module, v.tile.String(), shared, v
 			plan.Workgroups, plan.Splits = workgroups(v, r.shape), 1
-			if v.features.any() {
+			if v.options.any() {
 				splits := splitsOf(dev.Caps(), &cfg, &v, &r, shared)
-				plan.Splits = splits * v.tile.parts()
-				plan.variant.features.split = plan.Splits > 1
-				plan.variant.features.combined = !short && combines(&v.tile, &r, plan.Splits)
+				plan.Splits = splits * v.tile.splits()
+				plan.variant.options.split = plan.Splits > 1
+				plan.variant.options.combined = !hasDecodePart && combines(&v.tile, &r, plan.Splits)
 				plan.variant.lse = v.lse || plan.Splits > 1
-				if !plan.variant.features.any() {
+				if !plan.variant.options.any() {
 					r.plain = true // a few rows after all, and few keys
 					again, err := makePlan(dev, cfg, r, pick)
 					again.Notes = append(plan.Notes, again.Notes...)
 					return again, err
 				}
 				plan.Workgroups = v.workgroups(&r, splits)
-				if !short {
-					plan.short = shortVariant(dev, &cfg, tier, &plan.variant, &r)
+				if !hasDecodePart {
+					plan.decodePart = decodePartVariant(dev, &cfg, tier, &plan.variant, &r)
 				}
-				if plan.short != nil {
-					plan.variant.features.shortRows = plan.short.features.shortRows
-					plan.short.lse, plan.short.features.split = plan.variant.lse, plan.variant.features.split
-					plan.ShortTile = plan.short.tile.String()
-					plan.Workgroups += plan.short.workgroups(&r, splits)
+				if plan.decodePart != nil {
+					plan.variant.options.decodePartRows = plan.decodePart.options.decodePartRows
+					plan.decodePart.lse, plan.decodePart.options.split = plan.variant.lse, plan.variant.options.split
+					plan.DecodeTile = plan.decodePart.tile.String()
+					plan.Workgroups += plan.decodePart.workgroups(&r, splits)
 				}
 			}
 			plan.Reason = "best tier the device supports"
@@ -203,29 +203,29 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 	v = variant{
 		dtype:   cfg.DType,
 		headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
-		causal: cfg.Causal != CausalNone, lse: r.lse, align: r.align, lab: r.lab,
+		causal: cfg.Causal != CausalNone, lse: r.lse, align: r.align, experiment: r.experiment,
 	}
 	if r.access == AccessAddresses && !caps.BufferDeviceAddress {
 		return v, 0, "the device has no buffer device addresses"
 	}
-	if v.features = r.features; v.features.any() || decodes(caps, &cfg, &r) {
-		if r.lab != (Lab{}) {
+	if v.options = r.options; v.options.any() || decodes(caps, &cfg, &r) {
+		if r.experiment != (Experiment{}) {
 			return v, 0, "variants and ablations are those of kernels without features"
 		}
-		if reason := featuresFit(&caps.Limits, r.access); reason != "" {
+		if reason := generalFits(&caps.Limits, r.access); reason != "" {
 			return v, 0, reason
 		}
 		if g := r.shape.Group(); g > 1 {
-			v.features.packRows = uint32(g)
+			v.options.packRows = uint32(g)
 		}
-		v.features.split = true // what a split costs in shared memory is there whether it is used or not
+		v.options.split = true // what a split costs in shared memory is there whether it is used or not
 	}
 	rows := uint32(r.shape.Sq) // of a sequence, as a workgroup sees them
-	if v.features.packRows != 0 {
+	if v.options.packRows != 0 {
 		rows = r.decodeRows()
 	}
 	var candidates []tile
-	if tier == TierScalar && r.lab != (Lab{}) {
+	if tier == TierScalar && r.experiment != (Experiment{}) {
 		return v, 0, "variants and ablations are those of the cooperative-matrix kernels"
 	}
 	if tier == TierScalar {
@@ -235,35 +235,35 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 		if reason != "" {
 			return v, 0, reason
 		}
-		if s := cfg.ScaleValue(); math.Abs(float64(s)) > maxFastScale && !r.anyArgs && !v.features.modifies() {
+		if s := cfg.ScaleValue(); math.Abs(float64(s)) > maxFastScale && !r.anyArgs && !v.options.modifies() {
 			return v, 0, fmt.Sprintf("a scale of %g takes scores over %d, see MaxFastScore", s, MaxFastScore)
 		}
 		shape := r.shape
 		if cfg.FixedSplit > 0 {
-			shape.Sk = maxFeatureLength // one tile, whatever the bound of the lengths
+			shape.Sk = maxGeneralLength // one tile, whatever the bound of the lengths
 		}
 		best := choose(tier, v, shape, cfg.Causal)
 		few := rows <= decodeRows*f.m
-		if v.features.any() && (few || r.direct != directNever) {
+		if v.options.any() && (few || r.operands != noDecodeKernel) {
 			for _, c := range decodeTiles(caps, f, v, &r, cfg.FixedSplit > 0) {
 				f := f
-				if c.direct != directNever {
-					f = c.direct.fragment(f, rows)
+				if c.operands != noDecodeKernel {
+					f = c.operands.fragment(f, rows)
 				} else if !few {
 					continue
 				}
 				candidates = append(candidates, coopmatTiles(f, c, v, rows, caps.Limits.MaxInvocations)...)
 			}
 		}
-		if !v.features.any() || !few {
+		if !v.options.any() || !few {
 			candidates = append(candidates, coopmatTiles(f, best, v, rows, caps.Limits.MaxInvocations)...)
 		}
 	}
 	reason = "no tile fits the shape"
 	for _, t := range candidates {
 		v.tile = t
-		if t.direct != directNever {
-			v.features.packRows = max(v.features.packRows, 1) // one head: a kernel with features all the same
+		if t.operands != noDecodeKernel {
+			v.options.packRows = max(v.options.packRows, 1) // one head: a kernel with features all the same
 		}
 		v.module = moduleName(kernelName(tier, cfg.DType)+v.family(paramsInBuffer(&caps.Limits)), r.access)
 		if shared, reason = fits(caps, v, r.shape); reason == "" {
@@ -276,7 +276,7 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 // fits checks a variant against the device's limits before anything is compiled:
 // the shared memory of a workgroup, or what is over a limit.
 func fits(caps *vk.Caps, v variant, s Shape) (shared uint64, reason string) {
-	if reason := shapeFits(caps, v, s); reason != "" && !v.features.any() { // else see launchFeatures
+	if reason := shapeFits(caps, v, s); reason != "" && !v.options.any() { // else see generalLaunch
 		return 0, reason
 	}
 	shared, err := v.sharedBytes()
@@ -326,9 +326,9 @@ func kernelName(tier Tier, t DType) string {
 func (v *variant) family(paramsInBuffer bool) string {
 	name := "_general"
 	switch {
-	case v.tile.direct != directNever:
+	case v.tile.operands != noDecodeKernel:
 		name = "_decode"
-	case !v.features.any():
+	case !v.options.any():
 		return ""
 	}
 	if paramsInBuffer {

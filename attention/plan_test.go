@@ -100,18 +100,18 @@ func checkTile(t *testing.T, v variant) {
 	require.Zero(t, x.dvSlice%8*(v.slices()-1), "a slice of several starts at a multiple of 8 columns")
 	if x.subgroup != 0 {
 		require.Zero(t, x.local%x.subgroup)
-		require.Zero(t, x.blockCols%x.n)
-		require.GreaterOrEqual(t, x.blockCols, x.m, "Q is staged in the space of a tile")
+		require.Zero(t, x.kvTile%x.n)
+		require.GreaterOrEqual(t, x.kvTile, x.m, "Q is staged in the space of a tile")
 		require.Equal(t, x.n, x.k)
 		return
 	}
 	y := x.local / x.threadsX
 	require.Zero(t, x.threadsX%4)
-	require.Zero(t, x.blockCols%x.threadsX)
+	require.Zero(t, x.kvTile%x.threadsX)
 	require.Zero(t, x.blockRows%y)
 	require.Zero(t, x.chunkD%8)
 	require.Zero(t, x.chunkV%4)
-	require.Zero(t, x.blockCols%x.chunkV)
+	require.Zero(t, x.kvTile%x.chunkV)
 }
 
 func TestTiersAreRefusedByName(t *testing.T) {

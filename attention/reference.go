@@ -54,8 +54,8 @@ func ReferenceSample(cfg Config, a Args, sample []Rows) (o, lse []float64, err e
 		return nil, nil, err
 	}
 	o, lse = make([]float64, n*dv), make([]float64, n)
-	if a.featured(&cfg) || cfg.modifies() {
-		if err := referenceFeatures(cfg, a, sample, o, lse); err != nil {
+	if a.hasOptions(&cfg) || cfg.modifies() {
+		if err := referenceOptions(cfg, a, sample, o, lse); err != nil {
 			return nil, nil, err
 		}
 		return o, lse, nil
@@ -86,7 +86,7 @@ func ReferenceSample(cfg Config, a Args, sample []Rows) (o, lse []float64, err e
 func referenceBytes(cfg *Config, a *Args, n int) uint64 {
 	outputs := hostmem.Product(n, cfg.ValueDim()+1, 8)
 	each := hostmem.Product(refBlockRows(n, a.Sk), a.Sk+cfg.HeadDim, 8)
-	if a.featured(cfg) || cfg.modifies() {
+	if a.hasOptions(cfg) || cfg.modifies() {
 		each = a.rowBytes(cfg, 8+4, 8) // scores and bias
 		outputs = hostmem.Sum(outputs, a.sequenceBytes())
 	}

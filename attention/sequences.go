@@ -27,7 +27,7 @@ func Sequences(a Args) ([]Sequence, error) {
 		if err := a.Varlen.check(); err != nil {
 			return nil, err
 		}
-		var e extras
+		var e optionTensors
 		e.setVarlen(a.Varlen, a.B)
 		for i := range e.all() {
 			if err := e.list[i].checkGiven(); err != nil {
@@ -50,8 +50,8 @@ func (a *Args) sequences() []Sequence {
 	for b := range list {
 		s := Sequence{Rows: a.Sq, Keys: a.Sk}
 		if v := a.Varlen; v != nil {
-			s.Row, s.Rows = stretch(v.CuQ, v.UsedQ, v.TotalQ, a.Sq, b)
-			s.Key, s.Keys = stretch(v.CuK, v.UsedK, v.TotalK, a.Sk, b)
+			s.Row, s.Rows = sequenceRange(v.CuQ, v.UsedQ, v.TotalQ, a.Sq, b)
+			s.Key, s.Keys = sequenceRange(v.CuK, v.UsedK, v.TotalK, a.Sk, b)
 		}
 		list[b] = s
 	}
@@ -59,7 +59,7 @@ func (a *Args) sequences() []Sequence {
 }
 
 // stretch is the first row and the length of sequence b.
-func stretch(cu, used Vector, total, most, b int) (first, n int) {
+func sequenceRange(cu, used Vector, total, most, b int) (first, n int) {
 	n = most
 	if cu.Given() {
 		first = min(max(cu.hostInt(b), 0), total)

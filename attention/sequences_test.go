@@ -21,9 +21,9 @@ func TestSequencesOfACallWithoutLengths(t *testing.T) {
 }
 
 func TestExistingRowsAreThoseOfSequences(t *testing.T) {
-	c := smallFeature(cases.Seq{ID: 0, Rows: 37, Keys: 1}, cases.Seq{ID: 1, Rows: 0, Keys: 30}, cases.Seq{ID: 2, Rows: 9, Keys: 150})
+	c := smallOptions(cases.Seq{ID: 0, Rows: 37, Keys: 1}, cases.Seq{ID: 1, Rows: 0, Keys: 30}, cases.Seq{ID: 2, Rows: 9, Keys: 150})
 	c.PackedQ, c.PackedK = true, true
-	p := newFeature(t, c, attention.F16)
+	p := newOptions(t, c, attention.F16)
 	a := p.HostArgs(p.Image)
 	rows, err := attention.ExistingRows(a)
 	require.NoError(t, err)

@@ -9,39 +9,39 @@ import "vkattn/vk"
 // 600 sequences of one row over 1024 keys and 5 of 2048 rows take 1.19 ms; in one grid they took
 // 2.17.
 
-// shortShare: where sequences have so many times fewer rows on the average than the
+// decodePartShare: where sequences have so many times fewer rows on the average than the
 // longest may have, most of them are taken to be short.
-const shortShare = 4
+const decodePartShare = 4
 
-// shortRequest is what the decoding kernel is asked for beside v: the sequences of packed Q that
+// decodePartRequest is what the decoding kernel is asked for beside v: the sequences of packed Q that
 // have no more rows than it takes at once. Not ok: all of them are v's. Lengths are in the
 // device's memory; what is known is how many rows there are, and that no sequence has
 // more than Sq. Keys of the short ones are not parted, so there have to be enough of them.
-func shortRequest(caps *vk.Caps, cfg *Config, v *variant, r *request) (s request, ok bool) {
-	rows, group := uint32(directSize/2), uint32(r.shape.Group())
+func decodePartRequest(caps *vk.Caps, cfg *Config, v *variant, r *request) (s request, ok bool) {
+	rows, group := uint32(decodeFragment/2), uint32(r.shape.Group())
 	if group > rows {
-		rows = directSize
+		rows = decodeFragment
 	}
 	s = *r
 	s.shape.Sq = int(rows / group)
-	return s, group <= rows && v.tile.subgroup != 0 && v.tile.direct == directNever && !v.features.split && cfg.FixedSplit == 0 &&
-		v.features.lengths&lengthCuQ != 0 && shortShare*int64(r.totalQ) <= int64(r.shape.B)*int64(r.shape.Sq) &&
+	return s, group <= rows && v.tile.subgroup != 0 && v.tile.operands == noDecodeKernel && !v.options.split && cfg.FixedSplit == 0 &&
+		v.options.lengths&lengthCuQ != 0 && decodePartShare*int64(r.totalQ) <= int64(r.shape.B)*int64(r.shape.Sq) &&
 		uint64(r.shape.B)*uint64(r.shape.KVHeads()) >= coresOf(caps)
 }
 
-// shortVariant is the kernel of a shortRequest; nil where there is none.
-func shortVariant(dev *vk.Device, cfg *Config, tier Tier, v *variant, r *request) *variant {
-	s, ok := shortRequest(dev.Caps(), cfg, v, r)
+// decodePartVariant is the kernel of a decodePartRequest; nil where there is none.
+func decodePartVariant(dev *vk.Device, cfg *Config, tier Tier, v *variant, r *request) *variant {
+	s, ok := decodePartRequest(dev.Caps(), cfg, v, r)
 	if !ok {
 		return nil
 	}
-	if s.direct, _ = directOn(dev, tier, cfg.DType); s.direct == directNever {
+	if s.operands, _ = decodeOperandsOn(dev, tier, cfg.DType); s.operands == noDecodeKernel {
 		return nil
 	}
-	short, _, reason := chooseVariant(dev.Caps(), *cfg, tier, s)
-	if reason != "" || short.tile.direct == directNever || short.tile.rows() < s.decodeRows() {
+	decodePart, _, reason := chooseVariant(dev.Caps(), *cfg, tier, s)
+	if reason != "" || decodePart.tile.operands == noDecodeKernel || decodePart.tile.rows() < s.decodeRows() {
 		return nil
 	}
-	short.onCPU, short.features.split, short.features.shortRows, short.features.ownsShort = v.onCPU, false, s.decodeRows(), true
-	return &short
+	decodePart.onCPU, decodePart.options.split, decodePart.options.decodePartRows, decodePart.options.isDecodePart = v.onCPU, false, s.decodeRows(), true
+	return &decodePart
 }

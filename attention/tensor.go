@@ -61,14 +61,14 @@ type Args struct {
 	// What inference needs besides, each optional and in any combination that the
 	// error of a call does not refuse by name. They lie on the side of the tensors
 	// and overlap neither O nor LSE.
-	Varlen *Varlen // sequences with lengths of their own
-	Pages  *Pages  // K and V in pages
-	Kept   *Kept   // tokens attended to, by list
-	Blocks *Blocks // blocks attended to, by bitmap
-	Bias   *Bias   // added to the scores
-	Mask   *Mask   // slots attended to
-	ALiBi  Vector  // float32 [Hq]: slopes; the score of the row at position i and key j loses slope * |i - j|
-	Sinks  Vector  // float32 [Hq]: a logit beside the scores that takes weight, adds no value, and counts in LSE
+	Varlen       *Varlen       // sequences with lengths of their own
+	Pages        *Pages        // K and V in pages
+	SparseTokens *SparseTokens // tokens attended to, by list
+	Blocks       *Blocks       // blocks attended to, by bitmap
+	Bias         *Bias         // added to the scores
+	Mask         *Mask         // slots attended to
+	ALiBi        Vector        // float32 [Hq]: slopes; the score of the row at position i and key j loses slope * |i - j|
+	Sinks        Vector        // float32 [Hq]: a logit beside the scores that takes weight, adds no value, and counts in LSE
 
 	// Scales of quantised K and V (KVInt8 and KVFP8), float32, one for each key and
 	// head: packed [B, Hkv, Sk], with Pages [Count, Hkv, PageSize], packed sequences

@@ -67,7 +67,7 @@ func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, err
 	if op.dev == nil {
 		return TuneReport{}, fmt.Errorf("%w: the CPU tier has no tiles to tune", ErrUnsupported)
 	}
-	if op.lab != (Lab{}) {
+	if op.experiment != (Experiment{}) {
 		return TuneReport{}, fmt.Errorf("%w: a kernel changed for measurement is not tuned", ErrUnsupported)
 	}
 	if err := s.Validate(); err != nil {
@@ -154,7 +154,7 @@ func (op *Op) tune(ctx context.Context, store *tuneStore, r request, o TuneOptio
 	}
 	v := plan.variant
 	class := classOf(v, op.cfg, r.shape)
-	if timed := smallest(r.shape); classOf(v, op.cfg, timed) == class {
+	if timed := shrunkBatch(r.shape); classOf(v, op.cfg, timed) == class {
 		r.shape = timed
 	}
 	cfg := op.cfg

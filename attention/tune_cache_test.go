@@ -137,13 +137,13 @@ func TestABadCacheIsIgnoredWithANote(t *testing.T) {
 			editEntry(t, p, func(e *tuningEntry) { e.SPIRV = "00" })
 		}, "other SPIR-V"},
 		"a tile of nobody": {func(t *testing.T, p string) {
-			editEntry(t, p, func(e *tuningEntry) { e.Tile = "local:1 blockCols:1" })
+			editEntry(t, p, func(e *tuningEntry) { e.Tile = "local:1 kvTile:1" })
 		}, "not in the table"},
 		"no tile": {func(t *testing.T, p string) {
 			editEntry(t, p, func(e *tuningEntry) { *e = tuningEntry{SPIRV: e.SPIRV} })
 		}, "not in the table"},
 		"a number changed": {func(t *testing.T, p string) {
-			editEntry(t, p, func(e *tuningEntry) { e.Tile = strings.Replace(e.Tile, "blockCols:", "blockCols:1", 1) })
+			editEntry(t, p, func(e *tuningEntry) { e.Tile = strings.Replace(e.Tile, "kvTile:", "kvTile:1", 1) })
 		}, "not in the table"},
 	} {
 		t.Run(name, func(t *testing.T) {

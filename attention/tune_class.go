@@ -45,7 +45,7 @@ func bucket(n, most int64) int64 {
 
 // smallest is s with as few batches as leave it among the largest of its class:
 // what is timed in its place.
-func smallest(s Shape) Shape {
+func shrunkBatch(s Shape) Shape {
 	for s.B > 1 {
 		less := s
 		less.B = (s.B + 1) / 2

@@ -23,7 +23,7 @@ type candidate struct {
 
 // newCandidate makes an operation of one tile. cfg names its tier.
 func newCandidate(dev *vk.Device, cfg Config, o option) *candidate {
-	return &candidate{option: o, op: newOp(dev, cfg, o.v.lab, o.v.tile.pick)}
+	return &candidate{option: o, op: newOp(dev, cfg, o.v.experiment, o.v.tile.pick)}
 }
 
 // close gives the pipeline back; a tuning makes dozens.

@@ -116,12 +116,12 @@ func TestTuneTimesStoresAndIsUsed(t *testing.T) {
 }
 
 // A kernel changed for measurement is not tuned itself: what is found serves everyone.
-func TestLabKernelsAreNotTuned(t *testing.T) {
+func TestExperimentsAreNotTuned(t *testing.T) {
 	dev := tuneDevice(t)
 	cfg := attention.Config{HeadDim: 16, Tier: attention.TierCoopMat, Tuning: attention.TuningOn}
 	_, err := attention.New(dev, cfg)
 	mayLack(t, err)
-	op, err := attention.NewLab(dev, cfg, attention.Lab{Variant: 2})
+	op, err := attention.NewExperiment(dev, cfg, attention.Experiment{Variant: 2})
 	require.NoError(t, err)
 	defer op.Close()
 	_, err = op.Tune(context.Background(), smallShape, smallTuning)

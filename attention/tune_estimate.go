@@ -51,16 +51,16 @@ func (t tile) excess(registers int) float64 {
 func (t tile) registers(v variant) int {
 	if t.subgroup == 0 {
 		y := t.local / t.threadsX
-		rows, cols := ceilDiv(t.blockRows, y), ceilDiv(t.blockCols, t.threadsX)
+		rows, cols := ceilDiv(t.blockRows, y), ceilDiv(t.kvTile, t.threadsX)
 		quads := ceilDiv(t.dvSlice, 4*t.threadsX)
 		const operands, addressing = 8, 30
 		return int(rows*cols + 4*rows*quads + 8*rows + operands + 3*rows + addressing)
 	}
 	// 32-bit registers of one fragment in one invocation.
 	sums, operand := ceilDiv(t.m*t.n, t.subgroup), ceilDiv(t.m*t.k, 2*t.subgroup)
-	keys, outs, chunks := t.stepCols/t.n, ceilDiv(t.dvSlice, t.n), t.chunks(v.headDim)
+	keys, outs, chunks := t.kvStep/t.n, ceilDiv(t.dvSlice, t.n), t.chunks(v.headDim)
 	scores := keys * sums
-	if t.stepCols < t.blockCols {
+	if t.kvStep < t.kvTile {
 		// Those of the next step, too, while the present ones turn into P and are half as large then.
 		scores += keys * (sums + operand) / 2
 	}
@@ -71,9 +71,9 @@ func (t tile) registers(v variant) int {
 	if !v.reduces() {
 		statistics -= min(statistics, sums) // weights leave through scratch, a fragment at a time
 	}
-	held := chunks - min(t.qStaged, chunks)
-	const part, rest = 4 + 1, 56 // 16 bytes on their way and where to; K and V fragments under way, addresses, loops
-	return int(t.rowTiles*(outs*sums+held*operand+scores+statistics) + part*t.carried(v.headDim) + rest)
+	held := chunks - min(t.qSmemChunks, chunks)
+	const vecRegs, rest = 4 + 1, 56 // 16 bytes on their way and where to; K and V fragments under way, addresses, loops
+	return int(t.mFrags*(outs*sums+held*operand+scores+statistics) + vecRegs*t.vecsInFlight(v.headDim) + rest)
 }
 
 // chunks is the number of fragments along the head dim.
@@ -89,15 +89,15 @@ type sharedLayout struct {
 func (v variant) sharedLayout() sharedLayout {
 	t := v.tile
 	chunks := t.chunks(v.headDim)
-	held := chunks - min(t.qStaged, chunks)
+	held := chunks - min(t.qSmemChunks, chunks)
 	kRow, vRow := chunks*t.k/8, ceilDiv(t.dvSlice, t.n)*t.n/8
 	heldRow := held * t.k / 8
-	l := sharedLayout{tile: t.blockCols * ((kRow | 1) + (vRow | 1))}
+	l := sharedLayout{tile: t.kvTile * ((kRow | 1) + (vRow | 1))}
 	if held > 0 {
 		l.passes = ceilDiv(t.rows(), max(l.tile/(heldRow|1)/t.m*t.m, 1))
 	}
 	l.all = l.tile + t.rows()/4 // and the shifts
-	if t.qStaged > 0 {
+	if t.qSmemChunks > 0 {
 		l.all += t.rows() * ((kRow - heldRow) | 1)
 	}
 	scratch := t.local / t.subgroup * t.m * (t.n/4 | 1)
@@ -126,7 +126,7 @@ func (v variant) reduces() bool { return strings.HasPrefix(v.module, TierCoopMat
 // cost orders candidates; its unit is of no meaning. It is the time that all row
 // blocks take, over what the end of the grid leaves idle.
 func (v variant) cost(caps *vk.Caps, s Shape) float64 {
-	keys, longest := v.walk(s)
+	keys, longest := v.kvLoopKeys(s)
 	var block float64 // time of a row block
 	if v.tile.subgroup != 0 {
 		block = v.coopmatBlock(caps, s, keys)
@@ -140,8 +140,8 @@ func (v variant) cost(caps *vk.Caps, s Shape) float64 {
 // walk is how many keys row blocks walk over, in whole tiles: on the average, and
 // the longest one. Where there are more keys than queries a causal mask is taken to
 // end at the last key.
-func (v variant) walk(s Shape) (mean, longest float64) {
-	cols, rows := float64(v.tile.blockCols), float64(v.tile.rows())
+func (v variant) kvLoopKeys(s Shape) (mean, longest float64) {
+	cols, rows := float64(v.tile.kvTile), float64(v.tile.rows())
 	all := math.Ceil(float64(s.Sk)/cols) * cols
 	if !v.causal {
 		return all, all
@@ -204,27 +204,27 @@ const (
 func (v variant) coopmatBlock(caps *vk.Caps, s Shape, keys float64) float64 {
 	t, l := v.tile, v.sharedLayout()
 	f := func(n uint32) float64 { return float64(n) }
-	subgroups, steps := f(t.local/t.subgroup), f(t.blockCols/t.stepCols)
+	subgroups, steps := f(t.local/t.subgroup), f(t.kvTile/t.kvStep)
 	chunks, outs := f(t.chunks(v.headDim)), f(ceilDiv(t.dvSlice, t.n))
-	fragments := f(t.rows()/t.m) * f(t.blockCols/t.n) // of scores
+	fragments := f(t.rows()/t.m) * f(t.kvTile/t.n) // of scores
 
 	products := fragments * f(2*t.m*t.n) * (f(t.k)*(chunks+outs) + f(t.sumN)) / flopsEach
 	operand := f(2*t.k*t.n) / sharedEach
-	shared := subgroups*operand*(f(t.blockCols/t.n)*(chunks+outs)+steps*f(t.rowTiles*t.qStaged)) + 16*f(l.tile)/sharedEach
+	shared := subgroups*operand*(f(t.kvTile/t.n)*(chunks+outs)+steps*f(t.mFrags*t.qSmemChunks)) + 16*f(l.tile)/sharedEach
 	weights := fragments * f(t.m*t.n) / expEach
 	first := (products/2 + 1.5*weights) / steps
-	fetched := f(t.blockCols) * (chunks + outs) * f(2*t.k) / fetchEach
+	fetched := f(t.kvTile) * (chunks + outs) * f(2*t.k) / fetchEach
 
 	registers := t.registers(v)
 	there := min((uint32(registers)+7)&^7, registersEach+1, max(registerFile/t.local&^7, 8))
 	// Counts were up to an eighth below the estimate.
-	together := f(min(caps.Limits.MaxSharedBytes/(16*l.all), registerFile*9/8/(there*t.local)))
+	resident := f(min(caps.Limits.MaxSharedBytes/(16*l.all), registerFile*9/8/(there*t.local)))
 	if caps.ShaderCores > 0 { // a small grid leaves them alone
-		together = min(together, math.Ceil(float64(workgroups(v, s))/f(caps.ShaderCores)))
+		resident = min(resident, math.Ceil(float64(workgroups(v, s))/f(caps.ShaderCores)))
 	}
-	together = max(together, 1)
-	alone := 1 / together
-	lull := max(1, math.Pow(busySubgroup/(subgroups*together), 0.7))
+	resident = max(resident, 1)
+	alone := 1 / resident
+	lull := max(1, math.Pow(busySubgroup/(subgroups*resident), 0.7))
 
 	ofWeights := ofWeights
 	if v.dtype == BF16 {
@@ -236,7 +236,7 @@ func (v variant) coopmatBlock(caps *vk.Caps, s Shape, keys float64) float64 {
 	}
 	tile = max(tile, fetched)
 	tile *= 1 + max(0, t.excess(registers)-1)/2
-	return keys/f(t.blockCols)*tile + alone*(starting+passOfQ*f(l.passes))
+	return keys/f(t.kvTile)*tile + alone*(starting+passOfQ*f(l.passes))
 }
 
 // scalarBlock is that of a row block of forward_scalar.comp, in no unit: reads of
@@ -244,7 +244,7 @@ func (v variant) coopmatBlock(caps *vk.Caps, s Shape, keys float64) float64 {
 func (v variant) scalarBlock(keys float64) float64 {
 	t := v.tile
 	f := func(n uint32) float64 { return float64(n) }
-	c := 2/f(t.blockRows/(t.local/t.threadsX)) + 2/f(t.blockCols/t.threadsX) + 8/f(t.chunkD) + 2/f(t.chunkV)
-	c += 16/f(t.blockCols) + 64/f(t.blockRows) + 5*max(0, t.excess(t.registers(v))-1.1)
+	c := 2/f(t.blockRows/(t.local/t.threadsX)) + 2/f(t.kvTile/t.threadsX) + 8/f(t.chunkD) + 2/f(t.chunkV)
+	c += 16/f(t.kvTile) + 64/f(t.blockRows) + 5*max(0, t.excess(t.registers(v))-1.1)
 	return c * f(t.blockRows) * keys * f(v.headDim+t.dvSlice)
 }

@@ -52,8 +52,8 @@ func (m *measuredTile) on(t testing.TB, caps *vk.Caps) (variant, request) {
 	}
 	v, r := tuneProblem(t, caps, m.cfg, m.tier, Shape{B: 1, Hq: heads, Sq: m.length, Sk: m.length})
 	x := &v.tile
-	x.local, x.rowTiles, x.blockCols = m.subgroups*x.subgroup, m.tile.rowTiles, m.tile.blockCols
-	x.stepCols, x.qStaged, x.dvSlice = m.tile.stepCols, m.tile.qStaged, v.headDimV
+	x.local, x.mFrags, x.kvTile = m.subgroups*x.subgroup, m.tile.mFrags, m.tile.kvTile
+	x.kvStep, x.qSmemChunks, x.dvSlice = m.tile.kvStep, m.tile.qSmemChunks, v.headDimV
 	return v, r
 }
 
@@ -70,7 +70,7 @@ func measuredTiles(t testing.TB) []measuredTile {
 		var m measuredTile
 		var tier, dtype, mask string
 		_, err := fmt.Sscan(lines.Text(), &tier, &dtype, &m.cfg.HeadDim, &m.length, &mask, &m.tflops,
-			&m.subgroups, &m.tile.rowTiles, &m.tile.blockCols, &m.tile.stepCols, &m.tile.qStaged,
+			&m.subgroups, &m.tile.mFrags, &m.tile.kvTile, &m.tile.kvStep, &m.tile.qSmemChunks,
 			&m.registers, &m.spilled, &m.shared)
 		require.NoError(t, err, lines.Text())
 		require.NoError(t, m.tier.UnmarshalText([]byte(tier)))
@@ -174,14 +174,14 @@ func TestPruningKeepsWhatMeasuredWell(t *testing.T) {
 			continue
 		}
 		v, r := m.on(t, measuredCaps())
-		v.tile.local, v.tile.rowTiles, v.tile.blockCols, v.tile.stepCols, v.tile.qStaged = 2*v.tile.subgroup, 1, 16, 16, 0
+		v.tile.local, v.tile.mFrags, v.tile.kvTile, v.tile.kvStep, v.tile.qSmemChunks = 2*v.tile.subgroup, 1, 16, 16, 0
 		all := prune(measuredCaps(), v, r, tuneCandidates)
 		require.True(t, all[0].heuristic)
 		require.Equal(t, v.tile, all[0].v.tile)
 		tried[key] = slices.DeleteFunc(all, func(o option) bool { return o.out != "" })
 		require.LessOrEqual(t, len(tried[key]), tuneCandidates)
 	}
-	poor, kept := 0, 0
+	poor, survivors := 0, 0
 	for _, m := range list {
 		v, _ := m.on(t, measuredCaps())
 		in := slices.ContainsFunc(tried[m.problem()], func(o option) bool { return o.v.tile == v.tile })
@@ -191,12 +191,12 @@ func TestPruningKeepsWhatMeasuredWell(t *testing.T) {
 		case share < 0.8 || m.spilled > spillSlack:
 			poor++
 			if in {
-				kept++
+				survivors++
 			}
 		}
 	}
 	require.Greater(t, poor, 5)
-	require.Zero(t, kept, "of %d", poor)
+	require.Zero(t, survivors, "of %d", poor)
 }
 
 // Pruning is what every tuning starts with, and goes through the whole table.

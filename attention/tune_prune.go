@@ -97,11 +97,11 @@ func (o *option) hopeless(caps *vk.Caps, s Shape) string {
 	if over := t.excess(o.registers); over > most {
 		return fmt.Sprintf("about %d registers an invocation, %.2f times what there is", o.registers, over)
 	}
-	if t.qStaged > 0 {
+	if t.qSmemChunks > 0 {
 		held := t
-		held.qStaged--
+		held.qSmemChunks--
 		if held.excess(held.registers(o.v)) <= 1 {
-			return fmt.Sprintf("%d chunks of Q in shared memory, while there are registers for one more", t.qStaged)
+			return fmt.Sprintf("%d chunks of Q in shared memory, while there are registers for one more", t.qSmemChunks)
 		}
 	}
 	return ""
@@ -110,7 +110,7 @@ func (o *option) hopeless(caps *vk.Caps, s Shape) string {
 // division is how a tile divides its workgroup.
 func (t tile) division() [2]uint32 {
 	if t.subgroup != 0 {
-		return [2]uint32{t.local, t.rowTiles}
+		return [2]uint32{t.local, t.mFrags}
 	}
 	return [2]uint32{t.local, t.threadsX}
 }
@@ -125,8 +125,8 @@ func (t tile) tooLarge(s Shape) string {
 	if rows := t.rows(); rows > least && rows/2 >= uint32(s.Sq) {
 		return fmt.Sprintf("%d rows for %d queries", rows, s.Sq)
 	}
-	if t.blockCols > least && t.blockCols/2 >= uint32(s.Sk) {
-		return fmt.Sprintf("%d keys a step for %d keys", t.blockCols, s.Sk)
+	if t.kvTile > least && t.kvTile/2 >= uint32(s.Sk) {
+		return fmt.Sprintf("%d keys a step for %d keys", t.kvTile, s.Sk)
 	}
 	return ""
 }

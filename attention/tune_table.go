@@ -24,10 +24,10 @@ type axis struct {
 // so do 128 or more keys at large ones.
 var coopmatAxes = []axis{
 	{"subgroups", func(t *tile, n uint32) { t.local = n * t.subgroup }, values(1, 2, 4, 8, 12, 16)},
-	{"row fragments", func(t *tile, n uint32) { t.rowTiles = n }, values(1, 2, 4)},
-	{"keys", func(t *tile, n uint32) { t.blockCols = n }, values(8, 16, 32, 48, 64, 80, 96, 128)},
-	{"keys of a step", func(t *tile, n uint32) { t.stepCols = n }, values(8, 16, 32, 64)},
-	{"chunks of Q staged", func(t *tile, n uint32) { t.qStaged = n }, values(0, 1, 2, 3, 4, 5, 6, 7, 8)},
+	{"row fragments", func(t *tile, n uint32) { t.mFrags = n }, values(1, 2, 4)},
+	{"keys", func(t *tile, n uint32) { t.kvTile = n }, values(8, 16, 32, 48, 64, 80, 96, 128)},
+	{"keys of a step", func(t *tile, n uint32) { t.kvStep = n }, values(8, 16, 32, 64)},
+	{"chunks of Q staged", func(t *tile, n uint32) { t.qSmemChunks = n }, values(0, 1, 2, 3, 4, 5, 6, 7, 8)},
 	{"columns of O", func(t *tile, n uint32) { t.dvSlice = n }, slicesOfO},
 }
 
@@ -36,7 +36,7 @@ var scalarAxes = []axis{
 	{"invocations", func(t *tile, n uint32) { t.local = n }, values(128, 256, 512)},
 	{"invocations along keys", func(t *tile, n uint32) { t.threadsX = n }, values(8, 16)},
 	{"rows", func(t *tile, n uint32) { t.blockRows = n }, values(16, 32, 64, 128)},
-	{"keys", func(t *tile, n uint32) { t.blockCols = n }, values(16, 32, 64, 128)},
+	{"keys", func(t *tile, n uint32) { t.kvTile = n }, values(16, 32, 64, 128)},
 	{"columns of Q and K at once", func(t *tile, n uint32) { t.chunkD = n }, values(16, 32)},
 	{"keys of V at once", func(t *tile, n uint32) { t.chunkV = n }, values(8, 16)},
 }
@@ -47,12 +47,12 @@ func values(n ...uint32) func(*variant) []uint32 { return func(*variant) []uint3
 // least 64 columns. Each slice computes all scores again.
 func slicesOfO(v *variant) []uint32 {
 	list := []uint32{v.tile.dvSlice}
-	for parts := uint32(1); parts <= 4; parts *= 2 {
+	for count := uint32(1); count <= 4; count *= 2 {
 		n := v.headDimV
-		if parts > 1 {
-			n = ceilDiv(ceilDiv(v.headDimV, parts), v.tile.n) * v.tile.n
+		if count > 1 {
+			n = ceilDiv(ceilDiv(v.headDimV, count), v.tile.n) * v.tile.n
 		}
-		if !slices.Contains(list, n) && (parts == 1 || n >= 64) {
+		if !slices.Contains(list, n) && (count == 1 || n >= 64) {
 			list = append(list, n)
 		}
 	}
@@ -79,7 +79,7 @@ func tilings(v variant) []tile {
 	}
 	all := []tile{v.tile}
 	for _, t := range list {
-		if t != v.tile && t.computes(v.headDimV) && (t.qStaged == 0 || t.qStaged <= t.chunks(v.headDim)) {
+		if t != v.tile && t.computes(v.headDimV) && (t.qSmemChunks == 0 || t.qSmemChunks <= t.chunks(v.headDim)) {
 			all = append(all, t)
 		}
 	}
@@ -91,15 +91,15 @@ func tilings(v variant) []tile {
 func (t tile) computes(headDimV uint32) bool {
 	whole := t.dvSlice >= headDimV || t.dvSlice%8 == 0
 	if t.subgroup != 0 {
-		return whole && t.blockCols%t.stepCols == 0 && t.stepCols%t.n == 0 &&
-			t.blockCols >= t.m && (t.dvSlice >= headDimV || t.dvSlice%t.n == 0)
+		return whole && t.kvTile%t.kvStep == 0 && t.kvStep%t.n == 0 &&
+			t.kvTile >= t.m && (t.dvSlice >= headDimV || t.dvSlice%t.n == 0)
 	}
 	if t.local%t.threadsX != 0 {
 		return false
 	}
 	y := t.local / t.threadsX
-	return whole && t.threadsX%4 == 0 && t.blockCols%t.threadsX == 0 && t.blockRows%y == 0 &&
-		t.chunkD%8 == 0 && t.chunkV%4 == 0 && t.blockCols%t.chunkV == 0
+	return whole && t.threadsX%4 == 0 && t.kvTile%t.threadsX == 0 && t.blockRows%y == 0 &&
+		t.chunkD%8 == 0 && t.chunkV%4 == 0 && t.kvTile%t.chunkV == 0
 }
 
 // key is a tile as text, every field of it: what the cache stores, so that a tile
@@ -112,10 +112,10 @@ func (t tile) key() string {
 
 // tileOf reads a key. It may be of any tile, in the table or not.
 func tileOf(key string) (t tile, ok bool) {
-	_, err := fmt.Sscanf(key, "local:%d blockCols:%d dvSlice:%d m:%d n:%d k:%d sumN:%d subgroup:%d rowTiles:%d stepCols:%d qStaged:%d sharing:%t reuse:%t direct:%d shares:%d ahead:%d own:%t "+
+	_, err := fmt.Sscanf(key, "local:%d kvTile:%d dvSlice:%d m:%d n:%d k:%d sumN:%d subgroup:%d mFrags:%d kvStep:%d qSmemChunks:%d splitKV:%t aliasKV:%t operands:%d dimSplit:%d prefetch:%d keysPerSubgroup:%t "+
 		"blockRows:%d threadsX:%d chunkD:%d chunkV:%d",
-		&t.local, &t.blockCols, &t.dvSlice, &t.m, &t.n, &t.k, &t.sumN, &t.subgroup, &t.rowTiles, &t.stepCols, &t.qStaged,
-		&t.sharing, &t.reuse, &t.direct, &t.shares, &t.ahead, &t.own, &t.blockRows, &t.threadsX, &t.chunkD, &t.chunkV)
+		&t.local, &t.kvTile, &t.dvSlice, &t.m, &t.n, &t.k, &t.sumN, &t.subgroup, &t.mFrags, &t.kvStep, &t.qSmemChunks,
+		&t.splitKV, &t.aliasKV, &t.operands, &t.dimSplit, &t.prefetch, &t.keysPerSubgroup, &t.blockRows, &t.threadsX, &t.chunkD, &t.chunkV)
 	return t, err == nil && t.key() == key
 }
 

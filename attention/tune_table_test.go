@@ -98,7 +98,7 @@ func TestSmallShapesTakeSmallTiles(t *testing.T) {
 	for _, o := range prune(h200Caps(), v, r, 100) {
 		if o.out == "" {
 			require.Less(t, o.v.tile.rows(), uint32(64), "%v", o.v.tile)
-			require.Less(t, o.v.tile.blockCols, uint32(64), "%v", o.v.tile)
+			require.Less(t, o.v.tile.kvTile, uint32(64), "%v", o.v.tile)
 		}
 	}
 	v, r = tuneProblem(t, h200Caps(), Config{HeadDim: 64}, TierCoopMat2, large)
@@ -126,7 +126,7 @@ func TestKeysNameOneTile(t *testing.T) {
 			require.Empty(t, reason)
 		}
 	}
-	for _, key := range []string{"", "x", v.tile.key() + " ", fmt.Sprintf("%+v", v.tile), strings.Replace(v.tile.key(), fmt.Sprintf("blockCols:%d", v.tile.blockCols), "blockCols:72", 1)} {
+	for _, key := range []string{"", "x", v.tile.key() + " ", fmt.Sprintf("%+v", v.tile), strings.Replace(v.tile.key(), fmt.Sprintf("kvTile:%d", v.tile.kvTile), "kvTile:72", 1)} {
 		_, reason := tiling(caps, v, key, r.shape)
 		require.Contains(t, reason, "not in the table")
 	}
@@ -170,11 +170,11 @@ func TestClassesOfShapes(t *testing.T) {
 	require.NotEqual(t, classOf(v, cfg, r.shape), classOf(w, cfg, r.shape))
 
 	for _, s := range []Shape{{B: 16, Hq: 8, Sq: 16384, Sk: 16384}, {B: 3, Hq: 8, Sq: 100, Sk: 100}, {B: 7, Hq: 64, Sq: 4096, Sk: 64}} {
-		less := smallest(s)
+		less := shrunkBatch(s)
 		require.Equal(t, class(cfg, s), class(cfg, less))
 		require.LessOrEqual(t, less.B, s.B)
 	}
-	require.Equal(t, 2, smallest(Shape{B: 16, Hq: 8, Sq: 16384, Sk: 16384}).B)
+	require.Equal(t, 2, shrunkBatch(Shape{B: 16, Hq: 8, Sq: 16384, Sk: 16384}).B)
 }
 
 func TestStatisticsOfDrivers(t *testing.T) {

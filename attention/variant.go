@@ -11,23 +11,23 @@ import (
 // tile is how a forward kernel cuts up its work. Zero fields belong to the
 // other family of kernels.
 type tile struct {
-	local     uint32 // invocations of a workgroup
-	blockCols uint32 // keys a step
-	dvSlice   uint32 // columns of O a workgroup owns
+	local   uint32 // invocations of a workgroup
+	kvTile  uint32 // keys a step
+	dvSlice uint32 // columns of O a workgroup owns
 
 	// Cooperative matrices.
-	m, n, k  uint32 // fragment shape
-	sumN     uint32 // columns of the fragment that sums P along the row; direct: rows
-	subgroup uint32 // invocations of a subgroup
-	rowTiles uint32 // fragments of m rows a subgroup owns
-	stepCols uint32 // keys multiplied at a time, of the blockCols in shared memory
-	qStaged  uint32 // chunks of k columns of Q in shared memory; the others are in registers
-	sharing  bool   // subgroups have the same rows and share the keys; of features only
-	reuse    bool   // V takes K's place in shared memory; of features only
-	direct   direct // no shared memory: subgroups walk over the keys each for itself; of features only
-	shares   uint32 // direct: subgroups that walk together, each with some of the columns; 0 is 1
-	ahead    uint32 // direct: of the next tile of keys 1 V, 2 K and V are fetched while one is multiplied
-	own      bool   // a subgroup carries keys that are side by side, where they are whole parts (variant.ownKeys)
+	m, n, k         uint32         // fragment shape
+	sumN            uint32         // columns of the fragment that sums P along the row; direct: rows
+	subgroup        uint32         // invocations of a subgroup
+	mFrags          uint32         // fragments of m rows a subgroup owns
+	kvStep          uint32         // keys multiplied at a time, of the kvTile in shared memory
+	qSmemChunks     uint32         // chunks of k columns of Q in shared memory; the others are in registers
+	splitKV         bool           // subgroups have the same rows and share the keys; of features only
+	aliasKV         bool           // V takes K's place in shared memory; of features only
+	operands        decodeOperands // no shared memory: subgroups walk over the keys each for itself; of features only
+	dimSplit        uint32         // direct: subgroups that walk together, each with some of the columns; 0 is 1
+	prefetch        uint32         // direct: of the next tile of keys 1 V, 2 K and V are fetched while one is multiplied
+	keysPerSubgroup bool           // a subgroup carries keys that are side by side, where they are whole parts (variant.keysPerSubgroup)
 
 	// Scalar kernel.
 	blockRows uint32 // query rows of a workgroup
@@ -39,19 +39,19 @@ type tile struct {
 // rows is the number of query rows a workgroup owns.
 func (t tile) rows() uint32 {
 	switch {
-	case t.direct != directNever:
+	case t.operands != noDecodeKernel:
 		return t.sumN
-	case t.sharing:
-		return t.rowTiles * t.m
+	case t.splitKV:
+		return t.mFrags * t.m
 	case t.subgroup != 0:
-		return t.local / t.subgroup * t.rowTiles * t.m
+		return t.local / t.subgroup * t.mFrags * t.m
 	}
 	return t.blockRows
 }
 
 // parts is how many parts of the keys a workgroup makes.
-func (t tile) parts() int {
-	if t.sharing {
+func (t tile) splits() int {
+	if t.splitKV {
 		return int(t.local / t.subgroup)
 	}
 	return 1
@@ -64,50 +64,50 @@ func (t tile) parts() int {
 // is fetched while the one before is multiplied, own where subgroups carry keys that are side by side.
 func (t tile) String() string {
 	if t.subgroup != 0 {
-		s := fmt.Sprintf("%dx%d/%d %dx%d %dsg%d", t.rows(), t.blockCols, t.stepCols, t.m, t.n, t.local/t.subgroup, t.rowTiles)
-		if t.qStaged > 0 {
-			s += fmt.Sprintf(" q%d", t.qStaged)
+		s := fmt.Sprintf("%dx%d/%d %dx%d %dsg%d", t.rows(), t.kvTile, t.kvStep, t.m, t.n, t.local/t.subgroup, t.mFrags)
+		if t.qSmemChunks > 0 {
+			s += fmt.Sprintf(" q%d", t.qSmemChunks)
 		}
 		switch {
-		case t.sharing:
+		case t.splitKV:
 			s += " shared"
-		case t.shares > 1:
-			s += fmt.Sprintf(" direct/%d", t.shares)
-		case t.direct != directNever:
+		case t.dimSplit > 1:
+			s += fmt.Sprintf(" direct/%d", t.dimSplit)
+		case t.operands != noDecodeKernel:
 			s += " direct"
 		}
-		if t.ahead > 0 {
-			s += fmt.Sprintf(" ahead%d", t.ahead)
+		if t.prefetch > 0 {
+			s += fmt.Sprintf(" ahead%d", t.prefetch)
 		}
-		if t.own {
+		if t.keysPerSubgroup {
 			s += " own"
 		}
 		return s
 	}
-	return fmt.Sprintf("%dx%d %dt", t.rows(), t.blockCols, t.local)
+	return fmt.Sprintf("%dx%d %dt", t.rows(), t.kvTile, t.local)
 }
 
 // variant is everything a forward pipeline depends on, as a value: the key of
 // the pipeline and the source of its specialization constants.
 type variant struct {
-	module   string
-	onCPU    bool // the driver runs on the CPU: loops stay loops (shaders.Module.Rolled), subgroups are in lockstep
-	tile     tile
-	dtype    DType
-	headDim  uint32
-	headDimV uint32
-	causal   bool
-	lse      bool
-	align    [4]uint32 // of Q, K, V, O, in elements: 1, 2, 4 or 8
-	lab      Lab
-	features featureSet
+	module     string
+	onCPU      bool // the driver runs on the CPU: loops stay loops (shaders.Module.Rolled), subgroups are in lockstep
+	tile       tile
+	dtype      DType
+	headDim    uint32
+	headDimV   uint32
+	causal     bool
+	lse        bool
+	align      [4]uint32 // of Q, K, V, O, in elements: 1, 2, 4 or 8
+	experiment Experiment
+	options    options
 }
 
 // constants is the one place where a variant becomes specialization constants.
 func (v variant) constants() map[uint32]uint32 {
 	c := map[uint32]uint32{
 		shaders.ConstLocalSize: v.tile.local,
-		shaders.ConstKvTile:    v.tile.blockCols,
+		shaders.ConstKvTile: v.tile.kvTile,
 		shaders.ConstHeadDim:   v.headDim,
 		shaders.ConstHeadDimV:  v.headDimV,
 		shaders.ConstDvSlice:   v.tile.dvSlice,
@@ -118,8 +118,8 @@ func (v variant) constants() map[uint32]uint32 {
 		shaders.ConstAlignV:    v.align[2],
 		shaders.ConstAlignO:    v.align[3],
 	}
-	if v.features.any() {
-		v.features.constants(c)
+	if v.options.any() {
+		v.options.constants(c)
 	}
 	if v.tile.subgroup != 0 {
 		c[shaders.ConstSubgroupSize] = v.tile.subgroup
@@ -128,19 +128,19 @@ func (v variant) constants() map[uint32]uint32 {
 		c[shaders.ConstFragN] = v.tile.n
 		c[shaders.ConstFragK] = v.tile.k
 		c[shaders.ConstSumN] = v.tile.sumN
-		c[shaders.ConstMFrags] = v.tile.rowTiles
-		c[shaders.ConstKvStep] = v.tile.stepCols
-		c[shaders.ConstQSmemChunks] = v.tile.qStaged
-		if v.features.any() {
-			c[shaders.ConstSplitKv] = boolConstant(v.tile.sharing)
-			c[shaders.ConstAliasKv] = boolConstant(v.tile.reuse)
-			c[shaders.ConstDimSplit] = max(v.tile.shares, 1)
-			c[shaders.ConstPrefetch] = v.tile.ahead
-			c[shaders.ConstRegisterOperands] = boolConstant(v.tile.direct == directOrdered)
+		c[shaders.ConstMFrags] = v.tile.mFrags
+		c[shaders.ConstKvStep] = v.tile.kvStep
+		c[shaders.ConstQSmemChunks] = v.tile.qSmemChunks
+		if v.options.any() {
+			c[shaders.ConstSplitKv] = boolConstant(v.tile.splitKV)
+			c[shaders.ConstAliasKv] = boolConstant(v.tile.aliasKV)
+			c[shaders.ConstDimSplit] = max(v.tile.dimSplit, 1)
+			c[shaders.ConstPrefetch] = v.tile.prefetch
+			c[shaders.ConstRegisterOperands] = boolConstant(v.tile.operands == operandsInRegisters)
 		}
 		c[shaders.ConstCheckKvEnd] = boolConstant(!v.crowded())
-		c[shaders.ConstKeysPerSubgroup] = v.ownKeys()
-		v.lab.change(c)
+		c[shaders.ConstKeysPerSubgroup] = v.keysPerSubgroup()
+		v.experiment.change(c)
 		return c
 	}
 	c[shaders.ConstDtype] = uint32(v.dtype)
@@ -157,24 +157,24 @@ func (v variant) constants() map[uint32]uint32 {
 // tiles that fit are up to 7 % slower (64, 4x2x64/16).
 func (v variant) crowded() bool { return v.tile.excess(v.tile.registers(v)) > 1 }
 
-// ownKeys is how many keys of a tile a subgroup carries, side by side; 0 where its parts
+// keysPerSubgroup is how many keys of a tile a subgroup carries, side by side; 0 where its parts
 // are those of any. Where tiles lie in several pages it is so many that always lie in one,
 // if they can: an invocation then looks one page up for a tile. Otherwise the tile says
 // what is faster.
-func (v variant) ownKeys() uint32 {
+func (v variant) keysPerSubgroup() uint32 {
 	t := v.tile
 	subgroups := t.local / t.subgroup
-	n := t.blockCols / subgroups
-	parts := func(columns, of uint32) uint32 { return n * ceilDiv(columns, of) * of / 8 }
-	if t.direct != directNever || t.blockCols%subgroups != 0 ||
-		parts(v.headDim, t.k)%t.subgroup != 0 || parts(t.dvSlice, t.n)%t.subgroup != 0 {
+	n := t.kvTile / subgroups
+	vecs := func(columns, of uint32) uint32 { return n * ceilDiv(columns, of) * of / 8 }
+	if t.operands != noDecodeKernel || t.kvTile%subgroups != 0 ||
+		vecs(v.headDim, t.k)%t.subgroup != 0 || vecs(t.dvSlice, t.n)%t.subgroup != 0 {
 		return 0
 	}
-	own := t.own
-	if page := v.features.pageSize; page%t.blockCols != 0 {
-		own = page%n == 0
+	contiguous := t.keysPerSubgroup
+	if page := v.options.pageSize; page%t.kvTile != 0 {
+		contiguous = page%n == 0
 	}
-	if !own {
+	if !contiguous {
 		return 0
 	}
 	return n

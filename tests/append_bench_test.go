@@ -28,7 +28,7 @@ func BenchmarkAppend(b *testing.B) {
 		{1, 8192, attention.KVQ8_0},
 		{1, 8192, attention.KVQ4_0},
 	} {
-		const hq, hkv, dim, together = 32, 8, 128, 16
+		const hq, hkv, dim, perSubmit = 32, 8, 128, 16
 		if s.dev.Info().Type == vk.DeviceCPU && c.rows > 1 {
 			continue
 		}
@@ -58,7 +58,7 @@ func BenchmarkAppend(b *testing.B) {
 			require.NoError(b, err)
 			defer p.Close()
 			run := func() {
-				for range together {
+				for range perSubmit {
 					if err := stream.Barrier(); err != nil {
 						b.Fatal(err)
 					}
@@ -74,7 +74,7 @@ func BenchmarkAppend(b *testing.B) {
 			for b.Loop() {
 				run()
 			}
-			appends := float64(b.N) * together
+			appends := float64(b.N) * perSubmit
 			b.ReportMetric(b.Elapsed().Seconds()*1e6/appends, "us/append")
 			b.ReportMetric(float64(2*news*dim*2+2*cache+2*news/hkv*hq*dim*2)*appends/b.Elapsed().Seconds()/1e9, "GB/s")
 		})

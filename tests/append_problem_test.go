@@ -127,15 +127,15 @@ func (p *appendProblem) lay(i, batches, heads, rows, elements int, kv attention.
 	case cases.BSHD:
 		s.strides = attention.BSHD(heads, rows, s.units)
 	case cases.Padded:
-		s.strides = cases.Apart(h, n, cases.RoundUp(d, 8)+8*(1+more), 16, 24)
+		s.strides = cases.SpacedStrides(h, n, cases.RoundUp(d, 8)+8*(1+more), 16, 24)
 	case cases.Odd:
 		s.offset = 1 + 2*more
-		s.strides = cases.Apart(h, n, d|1+2*more, 1-n%2, 4)
+		s.strides = cases.SpacedStrides(h, n, d|1+2*more, 1-n%2, 4)
 		s.strides.Batch |= 1
 		s.strides.Head |= 1
 	case cases.Even:
 		s.offset = 2
-		s.strides = cases.Apart(h, n, cases.RoundUp(d, 4)+2, 2*((n+1)%2), 2)
+		s.strides = cases.SpacedStrides(h, n, cases.RoundUp(d, 4)+2, 2*((n+1)%2), 2)
 	}
 	s.offset += guard
 	p.slots[i] = s
@@ -191,11 +191,11 @@ func newAppendProblem(c appendCase) *appendProblem {
 	if c.lengths == "packed" {
 		batches, rows = 1, total+2 // the last ones belong to none
 	}
-	places, held := c.b, c.capacity
+	batchesOrPages, held := c.b, c.capacity
 	if c.pageSize > 0 {
 		p.wide = (c.capacity + c.pageSize - 1) / c.pageSize
 		p.pages, held = c.b*p.wide+3, c.pageSize
-		places = p.pages
+		batchesOrPages = p.pages
 		for i, page := range rng.Perm(p.pages)[:c.b*p.wide] {
 			if b, n := i/p.wide, i%p.wide; n*c.pageSize >= p.used[b]+p.length[b] || (n+1)*c.pageSize <= p.used[b] {
 				page = []int{-1, math.MinInt32, p.pages, math.MaxInt32}[rng.IntN(4)] // nothing is appended there
@@ -205,15 +205,15 @@ func newAppendProblem(c appendCase) *appendProblem {
 		p.vector(appendTable, words(p.places))
 	}
 	p.lay(appendK, batches, c.hkv, rows, c.HeadDim, attention.KVSame)
-	p.lay(appendKCache, places, c.hkv, held, c.HeadDim, c.KV)
+	p.lay(appendKCache, batchesOrPages, c.hkv, held, c.HeadDim, c.KV)
 	if !c.noV {
 		p.lay(appendV, batches, c.hkv, rows, p.valueDim(), attention.KVSame)
-		p.lay(appendVCache, places, c.hkv, held, p.valueDim(), c.KV)
+		p.lay(appendVCache, batchesOrPages, c.hkv, held, p.valueDim(), c.KV)
 	}
 	if c.KV.Scaled() {
 		for i := appendKScale; i <= appendVScale; i++ {
 			if i == appendKScale || !c.noV {
-				p.vector(i, make([]uint32, places*c.hkv*held))
+				p.vector(i, make([]uint32, batchesOrPages*c.hkv*held))
 			}
 		}
 	}

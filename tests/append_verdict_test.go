@@ -34,9 +34,9 @@ func (p *appendProblem) eachRow(visit func(r appended) error) error {
 			if p.lengths == "packed" {
 				inBatch, inRow = 0, p.starts[b]+n
 			}
-			place, row := b, position
+			batch, row := b, position
 			if p.pageSize > 0 {
-				place, row = int(p.places[b*p.wide+position/p.pageSize]), position%p.pageSize
+				batch, row = int(p.places[b*p.wide+position/p.pageSize]), position%p.pageSize
 			}
 			for _, t := range []struct{ in, out, scale int }{
 				{appendK, appendKCache, appendKScale}, {appendV, appendVCache, appendVScale}, {appendQ, appendQOut, appendQOut},
@@ -53,8 +53,8 @@ func (p *appendProblem) eachRow(visit func(r appended) error) error {
 						r.to = p.slots[r.out].at(inBatch, h, inRow)
 					} else {
 						s := &p.slots[t.out]
-						r.to = s.at(place, h, row)
-						r.scaleAt = 4 * (p.slots[t.scale].offset + int64((place*s.heads+h)*s.rows+row))
+						r.to = s.at(batch, h, row)
+						r.scaleAt = 4 * (p.slots[t.scale].offset + int64((batch*s.heads+h)*s.rows+row))
 					}
 					r.want = p.turn(p.decode(p.image[t.in][r.row:], p.slots[t.in].units), position, t.in != appendV)
 					if err := visit(r); err != nil {

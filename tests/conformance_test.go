@@ -125,7 +125,7 @@ type checked interface {
 }
 
 func (c *checkedCase) memory(dtype attention.DType) (bytes int64) {
-	for _, n := range cases.Place(c.Case, int64(dtype.Size())).Bytes {
+	for _, n := range cases.LayOut(c.Case, int64(dtype.Size())).Bytes {
 		bytes += n
 	}
 	return bytes

@@ -26,7 +26,7 @@ func BenchmarkMerge(b *testing.B) {
 		{attention.Shape{B: 8, Hq: 32, Sq: 4096}, 2},
 		{attention.Shape{B: 1, Hq: 32, Sq: 8192}, 8},
 	} {
-		const dim, together = 128, 16
+		const dim, perSubmit = 128, 16
 		rows := uint64(c.shape.Rows())
 		if s.dev.Info().Type == vk.DeviceCPU && rows > 1<<16 {
 			continue
@@ -50,7 +50,7 @@ func BenchmarkMerge(b *testing.B) {
 			require.NoError(b, err)
 			defer m.Close()
 			run := func() {
-				for range together {
+				for range perSubmit {
 					if err := stream.Barrier(); err != nil {
 						b.Fatal(err)
 					}
@@ -66,7 +66,7 @@ func BenchmarkMerge(b *testing.B) {
 			for b.Loop() {
 				run()
 			}
-			merges := float64(b.N) * together
+			merges := float64(b.N) * perSubmit
 			b.ReportMetric(b.Elapsed().Seconds()*1e6/merges, "us/merge")
 			b.ReportMetric(float64((n+1)*rows*(2*dim+4))*merges/b.Elapsed().Seconds()/1e9, "GB/s")
 		})

@@ -78,7 +78,7 @@ type mergeProblem struct {
 func newMergeProblem(c mergeCase) *mergeProblem {
 	p := &mergeProblem{mergeCase: c}
 	for i := range p.slots {
-		p.slots[i] = c.place(i)
+		p.slots[i] = c.slot(i)
 	}
 	if n := c.inPlace - 1; n >= 0 {
 		group, at := 0, n
@@ -144,7 +144,7 @@ func (c mergeCase) dimOf(i int) (dtype attention.DType, dim int) {
 }
 
 // place lays out a tensor. Each has strides unlike the others'.
-func (c mergeCase) place(i int) mergeSlot {
+func (c mergeCase) slot(i int) mergeSlot {
 	count := 1
 	if i < mergeOut {
 		count = c.counts[i%2]
@@ -165,15 +165,15 @@ func (c mergeCase) place(i int) mergeSlot {
 	case cases.BSHD:
 		at.strides = attention.BSHD(c.shape.Hq, c.shape.Sq, dim)
 	case cases.Padded:
-		at.strides = cases.Apart(h, n, cases.RoundUp(d, 8)+8*(1+more), 16, 24)
+		at.strides = cases.SpacedStrides(h, n, cases.RoundUp(d, 8)+8*(1+more), 16, 24)
 	case cases.Odd:
 		at.offset = 1 + 2*more
-		at.strides = cases.Apart(h, n, d|1+2*more, 1-n%2, 4)
+		at.strides = cases.SpacedStrides(h, n, d|1+2*more, 1-n%2, 4)
 		at.strides.Batch |= 1
 		at.strides.Head |= 1
 	case cases.Even:
 		at.offset = 2
-		at.strides = cases.Apart(h, n, cases.RoundUp(d, 4)+2, 2*((n+1)%2), 2)
+		at.strides = cases.SpacedStrides(h, n, cases.RoundUp(d, 4)+2, 2*((n+1)%2), 2)
 	}
 	at.offset += cases.Guard
 	if isMergeLSE(i) {

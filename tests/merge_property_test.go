@@ -139,22 +139,22 @@ func TestMergeOfSplitKeys(t *testing.T) {
 	onTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawCase(t)
 		c.Causal = attention.CausalNone
-		parts := rapid.SampledFrom([]int{2, 2, 3, 8}).Draw(t, "parts")
-		c.Shape.Sk = max(c.Shape.Sk, parts)
+		splits := rapid.SampledFrom([]int{2, 2, 3, 8}).Draw(t, "parts")
+		c.Shape.Sk = max(c.Shape.Sk, splits)
 		whole := makeProblem(t, c, tt)
-		m := mergeCase{dtype: tt.DType, dim: c.Dv, shape: c.Shape, seed: 1, layout: cases.Tight, access: c.Access, counts: [2]int{parts, 0}}
+		m := mergeCase{dtype: tt.DType, dim: c.Dv, shape: c.Shape, seed: 1, layout: cases.Tight, access: c.Access, counts: [2]int{splits, 0}}
 		if e.dev == nil {
 			m.access = attention.AccessAuto
 		}
-		if parts == 2 {
+		if splits == 2 {
 			m.counts = [2]int{1, 1}
 		}
 		p := newMergeProblem(m)
 		rng := rand.New(rand.NewPCG(c.Seed, 2))
 		cuts := []int{0}
-		for n := range parts {
-			next := cuts[n] + 1 + rng.IntN(c.Shape.Sk-cuts[n]-(parts-1-n))
-			if n == parts-1 {
+		for n := range splits {
+			next := cuts[n] + 1 + rng.IntN(c.Shape.Sk-cuts[n]-(splits-1-n))
+			if n == splits-1 {
 				next = c.Shape.Sk
 			}
 			o, lse := e.compute(t, keysOf(t, whole, cuts[n], next), tt)

@@ -215,7 +215,7 @@ func TestABlockCannotHideInTheAverage(t *testing.T) {
 	require.True(t, r.Whole.Pass())
 	require.False(t, r.Pass())
 	require.Equal(t, 1, r.Failed)
-	require.Equal(t, 3*64*width, r.WorstPart.First)
+	require.Equal(t, 3*64*width, r.WorstBlock.First)
 	require.Contains(t, r.Reasons()[0], "rows 192 to 255")
 }
 

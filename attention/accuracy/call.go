@@ -24,8 +24,8 @@ type call struct {
 }
 
 // featured reports whether a call has anything besides the plain formula.
-func featured(cfg *attention.Config, a *attention.Args) bool {
-	return a.Varlen != nil || a.Pages != nil || a.Kept != nil || a.Blocks != nil || a.Bias != nil || a.Mask != nil ||
+func hasOptions(cfg *attention.Config, a *attention.Args) bool {
+	return a.Varlen != nil || a.Pages != nil || a.SparseTokens != nil || a.Blocks != nil || a.Bias != nil || a.Mask != nil ||
 		a.ALiBi.Given() || a.Sinks.Given() || cfg.Window.Given() || cfg.Softcap != 0 || cfg.KV != attention.KVSame
 }
 
@@ -96,19 +96,19 @@ func (c *call) sequences() error {
 			}
 		}
 	}
-	if k := a.Kept; k != nil {
-		offsets, err := ints("Kept.Offsets", k.Offsets, a.B*a.KVHeads()+1)
+	if k := a.SparseTokens; k != nil {
+		offsets, err := ints("SparseTokens.Offsets", k.Offsets, a.B*a.KVHeads()+1)
 		if err != nil {
 			return err
 		}
-		tokens, err := ints("Kept.Tokens", k.Tokens, k.Total)
+		tokens, err := ints("SparseTokens.Tokens", k.Tokens, k.Total)
 		if err != nil {
 			return err
 		}
 		for i := range a.B * a.KVHeads() {
 			from, to := offsets[i], offsets[i+1]
 			if from < 0 || to < from || int(to) > k.Total {
-				return &attention.ShapeError{Field: fmt.Sprintf("Kept.Offsets[%d]", i+1), Got: to, Want: fmt.Sprintf("%d to %d", from, k.Total)}
+				return &attention.ShapeError{Field: fmt.Sprintf("SparseTokens.Offsets[%d]", i+1), Got: to, Want: fmt.Sprintf("%d to %d", from, k.Total)}
 			}
 			c.lists = append(c.lists, tokens[from:to])
 		}
@@ -174,16 +174,16 @@ func ints(field string, v attention.Vector, n int) ([]int32, error) {
 	return list, nil
 }
 
-// rowPlace is where row of sequence b is in Q, O and LSE.
-func (c *call) rowPlace(b, row int) (batch, at int) {
+// queryRow is where row of sequence b is in Q, O and LSE.
+func (c *call) queryRow(b, row int) (batch, at int) {
 	if c.startQ != nil {
 		return 0, c.startQ[b] + row
 	}
 	return b, row
 }
 
-// keyPlace is where key t of sequence b is in K and V.
-func (c *call) keyPlace(b, t int) (batch, at int) {
+// kvRow is where key t of sequence b is in K and V.
+func (c *call) kvRow(b, t int) (batch, at int) {
 	switch {
 	case c.table != nil:
 		size := c.a.Pages.PageSize
@@ -198,14 +198,14 @@ func (c *call) keyPlace(b, t int) (batch, at int) {
 func (c *call) within(sample []attention.Rows) []attention.Rows {
 	var some []attention.Rows
 	for _, s := range sample {
-		kept := attention.Rows{B: s.B, H: s.H}
+		own := attention.Rows{B: s.B, H: s.H}
 		for _, row := range s.Rows {
 			if row < c.rows[s.B] {
-				kept.Rows = append(kept.Rows, row)
+				own.Rows = append(own.Rows, row)
 			}
 		}
-		if len(kept.Rows) > 0 {
-			some = append(some, kept)
+		if len(own.Rows) > 0 {
+			some = append(some, own)
 		}
 	}
 	return some

@@ -11,7 +11,7 @@ import (
 // readKey widens key t of sequence b, of K or of V, to dst[:dim]. Quantised ones
 // are rounded to the storage type, in which a chain of operations would have them.
 func (c *call) readKey(dst []float32, value bool, b, kv, t int) {
-	batch, at := c.keyPlace(b, t)
+	batch, at := c.kvRow(b, t)
 	if c.cfg.KV == attention.KVSame {
 		view := &c.k
 		if value {
@@ -106,7 +106,7 @@ func (c *call) position(b, row int) int {
 	return row
 }
 
-// visible appends the keys that a row attends to, one listed twice in Kept twice.
+// visible appends the keys that a row attends to, one listed twice in SparseTokens twice.
 func (c *call) visible(list []int32, b, h, row int) []int32 {
 	from, to := 0, c.keys[b]
 	at := c.position(b, row)

@@ -59,13 +59,13 @@ func (s Stats) Share() float64 {
 
 // Report judges one tensor.
 type Report struct {
-	Whole     Stats
-	BlockRows int    // rows of a block
-	Width     int    // elements of a row
-	Blocks    int    // how many there are
-	Failed    int    // how many of them fail
-	WorstPart Stats  // the failing block with the largest error; zero when none fails
-	Unjudged  string // why nothing was judged, where that is so
+	Whole      Stats
+	BlockRows  int    // rows of a block
+	Width      int    // elements of a row
+	Blocks     int    // how many there are
+	Failed     int    // how many of them fail
+	WorstBlock Stats  // the failing block with the largest error; zero when none fails
+	Unjudged   string // why nothing was judged, where that is so
 }
 
 // Pass reports whether the tensor and every block of rows hold all rules. The zero
@@ -80,7 +80,7 @@ func (r Report) Reasons() []string {
 	}
 	why := r.Whole.Reasons()
 	if r.Failed > 0 {
-		p := r.WorstPart
+		p := r.WorstBlock
 		why = append(why, fmt.Sprintf("%d of %d row blocks fail, the worst at rows %d to %d: %s", r.Failed, r.Blocks,
 			p.First/r.Width, (p.First+p.N)/r.Width-1, strings.Join(p.Reasons(), ", ")))
 	}
@@ -94,7 +94,7 @@ func (r Report) Reasons() []string {
 // worst holds the element to look at first.
 func (r Report) worst() Stats {
 	if r.Failed > 0 && r.Whole.Kind {
-		return r.WorstPart
+		return r.WorstBlock
 	}
 	return r.Whole
 }
@@ -118,8 +118,8 @@ func Judge(l Limits, width int, x []float32, ref []float64, low []float32) Repor
 		s := part.judge(l)
 		r.Blocks++
 		if !s.Pass() {
-			if r.Failed == 0 || s.worse(r.WorstPart) {
-				r.WorstPart = s
+			if r.Failed == 0 || s.worse(r.WorstBlock) {
+				r.WorstBlock = s
 			}
 			r.Failed++
 		}

@@ -36,8 +36,8 @@ func Low(cfg attention.Config, a attention.Args, sample []attention.Rows) (o, ls
 	if err := room("Low", cfg, a, attention.CountRows(sample), 4); err != nil {
 		return nil, nil, err
 	}
-	if featured(&cfg, &a) {
-		return lowFeatures(cfg, a, sample)
+	if hasOptions(&cfg, &a) {
+		return lowOptions(cfg, a, sample)
 	}
 	l := low{cfg: cfg, a: a, round: rounding(cfg.DType)}
 	if err := l.open(); err != nil {

@@ -28,8 +28,8 @@ func Noise(cfg attention.Config, a attention.Args, sample []attention.Rows) (o, 
 	if err := room("Noise", cfg, a, attention.CountRows(sample), 8); err != nil {
 		return nil, nil, err
 	}
-	if featured(&cfg, &a) {
-		return noiseFeatures(cfg, a, sample)
+	if hasOptions(&cfg, &a) {
+		return noiseOptions(cfg, a, sample)
 	}
 	l := low{cfg: cfg, a: a, round: rounding(cfg.DType)}
 	if err := l.open(); err != nil {

@@ -19,8 +19,8 @@ func room(op string, cfg attention.Config, a attention.Args, n, size int) error 
 	block := max(1, min(64, (8<<20)/max(a.Sk, 1)))
 	const perKey, growth = 4 + 4, 2 // a score, and the key's number where there are options
 	keys := a.Sk
-	if a.Kept != nil {
-		keys = max(keys, a.Kept.Total)
+	if a.SparseTokens != nil {
+		keys = max(keys, a.SparseTokens.Total)
 	}
 	scratch := hostmem.Product(min(runtime.GOMAXPROCS(0), n), block, keys, perKey*growth)
 	needed := hostmem.Sum(outputs, scratch, hostmem.Product(a.B, 32))

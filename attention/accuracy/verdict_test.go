@@ -57,7 +57,7 @@ func TestZeroAndPartialVerdictsHaveText(t *testing.T) {
 	} {
 		require.Contains(t, c.v.String(), c.says, name)
 		require.Equal(t, c.says[:2] == "ok", c.v.Pass(), name)
-		b, h, row := c.v.Place(-1)
+		b, h, row := c.v.RowOf(-1)
 		require.Equal(t, [3]int{-1, -1, -1}, [3]int{b, h, row}, name)
 	}
 	require.Equal(t, []string{"nothing was judged"}, accuracy.Report{}.Reasons())

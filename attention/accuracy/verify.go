@@ -105,7 +105,7 @@ func (c *call) read(sample []attention.Rows) (o, lse []float32, err error) {
 	i := 0
 	for _, s := range sample {
 		for _, row := range s.Rows {
-			batch, at := c.rowPlace(s.B, row)
+			batch, at := c.queryRow(s.B, row)
 			view.ReadRow(o[i*dv:], batch, s.H, at)
 			if lse != nil {
 				lseView.ReadRow(lse[i:], batch, s.H, at)
@@ -121,7 +121,7 @@ func (v *Verdict) Pass() bool { return v != nil && v.O.Pass() && (!v.HasLSE || v
 
 // Place is the batch, query head and row of the n-th verified row; -1 each where
 // there is none.
-func (v *Verdict) Place(n int) (b, h, row int) {
+func (v *Verdict) RowOf(n int) (b, h, row int) {
 	if v == nil || n < 0 {
 		return -1, -1, -1
 	}
@@ -155,7 +155,7 @@ func (v *Verdict) String() string {
 		}
 		line := t.name + ": " + strings.Join(t.r.Reasons(), "; ")
 		if t.r.Width > 0 {
-			if b, h, row := v.Place(t.r.worst().Worst / t.r.Width); b >= 0 {
+			if b, h, row := v.RowOf(t.r.worst().Worst / t.r.Width); b >= 0 {
 				line += fmt.Sprintf(" (batch %d, head %d, row %d)", b, h, row)
 			}
 		}

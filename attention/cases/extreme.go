@@ -38,7 +38,7 @@ func (e *Extremes) multiply(q, k, v []float32) {
 }
 
 // extremeBias is the bias of a slot whose row has extreme ones there.
-func (c *FeatureCase) extremeBias(id, h, row, t int) (x float32, ok bool) {
+func (c *OptionsCase) extremeBias(id, h, row, t int) (x float32, ok bool) {
 	list := c.Extremes.Bias
 	if list == nil {
 		return 0, false
@@ -71,7 +71,7 @@ func storable(x float32, dtype attention.DType) float32 {
 }
 
 // extremeScale is the scale of a key where it is not an ordinary one.
-func (c *FeatureCase) extremeScale(stream, id, kv, t int) (x float32, ok bool) {
+func (c *OptionsCase) extremeScale(stream, id, kv, t int) (x float32, ok bool) {
 	list := c.Extremes.KScales
 	if stream == mixVScale {
 		list = c.Extremes.VScales

@@ -18,12 +18,12 @@ const maxFloat = math.MaxFloat32
 // of their ranges. The seed decides what changes the pipeline, draw decides all else:
 // lengths, windows, scales, sinks, biases and data. Draws of one seed therefore share
 // their pipelines, nearly always.
-func RandomExtreme(seed uint64, draw int, kv attention.KVType, dtype attention.DType) FeatureCase {
+func RandomExtreme(seed uint64, draw int, kv attention.KVType, dtype attention.DType) OptionsCase {
 	r := randomExtreme{Rand: rand.New(rand.NewPCG(seed, 0x50a6+uint64(kv)))}
-	c := FeatureCase{Name: fmt.Sprintf("extreme-%d-%d", seed, draw), KV: kv}
+	c := OptionsCase{Name: fmt.Sprintf("extreme-%d-%d", seed, draw), KV: kv}
 	r.dims(&c)
 	r.modifiers(&c)
-	r.place(&c)
+	r.layOut(&c)
 	r.lengths(&c)
 
 	d := randomExtreme{Rand: rand.New(rand.NewPCG(seed, 0xd4a3+uint64(draw)))}
@@ -43,7 +43,7 @@ func (r randomExtreme) chance(of int) bool { return r.IntN(of) == 0 }
 // pick is one of some values.
 func pick[T any](r randomExtreme, of ...T) T { return of[r.IntN(len(of))] }
 
-func (r randomExtreme) dims(c *FeatureCase) {
+func (r randomExtreme) dims(c *OptionsCase) {
 	one := func() int {
 		switch r.IntN(6) {
 		case 0:
@@ -80,14 +80,14 @@ func (r randomExtreme) spread() Spread {
 	return Spread{On: true, Batches: r.chance(2), Heads: r.chance(2), Rows: !r.chance(3)}
 }
 
-func (r randomExtreme) modifiers(c *FeatureCase) {
+func (r randomExtreme) modifiers(c *OptionsCase) {
 	c.Causal = Causals[r.IntN(len(Causals))]
 	if c.Causal == attention.CausalNone {
 		c.Align = Causals[1+r.IntN(2)]
 	}
 	switch r.IntN(7) { // a call takes one of these
 	case 0:
-		c.Kept, c.Shuffled = pick(r, 0.02, 0.2, 0.7, 1), !r.chance(3)
+		c.SparseRatio, c.Shuffled = pick(r, 0.02, 0.2, 0.7, 1), !r.chance(3)
 	case 1:
 		c.BlockQ, c.BlockK = 16<<r.IntN(4), 16<<r.IntN(4)
 		c.Blocks = Spread{On: true, Batches: r.chance(2), Heads: r.chance(2)}
@@ -110,7 +110,7 @@ func (r randomExtreme) modifiers(c *FeatureCase) {
 	}
 }
 
-func (r randomExtreme) place(c *FeatureCase) {
+func (r randomExtreme) layOut(c *OptionsCase) {
 	c.Layout = []LayoutKind{Tight, Packed, BSHD, Padded, Odd}[r.IntN(5)]
 	c.Access = Accesses[r.IntN(len(Accesses))]
 	c.PackedQ, c.PackedK, c.LooseQ, c.LooseK = r.chance(2), r.chance(2), r.chance(3), r.chance(3)
@@ -122,7 +122,7 @@ func (r randomExtreme) place(c *FeatureCase) {
 }
 
 // lengths bounds the sequences.
-func (r randomExtreme) lengths(c *FeatureCase) {
+func (r randomExtreme) lengths(c *OptionsCase) {
 	sequences := 1 + r.IntN(4)
 	c.Sq, c.Sk = 1+r.IntN(100), 1+r.IntN(260)
 	if r.chance(2) {
@@ -147,7 +147,7 @@ func (r randomExtreme) lengths(c *FeatureCase) {
 
 // drawLengths changes lengths within their bounds. Totals stay where plans depend on
 // them: rows of packed sequences, and the keys that lists are made of.
-func (r randomExtreme) drawLengths(c *FeatureCase) {
+func (r randomExtreme) drawLengths(c *OptionsCase) {
 	r.Shuffle(len(c.Seqs), func(i, j int) {
 		a, b := &c.Seqs[i], &c.Seqs[j]
 		a.Rows, b.Rows = b.Rows, a.Rows
@@ -157,13 +157,13 @@ func (r randomExtreme) drawLengths(c *FeatureCase) {
 		a.Keys, b.Keys = b.Keys, a.Keys
 	})
 	for i := range c.Seqs {
-		if s := &c.Seqs[i]; c.Kept == 0 && s.Keys > 0 && r.chance(2) {
+		if s := &c.Seqs[i]; c.SparseRatio == 0 && s.Keys > 0 && r.chance(2) {
 			s.Keys = r.IntN(s.Keys) + 1
 		}
 	}
 }
 
-func (r randomExtreme) drawWindow(c *FeatureCase) {
+func (r randomExtreme) drawWindow(c *OptionsCase) {
 	if !c.Window.Given() {
 		return
 	}
@@ -183,7 +183,7 @@ func (r randomExtreme) drawWindow(c *FeatureCase) {
 }
 
 // drawScores draws what decides how large scores are.
-func (r randomExtreme) drawScores(c *FeatureCase, dtype attention.DType) {
+func (r randomExtreme) drawScores(c *OptionsCase, dtype attention.DType) {
 	if c.Softcap != 0 {
 		c.Softcap = pick[float32](r, 50, 30, 3, 1e-3, 1e4)
 	}
@@ -214,7 +214,7 @@ func (r randomExtreme) drawScores(c *FeatureCase, dtype attention.DType) {
 }
 
 // drawExtremes draws the numbers of vectors and biases.
-func (r randomExtreme) drawExtremes(c *FeatureCase, dtype attention.DType) {
+func (r randomExtreme) drawExtremes(c *OptionsCase, dtype attention.DType) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	e := &c.Extremes
 	if c.Sinks && !r.chance(4) {

@@ -31,7 +31,7 @@ type Formula struct {
 	// within; 0: none. Rows beyond it are not judged.
 	MaxScore float64
 
-	p    *FeatureProblem
+	p    *OptionsProblem
 	unit roundings
 
 	wide         bool // sums keep what float32 rounds away
@@ -52,7 +52,7 @@ type roundings struct {
 	smallest float64
 }
 
-func roundingsOf(p *FeatureProblem) roundings {
+func roundingsOf(p *OptionsProblem) roundings {
 	u := map[attention.DType]roundings{
 		attention.F16:  {stored: 0x1p-11, weight: 0x1p-10, least: 0x1p-24, element: 0x1p-11, most: 65504},
 		attention.BF16: {stored: 0x1p-8, weight: 0x1p-7, least: 0x1p-126, element: 0x1p-8, most: 0x1.fep127},
@@ -103,7 +103,7 @@ func (e *RowError) Error() string {
 }
 
 // NewFormula prepares a problem to be judged. A Formula has one user at a time.
-func NewFormula(p *FeatureProblem) *Formula {
+func NewFormula(p *OptionsProblem) *Formula {
 	return &Formula{p: p, unit: roundingsOf(p), keys: map[keyID][]float64{}, values: map[keyID][]float64{}}
 }
 

@@ -51,7 +51,7 @@ type Slot struct {
 
 // Placement is where the tensors of a problem lie, and how large each piece of
 // memory is.
-type Placement struct {
+type MemoryLayout struct {
 	Slots [Tensors]Slot
 	Bytes []int64
 }
@@ -62,12 +62,12 @@ const Guard = 72
 
 // Place lays out a case. Distances not given by the layout's name are chosen to
 // be unlike any of the sizes.
-func Place(c Case, elem int64) Placement {
+func LayOut(c Case, elem int64) MemoryLayout {
 	s := c.Shape
 	heads := [4]int{s.Hq, s.KVHeads(), s.KVHeads(), s.Hq}
 	seqs := [4]int{s.Sq, s.Sk, s.Sk, s.Sq}
 	dims := [4]int{c.D, c.D, c.Dv, c.Dv}
-	var p Placement
+	var p MemoryLayout
 	for i := range 4 {
 		at := Slot{Memory: i, Offset: Guard}
 		h, n, d := int64(heads[i]), int64(seqs[i]), int64(dims[i])
@@ -80,16 +80,16 @@ func Place(c Case, elem int64) Placement {
 			at.Strides = attention.BSHD(heads[i], seqs[i], dims[i])
 		case Padded:
 			row := RoundUp(d, 8) + 8
-			at.Strides = Apart(h, n, row, 16, 24)
+			at.Strides = SpacedStrides(h, n, row, 16, 24)
 		case Odd:
 			at.Offset = Guard + 1 + 2*int64(i)
-			at.Strides = Apart(h, n, d|1+2*int64(i), 1-n%2, 4)
+			at.Strides = SpacedStrides(h, n, d|1+2*int64(i), 1-n%2, 4)
 			at.Strides.Batch |= 1
 			at.Strides.Head |= 1
 		case Even:
 			at.Offset = Guard + 2
 			row := RoundUp(d, 4) + 2
-			at.Strides = Apart(h, n, row, 2*((n+1)%2), 0)
+			at.Strides = SpacedStrides(h, n, row, 2*((n+1)%2), 0)
 			at.Strides.Batch = h*at.Strides.Head + 2*((h*at.Strides.Head/2+1)%2)
 		case Woven:
 			// Q and O have the same heads and rows, and so have K and V.
@@ -130,14 +130,14 @@ func Place(c Case, elem int64) Placement {
 }
 
 // Apart are strides with heads and batches farther apart than their rows take.
-func Apart(heads, seq, row, moreHead, moreBatch int64) attention.Strides {
+func SpacedStrides(heads, seq, row, moreHead, moreBatch int64) attention.Strides {
 	head := seq*row + moreHead
 	return attention.Strides{Seq: row, Head: head, Batch: heads*head + moreBatch}
 }
 
 // size drops the pieces of memory that hold nothing and sizes the others, with
 // a guard behind the last row.
-func (p *Placement) size(c Case, elem int64, heads, seqs, dims [4]int) {
+func (p *MemoryLayout) size(c Case, elem int64, heads, seqs, dims [4]int) {
 	number := map[int]int{}
 	for i := range p.Slots {
 		at := &p.Slots[i]

@@ -14,9 +14,9 @@ import (
 // are otherwise full of NaN.
 type Problem struct {
 	Case
-	DType attention.DType
-	place Placement
-	Image [][]byte // each piece of memory, before the call
+	DType  attention.DType
+	layout MemoryLayout
+	Image  [][]byte // each piece of memory, before the call
 }
 
 // NaNPair is a NaN read as f16, as bf16 and, twice in a row, as f32.
@@ -25,7 +25,7 @@ const NaNPair = 0x7fff
 // NewProblem makes the memory of a case in a storage type. Output rows are NaN
 // beforehand, so that one that is not written shows.
 func NewProblem(c Case, dtype attention.DType) (*Problem, error) {
-	p := &Problem{Case: c, DType: dtype, place: Place(c, int64(dtype.Size()))}
+	p := &Problem{Case: c, DType: dtype, layout: LayOut(c, int64(dtype.Size()))}
 	p.Image = p.Blank()
 	q, k, v := makeData(c)
 	for i, x := range [][]float32{q, k, v} {
@@ -41,7 +41,7 @@ func NewProblem(c Case, dtype attention.DType) (*Problem, error) {
 func (p *Problem) Widened() (*Problem, error) {
 	c := p.Case
 	c.Layout = Tight
-	w := &Problem{Case: c, DType: attention.F32, place: Place(c, 4)}
+	w := &Problem{Case: c, DType: attention.F32, layout: LayOut(c, 4)}
 	w.Image = w.Blank()
 	for i := range TensorO {
 		x, err := p.Read(p.Image, i)
@@ -58,7 +58,7 @@ func (p *Problem) Widened() (*Problem, error) {
 // Blank is memory for the problem, full of NaN.
 func (p *Problem) Blank() [][]byte {
 	var images [][]byte
-	for _, n := range p.place.Bytes {
+	for _, n := range p.layout.Bytes {
 		b := make([]byte, n)
 		if n >= 2 {
 			binary.LittleEndian.PutUint16(b, NaNPair)
@@ -73,8 +73,8 @@ func (p *Problem) Blank() [][]byte {
 
 // Outputs are the numbers of the pieces of memory that O and LSE lie in.
 func (p *Problem) Outputs() []int {
-	list := []int{p.place.Slots[TensorO].Memory}
-	if m := p.place.Slots[TensorLSE].Memory; m >= 0 && m != list[0] {
+	list := []int{p.layout.Slots[TensorO].Memory}
+	if m := p.layout.Slots[TensorLSE].Memory; m >= 0 && m != list[0] {
 		list = append(list, m)
 	}
 	return list
@@ -108,7 +108,7 @@ func (p *Problem) View(images [][]byte, i int) (attention.HostView, error) {
 // HostTensor is where a tensor lies in the images; zero for an LSE that nobody
 // asked for.
 func (p *Problem) HostTensor(images [][]byte, i int) attention.Tensor {
-	at := p.place.Slots[i]
+	at := p.layout.Slots[i]
 	if at.Memory < 0 {
 		return attention.Tensor{}
 	}
@@ -183,7 +183,7 @@ func (p *Problem) HostArgs(images [][]byte) attention.Args {
 func (p *Problem) DeviceArgs(buffers []*vk.Buffer) attention.Args {
 	a := attention.Args{Shape: p.Shape}
 	for i, t := range []*attention.Tensor{&a.Q, &a.K, &a.V, &a.O, &a.LSE} {
-		if at := p.place.Slots[i]; at.Memory >= 0 {
+		if at := p.layout.Slots[i]; at.Memory >= 0 {
 			*t = attention.Tensor{Buffer: buffers[at.Memory], Offset: at.Offset, Strides: at.Strides}
 		}
 	}
@@ -203,7 +203,7 @@ func (p *Problem) Spoil(first int) ([][]byte, error) {
 	images := append([][]byte(nil), p.Image...)
 	copied := map[int]bool{}
 	for _, i := range []int{TensorK, TensorV} {
-		m := p.place.Slots[i].Memory
+		m := p.layout.Slots[i].Memory
 		if !copied[m] {
 			images[m] = append([]byte(nil), images[m]...)
 			copied[m] = true
@@ -235,7 +235,7 @@ func (p *Problem) written() [][]bool {
 		mask[i] = make([]bool, len(b))
 	}
 	for _, i := range []int{TensorO, TensorLSE} {
-		at := p.place.Slots[i]
+		at := p.layout.Slots[i]
 		if at.Memory < 0 {
 			continue
 		}
@@ -264,7 +264,7 @@ func (p *Problem) Trespass(before, after [][]byte) error {
 				continue
 			}
 			var near string
-			for j, at := range p.place.Slots {
+			for j, at := range p.layout.Slots {
 				if at.Memory == m {
 					near += fmt.Sprintf(" %s from byte %d", TensorNames[j], at.Offset*int64(p.DType.Size()))
 				}

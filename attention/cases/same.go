@@ -9,7 +9,7 @@ import (
 // attend to at most limit keys.
 func (p *Problem) SameRows(a, b [][]byte, limit int) error {
 	for _, i := range []int{TensorO, TensorLSE} {
-		if p.place.Slots[i].Memory < 0 {
+		if p.layout.Slots[i].Memory < 0 {
 			continue
 		}
 		x, err := p.Read(a, i)

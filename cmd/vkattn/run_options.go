@@ -120,11 +120,11 @@ func (in *runInputs) readSparse() error {
 			}
 		}
 	}
-	list := attention.Kept{Offsets: vector(offsets), Tokens: vector(tokens), Total: max(1, len(tokens))}
+	list := attention.SparseTokens{Offsets: vector(offsets), Tokens: vector(tokens), Total: max(1, len(tokens))}
 	if len(tokens) == 0 { // there must be memory
 		list.Tokens = vector([]int32{0})
 	}
-	in.args.Kept = &list
+	in.args.SparseTokens = &list
 	return nil
 }
 

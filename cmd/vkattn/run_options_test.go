@@ -215,12 +215,12 @@ var featureRuns = map[string]func(f *featured){
 	"sparse tokens, padded": func(f *featured) {
 		f.plain()
 		f.ints("sparse-tokens", []int{3, 2, 3}, 5, -1, 32, 0, 1, 2, -1, -1, -1, 7, 7, -1, -1, 4, -1, 31, 30, 29)
-		f.args.Kept = &attention.Kept{Offsets: f.ints("", nil, 0, 2, 5, 5, 7, 8, 11), Tokens: f.ints("", nil, 5, 32, 0, 1, 2, 7, 7, 4, 31, 30, 29), Total: 11}
+		f.args.SparseTokens = &attention.SparseTokens{Offsets: f.ints("", nil, 0, 2, 5, 5, 7, 8, 11), Tokens: f.ints("", nil, 5, 32, 0, 1, 2, 7, 7, 4, 31, 30, 29), Total: 11}
 	},
 	"sparse tokens, with offsets": func(f *featured) {
 		f.plain()
 		tokens := []int32{9, 5, 32, 0, 1, 2, 7, 8, 4, 31, 30, 29}
-		f.args.Kept = &attention.Kept{Offsets: f.ints("sparse-offsets", []int{7}, 1, 3, 6, 6, 8, 9, 12), Tokens: f.ints("sparse-tokens", []int{12}, tokens...), Total: 12}
+		f.args.SparseTokens = &attention.SparseTokens{Offsets: f.ints("sparse-offsets", []int{7}, 1, 3, 6, 6, 8, 9, 12), Tokens: f.ints("sparse-tokens", []int{12}, tokens...), Total: 12}
 	},
 	"window": func(f *featured) {
 		f.plain()

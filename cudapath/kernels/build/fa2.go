@@ -8,7 +8,7 @@ import (
 
 // tile is how a kernel of family fa2 divides its work; fa2.h explains the parts.
 type tile struct {
-	warps, rowTiles int // a warp owns rowTiles * 16 rows
+	warps, rowTiles int // a warp owns mFrags * 16 rows
 	cols, step      int // columns of a tile in shared memory, and of which a warp holds scores
 	qRegs           int // 16-wide slices of Q in registers
 	stages          int // tiles in shared memory

@@ -195,7 +195,7 @@ func (d *data) lists(r *rand.Rand) {
 	if len(tokens) == 0 {
 		tokens = []int32{0} // there must be memory
 	}
-	a.Kept = &attention.Kept{Offsets: ints(d.offsets), Tokens: ints(tokens), Total: len(tokens)}
+	a.SparseTokens = &attention.SparseTokens{Offsets: ints(d.offsets), Tokens: ints(tokens), Total: len(tokens)}
 }
 
 // choose picks k of n numbers, ascending, each set of them as likely (selection

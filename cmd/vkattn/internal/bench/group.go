@@ -81,9 +81,9 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 		cfg = p.data.problem.Config
 	}
 	cfg.Tier, cfg.Kernel = s.Tier, s.Kernel
-	op, err := attention.NewLab(dev, cfg, s.Lab)
+	op, err := attention.NewExperiment(dev, cfg, s.Lab)
 	if err != nil {
-		if s.Lab != (attention.Lab{}) {
+		if s.Lab != (attention.Experiment{}) {
 			row.Tier = g.planned(dev, cfg).String()
 		}
 		return nil, g.stop(row, err)

@@ -10,7 +10,7 @@ import (
 type Spec struct {
 	Tier     attention.Tier
 	Kernel   string // family of tier cuda; "": its own choice
-	Lab      attention.Lab
+	Lab      attention.Experiment
 	Baseline Baseline // what the others are compared with; "": one of these
 }
 
@@ -33,7 +33,7 @@ func Specs(tiers []attention.Tier, kernels []string, variants []int, ablations [
 		for _, k := range families {
 			for _, v := range variants {
 				for _, a := range ablations {
-					out = append(out, Spec{Tier: t, Kernel: k, Lab: attention.Lab{Variant: v, Ablate: a}})
+					out = append(out, Spec{Tier: t, Kernel: k, Lab: attention.Experiment{Variant: v, Ablate: a}})
 				}
 			}
 		}
@@ -45,7 +45,7 @@ func Specs(tiers []attention.Tier, kernels []string, variants []int, ablations [
 // are with peers.
 func cudaBaselines(specs []Spec) (names []string) {
 	for _, s := range specs {
-		if s.Tier == attention.TierCUDA && s.Lab == (attention.Lab{}) {
+		if s.Tier == attention.TierCUDA && s.Lab == (attention.Experiment{}) {
 			names = append(names, kernelName(s.Tier.String(), s.Kernel))
 		}
 	}

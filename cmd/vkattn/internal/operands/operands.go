@@ -61,9 +61,9 @@ func List(cfg attention.Config, a *attention.Args) (list []Operand) {
 	if a.Pages != nil {
 		vector("Table", &a.Pages.Table)
 	}
-	if a.Kept != nil {
-		vector("Offsets", &a.Kept.Offsets)
-		vector("Tokens", &a.Kept.Tokens)
+	if a.SparseTokens != nil {
+		vector("Offsets", &a.SparseTokens.Offsets)
+		vector("Tokens", &a.SparseTokens.Tokens)
 	}
 	if a.Blocks != nil {
 		vector("Map", &a.Blocks.Map)
@@ -114,7 +114,7 @@ func kvUnit(cfg attention.Config) (bytes, elements int64) {
 
 // Clone copies the arguments and what they point to, not the memory they name.
 func Clone(a attention.Args) attention.Args {
-	a.Varlen, a.Pages, a.Kept = copied(a.Varlen), copied(a.Pages), copied(a.Kept)
+	a.Varlen, a.Pages, a.SparseTokens = copied(a.Varlen), copied(a.Pages), copied(a.SparseTokens)
 	a.Blocks, a.Bias, a.Mask = copied(a.Blocks), copied(a.Bias), copied(a.Mask)
 	return a
 }

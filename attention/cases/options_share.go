@@ -1,0 +1,195 @@
+package cases
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"vkattn/attention"
+)
+
+// What a table costs on a device is compiling, and the storage types of a tier
+// differ in little but how elements are read and written. So the types divide the
+// pipelines of a table between them, in such a way that each of them meets every
+// feature, alone and with what it has to go along with.
+
+// Facets are what a case shows of the features, by name: each of them, and each
+// together with pages and with lengths of sequences.
+func (c OptionsCase) Facets() []string {
+	shape := c.Shape()
+	usedQ, usedK := c.usedLengths()
+	varlen := c.PackedQ || c.PackedK || usedQ || usedK
+	var all []string
+	also := func(on bool, format string, args ...any) {
+		if on {
+			all = append(all, fmt.Sprintf(format, args...))
+		}
+	}
+	option := func(on bool, format string, args ...any) {
+		name := fmt.Sprintf(format, args...)
+		also(on, "%s", name)
+		also(on && c.PageSize > 0, "%s, paged", name)
+		also(on && varlen, "%s, varlen", name)
+	}
+	also(c.PackedQ, "packed rows")
+	also(c.PackedK, "packed keys")
+	also(usedQ && !c.PackedQ, "padded rows")
+	also(usedK && !c.PackedK, "padded keys")
+	also(c.PackedQ && c.LooseQ, "packed rows with gaps")
+	also(c.PackedK && c.LooseK, "packed keys with gaps")
+	also(varlen, "varlen, %v", c.Causal)
+	also(slices.ContainsFunc(c.Seqs, func(s Seq) bool { return s.Rows == 0 || s.Keys == 0 }), "empty sequences")
+	also(slices.ContainsFunc(c.Seqs, func(s Seq) bool { return s.Keys > 10000 }) && len(c.Seqs) > 1, "short and very long sequences")
+	also(len(c.Seqs) >= 600 && shape.Sq > 1000, "600 decodes and long prefills")
+	also(len(c.Seqs) >= 600 && shape.Sq < 16, "600 decodes")
+	also(c.Name == "crowd", "short and long sequences")
+	also(c.PageSize > 0, "pages of %d", c.PageSize)
+	also(c.PageSize > 0 && varlen, "pages of %d, varlen", c.PageSize)
+	also(c.Prefix > 0 && c.PageSize > 0, "shared pages")
+	option(c.SparseRatio > 0, "sparse tokens")
+	also(c.Shuffled, "sparse tokens, in any order")
+	also(c.SparseRatio > 0 && c.SparseRatio < 0.05, "few sparse tokens")
+	option(c.BlockQ > 0, "blocks")
+	option(c.Window.Left() >= 0, "window to the left, %v", c.Causal)
+	option(c.Window.Right() >= 0, "window to the right, %v", c.Causal)
+	option(c.Softcap != 0, "softcap")
+	option(c.ALiBi, "ALiBi")
+	also(c.ALiBi, "ALiBi, %v", max(c.Causal, c.Align))
+	option(c.Sinks, "sinks")
+	option(c.Bias.On, "bias %v", c.Bias.DType)
+	also(c.Bias.On, "bias of %v", c.Bias.Spread)
+	option(c.Mask.On, "mask")
+	also(c.Mask.On, "mask of %v", c.Mask)
+	option(c.KV != attention.KVSame, "%v", c.KV)
+	also(c.KVBlock > 1, "%v, scales of blocks", c.KV)
+	option(c.FixedSplit > 1, "fixed split")
+	also(shape.Sq <= 16, "decode, group of %d", min(c.Group(), 8))
+	also(shape.Sq <= 16 && shape.Sq > 1, "decode of several rows")
+	also(c.VInK, "V in K")
+	also(c.Layout == Odd, "odd offsets")
+	also(c.Access == attention.AccessDescriptors, "descriptors")
+	also(strings.HasPrefix(c.Name, "random"), "random composition")
+	also(true, "head dimensions %d and %d", c.D, c.Dv)
+	return all
+}
+
+// ShareOptions deals a table out to n storage types, so that each meets every facet
+// of it.
+func ShareOptions(list []OptionsCase, n int) [][]OptionsCase {
+	d := newDealer(list, n)
+	d.dealPipelines()
+	for t := range n {
+		d.complete(t)
+	}
+	return d.shares()
+}
+
+// DealOptions deals a table out to n storage types, so that its cases are computed
+// once: what has few pipelines not every type meets.
+func DealOptions(list []OptionsCase, n int) [][]OptionsCase {
+	d := newDealer(list, n)
+	d.dealPipelines()
+	return d.shares()
+}
+
+// dealer knows what each storage type has of a list. Cases are places in it.
+type dealer struct {
+	list      []OptionsCase
+	facets    [][]string
+	chosen    []map[int]bool
+	met       []map[string]bool
+	pipelines []int // how many each type has
+}
+
+func newDealer(list []OptionsCase, n int) *dealer {
+	d := &dealer{list: list, pipelines: make([]int, n)}
+	for _, c := range list {
+		d.facets = append(d.facets, c.Facets())
+	}
+	for range n {
+		d.chosen, d.met = append(d.chosen, map[int]bool{}), append(d.met, map[string]bool{})
+	}
+	return d
+}
+
+// dealPipelines gives the cases of each pipeline to the type that they have most to
+// show to, or the one that has fewest so far.
+func (d *dealer) dealPipelines() {
+	var groups [][]int
+	number := map[string]int{}
+	for i, c := range d.list {
+		g, known := number[c.Pipeline()]
+		if !known {
+			g = len(groups)
+			number[c.Pipeline()] = g
+			groups = append(groups, nil)
+		}
+		groups[g] = append(groups[g], i)
+	}
+	for _, g := range groups {
+		best := 0
+		for t := range d.pipelines {
+			a, b := d.gain(t, g...), d.gain(best, g...)
+			if a > b || a == b && d.pipelines[t] < d.pipelines[best] {
+				best = t
+			}
+		}
+		d.add(best, g...)
+	}
+}
+
+// complete gives a type what facets it lacks, each time by the case that has most of
+// them, and of these by the one with the least work.
+func (d *dealer) complete(t int) {
+	for {
+		best, most := -1, 0
+		for i := range d.list {
+			if d.chosen[t][i] {
+				continue
+			}
+			if n := d.gain(t, i); n > most || n == most && n > 0 && d.list[i].Flops() < d.list[best].Flops() {
+				best, most = i, n
+			}
+		}
+		if best < 0 {
+			return
+		}
+		d.add(t, best)
+	}
+}
+
+func (d *dealer) add(t int, indices ...int) {
+	for _, i := range indices {
+		d.chosen[t][i] = true
+		for _, f := range d.facets[i] {
+			d.met[t][f] = true
+		}
+	}
+	d.pipelines[t]++
+}
+
+// gain is how many facets a type would meet that it has not.
+func (d *dealer) gain(t int, indices ...int) int {
+	fresh := map[string]bool{}
+	for _, i := range indices {
+		for _, f := range d.facets[i] {
+			if !d.met[t][f] {
+				fresh[f] = true
+			}
+		}
+	}
+	return len(fresh)
+}
+
+// shares are what the types have, in the order of the list.
+func (d *dealer) shares() [][]OptionsCase {
+	all := make([][]OptionsCase, len(d.chosen))
+	for t, chosen := range d.chosen {
+		for i, c := range d.list {
+			if chosen[i] {
+				all[t] = append(all[t], c)
+			}
+		}
+	}
+	return all
+}

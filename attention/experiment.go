@@ -1,0 +1,147 @@
+package attention
+
+import (
+	"fmt"
+
+	"vkattn/shaders"
+	"vkattn/vk"
+)
+
+// Lab is what a measurement wants to be different in the kernel: for showing
+// what each step of its development is worth and where its time goes, not for
+// use. The zero value is the kernel as shipped.
+type Experiment struct {
+	Variant int // a step of the ladder, 1 to Variants; 0: the kernel as shipped
+	Ablate  Ablation
+}
+
+// Variants is the number of steps of the ladder.
+const Variants = 8
+
+// variantNames say what each step adds to the one before it.
+var variantNames = [Variants + 1]string{
+	"as shipped",
+	"every tile masked",
+	"causal range cut at the row block",
+	"unmasked and masked tiles in separate loops",
+	"exp2 softmax",
+	"tuned tile sizes and launch parameters",
+	"tuning that prunes invalid and hopeless candidates first",
+	"tensor-layout (block) addressing",
+	"alignment hints",
+}
+
+// VariantName says what a step of the ladder adds; for 0, that it is the kernel
+// as shipped. A number out of range gives the empty string.
+func VariantName(v int) string {
+	if v < 0 || v > Variants {
+		return ""
+	}
+	return variantNames[v]
+}
+
+// Ablation is a part of the work left out to see what it costs. What remains
+// computes wrong results, by design.
+type Ablation uint8
+
+// Ablations. The zero value leaves nothing out.
+const (
+	AblateNone    Ablation = iota
+	AblateSoftmax          // no maximum, no exponential, no sum: two matrix products
+	AblateBarrier          // no barriers around shared memory
+	AblateLoad             // K and V are loaded once
+)
+
+var ablationNames = []string{"none", "softmax", "barrier", "load"}
+
+// Ablations lists every ablation, AblateNone first.
+func Ablations() []Ablation {
+	return []Ablation{AblateNone, AblateSoftmax, AblateBarrier, AblateLoad}
+}
+
+// Valid reports whether a is one of the named ablations.
+func (a Ablation) Valid() bool { return int(a) < len(ablationNames) }
+
+// String is "none", "softmax", "barrier" or "load".
+func (a Ablation) String() string { return nameOf("Ablation", ablationNames, uint8(a)) }
+
+// ParseAblation reads what String writes, in any case. Another word is an error that
+// lists the names and matches [ErrInvalid].
+func ParseAblation(s string) (Ablation, error) {
+	v, err := parseName("ablation", ablationNames, s)
+	return Ablation(v), err
+}
+
+// Validate reports the first field out of range, as a *ShapeError.
+func (l Experiment) Validate() error {
+	switch {
+	case l.Variant < 0 || l.Variant > Variants:
+		return &ShapeError{"Variant", l.Variant, fmt.Sprintf("0 to %d", Variants)}
+	case !l.Ablate.Valid():
+		return &ShapeError{"Ablate", l.Ablate, "none, softmax, barrier or load"}
+	}
+	return nil
+}
+
+// Steps of the ladder.
+const (
+	stepCut = 2 + iota
+	stepSplit
+	stepExp2
+	stepTiles
+	stepTuner
+	stepBlocks
+	stepAligned
+)
+
+// has reports whether the kernel has what a step of the ladder brings.
+func (l Experiment) has(step int) bool { return l.Variant == 0 || l.Variant >= step }
+
+// change turns the specialization constants of the kernel as shipped into those
+// of l. All steps and ablations are the same source.
+func (l Experiment) change(c map[uint32]uint32) {
+	if l == (Experiment{}) {
+		return
+	}
+	c[shaders.ConstCausalSkip] = boolConstant(l.has(stepCut))
+	c[shaders.ConstUnmaskedLoop] = boolConstant(l.has(stepSplit))
+	c[shaders.ConstExp2] = boolConstant(l.has(stepExp2))
+	c[shaders.ConstTileAddressing] = boolConstant(l.has(stepBlocks))
+	if !l.has(stepAligned) {
+		// Nothing is known but that elements lie in whole 32-bit words, which all kernels read.
+		for _, id := range []uint32{shaders.ConstAlignQ, shaders.ConstAlignK, shaders.ConstAlignV, shaders.ConstAlignO} {
+			c[id] = min(c[id], 2)
+		}
+	}
+	c[shaders.ConstAblate] = uint32(l.Ablate)
+}
+
+// NewExperiment is New with a kernel changed for measurement. An Op with an ablation
+// computes wrong results by design; one with a variant computes right ones at
+// another speed. Steps before stepTuner run with tiles of the table, the others with
+// tuned ones where there are any. The CPU tier has neither.
+func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if err := e.Validate(); err != nil {
+		return nil, err
+	}
+	if dev == nil && e != (Experiment{}) {
+		return nil, fmt.Errorf("%w: the CPU tier has no variants and no ablations", ErrUnsupported)
+	}
+	if dev != nil && dev.Closed() {
+		return nil, fmt.Errorf("attention: New: %w", vk.ErrClosed)
+	}
+	var pick tilePicker
+	if dev != nil && cfg.Tuning != TuningOff && e.has(stepTuner) {
+		pick = storeOf(dev).pick
+	}
+	op := newOp(dev, cfg, e, pick)
+	r := op.typical(Shape{B: 1, Hq: 1, Sq: 1, Sk: 1})
+	r.anyArgs = true
+	if _, err := makePlan(dev, cfg, r, pick); err != nil {
+		return nil, err
+	}
+	return op, nil
+}

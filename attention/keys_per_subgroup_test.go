@@ -1,0 +1,41 @@
+package attention
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// The keys that a subgroup carries are whole parts for its lanes, and of one page where
+// a tile lies in several.
+func TestOwnKeys(t *testing.T) {
+	v := func(subgroups, cols, dim, page uint32, contiguous bool) variant {
+		return variant{
+			tile:    tile{local: 32 * subgroups, subgroup: 32, m: 16, n: 16, k: 16, kvTile: cols, dvSlice: dim, keysPerSubgroup: contiguous},
+			headDim: dim, headDimV: dim, options: options{pageSize: page},
+		}
+	}
+	for _, c := range []struct {
+		why  string
+		v    variant
+		want uint32
+	}{
+		{"as the tile says", v(8, 128, 64, 0, true), 16},
+		{"and says not", v(8, 128, 64, 0, false), 0},
+		{"a page of them", v(8, 128, 64, 16, false), 16},
+		{"a part of a page", v(8, 32, 128, 16, false), 4},
+		{"pages of no power of two", v(8, 128, 64, 48, false), 16},
+		{"pages smaller than they are", v(8, 128, 64, 8, true), 0},
+		{"pages that begin among them", v(8, 96, 64, 16, true), 0},
+		{"a tile in a page", v(8, 32, 128, 64, false), 0},
+		{"a tile in a page, as the tile says", v(8, 128, 64, 256, true), 16},
+		{"keys that do not divide", v(8, 20, 64, 0, true), 0},
+		{"no whole part for every lane", v(8, 48, 192, 0, false), 0},
+		{"nor where the tile says so", v(8, 8, 32, 0, true), 0},
+	} {
+		assert.Equal(t, c.want, c.v.keysPerSubgroup(), c.why)
+	}
+	direct := v(8, 128, 64, 16, true)
+	direct.tile.operands = operandsInRegisters
+	assert.Zero(t, direct.keysPerSubgroup(), "nothing is carried")
+}

@@ -1,0 +1,362 @@
+package attention
+
+import (
+	"fmt"
+	"math"
+
+	"vkattn/vk"
+)
+
+// featured reports whether a call has anything besides its tensors, so that the
+// checks of other calls cost nothing.
+func (a *Args) hasOptions(cfg *Config) bool {
+	return a.Varlen != nil || a.Pages != nil || a.SparseTokens != nil || a.Blocks != nil || a.Bias != nil || a.Mask != nil ||
+		a.ALiBi.begun() || a.Sinks.begun() || a.KScale.begun() || a.VScale.begun() || cfg.KV != KVSame
+}
+
+// begun is Given, or an offset without memory: forgetting the memory is an error.
+func (v *Vector) begun() bool { return v.Given() || v.Offset != 0 }
+
+// checkOptions reports what is wrong with the numbers and the combination of a
+// call's features. The sizes of K, V, Q, O and LSE may be computed afterwards;
+// where things lie is checkOptionTensors' concern.
+func (a *Args) checkOptions(cfg *Config) error {
+	if v := a.Varlen; v != nil {
+		if err := v.check(); err != nil {
+			return err
+		}
+	}
+	if p := a.Pages; p != nil {
+		if a.Varlen != nil && a.Varlen.CuK.Given() {
+			return &ShapeError{"Varlen.CuK", "given together with Pages", "UsedK: keys in pages are not packed"}
+		}
+		if err := p.check(cfg, &a.Shape); err != nil {
+			return err
+		}
+	}
+	if k := a.SparseTokens; k != nil && (k.Total < 1 || k.Total > MaxLength) {
+		return &ShapeError{"SparseTokens.Total", k.Total, fmt.Sprintf("1 to %d", MaxLength)}
+	}
+	if b := a.Blocks; b != nil {
+		if err := b.check(&a.Shape); err != nil {
+			return err
+		}
+	}
+	if b := a.Bias; b != nil {
+		if !b.DType.Valid() {
+			return &ShapeError{"Bias.DType", b.DType, "f16, bf16 or f32"}
+		}
+		if err := checkBroadcast("Bias", b.Batches, b.Heads, b.Rows, &a.Shape); err != nil {
+			return err
+		}
+	}
+	if m := a.Mask; m != nil {
+		if err := checkBroadcast("Mask", m.Batches, m.Heads, m.Rows, &a.Shape); err != nil {
+			return err
+		}
+	}
+	if a.ALiBi.begun() && cfg.Causal == CausalNone && cfg.Align == CausalNone {
+		return &ShapeError{"Align", cfg.Align, "top-left or bottom-right for ALiBi without a causal mask"}
+	}
+	if err := a.checkKV(cfg); err != nil {
+		return err
+	}
+	return a.checkCombination()
+}
+
+// checkCombination refuses what no tier computes, by name.
+func (a *Args) checkCombination() error {
+	both := func(field, other string) error {
+		return fmt.Errorf("%w: %w", ErrUnsupported, &ShapeError{field, "given together with " + other, "one of SparseTokens, Blocks and Mask"})
+	}
+	switch {
+	case a.SparseTokens != nil && a.Blocks != nil:
+		return both("SparseTokens", "Blocks")
+	case a.SparseTokens != nil && a.Mask != nil:
+		return both("SparseTokens", "Mask")
+	case a.Mask != nil && a.Blocks != nil:
+		return both("Mask", "Blocks")
+	}
+	return nil
+}
+
+func (v *Varlen) check() error {
+	if err := checkPacked("Varlen.CuQ", &v.CuQ, "Varlen.TotalQ", v.TotalQ); err != nil {
+		return err
+	}
+	return checkPacked("Varlen.CuK", &v.CuK, "Varlen.TotalK", v.TotalK)
+}
+
+func checkPacked(field string, cu *Vector, totalField string, total int) error {
+	switch {
+	case !cu.Given() && cu.Offset != 0:
+		return &ShapeError{field, "missing", "a Buffer or Host memory"}
+	case cu.Given() && (total < 1 || total > MaxLength):
+		return &ShapeError{totalField, total, fmt.Sprintf("1 to %d", MaxLength)}
+	case !cu.Given() && total != 0:
+		return &ShapeError{totalField, total, "0 without " + field}
+	}
+	return nil
+}
+
+func (p *Pages) check(cfg *Config, s *Shape) error {
+	switch {
+	case p.PageSize < 1 || p.PageSize > MaxLength:
+		return &ShapeError{"Pages.PageSize", p.PageSize, fmt.Sprintf("1 to %d", MaxLength)}
+	case p.Count < 1 || p.Count > MaxLength:
+		return &ShapeError{"Pages.Count", p.Count, fmt.Sprintf("1 to %d", MaxLength)}
+	}
+	need := ceilDivInt(s.Sk, p.PageSize)
+	if p.Stride != 0 && p.Stride < need {
+		return &ShapeError{"Pages.Stride", p.Stride, fmt.Sprintf("at least %d, pages of %d for %d keys, or 0 for that", need, p.PageSize, s.Sk)}
+	}
+	if n, ok := product(s.B, p.stride(s)); !ok || n > MaxLength {
+		return &ShapeError{"B*Pages.Stride", fmt.Sprintf("%d*%d", s.B, p.stride(s)), fmt.Sprintf("at most %d", MaxLength)}
+	}
+	if n, ok := product(p.Count, p.PageSize); cfg.KV.Scaled() && (!ok || n > MaxLength) {
+		return &ShapeError{"Pages.Count*PageSize", fmt.Sprintf("%d*%d", p.Count, p.PageSize),
+			fmt.Sprintf("at most %d with %v", MaxLength, cfg.KV)}
+	}
+	return nil
+}
+
+// stride is Stride with its default.
+func (p *Pages) stride(s *Shape) int {
+	if p.Stride == 0 {
+		return ceilDivInt(s.Sk, p.PageSize)
+	}
+	return p.Stride
+}
+
+func (b *Blocks) check(s *Shape) error {
+	for _, f := range [2]struct {
+		name string
+		n    int
+	}{{"Blocks.BlockQ", b.BlockQ}, {"Blocks.BlockK", b.BlockK}} {
+		if f.n < 16 || f.n > MaxLength || f.n&(f.n-1) != 0 {
+			return &ShapeError{f.name, f.n, "a power of two, at least 16"}
+		}
+	}
+	return checkBroadcast("Blocks", b.Batches, b.Heads, 0, s)
+}
+
+// checkBroadcast checks sizes that are 1 or those of the problem.
+func checkBroadcast(field string, batches, heads, rows int, s *Shape) error {
+	for _, f := range [3]struct {
+		name, full string
+		n, want    int
+	}{{"Batches", "B", batches, s.B}, {"Heads", "Hq", heads, s.Hq}, {"Rows", "Sq", rows, s.Sq}} {
+		if f.n != 0 && f.n != 1 && f.n != f.want {
+			return &ShapeError{field + "." + f.name, f.n, fmt.Sprintf("1, or %s (%d), or 0 for %s", f.full, f.want, f.full)}
+		}
+	}
+	return nil
+}
+
+// checkKV checks the scales against the type of K and V, and that rows of blocks
+// start at blocks.
+func (a *Args) checkKV(cfg *Config) error {
+	if err := checkScale("KScale", &a.KScale, cfg.KV); err != nil {
+		return err
+	}
+	if err := checkScale("VScale", &a.VScale, cfg.KV); err != nil || !cfg.KV.Blocked() {
+		return err
+	}
+	if err := checkBlocked("K", &a.K, cfg.KV); err != nil {
+		return err
+	}
+	return checkBlocked("V", &a.V, cfg.KV)
+}
+
+func checkScale(field string, v *Vector, kv KVType) error {
+	switch {
+	case kv.Scaled() && !v.begun():
+		return &ShapeError{field, "missing", fmt.Sprintf("the scales of %v", kv)}
+	case !kv.Scaled() && v.begun():
+		return &ShapeError{field, "given", fmt.Sprintf("none where K and V are %v", kv)}
+	}
+	return nil
+}
+
+func checkBlocked(field string, t *Tensor, kv KVType) error {
+	want := func() string { return fmt.Sprintf("a multiple of 32 with %v, at least 0", kv) }
+	if t.Offset < 0 || t.Offset%blockElements != 0 {
+		return &ShapeError{field + ".Offset", t.Offset, want()}
+	}
+	for i, n := range [3]int64{t.Strides.Batch, t.Strides.Head, t.Strides.Seq} {
+		if n < 0 || n%blockElements != 0 {
+			return &ShapeError{field + ".Strides." + strideNames[i], n, want()}
+		}
+	}
+	return nil
+}
+
+// checkOptionTensors checks that what a call has besides its tensors is given, lies on
+// their side and in its memory, and overlaps none of the outputs among them.
+func (a *Args) checkOptionTensors(cfg *Config, tensors []layout) error {
+	var e optionTensors
+	e.set(cfg, a)
+	first := tensors[0].tensor.Buffer != nil
+	for i := range e.all() {
+		l := &e.list[i]
+		if err := l.checkGiven(); err != nil {
+			return err
+		}
+		if onDevice := l.tensor.Buffer != nil; onDevice != first {
+			return &ShapeError{l.field, side(onDevice), side(first) + ", where " + tensors[0].field + " is"}
+		}
+		if err := l.checkBounds(); err != nil {
+			return err
+		}
+		for d, step := range l.steps {
+			if l.counts[d] > 1 && step > math.MaxUint32 {
+				return &ShapeError{l.field + ".Strides." + strideNames[d], step, "below 2^32"}
+			}
+		}
+		for j := firstOutput; j < len(tensors); j++ {
+			if out := &tensors[j]; out.overlaps(l) {
+				return &ShapeError{out.field, "overlapping " + l.field, "memory of its own"}
+			}
+		}
+	}
+	return nil
+}
+
+// checkOptionTensorsDevice refuses buffers of another device than the operation's.
+func (a *Args) checkOptionTensorsDevice(cfg *Config, dev *vk.Device) error {
+	var e optionTensors
+	e.set(cfg, a)
+	return checkDevice(e.all(), dev)
+}
+
+// extras are the layouts of what a call has besides its tensors. A vector is a
+// layout of one row.
+type optionTensors struct {
+	list [14]layout
+	n    int
+}
+
+func (e *optionTensors) all() []layout { return e.list[:e.n] }
+
+// set is for calls that checkOptions has accepted.
+func (e *optionTensors) set(cfg *Config, a *Args) {
+	s := &a.Shape
+	if a.Varlen != nil {
+		e.setVarlen(a.Varlen, s.B)
+	}
+	if p := a.Pages; p != nil {
+		e.vector("Pages.Table", &p.Table, 0, s.B, p.stride(s))
+	}
+	if k := a.SparseTokens; k != nil {
+		e.vector("SparseTokens.Offsets", &k.Offsets, 1, s.B, s.KVHeads())
+		e.vector("SparseTokens.Tokens", &k.Tokens, 0, k.Total)
+	}
+	if b := a.Blocks; b != nil {
+		rows, words := b.grid(s)
+		e.set4("Blocks.Map", Tensor{Buffer: b.Map.Buffer, Host: b.Map.Host, Offset: b.Map.Offset}, 4,
+			[3]int{orFull(b.Batches, s.B), orFull(b.Heads, s.Hq), rows}, words)
+	}
+	if b := a.Bias; b != nil {
+		e.set4("Bias", b.Tensor, b.DType.Size(), b.sizes(s), s.Sk)
+	}
+	if m := a.Mask; m != nil {
+		e.set4("Mask", m.Tensor, 1, m.sizes(s), s.Sk)
+	}
+	e.optional("ALiBi", &a.ALiBi, 0, s.Hq)
+	e.optional("Sinks", &a.Sinks, 0, s.Hq)
+	batches, keys := a.kvExtent()
+	groups := cfg.scaleGroups(keys)
+	e.optional("KScale", &a.KScale, 0, batches, s.KVHeads(), groups)
+	e.optional("VScale", &a.VScale, 0, batches, s.KVHeads(), groups)
+}
+
+func (e *optionTensors) setVarlen(v *Varlen, sequences int) {
+	e.optional("Varlen.CuQ", &v.CuQ, 1, sequences)
+	e.optional("Varlen.CuK", &v.CuK, 1, sequences)
+	e.optional("Varlen.UsedQ", &v.UsedQ, 0, sequences)
+	e.optional("Varlen.UsedK", &v.UsedK, 0, sequences)
+}
+
+// scaleGroups is how many entries of KScale and VScale so many keys have.
+func (c *Config) scaleGroups(keys int) int { return ceilDivInt(keys, max(1, c.KVBlock)) }
+
+func (e *optionTensors) optional(field string, v *Vector, more int64, sizes ...int) {
+	if v.begun() {
+		e.vector(field, v, more, sizes...)
+	}
+}
+
+// vector adds a vector of the product of sizes, and more, elements. What does not
+// fit an int64 is as long as can be, which checkBounds refuses.
+func (e *optionTensors) vector(field string, v *Vector, more int64, sizes ...int) {
+	n, ok := product(sizes...)
+	if ok {
+		n, ok = add(n, more)
+	}
+	if !ok {
+		n = math.MaxInt64
+	}
+	e.list[e.n] = layout{
+		field: field, tensor: Tensor{Buffer: v.Buffer, Host: v.Host, Offset: v.Offset},
+		size: 4, dim: n, counts: [3]int64{1, 1, 1},
+	}
+	e.n++
+}
+
+// set4 adds a tensor of four dimensions.
+func (e *optionTensors) set4(field string, t Tensor, size int, sizes [3]int, dim int) {
+	e.list[e.n] = layout{
+		field: field, tensor: t, size: int64(size), dim: int64(dim),
+		counts: [3]int64{int64(sizes[0]), int64(sizes[1]), int64(sizes[2])},
+		steps:  broadcast(t.Strides, sizes, dim),
+	}
+	e.n++
+}
+
+// broadcast are strides with their default, and 0 where the size is 1.
+func broadcast(s Strides, sizes [3]int, dim int) [3]int64 {
+	s = s.Resolve(sizes[1], sizes[2], dim)
+	steps := [3]int64{s.Batch, s.Head, s.Seq}
+	for i, n := range sizes {
+		if n == 1 {
+			steps[i] = 0
+		}
+	}
+	return steps
+}
+
+func (b *Bias) sizes(s *Shape) [3]int {
+	return [3]int{orFull(b.Batches, s.B), orFull(b.Heads, s.Hq), orFull(b.Rows, s.Sq)}
+}
+
+// resolve are the strides of batch, head and row in elements, 0 for what is the same for all.
+func (b *Bias) resolve(s Shape) [3]int64 { return broadcast(b.Strides, b.sizes(&s), s.Sk) }
+
+func (m *Mask) sizes(s *Shape) [3]int {
+	return [3]int{orFull(m.Batches, s.B), orFull(m.Heads, s.Hq), orFull(m.Rows, s.Sq)}
+}
+
+// resolve are the strides of batch, head and row in bytes, 0 for what is the same for all.
+func (m *Mask) resolve(s Shape) [3]int64 { return broadcast(m.Strides, m.sizes(&s), s.Sk) }
+
+// grid is the number of rows of blocks and the words of each.
+func (b *Blocks) grid(s *Shape) (rows, words int) {
+	return ceilDivInt(s.Sq, b.BlockQ), ceilDivInt(ceilDivInt(s.Sk, b.BlockK), 32)
+}
+
+// resolve are the strides of batch, head and row of blocks in words, 0 for what is the same for all.
+func (b *Blocks) resolve(s Shape) [3]int64 {
+	rows, words := b.grid(&s)
+	return broadcast(Strides{}, [3]int{orFull(b.Batches, s.B), orFull(b.Heads, s.Hq), rows}, words)
+}
+
+// orFull is a size with its default.
+func orFull(n, full int) int {
+	if n == 0 {
+		return full
+	}
+	return n
+}
+
+// ceilDivInt is n/d rounded up, for n and d of at least 1.
+func ceilDivInt(n, d int) int { return (n-1)/d + 1 }

@@ -1,0 +1,342 @@
+package attention_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/accuracy"
+	"vkattn/attention/cases"
+	"vkattn/attention/half"
+)
+
+// The CPU tier and the reference on cases with features. That the reference is the
+// definition is tested beside the cases; the whole tables are those of package tests.
+
+// eachOptions runs a test on a table that has every feature and on random
+// compositions of them. Their numbers do not depend on how they lie in memory.
+func eachOptions(t *testing.T, random int, test func(t *testing.T, c cases.OptionsCase, dtype attention.DType)) {
+	attention.OnceOnly(t)
+	list := cases.CompactOptions()
+	for n := range random {
+		list = append(list, cases.RandomOptions(n))
+	}
+	for i, c := range list {
+		c.Seed = c.SeedValue()
+		t.Run(c.String(), func(t *testing.T) { test(t, c, attention.DTypes()[i%3]) })
+	}
+}
+
+func newOptions(t *testing.T, c cases.OptionsCase, dtype attention.DType) *cases.OptionsProblem {
+	p, err := cases.NewOptionsProblem(c, dtype)
+	require.NoError(t, err)
+	return p
+}
+
+func onCPU(p *cases.OptionsProblem) attention.Config {
+	return p.Config(cases.On(attention.TierCPU, p.DType))
+}
+
+func cloned(images [][]byte) [][]byte {
+	var list [][]byte
+	for _, b := range images {
+		list = append(list, bytes.Clone(b))
+	}
+	return list
+}
+
+// computed is what the memory of a problem holds when the CPU tier is done.
+func computed(t *testing.T, p *cases.OptionsProblem, before [][]byte) [][]byte {
+	after := cloned(before)
+	compute(t, p, p.HostArgs(after))
+	require.NoError(t, p.Trespass(before, after))
+	return after
+}
+
+func compute(t *testing.T, p *cases.OptionsProblem, a attention.Args) {
+	require.NoError(t, attention.CheckArgs(onCPU(p), a))
+	require.NoError(t, attention.ForwardCPU(onCPU(p), a))
+}
+
+// unit is what a stored O may be off by, in proportion.
+var unit = map[attention.DType]float64{attention.F16: 0x1p-11, attention.BF16: 0x1p-8, attention.F32: 1e-5}
+
+func TestCPUOptionsMatchReference(t *testing.T) {
+	eachOptions(t, 100, func(t *testing.T, c cases.OptionsCase, dtype attention.DType) {
+		p := newOptions(t, c, dtype)
+		after := computed(t, p, p.Image)
+		sample, err := attention.ExistingRows(p.HostArgs(p.Image))
+		require.NoError(t, err)
+		require.Equal(t, attention.CountRows(p.Rows()), attention.CountRows(sample))
+		wantO, wantLSE, err := attention.ReferenceSample(onCPU(p), p.HostArgs(p.Image), sample)
+		require.NoError(t, err)
+		o, lse := p.Gather(after, sample)
+		for i, want := range wantO {
+			if math.Abs(want-float64(o[i])) > unit[dtype]*math.Abs(want)+2e-5 {
+				require.Failf(t, "wrong O", "element %d of row %d is %v, want %v", i%c.Dv, i/c.Dv, o[i], want)
+			}
+		}
+		for i, want := range wantLSE {
+			if math.IsInf(want, -1) {
+				require.Zero(t, o[i*c.Dv])
+				require.True(t, !c.LSE || math.IsInf(float64(lse[i]), -1), "LSE of row %d is %v", i, lse)
+			} else if c.LSE {
+				require.InDelta(t, want, float64(lse[i]), 1e-5*(1+math.Abs(want)), "LSE of row %d", i)
+			}
+		}
+	})
+}
+
+// Pages nobody has, rows past a length, entries past a list, keys that no row
+// attends to: whatever they hold changes no bit, on the CPU tier and in the reference.
+func TestOptionsPoison(t *testing.T) {
+	eachOptions(t, 40, func(t *testing.T, c cases.OptionsCase, dtype attention.DType) {
+		p := newOptions(t, c, dtype)
+		require.NoError(t, p.Same(computed(t, p, p.Image), computed(t, p, p.Spoiled())))
+		o, lse, err := attention.ReferenceSample(onCPU(p), p.HostArgs(p.Image), p.Rows())
+		require.NoError(t, err)
+		o2, lse2, err := attention.ReferenceSample(onCPU(p), p.HostArgs(p.Spoiled()), p.Rows())
+		require.NoError(t, err)
+		require.Equal(t, o, o2)
+		require.Equal(t, lse, lse2)
+	})
+}
+
+// sameRows requires the same bits in every row of two problems that have the same.
+func sameRows(t *testing.T, p *cases.OptionsProblem, after [][]byte, q *cases.OptionsProblem, other [][]byte) {
+	o1, lse1 := p.Gather(after, p.Rows())
+	o2, lse2 := q.Gather(other, q.Rows())
+	sameBits(t, o1, o2, "O")
+	sameBits(t, lse1, lse2, "LSE")
+}
+
+func TestPagedIsContiguous(t *testing.T) {
+	seen := 0
+	eachOptions(t, 120, func(t *testing.T, c cases.OptionsCase, dtype attention.DType) {
+		if c.PageSize == 0 || c.KVBlock > 1 && c.PageSize%c.KVBlock != 0 {
+			return
+		}
+		seen++
+		contiguous := c
+		contiguous.PageSize = 0
+		p, q := newOptions(t, c, dtype), newOptions(t, contiguous, dtype)
+		require.NotNil(t, p.HostArgs(p.Image).Pages)
+		require.Nil(t, q.HostArgs(q.Image).Pages)
+		sameRows(t, p, computed(t, p, p.Image), q, computed(t, q, q.Image))
+	})
+	require.Greater(t, seen, 50)
+}
+
+// asMask is a mask that says the same as the lists or blocks of a problem.
+func asMask(p *cases.OptionsProblem, s attention.Shape) *attention.Mask {
+	mask := make([]byte, s.Rows()*int64(s.Sk))
+	for b, q := range p.Seqs {
+		for h := range s.Hq {
+			for row := range q.Rows {
+				for key := range q.Keys {
+					mask[((b*s.Hq+h)*s.Sq+row)*s.Sk+key] = byte(p.Weight(b, h, row, key))
+				}
+			}
+		}
+	}
+	return &attention.Mask{Tensor: attention.Tensor{Host: mask}}
+}
+
+func TestListsAndBlocksAreMasks(t *testing.T) {
+	seen := 0
+	eachOptions(t, 160, func(t *testing.T, c cases.OptionsCase, dtype attention.DType) {
+		if c.SparseRatio == 0 && c.BlockQ == 0 || c.Shuffled {
+			return
+		}
+		seen++
+		without := c
+		without.SparseRatio, without.BlockQ = 0, 0
+		p, q := newOptions(t, c, dtype), newOptions(t, without, dtype)
+		masked := cloned(q.Image)
+		a := q.HostArgs(masked)
+		a.Mask = asMask(p, a.Shape)
+		compute(t, q, a)
+		sameRows(t, p, computed(t, p, p.Image), q, masked)
+	})
+	require.Greater(t, seen, 25)
+}
+
+// Each sequence alone, without lengths, gives the bits it has in a batch.
+func TestVarlenIsSeparateCalls(t *testing.T) {
+	seen := 0
+	eachOptions(t, 100, func(t *testing.T, c cases.OptionsCase, dtype attention.DType) {
+		if len(c.Seqs) < 2 || c.KVBlock > 1 { // whose blocks go across sequences
+			return
+		}
+		seen++
+		p := newOptions(t, c, dtype)
+		o, lse := p.Gather(computed(t, p, p.Image), p.Rows())
+		var o1, lse1 []float32
+		for _, s := range c.Seqs {
+			alone := c
+			alone.Seqs, alone.PackedQ, alone.PackedK, alone.LooseQ, alone.LooseK = []cases.Seq{s}, false, false, false, false
+			q := newOptions(t, alone, dtype)
+			rows, logs := q.Gather(computed(t, q, q.Image), q.Rows())
+			o1, lse1 = append(o1, rows...), append(lse1, logs...)
+		}
+		sameBits(t, o1, o, "O")
+		sameBits(t, lse1, lse, "LSE")
+	})
+	require.Greater(t, seen, 50)
+}
+
+// smallOptions is a case to which little is added.
+func smallOptions(seqs ...cases.Seq) cases.OptionsCase {
+	return cases.OptionsCase{
+		Name: "small", D: 32, Dv: 40, Hq: 6, Hkv: 2, LSE: true, Causal: attention.BottomRight, Seqs: seqs, Seed: 7, Layout: cases.Packed,
+	}
+}
+
+// Numbers that make no sense are read as Sequences and Args say, on both.
+func TestNumbersOutOfRange(t *testing.T) {
+	base := smallOptions(cases.Seq{ID: 0, Rows: 37, Keys: 150}, cases.Seq{ID: 1, Rows: 37, Keys: 150}, cases.Seq{ID: 2, Rows: 37, Keys: 150})
+	paged, sparse, padded := base, base, base
+	paged.PageSize = 16
+	sparse.SparseRatio = 0.3
+	padded.LooseQ, padded.LooseK = true, true
+	packed := smallOptions(cases.Seq{ID: 0, Rows: 37, Keys: 1}, cases.Seq{ID: 1, Rows: 0, Keys: 30}, cases.Seq{ID: 2, Rows: 9, Keys: 150})
+	packed.PackedQ, packed.PackedK = true, true
+	set := func(v attention.Vector, i, x int) {
+		binary.LittleEndian.PutUint32(v.Host[4*(int(v.Offset)+i):], uint32(int32(x)))
+	}
+	for name, c := range map[string]struct {
+		of          cases.OptionsCase
+		wrong, same func(a *attention.Args)
+	}{
+		"lengths beyond the bound": {padded,
+			func(a *attention.Args) { set(a.Varlen.UsedQ, 1, a.Sq+1); set(a.Varlen.UsedK, 2, math.MaxInt32) },
+			func(a *attention.Args) { set(a.Varlen.UsedQ, 1, a.Sq); set(a.Varlen.UsedK, 2, a.Sk) }},
+		"lengths below 0": {padded,
+			func(a *attention.Args) { set(a.Varlen.UsedQ, 1, -1); set(a.Varlen.UsedK, 2, math.MinInt32) },
+			func(a *attention.Args) { set(a.Varlen.UsedQ, 1, 0); set(a.Varlen.UsedK, 2, 0) }},
+		"starts below 0": {packed,
+			func(a *attention.Args) { set(a.Varlen.CuQ, 0, -5); set(a.Varlen.CuK, 0, math.MinInt32) },
+			func(a *attention.Args) { set(a.Varlen.CuQ, 0, 0); set(a.Varlen.CuK, 0, 0) }},
+		"ends beyond the tensor": {packed,
+			func(a *attention.Args) { set(a.Varlen.CuQ, 3, math.MaxInt32); set(a.Varlen.CuK, 3, math.MaxInt32) },
+			func(a *attention.Args) { set(a.Varlen.CuQ, 3, a.Varlen.TotalQ); set(a.Varlen.CuK, 3, a.Varlen.TotalK) }},
+		"ends before starts": {packed,
+			func(a *attention.Args) { set(a.Varlen.CuK, 2, math.MinInt32) },
+			func(a *attention.Args) { set(a.Varlen.CuK, 2, 0) }},
+		"pages that are none": {paged,
+			func(a *attention.Args) { set(a.Pages.Table, 0, -1); set(a.Pages.Table, 3, a.Pages.Count) },
+			func(a *attention.Args) { set(a.Pages.Table, 0, 0); set(a.Pages.Table, 3, 0) }},
+		"lists beyond the tokens": {sparse,
+			func(a *attention.Args) {
+				set(a.SparseTokens.Offsets, 0, -9)
+				set(a.SparseTokens.Offsets, 6, math.MaxInt32)
+			},
+			func(a *attention.Args) {
+				set(a.SparseTokens.Offsets, 0, 0)
+				set(a.SparseTokens.Offsets, 6, a.SparseTokens.Total)
+			}},
+		"tokens below 0": {sparse,
+			func(a *attention.Args) {
+				set(a.SparseTokens.Tokens, 5, -1)
+				set(a.SparseTokens.Tokens, 9, math.MinInt32)
+			},
+			func(a *attention.Args) {
+				set(a.SparseTokens.Tokens, 5, 150)
+				set(a.SparseTokens.Tokens, 9, math.MaxInt32)
+			}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newOptions(t, c.of, attention.F32)
+			images, others := cloned(p.Image), cloned(p.Image)
+			a, b := p.HostArgs(images), p.HostArgs(others)
+			c.wrong(&a)
+			c.same(&b)
+			compute(t, p, a)
+			compute(t, p, b)
+			require.NoError(t, p.Same(images, others))
+			o, lse, err := attention.Reference(onCPU(p), a)
+			require.NoError(t, err)
+			wantO, wantLSE, err := attention.Reference(onCPU(p), b)
+			require.NoError(t, err)
+			require.Equal(t, fmt.Sprint(wantO), fmt.Sprint(o)) // NaN equals NaN
+			require.Equal(t, fmt.Sprint(wantLSE), fmt.Sprint(lse))
+		})
+	}
+}
+
+// Sinks and biases follow the rules of scores.
+func TestSinksAndBiasesThatAreNotFinite(t *testing.T) {
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	for _, c := range []struct {
+		name          string
+		sink, bias    float32 // bias of every key
+		o0, lse       func(float64) bool
+		attendNothing bool
+	}{
+		{"sink NaN", nan, 0, math.IsNaN, math.IsNaN, false},
+		{"sink +Inf", inf, 0, math.IsNaN, math.IsNaN, false},
+		{"sink -Inf", -inf, 0, isFinite, isFinite, false},
+		{"sink NaN and no keys", nan, 0, math.IsNaN, math.IsNaN, true},
+		{"sink -Inf and no keys", -inf, 0, isZero, isMinusInf, true},
+		{"sink and no keys", 2, 0, isZero, func(x float64) bool { return x == 2 }, true},
+		{"bias -Inf", 2, -inf, isZero, func(x float64) bool { return x == 2 }, false},
+		{"bias -Inf, sink -Inf", -inf, -inf, isZero, isMinusInf, false},
+		{"bias NaN", 2, nan, math.IsNaN, math.IsNaN, false},
+		{"bias +Inf", 2, inf, math.IsNaN, math.IsNaN, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			seq := cases.Seq{Rows: 1, Keys: 100}
+			if c.attendNothing {
+				seq.Keys = 0
+			}
+			x := smallOptions(seq)
+			x.Hq, x.Hkv, x.Sk = 1, 1, 100
+			p := newOptions(t, x, attention.F32)
+			after := cloned(p.Image)
+			a := p.HostArgs(after)
+			a.Sinks = attention.Vector{Host: make([]byte, 4)}
+			half.EncodeF32(a.Sinks.Host, []float32{c.sink})
+			bias := make([]float32, 100)
+			for i := range bias {
+				bias[i] = c.bias
+			}
+			a.Bias = &attention.Bias{Tensor: attention.Tensor{Host: make([]byte, 400)}, DType: attention.F32}
+			half.EncodeF32(a.Bias.Host, bias)
+			compute(t, p, a)
+			o, lse := p.Gather(after, p.Rows())
+			require.True(t, c.o0(float64(o[0])), "O is %v", o[0])
+			require.True(t, c.lse(float64(lse[0])), "LSE is %v", lse[0])
+			refO, refLSE, err := attention.Reference(onCPU(p), a)
+			require.NoError(t, err)
+			require.True(t, c.o0(refO[0]), "O of the reference is %v", refO[0])
+			require.True(t, c.lse(refLSE[0]), "LSE of the reference is %v", refLSE[0])
+		})
+	}
+}
+
+// The rules of package accuracy hold what has features too: right results pass, and
+// those that are none fail.
+func TestAccuracyOfOptions(t *testing.T) {
+	eachOptions(t, 40, func(t *testing.T, c cases.OptionsCase, dtype attention.DType) {
+		p := newOptions(t, c, dtype)
+		after := computed(t, p, p.Image)
+		a := p.HostArgs(after)
+		v, err := accuracy.Verify(onCPU(p), a, accuracy.Options{Rows: -1})
+		require.NoError(t, err)
+		require.True(t, v.Pass(), "%v", v)
+		if v.Rows == 0 {
+			return
+		}
+		for i := range a.O.Host {
+			a.O.Host[i] = 0x7c
+		}
+		v, err = accuracy.Verify(onCPU(p), a, accuracy.Options{Rows: 1})
+		require.NoError(t, err)
+		require.False(t, v.Pass(), "%v", v)
+	})
+}

@@ -1,0 +1,85 @@
+package tests
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/cases"
+	"vkattn/vk"
+)
+
+// A recorded call whose workgroups count who is last leaves the counters as it found
+// them: it may be executed any number of times, or never, and what it had goes to others.
+func TestOptionsRecordedSplitIsExecutedAgain(t *testing.T) {
+	s := openDevice(t)
+	c := cases.OptionsCase{Name: "recorded", D: 64, Dv: 64, Hq: 4, Hkv: 2, FixedSplit: 5, Layout: cases.Packed, Seed: 3,
+		PackedQ: true, Seqs: []cases.Seq{{ID: 0, Rows: 2, Keys: 300}, {ID: 1, Rows: 0, Keys: 9}, {ID: 2, Rows: 1, Keys: 40}}}
+	p, err := cases.NewOptionsProblem(c, attention.F16)
+	require.NoError(t, err)
+	op, err := attention.New(s.dev, c.Config(cases.On(attention.TierAuto, attention.F16)))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, op.Close()) }()
+	stream, err := s.dev.NewStream("recorded")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, stream.Close()) }()
+	var buffers []*vk.Buffer
+	for _, b := range p.Image {
+		buf, err := s.dev.NewBuffer(uint64(len(b)), vk.BufferOptions{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, buf.Close()) })
+		buffers = append(buffers, buf)
+	}
+	upload := func(image [][]byte) {
+		for i, b := range image {
+			require.NoError(t, stream.Upload(buffers[i], 0, b))
+		}
+		require.NoError(t, stream.Wait(t.Context()))
+	}
+	check := func(before [][]byte) {
+		t.Helper()
+		after := make([][]byte, len(before))
+		for i, b := range before {
+			after[i] = make([]byte, len(b))
+			require.NoError(t, stream.Download(t.Context(), after[i], buffers[i], 0))
+		}
+		var x cases.OptionsTruth
+		require.NoError(t, x.Judge(p, after))
+		require.NoError(t, p.Trespass(before, after))
+	}
+	args := p.DeviceArgs(buffers)
+	plan, err := op.PlanFor(args)
+	require.NoError(t, err)
+	t.Logf("%s, %d parts", plan.Kernel, plan.Splits)
+	require.True(t, plan.Tier != attention.TierCoopMat2 || strings.Contains(plan.Kernel, "_decode"))
+
+	never := newCallersCommands(t, s.dev)
+	commands := never.begin(t)
+	require.NoError(t, op.Record(commands, args))
+	never.end(t)
+	require.NoError(t, commands.Release())
+
+	recorded := newCallersCommands(t, s.dev)
+	commands = recorded.begin(t)
+	require.NoError(t, op.Record(commands, args))
+	require.NoError(t, commands.Barrier())
+	require.NoError(t, op.Record(commands, args))
+	require.NoError(t, commands.Barrier())
+	recorded.end(t)
+	for _, image := range [][][]byte{p.Image, p.Spoiled(), p.Image} {
+		upload(image)
+		recorded.submit(t)
+		check(image)
+		upload(image)
+		require.NoError(t, op.Forward(stream, args)) // in between, in memory of its own
+		require.NoError(t, stream.Barrier())
+		check(image)
+	}
+	require.NoError(t, commands.Release())
+	upload(p.Image)
+	require.NoError(t, op.Forward(stream, args))
+	require.NoError(t, stream.Barrier())
+	check(p.Image)
+}

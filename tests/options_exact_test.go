@@ -1,0 +1,199 @@
+package tests
+
+import (
+	"encoding/binary"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/cases"
+	"vkattn/attention/half"
+	"vkattn/vk"
+)
+
+// raw is a call with its memory, each tensor in a piece of its own.
+type raw struct {
+	name   string
+	shape  attention.Shape
+	scales bool
+}
+
+// The pieces of memory of a raw call.
+const (
+	rawQ = iota
+	rawK
+	rawV
+	rawO
+	rawKScale
+	rawVScale
+	rawPieces
+)
+
+func (r raw) String() string { return r.name }
+
+func (r raw) HostArgs(images [][]byte) attention.Args {
+	host := func(i int) attention.Tensor { return attention.Tensor{Host: images[i]} }
+	a := attention.Args{Shape: r.shape, Q: host(rawQ), K: host(rawK), V: host(rawV), O: host(rawO)}
+	if r.scales {
+		a.KScale.Host, a.VScale.Host = images[rawKScale], images[rawVScale]
+	}
+	return a
+}
+
+func (r raw) DeviceArgs(buffers []*vk.Buffer) attention.Args {
+	on := func(i int) attention.Tensor { return attention.Tensor{Buffer: buffers[i]} }
+	a := attention.Args{Shape: r.shape, Q: on(rawQ), K: on(rawK), V: on(rawV), O: on(rawO)}
+	if r.scales {
+		a.KScale.Buffer, a.VScale.Buffer = buffers[rawKScale], buffers[rawVScale]
+	}
+	return a
+}
+
+// Each number that a quantised type can hold comes out of attention to a single
+// key, times its scale, as the storage type rounds it.
+func TestOptionsEveryQuantisedNumber(t *testing.T) {
+	s := openTiers(t)
+	const d, heads = 64, 4 // few columns are soon compiled
+	const scale = 0.375
+	for n, kv := range attention.KVTypes()[1:] {
+		v, want := everyNumber(kv, d*heads, scale)
+		for i, tt := range s.available() {
+			if fewPipelines() && slowToCompile(tt) && i != n%len(s.available()) {
+				continue // numbers are read alike, then rounded
+			}
+			t.Run(kv.String()+"/"+tt.String(), func(t *testing.T) {
+				t.Parallel()
+				images := make([][]byte, rawPieces)
+				images[rawQ] = make([]byte, d*heads*tt.DType.Size())
+				images[rawK] = make([]byte, kv.RowBytes(tt.DType, d*heads))
+				images[rawV] = v
+				images[rawO] = make([]byte, d*heads*tt.DType.Size())
+				scales := make([]byte, 4*heads)
+				for i := range heads {
+					binary.LittleEndian.PutUint32(scales[4*i:], math.Float32bits(scale))
+				}
+				images[rawKScale], images[rawVScale] = scales, scales
+				e := s.newEngine(tt)
+				j := &job{
+					Problem: raw{kv.String(), attention.Shape{B: 1, Hq: heads, Sq: 1, Sk: 1}, kv.Scaled()},
+					cfg:     attention.Config{DType: tt.DType, HeadDim: d, KV: kv, Tier: tt.Tier, Tuning: attention.TuningOff},
+					before:  images,
+				}
+				require.NoError(t, e.run([]*job{j}))
+				require.NoError(t, e.close())
+				for i, got := range widened(j.after[rawO], tt.DType) {
+					require.Equal(t, rounded(want[i], tt.DType), got, "number %d", i)
+				}
+			})
+		}
+	}
+}
+
+// Where all values are infinite, O is: a row's last tile has slots behind its last key,
+// whose weights are 0, and 0 times what they hold must not make it NaN.
+func TestOptionsInfiniteValues(t *testing.T) {
+	s := openTiers(t)
+	sizes := []int{0, 1, 16, 64}
+	if fewPipelines() {
+		sizes = []int{16}
+	}
+	for _, tt := range s.available() {
+		if fewPipelines() && tt.DType != attention.F16 {
+			continue // where keys end does not depend on the type
+		}
+		for _, size := range sizes {
+			c := cases.OptionsCase{
+				Name: "infinite", D: 32, Dv: 32, Hq: 4, Hkv: 2, LSE: true, Layout: cases.Packed, PageSize: size,
+				PackedQ: true, Seqs: []cases.Seq{{ID: 0, Rows: 70, Keys: 133}, {ID: 1, Rows: 40, Keys: 21}, {ID: 2, Rows: 1, Keys: 15}},
+			}
+			c.PackedK = size == 0
+			t.Run(c.String()+"/"+tt.String(), func(t *testing.T) {
+				t.Parallel()
+				p, err := cases.NewOptionsProblem(c, tt.DType)
+				require.NoError(t, err)
+				after := s.withValues(t, p, tt, func(values []float32) {
+					for i := range values {
+						values[i] = inf
+					}
+				})
+				o, _ := p.Gather(after, p.Rows())
+				for i, x := range o {
+					require.Truef(t, math.IsInf(float64(x), 1), "element %d of O is %v", i, x)
+				}
+			})
+		}
+	}
+}
+
+// withValues is what a call leaves in memory once the elements of V, of 16 or 32 bits, are changed.
+func (s *session) withValues(t *testing.T, p *cases.OptionsProblem, tt cases.Target, change func(values []float32)) [][]byte {
+	v := p.HostArgs(p.Image).V.Host
+	values := widened(v, tt.DType)
+	change(values)
+	tt.DType.Encode(v, values)
+	e := s.newEngine(tt)
+	j := &job{Problem: p, cfg: p.Config(tt), before: p.Image}
+	require.NoError(t, e.run([]*job{j}))
+	require.NoError(t, e.close())
+	return j.after
+}
+
+// everyNumber is a row with every number of a type, and their values.
+func everyNumber(kv attention.KVType, d int, scale float32) (row []byte, want []float32) {
+	row, want = make([]byte, kv.RowBytes(attention.F16, d)), make([]float32, d)
+	number := func(i int) int8 { return int8(i - 128) }
+	for i := range want {
+		switch kv {
+		case attention.KVInt8:
+			row[i] = byte(number(i))
+			want[i] = scale * float32(number(i))
+		case attention.KVFP8:
+			b := byte(i)
+			if b&0x7f == 0x7f {
+				b = 0 // NaN
+			}
+			row[i] = b
+			want[i] = scale * float8(b)
+		case attention.KVQ8_0:
+			binary.LittleEndian.PutUint16(row[i/32*34:], half.F16FromFloat32(scale))
+			row[i/32*34+2+i%32] = byte(number(i))
+			want[i] = scale * float32(number(i))
+		case attention.KVQ4_0:
+			binary.LittleEndian.PutUint16(row[i/32*18:], half.F16FromFloat32(scale))
+			n := (i + i/32) % 16
+			row[i/32*18+2+i%16] |= byte(n) << (i % 32 / 16 * 4)
+			want[i] = scale * float32(n-8)
+		}
+	}
+	return row, want
+}
+
+// float8 is an e4m3 number, read off its definition.
+func float8(b byte) float32 {
+	sign, exp, fraction := float64(1), int(b>>3&15), float64(b&7)/8
+	if b >= 0x80 {
+		sign = -1
+	}
+	if exp == 0 {
+		return float32(sign * math.Ldexp(fraction, -6))
+	}
+	return float32(sign * math.Ldexp(1+fraction, exp-7))
+}
+
+func widened(b []byte, dtype attention.DType) []float32 {
+	x := make([]float32, len(b)/dtype.Size())
+	dtype.Decode(x, b)
+	return x
+}
+
+func rounded(x float32, dtype attention.DType) float32 {
+	switch dtype {
+	case attention.F16:
+		return half.F16ToFloat32(half.F16FromFloat32(x))
+	case attention.BF16:
+		return half.BF16ToFloat32(half.BF16FromFloat32(x))
+	}
+	return x
+}

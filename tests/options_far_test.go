@@ -1,0 +1,79 @@
+package tests
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/cases"
+	"vkattn/vk"
+)
+
+// Pages that lie gigabytes apart: neither bytes nor elements of a pool may be
+// counted in 32 bits.
+func TestOptionsPagesOver4GiB(t *testing.T) {
+	s := openDevice(t)
+	if !full() {
+		t.Skip("large buffers are for VKATTN_TEST_LEVEL=full")
+	}
+	if !s.dev.Caps().BufferDeviceAddress {
+		t.Skip("the device has no buffer device addresses")
+	}
+	c := cases.OptionsCase{
+		Name: "far", D: 64, Dv: 64, Hq: 4, Hkv: 2, LSE: true, Layout: cases.Packed, PageSize: 16, Causal: attention.BottomRight,
+		Seqs: []cases.Seq{{ID: 0, Rows: 5, Keys: 60}, {ID: 1, Rows: 5, Keys: 33}},
+	}
+	const page = 2 * 16 * 64 // elements
+	for _, far := range []int64{1<<29 + 64, 1<<30 - 64} {
+		for _, tt := range s.available() {
+			if tt.DType != attention.F16 || tt.Tier == attention.TierCPU {
+				continue
+			}
+			t.Run(fmt.Sprintf("%d elements apart/%v", far, tt), func(t *testing.T) {
+				p, err := cases.NewOptionsProblem(c, tt.DType)
+				require.NoError(t, err)
+				pages := p.HostArgs(p.Image).Pages.Count
+				bytes := 2 * uint64(int64(pages-1)*far+page)
+				if bytes > s.dev.Caps().Limits.MaxBufferBytes {
+					t.Skipf("a buffer holds %d bytes here", s.dev.Caps().Limits.MaxBufferBytes)
+				}
+				stream, err := s.dev.NewStream("far")
+				require.NoError(t, err)
+				defer func() { require.NoError(t, stream.Close()) }()
+				newBuffer := func(bytes uint64) *vk.Buffer {
+					b, err := s.dev.NewBuffer(bytes, vk.BufferOptions{})
+					require.NoError(t, err)
+					t.Cleanup(func() { require.NoError(t, b.Close()) })
+					return b
+				}
+				var buffers []*vk.Buffer
+				for _, b := range p.Image {
+					buffers = append(buffers, newBuffer(uint64(len(b))))
+					require.NoError(t, stream.Upload(buffers[len(buffers)-1], 0, b))
+				}
+				args, host := p.DeviceArgs(buffers), p.HostArgs(p.Image)
+				for _, x := range []struct{ near, far *attention.Tensor }{{&host.K, &args.K}, {&host.V, &args.V}} {
+					*x.far = attention.Tensor{Buffer: newBuffer(bytes), Strides: attention.Strides{Batch: far, Head: 16 * 64, Seq: 64}}
+					for n := range int64(pages) {
+						require.NoError(t, stream.Upload(x.far.Buffer, uint64(2*n*far), x.near.Host[2*(x.near.Offset+n*page):][:2*page]))
+					}
+				}
+				require.NoError(t, stream.Barrier())
+				op, err := attention.New(s.dev, c.Config(tt))
+				require.NoError(t, err)
+				require.NoError(t, op.Forward(stream, args))
+				require.NoError(t, stream.Barrier())
+				var after [][]byte
+				for i, b := range p.Image {
+					after = append(after, make([]byte, len(b)))
+					require.NoError(t, stream.Download(t.Context(), after[i], buffers[i], 0))
+				}
+				require.NoError(t, op.Close())
+				var x cases.OptionsTruth
+				require.NoError(t, x.Judge(p, after))
+			})
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package tests
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/cases"
+	"vkattn/vk"
+)
+
+// leastPush is the push constants that every device has: too few for the parameters
+// of calls with features, which are in a buffer then.
+const leastPush = 128
+
+// narrowed is the session on a device that has no more than leastPush: on another one,
+// made to say so, where it has more. The library looks at nothing else to know.
+func narrowed(t *testing.T, s *session) *session {
+	if s.dev.Caps().Limits.MaxPushConstantBytes <= leastPush {
+		return s
+	}
+	other := *s
+	other.dev = anotherDevice(t)
+	other.dev.Caps().Limits.MaxPushConstantBytes = leastPush
+	return &other
+}
+
+// paramCases have most parameters between them: sequences packed, in pages and in
+// lists, what is added to scores, masks, scales of quantised keys, split keys. Tiers
+// whose kernels take long to compile have one of them: their parameters are the same.
+func paramCases(tt cases.Target) (some []cases.OptionsCase) {
+	names := []string{"compact-window", "compact-mask", "compact-serving", "compact-sparse"}
+	for _, c := range cases.CompactOptions() {
+		if i := slices.Index(names, c.Name); i >= 0 {
+			names = slices.Delete(names, i, i+1)
+			c.Access = attention.AccessDescriptors
+			some = append(some, c)
+		}
+	}
+	if fewPipelines() && slowToCompile(tt) {
+		turn := int(tt.Tier) % len(some)
+		return some[turn : turn+1]
+	}
+	return some
+}
+
+// Parameters in a buffer give the bits that push constants give.
+func TestOptionsParamsInABuffer(t *testing.T) {
+	s := openDevice(t)
+	if s.dev.Caps().Limits.MaxPushConstantBytes <= leastPush {
+		t.Skip("the device has nothing to compare with")
+	}
+	narrow := narrowed(t, s)
+	for _, tt := range s.available() {
+		if tt.DType == attention.F32 || tt.DType == attention.BF16 && tt.Tier == attention.TierScalar || tt.Tier == attention.TierCPU {
+			continue // one module for the three types
+		}
+		t.Run(tt.String(), func(t *testing.T) {
+			pushed, buffered := s.newEngine(tt), narrow.newEngine(tt)
+			for _, c := range paramCases(tt) {
+				t.Run(c.Name, func(t *testing.T) {
+					p, err := cases.NewOptionsProblem(c, tt.DType)
+					require.NoError(t, err)
+					a := &job{Problem: p, cfg: c.Config(tt), before: p.Image}
+					b := &job{Problem: p, cfg: c.Config(tt), before: p.Image}
+					for _, x := range []struct {
+						e      *engine
+						j      *job
+						module string // with features or of decoding
+					}{{pushed, a, "_(features|decode)_ssbo$"}, {buffered, b, "_(features|decode)_params_ssbo$"}} {
+						require.NoError(t, x.e.run([]*job{x.j}))
+						plan, err := x.e.plan(x.j)
+						require.NoError(t, err)
+						require.Regexp(t, x.module, plan.Kernel)
+					}
+					require.Equal(t, a.after, b.after)
+				})
+			}
+			require.NoError(t, pushed.close())
+			require.NoError(t, buffered.close())
+		})
+	}
+}
+
+// Where nothing executes, these modules compile.
+func TestOptionsParamsCompile(t *testing.T) {
+	s := open(t)
+	if !s.compileOnly {
+		t.Skip("this device executes; see TestOptionsParamsInABuffer")
+	}
+	narrow := narrowed(t, s)
+	for _, tt := range s.available() {
+		if tt.DType != attention.F16 {
+			continue
+		}
+		t.Run(tt.String(), func(t *testing.T) {
+			e := narrow.newEngine(tt)
+			for _, c := range paramCases(tt) {
+				require.NoError(t, e.prepare(c, tt), c.Name)
+			}
+			require.NoError(t, e.close())
+		})
+	}
+}
+
+// The parameters are those of the call, whenever and however often a command buffer
+// of the caller's is executed and whatever else is recorded meanwhile.
+func TestOptionsParamsOfARecordedCall(t *testing.T) {
+	s := narrowed(t, openDevice(t))
+	c := cases.CompactOptions()[0]
+	c.FixedSplit = 3 // a second kernel and scratch memory
+	p, err := cases.NewOptionsProblem(c, attention.F16)
+	require.NoError(t, err)
+	op, err := attention.New(s.dev, c.Config(scalarF16))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, op.Close()) }()
+	stream, err := s.dev.NewStream("recorded")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, stream.Close()) }()
+	newCall := func(p *cases.OptionsProblem) (buffers []*vk.Buffer, upload func()) {
+		for _, b := range p.Image {
+			buf, err := s.dev.NewBuffer(uint64(len(b)), vk.BufferOptions{})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, buf.Close()) })
+			buffers = append(buffers, buf)
+		}
+		return buffers, func() {
+			for i, b := range p.Image {
+				require.NoError(t, stream.Upload(buffers[i], 0, b))
+			}
+			require.NoError(t, stream.Barrier())
+			require.NoError(t, stream.Wait(t.Context()))
+		}
+	}
+	check := func(p *cases.OptionsProblem, buffers []*vk.Buffer) {
+		t.Helper()
+		require.NoError(t, stream.Barrier())
+		var after [][]byte
+		for i, b := range p.Image {
+			after = append(after, make([]byte, len(b)))
+			require.NoError(t, stream.Download(t.Context(), after[i], buffers[i], 0))
+		}
+		var x cases.OptionsTruth
+		require.NoError(t, x.Judge(p, after))
+		require.NoError(t, p.Trespass(p.Image, after))
+	}
+	buffers, upload := newCall(p)
+	recorded := newCallersCommands(t, s.dev)
+	commands := recorded.begin(t)
+	require.NoError(t, op.Record(commands, p.DeviceArgs(buffers)))
+	require.NoError(t, commands.Barrier())
+	recorded.end(t)
+
+	// Another call with other parameters in between.
+	other := c
+	other.Seqs, other.Seed = slices.Clone(c.Seqs[:2]), 77
+	q, err := cases.NewOptionsProblem(other, attention.F16)
+	require.NoError(t, err)
+	more, uploadMore := newCall(q)
+	for range 3 {
+		upload()
+		recorded.submit(t)
+		check(p, buffers)
+		uploadMore()
+		require.NoError(t, op.Forward(stream, q.DeviceArgs(more)))
+		check(q, more)
+	}
+	require.NoError(t, commands.Release())
+}
+
+// What such a device cannot do it refuses in one line.
+func TestOptionsParamsRefusals(t *testing.T) {
+	openDevice(t)
+	dev := anotherDevice(t)
+	limits := &dev.Caps().Limits
+	limits.MaxPushConstantBytes = leastPush
+	shape := attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}
+	refused := func(access attention.Access, want string) {
+		t.Helper()
+		op, err := attention.New(dev, attention.Config{HeadDim: 64, Softcap: 30, Tier: attention.TierScalar, Access: access})
+		if err == nil {
+			_, err = op.Plan(shape)
+		}
+		require.ErrorIs(t, err, attention.ErrUnsupported)
+		require.ErrorContains(t, err, want)
+		require.NotContains(t, err.Error(), "\n")
+	}
+	if dev.Caps().BufferDeviceAddress {
+		refused(attention.AccessAddresses, "128 bytes of push constants")
+	}
+	limits.MaxStorageBuffers = 17
+	refused(attention.AccessAuto, "binds 17 buffers, what the call asks for takes 18")
+}

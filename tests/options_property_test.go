@@ -1,0 +1,311 @@
+package tests
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"vkattn/attention"
+	"vkattn/attention/accuracy"
+	"vkattn/attention/cases"
+	"vkattn/vk"
+)
+
+// onOptionTiers is onTiers with fewer storage types, which differ in how elements are
+// read: each tier has one, and properties of other turns another one. Where pipelines
+// must be few that is f16, and of the tiers whose kernels take long to compile, matrices
+// has a property of theirs tested too. At the full level properties run side by side,
+// since what each waits for is a compiler.
+func onOptionTiers(t *testing.T, turn int, matrices bool, property func(t *rapid.T, e *engine, tt cases.Target)) {
+	if full() {
+		t.Parallel()
+	}
+	types := map[attention.Tier][]attention.DType{}
+	for _, tt := range open(t).available() {
+		types[tt.Tier] = append(types[tt.Tier], tt.DType)
+	}
+	onTiersThat(t, func(tt cases.Target) bool {
+		switch of := types[tt.Tier]; {
+		case fewPipelines():
+			return tt.DType == attention.F16 && (matrices || !slowToCompile(tt))
+		case tt.Tier == attention.TierCPU:
+			return true
+		default:
+			return tt.DType == of[turn%len(of)]
+		}
+	}, property)
+}
+
+// compositions are those that properties are tried on at the full level, which
+// between them have every modifier: few, since each is compiled in many forms, and none of
+// the head dimensions that take a GPU's compiler twenty seconds. That any composition is
+// right is what TestOptionsConformance is for.
+var compositions = []int{5002, 5004, 5011, 5015, 5029}
+
+// drawOptions draws a problem with features; rows is about how many rows a
+// sequence has. At the brief level that decides what features it has besides.
+func drawOptions(t *rapid.T, rows int) cases.OptionsCase {
+	c := cases.OptionsCase{Name: "property", D: 64, Dv: 64, Hq: 4, Hkv: 2, LSE: true, Layout: cases.Packed}
+	if !full() {
+		if rows > 16 {
+			c.Causal, c.ALiBi, c.Sinks = attention.BottomRight, true, true
+		}
+	} else {
+		c = cases.RandomOptions(rapid.SampledFrom(compositions).Draw(t, "composition"))
+		c.Name, c.PageSize, c.Prefix, c.FixedSplit, c.KVBlock = "property", 0, 0, 0, 0
+		c.PackedQ, c.PackedK, c.LooseQ, c.LooseK = false, false, false, false
+	}
+	c.Seed = rapid.Uint64Range(1, 1<<32).Draw(t, "seed")
+	c.Seqs = nil
+	keys := 300
+	if fewPipelines() {
+		keys = 170 // which is what the reference takes its time for
+	}
+	for i := range rapid.IntRange(1, 4).Draw(t, "sequences") {
+		c.Seqs = append(c.Seqs, cases.Seq{
+			ID: i, Rows: rapid.IntRange(max(1, rows/2), rows).Draw(t, "rows"), Keys: rapid.IntRange(1, keys).Draw(t, "keys"),
+		})
+	}
+	return c
+}
+
+func drawRows(t *rapid.T, tt cases.Target) int {
+	if fewPipelines() && slowToCompile(tt) {
+		return 1
+	}
+	if fewPipelines() {
+		return rapid.SampledFrom([]int{1, 40}).Draw(t, "about")
+	}
+	return rapid.SampledFrom([]int{1, 70}).Draw(t, "about")
+}
+
+// result is a computed problem with the rows that were looked at.
+type result struct {
+	*cases.OptionsProblem
+	job    *job
+	o, lse []float32
+}
+
+// computeOptions runs a problem and reads all of its rows.
+func (e *engine) computeOptions(t *rapid.T, c cases.OptionsCase, tt cases.Target) result {
+	p, err := cases.NewOptionsProblem(c, tt.DType)
+	require.NoError(t, err)
+	r := result{OptionsProblem: p, job: &job{Problem: p, cfg: c.Config(tt), before: p.Image}}
+	require.NoError(t, e.run([]*job{r.job}))
+	require.NoError(t, p.Trespass(r.job.before, r.job.after))
+	r.o, r.lse = p.Gather(r.job.after, p.Rows())
+	return r
+}
+
+// judgeAs holds outputs to what is true of another problem, whose rows have the
+// same result.
+func judgeAs(t *rapid.T, p *cases.OptionsProblem, o, lse []float32) {
+	var x cases.OptionsTruth
+	require.NoError(t, x.Expect(p))
+	require.Len(t, o, len(x.Ref))
+	if len(o) == 0 {
+		return
+	}
+	limits := accuracy.Forward(p.DType)
+	limits.Noise = x.Noise
+	verdict := accuracy.Judge(limits, p.Dv, o, x.Ref, x.Low)
+	require.True(t, verdict.Pass(), "%v: O: %v", p, verdict.Reasons())
+	limits = accuracy.ForwardLSE(p.DType)
+	limits.Noise = x.NoiseLSE
+	verdict = accuracy.Judge(limits, 1, lse, x.RefLSE, x.LowLSE)
+	require.True(t, verdict.Pass(), "%v: LSE: %v", p, verdict.Reasons())
+}
+
+// rowsOf are the outputs of one sequence.
+func (r *result) rowsOf(seq int) (o, lse []float32) {
+	for b, s := range r.Seqs {
+		if b == seq {
+			n := s.Rows * r.Hq
+			at := 0
+			for _, before := range r.Seqs[:b] {
+				at += before.Rows * r.Hq
+			}
+			return r.o[at*r.Dv : (at+n)*r.Dv], r.lse[at : at+n]
+		}
+	}
+	return nil, nil
+}
+
+// Keys in pages give the bits that they give in a row, where the tiles are the same.
+func TestOptionsPropertyPagedIsContiguous(t *testing.T) {
+	onOptionTiers(t, 0, true, func(t *rapid.T, e *engine, tt cases.Target) {
+		c := drawOptions(t, drawRows(t, tt))
+		splits := []int{0, 3}
+		if fewPipelines() && slowToCompile(tt) {
+			splits = []int{3} // the table has them without
+		}
+		c.LooseK, c.LSE, c.FixedSplit = true, true, rapid.SampledFrom(splits).Draw(t, "split")
+		whole := e.computeOptions(t, c, tt)
+		c.LooseK = false
+		c.Sk = whole.Shape().Sk
+		sizes := []int{1, 5, 16, 64, 256}
+		if fewPipelines() {
+			sizes = []int{5, 16}
+		}
+		c.PageSize = rapid.SampledFrom(sizes).Draw(t, "page size")
+		paged := e.computeOptions(t, c, tt)
+		a, err := e.plan(whole.job)
+		require.NoError(t, err)
+		b, err := e.plan(paged.job)
+		require.NoError(t, err)
+		if a.Tile != b.Tile {
+			judgeAs(t, whole.OptionsProblem, paged.o, paged.lse)
+			return
+		}
+		sameBits(t, whole.o, paged.o, "O")
+		sameBits(t, whole.lse, paged.lse, "LSE")
+	})
+}
+
+// With FixedSplit a sequence does not know what else is in the batch: alone, in
+// other order, and beside sequences of other lengths it has the same bits.
+func TestOptionsPropertyFixedSplitIsOfTheSequence(t *testing.T) {
+	onOptionTiers(t, 1, true, func(t *rapid.T, e *engine, tt cases.Target) {
+		c := drawOptions(t, drawRows(t, tt))
+		c.FixedSplit, c.LSE = rapid.SampledFrom([]int{1, 2, 3, 7}).Draw(t, "split"), true
+		c.PackedQ, c.LooseK = true, true
+		most := 90
+		if c.Seqs[0].Rows == 1 && fewPipelines() {
+			most = 3
+		}
+		if fewPipelines() && slowToCompile(tt) || rapid.Bool().Draw(t, "paged") {
+			c.PageSize = 16
+		}
+		batched := e.computeOptions(t, c, tt)
+		which := rapid.IntRange(0, len(c.Seqs)-1).Draw(t, "which")
+		o, lse := batched.rowsOf(which)
+		company := c
+		company.Seqs = nil
+		for i := range rapid.IntRange(0, 5).Draw(t, "others") {
+			company.Seqs = append(company.Seqs, cases.Seq{
+				ID: 10 + i, Rows: rapid.IntRange(0, most).Draw(t, "other rows"), Keys: rapid.IntRange(0, 1500).Draw(t, "other keys"),
+			})
+		}
+		at := rapid.IntRange(0, len(company.Seqs)).Draw(t, "at")
+		company.Seqs = append(company.Seqs[:at:at], append([]cases.Seq{c.Seqs[which]}, company.Seqs[at:]...)...)
+		other := e.computeOptions(t, company, tt)
+		o1, lse1 := other.rowsOf(at)
+		sameBits(t, o, o1, "O")
+		sameBits(t, lse, lse1, "LSE")
+	})
+}
+
+// What excludes nothing changes nothing: a list of every token, a window as wide as
+// the keys, a mask of ones, a bitmap of ones. The order of additions may differ, so
+// the rules are what counts.
+func TestOptionsPropertyNothingExcluded(t *testing.T) {
+	onOptionTiers(t, 2, false, func(t *rapid.T, e *engine, tt cases.Target) {
+		c := drawOptions(t, drawRows(t, tt))
+		c.LSE, c.LooseK = true, true
+		c.SparseRatio, c.Shuffled, c.Mask, c.BlockQ, c.Window = 0, false, cases.Spread{}, 0, attention.Window{}
+		if c.Causal == attention.CausalNone && c.Align == attention.CausalNone {
+			c.Align = attention.BottomRight
+		}
+		plain, err := cases.NewOptionsProblem(c, tt.DType)
+		require.NoError(t, err)
+		switch rapid.IntRange(0, 3).Draw(t, "by") {
+		case 0:
+			c.SparseRatio = 1
+		case 1:
+			c.Window = attention.WindowOf(400, 400)
+		case 2:
+			c.Mask, c.Ones = cases.Spread{On: true, Rows: true}, true
+		case 3:
+			c.BlockQ, c.BlockK, c.Ones = 16, 32, true
+		}
+		r := e.computeOptions(t, c, tt)
+		judgeAs(t, plain, r.o, r.lse)
+	})
+}
+
+// Sequences in one call are what each is in a call of its own.
+func TestOptionsPropertyVarlenIsSeparateCalls(t *testing.T) {
+	onOptionTiers(t, 3, false, func(t *rapid.T, e *engine, tt cases.Target) {
+		c := drawOptions(t, drawRows(t, tt))
+		c.LSE, c.PackedQ, c.PackedK = true, true, true
+		batched, err := cases.NewOptionsProblem(c, tt.DType)
+		require.NoError(t, err)
+		var o, lse []float32
+		for _, s := range c.Seqs {
+			alone := c
+			alone.Seqs, alone.PackedQ, alone.PackedK = []cases.Seq{s}, false, false
+			r := e.computeOptions(t, alone, tt)
+			o, lse = append(o, r.o...), append(lse, r.lse...)
+		}
+		judgeAs(t, batched, o, lse)
+		r := e.computeOptions(t, c, tt)
+		judgeAs(t, batched, r.o, r.lse)
+	})
+}
+
+// A sequence has the same bits on every run, however the split is chosen.
+func TestOptionsPropertySameBitsAgain(t *testing.T) {
+	onOptionTiers(t, 4, false, func(t *rapid.T, e *engine, tt cases.Target) {
+		c := drawOptions(t, drawRows(t, tt))
+		c.LooseQ, c.LooseK = true, true
+		a, b := e.computeOptions(t, c, tt), e.computeOptions(t, c, tt)
+		sameBits(t, a.o, b.o, "O")
+		sameBits(t, a.lse, b.lse, "LSE")
+	})
+}
+
+// part is a problem with some of its keys alone.
+type part struct {
+	*cases.OptionsProblem
+	from, to int
+}
+
+func (p part) HostArgs(images [][]byte) attention.Args {
+	return p.cut(p.OptionsProblem.HostArgs(images))
+}
+
+func (p part) DeviceArgs(buffers []*vk.Buffer) attention.Args {
+	return p.cut(p.OptionsProblem.DeviceArgs(buffers))
+}
+
+func (p part) cut(a attention.Args) attention.Args {
+	a.Sk = p.to - p.from
+	a.K.Offset += int64(p.from) * a.K.Strides.Seq
+	a.V.Offset += int64(p.from) * a.V.Strides.Seq
+	return a
+}
+
+// Parts of the keys in calls of their own, merged by LSE, and the same parts within
+// a call that is split, both are what the whole is.
+func TestOptionsPropertySplitsMerge(t *testing.T) {
+	onOptionTiers(t, 5, false, func(t *rapid.T, e *engine, tt cases.Target) {
+		rows, keys := drawRows(t, tt), rapid.IntRange(2, 500).Draw(t, "keys")
+		c := cases.OptionsCase{
+			Name: "parts", D: 64, Dv: 64, Hq: 4, Hkv: 2, LSE: true, Layout: cases.Packed,
+			Seqs: []cases.Seq{{ID: 0, Rows: rows, Keys: keys}, {ID: 1, Rows: rows, Keys: keys}},
+			Seed: rapid.Uint64Range(1, 1<<32).Draw(t, "seed"),
+		}
+		c.FixedSplit = rapid.SampledFrom([]int{1, 2, 3, 7}).Draw(t, "split")
+		whole := e.computeOptions(t, c, tt)
+		judgeAs(t, whole.OptionsProblem, whole.o, whole.lse)
+		cut := rapid.IntRange(1, keys-1).Draw(t, "cut")
+		var o, lse [2][]float32
+		for i, span := range [2][2]int{{0, cut}, {cut, keys}} {
+			j := &job{Problem: part{whole.OptionsProblem, span[0], span[1]}, cfg: c.Config(tt), before: whole.Image}
+			require.NoError(t, e.run([]*job{j}))
+			o[i], lse[i] = whole.Gather(j.after, whole.Rows())
+		}
+		for r := range lse[0] {
+			a, b := float64(lse[0][r]), float64(lse[1][r])
+			most := max(a, b)
+			l := most + math.Log(math.Exp(a-most)+math.Exp(b-most))
+			for i := r * c.Dv; i < (r+1)*c.Dv; i++ {
+				merged := math.Exp(a-l)*float64(o[0][i]) + math.Exp(b-l)*float64(o[1][i])
+				require.InDelta(t, whole.o[i], merged, map[attention.DType]float64{attention.F16: 4e-3, attention.BF16: 4e-2, attention.F32: 2e-5}[tt.DType])
+			}
+			require.InDelta(t, whole.lse[r], l, 1e-4)
+		}
+	})
+}

@@ -1,0 +1,84 @@
+package tests
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/cases"
+)
+
+// wildCases read every vector of integers there is.
+func wildCases() []cases.OptionsCase {
+	seqs := []cases.Seq{{ID: 0, Rows: 9, Keys: 140}, {ID: 1, Rows: 1, Keys: 33}, {ID: 2, Rows: 40, Keys: 70}}
+	base := cases.OptionsCase{
+		Name: "wild", D: 64, Dv: 64, Hq: 4, Hkv: 2, LSE: true, Layout: cases.Packed, Seqs: seqs,
+		Causal: attention.BottomRight, PackedQ: true, LooseQ: true,
+	}
+	packed, padded, paged, sparse, split := base, base, base, base, base
+	packed.PackedK, packed.LooseK = true, true
+	padded.PackedQ, padded.LooseK = false, true
+	paged.PageSize = 16
+	sparse.LooseK, sparse.SparseRatio = true, 0.5
+	split.PageSize, split.FixedSplit = 5, 3
+	sparsePaged := sparse
+	sparsePaged.PageSize, sparsePaged.LooseK = 16, false
+	all := []cases.OptionsCase{packed, sparsePaged, split, padded, paged, sparse}
+	if full() {
+		for n := range 8 {
+			all = append(all, cases.RandomOptions(3000+n))
+		}
+	}
+	return all
+}
+
+// Wrong numbers in the vectors that a call reads give wrong results, and neither a
+// write outside of O and LSE nor a lost device.
+func TestOptionsWildNumbers(t *testing.T) {
+	s := openTiers(t)
+	runs := 6
+	if full() {
+		runs = 20
+	}
+	for _, tt := range s.available() {
+		if tt.DType != attention.F16 {
+			continue // the numbers are read alike
+		}
+		t.Run(tt.String(), func(t *testing.T) {
+			e := s.newEngine(tt)
+			list := wildCases()
+			if slowToCompile(tt) && fewPipelines() {
+				list = list[:3] // numbers are bounded in code that all tiers share
+			}
+			t.Run("cases", func(t *testing.T) { // which are over when it returns
+				for _, c := range list {
+					t.Run(c.String(), func(t *testing.T) {
+						t.Parallel()
+						surviveWild(t, e, c, tt, runs)
+					})
+				}
+			})
+			require.NoError(t, e.close())
+		})
+	}
+}
+
+// surviveWild computes a case with wild numbers, and then with its own.
+func surviveWild(t *testing.T, e *engine, c cases.OptionsCase, tt cases.Target, runs int) {
+	p, err := cases.NewOptionsProblem(c, tt.DType)
+	require.NoError(t, err)
+	var jobs []*job
+	for i := range runs {
+		jobs = append(jobs, &job{Problem: p, cfg: c.Config(tt), before: p.Wild(uint64(i))})
+	}
+	require.NoError(t, e.run(jobs))
+	for i, j := range jobs {
+		require.NoError(t, p.TrespassTensors(j.before, j.after), "wild numbers %d", i)
+	}
+	// The device is still there, and right.
+	good := &job{Problem: p, cfg: c.Config(tt), before: p.Image}
+	require.NoError(t, e.run([]*job{good}))
+	var x cases.OptionsTruth
+	require.NoError(t, x.Judge(p, good.after))
+}
