@@ -149,7 +149,7 @@ func planCUDA(plan *Plan, dev *vk.Device, cfg *Config, r *request) error {
 		return noCUDA("variants and ablations are those of the cooperative-matrix kernels")
 	case r.bar != 0:
 		return noCUDA(cudaBars[r.bar])
-	case r.features.any() || cfg.FixedSplit != 0:
+	case r.options.any() || cfg.FixedSplit != 0:
 		return noCUDA("its kernels compute plain attention: no lengths, pages, lists, modifiers, quantised K and V, or fixed splits")
 	}
 	choice, err := c.Choose(dev, CUDAProblem{Shape: r.shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),

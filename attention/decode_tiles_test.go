@@ -25,29 +25,29 @@ func TestDecodingTakesTheTilesThatWon(t *testing.T) {
 		fixed int
 		want  string
 	}{
-		{name: "two parts a row", dim: 128, b: 8, want: "8x16/16 16x16 8sg1 direct ahead2"},
-		{name: "a row for each core", dim: 128, b: 32, want: "8x16/16 16x16 4sg1 direct ahead2"},
-		{name: "parts that the caller fixed", dim: 128, b: 8, fixed: 2, want: "8x16/16 16x16 4sg1 direct ahead2"},
-		{name: "16 rows", dim: 128, b: 32, sq: 4, want: "16x16/16 16x16 4sg1 direct ahead1"},
-		{name: "short rows", dim: 64, b: 8, want: "8x32/32 16x16 8sg1 direct ahead2"},
-		{name: "short rows over small pages", dim: 64, b: 8, set: func(r *request) { r.features.pageSize = 8 }, want: "8x32/32 16x16 8sg1 direct"},
-		{name: "small pages", dim: 128, b: 8, set: func(r *request) { r.features.pageSize = 8 }, want: "8x16/16 16x16 8sg1 direct ahead2"},
-		{name: "a list", dim: 128, b: 8, set: func(r *request) { r.features.kept, r.kept = true, 640 }, want: "8x16/16 16x16 8sg1 direct ahead1"},
-		{name: "quantised", dim: 128, b: 8, set: func(r *request) { r.features.kv = KVInt8 }, want: "8x32/32 16x16 8sg1 direct ahead2"},
-		{name: "quantised, 16 rows", dim: 128, b: 32, sq: 4, set: func(r *request) { r.features.kv = KVFP8 }, want: "16x32/32 16x16 4sg1 direct"},
-		{name: "quantised in blocks", dim: 128, b: 8, set: func(r *request) { r.features.kv = KVQ8_0 }, want: "8x32/32 16x16 8sg1 direct"},
-		{name: "quantised, short rows", dim: 64, b: 8, set: func(r *request) { r.features.kv = KVInt8 }, want: "8x32/32 16x16 8sg1 direct ahead2"},
-		{name: "quantised, not in pairs", dim: 256, b: 4, set: func(r *request) { r.features.kv = KVInt8 }, want: "8x16/16 16x16 4sg1 q16 direct ahead1"},
-		{name: "in pairs", dim: 256, b: 4, want: "8x16/16 16x16 8sg1 q16 direct/2 ahead1"},
-		{name: "in pairs, a row for each core", dim: 256, b: 32, want: "8x16/16 16x16 4sg1 q16 direct/2 ahead1"},
-		{name: "in pairs, 16 rows", dim: 256, b: 4, sq: 4, want: "16x16/16 16x16 8sg1 q16 direct/2 ahead1"},
-		{name: "in pairs, bfloat16", dim: 256, dtype: BF16, b: 4, want: "16x16/16 16x16 8sg1 q16 direct/2"},
-		{name: "not in pairs", dim: 192, b: 4, want: "8x16/16 16x16 4sg1 q12 direct"},
-		{name: "latent", dim: 576, b: 32, want: "8x16/16 16x16 4sg1 direct/4"},
+		{name: "two parts a row", dim: 128, b: 8, want: "8x16 16x16 8sg decode prefetch2"},
+		{name: "a row for each core", dim: 128, b: 32, want: "8x16 16x16 4sg decode prefetch2"},
+		{name: "parts that the caller fixed", dim: 128, b: 8, fixed: 2, want: "8x16 16x16 4sg decode prefetch2"},
+		{name: "16 rows", dim: 128, b: 32, sq: 4, want: "16x16 16x16 4sg decode prefetch1"},
+		{name: "short rows", dim: 64, b: 8, want: "8x32 16x16 8sg decode prefetch2"},
+		{name: "short rows over small pages", dim: 64, b: 8, set: func(r *request) { r.options.pageSize = 8 }, want: "8x32 16x16 8sg decode"},
+		{name: "small pages", dim: 128, b: 8, set: func(r *request) { r.options.pageSize = 8 }, want: "8x16 16x16 8sg decode prefetch2"},
+		{name: "a list", dim: 128, b: 8, set: func(r *request) { r.options.kept, r.kept = true, 640 }, want: "8x16 16x16 8sg decode prefetch1"},
+		{name: "quantised", dim: 128, b: 8, set: func(r *request) { r.options.kv = KVInt8 }, want: "8x32 16x16 8sg decode prefetch2"},
+		{name: "quantised, 16 rows", dim: 128, b: 32, sq: 4, set: func(r *request) { r.options.kv = KVFP8 }, want: "16x32 16x16 4sg decode"},
+		{name: "quantised in blocks", dim: 128, b: 8, set: func(r *request) { r.options.kv = KVQ8_0 }, want: "8x32 16x16 8sg decode"},
+		{name: "quantised, short rows", dim: 64, b: 8, set: func(r *request) { r.options.kv = KVInt8 }, want: "8x32 16x16 8sg decode prefetch2"},
+		{name: "quantised, not in pairs", dim: 256, b: 4, set: func(r *request) { r.options.kv = KVInt8 }, want: "8x16 16x16 4sg decode q16 prefetch1"},
+		{name: "in pairs", dim: 256, b: 4, want: "8x16 16x16 8sg decode q16 dim-split2 prefetch1"},
+		{name: "in pairs, a row for each core", dim: 256, b: 32, want: "8x16 16x16 4sg decode q16 dim-split2 prefetch1"},
+		{name: "in pairs, 16 rows", dim: 256, b: 4, sq: 4, want: "16x16 16x16 8sg decode q16 dim-split2 prefetch1"},
+		{name: "in pairs, bfloat16", dim: 256, dtype: BF16, b: 4, want: "16x16 16x16 8sg decode q16 dim-split2"},
+		{name: "not in pairs", dim: 192, b: 4, want: "8x16 16x16 4sg decode q12"},
+		{name: "latent", dim: 576, b: 32, want: "8x16 16x16 4sg decode dim-split4"},
 	} {
 		cfg := Config{DType: c.dtype, HeadDim: c.dim, FixedSplit: c.fixed}
 		r := request{shape: Shape{B: c.b, Hq: 32, Hkv: 8, Sq: max(c.sq, 1), Sk: 32000}, access: AccessAddresses,
-			align: [4]uint32{8, 8, 8, 8}, direct: directOrdered}
+			align: [4]uint32{8, 8, 8, 8}, decode: operandsInRegisters}
 		if c.set != nil {
 			c.set(&r)
 		}

@@ -56,20 +56,20 @@ func TileOps(op *Op, s Shape) (ops []*Op, names []string, err error) {
 		v := plan.variant
 		v.tile = t
 		if _, reason := fits(op.dev.Caps(), v, s); reason == "" {
-			ops, names = append(ops, newOp(op.dev, op.cfg, Lab{}, t.pick)), append(names, v.describe())
+			ops, names = append(ops, newOp(op.dev, op.cfg, Lab{}, pickOnly(t))), append(names, v.describe())
 		}
 	}
 	return ops, names, nil
 }
 
-// CombinedAtOnce is how many parts the decoding kernel asks for at once where it puts them together itself.
-const CombinedAtOnce = combinedAtOnce
+// CombinedAtOnce is how many splits an invocation of the decode kernel loads at a time where it combines them.
+const CombinedAtOnce = combineRound
 
 // PartsOf says in how many parts keys are computed, and whether the kernel that makes
 // them puts them together itself.
 func PartsOf(op *Op, a Args) (parts int, combined bool, err error) {
 	plan, err := op.PlanFor(a)
-	return plan.Splits, plan.variant.features.combined, err
+	return plan.Splits, plan.variant.options.combined, err
 }
 
 // FillsCores is what decides for workgroups that take a core for themselves.

@@ -8,10 +8,10 @@ import (
 	"vkattn/vk"
 )
 
-// featureSet is what a kernel must have of the features, as a value: part of the
+// options is what a kernel must have of the features, as a value: part of the
 // key of a pipeline. The zero value has none; such a kernel is another module,
 // which nothing of this costs anything.
-type featureSet struct {
+type options struct {
 	packRows         uint32 // heads of a group, if they are rows side by side; else 0
 	lengths          uint32 // sum of lengthCuQ and so on
 	pageSize         uint32
@@ -44,11 +44,11 @@ const (
 )
 
 // any reports whether the kernel is one of the module with features.
-func (f featureSet) any() bool { return f != featureSet{} }
+func (f options) any() bool { return f != options{} }
 
 // features are those that a call asks for; how rows are packed and keys split is
 // decided with the tile.
-func (a *Args) features(cfg *Config) (f featureSet) {
+func (a *Args) options(cfg *Config) (f options) {
 	if w := cfg.Window; w.Given() {
 		f.window = windowLeft*boolConstant(w.left >= 0) + windowRight*boolConstant(w.right >= 0)
 	}
@@ -78,7 +78,7 @@ func (a *Args) features(cfg *Config) (f featureSet) {
 }
 
 // constants adds those of the features.
-func (f featureSet) constants(c map[uint32]uint32) {
+func (f options) constants(c map[uint32]uint32) {
 	c[shaders.ConstPackedRows] = f.packRows
 	c[shaders.ConstLengths] = f.lengths
 	c[shaders.ConstPageSize] = f.pageSize
@@ -99,31 +99,31 @@ func (f featureSet) constants(c map[uint32]uint32) {
 }
 
 // modifies reports whether scores are more than the scaled product.
-func (f featureSet) modifies() bool { return f.softcap || f.alibi || f.bias != 0 }
+func (f options) modifies() bool { return f.softcap || f.alibi || f.bias != 0 }
 
 // natural reports whether scores are natural exponents, and not those of two.
-func (f featureSet) natural() bool { return f.alibi || f.bias != 0 }
+func (f options) natural() bool { return f.alibi || f.bias != 0 }
 
 // The parameters and the bindings of modules with features. Where the push constants
 // do not hold the parameters, a buffer does, the last binding of all.
 const (
-	featurePushBytes = 256
-	featureBindings  = 17
-	paramsBinding    = featureBindings
+	generalPushBytes = 256
+	generalBindings  = 17
+	paramsBinding    = generalBindings
 )
 
 // paramsInBuffer reports whether modules with features read their parameters from a
 // buffer: 128 bytes of push constants are all that Vulkan promises before 1.4. Such
 // modules reach everything through descriptors.
-func paramsInBuffer(l *vk.Limits) bool { return l.MaxPushConstantBytes < featurePushBytes }
+func paramsInBuffer(l *vk.Limits) bool { return l.MaxPushConstantBytes < generalPushBytes }
 
-// featuresFit checks modules with features against a device's limits.
-func featuresFit(l *vk.Limits, access Access) string {
-	bindings, instead := uint32(featureBindings), "; buffers with device addresses need none"
+// generalFits checks modules with features against a device's limits.
+func generalFits(l *vk.Limits, access Access) string {
+	bindings, instead := uint32(generalBindings), "; buffers with device addresses need none"
 	if paramsInBuffer(l) {
 		if access == AccessAddresses {
 			return fmt.Sprintf("the device has %d bytes of push constants, with addresses what the call asks for takes %d; descriptors need none",
-				l.MaxPushConstantBytes, featurePushBytes)
+				l.MaxPushConstantBytes, generalPushBytes)
 		}
 		bindings, instead = bindings+1, ""
 	}
@@ -133,27 +133,27 @@ func featuresFit(l *vk.Limits, access Access) string {
 	return ""
 }
 
-// maxFeatureLength bounds Sq and Sk of calls with features: positions and windows
+// maxGeneralLength bounds Sq and Sk of calls with options: positions and windows
 // are added up in 32 bits.
-const maxFeatureLength = 1 << 30
+const maxGeneralLength = 1 << 30
 
-// maxWindow is a side of a window that excludes nothing of sequences within maxFeatureLength,
+// maxWindow is a side of a window that excludes nothing of sequences within maxGeneralLength,
 // whatever the row's position, and which positions may be added to in 32 bits.
-const maxWindow = maxFeatureLength - 1
+const maxWindow = maxGeneralLength - 1
 
-// featureLimits reports what the 32-bit numbers of kernels with features cannot
+// optionLimits reports what the 32-bit numbers of kernels with features cannot
 // hold.
-func (a *Args) featureLimits(f featureSet, splits int, dv int) error {
+func (a *Args) optionLimits(f options, splits int, dv int) error {
 	batches, rows := a.rowPlaces()
 	all, ok := product(batches, a.Hq, rows)
 	switch {
-	case a.Sq > maxFeatureLength || a.Sk > maxFeatureLength:
+	case a.Sq > maxGeneralLength || a.Sk > maxGeneralLength:
 		return fmt.Errorf("%w: Sq %d and Sk %d; what the call asks for reaches to 2^30", ErrUnsupported, a.Sq, a.Sk)
 	case !ok || all > math.MaxUint32/int64(max(splits, 1)):
 		return fmt.Errorf("%w: %d x %d x %d rows in %d parts; what the call asks for reaches to 2^32 rows", ErrUnsupported, batches, a.Hq, rows, splits)
 	case f.split && all*int64(dv) > math.MaxUint32:
 		return fmt.Errorf("%w: %d rows of %d elements; parts of keys reach to 2^32 elements", ErrUnsupported, all, dv)
-	case f.kept && int64(a.Kept.Total) > maxFeatureLength:
+	case f.kept && int64(a.Kept.Total) > maxGeneralLength:
 		return fmt.Errorf("%w: %d kept tokens, 2^30 are possible", ErrUnsupported, a.Kept.Total)
 	}
 	if a.Bias != nil {

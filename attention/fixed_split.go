@@ -17,9 +17,9 @@ const longQueries = 4096
 // or the heads of one query.
 func (s *Shape) shortQueries() int {
 	switch group := s.Group(); {
-	case group <= directSize:
-		return directSize / group
-	case group <= directRows:
+	case group <= decodeSize:
+		return decodeSize / group
+	case group <= decodeMaxRows:
 		return 1
 	}
 	return 0
@@ -28,9 +28,9 @@ func (s *Shape) shortQueries() int {
 // fixedClass is the request that picks kernel and tile of a class.
 func (r *request) fixedClass(short bool) request {
 	c := *r
-	c.shape.B, c.shape.Sq, c.shape.Sk = 1, longQueries, maxFeatureLength
+	c.shape.B, c.shape.Sq, c.shape.Sk = 1, longQueries, maxGeneralLength
 	if short {
-		c.shape.Sq = max(directSize/2/r.shape.Group(), 1) // whose rows are those of a block
+		c.shape.Sq = max(decodeSize/2/r.shape.Group(), 1) // whose rows are those of a block
 	}
 	return c
 }
@@ -42,18 +42,18 @@ func (r *request) fixedClasses() (class request, short bool) {
 	if r.shape.Sq <= most {
 		return r.fixedClass(true), false
 	}
-	return r.fixedClass(false), most > 0 && r.features.lengths&(lengthCuQ|lengthUsedQ) != 0
+	return r.fixedClass(false), most > 0 && r.options.lengths&(lengthCuQ|lengthUsedQ) != 0
 }
 
 // fixedShortVariant is the kernel of the short sequences of r, beyond v, that of the long ones.
 func fixedShortVariant(dev *vk.Device, cfg *Config, tier Tier, v *variant, r *request) (*variant, string) {
 	class := r.fixedClass(true)
-	class.decideDirect(dev, cfg, tier)
+	class.decideDecode(dev, cfg, tier)
 	short, _, reason := chooseVariant(dev.Caps(), *cfg, tier, class)
 	if reason != "" {
 		return nil, reason
 	}
 	rows := uint32(r.shape.shortQueries()) * uint32(r.shape.Group())
-	short.onCPU, short.features.shortRows, short.features.ownsShort = v.onCPU, rows, true
+	short.onCPU, short.options.shortRows, short.options.ownsShort = v.onCPU, rows, true
 	return &short, ""
 }

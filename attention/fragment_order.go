@@ -9,75 +9,65 @@ import (
 	"vkattn/vk"
 )
 
-// direct is how the kernel of decode_coopmat.comp brings what it loaded into
-// fragments, if it may be used at all.
-type direct uint8
-
 const (
-	directNever   direct = iota
-	directOrdered        // from registers: the elements of a fragment lie as it takes for granted
-	directShared         // by way of shared memory, whatever their order
+	decodeSize       = 16 // rows and columns of its fragments
+	decodeMaxRows    = 8 * decodeSize
+	decodeKeysPerRow = 8  // for each row, where there are more than a fragment's
+	decodeLanes      = 32 // of a subgroup whose fragments have a known order
 )
 
-const (
-	directSize  = 16 // rows and columns of its fragments
-	directRows  = 8 * directSize
-	directKeys  = 8  // for each row, where there are more than a fragment's
-	directLanes = 32 // of a subgroup whose fragments have a known order
-)
-
-// directOn decides it for a device, a tier and a storage type, and says why where it
+// decodeOn decides it for a device, a tier and a storage type, and says why where it
 // may not be used. Where the device's order is not the one the kernel knows, tiles
 // that share keys through shared memory are faster. A driver on the CPU has no order,
 // and is where the kernel is tested without a GPU.
-func directOn(dev *vk.Device, tier Tier, t DType) (direct, string) {
+func decodeOn(dev *vk.Device, tier Tier, t DType) (decodeOperands, string) {
 	caps := dev.Caps()
 	f, reason := pickFragment(caps, tier, t)
 	if reason != "" {
-		return directNever, reason
+		return noDecode, reason
 	}
 	if dev.Info().Type == vk.DeviceCPU {
-		if tier != TierCoopMat2 || !caps.CoopMat2.FlexibleDimensions || directLanes%f.subgroup != 0 || directSize%f.m+directSize%f.n != 0 {
-			return directNever, "on a driver of the CPU it needs tier coopmat2 with flexible dimensions"
+		if tier != TierCoopMat2 || !caps.CoopMat2.FlexibleDimensions || decodeLanes%f.Subgroup != 0 || decodeSize%f.M+decodeSize%f.N != 0 {
+			return noDecode, "on a driver of the CPU it needs tier coopmat2 with flexible dimensions"
 		}
-		return directShared, ""
+		return operandsInShared, ""
 	}
-	if f.m != directSize || f.n != directSize || f.subgroup != directLanes {
-		return directNever, fmt.Sprintf("the device's fragments are %dx%d among %d lanes, the kernel's %dx%d among %d",
-			f.m, f.n, f.subgroup, directSize, directSize, directLanes)
+	if f.M != decodeSize || f.N != decodeSize || f.Subgroup != decodeLanes {
+		return noDecode, fmt.Sprintf("the device's fragments are %dx%d among %d lanes, the kernel's %dx%d among %d",
+			f.M, f.N, f.Subgroup, decodeSize, decodeSize, decodeLanes)
 	}
-	if reason := fragmentsUnordered(dev, t, f.sumN); reason != "" {
-		return directNever, reason
+	if reason := fragmentsUnordered(dev, t, f.SumN); reason != "" {
+		return noDecode, reason
 	}
-	return directOrdered, ""
+	return operandsInRegisters, ""
 }
 
-// decodesDirectly reports whether the kernel is for a call, whatever the device. Each workgroup reads
+// mayDecode reports whether the kernel is for a call, whatever the device. Each workgroup reads
 // the keys anew for its rows, from the cache where they run side by side: on an H200 that
 // beats tiles of many rows up to 128 of them over long keys, 1.2 to 5 times.
-func (r *request) decodesDirectly(fixed bool) bool {
+func (r *request) mayDecode(fixed bool) bool {
 	rows := r.decodeRows()
-	return rows <= directSize ||
-		rows <= directRows && r.shape.Sq <= decodeQueries && (fixed || int64(r.keys()) >= directKeys*int64(rows))
+	return rows <= decodeSize ||
+		rows <= decodeMaxRows && r.shape.Sq <= decodeQueries && (fixed || int64(r.keys()) >= decodeKeysPerRow*int64(rows))
 }
 
-// decideDirect decides r.direct, and says why where it is not.
-func (r *request) decideDirect(dev *vk.Device, cfg *Config, tier Tier) (why string) {
-	r.direct, why = directNever, fmt.Sprintf("%d keys are few for %d rows of each key head", r.keys(), r.decodeRows())
-	if r.decodesDirectly(cfg.FixedSplit > 0) {
-		r.direct, why = directOn(dev, tier, cfg.DType)
+// decideDecode decides r.decode, and says why where it is not.
+func (r *request) decideDecode(dev *vk.Device, cfg *Config, tier Tier) (why string) {
+	r.decode, why = noDecode, fmt.Sprintf("%d keys are few for %d rows of each key head", r.keys(), r.decodeRows())
+	if r.mayDecode(cfg.FixedSplit > 0) {
+		r.decode, why = decodeOn(dev, tier, cfg.DType)
 	}
 	return why
 }
 
 // fragment of the kernel for so many rows on a device whose own is f: sumN is how many
 // rows a workgroup has.
-func (d direct) fragment(f fragment, rows uint32) fragment {
-	if f.m != directSize || f.n != directSize { // any size is as good there
-		f = fragment{m: directSize, n: directSize, k: directSize, sumN: directSize / 2, subgroup: f.subgroup}
+func (d decodeOperands) fragment(f fragment, rows uint32) fragment {
+	if f.M != decodeSize || f.N != decodeSize { // any size is as good there
+		f = fragment{M: decodeSize, N: decodeSize, K: decodeSize, SumN: decodeSize / 2, Subgroup: f.Subgroup}
 	}
-	if rows > f.sumN || f.sumN < directSize/2 {
-		f.sumN = directSize
+	if rows > f.SumN || f.SumN < decodeSize/2 {
+		f.SumN = decodeSize
 	}
 	return f
 }
@@ -128,9 +118,9 @@ func probeFragments(dev *vk.Device, t DType, sumN uint32) ([]uint32, error) {
 	}
 	p, err := dev.Pipeline(&vk.PipelineDesc{
 		Name: "fragment probe", Code: module.Code, Hash: module.Hash,
-		Constants:    []vk.SpecConstant{{ID: shaders.ConstLocalSize, Value: directLanes}, {ID: shaders.ConstSumN, Value: sumN}},
-		SubgroupSize: directLanes, FullSubgroups: true, StorageBuffers: 1,
-		LocalSize: [3]uint32{directLanes, 1, 1}, SharedBytes: directSize * directSize * (2 + 4),
+		Constants:    []vk.SpecConstant{{ID: shaders.ConstLocalSize, Value: decodeLanes}, {ID: shaders.ConstSumN, Value: sumN}},
+		SubgroupSize: decodeLanes, FullSubgroups: true, StorageBuffers: 1,
+		LocalSize: [3]uint32{decodeLanes, 1, 1}, SharedBytes: decodeSize * decodeSize * (2 + 4),
 	})
 	if err != nil {
 		return nil, err
@@ -140,7 +130,7 @@ func probeFragments(dev *vk.Device, t DType, sumN uint32) ([]uint32, error) {
 		return nil, err
 	}
 	defer s.Close()
-	bytes := make([]byte, (3*directSize+sumN)*directSize*4)
+	bytes := make([]byte, (3*decodeSize+sumN)*decodeSize*4)
 	b, err := dev.NewBuffer(uint64(len(bytes)), vk.BufferOptions{Name: "fragment probe"})
 	if err != nil {
 		return nil, err
@@ -168,24 +158,24 @@ func probeFragments(dev *vk.Device, t DType, sumN uint32) ([]uint32, error) {
 // the elements 2 q, 2 q + 1, 2 q + 8 and 2 q + 9, line after line. An operand of 8
 // lines has the first.
 func isFragmentOrder(answer []uint32, sumN uint32) bool {
-	for i, lines := range [...]uint32{directSize, directSize, sumN, directSize} {
-		if len(answer) < int(lines*directSize) || lines%(directSize/2) != 0 {
+	for i, lines := range [...]uint32{decodeSize, decodeSize, sumN, decodeSize} {
+		if len(answer) < int(lines*decodeSize) || lines%(decodeSize/2) != 0 {
 			return false
 		}
-		each := lines * directSize / directLanes
-		for lane := range uint32(directLanes) {
+		each := lines * decodeSize / decodeLanes
+		for lane := range uint32(decodeLanes) {
 			for e := range each {
 				row := lane/4 + e/4*8
 				col := lane%4*2 + e%2 + e/2%2*8
 				if i == 1 || i == 2 { // B
 					row, col = col, row
 				}
-				if answer[lane*each+e] != row*directSize+col {
+				if answer[lane*each+e] != row*decodeSize+col {
 					return false
 				}
 			}
 		}
-		answer = answer[lines*directSize:]
+		answer = answer[lines*decodeSize:]
 	}
 	return len(answer) == 0
 }

@@ -39,12 +39,12 @@ func (op *Op) record(c *vk.Commands, s *vk.Stream, a *Args) error {
 	if p.cuda != nil {
 		return op.forwardCUDA(p.cuda, s, a, all)
 	}
-	if p.features.any() {
-		err := op.recordFeatures(c, p, r.access, a, all)
-		if errors.Is(err, errApart) { // nothing was recorded
-			r.apart = true
+	if p.options.any() {
+		err := op.recordGeneral(c, p, r.access, a, all)
+		if errors.Is(err, errNeedsCombine) { // nothing was recorded
+			r.separateCombine = true
 			if p, err = op.prepare(r); err == nil {
-				err = op.recordFeatures(c, p, r.access, a, all)
+				err = op.recordGeneral(c, p, r.access, a, all)
 			}
 		}
 		return err
@@ -117,7 +117,7 @@ func (l *launch) batchesAtOnce() (int, error) {
 
 // rowReach bounds the rows, counted from a slice's first one, that a kernel
 // addresses with 32-bit offsets.
-func (v *variant) rowReach() uint32 { return max(v.tile.rows(), v.tile.blockCols) + 1 }
+func (v *variant) rowReach() uint32 { return max(v.tile.rows(), v.tile.keys()) + 1 }
 
 // dispatch records batches [first, first+count).
 func (l *launch) dispatch(c *vk.Commands, first, count int) error {
@@ -189,7 +189,7 @@ func (c Config) factors() scoreFactors {
 }
 
 // of is those of a kernel with the options f.
-func (s *scoreFactors) of(f featureSet) factors {
+func (s *scoreFactors) of(f options) factors {
 	if f.natural() {
 		return s.natural
 	}

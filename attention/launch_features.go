@@ -8,7 +8,7 @@ import (
 	"vkattn/vk"
 )
 
-// The tensors of a call with features: those every call has, then the others in the
+// The tensors of a call with options: those every call has, then the others in the
 // order of the bindings and addresses of shaders/features.glsl.
 const (
 	bindLSE = 4 + iota
@@ -26,16 +26,16 @@ const (
 	bindTokens
 )
 
-// featureLaunch is one Forward with features on its way to a dispatch.
-type featureLaunch struct {
+// generalLaunch is one Forward with features on its way to a dispatch.
+type generalLaunch struct {
 	*prepared
 	op     *Op
 	access Access
 	align  uint64 // of a descriptor's offset
 	span   uint64 // that a descriptor reaches
 	push   generalParams
-	bound  [featureBindings + 1]vk.BufferRange
-	held   [featureBindings]vk.Resource
+	bound  [generalBindings + 1]vk.BufferRange
+	held   [generalBindings]vk.Resource
 	n      int
 
 	pushBytes, bindings int // that the module takes
@@ -43,30 +43,30 @@ type featureLaunch struct {
 	shortGroups [3]uint32 // of prepared.short
 }
 
-// recordFeatures records a call that the module with features computes: one
+// recordGeneral records a call that the module with features computes: one
 // dispatch, and with split keys, unless it puts the parts together itself, a barrier
-// and what does. It returns errApart where the call has to be planned that way.
-func (op *Op) recordFeatures(c *vk.Commands, p *prepared, access Access, a *Args, all []layout) error {
+// and what does. It returns errNeedsCombine where the call has to be planned that way.
+func (op *Op) recordGeneral(c *vk.Commands, p *prepared, access Access, a *Args, all []layout) error {
 	limits := &op.dev.Caps().Limits
-	f, dv := p.features, op.cfg.ValueDim()
-	if err := a.featureLimits(f, p.parts, dv); err != nil {
+	f, dv := p.options, op.cfg.ValueDim()
+	if err := a.optionLimits(f, p.parts, dv); err != nil {
 		return err
 	}
-	groups, err := p.grid(a, dv, limits)
+	groups, err := p.grid(a, limits)
 	if err != nil {
 		return err
 	}
-	l := &featureLaunch{prepared: p, op: op, access: access, align: limits.MinStorageBufferOffsetAlignment,
+	l := &generalLaunch{prepared: p, op: op, access: access, align: limits.MinStorageBufferOffsetAlignment,
 		span:      limits.MaxStorageBufferRange - min(limits.MaxStorageBufferRange, limits.MinStorageBufferOffsetAlignment),
-		pushBytes: featurePushBytes, bindings: featureBindings}
+		pushBytes: generalPushBytes, bindings: generalBindings}
 	if paramsInBuffer(limits) {
-		l.pushBytes, l.bindings = 0, featureBindings+1
+		l.pushBytes, l.bindings = 0, generalBindings+1
 	}
 	if err := l.reaches(a, all); err != nil {
 		return err
 	}
 	if p.short != nil {
-		if l.shortGroups, err = p.short.grid(a, dv, limits); err != nil {
+		if l.shortGroups, err = p.short.grid(a, limits); err != nil {
 			return err
 		}
 		if access == AccessDescriptors {
@@ -84,23 +84,19 @@ func (op *Op) recordFeatures(c *vk.Commands, p *prepared, access Access, a *Args
 		}
 		return l.dispatch(c, groups)
 	}
-	if p.features.combined {
+	if p.options.combined {
 		return l.combined(c, a, all, groups)
 	}
 	return l.split(c, a, all, groups)
 }
 
 // grid is the workgroups of its dispatch, all of which the device has.
-func (p *prepared) grid(a *Args, dv int, limits *vk.Limits) ([3]uint32, error) {
-	v := variant{tile: tile{blockRows: p.rows, dvSlice: ceilDiv(uint32(dv), p.slices)}, headDimV: uint32(dv), features: p.features}
-	if p.direct != directNever {
-		v.tile.direct, v.tile.sumN = p.direct, p.rows
+func (p *prepared) grid(a *Args, limits *vk.Limits) ([3]uint32, error) {
+	totalQ := 0
+	if p.options.lengths&lengthCuQ != 0 {
+		totalQ = a.Varlen.TotalQ
 	}
-	r := request{shape: a.Shape}
-	if p.features.lengths&lengthCuQ != 0 {
-		r.totalQ = a.Varlen.TotalQ
-	}
-	groups := v.grid(&r, p.splits)
+	groups := p.options.grid(&a.Shape, totalQ, p.splits, p.rows, p.slices)
 	for i, n := range groups {
 		if n > limits.MaxWorkGroupCount[i] {
 			return groups, fmt.Errorf("%w: a grid of %v workgroups, the device dispatches %v", ErrUnsupported, groups, limits.MaxWorkGroupCount)
@@ -110,7 +106,7 @@ func (p *prepared) grid(a *Args, dv int, limits *vk.Limits) ([3]uint32, error) {
 }
 
 // reaches checks the strides against the 32 bits of a kernel.
-func (l *featureLaunch) reaches(a *Args, all []layout) error {
+func (l *generalLaunch) reaches(a *Args, all []layout) error {
 	for i := range all[:firstOutput+1] {
 		t := &all[i]
 		for d, step := range t.steps {
@@ -132,7 +128,7 @@ func (l *featureLaunch) reaches(a *Args, all []layout) error {
 
 // place gives binding i a buffer, and the kernel where in it things start: an
 // address, or elements of size bytes from the start of what is bound.
-func (l *featureLaunch) place(i int, b *vk.Buffer, offset, length uint64, size uint64) error {
+func (l *generalLaunch) place(i int, b *vk.Buffer, offset, length uint64, size uint64) error {
 	if l.access == AccessAddresses {
 		if b.Address() == 0 {
 			return fmt.Errorf("%w: a buffer has no device address, and others of the call have", ErrUnsupported)
@@ -156,8 +152,8 @@ func (l *featureLaunch) place(i int, b *vk.Buffer, offset, length uint64, size u
 }
 
 // tensors fills in everything that does not change when keys are split.
-func (l *featureLaunch) tensors(a *Args, all []layout) error {
-	cfg, f := &l.op.cfg, l.features
+func (l *generalLaunch) tensors(a *Args, all []layout) error {
+	cfg, f := &l.op.cfg, l.options
 	for i := range all {
 		t := &all[i]
 		size := uint64(t.size)
@@ -192,7 +188,7 @@ func (l *featureLaunch) tensors(a *Args, all []layout) error {
 }
 
 // extras fills in what lies beyond the block of calls without features.
-func (l *featureLaunch) extras(a *Args) error {
+func (l *generalLaunch) extras(a *Args) error {
 	cfg, s := &l.op.cfg, &a.Shape
 	words := func(i int, v *Vector, n uint64) error {
 		if !v.Given() {
@@ -272,23 +268,23 @@ func (l *featureLaunch) extras(a *Args) error {
 	l.push.totalQ, l.push.totalK = uint32(totalQ), uint32(totalK)
 	l.push.windowLeft, l.push.windowRight = min(cfg.Window.left, maxWindow), min(cfg.Window.right, maxWindow)
 	l.push.softcap = cfg.Softcap
-	if !l.features.natural() {
+	if !l.options.natural() {
 		l.push.softcap = float32(float64(cfg.Softcap) * math.Log2E)
 	}
 	return nil
 }
 
 // params puts the parameters where a module without push constants reads them.
-func (l *featureLaunch) params(c *vk.Commands) (err error) {
+func (l *generalLaunch) params(c *vk.Commands) (err error) {
 	if l.pushBytes == 0 {
-		l.bound[paramsBinding], err = c.Params(paramBytes(&l.push, featurePushBytes))
+		l.bound[paramsBinding], err = c.Params(paramBytes(&l.push, generalPushBytes))
 	}
 	return err
 }
 
 // dispatch records the kernel and, with the same parameters, that of the short sequences. Neither writes a row of
 // the other's, so no barrier is between them. The long sequences come first, since their workgroups take longest.
-func (l *featureLaunch) dispatch(c *vk.Commands, groups [3]uint32) error {
+func (l *generalLaunch) dispatch(c *vk.Commands, groups [3]uint32) error {
 	if err := l.dispatchOne(c, l.pipeline, groups); err != nil || l.short == nil {
 		return err
 	}
@@ -296,9 +292,9 @@ func (l *featureLaunch) dispatch(c *vk.Commands, groups [3]uint32) error {
 }
 
 // dispatchOne records one kernel. A binding that is not given must still name a buffer.
-func (l *featureLaunch) dispatchOne(c *vk.Commands, p *vk.Pipeline, groups [3]uint32) error {
+func (l *generalLaunch) dispatchOne(c *vk.Commands, p *vk.Pipeline, groups [3]uint32) error {
 	if l.access == AccessAddresses {
-		return c.Dispatch(p, nil, paramBytes(&l.push, featurePushBytes), groups, l.held[:l.n]...)
+		return c.Dispatch(p, nil, paramBytes(&l.push, generalPushBytes), groups, l.held[:l.n]...)
 	}
 	for i := range l.bound[:l.bindings] {
 		if l.bound[i].Buffer == nil {
@@ -312,23 +308,23 @@ func (l *featureLaunch) dispatchOne(c *vk.Commands, p *vk.Pipeline, groups [3]ui
 // absentRow is what shaders/combine.comp takes for the LSE of a row of no sequence.
 const absentRow = 0xff8a5a5a
 
-// errApart: there is no scratch memory for a kernel that puts parts together itself.
-var errApart = errors.New("attention: parts of keys are to be put together by a kernel of their own")
+// errNeedsCombine: there is no scratch memory for a kernel that puts parts together itself.
+var errNeedsCombine = errors.New("attention: parts of keys are to be put together by a kernel of their own")
 
 // combined records a kernel that puts the parts together itself: one dispatch. The LSE's
 // address is that of scratch memory, whose layout shaders/decode_combine.glsl tells.
-func (l *featureLaunch) combined(c *vk.Commands, a *Args, all []layout, groups [3]uint32) error {
+func (l *generalLaunch) combined(c *vk.Commands, a *Args, all []layout, groups [3]uint32) error {
 	batches, rows := a.rowPlaces()
 	states := uint64(batches) * uint64(a.Hq) * uint64(rows) * uint64(l.parts)
 	counters := (uint64(groups[0])*uint64(groups[1]/uint32(l.splits))*uint64(groups[2])*4 + 255) &^ 255
 	bytes := states * uint64(l.op.cfg.ValueDim()+int(l.slices)) * 4 // O, and an LSE for each slice of its columns
 	if l.access == AccessDescriptors && counters+bytes > l.span {
-		return errApart // all of it is one binding
+		return errNeedsCombine // all of it is one binding
 	}
 	scratch, first, err := c.Scratch(counters, bytes)
 	switch {
 	case errors.Is(err, vk.ErrUnsupported):
-		return errApart
+		return errNeedsCombine
 	case err != nil:
 		return fmt.Errorf("attention: memory for %d parts of the keys: %w", l.parts, err)
 	}
@@ -346,7 +342,7 @@ func (l *featureLaunch) combined(c *vk.Commands, a *Args, all []layout, groups [
 
 // split records the kernel with states in scratch memory, and what puts them
 // together.
-func (l *featureLaunch) split(c *vk.Commands, a *Args, all []layout, groups [3]uint32) error {
+func (l *generalLaunch) split(c *vk.Commands, a *Args, all []layout, groups [3]uint32) error {
 	batches, rows := a.rowPlaces()
 	dv := l.op.cfg.ValueDim()
 	states := uint64(batches) * uint64(a.Hq) * uint64(rows) // rows of a state
@@ -375,7 +371,7 @@ func (l *featureLaunch) split(c *vk.Commands, a *Args, all []layout, groups [3]u
 	if err := l.params(c); err != nil {
 		return err
 	}
-	if l.features.lengths&(lengthCuQ|lengthUsedQ) != 0 {
+	if l.options.lengths&(lengthCuQ|lengthUsedQ) != 0 {
 		// Rows of no sequence keep this mark, by which the kernel below knows them.
 		if err := c.Fill(vk.BufferRange{Buffer: scratch, Offset: first, Size: lseBytes}, absentRow); err != nil {
 			return err

@@ -38,11 +38,10 @@ type prepared struct {
 	rows     uint32 // query rows of a workgroup
 	slices   uint32 // workgroups that share the columns of O
 	rowReach uint32 // see variant.rowReach
-	features featureSet
-	direct   direct    // of features: whether it is the decoding kernel
-	splits   int       // of features: workgroups that share the keys of a row
-	parts    int       // of features: parts of the keys, one or more of each of these
-	short    *prepared // of features: what computes the short sequences beside it; most have none
+	options  options
+	splits   int       // of options: workgroups that share the keys of a row
+	parts    int       // of options: parts of the keys, one or more of each of these
+	short    *prepared // of options: what computes the short sequences beside it; most have none
 }
 
 // New makes an operation. A nil device means the CPU tier; the device stays
@@ -280,8 +279,8 @@ func (op *Op) prepare(r request) (*prepared, error) {
 
 // prepareVariant finds or makes the pipeline of a variant that makes so many parts of the keys.
 func (op *Op) prepareVariant(p *prepared, v *variant, parts int) (err error) {
-	p.rows, p.slices, p.rowReach, p.features, p.direct = v.tile.rows(), v.slices(), v.rowReach(), v.features, v.tile.direct
-	p.parts, p.splits = parts, parts/v.tile.parts()
+	p.rows, p.slices, p.rowReach, p.options = v.tile.rows(), v.slices(), v.rowReach(), v.options
+	p.parts, p.splits = parts, parts/v.tile.splits()
 	p.pipeline, err = op.pipelines.of(op.dev, &op.cfg, *v)
 	return err
 }

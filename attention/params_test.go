@@ -23,8 +23,8 @@ var blocks = []struct {
 }{
 	{"scalar_bda", "interface.glsl", "", denseParams{}, pushBytes},
 	{"coopmat_f16_ssbo", "interface.glsl", "", denseParams{}, pushBytes},
-	{"scalar_features_bda", "interface.glsl", "FEATURES", generalParams{}, featurePushBytes},
-	{"coopmat2_bf16_decode_ssbo", "interface.glsl", "FEATURES", generalParams{}, featurePushBytes},
+	{"scalar_features_bda", "interface.glsl", "FEATURES", generalParams{}, generalPushBytes},
+	{"coopmat2_bf16_decode_ssbo", "interface.glsl", "FEATURES", generalParams{}, generalPushBytes},
 	{"merge_bda", "merge.comp", "", mergeParams{}, mergePushBytes},
 	{"append_bda", "append.comp", "", appendParams{}, appendPushBytes},
 	{"combine_bda", "combine.comp", "", combineParams{}, combinePushBytes},

@@ -8,14 +8,14 @@ import (
 
 // typical is the request of packed tensors at the start of their own buffers.
 func (op *Op) typical(s Shape) request {
-	return op.requestOf(s, (&Args{Shape: s}).features(&op.cfg))
+	return op.requestOf(s, (&Args{Shape: s}).options(&op.cfg))
 }
 
-func (op *Op) requestOf(s Shape, f featureSet) request {
+func (op *Op) requestOf(s Shape, f options) request {
 	s.Hkv = s.KVHeads()
-	r := request{shape: s, features: f, access: op.cfg.Access, lab: op.lab}
+	r := request{shape: s, options: f, access: op.cfg.Access, lab: op.lab}
 	// A few threads have no use for more workgroups, and kernels with features compile for longer.
-	r.apart = op.dev != nil && op.dev.QueueIsUnguarded() // vk.Commands.Scratch has no zeros there
+	r.separateCombine = op.dev != nil && op.dev.QueueIsUnguarded() // vk.Commands.Scratch has no zeros there
 	r.plain = op.dev != nil && op.dev.Info().Type == vk.DeviceCPU && op.cfg.FixedSplit == 0
 	if r.access == AccessAuto {
 		r.access = AccessDescriptors
@@ -34,17 +34,17 @@ func (op *Op) requestOf(s Shape, f featureSet) request {
 // that knows nothing else. r has AccessDescriptors.
 func (op *Op) needsDescriptors(r *request) bool {
 	caps := op.dev.Caps()
-	return paramsInBuffer(&caps.Limits) && (r.features.any() || decodes(caps, &op.cfg, r))
+	return paramsInBuffer(&caps.Limits) && (r.options.any() || decodes(caps, &op.cfg, r))
 }
 
 // request reads off checked arguments what a plan depends on.
 func (op *Op) request(l *layouts, a *Args) request {
-	r := op.requestOf(a.Shape, a.features(&op.cfg))
+	r := op.requestOf(a.Shape, a.options(&op.cfg))
 	r.lse = a.LSE.Given()
 	if a.Kept != nil {
 		r.kept = max(1, a.Kept.Total/max(1, a.B*a.KVHeads()))
 	}
-	if r.features.lengths&lengthCuQ != 0 {
+	if r.options.lengths&lengthCuQ != 0 {
 		r.totalQ = a.Varlen.TotalQ
 	}
 	if op.dev == nil {

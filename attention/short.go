@@ -18,14 +18,15 @@ const shortShare = 4
 // device's memory; what is known is how many rows there are, and that no sequence has
 // more than Sq. Keys of the short ones are not parted, so there have to be enough of them.
 func shortRequest(caps *vk.Caps, cfg *Config, v *variant, r *request) (s request, ok bool) {
-	rows, group := uint32(directSize/2), uint32(r.shape.Group())
+	rows, group := uint32(decodeSize/2), uint32(r.shape.Group())
 	if group > rows {
-		rows = directSize
+		rows = decodeSize
 	}
 	s = *r
+	_, coopmat := v.tile.(coopmatTile)
 	s.shape.Sq = int(rows / group)
-	return s, group <= rows && v.tile.subgroup != 0 && v.tile.direct == directNever && !v.features.split && cfg.FixedSplit == 0 &&
-		v.features.lengths&lengthCuQ != 0 && shortShare*int64(r.totalQ) <= int64(r.shape.B)*int64(r.shape.Sq) &&
+	return s, group <= rows && coopmat && !v.options.split && cfg.FixedSplit == 0 &&
+		v.options.lengths&lengthCuQ != 0 && shortShare*int64(r.totalQ) <= int64(r.shape.B)*int64(r.shape.Sq) &&
 		uint64(r.shape.B)*uint64(r.shape.KVHeads()) >= coresOf(caps)
 }
 
@@ -35,13 +36,13 @@ func shortVariant(dev *vk.Device, cfg *Config, tier Tier, v *variant, r *request
 	if !ok {
 		return nil
 	}
-	if s.direct, _ = directOn(dev, tier, cfg.DType); s.direct == directNever {
+	if s.decode, _ = decodeOn(dev, tier, cfg.DType); s.decode == noDecode {
 		return nil
 	}
 	short, _, reason := chooseVariant(dev.Caps(), *cfg, tier, s)
-	if reason != "" || short.tile.direct == directNever || short.tile.rows() < s.decodeRows() {
+	if reason != "" || !short.isDecode() || short.tile.rows() < s.decodeRows() {
 		return nil
 	}
-	short.onCPU, short.features.split, short.features.shortRows, short.features.ownsShort = v.onCPU, false, s.decodeRows(), true
+	short.onCPU, short.options.split, short.options.shortRows, short.options.ownsShort = v.onCPU, false, s.decodeRows(), true
 	return &short
 }

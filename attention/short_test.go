@@ -21,53 +21,53 @@ func TestShortSequencesLeaveTheLongOnes(t *testing.T) {
 		{"no row of a group has room", func(_ *Config, r *request) { r.shape.Hkv = 1 }, 0},
 		{"about as long as the longest", func(_ *Config, r *request) { r.totalQ = 605 * 2048 / 3 }, 0},
 		{"few", func(_ *Config, r *request) { r.shape.B, r.totalQ = 16, 2048+15 }, 0},
-		{"padded", func(_ *Config, r *request) { r.features.lengths, r.totalQ = lengthUsedQ|lengthCuK, 0 }, 0},
+		{"padded", func(_ *Config, r *request) { r.options.lengths, r.totalQ = lengthUsedQ|lengthCuK, 0 }, 0},
 		{"parts that the caller fixed", func(cfg *Config, _ *request) { cfg.FixedSplit = 2 }, 0},
 	} {
 		cfg := Config{DType: F16, HeadDim: 128}
 		r := request{shape: Shape{B: 605, Hq: 32, Hkv: 8, Sq: 2048, Sk: 2048}, access: AccessAddresses,
-			align: [4]uint32{8, 8, 8, 8}, features: featureSet{lengths: lengthCuQ | lengthCuK}, totalQ: 600 + 5*2048}
+			align: [4]uint32{8, 8, 8, 8}, options: options{lengths: lengthCuQ | lengthCuK}, totalQ: 600 + 5*2048}
 		if c.set != nil {
 			c.set(&cfg, &r)
 		}
 		v, _, reason := chooseVariant(caps, cfg, TierCoopMat2, r)
 		require.Empty(t, reason, c.name)
-		v.features.split = false
+		v.options.split = false
 		s, ok := shortRequest(caps, &cfg, &v, &r)
 		require.Equal(t, c.want > 0, ok, c.name)
 		if !ok {
 			continue
 		}
 		require.Equal(t, c.want, s.shape.Sq, c.name)
-		s.direct = directOrdered
+		s.decode = operandsInRegisters
 		short, _, reason := chooseVariant(caps, cfg, TierCoopMat2, s)
 		require.Empty(t, reason, c.name)
-		short.features.shortRows, short.features.ownsShort = s.decodeRows(), true
-		require.NotEqual(t, directNever, short.tile.direct, c.name)
+		short.options.shortRows, short.options.ownsShort = s.decodeRows(), true
+		require.True(t, short.isDecode(), c.name)
 		require.Equal(t, [3]uint32{1, uint32(r.shape.Hkv), 605}, short.grid(&r, 1), c.name)
 	}
 }
 
 // How many parts are put together by the kernel that made them.
 func TestPartsThatTakeFewRounds(t *testing.T) {
-	lengths := featureSet{lengths: lengthCuQ}
+	lengths := options{lengths: lengthCuQ}
 	for _, c := range []struct {
 		rows, dim, local uint32
 		parts            int
-		features         featureSet
+		options          options
 		want             bool
 	}{
-		{4, 128, 256, 16, featureSet{}, true}, {4, 128, 256, 17, featureSet{}, false},
-		{8, 128, 128, 8, featureSet{}, true}, {8, 128, 128, 9, featureSet{}, false},
+		{4, 128, 256, 16, options{}, true}, {4, 128, 256, 17, options{}, false},
+		{8, 128, 128, 8, options{}, true}, {8, 128, 128, 9, options{}, false},
 		{8, 128, 128, 24, lengths, true}, {8, 128, 128, 25, lengths, false},
-		{16, 512, 128, 8, featureSet{}, true}, // as few as are asked for at once always are
+		{16, 512, 128, 8, options{}, true}, // as few as are asked for at once always are
 		{1, 64, 128, 48, lengths, true}, {1, 64, 128, 65, lengths, false},
-		{4, 128, 256, 1, featureSet{}, false},
+		{4, 128, 256, 1, options{}, false},
 	} {
-		tl := tile{local: c.local, dvSlice: c.dim, sumN: c.rows, direct: directOrdered}
-		r := request{shape: Shape{B: 1, Hq: int(c.rows), Hkv: 1, Sq: 1, Sk: 4096}, features: c.features}
-		require.Equal(t, c.want, combines(&tl, &r, c.parts), "%+v", c)
+		v := variant{tile: decodeTile{fragment: fragment{SumN: c.rows, Subgroup: 32}, Subgroups: c.local / 32, DvSlice: c.dim}}
+		r := request{shape: Shape{B: 1, Hq: int(c.rows), Hkv: 1, Sq: 1, Sk: 4096}, options: c.options}
+		require.Equal(t, c.want, v.combines(&r, c.parts), "%+v", c)
 		r.lse = true
-		require.False(t, combines(&tl, &r, c.parts), "%+v", c)
+		require.False(t, v.combines(&r, c.parts), "%+v", c)
 	}
 }
