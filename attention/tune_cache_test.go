@@ -278,7 +278,7 @@ func TestStoresAreUsedByManyGoroutines(t *testing.T) {
 
 func TestTheCacheFolder(t *testing.T) {
 	t.Setenv(vk.CacheDirEnv, "/x")
-	require.Equal(t, "/x/tuning-v1", tuningDir())
+	require.Equal(t, "/x/tuning-v2", tuningDir())
 	t.Setenv(vk.CacheDirEnv, "off")
 	require.Empty(t, tuningDir())
 	require.Equal(t, "0102-00000007.json", tuneDeviceInfo.file())
