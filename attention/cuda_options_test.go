@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Tier cuda has no features: asked for by name it refuses each of them, and where it
+// Tier cuda has no options: asked for by name it refuses each of them, and where it
 // is merely allowed another tier does the work and the plan says why.
 func TestCUDARefusesOptions(t *testing.T) {
 	f := withFakeCUDA(t)

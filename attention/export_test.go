@@ -56,7 +56,7 @@ func TileOps(op *Op, s Shape) (ops []*Op, names []string, err error) {
 		v := plan.variant
 		v.tile = t
 		if _, reason := fits(op.dev.Caps(), v, s); reason == "" {
-			ops, names = append(ops, newOp(op.dev, op.cfg, Experiment{}, t.pick)), append(names, v.describe())
+			ops, names = append(ops, newOp(op.dev, op.cfg, Experiment{}, pickOnly(t))), append(names, v.describe())
 		}
 	}
 	return ops, names, nil

@@ -9,16 +9,6 @@ import (
 	"vkattn/vk"
 )
 
-// direct is how the kernel of decode_coopmat.comp brings what it loaded into
-// fragments, if it may be used at all.
-type decodeOperands uint8
-
-const (
-	noDecodeKernel      decodeOperands = iota
-	operandsInRegisters                // from registers: the elements of a fragment lie as it takes for granted
-	operandsInSmem                     // by way of shared memory, whatever their order
-)
-
 const (
 	decodeFragment   = 16 // rows and columns of its fragments
 	maxDecodeRows    = 8 * decodeFragment
@@ -37,16 +27,16 @@ func decodeOperandsOn(dev *vk.Device, tier Tier, t DType) (decodeOperands, strin
 		return noDecodeKernel, reason
 	}
 	if dev.Info().Type == vk.DeviceCPU {
-		if tier != TierCoopMat2 || !caps.CoopMat2.FlexibleDimensions || decodeLanes%f.subgroup != 0 || decodeFragment%f.m+decodeFragment%f.n != 0 {
+		if tier != TierCoopMat2 || !caps.CoopMat2.FlexibleDimensions || decodeLanes%f.Subgroup != 0 || decodeFragment%f.M+decodeFragment%f.N != 0 {
 			return noDecodeKernel, "on a driver of the CPU it needs tier coopmat2 with flexible dimensions"
 		}
 		return operandsInSmem, ""
 	}
-	if f.m != decodeFragment || f.n != decodeFragment || f.subgroup != decodeLanes {
+	if f.M != decodeFragment || f.N != decodeFragment || f.Subgroup != decodeLanes {
 		return noDecodeKernel, fmt.Sprintf("the device's fragments are %dx%d among %d lanes, the kernel's %dx%d among %d",
-			f.m, f.n, f.subgroup, decodeFragment, decodeFragment, decodeLanes)
+			f.M, f.N, f.Subgroup, decodeFragment, decodeFragment, decodeLanes)
 	}
-	if reason := fragmentsUnordered(dev, t, f.sumN); reason != "" {
+	if reason := fragmentsUnordered(dev, t, f.SumN); reason != "" {
 		return noDecodeKernel, reason
 	}
 	return operandsInRegisters, ""
@@ -73,11 +63,11 @@ func (r *request) chooseOperands(dev *vk.Device, cfg *Config, tier Tier) (why st
 // fragment of the kernel for so many rows on a device whose own is f: sumN is how many
 // rows a workgroup has.
 func (d decodeOperands) fragment(f fragment, rows uint32) fragment {
-	if f.m != decodeFragment || f.n != decodeFragment { // any size is as good there
-		f = fragment{m: decodeFragment, n: decodeFragment, k: decodeFragment, sumN: decodeFragment / 2, subgroup: f.subgroup}
+	if f.M != decodeFragment || f.N != decodeFragment { // any size is as good there
+		f = fragment{M: decodeFragment, N: decodeFragment, K: decodeFragment, SumN: decodeFragment / 2, Subgroup: f.Subgroup}
 	}
-	if rows > f.sumN || f.sumN < decodeFragment/2 {
-		f.sumN = decodeFragment
+	if rows > f.SumN || f.SumN < decodeFragment/2 {
+		f.SumN = decodeFragment
 	}
 	return f
 }

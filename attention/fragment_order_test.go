@@ -89,11 +89,11 @@ func TestProbeFragments(t *testing.T) {
 			continue
 		}
 		nvidia := dev.Info().VendorID == vendorNVIDIA && strings.Contains(dev.Info().DriverName, "NVIDIA")
-		if f.m != decodeFragment || f.n != decodeFragment || f.subgroup != decodeLanes {
+		if f.M != decodeFragment || f.N != decodeFragment || f.Subgroup != decodeLanes {
 			require.False(t, nvidia, "%v fragments of %+v", dt, f)
 			continue
 		}
-		answer, err := probeFragments(dev, dt, f.sumN)
+		answer, err := probeFragments(dev, dt, f.SumN)
 		require.NoError(t, err)
 		for _, half := range [][]uint32{answer[:256], answer[256:512]} {
 			sorted := slices.Sorted(slices.Values(half))
@@ -101,9 +101,9 @@ func TestProbeFragments(t *testing.T) {
 				require.EqualValues(t, i, x, "%v", dt)
 			}
 		}
-		unknown := fragmentsUnordered(dev, dt, f.sumN)
+		unknown := fragmentsUnordered(dev, dt, f.SumN)
 		t.Logf("%v on %s: %s", dt, dev.Info().Name, cmp.Or(unknown, "the order the kernel knows"))
-		assert.Equal(t, isFragmentOrder(answer, f.sumN), unknown == "")
+		assert.Equal(t, isFragmentOrder(answer, f.SumN), unknown == "")
 		if nvidia {
 			require.Empty(t, unknown, "%v: %v", dt, answer)
 		}
@@ -141,7 +141,7 @@ func TestPlanNotesDecodingWithoutItsKernel(t *testing.T) {
 			plan, err := op.Plan(c.shape)
 			require.NoError(t, err)
 			t.Log(plan)
-			if c.silent || plan.variant.tile.operands != noDecodeKernel {
+			if c.silent || plan.variant.isDecode() {
 				require.Empty(t, plan.Notes)
 				require.Empty(t, c.why)
 				return

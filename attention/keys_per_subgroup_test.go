@@ -8,10 +8,11 @@ import (
 
 // The keys that a subgroup carries are whole parts for its lanes, and of one page where
 // a tile lies in several.
-func TestOwnKeys(t *testing.T) {
-	v := func(subgroups, cols, dim, page uint32, contiguous bool) variant {
+func TestKeysPerSubgroup(t *testing.T) {
+	v := func(subgroups, keys, dim, page uint32, contiguous bool) variant {
 		return variant{
-			tile:    tile{local: 32 * subgroups, subgroup: 32, m: 16, n: 16, k: 16, kvTile: cols, dvSlice: dim, keysPerSubgroup: contiguous},
+			tile: coopmatTile{fragment: fragment{M: 16, N: 16, K: 16, Subgroup: 32}, Subgroups: subgroups, KVTile: keys,
+				DvSlice: dim, Contiguous: contiguous},
 			headDim: dim, headDimV: dim, options: options{pageSize: page},
 		}
 	}
@@ -33,9 +34,6 @@ func TestOwnKeys(t *testing.T) {
 		{"no whole part for every lane", v(8, 48, 192, 0, false), 0},
 		{"nor where the tile says so", v(8, 8, 32, 0, true), 0},
 	} {
-		assert.Equal(t, c.want, c.v.keysPerSubgroup(), c.why)
+		assert.Equal(t, c.want, c.v.tile.(coopmatTile).keysPerSubgroup(&c.v), c.why)
 	}
-	direct := v(8, 128, 64, 16, true)
-	direct.tile.operands = operandsInRegisters
-	assert.Zero(t, direct.keysPerSubgroup(), "nothing is carried")
 }

@@ -117,7 +117,7 @@ func (l *launch) batchesAtOnce() (int, error) {
 
 // rowReach bounds the rows, counted from a slice's first one, that a kernel
 // addresses with 32-bit offsets.
-func (v *variant) rowReach() uint32 { return max(v.tile.rows(), v.tile.kvTile) + 1 }
+func (v *variant) rowReach() uint32 { return max(v.tile.rows(), v.tile.keys()) + 1 }
 
 // dispatch records batches [first, first+count).
 func (l *launch) dispatch(c *vk.Commands, first, count int) error {

@@ -52,7 +52,7 @@ func (op *Op) recordGeneral(c *vk.Commands, p *prepared, access Access, a *Args,
 	if err := a.optionLimits(f, p.splits, dv); err != nil {
 		return err
 	}
-	groups, err := p.grid(a, dv, limits)
+	groups, err := p.grid(a, limits)
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (op *Op) recordGeneral(c *vk.Commands, p *prepared, access Access, a *Args,
 		return err
 	}
 	if p.decodePart != nil {
-		if l.decodePartGroups, err = p.decodePart.grid(a, dv, limits); err != nil {
+		if l.decodePartGroups, err = p.decodePart.grid(a, limits); err != nil {
 			return err
 		}
 		if access == AccessDescriptors {
@@ -91,16 +91,12 @@ func (op *Op) recordGeneral(c *vk.Commands, p *prepared, access Access, a *Args,
 }
 
 // grid is the workgroups of its dispatch, all of which the device has.
-func (p *prepared) grid(a *Args, dv int, limits *vk.Limits) ([3]uint32, error) {
-	v := variant{tile: tile{blockRows: p.rows, dvSlice: ceilDiv(uint32(dv), p.slices)}, headDimV: uint32(dv), options: p.options}
-	if p.operands != noDecodeKernel {
-		v.tile.operands, v.tile.sumN = p.operands, p.rows
-	}
-	r := request{shape: a.Shape}
+func (p *prepared) grid(a *Args, limits *vk.Limits) ([3]uint32, error) {
+	totalQ := 0
 	if p.options.lengths&lengthCuQ != 0 {
-		r.totalQ = a.Varlen.TotalQ
+		totalQ = a.Varlen.TotalQ
 	}
-	groups := v.grid(&r, p.splitWorkgroups)
+	groups := p.options.grid(&a.Shape, totalQ, p.splitWorkgroups, p.rows, p.slices)
 	for i, n := range groups {
 		if n > limits.MaxWorkGroupCount[i] {
 			return groups, fmt.Errorf("%w: a grid of %v workgroups, the device dispatches %v", ErrUnsupported, groups, limits.MaxWorkGroupCount)

@@ -39,10 +39,9 @@ type prepared struct {
 	slices          uint32 // workgroups that share the columns of O
 	rowReach        uint32 // see variant.rowReach
 	options         options
-	operands        decodeOperands // of features: whether it is the decoding kernel
-	splitWorkgroups int            // of features: workgroups that share the keys of a row
-	splits          int            // of features: parts of the keys, one or more of each of these
-	decodePart      *prepared      // of features: what computes the short sequences beside it; most have none
+	splitWorkgroups int       // of features: workgroups that share the keys of a row
+	splits          int       // of features: parts of the keys, one or more of each of these
+	decodePart      *prepared // of features: what computes the short sequences beside it; most have none
 }
 
 // New makes an operation. A nil device means the CPU tier; the device stays
@@ -280,7 +279,7 @@ func (op *Op) prepare(r request) (*prepared, error) {
 
 // prepareVariant finds or makes the pipeline of a variant that makes so many parts of the keys.
 func (op *Op) prepareVariant(p *prepared, v *variant, splits int) (err error) {
-	p.rows, p.slices, p.rowReach, p.options, p.operands = v.tile.rows(), v.slices(), v.rowReach(), v.options, v.tile.operands
+	p.rows, p.slices, p.rowReach, p.options = v.tile.rows(), v.slices(), v.rowReach(), v.options
 	p.splits, p.splitWorkgroups = splits, splits/v.tile.splits()
 	p.pipeline, err = op.pipelines.of(op.dev, &op.cfg, *v)
 	return err

@@ -81,104 +81,143 @@ type request struct {
 
 	bar cudaBar // 0 unless the Config lets cuda in
 
-	options         options        // what the call asks for
-	sparseTokens    int            // of features.kept: tokens of a list, on the average
-	totalQ          int            // of features.lengths with lengthCuQ
-	plain           bool           // without features, packed rows and split keys do not pay
-	operands        decodeOperands // whether keys may go from memory into fragments, decided
-	separateCombine bool           // parts of keys are put together by a kernel of their own, whatever else could
+	options      options        // what the call asks for
+	sparseTokens int            // of options.sparseTokens: sparse tokens of a sequence and KV head, on the average
+	totalQ       int            // of options.lengths with lengthCuQ
+	plain        bool           // without options, packed rows and split keys do not pay
+	operands     decodeOperands // whether the decode kernel may run, and how, decided
+
+	separateCombine bool // splits are combined in a dispatch of their own, whatever else could
 }
 
 // deviceTiers are the tiers that run on a Vulkan device, best first.
 var deviceTiers = []Tier{TierCoopMat2, TierCoopMat, TierScalar}
 
-// makePlan chooses tier and tile. dev nil means the CPU tier; pick, where given,
-// may choose another tile than the heuristic.
+// makePlan decides how a request is computed: the tier, its kernel and tile, and the splits
+// of the keys. A nil dev is the CPU tier; pick, where given, may choose another tile than
+// the heuristic.
 func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, error) {
 	plan := Plan{Access: r.access, Flops: flops(cfg, r.shape), Bytes: tensorBytes(cfg, r.shape, r.lse)}
-	if dev == nil {
-		if cfg.Tier != TierAuto && cfg.Tier != TierCPU {
-			return Plan{}, fmt.Errorf("%w: tier %v needs a Vulkan device", ErrUnsupported, cfg.Tier)
-		}
-		plan.Tier, plan.Reason = TierCPU, "no Vulkan device was given"
-		return plan, nil
-	}
-	switch cfg.Tier {
-	case TierCPU:
-		return Plan{}, fmt.Errorf("%w: tier cpu computes on host memory: make the operation without a device", ErrUnsupported)
-	}
-	if cfg.mayCUDA() {
-		err := planCUDA(&plan, dev, &cfg, &r)
-		switch {
-		case err == nil:
-			return plan, nil
-		case cfg.Tier == TierCUDA && errors.Is(err, vk.ErrUnsupported):
-			return Plan{}, fmt.Errorf("%w: tier cuda: %w", ErrUnsupported, err)
-		case cfg.Tier == TierCUDA:
-			return Plan{}, fmt.Errorf("attention: tier cuda: %w", err)
-		}
-		plan.Rejected = append(plan.Rejected, Rejection{TierCUDA, err.Error()})
+	if done, err := plan.chooseCPUOrCUDA(dev, &cfg, &r); done || err != nil {
+		return plan, err
 	}
 	for _, tier := range deviceTiers {
 		if cfg.Tier != TierAuto && cfg.Tier != tier {
 			continue
 		}
-		of, hasDecodePart := r, false // what picks the tile, and a second one
-		if cfg.FixedSplit > 0 {
-			of, hasDecodePart = r.fixedClasses()
+		shared, reason := plan.chooseTile(dev, &cfg, tier, &r, pick)
+		if reason != "" {
+			plan.Rejected = append(plan.Rejected, Rejection{tier, reason})
+			continue
 		}
-		whyNotDecode := of.chooseOperands(dev, &cfg, tier)
-		v, shared, reason := chooseVariant(dev.Caps(), cfg, tier, of)
-		v.onCPU = dev.Info().Type == vk.DeviceCPU
-		if reason == "" && hasDecodePart {
-			plan.decodePart, reason = fixedDecodePart(dev, &cfg, tier, &v, &r)
+		if !plan.chooseSplits(dev, &cfg, tier, &r, shared) {
+			r.plain = true // few rows, but few keys too: the dense kernel
+			if shared, reason = plan.chooseTile(dev, &cfg, tier, &r, pick); reason != "" {
+				plan.Rejected = append(plan.Rejected, Rejection{tier, reason})
+				continue
+			}
 		}
-		if reason == "" {
-			plan.Tuning = TileHeuristic
-			if pick != nil && !v.options.any() && cfg.FixedSplit == 0 {
-				v.tile, shared, plan.Tuning, plan.Notes = picked(dev.Caps(), pick, v, shared, cfg, r)
-			}
-			if why := v.whyNoDecodeKernel(&of, whyNotDecode); why != "" {
-				plan.Notes = append(plan.Notes, "the decoding kernel is not used: "+why)
-			}
-			plan.Tier, plan.Kernel, plan.Tile, plan.SharedBytes, plan.variant = tier, v.module, v.tile.String(), shared, v
-			plan.Workgroups, plan.Splits = workgroups(v, r.shape), 1
-			if v.options.any() {
-				splits := splitsOf(dev.Caps(), &cfg, &v, &r, shared)
-				plan.Splits = splits * v.tile.splits()
-				plan.variant.options.split = plan.Splits > 1
-				plan.variant.options.combined = !hasDecodePart && combines(&v.tile, &r, plan.Splits)
-				plan.variant.lse = v.lse || plan.Splits > 1
-				if !plan.variant.options.any() {
-					r.plain = true // a few rows after all, and few keys
-					again, err := makePlan(dev, cfg, r, pick)
-					again.Notes = append(plan.Notes, again.Notes...)
-					return again, err
-				}
-				plan.Workgroups = v.workgroups(&r, splits)
-				if !hasDecodePart {
-					plan.decodePart = decodePartVariant(dev, &cfg, tier, &plan.variant, &r)
-				}
-				if plan.decodePart != nil {
-					plan.variant.options.decodePartRows = plan.decodePart.options.decodePartRows
-					plan.decodePart.lse, plan.decodePart.options.split = plan.variant.lse, plan.variant.options.split
-					plan.DecodeTile = plan.decodePart.tile.String()
-					plan.Workgroups += plan.decodePart.workgroups(&r, splits)
-				}
-			}
-			plan.Reason = "best tier the device supports"
-			if cfg.Tier != TierAuto {
-				plan.Reason = "asked for"
-			}
-			return plan, nil
+		v := &plan.variant
+		plan.Tier, plan.Kernel, plan.Tile, plan.SharedBytes = tier, v.module, v.tile.String(), shared
+		plan.Reason = "best tier the device supports"
+		if cfg.Tier != TierAuto {
+			plan.Reason = "asked for"
 		}
-		plan.Rejected = append(plan.Rejected, Rejection{tier, reason})
+		return plan, nil
 	}
 	var why []string
 	for _, x := range plan.Rejected {
 		why = append(why, fmt.Sprintf("%v: %s", x.Tier, x.Reason))
 	}
 	return plan, fmt.Errorf("%w: %v %v on %s: %s", ErrUnsupported, cfg, r.shape, dev.Info().Name, strings.Join(why, "; "))
+}
+
+// chooseCPUOrCUDA fills in the plan of a tier that runs no Vulkan kernel; done if it did.
+func (plan *Plan) chooseCPUOrCUDA(dev *vk.Device, cfg *Config, r *request) (done bool, err error) {
+	switch {
+	case dev == nil && cfg.Tier != TierAuto && cfg.Tier != TierCPU:
+		return false, fmt.Errorf("%w: tier %v needs a Vulkan device", ErrUnsupported, cfg.Tier)
+	case dev == nil:
+		plan.Tier, plan.Reason = TierCPU, "no Vulkan device was given"
+		return true, nil
+	case cfg.Tier == TierCPU:
+		return false, fmt.Errorf("%w: tier cpu computes on host memory: make the operation without a device", ErrUnsupported)
+	case !cfg.mayCUDA():
+		return false, nil
+	}
+	err = planCUDA(plan, dev, cfg, r)
+	switch {
+	case err == nil:
+		return true, nil
+	case cfg.Tier == TierCUDA && errors.Is(err, vk.ErrUnsupported):
+		return false, fmt.Errorf("%w: tier cuda: %w", ErrUnsupported, err)
+	case cfg.Tier == TierCUDA:
+		return false, fmt.Errorf("attention: tier cuda: %w", err)
+	}
+	plan.Rejected = append(plan.Rejected, Rejection{TierCUDA, err.Error()})
+	return false, nil
+}
+
+// chooseTile fills in the kernel and tile of a tier, and those of short sequences where
+// FixedSplit gives them a dispatch of their own; or it says why the tier cannot run. shared
+// is the shared memory of a workgroup in bytes.
+func (plan *Plan) chooseTile(dev *vk.Device, cfg *Config, tier Tier, r *request, pick tilePicker) (shared uint64, reason string) {
+	of, twoClasses := *r, false // what picks the tile, and a second one
+	if cfg.FixedSplit > 0 {
+		of, twoClasses = r.fixedClasses()
+	}
+	noDecodeKernel := of.chooseOperands(dev, cfg, tier)
+	v, shared, reason := chooseVariant(dev.Caps(), *cfg, tier, of)
+	if reason != "" {
+		return 0, reason
+	}
+	v.onCPU = dev.Info().Type == vk.DeviceCPU
+	plan.decodePart = nil
+	if twoClasses {
+		if plan.decodePart, reason = fixedDecodePart(dev, cfg, tier, &v, r); reason != "" {
+			return 0, reason
+		}
+	}
+	plan.Tuning = TileHeuristic
+	if pick != nil && !v.options.any() && cfg.FixedSplit == 0 {
+		var notes []string
+		v.tile, shared, plan.Tuning, notes = picked(dev.Caps(), pick, v, shared, *cfg, *r)
+		plan.Notes = append(plan.Notes, notes...)
+	}
+	if why := v.whyNotDecode(&of, noDecodeKernel); why != "" {
+		plan.Notes = append(plan.Notes, "the decode kernel is not used: "+why)
+	}
+	plan.variant, plan.Workgroups, plan.Splits = v, workgroups(v, r.shape), 1
+	return shared, ""
+}
+
+// chooseSplits fills in the splits of the general or decode kernel, and the short sequences
+// of a packed batch. It returns false where one workgroup computes all keys of a row and
+// the call has no options: the dense kernel is faster then.
+func (plan *Plan) chooseSplits(dev *vk.Device, cfg *Config, tier Tier, r *request, shared uint64) bool {
+	v := &plan.variant
+	if !v.options.any() {
+		return true
+	}
+	splits := splitsOf(dev.Caps(), cfg, v, r, shared)
+	plan.Splits = splits * v.tile.splits()
+	v.options.split = plan.Splits > 1
+	v.options.combined = plan.decodePart == nil && v.combines(r, plan.Splits)
+	v.lse = v.lse || plan.Splits > 1
+	if !v.options.any() {
+		return false
+	}
+	plan.Workgroups = v.workgroups(r, splits)
+	if plan.decodePart == nil {
+		plan.decodePart = decodePartVariant(dev, cfg, tier, v, r)
+	}
+	if short := plan.decodePart; short != nil {
+		v.options.decodePartRows = short.options.decodePartRows
+		short.lse, short.options.split = v.lse, v.options.split
+		plan.DecodeTile = short.tile.String()
+		plan.Workgroups += short.workgroups(r, splits)
+	}
+	return true
 }
 
 // picked is what pick makes of v, whose own tile is the heuristic's and stays where
@@ -197,20 +236,20 @@ func picked(caps *vk.Caps, pick tilePicker, v variant, shared uint64, cfg Config
 	return t, bytes, source, notes
 }
 
-// chooseVariant picks the first tile of a tier that is within the device's
-// limits, or says why there is none.
+// chooseVariant picks the first tile of a tier that is within the device's limits, or says
+// why there is none.
 func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, shared uint64, reason string) {
 	v = variant{
 		dtype:   cfg.DType,
 		headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
-		causal: cfg.Causal != CausalNone, lse: r.lse, align: r.align, experiment: r.experiment,
+		causal: cfg.Causal != CausalNone, lse: r.lse, align: r.align, experiment: r.experiment, options: r.options,
 	}
 	if r.access == AccessAddresses && !caps.BufferDeviceAddress {
 		return v, 0, "the device has no buffer device addresses"
 	}
-	if v.options = r.options; v.options.any() || decodes(caps, &cfg, &r) {
+	if v.options.any() || decodes(caps, &cfg, &r) {
 		if r.experiment != (Experiment{}) {
-			return v, 0, "variants and ablations are those of kernels without features"
+			return v, 0, "variants and ablations are those of the dense kernels"
 		}
 		if reason := generalFits(&caps.Limits, r.access); reason != "" {
 			return v, 0, reason
@@ -220,50 +259,15 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 		}
 		v.options.split = true // what a split costs in shared memory is there whether it is used or not
 	}
-	rows := uint32(r.shape.Sq) // of a sequence, as a workgroup sees them
-	if v.options.packRows != 0 {
-		rows = r.decodeRows()
-	}
-	var candidates []tile
-	if tier == TierScalar && r.experiment != (Experiment{}) {
-		return v, 0, "variants and ablations are those of the cooperative-matrix kernels"
-	}
-	if tier == TierScalar {
-		candidates = scalarTiles(&caps.Limits, v.headDimV, rows)
-	} else {
-		f, reason := pickFragment(caps, tier, cfg.DType)
-		if reason != "" {
-			return v, 0, reason
-		}
-		if s := cfg.ScaleValue(); math.Abs(float64(s)) > maxFastScale && !r.anyArgs && !v.options.modifies() {
-			return v, 0, fmt.Sprintf("a scale of %g takes scores over %d, see MaxFastScore", s, MaxFastScore)
-		}
-		shape := r.shape
-		if cfg.FixedSplit > 0 {
-			shape.Sk = maxGeneralLength // one tile, whatever the bound of the lengths
-		}
-		best := choose(tier, v, shape, cfg.Causal)
-		few := rows <= decodeRows*f.m
-		if v.options.any() && (few || r.operands != noDecodeKernel) {
-			for _, c := range decodeTiles(caps, f, v, &r, cfg.FixedSplit > 0) {
-				f := f
-				if c.operands != noDecodeKernel {
-					f = c.operands.fragment(f, rows)
-				} else if !few {
-					continue
-				}
-				candidates = append(candidates, coopmatTiles(f, c, v, rows, caps.Limits.MaxInvocations)...)
-			}
-		}
-		if !v.options.any() || !few {
-			candidates = append(candidates, coopmatTiles(f, best, v, rows, caps.Limits.MaxInvocations)...)
-		}
+	tiles, reason := tilesOf(caps, &cfg, tier, &v, &r)
+	if reason != "" {
+		return v, 0, reason
 	}
 	reason = "no tile fits the shape"
-	for _, t := range candidates {
+	for _, t := range tiles {
 		v.tile = t
-		if t.operands != noDecodeKernel {
-			v.options.packRows = max(v.options.packRows, 1) // one head: a kernel with features all the same
+		if v.isDecode() {
+			v.options.packRows = max(v.options.packRows, 1) // one head, but the decode kernel all the same
 		}
 		v.module = moduleName(kernelName(tier, cfg.DType)+v.family(paramsInBuffer(&caps.Limits)), r.access)
 		if shared, reason = fits(caps, v, r.shape); reason == "" {
@@ -273,10 +277,43 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 	return v, 0, reason
 }
 
+// tilesOf lists a tier's tiles for a request, best first, or says what the tier lacks.
+func tilesOf(caps *vk.Caps, cfg *Config, tier Tier, v *variant, r *request) (list []tile, reason string) {
+	rows := uint32(r.shape.Sq) // of a sequence, as a workgroup sees them
+	if v.options.packRows != 0 {
+		rows = r.decodeRows()
+	}
+	if tier == TierScalar {
+		if r.experiment != (Experiment{}) {
+			return nil, "variants and ablations are those of the cooperative-matrix kernels"
+		}
+		return scalarTiles(&caps.Limits, v.headDimV, rows), ""
+	}
+	f, reason := pickFragment(caps, tier, cfg.DType)
+	if reason != "" {
+		return nil, reason
+	}
+	if s := cfg.ScaleValue(); math.Abs(float64(s)) > maxFastScale && !r.anyArgs && !v.options.modifies() {
+		return nil, fmt.Sprintf("a scale of %g takes scores over %d, see MaxFastScore", s, MaxFastScore)
+	}
+	fixed, shape := cfg.FixedSplit > 0, r.shape
+	if fixed {
+		shape.Sk = maxGeneralLength // one tile, whatever the bound of the lengths
+	}
+	if v.options.any() {
+		list = decodeTiles(caps, f, v, r, fixed)
+		if rows <= fewRows*f.M {
+			return append(list, splitKVTiles(caps, f, v, r, fixed)...), ""
+		}
+	}
+	best := chooseCoopmatTile(tier, v, shape, cfg.Causal)
+	return append(list, coopmatTiles(f, best, v, rows, caps.Limits.MaxInvocations)...), ""
+}
+
 // fits checks a variant against the device's limits before anything is compiled:
 // the shared memory of a workgroup, or what is over a limit.
 func fits(caps *vk.Caps, v variant, s Shape) (shared uint64, reason string) {
-	if reason := shapeFits(caps, v, s); reason != "" && !v.options.any() { // else see generalLaunch
+	if reason := shapeFits(caps, v, s); reason != "" && !v.options.any() { // else see launchGeneral
 		return 0, reason
 	}
 	shared, err := v.sharedBytes()
@@ -292,11 +329,12 @@ func fits(caps *vk.Caps, v variant, s Shape) (shared uint64, reason string) {
 // shapeFits is what fits checks without a look at the SPIR-V.
 func shapeFits(caps *vk.Caps, v variant, s Shape) string {
 	l, t := &caps.Limits, v.tile
+	n, subgroup := t.invocations(), t.subgroupSize()
 	switch {
-	case t.local > l.MaxInvocations || t.local > l.MaxWorkGroupSize[0]:
-		return fmt.Sprintf("tile %v needs %d invocations, the device has %d", t, t.local, min(l.MaxInvocations, l.MaxWorkGroupSize[0]))
-	case t.subgroup != 0 && l.MaxSubgroupsPerWorkgroup != 0 && t.local/t.subgroup > l.MaxSubgroupsPerWorkgroup:
-		return fmt.Sprintf("tile %v needs %d subgroups, the device has %d", t, t.local/t.subgroup, l.MaxSubgroupsPerWorkgroup)
+	case n > l.MaxInvocations || n > l.MaxWorkGroupSize[0]:
+		return fmt.Sprintf("tile %v needs %d invocations, the device has %d", t, n, min(l.MaxInvocations, l.MaxWorkGroupSize[0]))
+	case subgroup != 0 && l.MaxSubgroupsPerWorkgroup != 0 && n/subgroup > l.MaxSubgroupsPerWorkgroup:
+		return fmt.Sprintf("tile %v needs %d subgroups, the device has %d", t, n/subgroup, l.MaxSubgroupsPerWorkgroup)
 	}
 	return gridFits(caps, v, s)
 }
@@ -321,12 +359,12 @@ func kernelName(tier Tier, t DType) string {
 }
 
 // family is the part of a module's name that says which of a tier's kernels it is:
-// scalar_ssbo, scalar_general_ssbo, coopmat_f16_decode_ssbo; and whether it reads its
+// scalar_ssbo, scalar_features_ssbo, coopmat_f16_decode_ssbo; and whether it reads its
 // parameters from a buffer.
 func (v *variant) family(paramsInBuffer bool) string {
-	name := "_general"
+	name := "_features"
 	switch {
-	case v.tile.operands != noDecodeKernel:
+	case v.isDecode():
 		name = "_decode"
 	case !v.options.any():
 		return ""
@@ -342,7 +380,7 @@ func workgroups(v variant, s Shape) uint64 {
 }
 
 // slices is how many workgroups share the columns of O.
-func (v variant) slices() uint32 { return ceilDiv(v.headDimV, v.tile.dvSlice) }
+func (v variant) slices() uint32 { return ceilDiv(v.headDimV, v.tile.columns()) }
 
 func flops(cfg Config, s Shape) uint64 {
 	return 2 * uint64(s.B) * uint64(s.Hq) * uint64(cfg.HeadDim+cfg.ValueDim()) * s.Cells(cfg.Causal)
@@ -355,4 +393,18 @@ func tensorBytes(cfg Config, s Shape, lse bool) uint64 {
 		n += 4 * rows
 	}
 	return n
+}
+
+// whyNotDecode says why a call that decodes on a tier of cooperative matrices does not run
+// the decode kernel; "" where it does, and for all other calls. device is what decodeOperandsOn
+// said.
+func (v *variant) whyNotDecode(r *request, device string) string {
+	t, ok := v.tile.(coopmatTile)
+	switch {
+	case !ok, !v.options.any(), r.decodeRows() > fewRows*t.M:
+		return ""
+	case device != "":
+		return device
+	}
+	return "no tile of it is within the device's limits"
 }

@@ -81,7 +81,7 @@ func TestEveryHeadDimHasATileWithinTheLimits(t *testing.T) {
 								v, shared, reason := chooseVariant(caps, cfg, tier, r)
 								require.Empty(t, reason, "head dims %v, Sq %d, %v", d, sq, access)
 								require.LessOrEqual(t, shared, uint64(caps.Limits.MaxSharedBytes))
-								require.LessOrEqual(t, v.tile.local, caps.Limits.MaxInvocations)
+								require.LessOrEqual(t, v.tile.invocations(), caps.Limits.MaxInvocations)
 								checkTile(t, v)
 							}
 						}
@@ -97,21 +97,22 @@ func checkTile(t *testing.T, v variant) {
 	t.Helper()
 	x := v.tile
 	require.NotZero(t, x.rows())
-	require.Zero(t, x.dvSlice%8*(v.slices()-1), "a slice of several starts at a multiple of 8 columns")
-	if x.subgroup != 0 {
-		require.Zero(t, x.local%x.subgroup)
-		require.Zero(t, x.kvTile%x.n)
-		require.GreaterOrEqual(t, x.kvTile, x.m, "Q is staged in the space of a tile")
-		require.Equal(t, x.n, x.k)
-		return
+	require.Zero(t, x.columns()%8*(v.slices()-1), "a slice of several starts at a multiple of 8 columns")
+	switch x := x.(type) {
+	case coopmatTile:
+		require.Zero(t, x.KVTile%x.N)
+		require.GreaterOrEqual(t, x.KVTile, x.M, "Q goes through the space of a KV tile")
+		require.Equal(t, x.N, x.K)
+	case decodeTile:
+		require.Zero(t, x.KVTile%x.N)
+	case scalarTile:
+		require.Zero(t, x.ThreadsX%4)
+		require.Zero(t, x.KVTile%x.ThreadsX)
+		require.Zero(t, x.BlockRows%x.threadsY())
+		require.Zero(t, x.ChunkD%8)
+		require.Zero(t, x.ChunkV%4)
+		require.Zero(t, x.KVTile%x.ChunkV)
 	}
-	y := x.local / x.threadsX
-	require.Zero(t, x.threadsX%4)
-	require.Zero(t, x.kvTile%x.threadsX)
-	require.Zero(t, x.blockRows%y)
-	require.Zero(t, x.chunkD%8)
-	require.Zero(t, x.chunkV%4)
-	require.Zero(t, x.kvTile%x.chunkV)
 }
 
 func TestTiersAreRefusedByName(t *testing.T) {

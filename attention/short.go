@@ -23,8 +23,9 @@ func decodePartRequest(caps *vk.Caps, cfg *Config, v *variant, r *request) (s re
 		rows = decodeFragment
 	}
 	s = *r
+	_, coopmat := v.tile.(coopmatTile)
 	s.shape.Sq = int(rows / group)
-	return s, group <= rows && v.tile.subgroup != 0 && v.tile.operands == noDecodeKernel && !v.options.split && cfg.FixedSplit == 0 &&
+	return s, group <= rows && coopmat && !v.options.split && cfg.FixedSplit == 0 &&
 		v.options.lengths&lengthCuQ != 0 && decodePartShare*int64(r.totalQ) <= int64(r.shape.B)*int64(r.shape.Sq) &&
 		uint64(r.shape.B)*uint64(r.shape.KVHeads()) >= coresOf(caps)
 }
@@ -39,7 +40,7 @@ func decodePartVariant(dev *vk.Device, cfg *Config, tier Tier, v *variant, r *re
 		return nil
 	}
 	decodePart, _, reason := chooseVariant(dev.Caps(), *cfg, tier, s)
-	if reason != "" || decodePart.tile.operands == noDecodeKernel || decodePart.tile.rows() < s.decodeRows() {
+	if reason != "" || !decodePart.isDecode() || decodePart.tile.rows() < s.decodeRows() {
 		return nil
 	}
 	decodePart.onCPU, decodePart.options.split, decodePart.options.decodePartRows, decodePart.options.isDecodePart = v.onCPU, false, s.decodeRows(), true

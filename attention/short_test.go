@@ -43,7 +43,7 @@ func TestShortSequencesLeaveTheLongOnes(t *testing.T) {
 		decodePart, _, reason := chooseVariant(caps, cfg, TierCoopMat2, s)
 		require.Empty(t, reason, c.name)
 		decodePart.options.decodePartRows, decodePart.options.isDecodePart = s.decodeRows(), true
-		require.NotEqual(t, noDecodeKernel, decodePart.tile.operands, c.name)
+		require.True(t, decodePart.isDecode(), c.name)
 		require.Equal(t, [3]uint32{1, uint32(r.shape.Hkv), 605}, decodePart.grid(&r, 1), c.name)
 	}
 }
@@ -64,10 +64,10 @@ func TestSplitsThatCombineInFewRounds(t *testing.T) {
 		{1, 64, 128, 48, lengths, true}, {1, 64, 128, 65, lengths, false},
 		{4, 128, 256, 1, options{}, false},
 	} {
-		tl := tile{local: c.local, dvSlice: c.dim, sumN: c.rows, operands: operandsInRegisters}
+		v := variant{tile: decodeTile{fragment: fragment{SumN: c.rows, Subgroup: 32}, Subgroups: c.local / 32, DvSlice: c.dim}}
 		r := request{shape: Shape{B: 1, Hq: int(c.rows), Hkv: 1, Sq: 1, Sk: 4096}, options: c.options}
-		require.Equal(t, c.want, combines(&tl, &r, c.splits), "%+v", c)
+		require.Equal(t, c.want, v.combines(&r, c.splits), "%+v", c)
 		r.lse = true
-		require.False(t, combines(&tl, &r, c.splits), "%+v", c)
+		require.False(t, v.combines(&r, c.splits), "%+v", c)
 	}
 }

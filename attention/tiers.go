@@ -44,16 +44,16 @@ func pickFragment(caps *vk.Caps, tier Tier, t DType) (fragment, string) {
 	}
 	var best fragment
 	for _, s := range caps.CoopMatShapes {
-		if usable(s) && s.N == s.K && s.N%8 == 0 && s.M*s.N*s.K > best.m*best.n*best.k {
-			best = fragment{m: s.M, n: s.N, k: s.K, sumN: s.N, subgroup: caps.SubgroupSize}
+		if usable(s) && s.N == s.K && s.N%8 == 0 && s.M*s.N*s.K > best.M*best.N*best.K {
+			best = fragment{M: s.M, N: s.N, K: s.K, SumN: s.N, Subgroup: caps.SubgroupSize}
 		}
 	}
 	for _, s := range caps.CoopMatShapes {
-		if usable(s) && s.M == best.m && s.K == best.k && s.N%4 == 0 && s.N < best.sumN {
-			best.sumN = s.N
+		if usable(s) && s.M == best.M && s.K == best.K && s.N%4 == 0 && s.N < best.SumN {
+			best.SumN = s.N
 		}
 	}
-	if best.m == 0 {
+	if best.M == 0 {
 		return fragment{}, fmt.Sprintf("the device has no subgroup-scope %v x %v -> f32 shape with K = N", t, t)
 	}
 	return best, ""

@@ -199,7 +199,7 @@ func (op *Op) tune(ctx context.Context, store *tuneStore, r request, o TuneOptio
 	if o.NoStore {
 		return report, nil
 	}
-	op.keep(store, &report, tuningEntry{SPIRV: winner.v.spirv(), Tile: winner.v.tile.key(), Name: winner.v.describe(),
+	op.keep(store, &report, tuningEntry{SPIRV: winner.v.spirv(), Tile: keyOf(winner.v.tile), Name: winner.v.describe(),
 		Ms: best, HeuristicMs: heuristic, Shape: r.shape.String()})
 	return report, nil
 }
@@ -374,14 +374,10 @@ func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 
 // describe names the tile of v for people, with what tile.String leaves out.
 func (v variant) describe() string {
-	switch t := v.tile; {
-	case t.subgroup == 0:
-		return fmt.Sprintf("%v %dx d%d v%d", t, t.threadsX, t.chunkD, t.chunkV)
-	case v.slices() > 1:
-		return fmt.Sprintf("%v dv%d", t, t.dvSlice)
-	default:
-		return t.String()
+	if v.slices() > 1 {
+		return fmt.Sprintf("%s dv%d", v.tile.describe(), v.tile.columns())
 	}
+	return v.tile.describe()
 }
 
 // forget drops the plans, which are made again with the tiles of now. Pipelines are

@@ -14,14 +14,14 @@ import (
 )
 
 // The tuning cache is one JSON file for each device and driver version, in
-// tuning-v1 of the cache folder. Whatever is wrong with it costs the tuning and
+// tuning-v2 of the cache folder. Whatever is wrong with it costs the tuning and
 // nothing else: a file that is damaged, of another format, device or driver, and
 // an entry of other SPIR-V or with a tile that is not in the table or over a limit,
 // are ignored with a note.
 
 const (
-	tuningFolder = "tuning-v1"
-	tuningFormat = 1
+	tuningFolder = "tuning-v2"
+	tuningFormat = 2
 	tuningMost   = 8 << 20 // bytes of a file worth reading
 )
 
@@ -55,8 +55,8 @@ type tuningDevice struct {
 // tuningEntry is what a class of shapes was tuned to.
 type tuningEntry struct {
 	SPIRV       string    `json:"spirv_sha256"` // of the module
-	Tile        string    `json:"tile"`         // tile.key
-	Name        string    `json:"name"`         // as plans print it
+	Tile        tileKey   `json:"tile"`
+	Name        string    `json:"name"` // as plans print it
 	Ms          float64   `json:"ms"`
 	HeuristicMs float64   `json:"heuristic_ms"`
 	Shape       string    `json:"shape"` // that was timed

@@ -39,7 +39,7 @@ func tuned(t *testing.T) (path string, caps *vk.Caps, v variant, cfg Config, r r
 		}
 	}
 	require.NotEqual(t, v.tile, other.tile)
-	entry = tuningEntry{SPIRV: v.spirv(), Tile: other.tile.key(), Name: other.describe(), Ms: 1, HeuristicMs: 1.5, Shape: r.shape.String()}
+	entry = tuningEntry{SPIRV: v.spirv(), Tile: keyOf(other.tile), Name: other.describe(), Ms: 1, HeuristicMs: 1.5, Shape: r.shape.String()}
 	s := freshStore(path, caps)
 	require.NoError(t, s.put(classOf(v, cfg, r.shape), entry))
 	got, source, notes := s.pick(v, cfg, r)
@@ -52,13 +52,13 @@ func tuned(t *testing.T) (path string, caps *vk.Caps, v variant, cfg Config, r r
 func TestATunedTileIsFoundByTheNextProcess(t *testing.T) {
 	path, caps, v, cfg, r, entry := tuned(t)
 	got, source, notes := freshStore(path, caps).pick(v, cfg, r)
-	require.Equal(t, entry.Tile, got.key())
+	require.Equal(t, entry.Tile, keyOf(got))
 	require.Equal(t, TileCached, source)
 	require.Empty(t, notes)
 	// Tuned again, the tile is the new one at once.
 	s := freshStore(path, caps)
 	_, _, _ = s.pick(v, cfg, r)
-	entry.Tile = v.tile.key()
+	entry.Tile = keyOf(v.tile)
 	require.NoError(t, s.put(classOf(v, cfg, r.shape), entry))
 	got, source, _ = s.pick(v, cfg, r)
 	require.Equal(t, v.tile, got)
@@ -137,13 +137,15 @@ func TestABadCacheIsIgnoredWithANote(t *testing.T) {
 			editEntry(t, p, func(e *tuningEntry) { e.SPIRV = "00" })
 		}, "other SPIR-V"},
 		"a tile of nobody": {func(t *testing.T, p string) {
-			editEntry(t, p, func(e *tuningEntry) { e.Tile = "local:1 kvTile:1" })
+			editEntry(t, p, func(e *tuningEntry) { e.Tile = `{"subgroups":1,"kv_tile":1}` })
 		}, "not in the table"},
 		"no tile": {func(t *testing.T, p string) {
 			editEntry(t, p, func(e *tuningEntry) { *e = tuningEntry{SPIRV: e.SPIRV} })
 		}, "not in the table"},
 		"a number changed": {func(t *testing.T, p string) {
-			editEntry(t, p, func(e *tuningEntry) { e.Tile = strings.Replace(e.Tile, "kvTile:", "kvTile:1", 1) })
+			editEntry(t, p, func(e *tuningEntry) {
+				e.Tile = tileKey(strings.Replace(string(e.Tile), `"kv_tile":`, `"kv_tile":1`, 1))
+			})
 		}, "not in the table"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -176,20 +178,22 @@ func TestAnEditedTileOverTheLimitsIsRefused(t *testing.T) {
 	for _, x := range tilings(v) {
 		w := v
 		w.tile = x
-		if shared, err := w.sharedBytes(); err == nil && shared > uint64(caps.Limits.MaxSharedBytes) && x.local <= 256 {
+		if shared, err := w.sharedBytes(); err == nil && shared > uint64(caps.Limits.MaxSharedBytes) && x.invocations() <= 256 {
 			over = w
 		}
 	}
 	require.NotZero(t, over.tile)
-	editEntry(t, path, func(e *tuningEntry) { e.Tile = over.tile.key() })
+	editEntry(t, path, func(e *tuningEntry) { e.Tile = keyOf(over.tile) })
 	_, source, notes := freshStore(path, caps).pick(v, cfg, r)
 	require.Empty(t, source)
 	require.Contains(t, notes[0], "shared memory, the device has 49152")
 
 	many := v
-	many.tile.local = 16 * 32
+	wide := many.tile.(coopmatTile)
+	wide.Subgroups = 16
+	many.tile = wide
 	caps.Limits.MaxInvocations = 256
-	editEntry(t, path, func(e *tuningEntry) { e.Tile = many.tile.key() })
+	editEntry(t, path, func(e *tuningEntry) { e.Tile = keyOf(many.tile) })
 	_, source, notes = freshStore(path, caps).pick(v, cfg, r)
 	require.Empty(t, source)
 	require.Contains(t, notes[0], "512 invocations, the device has 256")
@@ -226,7 +230,7 @@ func TestAProcessReadsTheCacheOnce(t *testing.T) {
 	path, caps, v, cfg, r, entry := tuned(t)
 	here := freshStore(path, caps)
 	there := freshStore(path, caps)
-	entry.Tile = v.tile.key()
+	entry.Tile = keyOf(v.tile)
 	require.NoError(t, there.put(classOf(v, cfg, r.shape), entry))
 	got, source, _ := here.pick(v, cfg, r)
 	require.NotEqual(t, v.tile, got)
@@ -242,7 +246,7 @@ func TestAnUnwritableFolderCostsTheTuning(t *testing.T) {
 	v, r := tuneProblem(t, caps, cfg, TierCoopMat2, large)
 	for _, path := range []string{filepath.Join(file, "x.json"), ""} {
 		s := newTuneStore(tuneDeviceInfo, caps, path)
-		require.Error(t, s.put(classOf(v, cfg, r.shape), tuningEntry{SPIRV: v.spirv(), Tile: v.tile.key()}), "%q", path)
+		require.Error(t, s.put(classOf(v, cfg, r.shape), tuningEntry{SPIRV: v.spirv(), Tile: keyOf(v.tile)}), "%q", path)
 		_, source, notes := s.pick(v, cfg, r)
 		require.Equal(t, TileTuned, source, "this process has it all the same")
 		require.Len(t, notes, 1)
@@ -274,7 +278,7 @@ func TestStoresAreUsedByManyGoroutines(t *testing.T) {
 
 func TestTheCacheFolder(t *testing.T) {
 	t.Setenv(vk.CacheDirEnv, "/x")
-	require.Equal(t, "/x/tuning-v1", tuningDir())
+	require.Equal(t, "/x/tuning-v2", tuningDir())
 	t.Setenv(vk.CacheDirEnv, "off")
 	require.Empty(t, tuningDir())
 	require.Equal(t, "0102-00000007.json", tuneDeviceInfo.file())

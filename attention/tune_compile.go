@@ -23,7 +23,7 @@ type candidate struct {
 
 // newCandidate makes an operation of one tile. cfg names its tier.
 func newCandidate(dev *vk.Device, cfg Config, o option) *candidate {
-	return &candidate{option: o, op: newOp(dev, cfg, o.v.experiment, o.v.tile.pick)}
+	return &candidate{option: o, op: newOp(dev, cfg, o.v.experiment, pickOnly(o.v.tile))}
 }
 
 // close gives the pipeline back; a tuning makes dozens.
@@ -45,11 +45,11 @@ func (c *candidate) build(r request) {
 	}
 	c.built = true
 	if list, err := p.pipeline.Statistics(); err == nil {
-		subgroup := c.v.tile.subgroup
+		subgroup := c.v.tile.subgroupSize()
 		if subgroup == 0 {
 			subgroup = c.op.dev.Caps().SubgroupSize
 		}
-		c.stats = readStats(list, c.shared, c.v.tile.local, subgroup)
+		c.stats = readStats(list, c.shared, c.v.tile.invocations(), subgroup)
 	}
 }
 

@@ -207,7 +207,7 @@ func TestTuneWithoutEffect(t *testing.T) {
 	_, err = op.Tune(ctx, smallShape, late)
 	require.ErrorIs(t, err, context.Canceled)
 	require.Zero(t, dev.Memory().Buffers, "nothing is left behind")
-	files, err := filepath.Glob(filepath.Join(os.Getenv(vk.CacheDirEnv), "tuning-v1", "*"))
+	files, err := filepath.Glob(filepath.Join(os.Getenv(vk.CacheDirEnv), "tuning-v2", "*"))
 	require.NoError(t, err)
 	require.Empty(t, files)
 }
@@ -227,7 +227,7 @@ func TestADeviceThatGoesAwayEndsTheTuning(t *testing.T) {
 		_, err = op.Tune(context.Background(), smallShape, o)
 		require.ErrorIs(t, err, vk.ErrClosed)
 	}
-	files, err := filepath.Glob(filepath.Join(os.Getenv(vk.CacheDirEnv), "tuning-v1", "*"))
+	files, err := filepath.Glob(filepath.Join(os.Getenv(vk.CacheDirEnv), "tuning-v2", "*"))
 	require.NoError(t, err)
 	require.Empty(t, files)
 }

@@ -31,92 +31,70 @@ const (
 	slower = 1.6
 )
 
+// tunable is a tile that tuning varies, with what is estimated of it.
+type tunable interface {
+	tile
+	registers(v *variant) int                                                          // of an invocation while it multiplies
+	mostExcess() float64                                                               // of registers over what there is, from which it is not tried
+	blockTime(v *variant, caps *vk.Caps, s Shape, shared uint64, keys float64) float64 // of a row block; the unit is the family's
+	division() [2]uint32                                                               // of the workgroup: tiles of one division are alike
+}
+
 // excess is an estimate of registers over what there is. Workgroups of more
 // invocations have fewer for each; there the compiler does without the loads it
 // hoists otherwise: 16x1x64/32 at head dim 64 and 12x1x64/16 at 128 run with 128 and
 // 168 registers and hardly a spill where 148 and 202 are estimated.
-func (t tile) excess(registers int) float64 {
+func excess(t tile, registers int) float64 {
 	const hoisted = 30
-	there := min(registersEach, registerFile/max(t.local, 1)&^7)
-	if t.subgroup != 0 && there < registersEach {
+	there := min(registersEach, registerFile/max(t.invocations(), 1)&^7)
+	if t.subgroupSize() != 0 && there < registersEach {
 		registers -= hoisted
 	}
 	return float64(registers) / float64(max(there, 1))
 }
 
-// registers estimates the registers of an invocation while it multiplies. On the
-// H200 the estimate is within 15 % of the compiler's count, 3 % on the average,
-// wherever that is less than there are. A field of a tile that changes what lives in registers has its
+func (t scalarTile) mostExcess() float64  { return mostExcessScalar }
+func (t coopmatTile) mostExcess() float64 { return mostExcess }
+
+func (t scalarTile) division() [2]uint32  { return [2]uint32{t.Invocations, t.ThreadsX} }
+func (t coopmatTile) division() [2]uint32 { return [2]uint32{t.invocations(), t.MFrags} }
+
+func (t scalarTile) registers(*variant) int {
+	rows, cols := ceilDiv(t.BlockRows, t.threadsY()), ceilDiv(t.KVTile, t.ThreadsX)
+	quads := ceilDiv(t.DvSlice, 4*t.ThreadsX)
+	const operands, addressing = 8, 30
+	return int(rows*cols + 4*rows*quads + 8*rows + operands + 3*rows + addressing)
+}
+
+// registers is within 15 % of the compiler's count on the H200, 3 % on the average, wherever
+// that is less than there are. A field of a tile that changes what lives in registers has its
 // place here too.
-func (t tile) registers(v variant) int {
-	if t.subgroup == 0 {
-		y := t.local / t.threadsX
-		rows, cols := ceilDiv(t.blockRows, y), ceilDiv(t.kvTile, t.threadsX)
-		quads := ceilDiv(t.dvSlice, 4*t.threadsX)
-		const operands, addressing = 8, 30
-		return int(rows*cols + 4*rows*quads + 8*rows + operands + 3*rows + addressing)
-	}
+func (t coopmatTile) registers(v *variant) int {
 	// 32-bit registers of one fragment in one invocation.
-	sums, operand := ceilDiv(t.m*t.n, t.subgroup), ceilDiv(t.m*t.k, 2*t.subgroup)
-	keys, outs, chunks := t.kvStep/t.n, ceilDiv(t.dvSlice, t.n), t.chunks(v.headDim)
+	sums, operand := ceilDiv(t.M*t.N, t.Subgroup), ceilDiv(t.M*t.K, 2*t.Subgroup)
+	keys, outs := t.KVStep/t.N, ceilDiv(t.DvSlice, t.N)
 	scores := keys * sums
-	if t.kvStep < t.kvTile {
+	if t.KVStep < t.KVTile {
 		// Those of the next step, too, while the present ones turn into P and are half as large then.
 		scores += keys * (sums + operand) / 2
 	}
-	statistics := ceilDiv(t.m*t.sumN, t.subgroup) + 2 // sums of weights; shifts, of which a fragment has two
+	statistics := ceilDiv(t.M*t.SumN, t.Subgroup) + 2 // row sums; row maxima, of which a fragment has two
 	if v.lse {
 		statistics += sums
 	}
 	if !v.reduces() {
-		statistics -= min(statistics, sums) // weights leave through scratch, a fragment at a time
+		statistics -= min(statistics, sums) // P leaves through scratch, a fragment at a time
 	}
-	held := chunks - min(t.qSmemChunks, chunks)
-	const vecRegs, rest = 4 + 1, 56 // 16 bytes on their way and where to; K and V fragments under way, addresses, loops
-	return int(t.mFrags*(outs*sums+held*operand+scores+statistics) + vecRegs*t.vecsInFlight(v.headDim) + rest)
+	const vector, rest = 4 + 1, 56 // 16 bytes on their way and where to; K and V fragments under way, addresses, loops
+	return int(t.MFrags*(outs*sums+t.qRegisterChunks(v.headDim)*operand+scores+statistics) + vector*t.vectors(v.headDim) + rest)
 }
 
-// chunks is the number of fragments along the head dim.
-func (t tile) chunks(headDim uint32) uint32 { return ceilDiv(headDim, t.k) }
+// qRegisterChunks is the number of chunks of Q in registers.
+func (t coopmatTile) qRegisterChunks(headDim uint32) uint32 { return t.chunks(headDim) - t.QSmemChunks }
 
-// sharedLayout is the shared memory of forward_coopmat.comp in units of 16 bytes.
-type sharedLayout struct {
-	tile   uint32 // of K and V
-	passes uint32 // in which Q goes through the space of the tile
-	all    uint32
-}
-
-func (v variant) sharedLayout() sharedLayout {
-	t := v.tile
-	chunks := t.chunks(v.headDim)
-	held := chunks - min(t.qSmemChunks, chunks)
-	kRow, vRow := chunks*t.k/8, ceilDiv(t.dvSlice, t.n)*t.n/8
-	heldRow := held * t.k / 8
-	l := sharedLayout{tile: t.kvTile * ((kRow | 1) + (vRow | 1))}
-	if held > 0 {
-		l.passes = ceilDiv(t.rows(), max(l.tile/(heldRow|1)/t.m*t.m, 1))
-	}
-	l.all = l.tile + t.rows()/4 // and the shifts
-	if t.qSmemChunks > 0 {
-		l.all += t.rows() * ((kRow - heldRow) | 1)
-	}
-	scratch := t.local / t.subgroup * t.m * (t.n/4 | 1)
-	if v.reduces() {
-		l.all = max(l.all, scratch)
-	} else {
-		l.all += scratch
-	}
-	l.all++ // a flag
-	return l
-}
-
-// sharedEstimate is the shared memory of a workgroup in bytes.
-func (v variant) sharedEstimate() uint64 {
-	if v.tile.subgroup == 0 {
-		n, _ := v.sharedBytes() // a small table
-		return n
-	}
-	return 16 * uint64(v.sharedLayout().all)
+// tileBytes is the memory of a K and a V tile.
+func (t coopmatTile) tileBytes(headDim uint32) uint32 {
+	return 2 * t.KVTile * (t.chunks(headDim)*t.K + ceilDiv(t.DvSlice, t.N)*t.N)
 }
 
 // reduces reports whether the kernel reduces and converts fragments in registers:
@@ -124,24 +102,19 @@ func (v variant) sharedEstimate() uint64 {
 func (v variant) reduces() bool { return strings.HasPrefix(v.module, TierCoopMat2.String()) }
 
 // cost orders candidates; its unit is of no meaning. It is the time that all row
-// blocks take, over what the end of the grid leaves idle.
-func (v variant) cost(caps *vk.Caps, s Shape) float64 {
-	keys, longest := v.kvLoopKeys(s)
-	var block float64 // time of a row block
-	if v.tile.subgroup != 0 {
-		block = v.coopmatBlock(caps, s, keys)
-	} else {
-		block = v.scalarBlock(keys)
-	}
-	groups := float64(workgroups(v, s))
-	return groups * block * idle(caps, groups, longest/keys, v.causal)
+// blocks take, over what the end of the grid leaves idle. shared is the shared memory
+// of a workgroup in bytes.
+func (v *variant) cost(t tunable, caps *vk.Caps, s Shape, shared uint64) float64 {
+	keys, longest := v.walk(s)
+	groups := float64(workgroups(*v, s))
+	return groups * t.blockTime(v, caps, s, shared, keys) * idle(caps, groups, longest/keys, v.causal)
 }
 
 // walk is how many keys row blocks walk over, in whole tiles: on the average, and
 // the longest one. Where there are more keys than queries a causal mask is taken to
 // end at the last key.
-func (v variant) kvLoopKeys(s Shape) (mean, longest float64) {
-	cols, rows := float64(v.tile.kvTile), float64(v.tile.rows())
+func (v variant) walk(s Shape) (mean, longest float64) {
+	cols, rows := float64(v.tile.keys()), float64(v.tile.rows())
 	all := math.Ceil(float64(s.Sk)/cols) * cols
 	if !v.causal {
 		return all, all
@@ -194,57 +167,57 @@ const (
 	busySubgroup = 8    // subgroups that keep a multiprocessor busy
 )
 
-// coopmatBlock is the time of a row block of forward_coopmat.comp, in clocks.
+// blockTime is in clocks.
 //
 // A multiprocessor multiplies, reads shared memory, and takes exponentials; 8
 // subgroups overlap these in part. The two barriers of a tile stop all of that,
 // unless another workgroup runs meanwhile: all of a multiprocessor together have as
-// much shared memory as one may ask for (two of 24 KiB run side by side where 48 is
-// the limit, two of 26 do not).
-func (v variant) coopmatBlock(caps *vk.Caps, s Shape, keys float64) float64 {
-	t, l := v.tile, v.sharedLayout()
+// much shared memory as one may ask for (two of 24 KiB are resident where 48 is the
+// limit, two of 26 are not).
+func (t coopmatTile) blockTime(v *variant, caps *vk.Caps, s Shape, shared uint64, keys float64) float64 {
 	f := func(n uint32) float64 { return float64(n) }
-	subgroups, steps := f(t.local/t.subgroup), f(t.kvTile/t.kvStep)
-	chunks, outs := f(t.chunks(v.headDim)), f(ceilDiv(t.dvSlice, t.n))
-	fragments := f(t.rows()/t.m) * f(t.kvTile/t.n) // of scores
+	subgroups, steps := f(t.Subgroups), f(t.KVTile/t.KVStep)
+	chunks, outs := f(t.chunks(v.headDim)), f(ceilDiv(t.DvSlice, t.N))
+	fragments := f(t.rows()/t.M) * f(t.KVTile/t.N) // of scores
 
-	products := fragments * f(2*t.m*t.n) * (f(t.k)*(chunks+outs) + f(t.sumN)) / flopsEach
-	operand := f(2*t.k*t.n) / sharedEach
-	shared := subgroups*operand*(f(t.kvTile/t.n)*(chunks+outs)+steps*f(t.mFrags*t.qSmemChunks)) + 16*f(l.tile)/sharedEach
-	weights := fragments * f(t.m*t.n) / expEach
+	products := fragments * f(2*t.M*t.N) * (f(t.K)*(chunks+outs) + f(t.SumN)) / flopsEach
+	operand := f(2*t.K*t.N) / sharedEach
+	reads := subgroups*operand*(f(t.KVTile/t.N)*(chunks+outs)+steps*f(t.MFrags*t.QSmemChunks)) + f(t.tileBytes(v.headDim))/sharedEach
+	weights := fragments * f(t.M*t.N) / expEach
 	first := (products/2 + 1.5*weights) / steps
-	fetched := f(t.kvTile) * (chunks + outs) * f(2*t.k) / fetchEach
+	fetched := f(t.KVTile) * (chunks + outs) * f(2*t.K) / fetchEach
 
 	registers := t.registers(v)
-	there := min((uint32(registers)+7)&^7, registersEach+1, max(registerFile/t.local&^7, 8))
+	there := min((uint32(registers)+7)&^7, registersEach+1, max(registerFile/t.invocations()&^7, 8))
 	// Counts were up to an eighth below the estimate.
-	resident := f(min(caps.Limits.MaxSharedBytes/(16*l.all), registerFile*9/8/(there*t.local)))
+	together := f(min(caps.Limits.MaxSharedBytes/uint32(max(shared, 1)), registerFile*9/8/(there*t.invocations())))
 	if caps.ShaderCores > 0 { // a small grid leaves them alone
-		resident = min(resident, math.Ceil(float64(workgroups(v, s))/f(caps.ShaderCores)))
+		together = min(together, math.Ceil(float64(workgroups(*v, s))/f(caps.ShaderCores)))
 	}
-	resident = max(resident, 1)
-	alone := 1 / resident
-	lull := max(1, math.Pow(busySubgroup/(subgroups*resident), 0.7))
+	together = max(together, 1)
+	alone := 1 / together
+	lull := max(1, math.Pow(busySubgroup/(subgroups*together), 0.7))
 
 	ofWeights := ofWeights
 	if v.dtype == BF16 {
 		ofWeights += ofRounding
 	}
-	tile := lull*(ofProducts*products+ofShared*shared+ofWeights*weights) + alone*(2*drain+refill+ofFirst*first)
+	tile := lull*(ofProducts*products+ofShared*reads+ofWeights*weights) + alone*(2*drain+refill+ofFirst*first)
 	if !v.reduces() {
 		tile += scratchOfP * fragments
 	}
 	tile = max(tile, fetched)
-	tile *= 1 + max(0, t.excess(registers)-1)/2
-	return keys/f(t.kvTile)*tile + alone*(starting+passOfQ*f(l.passes))
+	tile *= 1 + max(0, excess(t, registers)-1)/2
+	// Q goes through the space of the KV tile, in passes.
+	passes := ceilDiv(2*t.rows()*t.qRegisterChunks(v.headDim)*t.K, t.tileBytes(v.headDim))
+	return keys/f(t.KVTile)*tile + alone*(starting+passOfQ*f(passes))
 }
 
-// scalarBlock is that of a row block of forward_scalar.comp, in no unit: reads of
-// shared memory for each multiplication, barriers, and fetches for each row.
-func (v variant) scalarBlock(keys float64) float64 {
-	t := v.tile
+// blockTime counts reads of shared memory for each multiplication, barriers, and loads for
+// each row.
+func (t scalarTile) blockTime(v *variant, _ *vk.Caps, _ Shape, _ uint64, keys float64) float64 {
 	f := func(n uint32) float64 { return float64(n) }
-	c := 2/f(t.blockRows/(t.local/t.threadsX)) + 2/f(t.kvTile/t.threadsX) + 8/f(t.chunkD) + 2/f(t.chunkV)
-	c += 16/f(t.kvTile) + 64/f(t.blockRows) + 5*max(0, t.excess(t.registers(v))-1.1)
-	return c * f(t.blockRows) * keys * f(v.headDim+t.dvSlice)
+	c := 2/f(t.BlockRows/t.threadsY()) + 2/f(t.KVTile/t.ThreadsX) + 8/f(t.ChunkD) + 2/f(t.ChunkV)
+	c += 16/f(t.KVTile) + 64/f(t.BlockRows) + 5*max(0, excess(t, t.registers(v))-1.1)
+	return c * f(t.BlockRows) * keys * f(v.headDim+t.DvSlice)
 }

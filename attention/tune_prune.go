@@ -18,7 +18,7 @@ import (
 type option struct {
 	v         variant
 	heuristic bool
-	shared    uint64  // of a workgroup, in bytes: of what is tried as the SPIR-V says, else estimated
+	shared    uint64  // of a workgroup, in bytes; 0 where something else takes it out
 	registers int     // of an invocation, estimated
 	cost      float64 // relative, estimated
 	out       string  // why it is not tried; empty while it is
@@ -29,23 +29,23 @@ type option struct {
 // half of them of one division into subgroups: estimates are better among tiles
 // that are alike, and one error should not fill the list.
 //
-// The table has thousands of tiles, so that what is cheap comes first: the SPIR-V is
-// asked for the shared memory of those only that nothing else takes out.
+// The table has thousands of tiles, so that the SPIR-V is asked for the shared memory of
+// those only that nothing else takes out.
 func prune(caps *vk.Caps, v variant, r request, n int) []option {
 	table := tilings(v)
 	all := make([]option, len(table))
 	for i, t := range table {
 		o := option{v: v, heuristic: i == 0}
 		o.v.tile = t
-		o.registers = t.registers(v)
-		o.shared = o.v.sharedEstimate()
+		tt := t.(tunable)
+		o.registers = tt.registers(&o.v)
 		if o.heuristic {
 			o.shared, o.out = fits(caps, o.v, r.shape)
-		} else {
-			o.out = o.hopeless(caps, r.shape)
+		} else if o.out = o.hopeless(caps, tt, r.shape); o.out == "" {
+			o.shared, o.out = fits(caps, o.v, r.shape)
 		}
 		if o.out == "" {
-			o.cost = o.v.cost(caps, r.shape)
+			o.cost = o.v.cost(tt, caps, r.shape, o.shared)
 		}
 		all[i] = o
 	}
@@ -57,7 +57,7 @@ func prune(caps *vk.Caps, v variant, r request, n int) []option {
 	kin := map[[2]uint32]int{} // how many of each division of a workgroup are left
 	for i := range rest {
 		o := &rest[i]
-		division := o.v.tile.division()
+		division := o.v.tile.(tunable).division()
 		switch {
 		case o.out != "":
 		case left >= n:
@@ -67,66 +67,48 @@ func prune(caps *vk.Caps, v variant, r request, n int) []option {
 		case kin[division] >= max(n/2, 1):
 			o.out = "estimated to be slower than others that divide the workgroup alike"
 		default:
-			if o.shared, o.out = fits(caps, o.v, r.shape); o.out == "" {
-				left++
-				kin[division]++
-				least = min(least, o.cost)
-			}
+			left++
+			kin[division]++
+			least = min(least, o.cost)
 		}
 	}
 	return all
 }
 
 // hopeless says what speaks against a tile, as far as that is known without asking
-// the SPIR-V: nothing that it lets through has to be within the limits.
-func (o *option) hopeless(caps *vk.Caps, s Shape) string {
-	t := o.v.tile
+// the SPIR-V.
+func (o *option) hopeless(caps *vk.Caps, t tunable, s Shape) string {
 	if reason := shapeFits(caps, o.v, s); reason != "" {
 		return reason
 	}
-	if o.shared > uint64(caps.Limits.MaxSharedBytes) {
-		return fmt.Sprintf("about %d bytes of shared memory, the device has %d", o.shared, caps.Limits.MaxSharedBytes)
-	}
-	if reason := t.tooLarge(s); reason != "" {
+	if reason := tooLarge(t, s); reason != "" {
 		return reason
 	}
-	most := mostExcess
-	if t.subgroup == 0 {
-		most = mostExcessScalar
-	}
-	if over := t.excess(o.registers); over > most {
+	if over := excess(t, o.registers); over > t.mostExcess() {
 		return fmt.Sprintf("about %d registers an invocation, %.2f times what there is", o.registers, over)
 	}
-	if t.qSmemChunks > 0 {
-		held := t
-		held.qSmemChunks--
-		if held.excess(held.registers(o.v)) <= 1 {
-			return fmt.Sprintf("%d chunks of Q in shared memory, while there are registers for one more", t.qSmemChunks)
+	if t, ok := t.(coopmatTile); ok && t.QSmemChunks > 0 {
+		fewer := t
+		fewer.QSmemChunks--
+		if excess(fewer, fewer.registers(&o.v)) <= 1 {
+			return fmt.Sprintf("%d chunks of Q in shared memory, while there are registers for one more", t.QSmemChunks)
 		}
 	}
 	return ""
 }
 
-// division is how a tile divides its workgroup.
-func (t tile) division() [2]uint32 {
-	if t.subgroup != 0 {
-		return [2]uint32{t.local, t.mFrags}
-	}
-	return [2]uint32{t.local, t.threadsX}
-}
-
 // tooLarge refuses tiles of which more than half would be empty while a smaller
 // one exists.
-func (t tile) tooLarge(s Shape) string {
+func tooLarge(t tile, s Shape) string {
 	least := uint32(16)
-	if t.subgroup != 0 {
-		least = t.m
+	if t, ok := t.(coopmatTile); ok {
+		least = t.M
 	}
 	if rows := t.rows(); rows > least && rows/2 >= uint32(s.Sq) {
 		return fmt.Sprintf("%d rows for %d queries", rows, s.Sq)
 	}
-	if t.kvTile > least && t.kvTile/2 >= uint32(s.Sk) {
-		return fmt.Sprintf("%d keys a step for %d keys", t.kvTile, s.Sk)
+	if keys := t.keys(); keys > least && keys/2 >= uint32(s.Sk) {
+		return fmt.Sprintf("a KV tile of %d keys for %d keys", keys, s.Sk)
 	}
 	return ""
 }

@@ -138,7 +138,7 @@ func (s *tuneStore) lookUp(class string, v variant, shape Shape) (t entryTile, f
 // driver that the table and the limits do not allow.
 func (e tuningEntry) tile(caps *vk.Caps, v variant, s Shape) (tile, string) {
 	if hash := v.spirv(); e.SPIRV != hash {
-		return tile{}, "it was tuned with other SPIR-V"
+		return nil, "it was tuned with other SPIR-V"
 	}
 	return tiling(caps, v, e.Tile, s)
 }

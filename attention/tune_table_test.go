@@ -1,7 +1,6 @@
 package attention
 
 import (
-	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -43,10 +42,10 @@ func TestCandidatesAreWhatTheKernelsCompute(t *testing.T) {
 					v, _ := tuneProblem(t, caps, Config{HeadDim: d[0], HeadDimV: d[1]}, tier, s)
 					list := tilings(v)
 					require.Equal(t, v.tile, list[0], "the heuristic's tile comes first")
-					keys := map[string]bool{}
+					keys := map[tileKey]bool{}
 					for _, x := range list {
-						require.False(t, keys[x.key()], "%s: %v twice", name, x)
-						keys[x.key()] = true
+						require.False(t, keys[keyOf(x)], "%s: %v twice", name, x)
+						keys[keyOf(x)] = true
 						w := v
 						w.tile = x
 						checkTile(t, w)
@@ -72,7 +71,7 @@ func TestNothingOverALimitIsTried(t *testing.T) {
 				for _, o := range prune(caps, v, r, 1000) {
 					shared, err := o.v.sharedBytes()
 					require.NoError(t, err)
-					over := shared > uint64(caps.Limits.MaxSharedBytes) || o.v.tile.local > caps.Limits.MaxInvocations
+					over := shared > uint64(caps.Limits.MaxSharedBytes) || o.v.tile.invocations() > caps.Limits.MaxInvocations
 					if over {
 						require.NotEmpty(t, o.out, "%s: %v", name, o.v.tile)
 						pruned++
@@ -98,7 +97,7 @@ func TestSmallShapesTakeSmallTiles(t *testing.T) {
 	for _, o := range prune(h200Caps(), v, r, 100) {
 		if o.out == "" {
 			require.Less(t, o.v.tile.rows(), uint32(64), "%v", o.v.tile)
-			require.Less(t, o.v.tile.kvTile, uint32(64), "%v", o.v.tile)
+			require.Less(t, o.v.tile.keys(), uint32(64), "%v", o.v.tile)
 		}
 	}
 	v, r = tuneProblem(t, h200Caps(), Config{HeadDim: 64}, TierCoopMat2, large)
@@ -110,15 +109,15 @@ func TestKeysNameOneTile(t *testing.T) {
 	caps := h200Caps()
 	v, r := tuneProblem(t, caps, Config{HeadDim: 64}, TierCoopMat2, large)
 	for i, x := range tilings(v) {
-		back, ok := tileOf(x.key())
+		back, ok := tileOf(&v, keyOf(x))
 		require.True(t, ok)
-		require.Equal(t, x, back, "a field of tile that its key is not read into")
+		require.Equal(t, x, back, "a field of the tile that its key is not read into")
 		if i%17 > 0 {
 			continue
 		}
 		w := v
 		w.tile = x
-		got, reason := tiling(caps, v, x.key(), r.shape)
+		got, reason := tiling(caps, v, keyOf(x), r.shape)
 		require.Equal(t, x, got)
 		if _, over := fits(caps, w, r.shape); over != "" {
 			require.NotEmpty(t, reason, "over a limit: %v", x)
@@ -126,8 +125,10 @@ func TestKeysNameOneTile(t *testing.T) {
 			require.Empty(t, reason)
 		}
 	}
-	for _, key := range []string{"", "x", v.tile.key() + " ", fmt.Sprintf("%+v", v.tile), strings.Replace(v.tile.key(), fmt.Sprintf("kvTile:%d", v.tile.kvTile), "kvTile:72", 1)} {
-		_, reason := tiling(caps, v, key, r.shape)
+	own := string(keyOf(v.tile))
+	for _, key := range []string{"", "x", "null", "{}", own + " ", own + "1", strings.Replace(own, `"kv_tile":128`, `"kv_tile":72`, 1),
+		strings.Replace(own, "{", `{"invocations":64,`, 1), strings.Replace(own, `"alias_kv":false,`, "", 1), string(keyOf(scalarTable[0]))} {
+		_, reason := tiling(caps, v, tileKey(key), r.shape)
 		require.Contains(t, reason, "not in the table")
 	}
 }

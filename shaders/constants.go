@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Constant is a specialization constant that constants.glsl declares.
@@ -60,4 +61,18 @@ func (c Constant) GoName() string {
 		name += strings.ToUpper(word[:1]) + word[1:]
 	}
 	return name
+}
+
+var constantIDs = sync.OnceValue(func() map[string]uint32 {
+	ids := make(map[string]uint32, len(constantNames))
+	for id, name := range constantNames {
+		ids[name] = id
+	}
+	return ids
+})
+
+// ConstantID is the id of a specialization constant by its name in GLSL.
+func ConstantID(name string) (id uint32, ok bool) {
+	id, ok = constantIDs()[name]
+	return id, ok
 }

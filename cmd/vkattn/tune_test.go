@@ -173,7 +173,7 @@ func TestTuneOnADevice(t *testing.T) {
 	code, _, stderr = call("tune", "--clear")
 	require.Equal(t, exitOK, code, stderr)
 	require.Equal(t, "cleared "+cache.Path+"\n", stderr)
-	left, err := filepath.Glob(filepath.Join(dir, "tuning-v1", "*.json"))
+	left, err := filepath.Glob(filepath.Join(dir, "tuning-v2", "*.json"))
 	require.NoError(t, err)
 	require.Empty(t, left)
 }
@@ -211,7 +211,7 @@ func TestRunTakesTheTunedTile(t *testing.T) {
 	require.Empty(t, off.Notes)
 
 	// Another process, as far as the cache goes: another folder with the file in it.
-	from, err := filepath.Glob(filepath.Join(os.Getenv(vk.CacheDirEnv), "tuning-v1", "*.json"))
+	from, err := filepath.Glob(filepath.Join(os.Getenv(vk.CacheDirEnv), "tuning-v2", "*.json"))
 	require.NoError(t, err)
 	require.Len(t, from, 1)
 	data, err := os.ReadFile(from[0])
@@ -222,7 +222,7 @@ func TestRunTakesTheTunedTile(t *testing.T) {
 		notes  int
 	}{{data, attention.TileCached, 0}, {data[:len(data)/2], attention.TileHeuristic, 1}} {
 		t.Setenv(vk.CacheDirEnv, t.TempDir())
-		to := filepath.Join(os.Getenv(vk.CacheDirEnv), "tuning-v1", filepath.Base(from[0]))
+		to := filepath.Join(os.Getenv(vk.CacheDirEnv), "tuning-v2", filepath.Base(from[0]))
 		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o755))
 		require.NoError(t, os.WriteFile(to, c.data, 0o644))
 		p := plan()

@@ -1,0 +1,162 @@
+package attention
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"vkattn/shaders"
+)
+
+// tile is how a forward kernel divides its work: one comparable struct for each kernel
+// family (scalarTile, coopmatTile, decodeTile). A field's tags say all there is to say
+// of it, so that a new field is a new line:
+//
+//	json   its name in the tuning cache
+//	const  the specialization constant that it becomes, by its name in GLSL
+//	try    the values that tuning tries; without it the heuristic's value stays
+type tile interface {
+	invocations() uint32                    // of a workgroup
+	subgroupSize() uint32                   // invocations of a subgroup; 0: the kernel needs no subgroups
+	rows() uint32                           // query rows of a workgroup
+	keys() uint32                           // keys of a KV tile
+	columns() uint32                        // columns of O that a workgroup computes
+	splits() int                            // into which the subgroups of a workgroup split its keys
+	computes(headDim, headDimV uint32) bool // reports whether the kernel's own conditions hold
+	String() string                         // what plans and benchmark tables print
+	describe() string                       // the same with every number that tuning varies
+}
+
+// fragment is a cooperative-matrix shape and the subgroup that holds it.
+type fragment struct {
+	M        uint32 `json:"m" const:"FRAG_M"`
+	N        uint32 `json:"n" const:"FRAG_N"`
+	K        uint32 `json:"k" const:"FRAG_K"`
+	SumN     uint32 `json:"sum_n" const:"SUM_N"` // the fewest columns that a fragment of M rows and depth K may have
+	Subgroup uint32 `json:"subgroup" const:"SUBGROUP_SIZE"`
+}
+
+// tileFields are the fields of a tile's type, those of the fragment in it too.
+func tileFields(t reflect.Type) []reflect.StructField {
+	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return f.Anonymous })
+}
+
+// tileConstants adds the specialization constants of a tile's fields to c.
+func tileConstants(t tile, c map[uint32]uint32) {
+	c[shaders.ConstLocalSize] = t.invocations()
+	v := reflect.ValueOf(t)
+	for _, f := range tileFields(v.Type()) {
+		name := f.Tag.Get("const")
+		if name == "" {
+			continue
+		}
+		id, ok := shaders.ConstantID(name)
+		if !ok {
+			panic("attention: no specialization constant " + name) // a test reads every tag
+		}
+		if x := v.FieldByIndex(f.Index); x.Kind() == reflect.Bool {
+			c[id] = boolConstant(x.Bool())
+		} else {
+			c[id] = uint32(x.Uint())
+		}
+	}
+}
+
+// tileKey is a tile as compact JSON with every field. The tuning cache stores it, and a
+// tile is only ever taken from the table of this build: see tiling.
+type tileKey string
+
+func keyOf(t tile) tileKey {
+	b, err := json.Marshal(t)
+	if err != nil {
+		return "" // of numbers and booleans there is none
+	}
+	return tileKey(b)
+}
+
+// MarshalJSON writes the object itself, not a string of it.
+func (k tileKey) MarshalJSON() ([]byte, error) {
+	switch {
+	case k == "":
+		return []byte("null"), nil
+	case !json.Valid([]byte(k)): // no tile's key
+		return json.Marshal(string(k))
+	}
+	return []byte(k), nil
+}
+
+// UnmarshalJSON takes any JSON.
+func (k *tileKey) UnmarshalJSON(data []byte) error {
+	var b bytes.Buffer
+	err := json.Compact(&b, data)
+	*k = tileKey(b.String())
+	return err
+}
+
+// candidates lists the tiles of t's family that compute v: t first, then the cross
+// product of the values that its fields' tags name. The device's limits and the shape
+// are left to pruning.
+func candidates[T interface {
+	tile
+	comparable
+}](v *variant, t T) []tile {
+	list := []T{t}
+	for _, f := range tileFields(reflect.TypeFor[T]()) {
+		values := valuesOf(v, f.Tag.Get("try"))
+		if values == nil {
+			continue
+		}
+		next := make([]T, 0, len(list)*len(values))
+		for _, x := range list {
+			for _, n := range values {
+				reflect.ValueOf(&x).Elem().FieldByIndex(f.Index).SetUint(uint64(n))
+				next = append(next, x)
+			}
+		}
+		list = next
+	}
+	all := []tile{t}
+	for _, x := range list {
+		if x != t && x.computes(v.headDim, v.headDimV) {
+			all = append(all, x)
+		}
+	}
+	return all
+}
+
+// valuesOf reads the tag try of a field.
+func valuesOf(v *variant, try string) (list []uint32) {
+	if try == "slices" {
+		return slicesOfO(v)
+	}
+	for _, word := range strings.Fields(try) {
+		n, err := strconv.ParseUint(word, 10, 32)
+		if err != nil {
+			panic(fmt.Sprintf("attention: tag try:%q: %v", try, err)) // a test reads every tag
+		}
+		list = append(list, uint32(n))
+	}
+	return list
+}
+
+// slicesOfO are all columns of O, halves and quarters of them, in whole fragments and at
+// least 64 columns. Each slice computes all scores again.
+func slicesOfO(v *variant) []uint32 {
+	list := []uint32{v.tile.columns()}
+	for n := uint32(1); n <= 4; n *= 2 {
+		columns := v.headDimV
+		if t, ok := v.tile.(coopmatTile); ok && n > 1 {
+			columns = ceilDiv(ceilDiv(v.headDimV, n), t.N) * t.N
+		}
+		if !slices.Contains(list, columns) && (n == 1 || columns >= 64) {
+			list = append(list, columns)
+		}
+	}
+	return list
+}
+
+func ceilDiv(a, b uint32) uint32 { return (a + b - 1) / b }
