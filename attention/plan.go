@@ -359,10 +359,10 @@ func kernelName(tier Tier, t DType) string {
 }
 
 // family is the part of a module's name that says which of a tier's kernels it is:
-// scalar_ssbo, scalar_features_ssbo, coopmat_f16_decode_ssbo; and whether it reads its
+// scalar_ssbo, scalar_general_ssbo, coopmat_f16_decode_ssbo; and whether it reads its
 // parameters from a buffer.
 func (v *variant) family(paramsInBuffer bool) string {
-	name := "_features"
+	name := "_general"
 	switch {
 	case v.isDecode():
 		name = "_decode"

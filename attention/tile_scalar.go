@@ -11,7 +11,7 @@ import (
 type scalarTile struct {
 	Invocations uint32 `json:"invocations" try:"128 256 512"`
 	ThreadsX    uint32 `json:"threads_x" const:"THREADS_X" try:"8 16"` // invocations along the keys
-	BlockRows   uint32 `json:"rows" const:"BLOCK_ROWS" try:"16 32 64 128"`
+	BlockRows   uint32 `json:"rows" const:"Q_TILE" try:"16 32 64 128"`
 	KVTile      uint32 `json:"kv_tile" const:"KV_TILE" try:"16 32 64 128"`
 	ChunkD      uint32 `json:"chunk_d" const:"CHUNK_D" try:"16 32"` // columns of Q and K in shared memory
 	ChunkV      uint32 `json:"chunk_v" const:"CHUNK_V" try:"8 16"`  // keys of V in shared memory

@@ -116,11 +116,11 @@ func TestABadCacheIsIgnoredWithANote(t *testing.T) {
 		}, "is a device, not a regular file"},
 		"huge": {func(t *testing.T, p string) { require.NoError(t, os.Truncate(p, tuningMost+1)) }, "bytes, more than"},
 		"older format": {func(t *testing.T, p string) {
-			edit(t, p, func(f *tuningFile) { f.Format = 0 })
-		}, "format 0, this build reads 1"},
+			edit(t, p, func(f *tuningFile) { f.Format = 1 })
+		}, "format 1, this build reads 2"},
 		"newer format": {func(t *testing.T, p string) {
-			edit(t, p, func(f *tuningFile) { f.Format = 2 })
-		}, "format 2"},
+			edit(t, p, func(f *tuningFile) { f.Format = 3 })
+		}, "format 3"},
 		"another device": {func(t *testing.T, p string) {
 			edit(t, p, func(f *tuningFile) { f.Device.UUID = "ff" })
 		}, "another device"},

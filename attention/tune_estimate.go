@@ -34,10 +34,11 @@ const (
 // tunable is a tile that tuning varies, with what is estimated of it.
 type tunable interface {
 	tile
-	registers(v *variant) int                                                          // of an invocation while it multiplies
-	mostExcess() float64                                                               // of registers over what there is, from which it is not tried
-	blockTime(v *variant, caps *vk.Caps, s Shape, shared uint64, keys float64) float64 // of a row block; the unit is the family's
-	division() [2]uint32                                                               // of the workgroup: tiles of one division are alike
+	registers(v *variant) int                                           // of an invocation while it multiplies
+	mostExcess() float64                                                // of registers over what there is, from which it is not tried
+	leastShared(v *variant) uint32                                      // bytes of shared memory of a workgroup, what pads them left out
+	blockTime(v *variant, caps *vk.Caps, s Shape, keys float64) float64 // of a row block; the unit is the family's
+	division() [2]uint32                                                // of the workgroup: tiles of one division are alike
 }
 
 // excess is an estimate of registers over what there is. Workgroups of more
@@ -92,6 +93,13 @@ func (t coopmatTile) registers(v *variant) int {
 // qRegisterChunks is the number of chunks of Q in registers.
 func (t coopmatTile) qRegisterChunks(headDim uint32) uint32 { return t.chunks(headDim) - t.QSmemChunks }
 
+func (t scalarTile) leastShared(*variant) uint32 { return 0 }
+
+// leastShared is the KV tile and the chunks of Q in shared memory.
+func (t coopmatTile) leastShared(v *variant) uint32 {
+	return t.tileBytes(v.headDim) + 2*t.rows()*t.QSmemChunks*t.K
+}
+
 // tileBytes is the memory of a K and a V tile.
 func (t coopmatTile) tileBytes(headDim uint32) uint32 {
 	return 2 * t.KVTile * (t.chunks(headDim)*t.K + ceilDiv(t.DvSlice, t.N)*t.N)
@@ -102,12 +110,11 @@ func (t coopmatTile) tileBytes(headDim uint32) uint32 {
 func (v variant) reduces() bool { return strings.HasPrefix(v.module, TierCoopMat2.String()) }
 
 // cost orders candidates; its unit is of no meaning. It is the time that all row
-// blocks take, over what the end of the grid leaves idle. shared is the shared memory
-// of a workgroup in bytes.
-func (v *variant) cost(t tunable, caps *vk.Caps, s Shape, shared uint64) float64 {
+// blocks take, over what the end of the grid leaves idle.
+func (v *variant) cost(t tunable, caps *vk.Caps, s Shape) float64 {
 	keys, longest := v.walk(s)
 	groups := float64(workgroups(*v, s))
-	return groups * t.blockTime(v, caps, s, shared, keys) * idle(caps, groups, longest/keys, v.causal)
+	return groups * t.blockTime(v, caps, s, keys) * idle(caps, groups, longest/keys, v.causal)
 }
 
 // walk is how many keys row blocks walk over, in whole tiles: on the average, and
@@ -174,7 +181,7 @@ const (
 // unless another workgroup runs meanwhile: all of a multiprocessor together have as
 // much shared memory as one may ask for (two of 24 KiB are resident where 48 is the
 // limit, two of 26 are not).
-func (t coopmatTile) blockTime(v *variant, caps *vk.Caps, s Shape, shared uint64, keys float64) float64 {
+func (t coopmatTile) blockTime(v *variant, caps *vk.Caps, s Shape, keys float64) float64 {
 	f := func(n uint32) float64 { return float64(n) }
 	subgroups, steps := f(t.Subgroups), f(t.KVTile/t.KVStep)
 	chunks, outs := f(t.chunks(v.headDim)), f(ceilDiv(t.DvSlice, t.N))
@@ -187,10 +194,12 @@ func (t coopmatTile) blockTime(v *variant, caps *vk.Caps, s Shape, shared uint64
 	first := (products/2 + 1.5*weights) / steps
 	fetched := f(t.KVTile) * (chunks + outs) * f(2*t.K) / fetchEach
 
+	// A vector pads each row of K and V; row maxima are float32.
+	padded := t.leastShared(v) + 2*16*t.KVTile + 4*t.rows()
 	registers := t.registers(v)
 	there := min((uint32(registers)+7)&^7, registersEach+1, max(registerFile/t.invocations()&^7, 8))
 	// Counts were up to an eighth below the estimate.
-	together := f(min(caps.Limits.MaxSharedBytes/uint32(max(shared, 1)), registerFile*9/8/(there*t.invocations())))
+	together := f(min(caps.Limits.MaxSharedBytes/padded, registerFile*9/8/(there*t.invocations())))
 	if caps.ShaderCores > 0 { // a small grid leaves them alone
 		together = min(together, math.Ceil(float64(workgroups(*v, s))/f(caps.ShaderCores)))
 	}
@@ -215,7 +224,7 @@ func (t coopmatTile) blockTime(v *variant, caps *vk.Caps, s Shape, shared uint64
 
 // blockTime counts reads of shared memory for each multiplication, barriers, and loads for
 // each row.
-func (t scalarTile) blockTime(v *variant, _ *vk.Caps, _ Shape, _ uint64, keys float64) float64 {
+func (t scalarTile) blockTime(v *variant, _ *vk.Caps, _ Shape, keys float64) float64 {
 	f := func(n uint32) float64 { return float64(n) }
 	c := 2/f(t.BlockRows/t.threadsY()) + 2/f(t.KVTile/t.ThreadsX) + 8/f(t.ChunkD) + 2/f(t.ChunkV)
 	c += 16/f(t.KVTile) + 64/f(t.BlockRows) + 5*max(0, excess(t, t.registers(v))-1.1)

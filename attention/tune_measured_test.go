@@ -118,7 +118,7 @@ func TestEstimatedTimesAreNearTheMeasured(t *testing.T) {
 		shared, err := v.sharedBytes()
 		require.NoError(t, err)
 		require.LessOrEqual(t, shared, m.shared, "%v %v: the driver adds what it spills", m.problem(), v.tile)
-		x := timed{measured: float64(flops(m.cfg, r.shape)) / m.tflops / 1e12, estimate: v.cost(v.tile.(tunable), measuredCaps(), r.shape, shared) / 132 / clock}
+		x := timed{measured: float64(flops(m.cfg, r.shape)) / m.tflops / 1e12, estimate: v.cost(v.tile.(tunable), measuredCaps(), r.shape) / 132 / clock}
 		require.InEpsilon(t, x.measured, x.estimate, 0.17, "%v %v", m.problem(), v.tile)
 		problems[m.problem()] = append(problems[m.problem()], x)
 	}

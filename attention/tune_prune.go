@@ -18,7 +18,7 @@ import (
 type option struct {
 	v         variant
 	heuristic bool
-	shared    uint64  // of a workgroup, in bytes; 0 where something else takes it out
+	shared    uint64  // of a workgroup, in bytes, as the SPIR-V says; 0 where something else takes it out
 	registers int     // of an invocation, estimated
 	cost      float64 // relative, estimated
 	out       string  // why it is not tried; empty while it is
@@ -41,11 +41,11 @@ func prune(caps *vk.Caps, v variant, r request, n int) []option {
 		o.registers = tt.registers(&o.v)
 		if o.heuristic {
 			o.shared, o.out = fits(caps, o.v, r.shape)
-		} else if o.out = o.hopeless(caps, tt, r.shape); o.out == "" {
-			o.shared, o.out = fits(caps, o.v, r.shape)
+		} else {
+			o.out = o.hopeless(caps, tt, r.shape)
 		}
 		if o.out == "" {
-			o.cost = o.v.cost(tt, caps, r.shape, o.shared)
+			o.cost = o.v.cost(tt, caps, r.shape)
 		}
 		all[i] = o
 	}
@@ -67,9 +67,11 @@ func prune(caps *vk.Caps, v variant, r request, n int) []option {
 		case kin[division] >= max(n/2, 1):
 			o.out = "estimated to be slower than others that divide the workgroup alike"
 		default:
-			left++
-			kin[division]++
-			least = min(least, o.cost)
+			if o.shared, o.out = fits(caps, o.v, r.shape); o.out == "" {
+				left++
+				kin[division]++
+				least = min(least, o.cost)
+			}
 		}
 	}
 	return all
@@ -80,6 +82,9 @@ func prune(caps *vk.Caps, v variant, r request, n int) []option {
 func (o *option) hopeless(caps *vk.Caps, t tunable, s Shape) string {
 	if reason := shapeFits(caps, o.v, s); reason != "" {
 		return reason
+	}
+	if n := t.leastShared(&o.v); n > caps.Limits.MaxSharedBytes {
+		return fmt.Sprintf("%d bytes of shared memory or more, the device has %d", n, caps.Limits.MaxSharedBytes)
 	}
 	if reason := tooLarge(t, s); reason != "" {
 		return reason
