@@ -9,7 +9,7 @@ import (
 )
 
 // The tensors of a call with features: those every call has, then the others in the
-// order of the bindings and addresses of shaders/features.glsl.
+// order of the bindings and addresses of shaders/option_arrays.glsl.
 const (
 	bindLSE = 4 + iota
 	bindCuQ

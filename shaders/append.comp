@@ -42,7 +42,7 @@ layout(push_constant, std430) uniform Params {
     uint flags;
 } p;
 
-#include "positions.glsl"
+#include "addressing.glsl"
 #include "append_rows.glsl"
 #include "append_encode.glsl"
 

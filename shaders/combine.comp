@@ -32,7 +32,7 @@ layout(push_constant, std430) uniform Params {
     uint Sq, Hq;
 } p;
 
-#include "positions.glsl"
+#include "addressing.glsl"
 #include "combine_parts.glsl"
 
 const bool IS_16 = DTYPE != TYPE_F32;

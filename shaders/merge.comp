@@ -39,7 +39,7 @@ layout(push_constant, std430) uniform Params {
     uint Sq, Hq;                      // Hq * Sq < 2^31
 } p;
 
-#include "positions.glsl"
+#include "addressing.glsl"
 
 const bool IS_16 = DTYPE != TYPE_F32;
 

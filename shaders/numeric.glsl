@@ -1,15 +1,15 @@
-// Storage types to float32 and back, in core GLSL: no 16-bit capability is needed.
-// Encoding rounds to nearest, ties to even, subnormals included; too large becomes infinity; a NaN
-// stays a NaN with its sign and upper payload. packHalf2x16 is not used: its rounding is the driver's choice.
+// Conversions between the storage types and float32 in core GLSL, without any 16-bit capability, and the logarithm.
+// Encoding rounds to nearest even, subnormals included. A number out of range becomes infinity, a NaN keeps its
+// sign and upper payload. packHalf2x16 is not used, as drivers choose its rounding.
 #ifndef NUMERIC_GLSL
 #define NUMERIC_GLSL
 
 const float LN2 = 0.6931471805599453;
 #define INFINITY uintBitsToFloat(0x7f800000u)
 
-// Natural logarithm of a positive number to about 2 units in the last place, near 1 too, where the
-// built-in may be off by 2^-21 and leave nothing of a small LSE. With the mantissa m in
-// [sqrt(1/2), sqrt(2)) and s = (m - 1) / (m + 1), ln m = 2 atanh s; Inf and NaN pass through.
+// Natural logarithm of a positive number to about 2 units in the last place. Near 1 the built-in may be off by 2^-21,
+// more than a small LSE. With the mantissa m in [sqrt(1/2), sqrt(2)) and s = (m - 1) / (m + 1), ln m = 2 atanh s.
+// Inf and NaN are returned as they are.
 float naturalLog(float x) {
     if (!(x < 3.0e38)) return x;
     const uint bits = floatBitsToUint(x);
@@ -37,10 +37,10 @@ uint encodeF16(float value) {
     if (magnitude < 0x33000000u) return sign;            // under 2^-25: nearer to zero
     const uint mantissa = (magnitude & 0x7fffffu) | 0x800000u;
     const uint shift = 126u - (magnitude >> 23);         // 14..24: the subnormal step is 2^-24
-    const uint kept = mantissa >> shift;
+    const uint rounded = mantissa >> shift;
     const uint rest = mantissa & ((1u << shift) - 1u);
     const uint tie = 1u << (shift - 1u);
-    return sign | (kept + uint(rest > tie || (rest == tie && (kept & 1u) != 0u)));
+    return sign | (rounded + uint(rest > tie || (rest == tie && (rounded & 1u) != 0u)));
 }
 
 uint encodeBF16(float value) {
@@ -59,9 +59,9 @@ uint encode16x2(float x, float y) {
     return encode16(x) | (encode16(y) << 16);
 }
 
-// The two 16-bit elements of a word. unpackHalf2x16 is exact, since every f16 is a normal float32 or
-// zero: lavapipe and SwiftShader give all 65536 back. A subnormal bf16 is a subnormal float32, which
-// arithmetic may flush to zero; both drivers do.
+// The two 16-bit elements of a word. unpackHalf2x16 is exact, as every f16 is a normal float32 or zero; lavapipe and
+// SwiftShader were tested with all 65536. A subnormal bf16 is a subnormal float32, which arithmetic may flush to
+// zero; both drivers do.
 vec2 decode16x2(uint word) {
     if (DTYPE == TYPE_BF16) return vec2(uintBitsToFloat(word << 16), uintBitsToFloat(word & 0xffff0000u));
     return unpackHalf2x16(word);

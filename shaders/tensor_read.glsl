@@ -1,11 +1,11 @@
-// Reads of one tensor, included once per tensor by interface.glsl with
-//   OF(name)      the tensor's letter appended to name
-//   STRIDE(axis)  its stride in the push constants
+// Loads from one tensor. A template: it is included once per tensor with
+//   OF(name)      name with the tensor's letter appended
+//   STRIDE(axis)  its stride in Params
 //   BINDING       its storage buffer
 //   ALIGNMENT     its alignment constant
-//   COLUMNS       elements of a row
-//   LOAD8         the name of its load of 8 by row and column
-// No read touches a 32-bit word that holds none of the requested elements.
+//   COLUMNS       elements per row
+//   LOAD8         name of its load of 8 elements by row and column
+// No load touches a 32-bit word without a requested element.
 
 #if !BDA
 layout(set = 0, binding = BINDING, std430) READ_ONLY buffer OF(Words) { uint OF(words)[]; };
@@ -27,7 +27,7 @@ Slice OF(advance)(Slice s, uint rows) {
     return advance(s, rows, STRIDE(Seq), IS_16, ALIGNMENT);
 }
 
-// 32-bit word of the slice, counted from the word that holds its first element.
+// Word of the slice; word 0 holds its first element.
 uint OF(loadWord)(Slice s, uint word) {
 #if BDA
     return ReadWords(s.word).at[word];
@@ -37,7 +37,7 @@ uint OF(loadWord)(Slice s, uint word) {
 }
 
 #if GENERAL
-// Two words at once; legal where they start at a multiple of 8 bytes.
+// Two words; their address must be a multiple of 8 bytes.
 uvec2 OF(loadPair)(Slice s, uint pair) {
 #if BDA
     return ReadPairs(s.word).at[pair];
@@ -47,7 +47,7 @@ uvec2 OF(loadPair)(Slice s, uint pair) {
 }
 #endif
 
-// Four words at once; legal where they start at a multiple of 16 bytes.
+// Four words; their address must be a multiple of 16 bytes.
 uvec4 OF(loadQuad)(Slice s, uint quad) {
 #if BDA
     return ReadQuads(s.word).at[quad];
@@ -67,7 +67,7 @@ uint OF(loadHalf)(Slice s, uint element) {
 }
 
 // Eight 16-bit elements, as stored: element e in word e / 2, even ones in the low half.
-// The first one is a multiple of 8 elements into its row.
+// element is a multiple of 8 within its row.
 uvec4 OF(load8)(Slice s, uint element) {
     if (ALIGNMENT >= 8) return OF(loadQuad)(s, element >> 3);
     if (ALIGNMENT >= 2) return OF(load4Words)(s, element >> 1);
@@ -79,7 +79,7 @@ uvec4 OF(load8)(Slice s, uint element) {
     return (low >> 16) | (uvec4(low.yzw, last) << 16);
 }
 
-// The same for a row's end: only `valid` of the eight exist, the others read as zero.
+// The same at the end of a row: only `valid` of the eight exist, the others are zero.
 uvec4 OF(load8)(Slice s, uint element, uint valid) {
     if (valid >= 8) return OF(load8)(s, element);
     uvec4 result = uvec4(0);
@@ -112,7 +112,7 @@ uvec4 LOAD8(Slice s, uint row, uint col) {
     return OF(load8)(s, row * STRIDE(Seq) + col, OF(elementsFrom)(col));
 }
 
-// Eight elements of any type as float32, likewise, of the row that starts so many elements into the slice.
+// Eight elements of any type as float32, zero past the last column, of the row that begins rowStart elements into the slice.
 void OF(loadFloatsAt)(Slice s, uint rowStart, uint col, out vec4 low, out vec4 high) {
     const uint element = rowStart + col;
     const uint valid = OF(elementsFrom)(col);

@@ -1,9 +1,9 @@
-// Writes of O and LSE. Rows of O with an odd number of 16-bit elements share words with other
-// invocations, other workgroups, or memory that is not O's at all: a word is stored whole only when
-// both of its halves are being written; else an atomic AND and an atomic OR change the one half.
+// Stores to O and LSE. If rows of O have an odd number of 16-bit elements, a word may be shared with another
+// invocation, another workgroup, or memory outside O. A word is stored whole only if both of its halves are
+// written; else an atomic AND and an atomic OR change one half.
 
-// A module under the Vulkan memory model (cooperative matrices imply it) defines SCOPED_ATOMICS=1:
-// device scope would need vulkanMemoryModelDeviceScope, which is optional, and queue family scope is enough.
+// Modules under the Vulkan memory model (cooperative matrices imply it) define SCOPED_ATOMICS=1: atomics then have
+// queue family scope. The default, device scope, needs vulkanMemoryModelDeviceScope, which is optional.
 #ifndef SCOPED_ATOMICS
 #define SCOPED_ATOMICS 0
 #endif
@@ -42,7 +42,7 @@ void storeLSE(uint batch, uint head, uint row, float value) {
 
 // -- by element of the slice ---------------------------------------------------------------------
 
-// One 16-bit element, given in the low half; its neighbour's bits survive.
+// One 16-bit element, in the low half of bits; the other half of the word keeps its bits.
 void storeHalfO(Slice s, uint element, uint bits) {
     const uint halfIndex = element + s.phase;
     const uint shift = (halfIndex & 1u) * 16u;
@@ -50,14 +50,14 @@ void storeHalfO(Slice s, uint element, uint bits) {
     ATOMIC_OR(WORD_O(s, halfIndex >> 1), bits << shift);
 }
 
-// Eight 16-bit elements, packed as load8 gives them, of which the first `valid` are written.
+// Eight 16-bit elements, packed as load8 returns them; the first `valid` are written.
 void store8O(Slice s, uint element, uvec4 words, uint valid) {
     if (ALIGN_O >= 8 && valid >= 8) {
         QUAD_O(s, element >> 3) = words;
         return;
     }
     const uint count = min(valid, 8u);
-    if (ALIGN_O < 2 && ((element + s.phase) & 1u) != 0u) { // halves 0 and 7 stand alone, words lie between
+    if (ALIGN_O < 2 && ((element + s.phase) & 1u) != 0u) { // elements 0 and 7 are halves of words that others share
         if (count == 0) return;
         storeHalfO(s, element, words.x & 0xffffu);
         for (uint i = 0; i < 4; i++) {
@@ -73,12 +73,12 @@ void store8O(Slice s, uint element, uvec4 words, uint valid) {
     }
 }
 
-// The i-th of four packed 16-bit elements.
+// Element i of four packed 16-bit elements.
 uint halfOf(uvec2 words, uint i) {
     return ((i < 2u ? words.x : words.y) >> (16u * (i & 1u))) & 0xffffu;
 }
 
-// Four elements of any type, of which the first `valid` are written.
+// Four elements of any type; the first `valid` are written.
 void store4O(Slice s, uint element, vec4 value, uint valid) {
     if (!IS_16) {
         if (ALIGN_O >= 4 && valid >= 4) QUAD_O(s, element >> 2) = floatBitsToUint(value);
@@ -91,7 +91,7 @@ void store4O(Slice s, uint element, vec4 value, uint valid) {
         WORD_O(s, (element >> 1) + 1) = words.y;
         return;
     }
-    // One loop, not unrolled: this is inlined for every group of four that an invocation owns.
+    // Not unrolled: drivers inline this once per four columns of an invocation.
     const uint count = min(valid, 4u);
     [[dont_unroll]] for (uint i = 0; i < count;) {
         if (((element + i + s.phase) & 1u) == 0u && i + 1 < count) {
@@ -106,12 +106,12 @@ void store4O(Slice s, uint element, vec4 value, uint valid) {
 
 // -- by row of the slice and column; nothing past HEAD_DIM_V is written -----------------------------
 
-// Eight 16-bit elements, packed as loadK8 gives them, to a column that is a multiple of 8.
+// Eight 16-bit elements, packed as loadK8 returns them, at a column that is a multiple of 8.
 void storeO8(Slice s, uint row, uint col, uvec4 words) {
     store8O(s, row * p.strideOSeq + col, words, max(HEAD_DIM_V, col) - col);
 }
 
-// Four elements of any type, to a column that is a multiple of 4.
+// Four elements of any type, at a column that is a multiple of 4.
 void storeO4(Slice s, uint row, uint col, vec4 value) {
     store4O(s, row * p.strideOSeq + col, value, max(HEAD_DIM_V, col) - col);
 }

@@ -1,17 +1,16 @@
-// Rows of K and V where they lie in pages or are quantised, and of O and LSE where a row is any of several
-// heads or part of a state. Included once, after the tensors themselves.
-#ifndef GENERAL_TENSORS_GLSL
-#define GENERAL_TENSORS_GLSL
+// Quantized K and V: int8 and float8 e4m3 with one float32 scale per KV_SCALE_BLOCK keys, and ggml's q8_0 and q4_0, blocks
+// of QUANT_BLOCK elements with a float16 scale in front. kv_read.glsl loads eight elements as stored; here they are
+// turned into numbers.
 
 const uint INT8 = 1, FLOAT8 = 2, Q8_0 = 3, Q4_0 = 4; // KV_TYPE
-const bool KEY_SCALES = KV_TYPE == INT8 || KV_TYPE == FLOAT8; // scales are of keys, else of blocks, in them
-const uint SCALE_KINDS = DTYPE == TYPE_BF16 ? 5 : HAS_LSE + SINKS != 0 ? 5 : 4; // numbers of a key, see key_scales.glsl
+const bool KEY_SCALES = KV_TYPE == INT8 || KV_TYPE == FLOAT8; // a key has a scale; else a block has
+const uint SCALE_KINDS = DTYPE == TYPE_BF16 ? 5 : HAS_LSE + SINKS != 0 ? 5 : 4; // numbers per key, see kv_scales.glsl
 const bool HAS_P_FACTOR = SCALE_KINDS == 5;
-const uint QUANT_BLOCK = 32;                          // of a block of q8_0 and q4_0, whose scale comes first
-// Bytes of what positions of K and V count: elements, or blocks of 32 of them.
+const uint QUANT_BLOCK = 32;
+// Bytes of one unit of the strides of K and V: an element, or a block.
 const uint KV_UNIT_BYTES = (KV_TYPE == Q8_0 ? 34 : 1) * (KV_TYPE == Q4_0 ? 18 : 1);
 
-// A slice of quantised rows; its phase is the byte of its word that comes first.
+// Slice of quantized rows; its phase is a byte of its first word.
 Slice byteSlice(uvec2 base, uvec2 position) {
     Slice s;
     const uvec2 low = mul64(position.x, KV_UNIT_BYTES);
@@ -25,7 +24,7 @@ Slice byteSlice(uvec2 base, uvec2 position) {
     return s;
 }
 
-// Entry of a scale, of the float32 [batches or pages, Hkv, ceil(keys / KV_SCALE_BLOCK)].
+// Index into the scales, float32 [batches or pages, Hkv, ceil(keys / KV_SCALE_BLOCK)].
 uint scaleEntry(KVRow at) {
     uint keys = p.Sk;
     if (PAGE_SIZE != 0) keys = PAGE_SIZE;
@@ -34,13 +33,12 @@ uint scaleEntry(KVRow at) {
     return (at.batch * (p.Hq / p.groupSize) + work.kvHead) * blocks + at.row / KV_SCALE_BLOCK;
 }
 
-// Four elements from four bytes, the first in the lowest: numbers are put into the low bits of a float32 of a known
-// exponent, which takes no conversion, of which there are few at a time; float8 has the fields of float16 but for
-// 8 more in the exponent.
+// Four elements from four bytes, the first one in the lowest. Integers go into the low bits of a float32 with a known
+// exponent: GPUs convert few integers per clock. float8 has the fields of float16, with a bias that is 8 smaller.
 vec4 decode4(uint bytes, float scale) {
     if (KV_TYPE == FLOAT8) {
         const uvec2 two = uvec2(bytes & 0xffu | (bytes & 0xff00u) << 8, bytes >> 16 & 0xffu | (bytes >> 8 & 0xff0000u));
-        const uvec2 nan = (two & 0x007f007fu) + 0x00010001u & 0x00800080u; // finite only: all ones are none
+        const uvec2 nan = (two & 0x007f007fu) + 0x00010001u & 0x00800080u; // e4m3fn: all bits set is NaN, there is no Inf
         const uvec2 halves = (two & 0x00800080u) << 8 | (two & 0x007f007fu) << 7 | nan * 0xf8u;
         return vec4(unpackHalf2x16(halves.x), unpackHalf2x16(halves.y)) * 256.0 * scale;
     }
@@ -50,7 +48,7 @@ vec4 decode4(uint bytes, float scale) {
     return (uintBitsToFloat(each | 0x4b000000u) - zero) * scale;
 }
 
-// Eight elements of eight bytes: of q4_0 of half of each, those that remain after a shift by so many bits.
+// Eight elements from eight bytes. A byte of q4_0 holds elements i and i + 16: shift selects the half.
 uint shiftOfColumn(uint col) { return KV_TYPE == Q4_0 ? col % QUANT_BLOCK / 16 * 4 : 0; }
 void decode8(uvec2 bytes, float scale, uint shift, out vec4 low, out vec4 high) {
     if (KV_TYPE == Q4_0) bytes = bytes >> shift & 0x0f0f0f0fu;
@@ -60,7 +58,7 @@ void decode8(uvec2 bytes, float scale, uint shift, out vec4 low, out vec4 high) 
 #if defined(ANY_DTYPE) || defined(DTYPE_BF16)
 #define PACK2(x, y) encode16x2(x, y)
 #else
-#define PACK2(x, y) packFloat2x16(f16vec2(x, y)) // as weights are rounded; to do it by hand takes 20 times as long
+#define PACK2(x, y) packFloat2x16(f16vec2(x, y)) // rounds as P is rounded; encode16x2 takes 20 times as long
 #endif
 uvec4 decode8To16(uvec2 bytes, float scale, uint shift) {
     vec4 low, high;
@@ -68,12 +66,13 @@ uvec4 decode8To16(uvec2 bytes, float scale, uint shift) {
     return uvec4(PACK2(low.x, low.y), PACK2(low.z, low.w), PACK2(high.x, high.y), PACK2(high.z, high.w));
 }
 
-// Eight raw ones, as scaledK8 and scaledV8 give them, as float32, and as 16-bit storage.
+// The same from what scaledK8 and scaledV8 load, as float32 and as the 16-bit storage type.
 void dequantize(uvec4 raw, out vec4 low, out vec4 high) { decode8(raw.xy, uintBitsToFloat(raw.z), raw.w, low, high); }
 uvec4 dequantize16(uvec4 raw) { return decode8To16(raw.xy, uintBitsToFloat(raw.z), raw.w); }
 
-#ifdef K_LOAD_MULTIPLE // a kernel's own
-#elif defined(ANY_DTYPE) // the scalar tier has chunks of columns instead, which may reach past a row
+// No load reads columns past the end of a row if this divides HEAD_DIM (K), or HEAD_DIM_V (V).
+#ifdef K_LOAD_MULTIPLE // set by the kernel
+#elif defined(ANY_DTYPE) // scalar tier: chunks of columns may reach past the end of a row
 #define K_LOAD_MULTIPLE 0x7fffffffu
 #define V_LOAD_MULTIPLE 0x7fffffffu
 #else
@@ -88,7 +87,7 @@ uvec4 dequantize16(uvec4 raw) { return decode8To16(raw.xy, uintBitsToFloat(raw.z
 #define ALIGNMENT ALIGN_K
 #define COLUMNS HEAD_DIM
 #define LOAD_MULTIPLE K_LOAD_MULTIPLE
-#include "feature_read.glsl"
+#include "kv_read.glsl"
 
 #define OF(name) name##V
 #define LOAD_STORED8 storedV8
@@ -97,32 +96,4 @@ uvec4 dequantize16(uvec4 raw) { return decode8To16(raw.xy, uintBitsToFloat(raw.z
 #define ALIGNMENT ALIGN_V
 #define COLUMNS HEAD_DIM_V
 #define LOAD_MULTIPLE V_LOAD_MULTIPLE
-#include "feature_read.glsl"
-
-// -- Q, O and LSE -------------------------------------------------------------------------------------
-
-// Where the block's rows are counted from, see rowElement.
-Slice blockQ() { return sliceQ(rowBatch(), work.head, work.offsetQ + queryOf(work.row0)); }
-Slice blockO() { return sliceO(rowBatch(), work.head, work.offsetQ + queryOf(work.row0)); }
-uint elementQ(uint row) { return rowElement(row, p.strideQHead, p.strideQSeq); }
-uint elementO(uint row) { return rowElement(row, p.strideOHead, p.strideOSeq); }
-
-void storeRowLSE(uint row, float value) {
-    const Slice s = sliceAt(p.addrLSE, uvec2(stateRow(row), 0), false, 1);
-    WORD_LSE(s, 0) = floatBitsToUint(value);
-}
-
-// Columns of a row of a state, float32: four of them, of which those past the last do not exist.
-Slice stateSlice(uint row, uint col) {
-    return sliceAt(p.addrO, add64(mul64(stateRow(row), HEAD_DIM_V), uvec2(col, 0)), false, 1);
-}
-void storeState4(uint row, uint col, vec4 value) {
-    const Slice s = stateSlice(row, col);
-    if (HEAD_DIM_V % 4 == 0) {
-        QUAD_O(s, 0) = floatBitsToUint(value);
-        return;
-    }
-    for (uint i = 0; i < min(HEAD_DIM_V - col, 4u); ++i) WORD_O(s, i) = floatBitsToUint(value[i]);
-}
-
-#endif
+#include "kv_read.glsl"

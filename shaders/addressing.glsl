@@ -1,9 +1,10 @@
-// Positions in memory in 64 bits, and places of 32-bit words there, for both kinds of memory that
-// interface.glsl names. Whoever includes this has set BDA and its extensions.
-#ifndef POSITIONS_GLSL
-#define POSITIONS_GLSL
+// 64-bit addressing for both ways to reach memory (BDA, see interface.glsl). Positions in a tensor are computed in 64
+// bits once per slice, as two uints: shaderInt64 is optional in Vulkan. Within a slice an index is a uint, counted in
+// elements from the slice's first row. The including file sets BDA and its extensions.
+#ifndef ADDRESSING_GLSL
+#define ADDRESSING_GLSL
 
-// What a kernel promises of the tensors it reads. One whose output may be an input must not promise this.
+// Qualifiers of the tensors that a kernel reads. A kernel whose output may alias an input defines it empty.
 #ifndef READ_ONLY
 #define READ_ONLY restrict readonly
 #endif
@@ -20,12 +21,12 @@ uvec2 mul64(uint a, uint b) {
     return uvec2(low, high);
 }
 
-// Elements from the first element of a tensor to the row (batch, head, row).
+// Element offset of a row.
 uvec2 position64(uint batch, uint batchStride, uint head, uint headStride, uint row, uint rowStride) {
     return add64(add64(mul64(batch, batchStride), mul64(head, headStride)), mul64(row, rowStride));
 }
 
-// A place in a tensor: its 32-bit word, and which half of the word the first 16-bit element is.
+// A position in a tensor: a 32-bit word, and the half of it that holds the first 16-bit element.
 struct Slice {
 #if BDA
     uvec2 word;          // byte address, a multiple of 4 (of 16 where the alignment is 8 elements)
@@ -43,16 +44,16 @@ Slice sliceAt(uvec2 base, uvec2 position, bool is16, uint alignment) {
     s.word = uvec2(address.x & ~3u, address.y);
     s.phase = is16 && alignment < 2u ? (address.x >> 1) & 1u : 0u;
 #else
-    const uint element = base.x + position.x; // the host binds no range whose elements need more than 32 bits
+    const uint element = base.x + position.x; // the host binds no range with more than 2^32 elements
     s.word = is16 ? element >> 1 : element;
     s.phase = is16 && alignment < 2u ? element & 1u : 0u;
 #endif
     return s;
 }
 
-// The slice that starts so many rows further.
+// The slice `rows` rows further.
 Slice advance(Slice s, uint rows, uint rowStride, bool is16, uint alignment) {
-    const uvec2 halves = add64(mul64(rows, rowStride), uvec2(s.phase, 0)); // or whole words, of float32
+    const uvec2 halves = add64(mul64(rows, rowStride), uvec2(s.phase, 0)); // of float32: words
     const uvec2 words = is16 ? uvec2((halves.x >> 1) | (halves.y << 31), halves.y >> 1) : halves;
     Slice t;
 #if BDA

@@ -1,16 +1,17 @@
-// Rows of K or V as they are stored, included once for each by feature_tensors.glsl, with
-//   OF(name), ALIGNMENT, COLUMNS as tensor_read.glsl has them; ALIGNMENT counts bytes where KV_TYPE is INT8 or FLOAT8
-//   LOAD_STORED8, LOAD_SCALED8   the names of the loads of eight elements
-//   STRIDE_SEQ    the stride of rows: elements, or blocks of q8_0 and q4_0
-//   LOAD_MULTIPLE      columns of a fragment of it; where they divide a row, no column that is asked for is past its end
+// Rows of K or V as they are stored. A template: kv_quant.glsl includes it for each of the two with
+//   OF(name), ALIGNMENT, COLUMNS as in tensor_read.glsl; ALIGNMENT counts bytes if KV_TYPE is INT8 or FLOAT8
+//   LOAD_STORED8, LOAD_SCALED8  names of the loads of eight elements
+//   STRIDE_SEQ     stride of rows: elements, or blocks of q8_0 and q4_0
+//   LOAD_MULTIPLE  if it divides COLUMNS, no load asks for columns past the end of a row
 
-// The slice that starts at a row of the work's key head.
+// Slice of the KV head of the workgroup, from a row on.
 Slice OF(rows)(KVRow at) {
     if (KV_TYPE == 0) return OF(slice)(at.batch, work.kvHead, at.row);
     return byteSlice(p.OF(addr), OF(position)(at.batch, work.kvHead, at.row));
 }
 
-// So many of the eight bytes from a byte of the slice on; the others are anything. No word that has none is read.
+// Eight bytes from byte `first` of the slice on, of which `count` are valid. No word without a valid byte is read.
+// whole: the bytes start at a word.
 uvec2 OF(bytes)(Slice s, uint first, uint count, bool whole) {
     const uint at = s.phase + first, word = at >> 2;
     if (whole && ALIGNMENT >= 8 && COLUMNS % 8 == 0) return OF(loadPair)(s, word >> 1);
@@ -22,16 +23,16 @@ uvec2 OF(bytes)(Slice s, uint first, uint count, bool whole) {
     return uvec2(a >> shift | b << (32 - shift), b >> shift | c << (32 - shift));
 }
 
-// Byte of the slice where the block of q8_0 or q4_0 starts that has a column.
+// First byte of the q8_0 or q4_0 block of a column.
 uint OF(block)(uint row, uint col) { return (row * STRIDE_SEQ + col / QUANT_BLOCK) * KV_UNIT_BYTES; }
 
 uint OF(half)(Slice s, uint first) {
-    const uint at = s.phase + first; // even: blocks are, and so is where they start
+    const uint at = s.phase + first; // even: blocks have an even size and offset
     return (OF(loadWord)(s, at >> 2) >> ((at & 2u) * 8)) & 0xffffu;
 }
 
-// Eight quantised elements of a row of the slice, from a column that is a multiple of 8, of which `valid` exist; those
-// of q8_0 and q4_0 all do.
+// Eight quantized elements from a column that is a multiple of 8. `valid` of them exist, the others are 0; in q8_0 and
+// q4_0 all exist.
 uvec2 OF(quantised)(Slice s, uint row, uint col, uint valid) {
     if (KV_TYPE == INT8 || KV_TYPE == FLOAT8) {
         uvec2 words = OF(bytes)(s, row * STRIDE_SEQ + col, min(valid, 8u), ALIGNMENT >= 4);
@@ -45,12 +46,12 @@ uvec2 OF(quantised)(Slice s, uint row, uint col, uint valid) {
     return OF(bytes)(s, OF(block)(row, col) + 2 + (KV_TYPE == Q8_0 ? e : e % 16), 8, false);
 }
 
-// The scale of a row of int8 or float8, by its place, or else of the block that a column is in.
+// Scale of a row of int8 or float8, and of the q8_0 or q4_0 block of a column.
 float OF(rowScale)(KVRow at) { return uintBitsToFloat(OF(scale)(scaleEntry(at))); }
 float OF(blockScale)(Slice s, uint row, uint col) { return unpackHalf2x16(OF(half)(s, OF(block)(row, col))).x; }
 
-// Eight elements of a row of the slice, from a column that is a multiple of 8, as stored: 16-bit ones packed; or
-// bytes in x and y, their scale in z, how far to shift them in w.
+// Eight elements from a column that is a multiple of 8, as stored: four words of 16-bit elements; or bytes in x and y, the
+// scale of their block in z (1 with KEY_SCALES), and shiftOfColumn in w.
 uvec4 LOAD_STORED8(Slice s, uint row, uint col) {
     const uint valid = COLUMNS % LOAD_MULTIPLE == 0 ? 8 : OF(elementsFrom)(col);
     if (KV_TYPE == 0) return OF(load8)(s, row * STRIDE_SEQ + col, valid);
@@ -59,11 +60,11 @@ uvec4 LOAD_STORED8(Slice s, uint row, uint col) {
     return uvec4(OF(quantised)(s, row, col, valid), floatBitsToUint(scale), shiftOfColumn(col));
 }
 
-// The same, of int8 and float8 with the scale of the key too, by where it lies.
+// The same with the scale of the key in z.
 uvec4 LOAD_SCALED8(Slice s, uint row, uint col, KVRow at) {
-    uvec4 part = LOAD_STORED8(s, row, col);
-    if (KEY_SCALES) part.z = floatBitsToUint(OF(rowScale)(at));
-    return part;
+    uvec4 stored = LOAD_STORED8(s, row, col);
+    if (KEY_SCALES) stored.z = floatBitsToUint(OF(rowScale)(at));
+    return stored;
 }
 
 #undef OF

@@ -1,0 +1,24 @@
+// Where a row is in Q and O, in LSE, and in the partial states of splits.
+
+// Batch of Q and O; packed tensors have one.
+uint rowBatch() { return (VARLEN & CU_Q) != 0 ? 0 : work.batch; }
+
+// First element of a row in Q or O, relative to the first query of the Q tile and the first head of the group.
+uint rowElement(uint row, uint strideHead, uint strideSeq) {
+    return (queryOf(row) - queryOf(work.row0)) * strideSeq + row % ROWS_PER_QUERY * strideHead;
+}
+
+#ifdef ANY_DTYPE
+uint splitIndex() { return work.split; }
+#else // subgroups may be splits too
+uint splitIndex() { return SPLIT_KV != 0 ? work.split * (LOCAL_SIZE / SUBGROUP_SIZE) + gl_SubgroupID : work.split; }
+#endif
+
+// Index of a row in LSE, below 2^32.
+uint rowIndex(uint row) {
+    const uint length = (VARLEN & CU_Q) != 0 ? p.totalQ : p.Sq;
+    return (rowBatch() * p.Hq + headOf(row)) * length + work.offsetQ + queryOf(row);
+}
+
+// The same in the partial states; each split has all rows.
+uint stateRow(uint row) { return SPLIT != 0 ? splitIndex() * p.strideOBatch + rowIndex(row) : rowIndex(row); }

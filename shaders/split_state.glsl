@@ -1,0 +1,25 @@
+// Rows of Q, O, LSE and of the partial states of splits, in calls with options.
+
+// Slices of Q and O that rows of the Q tile are relative to, see rowElement.
+Slice blockQ() { return sliceQ(rowBatch(), work.head, work.offsetQ + queryOf(work.row0)); }
+Slice blockO() { return sliceO(rowBatch(), work.head, work.offsetQ + queryOf(work.row0)); }
+uint elementQ(uint row) { return rowElement(row, p.strideQHead, p.strideQSeq); }
+uint elementO(uint row) { return rowElement(row, p.strideOHead, p.strideOSeq); }
+
+void storeRowLSE(uint row, float value) {
+    const Slice s = sliceAt(p.addrLSE, uvec2(stateRow(row), 0), false, 1);
+    WORD_LSE(s, 0) = floatBitsToUint(value);
+}
+
+// Four columns of the partial O of a split, float32; those past HEAD_DIM_V are not written.
+Slice stateSlice(uint row, uint col) {
+    return sliceAt(p.addrO, add64(mul64(stateRow(row), HEAD_DIM_V), uvec2(col, 0)), false, 1);
+}
+void storeState4(uint row, uint col, vec4 value) {
+    const Slice s = stateSlice(row, col);
+    if (HEAD_DIM_V % 4 == 0) {
+        QUAD_O(s, 0) = floatBitsToUint(value);
+        return;
+    }
+    for (uint i = 0; i < min(HEAD_DIM_V - col, 4u); ++i) WORD_O(s, i) = floatBitsToUint(value[i]);
+}

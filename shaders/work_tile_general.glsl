@@ -1,0 +1,117 @@
+// The query rows, the columns of O and the split of the keys that a workgroup computes, for calls with options.
+//
+// Rows and keys are numbered within their sequence. With PACK_GQA the query heads that share a KV head are
+// packed: row r is query r / PACK_GQA of head r % PACK_GQA of the group, and decoding fills a fragment with heads.
+//
+// Grid: x = Q tile (with cu_seqlens_q those of all sequences, one sequence after the other); y = split * heads + head,
+// where head is a KV head with PACK_GQA; z = batch * DV_SLICES + slice of O's columns.
+// With DECODE_PART_ROWS two dispatches compute a mixed batch. The decode part (IS_DECODE_PART) has
+// z = sequence * DV_SLICES + slice, and x covers DECODE_PART_ROWS rows. The prefill part has the grid above. A
+// workgroup returns at once if its sequence belongs to the other part.
+
+struct WorkTile {
+    uint batch, head, kvHead; // head: the first of the group with PACK_GQA
+    uint row0;           // first row
+    uint col0;           // first column of V and O
+    uint split, splits;
+    uint rows;           // of the sequence
+    uint seqlenQ, seqlenK; // queries and keys of the sequence
+    uint kvLength;       // entries of the list of sparse tokens, or seqlenK
+    uint firstToken;     // start of that list
+    uint offsetQ, offsetK; // start of the sequence in packed tensors
+    int causalOffset;    // query i is aligned with key i + causalOffset
+};
+
+WorkTile work;
+
+// A number from memory, 0 if it is negative, at most `most`.
+uint clampCount(uint number, uint most) { return int(number) < 0 ? 0 : min(number, most); }
+
+const uint ROWS_PER_QUERY = PACK_GQA > 1 ? PACK_GQA : 1;
+uint queryOf(uint row) { return row / ROWS_PER_QUERY; }
+uint headOf(uint row) { return work.head + row % ROWS_PER_QUERY; }
+
+// First Q tile of packed sequence b. Sequence b - 1 ends before it, maybe some tiles before it: the count needs
+// no sum over the sequences.
+uint firstQTile(uint b, uint tileRows) {
+    return clampCount(loadCuQ(b), p.totalQ) * ROWS_PER_QUERY / tileRows + b; // totalQ * groupSize < 2^32
+}
+
+// Sequence of a Q tile: the last one whose first tile is not after it. SEARCH_LANES lanes of a subgroup test as
+// many sequences at a time; without them it is a binary search.
+uint sequenceOf(uint qTile, uint tileRows) {
+    uint low = 0, count = p.strideQBatch; // number of sequences: packed tensors have no batch stride
+#ifdef SEARCH_LANES
+    while (count > 1) {
+        const uint step = (count + SEARCH_LANES - 1) / SEARCH_LANES, probe = gl_SubgroupInvocationID * step;
+        const bool starts = probe < count && firstQTile(low + probe, tileRows) <= qTile;
+        const uint before = max(subgroupBallotBitCount(subgroupBallot(starts)), 1) - 1;
+        low += before * step;
+        count = min(step, count - before * step);
+    }
+#else
+    while (count > 1) {
+        const uint half_ = count / 2;
+        const bool starts = firstQTile(low + half_, tileRows) <= qTile;
+        if (starts) low += half_;
+        count = starts ? count - half_ : half_;
+    }
+#endif
+    return low;
+}
+
+// Sets work. False if the workgroup has no rows.
+bool findWorkTile(uint tileRows) {
+    const uint heads = p.Hq / ROWS_PER_QUERY;
+    work.split = 0;
+    work.splits = 1;
+    work.kvHead = gl_WorkGroupID.y; // query heads that share a KV head are packed
+    if (SPLIT != 0) {
+        work.split = gl_WorkGroupID.y / heads;
+        work.splits = gl_NumWorkGroups.y / heads;
+        work.kvHead -= work.split * heads;
+    }
+    work.head = work.kvHead * ROWS_PER_QUERY;
+    work.col0 = (gl_WorkGroupID.z % DV_SLICES) * DV_SLICE;
+    uint qTile = gl_WorkGroupID.x;
+    work.batch = gl_WorkGroupID.z / DV_SLICES;
+
+    work.offsetQ = 0;
+    work.seqlenQ = p.Sq;
+    if ((VARLEN & CU_Q) != 0) {
+        if (IS_DECODE_PART == 0) {
+            work.batch = sequenceOf(qTile, tileRows);
+            const uint first = firstQTile(work.batch, tileRows);
+            if (qTile < first) return false;
+            qTile -= first;
+        }
+        work.offsetQ = clampCount(loadCuQ(work.batch), p.totalQ);
+        const uint end = clampCount(loadCuQ(work.batch + 1), p.totalQ);
+        work.seqlenQ = min(max(end, work.offsetQ) - work.offsetQ, p.Sq);
+    }
+    if ((VARLEN & USED_Q) != 0) work.seqlenQ = clampCount(loadUsedQ(work.batch), work.seqlenQ);
+    work.rows = work.seqlenQ * ROWS_PER_QUERY;
+    if (DECODE_PART_ROWS != 0 && (work.rows <= DECODE_PART_ROWS) != (IS_DECODE_PART != 0)) return false;
+    const uint qTiles = (work.rows + tileRows - 1) / tileRows;
+    if (qTile >= qTiles) return false;
+    if (CAUSAL != 0) qTile = qTiles - 1 - qTile; // longest tiles first: later rows see more keys
+    work.row0 = qTile * tileRows;
+
+    work.offsetK = 0;
+    work.seqlenK = p.Sk;
+    if ((VARLEN & CU_K) != 0) {
+        work.offsetK = clampCount(loadCuK(work.batch), p.totalK);
+        const uint end = clampCount(loadCuK(work.batch + 1), p.totalK);
+        work.seqlenK = min(max(end, work.offsetK) - work.offsetK, p.Sk);
+    }
+    if ((VARLEN & USED_K) != 0) work.seqlenK = clampCount(loadUsedK(work.batch), work.seqlenK);
+    work.kvLength = work.seqlenK;
+    if (SPARSE_TOKENS != 0) {
+        const uint list = work.batch * (p.Hq / p.groupSize) + work.kvHead;
+        work.firstToken = clampCount(loadMask(list), p.strideMaskRow);
+        const uint end = clampCount(loadMask(list + 1), p.strideMaskRow);
+        work.kvLength = max(end, work.firstToken) - work.firstToken;
+    }
+    work.causalOffset = p.causalOffset != 0 ? int(work.seqlenK) - int(work.seqlenQ) : 0;
+    return true;
+}
