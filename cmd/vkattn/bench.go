@@ -19,7 +19,7 @@ import (
 	"vkattn/vk"
 )
 
-// benchFlags are the flags of `vkattn bench` as they were typed.
+// benchFlags are the flags of `vkattn bench`, not parsed yet.
 type benchFlags struct {
 	batch, heads, headsKV, seqLen, seqLenK, headDim, headDimV string
 	causal, dtype, tier                                       string
@@ -38,44 +38,45 @@ func (a *app) benchCommand() *cobra.Command {
 	var o benchFlags
 	c := &cobra.Command{
 		Use:   "bench",
-		Short: "time attention over a sweep of problems, each verified first",
-		Long: `Times attention. Each row is compared with the float64 reference first (sampled
-rows of every sequence where the problem is large); a wrong result is printed as
-FAIL and has no speed. Then it is timed by the device's own clock, after a warm-up
-of the same work, on inputs too large for its caches. Several tiers of one
+		Short: "verify and time attention over a sweep of problems",
+		Long: `Verifies and times attention, one row per problem and tier.
+
+A row is verified first: its result is compared with a float64 reference on the CPU.
+Of a large problem, sampled rows of every sequence are compared. A wrong result is
+printed as FAIL and has no speed. A verified row is timed with the device's clock
+after 0.5 s of warm-up, on inputs larger than the last-level cache. The tiers of one
 problem take turns.
 
-A list is comma separated numbers and ranges: 1024-16384*2 doubles, 64-256+64
-adds. Rows are the cross product of all lists. Without lists a sweep
-that suits the device is run. A suite is a table of problems; lists beside it
-narrow it, but for --dtype, in each of which it is run.
+A list holds comma separated numbers and ranges: 1024-16384*2 doubles, 64-256+64
+adds 64. The problems are the cross product of all lists; without a list, a sweep
+chosen for the device. A suite is a table of problems. A list selects problems of the
+suite, except --dtype: the suite runs once in each type.
 
-A peer is a command that times another attention on the same device, in the same
-rounds (go doc vkattn/cmd/vkattn/internal/peer has the protocol). Its rows stand
-beside ours, and "x NAME" is how many times faster than the peer NAME a row is. A
-peer that fails costs its own rows, not the exit code. The kernels of tier cuda
-are compared with in the same way.
+A peer is a command that times another implementation on the same device, in turns
+with the rows of this program (go doc vkattn/cmd/vkattn/internal/peer has the
+protocol). The column "x NAME" has the time of peer NAME divided by the time of the
+row: above 1 the row is faster. Rows of tier cuda have such a column too. A peer that
+fails does not change the exit code.
 
---varlen, --page-size, --kv-dtype, --sparse-ratio and the flags behind them time what
-inference needs, on random data: pages in random order, quantised normal numbers,
-tokens picked at random. Peers are given problems without such features only.
---baseline adds other ways to the same result, which rows are compared with as with
-peers; suite seeds prints how far the results are apart, suite decode the bytes of
-K and V over the time, as a share of a copy's.
+--baseline adds rows that compute the same result in another way and have such
+columns too. Suite seeds also prints the difference of the results. Suite decode also
+prints the bytes of K and V per second as a share of the speed of a device copy.
 
---variant shows what each step of the kernel's development is worth, --ablate
-what a part of the work costs. An ablation is wrong by design: it is not verified
-and no result.
+--varlen, --page-size, --kv-dtype, --sparse-ratio and the flags listed after them set
+the options of each call. The data is random: the order of pages, the sparse tokens,
+and normal numbers that are quantised. Peers only get problems without these options.
 
-A row that is too large for the memory of the machine or the device is printed as
-OOM, with needed and available bytes, and the others run.
+--variant times the steps of the kernel's development. --ablate leaves out a part of
+the work and shows what it costs; such a result is wrong by design and not verified.
+
+` + oomHelp + `
 
 ` + rowsHelp + `
 
 ` + fileHelp + `
 
-Exit codes: 0 done, 1 a wrong result, 2 bad flags, 3 nothing here supports any
-row or all are too large for the memory, 4 device failure` + signalHelp,
+Exit codes: 0 done, 1 a wrong result, 2 bad flags, 3 no row is supported and fits the
+memory, 4 device failure` + signalHelp,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32())
@@ -95,29 +96,32 @@ row or all are too large for the memory, 4 device failure` + signalHelp,
 	f := c.Flags()
 	f.SortFlags = false
 	o.problemFlags(f)
-	f.StringVar(&o.tier, "tier", "", "`list` of tiers: auto, cpu, scalar, coopmat, coopmat2, cuda, or all that the device has (default auto, and scalar on drivers that run on the CPU)")
-	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of families of tier cuda, a row each: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: the best for each problem)")
-	f.IntVarP(&o.repeats, "repetitions", "r", 0, "timed runs of each row (default 30, at least 3 where they take over 2 s)")
+	f.StringVar(&o.tier, "tier", "", "`list` of tiers: auto, cpu, scalar, coopmat, coopmat2, cuda, or all for every tier of the device (default auto; scalar on a Vulkan driver that runs on the CPU)")
+	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda, one row each: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: the best for each problem)")
+	f.IntVarP(&o.repeats, "repetitions", "r", 0, "timed runs of each row (default 30; after 2 s of them, 3 are enough)")
 	f.DurationVar(&o.minTime, "min-time", 0, "time each row for at least this long, e.g. 2s")
 	f.StringVarP(&o.format, "output", "o", "md", "md, csv, json or jsonl")
 	f.StringVar(&o.suite, "suite", "", suitesUsage())
-	f.StringArrayVar(&o.peers, "peer", nil, "`command` of somebody else's attention to take turns with, such as \"python3 scripts/peer_torch.py flash\" (repeatable)")
-	f.DurationVar(&o.peerTimeout, "peer-timeout", peer.DefaultTimeout, "a peer that takes longer for an answer is stopped")
-	f.StringVar(&o.variant, "variant", "", "`list` of steps of the kernel's ladder, v1 to v8, or all")
-	f.StringVar(&o.ablate, "ablate", "", "`list` of parts to leave out: none, softmax, barrier, load")
-	f.StringArrayVar(&o.save, "save", nil, "`file` to write the rows to as well, in the format its name ends in (repeatable)")
+	f.StringArrayVar(&o.peers, "peer", nil, "`command` that times another implementation, such as \"python3 scripts/peer_torch.py flash\" (repeatable)")
+	f.DurationVar(&o.peerTimeout, "peer-timeout", peer.DefaultTimeout, "stop a peer whose answer takes longer")
+	f.StringVar(&o.variant, "variant", "", "`list` of steps of the ladder of kernel versions, v1 to v8, or all")
+	f.StringVar(&o.ablate, "ablate", "", "`list` of what to leave out, one row each: none, softmax, barrier, load")
+	f.StringArrayVar(&o.save, "save", nil, saveUsage)
 	var baselines []string
 	for _, f := range bench.Baselines {
 		baselines = append(baselines, string(f.Baseline))
 	}
-	f.StringVar(&o.baselines, "baseline", "", "`list` of what else to compare rows with, on the same data: "+strings.Join(baselines, ", ")+" (default: what the suite says)")
+	f.StringVar(&o.baselines, "baseline", "", "`list` of baselines to compare rows with, on the same data: "+strings.Join(baselines, ", ")+" (default: those of the suite)")
 	o.optionSweepFlags.add(f)
 	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
 	return c
 }
 
-// problemFlags are those that name problems and the device, the same for every command
-// that takes sweeps.
+// saveUsage is the help of --save.
+const saveUsage = "also write the rows to `file`, in the format of its extension (repeatable)"
+
+// problemFlags adds the flags that select problems and the device. All commands that
+// take sweeps have them.
 func (o *benchFlags) problemFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.batch, "batch-size", "", "`list` of batch sizes")
 	f.StringVar(&o.heads, "nheads", "", "`list` of query head counts")
@@ -126,7 +130,7 @@ func (o *benchFlags) problemFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.seqLenK, "seqlen-k", "", "`list` of key lengths (default: as --seqlen)")
 	f.StringVar(&o.headDim, "headdim", "", "`list` of head dims of Q and K")
 	f.StringVar(&o.headDimV, "headdim-v", "", "`list` of head dims of V and O (default: as --headdim)")
-	f.StringVar(&o.causal, "causal", "", "`list` of masks: none, top-left, bottom-right")
+	f.StringVar(&o.causal, "causal", "", "`list` of causal masks: none, top-left, bottom-right")
 	f.StringVar(&o.dtype, "dtype", "", "`list` of storage types: f16, bf16, f32")
 	f.StringVar(&o.device, "device", "auto", "auto, cpu, an index, a UUID or part of a name")
 }
@@ -202,16 +206,16 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	return errors.Join(all.err(), validated(dev))
 }
 
-// benchDevice opens the device that the tiers need.
+// benchDevice opens a device that can run the tiers.
 func (a *app) benchDevice(name string, tiers []attention.Tier) (*vk.Device, error) {
-	var need attention.Tier // auto, where none is asked for
+	var need attention.Tier // auto if no tier is given
 	for i, t := range tiers {
 		if i == 0 || need == attention.TierCPU {
 			need = t
 		}
 	}
 	if len(tiers) > 1 && need != attention.TierCPU {
-		// Rows of a tier that cannot run are printed with the reason.
+		// A row of a tier that cannot run says why; no need to refuse the command.
 		need = attention.TierAuto
 	}
 	return a.openDevice(name, need)

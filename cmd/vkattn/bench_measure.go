@@ -10,17 +10,18 @@ import (
 	"vkattn/cmd/vkattn/internal/outfile"
 )
 
-// Work on the CPU cannot be stopped half way. An interrupted command waits this long
-// for what it does at the moment. Its cleanup waits longer for the output: a busy
-// machine takes its time to flush files to the disk.
 const (
-	patience  = 300 * time.Millisecond
+	// patience is how long an interrupted command waits for the problem under way. A
+	// computation on the CPU cannot be stopped.
+	patience = 300 * time.Millisecond
+	// flushTime is how long the cleanup of a signal waits for the files of --save. A
+	// busy machine takes that long to flush them to the disk.
 	flushTime = 2 * time.Second
 )
 
-// measure runs the problems and prints their rows. What stops it early is in
-// the outcome; the error is one of printing. Interrupted, it prints the rows that
-// were under way as such.
+// measure runs the problems and prints their rows. If an error or a signal stops it,
+// the outcome has the reason, and the rows under way are printed with the status
+// Interrupted. err is an error of printing.
 func measure(ctx context.Context, b *bench.Bench, problems []bench.Problem, to bench.Printer, info *bench.RunInfo) (all outcome, err error) {
 	for _, p := range problems {
 		rows, err := group(ctx, b, p)
@@ -44,8 +45,8 @@ func measure(ctx context.Context, b *bench.Bench, problems []bench.Problem, to b
 	return all, to.Close(info)
 }
 
-// group measures one problem. Where that does not end soon after an interrupt, its
-// rows are given up.
+// group measures one problem. If that takes longer than patience after an interrupt,
+// group returns its rows without results.
 func group(ctx context.Context, b *bench.Bench, p bench.Problem) ([]*bench.Row, error) {
 	type measured struct {
 		rows []*bench.Row
@@ -70,7 +71,7 @@ func group(ctx context.Context, b *bench.Bench, p bench.Problem) ([]*bench.Row, 
 	}
 }
 
-// stopReason is what the output says of a run that ended early.
+// stopReason is RunInfo.Stopped of a run that ended with err.
 func stopReason(err error) string {
 	if errors.Is(err, context.Canceled) {
 		return string(bench.Interrupted)
@@ -78,9 +79,9 @@ func stopReason(err error) string {
 	return oneLine(err.Error())
 }
 
-// flushed takes away the files of a command that ends without them. An interrupt
-// gives it a moment to put what is finished in place. The command calls the function
-// when it returns.
+// flushed registers a cleanup that discards the temporary files of the set after an
+// interrupt, once the command has returned or flushTime has passed. The command calls
+// the returned function when it returns.
 func (a *app) flushed(set *outfile.Set) func() {
 	done := make(chan struct{})
 	a.onInterrupt.add(func() {

@@ -11,8 +11,7 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 )
 
-// optionSweepFlags are those of `vkattn bench` for what a problem has beside its
-// tensors.
+// optionSweepFlags are the flags of `vkattn bench` for the options of a call.
 type optionSweepFlags struct {
 	pageSize, kv, split, sparse, lengths, blocks string
 	padded, sinks, alibi, shared                 bool
@@ -24,26 +23,26 @@ type optionSweepFlags struct {
 }
 
 func (e *optionSweepFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&e.lengths, "varlen", "", "sequences of their own lengths: a `list` of KEYS or ROWS/KEYS, N*ROWS/KEYS for N alike; rows are those of --seqlen, or as many as keys")
-	f.BoolVar(&e.padded, "padded", false, "pad the sequences of --varlen; they are packed otherwise")
-	f.StringVar(&e.pageSize, "page-size", "", "`list` of page sizes, pages in random order; 0 is contiguous")
-	f.Var(&e.kvLayout, "kv-layout", "axes of pages: nhd [page size, Hkv, D] or hnd [Hkv, page size, D]")
+	f.StringVar(&e.lengths, "varlen", "", "`list` of sequences: KEYS, ROWS/KEYS, or N*ROWS/KEYS for N equal ones; without ROWS a sequence has --seqlen rows, or as many as keys")
+	f.BoolVar(&e.padded, "padded", false, "pad the sequences of --varlen to the longest (default: packed)")
+	f.StringVar(&e.pageSize, "page-size", "", "`list` of page sizes of a paged KV cache, pages in random order; 0: contiguous K and V")
+	f.Var(&e.kvLayout, "kv-layout", kvLayoutUsage)
 	f.StringVar(&e.kv, "kv-dtype", "", "`list` of storage types of K and V: same, int8, fp8, q8_0, q4_0")
-	f.StringVar(&e.sparse, "sparse-ratio", "", "`list` of shares of the tokens that each key head attends to, such as 0.02; 1 is all")
-	f.StringVar(&e.blocks, "block-ratio", "", "`list` of shares of the blocks of keys that each block of rows attends to; 1 is all")
+	f.StringVar(&e.sparse, "sparse-ratio", "", "`list` of ratios of sparse tokens: the share of a sequence's tokens that a KV head attends to, such as 0.02; 1 is all")
+	f.StringVar(&e.blocks, "block-ratio", "", "`list` of ratios of a block mask: the share of the blocks of keys that a block of rows attends to; 1 is all")
 	f.Var(&e.block, "block-size", "rows,keys of a block of --block-ratio, powers of two from 16 (default 64,64)")
-	f.StringVar(&e.split, "fixed-split", "", "`list` of numbers of parts to cut the keys into; 0 is as suits the device")
-	f.Var(&e.window, "window", "keys left,right of a row's own position that it attends to; -1: all")
-	f.Var(&e.align, "align", "where rows lie among the keys for --window and --alibi without a causal mask (default bottom-right)")
-	f.Var((*softcapFlag)(&e.softcap), "softcap", "scores become softcap * tanh(score / softcap)")
-	f.BoolVar(&e.shared, "shared-kv", false, "V is the beginning of each row of K, as in latent attention (--headdim 576 --headdim-v 512)")
-	f.BoolVar(&e.sinks, "sinks", false, "a logit for each head beside the scores")
+	f.StringVar(&e.split, "fixed-split", "", "`list` of fixed numbers of splits of the keys; 0: chosen for the device")
+	f.Var(&e.window, "window", windowUsage)
+	f.Var(&e.align, "align", "alignment of rows with keys for --window and --alibi without a causal mask: top-left or bottom-right (default bottom-right)")
+	f.Var((*softcapFlag)(&e.softcap), "softcap", softcapUsage)
+	f.BoolVar(&e.shared, "shared-kv", false, "V is the first part of each row of K, as in multi-head latent attention (--headdim 576 --headdim-v 512)")
+	f.BoolVar(&e.sinks, "sinks", false, "one attention sink per head: a logit in the row sum, without a value")
 	f.BoolVar(&e.alibi, "alibi", false, "ALiBi slopes")
 }
 
-// readOptions reads the flags into the plan.
+// readOptions parses the flags into the plan.
 func (o *benchFlags) readOptions(p *benchPlan) error {
-	e := &p.extras
+	e := &p.options
 	*e = bench.OptionSweep{HND: bool(o.kvLayout), Padded: o.padded, Window: o.window.Window, Align: o.align, Softcap: o.softcap, Sinks: o.sinks, ALiBi: o.alibi, SharedKV: o.shared}
 	for _, f := range []struct {
 		flag string
@@ -86,7 +85,7 @@ func (o *benchFlags) readOptions(p *benchPlan) error {
 	case o.seqLenK != "":
 		return badInputf("--seqlen-k and --varlen exclude one another")
 	case len(p.lists.SeqLen) > 1:
-		return badInputf("--seqlen: one number beside --varlen, the rows of each sequence")
+		return badInputf("--seqlen: with --varlen give one number, the rows of each sequence")
 	case len(p.lists.SeqLen) == 1:
 		rows = p.lists.SeqLen[0]
 	}
@@ -97,7 +96,7 @@ func (o *benchFlags) readOptions(p *benchPlan) error {
 	return nil
 }
 
-// count reads a number from 0 on.
+// count returns a parser of integers from 0 to most.
 func count(most int) func(string) (int, error) {
 	return func(s string) (int, error) {
 		n, err := strconv.Atoi(strings.TrimSpace(s))
@@ -108,7 +107,7 @@ func count(most int) func(string) (int, error) {
 	}
 }
 
-// share reads a ratio; all is 0, which is without lists.
+// share parses a ratio. A ratio of 1 becomes 0, which means no list at all.
 func share(s string) (float64, error) {
 	x, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
 	if err != nil || !(x > 0 && x <= 1) {

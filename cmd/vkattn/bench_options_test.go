@@ -37,7 +37,7 @@ func TestBenchRefusesBadExtras(t *testing.T) {
 	alone := func(more ...string) []string { return append([]string{"bench", "--device", "cpu"}, more...) }
 	refused(t, exitInput, "want KEYS", alone("--varlen", "5,x")...)
 	refused(t, exitInput, "--seqlen-k and --varlen", alone("--varlen", "5", "--seqlen-k", "7")...)
-	refused(t, exitInput, "one number beside --varlen", alone("--varlen", "5", "--seqlen", "1,2")...)
+	refused(t, exitInput, "with --varlen give one number", alone("--varlen", "5", "--seqlen", "1,2")...)
 	refused(t, exitInput, "--window does not narrow a suite", alone("--suite", "decode", "--window", "5,5")...)
 	refused(t, exitInput, "--varlen does not narrow a suite", alone("--suite", "seeds", "--varlen", "5")...)
 	refused(t, exitInput, "leave nothing", alone("--suite", "decode", "--page-size", "17")...)

@@ -6,14 +6,14 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 )
 
-// outcome sums up the rows for the exit code.
+// outcome counts the rows by status, for the exit code.
 type outcome struct {
-	list              []*bench.Row // peers' too
-	rows, own         int          // own are what was asked for: not what it is compared with
-	refused, tooLarge int          // not supported, and over the memory that is available
-	failed, broken    int
-	why               string // of the first row that has no speed
-	stopped           error
+	list              []*bench.Row // all rows, with those of peers
+	rows, own         int          // rows that count for the exit code; those that are no baseline
+	refused, tooLarge int          // Unsupported, OOM
+	failed, broken    int          // Fail, Broken
+	why               string       // reason of the first row without a speed
+	stopped           error        // what ended the run early
 }
 
 func (o *outcome) add(r *bench.Row) {
@@ -41,7 +41,7 @@ func (o *outcome) add(r *bench.Row) {
 	}
 }
 
-// oomCount is a word on rows too large for the memory, where there are any.
+// oomCount is the part of the last line that counts rows with the status OOM.
 func oomCount(n int) string {
 	if n == 0 {
 		return ""

@@ -13,12 +13,13 @@ import (
 	"vkattn/vk"
 )
 
-// vendorNVIDIA is the PCI vendor whose CUDA devices have the UUIDs of Vulkan.
+// vendorNVIDIA is the PCI vendor ID of NVIDIA, whose devices have the same UUID in CUDA
+// and in Vulkan.
 const vendorNVIDIA = 0x10de
 
-// openPeers starts the commands side by side: each may import a framework. One
-// that cannot start is mentioned at once; it costs its rows, which say why, and
-// nothing else.
+// openPeers starts the commands of the peers in parallel, as each may take seconds to
+// import a framework. A peer that cannot start is reported on standard error; its rows
+// say why, and the others run.
 func (a *app) openPeers(ctx context.Context, commands []string, timeout time.Duration, dev *vk.Device) ([]*peer.Peer, error) {
 	options := peer.Options{Timeout: timeout}
 	if dev != nil && dev.Info().VendorID == vendorNVIDIA {
@@ -31,7 +32,7 @@ func (a *app) openPeers(ctx context.Context, commands []string, timeout time.Dur
 		all.Go(func() { peers[i], errs[i] = peer.Open(ctx, c, options) })
 	}
 	all.Wait()
-	nameApart(peers)
+	makeNamesUnique(peers)
 	if err := ctx.Err(); err != nil {
 		return peers, err
 	}
@@ -43,9 +44,9 @@ func (a *app) openPeers(ctx context.Context, commands []string, timeout time.Dur
 	return peers, nil
 }
 
-// nameApart numbers peers that share a name with another or with a tier: rows
-// are told apart by it.
-func nameApart(peers []*peer.Peer) {
+// makeNamesUnique appends a number to the name of a peer that another peer, a tier or a
+// baseline has too: rows are identified by the name.
+func makeNamesUnique(peers []*peer.Peer) {
 	taken := []string{}
 	for _, f := range bench.Baselines {
 		taken = append(taken, string(f.Baseline))
@@ -71,8 +72,8 @@ func closePeers(peers []*peer.Peer) {
 	all.Wait()
 }
 
-// peerTrouble is a line per peer whose rows failed, for standard error: rows of
-// a peer do not count for the exit code.
+// peerTrouble returns a line for each peer with failed rows, for standard error. Rows of
+// peers do not change the exit code.
 func peerTrouble(rows []*bench.Row) []string {
 	type trouble struct {
 		bad, all int

@@ -11,22 +11,22 @@ import (
 	"vkattn/vk"
 )
 
-// benchPlan is what the flags ask for, read before a device is opened.
+// benchPlan holds the parsed flags of a command that takes sweeps.
 type benchPlan struct {
 	suites    []*bench.Suite
-	lists     bench.Sweep      // as typed; an axis without a flag is empty
-	tiers     []attention.Tier // empty: as suits the device
-	allTiers  bool             // every one the device has
+	lists     bench.Sweep      // axes that were given; the others are empty
+	tiers     []attention.Tier // empty: chosen for the device
+	allTiers  bool             // --tier all
 	kernels   []string         // families of tier cuda
 	variants  []int
 	ablations []attention.Ablation
-	baselines []bench.Baseline // as typed
-	extras    bench.OptionSweep
+	baselines []bench.Baseline // nil: those of the suites
+	options   bench.OptionSweep
 	format    bench.Format
 	saved     []saved
 }
 
-// plan reads the flags.
+// plan parses the flags. It needs no device.
 func (o *benchFlags) plan() (*benchPlan, error) {
 	p := &benchPlan{}
 	for _, l := range []struct {
@@ -81,11 +81,11 @@ func (o *benchFlags) plan() (*benchPlan, error) {
 	if err := o.readOptions(p); err != nil {
 		return nil, err
 	}
-	_, err = p.problems(bench.Sweep{}) // a sweep too large, before a device is opened
+	_, err = p.problems(bench.Sweep{}) // refuses a sweep that is too large before a device is opened
 	return p, err
 }
 
-// words reads a list that may be left out.
+// words parses a list. An empty one leaves to as it is.
 func words[T comparable](to *[]T, list string, parse func(string) (T, error)) (err error) {
 	if list != "" {
 		*to, err = sweep.Words(list, parse)
@@ -93,9 +93,9 @@ func words[T comparable](to *[]T, list string, parse func(string) (T, error)) (e
 	return err
 }
 
-// problems is the named suites, narrowed by the lists that were typed; without
-// suites, the cross product of the lists over the defaults. Storage types do
-// not narrow a suite, it runs in each of them.
+// problems lists the problems of the suites that the given lists select. Without suites
+// it is the cross product of the lists, or of the defaults for axes without a list.
+// Storage types select nothing: a suite runs once in each.
 func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 	if len(p.suites) == 0 {
 		over(&defaults.Batch, p.lists.Batch)
@@ -107,13 +107,13 @@ func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 		over(&defaults.HeadDimV, p.lists.HeadDimV)
 		over(&defaults.Causal, p.lists.Causal)
 		over(&defaults.DType, p.lists.DType)
-		if p.extras.Lengths != "" {
-			// The sequences say how many and how long.
+		if p.options.Lengths != "" {
+			// The sequences of --varlen replace batch and lengths.
 			defaults.Batch, defaults.SeqLen, defaults.SeqLenK = []int{1}, []int{1}, []int{1}
 		}
 		problems, err := defaults.Problems()
 		if err == nil {
-			problems, err = p.extras.Apply(problems)
+			problems, err = p.options.Apply(problems)
 		}
 		if err != nil {
 			return nil, badInput(err)
@@ -133,18 +133,18 @@ func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 			return nil, badInput(err)
 		}
 		for _, problem := range list {
-			if p.lists.Has(problem) && p.extras.Has(problem) && !slices.Contains(out, problem) {
+			if p.lists.Has(problem) && p.options.Has(problem) && !slices.Contains(out, problem) {
 				out = append(out, problem)
 			}
 		}
 	}
 	if len(out) == 0 {
-		return nil, badInputf("--suite %s: the other flags leave nothing of it", strings.Join(names, ","))
+		return nil, badInputf("--suite %s: the other flags select no problem of it", strings.Join(names, ","))
 	}
 	return out, nil
 }
 
-// parseCUDAKernel reads a family of tier cuda.
+// parseCUDAKernel parses the name of a kernel family of tier cuda.
 func parseCUDAKernel(name string) (string, error) {
 	if all := attention.CUDAKernels(); !slices.Contains(all, name) {
 		return "", fmt.Errorf("unknown family %q, want one of %s", name, strings.Join(all, ", "))
@@ -152,8 +152,8 @@ func parseCUDAKernel(name string) (string, error) {
 	return name, nil
 }
 
-// availableTiers are those that run some storage type, the CPU's where there is no
-// device.
+// availableTiers lists the tiers that run any storage type on a device. Without a device
+// that is tier cpu.
 func availableTiers(dev *vk.Device) (tiers []attention.Tier) {
 	for _, s := range attention.TierReport(dev) {
 		if s.Available && (s.Tier != attention.TierCPU || dev == nil) && !slices.Contains(tiers, s.Tier) {
@@ -170,7 +170,7 @@ func over[T any](list *[]T, typed []T) {
 	}
 }
 
-// chosenBaselines are what rows are compared with: as typed, or what the suites say.
+// chosenBaselines lists the baselines of --baseline, or else those of the suites.
 func (p *benchPlan) chosenBaselines() []bench.Baseline {
 	if p.baselines != nil {
 		return p.baselines

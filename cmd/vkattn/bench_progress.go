@@ -10,7 +10,7 @@ import (
 	"golang.org/x/term"
 )
 
-// progress is a bar on a terminal, and nothing anywhere else.
+// progress is a progress bar if standard error is a terminal. Otherwise it prints nothing.
 type progress struct{ bar *progressbar.ProgressBar }
 
 func (a *app) progress(rows int) *progress {

@@ -10,7 +10,7 @@ import (
 	"vkattn/cmd/vkattn/internal/outfile"
 )
 
-// saved is a file that takes the rows too, in the format its name ends in.
+// saved is a file of --save with the format of its extension.
 type saved struct {
 	path   string
 	format bench.Format
@@ -28,8 +28,8 @@ func parseSaved(paths []string) ([]saved, error) {
 	return out, nil
 }
 
-// openSaved makes the files before anything is measured, so that a folder that
-// takes none is known first. They appear at Commit.
+// openSaved opens the files before anything is measured, so that a folder that cannot
+// be written to is refused at once. Commit moves them into place.
 func openSaved(set *outfile.Set, list []saved, info *bench.RunInfo) ([]bench.Printer, error) {
 	var out []bench.Printer
 	for _, s := range list {
@@ -42,9 +42,9 @@ func openSaved(set *outfile.Set, list []saved, info *bench.RunInfo) ([]bench.Pri
 	return out, nil
 }
 
-// commitRows moves the files into place. After a signal it does so if any row is
-// finished: without one, what was saved before is worth more. The cleanup of the
-// signal waits a moment for it and discards the files then.
+// commitRows moves the files of --save into place. After a signal it does so only if a
+// row is finished: otherwise the old files are worth more. The cleanup of the signal
+// waits flushTime for it and then discards the files.
 func commitRows(ctx context.Context, set *outfile.Set, finished int) error {
 	if finished > 0 {
 		ctx = context.WithoutCancel(ctx)

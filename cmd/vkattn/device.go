@@ -9,9 +9,9 @@ import (
 	"vkattn/vk"
 )
 
-// openDevice opens what --device names for a tier; nil is the CPU tier, which
-// needs no device. With "auto" a machine without Vulkan computes on the CPU
-// and says so. The caller closes it.
+// openDevice opens the device of --device for a tier. It returns nil for the CPU tier,
+// which needs no device. With "auto" and no Vulkan device it prints a note and returns
+// nil. The caller closes the device.
 func (a *app) openDevice(name string, tier attention.Tier) (*vk.Device, error) {
 	auto := name == "" || strings.EqualFold(name, "auto")
 	cpu := strings.EqualFold(name, "cpu")
@@ -19,7 +19,7 @@ func (a *app) openDevice(name string, tier attention.Tier) (*vk.Device, error) {
 	case cpu && tier != attention.TierAuto && tier != attention.TierCPU:
 		return nil, unsupportedf("tier %v does not run on --device cpu", tier)
 	case a.validation && (cpu || auto && tier == attention.TierCPU):
-		return nil, badInputf("--validation needs a Vulkan device, and this computes on the CPU")
+		return nil, badInputf("--validation needs a Vulkan device, but this runs on the CPU")
 	case cpu, auto && tier == attention.TierCPU:
 		return nil, nil
 	case tier == attention.TierCPU:
@@ -30,7 +30,7 @@ func (a *app) openDevice(name string, tier attention.Tier) (*vk.Device, error) {
 	}
 	dev, err := vk.Open(vk.Options{Device: name, Validation: a.validation, Stats: a.stats})
 	switch {
-	case errors.Is(err, vk.ErrInvalid): // a name of several devices
+	case errors.Is(err, vk.ErrInvalid): // several devices have that name
 		return nil, badInputf("--device %s: %w", name, err)
 	case err == nil:
 		if auto && dev.Info().Type == vk.DeviceCPU {
@@ -55,23 +55,23 @@ func (a *app) openDevice(name string, tier attention.Tier) (*vk.Device, error) {
 	if auto {
 		return nil, unsupportedf("tier %v needs a Vulkan device: %w", tier, err)
 	}
-	// A machine without Vulkan cannot serve the request; where there are
-	// devices, the name is wrong.
+	// If there are devices, the name is wrong: bad input. Without devices the request
+	// is unsupported.
 	if list, listErr := vk.Devices(); listErr == nil && len(list) > 0 {
 		return nil, badInputf("--device %s: %w", name, err)
 	}
 	return nil, unsupportedf("--device %s: %w", name, err)
 }
 
-// closeDevice closes what openDevice opened.
+// closeDevice closes a device of openDevice, which may be nil.
 func closeDevice(dev *vk.Device) {
 	if dev != nil {
 		_ = dev.Close()
 	}
 }
 
-// validated fails when the validation layers had anything to say. Without them
-// it never does.
+// validated returns an error if the validation layers, where loaded, have reported
+// messages.
 func validated(dev *vk.Device) error {
 	if dev == nil {
 		return nil
@@ -82,7 +82,7 @@ func validated(dev *vk.Device) error {
 	return nil
 }
 
-// deviceLabel names a device for people.
+// deviceLabel is the name of a device in tables, "cpu" for nil.
 func deviceLabel(dev *vk.Device) string {
 	if dev == nil {
 		return "cpu"

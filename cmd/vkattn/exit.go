@@ -11,36 +11,40 @@ import (
 	"vkattn/vk"
 )
 
-// Exit codes. One of a signal is exitSignal plus the signal's number, as a shell has
-// it: 129 for SIGHUP, 130 for SIGINT, 143 for SIGTERM.
+// Exit codes. A signal's is exitSignal plus its number, as in a shell: 129 for
+// SIGHUP, 130 for SIGINT, 143 for SIGTERM.
 const (
 	exitOK          = 0
 	exitFailure     = 1
 	exitInput       = 2
-	exitUnsupported = 3 // nothing here can serve the request, or it is too large for the memory
+	exitUnsupported = 3 // no tier supports the request, or it does not fit the memory
 	exitDevice      = 4
 	exitSignal      = 128
-	exitPipe        = exitSignal + int(syscall.SIGPIPE) // nobody reads the output any more
+	exitPipe        = exitSignal + int(syscall.SIGPIPE) // nobody reads the output
 )
 
 // signalHelp ends the list of exit codes in the help of a command that takes long.
 const signalHelp = `.
 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM, 141 when nobody reads the output.`
 
-// fileHelp says how output files are written.
-const fileHelp = `An output file is written under a hidden name in the folder of its target and
-renamed when it is complete. After an error the old file is unchanged and no
-temporary file is left. The next command that writes the same file removes what a
-killed process left. A replaced file keeps its permissions. Symbolic links are
-followed and stay. Pipes and devices, such as /dev/stdout and /dev/null, are written
-in place; opening a named pipe waits for its reader.`
+// fileHelp is the paragraph on output files in the help of a command.
+const fileHelp = `An output file is written under a hidden name in its folder and renamed when it is
+complete. After an error the old file is unchanged and no temporary file is left. A
+killed process may leave one; the next command that writes the same file removes it.
+A replaced file keeps its permissions. Symbolic links are followed, not replaced.
+Pipes and devices, such as /dev/stdout and /dev/null, are written in place; opening a
+named pipe waits for its reader.`
 
-// rowsHelp says what a signal leaves of a command that prints rows.
-const rowsHelp = `After SIGHUP, SIGINT or SIGTERM the command prints and saves the rows that are
-finished, and those under way as "interrupted"; "stopped" in the JSON of the run says
-so too. Without a finished row the files of --save are unchanged.`
+// rowsHelp is the paragraph on signals in the help of a command that prints rows.
+const rowsHelp = `After SIGHUP, SIGINT or SIGTERM the command prints and saves the finished rows. Rows
+under way have the status "interrupted", and "stopped" in the JSON of the run has the
+reason. If no row is finished, the files of --save are unchanged.`
 
-// coded is an error whose exit code is known where it is made.
+// oomHelp is the paragraph on memory in the help of a command that prints rows.
+const oomHelp = `A problem that does not fit the memory of the machine or the device is printed as
+OOM, with needed and available bytes. The command goes on with the next.`
+
+// coded is an error with its exit code.
 type coded struct {
 	code int
 	err  error
@@ -67,7 +71,7 @@ func exitCode(err error) int {
 		return exitOK
 	case errors.Is(err, syscall.EPIPE):
 		return exitPipe
-	case errors.Is(err, vk.ErrOutOfMemory): // whoever asked for it
+	case errors.Is(err, vk.ErrOutOfMemory): // before coded errors, which may wrap it
 		return exitUnsupported
 	case errors.As(err, &known):
 		return known.code
@@ -92,8 +96,8 @@ func (a *app) exit(err error) int {
 	return code
 }
 
-// oneLine joins lines, and drops the package names that errors of the
-// project's own packages begin with.
+// oneLine joins the lines of a text and drops the package names that begin errors of
+// this module.
 func oneLine(text string) string {
 	var parts []string
 	for _, line := range strings.Split(text, "\n") {
@@ -109,14 +113,14 @@ func oneLine(text string) string {
 	return text
 }
 
-// cleanup is what must still happen when the command is cut short.
+// cleanup is a list of functions to call when the command is interrupted.
 type cleanup struct {
 	mu    sync.Mutex
 	funcs []func()
 	ran   bool
 }
 
-// add has f called by run, or at once where run was called already.
+// add registers f for run. If run was called before, add calls f at once.
 func (c *cleanup) add(f func()) {
 	c.mu.Lock()
 	ran := c.ran
@@ -129,7 +133,7 @@ func (c *cleanup) add(f func()) {
 	}
 }
 
-// run calls what was added, last first, each once.
+// run calls the registered functions once each, the last first.
 func (c *cleanup) run() {
 	c.mu.Lock()
 	funcs := c.funcs

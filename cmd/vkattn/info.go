@@ -15,11 +15,11 @@ import (
 	"vkattn/vk"
 )
 
-// machine is what `vkattn info --json` prints.
+// machine is the JSON of `vkattn info --json`.
 type machine struct {
 	Version string                 `json:"version"`
-	Vulkan  string                 `json:"vulkan,omitempty"` // why there is no device
-	Hint    string                 `json:"hint,omitempty"`   // why there is none but of the CPU
+	Vulkan  string                 `json:"vulkan,omitempty"` // why there is no Vulkan device
+	Hint    string                 `json:"hint,omitempty"`   // why the only Vulkan device is the CPU
 	Devices []deviceReport         `json:"devices"`
 	CPU     string                 `json:"cpu"`
 	Tiers   []attention.TierStatus `json:"cpu_tiers"`
@@ -47,7 +47,7 @@ func (a *app) infoCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "info",
-		Short: "list devices, the tiers that run on each, and why a tier is missing",
+		Short: "list the devices, the tiers that run on each and why others do not",
 		RunE: func(*cobra.Command, []string) error {
 			m := inspect()
 			if asJSON {
@@ -62,7 +62,7 @@ func (a *app) infoCommand() *cobra.Command {
 	return c
 }
 
-// inspect looks at every device; none is opened.
+// inspect lists every device without opening it.
 func inspect() *machine {
 	m := &machine{Version: buildVersion(), CPU: cpuLabel(), Devices: []deviceReport{}, Tiers: attention.TierReport(nil)}
 	list, err := vk.Devices()
@@ -82,7 +82,7 @@ func inspect() *machine {
 		}
 		if d.Unusable == "" {
 			for _, t := range attention.TierReportOf(d) {
-				if t.Tier != attention.TierCPU { // listed once, with the CPU
+				if t.Tier != attention.TierCPU { // machine.Tiers has it
 					r.Tiers = append(r.Tiers, t)
 				}
 			}
@@ -100,7 +100,7 @@ func (m *machine) print(w io.Writer) error {
 		p.printf("\nno Vulkan device: %s\n", m.Vulkan)
 	}
 	if m.Hint != "" {
-		p.printf("\nno device but of the CPU: %s\n", m.Hint)
+		p.printf("\nonly the CPU as a device: %s\n", m.Hint)
 	}
 	for _, d := range m.Devices {
 		p.printf("\n%d: %s (%s)\n   driver %s %s, Vulkan %s, uuid %s\n   memory %s, shared %s, subgroup %d\n",
@@ -119,7 +119,7 @@ func (m *machine) print(w io.Writer) error {
 	return p.err
 }
 
-// errWriter keeps the first error of many prints.
+// errWriter prints until the first error and keeps it.
 type errWriter struct {
 	w   io.Writer
 	err error
@@ -165,7 +165,7 @@ func uuid(u [16]byte) string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
-// deviceMemory is the size of the largest heap that is the device's own.
+// deviceMemory is the size of the largest device-local heap.
 func deviceMemory(d *vk.DeviceInfo) uint64 {
 	var largest uint64
 	for _, h := range d.Caps.MemoryHeaps {

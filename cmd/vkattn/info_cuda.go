@@ -8,14 +8,14 @@ import (
 	"vkattn/vk"
 )
 
-// cudaReport is CUDA on a Vulkan device.
+// cudaReport says what CUDA offers on a Vulkan device.
 type cudaReport struct {
-	Device  string         `json:"device,omitempty"`  // the CUDA device that is the same
+	Device  string         `json:"device,omitempty"`  // the CUDA device that is the same GPU
 	Missing string         `json:"missing,omitempty"` // why there is none
 	Kernels []kernelReport `json:"kernels,omitempty"`
 }
 
-// kernelReport is a family of kernels for a storage type.
+// kernelReport says whether a kernel family runs a storage type.
 type kernelReport struct {
 	Family    string          `json:"family"`
 	DType     attention.DType `json:"dtype"`
@@ -23,7 +23,7 @@ type kernelReport struct {
 	Reason    string          `json:"reason,omitempty"`
 }
 
-// inspectCUDA finds the CUDA device of a listed Vulkan device; neither is opened.
+// inspectCUDA finds the CUDA device of a Vulkan device. It opens neither.
 func inspectCUDA(d *vk.DeviceInfo) (r cudaReport) {
 	match, err := cudapath.Match(d)
 	if err != nil {
@@ -40,7 +40,7 @@ func inspectCUDA(d *vk.DeviceInfo) (r cudaReport) {
 	return r
 }
 
-// typeOrder is that of the table of tiers.
+// typeOrder is the order of storage types in the table of tiers.
 var typeOrder = []attention.DType{attention.F16, attention.BF16, attention.F32}
 
 func (p *errWriter) cuda(r *cudaReport) {
@@ -51,8 +51,8 @@ func (p *errWriter) cuda(r *cudaReport) {
 	}
 }
 
-// instead has the families in place of tier cuda, and nothing where there is no
-// CUDA, which is said once.
+// instead replaces tier cuda in the table of tiers by its kernel families. Without CUDA
+// it drops the tier: the line above the table gives the reason.
 func (r *cudaReport) instead(tiers []attention.TierStatus) (rows []tierRow) {
 	for _, k := range r.Kernels {
 		if k.Available {

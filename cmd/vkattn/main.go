@@ -1,25 +1,27 @@
 // Command vkattn runs and measures exact attention on Vulkan devices and on the CPU.
 //
-//	vkattn info     what this machine has, and which implementations run on it
-//	vkattn run      attention of .npy files
-//	vkattn bench    verified timings over a sweep of problems
-//	vkattn verify   every implementation beside the others
-//	vkattn tune     the fastest tile of each problem, kept for later runs
-//	vkattn version  what was built
+//	vkattn info     list the devices and the tiers that run on each
+//	vkattn run      compute attention of .npy files
+//	vkattn bench    verify and time a sweep of problems
+//	vkattn verify   compare the results of all implementations
+//	vkattn tune     find the fastest tile of each problem and store it
+//	vkattn version  print the version of the command
 //
-// Exit codes: 0 done; 1 a wrong result or a failure of this machine (a full
-// disk, say); 2 bad input or flags; 3 a request that nothing here supports, or too
-// large for the memory of this machine or device; 4 a device that failed; 128 plus
-// the signal's number when a signal ended the command: 129 SIGHUP, 130 SIGINT,
-// 143 SIGTERM, and 141 when nobody reads the output. What goes wrong is one line on
-// standard error.
+// An error is one line on standard error. Exit codes:
 //
-// SIGHUP, SIGINT and SIGTERM end a command within about three seconds. Temporary files
-// are removed. After the signal run makes and replaces no output file; bench and
-// verify first print and save the rows that are finished, if there are any, and then
-// replace nothing more. A command that has finished before the signal exits with its
-// own code. The next command that writes the same file removes the temporary file of
-// a killed one.
+//	0    done
+//	1    a wrong result, or a failure of this machine such as a full disk
+//	2    bad input or flags
+//	3    no tier supports the request, or it does not fit the memory
+//	4    the device failed
+//	129  SIGHUP ended the command; 130: SIGINT, 143: SIGTERM
+//	141  nobody reads the output
+//
+// SIGHUP, SIGINT and SIGTERM end a command within about three seconds and remove its
+// temporary files. After a signal, run creates and replaces no output file; bench and
+// verify print and save the finished rows. A command that finished before the signal
+// exits with its own code. A process killed by SIGKILL leaves a temporary file; the
+// next command that writes the same output removes it.
 package main
 
 import (
@@ -43,23 +45,23 @@ import (
 
 func main() {
 	hostmem.LimitHeap()
-	// Signals stay handled to the end: one that comes after the last file is in place
-	// does not turn the exit code into that of a command which changed nothing.
+	// Signals stay handled to the end: a signal after the last rename must not make
+	// the exit code say that nothing was written.
 	code, _ := runUntilExit(os.Args[1:], os.Stdout, os.Stderr)
 	os.Exit(code)
 }
 
-// app is what the subcommands share.
+// app holds what all subcommands use.
 type app struct {
 	stdout, stderr io.Writer
 	validation     bool
-	stats          bool                                               // devices keep compiler statistics
-	touch          func(who string, p *cases.Problem, after [][]byte) // see verify.Verifier; for tests
-	spoil          func(o []byte)                                     // changes what run --verify looks at; for tests
-	onInterrupt    cleanup                                            // takes away what a run must not leave
+	stats          bool                                               // open devices with compiler statistics
+	touch          func(who string, p *cases.Problem, after [][]byte) // for tests: see verify.Verifier
+	spoil          func(o []byte)                                     // for tests: changes O before run --verify reads it
+	onInterrupt    cleanup                                            // removes temporary files
 }
 
-// grace is how long an interrupted command may take to end by itself.
+// grace is how long an interrupted command may take to end.
 const grace = time.Second
 
 // Main runs the command with its arguments and returns its exit code.
@@ -69,7 +71,8 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	return code
 }
 
-// runUntilExit is Main, but signals stay handled, and change nothing, until release.
+// runUntilExit is Main without its last step: until release is called, signals are
+// caught and have no effect.
 func runUntilExit(args []string, stdout, stderr io.Writer) (code int, release func()) {
 	signals := make(chan os.Signal, 1)
 	out := &output{w: stdout, signals: signals}
@@ -81,8 +84,8 @@ func runUntilExit(args []string, stdout, stderr io.Writer) (code int, release fu
 			signal.Notify(signals, s)
 		}
 	}
-	// Writing to a broken pipe is an error then, and not the end of the process.
-	// Not signal.Ignore, which the commands of peers would inherit.
+	// With SIGPIPE caught, a write to a broken pipe returns EPIPE. signal.Ignore would
+	// do so too, but peers' processes would inherit it.
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	release = func() {
@@ -104,17 +107,17 @@ func runUntilExit(args []string, stdout, stderr io.Writer) (code int, release fu
 	}
 }
 
-// ended gives a command that a signal ends a moment, and returns its exit code. A
-// second signal ends it at once.
+// ended waits until an interrupted command has cleaned up, at most grace, and returns
+// the exit code. A second signal ends the wait.
 func (a *app) ended(s os.Signal, signals <-chan os.Signal, done <-chan error) int {
-	// Work on the CPU cannot be stopped half way; its output can.
+	// A computation on the CPU cannot be stopped, but its output can be discarded.
 	cleaned := make(chan struct{})
 	go func() {
 		a.onInterrupt.run()
 		close(cleaned)
 	}()
-	// Cleaning waits for files that are being moved into place. Only then does the
-	// moment begin: the exit code has to say that they are there.
+	// The cleanup waits for renames under way. The limit starts after it, so that the
+	// exit code tells whether the files were written.
 	var limit <-chan time.Time
 	finished, waiting := false, true
 	for waiting && (done != nil || cleaned != nil) {
@@ -133,7 +136,7 @@ func (a *app) ended(s os.Signal, signals <-chan os.Signal, done <-chan error) in
 	switch {
 	case number == syscall.SIGPIPE:
 		return a.exit(errNobodyReads)
-	case finished: // before it knew of the signal: what it wrote is in place
+	case finished: // before it saw the signal; its files are written
 		return exitOK
 	}
 	fmt.Fprintln(a.stderr, "vkattn: interrupted")
@@ -143,8 +146,8 @@ func (a *app) ended(s os.Signal, signals <-chan os.Signal, done <-chan error) in
 	return exitFailure
 }
 
-// output is standard output. When nobody reads it any more the command ends as by
-// SIGPIPE, also where whoever prints ignores errors.
+// output is standard output. A write that fails with EPIPE ends the command as SIGPIPE
+// would, even if the caller ignores the error.
 type output struct {
 	w       io.Writer
 	signals chan<- os.Signal
@@ -159,7 +162,7 @@ func (o *output) Write(b []byte) (int, error) {
 		o.broken.Store(true)
 		select {
 		case o.signals <- syscall.SIGPIPE:
-		default: // something else ends the command already
+		default: // another signal ends the command already
 		}
 	}
 	return n, err
@@ -181,12 +184,12 @@ func (a *app) execute(ctx context.Context, args []string) (err error) {
 	return root.ExecuteContext(ctx)
 }
 
-// traceEnv lets a panic through, for its trace.
+// traceEnv names the variable that lets a panic end the process with its stack trace.
 const traceEnv = "VKATTN_TRACE"
 
-// checkEnvironment refuses variables with values that mean nothing: to go on without
-// what somebody asked for would hide the mistake. Paths show theirs when they are
-// opened.
+// checkEnvironment refuses environment variables with invalid values, which would
+// otherwise be ignored without a message. Variables that hold paths are checked when
+// the path is opened.
 func checkEnvironment() error {
 	if _, err := vk.ValidationByEnv(); err != nil {
 		return err
@@ -200,7 +203,7 @@ func checkEnvironment() error {
 	return nil
 }
 
-// parsing is what strconv says of itself.
+// parsing matches the prefix of strconv's errors, which names a Go function.
 var parsing = regexp.MustCompile(`strconv\.\w+: parsing "[^"]*": `)
 
 func (a *app) root() *cobra.Command {
@@ -215,7 +218,7 @@ func (a *app) root() *cobra.Command {
 		return badInput(errors.New(parsing.ReplaceAllString(err.Error(), "")))
 	})
 	root.PersistentFlags().BoolVar(&a.validation, "validation", false,
-		"run under the Vulkan validation layers, on a Vulkan device only (also "+vk.ValidationEnv+"=1, which the CPU ignores)")
+		"use the Vulkan validation layers; needs a Vulkan device (also "+vk.ValidationEnv+"=1, which the CPU tier ignores)")
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
 		if err := checkEnvironment(); err != nil {
 			return badInput(err)
@@ -232,7 +235,7 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// noArgs refuses words that are not flags.
+// noArgs refuses positional arguments.
 func noArgs(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return badInputf("unexpected argument %q", args[0])

@@ -41,24 +41,23 @@ func (a *app) runCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run --q q.npy --k k.npy --v v.npy --o o.npy",
 		Short: "compute attention of .npy files",
-		Long: `Computes O = softmax(scale * Q K^T, masked) V per batch and query head.
+		Long: `Computes O = softmax(scale * Q K^T, masked) V for each batch and query head.
 
-Q is [B, Hq, Sq, Dqk], K is [B, Hkv, Sk, Dqk] and V is [B, Hkv, Sk, Dv] with
---layout bhsd; with bshd heads and rows change places, in O too. Files hold
-float16, bfloat16 or float32. Without --dtype the problem has the type of the
-files, or f32 where they differ; with it, every file is rounded to that type as it
-is read (f16 to f32 is exact).
+With --layout bhsd Q is [B, Hq, Sq, Dqk], K is [B, Hkv, Sk, Dqk] and V is
+[B, Hkv, Sk, Dv]. With bshd heads and rows are swapped, in O too. Files hold float16,
+bfloat16 or float32. --dtype is the storage type of the problem, to which every file is
+rounded (f16 to f32 is exact). Without it the type is that of the files, or f32 if they
+differ.
 
-O is written as float32 in the layout of the inputs, LSE as float32
-[B, Hq, Sq] in either layout. Both appear whole or not at all, also after SIGHUP,
-SIGINT or SIGTERM. With --o /dev/stdout
-the plan is printed on standard error. Inputs are regular files, whose size is
-checked before they are read; pipes and devices are refused.
+O is written as float32 in the layout of the inputs, LSE as float32 [B, Hq, Sq] in
+either layout. Both files are written whole or not at all, also after SIGHUP, SIGINT or
+SIGTERM. With --o /dev/stdout the plan is printed on standard error. Inputs must be
+regular files; their size is checked before they are read.
 
 ` + fileHelp + `
 ` + optionHelp + `
-Exit codes: 0 written, 1 a wrong result with --verify, 2 bad input, 3 an unsupported
-request or one too large for the memory, 4 device failure` + signalHelp,
+Exit codes: 0 written, 1 a wrong result with --verify, 2 bad input, 3 the request is
+unsupported or does not fit the memory, 4 device failure` + signalHelp,
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, name := range []string{"q", "k", "v", "o"} {
 				if f := c.Flags().Lookup(name); f.Value.String() == "" && (name != "v" || !c.Flags().Changed("v-dim")) {
@@ -87,15 +86,15 @@ request or one too large for the memory, 4 device failure` + signalHelp,
 	f.StringVar(&o.v, "v", "", "value `file`")
 	f.StringVar(&o.o, "o", "", "output `file`")
 	f.StringVar(&o.lse, "lse", "", "log-sum-exp output `file`")
-	f.Var(&o.layout, "layout", "order of the files' axes: bhsd or bshd")
+	f.Var(&o.layout, "layout", "order of the axes in the files: bhsd or bshd")
 	f.Var(&o.dtype, "dtype", "storage type: f16, bf16 or f32 (default: that of the files)")
 	f.Lookup("dtype").DefValue = ""
-	f.Var(&o.causal, "causal", "mask: none, top-left (col <= row) or bottom-right (col <= row + Sk - Sq)")
-	f.Var(&o.scale, "scale", "factor on Q K^T (default 1/sqrt(Dqk))")
+	f.Var(&o.causal, "causal", "causal mask: none, top-left (col <= row) or bottom-right (col <= row + Sk - Sq)")
+	f.Var(&o.scale, "scale", "factor of Q K^T (default 1/sqrt(Dqk))")
 	f.StringVar(&o.device, "device", "auto", "auto, cpu, an index, a UUID or part of a name")
 	f.Var(&o.tier, "tier", "auto, cpu, scalar, coopmat, coopmat2 or cuda")
-	f.Var(&o.tuning, "tuning", "auto (tiles that vkattn tune found), off (the same tiles everywhere) or on (tune first)")
-	f.BoolVar(&o.verify, "verify", false, "compare rows with the float64 reference first, a second or two of them, and write nothing that is wrong")
+	f.Var(&o.tuning, "tuning", "auto (use tiles that vkattn tune stored), off (use the heuristic's tiles) or on (tune first)")
+	f.BoolVar(&o.verify, "verify", false, "compare rows with the float64 reference for a second or two; write nothing if one is wrong")
 	f.BoolVar(&o.json, "json", false, "print the plan and the result as JSON")
 	o.optionFlags.add(f)
 	return c
@@ -116,11 +115,11 @@ type result struct {
 	Causal   string          `json:"causal"`
 	Scale    float32         `json:"scale"`
 	Layout   string          `json:"layout"`
-	Options  []string        `json:"options,omitempty"` // those that were given, by flag
+	Options  []string        `json:"options,omitempty"` // flags of optionFlags that are set
 	Verified string          `json:"verified,omitempty"`
 	Output   string          `json:"o"`
 	LSE      string          `json:"lse,omitempty"`
-	Seconds  float64         `json:"seconds"` // with the transfers, without reading and writing files
+	Seconds  float64         `json:"seconds"` // with transfers to and from the device, without file I/O
 }
 
 func (a *app) run(ctx context.Context, o *runFlags) error {
@@ -137,7 +136,7 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 		if errors.As(err, &field) && !strings.HasPrefix(field.Field, "HeadDim") {
 			return badInput(err)
 		}
-		// The files agree with each other; no tier takes such heads.
+		// The files agree, but no tier supports these head dims.
 		return unsupportedf("%w", err)
 	}
 	dev, err := a.openDevice(o.device, o.tier)
@@ -151,7 +150,7 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 	}
 	defer func() { _ = op.Close() }()
 	var plan attention.Plan
-	if !in.special { // else it depends on more than the shape
+	if !in.special { // with options the plan depends on more than the shape
 		if plan, err = op.Plan(in.shape); err != nil {
 			return err
 		}
@@ -161,8 +160,8 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 			return err
 		}
 	}
-	// Known before the work; made after it, so that a driver that takes the
-	// process down leaves nothing.
+	// Outputs that cannot be written are refused before the work. They are created
+	// after it: a driver that crashes the process leaves no file.
 	if err := probeOutputs(o); err != nil {
 		return err
 	}
@@ -210,7 +209,8 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 		Layout: o.layout.String(), Options: o.used(), Verified: verdict, Output: o.o, LSE: o.lse, Seconds: elapsed.Seconds()})
 }
 
-// report is where the plan is printed: standard output, unless a tensor goes there.
+// report is where the plan is printed: standard error if an output is written to
+// standard output, else standard output.
 func (a *app) report(o *runFlags) io.Writer {
 	for _, t := range o.targets() {
 		if target, err := atomicfile.Resolve(t.path); err == nil && target.Stdout() {
@@ -220,8 +220,8 @@ func (a *app) report(o *runFlags) io.Writer {
 	return a.stdout
 }
 
-// verifyRun judges the result where that is asked for. It returns a line on how
-// good it is; a wrong one is an error.
+// verifyRun verifies the result if --verify is set. It returns the verdict as text; a
+// wrong result is an error.
 func (a *app) verifyRun(o *runFlags, p *problem) (string, error) {
 	if !o.verify {
 		return "", nil
@@ -239,7 +239,7 @@ func (a *app) verifyRun(o *runFlags, p *problem) (string, error) {
 	return v.String(), nil
 }
 
-// probeOutputs finds out whether the outputs can be made, and leaves nothing.
+// probeOutputs returns an error if an output cannot be created. It leaves no file.
 func probeOutputs(o *runFlags) error {
 	for _, t := range o.targets() {
 		if err := outfile.Check(t.path); err != nil {
@@ -249,7 +249,7 @@ func probeOutputs(o *runFlags) error {
 	return nil
 }
 
-// target is where one output goes.
+// target is an output file with the tensor written to it.
 type target struct {
 	flag, path string
 	array      func(*problem) *npy.Array
@@ -263,7 +263,7 @@ func (o *runFlags) targets() []target {
 	return list
 }
 
-// write puts the outputs in place, all or none.
+// write writes all outputs or none.
 func (a *app) write(ctx context.Context, o *runFlags, p *problem) error {
 	var set outfile.Set
 	a.onInterrupt.add(set.Discard)
@@ -312,7 +312,7 @@ func (l *layout) Set(s string) error {
 
 func (l layout) Type() string { return "layout" }
 
-// scaleFlag is a finite number, or unset.
+// scaleFlag is the value of --scale: a finite number, or unset.
 type scaleFlag struct{ attention.Scale }
 
 func (s *scaleFlag) String() string {

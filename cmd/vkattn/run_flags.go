@@ -11,7 +11,7 @@ import (
 	"vkattn/attention"
 )
 
-// optionFlags are those of `vkattn run` beyond the tensors: what inference needs.
+// optionFlags are the flags of `vkattn run` for the options of the call.
 type optionFlags struct {
 	cuQ, cuK, usedQ, usedK   string
 	table                    string
@@ -32,77 +32,83 @@ type optionFlags struct {
 }
 
 func (o *optionFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&o.cuQ, "cu-seqlens-q", "", "Q and O are packed: sequence b is rows cu[b] to cu[b+1]-1; integers [B+1] in a `file`")
-	f.StringVar(&o.cuK, "cu-seqlens-k", "", "K and V are packed likewise; integers [B+1] in a `file`")
-	f.StringVar(&o.usedQ, "seqused-q", "", "rows in use of each sequence; integers [B] in a `file`")
-	f.StringVar(&o.usedK, "seqused-k", "", "keys in use of each sequence; integers [B] in a `file`")
-	f.StringVar(&o.table, "block-table", "", "K and V are pages: the pages of each sequence; integers [B, N] in a `file`")
-	f.IntVar(&o.pageSize, "page-size", 0, "keys of a page, to be checked against the files of --k and --v")
-	f.Var(&o.kvLayout, "kv-layout", "axes of pages: nhd [pages, page size, Hkv, D] or hnd [pages, Hkv, page size, D]")
-	f.StringVar(&o.sparse, "sparse-tokens", "", "keys that each sequence and key head attends to; integers [B, Hkv, N], unused ones -1, or [total] with --sparse-offsets, in a `file`")
-	f.StringVar(&o.sparseOffsets, "sparse-offsets", "", "where the list of each sequence and key head starts in --sparse-tokens; integers [B*Hkv+1] in a `file`")
-	f.Var(&o.window, "window", "keys left,right of a row's own position that it attends to; -1: all")
-	f.Var(&o.align, "align", "positions of rows for --window and --alibi: top-left or bottom-right; needed by these without a causal mask")
-	f.Var((*softcapFlag)(&o.softcap), "softcap", "scores become softcap * tanh(score / softcap)")
-	f.StringVar(&o.alibi, "alibi", "", "slopes; floats [Hq] in a `file`")
-	f.StringVar(&o.sinks, "sinks", "", "a logit for each head that adds to the row sum and to LSE, and no value; floats [Hq] in a `file`")
-	f.StringVar(&o.bias, "bias", "", "added to the scores; floats [1 or B, 1 or Hq, 1 or Sq, Sk] in a `file`")
-	f.StringVar(&o.mask, "mask", "", "keys attended to; booleans or uint8 [1 or B, 1 or Hq, 1 or Sq, Sk] in a `file`")
-	f.StringVar(&o.blockMask, "block-mask", "", "blocks attended to; booleans or uint8 [1 or B, 1 or Hq, ceil(Sq/rows), ceil(Sk/keys)] in a `file`")
+	f.StringVar(&o.cuQ, "cu-seqlens-q", "", "pack Q and O: sequence b has rows cu[b] to cu[b+1]-1; integers [B+1] in a `file`")
+	f.StringVar(&o.cuK, "cu-seqlens-k", "", "pack K and V in the same way; integers [B+1] in a `file`")
+	f.StringVar(&o.usedQ, "seqused-q", "", "rows used of each sequence; integers [B] in a `file`")
+	f.StringVar(&o.usedK, "seqused-k", "", "keys used of each sequence; integers [B] in a `file`")
+	f.StringVar(&o.table, "block-table", "", "paged K and V: the pages of each sequence; integers [B, N] in a `file`")
+	f.IntVar(&o.pageSize, "page-size", 0, "keys of a page, checked against the files of --k and --v")
+	f.Var(&o.kvLayout, "kv-layout", kvLayoutUsage)
+	f.StringVar(&o.sparse, "sparse-tokens", "", "keys that each sequence and KV head attends to; integers [B, Hkv, N] padded with -1, or [total] with --sparse-offsets, in a `file`")
+	f.StringVar(&o.sparseOffsets, "sparse-offsets", "", "start of the list of each sequence and KV head in --sparse-tokens; integers [B*Hkv+1] in a `file`")
+	f.Var(&o.window, "window", windowUsage)
+	f.Var(&o.align, "align", "alignment of rows with keys for --window and --alibi without a causal mask, required there: top-left or bottom-right")
+	f.Var((*softcapFlag)(&o.softcap), "softcap", softcapUsage)
+	f.StringVar(&o.alibi, "alibi", "", "ALiBi slopes; floats [Hq] in a `file`")
+	f.StringVar(&o.sinks, "sinks", "", "attention sinks: one logit per head in the row sum and LSE, without a value; floats [Hq] in a `file`")
+	f.StringVar(&o.bias, "bias", "", "bias added to the scores; floats [1 or B, 1 or Hq, 1 or Sq, Sk] in a `file`")
+	f.StringVar(&o.mask, "mask", "", "1 where a row attends to a key, else 0; booleans or uint8 [1 or B, 1 or Hq, 1 or Sq, Sk] in a `file`")
+	f.StringVar(&o.blockMask, "block-mask", "", "1 where a block of rows attends to a block of keys, else 0; booleans or uint8 [1 or B, 1 or Hq, ceil(Sq/rows), ceil(Sk/keys)] in a `file`")
 	f.Var(&o.block, "block-size", "rows,keys of a block of --block-mask, powers of two from 16")
-	f.IntVar(&o.fixedSplit, "fixed-split", 0, "number of splits of the keys of every sequence, 1 to 256 (default: as suits the device)")
-	f.Var(&o.kv, "kv-dtype", "storage of K and V: same, int8, fp8 (e4m3), q8_0 or q4_0")
-	f.StringVar(&o.kScale, "k-scale", "", "scales of int8 and fp8 keys; float32 [B, Hkv, Sk], of pages [pages, Hkv, page size], packed [Hkv, total], in a `file`")
-	f.StringVar(&o.vScale, "v-scale", "", "scales of the values likewise, in a `file`; needed with --v-dim too")
-	f.IntVar(&o.vDim, "v-dim", 0, "V is the first `n` elements of each row of K, as in latent attention: instead of --v")
-	f.IntVar(&o.kvBlock, "kv-block", 0, "keys that share a scale: the last axis of the scales counts blocks then (default 1)")
+	f.IntVar(&o.fixedSplit, "fixed-split", 0, "fixed number of splits of the keys of every sequence, 1 to 256 (default: chosen for the device)")
+	f.Var(&o.kv, "kv-dtype", "storage type of K and V: same, int8, fp8 (e4m3), q8_0 or q4_0")
+	f.StringVar(&o.kScale, "k-scale", "", "scales of int8 and fp8 keys; float32 [B, Hkv, Sk], paged [pages, Hkv, page size], packed [Hkv, total], in a `file`")
+	f.StringVar(&o.vScale, "v-scale", "", "scales of the values, of the same shape, in a `file`; required with --v-dim too")
+	f.IntVar(&o.vDim, "v-dim", 0, "V is the first `n` elements of each row of K, as in multi-head latent attention; replaces --v")
+	f.IntVar(&o.kvBlock, "kv-block", 0, "number of keys that share a scale; the last axis of the scales then counts blocks (default 1)")
 }
 
+// The help of flags that run and bench have.
+const (
+	kvLayoutUsage = "layout of a page: nhd [page size, Hkv, D] or hnd [Hkv, page size, D]"
+	windowUsage   = "keys left,right of its own position that a row attends to; -1: no limit"
+	softcapUsage  = "scores become softcap * tanh(score / softcap)"
+)
+
 const optionHelp = `
-Scores. For row r at position i of its sequence and key j the score is
+Scores. Row r has position i in its sequence. Its score with key j is
 
     s = scale * q.k
     s = softcap * tanh(s / softcap)     with --softcap
     s = s + bias[r, j]                  with --bias
     s = s - slope * |i - j|             with --alibi
 
-in this order. i is r for top-left and r + keys - rows of the sequence for
-bottom-right, as --causal says. Without a causal mask, --window and --alibi need
---align to say it. A row attends to keys j <= i with --causal, and to keys from
-i - left to i + right with --window. The row sum is that of exp(s), and of
-exp(sink) with --sinks; LSE is its logarithm, so that sinks count in LSE. They add
-nothing to O. A row without keys has O = 0, and LSE = -Inf or its sink.
+in this order. With top-left alignment i = r; with bottom-right alignment i = r + keys
+- rows of the sequence. --causal sets the alignment; without a causal mask --window
+and --alibi need --align. With --causal a row attends to keys j <= i, with --window to
+keys i - left to i + right. The row sum is the sum of exp(s), plus exp(sink) with
+--sinks; LSE is its natural logarithm. Sinks have no value and add nothing to O. A row
+without keys has O = 0 and LSE = -Inf, or its sink.
 
-Sequences of several lengths. With --cu-seqlens-q, Q is packed as [total, Hq, Dqk]
-and so is O as [total, Hq, Dv], LSE as [Hq, total]; with --cu-seqlens-k, K and V
-are [total, Hkv, D]. --seqused-q and --seqused-k shorten sequences. A causal mask
-is that of each sequence. Rows past a sequence's end are 0, and -Inf in LSE.
+Sequences of different lengths. With --cu-seqlens-q Q is packed as [total, Hq, Dqk], O
+as [total, Hq, Dv] and LSE as [Hq, total]. With --cu-seqlens-k K and V are packed as
+[total, Hkv, D]. --seqused-q and --seqused-k shorten sequences. The causal mask applies
+to each sequence. Rows past the end of a sequence have O = 0 and LSE = -Inf.
 
-Pages. With --block-table, K and V are [pages, page size, Hkv, D] (or as
---kv-layout says); key t of sequence b is row t % page size of page
-table[b, t / page size]. Lengths come from --seqused-k; without it every sequence
-fills its row of the table. Entries past a sequence's last page may hold anything.
+Paged KV. With --block-table K and V are [pages, page size, Hkv, D], or as --kv-layout
+says. Key t of sequence b is row t % page size of page table[b, t / page size].
+--seqused-k gives the lengths; without it every sequence fills its row of the table.
+Entries past the last page of a sequence may have any value.
 
-Sizes. B is the number of sequences. Sq and Sk are the axes of Q and K where these
-are padded. Where Q is packed, Sq is the largest length in --cu-seqlens-q; where K
-is, Sk is that in --cu-seqlens-k. In pages, Sk is the largest of --seqused-k, or
-without it the columns of --block-table times the page size. --bias, --mask and
---block-mask have these sizes, and count rows and keys from the start of each
-sequence.
+Sizes. B is the number of sequences. Sq and Sk are the axes of padded Q and K. For
+packed Q, Sq is the largest length in --cu-seqlens-q; for packed K, Sk is the largest
+in --cu-seqlens-k. For paged K, Sk is the largest of --seqused-k, or without it the
+columns of --block-table times the page size. --bias, --mask and --block-mask have
+these sizes and count rows and keys from the start of each sequence.
 
-Choice of keys. At most one of --mask, --block-mask and --sparse-tokens is taken,
-with any other flag. A value of 0 excludes a key or a block. Tokens of
---sparse-tokens are keys of their sequence from 0 to Sk-1, in any order; all heads
-of a group share a list. A token listed twice counts twice. One past the
-sequence's length, or that --causal or --window excludes, does not count. Lists
-padded with -1 may have it anywhere; with --sparse-offsets there is no -1.
+Choice of keys. At most one of --mask, --block-mask and --sparse-tokens can be given;
+each can be combined with all other flags. The value 0 excludes a key or a block.
+--sparse-tokens lists keys of a sequence, from 0 to Sk-1, in any order; the query heads
+of a group share a list. A token listed twice counts twice. A token past the length of
+the sequence, or excluded by --causal or --window, does not count. The padding -1 may
+be anywhere in a list; with --sparse-offsets there is no padding.
 
-Quantised K and V are int8 for int8 and uint8 for fp8 (the bits of e4m3): an element
-is its number times its scale. Blocks of --kv-block begin at key 0 of each sequence,
-at the first key of each page, and where K is packed at key 0 of the file, so that a
-block may hold keys of two sequences; the last one may be short. With --v-dim, V has
-the numbers of K and the scales of --v-scale, which may be the file of --k-scale.
-q8_0 and q4_0 are uint8 rows of blocks for 32 elements each, and --v-dim is a
+Quantised K and V. Files are int8 for int8 and uint8 for fp8 (the bits of e4m3). An
+element is its number times its scale. A block of --kv-block keys starts at key 0 of
+each sequence, at the first key of each page, or, for packed K, at key 0 of the file,
+so that a block may hold keys of two sequences. The last block may be short. With
+--v-dim V has the numbers of K and the scales of --v-scale, which may be the file of
+--k-scale. q8_0 and q4_0 are uint8 rows of blocks of 32 elements; --v-dim must be a
 multiple of 32. A block begins with its scale, a little-endian float16:
 
     q8_0    34 bytes: scale, then 32 signed bytes; element i = scale * byte i
@@ -113,7 +119,7 @@ Integers are int32 or int64, floats float16, bfloat16 (as ml_dtypes saves it) or
 float32.
 `
 
-// conflict reports flags that need, or exclude, one another.
+// conflict returns an error for flags that need or exclude one another.
 func (o *optionFlags) conflict(changed func(string) bool) error {
 	switch {
 	case o.table != "" && o.cuK != "":
@@ -144,7 +150,7 @@ func (o *optionFlags) conflict(changed func(string) bool) error {
 		return badInputf("--kv-block needs --kv-dtype int8 or fp8")
 	}
 	if two := given(inputFile{"mask", o.mask}, inputFile{"block-mask", o.blockMask}, inputFile{"sparse-tokens", o.sparse}); len(two) > 1 {
-		return unsupportedf("%s exclude one another: at most one of --mask, --block-mask and --sparse-tokens is taken", strings.Join(two, " and "))
+		return unsupportedf("%s exclude one another: give at most one of --mask, --block-mask and --sparse-tokens", strings.Join(two, " and "))
 	}
 	for _, s := range []struct{ flag, path string }{{"k-scale", o.kScale}, {"v-scale", o.vScale}} {
 		switch {
@@ -159,7 +165,7 @@ func (o *optionFlags) conflict(changed func(string) bool) error {
 
 func powerFrom16(n int) bool { return n >= 16 && n&(n-1) == 0 }
 
-// given are the flags that name a file.
+// given returns the flags that name a file.
 func given(files ...inputFile) (flags []string) {
 	for _, f := range files {
 		if f.path != "" {
@@ -169,7 +175,7 @@ func given(files ...inputFile) (flags []string) {
 	return flags
 }
 
-// used names the flags in use, with the values of those that are no files.
+// used names the flags that are set, with their values unless these are files.
 func (o *optionFlags) used() (list []string) {
 	for _, f := range o.files() {
 		if f.path != "" {
@@ -204,7 +210,7 @@ func (o *optionFlags) files() []inputFile {
 		{"bias", o.bias}, {"mask", o.mask}, {"block-mask", o.blockMask}, {"k-scale", o.kScale}, {"v-scale", o.vScale}}
 }
 
-// pageLayout is the order of the axes of pages.
+// pageLayout is the order of the axes of a page.
 type pageLayout bool
 
 const (
@@ -233,7 +239,7 @@ func (l *pageLayout) Set(s string) error {
 
 func (l pageLayout) Type() string { return "layout" }
 
-// windowFlag is two numbers of keys, or unset.
+// windowFlag is the value of --window: two numbers of keys, or unset.
 type windowFlag struct{ attention.Window }
 
 func (w *windowFlag) String() string {
@@ -254,7 +260,7 @@ func (w *windowFlag) Set(s string) error {
 
 func (w *windowFlag) Type() string { return "left,right" }
 
-// pairFlag is two positive numbers.
+// pairFlag is the value of --block-size: two positive numbers, or unset.
 type pairFlag [2]int
 
 func (p *pairFlag) String() string {
@@ -276,12 +282,12 @@ func pair(s string, least int) (a, b int, err error) {
 	a, errA := strconv.Atoi(strings.TrimSpace(first))
 	b, errB := strconv.Atoi(strings.TrimSpace(second))
 	if !ok || errA != nil || errB != nil || min(a, b) < least || max(a, b) > attention.MaxLength {
-		return 0, 0, fmt.Errorf("%q: want two numbers from %d on, such as 128,64", s, least)
+		return 0, 0, fmt.Errorf("%q: want two numbers of at least %d, such as 128,64", s, least)
 	}
 	return a, b, nil
 }
 
-// softcapFlag is a positive finite number.
+// softcapFlag is the value of --softcap: a positive finite number, or unset.
 type softcapFlag float32
 
 func (c *softcapFlag) String() string {

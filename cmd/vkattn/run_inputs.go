@@ -9,15 +9,15 @@ import (
 	"vkattn/internal/atomicfile"
 )
 
-// runInputs are the input files, open and found to agree.
+// runInputs holds the open input files and the problem that they describe.
 type runInputs struct {
 	files   map[string]*npy.File // by flag
 	o       *runFlags
 	axes    [3]axes // of Q, K and V
 	shape   attention.Shape
 	config  attention.Config
-	args    attention.Args // all but the memory of the tensors
-	special bool           // it has arguments beyond the tensors
+	args    attention.Args // without the memory of the tensors
+	special bool           // the call has options
 }
 
 func (o *runFlags) inputs() []inputFile {
@@ -47,8 +47,8 @@ func checkPaths(o *runFlags) error {
 	return nil
 }
 
-// openInputs reads the headers, and the short files, so that bad ones are refused
-// before anything large is read.
+// openInputs reads the headers of all files and the contents of the short ones, so
+// that bad input is refused before a tensor is read.
 func openInputs(o *runFlags) (*runInputs, error) {
 	in := &runInputs{files: map[string]*npy.File{}, o: o, special: len(o.used()) > 0}
 	if err := in.open(); err != nil {
@@ -87,7 +87,7 @@ func (in *runInputs) open() error {
 	return in.openOptions()
 }
 
-// wanted are the element types that a flag's file may have.
+// wanted returns the element types that the file of a flag may have.
 func (in *runInputs) wanted(flag string) []npy.DType {
 	switch flag {
 	case "k", "v":
@@ -110,7 +110,7 @@ func (in *runInputs) wanted(flag string) []npy.DType {
 
 var floats = []npy.DType{npy.Float16, npy.Float32, npy.BFloat16}
 
-// commonType is the type of the files, or f32 where they differ.
+// commonType is the type of the files of Q, K and V, or f32 if they differ.
 func (in *runInputs) commonType() attention.DType {
 	q := in.files["q"].DType
 	v := in.files["v"]

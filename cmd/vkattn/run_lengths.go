@@ -10,8 +10,7 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// readLengths reads where sequences begin and end. It completes the shape, but for
-// the keys of pages.
+// readLengths reads the lengths of the sequences and completes the shape.
 func (in *runInputs) readLengths() error {
 	q, k := &in.axes[0], &in.axes[1]
 	var given attention.Varlen
@@ -48,7 +47,7 @@ func (in *runInputs) readLengths() error {
 	}
 	if in.o.table != "" {
 		keys := hostmem.Product(in.files["block-table"].Shape[1], k.rows)
-		in.shape.Sk = int(min(keys, math.MaxInt)) // Validate refuses what is too long
+		in.shape.Sk = int(min(keys, math.MaxInt)) // Validate refuses a length over MaxLength
 	}
 	for i, side := range []struct {
 		flag string
@@ -85,7 +84,7 @@ func (in *runInputs) readLengths() error {
 	return in.shape.Validate()
 }
 
-// countSequences finds the batch, which several files may tell.
+// countSequences finds the batch size, on which all files must agree.
 func (in *runInputs) countSequences(fromCuQ, fromCuK int) error {
 	fromTable := 0
 	if t := in.files["block-table"]; t != nil {
@@ -119,8 +118,8 @@ func (in *runInputs) countSequences(fromCuQ, fromCuK int) error {
 	return nil
 }
 
-// differences are the lengths between bounds, which do not decrease and end within
-// so many rows.
+// differences returns the lengths of sequences from their cumulative bounds, which must
+// not decrease and not exceed rows.
 func differences(cu []int32, rows int) ([]int, error) {
 	var out []int
 	for i, n := range cu {
@@ -138,7 +137,7 @@ func differences(cu []int32, rows int) ([]int, error) {
 	return out, nil
 }
 
-// keys are those of a sequence.
+// keys is the number of keys of sequence b.
 func (in *runInputs) keys(b int) int {
 	n := in.shape.Sk
 	if v := in.args.Varlen; v != nil {

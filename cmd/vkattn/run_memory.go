@@ -8,15 +8,16 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// memory is what a run takes, in bytes, computed from the headers of the files.
+// memory is the memory of a run in bytes, computed from the headers of the files.
 // Sizes that overflow saturate and fit nowhere.
 type memory struct {
-	arguments uint64 // tensors, tables and lists as the call has them
-	host      uint64 // what else the host keeps
-	passing   uint64 // the most at one time of what is dropped again
+	arguments uint64 // tensors, tables and lists of the call
+	host      uint64 // copies that the host keeps
+	passing   uint64 // the largest temporary copy
 }
 
-// memory needs the axes of the tensors and the storage type.
+// memory computes the memory of the run. The axes of the tensors and the storage type
+// must be known.
 func (in *runInputs) memory() (m memory) {
 	to := in.config.DType
 	pass := func(bytes uint64) { m.passing = max(m.passing, bytes) }
@@ -34,7 +35,7 @@ func (in *runInputs) memory() (m memory) {
 		case flag == "block-mask": // bits from bytes
 			keep(n/8, n/8)
 			pass(f.LoadBytes())
-		case f.DType == npy.Int32 || f.DType == npy.Int64: // through a slice of int32, the tokens of lists through two
+		case f.DType == npy.Int32 || f.DType == npy.Int64: // read into one slice of int32, sparse tokens into two
 			keep(hostmem.Product(n, 4))
 			m.host = hostmem.Sum(m.host, hostmem.Product(n, 8))
 			pass(f.LoadBytes())
@@ -55,8 +56,8 @@ func (in *runInputs) memory() (m memory) {
 	return m
 }
 
-// room refuses a run that does not fit the memory of the host, or of a device with
-// some scratch memory of the kernel.
+// room returns an error if the run does not fit the memory of the host, or of the device
+// with the scratch memory of the kernel.
 func (in *runInputs) room(dev *vk.Device, scratch uint64) error {
 	m := in.memory()
 	host := hostmem.Sum(m.arguments, m.host, m.passing)

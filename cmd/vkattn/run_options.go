@@ -9,8 +9,8 @@ import (
 	"vkattn/cmd/vkattn/internal/npy"
 )
 
-// openOptions reads the arguments beyond the tensors: the lengths first, which
-// the sizes of the rest depend on.
+// openOptions reads the options of the call. Lengths come first: the sizes of the
+// others depend on them.
 func (in *runInputs) openOptions() error {
 	if !in.special {
 		return nil
@@ -23,12 +23,12 @@ func (in *runInputs) openOptions() error {
 	return nil
 }
 
-// wrong is an error of a flag's file.
+// wrong returns an error that names the flag of a file.
 func wrong(flag, format string, args ...any) error {
 	return fmt.Errorf("--%s: %w", flag, fmt.Errorf(format, args...))
 }
 
-// ints reads a file of integers into 32 bits; nil where the flag is not given.
+// ints reads a file of integers as int32. It returns nil if the flag is not set.
 func (in *runInputs) ints(flag string, shape ...int) ([]int32, error) {
 	f := in.files[flag]
 	if f == nil {
@@ -55,7 +55,7 @@ func (in *runInputs) ints(flag string, shape ...int) ([]int32, error) {
 	return out, nil
 }
 
-// vector is host memory of 32-bit numbers; nothing for nil.
+// vector returns integers as host memory, an empty Vector for nil.
 func vector(v []int32) attention.Vector {
 	if v == nil {
 		return attention.Vector{}
@@ -121,14 +121,14 @@ func (in *runInputs) readSparse() error {
 		}
 	}
 	list := attention.SparseTokens{Offsets: vector(offsets), Tokens: vector(tokens), Total: max(1, len(tokens))}
-	if len(tokens) == 0 { // there must be memory
+	if len(tokens) == 0 { // a buffer cannot be empty
 		list.Tokens = vector([]int32{0})
 	}
 	in.args.SparseTokens = &list
 	return nil
 }
 
-// unpad packs lists of one length, -1 where there is nothing.
+// unpad packs lists of equal length, without their padding of -1.
 func unpad(tokens []int32, lists int) (packed, offsets []int32) {
 	offsets = []int32{0}
 	n := len(tokens) / max(lists, 1)
@@ -143,7 +143,7 @@ func unpad(tokens []int32, lists int) (packed, offsets []int32) {
 	return packed, offsets
 }
 
-// readHeads reads what each query head has one of.
+// readHeads reads the vectors with one number per query head.
 func (in *runInputs) readHeads() error {
 	for _, v := range []struct {
 		flag string
@@ -154,7 +154,7 @@ func (in *runInputs) readHeads() error {
 			continue
 		}
 		if !slices.Equal(f.Shape, []int{in.shape.Hq}) {
-			return wrong(v.flag, "shape %v, want [%d], one of each query head", f.Shape, in.shape.Hq)
+			return wrong(v.flag, "shape %v, want [%d], one number per query head", f.Shape, in.shape.Hq)
 		}
 		a, err := f.Load()
 		if err != nil {
@@ -163,7 +163,7 @@ func (in *runInputs) readHeads() error {
 		v.to.Host = convert(a.Data, fileType(a.DType), attention.F32)
 	}
 	if in.o.alibi != "" && in.config.Causal == attention.CausalNone && in.config.Align == attention.CausalNone {
-		return wrong("alibi", "--align is needed without a causal mask: where rows lie among the keys")
+		return wrong("alibi", "needs --align without a causal mask: the alignment of rows with keys")
 	}
 	return nil
 }
@@ -182,8 +182,8 @@ func (in *runInputs) slotAxes(flag string, rows, keys int) ([]int, error) {
 	return f.Shape, nil
 }
 
-// readSlots makes room for what there is one of for every row and key; load reads
-// it, with the tensors.
+// readSlots checks the shapes of bias and mask, which have an element per row and key.
+// loadSlots reads them.
 func (in *runInputs) readSlots() error {
 	if f := in.files["bias"]; f != nil {
 		s, err := in.slotAxes("bias", in.shape.Sq, in.shape.Sk)
@@ -230,7 +230,7 @@ func (in *runInputs) readBlocks() error {
 	return nil
 }
 
-// readScales checks the scales of int8 and fp8; load reads them.
+// readScales checks the shapes of the scales of int8 and fp8. loadSlots reads them.
 func (in *runInputs) readScales() error {
 	k := in.axes[1]
 	keys := (k.rows-1)/max(in.o.kvBlock, 1) + 1
@@ -246,7 +246,7 @@ func (in *runInputs) readScales() error {
 	return nil
 }
 
-// loadSlots reads what readSlots and readScales checked.
+// loadSlots reads the files that readSlots and readScales checked.
 func (in *runInputs) loadSlots(args *attention.Args) error {
 	for _, t := range []struct {
 		flag string

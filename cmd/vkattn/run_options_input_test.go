@@ -51,7 +51,7 @@ func TestBadFeaturesAreBadInput(t *testing.T) {
 		want  string
 	}{
 		"lengths of floats":             {files{"seqused-k": zeros(2)}, nil, `--seqused-k`},
-		"floats are said to be":         {files{"seqused-k": zeros(2)}, nil, `"<f2" is not taken: int32 ('<i4') or int64 ('<i8') is needed`},
+		"floats are said to be":         {files{"seqused-k": zeros(2)}, nil, `"<f2" is not supported: int32 ('<i4') or int64 ('<i8') is needed`},
 		"lengths of others":             {files{"seqused-k": npyInts([]int{3}, 1, 2, 3)}, nil, "--seqused-k: shape [3], want [2]"},
 		"too long":                      {files{"seqused-k": npyInts([]int{2}, 6, 7)}, nil, "--seqused-k: length 7 of sequence 1 is not in 0 to 6"},
 		"negative":                      {files{"seqused-q": npyInts([]int{2}, -1, 2)}, nil, "--seqused-q: length -1 of sequence 0 is not in 0 to 5"},
@@ -94,9 +94,9 @@ func TestBadFeaturesAreBadInput(t *testing.T) {
 		"a size without blocks":         {nil, []string{"--block-size", "16,16"}, "--block-size needs --block-mask"},
 		"blocks of others":              {files{"block-mask": npyZeros("|b1", 1, 1, 1, 2, 1)}, []string{"--block-size", "16,16"}, "for blocks of 16 rows and 16 keys"},
 		"blocks of 3":                   {files{"block-mask": npyZeros("|b1", 1, 1, 1, 2, 1)}, []string{"--block-size", "3,16"}, "--block-size 3,16: want powers of two, at least 16"},
-		"half a size":                   {nil, []string{"--block-size", "16"}, "want two numbers from 1 on"},
-		"half a window":                 {nil, []string{"--window", "16"}, "want two numbers from -1 on"},
-		"window below -1":               {nil, []string{"--window", "-2,0"}, "want two numbers from -1 on"},
+		"half a size":                   {nil, []string{"--block-size", "16"}, "want two numbers of at least 1"},
+		"half a window":                 {nil, []string{"--window", "16"}, "want two numbers of at least -1"},
+		"window below -1":               {nil, []string{"--window", "-2,0"}, "want two numbers of at least -1"},
 		"window of nothing":             {nil, []string{"--window", "2,0"}, "top-left or bottom-right for a --window without a causal mask"},
 		"two alignments":                {nil, []string{"--causal", "top-left", "--align", "bottom-right"}, "as --causal has it"},
 		"softcap 0":                     {nil, []string{"--softcap", "0"}, "finite number above 0"},
@@ -151,7 +151,7 @@ func TestFeaturesNothingSupports(t *testing.T) {
 		if left != "block-mask" {
 			args = append(args, "--block-size", "16,16")
 		}
-		refused(t, exitUnsupported, "exclude one another: at most one of --mask, --block-mask and --sparse-tokens", args...)
+		refused(t, exitUnsupported, "exclude one another: give at most one of --mask, --block-mask and --sparse-tokens", args...)
 		nothingWritten(t, dir)
 	}
 }

@@ -12,8 +12,7 @@ import (
 	"vkattn/vk"
 )
 
-// problem is a loaded request: its arguments in host memory, tensors in the
-// storage type.
+// problem is a call whose arguments are in host memory, its tensors in the storage type.
 type problem struct {
 	in   *runInputs
 	args attention.Args
@@ -50,14 +49,14 @@ func (in *runInputs) load(lse bool) (*problem, error) {
 	p.args.O = attention.Tensor{Strides: o.strides(), Host: make([]byte, rows*int64(o.dim)*int64(to.Size()))}
 	if lse {
 		p.args.LSE.Host = make([]byte, rows*4)
-		for i := range rows { // what rows past the end of a sequence keep
+		for i := range rows { // the kernel does not write rows past the end of a sequence
 			binary.LittleEndian.PutUint32(p.args.LSE.Host[4*i:], math.Float32bits(float32(math.Inf(-1))))
 		}
 	}
 	return p, nil
 }
 
-// outputAxes are those of O: Q's, with V's head dim.
+// outputAxes are the axes of O: those of Q, with the head dim of V.
 func (in *runInputs) outputAxes() axes {
 	a := in.axes[0]
 	a.dim = in.axes[2].dim
@@ -67,7 +66,8 @@ func (in *runInputs) outputAxes() axes {
 
 func (p *problem) onCPU(op *attention.Op) error { return op.Forward(nil, p.args) }
 
-// onDevice returns the plan of the tensors as they lay, LSE and alignment included.
+// onDevice runs the call on a device. It returns the plan for the tensors as they were
+// placed: it depends on their alignment and on LSE.
 func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op) (plan attention.Plan, err error) {
 	stream, err := dev.NewStream("run")
 	if err != nil {
@@ -96,7 +96,7 @@ func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op
 		if t.Output {
 			outputs[buffer] = host
 		}
-		// Not all of an output is written where sequences have lengths of their own.
+		// With Varlen the kernel does not write all of an output.
 		if !t.Output || args.Varlen != nil {
 			if err := stream.Upload(buffer, 0, host); err != nil {
 				return plan, err
@@ -138,7 +138,8 @@ func (p *problem) logSumExp() *npy.Array {
 	return &npy.Array{DType: npy.Float32, Shape: shape, Data: p.args.LSE.Host}
 }
 
-// convert rounds little-endian elements to another type; equal types share memory.
+// convert rounds little-endian elements to another type. For equal types it returns
+// data itself.
 func convert(data []byte, from, to attention.DType) []byte {
 	if from == to {
 		return data

@@ -6,10 +6,11 @@ import (
 	"vkattn/attention"
 )
 
-// axes are what the axes of a tensor's file mean. Packed rows are one batch.
+// axes are the sizes of a tensor by the meaning of its file's axes. A packed tensor
+// has one batch.
 type axes struct {
 	batch, heads, rows, dim int
-	pitch                   int  // elements from a row to its neighbour; dim, but for a V within K
+	pitch                   int  // elements from one row to the next: dim, unless V lies within K
 	seqMajor                bool // rows before heads
 }
 
@@ -21,7 +22,7 @@ func (a axes) strides() attention.Strides {
 	return attention.BHSD(a.heads, a.rows, a.pitch)
 }
 
-// shape is that of a file with so many elements to a row.
+// shape is the shape of a file whose rows have dim elements.
 func (a axes) shape(packed bool, dim int) []int {
 	switch {
 	case packed:
@@ -55,8 +56,8 @@ func readAxes(name string, shape []int, packed, seqMajor bool, layout string) (a
 	return axes{shape[0], shape[1], shape[2], shape[3], shape[3], false}, nil
 }
 
-// agree derives the problem from the shapes of the files, but for the lengths of
-// packed and paged sequences.
+// agree derives the problem from the shapes of the files. The lengths of packed and
+// paged sequences are read later.
 func (in *runInputs) agree() error {
 	o := in.o
 	packedQ, packedK, paged := o.cuQ != "", o.cuK != "", o.table != ""
@@ -87,7 +88,7 @@ func (in *runInputs) agree() error {
 		in.axes[i] = a
 	}
 	q, k, v := in.axes[0], in.axes[1], in.axes[2]
-	fail := func(format string, args ...any) error { return fmt.Errorf(format, args...) } // names a tensor first
+	fail := func(format string, args ...any) error { return fmt.Errorf(format, args...) } // the linter wants no capital in Errorf
 	batch := "batch"
 	if paged {
 		batch = "pages"
@@ -112,12 +113,13 @@ func (in *runInputs) agree() error {
 	}
 	in.shape = attention.Shape{B: q.batch, Hq: q.heads, Hkv: k.heads, Sq: q.rows, Sk: k.rows}
 	if packedQ || packedK || paged {
-		return nil // lengths are to be read
+		return nil // readLengths completes the shape
 	}
 	return in.shape.Validate()
 }
 
-// elements are those of a row of so many units of storage.
+// elements is the number of elements in a row of n units of storage: n, or for
+// q8_0 and q4_0 the elements in n bytes.
 func elements(kv attention.KVType, name string, n int) (int, error) {
 	if !kv.Blocked() {
 		return n, nil

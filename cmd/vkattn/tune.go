@@ -14,7 +14,7 @@ import (
 	"vkattn/vk"
 )
 
-// tuneFlags are the flags of `vkattn tune` as they were typed.
+// tuneFlags are the flags of `vkattn tune`, not parsed yet.
 type tuneFlags struct {
 	benchFlags
 	lse, dryRun, compileOnly, list, clear, check, all bool
@@ -27,26 +27,25 @@ func (a *app) tuneCommand() *cobra.Command {
 	var o tuneFlags
 	c := &cobra.Command{
 		Use:   "tune",
-		Short: "time the candidate tiles of each problem and keep the fastest for later runs",
-		Long: `Times the candidate tiles of a kernel on each problem and stores the fastest in
-the user's cache, where run, bench and every program that uses the library with
-its default settings find it. A result counts for a class of problems: lengths
-and counts up to the next power of two. A class takes under a minute; nothing
-else should use the device meanwhile.
+		Short: "find the fastest tile of each problem and store it in the cache",
+		Long: `Times candidate tiles of a kernel on each problem and stores the fastest in the
+user's cache. run, bench and every program that uses the library with its default
+settings read the cache. A result is used for a class of problems: all whose lengths
+and counts round up to the same powers of two. Tuning a class takes under a minute;
+run nothing else on the device meanwhile.
 
-Candidates over a limit of the device, too large for the problem or hopeless by
-an estimate are pruned before they are compiled; those that spill registers are
-dropped before they are timed; a tile whose result differs from that of the
-heuristic's is dropped too. The others run against each other in rounds, the
-faster half going on.
+Candidates are pruned before they are compiled if they exceed a limit of the device,
+are too large for the problem, or are slow by an estimate. Compiled candidates are
+dropped if they spill registers or if their result differs from that of the heuristic's
+tile. The others are timed in rounds; after each round the faster half stays.
 
---check stores nothing and says how far the heuristic's tile is from the best
-one, by default on lengths and head dims it was not made from.
+--check stores nothing. It prints how much slower the heuristic's tile is than the best
+one, by default for lengths and head dims that the heuristic was not made from.
 
-Exit codes: 0 done, 1 a result that is not stored (the cache cannot be written, or
-the budget left no time for a second tile) or a heuristic's tile over --tolerance
-(--check), 2 bad flags, 3 nothing here supports any problem or all are too large
-for the memory, 4 device failure, every candidate's included` + signalHelp,
+Exit codes: 0 done, 1 a result is not stored (the cache cannot be written, or the
+budget was too short for a second tile) or, with --check, a heuristic's tile is slower
+than --tolerance allows, 2 bad flags, 3 no problem is supported and fits the memory,
+4 device failure, or no candidate runs` + signalHelp,
 		RunE: func(c *cobra.Command, _ []string) error { return flagtext.Sweep.Error(a.tune(c.Context(), &o)) },
 	}
 	f := c.Flags()
@@ -54,21 +53,21 @@ for the memory, 4 device failure, every candidate's included` + signalHelp,
 	o.problemFlags(f)
 	f.StringVar(&o.suite, "suite", "", suitesUsage())
 	f.StringVar(&o.tier, "tier", "auto", "`list` of tiers: auto, scalar, coopmat, coopmat2")
-	f.BoolVar(&o.lse, "lse", false, "tune for calls that ask for LSE, which are classes of their own")
-	f.BoolVar(&o.dryRun, "dry-run", false, "print the candidates and why they are pruned; compile and time nothing")
-	f.BoolVar(&o.compileOnly, "compile-only", false, "compile the candidates and print what the compiler says of each; time nothing")
+	f.BoolVar(&o.lse, "lse", false, "tune for calls that return LSE; they have classes of their own")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the candidates and why they are pruned; do not compile or time them")
+	f.BoolVar(&o.compileOnly, "compile-only", false, "compile the candidates and print the compiler's statistics; do not time them")
 	f.BoolVar(&o.check, "check", false, "compare the heuristic's tile with the best one; store nothing")
-	f.Float64Var(&o.tolerance, "tolerance", 10, "with --check: percent that a heuristic's tile may be slower")
-	f.BoolVar(&o.list, "list", false, "print what the cache has for the device, and nothing else")
-	f.BoolVar(&o.clear, "clear", false, "empty the cache of the device, and nothing else")
+	f.Float64Var(&o.tolerance, "tolerance", 10, "with --check: by how many percent a heuristic's tile may be slower")
+	f.BoolVar(&o.list, "list", false, "print the cache of the device and exit")
+	f.BoolVar(&o.clear, "clear", false, "empty the cache of the device and exit")
 	f.BoolVar(&o.all, "all", false, "print pruned candidates too")
-	f.DurationVar(&o.budget, "budget", 0, "time for each problem (default 50s)")
-	f.IntVar(&o.candidates, "candidates", 0, "most tiles to compile for each problem (default 40; 8 on drivers that run on the CPU)")
+	f.DurationVar(&o.budget, "budget", 0, "time limit for each problem (default 50s)")
+	f.IntVar(&o.candidates, "candidates", 0, "at most this many tiles are compiled for each problem (default 40; 8 on a Vulkan driver that runs on the CPU)")
 	f.StringVarP(&o.format, "output", "o", "md", "md or json")
 	return c
 }
 
-// validate refuses what can be refused without a device.
+// validate parses the flags and returns the errors that need no device to be found.
 func (o *tuneFlags) validate() (*benchPlan, error) {
 	if o.format != "md" && o.format != "json" {
 		return nil, badInputf("-o: unknown output format %q, want md or json", o.format)
@@ -94,7 +93,7 @@ func (o *tuneFlags) validate() (*benchPlan, error) {
 	case o.candidates < 0:
 		return nil, badInputf("--candidates %d: want a positive number", o.candidates)
 	case !(o.tolerance >= 0): // NaN too
-		return nil, badInputf("--tolerance %v: want percents from 0 on", o.tolerance)
+		return nil, badInputf("--tolerance %v: want a percentage, 0 or more", o.tolerance)
 	}
 	modes := 0
 	for _, on := range []bool{o.list, o.clear, o.dryRun, o.compileOnly, o.check} {
@@ -113,7 +112,7 @@ func (a *app) tune(ctx context.Context, o *tuneFlags) error {
 	if err != nil {
 		return err
 	}
-	// What spills is in the compiler's statistics. Every device has the scalar tier.
+	// Tuning needs the compiler's statistics for spills. Every device has the scalar tier.
 	a.stats = true
 	dev, err := a.openDevice(o.device, attention.TierScalar)
 	if err != nil {
@@ -166,12 +165,13 @@ loop:
 	return errors.Join(stopped, out.verdict(o.tolerance, stopped), validated(dev))
 }
 
-// problems are those asked for, over the defaults of the device.
+// problems lists the problems that the flags select; without lists, the defaults of
+// the device.
 func (o *tuneFlags) problems(plan *benchPlan, dev *vk.Device) ([]bench.Problem, error) {
 	s := bench.Defaults(dev)
 	if o.check {
-		// The heuristic's table was made from batch x heads 128 of length 4096, at
-		// the head dims of its comment.
+		// The heuristic was made from batch x heads 128 and length 4096, at the head
+		// dims that its comment names. These differ from all of them.
 		s.Batch, s.Heads, s.SeqLen, s.HeadDim = []int{2}, []int{12}, []int{1500, 5000}, []int{64, 80, 128, 160}
 		s.Causal = []attention.Causal{attention.CausalNone, attention.BottomRight}
 		if dev.Info().Type == vk.DeviceCPU {
@@ -181,8 +181,8 @@ func (o *tuneFlags) problems(plan *benchPlan, dev *vk.Device) ([]bench.Problem, 
 	return plan.problems(s)
 }
 
-// tuneProblem tunes one problem on one tier. The error is that of a device which
-// cannot go on, or of ctx; what cannot be tuned is a row that says why.
+// tuneProblem tunes one problem on one tier. A problem that cannot be tuned is a row
+// with the reason. The error is a lost device or that of ctx.
 func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier attention.Tier, o *tuneFlags, bar *progress) (*tuneRow, error) {
 	row := &tuneRow{B: p.Shape.B, Hq: p.Shape.Hq, Hkv: p.Shape.KVHeads(), Sq: p.Shape.Sq, Sk: p.Shape.Sk, D: p.Config.HeadDim,
 		Dv: p.Config.ValueDim(), Causal: p.Config.Causal.String(), DType: p.Config.DType, LSE: o.lse, name: p.String()}

@@ -15,13 +15,13 @@ import (
 	"vkattn/cmd/vkattn/internal/markdown"
 )
 
-// tuneDoc is what `vkattn tune -o json` prints.
+// tuneDoc is the JSON of `vkattn tune -o json`.
 type tuneDoc struct {
 	Run  *bench.RunInfo `json:"run"`
 	Rows []*tuneRow     `json:"rows"`
 }
 
-// tuneRow is one problem on one tier.
+// tuneRow is the outcome of one problem on one tier.
 type tuneRow struct {
 	B           int                  `json:"b"`
 	Hq          int                  `json:"hq"`
@@ -34,33 +34,33 @@ type tuneRow struct {
 	DType       attention.DType      `json:"dtype"`
 	LSE         bool                 `json:"lse"`
 	Unsupported string               `json:"unsupported,omitempty"`
-	OOM         string               `json:"oom,omitempty"` // too large for the memory
+	OOM         string               `json:"oom,omitempty"` // does not fit the memory
 	Failed      string               `json:"failed,omitempty"`
 	Report      attention.TuneReport `json:"report"`
 	name        string
 }
 
-// reason is why there is no report, empty where there is one.
+// reason says why there is no report. It is empty if there is one.
 func (r *tuneRow) reason() string { return cmp.Or(r.Unsupported, r.OOM, r.Failed) }
 
-// notStored is why nothing came of a tuning that went well.
+// notStored says why a result was not stored.
 func (r *tuneRow) notStored() string {
 	for _, n := range r.Report.Notes {
 		if why, ok := strings.CutPrefix(n, "not stored: "); ok {
 			return why
 		}
 	}
-	return "it says nothing of why"
+	return "no reason was given"
 }
 
-// slower is how many percent more time the heuristic's tile takes than the winner.
+// slower is by how many percent the heuristic's tile is slower than the winner.
 func (r *tuneRow) slower() float64 { return 100 * (r.Report.Gain - 1) }
 
-// tunePrinter prints reports as they come, in JSON at the end.
+// tunePrinter prints each report at once, as JSON or with --check all at the end.
 type tunePrinter struct {
 	w                io.Writer
 	json, check, all bool
-	stores           bool // results are to be stored
+	stores           bool // results must be stored
 	doc              tuneDoc
 }
 
@@ -84,7 +84,7 @@ func (p *tunePrinter) close() error {
 	return nil
 }
 
-// verdict is the error that the rows amount to.
+// verdict returns the error for the exit code, nil if all went well.
 func (p *tunePrinter) verdict(tolerance float64, stopped error) error {
 	var refused, tooLarge, failed, slow, worst = 0, 0, "", 0, 0.0
 	var lost int // results that are not stored
@@ -124,7 +124,7 @@ func (p *tunePrinter) verdict(tolerance float64, stopped error) error {
 	return nil
 }
 
-// report prints one problem: its candidates and what came of it.
+// report prints one problem: its candidates, the winner and where it is stored.
 func (p *tunePrinter) report(r *tuneRow) error {
 	e := &errWriter{w: p.w}
 	if reason := r.reason(); reason != "" {
@@ -132,7 +132,7 @@ func (p *tunePrinter) report(r *tuneRow) error {
 		return e.err
 	}
 	x := &r.Report
-	e.printf("%s on %v, timed as %v\nclass %s\n\n", r.name, x.Tier, x.Shape, x.Class)
+	e.printf("%s on %v, timed with shape %v\nclass %s\n\n", r.name, x.Tier, x.Shape, x.Class)
 	t := markdown.New("tile<", "choice<", "registers", "estimated", "spills", "shared", "compile ms", "runs", "ms", "TFLOP/s", "status<", "reason<")
 	pruned := 0
 	for _, c := range x.Candidates {
@@ -164,15 +164,15 @@ func (p *tunePrinter) report(r *tuneRow) error {
 	}
 	e.printf("%s\n\n", t)
 	if !p.all && pruned > 0 {
-		e.printf("%d more pruned (--all prints them)\n", pruned)
+		e.printf("%d more were pruned (--all prints them)\n", pruned)
 	}
 	switch {
 	case x.Gain == 0:
-		e.printf("heuristic %s; used now: %s\n", x.Heuristic, x.Source)
+		e.printf("heuristic: %s; source of the tile in use: %s\n", x.Heuristic, x.Source)
 	case x.Winner == x.Heuristic:
-		e.printf("winner %s, the heuristic's, in %.1f s\n", x.Winner, x.Seconds)
+		e.printf("winner: %s, the heuristic's tile; found in %.1f s\n", x.Winner, x.Seconds)
 	default:
-		e.printf("winner %s; the heuristic's %s is %.1f %% slower; in %.1f s\n", x.Winner, x.Heuristic, r.slower(), x.Seconds)
+		e.printf("winner: %s; the heuristic's tile %s is %.1f %% slower; found in %.1f s\n", x.Winner, x.Heuristic, r.slower(), x.Seconds)
 	}
 	if x.Stored != "" {
 		e.printf("stored in %s\n", x.Stored)
@@ -204,13 +204,13 @@ func (p *tunePrinter) summary() error {
 	e := &errWriter{w: p.w}
 	e.printf("%s\n", t)
 	if n > 0 {
-		e.printf("\nheuristic's tile slower than the best by at most %.1f %%, by %.1f %% in the geometric mean of %d\n",
+		e.printf("\nthe heuristic's tile is slower than the best by at most %.1f %%, by %.1f %% in the geometric mean of %d problems\n",
 			worst, 100*(math.Exp(logs/float64(n))-1), n)
 	}
 	return e.err
 }
 
-// printCache prints what the cache has for a device.
+// printCache prints the tuning cache of a device.
 func printCache(w io.Writer, format string, c *attention.TuningCache) error {
 	if format == "json" {
 		enc := json.NewEncoder(w)
@@ -226,11 +226,11 @@ func printCache(w io.Writer, format string, c *attention.TuningCache) error {
 		e.printf("nothing is tuned\n")
 		return e.err
 	}
-	t := markdown.New("class<", "tile<", "ms", "gain", "timed as<", "when<", "state<")
+	t := markdown.New("class<", "tile<", "ms", "gain", "shape timed<", "when<", "state<")
 	for _, x := range c.Classes {
 		state := "in use"
 		if x.Stale {
-			state = "stale: of other SPIR-V"
+			state = "stale: the SPIR-V has changed"
 		}
 		t.Row(x.Class, x.Tile, dash(x.Ms), fmt.Sprintf("%.3f", x.Gain), x.Shape, x.When.Format("2006-01-02 15:04"), state)
 	}
@@ -238,7 +238,7 @@ func printCache(w io.Writer, format string, c *attention.TuningCache) error {
 	return e.err
 }
 
-// dash is a number in four digits, or a dash where there is none.
+// dash prints a number with four digits, and "-" for 0.
 func dash(v float64) string {
 	switch {
 	case v == 0:

@@ -142,7 +142,7 @@ func TestTuneOnADevice(t *testing.T) {
 	require.Equal(t, exitOK, code, stderr)
 	require.Empty(t, stderr)
 	require.Contains(t, stdout, "winner")
-	require.Contains(t, stdout, "more pruned")
+	require.Contains(t, stdout, "more were pruned")
 	require.Contains(t, stdout, "stored in "+dir)
 
 	code, stdout, stderr = call("tune", "--list", "-o", "json")

@@ -23,43 +23,42 @@ import (
 	"vkattn/vk"
 )
 
-// verifyFlags are the flags of `vkattn verify` as they were typed.
+// verifyFlags are the flags of `vkattn verify`, not parsed yet.
 type verifyFlags struct {
 	benchFlags
 	only  string
 	touch func(who string, p *cases.Problem, after [][]byte)
 }
 
-// conformance is the suite of verify that is no suite of bench.
+// conformance is the suite that verify has and bench does not.
 const conformance = "conformance"
 
 func (a *app) verifyCommand() *cobra.Command {
 	o := verifyFlags{touch: a.touch}
 	c := &cobra.Command{
 		Use:   "verify",
-		Short: "have every implementation compute the same problems and compare the results, whole",
-		Long: `Has every tier of the device, and every family of CUDA kernels where there are
-any (vkattn info lists both), compute the same random problems and compares all of
-O and LSE: with the CUDA validation kernel, with one another, and on as many rows
-as the CPU can do with the float64 reference. Without CUDA the float64 reference
-is the reference, and what lies beyond its rows is held to the agreement of the
-implementations.
+		Short: "compare the results of all implementations on the same problems",
+		Long: `Runs every tier of the device and every family of CUDA kernels (vkattn info lists
+both) on the same random problems. Each result, all of O and LSE, is compared with
+that of the CUDA validation kernel and with those of the other implementations. The
+float64 reference on the CPU judges as many rows as it computes in a second or two.
+Without CUDA only those rows have a reference; for the other rows the implementations
+must agree with one another.
 
-The rules are those of bench: errors are measured by what plain attention in the
-storage type is off by (go doc vkattn/cmd/vkattn/internal/verify).
+The limits are those of bench: a multiple of the error that plain attention in the
+storage type has (go doc vkattn/cmd/vkattn/internal/verify).
 
-Problems are named as in bench. --suite conformance runs the table of the tests:
-every head dim, mask, layout and kind of data, with nothing but outputs written
-and masked keys that change no bit.
+Problems are selected as in bench. --suite conformance runs the table of the tests:
+every head dim, mask, layout and kind of data. It also checks that kernels write only
+to the outputs and that masked keys do not change a bit.
 
-A problem that is too large for the memory of the machine or the device is printed
-as OOM, with needed and available bytes, and the others run.
+` + oomHelp + `
 
 ` + rowsHelp + `
-Files of --save are written as those of bench (vkattn bench --help).
+Files of --save are written as in bench (vkattn bench --help).
 
-Exit codes: 0 all agree, 1 a wrong result, 2 bad flags, 3 nothing here supports any
-problem or all are too large for the memory, 4 device failure` + signalHelp,
+Exit codes: 0 all agree, 1 a wrong result, 2 bad flags, 3 no problem is supported and
+fits the memory, 4 device failure` + signalHelp,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32()) + 1
@@ -71,12 +70,12 @@ problem or all are too large for the memory, 4 device failure` + signalHelp,
 	f.SortFlags = false
 	o.problemFlags(f)
 	f.StringVar(&o.suite, "suite", "", suitesUsage()+", "+conformance)
-	f.StringVar(&o.only, "case", "", "with --suite conformance: `pattern` that the names of cases match")
-	f.StringVar(&o.tier, "tier", "", "`list` of tiers: cpu, scalar, coopmat, coopmat2, cuda, or all that the device has (default)")
-	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of families of tier cuda: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: all)")
-	f.IntVar(&o.repeats, "repeat", 1, "run each `n` times: every run has to give the same bits")
+	f.StringVar(&o.only, "case", "", "run the cases of --suite conformance whose names match the regular expression `pattern`")
+	f.StringVar(&o.tier, "tier", "", "`list` of tiers: cpu, scalar, coopmat, coopmat2, cuda, or all (default: all of the device)")
+	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: all)")
+	f.IntVar(&o.repeats, "repeat", 1, "run each implementation `n` times; all runs must give the same bits")
 	f.StringVarP(&o.format, "output", "o", "md", "md, json or jsonl")
-	f.StringArrayVar(&o.save, "save", nil, "`file` to write the rows to as well, in the format its name ends in (repeatable)")
+	f.StringArrayVar(&o.save, "save", nil, saveUsage)
 	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
 	return c
 }
@@ -101,7 +100,7 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 	}
 	here := runsHere(dev)
 	if len(plan.tiers) > 0 {
-		here = nil // what was asked for by name has a row that says why not
+		here = nil // a tier given by name gets a row with the reason if it cannot run
 	}
 	v := &verify.Verifier{Device: dev, Label: deviceLabel(dev), List: verify.Implementations(tiers, plan.kernels),
 		Repeat: o.repeats, Conformance: plan.table, Here: here, Touch: o.touch}
@@ -141,7 +140,7 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 	if err := commitRows(ctx, &set, all.Rows); err != nil {
 		return err
 	}
-	if ctx.Err() == nil { // else somebody may still use them
+	if ctx.Err() == nil { // else a worker may still use the operations
 		if err := v.Close(); err != nil {
 			return err
 		}
@@ -153,7 +152,8 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 	return errors.Join(verifyOutcome(&all), validated(dev))
 }
 
-// runsHere is whether an implementation runs a storage type on a device.
+// runsHere returns a function that reports whether an implementation runs a storage
+// type on the device.
 func runsHere(dev *vk.Device) func(verify.Implementation, attention.DType) bool {
 	status := map[cases.Target]bool{}
 	for _, s := range attention.TierReport(dev) {
@@ -167,22 +167,23 @@ func runsHere(dev *vk.Device) func(verify.Implementation, attention.DType) bool 
 	}
 }
 
-// verified is what became of a problem.
+// verified is the outcome of one problem.
 type verified struct {
 	rows []*verify.Row
 	err  error
 }
 
-// verifyAll computes, several problems at once where they are small, and prints in
-// order. What stops it early is returned first; what is known then is printed. The
-// error is one of printing.
+// verifyAll verifies the problems and prints their rows in order. Problems of the
+// conformance table, which are small, run in parallel. If a problem or ctx stops it
+// early, it prints the rows known by then and returns the reason as stopped. err is an
+// error of printing.
 func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem, out []verify.Printer, all *verify.Outcome, step func()) (stopped, err error) {
-	workers, order := 1, make([]int, len(problems)) // a large problem fills the memory of machine and device
+	workers, order := 1, make([]int, len(problems)) // one at a time: a large problem fills the memory
 	for i := range order {
 		order[i] = i
 	}
 	if v.Conformance {
-		// What takes long to compile goes first, so that nothing waits for it at the end.
+		// Large head dims compile longest. They start first, so that none is left for the end.
 		workers = runtime.GOMAXPROCS(0)
 		slices.SortStableFunc(order, func(a, b int) int {
 			return problems[b].D + problems[b].Dv - problems[a].D - problems[a].Dv
@@ -198,7 +199,7 @@ func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem
 	var wg sync.WaitGroup
 	defer func() {
 		cancel()
-		if asked.Err() == nil { // else there is no time
+		if asked.Err() == nil { // an interrupted command does not wait
 			wg.Wait()
 		}
 	}()
@@ -214,7 +215,7 @@ func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem
 			}
 		})
 	}
-	marked := false // the problem that was interrupted has its rows
+	marked := false // rows with the status Interrupted were printed
 	for i := range results {
 		var done verified
 		if stopped == nil {
@@ -251,7 +252,7 @@ func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem
 	return stopped, nil
 }
 
-// verifiedRows prints the rows of a problem. Those without a verdict were interrupted.
+// verifiedRows prints the rows of a problem. A row without a status was interrupted.
 func verifiedRows(done verified, out []verify.Printer, all *verify.Outcome) error {
 	if done.err == nil {
 		all.Add(done.rows)
@@ -269,7 +270,7 @@ func verifiedRows(done verified, out []verify.Printer, all *verify.Outcome) erro
 	return nil
 }
 
-// verifyOutcome is the error that the rows amount to.
+// verifyOutcome returns the error for the exit code, nil if all rows are right.
 func verifyOutcome(o *verify.Outcome) error {
 	switch {
 	case o.Failed > 0:

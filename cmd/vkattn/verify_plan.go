@@ -13,7 +13,7 @@ import (
 	"vkattn/vk"
 )
 
-// verifyPlan is what the flags ask for.
+// verifyPlan holds the parsed flags of `vkattn verify`.
 type verifyPlan struct {
 	*benchPlan
 	table bool // the conformance table
@@ -46,10 +46,10 @@ func (o *verifyFlags) plan() (*verifyPlan, error) {
 		return nil, badInputf("--repeat %d: want a positive number up to %d", o.repeats, bench.MaxRepeats)
 	}
 	if slices.Contains(p.tiers, attention.TierAuto) {
-		return nil, badInputf("--tier auto: verify runs tiers by their names, all of them where none is given")
+		return nil, badInputf("--tier auto: name the tiers; without --tier verify runs all of them")
 	}
 	if o.only != "" && !p.table {
-		return nil, badInputf("--case: only the suite %s has names", conformance)
+		return nil, badInputf("--case needs --suite %s", conformance)
 	}
 	if p.only, err = regexp.Compile(o.only); err != nil {
 		return nil, badInputf("--case: %w", err)
@@ -63,7 +63,7 @@ type verifyProblem struct {
 	dtype attention.DType
 }
 
-// verifyDefaults is the sweep of a plain `vkattn verify`.
+// verifyDefaults is the sweep of `vkattn verify` without lists and suites.
 func verifyDefaults(dev *vk.Device) bench.Sweep {
 	s := bench.Sweep{
 		Batch: []int{4}, Heads: []int{8}, HeadsKV: []int{2}, SeqLen: []int{1000, 4096}, SeqLenK: []int{4096}, HeadDim: []int{64, 128},
@@ -75,7 +75,7 @@ func verifyDefaults(dev *vk.Device) bench.Sweep {
 	return s
 }
 
-// problems lists those asked for.
+// problems lists the problems that the flags select.
 func (p *verifyPlan) problems(dev *vk.Device, seed uint64) ([]verifyProblem, error) {
 	if p.table {
 		return p.conformance(dev)
@@ -105,8 +105,8 @@ func (p *verifyPlan) problems(dev *vk.Device, seed uint64) ([]verifyProblem, err
 	return out, nil
 }
 
-// conformance is the table, narrowed by the lists that were typed: all of it on a
-// GPU, and what a driver on the CPU compiles in minutes elsewhere.
+// conformance lists the cases of the conformance table that the flags select. On a
+// driver that runs on the CPU it is a subset of the table that compiles in minutes.
 func (p *verifyPlan) conformance(dev *vk.Device) (out []verifyProblem, err error) {
 	dtypes := p.lists.DType
 	if len(dtypes) == 0 {
@@ -125,7 +125,7 @@ func (p *verifyPlan) conformance(dev *vk.Device) (out []verifyProblem, err error
 		}
 	}
 	if len(out) == 0 {
-		return nil, badInputf("--suite %s: the other flags leave nothing of it", conformance)
+		return nil, badInputf("--suite %s: the other flags select no problem of it", conformance)
 	}
 	return out, nil
 }

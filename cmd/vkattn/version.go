@@ -11,7 +11,7 @@ import (
 // version is set by -ldflags "-X main.version=v1.2.3".
 var version = ""
 
-// buildVersion is the version set at link time, else what the Go tool recorded.
+// buildVersion is the version set at link time, or else the one the Go tool recorded.
 func buildVersion() string {
 	if version != "" {
 		return version
@@ -40,7 +40,7 @@ func buildVersion() string {
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "print what was built",
+		Short: "print the version of the command, of Go and the platform",
 		RunE: func(*cobra.Command, []string) error {
 			_, err := fmt.Fprintf(a.stdout, "vkattn %s %s %s/%s\n", buildVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err

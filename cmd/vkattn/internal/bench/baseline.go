@@ -11,32 +11,32 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// Baseline is another way to the result of a problem that its rows are compared with,
-// on the same device and the same data, in the same rounds.
+// Baseline is another way to compute a problem, with which rows are compared: on the
+// same device and data, in the same rounds.
 type Baseline string
 
-// Baselines.
+// The baselines; Baselines describes them.
 const (
-	BaselineByMask     Baseline = "by-mask"    // tier scalar over padded, contiguous K and V, all that is not attended to masked by a matrix
-	BaselineCUDARef    Baseline = "cuda-ref"   // the plain CUDA kernel in float32
-	BaselineContiguous Baseline = "contiguous" // the same tier, K and V of the pages one after the other
-	BaselineSeparate   Baseline = "separate"   // the same tier, one dispatch for each sequence and no barrier between them
-	BaselineCopy       Baseline = "copy"       // a device copy that reads and writes as many bytes together as K and V have
+	BaselineByMask     Baseline = "by-mask"
+	BaselineCUDARef    Baseline = "cuda-ref"
+	BaselineContiguous Baseline = "contiguous"
+	BaselineSeparate   Baseline = "separate"
+	BaselineCopy       Baseline = "copy"
 )
 
-// Baselines lists every Baseline with what it is, for people.
+// Baselines lists the baselines with their descriptions.
 var Baselines = []struct {
 	Baseline Baseline
 	About    string
 }{
-	{BaselineByMask, "tier scalar over padded, contiguous K and V; causal mask, lengths and sparse tokens as a matrix of booleans, every cell computed"},
-	{BaselineCUDARef, "this project's plain CUDA kernel in float32"},
-	{BaselineContiguous, "the same tier (the first of several), what lies in pages contiguous instead"},
-	{BaselineSeparate, "the same tier (the first of several), a dispatch of its own for each sequence, without barriers between them"},
-	{BaselineCopy, "a copy on the device, vkCmdCopyBuffer, that reads and writes as many bytes together as a row reads of K and V"},
+	{BaselineByMask, "tier scalar on padded, contiguous K and V; a boolean matrix masks what causal mask, lengths and sparse tokens exclude; every cell is computed"},
+	{BaselineCUDARef, "this project's CUDA validation kernel, in float32"},
+	{BaselineContiguous, "the same tier (the first of several) on contiguous K and V instead of paged"},
+	{BaselineSeparate, "the same tier (the first of several), one dispatch per sequence without barriers between them"},
+	{BaselineCopy, "vkCmdCopyBuffer of half the bytes of K and V, so that it reads and writes as many bytes as a row reads"},
 }
 
-// ParseBaseline reads the name of a Baseline.
+// ParseBaseline parses the name of a baseline.
 func ParseBaseline(s string) (Baseline, error) {
 	var names string
 	for _, f := range Baselines {
@@ -45,10 +45,10 @@ func ParseBaseline(s string) (Baseline, error) {
 		}
 		names += ", " + string(f.Baseline)
 	}
-	return "", fmt.Errorf("unknown reference %q, want one of %s", s, names[2:])
+	return "", fmt.Errorf("unknown baseline %q, want one of %s", s, names[2:])
 }
 
-// spec is what a row of this form runs where rows of a tier are compared with it.
+// spec is the Spec of the baseline's row, given the tier of the rows compared with it.
 func (b Baseline) spec(of attention.Tier, dev *vk.Device) Spec {
 	s := Spec{Tier: of, Baseline: b}
 	switch {
@@ -62,12 +62,11 @@ func (b Baseline) spec(of attention.Tier, dev *vk.Device) Spec {
 	return s
 }
 
-// isReference reports whether the form has results of other code, for rows' to be
-// compared with.
+// isReference reports whether other code computes the baseline, so that it is worth
+// comparing the results.
 func (b Baseline) isReference() bool { return b == BaselineByMask || b == BaselineCUDARef }
 
-// applies reports whether there is anything to compare a problem with in this
-// form.
+// applies reports whether a problem has this baseline.
 func (b Baseline) applies(p Problem, dev *vk.Device) bool {
 	switch b {
 	case BaselineByMask:
@@ -85,13 +84,13 @@ func (b Baseline) applies(p Problem, dev *vk.Device) bool {
 	case BaselineContiguous:
 		return p.PageSize > 0
 	case BaselineSeparate:
-		// Scales have the stride of the longest sequence, which a call of one cannot give.
+		// Scales have the stride of the longest sequence; a call of one sequence cannot say so.
 		if p.Options.Lengths == "" || p.Options.SparseRatio > 0 || p.Blocks > 0 || p.Config.KV.Scaled() {
 			return false
 		}
 		rows, keys := p.lengths()
 		for i := range rows {
-			if rows[i] > 0 && keys[i] == 0 { // nobody writes its zeros
+			if rows[i] > 0 && keys[i] == 0 { // separate has no call that would write its zeros
 				return false
 			}
 		}
@@ -99,7 +98,7 @@ func (b Baseline) applies(p Problem, dev *vk.Device) bool {
 	return true
 }
 
-// separate are the calls of each sequence that has rows and keys.
+// separate splits a call into one for each sequence that has rows and keys.
 func (d *data) separate(a attention.Args) (calls []attention.Args) {
 	for b := range d.rows {
 		if d.rows[b] == 0 || d.keys[b] == 0 {
@@ -124,10 +123,10 @@ func (d *data) separate(a attention.Args) (calls []attention.Args) {
 	return calls
 }
 
-// maxMask bounds the matrix of BaselineByMask.
+// maxMask bounds the mask of BaselineByMask, in bytes.
 const maxMask = 1 << 30
 
-// maskBytes is the size of that matrix, and its batches, heads and rows.
+// maskBytes is the size of that mask and its batches, heads and rows.
 func (p Problem) maskBytes() (size uint64, axes [3]int) {
 	axes = [3]int{p.Shape.B, 1, p.Shape.Sq}
 	if p.Options.SparseRatio > 0 || p.Blocks > 0 {
@@ -139,8 +138,9 @@ func (p Problem) maskBytes() (size uint64, axes [3]int) {
 	return hostmem.Product(axes[0], axes[1], axes[2], p.Shape.Sk), axes
 }
 
-// byMask is the same problem without features but a mask: K and V gathered and
-// padded, every key of a sequence with a byte that says whether a row sees it.
+// byMask is the same problem with a mask instead of lengths, pages, windows and sparse
+// tokens: K and V are gathered and padded, and a byte per row and key says whether the
+// row attends to the key.
 func (d *data) byMask() (*data, error) {
 	p := d.problem
 	size, axes := p.maskBytes()
@@ -154,7 +154,7 @@ func (d *data) byMask() (*data, error) {
 	}
 	c.Causal, c.Window, c.FixedSplit = attention.CausalNone, attention.Window{}, 0
 	if p.Options.ALiBi && p.Options.Lengths != "" && c.Align == attention.BottomRight {
-		return nil, fmt.Errorf("%w: positions of ALiBi from the end of sequences that are padded", attention.ErrUnsupported)
+		return nil, fmt.Errorf("%w: bottom-right alignment of ALiBi in padded sequences", attention.ErrUnsupported)
 	}
 	m.args.Q = d.padded(d.args.Q, p.Shape.Hq, p.Shape.Sq, c.HeadDim, int64(c.HeadDim*c.DType.Size()), d.rows, d.queryRow)
 	d.contiguousKV(&m.args)
@@ -188,7 +188,7 @@ func (d *data) byMask() (*data, error) {
 	return m, nil
 }
 
-// contiguous is the same problem without pages.
+// contiguous is the same problem with contiguous K and V instead of paged.
 func (d *data) contiguous() *data {
 	c := *d
 	c.args = operands.Clone(d.args)
@@ -198,7 +198,7 @@ func (d *data) contiguous() *data {
 	return &c
 }
 
-// contiguousKV gathers K and V with their scales as packed [batch, heads, keys, dim].
+// contiguousKV gathers K, V and their scales as [batch, heads, keys, dim].
 func (d *data) contiguousKV(a *attention.Args) {
 	p, c := d.problem, d.problem.Config
 	heads, keys := p.Shape.KVHeads(), p.Shape.Sk
@@ -209,7 +209,7 @@ func (d *data) contiguousKV(a *attention.Args) {
 		a.V = d.padded(d.args.V, heads, keys, c.ValueDim(), int64(c.KV.RowBytes(c.DType, c.ValueDim())), d.keys, d.keyRow)
 	}
 	if c.KV.Scaled() {
-		// A scale is a row of one element, in the order of the heads.
+		// Gather the scales as rows of one element.
 		for _, s := range []struct{ to, from *attention.Vector }{{&a.KScale, &d.args.KScale}, {&a.VScale, &d.args.VScale}} {
 			rows := attention.Tensor{Host: s.from.Host}
 			if d.args.Pages != nil {
@@ -220,9 +220,9 @@ func (d *data) contiguousKV(a *attention.Args) {
 	}
 }
 
-// padded is a tensor as packed [batch, heads, rows, dim], zeros where a sequence
-// has no row; the tensor itself where it is that. A row of dim elements takes so
-// many bytes.
+// padded gathers a tensor as [batch, heads, rows, dim], with zeros past the end of a
+// sequence. rowBytes is the size of a row of dim elements, place the position of a row in
+// the tensor. A tensor that is neither paged nor packed is returned as it is.
 func (d *data) padded(t attention.Tensor, heads, rows, dim int, rowBytes int64, lengths []int, place func(b, row int) (int, int)) attention.Tensor {
 	if d.args.Pages == nil && (d.args.Varlen == nil || !d.problem.Packed) {
 		return t
@@ -244,7 +244,7 @@ func (d *data) padded(t attention.Tensor, heads, rows, dim int, rowBytes int64, 
 	return attention.Tensor{Host: out, Strides: attention.BHSD(heads, rows, dim)}
 }
 
-// difference is how far two results are apart.
+// difference is the largest absolute difference of two results, NaN if one has NaN.
 func difference(a, b []float32) (most float64) {
 	for i := range a {
 		x := math.Abs(float64(a[i]) - float64(b[i]))

@@ -16,27 +16,26 @@ import (
 // Bench measures problems on one device, or on the CPU.
 type Bench struct {
 	Device *vk.Device // nil: only the CPU tier can run
-	Label  string     // of the device, in rows
-	CPU    string     // of the CPU, in rows
-	Specs  []Spec     // a row of each problem each
-	Peers  []Peer     // and one of each of these, of problems they know
-	// Baselines are the forms that rows are compared with, where there is such a form
-	// of the problem.
+	Label  string     // name of the device in rows
+	CPU    string     // name of the CPU in rows
+	Specs  []Spec     // each problem has a row of each
+	Peers  []Peer     // and a row of each peer, if the problem is Plain
+	// Baselines adds a row of each baseline that applies to the problem.
 	Baselines []Baseline
 	Seed      uint64
 
-	Repeats int           // timed runs of a row; 0: DefaultRepeats, fewer where each takes long
-	MinTime time.Duration // timed runs of a row go on for at least this long
+	Repeats int           // timed runs of a row; 0: DefaultRepeats, or fewer if they are slow
+	MinTime time.Duration // least total time of the runs of a row
 
-	// Clock reads the GPU's clocks; nil: not known.
+	// Clock reads the clocks of the GPU; nil: they are not known.
 	Clock func() *Clock
-	// Progress is called with what is being done; nil: nobody listens.
+	// Progress is called with a text for a progress bar. It may be nil.
 	Progress func(text string)
 	// Done is called after each row.
 	Done func()
 }
 
-// specs are the rows of a problem but for the peers'.
+// specs lists the rows of a problem without those of peers.
 func (b *Bench) specs(p Problem) []Spec {
 	out := slices.Clone(b.Specs)
 	for _, f := range b.Baselines {
@@ -51,7 +50,7 @@ func (b *Bench) specs(p Problem) []Spec {
 	return out
 }
 
-// peers are those that take a problem.
+// peers lists the peers that take a problem.
 func (b *Bench) peers(p Problem) []Peer {
 	if !p.Plain() {
 		return nil
@@ -59,7 +58,7 @@ func (b *Bench) peers(p Problem) []Peer {
 	return b.Peers
 }
 
-// Rows is how many rows a list of problems has.
+// Rows is the number of rows of a list of problems.
 func (b *Bench) Rows(list []Problem) (n int) {
 	for _, p := range list {
 		n += len(b.specs(p)) + len(b.peers(p))
@@ -67,8 +66,8 @@ func (b *Bench) Rows(list []Problem) (n int) {
 	return n
 }
 
-// BaselineNames names the rows of this program that others of a list of problems are
-// compared with.
+// BaselineNames lists the names of the rows that other rows are compared with: tier cuda
+// and the baselines that apply to any problem of the list.
 func (b *Bench) BaselineNames(list []Problem) []string {
 	names := cudaBaselines(b.Specs)
 	for _, f := range b.Baselines {
@@ -79,10 +78,9 @@ func (b *Bench) BaselineNames(list []Problem) []string {
 	return names
 }
 
-// Group measures one problem by every Spec and every peer, their timed runs
-// taking turns so that none gets a warmer or a quieter machine. It returns a row
-// of each. The error is that of a device which cannot go on, or of ctx; the rows
-// are good all the same.
+// Group verifies and times one problem by every Spec, baseline and peer and returns a row
+// of each. Their timed runs take turns, so that all have the same clocks and load. The
+// error is a lost device or that of ctx; the rows are valid nevertheless.
 func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
 	specs, peers := b.specs(p), b.peers(p)
 	if err := p.Shape.Validate(); err != nil {
@@ -125,7 +123,8 @@ func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
 	return rows, err
 }
 
-// Unfinished are the rows of a problem that was interrupted.
+// Unfinished returns the rows of a problem without results, for a problem that was
+// interrupted.
 func (b *Bench) Unfinished(p Problem) (rows []*Row) {
 	for _, s := range b.specs(p) {
 		rows = append(rows, b.row(p, s))
@@ -136,7 +135,7 @@ func (b *Bench) Unfinished(p Problem) (rows []*Row) {
 	return rows
 }
 
-// row is an empty row of what a Spec runs.
+// row returns the row of a Spec without results.
 func (b *Bench) row(p Problem, s Spec) *Row {
 	row := p.row(b.label(s.Tier))
 	row.Tier, row.Kernel, row.Variant, row.Baseline = s.Tier.String(), s.Kernel, variantLabel(s.Lab.Variant), s.Baseline
@@ -165,8 +164,8 @@ func (b *Bench) say(p Problem, who, what string) {
 	}
 }
 
-// plain is an error in one line, by the names of flags and without the name of the
-// package it is from.
+// plain is the text of an error in one line, with flags instead of Go fields and without
+// the package name.
 func plain(err error) string {
 	text := strings.Join(strings.FieldsFunc(flagtext.Sweep.Text(err), func(r rune) bool { return r == '\n' }), "; ")
 	return strings.TrimPrefix(strings.TrimPrefix(text, "attention: "), "vk: ")

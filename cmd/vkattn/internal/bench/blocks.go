@@ -7,9 +7,9 @@ import (
 	"vkattn/attention"
 )
 
-// blockMap is which blocks of rows and keys each key head attends to, the same for
-// every sequence of a batch: those of the longest, cut off for others. It depends
-// on the problem alone, so that the work of a row can be told from it.
+// blockMap is the block mask of a problem: for each KV head the pairs of a block of rows
+// and a block of keys that attend to one another. All sequences have that of the longest.
+// It depends on the problem alone, so that the work of a row is known from the problem.
 type blockMap struct {
 	rows, keys int // blocks
 	on         []bool
@@ -17,8 +17,8 @@ type blockMap struct {
 
 func (m *blockMap) at(head, row, key int) bool { return m.on[(head*m.rows+row)*m.keys+key] }
 
-// blockMap picks at random, of the blocks that the rows of a block see any of, the
-// share that the problem says; the last of them is always there.
+// blockMap picks, at random, a share of the blocks of keys that each block of rows sees.
+// The last one is always among them.
 func (p Problem) blockMap() *blockMap {
 	s, f := p.Shape, p.Options
 	m := &blockMap{rows: (s.Sq-1)/f.BlockQ + 1, keys: (s.Sk-1)/f.BlockK + 1}
@@ -42,7 +42,7 @@ func (p Problem) blockMap() *blockMap {
 	return m
 }
 
-// vector is the map as the operation takes it, one for each query head.
+// vector is the block mask as the operation takes it, for each query head.
 func (m *blockMap) vector(p Problem) *attention.Blocks {
 	words := (m.keys + 31) / 32
 	bits := make([]int32, p.Shape.Hq*m.rows*words)
@@ -58,8 +58,8 @@ func (m *blockMap) vector(p Problem) *attention.Blocks {
 	return &attention.Blocks{Map: ints(bits), BlockQ: p.BlockQ, BlockK: p.BlockK, Batches: 1}
 }
 
-// eachBlock visits the keys from lo up to hi that some rows of a sequence see
-// of each block, for each key head. rows is how many of the row block there are.
+// eachBlock visits the blocks of a sequence: for each KV head and pair of blocks the rows
+// from firstRow to lastRow and the keys from lo up to, not including, hi.
 func (p Problem) eachBlock(rows, keys int, visit func(head, firstRow, lastRow, lo, hi int)) {
 	m := p.blockMap()
 	for h := range p.Shape.KVHeads() {
@@ -74,7 +74,7 @@ func (p Problem) eachBlock(rows, keys int, visit func(head, firstRow, lastRow, l
 	}
 }
 
-// blockCells is cells of one sequence, summed over key heads.
+// blockCells is the number of cells of one sequence, summed over KV heads.
 func (p Problem) blockCells(rows, keys int) (n int64) {
 	p.eachBlock(rows, keys, func(_, first, last, from, to int) {
 		for row := first; row <= last; row++ {
@@ -85,7 +85,8 @@ func (p Problem) blockCells(rows, keys int) (n int64) {
 	return n
 }
 
-// blockKeys is how many keys of one sequence some row sees, summed over key heads.
+// blockKeys is the number of keys of one sequence that any row attends to, summed over KV
+// heads.
 func (p Problem) blockKeys(rows, keys int) (n int64) {
 	seen := make([]bool, p.Shape.KVHeads()*keys)
 	p.eachBlock(rows, keys, func(head, first, last, from, to int) {

@@ -8,10 +8,9 @@ import (
 	"vkattn/vk"
 )
 
-// nvml is the part of the NVIDIA management library in use. It is loaded at run
-// time by purego: go-nvml links with unresolved symbols allowed, and its
-// programs do not start without the library where the linker binds eagerly, as
-// Ubuntu's does.
+// nvml is the part of the NVIDIA management library that is used. purego loads it at run
+// time. go-nvml leaves its symbols unresolved at link time: with a linker that binds
+// eagerly, as Ubuntu's, a program does not start without the library.
 type nvml struct {
 	init, shutdown func() int32
 	byUUID         func(uuid string, device *uintptr) int32
@@ -20,7 +19,7 @@ type nvml struct {
 	temperature    func(device uintptr, sensor uint32, celsius *uint32) int32
 }
 
-// loadNVML returns nil where there is no such library.
+// loadNVML returns nil if the machine does not have the library.
 func loadNVML() *nvml {
 	lib, err := purego.Dlopen("libnvidia-ml.so.1", purego.RTLD_NOW|purego.RTLD_LOCAL)
 	if err != nil {
@@ -43,8 +42,9 @@ func loadNVML() *nvml {
 	return &n
 }
 
-// OpenClock finds the management library's view of a device, by UUID. read is
-// nil where the library, or the device in it, is missing; stop ends its use.
+// OpenClock returns a function that reads the clocks of a device, found by its UUID, and
+// one that ends the use of the library. read is nil if the library does not exist or does
+// not have the device.
 func OpenClock(dev *vk.Device) (read func() *Clock, stop func()) {
 	stop = func() {}
 	if dev == nil {

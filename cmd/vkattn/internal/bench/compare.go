@@ -7,8 +7,7 @@ import (
 	"vkattn/attention"
 )
 
-// compare fills in how many times faster than each peer, and each kernel of tier
-// cuda, every row of one problem is. They took turns, so the ratio is one of the same minutes.
+// compare fills in Row.Versus of the rows of one problem, which were timed in turns.
 func compare(rows []*Row) {
 	for _, p := range rows {
 		if !p.isBaseline() || p.Status != OK {
@@ -16,7 +15,7 @@ func compare(rows []*Row) {
 		}
 		for _, r := range rows {
 			if r.Status != OK || r.Ms.Median <= 0 {
-				continue // an ablation is no result, and has no ratio
+				continue // an ablation is no result and has no ratio
 			}
 			if r.Versus == nil {
 				r.Versus = map[string]float64{}
@@ -26,17 +25,17 @@ func compare(rows []*Row) {
 	}
 }
 
-// Comparison sums up the cells that a tier and a peer both ran.
+// Comparison sums up the ratios of one tier to one peer or baseline.
 type Comparison struct {
 	Who, Peer string
-	Cells     int
+	Cells     int     // problems that both ran
 	GeoMean   float64 // of the ratios; above 1 the tier is faster
-	Min       float64
-	At        *Row // where the ratio is least
+	Min       float64 // the least ratio
+	At        *Row    // the row with the least ratio
 }
 
-// Compare returns one Comparison per tier (and variant) and peer, or kernel of tier
-// cuda, that share a cell, in the order of the rows.
+// Compare returns a Comparison for each pair of a tier (with its variant) and a peer or
+// baseline that ran the same problem, in the order of the rows.
 func Compare(rows []*Row) []Comparison {
 	var peers []string
 	seen := map[string]bool{}
@@ -78,7 +77,7 @@ func Compare(rows []*Row) []Comparison {
 	return out
 }
 
-// String is one line for people.
+// String is the line below a table.
 func (c Comparison) String() string {
 	cells := "cells"
 	if c.Cells == 1 {
@@ -87,7 +86,7 @@ func (c Comparison) String() string {
 	return fmt.Sprintf("%s / %s: geometric mean %.3fx, minimum %.3fx at %v, %d %s", c.Who, c.Peer, c.GeoMean, c.Min, c.At.Problem(), c.Cells, cells)
 }
 
-// Problem is what the row computed.
+// Problem is the problem of the row.
 func (r *Row) Problem() Problem {
 	if r.problem != (Problem{}) {
 		return r.problem

@@ -11,18 +11,18 @@ import (
 	"vkattn/cmd/vkattn/internal/operands"
 )
 
-// data is one set of a problem's arguments in host memory, from which every runner
-// copies. Sequences are random, and so is the order of pages.
+// data is one input set of a problem in host memory, from which every runner copies. Its
+// numbers are random, and so are the order of pages and the sparse tokens.
 type data struct {
 	problem    Problem
 	args       attention.Args
-	rows, keys []int // of each sequence
-	firstRow   []int // where a sequence's rows and keys begin in packed tensors
-	firstKey   []int
-	table      []int32 // entries of each sequence, stride of them
+	rows, keys []int   // of each sequence
+	firstRow   []int   // first row of each sequence in packed Q and O
+	firstKey   []int   // first key of each sequence in packed K and V
+	table      []int32 // block table, stride entries for each sequence
 	stride     int
-	offsets    []int32 // of tokens
-	tokens     []int32
+	offsets    []int32 // of the lists of tokens
+	tokens     []int32 // sparse tokens
 	blocks     *blockMap
 }
 
@@ -63,7 +63,7 @@ func ints32(v []int) []int32 {
 	return out
 }
 
-// sequences fills in lengths and pages.
+// sequences fills in lengths and block table.
 func (d *data) sequences(r *rand.Rand) {
 	p, a := d.problem, &d.args
 	f := p.Options
@@ -100,7 +100,7 @@ func (d *data) sequences(r *rand.Rand) {
 	a.Pages = &attention.Pages{Table: ints(d.table), Stride: d.stride, PageSize: f.PageSize, Count: count}
 }
 
-// keyRow is where a key of a sequence lies.
+// keyRow is the batch and row of a key in K and V.
 func (d *data) keyRow(b, key int) (batch, row int) {
 	switch f := d.problem.Options; {
 	case d.args.Pages != nil:
@@ -111,7 +111,7 @@ func (d *data) keyRow(b, key int) (batch, row int) {
 	return b, key
 }
 
-// queryRow is where a row of a sequence lies.
+// queryRow is the batch and row of a row of a sequence in Q and O.
 func (d *data) queryRow(b, row int) (batch, at int) {
 	if d.args.Varlen != nil && d.args.Varlen.CuQ.Given() {
 		return 0, d.firstRow[b] + row
@@ -119,8 +119,8 @@ func (d *data) queryRow(b, row int) (batch, at int) {
 	return b, row
 }
 
-// tensors fills Q, K and V with normal numbers and makes room for O. Packed rows
-// and pages are as serving keeps them, [row, head, dim].
+// tensors fills Q, K and V with normal numbers and allocates O. Packed tensors and pages
+// are [row, head, dim], as serving programs have them.
 func (d *data) tensors(seed uint64) {
 	p, a, c := d.problem, &d.args, d.problem.Config
 	batches, rows := p.Shape.B, p.Shape.Sq
@@ -163,7 +163,7 @@ func (d *data) tensors(seed uint64) {
 	}
 }
 
-// lists fills in what there is one of for each head, and the kept tokens.
+// lists fills in ALiBi slopes, sinks, the block mask and sparse tokens.
 func (d *data) lists(r *rand.Rand) {
 	p, a := d.problem, &d.args
 	if p.Options.ALiBi {
@@ -193,13 +193,13 @@ func (d *data) lists(r *rand.Rand) {
 	}
 	tokens := d.tokens
 	if len(tokens) == 0 {
-		tokens = []int32{0} // there must be memory
+		tokens = []int32{0} // a buffer cannot be empty
 	}
 	a.SparseTokens = &attention.SparseTokens{Offsets: ints(d.offsets), Tokens: ints(tokens), Total: len(tokens)}
 }
 
-// choose picks k of n numbers, ascending, each set of them as likely (selection
-// sampling, Knuth's algorithm S).
+// choose picks k of the numbers below n, ascending, with equal probability for each
+// subset (selection sampling, Knuth's algorithm S).
 func choose(n, k int, r *rand.Rand) []int32 {
 	out := make([]int32, 0, k)
 	for i := range n {
@@ -210,7 +210,7 @@ func choose(n, k int, r *rand.Rand) []int32 {
 	return out
 }
 
-// bytes is the memory of all arguments.
+// bytes is the size of all arguments.
 func (d *data) bytes() (n uint64) {
 	for i, o := range operands.List(d.problem.Config, &d.args) {
 		if o.Of == i {
@@ -220,7 +220,7 @@ func (d *data) bytes() (n uint64) {
 	return n
 }
 
-// sparseRatio is the share of tokens that are listed; 1 without lists.
+// sparseRatio is the share of tokens that are listed as sparse tokens, 1 without lists.
 func (d *data) sparseRatio() float64 {
 	all := d.firstKey[len(d.keys)] * d.problem.Shape.KVHeads()
 	if d.tokens == nil || all == 0 {
@@ -229,8 +229,7 @@ func (d *data) sparseRatio() float64 {
 	return float64(len(d.tokens)) / float64(all)
 }
 
-// gather reads the rows of O, packed as [sequence, head, row, dim] without the rows
-// that no sequence has.
+// gather reads O as [sequence, head, row, dim] without padding.
 func (d *data) gather(o []byte) ([]float32, error) {
 	t := d.args.O
 	t.Host = o
@@ -255,7 +254,7 @@ func (d *data) gather(o []byte) ([]float32, error) {
 	return out, nil
 }
 
-// queryExtent are the batches and rows of Q and O.
+// queryExtent is the number of batches and rows of Q and O.
 func (d *data) queryExtent() (batches, rows int) {
 	if v := d.args.Varlen; v != nil && v.CuQ.Given() {
 		return 1, v.TotalQ

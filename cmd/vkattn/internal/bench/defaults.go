@@ -5,9 +5,9 @@ import (
 	"vkattn/vk"
 )
 
-// Defaults is the sweep of a plain `vkattn bench`: about a minute on a CPU, the
-// usual published shapes on a GPU of its own memory, and a quarter of their
-// batch on one that shares the machine's.
+// Defaults is the sweep of `vkattn bench` without lists and suites. On a CPU it takes
+// about a minute. A discrete GPU has the usual published shapes, an integrated one a
+// quarter of their batch.
 func Defaults(dev *vk.Device) Sweep {
 	s := Sweep{
 		Batch: []int{16}, Heads: []int{8}, SeqLen: []int{1024, 2048, 4096}, HeadDim: []int{64, 128},
@@ -22,9 +22,9 @@ func Defaults(dev *vk.Device) Sweep {
 	return s
 }
 
-// DefaultTiers is the best tier, except on Vulkan drivers that run on the CPU:
-// lavapipe compiles a matrix kernel for a minute or more, and it then takes
-// twice the time of the scalar one (head dim 64, 2 cores).
+// DefaultTiers is the best tier, and tier scalar on a Vulkan driver that runs on the CPU:
+// lavapipe takes a minute and more to compile a cooperative-matrix kernel, which is then
+// half as fast as the scalar one (head dim 64, 2 cores).
 func DefaultTiers(dev *vk.Device) []attention.Tier {
 	if dev != nil && dev.Info().Type == vk.DeviceCPU {
 		return []attention.Tier{attention.TierScalar}

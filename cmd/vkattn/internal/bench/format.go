@@ -7,13 +7,13 @@ import (
 	"io"
 )
 
-// Format is how rows are printed.
+// Format is an output format.
 type Format string
 
 // Formats lists the formats in the order of the help text.
 var Formats = []Format{"md", "csv", "json", "jsonl"}
 
-// ParseFormat reads one of Formats.
+// ParseFormat parses one of Formats.
 func ParseFormat(s string) (Format, error) {
 	for _, f := range Formats {
 		if string(f) == s {
@@ -23,11 +23,10 @@ func ParseFormat(s string) (Format, error) {
 	return "", fmt.Errorf("unknown output format %q, want md, csv, json or jsonl", s)
 }
 
-// Printer prints rows as they come, or keeps them until Close where the format
-// needs all of them.
+// Printer prints each row at once, or all rows in Close if the format needs that.
 type Printer interface {
 	Row(*Row) error
-	// Close ends the output. info now holds what was learned on the way.
+	// Close ends the output. info has the end of the run, unlike that of NewPrinter.
 	Close(info *RunInfo) error
 }
 
@@ -44,7 +43,6 @@ func NewPrinter(f Format, w io.Writer, info *RunInfo) Printer {
 	return &mdPrinter{w: w}
 }
 
-// printers prints to each.
 type printers []Printer
 
 // Printers prints the same rows to each of the list.
@@ -90,8 +88,8 @@ func (p *jsonPrinter) Close(info *RunInfo) error {
 	}{info, rows})
 }
 
-// jsonlPrinter prints a line a row, each with the run it belongs to, so that
-// files of several runs can be joined.
+// jsonlPrinter prints a line for each row, with the run it belongs to, so that files of
+// several runs can be concatenated.
 type jsonlPrinter struct {
 	w    io.Writer
 	info *RunInfo

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// csvColumns are the header of a CSV file and of nothing else.
+// csvColumns is the header of a CSV file.
 var csvColumns = []string{"device", "driver", "version", "seed", "tier", "tile", "batch", "heads", "heads_kv", "seqlen_q", "seqlen_k", "headdim", "headdim_v",
 	"causal", "dtype", "status", "reason", "ms_min", "ms_median", "ms_max", "samples", "tflops", "max_error", "nmse", "checked_rows", "memory_bytes",
 	"peer", "variant", "ablation", "ablation_tflops", "timer", "sets", "samples_ms", "sm_mhz", "memory_mhz", "power_watts", "celsius",
 	"line", "baseline", "options", "splits", "kv_bytes", "tb_per_s", "sparse_ratio", "nan", "max_abs"}
 
-// csvPrinter adds a column "x NAME" for each peer of the run.
+// csvPrinter adds a column "x NAME" for each peer and baseline of the run.
 type csvPrinter struct {
 	w      *csv.Writer
 	info   *RunInfo

@@ -9,8 +9,8 @@ import (
 	"vkattn/cmd/vkattn/internal/markdown"
 )
 
-// seeds is a line for each row and each reference it is compared with: both times,
-// both largest values, how far they are apart.
+// seeds prints a line for each row and each baseline: both times, both largest values and
+// the largest difference of the results.
 func (p *mdPrinter) seeds(*RunInfo) error {
 	m := markdown.New("line<", "Q<", "K<", "tier<", "ms", "reference<", "reference ms", "speedup", "max abs", "reference max abs",
 		"max difference", "NaN", "NaN ratio", "sparse ratio", "max error")
@@ -48,7 +48,7 @@ func (p *mdPrinter) seeds(*RunInfo) error {
 	return p.baselines(used)
 }
 
-// seedResult is what is in a row's O, and in that of a reference.
+// seedResult returns the cells that describe O of a row and of a reference.
 func seedResult(r, ref *Row) []any {
 	out := []any{"-", "-", "-", "-", "-"}
 	if r.Result != nil {
@@ -72,7 +72,7 @@ func checkedError(r *Row) string {
 	return fmt.Sprintf("%.1e", float64(r.Checked.MaxError))
 }
 
-// times is such as "12.3x".
+// times prints a ratio, such as "12.3x".
 func times(r *Row, other string) string {
 	x, ok := r.Versus[other]
 	if !ok || r.Status != OK {
@@ -81,7 +81,7 @@ func times(r *Row, other string) string {
 	return digits(x) + "x"
 }
 
-// baselines says what the references of a table are.
+// baselines describes the baselines of a table.
 func (p *mdPrinter) baselines(used []Baseline) error {
 	if len(used) == 0 {
 		return nil
@@ -99,8 +99,8 @@ func (p *mdPrinter) baselines(used []Baseline) error {
 	return nil
 }
 
-// decode is a line a row: the bytes of K and V that had to be read over the time,
-// beside a copy and, from the same run, the same shape contiguous and whole.
+// decode prints a line for each row: the bytes of K and V over the time, as a share of a
+// copy's, and the speed relative to the same shape without options.
 func (p *mdPrinter) decode(info *RunInfo) error {
 	m := markdown.New("line<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "tier<", "splits", "us", "K+V", "TB/s", "of copy")
 	var others []string
@@ -140,7 +140,7 @@ func (p *mdPrinter) decode(info *RunInfo) error {
 	return p.baselines(used)
 }
 
-// splitsText is empty of a number where there is no plan.
+// splitsText is the number of splits, "-" without a plan.
 func splitsText(r *Row) string {
 	if r.Splits == 0 {
 		return "-"
@@ -148,8 +148,8 @@ func splitsText(r *Row) string {
 	return strconv.Itoa(r.Splits)
 }
 
-// ofCopy is the share of the bandwidth of the fastest copy of as many bytes in the
-// run: whose copies are faster depends on the driver.
+// ofCopy is the row's bandwidth as a share of that of the fastest copy of as many bytes
+// in the run: it depends on the driver whose copies are faster.
 func (p *mdPrinter) ofCopy(r *Row) string {
 	most := 0.0
 	for _, o := range p.rows {
@@ -163,14 +163,14 @@ func (p *mdPrinter) ofCopy(r *Row) string {
 	return fmt.Sprintf("%.1f%%", 100*r.TBs/most)
 }
 
-// IsCopy reports whether rows of that name are copies: this program's, or those of
-// a peer that is named so.
+// IsCopy reports whether rows of a name are copies: those of BaselineCopy, or of a peer
+// with such a name.
 func IsCopy(name string) bool {
 	return name == string(BaselineCopy) || strings.HasPrefix(name, string(BaselineCopy)+".") || strings.HasSuffix(name, "-"+string(BaselineCopy))
 }
 
-// whole is how many times faster a row is than the one of the same shape with K and
-// V contiguous, whole and in the storage type: of another minute of the run.
+// whole is the time of the row of the same shape without options over the time of this
+// row. The two were timed minutes from one another.
 func (p *mdPrinter) whole(r *Row) string {
 	if r.Status != OK || r.Peer || r.Baseline != "" || r.Problem().Plain() {
 		return "-"

@@ -10,8 +10,8 @@ import (
 	"vkattn/cmd/vkattn/internal/markdown"
 )
 
-// ladder is a table per shape, each with a line per kernel: the peers, then the
-// variants with the share of each peer's speed that they reach.
+// ladder prints a table for each shape with a line for each kernel: the peers, then the
+// variants with their speed as a share of each peer's.
 func (p *mdPrinter) ladder(info *RunInfo) error {
 	several := len(tiersOf(p.rows)) > 1
 	for i, group := range groupBy(p.rows, ladderTitle) {
@@ -47,14 +47,14 @@ func (p *mdPrinter) ladder(info *RunInfo) error {
 	return p.comparisons()
 }
 
-// ladderTitle is what the rows of one table share: all but the mask.
+// ladderTitle is the title of a table: the problem without its mask, which has a column.
 func ladderTitle(r *Row) string {
 	p := r.Problem()
 	p.Config.Causal = attention.CausalNone
 	return p.String()
 }
 
-// rank puts peers first, as the seeds of such tables do.
+// rank sorts peers first.
 func rank(r *Row) int {
 	if r.Peer {
 		return 0
@@ -62,7 +62,7 @@ func rank(r *Row) int {
 	return 1
 }
 
-// kernelLabel is such as "v3 (unmasked and masked tiles in separate loops)".
+// kernelLabel names a kernel, such as "v3 (unmasked and masked tiles in separate loops)".
 func kernelLabel(r *Row, tier bool) string {
 	if r.Peer {
 		return r.Tier
@@ -92,9 +92,8 @@ func percent(r *Row, other string) string {
 	return fmt.Sprintf("%.1f%%", 100*x)
 }
 
-// ablations is a line per problem. Each kernel, and each of what was left out of
-// it, has columns of its own: a speed without the softmax never stands among
-// results.
+// ablations prints a line for each problem. Each kernel and each ablation has its own
+// columns, so that the speed of an ablation is not taken for a result.
 func (p *mdPrinter) ablations(*RunInfo) error {
 	several := len(tiersOf(p.rows)) > 1
 	label := func(r *Row) string {
@@ -151,14 +150,14 @@ func (p *mdPrinter) ablations(*RunInfo) error {
 	if _, err := fmt.Fprintln(p.w, m); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprint(p.w, "\nAn ABLATION leaves out a part of the work: its output is wrong by design and not verified,\n"+
-		"its TFLOP/s count the whole problem. It says what the part costs, and is no result.\n"); err != nil {
+	if _, err := fmt.Fprint(p.w, "\nAn ABLATION leaves out a part of the work to show what the part costs. Its output is wrong by\n"+
+		"design and not verified, and its TFLOP/s count the whole problem: it is not a result.\n"); err != nil {
 		return err
 	}
 	return p.notes()
 }
 
-// notes are a line per row that has no speed.
+// notes prints a line for each row without a speed.
 func (p *mdPrinter) notes() error {
 	first := true
 	for _, r := range p.rows {
@@ -178,7 +177,7 @@ func (p *mdPrinter) notes() error {
 	return nil
 }
 
-// tiersOf lists the tiers of rows, peers left out.
+// tiersOf lists the tiers of rows without peers.
 func tiersOf(rows []*Row) []string {
 	var out []string
 	for _, r := range rows {
@@ -189,13 +188,13 @@ func tiersOf(rows []*Row) []string {
 	return out
 }
 
-// titled is rows that share a title.
+// titled is a group of rows with the same title.
 type titled struct {
 	title string
 	rows  []*Row
 }
 
-// groupBy gathers rows by title, in the order the titles come first.
+// groupBy groups rows by title, in the order of first occurrence.
 func groupBy(rows []*Row, title func(*Row) string) []*titled {
 	var out []*titled
 	at := map[string]*titled{}

@@ -8,8 +8,8 @@ import (
 	"vkattn/cmd/vkattn/internal/markdown"
 )
 
-// mdPrinter aligns its columns, so it prints at the end. The rows say which
-// table is wanted: the results, the ladder of variants or the ablations.
+// mdPrinter prints at the end, as it aligns columns. Suite and rows decide the table:
+// results, seeds, decode, the ladder of variants or ablations.
 type mdPrinter struct {
 	w    io.Writer
 	rows []*Row
@@ -40,7 +40,7 @@ func (p *mdPrinter) Close(info *RunInfo) error {
 	return layout(info)
 }
 
-// results is a line a row, and the comparisons with peers below.
+// results prints a line for each row, and the comparisons with peers below.
 func (p *mdPrinter) results(info *RunInfo) error {
 	m := markdown.New("device<", "tier<", "tile<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<",
 		"ms min", "ms median", "ms max", "TFLOP/s")
@@ -115,7 +115,7 @@ func (p *mdPrinter) comparisons() error {
 	return nil
 }
 
-// ratio is empty of a number where one side has none.
+// ratio is a ratio of Row.Versus, "-" if one side was not timed.
 func ratio(r *Row, other string) string {
 	x, ok := r.Versus[other]
 	if !ok || r.Status != OK {
@@ -124,7 +124,7 @@ func ratio(r *Row, other string) string {
 	return strconv.FormatFloat(x, 'f', 3, 64)
 }
 
-// digits prints about four significant digits without an exponent.
+// digits prints about four significant digits, without an exponent from 0.01 on.
 func digits(v float64) string {
 	switch {
 	case v >= 1000:

@@ -20,18 +20,19 @@ type group struct {
 	in       *data
 	truth    *truth
 	setups   []*setup
-	closers  []func() error // of operations
+	closers  []func() error // close the operations
 	copies   *copyRunner
-	peers    []Peer // that have been given the problem
-	compared bool   // results are kept to be compared
-	kvBytes  uint64 // of a problem with blocks, once they are known
+	peers    []Peer // that were given the problem
+	compared bool   // results are compared with a reference
+	kvBytes  uint64 // of a problem with a block mask, computed once
 	results  map[*Row][]float32
-	lost     error // a device that cannot go on
+	lost     error // the error of a lost device
 }
 
-// setup is where one baseline of the problem's data lies.
+// setup is the data of the problem, or of a baseline that needs other data, on a device or
+// on the CPU.
 type setup struct {
-	baseline Baseline // BaselineByMask, BaselineContiguous or none
+	baseline Baseline // BaselineByMask, BaselineContiguous or ""
 	onDevice bool
 	data     *data
 	runner   runner
@@ -49,12 +50,12 @@ func (g *group) close() {
 	}
 }
 
-// candidate plans, runs once and verifies a Spec. It returns nil with a row
-// that says why when there is nothing to time. An ablation is wrong by design:
-// it is run and not verified.
+// candidate plans a Spec, runs it once and verifies the result. If there is nothing to
+// time it returns nil and a row with the reason. An ablation is wrong by design: it is
+// run but not verified.
 func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 	row := g.row(g.problem, s)
-	if g.problem.Blocks > 0 { // known by going through a map of them
+	if g.problem.Blocks > 0 { // KVBytes needs memory for the block mask
 		if g.kvBytes == 0 {
 			if f := g.problem.footprint(); g.in == nil {
 				if err := Room(nil, hostmem.Sum(f.tensors, f.lists, f.host), 0); err != nil {
@@ -92,7 +93,7 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 	w := &work{op: op, cuda: s.Tier == attention.TierCUDA}
 	var scratch uint64
 	if g.problem.Plain() && s.Baseline == "" {
-		// Before there is any memory: a row that is refused costs none.
+		// Planned before any memory is allocated: a refused row allocates none.
 		plan, err := op.Plan(g.problem.Shape)
 		if err != nil {
 			return nil, g.stop(row, err)
@@ -139,7 +140,7 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 		return nil, g.stop(row, err)
 	}
 	row.Checked, err = g.truth.judge(p.data, out)
-	if err == nil && row.Result != nil && row.Result.NaN > 0 { // of rows that were not sampled
+	if err == nil && row.Result != nil && row.Result.NaN > 0 { // in rows that were not sampled
 		err = fmt.Errorf("%d of %d elements are NaN", row.Result.NaN, row.Result.Elements)
 	}
 	if err != nil {
@@ -149,7 +150,7 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 	return c, row
 }
 
-// copy is the row of BaselineCopy.
+// copy prepares the row of BaselineCopy.
 func (g *group) copy(ctx context.Context, dev *vk.Device, row *Row) (*candidate, *Row) {
 	row.Tier, row.Timer, row.Memory = "", "wall", row.KVBytes
 	if dev == nil {
@@ -170,7 +171,7 @@ func (g *group) copy(ctx context.Context, dev *vk.Device, row *Row) (*candidate,
 	return &candidate{row: row, run: l.timed}, row
 }
 
-// keep holds a result to be compared, and says what is in it.
+// keep fills in row.Result and keeps O to be compared with a reference.
 func (g *group) keep(row *Row, d *data, out []byte) error {
 	if !g.compared {
 		return nil
@@ -194,7 +195,7 @@ func (g *group) keep(row *Row, d *data, out []byte) error {
 	return nil
 }
 
-// differences fills in how far the results are from those they are compared with.
+// differences fills in the largest difference of each result from each reference.
 func (g *group) differences(rows []*Row) {
 	for _, w := range rows {
 		ref := g.results[w]
@@ -213,8 +214,8 @@ func (g *group) differences(rows []*Row) {
 	g.results = nil
 }
 
-// planned is the tier that would have run, for a row whose variant or ablation
-// it refuses to stand beside its others.
+// planned is the tier that runs without variant and ablation. A row whose variant or
+// ablation is refused has it, and so belongs to the same rows.
 func (g *group) planned(dev *vk.Device, cfg attention.Config) attention.Tier {
 	op, err := attention.New(dev, cfg)
 	if err != nil {
@@ -228,11 +229,9 @@ func (g *group) planned(dev *vk.Device, cfg attention.Config) attention.Tier {
 	return plan.Tier
 }
 
-// setup makes the inputs where a baseline of the problem runs, once for all rows
-// there.
-//
-// It is refused before any memory is allocated where that does not suffice, scratch
-// memory of the kernel included.
+// setup returns the setup of a baseline, which all its rows share, and creates it if
+// needed. It returns an error before it allocates anything if the memory does not
+// suffice, with the scratch memory of the kernel.
 func (g *group) setup(ctx context.Context, dev *vk.Device, baseline Baseline, scratch uint64) (*setup, error) {
 	if baseline != BaselineByMask && baseline != BaselineContiguous {
 		baseline = ""
@@ -276,12 +275,13 @@ func (g *group) setup(ctx context.Context, dev *vk.Device, baseline Baseline, sc
 	return p, nil
 }
 
-// usesCUDA reports whether the tensors have to be in CUDA's reach.
+// usesCUDA reports whether CUDA must be able to import the tensors.
 func (g *group) usesCUDA() bool {
 	return slices.ContainsFunc(g.specs(g.problem), func(s Spec) bool { return s.Tier == attention.TierCUDA })
 }
 
-// stop ends a row with an error. An interrupted row has no status.
+// stop sets status and reason of a row that failed with err. An interrupted row has no
+// status.
 func (g *group) stop(row *Row, err error) *Row {
 	if errors.Is(err, context.Canceled) {
 		return row

@@ -10,18 +10,18 @@ import (
 	"vkattn/attention"
 )
 
-// Lengths are those of each sequence of a batch, as ROWS/KEYS, a number in front
-// of sequences alike: "600*1/1024,5*2048/2048". It is a string so that a Problem
-// is comparable; [ParseLengths] makes it. Empty: all sequences are as long as the
-// Shape says.
+// Lengths are the lengths of the sequences of a batch as text: ROWS/KEYS for each
+// sequence, or N*ROWS/KEYS for N equal ones, as in "600*1/1024,5*2048/2048". It is a
+// string so that a Problem is comparable; [ParseLengths] returns it. If it is empty, all
+// sequences have the lengths of the Shape.
 type Lengths string
 
-// maxSequences bounds a batch; one of more is a slip of the pen.
+// maxSequences bounds a batch. A larger one is a mistake in the list.
 const maxSequences = 1 << 16
 
-// ParseLengths reads a comma list of KEYS or ROWS/KEYS, with "N*" in front of an
-// item that stands for N sequences. Without ROWS a sequence has rows of them, or
-// as many as keys where rows is 0. A length may be 0, not every one.
+// ParseLengths parses a comma list of KEYS, ROWS/KEYS or N*ROWS/KEYS, where N is a number
+// of equal sequences. A sequence without ROWS has the given rows, or as many as keys if
+// rows is 0. Some lengths may be 0, but not all.
 func ParseLengths(s string, rows int) (Lengths, error) {
 	var out []string
 	sequences, longest := 0, 0
@@ -79,7 +79,7 @@ func length(s, item string) (int, error) {
 	return int(n), nil
 }
 
-// lists are the rows and the keys of each sequence.
+// lists returns the rows and keys of each sequence.
 func (l Lengths) lists() (rows, keys []int) {
 	for _, item := range strings.Split(string(l), ",") {
 		n := 1
@@ -95,7 +95,7 @@ func (l Lengths) lists() (rows, keys []int) {
 	return rows, keys
 }
 
-// bound makes the shape that of the sequences.
+// bound sets batch and lengths of a shape to those of the sequences.
 func (l Lengths) bound(s *attention.Shape) {
 	rows, keys := l.lists()
 	s.B, s.Sq, s.Sk = len(rows), 1, 1

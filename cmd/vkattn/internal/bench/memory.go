@@ -8,18 +8,18 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// footprint is the memory of one form of a problem in bytes, computed from its
-// sizes alone. Sizes that overflow saturate and fit nowhere.
+// footprint is the memory of a problem in bytes, computed from its sizes alone. Sizes
+// that overflow saturate and fit nowhere.
 type footprint struct {
-	tensors uint64 // Q, K, V, O and scales: what there is a copy of in each input set
-	lists   uint64 // tables, lists and masks that all sets share
+	tensors uint64 // Q, K, V, O and scales, of which each input set has a copy
+	lists   uint64 // tables, lists and masks, which all sets share
 	o       uint64 // O in the storage type
-	host    uint64 // what only the host keeps, to build the lists from
+	host    uint64 // host memory from which the lists are built
 }
 
-// counts are the sizes that tensors and lists are made of.
+// counts are the numbers from which the sizes of tensors and lists follow.
 type counts struct {
-	sequences, rows, keys, pages, tokens uint64 // rows and keys of all sequences, of one head
+	sequences, rows, keys, pages, tokens uint64 // rows and keys of one head, of all sequences
 }
 
 func (p Problem) counts() (c counts) {
@@ -73,19 +73,19 @@ func (p Problem) footprint() (f footprint) {
 	f.tensors = hostmem.Sum(hostmem.Product(rows, hq, u(c.HeadDim), u(c.DType.Size())), f.o, hostmem.Product(keys, hkv, perKey))
 
 	const integer, word = 4, 8
-	f.host = hostmem.Product(n.sequences, 4*word) // rows and keys of each sequence, and where they begin
+	f.host = hostmem.Product(n.sequences, 4*word) // rows, keys and their first, of each sequence
 	if p.Options.Lengths != "" {
 		f.lists = hostmem.Product(n.sequences+1, 2*integer)
 	}
 	if p.PageSize > 0 {
 		table := hostmem.Product(b, u((s.Sk+p.PageSize-1)/p.PageSize), integer)
 		f.lists = hostmem.Sum(f.lists, table)
-		f.host = hostmem.Sum(f.host, table, hostmem.Product(n.pages, word)) // and the order of the pages
+		f.host = hostmem.Sum(f.host, table, hostmem.Product(n.pages, word)) // the table and the order of the pages
 	}
 	if p.Options.SparseRatio > 0 {
 		list := hostmem.Sum(hostmem.Product(n.tokens, integer), hostmem.Product(b, hkv, integer), integer)
 		f.lists = hostmem.Sum(f.lists, list)
-		f.host = hostmem.Sum(f.host, list, list, list) // an append may copy
+		f.host = hostmem.Sum(f.host, list, list, list) // the list, and its old and new array when append grows it
 	}
 	if p.Blocks > 0 {
 		blocks := hostmem.Product(u((s.Sq-1)/p.BlockQ+1), u((s.Sk-1)/p.BlockK+1))
@@ -102,8 +102,8 @@ func (p Problem) footprint() (f footprint) {
 	return f
 }
 
-// blockBytes is the memory that blockKeys and blockCells take: two maps of blocks
-// and a byte for each key.
+// blockBytes is the memory that blockKeys and blockCells allocate: two block masks and a
+// byte for each key.
 func (p Problem) blockBytes() uint64 {
 	if p.Blocks == 0 {
 		return 0
@@ -113,8 +113,8 @@ func (p Problem) blockBytes() uint64 {
 	return hostmem.Sum(blocks, blocks, hostmem.Product(s.KVHeads(), s.Sk))
 }
 
-// padded is the footprint of the problem with K and V contiguous, and for BaselineByMask
-// with padded rows and a mask of a byte for each row and key.
+// padded is the problem as a baseline computes it, for its footprint: with contiguous K
+// and V, and for BaselineByMask with padded rows.
 func (p Problem) padded(baseline Baseline) Problem {
 	switch baseline {
 	case BaselineContiguous:
@@ -125,7 +125,7 @@ func (p Problem) padded(baseline Baseline) Problem {
 	return p
 }
 
-// setBytes is the memory of all input sets where copies fill rotation bytes.
+// setBytes is the memory of all input sets if their copies fill rotation bytes.
 func (f footprint) setBytes(rotation uint64) uint64 {
 	const slack = 7 * setAlign // of the tensors
 	if f.tensors < rotation {
@@ -134,17 +134,17 @@ func (f footprint) setBytes(rotation uint64) uint64 {
 	return hostmem.Sum(f.tensors, f.lists, slack)
 }
 
-// verifyBytes is the memory of the reference and what it is compared with.
+// verifyBytes is the memory of the reference and of the rows compared with it.
 func (p Problem) verifyBytes() uint64 {
 	s, c := p.Shape, p.Config
 	n := p.counts()
 	perRow := hostmem.Product(s.Sk, c.HeadDim+c.ValueDim())
-	// At least a row of each sequence, at most as many as fit the budget or all.
+	// At least a row of each sequence; at most those that fit the budget, or all.
 	rows := min(hostmem.Product(n.rows, uint64(s.Hq)), hostmem.Sum(verifyBudget/max(perRow, 1), n.sequences))
 	const (
-		element = 8 + 4 + 8 + 4 // reference, low, noise and what is compared, of O
-		row     = 3*8 + 8 + 64  // their LSE, the row's number, a share of its head's
-		head    = 16            // to choose from
+		element = 8 + 4 + 8 + 4 // reference, low, noise and result, of O
+		row     = 3*8 + 8 + 64  // the same of LSE, the row's number, a share of the list of its head
+		head    = 16            // the list of heads to choose from
 	)
 	total := hostmem.Sum(hostmem.Product(rows, uint64(c.ValueDim()), element), hostmem.Product(rows, row), hostmem.Product(n.sequences, uint64(s.Hq), head))
 	return hostmem.Sum(total, ReferenceScratch(c, s, rows))
@@ -161,7 +161,7 @@ func ReferenceScratch(c attention.Config, s attention.Shape, rows uint64) uint64
 		hostmem.Product(workers, block+tile, uint64(c.HeadDim+c.ValueDim()), 8))
 }
 
-// needed is the memory that a place takes beyond what the group has already.
+// needed is the memory that a setup takes in addition to what the group has.
 func (g *group) needed(dev *vk.Device, baseline Baseline) (host, device uint64) {
 	f := g.problem.footprint()
 	if g.in == nil {
@@ -180,7 +180,7 @@ func (g *group) needed(dev *vk.Device, baseline Baseline) (host, device uint64) 
 	if dev == nil {
 		host = hostmem.Sum(host, at.setBytes(hostRotation))
 	} else {
-		host = hostmem.Sum(host, at.o) // as it is read back
+		host = hostmem.Sum(host, at.o) // read back
 		device = at.setBytes(rotation(dev))
 	}
 	if g.truth == nil {
@@ -192,15 +192,15 @@ func (g *group) needed(dev *vk.Device, baseline Baseline) (host, device uint64) 
 	return host, device
 }
 
-// room returns an error with needed and available bytes where the memory of a place
-// is not there.
+// room returns an error with needed and available bytes if a setup does not fit the
+// memory.
 func (g *group) room(dev *vk.Device, baseline Baseline, scratch uint64) error {
 	host, device := g.needed(dev, baseline)
 	return Room(dev, host, hostmem.Sum(device, scratch))
 }
 
-// Room returns an error with needed and available bytes where the host, or a device,
-// lacks the memory. A device that is the CPU has that of the host.
+// Room returns an error with needed and available bytes if the host or the device lacks
+// the memory. A device that is the CPU uses host memory.
 func Room(dev *vk.Device, host, device uint64) error {
 	const op = "problem"
 	if dev != nil && dev.Info().Type == vk.DeviceCPU {

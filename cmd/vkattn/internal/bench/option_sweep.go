@@ -8,23 +8,23 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// OptionSweep are the axes of a benchmark beyond a Sweep's. A list without values is a
-// problem without the feature.
+// OptionSweep holds the options of a benchmark: lists to cross with a Sweep, and values
+// for all problems. An empty list means no such option.
 type OptionSweep struct {
 	PageSize    []int // 0: contiguous
 	HND         bool
 	KV          []attention.KVType
 	SparseRatio []float64 // 0: all
-	Blocks      []float64 // shares of blocks; 0: all
-	BlockQ      int       // rows and keys of a block
-	BlockK      int
-	Split       []int   // 0: as suits the device
-	Lengths     Lengths // of sequences, instead of the Shape's
-	Padded      bool    // those are padded, not packed
+	Blocks      []float64 // ratios of block masks; 0: all
+	BlockQ      int       // rows of a block
+	BlockK      int       // keys of a block
+	Split       []int     // fixed splits; 0: chosen for the device
+	Lengths     Lengths   // of sequences, instead of those of the Shape
+	Padded      bool      // the sequences are padded, not packed
 	Window      attention.Window
 	Align       attention.Causal // for a window or ALiBi without a causal mask; none: bottom-right
 	Softcap     float32
-	SharedKV    bool // V is the beginning of K's rows
+	SharedKV    bool // V is the first part of K's rows
 	Sinks       bool
 	ALiBi       bool
 }
@@ -43,7 +43,7 @@ func (e *OptionSweep) Apply(list []Problem) ([]Problem, error) {
 		}
 		p.Sinks, p.ALiBi, p.SharedKV = e.Sinks, e.ALiBi, e.SharedKV
 		if p.SharedKV && p.Config.ValueDim() > p.Config.HeadDim {
-			return nil, fmt.Errorf("a V of head dim %d does not lie in a K of %d", p.Config.ValueDim(), p.Config.HeadDim)
+			return nil, fmt.Errorf("head dim %d of V is over head dim %d of K, in whose rows it lies", p.Config.ValueDim(), p.Config.HeadDim)
 		}
 		c := &p.Config
 		c.Window, c.Softcap = e.Window, e.Softcap
@@ -80,8 +80,8 @@ func orZero[T any](list []T) []T {
 	return list
 }
 
-// Has reports whether a problem of a suite is on the axes that narrow one: page
-// sizes, sparse ratios and types of K and V.
+// Has reports whether the lists of page sizes, types of K and V and sparse ratios select
+// a problem of a suite.
 func (e *OptionSweep) Has(p Problem) bool {
 	return (len(e.PageSize) == 0 || slices.Contains(e.PageSize, p.PageSize)) &&
 		(len(e.KV) == 0 || slices.Contains(e.KV, p.Config.KV)) &&

@@ -9,18 +9,18 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// Options are what a problem has beside its tensors. It is comparable; its zero
-// value is none.
+// Options are the options of a problem's calls that are not in its Config. The type is
+// comparable; the zero value has none.
 type Options struct {
-	Lengths     Lengths `json:"lengths,omitempty"`     // of each sequence
-	Packed      bool    `json:"packed,omitzero"`       // sequences one after the other, not padded
-	PageSize    int     `json:"page_size,omitzero"`    // K and V in pages of so many keys, in random order
+	Lengths     Lengths `json:"lengths,omitempty"`     // of the sequences
+	Packed      bool    `json:"packed,omitzero"`       // sequences are packed, not padded
+	PageSize    int     `json:"page_size,omitzero"`    // keys of a page of paged K and V, in random order; 0: contiguous
 	HND         bool    `json:"hnd,omitzero"`          // pages are [Hkv, page size, D], not [page size, Hkv, D]
-	SparseRatio float64 `json:"sparse_ratio,omitzero"` // each key head of a sequence attends to this share of its tokens
-	Blocks      float64 `json:"block_ratio,omitzero"`  // rows attend to this share of the blocks of keys they see
+	SparseRatio float64 `json:"sparse_ratio,omitzero"` // share of a sequence's tokens that each KV head attends to; 0: all
+	Blocks      float64 `json:"block_ratio,omitzero"`  // share of the visible blocks of keys that a block of rows attends to; 0: all
 	BlockQ      int     `json:"block_q,omitzero"`
 	BlockK      int     `json:"block_k,omitzero"`
-	SharedKV    bool    `json:"shared_kv,omitzero"` // V is the beginning of K's rows, as in latent attention
+	SharedKV    bool    `json:"shared_kv,omitzero"` // V is the first part of K's rows, as in latent attention
 	Sinks       bool    `json:"sinks,omitzero"`
 	ALiBi       bool    `json:"alibi,omitzero"`
 }
@@ -44,7 +44,7 @@ func (f Options) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// optionText names the options of a problem, its Config's part too.
+// optionText names the options of a problem, those of its Config too.
 func (p Problem) optionText() string {
 	var parts []string
 	c := p.Config
@@ -65,14 +65,14 @@ func (p Problem) optionText() string {
 	return strings.Join(parts, ", ")
 }
 
-// Plain reports whether a problem is attention of whole tensors: what a peer of
-// another program takes.
+// Plain reports whether a problem is without options, causal masks aside: attention that
+// every peer knows.
 func (p Problem) Plain() bool {
 	c := p.Config
 	return p.Options == (Options{}) && !c.Window.Given() && c.Softcap == 0 && c.KV == attention.KVSame
 }
 
-// lengths are the rows and the keys of each sequence.
+// lengths returns the rows and keys of each sequence.
 func (p Problem) lengths() (rows, keys []int) {
 	if p.Options.Lengths != "" {
 		return p.Options.Lengths.lists()
@@ -83,7 +83,7 @@ func (p Problem) lengths() (rows, keys []int) {
 	return rows, keys
 }
 
-// rows is the number of softmax rows.
+// rows is the number of softmax rows of all heads and sequences.
 func (p Problem) rows() (n int64) {
 	if p.Options.Lengths == "" {
 		return p.Shape.Rows()
@@ -95,7 +95,7 @@ func (p Problem) rows() (n int64) {
 	return n
 }
 
-// sparseKeys is how many of a sequence's keys a key head attends to.
+// sparseKeys is the number of a sequence's keys that a KV head attends to.
 func (p Problem) sparseKeys(keys int) int {
 	if p.Options.SparseRatio == 0 || keys == 0 {
 		return keys
@@ -103,8 +103,8 @@ func (p Problem) sparseKeys(keys int) int {
 	return min(keys, max(1, int(math.Round(float64(keys)*p.Options.SparseRatio))))
 }
 
-// sees are the keys from lo up to hi that a row of a sequence sees, by the causal
-// mask and the window.
+// sees returns the keys from lo up to, not including, hi that causal mask and window
+// leave to a row of a sequence.
 func (p Problem) sees(row, rows, keys int) (lo, hi int) {
 	c := p.Config
 	hi = keys
@@ -130,8 +130,8 @@ func (p Problem) sees(row, rows, keys int) (lo, hi int) {
 	return lo, max(lo, hi)
 }
 
-// cells is the number of unmasked (row, key) pairs of one query head over the
-// batch, by the count of sparse tokens where they are listed.
+// cells is the number of unmasked (row, key) pairs of one query head over the batch. Of
+// sparse tokens it is an estimate from their ratio.
 func (p Problem) cells() (n float64) {
 	if p.Plain() {
 		return float64(p.Shape.B) * float64(p.Shape.Cells(p.Config.Causal))
@@ -157,8 +157,8 @@ func (p Problem) cells() (n float64) {
 	return n
 }
 
-// KVBytes is what has to be read of K and V and of their scales, each key that
-// some row sees once. With blocks it takes the memory of blockBytes.
+// KVBytes is the size of the keys, values and scales that a call must read: each key that
+// any row attends to, once. With a block mask it allocates blockBytes.
 func (p Problem) KVBytes() (n uint64) {
 	rows, keys, times := []int{p.Shape.Sq}, []int{p.Shape.Sk}, uint64(p.Shape.B)
 	if p.Options.Lengths != "" {

@@ -9,8 +9,7 @@ import (
 	"vkattn/cmd/vkattn/internal/peer"
 )
 
-// Peer is somebody else's attention, timed in turn with the tiers. [peer.Peer]
-// is one.
+// Peer is another implementation, timed in turns with the tiers. [peer.Peer] is one.
 type Peer interface {
 	Info() peer.Info
 	Problem(context.Context, peer.Problem) (peer.Answer, error)
@@ -18,8 +17,8 @@ type Peer interface {
 	Release(context.Context) error
 }
 
-// peer lets a peer prepare the problem. It returns nil with a row that says why
-// when there is nothing to time.
+// peer has a peer prepare the problem. If there is nothing to time it returns nil and a
+// row with the reason.
 func (g *group) peer(ctx context.Context, p Peer) (*candidate, *Row) {
 	row := g.problem.peerRow(p, g.Label)
 	s, c := g.problem.Shape, g.problem.Config
@@ -32,7 +31,7 @@ func (g *group) peer(ctx context.Context, p Peer) (*candidate, *Row) {
 	if err != nil {
 		return nil, g.stop(row, err)
 	}
-	row.Device = peerDevice(p, g.Label) // it may have been started anew
+	row.Device = peerDevice(p, g.Label) // the peer may have been restarted
 	row.Sets, row.Timer, row.Memory = sets, p.Info().Timer, answer.Memory
 	number := func(v *float64) Number {
 		if v == nil {
@@ -60,16 +59,15 @@ func peerDevice(p Peer, label string) string {
 	return label
 }
 
-// release lets the peers free what the problem took, for the next one of
-// another process to have the memory. A peer that fails at it says so at the
-// next problem.
+// release has the peers free the memory of the problem, which other processes need for
+// the next one. A peer that fails here reports it at the next problem.
 func (g *group) release(ctx context.Context) {
 	for _, p := range g.peers {
 		_ = p.Release(ctx)
 	}
 }
 
-// peerStatus is how a row ends by what its peer answered.
+// peerStatus is the status of a row by the error of its peer.
 func peerStatus(err error) (Status, bool) {
 	switch {
 	case errors.Is(err, peer.ErrUnsupported):

@@ -7,12 +7,12 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// Problem is what one row computes, whatever the tier.
+// Problem is what a row computes. It leaves the tier open.
 type Problem struct {
 	Shape  attention.Shape
-	Config attention.Config // Tier is left open
+	Config attention.Config // without Tier
 	Options
-	Line string // of the suite it is of, where that names its lines
+	Line string // name of the problem in its suite, if that has names
 }
 
 func (p Problem) String() string {
@@ -23,18 +23,18 @@ func (p Problem) String() string {
 	return s
 }
 
-// Sweep is the axes of a benchmark. Every list has at least one value, but
-// HeadsKV, SeqLenK and HeadDimV: empty, they follow Heads, SeqLen and HeadDim.
+// Sweep holds the lists whose cross product is a benchmark. HeadsKV, SeqLenK and HeadDimV
+// may be empty: they then equal Heads, SeqLen and HeadDim. The others have a value.
 type Sweep struct {
 	Batch, Heads, HeadsKV, SeqLen, SeqLenK, HeadDim, HeadDimV []int
 	Causal                                                    []attention.Causal
 	DType                                                     []attention.DType
 }
 
-// maxProblems bounds the cross product; a sweep of more is a slip of the pen.
+// maxProblems bounds the cross product. A larger one is a mistake in a list.
 const maxProblems = 10000
 
-// Problems is the cross product, the length varying fastest.
+// Problems is the cross product of the lists; the length varies fastest.
 func (s *Sweep) Problems() ([]Problem, error) {
 	follow := func(list []int) []int {
 		if len(list) == 0 {
@@ -81,12 +81,12 @@ func (s *Sweep) Problems() ([]Problem, error) {
 	return out, nil
 }
 
-// row is an empty row of the problem.
+// row returns a row of the problem without results.
 func (p Problem) row(device string) *Row {
 	s, c := p.Shape, p.Config
 	row := &Row{Device: device, B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
 		D: c.HeadDim, Dv: c.ValueDim(), Causal: c.Causal, DType: c.DType, KV: c.KV, Line: p.Line, problem: p}
-	if p.Blocks == 0 { // else see group.candidate
+	if p.Blocks == 0 { // with a block mask group.candidate does it, after a check of memory
 		row.KVBytes = p.KVBytes()
 	}
 	if !p.Plain() || c.FixedSplit != 0 {
@@ -106,8 +106,8 @@ func (p Problem) tensors() (q, k, v, o uint64) {
 	return hostmem.Product(rows, d), hostmem.Product(keys, d), hostmem.Product(keys, dv), hostmem.Product(rows, dv)
 }
 
-// TFLOPs is 2*B*Hq*(Dqk+Dv)*cells over the time, cells being the unmasked
-// (row, col) pairs.
+// TFLOPs is 2*B*Hq*(Dqk+Dv)*cells / ms, in 10^12 per second. cells is the number of
+// unmasked (row, col) pairs.
 func TFLOPs(p Problem, ms float64) float64 {
 	if ms <= 0 {
 		return 0

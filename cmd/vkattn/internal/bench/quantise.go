@@ -12,12 +12,12 @@ import (
 	"vkattn/attention/quant"
 )
 
-// quantised is a tensor of random numbers in a quantised type, with a scale for
-// each row where the type has them outside.
+// quantised is a tensor of random numbers in a quantised type, with the scale of each
+// row if the type has separate scales.
 type quantised struct{ rows, scales []byte }
 
-// quantise makes normal numbers of a tensor [batch, heads, rows, dim] with strides
-// in elements.
+// quantise returns a tensor [batch, heads, rows, dim] of normal numbers. Strides are in
+// elements.
 func quantise(kv attention.KVType, size [3]int, dim int, s attention.Strides, seed uint64) quantised {
 	rowBytes := int64(kv.RowBytes(attention.F32, dim))
 	n := size[0] * size[1] * size[2]
@@ -44,7 +44,7 @@ func quantise(kv attention.KVType, size [3]int, dim int, s attention.Strides, se
 			binary.LittleEndian.PutUint32(q.scales[4*i:], math.Float32bits(scale))
 		}
 	}
-	// Rows are encoded in pieces, a CPU each at a time.
+	// Each CPU encodes a range of rows at a time.
 	const piece = 256
 	var all sync.WaitGroup
 	next := make(chan int)

@@ -9,24 +9,24 @@ import (
 // How a row is timed.
 const (
 	DefaultRepeats = 30
-	MaxRepeats     = 1_000_000 // of one row, each of which is kept
-	slowRepeats    = 3         // enough when slowTime has gone by
+	MaxRepeats     = 1_000_000 // of one row, whose samples are all kept
+	slowRepeats    = 3         // enough once they have taken slowTime
 	slowTime       = 2 * time.Second
-	warmTime       = 500 * time.Millisecond // a cold card measured up to 4x slower
-	batchTime      = 20 * time.Millisecond  // of one submission
-	batchMost      = 64
-	turns          = 5 // a row's runs are spread over at least these, so that no row has one quiet moment to itself
+	warmTime       = 500 * time.Millisecond // an H200 with idle clocks measured up to 4x slower
+	batchTime      = 20 * time.Millisecond  // length of one submission
+	batchMost      = 64                     // runs of one submission
+	turns          = 5                      // a row is timed in at least 5 turns, spread over the group's time
 )
 
-// candidate is one row of a problem on its way through a group.
+// candidate is a row that is timed.
 type candidate struct {
 	row *Row
-	// run times n runs, each on the next set of inputs.
+	// run times n runs, each on the next input set.
 	run   func(ctx context.Context, n int) ([]time.Duration, error)
-	onCPU bool // it leaves the GPU alone
+	onCPU bool // does not use the GPU
 	times []time.Duration
 	total time.Duration
-	each  time.Duration // of one run, as measured last
+	each  time.Duration // the last run
 }
 
 // time measures the candidates in rounds.
@@ -59,8 +59,8 @@ func (g *group) time(ctx context.Context, ready []*candidate) error {
 	return nil
 }
 
-// drop ends a row that failed while timed. It returns an error when nothing
-// else can be timed either, and ends all rows that have no speed yet.
+// drop ends a row that failed while it was timed. If the device is lost or ctx is done it
+// ends all rows without a speed and returns the error.
 func (g *group) drop(ctx context.Context, c *candidate, all []*candidate, err error) error {
 	g.stop(c.row, err)
 	if ctx.Err() == nil && g.lost == nil {
@@ -91,9 +91,9 @@ func (g *group) batch(ctx context.Context, c *candidate) error {
 	if left := g.repeats() - len(c.times); left > 0 {
 		n = min(n, left, (g.repeats()-1)/turns+1)
 	}
-	// The first run of a turn pays for the change of hands: another kernel's code
-	// and address translations are in the caches. It is timed with the others where
-	// it takes long enough for that not to matter.
+	// The first run of a turn is slower: the caches hold the code and the address
+	// translations of another kernel. It is dropped unless runs are so long that it
+	// does not matter.
 	lead := 0
 	if c.each < batchTime/4 {
 		lead = 1
@@ -111,7 +111,7 @@ func (g *group) batch(ctx context.Context, c *candidate) error {
 	return nil
 }
 
-// batchSize is how many runs fill one submission.
+// batchSize is the number of runs that fill one submission.
 func (c *candidate) batchSize() int {
 	if c.each <= 0 {
 		return 1

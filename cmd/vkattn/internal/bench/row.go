@@ -1,9 +1,8 @@
-// Package bench verifies and times attention over a sweep of problems, and
-// prints what it found.
+// Package bench verifies and times attention over a sweep of problems and prints the
+// results.
 //
-// A row is judged against the float64 reference before it is timed. One that
-// is wrong is printed as FAIL and never has a speed; one that its tier refuses
-// is printed with the reason.
+// A row is compared with the float64 reference before it is timed. A wrong row is printed
+// as FAIL and has no speed. A row that its tier refuses is printed with the reason.
 package bench
 
 import (
@@ -17,30 +16,30 @@ import (
 	"vkattn/cmd/vkattn/internal/peer"
 )
 
-// Status says how far a row came.
+// Status is the outcome of a row.
 type Status string
 
-// How a row ends. Only OK has a speed.
+// The outcomes. Only OK has a speed.
 const (
 	OK          Status = "ok"
-	Fail        Status = "FAIL"        // wrong numbers
+	Fail        Status = "FAIL"        // the result is wrong
 	Unsupported Status = "unsupported" // refused, with a reason
-	OOM         Status = "OOM"         // too large for the memory of the device or of this machine
+	OOM         Status = "OOM"         // does not fit the memory of the device or the machine
 	Broken      Status = "error"       // the device, the machine or the peer failed
 	Interrupted Status = "interrupted" // the run ended before the row did
-	Ablated     Status = "ablation"    // timed with a part of the work left out: no result, and no speed of one
+	Ablated     Status = "ablation"    // timed with part of the work left out; neither a result nor a speed
 )
 
-// Row is one line of a benchmark: one problem on one tier, or by one peer.
+// Row is the result of one problem on one tier, by one peer or by one baseline.
 type Row struct {
 	Device   string   `json:"device"`
-	Tier     string   `json:"tier"`               // that ran, the one asked for if none did; or the peer's name
-	Kernel   string   `json:"kernel,omitempty"`   // family of tier cuda that was asked for
-	Peer     bool     `json:"peer,omitzero"`      // somebody else's attention
+	Tier     string   `json:"tier"`               // the tier that ran, or the one asked for if none ran; of a peer its name
+	Kernel   string   `json:"kernel,omitempty"`   // kernel family of tier cuda that was asked for
+	Peer     bool     `json:"peer,omitzero"`      // a peer computed it
 	Variant  string   `json:"variant,omitempty"`  // step of the ladder, "v1" to "v8"
-	Ablation string   `json:"ablation,omitempty"` // what was left out
-	Baseline Baseline `json:"baseline,omitempty"` // what rows are compared with, and no row of its own
-	Line     string   `json:"line,omitempty"`     // of the suite
+	Ablation string   `json:"ablation,omitempty"` // the part of the work that was left out
+	Baseline Baseline `json:"baseline,omitempty"` // set if the row is a baseline
+	Line     string   `json:"line,omitempty"`     // name of the problem in its suite
 
 	Tile   string           `json:"tile,omitempty"`
 	B      int              `json:"batch"`
@@ -54,7 +53,7 @@ type Row struct {
 	DType  attention.DType  `json:"dtype"`
 
 	KV         attention.KVType `json:"kv_dtype,omitzero"`
-	OptionText string           `json:"options_text,omitempty"` // what the problem has beside its tensors, for people
+	OptionText string           `json:"options_text,omitempty"` // the options in words, for tables
 	Options    *Options         `json:"options,omitempty"`
 
 	Status Status `json:"status"`
@@ -62,18 +61,19 @@ type Row struct {
 
 	Ms     Summary `json:"ms,omitzero"`
 	TFLOPs float64 `json:"tflops,omitzero"` // at the median
-	// AblationTFLOPs is the flops of the whole problem over the time of what was
-	// left of it.
+	// AblationTFLOPs counts the flops of the whole problem over the time of the
+	// ablation.
 	AblationTFLOPs float64 `json:"ablation_tflops,omitzero"`
-	Splits         int     `json:"splits,omitzero"`       // parts that the keys of a sequence were cut into
-	KVBytes        uint64  `json:"kv_bytes,omitzero"`     // of K, V and their scales that have to be read
-	TBs            float64 `json:"tb_per_s,omitzero"`     // of those bytes, at the median
-	SparseRatio    float64 `json:"sparse_ratio,omitzero"` // of tokens listed to tokens; 1 without lists
-	Result         *Result `json:"result,omitempty"`      // where it is compared with a reference's
-	// Versus is each peer's median time over this row's: above 1 this row is faster.
+	Splits         int     `json:"splits,omitzero"`       // splits of the keys of a sequence
+	KVBytes        uint64  `json:"kv_bytes,omitzero"`     // bytes of K, V and their scales that must be read
+	TBs            float64 `json:"tb_per_s,omitzero"`     // KVBytes over the median time
+	SparseRatio    float64 `json:"sparse_ratio,omitzero"` // sparse tokens over all tokens; 1 without lists
+	Result         *Result `json:"result,omitempty"`      // set if results are compared with a reference
+	// Versus is the median time of each peer and baseline over that of this row: above
+	// 1 this row is faster.
 	Versus  map[string]float64 `json:"versus,omitempty"`
-	Samples []float64          `json:"samples,omitempty"` // every timed run, milliseconds, in order
-	Timer   string             `json:"timer,omitempty"`   // clock the samples are by: "device" or "wall"
+	Samples []float64          `json:"samples,omitempty"` // time of every run in milliseconds, in order
+	Timer   string             `json:"timer,omitempty"`   // the clock of the samples: "device" or "wall"
 	Sets    int                `json:"sets,omitzero"`     // input sets rotated through
 	Checked Checked            `json:"checked,omitzero"`
 	Memory  uint64             `json:"memory_bytes"`    // of one input set: Q, K, V, O and scratch
@@ -82,7 +82,7 @@ type Row struct {
 	problem Problem
 }
 
-// Result is what is in O.
+// Result describes O of a row that is compared with a reference.
 type Result struct {
 	Elements int               `json:"elements"`
 	NaN      int               `json:"nan"`
@@ -90,7 +90,7 @@ type Result struct {
 	From     map[string]Number `json:"max_difference,omitempty"` // from each reference
 }
 
-// plan fills in how the row is computed.
+// plan fills in the fields that the plan of the call knows.
 func (r *Row) plan(p attention.Plan, s Spec) {
 	r.Tier, r.Tile, r.Memory, r.Splits = p.Tier.String(), p.Tiles(), p.Bytes, p.Splits
 	if p.Tier == attention.TierCUDA && s.Kernel == "" {
@@ -98,7 +98,7 @@ func (r *Row) plan(p attention.Plan, s Spec) {
 	}
 }
 
-// Checked is what verification compared and found.
+// Checked is the outcome of verification.
 type Checked struct {
 	Rows     int    `json:"rows"`      // softmax rows compared with the reference
 	Of       int64  `json:"of"`        // softmax rows of the problem
@@ -106,11 +106,10 @@ type Checked struct {
 	NMSE     Number `json:"nmse"`      // squared error over squared reference
 }
 
-// Number is a float64 that JSON can always hold: NaN and Inf, which wrong
-// results have, are written as null.
+// Number is a float64 whose NaN and Inf, which wrong results have, are null in JSON.
 type Number float64
 
-// MarshalJSON writes null for what JSON has no number for.
+// MarshalJSON writes null for NaN and Inf.
 func (n Number) MarshalJSON() ([]byte, error) {
 	if v := float64(n); math.IsNaN(v) || math.IsInf(v, 0) {
 		return []byte("null"), nil
@@ -118,7 +117,7 @@ func (n Number) MarshalJSON() ([]byte, error) {
 	return json.Marshal(float64(n))
 }
 
-// RunInfo is what one invocation's rows share.
+// RunInfo describes the run that all rows of one invocation belong to.
 type RunInfo struct {
 	Program   string      `json:"program"`
 	Version   string      `json:"version"`
@@ -129,7 +128,7 @@ type RunInfo struct {
 	Suite     string      `json:"suite,omitempty"` // or suites
 	Peers     []peer.Info `json:"peers,omitempty"`
 	Baselines []string    `json:"baselines,omitempty"` // rows of this program that the others are compared with too
-	// Stopped is why the run ended before its last row; empty: it did not.
+	// Stopped says why the run ended before its last row. It is empty if it did not.
 	Stopped string `json:"stopped,omitempty"`
 }
 
@@ -143,7 +142,7 @@ type Device struct {
 	API     string `json:"api,omitempty"`
 }
 
-// Clock is the state of the GPU under load.
+// Clock is the state of the GPU right after a timed run.
 type Clock struct {
 	SMMHz      uint32  `json:"sm_mhz"`
 	MemoryMHz  uint32  `json:"memory_mhz"`
@@ -151,7 +150,7 @@ type Clock struct {
 	Celsius    uint32  `json:"celsius"`
 }
 
-// Note is the row's outcome for people: empty when all is well.
+// Note is the status and reason of a row that has no result, for tables.
 func (r *Row) Note() string {
 	if r.Status == OK || r.Status == Ablated {
 		return ""
@@ -162,8 +161,8 @@ func (r *Row) Note() string {
 	return fmt.Sprintf("%s: %s", r.Status, strings.TrimPrefix(r.Reason, string(r.Status)+": "))
 }
 
-// Name is the tier, with the family of kernels that was asked for, the peer, or
-// the form that others are compared with.
+// Name is the name of the tier with the kernel family that was asked for, of the peer, or
+// of the baseline.
 func (r *Row) Name() string {
 	if r.Baseline != "" {
 		return string(r.Baseline)
@@ -176,7 +175,7 @@ func (r *Row) isBaseline() bool {
 	return r.Peer || r.Baseline != "" || r.Tier == attention.TierCUDA.String() && r.Variant == "" && r.Ablation == ""
 }
 
-// others names what rows are compared with: the peers, then tier cuda.
+// others lists the names that rows are compared with: peers, then baselines.
 func (i *RunInfo) others() (names []string) {
 	for _, p := range i.Peers {
 		names = append(names, p.Name)
@@ -184,8 +183,7 @@ func (i *RunInfo) others() (names []string) {
 	return append(names, i.Baselines...)
 }
 
-// Who names what computed the row: the tier with its variant and what was left
-// out of it, or the peer.
+// Who is Name with the variant and the ablation.
 func (r *Row) Who() string {
 	who := r.Name()
 	if r.Variant != "" {

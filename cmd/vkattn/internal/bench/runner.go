@@ -9,27 +9,28 @@ import (
 	"vkattn/vk"
 )
 
-// runner is where rows of one problem run: its arguments, and a clock.
+// runner runs and times the rows of one problem on a device or on the CPU. It holds the
+// memory of the arguments.
 type runner interface {
-	// once computes set 0 into memory full of NaN and returns O.
+	// once computes input set 0 and returns O, which is filled with NaN before.
 	once(ctx context.Context, w *work) ([]byte, error)
-	// timed runs n times, each on the next set, and returns what each took.
+	// timed runs n times, each on the next input set, and returns the time of each run.
 	timed(ctx context.Context, w *work, n int) ([]time.Duration, error)
-	// args are those of set 0, as they lie.
+	// args are the arguments of input set 0 in the runner's memory.
 	args() attention.Args
 	sets() int
-	timer() string // whose clock: "device" or "wall"
+	timer() string // "device" or "wall"
 	close()
 }
 
-// work is one run of a row.
+// work is what a row runs.
 type work struct {
 	op    *attention.Op
-	split func(attention.Args) []attention.Args // into several dispatches; nil: one
-	cuda  bool                                  // on tier cuda, which the stream's timestamps do not see
+	split func(attention.Args) []attention.Args // one run as several calls; nil: one call
+	cuda  bool                                  // tier cuda, timed by CUDA events
 }
 
-// run gives all of one run to a stream, or computes it on the CPU.
+// run records one run on a stream, or computes it on the CPU for a nil stream.
 func (w *work) run(s *vk.Stream, a attention.Args) error {
 	if w.split == nil {
 		return w.op.Forward(s, a)
@@ -42,7 +43,7 @@ func (w *work) run(s *vk.Stream, a attention.Args) error {
 	return nil
 }
 
-// cpuRunner times by the wall clock.
+// cpuRunner runs tier cpu and times it by the wall clock.
 type cpuRunner struct {
 	cfg    attention.Config
 	first  attention.Args // of set 0

@@ -7,9 +7,8 @@ import (
 	"vkattn/vk"
 )
 
-// copyRunner times copies of half of what K and V have: with what they write, they
-// move as many bytes as attention has to read. It is the bandwidth that a decode
-// is measured against.
+// copyRunner times copies of half the bytes of K and V. Each copy reads and writes, in
+// sum, as many bytes as attention reads: the bandwidth that decoding is compared with.
 type copyRunner struct {
 	deviceClock
 	from, to *vk.Buffer
@@ -35,7 +34,7 @@ func newCopyRunner(ctx context.Context, dev *vk.Device, bytes uint64) (l *copyRu
 		if *b, err = dev.NewBuffer(l.stride*uint64(l.count), vk.BufferOptions{Name: "copy"}); err != nil {
 			return l, err
 		}
-		// Memory that was never written may be read faster than any other.
+		// A device may read memory faster if it was never written.
 		if err = l.stream.Fill(vk.BufferRange{Buffer: *b, Size: (*b).Size()}, 0x3c003c00); err != nil {
 			return l, err
 		}
@@ -62,7 +61,7 @@ func (l *copyRunner) close() {
 	}
 }
 
-// hostCopy is the same on the CPU, by the wall clock.
+// hostCopy times the same copies on the CPU, by the wall clock.
 func hostCopy(bytes uint64) func(context.Context, int) ([]time.Duration, error) {
 	size := max(4, bytes/2)
 	count := int(max(1, hostRotation/(2*size)))

@@ -7,9 +7,9 @@ import (
 	"vkattn/cudapath"
 )
 
-// timedByCUDA times tier cuda by events around each kernel, all of a batch in one
-// turn of CUDA: the changes between the two queues, which a Vulkan stream pays once
-// however many kernels it has between them, are not part of a kernel's time.
+// timedByCUDA times tier cuda by CUDA events around each kernel. All runs of a batch are
+// in one turn of CUDA, so that the two queue changes are not part of a kernel's time: a
+// Vulkan stream pays for them once, however many kernels lie between.
 func (l *deviceRunner) timedByCUDA(ctx context.Context, w *work, n int) ([]time.Duration, error) {
 	cuda, err := cudapath.Open(l.stream.Device())
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 	"vkattn/vk"
 )
 
-// deviceRunner times by the device's timestamps, one pair around each run and
-// a barrier between runs: without it they overlap. A queue without timestamps
-// is timed by the wall clock, one submission a run.
+// deviceRunner runs Vulkan tiers and times them by the device's timestamps: one pair
+// around each run, with a barrier between runs, which would overlap without it. On a
+// queue without timestamps each run is a submission timed by the wall clock.
 type deviceRunner struct {
 	deviceClock
 	cfg    attention.Config
@@ -22,12 +22,13 @@ type deviceRunner struct {
 	oBytes uint64
 	layout sets
 	next   int
-	events []*cudapath.Event // of tier cuda, which the stream's timestamps do not see
+	events []*cudapath.Event // of tier cuda, whose kernels the stream's timestamps do not see
 }
 
-// exportable puts the tensors in CUDA's reach.
+// newDeviceRunner uploads the problem's data, one copy for each input set. Memory that
+// is exportable can be imported by CUDA.
 func newDeviceRunner(ctx context.Context, dev *vk.Device, d *data, exportable bool) (l *deviceRunner, err error) {
-	exportable = exportable && dev.Caps().ExternalMemoryFd // else tier cuda refuses its rows
+	exportable = exportable && dev.Caps().ExternalMemoryFd // without it tier cuda refuses its rows
 	l = &deviceRunner{cfg: d.problem.Config, first: operands.Clone(d.args), deviceClock: deviceClock{stamps: dev.Caps().Limits.TimestampValidBits > 0}}
 	defer func() {
 		if err != nil {
@@ -69,7 +70,7 @@ func newDeviceRunner(ctx context.Context, dev *vk.Device, d *data, exportable bo
 		if l.layout.stride[i] == 0 {
 			continue
 		}
-		b, size := l.memory[i], (l.layout.size[i]+3)&^3 // sets are further apart than that
+		b, size := l.memory[i], (l.layout.size[i]+3)&^3 // below the stride of the sets
 		for set := 1; set < l.layout.count; set++ {
 			size := min(size, b.Size()-l.layout.stride[i]*uint64(set))
 			if err = l.stream.Copy(vk.BufferRange{Buffer: b, Offset: l.layout.stride[i] * uint64(set), Size: size}, vk.BufferRange{Buffer: b, Size: size}); err != nil {
@@ -123,7 +124,7 @@ func (l *deviceRunner) close() {
 	}
 }
 
-// deviceClock times what is given to a stream.
+// deviceClock times work on a stream.
 type deviceClock struct {
 	stream *vk.Stream
 	stamps bool
@@ -136,7 +137,7 @@ func (l *deviceClock) timer() string {
 	return "wall"
 }
 
-// timed gives n runs to the stream and returns what each took.
+// timed records n runs on the stream and returns the time of each.
 func (l *deviceClock) timed(ctx context.Context, n int, run func(*vk.Stream) error) ([]time.Duration, error) {
 	if !l.stamps {
 		return l.timedByWall(ctx, n, run)

@@ -9,26 +9,24 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// verifyBudget is the multiply-adds one verification may take, reference and
-// low-precision attention each: about a second on two cores, several with features.
+// verifyBudget bounds the multiply-adds of one verification, for the reference and for
+// low-precision attention each: about a second on two cores, several seconds with options.
 const verifyBudget = 1 << 30
 
-// edge is the distance of the rows where tiles may end: every tile size is a
-// multiple of it.
+// edge divides every tile size: a tile ends at a multiple of it.
 const edge = 16
 
-// rowsPerHead is how many rows of each (batch, query head) fit the budget: at
-// least one, at most all.
+// rowsPerHead is the number of rows of each (batch, query head) that fit the budget, at
+// least 1.
 func rowsPerHead(p Problem, budget uint64) int {
 	s, c := p.Shape, p.Config
 	n := budget / hostmem.Product(s.Sk, c.HeadDim+c.ValueDim(), s.B, s.Hq)
 	return int(min(max(n, 1), uint64(s.Sq)))
 }
 
-// sampleRows picks n of sq rows for one head, ascending: all of them if n is
-// sq, else the first and the last, rows on both sides of a tile's edge, and
-// random ones. What does not fit n for this head is taken by the next: turn is
-// the head's number.
+// sampleRows picks at most n of sq rows for one head, ascending: all if n is sq, else the
+// first and the last row, the rows on both sides of an edge, and random rows. turn is the
+// number of the head: if n is too small for the special rows, the next head takes others.
 func sampleRows(sq, n, turn int, r *rand.Rand) []int {
 	if n >= sq {
 		all := make([]int, sq)
@@ -53,9 +51,9 @@ func sampleRows(sq, n, turn int, r *rand.Rand) []int {
 	return slices.Compact(rows)
 }
 
-// sample picks rows of every head of every sequence that has any. Where one of each
-// is more than the budget, it is one of each sequence and of as many heads more as
-// fit, at random.
+// sample picks rows of every head of every sequence. If the budget does not hold a row of
+// each head, it picks a row of one random head of every sequence, and then rows of other
+// random heads while the budget lasts.
 func (d *data) sample(budget uint64, r *rand.Rand) (list []attention.Rows) {
 	p := d.problem
 	each := rowsPerHead(p, budget)

@@ -7,15 +7,15 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// Rotation is how many bytes of tensors successive runs go through, so that
-// none finds its inputs in the last-level cache: 50 MB on an H200, 256 MB of
-// Infinity Cache on the largest AMD cards.
+// Rotation is the number of bytes of tensors that successive runs cycle through, so that
+// no run finds its inputs in the last-level cache: 50 MB on an H200, 256 MB of Infinity
+// Cache on the largest AMD cards.
 const (
 	deviceRotation = 288 << 20
 	hostRotation   = 64 << 20
 )
 
-// rotation is that of where a benchmark runs: a device, or the CPU.
+// rotation is the rotation of a device, or of the CPU for nil.
 func rotation(dev *vk.Device) uint64 {
 	if dev == nil || dev.Info().Type == vk.DeviceCPU {
 		return hostRotation
@@ -23,19 +23,19 @@ func rotation(dev *vk.Device) uint64 {
 	return deviceRotation
 }
 
-// sets is where the copies of a problem's operands lie: set i of one begins
-// i*stride bytes into its memory. Tables and lists, which have no stride, are the
-// same for every set.
+// sets is the layout of the copies of a problem's operands: input set i of an operand
+// begins i*stride bytes into its memory. Tables and lists have stride 0: all sets share
+// them.
 type sets struct {
 	count  int
-	size   []uint64 // of the operands in bytes
+	size   []uint64 // bytes of each operand
 	stride []uint64
 }
 
-// setAlign keeps every set as aligned as the first.
+// setAlign is the alignment of every set, so that all have that of the first.
 const setAlign = 4096
 
-// newSets makes as many sets as it takes to fill rotation bytes.
+// newSets lays out as many sets as fill rotation bytes.
 func newSets(list []operands.Operand, rotation uint64) sets {
 	var s sets
 	var total uint64
@@ -63,10 +63,10 @@ func lcm(a, b uint64) uint64 {
 	return a / x * b
 }
 
-// bytes is the memory of operand i over all sets.
+// bytes is the memory of operand i in all sets.
 func (s *sets) bytes(i int) uint64 { return s.stride[i]*uint64(s.count-1) + s.size[i] }
 
-// args are those of one set, given those of set 0.
+// args returns the arguments of a set, given those of set 0.
 func (s *sets) args(cfg attention.Config, first attention.Args, set int) attention.Args {
 	a := operands.Clone(first)
 	for i, o := range operands.List(cfg, &a) {
@@ -75,7 +75,7 @@ func (s *sets) args(cfg attention.Config, first attention.Args, set int) attenti
 	return a
 }
 
-// countSets is how many sets a problem without features has where it runs.
+// countSets is the number of sets of a problem without options, for peers.
 func countSets(p Problem, rotation uint64) int {
 	q, k, v, o := p.tensors()
 	var total uint64

@@ -6,7 +6,7 @@ import (
 	"vkattn/attention"
 )
 
-// Spec is what one row of each problem runs.
+// Spec says what one row of each problem runs.
 type Spec struct {
 	Tier     attention.Tier
 	Kernel   string // family of tier cuda; "": its own choice
@@ -14,9 +14,9 @@ type Spec struct {
 	Baseline Baseline // what the others are compared with; "": one of these
 }
 
-// Specs crosses tiers with variants and ablations, and tier cuda with families of
-// kernels. None of either means the kernel as shipped, whole, and of the families
-// the best for each problem.
+// Specs is the cross product of tiers, variants and ablations, and for tier cuda of
+// kernel families. Without variants and ablations it is the kernel as shipped, without
+// families the best family for each problem.
 func Specs(tiers []attention.Tier, kernels []string, variants []int, ablations []attention.Ablation) []Spec {
 	if len(variants) == 0 {
 		variants = []int{0}
@@ -41,8 +41,8 @@ func Specs(tiers []attention.Tier, kernels []string, variants []int, ablations [
 	return out
 }
 
-// cudaBaselines names the rows of tier cuda, which the others are compared with as they
-// are with peers.
+// cudaBaselines lists the names of the rows of tier cuda, with which other rows are
+// compared.
 func cudaBaselines(specs []Spec) (names []string) {
 	for _, s := range specs {
 		if s.Tier == attention.TierCUDA && s.Lab == (attention.Experiment{}) {
@@ -52,7 +52,7 @@ func cudaBaselines(specs []Spec) (names []string) {
 	return names
 }
 
-// kernelName is such as "coopmat" or "cuda fa2".
+// kernelName is the name of a tier with its kernel family, such as "coopmat" or "cuda fa2".
 func kernelName(tier, family string) string {
 	if family == "" {
 		return tier
@@ -60,7 +60,7 @@ func kernelName(tier, family string) string {
 	return tier + " " + family
 }
 
-// variantLabel is "v3", and empty for the kernel as shipped.
+// variantLabel is the name of a variant, such as "v3", and empty for the kernel as shipped.
 func variantLabel(v int) string {
 	if v == 0 {
 		return ""
@@ -68,7 +68,7 @@ func variantLabel(v int) string {
 	return fmt.Sprintf("v%d", v)
 }
 
-// ParseVariant reads "v1" to "v8", or "1" to "8".
+// ParseVariant parses "v1" to "v8", or "1" to "8".
 func ParseVariant(s string) (int, error) {
 	for v := 1; v <= attention.Variants; v++ {
 		if s == variantLabel(v) || "v"+s == variantLabel(v) {

@@ -2,16 +2,15 @@ package bench
 
 import "slices"
 
-// Summary is what a row says of its samples. No sample is dropped: the median
-// is the number to quote, and the distance of Min and Max from it says how
-// much to trust it.
+// Summary summarizes the samples of a row, in milliseconds. No sample is dropped: quote
+// the median, and judge it by its distance from Min and Max.
 type Summary struct {
 	Min    float64 `json:"min"`
 	Median float64 `json:"median"`
 	Max    float64 `json:"max"`
 }
 
-// Summarize orders a copy of the samples. No samples give zeros.
+// Summarize returns the Summary of samples, zeros if there are none.
 func Summarize(samples []float64) Summary {
 	if len(samples) == 0 {
 		return Summary{}

@@ -12,8 +12,8 @@ type Suite struct {
 	Name  string
 	About string
 	parts []Sweep
-	list  []Problem // besides the parts', in each storage type
-	// Baselines are the forms that its rows are compared with, where nothing else is said.
+	list  []Problem // further problems, in each storage type
+	// Baselines are those of the suite unless --baseline names others.
 	Baselines []Baseline
 }
 
@@ -27,7 +27,7 @@ var Suites = []Suite{
 	{Name: "forward", About: "batch 16, 8 heads, head dims 64 and 128, lengths 1024 to 16384, full and causal", parts: []Sweep{
 		{Batch: []int{16}, Heads: []int{8}, SeqLen: []int{1024, 2048, 4096, 8192, 16384}, HeadDim: []int{64, 128}, Causal: fullAndTopLeft},
 	}},
-	// As many heads as keep the work of a row near that of the forward suite.
+	// The numbers of heads keep the work of a row near that of the forward suite.
 	{Name: "dims", About: "head dims 32, 96, 192, 256 and 192/128 at length 4096, full and causal", parts: []Sweep{
 		{Batch: []int{1}, Heads: []int{32}, SeqLen: []int{4096}, HeadDim: []int{32, 96}, Causal: fullAndTopLeft},
 		{Batch: []int{1}, Heads: []int{16}, SeqLen: []int{4096}, HeadDim: []int{192, 256}, Causal: fullAndTopLeft},
@@ -48,9 +48,9 @@ var Suites = []Suite{
 		{Batch: []int{16}, Heads: []int{8}, SeqLen: []int{2048, 4096, 8192, 16384}, HeadDim: []int{64, 128}, Causal: fullAndTopLeft},
 		{Batch: []int{8}, Heads: []int{8}, SeqLen: []int{2048, 4096, 8192, 16384}, HeadDim: []int{256}, Causal: fullAndTopLeft},
 	}},
-	{Name: "seeds", About: "grouped prefill and decode, padded, packed, paged and sparse, each beside a reference",
+	{Name: "seeds", About: "grouped prefill and decode: padded, packed, paged and sparse, each compared with a reference",
 		list: seeds(), Baselines: []Baseline{BaselineByMask, BaselineCUDARef, BaselineSeparate}},
-	{Name: "decode", About: "one row over K and V of 256 MiB and more: contiguous, paged, quantised, sparse, unlike lengths",
+	{Name: "decode", About: "one row over K and V of 256 MiB and more: contiguous, paged, quantised, sparse, of different lengths",
 		list: decode(), Baselines: []Baseline{BaselineContiguous, BaselineSeparate, BaselineCopy}},
 	{Name: "ladder", About: "batch 8, 8 heads, length 1024, head dim 128, full and causal", parts: []Sweep{
 		{Batch: []int{8}, Heads: []int{8}, SeqLen: []int{1024}, HeadDim: []int{128}, Causal: fullAndTopLeft},
@@ -69,7 +69,7 @@ func ParseSuite(name string) (*Suite, error) {
 	return nil, fmt.Errorf("unknown suite %q, want one of %s", name, names[2:])
 }
 
-// Problems lists those of the suite in each storage type.
+// Problems lists the problems of the suite in each storage type.
 func (s *Suite) Problems(dtypes []attention.DType) ([]Problem, error) {
 	var out []Problem
 	for _, part := range s.parts {
@@ -89,8 +89,7 @@ func (s *Suite) Problems(dtypes []attention.DType) ([]Problem, error) {
 	return out, nil
 }
 
-// Has reports whether a problem is on every axis of the sweep; a list without
-// values has them all.
+// Has reports whether the lists of the sweep select a problem. An empty list selects all.
 func (s *Sweep) Has(p Problem) bool {
 	has := func(list []int, v int) bool { return len(list) == 0 || slices.Contains(list, v) }
 	shape, c := p.Shape, p.Config

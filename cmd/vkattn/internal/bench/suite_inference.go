@@ -2,11 +2,11 @@ package bench
 
 import "vkattn/attention"
 
-// seedLengths are those of the prefill with sequences of several lengths.
+// seedLengths are the lengths of the prefill of different sequences.
 const seedLengths = "1024/1024,468/468,631/631,258/258,353/353,599/599,732/732,94/94"
 
-// seeds are the lines of a well-known set of Triton kernels' results: their shapes,
-// and where those say nothing of lengths or heads, ones of their kind.
+// seeds has the shapes of a published table of results of Triton kernels. Lengths and
+// heads that the table does not tell are chosen here.
 func seeds() []Problem {
 	prefill := Problem{Shape: attention.Shape{B: 8, Hq: 64, Hkv: 16, Sq: 1024, Sk: 1024},
 		Config: attention.Config{HeadDim: 64, HeadDimV: 64, Causal: attention.TopLeft}, Line: "prefill"}
@@ -29,8 +29,8 @@ func seeds() []Problem {
 	}
 }
 
-// decode is one row for each sequence over long K and V: contiguous, in pages,
-// quantised, sparse, and in batches of unlike sequences.
+// decode has one row for each sequence over long K and V: contiguous, paged, quantised,
+// sparse, and in batches of different lengths.
 func decode() (list []Problem) {
 	of := func(b, hq, hkv, sk, d int) Problem {
 		return Problem{Shape: attention.Shape{B: b, Hq: hq, Hkv: hkv, Sq: 1, Sk: sk}, Config: attention.Config{HeadDim: d, HeadDimV: d}, Line: "contiguous"}

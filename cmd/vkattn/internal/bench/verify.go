@@ -9,8 +9,8 @@ import (
 	"vkattn/attention/accuracy"
 )
 
-// truth is the reference of a problem's sampled rows, with what plain
-// attention in the storage type makes of them: the measure of an allowed error.
+// truth is the float64 reference of a problem's sampled rows, with the result of plain
+// attention in the storage type, whose error sets the limit of a row's.
 type truth struct {
 	problem Problem
 	sample  []attention.Rows // of every (sequence, query head) that has rows
@@ -19,7 +19,7 @@ type truth struct {
 	noise   []float64
 }
 
-// newTruth computes the rows, once for all tiers of a problem.
+// newTruth computes the truth of a problem. All its rows share it.
 func newTruth(d *data, seed uint64) (*truth, error) {
 	p := d.problem
 	t := &truth{problem: p}
@@ -35,8 +35,8 @@ func newTruth(d *data, seed uint64) (*truth, error) {
 	return t, err
 }
 
-// judge compares O, in the storage type as d has it, with the truth. The error
-// says how it is wrong.
+// judge compares O, in the storage type and layout of d, with the truth. The error says
+// which limits O exceeds.
 func (t *truth) judge(d *data, o []byte) (Checked, error) {
 	c := t.problem.Config
 	dv := c.ValueDim()

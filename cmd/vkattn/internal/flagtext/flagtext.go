@@ -1,5 +1,5 @@
-// Package flagtext says with the names of flags what the library says with the names of
-// its fields. A user of the command has no Config and no Args.
+// Package flagtext rewrites errors of the library for users of the command: it replaces
+// the names of Go fields by those of flags.
 package flagtext
 
 import (
@@ -13,7 +13,7 @@ import (
 	"vkattn/attention"
 )
 
-// Names are what a command calls the fields of an attention.ShapeError.
+// Names maps the fields of an attention.ShapeError to the words of a command.
 type Names struct {
 	names map[string]string
 	words *regexp.Regexp
@@ -28,7 +28,7 @@ func newNames(names map[string]string) *Names {
 	return &Names{names, regexp.MustCompile(`\b(?:` + strings.Join(fields, "|") + `)\b`)}
 }
 
-// Run are the names in `vkattn run`, whose sizes are those of files.
+// Run has the names in `vkattn run`, where sizes come from files.
 var Run = newNames(map[string]string{
 	"DType": "--dtype", "Causal": "--causal", "Tier": "--tier", "Access": "access", "Tuning": "--tuning", "Kernel": "--cuda-kernel",
 	"HeadDim/HeadDimV": "head dims of --q and --v", "HeadDim": "head dim of --q", "HeadDimV": "head dim of --v",
@@ -49,7 +49,7 @@ var Run = newNames(map[string]string{
 	"LSE.Strides": "layout of LSE", "Buffer": "device buffer", "Host": "host", "Strides": "layout", "Offset": "start", "Seq": "rows", "Head": "heads", "Batch": "batch",
 })
 
-// Sweep are the names in the commands that take lists of sizes: bench, verify and tune.
+// Sweep has the names in bench, verify and tune, where sizes come from lists.
 var Sweep = newNames(map[string]string{
 	"DType": "--dtype", "Causal": "--causal", "Tier": "--tier", "Access": "access", "Tuning": "tuning", "Kernel": "--cuda-kernel",
 	"HeadDim/HeadDimV": "--headdim/--headdim-v", "HeadDim": "--headdim", "HeadDimV": "--headdim-v",
@@ -77,7 +77,7 @@ func (n *Names) Has(field string) bool {
 	return ok
 }
 
-// Text is what an error says, its ShapeError with the names of flags.
+// Text is the text of an error, with the names of flags in its ShapeError.
 func (n *Names) Text(err error) string {
 	text := err.Error()
 	var shape *attention.ShapeError
@@ -94,7 +94,7 @@ func (n *Names) shape(e *attention.ShapeError) string {
 	return fmt.Sprintf("%s is %s, want %s", name(e.Field), name(fmt.Sprint(e.Got)), name(fmt.Sprint(e.Want)))
 }
 
-// Error is err with Text; nil for nil.
+// Error wraps err with its Text. It returns nil for nil.
 func (n *Names) Error(err error) error {
 	if err == nil {
 		return nil

@@ -8,14 +8,15 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
-// Table is a Markdown table, padded so that it reads as text too.
+// Table is a Markdown table. Its cells are padded, so that it is readable as text.
 type Table struct {
 	header  table.Row
 	columns []table.ColumnConfig
 	rows    []table.Row
 }
 
-// New takes the names of columns of numbers, and of words with a < behind.
+// New returns a table with the given columns. They are aligned right, or left if the name
+// ends in "<", which is not printed.
 func New(columns ...string) *Table {
 	t := &Table{}
 	for _, c := range columns {
@@ -24,7 +25,7 @@ func New(columns ...string) *Table {
 	return t
 }
 
-// Column adds one to the right, named as in New.
+// Column appends a column, named as in New.
 func (t *Table) Column(name string) {
 	align := text.AlignRight
 	if words, ok := strings.CutSuffix(name, "<"); ok {
@@ -34,7 +35,7 @@ func (t *Table) Column(name string) {
 	t.columns = append(t.columns, table.ColumnConfig{Number: len(t.header), Align: align, AlignHeader: align})
 }
 
-// Row adds a line.
+// Row appends a row.
 func (t *Table) Row(cells ...any) { t.rows = append(t.rows, cells) }
 
 // String is the table, without a newline at the end.

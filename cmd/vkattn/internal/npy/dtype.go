@@ -9,8 +9,8 @@ import (
 // DType is the element type of an array.
 type DType uint8
 
-// The element types vkattn takes. BFloat16 is what NumPy saves of the bfloat16 of
-// package ml_dtypes: two bytes without a type. Bool is one byte, 0 or not.
+// The supported element types. NumPy saves bfloat16 of package ml_dtypes as two bytes
+// without a type, which is BFloat16. A Bool is a byte, false if 0.
 const (
 	Float16 DType = iota
 	Float32
@@ -22,8 +22,8 @@ const (
 	Int64
 )
 
-// kinds are the names, how a header spells them (without the byte order) and the
-// bytes of one element.
+// kinds has for each type its name, its code in a header without the byte order, and the
+// bytes of an element.
 var kinds = []struct {
 	name, code string
 	size       int
@@ -32,12 +32,12 @@ var kinds = []struct {
 	{"uint8", "u1", 1}, {"bool", "b1", 1}, {"int32", "i4", 4}, {"int64", "i8", 8},
 }
 
-// Size is the bytes of one element.
+// Size is the number of bytes of an element.
 func (d DType) Size() int { return kinds[d].size }
 
 func (d DType) String() string { return kinds[d].name }
 
-// descr is how NumPy spells the type, little-endian.
+// descr is NumPy's code of the type, little-endian.
 func (d DType) descr() string {
 	order := "<"
 	if d.Size() == 1 {
@@ -46,7 +46,7 @@ func (d DType) descr() string {
 	return order + kinds[d].code
 }
 
-// parseDescr reads a type's spelling.
+// parseDescr parses the code of a type.
 func parseDescr(descr string) (d DType, bigEndian bool, err error) {
 	code := descr
 	if descr != "" && strings.IndexByte("<>=|", descr[0]) >= 0 {
@@ -58,11 +58,11 @@ func parseDescr(descr string) (d DType, bigEndian bool, err error) {
 			return DType(i), bigEndian, nil
 		}
 	}
-	return 0, false, notTaken(descr, []DType{Float16, Float32})
+	return 0, false, unsupported(descr, []DType{Float16, Float32})
 }
 
-// notTaken says which types are.
-func notTaken(descr string, want []DType) error {
+// unsupported returns an error that names the types that are needed.
+func unsupported(descr string, want []DType) error {
 	var names []string
 	for _, d := range want {
 		names = append(names, fmt.Sprintf("%s ('%s')", d, d.descr()))
@@ -71,13 +71,13 @@ func notTaken(descr string, want []DType) error {
 	if n := len(names) - 1; n > 0 {
 		list = strings.Join(names[:n], ", ") + " or " + names[n]
 	}
-	return fmt.Errorf("element type %q is not taken: %s is needed", descr, list)
+	return fmt.Errorf("element type %q is not supported: %s is needed", descr, list)
 }
 
-// Want reports a file of none of the given types.
+// Want returns an error if the file has none of the given types.
 func (f *File) Want(types ...DType) error {
 	if slices.Contains(types, f.DType) {
 		return nil
 	}
-	return notTaken(f.header.descr, types)
+	return unsupported(f.header.descr, types)
 }

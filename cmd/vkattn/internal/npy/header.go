@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// header is the dictionary of a file.
+// header is the header of a file.
 type header struct {
-	descr     string // of the type, as the file spells it
+	descr     string // type as the file spells it
 	dtype     DType
 	bigEndian bool
 	fortran   bool
@@ -71,7 +71,7 @@ func parseHeader(text string) (header, error) {
 
 func (h *header) readDescr(s *scanner) error {
 	if s.peek() == '[' {
-		return errors.New("structured arrays are not taken: float16 or float32 is needed")
+		return errors.New("structured arrays are not supported: float16 or float32 is needed")
 	}
 	descr, err := s.quoted()
 	if err != nil {
@@ -84,7 +84,7 @@ func (h *header) readDescr(s *scanner) error {
 
 var errMalformed = errors.New("malformed header")
 
-// scanner reads the few Python literals that a header may hold.
+// scanner reads the Python literals that a header may have.
 type scanner struct{ rest string }
 
 func (s *scanner) peek() byte {

@@ -1,10 +1,9 @@
 // Package npy reads and writes NumPy .npy files of arrays of numbers.
 //
-// The format is NEP 1 (numpy/lib/format.py), versions 1.0, 2.0 and 3.0. A file
-// comes from outside, so nothing in it is believed before it is checked: the
-// header's length has a bound, and the data's length must be the file's.
-// github.com/sbinet/npyio was tried for this; it knows no float16, no rank
-// over two when writing, and panics on some malformed headers.
+// The format is NEP 1 (numpy/lib/format.py), versions 1.0, 2.0 and 3.0. Nothing in a file
+// is trusted: the length of the header is bounded, and the size of the data must equal
+// the rest of the file. github.com/sbinet/npyio was tried instead: it has no float16,
+// writes no rank over two and panics on some malformed headers.
 package npy
 
 import (
@@ -19,14 +18,14 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// Array is a whole file: elements little-endian, the last axis contiguous.
+// Array is the content of a file: little-endian elements, the last axis contiguous.
 type Array struct {
 	DType DType
 	Shape []int
 	Data  []byte
 }
 
-// File is an open file whose header was read and whose size agrees with it.
+// File is an open file whose header was read and agrees with its size.
 type File struct {
 	DType DType
 	Shape []int
@@ -41,9 +40,9 @@ const maxHeader = 64 << 10
 
 var magic = []byte("\x93NUMPY")
 
-// Open reads the header of a regular file, so that a file of gigabytes is
-// judged before it is read. A pipe is refused, not waited for. Its errors name what
-// is wrong with the file, not the file: the caller knows which one it asked for.
+// Open opens a regular file and reads its header, so that a file of gigabytes is checked
+// before its data is read. It refuses pipes without waiting for a writer. Errors do not
+// have the path, which the caller adds.
 func Open(path string) (*File, error) {
 	f, err := atomicfile.Open(path)
 	if err != nil {
@@ -62,7 +61,7 @@ func Open(path string) (*File, error) {
 	return out, nil
 }
 
-// Close closes the file; its Shape and DType stay.
+// Close closes the file. Shape and DType stay valid.
 func (f *File) Close() error {
 	if f.close == nil {
 		return nil
@@ -76,8 +75,8 @@ func (f *File) Bytes() uint64 {
 	return n
 }
 
-// LoadBytes is the memory that Load takes while it works: elements of a file in
-// Fortran order go to their places in a second array.
+// LoadBytes is the memory that Load allocates: twice the data if the file is in Fortran
+// order.
 func (f *File) LoadBytes() uint64 {
 	if f.header.fortran {
 		return hostmem.Product(f.Bytes(), 2)
@@ -85,9 +84,9 @@ func (f *File) LoadBytes() uint64 {
 	return f.Bytes()
 }
 
-// Load reads the data, once. A file may claim more than any memory holds, and have
-// that size without a block on the disk: the error matches hostmem.ErrOutOfMemory
-// then, and nothing was read or allocated.
+// Load reads the data. It can be called once. If the data does not fit the memory, Load
+// allocates nothing and returns an error that matches hostmem.ErrOutOfMemory: a sparse
+// file may be larger than any memory.
 func (f *File) Load() (*Array, error) {
 	if err := hostmem.Check(f.LoadBytes()); err != nil {
 		return nil, err
@@ -105,7 +104,7 @@ func (f *File) Load() (*Array, error) {
 	return &Array{DType: f.DType, Shape: f.Shape, Data: data}, nil
 }
 
-// Read reads an array from r, which holds size bytes in all.
+// Read reads an array from r, which has size bytes.
 func Read(r io.Reader, size int64) (*Array, error) {
 	f, err := open(r, size)
 	if err != nil {
@@ -132,7 +131,7 @@ func open(r io.Reader, size int64) (*File, error) {
 	return &File{DType: h.dtype, Shape: h.shape, header: h, r: r}, nil
 }
 
-// readHeader reads up to the first byte of data and says how many bytes that was.
+// readHeader reads the header and returns it with the number of bytes read.
 func readHeader(r io.Reader, size int64) (header, int64, error) {
 	var start [8]byte
 	if _, err := io.ReadFull(r, start[:]); err != nil || string(start[:6]) != string(magic) {
@@ -166,7 +165,7 @@ func readHeader(r io.Reader, size int64) (header, int64, error) {
 	return h, used, err
 }
 
-// dataBytes is the size of the data that the header announces.
+// dataBytes is the size of the data by the header.
 func dataBytes(h header) (uint64, error) {
 	total := uint64(h.dtype.Size())
 	for _, n := range h.shape {
@@ -188,8 +187,8 @@ func swap(data []byte, size int) {
 	}
 }
 
-// fromFortran returns the elements in C order: the first axis of a Fortran
-// file is the contiguous one.
+// fromFortran converts elements from Fortran order, where the first axis is contiguous, to
+// C order.
 func fromFortran(data []byte, shape []int, size int) []byte {
 	out := make([]byte, len(data))
 	strides := make([]int, len(shape))
@@ -215,7 +214,7 @@ func fromFortran(data []byte, shape []int, size int) []byte {
 	return out
 }
 
-// pathless drops the path that package os puts before its message.
+// pathless drops the path from an error of package os.
 func pathless(err error) error {
 	var pe *os.PathError
 	if errors.As(err, &pe) {

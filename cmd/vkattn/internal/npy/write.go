@@ -23,8 +23,8 @@ func Write(w io.Writer, a *Array) error {
 	return err
 }
 
-// writeHeader pads the header so that the data begins at a multiple of 64, as
-// NumPy does for memory mapping.
+// writeHeader writes the header, padded so that the data begins at a multiple of 64 bytes,
+// as NumPy does for memory mapping.
 func writeHeader(w io.Writer, d DType, shape []int) error {
 	var tuple strings.Builder
 	for i, n := range shape {

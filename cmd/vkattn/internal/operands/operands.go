@@ -1,5 +1,5 @@
-// Package operands goes through the memory that the arguments of a call name, so
-// that whoever puts them on a device need not know each of them.
+// Package operands lists the tensors and vectors of a call's arguments, so that code that
+// places them in memory does not have to name each of them.
 package operands
 
 import (
@@ -9,22 +9,22 @@ import (
 	"vkattn/vk"
 )
 
-// Operand is the memory of one tensor or vector of a call, as a place in it.
+// Operand refers to one tensor or vector in the arguments of a call.
 type Operand struct {
 	Name     string // of the field
 	Output   bool   // O or LSE
-	Streamed bool   // as large as the work, and read or written once by it: not a table or a list
-	Of       int    // index of the operand whose memory it lies in: its own, but for a V within K
+	Streamed bool   // tensors and scales: their size grows with the problem, unlike tables and lists
+	Of       int    // index of the operand in whose memory it lies: its own, unless V lies within K
 
 	buffer **vk.Buffer
 	host   *[]byte
 	offset *int64
 
-	unitBytes, unitElements int64 // what offsets are whole numbers of
+	unitBytes, unitElements int64 // offsets are multiples of this
 }
 
-// List names the operands that are given, in a fixed order. They are places in a
-// and in what it points to: see [Clone].
+// List returns the operands that are given, in a fixed order. They refer to fields of a
+// and of the structs it points to: see [Clone].
 func List(cfg attention.Config, a *attention.Args) (list []Operand) {
 	size := int64(cfg.DType.Size())
 	kvBytes, kvElements := kvUnit(cfg)
@@ -94,8 +94,8 @@ func List(cfg attention.Config, a *attention.Args) (list []Operand) {
 	return list
 }
 
-// sameMemory reports whether two operands are in one buffer, or slices of one
-// beginning.
+// sameMemory reports whether two operands are in the same buffer, or are host slices with
+// the same first byte.
 func (o Operand) sameMemory(other Operand) bool {
 	if o.Buffer() != nil || other.Buffer() != nil {
 		return o.Buffer() == other.Buffer()
@@ -103,7 +103,7 @@ func (o Operand) sameMemory(other Operand) bool {
 	return unsafe.SliceData(o.Host()) == unsafe.SliceData(other.Host())
 }
 
-// kvUnit is the least piece of K and V that an offset can step over.
+// kvUnit is the unit of offsets of K and V: an element, or a block of q8_0 and q4_0.
 func kvUnit(cfg attention.Config) (bytes, elements int64) {
 	if cfg.KV.Blocked() {
 		const block = 32
@@ -112,7 +112,8 @@ func kvUnit(cfg attention.Config) (bytes, elements int64) {
 	return int64(cfg.KV.RowBytes(cfg.DType, 1)), 1
 }
 
-// Clone copies the arguments and what they point to, not the memory they name.
+// Clone copies the arguments and the structs they point to, but not the memory of
+// tensors and vectors.
 func Clone(a attention.Args) attention.Args {
 	a.Varlen, a.Pages, a.SparseTokens = copied(a.Varlen), copied(a.Pages), copied(a.SparseTokens)
 	a.Blocks, a.Bias, a.Mask = copied(a.Blocks), copied(a.Bias), copied(a.Mask)
@@ -127,20 +128,20 @@ func copied[T any](p *T) *T {
 	return &c
 }
 
-// Host is the operand's memory, nil on a device.
+// Host is the operand's host memory, nil if it is on a device.
 func (o Operand) Host() []byte { return *o.host }
 
-// Buffer is the operand's buffer, nil on the host.
+// Buffer is the operand's buffer, nil if it is on the host.
 func (o Operand) Buffer() *vk.Buffer { return *o.buffer }
 
-// OnHost makes memory the operand's own.
+// OnHost places the operand in host memory.
 func (o Operand) OnHost(memory []byte) { *o.host, *o.buffer = memory, nil }
 
-// OnDevice makes a buffer the operand's own.
+// OnDevice places the operand in a buffer.
 func (o Operand) OnDevice(b *vk.Buffer) { *o.host, *o.buffer = nil, b }
 
-// UnitBytes is what Skip takes multiples of.
+// UnitBytes is the unit of Skip.
 func (o Operand) UnitBytes() int64 { return o.unitBytes }
 
-// Skip moves the operand so many bytes on in its memory.
+// Skip adds bytes, a multiple of UnitBytes, to the operand's offset.
 func (o Operand) Skip(bytes int64) { *o.offset += bytes / o.unitBytes * o.unitElements }

@@ -1,5 +1,5 @@
-// Package outfile writes several files so that either all of them appear,
-// whole, or none does. Pipes and devices among them are written in place.
+// Package outfile writes several files so that all of them appear complete, or none does.
+// Pipes and devices are written in place.
 package outfile
 
 import (
@@ -12,29 +12,29 @@ import (
 	"vkattn/internal/atomicfile"
 )
 
-// Set is the output files of one run. Each is written next to its target under
-// a hidden name; Commit moves them all there, Discard removes what is left. It is
-// safe for a signal handler's goroutine to call Discard at any time.
+// Set is the output files of one run. Each is written under a hidden name in the folder
+// of its target. Commit renames all of them; Discard removes them. Another goroutine may
+// call Discard at any time.
 type Set struct {
 	mu      sync.Mutex // not held while a pipe or a disk may block
 	files   []*atomicfile.File
-	streams []io.Closer // special files, open
+	streams []io.Closer // open pipes and devices
 	done    bool
 }
 
 var errDiscarded = errors.New("output was discarded")
 
-// Add makes the hidden file of path at once, so that a folder which takes no files
-// is known before any work is done. Symbolic links are followed: what they lead to
-// is replaced or made. What is special is opened instead, and a pipe waits for a
-// reader; bytes written to it cannot be taken back by Discard.
+// Add creates the hidden file of path, so that a folder that cannot be written to is an
+// error before any work is done. It follows symbolic links. A pipe or device is opened
+// instead, which for a pipe waits for a reader; Discard cannot take back what is written
+// to it.
 func (s *Set) Add(path string) (io.Writer, error) {
 	target, err := atomicfile.Resolve(path)
 	if err != nil {
 		return nil, err
 	}
 	if s.discarded() {
-		return nil, errDiscarded // and opens no pipe
+		return nil, errDiscarded // before a pipe is opened
 	}
 	if target.Special() {
 		w, err := target.OpenSpecial()
@@ -64,7 +64,7 @@ func (s *Set) discarded() bool {
 	return s.done
 }
 
-// keep adds to the set unless it was discarded meanwhile.
+// keep calls add unless the set was discarded.
 func (s *Set) keep(add func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,8 +74,8 @@ func (s *Set) keep(add func()) bool {
 	return !s.done
 }
 
-// Check reports whether Add can be expected to take path. It opens no pipe or
-// device and leaves nothing.
+// Check returns an error if Add would fail. It opens no pipe or device and leaves no
+// file.
 func Check(path string) error {
 	target, err := atomicfile.Resolve(path)
 	if err != nil {
@@ -91,13 +91,13 @@ func Check(path string) error {
 	return err
 }
 
-// Commit flushes every file to the disk and moves them into place, unless ctx is
-// cancelled or the set discarded before the first is moved. On an error no file of
-// the set is left, and a file that was there before is there again.
+// Commit flushes every file to the disk and renames it, unless ctx is cancelled or the
+// set is discarded before the first rename. After an error no file of the set exists and
+// the old files are restored.
 func (s *Set) Commit(ctx context.Context) error {
 	defer s.Discard()
 	s.mu.Lock()
-	files, streams := s.files, s.streams // Add is over
+	files, streams := s.files, s.streams // no Add follows
 	s.mu.Unlock()
 	var err error
 	for _, w := range streams {
@@ -122,8 +122,8 @@ func (s *Set) Commit(ctx context.Context) error {
 	return atomicfile.Replace(files...)
 }
 
-// Discard removes every hidden file. After Commit it does nothing; while Commit moves
-// files it waits.
+// Discard removes every hidden file. It waits for renames of Commit and does nothing
+// after them.
 func (s *Set) Discard() {
 	s.mu.Lock()
 	done := s.done

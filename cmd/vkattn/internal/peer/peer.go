@@ -7,33 +7,33 @@ import (
 	"time"
 )
 
-// DefaultTimeout is how long a peer may take for one answer: the first may
-// import a framework from a cold disk, or compile a kernel.
+// DefaultTimeout is how long a peer may take for one answer. It may import a framework
+// from a cold disk, or compile a kernel.
 const DefaultTimeout = 2 * time.Minute
 
-// Options says how peers are run.
+// Options are the options of Open.
 type Options struct {
-	UUID    string        // of the GPU under test; empty: whatever the peer has
+	UUID    string        // of the GPU under test; empty: any device
 	Timeout time.Duration // of one answer; 0: DefaultTimeout
 }
 
-// Peer is one command's place in a benchmark. A process of it that fails is
-// stopped and, at the next problem, started anew, but not after a second
-// failure. It has one user at a time.
+// Peer is a command that times another implementation. If its process fails, it is
+// stopped and restarted at the next problem; after a second failure it is not. A Peer is
+// not safe for concurrent use.
 type Peer struct {
 	options  Options
 	info     Info
 	process  *process // nil: not running
 	failures int
 	last     error // of the last failure
-	refused  error // the answer to hello of one that cannot work here at all
+	refused  error // the refusal of hello by a peer that cannot work on this machine
 }
 
 const maxFailures = 2
 
-// Open starts a command and greets it. There is always a Peer to Close; one
-// that did not answer says why, now and at each Problem. Where ctx is cancelled
-// its processes are killed.
+// Open starts a command and sends hello. It always returns a Peer, which the caller must
+// close: if the command fails, Open and each Problem return the error. Cancelling ctx
+// kills the process.
 func Open(ctx context.Context, command string, o Options) (*Peer, error) {
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
@@ -63,7 +63,7 @@ func (p *Peer) greet(ctx context.Context) error {
 	}
 	info.Command = p.info.Command
 	if p.known() {
-		info.Name = p.info.Name // as it was called before it was started anew
+		info.Name = p.info.Name // the name before the restart
 	}
 	p.info = info
 	if said != nil {
@@ -76,15 +76,14 @@ func (p *Peer) greet(ctx context.Context) error {
 
 func (p *Peer) known() bool { return p.info.Name != oneLine(p.info.Command) }
 
-// Info is what the peer said of itself. Its name is the command until it has
-// said one.
+// Info is the peer's answer to hello. Before the answer its name is the command.
 func (p *Peer) Info() Info { return p.info }
 
-// Rename tells peers of the same name apart.
+// Rename changes the name of the peer, which must be unique in a run.
 func (p *Peer) Rename(name string) { p.info.Name = name }
 
-// Problem lets the peer prepare a problem, run it once and verify itself. The
-// error matches ErrUnsupported or ErrWrong where the peer says so.
+// Problem has the peer prepare a problem, run it once and verify the result. If the peer
+// refuses, the error matches ErrUnsupported or ErrWrong.
 func (p *Peer) Problem(ctx context.Context, problem Problem) (Answer, error) {
 	if p.process == nil {
 		if p.refused != nil {
@@ -102,7 +101,7 @@ func (p *Peer) Problem(ctx context.Context, problem Problem) (Answer, error) {
 	return a, err
 }
 
-// Time runs the problem n times and returns what each took.
+// Time runs the problem n times and returns the time of each run.
 func (p *Peer) Time(ctx context.Context, n int) ([]time.Duration, error) {
 	var answer struct {
 		Ms []float64 `json:"ms"`
@@ -117,7 +116,7 @@ func (p *Peer) Time(ctx context.Context, n int) ([]time.Duration, error) {
 	return times, nil
 }
 
-// Release lets the peer free what the problem took.
+// Release has the peer free the memory of the problem.
 func (p *Peer) Release(ctx context.Context) error {
 	if p.process == nil {
 		return nil
@@ -125,7 +124,7 @@ func (p *Peer) Release(ctx context.Context) error {
 	return p.ask(ctx, "release", nil, nil)
 }
 
-// Close ends the peer's process and waits for it. It may be called again.
+// Close ends the process and waits for it. Further calls do nothing.
 func (p *Peer) Close() error {
 	if p.process == nil {
 		return nil
@@ -153,7 +152,7 @@ func (p *Peer) ask(ctx context.Context, op string, request, answer any) error {
 	return p.fail(ctx, err)
 }
 
-// fail stops the process. An interrupted one has not failed.
+// fail stops the process and counts the failure, unless ctx was cancelled.
 func (p *Peer) fail(ctx context.Context, err error) error {
 	p.stop()
 	if ctx.Err() != nil {

@@ -16,29 +16,28 @@ import (
 	"time"
 )
 
-// process is one run of a peer's command. Every one that was started is reaped,
-// whatever it does.
+// process is one run of a peer's command. Every started process is reaped.
 type process struct {
 	in      io.WriteCloser
 	out     *os.File
-	lines   chan string // closed at the end of its output
+	lines   chan string // closed at the end of the output
 	stderr  tail
 	kill    context.CancelFunc
-	exited  chan struct{} // closed once it is reaped
-	state   error         // how it ended, to read after exited
+	exited  chan struct{} // closed once the process is reaped
+	state   error         // exit state, valid after exited is closed
 	lastID  int
-	readErr error // to read after lines was closed
+	readErr error // valid after lines is closed
 }
 
 const (
-	maxLine     = 1 << 20                // of an answer
-	lastWords   = 200 * time.Millisecond // for what it said before it died
-	endPatience = 5 * time.Second        // for it to end by itself
+	maxLine     = 1 << 20                // bytes of an answer
+	lastWords   = 200 * time.Millisecond // wait for the exit state after the output ended
+	endPatience = 5 * time.Second        // wait for the process to end by itself
 )
 
-// start runs a command line in a shell, in a process group of its own: ending it
-// ends what it started too, and an interrupt from the terminal reaches it
-// through ctx alone.
+// start runs a command line in a shell, in its own process group: killing the group also
+// kills the processes that it started, and an interrupt from the terminal reaches it only
+// through ctx.
 func start(ctx context.Context, command string) (*process, error) {
 	// Not StdoutPipe: Wait would close it before the last answer is read.
 	ours, theirs, err := os.Pipe()
@@ -58,7 +57,7 @@ func start(ctx context.Context, command string) (*process, error) {
 		}
 		return err
 	}
-	cmd.WaitDelay = time.Second // for a grandchild that keeps standard error open
+	cmd.WaitDelay = time.Second // if a grandchild keeps standard error open
 	if p.in, err = cmd.StdinPipe(); err == nil {
 		err = cmd.Start()
 	}
@@ -84,8 +83,8 @@ func (p *process) read() {
 	p.readErr = scan.Err()
 }
 
-// ask sends a request and decodes the answer to it. After any error but a
-// refusal the process is of no use; end it.
+// ask sends a request and decodes the answer. After an error that is no refusal the
+// process cannot be used any more; end it.
 func (p *process) ask(ctx context.Context, op string, request, answer any, timeout time.Duration) error {
 	p.lastID++
 	line, err := requestLine(op, p.lastID, request)
@@ -114,7 +113,7 @@ func (p *process) ask(ctx context.Context, op string, request, answer any, timeo
 	}
 }
 
-// requestLine is the request's fields with op and id in front.
+// requestLine encodes a request with op and id.
 func requestLine(op string, id int, request any) ([]byte, error) {
 	var b bytes.Buffer
 	head, err := json.Marshal(struct {
@@ -160,11 +159,11 @@ func (p *process) decode(ctx context.Context, op, text string, ok bool, answer a
 	return head.err()
 }
 
-// died says how a process ended that should not have.
+// died returns the error of a process that ended during a request.
 func (p *process) died(ctx context.Context, op string) error {
 	select {
 	case <-p.exited:
-	case <-time.After(lastWords): // it closed its output and runs on
+	case <-time.After(lastWords): // the process closed its output and still runs
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -181,8 +180,8 @@ func (p *process) died(ctx context.Context, op string) error {
 	}
 }
 
-// end stops the process and returns once it is reaped. With patience it may
-// first finish by itself.
+// end stops the process and returns when it is reaped. It first gives the process
+// patience to end by itself.
 func (p *process) end(patience time.Duration) {
 	_ = p.in.Close()
 	drained := make(chan struct{})
@@ -197,7 +196,7 @@ func (p *process) end(patience time.Duration) {
 	}
 	p.kill()
 	<-p.exited
-	_ = p.out.Close() // a grandchild may hold the other side
+	_ = p.out.Close() // a grandchild may hold the other end
 	<-drained
 }
 
@@ -219,7 +218,7 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// quote is the last line that says anything, after a colon; empty if none does.
+// quote returns the last line that is not blank, after a colon, or "".
 func (t *tail) quote() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,31 +1,30 @@
-// Package peer times somebody else's attention beside ours. A peer is a child
-// process that speaks lines of JSON: a request on its standard input, one
-// answer to each on its standard output. What it writes to standard error is
-// kept for the message when it fails. scripts/peer_torch.py is one.
+// Package peer times another program's attention in turns with ours. A peer is a child
+// process that reads requests from standard input and writes one answer to each to
+// standard output, as lines of JSON. If it fails, the end of its standard error is in the
+// error message. scripts/peer_torch.py is a peer.
 //
-// Every request has "op" and "id"; every answer repeats the "id". Requests come
-// one at a time, in this order: hello, then for each problem one problem, any
-// number of time, one release; end at last. A peer also ends when its standard
-// input does.
+// Every request has "op" and "id"; every answer repeats the "id". Requests come one at a
+// time: hello; then for each problem one problem, any number of time, and one release;
+// at last end. A peer also ends when its standard input is closed.
 //
 //	{"op":"hello","id":1,"protocol":1,"uuid":"8f0e..."}
 //
-// uuid is that of the GPU under test, empty where there is none. Answer:
+// uuid is the UUID of the GPU under test, empty if it has none. Answer:
 //
 //	{"id":1,"name":"flash","program":"torch 2.11.0","device":"NVIDIA H200","uuid":"8f0e...","timer":"device"}
 //
-// name heads the peer's column; timer says whose clock its times are by. A peer
-// that cannot work here at all answers its name with a status and a reason, as
-// to a problem.
+// name is the header of the peer's column; timer is the clock of its times, "device" or
+// "wall". A peer that cannot work on this machine answers with its name, a status and a
+// reason, as to a problem.
 //
 //	{"op":"problem","id":2,"batch":16,"heads":8,"heads_kv":8,"seqlen_q":4096,"seqlen_k":4096,
 //	 "headdim":128,"headdim_v":128,"causal":"top-left","dtype":"f16","scale":0.088,"sets":3,"seed":7}
 //
-// The peer makes its own Q, K and V: normal numbers of variance 1, each tensor
-// packed as [batch, heads, seqlen, headdim], in as many sets as asked, which
-// together exceed the last-level cache. causal is none, top-left (col <= row) or
-// bottom-right (col <= row + seqlen_k - seqlen_q); dtype is f16, bf16 or f32;
-// scale multiplies Q K^T. It runs once, verifies some rows, and answers:
+// The peer makes its own Q, K and V: normal numbers of variance 1, contiguous as
+// [batch, heads, seqlen, headdim], in the given number of sets, which together exceed the
+// last-level cache. causal is none, top-left (col <= row) or bottom-right
+// (col <= row + seqlen_k - seqlen_q); dtype is f16, bf16 or f32; scale multiplies Q K^T.
+// The peer runs once, verifies some rows and answers:
 //
 //	{"id":2,"status":"ok","memory_bytes":536870912,"checked":{"rows":256,"max_error":1e-4,"nmse":1e-8}}
 //	{"id":2,"status":"unsupported","reason":"no float32"}
@@ -36,12 +35,13 @@
 //
 //	{"op":"time","id":3,"n":6}
 //
-// runs n times, each on the next set, and answers what each took on the device:
+// The peer runs n times, each on the next set, and answers with the device time of each
+// run in milliseconds:
 //
 //	{"id":3,"ms":[1.91,1.90,1.91,1.90,1.91,1.92]}
 //	{"id":4,"status":"error","reason":"..."}
 //
-// release and end are answered by {"id":5}.
+// The answer to release and end is {"id":5}.
 package peer
 
 import (
@@ -53,16 +53,16 @@ import (
 	"unicode"
 )
 
-// protocol is the version of what the package comment describes.
+// protocol is the version of the protocol in the package comment.
 const protocol = 1
 
-// What a peer may say of a problem. Other errors are failures of the peer.
+// Errors by which a peer refuses a problem. Any other error is a failure of the peer.
 var (
 	ErrUnsupported = errors.New("not supported by the peer")
 	ErrWrong       = errors.New("wrong result of the peer")
 )
 
-// Problem is what a peer computes: sizes in elements, causal and dtype by name.
+// Problem is the problem of a request: sizes in elements, causal and dtype by name.
 type Problem struct {
 	B      int     `json:"batch"`
 	Hq     int     `json:"heads"`
@@ -78,7 +78,7 @@ type Problem struct {
 	Seed   uint64  `json:"seed"`
 }
 
-// Info is what a peer says of itself.
+// Info is a peer's answer to hello.
 type Info struct {
 	Name    string `json:"name"`
 	Command string `json:"command"`
@@ -88,20 +88,21 @@ type Info struct {
 	Timer   string `json:"timer,omitempty"`
 }
 
-// Checked is what the peer compared of its own result.
+// Checked is the outcome of the peer's verification of its result.
 type Checked struct {
 	Rows     int      `json:"rows"`
 	MaxError *float64 `json:"max_error"` // nil: not a number
 	NMSE     *float64 `json:"nmse"`
 }
 
-// Answer is a peer's readiness for a problem.
+// Answer is a peer's answer to a problem.
 type Answer struct {
 	Memory  uint64  `json:"memory_bytes"`
 	Checked Checked `json:"checked"`
 }
 
-// refusal is an answer that is not ok: in one line, and matching a sentinel.
+// refusal is the error of an answer that is not ok. Its text is one line; it matches
+// kind.
 type refusal struct {
 	reason string
 	kind   error
@@ -110,7 +111,7 @@ type refusal struct {
 func (r *refusal) Error() string { return r.reason }
 func (r *refusal) Unwrap() error { return r.kind }
 
-// verdict is the part of an answer that says how it went.
+// verdict is the status of an answer.
 type verdict struct {
 	Status string `json:"status"`
 	Reason string `json:"reason"`
@@ -130,10 +131,10 @@ func (v verdict) err() error {
 	return &refusal{firstNonEmpty(oneLine(v.Reason), kind.Error()), kind}
 }
 
-// errRubbish is an answer outside the protocol. It ends the peer.
+// errRubbish is an answer that breaks the protocol. The process is then stopped.
 var errRubbish = errors.New("answered nonsense")
 
-// A name is a column's header.
+// A name must be usable as the header of a column.
 var goodName = regexp.MustCompile(`^[\pL\pN_.+-]{1,32}$`)
 
 func (i *Info) check(uuid string) error {
@@ -147,7 +148,7 @@ func (i *Info) check(uuid string) error {
 	return nil
 }
 
-// hexOf leaves what counts of a UUID's many spellings.
+// hexOf returns the hexadecimal digits of a UUID, which has many spellings.
 func hexOf(uuid string) string {
 	return strings.Map(func(r rune) rune {
 		if strings.ContainsRune("0123456789abcdef", r) {
@@ -157,7 +158,7 @@ func hexOf(uuid string) string {
 	}, strings.ToLower(uuid))
 }
 
-// durations checks the times of n runs.
+// durations converts the times of n runs and checks them.
 func durations(ms []float64, n int) ([]time.Duration, error) {
 	if len(ms) != n {
 		return nil, fmt.Errorf("%w: %d times for %d runs", errRubbish, len(ms), n)
@@ -172,7 +173,7 @@ func durations(ms []float64, n int) ([]time.Duration, error) {
 	return out, nil
 }
 
-// quote shows a peer's words, however long and strange, within a message.
+// quote shortens and quotes a peer's text for a message.
 func quote(s string) string {
 	const most = 60
 	if r := []rune(s); len(r) > most {
@@ -181,8 +182,8 @@ func quote(s string) string {
 	return fmt.Sprintf("%q", s)
 }
 
-// oneLine is the text with every run of blanks and of what does not print a space: a
-// terminal obeys control characters beyond ASCII too.
+// oneLine replaces every run of blanks and of characters that do not print by a space:
+// terminals obey control characters beyond ASCII too.
 func oneLine(s string) string {
 	const most = 300
 	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == ' ' || !unicode.IsPrint(r) }), " ")

@@ -1,4 +1,4 @@
-// Package sweep reads the lists that a benchmark is given and crosses them.
+// Package sweep parses the lists of a benchmark's flags.
 package sweep
 
 import (
@@ -10,17 +10,16 @@ import (
 	"strings"
 )
 
-// limit bounds one list, and with it the memory of a slip of the pen like 1-99999999+1.
+// limit bounds one list, and so the memory that a mistake such as 1-99999999+1 takes.
 const limit = 4096
 
-// Ints reads a comma list of positive integers and ranges:
+// Ints parses a comma list of positive integers and ranges:
 //
 //	64,128          64 and 128
 //	1024-16384*2    1024, 2048, 4096, 8192, 16384
 //	64-256+64       64, 128, 192, 256
 //
-// A range ends at the last term that is not over its end. A value named twice
-// is kept once, where it came first.
+// A range ends at its last term that is not over its end. Repeated values are dropped.
 func Ints(list string) ([]int, error) {
 	var out []int
 	for _, item := range strings.Split(list, ",") {
@@ -83,14 +82,14 @@ func term(item string) ([]int, error) {
 	return out, nil
 }
 
-// largest is the end of 31 bits: they hold every size, and no step of a range
-// leaves an int.
+// largest is the largest value of a list. It fits 31 bits, so that no term of a range
+// overflows an int.
 const largest = math.MaxInt32
 
-// positive reads one number.
+// positive parses one number.
 func positive(text, item string) (int, error) {
 	v, err := strconv.ParseUint(text, 10, 31)
-	// ParseUint stops at the digit that is too many and says nothing of what follows.
+	// ParseUint reports ErrRange before it has read the rest, which may not be digits.
 	if errors.Is(err, strconv.ErrRange) && strings.Trim(text, "0123456789") == "" {
 		return 0, fmt.Errorf("%q: %s is over %d", item, text, largest)
 	}
@@ -100,7 +99,7 @@ func positive(text, item string) (int, error) {
 	return int(v), nil
 }
 
-// Words reads a comma list of names through parse, each kept once.
+// Words parses a comma list of names with parse and drops repeated ones.
 func Words[T comparable](list string, parse func(string) (T, error)) ([]T, error) {
 	var out []T
 	for _, item := range strings.Split(list, ",") {

@@ -12,44 +12,44 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 )
 
-// blockRows is how many rows of a head are compared at once and judged together.
+// blockRows is the number of rows of a head that are judged together.
 const blockRows = 64
 
-// comparison compares one tensor, O or LSE, of several results with that of a
-// reference and with one another, every element.
+// comparison compares every element of one tensor, O or LSE, of several results with the
+// reference and with one another.
 type comparison struct {
 	shape     attention.Shape
 	causal    attention.Causal
 	width     int
 	results   []attention.HostView
-	reference *attention.HostView // nil: with one another alone
+	reference *attention.HostView // nil: only with one another
 	estimate  *accuracy.Estimate
 	blocks    bool    // judge every block of rows
 	empty     float64 // an element of a row with nothing to attend to
-	// What the reference is off by on rows where that is known.
+	// The error of the reference on the sampled rows.
 	ownMax, ownMean, ownNMSE float64
 }
 
-// tally is what became of one result beside another.
+// tally sums up the differences of one result from another.
 type tally struct {
 	n             int64
 	max           float64
 	at            int64 // element of the largest difference
 	sum, sq, ref2 float64
-	wrong         int64 // elements of the wrong kind
+	wrong         int64 // elements that are NaN or Inf on one side only
 	wrongAt       int64
 	size          float64 // largest element
-	blocks        int64
-	failed        int64 // blocks
-	failedAt      int64 // row of the worst
+	blocks        int64   // judged
+	failed        int64   // blocks that failed
+	failedAt      int64   // first row of the worst block
 	failedBy      float64
 	failedWhy     string
-	notEmpty      int64 // elements of empty rows that are not
+	notEmpty      int64 // wrong elements of rows with nothing to attend to
 	notEmptyAt    int64
 }
 
-// found is everything a comparison found: each result beside the reference, and
-// each pair i < j.
+// found is the outcome of a comparison: a tally of each result versus the reference, and
+// of each pair of results i < j.
 type found struct {
 	versusReference []tally
 	pairs           map[[2]int]*tally
@@ -100,8 +100,8 @@ func (f *found) join(o *found) {
 	}
 }
 
-// join keeps the first place of what is equally bad, so that the outcome does not
-// depend on which worker had which block.
+// join adds a tally. Of equally bad elements it keeps the first, so that the outcome does
+// not depend on which worker compared which block.
 func (t *tally) join(o *tally) {
 	if o.max > t.max || o.max == t.max && o.n > 0 && (t.n == 0 || o.at < t.at) {
 		t.max, t.at = o.max, o.at
@@ -126,11 +126,11 @@ func (t *tally) join(o *tally) {
 	t.notEmpty += o.notEmpty
 }
 
-// worker compares blocks in its own memory.
+// worker compares blocks of rows with its own tallies and buffers.
 type worker struct {
 	*comparison
 	*found
-	buffers [][]float32 // of each result, and of the reference
+	buffers [][]float32 // one for each result, and one for the reference
 }
 
 func (w *worker) block(b, h, lo int) {
@@ -142,7 +142,7 @@ func (w *worker) block(b, h, lo int) {
 		w.results[i].ReadRows(w.buffers[i], b, h, lo, rows)
 	}
 	least, most := w.causal.Visible(lo, w.shape.Sq, w.shape.Sk), w.causal.Visible(lo+rows-1, w.shape.Sq, w.shape.Sk)
-	var blank int // rows with nothing to attend to, first in the block
+	var blank int // rows with nothing to attend to; they are the first of the block
 	for blank < rows && w.causal.Visible(lo+blank, w.shape.Sq, w.shape.Sk) == 0 {
 		blank++
 	}
@@ -179,7 +179,7 @@ func (w *worker) block(b, h, lo int) {
 	}
 }
 
-// diff compares a run of elements that starts at element at.
+// diff compares consecutive elements, the first of which is element at of the tensor.
 func diff(x, ref []float32, at int64) (t tally) {
 	for i, r := range ref {
 		want, got := float64(r), float64(x[i])
@@ -226,8 +226,8 @@ func kind(v float64) int {
 	return 0
 }
 
-// judge applies rules 1 and 2 to a block, of which sides are implementations: one
-// beside the reference, or two.
+// judge applies rules 1 and 2 to a block. sides is 1 for an implementation versus the
+// reference and 2 for two implementations.
 func (w *worker) judge(t *tally, sides float64, least, most int, row int64) {
 	t.blocks = 1
 	limMax, limMean := w.estimate.Block(least, most, t.size)
@@ -236,7 +236,7 @@ func (w *worker) judge(t *tally, sides float64, least, most int, row int64) {
 		limMax, limMean = limMax+w.ownMax, limMean+w.ownMean
 	}
 	mean := t.sum / float64(max(t.n, 1))
-	// NaN from elements of the wrong kind never gets into the sums.
+	// diff leaves NaN and Inf out of the sums.
 	by := max(t.max/limMax, mean/limMean)
 	if by <= 1 {
 		return
@@ -245,14 +245,14 @@ func (w *worker) judge(t *tally, sides float64, least, most int, row int64) {
 	t.failedWhy = fmt.Sprintf("max %.3g of %.3g, mean %.3g of %.3g", t.max, limMax, mean, limMean)
 }
 
-// whole is what the rules allow for the tensor, beside the reference.
+// whole returns the limits for the tensor versus the reference.
 func (c *comparison) whole(t *tally) (limMax, limMean, limNMSE float64) {
 	limMax, limMean, limNMSE = c.estimate.Whole(t.size)
 	root := math.Sqrt(limNMSE) + math.Sqrt(c.ownNMSE)
 	return limMax + c.ownMax, limMean + c.ownMean, root * root
 }
 
-// diff is a tally for the row.
+// diff converts a tally for the row.
 func (c *comparison) diff(t *tally) Diff {
 	limit, _, _ := c.whole(t)
 	return Diff{Max: bench.Number(t.max), Mean: bench.Number(t.sum / float64(max(t.n, 1))), NMSE: bench.Number(t.nmse()),
@@ -266,7 +266,7 @@ func (t *tally) nmse() float64 {
 	return t.sq / t.ref2
 }
 
-// verdict says what is wrong with a result beside the reference.
+// verdict lists the rules that a result breaks versus the reference.
 func (c *comparison) verdict(t *tally) (why []string) {
 	if t.notEmpty > 0 {
 		why = append(why, fmt.Sprintf("%d elements of rows with nothing to attend to are not %v, the first at %s", t.notEmpty, c.empty, c.position(t.notEmptyAt)))
@@ -275,7 +275,7 @@ func (c *comparison) verdict(t *tally) (why []string) {
 		return why
 	}
 	if t.wrong > 0 {
-		why = append(why, fmt.Sprintf("%d elements NaN or Inf where they should not be or missing where they should, the first at %s", t.wrong, c.position(t.wrongAt)))
+		why = append(why, fmt.Sprintf("%d elements are NaN or Inf and those of the reference are not, or the other way round, the first at %s", t.wrong, c.position(t.wrongAt)))
 	}
 	limMax, limMean, limNMSE := c.whole(t)
 	if t.max > limMax {
@@ -295,11 +295,11 @@ func (c *comparison) failedBlocks(t *tally) []string {
 		return nil
 	}
 	b, h, row, _ := c.index(t.failedAt * int64(c.width))
-	return []string{fmt.Sprintf("%d of %d row blocks are off, the worst from batch %d, head %d, row %d: %s", t.failed, t.blocks, b, h, row, t.failedWhy)}
+	return []string{fmt.Sprintf("%d of %d row blocks are over the limit, the worst starts at batch %d, head %d, row %d: %s", t.failed, t.blocks, b, h, row, t.failedWhy)}
 }
 
-// pairVerdict says what is wrong between two implementations: each may be off by
-// what the rules allow.
+// pairVerdict lists the rules that two implementations break: they may differ by twice
+// the limit of one.
 func (c *comparison) pairVerdict(t *tally) (why []string) {
 	if t.wrong > 0 {
 		why = append(why, fmt.Sprintf("%d elements are NaN or Inf in one of the two, the first at %s", t.wrong, c.position(t.wrongAt)))

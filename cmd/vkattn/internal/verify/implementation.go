@@ -8,13 +8,13 @@ import (
 	"vkattn/vk"
 )
 
-// Implementation is something that computes attention.
+// Implementation is a tier, or a kernel family of tier cuda.
 type Implementation struct {
 	Tier   attention.Tier
-	Kernel string // family of kernels, of tier cuda
+	Kernel string // kernel family of tier cuda
 }
 
-// String is such as "coopmat" or "cuda fa2".
+// String returns a name such as "coopmat" or "cuda fa2".
 func (i Implementation) String() string {
 	if i.Kernel != "" {
 		return i.Tier.String() + " " + i.Kernel
@@ -22,25 +22,25 @@ func (i Implementation) String() string {
 	return i.Tier.String()
 }
 
-// config is what computes a case. The conformance table has a say in how tensors
-// are reached and what tiles are taken; a plain problem runs as it would for anybody.
+// config is the Config that computes a case. A case of the conformance table sets access
+// and tiles; any other problem has the default settings.
 func (i Implementation) config(c cases.Case, dtype attention.DType, conformance bool) attention.Config {
 	cfg := c.Config(cases.On(i.Tier, dtype))
 	if !conformance {
 		cfg.Tuning = attention.TuningAuto
 	}
 	if i.Tier == attention.TierCUDA {
-		cfg.Access = attention.AccessAuto // a choice of Vulkan's
+		cfg.Access = attention.AccessAuto // other values are for Vulkan tiers
 		cfg.Kernel = i.Kernel
 	}
 	return cfg
 }
 
-// Validation is the reference where tier cuda is there.
+// Validation is the CUDA validation kernel, the reference on devices with CUDA.
 var Validation = Implementation{Tier: attention.TierCUDA, Kernel: "ref"}
 
-// Implementations are the tiers, with tier cuda once for each family of kernels:
-// those given, or all.
+// Implementations lists the tiers, tier cuda once for each of the given kernel families,
+// or for all families if none is given.
 func Implementations(tiers []attention.Tier, kernels []string) []Implementation {
 	if len(kernels) == 0 {
 		kernels = attention.CUDAKernels()

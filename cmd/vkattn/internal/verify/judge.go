@@ -12,7 +12,7 @@ import (
 
 // judge fills in the rows of a computed problem.
 func (g *group) judge() error {
-	var list []*result // that have something to compare
+	var list []*result // those with something to compare
 	for _, r := range g.results {
 		if r.after == nil {
 			continue
@@ -80,7 +80,7 @@ func (g *group) judge() error {
 	return nil
 }
 
-// estimates extend what is known of low to all rows, for O and for LSE.
+// estimates extend the error of low on the sampled rows to all rows, for O and LSE.
 func (g *group) estimates() (o, lse *accuracy.Estimate) {
 	p, t := g.problem, &g.truth
 	var keys []int
@@ -97,12 +97,11 @@ func (g *group) estimates() (o, lse *accuracy.Estimate) {
 	return o, accuracy.NewEstimate(limits, 1, keys, t.RefLSE, t.LowLSE, p.Shape.Rows())
 }
 
-// judgeReference holds the reference to the rules of float32 and returns what it is off
-// by.
+// judgeReference applies the rules of float32 to the reference and returns its error.
 func (g *group) judgeReference() (own [2]*accuracy.Stats, err error) {
 	truth := &g.truth
 	if g.problem.DType != attention.F32 {
-		// The same numbers have the same reference.
+		// Widening is exact, so the float64 reference is the same.
 		truth = &cases.Truth{Sample: g.truth.Sample, Ref: g.truth.Ref, RefLSE: g.truth.RefLSE}
 	}
 	o, lse, err := g.float64(g.reference, truth)
@@ -116,7 +115,7 @@ func (g *group) judgeReference() (own [2]*accuracy.Stats, err error) {
 	return own, nil
 }
 
-// float64 judges a result by the reference of the CPU.
+// float64 judges a result by the float64 reference.
 func (g *group) float64(r *result, truth *cases.Truth) (o accuracy.Report, lse *accuracy.Report, err error) {
 	if err := truth.Expect(r.problem); err != nil {
 		return o, nil, err
@@ -127,10 +126,10 @@ func (g *group) float64(r *result, truth *cases.Truth) (o accuracy.Report, lse *
 		return o, nil, nil
 	}
 	if !o.Pass() {
-		r.row.fail("against float64: O: %s", strings.Join(o.Reasons(), ", "))
+		r.row.fail("O versus float64: %s", strings.Join(o.Reasons(), ", "))
 	}
 	if lse != nil && !lse.Pass() {
-		r.row.fail("against float64: LSE: %s", strings.Join(lse.Reasons(), ", "))
+		r.row.fail("LSE versus float64: %s", strings.Join(lse.Reasons(), ", "))
 	}
 	r.row.Float64 = bench.Checked{Rows: attention.CountRows(truth.Sample), Of: r.row.Of,
 		MaxError: bench.Number(o.Whole.Max), NMSE: bench.Number(o.Whole.NMSE)}
@@ -142,15 +141,15 @@ func (g *group) float64(r *result, truth *cases.Truth) (o accuracy.Report, lse *
 	return o, lse, nil
 }
 
-// fromReport is the difference from the float64 reference, which stands in the row
-// where nothing else is the reference.
+// fromReport is the difference from the float64 reference. A row shows it if there is no
+// other reference.
 func fromReport(r *accuracy.Report) Diff {
 	w := &r.Whole
 	return Diff{Max: bench.Number(w.Max), Mean: bench.Number(w.Mean), NMSE: bench.Number(w.NMSE), Limit: bench.Number(w.LimMax),
 		Wrong: int64(w.WrongKind), Blocks: int64(r.Blocks), FailedBlocks: int64(r.Failed)}
 }
 
-// versusReference takes what was found of a result versus the reference.
+// versusReference judges a result by its differences from the reference.
 func (r *result) versusReference(c *comparison, t *tally, isLSE, full bool) {
 	name := "O"
 	if isLSE {
@@ -170,8 +169,8 @@ func (r *result) versusReference(c *comparison, t *tally, isLSE, full bool) {
 	}
 }
 
-// pairs compares implementations with one another. Of two that differ too much,
-// one that is known to be wrong takes the blame.
+// pairs compares implementations with one another. If two differ too much, both fail,
+// unless one of them has failed already.
 func pairs(c *comparison, f *found, list []*result, isLSE bool) {
 	failed := make([]bool, len(list))
 	for i, r := range list {

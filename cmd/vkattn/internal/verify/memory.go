@@ -11,9 +11,9 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// memory is where an implementation finds the tensors of one problem.
+// memory holds the tensors of one problem on a device or on the host.
 type memory interface {
-	// write puts the named pieces of images there.
+	// write copies the given pieces of images to it.
 	write(images [][]byte, pieces []int) error
 	run(ctx context.Context, op *attention.Op) error
 	// read returns the named pieces; the others are nil.
@@ -21,7 +21,7 @@ type memory interface {
 	close() error
 }
 
-// newMemory is memory for a problem on a device; nil is the host.
+// newMemory allocates memory for a problem on a device, or on the host for nil.
 func newMemory(dev *vk.Device, p *cases.Problem, exportable bool) (memory, error) {
 	if dev == nil {
 		return &hostMemory{problem: p, images: make([][]byte, len(p.Image))}, nil

@@ -41,8 +41,8 @@ func footprintOf(c cases.Case, dtype attention.DType) (f footprint) {
 	return f
 }
 
-// hostNeeded is the host memory of a problem at the worst moment: while its numbers
-// are made, while the implementations run, or while the validation kernel does.
+// hostNeeded is the largest amount of host memory that a problem takes at any time: while
+// its numbers are generated, while the implementations run, or while the reference runs.
 func (v *Verifier) hostNeeded(c cases.Case, dtype attention.DType, rows int) uint64 {
 	f := footprintOf(c, dtype)
 	n := min(hostmem.Product(c.Shape.B, c.Shape.Hq, c.Shape.Sq), uint64(rows))

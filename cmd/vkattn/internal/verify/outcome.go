@@ -6,13 +6,13 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 )
 
-// Outcome counts rows.
+// Outcome counts rows by status, for the exit code.
 type Outcome struct {
 	Problems                    int
 	Rows                        int
 	Failed, Broken, Refused     int
-	TooLarge                    int    // for the memory
-	FirstFail, FirstBroken, Why string // the first of each, and why the first row was refused
+	TooLarge                    int    // OOM
+	FirstFail, FirstBroken, Why string // the first Fail, the first Broken, and the first row that was refused
 	Uncompared                  int    // problems that no implementation computed
 }
 

@@ -12,8 +12,7 @@ import (
 	"vkattn/cmd/vkattn/internal/markdown"
 )
 
-// Printer prints rows as they come, or keeps them until Close where the format
-// needs all of them.
+// Printer prints each row at once, or all rows in Close if the format needs that.
 type Printer interface {
 	Row(*Row) error
 	Close() error
@@ -22,8 +21,8 @@ type Printer interface {
 // Formats of NewPrinter.
 var Formats = []bench.Format{"md", "json", "jsonl"}
 
-// NewPrinter prints to w. Markdown is a table of all rows, or for the conformance
-// table, which has thousands, a summary and the rows that are not ok.
+// NewPrinter prints to w. In Markdown it prints a table of all rows. Of the conformance
+// table, which has thousands, it prints a summary and the rows that are not ok.
 func NewPrinter(f bench.Format, w io.Writer, info *bench.RunInfo, conformance bool) Printer {
 	switch f {
 	case "json":
@@ -101,7 +100,7 @@ func (p *mdPrinter) Close() error {
 	return p.table(bad)
 }
 
-// table is a line a row.
+// table prints a line for each row.
 func (p *mdPrinter) table(rows []*Row) error {
 	t := markdown.New("implementation<", "tile<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<",
 		"reference<", "rows", "max diff", "NMSE", "LSE diff", "NaN", "max pair", "worst partner<", "float64 rows", "max error", "runs", "verdict<")
@@ -149,7 +148,7 @@ func (p *mdPrinter) table(rows []*Row) error {
 	return err
 }
 
-// count is rows of all, "all" where that is what they are.
+// count prints a number of rows, "all" if it is all of them.
 func count(n, of int64) string {
 	if n == of {
 		return "all"
@@ -159,18 +158,18 @@ func count(n, of int64) string {
 
 func small(v bench.Number) string { return fmt.Sprintf("%.1e", float64(v)) }
 
-// total is what became of one implementation in one storage type.
+// total counts the outcomes of one implementation in one storage type.
 type total struct {
 	who                                string
 	dtype                              attention.DType
 	cases, ok, failed, refused, broken int
-	tooLarge                           int // for the memory
+	tooLarge                           int // OOM
 	rows, wrong                        int64
-	limitUsed, nmse, lse               float64 // the largest
-	why                                string  // the first that is not supported
+	limitUsed, nmse, lse               float64 // the largest of all cases
+	why                                string  // reason of the first case that is not supported
 }
 
-// totals is a line for each implementation and storage type.
+// totals prints a line for each implementation and storage type.
 func (p *mdPrinter) totals() error {
 	var list []*total
 	of := map[string]*total{}

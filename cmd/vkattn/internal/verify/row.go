@@ -9,12 +9,12 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 )
 
-// Row is what one implementation made of one problem.
+// Row is the outcome of one implementation on one problem.
 type Row struct {
 	Device string `json:"device"`
 	Who    string `json:"implementation"`
-	Entry  string `json:"kernel,omitempty"` // the kernel that ran, and its tile
-	Tile   string `json:"tile,omitempty"`
+	Entry  string `json:"kernel,omitempty"` // the kernel that ran
+	Tile   string `json:"tile,omitempty"`   // and its tile
 	Is     bool   `json:"is_reference,omitzero"`
 
 	B      int              `json:"batch"`
@@ -38,31 +38,31 @@ type Row struct {
 	O         Diff   `json:"o,omitzero"`
 	LSE       *Diff  `json:"lse,omitempty"`
 
-	// Float64 is the comparison with the reference of the CPU.
+	// Float64 is the comparison with the float64 reference.
 	Float64 bench.Checked `json:"float64,omitzero"`
 	// Partner is the implementation that O differs most from.
 	Partner string       `json:"partner,omitempty"`
 	PairMax bench.Number `json:"pair_max,omitzero"`
-	Runs    int          `json:"runs"` // all with the same bits, unless Reasons says otherwise
+	Runs    int          `json:"runs"` // with the same bits, unless Reasons says otherwise
 
-	// Seconds of the host, waiting included: for tensors there, for the runs (the
-	// first one compiles), and for results back.
+	// Wall time in seconds: writing tensors, running (the first run compiles) and
+	// reading results.
 	Write float64 `json:"write_seconds"`
 	Run   float64 `json:"run_seconds"`
 	Read  float64 `json:"read_seconds"`
 }
 
-// spent adds the time since start.
+// spent adds the time since start to a sum.
 func spent(to *float64, start time.Time) { *to += time.Since(start).Seconds() }
 
-// Diff is how a tensor differs from the reference.
+// Diff is the difference of a tensor from the reference.
 type Diff struct {
 	Max   bench.Number `json:"max"`
 	Mean  bench.Number `json:"mean"`
 	NMSE  bench.Number `json:"nmse"` // squared difference over squared reference
 	Limit bench.Number `json:"limit"`
-	Wrong int64        `json:"wrong_kind"` // elements NaN or Inf in one of the two and not the same in both
-	// Blocks of 64 rows that were judged one by one, and how many failed.
+	Wrong int64        `json:"wrong_kind"` // elements that are NaN or Inf in one of the two and not the same in both
+	// Blocks of 64 rows that were judged, and those of them that failed.
 	Blocks       int64 `json:"blocks,omitzero"`
 	FailedBlocks int64 `json:"failed_blocks,omitzero"`
 }
@@ -72,7 +72,7 @@ func (r *Row) fail(format string, args ...any) {
 	r.Reasons = append(r.Reasons, fmt.Sprintf(format, args...))
 }
 
-// Problem names the row's problem in short.
+// Problem names the problem of the row.
 func (r *Row) Problem() string {
 	if r.Case != "" {
 		return fmt.Sprintf("%v %s", r.DType, r.Case)
@@ -82,5 +82,5 @@ func (r *Row) Problem() string {
 	return p.String()
 }
 
-// Note is why a row is not ok, for people.
+// Note is the reasons of a row that is not ok, for tables.
 func (r *Row) Note() string { return strings.Join(r.Reasons, "; ") }

@@ -14,7 +14,8 @@ import (
 	"vkattn/vk"
 )
 
-// compute runs everything. The error ends the command.
+// compute runs all implementations and the reference. It returns an error only if
+// nothing else can run.
 func (g *group) compute(ctx context.Context) error {
 	for _, i := range g.List {
 		if g.Here != nil && !g.Here(i, g.problem.DType) {
@@ -35,7 +36,7 @@ func (g *group) compute(ctx context.Context) error {
 			return err
 		}
 	}
-	// Room for the reference, whose tensors are twice as large.
+	// Free the memory for the reference, whose tensors are twice as large.
 	if err := g.close(); err != nil {
 		return err
 	}
@@ -45,7 +46,7 @@ func (g *group) compute(ctx context.Context) error {
 	return g.computeReference(ctx)
 }
 
-// computeReference runs the reference on the numbers as they are stored, in float32.
+// computeReference runs the reference on the stored numbers, widened to float32.
 func (g *group) computeReference(ctx context.Context) error {
 	g.say(g.problem, "reference", "computing")
 	wide, err := g.problem.Widened()
@@ -78,7 +79,7 @@ func (g *group) computeReference(ctx context.Context) error {
 	return r.stop(err)
 }
 
-// memory has the problem on a device, with its inputs.
+// memory returns the memory of the problem on a device or the host, with the inputs.
 func (g *group) memory(dev *vk.Device) (memory, error) {
 	if m := g.memories[dev != nil]; m != nil {
 		return m, nil
@@ -101,7 +102,7 @@ func (g *group) pieces() (all []int) {
 	return all
 }
 
-// runs computes a problem as often as is asked for, and with spoiled keys.
+// runs runs a problem Repeat times, and for the conformance table with spoiled keys.
 func (g *group) runs(ctx context.Context, r *result, m memory, dev *vk.Device, cfg attention.Config) error {
 	p, look := g.problem, g.problem.Outputs()
 	if g.Conformance {
@@ -140,8 +141,8 @@ func (g *group) runs(ctx context.Context, r *result, m memory, dev *vk.Device, c
 	return g.spoiled(ctx, r, m, dev, cfg)
 }
 
-// spoiled repeats the call with keys replaced by NaN and Inf: those that no row
-// attends to, and under a mask half of the others too.
+// spoiled repeats the call with keys replaced by NaN and Inf: first the keys that no row
+// attends to, then, under a mask, the later half of the others too.
 func (g *group) spoiled(ctx context.Context, r *result, m memory, dev *vk.Device, cfg attention.Config) error {
 	p := g.problem
 	for i, first := range []int{p.Hidden(), p.HalfSeen()} {
@@ -169,7 +170,7 @@ func (g *group) spoiled(ctx context.Context, r *result, m memory, dev *vk.Device
 	return nil
 }
 
-// once is one call, and what it left in some pieces of memory.
+// once makes one call and returns the given pieces of memory after it.
 func (g *group) once(ctx context.Context, r *result, m memory, dev *vk.Device, cfg attention.Config, pieces []int) ([][]byte, error) {
 	op, err := g.op(dev, cfg)
 	if err != nil {
@@ -206,7 +207,8 @@ func same(p *cases.Problem, a, b [][]byte) error {
 	return nil
 }
 
-// stop ends a row with an error and returns it where nothing can go on.
+// stop sets the status of a row that failed with err. It returns err if nothing else can
+// run.
 func (r *result) stop(err error) error {
 	var shape *attention.ShapeError
 	switch {
@@ -229,7 +231,7 @@ func (r *result) stop(err error) error {
 	return nil
 }
 
-// oneLine joins lines, and drops the names of packages.
+// oneLine joins the lines of a text and drops package names.
 func oneLine(text string) string {
 	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }), "; ")
 	return strings.NewReplacer("attention: ", "", "vk: ", "", "cudapath: ", "").Replace(text)

@@ -9,15 +9,15 @@ import (
 	"vkattn/attention"
 )
 
-// rowsPerHead of a sampled problem: enough for every power of two of keys to
-// meet several heads.
+// rowsPerHead is the number of rows sampled of a head: enough for several heads to have
+// rows of every power of two of keys.
 const rowsPerHead = 24
 
-// sample is every row of a problem where n are enough, and otherwise about n: of
-// several heads the first and the last among them, in each the first and last
-// row, those beside the edge of a tile, and random ones. Under a causal mask half
-// of these are spread evenly over the logarithm of the keys they attend to: that
-// is what errors depend on, and most rows attend to many.
+// sample picks all rows of a problem if there are at most n, and otherwise about n. They
+// are rows of several heads, the first and the last head among them: in each the first
+// and the last row, rows at the edge of a tile, and random rows. Under a causal mask half
+// of the random rows are spread evenly over the logarithm of the number of keys that they
+// attend to: errors depend on it, and most rows attend to many.
 func sample(s attention.Shape, c attention.Causal, n int, seed uint64) []attention.Rows {
 	if s.Rows() <= int64(n) {
 		return attention.AllRows(s)
@@ -66,8 +66,8 @@ func sampleHead(s attention.Shape, c attention.Causal, n int, r *rand.Rand) []in
 	return slices.Sorted(maps.Keys(rows))
 }
 
-// affordable is how many rows of a problem the CPU computes in float64 and as low
-// in about a second.
+// affordable is the number of rows of a problem that the CPU computes in about a second,
+// in float64 and as low.
 func affordable(c attention.Config, s attention.Shape) int {
 	const products = 2e9
 	perRow := float64(s.Sk) * float64(c.HeadDim+c.ValueDim())

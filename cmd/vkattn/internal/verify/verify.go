@@ -13,36 +13,37 @@ import (
 	"vkattn/vk"
 )
 
-// Verifier compares implementations on one device, or on the CPU. Problem may be
-// called from many goroutines.
+// Verifier compares implementations on one device, or on the CPU. Its method Problem is
+// safe for concurrent use.
 type Verifier struct {
 	Device *vk.Device // nil: only the CPU tier can run
-	Label  string     // of the device, in rows
+	Label  string     // name of the device in rows
 	List   []Implementation
-	// Reference runs on widened inputs; nil: the float64 reference of the CPU.
+	// Reference runs on inputs widened to float32. If it is nil, the float64 reference
+	// of the CPU is the only one.
 	Reference *Implementation
-	Repeat    int // runs of each implementation; all have to give the same bits
-	Rows      int // about how many rows the CPU computes in float64; 0: a second or so of work
+	Repeat    int // runs of each implementation, which must give the same bits
+	Rows      int // about how many rows the CPU computes in float64; 0: about a second of work
 
-	// Conformance adds what the table checks besides: nothing but outputs is
-	// written, and what no row attends to changes nothing.
+	// Conformance adds the checks of the conformance table: kernels write only outputs,
+	// and keys that no row attends to change nothing.
 	Conformance bool
 
-	// Here reports whether an implementation runs a storage type at all; those that do
-	// not have no row. nil: all have one.
+	// Here reports whether an implementation runs a storage type. One that does not has
+	// no row. If Here is nil, all have a row.
 	Here func(Implementation, attention.DType) bool
 
-	// Touch is called with the memory that a run left, before it is looked at, and
-	// may change it: how tests see that a wrong result is found. nil: nobody does.
+	// Touch is for tests of the checks: it is called with the memory after a run and may
+	// change it before it is judged. It may be nil.
 	Touch func(who string, p *cases.Problem, after [][]byte)
-	// Progress is called with what is being done; nil: nobody listens.
+	// Progress is called with a text for a progress bar. It may be nil.
 	Progress func(text string)
 
 	mu  sync.Mutex
 	ops map[attention.Config]*attention.Op
 }
 
-// Close drops the operations. The device stays the caller's.
+// Close closes the operations. The caller closes the device.
 func (v *Verifier) Close() error {
 	var all []error
 	for _, op := range v.ops {
@@ -52,14 +53,14 @@ func (v *Verifier) Close() error {
 	return errors.Join(all...)
 }
 
-// Problem has every implementation compute a case and compares them. There is a
-// row for each, the reference of the GPU first. The error is that of a device which
-// cannot go on, or of ctx; the rows are good all the same.
+// Problem runs a case on every implementation and compares the results. It returns a row
+// for each, with the row of Reference first. The error is a lost device or that of ctx;
+// the rows are valid nevertheless.
 func (v *Verifier) Problem(ctx context.Context, c cases.Case, dtype attention.DType) (rows []*Row, err error) {
 	n := v.Rows
 	switch {
 	case v.Conformance && c.SampleMax == 0:
-		n = math.MaxInt // small, and of data that a sample would not do justice to
+		n = math.MaxInt // all rows: the case is small, and its data is not alike everywhere
 	case v.Conformance:
 		n = c.SampleMax
 	case n == 0:
@@ -80,7 +81,7 @@ func (v *Verifier) Problem(ctx context.Context, c cases.Case, dtype attention.DT
 		}
 	}()
 	g.truth.Sample = sample(c.Shape, c.Causal, n, p.SeedValue())
-	// The CPU is busy with the reference while the device computes.
+	// The CPU computes the float64 reference while the device computes.
 	known := make(chan error, 1)
 	go func() { known <- g.truth.Expect(p) }()
 	err = g.compute(ctx)
@@ -97,7 +98,7 @@ func (v *Verifier) Problem(ctx context.Context, c cases.Case, dtype attention.DT
 	return g.rows(), g.judge()
 }
 
-// refused are rows of a problem that nobody computes for want of host memory.
+// refused returns the rows of a problem that does not fit the host's memory.
 func (g *group) refused(err error) []*Row {
 	rows := g.Unfinished(g.problem.Case, g.problem.DType)
 	for _, r := range rows {
@@ -106,7 +107,7 @@ func (g *group) refused(err error) []*Row {
 	return rows
 }
 
-// Unfinished are the rows of a problem, without a verdict.
+// Unfinished returns the rows of a problem without a status.
 func (v *Verifier) Unfinished(c cases.Case, dtype attention.DType) (rows []*Row) {
 	g := &group{Verifier: v, problem: &cases.Problem{Case: c, DType: dtype}}
 	for _, i := range v.List {
@@ -123,7 +124,7 @@ func (v *Verifier) say(p *cases.Problem, who, what string) {
 	}
 }
 
-// op finds or makes an operation. Those of a table share pipelines, not much else.
+// op returns the operation of a Config and creates it if needed.
 func (v *Verifier) op(dev *vk.Device, cfg attention.Config) (*attention.Op, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock() // attention.New compiles nothing
@@ -145,16 +146,16 @@ type group struct {
 	*Verifier
 	problem   *cases.Problem
 	truth     cases.Truth
-	memories  map[bool]memory // by whether it is the device's
+	memories  map[bool]memory // true: on the device, false: on the host
 	results   []*result
 	reference *result // nil: the float64 reference
 }
 
-// result is what one implementation left in memory.
+// result is the result of one implementation.
 type result struct {
 	row     *Row
 	problem *cases.Problem
-	after   [][]byte // pieces with outputs; nil where there is nothing to compare
+	after   [][]byte // the memory of the outputs after the run; nil: nothing to compare
 }
 
 func (g *group) rows() (rows []*Row) {
@@ -177,7 +178,7 @@ func (g *group) close() (err error) {
 	return err
 }
 
-// row is an empty row of the problem.
+// row returns a row of the problem without results.
 func (g *group) row(who string) *Row {
 	c := g.problem.Case
 	r := &Row{Device: g.Label, Who: who, B: c.Shape.B, Hq: c.Shape.Hq, Hkv: c.Shape.KVHeads(), Sq: c.Shape.Sq, Sk: c.Shape.Sk,

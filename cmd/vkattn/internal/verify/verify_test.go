@@ -157,7 +157,7 @@ func TestAWrongWitnessFails(t *testing.T) {
 	list := run(t, v, problem(attention.CausalNone), attention.F16)
 	require.Equal(t, 2, touched)
 	require.Equal(t, bench.Fail, list[0].Status)
-	require.Contains(t, list[0].Note(), "against float64")
+	require.Contains(t, list[0].Note(), "versus float64")
 }
 
 func TestOtherBitsInAnotherRunFail(t *testing.T) {
