@@ -1,14 +1,14 @@
 package attention
 
-// Access is how kernels reach tensors.
+// Access selects how kernels reach tensors.
 type Access uint8
 
-// Accesses. Addresses need bufferDeviceAddress and buffers that have one; they
-// reach tensors of any size and need no descriptor set. Descriptors work
-// everywhere; a binding spans at most maxStorageBufferRange bytes, so that
-// larger problems are split by batch.
+// Accesses. AccessAddresses needs bufferDeviceAddress and buffers with an address; it
+// reaches tensors of any size without descriptor sets. AccessDescriptors works on every
+// device; a binding spans at most maxStorageBufferRange bytes, so larger problems are
+// split by batch.
 const (
-	AccessAuto        Access = iota // addresses where device and buffers have them
+	AccessAuto        Access = iota // addresses if the device and the buffers have them
 	AccessAddresses                 // buffer device addresses only
 	AccessDescriptors               // storage buffer descriptors only
 )

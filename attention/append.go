@@ -6,18 +6,18 @@ import (
 	"vkattn/vk"
 )
 
-// AppendConfig says what kind of rows an Append takes and what it makes of them.
-// It is comparable. Head dimensions are those that a [Config] takes.
+// AppendConfig says what rows an Append takes and how it stores them. It is comparable.
+// It allows the head dimensions of [Config].
 type AppendConfig struct {
-	DType    DType  // storage type of new K, V and Q, and of the cache where KV is KVSame
-	HeadDim  int    // elements of a row of Q and K
-	HeadDimV int    // elements of a row of V; 0: HeadDim
+	DType    DType  // storage type of new K, V and Q, and of the cache if KV is KVSame
+	HeadDim  int    // elements per row of Q and K
+	HeadDimV int    // elements per row of V; 0: HeadDim
 	KV       KVType // how the cache stores K and V; zero value: as DType
-	Rotary   Rotary // of K and Q; zero value: none
-	Access   Access // how kernels reach tensors; zero value: as the buffers allow
+	Rotary   Rotary // rotary embedding of K and Q; zero value: none
+	Access   Access // how kernels reach tensors; zero value: chosen by the buffers
 }
 
-// attention is the Config of a Forward over the cache.
+// attention returns the Config of a Forward over the cache.
 func (c AppendConfig) attention() Config {
 	return Config{DType: c.DType, HeadDim: c.HeadDim, HeadDimV: c.HeadDimV, KV: c.KV, Access: c.Access}
 }
@@ -32,92 +32,90 @@ func (c AppendConfig) Validate() error {
 
 // AppendArgs are the tensors of one call. All lie on the same side, device or host.
 //
-// KCache, VCache, KScale, VScale and QOut are written to; they overlap no other
-// tensor, but QOut may be Q itself: the same place with the same strides.
+// Append writes KCache, VCache, KScale, VScale and QOut. They must not overlap another
+// tensor, except that QOut may be exactly Q: the same memory with the same strides.
 type AppendArgs struct {
 	B   int // sequences
 	Hkv int // heads of K and V
-	Hq  int // heads of Q, a multiple of Hkv; not looked at without Q
+	Hq  int // heads of Q, a multiple of Hkv; ignored without Q
 
-	// New rows: New of each sequence in tensors [B, Hkv, New, dim], of which the first
-	// UsedNew[b] are there when UsedNew is given; or, with CuNew, packed ones: rows
-	// CuNew[b] to CuNew[b+1]-1 of tensors [1, Hkv, TotalNew, dim] are sequence b's, and
-	// New is not looked at. They may be none. V and VCache are left out together, as
-	// when V is a part of K.
+	// New rows, by default New of each sequence in tensors [B, Hkv, New, dim]. With
+	// UsedNew only the first UsedNew[b] of them exist. With CuNew they are packed: rows
+	// CuNew[b] to CuNew[b+1]-1 of tensors [1, Hkv, TotalNew, dim] belong to sequence b,
+	// and New is ignored. A sequence may have no new rows. V and VCache are either both
+	// given or both left out, for example if V is a part of K.
 	New      int
 	K, V     Tensor
 	UsedNew  Vector // int32 [B]
 	CuNew    Vector // int32 [B+1], not decreasing
 	TotalNew int    // rows of the packed tensors, for CuNew
 
-	// The cache: tensors [B, Hkv, Capacity, dim], or with Pages pools [Count, Hkv,
-	// PageSize, dim], in which a sequence has at most Capacity keys (0: as many as a
-	// row of the page table has room for). New row i of sequence b goes to position
-	// Used[b] + i, which with Pages is row (Used[b] + i) % PageSize of the page that
-	// the table gives for it. Without Used all sequences are empty.
+	// The cache: tensors [B, Hkv, Capacity, dim]; with Pages, pools [Count, Hkv,
+	// PageSize, dim], in which a sequence has at most Capacity keys (0: as many as a row
+	// of the block table can address). New row i of sequence b goes to position
+	// p = Used[b] + i. With Pages that is row p % PageSize of page Table[b, p / PageSize].
+	// Without Used all sequences are empty.
 	KCache, VCache Tensor
 	Capacity       int
 	Pages          *Pages
 	Used           Vector // int32 [B]
-	KScale, VScale Vector // float32, of KVInt8 and KVFP8: [B, Hkv, Capacity], with Pages [Count, Hkv, PageSize]
+	KScale, VScale Vector // float32, for KVInt8 and KVFP8: [B, Hkv, Capacity], with Pages [Count, Hkv, PageSize]
 
-	// With Config.Rotary: cosines and sines [Positions, Rotary.Dim/2], and optionally
-	// the queries of the new rows, [B, Hq, New, HeadDim] or packed [1, Hq, TotalNew,
-	// HeadDim], which are rotated as K's row of their number is and go to QOut.
+	// With Config.Rotary: cosines and sines [Positions, Rotary.Dim/2]. Q is optional: the
+	// queries of the new rows, [B, Hq, New, HeadDim] or packed [1, Hq, TotalNew,
+	// HeadDim]. They are rotated like K's row of the same index and written to QOut.
 	Cos, Sin  Vector // float32
 	Positions int
 	Q, QOut   Tensor
 }
 
-// Append puts new rows of K and V behind those that a cache has, in the stream or
-// command buffer of the attention that reads them, and rotates K and Q on the way:
-// the step between the projections of a decoding model and [Op.Forward], and after
-// a prefill.
+// Append writes new rows of K and V behind the keys that a cache holds, and rotates K
+// and Q on the way. It runs in the same stream or command buffer as the attention that
+// reads the cache: between the projections of a model and [Op.Forward] when decoding,
+// and after a prefill.
 //
-// It changes no length: Used stays the caller's, whose Forward takes lengths that
-// count the new rows ([Varlen].UsedK). Between the two is a barrier.
+// Append changes no lengths. Used belongs to the caller, whose Forward takes lengths that
+// count the new rows ([Varlen].UsedK). Append and Forward need a barrier in between.
 //
 // # What is written
 //
-// A row goes nowhere, neither K nor V nor QOut, when its position is Capacity or
-// more, or Positions or more with a rotary embedding: what was there stays. The
-// same holds for positions and packed offsets below 0, and a row of K or V whose
-// page the pool does not have is not written. Kernels hold every number of a
-// vector against the sizes of the tensors, so a wrong one never writes outside of
-// the cache. Nothing but the rows' own elements (and scales) is changed, neither
-// what lies between rows nor what shares a 32-bit word with one. Sequences that
-// append to the same place of a shared page leave rows of either.
+// A row whose position is negative, at least Capacity, or with a rotary embedding at
+// least Positions, is skipped: K, V and QOut keep what they held. So is a row whose
+// packed offset is negative, and for K and V a row whose page the pool lacks. Kernels
+// compare every number of a vector with the sizes of the tensors, so a wrong number
+// never writes outside of the cache. Only the rows' own elements and scales change, not
+// the gaps between rows and not other elements of the same 32-bit word. If sequences
+// append to the same row of a shared page, either row may remain.
 //
 // # Numbers
 //
 // A rotation is computed in float32, each product rounded, and rounded once to the
-// storage type, or quantised once. Elements that are not rotated are copied (a NaN
-// is made quiet; devices may flush a subnormal of bf16 or f32 that is rotated). A
-// row's bits depend on itself and on its position, not on what else is in the call.
+// storage type, or quantised once. Elements that are not rotated are copied. A NaN
+// becomes quiet, and devices may flush a subnormal of bf16 or f32 that is rotated. A
+// row's bits depend on the row and its position only.
 //
-// A cache in another type than the rows is quantised from float32, by one scale for
-// a row (KVInt8 and KVFP8, so their Config.KVBlock is 1) or for a block of 32
-// elements of a row, found from the largest absolute value of its elements, a:
+// A quantised cache is quantised from float32. There is one scale per row (KVInt8 and
+// KVFP8, so their Config.KVBlock is 1) or per block of 32 elements of a row. The scale
+// follows from a, the largest absolute value of the row or block:
 //
-//   - KVInt8: scale a/127; element x becomes the integer nearest to x/scale, of
-//     two the even one;
+//   - KVInt8: scale a/127; element x becomes the integer nearest to x/scale, ties to
+//     even;
 //   - KVFP8: scale a/448; x/scale becomes the nearest e4m3, ties to even;
-//   - KVQ8_0, as ggml: like KVInt8, but of two the one away from 0, and the scale
-//     is rounded to f16 after that;
-//   - KVQ4_0, as ggml: scale m/-8, where m is the first element of absolute value
-//     a; x becomes x/scale + 8 rounded to the nearest of 0 to 15, halves up; the
-//     scale is rounded to f16 after that.
+//   - KVQ8_0, as in ggml: like KVInt8 with ties away from 0; the scale is rounded to f16
+//     afterwards;
+//   - KVQ4_0, as in ggml: scale m/-8, where m is the first element of absolute value a;
+//     x becomes x/scale + 8 rounded to the nearest of 0 to 15, ties up; the scale is
+//     rounded to f16 afterwards.
 //
-// Scales and quotients may be off by a few units of float32 on a device, and with
-// them an element that is all but halfway between two numbers. Where a is below
-// 2^-100 all elements and the scale are 0; with an Inf or NaN the scale is NaN.
+// On a device, scales and quotients may be off by a few units of float32, and so may an
+// element that lies almost halfway between two numbers. If a is below 2^-100, all
+// elements and the scale are 0. With an Inf or NaN the scale is NaN.
 //
 // # Ownership, concurrency and errors
 //
-// These are as for [Op]: methods may be called from many goroutines, each Stream
-// and Commands has one owner, tensors stay the caller's, wrong arguments are a
-// [*ShapeError] naming the field, and nothing is recorded or written when an
-// error returns.
+// As for [Op]: methods are safe for concurrent use, a Stream or Commands has one owner,
+// and tensors stay the caller's. Wrong arguments give a [*ShapeError] that names the
+// field. If a method returns an error, it has recorded and written nothing.
 type Append struct {
 	dev *vk.Device // nil: the CPU tier
 	cfg AppendConfig
@@ -125,9 +123,9 @@ type Append struct {
 	pipelines pipelines[appendVariant, AppendConfig] // at most 6
 }
 
-// NewAppend makes an operation. A nil device means the CPU tier; the device stays
-// the caller's and must outlive the Append. A wrong field is a *ShapeError; Access that
-// the device has not matches [ErrUnsupported].
+// NewAppend makes an operation. A nil device selects the CPU tier. The device stays the
+// caller's and must outlive the Append. A wrong field gives a *ShapeError; an Access that
+// the device lacks gives an error that matches [ErrUnsupported].
 func NewAppend(dev *vk.Device, cfg AppendConfig) (*Append, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -143,7 +141,7 @@ func NewAppend(dev *vk.Device, cfg AppendConfig) (*Append, error) {
 	return &Append{dev: dev, cfg: cfg}, nil
 }
 
-// Config is what NewAppend was given.
+// Config returns the AppendConfig that NewAppend was given.
 func (p *Append) Config() AppendConfig {
 	if p == nil {
 		return AppendConfig{}
@@ -151,10 +149,10 @@ func (p *Append) Config() AppendConfig {
 	return p.cfg
 }
 
-// usable says why the Append cannot be used: nobody made it, or it is closed.
+// usable reports why the Append cannot be used: NewAppend did not make it, or it is closed.
 func (p *Append) usable() error {
 	switch {
-	case p == nil || p.cfg.HeadDim == 0: // which no AppendConfig that NewAppend takes has
+	case p == nil || p.cfg.HeadDim == 0: // NewAppend accepts no AppendConfig with HeadDim 0
 		return unmade("NewAppend")
 	case p.pipelines.closed.Load():
 		return fmt.Errorf("attention: %w", vk.ErrClosed)
@@ -162,8 +160,8 @@ func (p *Append) usable() error {
 	return nil
 }
 
-// Prepare compiles what Forward needs, so that the first one does not wait for a
-// compiler. On the CPU tier there is nothing to compile. Its errors are those of
+// Prepare compiles the kernels that Forward needs, so that the first Forward does not
+// wait for the compiler. On the CPU tier it compiles nothing. Its errors are those of
 // vk.Device.Pipeline.
 func (p *Append) Prepare() error {
 	if err := p.usable(); err != nil {
@@ -183,12 +181,12 @@ func (p *Append) Prepare() error {
 	return nil
 }
 
-// Forward appends rows. On a device the work is recorded into the stream's current
-// batch, in order after what was recorded before, and the tensors are held until it
-// has run; the caller puts barriers between what computes the new rows, this, and
-// what reads the cache and QOut, submits and waits. On the CPU tier the stream is
-// nil, tensors are in host memory, and the rows are there when Forward returns. On
-// a device it allocates nothing once its kernels are compiled.
+// Forward appends rows. On a device it records the work into the stream's current batch,
+// after what was recorded before. The stream holds the tensors until the work has run.
+// The caller records barriers between what computes the new rows, Forward, and what reads
+// the cache and QOut, then submits and waits. On the CPU tier the stream is nil, tensors
+// lie in host memory, and the rows are written when Forward returns. On a device Forward
+// allocates nothing once its kernels are compiled.
 func (p *Append) Forward(s *vk.Stream, a AppendArgs) error {
 	if err := p.usable(); err != nil {
 		return err
@@ -210,10 +208,10 @@ func (p *Append) Forward(s *vk.Stream, a AppendArgs) error {
 	return p.record(s.Commands, &a)
 }
 
-// Record puts the dispatches into a command buffer: the caller's, through
-// vk.Device.WrapCommands, or a stream's. It inserts no barrier: the caller orders
-// what it reads before it and what it writes after it (compute shader reads and
-// writes), and keeps the tensors and this Append until the commands have run.
+// Record records the dispatches into a command buffer: the caller's, wrapped by
+// vk.Device.WrapCommands, or a stream's. It inserts no barrier. The caller orders what
+// the dispatches read before them and what they write after them (compute shader reads
+// and writes), and keeps the tensors and this Append until the commands have run.
 func (p *Append) Record(c *vk.Commands, a AppendArgs) error {
 	if err := p.usable(); err != nil {
 		return err
@@ -227,8 +225,7 @@ func (p *Append) Record(c *vk.Commands, a AppendArgs) error {
 	return p.record(c, &a)
 }
 
-// Close gives the pipelines back to the device; work in flight holds what it uses.
-// Close may be called again.
+// Close releases the pipelines; work in flight holds what it uses. Close is idempotent.
 func (p *Append) Close() error {
 	if p == nil {
 		return nil

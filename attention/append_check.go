@@ -17,7 +17,7 @@ const (
 	appendTable
 	appendCos
 	appendSin
-	appendKCache // from here on they are written to
+	appendKCache // this tensor and the following ones are outputs
 	appendVCache
 	appendQOut
 	appendKScale
@@ -25,25 +25,25 @@ const (
 	appendTensors
 )
 
-// appendLayouts are the tensors of a call with its sizes: an array, so that a call
-// keeps it on its stack. Those left out have no field name.
+// appendLayouts are the tensors and sizes of a call. They are an array so that a call
+// keeps them on its stack. A tensor that is left out has no field name.
 type appendLayouts struct {
 	list [appendTensors]layout
 
 	sequences   int
-	rows        int   // new rows of a sequence, or of all of them
-	packed      bool  // all of them: lengths are CuNew
-	counted     bool  // lengths are UsedNew
-	limit       int64 // rows at positions from there on have no place
+	rows        int   // new rows per sequence; of all sequences if packed
+	packed      bool  // new rows are packed by CuNew
+	counted     bool  // UsedNew gives their number
+	limit       int64 // positions from limit on are not written
 	paged       bool
-	pageRows    int // keys of a page; of a sequence's cache without pages
+	pageRows    int // keys per page; without pages, keys per sequence
 	pages       int
 	tableStride int
 }
 
 func (l *appendLayouts) given(tensor int) bool { return l.list[tensor].field != "" }
 
-// check checks a call and leaves its layouts in l.
+// check checks a call and fills l with its layouts.
 func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
 	if p.pipelines.closed.Load() {
 		return fmt.Errorf("attention: %w", vk.ErrClosed)
@@ -75,13 +75,13 @@ func checkSize(field string, n int) error {
 	return nil
 }
 
-// setSizes checks the sizes and works out those of rows and cache.
+// setSizes checks the sizes and computes those of rows and cache.
 func (l *appendLayouts) setSizes(a *AppendArgs) error {
 	*l = appendLayouts{sequences: a.B, rows: a.New, pageRows: a.Capacity}
 	rowsField := "New"
 	if a.CuNew.begun() {
 		if a.UsedNew.begun() {
-			return &ShapeError{"UsedNew", "given beside CuNew", "one of the two"}
+			return &ShapeError{"UsedNew", "given together with CuNew", "one of the two"}
 		}
 		l.packed, l.rows, rowsField = true, a.TotalNew, "TotalNew"
 	}
@@ -138,7 +138,7 @@ func (l *appendLayouts) setPages(a *AppendArgs) error {
 	return nil
 }
 
-// setTensors lays out what is given, and refuses what is missing or has no use.
+// setTensors lays out the given tensors and refuses missing and unused ones.
 func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 	batches, batchesOrPages := a.B, a.B
 	if l.packed {
@@ -157,7 +157,7 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 	}
 	if a.Q.begun() || a.QOut.begun() {
 		if !rotary {
-			return &ShapeError{"Q", "given", "none without Rotary, which is all that is done to it"}
+			return &ShapeError{"Q", "given", "none without Rotary: Q is only rotated"}
 		}
 		l.list[appendQ].set("Q", &a.Q, size, batches, a.Hq, l.rows, cfg.HeadDim)
 		l.list[appendQOut].set("QOut", &a.QOut, size, batches, a.Hq, l.rows, cfg.HeadDim)
@@ -186,10 +186,10 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 	for _, v := range [...]struct {
 		tensor int
 		field  string
-		vector Vector // not a pointer: it would escape with the strings
+		vector Vector // a value: a pointer would escape together with the strings
 		count  int64
 		needed bool
-		barred string // what to say where it has no use; "": it has
+		barred string // why the vector must not be given; "": it may be
 	}{
 		{appendUsed, "Used", a.Used, int64(a.B), false, ""},
 		{appendLengths, lengthsField, lengths, int64(lengthsCount), false, ""},
@@ -220,7 +220,7 @@ func unless(given bool, reason string) string {
 	return reason
 }
 
-// checkMemory checks that what is needed is there, on the operation's side, and in
+// checkMemory checks that all needed tensors are given, on the operation's side and in
 // bounds.
 func (l *appendLayouts) checkMemory(dev *vk.Device) error {
 	for i := range l.list {
@@ -245,7 +245,7 @@ func (l *appendLayouts) checkMemory(dev *vk.Device) error {
 	return nil
 }
 
-// checkBlocks refuses a cache of blocks whose rows do not all begin with one.
+// checkBlocks refuses a Blocked cache with rows that do not start at a block.
 func checkBlocks(field string, t *Tensor) error {
 	for _, x := range [4]struct {
 		field    string
@@ -284,9 +284,9 @@ func (l *appendLayouts) checkOverlaps() error {
 	return nil
 }
 
-// wovenWith reports whether two tensors in one piece of memory are apart because
-// each keeps to its own part of every period of it, as K and V of a page do that lie
-// one behind the other: rows within a part overlap it as they like.
+// wovenWith reports whether two tensors in the same memory are disjoint because each
+// stays within its own part of every period. K and V of a page, one after the other, are
+// an example. The rows of one tensor may overlap each other.
 func (l *layout) wovenWith(other *layout) bool {
 	_, a := l.start()
 	_, b := other.start()
@@ -303,8 +303,8 @@ func (l *layout) wovenWith(other *layout) bool {
 	return false
 }
 
-// within is the distance in bytes from the first byte of row 0 to the end of the
-// rows that are not a whole number of periods further.
+// within returns the distance in bytes from the first byte of row 0 to the end of the
+// rows that lie in the same period.
 func (l *layout) within(period uint64) uint64 {
 	span := uint64(l.dim * l.size)
 	for i, n := range l.counts {
@@ -315,7 +315,7 @@ func (l *layout) within(period uint64) uint64 {
 	return span
 }
 
-// fits32 reports what a kernel cannot address with 32 bits.
+// fits32 refuses sizes and strides that exceed the kernel's 32 bits.
 func (l *appendLayouts) fits32() error {
 	for _, i := range [...]int{appendK, appendV, appendQ, appendKCache, appendVCache, appendQOut} {
 		t := &l.list[i]
@@ -325,11 +325,11 @@ func (l *appendLayouts) fits32() error {
 	}
 	for _, i := range [2]int{appendK, appendQ} {
 		if rows := l.list[i].counts[1] * l.list[i].counts[2]; l.given(i) && rows > math.MaxInt32 {
-			return fmt.Errorf("%w: %d new rows of %s in a dispatch, 2^31 - 1 are possible", ErrUnsupported, rows, l.list[i].field)
+			return fmt.Errorf("%w: %d new rows of %s in a dispatch, at most 2^31 - 1 are possible", ErrUnsupported, rows, l.list[i].field)
 		}
 	}
 	if c := &l.list[appendKCache]; c.counts[1]*c.counts[2] > math.MaxUint32 {
-		return fmt.Errorf("%w: %d rows of a page or sequence of KCache, 2^32 - 1 are possible", ErrUnsupported, c.counts[1]*c.counts[2])
+		return fmt.Errorf("%w: %d rows of a page or sequence of KCache, at most 2^32 - 1 are possible", ErrUnsupported, c.counts[1]*c.counts[2])
 	}
 	return nil
 }

@@ -12,26 +12,25 @@ import (
 // appendBlock is how many rows a worker takes at once.
 const appendBlock = 64
 
-// appendTask is one of the tensors of a call on its way from the new rows to where
-// they belong.
+// appendTask writes one of the tensors of a call.
 type appendTask struct {
-	in, out, scale int  // tensors; scale -1: has none
-	rotated        bool // by Rotary, if there is one
-	needsRotary    bool // else there is nothing to do
+	in, out, scale int  // tensors; scale -1: none
+	rotated        bool // with Rotary
+	needsRotary    bool // skipped without Rotary
 }
 
-// appendTasks are computed in any order: none reads what another one writes.
+// appendTasks run in any order: none reads what another writes.
 var appendTasks = [3]appendTask{
 	{in: appendK, out: appendKCache, scale: appendKScale, rotated: true},
 	{in: appendV, out: appendVCache, scale: appendVScale},
 	{in: appendQ, out: appendQOut, scale: -1, rotated: true, needsRotary: true},
 }
 
-// toCache reports whether rows go to their positions, and not to where they were
-// among the new ones.
+// toCache reports whether rows go to their positions in the cache rather than to the
+// rows of the same index in QOut.
 func (t *appendTask) toCache() bool { return t.out != appendQOut }
 
-// variantOf says what is made of a row.
+// variantOf describes the conversion of a row.
 func (t *appendTask) variant(cfg *AppendConfig, access Access) appendVariant {
 	v := appendVariant{access: access, dim: cfg.HeadDim, rotated: t.rotated && cfg.Rotary.Dim > 0}
 	if t.out == appendVCache {
@@ -63,7 +62,7 @@ func appendCPU(cfg *AppendConfig, l *appendLayouts) {
 	}
 }
 
-// appendWorker takes rows from one place to another through its own memory.
+// appendWorker converts rows in its own scratch memory.
 type appendWorker struct {
 	*appendLayouts
 	cfg     *AppendConfig
@@ -72,7 +71,7 @@ type appendWorker struct {
 	row     []float32
 }
 
-// append takes one row, counted over all heads and batches, where it belongs.
+// append writes one row, counted over all heads and batches.
 func (w *appendWorker) append(number int64) {
 	in, out := &w.list[w.task.in], &w.list[w.task.out]
 	seq, head, batch := number%in.counts[2], number/in.counts[2]%in.counts[1], number/in.counts[2]/in.counts[1]
@@ -98,12 +97,12 @@ func (w *appendWorker) append(number int64) {
 	}
 }
 
-// place is the sequence of a new row and its position there; false for a row that
-// there is not, or that has no place.
+// position returns the sequence of a new row and its position there. ok is false if the
+// row does not exist or is not written.
 func (w *appendWorker) position(batch, row int64) (sequence, position int64, ok bool) {
 	sequence, position = batch, row
 	switch {
-	case w.packed: // the last sequence that starts there or before: those before it with the same start are empty
+	case w.packed: // the last sequence that starts at or before the row; earlier ones with the same start are empty
 		sequence = max(0, int64(sort.Search(w.sequences, func(b int) bool { return w.integer(appendLengths, int64(b)) > row }))-1)
 		first := w.integer(appendLengths, sequence)
 		if first < 0 || row < first || row >= w.integer(appendLengths, sequence+1) {
@@ -123,7 +122,7 @@ func (w *appendWorker) position(batch, row int64) (sequence, position int64, ok 
 	return sequence, position, position < w.limit
 }
 
-// cacheRow is where the cache has a position of a sequence.
+// cacheRow returns the batch, or page, and row in the cache of a sequence's position.
 func (w *appendWorker) cacheRow(sequence, position int64) (batch, row int64, ok bool) {
 	if !w.paged {
 		return sequence, position, true
@@ -132,7 +131,7 @@ func (w *appendWorker) cacheRow(sequence, position int64) (batch, row int64, ok 
 	return page, position % int64(w.pageRows), page >= 0 && page < int64(w.pages)
 }
 
-// rotate turns the pairs of the row.
+// rotate rotates the pairs of the row.
 func (w *appendWorker) rotate(position int64) {
 	r := &w.cfg.Rotary
 	for i := range r.Dim / 2 {
@@ -142,20 +141,20 @@ func (w *appendWorker) rotate(position int64) {
 		half.DecodeF32(angle[1:], w.list[appendSin].element(at))
 		a, b := r.pair(i)
 		x, y := w.row[a], w.row[b]
-		w.row[a] = float32(x*angle[0]) - float32(y*angle[1]) // converted: not fused
+		w.row[a] = float32(x*angle[0]) - float32(y*angle[1]) // the conversions keep the compiler from fusing
 		w.row[b] = float32(y*angle[0]) + float32(x*angle[1])
 	}
 }
 
-// integer is an element of an int32 vector.
+// integer returns an element of an int32 vector.
 func (w *appendWorker) integer(tensor int, i int64) int64 {
 	return int64(int32(binary.LittleEndian.Uint32(w.list[tensor].element(i))))
 }
 
-// element is the memory from an element of a vector on.
+// element returns the memory of a vector from element i on.
 func (l *layout) element(i int64) []byte { return l.tensor.Host[(l.tensor.Offset+i)*l.size:] }
 
-// hostRow is the memory of a row.
+// hostRow returns the memory of a row.
 func (l *layout) hostRow(batch, head, seq int64) []byte {
 	e := l.tensor.Offset + batch*l.steps[0] + head*l.steps[1] + seq*l.steps[2]
 	return l.tensor.Host[e*l.size:][:l.dim*l.size]

@@ -8,8 +8,8 @@ import (
 	"vkattn/attention/quant"
 )
 
-// encodeKV stores a row in the type of a cache, as shaders/append_encode.glsl does,
-// and returns its scale where that lies beside the row.
+// encodeKV stores a row in the type of a cache, as shaders/append_encode.glsl does. It
+// returns the row's scale for Scaled types.
 func encodeKV(dst []byte, row []float32, kv KVType, d DType) (scale float32) {
 	switch {
 	case kv == KVSame:
@@ -32,7 +32,7 @@ func encodeKV(dst []byte, row []float32, kv KVType, d DType) (scale float32) {
 	return quant.EncodeInt8(dst, row)
 }
 
-// encodeBlock stores 32 elements with their scale.
+// encodeBlock stores 32 elements and their scale.
 func encodeBlock(dst []byte, x []float32, kv KVType) {
 	scale, numberless := numberlessScale(x)
 	switch {
@@ -52,10 +52,10 @@ func encodeBlock(dst []byte, x []float32, kv KVType) {
 	}
 }
 
-// numberlessScale is the scale of what is stored as zeros: NaN where an element is
-// not finite, 0 where all are so small that the inverse of a scale might overflow.
+// numberlessScale returns the scale of elements that are stored as zeros: NaN if one of
+// them is not finite, 0 if all are so small that the inverse of a scale could overflow.
 func numberlessScale(x []float32) (scale float32, numberless bool) {
-	var most uint32 // bits of absolute values, which are ordered as they are, NaN above all
+	var most uint32 // bits of absolute values: they order like the values, with NaN above all
 	for _, v := range x {
 		most = max(most, math.Float32bits(v)&^(1<<31))
 	}

@@ -12,11 +12,11 @@ import (
 // appendPushBytes is the size of the push constant block of shaders/append.comp.
 const appendPushBytes = 120
 
-// appendLocal is the workgroup of the append kernel, what every device has, and the
-// most invocations of a row.
+// appendLocal is the workgroup size of the append kernel, which every device has. A row
+// takes at most this many invocations.
 const appendLocal = 128
 
-// appendVariant is what an Append's pipelines differ by.
+// appendVariant is the key of an Append's pipelines.
 type appendVariant struct {
 	access  Access // AccessAddresses or AccessDescriptors, decided
 	dim     int
@@ -24,12 +24,12 @@ type appendVariant struct {
 	rotated bool
 }
 
-// lanes are the invocations that share a row: about one for four elements.
+// lanes is the number of invocations per row, about one for four elements.
 func (v *appendVariant) lanes() uint32 {
 	return min(appendLocal, uint32(1)<<bits.Len32(ceilDiv(uint32(v.dim), 4)-1))
 }
 
-// access decides how kernels reach tensors; l nil stands for ones with addresses.
+// access decides how kernels reach tensors. A nil l stands for tensors with addresses.
 func (p *Append) access(l *appendLayouts) Access {
 	if p.cfg.Access != AccessAuto {
 		return p.cfg.Access
@@ -43,7 +43,7 @@ func (p *Append) access(l *appendLayouts) Access {
 	return AccessAddresses
 }
 
-// withoutAddress is the first tensor whose buffer has none.
+// withoutAddress returns the field of the first tensor whose buffer has no address.
 func (l *appendLayouts) withoutAddress() string {
 	for i := range l.list {
 		if t := &l.list[i]; t.field != "" && t.tensor.Buffer.Address() == 0 {
@@ -80,8 +80,8 @@ func (v appendVariant) pipeline(cfg *AppendConfig) (*vk.PipelineDesc, error) {
 	return desc, nil
 }
 
-// record checks the arguments and puts the dispatches into c, all or none: one for
-// each of K, V and Q, and more where one does not reach all batches.
+// record checks the arguments and records the dispatches into c, all or none: one each
+// for K, V and Q, and more if a dispatch cannot cover all batches.
 func (p *Append) record(c *vk.Commands, a *AppendArgs) error {
 	w := appendLauncher{limits: &p.dev.Caps().Limits}
 	if err := p.check(&w.appendLayouts, a); err != nil {
@@ -114,7 +114,7 @@ func (p *Append) record(c *vk.Commands, a *AppendArgs) error {
 		}
 		dispatches += (l.batches + l.chunk - 1) / l.chunk
 	}
-	// What might fail, before anything is recorded.
+	// Everything that can fail comes before anything is recorded.
 	if w.access == AccessDescriptors {
 		if err := c.Reserve(dispatches, appendBindings); err != nil {
 			return err
@@ -134,8 +134,8 @@ func (p *Append) record(c *vk.Commands, a *AppendArgs) error {
 	return nil
 }
 
-// appendLauncher is an append on its way to dispatches, and appendLaunch one of its
-// tensors.
+// appendLauncher holds an append while its dispatches are recorded; appendLaunch is one
+// of its tensors.
 type appendLauncher struct {
 	appendLayouts
 	limits *vk.Limits
@@ -146,12 +146,12 @@ type appendLaunch struct {
 	*appendTask
 	pipeline *vk.Pipeline
 	rotate   bool
-	batches  int // that the grid's z counts: sequences, or one where they are packed
-	chunk    int // of them in a dispatch
+	batches  int // batches in the grid's z: sequences, or 1 if they are packed
+	chunk    int // batches per dispatch
 	groups   [2]uint32
 }
 
-// hold keeps every buffer until the work has run.
+// hold makes the commands hold every buffer until the work has run.
 func (w *appendLauncher) hold(c *vk.Commands) error {
 	var held [appendTensors]vk.Resource
 	n := 0
@@ -164,8 +164,8 @@ func (w *appendLauncher) hold(c *vk.Commands) error {
 	return c.Keep(held[:n]...)
 }
 
-// size works out the grid, and how many batches one dispatch may cover: the grid's
-// z, the 32 bits of a stride and the range of a descriptor bound it.
+// size computes the grid and the batches per dispatch. The grid's z, the 32 bits of a
+// stride and the range of a descriptor bound them.
 func (w *appendLauncher) size(l *appendLaunch, v *appendVariant) error {
 	in := &w.list[l.in]
 	blocks := ceilDiv(uint32(in.counts[1]*in.counts[2]), appendLocal/v.lanes())
@@ -207,7 +207,7 @@ func (w *appendLauncher) size(l *appendLaunch, v *appendVariant) error {
 	return nil
 }
 
-// What append.comp binds, in the order of its addresses.
+// Bindings of append.comp, in the order of its addresses.
 const (
 	appendIn = iota
 	appendOut
@@ -215,7 +215,7 @@ const (
 	appendBindings = 8
 )
 
-// slots are the tensors of a dispatch; -1: left out.
+// slots returns the tensor of each binding; -1 for none.
 func (w *appendLauncher) slots(l *appendLaunch) [appendBindings]int {
 	s := [appendBindings]int{l.in, l.out, l.scale, appendUsed, appendLengths, appendTable, appendCos, appendSin}
 	for i := range s {
@@ -229,9 +229,8 @@ func (w *appendLauncher) slots(l *appendLaunch) [appendBindings]int {
 	return s
 }
 
-// batchExtent is how many elements of a slot's tensor the work of one batch reaches,
-// and how far on those of the next one begin; split is false for what is there as a
-// whole for every batch.
+// batchExtent returns how many elements of a binding's tensor one batch spans, and the
+// distance to the next batch. split is false for tensors that every batch needs whole.
 func (w *appendLauncher) batchExtent(l *appendLaunch, slot int, t *layout) (extent, step uint64, split bool) {
 	whole := slot > appendScale || slot != appendIn && l.toCache() && (w.paged || w.packed)
 	switch {
@@ -243,7 +242,7 @@ func (w *appendLauncher) batchExtent(l *appendLaunch, slot int, t *layout) (exte
 	return t.extent() + uint64((t.counts[0]-1)*t.steps[0]), uint64(t.steps[0]), false
 }
 
-// align is that of a descriptor's offset, and at least a word, in bytes.
+// align is the alignment of a descriptor's offset in bytes, at least a word.
 func (w *appendLauncher) align() uint64 { return max(4, w.limits.MinStorageBufferOffsetAlignment) }
 
 // The flags of append_rows.glsl.
@@ -326,8 +325,8 @@ func (w *appendLauncher) dispatch(c *vk.Commands, l *appendLaunch, first, count 
 	return c.Dispatch(l.pipeline, bound[:], paramBytes(&push, appendPushBytes), groups)
 }
 
-// bindAt is the descriptor of so many bytes of a buffer from a byte on, and where
-// that byte lies in it: it starts at a multiple of align.
+// bindAt returns a descriptor that covers length bytes of a buffer from byte at on, and
+// the position of that byte in it. The descriptor starts at a multiple of align.
 func bindAt(b *vk.Buffer, at, length, align uint64) (rest uint64, r vk.BufferRange) {
 	start := max((b.Offset()+at)/align*align, b.Offset())
 	rest = b.Offset() + at - start

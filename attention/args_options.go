@@ -2,93 +2,94 @@ package attention
 
 import "vkattn/vk"
 
-// Vector is a contiguous array of 32-bit elements, int32 or float32 as its use
-// says: on the same side as the tensors, in a device buffer or in host memory
-// (little-endian). Kernels bound what they read from int32 vectors by what the
-// call says of the tensors, so that a wrong number gives wrong results and never
-// reads or writes outside of them.
+// Vector is a contiguous array of 32-bit elements, int32 or float32 depending on its
+// use. It lies on the same side as the tensors: in a device buffer or in host memory
+// (little-endian). Kernels clamp what they read from int32 vectors to the sizes that
+// the call gives. A wrong number gives wrong results but never accesses memory outside
+// of the tensors.
 type Vector struct {
 	Buffer *vk.Buffer
 	Host   []byte
 	Offset int64 // of the first element, in elements
 }
 
-// Given reports whether v names any memory.
+// Given reports whether v names memory.
 func (v Vector) Given() bool { return v.Buffer != nil || v.Host != nil }
 
-// Varlen gives the sequences of a batch lengths of their own. The Shape's Sq and
-// Sk bound them. Any of the four vectors may be left out. Lengths may be 0: such
-// a sequence has no rows, or rows that attend to nothing (O = 0, LSE = -Inf).
+// Varlen gives each sequence of a batch its own length, at most the Shape's Sq and Sk.
+// Each of the four vectors is optional. Lengths may be 0: such a sequence has no rows,
+// or its rows attend to nothing (O = 0, LSE = -Inf).
 //
-// A causal mask, a window and ALiBi are those of each sequence: BottomRight puts
-// the last row of a sequence at its own last key.
+// The causal mask, the window and ALiBi apply to each sequence on its own: BottomRight
+// aligns the last row of a sequence with its own last key.
 //
-// Packed rows may be those of many sequences that are decoded and of a few prompts: where
-// a bound by TotalQ says that most are short, the decoding kernel computes these beside
-// the kernel for the others ([Plan].DecodeTile). TotalQ is best the number of rows there are.
+// A packed batch may mix many decodes with a few prefills. If TotalQ shows that most
+// sequences are short, the decode kernel computes the short ones in a dispatch of its
+// own ([Plan].DecodeTile). Set TotalQ to the actual number of rows for the best plan.
 type Varlen struct {
-	// Packed sequences: sequence b of Q and O is rows CuQ[b] to CuQ[b+1]-1 of
-	// tensors [1, heads, TotalQ, dim], and LSE is packed [Hq, TotalQ]; likewise CuK
-	// for K and V. int32 [B+1], not decreasing. The batch stride of such tensors is
-	// not looked at.
+	// Cumulative lengths of packed sequences (cu_seqlens), int32 [B+1], not decreasing.
+	// Sequence b of Q and O is rows CuQ[b] to CuQ[b+1]-1 of tensors [1, heads, TotalQ,
+	// dim], and LSE is packed [Hq, TotalQ]. CuK does the same for K and V. The batch
+	// stride of packed tensors is ignored.
 	CuQ, CuK       Vector
 	TotalQ, TotalK int // rows of the packed tensors, for CuQ and CuK
 
-	// Lengths in use: sequence b has UsedQ[b] rows and UsedK[b] keys, at the start
-	// of its place in the tensors. int32 [B]. Rows of O and LSE past them are not
-	// written.
+	// Lengths in use (seqused), int32 [B]: sequence b has UsedQ[b] rows and UsedK[b]
+	// keys, from the start of its range in the tensors. Rows of O and LSE past UsedQ[b]
+	// are not written.
 	UsedQ, UsedK Vector
 }
 
-// Pages puts K and V into pages of a pool that the sequences share. The tensors
-// K and V are then [Count, Hkv, PageSize, dim]: key t of sequence b is row
-// t % PageSize of page Table[b, t / PageSize], in any order, pages shared between
-// sequences or not. Lengths are Varlen.UsedK, or Sk for all. Entries of the table
-// past a sequence's last key, and rows of pages past it, are not looked at.
+// Pages is the layout of a paged KV cache. K and V are tensors [Count, Hkv, PageSize,
+// dim] that all sequences share: key t of sequence b is row t % PageSize of page
+// Table[b, t / PageSize]. Table is the block table; pages may come in any order, and
+// sequences may share pages. Lengths are Varlen.UsedK, or Sk for all. Entries of the
+// table past a sequence's last key, and rows of its last page past that key, are not
+// read.
 type Pages struct {
-	Table    Vector // int32 [B, Stride]
-	Stride   int    // entries of a row of the table; 0: as many as Sk needs
-	PageSize int    // keys of a page, 1 or more
+	Table    Vector // int32 [B, Stride]: the block table
+	Stride   int    // entries per row of the block table; 0: as many as Sk needs
+	PageSize int    // keys per page, at least 1
 	Count    int    // pages in K and V
 }
 
-// SparseTokens lists, for each sequence and key head, the tokens that its rows attend to;
-// the others are not read, so that the cost is that of the kept ones. Masks count
-// besides: a listed token that the causal mask or the window excludes, or one past
-// the sequence's end, has no weight. One listed twice counts twice.
+// SparseTokens lists, per sequence and key head, the tokens that its rows attend to.
+// Kernels read no other token, so the cost follows the listed ones. Masks still apply:
+// a listed token that the causal mask or the window excludes, or that lies past the
+// sequence's end, has weight 0. A token listed twice counts twice.
 type SparseTokens struct {
-	Offsets Vector // int32 [B*Hkv+1]: the list of sequence b and head h starts at entry Offsets[b*Hkv+h] and ends where the next one starts
-	Tokens  Vector // int32 [Total]: keys of the sequence, from 0
+	Offsets Vector // int32 [B*Hkv+1]: the list of sequence b and key head h is Tokens[Offsets[b*Hkv+h]:Offsets[b*Hkv+h+1]]
+	Tokens  Vector // int32 [Total]: keys of the sequence, counted from 0
 	Total   int    // entries of Tokens
 }
 
-// Blocks is a bitmap of the blocks of BlockQ rows and BlockK keys that are
-// attended to; work is skipped where a whole tile is not. Bit j%32 of word j/32
-// of a row of blocks stands for keys j*BlockK and on.
+// Blocks is a bitmap over blocks of BlockQ rows and BlockK keys; a set bit means that
+// the rows attend to the keys. Kernels skip a tile whose bits are all clear. Bit j%32
+// of word j/32 of a row of blocks stands for keys j*BlockK to (j+1)*BlockK-1.
 type Blocks struct {
 	Map            Vector // uint32 words [Batches, Heads, ceil(Sq/BlockQ), ceil(ceil(Sk/BlockK)/32)]
 	BlockQ, BlockK int    // powers of two, at least 16
-	Batches, Heads int    // 1: the same for all; 0: B and Hq
+	Batches, Heads int    // 1: one map for all; 0: B and Hq
 }
 
-// Bias is added to the scores, after the scale and the softcap:
-// [Batches, Heads, Rows, Sk] with element strides of its own, the rows and keys
-// of a sequence counted from its start. -Inf leaves a slot no weight.
+// Bias is added to the scores after the scale and the softcap. It is a tensor
+// [Batches, Heads, Rows, Sk] with its own element strides; rows and keys count from the
+// start of their sequence. A bias of -Inf gives the slot weight 0.
 type Bias struct {
 	Tensor
 	DType                DType // F32, or a 16-bit type
-	Batches, Heads, Rows int   // 1: the same for all; 0: B, Hq, Sq
+	Batches, Heads, Rows int   // 1: one for all; 0: B, Hq, Sq
 }
 
-// Mask says which slots a row attends to, besides what lengths, causal mask and
-// window leave: bytes [Batches, Heads, Rows, Sk] with strides of their own, 0 for
-// no. A slot it excludes is masked: whatever it holds changes nothing.
+// Mask excludes slots in addition to lengths, causal mask and window. It holds bytes
+// [Batches, Heads, Rows, Sk] with its own strides; 0 excludes the slot. What an
+// excluded slot holds never changes a result.
 type Mask struct {
 	Tensor
-	Batches, Heads, Rows int // 1: the same for all; 0: B, Hq, Sq
+	Batches, Heads, Rows int // 1: one for all; 0: B, Hq, Sq
 }
 
-// queryExtent are the batches and rows that Q, O and LSE have.
+// queryExtent returns the batches and rows of Q, O and LSE.
 func (a *Args) queryExtent() (batches, rows int) {
 	if a.Varlen != nil && a.Varlen.CuQ.Given() {
 		return 1, a.Varlen.TotalQ
@@ -96,7 +97,7 @@ func (a *Args) queryExtent() (batches, rows int) {
 	return a.B, a.Sq
 }
 
-// kvExtent are the batches and rows that K and V have.
+// kvExtent returns the batches and rows of K and V.
 func (a *Args) kvExtent() (batches, keys int) {
 	switch {
 	case a.Pages != nil:

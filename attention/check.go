@@ -2,18 +2,16 @@ package attention
 
 import "fmt"
 
-// CheckArgs reports the first thing wrong with a call, as a *ShapeError: the
-// Config and Shape, missing memory, host and device memory mixed, offsets and
-// strides below 0, memory too short for the last row (computed without
-// overflow), rows of O that overlap one another, and O or LSE overlapping any
-// other tensor; likewise of everything else in Args, as far as that shows without
-// reading vectors. A combination of features that no tier computes matches
-// [ErrUnsupported]. Every tier calls it before touching memory.
+// CheckArgs reports the first error in a call as a *ShapeError. It checks the Config
+// and the Shape, missing memory, mixed host and device memory, negative offsets and
+// strides, memory too short for the last row (without overflow), overlapping rows of O,
+// and O or LSE overlapping another tensor. It checks the options of Args in the same
+// way but reads no vector. A combination of options that no tier computes matches
+// [ErrUnsupported]. Every tier calls CheckArgs before it accesses memory.
 //
-// Overlap is judged from addresses and strides alone. A few unusual layouts
-// that never overlap are refused all the same: those where neither the sizes of
-// the strides nor their common divisor shows it. Two buffers that alias the
-// same device memory are not recognized as one.
+// Overlap is judged from addresses and strides alone. A few unusual layouts that do not
+// overlap are refused, because neither the sizes of the strides nor their common divisor
+// proves it. Two buffers that alias the same device memory are not recognized as one.
 func CheckArgs(cfg Config, a Args) error {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -22,7 +20,7 @@ func CheckArgs(cfg Config, a Args) error {
 	return l.check(&cfg, &a)
 }
 
-// check is CheckArgs for a valid Config. It leaves the layouts in l.
+// check is CheckArgs for a valid Config. It fills l with the layouts.
 func (l *layouts) check(cfg *Config, a *Args) error {
 	if err := a.Shape.Validate(); err != nil {
 		return err
@@ -46,7 +44,7 @@ func (l *layouts) check(cfg *Config, a *Args) error {
 	return a.checkOptionTensors(cfg, l.all())
 }
 
-// checkInputs is CheckArgs without the outputs.
+// checkInputs is CheckArgs without O and LSE.
 func checkInputs(cfg Config, a Args) error {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -69,7 +67,7 @@ func checkInputs(cfg Config, a Args) error {
 	return a.checkOptionTensors(&cfg, inputs)
 }
 
-// checkMemory checks that all tensors are given, on one side, and in bounds.
+// checkMemory checks that all tensors are given, on one side and in bounds.
 func checkMemory(all []layout) error {
 	first := all[0].tensor.Buffer != nil
 	for i := range all {
@@ -89,8 +87,8 @@ func checkMemory(all []layout) error {
 	return nil
 }
 
-// layouts are those of Q, K, V, O and, when asked for, LSE: an array, so that a
-// call keeps them on its stack.
+// layouts are the layouts of Q, K, V, O and, if asked for, LSE. They are an array so
+// that a call keeps them on its stack.
 type layouts struct {
 	list [5]layout
 	n    int
@@ -115,8 +113,8 @@ func (l *layouts) set(cfg *Config, a *Args) {
 	}
 }
 
-// hasLSE reports whether the caller asked for LSE. An offset or strides without
-// memory count, so that forgetting the memory is an error.
+// hasLSE reports whether the caller asked for LSE. An offset or strides without memory
+// count too, so that missing memory is an error.
 func (a *Args) hasLSE() bool {
 	return a.LSE.Given() || a.LSE.Offset != 0 || a.LSE.Strides != (Strides{})
 }
@@ -130,7 +128,7 @@ func (a *Args) checkLSEStrides() error {
 	return nil
 }
 
-// firstOutput is the index in layouts of O; LSE follows.
+// firstOutput is the index of O in layouts; LSE follows.
 const firstOutput = 3
 
 func checkOverlaps(all []layout) error {

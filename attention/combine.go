@@ -7,29 +7,28 @@ import (
 	"vkattn/vk"
 )
 
-// What shaders/combine.comp takes: bytes of push constants, bindings, and its workgroup,
-// which has what every device has.
+// Push constant bytes, bindings and workgroup size of shaders/combine.comp. Every device
+// has workgroups of this size.
 const (
 	combinePushBytes = 60
 	combineBindings  = 5
 	combineLocal     = 128
 )
 
-// combineVariant is what the pipelines of an Op that put parts of keys together
-// differ by.
+// combineVariant is the key of an Op's pipelines for the separate combine kernel.
 type combineVariant struct {
 	access Access // AccessAddresses or AccessDescriptors, decided
 	lse    bool
 	align  uint32 // of O, in elements
 }
 
-// combineLaunch puts the parts together that a dispatch with split keys leaves in
-// scratch memory: first LSE, float32 [parts, rows], then O, float32 [parts, rows, dim].
+// combineLaunch combines the splits that a dispatch with split keys leaves in scratch
+// memory: first LSE, float32 [splits, rows], then O, float32 [splits, rows, dim].
 type combineLaunch struct {
 	scratch      *vk.Buffer
-	lseAt, oAt   uint64 // in it, in bytes
-	splits, rows uint32 // rows of a part: all of the output
-	o, lse       layout // by value: pointers would put every call's layouts on the heap; lse may be zero
+	lseAt, oAt   uint64 // byte offsets in scratch
+	splits, rows uint32 // rows per split: all rows of the output
+	o, lse       layout // values, since pointers would put the layouts of every call on the heap; lse may be zero
 
 	pipeline *vk.Pipeline
 	access   Access
@@ -39,13 +38,13 @@ type combineLaunch struct {
 
 func (l *combineLaunch) hasLSE() bool { return l.lse.field != "" }
 
-// prepare finds the pipeline and the grid, so that what is recorded before the
-// parts are put together is not in vain.
+// prepare finds the pipeline and the grid. It runs before anything is recorded, so that
+// an error leaves nothing recorded.
 func (l *combineLaunch) prepare(op *Op, access Access) (err error) {
 	l.access, l.limits = access, &op.dev.Caps().Limits
 	l.groups = [3]uint32{min(l.rows, l.limits.MaxWorkGroupCount[0]), 1, 1}
 	if l.groups[1] = ceilDiv(l.rows, l.groups[0]); l.groups[1] > l.limits.MaxWorkGroupCount[1] {
-		return fmt.Errorf("%w: %d rows in parts, the device dispatches %d x %d", ErrUnsupported, l.rows,
+		return fmt.Errorf("%w: %d rows to combine, the device dispatches %d x %d", ErrUnsupported, l.rows,
 			l.limits.MaxWorkGroupCount[0], l.limits.MaxWorkGroupCount[1])
 	}
 	t := &l.o

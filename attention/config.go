@@ -6,59 +6,60 @@ import (
 	"slices"
 )
 
-// Config says what to compute, apart from sizes. It is comparable and can key
-// a map. The zero value of each field but HeadDim means something useful.
+// Config says what to compute, except for sizes. It is comparable and can be a map key.
+// The zero value of every field but HeadDim is a useful default.
 type Config struct {
 	DType    DType  // storage type of Q, K, V and O
-	HeadDim  int    // elements of a row of Q and K
-	HeadDimV int    // elements of a row of V and O; 0: HeadDim
+	HeadDim  int    // elements per row of Q and K
+	HeadDimV int    // elements per row of V and O; 0: HeadDim
 	Causal   Causal // which keys a row attends to
 	Scale    Scale  // factor on Q Kᵀ; zero value: 1/sqrt(HeadDim); see MaxFastScore for large ones
 	Tier     Tier   // implementation; zero value: the best available
-	Access   Access // how kernels reach tensors; zero value: as the buffers allow
-	Tuning   Tuning // how tiles are chosen; zero value: tuned ones where the user's cache has them
+	Access   Access // how kernels reach tensors; zero value: chosen by the buffers
+	Tuning   Tuning // how tiles are chosen; zero value: tuned tiles if the user's cache has them
 
-	// Score modifiers that are the same for every call. [Args] has those with tensors.
+	// Score modifiers that are the same for every call. [Args] has those that need tensors.
 	Window  Window  // keys near a row's position
-	Align   Causal  // where rows lie among the keys for Window and ALiBi; CausalNone: as Causal has them
-	Softcap float32 // scores become Softcap * tanh(score / Softcap), before any bias; 0: not
+	Align   Causal  // alignment of rows with keys for Window and ALiBi; CausalNone: that of Causal
+	Softcap float32 // scores become Softcap * tanh(score / Softcap) before any bias; 0: off
 
 	KV      KVType // how K and V are stored; zero value: as DType
-	KVBlock int    // keys that share an entry of Args.KScale and VScale; 0: 1
+	KVBlock int    // consecutive keys per entry of Args.KScale and VScale; 0: 1
 
-	// FixedSplit cuts the keys of every sequence into so many parts, 1 to MaxStates,
-	// which are computed side by side and merged; 0: as many as keep the device busy
-	// (see [Plan].Splits). The bits of a sequence then depend on its own rows and keys and
-	// on this alone, not on what else is in the batch: tuned tiles are not used.
+	// FixedSplit cuts the keys of every sequence into this many splits, 1 to MaxStates,
+	// which are computed in parallel and combined. 0: as many as keep the device busy
+	// (see [Plan].Splits). With FixedSplit the bits of a sequence depend only on its own
+	// rows and keys and on FixedSplit, never on the rest of the batch; tuned tiles are
+	// not used.
 	FixedSplit int
 
-	// AllowCUDA lets TierAuto take tier cuda where it can: on an NVIDIA GPU, in a
-	// program that imports vkattn/cudapath, for calls of Forward whose buffers are all
-	// made with vk.BufferOptions.Exportable (or are CUDA's own memory). What else is
-	// asked of the Op runs on the other tiers, whose bits differ.
+	// AllowCUDA lets TierAuto choose tier cuda. That needs an NVIDIA GPU, a program that
+	// imports vkattn/cudapath, and calls of Forward whose buffers are all made with
+	// vk.BufferOptions.Exportable or wrap CUDA memory. Other calls run on the other
+	// tiers, and their bits differ.
 	AllowCUDA bool
-	// Kernel is the family of kernels that TierCUDA uses, one of CUDAKernels; "": the
-	// fastest that takes the problem. The Plan says which one that is.
+	// Kernel is the family of kernels that TierCUDA uses, one of CUDAKernels. "": the
+	// fastest that can compute the problem; the Plan names it.
 	Kernel string
 }
 
-// MaxFastScore bounds the row max, by magnitude, that tiers coopmat and coopmat2 compute
-// rightly where scores are products times the scale, with no bias, softcap or ALiBi: beyond it
-// rounding in float32 makes P overflow or vanish, and O may be NaN or 0. Tiers scalar and cpu
-// have no such bound, and TierAuto leaves calls with a scale over 2^20 to them.
+// MaxFastScore bounds the magnitude of the row max that tiers coopmat and coopmat2
+// compute correctly when scores are scaled products without bias, softcap or ALiBi.
+// Beyond it, float32 rounding makes P overflow or vanish, and O may be NaN or 0. Tiers
+// scalar and cpu have no such bound. TierAuto leaves calls with a scale over 2^20 to them.
 const MaxFastScore = 1 << 24
 
-// maxFastScale is a scale that takes products as small as 16 to MaxFastScore.
+// maxFastScale is the scale at which a product of 16 reaches MaxFastScore.
 const maxFastScale = MaxFastScore / 16
 
-// MaxHeadDim bounds HeadDim and HeadDimV independently; a few larger pairs
-// used by decoding with latent attention are accepted besides.
+// MaxHeadDim bounds HeadDim and HeadDimV independently. A few larger pairs are accepted
+// too: those of decoding with latent attention (MLA).
 const MaxHeadDim = 256
 
 // wideHeadDims are the (HeadDim, HeadDimV) pairs accepted beyond MaxHeadDim.
 var wideHeadDims = [][2]int{{320, 256}, {512, 512}, {576, 512}}
 
-// ValueDim is HeadDimV with its default, HeadDim, filled in.
+// ValueDim is HeadDimV, or HeadDim if HeadDimV is 0.
 func (c Config) ValueDim() int {
 	if c.HeadDimV == 0 {
 		return c.HeadDim
@@ -66,7 +67,7 @@ func (c Config) ValueDim() int {
 	return c.HeadDimV
 }
 
-// ScaleValue is the factor on Q Kᵀ with its default filled in.
+// ScaleValue is the factor on Q Kᵀ.
 func (c Config) ScaleValue() float32 { return c.Scale.Value(c.HeadDim) }
 
 // Validate reports the first field that no tier accepts, as a *ShapeError.
@@ -123,7 +124,7 @@ func (c Config) Validate() error {
 		"each at most 256, or 320/256, 512/512 or 576/512"}
 }
 
-// String is a short form for logs, such as "f16 d128/64 top-left scale 0.5 scalar".
+// String is a short form for logs, for example "f16 d128/64 top-left scale 0.5 scalar".
 func (c Config) String() string {
 	s := fmt.Sprintf("%v d%d", c.DType, c.HeadDim)
 	if v := c.ValueDim(); v != c.HeadDim {

@@ -11,11 +11,12 @@ import (
 	"vkattn/attention/internal/simd"
 )
 
-// cpuKernels are those of the best instruction set of this CPU. Tests try the others.
+// cpuKernels are compiled for the best instruction set of this CPU. Tests replace them.
 var cpuKernels = simd.Sets()[0]
 
-// cpuRows is the most query rows of a block. They share the work of widening K and V
-// and change no bit: in f16, 64 are 8 % slower on an Ice Lake server.
+// cpuRows is the most query rows of a block. The rows of a block share the conversion of
+// K and V to float32. The number changes no bit; in f16, 64 is 8 % slower on an Ice Lake
+// server.
 const cpuRows = 128
 
 // forwardCPU computes a call in host memory. CheckArgs has accepted a.
@@ -30,14 +31,14 @@ func forwardCPU(cfg Config, a Args) error {
 	if err := call.open(&cfg, &a); err != nil {
 		return err
 	}
-	var rows, most int64 // of all sequences, of one
+	var rows, most int64 // rows of all sequences, and of the longest
 	for _, s := range call.sequences {
 		rows += int64(s.Rows)
 		most = max(most, int64(s.Rows))
 	}
 	group, heads := int64(a.Group()), int64(a.KVHeads())
 	block := cpuBlockRows(rows*group*heads, most*group)
-	ends := make([]int64, a.B) // units up to and with each sequence
+	ends := make([]int64, a.B) // units up to and including each sequence
 	var units int64
 	for b, s := range call.sequences {
 		units += blocksOf(int64(s.Rows)*group, block) * heads
@@ -49,8 +50,8 @@ func forwardCPU(cfg Config, a Args) error {
 			b := sort.Search(len(ends), func(i int) bool { return ends[i] > unit })
 			rows := int64(call.sequences[b].Rows) * group
 			blocks := blocksOf(rows, block)
-			// Blocks of one key head in turn, so that its K and V stay in cache; last
-			// rows first, for under a causal mask they take longest.
+			// Take the blocks of one key head in turn, so that its K and V stay in cache.
+			// Start with the last rows, which take longest under a causal mask.
 			at := ends[b] - 1 - unit
 			first := at % blocks * block
 			w.run(b, int(heads-1-at/blocks), first, min(block, rows-first))
@@ -59,8 +60,8 @@ func forwardCPU(cfg Config, a Args) error {
 	return nil
 }
 
-// cpuBlockRows is the largest block that leaves every CPU several, but no smaller
-// than a vector of the kernels, which would compute lanes for nothing.
+// cpuBlockRows returns the largest block that leaves several blocks for every CPU, but at
+// least one vector of the kernels, since lanes without a row compute for nothing.
 func cpuBlockRows(rows, most int64) int64 {
 	const perCPU = 4
 	block := rows / (int64(runtime.GOMAXPROCS(0)) * perCPU)
@@ -69,15 +70,15 @@ func cpuBlockRows(rows, most int64) int64 {
 	return max(min(block, most), 1)
 }
 
-// blocksOf is how many blocks hold some rows.
+// blocksOf is the number of blocks of a number of rows.
 func blocksOf(rows, block int64) int64 { return (rows + block - 1) / block }
 
-// cpuCall is a call as the CPU tier reads and writes it.
+// cpuCall is a call with its tensors as bytes.
 type cpuCall struct {
 	hostCall
 	o        HostView
-	lse      []byte // from element 0 on; nil: not wanted
-	lseRows  int    // of a head
+	lse      []byte // from element 0 on; nil: not asked for
+	lseRows  int    // rows per head
 	softcap  float32
 	scale    float32
 	stored   simd.Type // Q and O
@@ -124,12 +125,12 @@ type cpuWorker struct {
 	mask   []int32
 }
 
-// cpuGroup is a group of rows of a block, with the limits of their spans of keys.
+// cpuGroup is a group of rows of a block and the limits of their key spans.
 type cpuGroup struct {
 	*simd.Group
 	rows         int
-	lo, hi       int // keys that any row attends to, or none
-	mostLo, leHi int // keys from mostLo to leHi-1 are in every row's span
+	lo, hi       int // keys [lo, hi) cover the spans of all rows
+	mostLo, leHi int // keys [mostLo, leHi) are in the span of every row
 	lseAt        []int64
 }
 
@@ -140,7 +141,7 @@ func newCPUWorker(call *cpuCall, rows int) *cpuWorker {
 		w.groups[i].lseAt = make([]int64, cpuKernels.Lanes)
 	}
 	keys := min(simd.Keys, call.a.Sk)
-	if call.a.SparseTokens != nil { // which may say a key several times
+	if call.a.SparseTokens != nil { // a list may name a key several times
 		keys = min(simd.Keys, call.a.SparseTokens.Total)
 	}
 	w.tile.init(call, keys)
@@ -154,8 +155,8 @@ func newCPUWorker(call *cpuCall, rows int) *cpuWorker {
 	return w
 }
 
-// run computes rows [first, first+n) of a sequence and key head. Heads of the group
-// run fastest, so that a block spans few positions and wastes little on the mask.
+// run computes rows [first, first+n) of a sequence and key head. The heads of a group are
+// the fastest index, so that a block spans few positions and the mask wastes little work.
 func (w *cpuWorker) run(b, kv int, first, n int64) {
 	lanes := int64(cpuKernels.Lanes)
 	groups := w.groups[:blocksOf(n, lanes)]
@@ -177,7 +178,7 @@ func (w *cpuWorker) run(b, kv int, first, n int64) {
 	}
 }
 
-// begin fills a group with rows [first, first+n).
+// begin sets up a group for rows [first, first+n).
 func (w *cpuWorker) begin(g *cpuGroup, b, kv int, first, n int64) {
 	c := w.call
 	group := int64(c.a.Group())
@@ -213,7 +214,7 @@ func (w *cpuWorker) begin(g *cpuGroup, b, kv int, first, n int64) {
 	g.Begin(c.a.Q.Host, c.stored)
 }
 
-// attend adds the worker's tile to a group.
+// attend adds the worker's KV tile to a group.
 func (w *cpuWorker) attend(g *cpuGroup, b, kv int) {
 	c, t := w.call, &w.tile
 	job := simd.Tile{Keys: t.keys, Scale: c.scale, Softcap: c.softcap, ALiBi: c.a.ALiBi.Given()}

@@ -6,15 +6,15 @@ import (
 	"vkattn/attention/internal/simd"
 )
 
-// cpuTile goes through the keys of a sequence and key head in KV tiles: the key-gather
-// stage, whatever K and V lie in. Tiles begin at multiples of simd.Keys, in the
-// sequence or in a list, whatever rows of a block see. So a row meets the same tiles
-// in any block.
+// cpuTile is the loop over the KV tiles of a sequence and key head. It gathers keys from
+// any layout. Tiles begin at multiples of simd.Keys in the sequence or in the list of
+// sparse tokens, whatever the rows of a block attend to. So a row meets the same tiles in
+// any block.
 type cpuTile struct {
 	call    *cpuCall
 	b, kv   int
 	lo, hi  int // keys that the block attends to
-	at, end int // what comes next in the sequence or the list
+	at, end int // the next key of the sequence or entry of the list, and the end
 
 	keys   []int32 // of the tile, in [lo, hi)
 	buffer []int32
@@ -22,8 +22,8 @@ type cpuTile struct {
 	k, v   cpuRowsOf
 }
 
-// cpuRowsOf are the rows of K or V of a tile in float32: in place where they can be, or
-// widened to a buffer.
+// cpuRowsOf are the rows of K or V of a tile in float32: read in place if possible,
+// otherwise converted into a buffer.
 type cpuRowsOf struct {
 	view   *kvView
 	host   []byte
@@ -48,7 +48,7 @@ func (r *cpuRowsOf) init(view *kvView, host []byte, dim, keys int) {
 	}
 }
 
-// begin starts over with the keys [lo, hi) of a sequence and key head.
+// begin restarts the loop for keys [lo, hi) of a sequence and key head.
 func (t *cpuTile) begin(b, kv, lo, hi int) {
 	t.b, t.kv, t.lo, t.hi = b, kv, lo, hi
 	t.at, t.end = lo/simd.Keys*simd.Keys, hi
@@ -57,7 +57,7 @@ func (t *cpuTile) begin(b, kv, lo, hi int) {
 	}
 }
 
-// next goes to the next tile; false means that there is none.
+// next moves to the next tile; it returns false after the last.
 func (t *cpuTile) next() bool {
 	t.loaded = false
 	for t.keys = t.buffer[:0]; t.at < t.end && len(t.keys) == 0; t.at += simd.Keys {
@@ -77,8 +77,8 @@ func (t *cpuTile) next() bool {
 	return len(t.keys) > 0
 }
 
-// cut sets which keys of the tile the rows of a group attend to, and reports whether
-// there are any.
+// cut sets which keys of the tile the rows of a group attend to. It returns false if they
+// attend to none.
 func (t *cpuTile) cut(job *simd.Tile, g *cpuGroup) bool {
 	first, n := int(t.keys[0]), len(t.keys)
 	if t.call.a.SparseTokens == nil {
@@ -98,7 +98,7 @@ func (t *cpuTile) cut(job *simd.Tile, g *cpuGroup) bool {
 	return any
 }
 
-// load brings the rows of K and V of the tile, once.
+// load reads the rows of K and V of the tile, once per tile.
 func (t *cpuTile) load() {
 	if !t.loaded {
 		t.k.load(t)
@@ -126,7 +126,7 @@ func (r *cpuRowsOf) load(t *cpuTile) {
 	r.rows, r.stride = unsafe.Pointer(unsafe.SliceData(r.buffer)), r.dim
 }
 
-// locate is where the rows of the tile begin, in bytes. It reads their scales.
+// locate returns the byte offsets of the tile's rows and reads their scales.
 func (r *cpuRowsOf) locate(t *cpuTile) []int64 {
 	at := r.at[:len(t.keys)]
 	if t.call.a.Pages == nil && r.scales == nil {
@@ -156,10 +156,9 @@ func equalDistances(at []int64) bool {
 	return true
 }
 
-// inPlace takes rows of float32 from where they lie, if they are aligned and near each
-// other. Rows at a distance of 4 KiB share a set of the first cache: copying them first
-// was 15 % faster at head dim 128 on an Ice Lake server, and 8 % slower where rows follow
-// each other.
+// inPlace uses float32 rows in place if they are aligned and close to each other. Rows at
+// multiples of 4 KiB share a set of the first-level cache: copying them first was 15 %
+// faster at head dim 128 on an Ice Lake server, and 8 % slower for consecutive rows.
 func (r *cpuRowsOf) inPlace(first, distance int64) bool {
 	const near = 4096
 	p := unsafe.Pointer(&r.host[first])

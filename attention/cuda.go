@@ -11,21 +11,21 @@ import (
 	"vkattn/vk"
 )
 
-// CUDA is what tier cuda runs on. Package vkattn/cudapath implements it and
-// registers itself when a program imports it; this package knows nothing else of
-// CUDA. The methods may be called from many goroutines.
+// CUDA is the backend of tier cuda. Package vkattn/cudapath implements it and registers
+// itself when a program imports it. This package depends on nothing else of CUDA. The
+// methods are safe for concurrent use.
 type CUDA interface {
-	// Check says why a device cannot run tier cuda with a storage type, with an error
-	// matching vk.ErrUnsupported; nil where it can.
+	// Check reports why a device cannot run tier cuda with a storage type. The error
+	// matches vk.ErrUnsupported; nil means it can.
 	Check(info *vk.DeviceInfo, t DType) error
-	// Choose finds the best kernel for a problem. It compiles nothing. An error
-	// matching vk.ErrUnsupported says why none will do.
+	// Choose finds the best kernel for a problem. It compiles nothing. If no kernel can
+	// compute the problem, the error matches vk.ErrUnsupported and says why.
 	Choose(dev *vk.Device, p CUDAProblem) (CUDAChoice, error)
-	// Reach says why CUDA cannot use a buffer; nil where it can.
+	// Reach reports why CUDA cannot use a buffer; nil means it can.
 	Reach(b *vk.Buffer) error
 }
 
-// CUDAProblem is what the choice of a kernel depends on.
+// CUDAProblem is all that the choice of a kernel depends on.
 type CUDAProblem struct {
 	Shape
 	DType    DType
@@ -37,13 +37,13 @@ type CUDAProblem struct {
 	Kernel   string // family asked for; "": the best
 }
 
-// CUDAChoice is a kernel and why it is that one.
+// CUDAChoice is the chosen kernel and the reasons.
 type CUDAChoice struct {
 	Kernel      CUDAKernel
 	Name        string // of the entry point
-	Family      string // such as "fa3", "fa2" or "ref"
-	Validation  bool   // made to be right, not fast: taken only when asked for tier cuda
-	Rows, Cols  uint32 // of a block's tile
+	Family      string // "fa3", "fa2" or "ref"
+	Validation  bool   // a slow kernel to validate others with; taken only if the caller asks for tier cuda
+	Rows, Cols  uint32 // of a CTA's tile
 	Workgroups  uint64
 	SharedBytes uint64
 	Rejected    []string // better kernels and why they were not taken
@@ -53,9 +53,9 @@ type CUDAChoice struct {
 type CUDAKernel interface {
 	// Load makes the kernel ready, so that Launch compiles nothing.
 	Load() error
-	// Launch puts the kernel into the stream: after what was recorded before, and
-	// before what is recorded later, without waiting on the host. The buffers are held
-	// until it has run.
+	// Launch launches the kernel on the stream: after what was recorded before and
+	// before what is recorded later, without waiting on the host. The stream holds the
+	// buffers until the kernel has run.
 	Launch(s *vk.Stream, c *CUDACall) error
 }
 
@@ -66,19 +66,19 @@ type CUDATensor struct {
 	Batch, Head, Row int64
 }
 
-// CUDACall is the arguments of a kernel.
+// CUDACall holds the arguments of a kernel.
 type CUDACall struct {
-	Shape                           // Hkv filled in
+	Shape                           // with Hkv set
 	Tensors           [4]CUDATensor // Q, K, V, O
-	LSE               *vk.Buffer    // nil: not wanted
+	LSE               *vk.Buffer    // nil: not asked for
 	LSEOffset         uint64        // bytes
 	HeadDim, HeadDimV int
-	CausalOffset      int32 // row r attends to columns up to r + CausalOffset; NoCausal: to all
+	CausalOffset      int32 // row r attends to columns up to r + CausalOffset; NoCausal: to all columns
 	Scale             float32
 	// ScaleLog2 is Scale times log2(e), never 0: a masked score is -Inf and stays so.
 	ScaleLog2 float32
-	// UnitHigh + UnitLow is |Scale| / |ScaleLog2|: the unit of a maximum kept in log2
-	// units, for LSE.
+	// UnitHigh + UnitLow is |Scale| / |ScaleLog2|. It converts a row max in log2 units to
+	// natural units for LSE.
 	UnitHigh, UnitLow float32
 }
 
@@ -93,11 +93,11 @@ func CUDAKernels() []string { return slices.Clone(cudaKernels[1:]) }
 
 var cuda atomic.Pointer[CUDA]
 
-// RegisterCUDA makes tier cuda available; package cudapath calls it. Registering
-// again replaces the former.
+// RegisterCUDA makes tier cuda available; package cudapath calls it. A later
+// registration replaces an earlier one.
 func RegisterCUDA(c CUDA) { cuda.Store(&c) }
 
-// registeredCUDA is what was registered, or nil.
+// registeredCUDA returns the registered backend, or nil.
 func registeredCUDA() CUDA {
 	if p := cuda.Load(); p != nil {
 		return *p
@@ -105,11 +105,11 @@ func registeredCUDA() CUDA {
 	return nil
 }
 
-// mayCUDA reports whether the tier may be cuda.
+// mayCUDA reports whether the Config allows tier cuda.
 func (c *Config) mayCUDA() bool { return c.Tier == TierCUDA || c.Tier == TierAuto && c.AllowCUDA }
 
-// cudaBar is what keeps tier cuda from a call, apart from the problem itself: 0 is
-// nothing, 1 to 5 the tensor that CUDA cannot reach.
+// cudaBar is what keeps tier cuda from a call, other than the problem: 0 for nothing, 1
+// to 5 for the tensor that CUDA cannot reach, or one of the constants below.
 type cudaBar uint8
 
 const (
@@ -119,13 +119,13 @@ const (
 
 var cudaBars = [...]string{"",
 	notShared + "Q", notShared + "K", notShared + "V", notShared + "O", notShared + "LSE",
-	"it cannot record into a command buffer, it computes beside the stream's: use Forward",
+	"it cannot record into a command buffer, since CUDA has its own stream: use Forward",
 	"it has no tiles to tune",
 }
 
 const notShared = "CUDA does not reach the buffer (made without Exportable?) of "
 
-// bar finds the first tensor out of CUDA's reach.
+// bar returns the first tensor that CUDA cannot reach.
 func (l *layouts) bar() cudaBar {
 	c := registeredCUDA()
 	if c == nil {
@@ -139,7 +139,7 @@ func (l *layouts) bar() cudaBar {
 	return 0
 }
 
-// planCUDA fills in plan for tier cuda, or says why it cannot.
+// planCUDA fills in plan for tier cuda, or reports why it cannot.
 func planCUDA(plan *Plan, dev *vk.Device, cfg *Config, r *request) error {
 	c := registeredCUDA()
 	switch {
@@ -150,7 +150,7 @@ func planCUDA(plan *Plan, dev *vk.Device, cfg *Config, r *request) error {
 	case r.bar != 0:
 		return noCUDA(cudaBars[r.bar])
 	case r.options.any() || cfg.FixedSplit != 0:
-		return noCUDA("its kernels compute plain attention: no lengths, pages, lists, modifiers, quantised K and V, or fixed splits")
+		return noCUDA("its kernels compute dense attention only: no lengths, pages, lists, modifiers, quantised K and V, or fixed splits")
 	}
 	choice, err := c.Choose(dev, CUDAProblem{Shape: r.shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
 		Causal: cfg.Causal != CausalNone, Align: slices.Min(r.align[:]), LSE: r.lse, Kernel: cfg.Kernel})
@@ -158,7 +158,7 @@ func planCUDA(plan *Plan, dev *vk.Device, cfg *Config, r *request) error {
 	case err != nil:
 		return err
 	case choice.Validation && cfg.Tier != TierCUDA:
-		return noCUDA(strings.Join(append(choice.Rejected, "what is left is the slow kernel for validation"), "; "))
+		return noCUDA(strings.Join(append(choice.Rejected, "only the slow kernel for validation remains"), "; "))
 	}
 	for _, why := range choice.Rejected {
 		plan.Rejected = append(plan.Rejected, Rejection{TierCUDA, why})
@@ -172,17 +172,17 @@ func planCUDA(plan *Plan, dev *vk.Device, cfg *Config, r *request) error {
 	return nil
 }
 
-// noCUDA is why tier cuda does not take a problem.
+// noCUDA is the reason why tier cuda does not compute a problem.
 type noCUDA string
 
 func (e noCUDA) Error() string { return string(e) }
 func (noCUDA) Unwrap() error   { return ErrUnsupported }
 
-// cudaCalls spares a call its allocation: what goes through an interface by pointer
-// is on the heap.
+// cudaCalls recycles CUDACalls, which the interface moves to the heap, so that a call
+// allocates nothing.
 var cudaCalls = sync.Pool{New: func() any { return new(CUDACall) }}
 
-// forwardCUDA launches a kernel beside the stream.
+// forwardCUDA launches a kernel on the stream.
 func (op *Op) forwardCUDA(k CUDAKernel, s *vk.Stream, a *Args, all []layout) error {
 	c := cudaCalls.Get().(*CUDACall)
 	defer func() {

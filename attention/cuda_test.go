@@ -150,7 +150,7 @@ func TestAutoTakesCUDAOnlyWhenAllowed(t *testing.T) {
 	f.choice.Validation = true
 	p = plan(Config{HeadDim: 64, AllowCUDA: true})
 	require.NotEqual(t, TierCUDA, p.Tier, "the kernel for validation is not for speed")
-	require.Contains(t, p.Rejected[0].Reason, "faster: not today; what is left is the slow kernel")
+	require.Contains(t, p.Rejected[0].Reason, "faster: not today; only the slow kernel for validation remains")
 	require.Equal(t, TierCUDA, plan(Config{HeadDim: 64, Tier: TierCUDA}).Tier, "it is when asked for")
 
 	f.err = noCUDA("the device has none")

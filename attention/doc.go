@@ -2,10 +2,9 @@
 //
 //	O = softmax(scale * Q Kᵀ, masked) V    per (batch, query head),
 //
-// without ever storing the matrix of scores, on any Vulkan device or on the
-// CPU. The method is the tiled online softmax of Dao et al., "FlashAttention:
-// Fast and Memory-Efficient Exact Attention with IO-Awareness" (2022), with
-// the loop order of "FlashAttention-2" (2023).
+// on any Vulkan device or on the CPU, without storing the matrix of scores. It uses the
+// tiled online softmax of Dao et al., "FlashAttention: Fast and Memory-Efficient Exact
+// Attention with IO-Awareness" (2022), with the loop order of "FlashAttention-2" (2023).
 //
 // # Shapes
 //
@@ -18,111 +17,110 @@
 //	O   [B, Hq,  Sq, HeadDimV]
 //	LSE [B, Hq,  Sq]              float32, natural logarithm, optional
 //
-// Query head h reads key head h / (Hq / Hkv), so Hkv == Hq is multi-head,
-// Hkv == 1 multi-query and anything between grouped-query attention. Lengths
-// need not be multiples of anything. Every tensor but LSE has its own element
-// [Strides]; only the innermost dimension must be contiguous.
+// Query head h reads key head h / (Hq / Hkv): Hkv == Hq is multi-head attention,
+// Hkv == 1 multi-query, anything between grouped-query. Lengths need not be multiples of
+// anything. Every tensor but LSE has its own element [Strides]; only the innermost
+// dimension must be contiguous.
 //
-// The O and LSE of a row over some keys are its attention state; [Merge] puts the
-// states of disjoint keys together. [Append] puts new keys and values into a cache,
-// with rotary embedding and quantised where the cache is.
+// The O and LSE of a row over a set of keys are its attention state. [Merge] merges the
+// states of disjoint sets of keys. [Append] writes new keys and values into a KV cache,
+// with rotary embedding and quantisation.
 //
-// # Features
+// # Options
 //
-// What inference needs besides is in [Config] where it is the same for every call
-// (Window, Align, Softcap, KV) and in [Args] where it is memory: lengths and packing
-// of sequences ([Varlen]), keys in [Pages], lists of tokens ([SparseTokens]), bitmaps of
-// [Blocks], [Mask], [Bias], ALiBi slopes, sinks, scales of quantised K and V. They
-// go together in any combination but SparseTokens, Blocks and Mask, of which there is one,
-// and a combination that a tier lacks is refused by name.
+// Inference needs more than dense attention. Options that are the same for every call
+// are in [Config]: Window, Align, Softcap and KV. Options with memory are in [Args]:
+// lengths and packing of sequences ([Varlen]), a paged KV cache ([Pages]), lists of
+// tokens ([SparseTokens]), bitmaps of [Blocks], [Mask], [Bias], ALiBi slopes, sinks, and
+// scales of quantised K and V. They combine freely, except that a call has at most one of
+// SparseTokens, Blocks and Mask. A tier that lacks a combination refuses it by name.
 //
-// With row r of sequence b at position i = r + offset among its keys, offset 0 for
-// TopLeft and the keys of b less its rows for BottomRight (Causal, or Align where
-// there is no causal mask), the score of key j is
+// Let row r of sequence b have position i = r + offset among its keys. The offset is 0
+// for TopLeft, and the keys of b less its rows for BottomRight (of Causal, or of Align
+// without a causal mask). The score of key j is
 //
 //	s = scale * q·k;  s = softcap * tanh(s / softcap);  s += bias - slope * |i - j|
 //
-// and the key counts where all of these hold: j is below the sequence's length; j <= i
-// where Causal is set; i - Left <= j <= i + Right; Mask's byte is not 0; Blocks' bit is
-// 1; SparseTokens lists it, and as often as it does. A sink adds e^sink to the row's sum and
-// to LSE and nothing to O: a row with no key has O = 0 and LSE = sink. Lengths, masks
-// and lists are those of sequences: a row's result is that of its sequence alone.
+// The row attends to key j if all of these hold: j is below the sequence's length; j <= i
+// with Causal; i - Left <= j <= i + Right with a Window; Mask's byte is not 0; Blocks' bit
+// is 1; SparseTokens lists j, and counts it as often as it lists it. A sink adds e^sink to
+// the row's sum and to LSE and nothing to O: a row without keys has O = 0 and LSE = sink.
+// Lengths, masks and lists belong to sequences: a row's result depends on its own
+// sequence only.
 //
-// Numbers in int32 vectors are not checked, since they may be in device memory. What
-// is out of range is read so that nothing outside of the tensors is touched: starts
-// and ends are clamped to 0..Total, lengths to 0..Sq or Sk, a page that does not
-// exist is page 0, a token that does not exist has no weight.
+// Numbers in int32 vectors are not checked, because they may lie in device memory.
+// Kernels clamp them and never access memory outside of the tensors: starts and ends to
+// 0..Total, lengths to 0..Sq or 0..Sk. A page that does not exist is read as page 0, and
+// a token that does not exist has weight 0.
 //
 // # Numbers
 //
-// Scores, sums and the output are accumulated in float32 whatever the storage
-// type; a float32 problem also multiplies in float32. O is rounded to the
-// storage type once, at the end.
+// Scores, sums and the output are accumulated in float32 for every storage type, and a
+// float32 problem multiplies in float32. O is rounded to the storage type once, at the
+// end.
 //
-// A slot is masked when the causal rule, the window, a mask, a bitmap or a list
-// excludes it, and out of length when it lies beyond Sk or its sequence's length.
-// Such a slot never changes a bit of the result, whatever K, V and their scales
-// hold there, NaN and Inf included. A row with nothing to attend to gives
-// O = 0 and LSE = -Inf, or its sink.
+// A slot is masked if the causal rule, the window, a mask, a bitmap or a list excludes
+// it. It is out of length if it lies beyond Sk or its sequence's length. Such a slot never
+// changes a bit of the result, whatever K, V and their scales hold there, NaN and Inf
+// included. A row with nothing to attend to gives O = 0 and LSE = -Inf, or its sink.
 //
-// In the slots a row does attend to, values follow IEEE 754 as in the plain
-// formula:
+// In the slots that a row attends to, values follow IEEE 754 as in the plain formula:
 //
-//   - a score of NaN or +Inf makes the row's O and LSE NaN, and so does such a sink;
-//   - a score of -Inf, by a bias too, has weight 0, and a row of nothing but -Inf
-//     scores is a row with nothing to attend to;
-//   - scores are what float32 holds. Tiers coopmat and coopmat2 take products up to
-//     [MaxFastScore]. Where the keys of a row are split, or int8 and float8 with a scale for
-//     keys on these two tiers, weights are off by 2^-24 of the row max: a row whose scores are one bias of
-//     finfo(float32).min has the mean of V, but in these cases another average;
-//   - an Inf or NaN in V reaches its column of O in every row that gives it
-//     weight. Where that weight is 0, by a score of -Inf or by underflow in
-//     float32, the column may be NaN or not.
+//   - A score of NaN or +Inf makes the row's O and LSE NaN. So does such a sink.
+//   - A score of -Inf has weight 0, also if a bias causes it. A row whose scores are all
+//     -Inf is a row with nothing to attend to.
+//   - Scores have the precision of float32. Tiers coopmat and coopmat2 take products up
+//     to [MaxFastScore]. With split keys, and on these two tiers with int8 or float8 and a
+//     scale per key, weights are off by 2^-24 of the row max. A row whose scores are all
+//     the same bias of finfo(float32).min then has another average than the mean of V.
+//   - An Inf or NaN in V reaches its column of O in every row that gives it weight. If
+//     that weight is 0, because the score is -Inf or by underflow in float32, the column
+//     may be NaN or not.
 //
-// The same build, device and Config give the same bits on every run, on a device
-// for as long as nobody tunes it (see [Tuning]; [TuningOff] needs no such clause); on the
-// CPU the bits do not depend on GOMAXPROCS, nor on what else is in the batch. CPUs with
-// AVX-512, AVX2 and FMA, or NEON have the same bits as each other, with the same C
-// library; CPUs without fused multiplication and addition have others.
+// The same build, device and Config give the same bits on every run, on a device as long
+// as nobody tunes it (see [Tuning]; with [TuningOff] always). On the CPU the bits depend
+// neither on GOMAXPROCS nor on the rest of the batch. CPUs with AVX-512, AVX2 and FMA, or
+// NEON give the same bits with the same C library; CPUs without fused multiply-add give
+// others.
 //
 // # CUDA
 //
-// A program that imports vkattn/cudapath has [TierCUDA] on an NVIDIA GPU: kernels in
-// CUDA that work on the same Vulkan buffers, made with vk.BufferOptions.Exportable.
-// It runs when asked for, or when [Config].AllowCUDA lets [TierAuto] take it, and
-// takes its turn between what a stream has recorded and what it records later; it
-// cannot record into a command buffer. What keeps it from a call is in the error, or
-// in the Plan of the tier that runs instead.
+// A program that imports vkattn/cudapath has [TierCUDA] on an NVIDIA GPU: CUDA kernels
+// that work on the same Vulkan buffers, made with vk.BufferOptions.Exportable. The tier
+// runs if asked for, or if [Config].AllowCUDA lets [TierAuto] choose it. Its work is
+// ordered after what the stream has recorded and before what it records later. It cannot
+// record into a command buffer. If it cannot compute a call, the error says why, or the
+// Plan of the tier that runs instead.
 //
 // # Ownership, concurrency and errors
 //
-// Tensors belong to the caller. Host slices are not kept after the call that
-// takes them. Functions and methods of values (Config, Shape, Plan, ...) are
-// safe for concurrent use; concurrent calls must not write the same output.
+// Tensors belong to the caller. A call does not retain host slices after it returns.
+// Functions and methods of values (Config, Shape, Plan, ...) are safe for concurrent use;
+// concurrent calls must not write the same output.
 //
-// Anything wrong with a Config, a Shape or Args is a [*ShapeError] that names
-// the field; a combination that is well-formed but that the tier asked for cannot
-// compute matches [ErrUnsupported]. Nothing is silently computed another way. Methods
-// of nil and zero operations return errors that match [ErrInvalid], as every ShapeError
-// does, and those of closed ones vk.ErrClosed. Nothing panics but what says so: the
-// conversions of rows, as loops over slices do.
+// A wrong Config, Shape or Args gives a [*ShapeError] that names the field. A well-formed
+// combination that the requested tier cannot compute gives an error that matches
+// [ErrUnsupported]; nothing is silently computed another way. Methods of nil and zero
+// operations return errors that match [ErrInvalid], as every ShapeError does, and methods
+// of closed ones return errors that match vk.ErrClosed. Nothing panics except what says
+// so: the conversions of rows panic like loops over slices.
 //
 // # Examples
 //
 // These programs are in the repository:
 //
-//	attention/examples/quickstart   tensors, a device or the CPU, a call: start here
-//	attention/examples/owndevice    a Vulkan device and a command buffer of the program's own
+//	attention/examples/quickstart   start here: tensors, a device or the CPU, one call
+//	attention/examples/owndevice    a Vulkan device and a command buffer that the program owns
 //	attention/examples/cudashare    tensors in CUDA memory
 //
 // These functions are in attention/example_test.go:
 //
 //	ExampleNew          the CPU tier on host memory
 //	ExampleOp_Forward   buffers and a stream of a device
-//	ExampleOp_Tune      the fastest tile of a shape, kept for later runs
-//	ExamplePages        sequences of their own lengths with K and V in pages
-//	ExampleMerge        states of disjoint keys
-//	ExampleAppend       a step of decoding
+//	ExampleOp_Tune      the fastest tile of a shape, stored for later runs
+//	ExamplePages        sequences of different lengths in a paged KV cache
+//	ExampleMerge        states of disjoint sets of keys
+//	ExampleAppend       one step of decoding
 //	ExampleEncodeKV     quantised K and V
 //	ExampleShapeError   what errors match
 package attention

@@ -6,14 +6,13 @@ import (
 	"vkattn/vk"
 )
 
-// ErrUnsupported is matched by errors for problems that are well-formed but
-// that the tier or device at hand cannot compute. It also matches
-// [vk.ErrUnsupported].
+// ErrUnsupported matches errors for well-formed problems that the tier or the device
+// cannot compute. Such errors also match [vk.ErrUnsupported].
 var ErrUnsupported error = fmt.Errorf("attention: %w", vk.ErrUnsupported)
 
-// ErrInvalid is matched by errors for arguments that no tier takes, [ShapeError]s
-// among them, and by those of objects that are nil or that no function of this
-// package made. It also matches [vk.ErrInvalid].
+// ErrInvalid matches errors for arguments that no tier accepts, every [ShapeError] among
+// them, and errors of objects that are nil or not made by this package. Such errors also
+// match [vk.ErrInvalid].
 var ErrInvalid error = fmt.Errorf("attention: %w", vk.ErrInvalid)
 
 // invalidError is an error of one line that matches ErrInvalid.
@@ -26,19 +25,19 @@ func invalid(format string, args ...any) error {
 	return invalidError("attention: " + fmt.Sprintf(format, args...))
 }
 
-// unmade refuses a nil pointer and the zero value of an operation.
+// unmade is the error of a nil or zero operation.
 func unmade(constructor string) error {
 	return invalid("the operation is nil, or was not made by %s", constructor)
 }
 
 // ShapeError says which field of a Config, Shape or Args is wrong.
 type ShapeError struct {
-	Field string // such as "HeadDim", "Sq" or "O.Strides.Seq"
-	Got   any    // what the caller gave
-	Want  any    // what would have been accepted, a value or a phrase
+	Field string // for example "HeadDim", "Sq" or "O.Strides.Seq"
+	Got   any    // the caller's value
+	Want  any    // the accepted value, or a phrase that describes it
 }
 
-// Error is one line: the field, what it is and what it should be.
+// Error is one line with the field, its value and the accepted value.
 func (e *ShapeError) Error() string {
 	if e == nil {
 		return "attention: no error"

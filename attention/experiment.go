@@ -7,9 +7,9 @@ import (
 	"vkattn/vk"
 )
 
-// Lab is what a measurement wants to be different in the kernel: for showing
-// what each step of its development is worth and where its time goes, not for
-// use. The zero value is the kernel as shipped.
+// Experiment changes the kernel for a measurement: to show what each step of its
+// development gained and where its time goes. It is not for production. The zero value
+// is the kernel as shipped.
 type Experiment struct {
 	Variant int // a step of the ladder, 1 to Variants; 0: the kernel as shipped
 	Ablate  Ablation
@@ -31,8 +31,8 @@ var variantNames = [Variants + 1]string{
 	"alignment hints",
 }
 
-// VariantName says what a step of the ladder adds; for 0, that it is the kernel
-// as shipped. A number out of range gives the empty string.
+// VariantName describes what a step of the ladder adds; for 0, "as shipped". It returns
+// "" for a number out of range.
 func VariantName(v int) string {
 	if v < 0 || v > Variants {
 		return ""
@@ -40,8 +40,8 @@ func VariantName(v int) string {
 	return variantNames[v]
 }
 
-// Ablation is a part of the work left out to see what it costs. What remains
-// computes wrong results, by design.
+// Ablation leaves a part of the work out, to measure what the part costs. The results
+// are wrong by design.
 type Ablation uint8
 
 // Ablations. The zero value leaves nothing out.
@@ -94,11 +94,11 @@ const (
 	stepAligned
 )
 
-// has reports whether the kernel has what a step of the ladder brings.
+// has reports whether the kernel includes a step of the ladder.
 func (l Experiment) has(step int) bool { return l.Variant == 0 || l.Variant >= step }
 
-// change turns the specialization constants of the kernel as shipped into those
-// of l. All steps and ablations are the same source.
+// change turns the specialization constants of the kernel as shipped into those of l.
+// All variants and ablations compile from the same source.
 func (l Experiment) change(c map[uint32]uint32) {
 	if l == (Experiment{}) {
 		return
@@ -108,7 +108,7 @@ func (l Experiment) change(c map[uint32]uint32) {
 	c[shaders.ConstExp2] = boolConstant(l.has(stepExp2))
 	c[shaders.ConstTileAddressing] = boolConstant(l.has(stepBlocks))
 	if !l.has(stepAligned) {
-		// Nothing is known but that elements lie in whole 32-bit words, which all kernels read.
+		// Assume no more than what all kernels rely on: elements lie in whole 32-bit words.
 		for _, id := range []uint32{shaders.ConstAlignQ, shaders.ConstAlignK, shaders.ConstAlignV, shaders.ConstAlignO} {
 			c[id] = min(c[id], 2)
 		}
@@ -116,10 +116,10 @@ func (l Experiment) change(c map[uint32]uint32) {
 	c[shaders.ConstAblate] = uint32(l.Ablate)
 }
 
-// NewExperiment is New with a kernel changed for measurement. An Op with an ablation
-// computes wrong results by design; one with a variant computes right ones at
-// another speed. Steps before stepTuner run with tiles of the table, the others with
-// tuned ones where there are any. The CPU tier has neither.
+// NewExperiment is New with a kernel changed for a measurement. An Op with an ablation
+// computes wrong results by design; an Op with a variant computes correct results at
+// another speed. Steps before stepTuner run with tiles of the fixed table, later steps
+// with tuned tiles if there are any. The CPU tier has neither variants nor ablations.
 func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err

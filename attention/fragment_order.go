@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	decodeFragment   = 16 // rows and columns of its fragments
+	decodeFragment   = 16 // rows and columns of the kernel's fragments
 	maxDecodeRows    = 8 * decodeFragment
-	decodeKeysPerRow = 8  // for each row, where there are more than a fragment's
-	decodeLanes      = 32 // of a subgroup whose fragments have a known order
+	decodeKeysPerRow = 8  // least keys per row beyond one fragment of rows
+	decodeLanes      = 32 // lanes of a subgroup with the known order
 )
 
-// decodeOperandsOn decides it for a device, a tier and a storage type, and says why where it
-// may not be used. Where the device's order is not the one the kernel knows, tiles
-// that share keys through shared memory are faster. A driver on the CPU has no order,
-// and is where the kernel is tested without a GPU.
+// decodeOperandsOn chooses the operands for a device, a tier and a storage type, or says
+// why the decode kernel does not run there. On devices with another order of elements,
+// tiles whose subgroups split KV in shared memory are faster than operandsInSmem. Drivers
+// on the CPU have no order and use operandsInSmem, so that tests without a GPU run the kernel.
 func decodeOperandsOn(dev *vk.Device, tier Tier, t DType) (decodeOperands, string) {
 	caps := dev.Caps()
 	f, reason := pickFragment(caps, tier, t)
@@ -42,16 +42,17 @@ func decodeOperandsOn(dev *vk.Device, tier Tier, t DType) (decodeOperands, strin
 	return operandsInRegisters, ""
 }
 
-// usesDecodeKernel reports whether the kernel is for a call, whatever the device. Each workgroup reads
-// the keys anew for its rows, from the cache where they run side by side: on an H200 that
-// beats tiles of many rows up to 128 of them over long keys, 1.2 to 5 times.
+// usesDecodeKernel reports whether the decode kernel suits a call, on any device. Each
+// workgroup reads all keys for its rows; workgroups that run at the same time find them
+// in the cache. On an H200 the kernel is 1.2 to 5 times as fast as tiles of many rows,
+// for up to 128 rows over long keys.
 func (r *request) usesDecodeKernel(fixed bool) bool {
 	rows := r.decodeRows()
 	return rows <= decodeFragment ||
 		rows <= maxDecodeRows && r.shape.Sq <= decodeQueries && (fixed || int64(r.keys()) >= decodeKeysPerRow*int64(rows))
 }
 
-// chooseOperands decides r.direct, and says why where it is not.
+// chooseOperands sets r.operands and says why the decode kernel is not used.
 func (r *request) chooseOperands(dev *vk.Device, cfg *Config, tier Tier) (why string) {
 	r.operands, why = noDecodeKernel, fmt.Sprintf("%d keys are few for %d rows of each key head", r.keys(), r.decodeRows())
 	if r.usesDecodeKernel(cfg.FixedSplit > 0) {
@@ -60,10 +61,10 @@ func (r *request) chooseOperands(dev *vk.Device, cfg *Config, tier Tier) (why st
 	return why
 }
 
-// fragment of the kernel for so many rows on a device whose own is f: sumN is how many
-// rows a workgroup has.
+// fragment returns the kernel's fragment for a number of rows on a device whose own
+// fragment is f. sumN is the number of rows per workgroup.
 func (d decodeOperands) fragment(f fragment, rows uint32) fragment {
-	if f.M != decodeFragment || f.N != decodeFragment { // any size is as good there
+	if f.M != decodeFragment || f.N != decodeFragment { // a driver on the CPU: any size works
 		f = fragment{M: decodeFragment, N: decodeFragment, K: decodeFragment, SumN: decodeFragment / 2, Subgroup: f.Subgroup}
 	}
 	if rows > f.SumN || f.SumN < decodeFragment/2 {
@@ -72,10 +73,10 @@ func (d decodeOperands) fragment(f fragment, rows uint32) fragment {
 	return f
 }
 
-// fragmentOrder is what a device answered for a storage type; it is asked once.
-type fragmentOrder struct{ unknown string } // why the order is not the kernel's, "" where it is
+// fragmentOrder caches a device's answer for a storage type.
+type fragmentOrder struct{ unknown string } // why the kernel does not know the order; "" if it does
 
-// Detach has nothing to let go of.
+// Detach does nothing: an answer holds no resources.
 func (fragmentOrder) Detach() {}
 
 type fragmentOrderKey struct {
@@ -83,23 +84,24 @@ type fragmentOrderKey struct {
 	sumN uint32
 }
 
-// fragmentsUnordered says why elements of 16x16 operands may not be taken to lie among
-// 32 lanes as decode_coopmat.comp knows it; "" where they do. The first call on a device
-// asks it, by a small dispatch; one that cannot be asked counts as one with another order.
+// fragmentsUnordered says why the elements of 16x16 operands do not lie among 32 lanes as
+// decode_coopmat.comp assumes; "" if they do. Vulkan leaves the order open, so the first
+// call on a device asks it with a small dispatch. A device that cannot be asked counts as
+// one with another order.
 func fragmentsUnordered(dev *vk.Device, t DType, sumN uint32) string {
 	key := fragmentOrderKey{t, sumN}
 	if v, ok := dev.Attached(key).(fragmentOrder); ok {
 		return v.unknown
 	}
 	if dev.QueueIsUnguarded() {
-		return "the device is not asked for the order of its fragments' elements: its queue has no lock"
+		return "the device cannot be asked for the element order of its fragments: its queue has no lock"
 	}
 	v, err := dev.Attach(key, func() (vk.Attached, error) {
 		switch answer, err := probeFragments(dev, t, sumN); {
 		case err != nil:
-			return fragmentOrder{"the device does not tell the order of its fragments' elements: " + err.Error()}, nil
+			return fragmentOrder{"the device did not report the element order of its fragments: " + err.Error()}, nil
 		case !isFragmentOrder(answer, sumN):
-			return fragmentOrder{"the elements of the device's fragments lie among its lanes in an order the kernel does not know"}, nil
+			return fragmentOrder{"the device orders the elements of a fragment in a way that the kernel does not know"}, nil
 		}
 		return fragmentOrder{}, nil
 	})
@@ -109,8 +111,8 @@ func fragmentsUnordered(dev *vk.Device, t DType, sumN uint32) string {
 	return v.(fragmentOrder).unknown
 }
 
-// probeFragments has the device write the numbers of the elements that each lane
-// holds: of A and of B, eight of each, of a B of sumN columns, and of an accumulator.
+// probeFragments has the device write the index of every element that each lane holds:
+// of A and B (eight each), of a B of sumN columns, and of an accumulator.
 func probeFragments(dev *vk.Device, t DType, sumN uint32) ([]uint32, error) {
 	module, err := shaders.Get("fragment_probe_" + t.String())
 	if err != nil {
@@ -153,10 +155,9 @@ func probeFragments(dev *vk.Device, t DType, sumN uint32) ([]uint32, error) {
 	return answer, nil
 }
 
-// isFragmentOrder compares an answer with the order of decode_coopmat.comp: lane
-// 4 g + q has of lines g and g + 8, rows of A and of an accumulator and columns of B,
-// the elements 2 q, 2 q + 1, 2 q + 8 and 2 q + 9, line after line. An operand of 8
-// lines has the first.
+// isFragmentOrder compares an answer with the order that decode_coopmat.comp assumes.
+// Lane 4g+q holds elements 2q, 2q+1, 2q+8 and 2q+9 of lines g and g+8. Lines are the rows
+// of A and of an accumulator and the columns of B. An operand of 8 lines has line g only.
 func isFragmentOrder(answer []uint32, sumN uint32) bool {
 	for i, lines := range [...]uint32{decodeFragment, decodeFragment, sumN, decodeFragment} {
 		if len(answer) < int(lines*decodeFragment) || lines%(decodeFragment/2) != 0 {

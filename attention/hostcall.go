@@ -1,13 +1,13 @@
 package attention
 
-// hostCall is a checked call in host memory with all that Args can say: which keys
-// a row attends to, and where rows, keys and what belongs to them lie. The CPU tier
-// and the reference share it, and no arithmetic on values.
+// hostCall is a checked call in host memory with all options of Args. It says which
+// keys a row attends to and where rows, keys and options lie. The CPU tier and the
+// reference share it; they share no arithmetic on values.
 type hostCall struct {
 	cfg       *Config
 	a         *Args
 	sequences []Sequence
-	align     Causal // where rows lie among keys
+	align     Causal // alignment of rows with keys
 	q         HostView
 	k, v      kvView
 	bias      [3]int64 // strides
@@ -15,8 +15,8 @@ type hostCall struct {
 	blocks    [3]int64
 }
 
-// modifies reports whether a Config changes scores or which keys count, besides
-// the causal mask.
+// modifies reports whether a Config changes scores or excludes keys other than by the
+// causal mask.
 func (c *Config) modifies() bool { return c.Window.Given() || c.Softcap != 0 }
 
 func (h *hostCall) open(cfg *Config, a *Args) (err error) {
@@ -47,7 +47,7 @@ func (h *hostCall) open(cfg *Config, a *Args) (err error) {
 	return nil
 }
 
-// queryRow is the batch and row of a sequence's row in Q, O and LSE.
+// queryRow returns the batch and row in Q, O and LSE of a row of a sequence.
 func (h *hostCall) queryRow(b, row int) (batch, at int) {
 	if h.a.Varlen != nil && h.a.Varlen.CuQ.Given() {
 		return 0, h.sequences[b].Row + row
@@ -55,7 +55,7 @@ func (h *hostCall) queryRow(b, row int) (batch, at int) {
 	return b, row
 }
 
-// kvRow is the batch, or page, and row of a sequence's key in K and V.
+// kvRow returns the batch, or page, and row in K and V of a key of a sequence.
 func (h *hostCall) kvRow(b, key int) (batch, at int) {
 	switch p := h.a.Pages; {
 	case p != nil:
@@ -70,7 +70,7 @@ func (h *hostCall) kvRow(b, key int) (batch, at int) {
 	return b, key
 }
 
-// position is where a row lies among the keys of its sequence.
+// position returns a row's position among the keys of its sequence.
 func (h *hostCall) position(b, row int) int64 {
 	if h.align == BottomRight {
 		s := &h.sequences[b]
@@ -79,7 +79,7 @@ func (h *hostCall) position(b, row int) int64 {
 	return int64(row)
 }
 
-// span is the range of keys [lo, hi) that length, causal mask and window leave.
+// span returns the range of keys [lo, hi) that length, causal mask and window allow.
 func (h *hostCall) span(b, row int) (lo, hi int) {
 	keys := int64(h.sequences[b].Keys)
 	first, end, at := int64(0), keys, h.position(b, row)
@@ -98,8 +98,8 @@ func (h *hostCall) span(b, row int) (lo, hi int) {
 	return int(first), int(max(first, end))
 }
 
-// visible appends the keys that a row attends to, in the order they are given
-// weight: that of the list where there is one, else ascending.
+// visible appends the keys that a row attends to: in the order of the list of sparse
+// tokens if there is one, otherwise ascending.
 func (h *hostCall) visible(keys []int, b, head, row int) []int {
 	lo, hi := h.span(b, row)
 	switch a := h.a; {
@@ -133,30 +133,30 @@ func (h *hostCall) visible(keys []int, b, head, row int) []int {
 	return keys
 }
 
-// list is where the list of a sequence and key head begins and ends.
+// list returns the range in Tokens of the list of a sequence and key head.
 func (h *hostCall) list(b, kv int) (at, end int) {
 	k, list := h.a.SparseTokens, b*h.a.KVHeads()+kv
 	return min(max(k.Offsets.hostInt(list), 0), k.Total), min(max(k.Offsets.hostInt(list+1), 0), k.Total)
 }
 
-// maskAt is the number of the first byte of a row's mask.
+// maskAt returns the byte offset of a row's mask.
 func (h *hostCall) maskAt(b, head, row int) int64 {
 	return h.a.Mask.Offset + int64(b)*h.mask[0] + int64(head)*h.mask[1] + int64(row)*h.mask[2]
 }
 
-// blocksAt is the number of the first byte of a row's bitmap.
+// blocksAt returns the byte offset of a row's bitmap.
 func (h *hostCall) blocksAt(b, head, row int) int64 {
 	word := int64(b)*h.blocks[0] + int64(head)*h.blocks[1] + int64(row/h.a.Blocks.BlockQ)*h.blocks[2]
 	return (h.a.Blocks.Map.Offset + word) * 4
 }
 
-// biasAt is the number of the first byte of a row's bias.
+// biasAt returns the byte offset of a row's bias.
 func (h *hostCall) biasAt(b, head, row int) int64 {
 	at := h.a.Bias.Offset + int64(b)*h.bias[0] + int64(head)*h.bias[1] + int64(row)*h.bias[2]
 	return at * int64(h.a.Bias.DType.Size())
 }
 
-// readBias puts the bias of a row at some keys into dst.
+// readBias reads the bias of a row at the given keys into dst.
 func (h *hostCall) readBias(dst []float32, b, head, row int, keys []int) {
 	bias := h.a.Bias
 	size := bias.DType.Size()
@@ -166,7 +166,7 @@ func (h *hostCall) readBias(dst []float32, b, head, row int, keys []int) {
 	}
 }
 
-// slope is the head's ALiBi slope, 0 for none.
+// slope returns the head's ALiBi slope, 0 without ALiBi.
 func (h *hostCall) slope(head int) float32 {
 	if !h.a.ALiBi.Given() {
 		return 0
@@ -174,7 +174,7 @@ func (h *hostCall) slope(head int) float32 {
 	return h.a.ALiBi.hostFloat(head)
 }
 
-// sink is the head's sink; ok is false for none.
+// sink returns the head's sink; ok is false without sinks.
 func (h *hostCall) sink(head int) (x float32, ok bool) {
 	if !h.a.Sinks.Given() {
 		return 0, false

@@ -2,25 +2,25 @@ package attention
 
 import "unsafe"
 
-// keyRows hands out rows of K or V as a worker computes with them. Rows of queries
-// mostly attend to the same keys, so it keeps what it has read of a sequence and key
-// head, as long as that takes little memory; each worker has its own.
+// keyRows converts rows of K or V to a worker's arithmetic type. Query rows mostly
+// attend to the same keys, so keyRows caches the rows of the current sequence and key
+// head if they fit heldRowsBytes. Each worker has its own.
 type keyRows[T float32 | float64] struct {
 	read    func(dst []T, b, head, key int)
 	dim     int
-	rows    []T      // of all keys, or of keysAtOnce where that is too much
-	have    []uint32 // by key: the round it was read in; nil where nothing is kept
+	rows    []T      // of all keys; of keysAtOnce keys if nothing is cached
+	have    []uint32 // by key: the round in which it was read; nil if nothing is cached
 	round   uint32
 	b, head int
 }
 
 const (
-	keysAtOnce    = 64       // most rows that a call of run gives
-	heldRowsBytes = 16 << 20 // most memory for the rows of a sequence
+	keysAtOnce    = 64       // most rows that one call of run returns
+	heldRowsBytes = 16 << 20 // most memory for cached rows
 )
 
-// newKeyRows is for sequences of up to so many keys; reuse says whether any will be
-// asked for twice.
+// newKeyRows makes keyRows for sequences of up to the given number of keys. reuse
+// reports whether any key will be read more than once.
 func newKeyRows[T float32 | float64](keys, dim int, reuse bool, read func(dst []T, b, head, key int)) *keyRows[T] {
 	k := &keyRows[T]{read: read, dim: dim, round: 1}
 	var element T
@@ -33,7 +33,7 @@ func newKeyRows[T float32 | float64](keys, dim int, reuse bool, read func(dst []
 	return k
 }
 
-// run is the rows of n keys from one on, at most keysAtOnce, good until the next call.
+// run returns the rows of n consecutive keys, n at most keysAtOnce, valid until the next call.
 func (k *keyRows[T]) run(b, head, key, n int) []T {
 	if k.have == nil {
 		for i := range n {
@@ -54,8 +54,7 @@ func (k *keyRows[T]) run(b, head, key, n int) []T {
 	return k.rows[key*k.dim:][:n*k.dim]
 }
 
-// runOf is how many keys of a list, from the first on, follow each other, at most
-// keysAtOnce.
+// runOf counts the consecutive keys at the start of a list, at most keysAtOnce.
 func runOf(keys []int) (n int) {
 	for n = 1; n < min(len(keys), keysAtOnce) && keys[n] == keys[0]+n; n++ {
 	}

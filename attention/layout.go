@@ -9,7 +9,7 @@ import (
 	"vkattn/vk"
 )
 
-// layout is a tensor with its sizes: where every row of it lies.
+// layout is a tensor with its sizes and strides.
 type layout struct {
 	field  string // the Args field, for errors
 	tensor Tensor
@@ -19,7 +19,7 @@ type layout struct {
 	dim    int64    // elements of a row
 }
 
-// set resolves the strides of a tensor.
+// set resolves the strides of a tensor and stores its sizes.
 func (l *layout) set(field string, t *Tensor, size, batch, heads, seq, dim int) {
 	s := t.Strides.Resolve(heads, seq, dim)
 	*l = layout{
@@ -29,8 +29,8 @@ func (l *layout) set(field string, t *Tensor, size, batch, heads, seq, dim int) 
 	}
 }
 
-// setKV is set for K or V. Rows of a Blocked type are counted in blocks of 32
-// elements: dim, offset and strides are then numbers of blocks.
+// setKV is set for K or V. For a Blocked type dim, offset and strides count blocks of
+// 32 elements.
 func (l *layout) setKV(field string, t *Tensor, cfg *Config, batch, heads, seq, dim int) {
 	l.set(field, t, cfg.KV.RowBytes(cfg.DType, 1), batch, heads, seq, dim)
 	if cfg.KV.Blocked() {
@@ -45,14 +45,14 @@ func (l *layout) setKV(field string, t *Tensor, cfg *Config, batch, heads, seq, 
 
 var strideNames = [3]string{"Batch", "Head", "Seq"}
 
-// checkBounds reports too little memory, and offsets and strides out of range.
-// All distances are known to fit an int64 afterwards.
+// checkBounds reports too little memory, and offsets or strides out of range. If it
+// returns nil, all distances fit an int64.
 func (l *layout) checkBounds() error {
 	if l.tensor.Offset < 0 {
 		return &ShapeError{l.field + ".Offset", l.tensor.Offset, "at least 0"}
 	}
-	// Packed strides were multiplied up from the sizes: if those do not fit,
-	// the strides are not to be trusted either.
+	// Packed strides are products of the sizes. If a product overflows, the strides are
+	// meaningless too.
 	if l.tensor.Strides == (Strides{}) {
 		if _, ok := product(l.counts[0], l.counts[1], l.counts[2], l.dim); !ok {
 			return l.tooLarge()
@@ -88,7 +88,7 @@ func (l *layout) tooLarge() error {
 		"an extent below 2^63 bytes"}
 }
 
-// checkGiven reports missing memory, or memory of both kinds.
+// checkGiven reports missing memory, or both kinds of memory.
 func (l *layout) checkGiven() error {
 	switch t := l.tensor; {
 	case t.Buffer != nil && t.Host != nil:
@@ -99,8 +99,8 @@ func (l *layout) checkGiven() error {
 	return nil
 }
 
-// checkDevice reports memory that is not where an operation computes: in buffers of
-// its device, or in host memory where it has none.
+// checkDevice reports memory on the wrong side: a device operation takes buffers of its
+// device, the CPU tier takes host memory.
 func (l *layout) checkDevice(dev *vk.Device) error {
 	switch b := l.tensor.Buffer; {
 	case dev == nil && b != nil:
@@ -120,10 +120,9 @@ func (l *layout) memoryBytes() uint64 {
 	return uint64(len(l.tensor.Host))
 }
 
-// rowsDisjoint reports whether no two rows share an element. It is proved from
-// the strides: taken in ascending order, each must step over everything the
-// smaller ones span. Layouts that avoid overlap by interleaving some other way
-// are not recognized.
+// rowsDisjoint reports whether the strides prove that no two rows share an element:
+// taken in ascending order, each stride must step over all that the smaller ones span.
+// Layouts that avoid overlap by another interleaving are not recognized.
 func (l *layout) rowsDisjoint() bool {
 	var list [len(l.counts)]int
 	order := list[:0]
@@ -143,14 +142,14 @@ func (l *layout) rowsDisjoint() bool {
 	return true
 }
 
-// memory names a piece of addressable memory, so that two tensors overlap only
-// if their memory is equal.
+// memory identifies a piece of addressable memory. Tensors in different memory cannot
+// overlap.
 type memory struct {
 	device *vk.Device
 	handle uint64
 }
 
-// start is the memory a tensor lies in and the byte of it where row 0 begins.
+// start returns a tensor's memory and the byte at which row 0 begins.
 func (l *layout) start() (memory, uint64) {
 	off := uint64(l.tensor.Offset * l.size)
 	if b := l.tensor.Buffer; b != nil {
@@ -159,9 +158,9 @@ func (l *layout) start() (memory, uint64) {
 	return memory{}, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(l.tensor.Host)))) + off
 }
 
-// overlaps reports whether l and other may share a byte. Tensors woven into one
-// another, such as Q and O kept side by side in wider rows, are recognized as
-// disjoint when their strides have a common divisor that separates them.
+// overlaps reports whether l and other may share a byte. Interleaved tensors, for
+// example Q and O in alternating columns of wider rows, count as disjoint if their
+// strides have a common divisor that separates them.
 func (l *layout) overlaps(other *layout) bool {
 	memA, a := l.start()
 	memB, b := other.start()
@@ -172,7 +171,7 @@ func (l *layout) overlaps(other *layout) bool {
 		return false
 	}
 	period := gcd(l.period(), other.period())
-	if period == 0 { // one row each, and they meet
+	if period == 0 { // one row each, and they overlap
 		return true
 	}
 	// Every row of l begins at a, and every row of other at b, modulo period.
@@ -185,8 +184,8 @@ func (l *layout) overlaps(other *layout) bool {
 	return gap < uint64(l.dim*l.size) || gap+uint64(other.dim*other.size) > period
 }
 
-// spanBytes is the distance from the first byte of row 0 to the end of the
-// last row.
+// spanBytes returns the distance from the first byte of row 0 to the end of the last
+// row.
 func (l *layout) spanBytes() uint64 {
 	span := l.dim
 	for i, n := range l.counts {
@@ -195,7 +194,7 @@ func (l *layout) spanBytes() uint64 {
 	return uint64(span * l.size)
 }
 
-// period divides the distance in bytes between any two rows; 0 for one row.
+// period returns a divisor of the distances in bytes between all rows; 0 for one row.
 func (l *layout) period() (p uint64) {
 	for i, n := range l.counts {
 		if n > 1 {

@@ -6,14 +6,14 @@ import (
 	"vkattn/vk"
 )
 
-// MergeConfig says what kind of states a Merge takes. It is comparable.
+// MergeConfig says what states a Merge takes. It is comparable.
 type MergeConfig struct {
-	DType   DType  // storage type of O, that of every state and of the result
-	HeadDim int    // elements of a row of O (a Config's HeadDimV), 1 to 512
-	Access  Access // how kernels reach tensors; zero value: as the buffers allow
+	DType   DType  // storage type of O, in every state and in the result
+	HeadDim int    // elements per row of O (a Config's HeadDimV), 1 to 512
+	Access  Access // how kernels reach tensors; zero value: chosen by the buffers
 }
 
-// maxMergeHeadDim is the widest row of O there is, see wideHeadDims.
+// maxMergeHeadDim is the widest row of O, see wideHeadDims.
 const maxMergeHeadDim = 512
 
 // Validate reports the first field that is wrong, as a *ShapeError.
@@ -29,81 +29,77 @@ func (c MergeConfig) Validate() error {
 	return nil
 }
 
-// MaxStates bounds the states of one merge.
+// MaxStates is the largest number of states in one merge.
 const MaxStates = 256
 
-// States are attention states of the same rows over different keys: what
-// [Op.Forward] leaves in O and LSE. They are one state, or Count of them at
-// equal distances in memory, as a split over keys or a gather from devices
-// leaves them.
+// States are attention states of the same rows over different keys: the O and LSE of
+// [Op.Forward]. They are one state, or Count states at equal distances in memory, as a
+// split over keys or a gather from several devices produces them.
 type States struct {
 	O       Tensor // [B, Hq, Sq, HeadDim] of the first state
 	LSE     Tensor // [B, Hq, Sq] of the first state: float32, packed, natural logarithm
-	Count   int    // 0: 1
-	StepO   int64  // elements from one state's O to the next one's; 0: B*Hq*Sq*HeadDim, one after another
-	StepLSE int64  // elements from one state's LSE to the next one's; 0: B*Hq*Sq
+	Count   int    // states; 0: 1
+	StepO   int64  // elements between the O of consecutive states; 0: B*Hq*Sq*HeadDim
+	StepLSE int64  // elements between the LSE of consecutive states; 0: B*Hq*Sq
 }
 
-// given reports whether the caller filled in any of it, so that what was begun
-// and forgotten is an error.
+// given reports whether the caller set any field, so that a half-filled group is an
+// error.
 func (s *States) given() bool {
 	return s.O.begun() || s.LSE.begun() || s.Count != 0 || s.StepO != 0 || s.StepLSE != 0
 }
 
 func (t *Tensor) begun() bool { return t.Given() || t.Offset != 0 || t.Strides != (Strides{}) }
 
-// MergeArgs are the tensors of one merge. All lie on the same side, device or
-// host. States may overlap one another. O may be exactly the O of one of the
-// states, at the same place with the same strides, and LSE exactly one's LSE;
-// otherwise they overlap nothing.
+// MergeArgs are the tensors of one merge. All lie on the same side, device or host.
+// States may overlap one another. O may be exactly the O of one of the states, with the
+// same memory and strides, and LSE exactly the LSE of one. Otherwise O and LSE must not
+// overlap anything.
 type MergeArgs struct {
-	Shape                // B, Hq and Sq; Hkv and Sk are not looked at
-	First, Second States // Second may be left out
+	Shape                // B, Hq and Sq; Hkv and Sk are ignored
+	First, Second States // Second is optional
 	O             Tensor
 	LSE           Tensor // optional; float32, packed [B, Hq, Sq]
 }
 
-// Merge combines attention states of the same query rows over disjoint sets of
-// keys into the state over all of those keys (merge_state, merge_states or
-// merge_attn_states elsewhere):
+// Merge combines attention states of the same query rows over disjoint sets of keys
+// into the state over all of those keys. FlashInfer calls it merge_state and
+// merge_states, vLLM merge_attn_states.
 //
 //	LSE = log(Σ exp(LSEᵢ))    O = Σ exp(LSEᵢ - LSE) Oᵢ
 //
-// It is what a shared prefix computed once for many sequences (cascade
-// attention), keys split over workgroups, and keys spread over devices need. Up
-// to [MaxStates] states are merged in one pass: two of them anywhere in memory,
-// or two groups of states at equal distances. More levels fold into the result
+// Use it for a shared prefix computed once for many sequences (cascade attention), for
+// keys split over workgroups, and for keys spread over devices. One pass merges up to
+// [MaxStates] states: two of them anywhere in memory, or two groups of states at equal
+// distances. Further levels merge into the result in place.
 // in place.
 //
 // # Numbers
 //
-// Weights and sums are float32, taken relative to the largest LSE of the row,
-// so that no LSE is too large or too small.
+// Weights and sums are float32 and relative to the row's largest LSE, so any finite LSE
+// is allowed.
 //
-//   - A state with LSE = -Inf contributes nothing, and neither does one more
-//     than 80 below the row's largest; its O may hold anything, NaN and Inf
-//     included. A row in which all states are -Inf gives O = 0 and LSE = -Inf.
-//   - An LSE of NaN or +Inf, as of a row of Forward with such a score, makes the
-//     row's O and LSE NaN. A NaN or Inf in O reaches its column of its row.
-//   - A row with one contributing state gets that state's numbers unchanged (but
-//     for subnormals of bf16 and f32, which devices may flush to 0).
-//   - States are summed in order, those of First before those of Second. The
-//     same arguments give the same bits on every run, and two states the same
-//     bits in either order.
+//   - A state with LSE = -Inf contributes nothing, and neither does one more than 80
+//     below the row's largest. Its O may hold anything, NaN and Inf included. A row
+//     whose states all have LSE = -Inf gives O = 0 and LSE = -Inf.
+//   - An LSE of NaN or +Inf makes the row's O and LSE NaN. Forward writes such an LSE if
+//     a score is NaN or +Inf. A NaN or Inf in O reaches its column of its row.
+//   - A row with one contributing state gets that state's numbers unchanged, except that
+//     devices may flush subnormals of bf16 and f32 to 0.
+//   - States are summed in order, First before Second. The same arguments give the same
+//     bits on every run. Two states give the same bits in either order.
 //
-// O was rounded to the storage type with each state, by at most half a unit in
-// the last place, and is rounded once more: O is off from the exact merge of
-// what the states were before that by the weighted mean of their roundings and
-// its own, so at most one unit of the largest |Oᵢ|; a chain of merges adds half
-// a unit a link. The roundings of LSE matter where it is large: half a unit of
-// 1e4 is 5e-4, and weights are off by that factor.
+// The O of each state was rounded to the storage type, by at most half a unit in the
+// last place, and the result is rounded once more. Compared with the exact merge of the
+// unrounded states, O is off by at most one unit in the last place of the largest |Oᵢ|.
+// A chain of merges adds half a unit per link. The rounding of LSE matters if LSE is
+// large: half a unit of 1e4 is 5e-4, a relative error of the weights.
 //
 // # Ownership, concurrency and errors
 //
-// These are as for [Op]: methods may be called from many goroutines, each Stream
-// and Commands has one owner, tensors stay the caller's, wrong arguments are a
-// [*ShapeError] naming the field, and nothing is recorded or written when an
-// error returns.
+// As for [Op]: methods are safe for concurrent use, a Stream or Commands has one owner,
+// and tensors stay the caller's. Wrong arguments give a [*ShapeError] that names the
+// field. If a method returns an error, it has recorded and written nothing.
 type Merge struct {
 	dev *vk.Device // nil: the CPU tier
 	cfg MergeConfig
@@ -111,9 +107,9 @@ type Merge struct {
 	pipelines pipelines[mergeVariant, MergeConfig] // at most 16
 }
 
-// NewMerge makes an operation. A nil device means the CPU tier; the device stays
-// the caller's and must outlive the Merge. A wrong field is a *ShapeError; Access that
-// the device has not matches [ErrUnsupported].
+// NewMerge makes an operation. A nil device selects the CPU tier. The device stays the
+// caller's and must outlive the Merge. A wrong field gives a *ShapeError; an Access that
+// the device lacks gives an error that matches [ErrUnsupported].
 func NewMerge(dev *vk.Device, cfg MergeConfig) (*Merge, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -129,7 +125,7 @@ func NewMerge(dev *vk.Device, cfg MergeConfig) (*Merge, error) {
 	return &Merge{dev: dev, cfg: cfg}, nil
 }
 
-// Config is what NewMerge was given.
+// Config returns the MergeConfig that NewMerge was given.
 func (m *Merge) Config() MergeConfig {
 	if m == nil {
 		return MergeConfig{}
@@ -137,10 +133,10 @@ func (m *Merge) Config() MergeConfig {
 	return m.cfg
 }
 
-// usable says why the Merge cannot be used: nobody made it, or it is closed.
+// usable reports why the Merge cannot be used: NewMerge did not make it, or it is closed.
 func (m *Merge) usable() error {
 	switch {
-	case m == nil || m.cfg.HeadDim == 0: // which no MergeConfig that NewMerge takes has
+	case m == nil || m.cfg.HeadDim == 0: // NewMerge accepts no MergeConfig with HeadDim 0
 		return unmade("NewMerge")
 	case m.pipelines.closed.Load():
 		return fmt.Errorf("attention: %w", vk.ErrClosed)
@@ -148,9 +144,9 @@ func (m *Merge) usable() error {
 	return nil
 }
 
-// Prepare compiles what Forward needs for packed, aligned tensors, without and
-// with LSE, so that the first Forward does not wait for a compiler. On the CPU tier there
-// is nothing to compile. Its errors are those of vk.Device.Pipeline.
+// Prepare compiles the kernels that Forward needs for packed, aligned tensors, with and
+// without LSE, so that the first Forward does not wait for the compiler. On the CPU tier
+// it compiles nothing. Its errors are those of vk.Device.Pipeline.
 func (m *Merge) Prepare() error {
 	if err := m.usable(); err != nil {
 		return err
@@ -167,12 +163,12 @@ func (m *Merge) Prepare() error {
 	return nil
 }
 
-// Forward merges states. On a device the work is recorded into the stream's
-// current batch, in order after what was recorded before, and the tensors are
-// held until it has run; the caller puts a barrier between what computes the
-// states and this, submits and waits. On the CPU tier the stream is nil, tensors
-// are in host memory, and the result is there when Forward returns. On a device
-// it allocates nothing once its kernel is compiled.
+// Forward merges states. On a device it records the work into the stream's current
+// batch, after what was recorded before. The stream holds the tensors until the work has
+// run. The caller records a barrier between what computes the states and Forward, then
+// submits and waits. On the CPU tier the stream is nil, tensors lie in host memory, and
+// the result is complete when Forward returns. On a device Forward allocates nothing once
+// its kernel is compiled.
 func (m *Merge) Forward(s *vk.Stream, a MergeArgs) error {
 	if err := m.usable(); err != nil {
 		return err
@@ -193,9 +189,9 @@ func (m *Merge) Forward(s *vk.Stream, a MergeArgs) error {
 	return m.record(s.Commands, &a)
 }
 
-// Record puts the dispatches into a command buffer: the caller's, through
-// vk.Device.WrapCommands, or a stream's. It inserts no barrier: the caller
-// orders the states before it and the result after it (compute shader reads and
+// Record records the dispatches into a command buffer: the caller's, wrapped by
+// vk.Device.WrapCommands, or a stream's. It inserts no barrier. The caller orders the
+// states before the dispatches and the result after them (compute shader reads and
 // writes), and keeps the tensors and this Merge until the commands have run.
 func (m *Merge) Record(c *vk.Commands, a MergeArgs) error {
 	if err := m.usable(); err != nil {

@@ -18,21 +18,21 @@ const (
 	mergeTensors
 )
 
-// mergeLayouts are the tensors of a call: an array, so that a call keeps it on
-// its stack. Those left out have no states.
+// mergeLayouts are the tensors of a call. They are an array so that a call keeps them on
+// its stack. A tensor that is left out has no states.
 type mergeLayouts struct {
 	list [mergeTensors]stack
 }
 
-// stack is a tensor of several states: where every row of each lies. The layout
-// is that of the first.
+// stack is a tensor of several states at equal distances. The layout is that of the
+// first state.
 type stack struct {
 	layout
 	states int64 // 1 for the result; 0: left out
-	step   int64 // elements from a state to the next; 0 where there is one
+	step   int64 // elements between consecutive states; 0 for one state
 }
 
-// check checks a call and leaves its layouts in l.
+// check checks a call and fills l with its layouts.
 func (m *Merge) check(l *mergeLayouts, a *MergeArgs) error {
 	if m.pipelines.closed.Load() {
 		return fmt.Errorf("attention: %w", vk.ErrClosed)
@@ -76,7 +76,7 @@ func (l *mergeLayouts) set(cfg *MergeConfig, a *MergeArgs) error {
 	return nil
 }
 
-// stack fills in the states of a group.
+// stack sets the tensors of a group of states.
 func (l *mergeLayouts) stack(field string, s *States, o, lse int) error {
 	switch {
 	case s.Count < 0 || s.Count > MaxStates:
@@ -105,8 +105,8 @@ func (l *mergeLayouts) stack(field string, s *States, o, lse int) error {
 	return nil
 }
 
-// checkMemory checks that all tensors are given, on the operation's side, and in
-// bounds, and that LSE is packed.
+// checkMemory checks that all tensors are given, on the operation's side and in bounds,
+// and that LSE is packed.
 func (l *mergeLayouts) checkMemory(dev *vk.Device) error {
 	for i := range l.list {
 		t := &l.list[i]
@@ -139,10 +139,10 @@ func isLSE(tensor int) bool {
 	return tensor == mergeFirstLSE || tensor == mergeSecondLSE || tensor == mergeLSE
 }
 
-// packedSteps are the strides of a packed tensor of one element a row.
+// packedSteps returns the strides of a packed tensor with one element per row.
 func packedSteps(counts [3]int64) [3]int64 { return [3]int64{counts[1] * counts[2], counts[2], 1} }
 
-// checkBounds is layout.checkBounds of the first state and of the last.
+// checkBounds is layout.checkBounds for the first and the last state.
 func (t *stack) checkBounds() error {
 	if err := t.layout.checkBounds(); err != nil {
 		return err
@@ -155,13 +155,13 @@ func (t *stack) checkBounds() error {
 		_, ok = add(far, t.tensor.Offset)
 	}
 	if !ok {
-		return &ShapeError{t.field, fmt.Sprintf("%d states %d elements apart", t.states, t.step), "an extent below 2^63 bytes"}
+		return &ShapeError{t.field, fmt.Sprintf("%d states at distances of %d elements", t.states, t.step), "an extent below 2^63 bytes"}
 	}
 	last := t.state(t.states - 1)
 	return last.checkBounds()
 }
 
-// state is the layout of one state.
+// state returns the layout of state i.
 func (t *stack) state(i int64) layout {
 	s := t.layout
 	s.tensor.Offset += i * t.step
@@ -196,7 +196,7 @@ func (l *mergeLayouts) checkOverlaps() error {
 	return nil
 }
 
-// checkResult refuses a result that overlaps a state other than by being it.
+// checkResult refuses a result that overlaps a state without being exactly that state.
 func checkResult(out *stack, state *layout, in *stack, alike bool) error {
 	if !out.overlaps(state) || alike && out.coincides(state) {
 		return nil
@@ -208,8 +208,8 @@ func checkResult(out *stack, state *layout, in *stack, alike bool) error {
 	return &ShapeError{out.field, "overlapping " + in.field, want}
 }
 
-// coincides reports whether two tensors of the same sizes have every row at the
-// same place.
+// coincides reports whether two tensors of the same sizes have every row at the same
+// address.
 func (l *layout) coincides(other *layout) bool {
 	memA, a := l.start()
 	memB, b := other.start()
@@ -224,10 +224,10 @@ func (l *layout) coincides(other *layout) bool {
 	return true
 }
 
-// fits32 reports what a kernel cannot address with the 32 bits of a stride.
+// fits32 refuses sizes and strides that exceed the kernel's 32 bits.
 func (l *mergeLayouts) fits32() error {
 	if rows := l.list[mergeO].counts[1] * l.list[mergeO].counts[2]; rows > math.MaxInt32 {
-		return fmt.Errorf("%w: a batch of %d rows, 2^31 - 1 are possible", ErrUnsupported, rows)
+		return fmt.Errorf("%w: a batch of %d rows, at most 2^31 - 1 are possible", ErrUnsupported, rows)
 	}
 	for i := range l.list {
 		t := &l.list[i]
@@ -236,7 +236,7 @@ func (l *mergeLayouts) fits32() error {
 		case !isLSE(i) && (t.steps[1] > math.MaxUint32 || t.steps[2] > math.MaxUint32):
 			return fmt.Errorf("%w: %s has a head or row stride of 2^32 elements or more", ErrUnsupported, t.field)
 		case t.step > math.MaxUint32:
-			return fmt.Errorf("%w: states of %s are 2^32 elements or more apart", ErrUnsupported, t.field)
+			return fmt.Errorf("%w: the distance between states of %s is 2^32 elements or more", ErrUnsupported, t.field)
 		}
 	}
 	return nil

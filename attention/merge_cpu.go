@@ -10,8 +10,8 @@ import (
 // mergeBlock is how many rows a worker takes at once.
 const mergeBlock = 64
 
-// mergeLeast is how far below a row's largest LSE a state has a weight;
-// shaders/merge.comp says why.
+// mergeLeast: a state whose LSE is farther below the row's largest has weight 0, for the
+// reason that shaders/merge.comp gives.
 const mergeLeast = -80
 
 // mergeCPU computes a call in host memory. Merge.check has accepted it.
@@ -30,11 +30,11 @@ func mergeCPU(cfg MergeConfig, l *mergeLayouts) error {
 	return nil
 }
 
-// mergeJob is what the workers of a merge share.
+// mergeJob is shared by the workers of a merge.
 type mergeJob struct {
 	mergeLayouts
 	cfg  MergeConfig
-	rows int64 // of all heads and batches
+	rows int64 // rows of all heads and batches
 }
 
 // mergeWorker merges rows in its own scratch memory.
@@ -44,8 +44,8 @@ type mergeWorker struct {
 	lse      []float32 // of the row in every state
 }
 
-// merge computes one row: everything of it is read before anything is written,
-// since the result may lie where a state does.
+// merge computes one row. It reads the whole row before it writes, because the result may
+// share memory with a state.
 func (w *mergeWorker) merge(row int64) {
 	most, attended, invalid := w.readLSE(row)
 	clear(w.sum)
@@ -64,25 +64,25 @@ func (w *mergeWorker) merge(row int64) {
 		for i, x := range w.lse {
 			weight := mergeWeight(x, most) / total
 			if weight == 0 {
-				continue // whatever its O holds
+				continue // its O may hold anything
 			}
 			o, state := w.locate(i, mergeFirst, mergeSecond)
 			w.cfg.DType.Decode(w.row, o.hostRow(state, row))
 			for d, x := range w.row {
-				w.sum[d] += float32(weight * x) // converted: not fused with the addition, so that the order of two states is free
+				w.sum[d] += float32(weight * x) // the conversion keeps the compiler from fusing, so that two states commute
 			}
 		}
 		lse = most + float32(math.Log(float64(total)))
 	}
 	w.cfg.DType.Encode(w.list[mergeO].hostRow(0, row), w.sum)
 	if out := &w.list[mergeLSE]; out.states != 0 {
-		w.lse[0] = lse // which has been read
+		w.lse[0] = lse // its old value is no longer needed
 		half.EncodeF32(out.hostRow(0, row), w.lse[:1])
 	}
 }
 
-// readLSE reads the row's LSE in every state and finds the largest of those that
-// attended to anything; invalid means that one is NaN or +Inf.
+// readLSE reads the row's LSE in every state and finds the largest among states that
+// attended to a key. invalid reports an LSE of NaN or +Inf.
 func (w *mergeWorker) readLSE(row int64) (most float32, attended, invalid bool) {
 	most = float32(math.Inf(-1))
 	for i := range w.lse {
@@ -95,7 +95,7 @@ func (w *mergeWorker) readLSE(row int64) (most float32, attended, invalid bool) 
 	return most, most >= -math.MaxFloat32, invalid
 }
 
-// locate is the tensor of a state and its number there.
+// locate returns the tensor of a state and the state's index in it.
 func (w *mergeWorker) locate(state, first, second int) (*stack, int64) {
 	n := w.list[first].states
 	if i := int64(state); i < n {
@@ -104,15 +104,15 @@ func (w *mergeWorker) locate(state, first, second int) (*stack, int64) {
 	return &w.list[second], int64(state) - n
 }
 
-// mergeWeight is e^(lse - most), 0 where that is next to nothing.
+// mergeWeight is e^(lse - most), 0 if lse is more than -mergeLeast below most.
 func mergeWeight(lse, most float32) float32 {
-	if d := lse - most; d >= mergeLeast { // -Inf is not
+	if d := lse - most; d >= mergeLeast { // false for -Inf
 		return float32(math.Exp(float64(d)))
 	}
 	return 0
 }
 
-// hostRow is the memory of a row, counted over all heads and batches.
+// hostRow returns the memory of a row, counted over all heads and batches.
 func (t *stack) hostRow(state, row int64) []byte {
 	seq, head, batch := row%t.counts[2], row/t.counts[2]%t.counts[1], row/t.counts[2]/t.counts[1]
 	e := t.tensor.Offset + state*t.step + batch*t.steps[0] + head*t.steps[1] + seq*t.steps[2]

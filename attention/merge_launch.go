@@ -11,21 +11,21 @@ import (
 // mergePushBytes is the size of the push constant block of shaders/merge.comp.
 const mergePushBytes = 116
 
-// mergeLocal is the workgroup of the merge kernel: what every device has, and
+// mergeLocal is the workgroup size of the merge kernel. Every device has it, and it covers
 // two rows of the widest O.
 const mergeLocal = 128
 
-// mergeVariant is what a Merge's pipelines differ by.
+// mergeVariant is the key of a Merge's pipelines.
 type mergeVariant struct {
 	access Access // AccessAddresses or AccessDescriptors, decided
 	lse    bool
 	align  uint32 // of O in every state and in the result, in elements
 }
 
-// mergeRows is the number of rows of a workgroup: one invocation has 8 columns.
+// mergeRows is the number of rows per workgroup: one invocation computes 8 columns.
 func mergeRows(headDim int) uint32 { return mergeLocal / ceilDiv(uint32(headDim), 8) }
 
-// access decides how kernels reach tensors; l nil stands for ones with addresses.
+// access decides how kernels reach tensors. A nil l stands for tensors with addresses.
 func (m *Merge) access(l *mergeLayouts) Access {
 	if m.cfg.Access != AccessAuto {
 		return m.cfg.Access
@@ -43,7 +43,7 @@ func (m *Merge) access(l *mergeLayouts) Access {
 	return AccessAddresses
 }
 
-// variant reads off checked arguments which kernel they need.
+// variant returns the kernel for checked arguments.
 func (m *Merge) variant(l *mergeLayouts) (mergeVariant, error) {
 	v := mergeVariant{access: m.access(l), lse: l.list[mergeLSE].states != 0, align: 8}
 	for i := range l.list {
@@ -83,7 +83,7 @@ func (v mergeVariant) pipeline(cfg *MergeConfig) (*vk.PipelineDesc, error) {
 	return desc, nil
 }
 
-// record checks the arguments and puts the dispatches into c, all or none.
+// record checks the arguments and records the dispatches into c, all or none.
 func (m *Merge) record(c *vk.Commands, a *MergeArgs) error {
 	w := mergeLaunch{sq: uint32(a.Sq), hq: uint32(a.Hq), align: m.dev.Caps().Limits.MinStorageBufferOffsetAlignment}
 	if err := m.check(&w.mergeLayouts, a); err != nil {
@@ -125,22 +125,21 @@ func (m *Merge) record(c *vk.Commands, a *MergeArgs) error {
 	return nil
 }
 
-// mergeLaunch is one merge on its way to dispatches.
+// mergeLaunch holds a merge while its dispatches are recorded.
 type mergeLaunch struct {
 	mergeLayouts
 	pipeline *vk.Pipeline
 	access   Access
 	align    uint64 // of a descriptor's offset, in bytes
 	sq, hq   uint32
-	groups   [3]uint32 // z is of each dispatch
+	groups   [3]uint32 // z is set for each dispatch
 }
 
-// extent is the number of elements of one batch of all states, from its first to
-// past its last.
+// extent is the number of elements that one batch of all states spans.
 func (t *stack) extent() uint64 { return uint64((t.states-1)*t.step) + t.layout.extent() }
 
-// batchesAtOnce is how many batches one dispatch may cover: the grid's z, the 32
-// bits of a stride and of a row's number, and the range of a descriptor bound it.
+// batchesAtOnce returns how many batches one dispatch may cover. The grid's z, the 32 bits
+// of a stride and of a row number, and the range of a descriptor bound it.
 func (w *mergeLaunch) batchesAtOnce(limits *vk.Limits, batches int) (int, error) {
 	most := min(uint64(batches), uint64(limits.MaxWorkGroupCount[2]), max(1, math.MaxUint32/uint64(w.hq)))
 	for i := range w.list {
@@ -217,14 +216,14 @@ func (w *mergeLaunch) dispatch(c *vk.Commands, first, count int) error {
 	return c.Dispatch(w.pipeline, bound[:], paramBytes(&push, mergePushBytes), w.groups)
 }
 
-// at is the byte of a batch's first element in the tensor's buffer.
+// at returns the byte offset of a batch's first element in the tensor's buffer.
 func (t *stack) at(batch int) uint64 {
 	return (uint64(t.tensor.Offset) + uint64(batch)*uint64(t.steps[0])) * uint64(t.size)
 }
 
-// bind is the descriptor of batches [first, first+count) and the position in it,
-// in elements, of the first one: it starts at a multiple of the device's
-// alignment, and the kernel adds the rest.
+// bind returns a descriptor of batches [first, first+count) and the position of the first
+// element in it, in elements. The descriptor starts at a multiple of the device's
+// alignment; the kernel adds the position.
 func (t *stack) bind(first, count int, align uint64) (uint64, vk.BufferRange) {
 	b, at, size := t.tensor.Buffer, t.at(first), uint64(t.size)
 	start := max((b.Offset()+at)/align*align, b.Offset())

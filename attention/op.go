@@ -9,55 +9,54 @@ import (
 	"vkattn/vk"
 )
 
-// Op computes attention for one Config on one device, at any shape. It keeps
-// the plans and pipelines of the shapes it has seen. Its methods may be called
-// from many goroutines; each Stream and Commands still has one owner.
+// Op computes attention for one Config on one device, for any Shape. It caches the
+// plan and the pipelines of every shape it has seen. Its methods are safe for
+// concurrent use; a Stream or a Commands must be used by one goroutine at a time.
 type Op struct {
 	dev        *vk.Device // nil: the CPU tier
 	cfg        Config
 	experiment Experiment
 	factors    scoreFactors
-	pick       tilePicker // nil: the heuristic's tiles
+	pick       tilePicker // nil: use the heuristic's tiles
 
 	closed    atomic.Bool
 	mu        sync.RWMutex
-	plans     map[request]*prepared             // at most maxPlans; dropped by Close
-	pipelines pipelines[variant, Config]        // far fewer: many requests share one
-	combines  pipelines[combineVariant, Config] // of parts of keys; at most 16
+	plans     map[request]*prepared             // at most maxPlans; cleared by Close
+	pipelines pipelines[variant, Config]        // many requests share one pipeline
+	combines  pipelines[combineVariant, Config] // of the separate combine kernel; at most 16
 }
 
-// maxPlans bounds what an Op remembers: decoding sees a new length every step.
+// maxPlans bounds the cached plans. Decoding brings a new length with every step.
 const maxPlans = 1024
 
-// prepared is a plan and its pipeline: what a call needs to know before it
-// looks at its tensors.
+// prepared is a plan with its pipeline: all that a call needs besides its tensors.
 type prepared struct {
 	access          Access
-	cuda            CUDAKernel // of TierCUDA: nothing of the rest
+	cuda            CUDAKernel // for TierCUDA, which uses none of the fields below
 	pipeline        *vk.Pipeline
-	rows            uint32 // query rows of a workgroup
+	rows            uint32 // query rows per workgroup
 	slices          uint32 // workgroups that share the columns of O
 	rowReach        uint32 // see variant.rowReach
 	options         options
-	splitWorkgroups int       // of features: workgroups that share the keys of a row
-	splits          int       // of features: parts of the keys, one or more of each of these
-	decodePart      *prepared // of features: what computes the short sequences beside it; most have none
+	splitWorkgroups int       // workgroups that share the keys of a row
+	splits          int       // splits of the keys of a row; each workgroup computes one or more
+	decodePart      *prepared // for the decode part of a mixed batch; nil in most plans
 }
 
-// New makes an operation. A nil device means the CPU tier; the device stays
-// the caller's and must outlive the Op. A Config no tier of the device can run
-// is refused here, as far as that shows without a shape: the error is a *ShapeError, or
+// New makes an operation. A nil device selects the CPU tier. The device stays the
+// caller's and must outlive the Op. New refuses a Config that no tier of the device
+// can run, as far as that is known without a shape. The error is a *ShapeError, or it
 // matches [ErrUnsupported] and names what each tier lacks.
 func New(dev *vk.Device, cfg Config) (*Op, error) {
 	return NewExperiment(dev, cfg, Experiment{})
 }
 
-// newOp is NewExperiment without its checks.
+// newOp is NewExperiment without the checks.
 func newOp(dev *vk.Device, cfg Config, e Experiment, pick tilePicker) *Op {
 	return &Op{dev: dev, cfg: cfg, experiment: e, factors: cfg.factors(), pick: pick, plans: map[request]*prepared{}}
 }
 
-// Config is what New was given.
+// Config returns the Config that New was given.
 func (op *Op) Config() Config {
 	if op == nil {
 		return Config{}
@@ -65,10 +64,10 @@ func (op *Op) Config() Config {
 	return op.cfg
 }
 
-// usable says why the Op cannot be used: nobody made it, or it is closed.
+// usable reports why the Op cannot be used: New did not make it, or it is closed.
 func (op *Op) usable() error {
 	switch {
-	case op == nil || op.cfg.HeadDim == 0: // which no Config that New takes has
+	case op == nil || op.cfg.HeadDim == 0: // New accepts no Config with HeadDim 0
 		return unmade("New")
 	case op.closed.Load():
 		return fmt.Errorf("attention: %w", vk.ErrClosed)
@@ -76,9 +75,9 @@ func (op *Op) usable() error {
 	return nil
 }
 
-// Plan says how packed, aligned tensors of a shape would be computed. It compiles
-// nothing. A wrong size is a *ShapeError; the error for a problem that no tier computes
-// matches [ErrUnsupported] and names what each lacks.
+// Plan returns how packed, aligned tensors of a shape would be computed. It compiles
+// nothing. A wrong size gives a *ShapeError. If no tier can compute the problem, the
+// error matches [ErrUnsupported] and names what each tier lacks.
 func (op *Op) Plan(s Shape) (Plan, error) {
 	if err := op.usable(); err != nil {
 		return Plan{}, err
@@ -89,8 +88,8 @@ func (op *Op) Plan(s Shape) (Plan, error) {
 	return makePlan(op.dev, op.cfg, op.typical(s), op.pick)
 }
 
-// PlanFor is Plan for particular tensors: their alignment and whether they
-// have device addresses count. It checks the arguments as Forward does.
+// PlanFor is Plan for the given tensors. Their options, their alignment and whether
+// they have device addresses affect the plan. It checks the arguments as Forward does.
 func (op *Op) PlanFor(a Args) (Plan, error) {
 	if err := op.usable(); err != nil {
 		return Plan{}, err
@@ -102,9 +101,10 @@ func (op *Op) PlanFor(a Args) (Plan, error) {
 	return makePlan(op.dev, op.cfg, op.request(&l, &a), op.pick)
 }
 
-// Prepare compiles what Forward needs for packed, aligned tensors of a shape
-// without and with LSE, so that the first Forward does not wait for a compiler. On the
-// CPU tier there is nothing to compile. Its errors are those of Plan and of vk.Device.Pipeline.
+// Prepare compiles the kernels that Forward needs for packed, aligned tensors of a
+// shape, with and without LSE, so that the first Forward does not wait for the
+// compiler. On the CPU tier it compiles nothing. Its errors are those of Plan and of
+// vk.Device.Pipeline.
 func (op *Op) Prepare(s Shape) error {
 	if err := op.usable(); err != nil {
 		return err
@@ -122,9 +122,9 @@ func (op *Op) Prepare(s Shape) error {
 	return nil
 }
 
-// PrepareFor compiles what Forward needs for a call like this one: its features,
-// alignment and kind of memory count, the numbers in memory do not. It checks the
-// arguments as Forward does.
+// PrepareFor compiles the kernels that Forward needs for calls like a: with the same
+// options, alignment and kind of memory. It reads no tensor. It checks the arguments
+// as Forward does.
 func (op *Op) PrepareFor(a Args) error {
 	if err := op.usable(); err != nil {
 		return err
@@ -137,17 +137,17 @@ func (op *Op) PrepareFor(a Args) error {
 	return err
 }
 
-// Forward computes O, and LSE where given. On a device the work is recorded
-// into the stream's current batch, in order after what was recorded before,
-// and the tensors are held until it has run; the caller submits and waits. On
-// the CPU tier the stream is nil, tensors are in host memory, and O is there
-// when Forward returns. Nothing is recorded or written when an error returns; one
-// that matches vk.ErrOutOfMemory says how much memory is missing.
+// Forward computes O, and LSE if a has one. On a device it records the work into the
+// stream's current batch, after what was recorded before. The stream holds the tensors
+// until the work has run; the caller submits and waits. On the CPU tier the stream is
+// nil, tensors lie in host memory, and O is complete when Forward returns. If Forward
+// returns an error, it has recorded and written nothing. An error that matches
+// vk.ErrOutOfMemory gives the needed and the available bytes.
 //
-// Tier cuda submits what the stream has recorded and puts its kernel between that
-// and what is recorded later, without waiting on the host. The kernel is on its way
-// when Forward returns; Stream.Submit, Wait and Download cover it. Forwards that
-// follow each other with nothing recorded between them cost no submission.
+// Tier cuda first submits what the stream has recorded, then launches its kernel before
+// anything recorded later, without waiting on the host. The kernel may still run when
+// Forward returns; Stream.Submit, Wait and Download cover it. Consecutive Forwards with
+// nothing recorded in between need no further submission.
 func (op *Op) Forward(s *vk.Stream, a Args) error {
 	if err := op.usable(); err != nil {
 		return err
@@ -168,12 +168,12 @@ func (op *Op) Forward(s *vk.Stream, a Args) error {
 	return op.record(s.Commands, s, &a)
 }
 
-// Record puts the dispatches into a command buffer: the caller's, through
-// vk.Device.WrapCommands, or a stream's. It inserts no barrier: the caller
-// orders Q, K and V before it and O and LSE after it (compute shader reads and
-// writes), and keeps the tensors and this Op until the commands have run. They may run
-// again afterwards, but not twice at a time: calls with split keys have scratch memory
-// that goes with the commands. Tier cuda cannot do it.
+// Record records the dispatches into a command buffer: the caller's, wrapped by
+// vk.Device.WrapCommands, or a stream's. It inserts no barrier. The caller orders
+// Q, K and V before the dispatches and O and LSE after them (compute shader reads and
+// writes), and keeps the tensors and this Op until the commands have run. The commands
+// may run again later but not twice at the same time, because calls with split keys use
+// scratch memory that belongs to the commands. Tier cuda cannot record.
 func (op *Op) Record(c *vk.Commands, a Args) error {
 	if err := op.usable(); err != nil {
 		return err
@@ -187,8 +187,8 @@ func (op *Op) Record(c *vk.Commands, a Args) error {
 	return op.record(c, nil, &a)
 }
 
-// Close drops the plans and gives the pipelines back: the device destroys those that
-// no other operation has once no work in flight holds them. Close may be called again.
+// Close drops the plans and releases the pipelines. The device destroys a pipeline when
+// no other operation and no work in flight holds it. Close is idempotent.
 func (op *Op) Close() error {
 	if op == nil {
 		return nil
@@ -200,7 +200,7 @@ func (op *Op) Close() error {
 	return errors.Join(op.pipelines.close(), op.combines.close())
 }
 
-// check checks a call and leaves its layouts in l.
+// check checks a call and fills l with its layouts.
 func (op *Op) check(l *layouts, a *Args) error {
 	if err := l.check(&op.cfg, a); err != nil { // New has checked the Config
 		return err
@@ -208,10 +208,10 @@ func (op *Op) check(l *layouts, a *Args) error {
 	return op.checkSide(l.all(), a)
 }
 
-// checkSide refuses host memory on a device tier, and another device's buffers.
+// checkSide refuses host memory on a device tier and buffers of another device.
 func (op *Op) checkSide(all []layout, a *Args) error {
 	if op.dev == nil {
-		return nil // forwardCPU says it
+		return nil // forwardCPU checks the side
 	}
 	if err := checkDevice(all, op.dev); err != nil || !a.hasOptions(&op.cfg) {
 		return err
@@ -277,7 +277,7 @@ func (op *Op) prepare(r request) (*prepared, error) {
 	return p, nil
 }
 
-// prepareVariant finds or makes the pipeline of a variant that makes so many parts of the keys.
+// prepareVariant fills p for a variant that cuts the keys of a row into the given number of splits.
 func (op *Op) prepareVariant(p *prepared, v *variant, splits int) (err error) {
 	p.rows, p.slices, p.rowReach, p.options = v.tile.rows(), v.slices(), v.rowReach(), v.options
 	p.splits, p.splitWorkgroups = splits, splits/v.tile.splits()

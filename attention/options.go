@@ -8,11 +8,11 @@ import (
 	"vkattn/vk"
 )
 
-// options is what a kernel must have of the features, as a value: part of the
-// key of a pipeline. The zero value has none; such a kernel is another module,
-// which nothing of this costs anything.
+// options are the options of a call as far as a kernel depends on them. They are part
+// of a pipeline's key. The zero value selects the dense kernel, a module of its own that
+// pays for no option; any other value selects the general kernel.
 type options struct {
-	packRows         uint32 // heads of a group, if they are rows side by side; else 0
+	packRows         uint32 // query heads of a group that are packed as consecutive rows; 0: not packed
 	lengths          uint32 // sum of lengthCuQ and so on
 	pageSize         uint32
 	sparseTokens     bool
@@ -24,11 +24,11 @@ type options struct {
 	mask             bool
 	kv               KVType
 	kvBlock          uint32
-	split            bool // states are written, for a merge
-	combined         bool // by the same kernel
+	split            bool // the kernel writes the state of a split
+	combined         bool // the same kernel combines the splits
 
-	decodePartRows uint32 // not 0: sequences of at most this many rows are computed by another dispatch than the others
-	isDecodePart   bool   // this one computes them
+	decodePartRows uint32 // sequences of at most this many rows run in the decode kernel's own dispatch; 0: all run in one
+	isDecodePart   bool   // this kernel is that dispatch
 }
 
 const (
@@ -43,11 +43,11 @@ const (
 	windowRight
 )
 
-// any reports whether the kernel is one of the module with features.
+// any reports whether the call runs the general kernel.
 func (f options) any() bool { return f != options{} }
 
-// features are those that a call asks for; how rows are packed and keys split is
-// decided with the tile.
+// options returns the options that a call asks for. Row packing and splits are decided
+// later, with the tile.
 func (a *Args) options(cfg *Config) (f options) {
 	if w := cfg.Window; w.Given() {
 		f.window = windowLeft*boolConstant(w.left >= 0) + windowRight*boolConstant(w.right >= 0)
@@ -77,7 +77,7 @@ func (a *Args) options(cfg *Config) (f options) {
 	return f
 }
 
-// constants adds those of the features.
+// constants adds the specialization constants of the options to c.
 func (f options) constants(c map[uint32]uint32) {
 	c[shaders.ConstPackGqa] = f.packRows
 	c[shaders.ConstVarlen] = f.lengths
@@ -98,63 +98,62 @@ func (f options) constants(c map[uint32]uint32) {
 	c[shaders.ConstIsDecodePart] = boolConstant(f.isDecodePart)
 }
 
-// modifies reports whether scores are more than the scaled product.
+// modifies reports whether scores are more than scaled products.
 func (f options) modifies() bool { return f.softcap || f.alibi || f.bias != 0 }
 
-// natural reports whether scores are natural exponents, and not those of two.
+// natural reports whether scores are natural exponents rather than exponents of two.
 func (f options) natural() bool { return f.alibi || f.bias != 0 }
 
-// The parameters and the bindings of modules with features. Where the push constants
-// do not hold the parameters, a buffer does, the last binding of all.
+// Parameters and bindings of general modules. If the push constants are too small for
+// the parameters, a buffer holds them: the last binding.
 const (
 	generalPushBytes = 256
 	generalBindings  = 17
 	paramsBinding    = generalBindings
 )
 
-// paramsInBuffer reports whether modules with features read their parameters from a
-// buffer: 128 bytes of push constants are all that Vulkan promises before 1.4. Such
-// modules reach everything through descriptors.
+// paramsInBuffer reports whether general modules read their parameters from a buffer.
+// Before 1.4 Vulkan guarantees only 128 bytes of push constants. Such modules reach all
+// tensors through descriptors.
 func paramsInBuffer(l *vk.Limits) bool { return l.MaxPushConstantBytes < generalPushBytes }
 
-// generalFits checks modules with features against a device's limits.
+// generalFits reports why general modules do not fit a device's limits; "" if they do.
 func generalFits(l *vk.Limits, access Access) string {
 	bindings, instead := uint32(generalBindings), "; buffers with device addresses need none"
 	if paramsInBuffer(l) {
 		if access == AccessAddresses {
-			return fmt.Sprintf("the device has %d bytes of push constants, with addresses what the call asks for takes %d; descriptors need none",
+			return fmt.Sprintf("the device has %d bytes of push constants, the general kernel takes %d with addresses; with descriptors it takes none",
 				l.MaxPushConstantBytes, generalPushBytes)
 		}
 		bindings, instead = bindings+1, ""
 	}
 	if access == AccessDescriptors && l.MaxStorageBuffers < bindings {
-		return fmt.Sprintf("the device binds %d buffers, what the call asks for takes %d%s", l.MaxStorageBuffers, bindings, instead)
+		return fmt.Sprintf("the device binds %d buffers, the general kernel takes %d%s", l.MaxStorageBuffers, bindings, instead)
 	}
 	return ""
 }
 
-// maxGeneralLength bounds Sq and Sk of calls with features: positions and windows
-// are added up in 32 bits.
+// maxGeneralLength bounds Sq and Sk of calls with options, so that sums of positions and
+// windows fit 32 bits.
 const maxGeneralLength = 1 << 30
 
-// maxWindow is a side of a window that excludes nothing of sequences within maxGeneralLength,
-// whatever the row's position, and which positions may be added to in 32 bits.
+// maxWindow is the widest side of a window. It excludes no key of a sequence of up to
+// maxGeneralLength keys, and its sum with a position fits 32 bits.
 const maxWindow = maxGeneralLength - 1
 
-// optionLimits reports what the 32-bit numbers of kernels with features cannot
-// hold.
+// optionLimits refuses calls whose sizes exceed the 32-bit numbers of general kernels.
 func (a *Args) optionLimits(f options, splits int, dv int) error {
 	batches, rows := a.queryExtent()
 	all, ok := product(batches, a.Hq, rows)
 	switch {
 	case a.Sq > maxGeneralLength || a.Sk > maxGeneralLength:
-		return fmt.Errorf("%w: Sq %d and Sk %d; what the call asks for reaches to 2^30", ErrUnsupported, a.Sq, a.Sk)
+		return fmt.Errorf("%w: Sq %d and Sk %d: the call's options allow at most 2^30", ErrUnsupported, a.Sq, a.Sk)
 	case !ok || all > math.MaxUint32/int64(max(splits, 1)):
-		return fmt.Errorf("%w: %d x %d x %d rows in %d parts; what the call asks for reaches to 2^32 rows", ErrUnsupported, batches, a.Hq, rows, splits)
+		return fmt.Errorf("%w: %d x %d x %d rows in %d splits: the call's options allow fewer than 2^32 rows in all", ErrUnsupported, batches, a.Hq, rows, splits)
 	case f.split && all*int64(dv) > math.MaxUint32:
-		return fmt.Errorf("%w: %d rows of %d elements; parts of keys reach to 2^32 elements", ErrUnsupported, all, dv)
+		return fmt.Errorf("%w: %d rows of %d elements: split keys allow fewer than 2^32 elements", ErrUnsupported, all, dv)
 	case f.sparseTokens && int64(a.SparseTokens.Total) > maxGeneralLength:
-		return fmt.Errorf("%w: %d kept tokens, 2^30 are possible", ErrUnsupported, a.SparseTokens.Total)
+		return fmt.Errorf("%w: %d sparse tokens, at most 2^30 are possible", ErrUnsupported, a.SparseTokens.Total)
 	}
 	if a.Bias != nil {
 		if err := below32("Bias", a.Bias.resolve(a.Shape), [3]int{a.B, a.Hq, a.Sq}, a.Sk); err != nil {
@@ -169,7 +168,7 @@ func (a *Args) optionLimits(f options, splits int, dv int) error {
 	return nil
 }
 
-// below32 refuses a tensor whose positions do not fit 32 bits.
+// below32 refuses a tensor whose element offsets do not fit 32 bits.
 func below32(field string, steps [3]int64, counts [3]int, dim int) error {
 	end := int64(dim)
 	for i, n := range counts {

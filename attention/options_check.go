@@ -7,19 +7,18 @@ import (
 	"vkattn/vk"
 )
 
-// featured reports whether a call has anything besides its tensors, so that the
-// checks of other calls cost nothing.
+// hasOptions reports whether a call has options in Args or a KV type of its own. Calls
+// without skip the checks below.
 func (a *Args) hasOptions(cfg *Config) bool {
 	return a.Varlen != nil || a.Pages != nil || a.SparseTokens != nil || a.Blocks != nil || a.Bias != nil || a.Mask != nil ||
 		a.ALiBi.begun() || a.Sinks.begun() || a.KScale.begun() || a.VScale.begun() || cfg.KV != KVSame
 }
 
-// begun is Given, or an offset without memory: forgetting the memory is an error.
+// begun reports whether v names memory or has an offset: missing memory is an error.
 func (v *Vector) begun() bool { return v.Given() || v.Offset != 0 }
 
-// checkOptions reports what is wrong with the numbers and the combination of a
-// call's features. The sizes of K, V, Q, O and LSE may be computed afterwards;
-// where things lie is checkOptionTensors' concern.
+// checkOptions checks the numbers and the combination of a call's options. If it returns
+// nil, the sizes of Q, K, V, O and LSE can be computed. checkOptionTensors checks memory.
 func (a *Args) checkOptions(cfg *Config) error {
 	if v := a.Varlen; v != nil {
 		if err := v.check(); err != nil {
@@ -28,7 +27,7 @@ func (a *Args) checkOptions(cfg *Config) error {
 	}
 	if p := a.Pages; p != nil {
 		if a.Varlen != nil && a.Varlen.CuK.Given() {
-			return &ShapeError{"Varlen.CuK", "given together with Pages", "UsedK: keys in pages are not packed"}
+			return &ShapeError{"Varlen.CuK", "given together with Pages", "UsedK: a paged KV cache is not packed"}
 		}
 		if err := p.check(cfg, &a.Shape); err != nil {
 			return err
@@ -64,7 +63,7 @@ func (a *Args) checkOptions(cfg *Config) error {
 	return a.checkCombination()
 }
 
-// checkCombination refuses what no tier computes, by name.
+// checkCombination refuses, by name, the combinations that no tier computes.
 func (a *Args) checkCombination() error {
 	both := func(field, other string) error {
 		return fmt.Errorf("%w: %w", ErrUnsupported, &ShapeError{field, "given together with " + other, "one of SparseTokens, Blocks and Mask"})
@@ -108,7 +107,7 @@ func (p *Pages) check(cfg *Config, s *Shape) error {
 	}
 	need := ceilDivInt(s.Sk, p.PageSize)
 	if p.Stride != 0 && p.Stride < need {
-		return &ShapeError{"Pages.Stride", p.Stride, fmt.Sprintf("at least %d, pages of %d for %d keys, or 0 for that", need, p.PageSize, s.Sk)}
+		return &ShapeError{"Pages.Stride", p.Stride, fmt.Sprintf("at least %d (pages of %d keys for %d keys), or 0 for that", need, p.PageSize, s.Sk)}
 	}
 	if n, ok := product(s.B, p.stride(s)); !ok || n > MaxLength {
 		return &ShapeError{"B*Pages.Stride", fmt.Sprintf("%d*%d", s.B, p.stride(s)), fmt.Sprintf("at most %d", MaxLength)}
@@ -120,7 +119,7 @@ func (p *Pages) check(cfg *Config, s *Shape) error {
 	return nil
 }
 
-// stride is Stride with its default.
+// stride is Stride, or the default if it is 0.
 func (p *Pages) stride(s *Shape) int {
 	if p.Stride == 0 {
 		return ceilDivInt(s.Sk, p.PageSize)
@@ -140,7 +139,7 @@ func (b *Blocks) check(s *Shape) error {
 	return checkBroadcast("Blocks", b.Batches, b.Heads, 0, s)
 }
 
-// checkBroadcast checks sizes that are 1 or those of the problem.
+// checkBroadcast checks sizes that must be 0, 1 or those of the problem.
 func checkBroadcast(field string, batches, heads, rows int, s *Shape) error {
 	for _, f := range [3]struct {
 		name, full string
@@ -153,8 +152,8 @@ func checkBroadcast(field string, batches, heads, rows int, s *Shape) error {
 	return nil
 }
 
-// checkKV checks the scales against the type of K and V, and that rows of blocks
-// start at blocks.
+// checkKV checks the scales against the type of K and V, and that rows of a Blocked type
+// start at a block.
 func (a *Args) checkKV(cfg *Config) error {
 	if err := checkScale("KScale", &a.KScale, cfg.KV); err != nil {
 		return err
@@ -191,8 +190,8 @@ func checkBlocked(field string, t *Tensor, kv KVType) error {
 	return nil
 }
 
-// checkOptionTensors checks that what a call has besides its tensors is given, lies on
-// their side and in its memory, and overlaps none of the outputs among them.
+// checkOptionTensors checks that the memory of every option is given, lies on the side
+// of the tensors, is large enough, and does not overlap O or LSE.
 func (a *Args) checkOptionTensors(cfg *Config, tensors []layout) error {
 	var e optionTensors
 	e.set(cfg, a)
@@ -222,15 +221,15 @@ func (a *Args) checkOptionTensors(cfg *Config, tensors []layout) error {
 	return nil
 }
 
-// checkOptionTensorsDevice refuses buffers of another device than the operation's.
+// checkOptionTensorsDevice refuses buffers of another device.
 func (a *Args) checkOptionTensorsDevice(cfg *Config, dev *vk.Device) error {
 	var e optionTensors
 	e.set(cfg, a)
 	return checkDevice(e.all(), dev)
 }
 
-// extras are the layouts of what a call has besides its tensors. A vector is a
-// layout of one row.
+// optionTensors are the layouts of the memory of a call's options. A vector is a layout
+// of one row.
 type optionTensors struct {
 	list [14]layout
 	n    int
@@ -238,7 +237,7 @@ type optionTensors struct {
 
 func (e *optionTensors) all() []layout { return e.list[:e.n] }
 
-// set is for calls that checkOptions has accepted.
+// set fills in the layouts of a call that checkOptions has accepted.
 func (e *optionTensors) set(cfg *Config, a *Args) {
 	s := &a.Shape
 	if a.Varlen != nil {
@@ -277,7 +276,7 @@ func (e *optionTensors) setVarlen(v *Varlen, sequences int) {
 	e.optional("Varlen.UsedK", &v.UsedK, 0, sequences)
 }
 
-// scaleGroups is how many entries of KScale and VScale so many keys have.
+// scaleGroups is the number of entries of KScale and VScale for a number of keys.
 func (c *Config) scaleGroups(keys int) int { return ceilDivInt(keys, max(1, c.KVBlock)) }
 
 func (e *optionTensors) optional(field string, v *Vector, more int64, sizes ...int) {
@@ -286,8 +285,8 @@ func (e *optionTensors) optional(field string, v *Vector, more int64, sizes ...i
 	}
 }
 
-// vector adds a vector of the product of sizes, and more, elements. What does not
-// fit an int64 is as long as can be, which checkBounds refuses.
+// vector adds a vector whose length is the product of sizes plus more. A length that
+// overflows becomes MaxInt64, which checkBounds refuses.
 func (e *optionTensors) vector(field string, v *Vector, more int64, sizes ...int) {
 	n, ok := product(sizes...)
 	if ok {
@@ -313,7 +312,7 @@ func (e *optionTensors) set4(field string, t Tensor, size int, sizes [3]int, dim
 	e.n++
 }
 
-// broadcast are strides with their default, and 0 where the size is 1.
+// broadcast returns the strides with their default, and 0 for dimensions of size 1.
 func broadcast(s Strides, sizes [3]int, dim int) [3]int64 {
 	s = s.Resolve(sizes[1], sizes[2], dim)
 	steps := [3]int64{s.Batch, s.Head, s.Seq}
@@ -329,28 +328,28 @@ func (b *Bias) sizes(s *Shape) [3]int {
 	return [3]int{orFull(b.Batches, s.B), orFull(b.Heads, s.Hq), orFull(b.Rows, s.Sq)}
 }
 
-// resolve are the strides of batch, head and row in elements, 0 for what is the same for all.
+// resolve returns the strides of batch, head and row in elements, 0 where one entry serves all.
 func (b *Bias) resolve(s Shape) [3]int64 { return broadcast(b.Strides, b.sizes(&s), s.Sk) }
 
 func (m *Mask) sizes(s *Shape) [3]int {
 	return [3]int{orFull(m.Batches, s.B), orFull(m.Heads, s.Hq), orFull(m.Rows, s.Sq)}
 }
 
-// resolve are the strides of batch, head and row in bytes, 0 for what is the same for all.
+// resolve returns the strides of batch, head and row in bytes, 0 where one entry serves all.
 func (m *Mask) resolve(s Shape) [3]int64 { return broadcast(m.Strides, m.sizes(&s), s.Sk) }
 
-// grid is the number of rows of blocks and the words of each.
+// grid returns the number of rows of blocks and the words in each.
 func (b *Blocks) grid(s *Shape) (rows, words int) {
 	return ceilDivInt(s.Sq, b.BlockQ), ceilDivInt(ceilDivInt(s.Sk, b.BlockK), 32)
 }
 
-// resolve are the strides of batch, head and row of blocks in words, 0 for what is the same for all.
+// resolve returns the strides of batch, head and row of blocks in words, 0 where one entry serves all.
 func (b *Blocks) resolve(s Shape) [3]int64 {
 	rows, words := b.grid(&s)
 	return broadcast(Strides{}, [3]int{orFull(b.Batches, s.B), orFull(b.Heads, s.Hq), rows}, words)
 }
 
-// orFull is a size with its default.
+// orFull is a size, or the full size if it is 0.
 func orFull(n, full int) int {
 	if n == 0 {
 		return full

@@ -2,12 +2,12 @@ package attention
 
 import "unsafe"
 
-// The parameter blocks of the kernels, field by field as the GLSL declares them. The
-// tag glsl has the names there, one for each element; a field without has its own.
-// An address of uvec2 is one uint64 here: the kernel's low word comes first, and the
-// device has the byte order of the host.
+// These structs mirror the parameter blocks of the kernels field by field. The tag glsl
+// gives the GLSL names, one per element; a field without the tag has the same name in
+// GLSL. A uvec2 address is one uint64 here: GLSL stores the low word first, and host and
+// device have the same byte order.
 
-// denseParams is Params of shaders/interface.glsl in modules that take no options.
+// denseParams is Params of shaders/interface.glsl in dense modules.
 type denseParams struct {
 	addr   [5]uint64    `glsl:"addrQ addrK addrV addrO addrLSE"`
 	stride [4][3]uint32 `glsl:"strideQBatch strideQHead strideQSeq strideKBatch strideKHead strideKSeq strideVBatch strideVHead strideVSeq strideOBatch strideOHead strideOSeq"`
@@ -18,7 +18,7 @@ type denseParams struct {
 	unitHigh, unitLow     float32
 }
 
-// generalParams is Params in modules that take options.
+// generalParams is Params in general modules.
 type generalParams struct {
 	denseParams
 	addrOptions [11]uint64 `glsl:"addrCuQ addrCuK addrUsedQ addrUsedK addrBlockTable addrALiBi addrSinks addrBias addrMask addrKScale addrVScale"`
@@ -31,8 +31,8 @@ type generalParams struct {
 	softcap                 float32
 }
 
-// setAddress says where the tensor of a binding starts. The tokens of sparse lists
-// exclude a mask, and their address is where its strides would be.
+// setAddress stores the start of the tensor of a binding. A call has sparse tokens or a
+// mask, never both, so the address of the tokens takes the place of the mask's strides.
 func (p *generalParams) setAddress(binding int, at uint64) {
 	switch {
 	case binding <= bindLSE:
@@ -74,8 +74,8 @@ type combineParams struct {
 	splits, rows, Sq, Hq uint32
 }
 
-// paramBytes is the memory of a block, n bytes as the module has it: Go rounds a
-// structure up to a multiple of 8.
+// paramBytes returns the first n bytes of a block, the size that the module declares. Go
+// rounds the struct up to a multiple of 8.
 func paramBytes[T denseParams | generalParams | mergeParams | appendParams | combineParams](p *T, n int) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(p)), n)
 }

@@ -12,22 +12,22 @@ import (
 	"vkattn/vk"
 )
 
-// kernelKey is what the pipelines of an operation differ by: a comparable value that,
-// with the operation's configuration, describes one.
+// kernelKey identifies a pipeline of an operation. It is comparable and, together with
+// the operation's Config, describes the pipeline.
 type kernelKey[C any] interface {
 	comparable
 	pipeline(cfg *C) (*vk.PipelineDesc, error)
 }
 
-// pipelines are those an operation has needed so far, by key; the zero value has
-// none. Many goroutines may use it.
+// pipelines caches the pipelines of an operation by key. The zero value is empty. It is
+// safe for concurrent use.
 type pipelines[K kernelKey[C], C any] struct {
 	closed atomic.Bool
 	mu     sync.RWMutex
 	made   map[K]*vk.Pipeline
 }
 
-// of finds or makes a pipeline.
+// of returns the pipeline of a key and makes it if needed.
 func (p *pipelines[K, C]) of(dev *vk.Device, cfg *C, key K) (*vk.Pipeline, error) {
 	p.mu.RLock()
 	found := p.made[key]
@@ -38,7 +38,7 @@ func (p *pipelines[K, C]) of(dev *vk.Device, cfg *C, key K) (*vk.Pipeline, error
 	return p.make(dev, cfg, key)
 }
 
-// make makes a pipeline. Two goroutines may both ask for it; the device compiles it
+// make makes a pipeline. If two goroutines ask for the same one, the device compiles it
 // once.
 func (p *pipelines[K, C]) make(dev *vk.Device, cfg *C, key K) (*vk.Pipeline, error) {
 	if p.closed.Load() {
@@ -67,8 +67,8 @@ func (p *pipelines[K, C]) make(dev *vk.Device, cfg *C, key K) (*vk.Pipeline, err
 	return made, nil
 }
 
-// close gives them back to the device, which destroys those that no other operation
-// has and no work in flight holds.
+// close releases the pipelines. The device destroys one when no other operation and no
+// work in flight holds it.
 func (p *pipelines[K, C]) close() (err error) {
 	p.closed.Store(true)
 	p.mu.Lock()
@@ -80,8 +80,8 @@ func (p *pipelines[K, C]) close() (err error) {
 	return err
 }
 
-// describeKernel describes a module with its constants to the host layer, as far as the
-// SPIR-V says it of itself.
+// describeKernel describes a module and its constants to the host layer, from what the
+// SPIR-V declares.
 func describeKernel(m *shaders.Module, local uint32, constants map[uint32]uint32) (*vk.PipelineDesc, error) {
 	r, err := m.Reflect()
 	if err != nil {
@@ -98,7 +98,7 @@ func describeKernel(m *shaders.Module, local uint32, constants map[uint32]uint32
 		StorageBuffers: uint32(len(r.Bindings())),
 		LocalSize:      [3]uint32{local, 1, 1},
 		SharedBytes:    shared,
-		NoRobustness:   true, // every index is proven by the checks of a call and the kernel's own bounds
+		NoRobustness:   true, // argument checks and the kernel's own bounds prove every index
 	}
 	for id, value := range constants {
 		desc.Constants = append(desc.Constants, vk.SpecConstant{ID: id, Value: value})
@@ -107,7 +107,7 @@ func describeKernel(m *shaders.Module, local uint32, constants map[uint32]uint32
 	return desc, nil
 }
 
-// moduleName is that of the module of a kernel that reaches memory in one way.
+// moduleName returns the name of a kernel's module for an access.
 func moduleName(kernel string, a Access) string {
 	if a == AccessDescriptors {
 		return kernel + "_ssbo"

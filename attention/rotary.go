@@ -5,11 +5,11 @@ import (
 	"math"
 )
 
-// RotaryStyle says which elements of a row a rotary embedding takes as pairs.
+// RotaryStyle says which elements of a row form the pairs of a rotary embedding.
 type RotaryStyle uint8
 
-// Styles. One is the other with the columns of the projections that make Q and K
-// in another order; weights are made for one of them.
+// Styles. Permuting the columns of the projections of Q and K turns one into the other.
+// Weights are made for one of them.
 const (
 	RotaryInterleaved RotaryStyle = iota // elements 2i and 2i+1 (GPT-J, the RoFormer paper, "norm" in local inference)
 	RotaryHalfSplit                      // elements i and i + Dim/2 (GPT-NeoX, LLaMA as Hugging Face has it)
@@ -42,20 +42,20 @@ func (s *RotaryStyle) Set(text string) error {
 // Type names the flag's kind, for flag packages that ask.
 func (s RotaryStyle) Type() string { return "rotary-style" }
 
-// Rotary is a rotary position embedding (Su et al., "RoFormer", 2021): pair i of a
-// row at position t is turned by an angle of its own,
+// Rotary is a rotary position embedding (Su et al., "RoFormer", 2021). Pair i of a row
+// at position t is rotated by its own angle,
 //
 //	x' = x cos[t, i] - y sin[t, i]    y' = y cos[t, i] + x sin[t, i]
 //
-// with cosines and sines that the caller gives, so that every way to choose the
-// angles will do. The zero value rotates nothing.
+// The caller gives the cosines and sines and so chooses the angles. The zero value
+// rotates nothing.
 type Rotary struct {
 	Dim   int // elements rotated, an even number; 0: none
-	First int // elements before them, which stay as they are, as do those after
+	First int // index of the first rotated element; elements before and after stay unchanged
 	Style RotaryStyle
 }
 
-// check reports what is wrong with r for rows of so many elements.
+// check reports what is wrong with r for rows of headDim elements.
 func (r Rotary) check(headDim int) error {
 	switch {
 	case r.Dim < 0 || r.Dim%2 != 0:
@@ -63,14 +63,14 @@ func (r Rotary) check(headDim int) error {
 	case r.First < 0 || r.First > headDim:
 		return &ShapeError{"Rotary.First", r.First, fmt.Sprintf("0 to HeadDim (%d)", headDim)}
 	case r.Dim > headDim-r.First:
-		return &ShapeError{"Rotary.Dim", r.Dim, fmt.Sprintf("at most %d, what HeadDim leaves", headDim-r.First)}
+		return &ShapeError{"Rotary.Dim", r.Dim, fmt.Sprintf("at most %d, HeadDim less First", headDim-r.First)}
 	case !r.Style.Valid():
 		return &ShapeError{"Rotary.Style", r.Style, "interleaved or half-split"}
 	}
 	return nil
 }
 
-// pair gives the elements of pair i.
+// pair returns the elements of pair i.
 func (r Rotary) pair(i int) (x, y int) {
 	if r.Style == RotaryHalfSplit {
 		return r.First + i, r.First + i + r.Dim/2
@@ -78,10 +78,10 @@ func (r Rotary) pair(i int) (x, y int) {
 	return r.First + 2*i, r.First + 2*i + 1
 }
 
-// Tables are cosines and sines of the usual angles, t * base^(-2i/Dim), for
-// positions from 0 on: [positions, Dim/2] each, computed in float64. base is 10000
-// in the paper, and larger in models of long contexts. Without positions or a Dim of
-// at least 2 there are none.
+// Tables returns cosines and sines of the usual angles, t * base^(-2i/Dim), for positions
+// 0 to positions-1: [positions, Dim/2] each, computed in float64. base is 10000 in the
+// paper and larger in models with long contexts. Tables returns nil without positions or
+// if Dim is below 2.
 func (r Rotary) Tables(positions int, base float64) (cos, sin []float32) {
 	pairs := r.Dim / 2
 	if pairs < 1 || positions < 1 {

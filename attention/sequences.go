@@ -6,16 +6,15 @@ import (
 	"math"
 )
 
-// Sequence is where one sequence of a call lies.
+// Sequence is the range of rows and the range of keys of one sequence.
 type Sequence struct {
-	Row, Rows int // its first row in Q and O, 0 unless they are packed (Varlen.CuQ), and its length
-	Key, Keys int // its first row in K and V, 0 unless they are packed (Varlen.CuK), and its length
+	Row, Rows int // first row in Q and O (0 unless packed by Varlen.CuQ) and number of rows
+	Key, Keys int // first row in K and V (0 unless packed by Varlen.CuK) and number of keys
 }
 
-// Sequences reads the sequences of a call whose Varlen, where there is one, is in
-// host memory. Where its numbers make no sense they are read as kernels read them:
-// starts and ends are clamped to the packed tensor, a length is at most Sq or Sk
-// and at least 0.
+// Sequences returns the sequences of a call. Varlen, if given, must be in host memory.
+// Numbers out of range are read as kernels read them: starts and ends are clamped to
+// the packed tensor, lengths to 0..Sq and 0..Sk.
 func Sequences(a Args) ([]Sequence, error) {
 	if err := a.Shape.Validate(); err != nil {
 		return nil, err
@@ -58,7 +57,7 @@ func (a *Args) sequences() []Sequence {
 	return list
 }
 
-// stretch is the first row and the length of sequence b.
+// sequenceRange returns the first row and the length of sequence b.
 func sequenceRange(cu, used Vector, total, most, b int) (first, n int) {
 	n = most
 	if cu.Given() {
@@ -71,9 +70,9 @@ func sequenceRange(cu, used Vector, total, most, b int) (first, n int) {
 	return first, max(n, 0)
 }
 
-// ExistingRows is the sample of every row that the call has, in the order of
-// [AllRows]: those of each sequence, and of no sequence that is empty. Lengths have to
-// be in host memory, as for [Sequences].
+// ExistingRows is the sample of all rows that exist in a call, in the order of
+// [AllRows]. Empty sequences contribute none. Lengths must be in host memory, as for
+// [Sequences].
 func ExistingRows(a Args) ([]Rows, error) {
 	sequences, err := Sequences(a)
 	if err == nil {
@@ -97,7 +96,7 @@ func ExistingRows(a Args) ([]Rows, error) {
 	return sample, nil
 }
 
-// hostInt is an element of a vector in host memory.
+// hostInt returns an element of an int32 vector in host memory.
 func (v *Vector) hostInt(i int) int {
 	return int(int32(binary.LittleEndian.Uint32(v.Host[4*(v.Offset+int64(i)):])))
 }

@@ -20,14 +20,13 @@ type decodeTile struct {
 	Operands    decodeOperands `json:"operands"`
 }
 
-// decodeOperands is how the decode kernel brings what it loaded into fragments, if it may
-// be used at all.
+// decodeOperands is how decode_coopmat.comp turns loaded data into matrix operands.
 type decodeOperands uint8
 
 const (
 	noDecodeKernel      decodeOperands = iota
-	operandsInRegisters                // the device's fragments have the order of elements that the kernel knows
-	operandsInSmem                     // by way of shared memory, whatever their order
+	operandsInRegisters                // in registers; the device orders a fragment's elements as the kernel assumes
+	operandsInSmem                     // through shared memory; works for every order
 )
 
 func (t decodeTile) invocations() uint32  { return t.Subgroups * t.Subgroup }

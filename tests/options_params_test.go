@@ -191,5 +191,5 @@ func TestOptionsParamsRefusals(t *testing.T) {
 		refused(attention.AccessAddresses, "128 bytes of push constants")
 	}
 	limits.MaxStorageBuffers = 17
-	refused(attention.AccessAuto, "binds 17 buffers, what the call asks for takes 18")
+	refused(attention.AccessAuto, "binds 17 buffers, the general kernel takes 18")
 }

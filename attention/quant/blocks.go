@@ -14,8 +14,8 @@ const (
 	Q4Bytes       = 2 + BlockElements/2
 )
 
-// EncodeQ8_0 encodes whole blocks: len(src) is a multiple of 32.
-// It panics where dst is too short.
+// EncodeQ8_0 encodes whole blocks: len(src) is a multiple of 32. It panics if dst is too
+// short.
 func EncodeQ8_0(dst []byte, src []float32) {
 	for ; len(src) >= BlockElements; dst, src = dst[Q8Bytes:], src[BlockElements:] {
 		var most float32
@@ -29,8 +29,8 @@ func EncodeQ8_0(dst []byte, src []float32) {
 	}
 }
 
-// DecodeQ8_0 decodes whole blocks into elements; every one is exact in float32.
-// It panics where src is too short.
+// DecodeQ8_0 decodes whole blocks. Every element is exact in float32. It panics if src is
+// too short.
 func DecodeQ8_0(dst []float32, src []byte) {
 	for ; len(dst) >= BlockElements; dst, src = dst[BlockElements:], src[Q8Bytes:] {
 		scale := half.F16ToFloat32(binary.LittleEndian.Uint16(src))
@@ -40,8 +40,8 @@ func DecodeQ8_0(dst []float32, src []byte) {
 	}
 }
 
-// EncodeQ4_0 encodes whole blocks: len(src) is a multiple of 32.
-// It panics where dst is too short.
+// EncodeQ4_0 encodes whole blocks: len(src) is a multiple of 32. It panics if dst is too
+// short.
 func EncodeQ4_0(dst []byte, src []float32) {
 	for ; len(src) >= BlockElements; dst, src = dst[Q4Bytes:], src[BlockElements:] {
 		var most float32
@@ -58,8 +58,8 @@ func EncodeQ4_0(dst []byte, src []float32) {
 	}
 }
 
-// DecodeQ4_0 decodes whole blocks into elements; every one is exact in float32.
-// It panics where src is too short.
+// DecodeQ4_0 decodes whole blocks. Every element is exact in float32. It panics if src is
+// too short.
 func DecodeQ4_0(dst []float32, src []byte) {
 	for ; len(dst) >= BlockElements; dst, src = dst[BlockElements:], src[Q4Bytes:] {
 		scale := half.F16ToFloat32(binary.LittleEndian.Uint16(src))
@@ -70,8 +70,8 @@ func DecodeQ4_0(dst []float32, src []byte) {
 	}
 }
 
-// putScale stores a block's scale and returns the inverse of what it was before
-// rounding to f16; 0 for 0.
+// putScale stores a block's scale as f16 and returns the inverse of the unrounded scale;
+// 0 if the scale is 0.
 func putScale(dst []byte, scale float32) (inverse float32) {
 	binary.LittleEndian.PutUint16(dst, half.F16FromFloat32(scale))
 	if scale == 0 {

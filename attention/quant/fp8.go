@@ -34,8 +34,8 @@ var fp8Values = func() (values [256]float32) {
 // with bias 7, 3 of fraction; 0x7f and 0xff are NaN and nothing is Inf.
 func FP8ToFloat32(b byte) float32 { return fp8Values[b] }
 
-// FP8FromFloat32 rounds to the nearest float8 e4m3, ties to even. What is beyond
-// the largest, Inf too, becomes the largest of its sign; NaN stays NaN.
+// FP8FromFloat32 rounds to the nearest float8 e4m3, ties to even. Values beyond the
+// largest number, Inf included, saturate; NaN stays NaN.
 func FP8FromFloat32(f float32) byte {
 	sign := byte(math.Float32bits(f) >> 31 << 7)
 	x := math.Abs(float64(f))

@@ -2,9 +2,8 @@ package quant
 
 import "math"
 
-// EncodeInt8 rounds src to signed bytes that share a scale, to nearest, ties to
-// even, and returns the scale: max|src| / 127.
-// It panics where dst is too short.
+// EncodeInt8 rounds src to signed bytes that share a scale, to nearest, ties to even. It
+// returns the scale, max|src| / 127. It panics if dst is too short.
 func EncodeInt8(dst []byte, src []float32) (scale float32) {
 	dst = dst[:len(src)]
 	scale, inverse := scaleOf(src, 127)
@@ -14,8 +13,7 @@ func EncodeInt8(dst []byte, src []float32) (scale float32) {
 	return scale
 }
 
-// DecodeInt8 reads numbers, without their scale.
-// It panics where src is too short.
+// DecodeInt8 reads numbers without applying their scale. It panics if src is too short.
 func DecodeInt8(dst []float32, src []byte) {
 	src = src[:len(dst)]
 	for i, b := range src {
@@ -23,9 +21,8 @@ func DecodeInt8(dst []float32, src []byte) {
 	}
 }
 
-// EncodeFP8 rounds src to float8 e4m3 that share a scale, and returns the scale:
-// max|src| / 448.
-// It panics where dst is too short.
+// EncodeFP8 rounds src to float8 e4m3 that share a scale. It returns the scale,
+// max|src| / 448. It panics if dst is too short.
 func EncodeFP8(dst []byte, src []float32) (scale float32) {
 	dst = dst[:len(src)]
 	scale, inverse := scaleOf(src, MaxFP8)
@@ -35,8 +32,7 @@ func EncodeFP8(dst []byte, src []float32) (scale float32) {
 	return scale
 }
 
-// DecodeFP8 reads numbers, without their scale.
-// It panics where src is too short.
+// DecodeFP8 reads numbers without applying their scale. It panics if src is too short.
 func DecodeFP8(dst []float32, src []byte) {
 	src = src[:len(dst)]
 	for i, b := range src {
@@ -44,8 +40,8 @@ func DecodeFP8(dst []float32, src []byte) {
 	}
 }
 
-// scaleOf is the scale that makes the largest magnitude of src the number most,
-// and its inverse; both 0 for zeros.
+// scaleOf returns the scale that maps the largest magnitude of src to most, and its
+// inverse. Both are 0 if src is all zeros.
 func scaleOf(src []float32, most float64) (scale float32, inverse float64) {
 	var largest float64
 	for _, x := range src {

@@ -2,9 +2,9 @@ package par
 
 // Piece is a part of one of several lists.
 type Piece struct {
-	List   int // which
+	List   int // index of the list
 	Lo, Hi int // elements [Lo, Hi) of it
-	At     int // of element Lo, with all lists laid end to end
+	At     int // index of element Lo in the concatenation of all lists
 }
 
 // Pieces cuts lists of the given lengths into pieces of at most size elements.

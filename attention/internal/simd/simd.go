@@ -1,9 +1,9 @@
-// Package simd has the kernels of the CPU tier: attention of a group of query rows
-// to a KV tile, in C with vector extensions, compiled for several instruction sets.
-// The CPU says at run time which of them it has. body.h explains the algorithm.
+// Package simd has the kernels of the CPU tier. They compute attention of a group of query
+// rows to a KV tile, in C with vector extensions, compiled for several instruction sets.
+// The CPU's features select one at run time. body.h explains the algorithm.
 //
-// All sets that fuse multiplication and addition give the same bits; "plain", for
-// CPUs without such an instruction, gives others.
+// All sets with fused multiply-add give the same bits. The set "plain", for CPUs without
+// it, gives others.
 //
 // Kernels trust their arguments: the caller has checked that all rows lie in memory.
 package simd
@@ -75,7 +75,7 @@ var minusInf = float32(math.Inf(-1))
 // Keys is the largest number of keys of a KV tile.
 const Keys = C.SIMD_KEYS
 
-// Type is how a row is stored.
+// Type is the storage type of a row.
 type Type int32
 
 // Storage types. Rows of Q80 and Q40 are multiples of 32 elements.
@@ -93,10 +93,10 @@ const (
 type Kernels struct {
 	c             *C.simd_kernels
 	Name          string // avx512, avx2, neon or plain
-	Lanes, Vector int    // query rows of a group, and of one of its vectors
+	Lanes, Vector int    // query rows per group, and per vector
 }
 
-// Sets are the instruction sets that this CPU has, best first.
+// Sets returns the kernels for the instruction sets of this CPU, best first.
 func Sets() (all []*Kernels) {
 	for i := C.int32_t(0); ; i++ {
 		c := C.simd_set(i)
@@ -107,8 +107,8 @@ func Sets() (all []*Kernels) {
 	}
 }
 
-// Group is up to Lanes query rows, lanes of the vectors that the kernels compute
-// with, and their state. Lanes past the last row repeat it.
+// Group is up to Lanes query rows with their state, one row per vector lane. Lanes past
+// the last row repeat it.
 type Group struct {
 	kernels *Kernels
 	d, dv   int
@@ -116,13 +116,13 @@ type Group struct {
 
 	q, o, state []float32
 
-	Span     []int32   // the first key that each lane attends to, then the one after the last
-	Position []float64 // where each lane lies among the keys, for ALiBi
-	QAt, OAt []int64   // bytes to each lane's row in Q and O
-	BiasAt   []int64   // bytes to each lane's row in the bias
-	MaskAt   []int64   // bytes to each lane's row in the mask or bitmap
-	Slope    []float32 // of ALiBi
-	Sink     []float32 // -Inf: none
+	Span     []int32   // [first, end) of the keys that each lane attends to: all firsts, then all ends
+	Position []float64 // position of each lane among the keys, for ALiBi
+	QAt, OAt []int64   // byte offset of each lane's row in Q and O
+	BiasAt   []int64   // byte offset of each lane's row in the bias
+	MaskAt   []int64   // byte offset of each lane's row in the mask or bitmap
+	Slope    []float32 // ALiBi slope of each lane
+	Sink     []float32 // sink of each lane; -Inf: none
 	LSE      []float32 // set by Finish
 }
 
@@ -141,8 +141,8 @@ func (k *Kernels) NewGroup(d, dv int) *Group {
 	}
 }
 
-// Rows sets how many rows the group has and returns how many lanes are to be
-// described before Begin.
+// Rows sets the number of rows of the group. It returns the number of lanes that the
+// caller must describe before Begin.
 func (g *Group) Rows(n int) (lanes int) {
 	g.vectors = 1
 	if n > g.kernels.Vector {
@@ -151,7 +151,7 @@ func (g *Group) Rows(n int) (lanes int) {
 	return g.vectors * g.kernels.Vector
 }
 
-// Begin reads the rows of Q and forgets all keys.
+// Begin reads the rows of Q and resets the softmax state.
 func (g *Group) Begin(q []byte, t Type) {
 	C.simd_pack_q(g.kernels.c, floats(g.q), pointer(q), ints64(g.QAt), C.int32_t(g.vectors), C.int32_t(g.d), C.int32_t(t))
 	clear(g.o)
@@ -162,23 +162,23 @@ func (g *Group) Begin(q []byte, t Type) {
 	clear(g.state[C.SIMD_FRACTION*n : (C.SIMD_STARTED+1)*n])
 }
 
-// Finish divides by the row sums and stores n rows of O; LSE has their logsumexp.
+// Finish divides by the row sums, stores n rows of O and sets LSE.
 func (g *Group) Finish(o []byte, t Type, n int) {
 	C.simd_finish(g.kernels.c, floats(g.o), floats(g.state), pointer(o), ints64(g.OAt), C.int32_t(n), C.int32_t(g.vectors),
 		C.int32_t(g.dv), C.int32_t(t))
 }
 
-// Tile is a KV tile and what a group has to do with it. Keys are counted from its first.
+// Tile is a KV tile and the part of it that a group attends to. Keys count from its first.
 type Tile struct {
-	Keys             []int32 // where the keys lie in their sequence, which Group.Span limits
+	Keys             []int32 // positions of the keys in their sequence; Group.Span limits them
 	K, V             unsafe.Pointer
-	KStride, VStride int // elements of float32 from key to key
+	KStride, VStride int // float32 elements from key to key
 	From, To         int // keys that any lane attends to
-	FullFrom, FullTo int // of these, keys that every lane attends to; FullFrom = FullTo: none
+	FullFrom, FullTo int // the keys among them that every lane attends to; FullFrom = FullTo: none
 	Scale, Softcap   float32
 	ALiBi            bool
-	Bias             []float32 // of ReadBias; nil: none
-	Mask             []int32   // of ReadMask or ReadBlocks; nil: none
+	Bias             []float32 // from ReadBias; nil: none
+	Mask             []int32   // from ReadMask or ReadBlocks; nil: none
 }
 
 // Attend adds the keys of a tile. scores is scratch memory, Keys times Lanes.
@@ -196,32 +196,32 @@ func (g *Group) Attend(t *Tile, scores []float32) {
 		(*C.double)(unsafe.SliceData(g.Position)), t.K, t.V, ints(t.Keys), floats(t.Bias), ints(t.Mask))
 }
 
-// ReadBias gathers the biases of the group's rows at some keys into dst, Keys times Lanes.
+// ReadBias gathers the biases of the group's rows at the given keys into dst, Keys times Lanes.
 func (g *Group) ReadBias(dst []float32, bias []byte, keys []int32, t Type) {
 	C.simd_read_bias(g.kernels.c, floats(dst), pointer(bias), ints64(g.BiasAt), ints(keys), C.int32_t(g.vectors),
 		C.int32_t(len(keys)), C.int32_t(t))
 }
 
-// ReadMask gathers which of some keys a mask of bytes leaves, into dst, Keys times
-// Lanes, and reports whether any lane has any.
+// ReadMask gathers a byte mask of the group's rows at the given keys into dst, Keys times
+// Lanes. It returns false if the mask excludes all of them.
 func (g *Group) ReadMask(dst []int32, mask []byte, keys []int32) bool {
 	return C.simd_read_mask(g.kernels.c, ints(dst), pointer(mask), ints64(g.MaskAt), ints(keys), C.int32_t(g.vectors),
 		C.int32_t(len(keys))) != 0
 }
 
-// ReadBlocks is ReadMask of a bitmap of blocks of 2^shift keys.
+// ReadBlocks is ReadMask for a bitmap of blocks of 2^shift keys.
 func (g *Group) ReadBlocks(dst []int32, bitmap []byte, keys []int32, shift int) bool {
 	return C.simd_read_blocks(g.kernels.c, ints(dst), pointer(bitmap), ints64(g.MaskAt), ints(keys), C.int32_t(g.vectors),
 		C.int32_t(len(keys)), C.int32_t(shift)) != 0
 }
 
-// Widen widens rows of d elements into dst, packed: row i begins at byte at[i] and is
-// multiplied by scales[i], where there are any.
+// Widen converts rows of d elements to float32 in dst, packed. Row i begins at byte at[i]
+// and is multiplied by scales[i] if scales is not nil.
 func (k *Kernels) Widen(dst []float32, rows []byte, at []int64, scales []float32, d int, t Type) {
 	C.simd_widen(k.c, floats(dst), pointer(rows), ints64(at), floats(scales), C.int32_t(len(at)), C.int32_t(d), C.int32_t(t))
 }
 
-// Exp replaces elements, at most 0, by their exponential, as weights are computed.
+// Exp replaces elements, which are at most 0, by their exponential, as the softmax does.
 // The length is a multiple of Vector.
 func (k *Kernels) Exp(x []float32) { C.simd_map(k.c, 0, floats(x), C.int32_t(len(x)/k.Vector)) }
 
