@@ -194,13 +194,13 @@ func (w *appendLauncher) size(l *appendLaunch, v *appendVariant) error {
 			continue
 		}
 		size := uint64(t.size)
-		span := w.limits.MaxStorageBufferRange - min(w.limits.MaxStorageBufferRange, w.align())
+		span := descriptorSpan(w.limits, w.align())
 		if extent > span/size {
 			return fmt.Errorf("%w: a dispatch reaches %d elements of %d bytes of %s, a descriptor %d bytes; buffers with device addresses have no such limit",
 				ErrUnsupported, extent, size, t.field, span)
 		}
-		if split && step > 0 && most > 1 {
-			most = min(most, 1+(span/size-extent)/step)
+		if split {
+			most = batchesInSpan(most, span, size, extent, step)
 		}
 	}
 	l.chunk = int(max(most, 1))
@@ -274,7 +274,7 @@ func (w *appendLauncher) dispatch(c *vk.Commands, l *appendLaunch, first, count 
 		if tensor < 0 {
 			// Neither read nor written; its binding must still name a buffer.
 			b := w.list[l.out].tensor.Buffer
-			bound[slot] = vk.BufferRange{Buffer: b, Size: min(b.Size(), 4)}
+			bound[slot] = emptyBinding(b)
 			continue
 		}
 		t := &w.list[tensor]
@@ -323,14 +323,4 @@ func (w *appendLauncher) dispatch(c *vk.Commands, l *appendLaunch, first, count 
 		return c.Dispatch(l.pipeline, nil, paramBytes(&push, appendPushBytes), groups)
 	}
 	return c.Dispatch(l.pipeline, bound[:], paramBytes(&push, appendPushBytes), groups)
-}
-
-// bindAt returns a descriptor that covers length bytes of a buffer from byte at on, and
-// the position of that byte in it. The descriptor starts at a multiple of align.
-func bindAt(b *vk.Buffer, at, length, align uint64) (rest uint64, r vk.BufferRange) {
-	start := max((b.Offset()+at)/align*align, b.Offset())
-	rest = b.Offset() + at - start
-	offset := start - b.Offset()
-	// Kernels read whole 32-bit words; a buffer may end in the middle of one.
-	return rest, vk.BufferRange{Buffer: b, Offset: offset, Size: min((rest+length+3)&^3, b.Size()-offset)}
 }

@@ -83,11 +83,8 @@ func (l *combineLaunch) dispatch(c *vk.Commands) error {
 			*address = b.Address() + offset
 			return
 		}
-		at, align := b.Offset()+offset, l.limits.MinStorageBufferOffsetAlignment
-		start := max(at/align*align, b.Offset())
-		*address = (at - start) / size
-		first := start - b.Offset()
-		bound[binding] = vk.BufferRange{Buffer: b, Offset: first, Size: min((at-start+length+3)&^3, b.Size()-first)}
+		rest, r := bindAt(b, offset, length, l.limits.MinStorageBufferOffsetAlignment)
+		*address, bound[binding] = rest/size, r
 	}
 	states := uint64(l.splits) * uint64(l.rows)
 	t := &l.o
@@ -111,7 +108,7 @@ func (l *combineLaunch) dispatch(c *vk.Commands) error {
 	}
 	for i := range bound {
 		if bound[i].Buffer == nil {
-			bound[i] = vk.BufferRange{Buffer: l.scratch, Size: 4}
+			bound[i] = emptyBinding(l.scratch)
 		}
 	}
 	return c.Dispatch(l.pipeline, bound[:], paramBytes(&push, combinePushBytes), l.groups)

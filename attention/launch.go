@@ -8,12 +8,9 @@ import (
 	"vkattn/vk"
 )
 
-// pushBytes is the size of the push constant block of shaders/interface.glsl.
-const pushBytes = 120
-
-// record checks the arguments and puts the dispatches into c. It is what every
-// call pays on the host: it allocates nothing once the request is known.
-// s is the stream that c belongs to; nil for a command buffer.
+// record checks the arguments and records the dispatches into c, all or none. Every call
+// pays for it on the host: it allocates nothing once the request is known. s is the stream
+// that c belongs to; nil for a command buffer.
 func (op *Op) record(c *vk.Commands, s *vk.Stream, a *Args) error {
 	var l layouts
 	if err := op.check(&l, a); err != nil {
@@ -39,40 +36,123 @@ func (op *Op) record(c *vk.Commands, s *vk.Stream, a *Args) error {
 	if p.cuda != nil {
 		return op.forwardCUDA(p.cuda, s, a, all)
 	}
-	if p.options.any() {
-		err := op.recordGeneral(c, p, r.access, a, all)
-		if errors.Is(err, errNeedsCombine) { // nothing was recorded
-			r.separateCombine = true
-			if p, err = op.prepare(r); err == nil {
-				err = op.recordGeneral(c, p, r.access, a, all)
-			}
+	err = op.launch(c, p, r.access, a, all)
+	if errors.Is(err, errNeedsCombine) { // nothing was recorded
+		r.separateCombine = true
+		if p, err = op.prepare(r); err == nil {
+			err = op.launch(c, p, r.access, a, all)
 		}
+	}
+	return err
+}
+
+// launch holds a Forward while its dispatches are recorded. The dense kernel takes the
+// first bindings and the first part of the parameters of the general kernel.
+type launch struct {
+	*prepared
+	op     *Op
+	access Access
+	limits *vk.Limits
+	params generalParams
+	bound  [generalBindings + 1]vk.BufferRange
+	held   [generalBindings]vk.Resource
+	n      int // of held
+
+	pushBytes, bindings int // that the module takes
+
+	decodePartGroups [3]uint32 // of prepared.decodePart
+}
+
+// launch records a call: one dispatch, or several where one cannot cover all batches; with
+// split keys, unless the kernel combines the splits itself, also a barrier and combine.comp.
+// It returns errNeedsCombine, with nothing recorded, where the call has to be planned that
+// way.
+func (op *Op) launch(c *vk.Commands, p *prepared, access Access, a *Args, all []layout) error {
+	l := launch{prepared: p, op: op, access: access, limits: &op.dev.Caps().Limits, pushBytes: densePushBytes, bindings: denseBindings}
+	if !p.options.any() {
+		return l.dense(c, a, all)
+	}
+	l.pushBytes, l.bindings = generalPushBytes, generalBindings
+	if paramsInBuffer(l.limits) {
+		l.pushBytes, l.bindings = 0, generalBindings+1
+	}
+	return l.general(c, a, all)
+}
+
+// dense records a call without options, in as many dispatches as its batches take.
+func (l *launch) dense(c *vk.Commands, a *Args, all []layout) error {
+	if err := l.checkStrides(a, all); err != nil {
 		return err
 	}
-	work := launch{op: op, prepared: p, args: a, tensors: all}
-	chunk, err := work.batchesAtOnce()
+	chunk, err := l.batchesPerDispatch(a, all)
 	if err != nil {
 		return err
 	}
-	if r.access == AccessDescriptors && chunk < a.B {
-		if err := c.Reserve((a.B+chunk-1)/chunk, len(work.tensors)); err != nil {
+	if l.access == AccessDescriptors && chunk < a.B {
+		if err := c.Reserve((a.B+chunk-1)/chunk, l.bindings); err != nil {
 			return err
 		}
 	}
 	for first := 0; first < a.B; first += chunk {
-		if err := work.dispatch(c, first, min(chunk, a.B-first)); err != nil {
+		count := min(chunk, a.B-first)
+		if err := l.bindTensors(a, all, first, count); err != nil {
+			return err
+		}
+		groups := [3]uint32{ceilDiv(uint32(a.Sq), l.rows), uint32(a.Hq), uint32(count) * l.slices}
+		if err := l.dispatchOne(c, l.pipeline, groups); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// launch is one Forward on its way to dispatches.
-type launch struct {
-	*prepared
-	op      *Op
-	args    *Args
-	tensors []layout // Q, K, V, O and, when asked for, LSE
+// general records a call with options, packed heads or split keys.
+func (l *launch) general(c *vk.Commands, a *Args, all []layout) error {
+	if err := a.optionLimits(l.options, l.splits, l.op.cfg.ValueDim()); err != nil {
+		return err
+	}
+	groups, err := l.grid(a, l.limits)
+	if err != nil {
+		return err
+	}
+	if err := l.checkStrides(a, all); err != nil {
+		return err
+	}
+	if l.decodePart != nil {
+		if l.decodePartGroups, err = l.decodePart.grid(a, l.limits); err != nil {
+			return err
+		}
+		if l.access == AccessDescriptors {
+			if err := c.Reserve(2, l.bindings); err != nil {
+				return err
+			}
+		}
+	}
+	switch {
+	case l.options.combined:
+		return l.combined(c, a, all, groups)
+	case l.splits > 1:
+		return l.split(c, a, all, groups)
+	}
+	if err := l.bindCall(c, a, all); err != nil {
+		return err
+	}
+	return l.dispatch(c, groups)
+}
+
+// grid is the workgroups of a dispatch of the general kernel, all of which the device has.
+func (p *prepared) grid(a *Args, limits *vk.Limits) ([3]uint32, error) {
+	totalQ := 0
+	if p.options.lengths&lengthCuQ != 0 {
+		totalQ = a.Varlen.TotalQ
+	}
+	groups := p.options.grid(&a.Shape, totalQ, p.splitWorkgroups, p.rows, p.slices)
+	for i, n := range groups {
+		if n > limits.MaxWorkGroupCount[i] {
+			return groups, fmt.Errorf("%w: a grid of %v workgroups, the device dispatches %v", ErrUnsupported, groups, limits.MaxWorkGroupCount)
+		}
+	}
+	return groups, nil
 }
 
 // extent is the number of elements of one batch, from its first to past its last.
@@ -80,144 +160,155 @@ func (l *layout) extent() uint64 {
 	return uint64((l.counts[1]-1)*l.steps[1] + (l.counts[2]-1)*l.steps[2] + l.dim)
 }
 
-// batchesAtOnce is how many batches one dispatch may cover: the grid's z, the
-// 32 bits of a stride and the range of a descriptor bound it.
-func (l *launch) batchesAtOnce() (int, error) {
-	limits := &l.op.dev.Caps().Limits
-	most := min(uint64(l.args.B), uint64(limits.MaxWorkGroupCount[2])/uint64(l.slices))
-	for i := range l.tensors {
-		t := &l.tensors[i]
-		if lse := i > firstOutput; !lse { // LSE is packed, and the kernel knows how
-			if t.steps[1] > math.MaxUint32 || t.steps[2] > math.MaxUint32 {
-				return 0, fmt.Errorf("%w: %s has a head or row stride of 2^32 elements or more", ErrUnsupported, t.field)
-			}
-			if uint64(t.steps[2])*uint64(l.rowReach) > math.MaxUint32 {
-				return 0, fmt.Errorf("%w: %s has a row stride of %d elements: a tile would span 2^32 of them",
-					ErrUnsupported, t.field, t.steps[2])
+// rowReach bounds the rows, counted from a slice's first one, that a kernel
+// addresses with 32-bit offsets.
+func (v *variant) rowReach() uint32 { return max(v.tile.rows(), v.tile.keys()) + 1 }
+
+// checkStrides checks the strides against the 32 bits of a kernel's offsets. The dense
+// kernel addresses batches in 64 bits, one dispatch for each where their stride is larger;
+// offsets of the general kernel are in bytes and span the query heads of a group.
+func (l *launch) checkStrides(a *Args, all []layout) error {
+	general := l.options.any()
+	reach, firstDim := uint64(l.rowReach), 1
+	if general {
+		firstDim = 0
+	}
+	if l.decodePart != nil {
+		reach = max(reach, uint64(l.decodePart.rowReach))
+	}
+	for i := range all[:firstOutput+1] { // LSE is packed, and the kernel knows how
+		t := &all[i]
+		for d := firstDim; d < len(t.steps); d++ {
+			if t.counts[d] > 1 && t.steps[d] > math.MaxUint32 {
+				return fmt.Errorf("%w: %s has a %s stride of 2^32 elements or more", ErrUnsupported, t.field, strideNames[d])
 			}
 		}
+		size, heads := uint64(1), uint64(0)
+		if general {
+			size, heads = uint64(t.size), uint64(a.Group())*uint64(t.steps[1])
+		}
+		if t.counts[2] > 1 && uint64(t.steps[2]) > (math.MaxUint32-min(heads, math.MaxUint32))/reach/size {
+			return fmt.Errorf("%w: %s has a row stride of %d elements: a tile would span 2^32 of them", ErrUnsupported, t.field, t.steps[2])
+		}
+	}
+	return nil
+}
+
+// batchesPerDispatch is how many batches one dispatch of the dense kernel may cover: the
+// grid's z, the 32 bits of a stride and the range of a descriptor bound it.
+func (l *launch) batchesPerDispatch(a *Args, all []layout) (int, error) {
+	most := min(uint64(a.B), uint64(l.limits.MaxWorkGroupCount[2])/uint64(l.slices))
+	for i := range all {
+		t := &all[i]
 		if t.steps[0] > math.MaxUint32 {
 			most = 1
 		}
 		if l.access == AccessAddresses {
 			continue
 		}
-		extent, size, step := t.extent(), uint64(t.size), uint64(t.steps[0])
-		span := limits.MaxStorageBufferRange - min(limits.MaxStorageBufferRange, limits.MinStorageBufferOffsetAlignment)
+		extent, size, span := t.extent(), uint64(t.size), descriptorSpan(l.limits, l.limits.MinStorageBufferOffsetAlignment)
 		if extent*size > span {
 			return 0, fmt.Errorf("%w: one batch of %s spans %d bytes, a descriptor reaches %d; buffers with device addresses have no such limit",
 				ErrUnsupported, t.field, extent*size, span)
 		}
-		if step > 0 && most > 1 {
-			most = min(most, 1+(span/size-extent)/step)
-		}
+		most = batchesInSpan(most, span, size, extent, uint64(t.steps[0]))
 	}
 	return int(max(most, 1)), nil
 }
 
-// rowReach bounds the rows, counted from a slice's first one, that a kernel
-// addresses with 32-bit offsets.
-func (v *variant) rowReach() uint32 { return max(v.tile.rows(), v.tile.keys()) + 1 }
-
-// dispatch records batches [first, first+count).
-func (l *launch) dispatch(c *vk.Commands, first, count int) error {
-	var push denseParams
-	var bound [5]vk.BufferRange
-	var held [5]vk.Resource
-	align := l.op.dev.Caps().Limits.MinStorageBufferOffsetAlignment
-	for i := range l.tensors {
-		t := &l.tensors[i]
-		b, size := t.tensor.Buffer, uint64(t.size)
-		held[i] = b
-		at := (uint64(t.tensor.Offset) + uint64(first)*uint64(t.steps[0])) * size
-		if l.access == AccessAddresses {
-			push.addr[i] = b.Address() + at
-		} else {
-			// The descriptor starts at a multiple of the device's alignment; the kernel adds the rest.
-			start := max((b.Offset()+at)/align*align, b.Offset())
-			rest := b.Offset() + at - start
-			push.addr[i] = rest / size
-			length := rest + (uint64(count-1)*uint64(t.steps[0])+t.extent())*size
-			// Kernels read whole 32-bit words; a buffer may end in the middle of one.
-			offset := start - b.Offset()
-			bound[i] = vk.BufferRange{Buffer: b, Offset: offset, Size: min((length+3)&^3, b.Size()-offset)}
-		}
-		if i <= firstOutput {
-			for d, stride := range t.steps {
-				if d == 0 && count == 1 {
-					stride = 0
-				}
-				push.stride[i][d] = uint32(stride)
-			}
-		}
-	}
-	s := &l.args.Shape
-	push.Sq, push.Sk, push.Hq, push.groupSize = uint32(s.Sq), uint32(s.Sk), uint32(s.Hq), uint32(s.Group())
-	if l.op.cfg.Causal == BottomRight {
-		push.causalOffset = int32(s.Sk - s.Sq)
-	}
-	f := &l.op.factors.products
-	push.scoreScale, push.unitHigh, push.unitLow = f.scale, f.unitHigh, f.unitLow
-	groups := [3]uint32{ceilDiv(uint32(s.Sq), l.rows), uint32(s.Hq), uint32(count) * l.slices}
+// bindBuffer gives binding i length bytes of a buffer from byte offset on, and tells the
+// kernel where they start: an address, or a number of units, of so many bytes, from the
+// start of what is bound.
+func (l *launch) bindBuffer(i int, b *vk.Buffer, offset, length, unit uint64) error {
 	if l.access == AccessAddresses {
-		return c.Dispatch(l.pipeline, nil, paramBytes(&push, pushBytes), groups, held[:len(l.tensors)]...)
+		if b.Address() == 0 {
+			return fmt.Errorf("%w: a buffer has no device address, and others of the call have", ErrUnsupported)
+		}
+		l.params.setAddress(i, b.Address()+offset)
+		l.held[l.n] = b
+		l.n++
+		return nil
 	}
-	if len(l.tensors) < len(bound) {
-		// LSE is not written; its binding must still name a buffer.
-		o := l.tensors[firstOutput].tensor.Buffer
-		bound[len(l.tensors)] = vk.BufferRange{Buffer: o, Size: min(o.Size(), 4)}
+	align := l.limits.MinStorageBufferOffsetAlignment
+	rest, bound := bindAt(b, offset, length, align)
+	if span := descriptorSpan(l.limits, align); rest+length > span {
+		return fmt.Errorf("%w: a tensor spans %d bytes, a descriptor reaches %d; buffers with device addresses have no such limit", ErrUnsupported, rest+length, span)
 	}
-	return c.Dispatch(l.pipeline, bound[:], paramBytes(&push, pushBytes), groups)
+	l.params.setAddress(i, rest/unit)
+	l.bound[i] = bound
+	return nil
 }
 
-// factors are the numbers of a Config that kernels take: what turns products into scores, and
-// scores into natural exponents.
-type factors struct{ scale, unitHigh, unitLow float32 }
-
-// scoreFactors are those of each kind of kernel.
-type scoreFactors struct {
-	products factors // scores are scaled products, as exponents of two
-	natural  factors // scores have a bias or ALiBi and are natural exponents
-}
-
-func (c Config) factors() scoreFactors {
-	var f scoreFactors
-	high, low := c.logUnit()
-	f.products = factors{c.scaleLog2(), high, low}
-	f.natural = factors{c.ScaleValue(), 1, 0}
-	return f
-}
-
-// of is those of a kernel with the options f.
-func (s *scoreFactors) of(f options) factors {
-	if f.natural() {
-		return s.natural
+// bindCall fills in everything of a call whose keys are not split.
+func (l *launch) bindCall(c *vk.Commands, a *Args, all []layout) error {
+	if err := l.bindTensors(a, all, 0, a.B); err != nil {
+		return err
 	}
-	return s.products
+	if err := l.bindOptions(a); err != nil {
+		return err
+	}
+	return l.writeParams(c)
 }
 
-// leastScaleLog2 is the least |scaleLog2|.
-const leastScaleLog2 = 0x1p-100
-
-// scaleLog2 is the scale in log2 units. Kernels multiply masked scores, which
-// are -Inf, by it: 0 becomes a number too small to matter, so that they stay so.
-func (c Config) scaleLog2() float32 {
-	s := float64(c.ScaleValue()) * math.Log2E
-	if math.Abs(s) < leastScaleLog2 {
-		return float32(math.Copysign(leastScaleLog2, s))
+// bindTensors fills in Q, K, V, O and LSE of batches [first, first+count), and the
+// parameters of every call.
+func (l *launch) bindTensors(a *Args, all []layout, first, count int) error {
+	l.n = 0
+	p, kv := &l.params, l.options.kv
+	for i := range all {
+		t := &all[i]
+		size := uint64(t.size)
+		unit := size
+		if (i == 1 || i == 2) && kv != KVSame {
+			unit = 1 // quantised rows are addressed by bytes
+		}
+		at := (uint64(t.tensor.Offset) + uint64(first)*uint64(t.steps[0])) * size
+		length := t.spanBytes()
+		if count < a.B {
+			length = (uint64(count-1)*uint64(t.steps[0]) + t.extent()) * size
+		}
+		if err := l.bindBuffer(i, t.tensor.Buffer, at, length, unit); err != nil {
+			return err
+		}
+		if i > firstOutput {
+			continue
+		}
+		for d, stride := range t.steps {
+			if t.counts[d] == 1 || d == 0 && count == 1 && a.B > 1 && !l.options.any() {
+				stride = 0
+			}
+			p.stride[i][d] = uint32(stride)
+		}
 	}
-	return float32(s)
+	s := &a.Shape
+	p.Sq, p.Sk, p.Hq, p.groupSize = uint32(s.Sq), uint32(s.Sk), uint32(s.Hq), uint32(s.Group())
+	n := l.op.factors.of(l.options)
+	p.scoreScale, p.unitHigh, p.unitLow = n.scale, n.unitHigh, n.unitLow
+	if cfg := &l.op.cfg; !l.options.any() && cfg.Causal == BottomRight {
+		p.causalOffset = int32(s.Sk - s.Sq)
+	}
+	return nil
 }
 
-// logUnit is |scale| / |scaleLog2|, almost ln 2, as the sum of two float32: a
-// kernel's row max is in units of scaleLog2 as rounded, and LSE in those of scale.
-// Where scaleLog2 stands for a smaller scale it is ln 2: the row max may have the exponents
-// of scales of V in it.
-func (c Config) logUnit() (high, low float32) {
-	unit := math.Abs(float64(c.ScaleValue())) / math.Abs(float64(c.scaleLog2()))
-	if math.Abs(float64(c.scaleLog2())) == leastScaleLog2 {
-		unit = math.Ln2
+// dispatch records the general kernel and, with the same parameters, the decode kernel for
+// the decode part of a mixed batch. Neither writes a row of the other's, so no barrier is
+// between them. The long sequences come first, since their workgroups take longest.
+func (l *launch) dispatch(c *vk.Commands, groups [3]uint32) error {
+	if err := l.dispatchOne(c, l.pipeline, groups); err != nil || l.decodePart == nil {
+		return err
 	}
-	high = float32(unit)
-	return high, float32(unit - float64(high))
+	return l.dispatchOne(c, l.decodePart.pipeline, l.decodePartGroups)
+}
+
+// dispatchOne records one kernel.
+func (l *launch) dispatchOne(c *vk.Commands, p *vk.Pipeline, groups [3]uint32) error {
+	if l.access == AccessAddresses {
+		return c.Dispatch(p, nil, paramBytes(&l.params, l.pushBytes), groups, l.held[:l.n]...)
+	}
+	for i := range l.bound[:l.bindings] {
+		if l.bound[i].Buffer == nil {
+			l.bound[i] = emptyBinding(l.bound[0].Buffer)
+		}
+	}
+	return c.Dispatch(p, l.bound[:l.bindings], paramBytes(&l.params, l.pushBytes), groups)
 }

@@ -154,14 +154,12 @@ func (w *mergeLaunch) batchesAtOnce(limits *vk.Limits, batches int) (int, error)
 			continue
 		}
 		extent, size, step := t.extent(), uint64(t.size), uint64(t.steps[0])
-		span := limits.MaxStorageBufferRange - min(limits.MaxStorageBufferRange, w.align)
+		span := descriptorSpan(limits, w.align)
 		if extent > span/size {
 			return 0, fmt.Errorf("%w: one batch of %s spans %d elements of %d bytes, a descriptor reaches %d bytes; buffers with device addresses have no such limit",
 				ErrUnsupported, t.field, extent, size, span)
 		}
-		if step > 0 && most > 1 {
-			most = min(most, 1+(span/size-extent)/step)
-		}
+		most = batchesInSpan(most, span, size, extent, step)
 	}
 	return int(max(most, 1)), nil
 }
@@ -181,8 +179,7 @@ func (w *mergeLaunch) dispatch(c *vk.Commands, first, count int) error {
 		t := &w.list[i]
 		if t.states == 0 {
 			// Neither read nor written; its binding must still name a buffer.
-			o := w.list[mergeO].tensor.Buffer
-			bound[i] = vk.BufferRange{Buffer: o, Size: min(o.Size(), 4)}
+			bound[i] = emptyBinding(w.list[mergeO].tensor.Buffer)
 			continue
 		}
 		b := t.tensor.Buffer
@@ -225,11 +222,7 @@ func (t *stack) at(batch int) uint64 {
 // element in it, in elements. The descriptor starts at a multiple of the device's
 // alignment; the kernel adds the position.
 func (t *stack) bind(first, count int, align uint64) (uint64, vk.BufferRange) {
-	b, at, size := t.tensor.Buffer, t.at(first), uint64(t.size)
-	start := max((b.Offset()+at)/align*align, b.Offset())
-	rest := b.Offset() + at - start
-	length := rest + (uint64(count-1)*uint64(t.steps[0])+t.extent())*size
-	offset := start - b.Offset()
-	// Kernels read whole 32-bit words; a buffer may end in the middle of one.
-	return rest / size, vk.BufferRange{Buffer: b, Offset: offset, Size: min((length+3)&^3, b.Size()-offset)}
+	size := uint64(t.size)
+	rest, r := bindAt(t.tensor.Buffer, t.at(first), (uint64(count-1)*uint64(t.steps[0])+t.extent())*size, align)
+	return rest / size, r
 }

@@ -21,8 +21,8 @@ var blocks = []struct {
 	block                  any
 	bytes                  int
 }{
-	{"scalar_bda", "interface.glsl", "", denseParams{}, pushBytes},
-	{"coopmat_f16_ssbo", "interface.glsl", "", denseParams{}, pushBytes},
+	{"scalar_bda", "interface.glsl", "", denseParams{}, densePushBytes},
+	{"coopmat_f16_ssbo", "interface.glsl", "", denseParams{}, densePushBytes},
 	{"scalar_general_bda", "interface.glsl", "GENERAL", generalParams{}, generalPushBytes},
 	{"coopmat2_bf16_decode_ssbo", "interface.glsl", "GENERAL", generalParams{}, generalPushBytes},
 	{"merge_bda", "merge.comp", "", mergeParams{}, mergePushBytes},

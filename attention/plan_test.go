@@ -177,7 +177,7 @@ func TestVariantsUseTheirModulesConstants(t *testing.T) {
 			for id := range v.constants() {
 				require.Contains(t, ids, id, "%s has no constant %d", v.module, id)
 			}
-			require.Equal(t, int(pushBytes), r.PushConstantBytes())
+			require.Equal(t, int(densePushBytes), r.PushConstantBytes())
 		}
 	}
 }

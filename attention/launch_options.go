@@ -1,0 +1,137 @@
+package attention
+
+import (
+	"math"
+
+	"vkattn/vk"
+)
+
+// The bindings of a call's tensors: Q, K, V and O are 0 to 3. The others are in the order
+// of the bindings and addresses of shaders/option_arrays.glsl.
+const (
+	bindLSE = 4 + iota
+	bindCuQ
+	bindCuK
+	bindUsedQ
+	bindUsedK
+	bindTable
+	bindALiBi
+	bindSinks
+	bindBias
+	bindMap
+	bindKScale
+	bindVScale
+	bindTokens
+)
+
+// bindOptions fills in the tensors and parameters of the call's options.
+func (l *launch) bindOptions(a *Args) error {
+	cfg, s := &l.op.cfg, &a.Shape
+	words := func(i int, v *Vector, n uint64) error {
+		if !v.Given() {
+			return nil
+		}
+		return l.bindBuffer(i, v.Buffer, uint64(v.Offset)*4, n*4, 4)
+	}
+	if cfg.Causal == BottomRight || cfg.Causal == CausalNone && cfg.Align == BottomRight {
+		l.params.causalOffset = 1
+	}
+	if l.options.lengths&lengthCuQ != 0 {
+		l.params.stride[0][0] = uint32(s.B)
+	}
+	var totalQ, totalK int
+	batches := uint64(s.B)
+	if v := a.Varlen; v != nil {
+		totalQ, totalK = v.TotalQ, v.TotalK
+		for _, x := range [4]struct {
+			binding int
+			v       *Vector
+			n       uint64
+		}{{bindCuQ, &v.CuQ, batches + 1}, {bindCuK, &v.CuK, batches + 1}, {bindUsedQ, &v.UsedQ, batches}, {bindUsedK, &v.UsedK, batches}} {
+			if err := words(x.binding, x.v, x.n); err != nil {
+				return err
+			}
+		}
+	}
+	if p := a.Pages; p != nil {
+		totalK = p.Count
+		stride := p.stride(s)
+		if err := words(bindTable, &p.Table, batches*uint64(stride)); err != nil {
+			return err
+		}
+		l.params.blockTableStride = uint32(stride)
+	}
+	if err := words(bindALiBi, &a.ALiBi, uint64(s.Hq)); err != nil {
+		return err
+	}
+	if err := words(bindSinks, &a.Sinks, uint64(s.Hq)); err != nil {
+		return err
+	}
+	if b := a.Bias; b != nil {
+		size, steps := uint64(b.DType.Size()), b.resolve(*s)
+		if err := l.bindBuffer(bindBias, b.Buffer, uint64(b.Offset)*size, reachOf(steps, s.Sq, s)*size, size); err != nil {
+			return err
+		}
+		putSteps(&l.params.strideBias, steps)
+	}
+	switch {
+	case a.Mask != nil:
+		steps := a.Mask.resolve(*s)
+		if err := l.bindBuffer(bindMap, a.Mask.Buffer, uint64(a.Mask.Offset), reachOf(steps, s.Sq, s), 1); err != nil {
+			return err
+		}
+		putSteps(&l.params.strideMap, steps)
+	case a.Blocks != nil:
+		rows, n := a.Blocks.grid(s)
+		steps := a.Blocks.resolve(*s)
+		all := uint64(orFull(a.Blocks.Batches, s.B)) * uint64(orFull(a.Blocks.Heads, s.Hq)) * uint64(rows) * uint64(n)
+		if err := words(bindMap, &a.Blocks.Map, all); err != nil {
+			return err
+		}
+		putSteps(&l.params.strideMap, steps)
+	case a.SparseTokens != nil:
+		if err := words(bindMap, &a.SparseTokens.Offsets, batches*uint64(s.KVHeads())+1); err != nil {
+			return err
+		}
+		if err := words(bindTokens, &a.SparseTokens.Tokens, uint64(a.SparseTokens.Total)); err != nil {
+			return err
+		}
+		l.params.strideMap[2] = uint32(a.SparseTokens.Total)
+	}
+	if cfg.KV.Scaled() {
+		b, keys := a.kvExtent()
+		n := uint64(b) * uint64(s.KVHeads()) * uint64(cfg.scaleGroups(keys))
+		if err := words(bindKScale, &a.KScale, n); err != nil {
+			return err
+		}
+		if err := words(bindVScale, &a.VScale, n); err != nil {
+			return err
+		}
+	}
+	l.params.totalQ, l.params.totalK = uint32(totalQ), uint32(totalK)
+	l.params.windowLeft, l.params.windowRight = min(cfg.Window.left, maxWindow), min(cfg.Window.right, maxWindow)
+	l.params.softcap = cfg.Softcap
+	if !l.options.natural() {
+		l.params.softcap = float32(float64(cfg.Softcap) * math.Log2E)
+	}
+	return nil
+}
+
+// writeParams puts the parameters where a module without push constants reads them.
+func (l *launch) writeParams(c *vk.Commands) (err error) {
+	if l.pushBytes == 0 {
+		l.bound[paramsBinding], err = c.Params(paramBytes(&l.params, generalPushBytes))
+	}
+	return err
+}
+
+func putSteps(strides *[3]uint32, steps [3]int64) {
+	for i, n := range steps {
+		strides[i] = uint32(n)
+	}
+}
+
+// reachOf is the number of elements a broadcast tensor [B, Hq, rows, Sk] spans.
+func reachOf(steps [3]int64, rows int, s *Shape) uint64 {
+	return uint64(int64(s.B-1)*steps[0] + int64(s.Hq-1)*steps[1] + int64(rows-1)*steps[2] + int64(s.Sk))
+}

@@ -1,0 +1,101 @@
+package attention
+
+import (
+	"errors"
+	"fmt"
+
+	"vkattn/vk"
+)
+
+// Split keys: the kernel writes a float32 state for each split of a row's keys to scratch
+// memory. The last workgroup of a row block combines them, or combine.comp does.
+
+// absentRow is the LSE by which shaders/combine.comp knows a row of no sequence.
+const absentRow = 0xff8a5a5a
+
+// errNeedsCombine means that there is no scratch memory for a kernel that combines its splits.
+var errNeedsCombine = errors.New("attention: splits are to be combined in a dispatch of their own")
+
+// combined records a kernel that combines its splits: one dispatch. The address of LSE is
+// that of scratch memory, whose layout shaders/decode_combine.glsl defines.
+func (l *launch) combined(c *vk.Commands, a *Args, all []layout, groups [3]uint32) error {
+	batches, rows := a.queryExtent()
+	states := uint64(batches) * uint64(a.Hq) * uint64(rows) * uint64(l.splits)
+	counters := (uint64(groups[0])*uint64(groups[1]/uint32(l.splitWorkgroups))*uint64(groups[2])*4 + 255) &^ 255
+	bytes := states * uint64(l.op.cfg.ValueDim()+int(l.slices)) * 4 // O, and an LSE for each slice of its columns
+	if l.access == AccessDescriptors && counters+bytes > descriptorSpan(l.limits, l.limits.MinStorageBufferOffsetAlignment) {
+		return errNeedsCombine // all of it is one binding
+	}
+	scratch, first, err := c.Scratch(counters, bytes)
+	switch {
+	case errors.Is(err, vk.ErrUnsupported):
+		return errNeedsCombine
+	case err != nil:
+		return fmt.Errorf("attention: memory for %d splits of the keys: %w", l.splits, err)
+	}
+	if err := l.bindTensors(a, all[:firstOutput+1], 0, a.B); err != nil {
+		return err
+	}
+	if err := l.bindOptions(a); err != nil {
+		return err
+	}
+	if err := l.bindBuffer(bindLSE, scratch, first-counters, counters+bytes, 4); err != nil {
+		return err
+	}
+	if err := l.writeParams(c); err != nil {
+		return err
+	}
+	return l.dispatch(c, groups)
+}
+
+// split records the kernel, which writes the states of its splits to scratch memory, and
+// combine.comp.
+func (l *launch) split(c *vk.Commands, a *Args, all []layout, groups [3]uint32) error {
+	batches, rows := a.queryExtent()
+	dv := l.op.cfg.ValueDim()
+	states := uint64(batches) * uint64(a.Hq) * uint64(rows) // rows of a state
+	lseBytes := (states*uint64(l.splits)*4 + 15) &^ 15
+	scratch, first, err := c.Scratch(0, lseBytes+states*uint64(l.splits)*uint64(dv)*4)
+	if err != nil {
+		return fmt.Errorf("attention: memory for %d splits of the keys: %w", l.splits, err)
+	}
+	o := Tensor{Buffer: scratch, Offset: int64(first+lseBytes) / 4}
+	lse := Tensor{Buffer: scratch, Offset: int64(first) / 4}
+	var with [5]layout
+	copy(with[:], all[:firstOutput])
+	with[3].set("O", &o, 4, batches, a.Hq, rows*l.splits, dv)
+	with[4].set("LSE", &lse, 4, batches, a.Hq, rows*l.splits, 1)
+	if err := l.bindTensors(a, with[:], 0, a.B); err != nil {
+		return err
+	}
+	if err := l.bindOptions(a); err != nil {
+		return err
+	}
+	l.params.stride[firstOutput][0] = uint32(states)
+	combine := combineLaunch{scratch: scratch, lseAt: first, oAt: first + lseBytes, splits: uint32(l.splits), rows: uint32(states), o: all[firstOutput]}
+	if len(all) > firstOutput+1 {
+		combine.lse = all[firstOutput+1]
+	}
+	if err := combine.prepare(l.op, l.access); err != nil {
+		return err
+	}
+	if err := l.writeParams(c); err != nil {
+		return err
+	}
+	if l.options.lengths&(lengthCuQ|lengthUsedQ) != 0 {
+		// Rows of no sequence keep this mark; combine.comp skips them.
+		if err := c.Fill(vk.BufferRange{Buffer: scratch, Offset: first, Size: lseBytes}, absentRow); err != nil {
+			return err
+		}
+		if err := c.Barrier(); err != nil {
+			return err
+		}
+	}
+	if err := l.dispatch(c, groups); err != nil {
+		return err
+	}
+	if err := c.Barrier(); err != nil {
+		return err
+	}
+	return combine.dispatch(c)
+}

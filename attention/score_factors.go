@@ -1,0 +1,55 @@
+package attention
+
+import "math"
+
+// factors are the numbers of a Config that kernels take: what turns products into scores, and
+// scores into natural exponents.
+type factors struct{ scale, unitHigh, unitLow float32 }
+
+// scoreFactors are those of each kind of kernel.
+type scoreFactors struct {
+	products factors // scores are scaled products, as exponents of two
+	natural  factors // scores have a bias or ALiBi and are natural exponents
+}
+
+func (c Config) factors() scoreFactors {
+	var f scoreFactors
+	high, low := c.logUnit()
+	f.products = factors{c.scaleLog2(), high, low}
+	f.natural = factors{c.ScaleValue(), 1, 0}
+	return f
+}
+
+// of is those of a kernel with the options f.
+func (s *scoreFactors) of(f options) factors {
+	if f.natural() {
+		return s.natural
+	}
+	return s.products
+}
+
+// leastScaleLog2 is the least |scaleLog2|.
+const leastScaleLog2 = 0x1p-100
+
+// scaleLog2 is the scale in log2 units. Kernels multiply masked scores, which
+// are -Inf, by it: 0 becomes a number too small to matter, so that they stay so.
+func (c Config) scaleLog2() float32 {
+	s := float64(c.ScaleValue()) * math.Log2E
+	if math.Abs(s) < leastScaleLog2 {
+		return float32(math.Copysign(leastScaleLog2, s))
+	}
+	return float32(s)
+}
+
+// logUnit is |scale| / |scaleLog2|, almost ln 2, as the sum of two float32: a
+// kernel's row max is in units of scaleLog2 as rounded, and LSE in those of scale.
+// Where scaleLog2 stands for a smaller scale it is ln 2: the row max may have the exponents
+// of scales of V in it.
+func (c Config) logUnit() (high, low float32) {
+	unit := math.Abs(float64(c.ScaleValue())) / math.Abs(float64(c.scaleLog2()))
+	if math.Abs(float64(c.scaleLog2())) == leastScaleLog2 {
+		unit = math.Ln2
+	}
+	high = float32(unit)
+	return high, float32(unit - float64(high))
+}
