@@ -11,15 +11,15 @@ const uint PAGED = 16;      // which are in pages
 
 // A vector, by position: nameAt(index).
 #if BDA
-#define ARRAY(name, binding_)                                                     \
-    uint name##At(uvec2 index) {                                                   \
-        return ReadWords(sliceAt(p.addr##name, index, false, 1).word).at[0];       \
+#define ARRAY(name, binding_)                                                                       \
+    uint name##At(uvec2 index) {                                                                    \
+        return ReadWords(sliceAt(p.addr##name, index, false, 1).word).at[0];                        \
     }
 #else
-#define ARRAY(name, binding_)                                                     \
-    layout(set = 0, binding = binding_, std430) buffer Words##name { uint words##name[]; }; \
-    uint name##At(uvec2 index) {                                                   \
-        return words##name[sliceAt(p.addr##name, index, false, 1).word];           \
+#define ARRAY(name, binding_)                                                                       \
+    layout(set = 0, binding = binding_, std430) buffer Words##name { uint words##name[]; };         \
+    uint name##At(uvec2 index) {                                                                    \
+        return words##name[sliceAt(p.addr##name, index, false, 1).word];                            \
     }
 #endif
 ARRAY(Used, 3)

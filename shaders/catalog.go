@@ -63,6 +63,7 @@ func Catalog() []Variant {
 				}
 				general := v
 				general.Name = tier.name + "_" + storage.name + "_general_" + access.name
+				general.Source = "forward_coopmat_general.comp"
 				general.Defines = append(slices.Clone(v.Defines), "GENERAL=1")
 				decode := general
 				decode.Name = tier.name + "_" + storage.name + "_decode_" + access.name

@@ -110,9 +110,9 @@ void main() {
     barrier();
     precise vec4 low = vec4(0.0), high = vec4(0.0);
     if (group < CHAINS && !invalid) {
-#define ADD(n, splitLow, splitHigh)                                                                   \
+#define ADD(n, splitLow, splitHigh)                                                                 \
         {                                                                                           \
-            precise const vec4 first = splitWeights[n] * splitLow, second = splitWeights[n] * splitHigh;        \
+            precise const vec4 first = splitWeights[n] * splitLow, second = splitWeights[n] * splitHigh; \
             low += first;                                                                           \
             high += second;                                                                         \
         }

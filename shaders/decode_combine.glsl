@@ -138,27 +138,27 @@ vec4 loadSplit4(Slice s, uint col) {
 const uint SPLITS_PER_LOAD = 8; // a multiple of CHAINS
 
 // Asks for parts from `first` on of four columns, where there are so many, else for the last one again.
-#define LOAD_FOUR(g)                                                                             \
+#define LOAD_FOUR(g)                                                                                \
     [[unroll]] for (uint n = g; n < g + 4; ++n) {                                                   \
-        loaded[n] = loadSplit4(oAt, col);                                                               \
+        loaded[n] = loadSplit4(oAt, col);                                                           \
         if (first + n + 1 < splits) oAt = skip(oAt, splitStride);                                   \
     }
-#define LOAD_SPLITS                                                                               \
-    LOAD_FOUR(0)                                                                                 \
+#define LOAD_SPLITS                                                                                 \
+    LOAD_FOUR(0)                                                                                    \
     if (splits - first > 4) LOAD_FOUR(4)
 // Adds them to their chains. Those behind the last one count nothing.
 #define ADD_FOUR(g)                                                                                 \
     {                                                                                               \
         const vec4 lse = uintBitsToFloat(smem[lseRow + (first + g) / 4]);                           \
         [[unroll]] for (uint n = 0; n < 4; ++n) {                                                   \
-            const float weight = splitWeight(lse[n], maxLSE);                                          \
+            const float weight = splitWeight(lse[n], maxLSE);                                       \
             total += weight;                                                                        \
-            precise const vec4 weighted = weight * loaded[g + n];                                     \
+            precise const vec4 weighted = weight * loaded[g + n];                                   \
             precise const vec4 sum = chain[(g + n) % CHAINS] + weighted;                            \
             if (weight != 0.0) chain[(g + n) % CHAINS] = sum; /* else whatever its O holds */       \
         }                                                                                           \
     }
-#define ADD_SPLITS                                                                                   \
+#define ADD_SPLITS                                                                                  \
     ADD_FOUR(0)                                                                                     \
     if (splits - first > 4) ADD_FOUR(4)
 

@@ -1,16 +1,18 @@
-// One tile of keys, number j of the walk of a subgroup: the body of both loops of decode_coopmat.comp. With MASKED
-// some row may not see some key of it, or its scores depend on the place.
+// Part of main: tile j of the subgroup's KV loop. MASKED 1: some row may not attend to some key of it, or scores depend on row
+// and key.
 {
     const bool more = next < tiles;
     if (PREFETCH > 1 && more) {
         LOAD_K(kNext)
         LOAD_V(vNext)
     }
+
+    // S = Q K^T. Fragments Qi and Kt have columns in the same order, whichever it is.
     FragC S[KV_FRAGS];
     [[unroll]] for (uint t = 0; t < KV_FRAGS; ++t) S[t] = FragC(0.0);
     [[unroll]] for (uint b = 0; b < QK_BLOCKS; ++b) {
-        uvec4 now[K_LANE_KEYS];
-        CONVERT_K(now, b)
+        uvec4 words[K_LANE_KEYS];
+        CONVERT_K(words, b)
         [[unroll]] for (uint i = 0; i < 2; ++i) {
             FragA Qi;
             if (Q_SMEM_CHUNKS != 0) coopMatLoad(Qi, smem, Q_BASE + 2 * (2 * b + i), Q_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
@@ -26,34 +28,37 @@
         LOAD_K(kVec)
         if (PREFETCH > 0) LOAD_V(vNext)
     }
-    if (QK_SPLIT > 1) {
+    if (QK_SPLIT > 1) { // add the partial scores of the subgroups
         coopMatStore(S[0], smem, QK_PARTIAL(gl_SubgroupID), QK_PARTIAL_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
-        barrier(); // who is here has read the scores before these
+        barrier(); // whoever passes has read the other buffer
         S[0] = FragC(0.0);
         [[unroll]] for (uint n = 0; n < QK_SPLIT; ++n) {
-            FragC part;
-            coopMatLoad(part, smem, QK_PARTIAL(n), QK_PARTIAL_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
-            S[0] += part;
+            FragC partial;
+            coopMatLoad(partial, smem, QK_PARTIAL(n), QK_PARTIAL_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+            S[0] += partial;
         }
         parity ^= 1;
     }
+
     SCALE_S(S, 0)
     [[unroll]] for (uint t = 0; t < KV_FRAGS; ++t) applyMaskAndBias(S[t], work.row0, CURRENT_TILE * KV_TILE, t * 16, MASKED)
     ADD_V_EXPONENT(S, 0)
     UPDATE_ROW_MAX(S)
     SOFTMAX_P(P, S, 0)
+
+    // O^T += V^T P^T
     FragPt Pt[KV_FRAGS];
     [[unroll]] for (uint t = 0; t < KV_FRAGS; ++t) {
         transposeP(Pt[t], P[t])
         if (!KEY_SCALES) rowSum[0] = coopMatMulAdd(FragA(1.0), Pt[t], rowSum[0]);
     }
     [[unroll]] for (uint b = 0; b < DV_BLOCKS; ++b) {
-        uvec4 now[V_LANE_KEYS];
-        CONVERT_V(now, b)
-        // A masked slot has P = 0, but 0 x Inf is NaN: V is multiplied without such values, they are added at the end.
+        uvec4 words[V_LANE_KEYS];
+        CONVERT_V(words, b)
+        // P of a masked key is 0, but 0 x Inf is NaN: see non_finite_general.glsl.
         if (MASKED != 0 && ROW_MASKS && KV_TYPE != INT8) {
             [[unroll]] for (uint n = 0; n < V_LANE_KEYS; ++n)
-                if (dropNonFinite(now[n])) atomicOr(nonFiniteSeen, 1);
+                if (dropNonFinite(words[n])) atomicOr(nonFiniteSeen, 1);
         }
         [[unroll]] for (uint i = 0; i < 4; ++i) {
             [[unroll]] for (uint t = 0; t < KV_FRAGS; ++t) {
@@ -63,6 +68,7 @@
             }
         }
     }
+
     [[unroll]] for (uint n = 0; n < (PREFETCH > 1 ? K_LANE_VECS : 0); ++n) kVec[n] = kNext[n];
     [[unroll]] for (uint n = 0; n < (PREFETCH > 0 ? V_LANE_VECS : 0); ++n) vVec[n] = vNext[n];
     j = next;

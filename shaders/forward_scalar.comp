@@ -53,16 +53,16 @@ uint visible[ROWS];     // the row sees columns [0, visible)
 uint rowOf(uint i) { return y + i * THREADS_Y; }
 
 // Eight columns at a time; rows past `rows` are zero, as are columns past the tensor's last.
-#define STAGE(first, rowLength, tileRows, columns, col0, rows, LOAD)                                 \
-    {                                                                                                \
-        const uint eights = (columns) / 8;                                                           \
+#define STAGE(first, rowLength, tileRows, columns, col0, rows, LOAD)                                \
+    {                                                                                               \
+        const uint eights = (columns) / 8;                                                          \
         [[dont_unroll]] for (uint at = gl_LocalInvocationIndex; at < (tileRows) * eights; at += LOCAL_SIZE) { \
-            const uint row = at / eights, col = at % eights * 8;                                     \
-            vec4 low = vec4(0.0), high = vec4(0.0);                                                  \
-            if (row < (rows)) LOAD(slice, row, (col0) + col, low, high);                             \
-            smem[(first) + row * (rowLength) + col / 4] = low;                                     \
-            smem[(first) + row * (rowLength) + col / 4 + 1] = high;                                \
-        }                                                                                            \
+            const uint row = at / eights, col = at % eights * 8;                                    \
+            vec4 low = vec4(0.0), high = vec4(0.0);                                                 \
+            if (row < (rows)) LOAD(slice, row, (col0) + col, low, high);                            \
+            smem[(first) + row * (rowLength) + col / 4] = low;                                      \
+            smem[(first) + row * (rowLength) + col / 4 + 1] = high;                                 \
+        }                                                                                           \
     }
 
 #if GENERAL
@@ -70,11 +70,11 @@ void loadRowQ(Slice slice, uint row, uint col, out vec4 low, out vec4 high) {
     loadFloatsAtQ(slice, elementQ(work.row0 + row), col, low, high);
 }
 // A key of the walk by its place there: zeros where there is none.
-#define LOAD_KEY(T)                                                                                  \
-    const uint key = keyAt(at);                                                                      \
-    if (key == NO_KEY) return;                                                                       \
-    const KVRow kvRow = kvRowOf(key);                                                                \
-    if (KV_TYPE == 0) loadFloats##T(rows##T(kvRow), 0, col, low, high);                              \
+#define LOAD_KEY(T)                                                                                 \
+    const uint key = keyAt(at);                                                                     \
+    if (key == NO_KEY) return;                                                                      \
+    const KVRow kvRow = kvRowOf(key);                                                               \
+    if (KV_TYPE == 0) loadFloats##T(rows##T(kvRow), 0, col, low, high);                             \
     else dequantize(scaled##T##8(rows##T(kvRow), 0, col, kvRow), low, high);
 void loadKeyK(uint at, uint col, inout vec4 low, inout vec4 high) { LOAD_KEY(K) }
 void loadKeyV(uint at, uint col, inout vec4 low, inout vec4 high) { LOAD_KEY(V) }

@@ -8,7 +8,7 @@ const uint CU_Q = 1, USED_Q = 2, CU_K = 4, USED_K = 8; // bits of VARLEN
 #if BDA
 #define ARRAY(name, number) uint load##name(uint i) { return ReadWords(p.addr##name).at[i]; }
 #else
-#define ARRAY(name, number)                                                                        \
+#define ARRAY(name, number)                                                                         \
     layout(set = 0, binding = number, std430) READ_ONLY buffer Array##name { uint array##name[]; }; \
     uint load##name(uint i) { return array##name[p.addr##name.x + i]; }
 #endif

@@ -1,21 +1,15 @@
-// One tile of keys, number j of the walk, as coopmat_tile.glsl has it for modules without GENERAL: the body of
-// both loops of forward_coopmat.comp. With MASKED some row may not see some key of it, or its scores depend on
-// the place. With ALIAS_KV, V takes K's place in shared memory once the scores are there, at the cost of two more
-// barriers: twice as many workgroups fit, and it is loads on their way that decoding lives on.
+// Part of main: tile j of the KV loop. MASKED 1: some row may not attend to some key of it, or scores depend on row and key.
 {
-    barrier(); // everyone has finished with the last tile
+    barrier(); // all subgroups have finished the last tile
     next = PREFETCH_PAGES && SPARSE_BLOCK_Q != 0 ? afterNext : nextKVTile(kv, j + 1, lastRow);
     if (PREFETCH_PAGES) afterNext = nextKVTile(kv, next + 1, lastRow);
-    if (SPARSE_TOKENS != 0) {
-        [[unroll]] for (uint i = 0; i < LANE_KEYS; ++i)
-            if (i * LOCAL_SIZE + tid < KV_TILE) tileKeys[i * LOCAL_SIZE + tid] = laneKey[i];
-    }
+    if (SPARSE_TOKENS != 0) STORE_TILE_KEYS
     const uint firstStep = SUBGROUP_FIRST_STEP;
-#define APPLY_MASK_AND_BIAS(S, s)                                                                               \
-    SCALE_S(S, (firstStep + s) * KV_STEP)                                                 \
-    [[unroll]] for (uint f = 0; f < M_FRAGS * KV_FRAGS; ++f)                                     \
-        applyMaskAndBias(S[f], rowBase + f / KV_FRAGS * FRAG_M, CURRENT_TILE * KV_TILE,                     \
-                       (firstStep + s) * KV_STEP + f % KV_FRAGS * FRAG_N, MASKED)                \
+#define APPLY_MASK_AND_BIAS(S, s)                                                                   \
+    SCALE_S(S, (firstStep + s) * KV_STEP)                                                           \
+    [[unroll]] for (uint f = 0; f < M_FRAGS * KV_FRAGS; ++f)                                        \
+        applyMaskAndBias(S[f], rowBase + f / KV_FRAGS * FRAG_M, CURRENT_TILE * KV_TILE,             \
+                         (firstStep + s) * KV_STEP + f % KV_FRAGS * FRAG_N, MASKED)                 \
     ADD_V_EXPONENT(S, (firstStep + s) * KV_STEP)
     STORE_K_TILE
     STORE_KV_SCALES
@@ -25,7 +19,7 @@
         [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) loadRowMax(r);
         FragC S[M_FRAGS * KV_FRAGS];
         GEMM_QK(S, firstStep * KV_STEP)
-        barrier(); // everyone has finished with K
+        barrier(); // all subgroups have finished K
         STORE_V_TILE(MASKED)
         barrier(); // V is complete
         if (next < tiles) PREFETCH_V(kvTileAt(kv, next))
@@ -49,7 +43,7 @@
             [[unroll]] for (uint s = 0; s < SUBGROUP_STEPS; ++s) {
                 APPLY_MASK_AND_BIAS(S, s)
                 UPDATE_ROW_MAX(S)
-                FragC nextS[M_FRAGS * KV_FRAGS];
+                FragC nextS[M_FRAGS * KV_FRAGS]; // independent of this step's softmax: tensor cores work meanwhile
                 if (s + 1 < SUBGROUP_STEPS) GEMM_QK(nextS, (s + 1) * KV_STEP)
                 SOFTMAX_P(P, S, (firstStep + s) * KV_STEP)
                 GEMM_PV(P, (firstStep + s) * KV_STEP)

@@ -1,0 +1,99 @@
+#version 460
+// Attention forward on cooperative matrices, calls with options: varlen, paged KV, sparse tokens, masks, score modifiers,
+// quantized K and V, splits. forward_coopmat.comp is the same without options, and says how the work is divided.
+//
+// With SPLIT_KV, where a KV head has no more rows than one fragment (decoding), all subgroups own the same rows: each
+// processes one step of every KV tile and is a split of its own. With ALIAS_KV the V tile overwrites the K tile once S is
+// computed: two more barriers per tile, but twice as many workgroups per multiprocessor, and decoding needs loads in flight.
+#extension GL_GOOGLE_include_directive : require
+#include "coopmat_extensions.glsl"
+#include "interface.glsl"
+
+#define ROWS work.rows // of the sequence
+#define DROPS_NON_FINITE (ROW_MASKS || KEY_SCALES)
+#define SCORE_SCALE (SCORE_MOD || KEY_SCALES ? 1.0 : abs(p.scoreScale)) // of S, when softmax takes it
+#define NEEDS_F32_SUM (HAS_LSE + SINKS != 0)
+#define SUBGROUP_FIRST_ROW (SPLIT_KV != 0 ? 0 : gl_SubgroupID * SUBGROUP_ROWS)
+#define SUBGROUP_FIRST_STEP (SPLIT_KV != 0 ? gl_SubgroupID : 0) // of a KV tile
+#define SUBGROUP_STEPS (SPLIT_KV != 0 ? 1 : KV_STEPS)
+
+#include "forward_smem.glsl"
+#include "coopmat_fragments.glsl"
+#include "kv_scales.glsl"
+#include "kv_exact.glsl"
+#include "softmax.glsl"
+#include "gemm.glsl"
+#include "non_finite_general.glsl"
+#include "kv_vectors.glsl"
+#include "kv_load_general.glsl"
+#include "epilogue_state.glsl"
+#if NV2
+#include "epilogue_pairs.glsl"
+#endif
+#include "epilogue_order.glsl"
+
+void main() {
+    if (!findWorkTile(WORKGROUP_ROWS)) return;
+    const uint tid = gl_LocalInvocationIndex;
+    const uint rowInTile = SUBGROUP_FIRST_ROW;      // first row of the subgroup, in the workgroup's rows
+    const uint rowBase = work.row0 + rowInTile;     // and in the sequence
+
+    const KVRange kv = kvRange(min(work.row0 + WORKGROUP_ROWS, work.rows) - 1);
+    const uint lastRow = min(work.row0 + WORKGROUP_ROWS, work.rows) - 1;
+    const uint tiles = kv.last - kv.first, unmaskedTiles = kv.unmaskedLast - kv.unmaskedFirst;
+    const uint keyEnd = SPARSE_TOKENS != 0 ? work.kvLength : visibleEnd(min(rowBase + SUBGROUP_ROWS, work.rows) - 1);
+    const bool hasRows = rowBase < work.rows; // a subgroup without rows only loads KV tiles
+
+    const uint flipQ = p.scoreScale < 0.0 ? 0x80008000u : 0u; // Q has the sign of the scale, see load_q.glsl
+    const float scale = SCORE_SCALE, invScale = 1.0 / scale;
+
+    uvec4 kVec[K_VECS], vVec[V_VECS];
+    uint laneKey[LANE_KEYS];
+    vec2 laneScale[LANE_KEYS];
+    uint page[PAGE_INDICES];
+    uint j = nextKVTile(kv, 0, lastRow), afterNext = j + 1; // of the KV loop
+    if (j < tiles) {
+        if (PREFETCH_PAGES) LOAD_PAGE_INDICES(kvTileAt(kv, j))
+        PREFETCH_K(kvTileAt(kv, j))
+        PREFETCH_V(kvTileAt(kv, j))
+        afterNext = nextKVTile(kv, j + 1, lastRow);
+        if (PREFETCH_PAGES) LOAD_PAGE_INDICES(kvTileAt(kv, afterNext))
+    }
+
+    FragA Q[Q_REG_CHUNKS > 0 ? M_FRAGS * Q_REG_CHUNKS : 1];
+    {
+        const Slice qBlock = blockQ();
+#define LOAD_Q(row, col) interleavePairs(load8Q(qBlock, elementQ(work.row0 + (row)) + (col), HEAD_DIM % FRAG_K == 0 ? 8 : elementsFromQ(col)))
+        if (tid == 0) nonFiniteSeen = 0;
+#include "load_q.glsl"
+    }
+
+    FragC O[M_FRAGS * DV_FRAGS];
+    FragC rowMax[M_FRAGS];    // lagged
+    FragSum rowSum[M_FRAGS];  // of P as rounded for GEMM_PV; equal along a row
+    FragC rowSumF32[M_FRAGS]; // of P before rounding, for LSE and sinks; not reduced along the row yet
+    FragC rowSumScaled[KEY_SCALES ? M_FRAGS : 1]; // with KEY_SCALES instead of rowSum; not reduced either
+    [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
+        [[unroll]] for (uint i = 0; i < DV_FRAGS; ++i) O[r * DV_FRAGS + i] = FragC(0.0);
+        rowSum[r] = FragSum(0.0);
+        rowSumF32[r] = FragC(0.0);
+        if (KEY_SCALES) rowSumScaled[KEY_SCALES ? r : 0] = FragC(0.0);
+    }
+    INIT_ROW_MAX(M_FRAGS * ROW_MAX_SIZE)
+
+#define CURRENT_TILE kvTileAt(kv, j)
+    uint next = tiles;
+    [[dont_unroll]] while (j < unmaskedTiles) {
+#define MASKED 0
+#include "forward_tile_general.glsl"
+#undef MASKED
+        j = next;
+    }
+    [[dont_unroll]] while (j < tiles) {
+#define MASKED 1
+#include "forward_tile_general.glsl"
+#undef MASKED
+        j = next;
+    }
+#include "epilogue_general.glsl"
+}

@@ -1,0 +1,69 @@
+// Tile sizes and shared memory of the forward cooperative-matrix kernels. Shared memory is smem, in vectors of 16 bytes:
+//   0             K tile, KV_TILE rows of K_STRIDE
+//   V_BASE        V tile, KV_TILE rows of V_STRIDE; with ALIAS_KV it overwrites K
+//   Q_BASE        the chunks of Q that are not in registers, WORKGROUP_ROWS rows of Q_STRIDE
+//   ROW_MAX_BASE  row max, FRAG_M floats per row fragment
+//   SCRATCH_BASE  scratch of each subgroup. With NV2 only the code before and after the KV loop uses it: it overlays the tiles
+//   SCALES_BASE   scales of the keys of the tile
+// Strides are odd: rows start in different banks.
+
+const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
+const uint SUBGROUP_ROWS = M_FRAGS * FRAG_M;
+#if GENERAL // with SPLIT_KV all subgroups have the same rows, and each one step of every KV tile
+const uint WORKGROUP_ROWS = (SPLIT_KV != 0 ? 1 : SUBGROUPS) * SUBGROUP_ROWS;
+#else
+const uint WORKGROUP_ROWS = SUBGROUPS * SUBGROUP_ROWS;
+#endif
+const uint QK_CHUNKS = (HEAD_DIM + FRAG_K - 1) / FRAG_K;  // fragments along Dqk
+const uint Q_REG_CHUNKS = Q_SMEM_CHUNKS < QK_CHUNKS ? QK_CHUNKS - Q_SMEM_CHUNKS : 0;
+const uint KV_STEPS = KV_TILE / KV_STEP;
+const uint KV_FRAGS = KV_STEP / FRAG_N;                   // fragments of S along the keys of a step
+const uint DV_FRAGS = (DV_SLICE + FRAG_N - 1) / FRAG_N;   // fragments of O along its columns
+
+const uint K_ROW_VECS = QK_CHUNKS * FRAG_K / 8;
+const uint V_ROW_VECS = DV_FRAGS * FRAG_N / 8;
+const uint Q_REG_VECS = Q_REG_CHUNKS * FRAG_K / 8;
+const uint Q_SMEM_VECS = K_ROW_VECS - Q_REG_VECS;
+const uint K_STRIDE = K_ROW_VECS | 1;
+const uint V_STRIDE = V_ROW_VECS | 1;
+const uint Q_STRIDE = Q_SMEM_VECS | 1;
+#if GENERAL
+const uint V_BASE = ALIAS_KV != 0 ? 0 : KV_TILE * K_STRIDE;
+const uint WIDER_STRIDE = K_STRIDE > V_STRIDE ? K_STRIDE : V_STRIDE;
+const uint KV_SIZE = ALIAS_KV != 0 ? KV_TILE * WIDER_STRIDE : V_BASE + KV_TILE * V_STRIDE;
+#else
+const uint V_BASE = KV_TILE * K_STRIDE;
+const uint KV_SIZE = V_BASE + KV_TILE * V_STRIDE;
+#endif
+const uint Q_BASE = KV_SIZE;
+const uint ROW_MAX_BASE = Q_BASE + (Q_SMEM_VECS > 0 ? WORKGROUP_ROWS * Q_STRIDE : 0);
+const uint ROW_MAX_SIZE = FRAG_M / 4; // of one row fragment
+const uint KV_LOOP_SIZE = ROW_MAX_BASE + SUBGROUPS * M_FRAGS * ROW_MAX_SIZE;
+const uint SCRATCH_TOTAL = SUBGROUPS * FRAG_M * ((FRAG_N / 4) | 1);
+#if NV2
+const uint SCRATCH_BASE = 0;
+const uint SCALES_BASE = KV_LOOP_SIZE > SCRATCH_TOTAL ? KV_LOOP_SIZE : SCRATCH_TOTAL;
+#else
+const uint SCRATCH_BASE = KV_LOOP_SIZE;
+const uint SCALES_BASE = KV_LOOP_SIZE + SCRATCH_TOTAL;
+#endif
+#if GENERAL
+const uint SCALES_SIZE = KEY_SCALES ? KV_TILE / 4 * SCALE_KINDS : 0;
+#define SUBGROUP_SCALES SCALES_BASE
+shared uvec4 smem[SCALES_BASE + SCALES_SIZE];
+#else
+shared uvec4 smem[SCALES_BASE];
+#endif
+shared uint nonFiniteSeen; // V of a masked tile has Inf or NaN, see non_finite_*.glsl
+#if GENERAL
+shared float sinkTerms[SINKS != 0 ? SUBGROUPS * SUBGROUP_ROWS : 1]; // per row, to be loaded as a fragment
+shared uint tileKeys[SPARSE_TOKENS != 0 ? KV_TILE : 1]; // keys of the tile, if they are sparse tokens
+#define TILE_KEY(col) tileKeys[col]
+#endif
+
+// Rows of Q that pass through the KV tile's shared memory at a time, see load_q.glsl.
+const uint Q_REG_STRIDE = Q_REG_VECS | 1;
+const uint Q_FIT_ROWS = KV_SIZE / Q_REG_STRIDE / FRAG_M * FRAG_M;
+const uint Q_PASSES = (WORKGROUP_ROWS + Q_FIT_ROWS - 1) / Q_FIT_ROWS;
+const uint Q_PASS_ROWS = Q_PASSES > 1 ? Q_FIT_ROWS : WORKGROUP_ROWS;
+const uint Q_PASS_VECS = Q_REG_CHUNKS > 0 ? (Q_PASS_ROWS * Q_REG_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE : 1; // per invocation

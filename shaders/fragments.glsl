@@ -1,0 +1,19 @@
+// Cooperative-matrix fragments of a subgroup: A is rows of Q or P, B is K^T or V, C accumulates S and O.
+
+#define SCOPE gl_ScopeSubgroup
+#ifdef DTYPE_BF16
+#define STORAGE_T bfloat16_t
+#else
+#define STORAGE_T float16_t
+#endif
+#define FragA coopmat<STORAGE_T, SCOPE, FRAG_M, FRAG_K, gl_MatrixUseA>
+#define FragB coopmat<STORAGE_T, SCOPE, FRAG_K, FRAG_N, gl_MatrixUseB>
+#define FragC coopmat<float, SCOPE, FRAG_M, FRAG_N, gl_MatrixUseAccumulator>
+#define FragOnes coopmat<STORAGE_T, SCOPE, FRAG_K, SUM_N, gl_MatrixUseB>
+#define FragSum coopmat<float, SCOPE, FRAG_M, SUM_N, gl_MatrixUseAccumulator>
+
+// An element by element loop over a fragment stops here: decode_coopmat.comp knows that the other elements are of rows
+// that do not exist.
+#ifndef LIVE_ELEMENTS
+#define LIVE_ELEMENTS(x) x.length()
+#endif

@@ -1,0 +1,42 @@
+// The two products of a KV step. Macros over the variables of main: a function called from two places is not inlined by
+// NVIDIA's compiler, and its fragments then pass through local memory (1.2 to 6 times slower, docs/log.md, 49).
+//   Q  FragA[M_FRAGS * Q_REG_CHUNKS], the chunks of Q in registers; the others are in shared memory
+//   S  FragC[M_FRAGS * KV_FRAGS], scores of the step; P the same as FragA
+//   O  FragC[M_FRAGS * DV_FRAGS]
+// firstKey counts from the start of the KV tile.
+
+// S = Q K^T
+#define GEMM_QK(S, firstKey)                                                                        \
+    {                                                                                               \
+        [[unroll]] for (uint f = 0; f < M_FRAGS * KV_FRAGS; ++f) S[f] = FragC(0.0);                 \
+        [[unroll]] for (uint i = 0; i < QK_CHUNKS; ++i) {                                           \
+            FragA Qi[M_FRAGS];                                                                      \
+            [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {                                         \
+                if (i < Q_REG_CHUNKS) Qi[r] = Q[Q_REG_CHUNKS > 0 ? r * Q_REG_CHUNKS + i : 0];       \
+                else coopMatLoad(Qi[r], smem, Q_BASE + (rowInTile + r * FRAG_M) * Q_STRIDE + (i - Q_REG_CHUNKS) * FRAG_K / 8, \
+                                 Q_STRIDE, gl_CooperativeMatrixLayoutRowMajor);                     \
+            }                                                                                       \
+            [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c) {                                        \
+                FragB Kt;                                                                           \
+                coopMatLoad(Kt, smem, ((firstKey) + c * FRAG_N) * K_STRIDE + i * FRAG_K / 8, K_STRIDE, \
+                            gl_CooperativeMatrixLayoutColumnMajor);                                 \
+                [[unroll]] for (uint r = 0; r < M_FRAGS; ++r)                                       \
+                    S[r * KV_FRAGS + c] = coopMatMulAdd(Qi[r], Kt, S[r * KV_FRAGS + c]);            \
+            }                                                                                       \
+        }                                                                                           \
+    }
+
+// O += P V. rowSum adds up P as rounded for this product, by a product with ones: dividing O by it cancels the rounding of
+// P, and a row with one key gets its row of V exactly. With KEY_SCALES rowSumScaled has that role (kv_scales.glsl).
+#define GEMM_PV(P, firstKey)                                                                        \
+    [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c) {                                                \
+        [[unroll]] for (uint r = 0; r < (KEY_SCALES ? 0 : M_FRAGS); ++r)                            \
+            rowSum[r] = coopMatMulAdd(P[r * KV_FRAGS + c], FragOnes(1.0), rowSum[r]);               \
+        [[unroll]] for (uint i = 0; i < DV_FRAGS; ++i) {                                            \
+            FragB Vt;                                                                               \
+            coopMatLoad(Vt, smem, V_BASE + ((firstKey) + c * FRAG_K) * V_STRIDE + i * FRAG_N / 8, V_STRIDE, \
+                        gl_CooperativeMatrixLayoutRowMajor);                                        \
+            [[unroll]] for (uint r = 0; r < M_FRAGS; ++r)                                           \
+                O[r * DV_FRAGS + i] = coopMatMulAdd(P[r * KV_FRAGS + c], Vt, O[r * DV_FRAGS + i]);  \
+        }                                                                                           \
+    }

@@ -1,0 +1,122 @@
+// Loads of K and V in calls with options: paged KV, sparse tokens, quantized K and V. PREFETCH_K and PREFETCH_V load the next KV
+// tile into kVec and vVec while this one is multiplied; STORE_K_TILE and STORE_V_TILE store it to shared memory.
+// Macros over the variables of main.
+
+// Page indices are loaded one tile before the keys of the pages, so that loading a tile takes no dependent loads: one index if
+// a tile is in one page, else one per vector, shared by K and V if their vectors are of the same keys. An index is
+// checked when it is used, not before: a use waits for the load.
+const bool PREFETCH_PAGES = PAGE_SIZE != 0 && SPARSE_TOKENS == 0;
+// Loads are unconditional, except those of sparse tokens: a condition around more than a load becomes a branch, and loads wait
+// for each other at branches (docs/log.md, 28). Past the end the last key is loaded again, and STORE_V_TILE clears it.
+const bool CLEAR_V_TAIL = SPARSE_TOKENS == 0;
+// All keys that a subgroup loads are in one page: an invocation needs one page index and one slice. Keys past the end are of
+// that page, or beyond them in it.
+const uint RUN_CROSSES_PAGE = PAGE_SIZE % (KEYS_PER_SUBGROUP > 0 ? KEYS_PER_SUBGROUP : 1);
+const uint SUBGROUP_PAGE = PAGE_SIZE == 0 ? 0 : SPARSE_TOKENS != 0 ? 0 : CONTIGUOUS_TILES ? 0 : KEYS_PER_SUBGROUP == 0 ? 0 : RUN_CROSSES_PAGE == 0 ? 1 : 0;
+const uint K_PAGE_BASE = 0, V_PAGE_BASE = K_ROW_VECS == V_ROW_VECS ? 0 : K_VECS; // where those of K and of V begin
+const uint LANE_KEYS = SPARSE_TOKENS != 0 || KEY_SCALES ? (KV_TILE + LOCAL_SIZE - 1) / LOCAL_SIZE : 1; // keys whose index or scale an invocation holds
+const uint KEY_PAGE_INDICES = SUBGROUP_PAGE != 0 ? 1 : V_PAGE_BASE + V_VECS;
+const uint PAGE_INDICES = PREFETCH_PAGES && !CONTIGUOUS_TILES ? KEY_PAGE_INDICES + (KEY_SCALES ? LANE_KEYS : 0) : 1;
+// Loads the page indices of a tile.
+#define LOAD_PAGE_INDICES(index)                                                                    \
+    {                                                                                               \
+        const uint tileIndex = index;                                                               \
+        [[unroll]] for (uint i = 0; i < PAGE_INDICES; ++i) {                                        \
+            uint key = 0;                                                                           \
+            if (!CONTIGUOUS_TILES) key = i >= KEY_PAGE_INDICES ? (i - KEY_PAGE_INDICES) * LOCAL_SIZE + tid \
+                : SUBGROUP_PAGE != 0 ? SUBGROUP_FIRST_KEY : i < K_VECS ? VEC_INDEX(K_VECS, i) / K_ROW_VECS : VEC_INDEX(V_VECS, i - V_PAGE_BASE) / V_ROW_VECS; \
+            page[i] = loadPageIndex(min(tileIndex * KV_TILE + key, work.seqlenK - 1));              \
+        }                                                                                           \
+    }
+
+// Eight elements of the key in slot `at` of the KV loop, quantized ones as stored.
+#define LOAD_KEY_VEC(T)                                                                             \
+    uvec4 loadKeyVec##T(uint page, uint at, uint col) {                                             \
+        if (PREFETCH_PAGES) return stored##T##8(rows##T(kvRowInPage(page, min(at, work.seqlenK - 1))), 0, col); \
+        const uint token = keyAt(at);                                                               \
+        return token == NO_KEY ? uvec4(0) : stored##T##8(rows##T(kvRowOf(token)), 0, col);          \
+    }
+LOAD_KEY_VEC(K)
+LOAD_KEY_VEC(V)
+
+// Scales of K and V of a key; anything finite past the end.
+vec2 loadKeyScales(uint page, uint index, uint key) {
+    uint at = index * KV_TILE + key;
+    if (key >= KV_TILE) return vec2(0.0);
+    at = SPARSE_TOKENS != 0 ? keyAt(at) : min(at, work.seqlenK - 1);
+    if (at == NO_KEY) return vec2(0.0);
+    const KVRow row = PREFETCH_PAGES ? kvRowInPage(page, at) : kvRowOf(at);
+    return vec2(rowScaleK(row), rowScaleV(row));
+}
+
+// Loads the invocation's vectors of tile tileIndex. If its keys are contiguous, all are in one slice that begins at the
+// tile or at the subgroup's first key; else every vector has its own row. `column` is the column of vector `at`.
+#define PREFETCH_VECS(T, vecs, column)                                                              \
+    Slice rows_;                                                                                    \
+    uint lastKey = 0; /* of the slice; the end of the tile may be that of a page */                 \
+    if (SUBGROUP_PAGE != 0) rows_ = rows##T(kvRowInPage(page[0], tileIndex * KV_TILE + SUBGROUP_FIRST_KEY)); \
+    else if (CONTIGUOUS_TILES) {                                                                    \
+        const uint firstKey = KEYS_PER_SUBGROUP != 0 ? min(tileIndex * KV_TILE + SUBGROUP_FIRST_KEY, work.seqlenK - 1) : tileIndex * KV_TILE; \
+        rows_ = rows##T(PREFETCH_PAGES ? kvRowInPage(page[0], firstKey) : kvRowOf(firstKey));       \
+        lastKey = min((tileIndex + 1) * KV_TILE, work.seqlenK) - 1 - firstKey;                      \
+    }                                                                                               \
+    [[unroll]] for (uint i = 0; i < T##_VECS; ++i) {                                                \
+        const uint at = VEC_INDEX(T##_VECS, i), pageSlot = PAGE_INDICES > 1 && SUBGROUP_PAGE == 0 ? T##_PAGE_BASE + i : 0; \
+        const uint key = KEYS_PER_SUBGROUP != 0 ? SUBGROUP_VEC(i) / T##_ROW_VECS : at / T##_ROW_VECS; /* of the slice */ \
+        if (SUBGROUP_PAGE != 0) vecs[i] = stored##T##8(rows_, key, column);                         \
+        else if (CONTIGUOUS_TILES) vecs[i] = stored##T##8(rows_, min(key, lastKey), column);        \
+        else vecs[i] = loadKeyVec##T(page[pageSlot], tileIndex * KV_TILE + at / T##_ROW_VECS, column); \
+    }
+#define PREFETCH_K(index)                                                                           \
+    {                                                                                               \
+        const uint tileIndex = index;                                                               \
+        PREFETCH_VECS(K, kVec, at % K_ROW_VECS * 8)                                                 \
+        if (SPARSE_TOKENS != 0) {                                                                   \
+            [[unroll]] for (uint i = 0; i < LANE_KEYS; ++i)                                         \
+                laneKey[i] = keyAt(tileIndex * KV_TILE + i * LOCAL_SIZE + tid);                     \
+        }                                                                                           \
+        if (KEY_SCALES) {                                                                           \
+            [[unroll]] for (uint i = 0; i < LANE_KEYS; ++i)                                         \
+                laneScale[i] = loadKeyScales(page[PAGE_INDICES > 1 ? KEY_PAGE_INDICES + i : 0], tileIndex, i * LOCAL_SIZE + tid); \
+        }                                                                                           \
+    }
+#define PREFETCH_V(index)                                                                           \
+    {                                                                                               \
+        const uint tileIndex = index;                                                               \
+        PREFETCH_VECS(V, vVec, work.col0 + at % V_ROW_VECS * 8)                                     \
+    }
+
+// Dequantizes and stores the tile. Masked tiles are stored without the Inf and NaN of V: P of a masked key is 0, but 0 x Inf is
+// NaN. They are added to O after the KV loop (non_finite_general.glsl).
+#define STORE_K_TILE                                                                                \
+    {                                                                                               \
+        [[unroll]] for (uint i = 0; i < K_VECS; ++i) {                                              \
+            const uint at = VEC_INDEX(K_VECS, i);                                                   \
+            if (KV_TYPE != 0) kVec[i] = KEY_SCALES ? exactPairs(kVec[i].xy) : dequantize16(kVec[i]); \
+            if (KV_TILE * K_ROW_VECS % LOCAL_SIZE == 0 || at < KV_TILE * K_ROW_VECS)                \
+                smem[at / K_ROW_VECS * K_STRIDE + at % K_ROW_VECS] = kVec[i];                       \
+        }                                                                                           \
+    }
+#define STORE_TILE_KEYS                                                                             \
+    {                                                                                               \
+        [[unroll]] for (uint i = 0; i < LANE_KEYS; ++i)                                             \
+            if (i * LOCAL_SIZE + tid < KV_TILE) tileKeys[i * LOCAL_SIZE + tid] = laneKey[i];        \
+    }
+#define STORE_KV_SCALES                                                                             \
+    if (KEY_SCALES) {                                                                               \
+        [[unroll]] for (uint i = 0; i < LANE_KEYS; ++i) {                                           \
+            const uint key = i * LOCAL_SIZE + tid;                                                  \
+            if (key < KV_TILE && storeScales(key, laneScale[i])) atomicOr(nonFiniteSeen, 1);        \
+        }                                                                                           \
+    }
+#define STORE_V_TILE(masked)                                                                        \
+    {                                                                                               \
+        [[unroll]] for (uint i = 0; i < V_VECS; ++i) {                                              \
+            const uint at = VEC_INDEX(V_VECS, i);                                                   \
+            if (KV_TYPE != 0) vVec[i] = KEY_SCALES ? exact16(vVec[i].xy) : dequantize16(vVec[i]);   \
+            if (masked != 0 && CLEAR_V_TAIL && CURRENT_TILE * KV_TILE + at / V_ROW_VECS >= work.seqlenK) vVec[i] = uvec4(0); \
+            if (masked != 0 && ROW_MASKS && KV_TYPE != INT8 && dropNonFinite(vVec[i])) atomicOr(nonFiniteSeen, 1); \
+            if (KV_TILE * V_ROW_VECS % LOCAL_SIZE == 0 || at < KV_TILE * V_ROW_VECS)                \
+                smem[V_BASE + at / V_ROW_VECS * V_STRIDE + at % V_ROW_VECS] = vVec[i];              \
+        }                                                                                           \
+    }

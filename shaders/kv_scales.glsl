@@ -1,0 +1,82 @@
+// Scales of int8 and float8 K and V. Elements without their scale are exact in 16 bits; scales are applied in float32:
+// K's to the scores, V's to P.
+//
+// V's scale is m 2^e with 1 <= |m| < 2. Softmax takes its row max from scores + e, so operands fit 16 bits whatever the
+// scales. P is multiplied by m and rounded toward zero; the row sum takes the rounded number divided by the scale, so
+// rounding cancels as in GEMM_PV, and an error that all of P shares cancels too.
+//
+// Macros over the variables of main. The kernel defines SUBGROUP_SCALES, offset in smem of the scales of a KV tile,
+// SCALES_SIZE long. first is the column of the tile where S and P begin.
+
+// Numbers per key, an array of each in shared memory: K's scale (times that of the scores, without SCORE_MOD); V's e, m and
+// 1 / (m 2^e); with HAS_P_FACTOR the factor of P itself in the row sums.
+const uint K_SCALE = 0, V_EXPONENT = 1, V_MANTISSA = 2, V_INVERSE = 3, P_FACTOR = 4;
+#define SCALES_AT(kind, col) (SUBGROUP_SCALES + (kind) * (KV_TILE / 4) + (col) / 4)
+#define loadScales(frag, kind, col)                                                                 \
+    coopMatLoad(frag, smem, SCALES_AT(kind, col), 0, gl_CooperativeMatrixLayoutRowMajor)
+
+void storeScale(uint kind, uint col, float x) { smem[SCALES_AT(kind, col)][col % 4] = floatBitsToUint(x); }
+
+// Stores the numbers of a key, from its scales of K and V. True if V's scale is Inf or NaN: such a key is added after the KV
+// loop, since P = 0 of a masked key times Inf is NaN.
+//   e is the exponent of V's scale, at most 96; m may then reach 2^7.
+//   A scale below 2^MIN_EXPONENT, or 0, is small: m is below 1 or 0, and the row sums take P itself times P_FACTOR. In
+//   float16 without LSE and sinks m becomes UNDERFLOWS instead: P vanishes as an operand, while float32 holds its sum.
+const int MIN_EXPONENT = -30;
+const float UNDERFLOWS = 1.0 / 17179869184.0; // 2^-34: times P < 2^8 it rounds to 0 in float16
+bool storeScales(uint col, vec2 scales) {
+    const int exponent = int(floatBitsToUint(scales.y) >> 23 & 0xffu) - 127;
+    const bool nonFiniteScale = exponent == 128, small = exponent < MIN_EXPONENT;
+    const int e = nonFiniteScale ? 0 : max(max(min(exponent, 96), exponent - 6), MIN_EXPONENT);
+    const float down = uintBitsToFloat(uint(127 - e) << 23);
+    const float m = nonFiniteScale ? 1.0 : small && !HAS_P_FACTOR ? UNDERFLOWS : scales.y * down;
+    storeScale(K_SCALE, col, SCORE_MOD ? scales.x : scales.x * abs(p.scoreScale));
+    storeScale(V_EXPONENT, col, NATURAL_SCORES ? float(e) * LN2 : float(e));
+    storeScale(V_MANTISSA, col, m);
+    storeScale(V_INVERSE, col, small && HAS_P_FACTOR ? 0.0 : down / m);
+    if (HAS_P_FACTOR) storeScale(P_FACTOR, col, small ? down : 0.0);
+    return nonFiniteScale;
+}
+
+// Multiplies the products by K's scales. Then, after mask and score modifiers, adds e.
+#define SCALE_S(S, first)                                                                           \
+    if (KEY_SCALES) {                                                                               \
+        [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c) {                                            \
+            FragC scales;                                                                           \
+            loadScales(scales, K_SCALE, (first) + c * FRAG_N);                                      \
+            [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) S[r * KV_FRAGS + c] *= scales;            \
+        }                                                                                           \
+    }
+#define ADD_V_EXPONENT(S, first)                                                                    \
+    if (KEY_SCALES) {                                                                               \
+        [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c) {                                            \
+            FragC exponents;                                                                        \
+            loadScales(exponents, V_EXPONENT, (first) + c * FRAG_N);                                \
+            [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) S[r * KV_FRAGS + c] += exponents;         \
+        }                                                                                           \
+    }
+
+// P times m, rounded as an A operand, and the row sums: rowSumScaled of what was rounded, rowSumF32 of what was not. P is
+// rounded by its bits, as a compiler may undo a conversion to 16 bits and back.
+const uint STORAGE_BITS = DTYPE == TYPE_BF16 ? 0xffff0000u : 0xffffe000u; // bits of a float32 that the storage type has
+#define SCALE_P(P, S, first)                                                                        \
+    if (KEY_SCALES) {                                                                               \
+        [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c) {                                            \
+            FragC mantissas, inverse, adds;                                                         \
+            loadScales(mantissas, V_MANTISSA, (first) + c * FRAG_N);                                \
+            loadScales(inverse, V_INVERSE, (first) + c * FRAG_N);                                   \
+            if (HAS_P_FACTOR) loadScales(adds, P_FACTOR, (first) + c * FRAG_N);                     \
+            [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {                                         \
+                FragC x = S[r * KV_FRAGS + c];                                                      \
+                [[unroll]] for (uint e = 0; e < LIVE_ELEMENTS(x); ++e) {                            \
+                    const float scaledP = x[e] * mantissas[e];                                      \
+                    if (NEEDS_F32_SUM) rowSumF32[r][e] = fma(scaledP, inverse[e], rowSumF32[r][e]); \
+                    if (NEEDS_F32_SUM && HAS_P_FACTOR) rowSumF32[r][e] = fma(x[e], adds[e], rowSumF32[r][e]); \
+                    if (HAS_P_FACTOR) rowSumScaled[r][e] = fma(x[e], adds[e], rowSumScaled[r][e]);  \
+                    x[e] = uintBitsToFloat(floatBitsToUint(scaledP) & STORAGE_BITS);                \
+                    rowSumScaled[r][e] = fma(x[e], inverse[e], rowSumScaled[r][e]);                 \
+                }                                                                                   \
+                exactOperandA(P[r * KV_FRAGS + c], x);                                              \
+            }                                                                                       \
+        }                                                                                           \
+    }
