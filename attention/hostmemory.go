@@ -43,12 +43,3 @@ func (a *Args) rowKeys() uint64 {
 	}
 	return uint64(a.Sk)
 }
-
-// rowBytes is what a worker takes for a row of a call with options: the list of its
-// keys and perKey bytes for each of them, as slices that grow, and rows of K and V
-// of some element size (see newKeyRows).
-func (a *Args) rowBytes(cfg *Config, perKey, element uint64) uint64 {
-	const growth = 2
-	rows := hostmem.Product(uint64(a.Sk), hostmem.Sum(hostmem.Product(uint64(max(cfg.HeadDim, cfg.ValueDim())), element), 4))
-	return hostmem.Sum(hostmem.Product(a.rowKeys(), 8+perKey, growth), 2*min(rows, heldRowsBytes))
-}

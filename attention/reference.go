@@ -54,24 +54,18 @@ func ReferenceSample(cfg Config, a Args, sample []Rows) (o, lse []float64, err e
 		return nil, nil, err
 	}
 	o, lse = make([]float64, n*dv), make([]float64, n)
-	if a.hasOptions(&cfg) || cfg.modifies() {
-		if err := referenceOptions(cfg, a, sample, o, lse); err != nil {
-			return nil, nil, err
-		}
-		return o, lse, nil
-	}
-	ref := reference{cfg: cfg, a: a}
-	if err := ref.open(); err != nil {
+	var call hostCall
+	if err := call.open(&cfg, &a); err != nil {
 		return nil, nil, err
 	}
-	block := refBlockRows(n, a.Sk)
+	block := refBlockRows(n, int(a.rowKeys()))
 	lengths := make([]int, len(sample))
 	for i, s := range sample {
 		lengths[i] = len(s.Rows)
 	}
 	pieces := par.Pieces(lengths, block)
 	par.Each(int64(len(pieces)), func() func(int64) {
-		w := ref.worker(block)
+		w := newRefWorker(&call, block)
 		return func(i int64) {
 			p := pieces[i]
 			s := sample[p.List]
@@ -82,15 +76,15 @@ func ReferenceSample(cfg Config, a Args, sample []Rows) (o, lse []float64, err e
 	return o, lse, nil
 }
 
-// referenceBytes is the memory of the outputs of n rows and of the workers.
+// referenceBytes is the memory of the outputs of n rows and of the workers: a score and
+// an entry for every key of a block of rows, as slices that grow, and for one row the lists of keys and biases.
 func referenceBytes(cfg *Config, a *Args, n int) uint64 {
+	const perKey, growth = 8 + 8, 2
 	outputs := hostmem.Product(n, cfg.ValueDim()+1, 8)
-	each := hostmem.Product(refBlockRows(n, a.Sk), a.Sk+cfg.HeadDim, 8)
-	if a.hasOptions(cfg) || cfg.modifies() {
-		each = a.rowBytes(cfg, 8+4, 8) // scores and bias
-		outputs = hostmem.Sum(outputs, a.sequenceBytes())
-	}
-	return hostmem.Sum(outputs, hostmem.Product(each, workers(uint64(n))))
+	block := uint64(refBlockRows(n, int(a.rowKeys())))
+	each := hostmem.Sum(hostmem.Product(block, hostmem.Sum(hostmem.Product(a.rowKeys(), perKey, growth), uint64(cfg.HeadDim)*8)),
+		hostmem.Product(a.rowKeys(), 8+8+4, growth), uint64(refKeys*max(cfg.HeadDim, cfg.ValueDim())*8))
+	return hostmem.Sum(outputs, a.sequenceBytes(), hostmem.Product(each, workers(uint64(n))))
 }
 
 // AllRows is the sample of every row, in the order of packed [B, Hq, Sq]. It is nil
@@ -146,9 +140,9 @@ func CheckSample(cfg Config, a Args, sample []Rows) error {
 }
 
 // refBlockRows is how many rows share one widening of K and V: enough to hide
-// its cost, few enough to occupy every CPU and to keep scores within 32 MiB.
-func refBlockRows(rows, sk int) int {
+// its cost, few enough to occupy every CPU and to keep scores and entries within 32 MiB.
+func refBlockRows(rows, keys int) int {
 	const perCPU = 4
 	spread := rows / (perCPU * runtime.GOMAXPROCS(0))
-	return max(1, min(64, 4<<20/sk, spread))
+	return max(1, min(64, 2<<20/max(keys, 1), spread))
 }

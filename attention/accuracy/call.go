@@ -20,13 +20,7 @@ type call struct {
 	startQ, startK []int // of packed ones
 	table          []int32
 	tableStride    int
-	lists          [][]int32 // kept tokens of each (sequence, key head)
-}
-
-// featured reports whether a call has anything besides the plain formula.
-func hasOptions(cfg *attention.Config, a *attention.Args) bool {
-	return a.Varlen != nil || a.Pages != nil || a.SparseTokens != nil || a.Blocks != nil || a.Bias != nil || a.Mask != nil ||
-		a.ALiBi.Given() || a.Sinks.Given() || cfg.Window.Given() || cfg.Softcap != 0 || cfg.KV != attention.KVSame
+	lists          [][]int32 // sparse tokens of each (sequence, key head)
 }
 
 func openCall(cfg attention.Config, a attention.Args) (*call, error) {
@@ -60,7 +54,7 @@ func openCall(cfg attention.Config, a attention.Args) (*call, error) {
 	return c, err
 }
 
-// sequences reads the lengths, the page table and the lists of kept tokens.
+// sequences reads the lengths, the block table and the lists of sparse tokens.
 func (c *call) sequences() error {
 	a := &c.a
 	c.rows, c.keys = filled(a.B, a.Sq), filled(a.B, a.Sk)

@@ -106,7 +106,8 @@ func (c *call) position(b, row int) int {
 	return row
 }
 
-// visible appends the keys that a row attends to, one listed twice in SparseTokens twice.
+// visible appends the entries that a row attends to: keys, or indices into the list of
+// sparse tokens.
 func (c *call) visible(list []int32, b, h, row int) []int32 {
 	from, to := 0, c.keys[b]
 	at := c.position(b, row)
@@ -122,9 +123,9 @@ func (c *call) visible(list []int32, b, h, row int) []int32 {
 		}
 	}
 	if c.lists != nil {
-		for _, t := range c.lists[b*c.a.KVHeads()+h/c.a.Group()] {
+		for i, t := range c.lists[b*c.a.KVHeads()+h/c.a.Group()] {
 			if int(t) >= from && int(t) < to && c.allowed(b, h, row, int(t)) {
-				list = append(list, t)
+				list = append(list, int32(i))
 			}
 		}
 		return list

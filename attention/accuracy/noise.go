@@ -2,9 +2,9 @@ package accuracy
 
 import (
 	"math"
+	"slices"
 
 	"vkattn/attention"
-	"vkattn/attention/internal/par"
 )
 
 // Noise is the error that plain float32 attention has to expect in each element
@@ -28,78 +28,53 @@ func Noise(cfg attention.Config, a attention.Args, sample []attention.Rows) (o, 
 	if err := room("Noise", cfg, a, attention.CountRows(sample), 8); err != nil {
 		return nil, nil, err
 	}
-	if hasOptions(&cfg, &a) {
-		return noiseOptions(cfg, a, sample)
-	}
-	l := low{cfg: cfg, a: a, round: rounding(cfg.DType)}
-	if err := l.open(); err != nil {
-		return nil, nil, err
-	}
-	dv := cfg.ValueDim()
-	rows := attention.CountRows(sample)
-	o, lse = make([]float64, rows*dv), make([]float64, rows)
-	lengths := make([]int, len(sample))
-	for i, s := range sample {
-		lengths[i] = len(s.Rows)
-	}
-	pieces := par.Pieces(lengths, 1) // a row each
-	par.Each(int64(len(pieces)), func() func(int64) {
-		w := l.worker(1)
-		low, lowLSE := make([]float32, dv), make([]float32, 1)
-		return func(i int64) {
-			p := pieces[i]
-			one := sample[p.List]
-			one.Rows = one.Rows[p.Lo:p.Hi]
-			if e := w.scoreError(one); e > leastNoise {
-				w.run(one, low, lowLSE)
-				w.spread(one, low, e, o[p.At*dv:][:dv])
-				lse[p.At] = e
-			}
+	n, dv := attention.CountRows(sample), cfg.ValueDim()
+	o, lse = make([]float64, n*dv), make([]float64, n)
+	err = eachLow(cfg, a, sample, func(w *lowWorker, s attention.Rows, at int) {
+		w.scores(s)
+		if !slices.ContainsFunc(w.rows[:len(s.Rows)], func(r lowRow) bool { return w.scoreError(&r) > leastNoise }) {
+			return
 		}
+		low, lowLSE := make([]float32, len(s.Rows)*dv), make([]float32, len(s.Rows))
+		w.weigh(s, low, lowLSE)
+		w.spread(s, low, o[at*dv:], lse[at:])
 	})
-	return o, lse, nil
+	return o, lse, err
 }
 
 // leastNoise is the error of a score below which none is counted.
 const leastNoise = 1e-7
 
 // scoreError is the error to expect of the row's largest score.
-func (w *lowWorker) scoreError(at attention.Rows) float64 {
-	d := w.cfg.HeadDim
-	n := w.cfg.Causal.Visible(at.Rows[0], w.a.Sq, w.a.Sk)
-	w.low.q.ReadRow(w.q[:d], at.B, at.H, at.Rows[0])
-	var most float64
-	for key := 0; key < n; key += lowKeys {
-		count := min(lowKeys, n-key)
-		w.k.ReadRows(w.keys, at.B, at.H/w.a.Group(), key, count)
-		w.score(w.scores[:count], w.q[:d])
-		for _, s := range w.scores[:count] {
-			if x := math.Abs(float64(s)); x > most && !math.IsInf(x, 0) {
-				most = x
-			}
-		}
-	}
-	return math.Ldexp(most, -24) * math.Sqrt(float64(d)) / 2
+func (w *lowWorker) scoreError(r *lowRow) float64 {
+	return math.Ldexp(r.most, -24) * math.Sqrt(float64(w.cfg.HeadDim)) / 2
 }
 
-// spread sets noise to e times the mean absolute deviation of V from o, by the
-// weights that run left in w.scores.
-func (w *lowWorker) spread(at attention.Rows, o []float32, e float64, noise []float64) {
-	n := w.cfg.Causal.Visible(at.Rows[0], w.a.Sq, w.a.Sk)
-	dv := len(o)
-	for key := 0; key < n; key += lowKeys {
-		count := min(lowKeys, n-key)
-		w.v.ReadRows(w.keys, at.B, at.H/w.a.Group(), key, count)
-		for c := range count {
-			p := float64(w.scores[key+c]) * e
+// spread sets the noise of LSE to the error e of a row's largest score, and the noise of O
+// to e times the mean absolute deviation of V from low by the weights of the row. Rows
+// with errors below leastNoise have none.
+func (w *lowWorker) spread(s attention.Rows, low []float32, o, lse []float64) {
+	dv := w.cfg.ValueDim()
+	for i := range s.Rows {
+		r := &w.rows[i]
+		if e := w.scoreError(r); e > leastNoise {
+			lse[i] = e
+		} else {
+			r.skip = true
+		}
+	}
+	w.eachRun(w.rows[:len(s.Rows)], s.B, s.H/w.a.Group(), true, func(r *lowRow, i int, weights, values []float32) {
+		e := w.scoreError(r)
+		for c, x := range weights {
+			p := float64(x) * e
 			if p == 0 {
 				continue
 			}
-			for j := range noise {
-				if x := math.Abs(float64(w.keys[c*dv+j]) - float64(o[j])); x < math.MaxFloat32 {
-					noise[j] += p * x
+			for j, v := range values[c*dv:][:dv] {
+				if x := math.Abs(float64(v) - float64(low[i*dv+j])); x < math.MaxFloat32 {
+					o[i*dv+j] += p * x
 				}
 			}
 		}
-	}
+	})
 }

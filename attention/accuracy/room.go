@@ -16,13 +16,8 @@ const roomFloor = 64 << 20
 // vk.ErrOutOfMemory.
 func room(op string, cfg attention.Config, a attention.Args, n, size int) error {
 	outputs := hostmem.Product(n, cfg.ValueDim()+1, size)
-	block := max(1, min(64, (8<<20)/max(a.Sk, 1)))
-	const perKey, growth = 4 + 4, 2 // a score, and the key's number where there are options
-	keys := a.Sk
-	if a.SparseTokens != nil {
-		keys = max(keys, a.SparseTokens.Total)
-	}
-	scratch := hostmem.Product(min(runtime.GOMAXPROCS(0), n), block, keys, perKey*growth)
+	const perKey, growth = 4 + 4, 2 // a score and an entry, as slices that grow
+	scratch := hostmem.Product(min(runtime.GOMAXPROCS(0), n), lowRows(&a), mostKeys(&a), perKey*growth)
 	needed := hostmem.Sum(outputs, scratch, hostmem.Product(a.B, 32))
 	if needed < roomFloor {
 		return nil
