@@ -165,7 +165,7 @@ fi
 # compile side by side in one process; the others fill what its last cases leave idle.
 if [[ $what == features ]]; then
 	test=$here/tests/tests.test
-	export VKATTN_TEST_LEVEL=full VKATTN_TEST_LOG=$OUT/features.jsonl
+	export VKATTN_TEST_LEVEL=exhaustive VKATTN_TEST_LOG=$OUT/features.jsonl
 	rm -f "$OUT"/features{,-tables,-properties,-params,-others,-exits}.{jsonl,md,txt}
 	: >"$VKATTN_TEST_LOG"
 	cd "$here/src/tests" || exit 1

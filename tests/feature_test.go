@@ -96,6 +96,9 @@ func featuresOf(t *testing.T, s *session, tt cases.Target) []cases.FeatureCase {
 			all = cases.DealFeatures(all, types)[which]
 		}
 	}
+	if tt.Tier != attention.TierCPU {
+		all = levelShare(all, featureTable(tt), optionFacets)
+	}
 	var some []cases.FeatureCase
 	for _, c := range all {
 		if wanted.MatchString(c.String()) && (tt.Tier != attention.TierCPU || c.Flops() <= 1e9) {
