@@ -37,12 +37,19 @@ race: $(BUILD)/vkattn ## benchmark beside PyTorch's attention on an NVIDIA GPU (
 $(BUILD)/vkattn: FORCE
 	$(GO) build -o $@ ./cmd/vkattn
 
-# What cannot be fetched is for test.sh to report, part by part.
-test: ## fetch drivers into the user's cache, then run every test on each of them
+# What cannot be fetched is for test.sh to report, part by part. docs/testing.md says what
+# the two targets run.
+test: test-deps ## fetch drivers into the user's cache, then run the tests on each of them (10 minutes)
+	VKATTN_TEST_LEVEL=default scripts/test.sh
+
+test-full: test-deps ## what make test leaves out: the other share of the tables, stress, fuzz (25 minutes)
+	VKATTN_TEST_LEVEL=full scripts/test.sh
+
+.PHONY: test-full test-deps
+test-deps:
 	-@$(DEPS) all
 	@$(GO) version
 	@$(DEPS) versions
-	scripts/test.sh
 
 deps: ## fetch glslc and the CPU Vulkan drivers
 	$(DEPS) all

@@ -15,6 +15,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/cases"
 	"vkattn/attention/half"
+	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
 
@@ -168,7 +169,7 @@ func decodings() []cases.OptionsCase {
 		c.D, c.Dv, c.FixedSplit = 17, 41, 11
 		c.Access, c.Layout = attention.AccessDescriptors, cases.Odd
 	})
-	if os.Getenv("VKATTN_TEST_LEVEL") == "full" {
+	if testlevel.IsExhaustive() {
 		// All rows of a fragment.
 		for _, splits := range []int{6, attention.SplitsPerRound} {
 			add(func(c *cases.OptionsCase) { c.Hq, c.Hkv, c.FixedSplit = 16, 1, splits })

@@ -16,6 +16,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
+	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
 
@@ -295,7 +296,7 @@ func TestTuneWithoutADeviceIsRefused(t *testing.T) {
 
 // A tuned tile may be any of the table, so each has to compute what the reference
 // does. Some are drawn, few on the CPU, where a kernel compiles for a second or
-// more; VKATTN_TEST_LEVEL=full takes ten times as many. The tables have thousands.
+// more; VKATTN_TEST_LEVEL=exhaustive takes ten times as many. The tables have thousands.
 func TestEveryTileOfTheTableComputes(t *testing.T) {
 	dev := tuneDevice(t)
 	for _, c := range []struct {
@@ -319,7 +320,7 @@ func TestEveryTileOfTheTableComputes(t *testing.T) {
 			if dev.Info().Type == vk.DeviceCPU {
 				draw = 3
 			}
-			if os.Getenv("VKATTN_TEST_LEVEL") == "full" {
+			if testlevel.IsExhaustive() {
 				draw *= 10
 			}
 			order = order[:min(draw, len(order))]

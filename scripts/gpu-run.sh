@@ -165,7 +165,7 @@ fi
 # compile side by side in one process; the others fill what its last cases leave idle.
 if [[ $what == options ]]; then
 	test=$here/tests/tests.test
-	export VKATTN_TEST_LEVEL=full VKATTN_TEST_LOG=$OUT/options.jsonl
+	export VKATTN_TEST_LEVEL=exhaustive VKATTN_TEST_LOG=$OUT/options.jsonl
 	rm -f "$OUT"/options{,-tables,-properties,-params,-others,-exits}.{jsonl,md,txt}
 	: >"$VKATTN_TEST_LOG"
 	cd "$here/src/tests" || exit 1

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# test.sh [part...] runs the tests, part by part; without arguments, all of them:
+# test.sh [part...] runs the tests, part by part:
 #
-#   native         vet, and every test with no Vulkan driver at all (the CPU tier)
+#   native         every test with no Vulkan driver at all (the CPU tier)
+#   vet            go vet
 #   <runner>       the tests that use a device, on one driver (see run-with)
 #   stress         the host layer's stress tests with the garbage collector at
 #                  its most eager and the runtime checking pointers passed to C
@@ -10,6 +11,11 @@
 #                  which are tests of native too; inputs that fail are printed, and
 #                  lie in the package's testdata/fuzz, to be committed with the fix
 #   shaders-check  the committed SPIR-V is what the sources compile to
+#
+# VKATTN_TEST_LEVEL says which parts and tests run if no part is named: "default"
+# for make test, "full" for what make test leaves out, nothing for both.
+# scripts/deep-tests.txt lists the tests that are not in make test. At the end the run
+# names what it left out.
 #
 # A part whose driver is absent is reported as SKIP with the reason. Where
 # CI=true or VKATTN_REQUIRE=1 that fails the run, so that a green run means that
@@ -20,8 +26,20 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 deps=$PWD/scripts/deps.sh
 run_with=$PWD/scripts/run-with
 mapfile -t runners < <("$deps" runners)
+level=${VKATTN_TEST_LEVEL-}
 parts=("$@")
-((${#parts[@]})) || parts=(native "${runners[@]}" stress abi fuzz shaders-check)
+# The longest parts come first, so that no processor idles at the end.
+if ((!${#parts[@]})); then
+	case $level in
+	default) parts=("${runners[@]}" native vet abi) ;;
+	full) parts=("${runners[@]}" fuzz stress shaders-check) ;;
+	'') parts=("${runners[@]}" native fuzz stress shaders-check vet abi) ;;
+	*)
+		echo "test.sh: VKATTN_TEST_LEVEL is '$level', want default, full or nothing" >&2
+		exit 2
+		;;
+	esac
+fi
 
 # Long enough for the slowest package on two cores, short enough that a driver
 # that hangs is a failure with a stack trace and not a job that ran out of time.
@@ -36,14 +54,33 @@ trap 'exit 130' INT TERM
 
 bin=$("$deps" bin)
 
+# What runs where at which level.
+table=scripts/deep-tests.txt
+
+# Each package's tests are linked once, for all parts.
+binaries=$work/tests
+binary() { # <package>
+	local name=${1#./}
+	printf '%s/%s.test\n' "$binaries" "${name//\//.}"
+}
+
 has_go() { [[ -d $1 ]] && [[ -n $(find "$1" -name '*.go' -print -quit) ]]; }
 
+mapfile -t all_packages < <(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' ./... | sed "s|^$PWD|.|" | grep .)
 # The packages whose tests open a device; what the others test is the same on every runner.
 mapfile -t device_packages < <(grep -rlE --include='*_test.go' 'vk\.Open|VKATTN_DRIVER' vk attention tests cmd cudapath 2>/dev/null |
 	xargs -r -n 1 dirname | sort -u | sed 's|^|./|')
 
+# cpu_seconds sets cpu to the CPU time of all programs that this shell has run.
+cpu_seconds() {
+	local file=$work/times-$BASHPID
+	times >"$file" # $(times) would ask another shell
+	cpu=$(awk 'NR == 2 { gsub(/[ms]/, " "); print int($1 * 60 + $2 + $3 * 60 + $4 + 0.5) }' "$file")
+}
+
 finish() { # <part> <PASS|FAIL|SKIP> <seconds> [reason]
-	printf '%-5s %-15s %5d s  %s\n' "$2" "$1" "$3" "${4-}" >>"$work/summary"
+	cpu_seconds
+	printf '%-5s %-15s %5d s %5d s  %s\n' "$2" "$1" "$3" "$cpu" "${4-}" >>"$work/summary"
 	case $2 in
 	FAIL) : >"$work/failed" ;;
 	SKIP)
@@ -86,22 +123,80 @@ device_of() { # <runner>
 	"$run_with" "$1" "$info" --summary 2>/dev/null | sed -n 's/^[[:space:]]*deviceName[[:space:]]*= //p' | head -n 1
 }
 
+# listed <runner> <package> <kind...>: the tests of scripts/deep-tests.txt, as a list for -test.run.
+listed() {
+	local runner=$1 package=$2 kind on where test all=
+	shift 2
+	while read -r kind on where test; do
+		if [[ " $* " == *" $kind "* && $where == "$package" ]] && [[ ,$on, == *",$runner,"* || $on == runners && $runner != native ]]; then
+			all+="|$test"
+		fi
+	done < <(sed 's/#.*//; /^[[:space:]]*$/d' "$table")
+	[[ -z $all ]] || printf '^(%s)$\n' "${all:1}"
+}
+
+left_out() { # <runner> <package> <tests> <command>
+	local tests=${3#^(}
+	tests=${tests%)$}
+	printf '%s, %s: %s: %s\n' "$1" "$2" "${tests//|/ }" "$4" >>"$work/left-out"
+}
+
+# run_package <runner> <package> runs a package's tests as go test would: in its folder.
+run_package() {
+	local runner=$1 package=$2 deep shared skip='' only='' status output start=$SECONDS
+	local with=("$run_with" "$runner")
+	[[ $runner == native ]] && with=(env VKATTN_DRIVER=none VKATTN_LIBVULKAN=/nonexistent/libvulkan.so.1)
+	deep=$(listed "$runner" "$package" deep)
+	shared=$(listed "$runner" "$package" shared)
+	case $level in
+	default)
+		skip=$deep
+		[[ -z $deep ]] || left_out "$runner" "$package" "$deep" 'make test-full'
+		[[ -z $shared ]] || left_out "$runner" "$package" "$shared" 'the second share of the table is for make test-full'
+		;;
+	full)
+		only=$(listed "$runner" "$package" deep shared)
+		[[ -n $only ]] || return 0
+		;;
+	esac
+	output=$(cd "$package" && "${with[@]}" "$(binary "$package")" -test.timeout="$timeout" -test.paniconexit0 \
+		${skip:+-test.skip="$skip"} ${only:+-test.run="$only"} 2>&1)
+	status=$?
+	if ((status)); then
+		printf '%s\nFAIL' "$output"
+	else
+		printf 'ok  '
+	fi
+	printf '  %-36s %5d s\n' "$package" $((SECONDS - start))
+	return $status
+}
+
+run_packages() { # <runner> <package...>
+	local runner=$1 package failed=0
+	shift
+	for package in "$@"; do
+		run_package "$runner" "$package" || failed=1
+	done
+	return $failed
+}
+
 native() {
 	printf '\n== native: %s, no Vulkan driver\n' "$(go version)"
-	go vet ./... || return 1
-	# A machine that has a driver must not turn this part into another one.
-	VKATTN_DRIVER=none VKATTN_LIBVULKAN=/nonexistent/libvulkan.so.1 \
-		go test -timeout "$timeout" ./...
+	run_packages native "${all_packages[@]}"
+}
+
+vet() {
+	printf '\n== vet\n'
+	go vet ./...
 }
 
 on_runner() { # <runner>
-	local validation=
 	# Not on the null devices: they execute nothing that could be validated, and
 	# not twice on lavapipe, whose older version is here for what it lacks.
-	case $1 in lavapipe | swiftshader) validation=1 ;; esac
+	case $1 in lavapipe | swiftshader) export VKATTN_VALIDATION=${VKATTN_VALIDATION-1} ;; esac
 	# LLVM optimises for longer than these problems run.
-	VKATTN_VALIDATION=${VKATTN_VALIDATION:-$validation} GALLIVM_PERF=${GALLIVM_PERF-nopt} \
-		go test -count=1 -timeout "$timeout" -exec "$run_with $1" "${device_packages[@]}"
+	export GALLIVM_PERF=${GALLIVM_PERF-nopt}
+	run_packages "$1" "${device_packages[@]}"
 }
 
 stress() {
@@ -170,9 +265,9 @@ verdict() { # <part> <start> <exit status>
 run_part() { # <part>
 	local part=$1 start=$SECONDS component device
 	case $part in
-	native)
-		native
-		verdict native "$start" $?
+	native | vet)
+		"$part"
+		verdict "$part" "$start" $?
 		;;
 	stress)
 		if ! has_go vk; then
@@ -224,6 +319,42 @@ run_part() { # <part>
 	esac
 }
 
+# build links the tests of the packages that the parts need, and checks that the table
+# names tests that there are.
+build() {
+	local package kind on where test packages=()
+	for part in "${parts[@]}"; do
+		case $part in
+		native) packages+=("${all_packages[@]}") ;;
+		vet | stress | abi | fuzz | shaders-check) ;;
+		*) packages+=("${device_packages[@]}") ;;
+		esac
+	done
+	((${#packages[@]})) || return 0
+	if [[ $level == full ]]; then
+		mapfile -t packages < <(printf '%s\n' "${packages[@]}" | grep -Fxf <(awk '!/^#/ { print $3 }' "$table"))
+	fi
+	go build ./... || return 1 # once, before several links need it
+	printf '%s\n' "${packages[@]}" | sort -u | while read -r package; do
+		printf '%s\0%s\0' "$(binary "$package")" "$package"
+	done | xargs -0 -r -n 2 -P "$jobs" go test -c -o || return 1
+	while read -r kind on where test; do
+		if [[ -x $(binary "$where") ]] && ! (cd "$where" && "$(binary "$where")" -test.list "^$test\$") | grep -q "^$test\$"; then
+			printf '%s: %s has no %s\n' "$table" "$where" "$test"
+			return 1
+		fi
+	done < <(sed 's/#.*//; /^[[:space:]]*$/d' "$table")
+}
+
+mkdir -p "$binaries"
+start=$SECONDS
+if ! build; then
+	echo 'FAIL: the tests do not build'
+	exit 1
+fi
+cpu_seconds
+printf 'tests built in %d s, %d s of CPU time\n' $((SECONDS - start)) "$cpu"
+
 pids=()
 for i in "${!parts[@]}"; do
 	while (($(jobs -rp | wc -l) >= jobs)); do wait -n || true; done
@@ -235,8 +366,16 @@ for i in "${!parts[@]}"; do
 	cat "$work/$i.log"
 done
 
-printf '\n== summary\n'
+printf '\n== summary: wall-clock and CPU time\n'
 cat "$work/summary"
+if [[ $level == default ]]; then
+	echo 'left out: stress, fuzz, shaders-check: make test-full'
+elif [[ $level == full ]]; then
+	echo 'left out: all that make test runs'
+fi
+if [[ -e $work/left-out ]]; then
+	sort "$work/left-out" | sed 's/^/left out: /'
+fi
 if [[ -e $work/failed ]]; then
 	echo 'FAIL'
 	exit 1

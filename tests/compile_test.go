@@ -17,7 +17,7 @@ func TestCompile(t *testing.T) {
 	}
 	for _, tt := range s.available() {
 		t.Run(tt.String(), func(t *testing.T) {
-			cases := compileTurn(s, tt, table(tt.DType))
+			cases := levelShare(compileTurn(s, tt, table(tt.DType)), table(tt.DType), caseFacets)
 			results := make([]error, len(cases))
 			e := s.newEngine(tt)
 			next := make(chan int)

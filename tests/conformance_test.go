@@ -54,6 +54,9 @@ func TestConformance(t *testing.T) {
 						which, tiers := s.matrixTier(tt) // one source
 						cases = pipelineTurn(all, which, tiers)
 					}
+					if tt.Tier != attention.TierCPU {
+						cases = levelShare(cases, all, func(c *checkedCase) []string { return caseFacets(c.Case) })
+					}
 					if tt.Tier == attention.TierCPU {
 						cases = slices.DeleteFunc(slices.Clone(all), func(c *checkedCase) bool { return c.Cost() > 2e9 })
 					}

@@ -104,9 +104,6 @@ func validation() bool {
 	return on
 }
 
-// full reports whether the larger tables were asked for.
-func full() bool { return os.Getenv("VKATTN_TEST_LEVEL") == "full" }
-
 // open is the device under test.
 func open(t testing.TB) *session {
 	t.Helper()

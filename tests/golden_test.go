@@ -12,6 +12,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/cases"
+	"vkattn/internal/testlevel"
 )
 
 const (
@@ -208,7 +209,8 @@ func TestGolden(t *testing.T) {
 				which, tiers = s.matrixTier(tt)
 			}
 			for i, g := range manifest {
-				if g.DType == tt.DType && i%tiers == which {
+				first := tt.Tier == attention.TierCPU || i%3 == s.turn
+				if g.DType == tt.DType && i%tiers == which && testlevel.Share(first) {
 					of = append(of, cases[i])
 					names = append(names, g.Name)
 				}

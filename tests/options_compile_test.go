@@ -32,7 +32,7 @@ func TestOptionsCompile(t *testing.T) {
 					list = append(list, c)
 				}
 			}
-			list = compileTurn(s, tt, list)
+			list = levelShare(compileTurn(s, tt, list), list, optionFacets)
 			e := s.newEngine(tt)
 			results := make([]error, len(list))
 			next := make(chan int)

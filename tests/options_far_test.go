@@ -16,7 +16,7 @@ import (
 func TestOptionsPagesOver4GiB(t *testing.T) {
 	s := openDevice(t)
 	if !full() {
-		t.Skip("large buffers are for VKATTN_TEST_LEVEL=full")
+		t.Skip("large buffers are for VKATTN_TEST_LEVEL=exhaustive")
 	}
 	if !s.dev.Caps().BufferDeviceAddress {
 		t.Skip("the device has no buffer device addresses")

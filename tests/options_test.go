@@ -96,6 +96,9 @@ func optionsOf(t *testing.T, s *session, tt cases.Target) []cases.OptionsCase {
 			all = cases.DealOptions(all, types)[which]
 		}
 	}
+	if tt.Tier != attention.TierCPU {
+		all = levelShare(all, featureTable(tt), optionFacets)
+	}
 	var some []cases.OptionsCase
 	for _, c := range all {
 		if wanted.MatchString(c.String()) && (tt.Tier != attention.TierCPU || c.Flops() <= 1e9) {

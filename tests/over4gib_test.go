@@ -16,7 +16,7 @@ import (
 func TestBuffersOver4GiB(t *testing.T) {
 	s := openDevice(t)
 	if !full() {
-		t.Skip("large buffers are for VKATTN_TEST_LEVEL=full")
+		t.Skip("large buffers are for VKATTN_TEST_LEVEL=exhaustive")
 	}
 	ran := false
 	for _, x := range []struct {

@@ -1,0 +1,103 @@
+package tests
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"vkattn/attention"
+	"vkattn/attention/cases"
+	"vkattn/internal/testlevel"
+)
+
+// make test computes a first share of each table and make test-full the others. A CPU
+// driver spends seconds on each pipeline and milliseconds on each case, so the shares divide
+// pipelines, each with all of its cases.
+
+// full reports whether this run has the larger tables.
+func full() bool { return testlevel.IsExhaustive() }
+
+// tableCase is a case of a table, as far as the shares look at it.
+type tableCase interface {
+	Pipeline() string
+	Dims() int
+}
+
+// levelShare returns those of some cases of a table that this level computes. The first
+// share of the table shows each facet at least once; where targets divide the table, they
+// divide that share too.
+func levelShare[C tableCase](some, table []C, facets func(C) []string) []C {
+	if l := testlevel.Get(); l != testlevel.Default && l != testlevel.Full {
+		return some
+	}
+	first := firstPipelines(table, facets)
+	return slices.DeleteFunc(slices.Clone(some), func(c C) bool { return !testlevel.Share(first[c.Pipeline()]) })
+}
+
+// firstPipelines chooses pipelines that show every facet of a table. It is the greedy cover:
+// each time the pipeline that shows most new facets for its cost, which grows with the head
+// dimensions.
+func firstPipelines[C tableCase](all []C, facets func(C) []string) map[string]bool {
+	type pipeline struct {
+		name  string
+		cost  int
+		shows map[string]bool
+	}
+	var open []*pipeline
+	known := map[string]*pipeline{}
+	for _, c := range all {
+		p := known[c.Pipeline()]
+		if p == nil {
+			p = &pipeline{name: c.Pipeline(), cost: 64 + c.Dims(), shows: map[string]bool{}}
+			known[p.name], open = p, append(open, p)
+		}
+		for _, f := range facets(c) {
+			p.shows[f] = true
+		}
+	}
+	first := map[string]bool{}
+	for {
+		best := slices.MaxFunc(open, func(a, b *pipeline) int { return cmp.Compare(len(a.shows)*b.cost, len(b.shows)*a.cost) })
+		if len(best.shows) == 0 {
+			return first
+		}
+		first[best.name] = true
+		shown := best.shows
+		best.shows = nil
+		for _, p := range open {
+			for f := range shown {
+				delete(p.shows, f)
+			}
+		}
+	}
+}
+
+// caseFacets are what a case of the dense table shows.
+func caseFacets(c cases.Case) []string {
+	dims := "head dimensions up to 64"
+	switch {
+	case max(c.D, c.Dv) > 256:
+		dims = "head dimensions over 256"
+	case max(c.D, c.Dv) > 128:
+		dims = "head dimensions up to 256"
+	case max(c.D, c.Dv) > 64:
+		dims = "head dimensions up to 128"
+	}
+	return []string{
+		dims,
+		fmt.Sprint("masked ", c.Causal != attention.CausalNone, ", LSE ", c.LSE),
+		fmt.Sprint("access ", c.Access),
+		fmt.Sprint("layout ", c.Layout),
+		fmt.Sprint("data ", c.Data),
+		fmt.Sprint("rows up to 8: ", c.Shape.Sq <= 8),
+	}
+}
+
+// optionFacets are what a case of the tables of options shows: each option, without
+// its combinations.
+func optionFacets(c cases.OptionsCase) []string {
+	return slices.DeleteFunc(c.Facets(), func(f string) bool {
+		return strings.Contains(f, ", ") || strings.HasPrefix(f, "head dimensions") || strings.HasPrefix(f, "pages of")
+	})
+}
