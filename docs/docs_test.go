@@ -18,7 +18,7 @@ const root = ".."
 // pages are the Markdown files of the repository, relative to its root.
 func pages(t *testing.T) []string {
 	t.Helper()
-	list := []string{"README.md", "CHANGELOG.md"}
+	list := []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md"}
 	require.NoError(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() && filepath.Ext(path) == ".md" {
 			list = append(list, filepath.Join("docs", path))
