@@ -97,7 +97,7 @@ func optionsOf(t *testing.T, s *session, tt cases.Target) []cases.OptionsCase {
 		}
 	}
 	if tt.Tier != attention.TierCPU {
-		all = levelShare(all, featureTable(tt), optionFacets)
+		all = levelShare(all, optionTable(tt), optionFacets)
 	}
 	var some []cases.OptionsCase
 	for _, c := range all {

@@ -4,7 +4,7 @@
 //	(unset)     go test              every test, every case of the tables for CPU drivers
 //	default     make test            the first share of each table; no test of scripts/deep-tests.txt
 //	full        make test-full       the other share of each table, and scripts/deep-tests.txt
-//	exhaustive  gpu-run.sh features  every pair of values and large problems, which takes a GPU
+//	exhaustive  gpu-run.sh options   every pair of values and large problems, which takes a GPU
 //
 // Default and full together run what the unset level runs, and nothing twice. docs/testing.md
 // has the times.

@@ -1,0 +1,129 @@
+// Package docs tests what the documents say of the repository: links, paths, sizes.
+package docs
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const root = ".."
+
+// pages are the Markdown files of the repository, relative to its root.
+func pages(t *testing.T) []string {
+	t.Helper()
+	list := []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md"}
+	require.NoError(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && filepath.Ext(path) == ".md" {
+			list = append(list, filepath.Join("docs", path))
+		}
+		return err
+	}))
+	return list
+}
+
+func read(t *testing.T, page string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, page))
+	require.NoError(t, err)
+	return string(text)
+}
+
+var (
+	link    = regexp.MustCompile(`\]\(([^()\s]+)\)`)
+	anchor  = regexp.MustCompile(`<a id="([^"]+)">`)
+	heading = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	path    = regexp.MustCompile("`((?:attention|cmd|cudapath|docs|internal|scripts|shaders|tests|vk)/[\\w./-]+)`")
+	section = regexp.MustCompile(`docs/(log|cpu-log|cuda-log|cuda-fa3-log)\.md, (?:entry |section )?(\d+)`)
+)
+
+// anchors are the targets of links into a page: explicit ones and those of headings.
+func anchors(text string) (list []string) {
+	for _, m := range anchor.FindAllStringSubmatch(text, -1) {
+		list = append(list, m[1])
+	}
+	for _, m := range heading.FindAllStringSubmatch(text, -1) {
+		slug := strings.Map(func(r rune) rune {
+			switch {
+			case r == ' ':
+				return '-'
+			case r == '-' || r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z':
+				return r
+			}
+			return -1
+		}, strings.ToLower(m[1]))
+		list = append(list, slug)
+	}
+	return list
+}
+
+// Links between pages lead to files and anchors that exist.
+func TestLinks(t *testing.T) {
+	for _, page := range pages(t) {
+		for _, m := range link.FindAllStringSubmatch(read(t, page), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			target, id, _ := strings.Cut(m[1], "#")
+			file := page
+			if target != "" {
+				file = filepath.Join(filepath.Dir(page), target)
+			}
+			if _, err := os.Stat(filepath.Join(root, file)); err != nil {
+				t.Errorf("%s links to %s: %v", page, m[1], err)
+				continue
+			}
+			if id != "" && !slices.Contains(anchors(read(t, file)), id) {
+				t.Errorf("%s links to %s, and %s has no such anchor", page, m[1], file)
+			}
+		}
+	}
+}
+
+// The map of design.md and the checklists name files that exist.
+func TestPaths(t *testing.T) {
+	for _, page := range []string{"docs/design.md", "docs/extending.md", "docs/install.md", "docs/library.md"} {
+		for _, m := range path.FindAllStringSubmatch(read(t, page), -1) {
+			if _, err := os.Stat(filepath.Join(root, m[1])); err != nil {
+				t.Errorf("%s: %v", page, err)
+			}
+		}
+	}
+}
+
+// Comments that refer to a section of a log name one that exists.
+func TestSectionsOfTheLogs(t *testing.T) {
+	require.NoError(t, filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			switch name := d.Name(); {
+			case name == "build", name == "results", strings.HasPrefix(name, ".") && name != root:
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !slices.Contains([]string{".go", ".glsl", ".comp", ".cu", ".h", ".c", ".sh"}, filepath.Ext(file)) {
+			return nil
+		}
+		text, err := os.ReadFile(file)
+		for _, m := range section.FindAllStringSubmatch(string(text), -1) {
+			if log := "docs/" + m[1] + ".md"; !slices.Contains(anchors(read(t, log)), "s"+m[2]) {
+				t.Errorf("%s refers to %s, which is not there", file, m[0])
+			}
+		}
+		return err
+	}))
+}
+
+// README is a page that is read whole.
+func TestREADMEIsShort(t *testing.T) {
+	require.LessOrEqual(t, strings.Count(read(t, "README.md"), "\n"), 150)
+}
