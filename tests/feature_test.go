@@ -13,6 +13,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
 	"vkattn/attention/cases"
+	"vkattn/internal/testlevel"
 )
 
 // TestFeatureConformance runs the tables of what inference needs besides plain
@@ -65,8 +66,10 @@ func featureTable(tt cases.Target) []cases.FeatureCase {
 	switch {
 	case full():
 		return cases.Features()
-	case tt.Tier == attention.TierCPU:
+	case tt.Tier == attention.TierCPU && !testlevel.IsBrief():
 		return cases.WideFeatures()
+	case tt.Tier == attention.TierCPU:
+		return cases.CompactFeatures()
 	case slowToCompile(tt):
 		return cases.CompactFeatures()
 	}
