@@ -16,6 +16,7 @@ func inUnits(got float32, want float64) float64 {
 }
 
 func TestExpf(t *testing.T) {
+	attention.OnceOnly(t)
 	attention.EachKernelSet(t, func(t *testing.T, _ string) {
 		worst := 0.0
 		for b := math.Float32bits(-1e-30); b < math.Float32bits(-87.3); b += 97 {
@@ -33,6 +34,7 @@ func TestExpf(t *testing.T) {
 }
 
 func TestTanhf(t *testing.T) {
+	attention.OnceOnly(t)
 	attention.EachKernelSet(t, func(t *testing.T, _ string) {
 		worst := 0.0
 		for b := math.Float32bits(1e-30); b < math.Float32bits(100); b += 997 {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"vkattn/attention/internal/simd"
+	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
 
@@ -22,6 +23,7 @@ func OnceOnly(t *testing.T) {
 	if name := os.Getenv("VKATTN_DRIVER"); name != "" && name != "none" {
 		t.Skip("the same without a Vulkan driver")
 	}
+	testlevel.Long(t)
 }
 
 // CompileTime is how long the driver took for an operation's pipelines.

@@ -54,6 +54,7 @@ func headDimPairs() [][2]int {
 }
 
 func TestEveryHeadDimHasATileWithinTheLimits(t *testing.T) {
+	OnceOnly(t)
 	devices := map[string]*vk.Caps{
 		"16x16x16, 32 invocations, 48 KiB": h200Caps(),
 		"16x16x16, 64 invocations, 64 KiB": coopmatCaps(16, 16, 16, 64, 64<<10),

@@ -111,7 +111,7 @@ if [[ $what == tests || $what == all ]]; then
 		echo "=== $name" >>"$OUT/tests.txt"
 		log=$(mktemp)
 		# shellcheck disable=SC2086 # the arguments are words
-		if "$test" -test.timeout 8m -test.v ${VKATTN_TEST_ARGS-} >"$log" 2>&1; then
+		if VKATTN_TEST_LEVEL=${VKATTN_TEST_LEVEL:-all} "$test" -test.timeout 8m -test.v ${VKATTN_TEST_ARGS-} >"$log" 2>&1; then
 			summary+="ok    $name  $((SECONDS - start)) s"$'\n'
 		else
 			summary+="FAIL  $name  $((SECONDS - start)) s"$'\n'

@@ -12,8 +12,8 @@
 #                  lie in the package's testdata/fuzz, to be committed with the fix
 #   shaders-check  the committed SPIR-V is what the sources compile to
 #
-# VKATTN_TEST_LEVEL says which parts and tests run if no part is named: "default"
-# for make test, "full" for what make test leaves out, nothing for both.
+# VKATTN_TEST_LEVEL says which tests run, and which parts if none is named: "default"
+# for make test, "full" for what make test leaves out, "all" (unset) for both.
 # scripts/deep-tests.txt lists the tests that are not in make test. At the end the run
 # names what it left out.
 #
@@ -26,16 +26,17 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 deps=$PWD/scripts/deps.sh
 run_with=$PWD/scripts/run-with
 mapfile -t runners < <("$deps" runners)
-level=${VKATTN_TEST_LEVEL-}
+export VKATTN_TEST_LEVEL=${VKATTN_TEST_LEVEL:-all}
+level=$VKATTN_TEST_LEVEL
 parts=("$@")
 # The longest parts come first, so that no processor idles at the end.
 if ((!${#parts[@]})); then
 	case $level in
 	default) parts=("${runners[@]}" native vet abi) ;;
 	full) parts=("${runners[@]}" fuzz stress shaders-check) ;;
-	'') parts=("${runners[@]}" native fuzz stress shaders-check vet abi) ;;
+	all) parts=("${runners[@]}" native fuzz stress shaders-check vet abi) ;;
 	*)
-		echo "test.sh: VKATTN_TEST_LEVEL is '$level', want default, full or nothing" >&2
+		echo "test.sh: VKATTN_TEST_LEVEL is '$level', want default, full or all" >&2
 		exit 2
 		;;
 	esac

@@ -15,6 +15,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
 	"vkattn/attention/cases"
+	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
 
@@ -54,11 +55,11 @@ func TestConformance(t *testing.T) {
 						which, tiers := s.matrixTier(tt) // one source
 						cases = pipelineTurn(all, which, tiers)
 					}
-					if tt.Tier != attention.TierCPU {
+					if tt.Tier != attention.TierCPU || testlevel.IsBrief() {
 						cases = levelShare(cases, all, func(c *checkedCase) []string { return caseFacets(c.Case) })
 					}
 					if tt.Tier == attention.TierCPU {
-						cases = slices.DeleteFunc(slices.Clone(all), func(c *checkedCase) bool { return c.Cost() > 2e9 })
+						cases = slices.DeleteFunc(slices.Clone(cases), func(c *checkedCase) bool { return c.Cost() > 2e9 })
 					}
 					start := time.Now()
 					results := conform(t, s, tt, cases)

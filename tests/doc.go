@@ -9,9 +9,7 @@
 //	                   "none": the CPU tier alone. "native": the machine's own
 //	                   device, which must be there.
 //	VKATTN_VALIDATION  1: under the validation layers; any message is a failure.
-//	VKATTN_TEST_LEVEL  "full": every pair of values of the table and large
-//	                   problems, for a GPU. Otherwise a part that a CPU driver
-//	                   gets through in minutes.
+//	VKATTN_TEST_LEVEL  how much is tested; internal/testlevel has the levels.
 //	VKATTN_TEST_CASES  a regular expression: of the tables of features only the
 //	                   cases whose names match are computed.
 //	VKATTN_TEST_LOG    a file that gets a line of JSON for each case of a table as

@@ -28,7 +28,7 @@ type tableCase interface {
 // share of the table shows each facet at least once; where targets divide the table, they
 // divide that share too.
 func levelShare[C tableCase](some, table []C, facets func(C) []string) []C {
-	if l := testlevel.Get(); l != testlevel.Default && l != testlevel.Full {
+	if l := testlevel.Get(); l == testlevel.All || l == testlevel.Exhaustive {
 		return some
 	}
 	first := firstPipelines(table, facets)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"testing"
+
+	"vkattn/internal/testlevel"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -20,6 +22,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	testlevel.Announce()
 	tuneProperties()
 	code := m.Run()
 	if n := closeSession(); n > 0 && code == 0 {

@@ -13,6 +13,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
 	"vkattn/attention/cases"
+	"vkattn/internal/testlevel"
 )
 
 // TestOptionsConformance runs the tables of what inference needs besides plain
@@ -65,8 +66,10 @@ func optionTable(tt cases.Target) []cases.OptionsCase {
 	switch {
 	case full():
 		return cases.AllOptions()
-	case tt.Tier == attention.TierCPU:
+	case tt.Tier == attention.TierCPU && !testlevel.IsBrief():
 		return cases.WideOptions()
+	case tt.Tier == attention.TierCPU:
+		return cases.CompactOptions()
 	case slowToCompile(tt):
 		return cases.CompactOptions()
 	}

@@ -10,14 +10,18 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/cases"
+	"vkattn/internal/testlevel"
 )
 
 // tuneProperties sets how many problems a property is tried on, unless the
 // command line says.
 func tuneProperties() {
 	checks := "60"
-	if fewPipelines() {
+	switch {
+	case fewPipelines():
 		checks = "15"
+	case testlevel.IsBrief():
+		checks = "10"
 	}
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
