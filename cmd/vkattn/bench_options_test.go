@@ -23,7 +23,7 @@ func TestBenchRefusesBadExtras(t *testing.T) {
 		{"number from 0 to 256", "--fixed-split", "300"},
 		{"want two numbers", "--window", "5"},
 		{"finite number above 0", "--softcap", "-1"},
-		{"unknown reference", "--baseline", "torch"},
+		{"unknown baseline", "--baseline", "torch"},
 		{"--padded needs --varlen", "--padded"},
 		{"--batch-size and --varlen", "--varlen", "5,7"},
 		{"does not lie in a K", "--shared-kv", "--headdim-v", "9"},
@@ -40,7 +40,7 @@ func TestBenchRefusesBadExtras(t *testing.T) {
 	refused(t, exitInput, "with --varlen give one number", alone("--varlen", "5", "--seqlen", "1,2")...)
 	refused(t, exitInput, "--window does not narrow a suite", alone("--suite", "decode", "--window", "5,5")...)
 	refused(t, exitInput, "--varlen does not narrow a suite", alone("--suite", "seeds", "--varlen", "5")...)
-	refused(t, exitInput, "leave nothing", alone("--suite", "decode", "--page-size", "17")...)
+	refused(t, exitInput, "select no problem", alone("--suite", "decode", "--page-size", "17")...)
 }
 
 // benchRows runs the benchmark of one small problem and returns its rows.
@@ -115,7 +115,7 @@ func TestSuiteSeedsOnTheCPU(t *testing.T) {
 	require.Equal(t, exitOK, code, stderr)
 	require.Contains(t, stdout, "| decode, lengths, paged |")
 	require.Contains(t, stdout, "| by-mask   |")
-	require.Contains(t, stdout, "\nby-mask: tier scalar over padded")
+	require.Contains(t, stdout, "\nby-mask: tier scalar on padded")
 }
 
 // Reasons of rows name flags, as refusals do.

@@ -83,7 +83,7 @@ func TestBadFeaturesAreBadInput(t *testing.T) {
 		"offsets past the end":          {files{"sparse-tokens": npyInts([]int{2}, 0, 0), "sparse-offsets": npyInts([]int{5}, 0, 0, 0, 0, 3)}, nil, "entry 4 is 3, but there are 2"},
 		"no such token":                 {files{"sparse-tokens": npyInts([]int{2, 2, 1}, 0, 1, 6, -1)}, nil, "token 6 of sequence 1, head 0 is not in 0 to 5"},
 		"slopes of others":              {files{"alibi": zeros(2)}, []string{"--causal", "top-left"}, "--alibi: shape [2], want [4]"},
-		"slopes of nothing":             {files{"alibi": zeros(4)}, nil, "--align is needed"},
+		"slopes of nothing":             {files{"alibi": zeros(4)}, nil, "needs --align"},
 		"sinks of integers":             {files{"sinks": npyInts([]int{4}, 0, 0, 0, 0)}, nil, "--sinks"},
 		"bias of others":                {files{"bias": zeros(2, 3, 5, 6)}, nil, "--bias: shape [2 3 5 6], want [1 or 2, 1 or 4, 1 or 5, 6]"},
 		"bias of one key":               {files{"bias": zeros(1, 1, 1, 1)}, nil, "--bias: shape [1 1 1 1]"},

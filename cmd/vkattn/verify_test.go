@@ -39,9 +39,9 @@ func TestVerifyRefusesBadFlags(t *testing.T) {
 		{"unknown suite", "--suite", "everything"},
 		{"unknown output format", "-o", "csv"},
 		{"positive number", "--repeat", "0"},
-		{"has names", "--case", "x"},
+		{"needs --suite", "--case", "x"},
 		{"--case", "--suite", "conformance", "--case", "("},
-		{"leave nothing", "--suite", "conformance", "--case", "no such case"},
+		{"select no problem", "--suite", "conformance", "--case", "no such case"},
 		{"ends in none", "--save", "rows.csv"},
 		{"divisor", "--nheads", "3", "--nheads-kv", "2"},
 	} {
