@@ -12,7 +12,7 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 )
 
-func TestBenchRefusesBadExtras(t *testing.T) {
+func TestBenchRefusesBadOptions(t *testing.T) {
 	for _, c := range [][]string{
 		{"--page-size", "-1"},
 		{"--page-size", "16,x"},
@@ -60,20 +60,20 @@ func benchRows(t *testing.T, args ...string) []bench.Row {
 	return doc.Rows
 }
 
-func TestBenchOfFeatures(t *testing.T) {
+func TestBenchOfOptions(t *testing.T) {
 	onceOnly(t)
 	t.Parallel()
-	benchOfFeatures(t, "--device", "cpu")
+	benchOfOptions(t, "--device", "cpu")
 }
 
-// Two rows of one kernel: what is compiled again for each feature takes a CPU long.
-func TestBenchOfFeaturesOnADevice(t *testing.T) {
+// Two rows of one kernel: what is compiled again for each option takes a CPU long.
+func TestBenchOfOptionsOnADevice(t *testing.T) {
 	quickDriver(t)
 	rows := benchRows(t, "--tier", "scalar", "--varlen", "70,3,0", "--page-size", "16", "--causal", "bottom-right", "--baseline", "contiguous,separate,copy")
 	require.Len(t, rows, 4)
 }
 
-func benchOfFeatures(t *testing.T, where ...string) {
+func benchOfOptions(t *testing.T, where ...string) {
 	run := func(args ...string) []bench.Row { return benchRows(t, append(args, where...)...) }
 	rows := run("--batch-size", "2", "--seqlen", "1", "--seqlen-k", "70", "--causal", "none", "--page-size", "0,16,1", "--kv-dtype", "same,int8",
 		"--baseline", "by-mask,contiguous,copy")

@@ -50,7 +50,7 @@ func TestBenchBesidePeers(t *testing.T) {
 	require.Len(t, doc.Rows, 8)
 	require.Len(t, doc.Run.Peers, 3)
 	for i, want := range []string{"cpu", "same", "same.2", "cpu.2"} {
-		require.Equal(t, want, doc.Rows[i].Tier, "names tell rows apart")
+		require.Equal(t, want, doc.Rows[i].Tier, "names are unique")
 		if i > 0 {
 			require.Equal(t, want, doc.Run.Peers[i-1].Name)
 		}

@@ -117,7 +117,7 @@ func TestVerifyOfNothingSupported(t *testing.T) {
 	require.Contains(t, stderr, "--headdim/--headdim-v is 300/300")
 }
 
-// Every tier of the driver under test, each beside the others.
+// Every tier of the driver under test, compared with the others.
 func TestVerifyOnADevice(t *testing.T) {
 	driver(t)
 	code, stdout, stderr := call(tinyVerify("--dtype", "f16,f32", "--headdim", "16", "--causal", "bottom-right", "--seqlen", "40", "--seqlen-k", "70", "-o", "json", "--repeat", "2")...)
