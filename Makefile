@@ -1,7 +1,7 @@
 # Every habit of this project by name. `make help` lists them.
 #
-# Pinned tools run by `go run tool@version`: nothing to install, the same version
-# everywhere. glslc and the drivers of the tests come from scripts/deps.sh.
+# Pinned tools run by `go run tool@version`, so that nothing has to be installed and every
+# machine has the same version. scripts/deps.sh fetches glslc and the drivers of the tests.
 
 GO    ?= go
 BUILD := build
@@ -9,7 +9,7 @@ DEPS  := scripts/deps.sh
 
 staticcheck := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-# Where deps.sh keeps its wrappers; another glslc can be named on the command line.
+# The wrappers of deps.sh. Another glslc can be given on the command line.
 tools     = $(shell $(DEPS) bin)
 GLSLC     ?= $(tools)/glslc
 SPIRV_VAL ?= $(tools)/spirv-val
@@ -30,7 +30,7 @@ bench: $(BUILD)/vkattn ## benchmark on the best device present, the CPU if there
 verify: $(BUILD)/vkattn ## compare every implementation on the device with the others (ARGS=...)
 	$(BUILD)/vkattn verify $(ARGS)
 
-race: $(BUILD)/vkattn ## benchmark beside PyTorch's attention on an NVIDIA GPU (RACE=entries, see scripts/race.sh)
+race: $(BUILD)/vkattn ## benchmark against PyTorch's attention on an NVIDIA GPU (RACE=entries, see scripts/race.sh)
 	VKATTN=$(BUILD)/vkattn scripts/race.sh $(RACE)
 
 # go build knows better than make whether anything changed.
@@ -63,7 +63,7 @@ shaders-check: ## check that the committed SPIR-V is what the GLSL compiles to
 	GLSLC='$(GLSLC)' $(GO) run ./shaders/build -check -glslc '$(GLSLC)' -spirv-val '$(SPIRV_VAL)'
 	GLSLC='$(GLSLC)' SPIRV_VAL='$(SPIRV_VAL)' $(GO) test -count=1 ./shaders/build
 
-# An nvcc of the machine's own does; cuda-check compiles again only with the very one that was used.
+# Any nvcc of the machine can compile. cuda-check compiles again only with the same version.
 nvcc = $(or $(NVCC),$(if $(CUDA_HOME),$(CUDA_HOME)/bin/nvcc),$(shell command -v nvcc),$(wildcard $(tools)/nvcc))
 
 cuda: ## compile the CUDA kernels to the committed PTX and cubins
@@ -76,7 +76,7 @@ cuda-check: ## check that the committed PTX and cubins are what the CUDA kernels
 golden: ## regenerate the golden outputs of tests/golden
 	$(GO) test ./tests -run Golden -count=1 -update
 
-gpu-bundle: ## make build/gpu: all it takes to test and benchmark on a machine without Go
+gpu-bundle: ## make build/gpu: tests and benchmarks for a machine without Go
 	-@$(DEPS) lavapipe-old
 	-@$(DEPS) egl
 	scripts/gpu-bundle.sh $(BUILD)/gpu

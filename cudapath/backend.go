@@ -7,12 +7,12 @@ import (
 	"vkattn/vk"
 )
 
-// backend is what package attention runs tier cuda on.
+// backend implements attention.CUDA.
 type backend struct{}
 
 func init() { attention.RegisterCUDA(backend{}) }
 
-// Check is that of attention.CUDA.
+// Check implements attention.CUDA.
 func (backend) Check(info *vk.DeviceInfo, t attention.DType) error {
 	if why := Missing(info, "", t); why != "" {
 		return unsupported("tier cuda", "%s", why)
@@ -20,7 +20,7 @@ func (backend) Check(info *vk.DeviceInfo, t attention.DType) error {
 	return nil
 }
 
-// Choose is that of attention.CUDA.
+// Choose implements attention.CUDA.
 func (backend) Choose(dev *vk.Device, p attention.CUDAProblem) (attention.CUDAChoice, error) {
 	c, err := Open(dev)
 	if err != nil {
@@ -39,7 +39,7 @@ func (backend) Choose(dev *vk.Device, p attention.CUDAProblem) (attention.CUDACh
 
 var errNotReached = errors.New("cudapath: the buffer was not made with Exportable")
 
-// Reach is that of attention.CUDA.
+// Reach implements attention.CUDA.
 func (backend) Reach(b *vk.Buffer) error {
 	if b != nil && reaches(b) {
 		return nil

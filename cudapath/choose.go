@@ -8,16 +8,16 @@ import (
 	"vkattn/attention"
 )
 
-// group is the kernels that are tried together: the smallest that holds the head
-// dimensions is the one.
+// group is a family of kernels, or those of it with the same alignment. Of a group the
+// kernel with the smallest sufficient head dims is used.
 type group struct {
 	family string
 	any    bool
 }
 
-// order is from the fastest to the one that takes everything. fa3 keeps the tensor
-// cores of sm_90 busy, fa2 runs on sm_80 and newer; loading elements one by one,
-// for any alignment, costs it about half; ref is there to be right.
+// order lists the groups from the fastest to the most general. fa3 uses the tensor cores
+// of sm_90 fully; fa2 runs on sm_80 and newer. fa2 for any alignment loads single elements,
+// at about half the speed. ref is for validation.
 var order = []group{{"fa3", false}, {"fa2", false}, {"fa2", true}, {"ref", true}}
 
 func (g group) String() string {
@@ -27,7 +27,8 @@ func (g group) String() string {
 	return g.family
 }
 
-// choose is the best kernel for a problem, and for each better one why it is not.
+// choose returns the best kernel for a problem and, for each better group, the reason why
+// it was not chosen.
 func (t *table) choose(d *DeviceInfo, p *attention.CUDAProblem) (k *Kernel, rejected []string, err error) {
 	for _, g := range order {
 		if p.Kernel != "" && p.Kernel != g.family {
@@ -42,7 +43,7 @@ func (t *table) choose(d *DeviceInfo, p *attention.CUDAProblem) (k *Kernel, reje
 	return nil, nil, unsupported("choose a kernel", "%s", strings.Join(rejected, "; "))
 }
 
-// tryGroup finds the kernel of a group for a problem, or says what is in the way.
+// tryGroup returns the kernel of a group for a problem, or the reason why there is none.
 func (t *table) tryGroup(g group, d *DeviceInfo, p *attention.CUDAProblem) (k *Kernel, why string) {
 	dtype, ref := p.DType.String(), g.family == "ref"
 	some, typed := false, false
@@ -74,7 +75,7 @@ func (t *table) tryGroup(g group, d *DeviceInfo, p *attention.CUDAProblem) (k *K
 	return k, t.limits(k, d, p)
 }
 
-// alignment is what kernels that copy 16 bytes at once want, in elements.
+// alignment is the alignment in elements that kernels with 16-byte copies need.
 const alignment = 8
 
 // Limits of a grid and of the 32-bit numbers in the kernels' parameters.
@@ -83,7 +84,7 @@ const (
 	maxGridY = 65535
 )
 
-// limits says what of a device does not suffice for a kernel.
+// limits says which limit of a device a kernel exceeds.
 func (t *table) limits(k *Kernel, d *DeviceInfo, p *attention.CUDAProblem) string {
 	if _, ok := t.imageName(k.Module, d); !ok {
 		return fmt.Sprintf("there is no code of it for compute capability %d.%d", d.Major, d.Minor)
@@ -115,13 +116,13 @@ func (t *table) limits(k *Kernel, d *DeviceInfo, p *attention.CUDAProblem) strin
 	return ""
 }
 
-// tiles is how much of each there is in a shape, for so many batches of it.
+// tiles counts row blocks, heads and batches of a shape, for some of its batches.
 func (k *Kernel) tiles(s *attention.Shape, batches int) tiles {
 	rows := (uint64(s.Sq) + uint64(k.Rows) - 1) / uint64(k.Rows)
 	return tiles{rows, uint64(s.Hq), uint64(batches)}
 }
 
-// batches is how many batches one launch may cover.
+// batches is the largest number of batches of one launch.
 func (k *Kernel) batches() int {
 	if k.persistent() {
 		return math.MaxInt32

@@ -3,7 +3,7 @@ package cudapath
 /*
 #include "cua.h"
 
-// What the steady state calls: arguments do not outlive the call.
+// The functions of the steady state. They keep no argument after the call.
 #cgo noescape cua_launch
 #cgo nocallback cua_launch
 #cgo nocallback cua_signal
@@ -20,10 +20,10 @@ import (
 	"vkattn/vk"
 )
 
-// Context is CUDA on a Vulkan device: the primary context of the CUDA device with
-// the same UUID, which other users of CUDA in the process share. It belongs to the
-// Vulkan device and is closed with it. It may be used by many goroutines, on any
-// thread: each call makes the context current for as long as it takes.
+// Context is the CUDA side of a Vulkan device: the primary context of the CUDA device with
+// the same UUID, which all users of CUDA in the process share. It belongs to the Vulkan
+// device and is closed with it. It is safe for concurrent use, on any thread: each call
+// makes the context current while it runs.
 type Context struct {
 	dev    *vk.Device
 	lib    *library
@@ -31,12 +31,11 @@ type Context struct {
 	handle C.cua_handle
 	table  *table
 
-	// life is held for reading by every call and for writing by the end of the
-	// device. No call of package vk is made with it held: the device's end waits for
-	// those.
+	// Every call holds life for reading; the end of the device holds it for writing. Do
+	// not call package vk with it held: the end of the device waits for such calls.
 	life   sync.RWMutex
 	closed bool
-	dead   atomic.Pointer[Error] // the driver's first result that lost the device
+	dead   atomic.Pointer[Error] // the first error that lost the device
 
 	mu      sync.Mutex // guards what follows
 	modules map[string]*module
@@ -44,17 +43,17 @@ type Context struct {
 	owned   map[resource]struct{}
 }
 
-// resource is what a context destroys at its end, unless its owner did before. The
-// context is entered, or closing.
+// resource is an object that the context destroys at its end unless its owner has done so.
+// The context is entered, or closing.
 type resource interface{ destroy() }
 
-// contextKey is what a device's Context is attached by.
+// contextKey is the key of a Context attached to a device.
 var contextKey any = new(struct{ _ int })
 
-// Open gives the CUDA context of a Vulkan device, always the same one. It is closed
-// with the device; there is nothing to close before. The error matches
-// vk.ErrUnsupported where the machine has no CUDA, no CUDA device has the Vulkan
-// device's UUID, or the two cannot share memory and semaphores.
+// Open returns the CUDA context of a Vulkan device. All calls for a device return the same
+// one, which is closed with the device. The error matches vk.ErrUnsupported if the machine
+// has no CUDA, if no CUDA device has the UUID of the Vulkan device, or if the two cannot
+// share memory and semaphores.
 func Open(dev *vk.Device) (*Context, error) {
 	const op = "Open"
 	if dev == nil {
@@ -73,10 +72,10 @@ func Open(dev *vk.Device) (*Context, error) {
 	return v.(attached).c, nil
 }
 
-// attached is a context as its device holds it.
+// attached is the vk.Attached of a context.
 type attached struct{ c *Context }
 
-// Detach is the end of the device.
+// Detach closes the context at the end of the device.
 func (a attached) Detach() { a.c.end() }
 
 func newContext(dev *vk.Device) (*Context, error) {
@@ -120,8 +119,8 @@ func (c *Context) Handle() uint64 {
 	return uint64(c.handle)
 }
 
-// enter starts a call: nil, or why the context cannot be used. After nil, leave has
-// to follow. Calls do not nest.
+// enter starts a call and returns an error if the context cannot be used. After nil, leave
+// must follow. Calls must not nest.
 func (c *Context) enter(op string) error {
 	if c == nil || c.lib == nil {
 		return unmade(op)
@@ -140,8 +139,7 @@ func (c *Context) enter(op string) error {
 
 func (c *Context) leave() { c.life.RUnlock() }
 
-// check turns a result into an error and remembers one after which the driver does
-// nothing more.
+// check converts a CUresult into an error and records one that loses the device.
 func (c *Context) check(op string, code C.int) error {
 	if code == C.CUDA_SUCCESS {
 		return nil
@@ -153,17 +151,17 @@ func (c *Context) check(op string, code C.int) error {
 	return err
 }
 
-// own notes what to destroy with the context. It is entered.
+// own registers a resource to be destroyed with the context. The context is entered.
 func (c *Context) own(r resource) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.owned[r] = struct{}{}
 }
 
-// drop destroys what own noted, once; nothing after the context's end.
+// drop destroys a resource of own once. After the context's end it does nothing.
 func (c *Context) drop(r resource) {
 	if c == nil {
-		return // of an object that nobody made
+		return // of a zero object
 	}
 	c.life.RLock()
 	defer c.life.RUnlock()
@@ -176,9 +174,8 @@ func (c *Context) drop(r resource) {
 	}
 }
 
-// end destroys everything. A lost device may have left CUDA waiting for semaphores
-// that nobody will signal: then it all stays as it is, since destroying it would
-// wait for them.
+// end destroys everything. After a lost device CUDA may wait for semaphores that nobody
+// will signal; end then destroys nothing, as that would wait for them too.
 func (c *Context) end() {
 	c.life.Lock()
 	defer c.life.Unlock()
@@ -189,7 +186,7 @@ func (c *Context) end() {
 	if c.dev.Lost() {
 		return
 	}
-	for r := range c.owned { // memory goes after the work that uses it
+	for r := range c.owned { // memory is destroyed after the streams that use it
 		if s, ok := r.(*Stream); ok {
 			C.cua_stream_synchronize(c.lib.api, c.handle, s.handle)
 		}

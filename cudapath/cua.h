@@ -46,7 +46,7 @@ int cua_event_elapsed(const cua_api *a, cua_handle context, cua_handle from, cua
 int cua_module_load(const cua_api *a, cua_handle context, const void *image, char *log, size_t log_bytes, cua_handle *module);
 int cua_module_unload(const cua_api *a, cua_handle context, cua_handle module);
 /* Finds a function and lets it have so much dynamic shared memory; blocks is how many
- * of its blocks a multiprocessor holds, fixed_shared what it declares besides. */
+ * of its blocks a multiprocessor holds, fixed_shared its static shared memory. */
 int cua_function(const cua_api *a, cua_handle context, cua_handle module, const char *name, int threads, int shared,
 	cua_handle *function, int *fixed_shared, int *blocks);
 

@@ -17,7 +17,7 @@ type DeviceInfo struct {
 	UUID         [16]byte // the same device in Vulkan has the same UUID
 	Major, Minor int      // compute capability
 	SMs          int      // streaming multiprocessors
-	MaxShared    int      // bytes of shared memory a block may ask for
+	MaxShared    int      // largest shared memory of a block in bytes
 	MaxThreads   int      // of a block
 	Memory       uint64   // bytes
 	Driver       int      // CUDA version of the driver: 12040 is 12.4
@@ -36,7 +36,7 @@ func deviceInfo(ordinal int, c *C.cua_device_info, version int) DeviceInfo {
 	return d
 }
 
-// String is such as "NVIDIA H200 (compute capability 9.0, CUDA 13.0)".
+// String returns text such as "NVIDIA H200 (compute capability 9.0, CUDA 13.0)".
 func (d *DeviceInfo) String() string {
 	if d == nil {
 		return "no CUDA device"
@@ -44,8 +44,8 @@ func (d *DeviceInfo) String() string {
 	return fmt.Sprintf("%s (compute capability %d.%d, CUDA %d.%d)", d.Name, d.Major, d.Minor, d.Driver/1000, d.Driver%1000/10)
 }
 
-// Available says why this machine has no CUDA, with an error matching
-// vk.ErrUnsupported; nil where it has.
+// Available returns nil if this machine has CUDA, or else an error that matches
+// vk.ErrUnsupported and says why not.
 func Available() error {
 	_, err := Devices()
 	return err
@@ -64,9 +64,9 @@ func Devices() ([]DeviceInfo, error) {
 	return append([]DeviceInfo(nil), l.devices...), nil
 }
 
-// Match finds the CUDA device that is the Vulkan device, by UUID. The error, which
-// matches vk.ErrUnsupported, says why there is none or why the two cannot share
-// memory and semaphores.
+// Match returns the CUDA device with the UUID of a Vulkan device. The error, which matches
+// vk.ErrUnsupported, says why there is none or why the two cannot share memory and
+// semaphores.
 func Match(info *vk.DeviceInfo) (DeviceInfo, error) {
 	d, _, err := match(info)
 	return d, err
@@ -95,16 +95,16 @@ func match(info *vk.DeviceInfo) (DeviceInfo, *library, error) {
 	return DeviceInfo{}, nil, unsupported(op, "none of %d CUDA devices is the Vulkan device %s", len(l.devices), info.Name)
 }
 
-// sharesTimelines and exportTimeline are others in tests whose Vulkan is none of a
-// GPU's.
+// sharesTimelines and exportTimeline are replaced in tests whose Vulkan driver runs on the
+// CPU.
 var (
 	sharesTimelines = func(c *vk.Caps) bool { return c.ExternalSemaphoreFd }
 	exportTimeline  = (*vk.Timeline).ExportFD
 )
 
 // Missing says why a Vulkan device cannot run a family of kernels (one of
-// attention.CUDAKernels, "" for any) with a storage type, at head dim 64 and with
-// everything aligned; empty where it can. The device need not be open.
+// attention.CUDAKernels, "" for any) with a storage type, at head dim 64 and with aligned
+// tensors. It returns "" if the device can. The device need not be open.
 func Missing(info *vk.DeviceInfo, family string, t attention.DType) string {
 	d, _, err := match(info)
 	if err != nil {

@@ -7,15 +7,15 @@ import (
 	"vkattn/vk"
 )
 
-// Error is a failed operation: of the CUDA driver, or refused before the driver was
-// called. It matches vk.ErrOutOfMemory, vk.ErrDeviceLost, vk.ErrUnsupported,
-// vk.ErrClosed and vk.ErrInvalid with errors.Is.
+// Error is a failed operation of the CUDA driver, or one that was refused before the driver
+// was called. With errors.Is it matches vk.ErrOutOfMemory, vk.ErrDeviceLost,
+// vk.ErrUnsupported, vk.ErrClosed or vk.ErrInvalid.
 type Error struct {
-	Op     string // what was attempted, such as "cuMemCreate" or "Alloc"
+	Op     string // the operation, such as "cuMemCreate" or "Alloc"
 	Code   int    // CUresult; 0 when the driver had no part in it
 	Name   string // of the code, such as "CUDA_ERROR_OUT_OF_MEMORY"
-	Detail string // why, in words; may be empty
-	Err    error  // the sentinel it stands for, or a cause; may be nil
+	Detail string // the reason; may be empty
+	Err    error  // a sentinel or a cause; may be nil
 }
 
 func (e *Error) Error() string {
@@ -42,13 +42,13 @@ func (e *Error) Unwrap() error {
 	return e.Err
 }
 
-// Is reports whether target is the sentinel that Code stands for.
+// Is reports whether target is the sentinel of Code.
 func (e *Error) Is(target error) bool {
 	return e != nil && target != nil && target == sentinel(e.Code)
 }
 
-// sentinel sorts the driver's results. Those of a lost device stay with the context:
-// every later call returns them too.
+// sentinel returns the sentinel of a CUresult. The context keeps a result that loses the
+// device, and every later call returns it.
 func sentinel(code int) error {
 	switch code {
 	case 1, 101, 400: // INVALID_VALUE, INVALID_DEVICE, INVALID_HANDLE
@@ -88,7 +88,8 @@ func unsupported(op, format string, args ...any) error {
 
 func closed(op string) error { return &Error{Op: op, Err: vk.ErrClosed} }
 
-// unmade refuses a nil pointer and an object that is not from this package's functions.
+// unmade is the error of a nil pointer or of an object that no function of this package
+// returned.
 func unmade(op string) error {
 	return invalid(op, "the object is nil, or was not made by this package")
 }

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// Event is a point in a stream, and the time on the device when it was reached.
+// Event records the device time at which a stream reaches a point.
 type Event struct {
 	c      *Context
 	handle C.cua_handle
 	closed atomic.Bool
 }
 
-// NewEvent makes an event. It may be recorded any number of times.
+// NewEvent creates an event. It may be recorded any number of times. The caller closes it.
 func (c *Context) NewEvent() (*Event, error) {
 	const op = "NewEvent"
 	if err := c.enter(op); err != nil {
@@ -30,7 +30,7 @@ func (c *Context) NewEvent() (*Event, error) {
 	return e, nil
 }
 
-// Record puts an event into the stream: its time is that when all work put in before
+// Record records an event in the stream: its time is when all earlier work of the stream
 // has finished.
 func (s *Stream) Record(e *Event) error {
 	const op = "Record"
@@ -44,8 +44,8 @@ func (s *Stream) Record(e *Event) error {
 	return s.c.check("cuEventRecord", C.cua_event_record(s.c.lib.api, s.c.handle, e.handle, s.handle))
 }
 
-// Since is the device time from an earlier event to this one, to half a microsecond.
-// Both have been recorded and reached (after Stream.Wait).
+// Since is the device time from an earlier event to this one, with a resolution of half a
+// microsecond. Both must have been recorded and reached (after Stream.Wait).
 func (e *Event) Since(earlier *Event) (time.Duration, error) {
 	const op = "Since"
 	if e == nil {

@@ -51,7 +51,7 @@ func TestGPUKeyThatDecidesLate(t *testing.T) {
 
 // lateKey is Q and K, packed, such that key `late` has a score of h + 1 and a little
 // in head h, in units of ln 2, key 0 one of 0, and the others too little to
-// matter. The little makes of the weight that the late key has beside key 0 a
+// matter. The little makes of the weight that the late key has next to key 0 a
 // number far from those of the type.
 func lateKey(s attention.Shape, dim, late int, dtype attention.DType) (q, k []float32) {
 	little := float32(0.4 * 0x1p-10 * 1.4427) // log2(1 + 0.4 units of f16)

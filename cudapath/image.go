@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// image reads a module for a device: its cubin where there is one for exactly this
-// device, else its PTX, with the NUL that the driver wants at the end.
+// image reads a module for a device: the cubin for exactly this device, or else the PTX,
+// with the NUL at its end that the driver needs.
 func (t *table) image(module string, d *DeviceInfo) ([]byte, error) {
 	name, ok := t.imageName(module, d)
 	if !ok {
@@ -33,7 +33,7 @@ func (t *table) image(module string, d *DeviceInfo) ([]byte, error) {
 	return append(data, 0), nil
 }
 
-// leastCompute is what the PTX is made for.
+// leastCompute is the compute capability of the PTX.
 const leastCompute = 80
 
 // imageName finds the file of a module that a device can run.

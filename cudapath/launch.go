@@ -10,7 +10,7 @@ import (
 	"vkattn/vk"
 )
 
-// invocation is a call in the form that the kernel takes.
+// invocation is a call with its kernel parameters.
 type invocation struct {
 	call  C.cua_call
 	shape attention.Shape
@@ -18,7 +18,7 @@ type invocation struct {
 	n     int
 }
 
-// Launch is that of attention.CUDAKernel.
+// Launch implements attention.CUDAKernel.
 func (k *kernel) Launch(s *vk.Stream, a *attention.CUDACall) error {
 	if err := k.Load(); err != nil {
 		return err
@@ -71,8 +71,8 @@ func (k *kernel) bind(v *invocation, a *attention.CUDACall) error {
 
 var tensorNames = [...]string{"Q", "K", "V", "O"}
 
-// launch covers all batches, in as many launches as the grid makes necessary. It
-// uses v up.
+// launch launches all batches, in several launches if one grid cannot hold them. It
+// changes v.
 func (k *kernel) launch(s *Stream, v *invocation) error {
 	if err := s.use("Launch"); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (k *kernel) launch(s *Stream, v *invocation) error {
 	return nil
 }
 
-// advance moves the tensors on to the next batches.
+// advance advances the tensors to the next batches.
 func (k *kernel) advance(p *C.cua_params, shape *attention.Shape, batches int) {
 	size := C.uint64_t(k.elementBytes())
 	for _, t := range [...]*C.cua_tensor{&p.q, &p.k, &p.v, &p.o} {
@@ -129,7 +129,7 @@ func (k *Kernel) elementBytes() int {
 	return 2
 }
 
-// Numbers of the driver for a tensor map.
+// Constants of the driver for a tensor map.
 const (
 	mapF16  = 6
 	mapF32  = 7
@@ -146,7 +146,7 @@ func (k *Kernel) mapType() C.int32_t {
 	return mapF16
 }
 
-// setMaps describes the tensors to the tensor memory accelerator.
+// setMaps creates the tensor maps of the tensor memory accelerator.
 func (k *kernel) setMaps(call *C.cua_call, shape *attention.Shape, batches int) error {
 	p := &call.params
 	size := C.uint64_t(k.elementBytes())
@@ -174,7 +174,7 @@ func (k *kernel) setMaps(call *C.cua_call, shape *attention.Shape, batches int) 
 		for j, stride := range [3]C.int64_t{x.t.row, x.t.head, x.t.batch} {
 			to.strides[j] = C.uint64_t(stride) * size
 			if to.dims[j+1] == 1 {
-				to.strides[j] = 16 // never stepped, and the driver refuses some that would be
+				to.strides[j] = 16 // not used for one element; the driver refuses some other values
 			}
 		}
 		for j, n := range m.Box {

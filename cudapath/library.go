@@ -16,16 +16,16 @@ import (
 )
 
 // DefaultLibrary is the file name of the CUDA driver. The environment variable
-// VKATTN_LIBCUDA names another; "off" stands for a machine without one.
+// VKATTN_LIBCUDA names another, or disables CUDA if it is "off".
 const (
 	DefaultLibrary = "libcuda.so.1"
 	LibraryEnv     = "VKATTN_LIBCUDA"
 )
 
-// library is the driver, initialized. It stays loaded for good.
+// library is the initialized driver. It is never unloaded.
 type library struct {
 	api     *C.cua_api
-	version int // as 12040 for CUDA 12.4
+	version int // 12040 for CUDA 12.4
 	devices []DeviceInfo
 }
 
@@ -34,8 +34,8 @@ var libraries struct {
 	byPath map[string]*library
 }
 
-// load opens and initializes the driver once. A failure is tried again: a device
-// may come back, and a program that goes without CUDA asks once.
+// load opens and initializes the driver once. After a failure the next call tries again, as
+// a device may come back.
 func load() (*library, error) {
 	path := os.Getenv(LibraryEnv)
 	switch path {
@@ -86,7 +86,7 @@ func open(path string) (*library, error) {
 	return l, nil
 }
 
-// check turns a result into an error.
+// check converts a CUresult into an error.
 func (l *library) check(op string, code C.int) error {
 	if code == C.CUDA_SUCCESS {
 		return nil

@@ -11,21 +11,21 @@ import (
 	"vkattn/vk"
 )
 
-// Memory is CUDA memory on the device that can be shared: as a file descriptor, and
-// as a Vulkan buffer. It may be used by many goroutines; the contents are theirs to
-// order.
+// Memory is device memory of CUDA that can be shared as a file descriptor and as a Vulkan
+// buffer. Its methods are safe for concurrent use; the caller synchronizes access to the
+// contents.
 type Memory struct {
 	c       *Context
-	size    uint64 // as asked for
-	rounded uint64 // as allocated
+	size    uint64 // requested
+	rounded uint64 // allocated
 	handle  C.cua_handle
 	address C.uint64_t
 	holders atomic.Int64 // the owner, and each Buffer
 	closed  atomic.Bool
 }
 
-// Alloc allocates memory, uninitialized. The driver hands it out in pieces of 2 MiB.
-// It is the caller's to Close; vk.ErrOutOfMemory when there is no room.
+// Alloc allocates size bytes of uninitialized memory, which the driver rounds up to 2 MiB.
+// The caller closes it. The error matches vk.ErrOutOfMemory if there is no room.
 func (c *Context) Alloc(bytes uint64) (*Memory, error) {
 	const op = "Alloc"
 	if err := c.enter(op); err != nil {
@@ -61,7 +61,7 @@ func (m *Memory) Address() uint64 {
 	return uint64(m.address)
 }
 
-// Size is the number of bytes asked for.
+// Size is the requested number of bytes.
 func (m *Memory) Size() uint64 {
 	if m == nil {
 		return 0
@@ -69,7 +69,7 @@ func (m *Memory) Size() uint64 {
 	return m.size
 }
 
-// Context is what the memory belongs to.
+// Context is the context of the memory.
 func (m *Memory) Context() *Context {
 	if m == nil {
 		return nil
@@ -77,7 +77,7 @@ func (m *Memory) Context() *Context {
 	return m.c
 }
 
-// use starts a call on open memory; leave of the context follows.
+// use starts a call on open memory. After a nil error leave of the context must follow.
 func (m *Memory) use(op string) error {
 	if err := m.Context().enter(op); err != nil {
 		return err
@@ -89,9 +89,9 @@ func (m *Memory) use(op string) error {
 	return nil
 }
 
-// ExportFD returns a new file descriptor for the memory, whose allocation is
-// AllocationBytes. The caller owns it: close it, or give it to an import, which
-// takes it over. The memory lives until it and every import are closed.
+// ExportFD returns a new file descriptor of the memory, whose allocation has
+// AllocationBytes. The caller owns it and either closes it or passes it to an import, which
+// takes ownership. The memory lives until it and every import are closed.
 func (m *Memory) ExportFD() (int, error) {
 	const op = "ExportFD"
 	if err := m.use(op); err != nil {
@@ -105,7 +105,7 @@ func (m *Memory) ExportFD() (int, error) {
 	return int(fd), nil
 }
 
-// AllocationBytes is the size of the whole allocation, as an import wants to know it.
+// AllocationBytes is the size of the whole allocation, which an import needs.
 func (m *Memory) AllocationBytes() uint64 {
 	if m == nil {
 		return 0
@@ -113,9 +113,9 @@ func (m *Memory) AllocationBytes() uint64 {
 	return m.rounded
 }
 
-// Buffer is the memory as a buffer of a Vulkan device, which has to be the same GPU.
-// The buffer is the caller's to Close; memory and buffer may be closed in either
-// order. Tier cuda reaches it as it does an exportable buffer.
+// Buffer returns a buffer of a Vulkan device, which must be the same GPU, on the memory.
+// The caller closes the buffer; memory and buffer may be closed in either order. Tier cuda
+// can use it like an exportable buffer.
 func (m *Memory) Buffer(dev *vk.Device) (*vk.Buffer, error) {
 	const op = "Buffer"
 	switch {
@@ -132,7 +132,7 @@ func (m *Memory) Buffer(dev *vk.Device) (*vk.Buffer, error) {
 	}
 	b, err := dev.ImportBufferFD(fd, m.size, vk.ImportOptions{AllocationBytes: m.rounded, Name: "CUDA memory"})
 	if err != nil {
-		closeFD(fd) // still ours
+		closeFD(fd) // the import failed and did not take it
 		return nil, err
 	}
 	_, err = b.Attach(bufferKey, func() (vk.Attached, error) {
@@ -170,7 +170,7 @@ func (m *Memory) destroy() {
 	C.cua_free(m.c.lib.api, m.c.handle, m.handle, m.address, C.uint64_t(m.rounded))
 }
 
-// checkRange refuses bytes that do not lie in the memory.
+// checkRange returns an error for a range that exceeds the memory.
 func (m *Memory) checkRange(op string, off, n uint64) error {
 	if m == nil || m.c == nil {
 		return unmade(op)
@@ -181,8 +181,8 @@ func (m *Memory) checkRange(op string, off, n uint64) error {
 	return nil
 }
 
-// CopyFromHost copies src to byte offset off, and waits until it is there. Work of
-// other streams is the caller's to order: see Stream.CopyFromHost.
+// CopyFromHost copies src to byte offset off and waits for the copy. It is not ordered with
+// the work of streams: for that see Stream.CopyFromHost.
 func (m *Memory) CopyFromHost(off uint64, src []byte) error {
 	const op = "CopyFromHost"
 	if err := m.checkRange(op, off, uint64(len(src))); err != nil {
@@ -196,7 +196,7 @@ func (m *Memory) CopyFromHost(off uint64, src []byte) error {
 	})
 }
 
-// CopyToHost copies from byte offset off to dst.
+// CopyToHost copies from byte offset off to dst and waits for the copy.
 func (m *Memory) CopyToHost(dst []byte, off uint64) error {
 	const op = "CopyToHost"
 	if err := m.checkRange(op, off, uint64(len(dst))); err != nil {
@@ -205,7 +205,7 @@ func (m *Memory) CopyToHost(dst []byte, off uint64) error {
 	return m.onStream(op, func(s *Stream) error { return s.CopyToHost(dst, m.Address()+off) })
 }
 
-// onStream runs f on a stream of its own while the memory is held.
+// onStream runs f on a temporary stream while the memory is held.
 func (m *Memory) onStream(op string, f func(*Stream) error) error {
 	if m.closed.Load() || !m.retain() {
 		return closed(op)
@@ -219,8 +219,8 @@ func (m *Memory) onStream(op string, f func(*Stream) error) error {
 	return f(s)
 }
 
-// Close frees the memory, once every Buffer made of it is gone. CUDA work that uses it has to be
-// finished: the package knows of tier cuda's and of no other.
+// Close frees the memory when all its Buffers are closed too. All CUDA work that uses it
+// must have finished; the package waits for that of tier cuda only.
 func (m *Memory) Close() error {
 	if m != nil && m.c != nil && !m.closed.Swap(true) {
 		m.release()
@@ -228,5 +228,5 @@ func (m *Memory) Close() error {
 	return nil
 }
 
-// closeFD closes a file descriptor that no driver took over.
+// closeFD closes a file descriptor that no driver owns.
 func closeFD(fd int) { _ = syscall.Close(fd) }

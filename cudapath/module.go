@@ -12,23 +12,23 @@ import (
 	"unsafe"
 )
 
-// module is a loaded cubin or PTX compiled for the device.
+// module is a loaded cubin, or PTX compiled for the device.
 type module struct {
 	mu     sync.Mutex
 	handle C.cua_handle // 0: not loaded
 }
 
-// kernel is a function that is ready to be launched.
+// kernel is a kernel of the table on a device.
 type kernel struct {
 	*Kernel
 	c      *Context
 	ready  atomic.Bool
 	mu     sync.Mutex // loads
 	handle C.cua_handle
-	blocks int // of it that run on a multiprocessor at once
+	blocks int // CTAs that run on a multiprocessor at once
 }
 
-// kernelOf is the kernel of a table entry; Load makes it ready.
+// kernelOf returns the kernel of a table entry. Load makes it ready to be launched.
 func (c *Context) kernelOf(e *Kernel) *kernel {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,8 +42,8 @@ func (c *Context) kernelOf(e *Kernel) *kernel {
 	return k
 }
 
-// Load makes the kernel ready: its module is loaded, which for PTX means compiled,
-// at most once for all kernels in it. What fails is tried again the next time.
+// Load makes the kernel ready: it loads, and for PTX compiles, the module once for all its
+// kernels. After a failure the next call tries again.
 func (k *kernel) Load() error {
 	if k.ready.Load() {
 		return nil
@@ -75,7 +75,7 @@ func (k *kernel) load() error {
 	if err := c.check("load "+k.Entry, r); err != nil {
 		return err
 	}
-	// The driver would refuse the launch; it is said here what is wrong.
+	// The driver would refuse the launch without telling why.
 	switch {
 	case int(fixed)+k.Shared > c.info.MaxShared:
 		return unsupported("load "+k.Entry, "%d + %d bytes of shared memory, the device has %d", int(fixed), k.Shared, c.info.MaxShared)
@@ -86,7 +86,7 @@ func (k *kernel) load() error {
 	return nil
 }
 
-// logBytes is room for what the compiler says about PTX.
+// logBytes is the size of the buffer for the log of the PTX compiler.
 const logBytes = 4 << 10
 
 // module loads a module once. The context is entered.
@@ -120,7 +120,7 @@ func (m *module) load(c *Context, name string) error {
 	runtime.KeepAlive(image)
 	if err := c.check("load module "+name, r); err != nil {
 		e := err.(*Error)
-		// One line, for it is part of a message.
+		// In one line, as it is part of an error message.
 		e.Detail = strings.Join(strings.Fields(C.GoString((*C.char)(log))), " ")
 		return e
 	}

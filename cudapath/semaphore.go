@@ -9,16 +9,16 @@ import (
 	"vkattn/vk"
 )
 
-// Semaphore is a Vulkan timeline that CUDA waits for and signals.
+// Semaphore is a Vulkan timeline in CUDA, which streams wait for and signal.
 type Semaphore struct {
 	c      *Context
 	handle C.cua_handle
 	closed atomic.Bool
 }
 
-// ImportTimeline lets CUDA use a timeline made exportable. The file descriptor that
-// carries it is closed in any case. The import is the caller's to Close; each lives
-// on without the other.
+// ImportTimeline imports an exportable timeline into CUDA. It leaves no file descriptor
+// open. The caller closes the Semaphore; timeline and Semaphore may be closed in either
+// order.
 func (c *Context) ImportTimeline(t *vk.Timeline) (*Semaphore, error) {
 	const op = "ImportTimeline"
 	if c == nil || c.lib == nil {
@@ -46,7 +46,7 @@ func (c *Context) importTimeline(op string, t *vk.Timeline) (*Semaphore, error) 
 	defer c.leave()
 	s := &Semaphore{c: c}
 	if err := c.check("cuImportExternalSemaphore", C.cua_import_timeline(c.lib.api, c.handle, C.int(fd), &s.handle)); err != nil {
-		closeFD(fd) // still ours
+		closeFD(fd) // the import failed and did not take it
 		return nil, err
 	}
 	c.own(s)
@@ -63,8 +63,7 @@ func (t *Semaphore) usable(op string, c *Context) error {
 	return nil
 }
 
-// Close gives the import back. Work that waits for it or signals it has to be
-// finished.
+// Close closes the import. All work that waits for it or signals it must have finished.
 func (t *Semaphore) Close() error {
 	if t != nil && !t.closed.Swap(true) {
 		t.c.drop(t)

@@ -7,10 +7,10 @@ import (
 	"vkattn/vk"
 )
 
-// bufferKey is what a buffer's reached is attached by.
+// bufferKey is the key of a reached attached to a buffer.
 var bufferKey any = new(struct{ _ int })
 
-// reached is a Vulkan buffer as CUDA sees it. It lives as long as the buffer.
+// reached is the import of a Vulkan buffer into CUDA. It lives as long as the buffer.
 type reached struct {
 	address uint64
 	memory  *Memory // CUDA's own memory; nil: an import
@@ -18,10 +18,10 @@ type reached struct {
 	handle  C.cua_handle // of the import
 }
 
-// Address is the CUdeviceptr of a Vulkan buffer's first byte, for a buffer made with
-// Exportable or by Memory.Buffer. The buffer's memory is imported the first time,
-// and let go when the buffer is destroyed; until then the address stays. Who uses
-// it in CUDA work of his own holds the buffer until that is finished (see Turn).
+// Address is the CUdeviceptr of the first byte of a Vulkan buffer that was made with
+// Exportable or by Memory.Buffer. The first call imports the buffer's memory; the address
+// is valid until the buffer is destroyed. Hold the buffer until CUDA work that uses the
+// address has finished (see keep of Turn).
 func (c *Context) Address(b *vk.Buffer) (uint64, error) {
 	const op = "Address"
 	if c == nil || c.lib == nil {
@@ -43,7 +43,7 @@ func (c *Context) Address(b *vk.Buffer) (uint64, error) {
 	return v.(*reached).address, nil
 }
 
-// reaches is what Address would say, without importing anything.
+// reaches returns the error that Address would return, without importing anything.
 func reaches(b *vk.Buffer) bool { return b.Exportable() || b.Attached(bufferKey) != nil }
 
 func (c *Context) importBuffer(op string, b *vk.Buffer) (*reached, error) {
@@ -67,7 +67,7 @@ func (c *Context) importBuffer(op string, b *vk.Buffer) (*reached, error) {
 	code := C.cua_import_memory(c.lib.api, c.handle, C.int(fd), C.uint64_t(a.Bytes), dedicated, &r.handle, &address, &name)
 	if err := c.check(opName(name, "cuImportExternalMemory"), code); err != nil {
 		if r.handle == 0 {
-			closeFD(fd) // still ours
+			closeFD(fd) // the import failed and did not take it
 		} else {
 			r.destroy()
 		}
@@ -78,7 +78,7 @@ func (c *Context) importBuffer(op string, b *vk.Buffer) (*reached, error) {
 	return r, nil
 }
 
-// Detach is the end of the buffer.
+// Detach ends the import when the buffer is destroyed.
 func (r *reached) Detach() {
 	if r.memory != nil {
 		r.memory.release()

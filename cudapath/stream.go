@@ -10,17 +10,17 @@ import (
 	"unsafe"
 )
 
-// Stream is a CUDA stream: work put into it runs in order, beside everything else.
-// It has one owner at a time. A stream that Context.Turn returns belongs to its
-// Vulkan stream, which closes it.
+// Stream is a CUDA stream: its work runs in order, and concurrently with other streams. It
+// is not safe for concurrent use. A stream that Context.Turn returns belongs to its Vulkan
+// stream, which closes it.
 type Stream struct {
 	c      *Context
 	handle C.cua_handle
-	shared bool // a Vulkan stream's
+	shared bool // belongs to a Vulkan stream
 	closed atomic.Bool
 }
 
-// NewStream makes a stream.
+// NewStream creates a stream. The caller closes it.
 func (c *Context) NewStream() (*Stream, error) {
 	const op = "NewStream"
 	if err := c.enter(op); err != nil {
@@ -47,7 +47,7 @@ func (s *Stream) Handle() uint64 {
 	return uint64(s.handle)
 }
 
-// Context is what the stream belongs to.
+// Context is the context of the stream.
 func (s *Stream) Context() *Context {
 	if s == nil {
 		return nil
@@ -55,7 +55,7 @@ func (s *Stream) Context() *Context {
 	return s.c
 }
 
-// use starts a call on an open stream; leave of the context follows.
+// use starts a call on an open stream. After a nil error leave of the context must follow.
 func (s *Stream) use(op string) error {
 	if err := s.Context().enter(op); err != nil {
 		return err
@@ -67,8 +67,8 @@ func (s *Stream) use(op string) error {
 	return nil
 }
 
-// WaitFor makes what is put into the stream from now on wait on the device until
-// the timeline reaches value.
+// WaitFor makes later work of the stream wait on the device until the timeline reaches
+// value.
 func (s *Stream) WaitFor(t *Semaphore, value uint64) error {
 	const op = "WaitFor"
 	if err := s.use(op); err != nil {
@@ -85,8 +85,8 @@ func (s *Stream) waitFor(t *Semaphore, value uint64) error {
 	return s.c.check("cuWaitExternalSemaphoresAsync", C.cua_wait(s.c.lib.api, s.c.handle, s.handle, t.handle, C.uint64_t(value)))
 }
 
-// SignalTo sets the timeline to value when what the stream was given has finished.
-// The value has to be above all that the timeline was told before.
+// SignalTo sets the timeline to value when all work of the stream so far has finished. The
+// value must be above all that the timeline was set to or will be set to before.
 func (s *Stream) SignalTo(t *Semaphore, value uint64) error {
 	const op = "SignalTo"
 	if err := s.use(op); err != nil {
@@ -103,8 +103,8 @@ func (s *Stream) signalTo(t *Semaphore, value uint64) error {
 	return s.c.check("cuSignalExternalSemaphoresAsync", C.cua_signal(s.c.lib.api, s.c.handle, s.handle, t.handle, C.uint64_t(value)))
 }
 
-// CopyFromHost copies src to a device address, in order with the stream's other
-// work. The bytes are taken before it returns.
+// CopyFromHost copies src to a device address, in order with the other work of the stream.
+// src may be changed when it returns.
 func (s *Stream) CopyFromHost(address uint64, src []byte) error {
 	const op = "CopyFromHost"
 	if err := s.use(op); err != nil {
@@ -118,8 +118,8 @@ func (s *Stream) CopyFromHost(address uint64, src []byte) error {
 		unsafe.Pointer(&src[0]), C.uint64_t(len(src))))
 }
 
-// CopyToHost copies from a device address into dst, after the stream's earlier work.
-// The bytes are there when it returns.
+// CopyToHost copies from a device address to dst, after the earlier work of the stream. dst
+// has the bytes when it returns.
 func (s *Stream) CopyToHost(dst []byte, address uint64) error {
 	const op = "CopyToHost"
 	if err := s.use(op); err != nil {
@@ -143,7 +143,7 @@ func (s *Stream) Copy(dst, src, bytes uint64) error {
 	return s.c.check("cuMemcpyDtoDAsync", C.cua_copy(s.c.lib.api, s.c.handle, s.handle, C.uint64_t(dst), C.uint64_t(src), C.uint64_t(bytes)))
 }
 
-// Fill sets bytes, a multiple of 4, to a repeated word. The address is one too.
+// Fill sets bytes at a device address to a repeated 32-bit word. Both are multiples of 4.
 func (s *Stream) Fill(address uint64, word uint32, bytes uint64) error {
 	const op = "Fill"
 	if err := s.use(op); err != nil {
@@ -156,12 +156,12 @@ func (s *Stream) Fill(address uint64, word uint32, bytes uint64) error {
 	return s.c.check("cuMemsetD32Async", C.cua_fill(s.c.lib.api, s.c.handle, s.handle, C.uint64_t(address), C.uint32_t(word), C.uint64_t(bytes/4)))
 }
 
-// waitSlice bounds one question to the driver, and so how late a cancelled context
+// waitSlice bounds one poll of the driver, and so the delay after which a cancelled context
 // is noticed. The end of the work is noticed at once.
 const waitSlice = 2 * time.Millisecond
 
-// Wait waits until everything in the stream has finished. It ends early with the
-// context's error; the work goes on.
+// Wait waits until all work of the stream has finished. If ctx is done first it returns the
+// context's error and the work continues.
 func (s *Stream) Wait(ctx context.Context) error {
 	const op = "Wait"
 	if ctx == nil {
@@ -177,7 +177,7 @@ func (s *Stream) Wait(ctx context.Context) error {
 	}
 }
 
-// poll asks the driver for at most a time whether the stream has finished.
+// poll waits at most for a time and reports whether the stream has finished.
 func (s *Stream) poll(op string, atMost time.Duration) (done bool, err error) {
 	if err := s.use(op); err != nil {
 		return false, err
@@ -190,8 +190,8 @@ func (s *Stream) poll(op string, atMost time.Duration) (done bool, err error) {
 	return true, s.c.check("cuStreamQuery", r)
 }
 
-// Close destroys the stream; what it was given goes on. It is an error for the
-// stream of a Vulkan stream.
+// Close destroys the stream; its work continues. For the stream of a Vulkan stream it
+// returns an error.
 func (s *Stream) Close() error {
 	if s == nil {
 		return nil

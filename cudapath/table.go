@@ -15,46 +15,45 @@ import (
 	"vkattn/attention"
 )
 
-// The kernels: tables that say how each entry point is launched, and the modules
-// they are in, <module>.ptx and <module>.sm_90a.cubin, either of them compressed
-// (.gz) or not.
+// The kernels: tables that say how each entry point is launched, and the modules that have
+// them, <module>.ptx and <module>.sm_90a.cubin, compressed (.gz) or not.
 //
 //go:embed kernels/*.json kernels/bin
 var embeddedFiles embed.FS
 
-// Kernel is an entry of the tables beside the kernels' sources.
+// Kernel is an entry of the tables kernels/*.json.
 type Kernel struct {
 	Entry   string `json:"entry"`  // such as "attn_fa2_f16_d128_causal"
 	Family  string `json:"family"` // one of attention.CUDAKernels
 	DType   string `json:"dtype"`  // "f16", "bf16" or "f32"
 	D       int    `json:"d"`      // largest head dimension of Q and K
 	DV      int    `json:"dv"`     // of V and O
-	Causal  bool   `json:"causal"` // made for a causal mask; family ref does both
-	Any     bool   `json:"any"`    // takes any alignment
+	Causal  bool   `json:"causal"` // for a causal mask; family ref does both
+	Any     bool   `json:"any"`    // supports any alignment
 	Module  string `json:"module"` // file in kernels/bin, without its suffix
 	Threads int    `json:"threads"`
 	Shared  int    `json:"shared"` // bytes of dynamic shared memory
-	Rows    int    `json:"rows"`   // query rows of a block's tile
-	Cols    int    `json:"cols"`   // keys of it
-	// Grid is what each of the grid's dimensions counts, such as "rows,heads,batch",
-	// where factors may be multiplied by *; or "persistent": as many blocks as run at
-	// once, or as there are tiles.
+	Rows    int    `json:"rows"`   // query rows of a CTA's tile
+	Cols    int    `json:"cols"`   // keys of a CTA's tile
+	// Grid names what each dimension of the grid counts, such as "rows,heads,batch";
+	// factors are joined by *. "persistent" is as many CTAs as run at once, at most one
+	// per tile.
 	Grid string `json:"grid"`
-	Maps []Map  `json:"maps"` // tensor maps it takes before its parameters
+	Maps []Map  `json:"maps"` // tensor maps that precede its parameters
 }
 
-// Map is how a kernel copies a tensor by the tensor memory accelerator.
+// Map describes how a kernel copies a tensor by the tensor memory accelerator.
 type Map struct {
 	Tensor  string    `json:"tensor"`  // "q", "k", "v" or "o"
 	Box     [4]uint32 `json:"box"`     // of dimension, row, head, batch
 	Swizzle int       `json:"swizzle"` // bytes: 0, 32, 64 or 128
 }
 
-// table is all entries, and where the modules are.
+// table has all entries and the modules.
 type table struct {
 	kernels []Kernel
 	files   fs.FS
-	modules map[string]bool // files in it
+	modules map[string]bool // files of the modules
 }
 
 // embedded is the table of this build.
@@ -92,7 +91,7 @@ func readTable(files fs.FS) (*table, error) {
 		}
 		t.kernels = append(t.kernels, list...)
 	}
-	// Small ones first: the first that holds a head dimension is the best.
+	// Sorted by size: the first kernel that holds the head dims is the best.
 	slices.SortStableFunc(t.kernels, func(a, b Kernel) int { return cmp.Compare(a.D+a.DV, b.D+b.DV) })
 	list, err := fs.ReadDir(files, "bin")
 	if err != nil {
@@ -104,7 +103,7 @@ func readTable(files fs.FS) (*table, error) {
 	return t, nil
 }
 
-// parseKernels reads an array, or an object that has it as "kernels".
+// parseKernels parses an array of kernels, or an object with one as "kernels".
 func parseKernels(text []byte) ([]Kernel, error) {
 	list := []Kernel{}
 	text = bytes.TrimSpace(text)
@@ -175,14 +174,14 @@ func (m *Map) swizzle() (int, error) {
 	return 0, fmt.Errorf("a swizzle of %d bytes", m.Swizzle)
 }
 
-// tiles are the numbers a grid is made of: row blocks, query heads and batches.
+// tiles are the factors of a grid: row blocks, query heads and batches.
 type tiles struct{ rows, heads, batch uint64 }
 
 func (t tiles) count() uint64 { return t.rows * t.heads * t.batch }
 
 func (k *Kernel) persistent() bool { return k.Grid == "persistent" }
 
-// grid multiplies out Grid; not for persistent kernels.
+// grid evaluates Grid for a kernel that is not persistent.
 func (k *Kernel) grid(t tiles) (g [3]uint64, err error) {
 	g = [3]uint64{1, 1, 1}
 	i, rest, more := 0, k.Grid, true

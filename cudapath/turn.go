@@ -10,7 +10,7 @@ import (
 	"vkattn/vk"
 )
 
-// link is the CUDA side of a Vulkan stream: a stream that takes turns with it.
+// link is the CUDA side of a Vulkan stream: a CUDA stream that takes turns with it.
 type link struct {
 	stream    *Stream
 	semaphore *Semaphore // the timeline that both signal
@@ -19,13 +19,13 @@ type link struct {
 	closed bool
 }
 
-// Turn makes it CUDA's turn in a Vulkan stream: what was recorded in s is submitted,
-// what is put into the stream that is returned runs after it, and what is recorded
-// in s later runs after that. Nothing waits on the host. keep is held until CUDA has
-// finished: the buffers whose Address is used. Stream.Wait, Submit and Download of s cover
-// CUDA's work. The turn ends with the next use of s; ask again for the next turn.
+// Turn starts a turn of CUDA in a Vulkan stream and returns its CUDA stream. It submits the
+// work recorded in s. The work of the CUDA stream runs after it, and before what is
+// recorded in s later. Nothing waits on the host. keep is held until CUDA has finished:
+// pass the buffers whose Address is used. Stream.Wait, Submit and Download of s cover
+// CUDA's work. The turn ends with the next use of s; call Turn again for the next one.
 //
-// The stream that is returned is always the same for s, and closed with it.
+// Turn always returns the same CUDA stream for s, which is closed with s.
 func (c *Context) Turn(s *vk.Stream, keep ...vk.Resource) (*Stream, error) {
 	if c == nil || c.lib == nil {
 		return nil, unmade("Turn")
@@ -43,7 +43,7 @@ func (c *Context) Turn(s *vk.Stream, keep ...vk.Resource) (*Stream, error) {
 	return l.stream, nil
 }
 
-// link finds or makes the CUDA side of a stream.
+// link returns the CUDA side of a stream and creates it if needed.
 func (c *Context) link(s *vk.Stream) (*link, error) {
 	if l, ok := s.Peer().(*link); ok {
 		return l, nil
@@ -75,7 +75,7 @@ func (c *Context) newLink(shared *vk.Timeline) (*link, error) {
 	return &link{stream: s, semaphore: t}, nil
 }
 
-// WaitFor, SignalTo, Drain, Poll and Close are those of vk.Peer.
+// WaitFor, SignalTo, Drain, Poll and Close implement vk.Peer.
 func (l *link) WaitFor(value uint64) error { return l.stream.WaitFor(l.semaphore, value) }
 
 func (l *link) SignalTo(value uint64) error { return l.stream.SignalTo(l.semaphore, value) }

@@ -243,7 +243,7 @@ RIVALS = (("fa2", "flash"), ("fa3", "cudnn"))
 
 
 def table(path):
-    """Prints the rows of bench as Markdown, each family beside its rival of the same run."""
+    """Prints the rows of bench as Markdown: each family versus its rival of the same run."""
     cells, ratios = {}, {ours: [] for ours, _ in RIVALS}
     for line in open(path):
         r = json.loads(line)

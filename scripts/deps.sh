@@ -1,37 +1,35 @@
 #!/usr/bin/env bash
-# Fetches what the tests need and an ordinary machine lacks: a glslc that knows
-# cooperative matrices, Vulkan headers that declare them, and Vulkan drivers that
-# run without a GPU. On demand also
-# nvcc, which only a change of the CUDA kernels needs, and libEGL, which gpu-bundle.sh
-# carries to machines where NVIDIA's driver misses it.
+# Fetches what the tests need and most machines lack: a glslc that supports cooperative
+# matrices, Vulkan headers that declare them, and Vulkan drivers that run without a GPU. On
+# request it also fetches nvcc, which only changes of the CUDA kernels need, and libEGL,
+# which gpu-bundle.sh copies to machines whose NVIDIA driver lacks it.
 #
 #   deps.sh glslc|headers|lavapipe|lavapipe-old|swiftshader
 #                                                     fetch one component
 #   deps.sh nvcc                                      fetch the CUDA compiler (1 GB; non-free)
 #   deps.sh egl                                       fetch libEGL and libGLdispatch
-#   deps.sh all                                       fetch every component but nvcc and egl
+#   deps.sh all                                       fetch every component except nvcc and egl
 #   deps.sh versions                                  one line per component
 #   deps.sh path <component>                          its root, or "system"
 #   deps.sh bin                                       the folder of the wrappers
 #   deps.sh env <runner>                              shell code: what run-with sets
 #   deps.sh runners                                   the runners, one per line
 #
-# Everything lands in a cache of the user's ($VKATTN_CACHE, else
-# $XDG_CACHE_HOME/vkattn, else ~/.cache/vkattn), in its folder deps/:
+# Everything is stored in the folder deps/ of the user's cache ($VKATTN_CACHE, else
+# $XDG_CACHE_HOME/vkattn, else ~/.cache/vkattn):
 #
 #   bin/      wrappers: glslc, spirv-val, spirv-dis, spirv-opt, nvcc
 #   roots/    one unpacked tree per component, with the file .versions
 #   icd/      generated Vulkan driver manifests
 #
-# Nothing of the system is installed, replaced or configured, and root is not
-# needed. The packages are newer than the machine's own, so each tree brings its
-# whole closure, the C library included, and programs run through that tree's
-# dynamic loader (see run-with).
+# It changes nothing in the system and does not need root. The packages are newer than the
+# machine's own, so each tree has all dependencies, with the C library, and programs are
+# started by the dynamic loader of the tree (see run-with).
 #
 # lib/archive.sh fetches and unpacks, lib/runner.sh sets up a program.
 #
-# Exit codes: 0 done, 1 a fetch failed, 2 wrong usage, 3 this distribution has
-# no way to provide it (the message names the packages that would do).
+# Exit codes: 0 done, 1 a fetch failed, 2 wrong usage, 3 not available on this
+# distribution (the message names the packages to install).
 set -euo pipefail
 
 components=(glslc headers lavapipe lavapipe-old swiftshader)
@@ -177,7 +175,7 @@ write_wrappers() {
 	done
 }
 
-# nvcc looks for everything else where the profile beside it says.
+# nvcc finds everything else by the profile in its folder.
 write_nvcc() {
 	local root=$deps/roots/nvcc bin tmp
 	bin=$root/usr/lib/nvidia-cuda-toolkit/bin
@@ -216,8 +214,8 @@ on_system() { # <component>: does the system itself provide it?
 	glslc) command -v glslc >/dev/null && command -v spirv-val >/dev/null ;;
 	headers) [[ -r /usr/include/vulkan/vulkan_core.h ]] ;;
 	lavapipe) system_manifest lvp >/dev/null ;;
-	# Two versions of one driver are not installed side by side, and calling the
-	# same driver by both names would claim a test that was not run.
+	# A system has one version of a driver. To use it under both names would report
+	# tests that were not run.
 	lavapipe-old) system_manifest radeon >/dev/null ;;
 	swiftshader) [[ -n ${VKATTN_SWIFTSHADER-} && -r ${VKATTN_SWIFTSHADER-} ]] ;;
 	egl) ldconfig -p 2>/dev/null | grep -q 'libEGL\.so\.1' ;;
@@ -225,7 +223,7 @@ on_system() { # <component>: does the system itself provide it?
 	esac
 }
 
-why() { # <component> <reason...>: kept so that the test run can repeat it
+why() { # <component> <reason...>: stored for the report of test.sh
 	local component=$1
 	shift
 	mkdir -p "$deps/why"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# gpu-bundle.sh <folder> makes a folder to carry to a machine that has a GPU and
-# its driver but neither Go, glslc nor the Vulkan SDK:
+# gpu-bundle.sh <folder> makes a folder for a machine that has a GPU and its driver but
+# neither Go, glslc nor the Vulkan SDK:
 #
 #   vkattn      the command
 #   examples/   the programs of attention/examples
@@ -9,8 +9,9 @@
 #               dots for slashes
 #   src/        the working tree's files, since tests read theirs from the
 #               package's folder
-#   lib/        a Vulkan loader, used where the machine has none
-#   lib/egl/    libEGL and what it needs, likewise: NVIDIA's driver is of no use without
+#   lib/        a Vulkan loader, used if the machine has none
+#   lib/egl/    libEGL and its dependencies, used if the machine has none: NVIDIA's driver
+#               needs it
 set -euo pipefail
 
 out=${1:?usage: gpu-bundle.sh <folder>}

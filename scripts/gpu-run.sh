@@ -1,40 +1,41 @@
 #!/usr/bin/env bash
-# gpu-run.sh [tests|bench|all|tune|verify|options|soak|race [entry...]] runs what gpu-bundle.sh made, on a machine with a
-# GPU. It lies in the bundle's root and needs nothing but the GPU's driver. Where no GPU is
-# found it says so and exits with 1: what the CPU computes instead is no result.
+# gpu-run.sh [tests|bench|all|tune|verify|options|soak|race [entry...]] runs the bundle of gpu-bundle.sh on a machine
+# with a GPU. It is in the bundle's root and needs only the GPU's driver. If it finds no GPU it exits with 1: results of
+# the CPU would be misleading.
 #
-# Everything is written to $OUT (default: ./out):
+# It writes to $OUT (default: ./out):
 #   machine.txt  the GPU, its driver, the clocks
 #   tests.txt    the full output of the tests
 #   bench.txt    the output of "vkattn bench $VKATTN_BENCH_ARGS"
-#   tune.txt     with "tune" alone: the output of "vkattn tune $VKATTN_TUNE_ARGS"
-#   tuning.json  and what the cache has then
-#   of verify alone:
+#   only with tune:
+#     tune.txt         the output of "vkattn tune $VKATTN_TUNE_ARGS"
+#     tuning.json      the cache after it
+#   only with verify:
 #     info.txt         the devices, their tiers and CUDA
 #     conformance.*    every implementation on the conformance table: summary and rows
-#     large.*          and on problems up to batch 16, 8 heads, length 16384
+#     large.*          every implementation on problems up to batch 16, 8 heads, length 16384
 #     examples.txt     the output of the examples
-#   of options alone:
-#     options.md      cases, tiers, storage types, worst errors and failures of the tables of options
-#     options.jsonl   and of each case
-#     options-*.txt   the output of the tests: of the tables, of the properties that hold for any problem, and others
-#   of soak alone: random compositions with numbers at the ends of their ranges, on every tier (cpu too), in every
-#   storage type and with every KV type, each judged by the formula in float64
+#   only with options:
+#     options.md       cases, tiers, storage types, worst errors and failures of the tables of options
+#     options.jsonl    the same of each case
+#     options-*.txt    the output of the tests: the tables, the properties of all problems, and others
+#   only with soak: random compositions of options with numbers at the ends of their ranges, on every tier (cpu too), in
+#   every storage type and with every KV type, each judged by the formula in float64
 #     soak.md          cases, worst errors and failures; each failure says how to run it alone
 #     soak.jsonl       each case
 #     soak-*.txt       the output of each process
-#   of race alone, which needs python3 with PyTorch:
+#   only with race, which needs python3 with PyTorch:
 #     ENTRY.md         the table of each entry of scripts/race.sh
-#     ENTRY.jsonl      and its raw samples
+#     ENTRY.jsonl      its raw samples
 #
-#   VKATTN_DRIVER      native (default): a GPU is wanted; anything else tries the bundle without one
+#   VKATTN_DRIVER      native (default): requires a GPU; any other value runs the bundle without one
 #   VKATTN_TEST_ARGS   further arguments of every test binary (-test.run ...)
 #   VKATTN_TESTS       the packages tested, a pattern of the shell (default: *)
 #   VKATTN_VERIFY_ARGS the problems of large.* (default: --suite forward,dims,gqa --dtype f16,bf16)
 #   VKATTN_OPTIONS_LIMIT seconds that options may take (default: 540; an H200 with 16 cores takes 340 to 420, with 32 265 to 310)
-#   VKATTN_SOAK_SECONDS seconds that soak takes (default: 540); what is under way then is cut off
-#   VKATTN_SOAK_SEED   of the compositions (default: random; printed, and in soak.md)
-#   VKATTN_SOAK_CASE   one case alone, as failures name it
+#   VKATTN_SOAK_SECONDS seconds that soak takes (default: 540); cases under way are then stopped
+#   VKATTN_SOAK_SEED   seed of the compositions (default: random; printed, and in soak.md)
+#   VKATTN_SOAK_CASE   the only case to run, as failures name it
 #   VKATTN_SOAK_TARGETS, VKATTN_SOAK_PROCESSES: see src/tests/soak_test.go
 #   VKATTN_VERIFY_LIMIT seconds each part of verify may take (default: 400)
 set -uo pipefail
@@ -60,7 +61,7 @@ if ! has_library libEGL.so.1 && [[ -r $here/lib/egl/libEGL.so.1 ]]; then
 	export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$here/lib/egl
 fi
 
-# So is a driver whose manifest lies where no loader looks, or which has none.
+# A driver without a manifest, or with one where no loader looks, is common there too.
 if [[ -z ${VK_DRIVER_FILES-}${VK_ICD_FILENAMES-} ]] &&
 	! compgen -G '/etc/vulkan/icd.d/*.json' >/dev/null && ! compgen -G '/usr/share/vulkan/icd.d/*.json' >/dev/null; then
 	found=$(find /usr/local /opt -path '*/vulkan/icd.d/nvidia_icd.json' -print -quit 2>/dev/null)
@@ -137,7 +138,7 @@ fi
 verify() { # <name> <arguments...>
 	local name=$1 start=$SECONDS status
 	shift
-	# Lines as they come: what was compared before a stop is kept.
+	# jsonl prints each row at once, so that finished rows survive a stop.
 	timeout --signal INT --kill-after 15 "${VKATTN_VERIFY_LIMIT:-400}" \
 		"$here/vkattn" verify "$@" -o jsonl --save "$OUT/$name.md" >"$OUT/$name.jsonl" 2>"$OUT/$name.err"
 	status=$?
@@ -161,8 +162,8 @@ if [[ $what == verify ]]; then
 	done > >(tee "$OUT/examples.txt")
 	wait $!
 fi
-# Nearly all of the time is the driver's compiler's, on every CPU there is. The tables
-# compile side by side in one process; the others fill what its last cases leave idle.
+# The driver's compiler takes nearly all of the time, on all CPUs. The tables compile in
+# parallel in one process; the other processes use the CPUs that its last cases leave idle.
 if [[ $what == options ]]; then
 	test=$here/tests/tests.test
 	export VKATTN_TEST_LEVEL=exhaustive VKATTN_TEST_LOG=$OUT/options.jsonl
@@ -173,7 +174,7 @@ if [[ $what == options ]]; then
 	part() { # <name> <arguments of the test binary...>
 		local name=$1 status
 		shift
-		# The journal and the output have what was done before a stop.
+		# The journal and the output have the cases that finished before a stop.
 		timeout --kill-after 5 "${VKATTN_OPTIONS_LIMIT:-540}" "$test" -test.v -test.timeout 0 "$@" >"$OUT/options-$name.txt" 2>&1
 		status=$?
 		printf '== options, %s: exit %d after %d s\n' "$name" "$status" $((SECONDS - start)) | tee -a "$OUT/options-exits.txt"

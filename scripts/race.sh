@@ -1,27 +1,26 @@
 #!/usr/bin/env bash
-# race.sh [entry...] runs suites of "vkattn bench" beside PyTorch's attention, in
-# the same rounds on the same GPU. Entries; without any, the first four:
+# race.sh [entry...] runs suites of "vkattn bench" with PyTorch's attention as a peer, in
+# the same rounds on the same GPU. Without entries it runs the first four:
 #
 #   forward   lengths 1024 to 16384 at head dims 64 and 128
 #   dims      the other head dims
 #   gqa       grouped heads, and lengths that differ
-#   f32       float32 on the scalar tier, beside the efficient backend
+#   f32       float32: tier scalar versus the efficient backend
 #   cuda      CUDA kernels of this program and coopmat2, at head dims 64, 128 and 256
-#   ladder    what each step of the kernel's development is worth; tunes first
-#   ablation  what the parts of the work cost
+#   ladder    the speed of each step of the kernel's development; tunes first
+#   ablation  the cost of the parts of the work
 #   decode    one row over long K and V, contiguous, paged, quantised and sparse,
-#             beside copies of as many bytes
-#   cpu       the CPU tier and PyTorch's flash kernel for the CPU, each with as many
-#             threads as GOMAXPROCS says, else as there are CPUs: on two cores,
+#             versus copies of as many bytes
+#   cpu       the CPU tier versus PyTorch's flash kernel for the CPU, both with
+#             GOMAXPROCS threads, or as many as there are CPUs; on two cores:
 #             GOMAXPROCS=2 taskset -c 0,1 scripts/race.sh cpu
-#   seeds     grouped prefill and decode, paged and sparse, beside reference
+#   seeds     grouped prefill and decode, paged and sparse, versus reference
 #             implementations of this program
 #
-# Each is a process of its own: one that loses the device costs itself only. It
-# needs the built command, python3 and PyTorch. Everything goes to $OUT (default
-# ./out): a table ENTRY.md each, and ENTRY.jsonl with the samples, clocks and power
-# of its rows, written as they come. An entry begins its own two anew and leaves
-# those of others, so that entries may be run one after another.
+# Each entry is a process, so that a lost device ends only one entry. race.sh needs the
+# built command, python3 and PyTorch. It writes two files per entry to $OUT (default
+# ./out): the table ENTRY.md, and ENTRY.jsonl with samples, clocks and power of each row,
+# written as rows finish. An entry replaces its own files and leaves those of others.
 #
 #   VKATTN             the command (default: build/vkattn)
 #   PYTHON             the interpreter that has PyTorch (default: python3)
@@ -87,7 +86,7 @@ race() { # <entry>
 	for peer in "${peers[@]}"; do
 		args+=(--peer "${PYTHON:-python3} scripts/peer_torch.py $peer")
 	done
-	# Lines as they come: what was measured before a stop is kept.
+	# jsonl prints each row at once, so that finished rows survive a stop.
 	# shellcheck disable=SC2086 # the arguments are words
 	timeout --signal INT --kill-after 15 "${VKATTN_RACE_LIMIT:-$limit}" \
 		"$VKATTN" bench "${args[@]}" ${VKATTN_RACE_ARGS-} -o jsonl --save "$OUT/$entry.md" >"$OUT/$entry.jsonl"

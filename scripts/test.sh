@@ -46,8 +46,8 @@ fi
 # that hangs is a failure with a stack trace and not a job that ran out of time.
 timeout=${VKATTN_TEST_TIMEOUT:-45m}
 
-# Drivers on the CPU compile kernels on one core, so parts run side by side. Each
-# writes to a log of its own; logs come out whole, in the order of the parts.
+# Drivers on the CPU compile kernels on one core, so parts run in parallel. Each writes to
+# its own log; the logs are printed in the order of the parts.
 jobs=${VKATTN_TEST_JOBS:-$(nproc)}
 work=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$work"' EXIT

@@ -5,18 +5,18 @@ import (
 	"sync"
 )
 
-// Attached is what another package keeps with a Buffer or a Device: an import of
-// the buffer's memory into another API, for one.
+// Attached is a value that another package attaches to a Buffer or a Device, such as an
+// import of the buffer's memory into another API.
 type Attached interface {
-	// Detach is called once, when its owner is destroyed: after all work that held
-	// the owner, and for a device after everything made from it. It must not use the
-	// device, and runs on any goroutine that does.
+	// Detach is called once, when the buffer or device is destroyed: for a buffer after
+	// all work that held it, for a device after everything made from it. It runs on any
+	// goroutine that uses the device and must not use the device.
 	Detach()
 }
 
-// attachments are values by key, as in a context.Context: there are one or two.
+// attachments are values by key, as in a context.Context. There are one or two.
 type attachments struct {
-	opening sync.Mutex // one open at a time; not held by the owner's end, which open may meet
+	opening sync.Mutex // one open at a time; detach does not take it, as it may run during open
 
 	mu   sync.RWMutex // guards what follows
 	list []attachment
@@ -39,7 +39,7 @@ func (a *attachments) get(key any) Attached {
 	return nil
 }
 
-// add keeps what open makes, unless there is a value already.
+// add stores the value that open returns, unless there is one already.
 func (a *attachments) add(op string, key any, open func() (Attached, error)) (Attached, error) {
 	if open == nil || key == nil || !reflect.ValueOf(key).Comparable() {
 		return nil, invalid(op, "a comparable key and a function are needed")
@@ -69,7 +69,7 @@ func (a *attachments) add(op string, key any, open func() (Attached, error)) (At
 	return v, nil
 }
 
-// detach lets go of the values, the latest first.
+// detach detaches all values, the last one first.
 func (a *attachments) detach() {
 	a.mu.Lock()
 	list := a.list
@@ -88,11 +88,11 @@ func (b *Buffer) Attached(key any) Attached {
 	return b.attached.get(key)
 }
 
-// Attach returns the value for the key, made by open if there is none yet. Keys
-// are compared as those of a context.Context are. The value stays until the buffer
-// is destroyed: closed, and all work that uses it finished. open may use the
-// buffer, but not attach to it; its error is returned as it is. ErrInvalid for a key
-// that is nil or cannot be compared, and for an open that is nil or makes nothing.
+// Attach returns the value of a key. If there is none, it calls open and attaches the
+// value until the buffer is destroyed, that is closed and not used by any work. Keys are
+// compared like those of a context.Context. open may use the buffer but must not attach to
+// it; Attach returns its error. The error matches ErrInvalid if the key is nil or not
+// comparable, or if open is nil or returns nil.
 func (b *Buffer) Attach(key any, open func() (Attached, error)) (Attached, error) {
 	const op = "Buffer.Attach"
 	if b == nil || b.d == nil {
@@ -101,7 +101,7 @@ func (b *Buffer) Attach(key any, open func() (Attached, error)) (Attached, error
 	if v := b.attached.get(key); v != nil {
 		return v, nil
 	}
-	if err := b.retain(); err != nil { // against a Close meanwhile
+	if err := b.retain(); err != nil { // a concurrent Close must not destroy the buffer
 		return nil, err
 	}
 	v, err := b.attached.add(op, key, open)
@@ -120,9 +120,9 @@ func (d *Device) Attached(key any) Attached {
 	return d.attached.get(key)
 }
 
-// Attach returns the value for the key, made by open if there is none yet. It
-// stays until the device is closed. open may use the device, but not attach to it.
-// Errors as for Buffer.Attach.
+// Attach returns the value of a key. If there is none, it calls open and attaches the
+// value until the device is closed. open may use the device but must not attach to it.
+// Errors are those of Buffer.Attach.
 func (d *Device) Attach(key any, open func() (Attached, error)) (Attached, error) {
 	const op = "Device.Attach"
 	if d == nil || d.c == nil && !d.Closed() {

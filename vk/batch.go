@@ -15,8 +15,8 @@ const (
 // queryCount is the number of timestamps in a query pool.
 const queryCount = 64
 
-// batch is a command buffer between two submissions and all that has to outlive
-// it. Batches of a stream are used again once they have finished.
+// batch is a command buffer and everything that must live until it has executed. A stream
+// reuses its batches when they have finished.
 type batch struct {
 	id       uint64 // unique in the device while it is recorded or in flight
 	pool     uint64 // VkCommandPool; 0 for a caller's command buffer
@@ -32,7 +32,7 @@ type batch struct {
 
 	queries []uint64 // VkQueryPools
 	marks   int      // timestamps written
-	lost    bool     // never executed: only the place of its timestamps among the others
+	lost    bool     // never executed; it only counts its timestamps
 
 	staged *stagingRing // ring whose space the batch reads
 	mark   uint64       // and the position up to which it is free when this is done
@@ -54,7 +54,7 @@ func (b *batch) hold(r Resource) error {
 	return nil
 }
 
-// drop releases what the batch holds; the work is finished or was never begun.
+// drop releases what the batch holds. The work has finished or was never submitted.
 func (b *batch) drop() {
 	for i, r := range b.keep {
 		b.keep[i] = nil
@@ -107,7 +107,7 @@ func (b *batch) addPool(d *Device) error {
 	return nil
 }
 
-// reserve makes the pools that the next sets of n buffers each will need.
+// reserve creates the pools that the next sets of n buffers each need.
 func (b *batch) reserve(d *Device, sets int, n uint32) error {
 	room := 0
 	if b.current < len(b.descriptors) {

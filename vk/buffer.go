@@ -8,23 +8,23 @@ import (
 	"unsafe"
 )
 
-// BufferOptions for NewBuffer. The zero value is device-local memory.
+// BufferOptions are the options of NewBuffer. The zero value is device-local memory.
 type BufferOptions struct {
 	Memory     MemoryKind
-	Exportable bool   // ExportFD works; needs Caps.ExternalMemoryFd
-	Name       string // for tools
+	Exportable bool   // allow ExportFD; needs Caps.ExternalMemoryFd
+	Name       string // for debugging tools
 }
 
-// Buffer is a VkBuffer usable as storage, copy source and copy destination, and
-// by address where the device has buffer addresses. It may be used by many
-// goroutines; the contents are theirs to order.
+// Buffer is a VkBuffer for storage and copies, with a device address if the device has
+// buffer addresses. Its methods are safe for concurrent use; the caller synchronizes
+// access to the contents.
 type Buffer struct {
 	refs
 	d        *Device
 	handle   uint64
 	offset   uint64 // in the VkBuffer; 0 unless wrapped
-	size     uint64 // as asked for
-	capacity uint64 // bytes there are from offset on
+	size     uint64 // requested
+	capacity uint64 // bytes from offset to the end of the VkBuffer
 	address  uint64
 	region   region // none when wrapped
 	kind     MemoryKind
@@ -36,15 +36,14 @@ type Buffer struct {
 	attached attachments
 }
 
-// padding: buffers are this much larger than asked for, up to a multiple of it, so
-// that kernels may read 16-bit elements as 32-bit words up to the last one.
+// padding is the unit that sizes of buffers are rounded up to, so that kernels may read
+// 16-bit elements as 32-bit words up to the last one.
 const padding = 16
 
-// NewBuffer makes a buffer of size bytes, uninitialized. The memory behind it is
-// padded to a multiple of 16 bytes. Sizes over 4 GiB, and over
-// Limits.MaxStorageBufferRange, are fine as far as the device allows: descriptor
-// ranges are checked by Dispatch. The buffer is the caller's to Close; ErrOutOfMemory
-// when the device, a limit or the budget has no room.
+// NewBuffer allocates a buffer of size bytes. Its memory is uninitialized and padded to a
+// multiple of 16 bytes. It may be larger than 4 GiB and than Limits.MaxStorageBufferRange;
+// Dispatch checks the ranges of descriptors. The caller closes the buffer. The error
+// matches ErrOutOfMemory if the device, a limit or the budget has no room.
 func (d *Device) NewBuffer(size uint64, o BufferOptions) (*Buffer, error) {
 	const op = "NewBuffer"
 	if err := d.enter(op); err != nil {
@@ -64,8 +63,8 @@ func (d *Device) newBuffer(op string, size uint64, o BufferOptions) (*Buffer, er
 	return d.makeBuffer(op, size, o, request{kind: o.Memory, mask: ^uint32(0), export: o.Exportable, fd: -1}, 0)
 }
 
-// makeBuffer creates and binds. allocation, when not 0, is the exact size of the
-// memory to allocate.
+// makeBuffer creates a VkBuffer and binds memory to it. allocation, if not 0, is the
+// exact size of the memory to allocate.
 func (d *Device) makeBuffer(op string, size uint64, o BufferOptions, q request, allocation uint64) (*Buffer, error) {
 	l := &d.info.Caps.Limits
 	if size == 0 {
@@ -121,19 +120,19 @@ func (d *Device) register(b *Buffer) {
 	d.mem.mu.Unlock()
 }
 
-// ExternalBuffer is a range of a VkBuffer that somebody else made on the device,
-// with storage, transfer source and transfer destination usage.
+// ExternalBuffer is a range of the caller's VkBuffer of the same device, with storage,
+// transfer source and transfer destination usage.
 type ExternalBuffer struct {
 	Handle  uint64 // VkBuffer
 	Offset  uint64 // of the range; a multiple of Limits.MinStorageBufferOffsetAlignment
 	Size    uint64
-	Address uint64 // device address of the range's start; 0: none
+	Address uint64 // device address of the first byte of the range; 0: none
 }
 
-// WrapBuffer makes a Buffer of the caller's VkBuffer, which has to live until the
-// Buffer is closed and the work using it has finished. Close destroys nothing. Sizes and
-// offsets are in bytes. ErrInvalid without a Handle or a Size, and for an Offset that is
-// not aligned; ErrUnsupported for an Address where the device has none.
+// WrapBuffer returns a Buffer of the caller's VkBuffer, which must live until the Buffer
+// is closed and the work that uses it has finished. Close does not destroy the VkBuffer.
+// The error matches ErrInvalid without a Handle or a Size and for a misaligned Offset, and
+// ErrUnsupported for an Address if the device has no buffer addresses.
 func (d *Device) WrapBuffer(e ExternalBuffer) (*Buffer, error) {
 	const op = "WrapBuffer"
 	if err := d.enter(op); err != nil {
@@ -156,7 +155,7 @@ func (d *Device) WrapBuffer(e ExternalBuffer) (*Buffer, error) {
 	return b, nil
 }
 
-// Size is the number of bytes asked for.
+// Size is the requested number of bytes.
 func (b *Buffer) Size() uint64 {
 	if b == nil {
 		return 0
@@ -164,8 +163,8 @@ func (b *Buffer) Size() uint64 {
 	return b.size
 }
 
-// Address is the device address of the first byte, a multiple of 256 except for
-// wrapped buffers; 0 where the device has no buffer addresses.
+// Address is the device address of the first byte. It is a multiple of 256, except for
+// wrapped buffers, and 0 if the device has no buffer addresses.
 func (b *Buffer) Address() uint64 {
 	if b == nil {
 		return 0
@@ -173,7 +172,7 @@ func (b *Buffer) Address() uint64 {
 	return b.address
 }
 
-// Handle is the VkBuffer. It is destroyed some time after Close.
+// Handle is the VkBuffer. It is destroyed after Close, when no work uses it.
 func (b *Buffer) Handle() uint64 {
 	if b == nil {
 		return 0
@@ -181,7 +180,7 @@ func (b *Buffer) Handle() uint64 {
 	return b.handle
 }
 
-// Offset is where the first byte lies in the VkBuffer: 0 but for wrapped buffers.
+// Offset is the offset of the first byte in the VkBuffer, 0 except for wrapped buffers.
 func (b *Buffer) Offset() uint64 {
 	if b == nil {
 		return 0
@@ -189,7 +188,7 @@ func (b *Buffer) Offset() uint64 {
 	return b.offset
 }
 
-// Memory is the kind of memory asked for.
+// Memory is the requested kind of memory.
 func (b *Buffer) Memory() MemoryKind {
 	if b == nil {
 		return DeviceLocal
@@ -200,7 +199,7 @@ func (b *Buffer) Memory() MemoryKind {
 // Exportable reports whether the buffer was made with Exportable.
 func (b *Buffer) Exportable() bool { return b != nil && b.export }
 
-// Device is what the buffer belongs to.
+// Device is the device of the buffer.
 func (b *Buffer) Device() *Device {
 	if b == nil {
 		return nil
@@ -208,10 +207,10 @@ func (b *Buffer) Device() *Device {
 	return b.d
 }
 
-// Bytes is the mapped memory of Upload and Readback buffers, coherent with the
-// device; nil for others and once closed. The slice must not be used after the
-// buffer or its device is closed. Device writes are there after Stream.Wait; host
-// writes are seen by work submitted afterwards.
+// Bytes is the mapped memory of Upload and Readback buffers, coherent with the device. It
+// is nil for other and for closed buffers. Do not use the slice after the buffer or its
+// device is closed. Writes of the device are visible after Stream.Wait; writes of the host
+// are visible to work submitted afterwards.
 func (b *Buffer) Bytes() []byte {
 	if b == nil || b.d == nil || b.closed.Load() || b.d.closing.Load() {
 		return nil
@@ -226,7 +225,7 @@ func (b *Buffer) bytes() []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(b.region.block.mapped, b.region.offset)), b.size)
 }
 
-// Close gives the buffer back. Work in flight keeps it until it has finished.
+// Close closes the buffer. Work in flight holds it until it has finished.
 func (b *Buffer) Close() error {
 	if b == nil || b.closed.Swap(true) || !b.d.stay() {
 		return nil
@@ -258,7 +257,7 @@ func (a *allocator) destroyBuffer(b *Buffer) {
 		return
 	}
 	b.gone = true
-	b.attached.detach() // where the device goes before the buffer
+	b.attached.detach() // if the device is closed before the buffer
 	delete(a.buffers, b)
 	if b.wrapped {
 		return

@@ -5,15 +5,14 @@ import (
 	"path/filepath"
 )
 
-// CacheDirEnv is the environment variable that moves what is kept between runs.
+// CacheDirEnv is the environment variable that sets CacheDir.
 const CacheDirEnv = "VKATTN_CACHE_DIR"
 
-// CacheDir is the folder for what is kept between runs and can be made again:
-// compiled pipelines in its folder "pipelines", tuning results beside it. It is
-// the environment's VKATTN_CACHE_DIR, else vkattn in the user's cache folder.
-// "" means that nothing is to be kept: VKATTN_CACHE_DIR is set to nothing or to
-// "off", or the user has no cache folder. The folder need not exist; who writes
-// makes it, and treats failure as having no cache.
+// CacheDir is the folder for caches that can be rebuilt: compiled pipelines in its folder
+// "pipelines", tuning results in "tuning-v1". It is VKATTN_CACHE_DIR of the environment,
+// or else "vkattn" in the user's cache folder. It is "" if nothing must be cached:
+// VKATTN_CACHE_DIR is empty or "off", or the user has no cache folder. The folder need not
+// exist; writers create it and go on without a cache if they cannot.
 func CacheDir() string {
 	if dir, set := os.LookupEnv(CacheDirEnv); set {
 		if dir == "off" {

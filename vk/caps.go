@@ -7,15 +7,15 @@ type DeviceInfo struct {
 	Index              int // position in the loader's list
 	Name               string
 	UUID               [16]byte // the same device in CUDA has the same UUID
-	DriverUUID         [16]byte // sharing memory needs equal driver UUIDs
+	DriverUUID         [16]byte // devices must have equal driver UUIDs to share memory
 	VendorID, DeviceID uint32
 	Type               DeviceType
 	APIVersion         uint32 // of the device; Version formats it
 	DriverVersion      uint32 // encoded as the vendor likes
-	DriverName         string // e.g. "llvmpipe"; empty where the driver does not say
+	DriverName         string // e.g. "llvmpipe"; empty if the driver does not tell
 	DriverInfo         string // e.g. "Mesa 26.2.0 (LLVM 21)"
 	Caps               Caps
-	Unusable           string   // why Open would refuse it; empty when it would not
+	Unusable           string   // why Open would refuse the device; empty if it would not
 	pipelineCacheUUID  [16]byte // key of the pipeline cache file
 	queueFamily        uint32
 
@@ -46,8 +46,8 @@ func (t DeviceType) String() string {
 	return fmt.Sprintf("DeviceType(%d)", uint32(t))
 }
 
-// Caps is what a device can do, each feature tested by itself. In an opened
-// Device a true value means present and enabled.
+// Caps are the capabilities of a device; each feature is queried by itself. In an open
+// Device true means supported and enabled.
 type Caps struct {
 	// Shader arithmetic and storage.
 	Float16            bool // 16-bit float arithmetic
@@ -64,7 +64,7 @@ type Caps struct {
 	WorkgroupLayout, WorkgroupLayoutScalar, WorkgroupLayout8, WorkgroupLayout16 bool
 
 	// Subgroups.
-	SubgroupSize                     uint32 // what a pipeline that asks for nothing gets
+	SubgroupSize                     uint32 // of a pipeline that requires no size
 	MinSubgroupSize, MaxSubgroupSize uint32 // both SubgroupSize without SubgroupSizeControl
 	SubgroupSizeControl              bool   // a pipeline may ask for a size between the two
 	FullSubgroups                    bool   // a pipeline may demand full subgroups
@@ -87,8 +87,8 @@ type Caps struct {
 	CoopMatShapes []CoopMatShape
 	CoopMat2      CoopMat2
 
-	// ShaderCores is the number of SMs (NVIDIA), compute units (AMD) or shader
-	// cores (Arm); 0 where the driver does not say.
+	// ShaderCores is the number of SMs (NVIDIA), compute units (AMD) or shader cores
+	// (Arm); 0 if the driver does not tell.
 	ShaderCores uint32
 
 	Limits      Limits
@@ -211,13 +211,13 @@ type Limits struct {
 	MaxInvocations                  uint32 // of a workgroup
 	MaxWorkGroupSize                [3]uint32
 	MaxWorkGroupCount               [3]uint32
-	MaxSubgroupsPerWorkgroup        uint32 // where the pipeline asks for a subgroup size; 0: no limit known
+	MaxSubgroupsPerWorkgroup        uint32 // of a pipeline that requires a subgroup size; 0: not known
 	MaxStorageBufferRange           uint64 // of a descriptor
 	MinStorageBufferOffsetAlignment uint64
 	MaxStorageBuffers               uint32 // bindings of one pipeline
 	MaxPushConstantBytes            uint32
-	MaxAllocationBytes              uint64 // of one memory allocation for certain; more may be granted
-	MaxBufferBytes                  uint64 // of one buffer; 0 where the driver does not say
+	MaxAllocationBytes              uint64 // guaranteed for one memory allocation; a driver may grant more
+	MaxBufferBytes                  uint64 // of one buffer; 0 if the driver does not tell
 	MaxAllocations                  uint32 // live memory allocations
 	NonCoherentAtomSize             uint64
 	TimestampPeriodNs               float64 // nanoseconds per tick
@@ -225,8 +225,8 @@ type Limits struct {
 	MaxTimelineDifference           uint64
 }
 
-// Heap is a memory heap. Budget and Usage are what VK_EXT_memory_budget said when
-// the device was listed; 0 without it.
+// Heap is a memory heap. Budget and Usage are those of VK_EXT_memory_budget when the
+// device was listed, 0 without the extension.
 type Heap struct {
 	Bytes         uint64
 	DeviceLocal   bool

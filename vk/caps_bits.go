@@ -3,8 +3,8 @@ package vk
 // #include "host.h"
 import "C"
 
-// featureBits ties each feature of the C side to its field in Caps: the one place
-// where probing, enabling and a caller's claims in Wrap meet.
+// featureBits maps each feature bit of the C side to its field in Caps, for probing,
+// enabling and the caller's claims in Wrap.
 var featureBits = []struct {
 	bit   uint
 	field func(*Caps) *bool
@@ -63,8 +63,7 @@ func (c *Caps) bits() (b uint64) {
 	return b
 }
 
-// setBits makes the booleans say what b says, and drops what hangs on those that
-// are false.
+// setBits sets the booleans from the bits of b and clears what depends on a false one.
 func (c *Caps) setBits(b uint64) {
 	for _, f := range featureBits {
 		*f.field(c) = b>>f.bit&1 != 0

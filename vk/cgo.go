@@ -27,7 +27,7 @@ import (
 	vulkan "github.com/goki/vulkan"
 )
 
-// u64 and u32 view Go numbers as C's, for results by pointer.
+// u64 and u32 convert pointers to Go numbers for results of C functions.
 func u64(p *uint64) *C.uint64_t { return (*C.uint64_t)(unsafe.Pointer(p)) }
 func u32(p *uint32) *C.uint32_t { return (*C.uint32_t)(unsafe.Pointer(p)) }
 

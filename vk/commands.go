@@ -10,27 +10,27 @@ import (
 	vulkan "github.com/goki/vulkan"
 )
 
-// BufferRange is a part of a buffer, in bytes. Size 0 means to the end.
+// BufferRange is a range of a buffer in bytes. Size 0 means up to the end.
 type BufferRange struct {
 	Buffer *Buffer
 	Offset uint64
 	Size   uint64
 }
 
-// Commands records work, into a stream's current batch or into a command buffer
-// of the caller's. It has one owner at a time. What is recorded runs without
-// order until a Barrier separates it.
+// Commands records work into a stream's current batch or into the caller's command
+// buffer. It is not safe for concurrent use. Recorded commands may run in any order
+// unless a Barrier separates them.
 type Commands struct {
 	d        *Device
 	s        *Stream // nil: the caller's command buffer
 	b        *batch  // nil: nothing recorded since the last submission
-	released bool    // of the caller's command buffer
+	released bool    // Release was called
 }
 
-// WrapCommands records into the caller's command buffer, which is in recording
-// state and of the device's queue family. Descriptor sets made for it, and what it
-// holds, live until Release; call that once the command buffer has executed or
-// will not.
+// WrapCommands returns a Commands that records into the caller's command buffer, which
+// must be in the recording state and of the device's queue family. Its descriptor sets
+// and the resources it holds live until Release. Call Release when the command buffer has
+// executed or will not be executed.
 func (d *Device) WrapCommands(cb vulkan.CommandBuffer) (*Commands, error) {
 	const op = "WrapCommands"
 	if err := d.enter(op); err != nil {
@@ -47,7 +47,8 @@ func (d *Device) WrapCommands(cb vulkan.CommandBuffer) (*Commands, error) {
 	return c, nil
 }
 
-// Release frees what a wrapped command buffer needed. It is an error on a stream.
+// Release frees the descriptor sets and the resources of a wrapped command buffer. On a
+// stream it returns an error.
 func (c *Commands) Release() error {
 	if c != nil && c.s != nil {
 		return invalid("Release", "the commands are a stream's; Close that")
@@ -66,9 +67,10 @@ func (c *Commands) Release() error {
 	return nil
 }
 
-// Reset lets a wrapped command buffer be recorded anew, after it has executed or
-// will not, and the caller has begun it again: what it held is released, and what
-// recording needs besides is kept for the next time. It is an error on a stream.
+// Reset prepares for recording a wrapped command buffer again. Call it when the command
+// buffer has executed or will not be executed, and after vkBeginCommandBuffer. It releases
+// held resources but keeps descriptor pools and other memory for the next recording. On a
+// stream it returns an error.
 func (c *Commands) Reset() error {
 	const op = "Reset"
 	if c != nil && c.s != nil {
@@ -93,7 +95,7 @@ func (c *Commands) destroy() {
 	}
 }
 
-// Device is what the commands are recorded for.
+// Device is the device that the commands are recorded for.
 func (c *Commands) Device() *Device {
 	if c == nil {
 		return nil
@@ -101,8 +103,8 @@ func (c *Commands) Device() *Device {
 	return c.d
 }
 
-// enter enters the device and gives the batch to record into; the caller leaves the
-// device where there is no error.
+// enter enters the device and returns the batch to record into. After a nil error the
+// caller must leave the device.
 func (c *Commands) enter(op string) (*batch, error) {
 	if err := c.Device().enter(op); err != nil {
 		return nil, err
@@ -114,7 +116,7 @@ func (c *Commands) enter(op string) (*batch, error) {
 	return b, err
 }
 
-// record is the batch to record into. The device is entered.
+// record returns the batch to record into. The caller has entered the device.
 func (c *Commands) record(op string) (*batch, error) {
 	if c.s == nil {
 		if c.released {
@@ -128,12 +130,12 @@ func (c *Commands) record(op string) (*batch, error) {
 	return c.s.begin(op)
 }
 
-// Dispatch runs a pipeline over groups workgroups. buffers are its bindings 0 to
-// n-1, push its push constants, whole. Group counts, ranges, alignments and the
-// sizes of both lists are checked; addresses inside push are not: what they reach
-// goes into keep, which is held as Keep does. A count of 0 records nothing. The
-// batch holds the pipeline and the buffers until it has finished. Once a stream
-// has been through a batch of the same size, nothing is allocated.
+// Dispatch records a dispatch of groups workgroups of a pipeline. buffers are bindings 0
+// to n-1 of set 0; push is the whole block of push constants. Dispatch checks group
+// counts, ranges, alignments and the sizes of both lists. It cannot check addresses
+// inside push: pass the buffers that they point to as keep. If a group count is 0 nothing
+// is recorded. The batch holds pipeline, buffers and keep until it has finished. Dispatch
+// does not allocate once the stream has recorded a batch of the same size.
 func (c *Commands) Dispatch(p *Pipeline, buffers []BufferRange, push []byte, groups [3]uint32, keep ...Resource) error {
 	const op = "Dispatch"
 	b, err := c.enter(op)
@@ -168,7 +170,7 @@ func (c *Commands) Dispatch(p *Pipeline, buffers []BufferRange, push []byte, gro
 			at, size, _ := buffers[i].resolve()
 			b.handles[i] = buffers[i].Buffer.handle
 			b.starts[i] = buffers[i].Buffer.offset + at
-			// Up to a whole word, as far as the buffer goes: see padding.
+			// Round up to a whole word within the buffer: see padding.
 			b.ranges[i] = min(alignUp(size, 4), buffers[i].Buffer.capacity-at)
 		}
 		if set, err = b.descriptorSet(d, p.sets, uint32(len(buffers))); err != nil {
@@ -211,7 +213,7 @@ func (d *Device) checkDispatch(op string, p *Pipeline, buffers []BufferRange, pu
 	return nil
 }
 
-// resolve gives a range's extent, and false where it does not lie in its buffer.
+// resolve returns the offset and size of a range, and false if it exceeds its buffer.
 func (r *BufferRange) resolve() (offset, size uint64, ok bool) {
 	n := r.Buffer.size
 	if r.Offset >= n {
@@ -237,9 +239,9 @@ func (d *Device) checkRange(op string, r BufferRange) (offset, size uint64, err 
 	return offset, size, nil
 }
 
-// Reserve makes room for dispatches with so many buffers each, so that none of the
-// next ones fails for want of descriptors: what takes several dispatches can be
-// recorded whole or not at all.
+// Reserve allocates descriptors for the given number of dispatches with the given number
+// of buffers each, so that none of them fails for lack of descriptors: an operation of
+// several dispatches is then recorded completely or not at all.
 func (c *Commands) Reserve(dispatches, buffers int) error {
 	const op = "Reserve"
 	b, err := c.enter(op)
@@ -256,8 +258,8 @@ func (c *Commands) Reserve(dispatches, buffers int) error {
 	return b.reserve(c.d, dispatches, uint32(buffers))
 }
 
-// Barrier makes the effects of all shader and transfer work recorded so far
-// visible to what follows, and orders the two.
+// Barrier orders all shader and transfer work recorded so far before all work recorded
+// later, and makes its writes visible.
 func (c *Commands) Barrier() error {
 	b, err := c.enter("Barrier")
 	if err != nil {
@@ -268,9 +270,9 @@ func (c *Commands) Barrier() error {
 	return nil
 }
 
-// Copy copies src to dst: as many bytes as src has. Within one buffer the two
-// must not overlap. Offsets and sizes are in bytes. The batch holds both buffers.
-// ErrInvalid for ranges outside of their buffers, of different sizes, or of another device.
+// Copy records a copy of src to dst, of the same size. In one buffer the two must not
+// overlap. The batch holds both buffers. The error matches ErrInvalid for ranges that
+// exceed their buffers, differ in size or belong to another device.
 func (c *Commands) Copy(dst, src BufferRange) error {
 	const op = "Copy"
 	b, err := c.enter(op)
@@ -307,9 +309,10 @@ func (c *Commands) copy(b *batch, dst *Buffer, to uint64, src *Buffer, from, n u
 	return nil
 }
 
-// Fill sets a range to a repeated 32-bit word. Offset and size are multiples of 4;
-// a size of 0 fills to the end of the buffer, the last word included. The batch holds the
-// buffer. ErrInvalid for a range outside of it, or of another device.
+// Fill records setting a range to a repeated 32-bit word. Offset and size are multiples
+// of 4; size 0 fills up to the end of the buffer, with the whole last word. The batch
+// holds the buffer. The error matches ErrInvalid for a range that exceeds the buffer or
+// belongs to another device.
 func (c *Commands) Fill(dst BufferRange, word uint32) error {
 	const op = "Fill"
 	b, err := c.enter(op)
@@ -334,9 +337,9 @@ func (c *Commands) Fill(dst BufferRange, word uint32) error {
 	return nil
 }
 
-// Keep holds resources until what is recorded has finished: buffers that a kernel
-// reaches through addresses, above all. One that is closed is ErrClosed, a nil one
-// ErrInvalid; those before it in the list are held.
+// Keep holds resources until the recorded work has finished, such as buffers that a
+// kernel uses through addresses. The error matches ErrClosed for a closed resource and
+// ErrInvalid for nil; the resources before it in the list are then held.
 func (c *Commands) Keep(list ...Resource) error {
 	const op = "Keep"
 	b, err := c.enter(op)
@@ -354,8 +357,8 @@ func (c *Commands) Keep(list ...Resource) error {
 
 var noLabel = func() {}
 
-// Label names what is recorded until end is called, for tools; without Debug it
-// does nothing. A label ends with its batch at the latest.
+// Label names the commands recorded until end is called, for debugging tools. Without
+// Options.Debug it does nothing. A label ends with its batch at the latest.
 func (c *Commands) Label(name string) (end func()) {
 	if d := c.Device(); d == nil || !d.debug {
 		return noLabel
@@ -381,5 +384,5 @@ func (c *Commands) Label(name string) (end func()) {
 	}
 }
 
-// barrier records a barrier; the device is entered.
+// barrier records a barrier. The caller has entered the device.
 func (c *Commands) barrier(b *batch) { C.vka_cmd_barrier(c.d.c, b.commands) }

@@ -13,37 +13,38 @@ import (
 	vulkan "github.com/goki/vulkan"
 )
 
-// Options for Open. The zero value opens the best device.
+// Options are the options of Open. The zero value opens the best device.
 type Options struct {
-	// Device: "" or "auto" takes the best usable one (discrete before integrated,
-	// virtual, CPU); "0" an index in the loader's list; a UUID; or a part of a
-	// name, in any case. A name that fits several devices is an error listing them.
+	// Device selects the device: "" or "auto" for the best usable one (discrete before
+	// integrated, virtual, CPU), an index in the loader's list, a UUID, or part of a
+	// name, ignoring case. A name that several devices have is an error that lists them.
 	Device string
-	// Validation loads VK_LAYER_KHRONOS_validation (VKATTN_VALIDATION=1 in the
-	// environment does too, see [ValidationEnv]); ErrUnsupported where it is not
-	// installed.
+	// Validation loads VK_LAYER_KHRONOS_validation, as does VKATTN_VALIDATION=1 in the
+	// environment (see [ValidationEnv]). The error matches ErrUnsupported if the layer is
+	// not installed.
 	// SyncValidation adds hazard checks, GPUValidation checks inside shaders; both
 	// are slow and imply Validation.
 	Validation, SyncValidation, GPUValidation bool
-	// OnMessage receives validation messages, one at a time, on a goroutine that
-	// uses the device, and must not use the device itself. nil: standard error.
+	// OnMessage is called with each validation message, one at a time, on a goroutine
+	// that uses the device. It must not use the device. nil: standard error.
 	OnMessage func(Message)
 	// Debug names objects and labels commands for tools (VK_EXT_debug_utils).
 	// Implied by Validation.
 	Debug bool
-	// PipelineCache is the folder of compiled pipelines: "" is pipelines in
-	// CacheDir, "off" keeps none.
+	// PipelineCache is the folder of compiled pipelines: "" is the folder "pipelines" in
+	// CacheDir, "off" disables the cache.
 	PipelineCache string
-	// Stats has pipelines keep what the driver's compiler says about them.
+	// Stats makes Pipeline.Statistics available.
 	Stats bool
-	// RobustBufferAccess bounds every access through a descriptor, at a cost.
+	// RobustBufferAccess checks the bounds of every access through a descriptor, which
+	// makes kernels slower.
 	RobustBufferAccess bool
-	// Extensions are further device extensions to enable; ErrUnsupported when one
-	// is missing.
+	// Extensions are further device extensions to enable. The error matches
+	// ErrUnsupported if the device lacks one.
 	Extensions []string
 }
 
-// Device is an opened device with one queue. It may be used by many goroutines.
+// Device is an open device with one queue. It is safe for concurrent use.
 type Device struct {
 	c        *C.vka_device
 	instance *C.vka_instance
@@ -53,17 +54,17 @@ type Device struct {
 	debug    bool
 	stats    bool
 
-	// life is held for reading by every call and for writing by Close, so that no
-	// call meets a destroyed device.
+	// Every call holds life for reading and Close holds it for writing, so that no call
+	// uses a destroyed device.
 	life    sync.RWMutex
 	closed  bool
 	closing atomic.Bool // waits end early
 	lost    atomic.Bool
 
 	queue                  sync.Mutex
-	worked                 atomic.Bool // the queue was, or may have been, given something
-	lockQueue, unlockQueue func()      // the caller's, around queue use of a wrapped device
-	unguarded              bool        // wrapped, and the caller gave none
+	worked                 atomic.Bool // work may have been submitted to the queue
+	lockQueue, unlockQueue func()      // of External, around each use of the queue
+	unguarded              bool        // wrapped without LockQueue
 
 	mem       allocator
 	pipelines pipelineSet
@@ -78,9 +79,8 @@ type Device struct {
 	wrapped   map[*Commands]struct{}
 }
 
-// Open opens a device. It takes the first queue family with compute: on the
-// hardware seen so far that is the main one, with the same clocks and 64 valid
-// timestamp bits.
+// Open opens a device with one queue of the first queue family that has compute. On all
+// hardware seen so far that is the main family, with 64 valid timestamp bits.
 func Open(o Options) (*Device, error) {
 	byEnvironment, err := ValidationByEnv()
 	if err != nil {
@@ -166,7 +166,7 @@ func newDevice(in *C.vka_instance, c *C.vka_device, p *probe, enabled Caps) *Dev
 	return d
 }
 
-// Info describes the device; Caps in it hold what is enabled. Do not change it.
+// Info describes the device; its Caps are those of the open device. Do not change it.
 func (d *Device) Info() *DeviceInfo {
 	if d == nil {
 		return &DeviceInfo{}
@@ -174,15 +174,15 @@ func (d *Device) Info() *DeviceInfo {
 	return &d.info
 }
 
-// Caps is what the device can do and has enabled. Do not change it.
+// Caps are the capabilities that the device has and that are enabled. Do not change it.
 func (d *Device) Caps() *Caps { return &d.Info().Caps }
 
 // Stats reports whether pipelines keep compiler statistics.
 func (d *Device) Stats() bool { return d != nil && d.stats }
 
-// enter starts a call: nil, or why the device cannot be used. After nil, leave
-// has to follow. Calls do not nest: with Close waiting, a second enter would wait
-// for the first to leave.
+// enter starts a call and returns an error if the device cannot be used. After nil, leave
+// must follow. Calls must not nest: while Close waits, a second enter would wait for the
+// first to leave.
 func (d *Device) enter(op string) error {
 	if d == nil {
 		return unmade(op)
@@ -203,8 +203,8 @@ func (d *Device) enter(op string) error {
 	return nil
 }
 
-// stay is enter for what works on a lost device too: d.life.RUnlock follows where it
-// reports true.
+// stay is enter for calls that work on a lost device too. If it reports true,
+// d.life.RUnlock must follow.
 func (d *Device) stay() bool {
 	if d == nil {
 		return false
@@ -222,7 +222,7 @@ func (d *Device) leave() {
 	d.life.RUnlock()
 }
 
-// check turns a result into an error and remembers a lost device.
+// check converts a VkResult into an error and records that the device is lost.
 func (d *Device) check(op string, r C.VkResult) error {
 	if r >= 0 {
 		return nil
@@ -233,7 +233,7 @@ func (d *Device) check(op string, r C.VkResult) error {
 	return &Error{Op: op, Result: goResult(r)}
 }
 
-// withQueue runs f with the queue to itself.
+// withQueue runs f while it has exclusive use of the queue.
 func (d *Device) withQueue(f func() C.VkResult) C.VkResult {
 	d.queue.Lock()
 	defer d.queue.Unlock()
@@ -244,8 +244,8 @@ func (d *Device) withQueue(f func() C.VkResult) C.VkResult {
 	return f()
 }
 
-// WaitIdle waits until the device has nothing left to do. Recorded work that was
-// not submitted stays so. On a wrapped device it waits for the device's own streams.
+// WaitIdle waits until all submitted work has finished. It does not submit recorded work.
+// On a wrapped device it waits only for the streams of this Device.
 func (d *Device) WaitIdle() error {
 	if err := d.enter("WaitIdle"); err != nil {
 		return err
@@ -254,12 +254,12 @@ func (d *Device) WaitIdle() error {
 	return d.idle()
 }
 
-// idle waits for the device; for our own streams when the device is the caller's,
-// whose other queues are not ours to lock.
+// idle waits for the device. On a wrapped device, whose other queues this package cannot
+// lock, it waits for the streams of this Device.
 func (d *Device) idle() error {
 	d.drainPeers()
 	if !d.worked.Load() {
-		return nil // there are drivers for no hardware at all that have no wait either
+		return nil // null drivers, which have no hardware, do not implement waits
 	}
 	if d.owned {
 		return d.check("vkDeviceWaitIdle", d.withQueue(func() C.VkResult { return C.vka_wait_idle(d.c) }))
@@ -282,14 +282,14 @@ func (d *Device) idle() error {
 // Closed reports whether Close has begun.
 func (d *Device) Closed() bool { return d != nil && d.closing.Load() }
 
-// Lost reports whether a call has met a lost device.
+// Lost reports whether a call has returned ErrDeviceLost.
 func (d *Device) Lost() bool { return d != nil && d.lost.Load() }
 
-// Close waits for the device to be idle, saves the pipeline cache and destroys
-// everything made from the device; waits in other goroutines end with ErrClosed.
-// It waits without limit, so work that waits on a timeline nobody signals has to
-// be released first. Mapped memory (Buffer.Bytes) is gone afterwards. Further
-// calls do nothing. The error is that of the wait: a lost device is closed too.
+// Close waits until the device is idle, saves the pipeline cache and destroys everything
+// made from the device. Waits in other goroutines return ErrClosed. Close waits without a
+// limit: signal the timelines that submitted work waits for first. Mapped memory
+// (Buffer.Bytes) is unmapped. Further calls do nothing. The error is that of the wait; a
+// lost device is closed nevertheless.
 func (d *Device) Close() error {
 	if d == nil || d.closing.Swap(true) {
 		return nil
@@ -324,9 +324,9 @@ func (d *Device) Close() error {
 	return err
 }
 
-// VulkanInstance, VulkanPhysicalDevice, VulkanDevice and VulkanQueue return the
-// handles, nil once the device is closed. The queue is shared: using it directly
-// while streams submit breaks Vulkan's rules, unless within WithQueue.
+// VulkanInstance returns the VkInstance, like VulkanPhysicalDevice, VulkanDevice and
+// VulkanQueue for the other handles; all return nil after Close. Streams use the queue
+// too: use it directly only inside WithQueue.
 func (d *Device) VulkanInstance() vulkan.Instance {
 	if !d.stay() {
 		return nil
@@ -363,8 +363,8 @@ func (d *Device) VulkanQueue() (queue vulkan.Queue, family uint32) {
 	return vulkan.Queue(unsafe.Pointer(d.c.queue)), d.info.queueFamily
 }
 
-// WithQueue runs f while no stream submits to the queue, under the locks of External
-// for a wrapped device. f must not use d. ErrInvalid without f.
+// WithQueue runs f while no stream submits to the queue; on a wrapped device it also holds
+// the lock of External. f must not use d. The error matches ErrInvalid if f is nil.
 func (d *Device) WithQueue(f func(queue vulkan.Queue)) error {
 	const op = "WithQueue"
 	if err := d.enter(op); err != nil {
@@ -379,7 +379,7 @@ func (d *Device) WithQueue(f func(queue vulkan.Queue)) error {
 	return nil
 }
 
-// setName names an object for tools.
+// setName names an object for debugging tools.
 func (d *Device) setName(kind C.uint32_t, handle uint64, name string) {
 	if !d.debug || name == "" {
 		return

@@ -1,69 +1,79 @@
-// Package vk is a small Vulkan host layer for compute: devices, memory,
-// pipelines, recording, streams and sharing. It knows nothing of what its
-// kernels compute.
+// Package vk is a small Vulkan host layer for compute: devices, memory, pipelines,
+// command recording, streams, timestamps and sharing with other APIs. It knows nothing
+// of what its kernels compute.
+//
+//	dev, err := vk.Open(vk.Options{})
+//	defer dev.Close()
+//	stream, err := dev.NewStream("example")
+//	buf, err := dev.NewBuffer(size, vk.BufferOptions{})
+//	err = stream.Upload(buf, 0, data)
+//	err = stream.Barrier()
+//	err = stream.Dispatch(pipeline, []vk.BufferRange{{Buffer: buf}}, push, [3]uint32{groups, 1, 1})
+//	err = stream.Wait(ctx)
+//
+// # Units
+//
+// Sizes, offsets and ranges are in bytes, times are time.Duration, device ticks are in
+// units of Limits.TimestampPeriodNs.
 //
 // # Vulkan at run time
 //
-// The loader, libvulkan.so.1, is opened when first needed (the environment
-// variable VKATTN_LIBVULKAN names another file). Nothing is needed at build time
-// but a C compiler: the part of the Vulkan ABI in use is declared in abi.h. A
-// machine without Vulkan builds and runs, and Devices and Open return an error
-// matching ErrNoDevice.
+// The package opens the loader, libvulkan.so.1, when it is first needed; the environment
+// variable VKATTN_LIBVULKAN names another file. A build needs a C compiler but no Vulkan
+// headers: abi.h declares the part of the Vulkan ABI that is used. Without Vulkan a
+// program builds and runs; Devices and Open return an error that matches ErrNoDevice.
 //
 // # github.com/goki/vulkan
 //
-// That package is the vocabulary of the API's edge: the types of the dispatchable
-// handles (Instance, PhysicalDevice, Device, Queue, CommandBuffer) and the result
-// codes are its own, so that a program which uses it can hand objects over in both
-// directions. None of its Vulkan commands is called here: those that marshal arrays
-// free C memory from finalizers which may run during the call. Three functions of
-// its loader are: SetGetInstanceProcAddr and Init once, InitInstance for each
-// instance made here, so that the program's own calls find the loader in use.
+// The API uses two things of that package: the types of dispatchable handles (Instance,
+// PhysicalDevice, Device, Queue, CommandBuffer) and the result codes. A program that uses
+// goki/vulkan can so pass its objects to this package and take ours. This package calls
+// none of its Vulkan commands, because those that marshal arrays free C memory from
+// finalizers that may run during the call. It calls three functions of its loader, so
+// that the program's own calls use the same loader: SetGetInstanceProcAddr and Init once,
+// InitInstance for each instance.
 //
-// Every call here is one C function with flat arguments that builds its structures
-// on the C stack and keeps nothing. abi.h and its parts declare those structures;
-// abi_test.go compares them, the commands and the feature table with the Khronos
-// headers that scripts/deps.sh headers fetches.
+// Every Vulkan call goes through a C function with flat arguments, which builds its
+// structures on the C stack and keeps nothing. abi.h and the headers it includes declare
+// the structures; abi_test.go compares them, the commands and the feature table with the
+// Khronos headers that "scripts/deps.sh headers" fetches.
 //
 // # Handles
 //
-// Non-dispatchable handles (buffers, pipelines, semaphores) are uint64. A driver
-// may return small numbers for them and the validation layers do; were they
-// pointers in Go, the garbage collector would find impossible addresses in them
-// and abort the program.
+// Non-dispatchable handles (buffers, pipelines, semaphores) are uint64, not pointers. A
+// driver may return small numbers for them, as the validation layers do. The garbage
+// collector aborts a program whose pointers hold such numbers.
 //
 // # Concurrency
 //
-// A Device, its pipelines and its buffers may be used by many goroutines. A
-// Stream, and a Commands, has one owner at a time. Queue submission is
-// serialized inside the Device.
+// Device, Pipeline, Buffer and Timeline are safe for concurrent use. A Stream or a
+// Commands is not: it has one owner at a time. The Device serializes submissions to its
+// queue.
 //
 // # Lifetime
 //
-// Everything has an idempotent Close. Work in flight holds what it uses: a
-// buffer or a pipeline closed while a stream still needs it is destroyed when
-// that work has finished. Device.Close waits for the device to be idle and
-// closes everything made from it; later calls return ErrClosed. No Go slice is
-// kept past the call it was given to.
+// Every object has a Close that may be called again. Work in flight holds what it uses: a
+// buffer or pipeline that is closed while a stream needs it is destroyed when the work has
+// finished. Device.Close waits until the device is idle and closes everything made from
+// it; later calls return ErrClosed. No function keeps a Go slice after it returns.
 //
 // # Errors
 //
-// What the environment or the caller can cause is an *Error matching one of the
-// sentinels below with errors.Is; nothing panics. Methods of a nil pointer, and of a
-// zero value, return errors that match ErrInvalid, or zeros where they return no error;
-// their Close does nothing. After a lost device every call returns ErrDeviceLost at
-// once.
-//
-// # Examples
-//
-// vk/example_test.go has Example (a stream copies to a buffer and back), ExampleError and
-// ExampleStream (what errors match) and ExampleVersion. The programs in
-// attention/examples show devices, buffers and streams at work: quickstart,
-// and owndevice with a device that the program made by itself.
+// Errors that the environment or the caller causes are *Error values that match one of
+// the sentinels below with errors.Is; nothing panics. Methods of a nil pointer or of a
+// zero value return errors that match ErrInvalid, or zero values if they return no error;
+// their Close does nothing. After a lost device every call returns ErrDeviceLost.
 //
 // # Robust buffer access
 //
-// It is off unless asked for (Options.RobustBufferAccess): kernels are expected
-// to prove their indices, and every range given to Dispatch is checked against
-// its buffer. Addresses inside push constants cannot be checked.
+// Robust buffer access is off unless Options.RobustBufferAccess is set: kernels must prove
+// their indices. Dispatch checks every range against its buffer. It cannot check
+// addresses inside push constants.
+//
+// # Examples
+//
+// example_test.go has Example (a stream copies to a buffer and back), ExampleError and
+// ExampleStream (matching errors) and ExampleVersion. Two programs in attention/examples
+// use devices, buffers and streams: quickstart, and owndevice, which passes its own
+// device to this package.
 package vk

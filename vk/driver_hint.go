@@ -10,17 +10,16 @@ import (
 	"unsafe"
 )
 
-// nvidiaKernel are files that NVIDIA's kernel driver makes, and containers that were
-// given a GPU have.
+// nvidiaKernel are files of NVIDIA's kernel driver, which containers with a GPU have too.
 var nvidiaKernel = []string{"/proc/driver/nvidia/version", "/dev/nvidiactl"}
 
-// eglLibrary is what NVIDIA's Vulkan driver opens on a machine without a display.
+// eglLibrary is the library that NVIDIA's Vulkan driver opens even without a display.
 var eglLibrary = "libEGL.so.1"
 
-// DriverHint says why a machine that has a GPU may offer none, where that shows; "" else.
-// NVIDIA's Vulkan driver (580.159) opens libEGL.so.1 of glvnd and without it gives the
-// loader nothing, which looks like a machine without a driver: servers and containers
-// often have the one and not the other.
+// DriverHint says why a machine with an NVIDIA GPU has no Vulkan device, or "" if it knows
+// no reason. NVIDIA's Vulkan driver (580.159) opens libEGL.so.1 of glvnd. Without that
+// library, which servers and containers often lack, it offers no device, as if there were
+// no driver.
 func DriverHint() string {
 	for _, file := range nvidiaKernel {
 		if _, err := os.Stat(file); err != nil {
@@ -34,7 +33,7 @@ func DriverHint() string {
 	return ""
 }
 
-// unopenable says why a shared library cannot be opened; "" where it can.
+// unopenable says why a shared library cannot be opened, "" if it can.
 func unopenable(library string) string {
 	name := C.CString(library)
 	defer C.free(unsafe.Pointer(name))
@@ -45,7 +44,7 @@ func unopenable(library string) string {
 	return ""
 }
 
-// noDevice adds the hint to what was found wrong.
+// noDevice returns an ErrNoDevice with a detail and the hint.
 func noDevice(detail string) string {
 	if hint := DriverHint(); hint != "" {
 		return detail + "; " + hint

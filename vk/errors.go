@@ -12,11 +12,11 @@ import (
 
 // Sentinels, matched with errors.Is.
 var (
-	// ErrDeviceLost: the device stopped (VK_ERROR_DEVICE_LOST). Only Close is of use.
+	// ErrDeviceLost: the device is lost (VK_ERROR_DEVICE_LOST). Only Close still works.
 	ErrDeviceLost = errors.New("vk: device lost")
 	// ErrOutOfMemory: host or device memory, or an allocation limit, is exhausted.
 	ErrOutOfMemory = hostmem.ErrOutOfMemory
-	// ErrUnsupported: this device, driver or machine cannot do it; the text says why.
+	// ErrUnsupported: this device, driver or machine lacks something; the text says what.
 	ErrUnsupported = errors.New("vk: unsupported")
 	// ErrClosed: the object, or the device it came from, is closed.
 	ErrClosed = errors.New("vk: closed")
@@ -26,13 +26,13 @@ var (
 	ErrInvalid = errors.New("vk: invalid use")
 )
 
-// Error is a failed operation. Result is what Vulkan returned, or the code that
-// fits best when the request was refused before Vulkan was called.
+// Error is a failed operation. Result is the result of Vulkan, or the code that fits best
+// if the operation was refused before Vulkan was called.
 type Error struct {
-	Op     string        // what was attempted, e.g. "vkAllocateMemory" or "Dispatch"
-	Result vulkan.Result // vulkan.Success when Vulkan had no part in it
-	Detail string        // why, in words; may be empty
-	Err    error         // the sentinel it stands for, or a cause; may be nil
+	Op     string        // the operation, e.g. "vkAllocateMemory" or "Dispatch"
+	Result vulkan.Result // vulkan.Success if Vulkan was not involved
+	Detail string        // the reason; may be empty
+	Err    error         // a sentinel or a cause; may be nil
 }
 
 func (e *Error) Error() string {
@@ -59,7 +59,7 @@ func (e *Error) Unwrap() error {
 	return e.Err
 }
 
-// Is reports whether target is the sentinel that Result stands for.
+// Is reports whether target is the sentinel of Result.
 func (e *Error) Is(target error) bool {
 	return e != nil && target != nil && target == sentinel(e.Result)
 }
@@ -80,7 +80,7 @@ func sentinel(r vulkan.Result) error {
 	return nil
 }
 
-// resultNames holds the codes this package can meet; goki lacks the newer ones.
+// resultNames has the codes that this package may get; goki lacks the newer ones.
 var resultNames = map[vulkan.Result]string{
 	0: "VK_SUCCESS", 1: "VK_NOT_READY", 2: "VK_TIMEOUT", 5: "VK_INCOMPLETE",
 	-1: "VK_ERROR_OUT_OF_HOST_MEMORY", -2: "VK_ERROR_OUT_OF_DEVICE_MEMORY",
@@ -106,7 +106,8 @@ func refuse(op string, err error, format string, args ...any) error {
 	return &Error{Op: op, Detail: fmt.Sprintf(format, args...), Err: err}
 }
 
-// invalid, unsupported and outOfMemory refuse a request before Vulkan sees it.
+// invalid, unsupported and outOfMemory are errors of requests that are refused before
+// Vulkan is called.
 func invalid(op, format string, args ...any) error { return refuse(op, ErrInvalid, format, args...) }
 
 func unsupported(op, format string, args ...any) error {
@@ -119,8 +120,7 @@ func outOfMemory(op, format string, args ...any) error {
 
 func closed(op string) error { return &Error{Op: op, Err: ErrClosed} }
 
-// unmade refuses a nil pointer and an object that is not from this package's
-// constructors.
+// unmade is the error of a nil pointer or of an object that no constructor returned.
 func unmade(op string) error {
 	return invalid(op, "the object is nil, or was not made by this package")
 }

@@ -16,10 +16,10 @@ func CheckHostMemory(op string, needed uint64) error {
 	return nil
 }
 
-// AvailableMemory is how many bytes new buffers of a kind can have in all: what the
-// heaps, or where the driver knows one the budgets (VK_EXT_memory_budget), have left.
-// A device that is the CPU has no more than the process has (package hostmem).
-// Other programs allocate too, so NewBuffer may still fail.
+// AvailableMemory is the number of bytes available to new buffers of a kind: the sum of
+// what is left of the heaps, or of their budgets if the driver has VK_EXT_memory_budget. A
+// device that is the CPU has at most what the process has (package hostmem). NewBuffer may
+// still fail, as other programs allocate too.
 func (d *Device) AvailableMemory(kind MemoryKind) (uint64, error) {
 	if err := d.enter("AvailableMemory"); err != nil {
 		return 0, err
@@ -29,7 +29,7 @@ func (d *Device) AvailableMemory(kind MemoryKind) (uint64, error) {
 }
 
 // CheckMemory returns an error that matches ErrOutOfMemory, with needed and available
-// bytes, if device-local buffers of needed bytes in all do not fit.
+// bytes, if device-local buffers of that many bytes in sum do not fit.
 func (d *Device) CheckMemory(op string, needed uint64) error {
 	if err := d.enter(op); err != nil {
 		return err
@@ -50,7 +50,7 @@ func (d *Device) CheckMemory(op string, needed uint64) error {
 	return nil
 }
 
-// available adds up what the heaps of a kind have left.
+// available is the sum of what is left of the heaps for a kind.
 func (a *allocator) available(kind MemoryKind) (total uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -75,7 +75,7 @@ func (a *allocator) available(kind MemoryKind) (total uint64) {
 	return total
 }
 
-// budgets are what the driver says of each heap; 0 where it says nothing.
+// budgets returns the budget of each heap, 0 if the driver does not tell.
 func (a *allocator) budgets() (budget, usage [16]uint64) {
 	if a.d.info.Caps.MemoryBudget {
 		C.vka_heap_budget(a.d.instance, a.d.c.physical, u64(&budget[0]), u64(&usage[0]))
@@ -83,7 +83,8 @@ func (a *allocator) budgets() (budget, usage [16]uint64) {
 	return budget, usage
 }
 
-// checkBlock refuses an allocation that the heap, its budget or the host has no room for.
+// checkBlock returns an error if an allocation does not fit the heap, its budget or the
+// host.
 func (a *allocator) checkBlock(op string, heap uint32, size uint64) error {
 	d := a.d
 	total := d.info.Caps.MemoryHeaps[heap].Bytes

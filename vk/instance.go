@@ -10,8 +10,8 @@ import (
 	vulkan "github.com/goki/vulkan"
 )
 
-// instanceVersions are tried from the newest. A 1.1 driver has to accept all of
-// them, but some refuse what they do not know.
+// instanceVersions are tried from the newest on. A 1.1 driver must accept all of them, but
+// some refuse versions that they do not know.
 var instanceVersions = []uint32{1<<22 | 4<<12, 1<<22 | 3<<12, 1<<22 | 2<<12, 1<<22 | 1<<12}
 
 func newInstance(flags C.uint32_t, log *messageLog) (*C.vka_instance, unsafe.Pointer, error) {
@@ -52,11 +52,11 @@ func newInstance(flags C.uint32_t, log *messageLog) (*C.vka_instance, unsafe.Poi
 
 var driversLoaded sync.Once
 
-// closeInstance destroys an instance, all but the first of ours, which lives on:
-// the loader unloads a driver with the last instance that uses it, and NVIDIA's
-// (580.159) refuses to be loaded again after some ten times in one process. With
-// layers the first one goes too, since they report then what was left behind, and
-// a bare one takes its place.
+// closeInstance destroys an instance unless it is the first of this process. The loader
+// unloads a driver with the last instance that uses it, and NVIDIA's driver (580.159)
+// cannot be loaded more than about ten times in one process. With validation layers the
+// first instance is destroyed too, as only then they report leaks, and one without layers
+// replaces it.
 func closeInstance(in *C.vka_instance) {
 	stays := false
 	if in.owned != 0 {

@@ -22,9 +22,9 @@ var loader struct {
 	goki bool
 }
 
-// GetInstanceProcAddr opens the Vulkan loader if need be and returns its
-// vkGetInstanceProcAddr, a C function pointer that stays valid. Without a loader
-// the error matches ErrNoDevice.
+// GetInstanceProcAddr returns the vkGetInstanceProcAddr of the Vulkan loader, a C function
+// pointer that stays valid. It opens the loader if needed. Without a loader the error
+// matches ErrNoDevice.
 func GetInstanceProcAddr() (unsafe.Pointer, error) {
 	loader.Lock()
 	defer loader.Unlock()
@@ -47,9 +47,9 @@ func GetInstanceProcAddr() (unsafe.Pointer, error) {
 	return get, nil
 }
 
-// hookGoki gives goki/vulkan the loader in use here (it would look for
-// libvulkan.so, a file of development packages) and the new instance, so that a
-// program may go on with its functions.
+// hookGoki passes the loader and a new instance to goki/vulkan, so that a program can call
+// its functions. By itself goki/vulkan opens libvulkan.so, which only development packages
+// have.
 func hookGoki(get unsafe.Pointer, instance vulkan.Instance) error {
 	loader.Lock()
 	defer loader.Unlock()

@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// blockBytes is the size of a shared allocation. Requests from half of it on
-	// get an allocation of their own.
+	// blockBytes is the size of a shared allocation. A request of half of it or more
+	// gets its own allocation.
 	blockBytes = 64 << 20
 	// minAlignment of a buffer's start, so that its address suits the widest loads.
 	minAlignment = 256
-	// budgetFloor: smaller allocations are made without asking for the budget.
+	// budgetFloor is the least size of an allocation that is checked against the budget.
 	budgetFloor = 1 << 20
 )
 
-// MemoryKind says who works with a buffer.
+// MemoryKind says who reads and writes a buffer.
 type MemoryKind uint8
 
 // Kinds of memory.
@@ -36,11 +36,11 @@ func (k MemoryKind) String() string {
 	return "unknown memory kind"
 }
 
-// MemoryStats is what a device's buffers occupy.
+// MemoryStats describes the memory of a device's buffers.
 type MemoryStats struct {
-	Buffers        int    // open, or closed and still in flight; those of Commands.Scratch too
-	UsedBytes      uint64 // by those buffers, wrapped ones not counted
-	AllocatedBytes uint64 // taken from Vulkan
+	Buffers        int    // open buffers, closed ones in flight, and those of Commands.Scratch
+	UsedBytes      uint64 // of those buffers, without wrapped ones
+	AllocatedBytes uint64 // of all VkDeviceMemory objects
 	Allocations    int    // live VkDeviceMemory objects
 }
 
@@ -50,7 +50,7 @@ type block struct {
 	size      uint64
 	typ       uint32
 	mapped    unsafe.Pointer // nil unless host visible
-	dedicated bool           // holds one buffer, goes with it
+	dedicated bool           // holds one buffer and is freed with it
 	spans     spans
 }
 
@@ -84,7 +84,7 @@ func (a *allocator) init(d *Device, p *probe) {
 	}
 }
 
-// Memory reports what the device's buffers occupy.
+// Memory describes the memory of the device's buffers.
 func (d *Device) Memory() MemoryStats {
 	if d == nil {
 		return MemoryStats{}
@@ -99,8 +99,8 @@ func (d *Device) Memory() MemoryStats {
 	return s
 }
 
-// candidates are the memory types for a kind, best first. Types with properties
-// beyond the four basic ones (protected, lazily allocated, uncached) are left out.
+// candidates lists the memory types for a kind, best first. It leaves out types with
+// other than the four basic properties, such as protected or lazily allocated ones.
 func (a *allocator) candidates(kind MemoryKind, mask uint32) []uint32 {
 	const (
 		local    = C.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
@@ -118,7 +118,7 @@ func (a *allocator) candidates(kind MemoryKind, mask uint32) []uint32 {
 		}
 		switch kind {
 		case Upload:
-			cost(f&local != 0, 2) // the part of VRAM a host can see is small
+			cost(f&local != 0, 2) // host-visible VRAM is small
 			cost(f&cached != 0, 1)
 		case Readback:
 			cost(f&cached == 0, 2)
@@ -136,12 +136,12 @@ func (a *allocator) candidates(kind MemoryKind, mask uint32) []uint32 {
 			continue
 		}
 		if kind != DeviceLocal && f&(visible|coherent) != visible|coherent {
-			continue // Vulkan promises one type with both, so nothing needs flushing
+			continue // Vulkan guarantees a type with both, so that nothing needs flushing
 		}
 		anyLocal = anyLocal || f&local != 0
 		list = append(list, uint32(t))
 	}
-	// Slow memory is no substitute for a full fast one: that is out of memory.
+	// If the fast memory is full the error is out of memory: slow memory is no substitute.
 	if kind == DeviceLocal && anyLocal {
 		list = slices.DeleteFunc(list, func(t uint32) bool { return a.typeFlags[t]&local == 0 })
 	}
@@ -159,7 +159,8 @@ type request struct {
 	fd          int // -1: none
 }
 
-// alloc finds memory, after one try to free what finished work still holds.
+// alloc allocates memory. If that fails it releases what finished work still holds and
+// tries again.
 func (a *allocator) alloc(q request) (region, error) {
 	p, err := a.tryAlloc(q)
 	if err != nil && a.d.reclaim() {
@@ -208,7 +209,7 @@ func (a *allocator) fromType(t uint32, q request, own bool) (region, error) {
 	heap := a.d.info.Caps.MemoryHeaps[a.typeHeap[t]].Bytes
 	size := uint64(blockBytes)
 	for size > heap/8 && size/2 >= q.size && size > 1<<20 {
-		size /= 2 // a small heap is not swallowed by one block
+		size /= 2 // a block must not take most of a small heap
 	}
 	b, err := a.newBlock(t, size, request{fd: -1})
 	if err != nil {
@@ -226,9 +227,9 @@ func (a *allocator) fromType(t uint32, q request, own bool) (region, error) {
 	return region{b, at, q.size}, nil
 }
 
-// newBlock calls Vulkan once the limits are known to allow it. MaxAllocationBytes is
-// not among them: drivers promise that much and may grant more (NVIDIA reports
-// 4 GiB), or answer out of memory.
+// newBlock checks the limits and allocates memory from Vulkan. It does not check
+// MaxAllocationBytes: drivers guarantee that size but may grant more (NVIDIA reports
+// 4 GiB), or return out of memory.
 func (a *allocator) newBlock(t uint32, size uint64, q request) (*block, error) {
 	const op = "vkAllocateMemory"
 	d, l := a.d, &a.d.info.Caps.Limits
@@ -236,7 +237,7 @@ func (a *allocator) newBlock(t uint32, size uint64, q request) (*block, error) {
 	if l.MaxAllocations > 0 && a.count >= int(l.MaxAllocations) {
 		return nil, outOfMemory(op, "the device allows %d allocations", l.MaxAllocations)
 	}
-	// Imported memory (fd) was somebody's already, but no heap holds more than its size.
+	// Imported memory (fd) is allocated already, but a heap cannot hold more than its size.
 	if q.fd < 0 {
 		if err := a.checkBlock(op, heap, size); err != nil {
 			return nil, err
@@ -261,8 +262,8 @@ func (a *allocator) newBlock(t uint32, size uint64, q request) (*block, error) {
 	return b, nil
 }
 
-// mappable: memory of such a type is mapped whole and at once, whatever it was
-// first allocated for, as a buffer of a mapped kind may follow in the same block.
+// mappable reports whether memory of a type is mapped when it is allocated. Every block of
+// such a type is: a buffer of a mapped kind may use it later.
 func (a *allocator) mappable(t uint32) bool {
 	const both = C.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | C.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
 	return a.typeFlags[t]&both == both
@@ -274,7 +275,7 @@ func (a *allocator) freeBlock(b *block) {
 	a.heapUsed[a.typeHeap[b.typ]] -= b.size
 }
 
-// free takes a region back. One empty block per type is kept for the next buffer.
+// free frees a region. One empty block of each type stays allocated for the next buffer.
 // The caller holds mu.
 func (a *allocator) free(r region) {
 	b := r.block
@@ -297,7 +298,7 @@ func (a *allocator) free(r region) {
 	}
 }
 
-// destroy frees every buffer and block; the device is idle.
+// destroy frees all buffers and blocks. The device is idle.
 func (a *allocator) destroy() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -1,14 +1,13 @@
 package vk
 
-// paramBlock is the size of a buffer of parameters, and the most that Params takes.
+// paramBlock is the size of a parameter buffer and the largest size that Params accepts.
 const paramBlock = 16 << 10
 
-// Params copies what kernels recorded next are to read into memory of the batch, and
-// gives the range for a binding of Dispatch: for parameters beyond the push
-// constants that a device has. The bytes stay as they are until the batch has
-// finished, or of a caller's command buffer until Reset or Release, however often it
-// is executed. At most 16 KiB. Once a stream has been through a batch of the same
-// size, nothing is allocated.
+// Params copies at most 16 KiB of kernel parameters into memory of the batch and returns
+// their range, to be bound by Dispatch. It is for parameters that do not fit the device's
+// push constants. The bytes do not change until the batch has finished, or, in a caller's
+// command buffer, until Reset or Release, however often it is executed. Params does not
+// allocate once the stream has recorded a batch of the same size.
 //
 // The memory is the host's, which the device reads: no command is recorded and no
 // barrier needed. vkCmdUpdateBuffer would take a buffer just the same, and two

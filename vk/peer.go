@@ -10,28 +10,27 @@ import (
 	"time"
 )
 
-// Peer is a queue of another API that takes turns with a stream: what it is given
-// runs after everything recorded in the stream before, and before everything
-// recorded later. The two are tied by a timeline that both signal and wait for, so
-// that no turn waits on the host.
+// Peer is a queue of another API that takes turns with a stream: its work runs after
+// everything recorded in the stream before, and before everything recorded later. Both
+// signal and wait for one timeline, so that no turn waits on the host.
 //
-// The methods are called by whoever uses the stream, Drain and Poll by other
-// goroutines too. They must not use the device.
+// The owner of the stream calls the methods; other goroutines may call Drain and Poll. The
+// methods must not use the device.
 //
-// A peer that fails once is given nothing more, and its stream does nothing more
-// either: every call returns the peer's error.
+// After a peer has failed it gets no more work, and every call of its stream returns the
+// peer's error.
 type Peer interface {
-	// WaitFor makes what is given from now on wait until the timeline reaches value.
+	// WaitFor makes later work of the peer wait until the timeline reaches value.
 	WaitFor(value uint64) error
-	// SignalTo sets the timeline to value when all that was given has finished.
+	// SignalTo sets the timeline to value when all work of the peer has finished.
 	SignalTo(value uint64) error
-	// Drain waits until all that was given has finished. An error means that some of
-	// it never will, and that SignalTo may not have happened.
+	// Drain waits until all work of the peer has finished. After an error some of it
+	// will never finish, and the timeline may not reach the value of SignalTo.
 	Drain() error
-	// Poll is Drain that gives up after a time, which may be 0, and says whether it
-	// did not have to.
+	// Poll is like Drain but waits at most for a time, which may be 0. It reports
+	// whether all work has finished.
 	Poll(atMost time.Duration) (done bool, err error)
-	// Close is called once, after Drain or with the device lost.
+	// Close is called once, after Drain or when the device is lost.
 	Close()
 }
 
@@ -39,18 +38,18 @@ type Peer interface {
 type turns struct {
 	mu       sync.Mutex // WaitIdle and Close look on from other goroutines
 	peer     Peer
-	timeline *Timeline // the stream's; the peer has an import of it
-	value    uint64    // the last one anybody was told to set
-	seen     uint64    // the last one the peer was told to wait for
-	gave     []uint64  // those the peer was told to set, that may not be reached yet
+	timeline *Timeline // of the stream; the peer has imported it
+	value    uint64    // the last value that stream or peer were told to set
+	seen     uint64    // the last value that the peer was told to wait for
+	gave     []uint64  // values that the peer was told to set and may not have reached
 	last     uint64    // the last of them, reached or not; 0: none
-	taken    uint64    // the last of them that a batch waits for, or the host has seen
-	pending  bool      // the peer was given work since it was last told to signal
-	held     batch     // what that work uses, until a batch follows that waits for it
+	taken    uint64    // the last of them that a batch waits for, or that the host has seen
+	pending  bool      // the peer got work since it was last told to signal
+	held     batch     // resources of that work, until a batch waits for it
 	failed   error     // why the peer takes no more turns
 }
 
-// Peer is what SetPeer made; nil if there is none.
+// Peer is the peer that SetPeer set, nil if there is none.
 func (s *Stream) Peer() Peer {
 	if s == nil {
 		return nil
@@ -58,10 +57,10 @@ func (s *Stream) Peer() Peer {
 	return s.turns.peer
 }
 
-// SetPeer gives the stream a peer, made by open around a timeline that belongs to
-// the stream, exportable where the device's timelines are; open exports it and must
-// not use the stream. The stream closes the peer when it is destroyed. A stream has
-// one peer for good: ErrInvalid when there is one already.
+// SetPeer sets the peer of the stream. It calls open with a timeline of the stream, which
+// is exportable if the device supports that. open exports the timeline, must not use the
+// stream and returns the peer. The stream closes the peer when it is destroyed. A stream
+// keeps its peer: the error matches ErrInvalid if there is one already.
 func (s *Stream) SetPeer(open func(shared *Timeline) (Peer, error)) error {
 	const op = "SetPeer"
 	switch {
@@ -100,14 +99,13 @@ func (s *Stream) SetPeer(open func(shared *Timeline) (Peer, error)) error {
 	return nil
 }
 
-// HandOver makes it the peer's turn: what was recorded is submitted, and what the
-// peer is given afterwards waits for it. The stream's next batch waits for the peer
-// in turn. keep is held until the peer's work has finished. Turns of the peer that
-// follow each other with nothing recorded between them cost no submission.
+// HandOver starts a turn of the peer: it submits the recorded work, and later work of the
+// peer waits for it. The next batch of the stream waits for the peer. keep is held until
+// the peer's work has finished. Consecutive turns of the peer, with nothing recorded
+// between them, cost no submission.
 //
-// Pending waits (WaitFor) come before the peer's turn; pending signals (SignalTo)
-// stay for the next Submit, which comes after it. Wait, Submit and Download cover
-// the peer's work.
+// Pending waits (WaitFor) precede the peer's turn. Pending signals (SignalTo) are left to
+// the next Submit, which follows it. Wait, Submit and Download cover the peer's work.
 func (s *Stream) HandOver(keep ...Resource) error {
 	const op = "HandOver"
 	if err := s.use(op); err != nil {
@@ -130,7 +128,7 @@ func (s *Stream) HandOver(keep ...Resource) error {
 		}
 		t.seen = t.value
 	}
-	// From here on the peer may have been given work, whatever fails.
+	// From here on the peer may have work, even if a later step fails.
 	t.mu.Lock()
 	t.pending = true
 	t.mu.Unlock()
@@ -142,9 +140,9 @@ func (s *Stream) HandOver(keep ...Resource) error {
 	return nil
 }
 
-// flushForPeer submits what has to run before the peer's turn.
+// flushForPeer submits the work that must run before the peer's turn.
 func (s *Stream) flushForPeer(op string) error {
-	// What was submitted before there was a peer has not signalled their timeline.
+	// Submissions before SetPeer have not signalled the timeline of the turns.
 	before := s.turns.value == 0 && s.submitted.Load() > 0
 	if s.b == nil && (len(s.waits.handles) > 0 || before) {
 		if _, err := s.begin(op); err != nil {
@@ -155,8 +153,8 @@ func (s *Stream) flushForPeer(op string) error {
 	return err
 }
 
-// takeTurn adds to a submission what the peer's timeline needs: a wait for work the
-// peer was given, and a signal for its next turn.
+// takeTurn adds to a submission a wait for the peer's work and a signal for the peer's
+// next turn.
 func (s *Stream) takeTurn(l *submission) error {
 	t := &s.turns
 	if t.peer == nil {
@@ -172,8 +170,8 @@ func (s *Stream) takeTurn(l *submission) error {
 	return nil
 }
 
-// tookTurn notes that the submission was sent: it holds from now on what the peer's
-// work uses.
+// tookTurn records that the submission was made: its batch now holds the resources of the
+// peer's work.
 func (s *Stream) tookTurn(b *batch) {
 	t := &s.turns
 	if t.peer == nil {
@@ -191,7 +189,7 @@ func (s *Stream) tookTurn(b *batch) {
 	}
 }
 
-// endTurn has the peer signal the end of its turn, where it has one.
+// endTurn has the peer signal the end of its turn, if it has one.
 func (s *Stream) endTurn() error {
 	t := &s.turns
 	t.mu.Lock()
@@ -220,13 +218,12 @@ func (s *Stream) endTurn() error {
 	return nil
 }
 
-// maxGave is the number of turns after which those that are over are forgotten.
+// maxGave is the number of turns after which finished ones are dropped from the list.
 const maxGave = 64
 
-// waitForPeer waits until the peer has finished, without the device's help: the
-// peer is asked, again and again. Waiting for the timeline would take longer, since
-// a driver need not notice what another one signals until a wait times out (seen on
-// NVIDIA 580.159, where it took the whole 10 ms of waitSlice).
+// waitForPeer polls the peer until it has finished. Waiting for the timeline would take
+// longer: a driver may notice the signal of another API only when its wait times out. On
+// NVIDIA 580.159 it took all 10 ms of waitSlice.
 func (s *Stream) waitForPeer(ctx context.Context, op string) error {
 	t := &s.turns
 	if t.peer == nil {
@@ -266,12 +263,12 @@ func (s *Stream) waitForPeer(ctx context.Context, op string) error {
 // pollSlice is how long a peer asks its driver before a cancelled context is noticed.
 const pollSlice = time.Millisecond
 
-// waitOn is Timeline.wait that ends when the stream's peer fails.
+// waitOn is Timeline.wait that also ends when the stream's peer fails.
 func (s *Stream) waitOn(ctx context.Context, op string, tl *Timeline, value uint64) error {
 	t := &s.turns
 	peer := t.peer
 	if t.failure() != nil {
-		peer = nil // what waited for it was let go
+		peer = nil // the batches that waited for it were released
 	}
 	dead, err := tl.wait(ctx, op, value, peer)
 	if dead {
@@ -286,15 +283,16 @@ func (s *Stream) waitOn(ctx context.Context, op string, tl *Timeline, value uint
 	return err
 }
 
-// fail ends the turns for good. Batches that wait for the peer are let go: what they
-// compute is worth nothing, but they would keep the device busy for ever. mu is held.
+// fail ends the turns. It signals the timeline for the batches that wait for the peer:
+// their results are wrong, but without the signal they would occupy the device forever.
+// The caller holds mu.
 func (t *turns) fail(d *Device, err error) {
 	if t.failed != nil {
 		return
 	}
 	t.failed, t.pending = err, false
 	for _, v := range t.gave {
-		// The timeline only grows: what the device sets before v comes first.
+		// The timeline only grows: the device first sets its values below v.
 		r := C.vka_timeline_wait(d.c, C.uint64_t(t.timeline.handle), C.uint64_t(v-1), C.uint64_t(letGo))
 		now, e := t.timeline.value()
 		if r != C.VK_SUCCESS || e != nil {
@@ -306,17 +304,17 @@ func (t *turns) fail(d *Device, err error) {
 	}
 }
 
-// letGo bounds how long the batches between two turns of a failed peer may take.
+// letGo bounds the time of the batches between two turns of a failed peer.
 const letGo = 5 * time.Second
 
-// busy reports whether the peer was given work of which nobody knows the end.
+// busy reports whether the peer has work that is not known to have finished.
 func (t *turns) busy() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.pending
 }
 
-// failure is why the peer takes no more turns, nil while it does.
+// failure is the error that ended the turns, nil if they go on.
 func (t *turns) failure() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -351,7 +349,7 @@ func (d *Device) drainPeers() {
 	}
 }
 
-// close ends the turns; the stream's batches are finished, or the device lost.
+// close ends the turns. The batches of the stream have finished, or the device is lost.
 func (t *turns) close(d *Device) {
 	if t.peer == nil {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fakePeer is a queue beside Vulkan's: a goroutine that works through a list. It
+// fakePeer is a queue of another API: a goroutine that works through a list. It
 // talks to the timeline without entering the device, as a driver of another API
 // does.
 type fakePeer struct {

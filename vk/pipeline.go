@@ -18,31 +18,31 @@ import (
 // SpecConstant sets a 32-bit specialization constant.
 type SpecConstant struct{ ID, Value uint32 }
 
-// PipelineDesc describes a compute pipeline; its entry point is "main". Equal
-// descriptions give the same pipeline, whatever their Name.
+// PipelineDesc describes a compute pipeline with the entry point "main". Equal
+// descriptions share a pipeline; Name is not compared.
 type PipelineDesc struct {
 	Name      string
-	Code      []byte   // SPIR-V; not kept
+	Code      []byte   // SPIR-V; not used after the call
 	Hash      [32]byte // SHA-256 of Code; computed when zero
 	Constants []SpecConstant
-	// SubgroupSize asks for a size; 0 leaves it to the driver. FullSubgroups
-	// demands that every subgroup is full.
+	// SubgroupSize requires a size; 0 leaves it to the driver. FullSubgroups requires
+	// that every subgroup is full.
 	SubgroupSize  uint32
 	FullSubgroups bool
 	PushBytes     uint32 // of push constants, a multiple of 4
-	// StorageBuffers counts the bindings 0..n-1 of set 0.
+	// StorageBuffers is the number of bindings of set 0, which are storage buffers.
 	StorageBuffers uint32
-	// LocalSize and SharedBytes say what the code declares with these Constants.
-	// They are checked against the device's limits: a driver may lose the device
-	// over them rather than return an error.
+	// LocalSize and SharedBytes are the workgroup size and the bytes of shared memory
+	// that the code declares with these Constants. They are checked against the limits
+	// of the device, as a driver may lose the device instead of returning an error.
 	LocalSize   [3]uint32
 	SharedBytes uint64
-	// NoRobustness turns bounds checks off for this pipeline where the device can
-	// (Caps.PipelineRobustness): for kernels that prove their indices.
+	// NoRobustness turns off bounds checks for this pipeline if the device can do so
+	// (Caps.PipelineRobustness). Set it for kernels that prove their indices.
 	NoRobustness bool
 }
 
-// pipelineKey is a description as a comparable value.
+// pipelineKey is a PipelineDesc as a comparable value.
 type pipelineKey struct {
 	hash                      [32]byte
 	constants                 string
@@ -50,7 +50,7 @@ type pipelineKey struct {
 	full, noRobustness, stats bool
 }
 
-// compiled is a pipeline, shared by the handles of equal descriptions.
+// compiled is a pipeline that the handles of equal descriptions share.
 type compiled struct {
 	refs
 	d               *Device
@@ -65,7 +65,7 @@ type compiled struct {
 	push, nbindings uint32
 }
 
-// Pipeline is a handle on a compiled pipeline. It may be used by many goroutines.
+// Pipeline is a handle of a compiled pipeline. It is safe for concurrent use.
 type Pipeline struct {
 	*compiled
 	name   string
@@ -87,11 +87,11 @@ func (s *pipelineSet) init() {
 	s.layouts = map[layoutKey]layouts{}
 }
 
-// Pipeline compiles a pipeline, or finds the one an equal description gave. Many
-// goroutines may ask at once; an equal one is compiled once. What would break a
-// limit is refused without Vulkan: ErrInvalid for descriptions that no device
-// takes, ErrUnsupported for those this one does not. Close the handle when done;
-// closing the last one destroys the pipeline.
+// Pipeline compiles a pipeline, or returns the one of an equal description. Concurrent
+// calls with equal descriptions compile once. A description that exceeds a limit is
+// refused before Vulkan is called: the error matches ErrInvalid if no device supports it,
+// and ErrUnsupported if this device does not. The caller closes the handle; the pipeline
+// is destroyed with its last handle.
 func (d *Device) Pipeline(desc *PipelineDesc) (*Pipeline, error) {
 	const op = "Pipeline"
 	if err := d.enter(op); err != nil {
@@ -212,7 +212,7 @@ func (d *Device) checkPipeline(p *PipelineDesc) error {
 	return nil
 }
 
-// build compiles. Constants go to C as two arrays of numbers.
+// build compiles the pipeline. Constants are passed to C as two arrays of numbers.
 func (c *compiled) build(desc *PipelineDesc) error {
 	d := c.d
 	if err := d.layoutFor(c); err != nil {
@@ -235,7 +235,7 @@ func (c *compiled) build(desc *PipelineDesc) error {
 	}
 	subgroup := desc.SubgroupSize
 	if !d.info.Caps.SubgroupSizeControl {
-		subgroup = 0 // there is one size, and checkPipeline saw that it is this one
+		subgroup = 0 // the device has one size, and checkPipeline has compared it
 	}
 	start := time.Now()
 	r := C.vka_create_pipeline(d.c, C.uint64_t(d.pipelines.cache.handle), C.uint64_t(c.layout),
@@ -246,14 +246,15 @@ func (c *compiled) build(desc *PipelineDesc) error {
 		err.(*Error).Detail = desc.Name
 		return err
 	}
-	if c.handle == 0 { // seen in drivers that give up on a shader
+	if c.handle == 0 { // some drivers return success without a pipeline
 		return &Error{Op: "vkCreateComputePipelines", Err: ErrUnsupported, Detail: desc.Name + ": the driver made no pipeline"}
 	}
 	d.setName(C.VK_OBJECT_TYPE_PIPELINE, c.handle, desc.Name)
 	return nil
 }
 
-// layoutFor finds or makes the layouts; they live as long as the device.
+// layoutFor returns the layouts for a number of bindings and push constants, and creates
+// them if needed. They live as long as the device.
 func (d *Device) layoutFor(c *compiled) error {
 	s := &d.pipelines
 	s.mu.Lock()
@@ -271,7 +272,7 @@ func (d *Device) layoutFor(c *compiled) error {
 	return nil
 }
 
-// Name is what the description called the pipeline.
+// Name is the name in the description.
 func (p *Pipeline) Name() string {
 	if p == nil {
 		return ""
@@ -287,8 +288,8 @@ func (p *Pipeline) LocalSize() [3]uint32 {
 	return p.local
 }
 
-// CompileTime is how long the driver took, next to nothing when the pipeline came
-// from its cache.
+// CompileTime is the time that the driver took to create the pipeline. It is near 0 if
+// the pipeline was in its cache.
 func (p *Pipeline) CompileTime() time.Duration {
 	if p.device() == nil {
 		return 0
@@ -304,7 +305,7 @@ func (p *Pipeline) Handle() uint64 {
 	return p.handle
 }
 
-// device is what the pipeline belongs to; nil for one that nobody made.
+// device is the device of the pipeline, nil for a zero Pipeline.
 func (p *Pipeline) device() *Device {
 	if p == nil || p.compiled == nil {
 		return nil
@@ -312,8 +313,8 @@ func (p *Pipeline) device() *Device {
 	return p.d
 }
 
-// Close gives the handle back. When it was the last one and no work in flight
-// uses the pipeline, it is destroyed.
+// Close releases the handle. The pipeline is destroyed when its last handle is closed and
+// no work in flight uses it.
 func (p *Pipeline) Close() error {
 	if p == nil || p.closed.Swap(true) || !p.device().stay() {
 		return nil
@@ -356,7 +357,7 @@ func (c *compiled) destroy() {
 	c.gone = true
 }
 
-// destroy destroys every pipeline; the device is idle.
+// destroy destroys all pipelines. The device is idle.
 func (s *pipelineSet) destroy(d *Device) {
 	s.cache.stop()
 	d.savePipelineCache()
@@ -374,15 +375,15 @@ func (s *pipelineSet) destroy(d *Device) {
 	s.list, s.layouts = nil, nil
 }
 
-// Statistic is one line of what the driver's compiler says about a pipeline, e.g.
+// Statistic is a number that the driver's compiler reports of a pipeline, such as its
 // registers, spills or instructions.
 type Statistic struct {
 	Executable, Name, Description string
 	Value                         float64
 }
 
-// Statistics are the compiler's, in its order. They need Options.Stats and a
-// device with VK_KHR_pipeline_executable_properties, else ErrUnsupported.
+// Statistics returns the compiler's statistics in its order. Without Options.Stats, or
+// without VK_KHR_pipeline_executable_properties, the error matches ErrUnsupported.
 func (p *Pipeline) Statistics() ([]Statistic, error) {
 	const op = "Statistics"
 	if err := p.device().enter(op); err != nil {

@@ -19,26 +19,26 @@ import (
 	"vkattn/vk/cachefile"
 )
 
-// cacheMagic starts a cache file; the digit is the version of what follows: the
-// SHA-256 of the data, its length in 8 bytes, the data. Drivers check the header
-// of their data only, and some crash on damage behind it.
+// cacheMagic begins a cache file; the digit is the version of the format. The SHA-256 of
+// the data, its length in 8 bytes and the data follow. The hash is needed because drivers
+// check only the header of their data, and some crash on damage after it.
 const cacheMagic = "vkattn pipelines 1\n"
 
 const cacheHead = len(cacheMagic) + sha256.Size + 8
 
-// maxCacheBytes bounds what is read back. Drivers forget nothing, not even the
-// pipelines of older kernels; past this it is quicker to begin again.
+// maxCacheBytes bounds the size of a cache that is read. Drivers never drop pipelines from
+// it, not even those of older kernels; above this size an empty cache is faster.
 const maxCacheBytes = 64 << 20
 
-// saveDelay is how long after compiling the file is written, with all that was
-// compiled in between; Close writes the rest.
+// saveDelay is the time from a compilation to writing the file, which then has all
+// pipelines compiled in between. Close writes the rest.
 const saveDelay = 2 * time.Second
 
-// cacheFile is a VkPipelineCache and where it is kept.
+// cacheFile is a VkPipelineCache with its file.
 type cacheFile struct {
 	handle uint64
 	path   string // "": nowhere
-	note   string // why the file was of no use, where something has to be done about it
+	note   string // why the file could not be read, if the user should know
 	delay  time.Duration
 
 	dirty atomic.Bool // something was compiled since the last save
@@ -48,8 +48,8 @@ type cacheFile struct {
 	head  string      // of the file as last read or written
 }
 
-// loadPipelineCache makes the pipeline cache from its file. A file that is
-// missing, damaged or of another driver counts as empty. What cannot be read is noted.
+// loadPipelineCache creates the pipeline cache from its file. A file that is missing,
+// damaged or of another driver counts as empty. A file that cannot be read leaves a note.
 func (d *Device) loadPipelineCache(dir string) {
 	f := &d.pipelines.cache
 	f.delay = saveDelay
@@ -62,11 +62,11 @@ func (d *Device) loadPipelineCache(dir string) {
 		}
 	}
 	if d.createCache(data) != nil && data != nil {
-		_ = d.createCache(nil) // refused by the driver; without any, handle is 0 and nothing is cached
+		_ = d.createCache(nil) // the driver refused the data; if this fails too, nothing is cached
 	}
 }
 
-// pipelineCacheDir is the folder that Options.PipelineCache stands for, "" for none.
+// pipelineCacheDir is the folder of Options.PipelineCache, "" for none.
 func pipelineCacheDir(option string) string {
 	switch option {
 	case "off":
@@ -87,8 +87,8 @@ func (d *Device) createCache(data []byte) error {
 	return d.check("vkCreatePipelineCache", C.vka_create_cache(d.c, p, C.size_t(len(data)), u64(&d.pipelines.cache.handle)))
 }
 
-// PipelineCacheNote says why the pipeline cache of the device could not be read, ""
-// where it could or where there was none. Pipelines are compiled again then.
+// PipelineCacheNote says why the pipeline cache file of the device could not be read, so
+// that pipelines are compiled again. It is "" if the file was read or does not exist.
 func (d *Device) PipelineCacheNote() string {
 	if d == nil {
 		return ""
@@ -96,8 +96,8 @@ func (d *Device) PipelineCacheNote() string {
 	return d.pipelines.cache.note
 }
 
-// readCache reads a file. What is missing or damaged is of no use and no error: the
-// next save mends it.
+// readCache reads a file. A missing or damaged file is no error: the next save replaces
+// it.
 func readCache(path string) (head string, data []byte, err error) {
 	file, err := cachefile.Read(path, maxCacheBytes)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -133,8 +133,7 @@ func formatCache(data []byte) []byte {
 	return append(file, data...)
 }
 
-// compiledOne notes a new pipeline and sees to it that it is saved soon: a
-// process need not end well.
+// compiledOne schedules a save after a compilation: the process may end without Close.
 func (d *Device) compiledOne() {
 	f := &d.pipelines.cache
 	if f.path == "" || f.handle == 0 {
@@ -158,7 +157,7 @@ func (d *Device) compiledOne() {
 	})
 }
 
-// stop drops a save that is due.
+// stop cancels a scheduled save.
 func (f *cacheFile) stop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -168,9 +167,9 @@ func (f *cacheFile) stop() {
 	}
 }
 
-// savePipelineCache writes the file whole, by renaming: readers see the old or the
-// new one. What is on disk already is not written again. Failing to write is no
-// error, the next run compiles again.
+// savePipelineCache writes the file under another name and renames it, so that readers see
+// the old or the new one. It does not write data that is on disk already. A failure is no
+// error: the next run compiles again.
 func (d *Device) savePipelineCache() {
 	f := &d.pipelines.cache
 	f.save.Lock()
@@ -183,7 +182,8 @@ func (d *Device) savePipelineCache() {
 		return
 	}
 	data := make([]byte, n)
-	// A pipeline compiled in between gives VK_INCOMPLETE and a valid shorter cache.
+	// If a pipeline is compiled in between, Vulkan returns VK_INCOMPLETE and a valid
+	// cache without it.
 	if r := C.vka_cache_data(d.c, C.uint64_t(f.handle), &n, (*C.uint8_t)(unsafe.Pointer(&data[0]))); r < 0 {
 		return
 	}

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// probe is a physical device and everything asked of it.
+// probe is a physical device with everything that was queried of it.
 type probe struct {
 	handle C.VkPhysicalDevice
 	c      *C.vka_probe // C memory, freed by free
@@ -96,7 +96,7 @@ func shapes(list []C.vka_shape, n C.uint32_t) []CoopMatShape {
 	return out
 }
 
-// unusable says why a device cannot be opened; "" when it can.
+// unusable says why a device cannot be opened, "" if it can.
 func unusable(info *DeviceInfo) string {
 	switch {
 	case info.effectiveAPI < 1<<22|1<<12:
@@ -109,9 +109,9 @@ func unusable(info *DeviceInfo) string {
 	return ""
 }
 
-// Devices lists the physical devices in the loader's order. No device is created.
-// Those that Open would refuse are listed too, with the reason in Unusable. With
-// no Vulkan or no device at all the error matches ErrNoDevice.
+// Devices lists the physical devices in the loader's order. It creates no device. Devices
+// that Open would refuse are listed too, with the reason in Unusable. Without Vulkan or
+// without any device the error matches ErrNoDevice.
 func Devices() ([]DeviceInfo, error) {
 	in, _, err := newInstance(0, nil)
 	if err != nil {

@@ -2,12 +2,13 @@ package vk
 
 import "sync/atomic"
 
-// Resource is what work in flight can hold: a *Buffer, a *Pipeline, a *Timeline,
-// or a function made with OnDone.
+// Resource is something that work in flight can hold: a *Buffer, a *Pipeline, a
+// *Timeline, or the result of OnDone.
 type Resource interface {
-	// retain adds a holder, or says that the resource is closed.
+	// retain adds a holder. It returns an error if the resource is closed.
 	retain() error
-	// release drops one; the last destroys. The device is entered, or closing.
+	// release removes a holder; the last one destroys the resource. The device is
+	// entered, or closing.
 	release()
 	// seen reports whether the batch holds the resource already, and notes that it
 	// does now.
@@ -35,12 +36,11 @@ func (r *refs) acquire() bool {
 // drop reports whether that was the last holder.
 func (r *refs) drop() bool { return r.n.Add(-1) == 0 }
 
-// seen spares a batch from holding the same object once per dispatch. Two batches
-// recorded in turn may hold it several times, which costs a slot in a list.
+// seen keeps a batch from holding the same object once per dispatch. If two batches are
+// recorded alternately they may hold it several times, which costs a slot in a list.
 func (r *refs) seen(batch uint64) bool { return r.batch.Swap(batch) == batch }
 
-// made reports whether r is an object of a constructor: a nil pointer, or a zero value,
-// has no state that could be looked at.
+// made reports whether r was returned by a constructor, and is not nil or a zero value.
 func made(r Resource) bool {
 	switch r := r.(type) {
 	case nil:
@@ -55,9 +55,9 @@ func made(r Resource) bool {
 	return true
 }
 
-// OnDone makes a Resource of a function: given to Keep, f is called once the work
-// recorded so far has finished or was given up. It must not use the device, and
-// runs on any goroutine that does.
+// OnDone returns a Resource for Keep: f is called once, when the work recorded so far has
+// finished or was dropped. f runs on any goroutine that uses the device and must not use
+// the device.
 func OnDone(f func()) Resource { return &onDone{f: f} }
 
 type onDone struct {

@@ -10,27 +10,28 @@ import (
 )
 
 const (
-	// scratchIdle bounds the memory that waits for its next use. It was all in use at
-	// once before: as much comes back as a program had in flight.
+	// scratchIdle bounds the memory of unused buffers. All of it was in use at the same
+	// time before.
 	scratchIdle = 256 << 20
-	// scratchLeast is the least that a buffer has, and maxZeros the most of zeros.
+	// scratchLeast is the least size of a buffer, maxZeros the most zeros of one.
 	scratchLeast, zerosLeast, maxZeros = 64 << 10, 4 << 10, 16 << 20
-	// zeroPatience is how long a caller's command buffer waits for zeros, in ns: an idle
-	// device takes a tenth.
+	// zeroPatience is how long recording into a caller's command buffer waits for zeros,
+	// in ns. An idle device takes a tenth of it.
 	zeroPatience = 1_000_000
 )
 
-// Scratch gives memory for what is recorded next, held until that has finished, or of a
-// caller's command buffer until Reset or Release: size bytes of b from first on, with
-// anything in them, and before them zeros bytes that are 0. What is recorded has to
-// leave those at 0, each time that it is executed. first is a multiple of 256.
+// Scratch returns scratch memory for the commands recorded next: size bytes of b from
+// first on, with any contents, and before them zeros bytes that are 0. first is a
+// multiple of 256. The commands must leave the zeros at 0 each time they are executed. The
+// memory is held until the commands have finished, or, in a caller's command buffer, until
+// Reset or Release.
 //
-// Buffers are the device's and used again, so that nothing is allocated once they are
-// there. Zeros are written once for a buffer, by a submission of the device's own that
-// comes before that of what is recorded: ErrUnsupported where none may be made (see
-// QueueIsUnguarded), where the caller may submit to another queue and the device does not
-// get to it within a millisecond, and for sizes that are not kept for another use. A
-// caller who has locked the queue (External) must not ask for zeros.
+// The device owns the buffers and reuses them, so that in the steady state nothing is
+// allocated. It writes the zeros of a buffer once, by its own submission before that of
+// the commands. The error matches ErrUnsupported if the device cannot submit (see
+// QueueIsUnguarded), if the caller may submit to another queue and the zeros are not
+// written within a millisecond, and for sizes that are too large to be reused. A caller
+// who holds the lock of the queue (External) must not request zeros.
 func (c *Commands) Scratch(zeros, size uint64) (b *Buffer, first uint64, err error) {
 	const op = "Scratch"
 	d := c.Device()
@@ -62,12 +63,12 @@ func (c *Commands) Scratch(zeros, size uint64) (b *Buffer, first uint64, err err
 	return s.buf, s.zeros, nil
 }
 
-// scratch is a buffer that one batch has at a time: the Resource gives it back.
+// scratch is a buffer that one batch uses at a time. Releasing it returns it to the pool.
 type scratch struct {
 	pool   *scratchPool
 	buf    *Buffer
 	zeros  uint64 // bytes at its start, a multiple of 256
-	zeroed uint64 // value of the pool's stream when they are 0; 0: nobody has asked for them
+	zeroed uint64 // value of the pool's timeline at which they are 0; 0: not requested yet
 }
 
 func (s *scratch) retain() error    { return nil }
@@ -81,7 +82,7 @@ func (s *scratch) destroy() {
 	}
 }
 
-// scratchPool is the buffers of a device that nothing uses, the longest unused first.
+// scratchPool is the list of a device's unused scratch buffers, the longest unused first.
 type scratchPool struct {
 	mu        sync.Mutex
 	idle      []*scratch
@@ -91,8 +92,8 @@ type scratchPool struct {
 	stream  *Stream
 }
 
-// take finds the smallest buffer that does, unless it is far too large, of several the
-// last one used, or makes one.
+// take returns the smallest buffer that suffices and is not far too large, of several the
+// one used last. If there is none it creates one.
 func (p *scratchPool) take(op string, d *Device, zeros, size uint64) (*scratch, error) {
 	wantZeros, wantRoom := roomy(max(zeros, zerosLeast)), roomy(max(size, scratchLeast))
 	p.mu.Lock()
@@ -123,11 +124,12 @@ func (p *scratchPool) take(op string, d *Device, zeros, size uint64) (*scratch, 
 	return s, err
 }
 
-// roomy is n and up to a quarter, so that sizes that grow find a buffer: a multiple of
-// 256, as n is at least 1024.
+// roomy rounds n up by at most a quarter, so that slowly growing sizes reuse a buffer. The
+// result is a multiple of 256, as n is at least 1024.
 func roomy(n uint64) uint64 { return alignUp(n, 1<<(bits.Len64(n)-3)) }
 
-// put takes a buffer back and lets go of those longest unused where they are too many.
+// put returns a buffer to the pool. If the pool is over its limit it closes the buffers
+// that were unused longest.
 func (p *scratchPool) put(s *scratch) {
 	p.mu.Lock()
 	p.idle = append(p.idle, s)
@@ -145,7 +147,7 @@ func (p *scratchPool) put(s *scratch) {
 	}
 }
 
-// drop lets go of what is idle, and reports whether there was any.
+// drop closes all unused buffers and reports whether there were any.
 func (p *scratchPool) drop() bool {
 	p.mu.Lock()
 	gone := p.idle
@@ -157,9 +159,9 @@ func (p *scratchPool) drop() bool {
 	return len(gone) > 0
 }
 
-// zero sees to it that a buffer's zeros are there for what is submitted to the device's
-// queue from now on: its barrier covers all that comes later there. With elsewhere that
-// may be another queue, so they have to be there now.
+// zero writes the zeros of a buffer by a submission whose barrier precedes all later work
+// on the device's queue. With elsewhere set the commands may go to another queue, so zero
+// waits until the zeros are written.
 func (p *scratchPool) zero(op string, d *Device, s *scratch, elsewhere bool) (err error) {
 	p.zeroing.Lock()
 	defer p.zeroing.Unlock()

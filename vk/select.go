@@ -11,8 +11,7 @@ import (
 // typeRank orders device types for automatic choice, best first.
 var typeRank = map[DeviceType]int{DeviceDiscrete: 0, DeviceIntegrated: 1, DeviceVirtual: 2, DeviceCPU: 3, DeviceOther: 4}
 
-// choose finds the device that spec means: "" or "auto", an index, a UUID, or a
-// part of a name.
+// choose finds the device of a spec: "" or "auto", an index, a UUID, or part of a name.
 func choose(list []DeviceInfo, spec string) (int, error) {
 	if spec == "" || spec == "auto" {
 		return chooseBest(list)
@@ -42,7 +41,7 @@ func choose(list []DeviceInfo, spec string) (int, error) {
 	return 0, invalid("Open", "%q means more than one device:%s", spec, listing(list, found))
 }
 
-// chooseBest takes the best type, and the first listed among equals.
+// chooseBest picks the device of the best type, the first listed of several.
 func chooseBest(list []DeviceInfo) (int, error) {
 	best := -1
 	for i := range list {

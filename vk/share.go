@@ -5,16 +5,16 @@ import "C"
 
 import vulkan "github.com/goki/vulkan"
 
-// Allocation describes the memory behind a buffer, as another API needs to know
-// it to import the buffer's file descriptor.
+// Allocation describes the memory of a buffer for another API that imports its file
+// descriptor.
 type Allocation struct {
 	Bytes      uint64 // of the whole VkDeviceMemory
 	Offset     uint64 // of the buffer in it; 0 for exportable buffers
 	MemoryType uint32
-	Dedicated  bool // allocated with VkMemoryDedicatedAllocateInfo (CUDA wants to be told)
+	Dedicated  bool // allocated with VkMemoryDedicatedAllocateInfo, which CUDA must know
 }
 
-// Allocation describes the memory behind the buffer; zero for wrapped buffers.
+// Allocation describes the memory of the buffer. It is zero for wrapped buffers.
 func (b *Buffer) Allocation() Allocation {
 	if b == nil || b.region.block == nil {
 		return Allocation{}
@@ -22,9 +22,9 @@ func (b *Buffer) Allocation() Allocation {
 	return Allocation{Bytes: b.region.block.size, Offset: b.region.offset, MemoryType: b.region.block.typ, Dedicated: b.dedic}
 }
 
-// ExportFD returns a new opaque file descriptor for the memory of a buffer made
-// with Exportable. The caller owns it: close it, or give it to an import, which
-// takes it over. The memory lives until the buffer and every import are gone.
+// ExportFD returns a new opaque file descriptor of the memory of a buffer made with
+// Exportable. The caller owns it and either closes it or passes it to an import, which
+// takes ownership. The memory lives until the buffer and every import are closed.
 func (b *Buffer) ExportFD() (int, error) {
 	const op = "ExportFD"
 	if err := b.Device().enter(op); err != nil {
@@ -44,8 +44,8 @@ func (b *Buffer) ExportFD() (int, error) {
 	return int(fd), nil
 }
 
-// ImportOptions describe memory made elsewhere. The zero value fits a buffer of
-// the same size and usage exported by this package from the same device.
+// ImportOptions describe memory to import. The zero value fits a buffer of the same size
+// that this package exported from the same device.
 type ImportOptions struct {
 	AllocationBytes uint64 // size of the exported allocation; 0: what the buffer needs
 	MemoryTypes     uint32 // mask of acceptable memory types; 0: as for device-local buffers
@@ -53,10 +53,10 @@ type ImportOptions struct {
 	Name            string
 }
 
-// ImportBufferFD makes a buffer of memory behind an opaque file descriptor that
-// came from the same device and driver (DeviceInfo.UUID and DriverUUID). The
-// buffer starts at the memory's beginning. On success Vulkan owns fd and the
-// caller must not close it; on an error it is still the caller's.
+// ImportBufferFD returns a buffer on the memory of an opaque file descriptor, which must
+// come from the same device and driver (DeviceInfo.UUID and DriverUUID). The buffer starts
+// at the first byte of the memory. On success Vulkan owns fd and the caller must not close
+// it; after an error the caller still owns it.
 func (d *Device) ImportBufferFD(fd int, size uint64, o ImportOptions) (*Buffer, error) {
 	const op = "ImportBufferFD"
 	if err := d.enter(op); err != nil {
@@ -79,8 +79,8 @@ func (d *Device) ImportBufferFD(fd int, size uint64, o ImportOptions) (*Buffer, 
 	return d.makeBuffer(op, size, BufferOptions{Name: o.Name}, q, o.AllocationBytes)
 }
 
-// ExportFD returns a new opaque file descriptor for a timeline made exportable.
-// The caller owns it, as with Buffer.ExportFD.
+// ExportFD returns a new opaque file descriptor of an exportable timeline. The caller owns
+// it, as with Buffer.ExportFD.
 func (t *Timeline) ExportFD() (int, error) {
 	const op = "ExportFD"
 	if err := t.use(op); err != nil {
@@ -97,9 +97,9 @@ func (t *Timeline) ExportFD() (int, error) {
 	return int(fd), nil
 }
 
-// ImportTimelineFD makes a timeline that shares its value with the exporter's. On
-// success Vulkan owns fd and the caller must not close it; on an error it is
-// still the caller's.
+// ImportTimelineFD returns a timeline that shares its value with the exported one. On
+// success Vulkan owns fd and the caller must not close it; after an error the caller still
+// owns it.
 func (d *Device) ImportTimelineFD(fd int) (*Timeline, error) {
 	const op = "ImportTimelineFD"
 	if err := d.enter(op); err != nil {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// checkSPIRV looks at the start of a module: a driver given a version or a
-// capability it does not have need not answer with an error.
+// checkSPIRV checks the version and the capabilities of a module: a driver that does not
+// have them need not return an error.
 func (d *Device) checkSPIRV(op string, code []byte) error {
 	if len(code) < 20 || len(code)%4 != 0 {
 		return invalid(op, "%d bytes are no SPIR-V module", len(code))
@@ -50,8 +50,8 @@ func (d *Device) checkSPIRV(op string, code []byte) error {
 	return nil
 }
 
-// capabilities a compute kernel may declare, and what they need. Those not listed
-// are left to the driver.
+// capabilities maps capabilities of compute kernels to the Caps that they need. Others are
+// left to the driver.
 var capabilities = map[uint32]struct {
 	name string
 	have func(*Caps) bool

@@ -4,9 +4,9 @@ import (
 	"context"
 )
 
-// Copies between host slices and buffers go through mapped memory of the stream's
-// own, used as a ring: positions only grow, and wrap at the ring's size. An upload's
-// space is free again when its batch has finished, a download's when its bytes are
+// Copies between host slices and buffers go through a ring in mapped memory of the stream.
+// Positions only grow; the offset is the position modulo the ring's size. The space of an
+// upload is free when its batch has finished, that of a download when its bytes have been
 // copied out.
 const (
 	maxStaging = 32 << 20
@@ -16,12 +16,12 @@ const (
 type stagingRing struct {
 	buf        *Buffer
 	size       uint64
-	head, tail uint64 // next position to give out; first one in use
-	sent       uint64 // uploads: where the last submission ended
+	head, tail uint64 // next free position; first position in use
+	sent       uint64 // uploads: head at the last submission
 }
 
-// reserve gives out up to n bytes in one piece: the offset in the buffer, how
-// many, and false when the ring is full for now.
+// reserve reserves up to n contiguous bytes and returns their offset in the buffer and
+// their number, or false if the ring is full.
 func (r *stagingRing) reserve(n uint64) (offset, got uint64, ok bool) {
 	n = min(n, r.size/4) // so that filling, copying and reading can overlap
 	at := r.head % r.size
@@ -36,7 +36,7 @@ func (r *stagingRing) reserve(n uint64) (offset, got uint64, ok bool) {
 	return at, n, true
 }
 
-// free makes everything before position to available.
+// free frees everything before position to.
 func (r *stagingRing) free(to uint64) { r.tail = max(r.tail, to) }
 
 func (r *stagingRing) close() {
@@ -45,8 +45,8 @@ func (r *stagingRing) close() {
 	}
 }
 
-// ring returns a staging ring fit for n bytes, growing the one there is. Batches
-// in flight keep the old one.
+// ring returns a staging ring for n bytes. It replaces a smaller one, which batches in
+// flight still hold.
 func (s *Stream) ring(r **stagingRing, kind MemoryKind, n uint64) (*stagingRing, error) {
 	want := uint64(minStaging)
 	for want < maxStaging && want < 4*n {
@@ -58,7 +58,7 @@ func (s *Stream) ring(r **stagingRing, kind MemoryKind, n uint64) (*stagingRing,
 	buf, err := s.d.newBuffer("staging", want, BufferOptions{Memory: kind, Name: s.name + " staging"})
 	if err != nil {
 		if *r != nil {
-			return *r, nil // slower, not impossible
+			return *r, nil // the small ring is slower, but works
 		}
 		return nil, err
 	}
@@ -67,8 +67,8 @@ func (s *Stream) ring(r **stagingRing, kind MemoryKind, n uint64) (*stagingRing,
 	return *r, nil
 }
 
-// makeRoom frees staging space: it submits what is recorded and waits for the
-// oldest batch in flight.
+// makeRoom frees staging space: it submits the recorded work and waits for the oldest
+// batch in flight.
 func (s *Stream) makeRoom(ctx context.Context, op string) error {
 	if _, err := s.submit(false); err != nil {
 		return err
@@ -82,10 +82,10 @@ func (s *Stream) makeRoom(ctx context.Context, op string) error {
 	return s.wait(ctx, op, value)
 }
 
-// Upload copies src into dst at byte offset off, after all work recorded before
-// and before all recorded later. The bytes are taken before it returns; the copy
-// itself runs with the stream. Any size will do: when staging memory is full,
-// Upload submits and waits for some of it.
+// Upload copies src to dst at byte offset off, after all work recorded before and before
+// all work recorded later. It has copied src to staging memory when it returns; the copy
+// to dst runs with the stream. src may have any size: if staging memory is full, Upload
+// submits the recorded work and waits.
 func (s *Stream) Upload(dst *Buffer, off uint64, src []byte) error {
 	const op = "Upload"
 	if err := s.use(op); err != nil {
@@ -141,10 +141,10 @@ func (s *Stream) Upload(dst *Buffer, off uint64, src []byte) error {
 	return nil
 }
 
-// Download submits what is recorded, waits for it, and copies from src at byte
-// offset off into dst: the bytes are there when it returns. Reading back overlaps
-// with copying out for large sizes. It ends early with the context's error, dst
-// then holds a part.
+// Download submits the recorded work, waits for it and copies src at byte offset off to
+// dst, which has the bytes when Download returns. Large sizes are pipelined: the device
+// copies to staging memory while the host copies out of it. If ctx is done first, Download
+// returns the context's error and dst is incomplete.
 func (s *Stream) Download(ctx context.Context, dst []byte, src *Buffer, off uint64) error {
 	const op = "Download"
 	if err := checkContext(op, ctx); err != nil {
@@ -169,7 +169,7 @@ func (s *Stream) Download(ctx context.Context, dst []byte, src *Buffer, off uint
 	if err != nil {
 		return err
 	}
-	if r.tail != r.head { // a download given up earlier may still be writing there
+	if r.tail != r.head { // a cancelled download may still write to it
 		if err := s.wait(ctx, op, s.submitted.Load()); err != nil {
 			return err
 		}

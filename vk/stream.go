@@ -10,12 +10,12 @@ import (
 	"sync/atomic"
 )
 
-// Stream is a sequence of work. Recording goes into its current batch, Submit
-// sends the batch off and starts another; several may be in flight. Batches of a
-// stream run in order: each begins with a barrier. Within a batch Barrier
-// separates what depends on each other.
+// Stream is a sequence of batches of work. Commands are recorded into the current batch;
+// Submit submits it to the queue and starts the next. Several batches may be in flight.
+// The batches of a stream run in order, as each begins with a barrier. Within a batch,
+// Barrier orders commands.
 //
-// A stream has one owner at a time; different streams may be used at once.
+// A Stream is not safe for concurrent use; several streams of a device are.
 type Stream struct {
 	*Commands
 	name     string
@@ -23,19 +23,19 @@ type Stream struct {
 
 	submitted atomic.Uint64 // the timeline's value when all that was submitted is done
 
-	mu       sync.Mutex // guards inflight and keep lists in it: see Device.reclaim
+	mu       sync.Mutex // guards inflight and the keep lists of its batches: see Device.reclaim
 	inflight []*batch
 	idle     []*batch
 
-	waits, signals semaphoreList // for the next Submit
-	turns          turns         // with a queue of another API
+	waits, signals semaphoreList // of the next Submit
+	turns          turns         // with a queue of another API: see Peer
 	ticks          tickLog
 	up, down       *stagingRing
 	closed         bool
 }
 
-// semaphoreList is timelines and values as C takes them. It holds the timelines,
-// until it hands that over to a batch.
+// semaphoreList lists timelines and values in the form that C takes. It holds the
+// timelines until moveTo passes them to a batch.
 type semaphoreList struct {
 	timelines []*Timeline
 	handles   []uint64
@@ -67,8 +67,9 @@ func (l *semaphoreList) clear() {
 	l.timelines, l.handles, l.values = l.timelines[:0], l.handles[:0], l.values[:0]
 }
 
-// NewStream makes a stream. The name is for tools. The stream is the caller's to Close;
-// Device.Close closes it too. ErrOutOfMemory and ErrDeviceLost as Vulkan says them.
+// NewStream creates a stream. The name is for debugging tools. The caller closes the
+// stream; Device.Close closes it too. The error is Vulkan's, such as ErrOutOfMemory or
+// ErrDeviceLost.
 func (d *Device) NewStream(name string) (*Stream, error) {
 	if err := d.enter("NewStream"); err != nil {
 		return nil, err
@@ -91,7 +92,7 @@ func (d *Device) newStream(name string) (*Stream, error) {
 	return s, nil
 }
 
-// use starts a call on an open stream; leave follows.
+// use starts a call on an open stream. After a nil error leave must follow.
 func (s *Stream) use(op string) error {
 	if err := s.Device().enter(op); err != nil {
 		return err
@@ -103,7 +104,7 @@ func (s *Stream) use(op string) error {
 	return nil
 }
 
-// begin opens a batch: a finished one if there is one.
+// begin starts recording a batch. It reuses a finished one if possible.
 func (s *Stream) begin(op string) (*batch, error) {
 	if s.closed {
 		return nil, closed(op)
@@ -136,8 +137,8 @@ func (s *Stream) begin(op string) (*batch, error) {
 	return b, nil
 }
 
-// Timeline is the stream's own: its value counts the submissions that have
-// finished. Wait for it on other streams; never signal it.
+// Timeline is the timeline of the stream. Its value is the number of finished
+// submissions. Other streams may wait for it; only the stream signals it.
 func (s *Stream) Timeline() *Timeline {
 	if s == nil {
 		return nil
@@ -145,13 +146,13 @@ func (s *Stream) Timeline() *Timeline {
 	return s.timeline
 }
 
-// maxSemaphores leaves a place for the stream's own, and one for that of its peer.
+// maxSemaphores leaves room for the semaphores of the stream and of its peer.
 const maxSemaphores = C.VKA_MAX_SUBMIT_SEMAPHORES - 2
 
-// WaitFor makes the next submission wait on the device until t reaches value. A
-// value that only a later submission to the same device signals is never reached. The
-// submission holds t. ErrInvalid for a timeline of another device, and for more
-// timelines than one submission takes.
+// WaitFor makes the next submission wait on the device until t reaches value. A value
+// that only a later submission to the same device signals is never reached. The
+// submission holds t. The error matches ErrInvalid for a timeline of another device, and
+// for more timelines than one submission takes.
 func (s *Stream) WaitFor(t *Timeline, value uint64) error {
 	const op = "WaitFor"
 	if s == nil {
@@ -160,9 +161,9 @@ func (s *Stream) WaitFor(t *Timeline, value uint64) error {
 	return s.depend(op, t, value, &s.waits)
 }
 
-// SignalTo makes the next Submit set t to value when its work has finished. The
-// value has to be above all that t was told before, which is not checked. Errors as
-// for WaitFor; a stream's own timeline is refused too.
+// SignalTo makes the next Submit set t to value when its work has finished. The value
+// must be above all values that t was set to or will be set to before; this is not
+// checked. Errors are those of WaitFor; the stream's own timeline is refused too.
 func (s *Stream) SignalTo(t *Timeline, value uint64) error {
 	const op = "SignalTo"
 	if s == nil {
@@ -192,7 +193,7 @@ func (s *Stream) depend(op string, t *Timeline, value uint64, list *semaphoreLis
 	return nil
 }
 
-// retire takes back the batches that have finished.
+// retire reclaims the batches that have finished.
 func (s *Stream) retire() error {
 	if len(s.inflight) == 0 {
 		return nil
@@ -228,9 +229,9 @@ func (s *Stream) retireUpTo(done uint64) error {
 	return nil
 }
 
-// reclaim releases what finished batches of all streams hold, and scratch memory that
-// nothing uses, and reports whether there was any. The batches themselves stay their
-// owners' to take back.
+// reclaim releases the resources that finished batches of all streams hold, and unused
+// scratch memory. It reports whether there was any. The batches are left to their
+// streams.
 func (d *Device) reclaim() bool {
 	d.mu.Lock()
 	streams := make([]*Stream, 0, len(d.streams))
@@ -256,8 +257,9 @@ func (d *Device) reclaim() bool {
 	return d.scratch.drop() || some
 }
 
-// Wait submits what was recorded and waits until everything has finished. It ends
-// early with the context's error; the work goes on. A lost device is ErrDeviceLost.
+// Wait submits the recorded work and waits until all work of the stream has finished. If
+// ctx is done first it returns the context's error and the work continues. The error
+// matches ErrDeviceLost if the device is lost.
 func (s *Stream) Wait(ctx context.Context) error {
 	const op = "Wait"
 	if err := checkContext(op, ctx); err != nil {
@@ -268,7 +270,7 @@ func (s *Stream) Wait(ctx context.Context) error {
 	}
 	defer s.d.leave()
 	if s.b == nil && len(s.signals.handles)+len(s.waits.handles) == 0 {
-		// Only the peer may have something left: the host waits for it directly.
+		// Only the peer may have unfinished work: the host waits for it directly.
 		if err := s.waitForPeer(ctx, op); err != nil {
 			return err
 		}
@@ -281,9 +283,9 @@ func (s *Stream) Wait(ctx context.Context) error {
 	return s.wait(ctx, op, value)
 }
 
-// WaitValue waits until the submission that returned value (see Submit) has finished;
-// it submits nothing. It ends early with the context's error. ErrInvalid for a value
-// that no submission has returned.
+// WaitValue waits until the submission that returned value (see Submit) has finished. It
+// submits nothing. If ctx is done first it returns the context's error. The error matches
+// ErrInvalid for a value that no submission has returned.
 func (s *Stream) WaitValue(ctx context.Context, value uint64) error {
 	const op = "WaitValue"
 	if err := checkContext(op, ctx); err != nil {
@@ -306,8 +308,8 @@ func (s *Stream) wait(ctx context.Context, op string, value uint64) error {
 	return s.retireUpTo(value)
 }
 
-// Close waits for the stream's work and destroys it. What was recorded and not
-// submitted is dropped.
+// Close waits for the submitted work of the stream and destroys the stream. Work that was
+// not submitted is dropped.
 func (s *Stream) Close() error {
 	if !s.Device().stay() {
 		return nil
@@ -330,7 +332,7 @@ func (s *Stream) Close() error {
 	return err
 }
 
-// destroy frees everything; the work is finished, or the device lost.
+// destroy frees everything. The work is finished, or the device is lost.
 func (s *Stream) destroy() {
 	if s.closed {
 		return

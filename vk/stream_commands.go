@@ -1,9 +1,9 @@
 package vk
 
-// A Stream records as its Commands does. The methods are written out, not promoted:
-// those of a nil *Stream would be called through a nil pointer.
+// The methods of Commands, written out for Stream: promoted methods of a nil *Stream would
+// dereference the nil pointer.
 
-// commands is what the stream records into; nil for a Stream that nobody made.
+// commands is the Commands of the stream, nil for a nil Stream.
 func (s *Stream) commands() *Commands {
 	if s == nil || s.Commands == nil || s.Commands.s != s {
 		return nil
@@ -11,7 +11,7 @@ func (s *Stream) commands() *Commands {
 	return s.Commands
 }
 
-// Device is what the stream belongs to.
+// Device is the device of the stream.
 func (s *Stream) Device() *Device { return s.commands().Device() }
 
 // Barrier is [Commands.Barrier].
@@ -37,7 +37,7 @@ func (s *Stream) Label(name string) (end func()) { return s.commands().Label(nam
 // Params is [Commands.Params].
 func (s *Stream) Params(data []byte) (BufferRange, error) { return s.commands().Params(data) }
 
-// Release is an error: see [Stream.Close].
+// Release returns an error: see [Stream.Close].
 func (s *Stream) Release() error { return s.commands().Release() }
 
 // Reserve is [Commands.Reserve].
@@ -45,7 +45,7 @@ func (s *Stream) Reserve(dispatches, buffers int) error {
 	return s.commands().Reserve(dispatches, buffers)
 }
 
-// Reset is an error: see [Stream.Submit].
+// Reset returns an error: see [Stream.Submit].
 func (s *Stream) Reset() error { return s.commands().Reset() }
 
 // Scratch is [Commands.Scratch].

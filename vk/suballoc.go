@@ -2,9 +2,9 @@ package vk
 
 import "slices"
 
-// spans divides a range of bytes: a list of free spans ordered by offset,
-// neighbours merged. Best fit: the smallest span that holds the request, the
-// lowest among equals, so that large spans stay whole.
+// spans allocates from a range of bytes. free is ordered by offset, with neighbours
+// merged. Allocation is best fit, so that large spans stay whole: it takes the smallest
+// span that holds the request, the lowest of several.
 type spans struct {
 	size, used uint64
 	free       []span
@@ -14,7 +14,7 @@ type span struct{ offset, size uint64 }
 
 func newSpans(size uint64) spans { return spans{size: size, free: []span{{0, size}}} }
 
-// alloc finds size bytes at a multiple of align, a power of two.
+// alloc allocates size bytes at a multiple of align, a power of two.
 func (s *spans) alloc(size, align uint64) (offset uint64, ok bool) {
 	best := -1
 	for i, f := range s.free {
@@ -41,7 +41,7 @@ func (s *spans) alloc(size, align uint64) (offset uint64, ok bool) {
 	return offset, true
 }
 
-// release gives back what alloc returned.
+// release frees an allocation of alloc.
 func (s *spans) release(offset, size uint64) {
 	i, _ := slices.BinarySearchFunc(s.free, offset, func(f span, o uint64) int {
 		if f.offset < o {

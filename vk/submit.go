@@ -3,9 +3,9 @@ package vk
 // #include "host.h"
 import "C"
 
-// Submit sends off what was recorded and returns the value of the stream's
-// timeline that marks its end. With nothing recorded it returns that of the last
-// submission. When it fails, what was recorded is gone.
+// Submit submits the recorded work and returns the value that the stream's timeline has
+// when the work has finished. With nothing recorded it returns the value of the last
+// submission. If it fails, the recorded work is dropped.
 func (s *Stream) Submit() (uint64, error) {
 	if err := s.use("Submit"); err != nil {
 		return 0, err
@@ -14,8 +14,8 @@ func (s *Stream) Submit() (uint64, error) {
 	return s.submit(true)
 }
 
-// submit ends the batch. Signals wait for the caller's own Submit: a batch sent
-// early because staging is full is only a part of what they stand for.
+// submit submits the batch. Only a submission that the caller asked for performs the
+// signals of SignalTo: a batch that is submitted because staging is full is incomplete.
 func (s *Stream) submit(signal bool) (uint64, error) {
 	value := s.submitted.Load()
 	b := s.b
@@ -77,7 +77,7 @@ func (s *Stream) send(b *batch, value uint64, signal bool) error {
 	if err := s.takeTurn(&l); err != nil {
 		return err
 	}
-	// Last: drivers seen so far signal in this order, though none has to.
+	// Last, as all drivers seen so far signal in this order. Vulkan does not require it.
 	l.signal(s.timeline, value)
 	d := s.d
 	d.worked.Store(true)

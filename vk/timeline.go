@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Timeline is a timeline semaphore: a number that only grows, which streams and
-// the host signal and wait for. It may be used by many goroutines.
+// Timeline is a timeline semaphore: a number that only grows, which streams and the host
+// signal and wait for. It is safe for concurrent use.
 type Timeline struct {
 	refs
 	d          *Device
@@ -20,8 +20,8 @@ type Timeline struct {
 	gone       bool // destroyed; under d.mu
 }
 
-// NewTimeline makes a timeline at value 0. An exportable one needs
-// Caps.ExternalSemaphoreFd, else ErrUnsupported. It is the caller's to Close.
+// NewTimeline creates a timeline with value 0. The caller closes it. An exportable one
+// needs Caps.ExternalSemaphoreFd; without it the error matches ErrUnsupported.
 func (d *Device) NewTimeline(exportable bool) (*Timeline, error) {
 	const op = "NewTimeline"
 	if err := d.enter(op); err != nil {
@@ -58,7 +58,7 @@ func (t *Timeline) Handle() uint64 {
 	return t.handle
 }
 
-// use starts a call on an open timeline; leave follows.
+// use starts a call on an open timeline. After a nil error leave must follow.
 func (t *Timeline) use(op string) error {
 	if t == nil {
 		return unmade(op)
@@ -73,7 +73,7 @@ func (t *Timeline) use(op string) error {
 	return nil
 }
 
-// Value is the current value, without waiting.
+// Value returns the current value without waiting.
 func (t *Timeline) Value() (uint64, error) {
 	if err := t.use("Timeline.Value"); err != nil {
 		return 0, err
@@ -88,9 +88,8 @@ func (t *Timeline) value() (uint64, error) {
 	return v, err
 }
 
-// Signal sets the value from the host. It has to be above the current value, and
-// below that of any signal a queue has yet to perform; ErrInvalid where it is not above
-// the current value.
+// Signal sets the value from the host. It must be above the current value, or the error
+// matches ErrInvalid, and below the values of all pending signals of queues.
 func (t *Timeline) Signal(value uint64) error {
 	const op = "Timeline.Signal"
 	if err := t.use(op); err != nil {
@@ -111,8 +110,8 @@ func (t *Timeline) set(value uint64) error {
 	return t.d.check("vkSignalSemaphore", C.vka_timeline_signal(t.d.c, C.uint64_t(t.handle), C.uint64_t(value)))
 }
 
-// Wait waits until the value is reached. It ends early with the context's error,
-// and with ErrClosed when the device closes.
+// Wait waits until the value is reached. If ctx is done first it returns the context's
+// error; if the device closes, the error matches ErrClosed.
 func (t *Timeline) Wait(ctx context.Context, value uint64) error {
 	const op = "Timeline.Wait"
 	if err := checkContext(op, ctx); err != nil {
@@ -126,20 +125,19 @@ func (t *Timeline) Wait(ctx context.Context, value uint64) error {
 	return err
 }
 
-// waitSlice bounds one blocking call into Vulkan, and so how late a cancelled
-// context or a closing device is noticed. Reaching the value is noticed at once.
+// waitSlice bounds one blocking call of Vulkan, and so the delay after which a cancelled
+// context or a closing device is noticed. A reached value is noticed at once.
 const (
 	waitSlice  = 10 * time.Millisecond
 	firstSlice = 100 * time.Microsecond
 )
 
-// wait also ends, with dead set, when a peer that the value depends on never
-// finishes.
+// wait also ends, with dead set, if a peer on which the value depends will never finish.
 func (t *Timeline) wait(ctx context.Context, op string, value uint64, peer Peer) (dead bool, err error) {
 	slice := waitSlice
 	if t.exportable {
-		// Another API may signal it, and a driver need not notice that before its
-		// wait times out.
+		// If another API signals the timeline, a driver may notice it only after its
+		// wait has timed out.
 		slice = firstSlice
 	}
 	for {
@@ -162,7 +160,7 @@ func (t *Timeline) wait(ctx context.Context, op string, value uint64, peer Peer)
 	}
 }
 
-// Close gives the timeline back; work in flight keeps it until it has finished.
+// Close closes the timeline. Work in flight holds it until it has finished.
 func (t *Timeline) Close() error {
 	if t == nil || t.closed.Swap(true) || !t.d.stay() {
 		return nil

@@ -13,15 +13,15 @@ type Mark struct {
 	seq uint64
 }
 
-// maxTicks bounds how many timestamps a stream remembers, the latest ones.
+// maxTicks is the number of timestamps that a stream remembers.
 const maxTicks = 1 << 16
 
 // lostTick stands for a timestamp whose batch was never executed.
 const lostTick = ^uint64(0)
 
-// tickLog is a stream's timestamps in the order they were recorded.
+// tickLog has the timestamps of a stream in the order of recording.
 type tickLog struct {
-	recorded uint64   // marks given out
+	recorded uint64   // number of marks recorded
 	first    uint64   // mark that values[0] belongs to
 	values   []uint64 // ticks of finished marks
 }
@@ -40,7 +40,7 @@ func (t *tickLog) lose(n int) {
 	}
 }
 
-// read takes over the timestamps of a finished batch.
+// read reads the timestamps of a finished batch.
 func (t *tickLog) read(d *Device, b *batch) error {
 	var ticks [queryCount]uint64
 	for i := 0; b.marks > 0; i++ {
@@ -63,9 +63,10 @@ func (t *tickLog) read(d *Device, b *batch) error {
 	return nil
 }
 
-// Timestamp records the device's clock when all work before it has finished. Put a
-// Barrier before it where earlier work may still overlap. Own streams only;
-// ErrUnsupported where the queue has no clock (Limits.TimestampValidBits of 0).
+// Timestamp records the time of the device's clock when all commands before it have
+// finished. Record a Barrier before it if earlier work may overlap later work. It works on
+// streams only. If the queue has no clock (Limits.TimestampValidBits is 0) the error
+// matches ErrUnsupported.
 func (c *Commands) Timestamp() (Mark, error) {
 	const op = "Timestamp"
 	if err := c.Device().enter(op); err != nil {
@@ -101,10 +102,10 @@ func (c *Commands) Timestamp() (Mark, error) {
 	return Mark{c.s, seq}, nil
 }
 
-// Ticks is the raw value of a finished mark, in units of
-// Limits.TimestampPeriodNs, with Limits.TimestampValidBits valid bits. ErrInvalid for
-// a mark of another stream, one whose work has not finished or was never executed, and
-// one that is older than the stream remembers.
+// Ticks is the raw value of a finished mark, in units of Limits.TimestampPeriodNs, with
+// Limits.TimestampValidBits valid bits. The error matches ErrInvalid for a mark of another
+// stream, for a mark whose work has not finished or was never executed, and for a mark
+// older than the last 65536.
 func (s *Stream) Ticks(m Mark) (uint64, error) {
 	const op = "Ticks"
 	if err := s.use(op); err != nil {
@@ -133,9 +134,9 @@ func (s *Stream) tick(op string, m Mark) (uint64, error) {
 	return t.values[m.seq-t.first], nil
 }
 
-// Elapsed is the device time from a to b, recorded in this order, both finished
-// (after Wait). A stream remembers its last 65536 marks. Errors as for Ticks, and
-// ErrInvalid for marks in the wrong order.
+// Elapsed is the device time from mark a to mark b, which was recorded after a. Both must
+// have finished (after Wait). Errors are those of Ticks; the error also matches ErrInvalid
+// for marks in the wrong order.
 func (s *Stream) Elapsed(a, b Mark) (time.Duration, error) {
 	const op = "Elapsed"
 	if err := s.use(op); err != nil {
@@ -157,7 +158,7 @@ func (s *Stream) Elapsed(a, b Mark) (time.Duration, error) {
 	return ticksToDuration(x, y, l.TimestampValidBits, l.TimestampPeriodNs), nil
 }
 
-// ticksToDuration allows for a counter of fewer than 64 bits that went round once.
+// ticksToDuration converts ticks. A counter of fewer than 64 bits may have wrapped once.
 func ticksToDuration(from, to uint64, validBits uint32, periodNs float64) time.Duration {
 	mask := ^uint64(0)
 	if validBits < 64 {
@@ -167,16 +168,15 @@ func ticksToDuration(from, to uint64, validBits uint32, periodNs float64) time.D
 	return time.Duration(float64(n) * periodNs)
 }
 
-// Calibration is one reading of the device's clock and the host's at the same
-// moment.
+// Calibration is a simultaneous reading of the clocks of device and host.
 type Calibration struct {
 	Ticks     uint64        // as Stream.Ticks
 	Host      time.Duration // CLOCK_MONOTONIC
-	Deviation time.Duration // the two may be this far apart
+	Deviation time.Duration // bound of the time between the two readings
 }
 
-// Calibrate reads both clocks, to place device work on the host's time line. It
-// needs Caps.CalibratedTimestamps, else ErrUnsupported.
+// Calibrate reads the clocks of device and host, to convert device times to host times.
+// Without Caps.CalibratedTimestamps the error matches ErrUnsupported.
 func (d *Device) Calibrate() (Calibration, error) {
 	const op = "Calibrate"
 	if err := d.enter(op); err != nil {

@@ -12,12 +12,12 @@ import (
 	"unsafe"
 )
 
-// ValidationEnv is the environment variable that turns Options.Validation on: "1" does,
-// "0" and "" do not, and Open refuses any other value.
+// ValidationEnv is the environment variable that turns on Options.Validation: "1" does,
+// "0" and "" do not; Open refuses other values.
 const ValidationEnv = "VKATTN_VALIDATION"
 
-// ValidationByEnv reports whether the environment asks for validation. A value that
-// says neither yes nor no matches ErrInvalid.
+// ValidationByEnv reports whether ValidationEnv turns on validation. For a value that is
+// not "1", "0" or "" the error matches ErrInvalid.
 func ValidationByEnv() (bool, error) {
 	switch v := os.Getenv(ValidationEnv); v {
 	case "", "0":
@@ -48,7 +48,7 @@ func (s Severity) String() string {
 	return fmt.Sprintf("Severity(%#x)", uint32(s))
 }
 
-// Message is what a validation layer said.
+// Message is a message of a validation layer.
 type Message struct {
 	Severity Severity
 	ID       string // e.g. "VUID-vkCmdDispatch-groupCountX-00386"
@@ -58,11 +58,11 @@ type Message struct {
 
 func (m Message) String() string { return fmt.Sprintf("%v %s: %s", m.Severity, m.ID, m.Text) }
 
-// maxMessages bounds what a device remembers; OnMessage sees all of them.
+// maxMessages bounds the messages that a device remembers; OnMessage gets all.
 const maxMessages = 1024
 
-// messageLog collects validation messages. Layers report on any thread into a
-// queue on the C side; pump empties it after each call.
+// messageLog collects validation messages. Layers report on any thread into a queue on the
+// C side, which pump empties after each call.
 type messageLog struct {
 	c      *C.vka_messages
 	unread *uint32
@@ -83,13 +83,13 @@ func newMessageLog(on func(Message)) (*messageLog, error) {
 	return &messageLog{c: c, unread: (*uint32)(unsafe.Pointer(C.vka_messages_unread(c))), on: on}, nil
 }
 
-// pump hands over what has arrived. It costs one atomic load when nothing has.
+// pump delivers the messages that have arrived. Without any it costs one atomic load.
 func (l *messageLog) pump() {
 	if l == nil || l.c == nil || atomic.LoadUint32(l.unread) == 0 {
 		return
 	}
 	if !l.pumps.TryLock() {
-		return // somebody is at it, or OnMessage itself called a device
+		return // another goroutine delivers, or OnMessage used a device
 	}
 	defer l.pumps.Unlock()
 	for {
@@ -120,7 +120,7 @@ func (l *messageLog) messages() []Message {
 	return append([]Message(nil), l.list...)
 }
 
-// close is called when nothing can report any more.
+// close is called when no layer can report any more.
 func (l *messageLog) close() {
 	if l == nil || l.c == nil {
 		return
@@ -132,8 +132,8 @@ func (l *messageLog) close() {
 	l.c = nil
 }
 
-// ValidationMessages returns what the validation layers have said so far, the
-// first 1024 of it. It works on a closed device too.
+// ValidationMessages returns the messages of the validation layers so far, at most the
+// first 1024. It works on a closed device too.
 func (d *Device) ValidationMessages() []Message {
 	if d == nil {
 		return nil

@@ -9,9 +9,8 @@ import (
 	vulkan "github.com/goki/vulkan"
 )
 
-// External is a device that somebody else made and owns. The handles are those
-// of goki/vulkan, which are plain C pointers: a handle of another binding
-// converts through unsafe.Pointer.
+// External describes a device that the caller owns. The handles are those of goki/vulkan,
+// which are C pointers: convert a handle of another binding through unsafe.Pointer.
 type External struct {
 	Instance       vulkan.Instance
 	PhysicalDevice vulkan.PhysicalDevice
@@ -20,25 +19,25 @@ type External struct {
 	QueueFamily    uint32
 	// APIVersion is the version given to vkCreateInstance; 0 means 1.1.
 	APIVersion uint32
-	// Enabled says which features the device was created with: the booleans of
-	// Caps, everything else in it is ignored. TimelineSemaphore is required.
-	// A claim the device cannot support is dropped; one that was not enabled
-	// breaks Vulkan's rules.
+	// Enabled has the features that the device was created with: the booleans of Caps;
+	// its other fields are ignored. TimelineSemaphore is required. A feature that the
+	// device does not support is dropped. A feature that was not enabled violates
+	// Vulkan's valid usage.
 	Enabled Caps
-	// GetInstanceProcAddr is the C function to load others with; nil takes
-	// libvulkan's.
+	// GetInstanceProcAddr is the C function that loads the others; nil: that of the
+	// loader.
 	GetInstanceProcAddr unsafe.Pointer
-	// LockQueue and UnlockQueue are called around each use of Queue, for a program
-	// that submits to it too. Both or neither.
+	// LockQueue and UnlockQueue are called around each use of Queue. A program that
+	// uses the queue too must set both.
 	LockQueue, UnlockQueue func()
 	// PipelineCache as in Options.
 	PipelineCache string
 }
 
-// Wrap makes a Device of the caller's objects. Close destroys what was made
-// through it and leaves the caller's objects alone; they have to live until then.
-// ErrInvalid where a handle is missing or the queue family does not compute,
-// ErrUnsupported where the device or what is enabled does not do.
+// Wrap returns a Device on the caller's objects, which must live until it is closed. Close
+// destroys what was made through the Device but not the caller's objects. The error
+// matches ErrInvalid if a handle is missing or the queue family has no compute, and
+// ErrUnsupported if the device or its enabled features do not suffice.
 func Wrap(e External) (*Device, error) {
 	if e.Instance == nil || e.PhysicalDevice == nil || e.Device == nil || e.Queue == nil {
 		return nil, invalid("Wrap", "Instance, PhysicalDevice, Device and Queue are all needed")
@@ -100,7 +99,7 @@ func wrap(in *C.vka_instance, e External) (*Device, error) {
 		return nil, invalid("Wrap", "queue family %d has no compute", e.QueueFamily)
 	}
 	p.info.queueFamily = e.QueueFamily
-	// Properties, as opposed to features, hold whatever the caller says.
+	// Properties, unlike features, do not depend on what the caller has enabled.
 	e.Enabled.ExternalMemoryDedicated = p.info.Caps.ExternalMemoryDedicated
 	var enabled Caps
 	enabled.setBits(e.Enabled.bits() & p.info.Caps.bits())
@@ -118,7 +117,6 @@ func wrap(in *C.vka_instance, e External) (*Device, error) {
 	return d, nil
 }
 
-// QueueIsUnguarded reports whether the queue is somebody else's, and nothing says when
-// they use it: a wrapped device without LockQueue. What submits without being asked
-// to must not do so there.
+// QueueIsUnguarded reports whether the device was wrapped without LockQueue, so that the
+// caller may use the queue at any time. Code must then not submit on its own initiative.
 func (d *Device) QueueIsUnguarded() bool { return d != nil && d.unguarded }

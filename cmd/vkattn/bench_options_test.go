@@ -12,7 +12,7 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 )
 
-func TestBenchRefusesBadExtras(t *testing.T) {
+func TestBenchRefusesBadOptions(t *testing.T) {
 	for _, c := range [][]string{
 		{"--page-size", "-1"},
 		{"--page-size", "16,x"},
@@ -23,7 +23,7 @@ func TestBenchRefusesBadExtras(t *testing.T) {
 		{"number from 0 to 256", "--fixed-split", "300"},
 		{"want two numbers", "--window", "5"},
 		{"finite number above 0", "--softcap", "-1"},
-		{"unknown reference", "--baseline", "torch"},
+		{"unknown baseline", "--baseline", "torch"},
 		{"--padded needs --varlen", "--padded"},
 		{"--batch-size and --varlen", "--varlen", "5,7"},
 		{"does not lie in a K", "--shared-kv", "--headdim-v", "9"},
@@ -40,7 +40,7 @@ func TestBenchRefusesBadExtras(t *testing.T) {
 	refused(t, exitInput, "with --varlen give one number", alone("--varlen", "5", "--seqlen", "1,2")...)
 	refused(t, exitInput, "--window does not narrow a suite", alone("--suite", "decode", "--window", "5,5")...)
 	refused(t, exitInput, "--varlen does not narrow a suite", alone("--suite", "seeds", "--varlen", "5")...)
-	refused(t, exitInput, "leave nothing", alone("--suite", "decode", "--page-size", "17")...)
+	refused(t, exitInput, "select no problem", alone("--suite", "decode", "--page-size", "17")...)
 }
 
 // benchRows runs the benchmark of one small problem and returns its rows.
@@ -60,20 +60,20 @@ func benchRows(t *testing.T, args ...string) []bench.Row {
 	return doc.Rows
 }
 
-func TestBenchOfFeatures(t *testing.T) {
+func TestBenchOfOptions(t *testing.T) {
 	onceOnly(t)
 	t.Parallel()
-	benchOfFeatures(t, "--device", "cpu")
+	benchOfOptions(t, "--device", "cpu")
 }
 
-// Two rows of one kernel: what is compiled again for each feature takes a CPU long.
-func TestBenchOfFeaturesOnADevice(t *testing.T) {
+// Two rows of one kernel: what is compiled again for each option takes a CPU long.
+func TestBenchOfOptionsOnADevice(t *testing.T) {
 	quickDriver(t)
 	rows := benchRows(t, "--tier", "scalar", "--varlen", "70,3,0", "--page-size", "16", "--causal", "bottom-right", "--baseline", "contiguous,separate,copy")
 	require.Len(t, rows, 4)
 }
 
-func benchOfFeatures(t *testing.T, where ...string) {
+func benchOfOptions(t *testing.T, where ...string) {
 	run := func(args ...string) []bench.Row { return benchRows(t, append(args, where...)...) }
 	rows := run("--batch-size", "2", "--seqlen", "1", "--seqlen-k", "70", "--causal", "none", "--page-size", "0,16,1", "--kv-dtype", "same,int8",
 		"--baseline", "by-mask,contiguous,copy")
@@ -115,7 +115,7 @@ func TestSuiteSeedsOnTheCPU(t *testing.T) {
 	require.Equal(t, exitOK, code, stderr)
 	require.Contains(t, stdout, "| decode, lengths, paged |")
 	require.Contains(t, stdout, "| by-mask   |")
-	require.Contains(t, stdout, "\nby-mask: tier scalar over padded")
+	require.Contains(t, stdout, "\nby-mask: tier scalar on padded")
 }
 
 // Reasons of rows name flags, as refusals do.

@@ -50,7 +50,7 @@ func TestBenchBesidePeers(t *testing.T) {
 	require.Len(t, doc.Rows, 8)
 	require.Len(t, doc.Run.Peers, 3)
 	for i, want := range []string{"cpu", "same", "same.2", "cpu.2"} {
-		require.Equal(t, want, doc.Rows[i].Tier, "names tell rows apart")
+		require.Equal(t, want, doc.Rows[i].Tier, "names are unique")
 		if i > 0 {
 			require.Equal(t, want, doc.Run.Peers[i-1].Name)
 		}
@@ -86,7 +86,7 @@ func TestBenchSuites(t *testing.T) {
 	require.Len(t, plan(benchFlags{suite: "gqa,ablation"}), 20, "what two suites share is run once")
 	require.Len(t, plan(benchFlags{suite: "forward", dtype: "f16,bf16"}), 40)
 	require.Len(t, plan(benchFlags{suite: "forward", headDim: "64", seqLen: "1024-4096*2", causal: "top-left"}), 3)
-	refused(t, exitInput, "leave nothing", "bench", "--suite", "forward", "--headdim", "96")
+	refused(t, exitInput, "select no problem", "bench", "--suite", "forward", "--headdim", "96")
 }
 
 func TestBenchSavesWhatItPrints(t *testing.T) {

@@ -23,7 +23,7 @@ func npyZeros(descr string, size int, shape ...int) []byte {
 
 // The good files are 2 sequences of 5 rows and 6 keys, 4 query heads over 2, head
 // dims 8 and 3.
-func TestBadFeaturesAreBadInput(t *testing.T) {
+func TestBadOptionsAreBadInput(t *testing.T) {
 	type files map[string][]byte
 	packed := files{"q": zeros(9, 4, 8), "cu-seqlens-q": npyInts([]int{3}, 0, 4, 9)}
 	pages := func(more files) files {
@@ -83,7 +83,7 @@ func TestBadFeaturesAreBadInput(t *testing.T) {
 		"offsets past the end":          {files{"sparse-tokens": npyInts([]int{2}, 0, 0), "sparse-offsets": npyInts([]int{5}, 0, 0, 0, 0, 3)}, nil, "entry 4 is 3, but there are 2"},
 		"no such token":                 {files{"sparse-tokens": npyInts([]int{2, 2, 1}, 0, 1, 6, -1)}, nil, "token 6 of sequence 1, head 0 is not in 0 to 5"},
 		"slopes of others":              {files{"alibi": zeros(2)}, []string{"--causal", "top-left"}, "--alibi: shape [2], want [4]"},
-		"slopes of nothing":             {files{"alibi": zeros(4)}, nil, "--align is needed"},
+		"slopes of nothing":             {files{"alibi": zeros(4)}, nil, "needs --align"},
 		"sinks of integers":             {files{"sinks": npyInts([]int{4}, 0, 0, 0, 0)}, nil, "--sinks"},
 		"bias of others":                {files{"bias": zeros(2, 3, 5, 6)}, nil, "--bias: shape [2 3 5 6], want [1 or 2, 1 or 4, 1 or 5, 6]"},
 		"bias of one key":               {files{"bias": zeros(1, 1, 1, 1)}, nil, "--bias: shape [1 1 1 1]"},
@@ -122,9 +122,9 @@ func TestBadFeaturesAreBadInput(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir, args := goodFiles(t)
-			features := t.TempDir()
+			folder := t.TempDir()
 			for flag, file := range c.files {
-				path := filepath.Join(features, flag+".npy")
+				path := filepath.Join(folder, flag+".npy")
 				require.NoError(t, os.WriteFile(path, file, 0o644))
 				args = with(args, "--"+flag, path)
 			}
@@ -134,17 +134,17 @@ func TestBadFeaturesAreBadInput(t *testing.T) {
 	}
 }
 
-func TestFeaturesNothingSupports(t *testing.T) {
+func TestOptionsNothingSupports(t *testing.T) {
 	files := map[string][]byte{"mask": npyZeros("|b1", 1, 1, 1, 5, 6), "sparse-tokens": npyInts([]int{2, 2, 1}, 0, 1, 2, 3),
 		"block-mask": npyZeros("|b1", 1, 1, 1, 1, 1)}
 	for left := range files { // any two of the three
 		dir, args := goodFiles(t)
-		features := t.TempDir()
+		folder := t.TempDir()
 		for flag, file := range files {
 			if flag == left {
 				continue
 			}
-			path := filepath.Join(features, flag+".npy")
+			path := filepath.Join(folder, flag+".npy")
 			require.NoError(t, os.WriteFile(path, file, 0o644))
 			args = with(args, "--"+flag, path)
 		}
@@ -161,7 +161,7 @@ func TestAVWiderThanK(t *testing.T) {
 	refused(t, exitInput, "--v-dim 9: K has head dim 8", with(without(args, "--v"), "--v-dim", "9")...)
 }
 
-func TestAFeatureFileIsNoOutput(t *testing.T) {
+func TestAnOptionFileIsNoOutput(t *testing.T) {
 	_, args := goodFiles(t)
 	path := filepath.Join(t.TempDir(), "sinks.npy")
 	require.NoError(t, os.WriteFile(path, zeros(4), 0o644))

@@ -18,9 +18,9 @@ import (
 	"vkattn/cmd/vkattn/internal/npy"
 )
 
-// featured is one call with features, as arguments and as files and flags. Both
+// withOptions is one call with options, as arguments and as files and flags. Both
 // are written down by each test, so that neither is made from the other.
-type featured struct {
+type withOptions struct {
 	t     *testing.T
 	dir   string
 	cfg   attention.Config
@@ -29,7 +29,7 @@ type featured struct {
 }
 
 // file writes a .npy file and names it with a flag.
-func (f *featured) file(flag string, dtype npy.DType, shape []int, data []byte) {
+func (f *withOptions) file(flag string, dtype npy.DType, shape []int, data []byte) {
 	path := filepath.Join(f.dir, flag+".npy")
 	out, err := os.Create(path)
 	require.NoError(f.t, err)
@@ -38,10 +38,10 @@ func (f *featured) file(flag string, dtype npy.DType, shape []int, data []byte) 
 	f.flag("--"+flag, path)
 }
 
-func (f *featured) flag(words ...string) { f.flags = append(f.flags, words...) }
+func (f *withOptions) flag(words ...string) { f.flags = append(f.flags, words...) }
 
 // ints is a file of int32, and the vector of it.
-func (f *featured) ints(flag string, shape []int, v ...int32) attention.Vector {
+func (f *withOptions) ints(flag string, shape []int, v ...int32) attention.Vector {
 	data := littleEndian(v)
 	if flag != "" {
 		f.file(flag, npy.Int32, shape, data)
@@ -57,7 +57,7 @@ func littleEndian(v []int32) (out []byte) {
 }
 
 // floats is a file of random float32, and the vector of it.
-func (f *featured) floats(flag string, seed uint64, shape ...int) attention.Vector {
+func (f *withOptions) floats(flag string, seed uint64, shape ...int) attention.Vector {
 	n := int64(1)
 	for _, s := range shape {
 		n *= int64(s)
@@ -73,46 +73,46 @@ const (
 )
 
 // base is 3 sequences of 7 rows and 33 keys, 4 query heads over 2.
-func base(t *testing.T) *featured {
-	return &featured{t: t, dir: t.TempDir(), cfg: attention.Config{DType: attention.F32, HeadDim: testD, HeadDimV: testDv},
+func base(t *testing.T) *withOptions {
+	return &withOptions{t: t, dir: t.TempDir(), cfg: attention.Config{DType: attention.F32, HeadDim: testD, HeadDimV: testDv},
 		args: attention.Args{Shape: attention.Shape{B: 3, Hq: 4, Hkv: 2, Sq: 7, Sk: 33}}}
 }
 
 // tensors writes Q, K and V of these axes, [batch, heads, rows, dim] each.
-func (f *featured) q(shape []int, strides attention.Strides) {
+func (f *withOptions) q(shape []int, strides attention.Strides) {
 	f.tensor("q", &f.args.Q, shape, strides, 1)
 }
-func (f *featured) k(shape []int, strides attention.Strides) {
+func (f *withOptions) k(shape []int, strides attention.Strides) {
 	f.tensor("k", &f.args.K, shape, strides, 2)
 }
-func (f *featured) v(shape []int, strides attention.Strides) {
+func (f *withOptions) v(shape []int, strides attention.Strides) {
 	f.tensor("v", &f.args.V, shape, strides, 3)
 }
 
-func (f *featured) tensor(flag string, to *attention.Tensor, shape []int, strides attention.Strides, seed uint64) {
+func (f *withOptions) tensor(flag string, to *attention.Tensor, shape []int, strides attention.Strides, seed uint64) {
 	*to = attention.Tensor{Host: f.floats(flag, seed, shape...).Host, Strides: strides}
 }
 
-func (f *featured) plainQ() { f.q([]int{3, 4, 7, testD}, attention.BHSD(4, 7, testD)) }
+func (f *withOptions) plainQ() { f.q([]int{3, 4, 7, testD}, attention.BHSD(4, 7, testD)) }
 
-func (f *featured) plainKV() {
+func (f *withOptions) plainKV() {
 	f.k([]int{3, 2, 33, testD}, attention.BHSD(2, 33, testD))
 	f.v([]int{3, 2, 33, testDv}, attention.BHSD(2, 33, testDv))
 }
 
-func (f *featured) plain() {
+func (f *withOptions) plain() {
 	f.plainQ()
 	f.plainKV()
 }
 
 // packedQ has 3, 0 and 7 rows.
-func (f *featured) packedQ() {
+func (f *withOptions) packedQ() {
 	f.q([]int{10, 4, testD}, attention.BSHD(4, 10, testD))
 	f.args.Varlen = &attention.Varlen{CuQ: f.ints("cu-seqlens-q", []int{4}, 0, 3, 3, 10), TotalQ: 10}
 }
 
 // paged has 33, 4 and 16 keys in pages of 5; pages 1 and 0 are shared.
-func (f *featured) paged(hnd bool) {
+func (f *withOptions) paged(hnd bool) {
 	const pages = 13
 	axes := func(dim int) ([]int, attention.Strides) {
 		if hnd {
@@ -128,7 +128,7 @@ func (f *featured) paged(hnd bool) {
 	f.table()
 }
 
-func (f *featured) table() {
+func (f *withOptions) table() {
 	if f.args.Varlen == nil {
 		f.args.Varlen = &attention.Varlen{}
 	}
@@ -137,8 +137,8 @@ func (f *featured) table() {
 		Table: f.ints("block-table", []int{3, 8}, 12, 1, 3, 2, 9, 8, 11, -7, 1, 99, 99, 99, 99, 99, 99, 99, 4, 0, 1, 12, 99, -1, -1, -1)}
 }
 
-// quantised writes K and V [3, 2, 33, ...] of a type, with a scale for so many keys.
-func (f *featured) quantised(kv attention.KVType, block int) {
+// quantised writes K and V [3, 2, 33, ...] of a type, with a scale for each block of keys.
+func (f *withOptions) quantised(kv attention.KVType, block int) {
 	f.cfg.KV, f.cfg.KVBlock = kv, block
 	f.flag("--kv-dtype", kv.String())
 	groups := 33
@@ -189,14 +189,14 @@ func (f *featured) quantised(kv attention.KVType, block int) {
 	}
 }
 
-var featureRuns = map[string]func(f *featured){
-	"seqused": func(f *featured) {
+var optionRuns = map[string]func(f *withOptions){
+	"seqused": func(f *withOptions) {
 		f.plain()
 		f.cfg.Causal = attention.BottomRight
 		f.flag("--causal", "bottom-right")
 		f.args.Varlen = &attention.Varlen{UsedQ: f.ints("seqused-q", []int{3}, 7, 0, 2), UsedK: f.ints("seqused-k", []int{3}, 1, 33, 0)}
 	},
-	"cu-seqlens": func(f *featured) {
+	"cu-seqlens": func(f *withOptions) {
 		f.packedQ()
 		f.k([]int{60, 2, testD}, attention.BSHD(2, 60, testD))
 		f.v([]int{60, 2, testDv}, attention.BSHD(2, 60, testDv))
@@ -204,62 +204,62 @@ var featureRuns = map[string]func(f *featured){
 		f.cfg.Causal = attention.TopLeft
 		f.flag("--causal", "top-left")
 	},
-	"cu-seqlens-q alone, seqused-k": func(f *featured) {
+	"cu-seqlens-q alone, seqused-k": func(f *withOptions) {
 		f.packedQ()
 		f.plainKV()
 		f.args.Varlen.UsedK = f.ints("seqused-k", []int{3}, 30, 2, 33)
 	},
-	"pages":         func(f *featured) { f.plainQ(); f.paged(false); f.flag("--page-size", "5") },
-	"pages, hnd":    func(f *featured) { f.plainQ(); f.paged(true) },
-	"pages, packed": func(f *featured) { f.packedQ(); f.paged(false) },
-	"sparse tokens, padded": func(f *featured) {
+	"pages":         func(f *withOptions) { f.plainQ(); f.paged(false); f.flag("--page-size", "5") },
+	"pages, hnd":    func(f *withOptions) { f.plainQ(); f.paged(true) },
+	"pages, packed": func(f *withOptions) { f.packedQ(); f.paged(false) },
+	"sparse tokens, padded": func(f *withOptions) {
 		f.plain()
 		f.ints("sparse-tokens", []int{3, 2, 3}, 5, -1, 32, 0, 1, 2, -1, -1, -1, 7, 7, -1, -1, 4, -1, 31, 30, 29)
 		f.args.SparseTokens = &attention.SparseTokens{Offsets: f.ints("", nil, 0, 2, 5, 5, 7, 8, 11), Tokens: f.ints("", nil, 5, 32, 0, 1, 2, 7, 7, 4, 31, 30, 29), Total: 11}
 	},
-	"sparse tokens, with offsets": func(f *featured) {
+	"sparse tokens, with offsets": func(f *withOptions) {
 		f.plain()
 		tokens := []int32{9, 5, 32, 0, 1, 2, 7, 8, 4, 31, 30, 29}
 		f.args.SparseTokens = &attention.SparseTokens{Offsets: f.ints("sparse-offsets", []int{7}, 1, 3, 6, 6, 8, 9, 12), Tokens: f.ints("sparse-tokens", []int{12}, tokens...), Total: 12}
 	},
-	"window": func(f *featured) {
+	"window": func(f *withOptions) {
 		f.plain()
 		f.cfg.Window, f.cfg.Align = attention.WindowOf(4, 2), attention.TopLeft
 		f.flag("--window", "4,2", "--align", "top-left")
 	},
-	"window, causal": func(f *featured) {
+	"window, causal": func(f *withOptions) {
 		f.plain()
 		f.cfg.Window, f.cfg.Causal = attention.WindowOf(3, -1), attention.BottomRight
 		f.flag("--window", "3,-1", "--causal", "bottom-right")
 	},
-	"softcap": func(f *featured) {
+	"softcap": func(f *withOptions) {
 		f.plain()
 		f.cfg.Softcap, f.cfg.Scale = 0.75, attention.ScaleOf(1)
 		f.flag("--softcap", "0.75", "--scale", "1")
 	},
-	"alibi, sinks": func(f *featured) {
+	"alibi, sinks": func(f *withOptions) {
 		f.plain()
 		f.cfg.Align = attention.BottomRight
 		f.flag("--align", "bottom-right")
 		f.args.ALiBi, f.args.Sinks = f.floats("alibi", 7, 4), f.floats("sinks", 8, 4)
 	},
-	"bias of a head": func(f *featured) {
+	"bias of a head": func(f *withOptions) {
 		f.plain()
 		f.args.Bias = &attention.Bias{Tensor: attention.Tensor{Host: f.floats("bias", 9, 1, 4, 1, 33).Host}, DType: attention.F32, Batches: 1, Rows: 1}
 	},
-	"bias, whole, f16": func(f *featured) {
+	"bias, whole, f16": func(f *withOptions) {
 		f.plain()
 		data := inputs.New(3*4*7*33, attention.F16, inputs.Normal, 9)
 		f.file("bias", npy.Float16, []int{3, 4, 7, 33}, data)
 		f.args.Bias = &attention.Bias{Tensor: attention.Tensor{Host: data}, DType: attention.F16}
 	},
-	"bias, bf16": func(f *featured) {
+	"bias, bf16": func(f *withOptions) {
 		f.plain()
 		data := inputs.New(7*33, attention.BF16, inputs.Normal, 9)
 		f.file("bias", npy.BFloat16, []int{1, 1, 7, 33}, data)
 		f.args.Bias = &attention.Bias{Tensor: attention.Tensor{Host: data}, DType: attention.BF16, Batches: 1, Heads: 1}
 	},
-	"mask": func(f *featured) {
+	"mask": func(f *withOptions) {
 		f.plain()
 		data := make([]byte, 3*7*33)
 		r := rand.New(rand.NewPCG(1, 1))
@@ -269,29 +269,29 @@ var featureRuns = map[string]func(f *featured){
 		f.file("mask", npy.Bool, []int{3, 1, 7, 33}, data)
 		f.args.Mask = &attention.Mask{Tensor: attention.Tensor{Host: data}, Heads: 1}
 	},
-	"block mask": func(f *featured) {
+	"block mask": func(f *withOptions) {
 		f.plain()
 		// [1, 4, 1, 3]: one block of rows, three of keys
 		f.file("block-mask", npy.UInt8, []int{1, 4, 1, 3}, []byte{1, 0, 1, 0, 2, 0, 0, 0, 0, 1, 1, 1})
 		f.flag("--block-size", "16,16")
 		f.args.Blocks = &attention.Blocks{Map: f.ints("", nil, 0b101, 0b010, 0, 0b111), BlockQ: 16, BlockK: 16, Batches: 1}
 	},
-	"fixed split": func(f *featured) { f.plain(); f.cfg.FixedSplit = 3; f.flag("--fixed-split", "3") },
-	"int8":        func(f *featured) { f.plainQ(); f.quantised(attention.KVInt8, 0) },
-	"fp8":         func(f *featured) { f.plainQ(); f.quantised(attention.KVFP8, 0) },
-	"int8, a scale for 8 keys": func(f *featured) {
+	"fixed split": func(f *withOptions) { f.plain(); f.cfg.FixedSplit = 3; f.flag("--fixed-split", "3") },
+	"int8":        func(f *withOptions) { f.plainQ(); f.quantised(attention.KVInt8, 0) },
+	"fp8":         func(f *withOptions) { f.plainQ(); f.quantised(attention.KVFP8, 0) },
+	"int8, a scale for 8 keys": func(f *withOptions) {
 		f.plainQ()
 		f.quantised(attention.KVInt8, 8)
 		f.flag("--kv-block", "8")
 	},
-	"v-dim": func(f *featured) {
+	"v-dim": func(f *withOptions) {
 		f.plainQ()
 		f.cfg.HeadDimV = 20
 		f.k([]int{3, 2, 33, testD}, attention.BHSD(2, 33, testD))
 		f.args.V = f.args.K
 		f.flag("--v-dim", "20")
 	},
-	"v-dim, pages": func(f *featured) {
+	"v-dim, pages": func(f *withOptions) {
 		f.packedQ()
 		f.cfg.HeadDimV = testD
 		f.k([]int{13, testPage, 2, testD}, attention.BSHD(2, testPage, testD))
@@ -299,9 +299,9 @@ var featureRuns = map[string]func(f *featured){
 		f.table()
 		f.flag("--v-dim", "32")
 	},
-	"q8_0": func(f *featured) { f.plainQ(); f.quantised(attention.KVQ8_0, 0) },
-	"q4_0": func(f *featured) { f.plainQ(); f.quantised(attention.KVQ4_0, 0) },
-	"much at once": func(f *featured) {
+	"q8_0": func(f *withOptions) { f.plainQ(); f.quantised(attention.KVQ8_0, 0) },
+	"q4_0": func(f *withOptions) { f.plainQ(); f.quantised(attention.KVQ4_0, 0) },
+	"much at once": func(f *withOptions) {
 		f.packedQ()
 		f.paged(false)
 		f.cfg.Causal, f.cfg.Window, f.cfg.Softcap = attention.BottomRight, attention.WindowOf(9, -1), 2
@@ -311,24 +311,24 @@ var featureRuns = map[string]func(f *featured){
 	},
 }
 
-func TestRunWithFeaturesAgreesWithTheReference(t *testing.T) {
-	for name, build := range featureRuns {
+func TestRunWithOptionsAgreesWithTheReference(t *testing.T) {
+	for name, build := range optionRuns {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			checkFeatures(t, build, "--device", "cpu")
+			checkOptions(t, build, "--device", "cpu")
 		})
 	}
 }
 
 // On a device one call has most of them: kernels have tests of their own.
-func TestRunWithFeaturesOnADevice(t *testing.T) {
+func TestRunWithOptionsOnADevice(t *testing.T) {
 	quickDriver(t)
 	for _, name := range []string{"seqused", "pages, packed", "q8_0", "v-dim, pages", "much at once"} {
-		t.Run(name, func(t *testing.T) { checkFeatures(t, featureRuns[name], "--tier", "scalar") })
+		t.Run(name, func(t *testing.T) { checkOptions(t, optionRuns[name], "--tier", "scalar") })
 	}
 }
 
-func checkFeatures(t *testing.T, build func(*featured), where ...string) {
+func checkOptions(t *testing.T, build func(*withOptions), where ...string) {
 	f := base(t)
 	build(f)
 	at := func(name string) string { return filepath.Join(f.dir, name+".npy") }

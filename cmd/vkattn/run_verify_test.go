@@ -11,7 +11,7 @@ import (
 func TestRunVerifies(t *testing.T) {
 	for _, name := range []string{"pages, packed", "v-dim", "much at once", "int8"} {
 		f := base(t)
-		featureRuns[name](f)
+		optionRuns[name](f)
 		args := append([]string{"run", "--device", "cpu", "--verify", "--o", filepath.Join(f.dir, "o.npy"), "--lse", filepath.Join(f.dir, "lse.npy")}, f.flags...)
 		code, stdout, stderr := call(args...)
 		require.Equal(t, exitOK, code, "%s: %s", name, stderr)

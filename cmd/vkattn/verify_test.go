@@ -39,9 +39,9 @@ func TestVerifyRefusesBadFlags(t *testing.T) {
 		{"unknown suite", "--suite", "everything"},
 		{"unknown output format", "-o", "csv"},
 		{"positive number", "--repeat", "0"},
-		{"has names", "--case", "x"},
+		{"needs --suite", "--case", "x"},
 		{"--case", "--suite", "conformance", "--case", "("},
-		{"leave nothing", "--suite", "conformance", "--case", "no such case"},
+		{"select no problem", "--suite", "conformance", "--case", "no such case"},
 		{"ends in none", "--save", "rows.csv"},
 		{"divisor", "--nheads", "3", "--nheads-kv", "2"},
 	} {
@@ -117,7 +117,7 @@ func TestVerifyOfNothingSupported(t *testing.T) {
 	require.Contains(t, stderr, "--headdim/--headdim-v is 300/300")
 }
 
-// Every tier of the driver under test, each beside the others.
+// Every tier of the driver under test, compared with the others.
 func TestVerifyOnADevice(t *testing.T) {
 	driver(t)
 	code, stdout, stderr := call(tinyVerify("--dtype", "f16,f32", "--headdim", "16", "--causal", "bottom-right", "--seqlen", "40", "--seqlen-k", "70", "-o", "json", "--repeat", "2")...)

@@ -1,8 +1,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154 # deps.sh assigns what is read here
-# Part of deps.sh: packages out of a Debian archive, unpacked into a tree beside the
-# system. Reads $deps and $arch and, of the recipe at hand, packages, closure, areas,
-# keep, drop and probe.
+# Part of deps.sh: unpacks packages of a Debian archive into a tree outside of the system.
+# Reads $deps and $arch, and packages, closure, areas, keep, drop and probe of the recipe.
 
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
@@ -13,10 +12,10 @@ is_debian() {
 }
 
 # mirrors: base addresses of Debian archives in this machine's apt configuration.
-# Asking apt, rather than reading its files, covers both formats of sources and
-# needs neither root nor a previous update. Security and third-party archives are
-# told apart by the suite's name; should a stranger slip through, its signature
-# does not verify and the next address is tried.
+# Asking apt instead of reading its files works for both formats of sources, without root
+# and without a previous update. The name of the suite excludes security and third-party
+# archives. If one passes nevertheless, its signature does not verify and the next address
+# is tried.
 mirrors() {
 	apt-get update --print-uris 2>/dev/null |
 		sed -nE "s|^'(.*)/dists/([^/']+)/InRelease'.*|\2 \1|p" |
@@ -144,8 +143,8 @@ settled() {
 	cat "$1"
 }
 
-# unpack <component> <archives> <suites> makes the tree beside its place and moves
-# it there whole: a run cut short leaves nothing that looks finished.
+# unpack <component> <archives> <suites> unpacks into a temporary folder and renames it
+# when it is complete, so that an interrupted run leaves no incomplete tree.
 unpack() {
 	local component=$1 archives=$2 set=$3 tmp deb
 	tmp=$(mktemp -d "$deps/roots/.$component.XXXXXX")

@@ -19,7 +19,7 @@ def blank(layout, b, h, s, d, dtype, fill=float("nan")):
         return torch.full((b, h, s, d), fill, device="cuda", dtype=dtype)
     if layout == "bshd":
         return torch.full((b, s, h, d), fill, device="cuda", dtype=dtype).transpose(1, 2)
-    if layout == "padded":  # rows and heads further apart than they need to be
+    if layout == "padded":  # strides of rows and heads larger than necessary
         return torch.full((b, h, s + 3, d + 8 + -d % 8), fill, device="cuda", dtype=dtype)[:, :, :s, :d]
     if layout == "odd":  # no alignment at all
         flat = torch.full((b * h * (s + 1) * (d + 1) + 1,), fill, device="cuda", dtype=dtype)

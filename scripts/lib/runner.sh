@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154 # deps.sh assigns what is read here
-# Part of deps.sh: what a program has to find in its environment to meet one driver
-# and no other. Reads $deps, $here, $ldso and $triple.
+# Part of deps.sh: the environment in which a program finds one driver and no other. Reads
+# $deps, $here, $ldso and $triple.
 
 # manifest <name> <library> writes a driver manifest with an absolute path: the
 # packaged ones name the library alone, which the machine's own copy could answer to.
@@ -34,8 +34,8 @@ runner_env() {
 	esac
 	own=$deps/roots/$component
 	if [[ -r $own/.versions ]]; then
-		# All run on the newest C library there is: older drivers are content with
-		# it, and the validation layers of that tree then load beside them.
+		# All runners use the newest C library: older drivers work with it, and so the
+		# validation layers of its tree can be loaded too.
 		base=$deps/roots/lavapipe
 		[[ -r $base/.versions ]] || base=$deps/roots/lavapipe-old
 		if [[ ! -r $base/.versions ]]; then

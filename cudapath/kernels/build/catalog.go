@@ -69,7 +69,7 @@ func refModules() []module {
 	return list
 }
 
-// fa3Modules reads what to compile out of fa3.json, which lies beside the source.
+// fa3Modules reads the modules to compile from fa3.json, in the folder of the source.
 func fa3Modules(dir string) ([]module, error) {
 	entries, err := readTable(filepath.Join(dir, "fa3.json"))
 	if errors.Is(err, fs.ErrNotExist) {

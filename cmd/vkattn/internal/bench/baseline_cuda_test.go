@@ -20,7 +20,7 @@ func TestFamiliesAreRowsOfTheirOwn(t *testing.T) {
 	require.Empty(t, cudaBaselines(Specs(tiers, nil, []int{1}, nil)), "a step of the ladder is no baseline")
 }
 
-// Rows stand beside the kernels of tier cuda as they stand beside peers.
+// Rows are compared with kernels of tier cuda as they are with peers.
 func TestKernelsOfTierCUDAAreBaselines(t *testing.T) {
 	row := func(tier, kernel string, peer bool, ms float64) *Row {
 		r := smallProblem(attention.F16).row("gpu")

@@ -22,8 +22,8 @@ func (l spoiled) once(ctx context.Context, w *work) ([]byte, error) {
 	return o, err
 }
 
-// beside runs the CPU tier and, spoiled, the reference of a mask.
-func beside(t *testing.T, p Problem, spoil func(o []byte)) []*Row {
+// withReference runs the CPU tier and the reference of a mask, whose result spoil changes.
+func withReference(t *testing.T, p Problem, spoil func(o []byte)) []*Row {
 	t.Helper()
 	g := &group{Bench: &Bench{CPU: "cpu", Repeats: 2}, problem: p, compared: true}
 	t.Cleanup(g.close)
@@ -76,10 +76,10 @@ func TestAReferenceIsComparedWith(t *testing.T) {
 
 func TestAReferenceIsJudged(t *testing.T) {
 	p := smallProblem(attention.F32)
-	rows := beside(t, p, func([]byte) {})
+	rows := withReference(t, p, func([]byte) {})
 	require.Equal(t, []Status{OK, OK}, []Status{rows[0].Status, rows[1].Status})
 	require.Contains(t, rows[0].Versus, "by-mask")
-	rows = beside(t, p, func(o []byte) { clear(o[len(o)-24*4:]) })
+	rows = withReference(t, p, func(o []byte) { clear(o[len(o)-24*4:]) })
 	require.Equal(t, []Status{OK, Fail}, []Status{rows[0].Status, rows[1].Status})
 	require.Greater(t, float64(rows[0].Result.From["by-mask"]), 0.1)
 	require.NotContains(t, rows[0].Versus, "by-mask", "a wrong result has no speed")

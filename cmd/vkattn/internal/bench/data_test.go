@@ -11,8 +11,8 @@ import (
 	"vkattn/attention"
 )
 
-// featured are problems with features, small enough to be computed whole.
-func featured() (list []Problem) {
+// withOptions are problems with options, small enough to be computed whole.
+func withOptions() (list []Problem) {
 	shape := attention.Shape{B: 3, Hq: 4, Hkv: 2, Sq: 6, Sk: 40}
 	mixed, none := Lengths("6/40,0/3,0/0,2/17"), Lengths("1/0,3/9")
 	for _, c := range []attention.Config{
@@ -52,7 +52,7 @@ func (d *data) reference(t *testing.T) []float64 {
 
 func TestAMaskAndSeparateCallsAreTheSameProblem(t *testing.T) {
 	masked, separate := 0, 0
-	for _, p := range featured() {
+	for _, p := range withOptions() {
 		t.Run(p.String(), func(t *testing.T) {
 			d := newData(p, 3)
 			require.NoError(t, attention.CheckArgs(p.Config, d.args))
@@ -116,7 +116,7 @@ func TestAVWithinKTakesNoMemory(t *testing.T) {
 }
 
 func TestRowsOfARunLandWhereTheyAreJudged(t *testing.T) {
-	for _, p := range featured() {
+	for _, p := range withOptions() {
 		d := newData(p, 3)
 		op, err := attention.New(nil, p.Config)
 		require.NoError(t, err)
@@ -132,7 +132,7 @@ func TestRowsOfARunLandWhereTheyAreJudged(t *testing.T) {
 }
 
 func TestCellsAndBytes(t *testing.T) {
-	for _, p := range featured() {
+	for _, p := range withOptions() {
 		if p.Options.SparseRatio > 0 {
 			continue
 		}

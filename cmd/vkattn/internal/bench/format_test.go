@@ -57,8 +57,8 @@ func TestFormatsMatchTheirGoldenFiles(t *testing.T) {
 	}
 }
 
-// labRows are rows beside a peer: of the ladder, of ablations, or of tiers.
-func labRows(variants, ablations bool) []*Row {
+// ladderRows are rows of the ladder, of ablations or of tiers, with a peer.
+func ladderRows(variants, ablations bool) []*Row {
 	var rows []*Row
 	for _, causal := range []attention.Causal{attention.CausalNone, attention.TopLeft} {
 		of := func(tier string, ms float64) *Row {
@@ -99,10 +99,10 @@ func labRows(variants, ablations bool) []*Row {
 	return rows
 }
 
-func TestLabFormatsMatchTheirGoldenFiles(t *testing.T) {
+func TestLadderFormatsMatchTheirGoldenFiles(t *testing.T) {
 	info := &RunInfo{Program: "vkattn", Version: "test", Seed: 42, Peers: []peer.Info{{Name: "flash", Command: "python3 peer.py flash"}}}
-	for name, rows := range map[string][]*Row{"ladder.md": labRows(true, false), "ablation.md": labRows(false, true), "ablation.csv": labRows(false, true),
-		"peers.md": labRows(false, false)} {
+	for name, rows := range map[string][]*Row{"ladder.md": ladderRows(true, false), "ablation.md": ladderRows(false, true), "ablation.csv": ladderRows(false, true),
+		"peers.md": ladderRows(false, false)} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
 			p := NewPrinter(Format(strings.TrimPrefix(filepath.Ext(name), ".")), &out, info)

@@ -13,8 +13,8 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// withFeatures are small problems, each with something that takes memory of its own.
-func withFeatures() map[string]Problem {
+// memoryProblems are small problems, each with something that takes memory of its own.
+func memoryProblems() map[string]Problem {
 	plain := Problem{Shape: attention.Shape{B: 3, Hq: 4, Hkv: 2, Sq: 37, Sk: 70}, Config: attention.Config{DType: attention.F16, HeadDim: 32, HeadDimV: 64}}
 	with := func(change func(*Problem)) Problem {
 		p := plain
@@ -46,7 +46,7 @@ func withFeatures() map[string]Problem {
 }
 
 func TestTheFootprintIsWhatTheDataTake(t *testing.T) {
-	for name, p := range withFeatures() {
+	for name, p := range memoryProblems() {
 		t.Run(name, func(t *testing.T) {
 			f, d := p.footprint(), newData(p, 1)
 			have := d.bytes()
@@ -77,7 +77,7 @@ func allocated(f func()) uint64 {
 
 func TestAProblemThatDoesNotFitMemoryIsARow(t *testing.T) {
 	t.Setenv(hostmem.Variable, "70KiB") // less than any CPU runner
-	for name, p := range withFeatures() {
+	for name, p := range memoryProblems() {
 		t.Run(name, func(t *testing.T) {
 			var rows []*Row
 			done := 0
@@ -107,7 +107,7 @@ func TestProblemsOfAnySizeAreRefusedAtOnce(t *testing.T) {
 		{B: most, Hq: most, Sq: 2, Sk: most}, {B: 1, Hq: most, Hkv: 1, Sq: 1, Sk: most}, {B: 1 << 30, Hq: 1<<31 - 2, Hkv: 2, Sq: 1, Sk: most},
 		{B: 1, Hq: 1, Sq: 1, Sk: most}, {B: most, Hq: 1, Sq: 1, Sk: 1}, {B: most, Hq: most, Sq: most, Sk: most},
 	}
-	for name, p := range withFeatures() {
+	for name, p := range memoryProblems() {
 		for _, s := range shapes {
 			p := p
 			p.Config.HeadDim, p.Config.HeadDimV = 256, 256

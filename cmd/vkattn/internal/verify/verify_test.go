@@ -29,7 +29,7 @@ func run(t *testing.T, v *Verifier, c cases.Case, dtype attention.DType) []*Row 
 	return rows
 }
 
-// The CPU tier is right: beside the reference, beside a reference, whole and by
+// The CPU tier is right: versus float64, versus another reference, with all rows and by
 // sampled rows, whatever the seed.
 func TestWhatIsRightPasses(t *testing.T) {
 	for _, dtype := range attention.DTypes() {
@@ -97,7 +97,7 @@ var harms = []struct {
 	{"LSE of an empty row", "LSE", func(_, lse []float32) { lse[3*300+20] = 0 }},
 }
 
-// One wrong implementation of three is found beside a reference, and alone: by every
+// One wrong implementation of three is found with a reference, and without one: by every
 // row of the reference, or by a sample of them that misses the place.
 func TestWhatIsWrongFails(t *testing.T) {
 	for _, dtype := range attention.DTypes() {
