@@ -1,5 +1,5 @@
-// How append.comp encodes a row of the cache: units of one element, or ggml blocks of 32 elements with their scale. Rows are
-// assembled from pieces: PIECE_BYTES divides a unit, and units are aligned to it.
+// How append.comp encodes a row of the cache: units of one element, or ggml blocks of 32 elements with their scale.
+// Rows are assembled from pieces: PIECE_BYTES divides a unit, and units are aligned to it.
 
 const uint CACHE_SAME = 0; // CACHE_TYPE: attention.KVType
 const uint CACHE_INT8 = 1;
@@ -8,7 +8,8 @@ const uint CACHE_Q8_0 = 3;
 const uint CACHE_Q4_0 = 4;
 
 const bool IS_16 = DTYPE != TYPE_F32;
-const bool HAS_ROW_SCALE = CACHE_TYPE == CACHE_INT8 || CACHE_TYPE == CACHE_FP8; // one scale per row, in a tensor of its own
+// One scale per row, in a tensor of its own.
+const bool HAS_ROW_SCALE = CACHE_TYPE == CACHE_INT8 || CACHE_TYPE == CACHE_FP8;
 const bool BLOCKED = CACHE_TYPE == CACHE_Q8_0 || CACHE_TYPE == CACHE_Q4_0;
 const bool QUANTISED = HAS_ROW_SCALE || BLOCKED;
 
@@ -26,8 +27,8 @@ struct Scale {
     float unit, inverse;
 };
 
-// Scale of a span, from the bits of its first element of largest absolute value. Inf or NaN makes the whole span NaN. A span so
-// small that the inverse would overflow becomes 0.
+// Scale of a span, from the bits of its first element of largest absolute value. Inf or NaN makes the whole span NaN.
+// A span so small that the inverse would overflow becomes 0.
 Scale scaleOf(uint bits) {
     const uint magnitude = bits & 0x7fffffffu;
     if (magnitude >= 0x7f800000u) return Scale(uintBitsToFloat(0x7fc00000u), 0.0);

@@ -1,12 +1,13 @@
 #version 460
-// Combines splits: float32 partial states of O and LSE that workgroups stored when they split the keys of a row. Core Vulkan 1.1.
+// Combines splits: float32 partial states of O and LSE that workgroups stored when they split the keys of a row. Core
+// Vulkan 1.1.
 //
-// A workgroup owns one row. Its invocations form groups, one invocation per eight columns; each group adds up one chain of
-// splits (split_weights.glsl) in registers.
+// A workgroup owns one row. Its invocations form groups, one invocation per eight columns; each group adds up one
+// chain of splits (split_weights.glsl) in registers.
 //   shared memory  LSE, then weights; the sums of the chains
 //   barriers       when all LSE are stored, when all have read them, when the weights are stored, when the chains are
-// The splits of a chain are loaded before the LSE are known. The first group adds up the chains in order: the same bits every
-// run. A row that no sequence has is marked in the LSE of its first split and is left alone.
+// The splits of a chain are loaded before the LSE are known. The first group adds up the chains in order: the same
+// bits every run. A row that no sequence has is marked in the LSE of its first split and is left alone.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #ifndef BDA
@@ -20,8 +21,8 @@
 #include "constants.glsl"
 #include "numeric.glsl"
 
-// 60 bytes, units as in interface.glsl. BDA=0: storage buffers 0 and 1 are O and LSE of the splits, 3 and 4 those of the
-// output; 2 is unused.
+// 60 bytes, units as in interface.glsl. BDA=0: storage buffers 0 and 1 are O and LSE of the splits, 3 and 4 those of
+// the output; 2 is unused.
 layout(push_constant, std430) uniform Params {
     uvec2 addrSplitO;     // float32 [splits, rows, HEAD_DIM_V]
     uvec2 addrSplitLSE;   // float32 [splits, rows]

@@ -1,32 +1,35 @@
-// Combining splits inside decode_coopmat.comp, with COMBINE; without it the kernel leaves partial states for combine.comp.
+// Combining splits inside decode_coopmat.comp, with COMBINE; without it the kernel leaves partial states for
+// combine.comp.
 //
-// The workgroups with splits of the same rows and columns share a counter. Each increments it after storing its split in scratch
-// memory. The last one to do so loads all splits, combines them in an order that does not depend on which workgroup it is
-// (split_weights.glsl), and stores O. No workgroup waits for another.
+// The workgroups with splits of the same rows and columns share a counter. Each increments it after storing its split
+// in scratch memory. The last one to do so loads all splits, combines them in an order that does not depend on which
+// workgroup it is (split_weights.glsl), and stores O. No workgroup waits for another.
 //
-// Scratch memory, from p.addrLSE on, in words: a counter per workgroup of a split, padded to 256 bytes; partial O, float32
-// [splits, rows of a state, HEAD_DIM_V]; LSE [DV_SLICES, splits, rows of a state], as a workgroup combines its own columns
-// alone. Counters are zero at launch, and the last workgroup resets its own: clearing them by a command would cost a
-// barrier. Which workgroups there are follows from the grid alone, so those without rows count too, and no number in
-// memory can leave a counter at another value.
+// Scratch memory, from p.addrLSE on, in words: a counter per workgroup of a split, padded to 256 bytes; partial O,
+// float32 [splits, rows of a state, HEAD_DIM_V]; LSE [DV_SLICES, splits, rows of a state], as a workgroup combines
+// its own columns alone. Counters are zero at launch, and the last workgroup resets its own: clearing them by a
+// command would cost a barrier. Which workgroups there are follows from the grid alone, so those without rows count
+// too, and no number in memory can leave a counter at another value.
 //
-// Memory order: splits are stored available and loaded visible to the queue family (queuefamilycoherent). Stores of a workgroup
-// -> its workgroup barrier -> the atomic of its first invocation, a release -> the last workgroup's atomic, an acquire ->
-// its workgroup barrier -> its loads. Counters are accessed by atomics of that scope only.
+// Memory order: splits are stored available and loaded visible to the queue family (queuefamilycoherent). Stores of a
+// workgroup -> its workgroup barrier -> the atomic of its first invocation, a release -> the last workgroup's atomic,
+// an acquire -> its workgroup barrier -> its loads. Counters are accessed by atomics of that scope only.
 //
-// Barriers: two around the atomic in every workgroup; in the last one a third, when the LSE are in shared memory. An invocation
-// combines four columns of a row. It loads SPLITS_PER_LOAD splits at a time, the first of them before the LSE arrive: with
-// no more splits the last workgroup waits for memory once. The KV loop, before it, takes all registers; this takes fewer.
+// Barriers: two around the atomic in every workgroup; in the last one a third, when the LSE are in shared memory. An
+// invocation combines four columns of a row. It loads SPLITS_PER_LOAD splits at a time, the first of them before the
+// LSE arrive: with no more splits the last workgroup waits for memory once. The KV loop, before it, takes all
+// registers; this takes fewer.
 //
-// The code of the combine is in no cache by then, as K and V have passed through. With few rows the last workgroups reached it
-// at once, and some took 7 us longer. So the first workgroup of a row runs it too, with one split, and stores nothing.
+// The code of the combine is in no cache by then, as K and V have passed through. With few rows the last workgroups
+// reached it at once, and some took 7 us longer. So the first workgroup of a row runs it too, with one split, and
+// stores nothing.
 #ifndef DECODE_COMBINE_GLSL
 #define DECODE_COMBINE_GLSL
 
 #include "split_weights.glsl"
 
-// The qualifier is on the members: glslc drops that of a block that is a temporary, as these are. A test looks for it in the
-// SPIR-V.
+// The qualifier is on the members: glslc drops that of a block that is a temporary, as these are. A test looks for it
+// in the SPIR-V.
 #if BDA
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer SplitWords { queuefamilycoherent uint at[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer SplitQuads { queuefamilycoherent uvec4 at[]; };
@@ -60,8 +63,8 @@ Slice splitO(uint n, uint number, uint col) {
     return scratchAt(add64(uvec2(first, 0), add64(mul64(n * rowsPerSplit() + number, HEAD_DIM_V), uvec2(col, 0))));
 }
 
-// LSE of split n. Computed from the start of scratch memory: going through splitO made NVIDIA's compiler (580.159) put the
-// operands of the KV loop in local memory.
+// LSE of split n. Computed from the start of scratch memory: going through splitO made NVIDIA's compiler (580.159)
+// put the operands of the KV loop in local memory.
 Slice splitLSE(uint n, uint number) {
     const uint each = work.splits * rowsPerSplit(), slice = work.col0 / DV_SLICE;
     const uint first = (workgroupsPerSplit() + 63) & ~63u;
@@ -135,7 +138,8 @@ vec4 loadSplit4(Slice s, uint col) {
 
 const uint SPLITS_PER_LOAD = 8; // a multiple of CHAINS
 
-// Loads splits first .. first + 7 of four columns; past the last split the last one again. Macros, as `loaded` must stay in registers.
+// Loads splits first .. first + 7 of four columns; past the last split the last one again. Macros, as `loaded` must
+// stay in registers.
 #define LOAD_FOUR(g)                                                                                \
     [[unroll]] for (uint n = g; n < g + 4; ++n) {                                                   \
         loaded[n] = loadSplit4(oAt, col);                                                           \
@@ -167,7 +171,8 @@ void combineSplits(uint rows) {
     orderSplits();
     if (ARRIVAL == 0) return;
     const bool last = ARRIVAL == LAST;
-    const uint splits = last ? work.splits : 1, firstSplit = last ? 0 : work.split; // the first workgroup: its own, others are being written
+    // The first workgroup takes its own split: others are being stored.
+    const uint splits = last ? work.splits : 1, firstSplit = last ? 0 : work.split;
     const uint quads = (splits + 3) / 4; // of LSE per row, at the start of shared memory
     const uvec2 splitStride = mul64(rowsPerSplit(), HEAD_DIM_V);
     uint at = gl_LocalInvocationIndex, first = 0;

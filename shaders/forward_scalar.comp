@@ -1,14 +1,15 @@
 #version 460
-// Attention forward on any device, float32 in core Vulkan 1.1, calls without options. forward_scalar_general.comp takes the options.
+// Attention forward on any device, float32 in core Vulkan 1.1, calls without options. forward_scalar_general.comp
+// takes the options.
 //
-// A workgroup owns Q_TILE query rows of one head and DV_SLICE columns of O. Its invocations form a grid THREADS_X wide, as in a
-// blocked matrix product: invocation (x, y) owns rows y, y + THREADS_Y, ..., keys x, x + THREADS_X, ... of a KV tile
-// and, four at a time, columns x, x + THREADS_X, ... of O.
+// A workgroup owns Q_TILE query rows of one head and DV_SLICE columns of O. Its invocations form a grid THREADS_X
+// wide, as in a blocked matrix product: invocation (x, y) owns rows y, y + THREADS_Y, ..., keys x, x + THREADS_X, ...
+// of a KV tile and, four at a time, columns x, x + THREADS_X, ... of O.
 //   registers      S, O, row max, row sum over the invocation's keys
 //   shared memory  a chunk of CHUNK_D columns of Q, and of K; a chunk of CHUNK_V keys of V in K's place; P of the tile
 //   barriers       two per chunk, one when the partial row maxima are stored behind P
-// A row is summed in a fixed order without atomics: the same bits every run. Unmasked KV tiles, which every row attends to in
-// full, have a loop of their own.
+// A row is summed in a fixed order without atomics: the same bits every run. Unmasked KV tiles, which every row
+// attends to in full, have a loop of their own.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #define ANY_DTYPE

@@ -1,6 +1,7 @@
 #version 460
-// Attention forward on any device, float32 in core Vulkan 1.1, calls with options: varlen, paged KV, sparse tokens, masks, score
-// modifiers, quantized K and V, splits. forward_scalar.comp is the same without options, and says how the work is divided.
+// Attention forward on any device, float32 in core Vulkan 1.1, calls with options: varlen, paged KV, sparse tokens,
+// masks, score modifiers, quantized K and V, splits. forward_scalar.comp is the same without options, and says how
+// the work is divided.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #define ANY_DTYPE

@@ -1,13 +1,13 @@
 #version 460
-// Merges attention states: O and LSE of attention over disjoint sets of keys, for the same rows, become O and LSE over all of the
-// keys. Core Vulkan 1.1, float32.
+// Merges attention states: O and LSE of attention over disjoint sets of keys, for the same rows, become O and LSE
+// over all of the keys. Core Vulkan 1.1, float32.
 //
-// A workgroup owns whole rows, an invocation eight columns of one of them. It loads the row's LSE of every state three times,
-// as they stay in the cache: for the maximum, for the sum of exp(LSE - max), and for the weights of O. States of weight
-// 0 are not loaded. No shared memory, and one barrier, between the last load and the first store: the output may
-// alias a state, and one invocation of a row stores the LSE that the others load.
-// Sums are in the order of the states and not contracted: two states give the same bits in either order, and one
-// state gives its own numbers.
+// A workgroup owns whole rows, an invocation eight columns of one of them. It loads the row's LSE of every state
+// three times, as they stay in the cache: for the maximum, for the sum of exp(LSE - max), and for the weights of O.
+// States of weight 0 are not loaded. No shared memory, and one barrier, between the last load and the first store:
+// the output may alias a state, and one invocation of a row stores the LSE that the others load. Sums are in the
+// order of the states and not contracted: two states give the same bits in either order, and one state gives its own
+// numbers.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #ifndef BDA
@@ -67,7 +67,8 @@ layout(set = 0, binding = 5, std430) buffer WordsSecondLSE { uint wordsSecondLSE
 
 const uint OCTETS = (HEAD_DIM_V + 7) / 8;   // invocations per row
 const uint ROWS = LOCAL_SIZE / OCTETS;      // per workgroup
-const float MIN_WEIGHT_EXPONENT = -80.0;                  // below it the weight is 0: divided by the total it might be subnormal
+// Below it the weight is 0: divided by the total it might be subnormal.
+const float MIN_WEIGHT_EXPONENT = -80.0;
 const uint EMPTY_LSE = 0xff800000u;              // -Inf: LSE of a row that attended to nothing
 
 // LSE of a row of all heads and batches, in a state.

@@ -1,5 +1,5 @@
-// O += P V of the scalar kernels, in chunks of CHUNK_V keys. The kernel defines STAGE_V(key), which loads the chunk at `key` of the
-// tile, and ATTENDS(i, kk): row i attends to key kk of four.
+// O += P V of the scalar kernels, in chunks of CHUNK_V keys. The kernel defines STAGE_V(key), which loads the chunk
+// at `key` of the tile, and ATTENDS(i, kk): row i attends to key kk of four.
 
 // O += P V over the chunk in shared memory, keys `key` and on of the tile.
 void accumulateChunk(uint firstCol, uint key, bool masked) {

@@ -1,6 +1,7 @@
-// Online softmax of the scalar kernels (Milakov 2018, Dao 2022): S becomes P, O and the row sum are rescaled to the new row max. The
-// kernel defines MASK_AND_MAX(i, j, top), which masks S[i][j] and takes its maximum with top (selecting, not adding, as
-// a masked score may be NaN), and CLEAR_MASKED(i, j, prob), which sets P of a masked score to 0.
+// Online softmax of the scalar kernels (Milakov 2018, Dao 2022): S becomes P, O and the row sum are rescaled to the
+// new row max. The kernel defines MASK_AND_MAX(i, j, top), which masks S[i][j] and takes its maximum with top
+// (selecting, not adding, as a masked score may be NaN), and CLEAR_MASKED(i, j, prob), which sets P of a masked score
+// to 0.
 
 void softmax(WorkTile w, uint firstCol, bool masked) {
     [[unroll]] for (uint i = 0; i < ROWS; i++) {

@@ -3,7 +3,8 @@
 const uint THREADS_Y = LOCAL_SIZE / THREADS_X;
 const uint ROWS = Q_TILE / THREADS_Y;                     // per invocation
 const uint KEYS = KV_TILE / THREADS_X;                    // scores per row of an invocation
-const uint DV_QUADS = (DV_SLICE + 4 * THREADS_X - 1) / (4 * THREADS_X); // groups of 4 columns of O per row of an invocation
+// Groups of 4 columns of O per row of an invocation.
+const uint DV_QUADS = (DV_SLICE + 4 * THREADS_X - 1) / (4 * THREADS_X);
 const uint D_CHUNKS = (HEAD_DIM + CHUNK_D - 1) / CHUNK_D;
 
 // Shared memory, in vec4. Rows of Q and K have an odd length: neighbouring rows start in different banks.

@@ -1,6 +1,7 @@
-// How splits are combined: O = sum(exp(LSE_i - max) O_i) / sum(exp(LSE_i - max)). combine.comp and decode_combine.glsl do the same
-// operations in the same order and so give the same bits: chain c adds splits c, c + CHAINS, c + 2 CHAINS, ... in this
-// order, the chains are added to the first one in order, and the weights are added in the order of the splits.
+// How splits are combined: O = sum(exp(LSE_i - max) O_i) / sum(exp(LSE_i - max)). combine.comp and
+// decode_combine.glsl do the same operations in the same order and so give the same bits: chain c adds splits c, c +
+// CHAINS, c + 2 CHAINS, ... in this order, the chains are added to the first one in order, and the weights are added
+// in the order of the splits.
 #ifndef SPLIT_WEIGHTS_GLSL
 #define SPLIT_WEIGHTS_GLSL
 
