@@ -1,14 +1,13 @@
 #version 460
-// Appends rows to a cache, or turns rows in place: new keys, new values or new queries, one tensor a
-// dispatch, on any device, core Vulkan 1.1, float32.
+// Appends rows to a KV cache, or rotates rows in place: new K, new V or new Q, one tensor per dispatch. Core Vulkan
+// 1.1, float32.
 //
-// Idea: LANES_PER_ROW invocations own a row and take it through shared memory, as float32: they read its
-// 32-bit words side by side, rotate its pairs, find its scales, and write its words side by side. What
-// happens to an element in between does not depend on how rows lie in memory, and rows may begin at any
-// element, of a quantised cache at any byte. Between the reads and the writes of a row are barriers, and
-// a row has one workgroup: rows may be written to where they were read.
-// A word at either end of a row may hold something else besides: an atomic AND and an atomic OR change
-// the row's part of it alone. Products of a rotation are not contracted, so that the bits are the host's.
+// LANES_PER_ROW invocations own a row and pass it through shared memory as float32: load its words, rotate its pairs,
+// find its scales, store its words. The arithmetic on an element does not depend on how rows lie in memory; rows may
+// begin at any element, quantized rows at any byte. There are barriers between the loads and the stores of a row, and
+// a row has one workgroup: rows may be stored where they were loaded. The first and the last word of a row may hold
+// other data too: an atomic AND and an atomic OR change the row's part of it. Products of a rotation are not
+// contracted, so that the bits are those of the host.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #ifndef BDA
@@ -19,25 +18,25 @@
 #extension GL_EXT_buffer_reference_uvec2 : require
 #endif
 #define ANY_DTYPE
-#define READ_ONLY // nothing is promised: rows may be written to where they were read
+#define READ_ONLY // rows may be stored where they were loaded
 #include "constants.glsl"
 #include "numeric.glsl"
 
-// 120 bytes. BDA=0: storage buffers 0 to 7 are the tensors, in the order of the addresses.
+// 120 bytes. BDA=0: storage buffers 0 to 7 are the tensors in the order of the addresses.
 layout(push_constant, std430) uniform Params {
     uvec2 addrIn;        // as in interface.glsl
-    uvec2 addrOut;       // BDA: likewise; else its position in the bound range, in bytes
-    uvec2 addrScale;     // float32 [outBatches, heads, pageRows]: of an int8 or fp8 cache
-    uvec2 addrUsed;      // int32: keys that a sequence has already
+    uvec2 addrOut;       // BDA=1: likewise; BDA=0: byte offset in the bound range
+    uvec2 addrScale;     // float32 [outBatches, heads, pageRows], of an int8 or fp8 cache
+    uvec2 addrUsed;      // int32: keys that a sequence has in the cache
     uvec2 addrLengths;   // int32: see flags
-    uvec2 addrBlockTable;     // int32 [sequences, blockTableStride]: pages
+    uvec2 addrBlockTable;     // int32 [sequences, blockTableStride]: page indices
     uvec2 addrCos, addrSin; // float32 [positions, ROTARY_DIM / 2]
     uint strideInBatch, strideInHead, strideInSeq;    // elements
     uint strideOutBatch, strideOutHead, strideOutSeq; // units of UNIT_BYTES
-    uint rows, heads;    // new rows of a sequence, or of all where they are packed; their product is below 2^31
+    uint rows, heads;    // new rows per sequence, or of all packed sequences; rows * heads < 2^31
     uint sequences;
-    uint limit;          // rows at positions from there on have no place; within the table of pages, too
-    uint pageRows;       // keys of a page; of a sequence's cache without pages
+    uint limit;          // rows at positions from here on are dropped; within the block table too
+    uint pageRows;       // keys per page; without pages, keys per sequence of the cache
     uint pages, blockTableStride;
     uint flags;
 } p;
@@ -59,7 +58,7 @@ layout(set = 0, binding = 2, std430) buffer WordsScale { uint wordsScale[]; };
 #define WORD_SCALE(s) wordsScale[s.word]
 #endif
 
-const uint ROWS = LOCAL_SIZE / LANES_PER_ROW; // of a workgroup
+const uint ROWS = LOCAL_SIZE / LANES_PER_ROW; // per workgroup
 
 void readRow(Row r, uint cell, uint lane) {
     const uvec2 at = position64(r.inBatch, p.strideInBatch, r.head, p.strideInHead, r.inRow, p.strideInSeq);
@@ -70,7 +69,7 @@ void readRow(Row r, uint cell, uint lane) {
     }
     for (uint word = lane; 2 * word < HEAD_DIM + s.phase; word += LANES_PER_ROW) {
         const uvec2 pair = floatBitsToUint(decode16x2(WORD_IN(s, word)));
-        const uint first = 2 * word - s.phase; // before the row: 2^32 - 1
+        const uint first = 2 * word - s.phase; // 2^32 - 1 for the element before the row
         if (first < HEAD_DIM) cells[cell + first] = pair.x;
         if (first + 1 < HEAD_DIM) cells[cell + first + 1] = pair.y;
     }
@@ -95,7 +94,7 @@ void scaleRow(uint cell, uint span, uint lane) {
     for (uint n = lane; n < SPANS; n += LANES_PER_ROW) {
         uint largest = 0;
         for (uint i = 0; i < SPAN; i++) {
-            const uint bits = cells[cell + n * SPAN + i]; // in absolute value ordered as their numbers
+            const uint bits = cells[cell + n * SPAN + i]; // without its sign, ordered as the absolute values
             if ((bits & 0x7fffffffu) > (largest & 0x7fffffffu)) largest = bits;
         }
         const Scale s = scaleOf(largest);
@@ -117,7 +116,7 @@ void writeRow(Row r, uint cell, uint span, uint lane) {
     for (uint word = lane; 4 * word < ROW_BYTES + phase; word += LANES_PER_ROW) {
         uint bits = 0, mask = 0;
         for (uint i = 0; i < 4; i += PIECE_BYTES) {
-            const uint first = 4 * word + i - phase; // before the row: over 2^31
+            const uint first = 4 * word + i - phase; // above 2^31 before the row
             if (first >= ROW_BYTES) continue;
             bits |= pieceOf(cell, span, first / PIECE_BYTES) << (8 * i);
             mask |= PIECE_MASK << (8 * i);
@@ -139,7 +138,7 @@ void writeRow(Row r, uint cell, uint span, uint lane) {
 void main() {
     const uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
     const uint inGroup = gl_LocalInvocationIndex / LANES_PER_ROW, lane = gl_LocalInvocationIndex % LANES_PER_ROW;
-    const uint cell = inGroup * HEAD_DIM, span = inGroup * SPANS; // of the row in shared memory
+    const uint cell = inGroup * HEAD_DIM, span = inGroup * SPANS; // start of the row in shared memory
     Row r;
     const bool found = findRow(group * ROWS + inGroup, r);
     if (found) readRow(r, cell, lane);

@@ -1,14 +1,15 @@
-// How append.comp stores a row: units of one element, or blocks of 32 elements with their scale, put
-// together from pieces of a size that divides a unit and that no unit is aligned to less than.
+// How append.comp encodes a row of the cache: units of one element, or ggml blocks of 32 elements with their scale.
+// Rows are assembled from pieces: PIECE_BYTES divides a unit, and units are aligned to it.
 
-const uint CACHE_SAME = 0; // attention's KVType
+const uint CACHE_SAME = 0; // CACHE_TYPE: attention.KVType
 const uint CACHE_INT8 = 1;
 const uint CACHE_FP8 = 2;
 const uint CACHE_Q8_0 = 3;
 const uint CACHE_Q4_0 = 4;
 
 const bool IS_16 = DTYPE != TYPE_F32;
-const bool HAS_ROW_SCALE = CACHE_TYPE == CACHE_INT8 || CACHE_TYPE == CACHE_FP8; // one scale a row, beside it
+// One scale per row, in a tensor of its own.
+const bool HAS_ROW_SCALE = CACHE_TYPE == CACHE_INT8 || CACHE_TYPE == CACHE_FP8;
 const bool BLOCKED = CACHE_TYPE == CACHE_Q8_0 || CACHE_TYPE == CACHE_Q4_0;
 const bool QUANTISED = HAS_ROW_SCALE || BLOCKED;
 
@@ -21,13 +22,13 @@ const uint ROW_BYTES = HEAD_DIM / UNIT_ELEMENTS * UNIT_BYTES;
 const uint SPAN = BLOCKED ? 32 : HEAD_DIM;            // elements that share a scale
 const uint SPANS = QUANTISED ? HEAD_DIM / SPAN : 1;   // of a row
 
-// What turns stored numbers into elements, and elements into what is rounded.
+// element = unit * stored number; stored number = round(inverse * element).
 struct Scale {
     float unit, inverse;
 };
 
-// From the bits of the element that is largest in absolute value, the first of them. One that is not
-// finite makes all of the span NaN; spans so small that the inverse would overflow become 0.
+// Scale of a span, from the bits of its first element of largest absolute value. Inf or NaN makes the whole span NaN.
+// A span so small that the inverse would overflow becomes 0.
 Scale scaleOf(uint bits) {
     const uint magnitude = bits & 0x7fffffffu;
     if (magnitude >= 0x7f800000u) return Scale(uintBitsToFloat(0x7fc00000u), 0.0);
@@ -39,7 +40,7 @@ Scale scaleOf(uint bits) {
     return Scale(unit, 1.0 / unit);
 }
 
-// To the nearest of -127 to 127; of two, the even one, but in blocks, as ggml does, the one away from 0.
+// Nearest integer, -127 to 127. Ties go to even; in blocks away from 0, as in ggml.
 uint encodeInt8(float value, float inverse) {
     if (inverse == 0.0) return 0;
     precise const float scaled = value * inverse;
@@ -47,7 +48,7 @@ uint encodeInt8(float value, float inverse) {
     return uint(scaled < 0.0 ? -magnitude : magnitude) & 0xffu;
 }
 
-// 0 to 15, of which 8 stands for 0.
+// 0 to 15; 8 is 0.
 uint encodeInt4(float value, float inverse) {
     if (inverse == 0.0) return 8;
     precise const float scaled = value * inverse;
@@ -55,14 +56,14 @@ uint encodeInt4(float value, float inverse) {
     return uint(clamp(raised, 0.0, 15.0));
 }
 
-// Float8 e4m3 to nearest even; the largest is 448, and the scale brings nothing past it but its own rounding.
+// float8 e4m3, nearest even. The largest is 448; only the rounding of the scale takes a number past it.
 uint encodeFP8(float value, float inverse) {
     if (inverse == 0.0) return 0;
     precise const float scaled = value * inverse;
     const uint bits = floatBitsToUint(scaled);
     const uint sign = (bits >> 24) & 0x80u;
     const uint magnitude = min(bits & 0x7fffffffu, 0x43e00000u);
-    if (magnitude < 0x3c800000u) { // under 2^-6: steps of 2^-9, and adding 2^14 leaves no others in a float32
+    if (magnitude < 0x3c800000u) { // below 2^-6: steps of 2^-9, the spacing of float32 at 2^14
         precise const float shifted = uintBitsToFloat(magnitude) + 16384.0;
         return sign | (floatBitsToUint(shifted) & 0xfu);
     }
@@ -70,11 +71,11 @@ uint encodeFP8(float value, float inverse) {
     return sign | ((rebased + 0x7ffffu + ((rebased >> 20) & 1u)) >> 20);
 }
 
-shared uint cells[LOCAL_SIZE / LANES_PER_ROW * HEAD_DIM];              // rows, as the bits of float32
+shared uint cells[LOCAL_SIZE / LANES_PER_ROW * HEAD_DIM];              // rows, bits of float32
 shared float units[LOCAL_SIZE / LANES_PER_ROW * SPANS];                // their scales
 shared float inverses[QUANTISED ? LOCAL_SIZE / LANES_PER_ROW * SPANS : 1];
 
-// Element of the row that starts at a cell.
+// Element of the row at `cell`.
 float element(uint cell, uint index) {
     return uintBitsToFloat(cells[cell + index]);
 }
@@ -96,7 +97,7 @@ uint pieceOfQ4(uint cell, uint span, uint piece) {
            (encodeInt4(element(cell, first + 1), inverse) << 8) | (encodeInt4(element(cell, first + 17), inverse) << 12);
 }
 
-// Piece of the row whose elements start at a cell and whose scales at a span.
+// Piece of the row whose elements begin at `cell` and whose scales begin at `span`.
 uint pieceOf(uint cell, uint span, uint piece) {
     if (CACHE_TYPE == CACHE_INT8) return encodeInt8(element(cell, piece), inverses[span]);
     if (CACHE_TYPE == CACHE_FP8) return encodeFP8(element(cell, piece), inverses[span]);

@@ -1,15 +1,14 @@
-// Where append.comp finds a row and where it puts it. Rows are numbered through the heads of a sequence,
-// or, where sequences are packed, through the heads of all of them: then the row's sequence is searched
-// for, so that the cost is that of the rows there are and not of the longest sequence's.
-// Every number read from a vector is held against the sizes of the tensors before it is used.
+// Which row append.comp moves, from where and to where. Rows are numbered head by head: those of one sequence, or of
+// all if they are packed. Then the sequence of a row is searched for, so that the grid covers the rows that exist and
+// not sequences times the longest. Numbers from memory are checked against the sizes of the tensors before use.
 
 const uint HAS_USED = 1;    // flags
-const uint PACKED = 2;      // addrLengths has the first row of each sequence, and the end
-const uint HAS_LENGTHS = 4;     // addrLengths has the rows of each sequence
-const uint TO_CACHE = 8;    // rows go to their positions; else to where they were among the new ones
-const uint PAGED = 16;      // which are in pages
+const uint PACKED = 2;      // addrLengths: first row of each sequence, and the end
+const uint HAS_LENGTHS = 4;     // addrLengths: number of rows of each sequence
+const uint TO_CACHE = 8;    // rows go to their positions in the cache; else to where they were
+const uint PAGED = 16;      // the cache is paged
 
-// A vector, by position: nameAt(index).
+// nameAt(index): element of the array with address addr<name>.
 #if BDA
 #define ARRAY(name, binding_)                                                                       \
     uint name##At(uvec2 index) {                                                                    \
@@ -36,10 +35,10 @@ struct Row {
     uint head;
     uint inBatch, inRow;   // among the new rows
     uint position;         // in its sequence
-    uint outBatch, outRow; // of the cache: sequence and position, or page and row of it
+    uint outBatch, outRow; // in the cache: sequence and position, or page and row in it
 };
 
-// The last of the sequences that starts at the row or before it: those before it with the same start are empty.
+// The last sequence that starts at or before the row; earlier ones with the same start are empty.
 uint sequenceOf(int row) {
     uint low = 0, high = p.sequences;
     while (high - low > 1) {
@@ -50,7 +49,7 @@ uint sequenceOf(int row) {
     return low;
 }
 
-// False for a row that there is not, or that has no place.
+// False if the row does not exist or is dropped.
 bool findRow(uint number, out Row r) {
     r.head = number / p.rows;
     r.inRow = number % p.rows;

@@ -34,9 +34,9 @@ func Catalog() []Variant {
 	list := []Variant{
 		core("scalar_ssbo", "forward_scalar.comp", "BDA=0"),
 		core("scalar_bda", "forward_scalar.comp", "BDA=1"),
-		core("scalar_general_ssbo", "forward_scalar.comp", "BDA=0", "GENERAL=1"),
-		core("scalar_general_bda", "forward_scalar.comp", "BDA=1", "GENERAL=1"),
-		core("scalar_general_params_ssbo", "forward_scalar.comp", "BDA=0", "GENERAL=1", "PARAMS_BUFFER=1"),
+		core("scalar_general_ssbo", "forward_scalar_general.comp", "BDA=0", "GENERAL=1"),
+		core("scalar_general_bda", "forward_scalar_general.comp", "BDA=1", "GENERAL=1"),
+		core("scalar_general_params_ssbo", "forward_scalar_general.comp", "BDA=0", "GENERAL=1", "PARAMS_BUFFER=1"),
 		core("combine_ssbo", "combine.comp", "BDA=0"),
 		core("combine_bda", "combine.comp", "BDA=1"),
 		core("merge_ssbo", "merge.comp", "BDA=0"),

@@ -1,12 +1,13 @@
 #version 460
-// Puts the parts together that workgroups left when they shared the keys of a row: states of O and LSE in
-// float32, as many for each row as there were parts. Any device, core Vulkan 1.1.
+// Combines splits: float32 partial states of O and LSE that workgroups stored when they split the keys of a row. Core
+// Vulkan 1.1.
 //
-// Idea: a workgroup owns one row. Its invocations form groups of as many as a row has columns / 8, each of which has
-// a chain of parts (combine_parts.glsl) and asks for the first of them. Then they read one LSE each into shared memory,
-// find the largest, turn them into weights, and the groups add up their chains. Barriers: when the LSE are there,
-// when the weights are, when the chains' sums are; the first group adds these up in order, so that the bits are the
-// same every run. A row that no sequence has keeps a mark in its first LSE and is left alone.
+// A workgroup owns one row. Its invocations form groups, one invocation per eight columns; each group adds up one
+// chain of splits (split_weights.glsl) in registers.
+//   shared memory  LSE, then weights; the sums of the chains
+//   barriers       when all LSE are stored, when all have read them, when the weights are stored, when the chains are
+// The splits of a chain are loaded before the LSE are known. The first group adds up the chains in order: the same
+// bits every run. A row that no sequence has is marked in the LSE of its first split and is left alone.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #ifndef BDA
@@ -20,20 +21,20 @@
 #include "constants.glsl"
 #include "numeric.glsl"
 
-// 60 bytes, in units as in interface.glsl. BDA=0: storage buffers 0 and 1 are the parts' O and LSE, 3 and 4
-// the output's; 2 is nothing.
+// 60 bytes, units as in interface.glsl. BDA=0: storage buffers 0 and 1 are O and LSE of the splits, 3 and 4 those of
+// the output; 2 is unused.
 layout(push_constant, std430) uniform Params {
-    uvec2 addrSplitO;     // float32 [parts, rows, HEAD_DIM_V]
-    uvec2 addrSplitLSE;   // float32 [parts, rows]
+    uvec2 addrSplitO;     // float32 [splits, rows, HEAD_DIM_V]
+    uvec2 addrSplitLSE;   // float32 [splits, rows]
     uvec2 addrO, addrLSE;
     uint strideOBatch, strideOHead, strideOSeq;
-    uint splits;          // at most MAX_SPLITS; parts * rows < 2^32
+    uint splits;         // at most MAX_SPLITS; splits * rows < 2^32
     uint rows;           // batches * Hq * Sq
     uint Sq, Hq;
 } p;
 
 #include "addressing.glsl"
-#include "combine_parts.glsl"
+#include "split_weights.glsl"
 
 const bool IS_16 = DTYPE != TYPE_F32;
 #include "tensor_write.glsl"
@@ -45,11 +46,11 @@ layout(set = 0, binding = 1, std430) READ_ONLY buffer WordsSplitLSE { uint words
 layout(set = 0, binding = 2, std430) READ_ONLY buffer WordsNothing { uint wordsNothing[]; };
 #endif
 
-const uint NO_SEQUENCE = 0xff8a5a5au;           // that of a row that no sequence has, a NaN no arithmetic gives
+const uint NO_SEQUENCE = 0xff8a5a5au;      // LSE of a row that no sequence has: a NaN that arithmetic does not give
 
-const uint PREFETCHED_SPLITS = 4;                // of its chain that an invocation asks for before it knows what they count
+const uint PREFETCHED_SPLITS = 4;          // splits of its chain that an invocation loads before it knows their weights
 
-shared float splitWeights[MAX_SPLITS];          // LSE first
+shared float splitWeights[MAX_SPLITS];     // LSE until the maximum is known
 shared vec4 sums[2 * LOCAL_SIZE];
 
 float lseOf(uint split, uint row) {
@@ -61,7 +62,7 @@ float lseOf(uint split, uint row) {
 #endif
 }
 
-// Four columns of a part.
+// Four columns of a split.
 vec4 loadSplit4(Slice s, uint col) {
 #if BDA
     if (HEAD_DIM_V % 4 == 0) return uintBitsToFloat(ReadQuads(s.word).at[col / 4]);
@@ -79,7 +80,7 @@ vec4 loadSplit4(Slice s, uint col) {
     return four;
 }
 
-// Eight columns of part n of a row.
+// Eight columns of split n of a row.
 void loadSplit8(uint n, uint rowIndex, uint col, out vec4 low, out vec4 high) {
     const Slice s = sliceAt(p.addrSplitO, mul64(n * p.rows + rowIndex, HEAD_DIM_V), false, 1);
     low = loadSplit4(s, col);
@@ -118,7 +119,7 @@ void main() {
         }
         [[unroll]] for (uint i = 0; i < PREFETCHED_SPLITS; i++) {
             const uint n = group + i * CHAINS;
-            if (n < p.splits && splitWeights[n] != 0.0) ADD(n, lows[i], highs[i]) // else whatever its O holds
+            if (n < p.splits && splitWeights[n] != 0.0) ADD(n, lows[i], highs[i]) // else its O may hold anything
         }
         for (uint n = group + PREFETCHED_SPLITS * CHAINS; n < p.splits; n += CHAINS) {
             if (splitWeights[n] == 0.0) continue;

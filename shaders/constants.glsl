@@ -34,7 +34,7 @@ layout(constant_id = 4) const uint FRAG_K = 16;        // depth of a fragment
 layout(constant_id = 22) const uint SUM_N = 16;        // columns of the row sum fragment; decode_coopmat.comp: query rows, the columns of its O
 layout(constant_id = 5) const uint M_FRAGS = 1;        // fragments of FRAG_M query rows per subgroup
 layout(constant_id = 23) const uint KV_STEP = 16;      // keys of a KV tile per Q K^T product
-layout(constant_id = 24) const uint Q_SMEM_CHUNKS = 0; // chunks of FRAG_K columns of Q kept in shared memory instead of registers
+layout(constant_id = 24) const uint Q_SMEM_CHUNKS = 0; // chunks of FRAG_K columns of Q in shared memory, the others are in registers
 layout(constant_id = 30) const uint CHECK_KV_END = 1;  // 0: unmasked tiles are loaded without comparing keys with Sk; the last unmasked tile is masked then
 
 // -- ladder (bench --variant) and ablations; the defaults are the product --------------------------

@@ -24,7 +24,7 @@ const (
 	ConstSumN             uint32 = 22 // columns of the row sum fragment; decode_coopmat.comp: query rows, the columns of its O
 	ConstMFrags           uint32 = 5  // fragments of FRAG_M query rows per subgroup
 	ConstKvStep           uint32 = 23 // keys of a KV tile per Q K^T product
-	ConstQSmemChunks      uint32 = 24 // chunks of FRAG_K columns of Q kept in shared memory instead of registers
+	ConstQSmemChunks      uint32 = 24 // chunks of FRAG_K columns of Q in shared memory, the others are in registers
 	ConstCheckKvEnd       uint32 = 30 // 0: unmasked tiles are loaded without comparing keys with Sk; the last unmasked tile is masked then
 	ConstCausalSkip       uint32 = 25 // 0: KV tiles above the causal diagonal are masked instead of skipped
 	ConstUnmaskedLoop     uint32 = 26 // 0: every KV tile goes through the masked loop

@@ -1,35 +1,35 @@
-// Parts of split keys put together by the kernel that made them, where COMBINE is set: included by
-// decode_coopmat.comp, which without it leaves states for combine.comp.
+// Combining splits inside decode_coopmat.comp, with COMBINE; without it the kernel leaves partial states for
+// combine.comp.
 //
-// Idea: the workgroups with parts of the same rows and columns share a counter. Each stores its part in scratch
-// memory and adds one to the counter; whoever finds that all others have done so reads the parts back, adds them up
-// in an order that does not depend on who that is (combine_parts.glsl), and stores O. Nobody waits for anybody.
+// The workgroups with splits of the same rows and columns share a counter. Each increments it after storing its split
+// in scratch memory. The last one to do so loads all splits, combines them in an order that does not depend on which
+// workgroup it is (split_weights.glsl), and stores O. No workgroup waits for another.
 //
-// Scratch memory, from p.addrLSE on, in words: a counter for each workgroup of a part, rounded up to 256 bytes; O
-// of the parts, [splits, rows of a state, HEAD_DIM_V] float32; their LSE, [DV_SLICES, splits, rows of a state], as a
-// workgroup waits only for those of its own columns. Counters are zero before, and zero after: who comes last sets
-// them back. What workgroups there are follows from the grid alone, so those that find no rows count too, and no
-// number in memory, nor one that changes meanwhile, can leave a counter at anything else.
+// Scratch memory, from p.addrLSE on, in words: a counter per workgroup of a split, padded to 256 bytes; partial O,
+// float32 [splits, rows of a state, HEAD_DIM_V]; LSE [DV_SLICES, splits, rows of a state], as a workgroup combines
+// its own columns alone. Counters are zero at launch, and the last workgroup resets its own: clearing them by a
+// command would cost a barrier. Which workgroups there are follows from the grid alone, so those without rows count
+// too, and no number in memory can leave a counter at another value.
 //
-// Who sees what: parts are stored available, and loaded visible, to the queue family (queuefamilycoherent), so that
-// only the order is left to say. The stores of a workgroup come before its workgroup barrier, that before the atomic
-// of its first invocation, a release; the last atomic, an acquire, has read what all others wrote, and comes before
-// a workgroup barrier and the loads. The counters meet no other access than atomics of that scope.
+// Memory order: splits are stored available and loaded visible to the queue family (queuefamilycoherent). Stores of a
+// workgroup -> its workgroup barrier -> the atomic of its first invocation, a release -> the last workgroup's atomic,
+// an acquire -> its workgroup barrier -> its loads. Counters are accessed by atomics of that scope only.
 //
-// Barriers: two around the atomic, which every workgroup has, and in the last one a third, when the LSE are in shared
-// memory. There an invocation has four columns of a row to itself and asks for SPLITS_PER_LOAD of their parts at a time,
-// for the first of them before it has any LSE, so that the last workgroup waits for memory once if there are no more.
-// It comes after a walk that takes all registers, and takes fewer.
+// Barriers: two around the atomic in every workgroup; in the last one a third, when the LSE are in shared memory. An
+// invocation combines four columns of a row. It loads SPLITS_PER_LOAD splits at a time, the first of them before the
+// LSE arrive: with no more splits the last workgroup waits for memory once. The KV loop, before it, takes all
+// registers; this takes fewer.
 //
-// Its code is in no cache by then: K and V went by. With few rows the last workgroups of all come to it at once, and
-// now and then took 7 us longer. So the first workgroup of a row runs it too, with one part, and stores nothing.
+// The code of the combine is in no cache by then, as K and V have passed through. With few rows the last workgroups
+// reached it at once, and some took 7 us longer. So the first workgroup of a row runs it too, with one split, and
+// stores nothing.
 #ifndef DECODE_COMBINE_GLSL
 #define DECODE_COMBINE_GLSL
 
-#include "combine_parts.glsl"
+#include "split_weights.glsl"
 
-// The compiler drops the qualifier of a block that is a temporary, as these are, but not that of a member; a test
-// looks for it in the SPIR-V.
+// The qualifier is on the members: glslc drops that of a block that is a temporary, as these are. A test looks for it
+// in the SPIR-V.
 #if BDA
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer SplitWords { queuefamilycoherent uint at[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer SplitQuads { queuefamilycoherent uvec4 at[]; };
@@ -57,20 +57,21 @@ Slice counter() {
     return scratchAt(uvec2((gl_WorkGroupID.z * heads + gl_WorkGroupID.y % heads) * gl_NumWorkGroups.x + gl_WorkGroupID.x, 0));
 }
 
-// From a column on of a row of part n, whose number is that of the row in a state.
+// Partial O of split n: a row, by its index in the state, from a column on.
 Slice splitO(uint n, uint number, uint col) {
     const uint first = (workgroupsPerSplit() + 63) & ~63u;
     return scratchAt(add64(uvec2(first, 0), add64(mul64(n * rowsPerSplit() + number, HEAD_DIM_V), uvec2(col, 0))));
 }
 
-// Straight from the start: where this went through splitO, NVIDIA's compiler (580.159) left the walk's operands in memory.
+// LSE of split n. Computed from the start of scratch memory: going through splitO made NVIDIA's compiler (580.159)
+// put the operands of the KV loop in local memory.
 Slice splitLSE(uint n, uint number) {
     const uint each = work.splits * rowsPerSplit(), slice = work.col0 / DV_SLICE;
     const uint first = (workgroupsPerSplit() + 63) & ~63u;
     return scratchAt(add64(uvec2(first, 0), add64(mul64(each, HEAD_DIM_V), uvec2(slice * each + n * rowsPerSplit() + number, 0))));
 }
 
-// -- what a workgroup leaves of its part ----------------------------------------------------------------
+// -- storing a split -----------------------------------------------------------------------------------
 
 void storeSplitLSE(uint row, float value) {
     if (COMBINE != 0) SPLIT_WORD(splitLSE(work.split, rowIndex(row))) = floatBitsToUint(value);
@@ -90,7 +91,7 @@ void storeSplit4(uint row, uint col, vec4 value) {
     for (uint i = 0; i < min(HEAD_DIM_V - col, 4u); ++i) SPLIT_WORD(advance(s, i, 1, false, 1)) = floatBitsToUint(value[i]);
 }
 
-// Counts the workgroup, by one invocation: whether it is the last one, or the first.
+// Increments the counter, by one invocation. LAST or FIRST if the workgroup is.
 const uint LAST = 1, FIRST = 2;
 uint countSplit() {
     const Slice s = counter();
@@ -100,23 +101,23 @@ uint countSplit() {
     return last ? LAST : before == 0 ? FIRST : 0;
 }
 
-// For a workgroup without rows.
+// A workgroup without rows counts too.
 void countEmptySplit() {
     if (COMBINE != 0 && gl_LocalInvocationIndex == 0) countSplit();
 }
 
-// -- all parts together -----------------------------------------------------------------------------------
+// -- combining -----------------------------------------------------------------------------------------
 
-// In shared memory, over what the walk had there: what countSplit said.
+// What countSplit returned, in shared memory.
 #define ARRIVAL smem[ROW_MAX_BASE][0]
 
-const uint QUADS = (DV_SLICE + 3) / 4; // of the workgroup's columns
+const uint QUADS = (DV_SLICE + 3) / 4; // per row of the workgroup's columns
 
 void orderSplits() {
     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
 }
 
-// The slice so many float32 further.
+// The slice `words` float32 further.
 Slice skip(Slice s, uvec2 words) {
 #if BDA
     s.word = add64(s.word, uvec2(words.x << 2, words.y << 2 | words.x >> 30));
@@ -126,7 +127,7 @@ Slice skip(Slice s, uvec2 words) {
     return s;
 }
 
-// Four columns from a slice on, of those that a row has from col on.
+// Four columns from col on; those past HEAD_DIM_V are 0.
 vec4 loadSplit4(Slice s, uint col) {
     if (HEAD_DIM_V % 4 == 0) return uintBitsToFloat(SPLIT_QUAD(s));
     vec4 four = vec4(0.0);
@@ -137,7 +138,8 @@ vec4 loadSplit4(Slice s, uint col) {
 
 const uint SPLITS_PER_LOAD = 8; // a multiple of CHAINS
 
-// Asks for parts from `first` on of four columns, where there are so many, else for the last one again.
+// Loads splits first .. first + 7 of four columns; past the last split the last one again. Macros, as `loaded` must
+// stay in registers.
 #define LOAD_FOUR(g)                                                                                \
     [[unroll]] for (uint n = g; n < g + 4; ++n) {                                                   \
         loaded[n] = loadSplit4(oAt, col);                                                           \
@@ -146,7 +148,7 @@ const uint SPLITS_PER_LOAD = 8; // a multiple of CHAINS
 #define LOAD_SPLITS                                                                                 \
     LOAD_FOUR(0)                                                                                    \
     if (splits - first > 4) LOAD_FOUR(4)
-// Adds them to their chains. Those behind the last one count nothing.
+// Adds them to their chains. Splits past the last have weight 0.
 #define ADD_FOUR(g)                                                                                 \
     {                                                                                               \
         const vec4 lse = uintBitsToFloat(smem[lseRow + (first + g) / 4]);                           \
@@ -155,22 +157,23 @@ const uint SPLITS_PER_LOAD = 8; // a multiple of CHAINS
             total += weight;                                                                        \
             precise const vec4 weighted = weight * loaded[g + n];                                   \
             precise const vec4 sum = chain[(g + n) % CHAINS] + weighted;                            \
-            if (weight != 0.0) chain[(g + n) % CHAINS] = sum; /* else whatever its O holds */       \
+            if (weight != 0.0) chain[(g + n) % CHAINS] = sum; /* else its O may hold anything */    \
         }                                                                                           \
     }
 #define ADD_SPLITS                                                                                  \
     ADD_FOUR(0)                                                                                     \
     if (splits - first > 4) ADD_FOUR(4)
 
-// After the workgroup has stored its part: O, where it is the last one.
+// Called after the workgroup has stored its split. The last workgroup stores O.
 void combineSplits(uint rows) {
     orderSplits();
     if (gl_LocalInvocationIndex == 0) ARRIVAL = countSplit();
     orderSplits();
     if (ARRIVAL == 0) return;
     const bool last = ARRIVAL == LAST;
-    const uint splits = last ? work.splits : 1, firstSplit = last ? 0 : work.split; // its own: others are being written
-    const uint quads = (splits + 3) / 4; // of the LSE of a row, from the start of shared memory on
+    // The first workgroup takes its own split: others are being stored.
+    const uint splits = last ? work.splits : 1, firstSplit = last ? 0 : work.split;
+    const uint quads = (splits + 3) / 4; // of LSE per row, at the start of shared memory
     const uvec2 splitStride = mul64(rowsPerSplit(), HEAD_DIM_V);
     uint at = gl_LocalInvocationIndex, first = 0;
 #define ROW_AT (work.row0 + at / QUADS)
@@ -196,7 +199,7 @@ void combineSplits(uint rows) {
             const uvec4 lse = smem[lseRow + i];
             [[unroll]] for (uint n = 0; n < 4; ++n) {
                 invalid = invalid || invalidatesLSE(lse[n]);
-                maxLSE = max(maxLSE, uintBitsToFloat(lse[n])); // of what spoils nothing
+                maxLSE = max(maxLSE, uintBitsToFloat(lse[n])); // of valid ones
             }
         }
         precise float total = 0.0;
@@ -211,7 +214,7 @@ void combineSplits(uint rows) {
         }
         precise vec4 o = chain[0];
         [[unroll]] for (uint c = 1; c < CHAINS; ++c) o += chain[c];
-        o += 0.0; // no zero is negative
+        o += 0.0; // turns -0 into +0
         if (invalid) o = vec4(uintBitsToFloat(NAN_ROW));
         else if (total != 0.0) o *= inverseTotal(total);
         if (last) store4O(blockO(), elementO(row) + col, o, HEAD_DIM_V - col);

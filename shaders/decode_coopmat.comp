@@ -1,17 +1,18 @@
 #version 460
-// Attention forward for few query rows and many keys (decoding) on cooperative matrices. Memory bandwidth is the limit: K and V
-// go from global memory straight into the registers that are multiplied.
+// Attention forward for few query rows and many keys (decoding) on cooperative matrices. Memory bandwidth is the
+// limit: K and V go from global memory straight into the registers that are multiplied.
 //
-// A workgroup owns SUM_N query rows, with PACK_GQA the heads of a group, and a split of the keys. Its subgroups run KV loops of
-// their own (KV_LOOPS of them) and take turns at KV tiles. Where a row is too long for the registers of a subgroup,
-// DIM_SPLIT subgroups share a KV loop: each has a part of O's columns and, if there is one KV loop, a part of Dqk; their
-// partial scores are added in shared memory, with one barrier per tile.
+// A workgroup owns SUM_N query rows, with PACK_GQA the heads of a group, and a split of the keys. Its subgroups run
+// KV loops of their own (KV_LOOPS of them) and take turns at KV tiles. Where a row is too long for the registers of a
+// subgroup, DIM_SPLIT subgroups share a KV loop: each has a part of O's columns and, if there is one KV loop, a part
+// of Dqk; their partial scores are added in shared memory, with one barrier per tile.
 //   registers      Q, O (transposed, decode_fragments.glsl), the vectors of this KV tile and of the next (decode_load.glsl)
 //   shared memory  the row max; the keys or addresses of a tile if its rows are not contiguous; scratch (decode_smem.glsl)
 //   barriers       in the KV loop none, but for partial scores
-// K of the next tile is loaded as soon as S is computed, V as soon as O is; PREFETCH loads V, or K and V, before that.
-// At the end the subgroups' O are combined in shared memory. With SPLIT the workgroup stores a partial state, and with COMBINE
-// the last workgroup of a row combines the splits (decode_combine.glsl). Softmax is that of forward_coopmat.comp.
+// K of the next tile is loaded as soon as S is computed, V as soon as O is; PREFETCH loads V, or K and V, before
+// that. At the end the subgroups' O are combined in shared memory. With SPLIT the workgroup stores a partial state,
+// and with COMBINE the last workgroup of a row combines the splits (decode_combine.glsl). Softmax is that of
+// forward_coopmat.comp.
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
 
@@ -43,7 +44,8 @@ void main() {
     const uint rows = min(work.rows - work.row0, SUM_N), lastRow = work.row0 + rows - 1;
     const KVRange kv = kvRange(lastRow);
     const uint tiles = kv.last - kv.first;
-    const uint flipQ = p.scoreScale < 0.0 ? 0x80008000u : 0u; // Q has the sign of the scale: the largest score is the largest logit
+    // Q has the sign of the scale: the largest score is the largest logit.
+    const uint flipQ = p.scoreScale < 0.0 ? 0x80008000u : 0u;
     const float scale = SCORE_SCALE, invScale = 1.0 / scale;
 
     // Q first: memory answers in order, and no product can start without Q.
@@ -62,7 +64,8 @@ void main() {
     bool nonFiniteScale = false;   // a scale of V was Inf or NaN
     uint j = nextKVTile(kv, gl_SubgroupID / DIM_SPLIT, lastRow), next = tiles;
 #define CURRENT_TILE kvTileAt(kv, j)
-    uint unmaskedTiles = kv.unmaskedLast - kv.unmaskedFirst; // with sparse tokens 0 from the first tile on that is not allSeen
+    // With sparse tokens it becomes 0 at the first tile that is not allSeen.
+    uint unmaskedTiles = kv.unmaskedLast - kv.unmaskedFirst;
     bool allSeen = true; // every row attends to every key of the tile whose rows were resolved last
     if (j < tiles) {
         if (INDICES_AHEAD) PREFETCH_INDICES(CURRENT_TILE)

@@ -3,8 +3,10 @@
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
 const uint KV_FRAGS = KV_TILE / 16;          // fragments along the keys of a tile
 const uint QK_SPLIT = SUBGROUPS == DIM_SPLIT ? DIM_SPLIT : 1; // subgroups that split Dqk; their partial scores are added
-const uint QK_BLOCKS = ((HEAD_DIM + 31) / 32 + QK_SPLIT - 1) / QK_SPLIT;    // per subgroup: 32 columns of Dqk, two fragments
-const uint DV_BLOCKS = ((DV_SLICE + 63) / 64 + DIM_SPLIT - 1) / DIM_SPLIT;  // per subgroup: 64 columns of O, four fragments
+// Per subgroup: 32 columns of Dqk, two fragments.
+const uint QK_BLOCKS = ((HEAD_DIM + 31) / 32 + QK_SPLIT - 1) / QK_SPLIT;
+// Per subgroup: 64 columns of O, four fragments.
+const uint DV_BLOCKS = ((DV_SLICE + 63) / 64 + DIM_SPLIT - 1) / DIM_SPLIT;
 const uint DV_FRAGS = 4 * DV_BLOCKS;
 #define DIM_INDEX (DIM_SPLIT == 1 ? 0 : gl_SubgroupID % DIM_SPLIT)
 #define QK_FIRST_COL (QK_SPLIT == 1 ? 0 : DIM_INDEX * QK_BLOCKS * 32)

@@ -1,6 +1,7 @@
-// Part of main, the end: combines the O of the subgroups' KV loops. Each subgroup stores its row sums, and AREA_BLOCKS blocks of its O
-// per pass, to shared memory; then an invocation adds up four columns of a row over the KV loops, and stores O, or with
-// SPLIT the partial state of this split. With COMBINE the last workgroup of a row combines the splits.
+// Part of main, the end: combines the O of the subgroups' KV loops. Each subgroup stores its row sums, and
+// AREA_BLOCKS blocks of its O per pass, to shared memory; then an invocation adds up four columns of a row over the
+// KV loops, and stores O, or with SPLIT the partial state of this split. With COMBINE the last workgroup of a row
+// combines the splits.
 if (KEY_SCALES && nonFiniteScale) atomicOr(nonFiniteSeen, 1);
 subgroupSync(); // the rescale factors are read
 if (NEEDS_F32_SUM) {
@@ -9,9 +10,9 @@ if (NEEDS_F32_SUM) {
     storeFirstColumn(sumF32, ROW_SUM_F32_BASE + gl_SubgroupID * ROW_MAX_SIZE);
 }
 if (KEY_SCALES) {
-    FragC sumF32;
-    reduceRowSum(sumF32, rowSumScaled[0]);
-    storeFirstColumn(sumF32, RESCALE_FACTOR);
+    FragC sumScaled;
+    reduceRowSum(sumScaled, rowSumScaled[0]);
+    storeFirstColumn(sumScaled, RESCALE_FACTOR); // the factors are read: row sums take their place
 } else {
     storeFirstRow(rowSum[0], RESCALE_FACTOR);
 }
@@ -24,25 +25,25 @@ const Slice oBlock = blockO();
         if (4 * pass + f < DV_FRAGS)
             coopMatStore(O[4 * pass + f], smem, gl_SubgroupID * AREA_SIZE + f * 4, AREA_STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
     barrier();
-    // Four columns per invocation and turn: with fewer the last invocation is done sooner.
+    // Four columns per invocation: with more, fewer invocations would share the work.
     const uint areaEach = 64 * AREA_BLOCKS / 4, rowEach = DIM_SPLIT * areaEach;
     for (uint at = tid; at < rows * rowEach; at += LOCAL_SIZE) {
         const uint row = at / rowEach, dimIndex = at % rowEach / areaEach, first = at % areaEach * 4;
         const uint sliceCol = (dimIndex * DV_BLOCKS + pass) * 64 + first, col = work.col0 + sliceCol;
         if (pass * 64 + first >= DV_BLOCKS * 64 || sliceCol >= DV_SLICE || col >= HEAD_DIM_V) continue;
         // Factor of each KV loop's O. Subgroups of one loop have the same row max and sums.
-        float rowMax_ = ROW_MAX_INIT, factors[KV_LOOPS], sum = 0.0, sumF32 = 0.0;
-        [[unroll]] for (uint n = 0; n < KV_LOOPS; ++n) rowMax_ = max(rowMax_, rowStat(ROW_MAX_BASE, n, row));
+        float highest = ROW_MAX_INIT, factors[KV_LOOPS], sum = 0.0, sumF32 = 0.0;
+        [[unroll]] for (uint n = 0; n < KV_LOOPS; ++n) highest = max(highest, rowStat(ROW_MAX_BASE, n, row));
         [[unroll]] for (uint n = 0; n < KV_LOOPS; ++n) {
-            factors[n] = exp2(TO_LOG2(rowStat(ROW_MAX_BASE, n, row) - rowMax_));
+            factors[n] = exp2(TO_LOG2(rowStat(ROW_MAX_BASE, n, row) - highest));
             sum += factors[n] * rowStat(FACTOR_BASE, n, row);
             if (NEEDS_F32_SUM) sumF32 += factors[n] * rowStat(ROW_SUM_F32_BASE, n, row);
         }
         if (HAS_LSE != 0 && sliceCol == 0 && (COMBINE != 0 || work.col0 == 0))
-            storeSplitLSE(work.row0 + row, lseWithSink(work.row0 + row, logSumExp(rowMax_, sumF32)));
+            storeSplitLSE(work.row0 + row, lseWithSink(work.row0 + row, logSumExp(highest, sumF32)));
         // A sink is not rounded as P is: it scales the rounded sum as it scales the float32 sum.
         if (SINKS != 0) {
-            const float sink = sinkTerm(work.row0 + row, rowMax_);
+            const float sink = sinkTerm(work.row0 + row, highest);
             if (sum != 0.0 || isNaN(sink)) sum *= 1.0 + sink / sumF32;
         }
         const float inverse = sum == 0.0 ? 0.0 : 1.0 / sum;

@@ -1,10 +1,10 @@
-// Fragments of decode_coopmat.comp. O is transposed, V^T P^T: FragSum has one query row per column, so O takes registers for
-// SUM_N rows alone. P as operand A and P^T as operand B are the same elements.
+// Fragments of decode_coopmat.comp. O is transposed, V^T P^T: FragSum has one query row per column, so O takes
+// registers for SUM_N rows alone. P as operand A and P^T as operand B are the same elements.
 //
-// Vulkan leaves open which lane holds which element of a fragment. The host asks the device (fragment_probe.comp) and sets
-// REGISTER_OPERANDS if the answer is the order assumed here: operands are then filled from registers, else through the
-// subgroup's scratch. An operand is 16 lines of 16 elements, rows of A or columns of B. Lane 4 g + t holds words t and
-// t + 4 of lines g (first, second) and g + 8 (third, fourth).
+// Vulkan leaves open which lane holds which element of a fragment. The host asks the device (fragment_probe.comp) and
+// sets REGISTER_OPERANDS if the answer is the order assumed here: operands are then filled from registers, else
+// through the subgroup's scratch. An operand is 16 lines of 16 elements, rows of A or columns of B. Lane 4 g + t
+// holds words t and t + 4 of lines g (first, second) and g + 8 (third, fourth).
 
 // Rescale factors reach O's columns by way of shared memory.
 #define RESCALE_FACTOR (FACTOR_BASE + gl_SubgroupID * ROW_MAX_SIZE)

@@ -1,5 +1,6 @@
-// Loads of K and V in decode_coopmat.comp: a lane loads vectors of 16 bytes that are its elements of fragments as they are, since
-// keys and columns are renumbered to that end. No lane waits for another subgroup. With g = GROUP_ID, t = THREAD_IN_GROUP:
+// Loads of K and V in decode_coopmat.comp: a lane loads vectors of 16 bytes that are its elements of fragments as
+// they are, since keys and columns are renumbered to that end. No lane waits for another subgroup. With g = GROUP_ID,
+// t = THREAD_IN_GROUP:
 //   K  of each 16 keys of a tile keys g and g + 8, of each block of 32 columns columns 8 t to 8 t + 7. The first four are the
 //      lane's of the block's first fragment, the others of the second; Q's columns follow (decode_q.glsl).
 //   V  of each 16 keys keys 2 t, 2 t + 1, 2 t + 8, 2 t + 9, of each block of 64 columns columns 8 g to 8 g + 7. Columns g and
@@ -49,7 +50,8 @@ const uint K_LANE_VECS = K_LANE_KEYS * QK_BLOCKS, V_LANE_VECS = V_LANE_KEYS * DV
             vec[n * DV_BLOCKS + b] = loadVecV(row, b, GROUP_ID(n % LANE_FOLD));                     \
     }
 
-// Words of operands from a vector. Quantized elements are converted here and not after their load: a use waits for the load.
+// Words of operands from a vector. Quantized elements are converted here and not after their load: a use waits for
+// the load.
 uvec4 toOperandWords(uvec4 vec, uint col) {
     if (KV_TYPE == 0) return vec;
     return KEY_SCALES ? exactPairs(vec.xy) : decode8To16(vec.xy, uintBitsToFloat(vec.z), shiftOfColumn(col));
@@ -60,8 +62,8 @@ uvec4 toOperandWords(uvec4 vec, uint col) {
     [[unroll]] for (uint n = 0; n < V_LANE_KEYS; ++n)                                               \
         words[n] = toOperandWords(vVec[n * DV_BLOCKS + (b)], work.col0 + GROUP_ID(n % LANE_FOLD) * 8);
 
-// A lane's words of the operands: fragment t of the keys, fragment i of the block's columns. A word of V^T has the low or the
-// high halves of words of two keys.
+// A lane's words of the operands: fragment t of the keys, fragment i of the block's columns. A word of V^T has the
+// low or the high halves of words of two keys.
 #define K_WORD(h, w) words[(t * 2 + (h)) * LANE_FOLD + s][i * 2 + (w)]
 #define V_AT(u) words[(t * 4 + (u)) * LANE_FOLD + s][i]
 #define V_LOW(u) lowHalves(V_AT(u), V_AT((u) + 1))

@@ -1,10 +1,11 @@
 // Rows of K and V of a KV tile in decode_coopmat.comp, as slices that a lane loads from.
 //
-// Rows of a tile are resolved one tile before they are loaded, so that loads depend on nothing; the page indices or tokens
-// that this takes are loaded one tile earlier still. A slot past the last key takes the last key's row: its score is masked.
+// Rows of a tile are resolved one tile before they are loaded, so that loads depend on nothing; the page indices or
+// tokens that this takes are loaded one tile earlier still. A slot past the last key takes the last key's row: its
+// score is masked.
 //
-// Contiguous keys, of a tile or of 16 keys, need one slice; the others are a multiplication away. Else each lane resolves one or
-// a few keys for all lanes, by way of shared memory.
+// Contiguous keys, of a tile or of 16 keys, need one slice; the others are a multiplication away. Else each lane
+// resolves one or a few keys for all lanes, by way of shared memory.
 struct LaneRow {
     Slice start; // the first element that the lane loads; of quantized rows the first of the row
     bool exists; // false for a sparse token that is no key

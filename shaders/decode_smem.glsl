@@ -1,4 +1,5 @@
-// Shared memory of decode_coopmat.comp: smem, in vectors of 16 bytes. Small enough for two workgroups per multiprocessor.
+// Shared memory of decode_coopmat.comp: smem, in vectors of 16 bytes. Small enough for two workgroups per
+// multiprocessor.
 //   0                 an area per subgroup: its scratch during the KV loop, blocks of its O afterwards
 //   ROW_MAX_BASE      row max, FRAG_M floats per subgroup
 //   FACTOR_BASE       rescale factors of O, likewise; after the KV loop row sums
@@ -40,5 +41,6 @@ const uint QK_PARTIAL_SIZE = 16 * QK_PARTIAL_STRIDE;
 #define QK_PARTIAL(subgroup) ((subgroup) * AREA_SIZE + QK_PARTIAL_SIZE * (1 + parity))
 shared uint nonFiniteSeen; // V of a masked tile, or a scale of V, has Inf or NaN, see non_finite_general.glsl
 #define DROPS_NON_FINITE (ROW_MASKS || KEY_SCALES)
-shared uint tileKeys[SPARSE_TOKENS != 0 ? SUBGROUPS * KV_TILE : 1]; // keys of each subgroup's tile, if they are sparse tokens
+// Keys of each subgroup's tile, if they are sparse tokens.
+shared uint tileKeys[SPARSE_TOKENS != 0 ? SUBGROUPS * KV_TILE : 1];
 #define TILE_KEY(col) tileKeys[gl_SubgroupID * KV_TILE + (col)]

@@ -1,5 +1,5 @@
-// Part of main: tile j of the subgroup's KV loop. MASKED 1: some row may not attend to some key of it, or scores depend on row
-// and key.
+// Part of main: tile j of the subgroup's KV loop. MASKED 1: some row may not attend to some key of it, or scores
+// depend on row and key.
 {
     const bool more = next < tiles;
     if (PREFETCH > 1 && more) {

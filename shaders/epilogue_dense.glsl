@@ -1,5 +1,6 @@
-// Part of main, the end: O / row sum, rounded to storage and stored; LSE. O leaves in pairs of fragments (epilogue_pairs.glsl), or
-// fragment by fragment through scratch: with KHR, if there are too many pairs, and if V has Inf or NaN.
+// Part of main, the end: O / row sum, rounded to storage and stored; LSE. O leaves in pairs of fragments
+// (epilogue_pairs.glsl), or fragment by fragment through scratch: with KHR, if there are too many pairs, and if V has
+// Inf or NaN.
 #define EPILOGUE_BY_FRAGMENT true // after pairs main has returned
 #define STORE_O8(row, col, words) storeO8(oBlock, row, col, words)
 subgroupSync();

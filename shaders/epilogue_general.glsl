@@ -1,6 +1,6 @@
-// Part of main, the end: O / row sum is stored, as the storage type or, with SPLIT, as float32 partial state; LSE. Sinks join the row
-// sum here. O leaves in passes (epilogue_state.glsl), in pairs of fragments (epilogue_pairs.glsl), or fragment by
-// fragment through scratch. Inf and NaN of V are added to what was stored.
+// Part of main, the end: O / row sum is stored, as the storage type or, with SPLIT, as float32 partial state; LSE.
+// Sinks join the row sum here. O leaves in passes (epilogue_state.glsl), in pairs of fragments (epilogue_pairs.glsl),
+// or fragment by fragment through scratch. Inf and NaN of V are added to what was stored.
 #define STORE_O8(row, col, words) store8O(oBlock, elementO(rowBase + (row)) + (col), words, max(HEAD_DIM_V, col) - (col))
 subgroupSync();
 [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) loadRowMax(r);

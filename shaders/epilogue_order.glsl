@@ -11,8 +11,8 @@ const uint USE_PAIRS = 0, PAIR_STORES = 0;
 const uint PASS_STORES = M_FRAGS * STATE_PASSES * PASS_STEPS;
 const uint EPILOGUE_STORES = USE_PASSES != 0 ? PASS_STORES : USE_PAIRS != 0 ? PAIR_STORES : M_FRAGS * DV_FRAGS * LANE_VECS;
 
-// Row of the subgroup and column of the slice that this invocation stores as its n-th of EPILOGUE_STORES. It stores eight columns,
-// or four in passes. False if there are none.
+// Row of the subgroup and column of the slice that this invocation stores as its n-th of EPILOGUE_STORES. It stores
+// eight columns, or four in passes. False if there are none.
 bool epilogueColumns(uint n, out uint row, out uint sliceCol) {
     const uint lane = gl_SubgroupInvocationID;
     if (USE_PASSES != 0) {

@@ -1,10 +1,11 @@
-// Epilogue with NV2: O leaves in pairs of neighbouring fragments. Both are rounded to storage, next to each other in the subgroup's
-// scratch (which has room for two of them), and each lane stores 16 bytes next to its neighbours'. The pair is a
+// Epilogue with NV2: O leaves in pairs of neighbouring fragments. Both are rounded to storage into the subgroup's
+// scratch, which holds two of them, and each lane stores 16 bytes; lanes store contiguous memory. The pair is a
 // literal: in a loop over pairs with a barrier inside O would not stay in registers.
 
 const uint PAIRS = (DV_FRAGS + 1) / 2;  // per row fragment
-const uint MAX_PAIRS = SUBGROUP_BARRIER != 0 ? 16 : 4; // main writes out STORE_PAIR this often; CPU drivers take long to compile each
-const uint PAIR_ROW_VECS = 2 * FRAG_N / 8;   // SCRATCH_STRIDE, or one less
+// main writes out STORE_PAIR this often. CPU drivers take long to compile each of them.
+const uint MAX_PAIRS = SUBGROUP_BARRIER != 0 ? 16 : 4;
+const uint PAIR_ROW_VECS = 2 * FRAG_N / 8;   // SCRATCH_STRIDE or one less
 const uint PAIR_STEPS = (FRAG_M * PAIR_ROW_VECS + SUBGROUP_SIZE - 1) / SUBGROUP_SIZE;
 #define STORE_PAIR(pair)                                                                            \
     if ((pair) < M_FRAGS * PAIRS) {                                                                 \
@@ -12,7 +13,7 @@ const uint PAIR_STEPS = (FRAG_M * PAIR_ROW_VECS + SUBGROUP_SIZE - 1) / SUBGROUP_
         subgroupSync();                                                                             \
         [[unroll]] for (uint t = 0; t < 2; ++t) {                                                   \
             if (first + t < DV_FRAGS) {                                                             \
-                const bool live = (pair) < M_FRAGS * PAIRS && first + t < DV_FRAGS; /* or dead code */ \
+                const bool live = (pair) < M_FRAGS * PAIRS && first + t < DV_FRAGS; /* false in dead code only */ \
                 FragC whole = O[live ? r * DV_FRAGS + first + t : 0] * inverse[live ? r : 0];       \
                 FragA rounded;                                                                      \
                 toStorage(rounded, whole);                                                          \

@@ -1,6 +1,6 @@
-// Epilogue of a split: its partial O, float32. As many fragments as fit into the subgroup's share of the KV tile's shared memory
-// pass through it at a time, and are stored row by row: when decoding, few rows of a fragment exist. The pass is a
-// literal: in a loop over passes with a barrier inside O would not stay in registers.
+// Epilogue of a split: its partial O, float32. As many fragments as fit into the subgroup's share of the KV tile's
+// shared memory pass through it at a time, and are stored row by row: when decoding, few rows of a fragment exist.
+// The pass is a literal: in a loop over passes with a barrier inside O would not stay in registers.
 
 const uint SUBGROUP_SMEM = KV_SIZE / SUBGROUPS > SCRATCH_SIZE ? KV_SIZE / SUBGROUPS : SCRATCH_SIZE;
 const uint FITTING_FRAGS = (SUBGROUP_SMEM / FRAG_M - 1) / (FRAG_N / 4);       // in rows of odd length
@@ -16,7 +16,7 @@ const uint PASS_STEPS = (FRAG_M * PASS_ROW_QUADS + SUBGROUP_SIZE - 1) / SUBGROUP
         subgroupSync();                                                                             \
         [[unroll]] for (uint t = 0; t < PASS_FRAGS; ++t) {                                          \
             if (first + t < DV_FRAGS) {                                                             \
-                const bool live = (pass) < M_FRAGS * STATE_PASSES && first + t < DV_FRAGS; /* or dead code */ \
+                const bool live = (pass) < M_FRAGS * STATE_PASSES && first + t < DV_FRAGS; /* false in dead code only */ \
                 FragC whole = O[live ? r * DV_FRAGS + first + t : 0] * inverse[live ? r : 0];       \
                 coopMatStore(whole, smem, gl_SubgroupID * SUBGROUP_SMEM + t * (FRAG_N / 4), PASS_STRIDE, \
                              gl_CooperativeMatrixLayoutRowMajor);                                   \

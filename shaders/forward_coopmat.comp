@@ -1,15 +1,15 @@
 #version 460
-// Attention forward on cooperative matrices (tiers coopmat and coopmat2), calls without options: FlashAttention-2 with a
-// lagged row max. forward_coopmat_general.comp takes the options.
+// Attention forward on cooperative matrices (tiers coopmat and coopmat2), calls without options: FlashAttention-2
+// with a lagged row max. forward_coopmat_general.comp takes the options.
 //
-// A workgroup owns WORKGROUP_ROWS query rows of one head and DV_SLICE columns of O. Each subgroup owns M_FRAGS * FRAG_M of
-// these rows alone; all subgroups share the KV tiles.
+// A workgroup owns WORKGROUP_ROWS query rows of one head and DV_SLICE columns of O. Each subgroup owns M_FRAGS *
+// FRAG_M of these rows alone; all subgroups share the KV tiles.
 //   registers      O, row sums, Q but for Q_SMEM_CHUNKS chunks (the registers of those decide whether 32 rows of head
 //                  dim 128 fit), and this invocation's vectors of the next KV tile
 //   shared memory  the K tile, the V tile, the other chunks of Q, the row max (forward_smem.glsl)
 //   barriers       two per KV tile, before and after it is stored to shared memory
-// Unmasked tiles, which every row attends to in full, have a loop of their own. Masked tiles, at the causal diagonal and at
-// the end of the keys, have a second one; subgroups whose rows attend to no key of a tile skip it.
+// Unmasked tiles, which every row attends to in full, have a loop of their own. Masked tiles, at the causal diagonal
+// and at the end of the keys, have a second one; subgroups whose rows attend to no key of a tile skip it.
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
 #include "interface.glsl"
@@ -61,7 +61,8 @@ void main() {
     FragC rowMax[M_FRAGS];    // lagged
     FragSum rowSum[M_FRAGS];  // of P as rounded for GEMM_PV; equal along a row
     FragC rowSumF32[M_FRAGS]; // of P before rounding, for LSE; not reduced along the row yet
-    FragC rowSumScaled[KEY_SCALES ? M_FRAGS : 1]; // unused: KEY_SCALES is false, and drivers drop the branches of the shared macros
+    // Unused: KEY_SCALES is false, and drivers drop the branches of the shared macros.
+    FragC rowSumScaled[KEY_SCALES ? M_FRAGS : 1];
     [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
         [[unroll]] for (uint i = 0; i < DV_FRAGS; ++i) O[r * DV_FRAGS + i] = FragC(0.0);
         rowSum[r] = FragSum(0.0);

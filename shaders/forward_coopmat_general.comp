@@ -1,10 +1,12 @@
 #version 460
-// Attention forward on cooperative matrices, calls with options: varlen, paged KV, sparse tokens, masks, score modifiers,
-// quantized K and V, splits. forward_coopmat.comp is the same without options, and says how the work is divided.
+// Attention forward on cooperative matrices, calls with options: varlen, paged KV, sparse tokens, masks, score
+// modifiers, quantized K and V, splits. forward_coopmat.comp is the same without options, and says how the work is
+// divided.
 //
 // With SPLIT_KV, where a KV head has no more rows than one fragment (decoding), all subgroups own the same rows: each
-// processes one step of every KV tile and is a split of its own. With ALIAS_KV the V tile overwrites the K tile once S is
-// computed: two more barriers per tile, but twice as many workgroups per multiprocessor, and decoding needs loads in flight.
+// processes one step of every KV tile and is a split of its own. With ALIAS_KV the V tile overwrites the K tile once
+// S is computed: two more barriers per tile, but twice as many workgroups per multiprocessor, and decoding needs
+// loads in flight.
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
 #include "interface.glsl"

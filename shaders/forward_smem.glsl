@@ -1,4 +1,5 @@
-// Tile sizes and shared memory of the forward cooperative-matrix kernels. Shared memory is smem, in vectors of 16 bytes:
+// Tile sizes and shared memory of the forward cooperative-matrix kernels. Shared memory is smem, in vectors of 16
+// bytes:
 //   0             K tile, KV_TILE rows of K_STRIDE
 //   V_BASE        V tile, KV_TILE rows of V_STRIDE; with ALIAS_KV it overwrites K
 //   Q_BASE        the chunks of Q that are not in registers, WORKGROUP_ROWS rows of Q_STRIDE
@@ -66,4 +67,5 @@ const uint Q_REG_STRIDE = Q_REG_VECS | 1;
 const uint Q_FIT_ROWS = KV_SIZE / Q_REG_STRIDE / FRAG_M * FRAG_M;
 const uint Q_PASSES = (WORKGROUP_ROWS + Q_FIT_ROWS - 1) / Q_FIT_ROWS;
 const uint Q_PASS_ROWS = Q_PASSES > 1 ? Q_FIT_ROWS : WORKGROUP_ROWS;
-const uint Q_PASS_VECS = Q_REG_CHUNKS > 0 ? (Q_PASS_ROWS * Q_REG_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE : 1; // per invocation
+// Vectors of Q that an invocation loads per pass.
+const uint Q_PASS_VECS = Q_REG_CHUNKS > 0 ? (Q_PASS_ROWS * Q_REG_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE : 1;

@@ -1,4 +1,5 @@
-// Part of main: tile j of the KV loop. MASKED 1: some row may not attend to some key of it, or scores depend on row and key.
+// Part of main: tile j of the KV loop. MASKED 1: some row may not attend to some key of it, or scores depend on row
+// and key.
 {
     barrier(); // all subgroups have finished the last tile
     next = PREFETCH_PAGES && SPARSE_BLOCK_Q != 0 ? afterNext : nextKVTile(kv, j + 1, lastRow);

@@ -1,8 +1,9 @@
 #version 460
-// Writes down where the elements of 16x16 operands lie among the lanes of a subgroup, which Vulkan leaves open:
-// decode_coopmat.comp may put elements into fragments from registers where the answer is what it takes for granted.
-// One subgroup loads a matrix whose elements are their own numbers, row by row, as A, as B, its first SUM_N columns as
-// B, and as an accumulator, and writes what each lane finds: lane * length + element, one matrix after another.
+// Reports which lane of a subgroup holds which element of 16x16 fragments. Vulkan leaves this open;
+// decode_coopmat.comp fills operands from registers where the answer is the order that it assumes
+// (decode_fragments.glsl). One subgroup loads a matrix whose elements are their own indices, row by row, as A, as B,
+// its first SUM_N columns as B, and as an accumulator, and writes what each lane holds: lane * length + element, one
+// matrix after the other.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_cooperative_matrix : require

@@ -12,8 +12,7 @@
 #define FragOnes coopmat<STORAGE_T, SCOPE, FRAG_K, SUM_N, gl_MatrixUseB>
 #define FragSum coopmat<float, SCOPE, FRAG_M, SUM_N, gl_MatrixUseAccumulator>
 
-// An element by element loop over a fragment stops here: decode_coopmat.comp knows that the other elements are of rows
-// that do not exist.
+// Elements of a fragment of S or P that loops visit. decode_coopmat.comp leaves out those of rows that do not exist.
 #ifndef LIVE_ELEMENTS
 #define LIVE_ELEMENTS(x) x.length()
 #endif

@@ -26,8 +26,9 @@
         }                                                                                           \
     }
 
-// O += P V. rowSum adds up P as rounded for this product, by a product with ones: dividing O by it cancels the rounding of
-// P, and a row with one key gets its row of V exactly. With KEY_SCALES rowSumScaled has that role (kv_scales.glsl).
+// O += P V. rowSum adds up P as rounded for this product, by a product with ones: dividing O by it cancels the
+// rounding of P, and a row with one key gets its row of V exactly. With KEY_SCALES rowSumScaled has that role
+// (kv_scales.glsl).
 #define GEMM_PV(P, firstKey)                                                                        \
     [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c) {                                                \
         [[unroll]] for (uint r = 0; r < (KEY_SCALES ? 0 : M_FRAGS); ++r)                            \

@@ -1,5 +1,6 @@
-// Eight int8 or float8 elements as exact 16-bit elements, without their scale. exactPairs takes the fewest instructions:
-// of each four columns a word has columns 0 and 2, or 1 and 3, so Q's columns are put in the same order.
+// Eight int8 or float8 elements as exact 16-bit elements, without their scale. exactPairs takes the fewest
+// instructions: of each four columns a word has columns 0 and 2, or 1 and 3, so Q's columns are put in the same
+// order.
 
 #ifdef DTYPE_BF16
 uint pairOf(float x, float y) { return floatBitsToUint(x) >> 16 | floatBitsToUint(y) & 0xffff0000u; }
@@ -14,7 +15,8 @@ uvec2 exactPairs(uint bytes) {
     uvec2 two;
     if (KV_TYPE == FLOAT8) {
         two = uvec2(bytes << 8, bytes) & 0x80008000u | uvec2(bytes << 7, bytes >> 1) & 0x3f803f80u;
-        const uint nan = (bytes & 0x7f7f7f7fu) + 0x01010101u & 0x80808080u; // e4m3fn: all bits set is NaN, there is no Inf
+        // e4m3fn: all bits set is NaN, there is no Inf.
+        const uint nan = (bytes & 0x7f7f7f7fu) + 0x01010101u & 0x80808080u;
         if (nan != 0) two |= (uvec2(nan << 8, nan) & 0x80008000u) >> 1;
         return uvec2(packFloat2x16(unpackFloat2x16(two.x) * f16vec2(256.0)), packFloat2x16(unpackFloat2x16(two.y) * f16vec2(256.0)));
     }

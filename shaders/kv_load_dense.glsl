@@ -12,8 +12,9 @@ uvec4 loadVecV(Slice s, uint key, uint col) {
     return HEAD_DIM_V % FRAG_N == 0 ? load8V(s, key * p.strideVSeq + col) : loadV8(s, key, col);
 }
 
-// Loads tile `index`, where kRows and vRows are, and advances these. Keys past Sk are zero: compared if the tile may be the
-// last one (checkEnd), or with CHECK_KV_END. TILE_ADDRESSING 0 computes every address from the start of the tensor.
+// Loads tile `index`, where kRows and vRows are, and advances these. Keys past Sk are zero: compared if the tile may
+// be the last one (checkEnd), or with CHECK_KV_END. TILE_ADDRESSING 0 computes every address from the start of the
+// tensor.
 #define PREFETCH_KV(index, checkEnd)                                                                \
     {                                                                                               \
         const uint firstKey = (index) * KV_TILE, keys = min(p.Sk - firstKey, KV_TILE);              \

@@ -1,20 +1,22 @@
-// Loads of K and V in calls with options: paged KV, sparse tokens, quantized K and V. PREFETCH_K and PREFETCH_V load the next KV
-// tile into kVec and vVec while this one is multiplied; STORE_K_TILE and STORE_V_TILE store it to shared memory.
-// Macros over the variables of main.
+// Loads of K and V in calls with options: paged KV, sparse tokens, quantized K and V. PREFETCH_K and PREFETCH_V load
+// the next KV tile into kVec and vVec while this one is multiplied; STORE_K_TILE and STORE_V_TILE store it to shared
+// memory. Macros over the variables of main.
 
-// Page indices are loaded one tile before the keys of the pages, so that loading a tile takes no dependent loads: one index if
-// a tile is in one page, else one per vector, shared by K and V if their vectors are of the same keys. An index is
-// checked when it is used, not before: a use waits for the load.
+// Page indices are loaded one tile before the keys of the pages, so that loading a tile takes no dependent loads: one
+// index if a tile is in one page, else one per vector, shared by K and V if their vectors are of the same keys. An
+// index is checked when it is used, not before: a use waits for the load.
 const bool PREFETCH_PAGES = PAGE_SIZE != 0 && SPARSE_TOKENS == 0;
-// Loads are unconditional, except those of sparse tokens: a condition around more than a load becomes a branch, and loads wait
-// for each other at branches (docs/log.md, 28). Past the end the last key is loaded again, and STORE_V_TILE clears it.
+// Loads are unconditional, except those of sparse tokens: a condition around more than a load becomes a branch, and
+// loads wait for each other at branches (docs/log.md, 28). Past the end the last key is loaded again, and
+// STORE_V_TILE clears it.
 const bool CLEAR_V_TAIL = SPARSE_TOKENS == 0;
-// All keys that a subgroup loads are in one page: an invocation needs one page index and one slice. Keys past the end are of
-// that page, or beyond them in it.
+// All keys that a subgroup loads are in one page: an invocation needs one page index and one slice. Keys past the end
+// are of that page, or beyond them in it.
 const uint RUN_CROSSES_PAGE = PAGE_SIZE % (KEYS_PER_SUBGROUP > 0 ? KEYS_PER_SUBGROUP : 1);
 const uint SUBGROUP_PAGE = PAGE_SIZE == 0 ? 0 : SPARSE_TOKENS != 0 ? 0 : CONTIGUOUS_TILES ? 0 : KEYS_PER_SUBGROUP == 0 ? 0 : RUN_CROSSES_PAGE == 0 ? 1 : 0;
 const uint K_PAGE_BASE = 0, V_PAGE_BASE = K_ROW_VECS == V_ROW_VECS ? 0 : K_VECS; // where those of K and of V begin
-const uint LANE_KEYS = SPARSE_TOKENS != 0 || KEY_SCALES ? (KV_TILE + LOCAL_SIZE - 1) / LOCAL_SIZE : 1; // keys whose index or scale an invocation holds
+// Keys whose index or scale an invocation holds.
+const uint LANE_KEYS = SPARSE_TOKENS != 0 || KEY_SCALES ? (KV_TILE + LOCAL_SIZE - 1) / LOCAL_SIZE : 1;
 const uint KEY_PAGE_INDICES = SUBGROUP_PAGE != 0 ? 1 : V_PAGE_BASE + V_VECS;
 const uint PAGE_INDICES = PREFETCH_PAGES && !CONTIGUOUS_TILES ? KEY_PAGE_INDICES + (KEY_SCALES ? LANE_KEYS : 0) : 1;
 // Loads the page indices of a tile.
@@ -86,8 +88,8 @@ vec2 loadKeyScales(uint page, uint index, uint key) {
         PREFETCH_VECS(V, vVec, work.col0 + at % V_ROW_VECS * 8)                                     \
     }
 
-// Dequantizes and stores the tile. Masked tiles are stored without the Inf and NaN of V: P of a masked key is 0, but 0 x Inf is
-// NaN. They are added to O after the KV loop (non_finite_general.glsl).
+// Dequantizes and stores the tile. Masked tiles are stored without the Inf and NaN of V: P of a masked key is 0, but
+// 0 x Inf is NaN. They are added to O after the KV loop (non_finite_general.glsl).
 #define STORE_K_TILE                                                                                \
     {                                                                                               \
         [[unroll]] for (uint i = 0; i < K_VECS; ++i) {                                              \

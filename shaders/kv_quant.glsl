@@ -1,6 +1,6 @@
-// Quantized K and V: int8 and float8 e4m3 with one float32 scale per KV_SCALE_BLOCK keys, and ggml's q8_0 and q4_0, blocks
-// of QUANT_BLOCK elements with a float16 scale in front. kv_read.glsl loads eight elements as stored; here they are
-// turned into numbers.
+// Quantized K and V: int8 and float8 e4m3 with one float32 scale per KV_SCALE_BLOCK keys, and ggml's q8_0 and q4_0,
+// blocks of QUANT_BLOCK elements with a float16 scale in front. kv_read.glsl loads eight elements as stored; here
+// they are turned into numbers.
 
 const uint INT8 = 1, FLOAT8 = 2, Q8_0 = 3, Q4_0 = 4; // KV_TYPE
 const bool KEY_SCALES = KV_TYPE == INT8 || KV_TYPE == FLOAT8; // a key has a scale; else a block has

@@ -50,8 +50,8 @@ uvec2 OF(quantised)(Slice s, uint row, uint col, uint valid) {
 float OF(rowScale)(KVRow at) { return uintBitsToFloat(OF(scale)(scaleEntry(at))); }
 float OF(blockScale)(Slice s, uint row, uint col) { return unpackHalf2x16(OF(half)(s, OF(block)(row, col))).x; }
 
-// Eight elements from a column that is a multiple of 8, as stored: four words of 16-bit elements; or bytes in x and y, the
-// scale of their block in z (1 with KEY_SCALES), and shiftOfColumn in w.
+// Eight elements from a column that is a multiple of 8, as stored: four words of 16-bit elements; or bytes in x and
+// y, the scale of their block in z (1 with KEY_SCALES), and shiftOfColumn in w.
 uvec4 LOAD_STORED8(Slice s, uint row, uint col) {
     const uint valid = COLUMNS % LOAD_MULTIPLE == 0 ? 8 : OF(elementsFrom)(col);
     if (KV_TYPE == 0) return OF(load8)(s, row * STRIDE_SEQ + col, valid);

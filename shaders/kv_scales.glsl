@@ -8,8 +8,8 @@
 // Macros over the variables of main. The kernel defines SUBGROUP_SCALES, offset in smem of the scales of a KV tile,
 // SCALES_SIZE long. first is the column of the tile where S and P begin.
 
-// Numbers per key, an array of each in shared memory: K's scale (times that of the scores, without SCORE_MOD); V's e, m and
-// 1 / (m 2^e); with HAS_P_FACTOR the factor of P itself in the row sums.
+// Numbers per key, an array of each in shared memory: K's scale (times that of the scores, without SCORE_MOD); V's e,
+// m and 1 / (m 2^e); with HAS_P_FACTOR the factor of P itself in the row sums.
 const uint K_SCALE = 0, V_EXPONENT = 1, V_MANTISSA = 2, V_INVERSE = 3, P_FACTOR = 4;
 #define SCALES_AT(kind, col) (SUBGROUP_SCALES + (kind) * (KV_TILE / 4) + (col) / 4)
 #define loadScales(frag, kind, col)                                                                 \
@@ -17,8 +17,8 @@ const uint K_SCALE = 0, V_EXPONENT = 1, V_MANTISSA = 2, V_INVERSE = 3, P_FACTOR 
 
 void storeScale(uint kind, uint col, float x) { smem[SCALES_AT(kind, col)][col % 4] = floatBitsToUint(x); }
 
-// Stores the numbers of a key, from its scales of K and V. True if V's scale is Inf or NaN: such a key is added after the KV
-// loop, since P = 0 of a masked key times Inf is NaN.
+// Stores the numbers of a key, from its scales of K and V. True if V's scale is Inf or NaN: such a key is added after
+// the KV loop, since P = 0 of a masked key times Inf is NaN.
 //   e is the exponent of V's scale, at most 96; m may then reach 2^7.
 //   A scale below 2^MIN_EXPONENT, or 0, is small: m is below 1 or 0, and the row sums take P itself times P_FACTOR. In
 //   float16 without LSE and sinks m becomes UNDERFLOWS instead: P vanishes as an operand, while float32 holds its sum.
@@ -56,8 +56,8 @@ bool storeScales(uint col, vec2 scales) {
         }                                                                                           \
     }
 
-// P times m, rounded as an A operand, and the row sums: rowSumScaled of what was rounded, rowSumF32 of what was not. P is
-// rounded by its bits, as a compiler may undo a conversion to 16 bits and back.
+// P times m, rounded as an A operand, and the row sums: rowSumScaled of what was rounded, rowSumF32 of what was not.
+// P is rounded by its bits, as a compiler may undo a conversion to 16 bits and back.
 const uint STORAGE_BITS = DTYPE == TYPE_BF16 ? 0xffff0000u : 0xffffe000u; // bits of a float32 that the storage type has
 #define SCALE_P(P, S, first)                                                                        \
     if (KEY_SCALES) {                                                                               \

@@ -1,14 +1,13 @@
 #version 460
-// Merges attention states, the O and LSE that attention over different keys left for the same rows,
-// into what attention over all of those keys gives: any device, core Vulkan 1.1, float32.
+// Merges attention states: O and LSE of attention over disjoint sets of keys, for the same rows, become O and LSE
+// over all of the keys. Core Vulkan 1.1, float32.
 //
-// Idea: an invocation owns 8 columns of one row, and a workgroup whole rows. It reads the row's LSE in
-// every state, three times over, since they stay in a cache: for the largest, for the sum of
-// exp(LSE - largest), and for the weights that are multiplied to its columns of each state. Nothing is
-// shared but one barrier, between the last read and the first write: the output may lie where one of
-// the states does, and one invocation of a row writes the LSE that the others read.
-// A state of weight 0 is not read. Sums run in the order of the states and without contraction, so that
-// two states give the same bits either way around, and one alone its own numbers.
+// A workgroup owns whole rows, an invocation eight columns of one of them. It loads the row's LSE of every state
+// three times, as they stay in the cache: for the maximum, for the sum of exp(LSE - max), and for the weights of O.
+// States of weight 0 are not loaded. No shared memory, and one barrier, between the last load and the first store:
+// the output may alias a state, and one invocation of a row stores the LSE that the others load. Sums are in the
+// order of the states and not contracted: two states give the same bits in either order, and one state gives its own
+// numbers.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #ifndef BDA
@@ -19,11 +18,11 @@
 #extension GL_EXT_buffer_reference_uvec2 : require
 #endif
 #define ANY_DTYPE
-#define READ_ONLY // nothing is promised: a state may be the output
+#define READ_ONLY // a state may alias the output
 #include "constants.glsl"
 #include "numeric.glsl"
 
-// 116 bytes, in units as in interface.glsl. Two groups of states, each of states at equal distances.
+// 116 bytes, units as in interface.glsl. Two groups of states, each with one stride between states.
 // BDA=0: storage buffers 0 and 1 are their O, 2 and 5 their LSE, 3 and 4 the output's O and LSE.
 layout(push_constant, std430) uniform Params {
     uvec2 addrFirst, addrSecond;
@@ -32,8 +31,8 @@ layout(push_constant, std430) uniform Params {
     uint strideFirstBatch, strideFirstHead, strideFirstSeq;
     uint strideSecondBatch, strideSecondHead, strideSecondSeq;
     uint strideOBatch, strideOHead, strideOSeq;
-    uint stepFirst, stepSecond;       // from a state's O to the next one's
-    uint stepFirstLSE, stepSecondLSE; // from a state's LSE to the next one's
+    uint stepFirst, stepSecond;       // stride from a state to the next, O
+    uint stepFirstLSE, stepSecondLSE; // the same, LSE
     uint firstCount;                  // states of the first group
     uint states;                      // of both
     uint Sq, Hq;                      // Hq * Sq < 2^31
@@ -47,7 +46,7 @@ const bool IS_16 = DTYPE != TYPE_F32;
 #define LOAD8 loadFirst8
 #define STRIDE(axis) p.strideFirst##axis
 #define BINDING 0
-#define ALIGNMENT ALIGN_O // that of all three
+#define ALIGNMENT ALIGN_O // of all three
 #define COLUMNS HEAD_DIM_V
 #include "tensor_read.glsl"
 
@@ -66,12 +65,13 @@ layout(set = 0, binding = 2, std430) buffer WordsFirstLSE { uint wordsFirstLSE[]
 layout(set = 0, binding = 5, std430) buffer WordsSecondLSE { uint wordsSecondLSE[]; };
 #endif
 
-const uint OCTETS = (HEAD_DIM_V + 7) / 8;   // invocations of a row
-const uint ROWS = LOCAL_SIZE / OCTETS;      // of a workgroup
-const float MIN_WEIGHT_EXPONENT = -80.0;                  // less is no weight at all: its exp, over the total, may be subnormal
-const uint EMPTY_LSE = 0xff800000u;              // -Inf: the LSE of a row that attended to nothing
+const uint OCTETS = (HEAD_DIM_V + 7) / 8;   // invocations per row
+const uint ROWS = LOCAL_SIZE / OCTETS;      // per workgroup
+// Below it the weight is 0: divided by the total it might be subnormal.
+const float MIN_WEIGHT_EXPONENT = -80.0;
+const uint EMPTY_LSE = 0xff800000u;              // -Inf: LSE of a row that attended to nothing
 
-// LSE of a row, counted over the heads and batches, in a state.
+// LSE of a row of all heads and batches, in a state.
 float lseOf(uint state, uvec2 row) {
     if (state < p.firstCount) {
         const Slice s = sliceAt(p.addrFirstLSE, add64(mul64(state, p.stepFirstLSE), row), false, 1);
@@ -101,7 +101,7 @@ void loadState8(uint state, uint batch, uint head, uint row, uint col, out vec4 
     }
 }
 
-// Exactly 1 for the largest: exp need not be exact.
+// exp(lse - maxLSE), exactly 1 for the largest: exp need not be exact.
 float weightOf(float lse, float maxLSE) {
     if (floatBitsToUint(lse) == EMPTY_LSE || lse - maxLSE < MIN_WEIGHT_EXPONENT) return 0.0;
     return lse == maxLSE ? 1.0 : exp(lse - maxLSE);
@@ -110,7 +110,7 @@ float weightOf(float lse, float maxLSE) {
 void main() {
     const uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
     const uint inGroup = gl_LocalInvocationIndex / OCTETS;
-    const uint number = group * ROWS + inGroup; // of the row in its batch
+    const uint number = group * ROWS + inGroup; // of the row within its batch
     const bool owns = inGroup < ROWS && number < p.Hq * p.Sq;
     const uint col = gl_LocalInvocationIndex % OCTETS * 8;
     const uint batch = gl_WorkGroupID.z, head = number / p.Sq, row = number % p.Sq;
@@ -123,7 +123,7 @@ void main() {
         float maxLSE = 0.0;
         for (uint n = 0; n < p.states; n++) {
             const float x = lseOf(n, lseRow);
-            const uint bits = floatBitsToUint(x); // looked at as bits: compilers may take NaN for impossible
+            const uint bits = floatBitsToUint(x); // tests the bits: a compiler may assume that no float is NaN
             if ((bits & 0x7fffffffu) > 0x7f800000u || bits == 0x7f800000u) {
                 invalid = true;
             } else if (bits != EMPTY_LSE) {
@@ -140,7 +140,7 @@ void main() {
             const float inverse = total == 1.0 ? 1.0 : 1.0 / total;
             for (uint n = 0; n < p.states; n++) {
                 const float weight = weightOf(lseOf(n, lseRow), maxLSE) * inverse;
-                if (weight == 0.0) continue; // whatever its O holds
+                if (weight == 0.0) continue; // its O may hold anything
                 vec4 stateLow, stateHigh;
                 loadState8(n, batch, head, row, col, stateLow, stateHigh);
                 precise const vec4 weightedLow = weight * stateLow, weightedHigh = weight * stateHigh;
@@ -151,7 +151,7 @@ void main() {
         }
     }
     memoryBarrierBuffer();
-    barrier(); // every row of the workgroup has been read
+    barrier(); // every row of the workgroup is loaded
     if (owns) {
         const Slice s = sliceO(batch, head, row);
         if (IS_16) {

@@ -1,5 +1,5 @@
-// Inf and NaN in V. P of a masked key is 0, but 0 x Inf is NaN: masked tiles are multiplied without them, and the epilogue adds
-// them to the rows that attend to such a key, while a fragment of O is in scratch.
+// Inf and NaN in V. P of a masked key is 0, but 0 x Inf is NaN: masked tiles are multiplied without them, and the
+// epilogue adds them to the rows that attend to such a key, while a fragment of O is in scratch.
 
 // Adds x to element e of vector `group` of the fragment in scratch.
 void addToScratch(uint group, uint e, float x) {

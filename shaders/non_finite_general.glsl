@@ -1,14 +1,15 @@
-// Inf and NaN in V. P of a masked key is 0, but 0 x Inf is NaN: masked tiles are multiplied without them, and O of the rows that
-// attend to such a key is corrected at the end. That is rare, so it is one loop behind everything else, over O in
-// memory: unrolled over the fragments of O it took NVIDIA's compiler three times as long as the rest (docs/log.md, 46).
+// Inf and NaN in V. P of a masked key is 0, but 0 x Inf is NaN: masked tiles are multiplied without them, and O of
+// the rows that attend to such a key is corrected at the end. That is rare, so it is one loop behind everything else,
+// over O in memory: unrolled over the fragments of O it took NVIDIA's compiler three times as long as the rest
+// (docs/log.md, 46).
 
 void addIfNonFinite(inout vec4 sum, vec4 x) {
     [[unroll]] for (uint e = 0; e < 4; ++e)
         if (nonFinite(x[e])) sum[e] += x[e];
 }
 
-// Adds the Inf and NaN in eight columns of V, from a multiple of 8 on, of the keys that a row attends to, in tiles n and on of
-// the KV loop.
+// Adds the Inf and NaN in eight columns of V, from a multiple of 8 on, of the keys that a row attends to, in tiles n
+// and on of the KV loop.
 void addNonFinite(KVRange kv, uint n, uint row, uint col, inout vec4 low, inout vec4 high) {
     [[dont_unroll]] for (uint i = n * KV_TILE; i < (kv.last - kv.first) * KV_TILE; ++i) {
         const uint key = keyAt(kvTileAt(kv, i / KV_TILE) * KV_TILE + i % KV_TILE);
@@ -29,7 +30,8 @@ void addNonFinite(KVRange kv, uint n, uint row, uint col, inout vec4 low, inout 
 }
 
 // -- correcting O in memory -----------------------------------------------------------------------------
-// The invocation that stored O reads it back: it sees its own writes, through the same buffer names, as others may not alias.
+// The invocation that stored O reads it back: it sees its own writes, through the same buffer names, as others may
+// not alias.
 
 // A 16-bit element with x added if x is not finite.
 uint patchedHalf(uint half_, float x) { return nonFinite(x) ? pack2(decode16(half_) + x, 0.0) & 0xffffu : half_; }
@@ -46,7 +48,8 @@ void patch8O(Slice s, uint element, vec4 low, vec4 high, uint valid) {
     [[dont_unroll]] for (uint e = 0; e < min(valid, 8u); ++e) {
         const float x = e < 4 ? low[e % 4] : high[e % 4];
         if (!nonFinite(x)) continue;
-        const uint halfIndex = element + e + s.phase, word = ATOMIC_OR(WORD_O(s, halfIndex >> 1), 0u); // an invocation may own one half of the word
+        // The other half may be another invocation's.
+        const uint halfIndex = element + e + s.phase, word = ATOMIC_OR(WORD_O(s, halfIndex >> 1), 0u);
         storeHalfO(s, element + e, patchedHalf(word >> (halfIndex & 1u) * 16u & 0xffffu, x));
     }
 }

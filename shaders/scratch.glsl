@@ -1,5 +1,5 @@
-// A subgroup's scratch in shared memory: one fragment as float32, FRAG_M rows of SCRATCH_STRIDE uvec4. The stride is odd:
-// the rows of a fragment start in different banks. Fragments pass through it for operations that need to know an
+// A subgroup's scratch in shared memory: one fragment as float32, FRAG_M rows of SCRATCH_STRIDE uvec4. The stride is
+// odd: the rows of a fragment start in different banks. Fragments pass through it for operations that need to know an
 // element's row and column, which VK_KHR_cooperative_matrix hides.
 //
 // The kernel defines smem, SCRATCH_BASE, and SUBGROUP_SCRATCH if a subgroup's scratch is larger than SCRATCH_SIZE.
@@ -30,8 +30,8 @@ void storeScratch(uint row, uint col, float x) {
     smem[subgroupScratch() + row * SCRATCH_STRIDE + col / 4][col % 4] = floatBitsToUint(x);
 }
 
-// Stores x to the subgroup's scratch, visible to all its lanes. A macro, as are all operations on fragments here: NVIDIA's
-// compiler does not inline a function that is called from two places (docs/log.md, 49).
+// Stores x to the subgroup's scratch, visible to all its lanes. A macro, as are all operations on fragments here:
+// NVIDIA's compiler does not inline a function that is called from two places (docs/log.md, 49).
 #define fragmentToScratch(x)                                                                        \
     {                                                                                               \
         subgroupSync();                                                                             \

@@ -1,9 +1,9 @@
-// Online softmax with a lagged row max. The row max of earlier steps is subtracted from the scores as long as none exceeds it
-// by more than RESCALE_THRESHOLD: P stays under 2^8, far inside float16, and the usual step has no reduction across
-// lanes and no rescaling of O. The result is exact whichever maximum is subtracted.
+// Online softmax with a lagged row max. The row max of earlier steps is subtracted from the scores as long as none
+// exceeds it by more than RESCALE_THRESHOLD: P stays under 2^8, far inside float16, and the usual step has no
+// reduction across lanes and no rescaling of O. The result is exact whichever maximum is subtracted.
 //
-// The row max is in shared memory, one float per row. It is read with stride 0, as a fragment whose rows are one value each:
-// the compiler then knows which elements are equal and keeps two registers instead of eight.
+// The row max is in shared memory, one float per row. It is read with stride 0, as a fragment whose rows are one
+// value each: the compiler then knows which elements are equal and keeps two registers instead of eight.
 //
 // Macros over the variables of main, as in gemm.glsl: rowMax, rowSum, rowSumF32, rowSumScaled, O, scale, invScale.
 
@@ -42,9 +42,9 @@ const float RESCALE_THRESHOLD = 7.5; // log2 units; at most 8 after it is added 
 // The rescale threshold in units of scores.
 #define SCORE_THRESHOLD (NATURAL_SCORES ? RESCALE_THRESHOLD * LN2 : RESCALE_THRESHOLD)
 
-// Updates the row max of rows with a score above the threshold, and rescales their O and row sums. The vote compares each
-// lane's own elements; the branch, which most steps skip, reduces rows and compares again, so that a row's update
-// depends on its own scores alone.
+// Updates the row max of rows with a score above the threshold, and rescales their O and row sums. The vote compares
+// each lane's own elements; the branch, which most steps skip, reduces rows and compares again, so that a row's
+// update depends on its own scores alone.
 #define UPDATE_ROW_MAX(S)                                                                           \
     {                                                                                               \
         bool passed = false;                                                                        \

@@ -112,7 +112,8 @@ uvec4 LOAD8(Slice s, uint row, uint col) {
     return OF(load8)(s, row * STRIDE(Seq) + col, OF(elementsFrom)(col));
 }
 
-// Eight elements of any type as float32, zero past the last column, of the row that begins rowStart elements into the slice.
+// Eight elements of any type as float32, zero past the last column, of the row that begins rowStart elements into the
+// slice.
 void OF(loadFloatsAt)(Slice s, uint rowStart, uint col, out vec4 low, out vec4 high) {
     const uint element = rowStart + col;
     const uint valid = OF(elementsFrom)(col);

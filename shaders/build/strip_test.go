@@ -156,7 +156,7 @@ func TestCheckTellsNamesFromCode(t *testing.T) {
 	}
 }
 
-// identifiers lists the names that a module has kept from its source.
+// identifiers lists the names of its source that a module has.
 func identifiers(named []byte) []string {
 	const opName, opMemberName = 5, 6
 	found := map[string]bool{}

@@ -1,0 +1,94 @@
+#version 460
+// Attention forward on any device, float32 in core Vulkan 1.1, calls with options: varlen, paged KV, sparse tokens,
+// masks, score modifiers, quantized K and V, splits. forward_scalar.comp is the same without options, and says how
+// the work is divided.
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#define ANY_DTYPE
+#include "interface.glsl"
+
+#define SCORE_SCALE (SCORE_MOD ? 1.0 : p.scoreScale) // of S, when softmax takes it
+#define MASKED_PRODUCT (SCORE_SCALE < 0.0 ? INFINITY : -INFINITY) // times SCORE_SCALE, -Inf
+#include "scalar_tile.glsl"
+
+void loadRowQ(Slice slice, uint row, uint col, out vec4 low, out vec4 high) {
+    loadFloatsAtQ(slice, elementQ(work.row0 + row), col, low, high);
+}
+// Eight columns of the key in slot `at` of the KV loop; unchanged if there is none.
+#define LOAD_KEY(T)                                                                                 \
+    const uint key = keyAt(at);                                                                     \
+    if (key == NO_KEY) return;                                                                      \
+    const KVRow kvRow = kvRowOf(key);                                                               \
+    if (KV_TYPE == 0) loadFloats##T(rows##T(kvRow), 0, col, low, high);                             \
+    else dequantize(scaled##T##8(rows##T(kvRow), 0, col, kvRow), low, high);
+void loadKeyK(uint at, uint col, inout vec4 low, inout vec4 high) { LOAD_KEY(K) }
+void loadKeyV(uint at, uint col, inout vec4 low, inout vec4 high) { LOAD_KEY(V) }
+#define KEY_K(firstCol, row, col, low, high) loadKeyK(firstCol + row, col, low, high)
+#define KEY_V(firstCol, row, col, low, high) loadKeyV(firstCol + row, col, low, high)
+void stageQ(Slice slice, uint rows, uint d0) { STAGE(0, D_ROW, Q_TILE, CHUNK_D, d0, rows, loadRowQ) }
+void stageK(uint slice, uint rows, uint d0) { STAGE(KV_BASE, D_ROW, KV_TILE, CHUNK_D, d0, rows, KEY_K) }
+void stageV(uint slice, uint rows, uint col0) { STAGE(KV_BASE, V_ROW, CHUNK_V, V_ROW * 4, col0, rows, KEY_V) }
+#define KVTile uint // first slot of the tile
+
+#define MASK_AND_MAX(i, j, top)                                                                     \
+    const uint key = keyAt(firstCol + x + j * THREADS_X), row = w.row0 + rowOf(i);                  \
+    if (SCORE_MOD) S[i][j] = scoreMod(S[i][j] * p.scoreScale, row, key);                            \
+    if (masked && (key == NO_KEY || !attends(row, key))) S[i][j] = MASKED_PRODUCT;                  \
+    top = max(top, S[i][j] * SCORE_SCALE);
+#define CLEAR_MASKED(i, j, prob) // exp2(-Inf) is 0
+#define STAGE_V(key) stageV(tileV + key, CHUNK_V, col0);
+#define ATTENDS(i, kk) (prob[i][kk] != 0.0)
+#include "scalar_gemm_qk.glsl"
+#include "scalar_softmax.glsl"
+#include "scalar_gemm_pv.glsl"
+
+// The KV tile that begins at slot firstCol.
+void attendTile(WorkTile w, Slice qBlock, uint firstCol, bool masked) {
+    computeScores(qBlock, firstCol, w.rows - w.row0, KV_TILE);
+    softmax(w, firstCol, masked);
+    accumulateOutput(firstCol, firstCol, w.col0, masked);
+}
+
+void main() {
+    x = gl_LocalInvocationIndex % THREADS_X;
+    y = gl_LocalInvocationIndex / THREADS_X;
+    if (!findWorkTile(Q_TILE)) return;
+    const WorkTile w = work;
+    const uint rows = w.rows, lastRow = min(w.row0 + Q_TILE, rows) - 1;
+    const Slice q = blockQ();
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        [[unroll]] for (uint n = 0; n < DV_QUADS; n++) O[i][n] = vec4(0.0);
+        rowMax[i] = ROW_MAX_INIT;
+        rowSum[i] = 0.0;
+    }
+    if (D_CHUNKS == 1) stageQ(q, rows - w.row0, 0); // Q stays in shared memory
+
+    const KVRange kv = kvRange(lastRow);
+    const uint unmasked = kv.unmaskedLast - kv.unmaskedFirst, tiles = kv.last - kv.first;
+    for (uint n = 0; n < unmasked; n++) attendTile(w, q, kvTileAt(kv, n) * KV_TILE, false);
+    for (uint n = nextKVTile(kv, unmasked, lastRow); n < tiles; n = nextKVTile(kv, n + 1, lastRow))
+        attendTile(w, q, kvTileAt(kv, n) * KV_TILE, true);
+
+    barrier(); // the last P is used
+    [[unroll]] for (uint i = 0; i < ROWS; i++) sharePartial(i, rowSum[i]);
+    barrier();
+    const Slice o = blockO();
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        const uint row = w.row0 + rowOf(i);
+        if (row < rows) {
+            float sum = 0.0;
+            [[unroll]] for (uint quad = 0; quad < THREADS_X / 4; quad++) sum += dot(partials(i, quad), vec4(1.0));
+            const bool empty = sum == 0.0;
+            const float sink = SINKS != 0 ? sinkTerm(row, rowMax[i]) : 0.0;
+            const float inverse = isNaN(sink) ? sink : empty ? 0.0 : 1.0 / (sum + sink);
+            [[unroll]] for (uint n = 0; n < DV_QUADS; n++) {
+                const uint sliceCol = 4 * (x + n * THREADS_X), col = w.col0 + sliceCol;
+                if (sliceCol >= DV_SLICE || col >= HEAD_DIM_V) continue;
+                if (SPLIT != 0) storeState4(row, col, O[i][n] * inverse);
+                else store4O(o, elementO(row) + col, O[i][n] * inverse, HEAD_DIM_V - col);
+            }
+            if (HAS_LSE != 0 && w.col0 == 0 && x == 0)
+                storeRowLSE(row, lseWithSink(row, empty ? -INFINITY : logSumExp(rowMax[i], sum)));
+        }
+    }
+}
