@@ -284,37 +284,6 @@ func (l *appendLayouts) checkOverlaps() error {
 	return nil
 }
 
-// wovenWith reports whether two tensors in the same memory are disjoint because each
-// stays within its own part of every period. K and V of a page, one after the other, are
-// an example. The rows of one tensor may overlap each other.
-func (l *layout) wovenWith(other *layout) bool {
-	_, a := l.start()
-	_, b := other.start()
-	for i, n := range l.counts {
-		if n < 2 || l.steps[i] == 0 {
-			continue
-		}
-		period := uint64(l.steps[i] * l.size)
-		gap := (b%period + period - a%period) % period
-		if gap >= l.within(period) && gap+other.within(period) <= period {
-			return true
-		}
-	}
-	return false
-}
-
-// within returns the distance in bytes from the first byte of row 0 to the end of the
-// rows that lie in the same period.
-func (l *layout) within(period uint64) uint64 {
-	span := uint64(l.dim * l.size)
-	for i, n := range l.counts {
-		if step := uint64(l.steps[i] * l.size); n > 1 && step%period != 0 {
-			span += uint64(n-1) * step
-		}
-	}
-	return span
-}
-
 // fits32 refuses sizes and strides that exceed the kernel's 32 bits.
 func (l *appendLayouts) fits32() error {
 	for _, i := range [...]int{appendK, appendV, appendQ, appendKCache, appendVCache, appendQOut} {

@@ -150,12 +150,3 @@ func (w *appendWorker) rotate(position int64) {
 func (w *appendWorker) integer(tensor int, i int64) int64 {
 	return int64(int32(binary.LittleEndian.Uint32(w.list[tensor].element(i))))
 }
-
-// element returns the memory of a vector from element i on.
-func (l *layout) element(i int64) []byte { return l.tensor.Host[(l.tensor.Offset+i)*l.size:] }
-
-// hostRow returns the memory of a row.
-func (l *layout) hostRow(batch, head, seq int64) []byte {
-	e := l.tensor.Offset + batch*l.steps[0] + head*l.steps[1] + seq*l.steps[2]
-	return l.tensor.Host[e*l.size:][:l.dim*l.size]
-}

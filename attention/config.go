@@ -168,3 +168,12 @@ func (c Config) String() string {
 	}
 	return s
 }
+
+// mayCUDA reports whether the Config allows tier cuda.
+func (c *Config) mayCUDA() bool { return c.Tier == TierCUDA || c.Tier == TierAuto && c.AllowCUDA }
+
+// cudaKernels are the families of Config.Kernel.
+var cudaKernels = []string{"", "fa3", "fa2", "ref"}
+
+// CUDAKernels lists the families of kernels of tier cuda, the fastest first.
+func CUDAKernels() []string { return slices.Clone(cudaKernels[1:]) }

@@ -5,7 +5,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"vkattn/vk"
@@ -85,12 +84,6 @@ type CUDACall struct {
 // NoCausal is the CausalOffset of a problem without a causal mask.
 const NoCausal = math.MaxInt32
 
-// cudaKernels are the families of Config.Kernel.
-var cudaKernels = []string{"", "fa3", "fa2", "ref"}
-
-// CUDAKernels lists the families of kernels of tier cuda, the fastest first.
-func CUDAKernels() []string { return slices.Clone(cudaKernels[1:]) }
-
 var cuda atomic.Pointer[CUDA]
 
 // RegisterCUDA makes tier cuda available; package cudapath calls it. A later
@@ -104,9 +97,6 @@ func registeredCUDA() CUDA {
 	}
 	return nil
 }
-
-// mayCUDA reports whether the Config allows tier cuda.
-func (c *Config) mayCUDA() bool { return c.Tier == TierCUDA || c.Tier == TierAuto && c.AllowCUDA }
 
 // cudaBar is what keeps tier cuda from a call, other than the problem: 0 for nothing, 1
 // to 5 for the tensor that CUDA cannot reach, or one of the constants below.
@@ -125,8 +115,8 @@ var cudaBars = [...]string{"",
 
 const notShared = "CUDA does not reach the buffer (made without Exportable?) of "
 
-// bar returns the first tensor that CUDA cannot reach.
-func (l *layouts) bar() cudaBar {
+// cudaBarOf returns the first tensor that CUDA cannot reach.
+func cudaBarOf(l *layouts) cudaBar {
 	c := registeredCUDA()
 	if c == nil {
 		return 0
@@ -177,37 +167,3 @@ type noCUDA string
 
 func (e noCUDA) Error() string { return string(e) }
 func (noCUDA) Unwrap() error   { return ErrUnsupported }
-
-// cudaCalls recycles CUDACalls, which the interface moves to the heap, so that a call
-// allocates nothing.
-var cudaCalls = sync.Pool{New: func() any { return new(CUDACall) }}
-
-// forwardCUDA launches a kernel on the stream.
-func (op *Op) forwardCUDA(k CUDAKernel, s *vk.Stream, a *Args, all []layout) error {
-	c := cudaCalls.Get().(*CUDACall)
-	defer func() {
-		*c = CUDACall{} // holds no buffers
-		cudaCalls.Put(c)
-	}()
-	c.Shape = a.Shape
-	c.Hkv = a.KVHeads()
-	c.HeadDim, c.HeadDimV = op.cfg.HeadDim, op.cfg.ValueDim()
-	for i := range c.Tensors {
-		t := &all[i]
-		c.Tensors[i] = CUDATensor{t.tensor.Buffer, uint64(t.tensor.Offset * t.size), t.steps[0], t.steps[1], t.steps[2]}
-	}
-	if len(all) > len(c.Tensors) {
-		t := &all[len(c.Tensors)]
-		c.LSE, c.LSEOffset = t.tensor.Buffer, uint64(t.tensor.Offset*t.size)
-	}
-	switch op.cfg.Causal {
-	case CausalNone:
-		c.CausalOffset = NoCausal
-	case BottomRight:
-		c.CausalOffset = int32(a.Sk - a.Sq)
-	}
-	f := &op.factors.products
-	c.Scale, c.ScaleLog2 = op.cfg.ScaleValue(), f.scale
-	c.UnitHigh, c.UnitLow = f.unitHigh, f.unitLow
-	return k.Launch(s, c)
-}

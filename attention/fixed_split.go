@@ -15,7 +15,7 @@ const longQueries = 4096
 
 // decodePartQueries is the most rows of a short sequence: those of two blocks of the decoding kernel,
 // or the heads of one query.
-func (s *Shape) decodePartQueries() int {
+func decodePartQueries(s *Shape) int {
 	switch group := s.Group(); {
 	case group <= decodeFragment:
 		return decodeFragment / group
@@ -38,7 +38,7 @@ func (r *request) fixedClass(decodePart bool) request {
 // fixedClasses is the class of r's sequences, or that of the long ones where there may be short
 // ones too.
 func (r *request) fixedClasses() (class request, decodePart bool) {
-	most := r.shape.decodePartQueries()
+	most := decodePartQueries(&r.shape)
 	if r.shape.Sq <= most {
 		return r.fixedClass(true), false
 	}
@@ -53,7 +53,7 @@ func fixedDecodePart(dev *vk.Device, cfg *Config, tier Tier, v *variant, r *requ
 	if reason != "" {
 		return nil, reason
 	}
-	rows := uint32(r.shape.decodePartQueries()) * uint32(r.shape.Group())
+	rows := uint32(decodePartQueries(&r.shape)) * uint32(r.shape.Group())
 	decodePart.onCPU, decodePart.options.decodePartRows, decodePart.options.isDecodePart = v.onCPU, rows, true
 	return &decodePart, ""
 }

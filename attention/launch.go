@@ -108,7 +108,7 @@ func (l *launch) dense(c *vk.Commands, a *Args, all []layout) error {
 
 // general records a call with options, packed heads or split keys.
 func (l *launch) general(c *vk.Commands, a *Args, all []layout) error {
-	if err := a.optionLimits(l.options, l.splits, l.op.cfg.ValueDim()); err != nil {
+	if err := l.options.checkLimits(a, l.splits, l.op.cfg.ValueDim()); err != nil {
 		return err
 	}
 	groups, err := l.grid(a, l.limits)
@@ -154,15 +154,6 @@ func (p *prepared) grid(a *Args, limits *vk.Limits) ([3]uint32, error) {
 	}
 	return groups, nil
 }
-
-// extent is the number of elements of one batch, from its first to past its last.
-func (l *layout) extent() uint64 {
-	return uint64((l.counts[1]-1)*l.steps[1] + (l.counts[2]-1)*l.steps[2] + l.dim)
-}
-
-// rowReach bounds the rows, counted from a slice's first one, that a kernel
-// addresses with 32-bit offsets.
-func (v *variant) rowReach() uint32 { return max(v.tile.rows(), v.tile.keys()) + 1 }
 
 // checkStrides checks the strides against the 32 bits of a kernel's offsets. The dense
 // kernel addresses batches in 64 bits, one dispatch for each where their stride is larger;
@@ -282,7 +273,7 @@ func (l *launch) bindTensors(a *Args, all []layout, first, count int) error {
 	}
 	s := &a.Shape
 	p.Sq, p.Sk, p.Hq, p.groupSize = uint32(s.Sq), uint32(s.Sk), uint32(s.Hq), uint32(s.Group())
-	n := l.op.factors.of(l.options)
+	n := l.options.factors(&l.op.factors)
 	p.scoreScale, p.unitHigh, p.unitLow = n.scale, n.unitHigh, n.unitLow
 	if cfg := &l.op.cfg; !l.options.any() && cfg.Causal == BottomRight {
 		p.causalOffset = int32(s.Sk - s.Sq)

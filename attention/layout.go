@@ -210,3 +210,73 @@ func gcd(a, b uint64) uint64 {
 	}
 	return a
 }
+
+// wovenWith reports whether two tensors in the same memory are disjoint because each
+// stays within its own part of every period. K and V of a page, one after the other, are
+// an example. The rows of one tensor may overlap each other.
+func (l *layout) wovenWith(other *layout) bool {
+	_, a := l.start()
+	_, b := other.start()
+	for i, n := range l.counts {
+		if n < 2 || l.steps[i] == 0 {
+			continue
+		}
+		period := uint64(l.steps[i] * l.size)
+		gap := (b%period + period - a%period) % period
+		if gap >= l.within(period) && gap+other.within(period) <= period {
+			return true
+		}
+	}
+	return false
+}
+
+// within returns the distance in bytes from the first byte of row 0 to the end of the
+// rows that lie in the same period.
+func (l *layout) within(period uint64) uint64 {
+	span := uint64(l.dim * l.size)
+	for i, n := range l.counts {
+		if step := uint64(l.steps[i] * l.size); n > 1 && step%period != 0 {
+			span += uint64(n-1) * step
+		}
+	}
+	return span
+}
+
+// element returns the memory of a vector from element i on.
+func (l *layout) element(i int64) []byte { return l.tensor.Host[(l.tensor.Offset+i)*l.size:] }
+
+// hostRow returns the memory of a row.
+func (l *layout) hostRow(batch, head, seq int64) []byte {
+	e := l.tensor.Offset + batch*l.steps[0] + head*l.steps[1] + seq*l.steps[2]
+	return l.tensor.Host[e*l.size:][:l.dim*l.size]
+}
+
+// coincides reports whether two tensors of the same sizes have every row at the same
+// address.
+func (l *layout) coincides(other *layout) bool {
+	memA, a := l.start()
+	memB, b := other.start()
+	if memA != memB || a != b {
+		return false
+	}
+	for i, n := range l.counts {
+		if n > 1 && l.steps[i] != other.steps[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// extent is the number of elements of one batch, from its first to past its last.
+func (l *layout) extent() uint64 {
+	return uint64((l.counts[1]-1)*l.steps[1] + (l.counts[2]-1)*l.steps[2] + l.dim)
+}
+
+func checkDevice(all []layout, dev *vk.Device) error {
+	for i := range all {
+		if err := all[i].checkDevice(dev); err != nil {
+			return err
+		}
+	}
+	return nil
+}

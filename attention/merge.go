@@ -29,9 +29,6 @@ func (c MergeConfig) Validate() error {
 	return nil
 }
 
-// MaxStates is the largest number of states in one merge.
-const MaxStates = 256
-
 // States are attention states of the same rows over different keys: the O and LSE of
 // [Op.Forward]. They are one state, or Count states at equal distances in memory, as a
 // split over keys or a gather from several devices produces them.
@@ -48,8 +45,6 @@ type States struct {
 func (s *States) given() bool {
 	return s.O.begun() || s.LSE.begun() || s.Count != 0 || s.StepO != 0 || s.StepLSE != 0
 }
-
-func (t *Tensor) begun() bool { return t.Given() || t.Offset != 0 || t.Strides != (Strides{}) }
 
 // MergeArgs are the tensors of one merge. All lie on the same side, device or host.
 // States may overlap one another. O may be exactly the O of one of the states, with the

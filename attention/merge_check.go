@@ -208,22 +208,6 @@ func checkResult(out *stack, state *layout, in *stack, alike bool) error {
 	return &ShapeError{out.field, "overlapping " + in.field, want}
 }
 
-// coincides reports whether two tensors of the same sizes have every row at the same
-// address.
-func (l *layout) coincides(other *layout) bool {
-	memA, a := l.start()
-	memB, b := other.start()
-	if memA != memB || a != b {
-		return false
-	}
-	for i, n := range l.counts {
-		if n > 1 && l.steps[i] != other.steps[i] {
-			return false
-		}
-	}
-	return true
-}
-
 // fits32 refuses sizes and strides that exceed the kernel's 32 bits.
 func (l *mergeLayouts) fits32() error {
 	if rows := l.list[mergeO].counts[1] * l.list[mergeO].counts[2]; rows > math.MaxInt32 {

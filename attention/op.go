@@ -219,15 +219,6 @@ func (op *Op) checkSide(all []layout, a *Args) error {
 	return a.checkOptionTensorsDevice(&op.cfg, op.dev)
 }
 
-func checkDevice(all []layout, dev *vk.Device) error {
-	for i := range all {
-		if err := all[i].checkDevice(dev); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // prepare finds or makes the plan and pipeline of a request.
 func (op *Op) prepare(r request) (*prepared, error) {
 	op.mu.RLock()
@@ -283,4 +274,34 @@ func (op *Op) prepareVariant(p *prepared, v *variant, splits int) (err error) {
 	p.splits, p.splitWorkgroups = splits, splits/v.tile.splits()
 	p.pipeline, err = op.pipelines.of(op.dev, &op.cfg, *v)
 	return err
+}
+
+// NewExperiment is New with a kernel changed for a measurement. An Op with an ablation
+// computes wrong results by design; an Op with a variant computes correct results at
+// another speed. Steps before stepTuner run with tiles of the fixed table, later steps
+// with tuned tiles if there are any. The CPU tier has neither variants nor ablations.
+func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if err := e.Validate(); err != nil {
+		return nil, err
+	}
+	if dev == nil && e != (Experiment{}) {
+		return nil, fmt.Errorf("%w: the CPU tier has no variants and no ablations", ErrUnsupported)
+	}
+	if dev != nil && dev.Closed() {
+		return nil, fmt.Errorf("attention: New: %w", vk.ErrClosed)
+	}
+	var pick tilePicker
+	if dev != nil && cfg.Tuning != TuningOff && e.has(stepTuner) {
+		pick = storeOf(dev).pick
+	}
+	op := newOp(dev, cfg, e, pick)
+	r := op.typical(Shape{B: 1, Hq: 1, Sq: 1, Sk: 1})
+	r.anyArgs = true
+	if _, err := makePlan(dev, cfg, r, pick); err != nil {
+		return nil, err
+	}
+	return op, nil
 }

@@ -46,9 +46,9 @@ const (
 // any reports whether the call runs the general kernel.
 func (f options) any() bool { return f != options{} }
 
-// options returns the options that a call asks for. Row packing and splits are decided
+// optionsOf returns the options that a call asks for. Row packing and splits are decided
 // later, with the tile.
-func (a *Args) options(cfg *Config) (f options) {
+func optionsOf(a *Args, cfg *Config) (f options) {
 	if w := cfg.Window; w.Given() {
 		f.window = windowLeft*boolConstant(w.left >= 0) + windowRight*boolConstant(w.right >= 0)
 	}
@@ -141,8 +141,16 @@ const maxGeneralLength = 1 << 30
 // maxGeneralLength keys, and its sum with a position fits 32 bits.
 const maxWindow = maxGeneralLength - 1
 
-// optionLimits refuses calls whose sizes exceed the 32-bit numbers of general kernels.
-func (a *Args) optionLimits(f options, splits int, dv int) error {
+// factors are those of the call's kernel.
+func (f options) factors(s *scoreFactors) *factors {
+	if f.natural() {
+		return &s.natural
+	}
+	return &s.products
+}
+
+// checkLimits refuses calls whose sizes exceed the 32-bit numbers of general kernels.
+func (f options) checkLimits(a *Args, splits, dv int) error {
 	batches, rows := a.queryExtent()
 	all, ok := product(batches, a.Hq, rows)
 	switch {

@@ -1,14 +1,11 @@
 package attention
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 
-	"vkattn/shaders"
 	"vkattn/vk"
 )
 
@@ -78,39 +75,4 @@ func (p *pipelines[K, C]) close() (err error) {
 	}
 	p.made = nil
 	return err
-}
-
-// describeKernel describes a module and its constants to the host layer, from what the
-// SPIR-V declares.
-func describeKernel(m *shaders.Module, local uint32, constants map[uint32]uint32) (*vk.PipelineDesc, error) {
-	r, err := m.Reflect()
-	if err != nil {
-		return nil, err
-	}
-	shared, err := r.SharedBytes(constants)
-	if err != nil {
-		return nil, err
-	}
-	desc := &vk.PipelineDesc{
-		Code:           m.Code,
-		Hash:           m.Hash,
-		PushBytes:      uint32(r.PushConstantBytes()),
-		StorageBuffers: uint32(len(r.Bindings())),
-		LocalSize:      [3]uint32{local, 1, 1},
-		SharedBytes:    shared,
-		NoRobustness:   true, // argument checks and the kernel's own bounds prove every index
-	}
-	for id, value := range constants {
-		desc.Constants = append(desc.Constants, vk.SpecConstant{ID: id, Value: value})
-	}
-	slices.SortFunc(desc.Constants, func(a, b vk.SpecConstant) int { return cmp.Compare(a.ID, b.ID) })
-	return desc, nil
-}
-
-// moduleName returns the name of a kernel's module for an access.
-func moduleName(kernel string, a Access) string {
-	if a == AccessDescriptors {
-		return kernel + "_ssbo"
-	}
-	return kernel + "_bda"
 }

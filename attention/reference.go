@@ -7,12 +7,6 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// Rows names some query rows of one (batch, query head), in any order.
-type Rows struct {
-	B, H int
-	Rows []int
-}
-
 // Reference computes a call in float64 by the plain formula: all scores of a
 // row, its softmax, then the weighted sum of V. Inputs are read in their
 // storage type; a.O and a.LSE are neither read nor written and may be zero.

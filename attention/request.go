@@ -1,14 +1,12 @@
 package attention
 
 import (
-	"math/bits"
-
 	"vkattn/vk"
 )
 
 // typical is the request of packed tensors at the start of their own buffers.
 func (op *Op) typical(s Shape) request {
-	return op.requestOf(s, (&Args{Shape: s}).options(&op.cfg))
+	return op.requestOf(s, optionsOf(&Args{Shape: s}, &op.cfg))
 }
 
 func (op *Op) requestOf(s Shape, f options) request {
@@ -39,7 +37,7 @@ func (op *Op) needsDescriptors(r *request) bool {
 
 // request reads off checked arguments what a plan depends on.
 func (op *Op) request(l *layouts, a *Args) request {
-	r := op.requestOf(a.Shape, a.options(&op.cfg))
+	r := op.requestOf(a.Shape, optionsOf(a, &op.cfg))
 	r.lse = a.LSE.Given()
 	if a.SparseTokens != nil {
 		r.sparseTokens = max(1, a.SparseTokens.Total/max(1, a.B*a.KVHeads()))
@@ -51,7 +49,7 @@ func (op *Op) request(l *layouts, a *Args) request {
 		return r
 	}
 	if op.cfg.mayCUDA() {
-		r.bar = l.bar()
+		r.bar = cudaBarOf(l)
 	}
 	all := l.all()
 	if op.cfg.Access == AccessAuto {
@@ -68,23 +66,4 @@ func (op *Op) request(l *layouts, a *Args) request {
 			uint64(t.steps[2]), t.tensor.base(t.size, r.access)/uint64(t.size))
 	}
 	return r
-}
-
-// base is the byte position of a device tensor's first element: an address, or
-// an offset into its VkBuffer, which descriptors align to far more than 16.
-func (t *Tensor) base(size int64, a Access) uint64 {
-	at := uint64(t.Offset * size)
-	if a == AccessAddresses {
-		return t.Buffer.Address() + at
-	}
-	return t.Buffer.Offset() + at
-}
-
-// largestAlignment is the largest of 1, 2, 4 and 8 that divides all of n.
-func largestAlignment(n ...uint64) uint32 {
-	all := uint64(8)
-	for _, x := range n {
-		all |= x
-	}
-	return 1 << bits.TrailingZeros64(all)
 }

@@ -20,14 +20,6 @@ func (c Config) factors() scoreFactors {
 	return f
 }
 
-// of is those of a kernel with the options f.
-func (s *scoreFactors) of(f options) factors {
-	if f.natural() {
-		return s.natural
-	}
-	return s.products
-}
-
 // leastScaleLog2 is the least |scaleLog2|.
 const leastScaleLog2 = 0x1p-100
 

@@ -104,3 +104,9 @@ func (v *Vector) hostInt(i int) int {
 func (v *Vector) hostFloat(i int) float32 {
 	return math.Float32frombits(binary.LittleEndian.Uint32(v.Host[4*(v.Offset+int64(i)):]))
 }
+
+// Rows names some query rows of one (batch, query head), in any order.
+type Rows struct {
+	B, H int
+	Rows []int
+}

@@ -123,3 +123,6 @@ func add(a, b int64) (int64, bool) {
 	}
 	return a + b, true
 }
+
+// MaxStates is the largest number of states in one merge.
+const MaxStates = 256

@@ -160,3 +160,14 @@ func slicesOfO(v *variant) []uint32 {
 }
 
 func ceilDiv(a, b uint32) uint32 { return (a + b - 1) / b }
+
+// tilePicker may replace the heuristic's tile, v.tile. A source of "" keeps that;
+// notes say what is to be known either way. What it returns is within the limits
+// of the device.
+type tilePicker func(v variant, cfg Config, r request) (t tile, source string, notes []string)
+
+// pickOnly is the tilePicker of one tile, whatever is asked: the candidate that is
+// being timed.
+func pickOnly(t tile) tilePicker {
+	return func(variant, Config, request) (tile, string, []string) { return t, TileTuned, nil }
+}

@@ -372,14 +372,6 @@ func (r *TuneReport) add(c *candidate, status TuneStatus, reason string) *TuneCa
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// describe names the tile of v for people, with what tile.String leaves out.
-func (v variant) describe() string {
-	if v.slices() > 1 {
-		return fmt.Sprintf("%s dv%d", v.tile.describe(), v.tile.columns())
-	}
-	return v.tile.describe()
-}
-
 // forget drops the plans, which are made again with the tiles of now. Pipelines are
 // the device's and are found again.
 func (op *Op) forget() {

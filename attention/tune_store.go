@@ -143,15 +143,6 @@ func (e tuningEntry) tile(caps *vk.Caps, v variant, s Shape) (tile, string) {
 	return tiling(caps, v, e.Tile, s)
 }
 
-// spirv is the hash of the module of v, as the cache has it.
-func (v variant) spirv() string {
-	m, err := v.code()
-	if err != nil {
-		return ""
-	}
-	return hex.EncodeToString(m.Hash[:])
-}
-
 // known reports whether a class needs no tuning: there is a tile that can be used,
 // or an attempt failed in this process.
 func (s *tuneStore) known(v variant, cfg Config, r request) bool {

@@ -70,14 +70,3 @@ const (
 	TileCached    = "tuned: cache" // tuned by an earlier process
 	TileTuned     = "tuned now"    // tuned by this process
 )
-
-// tilePicker may replace the heuristic's tile, v.tile. A source of "" keeps that;
-// notes say what is to be known either way. What it returns is within the limits
-// of the device.
-type tilePicker func(v variant, cfg Config, r request) (t tile, source string, notes []string)
-
-// pickOnly is the tilePicker of one tile, whatever is asked: the candidate that is
-// being timed.
-func pickOnly(t tile) tilePicker {
-	return func(variant, Config, request) (tile, string, []string) { return t, TileTuned, nil }
-}

@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"encoding/hex"
 	"fmt"
 	"sync"
 
@@ -127,3 +128,24 @@ func boolConstant(b bool) uint32 {
 	}
 	return 0
 }
+
+// describe names the tile of v for people, with what tile.String leaves out.
+func (v variant) describe() string {
+	if v.slices() > 1 {
+		return fmt.Sprintf("%s dv%d", v.tile.describe(), v.tile.columns())
+	}
+	return v.tile.describe()
+}
+
+// spirv is the hash of the module of v, as the cache has it.
+func (v variant) spirv() string {
+	m, err := v.code()
+	if err != nil {
+		return ""
+	}
+	return hex.EncodeToString(m.Hash[:])
+}
+
+// rowReach bounds the rows, counted from a slice's first one, that a kernel
+// addresses with 32-bit offsets.
+func (v *variant) rowReach() uint32 { return max(v.tile.rows(), v.tile.keys()) + 1 }

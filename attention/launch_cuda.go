@@ -1,0 +1,40 @@
+package attention
+
+import (
+	"sync"
+	"vkattn/vk"
+)
+
+// cudaCalls recycles CUDACalls, which the interface moves to the heap, so that a call
+// allocates nothing.
+var cudaCalls = sync.Pool{New: func() any { return new(CUDACall) }}
+
+// forwardCUDA launches a kernel on the stream.
+func (op *Op) forwardCUDA(k CUDAKernel, s *vk.Stream, a *Args, all []layout) error {
+	c := cudaCalls.Get().(*CUDACall)
+	defer func() {
+		*c = CUDACall{} // holds no buffers
+		cudaCalls.Put(c)
+	}()
+	c.Shape = a.Shape
+	c.Hkv = a.KVHeads()
+	c.HeadDim, c.HeadDimV = op.cfg.HeadDim, op.cfg.ValueDim()
+	for i := range c.Tensors {
+		t := &all[i]
+		c.Tensors[i] = CUDATensor{t.tensor.Buffer, uint64(t.tensor.Offset * t.size), t.steps[0], t.steps[1], t.steps[2]}
+	}
+	if len(all) > len(c.Tensors) {
+		t := &all[len(c.Tensors)]
+		c.LSE, c.LSEOffset = t.tensor.Buffer, uint64(t.tensor.Offset*t.size)
+	}
+	switch op.cfg.Causal {
+	case CausalNone:
+		c.CausalOffset = NoCausal
+	case BottomRight:
+		c.CausalOffset = int32(a.Sk - a.Sq)
+	}
+	f := &op.factors.products
+	c.Scale, c.ScaleLog2 = op.cfg.ScaleValue(), f.scale
+	c.UnitHigh, c.UnitLow = f.unitHigh, f.unitLow
+	return k.Launch(s, c)
+}
