@@ -1,5 +1,6 @@
-// The two products of a KV step. Macros over the variables of main: a function called from two places is not inlined by
-// NVIDIA's compiler, and its fragments then pass through local memory (1.2 to 6 times slower, docs/log.md, 49).
+// The two products of a KV step. Macros over the variables of main: glslc without optimization emits a call for a
+// function and copies fragments in and out of it. When code behind the KV loop called the loop's functions too, kernels
+// took 1.2 to 6 times as long, presumably because NVIDIA's compiler inlined neither call (docs/log.md, 49).
 //   Q  FragA[M_FRAGS * Q_REG_CHUNKS], the chunks of Q in registers; the others are in shared memory
 //   S  FragC[M_FRAGS * KV_FRAGS], scores of the step; P the same as FragA
 //   O  FragC[M_FRAGS * DV_FRAGS]

@@ -124,6 +124,7 @@ const bool IS_16 = DTYPE != TYPE_F32;
 
 #if GENERAL
 #include "kv_quant.glsl"
+#include "tile_rows.glsl"
 #include "split_state.glsl"
 #endif
 

@@ -30,8 +30,7 @@ void storeScratch(uint row, uint col, float x) {
     smem[subgroupScratch() + row * SCRATCH_STRIDE + col / 4][col % 4] = floatBitsToUint(x);
 }
 
-// Stores x to the subgroup's scratch, visible to all its lanes. A macro, as are all operations on fragments here:
-// NVIDIA's compiler does not inline a function that is called from two places (docs/log.md, 49).
+// Stores x to the subgroup's scratch, visible to all its lanes. Operations on fragments are macros: see gemm.glsl.
 #define fragmentToScratch(x)                                                                        \
     {                                                                                               \
         subgroupSync();                                                                             \

@@ -1,10 +1,4 @@
-// Rows of Q, O, LSE and of the partial states of splits, in calls with options.
-
-// Slices of Q and O that rows of the Q tile are relative to, see rowElement.
-Slice blockQ() { return sliceQ(rowBatch(), work.head, work.offsetQ + queryOf(work.row0)); }
-Slice blockO() { return sliceO(rowBatch(), work.head, work.offsetQ + queryOf(work.row0)); }
-uint elementQ(uint row) { return rowElement(row, p.strideQHead, p.strideQSeq); }
-uint elementO(uint row) { return rowElement(row, p.strideOHead, p.strideOSeq); }
+// LSE, and the partial states of splits: float32 O and LSE, one row per split. Without SPLIT LSE is that of the call.
 
 void storeRowLSE(uint row, float value) {
     const Slice s = sliceAt(p.addrLSE, uvec2(stateRow(row), 0), false, 1);
