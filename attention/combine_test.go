@@ -47,7 +47,7 @@ func openCombining(t *testing.T) *vk.Device {
 // combining is a problem on a device. A call with LSE leaves parts that a kernel of
 // their own puts together; one without does it all in one, into the same O.
 type combining struct {
-	*cases.OptionsProblem
+	*cases.Problem
 	op       *attention.Op
 	buffers  []*vk.Buffer
 	together attention.Args // without LSE
@@ -59,15 +59,15 @@ func (c *combining) o() *vk.Buffer { return c.together.O.Buffer }
 
 // newCombining makes a problem and computes it with LSE. What change makes of its memory
 // is not compared with the reference.
-func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.OptionsCase, change func(a attention.Args)) *combining {
+func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.Case, change func(a attention.Args)) *combining {
 	t.Helper()
 	c.LSE = true
-	p, err := cases.NewOptionsProblem(c, attention.F16)
+	p, err := cases.NewProblem(c, attention.F16)
 	require.NoError(t, err)
 	if change != nil {
 		change(p.HostArgs(p.Image))
 	}
-	x := &combining{OptionsProblem: p}
+	x := &combining{Problem: p}
 	cfg := c.Config(cases.On(attention.TierAuto, attention.F16))
 	x.op, err = attention.New(dev, cfg)
 	require.NoError(t, err)
@@ -89,7 +89,7 @@ func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.Opti
 	require.NoError(t, s.Barrier())
 	x.want = x.download(t, s)
 	if change == nil {
-		var truth cases.OptionsTruth
+		var truth cases.Truth
 		after := make([][]byte, len(x.buffers))
 		for i, b := range x.buffers {
 			after[i] = make([]byte, b.Size())
@@ -143,37 +143,37 @@ func (c *combining) check(t *testing.T, s *vk.Stream, when any) {
 
 // decodings are small problems of decoding, of as few pipelines as will do: a driver on
 // the CPU takes ten seconds for each of the two that a problem needs.
-func decodings() []cases.OptionsCase {
-	base := cases.OptionsCase{Name: "combine", D: 32, Dv: 64, Hq: 4, Hkv: 2, FixedSplit: 3, Layout: cases.Packed,
+func decodings() []cases.Case {
+	base := cases.Case{Name: "combine", D: 32, Dv: 64, Shape: attention.Shape{Hq: 4, Hkv: 2}, FixedSplit: 3, Layout: cases.Packed,
 		Seqs: []cases.Seq{{ID: 0, Rows: 1, Keys: 300}, {ID: 1, Rows: 1, Keys: 300}}, Seed: 11}
-	var list []cases.OptionsCase
-	add := func(change func(c *cases.OptionsCase)) {
+	var list []cases.Case
+	add := func(change func(c *cases.Case)) {
 		c := base
 		change(&c)
 		list = append(list, c)
 	}
 	// Few parts, as many as the kernel asks for at once and twice as many, more; more than tiles of keys; and parts without weight.
 	for _, splits := range []int{3, 2, 7, attention.SplitsPerRound, attention.SplitsPerRound + 1, 2 * attention.SplitsPerRound, 2*attention.SplitsPerRound + 1, 256} {
-		add(func(c *cases.OptionsCase) { c.FixedSplit = splits })
+		add(func(c *cases.Case) { c.FixedSplit = splits })
 	}
-	add(func(c *cases.OptionsCase) { c.Data = cases.Rising })
+	add(func(c *cases.Case) { c.Data = cases.Rising })
 	// Sequences without rows, without keys and with fewer keys than parts.
 	mixed := []cases.Seq{{ID: 0, Rows: 2, Keys: 300}, {ID: 1, Rows: 0, Keys: 30}, {ID: 2, Rows: 3, Keys: 0}, {ID: 3, Rows: 1, Keys: 33},
 		{ID: 4, Rows: 3, Keys: 129}, {ID: 5, Rows: 0, Keys: 0}}
-	add(func(c *cases.OptionsCase) {
+	add(func(c *cases.Case) {
 		c.Seqs, c.PackedQ, c.PageSize, c.Causal = mixed, true, 16, attention.BottomRight
 	})
 	// Odd head dims; rows of O that share words.
-	add(func(c *cases.OptionsCase) {
+	add(func(c *cases.Case) {
 		c.D, c.Dv, c.FixedSplit = 17, 41, 11
 		c.Access, c.Layout = attention.AccessDescriptors, cases.Odd
 	})
 	if os.Getenv("VKATTN_TEST_LEVEL") == "full" {
 		// All rows of a fragment.
 		for _, splits := range []int{6, attention.SplitsPerRound} {
-			add(func(c *cases.OptionsCase) { c.Hq, c.Hkv, c.FixedSplit = 16, 1, splits })
+			add(func(c *cases.Case) { c.Hq, c.Hkv, c.FixedSplit = 16, 1, splits })
 		}
-		add(func(c *cases.OptionsCase) {
+		add(func(c *cases.Case) {
 			c.Seqs, c.LooseQ, c.LooseK, c.Sq, c.Sinks, c.FixedSplit = mixed, true, true, 4, true, 5
 		})
 	}

@@ -17,7 +17,7 @@ import (
 // Kernels that fuse multiplication and addition have the same bits, whatever their
 // vectors, groups and blocks of rows. The others are held to the rules.
 func TestCPUBitsDoNotDependOnKernels(t *testing.T) {
-	eachOptions(t, 30, func(t *testing.T, c cases.OptionsCase, dtype attention.DType) {
+	eachOptions(t, 30, func(t *testing.T, c cases.Case, dtype attention.DType) {
 		p := newOptions(t, c, dtype)
 		var fused [][]byte
 		attention.EachKernelSet(t, func(t *testing.T, name string) {
@@ -38,7 +38,7 @@ func TestCPUBitsDoNotDependOnKernels(t *testing.T) {
 
 func TestCPUBitsOfOptionsDoNotDependOnGOMAXPROCS(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
-	eachOptions(t, 30, func(t *testing.T, c cases.OptionsCase, dtype attention.DType) {
+	eachOptions(t, 30, func(t *testing.T, c cases.Case, dtype attention.DType) {
 		p := newOptions(t, c, dtype)
 		runtime.GOMAXPROCS(1)
 		one := computed(t, p, p.Image)
