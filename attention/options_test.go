@@ -15,11 +15,11 @@ import (
 	"vkattn/attention/half"
 )
 
-// The CPU tier and the reference on cases with features. That the reference is the
-// definition is tested beside the cases; the whole tables are those of package tests.
+// The CPU tier and the reference on cases with options. Package cases tests that the
+// reference is the definition; package tests runs the whole tables.
 
-// eachOptions runs a test on a table that has every feature and on random
-// compositions of them. Their numbers do not depend on how they lie in memory.
+// eachOptions runs a test on a table with every option and on random compositions. Their
+// numbers do not depend on their layout in memory.
 func eachOptions(t *testing.T, random int, test func(t *testing.T, c cases.Case, dtype attention.DType)) {
 	attention.OnceOnly(t)
 	list := cases.CompactOptions()
@@ -50,7 +50,7 @@ func cloned(images [][]byte) [][]byte {
 	return list
 }
 
-// computed is what the memory of a problem holds when the CPU tier is done.
+// computed is the memory of a problem after the CPU tier has computed it.
 func computed(t *testing.T, p *cases.Problem, before [][]byte) [][]byte {
 	after := cloned(before)
 	compute(t, p, p.HostArgs(after))
@@ -63,7 +63,7 @@ func compute(t *testing.T, p *cases.Problem, a attention.Args) {
 	require.NoError(t, attention.ForwardCPU(onCPU(p), a))
 }
 
-// unit is what a stored O may be off by, in proportion.
+// unit is the relative error that a stored O may have.
 var unit = map[attention.DType]float64{attention.F16: 0x1p-11, attention.BF16: 0x1p-8, attention.F32: 1e-5}
 
 func TestCPUOptionsMatchReference(t *testing.T) {
@@ -92,8 +92,8 @@ func TestCPUOptionsMatchReference(t *testing.T) {
 	})
 }
 
-// Pages nobody has, rows past a length, entries past a list, keys that no row
-// attends to: whatever they hold changes no bit, on the CPU tier and in the reference.
+// Unused pages, rows past a length, entries past a list, and keys that no row attends to:
+// their content changes no bit, on the CPU tier and in the reference.
 func TestOptionsPoison(t *testing.T) {
 	eachOptions(t, 40, func(t *testing.T, c cases.Case, dtype attention.DType) {
 		p := newOptions(t, c, dtype)
@@ -107,7 +107,7 @@ func TestOptionsPoison(t *testing.T) {
 	})
 }
 
-// sameRows requires the same bits in every row of two problems that have the same.
+// sameRows requires the same bits in all rows of two problems with the same rows.
 func sameRows(t *testing.T, p *cases.Problem, after [][]byte, q *cases.Problem, other [][]byte) {
 	o1, lse1 := p.Gather(after, p.SampleRows())
 	o2, lse2 := q.Gather(other, q.SampleRows())
@@ -132,7 +132,7 @@ func TestPagedIsContiguous(t *testing.T) {
 	require.Greater(t, seen, 50)
 }
 
-// asMask is a mask that says the same as the lists or blocks of a problem.
+// asMask is a mask equivalent to the lists or blocks of a problem.
 func asMask(p *cases.Problem, s attention.Shape) *attention.Mask {
 	mask := make([]byte, s.Rows()*int64(s.Sk))
 	for b, q := range p.Seqs {
@@ -166,7 +166,7 @@ func TestListsAndBlocksAreMasks(t *testing.T) {
 	require.Greater(t, seen, 25)
 }
 
-// Each sequence alone, without lengths, gives the bits it has in a batch.
+// A sequence computed alone, without lengths, has the bits that it has in a batch.
 func TestVarlenIsSeparateCalls(t *testing.T) {
 	seen := 0
 	eachOptions(t, 100, func(t *testing.T, c cases.Case, dtype attention.DType) {
@@ -190,14 +190,14 @@ func TestVarlenIsSeparateCalls(t *testing.T) {
 	require.Greater(t, seen, 50)
 }
 
-// smallOptions is a case to which little is added.
+// smallOptions is a case with few options, to which tests add.
 func smallOptions(seqs ...cases.Seq) cases.Case {
 	return cases.Case{
 		Name: "small", D: 32, Dv: 40, Shape: attention.Shape{Hq: 6, Hkv: 2}, LSE: true, Causal: attention.BottomRight, Seqs: seqs, Seed: 7, Layout: cases.Packed,
 	}
 }
 
-// Numbers that make no sense are read as Sequences and Args say, on both.
+// Numbers out of range are read as Sequences and Args say, on both.
 func TestNumbersOutOfRange(t *testing.T) {
 	base := smallOptions(cases.Seq{ID: 0, Rows: 37, Keys: 150}, cases.Seq{ID: 1, Rows: 37, Keys: 150}, cases.Seq{ID: 2, Rows: 37, Keys: 150})
 	paged, sparse, padded := base, base, base
@@ -319,8 +319,7 @@ func TestSinksAndBiasesThatAreNotFinite(t *testing.T) {
 	}
 }
 
-// The rules of package accuracy hold what has features too: right results pass, and
-// those that are none fail.
+// The rules of package accuracy work with options too: right results pass, wrong ones fail.
 func TestAccuracyOfOptions(t *testing.T) {
 	eachOptions(t, 40, func(t *testing.T, c cases.Case, dtype attention.DType) {
 		p := newOptions(t, c, dtype)
