@@ -11,8 +11,8 @@ import (
 	"vkattn/vk"
 )
 
-// launchOf is a checked append of K alone, f16 of 64 columns, in memory that is not
-// looked at.
+// launchOf is a checked append of K alone, f16 with 64 columns, in memory that nothing
+// reads.
 func launchOf(t *testing.T, a AppendArgs, access Access, limits *vk.Limits) (*appendLauncher, *appendLaunch) {
 	w := &appendLauncher{limits: limits, access: access}
 	require.NoError(t, w.setSizes(&a))
@@ -108,7 +108,7 @@ func TestAppendFitsItsModule(t *testing.T) {
 	}
 }
 
-// What is taken for apart shares no byte.
+// Tensors that count as disjoint share no byte.
 func TestWovenTensorsShareNothing(t *testing.T) {
 	memory := make([]byte, 1<<12)
 	rapid.Check(t, func(t *rapid.T) {

@@ -29,7 +29,7 @@ func goodAppend() (attention.AppendConfig, attention.AppendArgs) {
 	}
 }
 
-// pagedAppend has pages of 3 keys in place of the cache, a table of 3 for each.
+// pagedAppend replaces the cache by pages of 3 keys, with a block table of 3 for each sequence.
 func pagedAppend(a *attention.AppendArgs) {
 	a.Pages = &attention.Pages{Table: attention.Vector{Host: make([]byte, 4*2*3)}, PageSize: 3, Count: 5}
 }
@@ -243,7 +243,7 @@ func TestAppendsAllocateNothing(t *testing.T) {
 	}
 }
 
-// What an append cannot do on a device it says before anything is recorded.
+// An append that a device cannot compute is refused before anything is recorded.
 func TestAppendRefusesOnADevice(t *testing.T) {
 	r := newRecording(t, attention.AccessDescriptors)
 	p, good := recordedAppend(t, r, attention.AccessAuto)

@@ -42,13 +42,13 @@ func TestCheckArgsAccepts(t *testing.T) {
 			a.B = 1
 			a.O.Offset = 4 * 8 * 16
 		},
-		"O beside Q in wider rows": func(_ *attention.Config, a *attention.Args) {
+		"O in the columns after Q in wider rows": func(_ *attention.Config, a *attention.Args) {
 			a.Q.Host = make([]byte, 2*4*8*48*2)
 			a.Q.Strides = attention.BHSD(4, 8, 48)
 			a.O = a.Q
 			a.O.Offset = 32
 		},
-		"Q beside O in wider rows": func(_ *attention.Config, a *attention.Args) {
+		"Q in the columns after O in wider rows": func(_ *attention.Config, a *attention.Args) {
 			a.Q.Host = make([]byte, 2*4*8*48*2)
 			a.Q.Strides = attention.BHSD(4, 8, 48)
 			a.O = a.Q

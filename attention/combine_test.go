@@ -19,8 +19,7 @@ import (
 	"vkattn/vk"
 )
 
-// openCombining opens a device on which the decoding kernel puts the parts of split
-// keys together itself, or skips.
+// openCombining opens a device whose decode kernel combines the splits itself, or skips.
 func openCombining(t *testing.T) *vk.Device {
 	t.Helper()
 	driver := os.Getenv("VKATTN_DRIVER")
@@ -45,10 +44,10 @@ func openCombining(t *testing.T) *vk.Device {
 	return dev
 }
 
-// combining is a problem on a device. A call with LSE leaves parts that a kernel of
-// their own puts together; one without does it all in one, into the same O.
+// combining is a problem on a device. A call with LSE combines splits in a separate kernel;
+// a call without does it in the decode kernel, into the same O.
 type combining struct {
-	*cases.OptionsProblem
+	*cases.Problem
 	op       *attention.Op
 	buffers  []*vk.Buffer
 	together attention.Args // without LSE
@@ -58,17 +57,17 @@ type combining struct {
 // o is the piece of memory that O is in.
 func (c *combining) o() *vk.Buffer { return c.together.O.Buffer }
 
-// newCombining makes a problem and computes it with LSE. What change makes of its memory
-// is not compared with the reference.
-func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.OptionsCase, change func(a attention.Args)) *combining {
+// newCombining makes a problem and computes it with LSE. If change changes its memory, the
+// result is not compared with the reference.
+func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.Case, change func(a attention.Args)) *combining {
 	t.Helper()
 	c.LSE = true
-	p, err := cases.NewOptionsProblem(c, attention.F16)
+	p, err := cases.NewProblem(c, attention.F16)
 	require.NoError(t, err)
 	if change != nil {
 		change(p.HostArgs(p.Image))
 	}
-	x := &combining{OptionsProblem: p}
+	x := &combining{Problem: p}
 	cfg := c.Config(cases.On(attention.TierAuto, attention.F16))
 	x.op, err = attention.New(dev, cfg)
 	require.NoError(t, err)
@@ -85,12 +84,12 @@ func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.Opti
 	x.together.LSE = attention.Tensor{}
 	splits, combined, err := attention.SplitsOf(x.op, a)
 	require.NoError(t, err)
-	require.False(t, combined, "with LSE parts are put together by a kernel of their own")
+	require.False(t, combined, "with LSE a separate kernel combines the splits")
 	require.NoError(t, x.op.Forward(s, a))
 	require.NoError(t, s.Barrier())
 	x.want = x.download(t, s)
 	if change == nil {
-		var truth cases.OptionsTruth
+		var truth cases.Truth
 		after := make([][]byte, len(x.buffers))
 		for i, b := range x.buffers {
 			after[i] = make([]byte, b.Size())
@@ -114,7 +113,7 @@ func (c *combining) download(t *testing.T, s *vk.Stream) []byte {
 	return b
 }
 
-// clear puts what O held before into it.
+// clear restores what O held before.
 func (c *combining) clear(t *testing.T, s *vk.Stream) {
 	for i, b := range c.buffers {
 		if b == c.o() {
@@ -142,47 +141,46 @@ func (c *combining) check(t *testing.T, s *vk.Stream, when any) {
 	require.Failf(t, "not the same bits", "%v, %v: %d of %d bytes of O", c, when, n, len(got))
 }
 
-// decodings are small problems of decoding, of as few pipelines as will do: a driver on
-// the CPU takes ten seconds for each of the two that a problem needs.
-func decodings() []cases.OptionsCase {
-	base := cases.OptionsCase{Name: "combine", D: 32, Dv: 64, Hq: 4, Hkv: 2, FixedSplit: 3, Layout: cases.Packed,
+// decodings are small decode problems with as few pipelines as possible: a driver on the
+// CPU takes ten seconds for each of the two that a problem needs.
+func decodings() []cases.Case {
+	base := cases.Case{Name: "combine", D: 32, Dv: 64, Shape: attention.Shape{Hq: 4, Hkv: 2}, FixedSplit: 3, Layout: cases.Packed,
 		Seqs: []cases.Seq{{ID: 0, Rows: 1, Keys: 300}, {ID: 1, Rows: 1, Keys: 300}}, Seed: 11}
-	var list []cases.OptionsCase
-	add := func(change func(c *cases.OptionsCase)) {
+	var list []cases.Case
+	add := func(change func(c *cases.Case)) {
 		c := base
 		change(&c)
 		list = append(list, c)
 	}
-	// Few parts, as many as the kernel asks for at once and twice as many, more; more than tiles of keys; and parts without weight.
+	// Few splits, one and two rounds of them, and more; more splits than KV tiles; splits without weight.
 	for _, splits := range []int{3, 2, 7, attention.SplitsPerRound, attention.SplitsPerRound + 1, 2 * attention.SplitsPerRound, 2*attention.SplitsPerRound + 1, 256} {
-		add(func(c *cases.OptionsCase) { c.FixedSplit = splits })
+		add(func(c *cases.Case) { c.FixedSplit = splits })
 	}
-	add(func(c *cases.OptionsCase) { c.Data = cases.Rising })
-	// Sequences without rows, without keys and with fewer keys than parts.
+	add(func(c *cases.Case) { c.Data = cases.Rising })
+	// Sequences without rows, without keys, and with fewer keys than splits.
 	mixed := []cases.Seq{{ID: 0, Rows: 2, Keys: 300}, {ID: 1, Rows: 0, Keys: 30}, {ID: 2, Rows: 3, Keys: 0}, {ID: 3, Rows: 1, Keys: 33},
 		{ID: 4, Rows: 3, Keys: 129}, {ID: 5, Rows: 0, Keys: 0}}
-	add(func(c *cases.OptionsCase) {
+	add(func(c *cases.Case) {
 		c.Seqs, c.PackedQ, c.PageSize, c.Causal = mixed, true, 16, attention.BottomRight
 	})
 	// Odd head dims; rows of O that share words.
-	add(func(c *cases.OptionsCase) {
+	add(func(c *cases.Case) {
 		c.D, c.Dv, c.FixedSplit = 17, 41, 11
 		c.Access, c.Layout = attention.AccessDescriptors, cases.Odd
 	})
 	if testlevel.IsExhaustive() {
-		// All rows of a fragment.
+		// Every row of a fragment is used.
 		for _, splits := range []int{6, attention.SplitsPerRound} {
-			add(func(c *cases.OptionsCase) { c.Hq, c.Hkv, c.FixedSplit = 16, 1, splits })
+			add(func(c *cases.Case) { c.Hq, c.Hkv, c.FixedSplit = 16, 1, splits })
 		}
-		add(func(c *cases.OptionsCase) {
+		add(func(c *cases.Case) {
 			c.Seqs, c.LooseQ, c.LooseK, c.Sq, c.Sinks, c.FixedSplit = mixed, true, true, 4, true, 5
 		})
 	}
 	return list
 }
 
-// The kernel that puts its parts together itself leaves the bits that the kernel does
-// which is there for nothing else.
+// A kernel that combines its splits itself gives the bits of the separate combine kernel.
 func TestCombiningInTheKernelGivesTheSameBits(t *testing.T) {
 	dev := openCombining(t)
 	s, err := dev.NewStream("combine")
@@ -201,7 +199,7 @@ func TestCombiningInTheKernelGivesTheSameBits(t *testing.T) {
 	}
 }
 
-// Rows whose LSE is NaN or +Inf are NaN both ways, and their neighbours are not.
+// Rows whose LSE is NaN or +Inf are NaN in both kernels, and their neighbours are not.
 func TestSplitsThatAreNotFiniteCombineInTheKernel(t *testing.T) {
 	dev := openCombining(t)
 	s, err := dev.NewStream("combine")
@@ -244,7 +242,8 @@ func spoilRow(x attention.Tensor, row int) {
 	x.Host[at], x.Host[at+1] = 0xff, 0x7f
 }
 
-// Calls that nothing separates have memory of their own, and find it as it was left.
+// Calls without a barrier between them have separate scratch memory and leave it ready for
+// the next.
 func TestManyCallsCombineAtOnce(t *testing.T) {
 	dev := openCombining(t)
 	for n := range 2 {
@@ -280,8 +279,7 @@ func TestManyCallsCombineAtOnce(t *testing.T) {
 	}
 }
 
-// wrapCombining makes a device of another one's objects, with a lock for its queue or
-// without.
+// wrapCombining wraps the objects of another device, with or without a lock for its queue.
 func wrapCombining(t *testing.T, host *vk.Device, lock sync.Locker) *vk.Device {
 	t.Helper()
 	queue, family := host.VulkanQueue()
@@ -296,11 +294,11 @@ func wrapCombining(t *testing.T, host *vk.Device, lock sync.Locker) *vk.Device {
 	return dev
 }
 
-// Where nothing may be submitted that nobody asked for, counters are not zeroed: such
-// calls are two dispatches, with the same bits.
+// If nothing may be submitted that the caller did not ask for, counters are not zeroed:
+// such calls take two dispatches and give the same bits.
 func TestCombineIsSeparateOnAQueueWithoutALock(t *testing.T) {
 	dev := wrapCombining(t, openCombining(t), nil)
-	s, err := dev.NewStream("apart")
+	s, err := dev.NewStream("separate combine")
 	require.NoError(t, err)
 	x := newCombining(t, t, dev, s, decodings()[0], nil)
 	x.clear(t, s)
@@ -309,8 +307,8 @@ func TestCombineIsSeparateOnAQueueWithoutALock(t *testing.T) {
 	x.check(t, s, "without a lock")
 }
 
-// A command buffer of somebody else's may go to another queue than that on which
-// counters are zeroed. While the device has not got to that, parts are apart.
+// A foreign command buffer may go to another queue than the one that zeroes the counters.
+// Until the device has zeroed them, a separate kernel combines the splits.
 func TestCombineIsSeparateUntilCountersAreZero(t *testing.T) {
 	var queue sync.Mutex
 	dev := wrapCombining(t, openCombining(t), &queue)
@@ -322,7 +320,7 @@ func TestCombineIsSeparateUntilCountersAreZero(t *testing.T) {
 	require.NoError(t, s.WaitFor(gate, 1))
 	_, err = s.Submit()
 	require.NoError(t, err)
-	one := len(attention.PipelinesOf(x.op)) // whose parts are apart
+	one := len(attention.PipelinesOf(x.op)) // with a separate combine
 	c, again := (&recording{dev: dev}).wrap(t)
 	require.NoError(t, x.op.Record(c, x.together))
 	require.Len(t, attention.PipelinesOf(x.op), one+1, "planned to put them together")

@@ -14,10 +14,10 @@ import (
 	"vkattn/attention/half"
 )
 
-// Kernels that fuse multiplication and addition have the same bits, whatever their
-// vectors, groups and blocks of rows. The others are held to the rules.
+// Kernel sets with fused multiply-add give the same bits, whatever their vectors, groups and
+// blocks of rows. The others are held to the rules of package accuracy.
 func TestCPUBitsDoNotDependOnKernels(t *testing.T) {
-	eachOptions(t, 30, func(t *testing.T, c cases.OptionsCase, dtype attention.DType) {
+	eachOptions(t, 30, func(t *testing.T, c cases.Case, dtype attention.DType) {
 		p := newOptions(t, c, dtype)
 		var fused [][]byte
 		attention.EachKernelSet(t, func(t *testing.T, name string) {
@@ -38,7 +38,7 @@ func TestCPUBitsDoNotDependOnKernels(t *testing.T) {
 
 func TestCPUBitsOfOptionsDoNotDependOnGOMAXPROCS(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
-	eachOptions(t, 30, func(t *testing.T, c cases.OptionsCase, dtype attention.DType) {
+	eachOptions(t, 30, func(t *testing.T, c cases.Case, dtype attention.DType) {
 		p := newOptions(t, c, dtype)
 		runtime.GOMAXPROCS(1)
 		one := computed(t, p, p.Image)
@@ -100,8 +100,8 @@ func b2i(b bool) int {
 	return 0
 }
 
-// Each row is right whatever its scores are, and has the same bits whatever those of
-// the rows around it are.
+// Each row is right for any scores, and its bits do not depend on the scores of the rows
+// around it.
 func TestCPURowsOfWildScores(t *testing.T) {
 	const keys, d = 290, 16
 	names := make([]string, 0, len(wildRows))
@@ -153,8 +153,8 @@ func TestCPURowsOfWildScores(t *testing.T) {
 	})
 }
 
-// Where a tile ends shows in the bits of rows of such scores. Tiles end at the same
-// keys whatever a block's window begins with.
+// For such scores a row's bits show where tiles end. Tiles end at the same keys whatever
+// key a block's window begins with.
 func TestCPUTilesDoNotDependOnBlocks(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	const n = 600

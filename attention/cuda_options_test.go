@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Tier cuda has no options: asked for by name it refuses each of them, and where it
-// is merely allowed another tier does the work and the plan says why.
+// Tier cuda computes no options. If asked for by name it refuses each of them; if merely
+// allowed, another tier computes the call and the plan says why.
 func TestCUDARefusesOptions(t *testing.T) {
 	f := withFakeCUDA(t)
 	dev := cudaDevice(t)
@@ -37,7 +37,7 @@ func TestCUDARefusesOptions(t *testing.T) {
 			s, err := dev.NewStream("test")
 			require.NoError(t, err)
 			defer func() { require.NoError(t, s.Close()) }()
-			op, err := New(dev, cfg) // which knows the features of a Config
+			op, err := New(dev, cfg) // which refuses the options of a Config
 			if err == nil {
 				err = op.Forward(s, a)
 			}

@@ -9,7 +9,7 @@ import (
 	"vkattn/vk"
 )
 
-// The tiles of decoding on what an H200 reports, as docs/log.md found them.
+// Decode tiles for the limits that an H200 reports, as measured in docs/log.md.
 func TestDecodingTakesTheTilesThatWon(t *testing.T) {
 	caps := h200Caps()
 	caps.ShaderCores, caps.Limits.MaxPushConstantBytes = 132, 256

@@ -112,8 +112,8 @@ func ExampleOp_Tune() {
 	}
 }
 
-// Attention over a prefix that many sequences share and over what follows it,
-// computed apart and put together: here one row and two keys, without a device.
+// Attention over a prefix that many sequences share and over what follows it, as two
+// states that are merged: here one row and two keys, without a device.
 func ExampleMerge() {
 	host := func(v ...float32) attention.Tensor {
 		b := make([]byte, 4*len(v))
@@ -151,9 +151,9 @@ func ExampleMerge() {
 	// Output: [4 6]
 }
 
-// One step of decoding: the new token's key and value go behind those of the cache,
-// its key and query turned by their position, and its query attends to all of them.
-// On a device both are recorded into one stream, with a barrier between.
+// One step of decoding. The new token's key and value go behind those of the cache. Its key
+// and query are rotated by their position, and its query attends to all keys. On a device
+// both calls are recorded into one stream, with a barrier in between.
 func ExampleAppend() {
 	words := func(v ...float32) []byte {
 		b := make([]byte, 4*len(v))

@@ -10,15 +10,15 @@ import (
 	"vkattn/vk"
 )
 
-// For tests outside of the package, which may import accuracy and inputs.
+// Exported for tests outside of the package, which may import accuracy and inputs.
 var (
 	ForwardCPU = forwardCPU
 	Expf       = func(x float32) float32 { return mapOne(cpuKernels.Exp, x) }
 	Tanhf      = func(x float32) float32 { return mapOne(cpuKernels.Tanh, x) }
 )
 
-// OnceOnly skips what takes long and is the same on every driver, as no device is used: it
-// runs where no driver is under test.
+// OnceOnly skips a slow test that uses no device, except in the run without a driver: its
+// result is the same on every driver.
 func OnceOnly(t *testing.T) {
 	if name := os.Getenv("VKATTN_DRIVER"); name != "" && name != "none" {
 		t.Skip("the same without a Vulkan driver")
@@ -26,7 +26,7 @@ func OnceOnly(t *testing.T) {
 	testlevel.Long(t)
 }
 
-// CompileTime is how long the driver took for an operation's pipelines.
+// CompileTime is the time that the driver took for an operation's pipelines.
 func CompileTime(op *Op) (d time.Duration) {
 	op.pipelines.mu.RLock()
 	defer op.pipelines.mu.RUnlock()
@@ -46,8 +46,8 @@ func PipelinesOf(op *Op) (list []*vk.Pipeline) {
 	return list
 }
 
-// TileOps are operations of one tile each: all that the table has and the device
-// can run for a shape, named.
+// TileOps are operations of one tile each, with their names: all tiles of the table that
+// the device can run for a shape.
 func TileOps(op *Op, s Shape) (ops []*Op, names []string, err error) {
 	r := op.typical(s)
 	plan, err := makePlan(op.dev, op.cfg, r, nil)
@@ -64,17 +64,17 @@ func TileOps(op *Op, s Shape) (ops []*Op, names []string, err error) {
 	return ops, names, nil
 }
 
-// SplitsPerRound is how many parts the decoding kernel asks for at once where it puts them together itself.
+// SplitsPerRound is the number of splits that the decode kernel loads at once to combine them.
 const SplitsPerRound = splitsPerRound
 
-// SplitsOf says in how many parts keys are computed, and whether the kernel that makes
-// them puts them together itself.
+// SplitsOf returns the number of splits of a call, and whether the kernel that computes
+// them also combines them.
 func SplitsOf(op *Op, a Args) (splits int, combined bool, err error) {
 	plan, err := op.PlanFor(a)
 	return plan.Splits, plan.variant.options.combined, err
 }
 
-// FillsCores is what decides for workgroups that take a core for themselves.
+// FillsCores reports whether workgroups that occupy a core each fill the device.
 func FillsCores(s Shape, cores, rowBlocks, round uint32) bool {
 	r := request{shape: s}
 	return r.fillsCores(&vk.Caps{ShaderCores: cores}, rowBlocks, round)

@@ -14,7 +14,7 @@ import (
 	"vkattn/vk"
 )
 
-// What an H200 answers, driver 580.159: the first lanes of A and of B.
+// The answer of an H200, driver 580.159: the first lanes of A and of B.
 var h200FragmentOrder = [2][]uint32{
 	{
 		0, 1, 8, 9, 128, 129, 136, 137, 2, 3, 10, 11, 130, 131, 138, 139,
@@ -74,9 +74,9 @@ func testDevice(t *testing.T) *vk.Device {
 	return dev
 }
 
-// On a GPU whose fragments have the size, every element is found once, whatever the
-// order; a driver on the CPU is not asked. NVIDIA's has to have the order that the
-// kernel knows: with another, decoding there is slow and nothing else tells.
+// On a GPU whose fragments have the kernel's size, every element is found exactly once, in
+// any order. A driver on the CPU is not asked. NVIDIA's order must be the one that the
+// kernel assumes: with another, decoding there would be slow, and no other test would fail.
 func TestProbeFragments(t *testing.T) {
 	if strings.HasPrefix(os.Getenv("VKATTN_DRIVER"), "radv-") {
 		t.Skip("a null device answers nothing")
@@ -110,7 +110,7 @@ func TestProbeFragments(t *testing.T) {
 	}
 }
 
-// A call that decodes has the kernel made for it, or a note that says why not.
+// A call that decodes runs the decode kernel, or its plan notes why not.
 func TestPlanNotesDecodingWithoutItsKernel(t *testing.T) {
 	dev := testDevice(t)
 	one := Shape{B: 1, Hq: 1, Sq: 1, Sk: 4096}

@@ -12,8 +12,8 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// repeated is a call whose Q, K and V are one row each, repeated by strides of 0: it
-// may have any shape, and takes 32 bytes for each of them.
+// repeated is a call whose Q, K and V are one row each, repeated by strides of 0. It may
+// have any shape, and each tensor takes 32 bytes.
 func repeated(s attention.Shape) (attention.Config, attention.Args) {
 	t := attention.Tensor{Host: make([]byte, 32)}
 	if s.Hq > 1 || s.B > 1 { // not all of them may be 0: that is the default
@@ -38,7 +38,7 @@ func refusedForMemory(t *testing.T, f func() error) {
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(16<<20))
 }
 
-// Outputs, lists and scores have the size of the shape, whatever the tensors take.
+// Outputs, lists and scores have the size of the shape, however small the tensors.
 func TestWhatDoesNotFitTheHostsMemoryIsRefused(t *testing.T) {
 	t.Setenv(hostmem.Variable, "256MiB")
 	row := []attention.Rows{{B: 0, H: 0, Rows: []int{0}}}
@@ -85,7 +85,7 @@ func TestWhatDoesNotFitTheHostsMemoryIsRefused(t *testing.T) {
 	}
 }
 
-// The CPU tier has memory for tiles of keys, however many a row attends to.
+// The CPU tier needs memory for tiles of keys only, however many keys a row attends to.
 func TestForwardOnTheCPUTakesMemoryForTilesAlone(t *testing.T) {
 	cfg, a := repeated(attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 1 << 20})
 	cfg.Softcap = 3

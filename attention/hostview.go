@@ -4,8 +4,8 @@ import (
 	"fmt"
 )
 
-// HostView reads and writes the rows of a host tensor as float32, whatever its
-// storage type and strides.
+// HostView reads and writes the rows of a host tensor as float32, for any storage type and
+// strides.
 type HostView struct {
 	bytes  []byte
 	dtype  DType
@@ -14,9 +14,9 @@ type HostView struct {
 	s      Strides
 }
 
-// ViewHost makes a view of a host tensor [batch, heads, seq, dim] of t, which shares
-// its memory. A tensor in a device buffer is refused with [ErrUnsupported]. Rows
-// outside of the memory panic; [CheckArgs] tells beforehand.
+// ViewHost makes a view of a host tensor [batch, heads, seq, dim] that shares its memory. A
+// tensor in a device buffer gives an error that matches [ErrUnsupported]. Access to rows
+// outside of the memory panics; [CheckArgs] checks that beforehand.
 func ViewHost(t Tensor, dtype DType, heads, seq, dim int) (HostView, error) {
 	if t.Buffer != nil || t.Host == nil {
 		return HostView{}, fmt.Errorf("%w: not in host memory", ErrUnsupported)
@@ -27,13 +27,14 @@ func ViewHost(t Tensor, dtype DType, heads, seq, dim int) (HostView, error) {
 // Dim is the number of elements of a row.
 func (v HostView) Dim() int { return v.dim }
 
-// ReadRow widens row (b, h, row) into dst[:Dim()]. It panics where the row is outside
-// of the memory, or dst is too short, as an index does.
+// ReadRow widens row (b, h, row) into dst[:Dim()]. Like an index it panics if the row lies
+// outside of the memory or dst is too short.
 func (v HostView) ReadRow(dst []float32, b, h, row int) {
 	v.dtype.Decode(dst[:v.dim], v.at(b, h, row))
 }
 
-// ReadRows widens n rows from (b, h, row) on into dst, packed. It panics as ReadRow does.
+// ReadRows widens n consecutive rows, starting at (b, h, row), into dst, packed. It panics
+// like ReadRow.
 func (v HostView) ReadRows(dst []float32, b, h, row, n int) {
 	if v.s.Seq == int64(v.dim) && n > 0 {
 		v.dtype.Decode(dst[:n*v.dim], v.at(b, h, row))
@@ -44,20 +45,20 @@ func (v HostView) ReadRows(dst []float32, b, h, row, n int) {
 	}
 }
 
-// WriteRow rounds src[:Dim()] to row (b, h, row). It panics as ReadRow does.
+// WriteRow rounds src[:Dim()] to row (b, h, row). It panics like ReadRow.
 func (v HostView) WriteRow(src []float32, b, h, row int) {
 	v.dtype.Encode(v.at(b, h, row), src[:v.dim])
 }
 
-// at is the memory from the start of a row on.
+// at returns the memory from the start of a row on.
 func (v HostView) at(b, h, row int) []byte {
 	return v.bytes[v.byteOf(b, h, row):]
 }
 
-// byteOf is the number of a row's first byte.
+// byteOf returns the byte offset of a row.
 func (v HostView) byteOf(b, h, row int) int64 { return v.element(b, h, row) * int64(v.dtype.Size()) }
 
-// element is the number of a row's first element.
+// element returns the element offset of a row.
 func (v HostView) element(b, h, row int) int64 {
 	return v.offset + int64(b)*v.s.Batch + int64(h)*v.s.Head + int64(row)*v.s.Seq
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// The keys that a subgroup carries are whole parts for its lanes, and of one page where
-// a tile lies in several.
+// A subgroup loads consecutive keys only if they are whole vectors for its lanes; if a KV
+// tile spans several pages, the keys lie in one page.
 func TestKeysPerSubgroup(t *testing.T) {
 	v := func(subgroups, keys, dim, page uint32, contiguous bool) variant {
 		return variant{

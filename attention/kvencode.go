@@ -8,12 +8,12 @@ import (
 	"vkattn/attention/quant"
 )
 
-// EncodeKV quantises K or V: x is packed [batches, heads, keys, dim], and so is data;
-// pages are batches of PageSize keys, packed sequences one batch of TotalK keys. For
-// Scaled types scales are the float32 of Args.KScale or VScale, one for the elements
-// of block keys of a head (0: 1, as in Config.KVBlock), such that the largest
-// magnitude among them becomes the largest number; nil for the others. Package quant
-// says how numbers are rounded.
+// EncodeKV quantises K or V. x is packed [batches, heads, keys, dim], and so is data. For
+// pages, batches are pages and keys is PageSize; for packed sequences, batches is 1 and keys
+// is TotalK. For Scaled types scales are the float32 of Args.KScale or VScale, one for block
+// consecutive keys of a head (0: 1, as in Config.KVBlock). Each maps the largest magnitude
+// of its elements to the type's largest number. For other types scales is nil. Package
+// quant documents the rounding.
 func EncodeKV(t KVType, block, batches, heads, keys, dim int, x []float32) (data, scales []byte, err error) {
 	k, err := newKVPacked(t, block, batches, heads, keys, dim)
 	if err == nil && int64(len(x)) != k.rows*int64(keys)*int64(dim) {
@@ -41,9 +41,8 @@ func EncodeKV(t KVType, block, batches, heads, keys, dim int, x []float32) (data
 	return data, scales, nil
 }
 
-// DecodeKV is the elements that EncodeKV's result stands for, in float32, packed
-// [batches, heads, keys, dim] in memory of its own. Sizes that do not match are a
-// *ShapeError.
+// DecodeKV returns the elements that EncodeKV's result represents, in float32, packed
+// [batches, heads, keys, dim]. Sizes that do not match give a *ShapeError.
 func DecodeKV(t KVType, block, batches, heads, keys, dim int, data, scales []byte) ([]float32, error) {
 	k, err := newKVPacked(t, block, batches, heads, keys, dim)
 	if err != nil {
@@ -69,7 +68,7 @@ func DecodeKV(t KVType, block, batches, heads, keys, dim int, data, scales []byt
 	return x, nil
 }
 
-// decode widens the numbers of a row; those of Scaled types are not yet times their scale.
+// decode widens the numbers of a row. It does not apply the scale of Scaled types.
 func (t KVType) decode(x []float32, data []byte) {
 	switch t {
 	case KVInt8:

@@ -1,14 +1,14 @@
 package attention
 
-// KVType is how K and V are stored. The zero value stores them as Q and O are;
-// the others are quantised and are turned into the storage type in the kernel.
+// KVType is the storage type of K and V. The zero value is that of Q and O. The others are
+// quantised; kernels convert them to the storage type.
 type KVType uint8
 
-// Storage of K and V. Int8 and FP8 take scales of their own, [Args].KScale and
-// VScale: an element is the stored number times its scale. Tiers of cooperative
-// matrices never round the product; a scale of V below 2^-96 counts as 2^-96 there.
-// The others have a scale for every 32 elements of a row, inside of the row, as
-// local inference stores them; HeadDim and HeadDimV are multiples of 32 then.
+// Storage of K and V. Int8 and FP8 have separate scales, [Args].KScale and VScale: an
+// element is the stored number times its scale. The cooperative-matrix tiers never round
+// that product; there a scale of V below 2^-96 counts as 2^-96. The blocked types have a
+// scale for every 32 elements within the row, as in ggml; HeadDim and HeadDimV must be
+// multiples of 32.
 const (
 	KVSame KVType = iota // as DType
 	KVInt8               // signed bytes
@@ -25,17 +25,17 @@ func KVTypes() []KVType { return []KVType{KVSame, KVInt8, KVFP8, KVQ8_0, KVQ4_0}
 // Valid reports whether t is one of the named types.
 func (t KVType) Valid() bool { return int(t) < len(kvNames) }
 
-// Scaled reports whether elements have scales outside of the rows.
+// Scaled reports whether elements have separate scales.
 func (t KVType) Scaled() bool { return t == KVInt8 || t == KVFP8 }
 
-// Blocked reports whether rows are blocks of 32 elements with their scale.
+// Blocked reports whether rows are blocks of 32 elements, each with its scale.
 func (t KVType) Blocked() bool { return t == KVQ8_0 || t == KVQ4_0 }
 
-// blockElements are the elements of a block of a Blocked type.
+// blockElements is the number of elements per block of a Blocked type.
 const blockElements = 32
 
-// RowBytes is the number of bytes of so many elements, a multiple of 32 for
-// Blocked types; d is the type for KVSame.
+// RowBytes is the number of bytes of the given number of elements, a multiple of 32 for
+// Blocked types. d is the storage type for KVSame.
 func (t KVType) RowBytes(d DType, elements int) int {
 	switch t {
 	case KVInt8, KVFP8:

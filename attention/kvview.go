@@ -1,6 +1,6 @@
 package attention
 
-// kvView reads rows of K or V in host memory, whatever their storage type.
+// kvView reads rows of K or V in host memory, of any storage type.
 type kvView struct {
 	rows      HostView // where rows begin; what they are, where they are not quantised
 	kv        KVType
@@ -20,8 +20,8 @@ func viewKV(t Tensor, scales Vector, cfg *Config, heads, keys, dim int) (kvView,
 	}, err
 }
 
-// read puts the numbers of a row into dst and returns the scale that makes them
-// elements, 1 where they are elements.
+// read reads the numbers of a row into dst and returns their scale: element = scale *
+// number. The scale is 1 for types that are not Scaled.
 func (v *kvView) read(dst []float32, batch, head, row int) (scale float32) {
 	dst = dst[:v.rows.dim]
 	if v.kv == KVSame {
@@ -35,12 +35,12 @@ func (v *kvView) read(dst []float32, batch, head, row int) (scale float32) {
 	return v.scale(batch, head, row)
 }
 
-// byteOf is the number of a row's first byte.
+// byteOf returns the byte offset of a row.
 func (v *kvView) byteOf(batch, head, row int) int64 {
 	return v.rows.element(batch, head, row) * v.perBlock / blockElements
 }
 
-// scale is what the elements of a row of a Scaled type are multiplied by.
+// scale returns the scale of a row of a Scaled type.
 func (v *kvView) scale(batch, head, row int) float32 {
 	return v.scales.hostFloat((batch*v.heads+head)*v.scaleRow + row/v.scaleKeys)
 }

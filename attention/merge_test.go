@@ -56,7 +56,7 @@ func TestMergeAccepts(t *testing.T) {
 			a.O = a.First.O
 			a.O.Strides = attention.BHSD(4, 8, 16)
 		},
-		"states side by side in a row": func(a *attention.MergeArgs) {
+		"states in alternating columns of a row": func(a *attention.MergeArgs) {
 			a.Second.StepO = 16
 			a.Second.O.Strides = attention.BHSD(4, 8, 48)
 		},
@@ -149,7 +149,7 @@ func TestMergeOnTheCPUTakesNoStream(t *testing.T) {
 	require.ErrorIs(t, m.Forward(nil, a), vk.ErrClosed)
 }
 
-// recordedMerge puts the outputs of a recording together.
+// recordedMerge merges the outputs of a recording.
 func recordedMerge(t testing.TB, r *recording, access attention.Access) (*attention.Merge, attention.MergeArgs) {
 	m, err := attention.NewMerge(r.dev, attention.MergeConfig{HeadDim: 8, Access: access})
 	require.NoError(t, err)
@@ -184,7 +184,7 @@ func TestMergesAllocateNothing(t *testing.T) {
 	}
 }
 
-// What a merge cannot do on a device it says before anything is recorded.
+// A merge that a device cannot compute is refused before anything is recorded.
 func TestMergeRefusesOnADevice(t *testing.T) {
 	r := newRecording(t, attention.AccessDescriptors)
 	m, good := recordedMerge(t, r, attention.AccessAuto)

@@ -29,7 +29,7 @@ type Op struct {
 // maxPlans bounds the cached plans. Decoding brings a new length with every step.
 const maxPlans = 1024
 
-// prepared is a plan with its pipeline: all that a call needs besides its tensors.
+// prepared is a plan with its pipeline: all that a call needs except its tensors.
 type prepared struct {
 	access          Access
 	cuda            CUDAKernel // for TierCUDA, which uses none of the fields below

@@ -15,7 +15,7 @@ func vector(elements int) attention.Vector {
 	return attention.Vector{Host: make([]byte, 4*elements)}
 }
 
-// Calls with every feature, each well formed: goodCall (B2 H4/2 S8x16, f16, 32/16) and more.
+// Well-formed calls with every option: goodCall (B2 H4/2 S8x16, f16, 32/16) and more.
 var optionCalls = map[string]func(*attention.Config, *attention.Args){
 	"packed": func(_ *attention.Config, a *attention.Args) {
 		a.Varlen = &attention.Varlen{CuQ: vector(3), CuK: vector(3), TotalQ: 11, TotalK: 20}
@@ -212,7 +212,7 @@ func TestCombinationsRefusedByName(t *testing.T) {
 func TestChecksAllocateNothing(t *testing.T) {
 	for name, change := range optionCalls {
 		cfg, a := goodCall()
-		require.Zero(t, testing.AllocsPerRun(10, func() { _ = attention.CheckArgs(cfg, a) }), "without features")
+		require.Zero(t, testing.AllocsPerRun(10, func() { _ = attention.CheckArgs(cfg, a) }), "without options")
 		change(&cfg, &a)
 		require.Zero(t, testing.AllocsPerRun(10, func() { _ = attention.CheckArgs(cfg, a) }), name)
 	}

@@ -9,7 +9,7 @@ import (
 	"vkattn/vk"
 )
 
-// What a call has besides its tensors is on the operation's device too.
+// The memory of options must lie on the operation's device too.
 func TestOptionsOfAnotherDeviceAreRefused(t *testing.T) {
 	here, there := newRecording(t, attention.AccessDescriptors), newRecording(t, attention.AccessDescriptors)
 	buffer := func(r *recording) *vk.Buffer {
@@ -49,8 +49,8 @@ func TestOptionsOfAnotherDeviceAreRefused(t *testing.T) {
 
 func vectorOf(b *vk.Buffer) attention.Vector { return attention.Vector{Buffer: b} }
 
-// A device with few push constants reads the parameters of calls with features, and of
-// decoding, from a buffer, which takes descriptors. All else stays as it is.
+// A device with few push constants reads the parameters of general and decode kernels from
+// a buffer, which takes descriptors. Nothing else changes.
 func TestFewPushConstantsTakeDescriptors(t *testing.T) {
 	r := newRecording(t, attention.AccessAddresses)
 	r.dev.Info().Type = vk.DeviceDiscrete // only such are decoded on with packed rows

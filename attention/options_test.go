@@ -15,12 +15,12 @@ import (
 	"vkattn/attention/half"
 )
 
-// The CPU tier and the reference on cases with features. That the reference is the
-// definition is tested beside the cases; the whole tables are those of package tests.
+// The CPU tier and the reference on cases with options. Package cases tests that the
+// reference is the definition; package tests runs the whole tables.
 
-// eachOptions runs a test on a table that has every feature and on random
-// compositions of them. Their numbers do not depend on how they lie in memory.
-func eachOptions(t *testing.T, random int, test func(t *testing.T, c cases.OptionsCase, dtype attention.DType)) {
+// eachOptions runs a test on a table with every option and on random compositions. Their
+// numbers do not depend on their layout in memory.
+func eachOptions(t *testing.T, random int, test func(t *testing.T, c cases.Case, dtype attention.DType)) {
 	attention.OnceOnly(t)
 	list := cases.CompactOptions()
 	for n := range random {
@@ -32,13 +32,13 @@ func eachOptions(t *testing.T, random int, test func(t *testing.T, c cases.Optio
 	}
 }
 
-func newOptions(t *testing.T, c cases.OptionsCase, dtype attention.DType) *cases.OptionsProblem {
-	p, err := cases.NewOptionsProblem(c, dtype)
+func newOptions(t *testing.T, c cases.Case, dtype attention.DType) *cases.Problem {
+	p, err := cases.NewProblem(c, dtype)
 	require.NoError(t, err)
 	return p
 }
 
-func onCPU(p *cases.OptionsProblem) attention.Config {
+func onCPU(p *cases.Problem) attention.Config {
 	return p.Config(cases.On(attention.TierCPU, p.DType))
 }
 
@@ -50,29 +50,29 @@ func cloned(images [][]byte) [][]byte {
 	return list
 }
 
-// computed is what the memory of a problem holds when the CPU tier is done.
-func computed(t *testing.T, p *cases.OptionsProblem, before [][]byte) [][]byte {
+// computed is the memory of a problem after the CPU tier has computed it.
+func computed(t *testing.T, p *cases.Problem, before [][]byte) [][]byte {
 	after := cloned(before)
 	compute(t, p, p.HostArgs(after))
 	require.NoError(t, p.Trespass(before, after))
 	return after
 }
 
-func compute(t *testing.T, p *cases.OptionsProblem, a attention.Args) {
+func compute(t *testing.T, p *cases.Problem, a attention.Args) {
 	require.NoError(t, attention.CheckArgs(onCPU(p), a))
 	require.NoError(t, attention.ForwardCPU(onCPU(p), a))
 }
 
-// unit is what a stored O may be off by, in proportion.
+// unit is the relative error that a stored O may have.
 var unit = map[attention.DType]float64{attention.F16: 0x1p-11, attention.BF16: 0x1p-8, attention.F32: 1e-5}
 
 func TestCPUOptionsMatchReference(t *testing.T) {
-	eachOptions(t, 100, func(t *testing.T, c cases.OptionsCase, dtype attention.DType) {
+	eachOptions(t, 100, func(t *testing.T, c cases.Case, dtype attention.DType) {
 		p := newOptions(t, c, dtype)
 		after := computed(t, p, p.Image)
 		sample, err := attention.ExistingRows(p.HostArgs(p.Image))
 		require.NoError(t, err)
-		require.Equal(t, attention.CountRows(p.Rows()), attention.CountRows(sample))
+		require.Equal(t, attention.CountRows(p.SampleRows()), attention.CountRows(sample))
 		wantO, wantLSE, err := attention.ReferenceSample(onCPU(p), p.HostArgs(p.Image), sample)
 		require.NoError(t, err)
 		o, lse := p.Gather(after, sample)
@@ -92,32 +92,32 @@ func TestCPUOptionsMatchReference(t *testing.T) {
 	})
 }
 
-// Pages nobody has, rows past a length, entries past a list, keys that no row
-// attends to: whatever they hold changes no bit, on the CPU tier and in the reference.
+// Unused pages, rows past a length, entries past a list, and keys that no row attends to:
+// their content changes no bit, on the CPU tier and in the reference.
 func TestOptionsPoison(t *testing.T) {
-	eachOptions(t, 40, func(t *testing.T, c cases.OptionsCase, dtype attention.DType) {
+	eachOptions(t, 40, func(t *testing.T, c cases.Case, dtype attention.DType) {
 		p := newOptions(t, c, dtype)
 		require.NoError(t, p.Same(computed(t, p, p.Image), computed(t, p, p.Spoiled())))
-		o, lse, err := attention.ReferenceSample(onCPU(p), p.HostArgs(p.Image), p.Rows())
+		o, lse, err := attention.ReferenceSample(onCPU(p), p.HostArgs(p.Image), p.SampleRows())
 		require.NoError(t, err)
-		o2, lse2, err := attention.ReferenceSample(onCPU(p), p.HostArgs(p.Spoiled()), p.Rows())
+		o2, lse2, err := attention.ReferenceSample(onCPU(p), p.HostArgs(p.Spoiled()), p.SampleRows())
 		require.NoError(t, err)
 		require.Equal(t, o, o2)
 		require.Equal(t, lse, lse2)
 	})
 }
 
-// sameRows requires the same bits in every row of two problems that have the same.
-func sameRows(t *testing.T, p *cases.OptionsProblem, after [][]byte, q *cases.OptionsProblem, other [][]byte) {
-	o1, lse1 := p.Gather(after, p.Rows())
-	o2, lse2 := q.Gather(other, q.Rows())
+// sameRows requires the same bits in all rows of two problems with the same rows.
+func sameRows(t *testing.T, p *cases.Problem, after [][]byte, q *cases.Problem, other [][]byte) {
+	o1, lse1 := p.Gather(after, p.SampleRows())
+	o2, lse2 := q.Gather(other, q.SampleRows())
 	sameBits(t, o1, o2, "O")
 	sameBits(t, lse1, lse2, "LSE")
 }
 
 func TestPagedIsContiguous(t *testing.T) {
 	seen := 0
-	eachOptions(t, 120, func(t *testing.T, c cases.OptionsCase, dtype attention.DType) {
+	eachOptions(t, 120, func(t *testing.T, c cases.Case, dtype attention.DType) {
 		if c.PageSize == 0 || c.KVBlock > 1 && c.PageSize%c.KVBlock != 0 {
 			return
 		}
@@ -132,8 +132,8 @@ func TestPagedIsContiguous(t *testing.T) {
 	require.Greater(t, seen, 50)
 }
 
-// asMask is a mask that says the same as the lists or blocks of a problem.
-func asMask(p *cases.OptionsProblem, s attention.Shape) *attention.Mask {
+// asMask is a mask equivalent to the lists or blocks of a problem.
+func asMask(p *cases.Problem, s attention.Shape) *attention.Mask {
 	mask := make([]byte, s.Rows()*int64(s.Sk))
 	for b, q := range p.Seqs {
 		for h := range s.Hq {
@@ -149,7 +149,7 @@ func asMask(p *cases.OptionsProblem, s attention.Shape) *attention.Mask {
 
 func TestListsAndBlocksAreMasks(t *testing.T) {
 	seen := 0
-	eachOptions(t, 160, func(t *testing.T, c cases.OptionsCase, dtype attention.DType) {
+	eachOptions(t, 160, func(t *testing.T, c cases.Case, dtype attention.DType) {
 		if c.SparseRatio == 0 && c.BlockQ == 0 || c.Shuffled {
 			return
 		}
@@ -166,22 +166,22 @@ func TestListsAndBlocksAreMasks(t *testing.T) {
 	require.Greater(t, seen, 25)
 }
 
-// Each sequence alone, without lengths, gives the bits it has in a batch.
+// A sequence computed alone, without lengths, has the bits that it has in a batch.
 func TestVarlenIsSeparateCalls(t *testing.T) {
 	seen := 0
-	eachOptions(t, 100, func(t *testing.T, c cases.OptionsCase, dtype attention.DType) {
+	eachOptions(t, 100, func(t *testing.T, c cases.Case, dtype attention.DType) {
 		if len(c.Seqs) < 2 || c.KVBlock > 1 { // whose blocks go across sequences
 			return
 		}
 		seen++
 		p := newOptions(t, c, dtype)
-		o, lse := p.Gather(computed(t, p, p.Image), p.Rows())
+		o, lse := p.Gather(computed(t, p, p.Image), p.SampleRows())
 		var o1, lse1 []float32
 		for _, s := range c.Seqs {
 			alone := c
 			alone.Seqs, alone.PackedQ, alone.PackedK, alone.LooseQ, alone.LooseK = []cases.Seq{s}, false, false, false, false
 			q := newOptions(t, alone, dtype)
-			rows, logs := q.Gather(computed(t, q, q.Image), q.Rows())
+			rows, logs := q.Gather(computed(t, q, q.Image), q.SampleRows())
 			o1, lse1 = append(o1, rows...), append(lse1, logs...)
 		}
 		sameBits(t, o1, o, "O")
@@ -190,14 +190,14 @@ func TestVarlenIsSeparateCalls(t *testing.T) {
 	require.Greater(t, seen, 50)
 }
 
-// smallOptions is a case to which little is added.
-func smallOptions(seqs ...cases.Seq) cases.OptionsCase {
-	return cases.OptionsCase{
-		Name: "small", D: 32, Dv: 40, Hq: 6, Hkv: 2, LSE: true, Causal: attention.BottomRight, Seqs: seqs, Seed: 7, Layout: cases.Packed,
+// smallOptions is a case with few options, to which tests add.
+func smallOptions(seqs ...cases.Seq) cases.Case {
+	return cases.Case{
+		Name: "small", D: 32, Dv: 40, Shape: attention.Shape{Hq: 6, Hkv: 2}, LSE: true, Causal: attention.BottomRight, Seqs: seqs, Seed: 7, Layout: cases.Packed,
 	}
 }
 
-// Numbers that make no sense are read as Sequences and Args say, on both.
+// Numbers out of range are read as Sequences and Args say, on both.
 func TestNumbersOutOfRange(t *testing.T) {
 	base := smallOptions(cases.Seq{ID: 0, Rows: 37, Keys: 150}, cases.Seq{ID: 1, Rows: 37, Keys: 150}, cases.Seq{ID: 2, Rows: 37, Keys: 150})
 	paged, sparse, padded := base, base, base
@@ -210,7 +210,7 @@ func TestNumbersOutOfRange(t *testing.T) {
 		binary.LittleEndian.PutUint32(v.Host[4*(int(v.Offset)+i):], uint32(int32(x)))
 	}
 	for name, c := range map[string]struct {
-		of          cases.OptionsCase
+		of          cases.Case
 		wrong, same func(a *attention.Args)
 	}{
 		"lengths beyond the bound": {padded,
@@ -308,7 +308,7 @@ func TestSinksAndBiasesThatAreNotFinite(t *testing.T) {
 			a.Bias = &attention.Bias{Tensor: attention.Tensor{Host: make([]byte, 400)}, DType: attention.F32}
 			half.EncodeF32(a.Bias.Host, bias)
 			compute(t, p, a)
-			o, lse := p.Gather(after, p.Rows())
+			o, lse := p.Gather(after, p.SampleRows())
 			require.True(t, c.o0(float64(o[0])), "O is %v", o[0])
 			require.True(t, c.lse(float64(lse[0])), "LSE is %v", lse[0])
 			refO, refLSE, err := attention.Reference(onCPU(p), a)
@@ -319,10 +319,9 @@ func TestSinksAndBiasesThatAreNotFinite(t *testing.T) {
 	}
 }
 
-// The rules of package accuracy hold what has features too: right results pass, and
-// those that are none fail.
+// The rules of package accuracy work with options too: right results pass, wrong ones fail.
 func TestAccuracyOfOptions(t *testing.T) {
-	eachOptions(t, 40, func(t *testing.T, c cases.OptionsCase, dtype attention.DType) {
+	eachOptions(t, 40, func(t *testing.T, c cases.Case, dtype attention.DType) {
 		p := newOptions(t, c, dtype)
 		after := computed(t, p, p.Image)
 		a := p.HostArgs(after)

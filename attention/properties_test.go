@@ -44,8 +44,8 @@ func TestPermutingKeys(t *testing.T) {
 	})
 }
 
-// Keys split in two, computed apart and merged by LSE, give the whole: the rule
-// that split and ring attention rest on.
+// Keys split in two, computed as two states and merged by LSE, give the whole. Split and
+// ring attention rely on it.
 func TestSplittingKeysAndMerging(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		p := drawProblem(t)

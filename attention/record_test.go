@@ -70,8 +70,8 @@ func newRecording(t testing.TB, access attention.Access) *recording {
 	return r
 }
 
-// A closed operation leaves nothing compiled behind, while others keep theirs and what
-// was recorded still runs.
+// A closed operation releases its pipelines. Others keep theirs, and recorded work still
+// runs.
 func TestCloseGivesPipelinesBack(t *testing.T) {
 	r := newRecording(t, attention.AccessDescriptors)
 	other, err := attention.New(r.dev, r.op.Config())

@@ -7,18 +7,18 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// Reference computes a call in float64 by the plain formula: all scores of a
-// row, its softmax, then the weighted sum of V. Inputs are read in their
-// storage type; a.O and a.LSE are neither read nor written and may be zero.
+// Reference computes a call in float64 by the plain formula: all scores of a row, its
+// softmax, then the weighted sum of V. It reads inputs in their storage type and neither
+// reads nor writes a.O and a.LSE, which may be zero.
 //
-// It returns O packed [B, Hq, Sq, HeadDimV] and LSE packed [B, Hq, Sq]. Q, K
-// and V, and what else the call has, must lie in host memory. The work is spread
-// over all CPUs and needs about 32 MiB on each, and the outputs; where the host lacks
-// that memory, the error matches vk.ErrOutOfMemory.
+// It returns O packed [B, Hq, Sq, HeadDimV] and LSE packed [B, Hq, Sq]. Q, K, V and the
+// memory of options must lie in host memory. The work runs on all CPUs and needs about
+// 64 MiB on each, and the outputs. If the host lacks that memory, the error matches
+// vk.ErrOutOfMemory.
 //
-// The rows of sequence b (see [Varlen]) are rows 0 and on of batch b. Those past its
-// end do not exist: O is 0 and LSE -Inf for them. [ExistingRows] lists the others.
-// Quantised K and V enter as their elements, number times scale, exactly.
+// Row i of sequence b (see [Varlen]) is row i of batch b. Rows past the end of a sequence
+// do not exist: they have O = 0 and LSE = -Inf. [ExistingRows] lists the others. Quantised
+// elements of K and V are exact: number times scale.
 func Reference(cfg Config, a Args) (o, lse []float64, err error) {
 	if err := checkInputs(cfg, a); err != nil { // before there is a list of rows
 		return nil, nil, err
@@ -30,15 +30,15 @@ func Reference(cfg Config, a Args) (o, lse []float64, err error) {
 }
 
 // ReferenceRows is Reference of some rows of one (batch, query head): O packed
-// [len(rows), HeadDimV] and LSE [len(rows)], in the order of rows. Rows that do not
-// exist are a *ShapeError.
+// [len(rows), HeadDimV] and LSE [len(rows)], in the order of rows. A row out of range gives
+// a *ShapeError.
 func ReferenceRows(cfg Config, a Args, b, h int, rows []int) (o, lse []float64, err error) {
 	return ReferenceSample(cfg, a, []Rows{{b, h, rows}})
 }
 
-// ReferenceSample is Reference of some rows, for problems too large to verify
-// whole: O packed [rows, HeadDimV] and LSE [rows], in the order of the sample.
-// Each row has the same bits as in Reference.
+// ReferenceSample is Reference of some rows, for problems too large to verify whole: O
+// packed [rows, HeadDimV] and LSE [rows], in the order of the sample. Each row has the
+// bits that Reference gives it.
 func ReferenceSample(cfg Config, a Args, sample []Rows) (o, lse []float64, err error) {
 	if err := CheckSample(cfg, a, sample); err != nil {
 		return nil, nil, err
@@ -70,8 +70,9 @@ func ReferenceSample(cfg Config, a Args, sample []Rows) (o, lse []float64, err e
 	return o, lse, nil
 }
 
-// referenceBytes is the memory of the outputs of n rows and of the workers: a score and
-// an entry for every key of a block of rows, as slices that grow, and for one row the lists of keys and biases.
+// referenceBytes is the memory of the outputs of n rows and of the workers: a score and an
+// entry for every key of a block of rows, as slices that grow, and for one row lists of
+// keys and biases.
 func referenceBytes(cfg *Config, a *Args, n int) uint64 {
 	const perKey, growth = 8 + 8, 2
 	outputs := hostmem.Product(n, cfg.ValueDim()+1, 8)
@@ -81,8 +82,8 @@ func referenceBytes(cfg *Config, a *Args, n int) uint64 {
 	return hostmem.Sum(outputs, a.sequenceBytes(), hostmem.Product(each, workers(uint64(n))))
 }
 
-// AllRows is the sample of every row, in the order of packed [B, Hq, Sq]. It is nil
-// where the list does not fit the host's memory.
+// AllRows is the sample of all rows, in the order of packed [B, Hq, Sq]. It is nil if the
+// list does not fit the host's memory.
 func AllRows(s Shape) []Rows {
 	if s.Validate() != nil {
 		return nil // CheckSample says why
@@ -111,8 +112,8 @@ func CountRows(sample []Rows) (n int) {
 	return n
 }
 
-// CheckSample reports what CheckArgs does of Config, Shape, Q, K and V, and
-// rows outside of the shape, as a *ShapeError.
+// CheckSample reports as a *ShapeError what CheckArgs reports of Config, Shape, Q, K and V,
+// and rows out of range.
 func CheckSample(cfg Config, a Args, sample []Rows) error {
 	if err := checkInputs(cfg, a); err != nil {
 		return err

@@ -233,9 +233,8 @@ func dots64(s []float64, scale float64, q, k []float64) {
 	}
 }
 
-// softmax64 turns scores into weights and returns their logsumexp, that of a sink
-// (-Inf: none) included: -Inf when there is nothing to attend to, NaN when a score
-// is NaN or +Inf.
+// softmax64 turns scores into weights and returns their logsumexp, including a sink (-Inf:
+// none). It returns -Inf if there is nothing to attend to, NaN if a score is NaN or +Inf.
 func softmax64(s []float64, sink float64) (lse float64) {
 	most := sink
 	for _, x := range s {
@@ -261,7 +260,7 @@ func softmax64(s []float64, sink float64) (lse float64) {
 }
 
 // smallestWeight is the least normal float32. Smaller weights vanish in float32
-// arithmetic; that shows only where they meet an Inf in V.
+// arithmetic, which shows only if they meet an Inf in V.
 const smallestWeight = 0x1p-126
 
 // weigh64 adds the rows of v, weighted, to o, in order.

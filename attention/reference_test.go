@@ -10,8 +10,8 @@ import (
 	"vkattn/attention"
 )
 
-// plain is attention written down from its definition, nothing shared with the
-// package but the reading of rows.
+// plain is attention written from its definition. It shares nothing with the package but
+// the reading of rows.
 func plain(p *problem, b, h, row int) (o []float64, lse float64) {
 	d, dv := p.cfg.HeadDim, p.cfg.ValueDim()
 	kv := h / (p.Hq / p.KVHeads())
@@ -87,8 +87,8 @@ func TestReferenceRowsAreThoseOfReference(t *testing.T) {
 	}
 }
 
-// A shape of more rows than memory holds is refused for what the call lacks, before
-// anything is made for each row.
+// A shape of more rows than memory holds is refused for the missing tensors, before anything
+// is allocated per row.
 func TestReferenceRefusesBeforeItListsRows(t *testing.T) {
 	huge := attention.Shape{B: attention.MaxLength, Hq: attention.MaxLength, Sq: 1, Sk: 1}
 	_, _, err := attention.Reference(attention.Config{HeadDim: 1}, attention.Args{Shape: huge})

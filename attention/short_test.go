@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// When short sequences have a dispatch of their own, on what an H200 reports.
+// When the decode part of a mixed batch has its own dispatch, for the limits of an H200.
 func TestShortSequencesLeaveTheLongOnes(t *testing.T) {
 	caps := h200Caps()
 	caps.ShaderCores, caps.Limits.MaxPushConstantBytes = 132, 256
@@ -48,7 +48,7 @@ func TestShortSequencesLeaveTheLongOnes(t *testing.T) {
 	}
 }
 
-// How many parts are put together by the kernel that made them.
+// How many splits the kernel that computes them also combines.
 func TestSplitsThatCombineInFewRounds(t *testing.T) {
 	lengths := options{lengths: lengthCuQ}
 	for _, c := range []struct {

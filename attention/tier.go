@@ -1,7 +1,7 @@
 package attention
 
-// Tier names an implementation. They are chosen by the features a device
-// reports, never by vendor, and each can be forced.
+// Tier names an implementation. The tiers that a device supports follow from its reported
+// capabilities, never from its vendor. Each tier can be forced.
 type Tier uint8
 
 // Tiers. The zero value picks the best one the device supports.

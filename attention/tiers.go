@@ -6,9 +6,9 @@ import (
 	"vkattn/vk"
 )
 
-// pickFragment is the feature test of the cooperative-matrix tiers: the
-// fragment shape and subgroup size they run with, or what the device lacks.
-// Features are tested one by one and no vendor name is looked at.
+// pickFragment tests a device for a cooperative-matrix tier, capability by capability and
+// without a look at the vendor. It returns the fragment shape and subgroup size of the
+// tier, or what the device lacks.
 func pickFragment(caps *vk.Caps, tier Tier, t DType) (fragment, string) {
 	if t == F32 {
 		return fragment{}, "f32 multiplies in float32, and there are no float32 cooperative matrices"
@@ -36,8 +36,8 @@ func pickFragment(caps *vk.Caps, tier Tier, t DType) (fragment, string) {
 	if t == BF16 {
 		component = vk.BFloat16
 	}
-	// The largest shape whose K equals its N: P is an accumulator of N keys
-	// and then an operand of K keys.
+	// Take the largest shape with K = N: P is first an accumulator of N keys, then an
+	// operand of K keys.
 	usable := func(s vk.CoopMatShape) bool {
 		return s.A == component && s.B == component && s.C == vk.Float32 && s.Result == vk.Float32 &&
 			s.Scope == vk.ScopeSubgroup && !s.Saturating
@@ -67,9 +67,9 @@ type TierStatus struct {
 	Reason    string `json:"reason"` // what is missing, or the fragment shape used
 }
 
-// TierReport tests every tier for every storage type on a device, at head dim
-// 64; nil is the machine without a device. Tier cuda is in it where the program
-// has it (vkattn/cudapath).
+// TierReport tests every tier for every storage type on a device, at head dim 64. A nil
+// device stands for a machine without one. Tier cuda is listed if the program imports
+// vkattn/cudapath.
 func TierReport(dev *vk.Device) []TierStatus {
 	if dev == nil {
 		return tierReport(nil)

@@ -12,27 +12,27 @@ import (
 
 // TuneOptions for Tune. The zero value tunes without LSE and stores the result.
 type TuneOptions struct {
-	LSE bool // for calls that ask for LSE: a class of its own
-	// Budget bounds the time; 0: 50 s. Candidates it leaves no time for are not
-	// tried. A tuning goes over it by no more than one compilation and one run.
+	LSE bool // for calls that ask for LSE, which have their own class
+	// Budget bounds the time; 0: 50 s. Candidates for which no time remains are not tried. A
+	// tuning exceeds its budget by at most one compilation and one run.
 	Budget time.Duration
-	// Candidates bounds how many tiles are compiled; 0: 40, and 8 on drivers that
-	// run on the CPU, which compile for seconds.
+	// Candidates bounds the number of compiled tiles; 0: 40, or 8 on drivers on the CPU,
+	// which compile for seconds.
 	Candidates int
 	DryRun     bool // prune only: nothing is compiled, timed or stored
-	// CompileOnly prunes and compiles, for what the compiler says of each tile:
-	// nothing is timed or stored. It needs no device that executes.
+	// CompileOnly prunes and compiles, to report the compiler's statistics of each tile.
+	// Nothing is timed or stored, so the device need not execute anything.
 	CompileOnly bool
 	NoStore     bool // time, but neither store nor use the result
-	// Progress is called with what is being done, from this goroutine and others,
-	// one call at a time; nil: nobody listens.
+	// Progress is called with every step, from several goroutines, one call at a time; nil:
+	// not called.
 	Progress func(TuneProgress)
 }
 
 // TuneProgress is a step of a tuning.
 type TuneProgress struct {
 	Stage string // "compiling", "checking", "warming up" or "timing, round 2"
-	Done  int    // of Of candidates
+	Done  int    // candidates done, of Of
 	Of    int
 }
 
@@ -43,20 +43,20 @@ const (
 	tuneWarm          = 500 * time.Millisecond // a cold card measured up to 4x slower
 )
 
-// Tune finds the fastest tile for a class of shapes by timing the candidates of the
-// table on packed tensors of shape s (of fewer batches where the class is the
-// same), takes it into use for this Op and later ones, and stores it in the user's
-// cache. Failing to store is a note in the report and no error.
+// Tune finds the fastest tile for a class of shapes. It times the candidates of the table
+// on packed tensors of shape s, or of fewer batches of the same class. This Op and later
+// ones use the result, and Tune stores it in the user's cache. If storing fails, the report
+// has a note.
 //
-// It needs device memory for tensors of that shape, several times where they are
-// small, and the device to itself: other work makes the times useless. One tuning
-// runs at a time in a process. With vk.Options.Stats candidates that spill
-// registers are dropped before they are timed.
+// Tune needs device memory for tensors of that shape, several times if they are small. It
+// needs the device to itself, because other work distorts the times. One tuning runs at a
+// time in a process. With vk.Options.Stats, candidates that spill registers are dropped
+// before they are timed.
 //
-// A candidate that does not compile or run, or computes something else than the
-// heuristic's tile, is dropped with the reason in the report. ctx ends a tuning
-// between two steps, and a lost device does; nothing is stored then. The CPU tier
-// has nothing to tune: ErrUnsupported.
+// A candidate that does not compile or run, or whose result differs from that of the
+// heuristic's tile, is dropped, and the report says why. Canceling ctx ends a tuning
+// between two steps, and a lost device ends it at once; nothing is stored then. The CPU
+// tier has nothing to tune: the error matches [ErrUnsupported].
 func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, error) {
 	if err := op.usable(); err != nil {
 		return TuneReport{}, err
@@ -90,8 +90,8 @@ func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, err
 	return op.tune(ctx, store, r, o)
 }
 
-// tuneOnFirstUse tunes the class of a request unless that is done. What cannot be
-// tuned, for want of memory say, goes on with the heuristic's tile and a note.
+// tuneOnFirstUse tunes the class of a request unless it is tuned already. If tuning fails,
+// for example for lack of memory, the class uses the heuristic's tile and has a note.
 func (op *Op) tuneOnFirstUse(r request) error {
 	if op.dev == nil {
 		return nil
@@ -135,11 +135,11 @@ type tuning struct {
 	cfg      Config
 	r        request
 	deadline time.Time
-	list     []*candidate // that are tried, the heuristic's first
+	list     []*candidate // the candidates to try, the heuristic's first
 	report   *TuneReport
 }
 
-// tune is Tune for a request; the caller has the store's turn.
+// tune is Tune for a request. The caller holds the store's turn.
 func (op *Op) tune(ctx context.Context, store *tuneStore, r request, o TuneOptions) (report TuneReport, err error) {
 	start := time.Now()
 	o.Budget = cmp.Or(o.Budget, tuneBudget)
@@ -204,7 +204,7 @@ func (op *Op) tune(ctx context.Context, store *tuneStore, r request, o TuneOptio
 	return report, nil
 }
 
-// keep takes a result into use and stores it.
+// keep makes a result the tile of its class and stores it.
 func (op *Op) keep(store *tuneStore, report *TuneReport, e tuningEntry) {
 	others, untried := 0, 0
 	for _, c := range report.Candidates {
@@ -228,7 +228,7 @@ func (op *Op) keep(store *tuneStore, report *TuneReport, e tuningEntry) {
 	op.forget()
 }
 
-// compile builds the candidates in a share of the time that is left.
+// compile compiles the candidates within a share of the remaining time.
 func (t *tuning) compile(ctx context.Context, share float64) error {
 	until := time.Now().Add(time.Duration(float64(time.Until(t.deadline)) * share))
 	built := 0
@@ -239,8 +239,8 @@ func (t *tuning) compile(ctx context.Context, share float64) error {
 	return ctx.Err()
 }
 
-// screen reports the candidates that go no further after compiling, and returns the
-// others. What is wrong with the heuristic's, or with the device, is an error.
+// screen returns the candidates that remain after compiling and reports the others. An
+// error of the heuristic's tile, or of the device, is returned.
 func (t *tuning) screen(ctx context.Context) (left []*candidate, err error) {
 	spill := dropSpills(t.list)
 	for i, c := range t.list {
@@ -271,7 +271,7 @@ func (t *tuning) compileOnly(ctx context.Context) error {
 	return err
 }
 
-// check runs each candidate once and returns those whose result is that of the
+// check runs each candidate once and returns those whose result agrees with that of the
 // first, the heuristic's.
 func (t *tuning) check(ctx context.Context, memory *tuneMemory, list []*candidate, until time.Time) (good []*candidate, err error) {
 	var want []float32
@@ -320,7 +320,7 @@ func (t *tuning) compete(ctx context.Context) (winner *candidate, best, heuristi
 	if err != nil {
 		return nil, 0, 0, err
 	}
-	// They are in the order of their estimates: the likely ones first, should time run out.
+	// Candidates are in the order of their estimates, so that the likely ones are timed if time runs out.
 	t.say("warming up", 0, len(runs))
 	for start := time.Now(); time.Since(start) < min(tuneWarm, t.Budget/4); {
 		if _, err := memory.timed(ctx, runs[0].op, 4); err != nil {
@@ -372,8 +372,8 @@ func (r *TuneReport) add(c *candidate, status TuneStatus, reason string) *TuneCa
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// forget drops the plans, which are made again with the tiles of now. Pipelines are
-// the device's and are found again.
+// forget drops the plans, so that the next calls plan with the current tiles. The device
+// keeps the pipelines.
 func (op *Op) forget() {
 	op.mu.Lock()
 	defer op.mu.Unlock()

@@ -92,7 +92,7 @@ func editEntry(t *testing.T, path string, change func(e *tuningEntry)) {
 	})
 }
 
-// Whatever is in the file, the heuristic's tile runs and a note says why.
+// Whatever the file holds, the heuristic's tile runs and a note says why.
 func TestABadCacheIsIgnoredWithANote(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(t *testing.T, path string)
@@ -170,8 +170,8 @@ func TestABadCacheIsIgnoredWithANote(t *testing.T) {
 	}
 }
 
-// A tile that is in the table and over this device's limits, put there by hand,
-// must not reach the driver: it would lose the device.
+// A tile that is in the table and over this device's limits, edited into the file, must
+// not reach the driver: the device would be lost.
 func TestAnEditedTileOverTheLimitsIsRefused(t *testing.T) {
 	path, caps, v, cfg, r, _ := tuned(t)
 	var over variant

@@ -57,7 +57,7 @@ func TestCandidatesAreWhatTheKernelsCompute(t *testing.T) {
 	}
 }
 
-// What is over a limit never leaves pruning: some drivers lose the device over it.
+// A tile over a limit never survives pruning: some drivers lose the device over it.
 func TestNothingOverALimitIsTried(t *testing.T) {
 	OnceOnly(t)
 	pruned := 0

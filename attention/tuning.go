@@ -1,33 +1,30 @@
 package attention
 
-// Tuning says how the tile of a kernel is chosen: how many query rows and keys a
-// workgroup works on, and how it divides them. It changes speed, and the last bits
-// of a result, since tiles add in different orders.
+// Tuning selects how the tile of a kernel is chosen: how many query rows and keys a
+// workgroup processes, and how it divides them. It changes speed, and the last bits of a
+// result, because tiles sum in different orders.
 //
-// The promise "same device, same build, same Config: the same bits" holds without
-// more for TuningOff alone. With the others the tile also depends on the user's
-// tuning cache: it holds for as long as nobody tunes. A process reads the cache
-// once for each device, so nothing another process stores changes its results; an
-// Op changes its tile for a class of shapes only by its own Tune, or with
-// TuningOn before the class's first result. The class depends on all sizes, so
-// that with tuned tiles a row's last bits may depend on the batch it is in.
+// Only TuningOff guarantees the same bits for the same device, build and Config. With the
+// others the tile also depends on the user's tuning cache, so the guarantee holds as long
+// as nobody tunes. A process reads the cache once per device; results that other processes
+// store do not affect it. An Op changes its tile for a class of shapes only by its own
+// Tune, or with TuningOn before the first result of the class. The class depends on all
+// sizes, so with tuned tiles a row's last bits may depend on its batch.
 type Tuning uint8
 
 // Tunings.
 const (
-	// TuningAuto takes the tile that was tuned for this device, driver, kernel and
-	// class of shapes where the user's cache has one, and otherwise the one that
-	// TuningOff takes. It never times anything by itself.
+	// TuningAuto uses the tile that the user's cache has for this device, driver, kernel and
+	// class of shapes, and otherwise that of TuningOff. It never times anything.
 	TuningAuto Tuning = iota
-	// TuningOff takes the tile of a fixed table: the same on every machine with
-	// the same kind of device.
+	// TuningOff uses the tile of a fixed table, which is the same on every machine with the
+	// same kind of device.
 	TuningOff
-	// TuningOn is TuningAuto, and times the candidates when a class of shapes is
-	// first used that the cache does not have: the first Forward, Record or Prepare
-	// of the class then takes seconds, at most about a minute, and device memory for
-	// a second set of tensors. What it finds is stored. Where tuning fails for want
-	// of memory or time, the heuristic's tile is taken and the plan has a note; a
-	// lost device is an error.
+	// TuningOn is TuningAuto, and tunes a class of shapes on its first use if the cache does
+	// not have it. The first Forward, Record or Prepare of the class then takes seconds, at
+	// most about a minute, and device memory for a second set of tensors. The result is
+	// stored. If tuning fails for lack of memory or time, the heuristic's tile is used and
+	// the plan has a note. A lost device is an error.
 	TuningOn
 )
 
@@ -64,7 +61,7 @@ func (t Tuning) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 // UnmarshalText is Set.
 func (t *Tuning) UnmarshalText(text []byte) error { return t.Set(string(text)) }
 
-// Where the tile of a Plan is from, as Plan.Tuning says it.
+// Sources of a tile, as Plan.Tuning names them.
 const (
 	TileHeuristic = "heuristic"    // the fixed table
 	TileCached    = "tuned: cache" // tuned by an earlier process

@@ -2,18 +2,17 @@ package attention
 
 import "fmt"
 
-// Window limits each row to the keys near its own position: with Left and Right
-// keys to either side, the row at position i attends to keys i-Left to i+Right,
-// as far as the causal mask and the length leave them. The zero value is no
-// window; [WindowOf] makes one. Where rows lie among the keys is what
-// [Config].Causal says, or Config.Align where there is no causal mask.
+// Window limits each row to the keys near its own position: with Left and Right keys to
+// either side, the row at position i attends to keys i-Left to i+Right that the causal mask
+// and the length allow. The zero value is no window; [WindowOf] makes one. [Config].Causal
+// aligns rows with keys, or Config.Align without a causal mask.
 type Window struct {
 	set         bool
 	left, right int32 // -1: unlimited
 }
 
-// WindowOf is a Window of left and right keys beside a row's own; a negative
-// number is no limit on that side.
+// WindowOf is a Window of left keys before and right keys after a row's position; a
+// negative number means no limit on that side.
 func WindowOf(left, right int) Window {
 	return Window{true, windowSide(left), windowSide(right)}
 }
@@ -25,8 +24,7 @@ func windowSide(n int) int32 {
 	return int32(min(n, MaxLength))
 }
 
-// Given reports whether w is a window: false for the zero value and where
-// neither side is limited.
+// Given reports whether w limits a side.
 func (w Window) Given() bool { return w.set && (w.left >= 0 || w.right >= 0) }
 
 // Left is how many keys before its own position a row attends to; -1: all.

@@ -129,7 +129,7 @@ type checked interface {
 }
 
 func (c *checkedCase) memory(dtype attention.DType) (bytes int64) {
-	for _, n := range cases.LayOut(c.Case, int64(dtype.Size())).Bytes {
+	for _, n := range cases.LayOut(c.Case, dtype).Bytes {
 		bytes += n
 	}
 	return bytes
@@ -284,7 +284,7 @@ func (c *checkedCase) check(jobs []*job) (o accuracy.Report, lse *accuracy.Repor
 		}
 	}
 	if o, lse, err = c.Reports(p, jobs[0].after); err == nil {
-		err = cases.Wrong(o, lse)
+		err = c.Wrong(o, lse)
 	}
 	if err != nil {
 		return o, lse, err

@@ -96,7 +96,7 @@ func caseFacets(c cases.Case) []string {
 
 // optionFacets are what a case of the tables of options shows: each option, without
 // its combinations.
-func optionFacets(c cases.OptionsCase) []string {
+func optionFacets(c cases.Case) []string {
 	return slices.DeleteFunc(c.Facets(), func(f string) bool {
 		return strings.Contains(f, ", ") || strings.HasPrefix(f, "head dimensions") || strings.HasPrefix(f, "pages of")
 	})

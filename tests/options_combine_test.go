@@ -15,9 +15,9 @@ import (
 // them: it may be executed any number of times, or never, and what it had goes to others.
 func TestOptionsRecordedSplitIsExecutedAgain(t *testing.T) {
 	s := openDevice(t)
-	c := cases.OptionsCase{Name: "recorded", D: 64, Dv: 64, Hq: 4, Hkv: 2, FixedSplit: 5, Layout: cases.Packed, Seed: 3,
+	c := cases.Case{Name: "recorded", D: 64, Dv: 64, Shape: attention.Shape{Hq: 4, Hkv: 2}, FixedSplit: 5, Layout: cases.Packed, Seed: 3,
 		PackedQ: true, Seqs: []cases.Seq{{ID: 0, Rows: 2, Keys: 300}, {ID: 1, Rows: 0, Keys: 9}, {ID: 2, Rows: 1, Keys: 40}}}
-	p, err := cases.NewOptionsProblem(c, attention.F16)
+	p, err := cases.NewProblem(c, attention.F16)
 	require.NoError(t, err)
 	op, err := attention.New(s.dev, c.Config(cases.On(attention.TierAuto, attention.F16)))
 	require.NoError(t, err)
@@ -45,7 +45,7 @@ func TestOptionsRecordedSplitIsExecutedAgain(t *testing.T) {
 			after[i] = make([]byte, len(b))
 			require.NoError(t, stream.Download(t.Context(), after[i], buffers[i], 0))
 		}
-		var x cases.OptionsTruth
+		var x cases.Truth
 		require.NoError(t, x.Judge(p, after))
 		require.NoError(t, p.Trespass(before, after))
 	}

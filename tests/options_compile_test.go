@@ -24,7 +24,7 @@ func TestOptionsCompile(t *testing.T) {
 		}
 		t.Run(tt.String(), func(t *testing.T) {
 			// One case of each pipeline, and a few compositions.
-			var list []cases.OptionsCase
+			var list []cases.Case
 			seen := map[string]bool{}
 			for _, c := range cases.BriefOptions() {
 				if !seen[c.Pipeline()] && !strings.HasPrefix(c.Name, "random") {
@@ -64,8 +64,8 @@ func TestOptionsCompile(t *testing.T) {
 }
 
 // prepare compiles what a case needs.
-func (e *engine) prepare(c cases.OptionsCase, tt cases.Target) (err error) {
-	p, err := cases.NewOptionsProblem(c, tt.DType)
+func (e *engine) prepare(c cases.Case, tt cases.Target) (err error) {
+	p, err := cases.NewProblem(c, tt.DType)
 	if err != nil {
 		return err
 	}

@@ -104,21 +104,21 @@ func TestOptionsInfiniteValues(t *testing.T) {
 			continue // where keys end does not depend on the type
 		}
 		for _, size := range sizes {
-			c := cases.OptionsCase{
-				Name: "infinite", D: 32, Dv: 32, Hq: 4, Hkv: 2, LSE: true, Layout: cases.Packed, PageSize: size,
+			c := cases.Case{
+				Name: "infinite", D: 32, Dv: 32, Shape: attention.Shape{Hq: 4, Hkv: 2}, LSE: true, Layout: cases.Packed, PageSize: size,
 				PackedQ: true, Seqs: []cases.Seq{{ID: 0, Rows: 70, Keys: 133}, {ID: 1, Rows: 40, Keys: 21}, {ID: 2, Rows: 1, Keys: 15}},
 			}
 			c.PackedK = size == 0
 			t.Run(c.String()+"/"+tt.String(), func(t *testing.T) {
 				t.Parallel()
-				p, err := cases.NewOptionsProblem(c, tt.DType)
+				p, err := cases.NewProblem(c, tt.DType)
 				require.NoError(t, err)
 				after := s.withValues(t, p, tt, func(values []float32) {
 					for i := range values {
 						values[i] = inf
 					}
 				})
-				o, _ := p.Gather(after, p.Rows())
+				o, _ := p.Gather(after, p.SampleRows())
 				for i, x := range o {
 					require.Truef(t, math.IsInf(float64(x), 1), "element %d of O is %v", i, x)
 				}
@@ -128,7 +128,7 @@ func TestOptionsInfiniteValues(t *testing.T) {
 }
 
 // withValues is what a call leaves in memory once the elements of V, of 16 or 32 bits, are changed.
-func (s *session) withValues(t *testing.T, p *cases.OptionsProblem, tt cases.Target, change func(values []float32)) [][]byte {
+func (s *session) withValues(t *testing.T, p *cases.Problem, tt cases.Target, change func(values []float32)) [][]byte {
 	v := p.HostArgs(p.Image).V.Host
 	values := widened(v, tt.DType)
 	change(values)

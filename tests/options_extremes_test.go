@@ -14,73 +14,73 @@ import (
 // extremeTable are cases whose numbers are at the ends of what a call may be given. Those
 // with one of two sets of options share a pipeline, since drivers on the CPU take seconds to
 // compile one; heads, rows and sequences of a case each have another number.
-func extremeTable() (table []cases.OptionsCase) {
+func extremeTable() (table []cases.Case) {
 	const (
 		most  = math.MaxFloat32
 		sides = math.MaxInt32
 	)
-	options := cases.OptionsCase{
-		D: 32, Dv: 32, Hq: 12, Hkv: 4, LSE: true, Layout: cases.Packed, Sq: 20, Sk: 70,
+	options := cases.Case{
+		D: 32, Dv: 32, Shape: attention.Shape{Hq: 12, Hkv: 4, Sq: 20, Sk: 70}, LSE: true, Layout: cases.Packed,
 		Seqs:  []cases.Seq{{ID: 0, Rows: 20, Keys: 70}, {ID: 1, Rows: 20, Keys: 7}, {ID: 2, Rows: 3, Keys: 20}},
 		Align: attention.BottomRight, Window: attention.WindowOf(300, 300), ALiBi: true, Sinks: true,
 		Bias: cases.BiasKind{Spread: cases.Spread{On: true, Heads: true, Rows: true}, DType: attention.F32},
 	}
-	add := func(name string, c cases.OptionsCase, change func(c *cases.OptionsCase)) {
+	add := func(name string, c cases.Case, change func(c *cases.Case)) {
 		c.Name = name
 		change(&c)
 		table = append(table, c)
 	}
-	add("sinks", options, func(c *cases.OptionsCase) {
+	add("sinks", options, func(c *cases.Case) {
 		c.Extremes.Sinks = []float32{0, -inf, inf, nan, most, -most, 3e38, -3e38, 1e30, 1e9, -1e9, 88}
 	})
-	add("biases", options, func(c *cases.OptionsCase) {
+	add("biases", options, func(c *cases.Case) {
 		c.Extremes.Bias = []float32{-most, most, -65504, 3e38, -3e38, 1e30, -1e30, -inf}
 		c.Extremes.Sinks, c.Extremes.Slopes = []float32{-inf}, []float32{0, 1, 1e4}
 	})
-	add("least biases", options, func(c *cases.OptionsCase) {
+	add("least biases", options, func(c *cases.Case) {
 		c.Extremes.Bias, c.Extremes.Sinks = []float32{-most}, []float32{-inf, -most, 0}
 	})
-	add("slopes", options, func(c *cases.OptionsCase) { c.Extremes.Slopes = []float32{0, 1e4, 1e-8, -0.125, 1e2} })
+	add("slopes", options, func(c *cases.Case) { c.Extremes.Slopes = []float32{0, 1e4, 1e-8, -0.125, 1e2} })
 	for _, align := range []attention.Causal{attention.TopLeft, attention.BottomRight} {
 		for _, w := range [][2]int{{sides, sides}, {sides - 1, sides}, {1 << 30, 1<<30 + 7}, {sides, 0}, {0, sides}, {sides - 5, 3}, {2, sides - 60}} {
-			add(fmt.Sprintf("window %d and %d, %v", w[0], w[1], align), options, func(c *cases.OptionsCase) { c.Align, c.Window = align, attention.WindowOf(w[0], w[1]) })
+			add(fmt.Sprintf("window %d and %d, %v", w[0], w[1], align), options, func(c *cases.Case) { c.Align, c.Window = align, attention.WindowOf(w[0], w[1]) })
 		}
 	}
 	for _, scale := range []float32{0, -1, 1e-8, 1e4, -1e4, 1e8, -1e8} {
-		add(fmt.Sprint("score scale ", scale), options, func(c *cases.OptionsCase) { c.Scale = attention.ScaleOf(scale) })
+		add(fmt.Sprint("score scale ", scale), options, func(c *cases.Case) { c.Scale = attention.ScaleOf(scale) })
 	}
-	add("queries and keys of 1e3", options, func(c *cases.OptionsCase) { c.Extremes.Q, c.Extremes.K = 1e3, 1e3 })
-	add("scores of 1e10", options, func(c *cases.OptionsCase) {
+	add("queries and keys of 1e3", options, func(c *cases.Case) { c.Extremes.Q, c.Extremes.K = 1e3, 1e3 })
+	add("scores of 1e10", options, func(c *cases.Case) {
 		c.Extremes.Q, c.Extremes.K, c.Scale = 1e3, 1e3, attention.ScaleOf(1e4)
 	})
-	add("keys of the same scores", options, func(c *cases.OptionsCase) { c.Extremes.Q, c.Data = 1e3, cases.Equal })
+	add("keys of the same scores", options, func(c *cases.Case) { c.Extremes.Q, c.Data = 1e3, cases.Equal })
 
 	products := options // whose row max is subtracted from a product
 	products.Bias, products.ALiBi, products.Window = cases.BiasKind{}, false, attention.WindowOf(300, 300)
 	for _, x := range []float32{100, 1e3, 1e4} {
 		for _, scale := range []float32{1, -1, 1e2, 1e-4} {
-			add(fmt.Sprintf("products of %v times %v", x*x, scale), products, func(c *cases.OptionsCase) {
+			add(fmt.Sprintf("products of %v times %v", x*x, scale), products, func(c *cases.Case) {
 				c.Extremes.Q, c.Extremes.K, c.Scale = x, x, attention.ScaleOf(scale)
 			})
 		}
 	}
-	add("equal products of 1e8", products, func(c *cases.OptionsCase) {
+	add("equal products of 1e8", products, func(c *cases.Case) {
 		c.Extremes.Q, c.Extremes.K, c.Data, c.Scale = 1e4, 1e4, cases.Equal, attention.ScaleOf(1)
 	})
-	add("sinks without modifiers", products, func(c *cases.OptionsCase) {
+	add("sinks without modifiers", products, func(c *cases.Case) {
 		c.Extremes.Sinks = []float32{0, -inf, inf, nan, most, -most, 3e38, -3e38, 1e30, 1e9, -1e9, 88}
 	})
-	add("a scale of 0", products, func(c *cases.OptionsCase) { c.Scale = attention.ScaleOf(0) })
+	add("a scale of 0", products, func(c *cases.Case) { c.Scale = attention.ScaleOf(0) })
 
 	quantised := options
 	quantised.KV, quantised.Bias, quantised.Window, quantised.Align = attention.KVInt8, cases.BiasKind{}, attention.Window{}, attention.CausalNone
 	quantised.Sinks, quantised.ALiBi = false, false
 	for _, scales := range [][]float32{{0}, {0x1p-126}, {0x1p-140}, {0x1p60}, {-0x1p60, 0x1p60, 0}, {0, nan}, {-0x1p-6, nan}, {0x1p60, 0x1p-126, nan}} {
-		add(fmt.Sprint("scales of K ", scales), quantised, func(c *cases.OptionsCase) { c.Extremes.KScales = scales })
+		add(fmt.Sprint("scales of K ", scales), quantised, func(c *cases.Case) { c.Extremes.KScales = scales })
 	}
 	for _, scales := range [][]float32{{0}, {0x1p-126}, {0x1p-140, 0}, {0, nan}, {0x1p-20, nan}, {-0x1p-6, nan}, {4, -4, 0x1p-20, 0},
 		{0x1p60, 0, 0x1p-10}, {0x1p-40, 0x1p-31, 0}} {
-		add(fmt.Sprint("scales of V ", scales), quantised, func(c *cases.OptionsCase) { c.Extremes.VScales = scales })
+		add(fmt.Sprint("scales of V ", scales), quantised, func(c *cases.Case) { c.Extremes.VScales = scales })
 	}
 	return table
 }
@@ -101,7 +101,7 @@ func TestOptionsExtremes(t *testing.T) {
 			var runs []*soakRun
 			for i, c := range extremeTable() {
 				c.Seed = uint64(2*i + 1)
-				p, err := cases.NewOptionsProblem(c, tt.DType)
+				p, err := cases.NewProblem(c, tt.DType)
 				require.NoError(t, err)
 				cfg := c.Config(tt)
 				x := &soakRun{problem: p, jobs: []*job{

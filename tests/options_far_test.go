@@ -21,8 +21,8 @@ func TestOptionsPagesOver4GiB(t *testing.T) {
 	if !s.dev.Caps().BufferDeviceAddress {
 		t.Skip("the device has no buffer device addresses")
 	}
-	c := cases.OptionsCase{
-		Name: "far", D: 64, Dv: 64, Hq: 4, Hkv: 2, LSE: true, Layout: cases.Packed, PageSize: 16, Causal: attention.BottomRight,
+	c := cases.Case{
+		Name: "far", D: 64, Dv: 64, Shape: attention.Shape{Hq: 4, Hkv: 2}, LSE: true, Layout: cases.Packed, PageSize: 16, Causal: attention.BottomRight,
 		Seqs: []cases.Seq{{ID: 0, Rows: 5, Keys: 60}, {ID: 1, Rows: 5, Keys: 33}},
 	}
 	const page = 2 * 16 * 64 // elements
@@ -32,7 +32,7 @@ func TestOptionsPagesOver4GiB(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%d elements apart/%v", far, tt), func(t *testing.T) {
-				p, err := cases.NewOptionsProblem(c, tt.DType)
+				p, err := cases.NewProblem(c, tt.DType)
 				require.NoError(t, err)
 				pages := p.HostArgs(p.Image).Pages.Count
 				bytes := 2 * uint64(int64(pages-1)*far+page)
@@ -71,7 +71,7 @@ func TestOptionsPagesOver4GiB(t *testing.T) {
 					require.NoError(t, stream.Download(t.Context(), after[i], buffers[i], 0))
 				}
 				require.NoError(t, op.Close())
-				var x cases.OptionsTruth
+				var x cases.Truth
 				require.NoError(t, x.Judge(p, after))
 			})
 		}

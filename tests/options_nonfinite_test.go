@@ -14,9 +14,9 @@ import (
 // nonFiniteCases have rows that see a part of the keys, and every way in which O is
 // stored: whole rows of eight and odd ones, parts of three splits whose rows are whole
 // vectors of four and are not, and a few rows of decoding.
-func nonFiniteCases() []cases.OptionsCase {
-	base := cases.OptionsCase{
-		Name: "nonfinite", D: 32, Dv: 32, Hq: 4, Hkv: 2, LSE: true, Layout: cases.Packed, Causal: attention.BottomRight,
+func nonFiniteCases() []cases.Case {
+	base := cases.Case{
+		Name: "nonfinite", D: 32, Dv: 32, Shape: attention.Shape{Hq: 4, Hkv: 2}, LSE: true, Layout: cases.Packed, Causal: attention.BottomRight,
 		PackedQ: true, PackedK: true, Data: cases.Uniform,
 		Seqs: []cases.Seq{{ID: 0, Rows: 40, Keys: 70}, {ID: 1, Rows: 33, Keys: 33}, {ID: 2, Rows: 70, Keys: 133}},
 	}
@@ -26,7 +26,7 @@ func nonFiniteCases() []cases.OptionsCase {
 	window.FixedSplit, window.Causal, window.Align, window.Window = 3, 0, attention.TopLeft, attention.WindowOf(20, 30)
 	paged.PackedK, paged.PageSize, paged.SparseRatio, paged.Shuffled = false, 16, 0.5, true
 	decode.Seqs = []cases.Seq{{ID: 0, Rows: 2, Keys: 70}, {ID: 1, Rows: 4, Keys: 33}}
-	return []cases.OptionsCase{odd, split, base, window, paged, decode}
+	return []cases.Case{odd, split, base, window, paged, decode}
 }
 
 // Inf and NaN of V reach the rows that attend to their keys, and no others.
@@ -42,7 +42,7 @@ func TestOptionsNonFiniteValues(t *testing.T) {
 			}
 			t.Run(c.String()+"/"+tt.String(), func(t *testing.T) {
 				t.Parallel()
-				p, err := cases.NewOptionsProblem(c, tt.DType)
+				p, err := cases.NewProblem(c, tt.DType)
 				require.NoError(t, err)
 				r := rand.New(rand.NewPCG(uint64(n), 0))
 				after := s.withValues(t, p, tt, func(values []float32) {
@@ -51,7 +51,7 @@ func TestOptionsNonFiniteValues(t *testing.T) {
 					}
 				})
 				require.NoError(t, p.Trespass(p.Image, after))
-				var truth cases.OptionsTruth
+				var truth cases.Truth
 				require.NoError(t, truth.Judge(p, after))
 				kinds := map[bool]int{}
 				for _, x := range truth.Ref {

@@ -30,7 +30,7 @@ func narrowed(t *testing.T, s *session) *session {
 // paramCases have most parameters between them: sequences packed, in pages and in
 // lists, what is added to scores, masks, scales of quantised keys, split keys. Tiers
 // whose kernels take long to compile have one of them: their parameters are the same.
-func paramCases(tt cases.Target) (some []cases.OptionsCase) {
+func paramCases(tt cases.Target) (some []cases.Case) {
 	names := []string{"compact-window", "compact-mask", "compact-serving", "compact-sparse"}
 	for _, c := range cases.CompactOptions() {
 		if i := slices.Index(names, c.Name); i >= 0 {
@@ -61,7 +61,7 @@ func TestOptionsParamsInABuffer(t *testing.T) {
 			pushed, buffered := s.newEngine(tt), narrow.newEngine(tt)
 			for _, c := range paramCases(tt) {
 				t.Run(c.Name, func(t *testing.T) {
-					p, err := cases.NewOptionsProblem(c, tt.DType)
+					p, err := cases.NewProblem(c, tt.DType)
 					require.NoError(t, err)
 					a := &job{Problem: p, cfg: c.Config(tt), before: p.Image}
 					b := &job{Problem: p, cfg: c.Config(tt), before: p.Image}
@@ -111,7 +111,7 @@ func TestOptionsParamsOfARecordedCall(t *testing.T) {
 	s := narrowed(t, openDevice(t))
 	c := cases.CompactOptions()[0]
 	c.FixedSplit = 3 // a second kernel and scratch memory
-	p, err := cases.NewOptionsProblem(c, attention.F16)
+	p, err := cases.NewProblem(c, attention.F16)
 	require.NoError(t, err)
 	op, err := attention.New(s.dev, c.Config(scalarF16))
 	require.NoError(t, err)
@@ -119,7 +119,7 @@ func TestOptionsParamsOfARecordedCall(t *testing.T) {
 	stream, err := s.dev.NewStream("recorded")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, stream.Close()) }()
-	newCall := func(p *cases.OptionsProblem) (buffers []*vk.Buffer, upload func()) {
+	newCall := func(p *cases.Problem) (buffers []*vk.Buffer, upload func()) {
 		for _, b := range p.Image {
 			buf, err := s.dev.NewBuffer(uint64(len(b)), vk.BufferOptions{})
 			require.NoError(t, err)
@@ -134,7 +134,7 @@ func TestOptionsParamsOfARecordedCall(t *testing.T) {
 			require.NoError(t, stream.Wait(t.Context()))
 		}
 	}
-	check := func(p *cases.OptionsProblem, buffers []*vk.Buffer) {
+	check := func(p *cases.Problem, buffers []*vk.Buffer) {
 		t.Helper()
 		require.NoError(t, stream.Barrier())
 		var after [][]byte
@@ -142,7 +142,7 @@ func TestOptionsParamsOfARecordedCall(t *testing.T) {
 			after = append(after, make([]byte, len(b)))
 			require.NoError(t, stream.Download(t.Context(), after[i], buffers[i], 0))
 		}
-		var x cases.OptionsTruth
+		var x cases.Truth
 		require.NoError(t, x.Judge(p, after))
 		require.NoError(t, p.Trespass(p.Image, after))
 	}
@@ -156,7 +156,7 @@ func TestOptionsParamsOfARecordedCall(t *testing.T) {
 	// Another call with other parameters in between.
 	other := c
 	other.Seqs, other.Seed = slices.Clone(c.Seqs[:2]), 77
-	q, err := cases.NewOptionsProblem(other, attention.F16)
+	q, err := cases.NewProblem(other, attention.F16)
 	require.NoError(t, err)
 	more, uploadMore := newCall(q)
 	for range 3 {

@@ -46,8 +46,8 @@ var compositions = []int{5002, 5004, 5011, 5015, 5029}
 
 // drawOptions draws a problem with features; rows is about how many rows a
 // sequence has. At the brief level that decides what features it has besides.
-func drawOptions(t *rapid.T, rows int) cases.OptionsCase {
-	c := cases.OptionsCase{Name: "property", D: 64, Dv: 64, Hq: 4, Hkv: 2, LSE: true, Layout: cases.Packed}
+func drawOptions(t *rapid.T, rows int) cases.Case {
+	c := cases.Case{Name: "property", D: 64, Dv: 64, Shape: attention.Shape{Hq: 4, Hkv: 2}, LSE: true, Layout: cases.Packed}
 	if !full() {
 		if rows > 16 {
 			c.Causal, c.ALiBi, c.Sinks = attention.BottomRight, true, true
@@ -83,26 +83,26 @@ func drawRows(t *rapid.T, tt cases.Target) int {
 
 // result is a computed problem with the rows that were looked at.
 type result struct {
-	*cases.OptionsProblem
+	*cases.Problem
 	job    *job
 	o, lse []float32
 }
 
 // computeOptions runs a problem and reads all of its rows.
-func (e *engine) computeOptions(t *rapid.T, c cases.OptionsCase, tt cases.Target) result {
-	p, err := cases.NewOptionsProblem(c, tt.DType)
+func (e *engine) computeOptions(t *rapid.T, c cases.Case, tt cases.Target) result {
+	p, err := cases.NewProblem(c, tt.DType)
 	require.NoError(t, err)
-	r := result{OptionsProblem: p, job: &job{Problem: p, cfg: c.Config(tt), before: p.Image}}
+	r := result{Problem: p, job: &job{Problem: p, cfg: c.Config(tt), before: p.Image}}
 	require.NoError(t, e.run([]*job{r.job}))
 	require.NoError(t, p.Trespass(r.job.before, r.job.after))
-	r.o, r.lse = p.Gather(r.job.after, p.Rows())
+	r.o, r.lse = p.Gather(r.job.after, p.SampleRows())
 	return r
 }
 
 // judgeAs holds outputs to what is true of another problem, whose rows have the
 // same result.
-func judgeAs(t *rapid.T, p *cases.OptionsProblem, o, lse []float32) {
-	var x cases.OptionsTruth
+func judgeAs(t *rapid.T, p *cases.Problem, o, lse []float32) {
+	var x cases.Truth
 	require.NoError(t, x.Expect(p))
 	require.Len(t, o, len(x.Ref))
 	if len(o) == 0 {
@@ -144,7 +144,7 @@ func TestOptionsPropertyPagedIsContiguous(t *testing.T) {
 		c.LooseK, c.LSE, c.FixedSplit = true, true, rapid.SampledFrom(splits).Draw(t, "split")
 		whole := e.computeOptions(t, c, tt)
 		c.LooseK = false
-		c.Sk = whole.Shape().Sk
+		c.Sk = whole.Bounds().Sk
 		sizes := []int{1, 5, 16, 64, 256}
 		if fewPipelines() {
 			sizes = []int{5, 16}
@@ -156,7 +156,7 @@ func TestOptionsPropertyPagedIsContiguous(t *testing.T) {
 		b, err := e.plan(paged.job)
 		require.NoError(t, err)
 		if a.Tile != b.Tile {
-			judgeAs(t, whole.OptionsProblem, paged.o, paged.lse)
+			judgeAs(t, whole.Problem, paged.o, paged.lse)
 			return
 		}
 		sameBits(t, whole.o, paged.o, "O")
@@ -208,7 +208,7 @@ func TestOptionsPropertyNothingExcluded(t *testing.T) {
 		if c.Causal == attention.CausalNone && c.Align == attention.CausalNone {
 			c.Align = attention.BottomRight
 		}
-		plain, err := cases.NewOptionsProblem(c, tt.DType)
+		plain, err := cases.NewProblem(c, tt.DType)
 		require.NoError(t, err)
 		switch rapid.IntRange(0, 3).Draw(t, "by") {
 		case 0:
@@ -230,7 +230,7 @@ func TestOptionsPropertyVarlenIsSeparateCalls(t *testing.T) {
 	onOptionTiers(t, 3, false, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawOptions(t, drawRows(t, tt))
 		c.LSE, c.PackedQ, c.PackedK = true, true, true
-		batched, err := cases.NewOptionsProblem(c, tt.DType)
+		batched, err := cases.NewProblem(c, tt.DType)
 		require.NoError(t, err)
 		var o, lse []float32
 		for _, s := range c.Seqs {
@@ -258,16 +258,16 @@ func TestOptionsPropertySameBitsAgain(t *testing.T) {
 
 // part is a problem with some of its keys alone.
 type part struct {
-	*cases.OptionsProblem
+	*cases.Problem
 	from, to int
 }
 
 func (p part) HostArgs(images [][]byte) attention.Args {
-	return p.cut(p.OptionsProblem.HostArgs(images))
+	return p.cut(p.Problem.HostArgs(images))
 }
 
 func (p part) DeviceArgs(buffers []*vk.Buffer) attention.Args {
-	return p.cut(p.OptionsProblem.DeviceArgs(buffers))
+	return p.cut(p.Problem.DeviceArgs(buffers))
 }
 
 func (p part) cut(a attention.Args) attention.Args {
@@ -282,20 +282,20 @@ func (p part) cut(a attention.Args) attention.Args {
 func TestOptionsPropertySplitsMerge(t *testing.T) {
 	onOptionTiers(t, 5, false, func(t *rapid.T, e *engine, tt cases.Target) {
 		rows, keys := drawRows(t, tt), rapid.IntRange(2, 500).Draw(t, "keys")
-		c := cases.OptionsCase{
-			Name: "parts", D: 64, Dv: 64, Hq: 4, Hkv: 2, LSE: true, Layout: cases.Packed,
+		c := cases.Case{
+			Name: "parts", D: 64, Dv: 64, Shape: attention.Shape{Hq: 4, Hkv: 2}, LSE: true, Layout: cases.Packed,
 			Seqs: []cases.Seq{{ID: 0, Rows: rows, Keys: keys}, {ID: 1, Rows: rows, Keys: keys}},
 			Seed: rapid.Uint64Range(1, 1<<32).Draw(t, "seed"),
 		}
 		c.FixedSplit = rapid.SampledFrom([]int{1, 2, 3, 7}).Draw(t, "split")
 		whole := e.computeOptions(t, c, tt)
-		judgeAs(t, whole.OptionsProblem, whole.o, whole.lse)
+		judgeAs(t, whole.Problem, whole.o, whole.lse)
 		cut := rapid.IntRange(1, keys-1).Draw(t, "cut")
 		var o, lse [2][]float32
 		for i, span := range [2][2]int{{0, cut}, {cut, keys}} {
-			j := &job{Problem: part{whole.OptionsProblem, span[0], span[1]}, cfg: c.Config(tt), before: whole.Image}
+			j := &job{Problem: part{whole.Problem, span[0], span[1]}, cfg: c.Config(tt), before: whole.Image}
 			require.NoError(t, e.run([]*job{j}))
-			o[i], lse[i] = whole.Gather(j.after, whole.Rows())
+			o[i], lse[i] = whole.Gather(j.after, whole.SampleRows())
 		}
 		for r := range lse[0] {
 			a, b := float64(lse[0][r]), float64(lse[1][r])

@@ -13,19 +13,19 @@ import (
 // nothing is written.
 func TestOptionsRefusals(t *testing.T) {
 	s := openTiers(t)
-	base := cases.OptionsCase{
-		Name: "refused", D: 64, Dv: 64, Hq: 4, Hkv: 2, LSE: true, Layout: cases.Packed, Seqs: []cases.Seq{{ID: 0, Rows: 3, Keys: 40}},
+	base := cases.Case{
+		Name: "refused", D: 64, Dv: 64, Shape: attention.Shape{Hq: 4, Hkv: 2}, LSE: true, Layout: cases.Packed, Seqs: []cases.Seq{{ID: 0, Rows: 3, Keys: 40}},
 	}
 	lists, mask, blocks := base, base, base
 	lists.SparseRatio, mask.Mask.On, blocks.BlockQ, blocks.BlockK = 0.5, true, 16, 16
-	both := func(a, b cases.OptionsCase) cases.OptionsCase {
+	both := func(a, b cases.Case) cases.Case {
 		a.SparseRatio = max(a.SparseRatio, b.SparseRatio)
 		a.Mask.On = a.Mask.On || b.Mask.On
 		a.BlockQ, a.BlockK = max(a.BlockQ, b.BlockQ), max(a.BlockK, b.BlockK)
 		return a
 	}
 	for _, x := range []struct {
-		c     cases.OptionsCase
+		c     cases.Case
 		names []string
 	}{
 		{both(lists, blocks), []string{"SparseTokens", "Blocks"}},
@@ -37,7 +37,7 @@ func TestOptionsRefusals(t *testing.T) {
 				continue
 			}
 			t.Run(x.c.String()+"/"+tt.String(), func(t *testing.T) {
-				p, err := cases.NewOptionsProblem(x.c, tt.DType)
+				p, err := cases.NewProblem(x.c, tt.DType)
 				require.NoError(t, err)
 				e := s.newEngine(tt)
 				err = e.run([]*job{{Problem: p, cfg: x.c.Config(tt), before: p.Image}})

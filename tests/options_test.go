@@ -39,7 +39,7 @@ func TestOptionsConformance(t *testing.T) {
 				var list []*checkedOptions
 				for _, c := range optionsOf(t, s, tt) {
 					if known[c.String()] == nil {
-						known[c.String()] = &checkedOptions{OptionsCase: c, dtype: dtype}
+						known[c.String()] = &checkedOptions{Case: c, dtype: dtype}
 					}
 					list = append(list, known[c.String()])
 				}
@@ -62,7 +62,7 @@ func TestOptionsConformance(t *testing.T) {
 }
 
 // optionTable is the table of cases of a tier.
-func optionTable(tt cases.Target) []cases.OptionsCase {
+func optionTable(tt cases.Target) []cases.Case {
 	switch {
 	case full():
 		return cases.AllOptions()
@@ -79,7 +79,7 @@ func optionTable(tt cases.Target) []cases.OptionsCase {
 // optionsOf are the cases that a tier computes in a storage type: its share of the
 // table, or all of it on the CPU tier, which compiles nothing; and of these what
 // VKATTN_TEST_CASES asks for.
-func optionsOf(t *testing.T, s *session, tt cases.Target) []cases.OptionsCase {
+func optionsOf(t *testing.T, s *session, tt cases.Target) []cases.Case {
 	wanted, err := regexp.Compile(os.Getenv("VKATTN_TEST_CASES"))
 	require.NoError(t, err)
 	all := optionTable(tt)
@@ -102,7 +102,7 @@ func optionsOf(t *testing.T, s *session, tt cases.Target) []cases.OptionsCase {
 	if tt.Tier != attention.TierCPU {
 		all = levelShare(all, optionTable(tt), optionFacets)
 	}
-	var some []cases.OptionsCase
+	var some []cases.Case
 	for _, c := range all {
 		if wanted.MatchString(c.String()) && (tt.Tier != attention.TierCPU || c.Flops() <= 1e9) {
 			some = append(some, c)
@@ -114,20 +114,20 @@ func optionsOf(t *testing.T, s *session, tt cases.Target) []cases.OptionsCase {
 // checkedOptions is a case of the table in one storage type, with what is known of
 // it: made when a tier first needs it.
 type checkedOptions struct {
-	cases.OptionsCase
+	cases.Case
 	dtype attention.DType
 
 	made    sync.Once
 	makeErr error
-	problem *cases.OptionsProblem
-	cases.OptionsTruth
+	problem *cases.Problem
+	cases.Truth
 }
 
 func (c *checkedOptions) memory(dtype attention.DType) int64 { return 2 * c.Memory(dtype) }
 
 // jobs are the calls a case is made of.
 func (c *checkedOptions) jobs(tt cases.Target) ([]*job, error) {
-	c.made.Do(func() { c.problem, c.makeErr = cases.NewOptionsProblem(c.OptionsCase, c.dtype) })
+	c.made.Do(func() { c.problem, c.makeErr = cases.NewProblem(c.Case, c.dtype) })
 	if c.makeErr != nil {
 		return nil, c.makeErr
 	}
@@ -147,7 +147,10 @@ func (c *checkedOptions) check(jobs []*job) (o accuracy.Report, lse *accuracy.Re
 			return o, nil, fmt.Errorf("run %d: %w", i+1, err)
 		}
 	}
-	if o, lse, err = c.Reports(c.problem, jobs[0].after); err != nil {
+	if o, lse, err = c.Reports(c.problem, jobs[0].after); err == nil {
+		err = c.Wrong(o, lse)
+	}
+	if err != nil {
 		return o, lse, err
 	}
 	if err := c.problem.Same(jobs[0].after, jobs[1].after); err != nil {

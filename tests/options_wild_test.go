@@ -10,10 +10,10 @@ import (
 )
 
 // wildCases read every vector of integers there is.
-func wildCases() []cases.OptionsCase {
+func wildCases() []cases.Case {
 	seqs := []cases.Seq{{ID: 0, Rows: 9, Keys: 140}, {ID: 1, Rows: 1, Keys: 33}, {ID: 2, Rows: 40, Keys: 70}}
-	base := cases.OptionsCase{
-		Name: "wild", D: 64, Dv: 64, Hq: 4, Hkv: 2, LSE: true, Layout: cases.Packed, Seqs: seqs,
+	base := cases.Case{
+		Name: "wild", D: 64, Dv: 64, Shape: attention.Shape{Hq: 4, Hkv: 2}, LSE: true, Layout: cases.Packed, Seqs: seqs,
 		Causal: attention.BottomRight, PackedQ: true, LooseQ: true,
 	}
 	packed, padded, paged, sparse, split := base, base, base, base, base
@@ -24,7 +24,7 @@ func wildCases() []cases.OptionsCase {
 	split.PageSize, split.FixedSplit = 5, 3
 	sparsePaged := sparse
 	sparsePaged.PageSize, sparsePaged.LooseK = 16, false
-	all := []cases.OptionsCase{packed, sparsePaged, split, padded, paged, sparse}
+	all := []cases.Case{packed, sparsePaged, split, padded, paged, sparse}
 	if full() {
 		for n := range 8 {
 			all = append(all, cases.RandomOptions(3000+n))
@@ -65,8 +65,8 @@ func TestOptionsWildNumbers(t *testing.T) {
 }
 
 // surviveWild computes a case with wild numbers, and then with its own.
-func surviveWild(t *testing.T, e *engine, c cases.OptionsCase, tt cases.Target, runs int) {
-	p, err := cases.NewOptionsProblem(c, tt.DType)
+func surviveWild(t *testing.T, e *engine, c cases.Case, tt cases.Target, runs int) {
+	p, err := cases.NewProblem(c, tt.DType)
 	require.NoError(t, err)
 	var jobs []*job
 	for i := range runs {
@@ -79,6 +79,6 @@ func surviveWild(t *testing.T, e *engine, c cases.OptionsCase, tt cases.Target, 
 	// The device is still there, and right.
 	good := &job{Problem: p, cfg: c.Config(tt), before: p.Image}
 	require.NoError(t, e.run([]*job{good}))
-	var x cases.OptionsTruth
+	var x cases.Truth
 	require.NoError(t, x.Judge(p, good.after))
 }

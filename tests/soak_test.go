@@ -44,7 +44,7 @@ func (c soakCase) group() string { return fmt.Sprintf("%v/%v", c.Target, c.KV) }
 
 func (c soakCase) String() string { return fmt.Sprintf("%s/%d/%d", c.group(), c.Seed, c.Draw) }
 
-func (c soakCase) composition() cases.OptionsCase {
+func (c soakCase) composition() cases.Case {
 	return cases.RandomExtreme(c.Seed, c.Draw, c.KV, c.DType)
 }
 
@@ -200,7 +200,7 @@ func (k *soaker) compose(c soakCase, first, draws int) {
 // soakRun is a case on its way.
 type soakRun struct {
 	soakCase
-	problem *cases.OptionsProblem
+	problem *cases.Problem
 	jobs    []*job
 }
 
@@ -210,7 +210,7 @@ func (k *soaker) run(e *engine, batch []*soakRun) {
 	for _, x := range batch {
 		c := x.composition()
 		var err error
-		if x.problem, err = cases.NewOptionsProblem(c, x.DType); err != nil {
+		if x.problem, err = cases.NewProblem(c, x.DType); err != nil {
 			k.done(x, 0, cases.Judgement{}, err)
 			continue
 		}

@@ -7,9 +7,9 @@ import (
 	"vkattn/attention"
 )
 
-// call reads the tensors of a call by sequence, wherever varlen, pages and
-// quantisation put them. It shares nothing with package attention but the
-// reading of rows, so that the two understand a call each on their own.
+// call reads the tensors of a call by sequence, with varlen, pages and quantisation. It
+// shares nothing with package attention but the reading of rows, so that the two
+// implement the options independently.
 type call struct {
 	cfg     attention.Config
 	a       attention.Args
@@ -118,7 +118,7 @@ func filled(n, value int) []int {
 	return list
 }
 
-// packed reads cumulative lengths; lengths is changed where they are given.
+// packed reads cumulative lengths; if they are given, it sets lengths.
 func packed(field string, v attention.Vector, lengths []int, total int) (starts []int, err error) {
 	if !v.Given() {
 		return nil, nil
@@ -132,7 +132,7 @@ func packed(field string, v attention.Vector, lengths []int, total int) (starts 
 		if from < 0 || to < from || to > total {
 			return nil, &attention.ShapeError{Field: fmt.Sprintf("%s[%d]", field, b+1), Got: to, Want: fmt.Sprintf("%d to %d", from, total)}
 		}
-		// There may be more room than the bound, where lengths in use are given besides.
+		// The range may be longer than the bound if lengths in use are given too.
 		starts, lengths[b] = append(starts, from), min(lengths[b], to-from)
 	}
 	return starts, nil
@@ -168,7 +168,7 @@ func ints(field string, v attention.Vector, n int) ([]int32, error) {
 	return list, nil
 }
 
-// queryRow is where row of sequence b is in Q, O and LSE.
+// queryRow returns the batch and row in Q, O and LSE of a row of sequence b.
 func (c *call) queryRow(b, row int) (batch, at int) {
 	if c.startQ != nil {
 		return 0, c.startQ[b] + row
@@ -176,7 +176,7 @@ func (c *call) queryRow(b, row int) (batch, at int) {
 	return b, row
 }
 
-// kvRow is where key t of sequence b is in K and V.
+// kvRow returns the batch, or page, and row in K and V of key t of sequence b.
 func (c *call) kvRow(b, t int) (batch, at int) {
 	switch {
 	case c.table != nil:
@@ -188,7 +188,7 @@ func (c *call) kvRow(b, t int) (batch, at int) {
 	return b, t
 }
 
-// within is the sample without the rows that sequences do not have.
+// within drops the rows of a sample that do not exist.
 func (c *call) within(sample []attention.Rows) []attention.Rows {
 	var some []attention.Rows
 	for _, s := range sample {

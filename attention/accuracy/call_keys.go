@@ -8,8 +8,8 @@ import (
 	"vkattn/attention/half"
 )
 
-// readKey widens key t of sequence b, of K or of V, to dst[:dim]. Quantised ones
-// are rounded to the storage type, in which a chain of operations would have them.
+// readKey widens key t of sequence b, of K or of V, into dst. Quantised keys are rounded to
+// the storage type, as a chain of separate operations would store them.
 func (c *call) readKey(dst []float32, value bool, b, kv, t int) {
 	batch, at := c.kvRow(b, t)
 	if c.cfg.KV == attention.KVSame {
@@ -59,7 +59,7 @@ func (c *call) readKey(dst []float32, value bool, b, kv, t int) {
 
 func blockScale(block []byte) float32 { return half.F16ToFloat32(binary.LittleEndian.Uint16(block)) }
 
-// keyScale is the scale of the key at a place of K or V.
+// keyScale is the scale of a row of K or V.
 func (c *call) keyScale(v attention.Vector, batch, kv, at int) float32 {
 	keys := c.a.Sk
 	switch {
@@ -94,7 +94,7 @@ func fromE4M3(b byte) float32 {
 	return float32(x)
 }
 
-// position is where a row lies among the keys of its sequence.
+// position is a row's position among the keys of its sequence.
 func (c *call) position(b, row int) int {
 	align := c.cfg.Causal
 	if align == attention.CausalNone {
@@ -138,7 +138,7 @@ func (c *call) visible(list []int32, b, h, row int) []int32 {
 	return list
 }
 
-// allowed is what the mask and the bitmap of blocks say of a slot.
+// allowed reports whether the mask and the bitmap of blocks allow a slot.
 func (c *call) allowed(b, h, row, t int) bool {
 	if m := c.a.Mask; m != nil {
 		i := slotAt(&m.Tensor, m.Batches, m.Heads, m.Rows, &c.a, b, h, row) + int64(t)
@@ -166,7 +166,7 @@ func orAll(n, all int) int {
 	return n
 }
 
-// wrapOne is an index in a dimension that may have one element for all.
+// wrapOne is i, or 0 in a dimension of size 1.
 func wrapOne(i, size int) int {
 	if size == 1 {
 		return 0
@@ -181,7 +181,7 @@ func slotAt(t *attention.Tensor, batches, heads, rows int, a *attention.Args, b,
 	return t.Offset + int64(wrapOne(b, batches))*s.Batch + int64(wrapOne(h, heads))*s.Head + int64(wrapOne(row, rows))*s.Seq
 }
 
-// modify applies what changes a score after the scale: softcap, bias, ALiBi.
+// modify applies softcap, bias and ALiBi to a scaled score.
 func (c *call) modify(score float32, b, h, row, t int) float32 {
 	if limit := c.cfg.Softcap; limit != 0 {
 		score = limit * float32(math.Tanh(float64(score/limit)))
@@ -204,7 +204,7 @@ func (c *call) modify(score float32, b, h, row, t int) float32 {
 	return score
 }
 
-// sink is the logit beside the scores of a head; -Inf for none.
+// sink is the sink of a head; -Inf without sinks.
 func (c *call) sink(h int) float32 {
 	if !c.a.Sinks.Given() {
 		return float32(math.Inf(-1))

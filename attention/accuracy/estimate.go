@@ -5,22 +5,22 @@ import (
 	"math/bits"
 )
 
-// Estimate extends the rules to rows for which low was not computed: those of a
-// problem too large for the CPU, whose result another device computed whole.
+// Estimate extends the rules to rows without low: those of a problem too large for the
+// CPU, whose result another device computed whole.
 //
-// It holds for random inputs of one distribution, where the error of a row
-// depends on nothing but how many keys it attends to. Rows are grouped by the
-// power of two below that number, and a row that was not sampled is held to what
-// low did in its group. Since the largest of many errors is larger than the
-// largest of few, rule 1 grows by sqrt(ln N / ln n), as the maximum of a normal
-// sample does, for N elements of which n were seen.
+// It applies to random inputs of one distribution, where the error of a row depends only
+// on the number of keys that it attends to. Rows are grouped by the power of two below
+// that number. A row that was not sampled is held to low's errors in its group. The
+// largest of many errors is larger than the largest of few, so rule 1 grows by
+// sqrt(ln N / ln n), like the maximum of a normal sample, for N elements of which n were
+// seen.
 type Estimate struct {
 	limits Limits
 	whole  group
 	groups [65]group // of rows that attend to [2^(i-1), 2^i) keys; 0: to none
 }
 
-// group is what low did in some rows.
+// group are the errors of low in some rows.
 type group struct {
 	rows, elements int
 	max, sum       float64
@@ -36,12 +36,12 @@ func (g *group) join(o *group) {
 	g.nmse.join(&o.nmse)
 }
 
-// enoughRows is how many rows a group borrows from its neighbours to reach.
+// enoughRows: a group with fewer rows borrows from its neighbours.
 const enoughRows = 16
 
-// NewEstimate takes rows of width elements: how many keys each attends to, the
-// reference and low. total is how many elements the tensor has. A row that ref, low or
-// Limits.Noise has no elements of says nothing.
+// NewEstimate takes rows of width elements: the number of keys that each attends to, the
+// reference and low. total is the number of elements of the tensor. It ignores rows that
+// ref, low or Limits.Noise has no elements for.
 func NewEstimate(l Limits, width int, keys []int, ref []float64, low []float32, total int64) *Estimate {
 	e := &Estimate{limits: l}
 	e.limits.Noise = nil
@@ -73,7 +73,7 @@ func NewEstimate(l Limits, width int, keys []int, ref []float64, low []float32, 
 	for i := range e.groups {
 		g := own[i]
 		for d := 1; g.rows < enoughRows && d < len(own); d++ {
-			if i-d > 0 { // rows that attend to nothing are exact, and say nothing
+			if i-d > 0 { // rows that attend to nothing are exact and ignored
 				g.join(&own[i-d])
 			}
 			if i+d < len(own) && i > 0 {
@@ -87,7 +87,7 @@ func NewEstimate(l Limits, width int, keys []int, ref []float64, low []float32, 
 	return e
 }
 
-// growth is how much larger the largest of total errors is than that of seen.
+// growth is the ratio of the largest of total errors to the largest of seen ones.
 func growth(total int64, seen int) float64 {
 	if int64(seen) >= total || seen < 1 {
 		return 1
@@ -95,8 +95,8 @@ func growth(total int64, seen int) float64 {
 	return math.Sqrt(math.Log(float64(total)) / math.Log(float64(max(seen, 3))))
 }
 
-// Block is what rules 1 and 2 allow for rows that attend to from least to most
-// keys, where the largest element of the reference is about size.
+// Block returns the limits of rules 1 and 2 for rows that attend to least to most keys and
+// whose largest reference element is about size.
 func (e *Estimate) Block(least, most int, size float64) (maxError, meanError float64) {
 	if e == nil {
 		return 0, 0
@@ -109,7 +109,7 @@ func (e *Estimate) Block(least, most int, size float64) (maxError, meanError flo
 	return maxError, meanError
 }
 
-// Whole is what the three rules allow for the whole tensor.
+// Whole returns the limits of the three rules for the whole tensor.
 func (e *Estimate) Whole(size float64) (maxError, meanError, nmse float64) {
 	if e == nil {
 		return 0, 0, 0

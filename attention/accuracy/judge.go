@@ -7,24 +7,24 @@ import (
 	"strings"
 )
 
-// Stats are the errors of some elements, of x and of low, and what became of
-// the three rules.
+// Stats are the errors of a set of elements, of x and of low, and the outcome of the three
+// rules.
 type Stats struct {
 	First, N int // elements [First, First+N) of the tensor
 
 	Max, Mean, NMSE             float64 // of x
 	LowMax, LowMean, LowNMSE    float64 // of low
-	LimMax, LimMean, LimNMSE    float64 // what x was allowed
+	LimMax, LimMean, LimNMSE    float64 // limits of x
 	Worst                       int     // element of the largest error, or the first of the wrong kind
 	WorstGot, WorstWant         float64
-	WrongKind                   int // elements NaN or Inf in x or ref, and not the same in both
+	WrongKind                   int // elements that are NaN or Inf in x or ref and differ
 	MaxOK, MeanOK, NMSEOK, Kind bool
 }
 
 // Pass reports whether all rules hold.
 func (s Stats) Pass() bool { return s.MaxOK && s.MeanOK && s.NMSEOK && s.Kind }
 
-// Reasons are the rules that failed, one phrase each.
+// Reasons lists the rules that failed, one phrase each.
 func (s Stats) Reasons() (why []string) {
 	if !s.Kind {
 		why = append(why, fmt.Sprintf("%d elements NaN or Inf where they should not be or missing where they should", s.WrongKind))
@@ -45,8 +45,8 @@ func (s Stats) Reasons() (why []string) {
 	return why
 }
 
-// Share is the largest error as a part of what it may be, by the rule that comes
-// closest: at most 1 where all three hold.
+// Share is the largest error relative to its limit, by the rule that comes closest. It is
+// at most 1 if all three hold.
 func (s Stats) Share() float64 {
 	share := 0.0
 	for _, r := range [][2]float64{{s.Max, s.LimMax}, {s.Mean, s.LimMean}, {s.NMSE, s.LimNMSE}} {
@@ -57,23 +57,23 @@ func (s Stats) Share() float64 {
 	return share
 }
 
-// Report judges one tensor.
+// Report is the judgement of one tensor.
 type Report struct {
 	Whole      Stats
-	BlockRows  int    // rows of a block
-	Width      int    // elements of a row
-	Blocks     int    // how many there are
-	Failed     int    // how many of them fail
-	WorstBlock Stats  // the failing block with the largest error; zero when none fails
-	Unjudged   string // why nothing was judged, where that is so
+	BlockRows  int    // rows per block
+	Width      int    // elements per row
+	Blocks     int    // number of blocks
+	Failed     int    // number of blocks that fail
+	WorstBlock Stats  // the failing block with the largest error; zero if none fails
+	Unjudged   string // why nothing was judged; "" if something was
 }
 
-// Pass reports whether the tensor and every block of rows hold all rules. The zero
-// Report judged nothing and does not pass.
+// Pass reports whether all rules hold for the tensor and for every block of rows. The zero
+// Report does not pass.
 func (r Report) Pass() bool { return r.Failed == 0 && r.Whole.Pass() }
 
-// Reasons says what failed and where; empty when the report passes. Rows are
-// numbered as they were given to Judge.
+// Reasons says what failed and where; it is empty if the report passes. Row numbers are
+// those of Judge's arguments.
 func (r Report) Reasons() []string {
 	if r.Width < 1 || r.Unjudged != "" {
 		return []string{cmp.Or(r.Unjudged, "nothing was judged")}
@@ -91,7 +91,7 @@ func (r Report) Reasons() []string {
 	return why
 }
 
-// worst holds the element to look at first.
+// worst returns the Stats with the element to look at first.
 func (r Report) worst() Stats {
 	if r.Failed > 0 && r.Whole.Kind {
 		return r.WorstBlock
@@ -99,10 +99,10 @@ func (r Report) worst() Stats {
 	return r.Whole
 }
 
-// Judge applies the three rules to a tensor of rows of width elements, whole
-// and in blocks of 64 rows, or as many as make 1024 elements. x, ref, low and
-// Limits.Noise, where given, have the same number of elements, and those are whole
-// rows; otherwise the Report does not pass and Unjudged says why.
+// Judge applies the three rules to a tensor of rows of width elements, to the whole and to
+// blocks of 64 rows, or of more rows if those have fewer than 1024 elements. x, ref, low
+// and, if given, Limits.Noise must have the same number of elements, in whole rows.
+// Otherwise the Report does not pass and Unjudged says why.
 func Judge(l Limits, width int, x []float32, ref []float64, low []float32) Report {
 	switch n := len(ref); {
 	case width < 1 || n%width != 0:
@@ -136,7 +136,7 @@ func (s Stats) worse(t Stats) bool {
 	return s.Max > t.Max
 }
 
-// kind tells finite numbers, NaN and the two Infs apart.
+// kind is a number for each of: finite, NaN, +Inf, -Inf.
 func kind(v float64) int {
 	switch {
 	case math.IsNaN(v):

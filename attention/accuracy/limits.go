@@ -16,8 +16,8 @@ type Limits struct {
 	NMSE       float64
 	NMSEFactor float64
 
-	// Noise, where given, is an error for each element of the tensor that low is
-	// credited with at least; see [Noise].
+	// Noise, if given, is the least error of low that counts for each element of the
+	// tensor; see [Noise].
 	Noise []float64
 }
 
@@ -42,10 +42,10 @@ func Gradient(t attention.DType) Limits {
 	return l
 }
 
-// enough is the number of elements whose errors say what error to expect.
+// enough elements tell the error to expect.
 const enough = 1024
 
-// slack is how much the factors grow for a sample of n elements.
+// slack is the growth of the factors for n elements.
 func slack(n int) float64 {
 	if n >= enough {
 		return 1

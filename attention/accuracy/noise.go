@@ -7,17 +7,17 @@ import (
 	"vkattn/attention"
 )
 
-// Noise is the error that plain float32 attention has to expect in each element
-// of O and of LSE because large scores cannot be held any better: nil for the 16-bit types,
-// whose Low rounds scores so coarsely that it shows there.
+// Noise is the error to expect of plain float32 attention in each element of O and of LSE
+// because float32 cannot hold large scores better. It is nil for the 16-bit types, whose
+// Low rounds scores so coarsely that the error shows there.
 //
-// A float32 score of 1e4 is off by some units of 1e-3 in any order of summation,
-// and where two such keys compete, their weights by as many parts in a thousand.
-// Low is one draw of that error and may be lucky by a factor of ten in the few
-// rows that matter, which no correct kernel can follow. A dot product of d terms
-// is off by about u sqrt(d)/2 of its size (the probabilistic bound of Higham and
-// Mary, 2019, at its typical value), with u = 2^-24; to first order a score's
-// error e moves O by sum p e |V - O|, and LSE by e. Use them as Limits.Noise.
+// A float32 score of 1e4 is off by some units of 1e-3 in any order of summation. If two
+// such keys compete, their weights are off by as many parts in a thousand. Low is one draw
+// of that error. It may be lucky by a factor of ten in the few rows that matter, and no
+// correct kernel can follow. A dot product of d terms is off by about u sqrt(d)/2 of its
+// size, with u = 2^-24 (the probabilistic bound of Higham and Mary, 2019, at its typical
+// value). To first order a score's error e moves O by sum p e |V - O| and LSE by e. Use the
+// results as Limits.Noise.
 func Noise(cfg attention.Config, a attention.Args, sample []attention.Rows) (o, lse []float64, err error) {
 	if cfg.DType != attention.F32 {
 		return nil, nil, nil
@@ -42,7 +42,7 @@ func Noise(cfg attention.Config, a attention.Args, sample []attention.Rows) (o, 
 	return o, lse, err
 }
 
-// leastNoise is the error of a score below which none is counted.
+// leastNoise: smaller errors of a score do not count.
 const leastNoise = 1e-7
 
 // scoreError is the error to expect of the row's largest score.

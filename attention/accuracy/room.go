@@ -11,8 +11,8 @@ import (
 // roomFloor: less memory is taken without asking for what is available.
 const roomFloor = 64 << 20
 
-// room refuses n rows of O and LSE, of elements of some size, that do not fit the
-// host's memory with the scratch memory of the workers: the error matches
+// room refuses work that does not fit the host's memory: n rows of O and LSE, of elements
+// of the given size, and the scratch memory of the workers. The error matches
 // vk.ErrOutOfMemory.
 func room(op string, cfg attention.Config, a attention.Args, n, size int) error {
 	outputs := hostmem.Product(n, cfg.ValueDim()+1, size)

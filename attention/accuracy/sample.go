@@ -8,10 +8,9 @@ import (
 	"vkattn/attention"
 )
 
-// Sample picks about n rows of a problem: all of them when there are no more,
-// and otherwise rows of several heads, the first and the last among them. In
-// each head it takes the first and last rows, those beside multiples of 64
-// where tiles meet, and random ones.
+// Sample picks about n rows of a problem, or all of them if there are no more. It takes
+// rows of several heads, the first and the last head among them. In each head it takes the
+// first and last rows, rows next to multiples of 64, where tiles meet, and random ones.
 func Sample(s attention.Shape, n int, seed uint64) []attention.Rows {
 	if s.Validate() != nil || s.Rows() <= int64(n) {
 		return attention.AllRows(s) // CheckSample reports a bad shape
@@ -23,7 +22,7 @@ func Sample(s attention.Shape, n int, seed uint64) []attention.Rows {
 	return sample(s.Hq, lengths, n, seed)
 }
 
-// SampleArgs is Sample of the rows that a call has: sequences with lengths of their
+// SampleArgs is Sample of the rows that exist in a call. Sequences with lengths of their
 // own (attention.Varlen, in host memory) have fewer than Sq.
 func SampleArgs(a attention.Args, n int, seed uint64) ([]attention.Rows, error) {
 	if a.Varlen == nil {
@@ -41,7 +40,7 @@ func SampleArgs(a attention.Args, n int, seed uint64) ([]attention.Rows, error) 
 	return sample(a.Hq, lengths, n, seed), err
 }
 
-// sample is Sample of batches of some lengths, not all 0.
+// sample is Sample for batches of different lengths, not all 0.
 func sample(hq int, lengths []int, n int, seed uint64) []attention.Rows {
 	const perHead = 16
 	r := rand.New(rand.NewPCG(seed, 0x5a))
@@ -65,8 +64,8 @@ func sample(hq int, lengths []int, n int, seed uint64) []attention.Rows {
 	return list
 }
 
-// pick takes n of [0, limit), in order: those of first that are in range, then
-// random ones.
+// pick takes n numbers of [0, limit), in ascending order: those of first that are in range,
+// then random ones.
 func pick(r *rand.Rand, limit, n int, first ...int) []int {
 	set := map[int]bool{}
 	for _, v := range first {

@@ -1,6 +1,6 @@
 package accuracy
 
-// sums are what the rules need of a run of elements; runs can be joined.
+// sums are the sums that the rules need over a run of elements. Runs can be joined.
 type sums struct {
 	first, n  int
 	x, low    errors
@@ -36,7 +36,7 @@ func (e *errors) join(f *errors) {
 
 func (e *errors) mean() float64 { return e.sum / float64(max(e.n, 1)) }
 
-// nmse is 0 for no error at all, whatever the reference.
+// nmse is 0 if there is no error, for any reference.
 func (e *errors) nmse() float64 {
 	if e.sq == 0 {
 		return 0

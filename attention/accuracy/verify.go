@@ -7,7 +7,7 @@ import (
 	"vkattn/attention"
 )
 
-// Options say how much of a call to verify.
+// Options say how many rows of a call to verify.
 type Options struct {
 	Rows int    // about how many rows; 0: a second or two of work; negative: all
 	Seed uint64 // of the sample
@@ -15,16 +15,16 @@ type Options struct {
 
 // Verdict is the outcome of Verify.
 type Verdict struct {
-	Rows   int   // verified
+	Rows   int   // rows verified
 	Of     int64 // rows of the problem
 	O, LSE Report
 	HasLSE bool
 	sample []attention.Rows
 }
 
-// Verify judges the O and, when given, the LSE that a call left in host memory
-// against the reference. The error tells that they could not be judged; a wrong
-// result is a Verdict that does not pass.
+// Verify judges the O and, if given, the LSE that a call left in host memory against the
+// reference. An error means that they could not be judged; a wrong result is a Verdict that
+// does not pass.
 func Verify(cfg attention.Config, a attention.Args, opt Options) (*Verdict, error) {
 	if err := attention.CheckArgs(cfg, a); err != nil {
 		return nil, err
@@ -76,14 +76,14 @@ func Verify(cfg attention.Config, a attention.Args, opt Options) (*Verdict, erro
 	return v, nil
 }
 
-// affordable is how many rows take a second or two on a few CPUs.
+// affordable is the number of rows that take a second or two on a few CPUs.
 func affordable(cfg attention.Config, s attention.Shape) int {
 	const products = 4e9
 	perRow := float64(s.Sk) * float64(cfg.HeadDim+cfg.ValueDim())
 	return int(min(max(products/perRow, 64), 1<<20))
 }
 
-// read gathers the sampled rows of the result.
+// read reads the sampled rows of the result.
 func (c *call) read(sample []attention.Rows) (o, lse []float32, err error) {
 	rows := c.a.Sq
 	if c.startQ != nil {
@@ -116,11 +116,11 @@ func (c *call) read(sample []attention.Rows) (o, lse []float32, err error) {
 	return o, lse, nil
 }
 
-// Pass reports whether O and LSE hold all rules.
+// Pass reports whether all rules hold for O and LSE.
 func (v *Verdict) Pass() bool { return v != nil && v.O.Pass() && (!v.HasLSE || v.LSE.Pass()) }
 
-// Place is the batch, query head and row of the n-th verified row; -1 each where
-// there is none.
+// RowOf returns the batch, query head and row of the n-th verified row; -1 each if there is
+// no such row.
 func (v *Verdict) RowOf(n int) (b, h, row int) {
 	if v == nil || n < 0 {
 		return -1, -1, -1
@@ -134,7 +134,7 @@ func (v *Verdict) RowOf(n int) (b, h, row int) {
 	return -1, -1, -1
 }
 
-// String is one line when the verdict passes, and the reasons otherwise.
+// String is one line if the verdict passes, otherwise the reasons.
 func (v *Verdict) String() string {
 	if v == nil {
 		return "FAIL: nothing was judged"

@@ -1,20 +1,19 @@
 package cases
 
 import (
-	"fmt"
 	"slices"
 
 	"vkattn/attention"
 )
 
-// A CPU driver takes milliseconds to compute a case and seconds to compile a
-// pipeline. The brief table therefore has few pipelines and gives each of them
-// several problems: what does not change the pipeline is covered pair by pair
-// (every Sq with every Sk, among others), and each row of that goes to one of
-// the pipelines it may run on. Every head dimension has a pipeline; which mask,
-// alignment, LSE and access it has differs between the storage types.
+// A driver on the CPU takes milliseconds to compute a case and seconds to compile a
+// pipeline. So the brief table has few pipelines and several problems for each. Factors
+// that do not change the pipeline are covered pair by pair (every Sq with every Sk, for
+// example); each row of that cover goes to one of the pipelines that it can run on. Every
+// head dimension has a pipeline. Its mask, alignment, LSE and access differ between the
+// storage types.
 
-// What of a problem changes its pipeline, as far as the table goes.
+// pipelineKey holds the properties of a problem that choose its pipeline in this table.
 type pipelineKey struct {
 	masked bool
 	align  int // of the layout: 8, 2 or 1 elements
@@ -29,7 +28,7 @@ type pipelineRow struct {
 	used   int
 }
 
-// layoutAlign is the alignment a layout leaves, where head dimensions allow.
+// layoutAlign is the alignment that a layout allows, if the head dimensions do too.
 var layoutAlign = [layoutKinds]int{
 	Tight: 8, Packed: 8, BSHD: 8, Padded: 8, Woven: 8, Broadcast: 8, Window: 8, Even: 2, Odd: 1,
 }
@@ -42,12 +41,6 @@ func rowClass(sq int) int {
 		return 32
 	}
 	return 64
-}
-
-// Pipeline names the pipeline of a case, nearly: kernels look closer at how
-// tensors are aligned and how many rows there are.
-func (c Case) Pipeline() string {
-	return fmt.Sprint(c.D, c.Dv, c.Causal != attention.CausalNone, c.LSE, c.Access, layoutAlign[c.Layout], rowClass(c.Shape.Sq))
 }
 
 // briefPipelines are one for each head dimension, and some for short queries.
@@ -75,8 +68,8 @@ func briefPipelines(rotation int) []pipelineRow {
 
 var alignments = [3]int{8, 2, 1}
 
-// shortLayout makes one odd layout do for few rows: the two differ where
-// elements are read, not in how many rows there are.
+// shortLayout uses one odd layout instead of two for few rows. The two differ in how
+// elements are read, not in the number of rows.
 func shortLayout(c Case) LayoutKind {
 	switch class := rowClass(c.Shape.Sq); {
 	case class == 8 && c.Layout == Even:
@@ -87,7 +80,7 @@ func shortLayout(c Case) LayoutKind {
 	return c.Layout
 }
 
-// The factors that do not change a pipeline, and those that choose among them.
+// Factors that do not change a pipeline, and those that select one.
 var briefFactors = []int{fSq, fSk, fHeads, fBatch, fCausal, fScale, fLayout, fData}
 
 const (
@@ -95,8 +88,8 @@ const (
 	briefLeast = 3    // cases of a pipeline
 )
 
-// Brief is the table for drivers on the CPU. Which of the pipelines it has differs
-// by rotation: a table for each storage type has more of them together.
+// Brief is the table for drivers on the CPU. rotation chooses its pipelines: tables of
+// different rotations, one for each storage type, cover more of them together.
 func Brief(rotation int) []Case {
 	pipelines := briefPipelines(rotation)
 	var factors []factor
@@ -116,7 +109,7 @@ func Brief(rotation int) []Case {
 		return c
 	}
 	merge := func(p pair) (pair, bool) {
-		// Lengths meet layouts, data and heads by the class of their size.
+		// Lengths are paired with layouts, data and heads by the class of their size.
 		a, b := briefFactors[p.a], briefFactors[p.b]
 		if (a == fSq || a == fSk) && (b == fLayout || b == fData || b == fHeads) {
 			p.av = lengthClass[p.av]
@@ -135,12 +128,12 @@ func Brief(rotation int) []Case {
 		p.used++
 		all = append(all, problem(row, p))
 	}
-	// Large head dimensions are seldom chosen: they get rows of others besides.
+	// Large head dimensions are seldom chosen, so they also get rows of other pipelines.
 	for i := range pipelines {
 		p := &pipelines[i]
 		for _, row := range rows {
 			c := problem(row, p)
-			if p.used < briefLeast && keyOf(row) == p.pipelineKey && c.Cost() <= briefLimit && !slices.Contains(all, c) {
+			if p.used < briefLeast && keyOf(row) == p.pipelineKey && c.Cost() <= briefLimit && !slices.ContainsFunc(all, func(x Case) bool { return x.String() == c.String() }) {
 				p.used++
 				all = append(all, c)
 			}
@@ -152,8 +145,8 @@ func Brief(rotation int) []Case {
 // lengthClass groups lengths by the tiles they fill.
 var lengthClass = []int{0, 0, 0, 3, 3, 5, 6, 6, 6, 9, 9, 9}
 
-// choose is the pipeline of a key that has the fewest cases so far, among those
-// that keep the case within the limit, or the cheapest.
+// choose returns the pipeline of a key with the fewest cases so far, among those that keep
+// the case within the limit, or the cheapest if none does.
 func choose(pipelines []pipelineRow, key pipelineKey, cost func(*pipelineRow) int64) *pipelineRow {
 	var fit []*pipelineRow
 	for i := range pipelines {

@@ -14,15 +14,14 @@ type factor struct {
 // pair is a value of each of two factors, a < b.
 type pair struct{ a, av, b, bv int }
 
-// cover lists rows, one value per factor, so that every pair of values that
-// merge tells apart occurs in some row. merge maps a pair to the one that
-// stands for it: itself where every pair matters, and a coarser one where, say,
-// one length of a few stands for all; ok is false for pairs nobody asks for.
+// cover lists rows, one value per factor, so that every pair of values occurs in some
+// row. merge maps a pair to its representative: the pair itself if it matters, or a
+// coarser pair if, for example, one length of several is enough. ok is false for pairs
+// that need no row.
 //
-// It is the greedy method of AETG (Cohen et al., 1997), with a generator that
-// starts from a fixed seed, so that the rows are the same on every run. Rows of
-// a cost over limit are avoided; a pair that cannot do without gets the
-// cheapest row found.
+// It is the greedy method of AETG (Cohen et al., 1997) with a fixed seed, so that the rows
+// are the same on every run. It avoids rows of a cost over limit; a pair that occurs in
+// no cheaper row gets the cheapest row found.
 func cover(factors []factor, merge func(pair) (p pair, ok bool), cost func(row []int) int64, limit int64) [][]int {
 	g := &coverer{factors: factors, merge: merge, Cost: cost, rng: rand.New(rand.NewPCG(1, 2))}
 	g.collect()
@@ -45,7 +44,7 @@ type coverer struct {
 	open    []pair // missing, in a fixed order
 }
 
-// collect lists the pairs to be covered.
+// collect lists the pairs to cover.
 func (g *coverer) collect() {
 	g.missing = map[pair]bool{}
 	for b := range g.factors {
@@ -62,7 +61,7 @@ func (g *coverer) collect() {
 	}
 }
 
-// each visits the pairs of a row that matter.
+// each visits the pairs of a row that need a row.
 func (g *coverer) each(row []int, visit func(pair)) {
 	for b := range row {
 		for a := range b {
@@ -75,8 +74,8 @@ func (g *coverer) each(row []int, visit func(pair)) {
 
 const candidates = 24
 
-// best tries some rows around the first missing pair and returns the one that
-// covers most, and the cheapest of those.
+// best tries some rows around the first missing pair. It returns the row that covers most
+// missing pairs, and of several the cheapest.
 func (g *coverer) best(limit int64) []int {
 	must := g.open[0]
 	var best, cheap []int
@@ -106,8 +105,8 @@ func (g *coverer) best(limit int64) []int {
 	return best
 }
 
-// candidate fills a row around a pair, factor by factor in random order, with
-// the value that covers most of what is missing.
+// candidate fills a row around a pair. It takes the factors in random order and gives each
+// the value that covers most missing pairs.
 func (g *coverer) candidate(must pair) []int {
 	row := make([]int, len(g.factors))
 	set := []int{must.a, must.b}

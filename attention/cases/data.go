@@ -9,7 +9,7 @@ import (
 	"vkattn/attention/internal/par"
 )
 
-// DataKind is a way to choose the numbers of a problem.
+// DataKind is a distribution of the numbers of a problem.
 type DataKind uint8
 
 const (
@@ -26,7 +26,7 @@ func (k DataKind) String() string {
 	return [...]string{"normal", "uniform", "large", "rising", "falling", "equal"}[k]
 }
 
-// tensorData is a packed [B, H, S, D] tensor before it is put into memory.
+// tensorData is the numbers of a packed [B, H, S, D] tensor.
 func tensorData(n int64, d inputs.Distribution, seed uint64) []float32 {
 	v, b := make([]float32, n), inputs.New(n, attention.F32, d, seed)
 	const chunk = 1 << 16
@@ -53,7 +53,7 @@ func makeData(c Case) (q, k, v []float32) {
 	v = tensorData(kv*int64(c.Dv), d, seed+2)
 	scale := math.Abs(float64(c.Config(Target{}).ScaleValue()))
 	if scale == 0 {
-		scale = 1 // the scores vanish, whatever they are
+		scale = 1 // all scores are 0 anyway
 	}
 	switch c.Data {
 	case Large:
@@ -71,9 +71,8 @@ func makeData(c Case) (q, k, v []float32) {
 	return q, k, v
 }
 
-// ramp makes the first element of Q and K carry a score of 10 times the key's
-// number, from the first or the last key on. The other elements make a little
-// noise of it.
+// ramp makes the first elements of Q and K produce a score of 10 times the key's index,
+// counted from the first or the last key. The other elements add a little noise.
 func ramp(q, k []float32, c Case, scale float64) {
 	step := min(10, 1e4/float64(c.Shape.Sk))
 	const gain = 16 // keeps K within the range of f16

@@ -1,8 +1,8 @@
-// Package cases has the problems that every implementation has to get right: one
-// table of shapes, masks, layouts and data for all tiers and storage types, how
-// each lies in memory, and what is right about its result.
+// Package cases has the problems that every implementation must compute correctly: the
+// tables of shapes, masks, layouts, data and options for all tiers and storage types, the
+// memory of each problem, and the judgement of its result.
 //
-// A [Case] says what is computed, a [Problem] has it in memory that is otherwise
-// full of NaN, and a [Truth] judges what a call left there by the rules of
-// package accuracy. The tests and "vkattn verify" run the same table.
+// A [Case] says what is computed. A [Problem] is a case in memory that is otherwise full
+// of NaN. A [Truth] judges what a call left there by the rules of package accuracy; a
+// [Formula] judges extreme numbers. The tests and "vkattn verify" use the same tables.
 package cases

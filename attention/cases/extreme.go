@@ -6,20 +6,20 @@ import (
 	"vkattn/attention"
 )
 
-// Extremes are numbers at the ends of what a call may be given. The zero value leaves
-// the ordinary numbers of a case.
+// Extremes are numbers at the ends of their ranges. The zero value keeps the ordinary
+// numbers of a case.
 type Extremes struct {
-	// Sinks and Slopes of the query heads, repeated where there are more heads; nil:
-	// ordinary ones.
+	// Sinks and Slopes of the query heads, repeated if there are more heads; nil: ordinary
+	// ones.
 	Sinks, Slopes []float32
 
-	// Bias values. A quarter of the rows hold one of them at every key, a quarter hold
-	// one of them at each key, a quarter hold them at one key in eight, and a quarter
-	// hold ordinary numbers.
+	// Bias values. A quarter of the rows have one of them at every key, a quarter have one
+	// drawn for each key, a quarter have them at one key in eight, and a quarter have
+	// ordinary numbers.
 	Bias []float32
 
-	// KScales and VScales are scales of int8 and fp8 keys: every key has one of them.
-	// NaN stands for an ordinary scale.
+	// KScales and VScales are scales of int8 and fp8 keys. Every key has one of them; NaN
+	// stands for an ordinary scale.
 	KScales, VScales []float32
 
 	Q, K, V float32 // factors on the numbers of Q, K and V; 0: 1
@@ -37,8 +37,8 @@ func (e *Extremes) multiply(q, k, v []float32) {
 	}
 }
 
-// extremeBias is the bias of a slot whose row has extreme ones there.
-func (c *OptionsCase) extremeBias(id, h, row, t int) (x float32, ok bool) {
+// extremeBias is the bias of a slot; ok is false if the slot has an ordinary one.
+func (c *Case) extremeBias(id, h, row, t int) (x float32, ok bool) {
 	list := c.Extremes.Bias
 	if list == nil {
 		return 0, false
@@ -61,7 +61,7 @@ func (c *OptionsCase) extremeBias(id, h, row, t int) (x float32, ok bool) {
 	return storable(list[which%uint64(len(list))], c.Bias.DType), true
 }
 
-// storable is x in a storage type; the largest finite number where x is too large.
+// storable is x rounded to a storage type, with finite numbers clamped to its range.
 func storable(x float32, dtype attention.DType) float32 {
 	most := map[attention.DType]float32{attention.F16: 65504, attention.BF16: 0x1.fep127, attention.F32: math.MaxFloat32}[dtype]
 	if !math.IsInf(float64(x), -1) {
@@ -70,8 +70,8 @@ func storable(x float32, dtype attention.DType) float32 {
 	return decodeFloats(encodeFloats([]float32{x}, dtype), dtype)[0]
 }
 
-// extremeScale is the scale of a key where it is not an ordinary one.
-func (c *OptionsCase) extremeScale(stream, id, kv, t int) (x float32, ok bool) {
+// extremeScale is the scale of a key; ok is false if the key has an ordinary one.
+func (c *Case) extremeScale(stream, id, kv, t int) (x float32, ok bool) {
 	list := c.Extremes.KScales
 	if stream == mixVScale {
 		list = c.Extremes.VScales

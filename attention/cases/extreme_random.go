@@ -18,9 +18,9 @@ const maxFloat = math.MaxFloat32
 // of their ranges. The seed decides what changes the pipeline, draw decides all else:
 // lengths, windows, scales, sinks, biases and data. Draws of one seed therefore share
 // their pipelines, nearly always.
-func RandomExtreme(seed uint64, draw int, kv attention.KVType, dtype attention.DType) OptionsCase {
+func RandomExtreme(seed uint64, draw int, kv attention.KVType, dtype attention.DType) Case {
 	r := randomExtreme{Rand: rand.New(rand.NewPCG(seed, 0x50a6+uint64(kv)))}
-	c := OptionsCase{Name: fmt.Sprintf("extreme-%d-%d", seed, draw), KV: kv}
+	c := Case{Name: fmt.Sprintf("extreme-%d-%d", seed, draw), KV: kv}
 	r.dims(&c)
 	r.modifiers(&c)
 	r.layOut(&c)
@@ -43,7 +43,7 @@ func (r randomExtreme) chance(of int) bool { return r.IntN(of) == 0 }
 // pick is one of some values.
 func pick[T any](r randomExtreme, of ...T) T { return of[r.IntN(len(of))] }
 
-func (r randomExtreme) dims(c *OptionsCase) {
+func (r randomExtreme) dims(c *Case) {
 	one := func() int {
 		switch r.IntN(6) {
 		case 0:
@@ -80,7 +80,7 @@ func (r randomExtreme) spread() Spread {
 	return Spread{On: true, Batches: r.chance(2), Heads: r.chance(2), Rows: !r.chance(3)}
 }
 
-func (r randomExtreme) modifiers(c *OptionsCase) {
+func (r randomExtreme) modifiers(c *Case) {
 	c.Causal = Causals[r.IntN(len(Causals))]
 	if c.Causal == attention.CausalNone {
 		c.Align = Causals[1+r.IntN(2)]
@@ -110,7 +110,7 @@ func (r randomExtreme) modifiers(c *OptionsCase) {
 	}
 }
 
-func (r randomExtreme) layOut(c *OptionsCase) {
+func (r randomExtreme) layOut(c *Case) {
 	c.Layout = []LayoutKind{Tight, Packed, BSHD, Padded, Odd}[r.IntN(5)]
 	c.Access = Accesses[r.IntN(len(Accesses))]
 	c.PackedQ, c.PackedK, c.LooseQ, c.LooseK = r.chance(2), r.chance(2), r.chance(3), r.chance(3)
@@ -122,7 +122,7 @@ func (r randomExtreme) layOut(c *OptionsCase) {
 }
 
 // lengths bounds the sequences.
-func (r randomExtreme) lengths(c *OptionsCase) {
+func (r randomExtreme) lengths(c *Case) {
 	sequences := 1 + r.IntN(4)
 	c.Sq, c.Sk = 1+r.IntN(100), 1+r.IntN(260)
 	if r.chance(2) {
@@ -147,7 +147,7 @@ func (r randomExtreme) lengths(c *OptionsCase) {
 
 // drawLengths changes lengths within their bounds. Totals stay where plans depend on
 // them: rows of packed sequences, and the keys that lists are made of.
-func (r randomExtreme) drawLengths(c *OptionsCase) {
+func (r randomExtreme) drawLengths(c *Case) {
 	r.Shuffle(len(c.Seqs), func(i, j int) {
 		a, b := &c.Seqs[i], &c.Seqs[j]
 		a.Rows, b.Rows = b.Rows, a.Rows
@@ -163,7 +163,7 @@ func (r randomExtreme) drawLengths(c *OptionsCase) {
 	}
 }
 
-func (r randomExtreme) drawWindow(c *OptionsCase) {
+func (r randomExtreme) drawWindow(c *Case) {
 	if !c.Window.Given() {
 		return
 	}
@@ -183,7 +183,7 @@ func (r randomExtreme) drawWindow(c *OptionsCase) {
 }
 
 // drawScores draws what decides how large scores are.
-func (r randomExtreme) drawScores(c *OptionsCase, dtype attention.DType) {
+func (r randomExtreme) drawScores(c *Case, dtype attention.DType) {
 	if c.Softcap != 0 {
 		c.Softcap = pick[float32](r, 50, 30, 3, 1e-3, 1e4)
 	}
@@ -214,7 +214,7 @@ func (r randomExtreme) drawScores(c *OptionsCase, dtype attention.DType) {
 }
 
 // drawExtremes draws the numbers of vectors and biases.
-func (r randomExtreme) drawExtremes(c *OptionsCase, dtype attention.DType) {
+func (r randomExtreme) drawExtremes(c *Case, dtype attention.DType) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	e := &c.Extremes
 	if c.Sinks && !r.chance(4) {

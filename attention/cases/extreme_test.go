@@ -20,11 +20,11 @@ func TestReferenceOfExtremes(t *testing.T) {
 		c := RandomExtreme(seed, int(seed%7), kv, dtype)
 		t.Run(c.String(), func(t *testing.T) {
 			t.Parallel()
-			p, err := NewOptionsProblem(c, dtype)
+			p, err := NewProblem(c, dtype)
 			require.NoError(t, err)
 			cfg, args := p.Config(Target{Tier: attention.TierCPU, DType: dtype}), p.HostArgs(p.Spoiled())
 			require.NoError(t, attention.CheckArgs(cfg, args))
-			sample := p.Rows()
+			sample := p.SampleRows()
 			ref, refLSE, err := attention.ReferenceSample(cfg, args, sample)
 			require.NoError(t, err)
 			verdict := NewFormula(p).JudgeRows(sample, narrowed(ref, dtype), narrowed(refLSE, attention.F32))
@@ -62,13 +62,13 @@ func TestDrawsOfExtremesShareAPipeline(t *testing.T) {
 // Each way to be wrong is found, and no other row is blamed.
 func TestFormulaFindsWrongRows(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
-	base := OptionsCase{Name: "formula", D: 32, Dv: 32, Hq: 4, Hkv: 2, LSE: true, Seqs: []Seq{{0, 5, 40}}, Sinks: true,
+	base := Case{Name: "formula", D: 32, Dv: 32, Shape: attention.Shape{Hq: 4, Hkv: 2}, LSE: true, Seqs: []Seq{{0, 5, 40}}, Sinks: true,
 		Bias: BiasKind{Spread: Spread{On: true, Heads: true, Rows: true}, DType: attention.F32}}
 	large := base
 	large.Sinks, large.Bias, large.Extremes = false, BiasKind{}, Extremes{Q: 1e5, K: 1e5}
 	for _, x := range []struct {
 		name   string
-		c      OptionsCase
+		c      Case
 		dtype  attention.DType
 		change func(o, lse []float32, dv int)
 		says   string
@@ -89,9 +89,9 @@ func TestFormulaFindsWrongRows(t *testing.T) {
 		}, "want"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			p, err := NewOptionsProblem(x.c, x.dtype)
+			p, err := NewProblem(x.c, x.dtype)
 			require.NoError(t, err)
-			sample := p.Rows()
+			sample := p.SampleRows()
 			ref, refLSE, err := attention.ReferenceSample(p.Config(Target{DType: x.dtype}), p.HostArgs(p.Image), sample)
 			require.NoError(t, err)
 			o, lse := narrowed(ref, x.dtype), narrowed(refLSE, attention.F32)
@@ -112,10 +112,10 @@ func TestFormulaFindsWrongRows(t *testing.T) {
 // Where all scores of a row are one large bias O is the mean of V. Splits that keep nothing
 // but an LSE cannot know how many keys they had: there O is between the values.
 func TestFormulaOfEqualLargeBiases(t *testing.T) {
-	c := OptionsCase{Name: "formula", D: 8, Dv: 8, Hq: 8, Hkv: 2, LSE: true, Seqs: []Seq{{0, 9, 40}},
+	c := Case{Name: "formula", D: 8, Dv: 8, Shape: attention.Shape{Hq: 8, Hkv: 2}, LSE: true, Seqs: []Seq{{0, 9, 40}},
 		Bias:     BiasKind{Spread: Spread{On: true, Heads: true, Rows: true}, DType: attention.F32},
 		Extremes: Extremes{Bias: []float32{-math.MaxFloat32}}}
-	p, err := NewOptionsProblem(c, attention.F32)
+	p, err := NewProblem(c, attention.F32)
 	require.NoError(t, err)
 	f := NewFormula(p)
 	found := 0
@@ -153,11 +153,11 @@ func TestFormulaOfEqualLargeBiases(t *testing.T) {
 
 // A bias of -1e9 rounds scores away in float32 and not in float64: both are right.
 func TestFormulaOfAbsorbedScores(t *testing.T) {
-	c := OptionsCase{Name: "formula", D: 8, Dv: 8, Hq: 2, Hkv: 1, LSE: true, Seqs: []Seq{{0, 9, 40}},
+	c := Case{Name: "formula", D: 8, Dv: 8, Shape: attention.Shape{Hq: 2, Hkv: 1}, LSE: true, Seqs: []Seq{{0, 9, 40}},
 		Bias: BiasKind{Spread: Spread{On: true, Heads: true, Rows: true}, DType: attention.F32}, Extremes: Extremes{Bias: []float32{-1e9}}}
-	p, err := NewOptionsProblem(c, attention.F32)
+	p, err := NewProblem(c, attention.F32)
 	require.NoError(t, err)
-	cfg, args, sample := p.Config(Target{}), p.HostArgs(p.Image), p.Rows()
+	cfg, args, sample := p.Config(Target{}), p.HostArgs(p.Image), p.SampleRows()
 	cfg.DType = attention.F32
 	ref, refLSE, err := attention.ReferenceSample(cfg, args, sample)
 	require.NoError(t, err)

@@ -12,16 +12,16 @@ import (
 // numbers that the case was made of. It reads no tensor and shares no code with the
 // kernels, with the CPU tier or with attention.Reference.
 //
-// What a correct result may differ by is computed with it. Float32 holds a score s only
-// to about 2^-22 |s|; a row whose scores are 1e9 may therefore give its weight to any of
-// the keys whose scores lie within that error of the largest one, and to no others. So
-// each element of O has to lie
+// It also computes the error that a correct result may have. Float32 holds a score s only
+// to about 2^-22 |s|, so a row whose scores are 1e9 may give its weight to any of the keys
+// whose scores lie within that error of the largest one, and to no others. Each element of
+// O must lie
 //
 //   - within the error that the errors of scores and weights make of it, and
 //   - between the smallest and the largest value of the keys that may have weight.
 //
-// The second rule holds where the first allows anything. NaN, or 0 where values are not,
-// is never right.
+// The second rule still holds if the first allows anything. NaN is never right, and
+// neither is 0 unless the values are 0.
 type Formula struct {
 	// Rounded says that rounding moves weights also where the scores of a row are one large
 	// bias, exactly: the keys are computed in splits whose states are O and a float32 LSE, or
@@ -31,7 +31,7 @@ type Formula struct {
 	// within; 0: none. Rows beyond it are not judged.
 	MaxScore float64
 
-	p    *OptionsProblem
+	p    *Problem
 	unit roundings
 
 	wide         bool // sums keep what float32 rounds away
@@ -52,7 +52,7 @@ type roundings struct {
 	smallest float64
 }
 
-func roundingsOf(p *OptionsProblem) roundings {
+func roundingsOf(p *Problem) roundings {
 	u := map[attention.DType]roundings{
 		attention.F16:  {stored: 0x1p-11, weight: 0x1p-10, least: 0x1p-24, element: 0x1p-11, most: 65504},
 		attention.BF16: {stored: 0x1p-8, weight: 0x1p-7, least: 0x1p-126, element: 0x1p-8, most: 0x1.fep127},
@@ -103,13 +103,13 @@ func (e *RowError) Error() string {
 }
 
 // NewFormula prepares a problem to be judged. A Formula has one user at a time.
-func NewFormula(p *OptionsProblem) *Formula {
+func NewFormula(p *Problem) *Formula {
 	return &Formula{p: p, unit: roundingsOf(p), keys: map[keyID][]float64{}, values: map[keyID][]float64{}}
 }
 
 // Judge judges what a call left in memory.
 func (f *Formula) Judge(after [][]byte) Judgement {
-	sample := f.p.Rows()
+	sample := f.p.SampleRows()
 	o, lse := f.p.Gather(after, sample)
 	return f.JudgeRows(sample, o, lse)
 }
@@ -174,7 +174,7 @@ type rowScores struct {
 // score computes the scores of a row.
 func (f *Formula) score(b, h, row int) {
 	p, r := f.p, &f.row
-	kv, s := h/p.Group(), p.Seqs[b]
+	kv, s := h/p.Group(), p.seq(b)
 	*r = rowScores{s: r.s[:0], e: r.e[:0], value: r.value[:0], scale: r.scale[:0], times: r.times[:0], sink: math.Inf(-1)}
 	if p.Sinks {
 		r.sink = float64(p.sinkOf(h))
@@ -262,7 +262,7 @@ func (f *Formula) keyOf(b, kv, t int) []float64 {
 	x := f.keys[id]
 	if x == nil {
 		scale, _ := f.p.scaleAt(b, kv, t)
-		x = f.p.decodeRow(f.p.data[b].k[kv*f.p.Seqs[b].Keys+t], f.p.DType, f.p.D, scale)
+		x = f.p.decodeRow(f.p.data[b].k[kv*f.p.seq(b).Keys+t], f.p.DType, f.p.D, scale)
 		f.keys[id] = x
 	}
 	return x
@@ -273,7 +273,7 @@ func (f *Formula) valueOf(b, kv, t int) []float64 {
 	x := f.values[id]
 	if x == nil {
 		_, scale := f.p.scaleAt(b, kv, t)
-		x = f.p.decodeRow(f.p.data[b].v[kv*f.p.Seqs[b].Keys+t], f.p.DType, f.p.Dv, scale)
+		x = f.p.decodeRow(f.p.data[b].v[kv*f.p.seq(b).Keys+t], f.p.DType, f.p.Dv, scale)
 		f.values[id] = x
 	}
 	return x

@@ -13,10 +13,10 @@ const (
 	Tight     LayoutKind = iota // packed BHSD by zero Strides, each alone in memory of exactly its size
 	Packed                      // packed BHSD inside of larger memory
 	BSHD                        // packed BSHD
-	Padded                      // rows, heads and batches apart by multiples of 8 elements
-	Odd                         // odd offsets, odd distances
-	Even                        // offsets and distances that are multiples of 2 and not of 4
-	Woven                       // rows of O beside those of Q, of V beside those of K
+	Padded                      // gaps of multiples of 8 elements between rows, heads and batches
+	Odd                         // odd offsets and odd strides
+	Even                        // offsets and strides that are multiples of 2 and not of 4
+	Woven                       // rows of O alternate with those of Q, rows of V with those of K
 	Broadcast                   // one batch of Q, one head of K and of V, repeated by strides of 0
 	Window                      // rows of K and V overlap the next ones; one row of Q repeated
 	layoutKinds
@@ -26,11 +26,11 @@ func (l LayoutKind) String() string {
 	return [...]string{"tight", "packed", "bshd", "padded", "odd", "even", "woven", "broadcast", "window"}[l]
 }
 
-// Aliases reports whether rows of K and V share elements, so that a masked one
-// cannot be spoiled alone.
+// Aliases reports whether rows of K and V share elements, so that a masked one cannot be
+// spoiled without changing another.
 func (l LayoutKind) Aliases() bool { return l == Window }
 
-// Tensors in the order used throughout.
+// Indices of the tensors.
 const (
 	TensorQ = iota
 	TensorK
@@ -42,52 +42,57 @@ const (
 
 var TensorNames = [Tensors]string{"Q", "K", "V", "O", "LSE"}
 
-// Slot is where a tensor lies: in which piece of memory, and where in it.
+// Slot is the piece of memory that a tensor lies in, and its offset and strides there.
 type Slot struct {
 	Memory  int
 	Offset  int64 // elements
 	Strides attention.Strides
 }
 
-// Placement is where the tensors of a problem lie, and how large each piece of
-// memory is.
+// MemoryLayout is where the tensors of a problem lie and how large each piece of memory
+// is.
 type MemoryLayout struct {
 	Slots [Tensors]Slot
 	Bytes []int64
 }
 
-// Guard is how many elements lie before and after tensors, a multiple of 8; none
-// in the layout Tight.
+// Guard is how many elements lie before and after tensors, a multiple of 8. The layout
+// Tight has none, and blocked K and V have whole blocks.
 const Guard = 72
 
-// Place lays out a case. Distances not given by the layout's name are chosen to
-// be unlike any of the sizes.
-func LayOut(c Case, elem int64) MemoryLayout {
-	s := c.Shape
-	heads := [4]int{s.Hq, s.KVHeads(), s.KVHeads(), s.Hq}
-	seqs := [4]int{s.Sq, s.Sk, s.Sk, s.Sq}
-	dims := [4]int{c.D, c.D, c.Dv, c.Dv}
+// LayOut lays out the tensors of a case in a storage type. Distances that the layout's
+// name leaves open are unlike any of the sizes.
+func LayOut(c Case, dtype attention.DType) MemoryLayout {
+	e := c.extents()
+	batches, heads := [4]int{e.queryBatches, e.kvBatches, e.kvBatches, e.queryBatches}, [4]int{c.Hq, c.KVHeads(), c.KVHeads(), c.Hq}
+	seqs, dims := [4]int{e.queryRows, e.kvRows, e.kvRows, e.queryRows}, [4]int{c.D, c.D, c.Dv, c.Dv}
+	unit := int64(8)
+	if c.KV.Blocked() {
+		unit = 32
+	}
 	var p MemoryLayout
 	for i := range 4 {
-		at := Slot{Memory: i, Offset: Guard}
+		at := Slot{Memory: i, Offset: c.guard()}
 		h, n, d := int64(heads[i]), int64(seqs[i]), int64(dims[i])
 		switch c.Layout {
 		case Tight:
-			at.Offset = 0
 		case Packed:
 			at.Strides = attention.BHSD(heads[i], seqs[i], dims[i])
 		case BSHD:
 			at.Strides = attention.BSHD(heads[i], seqs[i], dims[i])
 		case Padded:
-			row := RoundUp(d, 8) + 8
-			at.Strides = SpacedStrides(h, n, row, 16, 24)
+			at.Strides = SpacedStrides(h, n, RoundUp(d, unit)+unit, 2*unit, 3*unit)
 		case Odd:
-			at.Offset = Guard + 1 + 2*int64(i)
+			if c.KV.Blocked() {
+				at.Strides = SpacedStrides(h, n, d+unit, unit, unit)
+				break
+			}
+			at.Offset += 1 + 2*int64(i)
 			at.Strides = SpacedStrides(h, n, d|1+2*int64(i), 1-n%2, 4)
 			at.Strides.Batch |= 1
 			at.Strides.Head |= 1
 		case Even:
-			at.Offset = Guard + 2
+			at.Offset += 2
 			row := RoundUp(d, 4) + 2
 			at.Strides = SpacedStrides(h, n, row, 2*((n+1)%2), 0)
 			at.Strides.Batch = h*at.Strides.Head + 2*((h*at.Strides.Head/2+1)%2)
@@ -118,18 +123,24 @@ func LayOut(c Case, elem int64) MemoryLayout {
 		}
 		p.Slots[i] = at
 	}
+	if c.VInK {
+		p.Slots[TensorV] = p.Slots[TensorK]
+		p.Slots[TensorV].Strides = p.Slots[TensorK].Strides.Resolve(c.KVHeads(), e.kvRows, c.D)
+	}
 	p.Slots[TensorLSE] = Slot{Memory: -1}
 	if c.LSE {
-		p.Slots[TensorLSE] = Slot{Memory: 4, Offset: Guard}
-		if c.Layout == Tight {
-			p.Slots[TensorLSE].Offset = 0
+		p.Slots[TensorLSE] = Slot{Memory: 4, Offset: c.guard()}
+	}
+	p.size(c, dtype, batches, heads, seqs, dims)
+	for i, packed := range [4]bool{c.PackedQ, c.PackedK, c.PackedK, c.PackedQ} {
+		if s := &p.Slots[i].Strides; packed && batches[i] == 1 && *s != (attention.Strides{}) {
+			s.Batch = 1<<40 + 32 // the batch stride of packed tensors is ignored
 		}
 	}
-	p.size(c, elem, heads, seqs, dims)
 	return p
 }
 
-// Apart are strides with heads and batches farther apart than their rows take.
+// SpacedStrides are strides with gaps between heads and between batches.
 func SpacedStrides(heads, seq, row, moreHead, moreBatch int64) attention.Strides {
 	head := seq*row + moreHead
 	return attention.Strides{Seq: row, Head: head, Batch: heads*head + moreBatch}
@@ -137,7 +148,7 @@ func SpacedStrides(heads, seq, row, moreHead, moreBatch int64) attention.Strides
 
 // size drops the pieces of memory that hold nothing and sizes the others, with
 // a guard behind the last row.
-func (p *MemoryLayout) size(c Case, elem int64, heads, seqs, dims [4]int) {
+func (p *MemoryLayout) size(c Case, dtype attention.DType, batches, heads, seqs, dims [4]int) {
 	number := map[int]int{}
 	for i := range p.Slots {
 		at := &p.Slots[i]
@@ -151,19 +162,33 @@ func (p *MemoryLayout) size(c Case, elem int64, heads, seqs, dims [4]int) {
 			p.Bytes = append(p.Bytes, 0)
 		}
 		at.Memory = n
-		var end int64
 		if i == TensorLSE {
-			end = (at.Offset + c.Shape.Rows()) * 4
-		} else {
-			s := at.Strides.Resolve(heads[i], seqs[i], dims[i])
-			end = at.Offset + int64(c.Shape.B-1)*s.Batch + int64(heads[i]-1)*s.Head + int64(seqs[i]-1)*s.Seq + int64(dims[i])
-			end *= elem
+			p.Bytes[n] = max(p.Bytes[n], (at.Offset+int64(batches[TensorQ])*int64(heads[TensorQ])*int64(seqs[TensorQ])+c.guard())*4)
+			continue
 		}
-		if c.Layout != Tight {
-			end += Guard * elem
-		}
-		p.Bytes[n] = max(p.Bytes[n], end)
+		s := at.Strides.Resolve(heads[i], seqs[i], dims[i])
+		end := at.Offset + int64(batches[i]-1)*s.Batch + int64(heads[i]-1)*s.Head + int64(seqs[i]-1)*s.Seq + int64(dims[i]) + c.guard()
+		p.Bytes[n] = max(p.Bytes[n], int64(c.rowBytes(i, dtype, int(end))))
 	}
+}
+
+// rowBytes are the bytes of elements of a tensor other than LSE.
+func (c *Case) rowBytes(i int, dtype attention.DType, elements int) int {
+	if i == TensorK || i == TensorV {
+		return c.KV.RowBytes(dtype, elements)
+	}
+	return elements * dtype.Size()
+}
+
+// guard is how many elements lie before and after tensors and vectors.
+func (c *Case) guard() int64 {
+	switch {
+	case c.Layout == Tight:
+		return 0
+	case c.KV.Blocked():
+		return 96
+	}
+	return Guard
 }
 
 func RoundUp(n, to int64) int64 { return (n + to - 1) / to * to }

@@ -2,81 +2,80 @@ package cases
 
 import "vkattn/attention"
 
-// CompactOptions is a table of the features with as few pipelines as name each of
-// them: what a driver on the CPU gets through of kernels that take it seconds to
-// compile. The features of a pipeline are those that people use together; problems
-// that differ in what does not change a pipeline share it.
-func CompactOptions() []OptionsCase {
-	var all []OptionsCase
-	add := func(c OptionsCase, changes ...func(*OptionsCase)) {
+// CompactOptions is a table of all options with as few pipelines as possible: for kernels
+// that a driver on the CPU takes seconds to compile. The options of a pipeline are ones
+// that people combine. Problems that differ in nothing that changes the pipeline share it.
+func CompactOptions() []Case {
+	var all []Case
+	add := func(c Case, changes ...func(*Case)) {
 		all = append(all, c)
 		for _, change := range changes {
 			all = append(all, c.with(change))
 		}
 	}
-	small := func(c OptionsCase) OptionsCase { c.D, c.Dv = 32, 32; return c }
-	topLeft := func(c *OptionsCase) { c.Causal = attention.TopLeft }
+	small := func(c Case) Case { c.D, c.Dv = 32, 32; return c }
+	topLeft := func(c *Case) { c.Causal = attention.TopLeft }
 
-	// Rows of many sequences, short and long, causal, a window beside.
-	add(small(prefill("compact-window")).with(func(c *OptionsCase) {
+	// Rows of many sequences, short and long, causal, with a window.
+	add(small(prefill("compact-window")).with(func(c *Case) {
 		c.Seqs, c.PackedQ, c.PackedK, c.Causal = crowdSeqs, true, true, attention.BottomRight
 		c.Window, c.ALiBi, c.Sinks = attention.WindowOf(40, 0), true, true
-	}), topLeft, func(c *OptionsCase) { c.Window = attention.WindowOf(0, 3) },
-		func(c *OptionsCase) { c.Window = attention.WindowOf(100, 5) })
-	// Pages and what is added to scores, no mask.
-	add(small(prefill("compact-paged")).with(func(c *OptionsCase) {
+	}), topLeft, func(c *Case) { c.Window = attention.WindowOf(0, 3) },
+		func(c *Case) { c.Window = attention.WindowOf(100, 5) })
+	// Pages with softcap and bias, no mask.
+	add(small(prefill("compact-paged")).with(func(c *Case) {
 		c.Seqs, c.LooseQ, c.PageSize, c.Prefix = mixedSeqs, true, 16, 48
 		c.Softcap, c.Bias = 5, BiasKind{Spread{true, true, true, true}, attention.F16}
-	}), func(c *OptionsCase) { c.Bias.Heads, c.Bias.Rows, c.Softcap = false, false, 50 },
-		func(c *OptionsCase) { c.Bias.Spread, c.Prefix, c.Layout = Spread{On: true, Rows: true}, 0, BSHD })
-	// Pages of quantised rows, of K and of V of different lengths, and tiles left out; and pages as long as a tile.
-	add(small(prefill("compact-paged")).with(func(c *OptionsCase) {
+	}), func(c *Case) { c.Bias.Heads, c.Bias.Rows, c.Softcap = false, false, 50 },
+		func(c *Case) { c.Bias.Spread, c.Prefix, c.Layout = Spread{On: true, Rows: true}, 0, BSHD })
+	// Pages of quantised rows, with K and V of different lengths and tiles that a bitmap excludes; and pages as long as a tile.
+	add(small(prefill("compact-paged")).with(func(c *Case) {
 		c.Dv, c.Seqs, c.PackedQ, c.PageSize, c.Causal = 48, mixedSeqs, true, 16, attention.BottomRight
 		c.KV, c.KVBlock, c.BlockQ, c.BlockK, c.Blocks = attention.KVInt8, 16, 16, 64, Spread{On: true, Batches: true, Heads: true}
-	}), topLeft, func(c *OptionsCase) { c.Seqs, c.Blocks.Heads = equal(2, 12, 900), false })
-	add(small(prefill("compact-paged")).with(func(c *OptionsCase) {
+	}), topLeft, func(c *Case) { c.Seqs, c.Blocks.Heads = equal(2, 12, 900), false })
+	add(small(prefill("compact-paged")).with(func(c *Case) {
 		c.Seqs, c.PackedQ, c.PageSize, c.Prefix, c.Causal = mixedSeqs, true, 64, 64, attention.BottomRight
 	}), topLeft)
 	// A mask, and quantised keys.
-	add(small(prefill("compact-mask")).with(func(c *OptionsCase) {
+	add(small(prefill("compact-mask")).with(func(c *Case) {
 		c.Mask, c.KV, c.KVBlock = Spread{true, true, true, true}, attention.KVInt8, 16
-	}), func(c *OptionsCase) { c.Mask.Heads = false }, func(c *OptionsCase) { c.Mask = Spread{On: true, Heads: true} },
-		func(c *OptionsCase) { c.Mask.Batches, c.Layout = false, BSHD })
+	}), func(c *Case) { c.Mask.Heads = false }, func(c *Case) { c.Mask = Spread{On: true, Heads: true} },
+		func(c *Case) { c.Mask.Batches, c.Layout = false, BSHD })
 	// A bitmap of blocks under a causal mask.
-	add(small(prefill("compact-blocks")).with(func(c *OptionsCase) {
+	add(small(prefill("compact-blocks")).with(func(c *Case) {
 		c.BlockQ, c.BlockK, c.Blocks, c.Causal = 32, 64, Spread{On: true, Batches: true, Heads: true}, attention.BottomRight
 		c.Seqs = equal(2, 150, 333)
-	}), topLeft, func(c *OptionsCase) { c.Blocks.Heads, c.Seqs = false, equal(3, 170, 700) },
-		func(c *OptionsCase) { c.Blocks.Batches, c.Seqs = false, equal(2, 140, 2200) })
+	}), topLeft, func(c *Case) { c.Blocks.Heads, c.Seqs = false, equal(3, 170, 700) },
+		func(c *Case) { c.Blocks.Batches, c.Seqs = false, equal(2, 140, 2200) })
 	// Decoding: few rows, keys split.
-	add(decode("compact-decode").with(func(c *OptionsCase) { c.FixedSplit = 3 }),
-		func(c *OptionsCase) { c.FixedSplit = 7 }, func(c *OptionsCase) { c.FixedSplit, c.Seqs = 2, equal(2, 2, 700) },
-		func(c *OptionsCase) { c.Hq, c.Hkv, c.PageSize = 7, 1, 48 })
-	add(decode("compact-serving").with(func(c *OptionsCase) {
+	add(decode("compact-decode").with(func(c *Case) { c.FixedSplit = 3 }),
+		func(c *Case) { c.FixedSplit = 7 }, func(c *Case) { c.FixedSplit, c.Seqs = 2, equal(2, 2, 700) },
+		func(c *Case) { c.Hq, c.Hkv, c.PageSize = 7, 1, 48 })
+	add(decode("compact-serving").with(func(c *Case) {
 		c.Seqs, c.PackedQ, c.PageSize, c.Prefix, c.Causal, c.Sinks = decodeSeqs, true, 5, 64, attention.BottomRight, true
 		c.FixedSplit = 3
-	}), func(c *OptionsCase) { c.FixedSplit = 2 }, topLeft)
-	add(decode("compact-sparse").with(func(c *OptionsCase) { c.SparseRatio, c.Shuffled, c.PageSize = 0.3, true, 16 }),
-		func(c *OptionsCase) { c.SparseRatio, c.Shuffled = 0.02, false }, func(c *OptionsCase) { c.SparseRatio = 1 },
-		func(c *OptionsCase) { c.Hq, c.Hkv = 10, 2 })
+	}), func(c *Case) { c.FixedSplit = 2 }, topLeft)
+	add(decode("compact-sparse").with(func(c *Case) { c.SparseRatio, c.Shuffled, c.PageSize = 0.3, true, 16 }),
+		func(c *Case) { c.SparseRatio, c.Shuffled = 0.02, false }, func(c *Case) { c.SparseRatio = 1 },
+		func(c *Case) { c.Hq, c.Hkv = 10, 2 })
 	// Tiles full of keys that some rows may not see.
-	add(decode("compact-sparse").with(func(c *OptionsCase) {
+	add(decode("compact-sparse").with(func(c *Case) {
 		c.SparseRatio, c.Hq, c.Hkv, c.Seqs, c.Causal = 1, 4, 2, equal(3, 2, 304), attention.BottomRight
-	}), topLeft, func(c *OptionsCase) { c.SparseRatio = 0.5 })
-	add(decode("compact-blocks").with(func(c *OptionsCase) {
+	}), topLeft, func(c *Case) { c.SparseRatio = 0.5 })
+	add(decode("compact-blocks").with(func(c *Case) {
 		c.BlockQ, c.BlockK, c.Blocks, c.Seqs, c.PageSize = 16, 16, Spread{On: true, Heads: true}, equal(2, 1, 1100), 16
-	}), func(c *OptionsCase) { c.Blocks.Batches = true })
+	}), func(c *Case) { c.Blocks.Batches = true })
 	// Rows of 256 columns, which subgroups share: of a list, of pages, with masks.
-	add(decode("compact-wide").with(func(c *OptionsCase) {
+	add(decode("compact-wide").with(func(c *Case) {
 		c.D, c.Dv, c.Seqs, c.Causal, c.FixedSplit = 256, 256, equal(2, 2, 333), attention.BottomRight, 2
 		c.SparseRatio, c.PageSize = 0.3, 16
-	}), topLeft, func(c *OptionsCase) { c.SparseRatio, c.Seqs = 1, equal(2, 1, 700) }, func(c *OptionsCase) { c.SparseRatio = 0.02 })
-	add(decode("compact-mask").with(func(c *OptionsCase) {
+	}), topLeft, func(c *Case) { c.SparseRatio, c.Seqs = 1, equal(2, 1, 700) }, func(c *Case) { c.SparseRatio = 0.02 })
+	add(decode("compact-mask").with(func(c *Case) {
 		c.Mask, c.Bias = Spread{true, true, true, true}, BiasKind{Spread{true, true, true, true}, attention.F32}
-	}), func(c *OptionsCase) { c.Mask.Batches, c.Bias.Heads = false, false })
+	}), func(c *Case) { c.Mask.Batches, c.Bias.Heads = false, false })
 	for _, kv := range []attention.KVType{attention.KVFP8, attention.KVQ8_0, attention.KVQ4_0} {
-		add(decode("compact-quant").with(func(c *OptionsCase) { c.KV = kv }),
-			func(c *OptionsCase) { c.Seqs = equal(2, 2, 330) })
+		add(decode("compact-quant").with(func(c *Case) { c.KV = kv }),
+			func(c *Case) { c.Seqs = equal(2, 2, 330) })
 	}
 	return append(all, latentCases()[0])
 }

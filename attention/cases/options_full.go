@@ -6,10 +6,9 @@ import (
 	"vkattn/attention"
 )
 
-// Features is the whole table: the tables of all features, each of them at every head
-// dimension besides, serving's mixtures of lengths, and many compositions. It suits a
-// GPU.
-func AllOptions() []OptionsCase {
+// AllOptions is the whole table: the tables of all options, each also at the other head
+// dimensions, mixed batches as servers have them, and many compositions. It suits a GPU.
+func AllOptions() []Case {
 	all := optionTables(true)
 	all = append(all, otherDims(all)...)
 	all = append(all, servingCases()...)
@@ -22,11 +21,10 @@ func AllOptions() []OptionsCase {
 
 const fullCompositions = 160
 
-// otherDims has a case of each feature's table at each head dimension that the tables
-// themselves do not have; those that are multiples of nothing come with tensors in any
-// place. Which case that is goes round.
-func otherDims(tables []OptionsCase) []OptionsCase {
-	byName := map[string][]OptionsCase{}
+// otherDims has one case of each option's table at each head dimension that the table
+// lacks, in turn. Odd head dimensions come with odd layouts.
+func otherDims(tables []Case) []Case {
+	byName := map[string][]Case{}
 	var names []string
 	for _, c := range tables {
 		if c.D != 64 || c.Dv != 64 {
@@ -37,13 +35,13 @@ func otherDims(tables []OptionsCase) []OptionsCase {
 		}
 		byName[c.Name] = append(byName[c.Name], c)
 	}
-	var all []OptionsCase
+	var all []Case
 	for n, name := range names {
 		for i, d := range [][2]int{{128, 128}, {96, 96}, {256, 256}, {32, 64}, {128, 64}, {192, 128}, {80, 80}, {40, 40}, {111, 111}, {7, 7}} {
 			even := d[0]%32 == 0 && d[1]%32 == 0
-			from := slices.DeleteFunc(slices.Clone(byName[name]), func(c OptionsCase) bool { return c.KV.Blocked() && !even })
-			// A step that has no factor in common with most lengths.
-			all = append(all, from[(7*i+n)%len(from)].with(func(c *OptionsCase) {
+			from := slices.DeleteFunc(slices.Clone(byName[name]), func(c Case) bool { return c.KV.Blocked() && !even })
+			// The step has no factor in common with the lengths of most tables.
+			all = append(all, from[(7*i+n)%len(from)].with(func(c *Case) {
 				c.D, c.Dv = d[0], d[1]
 				if !even {
 					c.Layout, c.LSE, c.Access = Odd, i%3 != 0, Accesses[i%2]
@@ -54,11 +52,11 @@ func otherDims(tables []OptionsCase) []OptionsCase {
 	return all
 }
 
-// servingCases are batches as a server meets them, judged by a sample of rows.
-func servingCases() []OptionsCase {
+// servingCases are the batches of a server, judged by a sample of rows.
+func servingCases() []Case {
 	lengths := seqsOf([2]int{1, 1}, [2]int{235, 235}, [2]int{13353, 13353})
-	base := OptionsCase{
-		Name: "serving", D: 128, Dv: 128, Hq: 4, Hkv: 1, LSE: true, Layout: BSHD, Sample: 400,
+	base := Case{
+		Name: "serving", D: 128, Dv: 128, Shape: attention.Shape{Hq: 4, Hkv: 1}, LSE: true, Layout: BSHD, SampleMax: 400,
 		Causal: attention.BottomRight, PackedQ: true,
 	}
 	// 600 decodes and 5 long prefills among them.
@@ -74,42 +72,42 @@ func servingCases() []OptionsCase {
 	for i := range 600 {
 		decodes = append(decodes, Seq{i, 1, 1 + (i*41)%1500})
 	}
-	each := func(f func(*OptionsCase)) OptionsCase { return base.with(f) }
-	all := []OptionsCase{
-		each(func(c *OptionsCase) { c.Seqs, c.PackedK = lengths, true }),
-		each(func(c *OptionsCase) { c.Seqs, c.PageSize = lengths, 16 }),
-		each(func(c *OptionsCase) { c.Seqs, c.PackedK, c.D, c.Dv = lengths, true, 64, 64 }),
-		each(func(c *OptionsCase) {
+	each := func(f func(*Case)) Case { return base.with(f) }
+	all := []Case{
+		each(func(c *Case) { c.Seqs, c.PackedK = lengths, true }),
+		each(func(c *Case) { c.Seqs, c.PageSize = lengths, 16 }),
+		each(func(c *Case) { c.Seqs, c.PackedK, c.D, c.Dv = lengths, true, 64, 64 }),
+		each(func(c *Case) {
 			c.Seqs, c.PageSize, c.Window, c.D, c.Dv = lengths, 64, attention.WindowOf(1023, 0), 64, 64
 		}),
-		each(func(c *OptionsCase) { c.Seqs, c.PageSize = crowd, 16 }),
-		each(func(c *OptionsCase) { c.Seqs, c.PageSize, c.Prefix, c.D, c.Dv = crowd, 64, 256, 64, 64 }),
-		each(func(c *OptionsCase) { c.Seqs, c.PackedK, c.D, c.Dv = crowd, true, 64, 64 }),
-		each(func(c *OptionsCase) { c.Seqs, c.PageSize, c.FixedSplit = crowd, 16, 3 }),
-		each(func(c *OptionsCase) { c.Seqs, c.PageSize, c.PackedQ = decodes, 1, false }),
-		each(func(c *OptionsCase) { c.Seqs, c.PageSize, c.PackedQ, c.KV = decodes, 16, false, attention.KVFP8 }),
-		each(func(c *OptionsCase) {
+		each(func(c *Case) { c.Seqs, c.PageSize = crowd, 16 }),
+		each(func(c *Case) { c.Seqs, c.PageSize, c.Prefix, c.D, c.Dv = crowd, 64, 256, 64, 64 }),
+		each(func(c *Case) { c.Seqs, c.PackedK, c.D, c.Dv = crowd, true, 64, 64 }),
+		each(func(c *Case) { c.Seqs, c.PageSize, c.FixedSplit = crowd, 16, 3 }),
+		each(func(c *Case) { c.Seqs, c.PageSize, c.PackedQ = decodes, 1, false }),
+		each(func(c *Case) { c.Seqs, c.PageSize, c.PackedQ, c.KV = decodes, 16, false, attention.KVFP8 }),
+		each(func(c *Case) {
 			c.Seqs, c.PackedQ, c.SparseRatio, c.Hq, c.Hkv, c.D, c.Dv, c.Causal = equal(1, 1, 32000), false, 0.02, 32, 8, 256, 256, attention.CausalNone
 		}),
-		each(func(c *OptionsCase) {
+		each(func(c *Case) {
 			c.Seqs, c.PackedQ, c.SparseRatio, c.PageSize, c.Causal = equal(4, 1, 32000), false, 0.05, 5, attention.CausalNone
 		}),
-		each(func(c *OptionsCase) {
-			c.Seqs, c.PackedQ, c.PageSize, c.D, c.Dv, c.Hq, c.VInK, c.Sample = equal(4, 1, 5000), false, 64, 576, 512, 128, true, 100
+		each(func(c *Case) {
+			c.Seqs, c.PackedQ, c.PageSize, c.D, c.Dv, c.Hq, c.VInK, c.SampleMax = equal(4, 1, 5000), false, 64, 576, 512, 128, true, 100
 		}),
 	}
 	// Every row of the smaller ones.
 	for i, seqs := range [][]Seq{decodes[:100], crowd[:100]} {
-		all = append(all, each(func(c *OptionsCase) {
-			c.Name, c.Seqs, c.PageSize, c.Sample = []string{"serving-decodes", "serving-crowd"}[i], slices.Clone(seqs), 16, 4000
+		all = append(all, each(func(c *Case) {
+			c.Name, c.Seqs, c.PageSize, c.SampleMax = []string{"serving-decodes", "serving-crowd"}[i], slices.Clone(seqs), 16, 4000
 		}))
 	}
 	return all
 }
 
-// crowdCases are packed batches of many short sequences and some long ones, which have a dispatch each
-// where there are enough of them for a device's cores.
-func crowdCases() []OptionsCase {
+// crowdCases are packed batches of many short sequences and some long ones. The two kinds
+// get separate dispatches if there are enough short ones for a device's cores.
+func crowdCases() []Case {
 	var seqs []Seq
 	for i := range 144 {
 		s := crowdSeqs[i%len(crowdSeqs)]
@@ -118,29 +116,29 @@ func crowdCases() []OptionsCase {
 		}
 		seqs = append(seqs, Seq{i, s.Rows, s.Keys})
 	}
-	base := prefill("crowd").with(func(c *OptionsCase) {
+	base := prefill("crowd").with(func(c *Case) {
 		c.Seqs, c.PackedQ, c.PackedK, c.Causal = seqs, true, true, attention.BottomRight
 	})
-	paged := func(c *OptionsCase, size int) { c.PackedK, c.PageSize = false, size }
-	return []OptionsCase{
+	paged := func(c *Case, size int) { c.PackedK, c.PageSize = false, size }
+	return []Case{
 		base,
-		base.with(func(c *OptionsCase) { paged(c, 16); c.LSE = false }),
-		base.with(func(c *OptionsCase) { paged(c, 1); c.Causal, c.Window = attention.TopLeft, attention.WindowOf(40, 0) }),
-		base.with(func(c *OptionsCase) { c.LooseQ, c.LooseK, c.Causal = true, true, attention.CausalNone }),
-		base.with(func(c *OptionsCase) { c.Hq, c.Hkv, c.D, c.Dv = 8, 1, 128, 128 }),
-		base.with(func(c *OptionsCase) { c.Hq, c.Hkv, c.Sinks, c.Softcap = 2, 2, true, 5 }),
-		base.with(func(c *OptionsCase) { c.ALiBi, c.D, c.Dv, c.Prefix = true, 96, 96, 64; paged(c, 64) }),
-		base.with(func(c *OptionsCase) {
+		base.with(func(c *Case) { paged(c, 16); c.LSE = false }),
+		base.with(func(c *Case) { paged(c, 1); c.Causal, c.Window = attention.TopLeft, attention.WindowOf(40, 0) }),
+		base.with(func(c *Case) { c.LooseQ, c.LooseK, c.Causal = true, true, attention.CausalNone }),
+		base.with(func(c *Case) { c.Hq, c.Hkv, c.D, c.Dv = 8, 1, 128, 128 }),
+		base.with(func(c *Case) { c.Hq, c.Hkv, c.Sinks, c.Softcap = 2, 2, true, 5 }),
+		base.with(func(c *Case) { c.ALiBi, c.D, c.Dv, c.Prefix = true, 96, 96, 64; paged(c, 64) }),
+		base.with(func(c *Case) {
 			c.Mask, c.Bias = Spread{true, true, true, true}, BiasKind{Spread{true, true, true, true}, attention.F16}
 		}),
-		base.with(func(c *OptionsCase) { c.KV, c.KVBlock = attention.KVInt8, 16; paged(c, 16) }),
-		base.with(func(c *OptionsCase) { c.KV = attention.KVQ4_0 }),
-		base.with(func(c *OptionsCase) { c.D, c.Dv = 256, 256; paged(c, 5) }),
-		base.with(func(c *OptionsCase) {
+		base.with(func(c *Case) { c.KV, c.KVBlock = attention.KVInt8, 16; paged(c, 16) }),
+		base.with(func(c *Case) { c.KV = attention.KVQ4_0 }),
+		base.with(func(c *Case) { c.D, c.Dv = 256, 256; paged(c, 5) }),
+		base.with(func(c *Case) {
 			c.BlockQ, c.BlockK, c.Blocks = 16, 64, Spread{On: true, Batches: true, Heads: true}
 			paged(c, 16)
 		}),
-		base.with(func(c *OptionsCase) { // all rows of a fragment are a query's
+		base.with(func(c *Case) { // all rows of a fragment are a query's
 			c.D, c.Dv, c.Hq, c.Hkv, c.VInK = 576, 512, 16, 1, true
 			paged(c, 64)
 		}),

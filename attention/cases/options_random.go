@@ -7,12 +7,12 @@ import (
 	"vkattn/attention"
 )
 
-// RandomOptions is the n-th random composition of features, the same on every
-// run: "random-n" names it.
-func RandomOptions(n int) OptionsCase {
+// RandomOptions is the n-th random composition of options, the same on every run. Its name
+// is "random-n".
+func RandomOptions(n int) Case {
 	r := rand.New(rand.NewPCG(uint64(n), 0xfea7))
 	chance := func(of int) bool { return r.IntN(of) == 0 }
-	c := OptionsCase{Name: fmt.Sprintf("random-%d", n), LSE: true, Seed: uint64(n)<<1 | 1<<40}
+	c := Case{Name: fmt.Sprintf("random-%d", n), LSE: true, Seed: uint64(n)<<1 | 1<<40}
 	c.D = []int{64, 128, 96, 64, 32, 16, 33, 7, 1, 128}[r.IntN(10)]
 	c.Dv = c.D
 	if chance(3) {

@@ -8,15 +8,15 @@ import (
 	"vkattn/attention"
 )
 
-// What a table costs on a device is compiling, and the storage types of a tier
-// differ in little but how elements are read and written. So the types divide the
-// pipelines of a table between them, in such a way that each of them meets every
-// feature, alone and with what it has to go along with.
+// On a device a table costs the time to compile its pipelines, and the kernels of a tier's
+// storage types differ little: in how elements are read and written. So the types share
+// the pipelines of a table, in such a way that each type meets every option, alone and with
+// what it interacts with.
 
-// Facets are what a case shows of the features, by name: each of them, and each
-// together with pages and with lengths of sequences.
-func (c OptionsCase) Facets() []string {
-	shape := c.Shape()
+// Facets are the names of the options that a case exercises: each one, and each combined
+// with pages and with lengths of sequences.
+func (c Case) Facets() []string {
+	shape := c.Bounds()
 	usedQ, usedK := c.usedLengths()
 	varlen := c.PackedQ || c.PackedK || usedQ || usedK
 	var all []string
@@ -73,9 +73,8 @@ func (c OptionsCase) Facets() []string {
 	return all
 }
 
-// ShareOptions deals a table out to n storage types, so that each meets every facet
-// of it.
-func ShareOptions(list []OptionsCase, n int) [][]OptionsCase {
+// ShareOptions deals a table out to n storage types so that each type meets every facet.
+func ShareOptions(list []Case, n int) [][]Case {
 	d := newDealer(list, n)
 	d.dealPipelines()
 	for t := range n {
@@ -84,24 +83,24 @@ func ShareOptions(list []OptionsCase, n int) [][]OptionsCase {
 	return d.shares()
 }
 
-// DealOptions deals a table out to n storage types, so that its cases are computed
-// once: what has few pipelines not every type meets.
-func DealOptions(list []OptionsCase, n int) [][]OptionsCase {
+// DealOptions deals a table out to n storage types so that each case is computed once. Not
+// every type meets the facets that have few pipelines.
+func DealOptions(list []Case, n int) [][]Case {
 	d := newDealer(list, n)
 	d.dealPipelines()
 	return d.shares()
 }
 
-// dealer knows what each storage type has of a list. Cases are places in it.
+// dealer records which cases of a list each storage type has. Cases are indices.
 type dealer struct {
-	list      []OptionsCase
+	list      []Case
 	facets    [][]string
 	chosen    []map[int]bool
 	met       []map[string]bool
 	pipelines []int // how many each type has
 }
 
-func newDealer(list []OptionsCase, n int) *dealer {
+func newDealer(list []Case, n int) *dealer {
 	d := &dealer{list: list, pipelines: make([]int, n)}
 	for _, c := range list {
 		d.facets = append(d.facets, c.Facets())
@@ -112,8 +111,8 @@ func newDealer(list []OptionsCase, n int) *dealer {
 	return d
 }
 
-// dealPipelines gives the cases of each pipeline to the type that they have most to
-// show to, or the one that has fewest so far.
+// dealPipelines gives the cases of each pipeline to the type for which they add most
+// facets, or to the one with the fewest pipelines.
 func (d *dealer) dealPipelines() {
 	var groups [][]int
 	number := map[string]int{}
@@ -138,8 +137,8 @@ func (d *dealer) dealPipelines() {
 	}
 }
 
-// complete gives a type what facets it lacks, each time by the case that has most of
-// them, and of these by the one with the least work.
+// complete adds cases until a type meets all facets: each time the case that adds most,
+// and of several the cheapest.
 func (d *dealer) complete(t int) {
 	for {
 		best, most := -1, 0
@@ -168,7 +167,7 @@ func (d *dealer) add(t int, indices ...int) {
 	d.pipelines[t]++
 }
 
-// gain is how many facets a type would meet that it has not.
+// gain is the number of facets that cases add to a type.
 func (d *dealer) gain(t int, indices ...int) int {
 	fresh := map[string]bool{}
 	for _, i := range indices {
@@ -181,9 +180,9 @@ func (d *dealer) gain(t int, indices ...int) int {
 	return len(fresh)
 }
 
-// shares are what the types have, in the order of the list.
-func (d *dealer) shares() [][]OptionsCase {
-	all := make([][]OptionsCase, len(d.chosen))
+// shares are the cases of each type, in the order of the list.
+func (d *dealer) shares() [][]Case {
+	all := make([][]Case, len(d.chosen))
 	for t, chosen := range d.chosen {
 		for i, c := range d.list {
 			if chosen[i] {

@@ -13,9 +13,9 @@ import (
 
 // plain is one row by the definitions, from the numbers of the case and not from
 // how they lie in memory.
-func (p *OptionsProblem) plain(b, h, row int) (o []float64, lse float64) {
+func (p *Problem) plain(b, h, row int) (o []float64, lse float64) {
 	kv := h / p.Group()
-	s := p.Seqs[b]
+	s := p.seq(b)
 	q := p.data[b].q[(h*s.Rows+row)*p.D:][:p.D]
 	o = make([]float64, p.Dv)
 	var scores []float64
@@ -72,13 +72,13 @@ func TestReferenceWithOptionsIsTheDefinition(t *testing.T) {
 			if c.D > 256 {
 				dtype = attention.F16
 			}
-			p, err := NewOptionsProblem(c, dtype)
+			p, err := NewProblem(c, dtype)
 			require.NoError(t, err)
 			cfg, args := p.Config(Target{Tier: attention.TierCPU, DType: dtype}), p.HostArgs(p.Spoiled())
 			require.NoError(t, attention.CheckArgs(cfg, args))
-			c.Sample = 150
-			p.OptionsCase.Sample = c.Sample
-			sample := p.Rows()
+			c.SampleMax = 150
+			p.Case.SampleMax = c.SampleMax
+			sample := p.SampleRows()
 			ref, refLSE, err := attention.ReferenceSample(cfg, args, sample)
 			require.NoError(t, err)
 			low, lowLSE, err := accuracy.Low(cfg, args, sample)
@@ -111,7 +111,7 @@ func TestReferenceWithOptionsIsTheDefinition(t *testing.T) {
 
 // The tables name no case twice, and say how long they are.
 func TestOptionTables(t *testing.T) {
-	for name, all := range map[string][]OptionsCase{"compact": CompactOptions(), "brief": BriefOptions(), "wide": WideOptions(), "full": AllOptions()} {
+	for name, all := range map[string][]Case{"compact": CompactOptions(), "brief": BriefOptions(), "wide": WideOptions(), "full": AllOptions()} {
 		seen := map[string]bool{}
 		pipelines := map[string]bool{}
 		var flops int64
@@ -121,7 +121,7 @@ func TestOptionTables(t *testing.T) {
 			pipelines[c.Pipeline()] = true
 			flops += c.Flops()
 			require.NoError(t, c.Config(Target{}).Validate(), "%v", c)
-			require.NoError(t, c.Shape().Validate(), "%v", c)
+			require.NoError(t, c.Bounds().Validate(), "%v", c)
 		}
 		t.Logf("%s: %d cases, about %d pipelines, %.2f GFLOP", name, len(seen), len(pipelines), float64(flops)/1e9)
 	}
@@ -129,7 +129,7 @@ func TestOptionTables(t *testing.T) {
 
 // Each storage type meets every facet of a table, and the types together each case.
 func TestShareOptions(t *testing.T) {
-	for name, all := range map[string][]OptionsCase{"compact": CompactOptions(), "brief": BriefOptions(), "full": AllOptions()} {
+	for name, all := range map[string][]Case{"compact": CompactOptions(), "brief": BriefOptions(), "full": AllOptions()} {
 		facets := map[string]bool{}
 		for _, c := range all {
 			for _, f := range c.Facets() {

@@ -1,8 +1,11 @@
 package cases
 
 import (
+	"bytes"
 	"fmt"
 	"math"
+
+	"vkattn/attention"
 )
 
 // SameRows compares the outputs of two calls bit by bit, in the query rows that
@@ -46,4 +49,35 @@ func (p *Problem) SameRows(a, b [][]byte, limit int) error {
 		}
 	}
 	return nil
+}
+
+// Same compares the outputs of two calls bit by bit.
+func (p *Problem) Same(a, b [][]byte) error {
+	different := 0
+	var first error
+	p.eachOutput(func(which, seq, h, row int, at, n int64) {
+		m := p.piece[which]
+		x, y := a[m][at:at+n], b[m][at:at+n]
+		if bytes.Equal(x, y) {
+			return
+		}
+		if different == 0 {
+			first = fmt.Errorf("%s of sequence %d, head %d, row %d was %v and is %v", pieceNames[which], seq, h, row,
+				p.numbers(which, x), p.numbers(which, y))
+		}
+		different++
+	})
+	if different > 0 {
+		return fmt.Errorf("%d rows differ: %w", different, first)
+	}
+	return nil
+}
+
+// numbers are the first few of some bytes of O or LSE.
+func (p *Problem) numbers(which int, b []byte) []float32 {
+	dtype := p.DType
+	if which == pieceLSE {
+		dtype = attention.F32
+	}
+	return decodeFloats(b[:min(len(b), 4*dtype.Size())], dtype)
 }

@@ -7,7 +7,7 @@ import (
 	"vkattn/attention"
 )
 
-// The values every tier has to get right. Dims are (HeadDim, HeadDimV).
+// Values that every tier must compute correctly. Dims are (HeadDim, HeadDimV).
 var (
 	Dims = [][2]int{
 		{1, 1}, {8, 8}, {31, 31}, {32, 32}, {40, 40}, {59, 59}, {64, 64}, {72, 72}, {80, 80}, {96, 96},
@@ -61,9 +61,8 @@ func every(p pair) (pair, bool) { return p, true }
 
 func rowCost(row []int) int64 { return caseOf(row).Cost() }
 
-// All is the whole table: every pair of values of any two factors, corners, and
-// problems of the size people have. It suits a GPU; [Brief] suits a driver on
-// the CPU.
+// All is the whole table of shapes: every pair of values of any two factors, corner cases,
+// and problems of realistic size. It suits a GPU; [Brief] suits a driver on the CPU.
 func All() []Case { return slices.Concat(pairwise(), notable, realistic()) }
 
 // pairwise has every pair of values of any two factors.
@@ -75,7 +74,7 @@ var pairwise = sync.OnceValue(func() []Case {
 	return all
 })
 
-// Notable are corners that the covering design meets only by chance.
+// Notable are corner cases that the covering design meets only by chance.
 func Notable() []Case { return slices.Clone(notable) }
 
 var notable = []Case{
@@ -90,7 +89,7 @@ var notable = []Case{
 	{D: 128, Dv: 128, Causal: attention.BottomRight, Shape: attention.Shape{B: 2, Hq: 8, Hkv: 2, Sq: 1, Sk: 239}, Layout: BSHD},
 	// The smallest problem there is.
 	{D: 1, Dv: 1, Shape: attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}, LSE: true},
-	// Unlike dims either way round, none a multiple of anything.
+	// Different dims in both orders, multiples of nothing.
 	{D: 3, Dv: 200, Shape: attention.Shape{B: 1, Hq: 3, Sq: 65, Sk: 63}, Layout: Even, LSE: true},
 	{D: 200, Dv: 3, Causal: attention.TopLeft, Shape: attention.Shape{B: 1, Hq: 3, Sq: 63, Sk: 65}, Layout: Odd, LSE: true},
 	// The maximum moves at every key, down and up, with large scores.
@@ -103,7 +102,7 @@ var notable = []Case{
 	{D: 64, Dv: 64, Causal: attention.BottomRight, Scale: attention.ScaleOf(0), Shape: attention.Shape{B: 1, Hq: 1, Sq: 129, Sk: 127}, LSE: true},
 }
 
-// realistic are problems of the size people have, verified by sampled rows.
+// realistic are problems of realistic size, verified by sampled rows.
 func realistic() []Case {
 	var all []Case
 	for i, d := range [][2]int{{64, 64}, {128, 128}, {192, 128}, {256, 256}} {

@@ -45,7 +45,7 @@ func EncodeBF16(dst []byte, src []float32) {
 	}
 }
 
-// DecodeF32 reads little-endian float32 from src, every bit kept.
+// DecodeF32 reads little-endian float32 from src and changes no bit.
 // It panics where src is too short.
 func DecodeF32(dst []float32, src []byte) {
 	src = src[:4*len(dst)]
@@ -54,7 +54,7 @@ func DecodeF32(dst []float32, src []byte) {
 	}
 }
 
-// EncodeF32 writes src to dst as little-endian float32, every bit kept.
+// EncodeF32 writes src to dst as little-endian float32 and changes no bit.
 // It panics where dst is too short.
 func EncodeF32(dst []byte, src []float32) {
 	dst = dst[:4*len(src)]

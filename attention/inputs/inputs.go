@@ -1,7 +1,7 @@
 // Package inputs fills tensors with random numbers for tests and benchmarks.
 //
-// The bytes depend on the seed, the distribution, the storage type and the
-// position alone, not on the number of CPUs.
+// The bytes depend only on the seed, the distribution, the storage type and the position,
+// not on the number of CPUs.
 package inputs
 
 import (
@@ -12,22 +12,21 @@ import (
 	"vkattn/attention/internal/par"
 )
 
-// Distribution is a distribution of numbers.
+// Distribution is a distribution of random numbers.
 type Distribution uint8
 
-// Distributions. Normal keeps softmax rows realistic: a few keys matter.
+// Distributions. Normal gives realistic softmax rows, in which a few keys matter.
 const (
 	Normal  Distribution = iota // mean 0, variance 1
 	Uniform                     // [-1, 1)
 )
 
-// chunk is how many elements one generator makes. Fixed, so that the numbers
-// do not depend on how chunks are spread over CPUs.
+// chunk is the number of elements that one generator makes. It is fixed, so that the
+// numbers do not depend on how many CPUs share the chunks.
 const chunk = 1 << 14
 
-// Fill writes len(dst)/dtype.Size() random elements, rounded to dtype. It
-// panics when dst is not a whole number of elements, or dtype is none of the named
-// types.
+// Fill writes len(dst)/dtype.Size() random elements, rounded to dtype. It panics if dst is
+// not a whole number of elements or dtype is not a named type.
 func Fill(dst []byte, dtype attention.DType, d Distribution, seed uint64) {
 	size := dtype.Size()
 	if size == 0 || len(dst)%size != 0 {
@@ -47,8 +46,8 @@ func Fill(dst []byte, dtype attention.DType, d Distribution, seed uint64) {
 	})
 }
 
-// New is Fill of a new slice of n elements. It panics where n is below 0 or dtype is
-// none of the named types.
+// New is Fill of a new slice of n elements. It panics if n is negative or dtype is not a
+// named type.
 func New(n int64, dtype attention.DType, d Distribution, seed uint64) []byte {
 	dst := make([]byte, n*int64(dtype.Size()))
 	Fill(dst, dtype, d, seed)

@@ -1,12 +1,12 @@
-// Command cudashare has Q, K and V in CUDA memory, runs attention of the Vulkan
-// tier on that memory, and reads O in CUDA: no tensor is copied between the two,
-// and the host waits once, at the end. A timeline semaphore orders them both ways.
+// Command cudashare keeps Q, K and V in CUDA memory, runs attention of a Vulkan tier on
+// that memory, and reads O in CUDA. No tensor is copied between the two, and the host
+// waits once, at the end. A timeline semaphore orders CUDA and Vulkan.
 //
 //	go run ./attention/examples/cudashare
 //
-// It compares the result with the float64 reference and exits with 0 when it is
-// right, 1 when it is wrong or something fails, 3 on a machine without an NVIDIA
-// GPU that shares memory between CUDA and Vulkan.
+// It compares the result with the float64 reference. It exits with 0 if the result is
+// right, 1 if it is wrong or something fails, and 3 if the machine has no NVIDIA GPU that
+// shares memory between CUDA and Vulkan.
 package main
 
 import (
@@ -39,7 +39,7 @@ func main() {
 	}
 }
 
-// The problem: grouped heads, a mask that ends at the last key, and lengths that
+// The problem: grouped heads, a causal mask that ends at the last key, and lengths that
 // are multiples of nothing.
 var (
 	shape  = attention.Shape{B: 2, Hq: 8, Hkv: 2, Sq: 1000, Sk: 1500}
@@ -123,8 +123,8 @@ func run(ctx context.Context, w io.Writer) error {
 	}
 	defer stream.Close()
 
-	// CUDA fills Q, K and V, where a program would have kernels. O is poisoned, so
-	// that what is not written shows.
+	// CUDA fills Q, K and V; a program would launch kernels here. O is set to NaN, so that
+	// rows that are not written show.
 	for i, t := range tensors {
 		if i < 3 {
 			inputs.Fill(t.host.Host, config.DType, inputs.Normal, uint64(i))
@@ -139,13 +139,13 @@ func run(ctx context.Context, w io.Writer) error {
 	o := tensors[3]
 	for _, step := range []func() error{
 		func() error { return producer.SignalTo(semaphore, filled) },
-		// Vulkan waits for it on the device, computes, and says so.
+		// Vulkan waits for the semaphore on the device, computes, and signals it.
 		func() error { return stream.WaitFor(timeline, filled) },
 		func() error { return op.Forward(stream, args) },
 		func() error { return stream.SignalTo(timeline, computed) },
 		func() error { _, err := stream.Submit(); return err },
-		// CUDA goes on with O on the device too. Here it is to be looked at: the copy to
-		// the host is the one wait.
+		// CUDA can continue with O on the device. This program looks at it: the copy to the host
+		// is its only wait.
 		func() error { return producer.WaitFor(semaphore, computed) },
 		func() error { return producer.CopyToHost(o.host.Host, o.memory.Address()) },
 		func() error { return stream.Wait(ctx) },

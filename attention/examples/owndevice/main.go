@@ -1,11 +1,11 @@
-// Command owndevice has a Vulkan device of its own, made with another binding, and
-// records attention into its own command buffer between its own commands: the
-// library wraps what is there, and creates neither device nor memory nor queue.
+// Command owndevice owns a Vulkan device, made with another binding, and records attention
+// into its own command buffer between its own commands. The library wraps these objects
+// and creates no device, memory or queue.
 //
 //	go run ./attention/examples/owndevice
 //
-// It compares the result with the float64 reference and exits with 0 when it is
-// right, 1 when it is wrong or something fails, 3 where there is no Vulkan device.
+// It compares the result with the float64 reference. It exits with 0 if the result is
+// right, 1 if it is wrong or something fails, and 3 if there is no Vulkan device.
 package main
 
 import (
@@ -41,21 +41,21 @@ var (
 )
 
 func run(w io.Writer) (err error) {
-	// goki/vulkan gives the C memory of array arguments to finalizers, which may run
-	// while Vulkan still reads it. This program is short: it does without collections.
+	// goki/vulkan frees the C memory of array arguments in finalizers, which may run while
+	// Vulkan still reads it. This program is short and turns garbage collection off.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 
-	// What a program that draws or simulates has anyway.
+	// A program that draws or simulates has these anyway.
 	own, err := openOwn()
 	if err != nil {
 		return err
 	}
 	defer own.close()
 
-	// The library's view of it. Enabled says what the device was created with, and
-	// decides which tiers can run: with nothing but timeline semaphores that is
-	// `scalar`. A program that enables cooperative matrices, the memory model, 16-bit
-	// floats and subgroup size control, and says so, gets the others.
+	// Wrap them for the library. Enabled lists what the device was created with and decides
+	// which tiers can run: with timeline semaphores alone that is `scalar`. A program that
+	// enables cooperative matrices, the memory model, 16-bit floats and subgroup size
+	// control, and lists them here, gets the others.
 	dev, err := vk.Wrap(vk.External{
 		Instance: own.instance, PhysicalDevice: own.physical, Device: own.device, Queue: own.queue, QueueFamily: own.family,
 		APIVersion: apiVersion, Enabled: vk.Caps{TimelineSemaphore: true},

@@ -1,6 +1,6 @@
 // Package simd has the kernels of the CPU tier. They compute attention of a group of query
 // rows to a KV tile, in C with vector extensions, compiled for several instruction sets.
-// The CPU's features select one at run time. body.h explains the algorithm.
+// The instruction set of the CPU selects one at run time. body.h explains the algorithm.
 //
 // All sets with fused multiply-add give the same bits. The set "plain", for CPUs without
 // it, gives others.

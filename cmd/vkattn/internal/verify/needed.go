@@ -33,7 +33,7 @@ func footprintOf(c cases.Case, dtype attention.DType) (f footprint) {
 	// Layouts of the conformance table add gaps and guards; those cases are small.
 	if c.Layout != cases.Tight && f.image < 1<<40 {
 		f.image = 0
-		for _, n := range cases.LayOut(c, int64(size)).Bytes {
+		for _, n := range cases.LayOut(c, dtype).Bytes {
 			f.image += uint64(n)
 		}
 		f.outputs = f.image

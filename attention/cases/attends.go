@@ -7,24 +7,32 @@ import (
 	"vkattn/attention"
 )
 
-// What a row attends to and how its scores are modified, by the definitions of
-// attention.Config and Args and from nothing but the case.
+// These methods say what a row attends to and how its scores are modified. They follow
+// the definitions of attention.Config and Args and use nothing but the case.
 
-// position is where a row lies among the keys of its sequence.
-func (c *OptionsCase) position(b, row int) int {
+// position is a row's position among the keys of its sequence.
+func (c *Case) position(b, row int) int {
 	align := c.Causal
 	if align == attention.CausalNone {
 		align = c.Align
 	}
 	if align == attention.BottomRight {
-		return row + c.Seqs[b].Keys - c.Seqs[b].Rows
+		return row + c.seq(b).Keys - c.seq(b).Rows
 	}
 	return row
 }
 
-// span are the keys [from, to) that length, causal mask and window leave.
-func (c *OptionsCase) span(b, row int) (from, to int) {
-	at, to := c.position(b, row), c.Seqs[b].Keys
+// seq is a sequence of the batch.
+func (c *Case) seq(b int) Seq {
+	if c.Seqs == nil {
+		return Seq{b, c.Sq, c.Sk}
+	}
+	return c.Seqs[b]
+}
+
+// span is the range of keys [from, to) that length, causal mask and window allow.
+func (c *Case) span(b, row int) (from, to int) {
+	at, to := c.position(b, row), c.seq(b).Keys
 	if c.Causal != attention.CausalNone {
 		to = min(to, at+1)
 	}
@@ -38,7 +46,7 @@ func (c *OptionsCase) span(b, row int) (from, to int) {
 }
 
 // Weight is how many times a row attends to key t.
-func (p *OptionsProblem) Weight(b, h, row, t int) int {
+func (p *Problem) Weight(b, h, row, t int) int {
 	if from, to := p.span(b, row); t < from || t >= to {
 		return 0
 	}
@@ -49,17 +57,17 @@ func (p *OptionsProblem) Weight(b, h, row, t int) int {
 		return 0
 	}
 	if p.sparseCount != nil {
-		return p.sparseCount[b*p.Hkv+h/p.Group()][t]
+		return p.sparseCount[b*p.KVHeads()+h/p.Group()][t]
 	}
 	return 1
 }
 
-// sieved reports whether more than spans decides what is attended to.
-func (c *OptionsCase) sieved() bool { return c.Mask.On || c.BlockQ > 0 || c.SparseRatio > 0 }
+// sieved reports whether a mask, a bitmap or a list excludes keys within spans.
+func (c *Case) sieved() bool { return c.Mask.On || c.BlockQ > 0 || c.SparseRatio > 0 }
 
-// sees reports for each key of a sequence whether a row of a head attends to it.
-func (p *OptionsProblem) sees(b, kv int) []bool {
-	s := p.Seqs[b]
+// sees reports for each key of a sequence whether any row of a head's group attends to it.
+func (p *Problem) sees(b, kv int) []bool {
+	s := p.seq(b)
 	seen := make([]bool, s.Keys)
 	for row := range s.Rows {
 		from, to := p.span(b, row)
@@ -76,7 +84,7 @@ func (p *OptionsProblem) sees(b, kv int) []bool {
 	return seen
 }
 
-// own is an index that stands for all where a dimension has no entries of its own.
+// broadcastIndex is i, or 0 if one entry of the dimension serves all.
 func broadcastIndex(each bool, i int) int {
 	if each {
 		return i
@@ -85,8 +93,8 @@ func broadcastIndex(each bool, i int) int {
 }
 
 // maskAt is the byte of a slot: 0 in about a third of them, and in all of some rows.
-func (c *OptionsCase) maskAt(b, h, row, t int) byte {
-	id, h, row := broadcastIndex(c.Mask.Batches, c.Seqs[b].ID+1), broadcastIndex(c.Mask.Heads, h), broadcastIndex(c.Mask.Rows, row)
+func (c *Case) maskAt(b, h, row, t int) byte {
+	id, h, row := broadcastIndex(c.Mask.Batches, c.seq(b).ID+1), broadcastIndex(c.Mask.Heads, h), broadcastIndex(c.Mask.Rows, row)
 	if c.Ones {
 		return 1
 	}
@@ -102,13 +110,13 @@ func (c *OptionsCase) maskAt(b, h, row, t int) byte {
 }
 
 // blockAt is the bit of a block: about half of them.
-func (c *OptionsCase) blockAt(b, h, i, j int) bool {
-	return c.Ones || c.mix(mixBlocks, broadcastIndex(c.Blocks.Batches, c.Seqs[b].ID+1), broadcastIndex(c.Blocks.Heads, h), i, j)%2 == 0
+func (c *Case) blockAt(b, h, i, j int) bool {
+	return c.Ones || c.mix(mixBlocks, broadcastIndex(c.Blocks.Batches, c.seq(b).ID+1), broadcastIndex(c.Blocks.Heads, h), i, j)%2 == 0
 }
 
 // biasAt is the bias of a slot, before it is stored.
-func (c *OptionsCase) biasAt(b, h, row, t int) float32 {
-	id, h, row := broadcastIndex(c.Bias.Batches, c.Seqs[b].ID+1), broadcastIndex(c.Bias.Heads, h), broadcastIndex(c.Bias.Rows, row)
+func (c *Case) biasAt(b, h, row, t int) float32 {
+	id, h, row := broadcastIndex(c.Bias.Batches, c.seq(b).ID+1), broadcastIndex(c.Bias.Heads, h), broadcastIndex(c.Bias.Rows, row)
 	if x, ok := c.extremeBias(id, h, row, t); ok {
 		return x
 	}
@@ -120,16 +128,15 @@ func (c *OptionsCase) biasAt(b, h, row, t int) float32 {
 	return decodeFloats(stored, c.Bias.DType)[0]
 }
 
-func (c *OptionsCase) slope(h int) float32 {
+func (c *Case) slope(h int) float32 {
 	if c.Extremes.Slopes != nil {
 		return c.Extremes.Slopes[h%len(c.Extremes.Slopes)]
 	}
 	return float32(math.Exp2(-8 * float64(h+1) / float64(c.Hq)))
 }
 
-// sinkOf is the logit beside the scores; that of one head is -Inf, as if there
-// were none.
-func (c *OptionsCase) sinkOf(h int) float32 {
+// sinkOf is the sink of a head. One head has -Inf, as if it had no sink.
+func (c *Case) sinkOf(h int) float32 {
 	if c.Extremes.Sinks != nil {
 		return c.Extremes.Sinks[h%len(c.Extremes.Sinks)]
 	}
@@ -139,11 +146,11 @@ func (c *OptionsCase) sinkOf(h int) float32 {
 	return float32(6*c.uniform(mixSinks, h) - 2)
 }
 
-// sparseLists are the lists of kept tokens of each (sequence, key head).
-func (c *OptionsCase) sparseLists() [][]int32 {
+// sparseLists are the lists of sparse tokens of each (sequence, key head).
+func (c *Case) sparseLists() [][]int32 {
 	var lists [][]int32
-	for _, s := range c.Seqs {
-		for kv := range c.Hkv {
+	for _, s := range c.sequences() {
+		for kv := range c.KVHeads() {
 			var list []int32
 			for t := range s.Keys {
 				if c.uniform(mixSparse, s.ID, kv, t) < c.SparseRatio {

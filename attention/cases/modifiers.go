@@ -6,8 +6,8 @@ import (
 	"vkattn/attention"
 )
 
-// layOutLists puts lists of kept tokens and bitmaps of blocks into memory.
-func (p *OptionsProblem) layOutLists() {
+// layOutLists puts lists of sparse tokens and bitmaps of blocks into memory.
+func (p *Problem) layOutLists() {
 	if p.SparseRatio > 0 {
 		p.layOutSparseTokens()
 	}
@@ -16,7 +16,7 @@ func (p *OptionsProblem) layOutLists() {
 	}
 }
 
-func (p *OptionsProblem) layOutSparseTokens() {
+func (p *Problem) layOutSparseTokens() {
 	var tokens []int32
 	if p.Layout != Tight {
 		tokens = []int32{7, 8, 9} // of no list
@@ -24,7 +24,7 @@ func (p *OptionsProblem) layOutSparseTokens() {
 	first := len(tokens)
 	offsets := []int32{int32(first)}
 	for i, list := range p.sparseLists() {
-		keys := p.Seqs[i/p.Hkv].Keys
+		keys := p.seq(i / p.KVHeads()).Keys
 		count := make([]int, keys)
 		for _, t := range list {
 			if t >= 0 && int(t) < keys {
@@ -44,20 +44,20 @@ func (p *OptionsProblem) layOutSparseTokens() {
 	}
 }
 
-func (p *OptionsProblem) layOutBlocks() {
+func (p *Problem) layOutBlocks() {
 	size := func(each bool, n int) int {
 		if each {
 			return n
 		}
 		return 1
 	}
-	batches, heads := size(p.Blocks.Batches, len(p.Seqs)), size(p.Blocks.Heads, p.Hq)
+	batches, heads := size(p.Blocks.Batches, p.args.B), size(p.Blocks.Heads, p.Hq)
 	lines := (p.args.Sq + p.BlockQ - 1) / p.BlockQ
 	columns := (p.args.Sk + p.BlockK - 1) / p.BlockK
 	perLine := (columns + 31) / 32
 	bits := make([]uint32, batches*heads*lines*perLine)
 	live := make([]uint32, len(bits))
-	for b, s := range p.Seqs {
+	for b, s := range p.sequences() {
 		for h := range p.Hq {
 			for i := range (s.Rows + p.BlockQ - 1) / p.BlockQ {
 				for j := range (s.Keys + p.BlockK - 1) / p.BlockK {
@@ -78,8 +78,8 @@ func (p *OptionsProblem) layOutBlocks() {
 	p.args.Blocks = &attention.Blocks{Map: v, BlockQ: p.BlockQ, BlockK: p.BlockK, Batches: batchesArg, Heads: headsArg}
 }
 
-// layOutModifiers puts what changes scores into memory.
-func (p *OptionsProblem) layOutModifiers() {
+// layOutModifiers puts sinks, ALiBi slopes, mask and bias into memory.
+func (p *Problem) layOutModifiers() {
 	if p.ALiBi || p.Sinks {
 		var slopes, sinks []float32
 		for h := range p.Hq {
@@ -111,12 +111,12 @@ func (p *OptionsProblem) layOutModifiers() {
 	}
 }
 
-// slots makes a tensor [batches, heads, rows, Sk] of a number for each slot; only
-// those that somebody looks at are live.
-func (p *OptionsProblem) slots(which int, s Spread, size int, value func(b, h, row, key int) []byte, live func(b, h, row, key int) bool) attention.Tensor {
+// slots makes a tensor [batches, heads, rows, Sk] with a number for each slot. Only slots
+// that the result depends on are live.
+func (p *Problem) slots(which int, s Spread, size int, value func(b, h, row, key int) []byte, live func(b, h, row, key int) bool) attention.Tensor {
 	batches, heads, rows := 1, 1, 1
 	if s.Batches {
-		batches = len(p.Seqs)
+		batches = p.args.B
 	}
 	if s.Heads {
 		heads = p.Hq
@@ -141,7 +141,7 @@ func (p *OptionsProblem) slots(which int, s Spread, size int, value func(b, h, r
 	end := t.Offset + int64(batches-1)*at.Batch + int64(heads-1)*at.Head + int64(rows-1)*at.Seq + int64(p.args.Sk) + p.guard()
 	m := p.newPiece(which, end*int64(size))
 	t.Host = p.Image[m]
-	for b, q := range p.Seqs {
+	for b, q := range p.sequences() {
 		for h := range p.Hq {
 			for row := range q.Rows {
 				for key := range q.Keys {
@@ -154,8 +154,8 @@ func (p *OptionsProblem) slots(which int, s Spread, size int, value func(b, h, r
 	return t
 }
 
-// modify is what becomes of a scaled score.
-func (p *OptionsProblem) modify(score float64, b, h, row, key int) float64 {
+// modify applies softcap, bias and ALiBi to a scaled score.
+func (p *Problem) modify(score float64, b, h, row, key int) float64 {
 	if p.Softcap != 0 {
 		score = float64(p.Softcap) * math.Tanh(score/float64(p.Softcap))
 	}

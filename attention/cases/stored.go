@@ -9,7 +9,7 @@ import (
 	"vkattn/attention/half"
 )
 
-// sequence is what one sequence holds, apart from where it lies.
+// sequence holds the numbers of one sequence.
 type sequence struct {
 	q    []float32 // [Hq, Rows, D], as stored
 	k, v [][]byte  // [Hkv * Keys] rows, as stored
@@ -18,8 +18,8 @@ type sequence struct {
 // prefixID owns the keys that all sequences share.
 const prefixID = -1
 
-// mix is a number that depends on all of its arguments, and on the case.
-func (c *OptionsCase) mix(parts ...int) uint64 {
+// mix is a hash of its arguments and of the case's seed.
+func (c *Case) mix(parts ...int) uint64 {
 	h := c.seed
 	for _, p := range parts {
 		h += 0x9e3779b97f4a7c15 + uint64(p)
@@ -30,8 +30,8 @@ func (c *OptionsCase) mix(parts ...int) uint64 {
 	return h
 }
 
-// uniform is in [0, 1).
-func (c *OptionsCase) uniform(parts ...int) float64 {
+// uniform is a hash in [0, 1).
+func (c *Case) uniform(parts ...int) float64 {
 	return float64(c.mix(parts...)>>11) / (1 << 53)
 }
 
@@ -55,7 +55,7 @@ const (
 )
 
 // makeSequence makes the numbers of a sequence.
-func (c *OptionsCase) makeSequence(id, rows, keys int, dtype attention.DType) sequence {
+func (c *Case) makeSequence(id, rows, keys int, dtype attention.DType) sequence {
 	q, k, v := makeData(Case{
 		D: c.D, Dv: c.Dv, Scale: c.Scale, Data: c.Data, Seed: c.mix(mixSequence, id) | 1,
 		Shape: attention.Shape{B: 1, Hq: c.Hq, Hkv: c.Hkv, Sq: max(rows, 1), Sk: max(keys, 1)},
@@ -64,7 +64,7 @@ func (c *OptionsCase) makeSequence(id, rows, keys int, dtype attention.DType) se
 	s := sequence{q: q[:c.Hq*rows*c.D]}
 	stored := encodeFloats(s.q, dtype)
 	s.q = decodeFloats(stored, dtype)
-	for i := range c.Hkv * keys {
+	for i := range c.KVHeads() * keys {
 		s.k = append(s.k, c.encodeRow(k[i*c.D:][:c.D], dtype, id, i))
 		if c.VInK {
 			s.v = append(s.v, s.k[i][:c.KV.RowBytes(dtype, c.Dv)])
@@ -87,15 +87,15 @@ func decodeFloats(b []byte, dtype attention.DType) []float32 {
 	return x
 }
 
-// What numbers of variance 1 are multiplied by before they become an int8 or a
-// float8; scales are about the inverse.
+// Numbers of variance 1 are multiplied by these before they become an int8 or a float8.
+// Scales are about the inverse.
 const (
 	int8Gain = 40
 	fp8Gain  = 8
 )
 
 // encodeRow stores a row of K or V.
-func (c *OptionsCase) encodeRow(x []float32, dtype attention.DType, id, row int) []byte {
+func (c *Case) encodeRow(x []float32, dtype attention.DType, id, row int) []byte {
 	b := make([]byte, c.KV.RowBytes(dtype, len(x)))
 	switch c.KV {
 	case attention.KVInt8:
@@ -105,7 +105,7 @@ func (c *OptionsCase) encodeRow(x []float32, dtype attention.DType, id, row int)
 	case attention.KVFP8:
 		for i, f := range x {
 			b[i] = toE4M3(f * fp8Gain)
-			// Subnormal numbers are too few among random ones.
+			// Random numbers contain too few subnormal ones.
 			if r := c.mix(mixFP8, id, row, i); r%32 == 0 {
 				b[i] = byte(r>>8) & 0x87
 			}
@@ -162,7 +162,7 @@ func encodeQ4(b []byte, x []float32) {
 	}
 }
 
-// e4m3 are the values of the 127 float8 that are not negative.
+// e4m3 are the values of the 127 non-negative float8.
 var e4m3 = func() (values [127]float64) {
 	for b := range values {
 		exp, fraction := b>>3, float64(b&7)/8
@@ -188,9 +188,8 @@ func toE4M3(f float32) byte {
 	return byte(best)
 }
 
-// decodeRow is the values of a stored row, exact, scale being that of an int8 or
-// a float8.
-func (c *OptionsCase) decodeRow(b []byte, dtype attention.DType, n int, scale float32) []float64 {
+// decodeRow is the exact values of a stored row; scale is that of an int8 or a float8.
+func (c *Case) decodeRow(b []byte, dtype attention.DType, n int, scale float32) []float64 {
 	x := make([]float64, n)
 	d := float64(scale)
 	for i := range x {
@@ -218,8 +217,8 @@ func (c *OptionsCase) decodeRow(b []byte, dtype attention.DType, n int, scale fl
 	return x
 }
 
-// scaleOf is the scale of a key's int8 or float8.
-func (c *OptionsCase) scaleOf(stream, id, kv, t int) float32 {
+// scaleOf is the scale of a key of int8 or float8.
+func (c *Case) scaleOf(stream, id, kv, t int) float32 {
 	if x, ok := c.extremeScale(stream, id, kv, t); ok {
 		return x
 	}

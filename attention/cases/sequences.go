@@ -1,0 +1,325 @@
+package cases
+
+import (
+	"math"
+	"math/rand/v2"
+
+	"vkattn/attention"
+)
+
+// sequenceRows are the rows of the sequences in the tensors.
+type sequenceRows struct {
+	startQ, startK []int   // of packed sequences
+	cuQ, cuK       []int32 // their cumulative lengths
+	totalQ, totalK int
+	table          []int32 // [B, stride]; -1 in unused entries
+	stride, pages  int
+}
+
+// ranges chooses where sequences begin and how many pages there are.
+func (c *Case) ranges() (l sequenceRows) {
+	var rows, keys []int
+	seqs := c.sequences()
+	for _, s := range seqs {
+		rows, keys = append(rows, s.Rows), append(keys, s.Keys)
+	}
+	if c.PackedQ {
+		l.startQ, l.cuQ, l.totalQ = pack(seqs, rows, c.LooseQ)
+	}
+	if c.PackedK {
+		l.startK, l.cuK, l.totalK = pack(seqs, keys, c.LooseK)
+	}
+	if size := c.PageSize; size > 0 {
+		l.stride = (c.Bounds().Sk + size - 1) / size
+		for _, n := range keys {
+			l.pages += (n + size - 1) / size
+		}
+		l.pages += l.pages/4 + 1 // about a quarter more than needed
+	}
+	return l
+}
+
+// extents are the batches and rows of Q and O, and the batches, or pages, and rows of K
+// and V.
+type extents struct{ queryBatches, queryRows, kvBatches, kvRows int }
+
+func (c *Case) extents() extents {
+	s := c.Bounds()
+	e := extents{s.B, s.Sq, s.B, s.Sk}
+	if !c.PackedQ && !c.PackedK && c.PageSize == 0 {
+		return e
+	}
+	l := c.ranges()
+	if c.PackedQ {
+		e.queryBatches, e.queryRows = 1, l.totalQ
+	}
+	switch {
+	case c.PageSize > 0:
+		e.kvBatches, e.kvRows = l.pages, c.PageSize
+	case c.PackedK:
+		e.kvBatches, e.kvRows = 1, l.totalK
+	}
+	return e
+}
+
+// layOutSequences puts lengths and the block table into memory.
+func (p *Problem) layOutSequences() {
+	p.lengths = p.ranges()
+	l := &p.lengths
+	var rows, keys []int
+	for _, s := range p.sequences() {
+		rows, keys = append(rows, s.Rows), append(keys, s.Keys)
+	}
+	v := &attention.Varlen{}
+	if p.PackedQ {
+		v.CuQ, v.TotalQ = p.vector(pieceCuQ, words(l.cuQ), nil), l.totalQ
+	}
+	if p.PackedK {
+		v.CuK, v.TotalK = p.vector(pieceCuK, words(l.cuK), nil), l.totalK
+	}
+	if p.LooseQ || !p.PackedQ && unlike(rows, p.args.Sq) {
+		v.UsedQ = p.vector(pieceUsedQ, words(rows), nil)
+	}
+	if p.LooseK || !p.PackedK && unlike(keys, p.args.Sk) {
+		v.UsedK = p.vector(pieceUsedK, words(keys), nil)
+	}
+	if v.CuQ.Given() || v.CuK.Given() || v.UsedQ.Given() || v.UsedK.Given() {
+		p.args.Varlen = v
+	}
+	if p.PageSize > 0 {
+		p.layOutPages()
+	}
+}
+
+// pack lays sequences end to end. Loose ones have a gap behind each and before the first.
+func pack(seqs []Seq, lengths []int, loose bool) (starts []int, cu []int32, total int) {
+	if loose {
+		total = 2
+	}
+	cu = append(cu, int32(total))
+	for b, n := range lengths {
+		starts = append(starts, total)
+		total += n
+		if loose {
+			total += (seqs[b].ID&3 + 1)
+		}
+		cu = append(cu, int32(total))
+	}
+	if loose {
+		total += 3
+	}
+	return starts, cu, max(total, 1)
+}
+
+func unlike(list []int, n int) bool {
+	for _, v := range list {
+		if v != n {
+			return true
+		}
+	}
+	return false
+}
+
+// layOutPages deals out pages in random order. Sequences share the pages that lie entirely
+// in their common prefix.
+func (p *Problem) layOutPages() {
+	l, size := &p.lengths, p.PageSize
+	free := rand.New(rand.NewPCG(p.seed, p.mix(mixPages))).Perm(l.pages)
+	var shared []int32
+	l.table = make([]int32, p.args.B*l.stride)
+	table := make([]int32, len(l.table))
+	for i := range l.table {
+		l.table[i] = -1
+		table[i] = int32(p.mix(mixPages, i) % uint64(l.pages)) // an existing page, in an unused entry
+	}
+	for b, s := range p.sequences() {
+		for j := range (s.Keys + size - 1) / size {
+			whole := (j+1)*size <= min(p.Prefix, s.Keys)
+			var page int32
+			if whole && j < len(shared) {
+				page = shared[j]
+			} else {
+				page, free = int32(free[0]), free[1:]
+				if whole {
+					shared = append(shared, page)
+				}
+			}
+			l.table[b*l.stride+j], table[b*l.stride+j] = page, page
+		}
+	}
+	p.args.Pages = &attention.Pages{
+		Table:    p.vector(pieceTable, words(table), func(i int) bool { return l.table[i] >= 0 }),
+		PageSize: size, Count: l.pages,
+	}
+	if p.Layout != Tight {
+		p.args.Pages.Stride = l.stride
+	}
+}
+
+// queryRow returns the batch and row in Q, O and LSE of a row of a sequence.
+func (p *Problem) queryRow(b, row int) (batch, at int) {
+	if p.PackedQ {
+		return 0, p.lengths.startQ[b] + row
+	}
+	return b, row
+}
+
+// kvRow returns the batch, or page, and row in K and V of a key of a sequence.
+func (p *Problem) kvRow(b, t int) (batch, at int) {
+	switch {
+	case p.PageSize > 0:
+		return int(p.lengths.table[b*p.lengths.stride+t/p.PageSize]), t % p.PageSize
+	case p.PackedK:
+		return 0, p.lengths.startK[b] + t
+	}
+	return b, t
+}
+
+func (p *Problem) queryExtent() (batches, rows int) { return p.extent.queryBatches, p.extent.queryRows }
+
+func (p *Problem) kvExtent() (batches, keys int) { return p.extent.kvBatches, p.extent.kvRows }
+
+// layOutTensors puts Q, K and V into memory. O and LSE stay NaN, so that a row that is
+// not written shows.
+func (p *Problem) layOutTensors() error {
+	if p.data == nil {
+		q, k, v := makeData(p.Case)
+		for i, x := range [][]float32{q, k, v} {
+			if err := p.Write(p.Image, i, x); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	_, rows := p.queryExtent()
+	for b, s := range p.sequences() {
+		for h := range p.Hq {
+			for row := range s.Rows {
+				batch, at := p.queryRow(b, row)
+				q := encodeFloats(p.data[b].q[(h*s.Rows+row)*p.D:][:p.D], p.DType)
+				p.put(pieceQ, p.element(&p.args.Q, p.Hq, rows, p.D, batch, h, at)*int64(p.DType.Size()), q, false)
+			}
+		}
+	}
+	p.layOutKV()
+	return nil
+}
+
+// liveTensors are the bits of Q, and of the keys in K and V that some row attends to. They
+// are found when they are needed, since they take as much memory as the tensors.
+func (p *Problem) liveTensors() [][]byte {
+	live := make([][]byte, len(p.Image))
+	for _, which := range []int{pieceQ, pieceK, pieceV} {
+		live[p.piece[which]] = make([]byte, len(p.Image[p.piece[which]]))
+	}
+	mark := func(which int, at int64, n int) {
+		fill(live[p.piece[which]][at:at+int64(n)], math.MaxUint32)
+	}
+	_, rows := p.queryExtent()
+	_, keys := p.kvExtent()
+	for b, s := range p.sequences() {
+		for h := range p.Hq {
+			for row := range s.Rows {
+				batch, at := p.queryRow(b, row)
+				mark(pieceQ, p.element(&p.args.Q, p.Hq, rows, p.D, batch, h, at)*int64(p.DType.Size()), p.D*p.DType.Size())
+			}
+		}
+		for kv := range p.KVHeads() {
+			for t, seen := range p.sees(b, kv) {
+				if seen {
+					batch, at := p.kvRow(b, t)
+					mark(pieceK, p.keyByte(&p.args.K, keys, p.D, batch, kv, at), p.KV.RowBytes(p.DType, p.D))
+					mark(pieceV, p.keyByte(&p.args.V, keys, p.Dv, batch, kv, at), p.KV.RowBytes(p.DType, p.Dv))
+				}
+			}
+		}
+	}
+	return live
+}
+
+// layOutKV puts K and V, and their scales, into memory.
+func (p *Problem) layOutKV() {
+	batches, keys := p.kvExtent()
+	block := max(p.KVBlock, 1)
+	perHead := (keys + block - 1) / block
+	n := batches * p.KVHeads() * perHead
+	p.kScale, p.vScale = make([]float32, n), make([]float32, n)
+	owned, seenScale := make([]bool, n), make([]bool, n)
+	for b, s := range p.sequences() {
+		for kv := range p.KVHeads() {
+			var seen []bool
+			if p.KV.Scaled() {
+				seen = p.sees(b, kv)
+			}
+			for t := range s.Keys {
+				batch, at := p.kvRow(b, t)
+				row := kv*s.Keys + t
+				p.put(pieceK, p.keyByte(&p.args.K, keys, p.D, batch, kv, at), p.data[b].k[row], false)
+				if !p.VInK {
+					p.put(pieceV, p.keyByte(&p.args.V, keys, p.Dv, batch, kv, at), p.data[b].v[row], false)
+				}
+				i := (batch*p.KVHeads()+kv)*perHead + at/block
+				if !owned[i] {
+					id := s.ID
+					if t < p.Prefix {
+						id = prefixID
+					}
+					owned[i] = true
+					p.kScale[i], p.vScale[i] = p.scaleOf(mixKScale, id, kv, t), p.scaleOf(mixVScale, id, kv, t)
+				}
+				seenScale[i] = seenScale[i] || seen != nil && seen[t]
+			}
+		}
+	}
+	if p.KV.Scaled() {
+		live := func(i int) bool { return seenScale[i] }
+		p.args.KScale = p.vector(pieceKScale, floatWords(p.kScale), live)
+		p.args.VScale = p.vector(pieceVScale, floatWords(p.vScale), live)
+	}
+}
+
+// scaleAt are the stored scales of a key.
+func (p *Problem) scaleAt(b, kv, t int) (k, v float32) {
+	_, keys := p.kvExtent()
+	block := max(p.KVBlock, 1)
+	batch, at := p.kvRow(b, t)
+	i := (batch*p.KVHeads()+kv)*((keys+block-1)/block) + at/block
+	return p.kScale[i], p.vScale[i]
+}
+
+// element is the first element of a row.
+func (p *Problem) element(t *attention.Tensor, heads, rows, dim, batch, h, row int) int64 {
+	s := t.Strides.Resolve(heads, rows, dim)
+	return t.Offset + int64(batch)*s.Batch + int64(h)*s.Head + int64(row)*s.Seq
+}
+
+// keyByte is the first byte of a row of K or V.
+func (p *Problem) keyByte(t *attention.Tensor, keys, dim, batch, kv, at int) int64 {
+	return int64(p.KV.RowBytes(p.DType, int(p.element(t, p.KVHeads(), keys, dim, batch, kv, at))))
+}
+
+// put writes bytes of a piece and makes them live if live is set.
+func (p *Problem) put(which int, at int64, b []byte, live bool) {
+	m := p.piece[which]
+	copy(p.Image[m][at:], b)
+	if live {
+		fill(p.live[m][at:at+int64(len(b))], math.MaxUint32)
+	}
+}
+
+// eachOutput visits the existing rows of O, and of LSE if there is one, with their bytes.
+func (p *Problem) eachOutput(visit func(which, b, h, row int, at, bytes int64)) {
+	_, rows := p.queryExtent()
+	size := int64(p.DType.Size())
+	for b, s := range p.sequences() {
+		for h := range p.Hq {
+			for row := range s.Rows {
+				batch, at := p.queryRow(b, row)
+				visit(pieceO, b, h, row, size*p.element(&p.args.O, p.Hq, rows, p.Dv, batch, h, at), size*int64(p.Dv))
+				if p.LSE {
+					visit(pieceLSE, b, h, row, 4*p.element(&p.args.LSE, p.Hq, rows, 1, batch, h, at), 4)
+				}
+			}
+		}
+	}
+}
