@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -144,7 +145,7 @@ func suitesUsage() string {
 }
 
 func (a *app) bench(ctx context.Context, o *benchFlags) error {
-	plan, err := o.plan()
+	plan, err := o.plan(bench.Formats)
 	if err != nil {
 		return err
 	}
@@ -181,13 +182,14 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	}
 	var set outfile.Set
 	defer a.flushed(&set)()
-	files, err := openSaved(&set, plan.saved, info)
+	printer := func(f bench.Format, w io.Writer) bench.Printer[*bench.Row] { return bench.NewPrinter(f, w, info) }
+	files, err := openSaved(&set, plan.saved, printer)
 	if err != nil {
 		return err
 	}
 	bar := a.progress(b.Rows(problems))
 	b.Progress, b.Done = bar.say, bar.step
-	all, err := measure(ctx, b, problems, bench.Printers(append(files, bench.NewPrinter(plan.format, a.stdout, info))...), info)
+	all, err := measure(ctx, b, problems, bench.Printers(append(files, printer(plan.format, a.stdout))...), info)
 	bar.end()
 	if err == nil {
 		err = commitRows(ctx, &set, len(all.list))
@@ -200,7 +202,7 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 		return all.err()
 	}
 	for _, line := range peerTrouble(all.list) {
-		fmt.Fprintf(a.stderr, "vkattn: %s\n", oneLine(line))
+		fmt.Fprintf(a.stderr, "vkattn: %s\n", flagtext.OneLine(line))
 	}
 	fmt.Fprintf(a.stderr, "%d rows, %sseed %d\n", len(all.list), oomCount(all.tooLarge), o.seed)
 	return errors.Join(all.err(), validated(dev))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/outfile"
 )
 
@@ -22,7 +23,7 @@ const (
 // measure runs the problems and prints their rows. If an error or a signal stops it,
 // the outcome has the reason, and the rows under way are printed with the status
 // Interrupted. err is an error of printing.
-func measure(ctx context.Context, b *bench.Bench, problems []bench.Problem, to bench.Printer, info *bench.RunInfo) (all outcome, err error) {
+func measure(ctx context.Context, b *bench.Bench, problems []bench.Problem, to bench.Printer[*bench.Row], info *bench.RunInfo) (all outcome, err error) {
 	for _, p := range problems {
 		rows, err := group(ctx, b, p)
 		if err != nil {
@@ -76,7 +77,7 @@ func stopReason(err error) string {
 	if errors.Is(err, context.Canceled) {
 		return string(bench.Interrupted)
 	}
-	return oneLine(err.Error())
+	return flagtext.OneLine(err.Error())
 }
 
 // flushed registers a cleanup that discards the temporary files of the set after an

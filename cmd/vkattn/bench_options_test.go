@@ -26,7 +26,7 @@ func TestBenchRefusesBadOptions(t *testing.T) {
 		{"unknown baseline", "--baseline", "torch"},
 		{"--padded needs --varlen", "--padded"},
 		{"--batch-size and --varlen", "--varlen", "5,7"},
-		{"does not lie in a K", "--shared-kv", "--headdim-v", "9"},
+		{"in whose rows it lies", "--shared-kv", "--headdim-v", "9"},
 	} {
 		args := c[1:]
 		if c[0][0] == '-' && len(c) == 2 {

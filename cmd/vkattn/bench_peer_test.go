@@ -75,7 +75,7 @@ func TestBenchWithoutThePeerItWasGiven(t *testing.T) {
 func TestBenchSuites(t *testing.T) {
 	plan := func(o benchFlags) []bench.Problem {
 		o.format = "md"
-		p, err := o.plan()
+		p, err := o.plan(bench.Formats)
 		require.NoError(t, err)
 		list, err := p.problems(bench.Sweep{})
 		require.NoError(t, err)

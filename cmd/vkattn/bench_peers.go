@@ -9,6 +9,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/peer"
 	"vkattn/vk"
 )
@@ -38,7 +39,7 @@ func (a *app) openPeers(ctx context.Context, commands []string, timeout time.Dur
 	}
 	for i, p := range peers {
 		if errs[i] != nil {
-			fmt.Fprintf(a.stderr, "vkattn: peer %s: %s\n", p.Info().Name, oneLine(errs[i].Error()))
+			fmt.Fprintf(a.stderr, "vkattn: peer %s: %s\n", p.Info().Name, flagtext.OneLine(errs[i].Error()))
 		}
 	}
 	return peers, nil

@@ -26,8 +26,8 @@ type benchPlan struct {
 	saved     []saved
 }
 
-// plan parses the flags. It needs no device.
-func (o *benchFlags) plan() (*benchPlan, error) {
+// plan parses the flags of a command that prints in the given formats. It needs no device.
+func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 	p := &benchPlan{}
 	for _, l := range []struct {
 		flag, text string
@@ -55,10 +55,10 @@ func (o *benchFlags) plan() (*benchPlan, error) {
 		tiers = ""
 	}
 	var err error
-	if p.format, err = bench.ParseFormat(o.format); err != nil {
+	if p.format, err = bench.ParseFormat(o.format, formats); err != nil {
 		return nil, badInputf("-o: %w", err)
 	}
-	if p.saved, err = parseSaved(o.save); err != nil {
+	if p.saved, err = parseSaved(o.save, formats); err != nil {
 		return nil, err
 	}
 	for _, f := range []struct {

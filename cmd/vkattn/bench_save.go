@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"path/filepath"
 	"strings"
 
@@ -16,12 +17,17 @@ type saved struct {
 	format bench.Format
 }
 
-func parseSaved(paths []string) ([]saved, error) {
+// parseSaved parses the files of --save, each in one of the formats.
+func parseSaved(paths []string, formats []bench.Format) ([]saved, error) {
 	var out []saved
 	for _, path := range paths {
-		format, err := bench.ParseFormat(strings.TrimPrefix(filepath.Ext(path), "."))
+		format, err := bench.ParseFormat(strings.TrimPrefix(filepath.Ext(path), "."), formats)
 		if err != nil {
-			return nil, badInputf("--save %s: the name ends in none of .md, .csv, .json, .jsonl", path)
+			var names []string
+			for _, f := range formats {
+				names = append(names, "."+string(f))
+			}
+			return nil, badInputf("--save %s: the name ends in none of %s", path, strings.Join(names, ", "))
 		}
 		out = append(out, saved{path, format})
 	}
@@ -30,14 +36,14 @@ func parseSaved(paths []string) ([]saved, error) {
 
 // openSaved opens the files before anything is measured, so that a folder that cannot
 // be written to is refused at once. Commit moves them into place.
-func openSaved(set *outfile.Set, list []saved, info *bench.RunInfo) ([]bench.Printer, error) {
-	var out []bench.Printer
+func openSaved[R any](set *outfile.Set, list []saved, printer func(bench.Format, io.Writer) bench.Printer[R]) ([]bench.Printer[R], error) {
+	var out []bench.Printer[R]
 	for _, s := range list {
 		w, err := set.Add(s.path)
 		if err != nil {
 			return nil, badInputf("--save %s: %w", s.path, err)
 		}
-		out = append(out, bench.NewPrinter(s.format, w, info))
+		out = append(out, printer(s.format, w))
 	}
 	return out, nil
 }

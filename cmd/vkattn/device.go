@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/vk"
 )
 
@@ -49,7 +50,7 @@ func (a *app) openDevice(name string, tier attention.Tier) (*vk.Device, error) {
 		return nil, unsupportedf("--validation needs a Vulkan device: %w", err)
 	}
 	if auto && tier == attention.TierAuto {
-		fmt.Fprintf(a.stderr, "vkattn: %s; computing on the CPU\n", oneLine(err.Error()))
+		fmt.Fprintf(a.stderr, "vkattn: %s; computing on the CPU\n", flagtext.OneLine(err.Error()))
 		return nil, nil
 	}
 	if auto {

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/vk"
 )
 
@@ -91,26 +92,9 @@ func exitCode(err error) int {
 func (a *app) exit(err error) int {
 	code := exitCode(err)
 	if err != nil {
-		fmt.Fprintln(a.stderr, "vkattn:", oneLine(err.Error()))
+		fmt.Fprintln(a.stderr, "vkattn:", flagtext.OneLine(err.Error()))
 	}
 	return code
-}
-
-// oneLine joins the lines of a text and drops the package names that begin errors of
-// this module.
-func oneLine(text string) string {
-	var parts []string
-	for _, line := range strings.Split(text, "\n") {
-		if line = strings.TrimSpace(line); line != "" {
-			parts = append(parts, line)
-		}
-	}
-	text = strings.Join(parts, "; ")
-	for _, prefix := range []string{"attention: ", "vk: ", "cudapath: "} {
-		text = strings.ReplaceAll(text, ": "+prefix, ": ")
-		text = strings.TrimPrefix(text, prefix)
-	}
-	return text
 }
 
 // cleanup is a list of functions to call when the command is interrupted.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"runtime"
@@ -12,6 +11,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/vk"
 )
 
@@ -51,9 +51,7 @@ func (a *app) infoCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			m := inspect()
 			if asJSON {
-				enc := json.NewEncoder(a.stdout)
-				enc.SetIndent("", "  ")
-				return enc.Encode(m)
+				return bench.WriteJSON(a.stdout, m)
 			}
 			return m.print(a.stdout)
 		},
@@ -67,7 +65,7 @@ func inspect() *machine {
 	m := &machine{Version: buildVersion(), CPU: cpuLabel(), Devices: []deviceReport{}, Tiers: attention.TierReport(nil)}
 	list, err := vk.Devices()
 	if err != nil {
-		m.Vulkan = oneLine(err.Error())
+		m.Vulkan = flagtext.OneLine(err.Error())
 	} else if len(list) == 0 {
 		m.Vulkan = "no Vulkan device"
 	} else if !slices.ContainsFunc(list, func(d vk.DeviceInfo) bool { return d.Type != vk.DeviceCPU }) {

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cudapath"
 	"vkattn/vk"
 )
@@ -27,13 +28,13 @@ type kernelReport struct {
 func inspectCUDA(d *vk.DeviceInfo) (r cudaReport) {
 	match, err := cudapath.Match(d)
 	if err != nil {
-		r.Missing = oneLine(err.Error())
+		r.Missing = flagtext.OneLine(err.Error())
 		return r
 	}
 	r.Device = match.String()
 	for _, t := range typeOrder {
 		for _, family := range attention.CUDAKernels() {
-			why := oneLine(cudapath.Missing(d, family, t))
+			why := flagtext.OneLine(cudapath.Missing(d, family, t))
 			r.Kernels = append(r.Kernels, kernelReport{family, t, why == "", why})
 		}
 	}

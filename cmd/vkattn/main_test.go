@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/vk"
 )
 
@@ -206,9 +207,9 @@ func TestCleanupRunsOnceAndAtOnceWhenLate(t *testing.T) {
 }
 
 func TestOneLine(t *testing.T) {
-	require.Equal(t, "a; b", oneLine(" a\n\n b \n"))
-	require.Equal(t, "--x: bad", oneLine("--x: attention: bad"))
-	require.Equal(t, "lost", oneLine("vk: lost"))
+	require.Equal(t, "a; b", flagtext.OneLine(" a\n\n b \n"))
+	require.Equal(t, "--x: bad", flagtext.OneLine("--x: attention: bad"))
+	require.Equal(t, "lost", flagtext.OneLine("vk: lost"))
 }
 
 // npyBytes is a .npy file; data may disagree with the header on purpose.

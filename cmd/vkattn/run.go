@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +14,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
+	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/npy"
 	"vkattn/cmd/vkattn/internal/outfile"
@@ -202,9 +202,7 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 		return err
 	}
 	s, c := in.shape, in.config
-	enc := json.NewEncoder(report)
-	enc.SetIndent("", "  ")
-	return enc.Encode(result{Plan: plan, Device: deviceLabel(dev), B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
+	return bench.WriteJSON(report, result{Plan: plan, Device: deviceLabel(dev), B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
 		D: c.HeadDim, Dv: c.ValueDim(), DType: c.DType, Causal: c.Causal.String(), Scale: c.ScaleValue(),
 		Layout: o.layout.String(), Options: o.used(), Verified: verdict, Output: o.o, LSE: o.lse, Seconds: elapsed.Seconds()})
 }

@@ -69,10 +69,7 @@ than --tolerance allows, 2 bad flags, 3 no problem is supported and fits the mem
 
 // validate parses the flags and returns the errors that need no device to be found.
 func (o *tuneFlags) validate() (*benchPlan, error) {
-	if o.format != "md" && o.format != "json" {
-		return nil, badInputf("-o: unknown output format %q, want md or json", o.format)
-	}
-	plan, err := o.plan()
+	plan, err := o.plan([]bench.Format{"md", "json"})
 	if err != nil {
 		return nil, err
 	}
@@ -202,11 +199,11 @@ func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier atte
 	case ctx.Err() != nil, errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrClosed):
 		return nil, err
 	case errors.Is(err, vk.ErrOutOfMemory):
-		row.OOM = oneLine(err.Error())
+		row.OOM = flagtext.OneLine(err.Error())
 	case errors.As(err, &shape), errors.Is(err, vk.ErrUnsupported):
-		row.Unsupported = oneLine(flagtext.Sweep.Text(err))
+		row.Unsupported = flagtext.OneLine(flagtext.Sweep.Text(err))
 	default:
-		row.Failed = oneLine(flagtext.Sweep.Text(err))
+		row.Failed = flagtext.OneLine(flagtext.Sweep.Text(err))
 	}
 	return row, nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -75,9 +74,7 @@ func (p *tunePrinter) add(r *tuneRow) error {
 func (p *tunePrinter) close() error {
 	switch {
 	case p.json:
-		enc := json.NewEncoder(p.w)
-		enc.SetIndent("", "  ")
-		return enc.Encode(p.doc)
+		return bench.WriteJSON(p.w, p.doc)
 	case p.check:
 		return p.summary()
 	}
@@ -213,9 +210,7 @@ func (p *tunePrinter) summary() error {
 // printCache prints the tuning cache of a device.
 func printCache(w io.Writer, format string, c *attention.TuningCache) error {
 	if format == "json" {
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		return enc.Encode(c)
+		return bench.WriteJSON(w, c)
 	}
 	e := &errWriter{w: w}
 	e.printf("%s\n", c.Path)

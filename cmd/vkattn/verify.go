@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -111,14 +112,14 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 	info.Suite = o.suite
 	var set outfile.Set
 	defer a.flushed(&set)()
-	out := []verify.Printer{verify.NewPrinter(plan.format, a.stdout, info, plan.table)}
-	for _, s := range plan.saved {
-		w, err := set.Add(s.path)
-		if err != nil {
-			return badInputf("--save %s: %w", s.path, err)
-		}
-		out = append(out, verify.NewPrinter(s.format, w, info, plan.table))
+	printer := func(f bench.Format, w io.Writer) bench.Printer[*verify.Row] {
+		return verify.NewPrinter(f, w, info, plan.table)
 	}
+	files, err := openSaved(&set, plan.saved, printer)
+	if err != nil {
+		return err
+	}
+	out := bench.Printers(append(files, printer(plan.format, a.stdout))...)
 	bar := a.progress(len(problems))
 	v.Progress = bar.say
 	var all verify.Outcome
@@ -130,11 +131,7 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 	if stopped != nil {
 		info.Stopped = stopReason(stopped)
 	}
-	var printing []error
-	for _, p := range out {
-		printing = append(printing, p.Close())
-	}
-	if err := errors.Join(printing...); err != nil {
+	if err := out.Close(info); err != nil {
 		return err
 	}
 	if err := commitRows(ctx, &set, all.Rows); err != nil {
@@ -177,7 +174,7 @@ type verified struct {
 // conformance table, which are small, run in parallel. If a problem or ctx stops it
 // early, it prints the rows known by then and returns the reason as stopped. err is an
 // error of printing.
-func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem, out []verify.Printer, all *verify.Outcome, step func()) (stopped, err error) {
+func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem, out bench.Printer[*verify.Row], all *verify.Outcome, step func()) (stopped, err error) {
 	workers, order := 1, make([]int, len(problems)) // one at a time: a large problem fills the memory
 	for i := range order {
 		order[i] = i
@@ -253,7 +250,7 @@ func verifyAll(ctx context.Context, v *verify.Verifier, problems []verifyProblem
 }
 
 // verifiedRows prints the rows of a problem. A row without a status was interrupted.
-func verifiedRows(done verified, out []verify.Printer, all *verify.Outcome) error {
+func verifiedRows(done verified, out bench.Printer[*verify.Row], all *verify.Outcome) error {
 	if done.err == nil {
 		all.Add(done.rows)
 	}
@@ -261,10 +258,8 @@ func verifiedRows(done verified, out []verify.Printer, all *verify.Outcome) erro
 		if r.Status == "" {
 			r.Status = bench.Interrupted
 		}
-		for _, to := range out {
-			if err := to.Row(r); err != nil {
-				return err
-			}
+		if err := out.Row(r); err != nil {
+			return err
 		}
 	}
 	return nil

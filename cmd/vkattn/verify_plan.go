@@ -1,10 +1,8 @@
 package main
 
 import (
-	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 
 	"vkattn/attention"
 	"vkattn/attention/cases"
@@ -18,29 +16,17 @@ type verifyPlan struct {
 	*benchPlan
 	table bool // the conformance table
 	only  *regexp.Regexp
-	saved []saved
 }
 
 func (o *verifyFlags) plan() (*verifyPlan, error) {
 	p := &verifyPlan{table: o.suite == conformance}
 	b := o.benchFlags
-	b.save = nil
 	if p.table {
 		b.suite = ""
 	}
 	var err error
-	if p.benchPlan, err = b.plan(); err != nil {
+	if p.benchPlan, err = b.plan(verify.Formats); err != nil {
 		return nil, err
-	}
-	if !slices.Contains(verify.Formats, p.format) {
-		return nil, badInputf("-o: unknown output format %q, want md, json or jsonl", o.format)
-	}
-	for _, path := range o.save {
-		format := bench.Format(strings.TrimPrefix(filepath.Ext(path), "."))
-		if !slices.Contains(verify.Formats, format) {
-			return nil, badInputf("--save %s: the name ends in none of .md, .json, .jsonl", path)
-		}
-		p.saved = append(p.saved, saved{path, format})
 	}
 	if o.repeats < 1 || o.repeats > bench.MaxRepeats {
 		return nil, badInputf("--repeat %d: want a positive number up to %d", o.repeats, bench.MaxRepeats)

@@ -11,26 +11,26 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// File is the new content of a target, under a hidden name in the target's folder.
-// Every File has to be replaced or discarded. Discard may come from another
-// goroutine at any time; what runs then fails.
+// File is the new content of a target, under a hidden name in the target's folder. Every
+// File must be replaced or discarded. Another goroutine may call Discard at any time;
+// methods that run then fail.
 type File struct {
 	target string
 	temp   string
 	file   *os.File
-	lock   *flock.Flock // nil where the file system has no locks
-	old    fs.FileInfo  // what the target was when the file was made, nil for nothing
+	lock   *flock.Flock // nil if the file system has no locks
+	old    fs.FileInfo  // the target when the file was created, nil if it did not exist
 	backup *backup
 }
 
-// maxAttempts bounds the names that Create tries. One is lost where another process
-// takes the new file for a leftover before it is locked.
+// maxAttempts bounds the names that Create tries. A name is lost if another process takes
+// the new file for a leftover before it is locked.
 const maxAttempts = 100
 
 var errNoTemporary = errors.New("no temporary file could be made")
 
-// Create makes the hidden file of a target, and removes those that killed writers of
-// the same target left.
+// Create creates the hidden file of a target. It removes the hidden files that killed
+// writers of the same target left.
 func Create(t Target) (*File, error) {
 	if t.Special() {
 		return nil, notRegular(t.Info.Mode())
@@ -45,7 +45,7 @@ func Create(t Target) (*File, error) {
 	return nil, errNoTemporary
 }
 
-// create returns neither a file nor an error where the name was lost.
+// create returns neither a file nor an error if the name was lost.
 func create(t Target) (*File, error) {
 	perm := fs.FileMode(0o666)
 	if t.Info != nil {
@@ -74,8 +74,8 @@ func create(t Target) (*File, error) {
 	return f, nil
 }
 
-// inPlace reports whether the hidden name still stands for the file that is written
-// and locked.
+// inPlace reports whether the hidden name still refers to the file that is written and
+// locked.
 func (f *File) inPlace() bool {
 	made, err := f.file.Stat()
 	if err != nil {
@@ -97,7 +97,7 @@ func (f *File) Write(b []byte) (int, error) {
 // Sync flushes the content to the disk.
 func (f *File) Sync() error { return plain(f.file.Sync()) }
 
-// Target is the path that Replace gives the new content to.
+// Target is the path that Replace renames the file to.
 func (f *File) Target() string { return f.target }
 
 // Discard removes the hidden file. After Replace it does nothing.
@@ -113,8 +113,8 @@ func (f *File) unlock() {
 	}
 }
 
-// Replace gives every target its new content, or no target: on an error the old
-// files are in place again. It discards all the files in either case.
+// Replace gives all targets their new content, or none: after an error the old files are
+// restored. It discards all Files in either case.
 func Replace(files ...*File) error {
 	err := replaceAll(files)
 	for _, f := range files {
@@ -168,8 +168,8 @@ func (f *File) replace(undo bool) error {
 	return os.Rename(f.temp, f.target)
 }
 
-// takeAfter gives the hidden file the owner and the permissions of the old file, as
-// far as the system allows. What fails leaves the file open to fewer, not to more.
+// takeAfter gives the hidden file the owner and the permissions of the old file, as far as
+// the system allows. After a failure fewer users can access the file, not more.
 func (f *File) takeAfter(old fs.FileInfo) {
 	mode := old.Mode().Perm()
 	was, known := old.Sys().(*syscall.Stat_t)
@@ -186,16 +186,16 @@ func (f *File) takeAfter(old fs.FileInfo) {
 
 // backup is the second name of a file that was replaced.
 type backup struct {
-	target, name string // name is "" where there was no file
+	target, name string // name is "" if there was no file
 	lock         *flock.Flock
 }
 
 var hardLink = os.Link // for tests
 
-// backUp keeps the target under a second name, for restore or drop.
+// backUp gives the target a second name, for restore or drop.
 func backUp(target, temp string) (*backup, error) {
 	b := &backup{target: target, name: temp + oldSuffix}
-	// As with hidden files, the lock says that somebody needs the name.
+	// As with hidden files, the lock shows that the name is in use.
 	b.lock, _ = tryLock(target)
 	err := hardLink(target, b.name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -231,8 +231,8 @@ func (b *backup) drop() {
 	}
 }
 
-// syncFolders makes the names as durable as the folders. A file system that cannot
-// sync a folder has nothing better to offer.
+// syncFolders flushes the folders, to make the renames durable. It ignores errors, as some
+// file systems cannot sync a folder.
 func syncFolders(files []*File) {
 	seen := map[string]bool{}
 	for _, f := range files {

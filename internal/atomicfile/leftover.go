@@ -19,7 +19,8 @@ const (
 	oldSuffix  = ".old"
 )
 
-// maxBase cuts the target's name in the hidden one: file systems take 255 bytes.
+// maxBase bounds the part of the target's name in the hidden name: names have at most 255
+// bytes.
 const maxBase = 200
 
 var tempTail = regexp.MustCompile(`^[A-Z2-7]{26}\.tmp(\.old)?$`)
@@ -33,8 +34,8 @@ func tempName(target string) string {
 	return filepath.Join(filepath.Dir(target), tempPrefix(target)+rand.Text()+tempSuffix)
 }
 
-// removeLeftovers removes the hidden files of a target that nobody has locked. What
-// cannot be looked at or removed stays: it costs room and nothing else.
+// removeLeftovers removes the hidden files of a target that are not locked. It ignores
+// errors: a leftover only costs space.
 func removeLeftovers(target string) {
 	dir, prefix := filepath.Dir(target), tempPrefix(target)
 	d, err := os.Open(dir)
@@ -65,7 +66,7 @@ func removeLeftover(path string) {
 		return
 	}
 	defer func() { _ = lock.Unlock() }()
-	// The lock is worth something only if the name still stands for the locked file.
+	// The lock counts only if the name still refers to the locked file.
 	locked, err := lock.Stat()
 	if err != nil {
 		return
@@ -75,8 +76,8 @@ func removeLeftover(path string) {
 	}
 }
 
-// tryLock locks an existing file. Without a lock, held says that somebody else has it
-// or that the file is gone; else the file system has no locks.
+// tryLock locks an existing file. If it returns no lock, held reports that another process
+// has the lock or that the file does not exist; otherwise the file system has no locks.
 func tryLock(path string) (lock *flock.Flock, held bool) {
 	// Without O_NONBLOCK a named pipe of that name would block.
 	l := flock.New(path, flock.SetFlag(os.O_RDONLY|syscall.O_NONBLOCK))

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotRegular is matched by the error of what is no regular file where one is
-// needed.
+// ErrNotRegular is matched by the error for something other than a regular file where a
+// regular file is needed.
 var ErrNotRegular = errors.New("not a regular file")
 
 var (
@@ -28,24 +28,24 @@ var (
 // maxLinks bounds a chain of symbolic links, as Linux does.
 const maxLinks = 40
 
-// Target is what writing to a path means, symbolic links followed.
+// Target is the file that a path refers to, with symbolic links followed.
 type Target struct {
-	// Path is absolute and free of links, but where an open file has no name: it is
-	// the path as given then.
+	// Path is absolute and without links. If the path refers to an open file without a
+	// name, it is the path as given.
 	Path string
-	// Info describes what is there, nil for nothing.
+	// Info describes the file, nil if it does not exist.
 	Info fs.FileInfo
 
 	inherited bool // the path names the descriptor fd that this process was started with
 	fd        int
 }
 
-// Resolve follows a path to its target. It refuses what takes no output: folders,
-// sockets, block devices, and links that form a loop.
+// Resolve follows a path to its target. It refuses folders, sockets, block devices and
+// links that form a loop.
 //
-// A link whose end does not exist stands for a new file at that end. A path that
-// names a descriptor the process was started with, such as /dev/stdout, stands for
-// the open file itself, at its current offset.
+// A link whose end does not exist refers to a new file at that end. A path that names a
+// descriptor that the process was started with, such as /dev/stdout, refers to the open
+// file at its current offset.
 func Resolve(path string) (Target, error) {
 	end, err := follow(path)
 	switch {
@@ -82,8 +82,8 @@ func resolveInherited(path string, fd int) (Target, error) {
 	return Target{Path: path, Info: info, inherited: true, fd: fd}, nil
 }
 
-// resolveDescriptor resolves a path through a link that the kernel follows to an open
-// file. The link's text names the file, if that has a name.
+// resolveDescriptor resolves a path whose last link the kernel follows to an open file. The
+// text of the link is the name of the file, if it has one.
 func resolveDescriptor(path string, end linkEnd) (Target, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -99,7 +99,7 @@ func resolveDescriptor(path string, end linkEnd) (Target, error) {
 	return target(end.path, info)
 }
 
-// target refuses what takes no output.
+// target returns an error for files that cannot be outputs.
 func target(path string, info fs.FileInfo) (Target, error) {
 	switch mode := info.Mode(); {
 	case mode.IsDir():
@@ -111,16 +111,16 @@ func target(path string, info fs.FileInfo) (Target, error) {
 	}
 }
 
-// linkEnd is where a chain of links ends.
+// linkEnd is the end of a chain of links.
 type linkEnd struct {
 	path       string
-	descriptor bool // a link on the way stands for an open file, see /proc/self/fd
-	inherited  bool // the path names fd, which the process was started with
+	descriptor bool // a link of the chain refers to an open file: see /proc/self/fd
+	inherited  bool // the path names fd, with which the process was started
 	fd         int
 }
 
-// follow reads links until a name is none. It does not ask whether that exists,
-// but the folder of the name has to.
+// follow reads links until a name is not a link. The name need not exist, but its folder
+// must.
 func follow(path string) (end linkEnd, err error) {
 	for range maxLinks {
 		// Not filepath.Dir and Join: they shorten "link/.." without following it.
@@ -161,7 +161,7 @@ func folderOf(dir string) (string, error) {
 	path, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		if _, e := os.Stat(dir); e != nil {
-			err = e // in the system's words
+			err = e // without the path
 		}
 		return "", plain(err)
 	}
@@ -169,9 +169,8 @@ func folderOf(dir string) (string, error) {
 	return path, plain(err)
 }
 
-// inheritedFD is the descriptor that a name in a folder without links stands for, if
-// the process was started with it. Opening the name again would lose the offset of a
-// file and cannot be done with a socket.
+// inheritedFD is the descriptor of a name in /proc/self/fd, if the process was started with
+// it. Opening the name again would lose the offset of a file, and fails for a socket.
 func inheritedFD(folder, base string) (fd int, ok bool) {
 	rest, ok := strings.CutPrefix(folder, "/proc/"+strconv.Itoa(os.Getpid())+"/")
 	if !ok {
@@ -184,12 +183,12 @@ func inheritedFD(folder, base string) (fd int, ok bool) {
 	if err != nil {
 		return 0, false
 	}
-	// Go closes on exec what it opens itself; what came through exec does not close.
+	// Go opens files with close-on-exec; inherited descriptors do not have that flag.
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	return fd, err == nil && flags&unix.FD_CLOEXEC == 0
 }
 
-// duplicate is a descriptor of its own for the same open file.
+// duplicate returns a new descriptor of the same open file.
 func duplicate(fd int) (*os.File, error) {
 	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -210,7 +209,7 @@ func (t Target) Device() bool { return t.Info != nil && t.Info.Mode()&fs.ModeCha
 // Stdout reports whether the target is standard output.
 func (t Target) Stdout() bool { return t.inherited && t.fd == 1 }
 
-// Same reports whether two targets are one.
+// Same reports whether two targets are the same file.
 func (t Target) Same(u Target) bool {
 	if t.Info != nil && u.Info != nil {
 		return os.SameFile(t.Info, u.Info)
@@ -218,8 +217,8 @@ func (t Target) Same(u Target) bool {
 	return t.Info == nil && u.Info == nil && t.Path == u.Path
 }
 
-// Writable reports an error if a special target does not let the caller write. It
-// does not open the target: that would end the input of a pipe's reader.
+// Writable returns an error if the caller may not write to a special target. It does not
+// open the target: closing it again would end the input of a pipe's reader.
 func (t Target) Writable() error {
 	if !t.inherited {
 		return unix.Access(t.Path, unix.W_OK)
@@ -231,8 +230,8 @@ func (t Target) Writable() error {
 	return err
 }
 
-// OpenSpecial opens a special target to write in place. Opening a named pipe waits
-// for a reader. Closing leaves an inherited descriptor open.
+// OpenSpecial opens a special target for writing in place. For a named pipe it waits for a
+// reader. Closing it leaves an inherited descriptor open.
 func (t Target) OpenSpecial() (io.WriteCloser, error) {
 	if t.inherited {
 		f, err := duplicate(t.fd)
@@ -242,7 +241,7 @@ func (t Target) OpenSpecial() (io.WriteCloser, error) {
 	return special{f}, plain(err)
 }
 
-// special keeps the name out of errors: the caller knows the path that it asked for.
+// special drops the name from errors; the caller adds the path.
 type special struct{ file *os.File }
 
 func (s special) Write(b []byte) (int, error) {
@@ -252,7 +251,7 @@ func (s special) Write(b []byte) (int, error) {
 
 func (s special) Close() error { return plain(s.file.Close()) }
 
-// notRegular says what a file is that is not regular.
+// notRegular describes a file that is not regular.
 func notRegular(mode fs.FileMode) error {
 	kind := "special file"
 	switch {
@@ -268,8 +267,8 @@ func notRegular(mode fs.FileMode) error {
 	return fmt.Errorf("is a %s, %w", kind, ErrNotRegular)
 }
 
-// plain drops the path that package os puts before its message: it may be the
-// hidden name, and the caller knows which file it asked for.
+// plain drops the path from an error of package os. It may be the hidden name; the caller
+// adds the path of the target.
 func plain(err error) error {
 	var pe *os.PathError
 	if errors.As(err, &pe) {

@@ -1,5 +1,5 @@
-// Package cachefile writes files that are kept between runs, in vk.CacheDir: things
-// that cost time to make again and nothing else, so that any of them may be deleted.
+// Package cachefile reads and writes cache files in vk.CacheDir. Any of them may be deleted:
+// rebuilding it only takes time.
 package cachefile
 
 import (
@@ -17,12 +17,12 @@ import (
 	"vkattn/internal/atomicfile"
 )
 
-// ErrNotRegular is matched by the error of a pipe, device, socket or folder in the
-// place of a file. None of them is opened or replaced.
+// ErrNotRegular is matched by the error for a pipe, device, socket or folder instead of a
+// file. It is neither opened nor replaced.
 var ErrNotRegular = atomicfile.ErrNotRegular
 
-// Write replaces a file whole: readers see the old or the new one. It makes the
-// folder. A failure leaves nothing behind.
+// Write replaces a file atomically: readers see the old or the new one. It creates the
+// folder. A failure leaves no temporary file.
 func Write(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -45,13 +45,13 @@ func Write(path string, data []byte) error {
 // Read returns the content of a file of at most that many bytes.
 func Read(path string, most int64) ([]byte, error) { return atomicfile.Read(path, most) }
 
-// lockPatience bounds the wait for another process's update, which takes
-// milliseconds; a lock file nobody gives back must not stop anyone for long.
+// lockPatience bounds the wait for the update of another process, which takes milliseconds.
+// A lock that is never released must not block others for long.
 const lockPatience = 5 * time.Second
 
-// Update replaces a file by what change makes of it, no two processes at once.
-// old is nil where there is no file, and empty where the file is longer than most
-// bytes; nil from change removes the file. Locking is by <path>.lock, which stays.
+// Update replaces a file by the result of change, while no other process updates it. old is
+// nil if there is no file, and empty if the file is longer than most bytes. If change
+// returns nil the file is removed. Update locks <path>.lock, which it does not remove.
 func Update(path string, most int64, change func(old []byte) ([]byte, error)) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

@@ -1,7 +1,7 @@
-// Package hostmem reports how much memory this process can still allocate, so
-// that a request which cannot fit is refused before anything is allocated for it.
-// Linux overcommits: an allocation that is too large succeeds, and the kernel
-// kills the process when it touches the pages.
+// Package hostmem reports how much memory this process can still allocate, so that a
+// request that does not fit is refused before anything is allocated. Linux overcommits: an
+// allocation that is too large succeeds, and the kernel kills the process when it touches
+// the pages.
 //
 // Available memory is the least of
 //
@@ -11,9 +11,9 @@
 //     1 or 2, less what the group uses and cannot give back;
 //   - RLIMIT_AS and RLIMIT_DATA, less what the process has mapped.
 //
-// A sixteenth of it, at most 64 MiB, is left to the Go runtime. The environment
-// variable VKATTN_HOST_MEMORY, a number of bytes with an optional KiB, MiB, GiB or
-// TiB behind it, replaces all of these.
+// A sixteenth of it, at most 64 MiB, is reserved for the Go runtime. The environment
+// variable VKATTN_HOST_MEMORY, a number of bytes with an optional suffix KiB, MiB, GiB or
+// TiB, replaces all of these.
 package hostmem
 
 import (
@@ -28,22 +28,22 @@ import (
 	"strings"
 )
 
-// Variable is the environment variable that replaces what the system says.
+// Variable is the environment variable that replaces the limits of the system.
 const Variable = "VKATTN_HOST_MEMORY"
 
-// Limit is how many bytes can be allocated, and what it is that limits them.
+// Limit is the number of bytes that can be allocated, with the name of what limits it.
 type Limit struct {
 	Bytes uint64
 	By    string // such as "MemAvailable" or "RLIMIT_AS"
 }
 
-// Unlimited is the Limit where the system does not tell.
+// Unlimited is the Limit if the system does not tell one.
 var Unlimited = Limit{Bytes: math.MaxUint64, By: "unknown"}
 
-// ErrOutOfMemory is what every *Error matches. It is vk.ErrOutOfMemory.
+// ErrOutOfMemory is vk.ErrOutOfMemory, which every *Error matches.
 var ErrOutOfMemory = errors.New("vk: out of memory")
 
-// Error is a request for more memory than there is.
+// Error is the error of a request for more memory than is available.
 type Error struct {
 	Needed uint64
 	Limit
@@ -60,8 +60,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("needs %s of host memory, %d are available (%s)", Bytes(e.Needed), e.Bytes, e.By)
 }
 
-// Bytes prints a size. One that was saturated at the end of uint64 has no digits
-// worth reading.
+// Bytes prints a size. For a saturated size it prints no digits.
 func Bytes(n uint64) string {
 	if n == math.MaxUint64 {
 		return "over 2^64 bytes"
@@ -69,16 +68,15 @@ func Bytes(n uint64) string {
 	return strconv.FormatUint(n, 10) + " bytes"
 }
 
-// Check returns an *Error if needed bytes are not available. Garbage does not
-// count against a request: it is collected and returned to the system before
-// Check gives up.
+// Check returns an *Error if needed bytes are not available. Before it does so it collects
+// garbage and returns the memory to the system.
 func Check(needed uint64) error {
 	limit := Available()
 	if needed <= limit.Bytes {
 		return nil
 	}
 	if os.Getenv(Variable) == "" && limit.Bytes < math.MaxUint64 {
-		if needed <= machine().total() { // else there is no hope
+		if needed <= machine().total() { // otherwise collecting garbage cannot help
 			debug.FreeOSMemory()
 			limit = Available()
 		}
@@ -89,8 +87,8 @@ func Check(needed uint64) error {
 	return &Error{needed, limit}
 }
 
-// CheckVariable returns an error if the environment variable has a value that is no
-// size, which Available ignores.
+// CheckVariable returns an error if the value of the environment variable is not a size.
+// Available ignores such a value.
 func CheckVariable() error {
 	if text := os.Getenv(Variable); text != "" {
 		if _, err := parse(text); err != nil {
@@ -110,9 +108,9 @@ func Available() Limit {
 	return machine().available()
 }
 
-// LimitHeap has the garbage collector keep this program within what is available
-// now, unless GOMEMLIMIT says otherwise. Without a limit garbage may take as much as
-// what is in use, and a request that fits by Check would not.
+// LimitHeap sets the memory limit of the garbage collector to what is available now, unless
+// GOMEMLIMIT is set. Without a limit garbage may take as much memory as what is in use, so
+// that a request that Check accepts would not fit.
 func LimitHeap() {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return
@@ -122,7 +120,7 @@ func LimitHeap() {
 	}
 }
 
-// parse reads a number of bytes with an optional binary unit.
+// parse parses a number of bytes with an optional binary unit.
 func parse(text string) (uint64, error) {
 	shift := 0
 	for i, unit := range []string{"KiB", "MiB", "GiB", "TiB"} {
@@ -137,7 +135,7 @@ func parse(text string) (uint64, error) {
 	return n << shift, err
 }
 
-// system is where limits are read. Tests have one of their own.
+// system is the source of the limits, which tests replace.
 type system struct {
 	files  fs.FS
 	rlimit func() (addressSpace, data uint64) // MaxUint64: none
@@ -231,12 +229,12 @@ func (s system) groups() (list []group) {
 	return list
 }
 
-// left is what a group has left of its limit. Pages of files that were not used
-// lately do not count as used: the kernel drops them first.
+// left is the number of bytes left of a group's limit. Inactive file pages do not count as
+// used: the kernel drops them first.
 func (g group) left(s system) (uint64, string) {
 	limits, usage, cache := []string{"memory.limit_in_bytes"}, "memory.usage_in_bytes", "total_inactive_file"
 	if g.v2 {
-		// Over memory.high a process is not killed but slowed down until it stands still.
+		// Above memory.high the kernel slows a process down until it barely runs.
 		limits, usage, cache = []string{"memory.max", "memory.high"}, "memory.current", "inactive_file"
 	}
 	left, by := uint64(math.MaxUint64), ""
@@ -254,7 +252,7 @@ func (g group) left(s system) (uint64, string) {
 	return left, by
 }
 
-// lines are those of a file, none where it cannot be read.
+// lines returns the lines of a file, none if it cannot be read.
 func (s system) lines(name string) []string {
 	b, err := fs.ReadFile(s.files, name)
 	if err != nil {
@@ -263,7 +261,7 @@ func (s system) lines(name string) []string {
 	return strings.Split(strings.TrimSpace(string(b)), "\n")
 }
 
-// table reads lines of a name, a separator and a number.
+// table parses lines of a name, a separator and a number.
 func (s system) table(name, separator string) map[string]uint64 {
 	out := map[string]uint64{}
 	for _, line := range s.lines(name) {

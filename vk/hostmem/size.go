@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// Product multiplies sizes. It is MaxUint64, which no check lets pass, where the
-// product is larger, and 0 where a factor is not positive.
+// Product multiplies sizes. It returns MaxUint64, which no check accepts, if the product
+// overflows, and 0 if a factor is not positive.
 func Product[T int | int64 | uint64](sizes ...T) uint64 {
 	p := uint64(1)
 	for _, n := range sizes {
@@ -24,7 +24,7 @@ func Product[T int | int64 | uint64](sizes ...T) uint64 {
 	return p
 }
 
-// Sum adds sizes, MaxUint64 where the sum is larger.
+// Sum adds sizes. It returns MaxUint64 if the sum overflows.
 func Sum(sizes ...uint64) uint64 {
 	s := uint64(0)
 	for _, n := range sizes {

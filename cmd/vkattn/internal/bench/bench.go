@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"vkattn/attention"
@@ -164,9 +163,5 @@ func (b *Bench) say(p Problem, who, what string) {
 	}
 }
 
-// plain is the text of an error in one line, with flags instead of Go fields and without
-// the package name.
-func plain(err error) string {
-	text := strings.Join(strings.FieldsFunc(flagtext.Sweep.Text(err), func(r rune) bool { return r == '\n' }), "; ")
-	return strings.TrimPrefix(strings.TrimPrefix(text, "attention: "), "vk: ")
-}
+// plain is the text of an error in one line, with flags instead of Go fields.
+func plain(err error) string { return flagtext.OneLine(flagtext.Sweep.Text(err)) }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 )
 
 // Format is an output format.
@@ -13,42 +15,51 @@ type Format string
 // Formats lists the formats in the order of the help text.
 var Formats = []Format{"md", "csv", "json", "jsonl"}
 
-// ParseFormat parses one of Formats.
-func ParseFormat(s string) (Format, error) {
-	for _, f := range Formats {
-		if string(f) == s {
-			return f, nil
-		}
+// ParseFormat parses one of the formats of a list.
+func ParseFormat(s string, formats []Format) (Format, error) {
+	if f := Format(s); slices.Contains(formats, f) {
+		return f, nil
 	}
-	return "", fmt.Errorf("unknown output format %q, want md, csv, json or jsonl", s)
+	var names []string
+	for _, f := range formats {
+		names = append(names, string(f))
+	}
+	last := len(names) - 1
+	return "", fmt.Errorf("unknown output format %q, want %s or %s", s, strings.Join(names[:last], ", "), names[last])
 }
 
-// Printer prints each row at once, or all rows in Close if the format needs that.
-type Printer interface {
-	Row(*Row) error
+// Printer prints rows of type R: each at once, or all in Close if the format needs that.
+type Printer[R any] interface {
+	Row(R) error
 	// Close ends the output. info has the end of the run, unlike that of NewPrinter.
 	Close(info *RunInfo) error
 }
 
-// NewPrinter prints to w.
-func NewPrinter(f Format, w io.Writer, info *RunInfo) Printer {
+// NewPrinter prints rows of a benchmark to w.
+func NewPrinter(f Format, w io.Writer, info *RunInfo) Printer[*Row] {
 	switch f {
 	case "csv":
 		return newCSVPrinter(w, info)
-	case "json":
-		return &jsonPrinter{w: w}
-	case "jsonl":
-		return &jsonlPrinter{w: w, info: info}
+	case "json", "jsonl":
+		return NewJSONPrinter[*Row](f, w, info)
 	}
 	return &mdPrinter{w: w}
 }
 
-type printers []Printer
+// NewJSONPrinter prints rows of any type to w in the format json or jsonl.
+func NewJSONPrinter[R any](f Format, w io.Writer, info *RunInfo) Printer[R] {
+	if f == "jsonl" {
+		return &jsonlPrinter[R]{w: w, info: info}
+	}
+	return &jsonPrinter[R]{w: w, rows: []R{}}
+}
+
+type printers[R any] []Printer[R]
 
 // Printers prints the same rows to each of the list.
-func Printers(list ...Printer) Printer { return printers(list) }
+func Printers[R any](list ...Printer[R]) Printer[R] { return printers[R](list) }
 
-func (p printers) Row(r *Row) error {
+func (p printers[R]) Row(r R) error {
 	var all []error
 	for _, one := range p {
 		all = append(all, one.Row(r))
@@ -56,7 +67,7 @@ func (p printers) Row(r *Row) error {
 	return errors.Join(all...)
 }
 
-func (p printers) Close(info *RunInfo) error {
+func (p printers[R]) Close(info *RunInfo) error {
 	var all []error
 	for _, one := range p {
 		all = append(all, one.Close(info))
@@ -65,41 +76,49 @@ func (p printers) Close(info *RunInfo) error {
 }
 
 // jsonPrinter prints one document: {"run": {...}, "rows": [...]}.
-type jsonPrinter struct {
+type jsonPrinter[R any] struct {
 	w    io.Writer
-	rows []*Row
+	rows []R
 }
 
-func (p *jsonPrinter) Row(r *Row) error {
+func (p *jsonPrinter[R]) Row(r R) error {
 	p.rows = append(p.rows, r)
 	return nil
 }
 
-func (p *jsonPrinter) Close(info *RunInfo) error {
-	rows := p.rows
-	if rows == nil {
-		rows = []*Row{}
-	}
-	enc := json.NewEncoder(p.w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(struct {
+func (p *jsonPrinter[R]) Close(info *RunInfo) error {
+	return WriteJSON(p.w, struct {
 		Run  *RunInfo `json:"run"`
-		Rows []*Row   `json:"rows"`
-	}{info, rows})
+		Rows []R      `json:"rows"`
+	}{info, p.rows})
 }
 
-// jsonlPrinter prints a line for each row, with the run it belongs to, so that files of
-// several runs can be concatenated.
-type jsonlPrinter struct {
+// WriteJSON prints a value as an indented document.
+func WriteJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// jsonlPrinter prints a line for each row, with the run it belongs to as the last field
+// "run", so that files of several runs can be concatenated.
+type jsonlPrinter[R any] struct {
 	w    io.Writer
 	info *RunInfo
 }
 
-func (p *jsonlPrinter) Row(r *Row) error {
-	return json.NewEncoder(p.w).Encode(struct {
-		*Row
-		Run *RunInfo `json:"run"`
-	}{r, p.info})
+func (p *jsonlPrinter[R]) Row(r R) error {
+	row, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	run, err := json.Marshal(p.info)
+	if err != nil {
+		return err
+	}
+	line := append(row[:len(row)-1], `,"run":`...) // within the row's braces
+	_, err = p.w.Write(append(append(line, run...), "}\n"...))
+	return err
 }
 
-func (p *jsonlPrinter) Close(*RunInfo) error { return nil }
+func (p *jsonlPrinter[R]) Close(*RunInfo) error { return nil }

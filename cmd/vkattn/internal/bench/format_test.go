@@ -191,10 +191,10 @@ func TestBytes(t *testing.T) {
 
 func TestParseFormat(t *testing.T) {
 	for _, f := range Formats {
-		got, err := ParseFormat(string(f))
+		got, err := ParseFormat(string(f), Formats)
 		require.NoError(t, err)
 		require.Equal(t, f, got)
 	}
-	_, err := ParseFormat("xml")
+	_, err := ParseFormat("xml", Formats)
 	require.ErrorContains(t, err, "xml")
 }

@@ -1,5 +1,5 @@
 // Package flagtext rewrites errors of the library for users of the command: it replaces
-// the names of Go fields by those of flags.
+// the names of Go fields by those of flags, and makes one line of them.
 package flagtext
 
 import (
@@ -100,6 +100,23 @@ func (n *Names) Error(err error) error {
 		return nil
 	}
 	return &named{n.Text(err), err}
+}
+
+// OneLine joins the lines of an error's text and drops the names of this module's
+// packages from the beginnings of the errors in it.
+func OneLine(text string) string {
+	var parts []string
+	for _, line := range strings.Split(text, "\n") {
+		if line = strings.TrimSpace(line); line != "" {
+			parts = append(parts, line)
+		}
+	}
+	text = strings.Join(parts, "; ")
+	for _, prefix := range []string{"attention: ", "vk: ", "cudapath: "} {
+		text = strings.ReplaceAll(text, ": "+prefix, ": ")
+		text = strings.TrimPrefix(text, prefix)
+	}
+	return text
 }
 
 type named struct {

@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -12,60 +11,17 @@ import (
 	"vkattn/cmd/vkattn/internal/markdown"
 )
 
-// Printer prints each row at once, or all rows in Close if the format needs that.
-type Printer interface {
-	Row(*Row) error
-	Close() error
-}
-
 // Formats of NewPrinter.
 var Formats = []bench.Format{"md", "json", "jsonl"}
 
 // NewPrinter prints to w. In Markdown it prints a table of all rows. Of the conformance
 // table, which has thousands, it prints a summary and the rows that are not ok.
-func NewPrinter(f bench.Format, w io.Writer, info *bench.RunInfo, conformance bool) Printer {
-	switch f {
-	case "json":
-		return &jsonPrinter{w: w, info: info, rows: []*Row{}}
-	case "jsonl":
-		return &jsonlPrinter{w: w, info: info}
+func NewPrinter(f bench.Format, w io.Writer, info *bench.RunInfo, conformance bool) bench.Printer[*Row] {
+	if f != "md" {
+		return bench.NewJSONPrinter[*Row](f, w, info)
 	}
 	return &mdPrinter{w: w, summary: conformance}
 }
-
-type jsonPrinter struct {
-	w    io.Writer
-	info *bench.RunInfo
-	rows []*Row
-}
-
-func (p *jsonPrinter) Row(r *Row) error {
-	p.rows = append(p.rows, r)
-	return nil
-}
-
-func (p *jsonPrinter) Close() error {
-	enc := json.NewEncoder(p.w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(struct {
-		Run  *bench.RunInfo `json:"run"`
-		Rows []*Row         `json:"rows"`
-	}{p.info, p.rows})
-}
-
-type jsonlPrinter struct {
-	w    io.Writer
-	info *bench.RunInfo
-}
-
-func (p *jsonlPrinter) Row(r *Row) error {
-	return json.NewEncoder(p.w).Encode(struct {
-		*Row
-		Run *bench.RunInfo `json:"run"`
-	}{r, p.info})
-}
-
-func (p *jsonlPrinter) Close() error { return nil }
 
 type mdPrinter struct {
 	w       io.Writer
@@ -78,7 +34,7 @@ func (p *mdPrinter) Row(r *Row) error {
 	return nil
 }
 
-func (p *mdPrinter) Close() error {
+func (p *mdPrinter) Close(*bench.RunInfo) error {
 	if !p.summary {
 		return p.table(p.rows)
 	}

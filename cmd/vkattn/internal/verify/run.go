@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	"vkattn/attention"
@@ -224,15 +223,9 @@ func (r *result) stop(err error) error {
 		r.row.Status = bench.Broken
 	}
 	r.after = nil
-	r.row.Reasons = append(r.row.Reasons, oneLine(flagtext.Sweep.Text(err)))
+	r.row.Reasons = append(r.row.Reasons, flagtext.OneLine(flagtext.Sweep.Text(err)))
 	if errors.Is(err, vk.ErrDeviceLost) || errors.Is(err, vk.ErrClosed) {
 		return err
 	}
 	return nil
-}
-
-// oneLine joins the lines of a text and drops package names.
-func oneLine(text string) string {
-	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }), "; ")
-	return strings.NewReplacer("attention: ", "", "vk: ", "", "cudapath: ", "").Replace(text)
 }

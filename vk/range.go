@@ -1,5 +1,38 @@
 package vk
 
+// BufferRange is a range of a buffer in bytes. Size 0 means up to the end.
+type BufferRange struct {
+	Buffer *Buffer
+	Offset uint64
+	Size   uint64
+}
+
+// resolve returns the offset and size of a range, and false if it exceeds its buffer.
+func (r *BufferRange) resolve() (offset, size uint64, ok bool) {
+	n := r.Buffer.size
+	if r.Offset >= n {
+		return 0, 0, false
+	}
+	if r.Size == 0 {
+		return r.Offset, n - r.Offset, true
+	}
+	return r.Offset, r.Size, r.Size <= n-r.Offset
+}
+
+func (d *Device) checkRange(op string, r BufferRange) (offset, size uint64, err error) {
+	if r.Buffer == nil || r.Buffer.d != d {
+		return 0, 0, invalid(op, "no buffer of this device")
+	}
+	if r.Buffer.closed.Load() {
+		return 0, 0, closed(op + ": buffer")
+	}
+	offset, size, ok := r.resolve()
+	if !ok {
+		return 0, 0, invalid(op, "bytes %d to %d of a buffer of %d", r.Offset, r.Offset+r.Size, r.Buffer.size)
+	}
+	return offset, size, nil
+}
+
 // Window returns the range to bind for kernels that access size bytes from byte offset on.
 // The range of a descriptor must begin at a multiple of
 // Limits.MinStorageBufferOffsetAlignment, so it may begin before offset: first is the number
