@@ -197,6 +197,9 @@ on_runner() { # <runner>
 	case $1 in lavapipe | swiftshader) export VKATTN_VALIDATION=${VKATTN_VALIDATION-1} ;; esac
 	# LLVM optimises for longer than these problems run.
 	export GALLIVM_PERF=${GALLIVM_PERF-nopt}
+	# Vectors of 128 bits compile in half the time. They make subgroups of 4, which the current
+	# lavapipe does not have, nor cooperative matrices with them.
+	[[ $1 != lavapipe-old ]] || export LP_NATIVE_VECTOR_WIDTH=${LP_NATIVE_VECTOR_WIDTH-128}
 	run_packages "$1" "${device_packages[@]}"
 }
 

@@ -39,9 +39,10 @@ func fewPipelines() bool {
 	return err == nil && s.dev != nil && !full()
 }
 
-// onTiers runs a property on every tier that executes here.
+// onTiers runs a property on every tier that executes here; see propertyTurn.
 func onTiers(t *testing.T, property func(t *rapid.T, e *engine, tt cases.Target)) {
-	onTiersThat(t, func(cases.Target) bool { return true }, property)
+	s := openTiers(t)
+	onTiersThat(t, func(tt cases.Target) bool { return s.propertyTurn(t.Name(), tt) }, property)
 }
 
 // onTiersThat is onTiers of some of them.

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"hash/fnv"
 	"slices"
 
 	"vkattn/attention"
@@ -52,6 +53,18 @@ func compileTurn[C interface{ Pipeline() string }](s *session, tt cases.Target, 
 		return pipelineTurn(all, int(tt.DType)+s.turn, 3)
 	}
 	return pipelineTurn(all, s.turn, 2)
+}
+
+// propertyTurn reports whether a target runs a property of dense calls. The three CPU drivers
+// execute the same scalar kernel in three storage types: for each property each driver takes
+// another type. A device of the machine runs all.
+func (s *session) propertyTurn(property string, tt cases.Target) bool {
+	if full() || s.open || s.dev == nil || tt.Tier != attention.TierScalar {
+		return true
+	}
+	h := fnv.New32a()
+	h.Write([]byte(property))
+	return (int(h.Sum32()%3)+s.turn)%3 == int(tt.DType)
 }
 
 // matrixTier says which of the available tiers with cooperative matrices for a storage
