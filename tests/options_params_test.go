@@ -68,8 +68,8 @@ func TestOptionsParamsInABuffer(t *testing.T) {
 					for _, x := range []struct {
 						e      *engine
 						j      *job
-						module string // with features or of decoding
-					}{{pushed, a, "_(features|decode)_ssbo$"}, {buffered, b, "_(features|decode)_params_ssbo$"}} {
+						module string // general or decode kernel
+					}{{pushed, a, "_(general|decode)_ssbo$"}, {buffered, b, "_(general|decode)_params_ssbo$"}} {
 						require.NoError(t, x.e.run([]*job{x.j}))
 						plan, err := x.e.plan(x.j)
 						require.NoError(t, err)
