@@ -15,10 +15,6 @@ type hostCall struct {
 	blocks    [3]int64
 }
 
-// modifies reports whether a Config changes scores or excludes keys other than by the
-// causal mask.
-func (c *Config) modifies() bool { return c.Window.Given() || c.Softcap != 0 }
-
 func (h *hostCall) open(cfg *Config, a *Args) (err error) {
 	*h = hostCall{cfg: cfg, a: a, sequences: a.sequences(), align: cfg.Causal}
 	if h.align == CausalNone {
