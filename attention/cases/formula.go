@@ -102,7 +102,8 @@ func (e *RowError) Error() string {
 		e.B, e.H, e.Row, e.Class, e.Keys, e.Low, e.High, e.ScoreError, e.Sink, e.What)
 }
 
-// NewFormula prepares a problem to be judged. A Formula has one user at a time.
+// NewFormula prepares a problem of a case with Seqs to be judged. A Formula has one user at
+// a time.
 func NewFormula(p *Problem) *Formula {
 	return &Formula{p: p, unit: roundingsOf(p), keys: map[keyID][]float64{}, values: map[keyID][]float64{}}
 }

@@ -7,27 +7,27 @@
 //   SPLAT(x)        a vector of x
 //   FMA(a, b, c)    a*b+c
 //   FMA_EXACT       the same, rounded once in every set
-//   MAX(a, b)       a > b ? a : b, so b where one is NaN
-//   M               what comparisons give: LT and LE of floats, INT_LT, INT_LE and
+//   MAX(a, b)       a > b ? a : b, so b if one is NaN
+//   M               the result of comparisons: LT and LE of floats, INT_LT, INT_LE and
 //                   INT_NE, and AND, OR and NOT of them
 //   SELECT(m, a, b) m ? a : b
 //   FMA_WHERE(m, a, b, c)  m ? a*b+c : c
 //   ANY(m)          whether any lane is set
 //   WIDEN_F16, NARROW_F16  one vector of binary16 in memory
 //
-// A query row is a lane. Q, S and O of a group lie transposed: Q[d][lane],
-// S[key][lane], O[dv][lane]. A lane adds in one order, over d in a score and over
-// keys in its row sum and in O, and never sees what other lanes hold. So a row has
-// the same bits whatever rows it shares a group with, whatever the sizes of groups
-// and tiles are, and in every instruction set that fuses multiplication and addition.
+// Each query row is a lane. Q, S and O of a group are transposed: Q[d][lane],
+// S[key][lane], O[dv][lane]. A lane sums in one fixed order, over d in a score and over
+// keys in its row sum and in O, and never reads other lanes. So the bits of a row do not
+// depend on the other rows of its group, on the sizes of groups and tiles, or on the
+// instruction set, if that has fused multiply-add.
 //
-// That the size of KV tiles changes no bit takes an online softmax whose rescaling
-// is exact. Weights are P = 2^(x log2(e) - fraction - m): m is an integer at the
-// row's maximum, so moving it multiplies by a power of two. The fraction comes from
-// the first key that the row sees, which gives a row of one key the weight 1.
+// The size of KV tiles changes no bit because the rescaling of the online softmax is
+// exact. Weights are P = 2^(x log2(e) - fraction - m). m is an integer near the row max,
+// so moving it multiplies by a power of two. The fraction comes from the first key that
+// the row attends to, so that a row of one key has weight 1.
 //
-// Rows whose largest score is above FAR in magnitude take expf of the difference to
-// it instead, one lane at a time, as float32 holds no fraction of such a score.
+// Rows whose largest score exceeds FAR in magnitude use expf of the difference to the row
+// max instead, one lane at a time, because float32 holds no fraction of such a score.
 
 #include <math.h>
 #include <stdbool.h>
@@ -169,9 +169,9 @@ INLINE void scores(const int nv, const simd_tile *t, const float *q, const float
 		scores_of(nv, 1, t->d, t->scale, q, k + key * t->k_stride, t->k_stride, s + key * LANES);
 }
 
-// accumulate adds the weighted values of keys [from, to) to n columns of O. Weights
-// of slots that are masked are -0, which no other weight is: they are passed over, as
-// 0 times what such a slot holds may be NaN.
+// accumulate adds the weighted values of keys [from, to) to n columns of O. The weights of
+// masked slots are -0, which no other weight is. They are skipped, because 0 times the
+// content of such a slot may be NaN.
 INLINE void accumulate_of(const int nv, const int n, const bool masked, int32_t from, int32_t to, const float *p, const float *v,
 	int64_t stride, float *o) {
 	V sum[BROADCASTS][VECTORS];
@@ -342,7 +342,7 @@ static void pack_q(float *q, const uint8_t *base, const int64_t *at, int32_t vec
 	}
 }
 
-// widen widens rows of K or V; scales is NULL where there are none.
+// widen converts rows of K or V to float32; scales is NULL for types without scales.
 static void widen(float *dst, const uint8_t *base, const int64_t *at, const float *scales, int32_t rows, int32_t d,
 	int32_t type) {
 	for (int32_t i = 0; i < rows; i++) widen_row(dst + (int64_t)i * d, base + at[i], d, type, scales ? scales[i] : 1);
@@ -353,7 +353,7 @@ static void read_bias(float *dst, const uint8_t *base, const int64_t *at, const 
 	int32_t type) {
 	const int64_t size = type == SIMD_F32 ? 4 : 2;
 	for (int32_t key = 0; key < n;) {
-		int32_t run = 1; // keys that follow each other
+		int32_t run = 1; // consecutive keys
 		while (run < 64 && key + run < n && keys[key + run] == keys[key] + run) run++;
 		for (int32_t i = 0; i < vectors * VL; i++) {
 			float row[64];
@@ -364,8 +364,7 @@ static void read_bias(float *dst, const uint8_t *base, const int64_t *at, const 
 	}
 }
 
-// read_mask gathers which of n keys a mask of bytes lets a group see, and returns
-// whether any.
+// read_mask gathers the byte mask of a group at n keys and returns whether it allows any.
 static int32_t read_mask(int32_t *dst, const uint8_t *base, const int64_t *at, const int32_t *keys, int32_t vectors, int32_t n) {
 	int32_t any = 0;
 	for (int32_t key = 0; key < n; key++)
@@ -388,14 +387,14 @@ static int32_t read_blocks(int32_t *dst, const uint8_t *base, const int64_t *at,
 	return any;
 }
 
-// visible is which lanes attend to a key.
+// visible returns the lanes that attend to a key.
 INLINE M visible(const simd_tile *t, const int32_t *span, const int32_t *keys, const int32_t *mask, int32_t key, int v) {
 	const U at = splat_int(keys[key]);
 	M m = AND(INT_LE(load_int(span + v * VL), at), INT_LT(at, load_int(span + LANES + v * VL)));
 	return t->mask ? AND(m, INT_NE(load_int(mask + key * LANES + v * VL), splat_int(0))) : m;
 }
 
-// level is the natural logarithm of what a row's weights are relative to.
+// level is the natural logarithm that a row's weights are relative to.
 INLINE double level(float most, float fraction, float m) {
 	return fabsf(most) <= FAR ? ((double)m + fraction) * LN2 : most;
 }
@@ -423,7 +422,7 @@ INLINE void softmax(const int nv, const simd_tile *t, float *o, float *s, float 
 	      *carry = state + SIMD_CARRY * LANES, *started = state + SIMD_STARTED * LANES;
 	V largest[VECTORS], first[VECTORS], m[VECTORS], total[VECTORS], error[VECTORS], least[VECTORS];
 
-	// The largest scores; a NaN is none.
+	// The largest scores; NaN counts as none.
 	UNROLL for (int v = 0; v < nv; v++) largest[v] = load(most + v * VL);
 	for (int32_t key = t->from; key < t->to; key++) {
 		const bool full = t->full_from <= key && key < t->full_to;
@@ -434,7 +433,7 @@ INLINE void softmax(const int nv, const simd_tile *t, float *o, float *s, float 
 		}
 	}
 
-	// The fractions of rows that see their first key.
+	// Set the fractions of rows that see their first key.
 	UNROLL for (int v = 0; v < nv; v++) {
 		V begun = load(started + v * VL);
 		first[v] = load(fraction + v * VL);
@@ -449,7 +448,7 @@ INLINE void softmax(const int nv, const simd_tile *t, float *o, float *s, float 
 		store(fraction + v * VL, first[v]);
 	}
 
-	// What sums and O shrink by, and which rows are far.
+	// The factors that rescale sums and O, and the rows beyond FAR.
 	float shrink[LANES], is_far[LANES], before[LANES], sums[LANES], carries[LANES], m_old[LANES], m_new[LANES];
 	bool far = false, moved = false;
 	UNROLL for (int v = 0; v < nv; v++) {
@@ -515,8 +514,8 @@ INLINE void softmax(const int nv, const simd_tile *t, float *o, float *s, float 
 				store(o + j * LANES + v * VL, load(o + j * LANES + v * VL) * load(shrink + v * VL));
 }
 
-// STEPS defines the steps of attend for groups of nv vectors, as functions of their
-// own: inlined into one, they compete for registers.
+// STEPS defines the steps of attend for groups of nv vectors as separate functions: inlined
+// into one, they compete for registers.
 #define STEPS(suffix, nv) \
 	static NOINLINE void scores_##suffix(const simd_tile *t, const float *q, const float *k, float *s) { \
 		scores(nv, t, q, k, s); \
@@ -563,7 +562,7 @@ static void finish(float *o, float *state, uint8_t *base, const int64_t *at, int
 		double lse = level(most[i], fraction[i], m[i]) + log(sum[i]);
 		divisor[i] = sum[i];
 		if (sum[i] == 0) {
-			// Values of score -Inf may have left NaN in O.
+			// Values of keys with score -Inf may have left NaN in O.
 			for (int32_t j = 0; j < dv; j++) o[j * LANES + i] = sink == sink ? 0 : NAN;
 			divisor[i] = 1;
 			lse = sink;
