@@ -1,6 +1,6 @@
 /* One function for each operation: it makes the context current, calls the driver
  * and leaves the thread as it found it, so that a goroutine may change threads
- * between two calls. Arguments are flat and nothing is kept past a call. */
+ * between two calls. Arguments are flat and no pointer is used after a call. */
 #ifndef CUDAPATH_CUA_H
 #define CUDAPATH_CUA_H
 

@@ -96,7 +96,7 @@ func TestSmallBuffersShareAllocations(t *testing.T) {
 	m = d.Memory()
 	assert.Zero(t, m.Buffers)
 	assert.Zero(t, m.UsedBytes)
-	assert.LessOrEqual(t, m.Allocations, 1, "one empty block is kept")
+	assert.LessOrEqual(t, m.Allocations, 1, "one empty block stays")
 }
 
 func TestTooMuchMemoryIsAnError(t *testing.T) {

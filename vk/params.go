@@ -26,7 +26,7 @@ func (c *Commands) Params(data []byte) (BufferRange, error) {
 }
 
 // paramMemory is the parameters of a batch: buffers of paramBlock bytes, filled one
-// after another and kept for the batch's next use.
+// after another and reused by the batch.
 type paramMemory struct {
 	blocks  []*Buffer
 	current int    // the block in use

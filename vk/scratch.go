@@ -47,7 +47,7 @@ func (c *Commands) Scratch(zeros, size uint64) (b *Buffer, first uint64, err err
 	case zeros > 0 && d.unguarded:
 		return nil, 0, unsupported(op, "zeros take a submission, and the queue has no lock")
 	case zeros > maxZeros || zeros > 0 && size > scratchIdle/4:
-		return nil, 0, unsupported(op, "%d bytes with %d zeros are not kept", size, zeros)
+		return nil, 0, unsupported(op, "%d bytes with %d zeros cannot be reused", size, zeros)
 	}
 	s, err := d.scratch.take(op, d, zeros, size)
 	if err != nil {

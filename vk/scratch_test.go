@@ -96,7 +96,7 @@ func TestScratchDoesNotWaitForTheDevice(t *testing.T) {
 	require.NoError(t, blocked.Wait(background(t)))
 }
 
-// What is too much is not kept, and where memory runs out nothing is.
+// What is too much is not reused, and where memory runs out nothing is.
 func TestScratchThatIsIdleIsBounded(t *testing.T) {
 	d := openExecuting(t)
 	s := newStream(t, d)

@@ -175,12 +175,12 @@ func TestUploadAndDownloadOfAnySize(t *testing.T) {
 		for i := range want {
 			want[i] = byte(r.Uint32())
 		}
-		kept := bytes.Clone(want)
+		before := bytes.Clone(want)
 		require.NoError(t, s.Upload(b, 5, want))
-		clear(want) // not kept past the call
+		clear(want) // not used after the call
 		got := make([]byte, size)
 		require.NoError(t, s.Download(background(t), got, b, 5))
-		require.True(t, bytes.Equal(kept, got), "%d bytes", size)
+		require.True(t, bytes.Equal(before, got), "%d bytes", size)
 	}
 	small := newBuffer(t, d, 64, DeviceLocal)
 	for i := range 5000 { // many small ones, without waiting
@@ -311,7 +311,7 @@ func TestWorkInFlightHoldsWhatItUses(t *testing.T) {
 	select {
 	case <-done:
 	default:
-		t.Fatal("what was kept is not released")
+		t.Fatal("a held resource is not released")
 	}
 	assert.Zero(t, d.Memory().Buffers)
 	assert.Empty(t, d.pipelines.list)

@@ -34,6 +34,7 @@ func (e *optionSweepFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&e.split, "fixed-split", "", "`list` of fixed numbers of splits of the keys; 0: chosen for the device")
 	f.Var(&e.window, "window", windowUsage)
 	f.Var(&e.align, "align", "alignment of rows with keys for --window and --alibi without a causal mask: top-left or bottom-right (default bottom-right)")
+	f.Lookup("align").DefValue = "" // the text has it
 	f.Var((*softcapFlag)(&e.softcap), "softcap", softcapUsage)
 	f.BoolVar(&e.shared, "shared-kv", false, "V is the first part of each row of K, as in multi-head latent attention (--headdim 576 --headdim-v 512)")
 	f.BoolVar(&e.sinks, "sinks", false, "one attention sink per head: a logit in the row sum, without a value")

@@ -78,18 +78,18 @@ func TestTheVerdictOfATuning(t *testing.T) {
 }
 
 func TestATuningThatStoresNothingFails(t *testing.T) {
-	kept := &tuneRow{Report: attention.TuneReport{Gain: 1, Stored: "cache.json"}}
+	stored := &tuneRow{Report: attention.TuneReport{Gain: 1, Stored: "cache.json"}}
 	lost := &tuneRow{Report: attention.TuneReport{Gain: 1, Notes: []string{"something else", "not stored: read-only file system"}}}
 	verdict := func(stores bool, stopped error, rows ...*tuneRow) error {
 		p := tunePrinter{stores: stores}
 		p.doc.Rows = rows
 		return p.verdict(10, stopped)
 	}
-	require.NoError(t, verdict(true, nil, kept))
-	require.NoError(t, verdict(true, nil, kept, &tuneRow{Unsupported: "no"}))
+	require.NoError(t, verdict(true, nil, stored))
+	require.NoError(t, verdict(true, nil, stored, &tuneRow{Unsupported: "no"}))
 	require.NoError(t, verdict(false, nil, lost), "a dry run has nothing to store")
 	require.EqualError(t, verdict(true, nil, lost), "1 of 1 results are not stored: read-only file system")
-	require.EqualError(t, verdict(true, nil, kept, lost), "1 of 2 results are not stored: read-only file system")
+	require.EqualError(t, verdict(true, nil, stored, lost), "1 of 2 results are not stored: read-only file system")
 	require.Equal(t, exitFailure, exitCode(verdict(true, nil, lost)))
 	require.Equal(t, exitDevice, exitCode(verdict(true, nil, lost, &tuneRow{Failed: "lost"})))
 	require.EqualError(t, verdict(true, nil), "nothing was tuned")

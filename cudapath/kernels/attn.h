@@ -1,15 +1,15 @@
-// What the host and every attention kernel agree on.
+// The interface between the host and every attention kernel.
 //
 // O = softmax(scale * Q K^T, masked) V for each (batch, query head), with sums in
 // float32 and LSE in natural log. A row with nothing to attend to gives O = 0 and
-// LSE = -inf. A masked slot, or one past Sk, never changes a bit of the result,
-// whatever it holds. The same input gives the same bits every run.
+// LSE = -inf. A masked slot, or one past Sk, changes no bit of the result, whatever its
+// value. The same input gives the same bits in every run.
 //
 // Entry points are extern "C" and take AttnParams by value, as
 // `const __grid_constant__ AttnParams p`; kernels that use the TMA take their
-// tensor maps before it, in the order q, k, v, o. Which entries there are, and how
-// each is launched, is in the tables ref.json, fa2.json and fa3.json beside this
-// file. package cudapath mirrors these structs and tests their layout.
+// tensor maps before it, in the order q, k, v, o. The tables ref.json, fa2.json and
+// fa3.json in this folder list the entries and their launch parameters. Package cudapath
+// mirrors these structs and tests their layout.
 #pragma once
 #include <stdint.h>
 
@@ -22,7 +22,7 @@ struct AttnTensor {
 
 struct AttnParams {
 	AttnTensor q, k, v, o;
-	uint64_t lse;          // float32 [B, Hq, Sq], packed; 0: not wanted
+	uint64_t lse;          // float32 [B, Hq, Sq], contiguous; 0: not requested
 	int32_t B, Hq, Hkv;    // Hq is a multiple of Hkv; query head h reads KV head h / (Hq / Hkv)
 	int32_t Sq, Sk, D, Dv; // D is the length of a row of Q and K, Dv that of V and O
 	int32_t causal_offset; // causal kernels: row r attends to columns c <= r + causal_offset

@@ -1,6 +1,6 @@
-// The kernels of one module of family fa2: a type and a bucket of head dims, with
-// and without the causal mask, and either for any alignment too. The build gives
-// the tiles (see build/fa2.go); the shared memory it wrote into fa2.json is checked.
+// The kernels of one module of family fa2: one type and one bucket of head dims, with and
+// without the causal mask, and each also for any alignment. The build passes the tiles (see
+// build/fa2.go); the shared memory that it wrote into fa2.json is checked here.
 #include "fa2.h"
 
 #define TILE(kind) FA2_##kind##_WARPS, FA2_##kind##_ROWTILES, FA2_##kind##_COLS, FA2_##kind##_STEP, FA2_##kind##_QREGS, FA2_##kind##_STAGES, FA2_##kind##_BLOCKS, FA2_##kind##_ROUNDED

@@ -1,44 +1,42 @@
 // FlashAttention-2 on mma.sync, for sm_80 and up.
 //
-// A block owns Rows = Warps * RowTiles * 16 rows of one head and walks over K and V
-// in tiles of Cols columns. A warp owns RowTiles * 16 of the rows whole: their
-// scores, statistics and output live in its registers, so warps never exchange
-// anything. K and V arrive by cp.async in a ring of Stages tiles of shared memory;
-// rows there are swizzled by 16-byte chunks, which keeps ldmatrix free of bank
-// conflicts. Q is held in registers, or read from shared memory for every tile
-// where registers do not reach.
+// A CTA owns Rows = Warps * RowTiles * 16 query rows of one head and loops over K and V
+// in tiles of Cols keys. A warp owns RowTiles * 16 of the rows: their scores, row
+// statistics and output are in its registers, so warps exchange nothing. cp.async copies
+// K and V into a ring of Stages tiles in shared memory. Its rows are swizzled by 16-byte
+// chunks, so that ldmatrix has no bank conflicts. Q is in registers, or, if there are not
+// enough, in shared memory and read for every tile.
 //
-// No barrier makes warps walk in step: each stage has one that counts the threads
-// whose copies have landed, and one that counts the warps that are done with it.
-// A warp waits for the second after its scores, when the others are most likely
-// past their previous tile, and then asks for its share of a later tile.
+// No barrier synchronizes all warps in the loop. Each stage has two mbarriers: one counts
+// the threads whose copies have landed, the other the warps that have read the stage. A
+// warp waits for the second after computing its scores, when the other warps have most
+// likely finished their previous tile, and then copies its share of a later tile.
 //
-// Within a tile columns are taken Step at a time: S = Q K^T, P = exp2(S * scale -
-// shift), O += P V, and the sum of P beside it. A shift moves when a weight comes to
-// more than all before it together, or to more than 2^Slack, which the packed P tell
-// with one instruction for two to four of them, and then the step is done again with
-// exact maxima. It moves to the row's maximum, and on by a whole number that makes
-// the sum of P about 1: weights of all rows can be held against one bound, and that
-// of the maximum is a power of two. So rounding to 16 bits never changes the weight
-// of a key that decides a row, which would show in O, divided by the sum of P before
-// that. A row moves by its own scores alone, so no row's bits depend on another's.
+// A tile is processed in steps of Step keys: S = Q K^T, P = exp2(S * scale - shift),
+// O += P V, and the row sum of P. shift is a lagged row max. It is updated when an element
+// of P exceeds the sum of all before it, or 2^Slack. The packed P show that with one
+// instruction for two to four elements, and the step is then repeated with exact maxima.
+// The new shift is the row max plus an integer that makes the row sum about 1. Then one
+// bound serves all rows, and P of the maximum is a power of two: rounding P to 16 bits
+// cannot change the element of a key that dominates its row. (It would show in O, which
+// is divided by the sum of P before rounding.) Only a row's own scores update its shift,
+// so that its bits do not depend on other rows.
 //
-// Tiles without a masked slot, and the others, run in loops of their own.
+// Tiles with and without masked slots have separate loops.
 #pragma once
 #include "fa2_tile.h"
 #include <limits.h>
 
 namespace fa2 {
 
-// What a block computes.
+// The rows that a CTA computes.
 struct Task {
 	int batch, head, row;
 };
 
-// Blocks of causal kernels differ in length. Those of more than a quarter of the rows run first, section
-// by section of a few heads, so that the K and V of a section stay in the L2, and the longest of a section
-// first. The others, which read little, run after all of them, so that the end is filled with short ones
-// whatever the sections come to.
+// Row blocks of causal kernels differ in length. The longer three quarters run first, in sections of a few
+// heads whose K and V fit the L2, the longest block of a section first. The shortest quarter of all heads
+// runs last, to fill the multiprocessors at the end.
 template <class C> __device__ __forceinline__ Task find_task(const AttnParams &p) {
 	if constexpr (!C::Causal) {
 		return {int(blockIdx.z), int(blockIdx.y), int(blockIdx.x) * C::Rows};
@@ -47,7 +45,7 @@ template <class C> __device__ __forceinline__ Task find_task(const AttnParams &p
 	const uint32_t bytes = uint32_t(min(int64_t(p.Sk) * (C::D + C::Dv) * 2, int64_t(1) << 24));
 	const uint32_t fit = min(heads, (1u << 24) / bytes * (p.Hq / p.Hkv)), sections = (heads + fit - 1) / fit;
 	const uint32_t linear = blockIdx.x + blocks * (blockIdx.y + gridDim.y * blockIdx.z);
-	const uint32_t before = heads * (blocks - brief); // blocks that are not brief
+	const uint32_t before = heads * (blocks - brief); // number of the longer blocks
 	const bool late = linear >= before;
 	const uint32_t share = late ? heads : (heads + sections - 1) / sections, bottom = late ? brief : blocks;
 	const uint32_t among = late ? linear - before : linear, size = share * (late ? brief : blocks - brief);
@@ -60,9 +58,9 @@ template <class C> __device__ __forceinline__ Task find_task(const AttnParams &p
 template <class C> struct Forward {
 	using E = typename C::Element;
 	static constexpr int RowTiles = C::RowTiles, D = C::D, Dv = C::Dv;
-	static constexpr int Slack = 8; // 2^8 in f16 is far from overflow, and so are sums of it in float32
-	static constexpr float Less = E::ones == Half::ones ? 1 - 0x1p-9f : 1 - 0x1p-6f; // times this, a number is less in E too
-	static constexpr float Near = 2048; // the rounding of a shift up to here does not show in P, nor in O
+	static constexpr int Slack = 8; // 2^8 does not overflow f16, nor do its sums overflow float32
+	static constexpr float Less = E::ones == Half::ones ? 1 - 0x1p-9f : 1 - 0x1p-6f; // a factor that makes a number less after rounding to E too
+	static constexpr float Near = 2048; // up to here the rounding of a shift is not visible in P and O
 	template <int Step> using Scores = float[RowTiles][Step / 8][4];
 	template <int Step> using Weights = uint32_t[RowTiles][Step / 16][4]; // P as the left operand of P V
 
@@ -70,23 +68,23 @@ template <class C> struct Forward {
 	uint32_t shared;
 	Task task;
 	int lane, warp;
-	float scale;               // of the scores, above 0
-	uint32_t q_at, k_at, v_at; // where the lane's row of the first 16-wide slice is, in the first stage
+	float scale;               // of the scores in log2 units, above 0
+	uint32_t q_at, k_at, v_at; // address of the lane's row of the first 16-wide slice, in the first stage
 	uint32_t q[RowTiles][C::QRegs ? C::QRegs : 1][4];
 	float o[RowTiles][Dv / 8][4];
-	float l[RowTiles][2];      // the lane's part of the sums of P
-	float weight[RowTiles][4]; // of RoundedSums: sums of P as packed, of the rows that o's elements belong to
-	float shift[RowTiles][2];
-	uint32_t most;          // a weight below which no row of the lane has to move, in the upper half
-	uint32_t unset;         // bit 2 i + j: shift[i][j] has met no score yet
-	bool exact;             // the next step takes exact maxima
-	bool far;               // a row of the warp is, see weigh
-	int limit[RowTiles][2]; // last column a row attends to, less the lane's first
+	float l[RowTiles][2];      // row sums of P over the lane's columns
+	float weight[RowTiles][4]; // with RoundedSums: row sums of P as rounded, for the rows of o's elements
+	float shift[RowTiles][2];  // lagged row max
+	uint32_t most;          // bound of P in the upper half: below it no row of the lane updates its shift
+	uint32_t unset;         // bit 2 i + j: row [i][j] has had no score yet
+	bool exact;             // the next step computes exact maxima
+	bool far;               // a row of the warp is far: see weight_of
+	int limit[RowTiles][2]; // last column that a row attends to, relative to the lane's first
 
-	// The ring: where the present tile is, and the parity of the ring's round.
+	// The ring: offset of the current tile's stage, and parity of the ring's round.
 	int tile, tiles, stage_at, turn;
-	// The next tile to ask for: the thread's first chunk of it, where it goes, the rows
-	// that are left, and the least number of them such that all of the tile exists.
+	// The next tile to copy: the thread's first chunk of it, its destination, the number of
+	// rows left, and the least number with which the whole tile exists.
 	const char *next_k, *next_v;
 	int todo, next_at, next_left, whole_from;
 	uint32_t k_slot, v_slot; // of the thread's first chunk, in the first stage
@@ -97,7 +95,7 @@ template <class C> struct Forward {
 		return (at ^ i % Slices * 32) + i / Slices * Slices * 32;
 	}
 
-	// Barriers of the stage at that offset.
+	// The mbarriers of the stage at an offset.
 	__device__ __forceinline__ uint32_t landed(int at) const { return shared + C::BarriersAt + at / C::StageBytes * 16; }
 	__device__ __forceinline__ uint32_t free(int at) const { return landed(at) + 8; }
 
@@ -106,7 +104,7 @@ template <class C> struct Forward {
 	using K = Share<C, D, C::Cols>;
 	using V = Share<C, Dv, C::Cols>;
 
-	// Asks for the thread's share of the next tile, if there is one.
+	// Starts the copy of the thread's share of the next tile, if there is one.
 	__device__ __forceinline__ void ask() {
 		if (todo <= 0) return;
 		if (!C::Any && next_left >= whole_from) {
@@ -175,29 +173,29 @@ template <class C> struct Forward {
 					if (limit[i][e / 2] - col < n * 8 + e % 2) s[i][n][e] = -INFINITY;
 	}
 
-	// Weight of a score.
+	// Element of P of a score.
 	//
-	// That of a row's maximum must be a power of two exactly: else, where one key has all the weight, rounding P
-	// makes O a unit off, since the sums are of P before it is rounded. In far rows the rounding of the shift is
-	// large enough for that, and they subtract it from the product rounded alike.
+	// P of the row max must be exactly a power of two. Otherwise rounding P changes O by a unit in the last place
+	// if one key dominates the row, since row sums are of P before rounding. A row is far if its shift is so large
+	// that fma, which does not round the product, would miss the power of two: there the product is rounded too.
 	template <bool Far> __device__ __forceinline__ float weight_of(float score, float less) {
-		const bool apart = Far && fabsf(less) > Near;
-		return exp2_approx(apart ? __fadd_rn(__fmul_rn(score, scale), -less) : fmaf(score, scale, -less));
+		const bool separate = Far && fabsf(less) > Near;
+		return exp2_approx(separate ? __fadd_rn(__fmul_rn(score, scale), -less) : fmaf(score, scale, -less));
 	}
 
-	// Of a sum of P, that of all lanes of the row.
+	// Row sum over all lanes of the row.
 	static __device__ __forceinline__ float total(float part) {
 		part += __shfl_xor_sync(~0u, part, 1);
 		return part + __shfl_xor_sync(~0u, part, 2);
 	}
 
-	// The largest weight that a row with that sum takes without being moved.
+	// The largest element of P that does not update the shift of a row with this sum.
 	static __device__ __forceinline__ float bound(float sum) {
 		constexpr float Most = 1 << Slack;
 		return C::RoundedSums ? Most : fminf(sum, Most);
 	}
 
-	// Brings `most` up to date. Sums only grow between moves, so that those of some steps ago err on the safe side.
+	// Updates `most`. Sums only grow between updates of the shift, so that older sums give a lower bound, which is safe.
 	__device__ __forceinline__ void settle() {
 		float least = INFINITY;
 #pragma unroll
@@ -207,7 +205,7 @@ template <class C> struct Forward {
 		most = E::pack(0, least);
 	}
 
-	// Whether a weight is too much for its row; `most` tells only of the lane's rows together.
+	// Whether an element of P exceeds the bound of its row; `most` is the bound of all rows of the lane.
 	template <int Step> __device__ __forceinline__ bool heavy(const Weights<Step> &w) {
 		bool found = false;
 #pragma unroll
@@ -223,7 +221,7 @@ template <class C> struct Forward {
 		return __any_sync(~0u, found);
 	}
 
-	// Moves the shift of rows that are new or have a score of too much weight.
+	// Updates the shift of rows that have none yet or whose P exceeds the bound.
 	template <int Step> __device__ __forceinline__ void move(const Scores<Step> &s) {
 		bool any = false;
 #pragma unroll
@@ -239,14 +237,14 @@ template <class C> struct Forward {
 				const bool fresh = unset & bit;
 				const float before = total(l[i][j]);
 				float next = top * scale, sum = 0;
-				if constexpr (!C::RoundedSums) { // the row's sum after this step, should it move
+				if constexpr (!C::RoundedSums) { // the row sum after this step if the shift is updated
 #pragma unroll
 					for (int n = 0; n < Step / 8; n++)
 						sum += exp2_approx(fmaf(s[i][n][2 * j], scale, -next)) + exp2_approx(fmaf(s[i][n][2 * j + 1], scale, -next));
 					sum = total(sum) + (fresh ? 0 : before * exp2_approx(shift[i][j] - next));
 				}
 				if (fresh ? top > -INFINITY : weight_of<true>(top, shift[i][j]) > bound(before)) {
-					// Where the host put a tiny number for a scale of 0 a shift counts for nothing in LSE.
+					// For a scale of 0 the host passes a tiny number, and the shift does not change LSE.
 					if (!C::RoundedSums && scale > 0x1p-100f) {
 						const float lift = float((__float_as_int(sum * 0x1.6ap0f) >> 23) - 127), lifted = next + lift;
 						if (fabsf(next) <= Near || lifted - next == lift) next = lifted;
@@ -266,10 +264,10 @@ template <class C> struct Forward {
 			}
 		}
 		far = __any_sync(~0u, any);
-		if (!C::RoundedSums) most = E::pack(0, 0x1.6p-1f); // less than any sum of a row that has moved
+		if (!C::RoundedSums) most = E::pack(0, 0x1.6p-1f); // less than any row sum after an update
 	}
 
-	// P from S, packed; the largest of a lane, of either half; the lane's sums.
+	// Computes packed P from S, the largest P of the lane in each half, and the lane's row sums.
 	template <int Step, bool Far> __device__ __forceinline__ uint32_t weigh(const Scores<Step> &s, Weights<Step> &w, float (&sum)[RowTiles][2]) {
 		uint32_t top = 0;
 #pragma unroll
@@ -333,13 +331,13 @@ template <class C> struct Forward {
 		}
 	}
 
-	// Which halves of a pair are infinite or NaN: their highest bit.
+	// The highest bit of each half of a pair that is infinite or NaN.
 	static __device__ __forceinline__ uint32_t odd(uint32_t pair) {
 		constexpr uint32_t least = E::ones == Half::ones ? 0x04000400 : 0x00800080; // lowest bit of the exponents
 		return ((pair & E::infinity) + least) & 0x80008000;
 	}
 
-	// Does the thread's share of a tile of V hold an infinity or a NaN?
+	// Whether the thread's share of a tile of V has an infinity or a NaN.
 	static __device__ __forceinline__ bool odd_values(uint32_t vt) {
 		uint32_t found = 0;
 		Share<C, Dv, C::Cols>::each(vt, [&](uint32_t at) {
@@ -349,9 +347,9 @@ template <class C> struct Forward {
 		return found;
 	}
 
-	// A masked slot has P = 0, and 0 times an infinity or a NaN of V would still spoil
-	// the row. So where V has any, rows that attend to them take them by addition, and
-	// P V runs without them.
+	// A masked slot has P = 0, but 0 times an infinity or a NaN of V is NaN. If a tile of V
+	// has such values, they are replaced by 0 for P V, and added to the rows that attend to
+	// them.
 	__device__ __forceinline__ void take_odd_values(uint32_t vt, int col) {
 #pragma unroll 1
 		for (int c = 0; c < C::Cols; c++) {
@@ -386,7 +384,7 @@ template <class C> struct Forward {
 		__syncthreads();
 	}
 
-	// The warp is done with the present tile.
+	// The warp has finished the current tile.
 	__device__ __forceinline__ void leave() {
 		__syncwarp();
 		if (lane == 0) barrier_arrive(free(stage_at));
@@ -420,7 +418,7 @@ template <class C> struct Forward {
 		using Q = Share<C, D, C::Rows>;
 		from_q += Q::row() * p.q.row * 2 + Q::lane() * 16;
 		Q::template fetch<false>(shared + C::QAt + Q::slot(), from_q, p.q.row * 2, p.Sq - task.row, p.D);
-		__syncthreads(); // the barriers are there
+		__syncthreads(); // the mbarriers are initialized
 		ask();
 		if constexpr (!C::QPasses) {
 #pragma unroll
@@ -433,7 +431,7 @@ template <class C> struct Forward {
 		lane = threadIdx.x % 32;
 		task = find_task<C>(p);
 
-		// Columns [0, open) are attended to by all rows of the block, those from end on by none.
+		// All rows of the block attend to columns [0, open), none to columns from end on.
 		int open = p.Sk, end = p.Sk;
 		if constexpr (C::Causal) {
 			const int64_t first = int64_t(task.row) + p.causal_offset + 1;
@@ -476,7 +474,7 @@ template <class C> struct Forward {
 			__syncthreads();
 		}
 		if constexpr (C::QRegs > 0) {
-			if (tiles > 0) barrier_wait(landed(0), 0); // Q was asked for before
+			if (tiles > 0) barrier_wait(landed(0), 0); // the copy of Q was started before that of the tile
 #pragma unroll
 			for (int i = 0; i < RowTiles; i++)
 #pragma unroll
@@ -505,7 +503,7 @@ template <class C> struct Forward {
 				const uint32_t vt = shared + stage_at + C::KBytes;
 				if (__syncthreads_or(odd_values(vt))) take_odd_values(vt, col);
 			}
-			// The warp's rows may attend to nothing of some steps.
+			// The warp's rows may attend to no key of some steps.
 			const int at = stage_at;
 #pragma unroll 1
 			for (int c = 0; c < C::Cols; c += C::MaskedStep) {
@@ -514,7 +512,7 @@ template <class C> struct Forward {
 			}
 			leave();
 		}
-		copy_wait_all(); // Q of a block without tiles
+		copy_wait_all(); // the copy of Q, in a block without tiles
 		__syncthreads();
 		finish(row);
 	}

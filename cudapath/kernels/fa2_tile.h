@@ -1,4 +1,4 @@
-// How a kernel of fa2.h divides its work, and its copies of tiles to shared memory.
+// Tile of a kernel of fa2.h, and its copies to shared memory.
 #pragma once
 #include "attn.h"
 #include "ptx.h"
@@ -12,14 +12,14 @@ struct Config {
 	static constexpr int Warps = Warps_;
 	static constexpr int RowTiles = RowTiles_;  // 16-row tiles of a warp
 	static constexpr int Cols = Cols_;          // columns of a tile in shared memory
-	static constexpr int Step = Step_;          // columns of which a warp holds scores
+	static constexpr int Step = Step_;          // columns of a step, whose scores are in registers
 	static constexpr int QRegs = QRegs_;        // 16-wide slices of Q held in registers
 	static constexpr int Stages = Stages_;      // tiles in shared memory
-	static constexpr int Blocks = Blocks_;      // blocks a multiprocessor should hold
-	// O is divided by the sums of P as it was rounded, which the tensor cores take, and LSE alone has those of P before
-	// that. Which of the two forms is faster depends on what the compiler makes of them (docs/cuda-log.md).
+	static constexpr int Blocks = Blocks_;      // CTAs that a multiprocessor should hold
+	// O is divided by row sums of the rounded P, which the tensor cores multiply; only LSE uses the sums before
+	// rounding. Which form is faster depends on the compiler (docs/cuda-log.md).
 	static constexpr bool RoundedSums = RoundedSums_;
-	static constexpr int MaskedStep = Step > 32 ? 32 : Step; // the same where the mask cuts: less of it is for nothing
+	static constexpr int MaskedStep = Step > 32 ? 32 : Step; // step of tiles with masked slots: smaller, so that less is wasted
 	static constexpr bool Causal = Causal_;
 	static constexpr bool Any = Any_;           // any alignment: loads and stores by element
 
@@ -27,7 +27,7 @@ struct Config {
 	static constexpr int WarpRows = RowTiles * 16, Rows = Warps * WarpRows;
 	static constexpr int KBytes = Cols * D * 2, VBytes = Cols * Dv * 2, StageBytes = KBytes + VBytes;
 	static constexpr int QBytes = Rows * D * 2, OBytes = Rows * Dv * 2;
-	// Q that is wholly in registers only passes through the stages after the first.
+	// Q that is entirely in registers is staged in the stages after the first.
 	static constexpr bool QPasses = QRegs == D / 16 && QBytes <= (Stages - 1) * StageBytes;
 	static constexpr int QAt = QPasses ? StageBytes : Stages * StageBytes;
 	static constexpr int Loop = Stages * StageBytes + (QPasses ? 0 : QBytes);
@@ -37,13 +37,13 @@ struct Config {
 	static_assert(D % 32 == 0 && Dv % 32 == 0 && Step % 16 == 0 && Cols % Step == 0 && Stages >= 2, "");
 };
 
-// Where 16-byte chunk `chunk` of row `row` lies in a tile whose rows have Dim elements.
+// Offset of 16-byte chunk `chunk` of row `row` in a tile whose rows have Dim elements.
 template <int Dim> __device__ __forceinline__ uint32_t chunk_at(int row, int chunk) {
 	return row * (Dim * 2) + ((chunk ^ (Dim % 64 == 0 ? row & 7 : (row >> 1) & 3)) << 4);
 }
 
-// How a block's threads share a tile of Rows x Dim: a thread takes one 16-byte column
-// of every Groups, in every PassRows-th row.
+// Division of a tile of Rows x Dim among the threads of a CTA: a thread copies one of every
+// Groups 16-byte columns, in every PassRows-th row.
 template <class C, int Dim, int Rows> struct Share {
 	static constexpr int Lanes = Dim % 64 == 0 ? 8 : 4;
 	static constexpr int Groups = Dim / 8 / Lanes;
@@ -55,7 +55,7 @@ template <class C, int Dim, int Rows> struct Share {
 	static __device__ __forceinline__ int lane() { return threadIdx.x % Lanes; }
 	static __device__ __forceinline__ uint32_t slot() { return chunk_at<Dim>(row(), lane()); } // of its first chunk
 
-	// Calls f with where each chunk of the thread lies in shared memory.
+	// Calls f with the address in shared memory of each chunk of the thread.
 	template <class F> static __device__ __forceinline__ void each(uint32_t tile, F f) {
 #pragma unroll
 		for (int i = 0; i < Passes; i++)
@@ -63,8 +63,8 @@ template <class C, int Dim, int Rows> struct Share {
 			for (int g = 0; g < Groups; g++) f(tile + slot() + i * PassRows * Dim * 2 + g * Lanes * 16);
 	}
 
-	// Copies the tile whose first chunk of this thread is at `from`; of it `rows` rows and
-	// `dim` columns exist and the rest becomes zero. Whole: all of it exists.
+	// Copies a tile; the thread's first chunk is at `from`. The tile has `rows` rows and `dim`
+	// columns; the rest is filled with zeros. Whole: nothing is missing.
 	template <bool Whole> static __device__ __forceinline__ const char *fetch(uint32_t tile, const char *from, int64_t stride, int rows, int dim) {
 		const int64_t pass = PassRows * stride;
 #pragma unroll

@@ -1,32 +1,34 @@
-// Attention in the manner of FlashAttention-3 for sm_90a: TMA, wgmma, specialised warpgroups.
+// FlashAttention-3 for sm_90a: TMA, wgmma, warp specialization.
 //
-// A CTA takes BM = 64 * WARPGROUPS rows of Q of one head and walks the keys downwards in steps of
-// BN. It is persistent: fa3_work.h says which row blocks it takes and in which order.
-//   - Warpgroup 0 produces. One thread issues tensor copies of Q, K and V into shared memory; K and V
-//     go through rings of STAGES tiles. In causal kernels its other three warps scan V (below).
-//   - The others consume, 64 rows each. S = Q K^T takes both operands from shared memory, O += P V takes
-//     P from registers and V as it lies. S, P, O and the statistics live in registers.
-//   - Within a warpgroup the next step's S is issued before this step's P V, so that exponentials of one
-//     run beside the multiplications of the other; between warpgroups, named barriers make them take
-//     turns in issuing (PINGPONG), so that one takes exponentials while the other multiplies.
-//   - O goes from registers to global memory in 16-byte stores, after a transposition within quads of lanes.
+// A CTA computes BM = 64 * WARPGROUPS query rows of one head and loops over the keys downwards in steps
+// of BN. It is persistent: fa3_work.h has its row blocks and their order.
+//   - Warpgroup 0 is the producer. One thread issues TMA copies of Q, K and V to shared memory; K and V
+//     go through rings of STAGES tiles. In causal kernels its other three warps scan V (see below).
+//   - The other warpgroups are consumers with 64 rows each. S = Q K^T reads both operands from shared
+//     memory; O += P V reads P from registers and V from shared memory. S, P, O and the row statistics
+//     are in registers.
+//   - A consumer issues S of the next step before P V of this step, so that the exponentials of one
+//     overlap with the wgmma of the other. Named barriers make the consumers take turns in issuing
+//     (PINGPONG), so that one computes exponentials while the other multiplies.
+//   - Epilogue: O is transposed within quads of lanes and stored from registers, 16 bytes per lane.
 //
-// Shared memory: tiles are panels of 64 columns, a row of a panel is 128 bytes in the 128-byte swizzle.
+// Shared memory: a tile consists of panels of 64 columns; a row of a panel has 128 bytes, in the 128-byte
+// swizzle.
 //
-// Masked slots never matter. TMA fills with zeros what lies past Sk (and past D, Dv), scores of masked
-// slots become -inf by selection, so that their weight is 0. But 0 * NaN is NaN: a V that is not finite
-// would leak from keys that only some rows of the block see. So in every step that the causal mask
-// crosses three warps of the producer look through the V tile before the consumers get it, put zeros where
-// values are not finite, and mark the step; after the last step the consumers add such values of marked
-// row blocks to the rows that do see them, read from global memory again.
+// A masked slot does not change the result. TMA fills with zeros what is past Sk (and past D, Dv). Scores
+// of masked slots are set to -inf, so that P is 0. But 0 * NaN is NaN: a non-finite element of V would
+// leak from keys that only some rows of the block attend to. Therefore, in every step that the causal mask
+// crosses, three warps of the producer scan the V tile before the consumers get it, replace non-finite
+// elements by zeros and mark the step. After the last step the consumers of a marked row block read those
+// elements from global memory again and add them to the rows that attend to them.
 //
-// Compile one cubin a (dtype, head dims): nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -cubin with
+// Compile one cubin per (dtype, head dims): nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -cubin with
 //   -DATTN_BF16=0|1                   storage type
 //   -DATTN_D=64|96|128|192|256        head dim of Q and K; smaller ones are filled up with zeros by the tensor maps
 //   -DATTN_DV=128                     head dim of V and O, if not ATTN_D
 //   -DFA3_SHARED_FULL=, _CAUSAL=      `shared` of fa3.json, to be checked (optional)
-// Entries: attn_fa3_<f16|bf16>_d<D>[x<DV>]_<full|causal>(map q, map k, map v, AttnParams). fa3.json says
-// how each is launched. Any grid gives the same bits; one CTA a multiprocessor is what it is meant for.
+// Entries: attn_fa3_<f16|bf16>_d<D>[x<DV>]_<full|causal>(map q, map k, map v, AttnParams). fa3.json has
+// the launch parameters. Any grid gives the same bits; the intended one is a CTA per multiprocessor.
 #include "fa3_consume.h"
 #include "fa3_produce.h"
 
@@ -44,7 +46,7 @@ __device__ __forceinline__ void attend(const TensorMap *mapQ, const TensorMap *m
 	const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
 	if (threadIdx.x == 0) {
 		prefetchMap(mapQ), prefetchMap(mapK), prefetchMap(mapV);
-		const int releases = 4 * T::WARPGROUPS; // one a warp
+		const int releases = 4 * T::WARPGROUPS; // one per warp
 		for (int i = 0; i < T::Q_STAGES; i++) {
 			barrierInit(shared + T::Q_FULL + 8 * i, 1);
 			barrierInit(shared + T::Q_EMPTY + 8 * i, releases);

@@ -1,14 +1,14 @@
-// The consuming warpgroups of fa3: scores, weights and output of 64 rows each.
+// The consumer warpgroups of fa3: scores, P and output of 64 rows each.
 #pragma once
 #include "fa3_tile.h"
 #include "fa3_work.h"
 
 // The statistics of a thread's two rows: r = 0 is row g of its warp's 16, r = 1 row g + 8.
 //
-// Weights are 2^(score * scale - shift) where shift is that of `top`. Where top * scale is so large that its
-// rounding would show in weights, the row is far: its weights are 2^((score - top) * scale), so that the weight
-// of the maximum is 1 exactly. Otherwise rounding the weights to 16 bits made O a unit off where one key has all
-// the weight, since the sums are of weights before they are rounded.
+// P is 2^(score * scale - shift), where shift = top * scale. If top * scale is so large that its rounding would
+// show in P, the row is far: its P is 2^((score - top) * scale), so that P of the row max is exactly 1. Otherwise
+// rounding P to 16 bits would change O by a unit in the last place if one key dominates the row, since row sums
+// are of P before rounding.
 struct Rows {
 	float top[2];  // a score that was the maximum when the shift last moved, as it comes from Q K^T; -inf before the first
 	float less[2]; // what is subtracted in the exponent: the shift, or 0 in a far row, whose scores lose top before
@@ -31,7 +31,7 @@ __device__ __forceinline__ float quadSum(float x) {
 	return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// Scores of columns past the row's last become -inf. `last` is relative to the thread's first column.
+// Sets scores of columns past the row's last to -inf. `last` is relative to the thread's first column.
 template <int N> __device__ __forceinline__ void mask(float (&s)[N], int last0, int last1) {
 #pragma unroll
 	for (int j = 0; j < N / 4; j++) {
@@ -43,13 +43,12 @@ template <int N> __device__ __forceinline__ void mask(float (&s)[N], int last0, 
 	}
 }
 
-// Scores to weights, in place; rescale() is called where O has to be multiplied by the rows' factors.
+// Computes P from scores, in place. It calls rescale() if O must be multiplied by the factors of the rows.
 //
-// The shift of a row moves only when a score passes it by more than LAG in log2 units (weights stay below
-// 2^LAG, sums and O in float32 do not mind), which a vote without shuffles finds out. Whether a row's shift
-// moves depends on that row alone, so its bits do not depend on its neighbours. All that is rare hangs on that
-// one vote: after it comes no other branch up to the multiplications, so that the assembler can put sums and
-// conversions between the exponentials.
+// The shift of a row is a lagged row max: it is updated only if a score exceeds it by more than LAG in log2
+// units, which a warp vote without shuffles finds. P stays below 2^LAG, which float32 sums and O hold. The
+// update depends on that row alone, so that its bits do not depend on other rows. The vote is the only branch
+// up to the wgmma, so that the assembler can place sums and conversions between the exponentials.
 template <int N, class Rescale> __device__ __forceinline__ void weigh(float (&s)[N], Rows &rows, float scale, float lag, Rescale rescale) {
 	float top[2] = {s[0], s[2]};
 #pragma unroll
@@ -79,7 +78,7 @@ template <int N, class Rescale> __device__ __forceinline__ void weigh(float (&s)
 	for (int i = 0; i < N; i++) s[i] = exp2Fast(fmaf(s[i], scale, -rows.less[i / 2 % 2]));
 }
 
-// Adds the weights to the sums and rounds them to 16 bits.
+// Adds P to the row sums and rounds it to 16 bits.
 template <int N> __device__ __forceinline__ void packWeights(const float (&s)[N], uint32_t (&weights)[N / 2], Rows &rows) {
 	float odd[2] = {0, 0};
 #pragma unroll
@@ -118,7 +117,7 @@ template <class T> __device__ __forceinline__ void issueOutput(float (&o)[T::DV 
 	touch(o);
 }
 
-// Lane c of a quad holds word c of four 16-byte groups; afterwards it holds group c whole.
+// Transposes 16-byte groups within a quad: lane c has word c of four groups before, and all of group c after.
 __device__ __forceinline__ void transposeQuad(uint32_t (&x)[4], int c) {
 	uint32_t give0 = c & 1 ? x[0] : x[1], give1 = c & 1 ? x[2] : x[3];
 	give0 = __shfl_xor_sync(~0u, give0, 1), give1 = __shfl_xor_sync(~0u, give1, 1);
@@ -130,7 +129,8 @@ __device__ __forceinline__ void transposeQuad(uint32_t (&x)[4], int c) {
 	else x[2] = give0, x[3] = give1;
 }
 
-// Adds to O the values of V that are not finite, of keys from..below end that the row sees: what scan took out.
+// Adds to O the non-finite elements of V, which the scan replaced by zeros, of keys [from, end) that the row
+// attends to.
 template <class T>
 __device__ void addNotFinite(float (&o)[T::DV / 2], const AttnParams &p, const Work &w, int from, int end, int last0, int last1, int c) {
 	const char *v = reinterpret_cast<const char *>(p.v.base) + 2 * (w.batch * p.v.batch + w.head / (p.Hq / p.Hkv) * p.v.head + 2 * c);
@@ -154,7 +154,7 @@ __device__ void addNotFinite(float (&o)[T::DV / 2], const AttnParams &p, const W
 	}
 }
 
-// Zeros for the rows of a block that sees no key.
+// Stores zeros for a row block that attends to no key.
 template <class T> __device__ __forceinline__ void finishEmpty(const AttnParams &p, const Work &w, int rowInBlock) {
 	const int c = threadIdx.x % 4;
 #pragma unroll 1
@@ -166,10 +166,10 @@ template <class T> __device__ __forceinline__ void finishEmpty(const AttnParams 
 	}
 }
 
-// Division by the row sums, LSE, and the stores of a row block.
+// Epilogue: divides O by the row sums, computes LSE and stores a row block.
 template <class T> __device__ __forceinline__ void finish(float (&o)[T::DV / 2], const Rows &rows, const AttnParams &p, const Work &w, int row, int last0, int last1, bool marked) {
 	const int c = threadIdx.x % 4;
-	// Rows that see nothing give 0 and -inf whatever was computed for them.
+	// Rows with nothing to attend to have O = 0 and LSE = -inf.
 	const float sum0 = quadSum(rows.sum[0]), sum1 = quadSum(rows.sum[1]);
 	const float scale0 = last0 < 0 ? 0 : 1 / sum0, scale1 = last1 < 0 ? 0 : 1 / sum1;
 #pragma unroll
@@ -238,8 +238,8 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 
 	Walk<T::BM, T::BN, T::CAUSAL> walk(p);
 	Work w = {};
-	int first = 0;       // step at which this warpgroup starts: it sees no key of those before, or has no rows
-	uint32_t marked = 0; // not 0 once a step was marked
+	int first = 0;       // first step of this warpgroup: its rows attend to no key of earlier steps
+	uint32_t marked = 0; // not 0 if a step was marked
 	auto waitV = [&](int step) {
 		barrierWait(shared + T::V_FULL + 8 * v.stage, v.parity);
 		if (T::CAUSAL && step < w.masked) marked |= *reinterpret_cast<const uint32_t *>(tiles + T::MARKS + 4 * v.stage);
@@ -270,7 +270,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 		issueScores<T>(s, matrixQ(), matrixK());
 		if (first > 0) waitV(first - 1), releaseV();
 	};
-	// The next row block that sees any keys; those before it become zeros.
+	// The next row block that attends to any key; zeros are stored for those before it.
 	auto next = [&] {
 		while (walk.next(w)) {
 			if (T::CAUSAL && w.steps == 0) {
@@ -294,7 +294,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 	while (more) {
 		Rows rows = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}, {0, 0}, false};
 		const int row = w.row + rowInBlock;
-		// The last key each row sees.
+		// The last key that each row attends to.
 		const int last0 = T::CAUSAL ? int(min(int64_t(row) + p.causal_offset, int64_t(p.Sk - 1))) : p.Sk - 1;
 		const int last1 = T::CAUSAL ? int(min(int64_t(row) + 8 + p.causal_offset, int64_t(p.Sk - 1))) : p.Sk - 1;
 		auto maskStep = [&](int i) { mask(s, last0 - (w.top - i) * T::BN - 2 * c, last1 - (w.top - i) * T::BN - 2 * c); };
@@ -337,7 +337,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 		const bool mark = marked != 0;
 		more = next();
 		issueOutput<T>(o, weights, matrixV());
-		// With two buffers of Q, the next row block's first scores run beside the end of this one.
+		// With two buffers of Q, the first scores of the next row block overlap with the epilogue.
 		if (T::Q_STAGES == 2 && more && first == 0) {
 			const int stage = v.stage;
 			v.advance();

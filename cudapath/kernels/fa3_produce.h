@@ -1,4 +1,4 @@
-// The producing warpgroup of fa3: one thread copies, three warps look through V where the mask needs it.
+// The producer warpgroup of fa3: one thread copies, three warps scan the V tiles of masked steps.
 #pragma once
 #include "fa3_tile.h"
 #include "fa3_work.h"
@@ -22,7 +22,7 @@ __device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *
 			k.advance();
 		};
 		auto loadV = [&](int block) {
-			// Tiles of masked steps go to the scanners first, who then fill V_FULL.
+			// Tiles of masked steps go to the scanning warps first, which then arrive at V_FULL.
 			const bool raw = T::CAUSAL && w.top - block < w.masked;
 			const uint32_t full = shared + (raw ? T::V_RAW : T::V_FULL) + 8 * v.stage, to = shared + T::V + v.stage * T::V_BYTES;
 			barrierWait(shared + T::V_EMPTY + 8 * v.stage, v.parity ^ 1);
@@ -46,11 +46,11 @@ __device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *
 	}
 }
 
-// Looks through the V tiles of masked steps and hands them to the consumers.
+// Scans the V tiles of masked steps and passes them to the consumers.
 template <class T> __device__ __forceinline__ void scan(const AttnParams &p, uint32_t shared, char *tiles) {
 	const int warp = threadIdx.x / 32 - 1, lane = threadIdx.x % 32;
-	int step = 0;     // of V, over all row blocks
-	uint32_t raw = 0; // parity of V_RAW, a bit a stage
+	int step = 0;     // counts V tiles over all row blocks
+	uint32_t raw = 0; // parities of V_RAW, a bit per stage
 	Walk<T::BM, T::BN, T::CAUSAL> walk(p);
 	Work w;
 	while (walk.next(w)) {

@@ -1,4 +1,4 @@
-// What the parts of fa3 agree on: the tile of a kernel, its shared memory, its barriers.
+// Shared by all files of fa3: the tile of a kernel, its shared-memory layout and its barriers.
 #pragma once
 #include <cstdint>
 
@@ -23,7 +23,7 @@ template <int D_, int DV_, int WARPGROUPS_, int BN_, int STAGES_, bool PINGPONG_
 	static constexpr int Q = 0, K = Q + Q_STAGES * Q_BYTES, V = K + STAGES * K_BYTES, BARRIERS = V + STAGES * V_BYTES;
 	static constexpr int Q_FULL = BARRIERS, Q_EMPTY = Q_FULL + 8 * Q_STAGES, K_FULL = Q_EMPTY + 8 * Q_STAGES, K_EMPTY = K_FULL + 8 * STAGES,
 			     V_FULL = K_EMPTY + 8 * STAGES, V_EMPTY = V_FULL + 8 * STAGES, V_RAW = V_EMPTY + 8 * STAGES,
-			     MARKS = V_RAW + 8 * STAGES; // a word a stage, a byte of it a scanning warp
+			     MARKS = V_RAW + 8 * STAGES; // a word per stage, a byte of it per scanning warp
 	static constexpr int SHARED_BYTES = MARKS + 4 * STAGES;
 	static constexpr int SCANNERS = 3; // warps
 	static_assert(D % 32 == 0 && DV % 32 == 0 && BN % 16 == 0 && BN <= 256 && SHARED_BYTES <= 227 * 1024, "tile");
@@ -31,7 +31,7 @@ template <int D_, int DV_, int WARPGROUPS_, int BN_, int STAGES_, bool PINGPONG_
 
 constexpr bool BF16 = ATTN_BF16;
 
-// How far, in log2 units, a score may pass what is subtracted from its row before that moves.
+// Rescale threshold in log2 units: by how much a score may exceed the lagged row max without an update.
 constexpr float LAG = 8;
 
 // Exponent bits of two 16-bit values, and one in the last place of each exponent: their sum has a
@@ -40,5 +40,5 @@ constexpr uint32_t EXPONENTS = BF16 ? 0x7f807f80 : 0x7c007c00, EXPONENT_UNITS = 
 
 __device__ __forceinline__ uint32_t notFinite(uint32_t two) { return ((two & EXPONENTS) + EXPONENT_UNITS) & 0x80008000; }
 
-// Named barriers; TURN and OWN are one a consumer warpgroup. 0 is __syncthreads.
+// Named barriers. Each consumer warpgroup has its own TURN and OWN. 0 is __syncthreads.
 enum { SCAN = 1, TURN = 2, OWN = 5 };

@@ -1,5 +1,5 @@
-// Which rows a CTA of fa3 works on, in which order, and which steps of keys that takes.
-// Producer, scanner and consumers walk the same sequence, each on its own.
+// Scheduler of fa3: the row blocks of a CTA, their order, and the KV steps of each. Producer, scanning
+// warps and consumers each iterate over the same sequence.
 #pragma once
 #include "attn.h"
 
@@ -10,14 +10,13 @@ struct Work {
 	int top, steps, masked;
 };
 
-// Persistent CTAs take units of equal cost in turn. Not causal, a unit is a row block and
-// neighbouring units share a head, so that K and V come from L2. Causal, a unit is a pair of row
-// blocks of one head, the longest with the shortest, the second with the last but one, ...; where
-// their number is odd, the middle ones of all heads come last, as units of half the cost that even
-// out what the pairs left.
+// Persistent CTAs take units of equal cost in turn. Without a causal mask a unit is a row block, and
+// neighbouring units share a head, so that K and V come from L2. With a causal mask a unit is a pair of
+// row blocks of one head: the longest with the shortest, the second longest with the second shortest,
+// and so on. If their number is odd, the middle blocks of all heads come last, as units of half the cost.
 template <int BM, int BN, bool CAUSAL> struct Walk {
 	const AttnParams &p;
-	int blocks, unitsPerHead, paired, units; // paired: those before the single blocks
+	int blocks, unitsPerHead, paired, units; // paired: units that are pairs; single blocks follow
 	int unit, half;
 
 	__device__ __forceinline__ Walk(const AttnParams &params) : p(params), half(0) {
@@ -47,7 +46,7 @@ template <int BM, int BN, bool CAUSAL> struct Walk {
 		int end = p.Sk;
 		w.masked = 0;
 		if (CAUSAL) {
-			// Keys below `end` are seen by some row of the block, those below `whole` by all.
+			// Some row of the block attends to each key below `end`, all rows to those below `whole`.
 			end = int(max(min(int64_t(w.row) + BM + p.causal_offset, int64_t(p.Sk)), int64_t(0)));
 			const int whole = int(max(min(int64_t(w.row) + p.causal_offset + 1, int64_t(p.Sk)), int64_t(0)));
 			w.masked = (end + BN - 1) / BN - whole / BN;

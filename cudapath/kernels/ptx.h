@@ -1,4 +1,4 @@
-// The instructions of sm_80 that CUDA C++ has no name for, and the two 16-bit types.
+// Inline PTX for sm_80 instructions without a CUDA C++ function, and the two 16-bit types.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -50,7 +50,7 @@ struct Bfloat {
 	}
 };
 
-// Four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
+// Loads four 8x8 matrices of 16-bit elements. Lane i has the address of row i % 8 of matrix i / 8.
 __device__ __forceinline__ void ldmatrix(uint32_t (&r)[4], uint32_t address) {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
 	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -65,7 +65,7 @@ __device__ __forceinline__ void ldmatrix_transposed(uint32_t (&r)[4], uint32_t a
 	             : "memory");
 }
 
-// 16 bytes from global to shared memory, past the L1; of them `bytes` are read and the rest is zero.
+// Copies 16 bytes from global to shared memory without the L1. It reads `bytes` of them; the rest is zero.
 __device__ __forceinline__ void copy_async(uint32_t to, const void *from) {
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
@@ -128,14 +128,14 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
 	             : "memory");
 }
 
-// x, in a way that the compiler has to keep in a register instead of computing it again.
+// Returns x and makes the compiler keep it in a register instead of computing it again.
 __device__ __forceinline__ uint32_t kept(uint32_t x) {
 	uint32_t y;
 	asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, -1;" : "=r"(y) : "r"(x), "r"(threadIdx.x));
 	return y;
 }
 
-// a + b by itself: chains of additions stay chains.
+// a + b as one instruction, so that the compiler does not reorder chains of additions.
 __device__ __forceinline__ const char *plus(const char *a, int64_t b) {
 	const char *c;
 	asm("add.s64 %0, %1, %2;" : "=l"(c) : "l"(a), "l"(b));

@@ -1,14 +1,13 @@
-// Plain attention, to judge the other kernels by: any head dims, any strides, any
-// size, float32 arithmetic throughout (of values widened from the storage type),
-// natural exponentials, an exact maximum for every tile.
+// The validation kernel: plain attention with any head dims, strides and sizes, float32
+// arithmetic on values widened from the storage type, natural exponentials, and an exact
+// row max for every tile.
 //
-// A block of 16 x 16 threads owns 64 rows of one head and walks over 64 columns at
-// a time; a thread holds 4 x 4 scores, which go to shared memory as P, and O for 4
-// rows x 8 columns of V. Head dims of V beyond 128 are done 128 at a time, scores
-// and all. The causal mask is decided at run time: causal_offset is INT32_MAX where
-// there is none.
+// A CTA of 16 x 16 threads owns 64 rows of one head and loops over tiles of 64 columns. A
+// thread has 4 x 4 scores, which go to shared memory as P, and O of 4 rows x 8 columns of
+// V. Head dims of V over 128 are computed 128 at a time, with scores computed again. The
+// causal mask is a run-time parameter: causal_offset is INT32_MAX without a mask.
 //
-// Compiled once for each type: ELEMENT is the storage type, ENTRY the kernel's name.
+// Compiled once for each type: ELEMENT is the storage type, ENTRY the name of the kernel.
 #include "attn.h"
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -78,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(256) ENTRY(const __grid_constant__ 
 				}
 				for (int lane = 1; lane < 16; lane *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, lane));
 				const float shift = most == -INFINITY ? 0 : most;
-				const float factor = top[i] == -INFINITY ? 1 : expf(top[i] - shift); // nothing to rescale yet
+				const float factor = top[i] == -INFINITY ? 1 : expf(top[i] - shift); // 1: nothing to rescale yet
 				top[i] = most;
 				sum[i] *= factor;
 				for (int n = 0; n < 8; n++) acc[i][n] *= factor;
@@ -101,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(256) ENTRY(const __grid_constant__ 
 					const float w[4] = {a.x, a.y, a.z, a.w};
 					const float vs[8] = {b.x, b.y, b.z, b.w, b2.x, b2.y, b2.z, b2.w};
 					for (int i = 0; i < 4; i++) {
-						if (col + c + e < end[i]) { // what V holds in a masked slot does not count
+						if (col + c + e < end[i]) { // V of a masked slot is ignored
 							for (int n = 0; n < 8; n++) acc[i][n] += w[i] * vs[n];
 						}
 					}

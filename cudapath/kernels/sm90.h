@@ -1,6 +1,6 @@
-// What sm_90a offers beyond CUDA C++, as inline PTX: mbarriers, tensor copies
-// (TMA), named barriers, register reallocation and wgmma (sm90_wgmma.h).
-// Shared memory is addressed by its 32-bit shared-window address throughout.
+// Inline PTX for sm_90a: mbarriers, tensor copies (TMA), named barriers, register
+// reallocation, and wgmma (sm90_wgmma.h). Addresses of shared memory are 32-bit addresses
+// of the shared window.
 #pragma once
 #include <cstdint>
 
@@ -45,8 +45,8 @@ __device__ __forceinline__ void prefetchMap(const TensorMap *map) {
 	asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Copies the map's box at (column, row, head, batch) to shared memory; what lies outside of the tensor
-// arrives as zeros. Completion is counted in bytes on `bar`.
+// Copies the map's box at (column, row, head, batch) to shared memory, with zeros for what is outside
+// of the tensor. `bar` counts the bytes that have arrived.
 __device__ __forceinline__ void copyBox(uint32_t to, const TensorMap *map, uint32_t bar, int column, int row, int head, int batch) {
 	asm volatile(
 		"cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),

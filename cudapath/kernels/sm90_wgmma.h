@@ -16,11 +16,11 @@
 #define WGMMA_TYPES "f32.f16.f16"
 #endif
 
-// A matrix in shared memory is named by the lower word of its descriptor; the upper one is the same for all.
-// Its rows are 128 bytes in the 128-byte swizzle, 8 of them an atom of 1024 bytes, atom after atom. `panel` is
-// the distance in bytes of neighbouring panels of 64 columns, for operands whose depth runs over rows.
-// Sums of lower words are sums of addresses: 32-bit and with constants, since the uniform datapath that makes
-// descriptors is slow enough to hold up wgmma (5 % of a kernel, with 64-bit sums).
+// A matrix in shared memory is identified by the lower word of its descriptor; the upper word is the same for
+// all. Its rows have 128 bytes in the 128-byte swizzle; 8 rows are an atom of 1024 bytes, and atoms are
+// contiguous. `panel` is the stride in bytes of panels of 64 columns, for operands whose depth runs over rows.
+// Addresses are added to the lower word in 32 bits, with constants: the uniform datapath that builds
+// descriptors is slow, and 64-bit sums made a kernel 5 % slower (H200).
 constexpr uint32_t MATRIX_HIGH = 1u << 30 | 1024 >> 4; // swizzle, distance of atoms
 
 __device__ __forceinline__ constexpr uint32_t matrixPanels(uint32_t panel) { return panel >> 4 << 16; }
@@ -30,7 +30,7 @@ __device__ __forceinline__ void wgmmaFence() { asm volatile("wgmma.fence.sync.al
 __device__ __forceinline__ void wgmmaCommit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int PENDING> __device__ __forceinline__ void wgmmaWait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
 
-// Tells the compiler that these registers change here (wgmma runs beside the instruction stream).
+// Tells the compiler that these registers change here, as wgmma runs asynchronously.
 template <int N> __device__ __forceinline__ void touch(float (&d)[N]) {
 #pragma unroll
 	for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");

@@ -285,7 +285,7 @@ func TestAFailedReplaceBringsTheOldFilesBack(t *testing.T) {
 	require.ErrorContains(t, Replace(files...), c)
 	require.Equal(t, []string{"a", "c"}, names(t, dir))
 	require.Equal(t, "old a", content(t, a))
-	// The hidden file of the first is gone: its rename fails, with the old one kept.
+	// The hidden file of the first is gone: its rename fails, and the old one stays.
 	files = []*File{begin(t, a, "new a"), begin(t, b, "new b")}
 	require.NoError(t, os.Remove(files[0].temp))
 	require.ErrorIs(t, Replace(files...), fs.ErrNotExist)

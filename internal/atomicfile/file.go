@@ -131,7 +131,7 @@ func replaceAll(files []*File) error {
 	for i, f := range files {
 		err := f.replace(i < len(files)-1)
 		if err != nil {
-			if f.backup.kept() {
+			if f.backup.exists() {
 				f.backup.restore()
 			}
 			for j := i - 1; j >= 0; j-- {
@@ -208,11 +208,11 @@ func backUp(target, temp string) (*backup, error) {
 	return b, err
 }
 
-func (b *backup) kept() bool { return b != nil && b.name != "" }
+func (b *backup) exists() bool { return b != nil && b.name != "" }
 
 // restore undoes a rename.
 func (b *backup) restore() {
-	if b.kept() {
+	if b.exists() {
 		_ = os.Rename(b.name, b.target)
 	} else {
 		_ = os.Remove(b.target)
@@ -223,7 +223,7 @@ func (b *backup) drop() {
 	if b == nil {
 		return
 	}
-	if b.kept() {
+	if b.exists() {
 		_ = os.Remove(b.name)
 	}
 	if b.lock != nil {

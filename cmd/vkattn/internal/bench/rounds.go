@@ -9,7 +9,7 @@ import (
 // How a row is timed.
 const (
 	DefaultRepeats = 30
-	MaxRepeats     = 1_000_000 // of one row, whose samples are all kept
+	MaxRepeats     = 1_000_000 // of one row, whose samples are all stored
 	slowRepeats    = 3         // enough once they have taken slowTime
 	slowTime       = 2 * time.Second
 	warmTime       = 500 * time.Millisecond // an H200 with idle clocks measured up to 4x slower

@@ -49,12 +49,12 @@ func (v *Verifier) hostNeeded(c cases.Case, dtype attention.DType, rows int) uin
 	const element, row = 8 + 4 + 8 + 4, 3*8 + 8 + 64 // see package bench
 	truth := hostmem.Sum(hostmem.Product(n, uint64(c.Dv), element), hostmem.Product(n, row),
 		bench.ReferenceScratch(attention.Config{HeadDim: c.D, HeadDimV: c.Dv}, c.Shape, n))
-	kept := hostmem.Product(f.outputs, uint64(len(v.List)+1)) // of a run that is repeated there are two
+	held := hostmem.Product(f.outputs, uint64(len(v.List)+1)) // of a run that is repeated there are two
 	if v.Conformance {
-		kept = hostmem.Sum(kept, hostmem.Product(f.image, 4)) // before, after, spoiled, and what may be written
+		held = hostmem.Sum(held, hostmem.Product(f.image, 4)) // before, after, spoiled, and what may be written
 	}
 	making := hostmem.Sum(hostmem.Product(f.inputs, 4), hostmem.Product(f.largest, 4))
-	running := hostmem.Sum(truth, kept)
+	running := hostmem.Sum(truth, held)
 	for _, i := range v.List {
 		if i.Tier == attention.TierCPU {
 			running = hostmem.Sum(running, f.image)
@@ -62,7 +62,7 @@ func (v *Verifier) hostNeeded(c cases.Case, dtype attention.DType, rows int) uin
 		}
 	}
 	if v.Reference != nil {
-		running = max(running, hostmem.Sum(truth, kept, f.wide, hostmem.Product(f.largest, 8)))
+		running = max(running, hostmem.Sum(truth, held, f.wide, hostmem.Product(f.largest, 8)))
 	}
 	return hostmem.Sum(f.image, max(making, running))
 }
