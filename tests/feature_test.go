@@ -13,7 +13,6 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
 	"vkattn/attention/cases"
-	"vkattn/internal/testlevel"
 )
 
 // TestFeatureConformance runs the tables of what inference needs besides plain
@@ -66,10 +65,8 @@ func featureTable(tt cases.Target) []cases.FeatureCase {
 	switch {
 	case full():
 		return cases.Features()
-	case tt.Tier == attention.TierCPU && !testlevel.IsBrief():
-		return cases.WideFeatures()
 	case tt.Tier == attention.TierCPU:
-		return cases.CompactFeatures()
+		return cases.WideFeatures()
 	case slowToCompile(tt):
 		return cases.CompactFeatures()
 	}
@@ -99,9 +96,7 @@ func featuresOf(t *testing.T, s *session, tt cases.Target) []cases.FeatureCase {
 			all = cases.DealFeatures(all, types)[which]
 		}
 	}
-	if tt.Tier != attention.TierCPU {
-		all = levelShare(all, featureTable(tt), optionFacets)
-	}
+	all = s.levelShareOf(tt, all)
 	var some []cases.FeatureCase
 	for _, c := range all {
 		if wanted.MatchString(c.String()) && (tt.Tier != attention.TierCPU || c.Flops() <= 1e9) {
