@@ -45,9 +45,10 @@ test: test-deps ## fetch drivers into the user's cache, then run the tests on ea
 test-full: test-deps ## what make test leaves out: the other share of the tables, stress, fuzz (25 minutes)
 	VKATTN_TEST_LEVEL=full scripts/test.sh
 
+# Compiling begins while the drivers arrive; what fails to compile test.sh reports.
 .PHONY: test-full test-deps
 test-deps:
-	-@$(DEPS) all
+	-@$(GO) build ./... & $(DEPS) all; wait
 	@$(GO) version
 	@$(DEPS) versions
 

@@ -33,7 +33,7 @@ parts=("$@")
 if ((!${#parts[@]})); then
 	case $level in
 	default) parts=("${runners[@]}" native vet abi) ;;
-	full) parts=("${runners[@]}" fuzz stress shaders-check) ;;
+	full) parts=("${runners[@]}" native fuzz stress shaders-check) ;;
 	all) parts=("${runners[@]}" native fuzz stress shaders-check vet abi) ;;
 	*)
 		echo "test.sh: VKATTN_TEST_LEVEL is '$level', want default, full or all" >&2
@@ -129,7 +129,7 @@ listed() {
 	local runner=$1 package=$2 kind on where test all=
 	shift 2
 	while read -r kind on where test; do
-		if [[ " $* " == *" $kind "* && $where == "$package" ]] && [[ ,$on, == *",$runner,"* || $on == runners && $runner != native ]]; then
+		if [[ " $* " == *" $kind "* && $where == "$package" ]] && [[ ,$on, == *",$runner,"* || $on == all ]]; then
 			all+="|$test"
 		fi
 	done < <(sed 's/#.*//; /^[[:space:]]*$/d' "$table")

@@ -15,7 +15,6 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
 	"vkattn/attention/cases"
-	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
 
@@ -55,9 +54,7 @@ func TestConformance(t *testing.T) {
 						which, tiers := s.matrixTier(tt) // one source
 						cases = pipelineTurn(all, which, tiers)
 					}
-					if tt.Tier != attention.TierCPU || testlevel.IsBrief() {
-						cases = levelShare(cases, all, func(c *checkedCase) []string { return caseFacets(c.Case) })
-					}
+					cases = levelShare(cases, all, func(c *checkedCase) []string { return caseFacets(c.Case) })
 					if tt.Tier == attention.TierCPU {
 						cases = slices.DeleteFunc(slices.Clone(cases), func(c *checkedCase) bool { return c.Cost() > 2e9 })
 					}

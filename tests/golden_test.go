@@ -209,8 +209,7 @@ func TestGolden(t *testing.T) {
 				which, tiers = s.matrixTier(tt)
 			}
 			for i, g := range manifest {
-				first := tt.Tier == attention.TierCPU || i%3 == s.turn
-				if g.DType == tt.DType && i%tiers == which && testlevel.Share(first) {
+				if g.DType == tt.DType && i%tiers == which && testlevel.Share(i%3 == s.turn) {
 					of = append(of, cases[i])
 					names = append(names, g.Name)
 				}

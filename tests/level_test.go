@@ -31,14 +31,34 @@ func levelShare[C tableCase](some, table []C, facets func(C) []string) []C {
 	if l := testlevel.Get(); l == testlevel.All || l == testlevel.Exhaustive {
 		return some
 	}
-	first := firstPipelines(table, facets)
-	return slices.DeleteFunc(slices.Clone(some), func(c C) bool { return !testlevel.Share(first[c.Pipeline()]) })
+	return takeShare(some, firstPipelines(table, facets), 0, 1)
+}
+
+// levelShareOf is levelShare for tiers that compute the whole table each, from one source: the
+// tiers take turns in the first share, and the rest of the table is the other share of each.
+func (s *session) levelShareOf(tt cases.Target, all []cases.Case) []cases.Case {
+	if l := testlevel.Get(); l == testlevel.All || l == testlevel.Exhaustive {
+		return all
+	}
+	which, tiers := 0, 1
+	if onMatrices(tt) {
+		which, tiers = s.matrixTier(tt)
+	}
+	return takeShare(all, firstPipelines(optionTable(tt), optionFacets), which, tiers)
+}
+
+func takeShare[C tableCase](all []C, pipelines []string, which, of int) []C {
+	first := map[string]bool{}
+	for i, p := range pipelines {
+		first[p] = i%of == which
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(c C) bool { return !testlevel.Share(first[c.Pipeline()]) })
 }
 
 // firstPipelines chooses pipelines that show every facet of a table. It is the greedy cover:
 // each time the pipeline that shows most new facets for its cost, which grows with the head
 // dimensions.
-func firstPipelines[C tableCase](all []C, facets func(C) []string) map[string]bool {
+func firstPipelines[C tableCase](all []C, facets func(C) []string) (first []string) {
 	type pipeline struct {
 		name  string
 		cost  int
@@ -56,13 +76,12 @@ func firstPipelines[C tableCase](all []C, facets func(C) []string) map[string]bo
 			p.shows[f] = true
 		}
 	}
-	first := map[string]bool{}
 	for {
 		best := slices.MaxFunc(open, func(a, b *pipeline) int { return cmp.Compare(len(a.shows)*b.cost, len(b.shows)*a.cost) })
 		if len(best.shows) == 0 {
 			return first
 		}
-		first[best.name] = true
+		first = append(first, best.name)
 		shown := best.shows
 		best.shows = nil
 		for _, p := range open {

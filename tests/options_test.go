@@ -13,7 +13,6 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
 	"vkattn/attention/cases"
-	"vkattn/internal/testlevel"
 )
 
 // TestOptionsConformance runs the tables of what inference needs besides plain
@@ -66,10 +65,8 @@ func optionTable(tt cases.Target) []cases.Case {
 	switch {
 	case full():
 		return cases.AllOptions()
-	case tt.Tier == attention.TierCPU && !testlevel.IsBrief():
-		return cases.WideOptions()
 	case tt.Tier == attention.TierCPU:
-		return cases.CompactOptions()
+		return cases.WideOptions()
 	case slowToCompile(tt):
 		return cases.CompactOptions()
 	}
@@ -99,9 +96,7 @@ func optionsOf(t *testing.T, s *session, tt cases.Target) []cases.Case {
 			all = cases.DealOptions(all, types)[which]
 		}
 	}
-	if tt.Tier != attention.TierCPU {
-		all = levelShare(all, optionTable(tt), optionFacets)
-	}
+	all = s.levelShareOf(tt, all)
 	var some []cases.Case
 	for _, c := range all {
 		if wanted.MatchString(c.String()) && (tt.Tier != attention.TierCPU || c.Flops() <= 1e9) {
