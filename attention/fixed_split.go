@@ -2,19 +2,21 @@ package attention
 
 import "vkattn/vk"
 
-// With Config.FixedSplit the bits of a sequence depend on its own rows and keys and on the
-// split alone. Its kernel and tile may then not follow the longest sequence of the batch, their
-// number or a bound: tiles differ in where a row's keys are cut and in the order of its sums.
-// So there are two classes of sequences, by their own rows, and one kernel and tile for each:
-// short ones have at most decodePartQueries rows and are computed as decoding is, the others as a
-// long prompt is. Where lengths are in the device's memory both kernels go over the batch,
-// and each leaves the sequences of the other.
+// With Config.FixedSplit the bits of a sequence depend only on its own rows and keys and
+// on the number of splits. Tiles differ in where they cut a row's keys and in the order of
+// its sums, so kernel and tile must not depend on the longest sequence of the batch, on
+// the number of sequences or on a bound. There are two classes of sequences, by their own
+// number of queries, and one kernel and tile for each. Short sequences have at most
+// decodePartQueries queries and run as decode does; the others run as a long prompt does.
+// If lengths are in the device's memory, both kernels cover the whole batch, and each
+// skips the sequences of the other.
 
-// longQueries stand for those of a long sequence where a tile is chosen.
+// longQueries is the Sq that stands for a long sequence when a tile is chosen.
 const longQueries = 4096
 
-// decodePartQueries is the most rows of a short sequence: those of two blocks of the decoding kernel,
-// or the heads of one query.
+// decodePartQueries returns the most queries of a short sequence: those that fill two
+// row blocks of the decode kernel, or one query if its heads fill more than that. 0: no
+// sequence is short.
 func decodePartQueries(s *Shape) int {
 	switch group := s.Group(); {
 	case group <= decodeFragment:
@@ -25,18 +27,18 @@ func decodePartQueries(s *Shape) int {
 	return 0
 }
 
-// fixedClass is the request that picks kernel and tile of a class.
+// fixedClass returns the request that picks the kernel and tile of a class.
 func (r *request) fixedClass(decodePart bool) request {
 	c := *r
 	c.shape.B, c.shape.Sq, c.shape.Sk = 1, longQueries, maxGeneralLength
 	if decodePart {
-		c.shape.Sq = max(decodeFragment/2/r.shape.Group(), 1) // whose rows are those of a block
+		c.shape.Sq = max(decodeFragment/2/r.shape.Group(), 1) // their rows fill a block
 	}
 	return c
 }
 
-// fixedClasses is the class of r's sequences, or that of the long ones where there may be short
-// ones too.
+// fixedClasses returns the class of r's sequences. If there may be short and long ones, it
+// returns the class of the long ones, and decodePart is true.
 func (r *request) fixedClasses() (class request, decodePart bool) {
 	most := decodePartQueries(&r.shape)
 	if r.shape.Sq <= most {
@@ -45,7 +47,7 @@ func (r *request) fixedClasses() (class request, decodePart bool) {
 	return r.fixedClass(false), most > 0 && r.options.lengths&(lengthCuQ|lengthUsedQ) != 0
 }
 
-// fixedDecodePart is the kernel of the short sequences of r, beyond v, that of the long ones.
+// fixedDecodePart returns the kernel for r's short sequences; v computes the long ones.
 func fixedDecodePart(dev *vk.Device, cfg *Config, tier Tier, v *variant, r *request) (*variant, string) {
 	class := r.fixedClass(true)
 	class.chooseOperands(dev, cfg, tier)

@@ -3,12 +3,13 @@ package attention
 import (
 	"cmp"
 	"slices"
+
 	"vkattn/shaders"
 	"vkattn/vk"
 )
 
-// describeKernel describes a module and its constants to the host layer, from what the
-// SPIR-V declares.
+// describeKernel describes a module and its constants to package vk. Push constants,
+// bindings and shared memory are those that the SPIR-V declares.
 func describeKernel(m *shaders.Module, local uint32, constants map[uint32]uint32) (*vk.PipelineDesc, error) {
 	r, err := m.Reflect()
 	if err != nil {

@@ -24,7 +24,7 @@ var layers = []struct{ name, files string }{
 	// On the host: the CPU tier and the float64 reference.
 	{"host", `cpu cpu_tile hostcall reference reference_rows`},
 	// How it is computed on a device: tier, kernel, tile, splits, and the tiles that tuning knows.
-	{"plan", `cuda experiment fixed_split fragment_order kernel options plan short splits tiers tile tile_coopmat
+	{"plan", `cuda decode_part experiment fixed_split fragment_order kernel options plan splits tiers tile tile_coopmat
 		tile_decode tile_scalar tune_cache tune_class tune_estimate tune_prune tune_store tune_table variant`},
 	// Operations: pipelines, recording, tuning runs, merge, append.
 	{"operation", `append append_check append_cpu append_encode append_launch binding combine doc launch launch_cuda

@@ -9,36 +9,36 @@ import (
 	"vkattn/vk"
 )
 
-// Plan says how a problem will be computed and why in that way.
+// Plan says how a problem will be computed and why.
 type Plan struct {
 	Tier   Tier   `json:"tier"`
-	Kernel string `json:"kernel"` // name of the SPIR-V module, for TierCUDA of the entry point; empty for TierCPU
+	Kernel string `json:"kernel"` // name of the SPIR-V module, or of the entry point for TierCUDA; empty for TierCPU
 	Tile   string `json:"tile"`   // query rows x keys of a workgroup, and its division
-	// DecodeTile is that of the decoding kernel, where it computes the short ones of packed
-	// sequences beside the others.
+	// DecodeTile is the tile of the decode kernel if it computes the decode part of a mixed
+	// batch; empty otherwise.
 	DecodeTile string `json:"decode_tile,omitempty"`
 
 	Access   Access      `json:"-"`
-	Tuning   string      `json:"tuning,omitempty"`   // where the tile is from: TileHeuristic, TileCached or TileTuned; empty for TierCPU and TierCUDA
+	Tuning   string      `json:"tuning,omitempty"`   // source of the tile: TileHeuristic, TileCached or TileTuned; empty for TierCPU and TierCUDA
 	Reason   string      `json:"reason"`             // why this tier
 	Rejected []Rejection `json:"rejected,omitempty"` // better tiers and what they lack; for TierCUDA also its better kernels
-	Notes    []string    `json:"notes,omitempty"`    // what of the tuning cache was ignored, or why decoding goes without its kernel
+	Notes    []string    `json:"notes,omitempty"`    // why the tuning cache was ignored, or why decode runs without the decode kernel
 
 	Flops       uint64 `json:"flops"`        // 2*B*Hq*(Dqk+Dv)*unmasked cells
 	Bytes       uint64 `json:"bytes"`        // of Q, K, V, O and LSE, each once
 	SharedBytes uint64 `json:"shared_bytes"` // shared memory of a workgroup
 	Workgroups  uint64 `json:"workgroups"`
 
-	// Splits is in how many parts the keys of each row are computed, to be merged; 1
-	// where a workgroup does them all.
+	// Splits is the number of splits of each row's keys, whose states are then combined; 1
+	// if one workgroup computes all keys of a row.
 	Splits int `json:"splits"`
 
 	variant    variant
-	decodePart *variant   // of the short sequences, where they have a dispatch of their own
-	cuda       CUDAKernel // of TierCUDA
+	decodePart *variant   // for the decode part of a mixed batch; nil in most plans
+	cuda       CUDAKernel // for TierCUDA
 }
 
-// Tiles are those of all kernels.
+// Tiles lists the tiles of all kernels of the plan.
 func (p Plan) Tiles() string {
 	if p.DecodeTile == "" {
 		return p.Tile
@@ -52,7 +52,7 @@ type Rejection struct {
 	Reason string `json:"reason"`
 }
 
-// String is one line: what runs, and why the better tiers do not.
+// String returns one line: what runs, and why the better tiers do not.
 func (p Plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "tier %v", p.Tier)
@@ -69,33 +69,33 @@ func (p Plan) String() string {
 	return b.String()
 }
 
-// request is what a plan depends on.
+// request is all that a plan depends on.
 type request struct {
 	shape      Shape
 	align      [4]uint32 // of Q, K, V, O in elements
-	access     Access    // AccessAddresses or AccessDescriptors, decided
+	access     Access    // AccessAddresses or AccessDescriptors, never AccessAuto
 	lse        bool
 	experiment Experiment
 
-	anyArgs bool // it stands for calls with any Args: what depends on their options is not refused
+	anyArgs bool // stands for calls with any Args: nothing that depends on their options is refused
 
-	bar cudaBar // 0 unless the Config lets cuda in
+	bar cudaBar // 0 unless the Config allows tier cuda
 
-	options      options        // what the call asks for
-	sparseTokens int            // of options.sparseTokens: sparse tokens of a sequence and KV head, on the average
-	totalQ       int            // of options.lengths with lengthCuQ
-	plain        bool           // without options, packed rows and split keys do not pay
-	operands     decodeOperands // whether the decode kernel may run, and how, decided
+	options      options        // the options that the call asks for
+	sparseTokens int            // with options.sparseTokens: mean sparse tokens per sequence and KV head
+	totalQ       int            // with lengthCuQ in options.lengths: rows of all sequences
+	plain        bool           // a call without options runs the dense kernel: packed rows and splits do not pay
+	operands     decodeOperands // whether the decode kernel may run, and with which operands
 
-	separateCombine bool // splits are combined in a dispatch of their own, whatever else could
+	separateCombine bool // a dispatch of its own combines the splits, never the decode kernel
 }
 
 // deviceTiers are the tiers that run on a Vulkan device, best first.
 var deviceTiers = []Tier{TierCoopMat2, TierCoopMat, TierScalar}
 
 // makePlan decides how a request is computed: the tier, its kernel and tile, and the splits
-// of the keys. A nil dev is the CPU tier; pick, where given, may choose another tile than
-// the heuristic.
+// of the keys. A nil dev selects the CPU tier. If pick is given, it may replace the
+// heuristic's tile.
 func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, error) {
 	plan := Plan{Access: r.access, Flops: flops(cfg, r.shape), Bytes: tensorBytes(cfg, r.shape, r.lse)}
 	if done, err := plan.chooseCPUOrCUDA(dev, &cfg, &r); done || err != nil {
@@ -111,7 +111,7 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 			continue
 		}
 		if !plan.chooseSplits(dev, &cfg, tier, &r, shared) {
-			r.plain = true // few rows, but few keys too: the dense kernel
+			r.plain = true // few rows but also few keys: plan again for the dense kernel
 			if shared, reason = plan.chooseTile(dev, &cfg, tier, &r, pick); reason != "" {
 				plan.Rejected = append(plan.Rejected, Rejection{tier, reason})
 				continue
@@ -132,7 +132,7 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 	return plan, fmt.Errorf("%w: %v %v on %s: %s", ErrUnsupported, cfg, r.shape, dev.Info().Name, strings.Join(why, "; "))
 }
 
-// chooseCPUOrCUDA fills in the plan of a tier that runs no Vulkan kernel; done if it did.
+// chooseCPUOrCUDA fills in the plan if the tier runs no Vulkan kernel; done reports that.
 func (plan *Plan) chooseCPUOrCUDA(dev *vk.Device, cfg *Config, r *request) (done bool, err error) {
 	switch {
 	case dev == nil && cfg.Tier != TierAuto && cfg.Tier != TierCPU:
@@ -158,11 +158,11 @@ func (plan *Plan) chooseCPUOrCUDA(dev *vk.Device, cfg *Config, r *request) (done
 	return false, nil
 }
 
-// chooseTile fills in the kernel and tile of a tier, and those of short sequences where
-// FixedSplit gives them a dispatch of their own; or it says why the tier cannot run. shared
-// is the shared memory of a workgroup in bytes.
+// chooseTile fills in the kernel and tile of a tier, or returns the reason why the tier
+// cannot run. With FixedSplit it also fills in the kernel of the short sequences, if they
+// have a dispatch of their own. shared is the shared memory of a workgroup in bytes.
 func (plan *Plan) chooseTile(dev *vk.Device, cfg *Config, tier Tier, r *request, pick tilePicker) (shared uint64, reason string) {
-	of, twoClasses := *r, false // what picks the tile, and a second one
+	of, twoClasses := *r, false // the request that picks the tile; whether a second class needs another one
 	if cfg.FixedSplit > 0 {
 		of, twoClasses = r.fixedClasses()
 	}
@@ -191,9 +191,9 @@ func (plan *Plan) chooseTile(dev *vk.Device, cfg *Config, tier Tier, r *request,
 	return shared, ""
 }
 
-// chooseSplits fills in the splits of the general or decode kernel, and the short sequences
-// of a packed batch. It returns false where one workgroup computes all keys of a row and
-// the call has no options: the dense kernel is faster then.
+// chooseSplits fills in the splits of the general or decode kernel, and the decode part of
+// a mixed batch. It returns false if one workgroup computes all keys of a row and the call
+// has no options: the dense kernel is then faster.
 func (plan *Plan) chooseSplits(dev *vk.Device, cfg *Config, tier Tier, r *request, shared uint64) bool {
 	v := &plan.variant
 	if !v.options.any() {
@@ -220,8 +220,8 @@ func (plan *Plan) chooseSplits(dev *vk.Device, cfg *Config, tier Tier, r *reques
 	return true
 }
 
-// picked is what pick makes of v, whose own tile is the heuristic's and stays where
-// pick has none that fits.
+// picked returns the tile that pick chooses for v, its shared memory and its source. v has
+// the heuristic's tile, which stays if pick has none that fits.
 func picked(caps *vk.Caps, pick tilePicker, v variant, shared uint64, cfg Config, r request) (t tile, bytes uint64, source string, notes []string) {
 	heuristic := v.tile
 	t, source, notes = pick(v, cfg, r)
@@ -236,8 +236,8 @@ func picked(caps *vk.Caps, pick tilePicker, v variant, shared uint64, cfg Config
 	return t, bytes, source, notes
 }
 
-// chooseVariant picks the first tile of a tier that is within the device's limits, or says
-// why there is none.
+// chooseVariant picks the first tile of a tier that is within the device's limits, or
+// returns the reason why there is none.
 func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, shared uint64, reason string) {
 	v = variant{
 		dtype:   cfg.DType,
@@ -257,7 +257,7 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 		if g := r.shape.Group(); g > 1 {
 			v.options.packRows = uint32(g)
 		}
-		v.options.split = true // what a split costs in shared memory is there whether it is used or not
+		v.options.split = true // the tile must fit with the shared memory of a split; chooseSplits decides
 	}
 	tiles, reason := tilesOf(caps, &cfg, tier, &v, &r)
 	if reason != "" {
@@ -267,7 +267,7 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 	for _, t := range tiles {
 		v.tile = t
 		if v.isDecode() {
-			v.options.packRows = max(v.options.packRows, 1) // one head, but the decode kernel all the same
+			v.options.packRows = max(v.options.packRows, 1) // the decode kernel packs rows even of a single head
 		}
 		v.module = moduleName(kernelName(tier, cfg.DType)+v.family(paramsInBuffer(&caps.Limits)), r.access)
 		if shared, reason = fits(caps, v, r.shape); reason == "" {
@@ -277,9 +277,9 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 	return v, 0, reason
 }
 
-// tilesOf lists a tier's tiles for a request, best first, or says what the tier lacks.
+// tilesOf lists a tier's tiles for a request, best first, or returns what the tier lacks.
 func tilesOf(caps *vk.Caps, cfg *Config, tier Tier, v *variant, r *request) (list []tile, reason string) {
-	rows := uint32(r.shape.Sq) // of a sequence, as a workgroup sees them
+	rows := uint32(r.shape.Sq) // rows of a sequence and head, or of a packed group
 	if v.options.packRows != 0 {
 		rows = r.decodeRows()
 	}
@@ -298,7 +298,7 @@ func tilesOf(caps *vk.Caps, cfg *Config, tier Tier, v *variant, r *request) (lis
 	}
 	fixed, shape := cfg.FixedSplit > 0, r.shape
 	if fixed {
-		shape.Sk = maxGeneralLength // one tile, whatever the bound of the lengths
+		shape.Sk = maxGeneralLength // the same tile for every bound of the lengths
 	}
 	if v.options.any() {
 		list = decodeTiles(caps, f, v, r, fixed)
@@ -310,10 +310,10 @@ func tilesOf(caps *vk.Caps, cfg *Config, tier Tier, v *variant, r *request) (lis
 	return append(list, coopmatTiles(f, best, v, rows, caps.Limits.MaxInvocations)...), ""
 }
 
-// fits checks a variant against the device's limits before anything is compiled:
-// the shared memory of a workgroup, or what is over a limit.
+// fits checks a variant against the device's limits before anything is compiled. It
+// returns the shared memory of a workgroup in bytes, or the reason why a limit is exceeded.
 func fits(caps *vk.Caps, v variant, s Shape) (shared uint64, reason string) {
-	if reason := shapeFits(caps, v, s); reason != "" && !v.options.any() { // else see launchGeneral
+	if reason := shapeFits(caps, v, s); reason != "" && !v.options.any() { // the grid of a call with options: see prepared.grid
 		return 0, reason
 	}
 	shared, err := v.sharedBytes()
@@ -326,7 +326,7 @@ func fits(caps *vk.Caps, v variant, s Shape) (shared uint64, reason string) {
 	return shared, ""
 }
 
-// shapeFits is what fits checks without a look at the SPIR-V.
+// shapeFits is the part of fits that does not read the SPIR-V.
 func shapeFits(caps *vk.Caps, v variant, s Shape) string {
 	l, t := &caps.Limits, v.tile
 	n, subgroup := t.invocations(), t.subgroupSize()
@@ -339,7 +339,8 @@ func shapeFits(caps *vk.Caps, v variant, s Shape) string {
 	return gridFits(caps, v, s)
 }
 
-// gridFits checks what no splitting of the dispatch can mend.
+// gridFits checks the limits of the grid that hold even if the batches are divided among
+// several dispatches.
 func gridFits(caps *vk.Caps, v variant, s Shape) string {
 	if n := ceilDiv(uint32(s.Sq), v.tile.rows()); n > caps.Limits.MaxWorkGroupCount[0] {
 		return fmt.Sprintf("%d row blocks, the device dispatches %d", n, caps.Limits.MaxWorkGroupCount[0])
@@ -350,17 +351,17 @@ func gridFits(caps *vk.Caps, v variant, s Shape) string {
 	return ""
 }
 
-// kernelName is that of the forward kernel of a tier.
+// kernelName returns the name of a tier's dense kernel, without the access.
 func kernelName(tier Tier, t DType) string {
 	if tier == TierScalar {
-		return "scalar" // one module for the three types
+		return "scalar" // one module for all three storage types
 	}
 	return fmt.Sprintf("%v_%v", tier, t)
 }
 
-// family is the part of a module's name that says which of a tier's kernels it is:
-// scalar_ssbo, scalar_general_ssbo, coopmat_f16_decode_ssbo; and whether it reads its
-// parameters from a buffer.
+// family returns the part of a module's name that distinguishes the kernels of a tier,
+// "" for the dense kernel: scalar_ssbo, scalar_general_ssbo, coopmat_f16_decode_ssbo. It
+// ends in "_params" if the module reads its parameters from a buffer.
 func (v *variant) family(paramsInBuffer bool) string {
 	name := "_general"
 	switch {
@@ -375,11 +376,12 @@ func (v *variant) family(paramsInBuffer bool) string {
 	return name
 }
 
+// workgroups returns the number of workgroups of a dense dispatch.
 func workgroups(v variant, s Shape) uint64 {
 	return uint64(ceilDiv(uint32(s.Sq), v.tile.rows())) * uint64(s.Hq) * uint64(s.B) * uint64(v.slices())
 }
 
-// slices is how many workgroups share the columns of O.
+// slices returns how many workgroups share the columns of O of a row block.
 func (v variant) slices() uint32 { return ceilDiv(v.headDimV, v.tile.columns()) }
 
 func flops(cfg Config, s Shape) uint64 {
@@ -395,9 +397,9 @@ func tensorBytes(cfg Config, s Shape, lse bool) uint64 {
 	return n
 }
 
-// whyNotDecode says why a call that decodes on a tier of cooperative matrices does not run
-// the decode kernel; "" where it does, and for all other calls. device is what decodeOperandsOn
-// said.
+// whyNotDecode returns the reason why a call with few rows on a tier of cooperative
+// matrices does not run the decode kernel. It is "" if it does run it, and for all other
+// calls. device is the reason that chooseOperands returned.
 func (v *variant) whyNotDecode(r *request, device string) string {
 	t, ok := v.tile.(coopmatTile)
 	switch {

@@ -4,16 +4,21 @@ import (
 	"vkattn/vk"
 )
 
-// typical is the request of packed tensors at the start of their own buffers.
+// A request is all that a plan depends on, and the key of an Op's cache of plans. This
+// file reads it off a shape or off the checked arguments of a call.
+
+// typical returns the request for packed tensors at the start of their own buffers.
 func (op *Op) typical(s Shape) request {
 	return op.requestOf(s, optionsOf(&Args{Shape: s}, &op.cfg))
 }
 
+// requestOf returns the request for packed tensors of a shape with the given options.
 func (op *Op) requestOf(s Shape, f options) request {
 	s.Hkv = s.KVHeads()
 	r := request{shape: s, options: f, access: op.cfg.Access, experiment: op.experiment}
-	// A few threads have no use for more workgroups, and kernels with features compile for longer.
-	r.separateCombine = op.dev != nil && op.dev.QueueIsUnguarded() // vk.Commands.Scratch has no zeros there
+	r.separateCombine = op.dev != nil && op.dev.QueueIsUnguarded() // vk.Commands.Scratch has no zeroed counters there
+	// A driver on the CPU has few threads: more workgroups gain nothing, and the general
+	// kernel compiles longer.
 	r.plain = op.dev != nil && op.dev.Info().Type == vk.DeviceCPU && op.cfg.FixedSplit == 0
 	if r.access == AccessAuto {
 		r.access = AccessDescriptors
@@ -28,14 +33,14 @@ func (op *Op) requestOf(s Shape, f options) request {
 	return r
 }
 
-// needsDescriptors reports whether a request that may use them is computed by a module
-// that knows nothing else. r has AccessDescriptors.
+// needsDescriptors reports whether r, which has AccessDescriptors, is computed by a module
+// that has no address form.
 func (op *Op) needsDescriptors(r *request) bool {
 	caps := op.dev.Caps()
 	return paramsInBuffer(&caps.Limits) && (r.options.any() || decodes(caps, &op.cfg, r))
 }
 
-// request reads off checked arguments what a plan depends on.
+// request returns the request of a call whose arguments are checked.
 func (op *Op) request(l *layouts, a *Args) request {
 	r := op.requestOf(a.Shape, optionsOf(a, &op.cfg))
 	r.lse = a.LSE.Given()
@@ -61,7 +66,7 @@ func (op *Op) request(l *layouts, a *Args) request {
 	}
 	for i := range r.align {
 		t := &all[i]
-		// The dimension counts too: eight elements are read at once only where eight are there.
+		// The head dim counts too: the kernel reads eight elements at once only if the row has eight.
 		r.align[i] = largestAlignment(uint64(t.dim), uint64(t.tensor.Offset), uint64(t.steps[0]), uint64(t.steps[1]),
 			uint64(t.steps[2]), t.tensor.base(t.size, r.access)/uint64(t.size))
 	}

@@ -6,15 +6,15 @@ import (
 	"vkattn/vk"
 )
 
-// Split keys. Decoding has few query rows and many keys: the heads of a group are packed
+// Split keys. Decode has few query rows and many keys: the heads of a group are packed
 // into the rows of one workgroup, and several workgroups split the keys of a row. Each
 // writes a float32 state (O and LSE); the decode kernel or combine.comp combines them.
 
-// decodeQueries is the Sq up to which a call without options is decoding too.
+// decodeQueries is the largest Sq of a call that may run the decode path without options.
 const decodeQueries = 16
 
-// fewRows is in fragments: calls with no more packed rows use tiles of one subgroup, or of
-// subgroups that split keys.
+// fewRows is a number of row fragments. Calls with at most that many packed rows use tiles
+// of one subgroup, or of subgroups that split the KV tile.
 const fewRows = 2
 
 // decodes reports whether packed rows or split keys make a call without options faster.
@@ -31,18 +31,19 @@ func decodes(caps *vk.Caps, cfg *Config, r *request) bool {
 	return r.shape.Group() > 1 || r.shape.Sk >= minSplitKeys
 }
 
-// fullRounds of workgroups leave so little of the device idle at the end that splits would
-// cost more.
+// fullRounds: a grid of at least this many rounds of resident workgroups is not split. It
+// leaves the device idle at its end for less time than splits would cost.
 const fullRounds = 2
 
-// splitCost is the fixed cost of a split in keys: on an H200 a workgroup starts and ends in
-// 2 us and takes 30 ns a key.
+// splitCost is the fixed cost of a split, in keys: on an H200 a workgroup takes 2 us to
+// start and end, and 30 ns per key.
 const splitCost = 64
 
 // minSplitKeys is the fewest keys worth a workgroup of their own.
 const minSplitKeys = 256
 
-// minSplitKeys is half of that for the decode kernel, which has no barriers.
+// minSplitKeys returns the fewest keys of a split: half as many for the decode kernel,
+// which has no barriers.
 func (v *variant) minSplitKeys() int {
 	if v.isDecode() {
 		return minSplitKeys / 2
@@ -50,10 +51,11 @@ func (v *variant) minSplitKeys() int {
 	return minSplitKeys
 }
 
-// splitsOf is how many workgroups split the keys of a row: what the caller fixed, or the
-// fewest that finish first if all workgroups take equally long, each with minSplitKeys keys
-// or more. As many workgroups are taken to run at once as fit in the shared memory of the
-// cores. The Shape's Sk stands for every sequence's length.
+// splitsOf returns how many workgroups split the keys of a row. It is Config.FixedSplit
+// if that is set. Otherwise it is the smallest number with the least estimated time, each
+// split with minSplitKeys keys or more. The estimate assumes that all workgroups take
+// equally long, that as many run at once as fit in the shared memory of the cores, and
+// that every sequence has Sk keys.
 func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes uint64) int {
 	if cfg.FixedSplit > 0 {
 		return cfg.FixedSplit
@@ -69,7 +71,7 @@ func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes ui
 	if groups >= fullRounds*resident {
 		return 1
 	}
-	// In keys: rounds of workgroups, each with its split and the fixed cost of one.
+	// The time in keys: rounds of workgroups, times the keys of a split plus its fixed cost.
 	cost := func(n int) uint64 {
 		return ceilDiv64(groups*uint64(n), resident) * (ceilDiv64(uint64(r.keys()), uint64(n)) + splitCost)
 	}
@@ -83,20 +85,21 @@ func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes ui
 }
 
 // In decode_combine.glsl an invocation combines four columns of a row and loads
-// splitsPerRound of its splits at a time: a round. A second dispatch takes an H200 as long as
-// combineRounds; with lengths of sequences, where it has to find rows of no sequence, as
-// long as combineRoundsVarlen. 16 splits take 41.0 us in the kernel and 42.4 with a second
-// dispatch (1, 32 over 8, 32768, 128: two rounds), 13.5 and 12.0 (1, 8 over 1, 2048, 128:
-// four), 12 splits with lengths 11.4 and 19.7 (two).
+// splitsPerRound of its splits at a time: a round. On an H200 a second dispatch takes as
+// long as combineRounds rounds. With sequence lengths it must also find the rows of no
+// sequence and takes as long as combineRoundsVarlen. Times in the kernel and with a second
+// dispatch: 16 splits 41.0 and 42.4 us (1, 32 over 8, 32768, 128: two rounds), 13.5 and
+// 12.0 (1, 8 over 1, 2048, 128: four rounds); 12 splits with lengths 11.4 and 19.7 (two).
 const (
 	splitsPerRound      = 8
-	combineSplits       = 64 // whose LSE fit in shared memory
+	combineSplits       = 64 // the LSE of this many splits fit in shared memory
 	combineRounds       = 2
 	combineRoundsVarlen = 6
 )
 
-// combines reports whether the kernel combines the splits itself: the decode kernel does
-// where it writes no LSE, whose parameters then name its scratch memory, and splits are few.
+// combines reports whether the kernel combines the splits itself. Only the decode kernel
+// does, if splits are few and the call has no LSE: the parameters of LSE then hold the
+// address of scratch memory.
 func (v *variant) combines(r *request, splits int) bool {
 	t, ok := v.tile.(decodeTile)
 	if !ok || r.lse || r.separateCombine || splits <= 1 || splits > combineSplits {
@@ -110,12 +113,12 @@ func (v *variant) combines(r *request, splits int) bool {
 	return splits <= splitsPerRound || ceilDiv(rows*ceilDiv(t.DvSlice, 4), t.invocations())*ceilDiv(uint32(splits), splitsPerRound) <= most
 }
 
-// decodeRows is how many rows a KV head has if the query heads of its group are packed.
+// decodeRows returns the rows of a KV head when the query heads of its group are packed.
 func (r *request) decodeRows() uint32 {
 	return uint32(min(int64(r.shape.Sq)*int64(r.shape.Group()), math.MaxInt32))
 }
 
-// keys is how many keys a row attends to, at most.
+// keys returns the most keys that a row attends to.
 func (r *request) keys() int {
 	if r.options.sparseTokens {
 		return r.sparseTokens
@@ -123,35 +126,35 @@ func (r *request) keys() int {
 	return r.shape.Sk
 }
 
-// grid is the workgroups of a dispatch of the general kernel.
+// grid returns the workgroups of a dispatch of the general or decode kernel.
 func (v *variant) grid(r *request, splits int) [3]uint32 {
 	return v.options.grid(&r.shape, r.totalQ, splits, v.tile.rows(), v.slices())
 }
 
-// grid is the workgroups of a dispatch with these options: x blocks of rows, y KV heads
+// grid returns the workgroups of a dispatch with these options: x row blocks, y KV heads
 // times splits, z batches times slices of O.
 func (o *options) grid(s *Shape, totalQ, splits int, rows, slices uint32) [3]uint32 {
 	group := max(o.packRows, 1)
 	x := ceilDiv64(uint64(s.Sq)*uint64(group), uint64(rows))
 	z := uint64(s.B) * uint64(slices)
 	switch {
-	case o.isDecodePart: // a row block for each that a short sequence may have
+	case o.isDecodePart: // as many row blocks as a short sequence may have
 		x = uint64(ceilDiv(o.decodePartRows, rows))
 	case o.lengths&lengthCuQ != 0:
-		// Packed sequences: each may leave a part of a block unused.
+		// Packed sequences: each may leave its last row block partly empty.
 		x, z = uint64(totalQ)*uint64(group)/uint64(rows)+uint64(s.B), uint64(slices)
 	}
 	y := uint64(s.Hq) / uint64(group) * uint64(splits)
 	return [3]uint32{clamp32(x), clamp32(y), clamp32(z)}
 }
 
-// workgroups of a dispatch of the general kernel.
+// workgroups is the number of workgroups in grid.
 func (v *variant) workgroups(r *request, splits int) uint64 {
 	g := v.grid(r, splits)
 	return uint64(g[0]) * uint64(g[1]) * uint64(g[2])
 }
 
-// coresOf is how many a device has; 16 where it does not say.
+// coresOf returns the number of shader cores; 16 if the device does not report it.
 func coresOf(caps *vk.Caps) uint64 {
 	if caps.ShaderCores == 0 {
 		return 16
@@ -161,5 +164,5 @@ func coresOf(caps *vk.Caps) uint64 {
 
 func ceilDiv64(a, b uint64) uint64 { return (a + b - 1) / b }
 
-// clamp32 keeps what is too large for a dispatch too large.
+// clamp32 saturates, so that a grid too large for a dispatch stays too large.
 func clamp32(n uint64) uint32 { return uint32(min(n, 1<<32-1)) }

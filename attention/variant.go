@@ -9,7 +9,7 @@ import (
 	"vkattn/vk"
 )
 
-// variant is everything a forward pipeline depends on, as a value: the key of
+// variant is everything that a forward pipeline depends on, as a value. It is the key of
 // the pipeline and the source of its specialization constants.
 type variant struct {
 	module     string
@@ -25,7 +25,7 @@ type variant struct {
 	options    options
 }
 
-// constants is the one place where a variant becomes specialization constants.
+// constants returns the specialization constants of a variant. No other code makes them.
 func (v variant) constants() map[uint32]uint32 {
 	c := map[uint32]uint32{
 		shaders.ConstHeadDim:  v.headDim,
@@ -56,13 +56,13 @@ func (v variant) constants() map[uint32]uint32 {
 	return c
 }
 
-// crowded reports whether the kernel wants more registers than there are. What is
-// spilled then is in the way of the comparisons of a checked fetch: without them the
-// H200 is 4 % faster at head dim 128 (8x2x32/16 q2) and 26 % at 256 (8x1x32/32), while
-// tiles that fit are up to 7 % slower (64, 4x2x64/16).
+// crowded reports whether the kernel needs more registers than there are. Spilled
+// registers slow down the comparisons of a checked fetch. Without them the H200 is 4 %
+// faster at head dim 128 (8x2x32/16 q2) and 26 % at 256 (8x1x32/32), while tiles that fit
+// in registers are up to 7 % slower (head dim 64, 4x2x64/16).
 func (t coopmatTile) crowded(v *variant) bool { return excess(t, t.registers(v)) > 1 }
 
-// code is the SPIR-V of v.
+// code returns the SPIR-V of v, in its rolled form for drivers on the CPU.
 func (v variant) code() (*shaders.Module, error) {
 	m, err := shaders.Get(v.module)
 	if err == nil && v.onCPU {
@@ -71,14 +71,14 @@ func (v variant) code() (*shaders.Module, error) {
 	return m, err
 }
 
-// sharedMemory remembers what sharedBytes computed, which takes longer than
-// everything else in a plan: decoding plans anew for every length.
+// sharedMemory caches the results of sharedBytes, which takes longer than the rest of a
+// plan. Decode plans anew for every length.
 var sharedMemory struct {
 	sync.RWMutex
 	bytes map[variant]uint64
 }
 
-// sharedBytes asks the SPIR-V itself how much shared memory v takes.
+// sharedBytes computes from the SPIR-V how much shared memory a workgroup of v takes.
 func (v variant) sharedBytes() (uint64, error) {
 	sharedMemory.RLock()
 	n, known := sharedMemory.bytes[v]
@@ -129,7 +129,7 @@ func boolConstant(b bool) uint32 {
 	return 0
 }
 
-// describe names the tile of v for people, with what tile.String leaves out.
+// describe returns the tile of v in full: tile.describe and the columns of a slice of O.
 func (v variant) describe() string {
 	if v.slices() > 1 {
 		return fmt.Sprintf("%s dv%d", v.tile.describe(), v.tile.columns())
@@ -137,7 +137,7 @@ func (v variant) describe() string {
 	return v.tile.describe()
 }
 
-// spirv is the hash of the module of v, as the cache has it.
+// spirv returns the hash of v's module as the tuning cache stores it.
 func (v variant) spirv() string {
 	m, err := v.code()
 	if err != nil {
@@ -146,6 +146,6 @@ func (v variant) spirv() string {
 	return hex.EncodeToString(m.Hash[:])
 }
 
-// rowReach bounds the rows, counted from a slice's first one, that a kernel
-// addresses with 32-bit offsets.
+// rowReach bounds the rows, counted from the first row of a tile, that a kernel addresses
+// with 32-bit offsets.
 func (v *variant) rowReach() uint32 { return max(v.tile.rows(), v.tile.keys()) + 1 }

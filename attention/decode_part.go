@@ -2,21 +2,23 @@ package attention
 
 import "vkattn/vk"
 
-// Packed batches of serving have a few long sequences, whose prompts are read, among many
-// of one row, which are decoded. The kernel for blocks of many rows takes as long for a row
-// as for all that a block has, so the decoding kernel computes the short sequences in
-// a dispatch of its own beside it; each kernel leaves what is the other's. On an H200
-// 600 sequences of one row over 1024 keys and 5 of 2048 rows take 1.19 ms; in one grid they took
-// 2.17.
+// The decode part of a mixed batch. A packed batch of serving has a few long sequences
+// in prefill among many sequences of one row, which decode. The general kernel takes as
+// long for one row as for a full row block. So the decode kernel computes the short
+// sequences, the decode part, in a dispatch of its own, and the general kernel computes
+// the prefill part. Each kernel skips the sequences of the other. On an H200, 600
+// sequences of one row over 1024 keys and 5 of 2048 rows take 1.19 ms; one grid for all
+// took 2.17.
 
-// decodePartShare: where sequences have so many times fewer rows on the average than the
-// longest may have, most of them are taken to be short.
+// decodePartShare decides whether most sequences of a batch are short: their mean number
+// of rows is at most Sq, the bound of the longest, divided by decodePartShare.
 const decodePartShare = 4
 
-// decodePartRequest is what the decoding kernel is asked for beside v: the sequences of packed Q that
-// have no more rows than it takes at once. Not ok: all of them are v's. Lengths are in the
-// device's memory; what is known is how many rows there are, and that no sequence has
-// more than Sq. Keys of the short ones are not parted, so there have to be enough of them.
+// decodePartRequest returns the request of the decode part: the sequences of packed Q
+// with no more rows than the decode kernel holds at once. ok is false if v computes all
+// sequences. Lengths are in the device's memory; the host knows only the total number of
+// rows, and that no sequence has more than Sq. The keys of short sequences are not split,
+// so there must be enough sequences to fill the device.
 func decodePartRequest(caps *vk.Caps, cfg *Config, v *variant, r *request) (s request, ok bool) {
 	rows, group := uint32(decodeFragment/2), uint32(r.shape.Group())
 	if group > rows {
@@ -30,7 +32,7 @@ func decodePartRequest(caps *vk.Caps, cfg *Config, v *variant, r *request) (s re
 		uint64(r.shape.B)*uint64(r.shape.KVHeads()) >= coresOf(caps)
 }
 
-// decodePartVariant is the kernel of a decodePartRequest; nil where there is none.
+// decodePartVariant returns the kernel for the decode part, or nil if there is none.
 func decodePartVariant(dev *vk.Device, cfg *Config, tier Tier, v *variant, r *request) *variant {
 	s, ok := decodePartRequest(dev.Caps(), cfg, v, r)
 	if !ok {
