@@ -35,7 +35,7 @@ func (l *layouts) check(cfg *Config, a *Args) error {
 	if err := checkMemory(l.all()); err != nil {
 		return err
 	}
-	if err := a.checkLSEStrides(); err != nil {
+	if err := a.checkRowStrides("LSE", a.LSE.Strides); err != nil {
 		return err
 	}
 	if err := checkOverlaps(l.all()); err != nil || !hasOptions {
@@ -119,11 +119,12 @@ func (a *Args) hasLSE() bool {
 	return a.LSE.Given() || a.LSE.Offset != 0 || a.LSE.Strides != (Strides{})
 }
 
-func (a *Args) checkLSEStrides() error {
+// checkRowStrides checks that LSE, or a tensor packed as LSE, has the packed strides.
+func (a *Args) checkRowStrides(field string, s Strides) error {
 	_, rows := a.queryExtent()
 	packed := BHSD(a.Hq, rows, 1)
-	if s := a.LSE.Strides; s != (Strides{}) && s != packed {
-		return &ShapeError{"LSE.Strides", s, fmt.Sprintf("packed %v, or zero", packed)}
+	if s != (Strides{}) && s != packed {
+		return &ShapeError{field + ".Strides", s, fmt.Sprintf("packed %v, or zero", packed)}
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ type hostCall struct {
 }
 
 func (h *hostCall) open(cfg *Config, a *Args) (err error) {
-	*h = hostCall{cfg: cfg, a: a, sequences: a.sequences(), align: cfg.Causal}
+	*h = hostCall{cfg: cfg, a: a, align: cfg.Causal}
 	if h.align == CausalNone {
 		h.align = cfg.Align
 	}
@@ -24,6 +24,7 @@ func (h *hostCall) open(cfg *Config, a *Args) (err error) {
 	if h.q, err = ViewHost(a.Q, cfg.DType, a.Hq, rows, cfg.HeadDim); err != nil {
 		return err
 	}
+	h.sequences = a.sequences() // in host memory, where Q is
 	_, keys := a.kvExtent()
 	if h.k, err = viewKV(a.K, a.KScale, cfg, a.KVHeads(), keys, cfg.HeadDim); err != nil {
 		return err

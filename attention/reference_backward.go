@@ -1,0 +1,201 @@
+package attention
+
+import (
+	"vkattn/attention/internal/par"
+	"vkattn/vk/hostmem"
+)
+
+// Gradients are the results of [ReferenceBackward], packed. A slice is nil if its gradient
+// was not asked for.
+type Gradients struct {
+	DQ     []float64 // [B, Hq, Sq, HeadDim]
+	DK     []float64 // [B, Hkv, Sk, HeadDim]
+	DV     []float64 // [B, Hkv, Sk, HeadDimV]
+	DBias  []float64 // [Batches, Heads, Rows, Sk] of Bias
+	DSinks []float64 // [Hq]
+}
+
+// ReferenceBackward computes the gradients of a call in float64 by the plain formula. With
+// P the softmax of a row over its keys and its sink,
+//
+//	dV = Pᵀ dO    dP = dO Vᵀ    delta = Σ P dP    dS = P (dP - delta + dLSE)
+//	dQ = scale dX K    dK = scale dXᵀ Q    dBias = dS    dSink = -P (delta - dLSE)
+//
+// where dX is dS times the derivative of the softcap, 1 - tanh². Everything is computed
+// from Q, K, V and the options of the call: a.O and a.LSE are neither read nor written and
+// may be zero. ALiBi slopes have no gradient.
+//
+// It returns the gradients whose outputs a has, or all of them (dBias with Bias, dSinks
+// with Sinks) if a has none. The outputs are never written. They are read with
+// a.Accumulate, which adds what DQ, DK and DV hold for rows and keys that exist. All
+// tensors must lie in host memory.
+//
+// The rows and keys of sequence b are rows 0 and on of batch b, as in [Reference]. The
+// gradient is 0 for those past its end. A row that attends to nothing has gradient 0 and
+// adds nothing to another gradient, except that LSE is then its sink, and dSink is its
+// dLSE. A slot that is masked or out of length, or that has weight 0, changes no bit of
+// any gradient, whatever Q, K, V, DO and DLSE hold there. A token that a list of
+// [SparseTokens] has twice counts twice. A row whose LSE is NaN makes the gradients of all
+// its keys NaN.
+//
+// The bits do not depend on the number of CPUs. The work is spread over (batch, key head)
+// pairs; pairs that add to the same elements of dBias are computed one after the other.
+// It needs about 32 MiB for each CPU, and the results; where the host lacks that memory,
+// the error matches vk.ErrOutOfMemory. Paged or quantised K and V give an error that
+// matches [ErrUnsupported].
+func ReferenceBackward(cfg Config, a BackwardArgs) (g Gradients, err error) {
+	if err := a.check(&cfg); err != nil {
+		return Gradients{}, err
+	}
+	want := a.outputs()
+	if want == (gradientSet{}) {
+		want = gradientSet{true, true, true, a.Bias != nil, a.Sinks.Given()}
+	}
+	if err := checkHost("ReferenceBackward", referenceBackwardBytes(&cfg, &a, want)); err != nil {
+		return Gradients{}, err
+	}
+	call := backwardCall{args: &a}
+	if err := call.open(&cfg, want); err != nil {
+		return Gradients{}, err
+	}
+	// Units of work, of one (batch, key head) each unless several add to the same elements of dBias.
+	batches, heads := a.B, a.KVHeads()
+	if want.bias {
+		n := a.Bias.sizes(&a.Shape)
+		batches, heads = min(batches, n[0]), min(heads, n[1])
+	}
+	par.Each(int64(batches)*int64(heads), func() func(int64) {
+		w := newBackwardWorker(&call)
+		return func(unit int64) {
+			for b := int(unit / int64(heads)); b < a.B; b += batches {
+				for kv := int(unit % int64(heads)); kv < a.KVHeads(); kv += heads {
+					w.run(b, kv)
+				}
+			}
+		}
+	})
+	call.sumSinks()
+	return call.g, nil
+}
+
+// backwardCall is a checked backward call in host memory, and its results.
+type backwardCall struct {
+	hostCall
+	args       *BackwardArgs
+	g          Gradients
+	biasStep   [3]int64  // strides in g.DBias, as hostCall.bias
+	sinks      []float64 // [B, Hq]: what each sequence adds to g.DSinks
+	dO         HostView
+	dLSE       HostView // if args.DLSE is given
+	dQ, dK, dV HostView // of the outputs, if the call accumulates
+}
+
+// open allocates the results. The caller has checked that there is memory for them.
+func (c *backwardCall) open(cfg *Config, want gradientSet) (err error) {
+	a := c.args
+	if err := c.hostCall.open(cfg, &a.Args); err != nil {
+		return err
+	}
+	_, rows := a.queryExtent()
+	_, keys := a.kvExtent()
+	d, dv := cfg.HeadDim, cfg.ValueDim()
+	for _, v := range [5]struct {
+		used             bool
+		view             *HostView
+		tensor           *Tensor
+		dtype            DType
+		heads, rows, dim int
+	}{
+		{true, &c.dO, &a.DO, cfg.DType, a.Hq, rows, dv},
+		{a.DLSE.Given(), &c.dLSE, &a.DLSE, F32, a.Hq, rows, 1},
+		{a.Accumulate && want.q, &c.dQ, &a.DQ, cfg.DType, a.Hq, rows, d},
+		{a.Accumulate && want.k, &c.dK, &a.DK, cfg.DType, a.KVHeads(), keys, d},
+		{a.Accumulate && want.v, &c.dV, &a.DV, cfg.DType, a.KVHeads(), keys, dv},
+	} {
+		if v.used {
+			if *v.view, err = ViewHost(*v.tensor, v.dtype, v.heads, v.rows, v.dim); err != nil {
+				return err
+			}
+		}
+	}
+	if want.q {
+		c.g.DQ = make([]float64, a.B*a.Hq*a.Sq*d)
+	}
+	if want.k {
+		c.g.DK = make([]float64, a.B*a.KVHeads()*a.Sk*d)
+	}
+	if want.v {
+		c.g.DV = make([]float64, a.B*a.KVHeads()*a.Sk*dv)
+	}
+	if want.bias {
+		n := a.Bias.sizes(&a.Shape)
+		c.g.DBias = make([]float64, n[0]*n[1]*n[2]*a.Sk)
+		c.biasStep = broadcast(Strides{}, n, a.Sk)
+	}
+	if want.sinks {
+		c.g.DSinks, c.sinks = make([]float64, a.Hq), make([]float64, a.B*a.Hq)
+	}
+	return nil
+}
+
+// The methods below return a row of a gradient.
+
+func (c *backwardCall) rowOfDQ(b, h, row int) []float64 {
+	d := c.cfg.HeadDim
+	return c.g.DQ[((b*c.a.Hq+h)*c.a.Sq+row)*d:][:d]
+}
+
+func (c *backwardCall) rowOfDK(b, kv, key int) []float64 {
+	d := c.cfg.HeadDim
+	return c.g.DK[((b*c.a.KVHeads()+kv)*c.a.Sk+key)*d:][:d]
+}
+
+func (c *backwardCall) rowOfDV(b, kv, key int) []float64 {
+	dv := c.cfg.ValueDim()
+	return c.g.DV[((b*c.a.KVHeads()+kv)*c.a.Sk+key)*dv:][:dv]
+}
+
+func (c *backwardCall) rowOfDBias(b, h, row int) []float64 {
+	return c.g.DBias[int64(b)*c.biasStep[0]+int64(h)*c.biasStep[1]+int64(row)*c.biasStep[2]:][:c.a.Sk]
+}
+
+// sumSinks sums what the sequences add to the gradient of each sink, in their order.
+func (c *backwardCall) sumSinks() {
+	for i, x := range c.sinks {
+		c.g.DSinks[i%c.a.Hq] += x
+	}
+}
+
+// referenceBackwardBytes is the memory of the results and of the workers: for every key of a block of
+// rows a score, an entry, dS and the derivative of the softcap, as slices that grow, and
+// for one row the lists of keys and biases.
+func referenceBackwardBytes(cfg *Config, a *BackwardArgs, want gradientSet) uint64 {
+	const perKey, growth = 8 + 8 + 8 + 8, 2
+	d, dv := cfg.HeadDim, cfg.ValueDim()
+	results := a.sequenceBytes()
+	add := func(wanted bool, sizes ...int) {
+		if wanted {
+			results = hostmem.Sum(results, hostmem.Product(append(sizes, 8)...))
+		}
+	}
+	add(want.q, a.B, a.Hq, a.Sq, d)
+	add(want.k, a.B, a.KVHeads(), a.Sk, d)
+	add(want.v, a.B, a.KVHeads(), a.Sk, dv)
+	if want.bias {
+		n := a.Bias.sizes(&a.Shape)
+		add(true, n[0], n[1], n[2], a.Sk)
+	}
+	add(want.sinks, a.B+1, a.Hq)
+	keys := a.rowKeys()
+	block := uint64(backwardBlockRows(&a.Args))
+	each := hostmem.Sum(hostmem.Product(block, hostmem.Sum(hostmem.Product(keys, perKey, growth), uint64(d+dv)*8)),
+		hostmem.Product(keys, 8+8+4, growth), uint64(refKeys*max(d, dv)*8))
+	return hostmem.Sum(results, hostmem.Product(each, workers(hostmem.Product(a.B, a.KVHeads()))))
+}
+
+// backwardBlockRows is how many rows share one widening of K and V: enough to hide its
+// cost, few enough to keep what a worker has for each of their keys within 32 MiB. It
+// depends on the call alone, as the bits of dK do on it where a list has a key twice.
+func backwardBlockRows(a *Args) int {
+	return max(1, min(64, 1<<20/int(a.rowKeys()), a.Sq))
+}
