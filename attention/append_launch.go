@@ -194,7 +194,7 @@ func (w *appendLauncher) size(l *appendLaunch, v *appendVariant) error {
 			continue
 		}
 		size := uint64(t.size)
-		span := descriptorSpan(w.limits, w.align())
+		span := w.limits.MaxWindow()
 		if extent > span/size {
 			return fmt.Errorf("%w: a dispatch reaches %d elements of %d bytes of %s, a descriptor %d bytes; buffers with device addresses have no such limit",
 				ErrUnsupported, extent, size, t.field, span)
@@ -241,9 +241,6 @@ func (w *appendLauncher) batchExtent(l *appendLaunch, slot int, t *layout) (exte
 	}
 	return t.extent() + uint64((t.counts[0]-1)*t.steps[0]), uint64(t.steps[0]), false
 }
-
-// align is the alignment of a descriptor's offset in bytes, at least a word.
-func (w *appendLauncher) align() uint64 { return max(4, w.limits.MinStorageBufferOffsetAlignment) }
 
 // The flags of append_rows.glsl.
 const (
@@ -300,7 +297,10 @@ func (w *appendLauncher) dispatch(c *vk.Commands, l *appendLaunch, first, count 
 		if w.access == AccessAddresses {
 			at += t.tensor.Buffer.Address()
 		} else {
-			at, bound[slot] = bindAt(t.tensor.Buffer, at, extent*uint64(t.size), w.align())
+			var err error
+			if bound[slot], at, err = t.tensor.Buffer.Window(at, extent*uint64(t.size)); err != nil {
+				return err
+			}
 			if slot != appendOut {
 				at /= uint64(t.size)
 			}

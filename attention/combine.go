@@ -78,13 +78,18 @@ func (v combineVariant) pipeline(cfg *Config) (*vk.PipelineDesc, error) {
 func (l *combineLaunch) dispatch(c *vk.Commands) error {
 	var push combineParams
 	var bound [combineBindings]vk.BufferRange
+	var err error
 	bind := func(binding int, address *uint64, b *vk.Buffer, offset, length, size uint64) {
+		if err != nil {
+			return
+		}
 		if l.access == AccessAddresses {
 			*address = b.Address() + offset
 			return
 		}
-		rest, r := bindAt(b, offset, length, l.limits.MinStorageBufferOffsetAlignment)
-		*address, bound[binding] = rest/size, r
+		var rest uint64
+		bound[binding], rest, err = b.Window(offset, length)
+		*address = rest / size
 	}
 	states := uint64(l.splits) * uint64(l.rows)
 	t := &l.o
@@ -95,6 +100,9 @@ func (l *combineLaunch) dispatch(c *vk.Commands) error {
 	if l.hasLSE() {
 		bind(4, &push.addrLSE, l.lse.tensor.Buffer, uint64(l.lse.tensor.Offset*4), l.lse.spanBytes(), 4)
 		held[2] = l.lse.tensor.Buffer
+	}
+	if err != nil {
+		return err
 	}
 	for d, step := range t.steps {
 		if t.counts[d] == 1 {

@@ -197,7 +197,7 @@ func (l *launch) batchesPerDispatch(a *Args, all []layout) (int, error) {
 		if l.access == AccessAddresses {
 			continue
 		}
-		extent, size, span := t.extent(), uint64(t.size), descriptorSpan(l.limits, l.limits.MinStorageBufferOffsetAlignment)
+		extent, size, span := t.extent(), uint64(t.size), l.limits.MaxWindow()
 		if extent*size > span {
 			return 0, fmt.Errorf("%w: one batch of %s spans %d bytes, a descriptor reaches %d; buffers with device addresses have no such limit",
 				ErrUnsupported, t.field, extent*size, span)
@@ -220,12 +220,11 @@ func (l *launch) bindBuffer(i int, b *vk.Buffer, offset, length, unit uint64) er
 		l.n++
 		return nil
 	}
-	align := l.limits.MinStorageBufferOffsetAlignment
-	rest, bound := bindAt(b, offset, length, align)
-	if span := descriptorSpan(l.limits, align); rest+length > span {
-		return fmt.Errorf("%w: a tensor spans %d bytes, a descriptor reaches %d; buffers with device addresses have no such limit", ErrUnsupported, rest+length, span)
+	bound, first, err := b.Window(offset, length)
+	if err != nil {
+		return err
 	}
-	l.params.setAddress(i, rest/unit)
+	l.params.setAddress(i, first/unit)
 	l.bound[i] = bound
 	return nil
 }

@@ -23,7 +23,7 @@ func (l *launch) combined(c *vk.Commands, a *Args, all []layout, groups [3]uint3
 	states := uint64(batches) * uint64(a.Hq) * uint64(rows) * uint64(l.splits)
 	counters := (uint64(groups[0])*uint64(groups[1]/uint32(l.splitWorkgroups))*uint64(groups[2])*4 + 255) &^ 255
 	bytes := states * uint64(l.op.cfg.ValueDim()+int(l.slices)) * 4 // O, and an LSE for each slice of its columns
-	if l.access == AccessDescriptors && counters+bytes > descriptorSpan(l.limits, l.limits.MinStorageBufferOffsetAlignment) {
+	if l.access == AccessDescriptors && counters+bytes > l.limits.MaxWindow() {
 		return errNeedsCombine // all of it is one binding
 	}
 	scratch, first, err := c.Scratch(counters, bytes)

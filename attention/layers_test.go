@@ -19,10 +19,10 @@ import (
 // declarations of its own layer and of lower ones; host and plan do not use each other.
 var layers = []struct{ name, files string }{
 	// What is computed: types of a call, their checks, tensors in memory, numbers of a Config.
-	{"problem", `access args_options causal check config dtype errors hostmemory hostview kvencode kvtype kvview layout
+	{"problem", `access args_options backward_args causal check config dtype errors hostmemory hostview kvencode kvtype kvview layout
 		names options_check scale score_factors sequences shape tensor tier tuning window`},
 	// On the host: the CPU tier and the float64 reference.
-	{"host", `cpu cpu_tile hostcall reference reference_rows`},
+	{"host", `cpu cpu_tile hostcall reference reference_backward reference_rows`},
 	// How it is computed on a device: tier, kernel, tile, splits, and the tiles that tuning knows.
 	{"plan", `cuda decode_part experiment fixed_split fragment_order kernel options plan splits tiers tile tile_coopmat
 		tile_decode tile_scalar tune_cache tune_class tune_estimate tune_prune tune_store tune_table variant`},

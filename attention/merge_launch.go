@@ -85,7 +85,7 @@ func (v mergeVariant) pipeline(cfg *MergeConfig) (*vk.PipelineDesc, error) {
 
 // record checks the arguments and records the dispatches into c, all or none.
 func (m *Merge) record(c *vk.Commands, a *MergeArgs) error {
-	w := mergeLaunch{sq: uint32(a.Sq), hq: uint32(a.Hq), align: m.dev.Caps().Limits.MinStorageBufferOffsetAlignment}
+	w := mergeLaunch{sq: uint32(a.Sq), hq: uint32(a.Hq)}
 	if err := m.check(&w.mergeLayouts, a); err != nil {
 		return err
 	}
@@ -130,7 +130,6 @@ type mergeLaunch struct {
 	mergeLayouts
 	pipeline *vk.Pipeline
 	access   Access
-	align    uint64 // of a descriptor's offset, in bytes
 	sq, hq   uint32
 	groups   [3]uint32 // z is set for each dispatch
 }
@@ -154,7 +153,7 @@ func (w *mergeLaunch) batchesAtOnce(limits *vk.Limits, batches int) (int, error)
 			continue
 		}
 		extent, size, step := t.extent(), uint64(t.size), uint64(t.steps[0])
-		span := descriptorSpan(limits, w.align)
+		span := limits.MaxWindow()
 		if extent > span/size {
 			return 0, fmt.Errorf("%w: one batch of %s spans %d elements of %d bytes, a descriptor reaches %d bytes; buffers with device addresses have no such limit",
 				ErrUnsupported, t.field, extent, size, span)
@@ -189,7 +188,10 @@ func (w *mergeLaunch) dispatch(c *vk.Commands, first, count int) error {
 		if w.access == AccessAddresses {
 			at = b.Address() + t.at(first)
 		} else {
-			at, bound[i] = t.bind(first, count, w.align)
+			var err error
+			if at, bound[i], err = t.bind(first, count); err != nil {
+				return err
+			}
 		}
 		*addresses[i] = at
 		if strides[i] != nil {
@@ -219,10 +221,9 @@ func (t *stack) at(batch int) uint64 {
 }
 
 // bind returns a descriptor of batches [first, first+count) and the position of the first
-// element in it, in elements. The descriptor starts at a multiple of the device's
-// alignment; the kernel adds the position.
-func (t *stack) bind(first, count int, align uint64) (uint64, vk.BufferRange) {
+// element in it, in elements.
+func (t *stack) bind(first, count int) (uint64, vk.BufferRange, error) {
 	size := uint64(t.size)
-	rest, r := bindAt(t.tensor.Buffer, t.at(first), (uint64(count-1)*uint64(t.steps[0])+t.extent())*size, align)
-	return rest / size, r
+	r, rest, err := t.tensor.Buffer.Window(t.at(first), (uint64(count-1)*uint64(t.steps[0])+t.extent())*size)
+	return rest / size, r, err
 }

@@ -12,7 +12,7 @@ import (
 
 // mergeOf is a checked merge of states in memory that nothing reads.
 func mergeOf(a MergeArgs, access Access) *mergeLaunch {
-	w := &mergeLaunch{access: access, align: 256, sq: uint32(a.Sq), hq: uint32(a.Hq)}
+	w := &mergeLaunch{access: access, sq: uint32(a.Sq), hq: uint32(a.Hq)}
 	if err := w.set(&MergeConfig{HeadDim: 64}, &a); err != nil {
 		panic(err)
 	}
