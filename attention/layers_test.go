@@ -22,7 +22,8 @@ var layers = []struct{ name, files string }{
 	{"problem", `access args_options backward_args causal check config dtype errors hostmemory hostview kvencode kvtype kvview layout
 		names options_check scale score_factors sequences shape tensor tier tuning window`},
 	// On the host: the CPU tier and the float64 reference.
-	{"host", `cpu cpu_tile hostcall reference reference_backward reference_rows`},
+	{"host", `cpu cpu_tile hostcall reference reference_backward reference_backward_rows
+		reference_rows`},
 	// How it is computed on a device: tier, kernel, tile, splits, and the tiles that tuning knows.
 	{"plan", `cuda decode_part experiment fixed_split fragment_order kernel options plan splits tiers tile tile_coopmat
 		tile_decode tile_scalar tune_cache tune_class tune_estimate tune_prune tune_store tune_table variant`},
