@@ -9,11 +9,16 @@ import (
 	"vkattn/vk"
 )
 
+// The decode kernel puts K and V into the elements of a fragment itself. It can do so in
+// registers only if it knows how a device orders the elements of a fragment among the
+// lanes of a subgroup. This file asks the device and decides whether a call runs the
+// decode kernel.
+
 const (
-	decodeFragment   = 16 // rows and columns of the kernel's fragments
-	maxDecodeRows    = 8 * decodeFragment
-	decodeKeysPerRow = 8  // least keys per row beyond one fragment of rows
-	decodeLanes      = 32 // lanes of a subgroup with the known order
+	decodeFragment   = 16                 // rows and columns of the kernel's fragments
+	maxDecodeRows    = 8 * decodeFragment // most packed rows of a call that runs the kernel
+	decodeKeysPerRow = 8                  // fewest keys per row of a call with more than one fragment of rows
+	decodeLanes      = 32                 // lanes of a subgroup whose order the kernel knows
 )
 
 // decodeOperandsOn chooses the operands for a device, a tier and a storage type, or says

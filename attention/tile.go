@@ -13,34 +13,34 @@ import (
 )
 
 // tile is how a forward kernel divides its work: one comparable struct for each kernel
-// family (scalarTile, coopmatTile, decodeTile). A field's tags say all there is to say
-// of it, so that a new field is a new line:
+// family (scalarTile, coopmatTile, decodeTile). The tags of a field say how it is stored,
+// compiled and tuned, so a new field is one new line:
 //
 //	json   its name in the tuning cache
-//	const  the specialization constant that it becomes, by its name in GLSL
-//	try    the values that tuning tries; without it the heuristic's value stays
+//	const  the GLSL name of its specialization constant
+//	try    the values that tuning tries; without the tag the heuristic's value stays
 type tile interface {
-	invocations() uint32                    // of a workgroup
-	subgroupSize() uint32                   // invocations of a subgroup; 0: the kernel needs no subgroups
-	rows() uint32                           // query rows of a workgroup
-	keys() uint32                           // keys of a KV tile
+	invocations() uint32                    // per workgroup
+	subgroupSize() uint32                   // invocations per subgroup; 0: the kernel needs no subgroups
+	rows() uint32                           // query rows per workgroup
+	keys() uint32                           // keys per KV tile
 	columns() uint32                        // columns of O that a workgroup computes
-	splits() int                            // into which the subgroups of a workgroup split its keys
+	splits() int                            // splits that the subgroups of a workgroup make of its keys
 	computes(headDim, headDimV uint32) bool // reports whether the kernel's own conditions hold
-	String() string                         // what plans and benchmark tables print
-	describe() string                       // the same with every number that tuning varies
+	String() string                         // the text in plans and benchmark tables
+	describe() string                       // String with every number that tuning varies
 }
 
-// fragment is a cooperative-matrix shape and the subgroup that holds it.
+// fragment is a cooperative-matrix shape and the size of the subgroup that holds it.
 type fragment struct {
 	M        uint32 `json:"m" const:"FRAG_M"`
 	N        uint32 `json:"n" const:"FRAG_N"`
 	K        uint32 `json:"k" const:"FRAG_K"`
-	SumN     uint32 `json:"sum_n" const:"SUM_N"` // the fewest columns that a fragment of M rows and depth K may have
+	SumN     uint32 `json:"sum_n" const:"SUM_N"` // the fewest columns of a fragment with M rows and depth K
 	Subgroup uint32 `json:"subgroup" const:"SUBGROUP_SIZE"`
 }
 
-// tileFields are the fields of a tile's type, those of the fragment in it too.
+// tileFields returns the fields of a tile's type, with those of its fragment.
 func tileFields(t reflect.Type) []reflect.StructField {
 	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return f.Anonymous })
 }
@@ -66,14 +66,15 @@ func tileConstants(t tile, c map[uint32]uint32) {
 	}
 }
 
-// tileKey is a tile as compact JSON with every field. The tuning cache stores it, and a
-// tile is only ever taken from the table of this build: see tiling.
+// tileKey is a tile as compact JSON with every field. The tuning cache stores it. A key
+// only selects a tile from the table of this build: see tiling.
 type tileKey string
 
+// keyOf returns the key of a tile.
 func keyOf(t tile) tileKey {
 	b, err := json.Marshal(t)
 	if err != nil {
-		return "" // of numbers and booleans there is none
+		return "" // numbers and booleans always marshal
 	}
 	return tileKey(b)
 }
@@ -83,7 +84,7 @@ func (k tileKey) MarshalJSON() ([]byte, error) {
 	switch {
 	case k == "":
 		return []byte("null"), nil
-	case !json.Valid([]byte(k)): // no tile's key
+	case !json.Valid([]byte(k)): // not the key of any tile
 		return json.Marshal(string(k))
 	}
 	return []byte(k), nil
@@ -97,9 +98,9 @@ func (k *tileKey) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// candidates lists the tiles of t's family that compute v: t first, then the cross
-// product of the values that its fields' tags name. The device's limits and the shape
-// are left to pruning.
+// candidates lists the tiles of t's family that can compute v: t first, then the cross
+// product of the values in the tags of its fields. It ignores the device's limits and the
+// shape; prune checks them.
 func candidates[T interface {
 	tile
 	comparable
@@ -128,7 +129,7 @@ func candidates[T interface {
 	return all
 }
 
-// valuesOf reads the tag try of a field.
+// valuesOf returns the values of a field's tag try, or nil if it has none.
 func valuesOf(v *variant, try string) (list []uint32) {
 	if try == "slices" {
 		return slicesOfO(v)
@@ -143,8 +144,9 @@ func valuesOf(v *variant, try string) (list []uint32) {
 	return list
 }
 
-// slicesOfO are all columns of O, halves and quarters of them, in whole fragments and at
-// least 64 columns. Each slice computes all scores again.
+// slicesOfO returns the widths of a slice of O to try: the tile's, all columns, and halves
+// and quarters of them in whole fragments of at least 64 columns. Each slice computes all
+// scores again.
 func slicesOfO(v *variant) []uint32 {
 	list := []uint32{v.tile.columns()}
 	for n := uint32(1); n <= 4; n *= 2 {
@@ -161,13 +163,12 @@ func slicesOfO(v *variant) []uint32 {
 
 func ceilDiv(a, b uint32) uint32 { return (a + b - 1) / b }
 
-// tilePicker may replace the heuristic's tile, v.tile. A source of "" keeps that;
-// notes say what is to be known either way. What it returns is within the limits
+// tilePicker may replace the heuristic's tile, v.tile. With a source of "" the heuristic's
+// tile stays. The plan gets the notes in both cases. The returned tile is within the limits
 // of the device.
 type tilePicker func(v variant, cfg Config, r request) (t tile, source string, notes []string)
 
-// pickOnly is the tilePicker of one tile, whatever is asked: the candidate that is
-// being timed.
+// pickOnly returns a tilePicker that always picks t. Tune times each candidate with it.
 func pickOnly(t tile) tilePicker {
 	return func(variant, Config, request) (tile, string, []string) { return t, TileTuned, nil }
 }

@@ -6,8 +6,9 @@ import (
 	"vkattn/vk"
 )
 
-// scalarTile is a tile of forward_scalar.comp. Invocations form a grid of ThreadsX by
-// Invocations / ThreadsX; each computes BlockRows/y x KVTile/x scores.
+// scalarTile is a tile of the scalar forward kernels, dense and general
+// (forward_scalar.comp, forward_scalar_general.comp). The invocations form a grid, x =
+// ThreadsX by y = Invocations / ThreadsX; each computes BlockRows/y x KVTile/x scores.
 type scalarTile struct {
 	Invocations uint32 `json:"invocations" try:"128 256 512"`
 	ThreadsX    uint32 `json:"threads_x" const:"THREADS_X" try:"8 16"` // invocations along the keys
@@ -25,7 +26,7 @@ func (t scalarTile) keys() uint32         { return t.KVTile }
 func (t scalarTile) columns() uint32      { return t.DvSlice }
 func (t scalarTile) splits() int          { return 1 }
 
-// threadsY is the invocations along the query rows.
+// threadsY returns the invocations along the query rows.
 func (t scalarTile) threadsY() uint32 { return t.Invocations / t.ThreadsX }
 
 func (t scalarTile) computes(_, headDimV uint32) bool {
@@ -34,7 +35,7 @@ func (t scalarTile) computes(_, headDimV uint32) bool {
 		t.ChunkD%8 == 0 && t.ChunkV%4 == 0 && t.KVTile%t.ChunkV == 0
 }
 
-// String is rows x keys and the invocations: "64x32 128t".
+// String returns rows x KV tile and the invocations: "64x32 128t".
 func (t scalarTile) String() string {
 	return fmt.Sprintf("%dx%d %dt", t.BlockRows, t.KVTile, t.Invocations)
 }
@@ -45,10 +46,10 @@ func (t scalarTile) describe() string {
 
 // scalarTable lists the tiles of the scalar kernel, best first. In the largest an
 // invocation computes 4x4 scores, which pays for the reads of shared memory. The first
-// takes 24 KiB, so that a multiprocessor of the H200 holds two workgroups (docs/log.md):
-// f32 at length 4096 runs at 19.6 TFLOP/s at head dim 64 and 20.7 at 128 with it, 17.9
-// and 20.5 with the second; under a causal mask at 18.5 and 20.4 against 16.2 and 18.7.
-// The last fits what Vulkan 1.1 guarantees: 128 invocations and 16 KiB.
+// takes 24 KiB, so that a multiprocessor of the H200 holds two workgroups (docs/log.md).
+// With it f32 at length 4096 runs at 19.6 TFLOP/s at head dim 64 and 20.7 at 128, with the
+// second tile at 17.9 and 20.5; under a causal mask at 18.5 and 20.4 against 16.2 and 18.7.
+// The last tile fits the limits that Vulkan 1.1 guarantees: 128 invocations and 16 KiB.
 var scalarTable = []scalarTile{
 	{Invocations: 128, ThreadsX: 8, BlockRows: 64, KVTile: 32, ChunkD: 32, ChunkV: 16},
 	{Invocations: 256, ThreadsX: 16, BlockRows: 64, KVTile: 64, ChunkD: 32, ChunkV: 16},
@@ -57,8 +58,8 @@ var scalarTable = []scalarTile{
 	{Invocations: 128, ThreadsX: 16, BlockRows: 32, KVTile: 32, ChunkD: 16, ChunkV: 4},
 }
 
-// scalarTiles lists the tiles of the table within the device's invocations, with no more
-// rows than there are queries to fill them.
+// scalarTiles lists the tiles of the table within the device's invocations. Tiles with
+// twice the rows of the call or more are halved.
 func scalarTiles(limits *vk.Limits, headDimV, rows uint32) []tile {
 	var list []tile
 	for _, t := range scalarTable {
@@ -73,7 +74,7 @@ func scalarTiles(limits *vk.Limits, headDimV, rows uint32) []tile {
 			continue // an invocation would hold 128 elements of O
 		}
 		if t.ThreadsX == 8 && t.DvSlice > 64 {
-			t.ChunkV = 8 // half as many wide rows of V stay within 24 KiB
+			t.ChunkV = 8 // half as many of these wide rows of V: the tile stays within 24 KiB
 		}
 		list = append(list, t)
 	}

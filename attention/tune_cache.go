@@ -13,22 +13,21 @@ import (
 	"vkattn/vk/cachefile"
 )
 
-// The tuning cache is one JSON file for each device and driver version, in
-// tuning-v2 of the cache folder. Whatever is wrong with it costs the tuning and
-// nothing else: a file that is damaged, of another format, device or driver, and
-// an entry of other SPIR-V or with a tile that is not in the table or over a limit,
-// are ignored with a note.
+// The tuning cache is one JSON file for each device and driver version, in the folder
+// tuning-v2 of the cache folder. A bad file costs only the tuning. A file that is damaged
+// or of another format, device or driver is ignored with a note. So is an entry with
+// other SPIR-V, or with a tile that is not in the table or exceeds a limit.
 
 const (
 	tuningFolder = "tuning-v2"
 	tuningFormat = 2
-	tuningMost   = 8 << 20 // bytes of a file worth reading
+	tuningMost   = 8 << 20 // largest file that is read, in bytes
 )
 
-// errNoCache is why nothing is read or stored where vk.CacheDir says so.
+// errNoCache says that nothing is read or stored because vk.CacheDir returns no folder.
 var errNoCache = fmt.Errorf("there is no cache folder; %s moves it", vk.CacheDirEnv)
 
-// tuningDir is the folder of the files, "" for none.
+// tuningDir returns the folder of the files, or "" if there is no cache folder.
 func tuningDir() string {
 	if dir := vk.CacheDir(); dir != "" {
 		return filepath.Join(dir, tuningFolder)
@@ -36,14 +35,14 @@ func tuningDir() string {
 	return ""
 }
 
-// tuningFile is the file's content.
+// tuningFile is the content of a file.
 type tuningFile struct {
 	Format  int                    `json:"format"`
 	Device  tuningDevice           `json:"device"`
 	Classes map[string]tuningEntry `json:"classes"`
 }
 
-// tuningDevice says which device and driver the times are of.
+// tuningDevice names the device and driver on which the tiles were timed.
 type tuningDevice struct {
 	Name          string `json:"name"`
 	UUID          string `json:"uuid"`
@@ -52,14 +51,14 @@ type tuningDevice struct {
 	DriverVersion uint32 `json:"driver_version"`
 }
 
-// tuningEntry is what a class of shapes was tuned to.
+// tuningEntry is the tuning result of a class of shapes.
 type tuningEntry struct {
-	SPIRV       string    `json:"spirv_sha256"` // of the module
+	SPIRV       string    `json:"spirv_sha256"` // hash of the module
 	Tile        tileKey   `json:"tile"`
 	Name        string    `json:"name"` // as plans print it
 	Ms          float64   `json:"ms"`
 	HeuristicMs float64   `json:"heuristic_ms"`
-	Shape       string    `json:"shape"` // that was timed
+	Shape       string    `json:"shape"` // the shape that was timed
 	When        time.Time `json:"when"`
 }
 
@@ -68,15 +67,14 @@ func tuningDeviceOf(d *vk.DeviceInfo) tuningDevice {
 		DriverUUID: hex.EncodeToString(d.DriverUUID[:]), DriverVersion: d.DriverVersion}
 }
 
-// same reports whether times of d are times of e: names are for people.
+// same reports whether times of d hold for e. It ignores the names, which are for people.
 func (d tuningDevice) same(e tuningDevice) bool {
 	return d.UUID == e.UUID && d.DriverUUID == e.DriverUUID && d.DriverVersion == e.DriverVersion
 }
 
 func (d tuningDevice) file() string { return fmt.Sprintf("%s-%08x.json", d.UUID, d.DriverVersion) }
 
-// parseTuning reads a file's content for a device. The error says why it is to be
-// ignored.
+// parseTuning reads a file's content for a device. The error says why the file is ignored.
 func parseTuning(data []byte, d tuningDevice) (map[string]tuningEntry, error) {
 	var f tuningFile
 	if err := json.Unmarshal(data, &f); err != nil {
@@ -93,8 +91,8 @@ func parseTuning(data []byte, d tuningDevice) (map[string]tuningEntry, error) {
 	return f.Classes, nil
 }
 
-// loadTuning reads what a device was tuned to, and why there is nothing where that
-// is worth a note.
+// loadTuning reads the tuning results of a device. If there are none, the note says why,
+// unless the device was never tuned.
 func loadTuning(path string, d tuningDevice) (classes map[string]tuningEntry, note string) {
 	ignored := func(err error) string { return fmt.Sprintf("tuning cache %s ignored: %v", path, err) }
 	data, err := cachefile.Read(path, tuningMost)
@@ -114,9 +112,8 @@ func loadTuning(path string, d tuningDevice) (classes map[string]tuningEntry, no
 	return classes, ""
 }
 
-// saveTuning adds classes to the file, which other processes may be adding to. A
-// file that would be ignored is replaced, and entries of other SPIR-V, as stale
-// says, are dropped.
+// saveTuning adds classes to the file. Other processes may add to it at the same time. It
+// replaces a file that would be ignored, and drops entries that stale reports.
 func saveTuning(path string, d tuningDevice, add map[string]tuningEntry, stale func(class string, e tuningEntry) bool) error {
 	return cachefile.Update(path, tuningMost, func(old []byte) ([]byte, error) {
 		f := tuningFile{Format: tuningFormat, Device: d, Classes: map[string]tuningEntry{}}

@@ -5,20 +5,21 @@ import (
 	"math/bits"
 )
 
-// Sizes beyond these are one class: by then the grid is many times the device and
-// the walk over the keys long, whatever the tile.
+// A tuned tile holds for a class of shapes, not only for the shape that was timed. Sizes
+// from these on are one class: the grid is then many times the device, and the KV loop is
+// long with every tile.
 const (
 	classLength = 8192
 	classRows   = 1 << 18
 	classGroup  = 8
 )
 
-// classOf is the class of shapes that share a tuned tile, as text: everything but
-// the tile that picks a pipeline (module, which names tier and access, type, head
-// dims, mask, LSE, alignments), and of the shape
+// classOf returns the class of shapes that share a tuned tile, as text. It has everything
+// that picks a pipeline except the tile: module (which names tier and access), type, head
+// dims, mask, LSE and alignments. Of the shape it has
 //
 //	q     Sq rounded up to a power of two, at most 8192: how full a row block is
-//	k     Sk likewise: how long the walk over the keys is
+//	k     Sk likewise: how long the KV loop is
 //	rows  B*Hq*Sq likewise, at most 2^18: how many workgroups there are
 //	group Hq/Hkv likewise, at most 8: how often K and V are read again
 func classOf(v variant, cfg Config, s Shape) string {
@@ -43,8 +44,8 @@ func bucket(n, most int64) int64 {
 	return 1 << bits.Len64(uint64(n-1))
 }
 
-// smallest is s with as few batches as leave it among the largest of its class:
-// what is timed in its place.
+// shrunkBatch returns s with fewer batches, to be timed in its place: it halves B while
+// at least classRows rows are left, the size from which all shapes are one class.
 func shrunkBatch(s Shape) Shape {
 	for s.B > 1 {
 		less := s

@@ -11,22 +11,23 @@ import (
 	"vkattn/vk"
 )
 
-// candidate is an option with what it takes to run it.
+// candidate is an option that may be compiled and run.
 type candidate struct {
 	option
-	op      *Op  // whose every plan has the option's tile
-	built   bool // or err says why not
+	op      *Op  // plans every call with the option's tile
+	built   bool // compiled; if not, err may say why
 	compile time.Duration
 	stats   compilerStats
 	err     error
 }
 
-// newCandidate makes an operation of one tile. cfg names its tier.
+// newCandidate makes a candidate with an operation that uses only o's tile. cfg names its
+// tier.
 func newCandidate(dev *vk.Device, cfg Config, o option) *candidate {
 	return &candidate{option: o, op: newOp(dev, cfg, o.v.experiment, pickOnly(o.v.tile))}
 }
 
-// close gives the pipeline back; a tuning makes dozens.
+// close releases the pipeline: a tuning makes dozens.
 func (c *candidate) close() {
 	for _, p := range c.op.pipelines.made {
 		_ = p.Close()
@@ -34,7 +35,7 @@ func (c *candidate) close() {
 	_ = c.op.Close()
 }
 
-// build compiles the candidate's pipeline and asks the compiler about it.
+// build compiles the candidate's pipeline and reads the compiler's statistics of it.
 func (c *candidate) build(r request) {
 	start := time.Now()
 	p, err := c.op.prepare(r)
@@ -53,10 +54,11 @@ func (c *candidate) build(r request) {
 	}
 }
 
-// buildAll compiles candidates side by side, in order, until over says that there is
-// no time left. Those it did not come to have neither a pipeline nor an error. A
-// pipeline takes a core for 1 to 2 s with an H200's driver: 40 on 16 cores take about
-// 5 s; on 2, or in a driver that compiles one at a time, the likely ones come first.
+// buildAll compiles candidates in parallel, in order, until over reports that no time is
+// left. The remaining candidates have neither a pipeline nor an error. The driver of an
+// H200 takes 1 to 2 s on one core for a pipeline: 40 pipelines take about 5 s on 16 cores.
+// With two cores, or with a driver that compiles one pipeline at a time, the likely
+// candidates are compiled first.
 func buildAll(ctx context.Context, list []*candidate, r request, over func() bool, built func()) {
 	next := make(chan *candidate)
 	var wg sync.WaitGroup
@@ -81,21 +83,22 @@ func buildAll(ctx context.Context, list []*candidate, r request, over func() boo
 	wg.Wait()
 }
 
-// compilerStats is what drivers say of a pipeline, in their words made one.
+// compilerStats holds the statistics of a pipeline that several drivers report under
+// different names.
 type compilerStats struct {
-	registers int // of an invocation; 0: not said
-	spills    int // bytes of an invocation that live in memory for want of registers
-	inShared  int // of these, in shared memory
+	registers int // per invocation; 0: not reported
+	spills    int // bytes per invocation spilled to memory
+	inShared  int // bytes of spills that are in shared memory
 }
 
-// readStats understands the statistics of VK_KHR_pipeline_executable_properties as
-// NVIDIA, RADV (ACO), ANV and Turnip name them. shared is what the SPIR-V declares
-// for a workgroup.
+// readStats reads the statistics of VK_KHR_pipeline_executable_properties by the names
+// that NVIDIA, RADV (ACO), ANV and Turnip give them. shared is the shared memory that the
+// SPIR-V declares for a workgroup.
 //
-// NVIDIA (driver 580.159) says "Register Count", "Binary Size", "Stack Size", "Local
-// Memory Size" and "Shared Memory Size". It leaves 0x10 in the upper half of local
-// memory, and its compiler spills into shared memory that nobody uses, too: what it
-// says beyond the declared is that.
+// NVIDIA (driver 580.159) reports "Register Count", "Binary Size", "Stack Size", "Local
+// Memory Size" and "Shared Memory Size". The upper half of its local memory size holds
+// 0x10. Its compiler also spills into unused shared memory: all that it reports beyond the
+// declared size.
 func readStats(list []vk.Statistic, shared uint64, local, subgroup uint32) compilerStats {
 	var s compilerStats
 	for _, x := range list {
@@ -118,13 +121,13 @@ func readStats(list []vk.Statistic, shared uint64, local, subgroup uint32) compi
 	return s
 }
 
-// spillSlack is what a compiler may keep in memory without being dropped for it: on
-// an H200 the best tiles of head dims 128 and 256 have 130 to 230 bytes an
-// invocation, one within 3 % has 252, and those of 300 to 350 took 1.3 times as long.
+// spillSlack is how many bytes per invocation a candidate may spill and still be timed. On
+// an H200 the best tiles of head dims 128 and 256 spill 130 to 230 bytes, one within 3 % of
+// the best 252, and tiles that spill 300 to 350 bytes took 1.3 times as long.
 const spillSlack = 256
 
-// dropSpills says which of the compiled candidates are dropped because they spill
-// where others do not. The first, the heuristic's, stays.
+// dropSpills returns the compiled candidates that spill more than spillSlack while others
+// do not spill, with the reason. It never drops the first, the heuristic's.
 func dropSpills(list []*candidate) map[*candidate]string {
 	clean := false
 	for _, c := range list {

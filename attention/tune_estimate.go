@@ -7,44 +7,45 @@ import (
 	"vkattn/vk"
 )
 
-// What a tile is estimated to take: registers, shared memory and time. The numbers
-// are those of the tiles measured on an NVIDIA H200 (docs/log.md; the tests compare
-// with testdata/tiles_h200.txt). They order candidates and take hopeless ones out;
-// what is within the limits of a device is asked of the device and the SPIR-V.
+// Estimates of the registers, shared memory and time that a tile takes. They are fitted to
+// tiles measured on an NVIDIA H200 (docs/log.md; the tests compare them with
+// testdata/tiles_h200.txt). Estimates order the candidates and prune hopeless ones. They
+// do not decide whether a tile is within the limits of a device: the device and the
+// SPIR-V tell that exactly.
 
-// What a multiprocessor of the GPUs measured so far has; no API reports it.
+// Registers of a multiprocessor of the GPUs measured so far. No API reports them.
 const (
-	registersEach = 255   // of an invocation
-	registerFile  = 65536 // of all invocations
+	registersEach = 255   // per invocation
+	registerFile  = 65536 // for all invocations
 )
 
-// Where estimates end a candidate.
+// Bounds of the estimates from which a candidate is pruned.
 const (
-	// mostExcess: what was estimated at 1.15 times the registers there are (head dim
-	// 128, 8x2x32/16 q2) was the best of all, spilling 230 bytes an invocation; at
-	// 1.16 (head dim 256, 8x1x32/16 q3) it spilled 350 and took 1.4 times as long as
-	// the best.
+	// mostExcess is estimated registers over available ones. At 1.15 (head dim 128,
+	// 8x2x32/16 q2) a tile was the best of all and spilled 230 bytes per invocation; at
+	// 1.16 (head dim 256, 8x1x32/16 q3) one spilled 350 and took 1.4 times as long as the
+	// best.
 	mostExcess       = 1.155
-	mostExcessScalar = 1.34 // nothing was measured to spill
-	// slower: an estimate of cost this far from the best is not worth compiling.
-	// The estimate is within 1.17 times the truth among tiles measured.
+	mostExcessScalar = 1.34 // no tile was measured to spill
+	// slower is the estimated cost over the best one's. Among the measured tiles the
+	// estimate is within 1.17 times the true time.
 	slower = 1.6
 )
 
-// tunable is a tile that tuning varies, with what is estimated of it.
+// tunable is a tile that tuning varies, with the estimates of it.
 type tunable interface {
 	tile
-	registers(v *variant) int                                           // of an invocation while it multiplies
-	mostExcess() float64                                                // of registers over what there is, from which it is not tried
-	leastShared(v *variant) uint32                                      // bytes of shared memory of a workgroup, what pads them left out
-	blockTime(v *variant, caps *vk.Caps, s Shape, keys float64) float64 // of a row block; the unit is the family's
-	division() [2]uint32                                                // of the workgroup: tiles of one division are alike
+	registers(v *variant) int                                           // per invocation while it multiplies
+	mostExcess() float64                                                // from this excess of registers on the tile is not tried
+	leastShared(v *variant) uint32                                      // bytes of shared memory per workgroup without padding
+	blockTime(v *variant, caps *vk.Caps, s Shape, keys float64) float64 // time of a row block, in a unit of the family
+	division() [2]uint32                                                // division of the workgroup: tiles with the same one are alike
 }
 
-// excess is an estimate of registers over what there is. Workgroups of more
-// invocations have fewer for each; there the compiler does without the loads it
-// hoists otherwise: 16x1x64/32 at head dim 64 and 12x1x64/16 at 128 run with 128 and
-// 168 registers and hardly a spill where 148 and 202 are estimated.
+// excess returns estimated registers over available ones. Larger workgroups have fewer
+// registers per invocation. The compiler then hoists fewer loads: 16x1x64/32 at head dim
+// 64 and 12x1x64/16 at 128 run with 128 and 168 registers and hardly spill, although the
+// estimate is 148 and 202.
 func excess(t tile, registers int) float64 {
 	const hoisted = 30
 	there := min(registersEach, registerFile/max(t.invocations(), 1)&^7)
@@ -67,16 +68,17 @@ func (t scalarTile) registers(*variant) int {
 	return int(rows*cols + 4*rows*quads + 8*rows + operands + 3*rows + addressing)
 }
 
-// registers is within 15 % of the compiler's count on the H200, 3 % on the average, wherever
-// that is less than there are. A field of a tile that changes what lives in registers has its
-// place here too.
+// registers is within 15 % of the compiler's count on the H200, 3 % on average, for tiles
+// that do not spill. A new field of the tile that changes what is in registers must be
+// added here.
 func (t coopmatTile) registers(v *variant) int {
 	// 32-bit registers of one fragment in one invocation.
 	sums, operand := ceilDiv(t.M*t.N, t.Subgroup), ceilDiv(t.M*t.K, 2*t.Subgroup)
 	keys, outs := t.KVStep/t.N, ceilDiv(t.DvSlice, t.N)
 	scores := keys * sums
 	if t.KVStep < t.KVTile {
-		// Those of the next step, too, while the present ones turn into P and are half as large then.
+		// The scores of the next step are there too, while the current ones become P, which
+		// is half as large.
 		scores += keys * (sums + operand) / 2
 	}
 	statistics := ceilDiv(t.M*t.SumN, t.Subgroup) + 2 // row sums; row maxima, of which a fragment has two
@@ -84,42 +86,42 @@ func (t coopmatTile) registers(v *variant) int {
 		statistics += sums
 	}
 	if !v.reduces() {
-		statistics -= min(statistics, sums) // P leaves through scratch, a fragment at a time
+		statistics -= min(statistics, sums) // P goes through scratch, one fragment at a time
 	}
-	const vector, rest = 4 + 1, 56 // 16 bytes on their way and where to; K and V fragments under way, addresses, loops
+	const vector, rest = 4 + 1, 56 // a loaded vector of 16 bytes and its address; K and V fragments, addresses, loop counters
 	return int(t.MFrags*(outs*sums+t.qRegisterChunks(v.headDim)*operand+scores+statistics) + vector*t.vectors(v.headDim) + rest)
 }
 
-// qRegisterChunks is the number of chunks of Q in registers.
+// qRegisterChunks returns the number of chunks of Q in registers.
 func (t coopmatTile) qRegisterChunks(headDim uint32) uint32 { return t.chunks(headDim) - t.QSmemChunks }
 
 func (t scalarTile) leastShared(*variant) uint32 { return 0 }
 
-// leastShared is the KV tile and the chunks of Q in shared memory.
+// leastShared returns the bytes of the KV tile and of the chunks of Q in shared memory.
 func (t coopmatTile) leastShared(v *variant) uint32 {
 	return t.tileBytes(v.headDim) + 2*t.rows()*t.QSmemChunks*t.K
 }
 
-// tileBytes is the memory of a K and a V tile.
+// tileBytes returns the bytes of a K and a V tile.
 func (t coopmatTile) tileBytes(headDim uint32) uint32 {
 	return 2 * t.KVTile * (t.chunks(headDim)*t.K + ceilDiv(t.DvSlice, t.N)*t.N)
 }
 
-// reduces reports whether the kernel reduces and converts fragments in registers:
-// otherwise they go through shared memory.
+// reduces reports whether the kernel reduces and converts fragments in registers.
+// Otherwise they go through shared memory.
 func (v variant) reduces() bool { return strings.HasPrefix(v.module, TierCoopMat2.String()) }
 
-// cost orders candidates; its unit is of no meaning. It is the time that all row
-// blocks take, over what the end of the grid leaves idle.
+// cost orders candidates; its unit has no meaning. It is the time of all row blocks times
+// idle, the factor for the cores that the end of the grid leaves idle.
 func (v *variant) cost(t tunable, caps *vk.Caps, s Shape) float64 {
 	keys, longest := v.walk(s)
 	groups := float64(workgroups(*v, s))
 	return groups * t.blockTime(v, caps, s, keys) * idle(caps, groups, longest/keys, v.causal)
 }
 
-// walk is how many keys row blocks walk over, in whole tiles: on the average, and
-// the longest one. Where there are more keys than queries a causal mask is taken to
-// end at the last key.
+// walk returns how many keys the KV loop of a row block covers, in whole KV tiles: the
+// mean and the maximum. If there are more keys than queries, it assumes a causal mask that
+// is aligned to the last key.
 func (v variant) walk(s Shape) (mean, longest float64) {
 	cols, rows := float64(v.tile.keys()), float64(v.tile.rows())
 	all := math.Ceil(float64(s.Sk)/cols) * cols
@@ -129,15 +131,15 @@ func (v variant) walk(s Shape) (mean, longest float64) {
 	blocks := math.Ceil(float64(s.Sq) / rows)
 	const samples = 16
 	for i := range samples {
-		last := math.Ceil(blocks * float64(i+1) / samples) // of the blocks up to here
+		last := math.Ceil(blocks * float64(i+1) / samples) // last of the blocks up to this sample
 		seen := float64(max(s.Sk-s.Sq, 0)) + min(last*rows, float64(s.Sq))
 		mean += min(math.Ceil(seen/cols)*cols, all) / samples
 	}
 	return mean, all
 }
 
-// idle is the time a grid takes over that of its work evenly spread. Equal row
-// blocks leave what is missing of the last round; under a causal mask a
+// idle returns the time of a grid over the time of the same work spread evenly. Without a
+// causal mask row blocks are equal, and cores are idle in the last round. With one, a
 // multiprocessor ends half a long block late.
 func idle(caps *vk.Caps, groups, longest float64, causal bool) float64 {
 	if caps.ShaderCores == 0 {
@@ -150,37 +152,37 @@ func idle(caps *vk.Caps, groups, longest float64, causal bool) float64 {
 	return math.Ceil(each) / each
 }
 
-// The clocks of an H200's multiprocessor. Rates and the drain of a barrier were
-// measured on their own; the rest is fitted to the measured tiles that spill little,
-// whose time it gives within 13 % up to 12 subgroups (16 are faster by 15 %).
+// Clocks of an H200's multiprocessor. The rates and the drain of a barrier were measured
+// directly. The rest is fitted to the measured tiles that spill little. It gives their time
+// within 13 % up to 12 subgroups; 16 subgroups are 15 % faster than estimated.
 const (
-	flopsEach  = 2400 // of fragments, a clock: 630 TFLOP/s are the most measured
-	sharedEach = 128  // bytes of shared memory a clock
-	fetchEach  = 24   // bytes a clock from the last-level cache
-	expEach    = 16   // exponentials a clock
+	flopsEach  = 2400 // flops of fragments per clock: 630 TFLOP/s is the highest measured rate
+	sharedEach = 128  // bytes of shared memory per clock
+	fetchEach  = 24   // bytes per clock from the last-level cache
+	expEach    = 16   // exponentials per clock
 
-	// Shares of those times that add up; the rest of each hides behind the others.
+	// The fraction of each time that adds to the total; the rest overlaps with the others.
 	ofProducts = 0.70
 	ofShared   = 0.55
-	ofWeights  = 0.40 // exponentials and all else that is done to a score
-	ofRounding = 0.45 // of weights to bfloat16, besides
+	ofWeights  = 0.40 // exponentials and all other work on a score
+	ofRounding = 0.45 // for bfloat16, added to ofWeights: rounding P
 	ofFirst    = 0.20 // scores of a tile's first step, and exponentials of its last
 
-	scratchOfP   = 40   // a fragment of P through scratch and back
-	drain        = 215  // a barrier: until the last subgroup is there
-	refill       = 270  // until products flow again after the two of a tile
-	starting     = 6000 // a row block: until its first tile is there, and writing O
-	passOfQ      = 5000 // Q through the space of the tile, once; less since entry 19 of the log
+	scratchOfP   = 40   // one fragment of P through scratch and back
+	drain        = 215  // one barrier: until the last subgroup arrives
+	refill       = 270  // until products flow again after the two barriers of a tile
+	starting     = 6000 // of a row block: until its first tile is loaded, and writing O
+	passOfQ      = 5000 // one pass of Q through the space of the KV tile; less since entry 19 of the log
 	busySubgroup = 8    // subgroups that keep a multiprocessor busy
 )
 
-// blockTime is in clocks.
+// blockTime returns clocks.
 //
-// A multiprocessor multiplies, reads shared memory, and takes exponentials; 8
-// subgroups overlap these in part. The two barriers of a tile stop all of that,
-// unless another workgroup runs meanwhile: all of a multiprocessor together have as
-// much shared memory as one may ask for (two of 24 KiB are resident where 48 is the
-// limit, two of 26 are not).
+// A multiprocessor multiplies, reads shared memory and takes exponentials; 8 subgroups
+// overlap these in part. The two barriers of a tile stop all three, unless another
+// workgroup is resident. All workgroups of a multiprocessor together have as much shared
+// memory as a single one may ask for: two of 24 KiB are resident if the limit is 48 KiB,
+// two of 26 are not.
 func (t coopmatTile) blockTime(v *variant, caps *vk.Caps, s Shape, keys float64) float64 {
 	f := func(n uint32) float64 { return float64(n) }
 	subgroups, steps := f(t.Subgroups), f(t.KVTile/t.KVStep)
@@ -198,9 +200,9 @@ func (t coopmatTile) blockTime(v *variant, caps *vk.Caps, s Shape, keys float64)
 	padded := t.leastShared(v) + 2*16*t.KVTile + 4*t.rows()
 	registers := t.registers(v)
 	there := min((uint32(registers)+7)&^7, registersEach+1, max(registerFile/t.invocations()&^7, 8))
-	// Counts were up to an eighth below the estimate.
+	// The compiler's counts were up to an eighth below the estimate.
 	together := f(min(caps.Limits.MaxSharedBytes/padded, registerFile*9/8/(there*t.invocations())))
-	if caps.ShaderCores > 0 { // a small grid leaves them alone
+	if caps.ShaderCores > 0 { // a small grid has few workgroups per core
 		together = min(together, math.Ceil(float64(workgroups(*v, s))/f(caps.ShaderCores)))
 	}
 	together = max(together, 1)
@@ -222,8 +224,8 @@ func (t coopmatTile) blockTime(v *variant, caps *vk.Caps, s Shape, keys float64)
 	return keys/f(t.KVTile)*tile + alone*(starting+passOfQ*f(passes))
 }
 
-// blockTime counts reads of shared memory for each multiplication, barriers, and loads for
-// each row.
+// blockTime counts the reads of shared memory per multiplication, the barriers, and the
+// loads per row.
 func (t scalarTile) blockTime(v *variant, _ *vk.Caps, _ Shape, keys float64) float64 {
 	f := func(n uint32) float64 { return float64(n) }
 	c := 2/f(t.BlockRows/t.threadsY()) + 2/f(t.KVTile/t.ThreadsX) + 8/f(t.ChunkD) + 2/f(t.ChunkV)

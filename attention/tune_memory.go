@@ -11,8 +11,8 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// tuneMemory is the tensors candidates are timed on, and the clock. Runs go round
-// copies of them, so that none finds its inputs in the last-level cache.
+// tuneMemory holds the tensors on which candidates are timed, and the clock. Runs cycle
+// through copies of the tensors, so that no run finds its inputs in the last-level cache.
 type tuneMemory struct {
 	dev     *vk.Device
 	cfg     Config
@@ -20,7 +20,7 @@ type tuneMemory struct {
 	stream  *vk.Stream
 	buffers [4]*vk.Buffer // Q, K, V, O
 	lse     *vk.Buffer    // nil: no LSE
-	offset  [4]int64      // of the first element: as aligned as in the request
+	offset  [4]int64      // of the first element, aligned as in the request
 	stride  [4]int64      // elements from one copy of a tensor to the next
 	copies  int
 	next    int
@@ -28,9 +28,9 @@ type tuneMemory struct {
 }
 
 const (
-	tuneRotation    = 256 << 20 // bytes the copies fill: more than any last-level cache yet
+	tuneRotation    = 256 << 20 // bytes of all copies: more than any last-level cache so far
 	tuneRotationCPU = 16 << 20
-	tuneBlock       = 1 << 20 // random numbers that inputs repeat
+	tuneBlock       = 1 << 20 // the inputs repeat this many random numbers
 )
 
 // newTuneMemory allocates and fills tensors like those of a request.
@@ -77,7 +77,7 @@ func newTuneMemory(ctx context.Context, dev *vk.Device, cfg Config, r request) (
 	return m, m.fill(ctx)
 }
 
-// tuneBytes is the memory of one copy of the tensors. It saturates.
+// tuneBytes returns the bytes of one copy of the tensors. It saturates.
 func tuneBytes(cfg Config, r request) uint64 {
 	rows, keys := hostmem.Product(r.shape.B, r.shape.Hq, r.shape.Sq), hostmem.Product(r.shape.B, r.shape.KVHeads(), r.shape.Sk)
 	perRow := uint64(cfg.HeadDim+cfg.ValueDim()) * uint64(cfg.DType.Size())
@@ -99,8 +99,8 @@ func (m *tuneMemory) allocate(elements [4]int64, size int64) (err error) {
 	return nil
 }
 
-// fill puts normal numbers into Q, K and V: realistic softmax rows, and the power
-// that real numbers cost. The first block is uploaded and doubled on the device.
+// fill writes normally distributed numbers into Q, K and V, so that softmax rows and power
+// draw are realistic. It uploads the first block and doubles it on the device.
 func (m *tuneMemory) fill(ctx context.Context) error {
 	values := make([]float32, tuneBlock)
 	random := rand.New(rand.NewPCG(1, 2)) // the same numbers in every tuning
@@ -182,10 +182,10 @@ func (m *tuneMemory) timed(ctx context.Context, op *Op, n int) ([]time.Duration,
 	return out, nil
 }
 
-// judged is how many elements of O, at its start and at its end, are compared.
+// judged is how many elements at the start of O, and at its end, are compared.
 const judged = 1 << 18
 
-// result computes the first copy into memory full of NaN and returns both ends of O.
+// result fills O with NaN, computes the first copy and returns both ends of O.
 func (m *tuneMemory) result(ctx context.Context, op *Op) ([]float32, error) {
 	size := int64(m.cfg.DType.Size())
 	elements := m.shape.Rows() * int64(m.cfg.ValueDim())
@@ -211,8 +211,8 @@ func (m *tuneMemory) result(ctx context.Context, op *Op) ([]float32, error) {
 	return values, nil
 }
 
-// agree reports whether two results of one problem differ by no more than two ways
-// of adding: this is to find tiles that a driver miscompiles, not to measure errors.
+// agree returns an error if two results of one problem differ by more than the order of
+// sums explains. It finds tiles that a driver miscompiles; it does not measure errors.
 func agree(t DType, want, got []float32) error {
 	tolerance := map[DType]float32{F16: 0.01, BF16: 0.06, F32: 1e-3}[t]
 	for i, w := range want {
@@ -243,7 +243,7 @@ func (m *tuneMemory) close() {
 	}
 }
 
-// inTurn calls functions up to the first that fails.
+// inTurn calls functions until one fails.
 func inTurn(steps ...func() error) error {
 	for _, f := range steps {
 		if err := f(); err != nil {

@@ -8,29 +8,28 @@ import (
 	"vkattn/vk"
 )
 
-// Pruning takes candidates out before anything is compiled: those over a limit of
-// the device, which some drivers answer with a lost device and not with an error;
-// those too large for the shape; and those that the estimate of registers calls
-// hopeless. What is left is ordered by an estimate of its cost, and the first are
-// compiled.
+// Pruning removes candidates before anything is compiled: those over a limit of the device
+// (some drivers answer such a pipeline with a lost device, not an error), those too large
+// for the shape, and those that need far too many registers by the estimate. The rest is
+// ordered by estimated cost, and the first are compiled.
 
-// option is a candidate on its way: a variant with what is estimated of it.
+// option is a tile of the table as a variant, with the estimates of it.
 type option struct {
 	v         variant
 	heuristic bool
-	shared    uint64  // of a workgroup, in bytes, as the SPIR-V says; 0 where something else takes it out
-	registers int     // of an invocation, estimated
+	shared    uint64  // bytes per workgroup, from the SPIR-V; 0 if the option was pruned before that was read
+	registers int     // per invocation, estimated
 	cost      float64 // relative, estimated
-	out       string  // why it is not tried; empty while it is
+	out       string  // why it is pruned; empty if it is not
 }
 
-// prune judges every tile of the table for a request, the heuristic's first. The
-// heuristic's choice stays whatever is estimated of it. At most n are left, and
-// half of them of one division into subgroups: estimates are better among tiles
-// that are alike, and one error should not fill the list.
+// prune judges every tile of the table for a request, the heuristic's first. It never
+// prunes the heuristic's. At most n options remain, and at most half of n with the same
+// division into subgroups: estimates compare best among tiles that are alike, and one
+// wrong estimate should not fill the list.
 //
-// The table has thousands of tiles, so that the SPIR-V is asked for the shared memory of
-// those only that nothing else takes out.
+// The table has thousands of tiles, so prune reads the shared memory from the SPIR-V only
+// of those that nothing else prunes.
 func prune(caps *vk.Caps, v variant, r request, n int) []option {
 	table := tilings(v)
 	all := make([]option, len(table))
@@ -54,7 +53,7 @@ func prune(caps *vk.Caps, v variant, r request, n int) []option {
 		return cmp.Or(cmp.Compare(min(len(a.out), 1), min(len(b.out), 1)), cmp.Compare(a.cost, b.cost))
 	})
 	least, left := all[0].cost, 1
-	kin := map[[2]uint32]int{} // how many of each division of a workgroup are left
+	kin := map[[2]uint32]int{} // how many options of each division remain
 	for i := range rest {
 		o := &rest[i]
 		division := o.v.tile.(tunable).division()
@@ -77,8 +76,7 @@ func prune(caps *vk.Caps, v variant, r request, n int) []option {
 	return all
 }
 
-// hopeless says what speaks against a tile, as far as that is known without asking
-// the SPIR-V.
+// hopeless returns a reason to prune a tile that needs no look at the SPIR-V, or "".
 func (o *option) hopeless(caps *vk.Caps, t tunable, s Shape) string {
 	if reason := shapeFits(caps, o.v, s); reason != "" {
 		return reason
@@ -102,8 +100,8 @@ func (o *option) hopeless(caps *vk.Caps, t tunable, s Shape) string {
 	return ""
 }
 
-// tooLarge refuses tiles of which more than half would be empty while a smaller
-// one exists.
+// tooLarge returns a reason to prune a tile if half of it or more would be empty and a
+// smaller one exists, or "".
 func tooLarge(t tile, s Shape) string {
 	least := uint32(16)
 	if t, ok := t.(coopmatTile); ok {

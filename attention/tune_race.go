@@ -9,38 +9,38 @@ import (
 	"vkattn/vk"
 )
 
-// race times candidates by successive halving: in every round those that are left
-// take turns, so that none gets a warmer or quieter device; the faster half goes
-// on, with twice the turns. Candidate 0, the heuristic's, goes on in any case: its
-// distance from the winner is what a tuning reports.
+// race times candidates by successive halving. In each round the remaining candidates take
+// turns, so that none gets a warmer or quieter device. The faster half enters the next
+// round, with twice the turns. Candidate 0, the heuristic's, always stays, because a
+// tuning reports its time over the winner's.
 type race struct {
 	// run times n runs of candidate i, one after the other.
 	run func(ctx context.Context, i, n int) ([]time.Duration, error)
-	// over reports that no more time is left.
+	// over reports that no time is left.
 	over func() bool
 	say  func(round, left int)
 }
 
-// How a race is run.
+// Parameters of a race.
 const (
-	finalists  = 4                     // of the last round, at most
-	finalTurns = 8                     // of each in the last round
-	turnTime   = 10 * time.Millisecond // of one turn, when runs are short
-	turnRuns   = 16                    // at most, of one turn
-	tooSlow    = 2.5                   // times the best in a first turn: out at once
-	margin     = 1.01                  // the heuristic's tile stays unless beaten by more
+	finalists  = 4                     // most candidates of the last round
+	finalTurns = 8                     // fewest turns of each in the last round
+	turnTime   = 10 * time.Millisecond // time of one turn if runs are short
+	turnRuns   = 16                    // most runs of one turn
+	tooSlow    = 2.5                   // a candidate this many times slower than the best in its first turn is out
+	margin     = 1.01                  // the heuristic's tile wins unless another is faster by more than this factor
 )
 
-// runner is a candidate's part in the race.
+// runner is the result of a candidate in the race.
 type runner struct {
-	median time.Duration // of the last round it took part in; 0: never timed
+	median time.Duration // of its last round; 0: never timed
 	runs   int
 	final  bool
 	err    error
 }
 
-// hold runs the race among n candidates and returns how each did and who won. The
-// error ends everything: the context's, or that of a device that cannot go on.
+// hold runs the race among n candidates. It returns the result of each and the winner. An
+// error ends the race: the context is done, or the device is lost or closed.
 func (r *race) hold(ctx context.Context, n int) (all []runner, winner int, err error) {
 	all = make([]runner, n)
 	left := make([]int, n)
@@ -82,8 +82,9 @@ func (r *race) hold(ctx context.Context, n int) (all []runner, winner int, err e
 	return all, winner, nil
 }
 
-// round gives everyone left that many turns. Out of time, it ends after whole turns
-// of all; in the first round, after the candidate whose turn it is.
+// round gives each remaining candidate the given number of turns. When no time is left, it
+// ends after a turn of every candidate; in the first round it skips the candidates that
+// have not had their turn, except the heuristic's.
 func (r *race) round(ctx context.Context, all []runner, left []int, turns int, first bool) error {
 	samples := make(map[int][]time.Duration, len(left))
 	var best time.Duration
@@ -125,8 +126,8 @@ func (r *race) round(ctx context.Context, all []runner, left []int, turns int, f
 	return nil
 }
 
-// fatal reports whether an error is not of one candidate but of the device or of
-// whoever asked.
+// fatal reports whether an error ends the tuning: the device is lost or closed, or the
+// caller canceled. Other errors concern one candidate.
 func fatal(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || errors.Is(err, vk.ErrDeviceLost) || errors.Is(err, vk.ErrClosed)
 }

@@ -15,20 +15,20 @@ import (
 	"vkattn/vk/cachefile"
 )
 
-// TuneReport is what a tuning found.
+// TuneReport is the result of a tuning.
 type TuneReport struct {
-	Class     string  `json:"class"`  // of the shapes that share the result
-	Shape     Shape   `json:"shape"`  // that was timed: of the largest, with fewer batches
+	Class     string  `json:"class"`  // the class of shapes that share the result
+	Shape     Shape   `json:"shape"`  // the shape that was timed; large ones are timed with fewer batches
 	Config    Config  `json:"-"`      // with the tier that was tuned
 	Tier      Tier    `json:"tier"`   //
 	Kernel    string  `json:"kernel"` // name of the SPIR-V module
 	Winner    string  `json:"winner"`
 	Heuristic string  `json:"heuristic"`
-	Gain      float64 `json:"gain"` // time of the heuristic's tile over the winner's; 0 where nothing was timed
-	// Source is how a plan gets its tile now, as Plan.Tuning.
+	Gain      float64 `json:"gain"` // time of the heuristic's tile over the winner's; 0 if nothing was timed
+	// Source is the source of the tile of new plans, as in Plan.Tuning.
 	Source     string          `json:"source"`
-	Candidates []TuneCandidate `json:"candidates"` // the winner first, then by time, then what was not timed
-	Stored     string          `json:"stored"`     // the cache file; empty where nothing was stored
+	Candidates []TuneCandidate `json:"candidates"` // the winner first, then by time, then those not timed
+	Stored     string          `json:"stored"`     // the cache file; empty if nothing was stored
 	Notes      []string        `json:"notes,omitempty"`
 	Seconds    float64         `json:"seconds"`
 }
@@ -40,11 +40,11 @@ type TuneCandidate struct {
 	Reason      string     `json:"reason,omitempty"` // why it was not timed to the end
 	Heuristic   bool       `json:"heuristic,omitempty"`
 	Winner      bool       `json:"winner,omitempty"`
-	SharedBytes uint64     `json:"shared_bytes"`        // of a workgroup; of pruned ones an estimate
-	Estimate    int        `json:"registers_estimated"` // of an invocation
-	// What the driver's compiler said; 0 where it says nothing (see vk.Options.Stats).
+	SharedBytes uint64     `json:"shared_bytes"`        // per workgroup; 0 for pruned candidates
+	Estimate    int        `json:"registers_estimated"` // per invocation
+	// Statistics of the driver's compiler; 0 if it reports none (see vk.Options.Stats).
 	Registers   int     `json:"registers,omitempty"`
-	SpillBytes  int     `json:"spill_bytes,omitempty"`        // of an invocation
+	SpillBytes  int     `json:"spill_bytes,omitempty"`        // per invocation
 	SpillShared int     `json:"spill_shared_bytes,omitempty"` // of SpillBytes, in shared memory that the kernel leaves unused
 	CompileMs   float64 `json:"compile_ms,omitempty"`
 	Ms          float64 `json:"ms,omitempty"`   // median of its last round
@@ -52,21 +52,21 @@ type TuneCandidate struct {
 	TFLOPs      float64 `json:"tflops,omitempty"`
 }
 
-// TuneStatus is how far a candidate came.
+// TuneStatus is the stage at which a candidate ended.
 type TuneStatus string
 
-// Statuses, from the first that can end a candidate to the last.
+// Statuses, in the order in which they can end a candidate.
 const (
-	TunePruned   TuneStatus = "pruned"   // before it was compiled: limits, shape, estimates
+	TunePruned   TuneStatus = "pruned"   // not compiled, because of limits, shape or estimates
 	TuneUntried  TuneStatus = "untried"  // no time was left, or nothing was to be timed
 	TuneFailed   TuneStatus = "failed"   // the driver refused it, or it could not run
-	TuneSpills   TuneStatus = "spills"   // registers in memory, where others have none
+	TuneSpills   TuneStatus = "spills"   // it spills registers, and others do not
 	TuneWrong    TuneStatus = "wrong"    // its result differs from that of the heuristic's tile
 	TuneTimed    TuneStatus = "timed"    // and beaten
 	TuneFinalist TuneStatus = "finalist" // timed in the last round
 )
 
-// TuningCache says where the tuning of a device is kept and what is in it.
+// TuningCache is the content of a device's tuning cache, and its path.
 type TuningCache struct {
 	Path    string       `json:"path"`
 	Note    string       `json:"note,omitempty"` // why the file is ignored
@@ -81,11 +81,11 @@ type TunedClass struct {
 	Gain  float64   `json:"gain"` // time of the heuristic's tile over Ms
 	Shape string    `json:"shape"`
 	When  time.Time `json:"when"`
-	Stale bool      `json:"stale,omitempty"` // of other SPIR-V than this build's
+	Stale bool      `json:"stale,omitempty"` // tuned with other SPIR-V than this build's
 }
 
-// ReadTuningCache reads the file of a device as it is now, ordered by class. An
-// error means that there is no device, or no folder for caches (see vk.CacheDir).
+// ReadTuningCache reads the current cache file of a device; classes are sorted by name. It
+// returns an error if dev is nil or if there is no cache folder (see vk.CacheDir).
 func ReadTuningCache(dev *vk.Device) (TuningCache, error) {
 	if dev == nil {
 		return TuningCache{}, invalid("ReadTuningCache: no device")
@@ -107,9 +107,9 @@ func ReadTuningCache(dev *vk.Device) (TuningCache, error) {
 	return c, nil
 }
 
-// ClearTuningCache removes the file of a device and returns its path; there need not
-// be one. Operations of this process keep what they have read. An error means that there
-// is no device or no folder for caches, or that the file cannot be removed.
+// ClearTuningCache removes the cache file of a device, if there is one, and returns its
+// path. Operations of this process keep the entries that they have read. It returns an
+// error if dev is nil, if there is no cache folder, or if the file cannot be removed.
 func ClearTuningCache(dev *vk.Device) (string, error) {
 	if dev == nil {
 		return "", invalid("ClearTuningCache: no device")
@@ -135,8 +135,8 @@ func ratio(a, b float64) float64 {
 	return a / b
 }
 
-// order puts the winner first, then what was timed, the fastest of those that came
-// furthest first, then the others in the order they were judged in.
+// order sorts the candidates: the winner first, then by status from TuneFinalist to
+// TunePruned, by time within a status, and otherwise in the order in which they were judged.
 func (r *TuneReport) order() {
 	rank := map[TuneStatus]int{TuneFinalist: 0, TuneTimed: 1, TuneWrong: 2, TuneSpills: 3, TuneFailed: 4, TuneUntried: 5, TunePruned: 6}
 	slices.SortStableFunc(r.Candidates, func(a, b TuneCandidate) int {

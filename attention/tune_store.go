@@ -13,31 +13,31 @@ import (
 	"vkattn/vk"
 )
 
-// tuneStore is what this process knows of a device's tuning: the cache file as it
-// was when first asked for, and what this process tuned since.
+// tuneStore holds the tuning results of a device that this process uses: the cache file as
+// it was when first read, and the results of this process.
 type tuneStore struct {
 	device tuningDevice
 	caps   *vk.Caps
 	path   string // "": nothing is stored
 
-	turn chan struct{} // has room for one: who tunes puts something in
+	turn chan struct{} // capacity 1; full while a tuning runs
 
 	mu      sync.RWMutex
 	classes map[string]tuningEntry
 	now     map[string]bool      // classes tuned by this process
-	tiles   map[string]entryTile // what entries came to
+	tiles   map[string]entryTile // the tiles of entries that were looked up
 	failed  map[string]string    // classes that could not be tuned, and why
-	note    string               // what is wrong with the file
+	note    string               // why the file is ignored or not written
 }
 
-// entryTile is the tile of an entry, or why it is of no use.
+// entryTile is the tile of an entry, or the reason why it cannot be used.
 type entryTile struct {
 	tile   tile
 	reason string
 }
 
-// stores are the stores of this process by path, so that every Op on a device
-// takes the same tiles.
+// stores holds the stores of this process by path, so that every Op on a device uses the
+// same tiles.
 var stores struct {
 	sync.Mutex
 	byPath map[string]*tuneStore
@@ -46,7 +46,7 @@ var stores struct {
 // storeOf finds or loads the store of a device.
 func storeOf(dev *vk.Device) *tuneStore {
 	d := tuningDeviceOf(dev.Info())
-	path := filepath.Join(tuningDir(), d.file()) // without a folder still the key among stores
+	path := filepath.Join(tuningDir(), d.file()) // without a cache folder it is only the key in stores
 	stores.Lock()
 	defer stores.Unlock()
 	if s := stores.byPath[path]; s != nil {
@@ -70,7 +70,7 @@ func newTuneStore(d tuningDevice, caps *vk.Caps, path string) *tuneStore {
 		classes: map[string]tuningEntry{}, tiles: map[string]entryTile{}, now: map[string]bool{}, failed: map[string]string{}}
 }
 
-// takeTurn waits until nobody else times candidates on the device.
+// takeTurn waits until no other tuning of the device runs in this process.
 func (s *tuneStore) takeTurn(ctx context.Context) (done func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -115,8 +115,8 @@ func (s *tuneStore) pick(v variant, cfg Config, r request) (t tile, source strin
 	return e.tile, TileCached, notes
 }
 
-// lookUp is the tile that a class was tuned to. The table is searched once for a
-// class: decoding plans anew for every length.
+// lookUp returns the tuned tile of a class. It searches the table once per class, since
+// decode plans anew for every length.
 func (s *tuneStore) lookUp(class string, v variant, shape Shape) (t entryTile, found bool) {
 	s.mu.RLock()
 	e, found := s.classes[class]
@@ -134,8 +134,8 @@ func (s *tuneStore) lookUp(class string, v variant, shape Shape) (t entryTile, f
 	return t, true
 }
 
-// tile is the entry's tile, or why it is of no use: nothing from a file reaches the
-// driver that the table and the limits do not allow.
+// tile returns the entry's tile, or the reason why it cannot be used. Only tiles of the
+// table within the device's limits reach the driver, whatever the file says.
 func (e tuningEntry) tile(caps *vk.Caps, v variant, s Shape) (tile, string) {
 	if hash := v.spirv(); e.SPIRV != hash {
 		return nil, "it was tuned with other SPIR-V"
@@ -143,8 +143,8 @@ func (e tuningEntry) tile(caps *vk.Caps, v variant, s Shape) (tile, string) {
 	return tiling(caps, v, e.Tile, s)
 }
 
-// known reports whether a class needs no tuning: there is a tile that can be used,
-// or an attempt failed in this process.
+// known reports whether a class needs no tuning, because it has a usable tile or because
+// an attempt failed in this process.
 func (s *tuneStore) known(v variant, cfg Config, r request) bool {
 	class := classOf(v, cfg, r.shape)
 	s.mu.RLock()
@@ -154,8 +154,8 @@ func (s *tuneStore) known(v variant, cfg Config, r request) bool {
 	return failed != "" || found && e.reason == ""
 }
 
-// put takes a result into use, and stores it unless told not to. The error is that
-// of storing; the result is in use all the same.
+// put makes a result the tile of its class and stores it in the cache file. If storing
+// fails, put returns the error, and this process uses the result nevertheless.
 func (s *tuneStore) put(class string, e tuningEntry) error {
 	e.When = time.Now().UTC().Truncate(time.Second)
 	s.mu.Lock()
@@ -169,15 +169,15 @@ func (s *tuneStore) put(class string, e tuningEntry) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.note = "" // what was wrong with the file is replaced
+	s.note = "" // a file that was ignored is replaced
 	if err != nil {
 		s.note = fmt.Sprintf("tuning is not stored: %v", err)
 	}
 	return err
 }
 
-// stale reports whether an entry is of other SPIR-V than this build's. A module of
-// both forms, unrolled and rolled, is known by either hash.
+// stale reports whether an entry was tuned with other SPIR-V than this build's. The hash of
+// the unrolled and of the rolled form of a module both count as this build's.
 func stale(class string, e tuningEntry) bool {
 	name, _, _ := strings.Cut(class, " ")
 	m, err := shaders.Get(name)
@@ -188,7 +188,7 @@ func stale(class string, e tuningEntry) bool {
 	return e.SPIRV != hex.EncodeToString(m.Hash[:]) && e.SPIRV != hex.EncodeToString(rolled.Hash[:])
 }
 
-// fail remembers that a class cannot be tuned.
+// fail records that a class cannot be tuned.
 func (s *tuneStore) fail(class string, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

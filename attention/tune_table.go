@@ -10,14 +10,14 @@ import (
 	"vkattn/vk"
 )
 
-// The table of candidate tiles: for each kernel family the cross product of the values
-// that the fields of its tile name, starting from the heuristic's tile, less what the
-// kernel cannot compute. docs/log.md has what was measured beyond the ends of the values:
-// 4 fragments of rows spill everywhere but at small head dims, and so do 128 or more keys
-// at large ones.
+// The table of candidate tiles. For each kernel family it is the cross product of the
+// values in the tags of the tile's fields, starting from the heuristic's tile, without the
+// tiles that the kernel cannot compute. docs/log.md has measurements beyond these values:
+// 4 M fragments per subgroup spill except at small head dims, and KV tiles of 128 or more
+// keys spill at large ones.
 
-// tilings lists the tiles that can compute v, whose own tile, the heuristic's, comes
-// first. The device's limits and the shape are left to pruning.
+// tilings lists the tiles that can compute v, first v's own, the heuristic's. It ignores
+// the device's limits and the shape; prune checks them.
 func tilings(v variant) []tile {
 	switch t := v.tile.(type) {
 	case scalarTile:
@@ -28,7 +28,7 @@ func tilings(v variant) []tile {
 	return []tile{v.tile}
 }
 
-// tileOf reads a key of a tile of v's family, in the table or not.
+// tileOf decodes the key of a tile of v's family. The tile need not be in the table.
 func tileOf(v *variant, key tileKey) (tile, bool) {
 	t := reflect.New(reflect.TypeOf(v.tile))
 	d := json.NewDecoder(bytes.NewReader([]byte(key)))
@@ -40,7 +40,8 @@ func tileOf(v *variant, key tileKey) (tile, bool) {
 	return read, keyOf(read) == key
 }
 
-// tiling finds the tile of a key among those that can compute v on a device.
+// tiling returns the tile of a key if it is in the table and can compute v on the device,
+// or the reason why not.
 func tiling(caps *vk.Caps, v variant, key tileKey, s Shape) (tile, string) {
 	t, ok := tileOf(&v, key)
 	if !ok || !slices.Contains(tilings(v), t) {
