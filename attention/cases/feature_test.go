@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/testlevel"
 	"vkattn/attention/accuracy"
 )
 
@@ -61,6 +62,7 @@ func (p *FeatureProblem) plain(b, h, row int) (o []float64, lse float64) {
 
 // The reference, and low in float32, read the same out of memory as was put there.
 func TestFeatureReferenceIsTheDefinition(t *testing.T) {
+	testlevel.Long(t)
 	all := append(WideFeatures(), CompactFeatures()...)
 	for n := range 60 {
 		all = append(all, RandomFeature(1000+n))
