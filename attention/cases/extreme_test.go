@@ -9,12 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/internal/testlevel"
 )
 
 // The reference computes what the formula says of extreme compositions too.
 func TestReferenceOfExtremes(t *testing.T) {
-	testlevel.Long(t)
 	for seed := range uint64(60) {
 		dtype, kv := attention.DTypes()[seed%3], attention.KVTypes()[seed/3%5]
 		c := RandomExtreme(seed, int(seed%7), kv, dtype)

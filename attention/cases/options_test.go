@@ -9,6 +9,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
+	"vkattn/internal/testlevel"
 )
 
 // plain is one row by the definitions, from the numbers of the case and not from
@@ -61,6 +62,7 @@ func (p *Problem) plain(b, h, row int) (o []float64, lse float64) {
 
 // The reference, and low in float32, read the same out of memory as was put there.
 func TestReferenceWithOptionsIsTheDefinition(t *testing.T) {
+	testlevel.Long(t)
 	all := append(WideOptions(), CompactOptions()...)
 	for n := range 60 {
 		all = append(all, RandomOptions(1000+n))

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -207,7 +208,16 @@ func saving(t *testing.T, dir string, before ...string) string {
 				found = name
 			}
 		}
-		return found != ""
+		if found == "" {
+			return false
+		}
+		// A file that only tries whether the folder can be written to is gone by then.
+		time.Sleep(50 * time.Millisecond)
+		if slices.Contains(hidden(t, dir), found) {
+			return true
+		}
+		found = ""
+		return false
 	}, endLimit, 5*time.Millisecond)
 	return found
 }
