@@ -858,6 +858,17 @@ func TestReferenceBackwardOfNaN(t *testing.T) {
 			}
 		}
 		sameGradients(t, want, c.run(t), "NaN in V")
+		for _, e := range c.elements(t, "K", c.K, true, 2, nil) {
+			if e.r == 1 {
+				e.set(float32(math.Inf(-1))) // so that the scores are -Inf without the bias
+			}
+		}
+		for _, e := range c.elements(t, "Q", c.Q, false, 2, nil) {
+			e.set(1 + float32(math.Abs(float64(e.get()))))
+		}
+		got := c.run(t)
+		c.K.Host = newBackward(cfg, shape, attention.BHSD, 2).K.Host // finite
+		sameGradients(t, c.run(t), got, "-Inf in K")
 	})
 }
 
