@@ -552,13 +552,19 @@ func sameGradients(t require.TestingT, want, got attention.Gradients, what strin
 
 func TestReferenceBackwardDoesNotDependOnCPUs(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
-	eachBackward(t, func(t *testing.T, c *backwardCase) {
+	same := func(t *testing.T, c *backwardCase) {
 		runtime.GOMAXPROCS(1)
 		want := c.run(t)
 		for _, n := range []int{2, 7} {
 			runtime.GOMAXPROCS(n)
 			sameGradients(t, want, c.run(t), fmt.Sprintf("%d CPUs", n))
 		}
+	}
+	eachBackward(t, same)
+	t.Run("lists that have a key in several tiles", func(t *testing.T) {
+		c := newBackward(two, attention.Shape{B: 1, Hq: 4, Hkv: 2, Sq: 130, Sk: 200}, attention.BHSD, 1)
+		c.sparse()
+		same(t, c)
 	})
 }
 
