@@ -26,6 +26,12 @@
 // states of disjoint sets of keys. [Append] writes new keys and values into a KV cache,
 // with rotary embedding and quantisation.
 //
+// # Gradients
+//
+// [ReferenceBackward] computes the gradients of Q, K, V, Bias and Sinks in float64 on the
+// CPU. It defines what a backward pass has to compute, and serves to verify one. The
+// backward operation itself does not exist yet: an [Op] computes the forward pass only.
+//
 // # Options
 //
 // Inference needs more than dense attention. Options that are the same for every call

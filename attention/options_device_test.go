@@ -47,6 +47,20 @@ func TestOptionsOfAnotherDeviceAreRefused(t *testing.T) {
 	}
 }
 
+// The references read host memory only, and say so before they read a length.
+func TestReferencesRefuseDeviceMemory(t *testing.T) {
+	r := newRecording(t, attention.AccessDescriptors)
+	b, err := r.dev.NewBuffer(64, vk.BufferOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	a := r.args
+	a.Varlen = &attention.Varlen{UsedK: vectorOf(b)}
+	_, _, err = attention.Reference(r.op.Config(), a)
+	require.ErrorIs(t, err, attention.ErrUnsupported)
+	_, err = attention.ReferenceBackward(r.op.Config(), attention.BackwardArgs{Args: a, DO: a.O})
+	require.ErrorIs(t, err, attention.ErrUnsupported)
+}
+
 func vectorOf(b *vk.Buffer) attention.Vector { return attention.Vector{Buffer: b} }
 
 // A device with few push constants reads the parameters of general and decode kernels from

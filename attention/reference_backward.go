@@ -32,11 +32,11 @@ type Gradients struct {
 //
 // The rows and keys of sequence b are rows 0 and on of batch b, as in [Reference]. The
 // gradient is 0 for those past its end. A row that attends to nothing has gradient 0 and
-// adds nothing to another gradient, except that LSE is then its sink, and dSink is its
-// dLSE. A slot that is masked or out of length, or that has weight 0, changes no bit of
-// any gradient, whatever Q, K, V, DO and DLSE hold there. A token that a list of
-// [SparseTokens] has twice counts twice. A row whose LSE is NaN makes the gradients of all
-// its keys NaN.
+// adds nothing to another gradient, with one exception: its LSE is its sink, so it adds its
+// dLSE to dSink. A slot that is masked, out of length or of weight 0 adds nothing to any
+// gradient, whatever the tensors hold there, NaN and Inf included. A token that a list of
+// [SparseTokens] has twice counts twice. A row whose LSE is NaN makes its own gradient and
+// those of all its keys NaN.
 //
 // The bits do not depend on the number of CPUs. The work is spread over (batch, key head)
 // pairs; pairs that add to the same elements of dBias are computed one after the other.
@@ -58,7 +58,7 @@ func ReferenceBackward(cfg Config, a BackwardArgs) (g Gradients, err error) {
 	if err := call.open(&cfg, want); err != nil {
 		return Gradients{}, err
 	}
-	// Units of work, of one (batch, key head) each unless several add to the same elements of dBias.
+	// A unit of work is one (batch, key head), or all that add to the same elements of dBias.
 	batches, heads := a.B, a.KVHeads()
 	if want.bias {
 		n := a.Bias.sizes(&a.Shape)
@@ -166,9 +166,9 @@ func (c *backwardCall) sumSinks() {
 	}
 }
 
-// referenceBackwardBytes is the memory of the results and of the workers: for every key of a block of
-// rows a score, an entry, dS and the derivative of the softcap, as slices that grow, and
-// for one row the lists of keys and biases.
+// referenceBackwardBytes is the memory of the results and of the workers: for every key of
+// a block of rows a score, an entry, dS and the derivative of the softcap, as slices that
+// grow, and for one row the lists of keys and biases.
 func referenceBackwardBytes(cfg *Config, a *BackwardArgs, want gradientSet) uint64 {
 	const perKey, growth = 8 + 8 + 8 + 8, 2
 	d, dv := cfg.HeadDim, cfg.ValueDim()
@@ -194,8 +194,9 @@ func referenceBackwardBytes(cfg *Config, a *BackwardArgs, want gradientSet) uint
 }
 
 // backwardBlockRows is how many rows share one widening of K and V: enough to hide its
-// cost, few enough to keep what a worker has for each of their keys within 32 MiB. It
-// depends on the call alone, as the bits of dK do on it where a list has a key twice.
+// cost, few enough to keep a worker's numbers for each of their keys within 32 MiB. It
+// depends on the call alone and not on the number of CPUs, because the order in which dK
+// is summed depends on it where a list of tokens has a key twice.
 func backwardBlockRows(a *Args) int {
 	return max(1, min(64, 1<<20/int(a.rowKeys()), a.Sq))
 }

@@ -6,10 +6,11 @@ import (
 )
 
 // backwardWorker computes the gradients of one (batch, key head) after the other by the
-// formula. It goes over the query heads of the group and over their rows in blocks, in this
-// order, and adds to dK, dV and dBias as it goes, so the order of every sum is fixed. A
-// block takes three passes over its keys: scores; dP and dV; dQ and dK. All arithmetic but
-// the softmax's and the dot product's is its own.
+// formula. It goes over the query heads of the group and over blocks of their rows, and
+// adds to dK, dV and dBias in this order, so the order of every sum is fixed. Each block
+// takes three passes over its keys: the first computes the scores, the second dP and dV,
+// the third dQ and dK. Only the scores, the softmax and the dot product are those of the
+// forward reference.
 type backwardWorker struct {
 	*refWorker
 	call  *backwardCall
