@@ -18,12 +18,12 @@ import (
 // layers are the layers of this package, lowest first, and the files of each. A file uses
 // declarations of its own layer and of lower ones; host and plan do not use each other.
 var layers = []struct{ name, files string }{
-	// What is computed: types of a call, their checks, tensors in memory, numbers of a Config.
+	// The problem: types of a call, their checks, tensors in memory, numbers of a Config.
 	{"problem", `access args_options causal check config dtype errors hostmemory hostview kvencode kvtype kvview layout
 		names options_check scale score_factors sequences shape tensor tier tuning window`},
 	// On the host: the CPU tier and the float64 reference.
 	{"host", `cpu cpu_tile hostcall reference reference_rows`},
-	// How it is computed on a device: tier, kernel, tile, splits, and the tiles that tuning knows.
+	// The plan on a device: tier, kernel, tile, splits, and the tiles that tuning knows.
 	{"plan", `cuda decode_part experiment fixed_split fragment_order kernel options plan splits tiers tile tile_coopmat
 		tile_decode tile_scalar tune_cache tune_class tune_estimate tune_prune tune_store tune_table variant`},
 	// Operations: pipelines, recording, tuning runs, merge, append.
@@ -41,7 +41,7 @@ func (noImports) Import(path string) (*types.Package, error) {
 	return p, nil
 }
 
-// Files use what their layer may use, and methods lie in the layer of their type.
+// A file uses only what its layer may use, and a method is in the layer of its type.
 func TestLayersAreUsedDownwards(t *testing.T) {
 	attention.OnceOnly(t)
 	layerOf := map[string]int{}
@@ -58,15 +58,15 @@ func TestLayersAreUsedDownwards(t *testing.T) {
 		if filepath.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		require.Contains(t, layerOf, name, "a file without a layer")
+		require.Contains(t, layerOf, name, "this file has no layer")
 		f, err := parser.ParseFile(fset, name, nil, parser.SkipObjectResolution)
 		require.NoError(t, err)
 		files = append(files, f)
 	}
-	require.Len(t, layerOf, len(files), "a layer names a file that is not there")
+	require.Len(t, layerOf, len(files), "a layer names a file that does not exist")
 
 	info := &types.Info{Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{}}
-	// What comes of other packages is an error here, and of no interest.
+	// Names of other packages do not resolve here; their errors are ignored.
 	config := types.Config{Importer: noImports{}, Error: func(error) {}, FakeImportC: true}
 	pkg, _ := config.Check("vkattn/attention", fset, files, info)
 	fileOf := func(p token.Pos) string { return filepath.Base(fset.Position(p).Filename) }
