@@ -6,9 +6,9 @@ import "vkattn/vk"
 // or through a storage buffer descriptor and the position of that element in it. See
 // vk.Buffer.Window.
 
-// batchesInSpan is how many batches, at most most of them, a descriptor covers: one batch
-// spans extent elements of size bytes and begins step elements after the one before. The
-// extent of one fits in span.
+// batchesInSpan returns how many batches a descriptor of span bytes covers, at most most.
+// A batch has extent elements of size bytes and starts step elements after the previous
+// one. One batch fits in span.
 func batchesInSpan(most, span, size, extent, step uint64) uint64 {
 	if step == 0 || most <= 1 {
 		return most
@@ -16,8 +16,8 @@ func batchesInSpan(most, span, size, extent, step uint64) uint64 {
 	return min(most, 1+(span/size-extent)/step)
 }
 
-// emptyBinding names a few bytes of a buffer for a binding that the kernel does not use:
-// Vulkan wants one.
+// emptyBinding returns a few bytes of a buffer for a binding that the kernel does not use.
+// Vulkan requires a buffer in each.
 func emptyBinding(b *vk.Buffer) vk.BufferRange {
 	return vk.BufferRange{Buffer: b, Size: min(b.Size(), 4)}
 }

@@ -7,8 +7,11 @@ import (
 	"vkattn/vk"
 )
 
+// The separate combine kernel, shaders/combine.comp: it combines the splits of each row
+// that another dispatch left in scratch memory. launch_splits.go records both.
+
 // Push constant bytes, bindings and workgroup size of shaders/combine.comp. Every device
-// has workgroups of this size.
+// supports workgroups of this size.
 const (
 	combinePushBytes = 60
 	combineBindings  = 5
@@ -38,8 +41,8 @@ type combineLaunch struct {
 
 func (l *combineLaunch) hasLSE() bool { return l.lse.field != "" }
 
-// prepare finds the pipeline and the grid. It runs before anything is recorded, so that
-// an error leaves nothing recorded.
+// prepare chooses the grid and the pipeline. It runs before anything is recorded, so that
+// after an error nothing is.
 func (l *combineLaunch) prepare(op *Op, access Access) (err error) {
 	l.access, l.limits = access, &op.dev.Caps().Limits
 	l.groups = [3]uint32{min(l.rows, l.limits.MaxWorkGroupCount[0]), 1, 1}
@@ -54,7 +57,7 @@ func (l *combineLaunch) prepare(op *Op, access Access) (err error) {
 	return err
 }
 
-// pipeline describes the kernel to the host layer.
+// pipeline describes the kernel to package vk.
 func (v combineVariant) pipeline(cfg *Config) (*vk.PipelineDesc, error) {
 	module, err := shaders.Get(moduleName("combine", v.access))
 	if err != nil {

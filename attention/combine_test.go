@@ -38,8 +38,8 @@ func openCombining(t *testing.T) *vk.Device {
 	plan, err := op.Plan(attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 64})
 	require.NoError(t, err)
 	if !strings.Contains(plan.Kernel, "_decode") {
-		require.NotEqual(t, "lavapipe", driver, "it has the decoding kernel: %v", plan)
-		t.Skip("no decoding kernel: " + plan.String())
+		require.NotEqual(t, "lavapipe", driver, "it has the decode kernel: %v", plan)
+		t.Skip("no decode kernel: " + plan.String())
 	}
 	return dev
 }
@@ -103,7 +103,7 @@ func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.Case
 	plan, err := x.op.PlanFor(a)
 	require.NoError(t, err)
 	few := splits <= attention.SplitsPerRound || splits <= 2*attention.SplitsPerRound && c.Hq/c.Hkv <= 2 // rows: a round for each
-	require.Equal(t, splits > 1 && few && strings.Contains(plan.Kernel, "_decode") && !dev.QueueIsUnguarded(), combined, "%v: without LSE the decoding kernel does it with a few", c)
+	require.Equal(t, splits > 1 && few && strings.Contains(plan.Kernel, "_decode") && !dev.QueueIsUnguarded(), combined, "%v: without LSE the decode kernel combines a few splits", c)
 	return x
 }
 
@@ -323,7 +323,7 @@ func TestCombineIsSeparateUntilCountersAreZero(t *testing.T) {
 	one := len(attention.PipelinesOf(x.op)) // with a separate combine
 	c, again := (&recording{dev: dev}).wrap(t)
 	require.NoError(t, x.op.Record(c, x.together))
-	require.Len(t, attention.PipelinesOf(x.op), one+1, "planned to put them together")
+	require.Len(t, attention.PipelinesOf(x.op), one+1, "the new plan combines in the decode kernel")
 	used := dev.Memory().Buffers
 	require.NoError(t, gate.Signal(1))
 	require.NoError(t, s.Wait(t.Context()))

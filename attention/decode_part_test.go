@@ -6,14 +6,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// When the decode part of a mixed batch has its own dispatch, for the limits of an H200.
+// The decode part of a mixed batch has its own dispatch if most sequences are short and
+// there are enough of them. The limits are an H200's.
 func TestShortSequencesLeaveTheLongOnes(t *testing.T) {
 	caps := h200Caps()
 	caps.ShaderCores, caps.Limits.MaxPushConstantBytes = 132, 256
 	for _, c := range []struct {
 		name string
 		set  func(cfg *Config, r *request)
-		want int // rows of a short one
+		want int // rows of a short sequence
 	}{
 		{"600 decodes, 5 prefills", nil, 2},
 		{"with nothing grouped", func(_ *Config, r *request) { r.shape.Hkv = 32 }, 8},
@@ -48,7 +49,7 @@ func TestShortSequencesLeaveTheLongOnes(t *testing.T) {
 	}
 }
 
-// How many splits the kernel that computes them also combines.
+// The decode kernel combines its splits itself if that takes few rounds.
 func TestSplitsThatCombineInFewRounds(t *testing.T) {
 	lengths := options{lengths: lengthCuQ}
 	for _, c := range []struct {
@@ -60,7 +61,7 @@ func TestSplitsThatCombineInFewRounds(t *testing.T) {
 		{4, 128, 256, 16, options{}, true}, {4, 128, 256, 17, options{}, false},
 		{8, 128, 128, 8, options{}, true}, {8, 128, 128, 9, options{}, false},
 		{8, 128, 128, 24, lengths, true}, {8, 128, 128, 25, lengths, false},
-		{16, 512, 128, 8, options{}, true}, // as few as are asked for at once always are
+		{16, 512, 128, 8, options{}, true}, // splits of one round are always combined
 		{1, 64, 128, 48, lengths, true}, {1, 64, 128, 65, lengths, false},
 		{4, 128, 256, 1, options{}, false},
 	} {

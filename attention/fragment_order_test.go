@@ -14,7 +14,7 @@ import (
 	"vkattn/vk"
 )
 
-// The answer of an H200, driver 580.159: the first lanes of A and of B.
+// The answer of an H200 with driver 580.159, for the first lanes of A and of B.
 var h200FragmentOrder = [2][]uint32{
 	{
 		0, 1, 8, 9, 128, 129, 136, 137, 2, 3, 10, 11, 130, 131, 138, 139,
@@ -76,7 +76,8 @@ func testDevice(t *testing.T) *vk.Device {
 
 // On a GPU whose fragments have the kernel's size, every element is found exactly once, in
 // any order. A driver on the CPU is not asked. NVIDIA's order must be the one that the
-// kernel assumes: with another, decoding there would be slow, and no other test would fail.
+// kernel assumes: with another order decode would be slow there, and no other test would
+// fail.
 func TestProbeFragments(t *testing.T) {
 	if strings.HasPrefix(os.Getenv("VKATTN_DRIVER"), "radv-") {
 		t.Skip("a null device answers nothing")
@@ -110,7 +111,7 @@ func TestProbeFragments(t *testing.T) {
 	}
 }
 
-// A call that decodes runs the decode kernel, or its plan notes why not.
+// A decode call runs the decode kernel, or its plan has a note that says why not.
 func TestPlanNotesDecodingWithoutItsKernel(t *testing.T) {
 	dev := testDevice(t)
 	one := Shape{B: 1, Hq: 1, Sq: 1, Sk: 4096}
@@ -120,7 +121,7 @@ func TestPlanNotesDecodingWithoutItsKernel(t *testing.T) {
 		tier    Tier
 		dim, dv int
 		shape   Shape
-		why     string // always, "" where it depends on the device
+		why     string // the reason on every device; "" if it depends on the device
 		silent  bool
 	}{
 		{name: "one row", tier: TierCoopMat2, dim: 128, shape: one},

@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A subgroup loads consecutive keys only if they are whole vectors for its lanes; if a KV
-// tile spans several pages, the keys lie in one page.
+// A subgroup loads contiguous keys only if their vectors divide evenly among its lanes. If
+// a KV tile spans several pages, the keys of a subgroup are in one page.
 func TestKeysPerSubgroup(t *testing.T) {
 	v := func(subgroups, keys, dim, page uint32, contiguous bool) variant {
 		return variant{

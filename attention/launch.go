@@ -8,9 +8,13 @@ import (
 	"vkattn/vk"
 )
 
-// record checks the arguments and records the dispatches into c, all or none. Every call
-// pays for it on the host: it allocates nothing once the request is known. s is the stream
-// that c belongs to; nil for a command buffer.
+// From a checked call to its dispatches: this file binds the tensors, fills the parameters
+// and records. launch_options.go adds the tensors of options, launch_splits.go the calls
+// whose keys are split.
+
+// record checks the arguments and records all dispatches of a call into c, or none. Each
+// call takes this host time, so record allocates nothing once the plan of the request is
+// cached. s is the stream that c belongs to; nil for a caller's command buffer.
 func (op *Op) record(c *vk.Commands, s *vk.Stream, a *Args) error {
 	var l layouts
 	if err := op.check(&l, a); err != nil {
@@ -46,8 +50,8 @@ func (op *Op) record(c *vk.Commands, s *vk.Stream, a *Args) error {
 	return err
 }
 
-// launch holds a Forward while its dispatches are recorded. The dense kernel takes the
-// first bindings and the first part of the parameters of the general kernel.
+// launch is the state of a call while its dispatches are recorded. The dense kernel takes
+// the first bindings and the first parameters of the general kernel.
 type launch struct {
 	*prepared
 	op     *Op
@@ -56,17 +60,18 @@ type launch struct {
 	params generalParams
 	bound  [generalBindings + 1]vk.BufferRange
 	held   [generalBindings]vk.Resource
-	n      int // of held
+	n      int // entries of held
 
-	pushBytes, bindings int // that the module takes
+	pushBytes, bindings int // sizes that the module declares
 
-	decodePartGroups [3]uint32 // of prepared.decodePart
+	decodePartGroups [3]uint32 // grid of prepared.decodePart
 }
 
-// launch records a call: one dispatch, or several where one cannot cover all batches; with
-// split keys, unless the kernel combines the splits itself, also a barrier and combine.comp.
-// It returns errNeedsCombine, with nothing recorded, where the call has to be planned that
-// way.
+// launch records a call: one dispatch, or several if one cannot cover all batches or if a
+// mixed batch has a decode part. With split keys, unless the kernel combines the splits
+// itself, a barrier and combine.comp follow. If the kernel cannot combine them, launch
+// records nothing and returns errNeedsCombine: the call needs a plan with a separate
+// combine.
 func (op *Op) launch(c *vk.Commands, p *prepared, access Access, a *Args, all []layout) error {
 	l := launch{prepared: p, op: op, access: access, limits: &op.dev.Caps().Limits, pushBytes: densePushBytes, bindings: denseBindings}
 	if !p.options.any() {
@@ -79,7 +84,7 @@ func (op *Op) launch(c *vk.Commands, p *prepared, access Access, a *Args, all []
 	return l.general(c, a, all)
 }
 
-// dense records a call without options, in as many dispatches as its batches take.
+// dense records a call without options, in as many dispatches as its batches need.
 func (l *launch) dense(c *vk.Commands, a *Args, all []layout) error {
 	if err := l.checkStrides(a, all); err != nil {
 		return err
@@ -140,7 +145,8 @@ func (l *launch) general(c *vk.Commands, a *Args, all []layout) error {
 	return l.dispatch(c, groups)
 }
 
-// grid is the workgroups of a dispatch of the general kernel, all of which the device has.
+// grid returns the workgroups of a dispatch of the general or decode kernel, or an error if
+// the device cannot dispatch that many.
 func (p *prepared) grid(a *Args, limits *vk.Limits) ([3]uint32, error) {
 	totalQ := 0
 	if p.options.lengths&lengthCuQ != 0 {
@@ -156,8 +162,8 @@ func (p *prepared) grid(a *Args, limits *vk.Limits) ([3]uint32, error) {
 }
 
 // checkStrides checks the strides against the 32 bits of a kernel's offsets. The dense
-// kernel addresses batches in 64 bits, one dispatch for each where their stride is larger;
-// offsets of the general kernel are in bytes and span the query heads of a group.
+// kernel accepts any batch stride: if it exceeds 32 bits, each batch has its own dispatch.
+// Offsets of the general kernel are in bytes and span the query heads of a group.
 func (l *launch) checkStrides(a *Args, all []layout) error {
 	general := l.options.any()
 	reach, firstDim := uint64(l.rowReach), 1
@@ -167,7 +173,7 @@ func (l *launch) checkStrides(a *Args, all []layout) error {
 	if l.decodePart != nil {
 		reach = max(reach, uint64(l.decodePart.rowReach))
 	}
-	for i := range all[:firstOutput+1] { // LSE is packed, and the kernel knows how
+	for i := range all[:firstOutput+1] { // LSE is packed; it has no strides
 		t := &all[i]
 		for d := firstDim; d < len(t.steps); d++ {
 			if t.counts[d] > 1 && t.steps[d] > math.MaxUint32 {
@@ -185,8 +191,8 @@ func (l *launch) checkStrides(a *Args, all []layout) error {
 	return nil
 }
 
-// batchesPerDispatch is how many batches one dispatch of the dense kernel may cover: the
-// grid's z, the 32 bits of a stride and the range of a descriptor bound it.
+// batchesPerDispatch returns how many batches one dispatch of the dense kernel may cover.
+// Limits are the grid's z, the 32 bits of a stride and the range of a descriptor.
 func (l *launch) batchesPerDispatch(a *Args, all []layout) (int, error) {
 	most := min(uint64(a.B), uint64(l.limits.MaxWorkGroupCount[2])/uint64(l.slices))
 	for i := range all {
@@ -207,9 +213,9 @@ func (l *launch) batchesPerDispatch(a *Args, all []layout) (int, error) {
 	return int(max(most, 1)), nil
 }
 
-// bindBuffer gives binding i length bytes of a buffer from byte offset on, and tells the
-// kernel where they start: an address, or a number of units, of so many bytes, from the
-// start of what is bound.
+// bindBuffer binds length bytes of a buffer from a byte offset on to binding i. It stores
+// their start in the parameters: a device address, or the position in the bound range in
+// units of unit bytes.
 func (l *launch) bindBuffer(i int, b *vk.Buffer, offset, length, unit uint64) error {
 	if l.access == AccessAddresses {
 		if b.Address() == 0 {
@@ -229,7 +235,7 @@ func (l *launch) bindBuffer(i int, b *vk.Buffer, offset, length, unit uint64) er
 	return nil
 }
 
-// bindCall fills in everything of a call whose keys are not split.
+// bindCall fills in all bindings and parameters of a call whose keys are not split.
 func (l *launch) bindCall(c *vk.Commands, a *Args, all []layout) error {
 	if err := l.bindTensors(a, all, 0, a.B); err != nil {
 		return err
@@ -241,7 +247,7 @@ func (l *launch) bindCall(c *vk.Commands, a *Args, all []layout) error {
 }
 
 // bindTensors fills in Q, K, V, O and LSE of batches [first, first+count), and the
-// parameters of every call.
+// parameters that every kernel takes.
 func (l *launch) bindTensors(a *Args, all []layout, first, count int) error {
 	l.n = 0
 	p, kv := &l.params, l.options.kv
@@ -281,8 +287,8 @@ func (l *launch) bindTensors(a *Args, all []layout, first, count int) error {
 }
 
 // dispatch records the general kernel and, with the same parameters, the decode kernel for
-// the decode part of a mixed batch. Neither writes a row of the other's, so no barrier is
-// between them. The long sequences come first, since their workgroups take longest.
+// the decode part of a mixed batch. The two write different rows and need no barrier
+// between them. The prefill part comes first, since its workgroups take longest.
 func (l *launch) dispatch(c *vk.Commands, groups [3]uint32) error {
 	if err := l.dispatchOne(c, l.pipeline, groups); err != nil || l.decodePart == nil {
 		return err

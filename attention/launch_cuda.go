@@ -2,14 +2,15 @@ package attention
 
 import (
 	"sync"
+
 	"vkattn/vk"
 )
 
-// cudaCalls recycles CUDACalls, which the interface moves to the heap, so that a call
-// allocates nothing.
+// cudaCalls recycles CUDACalls so that a call allocates nothing. Passing a CUDACall to the
+// interface would otherwise move each one to the heap.
 var cudaCalls = sync.Pool{New: func() any { return new(CUDACall) }}
 
-// forwardCUDA launches a kernel on the stream.
+// forwardCUDA launches a CUDA kernel on the stream with the tensors of a call.
 func (op *Op) forwardCUDA(k CUDAKernel, s *vk.Stream, a *Args, all []layout) error {
 	c := cudaCalls.Get().(*CUDACall)
 	defer func() {

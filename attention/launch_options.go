@@ -6,8 +6,8 @@ import (
 	"vkattn/vk"
 )
 
-// The bindings of a call's tensors: Q, K, V and O are 0 to 3. The others are in the order
-// of the bindings and addresses of shaders/option_arrays.glsl.
+// Bindings of the tensors of a call with options. Q, K, V and O are 0 to 3; the others
+// have the order of the bindings and addresses in shaders/option_arrays.glsl.
 const (
 	bindLSE = 4 + iota
 	bindCuQ
@@ -117,7 +117,7 @@ func (l *launch) bindOptions(a *Args) error {
 	return nil
 }
 
-// writeParams puts the parameters where a module without push constants reads them.
+// writeParams writes the parameters to a buffer if the module takes no push constants.
 func (l *launch) writeParams(c *vk.Commands) (err error) {
 	if l.pushBytes == 0 {
 		l.bound[paramsBinding], err = c.Params(paramBytes(&l.params, generalPushBytes))
@@ -125,13 +125,14 @@ func (l *launch) writeParams(c *vk.Commands) (err error) {
 	return err
 }
 
+// putSteps stores strides, which checkLimits has bounded, as 32-bit parameters.
 func putSteps(strides *[3]uint32, steps [3]int64) {
 	for i, n := range steps {
 		strides[i] = uint32(n)
 	}
 }
 
-// reachOf is the number of elements a broadcast tensor [B, Hq, rows, Sk] spans.
+// reachOf returns the number of elements that a broadcast tensor [B, Hq, rows, Sk] spans.
 func reachOf(steps [3]int64, rows int, s *Shape) uint64 {
 	return uint64(int64(s.B-1)*steps[0] + int64(s.Hq-1)*steps[1] + int64(rows-1)*steps[2] + int64(s.Sk))
 }

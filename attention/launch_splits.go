@@ -7,24 +7,25 @@ import (
 	"vkattn/vk"
 )
 
-// Split keys: the kernel writes a float32 state for each split of a row's keys to scratch
-// memory. The last workgroup of a row block combines them, or combine.comp does.
+// Split keys: the kernel writes a float32 state (O and LSE) for each split of a row's keys
+// to scratch memory. The last workgroup of a row block combines them, or combine.comp does.
 
-// absentRow is the LSE by which shaders/combine.comp knows a row of no sequence.
+// absentRow is the LSE that marks a row of no sequence for shaders/combine.comp.
 const absentRow = 0xff8a5a5a
 
-// errNeedsCombine means that there is no scratch memory for a kernel that combines its splits.
+// errNeedsCombine means that the kernel cannot combine its splits, for lack of suitable
+// scratch memory.
 var errNeedsCombine = errors.New("attention: splits are to be combined in a dispatch of their own")
 
-// combined records a kernel that combines its splits: one dispatch. The address of LSE is
-// that of scratch memory, whose layout shaders/decode_combine.glsl defines.
+// combined records a kernel that combines its splits itself. The binding of LSE holds
+// scratch memory; shaders/decode_combine.glsl defines its layout.
 func (l *launch) combined(c *vk.Commands, a *Args, all []layout, groups [3]uint32) error {
 	batches, rows := a.queryExtent()
 	states := uint64(batches) * uint64(a.Hq) * uint64(rows) * uint64(l.splits)
 	counters := (uint64(groups[0])*uint64(groups[1]/uint32(l.splitWorkgroups))*uint64(groups[2])*4 + 255) &^ 255
 	bytes := states * uint64(l.op.cfg.ValueDim()+int(l.slices)) * 4 // O, and an LSE for each slice of its columns
 	if l.access == AccessDescriptors && counters+bytes > l.limits.MaxWindow() {
-		return errNeedsCombine // all of it is one binding
+		return errNeedsCombine // counters and states are one binding
 	}
 	scratch, first, err := c.Scratch(counters, bytes)
 	switch {
@@ -48,12 +49,12 @@ func (l *launch) combined(c *vk.Commands, a *Args, all []layout, groups [3]uint3
 	return l.dispatch(c, groups)
 }
 
-// split records the kernel, which writes the states of its splits to scratch memory, and
-// combine.comp.
+// split records the kernel, which writes the states of its splits to scratch memory, a
+// barrier, and combine.comp.
 func (l *launch) split(c *vk.Commands, a *Args, all []layout, groups [3]uint32) error {
 	batches, rows := a.queryExtent()
 	dv := l.op.cfg.ValueDim()
-	states := uint64(batches) * uint64(a.Hq) * uint64(rows) // rows of a state
+	states := uint64(batches) * uint64(a.Hq) * uint64(rows) // rows per split
 	lseBytes := (states*uint64(l.splits)*4 + 15) &^ 15
 	scratch, first, err := c.Scratch(0, lseBytes+states*uint64(l.splits)*uint64(dv)*4)
 	if err != nil {
@@ -83,7 +84,7 @@ func (l *launch) split(c *vk.Commands, a *Args, all []layout, groups [3]uint32) 
 		return err
 	}
 	if l.options.lengths&(lengthCuQ|lengthUsedQ) != 0 {
-		// Rows of no sequence keep this mark; combine.comp skips them.
+		// No kernel writes rows of no sequence. They keep this mark, and combine.comp skips them.
 		if err := c.Fill(vk.BufferRange{Buffer: scratch, Offset: first, Size: lseBytes}, absentRow); err != nil {
 			return err
 		}

@@ -42,7 +42,7 @@ func (noImports) Import(path string) (*types.Package, error) {
 	return p, nil
 }
 
-// Files use what their layer may use, and methods lie in the layer of their type.
+// A file uses only what its layer may use, and a method is in the layer of its type.
 func TestLayersAreUsedDownwards(t *testing.T) {
 	attention.OnceOnly(t)
 	layerOf := map[string]int{}
@@ -59,15 +59,15 @@ func TestLayersAreUsedDownwards(t *testing.T) {
 		if filepath.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		require.Contains(t, layerOf, name, "a file without a layer")
+		require.Contains(t, layerOf, name, "this file has no layer")
 		f, err := parser.ParseFile(fset, name, nil, parser.SkipObjectResolution)
 		require.NoError(t, err)
 		files = append(files, f)
 	}
-	require.Len(t, layerOf, len(files), "a layer names a file that is not there")
+	require.Len(t, layerOf, len(files), "a layer names a file that does not exist")
 
 	info := &types.Info{Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{}}
-	// What comes of other packages is an error here, and of no interest.
+	// Names of other packages do not resolve here; their errors are ignored.
 	config := types.Config{Importer: noImports{}, Error: func(error) {}, FakeImportC: true}
 	pkg, _ := config.Check("vkattn/attention", fset, files, info)
 	fileOf := func(p token.Pos) string { return filepath.Base(fset.Position(p).Filename) }

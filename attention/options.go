@@ -141,7 +141,7 @@ const maxGeneralLength = 1 << 30
 // maxGeneralLength keys, and its sum with a position fits 32 bits.
 const maxWindow = maxGeneralLength - 1
 
-// factors are those of the call's kernel.
+// factors returns the factors for the unit of the call's scores.
 func (f options) factors(s *scoreFactors) *factors {
 	if f.natural() {
 		return &s.natural

@@ -2,8 +2,8 @@ package attention
 
 import "unsafe"
 
-// These structs mirror the parameter blocks of the kernels field by field. The tag glsl
-// gives the GLSL names, one per element; a field without the tag has the same name in
+// The parameter blocks of the kernels. Each struct mirrors a block field by field. The tag
+// glsl gives the GLSL names, one per element; a field without the tag has the same name in
 // GLSL. A uvec2 address is one uint64 here: GLSL stores the low word first, and host and
 // device have the same byte order.
 
@@ -13,7 +13,7 @@ const (
 	denseBindings  = 5
 )
 
-// denseParams is Params of shaders/interface.glsl in dense modules.
+// denseParams is the block Params of shaders/interface.glsl in dense modules.
 type denseParams struct {
 	addr   [5]uint64    `glsl:"addrQ addrK addrV addrO addrLSE"`
 	stride [4][3]uint32 `glsl:"strideQBatch strideQHead strideQSeq strideKBatch strideKHead strideKSeq strideVBatch strideVHead strideVSeq strideOBatch strideOHead strideOSeq"`
@@ -24,7 +24,7 @@ type denseParams struct {
 	unitHigh, unitLow     float32
 }
 
-// generalParams is Params in general modules.
+// generalParams is the block Params in general and decode modules.
 type generalParams struct {
 	denseParams
 	addrOptions [11]uint64 `glsl:"addrCuQ addrCuK addrUsedQ addrUsedK addrBlockTable addrALiBi addrSinks addrBias addrMask addrKScale addrVScale"`
@@ -37,8 +37,8 @@ type generalParams struct {
 	softcap                 float32
 }
 
-// setAddress stores the start of the tensor of a binding. A call has sparse tokens or a
-// mask, never both, so the address of the tokens takes the place of the mask's strides.
+// setAddress stores the start of a binding's tensor. A call has sparse tokens or a mask,
+// never both, so the address of the sparse tokens is in the first two strides of the mask.
 func (p *generalParams) setAddress(binding int, at uint64) {
 	switch {
 	case binding <= bindLSE:
@@ -50,7 +50,7 @@ func (p *generalParams) setAddress(binding int, at uint64) {
 	}
 }
 
-// mergeParams is Params of shaders/merge.comp.
+// mergeParams is the block Params of shaders/merge.comp.
 type mergeParams struct {
 	addrFirst, addrSecond, addrFirstLSE, addrSecondLSE, addrO, addrLSE uint64
 
@@ -63,7 +63,7 @@ type mergeParams struct {
 	firstCount, states, Sq, Hq uint32
 }
 
-// appendParams is Params of shaders/append.comp.
+// appendParams is the block Params of shaders/append.comp.
 type appendParams struct {
 	addr   [appendBindings]uint64 `glsl:"addrIn addrOut addrScale addrUsed addrLengths addrBlockTable addrCos addrSin"`
 	stride [2][3]uint32           `glsl:"strideInBatch strideInHead strideInSeq strideOutBatch strideOutHead strideOutSeq"`
@@ -71,7 +71,7 @@ type appendParams struct {
 	rows, heads, sequences, limit, pageRows, pages, blockTableStride, flags uint32
 }
 
-// combineParams is Params of shaders/combine.comp.
+// combineParams is the block Params of shaders/combine.comp.
 type combineParams struct {
 	addrSplitO, addrSplitLSE, addrO, addrLSE uint64
 
@@ -80,8 +80,8 @@ type combineParams struct {
 	splits, rows, Sq, Hq uint32
 }
 
-// paramBytes returns the first n bytes of a block, the size that the module declares. Go
-// rounds the struct up to a multiple of 8.
+// paramBytes returns the first n bytes of a block. The module declares n bytes; Go rounds
+// the size of the struct up to a multiple of 8.
 func paramBytes[T denseParams | generalParams | mergeParams | appendParams | combineParams](p *T, n int) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(p)), n)
 }

@@ -11,7 +11,7 @@ import (
 	"vkattn/vk"
 )
 
-// The planner is tested against what devices report, without any of them.
+// The planner is tested with the limits that devices report, without a device.
 
 func minimalCaps() *vk.Caps {
 	return &vk.Caps{
@@ -93,12 +93,12 @@ func TestEveryHeadDimHasATileWithinTheLimits(t *testing.T) {
 	}
 }
 
-// checkTile repeats what the kernels assume of their constants.
+// checkTile checks what the kernels assume of their constants.
 func checkTile(t *testing.T, v variant) {
 	t.Helper()
 	x := v.tile
 	require.NotZero(t, x.rows())
-	require.Zero(t, x.columns()%8*(v.slices()-1), "a slice of several starts at a multiple of 8 columns")
+	require.Zero(t, x.columns()%8*(v.slices()-1), "each of several slices starts at a multiple of 8 columns")
 	switch x := x.(type) {
 	case coopmatTile:
 		require.Zero(t, x.KVTile%x.N)

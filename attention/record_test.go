@@ -15,8 +15,8 @@ import (
 	"vkattn/vk"
 )
 
-// recording is an operation with its tensors on a device: a small problem,
-// since what a call costs the host does not depend on the sizes.
+// recording is an operation with its tensors on a device. The problem is small, since the
+// host time of a call does not depend on the sizes.
 type recording struct {
 	dev    *vk.Device
 	op     *attention.Op
@@ -29,9 +29,9 @@ var recordedShape = attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 1}
 // recordTests are the ways a kernel reaches its tensors.
 var recordTests = []attention.Access{attention.AccessAddresses, attention.AccessDescriptors}
 
-// newRecording skips where there is no device that executes, unless
-// VKATTN_DRIVER says that there is. Validation layers allocate and take time:
-// it is for tests of the host's own cost, and leaves them out.
+// newRecording skips the test if there is no device that executes, unless VKATTN_DRIVER
+// requires one. It uses no validation layers: they allocate and take time, and the tests
+// measure the host's own cost.
 func newRecording(t testing.TB, access attention.Access) *recording {
 	t.Helper()
 	t.Setenv("VKATTN_VALIDATION", "")
@@ -96,8 +96,8 @@ func TestCloseGivesPipelinesBack(t *testing.T) {
 
 func (r *recording) wait(t testing.TB) { require.NoError(t, r.stream.Wait(context.Background())) }
 
-// wrap makes a command buffer of the caller's and Commands that record into it;
-// again begins both anew.
+// wrap makes a command buffer as a caller would, and Commands that record into it. again
+// begins both anew.
 func (r *recording) wrap(t testing.TB) (c *vk.Commands, again func()) {
 	t.Helper()
 	// goki/vulkan frees what it marshals for calls with arrays in finalizers
@@ -132,11 +132,10 @@ func (r *recording) wrap(t testing.TB) (c *vk.Commands, again func()) {
 	}
 }
 
-// batchOf is how many calls a batch holds here.
+// batchOf is the number of calls in a batch of these tests.
 const batchOf = 512
 
-// warmUp records a batch, so that the next one finds what a batch needs made,
-// and begins that.
+// warmUp records a batch, so that everything a batch needs exists, and begins the next one.
 func (r *recording) warmUp(t testing.TB) {
 	for range batchOf {
 		require.NoError(t, r.op.Forward(r.stream, r.args))
@@ -145,8 +144,8 @@ func (r *recording) warmUp(t testing.TB) {
 	require.NoError(t, r.stream.Barrier())
 }
 
-// A decode loop makes no garbage, whether it records one forward after another
-// or waits for each, into a stream or into a command buffer of its own.
+// A decode loop allocates nothing, whether it records one forward after another or waits
+// for each, and whether it records into a stream or into a command buffer of its own.
 func TestCallsAllocateNothing(t *testing.T) {
 	if os.Getenv("VKATTN_DRIVER") == "swiftshader" {
 		t.Skip("the host does the same on every driver, and this one compiles for 9 s")
@@ -164,7 +163,7 @@ func TestCallsAllocateNothing(t *testing.T) {
 				"Forward": func() error { return r.op.Forward(r.stream, r.args) },
 				"Record":  func() error { return r.op.Record(c, r.args) },
 			} {
-				// Once to warm up, once to count: every one of the allocations.
+				// The first run warms up, the second counts every allocation.
 				require.Zero(t, testing.AllocsPerRun(1, func() {
 					for range batchOf / 2 {
 						if err := f(); err != nil {
@@ -193,8 +192,8 @@ func (r *recording) roundTrip(t testing.TB) {
 	}
 }
 
-// BenchmarkRecord is the host's cost of Op.Record into a command buffer, which
-// is never submitted: ns/op and allocations are those of the recording alone.
+// BenchmarkRecord measures the host cost of Op.Record into a command buffer that is never
+// submitted: ns/op and allocations are those of the recording alone.
 func BenchmarkRecord(b *testing.B) {
 	for _, access := range recordTests {
 		b.Run(access.String(), func(b *testing.B) {
@@ -205,9 +204,9 @@ func BenchmarkRecord(b *testing.B) {
 	}
 }
 
-// BenchmarkForward is the same into a stream. What is recorded has to be
-// executed, outside of the measured time, which on a device that is this
-// processor is most of the time: -benchtime 50000x will do there.
+// BenchmarkForward measures the same for a stream. The recorded work is executed outside
+// of the measured time. On a driver on the CPU that takes most of the run: -benchtime
+// 50000x is enough there.
 func BenchmarkForward(b *testing.B) {
 	for _, access := range recordTests {
 		b.Run(access.String(), func(b *testing.B) {
@@ -221,11 +220,11 @@ func BenchmarkForward(b *testing.B) {
 	}
 }
 
-// BenchmarkRecordNewLength is BenchmarkRecord in a decode loop: every call has
-// one key more than the last, and none was seen before.
+// BenchmarkRecordNewLength is BenchmarkRecord in a decode loop: every call has one key more
+// than the last, so no plan is cached.
 func BenchmarkRecordNewLength(b *testing.B) {
 	r := newRecording(b, attention.AccessAuto)
-	keys := 1 << 20 // of one head, all at the same place
+	keys := 1 << 20 // of one head, all in the same memory
 	r.args.K.Strides.Batch, r.args.V.Strides.Batch = 1, 1
 	c, again := r.wrap(b)
 	n := 0
@@ -236,8 +235,8 @@ func BenchmarkRecordNewLength(b *testing.B) {
 	})
 }
 
-// BenchmarkRoundTrip is a forward recorded, submitted, executed and waited for:
-// what a caller pays who needs each result before the next call.
+// BenchmarkRoundTrip measures a forward that is recorded, submitted, executed and waited
+// for: the cost to a caller who needs each result before the next call.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, access := range recordTests {
 		b.Run(access.String(), func(b *testing.B) {

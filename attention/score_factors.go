@@ -2,11 +2,11 @@ package attention
 
 import "math"
 
-// factors are the numbers of a Config that kernels take: what turns products into scores, and
-// scores into natural exponents.
+// factors are the numbers that kernels take from a Config. scale turns products of Q and K
+// into scores; unitHigh + unitLow turns scores into natural exponents.
 type factors struct{ scale, unitHigh, unitLow float32 }
 
-// scoreFactors are those of each kind of kernel.
+// scoreFactors holds the factors for each unit of scores.
 type scoreFactors struct {
 	products factors // scores are scaled products, as exponents of two
 	natural  factors // scores have a bias or ALiBi and are natural exponents
@@ -20,11 +20,11 @@ func (c Config) factors() scoreFactors {
 	return f
 }
 
-// leastScaleLog2 is the least |scaleLog2|.
+// leastScaleLog2 is the smallest |scaleLog2|.
 const leastScaleLog2 = 0x1p-100
 
-// scaleLog2 is the scale in log2 units. Kernels multiply masked scores, which
-// are -Inf, by it: 0 becomes a number too small to matter, so that they stay so.
+// scaleLog2 returns the scale in log2 units. Kernels multiply masked scores, which are
+// -Inf, by it. A scale of 0 becomes a number too small to matter, so that -Inf stays -Inf.
 func (c Config) scaleLog2() float32 {
 	s := float64(c.ScaleValue()) * math.Log2E
 	if math.Abs(s) < leastScaleLog2 {
@@ -33,10 +33,10 @@ func (c Config) scaleLog2() float32 {
 	return float32(s)
 }
 
-// logUnit is |scale| / |scaleLog2|, almost ln 2, as the sum of two float32: a
-// kernel's row max is in units of scaleLog2 as rounded, and LSE in those of scale.
-// Where scaleLog2 stands for a smaller scale it is ln 2: the row max may have the exponents
-// of scales of V in it.
+// logUnit returns |scale| / |scaleLog2|, almost ln 2, as the sum of two float32. A kernel's
+// row max is in units of the rounded scaleLog2, LSE in units of scale. If scaleLog2 is
+// leastScaleLog2 in place of a smaller scale, logUnit is ln 2: the row max may contain the
+// exponents of scales of V.
 func (c Config) logUnit() (high, low float32) {
 	unit := math.Abs(float64(c.ScaleValue())) / math.Abs(float64(c.scaleLog2()))
 	if math.Abs(float64(c.scaleLog2())) == leastScaleLog2 {

@@ -8,6 +8,7 @@ import (
 	"vkattn/attention"
 )
 
+// Workgroups occupy a core each only if they then leave few cores idle.
 func TestWorkgroupsTakeCoresThatTheyFill(t *testing.T) {
 	const cores, round = 132, 128
 	of := func(b, hkv, keys int) attention.Shape {

@@ -18,25 +18,25 @@ import (
 	"vkattn/vk"
 )
 
-// startup is where the time of a process goes, from opening the device to
-// having the first result in host memory, in milliseconds. What runs before
-// main is not in it: GODEBUG=inittrace=1 shows that.
+// startup holds the times of a process, in milliseconds, from opening the device to the
+// first result in host memory. It does not include the time before main, which
+// GODEBUG=inittrace=1 shows.
 type startup struct {
 	Device  string
 	Plan    string
 	Open    float64 // vk.Open, the pipeline cache read
 	New     float64 // attention.New
-	Tensors float64 // a stream, buffers, the inputs on their way
+	Tensors float64 // a stream, buffers, uploads of the inputs
 	Forward float64 // Op.Forward: plan, pipeline, recording
-	Compile float64 // of Forward, what the driver took for the pipeline
+	Compile float64 // the part of Forward that the driver took for the pipeline
 	Result  float64 // submitted, executed, downloaded
 	Close   float64 // of everything, the pipeline cache written
 }
 
-// first is the time from the open device to the result.
+// first returns the time from the open device to the result.
 func (s *startup) first() float64 { return s.New + s.Tensors + s.Forward + s.Result }
 
-// ours is what of it is neither compiling nor executing.
+// ours returns the part of first that is neither compiling nor executing.
 func (s *startup) ours() float64 { return s.New + s.Tensors + s.Forward - s.Compile }
 
 const startupEnv = "VKATTN_TEST_STARTUP"
@@ -98,7 +98,7 @@ func TestStartupChild(t *testing.T) {
 	require.NoError(t, os.WriteFile(os.Getenv(startupEnv), out, 0o644))
 }
 
-// caches are folders for what our pipeline cache and the driver's own keep.
+// caches are the folders of this library's pipeline cache and of the driver's own.
 type caches struct{ ours, drivers string }
 
 // start runs a process of its own against the caches.
@@ -125,7 +125,7 @@ func (c caches) start(t testing.TB) *startup {
 	return s
 }
 
-// needStartup skips where no first result can be had.
+// needStartup skips the test if there is no device that executes.
 func needStartup(t testing.TB) {
 	t.Helper()
 	driver := os.Getenv("VKATTN_DRIVER")
@@ -137,10 +137,9 @@ func needStartup(t testing.TB) {
 	}
 }
 
-// A process that finds the caches of an earlier one has its first result soon
-// after it has opened the device. What is ours of that has to be next to nothing
-// anywhere; the whole is judged on a GPU, since a driver for the processor
-// compiles again whatever we keep for it.
+// A process that finds the caches of an earlier one has its first result soon after it has
+// opened the device. The library's own part must be small on every device. The whole time
+// is tested only on a GPU, since a driver on the CPU compiles again despite the cache.
 func TestWarmStart(t *testing.T) {
 	driver := os.Getenv("VKATTN_DRIVER")
 	if driver != "native" && driver != "lavapipe" {
@@ -152,7 +151,7 @@ func TestWarmStart(t *testing.T) {
 		if warm.ours() < 100 {
 			break
 		}
-		warm = c.start(t) // whatever else runs on the machine may have been in the way
+		warm = c.start(t) // other work on the machine may have slowed the first try
 	}
 	t.Logf("cold %+v", *cold)
 	t.Logf("warm %+v", *warm)

@@ -9,8 +9,8 @@ import (
 	"vkattn/shaders"
 )
 
-// The tags of a tile's fields name constants that the shaders have and values that can be
-// read, and every field goes through the tuning cache.
+// The tags of a tile's fields name constants of the shaders and valid values, and every
+// field survives the tuning cache.
 func TestTileFieldsSayWhatTheyAre(t *testing.T) {
 	for _, x := range []tile{scalarTile{}, coopmatTile{}, decodeTile{}} {
 		names, constants := map[string]bool{}, map[string]bool{}
@@ -45,8 +45,8 @@ func TestTileFieldsSayWhatTheyAre(t *testing.T) {
 	}
 }
 
-// What the SPIR-V says of shared memory and of the plan's constants is of the tile's own
-// family: a decode tile sets nothing that only the forward kernel reads.
+// A variant sets the constants of its tile's own kernel family: a decode tile sets none
+// that only the forward kernel reads.
 func TestConstantsAreOfTheKernelFamily(t *testing.T) {
 	id := func(name string) uint32 {
 		n, ok := shaders.ConstantID(name)

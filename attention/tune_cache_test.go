@@ -18,14 +18,14 @@ import (
 
 var tuneDeviceInfo = tuningDevice{Name: "a GPU", UUID: "0102", Driver: "driver 1", DriverUUID: "0a", DriverVersion: 7}
 
-// freshStore is the store of another process: it reads the file.
+// freshStore returns a store like that of another process: it reads the file.
 func freshStore(path string, caps *vk.Caps) *tuneStore {
 	s := newTuneStore(tuneDeviceInfo, caps, path)
 	s.load()
 	return s
 }
 
-// tuned is a store file with the second candidate of a problem in it.
+// tuned writes a cache file in which a class has its second candidate.
 func tuned(t *testing.T) (path string, caps *vk.Caps, v variant, cfg Config, r request, entry tuningEntry) {
 	t.Helper()
 	caps, cfg = h200Caps(), Config{HeadDim: 128}
@@ -55,7 +55,7 @@ func TestATunedTileIsFoundByTheNextProcess(t *testing.T) {
 	require.Equal(t, entry.Tile, keyOf(got))
 	require.Equal(t, TileCached, source)
 	require.Empty(t, notes)
-	// Tuned again, the tile is the new one at once.
+	// After another tuning the new tile is used at once.
 	s := freshStore(path, caps)
 	_, _, _ = s.pick(v, cfg, r)
 	entry.Tile = keyOf(v.tile)
@@ -63,14 +63,14 @@ func TestATunedTileIsFoundByTheNextProcess(t *testing.T) {
 	got, source, _ = s.pick(v, cfg, r)
 	require.Equal(t, v.tile, got)
 	require.Equal(t, TileTuned, source)
-	// Another class has the heuristic's tile.
+	// Another class still uses the heuristic's tile.
 	cfg.Causal = TopLeft
 	_, source, notes = freshStore(path, caps).pick(v, cfg, r)
 	require.Empty(t, source)
 	require.Empty(t, notes)
 }
 
-// edit changes the file as a hand or a fault would.
+// edit changes the file as a user or a fault would.
 func edit(t *testing.T, path string, change func(f *tuningFile)) {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -92,7 +92,7 @@ func editEntry(t *testing.T, path string, change func(e *tuningEntry)) {
 	})
 }
 
-// Whatever the file holds, the heuristic's tile runs and a note says why.
+// If the file is bad, the heuristic's tile runs and a note says why.
 func TestABadCacheIsIgnoredWithANote(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(t *testing.T, path string)
@@ -161,7 +161,7 @@ func TestABadCacheIsIgnoredWithANote(t *testing.T) {
 				require.Error(t, s.put(classOf(v, cfg, r.shape), entry))
 				return
 			}
-			// The next tuning replaces what was bad.
+			// The next tuning replaces the bad file or entry.
 			require.NoError(t, s.put(classOf(v, cfg, r.shape), entry))
 			_, source, notes = freshStore(path, caps).pick(v, cfg, r)
 			require.Equal(t, TileCached, source)
@@ -170,7 +170,7 @@ func TestABadCacheIsIgnoredWithANote(t *testing.T) {
 	}
 }
 
-// A tile that is in the table and over this device's limits, edited into the file, must
+// A tile that is in the table but over this device's limits, edited into the file, must
 // not reach the driver: the device would be lost.
 func TestAnEditedTileOverTheLimitsIsRefused(t *testing.T) {
 	path, caps, v, cfg, r, _ := tuned(t)
@@ -213,8 +213,8 @@ func TestProcessesAddToOneFile(t *testing.T) {
 	wg.Wait()
 	classes, note := loadTuning(path, tuneDeviceInfo)
 	require.Empty(t, note)
-	require.Len(t, classes, 16, "one of them is the first again")
-	// Entries of kernels that are gone leave with the next update.
+	require.Len(t, classes, 16, "one class is the first again")
+	// The next update drops entries of kernels that no longer exist.
 	edit(t, path, func(f *tuningFile) {
 		f.Classes["gone f16 d64/64"] = entry
 		f.Classes["scalar_ssbo f32 old"] = tuningEntry{SPIRV: "00"}
@@ -225,7 +225,7 @@ func TestProcessesAddToOneFile(t *testing.T) {
 	require.NotContains(t, classes, "gone f16 d64/64")
 }
 
-// A process keeps its tiles whatever another one stores meanwhile.
+// A process keeps its tiles, even if another process stores others meanwhile.
 func TestAProcessReadsTheCacheOnce(t *testing.T) {
 	path, caps, v, cfg, r, entry := tuned(t)
 	here := freshStore(path, caps)
@@ -248,7 +248,7 @@ func TestAnUnwritableFolderCostsTheTuning(t *testing.T) {
 		s := newTuneStore(tuneDeviceInfo, caps, path)
 		require.Error(t, s.put(classOf(v, cfg, r.shape), tuningEntry{SPIRV: v.spirv(), Tile: keyOf(v.tile)}), "%q", path)
 		_, source, notes := s.pick(v, cfg, r)
-		require.Equal(t, TileTuned, source, "this process has it all the same")
+		require.Equal(t, TileTuned, source, "this process uses it nevertheless")
 		require.Len(t, notes, 1)
 		require.Contains(t, notes[0], "not stored")
 	}

@@ -20,8 +20,8 @@ import (
 	"vkattn/vk"
 )
 
-// mayLack skips what the device under test has no tier for. lavapipe has every
-// tier, so that there nothing is left out.
+// mayLack skips a test if the device under test lacks the tier. lavapipe has every tier, so
+// nothing is skipped there.
 func mayLack(t *testing.T, err error) {
 	t.Helper()
 	if errors.Is(err, attention.ErrUnsupported) && os.Getenv("VKATTN_DRIVER") != "lavapipe" {
@@ -29,7 +29,7 @@ func mayLack(t *testing.T, err error) {
 	}
 }
 
-// tuneDevice opens the driver under test with a cache of its own.
+// tuneDevice opens the driver under test with a cache folder of the test's own.
 func tuneDevice(t *testing.T) *vk.Device {
 	t.Helper()
 	switch name := os.Getenv("VKATTN_DRIVER"); {
@@ -113,10 +113,10 @@ func TestTuneTimesStoresAndIsUsed(t *testing.T) {
 	require.NoError(t, err)
 	require.NoFileExists(t, path)
 	_, err = attention.ClearTuningCache(dev)
-	require.NoError(t, err, "twice is once")
+	require.NoError(t, err, "a second call changes nothing")
 }
 
-// A kernel changed for measurement is not tuned itself: what is found serves everyone.
+// A kernel changed for a measurement is not tuned: all kernels would use its result.
 func TestExperimentsAreNotTuned(t *testing.T) {
 	dev := tuneDevice(t)
 	cfg := attention.Config{HeadDim: 16, Tier: attention.TierCoopMat, Tuning: attention.TuningOn}
@@ -133,7 +133,7 @@ func TestExperimentsAreNotTuned(t *testing.T) {
 	require.Equal(t, attention.TileHeuristic, plan.Tuning)
 }
 
-// Candidates compile where nothing executes, too: AMD's compiler on a null device.
+// Candidates compile on devices that execute nothing: AMD's compiler on a null device.
 func TestCompileOnlyNeedsNoExecution(t *testing.T) {
 	if name := os.Getenv("VKATTN_DRIVER"); name == "" || name == "none" {
 		t.Skip("no Vulkan driver under test (VKATTN_DRIVER)")
@@ -294,9 +294,10 @@ func TestTuneWithoutADeviceIsRefused(t *testing.T) {
 	require.ErrorAs(t, err, &shape)
 }
 
-// A tuned tile may be any of the table, so each has to compute what the reference
-// does. Some are drawn, few on the CPU, where a kernel compiles for a second or
-// more; VKATTN_TEST_LEVEL=exhaustive takes ten times as many. The tables have thousands.
+// A tuned tile may be any tile of the table, so each must agree with the reference. The
+// tables have thousands of tiles: the test draws some of them, few on the CPU, where a
+// kernel compiles for a second or more. VKATTN_TEST_LEVEL=exhaustive draws ten times as
+// many.
 func TestEveryTileOfTheTableComputes(t *testing.T) {
 	dev := tuneDevice(t)
 	for _, c := range []struct {

@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A tuning cache file is ignored for a reason in one line, or is of this device and
-// driver and can be written again. Whatever its entries say, a tile that comes of them
-// is in the table and within the limits.
+// A tuning cache file is ignored with a reason of one line, or it is of this device and
+// driver and can be written again. A tile that comes from its entries is always in the
+// table and within the limits.
 func FuzzTuningCache(f *testing.F) {
 	caps := h200Caps()
 	v, r := tuneProblem(f, caps, Config{HeadDim: 128}, TierCoopMat2, large)

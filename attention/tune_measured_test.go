@@ -22,14 +22,14 @@ type measuredTile struct {
 	cfg       Config
 	length    int
 	tflops    float64
-	tile      coopmatTile // without fragment and slice
+	tile      coopmatTile // without fragment and DvSlice
 	subgroups uint32
 	registers int
 	spilled   int
 	shared    uint64
 }
 
-// measuredCaps are those of the device they were measured on.
+// measuredCaps returns the capabilities of the device that was measured.
 func measuredCaps() *vk.Caps {
 	caps := h200Caps()
 	caps.ShaderCores = 132
@@ -39,12 +39,12 @@ func measuredCaps() *vk.Caps {
 	return caps
 }
 
-// problem is what the tile was measured on.
+// problem describes the problem that was measured.
 func (m *measuredTile) problem() string {
 	return fmt.Sprintf("%v %v %v", m.tier, m.cfg, m.length)
 }
 
-// on is the tile as a variant of a device, with the request.
+// on returns the tile as a variant for a device, and the request.
 func (m *measuredTile) on(t testing.TB, caps *vk.Caps) (variant, request) {
 	heads := 128
 	if m.cfg.HeadDim >= 192 {
@@ -85,8 +85,8 @@ func measuredTiles(t testing.TB) []measuredTile {
 	return all
 }
 
-// The estimate follows the compiler's counts: within 15 %, on the average within 4,
-// and it knows what spills.
+// The estimate of registers is within 15 % of the compiler's count, on average within 4 %,
+// and it is above 245 for tiles that spill.
 func TestEstimatedRegistersAreNearTheMeasured(t *testing.T) {
 	var sum float64
 	list := measuredTiles(t)
@@ -104,8 +104,8 @@ func TestEstimatedRegistersAreNearTheMeasured(t *testing.T) {
 	require.Less(t, sum/float64(len(list)), 0.04)
 }
 
-// The estimate of cost is one of time: for tiles that spill little it is within 17 %,
-// and it puts nine in ten pairs into the right order.
+// The estimate of cost is proportional to time: for tiles that spill little it is within
+// 17 %, and it orders nine in ten pairs correctly.
 func TestEstimatedTimesAreNearTheMeasured(t *testing.T) {
 	type timed struct{ measured, estimate float64 }
 	problems := map[string][]timed{}
@@ -127,7 +127,7 @@ func TestEstimatedTimesAreNearTheMeasured(t *testing.T) {
 		for i, a := range list {
 			for _, b := range list[:i] {
 				if max(a.measured, b.measured) < 1.03*min(a.measured, b.measured) {
-					continue // the same, within what either is worth
+					continue // equal within the error of both
 				}
 				pairs++
 				if (a.measured < b.measured) == (a.estimate < b.estimate) {
@@ -140,8 +140,8 @@ func TestEstimatedTimesAreNearTheMeasured(t *testing.T) {
 	require.Greater(t, float64(right)/float64(pairs), 0.9, "%d of %d pairs in the right order", right, pairs)
 }
 
-// The best tiles are tried and the poor are not, by estimates alone: the search
-// starts from a tile that is none of them.
+// By estimates alone, the best tiles are tried and the poor ones are not. The search starts
+// from another tile.
 func TestPruningKeepsWhatMeasuredWell(t *testing.T) {
 	list := measuredTiles(t)
 	best, tried := map[string]float64{}, map[string][]option{}
@@ -161,7 +161,7 @@ func TestPruningKeepsWhatMeasuredWell(t *testing.T) {
 		tried[key] = slices.DeleteFunc(all, func(o option) bool { return o.out != "" })
 		require.LessOrEqual(t, len(tried[key]), tuneCandidates)
 	}
-	poor, kept := 0, 0
+	poor, poorTried := 0, 0
 	for _, m := range list {
 		v, _ := m.on(t, measuredCaps())
 		in := slices.ContainsFunc(tried[m.problem()], func(o option) bool { return o.v.tile == v.tile })
@@ -171,21 +171,21 @@ func TestPruningKeepsWhatMeasuredWell(t *testing.T) {
 		case share < 0.8 || m.spilled > spillSlack:
 			poor++
 			if in {
-				kept++
+				poorTried++
 			}
 		}
 	}
 	require.Greater(t, poor, 5)
-	require.Zero(t, kept, "of %d", poor)
+	require.Zero(t, poorTried, "of %d", poor)
 }
 
-// Pruning is what every tuning starts with, and goes through the whole table.
+// Every tuning starts with pruning, which judges the whole table, so it must be quick.
 func TestPruningIsQuick(t *testing.T) {
 	caps := measuredCaps()
 	var least time.Duration
 	for i := range 5 {
 		s := large
-		s.Sk += i // nothing is known from the last time
+		s.Sk += i // a new length, so that nothing is cached
 		v, r := tuneProblem(t, caps, Config{HeadDim: 128}, TierCoopMat2, s)
 		v.align[0] = uint32(1) << i
 		start := time.Now()

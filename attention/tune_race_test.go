@@ -60,7 +60,7 @@ func TestTheFastestWins(t *testing.T) {
 	all, winner, err := k.race().hold(context.Background(), len(k.times))
 	require.NoError(t, err)
 	require.Equal(t, 2, winner)
-	require.True(t, all[0].final, "the heuristic's is timed to the end")
+	require.True(t, all[0].final, "the heuristic's tile is timed to the end")
 	require.Greater(t, k.runs[2], k.runs[7])
 	require.Less(t, k.runs[6], k.runs[7], "out after its first turn")
 	require.False(t, all[4].final)
@@ -68,7 +68,7 @@ func TestTheFastestWins(t *testing.T) {
 	require.InDelta(t, 3, float64(all[2].median)/1e6, 0.1)
 }
 
-// Within the noise the tile that needs no cache stays.
+// Within the noise the heuristic's tile, which needs no cache, wins.
 func TestTheHeuristicStaysUnlessBeaten(t *testing.T) {
 	for _, c := range []struct {
 		other float64
@@ -93,7 +93,7 @@ func TestOutOfTimeTheBestSoFarWins(t *testing.T) {
 	require.Zero(t, all[4].median, "never timed")
 	require.Zero(t, all[4].runs)
 	require.Less(t, k.spent, 200*time.Millisecond)
-	// The heuristic's is timed even if there was no time at all.
+	// The heuristic's tile is timed even if there is no time at all.
 	k = &track{times: ms(50, 40), limit: 1}
 	k.spent = 2
 	all, winner, err = k.race().hold(context.Background(), 2)
@@ -108,7 +108,7 @@ func TestACandidateThatFailsIsOut(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, winner)
 	require.EqualError(t, all[1].err, "no")
-	// The heuristic's too.
+	// A failure of the heuristic's tile too.
 	k = &track{times: ms(5, 6, 7), fails: map[int]error{0: errors.New("no")}}
 	_, winner, err = k.race().hold(context.Background(), 3)
 	require.NoError(t, err)

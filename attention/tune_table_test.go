@@ -10,7 +10,7 @@ import (
 	"vkattn/vk"
 )
 
-// tuneProblem is a variant with the heuristic's tile, and its request.
+// tuneProblem returns a variant with the heuristic's tile, and its request.
 func tuneProblem(t testing.TB, caps *vk.Caps, cfg Config, tier Tier, s Shape) (variant, request) {
 	t.Helper()
 	s.Hkv = s.KVHeads()
@@ -111,7 +111,7 @@ func TestKeysNameOneTile(t *testing.T) {
 	for i, x := range tilings(v) {
 		back, ok := tileOf(&v, keyOf(x))
 		require.True(t, ok)
-		require.Equal(t, x, back, "a field of the tile that its key is not read into")
+		require.Equal(t, x, back, "a field of the tile is not in its key")
 		if i%17 > 0 {
 			continue
 		}
@@ -212,7 +212,7 @@ func TestSpillsAreDroppedWhereOthersHaveNone(t *testing.T) {
 	out := dropSpills([]*candidate{heuristic, clean, few, many, silent})
 	require.Len(t, out, 1)
 	require.Contains(t, out[many], "260 bytes")
-	require.Empty(t, dropSpills([]*candidate{heuristic, few, many, silent}), "nobody is known to do better")
+	require.Empty(t, dropSpills([]*candidate{heuristic, few, many, silent}), "no candidate is known to spill less")
 }
 
 func TestResultsOfTwoTilesAgree(t *testing.T) {

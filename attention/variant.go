@@ -106,7 +106,7 @@ func (v variant) sharedBytes() (uint64, error) {
 	return n, nil
 }
 
-// pipeline describes v to the host layer.
+// pipeline describes v to package vk.
 func (v variant) pipeline(*Config) (*vk.PipelineDesc, error) {
 	m, err := v.code()
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 
 var sentinels = apiwalk.Matching(vk.ErrInvalid, vk.ErrClosed, vk.ErrUnsupported, vk.ErrNoDevice, vk.ErrOutOfMemory, vk.ErrDeviceLost)
 
-// Nothing that a caller can do to the library panics.
+// No call of an exported function or method panics, whatever its arguments.
 func TestNothingExportedPanics(t *testing.T) {
 	if s := open(t); s.compileOnly {
 		t.Skip("nothing executes on a null device, and opening one with GPU-assisted validation crashes RADV")
@@ -44,14 +44,14 @@ var vkPackage = apiwalk.Package{
 	},
 	Types: []any{vk.Buffer{}, vk.Commands{}, vk.ComponentType(0), vk.CoopMatShape{}, vk.Device{}, vk.DeviceType(0), vk.Error{},
 		vk.MemoryKind(0), vk.Message{}, vk.Pipeline{}, vk.Scope(0), vk.Severity(0), vk.Stream{}, vk.Timeline{}},
-	// A descriptor made up may be one of this process.
+	// A made-up file descriptor may be an open one of this process.
 	Exact: map[string][]any{"Device.ImportBufferFD": {-1}, "Device.ImportTimelineFD": {-1}},
 }
 
-// walkedDevices are those of this test, the last one in use.
+// walkedDevices are the devices that this test opened; the last one is in use.
 var walkedDevices []*vk.Device
 
-// walked is a device that calls may close: the same one for as long as they do not.
+// walked returns a device that calls may close. It opens a new one after that.
 func walked(t *testing.T) *vk.Device {
 	t.Helper()
 	if n := len(walkedDevices); n > 0 {
@@ -65,8 +65,8 @@ func walked(t *testing.T) *vk.Device {
 	return d
 }
 
-// liveDevice is a device and one object of each kind, the device first; none where
-// there is nothing to execute on.
+// liveDevice returns a device and one object of each kind, the device first; nothing if no
+// device executes.
 func liveDevice(t *testing.T) []any {
 	t.Helper()
 	s := open(t)
@@ -122,8 +122,8 @@ var attentionPackage = apiwalk.Package{
 		attention.Vector{}, attention.Window{}},
 }
 
-// liveOps are operations of the CPU tier, and of the device where there is one, with
-// what they take.
+// liveOps returns operations of the CPU tier and of the device, if there is one, with the
+// objects that they take.
 func liveOps(t *testing.T) []any {
 	t.Helper()
 	var list []any
@@ -188,7 +188,7 @@ var inputsPackage = apiwalk.Package{
 	Functions: map[string]any{"Fill": inputs.Fill, "New": inputs.New},
 }
 
-// LimitHeap stays in force for the other tests of the process, which it does not change.
+// LimitHeap stays set for the other tests of the process; it does not affect them.
 var hostmemPackage = apiwalk.Package{
 	Name: "hostmem", Folder: "../vk/hostmem", Matches: sentinels,
 	Functions: map[string]any{"Available": hostmem.Available, "Bytes": hostmem.Bytes, "Check": hostmem.Check, "CheckVariable": hostmem.CheckVariable,

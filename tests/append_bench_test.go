@@ -11,9 +11,9 @@ import (
 	"vkattn/vk"
 )
 
-// BenchmarkAppend is the time of an append of K, V and Q with rotary embedding on a
-// device, one after another, and the bytes it moves in that time: new rows read, and
-// rows of the cache and Q written.
+// BenchmarkAppend measures appends of K, V and Q with rotary embedding on a device, one
+// after another: the time of one, and the rate of the bytes that it moves (new rows read,
+// rows of the cache and of Q written).
 func BenchmarkAppend(b *testing.B) {
 	s := openDevice(b)
 	for _, c := range []struct {

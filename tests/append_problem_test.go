@@ -12,7 +12,7 @@ import (
 	"vkattn/vk"
 )
 
-// Tensors of an append, each in memory of its own.
+// Tensors of an append. Each has its own memory.
 const (
 	appendK = iota
 	appendV
@@ -30,7 +30,7 @@ const (
 	appendPieces
 )
 
-// appendCase is an append to be made.
+// appendCase describes an append.
 type appendCase struct {
 	attention.AppendConfig
 	b, hkv, group, rows int
@@ -67,8 +67,8 @@ func (c *appendCase) valueDim() int {
 	return c.HeadDim
 }
 
-// appendSlot is where a tensor lies, in units of one element or, in a cache of
-// blocks, of one block.
+// appendSlot is the layout of a tensor, in units of one element or, in a cache of blocks,
+// of one block.
 type appendSlot struct {
 	batches, heads, rows, units int
 	unitBytes, unitElements     int
@@ -83,7 +83,7 @@ func (s *appendSlot) at(b, h, r int) int64 {
 
 func (s *appendSlot) rowBytes() int64 { return int64(s.units * s.unitBytes) }
 
-// tensor is the slot as the library takes it: in elements.
+// tensor returns the slot as a Tensor, in elements.
 func (s *appendSlot) tensor(t attention.Tensor) attention.Tensor {
 	n := int64(s.unitElements)
 	t.Offset = s.offset * n
@@ -91,7 +91,7 @@ func (s *appendSlot) tensor(t attention.Tensor) attention.Tensor {
 	return t
 }
 
-// appendProblem is a case in memory, all of it poison where nothing lies.
+// appendProblem is a case in memory. All memory outside of the tensors is poison.
 type appendProblem struct {
 	appendCase
 	slots        [appendPieces]appendSlot
@@ -105,7 +105,7 @@ type appendProblem struct {
 
 func (p *appendProblem) has(i int) bool { return p.image[i] != nil }
 
-// limit is the first position that has no place.
+// limit returns the first position beyond the cache.
 func (p *appendProblem) limit() int {
 	if p.Rotary.Dim > 0 {
 		return min(p.capacity, p.positions)
@@ -145,7 +145,7 @@ func (p *appendProblem) lay(i, batches, heads, rows, elements int, kv attention.
 	}
 }
 
-// vector puts words between guards of large numbers.
+// vector returns the words between guards of large numbers.
 func (p *appendProblem) vector(i int, words []uint32) {
 	p.slots[i].offset = 3
 	p.image[i] = binary.LittleEndian.AppendUint32(nil, 0x7fffffff)
@@ -183,13 +183,13 @@ func newAppendProblem(c appendCase) *appendProblem {
 		if c.empty {
 			p.used = append(p.used, 0)
 		} else {
-			p.used = append(p.used, rng.IntN(c.capacity+1)) // often too full for all of the rows
+			p.used = append(p.used, rng.IntN(c.capacity+1)) // often too full for all new rows
 		}
 	}
 	p.starts = append(p.starts, total)
 	batches, rows := c.b, c.rows
 	if c.lengths == "packed" {
-		batches, rows = 1, total+2 // the last ones belong to none
+		batches, rows = 1, total+2 // the last rows belong to no sequence
 	}
 	batchesOrPages, held := c.b, c.capacity
 	if c.pageSize > 0 {
@@ -198,7 +198,7 @@ func newAppendProblem(c appendCase) *appendProblem {
 		batchesOrPages = p.pages
 		for i, page := range rng.Perm(p.pages)[:c.b*p.wide] {
 			if b, n := i/p.wide, i%p.wide; n*c.pageSize >= p.used[b]+p.length[b] || (n+1)*c.pageSize <= p.used[b] {
-				page = []int{-1, math.MinInt32, p.pages, math.MaxInt32}[rng.IntN(4)] // nothing is appended there
+				page = []int{-1, math.MinInt32, p.pages, math.MaxInt32}[rng.IntN(4)] // not in the pool: nothing is appended there
 			}
 			p.places = append(p.places, int32(page))
 		}
@@ -241,7 +241,7 @@ func newAppendProblem(c appendCase) *appendProblem {
 	return p
 }
 
-// fill gives the new rows random numbers; one in eight has one number alone.
+// fill gives the new rows random numbers; in one row of eight all numbers are equal.
 func (p *appendProblem) fill(rng *rand.Rand) {
 	for _, i := range []int{appendK, appendV, appendQ} {
 		if !p.has(i) {
@@ -275,7 +275,7 @@ func (p *appendProblem) decode(src []byte, n int) []float32 {
 	return x
 }
 
-// args are the arguments of the call, given the memory of each tensor.
+// args returns the arguments of the call, given the memory of each tensor.
 func (p *appendProblem) args(memory func(i int) attention.Tensor) attention.AppendArgs {
 	tensor := func(i int) attention.Tensor {
 		if !p.has(i) {
@@ -312,7 +312,7 @@ func (p *appendProblem) args(memory func(i int) attention.Tensor) attention.Appe
 	return a
 }
 
-// run makes the append on a device, or on the CPU where dev is nil.
+// run makes the append on a device, or on the CPU if dev is nil.
 func (p *appendProblem) run(dev *vk.Device) (after [appendPieces][]byte, err error) {
 	op, err := attention.NewAppend(dev, p.AppendConfig)
 	if err != nil {

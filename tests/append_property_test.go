@@ -41,7 +41,7 @@ func (p *appendProblem) mustRun(t require.TestingT, dev *vk.Device) [appendPiece
 	return after
 }
 
-// A rotation changes no pair's length, and at position 0 nothing at all.
+// A rotation changes no pair's length. At position 0 it changes nothing.
 func TestPropertyRotationKeepsNorms(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
 		rapid.Check(t, func(t *rapid.T) {
@@ -67,7 +67,7 @@ func TestPropertyRotationKeepsNorms(t *testing.T) {
 	})
 }
 
-// Half-split is interleaved with the columns in another order, bit for bit.
+// Half-split rotation gives the bits of interleaved rotation with the columns reordered.
 func TestPropertyRotaryStylesAgree(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
 		rapid.Check(t, func(t *rapid.T) {
@@ -77,7 +77,7 @@ func TestPropertyRotaryStylesAgree(t *testing.T) {
 			p := newAppendProblem(c)
 			c.Rotary.Style = attention.RotaryHalfSplit
 			q := newAppendProblem(c)
-			order := make([]int, c.HeadDim) // where half-split has an element
+			order := make([]int, c.HeadDim) // the column of each element in half-split order
 			for d := range order {
 				if order[d] = d; d >= 4 && d < 16 {
 					order[d] = 4 + (d-4)/2 + (d-4)%2*6
@@ -112,7 +112,7 @@ func TestPropertyRotaryStylesAgree(t *testing.T) {
 	})
 }
 
-// The CPU tier and a device append the same bits, but for what quantising divides by.
+// The CPU tier and a device append the same bits, up to the divisions of quantising.
 func TestAppendTiersAgree(t *testing.T) {
 	s := openDevice(t)
 	for _, dtype := range attention.DTypes() {
@@ -123,8 +123,8 @@ func TestAppendTiersAgree(t *testing.T) {
 	}
 }
 
-// More sequences than a dispatch has batches, and a decode of many sequences in pages
-// beside a long prefill.
+// An append may have more sequences than a dispatch has batches. It may also mix many
+// decoding sequences in pages with a long prefill.
 func TestAppendOfManySequences(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
 		all := mergeAccesses(dev)
@@ -134,7 +134,7 @@ func TestAppendOfManySequences(t *testing.T) {
 			newAppendProblem(c).mustRun(t, dev)
 		}
 		if os.Getenv("VKATTN_DRIVER") == "swiftshader" {
-			return // takes seconds for every so many workgroups
+			return // slow: its time grows with the number of workgroups, to seconds
 		}
 		c := appendCase{b: 70000, hkv: 1, group: 1, rows: 1, capacity: 2, layout: cases.Tight, seed: 3, noV: true,
 			AppendConfig: attention.AppendConfig{HeadDim: 4, KV: attention.KVInt8, Access: all[len(all)-1]}}
@@ -142,7 +142,7 @@ func TestAppendOfManySequences(t *testing.T) {
 	})
 }
 
-// Whatever the vectors say, nothing outside of the cache is written.
+// Wrong numbers in the vectors cause no write outside of the cache.
 func TestAppendOfWrongNumbers(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
 		numbers := []uint32{0xffffffff, 0x80000000, 0x7fffffff, 0x80000001, 1 << 20, 7, 0, 0xfffffff9, 3}
@@ -176,7 +176,7 @@ func TestAppendOfWrongNumbers(t *testing.T) {
 	})
 }
 
-// outside is a tensor's memory with its rows blanked.
+// outside returns a tensor's memory with its rows blanked.
 func outside(p *appendProblem, tensor int, image []byte) []byte {
 	rest, s := append([]byte(nil), image...), &p.slots[tensor]
 	for b := range s.batches {
@@ -189,7 +189,7 @@ func outside(p *appendProblem, tensor int, image []byte) []byte {
 	return rest
 }
 
-// One Inf or NaN spoils what shares its scale, and nothing else.
+// An Inf or NaN spoils the elements that share its scale, and no others.
 func TestAppendOfInvalidRows(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
 		for _, kv := range attention.KVTypes()[1:] {
@@ -218,8 +218,8 @@ func TestAppendOfInvalidRows(t *testing.T) {
 	})
 }
 
-// Attention over a cache that was appended to a moment before, in the same
-// submission, is attention over one that was built on the host.
+// Attention over a cache that the same submission appends to gives the result of attention
+// over a cache that was built on the host.
 func TestAppendThenAttend(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
 		const had, more = 13, 3
@@ -229,7 +229,7 @@ func TestAppendThenAttend(t *testing.T) {
 		p.used = []int{had, had}
 		p.vector(appendUsed, words(p.used))
 		x := make([]float32, 40)
-		for i := appendKCache; i <= appendVCache; i++ { // what it has already
+		for i := appendKCache; i <= appendVCache; i++ { // the keys that the cache already has
 			s := &p.slots[i]
 			for b := range 2 {
 				for h := range 2 {
@@ -256,8 +256,8 @@ func TestAppendThenAttend(t *testing.T) {
 	})
 }
 
-// A cache of every storage type, in pages, says the same to attention, as well as the
-// type can: what one writes is what the other reads.
+// Attention reads what append writes: for every storage type a paged cache gives the same
+// result within the precision of the type.
 func TestAppendQuantisedThenAttend(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
 		var want []float32
@@ -267,7 +267,7 @@ func TestAppendQuantisedThenAttend(t *testing.T) {
 			after, err := p.run(dev)
 			require.NoError(t, err)
 			p.image = after
-			o := attend(t, nil, p, false) // the conformance of quantised caches is that all tiers read them alike
+			o := attend(t, nil, p, false) // the conformance tests show that all tiers read quantised caches alike
 			got := make([]float32, len(o)/2)
 			half.DecodeF16(got, o)
 			if kv == attention.KVSame {
@@ -280,12 +280,12 @@ func TestAppendQuantisedThenAttend(t *testing.T) {
 	})
 }
 
-// attend computes attention of the last rows over the cache, which is appended to
-// before if asked for.
+// attend computes attention of the last rows over the cache. If asked to, it appends to the
+// cache first.
 func attend(t *testing.T, dev *vk.Device, p *appendProblem, appendFirst bool) []byte {
 	shape := attention.Shape{B: p.b, Hq: 4, Hkv: p.hkv, Sq: p.rows, Sk: p.used[0] + p.rows}
 	cfg := attention.Config{HeadDim: p.HeadDim, HeadDimV: p.HeadDimV, KV: p.KV, Causal: attention.BottomRight, Tuning: attention.TuningOff}
-	if p.pageSize > 0 { // every sequence at its own length, which is all that was appended
+	if p.pageSize > 0 { // each sequence has its own length: all that was appended
 		shape.Sq, shape.Sk = 1, p.capacity
 	}
 	op, err := attention.New(dev, cfg)
@@ -345,7 +345,7 @@ func attend(t *testing.T, dev *vk.Device, p *appendProblem, appendFirst bool) []
 	return o
 }
 
-// Every kind of kernel of an append compiles on devices that execute nothing.
+// All append kernels compile on devices that execute nothing.
 func TestCompileAppend(t *testing.T) {
 	s := open(t)
 	if !s.compileOnly {
@@ -364,8 +364,8 @@ func TestCompileAppend(t *testing.T) {
 	}
 }
 
-// A cache may lie over 4 GiB, and over 2^32 elements, into a buffer, by sequences and
-// by pages.
+// A cache may start over 4 GiB, and over 2^32 elements, into a buffer. Its sequences and
+// pages may too.
 func TestAppendBeyond4GiB(t *testing.T) {
 	s := openDevice(t)
 	const dim, rows = 24, 3

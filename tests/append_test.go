@@ -50,8 +50,8 @@ func appendCases() (all []appendCase) {
 	return all
 }
 
-// New rows of every kind go to their places, rotated and quantised as float64 says,
-// and nothing else is written.
+// New rows of every kind are written to their rows of the cache, rotated and quantised as
+// the float64 reference does, and nothing else is written.
 func TestAppend(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
 		for i, access := range mergeAccesses(dev) {

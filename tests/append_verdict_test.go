@@ -12,17 +12,16 @@ import (
 // appended is a row that a call writes.
 type appended struct {
 	in, out, scale int
-	row, to        int64    // bytes of the new row and of its place
-	scaleAt        int64    // byte of its scale
+	row, to        int64    // byte offsets of the new row and of the row it is written to
+	scaleAt        int64    // byte offset of its scale
 	position       int      // in its sequence
 	want           []turned // what it should hold, in float64
 }
 
-// turned is an element as it should be, and the size of what it was computed from.
+// turned is the right value of an element, and the magnitude of its inputs.
 type turned struct{ value, reach float64 }
 
-// eachRow visits every row that belongs somewhere, in the words of the
-// documentation and not those of the code.
+// eachRow visits every row that is written. It follows the documentation, not the code.
 func (p *appendProblem) eachRow(visit func(r appended) error) error {
 	for b := range p.b {
 		for n := range p.length[b] {
@@ -90,7 +89,7 @@ func (p *appendProblem) turn(x []float32, position int, rotary bool) []turned {
 	return want
 }
 
-// trespass reports the first byte that changed without being a row's or a scale's.
+// trespass reports the first changed byte that belongs to no row and no scale.
 func (p *appendProblem) trespass(after [appendPieces][]byte) error {
 	var clean [appendPieces][]byte
 	for i := range after {
@@ -114,7 +113,7 @@ func (p *appendProblem) trespass(after [appendPieces][]byte) error {
 	return err
 }
 
-// judge compares every row with float64.
+// judge compares every row with the float64 reference.
 func (p *appendProblem) judge(after [appendPieces][]byte) error {
 	return p.eachRow(func(r appended) error {
 		got := after[r.out][r.to:][:p.slots[r.out].rowBytes()]
@@ -139,8 +138,8 @@ func (p *appendProblem) judge(after [appendPieces][]byte) error {
 	})
 }
 
-// judgeSame wants copies exactly and rotated elements to half a unit of their type,
-// with what three roundings of float32 add.
+// judgeSame requires copies to be exact. Rotated elements may be off by half a unit of
+// their type and three roundings of float32.
 func (p *appendProblem) judgeSame(got []byte, want []turned) error {
 	unit := map[attention.DType]float64{attention.F16: 0x1p-11, attention.BF16: 0x1p-8, attention.F32: 0x1p-24}[p.DType]
 	for d, x := range p.decode(got, len(want)) {
@@ -155,8 +154,8 @@ func (p *appendProblem) judgeSame(got []byte, want []turned) error {
 	return nil
 }
 
-// judgeSpan wants the scale of a span and its numbers, the nearest ones but for
-// those all but halfway.
+// judgeSpan checks the scale of a span and its numbers. Each must be the nearest number of
+// the type, except where a value is almost halfway between two.
 func judgeSpan(got []byte, scale float64, want []turned, kv attention.KVType) error {
 	var most, first float64
 	for _, w := range want {
@@ -189,7 +188,7 @@ func judgeSpan(got []byte, scale float64, want []turned, kv attention.KVType) er
 			x = w.value / unit
 		}
 		if kv == attention.KVQ4_0 {
-			x = math.Min(x, 7) // the one the other way round has no number of its own
+			x = math.Min(x, 7) // the opposite code is not a number of its own
 		}
 		if err := near(number, x, spacing*0.5+2e-3); err != nil {
 			return fmt.Errorf("column %d, in units of %v: %w", d, unit, err)

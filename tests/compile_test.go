@@ -8,8 +8,8 @@ import (
 	"vkattn/attention/cases"
 )
 
-// TestCompile has the pipelines of the table compiled on devices that execute
-// nothing, where a driver's compiler is all there is to test.
+// TestCompile compiles the pipelines of the table on devices that execute nothing. Only the
+// driver's compiler can be tested there.
 func TestCompile(t *testing.T) {
 	s := open(t)
 	if !s.compileOnly {

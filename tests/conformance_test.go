@@ -18,14 +18,14 @@ import (
 	"vkattn/vk"
 )
 
-// TestConformance runs the table on every tier that is there, as
-// TestConformance/<dtype>/<tier>/<case>. Each case is computed three times:
+// TestConformance runs the table on every available tier, as
+// TestConformance/<dtype>/<tier>/<case>. It computes each case three times:
 //
-//   - as it is: judged by the three rules; nothing but outputs may be written;
-//   - with the keys that no row attends to spoiled: the same bits must come out,
+//   - unchanged: the three rules judge it, and only outputs may be written;
+//   - with all keys spoiled that no row attends to: the result must have the same bits,
 //     which also shows that a second run gives the same bits;
-//   - under a causal mask, with half of the keys spoiled: rows that do not see
-//     them must keep their bits.
+//   - under a causal mask, with half of the keys spoiled: rows that do not see them must
+//     keep their bits.
 func TestConformance(t *testing.T) {
 	s := open(t)
 	if s.compileOnly {
@@ -74,8 +74,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// checkedCase is a case of the table in one storage type, with what is known of
-// it: made when a tier first needs it.
+// checkedCase is a case of the table in one storage type, with its problem and reference.
+// They are made when a tier first needs them.
 type checkedCase struct {
 	cases.Case
 	dtype attention.DType
@@ -104,7 +104,7 @@ func (c *checkedCase) prepare() error {
 	return c.makeErr
 }
 
-// Work of one submission: enough cases to be efficient, few enough to keep
+// Bounds of the work in one submission: enough cases to be efficient, few enough to keep
 // memory small and every worker busy.
 const (
 	batchCases = 8
@@ -112,10 +112,10 @@ const (
 	batchFlops = 40e9
 )
 
-// checked is a case that knows its calls, and what is right about them.
+// checked is a case with its calls and the checks of their results.
 type checked interface {
 	jobs(tt cases.Target) ([]*job, error)
-	reference() error // what check needs
+	reference() error // computes what check needs
 	check(jobs []*job) (o accuracy.Report, lse *accuracy.Report, err error)
 	String() string
 	SeedValue() uint64
@@ -132,12 +132,12 @@ func (c *checkedCase) memory(dtype attention.DType) (bytes int64) {
 	return bytes
 }
 
-// slots are taken by the submissions that are on their way at once, of all tables:
-// as many as there are processors to compile them.
+// slots bounds the submissions of all tables that are in flight: one per processor, since
+// compiling them takes most of the time.
 var slots = make(chan struct{}, runtime.GOMAXPROCS(0))
 
-// conform runs all cases on a tier, several submissions at once, and returns
-// what was wrong with each. Each is in the journal of t as soon as it is known.
+// conform runs all cases on a tier, several submissions at once, and returns the error of
+// each. It writes each result to the journal of t as soon as it is known.
 func conform[C checked](t *testing.T, s *session, tt cases.Target, list []C) []error {
 	e := s.newEngine(tt)
 	n := cap(slots)
@@ -163,7 +163,7 @@ func conform[C checked](t *testing.T, s *session, tt cases.Target, list []C) []e
 	}
 	for _, i := range byPipeline(list) {
 		if len(batch) > 0 && list[i].Pipeline() != list[batch[0]].Pipeline() {
-			send() // which is judged while others compile
+			send() // its results are judged while others compile
 		}
 		batch = append(batch, i)
 		bytes += list[i].memory(tt.DType)
@@ -181,9 +181,9 @@ func conform[C checked](t *testing.T, s *session, tt cases.Target, list []C) []e
 	return results
 }
 
-// byPipeline orders cases so that those of one pipeline are neighbours, and two
-// workers seldom wait for the same one to be compiled. Long kernels come first: one of
-// them at the end would leave the other workers idle.
+// byPipeline orders cases so that those of one pipeline are neighbours and two workers
+// seldom wait for the same one to be compiled. Long kernels come first: a long one at the
+// end would leave the other workers idle.
 func byPipeline[C checked](list []C) []int {
 	order := make([]int, len(list))
 	keys := make([]string, len(list))
@@ -196,8 +196,8 @@ func byPipeline[C checked](list []C) []int {
 	return order
 }
 
-// conformBatch runs cases in one submission. When that fails each is tried
-// alone, so that the others are still judged.
+// conformBatch runs cases in one submission. If that fails, it runs each case alone, so
+// that the others are still judged.
 func conformBatch[C checked](test string, e *engine, tt cases.Target, list []C, batch []int, results []error) {
 	jobs := map[int][]*job{}
 	entries := map[int]*entry{}
@@ -246,7 +246,7 @@ func conformBatch[C checked](test string, e *engine, tt cases.Target, list []C, 
 	}
 }
 
-// jobs are the calls a case is made of.
+// jobs returns the calls of a case.
 func (c *checkedCase) jobs(tt cases.Target) ([]*job, error) {
 	if err := c.prepare(); err != nil {
 		return nil, err
@@ -264,7 +264,7 @@ func (c *checkedCase) jobs(tt cases.Target) ([]*job, error) {
 		}
 		all = append(all, j)
 		if c.Causal == attention.CausalNone || c.Layout.Aliases() {
-			break // nothing but the second run, of which every bit counts
+			break // the second run alone: all its bits must be the same
 		}
 	}
 	return all, nil
@@ -272,7 +272,7 @@ func (c *checkedCase) jobs(tt cases.Target) ([]*job, error) {
 
 func (c *checkedCase) reference() error { return c.Expect(c.problem) }
 
-// check judges what the calls of a case left in memory.
+// check judges the memory that the calls of a case wrote.
 func (c *checkedCase) check(jobs []*job) (o accuracy.Report, lse *accuracy.Report, err error) {
 	p := c.problem
 	for i, j := range jobs {
@@ -300,8 +300,8 @@ func (c *checkedCase) check(jobs []*job) (o accuracy.Report, lse *accuracy.Repor
 	return o, lse, nil
 }
 
-// sameMemory compares everything two calls left behind, apart from what was
-// different before.
+// sameMemory compares the memory of two calls, except the bytes that differed before the
+// calls.
 func sameMemory(a, b [][]byte) bool {
 	for i := range a {
 		if !bytes.Equal(a[i], b[i]) {

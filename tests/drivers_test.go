@@ -29,7 +29,7 @@ var (
 	}
 )
 
-// driver is what a test expects of the driver it was started on.
+// driver is what the tests expect of the driver under test.
 type driver struct {
 	name        string
 	device      bool           // there must be one
@@ -39,9 +39,8 @@ type driver struct {
 	turn        int            // drivers of one kind have each another: see turns_test.go
 }
 
-// driverUnderTest reads VKATTN_DRIVER. The tiers of native devices depend on the
-// vendor: the extensions an NVIDIA driver offers are known, and their absence is
-// something to be told of.
+// driverUnderTest reads VKATTN_DRIVER. The tiers of native devices depend on the vendor:
+// the extensions of an NVIDIA driver are known, and a missing one is a failure.
 func driverUnderTest() driver {
 	name := os.Getenv("VKATTN_DRIVER")
 	switch {
@@ -67,8 +66,8 @@ func driverUnderTest() driver {
 
 const vendorNVIDIA = 0x10de
 
-// session is the device under test with what is expected of it. It is opened
-// once and closed by TestMain.
+// session is the device under test with what is expected of it. It is opened once, and
+// TestMain closes it.
 type session struct {
 	driver
 	dev *vk.Device // nil: none
@@ -104,7 +103,7 @@ func validation() bool {
 	return on
 }
 
-// open is the device under test.
+// open returns the device under test.
 func open(t testing.TB) *session {
 	t.Helper()
 	s, err := theSession()
@@ -112,7 +111,7 @@ func open(t testing.TB) *session {
 	return s
 }
 
-// openDevice skips the test where there is no device to execute on.
+// openDevice skips the test if no device executes.
 func openDevice(t testing.TB) *session {
 	t.Helper()
 	s := open(t)
@@ -125,8 +124,8 @@ func openDevice(t testing.TB) *session {
 	return s
 }
 
-// openTiers skips the test where nothing executes; without a device there is the CPU
-// tier.
+// openTiers skips the test if the device executes nothing. Without a device there is the
+// CPU tier.
 func openTiers(t testing.TB) *session {
 	t.Helper()
 	s := open(t)
@@ -136,9 +135,9 @@ func openTiers(t testing.TB) *session {
 	return s
 }
 
-// available lists what can run: the expected tiers, and on devices that nobody
-// wrote an expectation for, whatever else they report. Without a driver under
-// test the CPU tier comes first.
+// available lists the targets that can run: the expected tiers, and on devices without an
+// expectation all others that they report. Without a driver under test the CPU tier comes
+// first.
 func (s *session) available() []cases.Target {
 	var all []cases.Target
 	if s.name == "" || s.name == "none" {
@@ -160,7 +159,8 @@ func (s *session) available() []cases.Target {
 	return all
 }
 
-// A tier that silently went missing would only make the other tests shorter.
+// Every expected tier is available. Without this test a missing tier would only make the
+// other tests shorter.
 func TestTiersOfTheDriver(t *testing.T) {
 	s := open(t)
 	if s.dev == nil {

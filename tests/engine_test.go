@@ -68,11 +68,10 @@ type job struct {
 
 	// Filled by run.
 	after     [][]byte
-	recording time.Duration // which is compiling, where the pipeline is new
+	recording time.Duration // includes compiling if the pipeline is new
 }
 
-// run does the jobs, on a device in one submission. The memory before is left
-// as it was.
+// run runs the jobs, on a device in one submission. It does not change job.before.
 func (e *engine) run(jobs []*job) error {
 	if e.dev == nil {
 		return e.runCPU(jobs)
@@ -80,7 +79,7 @@ func (e *engine) run(jobs []*job) error {
 	return e.runDevice(jobs)
 }
 
-// plan is the plan of a job.
+// plan returns the plan of a job.
 func (e *engine) plan(j *job) (plan attention.Plan, err error) {
 	op, err := e.op(j.cfg)
 	if err != nil || e.dev == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// go doc shows no examples, so that the documentation of a package names each of them.
+// The documentation of a package names each of its examples, since go doc shows none.
 func TestPackageDocsNameTheExamples(t *testing.T) {
 	for folder, programs := range map[string]string{"../attention": "../attention/examples", "../vk": "", "../cudapath": ""} {
 		text := packageDoc(t, folder)

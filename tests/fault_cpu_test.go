@@ -11,7 +11,7 @@ import (
 	"vkattn/vk"
 )
 
-// small is a problem that any tier computes at once.
+// small returns a problem that any tier computes quickly.
 var small = cases.Case{
 	D: 16, Dv: 16, LSE: true, Layout: cases.Packed, Seed: 3, Causal: attention.BottomRight,
 	Shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 20, Sk: 33},
@@ -24,7 +24,7 @@ func smallProblem(t *testing.T, dtype attention.DType) *cases.Problem {
 	return p
 }
 
-// What a caller of the CPU tier can get wrong is an error that says what it is.
+// Each mistake of a caller of the CPU tier is an error that names the mistake.
 func TestFaultsWithoutDevice(t *testing.T) {
 	p := smallProblem(t, attention.F32)
 	cfg := small.Config(cases.On(attention.TierCPU, attention.F32))
@@ -67,8 +67,8 @@ func TestFaultsWithoutDevice(t *testing.T) {
 	})
 }
 
-// Without a loader, or without a device, opening fails by name and everything
-// else goes on.
+// Without a loader, or without a device, opening fails with an error that says so, and
+// everything else works.
 func TestFaultNoSuchDevice(t *testing.T) {
 	s := open(t)
 	_, err := vk.Open(vk.Options{Device: "no device has this name", PipelineCache: "off"})

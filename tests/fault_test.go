@@ -22,8 +22,7 @@ type deviceProblem struct {
 	args    attention.Args
 }
 
-// newDeviceProblem opens a device of its own when dev is nil, so that a test may
-// close it.
+// newDeviceProblem opens a device of its own if dev is nil, so that a test may close it.
 func newDeviceProblem(t *testing.T, dev *vk.Device, c cases.Case, tt cases.Target) *deviceProblem {
 	t.Helper()
 	var err error
@@ -56,8 +55,7 @@ func newDeviceProblem(t *testing.T, dev *vk.Device, c cases.Case, tt cases.Targe
 	return d
 }
 
-// anotherDevice is a second device on the one under test, under the same
-// validation.
+// anotherDevice opens the device under test a second time, under the same validation.
 func anotherDevice(t *testing.T) *vk.Device {
 	t.Helper()
 	dev, err := vk.Open(vk.Options{Validation: validation(), PipelineCache: "off"})
@@ -142,7 +140,7 @@ func TestFaultArguments(t *testing.T) {
 	aliased.O = aliased.Q
 	require.ErrorAs(t, d.op.Forward(d.stream, aliased), &shape)
 
-	// After all of that the same stream computes.
+	// After these errors the same stream still computes.
 	require.NoError(t, d.op.Forward(d.stream, d.args))
 	d.result(t)
 }
@@ -186,7 +184,7 @@ func TestFaultClosed(t *testing.T) {
 	})
 }
 
-// What a call uses may be closed as soon as the call is made.
+// All objects that a call uses may be closed as soon as the call returns.
 func TestClosedInFlight(t *testing.T) {
 	openDevice(t)
 	d := newDeviceProblem(t, nil, small, scalarF16)
@@ -212,7 +210,7 @@ func TestClosedInFlight(t *testing.T) {
 	require.NoError(t, x.Judge(d.Problem, after))
 }
 
-// Objects of one device are refused by another.
+// A device refuses objects of another device.
 func TestFaultAnotherDevice(t *testing.T) {
 	s := openDevice(t)
 	here := newDeviceProblem(t, s.dev, small, scalarF16)
@@ -228,7 +226,7 @@ func TestFaultAnotherDevice(t *testing.T) {
 	there.result(t)
 }
 
-// A wait that is given up leaves the work to finish.
+// After a canceled wait the work still finishes.
 func TestFaultCancelledWait(t *testing.T) {
 	s := openDevice(t)
 	d := newDeviceProblem(t, s.dev, small, scalarF16)

@@ -20,8 +20,8 @@ const (
 	goldenManifest = "golden/manifest.json"
 )
 
-// goldenEntry describes a golden problem: the files <name>.{q,k,v,o,lse}.npy
-// hold it packed, [B, H, S, D] and [B, H, S]. bf16 inputs are stored as float32.
+// goldenEntry describes a golden problem. The files <name>.{q,k,v,o,lse}.npy hold its
+// tensors packed, [B, H, S, D] and [B, H, S]. bf16 inputs are stored as float32.
 type goldenEntry struct {
 	Name     string           `json:"name"`
 	DType    attention.DType  `json:"dtype"`
@@ -38,7 +38,7 @@ type goldenEntry struct {
 	Seed     uint64           `json:"seed"`
 }
 
-// goldenCases are what -update writes.
+// goldenCases are the problems that -update writes.
 var goldenCases = []struct {
 	name  string
 	dtype attention.DType
@@ -60,7 +60,7 @@ var goldenCases = []struct {
 	{"f32-d64v16-large", attention.F32, cases.Case{D: 64, Dv: 16, Data: cases.Large, Causal: attention.BottomRight, Shape: attention.Shape{B: 1, Hq: 2, Hkv: 1, Sq: 17, Sk: 80}}},
 }
 
-// goldenCase is the problem an entry describes.
+// goldenCase returns the case that an entry describes.
 func (g goldenEntry) testCase() (cases.Case, error) {
 	c := cases.Case{
 		D: g.HeadDim, Dv: g.HeadDimV, Causal: g.Causal, LSE: true, Layout: cases.Tight, Seed: g.Seed,
@@ -142,7 +142,7 @@ func widen(x []float32) []float64 {
 	return y
 }
 
-// goldenProblem reads a problem and what it should give.
+// goldenProblem reads a problem and its expected result.
 func goldenProblem(t *testing.T, g goldenEntry) *checkedCase {
 	t.Helper()
 	c, err := g.testCase()
@@ -177,9 +177,8 @@ func readManifest(t *testing.T) (manifest []goldenEntry) {
 	return manifest
 }
 
-// TestGolden compares every tier with outputs that were computed once and
-// checked by another program (golden/check.py), so that no change to the
-// reference goes unnoticed.
+// TestGolden compares every tier with outputs that were computed once and checked by
+// another program (golden/check.py), so that a change to the reference is noticed.
 func TestGolden(t *testing.T) {
 	if *update {
 		writeGolden(t)
@@ -223,7 +222,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// closeTo allows for a sum taken in another order.
+// closeTo allows the error of another order of sums.
 func closeTo(t *testing.T, want, got []float64, what string) {
 	t.Helper()
 	require.Len(t, got, len(want), what)

@@ -11,17 +11,17 @@ import (
 	"vkattn/attention/accuracy"
 )
 
-// entry is what became of one case: a line of the journal, the file that
-// VKATTN_TEST_LOG names. Lines are written as cases finish, each in one piece, so
-// that a run that was stopped tells what it did, and processes can share a file.
+// entry is the result of one case: a line of the journal, the file that VKATTN_TEST_LOG
+// names. A line is written when its case finishes, in one write, so that the journal of a
+// stopped run is complete up to then and several processes can share a file.
 type entry struct {
 	Test  string `json:"test"` // as -run takes it, without the case
 	Case  string `json:"case"`
 	Seed  uint64 `json:"seed"`
 	Error string `json:"error,omitempty"`
 
-	// Of O, and of LSE where there is one: the largest errors, and the part that they
-	// are of what the rules allow.
+	// The largest errors of O, and of LSE if there is one, and their share of what the rules
+	// allow.
 	Rows  int     `json:"rows"` // judged
 	Max   float64 `json:"max"`
 	NMSE  float64 `json:"nmse"`
@@ -30,23 +30,23 @@ type entry struct {
 	MS spent `json:"ms"`
 }
 
-// spent is where the time of a case went.
+// spent holds the times of a case.
 type spent struct {
 	Make      milliseconds `json:"make"`
-	Compile   milliseconds `json:"compile"` // recording, which is short but for the first case of a pipeline
-	Run       milliseconds `json:"run"`     // its part of a submission, copies included
+	Compile   milliseconds `json:"compile"` // recording, which is long only for the first case of a pipeline
+	Run       milliseconds `json:"run"`     // its share of a submission, with copies
 	Reference milliseconds `json:"reference"`
 	Check     milliseconds `json:"check"`
 }
 
 type milliseconds float64
 
-// MarshalJSON leaves out what nobody reads.
+// MarshalJSON writes milliseconds without the digits that nobody reads.
 func (m milliseconds) MarshalJSON() ([]byte, error) { return fmt.Appendf(nil, "%.1f", float64(m)), nil }
 
 func inMilliseconds(d time.Duration) milliseconds { return milliseconds(d.Seconds() * 1e3) }
 
-// timed does something and sets how long it took.
+// timed calls a function and stores how long it took.
 func timed(took *milliseconds, do func() error) error {
 	start := time.Now()
 	err := do()
@@ -54,13 +54,13 @@ func timed(took *milliseconds, do func() error) error {
 	return err
 }
 
-// measured notes the errors of a case.
+// measured stores the errors of a case.
 func (x *entry) measured(o accuracy.Report, lse *accuracy.Report) {
 	if o.Width > 0 {
 		x.Rows = o.Whole.N / o.Width
 	}
 	x.Max, x.Share = finite(o.Whole.Max), finite(o.Whole.Share())
-	if !math.IsInf(o.Whole.NMSE, 1) { // as it is in proportion to nothing but zeros
+	if !math.IsInf(o.Whole.NMSE, 1) { // infinite if the reference is all zeros
 		x.NMSE = finite(o.Whole.NMSE)
 	}
 	if lse != nil {
@@ -68,7 +68,7 @@ func (x *entry) measured(o accuracy.Report, lse *accuracy.Report) {
 	}
 }
 
-// finite is what JSON can hold.
+// finite returns a number that JSON can hold.
 func finite(x float64) float64 {
 	if math.IsNaN(x) || math.IsInf(x, 0) {
 		return math.MaxFloat64

@@ -12,7 +12,7 @@ import (
 	"vkattn/vk"
 )
 
-// Some drivers take a pipeline over the limit and lose the device.
+// A pipeline over a limit is refused. Some drivers accept one and lose the device.
 func TestLimitsOfPipelines(t *testing.T) {
 	s := open(t)
 	if s.dev == nil {
@@ -43,7 +43,7 @@ func TestLimitsOfPipelines(t *testing.T) {
 	}
 }
 
-// No plan is over the device's limits, whatever the problem.
+// No plan exceeds the device's limits, for any problem.
 func TestLimitsOfPlans(t *testing.T) {
 	s := open(t)
 	if s.dev == nil {
@@ -71,8 +71,8 @@ func TestLimitsOfPlans(t *testing.T) {
 	}
 }
 
-// Without device addresses a tensor is reached through descriptors, which have
-// a range: batches are split, and a single batch beyond it is refused.
+// Without device addresses tensors are bound as descriptors, which have a limited range: a
+// call divides its batches among dispatches, and a single batch beyond the range is refused.
 func TestLimitOfDescriptorRange(t *testing.T) {
 	s := openDevice(t)
 	limits := s.dev.Caps().Limits
@@ -87,24 +87,24 @@ func TestLimitOfDescriptorRange(t *testing.T) {
 	c := cases.Case{D: 16, Dv: 16, Shape: attention.Shape{B: 3, Hq: 2, Sq: 5, Sk: 40}, Layout: cases.Packed, LSE: true, Seed: 5, Access: attention.AccessDescriptors}
 	d := newDeviceProblem(t, s.dev, c, scalarF16)
 
-	// K again, with its batches so far apart that two are over the range.
+	// K again, with a batch stride so large that two batches exceed the range.
 	far, err := s.dev.NewBuffer(2*reach+1<<20, vk.BufferOptions{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, far.Close()) }()
-	apart := int64(reach / 2)
+	stride := int64(reach / 2)
 	one := d.Image[cases.TensorK][2*cases.Guard:]
 	one = one[:2*40*16*2]
 	for b := range int64(3) {
-		require.NoError(t, d.stream.Upload(far, uint64(b*apart*2), d.Image[cases.TensorK][2*cases.Guard+b*int64(len(one)):][:len(one)]))
+		require.NoError(t, d.stream.Upload(far, uint64(b*stride*2), d.Image[cases.TensorK][2*cases.Guard+b*int64(len(one)):][:len(one)]))
 	}
 	require.NoError(t, d.stream.Barrier())
 	args := d.args
-	args.K = attention.Tensor{Buffer: far, Strides: attention.Strides{Batch: apart, Head: 40 * 16, Seq: 16}}
+	args.K = attention.Tensor{Buffer: far, Strides: attention.Strides{Batch: stride, Head: 40 * 16, Seq: 16}}
 	require.NoError(t, d.op.Forward(d.stream, args))
 	d.result(t)
 
-	// Heads that far apart are within one batch.
-	args.K.Strides = attention.Strides{Batch: 16, Head: apart, Seq: 16}
+	// With that head stride a single batch exceeds the range.
+	args.K.Strides = attention.Strides{Batch: 16, Head: stride, Seq: 16}
 	err = d.op.Forward(d.stream, args)
 	require.ErrorIs(t, err, attention.ErrUnsupported)
 	require.ErrorContains(t, err, "K")
@@ -118,8 +118,8 @@ func TestLimitOfDescriptorRange(t *testing.T) {
 	require.NoError(t, op.Close())
 }
 
-// A buffer that has no address is reached through descriptors, unless the
-// caller insists.
+// A buffer without an address is bound as a descriptor, unless the caller asks for
+// addresses.
 func TestBufferWithoutAddress(t *testing.T) {
 	s := openDevice(t)
 	if !s.dev.Caps().BufferDeviceAddress {

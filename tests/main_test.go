@@ -11,8 +11,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// TestMain sums up journals where it is asked to (see report). Else it closes the device after the last test and fails the run for anything
-// the validation layers said.
+// TestMain sums up journals if -report is given (see report). Otherwise it closes the
+// device after the last test, and fails the run if the validation layers reported anything.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if *report != "" {
@@ -41,7 +41,7 @@ func closeSession() (complaints int) {
 		fmt.Println("closing the device:", err)
 		complaints++
 	}
-	// After Close, which is when objects that were never destroyed are reported.
+	// After Close, since the layers then report objects that were never destroyed.
 	if validation() {
 		for _, m := range s.dev.ValidationMessages() {
 			fmt.Printf("validation: %+v\n", m)

@@ -11,9 +11,9 @@ import (
 	"vkattn/vk"
 )
 
-// BenchmarkMerge is the time of a merge on a device, one after another, and the
-// bytes it moves in that time: every state once and the result once. States that
-// fit a cache together are faster than memory is.
+// BenchmarkMerge measures merges on a device, one after another: the time of one, and the
+// rate of the bytes that it moves (every state once and the result once). States that all
+// fit in a cache are faster than memory.
 func BenchmarkMerge(b *testing.B) {
 	s := openDevice(b)
 	for _, c := range []struct {

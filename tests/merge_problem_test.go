@@ -11,7 +11,7 @@ import (
 	"vkattn/vk"
 )
 
-// mergeCase is a merge to be made: states over the same rows, in one group or two.
+// mergeCase describes a merge: states over the same rows, in one group or two.
 type mergeCase struct {
 	dtype   attention.DType
 	dim     int
@@ -47,14 +47,15 @@ func (c mergeCase) states() int { return c.counts[0] + c.counts[1] }
 
 func (c mergeCase) rows() int { return int(c.shape.Rows()) }
 
-// Pieces of memory of a merge; the result's are missing when it is in place.
+// Pieces of memory of a merge. A merge in place has none for the result.
 const (
 	mergeOut = 4 + iota
 	mergeOutLSE
 	mergePieces
 )
 
-// mergeSlot is a tensor of states: where the first lies, and how far apart they are.
+// mergeSlot is the layout of a tensor of states: the offset of the first state and the step
+// between states.
 type mergeSlot struct {
 	memory  int // which piece
 	offset  int64
@@ -63,8 +64,8 @@ type mergeSlot struct {
 	count   int
 }
 
-// mergeProblem is a case in memory: O of both groups, LSE of both, O and LSE of
-// the result, all full of NaN where nothing lies.
+// mergeProblem is a case in memory: O and LSE of both groups and of the result. All memory
+// outside of the tensors is NaN.
 type mergeProblem struct {
 	mergeCase
 	slots [mergePieces]mergeSlot
@@ -73,8 +74,8 @@ type mergeProblem struct {
 	lse   [][]float32
 }
 
-// newMergeProblem makes states of random numbers: some rows attended to nothing
-// in some states or in all of them, and the O there is poison.
+// newMergeProblem makes states of random numbers. Some rows attend to no key in some states
+// or in all of them; their O is poison.
 func newMergeProblem(c mergeCase) *mergeProblem {
 	p := &mergeProblem{mergeCase: c}
 	for i := range p.slots {
@@ -120,7 +121,7 @@ func newMergeProblem(c mergeCase) *mergeProblem {
 	return p
 }
 
-// setState puts a state's numbers into memory and remembers them as stored.
+// setState writes a state's numbers to memory and keeps them as stored.
 func (p *mergeProblem) setState(n int, o, lse []float32) {
 	group, i := 0, n
 	if n >= p.counts[0] {
@@ -143,7 +144,7 @@ func (c mergeCase) dimOf(i int) (dtype attention.DType, dim int) {
 	return c.dtype, c.dim
 }
 
-// place lays out a tensor. Each has strides unlike the others'.
+// place lays out a tensor. No two tensors have the same strides.
 func (c mergeCase) slot(i int) mergeSlot {
 	count := 1
 	if i < mergeOut {
@@ -194,7 +195,7 @@ func (c mergeCase) slot(i int) mergeSlot {
 	return at
 }
 
-// distance is the step with its default filled in.
+// distance returns the step between states, with its default filled in.
 func (p *mergeProblem) distance(i int) int64 {
 	if s := p.slots[i]; s.step != 0 || s.count < 2 {
 		return s.step
@@ -249,7 +250,7 @@ func (p *mergeProblem) read(images [mergePieces][]byte, i, state int) []float32 
 	return x
 }
 
-// args are the arguments of the call, given the memory of each tensor.
+// args returns the arguments of the call, given the memory of each tensor.
 func (p *mergeProblem) args(memory func(piece int) attention.Tensor) attention.MergeArgs {
 	tensor := func(i int) attention.Tensor {
 		at := p.slots[i]
@@ -272,7 +273,7 @@ func (p *mergeProblem) args(memory func(piece int) attention.Tensor) attention.M
 	return a
 }
 
-// run makes the merge on a device, or on the CPU where dev is nil.
+// run makes the merge on a device, or on the CPU if dev is nil.
 func (p *mergeProblem) run(dev *vk.Device) (after [mergePieces][]byte, err error) {
 	m, err := attention.NewMerge(dev, p.config())
 	if err != nil {
@@ -325,7 +326,7 @@ func (p *mergeProblem) run(dev *vk.Device) (after [mergePieces][]byte, err error
 	return after, s.Wait(ctx)
 }
 
-// merged is what a call left behind, packed; lse is nil where there is none.
+// merged is the result of a call, packed; lse is nil if there is none.
 func (p *mergeProblem) merged(after [mergePieces][]byte) (o, lse []float32) {
 	if !p.noLSE {
 		lse = p.read(after, mergeOutLSE, 0)

@@ -46,7 +46,7 @@ func (p *mergeProblem) with(counts [2]int, o, lse [][]float32) *mergeProblem {
 	return q
 }
 
-// Which of two states comes first changes no bit, in place or not.
+// The order of two states changes no bit, in place or not.
 func TestPropertyMergeOrder(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
 		rapid.Check(t, func(t *rapid.T) {
@@ -62,8 +62,8 @@ func TestPropertyMergeOrder(t *testing.T) {
 	})
 }
 
-// A state that attended to nothing changes no number of another, and neither
-// does one with next to no weight.
+// A state without keys changes no number of another state. Neither does a state whose
+// weight is almost 0.
 func TestPropertyMergeIdentity(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
 		rapid.Check(t, func(t *rapid.T) {
@@ -104,7 +104,8 @@ func TestPropertyMergeIdentity(t *testing.T) {
 	})
 }
 
-// Merging two and then a third is merging all three, but for one more rounding.
+// Merging two states and then a third gives the result of merging all three, up to one
+// more rounding.
 func TestPropertyMergeAssociates(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
 		rapid.Check(t, func(t *rapid.T) {
@@ -133,13 +134,13 @@ func TestPropertyMergeAssociates(t *testing.T) {
 	})
 }
 
-// Keys computed in 2 or in more parts, some of them a single key, and merged give
-// what they give together.
+// Keys computed in two or more splits, some of a single key, and merged give the result of
+// one call over all keys.
 func TestMergeOfSplitKeys(t *testing.T) {
 	onTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawCase(t)
 		c.Causal = attention.CausalNone
-		splits := rapid.SampledFrom([]int{2, 2, 3, 8}).Draw(t, "parts")
+		splits := rapid.SampledFrom([]int{2, 2, 3, 8}).Draw(t, "splits")
 		c.Shape.Sk = max(c.Shape.Sk, splits)
 		whole := makeProblem(t, c, tt)
 		m := mergeCase{dtype: tt.DType, dim: c.Dv, shape: c.Shape, seed: 1, layout: cases.Tight, access: c.Access, counts: [2]int{splits, 0}}

@@ -13,7 +13,7 @@ import (
 	"vkattn/vk"
 )
 
-// onMergers runs a test on the CPU tier, or on the device there is.
+// onMergers runs a test on the CPU tier, or on the device if there is one.
 func onMergers(t *testing.T, test func(t *testing.T, dev *vk.Device)) {
 	s := open(t)
 	if s.compileOnly {
@@ -27,7 +27,7 @@ func onMergers(t *testing.T, test func(t *testing.T, dev *vk.Device)) {
 	}
 }
 
-// mergeAccesses are the ways to reach tensors that a device has.
+// mergeAccesses returns the kinds of access that a device supports.
 func mergeAccesses(dev *vk.Device) []attention.Access {
 	switch {
 	case dev == nil:
@@ -58,8 +58,8 @@ func mergeCases() (all []mergeCase) {
 	return all
 }
 
-// States of every kind merge to what float64 says, whatever their O holds where
-// they attended to nothing, and nothing but the result is written.
+// States of every kind merge to the float64 result, whatever the O of rows without keys
+// holds, and only the result is written.
 func TestMerge(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
 		for _, access := range mergeAccesses(dev) {
@@ -80,7 +80,7 @@ func TestMerge(t *testing.T) {
 	})
 }
 
-// Every kernel of a merge compiles on devices that execute nothing.
+// All merge kernels compile on devices that execute nothing.
 func TestCompileMerge(t *testing.T) {
 	s := open(t)
 	if !s.compileOnly {
@@ -98,7 +98,7 @@ func TestCompileMerge(t *testing.T) {
 	}
 }
 
-// An LSE that is not a number, or is +Inf, spoils its row and no other.
+// An LSE of NaN or +Inf spoils its row and no other.
 func TestMergeOfInvalidRows(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
 		for _, access := range mergeAccesses(dev) {
@@ -153,7 +153,7 @@ func TestMergeOfExtremes(t *testing.T) {
 	})
 }
 
-// More batches than a dispatch has, more rows than the grid is wide.
+// A merge may have more batches than a dispatch, and more rows than the grid is wide.
 func TestMergeOfManyRows(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
 		for _, access := range mergeAccesses(dev) {
@@ -174,7 +174,7 @@ func TestMergeOfManyRows(t *testing.T) {
 	})
 }
 
-// States and results may lie over 4 GiB, and over 2^32 elements, into a buffer.
+// States and results may start over 4 GiB, and over 2^32 elements, into a buffer.
 func TestMergeBeyond4GiB(t *testing.T) {
 	s := openDevice(t)
 	const dim, rows = 24, 10
@@ -190,7 +190,7 @@ func TestMergeBeyond4GiB(t *testing.T) {
 		stream, err := s.dev.NewStream("far")
 		require.NoError(t, err)
 		defer stream.Close()
-		// The result takes the place of the second state.
+		// The result overwrites the second state.
 		var b [2]*vk.Buffer
 		for n := range b {
 			b[n], err = s.dev.NewBuffer(bytes, vk.BufferOptions{})
@@ -229,8 +229,8 @@ func TestMergeBeyond4GiB(t *testing.T) {
 	}
 }
 
-// Deep cascades fold into one state in place: the roundings add up, half a unit
-// a level.
+// A deep cascade folds into one state in place. Its roundings add up to half a unit per
+// level.
 func TestMergeFoldsInPlace(t *testing.T) {
 	onMergers(t, func(t *testing.T, dev *vk.Device) {
 		const levels, dim = 12, 32
@@ -256,7 +256,7 @@ func TestMergeFoldsInPlace(t *testing.T) {
 	})
 }
 
-// The CPU tier merges what a device's states are downloaded to: the two agree.
+// The CPU tier, given states downloaded from a device, agrees with the device's merge.
 func TestMergeTiersAgree(t *testing.T) {
 	s := openDevice(t)
 	p := newMergeProblem(mergeCase{dim: 48, shape: attention.Shape{B: 2, Hq: 3, Sq: 20}, counts: [2]int{4, 1}, layout: cases.Padded, spread: 5, seed: 4})

@@ -7,7 +7,7 @@ import (
 	"vkattn/attention"
 )
 
-// exact is the merge in float64, of the numbers as stored.
+// exact computes the merge of the stored numbers in float64.
 func (p *mergeProblem) exact() (o, lse []float64) {
 	o, lse = make([]float64, p.rows()*p.dim), make([]float64, p.rows())
 	for r := range lse {
@@ -37,7 +37,7 @@ func (p *mergeProblem) exact() (o, lse []float64) {
 	return o, lse
 }
 
-// trespass reports the first byte that changed without being the result's.
+// trespass reports the first changed byte that does not belong to the result.
 func (p *mergeProblem) trespass(after [mergePieces][]byte) error {
 	clean := [mergePieces][]byte{}
 	for i := range after {
@@ -64,8 +64,8 @@ func (p *mergeProblem) trespass(after [mergePieces][]byte) error {
 	return nil
 }
 
-// judge compares a result with the merge in float64: O to half a unit of its
-// storage type and LSE to a unit of float32, with what float32 weights may add.
+// judge compares a result with the merge in float64. O may be off by half a unit of its
+// storage type and LSE by a unit of float32, plus the error of float32 weights.
 func (p *mergeProblem) judge(after [mergePieces][]byte) error {
 	o, lse := p.merged(after)
 	wantO, wantLSE := p.exact()
