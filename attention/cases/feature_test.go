@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/internal/testlevel"
 	"vkattn/attention/accuracy"
+	"vkattn/internal/testlevel"
 )
 
 // plain is one row by the definitions, from the numbers of the case and not from
