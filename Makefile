@@ -39,10 +39,10 @@ $(BUILD)/vkattn: FORCE
 
 # What cannot be fetched is for test.sh to report, part by part. docs/testing.md says what
 # the two targets run.
-test: test-deps ## fetch drivers into the user's cache, then run the tests on each of them (10 minutes)
+test: test-deps ## fetch drivers into the user's cache, then run the tests on each of them
 	VKATTN_TEST_LEVEL=default scripts/test.sh
 
-test-full: test-deps ## what make test leaves out: the other share of the tables, stress, fuzz (25 minutes)
+test-full: test-deps ## what make test leaves out: the other share of the tables, stress, fuzz
 	VKATTN_TEST_LEVEL=full scripts/test.sh
 
 # Compiling begins while the drivers arrive; what fails to compile test.sh reports.

@@ -8,7 +8,7 @@
 //	exhaustive  gpu-run.sh options      every pair of values and large problems, which takes a GPU
 //
 // Default and full together run what all runs, and nothing twice. docs/testing.md has the
-// times.
+// limits on time.
 package testlevel
 
 import (
