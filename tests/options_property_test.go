@@ -13,11 +13,10 @@ import (
 	"vkattn/vk"
 )
 
-// onOptionTiers is onTiers with fewer storage types, which differ in how elements are
-// read: each tier has one, and properties of other turns another one. Where pipelines
-// must be few that is f16, and of the tiers whose kernels take long to compile, matrices
-// has a property of theirs tested too. At the full level properties run side by side,
-// since what each waits for is a compiler.
+// onOptionTiers is onTiers with one storage type per tier, which turn selects: types differ
+// only in how elements are read. If pipelines must be few, the type is f16, and tiers whose
+// kernels compile slowly run the property only if matrices is set. At the full level
+// properties run in parallel, since each mostly waits for a compiler.
 func onOptionTiers(t *testing.T, turn int, matrices bool, property func(t *rapid.T, e *engine, tt cases.Target)) {
 	if full() {
 		t.Parallel()
@@ -38,10 +37,10 @@ func onOptionTiers(t *testing.T, turn int, matrices bool, property func(t *rapid
 	}, property)
 }
 
-// compositions are those that properties are tried on at the full level, which
-// between them have every modifier: few, since each is compiled in many forms, and none of
-// the head dimensions that take a GPU's compiler twenty seconds. That any composition is
-// right is what TestOptionsConformance is for.
+// compositions are the seeds of the compositions on which properties are tested at the full
+// level. Together they have every modifier. They are few, since each is compiled in many
+// forms, and none has a head dim that takes a GPU's compiler twenty seconds.
+// TestOptionsConformance tests compositions in general.
 var compositions = []int{5002, 5004, 5011, 5015, 5029}
 
 // drawOptions draws a problem with options. rows is the approximate number of rows of a

@@ -140,7 +140,7 @@ func describe(w io.Writer, entries []entry) (failed int) {
 	}
 	render(t)
 
-	fmt.Fprint(w, "Cases that passed, of those computed, by the feature that their table is about:\n\n")
+	fmt.Fprint(w, "Cases that passed, of those computed, by the option that their table is about:\n\n")
 	t = pretty.NewWriter()
 	header := pretty.Row{""}
 	for _, name := range tests {

@@ -257,7 +257,7 @@ func (k *soakRunner) broken(c *soakChild, doing map[string]soakRecord, text, cla
 	}
 }
 
-// lastLines returns the lines of a crash, or the last lines if there is none.
+// lastLines returns the first line of a crash in a process's output, or "".
 func lastLines(name string) string {
 	text, err := os.ReadFile(name)
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 	"time"
 )
 
+// Drawing arguments: zero values, senseless values and live objects.
+
 var (
 	contextType = reflect.TypeFor[context.Context]()
 	errorType   = reflect.TypeFor[error]()
