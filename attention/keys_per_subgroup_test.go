@@ -24,7 +24,7 @@ func TestKeysPerSubgroup(t *testing.T) {
 		{"contiguous tile, no pages", v(8, 128, 64, 0, true), 16},
 		{"tile not contiguous, no pages", v(8, 128, 64, 0, false), 0},
 		{"one page per subgroup", v(8, 128, 64, 16, false), 16},
-		{"half a page per subgroup", v(8, 32, 128, 16, false), 4},
+		{"a quarter of a page per subgroup", v(8, 32, 128, 16, false), 4},
 		{"page size not a power of two", v(8, 128, 64, 48, false), 16},
 		{"pages smaller than a subgroup's keys", v(8, 128, 64, 8, true), 0},
 		{"pages that start among a subgroup's keys", v(8, 96, 64, 16, true), 0},
@@ -32,7 +32,7 @@ func TestKeysPerSubgroup(t *testing.T) {
 		{"contiguous tile within a page", v(8, 128, 64, 256, true), 16},
 		{"keys do not divide among subgroups", v(8, 20, 64, 0, true), 0},
 		{"vectors do not divide among lanes", v(8, 48, 192, 0, false), 0},
-		{"no whole vector per lane, contiguous tile", v(8, 8, 32, 0, true), 0},
+		{"vectors do not divide among lanes, contiguous tile", v(8, 8, 32, 0, true), 0},
 	} {
 		assert.Equal(t, c.want, c.v.tile.(coopmatTile).keysPerSubgroup(&c.v), c.why)
 	}

@@ -31,7 +31,7 @@ func TestOptionsPagesOver4GiB(t *testing.T) {
 			if tt.DType != attention.F16 || tt.Tier == attention.TierCPU {
 				continue
 			}
-			t.Run(fmt.Sprintf("page stride %d/%v", far, tt), func(t *testing.T) {
+			t.Run(fmt.Sprintf("page stride %d elements/%v", far, tt), func(t *testing.T) {
 				p, err := cases.NewProblem(c, tt.DType)
 				require.NoError(t, err)
 				pages := p.HostArgs(p.Image).Pages.Count
