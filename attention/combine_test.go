@@ -211,8 +211,8 @@ func TestSplitsThatAreNotFiniteCombineInTheKernel(t *testing.T) {
 		half.EncodeF32(v.Host[4*(int(v.Offset)+at):][:4], []float32{float32(x)})
 	}
 	for name, change := range map[string]func(a attention.Args){
-		"sink":  func(a attention.Args) { put(&a.Sinks, 1, math.NaN()); put(&a.Sinks, 2, math.Inf(1)) },
-		"parts": func(a attention.Args) { put(&a.Sinks, 0, math.Inf(-1)); spoilRow(a.K, 3); spoilRow(a.K, 290) },
+		"sink":   func(a attention.Args) { put(&a.Sinks, 1, math.NaN()); put(&a.Sinks, 2, math.Inf(1)) },
+		"splits": func(a attention.Args) { put(&a.Sinks, 0, math.Inf(-1)); spoilRow(a.K, 3); spoilRow(a.K, 290) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := newCombining(t, keep, dev, s, c, change)

@@ -23,7 +23,7 @@ func TestShortSequencesLeaveTheLongOnes(t *testing.T) {
 		{"about as long as the longest", func(_ *Config, r *request) { r.totalQ = 605 * 2048 / 3 }, 0},
 		{"few", func(_ *Config, r *request) { r.shape.B, r.totalQ = 16, 2048+15 }, 0},
 		{"padded", func(_ *Config, r *request) { r.options.lengths, r.totalQ = lengthUsedQ|lengthCuK, 0 }, 0},
-		{"parts that the caller fixed", func(cfg *Config, _ *request) { cfg.FixedSplit = 2 }, 0},
+		{"splits that the caller fixed", func(cfg *Config, _ *request) { cfg.FixedSplit = 2 }, 0},
 	} {
 		cfg := Config{DType: F16, HeadDim: 128}
 		r := request{shape: Shape{B: 605, Hq: 32, Hkv: 8, Sq: 2048, Sk: 2048}, access: AccessAddresses,

@@ -26,9 +26,9 @@ func TestDecodingTakesTheTilesThatWon(t *testing.T) {
 		fixed int
 		want  string
 	}{
-		{name: "two parts a row", dim: 128, b: 8, want: "8x16 16x16 8sg decode prefetch2"},
+		{name: "two splits per row", dim: 128, b: 8, want: "8x16 16x16 8sg decode prefetch2"},
 		{name: "a row for each core", dim: 128, b: 32, want: "8x16 16x16 4sg decode prefetch2"},
-		{name: "parts that the caller fixed", dim: 128, b: 8, fixed: 2, want: "8x16 16x16 4sg decode prefetch2"},
+		{name: "splits that the caller fixed", dim: 128, b: 8, fixed: 2, want: "8x16 16x16 4sg decode prefetch2"},
 		{name: "16 rows", dim: 128, b: 32, sq: 4, want: "16x16 16x16 4sg decode prefetch1"},
 		{name: "short rows", dim: 64, b: 8, want: "8x32 16x16 8sg decode prefetch2"},
 		{name: "short rows over small pages", dim: 64, b: 8, set: func(r *request) { r.options.pageSize = 8 }, want: "8x32 16x16 8sg decode"},

@@ -21,18 +21,18 @@ func TestKeysPerSubgroup(t *testing.T) {
 		v    variant
 		want uint32
 	}{
-		{"as the tile says", v(8, 128, 64, 0, true), 16},
-		{"and says not", v(8, 128, 64, 0, false), 0},
-		{"a page of them", v(8, 128, 64, 16, false), 16},
-		{"a part of a page", v(8, 32, 128, 16, false), 4},
-		{"pages of no power of two", v(8, 128, 64, 48, false), 16},
-		{"pages smaller than they are", v(8, 128, 64, 8, true), 0},
-		{"pages that begin among them", v(8, 96, 64, 16, true), 0},
-		{"a tile in a page", v(8, 32, 128, 64, false), 0},
-		{"a tile in a page, as the tile says", v(8, 128, 64, 256, true), 16},
-		{"keys that do not divide", v(8, 20, 64, 0, true), 0},
-		{"no whole part for every lane", v(8, 48, 192, 0, false), 0},
-		{"nor where the tile says so", v(8, 8, 32, 0, true), 0},
+		{"contiguous tile, no pages", v(8, 128, 64, 0, true), 16},
+		{"tile not contiguous, no pages", v(8, 128, 64, 0, false), 0},
+		{"one page per subgroup", v(8, 128, 64, 16, false), 16},
+		{"a quarter of a page per subgroup", v(8, 32, 128, 16, false), 4},
+		{"page size not a power of two", v(8, 128, 64, 48, false), 16},
+		{"pages smaller than a subgroup's keys", v(8, 128, 64, 8, true), 0},
+		{"pages that start among a subgroup's keys", v(8, 96, 64, 16, true), 0},
+		{"tile within a page", v(8, 32, 128, 64, false), 0},
+		{"contiguous tile within a page", v(8, 128, 64, 256, true), 16},
+		{"keys do not divide among subgroups", v(8, 20, 64, 0, true), 0},
+		{"vectors do not divide among lanes", v(8, 48, 192, 0, false), 0},
+		{"vectors do not divide among lanes, contiguous tile", v(8, 8, 32, 0, true), 0},
 	} {
 		assert.Equal(t, c.want, c.v.tile.(coopmatTile).keysPerSubgroup(&c.v), c.why)
 	}

@@ -21,12 +21,12 @@ func TestWorkgroupsTakeCoresThatTheyFill(t *testing.T) {
 		rowBlocks uint32
 		want      bool
 	}{
-		{"two parts", of(8, 8, 8192), cores, 1, true},
-		{"many parts", of(1, 8, 32768), cores, 1, true},
+		{"two splits", of(8, 8, 8192), cores, 1, true},
+		{"many splits", of(1, 8, 32768), cores, 1, true},
 		{"a row and all cores", of(1, 1, 132*round), cores, 1, true},
 		{"too few keys for them", of(1, 1, 132*round-1), cores, 1, false},
 		{"too many cores left", of(3, 8, 8192), cores, 1, false},
-		{"no parts", of(8, 16, 8192), cores, 1, false},
+		{"no splits", of(8, 16, 8192), cores, 1, false},
 		{"more than there are cores", of(8, 32, 8192), cores, 1, false},
 		{"two blocks of rows", of(8, 8, 8192), cores, 2, false},
 		{"a device that does not tell", of(8, 8, 8192), 0, 1, false},

@@ -16,6 +16,9 @@ import (
 	"vkattn/vk"
 )
 
+// The tuning cache without a device: what the next process finds, and how bad files, entries
+// of other SPIR-V and tiles over the limits are ignored.
+
 var tuneDeviceInfo = tuningDevice{Name: "a GPU", UUID: "0102", Driver: "driver 1", DriverUUID: "0a", DriverVersion: 7}
 
 // freshStore returns a store like that of another process: it reads the file.

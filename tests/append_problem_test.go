@@ -241,7 +241,7 @@ func newAppendProblem(c appendCase) *appendProblem {
 	return p
 }
 
-// fill gives the new rows random numbers; in one row of eight all numbers are equal.
+// fill gives the new rows random numbers; in one row of eight a single element is not 0.
 func (p *appendProblem) fill(rng *rand.Rand) {
 	for _, i := range []int{appendK, appendV, appendQ} {
 		if !p.has(i) {

@@ -16,6 +16,9 @@ import (
 	"vkattn/vk"
 )
 
+// Properties of appends: norms and styles of rotary embeddings, agreement of the tiers, wrong
+// numbers, and attention over a cache that was just appended to.
+
 func drawAppend(t *rapid.T, dev *vk.Device) appendCase {
 	return appendCase{
 		AppendConfig: attention.AppendConfig{

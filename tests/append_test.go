@@ -10,6 +10,8 @@ import (
 	"vkattn/vk"
 )
 
+// The cases of appends, on the CPU tier and on the device under test.
+
 func appendCases() (all []appendCase) {
 	layouts := []cases.LayoutKind{cases.Tight, cases.BSHD, cases.Padded, cases.Odd, cases.Even}
 	lengths := []string{"", "packed", "counted"}

@@ -188,7 +188,7 @@ func judgeSpan(got []byte, scale float64, want []turned, kv attention.KVType) er
 			x = w.value / unit
 		}
 		if kv == attention.KVQ4_0 {
-			x = math.Min(x, 7) // the opposite code is not a number of its own
+			x = math.Min(x, 7) // -8 has a code, 8 has none
 		}
 		if err := near(number, x, spacing*0.5+2e-3); err != nil {
 			return fmt.Errorf("column %d, in units of %v: %w", d, unit, err)

@@ -16,6 +16,9 @@ import (
 	"vkattn/vk"
 )
 
+// The driver under test, the tiers that each driver must offer, and the device session that
+// all tests share.
+
 var (
 	scalarTypes = []cases.Target{
 		cases.On(attention.TierScalar, attention.F16), cases.On(attention.TierScalar, attention.BF16), cases.On(attention.TierScalar, attention.F32),

@@ -12,6 +12,9 @@ import (
 	"vkattn/vk"
 )
 
+// The engine runs calls of the tables and properties on one tier, on a device many in one
+// submission.
+
 var nan, inf = float32(math.NaN()), float32(math.Inf(1))
 
 // engine runs problems on one tier. It may be used by many goroutines.

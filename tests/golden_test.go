@@ -15,6 +15,8 @@ import (
 	"vkattn/internal/testlevel"
 )
 
+// Golden problems: inputs and outputs in files, compared with every tier.
+
 const (
 	goldenDir      = "golden"
 	goldenManifest = "golden/manifest.json"

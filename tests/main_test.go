@@ -9,6 +9,9 @@ import (
 	"vkattn/internal/testlevel"
 )
 
+// Flags of the test binary, and the end of a run: reports, closing the device, messages of
+// the validation layers.
+
 var update = flag.Bool("update", false, "write the golden files anew")
 
 // TestMain sums up journals if -report is given (see report). Otherwise it closes the

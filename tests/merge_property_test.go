@@ -13,6 +13,9 @@ import (
 	"vkattn/vk"
 )
 
+// Properties of merges: the order of states does not matter, states without keys change
+// nothing, merges associate, and splits of keys merge to the whole.
+
 func drawMerge(t *rapid.T, dev *vk.Device) mergeCase {
 	c := mergeCase{
 		dtype:  rapid.SampledFrom(attention.DTypes()).Draw(t, "dtype"),

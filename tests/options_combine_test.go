@@ -11,8 +11,8 @@ import (
 	"vkattn/vk"
 )
 
-// A recorded call whose workgroups count who is last leaves the counters as it found
-// them: it may be executed any number of times, or never, and what it had goes to others.
+// A recorded call whose last workgroup combines the splits leaves its counters at zero. It
+// may be executed any number of times, or never, and its scratch memory then serves others.
 func TestOptionsRecordedSplitIsExecutedAgain(t *testing.T) {
 	s := openDevice(t)
 	c := cases.Case{Name: "recorded", D: 64, Dv: 64, Shape: attention.Shape{Hq: 4, Hkv: 2}, FixedSplit: 5, Layout: cases.Packed, Seed: 3,
@@ -52,7 +52,7 @@ func TestOptionsRecordedSplitIsExecutedAgain(t *testing.T) {
 	args := p.DeviceArgs(buffers)
 	plan, err := op.PlanFor(args)
 	require.NoError(t, err)
-	t.Logf("%s, %d parts", plan.Kernel, plan.Splits)
+	t.Logf("%s, %d splits", plan.Kernel, plan.Splits)
 	require.True(t, plan.Tier != attention.TierCoopMat2 || strings.Contains(plan.Kernel, "_decode"))
 
 	never := newCallersCommands(t, s.dev)
@@ -73,7 +73,7 @@ func TestOptionsRecordedSplitIsExecutedAgain(t *testing.T) {
 		recorded.submit(t)
 		check(image)
 		upload(image)
-		require.NoError(t, op.Forward(stream, args)) // in between, in memory of its own
+		require.NoError(t, op.Forward(stream, args)) // in between, with its own memory
 		require.NoError(t, stream.Barrier())
 		check(image)
 	}

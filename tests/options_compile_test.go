@@ -11,8 +11,8 @@ import (
 	"vkattn/vk"
 )
 
-// TestOptionsCompile has the pipelines of the features compiled on devices that
-// execute nothing.
+// TestOptionsCompile compiles the pipelines of calls with options on devices that execute
+// nothing.
 func TestOptionsCompile(t *testing.T) {
 	s := open(t)
 	if !s.compileOnly {
@@ -20,7 +20,7 @@ func TestOptionsCompile(t *testing.T) {
 	}
 	for _, tt := range s.available() {
 		if tt.DType != attention.F16 && tt.Tier == attention.TierScalar {
-			continue // one module for the three types
+			continue // one module for all three storage types
 		}
 		t.Run(tt.String(), func(t *testing.T) {
 			// One case of each pipeline, and a few compositions.
@@ -63,7 +63,7 @@ func TestOptionsCompile(t *testing.T) {
 	}
 }
 
-// prepare compiles what a case needs.
+// prepare compiles the kernels of a case.
 func (e *engine) prepare(c cases.Case, tt cases.Target) (err error) {
 	p, err := cases.NewProblem(c, tt.DType)
 	if err != nil {
@@ -71,7 +71,7 @@ func (e *engine) prepare(c cases.Case, tt cases.Target) (err error) {
 	}
 	var buffers []*vk.Buffer
 	for i, b := range p.Image {
-		// Such a device has no memory; buffers that nobody touches do.
+		// A device that executes nothing needs no data: the buffers are never touched.
 		at := vk.ExternalBuffer{Handle: uint64(i + 1), Size: uint64(len(b))}
 		if e.dev.Caps().BufferDeviceAddress {
 			at.Address = uint64(i+1) << 32

@@ -13,7 +13,7 @@ import (
 	"vkattn/vk"
 )
 
-// raw is a call with its memory, each tensor in a piece of its own.
+// raw is a call with its memory. Each tensor has its own piece.
 type raw struct {
 	name   string
 	shape  attention.Shape
@@ -51,17 +51,17 @@ func (r raw) DeviceArgs(buffers []*vk.Buffer) attention.Args {
 	return a
 }
 
-// Each number that a quantised type can hold comes out of attention to a single
-// key, times its scale, as the storage type rounds it.
+// Attention to a single key returns each number of a quantised type, times its scale,
+// rounded to the storage type.
 func TestOptionsEveryQuantisedNumber(t *testing.T) {
 	s := openTiers(t)
-	const d, heads = 64, 4 // few columns are soon compiled
+	const d, heads = 64, 4 // few columns compile quickly
 	const scale = 0.375
 	for n, kv := range attention.KVTypes()[1:] {
 		v, want := everyNumber(kv, d*heads, scale)
 		for i, tt := range s.available() {
 			if fewPipelines() && slowToCompile(tt) && i != n%len(s.available()) {
-				continue // numbers are read alike, then rounded
+				continue // all types read the numbers alike and then round
 			}
 			t.Run(kv.String()+"/"+tt.String(), func(t *testing.T) {
 				t.Parallel()
@@ -91,8 +91,8 @@ func TestOptionsEveryQuantisedNumber(t *testing.T) {
 	}
 }
 
-// Where all values are infinite, O is: a row's last tile has slots behind its last key,
-// whose weights are 0, and 0 times what they hold must not make it NaN.
+// If all values are infinite, O is infinite. A row's last KV tile has slots beyond the last
+// key with weight 0; 0 times their content must not make O NaN.
 func TestOptionsInfiniteValues(t *testing.T) {
 	s := openTiers(t)
 	sizes := []int{0, 1, 16, 64}
@@ -101,7 +101,7 @@ func TestOptionsInfiniteValues(t *testing.T) {
 	}
 	for _, tt := range s.available() {
 		if fewPipelines() && tt.DType != attention.F16 {
-			continue // where keys end does not depend on the type
+			continue // the handling of the last keys does not depend on the type
 		}
 		for _, size := range sizes {
 			c := cases.Case{
@@ -127,7 +127,7 @@ func TestOptionsInfiniteValues(t *testing.T) {
 	}
 }
 
-// withValues is what a call leaves in memory once the elements of V, of 16 or 32 bits, are changed.
+// withValues returns the memory after the call with changed elements of V, of 16 or 32 bits.
 func (s *session) withValues(t *testing.T, p *cases.Problem, tt cases.Target, change func(values []float32)) [][]byte {
 	v := p.HostArgs(p.Image).V.Host
 	values := widened(v, tt.DType)
@@ -140,7 +140,7 @@ func (s *session) withValues(t *testing.T, p *cases.Problem, tt cases.Target, ch
 	return j.after
 }
 
-// everyNumber is a row with every number of a type, and their values.
+// everyNumber returns a row with every number of a type, and their values.
 func everyNumber(kv attention.KVType, d int, scale float32) (row []byte, want []float32) {
 	row, want = make([]byte, kv.RowBytes(attention.F16, d)), make([]float32, d)
 	number := func(i int) int8 { return int8(i - 128) }
@@ -170,7 +170,7 @@ func everyNumber(kv attention.KVType, d int, scale float32) (row []byte, want []
 	return row, want
 }
 
-// float8 is an e4m3 number, read off its definition.
+// float8 decodes an e4m3 number by its definition.
 func float8(b byte) float32 {
 	sign, exp, fraction := float64(1), int(b>>3&15), float64(b&7)/8
 	if b >= 0x80 {

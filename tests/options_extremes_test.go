@@ -11,9 +11,9 @@ import (
 	"vkattn/attention/cases"
 )
 
-// extremeTable are cases whose numbers are at the ends of what a call may be given. Those
-// with one of two sets of options share a pipeline, since drivers on the CPU take seconds to
-// compile one; heads, rows and sequences of a case each have another number.
+// extremeTable lists cases whose numbers are at the ends of the allowed ranges. The cases
+// have two sets of options, one pipeline for each, since drivers on the CPU take seconds to
+// compile one. Heads, rows and sequences of a case have different numbers.
 func extremeTable() (table []cases.Case) {
 	const (
 		most  = math.MaxFloat32
@@ -55,7 +55,7 @@ func extremeTable() (table []cases.Case) {
 	})
 	add("keys of the same scores", options, func(c *cases.Case) { c.Extremes.Q, c.Data = 1e3, cases.Equal })
 
-	products := options // whose row max is subtracted from a product
+	products := options // the row max is subtracted from a product
 	products.Bias, products.ALiBi, products.Window = cases.BiasKind{}, false, attention.WindowOf(300, 300)
 	for _, x := range []float32{100, 1e3, 1e4} {
 		for _, scale := range []float32{1, -1, 1e2, 1e-4} {
@@ -85,14 +85,14 @@ func extremeTable() (table []cases.Case) {
 	return table
 }
 
-// Numbers at the ends of what a call may be given have the result of the formula: windows
-// near 2^31, sinks and biases that are infinite or as large as float32 has them, sinks that
-// are NaN, scales of 0 and of 2^60, scores of 1e9.
+// Numbers at the ends of the allowed ranges give the result of the formula: windows near
+// 2^31, sinks and biases that are infinite or the largest of float32, sinks that are NaN,
+// scales of 0 and of 2^60, scores of 1e9.
 func TestOptionsExtremes(t *testing.T) {
 	s := openTiers(t)
 	for _, tt := range s.available() {
 		if fewPipelines() && tt.Tier == attention.TierScalar && slowToCompile(tt) && tt.DType != attention.F16 {
-			continue // half a minute for a pipeline; what is done with scores does not depend on the type
+			continue // a pipeline takes half a minute; the handling of scores does not depend on the type
 		}
 		t.Run(tt.String(), func(t *testing.T) {
 			t.Parallel()

@@ -11,8 +11,8 @@ import (
 	"vkattn/vk"
 )
 
-// Pages that lie gigabytes apart: neither bytes nor elements of a pool may be
-// counted in 32 bits.
+// The stride between pages may be gigabytes: no offset in a pool, in bytes or in elements,
+// may be limited to 32 bits.
 func TestOptionsPagesOver4GiB(t *testing.T) {
 	s := openDevice(t)
 	if !full() {
@@ -31,7 +31,7 @@ func TestOptionsPagesOver4GiB(t *testing.T) {
 			if tt.DType != attention.F16 || tt.Tier == attention.TierCPU {
 				continue
 			}
-			t.Run(fmt.Sprintf("%d elements apart/%v", far, tt), func(t *testing.T) {
+			t.Run(fmt.Sprintf("page stride %d elements/%v", far, tt), func(t *testing.T) {
 				p, err := cases.NewProblem(c, tt.DType)
 				require.NoError(t, err)
 				pages := p.HostArgs(p.Image).Pages.Count

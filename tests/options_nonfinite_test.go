@@ -11,9 +11,9 @@ import (
 	"vkattn/attention/cases"
 )
 
-// nonFiniteCases have rows that see a part of the keys, and every way in which O is
-// stored: whole rows of eight and odd ones, parts of three splits whose rows are whole
-// vectors of four and are not, and a few rows of decoding.
+// nonFiniteCases have rows that see only some of the keys. Together they have every way in
+// which O is stored: rows in whole vectors of eight and odd rows, states of three splits
+// with rows in whole vectors of four and without, and a few decode rows.
 func nonFiniteCases() []cases.Case {
 	base := cases.Case{
 		Name: "nonfinite", D: 32, Dv: 32, Shape: attention.Shape{Hq: 4, Hkv: 2}, LSE: true, Layout: cases.Packed, Causal: attention.BottomRight,
@@ -29,16 +29,16 @@ func nonFiniteCases() []cases.Case {
 	return []cases.Case{odd, split, base, window, paged, decode}
 }
 
-// Inf and NaN of V reach the rows that attend to their keys, and no others.
+// An Inf or NaN in V reaches the rows that attend to its key, and no others.
 func TestOptionsNonFiniteValues(t *testing.T) {
 	s := openTiers(t)
 	for _, tt := range s.available() {
 		if fewPipelines() && tt.DType != attention.F16 {
-			continue // which rows they reach does not depend on the type
+			continue // the rows that they reach do not depend on the type
 		}
 		for n, c := range nonFiniteCases() {
 			if fewPipelines() && slowToCompile(tt) && (n > 1 || (tt.Tier == attention.TierCoopMat2) != (n == 0)) {
-				continue // whole rows on one tier, parts on the other
+				continue // one tier computes rows without splits, the other with splits
 			}
 			t.Run(c.String()+"/"+tt.String(), func(t *testing.T) {
 				t.Parallel()

@@ -11,12 +11,12 @@ import (
 	"vkattn/vk"
 )
 
-// leastPush is the push constants that every device has: too few for the parameters
-// of calls with features, which are in a buffer then.
+// leastPush is the number of push constant bytes that every device has. The parameters of
+// calls with options do not fit; a buffer then holds them.
 const leastPush = 128
 
-// narrowed is the session on a device that has no more than leastPush: on another one,
-// made to say so, where it has more. The library looks at nothing else to know.
+// narrowed returns the session with a device that reports leastPush. If the device has
+// more, its limit is overwritten; the library reads nothing else to decide.
 func narrowed(t *testing.T, s *session) *session {
 	if s.dev.Caps().Limits.MaxPushConstantBytes <= leastPush {
 		return s
@@ -27,9 +27,9 @@ func narrowed(t *testing.T, s *session) *session {
 	return &other
 }
 
-// paramCases have most parameters between them: sequences packed, in pages and in
-// lists, what is added to scores, masks, scales of quantised keys, split keys. Tiers
-// whose kernels take long to compile have one of them: their parameters are the same.
+// paramCases together use most parameters: packed sequences, pages, lists, biases, masks,
+// scales of quantised keys, split keys. Tiers whose kernels compile slowly have one case:
+// their parameters are the same.
 func paramCases(tt cases.Target) (some []cases.Case) {
 	names := []string{"compact-window", "compact-mask", "compact-serving", "compact-sparse"}
 	for _, c := range cases.CompactOptions() {
@@ -55,7 +55,7 @@ func TestOptionsParamsInABuffer(t *testing.T) {
 	narrow := narrowed(t, s)
 	for _, tt := range s.available() {
 		if tt.DType == attention.F32 || tt.DType == attention.BF16 && tt.Tier == attention.TierScalar || tt.Tier == attention.TierCPU {
-			continue // one module for the three types
+			continue // one module for all three storage types
 		}
 		t.Run(tt.String(), func(t *testing.T) {
 			pushed, buffered := s.newEngine(tt), narrow.newEngine(tt)
@@ -84,7 +84,7 @@ func TestOptionsParamsInABuffer(t *testing.T) {
 	}
 }
 
-// Where nothing executes, these modules compile.
+// These modules compile on devices that execute nothing.
 func TestOptionsParamsCompile(t *testing.T) {
 	s := open(t)
 	if !s.compileOnly {
@@ -105,8 +105,8 @@ func TestOptionsParamsCompile(t *testing.T) {
 	}
 }
 
-// The parameters are those of the call, whenever and however often a command buffer
-// of the caller's is executed and whatever else is recorded meanwhile.
+// A caller's command buffer keeps the parameters of its call, however late and however
+// often it is executed and whatever is recorded meanwhile.
 func TestOptionsParamsOfARecordedCall(t *testing.T) {
 	s := narrowed(t, openDevice(t))
 	c := cases.CompactOptions()[0]
@@ -153,7 +153,7 @@ func TestOptionsParamsOfARecordedCall(t *testing.T) {
 	require.NoError(t, commands.Barrier())
 	recorded.end(t)
 
-	// Another call with other parameters in between.
+	// In between, another call with other parameters.
 	other := c
 	other.Seqs, other.Seed = slices.Clone(c.Seqs[:2]), 77
 	q, err := cases.NewProblem(other, attention.F16)
@@ -170,7 +170,7 @@ func TestOptionsParamsOfARecordedCall(t *testing.T) {
 	require.NoError(t, commands.Release())
 }
 
-// What such a device cannot do it refuses in one line.
+// Calls that such a device cannot compute are refused with an error of one line.
 func TestOptionsParamsRefusals(t *testing.T) {
 	openDevice(t)
 	dev := anotherDevice(t)

@@ -13,11 +13,10 @@ import (
 	"vkattn/vk"
 )
 
-// onOptionTiers is onTiers with fewer storage types, which differ in how elements are
-// read: each tier has one, and properties of other turns another one. Where pipelines
-// must be few that is f16, and of the tiers whose kernels take long to compile, matrices
-// has a property of theirs tested too. At the full level properties run side by side,
-// since what each waits for is a compiler.
+// onOptionTiers is onTiers with one storage type per tier, which turn selects: types differ
+// only in how elements are read. If pipelines must be few, the type is f16, and tiers whose
+// kernels compile slowly run the property only if matrices is set. At the full level
+// properties run in parallel, since each mostly waits for a compiler.
 func onOptionTiers(t *testing.T, turn int, matrices bool, property func(t *rapid.T, e *engine, tt cases.Target)) {
 	if full() {
 		t.Parallel()
@@ -38,14 +37,14 @@ func onOptionTiers(t *testing.T, turn int, matrices bool, property func(t *rapid
 	}, property)
 }
 
-// compositions are those that properties are tried on at the full level, which
-// between them have every modifier: few, since each is compiled in many forms, and none of
-// the head dimensions that take a GPU's compiler twenty seconds. That any composition is
-// right is what TestOptionsConformance is for.
+// compositions are the seeds of the compositions on which properties are tested at the full
+// level. Together they have every modifier. They are few, since each is compiled in many
+// forms, and none has a head dim that takes a GPU's compiler twenty seconds.
+// TestOptionsConformance tests compositions in general.
 var compositions = []int{5002, 5004, 5011, 5015, 5029}
 
-// drawOptions draws a problem with features; rows is about how many rows a
-// sequence has. At the brief level that decides what features it has besides.
+// drawOptions draws a problem with options. rows is the approximate number of rows of a
+// sequence; at the brief level it also decides the other options.
 func drawOptions(t *rapid.T, rows int) cases.Case {
 	c := cases.Case{Name: "property", D: 64, Dv: 64, Shape: attention.Shape{Hq: 4, Hkv: 2}, LSE: true, Layout: cases.Packed}
 	if !full() {
@@ -61,7 +60,7 @@ func drawOptions(t *rapid.T, rows int) cases.Case {
 	c.Seqs = nil
 	keys := 300
 	if fewPipelines() {
-		keys = 170 // which is what the reference takes its time for
+		keys = 170 // the reference takes time for each
 	}
 	for i := range rapid.IntRange(1, 4).Draw(t, "sequences") {
 		c.Seqs = append(c.Seqs, cases.Seq{
@@ -81,7 +80,7 @@ func drawRows(t *rapid.T, tt cases.Target) int {
 	return rapid.SampledFrom([]int{1, 70}).Draw(t, "about")
 }
 
-// result is a computed problem with the rows that were looked at.
+// result is a computed problem with the rows that were read.
 type result struct {
 	*cases.Problem
 	job    *job
@@ -99,8 +98,8 @@ func (e *engine) computeOptions(t *rapid.T, c cases.Case, tt cases.Target) resul
 	return r
 }
 
-// judgeAs holds outputs to what is true of another problem, whose rows have the
-// same result.
+// judgeAs judges outputs by the reference of another problem whose rows have the same
+// result.
 func judgeAs(t *rapid.T, p *cases.Problem, o, lse []float32) {
 	var x cases.Truth
 	require.NoError(t, x.Expect(p))
@@ -118,7 +117,7 @@ func judgeAs(t *rapid.T, p *cases.Problem, o, lse []float32) {
 	require.True(t, verdict.Pass(), "%v: LSE: %v", p, verdict.Reasons())
 }
 
-// rowsOf are the outputs of one sequence.
+// rowsOf returns the outputs of one sequence.
 func (r *result) rowsOf(seq int) (o, lse []float32) {
 	for b, s := range r.Seqs {
 		if b == seq {
@@ -133,13 +132,13 @@ func (r *result) rowsOf(seq int) (o, lse []float32) {
 	return nil, nil
 }
 
-// Keys in pages give the bits that they give in a row, where the tiles are the same.
+// Paged keys give the bits of contiguous keys if the tiles are the same.
 func TestOptionsPropertyPagedIsContiguous(t *testing.T) {
 	onOptionTiers(t, 0, true, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawOptions(t, drawRows(t, tt))
 		splits := []int{0, 3}
 		if fewPipelines() && slowToCompile(tt) {
-			splits = []int{3} // the table has them without
+			splits = []int{3} // the table has the cases without splits
 		}
 		c.LooseK, c.LSE, c.FixedSplit = true, true, rapid.SampledFrom(splits).Draw(t, "split")
 		whole := e.computeOptions(t, c, tt)
@@ -164,8 +163,8 @@ func TestOptionsPropertyPagedIsContiguous(t *testing.T) {
 	})
 }
 
-// With FixedSplit a sequence does not know what else is in the batch: alone, in
-// other order, and beside sequences of other lengths it has the same bits.
+// With FixedSplit the bits of a sequence do not depend on the batch: they are the same
+// alone, in another order, and among sequences of other lengths.
 func TestOptionsPropertyFixedSplitIsOfTheSequence(t *testing.T) {
 	onOptionTiers(t, 1, true, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawOptions(t, drawRows(t, tt))
@@ -197,9 +196,9 @@ func TestOptionsPropertyFixedSplitIsOfTheSequence(t *testing.T) {
 	})
 }
 
-// What excludes nothing changes nothing: a list of every token, a window as wide as
-// the keys, a mask of ones, a bitmap of ones. The order of additions may differ, so
-// the rules are what counts.
+// Options that exclude no key do not change the result: a list of every token, a window as
+// wide as the keys, a mask of ones, a bitmap of ones. The order of sums may differ, so the
+// rules judge the result, not the bits.
 func TestOptionsPropertyNothingExcluded(t *testing.T) {
 	onOptionTiers(t, 2, false, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawOptions(t, drawRows(t, tt))
@@ -225,7 +224,7 @@ func TestOptionsPropertyNothingExcluded(t *testing.T) {
 	})
 }
 
-// Sequences in one call are what each is in a call of its own.
+// Each sequence of a call has the result that it has in a call of its own.
 func TestOptionsPropertyVarlenIsSeparateCalls(t *testing.T) {
 	onOptionTiers(t, 3, false, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawOptions(t, drawRows(t, tt))
@@ -245,7 +244,7 @@ func TestOptionsPropertyVarlenIsSeparateCalls(t *testing.T) {
 	})
 }
 
-// A sequence has the same bits on every run, however the split is chosen.
+// A sequence has the same bits on every run, with fixed and with chosen splits.
 func TestOptionsPropertySameBitsAgain(t *testing.T) {
 	onOptionTiers(t, 4, false, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawOptions(t, drawRows(t, tt))
@@ -256,7 +255,7 @@ func TestOptionsPropertySameBitsAgain(t *testing.T) {
 	})
 }
 
-// part is a problem with some of its keys alone.
+// part is a problem with only some of its keys.
 type part struct {
 	*cases.Problem
 	from, to int
@@ -277,8 +276,8 @@ func (p part) cut(a attention.Args) attention.Args {
 	return a
 }
 
-// Parts of the keys in calls of their own, merged by LSE, and the same parts within
-// a call that is split, both are what the whole is.
+// Splits of the keys computed in separate calls and merged by LSE give the result of the
+// whole. So does one call with the same splits.
 func TestOptionsPropertySplitsMerge(t *testing.T) {
 	onOptionTiers(t, 5, false, func(t *rapid.T, e *engine, tt cases.Target) {
 		rows, keys := drawRows(t, tt), rapid.IntRange(2, 500).Draw(t, "keys")

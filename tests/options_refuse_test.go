@@ -9,8 +9,8 @@ import (
 	"vkattn/attention/cases"
 )
 
-// Combinations that no tier computes are refused by name, on every tier, and
-// nothing is written.
+// Every tier refuses combinations that no tier computes, with an error that names them, and
+// writes nothing.
 func TestOptionsRefusals(t *testing.T) {
 	s := openTiers(t)
 	base := cases.Case{

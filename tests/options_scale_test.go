@@ -13,26 +13,26 @@ import (
 	"vkattn/attention/inputs"
 )
 
-// scalesOfAnySize are scales of V one after another: small ones before large ones, zero,
-// negative ones, some that count as zero and two of no size.
+// scalesOfAnySize are consecutive scales of V: small before large ones, zero, negative
+// ones, some that count as zero, and two that are not finite.
 var scalesOfAnySize = []float64{
 	0x1p-18, 0x1p-20, 1, 0, -3, 0x1p-17, 1e-30, 1e-40, 0x1p8, 0.3, -0x1p-12, 100, math.Inf(-1), math.NaN(),
 }
 
-// Whatever the scales of other keys are, a row is exact in those it sees: each of its own
-// key and the one before, then each of all before.
+// A row is exact in the keys that it sees, whatever the scales of other keys are. First
+// each row sees its own key and the one before, then all keys before.
 func TestOptionsScalesOfAnySize(t *testing.T) {
 	s := openTiers(t)
-	const d = 32 // few columns are soon compiled
+	const d = 32 // few columns compile quickly
 	types := []attention.KVType{attention.KVInt8, attention.KVFP8}
 	for _, tt := range s.available() {
 		if fewPipelines() && tt.DType != attention.F16 {
 			continue // scales do not depend on the type
 		}
-		for n, rows := range []int{len(scalesOfAnySize), 5 * len(scalesOfAnySize)} { // decoding, and not
+		for n, rows := range []int{len(scalesOfAnySize), 5 * len(scalesOfAnySize)} { // with the decode kernel, and without
 			for i, kv := range types {
 				if fewPipelines() && slowToCompile(tt) && (i != n || (tt.Tier == attention.TierCoopMat2) != (n == 0)) {
-					continue // the decoding kernel for int8, the other one for float8
+					continue // the decode kernel for int8, the general one for float8
 				}
 				for _, left := range []int{1, rows} {
 					name := fmt.Sprintf("%v/%d rows/all before", kv, rows)
@@ -81,7 +81,7 @@ func TestOptionsScalesOfAnySize(t *testing.T) {
 	}
 }
 
-// anyBytes are numbers of int8 and of float8 up to 120.
+// anyBytes returns numbers of int8, and of float8 up to 120.
 func anyBytes(n int, seed uint64) []byte {
 	r := rand.New(rand.NewPCG(seed, 0))
 	b := make([]byte, n)

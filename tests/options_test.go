@@ -15,20 +15,19 @@ import (
 	"vkattn/attention/cases"
 )
 
-// TestOptionsConformance runs the tables of what inference needs besides plain
-// attention, as TestOptionsConformance/<dtype>/<tier>/<case>. Each case is computed
-// twice, and nothing but outputs may be written:
+// TestOptionsConformance runs the tables of calls with options, as
+// TestOptionsConformance/<dtype>/<tier>/<case>. It computes each case twice, and only
+// outputs may be written:
 //
-//   - as it is: judged by the three rules;
-//   - with everything spoiled that must not matter: keys that no row attends to,
-//     unused pages and entries of the page table, what lies past the ends of
-//     sequences, tokens of no list, bits past the last block, bias and mask of slots
-//     that do not count, scales of keys that nobody sees, and the outputs: the same
-//     bits must come out.
+//   - unchanged: the three rules judge it;
+//   - with everything spoiled that must not matter: keys that no row attends to, unused
+//     pages and entries of the block table, memory past the ends of sequences, tokens of
+//     no list, bits past the last block, bias and mask of unused slots, scales of keys
+//     that no row sees, and the outputs. The result must have the same bits.
 func TestOptionsConformance(t *testing.T) {
 	s := openTiers(t)
 	for _, dtype := range attention.DTypes() {
-		known := map[string]*checkedOptions{} // of several tiers
+		known := map[string]*checkedOptions{} // shared by several tiers
 		t.Run(dtype.String(), func(t *testing.T) {
 			t.Parallel()
 			for _, tt := range s.available() {
@@ -43,7 +42,7 @@ func TestOptionsConformance(t *testing.T) {
 					list = append(list, known[c.String()])
 				}
 				t.Run(tt.Tier.String(), func(t *testing.T) {
-					t.Parallel() // the end of a table leaves processors idle
+					t.Parallel() // the end of one table would leave processors idle
 					start := time.Now()
 					results := conform(t, s, tt, list)
 					t.Logf("%d cases in %v", len(list), time.Since(start).Round(time.Millisecond))
@@ -60,7 +59,7 @@ func TestOptionsConformance(t *testing.T) {
 	}
 }
 
-// optionTable is the table of cases of a tier.
+// optionTable returns the table of cases of a tier.
 func optionTable(tt cases.Target) []cases.Case {
 	switch {
 	case full():
@@ -73,9 +72,9 @@ func optionTable(tt cases.Target) []cases.Case {
 	return cases.BriefOptions()
 }
 
-// optionsOf are the cases that a tier computes in a storage type: its share of the
-// table, or all of it on the CPU tier, which compiles nothing; and of these what
-// VKATTN_TEST_CASES asks for.
+// optionsOf returns the cases that a tier computes in a storage type: its share of the
+// table, or all of it on the CPU tier, which compiles nothing. VKATTN_TEST_CASES may select
+// some of them.
 func optionsOf(t *testing.T, s *session, tt cases.Target) []cases.Case {
 	wanted, err := regexp.Compile(os.Getenv("VKATTN_TEST_CASES"))
 	require.NoError(t, err)
@@ -106,8 +105,8 @@ func optionsOf(t *testing.T, s *session, tt cases.Target) []cases.Case {
 	return some
 }
 
-// checkedOptions is a case of the table in one storage type, with what is known of
-// it: made when a tier first needs it.
+// checkedOptions is a case of the table in one storage type, with its problem and
+// reference. They are made when a tier first needs them.
 type checkedOptions struct {
 	cases.Case
 	dtype attention.DType
@@ -120,7 +119,7 @@ type checkedOptions struct {
 
 func (c *checkedOptions) memory(dtype attention.DType) int64 { return 2 * c.Memory(dtype) }
 
-// jobs are the calls a case is made of.
+// jobs returns the calls of a case.
 func (c *checkedOptions) jobs(tt cases.Target) ([]*job, error) {
 	c.made.Do(func() { c.problem, c.makeErr = cases.NewProblem(c.Case, c.dtype) })
 	if c.makeErr != nil {
@@ -135,7 +134,7 @@ func (c *checkedOptions) jobs(tt cases.Target) ([]*job, error) {
 
 func (c *checkedOptions) reference() error { return c.Expect(c.problem) }
 
-// check judges what the calls of a case left in memory.
+// check judges the memory that the calls of a case wrote.
 func (c *checkedOptions) check(jobs []*job) (o accuracy.Report, lse *accuracy.Report, err error) {
 	for i, j := range jobs {
 		if err := c.problem.Trespass(j.before, j.after); err != nil {

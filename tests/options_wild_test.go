@@ -9,7 +9,7 @@ import (
 	"vkattn/attention/cases"
 )
 
-// wildCases read every vector of integers there is.
+// wildCases together read every vector of integers that a call may have.
 func wildCases() []cases.Case {
 	seqs := []cases.Seq{{ID: 0, Rows: 9, Keys: 140}, {ID: 1, Rows: 1, Keys: 33}, {ID: 2, Rows: 40, Keys: 70}}
 	base := cases.Case{
@@ -33,8 +33,8 @@ func wildCases() []cases.Case {
 	return all
 }
 
-// Wrong numbers in the vectors that a call reads give wrong results, and neither a
-// write outside of O and LSE nor a lost device.
+// Wrong numbers in the vectors that a call reads may give wrong results, but no write
+// outside of O and LSE and no lost device.
 func TestOptionsWildNumbers(t *testing.T) {
 	s := openTiers(t)
 	runs := 6
@@ -43,15 +43,15 @@ func TestOptionsWildNumbers(t *testing.T) {
 	}
 	for _, tt := range s.available() {
 		if tt.DType != attention.F16 {
-			continue // the numbers are read alike
+			continue // all types read the numbers alike
 		}
 		t.Run(tt.String(), func(t *testing.T) {
 			e := s.newEngine(tt)
 			list := wildCases()
 			if slowToCompile(tt) && fewPipelines() {
-				list = list[:3] // numbers are bounded in code that all tiers share
+				list = list[:3] // all tiers share the code that bounds the numbers
 			}
-			t.Run("cases", func(t *testing.T) { // which are over when it returns
+			t.Run("cases", func(t *testing.T) { // t.Run returns when all cases have ended
 				for _, c := range list {
 					t.Run(c.String(), func(t *testing.T) {
 						t.Parallel()
@@ -76,7 +76,7 @@ func surviveWild(t *testing.T, e *engine, c cases.Case, tt cases.Target, runs in
 	for i, j := range jobs {
 		require.NoError(t, p.TrespassTensors(j.before, j.after), "wild numbers %d", i)
 	}
-	// The device is still there, and right.
+	// The device still works and computes the right result.
 	good := &job{Problem: p, cfg: c.Config(tt), before: p.Image}
 	require.NoError(t, e.run([]*job{good}))
 	var x cases.Truth

@@ -11,8 +11,8 @@ import (
 	"vkattn/vk"
 )
 
-// Tensors whose batches or heads are over 4 GiB apart, in bytes and in elements:
-// nothing on the way to a row may be counted in 32 bits.
+// Batch and head strides may be over 4 GiB, and over 2^32 elements: no offset of a row may
+// be limited to 32 bits.
 func TestBuffersOver4GiB(t *testing.T) {
 	s := openDevice(t)
 	if !full() {
@@ -25,11 +25,11 @@ func TestBuffersOver4GiB(t *testing.T) {
 		stride func(far int64) attention.Strides // of K and O
 		far    int64                             // elements
 	}{
-		{"batches 5 GiB apart", attention.Shape{B: 2, Hq: 1, Sq: 70, Sk: 70},
+		{"batch stride 5 GiB", attention.Shape{B: 2, Hq: 1, Sq: 70, Sk: 70},
 			func(far int64) attention.Strides { return attention.Strides{Batch: far, Head: 70 * 64, Seq: 64} }, 5 << 29},
-		{"heads 5 GiB apart", attention.Shape{B: 1, Hq: 2, Sq: 70, Sk: 70},
+		{"head stride 5 GiB", attention.Shape{B: 1, Hq: 2, Sq: 70, Sk: 70},
 			func(far int64) attention.Strides { return attention.Strides{Batch: 2 * far, Head: far, Seq: 64} }, 5 << 29},
-		{"batches over 2^32 elements apart", attention.Shape{B: 2, Hq: 1, Sq: 70, Sk: 70},
+		{"batch stride over 2^32 elements", attention.Shape{B: 2, Hq: 1, Sq: 70, Sk: 70},
 			func(far int64) attention.Strides { return attention.Strides{Batch: far, Head: 70 * 64, Seq: 64} }, 1<<32 + 1<<20},
 	} {
 		bytes := uint64(2 * (x.far + 70*64))

@@ -18,7 +18,7 @@ type breakage struct {
 	do   func(t *rapid.T, cfg *attention.Config, a *attention.Args)
 }
 
-// anyTensor is one of the first n tensors.
+// anyTensor draws one of the first n tensors.
 func anyTensor(t *rapid.T, a *attention.Args, n int) *attention.Tensor {
 	i := rapid.IntRange(0, n-1).Draw(t, "tensor")
 	return []*attention.Tensor{&a.Q, &a.K, &a.V, &a.O, &a.LSE}[i]
@@ -97,8 +97,7 @@ var breakages = []breakage{
 	}},
 }
 
-// Wrong arguments are a *ShapeError that names a field, whatever is wrong with
-// them, and nothing is written.
+// Any wrong arguments give a *ShapeError that names a field, and nothing is written.
 func TestPropertyInvalidArgs(t *testing.T) {
 	for _, b := range breakages {
 		t.Run(b.name, func(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"vkattn/attention/cases"
 )
 
-// Keys computed in two parts and merged by LSE give what they give together:
-// what splitting over workgroups, devices and pages of a cache rests on.
+// Keys computed in two splits and merged by LSE give the result of one call over all keys.
+// Splitting keys over workgroups, devices and pages of a cache relies on it.
 func TestPropertySplitKeysMerge(t *testing.T) {
 	onTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawCase(t)
@@ -36,10 +36,10 @@ func TestPropertySplitKeysMerge(t *testing.T) {
 	})
 }
 
-// judgeMerged allows what the rules do, that each part was rounded to the storage
-// type, by at most half a unit of the largest V there is, and that its LSE was rounded to
-// float32: weights that are off by a factor of 1 +- d move a mean by d times what the parts
-// are from it on the average, which is the largest V at most.
+// judgeMerged allows the error of the rules and two more. Each split is rounded to the
+// storage type, by at most half a unit of the largest V. Its LSE is rounded to float32:
+// weights that are off by a factor of 1 +- d move the mean by d times the mean distance of
+// the splits from it, which is at most the largest V.
 func judgeMerged(t *rapid.T, p *cases.Problem, o, lse []float32) {
 	var x cases.Truth
 	require.NoError(t, x.Expect(p))
@@ -68,7 +68,7 @@ func judgeMerged(t *rapid.T, p *cases.Problem, o, lse []float32) {
 	require.True(t, verdict.Pass(), "%v: LSE: %v", p, verdict.Reasons())
 }
 
-// keysOf is a problem with keys [lo, hi) of p alone.
+// keysOf returns a problem with only the keys [lo, hi) of p.
 func keysOf(t *rapid.T, p *cases.Problem, lo, hi int) *cases.Problem {
 	c := p.Case
 	c.Shape.Sk = hi - lo
@@ -88,7 +88,7 @@ func keysOf(t *rapid.T, p *cases.Problem, lo, hi int) *cases.Problem {
 	return part
 }
 
-// judgePacked holds packed outputs to the three rules for problem p.
+// judgePacked judges packed outputs by the three rules for problem p.
 func judgePacked(t *rapid.T, p *cases.Problem, o, lse []float32) {
 	var x cases.Truth
 	require.NoError(t, x.Expect(p))

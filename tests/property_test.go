@@ -13,8 +13,7 @@ import (
 	"vkattn/internal/testlevel"
 )
 
-// tuneProperties sets how many problems a property is tried on, unless the
-// command line says.
+// tuneProperties sets the number of problems per property, unless a flag does.
 func tuneProperties() {
 	checks := "60"
 	switch {
@@ -28,12 +27,12 @@ func tuneProperties() {
 	if !given {
 		_ = flag.Set("rapid.checks", checks)
 	}
-	// The seed is printed; files in the source tree are not needed besides.
+	// The seed is printed, so failures need no files in the source tree.
 	_ = flag.Set("rapid.nofailfile", "true")
 }
 
-// fewPipelines reports whether problems should share pipelines: on a CPU driver
-// compiling one takes as long as a hundred problems.
+// fewPipelines reports whether problems should share pipelines: a driver on the CPU
+// compiles one as long as it computes a hundred problems.
 func fewPipelines() bool {
 	s, err := theSession()
 	return err == nil && s.dev != nil && !full()
@@ -45,7 +44,7 @@ func onTiers(t *testing.T, property func(t *rapid.T, e *engine, tt cases.Target)
 	onTiersThat(t, func(tt cases.Target) bool { return s.propertyTurn(t.Name(), tt) }, property)
 }
 
-// onTiersThat is onTiers of some of them.
+// onTiersThat is onTiers for some of the tiers.
 func onTiersThat(t *testing.T, are func(tt cases.Target) bool, property func(t *rapid.T, e *engine, tt cases.Target)) {
 	s := openTiers(t)
 	for _, tt := range s.available() {
@@ -110,7 +109,7 @@ func (e *engine) compute(t *rapid.T, p *cases.Problem, tt cases.Target) (o, lse 
 	return o, lse
 }
 
-// values are the packed inputs of a problem.
+// values returns the packed inputs of a problem.
 func values(t *rapid.T, p *cases.Problem) (v [3][]float32) {
 	for i := range v {
 		var err error
@@ -126,7 +125,7 @@ func setValues(t *rapid.T, p *cases.Problem, v [3][]float32) {
 	}
 }
 
-// Any problem is computed within the rules.
+// The result of any problem is within the rules.
 func TestPropertyAnyProblem(t *testing.T) {
 	onTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
 		p := makeProblem(t, drawCase(t), tt)
@@ -160,7 +159,7 @@ func TestPropertyPermutedKeys(t *testing.T) {
 	})
 }
 
-// Batch entries do not know of one another: alone, each has the same bits.
+// Batch entries are independent: computed alone, each has the same bits.
 func TestPropertyBatchIndependence(t *testing.T) {
 	onTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawCase(t)
@@ -183,7 +182,7 @@ func TestPropertyBatchIndependence(t *testing.T) {
 	})
 }
 
-// Heads in another order give the same heads in that order, bit for bit.
+// A permutation of the heads permutes the heads of the result, bit for bit.
 func TestPropertyHeadPermutation(t *testing.T) {
 	onTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawCase(t)
@@ -211,7 +210,7 @@ func permuteHeads(x []float32, order []int) []float32 {
 	return y
 }
 
-// Grouped queries are keys and values repeated, bit for bit.
+// Grouped queries give the bits of repeated keys and values.
 func TestPropertyGroupedIsRepeated(t *testing.T) {
 	onTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawCase(t)
@@ -240,7 +239,7 @@ func TestPropertyGroupedIsRepeated(t *testing.T) {
 	})
 }
 
-// Where tensors lie does not change a bit of the result.
+// The layout of tensors in memory does not change a bit of the result.
 func TestPropertyLayoutIndependence(t *testing.T) {
 	onTiers(t, func(t *rapid.T, e *engine, tt cases.Target) {
 		c := drawCase(t)

@@ -11,8 +11,8 @@ import (
 	"vkattn/vk"
 )
 
-// A program that has a command buffer of its own records attention into it,
-// and submits it to its own queue.
+// A program can record attention into a command buffer of its own and submit it to its own
+// queue.
 func TestRecordIntoTheCallersCommandBuffer(t *testing.T) {
 	s := openDevice(t)
 	for _, access := range []attention.Access{attention.AccessAddresses, attention.AccessDescriptors} {
@@ -35,9 +35,9 @@ func TestRecordIntoTheCallersCommandBuffer(t *testing.T) {
 	}
 }
 
-// callersCommands is a command buffer of the caller's. The caller's side is written
-// with goki/vulkan, which frees what it marshals for array calls in finalizers that
-// may run during the call: the collector rests until the test is over.
+// callersCommands is a caller's command buffer. The caller's side uses goki/vulkan, which
+// frees the memory that it marshals for array calls in finalizers that may run during the
+// call. So the garbage collector is off until the test ends.
 type callersCommands struct {
 	dev  *vk.Device
 	list []vulkan.CommandBuffer

@@ -20,25 +20,25 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// On a machine without Go the binary of these tests also sums up the journals that
-// its runs have left (see entry):
+// The test binary also sums up the journals of its runs (see entry), for machines without
+// Go:
 //
 //	tests.test -report summary.md journal.jsonl...
 var report = flag.String("report", "", "run nothing; sum up the journals named by the arguments in this file")
 
-// summary is what journals say of the cases of one test, such as those of a tier in a
+// summary sums up the cases of one test in the journals, such as those of a tier in a
 // storage type.
 type summary struct {
 	test          string
 	cases, failed int
 	rows          int
-	worst         entry // of those that passed, by Share
+	worst         entry // the passed case with the largest Share
 	max, nmse     float64
 	ms            spent
 }
 
-// writeReport sums up journals as Markdown. It returns an error where a case has
-// failed, or there is none.
+// writeReport sums up journals as Markdown. It returns an error if a case has failed or if
+// there are no cases.
 func writeReport(name string, journals []string) error {
 	var entries []entry
 	for _, j := range journals {
@@ -62,7 +62,7 @@ func writeReport(name string, journals []string) error {
 	return nil
 }
 
-// writeWhole leaves the old file or the new one, never a part.
+// writeWhole replaces a file atomically: the file is the old one or the new one.
 func writeWhole(name string, b []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*")
 	if err != nil {
@@ -76,7 +76,7 @@ func writeWhole(name string, b []byte) error {
 	return os.Rename(f.Name(), name)
 }
 
-// readJournal reads a journal; a last line that was cut off counts for nothing.
+// readJournal reads a journal. It ignores a last line that was cut off.
 func readJournal(name string) (list []entry, err error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -140,7 +140,7 @@ func describe(w io.Writer, entries []entry) (failed int) {
 	}
 	render(t)
 
-	fmt.Fprint(w, "Cases that passed, of those computed, by the feature that their table is about:\n\n")
+	fmt.Fprint(w, "Cases that passed, of those computed, by the option that their table is about:\n\n")
 	t = pretty.NewWriter()
 	header := pretty.Row{""}
 	for _, name := range tests {
@@ -199,12 +199,12 @@ func (s *summary) add(e entry) {
 	}
 }
 
-// short is a test's name as a column's head: "f16/scalar".
+// short returns a test's name as a column header: "f16/scalar".
 func short(test string) string { return test[strings.IndexByte(test, '/')+1:] }
 
 var numbered = regexp.MustCompile(`-[0-9]+$`)
 
-// kindOf is the table that a case is of.
+// kindOf returns the table of a case.
 func kindOf(name string) string {
 	head, _, _ := strings.Cut(name, ".")
 	return numbered.ReplaceAllString(head, "")

@@ -17,14 +17,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A soak that takes minutes runs in several processes, so that one that loses its
-// device, crashes or hangs is a failure and does not end the others.
+// A soak that takes minutes runs in several processes. A process that loses its device,
+// crashes or hangs is a failure, and the others continue.
 
 const (
 	soakJournalEnv   = "VKATTN_SOAK_JOURNAL"   // of a child process
 	soakOutEnv       = "OUT"                   // folder of soak.md and soak.jsonl; unset: the temporary folder
 	soakProcessesEnv = "VKATTN_SOAK_PROCESSES" // how many; unset: soakProcessesDefault
-	soakSmallEnv     = "VKATTN_SOAK_SMALL"     // anything: head dimensions that are soon compiled
+	soakSmallEnv     = "VKATTN_SOAK_SMALL"     // set: only head dims that compile quickly
 	soakStuckEnv     = "VKATTN_SOAK_STUCK"     // seconds without news of a composition after which it is stuck
 
 	soakProcessesDefault = 4
@@ -32,10 +32,10 @@ const (
 	soakLostDevice       = 3   // exit status
 )
 
-// soakRunner has the processes of a soak.
+// soakRunner runs the processes of a soak.
 type soakRunner struct {
 	dir     string // of the journal, the summary and the output of processes
-	program string // this test's, which processes run
+	program string // the test binary, which the processes run
 	journal *os.File
 	seed    uint64
 	workers int
@@ -110,11 +110,11 @@ func soakProcesses(t *testing.T) {
 	require.Positive(t, done, "no case was computed; see the output of the processes in %s", dir)
 }
 
-// run keeps processes going until the time is over and returns the compositions that
-// were under way then, each with its last case.
+// run keeps processes running until the time is over. It returns the compositions that
+// were unfinished then, each with its last case.
 //
-// The last case ends when the time is over: what a process has under way then is cut off,
-// and is stuck where it was under way for as long as that takes.
+// When the time is over, run ends the processes. A composition that had no news for the
+// time limit of a stuck one is then reported as stuck.
 func (k *soakRunner) run(processes int) (unfinished []soakRecord) {
 	children := make([]*soakChild, processes)
 	deaths := 0
@@ -149,7 +149,7 @@ func (k *soakRunner) run(processes int) (unfinished []soakRecord) {
 			}
 		}
 	}
-	// Children begin nothing new. What is short of its end is cut off.
+	// Children begin nothing new. Unfinished work is cut off.
 	records, _ := readSoak(k.journal.Name())
 	for _, c := range children {
 		if c == nil {
@@ -192,7 +192,7 @@ func (k *soakRunner) start() *soakChild {
 	return c
 }
 
-// worker is the command of a process: this test again.
+// worker returns the command of a process: the same test binary.
 func (k *soakRunner) worker(c *soakChild) *exec.Cmd {
 	line := append(strings.Fields(os.Getenv("VKATTN_EXEC")), k.program, "-test.run=^TestSoak$", "-test.count=1", "-test.timeout=0", "-test.v")
 	cmd := exec.Command(line[0], line[1:]...)
@@ -207,14 +207,14 @@ func (k *soakRunner) kill(c *soakChild) {
 		return
 	}
 	_ = c.cmd.Process.Kill() // it may have ended
-	// One that a driver keeps in the kernel is not waited for.
+	// Do not wait for a process that a driver keeps in the kernel.
 	select {
 	case <-c.exited:
 	case <-time.After(5 * time.Second):
 	}
 }
 
-// died reports a process that ended with an error, with what it was doing.
+// died reports a process that ended with an error, and its unfinished compositions.
 func (k *soakRunner) died(c *soakChild, records []soakRecord, failed error) {
 	fresh, err := readSoak(k.journal.Name())
 	if err == nil {
@@ -241,7 +241,7 @@ func (k *soakRunner) endIfStuck(c *soakChild, records []soakRecord, now time.Tim
 	return true
 }
 
-// broken writes what happened to a process's compositions to the journal.
+// broken writes the failure of a process's compositions to the journal.
 func (k *soakRunner) broken(c *soakChild, doing map[string]soakRecord, text, class string) {
 	r := soakRecord{Event: soakBroken, Process: c.n, At: time.Now().UnixMilli(), Error: text, Class: class}
 	if len(doing) == 0 {
@@ -257,7 +257,7 @@ func (k *soakRunner) broken(c *soakChild, doing map[string]soakRecord, text, cla
 	}
 }
 
-// lastLines are those of a crash, where there is one.
+// lastLines returns the first line of a crash in a process's output, or "".
 func lastLines(name string) string {
 	text, err := os.ReadFile(name)
 	if err != nil {

@@ -25,11 +25,11 @@ type soakRecord struct {
 	// Of soakDone.
 	Rows        int          `json:"rows,omitempty"`
 	Unjudged    int          `json:"unjudged,omitempty"` // rows whose scores float32 cannot hold
-	Share       float64      `json:"share,omitempty"`    // largest error as a part of what is allowed
+	Share       float64      `json:"share,omitempty"`    // largest error over the allowed one
 	Compile     milliseconds `json:"compile,omitempty"`
 	Refused     string       `json:"refused,omitempty"` // why the tier does not compute it
 	Error       string       `json:"error,omitempty"`
-	Class       string       `json:"class,omitempty"` // which extreme a wrong row has
+	Class       string       `json:"class,omitempty"` // the extreme that a wrong row has
 	Composition string       `json:"composition,omitempty"`
 }
 
@@ -48,7 +48,7 @@ func (r *soakRecord) writeTo(w io.Writer) error {
 	return err
 }
 
-// failure says what went wrong and how to see it again.
+// failure describes an error and how to reproduce it.
 func (r *soakRecord) failure() string {
 	text := fmt.Sprintf("%s: %s", r.Case, r.Error)
 	if r.Composition != "" {
@@ -57,17 +57,16 @@ func (r *soakRecord) failure() string {
 	return text + fmt.Sprintf("\n    alone: %s=%s and -test.run '^TestSoak$'", soakCaseEnv, r.Case)
 }
 
-// compositionOf is a case's name without its draw.
+// compositionOf returns a case's name without its draw.
 func compositionOf(name string) string { return name[:max(strings.LastIndexByte(name, '/'), 0)] }
 
-// groupOf is tier, storage type and KV type of a case.
+// groupOf returns tier, storage type and KV type of a case.
 func groupOf(name string) string {
 	name = compositionOf(name)
 	return name[:max(strings.LastIndexByte(name, '/'), 0)]
 }
 
-// underway lists, for one process, the compositions that have begun and not ended, with
-// the record that was the last of each.
+// underway lists the unfinished compositions of a process, with the last record of each.
 func underway(records []soakRecord, process int) map[string]soakRecord {
 	list := map[string]soakRecord{}
 	for _, r := range records {
@@ -83,7 +82,7 @@ func underway(records []soakRecord, process int) map[string]soakRecord {
 	return list
 }
 
-// soakSummary is what the soak did on one target with one KV type.
+// soakSummary sums up the soak on one target with one KV type.
 type soakSummary struct {
 	compositions, cases, failed, refused int
 	rows, unjudged                       int
@@ -174,7 +173,7 @@ func (s *soakSummary) add(r soakRecord) {
 	}
 }
 
-// readSoak reads a journal; what a process that died left of a line counts for nothing.
+// readSoak reads a journal. It ignores an incomplete line of a process that died.
 func readSoak(name string) (records []soakRecord, err error) {
 	text, err := os.ReadFile(name)
 	for line := range bytes.Lines(text) {

@@ -15,8 +15,8 @@ import (
 	"vkattn/attention/cases"
 )
 
-// Processes that die, hang or cannot be started are failures that name what they were
-// doing, and the others go on to the end of the time.
+// A process that dies, hangs or cannot be started is a failure that names its unfinished
+// compositions, and the others run to the end of the time.
 func TestSoakOutlivesItsProcesses(t *testing.T) {
 	begun := `{"event":"start","process":%[1]d,"at":%[2]d,"case":"scalar/f16/int8/77/0"}`
 	done := `{"event":"done","process":%[1]d,"at":%[2]d,"case":"scalar/f16/int8/77/3","rows":5}`
@@ -78,7 +78,7 @@ func TestSoakOutlivesItsProcesses(t *testing.T) {
 	}
 }
 
-// A failure's name is read back as the case, which is drawn again as it was.
+// A failure's name parses to its case, which is drawn again unchanged.
 func TestSoakCasesHaveNames(t *testing.T) {
 	c := soakCase{Target: cases.On(attention.TierCoopMat2, attention.BF16), KV: attention.KVQ4_0, Seed: 123456789, Draw: 7}
 	again, err := parseSoakCase(c.String())

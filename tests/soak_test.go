@@ -23,11 +23,11 @@ import (
 	"vkattn/vk"
 )
 
-// What the soak reads from the environment.
+// Environment variables of the soak.
 const (
 	soakSecondsEnv = "VKATTN_SOAK_SECONDS" // how long it takes, in several processes; unset: some seconds, in this one
 	soakSeedEnv    = "VKATTN_SOAK_SEED"    // of all compositions; unset: a random one
-	soakCaseEnv    = "VKATTN_SOAK_CASE"    // one case alone, as failures name it
+	soakCaseEnv    = "VKATTN_SOAK_CASE"    // the one case to compute, as failures name it
 	soakTargetsEnv = "VKATTN_SOAK_TARGETS" // a regular expression of targets with their KV type, such as coopmat/f16/int8
 	soakWorkerEnv  = "VKATTN_SOAK_WORKER"  // of a child process: its number, its seed and when it ends
 )
@@ -63,9 +63,9 @@ func parseSoakCase(s string) (c soakCase, err error) {
 }
 
 // TestSoak computes random compositions of options, with numbers at the ends of their
-// ranges, on every tier in every storage type with every KV type, and judges them by the
-// formula in float64. Each case is computed twice, the second time with everything
-// spoiled that must not matter, which has to give the same bits.
+// ranges, on every tier in every storage type with every KV type. The formula in float64
+// judges them. It computes each case twice, the second time with everything spoiled that
+// must not matter; both must give the same bits.
 func TestSoak(t *testing.T) {
 	switch {
 	case os.Getenv(soakWorkerEnv) != "":
@@ -79,7 +79,7 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// soakGroups are the targets with their KV types that the soak goes through.
+// soakGroups returns the targets, with their KV types, that the soak covers.
 func (s *session) soakGroups(t *testing.T) (groups []soakCase) {
 	wanted, err := regexp.Compile(os.Getenv(soakTargetsEnv))
 	require.NoError(t, err)
@@ -98,7 +98,7 @@ func (s *session) soakGroups(t *testing.T) (groups []soakCase) {
 	return groups
 }
 
-// soakSeed is the seed of a run, printed.
+// soakSeed returns the seed of a run and prints it.
 func soakSeed(t *testing.T) uint64 {
 	text := os.Getenv(soakSeedEnv)
 	if text == "" {
@@ -113,8 +113,8 @@ func soakSeed(t *testing.T) uint64 {
 	return seed
 }
 
-// briefSeed is that of the soak among other tests: the same on every run, so that a change is what
-// makes it fail. New compositions are what the long soak is for.
+// briefSeed is the seed of the soak among other tests. It is the same on every run, so that
+// only a change of the code makes it fail. The long soak finds new compositions.
 func briefSeed(t *testing.T) uint64 {
 	if os.Getenv(soakSeedEnv) == "" {
 		fmt.Printf("soak: %s=1\n", soakSeedEnv)
@@ -123,7 +123,7 @@ func briefSeed(t *testing.T) uint64 {
 	return soakSeed(t)
 }
 
-// soaker goes through groups until its time is over.
+// soaker computes compositions of its groups until its time is over.
 type soaker struct {
 	*session
 	groups []soakCase
@@ -138,7 +138,7 @@ type soaker struct {
 	lost atomic.Bool // the device is gone
 }
 
-// draw is the next composition: each group has its turn, in random order.
+// draw returns the next composition. The groups take turns, in random order.
 func (k *soaker) draw() soakCase {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -157,8 +157,8 @@ func (k *soaker) draw() soakCase {
 	}
 }
 
-// work goes through compositions, several at once: what takes time is the driver's
-// compiler, which has one thread for each.
+// work computes compositions, several at once, since the driver's compiler takes most of
+// the time and has one thread for each.
 func (k *soaker) work(workers int) {
 	var wg sync.WaitGroup
 	for range workers {
@@ -173,7 +173,7 @@ func (k *soaker) work(workers int) {
 
 func (k *soaker) over() bool { return k.lost.Load() || !time.Now().Before(k.until) }
 
-// soakBatch is how many cases are in one submission.
+// soakBatch is the number of cases in one submission.
 const soakBatch = 6
 
 // compose computes draws of one composition.
@@ -197,7 +197,7 @@ func (k *soaker) compose(c soakCase, first, draws int) {
 	k.record(end)
 }
 
-// soakRun is a case on its way.
+// soakRun is a case that is being computed.
 type soakRun struct {
 	soakCase
 	problem *cases.Problem
@@ -245,8 +245,8 @@ func (k *soaker) run(e *engine, batch []*soakRun) {
 	}
 }
 
-// judge says what is wrong with what a case left in memory. The plan is asked for splits
-// only where that may make a difference.
+// judge returns the error in the memory that a case wrote. It asks the plan for splits only
+// if they may make a difference.
 func (x *soakRun) judge(e *engine) (cases.Judgement, error) {
 	p := x.problem
 	formula := cases.NewFormula(p)
@@ -316,8 +316,8 @@ func reportTo(t *testing.T) func(r soakRecord) {
 	}
 }
 
-// soakBriefly is what the soak does among other tests: compositions that are soon
-// compiled, for some seconds.
+// soakBriefly is the soak among other tests: compositions that compile quickly, for some
+// seconds.
 func soakBriefly(t *testing.T) {
 	s := openTiers(t)
 	const seconds = 3
@@ -358,11 +358,11 @@ func soakWorker(t *testing.T) {
 	k.work(workers)
 	require.NoError(t, journal.Close())
 	if k.lost.Load() {
-		os.Exit(soakLostDevice) // what is left of the device need not be closed
+		os.Exit(soakLostDevice) // a lost device need not be closed
 	}
 }
 
-// soakWorkers is how many compositions each of some processes has on its way.
+// soakWorkers returns how many compositions each of some processes computes at once.
 func soakWorkers(processes int) int {
 	return max(2, (runtime.NumCPU()*5/4+processes-1)/processes)
 }

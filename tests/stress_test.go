@@ -13,9 +13,9 @@ import (
 	"vkattn/attention/cases"
 )
 
-// TestStressForwardUnderGC computes the same problems over and over in several
-// streams while the garbage collector runs all the time, and wants the same bits
-// every time. Memory that Vulkan still reads, freed early, shows here.
+// TestStressForwardUnderGC computes the same problems repeatedly in several streams while
+// the garbage collector runs all the time, and requires the same bits every time. It finds
+// memory that is freed while Vulkan still reads it.
 func TestStressForwardUnderGC(t *testing.T) {
 	s := openDevice(t)
 	defer debug.SetGCPercent(debug.SetGCPercent(1))
@@ -37,7 +37,7 @@ func TestStressForwardUnderGC(t *testing.T) {
 	const workers = 3
 	for _, tt := range s.available() {
 		if tt.Tier == attention.TierCPU || tt.DType != attention.F16 {
-			continue // the CPU tier has no memory but Go's, and types differ in the kernel alone
+			continue // the CPU tier uses only Go's memory, and types differ only in the kernel
 		}
 		t.Run(tt.String(), func(t *testing.T) {
 			e := s.newEngine(tt)

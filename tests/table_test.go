@@ -8,8 +8,8 @@ import (
 	"vkattn/attention/cases"
 )
 
-// table is the one table of cases, for every tier of a storage type. The default
-// is brief, since on a CPU driver what costs is compiling.
+// table returns the cases for every tier of a storage type. The default is brief, since
+// drivers on the CPU spend most of the time compiling.
 func table(dtype attention.DType) []cases.Case {
 	if !full() {
 		return slices.Concat(cases.Brief(int(dtype)), cases.Notable())
@@ -17,7 +17,7 @@ func table(dtype attention.DType) []cases.Case {
 	return cases.All()
 }
 
-// The table names no case twice, and says how long it is.
+// The names of the table's cases are unique. The test logs the length of the table.
 func TestTable(t *testing.T) {
 	for _, dtype := range attention.DTypes() {
 		seen := map[string]bool{}

@@ -8,25 +8,25 @@ import (
 	"vkattn/attention/cases"
 )
 
-// What a driver on the CPU spends its time on is compiling. Where targets share the
-// source of their kernels they take turns there, and together cover a table; at the full
-// level each does all of it.
+// A driver on the CPU spends most of its time compiling. Targets whose kernels have the
+// same source take turns there and together cover a table. At the full level each target
+// computes the whole table.
 
-// onMatrices reports whether a tier's kernels are those with cooperative matrices.
+// onMatrices reports whether a tier's kernels use cooperative matrices.
 func onMatrices(tt cases.Target) bool {
 	return tt.Tier == attention.TierCoopMat || tt.Tier == attention.TierCoopMat2
 }
 
-// slowToCompile reports whether the tier's kernels take the driver seconds to compile:
-// those with matrices, and some drivers all of them.
+// slowToCompile reports whether the driver takes seconds to compile the tier's kernels:
+// those with cooperative matrices, on some drivers all of them.
 func slowToCompile(tt cases.Target) bool {
 	return onMatrices(tt) || tt.Tier == attention.TierScalar && slices.Contains([]string{"swiftshader", "lavapipe-old"}, driverUnderTest().name)
 }
 
-// pipelineTurn is a part of a table: every n-th of its pipelines, with all of their
-// cases. The scalar kernel is one module for the three types, which differ in how elements
-// are read and written: each has a third, and the three CPU drivers that execute it another
-// third each.
+// pipelineTurn is a share of a table: every n-th pipeline, with all of its cases. The
+// scalar kernel is one module for three types, which differ only in how elements are read
+// and written: each type has a third of the table, and each of the three CPU drivers that
+// execute the kernel another third.
 func pipelineTurn[C interface{ Pipeline() string }](all []C, which, n int) []C {
 	number := map[string]int{}
 	var some []C
@@ -43,8 +43,8 @@ func pipelineTurn[C interface{ Pipeline() string }](all []C, which, n int) []C {
 	return some
 }
 
-// compileTurn is the part of a table that a driver compiles which executes nothing. Three
-// of them have the scalar tier, two the one with matrices.
+// compileTurn is the share of a table that a driver compiles if it executes nothing. Three
+// such drivers have the scalar tier, two a tier with cooperative matrices.
 func compileTurn[C interface{ Pipeline() string }](s *session, tt cases.Target, all []C) []C {
 	switch {
 	case full():

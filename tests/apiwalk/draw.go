@@ -9,20 +9,22 @@ import (
 	"time"
 )
 
+// Drawing arguments: zero values, senseless values and live objects.
+
 var (
 	contextType = reflect.TypeFor[context.Context]()
 	errorType   = reflect.TypeFor[error]()
 )
 
-// drawer makes argument values: zero ones, ones of no sense, and objects of its pool.
+// drawer makes argument values: zero values, senseless values, and objects of its pool.
 // Sizes stay small, so that nothing takes much memory.
 type drawer struct {
 	*rand.Rand
 	pool map[reflect.Type][]reflect.Value
-	zero bool // zero values alone
+	zero bool // only zero values
 }
 
-// patience is how long the contexts last that are drawn: calls that wait end.
+// patience is the timeout of drawn contexts, so that calls that wait end.
 const patience = 20 * time.Millisecond
 
 func (d *drawer) value(t reflect.Type, depth int) reflect.Value {
@@ -70,7 +72,7 @@ func (d *drawer) value(t reflect.Type, depth int) reflect.Value {
 			}
 		}
 	case reflect.Pointer:
-		// A pointer to a struct of C is a handle: made-up ones are not to be survived.
+		// A pointer to a struct of C is a handle. A call with a made-up handle would crash.
 		if t.Elem().PkgPath() != "" && ast.IsExported(t.Elem().Name()) && d.IntN(2) == 0 {
 			v.Set(reflect.New(t.Elem()))
 			if t.Elem().Kind() == reflect.Struct && !locked(t.Elem()) {
@@ -106,8 +108,8 @@ func (d *drawer) value(t reflect.Type, depth int) reflect.Value {
 	return v
 }
 
-// locked reports whether a struct has state of its own: such an object is drawn as its
-// zero value.
+// locked reports whether a struct has internal state. Such a struct is drawn as its zero
+// value.
 func locked(t reflect.Type) bool {
 	for i := range t.NumField() {
 		if !t.Field(i).IsExported() {

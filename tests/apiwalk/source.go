@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// source is what the Go files of a package export.
+// source lists what the Go files of a package export.
 type source struct {
 	functions map[string]bool
 	types     map[string]bool   // with an exported method of their own; no interfaces

@@ -1,9 +1,9 @@
-// Package apiwalk calls everything that a package exports with what a caller may get
-// wrong: nil receivers, zero values, nil arguments, nil contexts, objects that are
-// closed, and numbers of no sense. Nothing may panic, and errors match a sentinel.
+// Package apiwalk calls everything that a package exports with wrong arguments: nil
+// receivers, zero values, nil arguments, nil contexts, closed objects and senseless
+// numbers. No call may panic, and errors must match a sentinel.
 //
-// Methods are found by reflection and functions and types in the package's source, so
-// that a new one is walked, or asked for by name, without anybody's thinking of it.
+// It finds methods by reflection, and functions and types in the package's source. So a new
+// one is either walked, or the test fails and names it.
 package apiwalk
 
 import (
@@ -19,13 +19,13 @@ import (
 	"time"
 )
 
-// Package is what to walk.
+// Package describes the package to walk.
 type Package struct {
 	Name      string
 	Folder    string         // of its source, seen from the test's folder
 	Functions map[string]any // every exported function
 	Types     []any          // a zero value of every exported type with methods
-	// Matches reports whether an error is one that callers can tell from others.
+	// Matches reports whether an error matches a sentinel.
 	Matches func(error) bool
 	// Exact are arguments of functions and methods ("Func", "Type.Method") that must
 	// not be made up.
@@ -67,7 +67,7 @@ type walker struct {
 	d      *drawer
 }
 
-// complete reports exported functions and types that the tables lack.
+// complete reports exported functions and types that are missing in Package.
 func (w *walker) complete(t *testing.T) {
 	for name := range w.source.functions {
 		if _, ok := w.Functions[name]; !ok {
@@ -89,7 +89,7 @@ func (w *walker) functions(t *testing.T) {
 	for name, f := range w.Functions {
 		t.Run(name, func(t *testing.T) {
 			w.trials(t, name, reflect.ValueOf(f), func(results []reflect.Value) {
-				for _, r := range results { // what was made is given back
+				for _, r := range results { // close the objects that the call made
 					if c, ok := r.Interface().(interface{ Close() error }); ok && !(r.Kind() == reflect.Pointer && r.IsNil()) {
 						_ = c.Close()
 					}
@@ -109,7 +109,7 @@ func (w *walker) zeroReceivers(t *testing.T) {
 			name := T.Name() + "." + m.Name
 			t.Run(name, func(t *testing.T) {
 				_, byValue := T.MethodByName(m.Name)
-				if !byValue { // the language itself dereferences the pointer else
+				if !byValue { // the language itself would dereference the nil pointer
 					w.unusable(t, name, reflect.Zero(P).Method(i))
 				}
 				w.unusable(t, name, reflect.New(T).Method(i))
@@ -125,7 +125,7 @@ func (w *walker) zeroReceivers(t *testing.T) {
 	}
 }
 
-// unusable calls a method of an object that nobody made, or that is closed.
+// unusable calls a method of a zero or closed object.
 func (w *walker) unusable(t *testing.T, name string, method reflect.Value) {
 	t.Helper()
 	w.trials(t, name, method, func(results []reflect.Value) {
@@ -141,7 +141,7 @@ func harmless(name string) bool {
 	return slices.Contains([]string{"Close", "Release", "MarshalText", "UnmarshalText", "Set", "Validate", "Unwrap"}, method)
 }
 
-// receivers calls every method of objects, each time of fresh ones.
+// receivers calls every method of objects, with fresh objects for each.
 func (w *walker) receivers(t *testing.T, objects func(*testing.T) []any, closed bool) {
 	var kinds []reflect.Type
 	t.Run("types", func(t *testing.T) {
@@ -149,7 +149,7 @@ func (w *walker) receivers(t *testing.T, objects func(*testing.T) []any, closed 
 			kinds = append(kinds, reflect.TypeOf(x))
 		}
 	})
-	own := map[reflect.Type]bool{} // the others are arguments
+	own := map[reflect.Type]bool{} // objects of other types are only arguments
 	for _, x := range w.Types {
 		own[reflect.PointerTo(reflect.TypeOf(x))] = true
 	}
@@ -254,7 +254,7 @@ func (w *walker) call(t *testing.T, name string, f reflect.Value, args []reflect
 	}
 }
 
-// lastError is the error that a function returned; false where it has none to return.
+// lastError returns the error result of a call; false if the function has none.
 func lastError(f reflect.Value, results []reflect.Value) (error, bool) {
 	n := f.Type().NumOut()
 	if n == 0 || f.Type().Out(n-1) != errorType {
@@ -264,7 +264,7 @@ func lastError(f reflect.Value, results []reflect.Value) (error, bool) {
 	return err, true
 }
 
-// show prints arguments, not what they point to.
+// show prints arguments without the values that they point to.
 func show(args []reflect.Value) string {
 	var list []string
 	for _, a := range args {
@@ -279,7 +279,7 @@ func show(args []reflect.Value) string {
 	return "(" + strings.Join(list, ", ") + ")"
 }
 
-// Matching is a Matches of sentinels, with the ends of a context.
+// Matching returns a Matches for the sentinels and the errors of contexts.
 func Matching(sentinels ...error) func(error) bool {
 	sentinels = append(sentinels, context.DeadlineExceeded, context.Canceled)
 	return func(err error) bool {
