@@ -41,7 +41,7 @@ func TestCUDARefusesOptions(t *testing.T) {
 			if err == nil {
 				err = op.Forward(s, a)
 			}
-			oneLine(t, err, "plain attention: no lengths, pages, lists, modifiers")
+			oneLine(t, err, "dense attention only: no lengths, pages, lists, modifiers")
 			require.Empty(t, f.calls)
 
 			cfg.Tier, cfg.AllowCUDA = TierAuto, true
