@@ -62,7 +62,7 @@ func decodeRows() (rows []*Row) {
 			group = append(group, flash, copied)
 		}
 		if i == 10 {
-			auto.Status, auto.Reason, auto.Ms, auto.TBs = Unsupported, "Kept with pages on this tier", Summary{}, 0
+			auto.Status, auto.Reason, auto.Ms, auto.TBs = Unsupported, "SparseTokens with pages on this tier", Summary{}, 0
 		}
 		compare(group)
 		rows = append(rows, group...)
