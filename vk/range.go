@@ -40,13 +40,16 @@ func (d *Device) checkRange(op string, r BufferRange) (offset, size uint64, err 
 // read 32-bit words the start is a multiple of 4 in the VkBuffer, unless a wrapped buffer
 // begins elsewhere. The range ends with the access; Dispatch rounds it up to a whole word.
 //
-// The error matches ErrInvalid if the access is empty or exceeds the buffer, and
-// ErrUnsupported if no descriptor can hold the range. A size up to Limits.MaxWindow fits at
+// The error matches ErrClosed for a closed buffer, ErrInvalid if the access is empty or
+// exceeds the buffer, and ErrUnsupported if no descriptor can hold the range. A size up to Limits.MaxWindow fits at
 // any offset.
 func (b *Buffer) Window(offset, size uint64) (r BufferRange, first uint64, err error) {
 	const op = "Window"
 	if !made(b) {
 		return BufferRange{}, 0, unmade(op)
+	}
+	if b.closed.Load() {
+		return BufferRange{}, 0, closed(op + ": buffer")
 	}
 	if size == 0 || offset >= b.size || size > b.size-offset {
 		return BufferRange{}, 0, invalid(op, "%d bytes at offset %d of a buffer of %d", size, offset, b.size)
