@@ -41,8 +41,8 @@ func (d *Device) checkRange(op string, r BufferRange) (offset, size uint64, err 
 // begins elsewhere. The range ends with the access; Dispatch rounds it up to a whole word.
 //
 // The error matches ErrClosed for a closed buffer, ErrInvalid if the access is empty or
-// exceeds the buffer, and ErrUnsupported if no descriptor can hold the range. A size up to Limits.MaxWindow fits at
-// any offset.
+// exceeds the buffer, and ErrUnsupported if no descriptor can hold the range. A size up to
+// Limits.MaxWindow fits at any offset.
 func (b *Buffer) Window(offset, size uint64) (r BufferRange, first uint64, err error) {
 	const op = "Window"
 	if !made(b) {
