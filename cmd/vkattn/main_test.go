@@ -31,8 +31,13 @@ func TestMain(m *testing.M) {
 		time.Sleep(linger)
 		os.Exit(code)
 	}
-	// Under nohup children would ignore a hangup too; one that is caught is theirs to decide.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	// Under nohup, and in the background of a script, children would ignore a signal too; one
+	// that is caught is theirs to decide.
+	for _, s := range endingSignals {
+		if signal.Ignored(s) {
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
 	os.Exit(m.Run())
 }
 
