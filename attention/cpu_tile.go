@@ -17,6 +17,7 @@ type cpuTile struct {
 	at, end int // the next key of the sequence or entry of the list, and the end
 
 	keys   []int32 // of the tile, in [lo, hi)
+	slots  []int32 // of the keys in the tile, whatever lo and hi are
 	buffer []int32
 	loaded bool
 	k, v   cpuRowsOf
@@ -36,7 +37,7 @@ type cpuRowsOf struct {
 }
 
 func (t *cpuTile) init(call *cpuCall, keys int) {
-	*t = cpuTile{call: call, buffer: make([]int32, keys)}
+	*t = cpuTile{call: call, slots: make([]int32, 0, keys), buffer: make([]int32, keys)}
 	t.k.init(&call.k, call.a.K.Host, call.cfg.HeadDim, keys)
 	t.v.init(&call.v, call.a.V.Host, call.cfg.ValueDim(), keys)
 }
@@ -60,18 +61,18 @@ func (t *cpuTile) begin(b, kv, lo, hi int) {
 // next moves to the next tile; it returns false after the last.
 func (t *cpuTile) next() bool {
 	t.loaded = false
-	for t.keys = t.buffer[:0]; t.at < t.end && len(t.keys) == 0; t.at += simd.Keys {
+	for t.keys, t.slots = t.buffer[:0], t.slots[:0]; t.at < t.end && len(t.keys) == 0; t.at += simd.Keys {
 		end := min(t.at+simd.Keys, t.end)
 		if list := t.call.a.SparseTokens; list != nil {
 			for i := t.at; i < end; i++ {
 				if key := list.Tokens.hostInt(i); key >= t.lo && key < t.hi {
-					t.keys = append(t.keys, int32(key))
+					t.keys, t.slots = append(t.keys, int32(key)), append(t.slots, int32(i-t.at))
 				}
 			}
 			continue
 		}
 		for key := max(t.at, t.lo); key < end; key++ {
-			t.keys = append(t.keys, int32(key))
+			t.keys, t.slots = append(t.keys, int32(key)), append(t.slots, int32(key-t.at))
 		}
 	}
 	return len(t.keys) > 0
