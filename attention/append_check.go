@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"vkattn/attention/quant"
 	"vkattn/vk"
 )
 
@@ -79,13 +80,13 @@ func checkSize(field string, n int) error {
 func (l *appendLayouts) setSizes(a *AppendArgs) error {
 	*l = appendLayouts{sequences: a.B, rows: a.New, pageRows: a.Capacity}
 	rowsField := "New"
-	if a.CuNew.begun() {
-		if a.UsedNew.begun() {
+	if vectorBegun(&a.CuNew) {
+		if vectorBegun(&a.UsedNew) {
 			return &ShapeError{"UsedNew", "given together with CuNew", "one of the two"}
 		}
 		l.packed, l.rows, rowsField = true, a.TotalNew, "TotalNew"
 	}
-	l.counted = a.UsedNew.begun()
+	l.counted = vectorBegun(&a.UsedNew)
 	for _, s := range [3]struct {
 		field string
 		n     int
@@ -94,7 +95,7 @@ func (l *appendLayouts) setSizes(a *AppendArgs) error {
 			return err
 		}
 	}
-	if a.Q.begun() || a.QOut.begun() {
+	if tensorBegun(&a.Q) || tensorBegun(&a.QOut) {
 		if err := checkSize("Hq", a.Hq); err != nil {
 			return err
 		}
@@ -150,12 +151,12 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 	size, kv, rotary := cfg.DType.Size(), cfg.attention(), cfg.Rotary.Dim > 0
 	l.list[appendK].set("K", &a.K, size, batches, a.Hkv, l.rows, cfg.HeadDim)
 	l.list[appendKCache].setKV("KCache", &a.KCache, &kv, batchesOrPages, a.Hkv, l.pageRows, cfg.HeadDim)
-	hasV := a.V.begun() || a.VCache.begun()
+	hasV := tensorBegun(&a.V) || tensorBegun(&a.VCache)
 	if hasV {
 		l.list[appendV].set("V", &a.V, size, batches, a.Hkv, l.rows, kv.ValueDim())
 		l.list[appendVCache].setKV("VCache", &a.VCache, &kv, batchesOrPages, a.Hkv, l.pageRows, kv.ValueDim())
 	}
-	if a.Q.begun() || a.QOut.begun() {
+	if tensorBegun(&a.Q) || tensorBegun(&a.QOut) {
 		if !rotary {
 			return &ShapeError{"Q", "given", "none without Rotary: Q is only rotated"}
 		}
@@ -200,7 +201,7 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 		{appendVScale, "VScale", a.VScale, scales, cfg.KV.Scaled() && hasV, unless(cfg.KV.Scaled(), unscaled)},
 	} {
 		switch {
-		case !v.needed && !v.vector.begun():
+		case !v.needed && !vectorBegun(&v.vector):
 		case v.barred != "":
 			return &ShapeError{v.field, "given", v.barred}
 		case v.tensor == appendVScale && !hasV:
@@ -251,7 +252,7 @@ func checkBlocks(field string, t *Tensor) error {
 		field    string
 		elements int64
 	}{{".Offset", t.Offset}, {".Strides.Batch", t.Strides.Batch}, {".Strides.Head", t.Strides.Head}, {".Strides.Seq", t.Strides.Seq}} {
-		if x.elements%blockElements != 0 {
+		if x.elements%quant.BlockElements != 0 {
 			return &ShapeError{field + x.field, x.elements, "a multiple of 32, a whole number of blocks"}
 		}
 	}

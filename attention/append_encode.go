@@ -16,9 +16,9 @@ func encodeKV(dst []byte, row []float32, kv KVType, d DType) (scale float32) {
 		d.Encode(dst, row)
 		return 0
 	case kv.Blocked():
-		bytes := kv.RowBytes(d, blockElements)
-		for ; len(row) > 0; row, dst = row[blockElements:], dst[bytes:] {
-			encodeBlock(dst[:bytes], row[:blockElements], kv)
+		bytes := kv.RowBytes(d, quant.BlockElements)
+		for ; len(row) > 0; row, dst = row[quant.BlockElements:], dst[bytes:] {
+			encodeBlock(dst[:bytes], row[:quant.BlockElements], kv)
 		}
 		return 0
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"vkattn/attention/quant"
 	"vkattn/shaders"
 	"vkattn/vk"
 )
@@ -96,7 +97,7 @@ func TestAppendFitsItsModule(t *testing.T) {
 			v := appendVariant{dim: dim}
 			require.Zero(t, appendLocal%v.lanes(), dim)
 			for _, kv := range KVTypes() {
-				if kv.Blocked() && dim%blockElements != 0 {
+				if kv.Blocked() && dim%quant.BlockElements != 0 {
 					continue
 				}
 				bytes, err := r.SharedBytes(map[uint32]uint32{shaders.ConstLocalSize: appendLocal, shaders.ConstHeadDim: uint32(dim),

@@ -88,22 +88,3 @@ type Mask struct {
 	Tensor
 	Batches, Heads, Rows int // 1: one for all; 0: B, Hq, Sq
 }
-
-// queryExtent returns the batches and rows of Q, O and LSE.
-func (a *Args) queryExtent() (batches, rows int) {
-	if a.Varlen != nil && a.Varlen.CuQ.Given() {
-		return 1, a.Varlen.TotalQ
-	}
-	return a.B, a.Sq
-}
-
-// kvExtent returns the batches and rows of K and V.
-func (a *Args) kvExtent() (batches, keys int) {
-	switch {
-	case a.Pages != nil:
-		return a.Pages.Count, a.Pages.PageSize
-	case a.Varlen != nil && a.Varlen.CuK.Given():
-		return 1, a.Varlen.TotalK
-	}
-	return a.B, a.Sk
-}

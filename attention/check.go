@@ -25,9 +25,9 @@ func (l *layouts) check(cfg *Config, a *Args) error {
 	if err := a.Shape.Validate(); err != nil {
 		return err
 	}
-	hasOptions := a.hasOptions(cfg)
+	hasOptions := hasOptions(a, cfg)
 	if hasOptions {
-		if err := a.checkOptions(cfg); err != nil {
+		if err := checkOptions(a, cfg); err != nil {
 			return err
 		}
 	}
@@ -35,13 +35,13 @@ func (l *layouts) check(cfg *Config, a *Args) error {
 	if err := checkMemory(l.all()); err != nil {
 		return err
 	}
-	if err := a.checkRowStrides("LSE", a.LSE.Strides); err != nil {
+	if err := checkRowStrides(a, "LSE", a.LSE.Strides); err != nil {
 		return err
 	}
 	if err := checkOverlaps(l.all()); err != nil || !hasOptions {
 		return err
 	}
-	return a.checkOptionTensors(cfg, l.all())
+	return checkOptionTensors(a, cfg, l.all())
 }
 
 // checkInputs is CheckArgs without O and LSE.
@@ -52,9 +52,9 @@ func checkInputs(cfg Config, a Args) error {
 	if err := a.Shape.Validate(); err != nil {
 		return err
 	}
-	hasOptions := a.hasOptions(&cfg)
+	hasOptions := hasOptions(&a, &cfg)
 	if hasOptions {
-		if err := a.checkOptions(&cfg); err != nil {
+		if err := checkOptions(&a, &cfg); err != nil {
 			return err
 		}
 	}
@@ -64,7 +64,7 @@ func checkInputs(cfg Config, a Args) error {
 	if err := checkMemory(inputs); err != nil || !hasOptions {
 		return err
 	}
-	return a.checkOptionTensors(&cfg, inputs)
+	return checkOptionTensors(&a, &cfg, inputs)
 }
 
 // checkMemory checks that all tensors are given, on one side and in bounds.
@@ -98,30 +98,24 @@ func (l *layouts) all() []layout { return l.list[:l.n] }
 
 func (l *layouts) set(cfg *Config, a *Args) {
 	size, dv := cfg.DType.Size(), cfg.ValueDim()
-	batches, rows := a.queryExtent()
+	batches, rows := queryExtent(a)
 	l.list[0].set("Q", &a.Q, size, batches, a.Hq, rows, cfg.HeadDim)
 	l.list[3].set("O", &a.O, size, batches, a.Hq, rows, dv)
-	if a.hasLSE() {
+	if hasLSE(a) {
 		l.list[4].set("LSE", &a.LSE, F32.Size(), batches, a.Hq, rows, 1)
 	}
-	batches, keys := a.kvExtent()
+	batches, keys := kvExtent(a)
 	l.list[1].setKV("K", &a.K, cfg, batches, a.KVHeads(), keys, cfg.HeadDim)
 	l.list[2].setKV("V", &a.V, cfg, batches, a.KVHeads(), keys, dv)
 	l.n = 4
-	if a.hasLSE() {
+	if hasLSE(a) {
 		l.n = 5
 	}
 }
 
-// hasLSE reports whether the caller asked for LSE. An offset or strides without memory
-// count too, so that missing memory is an error.
-func (a *Args) hasLSE() bool {
-	return a.LSE.Given() || a.LSE.Offset != 0 || a.LSE.Strides != (Strides{})
-}
-
 // checkRowStrides checks that LSE, or a tensor packed as LSE, has the packed strides.
-func (a *Args) checkRowStrides(field string, s Strides) error {
-	_, rows := a.queryExtent()
+func checkRowStrides(a *Args, field string, s Strides) error {
+	_, rows := queryExtent(a)
 	packed := BHSD(a.Hq, rows, 1)
 	if s != (Strides{}) && s != packed {
 		return &ShapeError{field + ".Strides", s, fmt.Sprintf("packed %v, or zero", packed)}

@@ -52,7 +52,7 @@ func (l *combineLaunch) prepare(op *Op, access Access) (err error) {
 	}
 	t := &l.o
 	v := combineVariant{access: access, lse: l.hasLSE(), align: largestAlignment(uint64(t.dim), uint64(t.tensor.Offset),
-		uint64(t.steps[0]), uint64(t.steps[1]), uint64(t.steps[2]), t.tensor.base(t.size, access)/uint64(t.size))}
+		uint64(t.steps[0]), uint64(t.steps[1]), uint64(t.steps[2]), baseOf(&t.tensor, t.size, access)/uint64(t.size))}
 	l.pipeline, err = op.combines.of(op.dev, &op.cfg, v)
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"vkattn/attention/quant"
 )
 
 // Config says what to compute, except for sizes. It is comparable and can be a map key.
@@ -48,9 +49,6 @@ type Config struct {
 // Beyond it, float32 rounding makes P overflow or vanish, and O may be NaN or 0. Tiers
 // scalar and cpu have no such bound. TierAuto leaves calls with a scale over 2^20 to them.
 const MaxFastScore = 1 << 24
-
-// maxFastScale is the scale at which a product of 16 reaches MaxFastScore.
-const maxFastScale = MaxFastScore / 16
 
 // MaxHeadDim bounds HeadDim and HeadDimV independently. A few larger pairs are accepted
 // too: those of decoding with latent attention (MLA).
@@ -101,7 +99,7 @@ func (c Config) Validate() error {
 		return &ShapeError{"Softcap", c.Softcap, "a finite number above 0, or 0 for none"}
 	case !c.KV.Valid():
 		return &ShapeError{"KV", c.KV, "same, int8, fp8, q8_0 or q4_0"}
-	case c.KV.Blocked() && (c.HeadDim%blockElements != 0 || c.ValueDim()%blockElements != 0):
+	case c.KV.Blocked() && (c.HeadDim%quant.BlockElements != 0 || c.ValueDim()%quant.BlockElements != 0):
 		return &ShapeError{"HeadDim/HeadDimV", fmt.Sprintf("%d/%d", c.HeadDim, c.ValueDim()), fmt.Sprintf("multiples of 32 for %v", c.KV)}
 	case c.KVBlock < 0 || c.KVBlock > MaxLength:
 		return &ShapeError{"KVBlock", c.KVBlock, "at least 1, or 0 for 1"}
@@ -168,9 +166,6 @@ func (c Config) String() string {
 	}
 	return s
 }
-
-// mayCUDA reports whether the Config allows tier cuda.
-func (c *Config) mayCUDA() bool { return c.Tier == TierCUDA || c.Tier == TierAuto && c.AllowCUDA }
 
 // cudaKernels are the families of Config.Kernel.
 var cudaKernels = []string{"", "fa3", "fa2", "ref"}

@@ -24,7 +24,7 @@ const cpuRows = 128
 // The unit of work is a block of query rows of one sequence and key head: all query
 // heads of the group together, so that grouped queries widen K and V once.
 func forwardCPU(cfg Config, a Args) error {
-	if err := checkHost("Forward", a.sequenceBytes()); err != nil {
+	if err := checkHost("Forward", sequenceBytes(a.Shape)); err != nil {
 		return err
 	}
 	var call cpuCall
@@ -76,7 +76,7 @@ func blocksOf(rows, block int64) int64 { return (rows + block - 1) / block }
 // cpuCall is a call with its tensors as bytes.
 type cpuCall struct {
 	hostCall
-	o        HostView
+	o        hostRows
 	lse      []byte // from element 0 on; nil: not asked for
 	lseRows  int    // rows per head
 	softcap  float32
@@ -89,11 +89,11 @@ func (c *cpuCall) open(cfg *Config, a *Args) (err error) {
 	if err := c.hostCall.open(cfg, a); err != nil {
 		return err
 	}
-	_, c.lseRows = a.queryExtent()
-	if c.o, err = ViewHost(a.O, cfg.DType, a.Hq, c.lseRows, cfg.ValueDim()); err != nil {
+	_, c.lseRows = queryExtent(a)
+	if c.o, err = viewRows(a.O, cfg.DType, a.Hq, c.lseRows, cfg.ValueDim()); err != nil {
 		return err
 	}
-	if a.hasLSE() {
+	if hasLSE(a) {
 		c.lse = a.LSE.Host[a.LSE.Offset*int64(F32.Size()):]
 	}
 	c.scale, c.softcap = cfg.ScaleValue(), cfg.Softcap

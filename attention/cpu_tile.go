@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	"vkattn/attention/internal/simd"
+	"vkattn/attention/quant"
 )
 
 // cpuTile is the loop over the KV tiles of a sequence and key head. It gathers keys from
@@ -64,7 +65,7 @@ func (t *cpuTile) next() bool {
 		end := min(t.at+simd.Keys, t.end)
 		if list := t.call.a.SparseTokens; list != nil {
 			for i := t.at; i < end; i++ {
-				if key := list.Tokens.hostInt(i); key >= t.lo && key < t.hi {
+				if key := intAt(&list.Tokens, i); key >= t.lo && key < t.hi {
 					t.keys = append(t.keys, int32(key))
 				}
 			}
@@ -111,7 +112,7 @@ func (r *cpuRowsOf) load(t *cpuTile) {
 	f32 := t.call.keysType == simd.F32
 	if f32 && t.call.a.Pages == nil && t.call.a.SparseTokens == nil {
 		batch, row := t.call.kvRow(t.b, int(t.keys[0]))
-		if r.inPlace(r.view.byteOf(batch, t.kv, row), r.view.rows.s.Seq*4) {
+		if r.inPlace(r.view.byteOf(batch, t.kv, row), r.view.rows.strides.Seq*4) {
 			return
 		}
 	}
@@ -131,9 +132,9 @@ func (r *cpuRowsOf) locate(t *cpuTile) []int64 {
 	at := r.at[:len(t.keys)]
 	if t.call.a.Pages == nil && r.scales == nil {
 		batch, row := t.call.kvRow(t.b, 0)
-		first, distance := r.view.rows.element(batch, t.kv, row), r.view.rows.s.Seq
+		first, distance := r.view.rows.element(batch, t.kv, row), r.view.rows.strides.Seq
 		for i, key := range t.keys {
-			at[i] = (first + int64(key)*distance) * r.view.perBlock / blockElements
+			at[i] = (first + int64(key)*distance) * r.view.perBlock / quant.BlockElements
 		}
 		return at
 	}

@@ -13,22 +13,7 @@ var ErrUnsupported error = fmt.Errorf("attention: %w", vk.ErrUnsupported)
 // ErrInvalid matches errors for arguments that no tier accepts, every [ShapeError] among
 // them, and errors of objects that are nil or not made by this package. Such errors also
 // match [vk.ErrInvalid].
-var ErrInvalid error = fmt.Errorf("attention: %w", vk.ErrInvalid)
-
-// invalidError is an error of one line that matches ErrInvalid.
-type invalidError string
-
-func (e invalidError) Error() string        { return string(e) }
-func (e invalidError) Is(target error) bool { return target == ErrInvalid || target == vk.ErrInvalid }
-
-func invalid(format string, args ...any) error {
-	return invalidError("attention: " + fmt.Sprintf(format, args...))
-}
-
-// unmade is the error of a nil or zero operation.
-func unmade(constructor string) error {
-	return invalid("the operation is nil, or was not made by %s", constructor)
-}
+var ErrInvalid error = errInvalid
 
 // ShapeError says which field of a Config, Shape or Args is wrong.
 type ShapeError struct {
@@ -47,4 +32,4 @@ func (e *ShapeError) Error() string {
 
 // Is reports whether target is [ErrInvalid] or [vk.ErrInvalid], which every ShapeError
 // matches.
-func (e *ShapeError) Is(target error) bool { return invalidError("").Is(target) }
+func (e *ShapeError) Is(target error) bool { return isInvalid(target) }

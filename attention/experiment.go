@@ -2,8 +2,6 @@ package attention
 
 import (
 	"fmt"
-
-	"vkattn/shaders"
 )
 
 // Experiment changes the kernel for a measurement: to show what each step of its
@@ -80,37 +78,4 @@ func (l Experiment) Validate() error {
 		return &ShapeError{"Ablate", l.Ablate, "none, softmax, barrier or load"}
 	}
 	return nil
-}
-
-// Steps of the ladder.
-const (
-	stepCut = 2 + iota
-	stepSplit
-	stepExp2
-	stepTiles
-	stepTuner
-	stepBlocks
-	stepAligned
-)
-
-// has reports whether the kernel includes a step of the ladder.
-func (l Experiment) has(step int) bool { return l.Variant == 0 || l.Variant >= step }
-
-// change turns the specialization constants of the kernel as shipped into those of l.
-// All variants and ablations compile from the same source.
-func (l Experiment) change(c map[uint32]uint32) {
-	if l == (Experiment{}) {
-		return
-	}
-	c[shaders.ConstCausalSkip] = boolConstant(l.has(stepCut))
-	c[shaders.ConstUnmaskedLoop] = boolConstant(l.has(stepSplit))
-	c[shaders.ConstExp2] = boolConstant(l.has(stepExp2))
-	c[shaders.ConstTileAddressing] = boolConstant(l.has(stepBlocks))
-	if !l.has(stepAligned) {
-		// Assume no more than what all kernels rely on: elements lie in whole 32-bit words.
-		for _, id := range []uint32{shaders.ConstAlignQ, shaders.ConstAlignK, shaders.ConstAlignV, shaders.ConstAlignO} {
-			c[id] = min(c[id], 2)
-		}
-	}
-	c[shaders.ConstAblate] = uint32(l.Ablate)
 }

@@ -50,12 +50,12 @@ func PipelinesOf(op *Op) (list []*vk.Pipeline) {
 // the device can run for a shape.
 func TileOps(op *Op, s Shape) (ops []*Op, names []string, err error) {
 	r := op.typical(s)
-	plan, err := makePlan(op.dev, op.cfg, r, nil)
+	c, err := makePlan(op.dev, op.cfg, r, nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, t := range tilings(plan.variant) {
-		v := plan.variant
+	for _, t := range tilings(c.variant) {
+		v := c.variant
 		v.tile = t
 		if _, reason := fits(op.dev.Caps(), v, s); reason == "" {
 			ops, names = append(ops, newOp(op.dev, op.cfg, Experiment{}, pickOnly(t))), append(names, v.describe())
@@ -70,8 +70,12 @@ const SplitsPerRound = splitsPerRound
 // SplitsOf returns the number of splits of a call, and whether the kernel that computes
 // them also combines them.
 func SplitsOf(op *Op, a Args) (splits int, combined bool, err error) {
-	plan, err := op.PlanFor(a)
-	return plan.Splits, plan.variant.options.combined, err
+	var l layouts
+	if err := op.check(&l, &a); err != nil {
+		return 0, false, err
+	}
+	c, err := makePlan(op.dev, op.cfg, op.request(&l, &a), op.pick)
+	return c.Splits, c.variant.options.combined, err
 }
 
 // FillsCores reports whether workgroups that occupy a core each fill the device.

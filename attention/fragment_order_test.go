@@ -139,7 +139,7 @@ func TestPlanNotesDecodingWithoutItsKernel(t *testing.T) {
 			}
 			require.NoError(t, err)
 			defer op.Close()
-			plan, err := op.Plan(c.shape)
+			plan, err := makePlan(dev, op.cfg, op.typical(c.shape), op.pick)
 			require.NoError(t, err)
 			t.Log(plan)
 			if c.silent || plan.variant.isDecode() {

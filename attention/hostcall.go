@@ -1,5 +1,7 @@
 package attention
 
+import "runtime"
+
 // hostCall is a checked call in host memory with all options of Args. It says which
 // keys a row attends to and where rows, keys and options lie. The CPU tier and the
 // reference share it; they share no arithmetic on values.
@@ -8,7 +10,7 @@ type hostCall struct {
 	a         *Args
 	sequences []Sequence
 	align     Causal // alignment of rows with keys
-	q         HostView
+	q         hostRows
 	k, v      kvView
 	bias      [3]int64 // strides
 	mask      [3]int64
@@ -20,12 +22,12 @@ func (h *hostCall) open(cfg *Config, a *Args) (err error) {
 	if h.align == CausalNone {
 		h.align = cfg.Align
 	}
-	_, rows := a.queryExtent()
-	if h.q, err = ViewHost(a.Q, cfg.DType, a.Hq, rows, cfg.HeadDim); err != nil {
+	_, rows := queryExtent(a)
+	if h.q, err = viewRows(a.Q, cfg.DType, a.Hq, rows, cfg.HeadDim); err != nil {
 		return err
 	}
-	h.sequences = a.sequences() // in host memory, where Q is
-	_, keys := a.kvExtent()
+	h.sequences = sequencesOf(a) // in host memory, where Q is
+	_, keys := kvExtent(a)
 	if h.k, err = viewKV(a.K, a.KScale, cfg, a.KVHeads(), keys, cfg.HeadDim); err != nil {
 		return err
 	}
@@ -33,13 +35,13 @@ func (h *hostCall) open(cfg *Config, a *Args) (err error) {
 		return err
 	}
 	if a.Bias != nil {
-		h.bias = a.Bias.resolve(a.Shape)
+		h.bias = biasStrides(a.Bias, a.Shape)
 	}
 	if a.Mask != nil {
-		h.mask = a.Mask.resolve(a.Shape)
+		h.mask = maskStrides(a.Mask, a.Shape)
 	}
 	if a.Blocks != nil {
-		h.blocks = a.Blocks.resolve(a.Shape)
+		h.blocks = blocksStrides(a.Blocks, a.Shape)
 	}
 	return nil
 }
@@ -56,7 +58,7 @@ func (h *hostCall) queryRow(b, row int) (batch, at int) {
 func (h *hostCall) kvRow(b, key int) (batch, at int) {
 	switch p := h.a.Pages; {
 	case p != nil:
-		page := p.Table.hostInt(b*p.stride(&h.a.Shape) + key/p.PageSize)
+		page := intAt(&p.Table, b*tableStride(p, &h.a.Shape)+key/p.PageSize)
 		if page < 0 || page >= p.Count {
 			page = 0
 		}
@@ -84,11 +86,11 @@ func (h *hostCall) span(b, row int) (lo, hi int) {
 		end = min(end, at+1)
 	}
 	if w := h.cfg.Window; w.Given() {
-		if w.left >= 0 {
-			first = max(first, at-int64(w.left))
+		if w.Left() >= 0 {
+			first = max(first, at-int64(w.Left()))
 		}
-		if w.right >= 0 {
-			end = min(end, at+int64(w.right)+1)
+		if w.Right() >= 0 {
+			end = min(end, at+int64(w.Right())+1)
 		}
 	}
 	first = min(first, keys)
@@ -102,7 +104,7 @@ func (h *hostCall) visible(keys []int, b, head, row int) []int {
 	switch a := h.a; {
 	case a.SparseTokens != nil:
 		for at, end := h.list(b, head/a.Group()); at < end; at++ {
-			if key := a.SparseTokens.Tokens.hostInt(at); key >= lo && key < hi {
+			if key := intAt(&a.SparseTokens.Tokens, at); key >= lo && key < hi {
 				keys = append(keys, key)
 			}
 		}
@@ -118,7 +120,7 @@ func (h *hostCall) visible(keys []int, b, head, row int) []int {
 		bits := int(int64(b)*m[0] + int64(head)*m[1] + int64(row/a.Blocks.BlockQ)*m[2])
 		for key := lo; key < hi; key++ {
 			block := key / a.Blocks.BlockK
-			if a.Blocks.Map.hostInt(bits+block/32)>>(block%32)&1 != 0 {
+			if intAt(&a.Blocks.Map, bits+block/32)>>(block%32)&1 != 0 {
 				keys = append(keys, key)
 			}
 		}
@@ -133,7 +135,7 @@ func (h *hostCall) visible(keys []int, b, head, row int) []int {
 // list returns the range in Tokens of the list of a sequence and key head.
 func (h *hostCall) list(b, kv int) (at, end int) {
 	k, list := h.a.SparseTokens, b*h.a.KVHeads()+kv
-	return min(max(k.Offsets.hostInt(list), 0), k.Total), min(max(k.Offsets.hostInt(list+1), 0), k.Total)
+	return min(max(intAt(&k.Offsets, list), 0), k.Total), min(max(intAt(&k.Offsets, list+1), 0), k.Total)
 }
 
 // maskAt returns the byte offset of a row's mask.
@@ -168,7 +170,7 @@ func (h *hostCall) slope(head int) float32 {
 	if !h.a.ALiBi.Given() {
 		return 0
 	}
-	return h.a.ALiBi.hostFloat(head)
+	return floatAt(&h.a.ALiBi, head)
 }
 
 // sink returns the head's sink; ok is false without sinks.
@@ -176,5 +178,8 @@ func (h *hostCall) sink(head int) (x float32, ok bool) {
 	if !h.a.Sinks.Given() {
 		return 0, false
 	}
-	return h.a.Sinks.hostFloat(head), true
+	return floatAt(&h.a.Sinks, head), true
 }
+
+// workers is the number of CPUs that units of work run on.
+func workers(units uint64) uint64 { return min(uint64(runtime.GOMAXPROCS(0)), units) }

@@ -1,7 +1,6 @@
 package attention
 
 import (
-	"runtime"
 	"unsafe"
 
 	"vkattn/vk"
@@ -23,21 +22,18 @@ func checkHost(op string, sizes ...uint64) error {
 	return vk.CheckHostMemory(op, needed)
 }
 
-// workers is the number of CPUs that units of work run on.
-func workers(units uint64) uint64 { return min(uint64(runtime.GOMAXPROCS(0)), units) }
-
 // listBytes is the memory of a sample of all rows of a shape.
-func (s Shape) listBytes() uint64 {
+func listBytes(s Shape) uint64 {
 	return hostmem.Sum(hostmem.Product(uint64(s.B), uint64(s.Hq), uint64(unsafe.Sizeof(Rows{}))), hostmem.Product(s.Sq, 8))
 }
 
 // sequenceBytes is the memory of a list of sequences and of a number for each.
-func (s Shape) sequenceBytes() uint64 {
+func sequenceBytes(s Shape) uint64 {
 	return hostmem.Product(uint64(s.B), uint64(unsafe.Sizeof(Sequence{}))+8)
 }
 
 // rowKeys is the most keys that a row attends to.
-func (a *Args) rowKeys() uint64 {
+func rowKeys(a *Args) uint64 {
 	if a.SparseTokens != nil {
 		return uint64(max(a.SparseTokens.Total, a.Sk))
 	}

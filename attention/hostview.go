@@ -52,13 +52,6 @@ func (v HostView) WriteRow(src []float32, b, h, row int) {
 
 // at returns the memory from the start of a row on.
 func (v HostView) at(b, h, row int) []byte {
-	return v.bytes[v.byteOf(b, h, row):]
-}
-
-// byteOf returns the byte offset of a row.
-func (v HostView) byteOf(b, h, row int) int64 { return v.element(b, h, row) * int64(v.dtype.Size()) }
-
-// element returns the element offset of a row.
-func (v HostView) element(b, h, row int) int64 {
-	return v.offset + int64(b)*v.s.Batch + int64(h)*v.s.Head + int64(row)*v.s.Seq
+	element := v.offset + int64(b)*v.s.Batch + int64(h)*v.s.Head + int64(row)*v.s.Seq
+	return v.bytes[element*int64(v.dtype.Size()):]
 }

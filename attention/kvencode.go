@@ -56,7 +56,7 @@ func DecodeKV(t KVType, block, batches, heads, keys, dim int, data, scales []byt
 	}
 	x := make([]float32, k.rows*int64(keys)*int64(dim))
 	k.each(func(data []byte, x []float32, scale []byte) {
-		t.decode(x, data)
+		decodeKVRow(t, x, data)
 		if t.Scaled() {
 			var s [1]float32
 			half.DecodeF32(s[:], scale)
@@ -68,8 +68,8 @@ func DecodeKV(t KVType, block, batches, heads, keys, dim int, data, scales []byt
 	return x, nil
 }
 
-// decode widens the numbers of a row. It does not apply the scale of Scaled types.
-func (t KVType) decode(x []float32, data []byte) {
+// decodeKVRow widens the numbers of a row. It does not apply the scale of Scaled types.
+func decodeKVRow(t KVType, x []float32, data []byte) {
 	switch t {
 	case KVInt8:
 		quant.DecodeInt8(x, data)
@@ -103,7 +103,7 @@ func newKVPacked(t KVType, block, batches, heads, keys, dim int) (*kvPacked, err
 	switch _, ok := product(batches, heads, keys, dim, 4); {
 	case !t.Valid() || t == KVSame:
 		return nil, &ShapeError{"KV", t, "int8, fp8, q8_0 or q4_0"}
-	case t.Blocked() && dim%blockElements != 0:
+	case t.Blocked() && dim%quant.BlockElements != 0:
 		return nil, &ShapeError{"dim", dim, fmt.Sprintf("a multiple of 32 for %v", t)}
 	case block < 0 || block > MaxLength:
 		return nil, &ShapeError{"block", block, "at least 1, or 0 for 1"}

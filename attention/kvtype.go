@@ -1,5 +1,7 @@
 package attention
 
+import "vkattn/attention/quant"
+
 // KVType is the storage type of K and V. The zero value is that of Q and O. The others are
 // quantised; kernels convert them to the storage type.
 type KVType uint8
@@ -31,9 +33,6 @@ func (t KVType) Scaled() bool { return t == KVInt8 || t == KVFP8 }
 // Blocked reports whether rows are blocks of 32 elements, each with its scale.
 func (t KVType) Blocked() bool { return t == KVQ8_0 || t == KVQ4_0 }
 
-// blockElements is the number of elements per block of a Blocked type.
-const blockElements = 32
-
 // RowBytes is the number of bytes of the given number of elements, a multiple of 32 for
 // Blocked types. d is the storage type for KVSame.
 func (t KVType) RowBytes(d DType, elements int) int {
@@ -41,9 +40,9 @@ func (t KVType) RowBytes(d DType, elements int) int {
 	case KVInt8, KVFP8:
 		return elements
 	case KVQ8_0:
-		return elements / blockElements * 34
+		return elements / quant.BlockElements * 34
 	case KVQ4_0:
-		return elements / blockElements * 18
+		return elements / quant.BlockElements * 18
 	}
 	return elements * d.Size()
 }

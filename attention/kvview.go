@@ -1,8 +1,10 @@
 package attention
 
+import "vkattn/attention/quant"
+
 // kvView reads rows of K or V in host memory, of any storage type.
 type kvView struct {
-	rows      HostView // where rows begin; what they are, where they are not quantised
+	rows      hostRows // where rows begin; what they are, where they are not quantised
 	kv        KVType
 	block     []byte // bytes from Offset 0 on
 	perBlock  int64  // bytes of 32 elements
@@ -13,22 +15,22 @@ type kvView struct {
 }
 
 func viewKV(t Tensor, scales Vector, cfg *Config, heads, keys, dim int) (kvView, error) {
-	rows, err := ViewHost(t, cfg.DType, heads, keys, dim)
+	rows, err := viewRows(t, cfg.DType, heads, keys, dim)
 	return kvView{
-		rows: rows, kv: cfg.KV, block: t.Host, perBlock: int64(cfg.KV.RowBytes(cfg.DType, blockElements)),
-		scales: scales, heads: heads, scaleKeys: max(1, cfg.KVBlock), scaleRow: cfg.scaleGroups(keys),
+		rows: rows, kv: cfg.KV, block: t.Host, perBlock: int64(cfg.KV.RowBytes(cfg.DType, quant.BlockElements)),
+		scales: scales, heads: heads, scaleKeys: max(1, cfg.KVBlock), scaleRow: scaleGroups(cfg, keys),
 	}, err
 }
 
 // read reads the numbers of a row into dst and returns their scale: element = scale *
 // number. The scale is 1 for types that are not Scaled.
 func (v *kvView) read(dst []float32, batch, head, row int) (scale float32) {
-	dst = dst[:v.rows.dim]
+	dst = dst[:v.rows.Dim()]
 	if v.kv == KVSame {
 		v.rows.ReadRow(dst, batch, head, row)
 		return 1
 	}
-	v.kv.decode(dst, v.block[v.byteOf(batch, head, row):])
+	decodeKVRow(v.kv, dst, v.block[v.byteOf(batch, head, row):])
 	if !v.kv.Scaled() {
 		return 1
 	}
@@ -37,10 +39,10 @@ func (v *kvView) read(dst []float32, batch, head, row int) (scale float32) {
 
 // byteOf returns the byte offset of a row.
 func (v *kvView) byteOf(batch, head, row int) int64 {
-	return v.rows.element(batch, head, row) * v.perBlock / blockElements
+	return v.rows.element(batch, head, row) * v.perBlock / quant.BlockElements
 }
 
 // scale returns the scale of a row of a Scaled type.
 func (v *kvView) scale(batch, head, row int) float32 {
-	return v.scales.hostFloat((batch*v.heads+head)*v.scaleRow + row/v.scaleKeys)
+	return floatAt(&v.scales, (batch*v.heads+head)*v.scaleRow+row/v.scaleKeys)
 }

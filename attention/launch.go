@@ -22,7 +22,7 @@ func (op *Op) record(c *vk.Commands, s *vk.Stream, a *Args) error {
 	}
 	all := l.all()
 	r := op.request(&l, a)
-	if s == nil && op.cfg.mayCUDA() {
+	if s == nil && mayCUDA(&op.cfg) {
 		r.bar = cudaRecords
 	}
 	if r.access == AccessAddresses {

@@ -55,7 +55,7 @@ func (l *launch) bindOptions(a *Args) error {
 	}
 	if p := a.Pages; p != nil {
 		totalK = p.Count
-		stride := p.stride(s)
+		stride := tableStride(p, s)
 		if err := words(bindTable, &p.Table, batches*uint64(stride)); err != nil {
 			return err
 		}
@@ -68,7 +68,7 @@ func (l *launch) bindOptions(a *Args) error {
 		return err
 	}
 	if b := a.Bias; b != nil {
-		size, steps := uint64(b.DType.Size()), b.resolve(*s)
+		size, steps := uint64(b.DType.Size()), biasStrides(b, *s)
 		if err := l.bindBuffer(bindBias, b.Buffer, uint64(b.Offset)*size, reachOf(steps, s.Sq, s)*size, size); err != nil {
 			return err
 		}
@@ -76,14 +76,14 @@ func (l *launch) bindOptions(a *Args) error {
 	}
 	switch {
 	case a.Mask != nil:
-		steps := a.Mask.resolve(*s)
+		steps := maskStrides(a.Mask, *s)
 		if err := l.bindBuffer(bindMap, a.Mask.Buffer, uint64(a.Mask.Offset), reachOf(steps, s.Sq, s), 1); err != nil {
 			return err
 		}
 		putSteps(&l.params.strideMap, steps)
 	case a.Blocks != nil:
-		rows, n := a.Blocks.grid(s)
-		steps := a.Blocks.resolve(*s)
+		rows, n := blocksGrid(a.Blocks, s)
+		steps := blocksStrides(a.Blocks, *s)
 		all := uint64(orFull(a.Blocks.Batches, s.B)) * uint64(orFull(a.Blocks.Heads, s.Hq)) * uint64(rows) * uint64(n)
 		if err := words(bindMap, &a.Blocks.Map, all); err != nil {
 			return err
@@ -99,8 +99,8 @@ func (l *launch) bindOptions(a *Args) error {
 		l.params.strideMap[2] = uint32(a.SparseTokens.Total)
 	}
 	if cfg.KV.Scaled() {
-		b, keys := a.kvExtent()
-		n := uint64(b) * uint64(s.KVHeads()) * uint64(cfg.scaleGroups(keys))
+		b, keys := kvExtent(a)
+		n := uint64(b) * uint64(s.KVHeads()) * uint64(scaleGroups(cfg, keys))
 		if err := words(bindKScale, &a.KScale, n); err != nil {
 			return err
 		}
@@ -109,7 +109,9 @@ func (l *launch) bindOptions(a *Args) error {
 		}
 	}
 	l.params.totalQ, l.params.totalK = uint32(totalQ), uint32(totalK)
-	l.params.windowLeft, l.params.windowRight = min(cfg.Window.left, maxWindow), min(cfg.Window.right, maxWindow)
+	if w := cfg.Window; w.Given() {
+		l.params.windowLeft, l.params.windowRight = int32(min(w.Left(), maxWindow)), int32(min(w.Right(), maxWindow))
+	}
 	l.params.softcap = cfg.Softcap
 	if !l.options.natural() {
 		l.params.softcap = float32(float64(cfg.Softcap) * math.Log2E)

@@ -20,7 +20,7 @@ var errNeedsCombine = errors.New("attention: splits are to be combined in a disp
 // combined records a kernel that combines its splits itself. The binding of LSE holds
 // scratch memory; shaders/decode_combine.glsl defines its layout.
 func (l *launch) combined(c *vk.Commands, a *Args, all []layout, groups [3]uint32) error {
-	batches, rows := a.queryExtent()
+	batches, rows := queryExtent(a)
 	states := uint64(batches) * uint64(a.Hq) * uint64(rows) * uint64(l.splits)
 	counters := (uint64(groups[0])*uint64(groups[1]/uint32(l.splitWorkgroups))*uint64(groups[2])*4 + 255) &^ 255
 	bytes := states * uint64(l.op.cfg.ValueDim()+int(l.slices)) * 4 // O, and an LSE for each slice of its columns
@@ -52,7 +52,7 @@ func (l *launch) combined(c *vk.Commands, a *Args, all []layout, groups [3]uint3
 // split records the kernel, which writes the states of its splits to scratch memory, a
 // barrier, and combine.comp.
 func (l *launch) split(c *vk.Commands, a *Args, all []layout, groups [3]uint32) error {
-	batches, rows := a.queryExtent()
+	batches, rows := queryExtent(a)
 	dv := l.op.cfg.ValueDim()
 	states := uint64(batches) * uint64(a.Hq) * uint64(rows) // rows per split
 	lseBytes := (states*uint64(l.splits)*4 + 15) &^ 15

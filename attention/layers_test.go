@@ -19,13 +19,14 @@ import (
 // declarations of its own layer and of lower ones; host and plan do not use each other.
 var layers = []struct{ name, files string }{
 	// What is computed: types of a call, their checks, tensors in memory, numbers of a Config.
-	{"problem", `access args_options backward_args causal check config dtype errors hostmemory hostview kvencode kvtype kvview layout
-		names options_check scale score_factors sequences shape tensor tier tuning window`},
+	{"problem", `access args_options arith backward_args backward_check causal check config cuda_backend dtype errors experiment
+		extent hostmemory hostrows hostview invalid kvencode kvtype kvview layout memory names options_check planned rows sample
+		scale score_factors sequences shape tensor tier tuning window`},
 	// On the host: the CPU tier and the float64 reference.
 	{"host", `cpu cpu_tile hostcall reference reference_backward reference_backward_rows
 		reference_rows`},
 	// How it is computed on a device: tier, kernel, tile, splits, and the tiles that tuning knows.
-	{"plan", `cuda decode_part experiment fixed_split fragment_order kernel options plan splits tiers tile tile_coopmat
+	{"plan", `cuda decode_part fixed_split fragment_order kernel ladder options plan splits tiers tile tile_coopmat
 		tile_decode tile_scalar tune_cache tune_class tune_estimate tune_prune tune_store tune_table variant`},
 	// Operations: pipelines, recording, tuning runs, merge, append.
 	{"operation", `append append_check append_cpu append_encode append_launch binding combine doc launch launch_cuda

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"unsafe"
 
+	"vkattn/attention/quant"
 	"vkattn/vk"
 )
 
@@ -34,11 +35,11 @@ func (l *layout) set(field string, t *Tensor, size, batch, heads, seq, dim int) 
 func (l *layout) setKV(field string, t *Tensor, cfg *Config, batch, heads, seq, dim int) {
 	l.set(field, t, cfg.KV.RowBytes(cfg.DType, 1), batch, heads, seq, dim)
 	if cfg.KV.Blocked() {
-		l.size = int64(cfg.KV.RowBytes(cfg.DType, blockElements))
-		l.dim /= blockElements
-		l.tensor.Offset /= blockElements
+		l.size = int64(cfg.KV.RowBytes(cfg.DType, quant.BlockElements))
+		l.dim /= quant.BlockElements
+		l.tensor.Offset /= quant.BlockElements
 		for i := range l.steps {
-			l.steps[i] /= blockElements
+			l.steps[i] /= quant.BlockElements
 		}
 	}
 }
@@ -202,13 +203,6 @@ func (l *layout) period() (p uint64) {
 		}
 	}
 	return p
-}
-
-func gcd(a, b uint64) uint64 {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
 }
 
 // wovenWith reports whether two tensors in the same memory are disjoint because each

@@ -43,7 +43,7 @@ type States struct {
 // given reports whether the caller set any field, so that a half-filled group is an
 // error.
 func (s *States) given() bool {
-	return s.O.begun() || s.LSE.begun() || s.Count != 0 || s.StepO != 0 || s.StepLSE != 0
+	return tensorBegun(&s.O) || tensorBegun(&s.LSE) || s.Count != 0 || s.StepO != 0 || s.StepLSE != 0
 }
 
 // MergeArgs are the tensors of one merge. All lie on the same side, device or host.

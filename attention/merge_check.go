@@ -66,7 +66,7 @@ func (l *mergeLayouts) set(cfg *MergeConfig, a *MergeArgs) error {
 			return err
 		}
 	}
-	if a.LSE.begun() {
+	if tensorBegun(&a.LSE) {
 		l.list[mergeLSE].set("LSE", &a.LSE, F32.Size(), a.B, a.Hq, a.Sq, 1)
 		l.list[mergeLSE].states = 1
 	}

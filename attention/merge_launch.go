@@ -57,7 +57,7 @@ func (m *Merge) variant(l *mergeLayouts) (mergeVariant, error) {
 		}
 		if !isLSE(i) {
 			v.align = min(v.align, largestAlignment(uint64(t.dim), uint64(t.step), uint64(t.steps[0]), uint64(t.steps[1]),
-				uint64(t.steps[2]), t.tensor.base(t.size, v.access)/uint64(t.size)))
+				uint64(t.steps[2]), baseOf(&t.tensor, t.size, v.access)/uint64(t.size)))
 		}
 	}
 	return v, nil

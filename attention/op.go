@@ -53,7 +53,7 @@ func New(dev *vk.Device, cfg Config) (*Op, error) {
 
 // newOp is NewExperiment without the checks.
 func newOp(dev *vk.Device, cfg Config, e Experiment, pick tilePicker) *Op {
-	return &Op{dev: dev, cfg: cfg, experiment: e, factors: cfg.factors(), pick: pick, plans: map[request]*prepared{}}
+	return &Op{dev: dev, cfg: cfg, experiment: e, factors: scoreFactorsOf(cfg), pick: pick, plans: map[request]*prepared{}}
 }
 
 // Config returns the Config that New was given.
@@ -85,7 +85,8 @@ func (op *Op) Plan(s Shape) (Plan, error) {
 	if err := s.Validate(); err != nil {
 		return Plan{}, err
 	}
-	return makePlan(op.dev, op.cfg, op.typical(s), op.pick)
+	c, err := makePlan(op.dev, op.cfg, op.typical(s), op.pick)
+	return c.Plan, err
 }
 
 // PlanFor is Plan for the given tensors. Their options, their alignment and whether
@@ -98,7 +99,8 @@ func (op *Op) PlanFor(a Args) (Plan, error) {
 	if err := op.check(&l, &a); err != nil {
 		return Plan{}, err
 	}
-	return makePlan(op.dev, op.cfg, op.request(&l, &a), op.pick)
+	c, err := makePlan(op.dev, op.cfg, op.request(&l, &a), op.pick)
+	return c.Plan, err
 }
 
 // Prepare compiles the kernels that Forward needs for packed, aligned tensors of a
@@ -213,10 +215,10 @@ func (op *Op) checkSide(all []layout, a *Args) error {
 	if op.dev == nil {
 		return nil // forwardCPU checks the side
 	}
-	if err := checkDevice(all, op.dev); err != nil || !a.hasOptions(&op.cfg) {
+	if err := checkDevice(all, op.dev); err != nil || !hasOptions(a, &op.cfg) {
 		return err
 	}
-	return a.checkOptionTensorsDevice(&op.cfg, op.dev)
+	return checkOptionsDevice(a, &op.cfg, op.dev)
 }
 
 // prepare finds or makes the plan and pipeline of a request.
@@ -235,23 +237,22 @@ func (op *Op) prepare(r request) (*prepared, error) {
 			return nil, err
 		}
 	}
-	plan, err := makePlan(op.dev, op.cfg, r, op.pick)
+	c, err := makePlan(op.dev, op.cfg, r, op.pick)
 	if err != nil {
 		return nil, err
 	}
-	v := &plan.variant
-	p = &prepared{access: plan.Access, cuda: plan.cuda}
+	p = &prepared{access: c.Access, cuda: c.cuda}
 	if p.cuda != nil {
 		if err := p.cuda.Load(); err != nil {
-			return nil, fmt.Errorf("attention: kernel %s: %w", plan.Kernel, err)
+			return nil, fmt.Errorf("attention: kernel %s: %w", c.Kernel, err)
 		}
 	} else if op.dev != nil {
-		if err := op.prepareVariant(p, v, plan.Splits); err != nil {
+		if err := op.prepareVariant(p, &c.variant, c.Splits); err != nil {
 			return nil, err
 		}
-		if plan.decodePart != nil {
-			p.decodePart = &prepared{access: plan.Access}
-			if err := op.prepareVariant(p.decodePart, plan.decodePart, plan.Splits); err != nil {
+		if c.decodePart != nil {
+			p.decodePart = &prepared{access: c.Access}
+			if err := op.prepareVariant(p.decodePart, c.decodePart, c.Splits); err != nil {
 				return nil, err
 			}
 		}
@@ -294,7 +295,7 @@ func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
 		return nil, fmt.Errorf("attention: New: %w", vk.ErrClosed)
 	}
 	var pick tilePicker
-	if dev != nil && cfg.Tuning != TuningOff && e.has(stepTuner) {
+	if dev != nil && cfg.Tuning != TuningOff && includes(e, stepTuner) {
 		pick = storeOf(dev).pick
 	}
 	op := newOp(dev, cfg, e, pick)

@@ -50,10 +50,10 @@ func (f options) any() bool { return f != options{} }
 // later, with the tile.
 func optionsOf(a *Args, cfg *Config) (f options) {
 	if w := cfg.Window; w.Given() {
-		f.window = windowLeft*boolConstant(w.left >= 0) + windowRight*boolConstant(w.right >= 0)
+		f.window = windowLeft*boolConstant(w.Left() >= 0) + windowRight*boolConstant(w.Right() >= 0)
 	}
 	f.softcap = cfg.Softcap != 0
-	if !a.hasOptions(cfg) {
+	if !hasOptions(a, cfg) {
 		return f
 	}
 	if v := a.Varlen; v != nil {
@@ -151,7 +151,7 @@ func (f options) factors(s *scoreFactors) *factors {
 
 // checkLimits refuses calls whose sizes exceed the 32-bit numbers of general kernels.
 func (f options) checkLimits(a *Args, splits, dv int) error {
-	batches, rows := a.queryExtent()
+	batches, rows := queryExtent(a)
 	all, ok := product(batches, a.Hq, rows)
 	switch {
 	case a.Sq > maxGeneralLength || a.Sk > maxGeneralLength:
@@ -164,12 +164,12 @@ func (f options) checkLimits(a *Args, splits, dv int) error {
 		return fmt.Errorf("%w: %d sparse tokens, at most 2^30 are possible", ErrUnsupported, a.SparseTokens.Total)
 	}
 	if a.Bias != nil {
-		if err := below32("Bias", a.Bias.resolve(a.Shape), [3]int{a.B, a.Hq, a.Sq}, a.Sk); err != nil {
+		if err := below32("Bias", biasStrides(a.Bias, a.Shape), [3]int{a.B, a.Hq, a.Sq}, a.Sk); err != nil {
 			return err
 		}
 	}
 	if a.Mask != nil {
-		if err := below32("Mask", a.Mask.resolve(a.Shape), [3]int{a.B, a.Hq, a.Sq}, a.Sk); err != nil {
+		if err := below32("Mask", maskStrides(a.Mask, a.Shape), [3]int{a.B, a.Hq, a.Sq}, a.Sk); err != nil {
 			return err
 		}
 	}

@@ -4,24 +4,15 @@ import (
 	"fmt"
 	"math"
 
+	"vkattn/attention/quant"
 	"vkattn/vk"
 )
 
-// hasOptions reports whether a call has options in Args or a KV type of its own. Calls
-// without skip the checks below.
-func (a *Args) hasOptions(cfg *Config) bool {
-	return a.Varlen != nil || a.Pages != nil || a.SparseTokens != nil || a.Blocks != nil || a.Bias != nil || a.Mask != nil ||
-		a.ALiBi.begun() || a.Sinks.begun() || a.KScale.begun() || a.VScale.begun() || cfg.KV != KVSame
-}
-
-// begun reports whether v names memory or has an offset: missing memory is an error.
-func (v *Vector) begun() bool { return v.Given() || v.Offset != 0 }
-
 // checkOptions checks the numbers and the combination of a call's options. If it returns
 // nil, the sizes of Q, K, V, O and LSE can be computed. checkOptionTensors checks memory.
-func (a *Args) checkOptions(cfg *Config) error {
+func checkOptions(a *Args, cfg *Config) error {
 	if v := a.Varlen; v != nil {
-		if err := v.check(); err != nil {
+		if err := checkVarlen(v); err != nil {
 			return err
 		}
 	}
@@ -29,7 +20,7 @@ func (a *Args) checkOptions(cfg *Config) error {
 		if a.Varlen != nil && a.Varlen.CuK.Given() {
 			return &ShapeError{"Varlen.CuK", "given together with Pages", "UsedK: a paged KV cache is not packed"}
 		}
-		if err := p.check(cfg, &a.Shape); err != nil {
+		if err := checkPages(p, cfg, &a.Shape); err != nil {
 			return err
 		}
 	}
@@ -37,7 +28,7 @@ func (a *Args) checkOptions(cfg *Config) error {
 		return &ShapeError{"SparseTokens.Total", k.Total, fmt.Sprintf("1 to %d", MaxLength)}
 	}
 	if b := a.Blocks; b != nil {
-		if err := b.check(&a.Shape); err != nil {
+		if err := checkBlockMap(b, &a.Shape); err != nil {
 			return err
 		}
 	}
@@ -54,17 +45,17 @@ func (a *Args) checkOptions(cfg *Config) error {
 			return err
 		}
 	}
-	if a.ALiBi.begun() && cfg.Causal == CausalNone && cfg.Align == CausalNone {
+	if vectorBegun(&a.ALiBi) && cfg.Causal == CausalNone && cfg.Align == CausalNone {
 		return &ShapeError{"Align", cfg.Align, "top-left or bottom-right for ALiBi without a causal mask"}
 	}
-	if err := a.checkKV(cfg); err != nil {
+	if err := checkKV(a, cfg); err != nil {
 		return err
 	}
-	return a.checkCombination()
+	return checkCombination(a)
 }
 
 // checkCombination refuses, by name, the combinations that no tier computes.
-func (a *Args) checkCombination() error {
+func checkCombination(a *Args) error {
 	both := func(field, other string) error {
 		return fmt.Errorf("%w: %w", ErrUnsupported, &ShapeError{field, "given together with " + other, "one of SparseTokens, Blocks and Mask"})
 	}
@@ -79,7 +70,7 @@ func (a *Args) checkCombination() error {
 	return nil
 }
 
-func (v *Varlen) check() error {
+func checkVarlen(v *Varlen) error {
 	if err := checkPacked("Varlen.CuQ", &v.CuQ, "Varlen.TotalQ", v.TotalQ); err != nil {
 		return err
 	}
@@ -98,7 +89,7 @@ func checkPacked(field string, cu *Vector, totalField string, total int) error {
 	return nil
 }
 
-func (p *Pages) check(cfg *Config, s *Shape) error {
+func checkPages(p *Pages, cfg *Config, s *Shape) error {
 	switch {
 	case p.PageSize < 1 || p.PageSize > MaxLength:
 		return &ShapeError{"Pages.PageSize", p.PageSize, fmt.Sprintf("1 to %d", MaxLength)}
@@ -109,8 +100,8 @@ func (p *Pages) check(cfg *Config, s *Shape) error {
 	if p.Stride != 0 && p.Stride < need {
 		return &ShapeError{"Pages.Stride", p.Stride, fmt.Sprintf("at least %d (pages of %d keys for %d keys), or 0 for that", need, p.PageSize, s.Sk)}
 	}
-	if n, ok := product(s.B, p.stride(s)); !ok || n > MaxLength {
-		return &ShapeError{"B*Pages.Stride", fmt.Sprintf("%d*%d", s.B, p.stride(s)), fmt.Sprintf("at most %d", MaxLength)}
+	if n, ok := product(s.B, tableStride(p, s)); !ok || n > MaxLength {
+		return &ShapeError{"B*Pages.Stride", fmt.Sprintf("%d*%d", s.B, tableStride(p, s)), fmt.Sprintf("at most %d", MaxLength)}
 	}
 	if n, ok := product(p.Count, p.PageSize); cfg.KV.Scaled() && (!ok || n > MaxLength) {
 		return &ShapeError{"Pages.Count*PageSize", fmt.Sprintf("%d*%d", p.Count, p.PageSize),
@@ -119,15 +110,7 @@ func (p *Pages) check(cfg *Config, s *Shape) error {
 	return nil
 }
 
-// stride is Stride, or the default if it is 0.
-func (p *Pages) stride(s *Shape) int {
-	if p.Stride == 0 {
-		return ceilDivInt(s.Sk, p.PageSize)
-	}
-	return p.Stride
-}
-
-func (b *Blocks) check(s *Shape) error {
+func checkBlockMap(b *Blocks, s *Shape) error {
 	for _, f := range [2]struct {
 		name string
 		n    int
@@ -154,7 +137,7 @@ func checkBroadcast(field string, batches, heads, rows int, s *Shape) error {
 
 // checkKV checks the scales against the type of K and V, and that rows of a Blocked type
 // start at a block.
-func (a *Args) checkKV(cfg *Config) error {
+func checkKV(a *Args, cfg *Config) error {
 	if err := checkScale("KScale", &a.KScale, cfg.KV); err != nil {
 		return err
 	}
@@ -169,9 +152,9 @@ func (a *Args) checkKV(cfg *Config) error {
 
 func checkScale(field string, v *Vector, kv KVType) error {
 	switch {
-	case kv.Scaled() && !v.begun():
+	case kv.Scaled() && !vectorBegun(v):
 		return &ShapeError{field, "missing", fmt.Sprintf("the scales of %v", kv)}
-	case !kv.Scaled() && v.begun():
+	case !kv.Scaled() && vectorBegun(v):
 		return &ShapeError{field, "given", fmt.Sprintf("none where K and V are %v", kv)}
 	}
 	return nil
@@ -179,11 +162,11 @@ func checkScale(field string, v *Vector, kv KVType) error {
 
 func checkBlocked(field string, t *Tensor, kv KVType) error {
 	want := func() string { return fmt.Sprintf("a multiple of 32 with %v, at least 0", kv) }
-	if t.Offset < 0 || t.Offset%blockElements != 0 {
+	if t.Offset < 0 || t.Offset%quant.BlockElements != 0 {
 		return &ShapeError{field + ".Offset", t.Offset, want()}
 	}
 	for i, n := range [3]int64{t.Strides.Batch, t.Strides.Head, t.Strides.Seq} {
-		if n < 0 || n%blockElements != 0 {
+		if n < 0 || n%quant.BlockElements != 0 {
 			return &ShapeError{field + ".Strides." + strideNames[i], n, want()}
 		}
 	}
@@ -192,7 +175,7 @@ func checkBlocked(field string, t *Tensor, kv KVType) error {
 
 // checkOptionTensors checks that the memory of every option is given, lies on the side
 // of the tensors, is large enough, and does not overlap O or LSE.
-func (a *Args) checkOptionTensors(cfg *Config, tensors []layout) error {
+func checkOptionTensors(a *Args, cfg *Config, tensors []layout) error {
 	var e optionTensors
 	e.set(cfg, a)
 	first := tensors[0].tensor.Buffer != nil
@@ -221,8 +204,8 @@ func (a *Args) checkOptionTensors(cfg *Config, tensors []layout) error {
 	return nil
 }
 
-// checkOptionTensorsDevice refuses buffers of another device.
-func (a *Args) checkOptionTensorsDevice(cfg *Config, dev *vk.Device) error {
+// checkOptionsDevice refuses buffers of another device.
+func checkOptionsDevice(a *Args, cfg *Config, dev *vk.Device) error {
 	var e optionTensors
 	e.set(cfg, a)
 	return checkDevice(e.all(), dev)
@@ -244,27 +227,27 @@ func (e *optionTensors) set(cfg *Config, a *Args) {
 		e.setVarlen(a.Varlen, s.B)
 	}
 	if p := a.Pages; p != nil {
-		e.vector("Pages.Table", &p.Table, 0, s.B, p.stride(s))
+		e.vector("Pages.Table", &p.Table, 0, s.B, tableStride(p, s))
 	}
 	if k := a.SparseTokens; k != nil {
 		e.vector("SparseTokens.Offsets", &k.Offsets, 1, s.B, s.KVHeads())
 		e.vector("SparseTokens.Tokens", &k.Tokens, 0, k.Total)
 	}
 	if b := a.Blocks; b != nil {
-		rows, words := b.grid(s)
+		rows, words := blocksGrid(b, s)
 		e.set4("Blocks.Map", Tensor{Buffer: b.Map.Buffer, Host: b.Map.Host, Offset: b.Map.Offset}, 4,
 			[3]int{orFull(b.Batches, s.B), orFull(b.Heads, s.Hq), rows}, words)
 	}
 	if b := a.Bias; b != nil {
-		e.set4("Bias", b.Tensor, b.DType.Size(), b.sizes(s), s.Sk)
+		e.set4("Bias", b.Tensor, b.DType.Size(), biasSizes(b, s), s.Sk)
 	}
 	if m := a.Mask; m != nil {
-		e.set4("Mask", m.Tensor, 1, m.sizes(s), s.Sk)
+		e.set4("Mask", m.Tensor, 1, maskSizes(m, s), s.Sk)
 	}
 	e.optional("ALiBi", &a.ALiBi, 0, s.Hq)
 	e.optional("Sinks", &a.Sinks, 0, s.Hq)
-	batches, keys := a.kvExtent()
-	groups := cfg.scaleGroups(keys)
+	batches, keys := kvExtent(a)
+	groups := scaleGroups(cfg, keys)
 	e.optional("KScale", &a.KScale, 0, batches, s.KVHeads(), groups)
 	e.optional("VScale", &a.VScale, 0, batches, s.KVHeads(), groups)
 }
@@ -276,11 +259,8 @@ func (e *optionTensors) setVarlen(v *Varlen, sequences int) {
 	e.optional("Varlen.UsedK", &v.UsedK, 0, sequences)
 }
 
-// scaleGroups is the number of entries of KScale and VScale for a number of keys.
-func (c *Config) scaleGroups(keys int) int { return ceilDivInt(keys, max(1, c.KVBlock)) }
-
 func (e *optionTensors) optional(field string, v *Vector, more int64, sizes ...int) {
-	if v.begun() {
+	if vectorBegun(v) {
 		e.vector(field, v, more, sizes...)
 	}
 }
@@ -311,51 +291,3 @@ func (e *optionTensors) set4(field string, t Tensor, size int, sizes [3]int, dim
 	}
 	e.n++
 }
-
-// broadcast returns the strides with their default, and 0 for dimensions of size 1.
-func broadcast(s Strides, sizes [3]int, dim int) [3]int64 {
-	s = s.Resolve(sizes[1], sizes[2], dim)
-	steps := [3]int64{s.Batch, s.Head, s.Seq}
-	for i, n := range sizes {
-		if n == 1 {
-			steps[i] = 0
-		}
-	}
-	return steps
-}
-
-func (b *Bias) sizes(s *Shape) [3]int {
-	return [3]int{orFull(b.Batches, s.B), orFull(b.Heads, s.Hq), orFull(b.Rows, s.Sq)}
-}
-
-// resolve returns the strides of batch, head and row in elements, 0 where one entry serves all.
-func (b *Bias) resolve(s Shape) [3]int64 { return broadcast(b.Strides, b.sizes(&s), s.Sk) }
-
-func (m *Mask) sizes(s *Shape) [3]int {
-	return [3]int{orFull(m.Batches, s.B), orFull(m.Heads, s.Hq), orFull(m.Rows, s.Sq)}
-}
-
-// resolve returns the strides of batch, head and row in bytes, 0 where one entry serves all.
-func (m *Mask) resolve(s Shape) [3]int64 { return broadcast(m.Strides, m.sizes(&s), s.Sk) }
-
-// grid returns the number of rows of blocks and the words in each.
-func (b *Blocks) grid(s *Shape) (rows, words int) {
-	return ceilDivInt(s.Sq, b.BlockQ), ceilDivInt(ceilDivInt(s.Sk, b.BlockK), 32)
-}
-
-// resolve returns the strides of batch, head and row of blocks in words, 0 where one entry serves all.
-func (b *Blocks) resolve(s Shape) [3]int64 {
-	rows, words := b.grid(&s)
-	return broadcast(Strides{}, [3]int{orFull(b.Batches, s.B), orFull(b.Heads, s.Hq), rows}, words)
-}
-
-// orFull is a size, or the full size if it is 0.
-func orFull(n, full int) int {
-	if n == 0 {
-		return full
-	}
-	return n
-}
-
-// ceilDivInt is n/d rounded up, for n and d of at least 1.
-func ceilDivInt(n, d int) int { return (n-1)/d + 1 }

@@ -9,64 +9,12 @@ import (
 	"vkattn/vk"
 )
 
-// Plan says how a problem will be computed and why.
-type Plan struct {
-	Tier   Tier   `json:"tier"`
-	Kernel string `json:"kernel"` // name of the SPIR-V module, or of the entry point for TierCUDA; empty for TierCPU
-	Tile   string `json:"tile"`   // query rows x keys of a workgroup, and its division
-	// DecodeTile is the tile of the decode kernel if it computes the decode part of a mixed
-	// batch; empty otherwise.
-	DecodeTile string `json:"decode_tile,omitempty"`
-
-	Access   Access      `json:"-"`
-	Tuning   string      `json:"tuning,omitempty"`   // source of the tile: TileHeuristic, TileCached or TileTuned; empty for TierCPU and TierCUDA
-	Reason   string      `json:"reason"`             // why this tier
-	Rejected []Rejection `json:"rejected,omitempty"` // better tiers and what they lack; for TierCUDA also its better kernels
-	Notes    []string    `json:"notes,omitempty"`    // why the tuning cache was ignored, or why decode runs without the decode kernel
-
-	Flops       uint64 `json:"flops"`        // 2*B*Hq*(Dqk+Dv)*unmasked cells
-	Bytes       uint64 `json:"bytes"`        // of Q, K, V, O and LSE, each once
-	SharedBytes uint64 `json:"shared_bytes"` // shared memory of a workgroup
-	Workgroups  uint64 `json:"workgroups"`
-
-	// Splits is the number of splits of each row's keys, whose states are then combined; 1
-	// if one workgroup computes all keys of a row.
-	Splits int `json:"splits"`
-
+// chosen is a Plan with what an operation needs to compute it.
+type chosen struct {
+	Plan
 	variant    variant
 	decodePart *variant   // for the decode part of a mixed batch; nil in most plans
 	cuda       CUDAKernel // for TierCUDA
-}
-
-// Tiles lists the tiles of all kernels of the plan.
-func (p Plan) Tiles() string {
-	if p.DecodeTile == "" {
-		return p.Tile
-	}
-	return p.Tile + " + " + p.DecodeTile
-}
-
-// Rejection is a tier that was not used.
-type Rejection struct {
-	Tier   Tier   `json:"tier"`
-	Reason string `json:"reason"`
-}
-
-// String returns one line: what runs, and why the better tiers do not.
-func (p Plan) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "tier %v", p.Tier)
-	if p.Kernel != "" {
-		fmt.Fprintf(&b, " (%s, tile %s, %d workgroups)", p.Kernel, strings.TrimSpace(p.Tiles()+" "+p.Tuning), p.Workgroups)
-	}
-	fmt.Fprintf(&b, ": %s", p.Reason)
-	for _, r := range p.Rejected {
-		fmt.Fprintf(&b, "; not %v: %s", r.Tier, r.Reason)
-	}
-	for _, n := range p.Notes {
-		fmt.Fprintf(&b, "; note: %s", n)
-	}
-	return b.String()
 }
 
 // request is all that a plan depends on.
@@ -96,8 +44,8 @@ var deviceTiers = []Tier{TierCoopMat2, TierCoopMat, TierScalar}
 // makePlan decides how a request is computed: the tier, its kernel and tile, and the splits
 // of the keys. A nil dev selects the CPU tier. If pick is given, it may replace the
 // heuristic's tile.
-func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, error) {
-	plan := Plan{Access: r.access, Flops: flops(cfg, r.shape), Bytes: tensorBytes(cfg, r.shape, r.lse)}
+func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (chosen, error) {
+	plan := chosen{Plan: Plan{Access: r.access, Flops: flops(cfg, r.shape), Bytes: tensorBytes(cfg, r.shape, r.lse)}}
 	if done, err := plan.chooseCPUOrCUDA(dev, &cfg, &r); done || err != nil {
 		return plan, err
 	}
@@ -133,7 +81,7 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (Plan, err
 }
 
 // chooseCPUOrCUDA fills in the plan if the tier runs no Vulkan kernel; done reports that.
-func (plan *Plan) chooseCPUOrCUDA(dev *vk.Device, cfg *Config, r *request) (done bool, err error) {
+func (plan *chosen) chooseCPUOrCUDA(dev *vk.Device, cfg *Config, r *request) (done bool, err error) {
 	switch {
 	case dev == nil && cfg.Tier != TierAuto && cfg.Tier != TierCPU:
 		return false, fmt.Errorf("%w: tier %v needs a Vulkan device", ErrUnsupported, cfg.Tier)
@@ -142,7 +90,7 @@ func (plan *Plan) chooseCPUOrCUDA(dev *vk.Device, cfg *Config, r *request) (done
 		return true, nil
 	case cfg.Tier == TierCPU:
 		return false, fmt.Errorf("%w: tier cpu computes on host memory: make the operation without a device", ErrUnsupported)
-	case !cfg.mayCUDA():
+	case !mayCUDA(cfg):
 		return false, nil
 	}
 	err = planCUDA(plan, dev, cfg, r)
@@ -161,7 +109,7 @@ func (plan *Plan) chooseCPUOrCUDA(dev *vk.Device, cfg *Config, r *request) (done
 // chooseTile fills in the kernel and tile of a tier, or returns the reason why the tier
 // cannot run. With FixedSplit it also fills in the kernel of the short sequences, if they
 // have a dispatch of their own. shared is the shared memory of a workgroup in bytes.
-func (plan *Plan) chooseTile(dev *vk.Device, cfg *Config, tier Tier, r *request, pick tilePicker) (shared uint64, reason string) {
+func (plan *chosen) chooseTile(dev *vk.Device, cfg *Config, tier Tier, r *request, pick tilePicker) (shared uint64, reason string) {
 	of, twoClasses := *r, false // the request that picks the tile; whether a second class needs another one
 	if cfg.FixedSplit > 0 {
 		of, twoClasses = r.fixedClasses()
@@ -194,7 +142,7 @@ func (plan *Plan) chooseTile(dev *vk.Device, cfg *Config, tier Tier, r *request,
 // chooseSplits fills in the splits of the general or decode kernel, and the decode part of
 // a mixed batch. It returns false if one workgroup computes all keys of a row and the call
 // has no options: the dense kernel is then faster.
-func (plan *Plan) chooseSplits(dev *vk.Device, cfg *Config, tier Tier, r *request, shared uint64) bool {
+func (plan *chosen) chooseSplits(dev *vk.Device, cfg *Config, tier Tier, r *request, shared uint64) bool {
 	v := &plan.variant
 	if !v.options.any() {
 		return true

@@ -50,7 +50,14 @@ func headDimPairs() [][2]int {
 	for d := 1; d <= MaxHeadDim; d++ {
 		pairs = append(pairs, [2]int{d, d})
 	}
-	return append(append(pairs, [][2]int{{192, 128}, {128, 64}, {1, 256}, {256, 1}}...), wideHeadDims...)
+	for d := 64; d <= 1024; d += 64 { // the larger pairs that a Config may have
+		for dv := 64; dv <= 1024; dv += 64 {
+			if max(d, dv) > MaxHeadDim && (Config{HeadDim: d, HeadDimV: dv}).Validate() == nil {
+				pairs = append(pairs, [2]int{d, dv})
+			}
+		}
+	}
+	return append(pairs, [][2]int{{192, 128}, {128, 64}, {1, 256}, {256, 1}}...)
 }
 
 func TestEveryHeadDimHasATileWithinTheLimits(t *testing.T) {

@@ -23,7 +23,7 @@ func Reference(cfg Config, a Args) (o, lse []float64, err error) {
 	if err := checkInputs(cfg, a); err != nil { // before there is a list of rows
 		return nil, nil, err
 	}
-	if err := checkHost("Reference", a.listBytes(), hostmem.Product(uint64(a.Rows()), uint64(cfg.ValueDim()+1), 8)); err != nil {
+	if err := checkHost("Reference", listBytes(a.Shape), hostmem.Product(uint64(a.Rows()), uint64(cfg.ValueDim()+1), 8)); err != nil {
 		return nil, nil, err
 	}
 	return ReferenceSample(cfg, a, AllRows(a.Shape))
@@ -52,7 +52,7 @@ func ReferenceSample(cfg Config, a Args, sample []Rows) (o, lse []float64, err e
 	if err := call.open(&cfg, &a); err != nil {
 		return nil, nil, err
 	}
-	block := refBlockRows(n, int(a.rowKeys()))
+	block := refBlockRows(n, int(rowKeys(&a)))
 	lengths := make([]int, len(sample))
 	for i, s := range sample {
 		lengths[i] = len(s.Rows)
@@ -76,62 +76,10 @@ func ReferenceSample(cfg Config, a Args, sample []Rows) (o, lse []float64, err e
 func referenceBytes(cfg *Config, a *Args, n int) uint64 {
 	const perKey, growth = 8 + 8, 2
 	outputs := hostmem.Product(n, cfg.ValueDim()+1, 8)
-	block := uint64(refBlockRows(n, int(a.rowKeys())))
-	each := hostmem.Sum(hostmem.Product(block, hostmem.Sum(hostmem.Product(a.rowKeys(), perKey, growth), uint64(cfg.HeadDim)*8)),
-		hostmem.Product(a.rowKeys(), 8+8+4, growth), uint64(refKeys*max(cfg.HeadDim, cfg.ValueDim())*8))
-	return hostmem.Sum(outputs, a.sequenceBytes(), hostmem.Product(each, workers(uint64(n))))
-}
-
-// AllRows is the sample of all rows, in the order of packed [B, Hq, Sq]. It is nil if the
-// list does not fit the host's memory.
-func AllRows(s Shape) []Rows {
-	if s.Validate() != nil {
-		return nil // CheckSample says why
-	}
-	if checkHost("AllRows", s.listBytes()) != nil {
-		return nil
-	}
-	rows := make([]int, s.Sq)
-	for i := range rows {
-		rows[i] = i
-	}
-	sample := make([]Rows, 0, s.B*s.Hq)
-	for b := range s.B {
-		for h := range s.Hq {
-			sample = append(sample, Rows{b, h, rows})
-		}
-	}
-	return sample
-}
-
-// CountRows is the number of rows of a sample.
-func CountRows(sample []Rows) (n int) {
-	for _, r := range sample {
-		n += len(r.Rows)
-	}
-	return n
-}
-
-// CheckSample reports as a *ShapeError what CheckArgs reports of Config, Shape, Q, K and V,
-// and rows out of range.
-func CheckSample(cfg Config, a Args, sample []Rows) error {
-	if err := checkInputs(cfg, a); err != nil {
-		return err
-	}
-	for _, s := range sample {
-		if s.B < 0 || s.B >= a.B {
-			return &ShapeError{"batch", s.B, "0 to B-1"}
-		}
-		if s.H < 0 || s.H >= a.Hq {
-			return &ShapeError{"query head", s.H, "0 to Hq-1"}
-		}
-		for _, r := range s.Rows {
-			if r < 0 || r >= a.Sq {
-				return &ShapeError{"row", r, "0 to Sq-1"}
-			}
-		}
-	}
-	return nil
+	block := uint64(refBlockRows(n, int(rowKeys(a))))
+	each := hostmem.Sum(hostmem.Product(block, hostmem.Sum(hostmem.Product(rowKeys(a), perKey, growth), uint64(cfg.HeadDim)*8)),
+		hostmem.Product(rowKeys(a), 8+8+4, growth), uint64(refKeys*max(cfg.HeadDim, cfg.ValueDim())*8))
+	return hostmem.Sum(outputs, sequenceBytes(a.Shape), hostmem.Product(each, workers(uint64(n))))
 }
 
 // refBlockRows is how many rows share one widening of K and V: enough to hide

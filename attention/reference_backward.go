@@ -5,16 +5,6 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// Gradients are the results of [ReferenceBackward], packed. A slice is nil if its gradient
-// was not asked for.
-type Gradients struct {
-	DQ     []float64 // [B, Hq, Sq, HeadDim]
-	DK     []float64 // [B, Hkv, Sk, HeadDim]
-	DV     []float64 // [B, Hkv, Sk, HeadDimV]
-	DBias  []float64 // [Batches, Heads, Rows, Sk] of Bias
-	DSinks []float64 // [Hq]
-}
-
 // ReferenceBackward computes the gradients of a call in float64 by the plain formula. With
 // P the softmax of a row over its keys and its sink,
 //
@@ -44,10 +34,10 @@ type Gradients struct {
 // the error matches vk.ErrOutOfMemory. Paged or quantised K and V give an error that
 // matches [ErrUnsupported].
 func ReferenceBackward(cfg Config, a BackwardArgs) (g Gradients, err error) {
-	if err := a.check(&cfg); err != nil {
+	if err := checkBackward(&a, &cfg); err != nil {
 		return Gradients{}, err
 	}
-	want := a.outputs()
+	want := gradientsOf(&a)
 	if want == (gradientSet{}) {
 		want = gradientSet{true, true, true, a.Bias != nil, a.Sinks.Given()}
 	}
@@ -61,7 +51,7 @@ func ReferenceBackward(cfg Config, a BackwardArgs) (g Gradients, err error) {
 	// A unit of work is one (batch, key head), or all that add to the same elements of dBias.
 	batches, heads := a.B, a.KVHeads()
 	if want.bias {
-		n := a.Bias.sizes(&a.Shape)
+		n := biasSizes(a.Bias, &a.Shape)
 		batches, heads = min(batches, n[0]), min(heads, n[1])
 	}
 	par.Each(int64(batches)*int64(heads), func() func(int64) {
@@ -96,8 +86,8 @@ func (c *backwardCall) open(cfg *Config, want gradientSet) (err error) {
 	if err := c.hostCall.open(cfg, &a.Args); err != nil {
 		return err
 	}
-	_, rows := a.queryExtent()
-	_, keys := a.kvExtent()
+	_, rows := queryExtent(&a.Args)
+	_, keys := kvExtent(&a.Args)
 	d, dv := cfg.HeadDim, cfg.ValueDim()
 	for _, v := range [5]struct {
 		used             bool
@@ -128,7 +118,7 @@ func (c *backwardCall) open(cfg *Config, want gradientSet) (err error) {
 		c.g.DV = make([]float64, a.B*a.KVHeads()*a.Sk*dv)
 	}
 	if want.bias {
-		n := a.Bias.sizes(&a.Shape)
+		n := biasSizes(a.Bias, &a.Shape)
 		c.g.DBias = make([]float64, n[0]*n[1]*n[2]*a.Sk)
 		c.biasStep = broadcast(Strides{}, n, a.Sk)
 	}
@@ -172,7 +162,7 @@ func (c *backwardCall) sumSinks() {
 func referenceBackwardBytes(cfg *Config, a *BackwardArgs, want gradientSet) uint64 {
 	const perKey, growth = 8 + 8 + 8 + 8, 2
 	d, dv := cfg.HeadDim, cfg.ValueDim()
-	results := a.sequenceBytes()
+	results := sequenceBytes(a.Args.Shape)
 	add := func(wanted bool, sizes ...int) {
 		if wanted {
 			results = hostmem.Sum(results, hostmem.Product(append(sizes, 8)...))
@@ -182,11 +172,11 @@ func referenceBackwardBytes(cfg *Config, a *BackwardArgs, want gradientSet) uint
 	add(want.k, a.B, a.KVHeads(), a.Sk, d)
 	add(want.v, a.B, a.KVHeads(), a.Sk, dv)
 	if want.bias {
-		n := a.Bias.sizes(&a.Shape)
+		n := biasSizes(a.Bias, &a.Shape)
 		add(true, n[0], n[1], n[2], a.Sk)
 	}
 	add(want.sinks, a.B+1, a.Hq)
-	keys := a.rowKeys()
+	keys := rowKeys(&a.Args)
 	block := uint64(backwardBlockRows(&a.Args))
 	each := hostmem.Sum(hostmem.Product(block, hostmem.Sum(hostmem.Product(keys, perKey, growth), uint64(d+dv)*8)),
 		hostmem.Product(keys, 8+8+4, growth), uint64(refKeys*max(d, dv)*8))
@@ -198,5 +188,5 @@ func referenceBackwardBytes(cfg *Config, a *BackwardArgs, want gradientSet) uint
 // depends on the call alone and not on the number of CPUs, because the order in which dK
 // is summed depends on it where a list of tokens has a key twice.
 func backwardBlockRows(a *Args) int {
-	return max(1, min(64, 1<<20/int(a.rowKeys()), a.Sq))
+	return max(1, min(64, 1<<20/int(rowKeys(a)), a.Sq))
 }

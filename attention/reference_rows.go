@@ -93,7 +93,7 @@ func (w *refWorker) begin(r *refRow, b, h, row int) {
 func (w *refWorker) sparseKeys(keys []int, b, kv int) []int {
 	if w.a.SparseTokens != nil {
 		for at, end := w.hostCall.list(b, kv); at < end; at++ {
-			keys = append(keys, w.a.SparseTokens.Tokens.hostInt(at))
+			keys = append(keys, intAt(&w.a.SparseTokens.Tokens, at))
 		}
 	}
 	return keys

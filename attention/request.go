@@ -53,7 +53,7 @@ func (op *Op) request(l *layouts, a *Args) request {
 	if op.dev == nil {
 		return r
 	}
-	if op.cfg.mayCUDA() {
+	if mayCUDA(&op.cfg) {
 		r.bar = cudaBarOf(l)
 	}
 	all := l.all()
@@ -68,7 +68,7 @@ func (op *Op) request(l *layouts, a *Args) request {
 		t := &all[i]
 		// The head dim counts too: the kernel reads eight elements at once only if the row has eight.
 		r.align[i] = largestAlignment(uint64(t.dim), uint64(t.tensor.Offset), uint64(t.steps[0]), uint64(t.steps[1]),
-			uint64(t.steps[2]), t.tensor.base(t.size, r.access)/uint64(t.size))
+			uint64(t.steps[2]), baseOf(&t.tensor, t.size, r.access)/uint64(t.size))
 	}
 	return r
 }

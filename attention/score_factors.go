@@ -12,10 +12,10 @@ type scoreFactors struct {
 	natural  factors // scores have a bias or ALiBi and are natural exponents
 }
 
-func (c Config) factors() scoreFactors {
+func scoreFactorsOf(c Config) scoreFactors {
 	var f scoreFactors
-	high, low := c.logUnit()
-	f.products = factors{c.scaleLog2(), high, low}
+	high, low := logUnit(c)
+	f.products = factors{scaleLog2(c), high, low}
 	f.natural = factors{c.ScaleValue(), 1, 0}
 	return f
 }
@@ -25,7 +25,7 @@ const leastScaleLog2 = 0x1p-100
 
 // scaleLog2 returns the scale in log2 units. Kernels multiply masked scores, which are
 // -Inf, by it. A scale of 0 becomes a number too small to matter, so that -Inf stays -Inf.
-func (c Config) scaleLog2() float32 {
+func scaleLog2(c Config) float32 {
 	s := float64(c.ScaleValue()) * math.Log2E
 	if math.Abs(s) < leastScaleLog2 {
 		return float32(math.Copysign(leastScaleLog2, s))
@@ -37,9 +37,9 @@ func (c Config) scaleLog2() float32 {
 // row max is in units of the rounded scaleLog2, LSE in units of scale. If scaleLog2 is
 // leastScaleLog2 in place of a smaller scale, logUnit is ln 2: the row max may contain the
 // exponents of scales of V.
-func (c Config) logUnit() (high, low float32) {
-	unit := math.Abs(float64(c.ScaleValue())) / math.Abs(float64(c.scaleLog2()))
-	if math.Abs(float64(c.scaleLog2())) == leastScaleLog2 {
+func logUnit(c Config) (high, low float32) {
+	unit := math.Abs(float64(c.ScaleValue())) / math.Abs(float64(scaleLog2(c)))
+	if math.Abs(float64(scaleLog2(c))) == leastScaleLog2 {
 		unit = math.Ln2
 	}
 	high = float32(unit)

@@ -3,7 +3,6 @@ package attention
 import (
 	"fmt"
 	"math"
-	"math/bits"
 )
 
 // Shape holds the sizes of a problem: batch, query heads, key/value heads,
@@ -97,31 +96,6 @@ func (s Shape) String() string {
 		seq += fmt.Sprintf("x%d", s.Sk)
 	}
 	return fmt.Sprintf("B%d H%s S%s", s.B, heads, seq)
-}
-
-// product multiplies non-negative sizes; ok is false past the range of int64.
-func product[T int | int64](sizes ...T) (p int64, ok bool) {
-	p = 1
-	for _, n := range sizes {
-		if p, ok = mul(p, int64(n)); !ok {
-			return 0, false
-		}
-	}
-	return p, true
-}
-
-// mul is a*b for non-negative a and b; ok is false past the range of int64.
-func mul(a, b int64) (int64, bool) {
-	high, low := bits.Mul64(uint64(a), uint64(b))
-	return int64(low), high == 0 && low <= math.MaxInt64
-}
-
-// add is a+b for non-negative a and b; ok is false past the range of int64.
-func add(a, b int64) (int64, bool) {
-	if b > math.MaxInt64-a {
-		return 0, false
-	}
-	return a + b, true
 }
 
 // MaxStates is the largest number of states in one merge.

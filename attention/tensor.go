@@ -1,7 +1,6 @@
 package attention
 
 import (
-	"math/bits"
 	"vkattn/vk"
 )
 
@@ -77,25 +76,4 @@ type Args struct {
 	// [Hkv, TotalK]. With Config.KVBlock n > 1, one scale covers n consecutive keys, and
 	// the last dimension is ceil(Sk/n), ceil(PageSize/n) or ceil(TotalK/n).
 	KScale, VScale Vector
-}
-
-func (t *Tensor) begun() bool { return t.Given() || t.Offset != 0 || t.Strides != (Strides{}) }
-
-// base is the byte position of a device tensor's first element: an address, or
-// an offset into its VkBuffer, which descriptors align to far more than 16.
-func (t *Tensor) base(size int64, a Access) uint64 {
-	at := uint64(t.Offset * size)
-	if a == AccessAddresses {
-		return t.Buffer.Address() + at
-	}
-	return t.Buffer.Offset() + at
-}
-
-// largestAlignment is the largest of 1, 2, 4 and 8 that divides all of n.
-func largestAlignment(n ...uint64) uint32 {
-	all := uint64(8)
-	for _, x := range n {
-		all |= x
-	}
-	return 1 << bits.TrailingZeros64(all)
 }

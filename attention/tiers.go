@@ -59,14 +59,6 @@ func pickFragment(caps *vk.Caps, tier Tier, t DType) (fragment, string) {
 	return best, ""
 }
 
-// TierStatus says whether a tier can run a storage type on a device.
-type TierStatus struct {
-	Tier      Tier   `json:"tier"`
-	DType     DType  `json:"dtype"`
-	Available bool   `json:"available"`
-	Reason    string `json:"reason"` // what is missing, or the fragment shape used
-}
-
 // TierReport tests every tier for every storage type on a device, at head dim 64. A nil
 // device stands for a machine without one. Tier cuda is listed if the program imports
 // vkattn/cudapath.

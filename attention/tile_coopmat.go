@@ -192,7 +192,7 @@ func chooseCoopmatTile(tier Tier, v *variant, s Shape, causal Causal) coopmatTil
 		return table[slices.IndexFunc(table, func(t tableTile) bool { return dim <= t.maxDim })]
 	}
 	switch {
-	case !v.experiment.has(stepTiles):
+	case !includes(v.experiment, stepTiles):
 		return ladderTile
 	case tier == TierCoopMat:
 		return row(coopmatTable).coopmatTile
@@ -249,3 +249,6 @@ func coopmatTiles(f fragment, best coopmatTile, v *variant, rows, maxInvocations
 	}
 	return list
 }
+
+// maxFastScale is the scale at which a product of 16 reaches MaxFastScore.
+const maxFastScale = MaxFastScore / 16

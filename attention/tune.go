@@ -78,7 +78,7 @@ func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, err
 	}
 	r := op.typical(s)
 	r.lse = o.LSE
-	if op.cfg.mayCUDA() {
+	if mayCUDA(&op.cfg) {
 		r.bar = cudaTunes
 	}
 	store := storeOf(op.dev)
@@ -98,11 +98,11 @@ func (op *Op) tuneOnFirstUse(r request) error {
 	}
 	store := storeOf(op.dev)
 	known := func() (bool, error) {
-		plan, err := makePlan(op.dev, op.cfg, r, nil)
-		if err == nil && plan.cuda != nil {
+		c, err := makePlan(op.dev, op.cfg, r, nil)
+		if err == nil && c.cuda != nil {
 			return true, nil
 		}
-		return err == nil && store.known(plan.variant, op.cfg, r), err
+		return err == nil && store.known(c.variant, op.cfg, r), err
 	}
 	if done, err := known(); done || err != nil {
 		return err
@@ -148,19 +148,19 @@ func (op *Op) tune(ctx context.Context, store *tuneStore, r request, o TuneOptio
 		most = tuneCandidatesCPU
 	}
 	o.Candidates = cmp.Or(o.Candidates, most)
-	plan, err := makePlan(op.dev, op.cfg, r, nil)
+	c, err := makePlan(op.dev, op.cfg, r, nil)
 	if err != nil {
 		return report, err
 	}
-	v := plan.variant
+	v := c.variant
 	class := classOf(v, op.cfg, r.shape)
 	if timed := shrunkBatch(r.shape); classOf(v, op.cfg, timed) == class {
 		r.shape = timed
 	}
 	cfg := op.cfg
 	cfg.AllowCUDA = false
-	cfg.Tier, cfg.Tuning, cfg.Access = plan.Tier, TuningOff, r.access
-	report = TuneReport{Class: class, Shape: r.shape, Config: cfg, Tier: plan.Tier, Kernel: plan.Kernel,
+	cfg.Tier, cfg.Tuning, cfg.Access = c.Tier, TuningOff, r.access
+	report = TuneReport{Class: class, Shape: r.shape, Config: cfg, Tier: c.Tier, Kernel: c.Kernel,
 		Heuristic: v.describe(), Winner: v.describe(), Source: TileHeuristic}
 	t := &tuning{TuneOptions: o, dev: op.dev, cfg: cfg, r: r, deadline: start.Add(o.Budget), report: &report}
 	defer func() {

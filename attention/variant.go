@@ -48,7 +48,7 @@ func (v variant) constants() map[uint32]uint32 {
 		c[shaders.ConstSubgroupBarrier] = boolConstant(!v.onCPU)
 		c[shaders.ConstCheckKvEnd] = boolConstant(!t.crowded(&v))
 		c[shaders.ConstKeysPerSubgroup] = t.keysPerSubgroup(&v)
-		v.experiment.change(c)
+		changeConstants(v.experiment, c)
 	case decodeTile:
 		c[shaders.ConstSubgroupBarrier] = boolConstant(!v.onCPU)
 		c[shaders.ConstRegisterOperands] = boolConstant(t.Operands == operandsInRegisters)

@@ -1,0 +1,36 @@
+package attention
+
+import "vkattn/shaders"
+
+// Steps of the ladder.
+const (
+	stepCut = 2 + iota
+	stepSplit
+	stepExp2
+	stepTiles
+	stepTuner
+	stepBlocks
+	stepAligned
+)
+
+// includes reports whether the kernel includes a step of the ladder.
+func includes(l Experiment, step int) bool { return l.Variant == 0 || l.Variant >= step }
+
+// changeConstants turns the specialization constants of the kernel as shipped into those of l.
+// All variants and ablations compile from the same source.
+func changeConstants(l Experiment, c map[uint32]uint32) {
+	if l == (Experiment{}) {
+		return
+	}
+	c[shaders.ConstCausalSkip] = boolConstant(includes(l, stepCut))
+	c[shaders.ConstUnmaskedLoop] = boolConstant(includes(l, stepSplit))
+	c[shaders.ConstExp2] = boolConstant(includes(l, stepExp2))
+	c[shaders.ConstTileAddressing] = boolConstant(includes(l, stepBlocks))
+	if !includes(l, stepAligned) {
+		// Assume no more than what all kernels rely on: elements lie in whole 32-bit words.
+		for _, id := range []uint32{shaders.ConstAlignQ, shaders.ConstAlignK, shaders.ConstAlignV, shaders.ConstAlignO} {
+			c[id] = min(c[id], 2)
+		}
+	}
+	c[shaders.ConstAblate] = uint32(l.Ablate)
+}
