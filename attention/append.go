@@ -3,23 +3,25 @@ package attention
 import (
 	"fmt"
 
+	"vkattn/attention/internal/errs"
+	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
 // AppendConfig says what rows an Append takes and how it stores them. It is comparable.
 // It allows the head dimensions of [Config].
 type AppendConfig struct {
-	DType    DType  // storage type of new K, V and Q, and of the cache if KV is KVSame
-	HeadDim  int    // elements per row of Q and K
-	HeadDimV int    // elements per row of V; 0: HeadDim
-	KV       KVType // how the cache stores K and V; zero value: as DType
-	Rotary   Rotary // rotary embedding of K and Q; zero value: none
-	Access   Access // how kernels reach tensors; zero value: chosen by the buffers
+	DType    problem.DType  // storage type of new K, V and Q, and of the cache if KV is KVSame
+	HeadDim  int            // elements per row of Q and K
+	HeadDimV int            // elements per row of V; 0: HeadDim
+	KV       problem.KVType // how the cache stores K and V; zero value: as DType
+	Rotary   Rotary         // rotary embedding of K and Q; zero value: none
+	Access   problem.Access // how kernels reach tensors; zero value: chosen by the buffers
 }
 
 // attention returns the Config of a Forward over the cache.
-func (c AppendConfig) attention() Config {
-	return Config{DType: c.DType, HeadDim: c.HeadDim, HeadDimV: c.HeadDimV, KV: c.KV, Access: c.Access}
+func (c AppendConfig) attention() problem.Config {
+	return problem.Config{DType: c.DType, HeadDim: c.HeadDim, HeadDimV: c.HeadDimV, KV: c.KV, Access: c.Access}
 }
 
 // Validate reports the first field that is wrong, as a *ShapeError.
@@ -45,28 +47,28 @@ type AppendArgs struct {
 	// and New is ignored. A sequence may have no new rows. V and VCache are either both
 	// given or both left out, for example if V is a part of K.
 	New      int
-	K, V     Tensor
-	UsedNew  Vector // int32 [B]
-	CuNew    Vector // int32 [B+1], not decreasing
-	TotalNew int    // rows of the packed tensors, for CuNew
+	K, V     problem.Tensor
+	UsedNew  problem.Vector // int32 [B]
+	CuNew    problem.Vector // int32 [B+1], not decreasing
+	TotalNew int            // rows of the packed tensors, for CuNew
 
 	// The cache: tensors [B, Hkv, Capacity, dim]; with Pages, pools [Count, Hkv,
 	// PageSize, dim], in which a sequence has at most Capacity keys (0: as many as a row
 	// of the block table can address). New row i of sequence b goes to position
 	// p = Used[b] + i. With Pages that is row p % PageSize of page Table[b, p / PageSize].
 	// Without Used all sequences are empty.
-	KCache, VCache Tensor
+	KCache, VCache problem.Tensor
 	Capacity       int
-	Pages          *Pages
-	Used           Vector // int32 [B]
-	KScale, VScale Vector // float32, for KVInt8 and KVFP8: [B, Hkv, Capacity], with Pages [Count, Hkv, PageSize]
+	Pages          *problem.Pages
+	Used           problem.Vector // int32 [B]
+	KScale, VScale problem.Vector // float32, for KVInt8 and KVFP8: [B, Hkv, Capacity], with Pages [Count, Hkv, PageSize]
 
 	// With Config.Rotary: cosines and sines [Positions, Rotary.Dim/2]. Q is optional: the
 	// queries of the new rows, [B, Hq, New, HeadDim] or packed [1, Hq, TotalNew,
 	// HeadDim]. They are rotated like K's row of the same index and written to QOut.
-	Cos, Sin  Vector // float32
+	Cos, Sin  problem.Vector // float32
 	Positions int
-	Q, QOut   Tensor
+	Q, QOut   problem.Tensor
 }
 
 // Append writes new rows of K and V behind the keys that a cache holds, and rotates K
@@ -134,8 +136,8 @@ func NewAppend(dev *vk.Device, cfg AppendConfig) (*Append, error) {
 		if dev.Closed() {
 			return nil, fmt.Errorf("attention: NewAppend: %w", vk.ErrClosed)
 		}
-		if cfg.Access == AccessAddresses && !dev.Caps().BufferDeviceAddress {
-			return nil, fmt.Errorf("%w: the device has no buffer device addresses", ErrUnsupported)
+		if cfg.Access == problem.AccessAddresses && !dev.Caps().BufferDeviceAddress {
+			return nil, fmt.Errorf("%w: the device has no buffer device addresses", problem.ErrUnsupported)
 		}
 	}
 	return &Append{dev: dev, cfg: cfg}, nil
@@ -153,7 +155,7 @@ func (p *Append) Config() AppendConfig {
 func (p *Append) usable() error {
 	switch {
 	case p == nil || p.cfg.HeadDim == 0: // NewAppend accepts no AppendConfig with HeadDim 0
-		return unmade("NewAppend")
+		return errs.Unmade("NewAppend")
 	case p.pipelines.closed.Load():
 		return fmt.Errorf("attention: %w", vk.ErrClosed)
 	}
@@ -193,7 +195,7 @@ func (p *Append) Forward(s *vk.Stream, a AppendArgs) error {
 	}
 	if p.dev == nil {
 		if s != nil {
-			return invalid("Append.Forward: the CPU tier takes no stream")
+			return errs.Invalid("Append.Forward: the CPU tier takes no stream")
 		}
 		var l appendLayouts
 		if err := p.check(&l, &a); err != nil {
@@ -203,7 +205,7 @@ func (p *Append) Forward(s *vk.Stream, a AppendArgs) error {
 		return nil
 	}
 	if s.Device() == nil {
-		return invalid("Append.Forward: a device tier needs a stream")
+		return errs.Invalid("Append.Forward: a device tier needs a stream")
 	}
 	return p.record(s.Commands, &a)
 }
@@ -217,10 +219,10 @@ func (p *Append) Record(c *vk.Commands, a AppendArgs) error {
 		return err
 	}
 	if p.dev == nil {
-		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", ErrUnsupported)
+		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", problem.ErrUnsupported)
 	}
 	if c.Device() == nil {
-		return invalid("Append.Record: no command buffer")
+		return errs.Invalid("Append.Record: no command buffer")
 	}
 	return p.record(c, &a)
 }

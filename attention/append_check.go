@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"math"
 
+	"vkattn/attention/internal/arith"
+	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
 	"vkattn/attention/quant"
 	"vkattn/vk"
 )
@@ -29,7 +32,7 @@ const (
 // appendLayouts are the tensors and sizes of a call. They are an array so that a call
 // keeps them on its stack. A tensor that is left out has no field name.
 type appendLayouts struct {
-	list [appendTensors]layout
+	list [appendTensors]tensors.Layout
 
 	sequences   int
 	rows        int   // new rows per sequence; of all sequences if packed
@@ -42,7 +45,7 @@ type appendLayouts struct {
 	tableStride int
 }
 
-func (l *appendLayouts) given(tensor int) bool { return l.list[tensor].field != "" }
+func (l *appendLayouts) given(tensor int) bool { return l.list[tensor].Field != "" }
 
 // check checks a call and fills l with its layouts.
 func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
@@ -70,8 +73,8 @@ func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
 }
 
 func checkSize(field string, n int) error {
-	if n < 1 || n > MaxLength {
-		return &ShapeError{field, n, fmt.Sprintf("1 to %d", MaxLength)}
+	if n < 1 || n > problem.MaxLength {
+		return &problem.ShapeError{Field: field, Got: n, Want: fmt.Sprintf("1 to %d", problem.MaxLength)}
 	}
 	return nil
 }
@@ -80,13 +83,13 @@ func checkSize(field string, n int) error {
 func (l *appendLayouts) setSizes(a *AppendArgs) error {
 	*l = appendLayouts{sequences: a.B, rows: a.New, pageRows: a.Capacity}
 	rowsField := "New"
-	if vectorBegun(&a.CuNew) {
-		if vectorBegun(&a.UsedNew) {
-			return &ShapeError{"UsedNew", "given together with CuNew", "one of the two"}
+	if tensors.VectorBegun(&a.CuNew) {
+		if tensors.VectorBegun(&a.UsedNew) {
+			return &problem.ShapeError{Field: "UsedNew", Got: "given together with CuNew", Want: "one of the two"}
 		}
 		l.packed, l.rows, rowsField = true, a.TotalNew, "TotalNew"
 	}
-	l.counted = vectorBegun(&a.UsedNew)
+	l.counted = tensors.VectorBegun(&a.UsedNew)
 	for _, s := range [3]struct {
 		field string
 		n     int
@@ -95,12 +98,12 @@ func (l *appendLayouts) setSizes(a *AppendArgs) error {
 			return err
 		}
 	}
-	if tensorBegun(&a.Q) || tensorBegun(&a.QOut) {
+	if tensors.TensorBegun(&a.Q) || tensors.TensorBegun(&a.QOut) {
 		if err := checkSize("Hq", a.Hq); err != nil {
 			return err
 		}
 		if a.Hq%a.Hkv != 0 {
-			return &ShapeError{"Hkv", a.Hkv, fmt.Sprintf("a divisor of Hq (%d)", a.Hq)}
+			return &problem.ShapeError{Field: "Hkv", Got: a.Hkv, Want: fmt.Sprintf("a divisor of Hq (%d)", a.Hq)}
 		}
 	}
 	if a.Pages == nil {
@@ -132,7 +135,7 @@ func (l *appendLayouts) setPages(a *AppendArgs) error {
 	if err := checkSize("Pages.Stride", g.Stride); err != nil {
 		return err
 	}
-	room := min(int64(g.Stride)*int64(g.PageSize), MaxLength)
+	room := min(int64(g.Stride)*int64(g.PageSize), problem.MaxLength)
 	if l.limit == 0 || l.limit > room {
 		l.limit = room
 	}
@@ -149,29 +152,29 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 		batchesOrPages = l.pages
 	}
 	size, kv, rotary := cfg.DType.Size(), cfg.attention(), cfg.Rotary.Dim > 0
-	l.list[appendK].set("K", &a.K, size, batches, a.Hkv, l.rows, cfg.HeadDim)
-	l.list[appendKCache].setKV("KCache", &a.KCache, &kv, batchesOrPages, a.Hkv, l.pageRows, cfg.HeadDim)
-	hasV := tensorBegun(&a.V) || tensorBegun(&a.VCache)
+	l.list[appendK].Set("K", &a.K, size, batches, a.Hkv, l.rows, cfg.HeadDim)
+	l.list[appendKCache].SetKV("KCache", &a.KCache, &kv, batchesOrPages, a.Hkv, l.pageRows, cfg.HeadDim)
+	hasV := tensors.TensorBegun(&a.V) || tensors.TensorBegun(&a.VCache)
 	if hasV {
-		l.list[appendV].set("V", &a.V, size, batches, a.Hkv, l.rows, kv.ValueDim())
-		l.list[appendVCache].setKV("VCache", &a.VCache, &kv, batchesOrPages, a.Hkv, l.pageRows, kv.ValueDim())
+		l.list[appendV].Set("V", &a.V, size, batches, a.Hkv, l.rows, kv.ValueDim())
+		l.list[appendVCache].SetKV("VCache", &a.VCache, &kv, batchesOrPages, a.Hkv, l.pageRows, kv.ValueDim())
 	}
-	if tensorBegun(&a.Q) || tensorBegun(&a.QOut) {
+	if tensors.TensorBegun(&a.Q) || tensors.TensorBegun(&a.QOut) {
 		if !rotary {
-			return &ShapeError{"Q", "given", "none without Rotary: Q is only rotated"}
+			return &problem.ShapeError{Field: "Q", Got: "given", Want: "none without Rotary: Q is only rotated"}
 		}
-		l.list[appendQ].set("Q", &a.Q, size, batches, a.Hq, l.rows, cfg.HeadDim)
-		l.list[appendQOut].set("QOut", &a.QOut, size, batches, a.Hq, l.rows, cfg.HeadDim)
+		l.list[appendQ].Set("Q", &a.Q, size, batches, a.Hq, l.rows, cfg.HeadDim)
+		l.list[appendQOut].Set("QOut", &a.QOut, size, batches, a.Hq, l.rows, cfg.HeadDim)
 	}
-	scales, ok := product(batchesOrPages, a.Hkv, l.pageRows)
+	scales, ok := arith.Product(batchesOrPages, a.Hkv, l.pageRows)
 	if !ok {
-		return &ShapeError{"KCache", fmt.Sprintf("%d x %d x %d rows", batchesOrPages, a.Hkv, l.pageRows), "fewer than 2^63"}
+		return &problem.ShapeError{Field: "KCache", Got: fmt.Sprintf("%d x %d x %d rows", batchesOrPages, a.Hkv, l.pageRows), Want: "fewer than 2^63"}
 	}
 	lengths, lengthsField, lengthsCount := a.UsedNew, "UsedNew", a.B
 	if l.packed {
 		lengths, lengthsField, lengthsCount = a.CuNew, "CuNew", a.B+1
 	}
-	var table Vector
+	var table problem.Vector
 	if l.paged {
 		table = a.Pages.Table
 	}
@@ -187,7 +190,7 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 	for _, v := range [...]struct {
 		tensor int
 		field  string
-		vector Vector // a value: a pointer would escape together with the strings
+		vector problem.Vector // a value: a pointer would escape together with the strings
 		count  int64
 		needed bool
 		barred string // why the vector must not be given; "": it may be
@@ -201,14 +204,14 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 		{appendVScale, "VScale", a.VScale, scales, cfg.KV.Scaled() && hasV, unless(cfg.KV.Scaled(), unscaled)},
 	} {
 		switch {
-		case !v.needed && !vectorBegun(&v.vector):
+		case !v.needed && !tensors.VectorBegun(&v.vector):
 		case v.barred != "":
-			return &ShapeError{v.field, "given", v.barred}
+			return &problem.ShapeError{Field: v.field, Got: "given", Want: v.barred}
 		case v.tensor == appendVScale && !hasV:
-			return &ShapeError{v.field, "given", "none without V"}
+			return &problem.ShapeError{Field: v.field, Got: "given", Want: "none without V"}
 		default:
-			t := Tensor{Buffer: v.vector.Buffer, Host: v.vector.Host, Offset: v.vector.Offset}
-			l.list[v.tensor].set(v.field, &t, F32.Size(), 1, 1, 1, int(v.count))
+			t := problem.Tensor{Buffer: v.vector.Buffer, Host: v.vector.Host, Offset: v.vector.Offset}
+			l.list[v.tensor].Set(v.field, &t, problem.F32.Size(), 1, 1, 1, int(v.count))
 		}
 	}
 	return nil
@@ -226,19 +229,19 @@ func unless(given bool, reason string) string {
 func (l *appendLayouts) checkMemory(dev *vk.Device) error {
 	for i := range l.list {
 		t := &l.list[i]
-		if t.field == "" {
+		if t.Field == "" {
 			continue
 		}
-		if err := t.checkGiven(); err != nil {
+		if err := t.CheckGiven(); err != nil {
 			return err
 		}
-		if err := t.checkDevice(dev); err != nil {
+		if err := t.CheckDevice(dev); err != nil {
 			return err
 		}
 	}
 	for i := range l.list {
-		if t := &l.list[i]; t.field != "" {
-			if err := t.checkBounds(); err != nil {
+		if t := &l.list[i]; t.Field != "" {
+			if err := t.CheckBounds(); err != nil {
 				return err
 			}
 		}
@@ -247,13 +250,13 @@ func (l *appendLayouts) checkMemory(dev *vk.Device) error {
 }
 
 // checkBlocks refuses a Blocked cache with rows that do not start at a block.
-func checkBlocks(field string, t *Tensor) error {
+func checkBlocks(field string, t *problem.Tensor) error {
 	for _, x := range [4]struct {
 		field    string
 		elements int64
 	}{{".Offset", t.Offset}, {".Strides.Batch", t.Strides.Batch}, {".Strides.Head", t.Strides.Head}, {".Strides.Seq", t.Strides.Seq}} {
 		if x.elements%quant.BlockElements != 0 {
-			return &ShapeError{field + x.field, x.elements, "a multiple of 32, a whole number of blocks"}
+			return &problem.ShapeError{Field: field + x.field, Got: x.elements, Want: "a multiple of 32, a whole number of blocks"}
 		}
 	}
 	return nil
@@ -263,22 +266,22 @@ func checkBlocks(field string, t *Tensor) error {
 func (l *appendLayouts) checkOverlaps() error {
 	for i := appendKCache; i < appendTensors; i++ {
 		out := &l.list[i]
-		if out.field == "" {
+		if out.Field == "" {
 			continue
 		}
-		if !out.rowsDisjoint() {
-			return &ShapeError{out.field + ".Strides", out.tensor.Strides, "rows that do not overlap"}
+		if !out.RowsDisjoint() {
+			return &problem.ShapeError{Field: out.Field + ".Strides", Got: out.Tensor.Strides, Want: "rows that do not overlap"}
 		}
 		for j := range i {
 			other := &l.list[j]
-			if other.field == "" || !out.overlaps(other) || out.wovenWith(other) {
+			if other.Field == "" || !out.Overlaps(other) || out.WovenWith(other) {
 				continue
 			}
 			if j != appendQ || i != appendQOut {
-				return &ShapeError{out.field, "overlapping " + other.field, "memory of its own"}
+				return &problem.ShapeError{Field: out.Field, Got: "overlapping " + other.Field, Want: "memory of its own"}
 			}
-			if !out.coincides(other) {
-				return &ShapeError{out.field, "overlapping Q", "memory of its own, or exactly that of Q"}
+			if !out.Coincides(other) {
+				return &problem.ShapeError{Field: out.Field, Got: "overlapping Q", Want: "memory of its own, or exactly that of Q"}
 			}
 		}
 	}
@@ -289,17 +292,17 @@ func (l *appendLayouts) checkOverlaps() error {
 func (l *appendLayouts) fits32() error {
 	for _, i := range [...]int{appendK, appendV, appendQ, appendKCache, appendVCache, appendQOut} {
 		t := &l.list[i]
-		if t.steps[1] > math.MaxUint32 || t.steps[2] > math.MaxUint32 {
-			return fmt.Errorf("%w: %s has a head or row stride of 2^32 elements or more", ErrUnsupported, t.field)
+		if t.Steps[1] > math.MaxUint32 || t.Steps[2] > math.MaxUint32 {
+			return fmt.Errorf("%w: %s has a head or row stride of 2^32 elements or more", problem.ErrUnsupported, t.Field)
 		}
 	}
 	for _, i := range [2]int{appendK, appendQ} {
-		if rows := l.list[i].counts[1] * l.list[i].counts[2]; l.given(i) && rows > math.MaxInt32 {
-			return fmt.Errorf("%w: %d new rows of %s in a dispatch, at most 2^31 - 1 are possible", ErrUnsupported, rows, l.list[i].field)
+		if rows := l.list[i].Counts[1] * l.list[i].Counts[2]; l.given(i) && rows > math.MaxInt32 {
+			return fmt.Errorf("%w: %d new rows of %s in a dispatch, at most 2^31 - 1 are possible", problem.ErrUnsupported, rows, l.list[i].Field)
 		}
 	}
-	if c := &l.list[appendKCache]; c.counts[1]*c.counts[2] > math.MaxUint32 {
-		return fmt.Errorf("%w: %d rows of a page or sequence of KCache, at most 2^32 - 1 are possible", ErrUnsupported, c.counts[1]*c.counts[2])
+	if c := &l.list[appendKCache]; c.Counts[1]*c.Counts[2] > math.MaxUint32 {
+		return fmt.Errorf("%w: %d rows of a page or sequence of KCache, at most 2^32 - 1 are possible", problem.ErrUnsupported, c.Counts[1]*c.Counts[2])
 	}
 	return nil
 }

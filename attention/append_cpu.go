@@ -7,6 +7,7 @@ import (
 
 	"vkattn/attention/half"
 	"vkattn/attention/internal/par"
+	"vkattn/attention/problem"
 )
 
 // appendBlock is how many rows a worker takes at once.
@@ -31,7 +32,7 @@ var appendTasks = [3]appendTask{
 func (t *appendTask) toCache() bool { return t.out != appendQOut }
 
 // variantOf describes the conversion of a row.
-func (t *appendTask) variant(cfg *AppendConfig, access Access) appendVariant {
+func (t *appendTask) variant(cfg *AppendConfig, access problem.Access) appendVariant {
 	v := appendVariant{access: access, dim: cfg.HeadDim, rotated: t.rotated && cfg.Rotary.Dim > 0}
 	if t.out == appendVCache {
 		v.dim = cfg.attention().ValueDim()
@@ -50,9 +51,9 @@ func appendCPU(cfg *AppendConfig, l *appendLayouts) {
 			continue
 		}
 		in := &l.list[task.in]
-		rows := in.counts[0] * in.counts[1] * in.counts[2]
+		rows := in.Counts[0] * in.Counts[1] * in.Counts[2]
 		par.Each((rows+appendBlock-1)/appendBlock, func() func(int64) {
-			w := appendWorker{appendLayouts: l, cfg: cfg, task: task, variant: task.variant(cfg, AccessAuto), row: make([]float32, in.dim)}
+			w := appendWorker{appendLayouts: l, cfg: cfg, task: task, variant: task.variant(cfg, problem.AccessAuto), row: make([]float32, in.Dim)}
 			return func(block int64) {
 				for row := block * appendBlock; row < min(rows, (block+1)*appendBlock); row++ {
 					w.append(row)
@@ -74,7 +75,7 @@ type appendWorker struct {
 // append writes one row, counted over all heads and batches.
 func (w *appendWorker) append(number int64) {
 	in, out := &w.list[w.task.in], &w.list[w.task.out]
-	seq, head, batch := number%in.counts[2], number/in.counts[2]%in.counts[1], number/in.counts[2]/in.counts[1]
+	seq, head, batch := number%in.Counts[2], number/in.Counts[2]%in.Counts[1], number/in.Counts[2]/in.Counts[1]
 	sequence, position, ok := w.position(batch, seq)
 	if !ok {
 		return
@@ -85,15 +86,15 @@ func (w *appendWorker) append(number int64) {
 			return
 		}
 	}
-	w.cfg.DType.Decode(w.row, in.hostRow(batch, head, seq))
+	w.cfg.DType.Decode(w.row, in.HostRow(batch, head, seq))
 	if w.variant.rotated {
 		w.rotate(position)
 	}
-	scale := encodeKV(out.hostRow(outBatch, head, outRow), w.row, w.variant.kv, w.cfg.DType)
+	scale := encodeKV(out.HostRow(outBatch, head, outRow), w.row, w.variant.kv, w.cfg.DType)
 	if w.task.scale >= 0 && w.given(w.task.scale) {
 		scales := &w.list[w.task.scale]
-		at := scales.tensor.Offset + (outBatch*in.counts[1]+head)*int64(w.pageRows) + outRow
-		binary.LittleEndian.PutUint32(scales.tensor.Host[at*scales.size:], math.Float32bits(scale))
+		at := scales.Tensor.Offset + (outBatch*in.Counts[1]+head)*int64(w.pageRows) + outRow
+		binary.LittleEndian.PutUint32(scales.Tensor.Host[at*scales.Size:], math.Float32bits(scale))
 	}
 }
 
@@ -137,8 +138,8 @@ func (w *appendWorker) rotate(position int64) {
 	for i := range r.Dim / 2 {
 		at := position*int64(r.Dim/2) + int64(i)
 		var angle [2]float32
-		half.DecodeF32(angle[:1], w.list[appendCos].element(at))
-		half.DecodeF32(angle[1:], w.list[appendSin].element(at))
+		half.DecodeF32(angle[:1], w.list[appendCos].Element(at))
+		half.DecodeF32(angle[1:], w.list[appendSin].Element(at))
 		a, b := r.pair(i)
 		x, y := w.row[a], w.row[b]
 		w.row[a] = float32(x*angle[0]) - float32(y*angle[1]) // the conversions keep the compiler from fusing
@@ -148,5 +149,5 @@ func (w *appendWorker) rotate(position int64) {
 
 // integer returns an element of an int32 vector.
 func (w *appendWorker) integer(tensor int, i int64) int64 {
-	return int64(int32(binary.LittleEndian.Uint32(w.list[tensor].element(i))))
+	return int64(int32(binary.LittleEndian.Uint32(w.list[tensor].Element(i))))
 }

@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/bits"
 
+	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
 	"vkattn/shaders"
 	"vkattn/vk"
 )
@@ -18,9 +20,9 @@ const appendLocal = 128
 
 // appendVariant is the key of an Append's pipelines.
 type appendVariant struct {
-	access  Access // AccessAddresses or AccessDescriptors, decided
+	access  problem.Access // AccessAddresses or AccessDescriptors, decided
 	dim     int
-	kv      KVType
+	kv      problem.KVType
 	rotated bool
 }
 
@@ -30,24 +32,24 @@ func (v *appendVariant) lanes() uint32 {
 }
 
 // access decides how kernels reach tensors. A nil l stands for tensors with addresses.
-func (p *Append) access(l *appendLayouts) Access {
-	if p.cfg.Access != AccessAuto {
+func (p *Append) access(l *appendLayouts) problem.Access {
+	if p.cfg.Access != problem.AccessAuto {
 		return p.cfg.Access
 	}
 	if !p.dev.Caps().BufferDeviceAddress {
-		return AccessDescriptors
+		return problem.AccessDescriptors
 	}
 	if l != nil && l.withoutAddress() != "" {
-		return AccessDescriptors
+		return problem.AccessDescriptors
 	}
-	return AccessAddresses
+	return problem.AccessAddresses
 }
 
 // withoutAddress returns the field of the first tensor whose buffer has no address.
 func (l *appendLayouts) withoutAddress() string {
 	for i := range l.list {
-		if t := &l.list[i]; t.field != "" && t.tensor.Buffer.Address() == 0 {
-			return t.field
+		if t := &l.list[i]; t.Field != "" && t.Tensor.Buffer.Address() == 0 {
+			return t.Field
 		}
 	}
 	return ""
@@ -91,8 +93,8 @@ func (p *Append) record(c *vk.Commands, a *AppendArgs) error {
 		return err
 	}
 	w.access = p.access(&w.appendLayouts)
-	if field := w.withoutAddress(); field != "" && w.access == AccessAddresses {
-		return fmt.Errorf("%w: the buffer of %s has no device address, and Access asks for addresses", ErrUnsupported, field)
+	if field := w.withoutAddress(); field != "" && w.access == problem.AccessAddresses {
+		return fmt.Errorf("%w: the buffer of %s has no device address, and Access asks for addresses", problem.ErrUnsupported, field)
 	}
 	var list [len(appendTasks)]appendLaunch
 	n, dispatches := 0, 0
@@ -115,7 +117,7 @@ func (p *Append) record(c *vk.Commands, a *AppendArgs) error {
 		dispatches += (l.batches + l.chunk - 1) / l.chunk
 	}
 	// Everything that can fail comes before anything is recorded.
-	if w.access == AccessDescriptors {
+	if w.access == problem.AccessDescriptors {
 		if err := c.Reserve(dispatches, appendBindings); err != nil {
 			return err
 		}
@@ -139,7 +141,7 @@ func (p *Append) record(c *vk.Commands, a *AppendArgs) error {
 type appendLauncher struct {
 	appendLayouts
 	limits *vk.Limits
-	access Access
+	access problem.Access
 }
 
 type appendLaunch struct {
@@ -157,7 +159,7 @@ func (w *appendLauncher) hold(c *vk.Commands) error {
 	n := 0
 	for i := range w.list {
 		if w.given(i) {
-			held[n] = w.list[i].tensor.Buffer
+			held[n] = w.list[i].Tensor.Buffer
 			n++
 		}
 	}
@@ -168,14 +170,14 @@ func (w *appendLauncher) hold(c *vk.Commands) error {
 // stride and the range of a descriptor bound them.
 func (w *appendLauncher) size(l *appendLaunch, v *appendVariant) error {
 	in := &w.list[l.in]
-	blocks := ceilDiv(uint32(in.counts[1]*in.counts[2]), appendLocal/v.lanes())
+	blocks := ceilDiv(uint32(in.Counts[1]*in.Counts[2]), appendLocal/v.lanes())
 	l.groups[0] = min(blocks, w.limits.MaxWorkGroupCount[0])
 	l.groups[1] = ceilDiv(blocks, l.groups[0])
 	if l.groups[1] > w.limits.MaxWorkGroupCount[1] {
-		return fmt.Errorf("%w: %d row blocks of %s, the device dispatches %d x %d", ErrUnsupported, blocks, in.field,
+		return fmt.Errorf("%w: %d row blocks of %s, the device dispatches %d x %d", problem.ErrUnsupported, blocks, in.Field,
 			w.limits.MaxWorkGroupCount[0], w.limits.MaxWorkGroupCount[1])
 	}
-	l.batches = int(in.counts[0])
+	l.batches = int(in.Counts[0])
 	most := min(uint64(l.batches), uint64(w.limits.MaxWorkGroupCount[2]))
 	for slot, tensor := range w.slots(l) {
 		if tensor < 0 {
@@ -184,20 +186,20 @@ func (w *appendLauncher) size(l *appendLaunch, v *appendVariant) error {
 		t := &w.list[tensor]
 		extent, step, split := w.batchExtent(l, slot, t)
 		if step > math.MaxUint32 {
-			if !split && t.counts[0] > 1 {
+			if !split && t.Counts[0] > 1 {
 				return fmt.Errorf("%w: %s has a batch stride of 2^32 elements or more, and one dispatch covers all batches",
-					ErrUnsupported, t.field)
+					problem.ErrUnsupported, t.Field)
 			}
 			most = 1
 		}
-		if w.access == AccessAddresses {
+		if w.access == problem.AccessAddresses {
 			continue
 		}
-		size := uint64(t.size)
+		size := uint64(t.Size)
 		span := w.limits.MaxWindow()
 		if extent > span/size {
 			return fmt.Errorf("%w: a dispatch reaches %d elements of %d bytes of %s, a descriptor %d bytes; buffers with device addresses have no such limit",
-				ErrUnsupported, extent, size, t.field, span)
+				problem.ErrUnsupported, extent, size, t.Field, span)
 		}
 		if split {
 			most = batchesInSpan(most, span, size, extent, step)
@@ -231,15 +233,15 @@ func (w *appendLauncher) slots(l *appendLaunch) [appendBindings]int {
 
 // batchExtent returns how many elements of a binding's tensor one batch spans, and the
 // distance to the next batch. split is false for tensors that every batch needs whole.
-func (w *appendLauncher) batchExtent(l *appendLaunch, slot int, t *layout) (extent, step uint64, split bool) {
+func (w *appendLauncher) batchExtent(l *appendLaunch, slot int, t *tensors.Layout) (extent, step uint64, split bool) {
 	whole := slot > appendScale || slot != appendIn && l.toCache() && (w.paged || w.packed)
 	switch {
 	case slot == appendScale && !whole:
-		return uint64(t.dim) / uint64(w.sequences), uint64(t.dim) / uint64(w.sequences), true
+		return uint64(t.Dim) / uint64(w.sequences), uint64(t.Dim) / uint64(w.sequences), true
 	case !whole:
-		return t.extent(), uint64(t.steps[0]), true
+		return t.Extent(), uint64(t.Steps[0]), true
 	}
-	return t.extent() + uint64((t.counts[0]-1)*t.steps[0]), uint64(t.steps[0]), false
+	return t.Extent() + uint64((t.Counts[0]-1)*t.Steps[0]), uint64(t.Steps[0]), false
 }
 
 // The flags of append_rows.glsl.
@@ -270,12 +272,12 @@ func (w *appendLauncher) dispatch(c *vk.Commands, l *appendLaunch, first, count 
 	for slot, tensor := range w.slots(l) {
 		if tensor < 0 {
 			// Neither read nor written; its binding must still name a buffer.
-			b := w.list[l.out].tensor.Buffer
+			b := w.list[l.out].Tensor.Buffer
 			bound[slot] = emptyBinding(b)
 			continue
 		}
 		t := &w.list[tensor]
-		start := uint64(t.tensor.Offset) // in elements
+		start := uint64(t.Tensor.Offset) // in elements
 		extent, step, split := w.batchExtent(l, slot, t)
 		switch tensor {
 		case appendUsed:
@@ -291,24 +293,24 @@ func (w *appendLauncher) dispatch(c *vk.Commands, l *appendLaunch, first, count 
 			}
 		}
 		if slot > appendScale { // up to its end
-			extent -= start - uint64(t.tensor.Offset)
+			extent -= start - uint64(t.Tensor.Offset)
 		}
-		at := start * uint64(t.size)
-		if w.access == AccessAddresses {
-			at += t.tensor.Buffer.Address()
+		at := start * uint64(t.Size)
+		if w.access == problem.AccessAddresses {
+			at += t.Tensor.Buffer.Address()
 		} else {
 			var err error
-			if bound[slot], at, err = t.tensor.Buffer.Window(at, extent*uint64(t.size)); err != nil {
+			if bound[slot], at, err = t.Tensor.Buffer.Window(at, extent*uint64(t.Size)); err != nil {
 				return err
 			}
 			if slot != appendOut {
-				at /= uint64(t.size)
+				at /= uint64(t.Size)
 			}
 		}
 		push.addr[slot] = at
 		if slot <= appendOut {
-			for d, stride := range t.steps {
-				if d == 0 && (t.counts[0] == 1 || count == 1 && split) {
+			for d, stride := range t.Steps {
+				if d == 0 && (t.Counts[0] == 1 || count == 1 && split) {
 					stride = 0
 				}
 				push.stride[slot][d] = uint32(stride)
@@ -316,10 +318,10 @@ func (w *appendLauncher) dispatch(c *vk.Commands, l *appendLaunch, first, count 
 		}
 	}
 	in := &w.list[l.in]
-	push.rows, push.heads, push.sequences, push.limit = uint32(in.counts[2]), uint32(in.counts[1]), uint32(w.sequences), uint32(w.limit)
+	push.rows, push.heads, push.sequences, push.limit = uint32(in.Counts[2]), uint32(in.Counts[1]), uint32(w.sequences), uint32(w.limit)
 	push.pageRows, push.pages, push.blockTableStride, push.flags = uint32(w.pageRows), uint32(w.pages), uint32(w.tableStride), w.flags(l)
 	groups := [3]uint32{l.groups[0], l.groups[1], uint32(count)}
-	if w.access == AccessAddresses {
+	if w.access == problem.AccessAddresses {
 		return c.Dispatch(l.pipeline, nil, paramBytes(&push, appendPushBytes), groups)
 	}
 	return c.Dispatch(l.pipeline, bound[:], paramBytes(&push, appendPushBytes), groups)

@@ -3,6 +3,8 @@ package attention
 import (
 	"fmt"
 
+	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
 	"vkattn/shaders"
 	"vkattn/vk"
 )
@@ -20,7 +22,7 @@ const (
 
 // combineVariant is the key of an Op's pipelines for the separate combine kernel.
 type combineVariant struct {
-	access Access // AccessAddresses or AccessDescriptors, decided
+	access problem.Access // AccessAddresses or AccessDescriptors, decided
 	lse    bool
 	align  uint32 // of O, in elements
 }
@@ -29,36 +31,36 @@ type combineVariant struct {
 // memory: first LSE, float32 [splits, rows], then O, float32 [splits, rows, dim].
 type combineLaunch struct {
 	scratch      *vk.Buffer
-	lseAt, oAt   uint64 // byte offsets in scratch
-	splits, rows uint32 // rows per split: all rows of the output
-	o, lse       layout // values, since pointers would put the layouts of every call on the heap; lse may be zero
+	lseAt, oAt   uint64         // byte offsets in scratch
+	splits, rows uint32         // rows per split: all rows of the output
+	o, lse       tensors.Layout // values, since pointers would put the layouts of every call on the heap; lse may be zero
 
 	pipeline *vk.Pipeline
-	access   Access
+	access   problem.Access
 	groups   [3]uint32
 	limits   *vk.Limits
 }
 
-func (l *combineLaunch) hasLSE() bool { return l.lse.field != "" }
+func (l *combineLaunch) hasLSE() bool { return l.lse.Field != "" }
 
 // prepare chooses the grid and the pipeline. It runs before anything is recorded, so that
 // after an error nothing is.
-func (l *combineLaunch) prepare(op *Op, access Access) (err error) {
+func (l *combineLaunch) prepare(op *Op, access problem.Access) (err error) {
 	l.access, l.limits = access, &op.dev.Caps().Limits
 	l.groups = [3]uint32{min(l.rows, l.limits.MaxWorkGroupCount[0]), 1, 1}
 	if l.groups[1] = ceilDiv(l.rows, l.groups[0]); l.groups[1] > l.limits.MaxWorkGroupCount[1] {
-		return fmt.Errorf("%w: %d rows to combine, the device dispatches %d x %d", ErrUnsupported, l.rows,
+		return fmt.Errorf("%w: %d rows to combine, the device dispatches %d x %d", problem.ErrUnsupported, l.rows,
 			l.limits.MaxWorkGroupCount[0], l.limits.MaxWorkGroupCount[1])
 	}
 	t := &l.o
-	v := combineVariant{access: access, lse: l.hasLSE(), align: largestAlignment(uint64(t.dim), uint64(t.tensor.Offset),
-		uint64(t.steps[0]), uint64(t.steps[1]), uint64(t.steps[2]), baseOf(&t.tensor, t.size, access)/uint64(t.size))}
+	v := combineVariant{access: access, lse: l.hasLSE(), align: tensors.LargestAlignment(uint64(t.Dim), uint64(t.Tensor.Offset),
+		uint64(t.Steps[0]), uint64(t.Steps[1]), uint64(t.Steps[2]), tensors.BaseOf(&t.Tensor, t.Size, access)/uint64(t.Size))}
 	l.pipeline, err = op.combines.of(op.dev, &op.cfg, v)
 	return err
 }
 
 // pipeline describes the kernel to package vk.
-func (v combineVariant) pipeline(cfg *Config) (*vk.PipelineDesc, error) {
+func (v combineVariant) pipeline(cfg *problem.Config) (*vk.PipelineDesc, error) {
 	module, err := shaders.Get(moduleName("combine", v.access))
 	if err != nil {
 		return nil, err
@@ -86,7 +88,7 @@ func (l *combineLaunch) dispatch(c *vk.Commands) error {
 		if err != nil {
 			return
 		}
-		if l.access == AccessAddresses {
+		if l.access == problem.AccessAddresses {
 			*address = b.Address() + offset
 			return
 		}
@@ -96,25 +98,25 @@ func (l *combineLaunch) dispatch(c *vk.Commands) error {
 	}
 	states := uint64(l.splits) * uint64(l.rows)
 	t := &l.o
-	held := [3]vk.Resource{l.scratch, t.tensor.Buffer, t.tensor.Buffer}
-	bind(0, &push.addrSplitO, l.scratch, l.oAt, states*uint64(t.dim)*4, 4)
+	held := [3]vk.Resource{l.scratch, t.Tensor.Buffer, t.Tensor.Buffer}
+	bind(0, &push.addrSplitO, l.scratch, l.oAt, states*uint64(t.Dim)*4, 4)
 	bind(1, &push.addrSplitLSE, l.scratch, l.lseAt, states*4, 4)
-	bind(3, &push.addrO, t.tensor.Buffer, uint64(t.tensor.Offset*t.size), t.spanBytes(), uint64(t.size))
+	bind(3, &push.addrO, t.Tensor.Buffer, uint64(t.Tensor.Offset*t.Size), t.SpanBytes(), uint64(t.Size))
 	if l.hasLSE() {
-		bind(4, &push.addrLSE, l.lse.tensor.Buffer, uint64(l.lse.tensor.Offset*4), l.lse.spanBytes(), 4)
-		held[2] = l.lse.tensor.Buffer
+		bind(4, &push.addrLSE, l.lse.Tensor.Buffer, uint64(l.lse.Tensor.Offset*4), l.lse.SpanBytes(), 4)
+		held[2] = l.lse.Tensor.Buffer
 	}
 	if err != nil {
 		return err
 	}
-	for d, step := range t.steps {
-		if t.counts[d] == 1 {
+	for d, step := range t.Steps {
+		if t.Counts[d] == 1 {
 			step = 0
 		}
 		push.strideO[d] = uint32(step)
 	}
-	push.splits, push.rows, push.Sq, push.Hq = l.splits, l.rows, uint32(t.counts[2]), uint32(t.counts[1])
-	if l.access == AccessAddresses {
+	push.splits, push.rows, push.Sq, push.Hq = l.splits, l.rows, uint32(t.Counts[2]), uint32(t.Counts[1])
+	if l.access == problem.AccessAddresses {
 		return c.Dispatch(l.pipeline, nil, paramBytes(&push, combinePushBytes), l.groups, held[:]...)
 	}
 	for i := range bound {

@@ -7,8 +7,11 @@ import (
 	"sort"
 
 	"vkattn/attention/half"
+	"vkattn/attention/internal/arith"
 	"vkattn/attention/internal/par"
 	"vkattn/attention/internal/simd"
+	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
 )
 
 // cpuKernels are compiled for the best instruction set of this CPU. Tests replace them.
@@ -23,8 +26,8 @@ const cpuRows = 128
 //
 // The unit of work is a block of query rows of one sequence and key head: all query
 // heads of the group together, so that grouped queries widen K and V once.
-func forwardCPU(cfg Config, a Args) error {
-	if err := checkHost("Forward", sequenceBytes(a.Shape)); err != nil {
+func forwardCPU(cfg problem.Config, a problem.Args) error {
+	if err := tensors.CheckHost("Forward", tensors.SequenceBytes(a.Shape)); err != nil {
 		return err
 	}
 	var call cpuCall
@@ -76,7 +79,7 @@ func blocksOf(rows, block int64) int64 { return (rows + block - 1) / block }
 // cpuCall is a call with its tensors as bytes.
 type cpuCall struct {
 	hostCall
-	o        hostRows
+	o        tensors.HostRows
 	lse      []byte // from element 0 on; nil: not asked for
 	lseRows  int    // rows per head
 	softcap  float32
@@ -85,31 +88,31 @@ type cpuCall struct {
 	keysType simd.Type // K and V
 }
 
-func (c *cpuCall) open(cfg *Config, a *Args) (err error) {
+func (c *cpuCall) open(cfg *problem.Config, a *problem.Args) (err error) {
 	if err := c.hostCall.open(cfg, a); err != nil {
 		return err
 	}
-	_, c.lseRows = queryExtent(a)
-	if c.o, err = viewRows(a.O, cfg.DType, a.Hq, c.lseRows, cfg.ValueDim()); err != nil {
+	_, c.lseRows = tensors.QueryExtent(a)
+	if c.o, err = tensors.ViewRows(a.O, cfg.DType, a.Hq, c.lseRows, cfg.ValueDim()); err != nil {
 		return err
 	}
-	if hasLSE(a) {
-		c.lse = a.LSE.Host[a.LSE.Offset*int64(F32.Size()):]
+	if tensors.HasLSE(a) {
+		c.lse = a.LSE.Host[a.LSE.Offset*int64(problem.F32.Size()):]
 	}
 	c.scale, c.softcap = cfg.ScaleValue(), cfg.Softcap
 	c.stored = simdType(cfg.DType)
 	c.keysType = c.stored
-	if cfg.KV != KVSame {
-		c.keysType = map[KVType]simd.Type{KVInt8: simd.Int8, KVFP8: simd.FP8, KVQ8_0: simd.Q80, KVQ4_0: simd.Q40}[cfg.KV]
+	if cfg.KV != problem.KVSame {
+		c.keysType = map[problem.KVType]simd.Type{problem.KVInt8: simd.Int8, problem.KVFP8: simd.FP8, problem.KVQ8_0: simd.Q80, problem.KVQ4_0: simd.Q40}[cfg.KV]
 	}
 	return nil
 }
 
-func simdType(t DType) simd.Type {
+func simdType(t problem.DType) simd.Type {
 	switch t {
-	case F16:
+	case problem.F16:
 		return simd.F16
-	case BF16:
+	case problem.BF16:
 		return simd.BF16
 	}
 	return simd.F32
@@ -135,7 +138,7 @@ type cpuGroup struct {
 }
 
 func newCPUWorker(call *cpuCall, rows int) *cpuWorker {
-	w := &cpuWorker{call: call, groups: make([]cpuGroup, ceilDivInt(rows, cpuKernels.Lanes))}
+	w := &cpuWorker{call: call, groups: make([]cpuGroup, arith.CeilDiv(rows, cpuKernels.Lanes))}
 	for i := range w.groups {
 		w.groups[i].Group = cpuKernels.NewGroup(call.cfg.HeadDim, call.cfg.ValueDim())
 		w.groups[i].lseAt = make([]int64, cpuKernels.Lanes)
@@ -187,9 +190,9 @@ func (w *cpuWorker) begin(g *cpuGroup, b, kv int, first, n int64) {
 		r := first + min(int64(i), n-1)
 		head, row := kv*int(group)+int(r%group), int(r/group)
 		batch, at := c.queryRow(b, row)
-		g.QAt[i] = c.q.byteOf(batch, head, at)
-		g.OAt[i] = c.o.byteOf(batch, head, at)
-		g.lseAt[i] = ((int64(batch)*int64(c.a.Hq)+int64(head))*int64(c.lseRows) + int64(at)) * int64(F32.Size())
+		g.QAt[i] = c.q.ByteOf(batch, head, at)
+		g.OAt[i] = c.o.ByteOf(batch, head, at)
+		g.lseAt[i] = ((int64(batch)*int64(c.a.Hq)+int64(head))*int64(c.lseRows) + int64(at)) * int64(problem.F32.Size())
 		lo, hi := c.span(b, row)
 		g.Span[i], g.Span[cpuKernels.Lanes+i] = int32(lo), int32(hi)
 		if lo < hi {

@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	"vkattn/attention/internal/simd"
+	"vkattn/attention/internal/tensors"
 	"vkattn/attention/quant"
 )
 
@@ -26,7 +27,7 @@ type cpuTile struct {
 // cpuRowsOf are the rows of K or V of a tile in float32: read in place if possible,
 // otherwise converted into a buffer.
 type cpuRowsOf struct {
-	view   *kvView
+	view   *tensors.KVView
 	host   []byte
 	dim    int
 	buffer []float32
@@ -42,9 +43,9 @@ func (t *cpuTile) init(call *cpuCall, keys int) {
 	t.v.init(&call.v, call.a.V.Host, call.cfg.ValueDim(), keys)
 }
 
-func (r *cpuRowsOf) init(view *kvView, host []byte, dim, keys int) {
+func (r *cpuRowsOf) init(view *tensors.KVView, host []byte, dim, keys int) {
 	*r = cpuRowsOf{view: view, host: host, dim: dim, at: make([]int64, keys)}
-	if view.kv.Scaled() {
+	if view.KV.Scaled() {
 		r.scales = make([]float32, keys)
 	}
 }
@@ -65,7 +66,7 @@ func (t *cpuTile) next() bool {
 		end := min(t.at+simd.Keys, t.end)
 		if list := t.call.a.SparseTokens; list != nil {
 			for i := t.at; i < end; i++ {
-				if key := intAt(&list.Tokens, i); key >= t.lo && key < t.hi {
+				if key := tensors.IntAt(&list.Tokens, i); key >= t.lo && key < t.hi {
 					t.keys = append(t.keys, int32(key))
 				}
 			}
@@ -112,7 +113,7 @@ func (r *cpuRowsOf) load(t *cpuTile) {
 	f32 := t.call.keysType == simd.F32
 	if f32 && t.call.a.Pages == nil && t.call.a.SparseTokens == nil {
 		batch, row := t.call.kvRow(t.b, int(t.keys[0]))
-		if r.inPlace(r.view.byteOf(batch, t.kv, row), r.view.rows.strides.Seq*4) {
+		if r.inPlace(r.view.ByteOf(batch, t.kv, row), r.view.Rows.Strides.Seq*4) {
 			return
 		}
 	}
@@ -132,17 +133,17 @@ func (r *cpuRowsOf) locate(t *cpuTile) []int64 {
 	at := r.at[:len(t.keys)]
 	if t.call.a.Pages == nil && r.scales == nil {
 		batch, row := t.call.kvRow(t.b, 0)
-		first, distance := r.view.rows.element(batch, t.kv, row), r.view.rows.strides.Seq
+		first, distance := r.view.Rows.Element(batch, t.kv, row), r.view.Rows.Strides.Seq
 		for i, key := range t.keys {
-			at[i] = (first + int64(key)*distance) * r.view.perBlock / quant.BlockElements
+			at[i] = (first + int64(key)*distance) * r.view.PerBlock / quant.BlockElements
 		}
 		return at
 	}
 	for i, key := range t.keys {
 		batch, row := t.call.kvRow(t.b, int(key))
-		at[i] = r.view.byteOf(batch, t.kv, row)
+		at[i] = r.view.ByteOf(batch, t.kv, row)
 		if r.scales != nil {
-			r.scales[i] = r.view.scale(batch, t.kv, row)
+			r.scales[i] = r.view.Scale(batch, t.kv, row)
 		}
 	}
 	return at

@@ -6,17 +6,19 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
-var cuda atomic.Pointer[CUDA]
+var cuda atomic.Pointer[problem.CUDA]
 
 // RegisterCUDA makes tier cuda available; package cudapath calls it. A later
 // registration replaces an earlier one.
-func RegisterCUDA(c CUDA) { cuda.Store(&c) }
+func RegisterCUDA(c problem.CUDA) { cuda.Store(&c) }
 
 // registeredCUDA returns the registered backend, or nil.
-func registeredCUDA() CUDA {
+func registeredCUDA() problem.CUDA {
 	if p := cuda.Load(); p != nil {
 		return *p
 	}
@@ -41,13 +43,13 @@ var cudaBars = [...]string{"",
 const notShared = "CUDA does not reach the buffer (made without Exportable?) of "
 
 // cudaBarOf returns the first tensor that CUDA cannot reach.
-func cudaBarOf(l *layouts) cudaBar {
+func cudaBarOf(l *tensors.Layouts) cudaBar {
 	c := registeredCUDA()
 	if c == nil {
 		return 0
 	}
-	for i := range l.all() {
-		if c.Reach(l.list[i].tensor.Buffer) != nil {
+	for i := range l.All() {
+		if c.Reach(l.List[i].Tensor.Buffer) != nil {
 			return cudaBar(1 + i)
 		}
 	}
@@ -55,33 +57,33 @@ func cudaBarOf(l *layouts) cudaBar {
 }
 
 // planCUDA fills in plan for tier cuda, or reports why it cannot.
-func planCUDA(plan *chosen, dev *vk.Device, cfg *Config, r *request) error {
+func planCUDA(plan *chosen, dev *vk.Device, cfg *problem.Config, r *request) error {
 	c := registeredCUDA()
 	switch {
 	case c == nil:
 		return noCUDA("it is not part of this program: import vkattn/cudapath")
-	case r.experiment != (Experiment{}):
+	case r.experiment != (problem.Experiment{}):
 		return noCUDA("variants and ablations are those of the cooperative-matrix kernels")
 	case r.bar != 0:
 		return noCUDA(cudaBars[r.bar])
 	case r.options.any() || cfg.FixedSplit != 0:
 		return noCUDA("its kernels compute dense attention only: no lengths, pages, lists, modifiers, quantised K and V, or fixed splits")
 	}
-	choice, err := c.Choose(dev, CUDAProblem{Shape: r.shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
-		Causal: cfg.Causal != CausalNone, Align: slices.Min(r.align[:]), LSE: r.lse, Kernel: cfg.Kernel})
+	choice, err := c.Choose(dev, problem.CUDAProblem{Shape: r.shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
+		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.align[:]), LSE: r.lse, Kernel: cfg.Kernel})
 	switch {
 	case err != nil:
 		return err
-	case choice.Validation && cfg.Tier != TierCUDA:
+	case choice.Validation && cfg.Tier != problem.TierCUDA:
 		return noCUDA(strings.Join(append(choice.Rejected, "only the slow kernel for validation remains"), "; "))
 	}
 	for _, why := range choice.Rejected {
-		plan.Rejected = append(plan.Rejected, Rejection{TierCUDA, why})
+		plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: problem.TierCUDA, Reason: why})
 	}
-	plan.Tier, plan.Kernel, plan.Tile = TierCUDA, choice.Name, fmt.Sprintf("%dx%d", choice.Rows, choice.Cols)
+	plan.Tier, plan.Kernel, plan.Tile = problem.TierCUDA, choice.Name, fmt.Sprintf("%dx%d", choice.Rows, choice.Cols)
 	plan.SharedBytes, plan.Workgroups, plan.cuda = choice.SharedBytes, choice.Workgroups, choice.Kernel
 	plan.Reason = "allowed, and the device has the kernel"
-	if cfg.Tier == TierCUDA {
+	if cfg.Tier == problem.TierCUDA {
 		plan.Reason = "asked for"
 	}
 	return nil
@@ -91,7 +93,9 @@ func planCUDA(plan *chosen, dev *vk.Device, cfg *Config, r *request) error {
 type noCUDA string
 
 func (e noCUDA) Error() string { return string(e) }
-func (noCUDA) Unwrap() error   { return ErrUnsupported }
+func (noCUDA) Unwrap() error   { return problem.ErrUnsupported }
 
 // mayCUDA reports whether the Config allows tier cuda.
-func mayCUDA(c *Config) bool { return c.Tier == TierCUDA || c.Tier == TierAuto && c.AllowCUDA }
+func mayCUDA(c *problem.Config) bool {
+	return c.Tier == problem.TierCUDA || c.Tier == problem.TierAuto && c.AllowCUDA
+}

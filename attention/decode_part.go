@@ -1,6 +1,9 @@
 package attention
 
-import "vkattn/vk"
+import (
+	"vkattn/attention/problem"
+	"vkattn/vk"
+)
 
 // The decode part of a mixed batch. A packed batch of serving has a few long sequences
 // in prefill among many sequences of one row, which decode. The general kernel takes as
@@ -19,7 +22,7 @@ const decodePartShare = 4
 // sequences. Lengths are in the device's memory; the host knows only the total number of
 // rows, and that no sequence has more than Sq. The keys of short sequences are not split,
 // so there must be enough sequences to fill the device.
-func decodePartRequest(caps *vk.Caps, cfg *Config, v *variant, r *request) (s request, ok bool) {
+func decodePartRequest(caps *vk.Caps, cfg *problem.Config, v *variant, r *request) (s request, ok bool) {
 	rows, group := uint32(decodeFragment/2), uint32(r.shape.Group())
 	if group > rows {
 		rows = decodeFragment
@@ -33,7 +36,7 @@ func decodePartRequest(caps *vk.Caps, cfg *Config, v *variant, r *request) (s re
 }
 
 // decodePartVariant returns the kernel for the decode part, or nil if there is none.
-func decodePartVariant(dev *vk.Device, cfg *Config, tier Tier, v *variant, r *request) *variant {
+func decodePartVariant(dev *vk.Device, cfg *problem.Config, tier problem.Tier, v *variant, r *request) *variant {
 	s, ok := decodePartRequest(dev.Caps(), cfg, v, r)
 	if !ok {
 		return nil

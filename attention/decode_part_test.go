@@ -3,6 +3,8 @@ package attention
 import (
 	"testing"
 
+	"vkattn/attention/problem"
+
 	"github.com/stretchr/testify/require"
 )
 
@@ -13,25 +15,25 @@ func TestShortSequencesLeaveTheLongOnes(t *testing.T) {
 	caps.ShaderCores, caps.Limits.MaxPushConstantBytes = 132, 256
 	for _, c := range []struct {
 		name string
-		set  func(cfg *Config, r *request)
+		set  func(cfg *problem.Config, r *request)
 		want int // rows of a short sequence
 	}{
 		{"600 decodes, 5 prefills", nil, 2},
-		{"with nothing grouped", func(_ *Config, r *request) { r.shape.Hkv = 32 }, 8},
-		{"large groups", func(_ *Config, r *request) { r.shape.Hkv = 2 }, 1},
-		{"no row of a group has room", func(_ *Config, r *request) { r.shape.Hkv = 1 }, 0},
-		{"about as long as the longest", func(_ *Config, r *request) { r.totalQ = 605 * 2048 / 3 }, 0},
-		{"few", func(_ *Config, r *request) { r.shape.B, r.totalQ = 16, 2048+15 }, 0},
-		{"padded", func(_ *Config, r *request) { r.options.lengths, r.totalQ = lengthUsedQ|lengthCuK, 0 }, 0},
-		{"splits that the caller fixed", func(cfg *Config, _ *request) { cfg.FixedSplit = 2 }, 0},
+		{"with nothing grouped", func(_ *problem.Config, r *request) { r.shape.Hkv = 32 }, 8},
+		{"large groups", func(_ *problem.Config, r *request) { r.shape.Hkv = 2 }, 1},
+		{"no row of a group has room", func(_ *problem.Config, r *request) { r.shape.Hkv = 1 }, 0},
+		{"about as long as the longest", func(_ *problem.Config, r *request) { r.totalQ = 605 * 2048 / 3 }, 0},
+		{"few", func(_ *problem.Config, r *request) { r.shape.B, r.totalQ = 16, 2048+15 }, 0},
+		{"padded", func(_ *problem.Config, r *request) { r.options.lengths, r.totalQ = lengthUsedQ|lengthCuK, 0 }, 0},
+		{"splits that the caller fixed", func(cfg *problem.Config, _ *request) { cfg.FixedSplit = 2 }, 0},
 	} {
-		cfg := Config{DType: F16, HeadDim: 128}
-		r := request{shape: Shape{B: 605, Hq: 32, Hkv: 8, Sq: 2048, Sk: 2048}, access: AccessAddresses,
+		cfg := problem.Config{DType: problem.F16, HeadDim: 128}
+		r := request{shape: problem.Shape{B: 605, Hq: 32, Hkv: 8, Sq: 2048, Sk: 2048}, access: problem.AccessAddresses,
 			align: [4]uint32{8, 8, 8, 8}, options: options{lengths: lengthCuQ | lengthCuK}, totalQ: 600 + 5*2048}
 		if c.set != nil {
 			c.set(&cfg, &r)
 		}
-		v, _, reason := chooseVariant(caps, cfg, TierCoopMat2, r)
+		v, _, reason := chooseVariant(caps, cfg, problem.TierCoopMat2, r)
 		require.Empty(t, reason, c.name)
 		v.options.split = false
 		s, ok := decodePartRequest(caps, &cfg, &v, &r)
@@ -41,7 +43,7 @@ func TestShortSequencesLeaveTheLongOnes(t *testing.T) {
 		}
 		require.Equal(t, c.want, s.shape.Sq, c.name)
 		s.operands = operandsInRegisters
-		decodePart, _, reason := chooseVariant(caps, cfg, TierCoopMat2, s)
+		decodePart, _, reason := chooseVariant(caps, cfg, problem.TierCoopMat2, s)
 		require.Empty(t, reason, c.name)
 		decodePart.options.decodePartRows, decodePart.options.isDecodePart = s.decodeRows(), true
 		require.True(t, decodePart.isDecode(), c.name)
@@ -66,7 +68,7 @@ func TestSplitsThatCombineInFewRounds(t *testing.T) {
 		{4, 128, 256, 1, options{}, false},
 	} {
 		v := variant{tile: decodeTile{fragment: fragment{SumN: c.rows, Subgroup: 32}, Subgroups: c.local / 32, DvSlice: c.dim}}
-		r := request{shape: Shape{B: 1, Hq: int(c.rows), Hkv: 1, Sq: 1, Sk: 4096}, options: c.options}
+		r := request{shape: problem.Shape{B: 1, Hq: int(c.rows), Hkv: 1, Sq: 1, Sk: 4096}, options: c.options}
 		require.Equal(t, c.want, v.combines(&r, c.splits), "%+v", c)
 		r.lse = true
 		require.False(t, v.combines(&r, c.splits), "%+v", c)

@@ -3,10 +3,11 @@ package attention
 import (
 	"testing"
 
+	"vkattn/attention/problem"
+	"vkattn/vk"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"vkattn/vk"
 )
 
 // With the limits of an H200 the planner chooses the decode tiles that were fastest in
@@ -19,7 +20,7 @@ func TestDecodingTakesTheTilesThatWon(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		dim   int
-		dtype DType
+		dtype problem.DType
 		b     int
 		sq    int
 		set   func(*request)
@@ -34,25 +35,25 @@ func TestDecodingTakesTheTilesThatWon(t *testing.T) {
 		{name: "short rows over small pages", dim: 64, b: 8, set: func(r *request) { r.options.pageSize = 8 }, want: "8x32 16x16 8sg decode"},
 		{name: "small pages", dim: 128, b: 8, set: func(r *request) { r.options.pageSize = 8 }, want: "8x16 16x16 8sg decode prefetch2"},
 		{name: "a list", dim: 128, b: 8, set: func(r *request) { r.options.sparseTokens, r.sparseTokens = true, 640 }, want: "8x16 16x16 8sg decode prefetch1"},
-		{name: "quantised", dim: 128, b: 8, set: func(r *request) { r.options.kv = KVInt8 }, want: "8x32 16x16 8sg decode prefetch2"},
-		{name: "quantised, 16 rows", dim: 128, b: 32, sq: 4, set: func(r *request) { r.options.kv = KVFP8 }, want: "16x32 16x16 4sg decode"},
-		{name: "quantised in blocks", dim: 128, b: 8, set: func(r *request) { r.options.kv = KVQ8_0 }, want: "8x32 16x16 8sg decode"},
-		{name: "quantised, short rows", dim: 64, b: 8, set: func(r *request) { r.options.kv = KVInt8 }, want: "8x32 16x16 8sg decode prefetch2"},
-		{name: "quantised, not in pairs", dim: 256, b: 4, set: func(r *request) { r.options.kv = KVInt8 }, want: "8x16 16x16 4sg decode q16 prefetch1"},
+		{name: "quantised", dim: 128, b: 8, set: func(r *request) { r.options.kv = problem.KVInt8 }, want: "8x32 16x16 8sg decode prefetch2"},
+		{name: "quantised, 16 rows", dim: 128, b: 32, sq: 4, set: func(r *request) { r.options.kv = problem.KVFP8 }, want: "16x32 16x16 4sg decode"},
+		{name: "quantised in blocks", dim: 128, b: 8, set: func(r *request) { r.options.kv = problem.KVQ8_0 }, want: "8x32 16x16 8sg decode"},
+		{name: "quantised, short rows", dim: 64, b: 8, set: func(r *request) { r.options.kv = problem.KVInt8 }, want: "8x32 16x16 8sg decode prefetch2"},
+		{name: "quantised, not in pairs", dim: 256, b: 4, set: func(r *request) { r.options.kv = problem.KVInt8 }, want: "8x16 16x16 4sg decode q16 prefetch1"},
 		{name: "in pairs", dim: 256, b: 4, want: "8x16 16x16 8sg decode q16 dim-split2 prefetch1"},
 		{name: "in pairs, a row for each core", dim: 256, b: 32, want: "8x16 16x16 4sg decode q16 dim-split2 prefetch1"},
 		{name: "in pairs, 16 rows", dim: 256, b: 4, sq: 4, want: "16x16 16x16 8sg decode q16 dim-split2 prefetch1"},
-		{name: "in pairs, bfloat16", dim: 256, dtype: BF16, b: 4, want: "16x16 16x16 8sg decode q16 dim-split2"},
+		{name: "in pairs, bfloat16", dim: 256, dtype: problem.BF16, b: 4, want: "16x16 16x16 8sg decode q16 dim-split2"},
 		{name: "not in pairs", dim: 192, b: 4, want: "8x16 16x16 4sg decode q12"},
 		{name: "latent", dim: 576, b: 32, want: "8x16 16x16 4sg decode dim-split4"},
 	} {
-		cfg := Config{DType: c.dtype, HeadDim: c.dim, FixedSplit: c.fixed}
-		r := request{shape: Shape{B: c.b, Hq: 32, Hkv: 8, Sq: max(c.sq, 1), Sk: 32000}, access: AccessAddresses,
+		cfg := problem.Config{DType: c.dtype, HeadDim: c.dim, FixedSplit: c.fixed}
+		r := request{shape: problem.Shape{B: c.b, Hq: 32, Hkv: 8, Sq: max(c.sq, 1), Sk: 32000}, access: problem.AccessAddresses,
 			align: [4]uint32{8, 8, 8, 8}, operands: operandsInRegisters}
 		if c.set != nil {
 			c.set(&r)
 		}
-		v, _, reason := chooseVariant(caps, cfg, TierCoopMat2, r)
+		v, _, reason := chooseVariant(caps, cfg, problem.TierCoopMat2, r)
 		require.Empty(t, reason, c.name)
 		assert.Equal(t, c.want, v.tile.String(), c.name)
 	}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"vkattn/attention/internal/simd"
+	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
@@ -48,7 +50,7 @@ func PipelinesOf(op *Op) (list []*vk.Pipeline) {
 
 // TileOps are operations of one tile each, with their names: all tiles of the table that
 // the device can run for a shape.
-func TileOps(op *Op, s Shape) (ops []*Op, names []string, err error) {
+func TileOps(op *Op, s problem.Shape) (ops []*Op, names []string, err error) {
 	r := op.typical(s)
 	c, err := makePlan(op.dev, op.cfg, r, nil)
 	if err != nil {
@@ -58,7 +60,7 @@ func TileOps(op *Op, s Shape) (ops []*Op, names []string, err error) {
 		v := c.variant
 		v.tile = t
 		if _, reason := fits(op.dev.Caps(), v, s); reason == "" {
-			ops, names = append(ops, newOp(op.dev, op.cfg, Experiment{}, pickOnly(t))), append(names, v.describe())
+			ops, names = append(ops, newOp(op.dev, op.cfg, problem.Experiment{}, pickOnly(t))), append(names, v.describe())
 		}
 	}
 	return ops, names, nil
@@ -69,8 +71,8 @@ const SplitsPerRound = splitsPerRound
 
 // SplitsOf returns the number of splits of a call, and whether the kernel that computes
 // them also combines them.
-func SplitsOf(op *Op, a Args) (splits int, combined bool, err error) {
-	var l layouts
+func SplitsOf(op *Op, a problem.Args) (splits int, combined bool, err error) {
+	var l tensors.Layouts
 	if err := op.check(&l, &a); err != nil {
 		return 0, false, err
 	}
@@ -79,7 +81,7 @@ func SplitsOf(op *Op, a Args) (splits int, combined bool, err error) {
 }
 
 // FillsCores reports whether workgroups that occupy a core each fill the device.
-func FillsCores(s Shape, cores, rowBlocks, round uint32) bool {
+func FillsCores(s problem.Shape, cores, rowBlocks, round uint32) bool {
 	r := request{shape: s}
 	return r.fillsCores(&vk.Caps{ShaderCores: cores}, rowBlocks, round)
 }

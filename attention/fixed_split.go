@@ -1,6 +1,9 @@
 package attention
 
-import "vkattn/vk"
+import (
+	"vkattn/attention/problem"
+	"vkattn/vk"
+)
 
 // With Config.FixedSplit the bits of a sequence depend only on its own rows and keys and
 // on the number of splits. Tiles differ in where they cut a row's keys and in the order of
@@ -17,7 +20,7 @@ const longQueries = 4096
 // decodePartQueries returns the most queries of a short sequence: those that fill two
 // row blocks of the decode kernel, or one query if its heads fill more than that. 0: no
 // sequence is short.
-func decodePartQueries(s *Shape) int {
+func decodePartQueries(s *problem.Shape) int {
 	switch group := s.Group(); {
 	case group <= decodeFragment:
 		return decodeFragment / group
@@ -48,7 +51,7 @@ func (r *request) fixedClasses() (class request, decodePart bool) {
 }
 
 // fixedDecodePart returns the kernel for r's short sequences; v computes the long ones.
-func fixedDecodePart(dev *vk.Device, cfg *Config, tier Tier, v *variant, r *request) (*variant, string) {
+func fixedDecodePart(dev *vk.Device, cfg *problem.Config, tier problem.Tier, v *variant, r *request) (*variant, string) {
 	class := r.fixedClass(true)
 	class.chooseOperands(dev, cfg, tier)
 	decodePart, _, reason := chooseVariant(dev.Caps(), *cfg, tier, class)

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"vkattn/attention/problem"
 	"vkattn/shaders"
 	"vkattn/vk"
 )
@@ -25,14 +26,14 @@ const (
 // why the decode kernel does not run there. On devices with another order of elements,
 // tiles whose subgroups split KV in shared memory are faster than operandsInSmem. Drivers
 // on the CPU have no order and use operandsInSmem, so that tests without a GPU run the kernel.
-func decodeOperandsOn(dev *vk.Device, tier Tier, t DType) (decodeOperands, string) {
+func decodeOperandsOn(dev *vk.Device, tier problem.Tier, t problem.DType) (decodeOperands, string) {
 	caps := dev.Caps()
 	f, reason := pickFragment(caps, tier, t)
 	if reason != "" {
 		return noDecodeKernel, reason
 	}
 	if dev.Info().Type == vk.DeviceCPU {
-		if tier != TierCoopMat2 || !caps.CoopMat2.FlexibleDimensions || decodeLanes%f.Subgroup != 0 || decodeFragment%f.M+decodeFragment%f.N != 0 {
+		if tier != problem.TierCoopMat2 || !caps.CoopMat2.FlexibleDimensions || decodeLanes%f.Subgroup != 0 || decodeFragment%f.M+decodeFragment%f.N != 0 {
 			return noDecodeKernel, "on a driver of the CPU it needs tier coopmat2 with flexible dimensions"
 		}
 		return operandsInSmem, ""
@@ -58,7 +59,7 @@ func (r *request) usesDecodeKernel(fixed bool) bool {
 }
 
 // chooseOperands sets r.operands and says why the decode kernel is not used.
-func (r *request) chooseOperands(dev *vk.Device, cfg *Config, tier Tier) (why string) {
+func (r *request) chooseOperands(dev *vk.Device, cfg *problem.Config, tier problem.Tier) (why string) {
 	r.operands, why = noDecodeKernel, fmt.Sprintf("%d keys are few for %d rows of each key head", r.keys(), r.decodeRows())
 	if r.usesDecodeKernel(cfg.FixedSplit > 0) {
 		r.operands, why = decodeOperandsOn(dev, tier, cfg.DType)
@@ -85,7 +86,7 @@ type fragmentOrder struct{ unknown string } // why the kernel does not know the 
 func (fragmentOrder) Detach() {}
 
 type fragmentOrderKey struct {
-	t    DType
+	t    problem.DType
 	sumN uint32
 }
 
@@ -93,7 +94,7 @@ type fragmentOrderKey struct {
 // decode_coopmat.comp assumes; "" if they do. Vulkan leaves the order open, so the first
 // call on a device asks it with a small dispatch. A device that cannot be asked counts as
 // one with another order.
-func fragmentsUnordered(dev *vk.Device, t DType, sumN uint32) string {
+func fragmentsUnordered(dev *vk.Device, t problem.DType, sumN uint32) string {
 	key := fragmentOrderKey{t, sumN}
 	if v, ok := dev.Attached(key).(fragmentOrder); ok {
 		return v.unknown
@@ -118,7 +119,7 @@ func fragmentsUnordered(dev *vk.Device, t DType, sumN uint32) string {
 
 // probeFragments has the device write the index of every element that each lane holds:
 // of A and B (eight each), of a B of sumN columns, and of an accumulator.
-func probeFragments(dev *vk.Device, t DType, sumN uint32) ([]uint32, error) {
+func probeFragments(dev *vk.Device, t problem.DType, sumN uint32) ([]uint32, error) {
 	module, err := shaders.Get("fragment_probe_" + t.String())
 	if err != nil {
 		return nil, err

@@ -8,10 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	"vkattn/attention/problem"
+	"vkattn/vk"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"vkattn/vk"
 )
 
 // The answer of an H200 with driver 580.159, for the first lanes of A and of B.
@@ -84,8 +85,8 @@ func TestProbeFragments(t *testing.T) {
 	}
 	const vendorNVIDIA = 0x10de
 	dev := testDevice(t)
-	for _, dt := range []DType{F16, BF16} {
-		f, reason := pickFragment(dev.Caps(), TierCoopMat, dt)
+	for _, dt := range []problem.DType{problem.F16, problem.BF16} {
+		f, reason := pickFragment(dev.Caps(), problem.TierCoopMat, dt)
 		if reason != "" || dev.Info().Type == vk.DeviceCPU {
 			continue
 		}
@@ -114,27 +115,27 @@ func TestProbeFragments(t *testing.T) {
 // A decode call runs the decode kernel, or its plan has a note that says why not.
 func TestPlanNotesDecodingWithoutItsKernel(t *testing.T) {
 	dev := testDevice(t)
-	one := Shape{B: 1, Hq: 1, Sq: 1, Sk: 4096}
-	group := Shape{B: 1, Hq: 8, Hkv: 1, Sq: 1, Sk: 4096}
+	one := problem.Shape{B: 1, Hq: 1, Sq: 1, Sk: 4096}
+	group := problem.Shape{B: 1, Hq: 8, Hkv: 1, Sq: 1, Sk: 4096}
 	for _, c := range []struct {
 		name    string
-		tier    Tier
+		tier    problem.Tier
 		dim, dv int
-		shape   Shape
+		shape   problem.Shape
 		why     string // the reason on every device; "" if it depends on the device
 		silent  bool
 	}{
-		{name: "one row", tier: TierCoopMat2, dim: 128, shape: one},
-		{name: "a group", tier: TierCoopMat2, dim: 64, shape: group},
-		{name: "a group, coopmat", tier: TierCoopMat, dim: 64, shape: group},
-		{name: "few keys", tier: TierCoopMat2, dim: 64, shape: Shape{B: 1, Hq: 8, Hkv: 1, Sq: 1, Sk: 20}},
-		{name: "latent", tier: TierCoopMat2, dim: 576, dv: 512, shape: group},
-		{name: "prefill", tier: TierCoopMat2, dim: 128, shape: Shape{B: 1, Hq: 1, Sq: 512, Sk: 512}, silent: true},
-		{name: "scalar", tier: TierScalar, dim: 128, shape: one, silent: true},
+		{name: "one row", tier: problem.TierCoopMat2, dim: 128, shape: one},
+		{name: "a group", tier: problem.TierCoopMat2, dim: 64, shape: group},
+		{name: "a group, coopmat", tier: problem.TierCoopMat, dim: 64, shape: group},
+		{name: "few keys", tier: problem.TierCoopMat2, dim: 64, shape: problem.Shape{B: 1, Hq: 8, Hkv: 1, Sq: 1, Sk: 20}},
+		{name: "latent", tier: problem.TierCoopMat2, dim: 576, dv: 512, shape: group},
+		{name: "prefill", tier: problem.TierCoopMat2, dim: 128, shape: problem.Shape{B: 1, Hq: 1, Sq: 512, Sk: 512}, silent: true},
+		{name: "scalar", tier: problem.TierScalar, dim: 128, shape: one, silent: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			op, err := New(dev, Config{HeadDim: c.dim, HeadDimV: c.dv, Tier: c.tier, FixedSplit: 2})
-			if errors.Is(err, ErrUnsupported) && os.Getenv("VKATTN_DRIVER") != "lavapipe" {
+			op, err := New(dev, problem.Config{HeadDim: c.dim, HeadDimV: c.dv, Tier: c.tier, FixedSplit: 2})
+			if errors.Is(err, problem.ErrUnsupported) && os.Getenv("VKATTN_DRIVER") != "lavapipe" {
 				t.Skip(err)
 			}
 			require.NoError(t, err)
@@ -151,7 +152,7 @@ func TestPlanNotesDecodingWithoutItsKernel(t *testing.T) {
 			require.True(t, strings.HasPrefix(plan.Notes[0], "the decode kernel is not used: "), plan.Notes[0])
 			require.Contains(t, plan.String(), "; note: "+plan.Notes[0])
 			require.NotContains(t, plan.Notes[0], "within the device's limits")
-			if dev.Info().Type == vk.DeviceCPU && c.tier == TierCoopMat {
+			if dev.Info().Type == vk.DeviceCPU && c.tier == problem.TierCoopMat {
 				c.why = "it needs tier coopmat2"
 			}
 			require.Contains(t, plan.Notes[0], c.why)

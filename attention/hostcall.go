@@ -1,47 +1,52 @@
 package attention
 
-import "runtime"
+import (
+	"runtime"
+
+	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
+)
 
 // hostCall is a checked call in host memory with all options of Args. It says which
 // keys a row attends to and where rows, keys and options lie. The CPU tier and the
 // reference share it; they share no arithmetic on values.
 type hostCall struct {
-	cfg       *Config
-	a         *Args
-	sequences []Sequence
-	align     Causal // alignment of rows with keys
-	q         hostRows
-	k, v      kvView
+	cfg       *problem.Config
+	a         *problem.Args
+	sequences []problem.Sequence
+	align     problem.Causal // alignment of rows with keys
+	q         tensors.HostRows
+	k, v      tensors.KVView
 	bias      [3]int64 // strides
 	mask      [3]int64
 	blocks    [3]int64
 }
 
-func (h *hostCall) open(cfg *Config, a *Args) (err error) {
+func (h *hostCall) open(cfg *problem.Config, a *problem.Args) (err error) {
 	*h = hostCall{cfg: cfg, a: a, align: cfg.Causal}
-	if h.align == CausalNone {
+	if h.align == problem.CausalNone {
 		h.align = cfg.Align
 	}
-	_, rows := queryExtent(a)
-	if h.q, err = viewRows(a.Q, cfg.DType, a.Hq, rows, cfg.HeadDim); err != nil {
+	_, rows := tensors.QueryExtent(a)
+	if h.q, err = tensors.ViewRows(a.Q, cfg.DType, a.Hq, rows, cfg.HeadDim); err != nil {
 		return err
 	}
-	h.sequences = sequencesOf(a) // in host memory, where Q is
-	_, keys := kvExtent(a)
-	if h.k, err = viewKV(a.K, a.KScale, cfg, a.KVHeads(), keys, cfg.HeadDim); err != nil {
+	h.sequences = tensors.SequencesOf(a) // in host memory, where Q is
+	_, keys := tensors.KVExtent(a)
+	if h.k, err = tensors.ViewKV(a.K, a.KScale, cfg, a.KVHeads(), keys, cfg.HeadDim); err != nil {
 		return err
 	}
-	if h.v, err = viewKV(a.V, a.VScale, cfg, a.KVHeads(), keys, cfg.ValueDim()); err != nil {
+	if h.v, err = tensors.ViewKV(a.V, a.VScale, cfg, a.KVHeads(), keys, cfg.ValueDim()); err != nil {
 		return err
 	}
 	if a.Bias != nil {
-		h.bias = biasStrides(a.Bias, a.Shape)
+		h.bias = tensors.BiasStrides(a.Bias, a.Shape)
 	}
 	if a.Mask != nil {
-		h.mask = maskStrides(a.Mask, a.Shape)
+		h.mask = tensors.MaskStrides(a.Mask, a.Shape)
 	}
 	if a.Blocks != nil {
-		h.blocks = blocksStrides(a.Blocks, a.Shape)
+		h.blocks = tensors.BlocksStrides(a.Blocks, a.Shape)
 	}
 	return nil
 }
@@ -58,7 +63,7 @@ func (h *hostCall) queryRow(b, row int) (batch, at int) {
 func (h *hostCall) kvRow(b, key int) (batch, at int) {
 	switch p := h.a.Pages; {
 	case p != nil:
-		page := intAt(&p.Table, b*tableStride(p, &h.a.Shape)+key/p.PageSize)
+		page := tensors.IntAt(&p.Table, b*tensors.TableStride(p, &h.a.Shape)+key/p.PageSize)
 		if page < 0 || page >= p.Count {
 			page = 0
 		}
@@ -71,7 +76,7 @@ func (h *hostCall) kvRow(b, key int) (batch, at int) {
 
 // position returns a row's position among the keys of its sequence.
 func (h *hostCall) position(b, row int) int64 {
-	if h.align == BottomRight {
+	if h.align == problem.BottomRight {
 		s := &h.sequences[b]
 		return int64(row) + int64(s.Keys) - int64(s.Rows)
 	}
@@ -82,7 +87,7 @@ func (h *hostCall) position(b, row int) int64 {
 func (h *hostCall) span(b, row int) (lo, hi int) {
 	keys := int64(h.sequences[b].Keys)
 	first, end, at := int64(0), keys, h.position(b, row)
-	if h.cfg.Causal != CausalNone {
+	if h.cfg.Causal != problem.CausalNone {
 		end = min(end, at+1)
 	}
 	if w := h.cfg.Window; w.Given() {
@@ -104,7 +109,7 @@ func (h *hostCall) visible(keys []int, b, head, row int) []int {
 	switch a := h.a; {
 	case a.SparseTokens != nil:
 		for at, end := h.list(b, head/a.Group()); at < end; at++ {
-			if key := intAt(&a.SparseTokens.Tokens, at); key >= lo && key < hi {
+			if key := tensors.IntAt(&a.SparseTokens.Tokens, at); key >= lo && key < hi {
 				keys = append(keys, key)
 			}
 		}
@@ -120,7 +125,7 @@ func (h *hostCall) visible(keys []int, b, head, row int) []int {
 		bits := int(int64(b)*m[0] + int64(head)*m[1] + int64(row/a.Blocks.BlockQ)*m[2])
 		for key := lo; key < hi; key++ {
 			block := key / a.Blocks.BlockK
-			if intAt(&a.Blocks.Map, bits+block/32)>>(block%32)&1 != 0 {
+			if tensors.IntAt(&a.Blocks.Map, bits+block/32)>>(block%32)&1 != 0 {
 				keys = append(keys, key)
 			}
 		}
@@ -135,7 +140,7 @@ func (h *hostCall) visible(keys []int, b, head, row int) []int {
 // list returns the range in Tokens of the list of a sequence and key head.
 func (h *hostCall) list(b, kv int) (at, end int) {
 	k, list := h.a.SparseTokens, b*h.a.KVHeads()+kv
-	return min(max(intAt(&k.Offsets, list), 0), k.Total), min(max(intAt(&k.Offsets, list+1), 0), k.Total)
+	return min(max(tensors.IntAt(&k.Offsets, list), 0), k.Total), min(max(tensors.IntAt(&k.Offsets, list+1), 0), k.Total)
 }
 
 // maskAt returns the byte offset of a row's mask.
@@ -170,7 +175,7 @@ func (h *hostCall) slope(head int) float32 {
 	if !h.a.ALiBi.Given() {
 		return 0
 	}
-	return floatAt(&h.a.ALiBi, head)
+	return tensors.FloatAt(&h.a.ALiBi, head)
 }
 
 // sink returns the head's sink; ok is false without sinks.
@@ -178,7 +183,7 @@ func (h *hostCall) sink(head int) (x float32, ok bool) {
 	if !h.a.Sinks.Given() {
 		return 0, false
 	}
-	return floatAt(&h.a.Sinks, head), true
+	return tensors.FloatAt(&h.a.Sinks, head), true
 }
 
 // workers is the number of CPUs that units of work run on.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"vkattn/attention/problem"
 	"vkattn/shaders"
 	"vkattn/vk"
 )
@@ -36,8 +37,8 @@ func describeKernel(m *shaders.Module, local uint32, constants map[uint32]uint32
 }
 
 // moduleName returns the name of a kernel's module for an access.
-func moduleName(kernel string, a Access) string {
-	if a == AccessDescriptors {
+func moduleName(kernel string, a problem.Access) string {
+	if a == problem.AccessDescriptors {
 		return kernel + "_ssbo"
 	}
 	return kernel + "_bda"

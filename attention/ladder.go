@@ -1,6 +1,9 @@
 package attention
 
-import "vkattn/shaders"
+import (
+	"vkattn/attention/problem"
+	"vkattn/shaders"
+)
 
 // Steps of the ladder.
 const (
@@ -14,12 +17,12 @@ const (
 )
 
 // includes reports whether the kernel includes a step of the ladder.
-func includes(l Experiment, step int) bool { return l.Variant == 0 || l.Variant >= step }
+func includes(l problem.Experiment, step int) bool { return l.Variant == 0 || l.Variant >= step }
 
 // changeConstants turns the specialization constants of the kernel as shipped into those of l.
 // All variants and ablations compile from the same source.
-func changeConstants(l Experiment, c map[uint32]uint32) {
-	if l == (Experiment{}) {
+func changeConstants(l problem.Experiment, c map[uint32]uint32) {
+	if l == (problem.Experiment{}) {
 		return
 	}
 	c[shaders.ConstCausalSkip] = boolConstant(includes(l, stepCut))

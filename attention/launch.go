@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 
+	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
@@ -15,21 +17,21 @@ import (
 // record checks the arguments and records all dispatches of a call into c, or none. Each
 // call takes this host time, so record allocates nothing once the plan of the request is
 // cached. s is the stream that c belongs to; nil for a caller's command buffer.
-func (op *Op) record(c *vk.Commands, s *vk.Stream, a *Args) error {
-	var l layouts
+func (op *Op) record(c *vk.Commands, s *vk.Stream, a *problem.Args) error {
+	var l tensors.Layouts
 	if err := op.check(&l, a); err != nil {
 		return err
 	}
-	all := l.all()
+	all := l.All()
 	r := op.request(&l, a)
 	if s == nil && mayCUDA(&op.cfg) {
 		r.bar = cudaRecords
 	}
-	if r.access == AccessAddresses {
+	if r.access == problem.AccessAddresses {
 		for i := range all {
-			if all[i].tensor.Buffer.Address() == 0 {
+			if all[i].Tensor.Buffer.Address() == 0 {
 				return fmt.Errorf("%w: the buffer of %s has no device address, and Access asks for addresses",
-					ErrUnsupported, all[i].field)
+					problem.ErrUnsupported, all[i].Field)
 			}
 		}
 	}
@@ -55,7 +57,7 @@ func (op *Op) record(c *vk.Commands, s *vk.Stream, a *Args) error {
 type launch struct {
 	*prepared
 	op     *Op
-	access Access
+	access problem.Access
 	limits *vk.Limits
 	params generalParams
 	bound  [generalBindings + 1]vk.BufferRange
@@ -72,7 +74,7 @@ type launch struct {
 // itself, a barrier and combine.comp follow. If the kernel cannot combine them, launch
 // records nothing and returns errNeedsCombine: the call needs a plan with a separate
 // combine.
-func (op *Op) launch(c *vk.Commands, p *prepared, access Access, a *Args, all []layout) error {
+func (op *Op) launch(c *vk.Commands, p *prepared, access problem.Access, a *problem.Args, all []tensors.Layout) error {
 	l := launch{prepared: p, op: op, access: access, limits: &op.dev.Caps().Limits, pushBytes: densePushBytes, bindings: denseBindings}
 	if !p.options.any() {
 		return l.dense(c, a, all)
@@ -85,7 +87,7 @@ func (op *Op) launch(c *vk.Commands, p *prepared, access Access, a *Args, all []
 }
 
 // dense records a call without options, in as many dispatches as its batches need.
-func (l *launch) dense(c *vk.Commands, a *Args, all []layout) error {
+func (l *launch) dense(c *vk.Commands, a *problem.Args, all []tensors.Layout) error {
 	if err := l.checkStrides(a, all); err != nil {
 		return err
 	}
@@ -93,7 +95,7 @@ func (l *launch) dense(c *vk.Commands, a *Args, all []layout) error {
 	if err != nil {
 		return err
 	}
-	if l.access == AccessDescriptors && chunk < a.B {
+	if l.access == problem.AccessDescriptors && chunk < a.B {
 		if err := c.Reserve((a.B+chunk-1)/chunk, l.bindings); err != nil {
 			return err
 		}
@@ -112,7 +114,7 @@ func (l *launch) dense(c *vk.Commands, a *Args, all []layout) error {
 }
 
 // general records a call with options, packed heads or split keys.
-func (l *launch) general(c *vk.Commands, a *Args, all []layout) error {
+func (l *launch) general(c *vk.Commands, a *problem.Args, all []tensors.Layout) error {
 	if err := l.options.checkLimits(a, l.splits, l.op.cfg.ValueDim()); err != nil {
 		return err
 	}
@@ -127,7 +129,7 @@ func (l *launch) general(c *vk.Commands, a *Args, all []layout) error {
 		if l.decodePartGroups, err = l.decodePart.grid(a, l.limits); err != nil {
 			return err
 		}
-		if l.access == AccessDescriptors {
+		if l.access == problem.AccessDescriptors {
 			if err := c.Reserve(2, l.bindings); err != nil {
 				return err
 			}
@@ -147,7 +149,7 @@ func (l *launch) general(c *vk.Commands, a *Args, all []layout) error {
 
 // grid returns the workgroups of a dispatch of the general or decode kernel, or an error if
 // the device cannot dispatch that many.
-func (p *prepared) grid(a *Args, limits *vk.Limits) ([3]uint32, error) {
+func (p *prepared) grid(a *problem.Args, limits *vk.Limits) ([3]uint32, error) {
 	totalQ := 0
 	if p.options.lengths&lengthCuQ != 0 {
 		totalQ = a.Varlen.TotalQ
@@ -155,7 +157,7 @@ func (p *prepared) grid(a *Args, limits *vk.Limits) ([3]uint32, error) {
 	groups := p.options.grid(&a.Shape, totalQ, p.splitWorkgroups, p.rows, p.slices)
 	for i, n := range groups {
 		if n > limits.MaxWorkGroupCount[i] {
-			return groups, fmt.Errorf("%w: a grid of %v workgroups, the device dispatches %v", ErrUnsupported, groups, limits.MaxWorkGroupCount)
+			return groups, fmt.Errorf("%w: a grid of %v workgroups, the device dispatches %v", problem.ErrUnsupported, groups, limits.MaxWorkGroupCount)
 		}
 	}
 	return groups, nil
@@ -164,7 +166,7 @@ func (p *prepared) grid(a *Args, limits *vk.Limits) ([3]uint32, error) {
 // checkStrides checks the strides against the 32 bits of a kernel's offsets. The dense
 // kernel accepts any batch stride: if it exceeds 32 bits, each batch has its own dispatch.
 // Offsets of the general kernel are in bytes and span the query heads of a group.
-func (l *launch) checkStrides(a *Args, all []layout) error {
+func (l *launch) checkStrides(a *problem.Args, all []tensors.Layout) error {
 	general := l.options.any()
 	reach, firstDim := uint64(l.rowReach), 1
 	if general {
@@ -173,19 +175,19 @@ func (l *launch) checkStrides(a *Args, all []layout) error {
 	if l.decodePart != nil {
 		reach = max(reach, uint64(l.decodePart.rowReach))
 	}
-	for i := range all[:firstOutput+1] { // LSE is packed; it has no strides
+	for i := range all[:tensors.FirstOutput+1] { // LSE is packed; it has no strides
 		t := &all[i]
-		for d := firstDim; d < len(t.steps); d++ {
-			if t.counts[d] > 1 && t.steps[d] > math.MaxUint32 {
-				return fmt.Errorf("%w: %s has a %s stride of 2^32 elements or more", ErrUnsupported, t.field, strideNames[d])
+		for d := firstDim; d < len(t.Steps); d++ {
+			if t.Counts[d] > 1 && t.Steps[d] > math.MaxUint32 {
+				return fmt.Errorf("%w: %s has a %s stride of 2^32 elements or more", problem.ErrUnsupported, t.Field, tensors.StrideNames[d])
 			}
 		}
 		size, heads := uint64(1), uint64(0)
 		if general {
-			size, heads = uint64(t.size), uint64(a.Group())*uint64(t.steps[1])
+			size, heads = uint64(t.Size), uint64(a.Group())*uint64(t.Steps[1])
 		}
-		if t.counts[2] > 1 && uint64(t.steps[2]) > (math.MaxUint32-min(heads, math.MaxUint32))/reach/size {
-			return fmt.Errorf("%w: %s has a row stride of %d elements: a tile would span 2^32 of them", ErrUnsupported, t.field, t.steps[2])
+		if t.Counts[2] > 1 && uint64(t.Steps[2]) > (math.MaxUint32-min(heads, math.MaxUint32))/reach/size {
+			return fmt.Errorf("%w: %s has a row stride of %d elements: a tile would span 2^32 of them", problem.ErrUnsupported, t.Field, t.Steps[2])
 		}
 	}
 	return nil
@@ -193,22 +195,22 @@ func (l *launch) checkStrides(a *Args, all []layout) error {
 
 // batchesPerDispatch returns how many batches one dispatch of the dense kernel may cover.
 // Limits are the grid's z, the 32 bits of a stride and the range of a descriptor.
-func (l *launch) batchesPerDispatch(a *Args, all []layout) (int, error) {
+func (l *launch) batchesPerDispatch(a *problem.Args, all []tensors.Layout) (int, error) {
 	most := min(uint64(a.B), uint64(l.limits.MaxWorkGroupCount[2])/uint64(l.slices))
 	for i := range all {
 		t := &all[i]
-		if t.steps[0] > math.MaxUint32 {
+		if t.Steps[0] > math.MaxUint32 {
 			most = 1
 		}
-		if l.access == AccessAddresses {
+		if l.access == problem.AccessAddresses {
 			continue
 		}
-		extent, size, span := t.extent(), uint64(t.size), l.limits.MaxWindow()
+		extent, size, span := t.Extent(), uint64(t.Size), l.limits.MaxWindow()
 		if extent*size > span {
 			return 0, fmt.Errorf("%w: one batch of %s spans %d bytes, a descriptor reaches %d; buffers with device addresses have no such limit",
-				ErrUnsupported, t.field, extent*size, span)
+				problem.ErrUnsupported, t.Field, extent*size, span)
 		}
-		most = batchesInSpan(most, span, size, extent, uint64(t.steps[0]))
+		most = batchesInSpan(most, span, size, extent, uint64(t.Steps[0]))
 	}
 	return int(max(most, 1)), nil
 }
@@ -217,9 +219,9 @@ func (l *launch) batchesPerDispatch(a *Args, all []layout) (int, error) {
 // their start in the parameters: a device address, or the position in the bound range in
 // units of unit bytes.
 func (l *launch) bindBuffer(i int, b *vk.Buffer, offset, length, unit uint64) error {
-	if l.access == AccessAddresses {
+	if l.access == problem.AccessAddresses {
 		if b.Address() == 0 {
-			return fmt.Errorf("%w: a buffer has no device address, and others of the call have", ErrUnsupported)
+			return fmt.Errorf("%w: a buffer has no device address, and others of the call have", problem.ErrUnsupported)
 		}
 		l.params.setAddress(i, b.Address()+offset)
 		l.held[l.n] = b
@@ -236,7 +238,7 @@ func (l *launch) bindBuffer(i int, b *vk.Buffer, offset, length, unit uint64) er
 }
 
 // bindCall fills in all bindings and parameters of a call whose keys are not split.
-func (l *launch) bindCall(c *vk.Commands, a *Args, all []layout) error {
+func (l *launch) bindCall(c *vk.Commands, a *problem.Args, all []tensors.Layout) error {
 	if err := l.bindTensors(a, all, 0, a.B); err != nil {
 		return err
 	}
@@ -248,29 +250,29 @@ func (l *launch) bindCall(c *vk.Commands, a *Args, all []layout) error {
 
 // bindTensors fills in Q, K, V, O and LSE of batches [first, first+count), and the
 // parameters that every kernel takes.
-func (l *launch) bindTensors(a *Args, all []layout, first, count int) error {
+func (l *launch) bindTensors(a *problem.Args, all []tensors.Layout, first, count int) error {
 	l.n = 0
 	p, kv := &l.params, l.options.kv
 	for i := range all {
 		t := &all[i]
-		size := uint64(t.size)
+		size := uint64(t.Size)
 		unit := size
-		if (i == 1 || i == 2) && kv != KVSame {
+		if (i == 1 || i == 2) && kv != problem.KVSame {
 			unit = 1 // quantised rows are addressed by bytes
 		}
-		at := (uint64(t.tensor.Offset) + uint64(first)*uint64(t.steps[0])) * size
-		length := t.spanBytes()
+		at := (uint64(t.Tensor.Offset) + uint64(first)*uint64(t.Steps[0])) * size
+		length := t.SpanBytes()
 		if count < a.B {
-			length = (uint64(count-1)*uint64(t.steps[0]) + t.extent()) * size
+			length = (uint64(count-1)*uint64(t.Steps[0]) + t.Extent()) * size
 		}
-		if err := l.bindBuffer(i, t.tensor.Buffer, at, length, unit); err != nil {
+		if err := l.bindBuffer(i, t.Tensor.Buffer, at, length, unit); err != nil {
 			return err
 		}
-		if i > firstOutput {
+		if i > tensors.FirstOutput {
 			continue
 		}
-		for d, stride := range t.steps {
-			if t.counts[d] == 1 || d == 0 && count == 1 && a.B > 1 && !l.options.any() {
+		for d, stride := range t.Steps {
+			if t.Counts[d] == 1 || d == 0 && count == 1 && a.B > 1 && !l.options.any() {
 				stride = 0
 			}
 			p.stride[i][d] = uint32(stride)
@@ -280,7 +282,7 @@ func (l *launch) bindTensors(a *Args, all []layout, first, count int) error {
 	p.Sq, p.Sk, p.Hq, p.groupSize = uint32(s.Sq), uint32(s.Sk), uint32(s.Hq), uint32(s.Group())
 	n := l.options.factors(&l.op.factors)
 	p.scoreScale, p.unitHigh, p.unitLow = n.scale, n.unitHigh, n.unitLow
-	if cfg := &l.op.cfg; !l.options.any() && cfg.Causal == BottomRight {
+	if cfg := &l.op.cfg; !l.options.any() && cfg.Causal == problem.BottomRight {
 		p.causalOffset = int32(s.Sk - s.Sq)
 	}
 	return nil
@@ -298,7 +300,7 @@ func (l *launch) dispatch(c *vk.Commands, groups [3]uint32) error {
 
 // dispatchOne records one kernel.
 func (l *launch) dispatchOne(c *vk.Commands, p *vk.Pipeline, groups [3]uint32) error {
-	if l.access == AccessAddresses {
+	if l.access == problem.AccessAddresses {
 		return c.Dispatch(p, nil, paramBytes(&l.params, l.pushBytes), groups, l.held[:l.n]...)
 	}
 	for i := range l.bound[:l.bindings] {

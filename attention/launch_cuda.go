@@ -3,18 +3,20 @@ package attention
 import (
 	"sync"
 
+	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
 // cudaCalls recycles CUDACalls so that a call allocates nothing. Passing a CUDACall to the
 // interface would otherwise move each one to the heap.
-var cudaCalls = sync.Pool{New: func() any { return new(CUDACall) }}
+var cudaCalls = sync.Pool{New: func() any { return new(problem.CUDACall) }}
 
 // forwardCUDA launches a CUDA kernel on the stream with the tensors of a call.
-func (op *Op) forwardCUDA(k CUDAKernel, s *vk.Stream, a *Args, all []layout) error {
-	c := cudaCalls.Get().(*CUDACall)
+func (op *Op) forwardCUDA(k problem.CUDAKernel, s *vk.Stream, a *problem.Args, all []tensors.Layout) error {
+	c := cudaCalls.Get().(*problem.CUDACall)
 	defer func() {
-		*c = CUDACall{} // holds no buffers
+		*c = problem.CUDACall{} // holds no buffers
 		cudaCalls.Put(c)
 	}()
 	c.Shape = a.Shape
@@ -22,16 +24,16 @@ func (op *Op) forwardCUDA(k CUDAKernel, s *vk.Stream, a *Args, all []layout) err
 	c.HeadDim, c.HeadDimV = op.cfg.HeadDim, op.cfg.ValueDim()
 	for i := range c.Tensors {
 		t := &all[i]
-		c.Tensors[i] = CUDATensor{t.tensor.Buffer, uint64(t.tensor.Offset * t.size), t.steps[0], t.steps[1], t.steps[2]}
+		c.Tensors[i] = problem.CUDATensor{Buffer: t.Tensor.Buffer, Offset: uint64(t.Tensor.Offset * t.Size), Batch: t.Steps[0], Head: t.Steps[1], Row: t.Steps[2]}
 	}
 	if len(all) > len(c.Tensors) {
 		t := &all[len(c.Tensors)]
-		c.LSE, c.LSEOffset = t.tensor.Buffer, uint64(t.tensor.Offset*t.size)
+		c.LSE, c.LSEOffset = t.Tensor.Buffer, uint64(t.Tensor.Offset*t.Size)
 	}
 	switch op.cfg.Causal {
-	case CausalNone:
-		c.CausalOffset = NoCausal
-	case BottomRight:
+	case problem.CausalNone:
+		c.CausalOffset = problem.NoCausal
+	case problem.BottomRight:
 		c.CausalOffset = int32(a.Sk - a.Sq)
 	}
 	f := &op.factors.products

@@ -3,6 +3,8 @@ package attention
 import (
 	"math"
 
+	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
@@ -25,15 +27,15 @@ const (
 )
 
 // bindOptions fills in the tensors and parameters of the call's options.
-func (l *launch) bindOptions(a *Args) error {
+func (l *launch) bindOptions(a *problem.Args) error {
 	cfg, s := &l.op.cfg, &a.Shape
-	words := func(i int, v *Vector, n uint64) error {
+	words := func(i int, v *problem.Vector, n uint64) error {
 		if !v.Given() {
 			return nil
 		}
 		return l.bindBuffer(i, v.Buffer, uint64(v.Offset)*4, n*4, 4)
 	}
-	if cfg.Causal == BottomRight || cfg.Causal == CausalNone && cfg.Align == BottomRight {
+	if cfg.Causal == problem.BottomRight || cfg.Causal == problem.CausalNone && cfg.Align == problem.BottomRight {
 		l.params.causalOffset = 1
 	}
 	if l.options.lengths&lengthCuQ != 0 {
@@ -45,7 +47,7 @@ func (l *launch) bindOptions(a *Args) error {
 		totalQ, totalK = v.TotalQ, v.TotalK
 		for _, x := range [4]struct {
 			binding int
-			v       *Vector
+			v       *problem.Vector
 			n       uint64
 		}{{bindCuQ, &v.CuQ, batches + 1}, {bindCuK, &v.CuK, batches + 1}, {bindUsedQ, &v.UsedQ, batches}, {bindUsedK, &v.UsedK, batches}} {
 			if err := words(x.binding, x.v, x.n); err != nil {
@@ -55,7 +57,7 @@ func (l *launch) bindOptions(a *Args) error {
 	}
 	if p := a.Pages; p != nil {
 		totalK = p.Count
-		stride := tableStride(p, s)
+		stride := tensors.TableStride(p, s)
 		if err := words(bindTable, &p.Table, batches*uint64(stride)); err != nil {
 			return err
 		}
@@ -68,7 +70,7 @@ func (l *launch) bindOptions(a *Args) error {
 		return err
 	}
 	if b := a.Bias; b != nil {
-		size, steps := uint64(b.DType.Size()), biasStrides(b, *s)
+		size, steps := uint64(b.DType.Size()), tensors.BiasStrides(b, *s)
 		if err := l.bindBuffer(bindBias, b.Buffer, uint64(b.Offset)*size, reachOf(steps, s.Sq, s)*size, size); err != nil {
 			return err
 		}
@@ -76,15 +78,15 @@ func (l *launch) bindOptions(a *Args) error {
 	}
 	switch {
 	case a.Mask != nil:
-		steps := maskStrides(a.Mask, *s)
+		steps := tensors.MaskStrides(a.Mask, *s)
 		if err := l.bindBuffer(bindMap, a.Mask.Buffer, uint64(a.Mask.Offset), reachOf(steps, s.Sq, s), 1); err != nil {
 			return err
 		}
 		putSteps(&l.params.strideMap, steps)
 	case a.Blocks != nil:
-		rows, n := blocksGrid(a.Blocks, s)
-		steps := blocksStrides(a.Blocks, *s)
-		all := uint64(orFull(a.Blocks.Batches, s.B)) * uint64(orFull(a.Blocks.Heads, s.Hq)) * uint64(rows) * uint64(n)
+		rows, n := tensors.BlocksGrid(a.Blocks, s)
+		steps := tensors.BlocksStrides(a.Blocks, *s)
+		all := uint64(tensors.OrFull(a.Blocks.Batches, s.B)) * uint64(tensors.OrFull(a.Blocks.Heads, s.Hq)) * uint64(rows) * uint64(n)
 		if err := words(bindMap, &a.Blocks.Map, all); err != nil {
 			return err
 		}
@@ -99,8 +101,8 @@ func (l *launch) bindOptions(a *Args) error {
 		l.params.strideMap[2] = uint32(a.SparseTokens.Total)
 	}
 	if cfg.KV.Scaled() {
-		b, keys := kvExtent(a)
-		n := uint64(b) * uint64(s.KVHeads()) * uint64(scaleGroups(cfg, keys))
+		b, keys := tensors.KVExtent(a)
+		n := uint64(b) * uint64(s.KVHeads()) * uint64(tensors.ScaleGroups(cfg, keys))
 		if err := words(bindKScale, &a.KScale, n); err != nil {
 			return err
 		}
@@ -135,6 +137,6 @@ func putSteps(strides *[3]uint32, steps [3]int64) {
 }
 
 // reachOf returns the number of elements that a broadcast tensor [B, Hq, rows, Sk] spans.
-func reachOf(steps [3]int64, rows int, s *Shape) uint64 {
+func reachOf(steps [3]int64, rows int, s *problem.Shape) uint64 {
 	return uint64(int64(s.B-1)*steps[0] + int64(s.Hq-1)*steps[1] + int64(rows-1)*steps[2] + int64(s.Sk))
 }

@@ -3,14 +3,17 @@ package attention
 import (
 	"fmt"
 
+	"vkattn/attention/internal/errs"
+	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
 // MergeConfig says what states a Merge takes. It is comparable.
 type MergeConfig struct {
-	DType   DType  // storage type of O, in every state and in the result
-	HeadDim int    // elements per row of O (a Config's HeadDimV), 1 to 512
-	Access  Access // how kernels reach tensors; zero value: chosen by the buffers
+	DType   problem.DType  // storage type of O, in every state and in the result
+	HeadDim int            // elements per row of O (a Config's HeadDimV), 1 to 512
+	Access  problem.Access // how kernels reach tensors; zero value: chosen by the buffers
 }
 
 // maxMergeHeadDim is the widest row of O, see wideHeadDims.
@@ -20,11 +23,11 @@ const maxMergeHeadDim = 512
 func (c MergeConfig) Validate() error {
 	switch {
 	case !c.DType.Valid():
-		return &ShapeError{"DType", c.DType, "f16, bf16 or f32"}
+		return &problem.ShapeError{Field: "DType", Got: c.DType, Want: "f16, bf16 or f32"}
 	case c.HeadDim < 1 || c.HeadDim > maxMergeHeadDim:
-		return &ShapeError{"HeadDim", c.HeadDim, fmt.Sprintf("1 to %d", maxMergeHeadDim)}
+		return &problem.ShapeError{Field: "HeadDim", Got: c.HeadDim, Want: fmt.Sprintf("1 to %d", maxMergeHeadDim)}
 	case !c.Access.Valid():
-		return &ShapeError{"Access", c.Access, "auto, addresses or descriptors"}
+		return &problem.ShapeError{Field: "Access", Got: c.Access, Want: "auto, addresses or descriptors"}
 	}
 	return nil
 }
@@ -33,17 +36,17 @@ func (c MergeConfig) Validate() error {
 // [Op.Forward]. They are one state, or Count states at equal distances in memory, as a
 // split over keys or a gather from several devices produces them.
 type States struct {
-	O       Tensor // [B, Hq, Sq, HeadDim] of the first state
-	LSE     Tensor // [B, Hq, Sq] of the first state: float32, packed, natural logarithm
-	Count   int    // states; 0: 1
-	StepO   int64  // elements between the O of consecutive states; 0: B*Hq*Sq*HeadDim
-	StepLSE int64  // elements between the LSE of consecutive states; 0: B*Hq*Sq
+	O       problem.Tensor // [B, Hq, Sq, HeadDim] of the first state
+	LSE     problem.Tensor // [B, Hq, Sq] of the first state: float32, packed, natural logarithm
+	Count   int            // states; 0: 1
+	StepO   int64          // elements between the O of consecutive states; 0: B*Hq*Sq*HeadDim
+	StepLSE int64          // elements between the LSE of consecutive states; 0: B*Hq*Sq
 }
 
 // given reports whether the caller set any field, so that a half-filled group is an
 // error.
 func (s *States) given() bool {
-	return tensorBegun(&s.O) || tensorBegun(&s.LSE) || s.Count != 0 || s.StepO != 0 || s.StepLSE != 0
+	return tensors.TensorBegun(&s.O) || tensors.TensorBegun(&s.LSE) || s.Count != 0 || s.StepO != 0 || s.StepLSE != 0
 }
 
 // MergeArgs are the tensors of one merge. All lie on the same side, device or host.
@@ -51,10 +54,10 @@ func (s *States) given() bool {
 // same memory and strides, and LSE exactly the LSE of one. Otherwise O and LSE must not
 // overlap anything.
 type MergeArgs struct {
-	Shape                // B, Hq and Sq; Hkv and Sk are ignored
+	problem.Shape        // B, Hq and Sq; Hkv and Sk are ignored
 	First, Second States // Second is optional
-	O             Tensor
-	LSE           Tensor // optional; float32, packed [B, Hq, Sq]
+	O             problem.Tensor
+	LSE           problem.Tensor // optional; float32, packed [B, Hq, Sq]
 }
 
 // Merge combines attention states of the same query rows over disjoint sets of keys
@@ -113,8 +116,8 @@ func NewMerge(dev *vk.Device, cfg MergeConfig) (*Merge, error) {
 		if dev.Closed() {
 			return nil, fmt.Errorf("attention: NewMerge: %w", vk.ErrClosed)
 		}
-		if cfg.Access == AccessAddresses && !dev.Caps().BufferDeviceAddress {
-			return nil, fmt.Errorf("%w: the device has no buffer device addresses", ErrUnsupported)
+		if cfg.Access == problem.AccessAddresses && !dev.Caps().BufferDeviceAddress {
+			return nil, fmt.Errorf("%w: the device has no buffer device addresses", problem.ErrUnsupported)
 		}
 	}
 	return &Merge{dev: dev, cfg: cfg}, nil
@@ -132,7 +135,7 @@ func (m *Merge) Config() MergeConfig {
 func (m *Merge) usable() error {
 	switch {
 	case m == nil || m.cfg.HeadDim == 0: // NewMerge accepts no MergeConfig with HeadDim 0
-		return unmade("NewMerge")
+		return errs.Unmade("NewMerge")
 	case m.pipelines.closed.Load():
 		return fmt.Errorf("attention: %w", vk.ErrClosed)
 	}
@@ -149,7 +152,7 @@ func (m *Merge) Prepare() error {
 	if m.dev == nil {
 		return nil
 	}
-	v := mergeVariant{access: m.access(nil), align: largestAlignment(uint64(m.cfg.HeadDim))}
+	v := mergeVariant{access: m.access(nil), align: tensors.LargestAlignment(uint64(m.cfg.HeadDim))}
 	for _, v.lse = range []bool{false, true} {
 		if _, err := m.pipelines.of(m.dev, &m.cfg, v); err != nil {
 			return err
@@ -170,7 +173,7 @@ func (m *Merge) Forward(s *vk.Stream, a MergeArgs) error {
 	}
 	if m.dev == nil {
 		if s != nil {
-			return invalid("Merge.Forward: the CPU tier takes no stream")
+			return errs.Invalid("Merge.Forward: the CPU tier takes no stream")
 		}
 		var l mergeLayouts
 		if err := m.check(&l, &a); err != nil {
@@ -179,7 +182,7 @@ func (m *Merge) Forward(s *vk.Stream, a MergeArgs) error {
 		return mergeCPU(m.cfg, &l)
 	}
 	if s.Device() == nil {
-		return invalid("Merge.Forward: a device tier needs a stream")
+		return errs.Invalid("Merge.Forward: a device tier needs a stream")
 	}
 	return m.record(s.Commands, &a)
 }
@@ -193,10 +196,10 @@ func (m *Merge) Record(c *vk.Commands, a MergeArgs) error {
 		return err
 	}
 	if m.dev == nil {
-		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", ErrUnsupported)
+		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", problem.ErrUnsupported)
 	}
 	if c.Device() == nil {
-		return invalid("Merge.Record: no command buffer")
+		return errs.Invalid("Merge.Record: no command buffer")
 	}
 	return m.record(c, &a)
 }

@@ -17,7 +17,7 @@ const mergeLeast = -80
 // mergeCPU computes a call in host memory. Merge.check has accepted it.
 func mergeCPU(cfg MergeConfig, l *mergeLayouts) error {
 	out := &l.list[mergeO]
-	j := mergeJob{mergeLayouts: *l, cfg: cfg, rows: out.counts[0] * out.counts[1] * out.counts[2]}
+	j := mergeJob{mergeLayouts: *l, cfg: cfg, rows: out.Counts[0] * out.Counts[1] * out.Counts[2]}
 	par.Each((j.rows+mergeBlock-1)/mergeBlock, func() func(int64) {
 		w := mergeWorker{mergeJob: &j, row: make([]float32, cfg.HeadDim), sum: make([]float32, cfg.HeadDim),
 			lse: make([]float32, l.list[mergeFirst].states+l.list[mergeSecond].states)}
@@ -112,9 +112,9 @@ func mergeWeight(lse, most float32) float32 {
 	return 0
 }
 
-// hostRow returns the memory of a row, counted over all heads and batches.
+// HostRow returns the memory of a row, counted over all heads and batches.
 func (t *stack) hostRow(state, row int64) []byte {
-	seq, head, batch := row%t.counts[2], row/t.counts[2]%t.counts[1], row/t.counts[2]/t.counts[1]
-	e := t.tensor.Offset + state*t.step + batch*t.steps[0] + head*t.steps[1] + seq*t.steps[2]
-	return t.tensor.Host[e*t.size:][:t.dim*t.size]
+	seq, head, batch := row%t.Counts[2], row/t.Counts[2]%t.Counts[1], row/t.Counts[2]/t.Counts[1]
+	e := t.Tensor.Offset + state*t.step + batch*t.Steps[0] + head*t.Steps[1] + seq*t.Steps[2]
+	return t.Tensor.Host[e*t.Size:][:t.Dim*t.Size]
 }

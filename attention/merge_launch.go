@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 
+	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
 	"vkattn/shaders"
 	"vkattn/vk"
 )
@@ -17,7 +19,7 @@ const mergeLocal = 128
 
 // mergeVariant is the key of a Merge's pipelines.
 type mergeVariant struct {
-	access Access // AccessAddresses or AccessDescriptors, decided
+	access problem.Access // AccessAddresses or AccessDescriptors, decided
 	lse    bool
 	align  uint32 // of O in every state and in the result, in elements
 }
@@ -26,21 +28,21 @@ type mergeVariant struct {
 func mergeRows(headDim int) uint32 { return mergeLocal / ceilDiv(uint32(headDim), 8) }
 
 // access decides how kernels reach tensors. A nil l stands for tensors with addresses.
-func (m *Merge) access(l *mergeLayouts) Access {
-	if m.cfg.Access != AccessAuto {
+func (m *Merge) access(l *mergeLayouts) problem.Access {
+	if m.cfg.Access != problem.AccessAuto {
 		return m.cfg.Access
 	}
 	if !m.dev.Caps().BufferDeviceAddress {
-		return AccessDescriptors
+		return problem.AccessDescriptors
 	}
 	if l != nil {
 		for i := range l.list {
-			if t := &l.list[i]; t.states != 0 && t.tensor.Buffer.Address() == 0 {
-				return AccessDescriptors
+			if t := &l.list[i]; t.states != 0 && t.Tensor.Buffer.Address() == 0 {
+				return problem.AccessDescriptors
 			}
 		}
 	}
-	return AccessAddresses
+	return problem.AccessAddresses
 }
 
 // variant returns the kernel for checked arguments.
@@ -51,13 +53,13 @@ func (m *Merge) variant(l *mergeLayouts) (mergeVariant, error) {
 		if t.states == 0 {
 			continue
 		}
-		if v.access == AccessAddresses && t.tensor.Buffer.Address() == 0 {
+		if v.access == problem.AccessAddresses && t.Tensor.Buffer.Address() == 0 {
 			return v, fmt.Errorf("%w: the buffer of %s has no device address, and Access asks for addresses",
-				ErrUnsupported, t.field)
+				problem.ErrUnsupported, t.Field)
 		}
 		if !isLSE(i) {
-			v.align = min(v.align, largestAlignment(uint64(t.dim), uint64(t.step), uint64(t.steps[0]), uint64(t.steps[1]),
-				uint64(t.steps[2]), baseOf(&t.tensor, t.size, v.access)/uint64(t.size)))
+			v.align = min(v.align, tensors.LargestAlignment(uint64(t.Dim), uint64(t.step), uint64(t.Steps[0]), uint64(t.Steps[1]),
+				uint64(t.Steps[2]), tensors.BaseOf(&t.Tensor, t.Size, v.access)/uint64(t.Size)))
 		}
 	}
 	return v, nil
@@ -102,7 +104,7 @@ func (m *Merge) record(c *vk.Commands, a *MergeArgs) error {
 	w.groups[0] = min(blocks, limits.MaxWorkGroupCount[0])
 	w.groups[1] = ceilDiv(blocks, w.groups[0])
 	if w.groups[1] > limits.MaxWorkGroupCount[1] {
-		return fmt.Errorf("%w: %d row blocks, the device dispatches %d x %d", ErrUnsupported, blocks,
+		return fmt.Errorf("%w: %d row blocks, the device dispatches %d x %d", problem.ErrUnsupported, blocks,
 			limits.MaxWorkGroupCount[0], limits.MaxWorkGroupCount[1])
 	}
 	chunk, err := w.batchesAtOnce(limits, a.B)
@@ -112,7 +114,7 @@ func (m *Merge) record(c *vk.Commands, a *MergeArgs) error {
 	if w.pipeline, err = m.pipelines.of(m.dev, &m.cfg, v); err != nil {
 		return err
 	}
-	if v.access == AccessDescriptors && chunk < a.B {
+	if v.access == problem.AccessDescriptors && chunk < a.B {
 		if err := c.Reserve((a.B+chunk-1)/chunk, mergeTensors); err != nil {
 			return err
 		}
@@ -129,13 +131,13 @@ func (m *Merge) record(c *vk.Commands, a *MergeArgs) error {
 type mergeLaunch struct {
 	mergeLayouts
 	pipeline *vk.Pipeline
-	access   Access
+	access   problem.Access
 	sq, hq   uint32
 	groups   [3]uint32 // z is set for each dispatch
 }
 
 // extent is the number of elements that one batch of all states spans.
-func (t *stack) extent() uint64 { return uint64((t.states-1)*t.step) + t.layout.extent() }
+func (t *stack) extent() uint64 { return uint64((t.states-1)*t.step) + t.Layout.Extent() }
 
 // batchesAtOnce returns how many batches one dispatch may cover. The grid's z, the 32 bits
 // of a stride and of a row number, and the range of a descriptor bound it.
@@ -146,17 +148,17 @@ func (w *mergeLaunch) batchesAtOnce(limits *vk.Limits, batches int) (int, error)
 		if t.states == 0 {
 			continue
 		}
-		if t.steps[0] > math.MaxUint32 && !isLSE(i) {
+		if t.Steps[0] > math.MaxUint32 && !isLSE(i) {
 			most = 1
 		}
-		if w.access == AccessAddresses {
+		if w.access == problem.AccessAddresses {
 			continue
 		}
-		extent, size, step := t.extent(), uint64(t.size), uint64(t.steps[0])
+		extent, size, step := t.extent(), uint64(t.Size), uint64(t.Steps[0])
 		span := limits.MaxWindow()
 		if extent > span/size {
 			return 0, fmt.Errorf("%w: one batch of %s spans %d elements of %d bytes, a descriptor reaches %d bytes; buffers with device addresses have no such limit",
-				ErrUnsupported, t.field, extent, size, span)
+				problem.ErrUnsupported, t.Field, extent, size, span)
 		}
 		most = batchesInSpan(most, span, size, extent, step)
 	}
@@ -178,14 +180,14 @@ func (w *mergeLaunch) dispatch(c *vk.Commands, first, count int) error {
 		t := &w.list[i]
 		if t.states == 0 {
 			// Neither read nor written; its binding must still name a buffer.
-			bound[i] = emptyBinding(w.list[mergeO].tensor.Buffer)
+			bound[i] = emptyBinding(w.list[mergeO].Tensor.Buffer)
 			continue
 		}
-		b := t.tensor.Buffer
+		b := t.Tensor.Buffer
 		held[n] = b
 		n++
 		var at uint64
-		if w.access == AccessAddresses {
+		if w.access == problem.AccessAddresses {
 			at = b.Address() + t.at(first)
 		} else {
 			var err error
@@ -195,7 +197,7 @@ func (w *mergeLaunch) dispatch(c *vk.Commands, first, count int) error {
 		}
 		*addresses[i] = at
 		if strides[i] != nil {
-			for d, stride := range t.steps {
+			for d, stride := range t.Steps {
 				if d == 0 && count == 1 {
 					stride = 0
 				}
@@ -209,7 +211,7 @@ func (w *mergeLaunch) dispatch(c *vk.Commands, first, count int) error {
 	inFirst, inSecond := w.list[mergeFirst].states, w.list[mergeSecond].states
 	push.firstCount, push.states, push.Sq, push.Hq = uint32(inFirst), uint32(inFirst+inSecond), w.sq, w.hq
 	w.groups[2] = uint32(count)
-	if w.access == AccessAddresses {
+	if w.access == problem.AccessAddresses {
 		return c.Dispatch(w.pipeline, nil, paramBytes(&push, mergePushBytes), w.groups, held[:n]...)
 	}
 	return c.Dispatch(w.pipeline, bound[:], paramBytes(&push, mergePushBytes), w.groups)
@@ -217,13 +219,13 @@ func (w *mergeLaunch) dispatch(c *vk.Commands, first, count int) error {
 
 // at returns the byte offset of a batch's first element in the tensor's buffer.
 func (t *stack) at(batch int) uint64 {
-	return (uint64(t.tensor.Offset) + uint64(batch)*uint64(t.steps[0])) * uint64(t.size)
+	return (uint64(t.Tensor.Offset) + uint64(batch)*uint64(t.Steps[0])) * uint64(t.Size)
 }
 
 // bind returns a descriptor of batches [first, first+count) and the position of the first
 // element in it, in elements.
 func (t *stack) bind(first, count int) (uint64, vk.BufferRange, error) {
-	size := uint64(t.size)
-	r, rest, err := t.tensor.Buffer.Window(t.at(first), (uint64(count-1)*uint64(t.steps[0])+t.extent())*size)
+	size := uint64(t.Size)
+	r, rest, err := t.Tensor.Buffer.Window(t.at(first), (uint64(count-1)*uint64(t.Steps[0])+t.extent())*size)
 	return rest / size, r, err
 }

@@ -6,6 +6,9 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"vkattn/attention/internal/errs"
+	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
@@ -14,16 +17,16 @@ import (
 // concurrent use; a Stream or a Commands must be used by one goroutine at a time.
 type Op struct {
 	dev        *vk.Device // nil: the CPU tier
-	cfg        Config
-	experiment Experiment
+	cfg        problem.Config
+	experiment problem.Experiment
 	factors    scoreFactors
 	pick       tilePicker // nil: use the heuristic's tiles
 
 	closed    atomic.Bool
 	mu        sync.RWMutex
-	plans     map[request]*prepared             // at most maxPlans; cleared by Close
-	pipelines pipelines[variant, Config]        // many requests share one pipeline
-	combines  pipelines[combineVariant, Config] // of the separate combine kernel; at most 16
+	plans     map[request]*prepared                     // at most maxPlans; cleared by Close
+	pipelines pipelines[variant, problem.Config]        // many requests share one pipeline
+	combines  pipelines[combineVariant, problem.Config] // of the separate combine kernel; at most 16
 }
 
 // maxPlans bounds the cached plans. Decoding brings a new length with every step.
@@ -31,8 +34,8 @@ const maxPlans = 1024
 
 // prepared is a plan with its pipeline: all that a call needs except its tensors.
 type prepared struct {
-	access          Access
-	cuda            CUDAKernel // for TierCUDA, which uses none of the fields below
+	access          problem.Access
+	cuda            problem.CUDAKernel // for TierCUDA, which uses none of the fields below
 	pipeline        *vk.Pipeline
 	rows            uint32 // query rows per workgroup
 	slices          uint32 // workgroups that share the columns of O
@@ -47,19 +50,19 @@ type prepared struct {
 // caller's and must outlive the Op. New refuses a Config that no tier of the device
 // can run, as far as that is known without a shape. The error is a *ShapeError, or it
 // matches [ErrUnsupported] and names what each tier lacks.
-func New(dev *vk.Device, cfg Config) (*Op, error) {
-	return NewExperiment(dev, cfg, Experiment{})
+func New(dev *vk.Device, cfg problem.Config) (*Op, error) {
+	return NewExperiment(dev, cfg, problem.Experiment{})
 }
 
 // newOp is NewExperiment without the checks.
-func newOp(dev *vk.Device, cfg Config, e Experiment, pick tilePicker) *Op {
+func newOp(dev *vk.Device, cfg problem.Config, e problem.Experiment, pick tilePicker) *Op {
 	return &Op{dev: dev, cfg: cfg, experiment: e, factors: scoreFactorsOf(cfg), pick: pick, plans: map[request]*prepared{}}
 }
 
 // Config returns the Config that New was given.
-func (op *Op) Config() Config {
+func (op *Op) Config() problem.Config {
 	if op == nil {
-		return Config{}
+		return problem.Config{}
 	}
 	return op.cfg
 }
@@ -68,7 +71,7 @@ func (op *Op) Config() Config {
 func (op *Op) usable() error {
 	switch {
 	case op == nil || op.cfg.HeadDim == 0: // New accepts no Config with HeadDim 0
-		return unmade("New")
+		return errs.Unmade("New")
 	case op.closed.Load():
 		return fmt.Errorf("attention: %w", vk.ErrClosed)
 	}
@@ -78,12 +81,12 @@ func (op *Op) usable() error {
 // Plan returns how packed, aligned tensors of a shape would be computed. It compiles
 // nothing. A wrong size gives a *ShapeError. If no tier can compute the problem, the
 // error matches [ErrUnsupported] and names what each tier lacks.
-func (op *Op) Plan(s Shape) (Plan, error) {
+func (op *Op) Plan(s problem.Shape) (problem.Plan, error) {
 	if err := op.usable(); err != nil {
-		return Plan{}, err
+		return problem.Plan{}, err
 	}
 	if err := s.Validate(); err != nil {
-		return Plan{}, err
+		return problem.Plan{}, err
 	}
 	c, err := makePlan(op.dev, op.cfg, op.typical(s), op.pick)
 	return c.Plan, err
@@ -91,13 +94,13 @@ func (op *Op) Plan(s Shape) (Plan, error) {
 
 // PlanFor is Plan for the given tensors. Their options, their alignment and whether
 // they have device addresses affect the plan. It checks the arguments as Forward does.
-func (op *Op) PlanFor(a Args) (Plan, error) {
+func (op *Op) PlanFor(a problem.Args) (problem.Plan, error) {
 	if err := op.usable(); err != nil {
-		return Plan{}, err
+		return problem.Plan{}, err
 	}
-	var l layouts
+	var l tensors.Layouts
 	if err := op.check(&l, &a); err != nil {
-		return Plan{}, err
+		return problem.Plan{}, err
 	}
 	c, err := makePlan(op.dev, op.cfg, op.request(&l, &a), op.pick)
 	return c.Plan, err
@@ -107,7 +110,7 @@ func (op *Op) PlanFor(a Args) (Plan, error) {
 // shape, with and without LSE, so that the first Forward does not wait for the
 // compiler. On the CPU tier it compiles nothing. Its errors are those of Plan and of
 // vk.Device.Pipeline.
-func (op *Op) Prepare(s Shape) error {
+func (op *Op) Prepare(s problem.Shape) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
@@ -127,11 +130,11 @@ func (op *Op) Prepare(s Shape) error {
 // PrepareFor compiles the kernels that Forward needs for calls like a: with the same
 // options, alignment and kind of memory. It reads no tensor. It checks the arguments
 // as Forward does.
-func (op *Op) PrepareFor(a Args) error {
+func (op *Op) PrepareFor(a problem.Args) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
-	var l layouts
+	var l tensors.Layouts
 	if err := op.check(&l, &a); err != nil {
 		return err
 	}
@@ -150,22 +153,22 @@ func (op *Op) PrepareFor(a Args) error {
 // anything recorded later, without waiting on the host. The kernel may still run when
 // Forward returns; Stream.Submit, Wait and Download cover it. Consecutive Forwards with
 // nothing recorded in between need no further submission.
-func (op *Op) Forward(s *vk.Stream, a Args) error {
+func (op *Op) Forward(s *vk.Stream, a problem.Args) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
 	if op.dev == nil {
 		if s != nil {
-			return invalid("Forward: the CPU tier takes no stream")
+			return errs.Invalid("Forward: the CPU tier takes no stream")
 		}
-		var l layouts
+		var l tensors.Layouts
 		if err := op.check(&l, &a); err != nil {
 			return err
 		}
 		return forwardCPU(op.cfg, a)
 	}
 	if s.Device() == nil {
-		return invalid("Forward: a device tier needs a stream")
+		return errs.Invalid("Forward: a device tier needs a stream")
 	}
 	return op.record(s.Commands, s, &a)
 }
@@ -176,15 +179,15 @@ func (op *Op) Forward(s *vk.Stream, a Args) error {
 // writes), and keeps the tensors and this Op until the commands have run. The commands
 // may run again later but not twice at the same time, because calls with split keys use
 // scratch memory that belongs to the commands. Tier cuda cannot record.
-func (op *Op) Record(c *vk.Commands, a Args) error {
+func (op *Op) Record(c *vk.Commands, a problem.Args) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
 	if op.dev == nil {
-		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", ErrUnsupported)
+		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", problem.ErrUnsupported)
 	}
 	if c.Device() == nil {
-		return invalid("Record: no command buffer")
+		return errs.Invalid("Record: no command buffer")
 	}
 	return op.record(c, nil, &a)
 }
@@ -203,22 +206,22 @@ func (op *Op) Close() error {
 }
 
 // check checks a call and fills l with its layouts.
-func (op *Op) check(l *layouts, a *Args) error {
-	if err := l.check(&op.cfg, a); err != nil { // New has checked the Config
+func (op *Op) check(l *tensors.Layouts, a *problem.Args) error {
+	if err := l.Check(&op.cfg, a); err != nil { // New has checked the Config
 		return err
 	}
-	return op.checkSide(l.all(), a)
+	return op.checkSide(l.All(), a)
 }
 
 // checkSide refuses host memory on a device tier and buffers of another device.
-func (op *Op) checkSide(all []layout, a *Args) error {
+func (op *Op) checkSide(all []tensors.Layout, a *problem.Args) error {
 	if op.dev == nil {
 		return nil // forwardCPU checks the side
 	}
-	if err := checkDevice(all, op.dev); err != nil || !hasOptions(a, &op.cfg) {
+	if err := tensors.CheckDevice(all, op.dev); err != nil || !tensors.HasOptions(a, &op.cfg) {
 		return err
 	}
-	return checkOptionsDevice(a, &op.cfg, op.dev)
+	return tensors.CheckOptionsDevice(a, &op.cfg, op.dev)
 }
 
 // prepare finds or makes the plan and pipeline of a request.
@@ -232,7 +235,7 @@ func (op *Op) prepare(r request) (*prepared, error) {
 	if op.closed.Load() {
 		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
 	}
-	if op.cfg.Tuning == TuningOn && op.experiment == (Experiment{}) {
+	if op.cfg.Tuning == problem.TuningOn && op.experiment == (problem.Experiment{}) {
 		if err := op.tuneOnFirstUse(r); err != nil {
 			return nil, err
 		}
@@ -281,25 +284,25 @@ func (op *Op) prepareVariant(p *prepared, v *variant, splits int) (err error) {
 // computes wrong results by design; an Op with a variant computes correct results at
 // another speed. Steps before stepTuner run with tiles of the fixed table, later steps
 // with tuned tiles if there are any. The CPU tier has neither variants nor ablations.
-func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
+func NewExperiment(dev *vk.Device, cfg problem.Config, e problem.Experiment) (*Op, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	if err := e.Validate(); err != nil {
 		return nil, err
 	}
-	if dev == nil && e != (Experiment{}) {
-		return nil, fmt.Errorf("%w: the CPU tier has no variants and no ablations", ErrUnsupported)
+	if dev == nil && e != (problem.Experiment{}) {
+		return nil, fmt.Errorf("%w: the CPU tier has no variants and no ablations", problem.ErrUnsupported)
 	}
 	if dev != nil && dev.Closed() {
 		return nil, fmt.Errorf("attention: New: %w", vk.ErrClosed)
 	}
 	var pick tilePicker
-	if dev != nil && cfg.Tuning != TuningOff && includes(e, stepTuner) {
+	if dev != nil && cfg.Tuning != problem.TuningOff && includes(e, stepTuner) {
 		pick = storeOf(dev).pick
 	}
 	op := newOp(dev, cfg, e, pick)
-	r := op.typical(Shape{B: 1, Hq: 1, Sq: 1, Sk: 1})
+	r := op.typical(problem.Shape{B: 1, Hq: 1, Sq: 1, Sk: 1})
 	r.anyArgs = true
 	if _, err := makePlan(dev, cfg, r, pick); err != nil {
 		return nil, err

@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"math"
 
+	"vkattn/attention/internal/arith"
+	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
 	"vkattn/shaders"
 	"vkattn/vk"
 )
@@ -22,7 +25,7 @@ type options struct {
 	alibi, sinks     bool
 	bias             uint32 // biasF16 and so on; 0: none
 	mask             bool
-	kv               KVType
+	kv               problem.KVType
 	kvBlock          uint32
 	split            bool // the kernel writes the state of a split
 	combined         bool // the same kernel combines the splits
@@ -48,12 +51,12 @@ func (f options) any() bool { return f != options{} }
 
 // optionsOf returns the options that a call asks for. Row packing and splits are decided
 // later, with the tile.
-func optionsOf(a *Args, cfg *Config) (f options) {
+func optionsOf(a *problem.Args, cfg *problem.Config) (f options) {
 	if w := cfg.Window; w.Given() {
 		f.window = windowLeft*boolConstant(w.Left() >= 0) + windowRight*boolConstant(w.Right() >= 0)
 	}
 	f.softcap = cfg.Softcap != 0
-	if !hasOptions(a, cfg) {
+	if !tensors.HasOptions(a, cfg) {
 		return f
 	}
 	if v := a.Varlen; v != nil {
@@ -118,16 +121,16 @@ const (
 func paramsInBuffer(l *vk.Limits) bool { return l.MaxPushConstantBytes < generalPushBytes }
 
 // generalFits reports why general modules do not fit a device's limits; "" if they do.
-func generalFits(l *vk.Limits, access Access) string {
+func generalFits(l *vk.Limits, access problem.Access) string {
 	bindings, instead := uint32(generalBindings), "; buffers with device addresses need none"
 	if paramsInBuffer(l) {
-		if access == AccessAddresses {
+		if access == problem.AccessAddresses {
 			return fmt.Sprintf("the device has %d bytes of push constants, the general kernel takes %d with addresses; with descriptors it takes none",
 				l.MaxPushConstantBytes, generalPushBytes)
 		}
 		bindings, instead = bindings+1, ""
 	}
-	if access == AccessDescriptors && l.MaxStorageBuffers < bindings {
+	if access == problem.AccessDescriptors && l.MaxStorageBuffers < bindings {
 		return fmt.Sprintf("the device binds %d buffers, the general kernel takes %d%s", l.MaxStorageBuffers, bindings, instead)
 	}
 	return ""
@@ -150,26 +153,26 @@ func (f options) factors(s *scoreFactors) *factors {
 }
 
 // checkLimits refuses calls whose sizes exceed the 32-bit numbers of general kernels.
-func (f options) checkLimits(a *Args, splits, dv int) error {
-	batches, rows := queryExtent(a)
-	all, ok := product(batches, a.Hq, rows)
+func (f options) checkLimits(a *problem.Args, splits, dv int) error {
+	batches, rows := tensors.QueryExtent(a)
+	all, ok := arith.Product(batches, a.Hq, rows)
 	switch {
 	case a.Sq > maxGeneralLength || a.Sk > maxGeneralLength:
-		return fmt.Errorf("%w: Sq %d and Sk %d: the call's options allow at most 2^30", ErrUnsupported, a.Sq, a.Sk)
+		return fmt.Errorf("%w: Sq %d and Sk %d: the call's options allow at most 2^30", problem.ErrUnsupported, a.Sq, a.Sk)
 	case !ok || all > math.MaxUint32/int64(max(splits, 1)):
-		return fmt.Errorf("%w: %d x %d x %d rows in %d splits: the call's options allow fewer than 2^32 rows in all", ErrUnsupported, batches, a.Hq, rows, splits)
+		return fmt.Errorf("%w: %d x %d x %d rows in %d splits: the call's options allow fewer than 2^32 rows in all", problem.ErrUnsupported, batches, a.Hq, rows, splits)
 	case f.split && all*int64(dv) > math.MaxUint32:
-		return fmt.Errorf("%w: %d rows of %d elements: split keys allow fewer than 2^32 elements", ErrUnsupported, all, dv)
+		return fmt.Errorf("%w: %d rows of %d elements: split keys allow fewer than 2^32 elements", problem.ErrUnsupported, all, dv)
 	case f.sparseTokens && int64(a.SparseTokens.Total) > maxGeneralLength:
-		return fmt.Errorf("%w: %d sparse tokens, at most 2^30 are possible", ErrUnsupported, a.SparseTokens.Total)
+		return fmt.Errorf("%w: %d sparse tokens, at most 2^30 are possible", problem.ErrUnsupported, a.SparseTokens.Total)
 	}
 	if a.Bias != nil {
-		if err := below32("Bias", biasStrides(a.Bias, a.Shape), [3]int{a.B, a.Hq, a.Sq}, a.Sk); err != nil {
+		if err := below32("Bias", tensors.BiasStrides(a.Bias, a.Shape), [3]int{a.B, a.Hq, a.Sq}, a.Sk); err != nil {
 			return err
 		}
 	}
 	if a.Mask != nil {
-		if err := below32("Mask", maskStrides(a.Mask, a.Shape), [3]int{a.B, a.Hq, a.Sq}, a.Sk); err != nil {
+		if err := below32("Mask", tensors.MaskStrides(a.Mask, a.Shape), [3]int{a.B, a.Hq, a.Sq}, a.Sk); err != nil {
 			return err
 		}
 	}
@@ -180,12 +183,12 @@ func (f options) checkLimits(a *Args, splits, dv int) error {
 func below32(field string, steps [3]int64, counts [3]int, dim int) error {
 	end := int64(dim)
 	for i, n := range counts {
-		far, ok := mul(int64(n-1), steps[i])
+		far, ok := arith.Mul(int64(n-1), steps[i])
 		if ok {
-			end, ok = add(end, far)
+			end, ok = arith.Add(end, far)
 		}
 		if !ok || end > math.MaxUint32 {
-			return fmt.Errorf("%w: %s spans 2^32 elements or more", ErrUnsupported, field)
+			return fmt.Errorf("%w: %s spans 2^32 elements or more", problem.ErrUnsupported, field)
 		}
 	}
 	return nil

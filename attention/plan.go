@@ -6,24 +6,25 @@ import (
 	"math"
 	"strings"
 
+	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
 // chosen is a Plan with what an operation needs to compute it.
 type chosen struct {
-	Plan
+	problem.Plan
 	variant    variant
-	decodePart *variant   // for the decode part of a mixed batch; nil in most plans
-	cuda       CUDAKernel // for TierCUDA
+	decodePart *variant           // for the decode part of a mixed batch; nil in most plans
+	cuda       problem.CUDAKernel // for TierCUDA
 }
 
 // request is all that a plan depends on.
 type request struct {
-	shape      Shape
-	align      [4]uint32 // of Q, K, V, O in elements
-	access     Access    // AccessAddresses or AccessDescriptors, never AccessAuto
+	shape      problem.Shape
+	align      [4]uint32      // of Q, K, V, O in elements
+	access     problem.Access // AccessAddresses or AccessDescriptors, never AccessAuto
 	lse        bool
-	experiment Experiment
+	experiment problem.Experiment
 
 	anyArgs bool // stands for calls with any Args: nothing that depends on their options is refused
 
@@ -39,36 +40,36 @@ type request struct {
 }
 
 // deviceTiers are the tiers that run on a Vulkan device, best first.
-var deviceTiers = []Tier{TierCoopMat2, TierCoopMat, TierScalar}
+var deviceTiers = []problem.Tier{problem.TierCoopMat2, problem.TierCoopMat, problem.TierScalar}
 
 // makePlan decides how a request is computed: the tier, its kernel and tile, and the splits
 // of the keys. A nil dev selects the CPU tier. If pick is given, it may replace the
 // heuristic's tile.
-func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (chosen, error) {
-	plan := chosen{Plan: Plan{Access: r.access, Flops: flops(cfg, r.shape), Bytes: tensorBytes(cfg, r.shape, r.lse)}}
+func makePlan(dev *vk.Device, cfg problem.Config, r request, pick tilePicker) (chosen, error) {
+	plan := chosen{Plan: problem.Plan{Access: r.access, Flops: flops(cfg, r.shape), Bytes: tensorBytes(cfg, r.shape, r.lse)}}
 	if done, err := plan.chooseCPUOrCUDA(dev, &cfg, &r); done || err != nil {
 		return plan, err
 	}
 	for _, tier := range deviceTiers {
-		if cfg.Tier != TierAuto && cfg.Tier != tier {
+		if cfg.Tier != problem.TierAuto && cfg.Tier != tier {
 			continue
 		}
 		shared, reason := plan.chooseTile(dev, &cfg, tier, &r, pick)
 		if reason != "" {
-			plan.Rejected = append(plan.Rejected, Rejection{tier, reason})
+			plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: tier, Reason: reason})
 			continue
 		}
 		if !plan.chooseSplits(dev, &cfg, tier, &r, shared) {
 			r.plain = true // few rows but also few keys: plan again for the dense kernel
 			if shared, reason = plan.chooseTile(dev, &cfg, tier, &r, pick); reason != "" {
-				plan.Rejected = append(plan.Rejected, Rejection{tier, reason})
+				plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: tier, Reason: reason})
 				continue
 			}
 		}
 		v := &plan.variant
 		plan.Tier, plan.Kernel, plan.Tile, plan.SharedBytes = tier, v.module, v.tile.String(), shared
 		plan.Reason = "best tier the device supports"
-		if cfg.Tier != TierAuto {
+		if cfg.Tier != problem.TierAuto {
 			plan.Reason = "asked for"
 		}
 		return plan, nil
@@ -77,19 +78,19 @@ func makePlan(dev *vk.Device, cfg Config, r request, pick tilePicker) (chosen, e
 	for _, x := range plan.Rejected {
 		why = append(why, fmt.Sprintf("%v: %s", x.Tier, x.Reason))
 	}
-	return plan, fmt.Errorf("%w: %v %v on %s: %s", ErrUnsupported, cfg, r.shape, dev.Info().Name, strings.Join(why, "; "))
+	return plan, fmt.Errorf("%w: %v %v on %s: %s", problem.ErrUnsupported, cfg, r.shape, dev.Info().Name, strings.Join(why, "; "))
 }
 
 // chooseCPUOrCUDA fills in the plan if the tier runs no Vulkan kernel; done reports that.
-func (plan *chosen) chooseCPUOrCUDA(dev *vk.Device, cfg *Config, r *request) (done bool, err error) {
+func (plan *chosen) chooseCPUOrCUDA(dev *vk.Device, cfg *problem.Config, r *request) (done bool, err error) {
 	switch {
-	case dev == nil && cfg.Tier != TierAuto && cfg.Tier != TierCPU:
-		return false, fmt.Errorf("%w: tier %v needs a Vulkan device", ErrUnsupported, cfg.Tier)
+	case dev == nil && cfg.Tier != problem.TierAuto && cfg.Tier != problem.TierCPU:
+		return false, fmt.Errorf("%w: tier %v needs a Vulkan device", problem.ErrUnsupported, cfg.Tier)
 	case dev == nil:
-		plan.Tier, plan.Reason = TierCPU, "no Vulkan device was given"
+		plan.Tier, plan.Reason = problem.TierCPU, "no Vulkan device was given"
 		return true, nil
-	case cfg.Tier == TierCPU:
-		return false, fmt.Errorf("%w: tier cpu computes on host memory: make the operation without a device", ErrUnsupported)
+	case cfg.Tier == problem.TierCPU:
+		return false, fmt.Errorf("%w: tier cpu computes on host memory: make the operation without a device", problem.ErrUnsupported)
 	case !mayCUDA(cfg):
 		return false, nil
 	}
@@ -97,19 +98,19 @@ func (plan *chosen) chooseCPUOrCUDA(dev *vk.Device, cfg *Config, r *request) (do
 	switch {
 	case err == nil:
 		return true, nil
-	case cfg.Tier == TierCUDA && errors.Is(err, vk.ErrUnsupported):
-		return false, fmt.Errorf("%w: tier cuda: %w", ErrUnsupported, err)
-	case cfg.Tier == TierCUDA:
+	case cfg.Tier == problem.TierCUDA && errors.Is(err, vk.ErrUnsupported):
+		return false, fmt.Errorf("%w: tier cuda: %w", problem.ErrUnsupported, err)
+	case cfg.Tier == problem.TierCUDA:
 		return false, fmt.Errorf("attention: tier cuda: %w", err)
 	}
-	plan.Rejected = append(plan.Rejected, Rejection{TierCUDA, err.Error()})
+	plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: problem.TierCUDA, Reason: err.Error()})
 	return false, nil
 }
 
 // chooseTile fills in the kernel and tile of a tier, or returns the reason why the tier
 // cannot run. With FixedSplit it also fills in the kernel of the short sequences, if they
 // have a dispatch of their own. shared is the shared memory of a workgroup in bytes.
-func (plan *chosen) chooseTile(dev *vk.Device, cfg *Config, tier Tier, r *request, pick tilePicker) (shared uint64, reason string) {
+func (plan *chosen) chooseTile(dev *vk.Device, cfg *problem.Config, tier problem.Tier, r *request, pick tilePicker) (shared uint64, reason string) {
 	of, twoClasses := *r, false // the request that picks the tile; whether a second class needs another one
 	if cfg.FixedSplit > 0 {
 		of, twoClasses = r.fixedClasses()
@@ -126,7 +127,7 @@ func (plan *chosen) chooseTile(dev *vk.Device, cfg *Config, tier Tier, r *reques
 			return 0, reason
 		}
 	}
-	plan.Tuning = TileHeuristic
+	plan.Tuning = problem.TileHeuristic
 	if pick != nil && !v.options.any() && cfg.FixedSplit == 0 {
 		var notes []string
 		v.tile, shared, plan.Tuning, notes = picked(dev.Caps(), pick, v, shared, *cfg, *r)
@@ -142,7 +143,7 @@ func (plan *chosen) chooseTile(dev *vk.Device, cfg *Config, tier Tier, r *reques
 // chooseSplits fills in the splits of the general or decode kernel, and the decode part of
 // a mixed batch. It returns false if one workgroup computes all keys of a row and the call
 // has no options: the dense kernel is then faster.
-func (plan *chosen) chooseSplits(dev *vk.Device, cfg *Config, tier Tier, r *request, shared uint64) bool {
+func (plan *chosen) chooseSplits(dev *vk.Device, cfg *problem.Config, tier problem.Tier, r *request, shared uint64) bool {
 	v := &plan.variant
 	if !v.options.any() {
 		return true
@@ -170,33 +171,33 @@ func (plan *chosen) chooseSplits(dev *vk.Device, cfg *Config, tier Tier, r *requ
 
 // picked returns the tile that pick chooses for v, its shared memory and its source. v has
 // the heuristic's tile, which stays if pick has none that fits.
-func picked(caps *vk.Caps, pick tilePicker, v variant, shared uint64, cfg Config, r request) (t tile, bytes uint64, source string, notes []string) {
+func picked(caps *vk.Caps, pick tilePicker, v variant, shared uint64, cfg problem.Config, r request) (t tile, bytes uint64, source string, notes []string) {
 	heuristic := v.tile
 	t, source, notes = pick(v, cfg, r)
 	if source == "" {
-		return heuristic, shared, TileHeuristic, notes
+		return heuristic, shared, problem.TileHeuristic, notes
 	}
 	v.tile = t
 	bytes, reason := fits(caps, v, r.shape)
 	if reason != "" {
-		return heuristic, shared, TileHeuristic, append(notes, "the tuned tile of this class is ignored: "+reason)
+		return heuristic, shared, problem.TileHeuristic, append(notes, "the tuned tile of this class is ignored: "+reason)
 	}
 	return t, bytes, source, notes
 }
 
 // chooseVariant picks the first tile of a tier that is within the device's limits, or
 // returns the reason why there is none.
-func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, shared uint64, reason string) {
+func chooseVariant(caps *vk.Caps, cfg problem.Config, tier problem.Tier, r request) (v variant, shared uint64, reason string) {
 	v = variant{
 		dtype:   cfg.DType,
 		headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
-		causal: cfg.Causal != CausalNone, lse: r.lse, align: r.align, experiment: r.experiment, options: r.options,
+		causal: cfg.Causal != problem.CausalNone, lse: r.lse, align: r.align, experiment: r.experiment, options: r.options,
 	}
-	if r.access == AccessAddresses && !caps.BufferDeviceAddress {
+	if r.access == problem.AccessAddresses && !caps.BufferDeviceAddress {
 		return v, 0, "the device has no buffer device addresses"
 	}
 	if v.options.any() || decodes(caps, &cfg, &r) {
-		if r.experiment != (Experiment{}) {
+		if r.experiment != (problem.Experiment{}) {
 			return v, 0, "variants and ablations are those of the dense kernels"
 		}
 		if reason := generalFits(&caps.Limits, r.access); reason != "" {
@@ -226,13 +227,13 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 }
 
 // tilesOf lists a tier's tiles for a request, best first, or returns what the tier lacks.
-func tilesOf(caps *vk.Caps, cfg *Config, tier Tier, v *variant, r *request) (list []tile, reason string) {
+func tilesOf(caps *vk.Caps, cfg *problem.Config, tier problem.Tier, v *variant, r *request) (list []tile, reason string) {
 	rows := uint32(r.shape.Sq) // rows of a sequence and head, or of a packed group
 	if v.options.packRows != 0 {
 		rows = r.decodeRows()
 	}
-	if tier == TierScalar {
-		if r.experiment != (Experiment{}) {
+	if tier == problem.TierScalar {
+		if r.experiment != (problem.Experiment{}) {
 			return nil, "variants and ablations are those of the cooperative-matrix kernels"
 		}
 		return scalarTiles(&caps.Limits, v.headDimV, rows), ""
@@ -242,7 +243,7 @@ func tilesOf(caps *vk.Caps, cfg *Config, tier Tier, v *variant, r *request) (lis
 		return nil, reason
 	}
 	if s := cfg.ScaleValue(); math.Abs(float64(s)) > maxFastScale && !r.anyArgs && !v.options.modifies() {
-		return nil, fmt.Sprintf("a scale of %g takes scores over %d, see MaxFastScore", s, MaxFastScore)
+		return nil, fmt.Sprintf("a scale of %g takes scores over %d, see MaxFastScore", s, problem.MaxFastScore)
 	}
 	fixed, shape := cfg.FixedSplit > 0, r.shape
 	if fixed {
@@ -260,7 +261,7 @@ func tilesOf(caps *vk.Caps, cfg *Config, tier Tier, v *variant, r *request) (lis
 
 // fits checks a variant against the device's limits before anything is compiled. It
 // returns the shared memory of a workgroup in bytes, or the reason why a limit is exceeded.
-func fits(caps *vk.Caps, v variant, s Shape) (shared uint64, reason string) {
+func fits(caps *vk.Caps, v variant, s problem.Shape) (shared uint64, reason string) {
 	if reason := shapeFits(caps, v, s); reason != "" && !v.options.any() { // the grid of a call with options: see prepared.grid
 		return 0, reason
 	}
@@ -275,7 +276,7 @@ func fits(caps *vk.Caps, v variant, s Shape) (shared uint64, reason string) {
 }
 
 // shapeFits is the part of fits that does not read the SPIR-V.
-func shapeFits(caps *vk.Caps, v variant, s Shape) string {
+func shapeFits(caps *vk.Caps, v variant, s problem.Shape) string {
 	l, t := &caps.Limits, v.tile
 	n, subgroup := t.invocations(), t.subgroupSize()
 	switch {
@@ -289,7 +290,7 @@ func shapeFits(caps *vk.Caps, v variant, s Shape) string {
 
 // gridFits checks the limits of the grid that hold even if the batches are divided among
 // several dispatches.
-func gridFits(caps *vk.Caps, v variant, s Shape) string {
+func gridFits(caps *vk.Caps, v variant, s problem.Shape) string {
 	if n := ceilDiv(uint32(s.Sq), v.tile.rows()); n > caps.Limits.MaxWorkGroupCount[0] {
 		return fmt.Sprintf("%d row blocks, the device dispatches %d", n, caps.Limits.MaxWorkGroupCount[0])
 	}
@@ -300,8 +301,8 @@ func gridFits(caps *vk.Caps, v variant, s Shape) string {
 }
 
 // kernelName returns the name of a tier's dense kernel, without the access.
-func kernelName(tier Tier, t DType) string {
-	if tier == TierScalar {
+func kernelName(tier problem.Tier, t problem.DType) string {
+	if tier == problem.TierScalar {
 		return "scalar" // one module for all three storage types
 	}
 	return fmt.Sprintf("%v_%v", tier, t)
@@ -325,18 +326,18 @@ func (v *variant) family(paramsInBuffer bool) string {
 }
 
 // workgroups returns the number of workgroups of a dense dispatch.
-func workgroups(v variant, s Shape) uint64 {
+func workgroups(v variant, s problem.Shape) uint64 {
 	return uint64(ceilDiv(uint32(s.Sq), v.tile.rows())) * uint64(s.Hq) * uint64(s.B) * uint64(v.slices())
 }
 
 // slices returns how many workgroups share the columns of O of a row block.
 func (v variant) slices() uint32 { return ceilDiv(v.headDimV, v.tile.columns()) }
 
-func flops(cfg Config, s Shape) uint64 {
+func flops(cfg problem.Config, s problem.Shape) uint64 {
 	return 2 * uint64(s.B) * uint64(s.Hq) * uint64(cfg.HeadDim+cfg.ValueDim()) * s.Cells(cfg.Causal)
 }
 
-func tensorBytes(cfg Config, s Shape, lse bool) uint64 {
+func tensorBytes(cfg problem.Config, s problem.Shape, lse bool) uint64 {
 	rows, keys := uint64(s.Rows()), uint64(s.B)*uint64(s.KVHeads())*uint64(s.Sk)
 	n := (rows + keys) * uint64(cfg.HeadDim+cfg.ValueDim()) * uint64(cfg.DType.Size())
 	if lse {

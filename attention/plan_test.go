@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
+	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
 	"vkattn/shaders"
 	"vkattn/vk"
+
+	"github.com/stretchr/testify/require"
 )
 
 // The planner is tested with the limits that devices report, without a device.
@@ -47,12 +49,12 @@ func h200Caps() *vk.Caps {
 
 func headDimPairs() [][2]int {
 	var pairs [][2]int
-	for d := 1; d <= MaxHeadDim; d++ {
+	for d := 1; d <= problem.MaxHeadDim; d++ {
 		pairs = append(pairs, [2]int{d, d})
 	}
 	for d := 64; d <= 1024; d += 64 { // the larger pairs that a Config may have
 		for dv := 64; dv <= 1024; dv += 64 {
-			if max(d, dv) > MaxHeadDim && (Config{HeadDim: d, HeadDimV: dv}).Validate() == nil {
+			if max(d, dv) > problem.MaxHeadDim && (problem.Config{HeadDim: d, HeadDimV: dv}).Validate() == nil {
 				pairs = append(pairs, [2]int{d, dv})
 			}
 		}
@@ -71,8 +73,8 @@ func TestEveryHeadDimHasATileWithinTheLimits(t *testing.T) {
 	}
 	for name, caps := range devices {
 		for _, tier := range deviceTiers {
-			for _, dt := range []DType{F16, BF16, F32} {
-				if tier != TierScalar {
+			for _, dt := range []problem.DType{problem.F16, problem.BF16, problem.F32} {
+				if tier != problem.TierScalar {
 					if _, reason := pickFragment(caps, tier, dt); reason != "" {
 						continue
 					}
@@ -80,12 +82,12 @@ func TestEveryHeadDimHasATileWithinTheLimits(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%v/%v", name, tier, dt), func(t *testing.T) {
 					for _, d := range headDimPairs() {
 						for _, sq := range []int{1, 16, 17, 100, 4096} {
-							for _, access := range []Access{AccessAddresses, AccessDescriptors} {
-								if access == AccessAddresses && !caps.BufferDeviceAddress {
+							for _, access := range []problem.Access{problem.AccessAddresses, problem.AccessDescriptors} {
+								if access == problem.AccessAddresses && !caps.BufferDeviceAddress {
 									continue
 								}
-								cfg := Config{DType: dt, HeadDim: d[0], HeadDimV: d[1]}
-								r := request{shape: Shape{B: 1, Hq: 1, Sq: sq, Sk: 100}, access: access, align: [4]uint32{1, 1, 1, 1}}
+								cfg := problem.Config{DType: dt, HeadDim: d[0], HeadDimV: d[1]}
+								r := request{shape: problem.Shape{B: 1, Hq: 1, Sq: sq, Sk: 100}, access: access, align: [4]uint32{1, 1, 1, 1}}
 								v, shared, reason := chooseVariant(caps, cfg, tier, r)
 								require.Empty(t, reason, "head dims %v, Sq %d, %v", d, sq, access)
 								require.LessOrEqual(t, shared, uint64(caps.Limits.MaxSharedBytes))
@@ -131,16 +133,16 @@ func TestTiersAreRefusedByName(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		caps *vk.Caps
-		tier Tier
-		dt   DType
+		tier problem.Tier
+		dt   problem.DType
 		want string
 	}{
-		{"float32 on fragments", h200, TierCoopMat2, F32, "no float32 cooperative matrices"},
-		{"no reductions", lacking, TierCoopMat2, F16, "cooperativeMatrixReductions"},
-		{"reductions are not asked of coopmat", lacking, TierCoopMat, F16, ""},
-		{"no vote", noVote, TierCoopMat, F16, "subgroup vote"},
-		{"nothing at all", minimalCaps(), TierCoopMat, F16, "VK_KHR_cooperative_matrix"},
-		{"K is not N", coopmatCaps(16, 8, 16, 32, 48<<10), TierCoopMat, F16, "K = N"},
+		{"float32 on fragments", h200, problem.TierCoopMat2, problem.F32, "no float32 cooperative matrices"},
+		{"no reductions", lacking, problem.TierCoopMat2, problem.F16, "cooperativeMatrixReductions"},
+		{"reductions are not asked of coopmat", lacking, problem.TierCoopMat, problem.F16, ""},
+		{"no vote", noVote, problem.TierCoopMat, problem.F16, "subgroup vote"},
+		{"nothing at all", minimalCaps(), problem.TierCoopMat, problem.F16, "VK_KHR_cooperative_matrix"},
+		{"K is not N", coopmatCaps(16, 8, 16, 32, 48<<10), problem.TierCoopMat, problem.F16, "K = N"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, reason := pickFragment(c.caps, c.tier, c.dt)
@@ -154,28 +156,28 @@ func TestTiersAreRefusedByName(t *testing.T) {
 }
 
 func TestWithoutADeviceOnlyTheCPUTierRuns(t *testing.T) {
-	for _, tier := range []Tier{TierScalar, TierCoopMat, TierCoopMat2, TierCUDA} {
-		_, err := New(nil, Config{HeadDim: 64, Tier: tier})
-		require.ErrorIs(t, err, ErrUnsupported)
+	for _, tier := range []problem.Tier{problem.TierScalar, problem.TierCoopMat, problem.TierCoopMat2, problem.TierCUDA} {
+		_, err := New(nil, problem.Config{HeadDim: 64, Tier: tier})
+		require.ErrorIs(t, err, problem.ErrUnsupported)
 		require.ErrorIs(t, err, vk.ErrUnsupported)
 	}
-	op, err := New(nil, Config{HeadDim: 64})
+	op, err := New(nil, problem.Config{HeadDim: 64})
 	require.NoError(t, err)
-	plan, err := op.Plan(Shape{B: 2, Hq: 8, Hkv: 2, Sq: 100, Sk: 50})
+	plan, err := op.Plan(problem.Shape{B: 2, Hq: 8, Hkv: 2, Sq: 100, Sk: 50})
 	require.NoError(t, err)
-	require.Equal(t, TierCPU, plan.Tier)
+	require.Equal(t, problem.TierCPU, plan.Tier)
 	require.Equal(t, uint64(2*2*8*128*100*50), plan.Flops)
-	var shape *ShapeError
-	_, err = op.Plan(Shape{B: 2, Hq: 8, Hkv: 3, Sq: 100, Sk: 50})
+	var shape *problem.ShapeError
+	_, err = op.Plan(problem.Shape{B: 2, Hq: 8, Hkv: 3, Sq: 100, Sk: 50})
 	require.True(t, errors.As(err, &shape))
 }
 
 // The constants of a variant are constants of its module.
 func TestVariantsUseTheirModulesConstants(t *testing.T) {
 	for _, tier := range deviceTiers {
-		for _, access := range []Access{AccessAddresses, AccessDescriptors} {
-			v, _, reason := chooseVariant(h200Caps(), Config{HeadDim: 64}, tier,
-				request{shape: Shape{B: 1, Hq: 1, Sq: 64, Sk: 64}, access: access, align: [4]uint32{8, 8, 8, 8}})
+		for _, access := range []problem.Access{problem.AccessAddresses, problem.AccessDescriptors} {
+			v, _, reason := chooseVariant(h200Caps(), problem.Config{HeadDim: 64}, tier,
+				request{shape: problem.Shape{B: 1, Hq: 1, Sq: 64, Sk: 64}, access: access, align: [4]uint32{8, 8, 8, 8}})
 			require.Empty(t, reason)
 			m, err := shaders.Get(v.module)
 			require.NoError(t, err)
@@ -191,8 +193,8 @@ func TestVariantsUseTheirModulesConstants(t *testing.T) {
 }
 
 func TestLargestAlignment(t *testing.T) {
-	require.Equal(t, uint32(8), largestAlignment(64, 0, 128))
-	require.Equal(t, uint32(4), largestAlignment(64, 12))
-	require.Equal(t, uint32(2), largestAlignment(64, 6))
-	require.Equal(t, uint32(1), largestAlignment(64, 31))
+	require.Equal(t, uint32(8), tensors.LargestAlignment(64, 0, 128))
+	require.Equal(t, uint32(4), tensors.LargestAlignment(64, 12))
+	require.Equal(t, uint32(2), tensors.LargestAlignment(64, 6))
+	require.Equal(t, uint32(1), tensors.LargestAlignment(64, 31))
 }

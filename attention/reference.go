@@ -4,6 +4,8 @@ import (
 	"runtime"
 
 	"vkattn/attention/internal/par"
+	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
 	"vkattn/vk/hostmem"
 )
 
@@ -19,32 +21,32 @@ import (
 // Row i of sequence b (see [Varlen]) is row i of batch b. Rows past the end of a sequence
 // do not exist: they have O = 0 and LSE = -Inf. [ExistingRows] lists the others. Quantised
 // elements of K and V are exact: number times scale.
-func Reference(cfg Config, a Args) (o, lse []float64, err error) {
-	if err := checkInputs(cfg, a); err != nil { // before there is a list of rows
+func Reference(cfg problem.Config, a problem.Args) (o, lse []float64, err error) {
+	if err := tensors.CheckInputs(cfg, a); err != nil { // before there is a list of rows
 		return nil, nil, err
 	}
-	if err := checkHost("Reference", listBytes(a.Shape), hostmem.Product(uint64(a.Rows()), uint64(cfg.ValueDim()+1), 8)); err != nil {
+	if err := tensors.CheckHost("Reference", tensors.ListBytes(a.Shape), hostmem.Product(uint64(a.Rows()), uint64(cfg.ValueDim()+1), 8)); err != nil {
 		return nil, nil, err
 	}
-	return ReferenceSample(cfg, a, AllRows(a.Shape))
+	return ReferenceSample(cfg, a, tensors.AllRows(a.Shape))
 }
 
 // ReferenceRows is Reference of some rows of one (batch, query head): O packed
 // [len(rows), HeadDimV] and LSE [len(rows)], in the order of rows. A row out of range gives
 // a *ShapeError.
-func ReferenceRows(cfg Config, a Args, b, h int, rows []int) (o, lse []float64, err error) {
-	return ReferenceSample(cfg, a, []Rows{{b, h, rows}})
+func ReferenceRows(cfg problem.Config, a problem.Args, b, h int, rows []int) (o, lse []float64, err error) {
+	return ReferenceSample(cfg, a, []problem.Rows{{B: b, H: h, Rows: rows}})
 }
 
 // ReferenceSample is Reference of some rows, for problems too large to verify whole: O
 // packed [rows, HeadDimV] and LSE [rows], in the order of the sample. Each row has the
 // bits that Reference gives it.
-func ReferenceSample(cfg Config, a Args, sample []Rows) (o, lse []float64, err error) {
-	if err := CheckSample(cfg, a, sample); err != nil {
+func ReferenceSample(cfg problem.Config, a problem.Args, sample []problem.Rows) (o, lse []float64, err error) {
+	if err := tensors.CheckSample(cfg, a, sample); err != nil {
 		return nil, nil, err
 	}
-	n, dv := CountRows(sample), cfg.ValueDim()
-	if err := checkHost("Reference", referenceBytes(&cfg, &a, n)); err != nil {
+	n, dv := tensors.CountRows(sample), cfg.ValueDim()
+	if err := tensors.CheckHost("Reference", referenceBytes(&cfg, &a, n)); err != nil {
 		return nil, nil, err
 	}
 	o, lse = make([]float64, n*dv), make([]float64, n)
@@ -52,7 +54,7 @@ func ReferenceSample(cfg Config, a Args, sample []Rows) (o, lse []float64, err e
 	if err := call.open(&cfg, &a); err != nil {
 		return nil, nil, err
 	}
-	block := refBlockRows(n, int(rowKeys(&a)))
+	block := refBlockRows(n, int(tensors.RowKeys(&a)))
 	lengths := make([]int, len(sample))
 	for i, s := range sample {
 		lengths[i] = len(s.Rows)
@@ -73,13 +75,13 @@ func ReferenceSample(cfg Config, a Args, sample []Rows) (o, lse []float64, err e
 // referenceBytes is the memory of the outputs of n rows and of the workers: a score and an
 // entry for every key of a block of rows, as slices that grow, and for one row lists of
 // keys and biases.
-func referenceBytes(cfg *Config, a *Args, n int) uint64 {
+func referenceBytes(cfg *problem.Config, a *problem.Args, n int) uint64 {
 	const perKey, growth = 8 + 8, 2
 	outputs := hostmem.Product(n, cfg.ValueDim()+1, 8)
-	block := uint64(refBlockRows(n, int(rowKeys(a))))
-	each := hostmem.Sum(hostmem.Product(block, hostmem.Sum(hostmem.Product(rowKeys(a), perKey, growth), uint64(cfg.HeadDim)*8)),
-		hostmem.Product(rowKeys(a), 8+8+4, growth), uint64(refKeys*max(cfg.HeadDim, cfg.ValueDim())*8))
-	return hostmem.Sum(outputs, sequenceBytes(a.Shape), hostmem.Product(each, workers(uint64(n))))
+	block := uint64(refBlockRows(n, int(tensors.RowKeys(a))))
+	each := hostmem.Sum(hostmem.Product(block, hostmem.Sum(hostmem.Product(tensors.RowKeys(a), perKey, growth), uint64(cfg.HeadDim)*8)),
+		hostmem.Product(tensors.RowKeys(a), 8+8+4, growth), uint64(refKeys*max(cfg.HeadDim, cfg.ValueDim())*8))
+	return hostmem.Sum(outputs, tensors.SequenceBytes(a.Shape), hostmem.Product(each, workers(uint64(n))))
 }
 
 // refBlockRows is how many rows share one widening of K and V: enough to hide

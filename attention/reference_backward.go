@@ -2,6 +2,8 @@ package attention
 
 import (
 	"vkattn/attention/internal/par"
+	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
 	"vkattn/vk/hostmem"
 )
 
@@ -33,25 +35,25 @@ import (
 // It needs about 32 MiB for each CPU, and the results; where the host lacks that memory,
 // the error matches vk.ErrOutOfMemory. Paged or quantised K and V give an error that
 // matches [ErrUnsupported].
-func ReferenceBackward(cfg Config, a BackwardArgs) (g Gradients, err error) {
-	if err := checkBackward(&a, &cfg); err != nil {
-		return Gradients{}, err
+func ReferenceBackward(cfg problem.Config, a problem.BackwardArgs) (g problem.Gradients, err error) {
+	if err := tensors.CheckBackward(&a, &cfg); err != nil {
+		return problem.Gradients{}, err
 	}
-	want := gradientsOf(&a)
-	if want == (gradientSet{}) {
-		want = gradientSet{true, true, true, a.Bias != nil, a.Sinks.Given()}
+	want := tensors.GradientsOf(&a)
+	if want == (tensors.GradientSet{}) {
+		want = tensors.GradientSet{Q: true, K: true, V: true, Bias: a.Bias != nil, Sinks: a.Sinks.Given()}
 	}
-	if err := checkHost("ReferenceBackward", referenceBackwardBytes(&cfg, &a, want)); err != nil {
-		return Gradients{}, err
+	if err := tensors.CheckHost("ReferenceBackward", referenceBackwardBytes(&cfg, &a, want)); err != nil {
+		return problem.Gradients{}, err
 	}
 	call := backwardCall{args: &a}
 	if err := call.open(&cfg, want); err != nil {
-		return Gradients{}, err
+		return problem.Gradients{}, err
 	}
 	// A unit of work is one (batch, key head), or all that add to the same elements of dBias.
 	batches, heads := a.B, a.KVHeads()
-	if want.bias {
-		n := biasSizes(a.Bias, &a.Shape)
+	if want.Bias {
+		n := tensors.BiasSizes(a.Bias, &a.Shape)
 		batches, heads = min(batches, n[0]), min(heads, n[1])
 	}
 	par.Each(int64(batches)*int64(heads), func() func(int64) {
@@ -71,58 +73,58 @@ func ReferenceBackward(cfg Config, a BackwardArgs) (g Gradients, err error) {
 // backwardCall is a checked backward call in host memory, and its results.
 type backwardCall struct {
 	hostCall
-	args       *BackwardArgs
-	g          Gradients
+	args       *problem.BackwardArgs
+	g          problem.Gradients
 	biasStep   [3]int64  // strides in g.DBias, as hostCall.bias
 	sinks      []float64 // [B, Hq]: what each sequence adds to g.DSinks
-	dO         HostView
-	dLSE       HostView // if args.DLSE is given
-	dQ, dK, dV HostView // of the outputs, if the call accumulates
+	dO         problem.HostView
+	dLSE       problem.HostView // if args.DLSE is given
+	dQ, dK, dV problem.HostView // of the outputs, if the call accumulates
 }
 
 // open allocates the results. The caller has checked that there is memory for them.
-func (c *backwardCall) open(cfg *Config, want gradientSet) (err error) {
+func (c *backwardCall) open(cfg *problem.Config, want tensors.GradientSet) (err error) {
 	a := c.args
 	if err := c.hostCall.open(cfg, &a.Args); err != nil {
 		return err
 	}
-	_, rows := queryExtent(&a.Args)
-	_, keys := kvExtent(&a.Args)
+	_, rows := tensors.QueryExtent(&a.Args)
+	_, keys := tensors.KVExtent(&a.Args)
 	d, dv := cfg.HeadDim, cfg.ValueDim()
 	for _, v := range [5]struct {
 		used             bool
-		view             *HostView
-		tensor           *Tensor
-		dtype            DType
+		view             *problem.HostView
+		tensor           *problem.Tensor
+		dtype            problem.DType
 		heads, rows, dim int
 	}{
 		{true, &c.dO, &a.DO, cfg.DType, a.Hq, rows, dv},
-		{a.DLSE.Given(), &c.dLSE, &a.DLSE, F32, a.Hq, rows, 1},
-		{a.Accumulate && want.q, &c.dQ, &a.DQ, cfg.DType, a.Hq, rows, d},
-		{a.Accumulate && want.k, &c.dK, &a.DK, cfg.DType, a.KVHeads(), keys, d},
-		{a.Accumulate && want.v, &c.dV, &a.DV, cfg.DType, a.KVHeads(), keys, dv},
+		{a.DLSE.Given(), &c.dLSE, &a.DLSE, problem.F32, a.Hq, rows, 1},
+		{a.Accumulate && want.Q, &c.dQ, &a.DQ, cfg.DType, a.Hq, rows, d},
+		{a.Accumulate && want.K, &c.dK, &a.DK, cfg.DType, a.KVHeads(), keys, d},
+		{a.Accumulate && want.V, &c.dV, &a.DV, cfg.DType, a.KVHeads(), keys, dv},
 	} {
 		if v.used {
-			if *v.view, err = ViewHost(*v.tensor, v.dtype, v.heads, v.rows, v.dim); err != nil {
+			if *v.view, err = problem.ViewHost(*v.tensor, v.dtype, v.heads, v.rows, v.dim); err != nil {
 				return err
 			}
 		}
 	}
-	if want.q {
+	if want.Q {
 		c.g.DQ = make([]float64, a.B*a.Hq*a.Sq*d)
 	}
-	if want.k {
+	if want.K {
 		c.g.DK = make([]float64, a.B*a.KVHeads()*a.Sk*d)
 	}
-	if want.v {
+	if want.V {
 		c.g.DV = make([]float64, a.B*a.KVHeads()*a.Sk*dv)
 	}
-	if want.bias {
-		n := biasSizes(a.Bias, &a.Shape)
+	if want.Bias {
+		n := tensors.BiasSizes(a.Bias, &a.Shape)
 		c.g.DBias = make([]float64, n[0]*n[1]*n[2]*a.Sk)
-		c.biasStep = broadcast(Strides{}, n, a.Sk)
+		c.biasStep = tensors.Broadcast(problem.Strides{}, n, a.Sk)
 	}
-	if want.sinks {
+	if want.Sinks {
 		c.g.DSinks, c.sinks = make([]float64, a.Hq), make([]float64, a.B*a.Hq)
 	}
 	return nil
@@ -159,24 +161,24 @@ func (c *backwardCall) sumSinks() {
 // referenceBackwardBytes is the memory of the results and of the workers: for every key of
 // a block of rows a score, an entry, dS and the derivative of the softcap, as slices that
 // grow, and for one row the lists of keys and biases.
-func referenceBackwardBytes(cfg *Config, a *BackwardArgs, want gradientSet) uint64 {
+func referenceBackwardBytes(cfg *problem.Config, a *problem.BackwardArgs, want tensors.GradientSet) uint64 {
 	const perKey, growth = 8 + 8 + 8 + 8, 2
 	d, dv := cfg.HeadDim, cfg.ValueDim()
-	results := sequenceBytes(a.Args.Shape)
+	results := tensors.SequenceBytes(a.Args.Shape)
 	add := func(wanted bool, sizes ...int) {
 		if wanted {
 			results = hostmem.Sum(results, hostmem.Product(append(sizes, 8)...))
 		}
 	}
-	add(want.q, a.B, a.Hq, a.Sq, d)
-	add(want.k, a.B, a.KVHeads(), a.Sk, d)
-	add(want.v, a.B, a.KVHeads(), a.Sk, dv)
-	if want.bias {
-		n := biasSizes(a.Bias, &a.Shape)
+	add(want.Q, a.B, a.Hq, a.Sq, d)
+	add(want.K, a.B, a.KVHeads(), a.Sk, d)
+	add(want.V, a.B, a.KVHeads(), a.Sk, dv)
+	if want.Bias {
+		n := tensors.BiasSizes(a.Bias, &a.Shape)
 		add(true, n[0], n[1], n[2], a.Sk)
 	}
-	add(want.sinks, a.B+1, a.Hq)
-	keys := rowKeys(&a.Args)
+	add(want.Sinks, a.B+1, a.Hq)
+	keys := tensors.RowKeys(&a.Args)
 	block := uint64(backwardBlockRows(&a.Args))
 	each := hostmem.Sum(hostmem.Product(block, hostmem.Sum(hostmem.Product(keys, perKey, growth), uint64(d+dv)*8)),
 		hostmem.Product(keys, 8+8+4, growth), uint64(refKeys*max(d, dv)*8))
@@ -187,6 +189,6 @@ func referenceBackwardBytes(cfg *Config, a *BackwardArgs, want gradientSet) uint
 // cost, few enough to keep a worker's numbers for each of their keys within 32 MiB. It
 // depends on the call alone and not on the number of CPUs, because the order in which dK
 // is summed depends on it where a list of tokens has a key twice.
-func backwardBlockRows(a *Args) int {
-	return max(1, min(64, 1<<20/int(rowKeys(a)), a.Sq))
+func backwardBlockRows(a *problem.Args) int {
+	return max(1, min(64, 1<<20/int(tensors.RowKeys(a)), a.Sq))
 }

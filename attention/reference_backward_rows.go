@@ -3,6 +3,8 @@ package attention
 import (
 	"math"
 	"slices"
+
+	"vkattn/attention/problem"
 )
 
 // backwardWorker computes the gradients of one (batch, key head) after the other by the
@@ -158,7 +160,7 @@ func (w *backwardWorker) scoreGradients(i, b, h, row int) {
 // addStored adds what the outputs hold to the gradients of a sequence and key head.
 func (w *backwardWorker) addStored(b, kv int) {
 	c, group := w.call, w.a.Group()
-	add := func(dst []float64, view *HostView, batch, head, row int) {
+	add := func(dst []float64, view *problem.HostView, batch, head, row int) {
 		narrow := w.narrow[:len(dst)]
 		view.ReadRow(narrow, batch, head, row)
 		for i, x := range narrow {

@@ -3,6 +3,9 @@ package attention
 import (
 	"math"
 	"slices"
+
+	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
 )
 
 const refKeys = 64 // keys widened at once
@@ -45,7 +48,7 @@ func newRefWorker(call *hostCall, rows int) *refWorker {
 }
 
 // run computes rows of one head into o and lse.
-func (w *refWorker) run(at Rows, o, lse []float64) {
+func (w *refWorker) run(at problem.Rows, o, lse []float64) {
 	d, dv, kv := w.cfg.HeadDim, w.cfg.ValueDim(), at.H/w.a.Group()
 	w.list = w.sparseKeys(w.list[:0], at.B, kv)
 	rows := w.rows[:len(at.Rows)]
@@ -93,7 +96,7 @@ func (w *refWorker) begin(r *refRow, b, h, row int) {
 func (w *refWorker) sparseKeys(keys []int, b, kv int) []int {
 	if w.a.SparseTokens != nil {
 		for at, end := w.hostCall.list(b, kv); at < end; at++ {
-			keys = append(keys, intAt(&w.a.SparseTokens.Tokens, at))
+			keys = append(keys, tensors.IntAt(&w.a.SparseTokens.Tokens, at))
 		}
 	}
 	return keys
@@ -109,7 +112,7 @@ func (w *refWorker) key(entry int) int {
 
 // eachRun goes over the keys of the rows in tiles. It visits each row's runs of
 // consecutive entries with their scores and the widened rows of K or V.
-func (w *refWorker) eachRun(rows []refRow, b, kv int, view *kvView, dim int, visit func(i int, scores, wide []float64)) {
+func (w *refWorker) eachRun(rows []refRow, b, kv int, view *tensors.KVView, dim int, visit func(i int, scores, wide []float64)) {
 	end := 0
 	for i := range rows {
 		rows[i].next = 0
@@ -134,13 +137,13 @@ func (w *refWorker) eachRun(rows []refRow, b, kv int, view *kvView, dim int, vis
 }
 
 // load widens entry n of a tile, once.
-func (w *refWorker) load(tile, n, b, kv int, view *kvView, dim int) {
+func (w *refWorker) load(tile, n, b, kv int, view *tensors.KVView, dim int) {
 	if w.have[n] {
 		return
 	}
 	w.have[n] = true
 	batch, at := w.kvRow(b, w.key(tile+n))
-	scale := view.read(w.narrow[:dim], batch, kv, at)
+	scale := view.Read(w.narrow[:dim], batch, kv, at)
 	widen(w.wide[n*dim:][:dim], w.narrow[:dim], float64(scale))
 }
 

@@ -1,6 +1,8 @@
 package attention
 
 import (
+	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
@@ -8,27 +10,27 @@ import (
 // file reads it off a shape or off the checked arguments of a call.
 
 // typical returns the request for packed tensors at the start of their own buffers.
-func (op *Op) typical(s Shape) request {
-	return op.requestOf(s, optionsOf(&Args{Shape: s}, &op.cfg))
+func (op *Op) typical(s problem.Shape) request {
+	return op.requestOf(s, optionsOf(&problem.Args{Shape: s}, &op.cfg))
 }
 
 // requestOf returns the request for packed tensors of a shape with the given options.
-func (op *Op) requestOf(s Shape, f options) request {
+func (op *Op) requestOf(s problem.Shape, f options) request {
 	s.Hkv = s.KVHeads()
 	r := request{shape: s, options: f, access: op.cfg.Access, experiment: op.experiment}
 	r.separateCombine = op.dev != nil && op.dev.QueueIsUnguarded() // vk.Commands.Scratch has no zeroed counters there
 	// A driver on the CPU has few threads: more workgroups gain nothing, and the general
 	// kernel compiles longer.
 	r.plain = op.dev != nil && op.dev.Info().Type == vk.DeviceCPU && op.cfg.FixedSplit == 0
-	if r.access == AccessAuto {
-		r.access = AccessDescriptors
+	if r.access == problem.AccessAuto {
+		r.access = problem.AccessDescriptors
 		if op.dev != nil && op.dev.Caps().BufferDeviceAddress && !op.needsDescriptors(&r) {
-			r.access = AccessAddresses
+			r.access = problem.AccessAddresses
 		}
 	}
 	d, dv := op.cfg.HeadDim, op.cfg.ValueDim()
 	for i, dim := range [4]int{d, d, dv, dv} {
-		r.align[i] = largestAlignment(uint64(dim))
+		r.align[i] = tensors.LargestAlignment(uint64(dim))
 	}
 	return r
 }
@@ -41,7 +43,7 @@ func (op *Op) needsDescriptors(r *request) bool {
 }
 
 // request returns the request of a call whose arguments are checked.
-func (op *Op) request(l *layouts, a *Args) request {
+func (op *Op) request(l *tensors.Layouts, a *problem.Args) request {
 	r := op.requestOf(a.Shape, optionsOf(a, &op.cfg))
 	r.lse = a.LSE.Given()
 	if a.SparseTokens != nil {
@@ -56,19 +58,19 @@ func (op *Op) request(l *layouts, a *Args) request {
 	if mayCUDA(&op.cfg) {
 		r.bar = cudaBarOf(l)
 	}
-	all := l.all()
-	if op.cfg.Access == AccessAuto {
+	all := l.All()
+	if op.cfg.Access == problem.AccessAuto {
 		for i := range all {
-			if all[i].tensor.Buffer.Address() == 0 {
-				r.access = AccessDescriptors
+			if all[i].Tensor.Buffer.Address() == 0 {
+				r.access = problem.AccessDescriptors
 			}
 		}
 	}
 	for i := range r.align {
 		t := &all[i]
 		// The head dim counts too: the kernel reads eight elements at once only if the row has eight.
-		r.align[i] = largestAlignment(uint64(t.dim), uint64(t.tensor.Offset), uint64(t.steps[0]), uint64(t.steps[1]),
-			uint64(t.steps[2]), baseOf(&t.tensor, t.size, r.access)/uint64(t.size))
+		r.align[i] = tensors.LargestAlignment(uint64(t.Dim), uint64(t.Tensor.Offset), uint64(t.Steps[0]), uint64(t.Steps[1]),
+			uint64(t.Steps[2]), tensors.BaseOf(&t.Tensor, t.Size, r.access)/uint64(t.Size))
 	}
 	return r
 }

@@ -1,6 +1,10 @@
 package attention
 
-import "math"
+import (
+	"math"
+
+	"vkattn/attention/problem"
+)
 
 // factors are the numbers that kernels take from a Config. scale turns products of Q and K
 // into scores; unitHigh + unitLow turns scores into natural exponents.
@@ -12,7 +16,7 @@ type scoreFactors struct {
 	natural  factors // scores have a bias or ALiBi and are natural exponents
 }
 
-func scoreFactorsOf(c Config) scoreFactors {
+func scoreFactorsOf(c problem.Config) scoreFactors {
 	var f scoreFactors
 	high, low := logUnit(c)
 	f.products = factors{scaleLog2(c), high, low}
@@ -25,7 +29,7 @@ const leastScaleLog2 = 0x1p-100
 
 // scaleLog2 returns the scale in log2 units. Kernels multiply masked scores, which are
 // -Inf, by it. A scale of 0 becomes a number too small to matter, so that -Inf stays -Inf.
-func scaleLog2(c Config) float32 {
+func scaleLog2(c problem.Config) float32 {
 	s := float64(c.ScaleValue()) * math.Log2E
 	if math.Abs(s) < leastScaleLog2 {
 		return float32(math.Copysign(leastScaleLog2, s))
@@ -37,7 +41,7 @@ func scaleLog2(c Config) float32 {
 // row max is in units of the rounded scaleLog2, LSE in units of scale. If scaleLog2 is
 // leastScaleLog2 in place of a smaller scale, logUnit is ln 2: the row max may contain the
 // exponents of scales of V.
-func logUnit(c Config) (high, low float32) {
+func logUnit(c problem.Config) (high, low float32) {
 	unit := math.Abs(float64(c.ScaleValue())) / math.Abs(float64(scaleLog2(c)))
 	if math.Abs(float64(scaleLog2(c))) == leastScaleLog2 {
 		unit = math.Ln2

@@ -3,6 +3,7 @@ package attention
 import (
 	"math"
 
+	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
@@ -18,14 +19,14 @@ const decodeQueries = 16
 const fewRows = 2
 
 // decodes reports whether packed rows or split keys make a call without options faster.
-func decodes(caps *vk.Caps, cfg *Config, r *request) bool {
+func decodes(caps *vk.Caps, cfg *problem.Config, r *request) bool {
 	if r.plain {
 		return false
 	}
 	if cfg.FixedSplit > 0 {
 		return true
 	}
-	if r.shape.Sq > decodeQueries || r.experiment != (Experiment{}) || generalFits(&caps.Limits, r.access) != "" {
+	if r.shape.Sq > decodeQueries || r.experiment != (problem.Experiment{}) || generalFits(&caps.Limits, r.access) != "" {
 		return false
 	}
 	return r.shape.Group() > 1 || r.shape.Sk >= minSplitKeys
@@ -56,7 +57,7 @@ func (v *variant) minSplitKeys() int {
 // split with minSplitKeys keys or more. The estimate assumes that all workgroups take
 // equally long, that as many run at once as fit in the shared memory of the cores, and
 // that every sequence has Sk keys.
-func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes uint64) int {
+func splitsOf(caps *vk.Caps, cfg *problem.Config, v *variant, r *request, sharedBytes uint64) int {
 	if cfg.FixedSplit > 0 {
 		return cfg.FixedSplit
 	}
@@ -76,7 +77,7 @@ func splitsOf(caps *vk.Caps, cfg *Config, v *variant, r *request, sharedBytes ui
 		return ceilDiv64(groups*uint64(n), resident) * (ceilDiv64(uint64(r.keys()), uint64(n)) + splitCost)
 	}
 	best := 1
-	for n := 2; n <= min(max(1, r.keys()/v.minSplitKeys()), MaxStates); n++ {
+	for n := 2; n <= min(max(1, r.keys()/v.minSplitKeys()), problem.MaxStates); n++ {
 		if cost(n) < cost(best) {
 			best = n
 		}
@@ -133,7 +134,7 @@ func (v *variant) grid(r *request, splits int) [3]uint32 {
 
 // grid returns the workgroups of a dispatch with these options: x row blocks, y KV heads
 // times splits, z batches times slices of O.
-func (o *options) grid(s *Shape, totalQ, splits int, rows, slices uint32) [3]uint32 {
+func (o *options) grid(s *problem.Shape, totalQ, splits int, rows, slices uint32) [3]uint32 {
 	group := max(o.packRows, 1)
 	x := ceilDiv64(uint64(s.Sq)*uint64(group), uint64(rows))
 	z := uint64(s.B) * uint64(slices)

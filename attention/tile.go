@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"vkattn/attention/problem"
 	"vkattn/shaders"
 )
 
@@ -166,9 +167,9 @@ func ceilDiv(a, b uint32) uint32 { return (a + b - 1) / b }
 // tilePicker may replace the heuristic's tile, v.tile. With a source of "" the heuristic's
 // tile stays. The plan gets the notes in both cases. The returned tile is within the limits
 // of the device.
-type tilePicker func(v variant, cfg Config, r request) (t tile, source string, notes []string)
+type tilePicker func(v variant, cfg problem.Config, r request) (t tile, source string, notes []string)
 
 // pickOnly returns a tilePicker that always picks t. Tune times each candidate with it.
 func pickOnly(t tile) tilePicker {
-	return func(variant, Config, request) (tile, string, []string) { return t, TileTuned, nil }
+	return func(variant, problem.Config, request) (tile, string, []string) { return t, problem.TileTuned, nil }
 }

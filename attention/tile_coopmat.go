@@ -3,6 +3,9 @@ package attention
 import (
 	"fmt"
 	"slices"
+
+	"vkattn/attention/internal/arith"
+	"vkattn/attention/problem"
 )
 
 // coopmatTile is a tile of the cooperative-matrix forward kernels, dense and general
@@ -145,7 +148,7 @@ var ladderTile = coopmatTile{Subgroups: 4, MFrags: 1, KVTile: 32, KVStep: 32, Dv
 
 // coopmat2Cases replace tiles of coopmat2Table if they hold. If several hold, the last wins.
 var coopmat2Cases = []struct {
-	holds func(v *variant, best coopmatTile, s Shape, causal Causal) bool
+	holds func(v *variant, best coopmatTile, s problem.Shape, causal problem.Causal) bool
 	rows  []tableTile
 }{
 	// A causal mask. TFLOP/s:
@@ -153,7 +156,7 @@ var coopmat2Cases = []struct {
 	//	 32: blocks of 512 rows are too few at 4096 with 32 heads: 152, and 274 without the mask
 	//	 64: 8x2x128/16 248 at 2048 and 290 at 4096; 4x2x64/16 244, 278; 8x2x96/16 234, 289
 	//	128: 8x2x32/16 q3 246, 296; q2 238, 288; 12x1x48/16 234, 270; 8x1x64/32 233, 262
-	{func(v *variant, _ coopmatTile, _ Shape, _ Causal) bool { return v.causal }, []tableTile{
+	{func(v *variant, _ coopmatTile, _ problem.Shape, _ problem.Causal) bool { return v.causal }, []tableTile{
 		{32, coopmatTile{Subgroups: 4, MFrags: 2, KVTile: 64, KVStep: 16}},
 		{64, coopmatTile{Subgroups: 8, MFrags: 2, KVTile: 128, KVStep: 16}},
 		{128, coopmatTile{Subgroups: 8, MFrags: 2, KVTile: 32, KVStep: 16, QSmemChunks: 3}},
@@ -163,7 +166,7 @@ var coopmat2Cases = []struct {
 	//
 	//	 64: 4x2x64/16 186; 8x1x64/16 184; 16x1x128/16 179; 8x2x128/16 176
 	//	128: 8x1x64/32 189; 8x2x32/16 q3 176
-	{func(v *variant, _ coopmatTile, s Shape, causal Causal) bool {
+	{func(v *variant, _ coopmatTile, s problem.Shape, causal problem.Causal) bool {
 		return v.causal && s.Cells(causal) <= shortKeys*uint64(s.Sq)
 	}, []tableTile{
 		{64, coopmatTile{Subgroups: 4, MFrags: 2, KVTile: 64, KVStep: 16}},
@@ -171,14 +174,14 @@ var coopmat2Cases = []struct {
 	}},
 	// Pages smaller than a KV tile, without a causal mask: finding the keys takes registers
 	// (docs/log.md, 47).
-	{func(v *variant, best coopmatTile, _ Shape, _ Causal) bool {
+	{func(v *variant, best coopmatTile, _ problem.Shape, _ problem.Causal) bool {
 		return v.options.pageSize%best.KVTile != 0 && !v.causal
 	}, []tableTile{
 		{128, coopmatTile{Subgroups: 8, MFrags: 2, KVTile: 32, KVStep: 16, QSmemChunks: 3}},
 	}},
 	// Quantised K and V with scales, whose sums take registers too: on an H200 8x1x64/32 and
 	// 12x1x48/16 take 1.34 ms, 8x2x32/16 1.55 (batch 2, 32 heads over 8, length 4096, int8).
-	{func(v *variant, _ coopmatTile, _ Shape, _ Causal) bool { return v.options.kv.Scaled() }, []tableTile{
+	{func(v *variant, _ coopmatTile, _ problem.Shape, _ problem.Causal) bool { return v.options.kv.Scaled() }, []tableTile{
 		{128, coopmatTile{Subgroups: 8, MFrags: 1, KVTile: 64, KVStep: 32}},
 	}},
 }
@@ -186,7 +189,7 @@ var coopmat2Cases = []struct {
 const shortKeys = 640
 
 // chooseCoopmatTile picks a tile from the tables.
-func chooseCoopmatTile(tier Tier, v *variant, s Shape, causal Causal) coopmatTile {
+func chooseCoopmatTile(tier problem.Tier, v *variant, s problem.Shape, causal problem.Causal) coopmatTile {
 	dim := max(v.headDim, v.headDimV)
 	row := func(table []tableTile) tableTile {
 		return table[slices.IndexFunc(table, func(t tableTile) bool { return dim <= t.maxDim })]
@@ -194,7 +197,7 @@ func chooseCoopmatTile(tier Tier, v *variant, s Shape, causal Causal) coopmatTil
 	switch {
 	case !includes(v.experiment, stepTiles):
 		return ladderTile
-	case tier == TierCoopMat:
+	case tier == problem.TierCoopMat:
 		return row(coopmatTable).coopmatTile
 	}
 	standard := row(coopmat2Table)
@@ -231,7 +234,7 @@ func coopmatTiles(f fragment, best coopmatTile, v *variant, rows, maxInvocations
 			}
 			t := best
 			t.fragment, t.Subgroups, t.MFrags, t.KVTile, t.DvSlice = f, subgroups, frags, keys, slice
-			t.KVStep = uint32(gcd(uint64(best.KVStep), uint64(keys)))
+			t.KVStep = uint32(arith.GCD(uint64(best.KVStep), uint64(keys)))
 			t.QSmemChunks = min(best.QSmemChunks*16/f.K, t.chunks(v.headDim))
 			if !t.computes(v.headDim, v.headDimV) {
 				continue
@@ -251,4 +254,4 @@ func coopmatTiles(f fragment, best coopmatTile, v *variant, rows, maxInvocations
 }
 
 // maxFastScale is the scale at which a product of 16 reaches MaxFastScore.
-const maxFastScale = MaxFastScore / 16
+const maxFastScale = problem.MaxFastScore / 16

@@ -3,6 +3,7 @@ package attention
 import (
 	"fmt"
 
+	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
@@ -81,7 +82,7 @@ func decodeTiles(caps *vk.Caps, f fragment, v *variant, r *request, fixed bool) 
 	dim, rows := max(v.headDim, v.headDimV), r.decodeRows()
 	t := decodeTile{fragment: r.operands.fragment(f, rows), Subgroups: 4, KVTile: 16, DimSplit: 1, Operands: r.operands}
 	slice := v.headDimV
-	if dim <= 64 || dim <= 128 && v.options.kv != KVSame && r.operands == operandsInRegisters {
+	if dim <= 64 || dim <= 128 && v.options.kv != problem.KVSame && r.operands == operandsInRegisters {
 		t.KVTile = 32
 	}
 	pairs := v.pairs(dim, t.SumN)
@@ -153,7 +154,7 @@ const keyRun = 16
 // keysRun reports whether keys are contiguous in multiples of keyRun.
 func (v *variant) keysRun() bool {
 	o := &v.options
-	return o.kv == KVSame && !o.sparseTokens && o.pageSize%keyRun == 0
+	return o.kv == problem.KVSame && !o.sparseTokens && o.pageSize%keyRun == 0
 }
 
 // pairs reports whether two subgroups of the decode kernel split the head dim, which leaves
@@ -163,7 +164,7 @@ func (v *variant) keysRun() bool {
 // registers, are slower too (int8: 206 instead of 184); they pair only with more than 8
 // rows, which would otherwise be read twice.
 func (v *variant) pairs(dim, sumN uint32) bool {
-	return dim > 192 && dim <= 256 && (v.options.kv == KVSame || sumN > 8)
+	return dim > 192 && dim <= 256 && (v.options.kv == problem.KVSame || sumN > 8)
 }
 
 // prefetchOf returns how much of the next KV tile a subgroup loads while it multiplies one:
@@ -176,9 +177,9 @@ func prefetchOf(v *variant, t *decodeTile, dim uint32) uint32 {
 	switch {
 	case v.options.kv.Scaled() && t.Operands == operandsInRegisters:
 		return v.scaledPrefetch(dim, t.SumN)
-	case v.options.kv != KVSame:
+	case v.options.kv != problem.KVSame:
 		return 0
-	case t.DimSplit == 2 && v.dtype == F16:
+	case t.DimSplit == 2 && v.dtype == problem.F16:
 		return 1
 	case dim > 128, dim <= 64 && !v.keysRun():
 		return 0

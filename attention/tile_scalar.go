@@ -3,6 +3,7 @@ package attention
 import (
 	"fmt"
 
+	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
@@ -69,7 +70,7 @@ func scalarTiles(limits *vk.Limits, headDimV, rows uint32) []tile {
 		for t.BlockRows > t.threadsY() && t.BlockRows/2 >= rows {
 			t.BlockRows /= 2
 		}
-		t.DvSlice = min(headDimV, MaxHeadDim)
+		t.DvSlice = min(headDimV, problem.MaxHeadDim)
 		if t.ThreadsX == 8 && t.DvSlice > 128 {
 			continue // an invocation would hold 128 elements of O
 		}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"vkattn/attention/internal/errs"
+	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
@@ -57,24 +59,24 @@ const (
 // heuristic's tile, is dropped, and the report says why. Canceling ctx ends a tuning
 // between two steps, and a lost device ends it at once; nothing is stored then. The CPU
 // tier has nothing to tune: the error matches [ErrUnsupported].
-func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, error) {
+func (op *Op) Tune(ctx context.Context, s problem.Shape, o TuneOptions) (TuneReport, error) {
 	if err := op.usable(); err != nil {
 		return TuneReport{}, err
 	}
 	if ctx == nil {
-		return TuneReport{}, invalid("Tune: no context")
+		return TuneReport{}, errs.Invalid("Tune: no context")
 	}
 	if op.dev == nil {
-		return TuneReport{}, fmt.Errorf("%w: the CPU tier has no tiles to tune", ErrUnsupported)
+		return TuneReport{}, fmt.Errorf("%w: the CPU tier has no tiles to tune", problem.ErrUnsupported)
 	}
-	if op.experiment != (Experiment{}) {
-		return TuneReport{}, fmt.Errorf("%w: a kernel changed for measurement is not tuned", ErrUnsupported)
+	if op.experiment != (problem.Experiment{}) {
+		return TuneReport{}, fmt.Errorf("%w: a kernel changed for measurement is not tuned", problem.ErrUnsupported)
 	}
 	if err := s.Validate(); err != nil {
 		return TuneReport{}, err
 	}
-	if op.cfg.Tier == TierCUDA {
-		return TuneReport{}, fmt.Errorf("%w: tier cuda has no tiles to tune", ErrUnsupported)
+	if op.cfg.Tier == problem.TierCUDA {
+		return TuneReport{}, fmt.Errorf("%w: tier cuda has no tiles to tune", problem.ErrUnsupported)
 	}
 	r := op.typical(s)
 	r.lse = o.LSE
@@ -122,7 +124,7 @@ func (op *Op) tuneOnFirstUse(r request) error {
 		return err
 	case err != nil:
 		store.fail(report.Class, err)
-	case report.Source != TileTuned:
+	case report.Source != problem.TileTuned:
 		store.fail(report.Class, errors.New("too slow here"))
 	}
 	return nil
@@ -132,7 +134,7 @@ func (op *Op) tuneOnFirstUse(r request) error {
 type tuning struct {
 	TuneOptions
 	dev      *vk.Device
-	cfg      Config
+	cfg      problem.Config
 	r        request
 	deadline time.Time
 	list     []*candidate // the candidates to try, the heuristic's first
@@ -159,9 +161,9 @@ func (op *Op) tune(ctx context.Context, store *tuneStore, r request, o TuneOptio
 	}
 	cfg := op.cfg
 	cfg.AllowCUDA = false
-	cfg.Tier, cfg.Tuning, cfg.Access = c.Tier, TuningOff, r.access
+	cfg.Tier, cfg.Tuning, cfg.Access = c.Tier, problem.TuningOff, r.access
 	report = TuneReport{Class: class, Shape: r.shape, Config: cfg, Tier: c.Tier, Kernel: c.Kernel,
-		Heuristic: v.describe(), Winner: v.describe(), Source: TileHeuristic}
+		Heuristic: v.describe(), Winner: v.describe(), Source: problem.TileHeuristic}
 	t := &tuning{TuneOptions: o, dev: op.dev, cfg: cfg, r: r, deadline: start.Add(o.Budget), report: &report}
 	defer func() {
 		for _, c := range t.list {
@@ -188,7 +190,7 @@ func (op *Op) tune(ctx context.Context, store *tuneStore, r request, o TuneOptio
 	}
 	if o.DryRun || o.CompileOnly {
 		_, source, notes := store.pick(v, op.cfg, r)
-		report.Source, report.Notes = cmp.Or(source, TileHeuristic), notes
+		report.Source, report.Notes = cmp.Or(source, problem.TileHeuristic), notes
 		return report, nil
 	}
 	winner, best, heuristic, err := t.compete(ctx)
@@ -219,7 +221,7 @@ func (op *Op) keep(store *tuneStore, report *TuneReport, e tuningEntry) {
 		report.Notes = append(report.Notes, "not stored: no time was left for another tile than the heuristic's")
 		return
 	}
-	report.Source = TileTuned
+	report.Source = problem.TileTuned
 	if err := store.put(report.Class, e); err != nil {
 		report.Notes = append(report.Notes, fmt.Sprintf("not stored: %v", err))
 	} else {

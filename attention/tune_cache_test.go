@@ -10,10 +10,11 @@ import (
 	"syscall"
 	"testing"
 
+	"vkattn/attention/problem"
+	"vkattn/vk"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"vkattn/vk"
 )
 
 // The tuning cache without a device: what the next process finds, and how bad files, entries
@@ -29,10 +30,10 @@ func freshStore(path string, caps *vk.Caps) *tuneStore {
 }
 
 // tuned writes a cache file in which a class has its second candidate.
-func tuned(t *testing.T) (path string, caps *vk.Caps, v variant, cfg Config, r request, entry tuningEntry) {
+func tuned(t *testing.T) (path string, caps *vk.Caps, v variant, cfg problem.Config, r request, entry tuningEntry) {
 	t.Helper()
-	caps, cfg = h200Caps(), Config{HeadDim: 128}
-	v, r = tuneProblem(t, caps, cfg, TierCoopMat2, large)
+	caps, cfg = h200Caps(), problem.Config{HeadDim: 128}
+	v, r = tuneProblem(t, caps, cfg, problem.TierCoopMat2, large)
 	path = filepath.Join(t.TempDir(), "deep", tuneDeviceInfo.file())
 	other := v
 	for _, o := range prune(caps, v, r, 4)[1:] {
@@ -47,7 +48,7 @@ func tuned(t *testing.T) (path string, caps *vk.Caps, v variant, cfg Config, r r
 	require.NoError(t, s.put(classOf(v, cfg, r.shape), entry))
 	got, source, notes := s.pick(v, cfg, r)
 	require.Equal(t, other.tile, got)
-	require.Equal(t, TileTuned, source)
+	require.Equal(t, problem.TileTuned, source)
 	require.Empty(t, notes)
 	return path, caps, v, cfg, r, entry
 }
@@ -56,7 +57,7 @@ func TestATunedTileIsFoundByTheNextProcess(t *testing.T) {
 	path, caps, v, cfg, r, entry := tuned(t)
 	got, source, notes := freshStore(path, caps).pick(v, cfg, r)
 	require.Equal(t, entry.Tile, keyOf(got))
-	require.Equal(t, TileCached, source)
+	require.Equal(t, problem.TileCached, source)
 	require.Empty(t, notes)
 	// After another tuning the new tile is used at once.
 	s := freshStore(path, caps)
@@ -65,9 +66,9 @@ func TestATunedTileIsFoundByTheNextProcess(t *testing.T) {
 	require.NoError(t, s.put(classOf(v, cfg, r.shape), entry))
 	got, source, _ = s.pick(v, cfg, r)
 	require.Equal(t, v.tile, got)
-	require.Equal(t, TileTuned, source)
+	require.Equal(t, problem.TileTuned, source)
 	// Another class still uses the heuristic's tile.
-	cfg.Causal = TopLeft
+	cfg.Causal = problem.TopLeft
 	_, source, notes = freshStore(path, caps).pick(v, cfg, r)
 	require.Empty(t, source)
 	require.Empty(t, notes)
@@ -167,7 +168,7 @@ func TestABadCacheIsIgnoredWithANote(t *testing.T) {
 			// The next tuning replaces the bad file or entry.
 			require.NoError(t, s.put(classOf(v, cfg, r.shape), entry))
 			_, source, notes = freshStore(path, caps).pick(v, cfg, r)
-			require.Equal(t, TileCached, source)
+			require.Equal(t, problem.TileCached, source)
 			require.Empty(t, notes)
 		})
 	}
@@ -207,7 +208,7 @@ func TestProcessesAddToOneFile(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 16 {
 		wg.Go(func() {
-			cfg := Config{HeadDim: 128, Causal: Causal(i % 3)}
+			cfg := problem.Config{HeadDim: 128, Causal: problem.Causal(i % 3)}
 			shape := r.shape
 			shape.Sq = 1 << i
 			assert.NoError(t, freshStore(path, caps).put(classOf(v, cfg, shape), entry))
@@ -237,7 +238,7 @@ func TestAProcessReadsTheCacheOnce(t *testing.T) {
 	require.NoError(t, there.put(classOf(v, cfg, r.shape), entry))
 	got, source, _ := here.pick(v, cfg, r)
 	require.NotEqual(t, v.tile, got)
-	require.Equal(t, TileCached, source)
+	require.Equal(t, problem.TileCached, source)
 	got, _, _ = there.pick(v, cfg, r)
 	require.Equal(t, v.tile, got)
 }
@@ -245,13 +246,13 @@ func TestAProcessReadsTheCacheOnce(t *testing.T) {
 func TestAnUnwritableFolderCostsTheTuning(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o644))
-	caps, cfg := h200Caps(), Config{HeadDim: 128}
-	v, r := tuneProblem(t, caps, cfg, TierCoopMat2, large)
+	caps, cfg := h200Caps(), problem.Config{HeadDim: 128}
+	v, r := tuneProblem(t, caps, cfg, problem.TierCoopMat2, large)
 	for _, path := range []string{filepath.Join(file, "x.json"), ""} {
 		s := newTuneStore(tuneDeviceInfo, caps, path)
 		require.Error(t, s.put(classOf(v, cfg, r.shape), tuningEntry{SPIRV: v.spirv(), Tile: keyOf(v.tile)}), "%q", path)
 		_, source, notes := s.pick(v, cfg, r)
-		require.Equal(t, TileTuned, source, "this process uses it nevertheless")
+		require.Equal(t, problem.TileTuned, source, "this process uses it nevertheless")
 		require.Len(t, notes, 1)
 		require.Contains(t, notes[0], "not stored")
 	}
@@ -273,7 +274,7 @@ func TestStoresAreUsedByManyGoroutines(t *testing.T) {
 	}
 	wg.Wait()
 	_, source, _ := s.pick(v, cfg, r)
-	require.Equal(t, TileCached, source)
+	require.Equal(t, problem.TileCached, source)
 	s.fail(classOf(v, cfg, r.shape), fmt.Errorf("vk: no room"))
 	_, _, notes := s.pick(v, cfg, r)
 	require.Equal(t, []string{"not tuned: no room"}, notes)

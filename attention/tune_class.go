@@ -3,6 +3,8 @@ package attention
 import (
 	"fmt"
 	"math/bits"
+
+	"vkattn/attention/problem"
 )
 
 // A tuned tile holds for a class of shapes, not only for the shape that was timed. Sizes
@@ -22,10 +24,10 @@ const (
 //	k     Sk likewise: how long the KV loop is
 //	rows  B*Hq*Sq likewise, at most 2^18: how many workgroups there are
 //	group Hq/Hkv likewise, at most 8: how often K and V are read again
-func classOf(v variant, cfg Config, s Shape) string {
+func classOf(v variant, cfg problem.Config, s problem.Shape) string {
 	causal := cfg.Causal
-	if causal == BottomRight && s.Sq == s.Sk {
-		causal = TopLeft // the same mask
+	if causal == problem.BottomRight && s.Sq == s.Sk {
+		causal = problem.TopLeft // the same mask
 	}
 	lse := ""
 	if v.lse {
@@ -46,7 +48,7 @@ func bucket(n, most int64) int64 {
 
 // shrunkBatch returns s with fewer batches, to be timed in its place: it halves B while
 // at least classRows rows are left, the size from which all shapes are one class.
-func shrunkBatch(s Shape) Shape {
+func shrunkBatch(s problem.Shape) problem.Shape {
 	for s.B > 1 {
 		less := s
 		less.B = (s.B + 1) / 2

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
@@ -23,7 +24,7 @@ type candidate struct {
 
 // newCandidate makes a candidate with an operation that uses only o's tile. cfg names its
 // tier.
-func newCandidate(dev *vk.Device, cfg Config, o option) *candidate {
+func newCandidate(dev *vk.Device, cfg problem.Config, o option) *candidate {
 	return &candidate{option: o, op: newOp(dev, cfg, o.v.experiment, pickOnly(o.v.tile))}
 }
 

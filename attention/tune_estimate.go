@@ -4,6 +4,7 @@ import (
 	"math"
 	"strings"
 
+	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
@@ -35,11 +36,11 @@ const (
 // tunable is a tile that tuning varies, with the estimates of it.
 type tunable interface {
 	tile
-	registers(v *variant) int                                           // per invocation while it multiplies
-	mostExcess() float64                                                // from this excess of registers on the tile is not tried
-	leastShared(v *variant) uint32                                      // bytes of shared memory per workgroup without padding
-	blockTime(v *variant, caps *vk.Caps, s Shape, keys float64) float64 // time of a row block, in a unit of the family
-	division() [2]uint32                                                // division of the workgroup: tiles with the same one are alike
+	registers(v *variant) int                                                   // per invocation while it multiplies
+	mostExcess() float64                                                        // from this excess of registers on the tile is not tried
+	leastShared(v *variant) uint32                                              // bytes of shared memory per workgroup without padding
+	blockTime(v *variant, caps *vk.Caps, s problem.Shape, keys float64) float64 // time of a row block, in a unit of the family
+	division() [2]uint32                                                        // division of the workgroup: tiles with the same one are alike
 }
 
 // excess returns estimated registers over available ones. Larger workgroups have fewer
@@ -109,11 +110,11 @@ func (t coopmatTile) tileBytes(headDim uint32) uint32 {
 
 // reduces reports whether the kernel reduces and converts fragments in registers.
 // Otherwise they go through shared memory.
-func (v variant) reduces() bool { return strings.HasPrefix(v.module, TierCoopMat2.String()) }
+func (v variant) reduces() bool { return strings.HasPrefix(v.module, problem.TierCoopMat2.String()) }
 
 // cost orders candidates; its unit has no meaning. It is the time of all row blocks times
 // idle, the factor for the cores that the end of the grid leaves idle.
-func (v *variant) cost(t tunable, caps *vk.Caps, s Shape) float64 {
+func (v *variant) cost(t tunable, caps *vk.Caps, s problem.Shape) float64 {
 	keys, longest := v.walk(s)
 	groups := float64(workgroups(*v, s))
 	return groups * t.blockTime(v, caps, s, keys) * idle(caps, groups, longest/keys, v.causal)
@@ -122,7 +123,7 @@ func (v *variant) cost(t tunable, caps *vk.Caps, s Shape) float64 {
 // walk returns how many keys the KV loop of a row block covers, in whole KV tiles: the
 // mean and the maximum. If there are more keys than queries, it assumes a causal mask that
 // is aligned to the last key.
-func (v variant) walk(s Shape) (mean, longest float64) {
+func (v variant) walk(s problem.Shape) (mean, longest float64) {
 	cols, rows := float64(v.tile.keys()), float64(v.tile.rows())
 	all := math.Ceil(float64(s.Sk)/cols) * cols
 	if !v.causal {
@@ -183,7 +184,7 @@ const (
 // workgroup is resident. All workgroups of a multiprocessor together have as much shared
 // memory as a single one may ask for: two of 24 KiB are resident if the limit is 48 KiB,
 // two of 26 are not.
-func (t coopmatTile) blockTime(v *variant, caps *vk.Caps, s Shape, keys float64) float64 {
+func (t coopmatTile) blockTime(v *variant, caps *vk.Caps, s problem.Shape, keys float64) float64 {
 	f := func(n uint32) float64 { return float64(n) }
 	subgroups, steps := f(t.Subgroups), f(t.KVTile/t.KVStep)
 	chunks, outs := f(t.chunks(v.headDim)), f(ceilDiv(t.DvSlice, t.N))
@@ -210,7 +211,7 @@ func (t coopmatTile) blockTime(v *variant, caps *vk.Caps, s Shape, keys float64)
 	lull := max(1, math.Pow(busySubgroup/(subgroups*together), 0.7))
 
 	ofWeights := ofWeights
-	if v.dtype == BF16 {
+	if v.dtype == problem.BF16 {
 		ofWeights += ofRounding
 	}
 	tile := lull*(ofProducts*products+ofShared*reads+ofWeights*weights) + alone*(2*drain+refill+ofFirst*first)
@@ -226,7 +227,7 @@ func (t coopmatTile) blockTime(v *variant, caps *vk.Caps, s Shape, keys float64)
 
 // blockTime counts the reads of shared memory per multiplication, the barriers, and the
 // loads per row.
-func (t scalarTile) blockTime(v *variant, _ *vk.Caps, _ Shape, keys float64) float64 {
+func (t scalarTile) blockTime(v *variant, _ *vk.Caps, _ problem.Shape, keys float64) float64 {
 	f := func(n uint32) float64 { return float64(n) }
 	c := 2/f(t.BlockRows/t.threadsY()) + 2/f(t.KVTile/t.ThreadsX) + 8/f(t.ChunkD) + 2/f(t.ChunkV)
 	c += 16/f(t.KVTile) + 64/f(t.BlockRows) + 5*max(0, excess(t, t.registers(v))-1.1)

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"vkattn/attention/problem"
+
 	"github.com/stretchr/testify/require"
 )
 
@@ -13,8 +15,8 @@ import (
 // table and within the limits.
 func FuzzTuningCache(f *testing.F) {
 	caps := h200Caps()
-	v, r := tuneProblem(f, caps, Config{HeadDim: 128}, TierCoopMat2, large)
-	class := classOf(v, Config{HeadDim: 128}, r.shape)
+	v, r := tuneProblem(f, caps, problem.Config{HeadDim: 128}, problem.TierCoopMat2, large)
+	class := classOf(v, problem.Config{HeadDim: 128}, r.shape)
 	file := func(format int, d tuningDevice, tile tileKey) []byte {
 		e := tuningEntry{SPIRV: v.spirv(), Tile: tile, Ms: 1, HeuristicMs: 2, Shape: r.shape.String()}
 		b, err := json.Marshal(tuningFile{Format: format, Device: d, Classes: map[string]tuningEntry{class: e}})

@@ -11,15 +11,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
+	"vkattn/attention/problem"
 	"vkattn/vk"
+
+	"github.com/stretchr/testify/require"
 )
 
 // measuredTile is a line of testdata/tiles_h200.txt.
 type measuredTile struct {
-	tier      Tier
-	cfg       Config
+	tier      problem.Tier
+	cfg       problem.Config
 	length    int
 	tflops    float64
 	tile      coopmatTile // without fragment and DvSlice
@@ -50,7 +51,7 @@ func (m *measuredTile) on(t testing.TB, caps *vk.Caps) (variant, request) {
 	if m.cfg.HeadDim >= 192 {
 		heads = 64
 	}
-	v, r := tuneProblem(t, caps, m.cfg, m.tier, Shape{B: 1, Hq: heads, Sq: m.length, Sk: m.length})
+	v, r := tuneProblem(t, caps, m.cfg, m.tier, problem.Shape{B: 1, Hq: heads, Sq: m.length, Sk: m.length})
 	x := v.tile.(coopmatTile)
 	x.Subgroups, x.MFrags, x.KVTile = m.subgroups, m.tile.MFrags, m.tile.KVTile
 	x.KVStep, x.QSmemChunks, x.DvSlice = m.tile.KVStep, m.tile.QSmemChunks, v.headDimV
@@ -77,7 +78,7 @@ func measuredTiles(t testing.TB) []measuredTile {
 		require.NoError(t, m.tier.UnmarshalText([]byte(tier)))
 		require.NoError(t, m.cfg.DType.UnmarshalText([]byte(dtype)))
 		if mask == "causal" {
-			m.cfg.Causal = TopLeft
+			m.cfg.Causal = problem.TopLeft
 		}
 		all = append(all, m)
 	}
@@ -186,7 +187,7 @@ func TestPruningIsQuick(t *testing.T) {
 	for i := range 5 {
 		s := large
 		s.Sk += i // a new length, so that nothing is cached
-		v, r := tuneProblem(t, caps, Config{HeadDim: 128}, TierCoopMat2, s)
+		v, r := tuneProblem(t, caps, problem.Config{HeadDim: 128}, problem.TierCoopMat2, s)
 		v.align[0] = uint32(1) << i
 		start := time.Now()
 		require.Greater(t, len(prune(caps, v, r, tuneCandidates)), 1000)

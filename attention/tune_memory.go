@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"vkattn/attention/problem"
 	"vkattn/vk"
 	"vkattn/vk/hostmem"
 )
@@ -15,8 +16,8 @@ import (
 // through copies of the tensors, so that no run finds its inputs in the last-level cache.
 type tuneMemory struct {
 	dev     *vk.Device
-	cfg     Config
-	shape   Shape
+	cfg     problem.Config
+	shape   problem.Shape
 	stream  *vk.Stream
 	buffers [4]*vk.Buffer // Q, K, V, O
 	lse     *vk.Buffer    // nil: no LSE
@@ -34,7 +35,7 @@ const (
 )
 
 // newTuneMemory allocates and fills tensors like those of a request.
-func newTuneMemory(ctx context.Context, dev *vk.Device, cfg Config, r request) (m *tuneMemory, err error) {
+func newTuneMemory(ctx context.Context, dev *vk.Device, cfg problem.Config, r request) (m *tuneMemory, err error) {
 	m = &tuneMemory{dev: dev, cfg: cfg, shape: r.shape, stamps: dev.Caps().Limits.TimestampValidBits > 0}
 	defer func() {
 		if err != nil {
@@ -78,7 +79,7 @@ func newTuneMemory(ctx context.Context, dev *vk.Device, cfg Config, r request) (
 }
 
 // tuneBytes returns the bytes of one copy of the tensors. It saturates.
-func tuneBytes(cfg Config, r request) uint64 {
+func tuneBytes(cfg problem.Config, r request) uint64 {
 	rows, keys := hostmem.Product(r.shape.B, r.shape.Hq, r.shape.Sq), hostmem.Product(r.shape.B, r.shape.KVHeads(), r.shape.Sk)
 	perRow := uint64(cfg.HeadDim+cfg.ValueDim()) * uint64(cfg.DType.Size())
 	total := hostmem.Sum(hostmem.Product(rows, perRow), hostmem.Product(keys, perRow))
@@ -129,13 +130,13 @@ func (m *tuneMemory) fill(ctx context.Context) error {
 	return m.stream.Wait(ctx)
 }
 
-func (m *tuneMemory) args(copy int) Args {
-	a := Args{Shape: m.shape}
-	for i, t := range []*Tensor{&a.Q, &a.K, &a.V, &a.O} {
-		*t = Tensor{Buffer: m.buffers[i], Offset: m.offset[i] + m.stride[i]*int64(copy)}
+func (m *tuneMemory) args(copy int) problem.Args {
+	a := problem.Args{Shape: m.shape}
+	for i, t := range []*problem.Tensor{&a.Q, &a.K, &a.V, &a.O} {
+		*t = problem.Tensor{Buffer: m.buffers[i], Offset: m.offset[i] + m.stride[i]*int64(copy)}
 	}
 	if m.lse != nil {
-		a.LSE = Tensor{Buffer: m.lse}
+		a.LSE = problem.Tensor{Buffer: m.lse}
 	}
 	return a
 }
@@ -213,8 +214,8 @@ func (m *tuneMemory) result(ctx context.Context, op *Op) ([]float32, error) {
 
 // agree returns an error if two results of one problem differ by more than the order of
 // sums explains. It finds tiles that a driver miscompiles; it does not measure errors.
-func agree(t DType, want, got []float32) error {
-	tolerance := map[DType]float32{F16: 0.01, BF16: 0.06, F32: 1e-3}[t]
+func agree(t problem.DType, want, got []float32) error {
+	tolerance := map[problem.DType]float32{problem.F16: 0.01, problem.BF16: 0.06, problem.F32: 1e-3}[t]
 	for i, w := range want {
 		d := got[i] - w
 		if !(max(d, -d) <= tolerance*(1+max(w, -w))) { // NaN is not within any tolerance

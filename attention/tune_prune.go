@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
@@ -77,7 +78,7 @@ func prune(caps *vk.Caps, v variant, r request, n int) []option {
 }
 
 // hopeless returns a reason to prune a tile that needs no look at the SPIR-V, or "".
-func (o *option) hopeless(caps *vk.Caps, t tunable, s Shape) string {
+func (o *option) hopeless(caps *vk.Caps, t tunable, s problem.Shape) string {
 	if reason := shapeFits(caps, o.v, s); reason != "" {
 		return reason
 	}
@@ -100,9 +101,9 @@ func (o *option) hopeless(caps *vk.Caps, t tunable, s Shape) string {
 	return ""
 }
 
-// tooLarge returns a reason to prune a tile if half of it or more would be empty and a
+// TooLarge returns a reason to prune a tile if half of it or more would be empty and a
 // smaller one exists, or "".
-func tooLarge(t tile, s Shape) string {
+func tooLarge(t tile, s problem.Shape) string {
 	least := uint32(16)
 	if t, ok := t.(coopmatTile); ok {
 		least = t.M

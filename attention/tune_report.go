@@ -11,20 +11,22 @@ import (
 	"slices"
 	"time"
 
+	"vkattn/attention/internal/errs"
+	"vkattn/attention/problem"
 	"vkattn/vk"
 	"vkattn/vk/cachefile"
 )
 
 // TuneReport is the result of a tuning.
 type TuneReport struct {
-	Class     string  `json:"class"`  // the class of shapes that share the result
-	Shape     Shape   `json:"shape"`  // the shape that was timed; large ones are timed with fewer batches
-	Config    Config  `json:"-"`      // with the tier that was tuned
-	Tier      Tier    `json:"tier"`   //
-	Kernel    string  `json:"kernel"` // name of the SPIR-V module
-	Winner    string  `json:"winner"`
-	Heuristic string  `json:"heuristic"`
-	Gain      float64 `json:"gain"` // time of the heuristic's tile over the winner's; 0 if nothing was timed
+	Class     string         `json:"class"`  // the class of shapes that share the result
+	Shape     problem.Shape  `json:"shape"`  // the shape that was timed; large ones are timed with fewer batches
+	Config    problem.Config `json:"-"`      // with the tier that was tuned
+	Tier      problem.Tier   `json:"tier"`   //
+	Kernel    string         `json:"kernel"` // name of the SPIR-V module
+	Winner    string         `json:"winner"`
+	Heuristic string         `json:"heuristic"`
+	Gain      float64        `json:"gain"` // time of the heuristic's tile over the winner's; 0 if nothing was timed
 	// Source is the source of the tile of new plans, as in Plan.Tuning.
 	Source     string          `json:"source"`
 	Candidates []TuneCandidate `json:"candidates"` // the winner first, then by time, then those not timed
@@ -88,7 +90,7 @@ type TunedClass struct {
 // returns an error if dev is nil or if there is no cache folder (see vk.CacheDir).
 func ReadTuningCache(dev *vk.Device) (TuningCache, error) {
 	if dev == nil {
-		return TuningCache{}, invalid("ReadTuningCache: no device")
+		return TuningCache{}, errs.Invalid("ReadTuningCache: no device")
 	}
 	d := tuningDeviceOf(dev.Info())
 	c := TuningCache{Classes: []TunedClass{}}
@@ -112,7 +114,7 @@ func ReadTuningCache(dev *vk.Device) (TuningCache, error) {
 // error if dev is nil, if there is no cache folder, or if the file cannot be removed.
 func ClearTuningCache(dev *vk.Device) (string, error) {
 	if dev == nil {
-		return "", invalid("ClearTuningCache: no device")
+		return "", errs.Invalid("ClearTuningCache: no device")
 	}
 	dir := tuningDir()
 	if dir == "" {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"vkattn/attention/problem"
 	"vkattn/shaders"
 	"vkattn/vk"
 )
@@ -92,7 +93,7 @@ func (s *tuneStore) load() {
 }
 
 // pick is the tilePicker of the store.
-func (s *tuneStore) pick(v variant, cfg Config, r request) (t tile, source string, notes []string) {
+func (s *tuneStore) pick(v variant, cfg problem.Config, r request) (t tile, source string, notes []string) {
 	class := classOf(v, cfg, r.shape)
 	s.mu.RLock()
 	now, failed, note := s.now[class], s.failed[class], s.note
@@ -110,14 +111,14 @@ func (s *tuneStore) pick(v variant, cfg Config, r request) (t tile, source strin
 	case e.reason != "":
 		return t, "", append(notes, "the tuned tile of this class is ignored: "+e.reason)
 	case now:
-		return e.tile, TileTuned, notes
+		return e.tile, problem.TileTuned, notes
 	}
-	return e.tile, TileCached, notes
+	return e.tile, problem.TileCached, notes
 }
 
 // lookUp returns the tuned tile of a class. It searches the table once per class, since
 // decode plans anew for every length.
-func (s *tuneStore) lookUp(class string, v variant, shape Shape) (t entryTile, found bool) {
+func (s *tuneStore) lookUp(class string, v variant, shape problem.Shape) (t entryTile, found bool) {
 	s.mu.RLock()
 	e, found := s.classes[class]
 	t, done := s.tiles[class]
@@ -136,7 +137,7 @@ func (s *tuneStore) lookUp(class string, v variant, shape Shape) (t entryTile, f
 
 // tile returns the entry's tile, or the reason why it cannot be used. Only tiles of the
 // table within the device's limits reach the driver, whatever the file says.
-func (e tuningEntry) tile(caps *vk.Caps, v variant, s Shape) (tile, string) {
+func (e tuningEntry) tile(caps *vk.Caps, v variant, s problem.Shape) (tile, string) {
 	if hash := v.spirv(); e.SPIRV != hash {
 		return nil, "it was tuned with other SPIR-V"
 	}
@@ -145,7 +146,7 @@ func (e tuningEntry) tile(caps *vk.Caps, v variant, s Shape) (tile, string) {
 
 // known reports whether a class needs no tuning, because it has a usable tile or because
 // an attempt failed in this process.
-func (s *tuneStore) known(v variant, cfg Config, r request) bool {
+func (s *tuneStore) known(v variant, cfg problem.Config, r request) bool {
 	class := classOf(v, cfg, r.shape)
 	s.mu.RLock()
 	failed := s.failed[class]

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 
+	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
@@ -42,7 +43,7 @@ func tileOf(v *variant, key tileKey) (tile, bool) {
 
 // tiling returns the tile of a key if it is in the table and can compute v on the device,
 // or the reason why not.
-func tiling(caps *vk.Caps, v variant, key tileKey, s Shape) (tile, string) {
+func tiling(caps *vk.Caps, v variant, key tileKey, s problem.Shape) (tile, string) {
 	t, ok := tileOf(&v, key)
 	if !ok || !slices.Contains(tilings(v), t) {
 		return nil, fmt.Sprintf("tile %q is not in the table of this build", string(key))

@@ -5,16 +5,17 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
+	"vkattn/attention/problem"
 	"vkattn/vk"
+
+	"github.com/stretchr/testify/require"
 )
 
 // tuneProblem returns a variant with the heuristic's tile, and its request.
-func tuneProblem(t testing.TB, caps *vk.Caps, cfg Config, tier Tier, s Shape) (variant, request) {
+func tuneProblem(t testing.TB, caps *vk.Caps, cfg problem.Config, tier problem.Tier, s problem.Shape) (variant, request) {
 	t.Helper()
 	s.Hkv = s.KVHeads()
-	r := request{shape: s, access: AccessDescriptors, align: [4]uint32{8, 8, 8, 8}}
+	r := request{shape: s, access: problem.AccessDescriptors, align: [4]uint32{8, 8, 8, 8}}
 	v, _, reason := chooseVariant(caps, cfg, tier, r)
 	require.Empty(t, reason)
 	return v, r
@@ -28,18 +29,18 @@ var tuneDevices = map[string]*vk.Caps{
 	"Vulkan 1.1 minimum":               minimalCaps(),
 }
 
-var large = Shape{B: 4, Hq: 32, Sq: 4096, Sk: 4096}
+var large = problem.Shape{B: 4, Hq: 32, Sq: 4096, Sk: 4096}
 
 func TestCandidatesAreWhatTheKernelsCompute(t *testing.T) {
 	OnceOnly(t)
 	for name, caps := range tuneDevices {
-		for _, tier := range []Tier{TierCoopMat, TierScalar} {
-			if _, reason := pickFragment(caps, tier, F16); tier != TierScalar && reason != "" {
+		for _, tier := range []problem.Tier{problem.TierCoopMat, problem.TierScalar} {
+			if _, reason := pickFragment(caps, tier, problem.F16); tier != problem.TierScalar && reason != "" {
 				continue
 			}
 			for _, d := range [][2]int{{64, 64}, {128, 128}, {192, 128}, {111, 111}, {256, 256}, {576, 512}, {1, 1}} {
-				for _, s := range []Shape{large, {B: 1, Hq: 1, Sq: 1, Sk: 1}} {
-					v, _ := tuneProblem(t, caps, Config{HeadDim: d[0], HeadDimV: d[1]}, tier, s)
+				for _, s := range []problem.Shape{large, {B: 1, Hq: 1, Sq: 1, Sk: 1}} {
+					v, _ := tuneProblem(t, caps, problem.Config{HeadDim: d[0], HeadDimV: d[1]}, tier, s)
 					list := tilings(v)
 					require.Equal(t, v.tile, list[0], "the heuristic's tile comes first")
 					keys := map[tileKey]bool{}
@@ -62,12 +63,12 @@ func TestNothingOverALimitIsTried(t *testing.T) {
 	OnceOnly(t)
 	pruned := 0
 	for name, caps := range tuneDevices {
-		for _, tier := range []Tier{TierCoopMat, TierScalar} {
-			if _, reason := pickFragment(caps, tier, F16); tier != TierScalar && reason != "" {
+		for _, tier := range []problem.Tier{problem.TierCoopMat, problem.TierScalar} {
+			if _, reason := pickFragment(caps, tier, problem.F16); tier != problem.TierScalar && reason != "" {
 				continue
 			}
 			for _, d := range []int{64, 128, 256} {
-				v, r := tuneProblem(t, caps, Config{HeadDim: d}, tier, large)
+				v, r := tuneProblem(t, caps, problem.Config{HeadDim: d}, tier, large)
 				for _, o := range prune(caps, v, r, 1000) {
 					shared, err := o.v.sharedBytes()
 					require.NoError(t, err)
@@ -93,21 +94,21 @@ func tried(options []option) (names []string) {
 }
 
 func TestSmallShapesTakeSmallTiles(t *testing.T) {
-	v, r := tuneProblem(t, h200Caps(), Config{HeadDim: 64}, TierCoopMat2, Shape{B: 1, Hq: 8, Sq: 20, Sk: 30})
+	v, r := tuneProblem(t, h200Caps(), problem.Config{HeadDim: 64}, problem.TierCoopMat2, problem.Shape{B: 1, Hq: 8, Sq: 20, Sk: 30})
 	for _, o := range prune(h200Caps(), v, r, 100) {
 		if o.out == "" {
 			require.Less(t, o.v.tile.rows(), uint32(64), "%v", o.v.tile)
 			require.Less(t, o.v.tile.keys(), uint32(64), "%v", o.v.tile)
 		}
 	}
-	v, r = tuneProblem(t, h200Caps(), Config{HeadDim: 64}, TierCoopMat2, large)
+	v, r = tuneProblem(t, h200Caps(), problem.Config{HeadDim: 64}, problem.TierCoopMat2, large)
 	require.Len(t, tried(prune(h200Caps(), v, r, 5)), 5)
 	require.Len(t, tried(prune(h200Caps(), v, r, 1)), 1, "the heuristic's")
 }
 
 func TestKeysNameOneTile(t *testing.T) {
 	caps := h200Caps()
-	v, r := tuneProblem(t, caps, Config{HeadDim: 64}, TierCoopMat2, large)
+	v, r := tuneProblem(t, caps, problem.Config{HeadDim: 64}, problem.TierCoopMat2, large)
 	for i, x := range tilings(v) {
 		back, ok := tileOf(&v, keyOf(x))
 		require.True(t, ok)
@@ -135,34 +136,34 @@ func TestKeysNameOneTile(t *testing.T) {
 
 func TestClassesOfShapes(t *testing.T) {
 	caps := h200Caps()
-	class := func(cfg Config, s Shape) string {
-		v, r := tuneProblem(t, caps, cfg, TierCoopMat2, s)
+	class := func(cfg problem.Config, s problem.Shape) string {
+		v, r := tuneProblem(t, caps, cfg, problem.TierCoopMat2, s)
 		return classOf(v, cfg, r.shape)
 	}
-	cfg := Config{HeadDim: 128}
-	base := class(cfg, Shape{B: 1, Hq: 32, Sq: 4096, Sk: 4096})
+	cfg := problem.Config{HeadDim: 128}
+	base := class(cfg, problem.Shape{B: 1, Hq: 32, Sq: 4096, Sk: 4096})
 	require.Equal(t, "coopmat2_f16_ssbo f16 d128/128 none align8,8,8,8 q4096 k4096 rows131072 group1", base)
-	require.Equal(t, base, class(cfg, Shape{B: 1, Hq: 31, Sq: 4095, Sk: 2049}))
-	require.Equal(t, class(cfg, Shape{B: 4, Hq: 32, Sq: 8192, Sk: 8192}), class(cfg, Shape{B: 64, Hq: 40, Sq: 20000, Sk: 100000}))
-	square := Shape{B: 1, Hq: 32, Sq: 4096, Sk: 4096}
+	require.Equal(t, base, class(cfg, problem.Shape{B: 1, Hq: 31, Sq: 4095, Sk: 2049}))
+	require.Equal(t, class(cfg, problem.Shape{B: 4, Hq: 32, Sq: 8192, Sk: 8192}), class(cfg, problem.Shape{B: 64, Hq: 40, Sq: 20000, Sk: 100000}))
+	square := problem.Shape{B: 1, Hq: 32, Sq: 4096, Sk: 4096}
 	seen := map[string]bool{base: true}
 	for name, other := range map[string]string{
-		"fewer rows": class(cfg, Shape{B: 1, Hq: 16, Sq: 4096, Sk: 4096}),
-		"keys":       class(cfg, Shape{B: 1, Hq: 32, Sq: 4096, Sk: 1024}),
-		"queries":    class(cfg, Shape{B: 4, Hq: 32, Sq: 1024, Sk: 4096}),
-		"GQA":        class(cfg, Shape{B: 1, Hq: 32, Hkv: 8, Sq: 4096, Sk: 4096}),
-		"causal":     class(Config{HeadDim: 128, Causal: TopLeft}, square),
-		"type":       class(Config{HeadDim: 128, DType: BF16}, square),
-		"head dim":   class(Config{HeadDim: 128, HeadDimV: 64}, square),
+		"fewer rows": class(cfg, problem.Shape{B: 1, Hq: 16, Sq: 4096, Sk: 4096}),
+		"keys":       class(cfg, problem.Shape{B: 1, Hq: 32, Sq: 4096, Sk: 1024}),
+		"queries":    class(cfg, problem.Shape{B: 4, Hq: 32, Sq: 1024, Sk: 4096}),
+		"GQA":        class(cfg, problem.Shape{B: 1, Hq: 32, Hkv: 8, Sq: 4096, Sk: 4096}),
+		"causal":     class(problem.Config{HeadDim: 128, Causal: problem.TopLeft}, square),
+		"type":       class(problem.Config{HeadDim: 128, DType: problem.BF16}, square),
+		"head dim":   class(problem.Config{HeadDim: 128, HeadDimV: 64}, square),
 	} {
 		require.False(t, seen[other], "%s: %s", name, other)
 		seen[other] = true
 	}
-	require.Equal(t, class(Config{HeadDim: 128, Causal: TopLeft}, square), class(Config{HeadDim: 128, Causal: BottomRight}, square), "one mask")
-	wide := Shape{B: 1, Hq: 32, Sq: 1024, Sk: 4096}
-	require.NotEqual(t, class(Config{HeadDim: 128, Causal: TopLeft}, wide), class(Config{HeadDim: 128, Causal: BottomRight}, wide))
+	require.Equal(t, class(problem.Config{HeadDim: 128, Causal: problem.TopLeft}, square), class(problem.Config{HeadDim: 128, Causal: problem.BottomRight}, square), "one mask")
+	wide := problem.Shape{B: 1, Hq: 32, Sq: 1024, Sk: 4096}
+	require.NotEqual(t, class(problem.Config{HeadDim: 128, Causal: problem.TopLeft}, wide), class(problem.Config{HeadDim: 128, Causal: problem.BottomRight}, wide))
 
-	v, r := tuneProblem(t, caps, cfg, TierCoopMat2, square)
+	v, r := tuneProblem(t, caps, cfg, problem.TierCoopMat2, square)
 	w := v
 	w.lse = true
 	require.NotEqual(t, classOf(v, cfg, r.shape), classOf(w, cfg, r.shape))
@@ -170,12 +171,12 @@ func TestClassesOfShapes(t *testing.T) {
 	w.align[2] = 1
 	require.NotEqual(t, classOf(v, cfg, r.shape), classOf(w, cfg, r.shape))
 
-	for _, s := range []Shape{{B: 16, Hq: 8, Sq: 16384, Sk: 16384}, {B: 3, Hq: 8, Sq: 100, Sk: 100}, {B: 7, Hq: 64, Sq: 4096, Sk: 64}} {
+	for _, s := range []problem.Shape{{B: 16, Hq: 8, Sq: 16384, Sk: 16384}, {B: 3, Hq: 8, Sq: 100, Sk: 100}, {B: 7, Hq: 64, Sq: 4096, Sk: 64}} {
 		less := shrunkBatch(s)
 		require.Equal(t, class(cfg, s), class(cfg, less))
 		require.LessOrEqual(t, less.B, s.B)
 	}
-	require.Equal(t, 2, shrunkBatch(Shape{B: 16, Hq: 8, Sq: 16384, Sk: 16384}).B)
+	require.Equal(t, 2, shrunkBatch(problem.Shape{B: 16, Hq: 8, Sq: 16384, Sk: 16384}).B)
 }
 
 func TestStatisticsOfDrivers(t *testing.T) {
@@ -218,12 +219,12 @@ func TestSpillsAreDroppedWhereOthersHaveNone(t *testing.T) {
 func TestResultsOfTwoTilesAgree(t *testing.T) {
 	nan := float32(math.NaN())
 	for _, c := range []struct {
-		t    DType
+		t    problem.DType
 		x, y float32
 		same bool
 	}{
-		{F32, 1, 1.0001, true}, {F32, 1, 1.01, false}, {F16, 1, 1.01, true}, {F16, 1, 0.9, false}, {F16, 100, 101, true},
-		{BF16, 0, 0.05, true}, {BF16, 0, -0.1, false}, {F16, 0, nan, false}, {F16, nan, 0, false}, {F16, nan, nan, false},
+		{problem.F32, 1, 1.0001, true}, {problem.F32, 1, 1.01, false}, {problem.F16, 1, 1.01, true}, {problem.F16, 1, 0.9, false}, {problem.F16, 100, 101, true},
+		{problem.BF16, 0, 0.05, true}, {problem.BF16, 0, -0.1, false}, {problem.F16, 0, nan, false}, {problem.F16, nan, 0, false}, {problem.F16, nan, nan, false},
 	} {
 		err := agree(c.t, []float32{0, c.x}, []float32{0, c.y})
 		if c.same {

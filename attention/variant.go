@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"vkattn/attention/problem"
 	"vkattn/shaders"
 	"vkattn/vk"
 )
@@ -15,13 +16,13 @@ type variant struct {
 	module     string
 	onCPU      bool // the driver runs on the CPU: loops stay loops (shaders.Module.Rolled), subgroups are in lockstep
 	tile       tile
-	dtype      DType
+	dtype      problem.DType
 	headDim    uint32
 	headDimV   uint32
 	causal     bool
 	lse        bool
 	align      [4]uint32 // of Q, K, V, O, in elements: 1, 2, 4 or 8
-	experiment Experiment
+	experiment problem.Experiment
 	options    options
 }
 
@@ -107,7 +108,7 @@ func (v variant) sharedBytes() (uint64, error) {
 }
 
 // pipeline describes v to package vk.
-func (v variant) pipeline(*Config) (*vk.PipelineDesc, error) {
+func (v variant) pipeline(*problem.Config) (*vk.PipelineDesc, error) {
 	m, err := v.code()
 	if err != nil {
 		return nil, err

@@ -1,0 +1,2 @@
+// Package enum prints and parses the values of enumerations.
+package enum

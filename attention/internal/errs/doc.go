@@ -1,0 +1,2 @@
+// Package errs makes errors that match attention.ErrInvalid.
+package errs
