@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"vkattn/attention/internal/host"
 	"vkattn/attention/internal/simd"
 	"vkattn/attention/internal/tensors"
 	"vkattn/attention/problem"
@@ -14,9 +15,9 @@ import (
 
 // Exported for tests outside of the package, which may import accuracy and inputs.
 var (
-	ForwardCPU = forwardCPU
-	Expf       = func(x float32) float32 { return mapOne(cpuKernels.Exp, x) }
-	Tanhf      = func(x float32) float32 { return mapOne(cpuKernels.Tanh, x) }
+	ForwardCPU = host.Forward
+	Expf       = func(x float32) float32 { return mapOne(host.Kernels.Exp, x) }
+	Tanhf      = func(x float32) float32 { return mapOne(host.Kernels.Tanh, x) }
 )
 
 // OnceOnly skips a slow test that uses no device, except in the run without a driver: its
@@ -88,7 +89,7 @@ func FillsCores(s problem.Shape, cores, rowBlocks, round uint32) bool {
 
 // mapOne is one element of what the CPU tier computes by vectors.
 func mapOne(f func([]float32), x float32) float32 {
-	v := make([]float32, cpuKernels.Vector)
+	v := make([]float32, host.Kernels.Vector)
 	v[0] = x
 	f(v)
 	return v[0]
@@ -96,9 +97,9 @@ func mapOne(f func([]float32), x float32) float32 {
 
 // EachKernelSet runs a test with every set of kernels that this CPU has.
 func EachKernelSet(t *testing.T, test func(t *testing.T, name string)) {
-	best := cpuKernels
-	defer func() { cpuKernels = best }()
-	for _, cpuKernels = range simd.Sets() {
-		t.Run(cpuKernels.Name, func(t *testing.T) { test(t, cpuKernels.Name) })
+	best := host.Kernels
+	defer func() { host.Kernels = best }()
+	for _, host.Kernels = range simd.Sets() {
+		t.Run(host.Kernels.Name, func(t *testing.T) { test(t, host.Kernels.Name) })
 	}
 }

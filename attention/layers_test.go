@@ -18,15 +18,12 @@ import (
 // layers are the layers of this package, lowest first, and the files of each. A file uses
 // declarations of its own layer and of lower ones; host and plan do not use each other.
 var layers = []struct{ name, files string }{
-	// On the host: the CPU tier and the float64 reference.
-	{"host", `cpu cpu_tile hostcall reference reference_backward reference_backward_rows
-		reference_rows`},
 	// How it is computed on a device: tier, kernel, tile, splits, and the tiles that tuning knows.
 	{"plan", `cuda decode_part fixed_split fragment_order kernel ladder options plan splits tiers tile tile_coopmat
 		tile_decode score_factors tile_scalar tune_cache tune_class tune_estimate tune_prune tune_store tune_table variant`},
 	// Operations: pipelines, recording, tuning runs, merge, append.
 	{"operation", `append append_check append_cpu append_encode append_launch binding combine doc launch launch_cuda
-		launch_options launch_splits merge merge_check merge_cpu merge_launch op params pipelines problem request rotary tune
+		launch_options launch_splits merge merge_check merge_cpu merge_launch op params pipelines problem reference request rotary tune
 		tune_compile tune_memory tune_race tune_report`},
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"vkattn/attention/internal/errs"
+	"vkattn/attention/internal/host"
 	"vkattn/attention/internal/tensors"
 	"vkattn/attention/problem"
 	"vkattn/vk"
@@ -165,7 +166,7 @@ func (op *Op) Forward(s *vk.Stream, a problem.Args) error {
 		if err := op.check(&l, &a); err != nil {
 			return err
 		}
-		return forwardCPU(op.cfg, a)
+		return host.Forward(op.cfg, a)
 	}
 	if s.Device() == nil {
 		return errs.Invalid("Forward: a device tier needs a stream")
@@ -216,7 +217,7 @@ func (op *Op) check(l *tensors.Layouts, a *problem.Args) error {
 // checkSide refuses host memory on a device tier and buffers of another device.
 func (op *Op) checkSide(all []tensors.Layout, a *problem.Args) error {
 	if op.dev == nil {
-		return nil // forwardCPU checks the side
+		return nil // Forward checks the side
 	}
 	if err := tensors.CheckDevice(all, op.dev); err != nil || !tensors.HasOptions(a, &op.cfg) {
 		return err

@@ -6,16 +6,7 @@ import (
 	"vkattn/attention/problem"
 )
 
-// CheckArgs reports the first error in a call as a *ShapeError. It checks the Config
-// and the Shape, missing memory, mixed host and device memory, negative offsets and
-// strides, memory too short for the last row (without overflow), overlapping rows of O,
-// and O or LSE overlapping another tensor. It checks the options of Args in the same
-// way but reads no vector. A combination of options that no tier computes matches
-// [ErrUnsupported]. Every tier calls CheckArgs before it accesses memory.
-//
-// Overlap is judged from addresses and strides alone. A few unusual layouts that do not
-// overlap are refused, because neither the sizes of the strides nor their common divisor
-// proves it. Two buffers that alias the same device memory are not recognized as one.
+// CheckArgs is attention.CheckArgs, which documents it.
 func CheckArgs(cfg problem.Config, a problem.Args) error {
 	if err := cfg.Validate(); err != nil {
 		return err

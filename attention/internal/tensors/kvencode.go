@@ -10,12 +10,7 @@ import (
 	"vkattn/attention/quant"
 )
 
-// EncodeKV quantises K or V. x is packed [batches, heads, keys, dim], and so is data. For
-// pages, batches are pages and keys is PageSize; for packed sequences, batches is 1 and keys
-// is TotalK. For Scaled types scales are the float32 of Args.KScale or VScale, one for block
-// consecutive keys of a head (0: 1, as in Config.KVBlock). Each maps the largest magnitude
-// of its elements to the type's largest number. For other types scales is nil. Package
-// quant documents the rounding.
+// EncodeKV is attention.EncodeKV, which documents it.
 func EncodeKV(t problem.KVType, block, batches, heads, keys, dim int, x []float32) (data, scales []byte, err error) {
 	k, err := newKVPacked(t, block, batches, heads, keys, dim)
 	if err == nil && int64(len(x)) != k.rows*int64(keys)*int64(dim) {
@@ -43,8 +38,7 @@ func EncodeKV(t problem.KVType, block, batches, heads, keys, dim int, x []float3
 	return data, scales, nil
 }
 
-// DecodeKV returns the elements that EncodeKV's result represents, in float32, packed
-// [batches, heads, keys, dim]. Sizes that do not match give a *ShapeError.
+// DecodeKV is attention.DecodeKV, which documents it.
 func DecodeKV(t problem.KVType, block, batches, heads, keys, dim int, data, scales []byte) ([]float32, error) {
 	k, err := newKVPacked(t, block, batches, heads, keys, dim)
 	if err != nil {

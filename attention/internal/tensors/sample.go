@@ -4,8 +4,7 @@ import (
 	"vkattn/attention/problem"
 )
 
-// AllRows is the sample of all rows, in the order of packed [B, Hq, Sq]. It is nil if the
-// list does not fit the host's memory.
+// AllRows is attention.AllRows, which documents it.
 func AllRows(s problem.Shape) []problem.Rows {
 	if s.Validate() != nil {
 		return nil // CheckSample says why
@@ -26,7 +25,7 @@ func AllRows(s problem.Shape) []problem.Rows {
 	return sample
 }
 
-// CountRows is the number of rows of a sample.
+// CountRows is attention.CountRows, which documents it.
 func CountRows(sample []problem.Rows) (n int) {
 	for _, r := range sample {
 		n += len(r.Rows)
@@ -34,8 +33,7 @@ func CountRows(sample []problem.Rows) (n int) {
 	return n
 }
 
-// CheckSample reports as a *ShapeError what CheckArgs reports of Config, Shape, Q, K and V,
-// and rows out of range.
+// CheckSample is attention.CheckSample, which documents it.
 func CheckSample(cfg problem.Config, a problem.Args, sample []problem.Rows) error {
 	if err := CheckInputs(cfg, a); err != nil {
 		return err
@@ -56,9 +54,7 @@ func CheckSample(cfg problem.Config, a problem.Args, sample []problem.Rows) erro
 	return nil
 }
 
-// ExistingRows is the sample of all rows that exist in a call, in the order of
-// [AllRows]. Empty sequences contribute none. Lengths must be in host memory, as for
-// [Sequences].
+// ExistingRows is attention.ExistingRows, which documents it.
 func ExistingRows(a problem.Args) ([]problem.Rows, error) {
 	sequences, err := Sequences(a)
 	if err == nil {

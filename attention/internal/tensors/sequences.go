@@ -6,9 +6,7 @@ import (
 	"vkattn/attention/problem"
 )
 
-// Sequences returns the sequences of a call. Varlen, if given, must be in host memory.
-// Numbers out of range are read as kernels read them: starts and ends are clamped to
-// the packed tensor, lengths to 0..Sq and 0..Sk.
+// Sequences is attention.Sequences, which documents it.
 func Sequences(a problem.Args) ([]problem.Sequence, error) {
 	if err := a.Shape.Validate(); err != nil {
 		return nil, err

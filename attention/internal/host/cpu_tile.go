@@ -1,4 +1,4 @@
-package attention
+package host
 
 import (
 	"unsafe"
@@ -124,7 +124,7 @@ func (r *cpuRowsOf) load(t *cpuTile) {
 	if r.buffer == nil {
 		r.buffer = make([]float32, len(r.at)*r.dim)
 	}
-	cpuKernels.Widen(r.buffer, r.host, at, r.scales, r.dim, t.call.keysType)
+	Kernels.Widen(r.buffer, r.host, at, r.scales, r.dim, t.call.keysType)
 	r.rows, r.stride = unsafe.Pointer(unsafe.SliceData(r.buffer)), r.dim
 }
 

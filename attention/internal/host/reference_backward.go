@@ -1,4 +1,4 @@
-package attention
+package host
 
 import (
 	"vkattn/attention/internal/par"
@@ -7,34 +7,7 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// ReferenceBackward computes the gradients of a call in float64 by the plain formula. With
-// P the softmax of a row over its keys and its sink,
-//
-//	dV = Pᵀ dO    dP = dO Vᵀ    delta = Σ P dP    dS = P (dP - delta + dLSE)
-//	dQ = scale dX K    dK = scale dXᵀ Q    dBias = dS    dSink = -P (delta - dLSE)
-//
-// where dX is dS times the derivative of the softcap, 1 - tanh². Everything is computed
-// from Q, K, V and the options of the call: a.O and a.LSE are neither read nor written and
-// may be zero. ALiBi slopes have no gradient.
-//
-// It returns the gradients whose outputs a has, or all of them (dBias with Bias, dSinks
-// with Sinks) if a has none. The outputs are never written. They are read with
-// a.Accumulate, which adds what DQ, DK and DV hold for rows and keys that exist. All
-// tensors must lie in host memory.
-//
-// The rows and keys of sequence b are rows 0 and on of batch b, as in [Reference]. The
-// gradient is 0 for those past its end. A row that attends to nothing has gradient 0 and
-// adds nothing to another gradient, with one exception: its LSE is its sink, so it adds its
-// dLSE to dSink. A slot that is masked, out of length or of weight 0 adds nothing to any
-// gradient, whatever the tensors hold there, NaN and Inf included. A token that a list of
-// [SparseTokens] has twice counts twice. A row whose LSE is NaN makes its own gradient and
-// those of all its keys NaN.
-//
-// The bits do not depend on the number of CPUs. The work is spread over (batch, key head)
-// pairs; pairs that add to the same elements of dBias are computed one after the other.
-// It needs about 32 MiB for each CPU, and the results; where the host lacks that memory,
-// the error matches vk.ErrOutOfMemory. Paged or quantised K and V give an error that
-// matches [ErrUnsupported].
+// ReferenceBackward is attention.ReferenceBackward, which documents it.
 func ReferenceBackward(cfg problem.Config, a problem.BackwardArgs) (g problem.Gradients, err error) {
 	if err := tensors.CheckBackward(&a, &cfg); err != nil {
 		return problem.Gradients{}, err

@@ -1,4 +1,4 @@
-package attention
+package host
 
 import (
 	"math"
@@ -14,19 +14,19 @@ import (
 	"vkattn/attention/problem"
 )
 
-// cpuKernels are compiled for the best instruction set of this CPU. Tests replace them.
-var cpuKernels = simd.Sets()[0]
+// Kernels are compiled for the best instruction set of this CPU. Tests replace them.
+var Kernels = simd.Sets()[0]
 
 // cpuRows is the most query rows of a block. The rows of a block share the conversion of
 // K and V to float32. The number changes no bit; in f16, 64 is 8 % slower on an Ice Lake
 // server.
 const cpuRows = 128
 
-// forwardCPU computes a call in host memory. CheckArgs has accepted a.
+// Forward computes a call in host memory. CheckArgs has accepted a.
 //
 // The unit of work is a block of query rows of one sequence and key head: all query
 // heads of the group together, so that grouped queries widen K and V once.
-func forwardCPU(cfg problem.Config, a problem.Args) error {
+func Forward(cfg problem.Config, a problem.Args) error {
 	if err := tensors.CheckHost("Forward", tensors.SequenceBytes(a.Shape)); err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func forwardCPU(cfg problem.Config, a problem.Args) error {
 func cpuBlockRows(rows, most int64) int64 {
 	const perCPU = 4
 	block := rows / (int64(runtime.GOMAXPROCS(0)) * perCPU)
-	vector := int64(cpuKernels.Vector)
+	vector := int64(Kernels.Vector)
 	block = min(max(block/vector*vector, vector), cpuRows)
 	return max(min(block, most), 1)
 }
@@ -138,17 +138,17 @@ type cpuGroup struct {
 }
 
 func newCPUWorker(call *cpuCall, rows int) *cpuWorker {
-	w := &cpuWorker{call: call, groups: make([]cpuGroup, arith.CeilDiv(rows, cpuKernels.Lanes))}
+	w := &cpuWorker{call: call, groups: make([]cpuGroup, arith.CeilDiv(rows, Kernels.Lanes))}
 	for i := range w.groups {
-		w.groups[i].Group = cpuKernels.NewGroup(call.cfg.HeadDim, call.cfg.ValueDim())
-		w.groups[i].lseAt = make([]int64, cpuKernels.Lanes)
+		w.groups[i].Group = Kernels.NewGroup(call.cfg.HeadDim, call.cfg.ValueDim())
+		w.groups[i].lseAt = make([]int64, Kernels.Lanes)
 	}
 	keys := min(simd.Keys, call.a.Sk)
 	if call.a.SparseTokens != nil { // a list may name a key several times
 		keys = min(simd.Keys, call.a.SparseTokens.Total)
 	}
 	w.tile.init(call, keys)
-	w.scores = make([]float32, simd.Keys*cpuKernels.Lanes)
+	w.scores = make([]float32, simd.Keys*Kernels.Lanes)
 	if call.a.Bias != nil {
 		w.bias = make([]float32, len(w.scores))
 	}
@@ -161,7 +161,7 @@ func newCPUWorker(call *cpuCall, rows int) *cpuWorker {
 // run computes rows [first, first+n) of a sequence and key head. The heads of a group are
 // the fastest index, so that a block spans few positions and the mask wastes little work.
 func (w *cpuWorker) run(b, kv int, first, n int64) {
-	lanes := int64(cpuKernels.Lanes)
+	lanes := int64(Kernels.Lanes)
 	groups := w.groups[:blocksOf(n, lanes)]
 	lo, hi := math.MaxInt, 0
 	for i := range groups {
@@ -194,7 +194,7 @@ func (w *cpuWorker) begin(g *cpuGroup, b, kv int, first, n int64) {
 		g.OAt[i] = c.o.ByteOf(batch, head, at)
 		g.lseAt[i] = ((int64(batch)*int64(c.a.Hq)+int64(head))*int64(c.lseRows) + int64(at)) * int64(problem.F32.Size())
 		lo, hi := c.span(b, row)
-		g.Span[i], g.Span[cpuKernels.Lanes+i] = int32(lo), int32(hi)
+		g.Span[i], g.Span[Kernels.Lanes+i] = int32(lo), int32(hi)
 		if lo < hi {
 			g.lo, g.hi = min(g.lo, lo), max(g.hi, hi)
 		}
