@@ -4,24 +4,23 @@ import (
 	"fmt"
 
 	"vkattn/attention/internal/errs"
-	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
 // AppendConfig says what rows an Append takes and how it stores them. It is comparable.
 // It allows the head dimensions of [Config].
 type AppendConfig struct {
-	DType    problem.DType  // storage type of new K, V and Q, and of the cache if KV is KVSame
-	HeadDim  int            // elements per row of Q and K
-	HeadDimV int            // elements per row of V; 0: HeadDim
-	KV       problem.KVType // how the cache stores K and V; zero value: as DType
-	Rotary   Rotary         // rotary embedding of K and Q; zero value: none
-	Access   problem.Access // how kernels reach tensors; zero value: chosen by the buffers
+	DType    DType  // storage type of new K, V and Q, and of the cache if KV is KVSame
+	HeadDim  int    // elements per row of Q and K
+	HeadDimV int    // elements per row of V; 0: HeadDim
+	KV       KVType // how the cache stores K and V; zero value: as DType
+	Rotary   Rotary // rotary embedding of K and Q; zero value: none
+	Access   Access // how kernels reach tensors; zero value: chosen by the buffers
 }
 
 // attention returns the Config of a Forward over the cache.
-func (c AppendConfig) attention() problem.Config {
-	return problem.Config{DType: c.DType, HeadDim: c.HeadDim, HeadDimV: c.HeadDimV, KV: c.KV, Access: c.Access}
+func (c AppendConfig) attention() Config {
+	return Config{DType: c.DType, HeadDim: c.HeadDim, HeadDimV: c.HeadDimV, KV: c.KV, Access: c.Access}
 }
 
 // Validate reports the first field that is wrong, as a *ShapeError.
@@ -47,28 +46,28 @@ type AppendArgs struct {
 	// and New is ignored. A sequence may have no new rows. V and VCache are either both
 	// given or both left out, for example if V is a part of K.
 	New      int
-	K, V     problem.Tensor
-	UsedNew  problem.Vector // int32 [B]
-	CuNew    problem.Vector // int32 [B+1], not decreasing
-	TotalNew int            // rows of the packed tensors, for CuNew
+	K, V     Tensor
+	UsedNew  Vector // int32 [B]
+	CuNew    Vector // int32 [B+1], not decreasing
+	TotalNew int    // rows of the packed tensors, for CuNew
 
 	// The cache: tensors [B, Hkv, Capacity, dim]; with Pages, pools [Count, Hkv,
 	// PageSize, dim], in which a sequence has at most Capacity keys (0: as many as a row
 	// of the block table can address). New row i of sequence b goes to position
 	// p = Used[b] + i. With Pages that is row p % PageSize of page Table[b, p / PageSize].
 	// Without Used all sequences are empty.
-	KCache, VCache problem.Tensor
+	KCache, VCache Tensor
 	Capacity       int
-	Pages          *problem.Pages
-	Used           problem.Vector // int32 [B]
-	KScale, VScale problem.Vector // float32, for KVInt8 and KVFP8: [B, Hkv, Capacity], with Pages [Count, Hkv, PageSize]
+	Pages          *Pages
+	Used           Vector // int32 [B]
+	KScale, VScale Vector // float32, for KVInt8 and KVFP8: [B, Hkv, Capacity], with Pages [Count, Hkv, PageSize]
 
 	// With Config.Rotary: cosines and sines [Positions, Rotary.Dim/2]. Q is optional: the
 	// queries of the new rows, [B, Hq, New, HeadDim] or packed [1, Hq, TotalNew,
 	// HeadDim]. They are rotated like K's row of the same index and written to QOut.
-	Cos, Sin  problem.Vector // float32
+	Cos, Sin  Vector // float32
 	Positions int
-	Q, QOut   problem.Tensor
+	Q, QOut   Tensor
 }
 
 // Append writes new rows of K and V behind the keys that a cache holds, and rotates K
@@ -136,8 +135,8 @@ func NewAppend(dev *vk.Device, cfg AppendConfig) (*Append, error) {
 		if dev.Closed() {
 			return nil, fmt.Errorf("attention: NewAppend: %w", vk.ErrClosed)
 		}
-		if cfg.Access == problem.AccessAddresses && !dev.Caps().BufferDeviceAddress {
-			return nil, fmt.Errorf("%w: the device has no buffer device addresses", problem.ErrUnsupported)
+		if cfg.Access == AccessAddresses && !dev.Caps().BufferDeviceAddress {
+			return nil, fmt.Errorf("%w: the device has no buffer device addresses", ErrUnsupported)
 		}
 	}
 	return &Append{dev: dev, cfg: cfg}, nil
@@ -219,7 +218,7 @@ func (p *Append) Record(c *vk.Commands, a AppendArgs) error {
 		return err
 	}
 	if p.dev == nil {
-		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", problem.ErrUnsupported)
+		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", ErrUnsupported)
 	}
 	if c.Device() == nil {
 		return errs.Invalid("Append.Record: no command buffer")

@@ -5,8 +5,8 @@ import (
 	"math"
 	"math/bits"
 
+	"vkattn/attention/internal/plan"
 	"vkattn/attention/internal/tensors"
-	"vkattn/attention/problem"
 	"vkattn/shaders"
 	"vkattn/vk"
 )
@@ -20,29 +20,29 @@ const appendLocal = 128
 
 // appendVariant is the key of an Append's pipelines.
 type appendVariant struct {
-	access  problem.Access // AccessAddresses or AccessDescriptors, decided
+	access  Access // AccessAddresses or AccessDescriptors, decided
 	dim     int
-	kv      problem.KVType
+	kv      KVType
 	rotated bool
 }
 
 // lanes is the number of invocations per row, about one for four elements.
 func (v *appendVariant) lanes() uint32 {
-	return min(appendLocal, uint32(1)<<bits.Len32(ceilDiv(uint32(v.dim), 4)-1))
+	return min(appendLocal, uint32(1)<<bits.Len32(plan.CeilDiv(uint32(v.dim), 4)-1))
 }
 
 // access decides how kernels reach tensors. A nil l stands for tensors with addresses.
-func (p *Append) access(l *appendLayouts) problem.Access {
-	if p.cfg.Access != problem.AccessAuto {
+func (p *Append) access(l *appendLayouts) Access {
+	if p.cfg.Access != AccessAuto {
 		return p.cfg.Access
 	}
 	if !p.dev.Caps().BufferDeviceAddress {
-		return problem.AccessDescriptors
+		return AccessDescriptors
 	}
 	if l != nil && l.withoutAddress() != "" {
-		return problem.AccessDescriptors
+		return AccessDescriptors
 	}
-	return problem.AccessAddresses
+	return AccessAddresses
 }
 
 // withoutAddress returns the field of the first tensor whose buffer has no address.
@@ -55,9 +55,9 @@ func (l *appendLayouts) withoutAddress() string {
 	return ""
 }
 
-// pipeline describes the kernel to the host layer.
-func (v appendVariant) pipeline(cfg *AppendConfig) (*vk.PipelineDesc, error) {
-	module, err := shaders.Get(moduleName("append", v.access))
+// Pipeline describes the kernel to the host layer.
+func (v appendVariant) Pipeline(cfg *AppendConfig) (*vk.PipelineDesc, error) {
+	module, err := shaders.Get(plan.ModuleName("append", v.access))
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (v appendVariant) pipeline(cfg *AppendConfig) (*vk.PipelineDesc, error) {
 	if v.rotated {
 		rotary = cfg.Rotary
 	}
-	desc, err := describeKernel(module, appendLocal, map[uint32]uint32{
+	desc, err := plan.DescribeKernel(module, appendLocal, map[uint32]uint32{
 		shaders.ConstLocalSize:       appendLocal,
 		shaders.ConstHeadDim:         uint32(v.dim),
 		shaders.ConstDtype:           uint32(cfg.DType),
@@ -73,7 +73,7 @@ func (v appendVariant) pipeline(cfg *AppendConfig) (*vk.PipelineDesc, error) {
 		shaders.ConstCacheType:       uint32(v.kv),
 		shaders.ConstRotaryDim:       uint32(rotary.Dim),
 		shaders.ConstRotaryFirst:     uint32(rotary.First),
-		shaders.ConstRotaryHalfSplit: boolConstant(rotary.Style == RotaryHalfSplit),
+		shaders.ConstRotaryHalfSplit: plan.BoolConstant(rotary.Style == RotaryHalfSplit),
 	})
 	if err != nil {
 		return nil, err
@@ -93,8 +93,8 @@ func (p *Append) record(c *vk.Commands, a *AppendArgs) error {
 		return err
 	}
 	w.access = p.access(&w.appendLayouts)
-	if field := w.withoutAddress(); field != "" && w.access == problem.AccessAddresses {
-		return fmt.Errorf("%w: the buffer of %s has no device address, and Access asks for addresses", problem.ErrUnsupported, field)
+	if field := w.withoutAddress(); field != "" && w.access == AccessAddresses {
+		return fmt.Errorf("%w: the buffer of %s has no device address, and Access asks for addresses", ErrUnsupported, field)
 	}
 	var list [len(appendTasks)]appendLaunch
 	n, dispatches := 0, 0
@@ -117,7 +117,7 @@ func (p *Append) record(c *vk.Commands, a *AppendArgs) error {
 		dispatches += (l.batches + l.chunk - 1) / l.chunk
 	}
 	// Everything that can fail comes before anything is recorded.
-	if w.access == problem.AccessDescriptors {
+	if w.access == AccessDescriptors {
 		if err := c.Reserve(dispatches, appendBindings); err != nil {
 			return err
 		}
@@ -141,7 +141,7 @@ func (p *Append) record(c *vk.Commands, a *AppendArgs) error {
 type appendLauncher struct {
 	appendLayouts
 	limits *vk.Limits
-	access problem.Access
+	access Access
 }
 
 type appendLaunch struct {
@@ -170,11 +170,11 @@ func (w *appendLauncher) hold(c *vk.Commands) error {
 // stride and the range of a descriptor bound them.
 func (w *appendLauncher) size(l *appendLaunch, v *appendVariant) error {
 	in := &w.list[l.in]
-	blocks := ceilDiv(uint32(in.Counts[1]*in.Counts[2]), appendLocal/v.lanes())
+	blocks := plan.CeilDiv(uint32(in.Counts[1]*in.Counts[2]), appendLocal/v.lanes())
 	l.groups[0] = min(blocks, w.limits.MaxWorkGroupCount[0])
-	l.groups[1] = ceilDiv(blocks, l.groups[0])
+	l.groups[1] = plan.CeilDiv(blocks, l.groups[0])
 	if l.groups[1] > w.limits.MaxWorkGroupCount[1] {
-		return fmt.Errorf("%w: %d row blocks of %s, the device dispatches %d x %d", problem.ErrUnsupported, blocks, in.Field,
+		return fmt.Errorf("%w: %d row blocks of %s, the device dispatches %d x %d", ErrUnsupported, blocks, in.Field,
 			w.limits.MaxWorkGroupCount[0], w.limits.MaxWorkGroupCount[1])
 	}
 	l.batches = int(in.Counts[0])
@@ -188,18 +188,18 @@ func (w *appendLauncher) size(l *appendLaunch, v *appendVariant) error {
 		if step > math.MaxUint32 {
 			if !split && t.Counts[0] > 1 {
 				return fmt.Errorf("%w: %s has a batch stride of 2^32 elements or more, and one dispatch covers all batches",
-					problem.ErrUnsupported, t.Field)
+					ErrUnsupported, t.Field)
 			}
 			most = 1
 		}
-		if w.access == problem.AccessAddresses {
+		if w.access == AccessAddresses {
 			continue
 		}
 		size := uint64(t.Size)
 		span := w.limits.MaxWindow()
 		if extent > span/size {
 			return fmt.Errorf("%w: a dispatch reaches %d elements of %d bytes of %s, a descriptor %d bytes; buffers with device addresses have no such limit",
-				problem.ErrUnsupported, extent, size, t.Field, span)
+				ErrUnsupported, extent, size, t.Field, span)
 		}
 		if split {
 			most = batchesInSpan(most, span, size, extent, step)
@@ -296,7 +296,7 @@ func (w *appendLauncher) dispatch(c *vk.Commands, l *appendLaunch, first, count 
 			extent -= start - uint64(t.Tensor.Offset)
 		}
 		at := start * uint64(t.Size)
-		if w.access == problem.AccessAddresses {
+		if w.access == AccessAddresses {
 			at += t.Tensor.Buffer.Address()
 		} else {
 			var err error
@@ -321,7 +321,7 @@ func (w *appendLauncher) dispatch(c *vk.Commands, l *appendLaunch, first, count 
 	push.rows, push.heads, push.sequences, push.limit = uint32(in.Counts[2]), uint32(in.Counts[1]), uint32(w.sequences), uint32(w.limit)
 	push.pageRows, push.pages, push.blockTableStride, push.flags = uint32(w.pageRows), uint32(w.pages), uint32(w.tableStride), w.flags(l)
 	groups := [3]uint32{l.groups[0], l.groups[1], uint32(count)}
-	if w.access == problem.AccessAddresses {
+	if w.access == AccessAddresses {
 		return c.Dispatch(l.pipeline, nil, paramBytes(&push, appendPushBytes), groups)
 	}
 	return c.Dispatch(l.pipeline, bound[:], paramBytes(&push, appendPushBytes), groups)

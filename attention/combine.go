@@ -3,8 +3,8 @@ package attention
 import (
 	"fmt"
 
+	"vkattn/attention/internal/plan"
 	"vkattn/attention/internal/tensors"
-	"vkattn/attention/problem"
 	"vkattn/shaders"
 	"vkattn/vk"
 )
@@ -22,7 +22,7 @@ const (
 
 // combineVariant is the key of an Op's pipelines for the separate combine kernel.
 type combineVariant struct {
-	access problem.Access // AccessAddresses or AccessDescriptors, decided
+	access Access // AccessAddresses or AccessDescriptors, decided
 	lse    bool
 	align  uint32 // of O, in elements
 }
@@ -36,7 +36,7 @@ type combineLaunch struct {
 	o, lse       tensors.Layout // values, since pointers would put the layouts of every call on the heap; lse may be zero
 
 	pipeline *vk.Pipeline
-	access   problem.Access
+	access   Access
 	groups   [3]uint32
 	limits   *vk.Limits
 }
@@ -45,11 +45,11 @@ func (l *combineLaunch) hasLSE() bool { return l.lse.Field != "" }
 
 // prepare chooses the grid and the pipeline. It runs before anything is recorded, so that
 // after an error nothing is.
-func (l *combineLaunch) prepare(op *Op, access problem.Access) (err error) {
+func (l *combineLaunch) prepare(op *Op, access Access) (err error) {
 	l.access, l.limits = access, &op.dev.Caps().Limits
 	l.groups = [3]uint32{min(l.rows, l.limits.MaxWorkGroupCount[0]), 1, 1}
-	if l.groups[1] = ceilDiv(l.rows, l.groups[0]); l.groups[1] > l.limits.MaxWorkGroupCount[1] {
-		return fmt.Errorf("%w: %d rows to combine, the device dispatches %d x %d", problem.ErrUnsupported, l.rows,
+	if l.groups[1] = plan.CeilDiv(l.rows, l.groups[0]); l.groups[1] > l.limits.MaxWorkGroupCount[1] {
+		return fmt.Errorf("%w: %d rows to combine, the device dispatches %d x %d", ErrUnsupported, l.rows,
 			l.limits.MaxWorkGroupCount[0], l.limits.MaxWorkGroupCount[1])
 	}
 	t := &l.o
@@ -59,16 +59,16 @@ func (l *combineLaunch) prepare(op *Op, access problem.Access) (err error) {
 	return err
 }
 
-// pipeline describes the kernel to package vk.
-func (v combineVariant) pipeline(cfg *problem.Config) (*vk.PipelineDesc, error) {
-	module, err := shaders.Get(moduleName("combine", v.access))
+// Pipeline describes the kernel to package vk.
+func (v combineVariant) Pipeline(cfg *Config) (*vk.PipelineDesc, error) {
+	module, err := shaders.Get(plan.ModuleName("combine", v.access))
 	if err != nil {
 		return nil, err
 	}
-	desc, err := describeKernel(module, combineLocal, map[uint32]uint32{
+	desc, err := plan.DescribeKernel(module, combineLocal, map[uint32]uint32{
 		shaders.ConstLocalSize: combineLocal,
 		shaders.ConstHeadDimV:  uint32(cfg.ValueDim()),
-		shaders.ConstHasLse:    boolConstant(v.lse),
+		shaders.ConstHasLse:    plan.BoolConstant(v.lse),
 		shaders.ConstAlignO:    v.align,
 		shaders.ConstDtype:     uint32(cfg.DType),
 	})
@@ -88,7 +88,7 @@ func (l *combineLaunch) dispatch(c *vk.Commands) error {
 		if err != nil {
 			return
 		}
-		if l.access == problem.AccessAddresses {
+		if l.access == AccessAddresses {
 			*address = b.Address() + offset
 			return
 		}
@@ -116,7 +116,7 @@ func (l *combineLaunch) dispatch(c *vk.Commands) error {
 		push.strideO[d] = uint32(step)
 	}
 	push.splits, push.rows, push.Sq, push.Hq = l.splits, l.rows, uint32(t.Counts[2]), uint32(t.Counts[1])
-	if l.access == problem.AccessAddresses {
+	if l.access == AccessAddresses {
 		return c.Dispatch(l.pipeline, nil, paramBytes(&push, combinePushBytes), l.groups, held[:]...)
 	}
 	for i := range bound {

@@ -3,8 +3,6 @@ package attention
 import (
 	"testing"
 
-	"vkattn/attention/problem"
-
 	"github.com/stretchr/testify/require"
 )
 
@@ -14,37 +12,37 @@ func TestCUDARefusesOptions(t *testing.T) {
 	f := withFakeCUDA(t)
 	dev := cudaDevice(t)
 	base := callOn(t, dev)
-	vector := func() problem.Vector { return problem.Vector{Buffer: base.Q.Buffer, Offset: 4096} }
-	for name, change := range map[string]func(*problem.Config, *problem.Args){
-		"varlen": func(_ *problem.Config, a *problem.Args) { a.Varlen = &problem.Varlen{UsedK: vector()} },
-		"packed": func(_ *problem.Config, a *problem.Args) { a.Varlen = &problem.Varlen{CuQ: vector(), TotalQ: 7} },
-		"pages": func(_ *problem.Config, a *problem.Args) {
-			a.Pages = &problem.Pages{Table: vector(), PageSize: 4, Count: 3}
+	vector := func() Vector { return Vector{Buffer: base.Q.Buffer, Offset: 4096} }
+	for name, change := range map[string]func(*Config, *Args){
+		"varlen": func(_ *Config, a *Args) { a.Varlen = &Varlen{UsedK: vector()} },
+		"packed": func(_ *Config, a *Args) { a.Varlen = &Varlen{CuQ: vector(), TotalQ: 7} },
+		"pages": func(_ *Config, a *Args) {
+			a.Pages = &Pages{Table: vector(), PageSize: 4, Count: 3}
 		},
-		"sparse": func(_ *problem.Config, a *problem.Args) {
-			a.SparseTokens = &problem.SparseTokens{Offsets: vector(), Tokens: vector(), Total: 5}
+		"sparse": func(_ *Config, a *Args) {
+			a.SparseTokens = &SparseTokens{Offsets: vector(), Tokens: vector(), Total: 5}
 		},
-		"blocks": func(_ *problem.Config, a *problem.Args) {
-			a.Blocks = &problem.Blocks{Map: vector(), BlockQ: 16, BlockK: 16}
+		"blocks": func(_ *Config, a *Args) {
+			a.Blocks = &Blocks{Map: vector(), BlockQ: 16, BlockK: 16}
 		},
-		"bias": func(_ *problem.Config, a *problem.Args) {
-			a.Bias = &problem.Bias{Tensor: problem.Tensor{Buffer: base.Q.Buffer}, Heads: 1}
+		"bias": func(_ *Config, a *Args) {
+			a.Bias = &Bias{Tensor: Tensor{Buffer: base.Q.Buffer}, Heads: 1}
 		},
-		"mask": func(_ *problem.Config, a *problem.Args) {
-			a.Mask = &problem.Mask{Tensor: problem.Tensor{Buffer: base.Q.Buffer}}
+		"mask": func(_ *Config, a *Args) {
+			a.Mask = &Mask{Tensor: Tensor{Buffer: base.Q.Buffer}}
 		},
-		"alibi":   func(c *problem.Config, a *problem.Args) { c.Align, a.ALiBi = problem.TopLeft, vector() },
-		"sinks":   func(_ *problem.Config, a *problem.Args) { a.Sinks = vector() },
-		"window":  func(c *problem.Config, _ *problem.Args) { c.Align, c.Window = problem.TopLeft, problem.WindowOf(3, 3) },
-		"softcap": func(c *problem.Config, _ *problem.Args) { c.Softcap = 30 },
-		"int8": func(c *problem.Config, a *problem.Args) {
-			c.KV, a.KScale, a.VScale = problem.KVInt8, vector(), vector()
+		"alibi":   func(c *Config, a *Args) { c.Align, a.ALiBi = TopLeft, vector() },
+		"sinks":   func(_ *Config, a *Args) { a.Sinks = vector() },
+		"window":  func(c *Config, _ *Args) { c.Align, c.Window = TopLeft, WindowOf(3, 3) },
+		"softcap": func(c *Config, _ *Args) { c.Softcap = 30 },
+		"int8": func(c *Config, a *Args) {
+			c.KV, a.KScale, a.VScale = KVInt8, vector(), vector()
 		},
-		"q4_0":  func(c *problem.Config, _ *problem.Args) { c.KV = problem.KVQ4_0 },
-		"split": func(c *problem.Config, _ *problem.Args) { c.FixedSplit = 2 },
+		"q4_0":  func(c *Config, _ *Args) { c.KV = KVQ4_0 },
+		"split": func(c *Config, _ *Args) { c.FixedSplit = 2 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg, a := problem.Config{HeadDim: 64, Tier: problem.TierCUDA}, base
+			cfg, a := Config{HeadDim: 64, Tier: TierCUDA}, base
 			change(&cfg, &a)
 			s, err := dev.NewStream("test")
 			require.NoError(t, err)
@@ -56,13 +54,13 @@ func TestCUDARefusesOptions(t *testing.T) {
 			oneLine(t, err, "dense attention only: no lengths, pages, lists, modifiers")
 			require.Empty(t, f.calls)
 
-			cfg.Tier, cfg.AllowCUDA = problem.TierAuto, true
+			cfg.Tier, cfg.AllowCUDA = TierAuto, true
 			op, err = New(dev, cfg)
 			require.NoError(t, err)
 			plan, err := op.PlanFor(a)
 			require.NoError(t, err)
-			require.NotEqual(t, problem.TierCUDA, plan.Tier)
-			require.Equal(t, problem.TierCUDA, plan.Rejected[0].Tier)
+			require.NotEqual(t, TierCUDA, plan.Tier)
+			require.Equal(t, TierCUDA, plan.Rejected[0].Tier)
 			require.NotEmpty(t, plan.Rejected[0].Reason)
 		})
 	}

@@ -7,31 +7,31 @@ import (
 	"strings"
 	"testing"
 
-	"vkattn/attention/problem"
-	"vkattn/vk"
-
 	"github.com/stretchr/testify/require"
+
+	"vkattn/attention/internal/plan"
+	"vkattn/vk"
 )
 
 // fakeCUDA stands for package cudapath: what it is asked, and what it answers.
 type fakeCUDA struct {
-	problems []problem.CUDAProblem
-	calls    []problem.CUDACall
+	problems []CUDAProblem
+	calls    []CUDACall
 	forget   bool
-	choice   problem.CUDAChoice
+	choice   CUDAChoice
 	err      error               // of Choose
 	load     error               // of Load
 	out      map[*vk.Buffer]bool // of reach
 }
 
-func (f *fakeCUDA) Check(_ *vk.DeviceInfo, t problem.DType) error {
-	if t == problem.F32 {
-		return noCUDA("no float32 here")
+func (f *fakeCUDA) Check(_ *vk.DeviceInfo, t DType) error {
+	if t == F32 {
+		return plan.NoCUDA("no float32 here")
 	}
 	return nil
 }
 
-func (f *fakeCUDA) Choose(_ *vk.Device, p problem.CUDAProblem) (problem.CUDAChoice, error) {
+func (f *fakeCUDA) Choose(_ *vk.Device, p CUDAProblem) (CUDAChoice, error) {
 	f.problems = append(f.problems, p)
 	c := f.choice
 	c.Kernel = f
@@ -47,7 +47,7 @@ func (f *fakeCUDA) Reach(b *vk.Buffer) error {
 
 func (f *fakeCUDA) Load() error { return f.load }
 
-func (f *fakeCUDA) Launch(s *vk.Stream, c *problem.CUDACall) error {
+func (f *fakeCUDA) Launch(s *vk.Stream, c *CUDACall) error {
 	if !f.forget {
 		f.calls = append(f.calls, *c)
 	}
@@ -55,17 +55,18 @@ func (f *fakeCUDA) Launch(s *vk.Stream, c *problem.CUDACall) error {
 }
 
 func withFakeCUDA(t testing.TB) *fakeCUDA {
-	f := &fakeCUDA{choice: problem.CUDAChoice{Name: "attn_fast", Family: "fa3", Rows: 128, Cols: 64, Workgroups: 77, SharedBytes: 1000,
+	f := &fakeCUDA{choice: CUDAChoice{Name: "attn_fast", Family: "fa3", Rows: 128, Cols: 64, Workgroups: 77, SharedBytes: 1000,
 		Rejected: []string{"faster: not today"}}, out: map[*vk.Buffer]bool{}}
-	before := cuda.Load()
-	RegisterCUDA(f)
-	t.Cleanup(func() { cuda.Store(before) })
+	before := plan.RegisteredCUDA()
+	plan.RegisterCUDA(f)
+	t.Cleanup(func() { plan.RegisterCUDA(before) })
 	return f
 }
 
 func withoutCUDA(t testing.TB) {
-	before := cuda.Swap(nil)
-	t.Cleanup(func() { cuda.Store(before) })
+	before := plan.RegisteredCUDA()
+	plan.RegisterCUDA(nil)
+	t.Cleanup(func() { plan.RegisterCUDA(before) })
 }
 
 // cudaDevice is any device: tier cuda is the fake's.
@@ -86,10 +87,10 @@ func cudaDevice(t testing.TB) *vk.Device {
 }
 
 // callOn makes a call on buffers of its own: f16, B 2, Hq 4, Hkv 2, head dim 64.
-func callOn(t testing.TB, dev *vk.Device) (a problem.Args) {
+func callOn(t testing.TB, dev *vk.Device) (a Args) {
 	t.Helper()
-	a.Shape = problem.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 5, Sk: 9}
-	for _, x := range []*problem.Tensor{&a.Q, &a.K, &a.V, &a.O, &a.LSE} {
+	a.Shape = Shape{B: 2, Hq: 4, Hkv: 2, Sq: 5, Sk: 9}
+	for _, x := range []*Tensor{&a.Q, &a.K, &a.V, &a.O, &a.LSE} {
 		b, err := dev.NewBuffer(1<<16, vk.BufferOptions{})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, b.Close()) })
@@ -100,7 +101,7 @@ func callOn(t testing.TB, dev *vk.Device) (a problem.Args) {
 
 func oneLine(t *testing.T, err error, want string) {
 	t.Helper()
-	require.ErrorIs(t, err, problem.ErrUnsupported)
+	require.ErrorIs(t, err, ErrUnsupported)
 	require.ErrorIs(t, err, vk.ErrUnsupported)
 	require.ErrorContains(t, err, want)
 	require.NotContains(t, err.Error(), "\n")
@@ -109,60 +110,60 @@ func oneLine(t *testing.T, err error, want string) {
 func TestWithoutCUDATheTierSaysHowToGetIt(t *testing.T) {
 	withoutCUDA(t)
 	dev := cudaDevice(t)
-	_, err := New(dev, problem.Config{HeadDim: 64, Tier: problem.TierCUDA})
+	_, err := New(dev, Config{HeadDim: 64, Tier: TierCUDA})
 	oneLine(t, err, "import vkattn/cudapath")
-	op, err := New(dev, problem.Config{HeadDim: 64, AllowCUDA: true})
+	op, err := New(dev, Config{HeadDim: 64, AllowCUDA: true})
 	require.NoError(t, err)
-	plan, err := op.Plan(problem.Shape{B: 1, Hq: 1, Sq: 1, Sk: 1})
+	plan, err := op.Plan(Shape{B: 1, Hq: 1, Sq: 1, Sk: 1})
 	require.NoError(t, err)
-	require.NotEqual(t, problem.TierCUDA, plan.Tier)
-	require.Equal(t, problem.TierCUDA, plan.Rejected[0].Tier)
+	require.NotEqual(t, TierCUDA, plan.Tier)
+	require.Equal(t, TierCUDA, plan.Rejected[0].Tier)
 	require.Contains(t, plan.Rejected[0].Reason, "import vkattn/cudapath")
 }
 
 func TestAutoTakesCUDAOnlyWhenAllowed(t *testing.T) {
 	f := withFakeCUDA(t)
 	dev := cudaDevice(t)
-	shape := problem.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 5, Sk: 9}
-	plan := func(cfg problem.Config) problem.Plan {
+	shape := Shape{B: 2, Hq: 4, Hkv: 2, Sq: 5, Sk: 9}
+	planOf := func(cfg Config) Plan {
 		op, err := New(dev, cfg)
 		require.NoError(t, err)
 		p, err := op.Plan(shape)
 		require.NoError(t, err)
 		return p
 	}
-	p := plan(problem.Config{HeadDim: 64})
-	require.NotEqual(t, problem.TierCUDA, p.Tier)
+	p := planOf(Config{HeadDim: 64})
+	require.NotEqual(t, TierCUDA, p.Tier)
 	require.Empty(t, f.problems, "nobody asked CUDA")
 	require.NotContains(t, p.String(), "cuda")
 
-	p = plan(problem.Config{HeadDim: 64, AllowCUDA: true, Causal: problem.TopLeft})
-	require.Equal(t, problem.TierCUDA, p.Tier)
+	p = planOf(Config{HeadDim: 64, AllowCUDA: true, Causal: TopLeft})
+	require.Equal(t, TierCUDA, p.Tier)
 	require.Equal(t, "attn_fast", p.Kernel)
 	require.Equal(t, "128x64", p.Tile)
 	require.Equal(t, uint64(77), p.Workgroups)
 	require.Equal(t, "tier cuda (attn_fast, tile 128x64, 77 workgroups): allowed, and the device has the kernel; not cuda: faster: not today", p.String())
-	require.Equal(t, problem.CUDAProblem{Shape: shape, HeadDim: 64, HeadDimV: 64, Causal: true, Align: 8}, f.problems[len(f.problems)-1])
+	require.Equal(t, CUDAProblem{Shape: shape, HeadDim: 64, HeadDimV: 64, Causal: true, Align: 8}, f.problems[len(f.problems)-1])
 
-	p = plan(problem.Config{HeadDim: 60, HeadDimV: 32, DType: problem.BF16, Tier: problem.TierCUDA, Kernel: "fa2"})
+	p = planOf(Config{HeadDim: 60, HeadDimV: 32, DType: BF16, Tier: TierCUDA, Kernel: "fa2"})
 	require.Equal(t, "asked for", p.Reason)
-	require.Equal(t, problem.CUDAProblem{Shape: shape, DType: problem.BF16, HeadDim: 60, HeadDimV: 32, Align: 4, Kernel: "fa2"}, f.problems[len(f.problems)-1])
+	require.Equal(t, CUDAProblem{Shape: shape, DType: BF16, HeadDim: 60, HeadDimV: 32, Align: 4, Kernel: "fa2"}, f.problems[len(f.problems)-1])
 
 	f.choice.Validation = true
-	p = plan(problem.Config{HeadDim: 64, AllowCUDA: true})
-	require.NotEqual(t, problem.TierCUDA, p.Tier, "the kernel for validation is not for speed")
+	p = planOf(Config{HeadDim: 64, AllowCUDA: true})
+	require.NotEqual(t, TierCUDA, p.Tier, "the kernel for validation is not for speed")
 	require.Contains(t, p.Rejected[0].Reason, "faster: not today; only the slow kernel for validation remains")
-	require.Equal(t, problem.TierCUDA, plan(problem.Config{HeadDim: 64, Tier: problem.TierCUDA}).Tier, "it is when asked for")
+	require.Equal(t, TierCUDA, planOf(Config{HeadDim: 64, Tier: TierCUDA}).Tier, "it is when asked for")
 
-	f.err = noCUDA("the device has none")
-	p = plan(problem.Config{HeadDim: 64, AllowCUDA: true})
-	require.Equal(t, problem.Rejection{Tier: problem.TierCUDA, Reason: "the device has none"}, p.Rejected[0])
-	_, err := New(dev, problem.Config{HeadDim: 64, Tier: problem.TierCUDA})
+	f.err = plan.NoCUDA("the device has none")
+	p = planOf(Config{HeadDim: 64, AllowCUDA: true})
+	require.Equal(t, Rejection{Tier: TierCUDA, Reason: "the device has none"}, p.Rejected[0])
+	_, err := New(dev, Config{HeadDim: 64, Tier: TierCUDA})
 	oneLine(t, err, "the device has none")
 	f.err = vk.ErrDeviceLost
-	_, err = New(dev, problem.Config{HeadDim: 64, Tier: problem.TierCUDA})
+	_, err = New(dev, Config{HeadDim: 64, Tier: TierCUDA})
 	require.ErrorIs(t, err, vk.ErrDeviceLost)
-	require.NotErrorIs(t, err, problem.ErrUnsupported)
+	require.NotErrorIs(t, err, ErrUnsupported)
 }
 
 // What goes to the kernel is what the caller gave, in its units.
@@ -174,9 +175,9 @@ func TestCUDACalls(t *testing.T) {
 	defer s.Close()
 	a := callOn(t, dev)
 	a.Q.Offset, a.K.Offset, a.LSE.Offset = 8, 16, 3
-	a.V.Strides = problem.Strides{Batch: 4096, Head: 64, Seq: 128}
-	forward := func(cfg problem.Config) problem.CUDACall {
-		cfg.Tier, cfg.HeadDim = problem.TierCUDA, 64
+	a.V.Strides = Strides{Batch: 4096, Head: 64, Seq: 128}
+	forward := func(cfg Config) CUDACall {
+		cfg.Tier, cfg.HeadDim = TierCUDA, 64
 		op, err := New(dev, cfg)
 		require.NoError(t, err)
 		require.NoError(t, op.Prepare(a.Shape))
@@ -185,28 +186,28 @@ func TestCUDACalls(t *testing.T) {
 		require.NoError(t, op.Close())
 		return f.calls[len(f.calls)-1]
 	}
-	c := forward(problem.Config{})
+	c := forward(Config{})
 	require.Equal(t, a.Shape, c.Shape)
-	require.Equal(t, [4]problem.CUDATensor{
+	require.Equal(t, [4]CUDATensor{
 		{Buffer: a.Q.Buffer, Offset: 16, Batch: 4 * 5 * 64, Head: 5 * 64, Row: 64}, {Buffer: a.K.Buffer, Offset: 32, Batch: 2 * 9 * 64, Head: 9 * 64, Row: 64},
 		{Buffer: a.V.Buffer, Offset: 0, Batch: 4096, Head: 64, Row: 128}, {Buffer: a.O.Buffer, Offset: 0, Batch: 4 * 5 * 64, Head: 5 * 64, Row: 64},
 	}, c.Tensors)
 	require.Equal(t, a.LSE.Buffer, c.LSE)
 	require.Equal(t, uint64(12), c.LSEOffset)
-	require.Equal(t, int32(problem.NoCausal), c.CausalOffset)
+	require.Equal(t, int32(NoCausal), c.CausalOffset)
 	require.InDelta(t, 0.125, c.Scale, 1e-9)
 	require.InDelta(t, 0.125*math.Log2E, c.ScaleLog2, 1e-7)
 	require.InDelta(t, math.Ln2, float64(c.UnitHigh)+float64(c.UnitLow), 1e-7)
-	require.Zero(t, forward(problem.Config{Causal: problem.TopLeft}).CausalOffset)
-	require.Equal(t, int32(4), forward(problem.Config{Causal: problem.BottomRight}).CausalOffset)
-	c = forward(problem.Config{Scale: problem.ScaleOf(0)})
+	require.Zero(t, forward(Config{Causal: TopLeft}).CausalOffset)
+	require.Equal(t, int32(4), forward(Config{Causal: BottomRight}).CausalOffset)
+	c = forward(Config{Scale: ScaleOf(0)})
 	require.Zero(t, c.Scale)
 	require.NotZero(t, c.ScaleLog2, "a masked score stays -Inf")
-	a.LSE = problem.Tensor{}
+	a.LSE = Tensor{}
 	a.Hkv = 0
 	a.K, a.V = a.Q, a.Q
 	a.Sk = a.Sq
-	c = forward(problem.Config{Scale: problem.ScaleOf(-2)})
+	c = forward(Config{Scale: ScaleOf(-2)})
 	require.Nil(t, c.LSE)
 	require.Equal(t, 4, c.Hkv, "filled in")
 	require.Equal(t, float32(-2), c.Scale)
@@ -219,9 +220,9 @@ func TestCUDARefusesByName(t *testing.T) {
 	require.NoError(t, err)
 	defer s.Close()
 	a := callOn(t, dev)
-	forced, err := New(dev, problem.Config{HeadDim: 64, Tier: problem.TierCUDA})
+	forced, err := New(dev, Config{HeadDim: 64, Tier: TierCUDA})
 	require.NoError(t, err)
-	auto, err := New(dev, problem.Config{HeadDim: 64, AllowCUDA: true})
+	auto, err := New(dev, Config{HeadDim: 64, AllowCUDA: true})
 	require.NoError(t, err)
 
 	// A command buffer.
@@ -234,7 +235,7 @@ func TestCUDARefusesByName(t *testing.T) {
 	require.Len(t, f.calls, 1)
 
 	// Buffers out of CUDA's reach.
-	for i, x := range []*problem.Tensor{&a.Q, &a.K, &a.V, &a.O, &a.LSE} {
+	for i, x := range []*Tensor{&a.Q, &a.K, &a.V, &a.O, &a.LSE} {
 		name := []string{"Q", "K", "V", "O", "LSE"}[i]
 		f.out[x.Buffer] = true
 		oneLine(t, forced.Forward(s, a), "buffer (made without Exportable?) of "+name)
@@ -242,7 +243,7 @@ func TestCUDARefusesByName(t *testing.T) {
 		oneLine(t, err, " of "+name)
 		plan, err := auto.PlanFor(a)
 		require.NoError(t, err)
-		require.NotEqual(t, problem.TierCUDA, plan.Tier)
+		require.NotEqual(t, TierCUDA, plan.Tier)
 		require.True(t, strings.HasSuffix(plan.Rejected[0].Reason, " of "+name), plan.Rejected[0].Reason)
 		require.NoError(t, auto.Forward(s, a))
 		delete(f.out, x.Buffer)
@@ -251,7 +252,7 @@ func TestCUDARefusesByName(t *testing.T) {
 
 	// A kernel that does not load.
 	f.load = &vk.Error{Op: "load", Err: vk.ErrOutOfMemory}
-	op, err := New(dev, problem.Config{HeadDim: 64, Tier: problem.TierCUDA})
+	op, err := New(dev, Config{HeadDim: 64, Tier: TierCUDA})
 	require.NoError(t, err)
 	require.ErrorIs(t, op.Prepare(a.Shape), vk.ErrOutOfMemory)
 	require.ErrorIs(t, op.Forward(s, a), vk.ErrOutOfMemory)
@@ -261,41 +262,41 @@ func TestCUDARefusesByName(t *testing.T) {
 	// What has no meaning there.
 	_, err = op.Tune(t.Context(), a.Shape, TuneOptions{})
 	oneLine(t, err, "no tiles to tune")
-	_, err = NewExperiment(dev, problem.Config{HeadDim: 64, Tier: problem.TierCUDA}, problem.Experiment{Variant: 1})
+	_, err = NewExperiment(dev, Config{HeadDim: 64, Tier: TierCUDA}, Experiment{Variant: 1})
 	oneLine(t, err, "cooperative-matrix kernels")
 	require.NoError(t, s.Wait(t.Context()))
 }
 
 func TestConfigOfTierCUDA(t *testing.T) {
-	for _, kernel := range append([]string{""}, problem.CUDAKernels()...) {
-		require.NoError(t, problem.Config{HeadDim: 64, Tier: problem.TierCUDA, Kernel: kernel}.Validate())
+	for _, kernel := range append([]string{""}, CUDAKernels()...) {
+		require.NoError(t, Config{HeadDim: 64, Tier: TierCUDA, Kernel: kernel}.Validate())
 	}
-	var shape *problem.ShapeError
-	require.ErrorAs(t, problem.Config{HeadDim: 64, Tier: problem.TierCUDA, Kernel: "fa9"}.Validate(), &shape)
+	var shape *ShapeError
+	require.ErrorAs(t, Config{HeadDim: 64, Tier: TierCUDA, Kernel: "fa9"}.Validate(), &shape)
 	require.Equal(t, "Kernel", shape.Field)
-	require.ErrorAs(t, problem.Config{HeadDim: 64, Kernel: "fa2"}.Validate(), &shape)
-	require.ErrorAs(t, problem.Config{HeadDim: 64, Tier: problem.TierScalar, Kernel: "fa2"}.Validate(), &shape)
-	keys := map[problem.Config]bool{{HeadDim: 64}: true}
-	require.False(t, keys[problem.Config{HeadDim: 64, AllowCUDA: true}], "comparable")
-	require.Equal(t, "f16 d64 cuda/fa2", problem.Config{HeadDim: 64, Tier: problem.TierCUDA, Kernel: "fa2"}.String())
-	require.Equal(t, "f16 d64 allow cuda", problem.Config{HeadDim: 64, AllowCUDA: true}.String())
+	require.ErrorAs(t, Config{HeadDim: 64, Kernel: "fa2"}.Validate(), &shape)
+	require.ErrorAs(t, Config{HeadDim: 64, Tier: TierScalar, Kernel: "fa2"}.Validate(), &shape)
+	keys := map[Config]bool{{HeadDim: 64}: true}
+	require.False(t, keys[Config{HeadDim: 64, AllowCUDA: true}], "comparable")
+	require.Equal(t, "f16 d64 cuda/fa2", Config{HeadDim: 64, Tier: TierCUDA, Kernel: "fa2"}.String())
+	require.Equal(t, "f16 d64 allow cuda", Config{HeadDim: 64, AllowCUDA: true}.String())
 }
 
 func TestTierReportHasCUDA(t *testing.T) {
-	find := func(t2 problem.DType) *problem.TierStatus {
-		for _, s := range TierReportOf(&vk.DeviceInfo{}) {
-			if s.Tier == problem.TierCUDA && s.DType == t2 {
+	find := func(t2 DType) *TierStatus {
+		for _, s := range plan.TierReportOf(&vk.DeviceInfo{}) {
+			if s.Tier == TierCUDA && s.DType == t2 {
 				return &s
 			}
 		}
 		return nil
 	}
 	withFakeCUDA(t)
-	require.True(t, find(problem.F16).Available)
-	require.False(t, find(problem.F32).Available)
-	require.Equal(t, "no float32 here", find(problem.F32).Reason)
+	require.True(t, find(F16).Available)
+	require.False(t, find(F32).Available)
+	require.Equal(t, "no float32 here", find(F32).Reason)
 	withoutCUDA(t)
-	require.Nil(t, find(problem.F16), "a program without it does not mention it")
+	require.Nil(t, find(F16), "a program without it does not mention it")
 }
 
 func TestCUDACallsAllocateNothing(t *testing.T) {
@@ -306,7 +307,7 @@ func TestCUDACallsAllocateNothing(t *testing.T) {
 	require.NoError(t, err)
 	defer s.Close()
 	a := callOn(t, dev)
-	op, err := New(dev, problem.Config{HeadDim: 64, Tier: problem.TierCUDA})
+	op, err := New(dev, Config{HeadDim: 64, Tier: TierCUDA})
 	require.NoError(t, err)
 	require.NoError(t, op.Forward(s, a))
 	require.Zero(t, testing.AllocsPerRun(500, func() {

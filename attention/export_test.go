@@ -1,15 +1,13 @@
 package attention
 
 import (
-	"os"
 	"testing"
 	"time"
 
 	"vkattn/attention/internal/host"
+	"vkattn/attention/internal/plan"
 	"vkattn/attention/internal/simd"
 	"vkattn/attention/internal/tensors"
-	"vkattn/attention/problem"
-	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
 
@@ -19,15 +17,6 @@ var (
 	Expf       = func(x float32) float32 { return mapOne(host.Kernels.Exp, x) }
 	Tanhf      = func(x float32) float32 { return mapOne(host.Kernels.Tanh, x) }
 )
-
-// OnceOnly skips a slow test that uses no device, except in the run without a driver: its
-// result is the same on every driver.
-func OnceOnly(t *testing.T) {
-	if name := os.Getenv("VKATTN_DRIVER"); name != "" && name != "none" {
-		t.Skip("the same without a Vulkan driver")
-	}
-	testlevel.Long(t)
-}
 
 // CompileTime is the time that the driver took for an operation's pipelines.
 func CompileTime(op *Op) (d time.Duration) {
@@ -51,40 +40,40 @@ func PipelinesOf(op *Op) (list []*vk.Pipeline) {
 
 // TileOps are operations of one tile each, with their names: all tiles of the table that
 // the device can run for a shape.
-func TileOps(op *Op, s problem.Shape) (ops []*Op, names []string, err error) {
+func TileOps(op *Op, s Shape) (ops []*Op, names []string, err error) {
 	r := op.typical(s)
-	c, err := makePlan(op.dev, op.cfg, r, nil)
+	c, err := plan.Make(op.dev, op.cfg, r, nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, t := range tilings(c.variant) {
-		v := c.variant
-		v.tile = t
-		if _, reason := fits(op.dev.Caps(), v, s); reason == "" {
-			ops, names = append(ops, newOp(op.dev, op.cfg, problem.Experiment{}, pickOnly(t))), append(names, v.describe())
+	for _, t := range plan.Tilings(c.Variant) {
+		v := c.Variant
+		v.Tile = t
+		if _, reason := plan.Fits(op.dev.Caps(), v, s); reason == "" {
+			ops, names = append(ops, newOp(op.dev, op.cfg, Experiment{}, plan.PickOnly(t))), append(names, v.Describe())
 		}
 	}
 	return ops, names, nil
 }
 
 // SplitsPerRound is the number of splits that the decode kernel loads at once to combine them.
-const SplitsPerRound = splitsPerRound
+const SplitsPerRound = plan.SplitsPerRound
 
 // SplitsOf returns the number of splits of a call, and whether the kernel that computes
 // them also combines them.
-func SplitsOf(op *Op, a problem.Args) (splits int, combined bool, err error) {
+func SplitsOf(op *Op, a Args) (splits int, combined bool, err error) {
 	var l tensors.Layouts
 	if err := op.check(&l, &a); err != nil {
 		return 0, false, err
 	}
-	c, err := makePlan(op.dev, op.cfg, op.request(&l, &a), op.pick)
-	return c.Splits, c.variant.options.combined, err
+	c, err := plan.Make(op.dev, op.cfg, op.request(&l, &a), op.pick)
+	return c.Splits, c.Variant.Options.Combined, err
 }
 
 // FillsCores reports whether workgroups that occupy a core each fill the device.
-func FillsCores(s problem.Shape, cores, rowBlocks, round uint32) bool {
-	r := request{shape: s}
-	return r.fillsCores(&vk.Caps{ShaderCores: cores}, rowBlocks, round)
+func FillsCores(s Shape, cores, rowBlocks, round uint32) bool {
+	r := plan.Request{Shape: s}
+	return r.FillsCores(&vk.Caps{ShaderCores: cores}, rowBlocks, round)
 }
 
 // mapOne is one element of what the CPU tier computes by vectors.

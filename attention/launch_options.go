@@ -3,8 +3,8 @@ package attention
 import (
 	"math"
 
+	"vkattn/attention/internal/plan"
 	"vkattn/attention/internal/tensors"
-	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
@@ -27,18 +27,18 @@ const (
 )
 
 // bindOptions fills in the tensors and parameters of the call's options.
-func (l *launch) bindOptions(a *problem.Args) error {
+func (l *launch) bindOptions(a *Args) error {
 	cfg, s := &l.op.cfg, &a.Shape
-	words := func(i int, v *problem.Vector, n uint64) error {
+	words := func(i int, v *Vector, n uint64) error {
 		if !v.Given() {
 			return nil
 		}
 		return l.bindBuffer(i, v.Buffer, uint64(v.Offset)*4, n*4, 4)
 	}
-	if cfg.Causal == problem.BottomRight || cfg.Causal == problem.CausalNone && cfg.Align == problem.BottomRight {
+	if cfg.Causal == BottomRight || cfg.Causal == CausalNone && cfg.Align == BottomRight {
 		l.params.causalOffset = 1
 	}
-	if l.options.lengths&lengthCuQ != 0 {
+	if l.options.Lengths&plan.LengthCuQ != 0 {
 		l.params.stride[0][0] = uint32(s.B)
 	}
 	var totalQ, totalK int
@@ -47,7 +47,7 @@ func (l *launch) bindOptions(a *problem.Args) error {
 		totalQ, totalK = v.TotalQ, v.TotalK
 		for _, x := range [4]struct {
 			binding int
-			v       *problem.Vector
+			v       *Vector
 			n       uint64
 		}{{bindCuQ, &v.CuQ, batches + 1}, {bindCuK, &v.CuK, batches + 1}, {bindUsedQ, &v.UsedQ, batches}, {bindUsedK, &v.UsedK, batches}} {
 			if err := words(x.binding, x.v, x.n); err != nil {
@@ -112,10 +112,10 @@ func (l *launch) bindOptions(a *problem.Args) error {
 	}
 	l.params.totalQ, l.params.totalK = uint32(totalQ), uint32(totalK)
 	if w := cfg.Window; w.Given() {
-		l.params.windowLeft, l.params.windowRight = int32(min(w.Left(), maxWindow)), int32(min(w.Right(), maxWindow))
+		l.params.windowLeft, l.params.windowRight = int32(min(w.Left(), plan.MaxWindow)), int32(min(w.Right(), plan.MaxWindow))
 	}
 	l.params.softcap = cfg.Softcap
-	if !l.options.natural() {
+	if !l.options.Natural() {
 		l.params.softcap = float32(float64(cfg.Softcap) * math.Log2E)
 	}
 	return nil
@@ -124,12 +124,12 @@ func (l *launch) bindOptions(a *problem.Args) error {
 // writeParams writes the parameters to a buffer if the module takes no push constants.
 func (l *launch) writeParams(c *vk.Commands) (err error) {
 	if l.pushBytes == 0 {
-		l.bound[paramsBinding], err = c.Params(paramBytes(&l.params, generalPushBytes))
+		l.bound[plan.ParamsBinding], err = c.Params(paramBytes(&l.params, plan.GeneralPushBytes))
 	}
 	return err
 }
 
-// putSteps stores strides, which checkLimits has bounded, as 32-bit parameters.
+// putSteps stores strides, which CheckLimits has bounded, as 32-bit parameters.
 func putSteps(strides *[3]uint32, steps [3]int64) {
 	for i, n := range steps {
 		strides[i] = uint32(n)
@@ -137,6 +137,6 @@ func putSteps(strides *[3]uint32, steps [3]int64) {
 }
 
 // reachOf returns the number of elements that a broadcast tensor [B, Hq, rows, Sk] spans.
-func reachOf(steps [3]int64, rows int, s *problem.Shape) uint64 {
+func reachOf(steps [3]int64, rows int, s *Shape) uint64 {
 	return uint64(int64(s.B-1)*steps[0] + int64(s.Hq-1)*steps[1] + int64(rows-1)*steps[2] + int64(s.Sk))
 }

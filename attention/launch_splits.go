@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"vkattn/attention/internal/plan"
 	"vkattn/attention/internal/tensors"
-	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
@@ -21,12 +21,12 @@ var errNeedsCombine = errors.New("attention: splits are to be combined in a disp
 
 // combined records a kernel that combines its splits itself. The binding of LSE holds
 // scratch memory; shaders/decode_combine.glsl defines its layout.
-func (l *launch) combined(c *vk.Commands, a *problem.Args, all []tensors.Layout, groups [3]uint32) error {
+func (l *launch) combined(c *vk.Commands, a *Args, all []tensors.Layout, groups [3]uint32) error {
 	batches, rows := tensors.QueryExtent(a)
 	states := uint64(batches) * uint64(a.Hq) * uint64(rows) * uint64(l.splits)
 	counters := (uint64(groups[0])*uint64(groups[1]/uint32(l.splitWorkgroups))*uint64(groups[2])*4 + 255) &^ 255
 	bytes := states * uint64(l.op.cfg.ValueDim()+int(l.slices)) * 4 // O, and an LSE for each slice of its columns
-	if l.access == problem.AccessDescriptors && counters+bytes > l.limits.MaxWindow() {
+	if l.access == AccessDescriptors && counters+bytes > l.limits.MaxWindow() {
 		return errNeedsCombine // counters and states are one binding
 	}
 	scratch, first, err := c.Scratch(counters, bytes)
@@ -53,7 +53,7 @@ func (l *launch) combined(c *vk.Commands, a *problem.Args, all []tensors.Layout,
 
 // split records the kernel, which writes the states of its splits to scratch memory, a
 // barrier, and combine.comp.
-func (l *launch) split(c *vk.Commands, a *problem.Args, all []tensors.Layout, groups [3]uint32) error {
+func (l *launch) split(c *vk.Commands, a *Args, all []tensors.Layout, groups [3]uint32) error {
 	batches, rows := tensors.QueryExtent(a)
 	dv := l.op.cfg.ValueDim()
 	states := uint64(batches) * uint64(a.Hq) * uint64(rows) // rows per split
@@ -62,8 +62,8 @@ func (l *launch) split(c *vk.Commands, a *problem.Args, all []tensors.Layout, gr
 	if err != nil {
 		return fmt.Errorf("attention: memory for %d splits of the keys: %w", l.splits, err)
 	}
-	o := problem.Tensor{Buffer: scratch, Offset: int64(first+lseBytes) / 4}
-	lse := problem.Tensor{Buffer: scratch, Offset: int64(first) / 4}
+	o := Tensor{Buffer: scratch, Offset: int64(first+lseBytes) / 4}
+	lse := Tensor{Buffer: scratch, Offset: int64(first) / 4}
 	var with [5]tensors.Layout
 	copy(with[:], all[:tensors.FirstOutput])
 	with[3].Set("O", &o, 4, batches, a.Hq, rows*l.splits, dv)
@@ -85,7 +85,7 @@ func (l *launch) split(c *vk.Commands, a *problem.Args, all []tensors.Layout, gr
 	if err := l.writeParams(c); err != nil {
 		return err
 	}
-	if l.options.lengths&(lengthCuQ|lengthUsedQ) != 0 {
+	if l.options.Lengths&(plan.LengthCuQ|plan.LengthUsedQ) != 0 {
 		// No kernel writes rows of no sequence. They keep this mark, and combine.comp skips them.
 		if err := c.Fill(vk.BufferRange{Buffer: scratch, Offset: first, Size: lseBytes}, absentRow); err != nil {
 			return err

@@ -5,15 +5,14 @@ import (
 
 	"vkattn/attention/internal/errs"
 	"vkattn/attention/internal/tensors"
-	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
 // MergeConfig says what states a Merge takes. It is comparable.
 type MergeConfig struct {
-	DType   problem.DType  // storage type of O, in every state and in the result
-	HeadDim int            // elements per row of O (a Config's HeadDimV), 1 to 512
-	Access  problem.Access // how kernels reach tensors; zero value: chosen by the buffers
+	DType   DType  // storage type of O, in every state and in the result
+	HeadDim int    // elements per row of O (a Config's HeadDimV), 1 to 512
+	Access  Access // how kernels reach tensors; zero value: chosen by the buffers
 }
 
 // maxMergeHeadDim is the widest row of O, see wideHeadDims.
@@ -23,11 +22,11 @@ const maxMergeHeadDim = 512
 func (c MergeConfig) Validate() error {
 	switch {
 	case !c.DType.Valid():
-		return &problem.ShapeError{Field: "DType", Got: c.DType, Want: "f16, bf16 or f32"}
+		return &ShapeError{Field: "DType", Got: c.DType, Want: "f16, bf16 or f32"}
 	case c.HeadDim < 1 || c.HeadDim > maxMergeHeadDim:
-		return &problem.ShapeError{Field: "HeadDim", Got: c.HeadDim, Want: fmt.Sprintf("1 to %d", maxMergeHeadDim)}
+		return &ShapeError{Field: "HeadDim", Got: c.HeadDim, Want: fmt.Sprintf("1 to %d", maxMergeHeadDim)}
 	case !c.Access.Valid():
-		return &problem.ShapeError{Field: "Access", Got: c.Access, Want: "auto, addresses or descriptors"}
+		return &ShapeError{Field: "Access", Got: c.Access, Want: "auto, addresses or descriptors"}
 	}
 	return nil
 }
@@ -36,11 +35,11 @@ func (c MergeConfig) Validate() error {
 // [Op.Forward]. They are one state, or Count states at equal distances in memory, as a
 // split over keys or a gather from several devices produces them.
 type States struct {
-	O       problem.Tensor // [B, Hq, Sq, HeadDim] of the first state
-	LSE     problem.Tensor // [B, Hq, Sq] of the first state: float32, packed, natural logarithm
-	Count   int            // states; 0: 1
-	StepO   int64          // elements between the O of consecutive states; 0: B*Hq*Sq*HeadDim
-	StepLSE int64          // elements between the LSE of consecutive states; 0: B*Hq*Sq
+	O       Tensor // [B, Hq, Sq, HeadDim] of the first state
+	LSE     Tensor // [B, Hq, Sq] of the first state: float32, packed, natural logarithm
+	Count   int    // states; 0: 1
+	StepO   int64  // elements between the O of consecutive states; 0: B*Hq*Sq*HeadDim
+	StepLSE int64  // elements between the LSE of consecutive states; 0: B*Hq*Sq
 }
 
 // given reports whether the caller set any field, so that a half-filled group is an
@@ -54,10 +53,10 @@ func (s *States) given() bool {
 // same memory and strides, and LSE exactly the LSE of one. Otherwise O and LSE must not
 // overlap anything.
 type MergeArgs struct {
-	problem.Shape        // B, Hq and Sq; Hkv and Sk are ignored
+	Shape                // B, Hq and Sq; Hkv and Sk are ignored
 	First, Second States // Second is optional
-	O             problem.Tensor
-	LSE           problem.Tensor // optional; float32, packed [B, Hq, Sq]
+	O             Tensor
+	LSE           Tensor // optional; float32, packed [B, Hq, Sq]
 }
 
 // Merge combines attention states of the same query rows over disjoint sets of keys
@@ -116,8 +115,8 @@ func NewMerge(dev *vk.Device, cfg MergeConfig) (*Merge, error) {
 		if dev.Closed() {
 			return nil, fmt.Errorf("attention: NewMerge: %w", vk.ErrClosed)
 		}
-		if cfg.Access == problem.AccessAddresses && !dev.Caps().BufferDeviceAddress {
-			return nil, fmt.Errorf("%w: the device has no buffer device addresses", problem.ErrUnsupported)
+		if cfg.Access == AccessAddresses && !dev.Caps().BufferDeviceAddress {
+			return nil, fmt.Errorf("%w: the device has no buffer device addresses", ErrUnsupported)
 		}
 	}
 	return &Merge{dev: dev, cfg: cfg}, nil
@@ -196,7 +195,7 @@ func (m *Merge) Record(c *vk.Commands, a MergeArgs) error {
 		return err
 	}
 	if m.dev == nil {
-		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", problem.ErrUnsupported)
+		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", ErrUnsupported)
 	}
 	if c.Device() == nil {
 		return errs.Invalid("Merge.Record: no command buffer")

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"math"
 
+	"vkattn/attention/internal/plan"
 	"vkattn/attention/internal/tensors"
-	"vkattn/attention/problem"
 	"vkattn/shaders"
 	"vkattn/vk"
 )
@@ -19,30 +19,30 @@ const mergeLocal = 128
 
 // mergeVariant is the key of a Merge's pipelines.
 type mergeVariant struct {
-	access problem.Access // AccessAddresses or AccessDescriptors, decided
+	access Access // AccessAddresses or AccessDescriptors, decided
 	lse    bool
 	align  uint32 // of O in every state and in the result, in elements
 }
 
 // mergeRows is the number of rows per workgroup: one invocation computes 8 columns.
-func mergeRows(headDim int) uint32 { return mergeLocal / ceilDiv(uint32(headDim), 8) }
+func mergeRows(headDim int) uint32 { return mergeLocal / plan.CeilDiv(uint32(headDim), 8) }
 
 // access decides how kernels reach tensors. A nil l stands for tensors with addresses.
-func (m *Merge) access(l *mergeLayouts) problem.Access {
-	if m.cfg.Access != problem.AccessAuto {
+func (m *Merge) access(l *mergeLayouts) Access {
+	if m.cfg.Access != AccessAuto {
 		return m.cfg.Access
 	}
 	if !m.dev.Caps().BufferDeviceAddress {
-		return problem.AccessDescriptors
+		return AccessDescriptors
 	}
 	if l != nil {
 		for i := range l.list {
 			if t := &l.list[i]; t.states != 0 && t.Tensor.Buffer.Address() == 0 {
-				return problem.AccessDescriptors
+				return AccessDescriptors
 			}
 		}
 	}
-	return problem.AccessAddresses
+	return AccessAddresses
 }
 
 // variant returns the kernel for checked arguments.
@@ -53,9 +53,9 @@ func (m *Merge) variant(l *mergeLayouts) (mergeVariant, error) {
 		if t.states == 0 {
 			continue
 		}
-		if v.access == problem.AccessAddresses && t.Tensor.Buffer.Address() == 0 {
+		if v.access == AccessAddresses && t.Tensor.Buffer.Address() == 0 {
 			return v, fmt.Errorf("%w: the buffer of %s has no device address, and Access asks for addresses",
-				problem.ErrUnsupported, t.Field)
+				ErrUnsupported, t.Field)
 		}
 		if !isLSE(i) {
 			v.align = min(v.align, tensors.LargestAlignment(uint64(t.Dim), uint64(t.step), uint64(t.Steps[0]), uint64(t.Steps[1]),
@@ -65,16 +65,16 @@ func (m *Merge) variant(l *mergeLayouts) (mergeVariant, error) {
 	return v, nil
 }
 
-// pipeline describes the kernel to the host layer.
-func (v mergeVariant) pipeline(cfg *MergeConfig) (*vk.PipelineDesc, error) {
-	module, err := shaders.Get(moduleName("merge", v.access))
+// Pipeline describes the kernel to the host layer.
+func (v mergeVariant) Pipeline(cfg *MergeConfig) (*vk.PipelineDesc, error) {
+	module, err := shaders.Get(plan.ModuleName("merge", v.access))
 	if err != nil {
 		return nil, err
 	}
-	desc, err := describeKernel(module, mergeLocal, map[uint32]uint32{
+	desc, err := plan.DescribeKernel(module, mergeLocal, map[uint32]uint32{
 		shaders.ConstLocalSize: mergeLocal,
 		shaders.ConstHeadDimV:  uint32(cfg.HeadDim),
-		shaders.ConstHasLse:    boolConstant(v.lse),
+		shaders.ConstHasLse:    plan.BoolConstant(v.lse),
 		shaders.ConstAlignO:    v.align,
 		shaders.ConstDtype:     uint32(cfg.DType),
 	})
@@ -100,11 +100,11 @@ func (m *Merge) record(c *vk.Commands, a *MergeArgs) error {
 	}
 	w.access = v.access
 	limits := &m.dev.Caps().Limits
-	blocks := ceilDiv(uint32(a.Hq*a.Sq), mergeRows(m.cfg.HeadDim))
+	blocks := plan.CeilDiv(uint32(a.Hq*a.Sq), mergeRows(m.cfg.HeadDim))
 	w.groups[0] = min(blocks, limits.MaxWorkGroupCount[0])
-	w.groups[1] = ceilDiv(blocks, w.groups[0])
+	w.groups[1] = plan.CeilDiv(blocks, w.groups[0])
 	if w.groups[1] > limits.MaxWorkGroupCount[1] {
-		return fmt.Errorf("%w: %d row blocks, the device dispatches %d x %d", problem.ErrUnsupported, blocks,
+		return fmt.Errorf("%w: %d row blocks, the device dispatches %d x %d", ErrUnsupported, blocks,
 			limits.MaxWorkGroupCount[0], limits.MaxWorkGroupCount[1])
 	}
 	chunk, err := w.batchesAtOnce(limits, a.B)
@@ -114,7 +114,7 @@ func (m *Merge) record(c *vk.Commands, a *MergeArgs) error {
 	if w.pipeline, err = m.pipelines.of(m.dev, &m.cfg, v); err != nil {
 		return err
 	}
-	if v.access == problem.AccessDescriptors && chunk < a.B {
+	if v.access == AccessDescriptors && chunk < a.B {
 		if err := c.Reserve((a.B+chunk-1)/chunk, mergeTensors); err != nil {
 			return err
 		}
@@ -131,7 +131,7 @@ func (m *Merge) record(c *vk.Commands, a *MergeArgs) error {
 type mergeLaunch struct {
 	mergeLayouts
 	pipeline *vk.Pipeline
-	access   problem.Access
+	access   Access
 	sq, hq   uint32
 	groups   [3]uint32 // z is set for each dispatch
 }
@@ -151,14 +151,14 @@ func (w *mergeLaunch) batchesAtOnce(limits *vk.Limits, batches int) (int, error)
 		if t.Steps[0] > math.MaxUint32 && !isLSE(i) {
 			most = 1
 		}
-		if w.access == problem.AccessAddresses {
+		if w.access == AccessAddresses {
 			continue
 		}
 		extent, size, step := t.extent(), uint64(t.Size), uint64(t.Steps[0])
 		span := limits.MaxWindow()
 		if extent > span/size {
 			return 0, fmt.Errorf("%w: one batch of %s spans %d elements of %d bytes, a descriptor reaches %d bytes; buffers with device addresses have no such limit",
-				problem.ErrUnsupported, t.Field, extent, size, span)
+				ErrUnsupported, t.Field, extent, size, span)
 		}
 		most = batchesInSpan(most, span, size, extent, step)
 	}
@@ -187,7 +187,7 @@ func (w *mergeLaunch) dispatch(c *vk.Commands, first, count int) error {
 		held[n] = b
 		n++
 		var at uint64
-		if w.access == problem.AccessAddresses {
+		if w.access == AccessAddresses {
 			at = b.Address() + t.at(first)
 		} else {
 			var err error
@@ -211,7 +211,7 @@ func (w *mergeLaunch) dispatch(c *vk.Commands, first, count int) error {
 	inFirst, inSecond := w.list[mergeFirst].states, w.list[mergeSecond].states
 	push.firstCount, push.states, push.Sq, push.Hq = uint32(inFirst), uint32(inFirst+inSecond), w.sq, w.hq
 	w.groups[2] = uint32(count)
-	if w.access == problem.AccessAddresses {
+	if w.access == AccessAddresses {
 		return c.Dispatch(w.pipeline, nil, paramBytes(&push, mergePushBytes), w.groups, held[:n]...)
 	}
 	return c.Dispatch(w.pipeline, bound[:], paramBytes(&push, mergePushBytes), w.groups)

@@ -8,8 +8,8 @@ import (
 
 	"vkattn/attention/internal/errs"
 	"vkattn/attention/internal/host"
+	"vkattn/attention/internal/plan"
 	"vkattn/attention/internal/tensors"
-	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
@@ -18,16 +18,16 @@ import (
 // concurrent use; a Stream or a Commands must be used by one goroutine at a time.
 type Op struct {
 	dev        *vk.Device // nil: the CPU tier
-	cfg        problem.Config
-	experiment problem.Experiment
-	factors    scoreFactors
-	pick       tilePicker // nil: use the heuristic's tiles
+	cfg        Config
+	experiment Experiment
+	factors    plan.ScoreFactors
+	pick       plan.TilePicker // nil: use the heuristic's tiles
 
 	closed    atomic.Bool
 	mu        sync.RWMutex
-	plans     map[request]*prepared                     // at most maxPlans; cleared by Close
-	pipelines pipelines[variant, problem.Config]        // many requests share one pipeline
-	combines  pipelines[combineVariant, problem.Config] // of the separate combine kernel; at most 16
+	plans     map[plan.Request]*prepared        // at most maxPlans; cleared by Close
+	pipelines pipelines[plan.Variant, Config]   // many requests share one pipeline
+	combines  pipelines[combineVariant, Config] // of the separate combine kernel; at most 16
 }
 
 // maxPlans bounds the cached plans. Decoding brings a new length with every step.
@@ -35,13 +35,13 @@ const maxPlans = 1024
 
 // prepared is a plan with its pipeline: all that a call needs except its tensors.
 type prepared struct {
-	access          problem.Access
-	cuda            problem.CUDAKernel // for TierCUDA, which uses none of the fields below
+	access          Access
+	cuda            CUDAKernel // for TierCUDA, which uses none of the fields below
 	pipeline        *vk.Pipeline
 	rows            uint32 // query rows per workgroup
 	slices          uint32 // workgroups that share the columns of O
 	rowReach        uint32 // see variant.rowReach
-	options         options
+	options         plan.Options
 	splitWorkgroups int       // workgroups that share the keys of a row
 	splits          int       // splits of the keys of a row; each workgroup computes one or more
 	decodePart      *prepared // for the decode part of a mixed batch; nil in most plans
@@ -51,19 +51,19 @@ type prepared struct {
 // caller's and must outlive the Op. New refuses a Config that no tier of the device
 // can run, as far as that is known without a shape. The error is a *ShapeError, or it
 // matches [ErrUnsupported] and names what each tier lacks.
-func New(dev *vk.Device, cfg problem.Config) (*Op, error) {
-	return NewExperiment(dev, cfg, problem.Experiment{})
+func New(dev *vk.Device, cfg Config) (*Op, error) {
+	return NewExperiment(dev, cfg, Experiment{})
 }
 
 // newOp is NewExperiment without the checks.
-func newOp(dev *vk.Device, cfg problem.Config, e problem.Experiment, pick tilePicker) *Op {
-	return &Op{dev: dev, cfg: cfg, experiment: e, factors: scoreFactorsOf(cfg), pick: pick, plans: map[request]*prepared{}}
+func newOp(dev *vk.Device, cfg Config, e Experiment, pick plan.TilePicker) *Op {
+	return &Op{dev: dev, cfg: cfg, experiment: e, factors: plan.FactorsOf(cfg), pick: pick, plans: map[plan.Request]*prepared{}}
 }
 
 // Config returns the Config that New was given.
-func (op *Op) Config() problem.Config {
+func (op *Op) Config() Config {
 	if op == nil {
-		return problem.Config{}
+		return Config{}
 	}
 	return op.cfg
 }
@@ -82,28 +82,28 @@ func (op *Op) usable() error {
 // Plan returns how packed, aligned tensors of a shape would be computed. It compiles
 // nothing. A wrong size gives a *ShapeError. If no tier can compute the problem, the
 // error matches [ErrUnsupported] and names what each tier lacks.
-func (op *Op) Plan(s problem.Shape) (problem.Plan, error) {
+func (op *Op) Plan(s Shape) (Plan, error) {
 	if err := op.usable(); err != nil {
-		return problem.Plan{}, err
+		return Plan{}, err
 	}
 	if err := s.Validate(); err != nil {
-		return problem.Plan{}, err
+		return Plan{}, err
 	}
-	c, err := makePlan(op.dev, op.cfg, op.typical(s), op.pick)
+	c, err := plan.Make(op.dev, op.cfg, op.typical(s), op.pick)
 	return c.Plan, err
 }
 
 // PlanFor is Plan for the given tensors. Their options, their alignment and whether
 // they have device addresses affect the plan. It checks the arguments as Forward does.
-func (op *Op) PlanFor(a problem.Args) (problem.Plan, error) {
+func (op *Op) PlanFor(a Args) (Plan, error) {
 	if err := op.usable(); err != nil {
-		return problem.Plan{}, err
+		return Plan{}, err
 	}
 	var l tensors.Layouts
 	if err := op.check(&l, &a); err != nil {
-		return problem.Plan{}, err
+		return Plan{}, err
 	}
-	c, err := makePlan(op.dev, op.cfg, op.request(&l, &a), op.pick)
+	c, err := plan.Make(op.dev, op.cfg, op.request(&l, &a), op.pick)
 	return c.Plan, err
 }
 
@@ -111,7 +111,7 @@ func (op *Op) PlanFor(a problem.Args) (problem.Plan, error) {
 // shape, with and without LSE, so that the first Forward does not wait for the
 // compiler. On the CPU tier it compiles nothing. Its errors are those of Plan and of
 // vk.Device.Pipeline.
-func (op *Op) Prepare(s problem.Shape) error {
+func (op *Op) Prepare(s Shape) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (op *Op) Prepare(s problem.Shape) error {
 	}
 	for _, lse := range []bool{false, true} {
 		r := op.typical(s)
-		r.lse = lse
+		r.LSE = lse
 		if _, err := op.prepare(r); err != nil {
 			return err
 		}
@@ -131,7 +131,7 @@ func (op *Op) Prepare(s problem.Shape) error {
 // PrepareFor compiles the kernels that Forward needs for calls like a: with the same
 // options, alignment and kind of memory. It reads no tensor. It checks the arguments
 // as Forward does.
-func (op *Op) PrepareFor(a problem.Args) error {
+func (op *Op) PrepareFor(a Args) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func (op *Op) PrepareFor(a problem.Args) error {
 // anything recorded later, without waiting on the host. The kernel may still run when
 // Forward returns; Stream.Submit, Wait and Download cover it. Consecutive Forwards with
 // nothing recorded in between need no further submission.
-func (op *Op) Forward(s *vk.Stream, a problem.Args) error {
+func (op *Op) Forward(s *vk.Stream, a Args) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
@@ -180,12 +180,12 @@ func (op *Op) Forward(s *vk.Stream, a problem.Args) error {
 // writes), and keeps the tensors and this Op until the commands have run. The commands
 // may run again later but not twice at the same time, because calls with split keys use
 // scratch memory that belongs to the commands. Tier cuda cannot record.
-func (op *Op) Record(c *vk.Commands, a problem.Args) error {
+func (op *Op) Record(c *vk.Commands, a Args) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
 	if op.dev == nil {
-		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", problem.ErrUnsupported)
+		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", ErrUnsupported)
 	}
 	if c.Device() == nil {
 		return errs.Invalid("Record: no command buffer")
@@ -207,7 +207,7 @@ func (op *Op) Close() error {
 }
 
 // check checks a call and fills l with its layouts.
-func (op *Op) check(l *tensors.Layouts, a *problem.Args) error {
+func (op *Op) check(l *tensors.Layouts, a *Args) error {
 	if err := l.Check(&op.cfg, a); err != nil { // New has checked the Config
 		return err
 	}
@@ -215,7 +215,7 @@ func (op *Op) check(l *tensors.Layouts, a *problem.Args) error {
 }
 
 // checkSide refuses host memory on a device tier and buffers of another device.
-func (op *Op) checkSide(all []tensors.Layout, a *problem.Args) error {
+func (op *Op) checkSide(all []tensors.Layout, a *Args) error {
 	if op.dev == nil {
 		return nil // Forward checks the side
 	}
@@ -226,7 +226,7 @@ func (op *Op) checkSide(all []tensors.Layout, a *problem.Args) error {
 }
 
 // prepare finds or makes the plan and pipeline of a request.
-func (op *Op) prepare(r request) (*prepared, error) {
+func (op *Op) prepare(r plan.Request) (*prepared, error) {
 	op.mu.RLock()
 	p := op.plans[r]
 	op.mu.RUnlock()
@@ -236,27 +236,27 @@ func (op *Op) prepare(r request) (*prepared, error) {
 	if op.closed.Load() {
 		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
 	}
-	if op.cfg.Tuning == problem.TuningOn && op.experiment == (problem.Experiment{}) {
+	if op.cfg.Tuning == TuningOn && op.experiment == (Experiment{}) {
 		if err := op.tuneOnFirstUse(r); err != nil {
 			return nil, err
 		}
 	}
-	c, err := makePlan(op.dev, op.cfg, r, op.pick)
+	c, err := plan.Make(op.dev, op.cfg, r, op.pick)
 	if err != nil {
 		return nil, err
 	}
-	p = &prepared{access: c.Access, cuda: c.cuda}
+	p = &prepared{access: c.Access, cuda: c.CUDA}
 	if p.cuda != nil {
 		if err := p.cuda.Load(); err != nil {
 			return nil, fmt.Errorf("attention: kernel %s: %w", c.Kernel, err)
 		}
 	} else if op.dev != nil {
-		if err := op.prepareVariant(p, &c.variant, c.Splits); err != nil {
+		if err := op.prepareVariant(p, &c.Variant, c.Splits); err != nil {
 			return nil, err
 		}
-		if c.decodePart != nil {
+		if c.DecodePart != nil {
 			p.decodePart = &prepared{access: c.Access}
-			if err := op.prepareVariant(p.decodePart, c.decodePart, c.Splits); err != nil {
+			if err := op.prepareVariant(p.decodePart, c.DecodePart, c.Splits); err != nil {
 				return nil, err
 			}
 		}
@@ -274,38 +274,38 @@ func (op *Op) prepare(r request) (*prepared, error) {
 }
 
 // prepareVariant fills p for a variant that cuts the keys of a row into the given number of splits.
-func (op *Op) prepareVariant(p *prepared, v *variant, splits int) (err error) {
-	p.rows, p.slices, p.rowReach, p.options = v.tile.rows(), v.slices(), v.rowReach(), v.options
-	p.splits, p.splitWorkgroups = splits, splits/v.tile.splits()
+func (op *Op) prepareVariant(p *prepared, v *plan.Variant, splits int) (err error) {
+	p.rows, p.slices, p.rowReach, p.options = v.Tile.Rows(), v.Slices(), v.RowReach(), v.Options
+	p.splits, p.splitWorkgroups = splits, splits/v.Tile.Splits()
 	p.pipeline, err = op.pipelines.of(op.dev, &op.cfg, *v)
 	return err
 }
 
 // NewExperiment is New with a kernel changed for a measurement. An Op with an ablation
 // computes wrong results by design; an Op with a variant computes correct results at
-// another speed. Steps before stepTuner run with tiles of the fixed table, later steps
+// another speed. Steps before StepTuner run with tiles of the fixed table, later steps
 // with tuned tiles if there are any. The CPU tier has neither variants nor ablations.
-func NewExperiment(dev *vk.Device, cfg problem.Config, e problem.Experiment) (*Op, error) {
+func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	if err := e.Validate(); err != nil {
 		return nil, err
 	}
-	if dev == nil && e != (problem.Experiment{}) {
-		return nil, fmt.Errorf("%w: the CPU tier has no variants and no ablations", problem.ErrUnsupported)
+	if dev == nil && e != (Experiment{}) {
+		return nil, fmt.Errorf("%w: the CPU tier has no variants and no ablations", ErrUnsupported)
 	}
 	if dev != nil && dev.Closed() {
 		return nil, fmt.Errorf("attention: New: %w", vk.ErrClosed)
 	}
-	var pick tilePicker
-	if dev != nil && cfg.Tuning != problem.TuningOff && includes(e, stepTuner) {
-		pick = storeOf(dev).pick
+	var pick plan.TilePicker
+	if dev != nil && cfg.Tuning != TuningOff && plan.Includes(e, plan.StepTuner) {
+		pick = plan.StoreOf(dev).Pick
 	}
 	op := newOp(dev, cfg, e, pick)
-	r := op.typical(problem.Shape{B: 1, Hq: 1, Sq: 1, Sk: 1})
-	r.anyArgs = true
-	if _, err := makePlan(dev, cfg, r, pick); err != nil {
+	r := op.typical(Shape{B: 1, Hq: 1, Sq: 1, Sk: 1})
+	r.AnyArgs = true
+	if _, err := plan.Make(dev, cfg, r, pick); err != nil {
 		return nil, err
 	}
 	return op, nil

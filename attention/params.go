@@ -7,12 +7,6 @@ import "unsafe"
 // GLSL. A uvec2 address is one uint64 here: GLSL stores the low word first, and host and
 // device have the same byte order.
 
-// densePushBytes is the size of denseParams, denseBindings the number of tensors.
-const (
-	densePushBytes = 120
-	denseBindings  = 5
-)
-
 // denseParams is the block Params of shaders/interface.glsl in dense modules.
 type denseParams struct {
 	addr   [5]uint64    `glsl:"addrQ addrK addrV addrO addrLSE"`

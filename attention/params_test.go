@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"vkattn/attention/internal/plan"
 	"vkattn/shaders"
 )
 
@@ -21,10 +22,10 @@ var blocks = []struct {
 	block                  any
 	bytes                  int
 }{
-	{"scalar_bda", "interface.glsl", "", denseParams{}, densePushBytes},
-	{"coopmat_f16_ssbo", "interface.glsl", "", denseParams{}, densePushBytes},
-	{"scalar_general_bda", "interface.glsl", "GENERAL", generalParams{}, generalPushBytes},
-	{"coopmat2_bf16_decode_ssbo", "interface.glsl", "GENERAL", generalParams{}, generalPushBytes},
+	{"scalar_bda", "interface.glsl", "", denseParams{}, plan.DensePushBytes},
+	{"coopmat_f16_ssbo", "interface.glsl", "", denseParams{}, plan.DensePushBytes},
+	{"scalar_general_bda", "interface.glsl", "GENERAL", generalParams{}, plan.GeneralPushBytes},
+	{"coopmat2_bf16_decode_ssbo", "interface.glsl", "GENERAL", generalParams{}, plan.GeneralPushBytes},
 	{"merge_bda", "merge.comp", "", mergeParams{}, mergePushBytes},
 	{"append_bda", "append.comp", "", appendParams{}, appendPushBytes},
 	{"combine_bda", "combine.comp", "", combineParams{}, combinePushBytes},

@@ -13,7 +13,7 @@ import (
 // the operation's Config, describes the pipeline.
 type kernelKey[C any] interface {
 	comparable
-	pipeline(cfg *C) (*vk.PipelineDesc, error)
+	Pipeline(cfg *C) (*vk.PipelineDesc, error)
 }
 
 // pipelines caches the pipelines of an operation by key. The zero value is empty. It is
@@ -41,7 +41,7 @@ func (p *pipelines[K, C]) make(dev *vk.Device, cfg *C, key K) (*vk.Pipeline, err
 	if p.closed.Load() {
 		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
 	}
-	desc, err := key.pipeline(cfg)
+	desc, err := key.Pipeline(cfg)
 	if err != nil {
 		return nil, err
 	}

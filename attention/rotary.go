@@ -5,7 +5,6 @@ import (
 	"math"
 
 	"vkattn/attention/internal/enum"
-	"vkattn/attention/problem"
 )
 
 // RotaryStyle says which elements of a row form the pairs of a rotary embedding.
@@ -62,13 +61,13 @@ type Rotary struct {
 func (r Rotary) check(headDim int) error {
 	switch {
 	case r.Dim < 0 || r.Dim%2 != 0:
-		return &problem.ShapeError{Field: "Rotary.Dim", Got: r.Dim, Want: "an even number, or 0 for none"}
+		return &ShapeError{Field: "Rotary.Dim", Got: r.Dim, Want: "an even number, or 0 for none"}
 	case r.First < 0 || r.First > headDim:
-		return &problem.ShapeError{Field: "Rotary.First", Got: r.First, Want: fmt.Sprintf("0 to HeadDim (%d)", headDim)}
+		return &ShapeError{Field: "Rotary.First", Got: r.First, Want: fmt.Sprintf("0 to HeadDim (%d)", headDim)}
 	case r.Dim > headDim-r.First:
-		return &problem.ShapeError{Field: "Rotary.Dim", Got: r.Dim, Want: fmt.Sprintf("at most %d, HeadDim less First", headDim-r.First)}
+		return &ShapeError{Field: "Rotary.Dim", Got: r.Dim, Want: fmt.Sprintf("at most %d, HeadDim less First", headDim-r.First)}
 	case !r.Style.Valid():
-		return &problem.ShapeError{Field: "Rotary.Style", Got: r.Style, Want: "interleaved or half-split"}
+		return &ShapeError{Field: "Rotary.Style", Got: r.Style, Want: "interleaved or half-split"}
 	}
 	return nil
 }

@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"vkattn/attention/problem"
+	"vkattn/attention/internal/plan"
 	"vkattn/vk"
 	"vkattn/vk/hostmem"
 )
@@ -16,8 +16,8 @@ import (
 // through copies of the tensors, so that no run finds its inputs in the last-level cache.
 type tuneMemory struct {
 	dev     *vk.Device
-	cfg     problem.Config
-	shape   problem.Shape
+	cfg     Config
+	shape   Shape
 	stream  *vk.Stream
 	buffers [4]*vk.Buffer // Q, K, V, O
 	lse     *vk.Buffer    // nil: no LSE
@@ -35,8 +35,8 @@ const (
 )
 
 // newTuneMemory allocates and fills tensors like those of a request.
-func newTuneMemory(ctx context.Context, dev *vk.Device, cfg problem.Config, r request) (m *tuneMemory, err error) {
-	m = &tuneMemory{dev: dev, cfg: cfg, shape: r.shape, stamps: dev.Caps().Limits.TimestampValidBits > 0}
+func newTuneMemory(ctx context.Context, dev *vk.Device, cfg Config, r plan.Request) (m *tuneMemory, err error) {
+	m = &tuneMemory{dev: dev, cfg: cfg, shape: r.Shape, stamps: dev.Caps().Limits.TimestampValidBits > 0}
 	defer func() {
 		if err != nil {
 			m.close()
@@ -47,12 +47,12 @@ func newTuneMemory(ctx context.Context, dev *vk.Device, cfg problem.Config, r re
 		return m, err
 	}
 	size := int64(cfg.DType.Size())
-	rows, keys := r.shape.Rows(), int64(r.shape.B)*int64(r.shape.KVHeads())*int64(r.shape.Sk)
+	rows, keys := r.Shape.Rows(), int64(r.Shape.B)*int64(r.Shape.KVHeads())*int64(r.Shape.Sk)
 	d, dv := int64(cfg.HeadDim), int64(cfg.ValueDim())
 	elements := [4]int64{rows * d, keys * d, keys * dv, rows * dv}
 	var total int64
 	for i, n := range elements {
-		m.offset[i] = int64(r.align[i] % 8)
+		m.offset[i] = int64(r.Align[i] % 8)
 		m.stride[i] = (n + 8 + 4095) / 4096 * 4096
 		total += m.stride[i] * size
 	}
@@ -70,7 +70,7 @@ func newTuneMemory(ctx context.Context, dev *vk.Device, cfg problem.Config, r re
 	if err != nil {
 		return m, err
 	}
-	if r.lse {
+	if r.LSE {
 		if m.lse, err = dev.NewBuffer(uint64(4*rows), vk.BufferOptions{Name: "tune LSE"}); err != nil {
 			return m, err
 		}
@@ -79,11 +79,11 @@ func newTuneMemory(ctx context.Context, dev *vk.Device, cfg problem.Config, r re
 }
 
 // tuneBytes returns the bytes of one copy of the tensors. It saturates.
-func tuneBytes(cfg problem.Config, r request) uint64 {
-	rows, keys := hostmem.Product(r.shape.B, r.shape.Hq, r.shape.Sq), hostmem.Product(r.shape.B, r.shape.KVHeads(), r.shape.Sk)
+func tuneBytes(cfg Config, r plan.Request) uint64 {
+	rows, keys := hostmem.Product(r.Shape.B, r.Shape.Hq, r.Shape.Sq), hostmem.Product(r.Shape.B, r.Shape.KVHeads(), r.Shape.Sk)
 	perRow := uint64(cfg.HeadDim+cfg.ValueDim()) * uint64(cfg.DType.Size())
 	total := hostmem.Sum(hostmem.Product(rows, perRow), hostmem.Product(keys, perRow))
-	if r.lse {
+	if r.LSE {
 		total = hostmem.Sum(total, hostmem.Product(rows, 4))
 	}
 	return total
@@ -130,13 +130,13 @@ func (m *tuneMemory) fill(ctx context.Context) error {
 	return m.stream.Wait(ctx)
 }
 
-func (m *tuneMemory) args(copy int) problem.Args {
-	a := problem.Args{Shape: m.shape}
-	for i, t := range []*problem.Tensor{&a.Q, &a.K, &a.V, &a.O} {
-		*t = problem.Tensor{Buffer: m.buffers[i], Offset: m.offset[i] + m.stride[i]*int64(copy)}
+func (m *tuneMemory) args(copy int) Args {
+	a := Args{Shape: m.shape}
+	for i, t := range []*Tensor{&a.Q, &a.K, &a.V, &a.O} {
+		*t = Tensor{Buffer: m.buffers[i], Offset: m.offset[i] + m.stride[i]*int64(copy)}
 	}
 	if m.lse != nil {
-		a.LSE = problem.Tensor{Buffer: m.lse}
+		a.LSE = Tensor{Buffer: m.lse}
 	}
 	return a
 }
@@ -214,8 +214,8 @@ func (m *tuneMemory) result(ctx context.Context, op *Op) ([]float32, error) {
 
 // agree returns an error if two results of one problem differ by more than the order of
 // sums explains. It finds tiles that a driver miscompiles; it does not measure errors.
-func agree(t problem.DType, want, got []float32) error {
-	tolerance := map[problem.DType]float32{problem.F16: 0.01, problem.BF16: 0.06, problem.F32: 1e-3}[t]
+func agree(t DType, want, got []float32) error {
+	tolerance := map[DType]float32{F16: 0.01, BF16: 0.06, F32: 1e-3}[t]
 	for i, w := range want {
 		d := got[i] - w
 		if !(max(d, -d) <= tolerance*(1+max(w, -w))) { // NaN is not within any tolerance

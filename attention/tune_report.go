@@ -12,21 +12,21 @@ import (
 	"time"
 
 	"vkattn/attention/internal/errs"
-	"vkattn/attention/problem"
+	"vkattn/attention/internal/plan"
 	"vkattn/vk"
 	"vkattn/vk/cachefile"
 )
 
 // TuneReport is the result of a tuning.
 type TuneReport struct {
-	Class     string         `json:"class"`  // the class of shapes that share the result
-	Shape     problem.Shape  `json:"shape"`  // the shape that was timed; large ones are timed with fewer batches
-	Config    problem.Config `json:"-"`      // with the tier that was tuned
-	Tier      problem.Tier   `json:"tier"`   //
-	Kernel    string         `json:"kernel"` // name of the SPIR-V module
-	Winner    string         `json:"winner"`
-	Heuristic string         `json:"heuristic"`
-	Gain      float64        `json:"gain"` // time of the heuristic's tile over the winner's; 0 if nothing was timed
+	Class     string  `json:"class"`  // the class of shapes that share the result
+	Shape     Shape   `json:"shape"`  // the shape that was timed; large ones are timed with fewer batches
+	Config    Config  `json:"-"`      // with the tier that was tuned
+	Tier      Tier    `json:"tier"`   //
+	Kernel    string  `json:"kernel"` // name of the SPIR-V module
+	Winner    string  `json:"winner"`
+	Heuristic string  `json:"heuristic"`
+	Gain      float64 `json:"gain"` // time of the heuristic's tile over the winner's; 0 if nothing was timed
 	// Source is the source of the tile of new plans, as in Plan.Tuning.
 	Source     string          `json:"source"`
 	Candidates []TuneCandidate `json:"candidates"` // the winner first, then by time, then those not timed
@@ -92,19 +92,19 @@ func ReadTuningCache(dev *vk.Device) (TuningCache, error) {
 	if dev == nil {
 		return TuningCache{}, errs.Invalid("ReadTuningCache: no device")
 	}
-	d := tuningDeviceOf(dev.Info())
+	d := plan.TuningDeviceOf(dev.Info())
 	c := TuningCache{Classes: []TunedClass{}}
-	dir := tuningDir()
+	dir := plan.TuningDir()
 	if dir == "" {
-		return c, fmt.Errorf("attention: %w", errNoCache)
+		return c, fmt.Errorf("attention: %w", plan.ErrNoCache)
 	}
-	c.Path = filepath.Join(dir, d.file())
-	classes, note := loadTuning(c.Path, d)
+	c.Path = filepath.Join(dir, d.File())
+	classes, note := plan.LoadTuning(c.Path, d)
 	c.Note = note
 	for _, class := range slices.Sorted(maps.Keys(classes)) {
 		e := classes[class]
 		c.Classes = append(c.Classes, TunedClass{Class: class, Tile: e.Name, Ms: e.Ms, Gain: ratio(e.HeuristicMs, e.Ms),
-			Shape: e.Shape, When: e.When, Stale: stale(class, e)})
+			Shape: e.Shape, When: e.When, Stale: plan.Stale(class, e)})
 	}
 	return c, nil
 }
@@ -116,15 +116,15 @@ func ClearTuningCache(dev *vk.Device) (string, error) {
 	if dev == nil {
 		return "", errs.Invalid("ClearTuningCache: no device")
 	}
-	dir := tuningDir()
+	dir := plan.TuningDir()
 	if dir == "" {
-		return "", fmt.Errorf("attention: %w", errNoCache)
+		return "", fmt.Errorf("attention: %w", plan.ErrNoCache)
 	}
-	path := filepath.Join(dir, tuningDeviceOf(dev.Info()).file())
+	path := filepath.Join(dir, plan.TuningDeviceOf(dev.Info()).File())
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return path, nil
 	}
-	if err := cachefile.Update(path, tuningMost, func([]byte) ([]byte, error) { return nil, nil }); err != nil {
+	if err := cachefile.Update(path, plan.TuningMost, func([]byte) ([]byte, error) { return nil, nil }); err != nil {
 		return path, fmt.Errorf("attention: tuning cache: %w", err)
 	}
 	return path, nil
