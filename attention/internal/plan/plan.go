@@ -31,8 +31,8 @@ type Request struct {
 	Bar cudaBar // 0 unless the Config allows tier cuda
 
 	Options      Options        // the options that the call asks for
-	SparseTokens int            // with options.sparseTokens: mean sparse tokens per sequence and KV head
-	TotalQ       int            // with LengthCuQ in options.lengths: rows of all sequences
+	SparseTokens int            // with Options.sparseTokens: mean sparse tokens per sequence and KV head
+	TotalQ       int            // with LengthCuQ in Options.Lengths: rows of all sequences
 	Plain        bool           // a call without options runs the dense kernel: packed rows and splits do not pay
 	operands     decodeOperands // whether the decode kernel may run, and with which operands
 

@@ -1,3 +1,4 @@
+// Package errs makes errors that match attention.ErrInvalid.
 package errs
 
 import (

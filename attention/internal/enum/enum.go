@@ -1,3 +1,4 @@
+// Package enum prints and parses the values of enumerations.
 package enum
 
 import (

@@ -1,2 +1,0 @@
-// Package enum prints and parses the values of enumerations.
-package enum

@@ -1,2 +1,0 @@
-// Package errs makes errors that match attention.ErrInvalid.
-package errs
