@@ -3,6 +3,7 @@ package attention
 import (
 	"fmt"
 
+	"vkattn/attention/internal/dispatch"
 	"vkattn/attention/internal/plan"
 	"vkattn/attention/internal/tensors"
 	"vkattn/shaders"
@@ -55,7 +56,7 @@ func (l *combineLaunch) prepare(op *Op, access Access) (err error) {
 	t := &l.o
 	v := combineVariant{access: access, lse: l.hasLSE(), align: tensors.LargestAlignment(uint64(t.Dim), uint64(t.Tensor.Offset),
 		uint64(t.Steps[0]), uint64(t.Steps[1]), uint64(t.Steps[2]), tensors.BaseOf(&t.Tensor, t.Size, access)/uint64(t.Size))}
-	l.pipeline, err = op.combines.of(op.dev, &op.cfg, v)
+	l.pipeline, err = op.combines.Of(op.dev, &op.cfg, v)
 	return err
 }
 
@@ -117,12 +118,12 @@ func (l *combineLaunch) dispatch(c *vk.Commands) error {
 	}
 	push.splits, push.rows, push.Sq, push.Hq = l.splits, l.rows, uint32(t.Counts[2]), uint32(t.Counts[1])
 	if l.access == AccessAddresses {
-		return c.Dispatch(l.pipeline, nil, paramBytes(&push, combinePushBytes), l.groups, held[:]...)
+		return c.Dispatch(l.pipeline, nil, dispatch.ParamBytes(&push, combinePushBytes), l.groups, held[:]...)
 	}
 	for i := range bound {
 		if bound[i].Buffer == nil {
-			bound[i] = emptyBinding(l.scratch)
+			bound[i] = dispatch.EmptyBinding(l.scratch)
 		}
 	}
-	return c.Dispatch(l.pipeline, bound[:], paramBytes(&push, combinePushBytes), l.groups)
+	return c.Dispatch(l.pipeline, bound[:], dispatch.ParamBytes(&push, combinePushBytes), l.groups)
 }

@@ -20,23 +20,14 @@ var (
 
 // CompileTime is the time that the driver took for an operation's pipelines.
 func CompileTime(op *Op) (d time.Duration) {
-	op.pipelines.mu.RLock()
-	defer op.pipelines.mu.RUnlock()
-	for _, p := range op.pipelines.made {
+	for _, p := range op.pipelines.All() {
 		d += p.CompileTime()
 	}
 	return d
 }
 
 // PipelinesOf are an operation's own handles.
-func PipelinesOf(op *Op) (list []*vk.Pipeline) {
-	op.pipelines.mu.RLock()
-	defer op.pipelines.mu.RUnlock()
-	for _, p := range op.pipelines.made {
-		list = append(list, p)
-	}
-	return list
-}
+func PipelinesOf(op *Op) []*vk.Pipeline { return op.pipelines.All() }
 
 // TileOps are operations of one tile each, with their names: all tiles of the table that
 // the device can run for a shape.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"vkattn/attention/internal/dispatch"
 	"vkattn/attention/internal/plan"
 	"vkattn/attention/internal/tensors"
 	"vkattn/vk"
@@ -210,7 +211,7 @@ func (l *launch) batchesPerDispatch(a *Args, all []tensors.Layout) (int, error) 
 			return 0, fmt.Errorf("%w: one batch of %s spans %d bytes, a descriptor reaches %d; buffers with device addresses have no such limit",
 				ErrUnsupported, t.Field, extent*size, span)
 		}
-		most = batchesInSpan(most, span, size, extent, uint64(t.Steps[0]))
+		most = dispatch.BatchesInSpan(most, span, size, extent, uint64(t.Steps[0]))
 	}
 	return int(max(most, 1)), nil
 }
@@ -301,12 +302,12 @@ func (l *launch) dispatch(c *vk.Commands, groups [3]uint32) error {
 // dispatchOne records one kernel.
 func (l *launch) dispatchOne(c *vk.Commands, p *vk.Pipeline, groups [3]uint32) error {
 	if l.access == AccessAddresses {
-		return c.Dispatch(p, nil, paramBytes(&l.params, l.pushBytes), groups, l.held[:l.n]...)
+		return c.Dispatch(p, nil, dispatch.ParamBytes(&l.params, l.pushBytes), groups, l.held[:l.n]...)
 	}
 	for i := range l.bound[:l.bindings] {
 		if l.bound[i].Buffer == nil {
-			l.bound[i] = emptyBinding(l.bound[0].Buffer)
+			l.bound[i] = dispatch.EmptyBinding(l.bound[0].Buffer)
 		}
 	}
-	return c.Dispatch(p, l.bound[:l.bindings], paramBytes(&l.params, l.pushBytes), groups)
+	return c.Dispatch(p, l.bound[:l.bindings], dispatch.ParamBytes(&l.params, l.pushBytes), groups)
 }

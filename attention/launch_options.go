@@ -3,6 +3,7 @@ package attention
 import (
 	"math"
 
+	"vkattn/attention/internal/dispatch"
 	"vkattn/attention/internal/plan"
 	"vkattn/attention/internal/tensors"
 	"vkattn/vk"
@@ -124,7 +125,7 @@ func (l *launch) bindOptions(a *Args) error {
 // writeParams writes the parameters to a buffer if the module takes no push constants.
 func (l *launch) writeParams(c *vk.Commands) (err error) {
 	if l.pushBytes == 0 {
-		l.bound[plan.ParamsBinding], err = c.Params(paramBytes(&l.params, plan.GeneralPushBytes))
+		l.bound[plan.ParamsBinding], err = c.Params(dispatch.ParamBytes(&l.params, plan.GeneralPushBytes))
 	}
 	return err
 }

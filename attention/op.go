@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"vkattn/attention/internal/dispatch"
 	"vkattn/attention/internal/errs"
 	"vkattn/attention/internal/host"
 	"vkattn/attention/internal/plan"
@@ -25,9 +26,9 @@ type Op struct {
 
 	closed    atomic.Bool
 	mu        sync.RWMutex
-	plans     map[plan.Request]*prepared        // at most maxPlans; cleared by Close
-	pipelines pipelines[plan.Variant, Config]   // many requests share one pipeline
-	combines  pipelines[combineVariant, Config] // of the separate combine kernel; at most 16
+	plans     map[plan.Request]*prepared                 // at most maxPlans; cleared by Close
+	pipelines dispatch.Pipelines[plan.Variant, Config]   // many requests share one pipeline
+	combines  dispatch.Pipelines[combineVariant, Config] // of the separate combine kernel; at most 16
 }
 
 // maxPlans bounds the cached plans. Decoding brings a new length with every step.
@@ -203,7 +204,7 @@ func (op *Op) Close() error {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	op.plans = nil
-	return errors.Join(op.pipelines.close(), op.combines.close())
+	return errors.Join(op.pipelines.Close(), op.combines.Close())
 }
 
 // check checks a call and fills l with its layouts.
@@ -277,7 +278,7 @@ func (op *Op) prepare(r plan.Request) (*prepared, error) {
 func (op *Op) prepareVariant(p *prepared, v *plan.Variant, splits int) (err error) {
 	p.rows, p.slices, p.rowReach, p.options = v.Tile.Rows(), v.Slices(), v.RowReach(), v.Options
 	p.splits, p.splitWorkgroups = splits, splits/v.Tile.Splits()
-	p.pipeline, err = op.pipelines.of(op.dev, &op.cfg, *v)
+	p.pipeline, err = op.pipelines.Of(op.dev, &op.cfg, *v)
 	return err
 }
 

@@ -30,7 +30,7 @@ func newCandidate(dev *vk.Device, cfg Config, o plan.Option) *candidate {
 
 // close releases the pipeline: a tuning makes dozens.
 func (c *candidate) close() {
-	for _, p := range c.op.pipelines.made {
+	for _, p := range c.op.pipelines.All() {
 		_ = p.Close()
 	}
 	_ = c.op.Close()

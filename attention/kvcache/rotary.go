@@ -1,10 +1,11 @@
-package attention
+package kvcache
 
 import (
 	"fmt"
 	"math"
 
 	"vkattn/attention/internal/enum"
+	"vkattn/attention/problem"
 )
 
 // RotaryStyle says which elements of a row form the pairs of a rotary embedding.
@@ -26,7 +27,7 @@ func (s RotaryStyle) Valid() bool { return int(s) < len(rotaryNames) }
 func (s RotaryStyle) String() string { return enum.Name("RotaryStyle", rotaryNames, uint8(s)) }
 
 // ParseRotaryStyle reads what String writes, in any case. Another word is an error that
-// lists the names and matches [ErrInvalid].
+// lists the names and matches [problem.ErrInvalid].
 func ParseRotaryStyle(s string) (RotaryStyle, error) {
 	v, err := enum.Parse("rotary style", rotaryNames, s)
 	return RotaryStyle(v), err
@@ -61,13 +62,13 @@ type Rotary struct {
 func (r Rotary) check(headDim int) error {
 	switch {
 	case r.Dim < 0 || r.Dim%2 != 0:
-		return &ShapeError{Field: "Rotary.Dim", Got: r.Dim, Want: "an even number, or 0 for none"}
+		return &problem.ShapeError{Field: "Rotary.Dim", Got: r.Dim, Want: "an even number, or 0 for none"}
 	case r.First < 0 || r.First > headDim:
-		return &ShapeError{Field: "Rotary.First", Got: r.First, Want: fmt.Sprintf("0 to HeadDim (%d)", headDim)}
+		return &problem.ShapeError{Field: "Rotary.First", Got: r.First, Want: fmt.Sprintf("0 to HeadDim (%d)", headDim)}
 	case r.Dim > headDim-r.First:
-		return &ShapeError{Field: "Rotary.Dim", Got: r.Dim, Want: fmt.Sprintf("at most %d, HeadDim less First", headDim-r.First)}
+		return &problem.ShapeError{Field: "Rotary.Dim", Got: r.Dim, Want: fmt.Sprintf("at most %d, HeadDim less First", headDim-r.First)}
 	case !r.Style.Valid():
-		return &ShapeError{Field: "Rotary.Style", Got: r.Style, Want: "interleaved or half-split"}
+		return &problem.ShapeError{Field: "Rotary.Style", Got: r.Style, Want: "interleaved or half-split"}
 	}
 	return nil
 }

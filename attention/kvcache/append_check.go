@@ -1,4 +1,4 @@
-package attention
+package kvcache
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 
 	"vkattn/attention/internal/arith"
 	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
 	"vkattn/attention/quant"
 	"vkattn/vk"
 )
@@ -48,7 +49,7 @@ func (l *appendLayouts) given(tensor int) bool { return l.list[tensor].Field != 
 
 // check checks a call and fills l with its layouts.
 func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
-	if p.pipelines.closed.Load() {
+	if p.pipelines.IsClosed() {
 		return fmt.Errorf("attention: %w", vk.ErrClosed)
 	}
 	if err := l.setSizes(a); err != nil {
@@ -72,8 +73,8 @@ func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
 }
 
 func checkSize(field string, n int) error {
-	if n < 1 || n > MaxLength {
-		return &ShapeError{Field: field, Got: n, Want: fmt.Sprintf("1 to %d", MaxLength)}
+	if n < 1 || n > problem.MaxLength {
+		return &problem.ShapeError{Field: field, Got: n, Want: fmt.Sprintf("1 to %d", problem.MaxLength)}
 	}
 	return nil
 }
@@ -84,7 +85,7 @@ func (l *appendLayouts) setSizes(a *AppendArgs) error {
 	rowsField := "New"
 	if tensors.VectorBegun(&a.CuNew) {
 		if tensors.VectorBegun(&a.UsedNew) {
-			return &ShapeError{Field: "UsedNew", Got: "given together with CuNew", Want: "one of the two"}
+			return &problem.ShapeError{Field: "UsedNew", Got: "given together with CuNew", Want: "one of the two"}
 		}
 		l.packed, l.rows, rowsField = true, a.TotalNew, "TotalNew"
 	}
@@ -102,7 +103,7 @@ func (l *appendLayouts) setSizes(a *AppendArgs) error {
 			return err
 		}
 		if a.Hq%a.Hkv != 0 {
-			return &ShapeError{Field: "Hkv", Got: a.Hkv, Want: fmt.Sprintf("a divisor of Hq (%d)", a.Hq)}
+			return &problem.ShapeError{Field: "Hkv", Got: a.Hkv, Want: fmt.Sprintf("a divisor of Hq (%d)", a.Hq)}
 		}
 	}
 	if a.Pages == nil {
@@ -134,7 +135,7 @@ func (l *appendLayouts) setPages(a *AppendArgs) error {
 	if err := checkSize("Pages.Stride", g.Stride); err != nil {
 		return err
 	}
-	room := min(int64(g.Stride)*int64(g.PageSize), MaxLength)
+	room := min(int64(g.Stride)*int64(g.PageSize), problem.MaxLength)
 	if l.limit == 0 || l.limit > room {
 		l.limit = room
 	}
@@ -160,20 +161,20 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 	}
 	if tensors.TensorBegun(&a.Q) || tensors.TensorBegun(&a.QOut) {
 		if !rotary {
-			return &ShapeError{Field: "Q", Got: "given", Want: "none without Rotary: Q is only rotated"}
+			return &problem.ShapeError{Field: "Q", Got: "given", Want: "none without Rotary: Q is only rotated"}
 		}
 		l.list[appendQ].Set("Q", &a.Q, size, batches, a.Hq, l.rows, cfg.HeadDim)
 		l.list[appendQOut].Set("QOut", &a.QOut, size, batches, a.Hq, l.rows, cfg.HeadDim)
 	}
 	scales, ok := arith.Product(batchesOrPages, a.Hkv, l.pageRows)
 	if !ok {
-		return &ShapeError{Field: "KCache", Got: fmt.Sprintf("%d x %d x %d rows", batchesOrPages, a.Hkv, l.pageRows), Want: "fewer than 2^63"}
+		return &problem.ShapeError{Field: "KCache", Got: fmt.Sprintf("%d x %d x %d rows", batchesOrPages, a.Hkv, l.pageRows), Want: "fewer than 2^63"}
 	}
 	lengths, lengthsField, lengthsCount := a.UsedNew, "UsedNew", a.B
 	if l.packed {
 		lengths, lengthsField, lengthsCount = a.CuNew, "CuNew", a.B+1
 	}
-	var table Vector
+	var table problem.Vector
 	if l.paged {
 		table = a.Pages.Table
 	}
@@ -189,7 +190,7 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 	for _, v := range [...]struct {
 		tensor int
 		field  string
-		vector Vector // a value: a pointer would escape together with the strings
+		vector problem.Vector // a value: a pointer would escape together with the strings
 		count  int64
 		needed bool
 		barred string // why the vector must not be given; "": it may be
@@ -205,12 +206,12 @@ func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
 		switch {
 		case !v.needed && !tensors.VectorBegun(&v.vector):
 		case v.barred != "":
-			return &ShapeError{Field: v.field, Got: "given", Want: v.barred}
+			return &problem.ShapeError{Field: v.field, Got: "given", Want: v.barred}
 		case v.tensor == appendVScale && !hasV:
-			return &ShapeError{Field: v.field, Got: "given", Want: "none without V"}
+			return &problem.ShapeError{Field: v.field, Got: "given", Want: "none without V"}
 		default:
-			t := Tensor{Buffer: v.vector.Buffer, Host: v.vector.Host, Offset: v.vector.Offset}
-			l.list[v.tensor].Set(v.field, &t, F32.Size(), 1, 1, 1, int(v.count))
+			t := problem.Tensor{Buffer: v.vector.Buffer, Host: v.vector.Host, Offset: v.vector.Offset}
+			l.list[v.tensor].Set(v.field, &t, problem.F32.Size(), 1, 1, 1, int(v.count))
 		}
 	}
 	return nil
@@ -249,13 +250,13 @@ func (l *appendLayouts) checkMemory(dev *vk.Device) error {
 }
 
 // checkBlocks refuses a Blocked cache with rows that do not start at a block.
-func checkBlocks(field string, t *Tensor) error {
+func checkBlocks(field string, t *problem.Tensor) error {
 	for _, x := range [4]struct {
 		field    string
 		elements int64
 	}{{".Offset", t.Offset}, {".Strides.Batch", t.Strides.Batch}, {".Strides.Head", t.Strides.Head}, {".Strides.Seq", t.Strides.Seq}} {
 		if x.elements%quant.BlockElements != 0 {
-			return &ShapeError{Field: field + x.field, Got: x.elements, Want: "a multiple of 32, a whole number of blocks"}
+			return &problem.ShapeError{Field: field + x.field, Got: x.elements, Want: "a multiple of 32, a whole number of blocks"}
 		}
 	}
 	return nil
@@ -269,7 +270,7 @@ func (l *appendLayouts) checkOverlaps() error {
 			continue
 		}
 		if !out.RowsDisjoint() {
-			return &ShapeError{Field: out.Field + ".Strides", Got: out.Tensor.Strides, Want: "rows that do not overlap"}
+			return &problem.ShapeError{Field: out.Field + ".Strides", Got: out.Tensor.Strides, Want: "rows that do not overlap"}
 		}
 		for j := range i {
 			other := &l.list[j]
@@ -277,10 +278,10 @@ func (l *appendLayouts) checkOverlaps() error {
 				continue
 			}
 			if j != appendQ || i != appendQOut {
-				return &ShapeError{Field: out.Field, Got: "overlapping " + other.Field, Want: "memory of its own"}
+				return &problem.ShapeError{Field: out.Field, Got: "overlapping " + other.Field, Want: "memory of its own"}
 			}
 			if !out.Coincides(other) {
-				return &ShapeError{Field: out.Field, Got: "overlapping Q", Want: "memory of its own, or exactly that of Q"}
+				return &problem.ShapeError{Field: out.Field, Got: "overlapping Q", Want: "memory of its own, or exactly that of Q"}
 			}
 		}
 	}
@@ -292,16 +293,16 @@ func (l *appendLayouts) fits32() error {
 	for _, i := range [...]int{appendK, appendV, appendQ, appendKCache, appendVCache, appendQOut} {
 		t := &l.list[i]
 		if t.Steps[1] > math.MaxUint32 || t.Steps[2] > math.MaxUint32 {
-			return fmt.Errorf("%w: %s has a head or row stride of 2^32 elements or more", ErrUnsupported, t.Field)
+			return fmt.Errorf("%w: %s has a head or row stride of 2^32 elements or more", problem.ErrUnsupported, t.Field)
 		}
 	}
 	for _, i := range [2]int{appendK, appendQ} {
 		if rows := l.list[i].Counts[1] * l.list[i].Counts[2]; l.given(i) && rows > math.MaxInt32 {
-			return fmt.Errorf("%w: %d new rows of %s in a dispatch, at most 2^31 - 1 are possible", ErrUnsupported, rows, l.list[i].Field)
+			return fmt.Errorf("%w: %d new rows of %s in a dispatch, at most 2^31 - 1 are possible", problem.ErrUnsupported, rows, l.list[i].Field)
 		}
 	}
 	if c := &l.list[appendKCache]; c.Counts[1]*c.Counts[2] > math.MaxUint32 {
-		return fmt.Errorf("%w: %d rows of a page or sequence of KCache, at most 2^32 - 1 are possible", ErrUnsupported, c.Counts[1]*c.Counts[2])
+		return fmt.Errorf("%w: %d rows of a page or sequence of KCache, at most 2^32 - 1 are possible", problem.ErrUnsupported, c.Counts[1]*c.Counts[2])
 	}
 	return nil
 }

@@ -1,12 +1,14 @@
-package attention
+package kvcache
 
 import (
 	"fmt"
 	"math"
 	"math/bits"
 
+	"vkattn/attention/internal/dispatch"
 	"vkattn/attention/internal/plan"
 	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
 	"vkattn/shaders"
 	"vkattn/vk"
 )
@@ -20,9 +22,9 @@ const appendLocal = 128
 
 // appendVariant is the key of an Append's pipelines.
 type appendVariant struct {
-	access  Access // AccessAddresses or AccessDescriptors, decided
+	access  problem.Access // AccessAddresses or AccessDescriptors, decided
 	dim     int
-	kv      KVType
+	kv      problem.KVType
 	rotated bool
 }
 
@@ -32,17 +34,17 @@ func (v *appendVariant) lanes() uint32 {
 }
 
 // access decides how kernels reach tensors. A nil l stands for tensors with addresses.
-func (p *Append) access(l *appendLayouts) Access {
-	if p.cfg.Access != AccessAuto {
+func (p *Append) access(l *appendLayouts) problem.Access {
+	if p.cfg.Access != problem.AccessAuto {
 		return p.cfg.Access
 	}
 	if !p.dev.Caps().BufferDeviceAddress {
-		return AccessDescriptors
+		return problem.AccessDescriptors
 	}
 	if l != nil && l.withoutAddress() != "" {
-		return AccessDescriptors
+		return problem.AccessDescriptors
 	}
-	return AccessAddresses
+	return problem.AccessAddresses
 }
 
 // withoutAddress returns the field of the first tensor whose buffer has no address.
@@ -93,8 +95,8 @@ func (p *Append) record(c *vk.Commands, a *AppendArgs) error {
 		return err
 	}
 	w.access = p.access(&w.appendLayouts)
-	if field := w.withoutAddress(); field != "" && w.access == AccessAddresses {
-		return fmt.Errorf("%w: the buffer of %s has no device address, and Access asks for addresses", ErrUnsupported, field)
+	if field := w.withoutAddress(); field != "" && w.access == problem.AccessAddresses {
+		return fmt.Errorf("%w: the buffer of %s has no device address, and Access asks for addresses", problem.ErrUnsupported, field)
 	}
 	var list [len(appendTasks)]appendLaunch
 	n, dispatches := 0, 0
@@ -111,13 +113,13 @@ func (p *Append) record(c *vk.Commands, a *AppendArgs) error {
 			return err
 		}
 		var err error
-		if l.pipeline, err = p.pipelines.of(p.dev, &p.cfg, v); err != nil {
+		if l.pipeline, err = p.pipelines.Of(p.dev, &p.cfg, v); err != nil {
 			return err
 		}
 		dispatches += (l.batches + l.chunk - 1) / l.chunk
 	}
 	// Everything that can fail comes before anything is recorded.
-	if w.access == AccessDescriptors {
+	if w.access == problem.AccessDescriptors {
 		if err := c.Reserve(dispatches, appendBindings); err != nil {
 			return err
 		}
@@ -141,7 +143,7 @@ func (p *Append) record(c *vk.Commands, a *AppendArgs) error {
 type appendLauncher struct {
 	appendLayouts
 	limits *vk.Limits
-	access Access
+	access problem.Access
 }
 
 type appendLaunch struct {
@@ -174,7 +176,7 @@ func (w *appendLauncher) size(l *appendLaunch, v *appendVariant) error {
 	l.groups[0] = min(blocks, w.limits.MaxWorkGroupCount[0])
 	l.groups[1] = plan.CeilDiv(blocks, l.groups[0])
 	if l.groups[1] > w.limits.MaxWorkGroupCount[1] {
-		return fmt.Errorf("%w: %d row blocks of %s, the device dispatches %d x %d", ErrUnsupported, blocks, in.Field,
+		return fmt.Errorf("%w: %d row blocks of %s, the device dispatches %d x %d", problem.ErrUnsupported, blocks, in.Field,
 			w.limits.MaxWorkGroupCount[0], w.limits.MaxWorkGroupCount[1])
 	}
 	l.batches = int(in.Counts[0])
@@ -188,21 +190,21 @@ func (w *appendLauncher) size(l *appendLaunch, v *appendVariant) error {
 		if step > math.MaxUint32 {
 			if !split && t.Counts[0] > 1 {
 				return fmt.Errorf("%w: %s has a batch stride of 2^32 elements or more, and one dispatch covers all batches",
-					ErrUnsupported, t.Field)
+					problem.ErrUnsupported, t.Field)
 			}
 			most = 1
 		}
-		if w.access == AccessAddresses {
+		if w.access == problem.AccessAddresses {
 			continue
 		}
 		size := uint64(t.Size)
 		span := w.limits.MaxWindow()
 		if extent > span/size {
 			return fmt.Errorf("%w: a dispatch reaches %d elements of %d bytes of %s, a descriptor %d bytes; buffers with device addresses have no such limit",
-				ErrUnsupported, extent, size, t.Field, span)
+				problem.ErrUnsupported, extent, size, t.Field, span)
 		}
 		if split {
-			most = batchesInSpan(most, span, size, extent, step)
+			most = dispatch.BatchesInSpan(most, span, size, extent, step)
 		}
 	}
 	l.chunk = int(max(most, 1))
@@ -273,7 +275,7 @@ func (w *appendLauncher) dispatch(c *vk.Commands, l *appendLaunch, first, count 
 		if tensor < 0 {
 			// Neither read nor written; its binding must still name a buffer.
 			b := w.list[l.out].Tensor.Buffer
-			bound[slot] = emptyBinding(b)
+			bound[slot] = dispatch.EmptyBinding(b)
 			continue
 		}
 		t := &w.list[tensor]
@@ -296,7 +298,7 @@ func (w *appendLauncher) dispatch(c *vk.Commands, l *appendLaunch, first, count 
 			extent -= start - uint64(t.Tensor.Offset)
 		}
 		at := start * uint64(t.Size)
-		if w.access == AccessAddresses {
+		if w.access == problem.AccessAddresses {
 			at += t.Tensor.Buffer.Address()
 		} else {
 			var err error
@@ -321,8 +323,8 @@ func (w *appendLauncher) dispatch(c *vk.Commands, l *appendLaunch, first, count 
 	push.rows, push.heads, push.sequences, push.limit = uint32(in.Counts[2]), uint32(in.Counts[1]), uint32(w.sequences), uint32(w.limit)
 	push.pageRows, push.pages, push.blockTableStride, push.flags = uint32(w.pageRows), uint32(w.pages), uint32(w.tableStride), w.flags(l)
 	groups := [3]uint32{l.groups[0], l.groups[1], uint32(count)}
-	if w.access == AccessAddresses {
-		return c.Dispatch(l.pipeline, nil, paramBytes(&push, appendPushBytes), groups)
+	if w.access == problem.AccessAddresses {
+		return c.Dispatch(l.pipeline, nil, dispatch.ParamBytes(&push, appendPushBytes), groups)
 	}
-	return c.Dispatch(l.pipeline, bound[:], paramBytes(&push, appendPushBytes), groups)
+	return c.Dispatch(l.pipeline, bound[:], dispatch.ParamBytes(&push, appendPushBytes), groups)
 }

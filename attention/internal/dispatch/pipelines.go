@@ -1,8 +1,10 @@
-package attention
+package dispatch
 
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -16,16 +18,16 @@ type kernelKey[C any] interface {
 	Pipeline(cfg *C) (*vk.PipelineDesc, error)
 }
 
-// pipelines caches the pipelines of an operation by key. The zero value is empty. It is
+// Pipelines caches the pipelines of an operation by key. The zero value is empty. It is
 // safe for concurrent use.
-type pipelines[K kernelKey[C], C any] struct {
+type Pipelines[K kernelKey[C], C any] struct {
 	closed atomic.Bool
 	mu     sync.RWMutex
 	made   map[K]*vk.Pipeline
 }
 
-// of returns the pipeline of a key and makes it if needed.
-func (p *pipelines[K, C]) of(dev *vk.Device, cfg *C, key K) (*vk.Pipeline, error) {
+// Of returns the pipeline of a key and makes it if needed.
+func (p *Pipelines[K, C]) Of(dev *vk.Device, cfg *C, key K) (*vk.Pipeline, error) {
 	p.mu.RLock()
 	found := p.made[key]
 	p.mu.RUnlock()
@@ -37,7 +39,7 @@ func (p *pipelines[K, C]) of(dev *vk.Device, cfg *C, key K) (*vk.Pipeline, error
 
 // make makes a pipeline. If two goroutines ask for the same one, the device compiles it
 // once.
-func (p *pipelines[K, C]) make(dev *vk.Device, cfg *C, key K) (*vk.Pipeline, error) {
+func (p *Pipelines[K, C]) make(dev *vk.Device, cfg *C, key K) (*vk.Pipeline, error) {
 	if p.closed.Load() {
 		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
 	}
@@ -64,9 +66,9 @@ func (p *pipelines[K, C]) make(dev *vk.Device, cfg *C, key K) (*vk.Pipeline, err
 	return made, nil
 }
 
-// close releases the pipelines. The device destroys one when no other operation and no
+// Close releases the pipelines. The device destroys one when no other operation and no
 // work in flight holds it.
-func (p *pipelines[K, C]) close() (err error) {
+func (p *Pipelines[K, C]) Close() (err error) {
 	p.closed.Store(true)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,3 +78,13 @@ func (p *pipelines[K, C]) close() (err error) {
 	p.made = nil
 	return err
 }
+
+// All returns the pipelines that are made.
+func (p *Pipelines[K, C]) All() []*vk.Pipeline {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return slices.Collect(maps.Values(p.made))
+}
+
+// IsClosed reports whether close was called.
+func (p *Pipelines[K, C]) IsClosed() bool { return p.closed.Load() }

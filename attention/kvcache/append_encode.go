@@ -1,18 +1,19 @@
-package attention
+package kvcache
 
 import (
 	"encoding/binary"
 	"math"
 
 	"vkattn/attention/half"
+	"vkattn/attention/problem"
 	"vkattn/attention/quant"
 )
 
 // encodeKV stores a row in the type of a cache, as shaders/append_encode.glsl does. It
 // returns the row's scale for Scaled types.
-func encodeKV(dst []byte, row []float32, kv KVType, d DType) (scale float32) {
+func encodeKV(dst []byte, row []float32, kv problem.KVType, d problem.DType) (scale float32) {
 	switch {
-	case kv == KVSame:
+	case kv == problem.KVSame:
 		d.Encode(dst, row)
 		return 0
 	case kv.Blocked():
@@ -26,26 +27,26 @@ func encodeKV(dst []byte, row []float32, kv KVType, d DType) (scale float32) {
 		clear(dst)
 		return scale
 	}
-	if kv == KVFP8 {
+	if kv == problem.KVFP8 {
 		return quant.EncodeFP8(dst, row)
 	}
 	return quant.EncodeInt8(dst, row)
 }
 
 // encodeBlock stores 32 elements and their scale.
-func encodeBlock(dst []byte, x []float32, kv KVType) {
+func encodeBlock(dst []byte, x []float32, kv problem.KVType) {
 	scale, numberless := numberlessScale(x)
 	switch {
 	case numberless:
 		zero := byte(0)
-		if kv == KVQ4_0 {
+		if kv == problem.KVQ4_0 {
 			zero = 0x88
 		}
 		binary.LittleEndian.PutUint16(dst, half.F16FromFloat32(scale))
 		for i := range dst[2:] {
 			dst[2+i] = zero
 		}
-	case kv == KVQ4_0:
+	case kv == problem.KVQ4_0:
 		quant.EncodeQ4_0(dst, x)
 	default:
 		quant.EncodeQ8_0(dst, x)

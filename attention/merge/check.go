@@ -1,4 +1,4 @@
-package attention
+package merge
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 
 	"vkattn/attention/internal/arith"
 	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
 	"vkattn/vk"
 )
 
@@ -36,10 +37,10 @@ type stack struct {
 
 // check checks a call and fills l with its layouts.
 func (m *Merge) check(l *mergeLayouts, a *MergeArgs) error {
-	if m.pipelines.closed.Load() {
+	if m.pipelines.IsClosed() {
 		return fmt.Errorf("attention: %w", vk.ErrClosed)
 	}
-	sizes := Shape{B: a.B, Hq: a.Hq, Sq: a.Sq, Sk: 1}
+	sizes := problem.Shape{B: a.B, Hq: a.Hq, Sq: a.Sq, Sk: 1}
 	if err := sizes.Validate(); err != nil {
 		return err
 	}
@@ -55,7 +56,7 @@ func (m *Merge) check(l *mergeLayouts, a *MergeArgs) error {
 func (l *mergeLayouts) set(cfg *MergeConfig, a *MergeArgs) error {
 	size, dim := cfg.DType.Size(), cfg.HeadDim
 	l.list[mergeFirst].Set("First.O", &a.First.O, size, a.B, a.Hq, a.Sq, dim)
-	l.list[mergeFirstLSE].Set("First.LSE", &a.First.LSE, F32.Size(), a.B, a.Hq, a.Sq, 1)
+	l.list[mergeFirstLSE].Set("First.LSE", &a.First.LSE, problem.F32.Size(), a.B, a.Hq, a.Sq, 1)
 	l.list[mergeO].Set("O", &a.O, size, a.B, a.Hq, a.Sq, dim)
 	l.list[mergeO].states = 1
 	if err := l.stack("First", &a.First, mergeFirst, mergeFirstLSE); err != nil {
@@ -63,17 +64,17 @@ func (l *mergeLayouts) set(cfg *MergeConfig, a *MergeArgs) error {
 	}
 	if a.Second.given() {
 		l.list[mergeSecond].Set("Second.O", &a.Second.O, size, a.B, a.Hq, a.Sq, dim)
-		l.list[mergeSecondLSE].Set("Second.LSE", &a.Second.LSE, F32.Size(), a.B, a.Hq, a.Sq, 1)
+		l.list[mergeSecondLSE].Set("Second.LSE", &a.Second.LSE, problem.F32.Size(), a.B, a.Hq, a.Sq, 1)
 		if err := l.stack("Second", &a.Second, mergeSecond, mergeSecondLSE); err != nil {
 			return err
 		}
 	}
 	if tensors.TensorBegun(&a.LSE) {
-		l.list[mergeLSE].Set("LSE", &a.LSE, F32.Size(), a.B, a.Hq, a.Sq, 1)
+		l.list[mergeLSE].Set("LSE", &a.LSE, problem.F32.Size(), a.B, a.Hq, a.Sq, 1)
 		l.list[mergeLSE].states = 1
 	}
-	if n := l.list[mergeFirst].states + l.list[mergeSecond].states; n > MaxStates {
-		return &ShapeError{Field: "First.Count + Second.Count", Got: n, Want: fmt.Sprintf("at most %d", MaxStates)}
+	if n := l.list[mergeFirst].states + l.list[mergeSecond].states; n > problem.MaxStates {
+		return &problem.ShapeError{Field: "First.Count + Second.Count", Got: n, Want: fmt.Sprintf("at most %d", problem.MaxStates)}
 	}
 	return nil
 }
@@ -81,12 +82,12 @@ func (l *mergeLayouts) set(cfg *MergeConfig, a *MergeArgs) error {
 // stack sets the tensors of a group of states.
 func (l *mergeLayouts) stack(field string, s *States, o, lse int) error {
 	switch {
-	case s.Count < 0 || s.Count > MaxStates:
-		return &ShapeError{Field: field + ".Count", Got: s.Count, Want: fmt.Sprintf("1 to %d, or 0 for 1", MaxStates)}
+	case s.Count < 0 || s.Count > problem.MaxStates:
+		return &problem.ShapeError{Field: field + ".Count", Got: s.Count, Want: fmt.Sprintf("1 to %d, or 0 for 1", problem.MaxStates)}
 	case s.StepO < 0:
-		return &ShapeError{Field: field + ".StepO", Got: s.StepO, Want: "at least 0"}
+		return &problem.ShapeError{Field: field + ".StepO", Got: s.StepO, Want: "at least 0"}
 	case s.StepLSE < 0:
-		return &ShapeError{Field: field + ".StepLSE", Got: s.StepLSE, Want: "at least 0"}
+		return &problem.ShapeError{Field: field + ".StepLSE", Got: s.StepLSE, Want: "at least 0"}
 	}
 	for _, x := range [2]struct {
 		tensor int
@@ -127,8 +128,8 @@ func (l *mergeLayouts) checkMemory(dev *vk.Device) error {
 		if t.states == 0 {
 			continue
 		}
-		if s := t.Tensor.Strides; isLSE(i) && s != (Strides{}) && t.Steps != packedSteps(t.Counts) {
-			return &ShapeError{Field: t.Field + ".Strides", Got: s, Want: "packed, or zero"}
+		if s := t.Tensor.Strides; isLSE(i) && s != (problem.Strides{}) && t.Steps != packedSteps(t.Counts) {
+			return &problem.ShapeError{Field: t.Field + ".Strides", Got: s, Want: "packed, or zero"}
 		}
 		if err := t.checkBounds(); err != nil {
 			return err
@@ -157,7 +158,7 @@ func (t *stack) checkBounds() error {
 		_, ok = arith.Add(far, t.Tensor.Offset)
 	}
 	if !ok {
-		return &ShapeError{Field: t.Field, Got: fmt.Sprintf("%d states at distances of %d elements", t.states, t.step), Want: "an extent below 2^63 bytes"}
+		return &problem.ShapeError{Field: t.Field, Got: fmt.Sprintf("%d states at distances of %d elements", t.states, t.step), Want: "an extent below 2^63 bytes"}
 	}
 	last := t.state(t.states - 1)
 	return last.CheckBounds()
@@ -174,11 +175,11 @@ func (t *stack) state(i int64) tensors.Layout {
 func (l *mergeLayouts) checkOverlaps() error {
 	o, lse := &l.list[mergeO], &l.list[mergeLSE]
 	if !o.RowsDisjoint() {
-		return &ShapeError{Field: o.Field + ".Strides", Got: o.Tensor.Strides,
+		return &problem.ShapeError{Field: o.Field + ".Strides", Got: o.Tensor.Strides,
 			Want: fmt.Sprintf("rows of %d elements that do not overlap", o.Dim)}
 	}
 	if lse.states != 0 && lse.Overlaps(&o.Layout) {
-		return &ShapeError{Field: lse.Field, Got: "overlapping " + o.Field, Want: "memory of its own"}
+		return &problem.ShapeError{Field: lse.Field, Got: "overlapping " + o.Field, Want: "memory of its own"}
 	}
 	for _, i := range [4]int{mergeFirst, mergeSecond, mergeFirstLSE, mergeSecondLSE} {
 		in := &l.list[i]
@@ -207,22 +208,22 @@ func checkResult(out *stack, state *tensors.Layout, in *stack, alike bool) error
 	if alike {
 		want += ", or exactly that of one state"
 	}
-	return &ShapeError{Field: out.Field, Got: "overlapping " + in.Field, Want: want}
+	return &problem.ShapeError{Field: out.Field, Got: "overlapping " + in.Field, Want: want}
 }
 
 // fits32 refuses sizes and strides that exceed the kernel's 32 bits.
 func (l *mergeLayouts) fits32() error {
 	if rows := l.list[mergeO].Counts[1] * l.list[mergeO].Counts[2]; rows > math.MaxInt32 {
-		return fmt.Errorf("%w: a batch of %d rows, at most 2^31 - 1 are possible", ErrUnsupported, rows)
+		return fmt.Errorf("%w: a batch of %d rows, at most 2^31 - 1 are possible", problem.ErrUnsupported, rows)
 	}
 	for i := range l.list {
 		t := &l.list[i]
 		switch {
 		case t.states == 0:
 		case !isLSE(i) && (t.Steps[1] > math.MaxUint32 || t.Steps[2] > math.MaxUint32):
-			return fmt.Errorf("%w: %s has a head or row stride of 2^32 elements or more", ErrUnsupported, t.Field)
+			return fmt.Errorf("%w: %s has a head or row stride of 2^32 elements or more", problem.ErrUnsupported, t.Field)
 		case t.step > math.MaxUint32:
-			return fmt.Errorf("%w: the distance between states of %s is 2^32 elements or more", ErrUnsupported, t.Field)
+			return fmt.Errorf("%w: the distance between states of %s is 2^32 elements or more", problem.ErrUnsupported, t.Field)
 		}
 	}
 	return nil

@@ -1,11 +1,13 @@
-package attention
+package merge
 
 import (
 	"fmt"
 	"math"
 
+	"vkattn/attention/internal/dispatch"
 	"vkattn/attention/internal/plan"
 	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
 	"vkattn/shaders"
 	"vkattn/vk"
 )
@@ -19,7 +21,7 @@ const mergeLocal = 128
 
 // mergeVariant is the key of a Merge's pipelines.
 type mergeVariant struct {
-	access Access // AccessAddresses or AccessDescriptors, decided
+	access problem.Access // AccessAddresses or AccessDescriptors, decided
 	lse    bool
 	align  uint32 // of O in every state and in the result, in elements
 }
@@ -28,21 +30,21 @@ type mergeVariant struct {
 func mergeRows(headDim int) uint32 { return mergeLocal / plan.CeilDiv(uint32(headDim), 8) }
 
 // access decides how kernels reach tensors. A nil l stands for tensors with addresses.
-func (m *Merge) access(l *mergeLayouts) Access {
-	if m.cfg.Access != AccessAuto {
+func (m *Merge) access(l *mergeLayouts) problem.Access {
+	if m.cfg.Access != problem.AccessAuto {
 		return m.cfg.Access
 	}
 	if !m.dev.Caps().BufferDeviceAddress {
-		return AccessDescriptors
+		return problem.AccessDescriptors
 	}
 	if l != nil {
 		for i := range l.list {
 			if t := &l.list[i]; t.states != 0 && t.Tensor.Buffer.Address() == 0 {
-				return AccessDescriptors
+				return problem.AccessDescriptors
 			}
 		}
 	}
-	return AccessAddresses
+	return problem.AccessAddresses
 }
 
 // variant returns the kernel for checked arguments.
@@ -53,9 +55,9 @@ func (m *Merge) variant(l *mergeLayouts) (mergeVariant, error) {
 		if t.states == 0 {
 			continue
 		}
-		if v.access == AccessAddresses && t.Tensor.Buffer.Address() == 0 {
+		if v.access == problem.AccessAddresses && t.Tensor.Buffer.Address() == 0 {
 			return v, fmt.Errorf("%w: the buffer of %s has no device address, and Access asks for addresses",
-				ErrUnsupported, t.Field)
+				problem.ErrUnsupported, t.Field)
 		}
 		if !isLSE(i) {
 			v.align = min(v.align, tensors.LargestAlignment(uint64(t.Dim), uint64(t.step), uint64(t.Steps[0]), uint64(t.Steps[1]),
@@ -104,17 +106,17 @@ func (m *Merge) record(c *vk.Commands, a *MergeArgs) error {
 	w.groups[0] = min(blocks, limits.MaxWorkGroupCount[0])
 	w.groups[1] = plan.CeilDiv(blocks, w.groups[0])
 	if w.groups[1] > limits.MaxWorkGroupCount[1] {
-		return fmt.Errorf("%w: %d row blocks, the device dispatches %d x %d", ErrUnsupported, blocks,
+		return fmt.Errorf("%w: %d row blocks, the device dispatches %d x %d", problem.ErrUnsupported, blocks,
 			limits.MaxWorkGroupCount[0], limits.MaxWorkGroupCount[1])
 	}
 	chunk, err := w.batchesAtOnce(limits, a.B)
 	if err != nil {
 		return err
 	}
-	if w.pipeline, err = m.pipelines.of(m.dev, &m.cfg, v); err != nil {
+	if w.pipeline, err = m.pipelines.Of(m.dev, &m.cfg, v); err != nil {
 		return err
 	}
-	if v.access == AccessDescriptors && chunk < a.B {
+	if v.access == problem.AccessDescriptors && chunk < a.B {
 		if err := c.Reserve((a.B+chunk-1)/chunk, mergeTensors); err != nil {
 			return err
 		}
@@ -131,7 +133,7 @@ func (m *Merge) record(c *vk.Commands, a *MergeArgs) error {
 type mergeLaunch struct {
 	mergeLayouts
 	pipeline *vk.Pipeline
-	access   Access
+	access   problem.Access
 	sq, hq   uint32
 	groups   [3]uint32 // z is set for each dispatch
 }
@@ -151,16 +153,16 @@ func (w *mergeLaunch) batchesAtOnce(limits *vk.Limits, batches int) (int, error)
 		if t.Steps[0] > math.MaxUint32 && !isLSE(i) {
 			most = 1
 		}
-		if w.access == AccessAddresses {
+		if w.access == problem.AccessAddresses {
 			continue
 		}
 		extent, size, step := t.extent(), uint64(t.Size), uint64(t.Steps[0])
 		span := limits.MaxWindow()
 		if extent > span/size {
 			return 0, fmt.Errorf("%w: one batch of %s spans %d elements of %d bytes, a descriptor reaches %d bytes; buffers with device addresses have no such limit",
-				ErrUnsupported, t.Field, extent, size, span)
+				problem.ErrUnsupported, t.Field, extent, size, span)
 		}
-		most = batchesInSpan(most, span, size, extent, step)
+		most = dispatch.BatchesInSpan(most, span, size, extent, step)
 	}
 	return int(max(most, 1)), nil
 }
@@ -180,14 +182,14 @@ func (w *mergeLaunch) dispatch(c *vk.Commands, first, count int) error {
 		t := &w.list[i]
 		if t.states == 0 {
 			// Neither read nor written; its binding must still name a buffer.
-			bound[i] = emptyBinding(w.list[mergeO].Tensor.Buffer)
+			bound[i] = dispatch.EmptyBinding(w.list[mergeO].Tensor.Buffer)
 			continue
 		}
 		b := t.Tensor.Buffer
 		held[n] = b
 		n++
 		var at uint64
-		if w.access == AccessAddresses {
+		if w.access == problem.AccessAddresses {
 			at = b.Address() + t.at(first)
 		} else {
 			var err error
@@ -211,10 +213,10 @@ func (w *mergeLaunch) dispatch(c *vk.Commands, first, count int) error {
 	inFirst, inSecond := w.list[mergeFirst].states, w.list[mergeSecond].states
 	push.firstCount, push.states, push.Sq, push.Hq = uint32(inFirst), uint32(inFirst+inSecond), w.sq, w.hq
 	w.groups[2] = uint32(count)
-	if w.access == AccessAddresses {
-		return c.Dispatch(w.pipeline, nil, paramBytes(&push, mergePushBytes), w.groups, held[:n]...)
+	if w.access == problem.AccessAddresses {
+		return c.Dispatch(w.pipeline, nil, dispatch.ParamBytes(&push, mergePushBytes), w.groups, held[:n]...)
 	}
-	return c.Dispatch(w.pipeline, bound[:], paramBytes(&push, mergePushBytes), w.groups)
+	return c.Dispatch(w.pipeline, bound[:], dispatch.ParamBytes(&push, mergePushBytes), w.groups)
 }
 
 // at returns the byte offset of a batch's first element in the tensor's buffer.

@@ -1,4 +1,4 @@
-package attention
+package kvcache
 
 import (
 	"encoding/binary"
@@ -7,6 +7,7 @@ import (
 
 	"vkattn/attention/half"
 	"vkattn/attention/internal/par"
+	"vkattn/attention/problem"
 )
 
 // appendBlock is how many rows a worker takes at once.
@@ -31,7 +32,7 @@ var appendTasks = [3]appendTask{
 func (t *appendTask) toCache() bool { return t.out != appendQOut }
 
 // variantOf describes the conversion of a row.
-func (t *appendTask) variant(cfg *AppendConfig, access Access) appendVariant {
+func (t *appendTask) variant(cfg *AppendConfig, access problem.Access) appendVariant {
 	v := appendVariant{access: access, dim: cfg.HeadDim, rotated: t.rotated && cfg.Rotary.Dim > 0}
 	if t.out == appendVCache {
 		v.dim = cfg.attention().ValueDim()
@@ -52,7 +53,7 @@ func appendCPU(cfg *AppendConfig, l *appendLayouts) {
 		in := &l.list[task.in]
 		rows := in.Counts[0] * in.Counts[1] * in.Counts[2]
 		par.Each((rows+appendBlock-1)/appendBlock, func() func(int64) {
-			w := appendWorker{appendLayouts: l, cfg: cfg, task: task, variant: task.variant(cfg, AccessAuto), row: make([]float32, in.Dim)}
+			w := appendWorker{appendLayouts: l, cfg: cfg, task: task, variant: task.variant(cfg, problem.AccessAuto), row: make([]float32, in.Dim)}
 			return func(block int64) {
 				for row := block * appendBlock; row < min(rows, (block+1)*appendBlock); row++ {
 					w.append(row)
