@@ -3,8 +3,8 @@ package attention
 import (
 	"fmt"
 
+	"vkattn/attention/internal/arith"
 	"vkattn/attention/internal/dispatch"
-	"vkattn/attention/internal/plan"
 	"vkattn/attention/internal/tensors"
 	"vkattn/shaders"
 	"vkattn/vk"
@@ -49,7 +49,7 @@ func (l *combineLaunch) hasLSE() bool { return l.lse.Field != "" }
 func (l *combineLaunch) prepare(op *Op, access Access) (err error) {
 	l.access, l.limits = access, &op.dev.Caps().Limits
 	l.groups = [3]uint32{min(l.rows, l.limits.MaxWorkGroupCount[0]), 1, 1}
-	if l.groups[1] = plan.CeilDiv(l.rows, l.groups[0]); l.groups[1] > l.limits.MaxWorkGroupCount[1] {
+	if l.groups[1] = arith.CeilDiv32(l.rows, l.groups[0]); l.groups[1] > l.limits.MaxWorkGroupCount[1] {
 		return fmt.Errorf("%w: %d rows to combine, the device dispatches %d x %d", ErrUnsupported, l.rows,
 			l.limits.MaxWorkGroupCount[0], l.limits.MaxWorkGroupCount[1])
 	}
@@ -62,14 +62,14 @@ func (l *combineLaunch) prepare(op *Op, access Access) (err error) {
 
 // Pipeline describes the kernel to package vk.
 func (v combineVariant) Pipeline(cfg *Config) (*vk.PipelineDesc, error) {
-	module, err := shaders.Get(plan.ModuleName("combine", v.access))
+	module, err := shaders.Get(dispatch.ModuleName("combine", v.access))
 	if err != nil {
 		return nil, err
 	}
-	desc, err := plan.DescribeKernel(module, combineLocal, map[uint32]uint32{
+	desc, err := dispatch.DescribeKernel(module, combineLocal, map[uint32]uint32{
 		shaders.ConstLocalSize: combineLocal,
 		shaders.ConstHeadDimV:  uint32(cfg.ValueDim()),
-		shaders.ConstHasLse:    plan.BoolConstant(v.lse),
+		shaders.ConstHasLse:    dispatch.BoolConstant(v.lse),
 		shaders.ConstAlignO:    v.align,
 		shaders.ConstDtype:     uint32(cfg.DType),
 	})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"vkattn/attention/internal/arith"
 	"vkattn/attention/internal/dispatch"
 	"vkattn/attention/internal/plan"
 	"vkattn/attention/internal/tensors"
@@ -106,7 +107,7 @@ func (l *launch) dense(c *vk.Commands, a *Args, all []tensors.Layout) error {
 		if err := l.bindTensors(a, all, first, count); err != nil {
 			return err
 		}
-		groups := [3]uint32{plan.CeilDiv(uint32(a.Sq), l.rows), uint32(a.Hq), uint32(count) * l.slices}
+		groups := [3]uint32{arith.CeilDiv32(uint32(a.Sq), l.rows), uint32(a.Hq), uint32(count) * l.slices}
 		if err := l.dispatchOne(c, l.pipeline, groups); err != nil {
 			return err
 		}

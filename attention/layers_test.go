@@ -25,10 +25,10 @@ var layers = []struct{ name, imports string }{
 	{"problem", "half quant internal/arith internal/enum internal/errs"},
 	{"internal/tensors", "problem half quant internal/arith internal/par"},
 	{"internal/host", "problem internal/tensors half quant internal/arith internal/par internal/simd"},
-	{"internal/plan", "problem internal/tensors internal/arith internal/enum"},
-	{"internal/dispatch", ""},
-	{"merge", "problem internal/tensors internal/plan internal/dispatch half internal/arith internal/errs internal/par"},
-	{"kvcache", "problem internal/tensors internal/plan internal/dispatch half quant internal/arith internal/enum internal/errs internal/par"},
+	{"internal/dispatch", "problem"},
+	{"internal/plan", "problem internal/tensors internal/dispatch internal/arith internal/enum"},
+	{"merge", "problem internal/tensors internal/dispatch half internal/arith internal/errs internal/par"},
+	{"kvcache", "problem internal/tensors internal/dispatch half quant internal/arith internal/enum internal/errs internal/par"},
 	{"internal/paramtest", ""}, // for tests
 }
 

@@ -5,8 +5,8 @@ import (
 	"math"
 	"math/bits"
 
+	"vkattn/attention/internal/arith"
 	"vkattn/attention/internal/dispatch"
-	"vkattn/attention/internal/plan"
 	"vkattn/attention/internal/tensors"
 	"vkattn/attention/problem"
 	"vkattn/shaders"
@@ -30,7 +30,7 @@ type appendVariant struct {
 
 // lanes is the number of invocations per row, about one for four elements.
 func (v *appendVariant) lanes() uint32 {
-	return min(appendLocal, uint32(1)<<bits.Len32(plan.CeilDiv(uint32(v.dim), 4)-1))
+	return min(appendLocal, uint32(1)<<bits.Len32(arith.CeilDiv32(uint32(v.dim), 4)-1))
 }
 
 // access decides how kernels reach tensors. A nil l stands for tensors with addresses.
@@ -59,7 +59,7 @@ func (l *appendLayouts) withoutAddress() string {
 
 // Pipeline describes the kernel to the host layer.
 func (v appendVariant) Pipeline(cfg *AppendConfig) (*vk.PipelineDesc, error) {
-	module, err := shaders.Get(plan.ModuleName("append", v.access))
+	module, err := shaders.Get(dispatch.ModuleName("append", v.access))
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func (v appendVariant) Pipeline(cfg *AppendConfig) (*vk.PipelineDesc, error) {
 	if v.rotated {
 		rotary = cfg.Rotary
 	}
-	desc, err := plan.DescribeKernel(module, appendLocal, map[uint32]uint32{
+	desc, err := dispatch.DescribeKernel(module, appendLocal, map[uint32]uint32{
 		shaders.ConstLocalSize:       appendLocal,
 		shaders.ConstHeadDim:         uint32(v.dim),
 		shaders.ConstDtype:           uint32(cfg.DType),
@@ -75,7 +75,7 @@ func (v appendVariant) Pipeline(cfg *AppendConfig) (*vk.PipelineDesc, error) {
 		shaders.ConstCacheType:       uint32(v.kv),
 		shaders.ConstRotaryDim:       uint32(rotary.Dim),
 		shaders.ConstRotaryFirst:     uint32(rotary.First),
-		shaders.ConstRotaryHalfSplit: plan.BoolConstant(rotary.Style == RotaryHalfSplit),
+		shaders.ConstRotaryHalfSplit: dispatch.BoolConstant(rotary.Style == RotaryHalfSplit),
 	})
 	if err != nil {
 		return nil, err
@@ -172,9 +172,9 @@ func (w *appendLauncher) hold(c *vk.Commands) error {
 // stride and the range of a descriptor bound them.
 func (w *appendLauncher) size(l *appendLaunch, v *appendVariant) error {
 	in := &w.list[l.in]
-	blocks := plan.CeilDiv(uint32(in.Counts[1]*in.Counts[2]), appendLocal/v.lanes())
+	blocks := arith.CeilDiv32(uint32(in.Counts[1]*in.Counts[2]), appendLocal/v.lanes())
 	l.groups[0] = min(blocks, w.limits.MaxWorkGroupCount[0])
-	l.groups[1] = plan.CeilDiv(blocks, l.groups[0])
+	l.groups[1] = arith.CeilDiv32(blocks, l.groups[0])
 	if l.groups[1] > w.limits.MaxWorkGroupCount[1] {
 		return fmt.Errorf("%w: %d row blocks of %s, the device dispatches %d x %d", problem.ErrUnsupported, blocks, in.Field,
 			w.limits.MaxWorkGroupCount[0], w.limits.MaxWorkGroupCount[1])

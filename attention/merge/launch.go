@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"math"
 
+	"vkattn/attention/internal/arith"
 	"vkattn/attention/internal/dispatch"
-	"vkattn/attention/internal/plan"
 	"vkattn/attention/internal/tensors"
 	"vkattn/attention/problem"
 	"vkattn/shaders"
@@ -27,7 +27,7 @@ type mergeVariant struct {
 }
 
 // mergeRows is the number of rows per workgroup: one invocation computes 8 columns.
-func mergeRows(headDim int) uint32 { return mergeLocal / plan.CeilDiv(uint32(headDim), 8) }
+func mergeRows(headDim int) uint32 { return mergeLocal / arith.CeilDiv32(uint32(headDim), 8) }
 
 // access decides how kernels reach tensors. A nil l stands for tensors with addresses.
 func (m *Merge) access(l *mergeLayouts) problem.Access {
@@ -69,14 +69,14 @@ func (m *Merge) variant(l *mergeLayouts) (mergeVariant, error) {
 
 // Pipeline describes the kernel to the host layer.
 func (v mergeVariant) Pipeline(cfg *MergeConfig) (*vk.PipelineDesc, error) {
-	module, err := shaders.Get(plan.ModuleName("merge", v.access))
+	module, err := shaders.Get(dispatch.ModuleName("merge", v.access))
 	if err != nil {
 		return nil, err
 	}
-	desc, err := plan.DescribeKernel(module, mergeLocal, map[uint32]uint32{
+	desc, err := dispatch.DescribeKernel(module, mergeLocal, map[uint32]uint32{
 		shaders.ConstLocalSize: mergeLocal,
 		shaders.ConstHeadDimV:  uint32(cfg.HeadDim),
-		shaders.ConstHasLse:    plan.BoolConstant(v.lse),
+		shaders.ConstHasLse:    dispatch.BoolConstant(v.lse),
 		shaders.ConstAlignO:    v.align,
 		shaders.ConstDtype:     uint32(cfg.DType),
 	})
@@ -102,9 +102,9 @@ func (m *Merge) record(c *vk.Commands, a *MergeArgs) error {
 	}
 	w.access = v.access
 	limits := &m.dev.Caps().Limits
-	blocks := plan.CeilDiv(uint32(a.Hq*a.Sq), mergeRows(m.cfg.HeadDim))
+	blocks := arith.CeilDiv32(uint32(a.Hq*a.Sq), mergeRows(m.cfg.HeadDim))
 	w.groups[0] = min(blocks, limits.MaxWorkGroupCount[0])
-	w.groups[1] = plan.CeilDiv(blocks, w.groups[0])
+	w.groups[1] = arith.CeilDiv32(blocks, w.groups[0])
 	if w.groups[1] > limits.MaxWorkGroupCount[1] {
 		return fmt.Errorf("%w: %d row blocks, the device dispatches %d x %d", problem.ErrUnsupported, blocks,
 			limits.MaxWorkGroupCount[0], limits.MaxWorkGroupCount[1])

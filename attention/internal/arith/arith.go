@@ -41,3 +41,6 @@ func GCD(a, b uint64) uint64 {
 
 // CeilDiv is n/d rounded up, for n and d of at least 1.
 func CeilDiv(n, d int) int { return (n-1)/d + 1 }
+
+// CeilDiv32 is a/b rounded up.
+func CeilDiv32(a, b uint32) uint32 { return (a + b - 1) / b }

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"vkattn/attention/internal/dispatch"
 	"vkattn/attention/problem"
 	"vkattn/shaders"
 )
@@ -25,10 +26,10 @@ func changeConstants(l problem.Experiment, c map[uint32]uint32) {
 	if l == (problem.Experiment{}) {
 		return
 	}
-	c[shaders.ConstCausalSkip] = BoolConstant(Includes(l, stepCut))
-	c[shaders.ConstUnmaskedLoop] = BoolConstant(Includes(l, stepSplit))
-	c[shaders.ConstExp2] = BoolConstant(Includes(l, stepExp2))
-	c[shaders.ConstTileAddressing] = BoolConstant(Includes(l, stepBlocks))
+	c[shaders.ConstCausalSkip] = dispatch.BoolConstant(Includes(l, stepCut))
+	c[shaders.ConstUnmaskedLoop] = dispatch.BoolConstant(Includes(l, stepSplit))
+	c[shaders.ConstExp2] = dispatch.BoolConstant(Includes(l, stepExp2))
+	c[shaders.ConstTileAddressing] = dispatch.BoolConstant(Includes(l, stepBlocks))
 	if !Includes(l, stepAligned) {
 		// Assume no more than what all kernels rely on: elements lie in whole 32-bit words.
 		for _, id := range []uint32{shaders.ConstAlignQ, shaders.ConstAlignK, shaders.ConstAlignV, shaders.ConstAlignO} {

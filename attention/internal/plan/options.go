@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"vkattn/attention/internal/arith"
+	"vkattn/attention/internal/dispatch"
 	"vkattn/attention/internal/tensors"
 	"vkattn/attention/problem"
 	"vkattn/shaders"
@@ -53,15 +54,15 @@ func (f Options) Any() bool { return f != Options{} }
 // later, with the tile.
 func OptionsOf(a *problem.Args, cfg *problem.Config) (f Options) {
 	if w := cfg.Window; w.Given() {
-		f.window = windowLeft*BoolConstant(w.Left() >= 0) + windowRight*BoolConstant(w.Right() >= 0)
+		f.window = windowLeft*dispatch.BoolConstant(w.Left() >= 0) + windowRight*dispatch.BoolConstant(w.Right() >= 0)
 	}
 	f.softcap = cfg.Softcap != 0
 	if !tensors.HasOptions(a, cfg) {
 		return f
 	}
 	if v := a.Varlen; v != nil {
-		f.Lengths = LengthCuQ*BoolConstant(v.CuQ.Given()) + LengthUsedQ*BoolConstant(v.UsedQ.Given()) +
-			lengthCuK*BoolConstant(v.CuK.Given()) + lengthUsedK*BoolConstant(v.UsedK.Given())
+		f.Lengths = LengthCuQ*dispatch.BoolConstant(v.CuQ.Given()) + LengthUsedQ*dispatch.BoolConstant(v.UsedQ.Given()) +
+			lengthCuK*dispatch.BoolConstant(v.CuK.Given()) + lengthUsedK*dispatch.BoolConstant(v.UsedK.Given())
 	}
 	if a.Pages != nil {
 		f.pageSize = uint32(a.Pages.PageSize)
@@ -85,20 +86,20 @@ func (f Options) constants(c map[uint32]uint32) {
 	c[shaders.ConstPackGqa] = f.packRows
 	c[shaders.ConstVarlen] = f.Lengths
 	c[shaders.ConstPageSize] = f.pageSize
-	c[shaders.ConstSparseTokens] = BoolConstant(f.sparseTokens)
+	c[shaders.ConstSparseTokens] = dispatch.BoolConstant(f.sparseTokens)
 	c[shaders.ConstSparseBlockQ], c[shaders.ConstSparseBlockK] = f.mapRows, f.mapKeys
 	c[shaders.ConstWindow] = f.window
-	c[shaders.ConstSoftcap] = BoolConstant(f.softcap)
-	c[shaders.ConstAlibi] = BoolConstant(f.alibi)
-	c[shaders.ConstSinks] = BoolConstant(f.sinks)
+	c[shaders.ConstSoftcap] = dispatch.BoolConstant(f.softcap)
+	c[shaders.ConstAlibi] = dispatch.BoolConstant(f.alibi)
+	c[shaders.ConstSinks] = dispatch.BoolConstant(f.sinks)
 	c[shaders.ConstBias] = f.bias
-	c[shaders.ConstMask] = BoolConstant(f.mask)
+	c[shaders.ConstMask] = dispatch.BoolConstant(f.mask)
 	c[shaders.ConstKvType] = uint32(f.KV)
 	c[shaders.ConstKvScaleBlock] = max(f.kvBlock, 1)
-	c[shaders.ConstSplit] = BoolConstant(f.split)
-	c[shaders.ConstCombine] = BoolConstant(f.Combined)
+	c[shaders.ConstSplit] = dispatch.BoolConstant(f.split)
+	c[shaders.ConstCombine] = dispatch.BoolConstant(f.Combined)
 	c[shaders.ConstDecodePartRows] = f.decodePartRows
-	c[shaders.ConstIsDecodePart] = BoolConstant(f.isDecodePart)
+	c[shaders.ConstIsDecodePart] = dispatch.BoolConstant(f.isDecodePart)
 }
 
 // modifies reports whether scores are more than scaled products.

@@ -6,6 +6,8 @@ import (
 	"math"
 	"strings"
 
+	"vkattn/attention/internal/arith"
+	"vkattn/attention/internal/dispatch"
 	"vkattn/attention/problem"
 	"vkattn/vk"
 )
@@ -218,7 +220,7 @@ func chooseVariant(caps *vk.Caps, cfg problem.Config, tier problem.Tier, r Reque
 		if v.IsDecode() {
 			v.Options.packRows = max(v.Options.packRows, 1) // the decode kernel packs rows even of a single head
 		}
-		v.module = ModuleName(kernelName(tier, cfg.DType)+v.family(ParamsInBuffer(&caps.Limits)), r.Access)
+		v.module = dispatch.ModuleName(kernelName(tier, cfg.DType)+v.family(ParamsInBuffer(&caps.Limits)), r.Access)
 		if shared, reason = Fits(caps, v, r.Shape); reason == "" {
 			return v, shared, ""
 		}
@@ -291,7 +293,7 @@ func shapeFits(caps *vk.Caps, v Variant, s problem.Shape) string {
 // gridFits checks the limits of the grid that hold even if the batches are divided among
 // several dispatches.
 func gridFits(caps *vk.Caps, v Variant, s problem.Shape) string {
-	if n := CeilDiv(uint32(s.Sq), v.Tile.Rows()); n > caps.Limits.MaxWorkGroupCount[0] {
+	if n := arith.CeilDiv32(uint32(s.Sq), v.Tile.Rows()); n > caps.Limits.MaxWorkGroupCount[0] {
 		return fmt.Sprintf("%d row blocks, the device dispatches %d", n, caps.Limits.MaxWorkGroupCount[0])
 	}
 	if uint32(s.Hq) > caps.Limits.MaxWorkGroupCount[1] {
@@ -327,11 +329,11 @@ func (v *Variant) family(paramsInBuffer bool) string {
 
 // workgroups returns the number of workgroups of a dense dispatch.
 func workgroups(v Variant, s problem.Shape) uint64 {
-	return uint64(CeilDiv(uint32(s.Sq), v.Tile.Rows())) * uint64(s.Hq) * uint64(s.B) * uint64(v.Slices())
+	return uint64(arith.CeilDiv32(uint32(s.Sq), v.Tile.Rows())) * uint64(s.Hq) * uint64(s.B) * uint64(v.Slices())
 }
 
 // Slices returns how many workgroups share the columns of O of a row block.
-func (v Variant) Slices() uint32 { return CeilDiv(v.headDimV, v.Tile.columns()) }
+func (v Variant) Slices() uint32 { return arith.CeilDiv32(v.headDimV, v.Tile.columns()) }
 
 func Flops(cfg problem.Config, s problem.Shape) uint64 {
 	return 2 * uint64(s.B) * uint64(s.Hq) * uint64(cfg.HeadDim+cfg.ValueDim()) * s.Cells(cfg.Causal)

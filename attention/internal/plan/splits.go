@@ -3,6 +3,7 @@ package plan
 import (
 	"math"
 
+	"vkattn/attention/internal/arith"
 	"vkattn/attention/problem"
 	"vkattn/vk"
 )
@@ -111,7 +112,7 @@ func (v *Variant) combines(r *Request, splits int) bool {
 		most = combineRoundsVarlen
 	}
 	rows := min(r.decodeRows(), t.Rows())
-	return splits <= SplitsPerRound || CeilDiv(rows*CeilDiv(t.DvSlice, 4), t.LocalSize())*CeilDiv(uint32(splits), SplitsPerRound) <= most
+	return splits <= SplitsPerRound || arith.CeilDiv32(rows*arith.CeilDiv32(t.DvSlice, 4), t.LocalSize())*arith.CeilDiv32(uint32(splits), SplitsPerRound) <= most
 }
 
 // decodeRows returns the rows of a KV head when the query heads of its group are packed.
@@ -140,7 +141,7 @@ func (o *Options) Grid(s *problem.Shape, totalQ, splits int, rows, slices uint32
 	z := uint64(s.B) * uint64(slices)
 	switch {
 	case o.isDecodePart: // as many row blocks as a short sequence may have
-		x = uint64(CeilDiv(o.decodePartRows, rows))
+		x = uint64(arith.CeilDiv32(o.decodePartRows, rows))
 	case o.Lengths&LengthCuQ != 0:
 		// Packed sequences: each may leave its last row block partly empty.
 		x, z = uint64(totalQ)*uint64(group)/uint64(rows)+uint64(s.B), uint64(slices)

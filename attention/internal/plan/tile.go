@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"vkattn/attention/internal/arith"
+	"vkattn/attention/internal/dispatch"
 	"vkattn/attention/problem"
 	"vkattn/shaders"
 )
@@ -60,7 +62,7 @@ func tileConstants(t tile, c map[uint32]uint32) {
 			panic("attention: no specialization constant " + name) // a test reads every tag
 		}
 		if x := v.FieldByIndex(f.Index); x.Kind() == reflect.Bool {
-			c[id] = BoolConstant(x.Bool())
+			c[id] = dispatch.BoolConstant(x.Bool())
 		} else {
 			c[id] = uint32(x.Uint())
 		}
@@ -153,7 +155,7 @@ func slicesOfO(v *Variant) []uint32 {
 	for n := uint32(1); n <= 4; n *= 2 {
 		columns := v.headDimV
 		if t, ok := v.Tile.(coopmatTile); ok && n > 1 {
-			columns = CeilDiv(CeilDiv(v.headDimV, n), t.N) * t.N
+			columns = arith.CeilDiv32(arith.CeilDiv32(v.headDimV, n), t.N) * t.N
 		}
 		if !slices.Contains(list, columns) && (n == 1 || columns >= 64) {
 			list = append(list, columns)
@@ -161,8 +163,6 @@ func slicesOfO(v *Variant) []uint32 {
 	}
 	return list
 }
-
-func CeilDiv(a, b uint32) uint32 { return (a + b - 1) / b }
 
 // TilePicker may replace the heuristic's tile, v.tile. With a source of "" the heuristic's
 // tile stays. The plan gets the notes in both cases. The returned tile is within the limits

@@ -49,13 +49,13 @@ func (t coopmatTile) computes(headDim, headDimV uint32) bool {
 }
 
 // chunks returns the number of fragments along the head dim.
-func (t coopmatTile) chunks(headDim uint32) uint32 { return CeilDiv(headDim, t.K) }
+func (t coopmatTile) chunks(headDim uint32) uint32 { return arith.CeilDiv32(headDim, t.K) }
 
 // vectors returns the number of 16-byte vectors of a K and a V tile that an invocation
 // holds between global and shared memory.
 func (t coopmatTile) vectors(headDim uint32) uint32 {
 	n := t.LocalSize()
-	return CeilDiv(t.KVTile*t.chunks(headDim)*t.K/8, n) + CeilDiv(t.KVTile*CeilDiv(t.DvSlice, t.N)*t.N/8, n)
+	return arith.CeilDiv32(t.KVTile*t.chunks(headDim)*t.K/8, n) + arith.CeilDiv32(t.KVTile*arith.CeilDiv32(t.DvSlice, t.N)*t.N/8, n)
 }
 
 // keysPerSubgroup returns how many contiguous keys of a KV tile each subgroup loads; 0 if
@@ -64,7 +64,7 @@ func (t coopmatTile) vectors(headDim uint32) uint32 {
 // entry of the block table per tile. Otherwise t.Contiguous decides.
 func (t coopmatTile) keysPerSubgroup(v *Variant) uint32 {
 	n := t.KVTile / t.Subgroups
-	vectors := func(columns, of uint32) uint32 { return n * CeilDiv(columns, of) * of / 8 }
+	vectors := func(columns, of uint32) uint32 { return n * arith.CeilDiv32(columns, of) * of / 8 }
 	if t.KVTile%t.Subgroups != 0 || vectors(v.headDim, t.K)%t.Subgroup != 0 || vectors(t.DvSlice, t.N)%t.Subgroup != 0 {
 		return 0
 	}
@@ -217,7 +217,7 @@ func chooseCoopmatTile(tier problem.Tier, v *Variant, s problem.Shape, causal pr
 func coopmatTiles(f fragment, best coopmatTile, v *Variant, rows, maxInvocations uint32) []tile {
 	slice := v.headDimV
 	if best.DvSlice != 0 && best.DvSlice < slice {
-		slice = CeilDiv(best.DvSlice, f.N) * f.N
+		slice = arith.CeilDiv32(best.DvSlice, f.N) * f.N
 	}
 	var list []tile
 	for frags := best.MFrags; frags >= 1; frags-- {

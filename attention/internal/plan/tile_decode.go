@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 
+	"vkattn/attention/internal/arith"
 	"vkattn/attention/problem"
 	"vkattn/vk"
 )
@@ -39,7 +40,7 @@ func (t decodeTile) Splits() int          { return 1 }
 
 func (t decodeTile) computes(headDim, headDimV uint32) bool {
 	return (t.DvSlice >= headDimV || t.DvSlice%8 == 0 && t.DvSlice%t.N == 0) &&
-		t.KVTile%t.N == 0 && t.KVTile >= t.M && t.QSmemChunks <= CeilDiv(headDim, t.K)
+		t.KVTile%t.N == 0 && t.KVTile >= t.M && t.QSmemChunks <= arith.CeilDiv32(headDim, t.K)
 }
 
 // String returns rows x KV tile, the fragment, subgroups, and the other options that are
@@ -90,22 +91,22 @@ func decodeTiles(caps *vk.Caps, f fragment, v *Variant, r *Request, fixed bool) 
 	case dim > 256: // four subgroups split the head dim, each with up to 160 columns of K and 128 of V and O
 		t.DimSplit, slice = t.Subgroups, evenSlice(v.headDimV, 512)
 	case dim > 128: // registers hold K of a tile and O of a few rows, but not Q as well
-		slice, t.QSmemChunks = evenSlice(v.headDimV, 256*8/t.SumN), CeilDiv(v.headDim, 16)
+		slice, t.QSmemChunks = evenSlice(v.headDimV, 256*8/t.SumN), arith.CeilDiv32(v.headDim, 16)
 		if pairs {
 			t.DimSplit, slice = 2, evenSlice(v.headDimV, 256)
 		}
 	}
-	if round := decodeSubgroups / t.DimSplit * t.KVTile; (dim <= 128 || pairs) && !fixed && r.FillsCores(caps, CeilDiv(rows, t.SumN), round) {
+	if round := decodeSubgroups / t.DimSplit * t.KVTile; (dim <= 128 || pairs) && !fixed && r.FillsCores(caps, arith.CeilDiv32(rows, t.SumN), round) {
 		t.Subgroups = decodeSubgroups
 	}
 	t.Prefetch = prefetchOf(v, &t, dim)
-	t.QSmemChunks = min(t.QSmemChunks*16/t.K, CeilDiv(v.headDim, t.K))
+	t.QSmemChunks = min(t.QSmemChunks*16/t.K, arith.CeilDiv32(v.headDim, t.K))
 	for t.Subgroups > 1 && t.LocalSize() > caps.Limits.MaxInvocations {
 		t.Subgroups /= 2
 	}
 	t.DvSlice = v.headDimV
 	if slice < v.headDimV {
-		t.DvSlice = CeilDiv(slice, t.N) * t.N
+		t.DvSlice = arith.CeilDiv32(slice, t.N) * t.N
 	}
 	var list []tile
 	for ; t.KVTile >= 8; t.KVTile /= 2 {
@@ -220,7 +221,7 @@ func (r *Request) FillsCores(caps *vk.Caps, rowBlocks, round uint32) bool {
 // evenSlice returns the widest slice of at most most columns that is a multiple of 16 and
 // divides columns; if there is none, it returns columns.
 func evenSlice(columns, most uint32) uint32 {
-	for n := CeilDiv(columns, most); n <= CeilDiv(columns, 16); n++ {
+	for n := arith.CeilDiv32(columns, most); n <= arith.CeilDiv32(columns, 16); n++ {
 		if columns%n == 0 && columns/n%16 == 0 {
 			return columns / n
 		}

@@ -4,6 +4,7 @@ import (
 	"math"
 	"strings"
 
+	"vkattn/attention/internal/arith"
 	"vkattn/attention/problem"
 	"vkattn/vk"
 )
@@ -63,8 +64,8 @@ func (t scalarTile) division() [2]uint32  { return [2]uint32{t.Invocations, t.Th
 func (t coopmatTile) division() [2]uint32 { return [2]uint32{t.LocalSize(), t.MFrags} }
 
 func (t scalarTile) registers(*Variant) int {
-	rows, cols := CeilDiv(t.BlockRows, t.threadsY()), CeilDiv(t.KVTile, t.ThreadsX)
-	quads := CeilDiv(t.DvSlice, 4*t.ThreadsX)
+	rows, cols := arith.CeilDiv32(t.BlockRows, t.threadsY()), arith.CeilDiv32(t.KVTile, t.ThreadsX)
+	quads := arith.CeilDiv32(t.DvSlice, 4*t.ThreadsX)
 	const operands, addressing = 8, 30
 	return int(rows*cols + 4*rows*quads + 8*rows + operands + 3*rows + addressing)
 }
@@ -74,15 +75,15 @@ func (t scalarTile) registers(*Variant) int {
 // added here.
 func (t coopmatTile) registers(v *Variant) int {
 	// 32-bit registers of one fragment in one invocation.
-	sums, operand := CeilDiv(t.M*t.N, t.Subgroup), CeilDiv(t.M*t.K, 2*t.Subgroup)
-	keys, outs := t.KVStep/t.N, CeilDiv(t.DvSlice, t.N)
+	sums, operand := arith.CeilDiv32(t.M*t.N, t.Subgroup), arith.CeilDiv32(t.M*t.K, 2*t.Subgroup)
+	keys, outs := t.KVStep/t.N, arith.CeilDiv32(t.DvSlice, t.N)
 	scores := keys * sums
 	if t.KVStep < t.KVTile {
 		// The scores of the next step are there too, while the current ones become P, which
 		// is half as large.
 		scores += keys * (sums + operand) / 2
 	}
-	statistics := CeilDiv(t.M*t.SumN, t.Subgroup) + 2 // row sums; row maxima, of which a fragment has two
+	statistics := arith.CeilDiv32(t.M*t.SumN, t.Subgroup) + 2 // row sums; row maxima, of which a fragment has two
 	if v.lse {
 		statistics += sums
 	}
@@ -105,7 +106,7 @@ func (t coopmatTile) leastShared(v *Variant) uint32 {
 
 // tileBytes returns the bytes of a K and a V tile.
 func (t coopmatTile) tileBytes(headDim uint32) uint32 {
-	return 2 * t.KVTile * (t.chunks(headDim)*t.K + CeilDiv(t.DvSlice, t.N)*t.N)
+	return 2 * t.KVTile * (t.chunks(headDim)*t.K + arith.CeilDiv32(t.DvSlice, t.N)*t.N)
 }
 
 // reduces reports whether the kernel reduces and converts fragments in registers.
@@ -187,7 +188,7 @@ const (
 func (t coopmatTile) blockTime(v *Variant, caps *vk.Caps, s problem.Shape, keys float64) float64 {
 	f := func(n uint32) float64 { return float64(n) }
 	subgroups, steps := f(t.Subgroups), f(t.KVTile/t.KVStep)
-	chunks, outs := f(t.chunks(v.headDim)), f(CeilDiv(t.DvSlice, t.N))
+	chunks, outs := f(t.chunks(v.headDim)), f(arith.CeilDiv32(t.DvSlice, t.N))
 	fragments := f(t.Rows()/t.M) * f(t.KVTile/t.N) // of scores
 
 	products := fragments * f(2*t.M*t.N) * (f(t.K)*(chunks+outs) + f(t.SumN)) / flopsEach
@@ -221,7 +222,7 @@ func (t coopmatTile) blockTime(v *Variant, caps *vk.Caps, s problem.Shape, keys 
 	tile = max(tile, fetched)
 	tile *= 1 + max(0, excess(t, registers)-1)/2
 	// Q goes through the space of the KV tile, in passes.
-	passes := CeilDiv(2*t.Rows()*t.qRegisterChunks(v.headDim)*t.K, t.tileBytes(v.headDim))
+	passes := arith.CeilDiv32(2*t.Rows()*t.qRegisterChunks(v.headDim)*t.K, t.tileBytes(v.headDim))
 	return keys/f(t.KVTile)*tile + alone*(starting+passOfQ*f(passes))
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"vkattn/attention/internal/dispatch"
 	"vkattn/attention/problem"
 	"vkattn/shaders"
 	"vkattn/vk"
@@ -31,8 +32,8 @@ func (v Variant) constants() map[uint32]uint32 {
 	c := map[uint32]uint32{
 		shaders.ConstHeadDim:  v.headDim,
 		shaders.ConstHeadDimV: v.headDimV,
-		shaders.ConstCausal:   BoolConstant(v.causal),
-		shaders.ConstHasLse:   BoolConstant(v.lse),
+		shaders.ConstCausal:   dispatch.BoolConstant(v.causal),
+		shaders.ConstHasLse:   dispatch.BoolConstant(v.lse),
 		shaders.ConstAlignQ:   v.align[0],
 		shaders.ConstAlignK:   v.align[1],
 		shaders.ConstAlignV:   v.align[2],
@@ -46,13 +47,13 @@ func (v Variant) constants() map[uint32]uint32 {
 	case scalarTile:
 		c[shaders.ConstDtype] = uint32(v.dtype)
 	case coopmatTile:
-		c[shaders.ConstSubgroupBarrier] = BoolConstant(!v.onCPU)
-		c[shaders.ConstCheckKvEnd] = BoolConstant(!t.crowded(&v))
+		c[shaders.ConstSubgroupBarrier] = dispatch.BoolConstant(!v.onCPU)
+		c[shaders.ConstCheckKvEnd] = dispatch.BoolConstant(!t.crowded(&v))
 		c[shaders.ConstKeysPerSubgroup] = t.keysPerSubgroup(&v)
 		changeConstants(v.Experiment, c)
 	case decodeTile:
-		c[shaders.ConstSubgroupBarrier] = BoolConstant(!v.onCPU)
-		c[shaders.ConstRegisterOperands] = BoolConstant(t.Operands == operandsInRegisters)
+		c[shaders.ConstSubgroupBarrier] = dispatch.BoolConstant(!v.onCPU)
+		c[shaders.ConstRegisterOperands] = dispatch.BoolConstant(t.Operands == operandsInRegisters)
 	}
 	return c
 }
@@ -113,7 +114,7 @@ func (v Variant) Pipeline(*problem.Config) (*vk.PipelineDesc, error) {
 	if err != nil {
 		return nil, err
 	}
-	desc, err := DescribeKernel(m, v.Tile.LocalSize(), v.constants())
+	desc, err := dispatch.DescribeKernel(m, v.Tile.LocalSize(), v.constants())
 	if err != nil {
 		return nil, err
 	}
@@ -121,13 +122,6 @@ func (v Variant) Pipeline(*problem.Config) (*vk.PipelineDesc, error) {
 	desc.SubgroupSize = v.Tile.SubgroupSize()
 	desc.FullSubgroups = desc.SubgroupSize != 0
 	return desc, nil
-}
-
-func BoolConstant(b bool) uint32 {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // Describe returns the tile of v in full: tile.describe and the columns of a slice of O.

@@ -1,4 +1,4 @@
-package plan
+package dispatch
 
 import (
 	"cmp"
@@ -42,4 +42,12 @@ func ModuleName(kernel string, a problem.Access) string {
 		return kernel + "_ssbo"
 	}
 	return kernel + "_bda"
+}
+
+// BoolConstant is the value of a boolean specialization constant.
+func BoolConstant(b bool) uint32 {
+	if b {
+		return 1
+	}
+	return 0
 }
