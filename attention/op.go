@@ -24,6 +24,7 @@ type Op struct {
 	plans     map[request]*prepared             // at most maxPlans; cleared by Close
 	pipelines pipelines[variant, Config]        // many requests share one pipeline
 	combines  pipelines[combineVariant, Config] // of the separate combine kernel; at most 16
+	backward  backwardOp
 }
 
 // maxPlans bounds the cached plans. Decoding brings a new length with every step.
@@ -197,7 +198,7 @@ func (op *Op) Close() error {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	op.plans = nil
-	return errors.Join(op.pipelines.close(), op.combines.close())
+	return errors.Join(op.pipelines.close(), op.combines.close(), op.backward.close())
 }
 
 // check checks a call and fills l with its layouts.

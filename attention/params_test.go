@@ -28,6 +28,10 @@ var blocks = []struct {
 	{"merge_bda", "merge.comp", "", mergeParams{}, mergePushBytes},
 	{"append_bda", "append.comp", "", appendParams{}, appendPushBytes},
 	{"combine_bda", "combine.comp", "", combineParams{}, combinePushBytes},
+	{"backward_scalar_q_bda", "backward_interface.glsl", "", backwardParams{}, backwardPushBytes},
+	{"backward_scalar_kv_ssbo", "backward_interface.glsl", "", backwardParams{}, backwardPushBytes},
+	{"backward_delta_bda", "backward_delta.comp", "", deltaParams{}, deltaPushBytes},
+	{"backward_sinks_bda", "backward_sinks.comp", "", sinksParams{}, sinksPushBytes},
 }
 
 // blockField is one member of a block.

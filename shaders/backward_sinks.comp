@@ -16,7 +16,7 @@
 #include "constants.glsl"
 #include "numeric.glsl"
 
-// 64 bytes, units as in backward_interface.glsl. BDA=0: bindings 0 stats, 1 sinks, 2 dSinks, 3 cu_seqlens_q, 4 seqused_q.
+// 56 bytes, units as in backward_interface.glsl. BDA=0: bindings 0 stats, 1 sinks, 2 dSinks, 3 cu_seqlens_q, 4 seqused_q.
 layout(push_constant, std430) uniform Params {
     uvec2 addrStats, addrSinks, addrDSinks, addrCuQ, addrUsedQ;
     uint sequences, Sq, Hq, totalQ;

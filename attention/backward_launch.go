@@ -1,0 +1,352 @@
+package attention
+
+import (
+	"fmt"
+
+	"vkattn/vk"
+)
+
+// From a checked backward call to its dispatches: the kernel of row statistics, a barrier,
+// and the kernels of the gradients, which write different memory and need no barrier
+// between them.
+
+// recordBackward checks the arguments and records all dispatches of a call into c, or none.
+func (op *Op) recordBackward(c *vk.Commands, a *BackwardArgs) error {
+	var l backwardLaunch
+	r, err := op.checkBackward(&l.tensors, a)
+	if err != nil {
+		return err
+	}
+	if err := r.options.checkLimits(&a.Args, 1, op.cfg.ValueDim()); err != nil {
+		return err
+	}
+	p, err := op.prepareBackward(&r)
+	if err != nil {
+		return err
+	}
+	if err := l.tensors.checkStrides(a, p.tileRows); err != nil {
+		return err
+	}
+	l.preparedBackward, l.op, l.args, l.limits = p, op, a, &op.dev.Caps().Limits
+	return l.record(c, &r)
+}
+
+// backwardLaunch is the state of a backward call while its dispatches are recorded.
+type backwardLaunch struct {
+	*preparedBackward
+	op      *Op
+	args    *BackwardArgs
+	limits  *vk.Limits
+	tensors backwardTensorLayouts
+
+	scratch *vk.Buffer // row statistics
+	statsAt uint64     // their byte offset in scratch
+	rows    uint64     // rows that have statistics
+
+	params backwardParams
+	bound  [backwardBindings + 1]vk.BufferRange
+	held   [backwardTensors + backwardBindings]vk.Resource
+	n      int // entries of held
+}
+
+func (l *backwardLaunch) record(c *vk.Commands, r *backwardRequest) (err error) {
+	l.rows = r.statRows()
+	statDispatches := ceilDiv64(l.Kernels[0].Workgroups, uint64(l.limits.MaxWorkGroupCount[0]))
+	if l.Access == AccessDescriptors {
+		if err := c.Reserve(len(l.Kernels)-1+int(statDispatches), backwardBindings+1); err != nil {
+			return err
+		}
+	}
+	if l.scratch, l.statsAt, err = c.Scratch(0, l.rows*statBytes); err != nil {
+		return fmt.Errorf("attention: memory for the statistics of %d rows: %w", l.rows, err)
+	}
+	if err := l.bindCall(); err != nil {
+		return err
+	}
+	if err := l.stats(c); err != nil {
+		return err
+	}
+	if err := c.Barrier(); err != nil {
+		return err
+	}
+	for i := 1; i < len(l.Kernels); i++ {
+		k := &l.Kernels[i]
+		if k.variant.kernel == kernelDSinks {
+			err = l.sinks(c, l.pipelines[i], k)
+		} else {
+			err = l.gradient(c, l.pipelines[i], k)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bindMemory binds length bytes of a buffer from a byte offset on, and returns their start:
+// a device address, or the position in the bound range in units of unit bytes.
+func (l *backwardLaunch) bindMemory(bound *vk.BufferRange, b *vk.Buffer, offset, length, unit uint64) (start uint64, err error) {
+	if l.Access == AccessAddresses {
+		if b.Address() == 0 {
+			return 0, fmt.Errorf("%w: a buffer has no device address, and others of the call have", ErrUnsupported)
+		}
+		l.held[l.n] = b
+		l.n++
+		return b.Address() + offset, nil
+	}
+	*bound, start, err = b.Window(offset, length)
+	return start / unit, err
+}
+
+// bindLayout is bindMemory for a tensor.
+func (l *backwardLaunch) bindLayout(bound *vk.BufferRange, t *layout) (start uint64, err error) {
+	size := uint64(t.size)
+	return l.bindMemory(bound, t.tensor.Buffer, uint64(t.tensor.Offset)*size, t.spanBytes(), size)
+}
+
+// bind stores a tensor in the parameters of the gradient kernels.
+func (l *backwardLaunch) bind(binding int, b *vk.Buffer, offset, length, unit uint64) error {
+	start, err := l.bindMemory(&l.bound[binding], b, offset, length, unit)
+	if at := l.params.address(binding); at != nil {
+		*at = start
+	} else {
+		l.params.strideMap[0], l.params.strideMap[1] = uint32(start), uint32(start>>32)
+	}
+	return err
+}
+
+// bindStrided is bind for a tensor with strides, stored in row `row` of the parameters.
+func (l *backwardLaunch) bindStrided(binding, row int, t *layout) error {
+	steps32(&l.params.stride[row], t)
+	return l.bind(binding, t.tensor.Buffer, uint64(t.tensor.Offset*t.size), t.spanBytes(), uint64(t.size))
+}
+
+// steps32 stores the strides of a tensor, which checkStrides has bounded: 0 for dimensions of
+// size 1.
+func steps32(to *[3]uint32, t *layout) {
+	for d, step := range t.steps {
+		if t.counts[d] == 1 {
+			step = 0
+		}
+		to[d] = uint32(step)
+	}
+}
+
+// bindCall fills in what the gradient kernels have in common.
+func (l *backwardLaunch) bindCall() error {
+	a, cfg, p := l.args, &l.op.cfg, &l.params
+	for row, tensor := range [...]int{bwdQ: tensorQ, bwdK: tensorK, bwdV: tensorV, bwdDO: tensorDO} {
+		if err := l.bindStrided(row, row, l.tensors.tensor(tensor)); err != nil {
+			return err
+		}
+	}
+	if err := l.bind(bwdStats, l.scratch, l.statsAt, l.rows*statBytes, statBytes); err != nil {
+		return err
+	}
+	if err := l.bindOptions(); err != nil {
+		return err
+	}
+	s := &a.Shape
+	p.sequences, p.Sq, p.Sk, p.Hq, p.groupSize = uint32(s.B), uint32(s.Sq), uint32(s.Sk), uint32(s.Hq), uint32(s.Group())
+	if v := a.Varlen; v != nil {
+		p.totalQ, p.totalK = uint32(v.TotalQ), uint32(v.TotalK)
+	}
+	p.scoreScale, p.softcap = cfg.ScaleValue(), cfg.Softcap
+	if cfg.Causal == BottomRight || cfg.Causal == CausalNone && cfg.Align == BottomRight {
+		p.causalOffset = 1
+	}
+	p.windowLeft, p.windowRight = min(cfg.Window.left, maxWindow), min(cfg.Window.right, maxWindow)
+	return nil
+}
+
+// bindOptions fills in the tensors of the call's options.
+func (l *backwardLaunch) bindOptions() error {
+	a, s := l.args, &l.args.Shape
+	words := func(i int, v *Vector, n uint64) error {
+		if !v.Given() {
+			return nil
+		}
+		return l.bind(i, v.Buffer, uint64(v.Offset)*4, n*4, 4)
+	}
+	batches := uint64(s.B)
+	if v := a.Varlen; v != nil {
+		for _, x := range [4]struct {
+			binding int
+			v       *Vector
+			n       uint64
+		}{{bwdCuQ, &v.CuQ, batches + 1}, {bwdCuK, &v.CuK, batches + 1}, {bwdUsedQ, &v.UsedQ, batches}, {bwdUsedK, &v.UsedK, batches}} {
+			if err := words(x.binding, x.v, x.n); err != nil {
+				return err
+			}
+		}
+	}
+	if err := words(bwdALiBi, &a.ALiBi, uint64(s.Hq)); err != nil {
+		return err
+	}
+	if b := a.Bias; b != nil {
+		size, steps := uint64(b.DType.Size()), b.resolve(*s)
+		if err := l.bind(bwdBias, b.Buffer, uint64(b.Offset)*size, reachOf(steps, s.Sq, s)*size, size); err != nil {
+			return err
+		}
+		putSteps(&l.params.strideBias, steps)
+	}
+	switch {
+	case a.Mask != nil:
+		steps := a.Mask.resolve(*s)
+		if err := l.bind(bwdMap, a.Mask.Buffer, uint64(a.Mask.Offset), reachOf(steps, s.Sq, s), 1); err != nil {
+			return err
+		}
+		putSteps(&l.params.strideMap, steps)
+	case a.Blocks != nil:
+		rows, n := a.Blocks.grid(s)
+		all := uint64(orFull(a.Blocks.Batches, s.B)) * uint64(orFull(a.Blocks.Heads, s.Hq)) * uint64(rows) * uint64(n)
+		if err := words(bwdMap, &a.Blocks.Map, all); err != nil {
+			return err
+		}
+		putSteps(&l.params.strideMap, a.Blocks.resolve(*s))
+	case a.SparseTokens != nil:
+		if err := words(bwdMap, &a.SparseTokens.Offsets, batches*uint64(s.KVHeads())+1); err != nil {
+			return err
+		}
+		if err := words(bwdTokens, &a.SparseTokens.Tokens, uint64(a.SparseTokens.Total)); err != nil {
+			return err
+		}
+		l.params.strideMap[2] = uint32(a.SparseTokens.Total)
+	}
+	return nil
+}
+
+// gradient records the kernel of dQ, of dK and dV, or of dBias.
+func (l *backwardLaunch) gradient(c *vk.Commands, pipeline *vk.Pipeline, k *PlanKernel) error {
+	dX, dV := tensorDQ, -1
+	switch k.variant.kernel {
+	case kernelDKDV:
+		dX, dV = tensorDK, tensorDV
+	case kernelDBias:
+		dX = tensorDBias
+	}
+	common := l.n // entries of held
+	for _, out := range [2]struct{ binding, row, tensor int }{{bwdDX, strideDX, dX}, {bwdDV, strideDV, dV}} {
+		l.bound[out.binding] = vk.BufferRange{}
+		if out.tensor < 0 || l.tensors.tensor(out.tensor) == nil {
+			continue
+		}
+		if err := l.bindStrided(out.binding, out.row, l.tensors.tensor(out.tensor)); err != nil {
+			return err
+		}
+	}
+	held := l.held[:l.n]
+	l.n = common
+	if l.Access == AccessAddresses {
+		return c.Dispatch(pipeline, nil, backwardBytes(&l.params, backwardPushBytes), k.groups, held...)
+	}
+	block := backwardBytes(&l.params, backwardPushBytes)
+	bound := l.bound[:backwardBindings]
+	if paramsInBuffer(l.limits) {
+		params, err := c.Params(block)
+		if err != nil {
+			return err
+		}
+		bound, block = l.bound[:], nil
+		bound[backwardBindings] = params
+	}
+	fillBindings(bound, l.scratch)
+	return c.Dispatch(pipeline, bound, block, k.groups)
+}
+
+// fillBindings binds a few bytes of a buffer where a kernel needs nothing.
+func fillBindings(bound []vk.BufferRange, b *vk.Buffer) {
+	for i := range bound {
+		if bound[i].Buffer == nil {
+			bound[i] = emptyBinding(b)
+		}
+	}
+}
+
+// stats records the kernel of row statistics, in as many dispatches as its rows need.
+func (l *backwardLaunch) stats(c *vk.Commands) error {
+	var p deltaParams
+	var bound [deltaBindings]vk.BufferRange
+	common := l.n
+	for i, tensor := range [...]int{tensorO, tensorDO, tensorLSE, tensorDLSE} {
+		t := l.tensors.tensor(tensor)
+		if t == nil {
+			continue
+		}
+		var err error
+		if p.addr[i], err = l.bindLayout(&bound[i], t); err != nil {
+			return err
+		}
+	}
+	var err error
+	if p.addr[4], err = l.bindMemory(&bound[4], l.scratch, l.statsAt, l.rows*statBytes, statBytes); err != nil {
+		return err
+	}
+	held := l.held[:l.n]
+	l.n = common
+	o := l.tensors.tensor(tensorO)
+	steps32(&p.strideO, o)
+	steps32(&p.strideDO, l.tensors.tensor(tensorDO))
+	p.Sq, p.Hq, p.rows = uint32(o.counts[2]), uint32(o.counts[1]), uint32(l.rows)
+	k := &l.Kernels[0]
+	perGroup := uint64(backwardLocal / k.variant.lanesPerRow())
+	chunk := perGroup * uint64(l.limits.MaxWorkGroupCount[0])
+	fillBindings(bound[:], l.scratch)
+	for first := uint64(0); first < l.rows; first += chunk {
+		p.firstRow = uint32(first)
+		groups := [3]uint32{uint32(ceilDiv64(min(chunk, l.rows-first), perGroup)), 1, 1}
+		block := backwardBytes(&p, deltaPushBytes)
+		if l.Access == AccessAddresses {
+			err = c.Dispatch(l.pipelines[0], nil, block, groups, held...)
+		} else {
+			err = c.Dispatch(l.pipelines[0], bound[:], block, groups)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sinks records the kernel of dSinks.
+func (l *backwardLaunch) sinks(c *vk.Commands, pipeline *vk.Pipeline, k *PlanKernel) error {
+	var p sinksParams
+	var bound [sinksBindings]vk.BufferRange
+	a, common := l.args, l.n
+	vector := func(i int, v *Vector, n int) error {
+		if !v.Given() {
+			return nil
+		}
+		start, err := l.bindMemory(&bound[i], v.Buffer, uint64(v.Offset)*4, uint64(n)*4, 4)
+		p.addr[i] = start
+		return err
+	}
+	var err error
+	if p.addr[0], err = l.bindMemory(&bound[0], l.scratch, l.statsAt, l.rows*statBytes, statBytes); err != nil {
+		return err
+	}
+	if err := vector(1, &a.Sinks, a.Hq); err != nil {
+		return err
+	}
+	if err := vector(2, &a.DSinks, a.Hq); err != nil {
+		return err
+	}
+	p.sequences, p.Sq, p.Hq = uint32(a.B), uint32(a.Sq), uint32(a.Hq)
+	if v := a.Varlen; v != nil {
+		p.totalQ = uint32(v.TotalQ)
+		if err := vector(3, &v.CuQ, a.B+1); err != nil {
+			return err
+		}
+		if err := vector(4, &v.UsedQ, a.B); err != nil {
+			return err
+		}
+	}
+	held := l.held[:l.n]
+	l.n = common
+	block := backwardBytes(&p, sinksPushBytes)
+	if l.Access == AccessAddresses {
+		return c.Dispatch(pipeline, nil, block, k.groups, held...)
+	}
+	fillBindings(bound[:], l.scratch)
+	return c.Dispatch(pipeline, bound[:], block, k.groups)
+}
