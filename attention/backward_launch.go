@@ -7,8 +7,8 @@ import (
 )
 
 // From a checked backward call to its dispatches: the kernel of row statistics, a barrier,
-// and the kernels of the gradients, which write different memory and need no barrier
-// between them.
+// the kernel of the rests of LSE, another barrier, and the kernels of the gradients, which
+// write different memory and need no barrier between them.
 
 // recordBackward checks the arguments and records all dispatches of a call into c, or none.
 func (op *Op) recordBackward(c *vk.Commands, a *BackwardArgs) error {
@@ -57,7 +57,7 @@ func (l *backwardLaunch) record(c *vk.Commands, r *backwardRequest) (err error) 
 			return err
 		}
 	}
-	if l.scratch, l.statsAt, err = c.Scratch(0, l.rows*statBytes); err != nil {
+	if l.scratch, l.statsAt, err = c.Scratch(0, l.ScratchBytes); err != nil {
 		return fmt.Errorf("attention: memory for the statistics of %d rows: %w", l.rows, err)
 	}
 	if err := l.bindCall(); err != nil {
@@ -66,11 +66,13 @@ func (l *backwardLaunch) record(c *vk.Commands, r *backwardRequest) (err error) 
 	if err := l.stats(c); err != nil {
 		return err
 	}
-	if err := c.Barrier(); err != nil {
-		return err
-	}
 	for i := 1; i < len(l.Kernels); i++ {
 		k := &l.Kernels[i]
+		if i == 1 || l.Kernels[i-1].variant.kernel == kernelLSE {
+			if err := c.Barrier(); err != nil {
+				return err
+			}
+		}
 		if k.variant.kernel == kernelDSinks {
 			err = l.sinks(c, l.pipelines[i], k)
 		} else {
@@ -140,7 +142,7 @@ func (l *backwardLaunch) bindCall() error {
 			return err
 		}
 	}
-	if err := l.bind(bwdStats, l.scratch, l.statsAt, l.rows*statBytes, statBytes); err != nil {
+	if err := l.bind(bwdStats, l.scratch, l.statsAt, l.ScratchBytes, statBytes); err != nil {
 		return err
 	}
 	if err := l.bindOptions(); err != nil {
@@ -220,6 +222,8 @@ func (l *backwardLaunch) bindOptions() error {
 func (l *backwardLaunch) gradient(c *vk.Commands, pipeline *vk.Pipeline, k *PlanKernel) error {
 	dX, dV := tensorDQ, -1
 	switch k.variant.kernel {
+	case kernelLSE:
+		return l.rests(c, pipeline, k)
 	case kernelDKDV:
 		dX, dV = tensorDK, tensorDV
 	case kernelDBias:
@@ -235,6 +239,28 @@ func (l *backwardLaunch) gradient(c *vk.Commands, pipeline *vk.Pipeline, k *Plan
 			return err
 		}
 	}
+	return l.dispatch(c, pipeline, k, common)
+}
+
+// rests records the kernel of the rests of LSE, which has them and the sinks in place of
+// gradients.
+func (l *backwardLaunch) rests(c *vk.Commands, pipeline *vk.Pipeline, k *PlanKernel) error {
+	common := l.n
+	l.bound[bwdDX], l.bound[bwdDV] = vk.BufferRange{}, vk.BufferRange{}
+	if err := l.bind(bwdDX, l.scratch, l.statsAt, l.ScratchBytes, 4); err != nil {
+		return err
+	}
+	if sinks := &l.args.Sinks; sinks.Given() {
+		if err := l.bind(bwdDV, sinks.Buffer, uint64(sinks.Offset)*4, uint64(l.args.Hq)*4, 4); err != nil {
+			return err
+		}
+	}
+	return l.dispatch(c, pipeline, k, common)
+}
+
+// dispatch records a kernel that takes backwardParams. It forgets the entries of held from
+// index common on.
+func (l *backwardLaunch) dispatch(c *vk.Commands, pipeline *vk.Pipeline, k *PlanKernel, common int) error {
 	held := l.held[:l.n]
 	l.n = common
 	if l.Access == AccessAddresses {
@@ -279,7 +305,7 @@ func (l *backwardLaunch) stats(c *vk.Commands) error {
 		}
 	}
 	var err error
-	if p.addr[4], err = l.bindMemory(&bound[4], l.scratch, l.statsAt, l.rows*statBytes, statBytes); err != nil {
+	if p.addr[4], err = l.bindMemory(&bound[4], l.scratch, l.statsAt, l.ScratchBytes, statBytes); err != nil {
 		return err
 	}
 	held := l.held[:l.n]
@@ -322,7 +348,7 @@ func (l *backwardLaunch) sinks(c *vk.Commands, pipeline *vk.Pipeline, k *PlanKer
 		return err
 	}
 	var err error
-	if p.addr[0], err = l.bindMemory(&bound[0], l.scratch, l.statsAt, l.rows*statBytes, statBytes); err != nil {
+	if p.addr[0], err = l.bindMemory(&bound[0], l.scratch, l.statsAt, l.ScratchBytes, statBytes); err != nil {
 		return err
 	}
 	if err := vector(1, &a.Sinks, a.Hq); err != nil {

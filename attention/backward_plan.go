@@ -18,14 +18,14 @@ type BackwardPlan struct {
 	Flops uint64 `json:"flops"` // 2.5 times forward's, whatever the kernels compute twice
 	Bytes uint64 `json:"bytes"` // of the tensors, each once
 
-	// ScratchBytes is the device memory that a call takes in addition to its tensors: two
+	// ScratchBytes is the device memory that a call takes in addition to its tensors: four
 	// numbers for each row. The device keeps it and lends it to the next call.
 	ScratchBytes uint64 `json:"scratch_bytes"`
 }
 
 // PlanKernel is one kernel of a [BackwardPlan].
 type PlanKernel struct {
-	Outputs     string `json:"outputs"` // "stats", "dQ", "dK dV", "dBias" or "dSinks"
+	Outputs     string `json:"outputs"` // "stats", "LSE", "dQ", "dK dV", "dBias" or "dSinks"
 	Kernel      string `json:"kernel"`  // name of the SPIR-V module
 	Tile        string `json:"tile"`    // query rows x keys; empty for kernels without tiles
 	SharedBytes uint64 `json:"shared_bytes"`
@@ -108,7 +108,7 @@ func makeBackwardPlan(dev *vk.Device, cfg *Config, r *backwardRequest) (Backward
 	case cfg.mayCUDA():
 		plan.Rejected = append(plan.Rejected, Rejection{TierCUDA, "it computes no gradients"})
 	}
-	plan.ScratchBytes = r.statRows() * statBytes
+	plan.ScratchBytes = r.statRows() * 2 * statBytes
 	asked := cfg.Tier == TierAuto
 	for _, t := range backwardTiers {
 		if asked = asked || cfg.Tier == t.tier; !asked {
@@ -133,7 +133,8 @@ func makeBackwardPlan(dev *vk.Device, cfg *Config, r *backwardRequest) (Backward
 	return plan, fmt.Errorf("%w: gradients of %v %v on %s: %s", ErrUnsupported, *cfg, r.shape, dev.Info().Name, strings.Join(why, "; "))
 }
 
-// statBytes are the bytes of a row's LSE and delta.
+// statBytes are the bytes of a row's LSE and delta. Behind those of all rows, scratch memory
+// holds two more numbers for each; see shaders/backward_stats.glsl.
 const statBytes = 8
 
 // chooseKernels fills in the kernels of a tier, or returns the reason why it cannot run.
@@ -148,7 +149,7 @@ func (plan *BackwardPlan) chooseKernels(dev *vk.Device, cfg *Config, tier Tier, 
 	v := backwardVariant{
 		onCPU: dev.Info().Type == vk.DeviceCPU, dtype: cfg.DType, headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
 		causal: cfg.Causal != CausalNone, align: r.align, dLSE: r.dLSE, accumulate: r.accumulate,
-		dK: r.want.k, dV: r.want.v, sumQueries: r.want.bias && r.bias[2] == 1 && r.shape.Sq > 1, options: r.options,
+		dK: r.want.k, dV: r.want.v, fourStats: true, sumQueries: r.want.bias && r.bias[2] == 1 && r.shape.Sq > 1, options: r.options,
 	}
 	if g := r.shape.Group(); g > 1 {
 		v.options.packRows = uint32(g)
@@ -161,6 +162,7 @@ func (plan *BackwardPlan) chooseKernels(dev *vk.Device, cfg *Config, tier Tier, 
 		table   []backwardTile
 	}{
 		{true, kernelStats, "stats", nil},
+		{true, kernelLSE, "LSE", backwardRowTiles},
 		{r.want.q, kernelDQ, "dQ", backwardRowTiles},
 		{r.want.k || r.want.v, kernelDKDV, dKdV(r.want), backwardKeyTiles},
 		{r.want.bias, kernelDBias, "dBias", backwardRowTiles},
@@ -236,7 +238,7 @@ func (k *PlanKernel) setGrid(limits *vk.Limits, r *backwardRequest) (reason stri
 	case kernelStats:
 		k.Workgroups = ceilDiv64(r.statRows(), uint64(backwardLocal/v.lanesPerRow()))
 		return ""
-	case kernelDQ:
+	case kernelLSE, kernelDQ:
 		packed := max(1, int(v.options.packRows))
 		grid = [3]uint64{blocks(s.Sq*packed, v.tile.QTile), uint64(s.Hq / packed), uint64(s.B)}
 		if r.totalQ > 0 {

@@ -13,6 +13,7 @@ type backwardKernel uint8
 // The kernels, in the order in which they are recorded.
 const (
 	kernelStats  backwardKernel = iota // LSE and delta of each row
+	kernelLSE                          // what float32 rounds off LSE
 	kernelDQ                           // dQ
 	kernelDKDV                         // dK and dV
 	kernelDBias                        // dBias
@@ -21,7 +22,7 @@ const (
 )
 
 // backwardKernelNames are the parts of module names that name the kernels.
-var backwardKernelNames = [backwardKernels]string{"delta", "q", "kv", "bias", "sinks"}
+var backwardKernelNames = [backwardKernels]string{"delta", "lse", "q", "kv", "bias", "sinks"}
 
 // backwardLocal is the workgroup size of the kernels of row statistics and of dSinks, which
 // every device has.
@@ -42,6 +43,7 @@ type backwardVariant struct {
 	accumulate bool
 	dK, dV     bool // with kernelDKDV: the outputs
 	sumQueries bool // with kernelDBias: the bias has one row
+	fourStats  bool // with kernelStats and kernelDSinks: see shaders/backward_stats.glsl
 	options    options
 }
 
@@ -56,10 +58,10 @@ func (v *backwardVariant) invocations() uint32 {
 }
 
 // lanesPerRow returns how many invocations of the kernel of row statistics share a row:
-// each has eight columns at a time.
+// each has eight columns, so that their sums are added in the order of the tile product.
 func (v *backwardVariant) lanesPerRow() uint32 {
 	n := uint32(1)
-	for n < 16 && n*8 < v.headDimV {
+	for n*8 < v.headDimV {
 		n *= 2
 	}
 	return n
@@ -93,6 +95,7 @@ func (v *backwardVariant) constants() map[uint32]uint32 {
 	c[shaders.ConstAccumulate] = boolConstant(v.accumulate)
 	c[shaders.ConstHasDk], c[shaders.ConstHasDv] = boolConstant(v.dK), boolConstant(v.dV)
 	c[shaders.ConstSumQueries] = boolConstant(v.sumQueries)
+	c[shaders.ConstFourStats] = boolConstant(v.fourStats)
 	return c
 }
 
@@ -139,6 +142,7 @@ func (v backwardVariant) pipeline(*Config) (*vk.PipelineDesc, error) {
 // nothing else, so that calls share pipelines.
 func (v backwardVariant) forKernel(k backwardKernel) backwardVariant {
 	v.kernel = k
+	sinks := v.options.sinks
 	v.options.sinks = false // they are in LSE
 	keep := func(tensors ...int) {
 		var align [backwardTensors]uint32
@@ -149,6 +153,9 @@ func (v backwardVariant) forKernel(k backwardKernel) backwardVariant {
 	}
 	if k != kernelStats {
 		v.dLSE = false
+	}
+	if k != kernelStats && k != kernelDSinks {
+		v.fourStats = false
 	}
 	if k != kernelDQ && k != kernelDKDV {
 		v.accumulate = false
@@ -163,6 +170,9 @@ func (v backwardVariant) forKernel(k backwardKernel) backwardVariant {
 	case kernelStats:
 		keep(tensorO, tensorDO)
 		v.causal, v.options, v.headDim = false, options{}, v.headDimV
+	case kernelLSE:
+		keep(tensorQ, tensorK, tensorV, tensorDO)
+		v.options.sinks = sinks
 	case kernelDQ:
 		keep(tensorQ, tensorK, tensorV, tensorDO, tensorDQ)
 	case kernelDKDV:

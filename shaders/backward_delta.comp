@@ -53,10 +53,10 @@ const bool IS_16 = DTYPE != TYPE_F32;
 float loadFloat(uvec2 address, uint i) { return uintBitsToFloat(ReadWords(add64(address, uvec2(i << 2, i >> 30))).at[0]); }
 float loadLSE(uint row) { return loadFloat(p.addrLSE, row); }
 float loadDLSE(uint row) { return loadFloat(p.addrDLSE, row); }
-void storeStats(uint row, float lse, float delta) {
-    const uvec2 address = add64(p.addrStats, uvec2(row << 3, row >> 29));
-    WriteWords(address).at[0] = floatBitsToUint(lse);
-    WriteWords(address).at[1] = floatBitsToUint(delta);
+void storePair(uvec2 index, vec2 pair) {
+    const uvec2 address = add64(p.addrStats, uvec2(index.x << 3, index.y << 3 | index.x >> 29));
+    WriteWords(address).at[0] = floatBitsToUint(pair.x);
+    WriteWords(address).at[1] = floatBitsToUint(pair.y);
 }
 #else
 layout(set = 0, binding = 2, std430) READ_ONLY buffer LSE { float arrayLSE[]; };
@@ -64,15 +64,29 @@ layout(set = 0, binding = 3, std430) READ_ONLY buffer DLSE { float arrayDLSE[]; 
 layout(set = 0, binding = 4, std430) restrict writeonly buffer Stats { vec2 arrayStats[]; };
 float loadLSE(uint row) { return arrayLSE[p.addrLSE.x + row]; }
 float loadDLSE(uint row) { return arrayDLSE[p.addrDLSE.x + row]; }
-void storeStats(uint row, float lse, float delta) { arrayStats[p.addrStats.x + row] = vec2(lse, delta); }
+void storePair(uvec2 index, vec2 pair) { arrayStats[p.addrStats.x + index.x] = pair; }
 #endif
+
+// The statistics of a row, see backward_stats.glsl.
+void storeStats(uint row, float lse, float delta, float dLSE) {
+    storePair(uvec2(row, 0), vec2(lse, FOUR_STATS != 0 ? delta : delta - dLSE));
+    if (FOUR_STATS != 0) storePair(add64(uvec2(p.rows, 0), uvec2(row, 0)), vec2(0.0, dLSE));
+}
 
 const uint ROWS = LOCAL_SIZE / LANES_PER_ROW;
 shared float partial[LOCAL_SIZE];
 
-// o * d, but 0 where o is: a row that attends to its sink alone has O = 0, and may have any dO.
-float product(float o, float d) { return o == 0.0 ? 0.0 : o * d; }
-float dot4(vec4 o, vec4 d) { return product(o.x, d.x) + product(o.y, d.y) + product(o.z, d.z) + product(o.w, d.w); }
+// d, but 0 where o is: a row that attends to its sink alone has O = 0, and may have any dO.
+vec4 whereNot0(vec4 o, vec4 d) {
+    return vec4(o.x == 0.0 ? 0.0 : d.x, o.y == 0.0 ? 0.0 : d.y, o.z == 0.0 ? 0.0 : d.z, o.w == 0.0 ? 0.0 : d.w);
+}
+
+// The sum of eight products in the order of the tile product of the scalar kernels: if O is V of one key, delta has the
+// bits of dP.
+float dot8(vec4 a, vec4 b, vec4 k, vec4 l) {
+    const float first = fma(a.w, k.w, fma(a.z, k.z, fma(a.y, k.y, a.x * k.x)));
+    return fma(b.w, l.w, fma(b.z, l.z, fma(b.y, l.y, fma(b.x, l.x, first))));
+}
 
 void main() {
     const uint lane = gl_LocalInvocationIndex % LANES_PER_ROW;
@@ -86,7 +100,7 @@ void main() {
             vec4 lowO, highO, lowD, highD;
             loadFloatsO(o, 0, col, lowO, highO);
             loadFloatsDO(dO, 0, col, lowD, highD);
-            sum += dot4(lowO, lowD) + dot4(highO, highD);
+            sum += dot8(whereNot0(lowO, lowD), whereNot0(highO, highD), lowO, highO);
         }
     }
     partial[gl_LocalInvocationIndex] = sum;
@@ -96,9 +110,8 @@ void main() {
     [[dont_unroll]] for (uint i = 0; i < LANES_PER_ROW; i++) delta += partial[gl_LocalInvocationIndex + i];
     const float lse = loadLSE(row);
     if (floatBitsToUint(lse) == 0xff800000u) { // nothing to attend to: dO and dLSE may hold anything
-        storeStats(row, INFINITY, 0.0);
+        storeStats(row, INFINITY, 0.0, 0.0);
         return;
     }
-    if (HAS_DLSE != 0) delta -= loadDLSE(row);
-    storeStats(row, lse, delta);
+    storeStats(row, lse, delta, HAS_DLSE != 0 ? loadDLSE(row) : 0.0);
 }

@@ -2,6 +2,7 @@
 // memory are those of interface.glsl. GENERAL=1 always: the options of a call are specialization constants.
 //
 //   backward_delta.comp      row statistics; runs first, with parameters of its own
+//   backward_scalar_lse.comp more digits of LSE, for the scalar kernels (backward_stats.glsl)
 //   backward_*_q.comp        dQ: a workgroup owns rows and loops over keys
 //   backward_*_kv.comp       dK and dV: a workgroup owns keys of a KV head and loops over the rows of its query heads
 //   backward_*_bias.comp     dBias: a workgroup owns elements of the bias and loops over the broadcast axes
@@ -44,8 +45,8 @@ layout(push_constant, std430) uniform Params {
     uvec2 addrV;
     uvec2 addrDO;
     uvec2 addrStats;     // scratch of backward_delta.comp, see backward_stats.glsl; in pairs of float32
-    uvec2 addrDX;        // output: dQ, dK or dBias, whichever the kernel computes
-    uvec2 addrDV;        // output of the dK and dV kernel
+    uvec2 addrDX;        // output: dQ, dK or dBias, whichever the kernel computes; or the rests of LSE
+    uvec2 addrDV;        // output of the dK and dV kernel; sinks of the kernel of the rests
     // Options. The address of an absent one is not read. In 32-bit elements unless noted.
     uvec2 addrCuQ, addrCuK, addrUsedQ, addrUsedK;
     uvec2 addrALiBi;

@@ -20,7 +20,7 @@ void computeP(bool masked) {
         [[unroll]] for (uint j = 0; j < STREAM; j++) {
             const uint row = rowOf(i, j), n = OWNS_ROWS ? streamOf(j) : ownOf(i), key = keyOf(n);
             float prob = 0.0, slope_ = 1.0;
-            if (!masked || key != NO_KEY && attends(row, key)) prob = slotP(S[i][j], row, key, loadStats(row).x, slope_);
+            if (!masked || key != NO_KEY && attends(row, key)) prob = slotP(S[i][j], row, key, loadStats(row), slope_);
             if (COUNTS_TOKENS) prob = timesListed[n] == 0 ? 0.0 : prob * float(timesListed[n]);
             S[i][j] = prob;
             slope[i][j] = slope_;
@@ -29,7 +29,7 @@ void computeP(bool masked) {
 
 void computeDX() {
     [[unroll]] for (uint i = 0; i < OWN; i++)
-        [[unroll]] for (uint j = 0; j < STREAM; j++) dP[i][j] = slotDX(S[i][j], dP[i][j], loadStats(rowOf(i, j)).y);
+        [[unroll]] for (uint j = 0; j < STREAM; j++) dP[i][j] = slotDX(S[i][j], dP[i][j], loadStats(rowOf(i, j)));
 }
 
 // dS without the scale: a slope of 0 makes it 0.

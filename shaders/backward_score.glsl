@@ -10,16 +10,17 @@ float softcapSlope(float score) {
 }
 
 // exp(score - LSE) from the product of a slot that the row attends to. slope becomes the derivative of the softcap.
-float slotP(float product, uint row, uint key, float lse, out float slope) {
+float slotP(float product, uint row, uint key, RowStats stats, out float slope) {
     slope = SOFTCAP != 0 ? softcapSlope(product * p.scoreScale) : 1.0;
     float exponent;
-    if (SCORE_MOD) exponent = scoreMod(product * p.scoreScale, row, key) - lse;
+    if (SCORE_MOD) exponent = scoreMod(product * p.scoreScale, row, key) - stats.lse;
     // fma subtracts LSE from the exact product; but see LARGE_SCORE.
-    else if (abs(lse) < LARGE_SCORE) exponent = fma(product, p.scoreScale, -lse);
-    else exponent = roundedDifference(product, p.scoreScale, lse);
+    else if (abs(stats.lse) < LARGE_SCORE) exponent = fma(product, p.scoreScale, -stats.lse);
+    else exponent = roundedDifference(product, p.scoreScale, stats.lse);
+    exponent -= stats.rest;
     // exp2 need not keep a NaN: SwiftShader's makes it infinity.
     return isNaN(exponent) ? exponent : exp2(exponent * LOG2E);
 }
 
-// dX = P (dP - delta); 0 where P is, whatever dP is.
-float slotDX(float prob, float dP, float delta) { return prob == 0.0 ? 0.0 : prob * (dP - delta); }
+// dX = P (dP - delta + dLSE); 0 where P is, whatever dP is.
+float slotDX(float prob, float dP, RowStats stats) { return prob == 0.0 ? 0.0 : prob * (dP - stats.delta + stats.dLSE); }

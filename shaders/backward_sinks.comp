@@ -54,6 +54,7 @@ shared float partial[LOCAL_SIZE];
 void main() {
     const uint head = gl_WorkGroupID.x;
     const float sink = uintBitsToFloat(loadSink(head));
+    const uint rows = (VARLEN & CU_Q) != 0 ? p.Hq * p.totalQ : p.sequences * p.Hq * p.Sq;
     float sum = 0.0;
     [[dont_unroll]] for (uint sequence = 0; sequence < p.sequences; sequence++) {
         uint first = (sequence * p.Hq + head) * p.Sq, count = p.Sq;
@@ -64,10 +65,10 @@ void main() {
         }
         if ((VARLEN & USED_Q) != 0) count = clampCount(loadUsedQ(sequence), count);
         [[dont_unroll]] for (uint row = gl_LocalInvocationIndex; row < count; row += LOCAL_SIZE) {
-            const vec2 stats = loadStats(first + row);
-            const float exponent = sink - stats.x;
+            const vec2 stats = loadStats(first + row), more = FOUR_STATS != 0 ? loadStats(rows + first + row) : vec2(0.0);
+            const float exponent = sink - stats.x - more.x;
             const float prob = isNaN(exponent) ? exponent : exp2(exponent * 1.4426950408889634);
-            if (prob != 0.0) sum -= prob * stats.y; // delta of a row with weight 0 may be NaN
+            if (prob != 0.0) sum -= prob * (stats.y - more.y); // delta of a row with weight 0 may be NaN
         }
     }
     partial[gl_LocalInvocationIndex] = sum;

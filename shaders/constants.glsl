@@ -96,6 +96,7 @@ layout(constant_id = 74) const uint ALIGN_DV = 1;      // elements
 layout(constant_id = 75) const uint HAS_DK = 1;        // 1: the dK and dV kernel computes dK
 layout(constant_id = 76) const uint HAS_DV = 1;        // 1: it computes dV
 layout(constant_id = 77) const uint SUM_QUERIES = 0;   // 1: dBias has one row, the sum over the queries
+layout(constant_id = 78) const uint FOUR_STATS = 0;    // 1: the statistics of a row are four numbers, see backward_stats.glsl
 
 // -- storage type ----------------------------------------------------------------------------------
 const uint TYPE_F16 = 0;

@@ -71,6 +71,7 @@ const (
 	ConstHasDk            uint32 = 75 // 1: the dK and dV kernel computes dK
 	ConstHasDv            uint32 = 76 // 1: it computes dV
 	ConstSumQueries       uint32 = 77 // 1: dBias has one row, the sum over the queries
+	ConstFourStats        uint32 = 78 // 1: the statistics of a row are four numbers, see backward_stats.glsl
 	ConstDtype            uint32 = 17 // 0 f16, 1 bf16, 2 f32
 )
 
@@ -143,5 +144,6 @@ var constantNames = map[uint32]string{
 	ConstHasDk:            "HAS_DK",
 	ConstHasDv:            "HAS_DV",
 	ConstSumQueries:       "SUM_QUERIES",
+	ConstFourStats:        "FOUR_STATS",
 	ConstDtype:            "DTYPE",
 }
