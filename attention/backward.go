@@ -4,28 +4,34 @@ import (
 	"fmt"
 	"sync"
 
+	"vkattn/attention/internal/dispatch"
+	"vkattn/attention/internal/errs"
+	"vkattn/attention/internal/plan"
+	"vkattn/attention/internal/tensors"
 	"vkattn/vk"
 )
 
 // backwardOp is the part of an Op that computes gradients: its plans and pipelines.
 type backwardOp struct {
 	mu        sync.RWMutex
-	plans     map[backwardRequest]*preparedBackward // at most maxPlans
-	pipelines pipelines[backwardVariant, Config]
+	plans     map[plan.BackwardRequest]*preparedBackward // at most maxPlans
+	pipelines dispatch.Pipelines[plan.BackwardVariant, Config]
 }
 
-// preparedBackward is a backward plan with its pipelines.
+// preparedBackward is what a call takes of a backward plan, with its pipelines.
 type preparedBackward struct {
-	BackwardPlan
-	pipelines []*vk.Pipeline // of Kernels
-	tileRows  uint32         // most query rows of a tile
+	scratchBytes uint64
+	access       Access
+	kernels      []plan.BackwardKernel
+	pipelines    []*vk.Pipeline // of kernels
+	tileRows     uint32         // most query rows of a tile
 }
 
 func (b *backwardOp) close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.plans = nil
-	return b.pipelines.close()
+	return b.pipelines.Close()
 }
 
 // PlanBackward returns how the gradients of packed, aligned tensors of a shape would be
@@ -39,7 +45,8 @@ func (op *Op) PlanBackward(s Shape) (BackwardPlan, error) {
 		return BackwardPlan{}, err
 	}
 	r := op.typicalBackward(s)
-	return makeBackwardPlan(op.dev, &op.cfg, &r)
+	c, err := plan.MakeBackward(op.dev, &op.cfg, &r)
+	return c.BackwardPlan, err
 }
 
 // PlanBackwardFor is PlanBackward for the given tensors: for their gradients, options and
@@ -48,12 +55,13 @@ func (op *Op) PlanBackwardFor(a BackwardArgs) (BackwardPlan, error) {
 	if err := op.usable(); err != nil {
 		return BackwardPlan{}, err
 	}
-	var l backwardTensorLayouts
+	var l tensors.BackwardTensors
 	r, err := op.checkBackward(&l, &a)
 	if err != nil {
 		return BackwardPlan{}, err
 	}
-	return makeBackwardPlan(op.dev, &op.cfg, &r)
+	c, err := plan.MakeBackward(op.dev, &op.cfg, &r)
+	return c.BackwardPlan, err
 }
 
 // PrepareBackward compiles the kernels that Backward needs for packed, aligned tensors of a
@@ -68,7 +76,7 @@ func (op *Op) PrepareBackward(s Shape) error {
 	}
 	for _, dLSE := range []bool{false, true} {
 		r := op.typicalBackward(s)
-		r.dLSE = dLSE
+		r.DLSE = dLSE
 		if _, err := op.prepareBackward(&r); err != nil {
 			return err
 		}
@@ -82,7 +90,7 @@ func (op *Op) PrepareBackwardFor(a BackwardArgs) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
-	var l backwardTensorLayouts
+	var l tensors.BackwardTensors
 	r, err := op.checkBackward(&l, &a)
 	if err != nil {
 		return err
@@ -111,16 +119,16 @@ func (op *Op) Backward(s *vk.Stream, a BackwardArgs) error {
 	}
 	if op.dev == nil {
 		if s != nil {
-			return invalid("Backward: the CPU tier takes no stream")
+			return errs.Invalid("Backward: the CPU tier takes no stream")
 		}
-		var l backwardTensorLayouts
+		var l tensors.BackwardTensors
 		if _, err := op.checkBackward(&l, &a); err != nil {
 			return err
 		}
 		return backwardCPU(op.cfg, a)
 	}
 	if s.Device() == nil {
-		return invalid("Backward: a device tier needs a stream")
+		return errs.Invalid("Backward: a device tier needs a stream")
 	}
 	return op.recordBackward(s.Commands, &a)
 }
@@ -137,7 +145,7 @@ func (op *Op) RecordBackward(c *vk.Commands, a BackwardArgs) error {
 		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", ErrUnsupported)
 	}
 	if c.Device() == nil {
-		return invalid("RecordBackward: no command buffer")
+		return errs.Invalid("RecordBackward: no command buffer")
 	}
 	return op.recordBackward(c, &a)
 }
@@ -148,14 +156,14 @@ func backwardCPU(Config, BackwardArgs) error {
 }
 
 // typicalBackward returns the request for packed tensors at the start of their own buffers.
-func (op *Op) typicalBackward(s Shape) backwardRequest {
+func (op *Op) typicalBackward(s Shape) plan.BackwardRequest {
 	s.Hkv = s.KVHeads()
-	r := backwardRequest{shape: s, want: gradientSet{q: true, k: true, v: true}, options: optionsOf(&Args{Shape: s}, &op.cfg)}
-	r.access = op.backwardAccess()
+	r := plan.BackwardRequest{Shape: s, Want: tensors.GradientSet{Q: true, K: true, V: true}, Options: plan.OptionsOf(&Args{Shape: s}, &op.cfg)}
+	r.Access = op.backwardAccess()
 	d, dv := uint64(op.cfg.HeadDim), uint64(op.cfg.ValueDim())
-	for i, dim := range [...]uint64{tensorQ: d, tensorK: d, tensorV: dv, tensorO: dv, tensorLSE: 0, tensorDO: dv, tensorDLSE: 0, tensorDQ: d, tensorDK: d, tensorDV: dv} {
+	for i, dim := range [...]uint64{tensors.BackwardQ: d, tensors.BackwardK: d, tensors.BackwardV: dv, tensors.BackwardO: dv, tensors.BackwardLSE: 0, tensors.BackwardDO: dv, tensors.BackwardDLSE: 0, tensors.BackwardDQ: d, tensors.BackwardDK: d, tensors.BackwardDV: dv} {
 		if dim > 0 {
-			r.align[i] = largestAlignment(dim)
+			r.Align[i] = tensors.LargestAlignment(dim)
 		}
 	}
 	return r
@@ -166,65 +174,65 @@ func (op *Op) backwardAccess() Access {
 	switch {
 	case op.cfg.Access != AccessAuto:
 		return op.cfg.Access
-	case op.dev != nil && op.dev.Caps().BufferDeviceAddress && !paramsInBuffer(&op.dev.Caps().Limits):
+	case op.dev != nil && op.dev.Caps().BufferDeviceAddress && !plan.ParamsInBuffer(&op.dev.Caps().Limits):
 		return AccessAddresses
 	}
 	return AccessDescriptors
 }
 
 // checkBackward checks a call, fills in its layouts and returns its request.
-func (op *Op) checkBackward(l *backwardTensorLayouts, a *BackwardArgs) (backwardRequest, error) {
-	if err := l.checkAll(&op.cfg, a); err != nil {
-		return backwardRequest{}, err
+func (op *Op) checkBackward(l *tensors.BackwardTensors, a *BackwardArgs) (plan.BackwardRequest, error) {
+	if err := l.CheckAll(&op.cfg, a); err != nil {
+		return plan.BackwardRequest{}, err
 	}
 	if op.experiment != (Experiment{}) {
-		return backwardRequest{}, fmt.Errorf("%w: variants and ablations are those of the forward kernels", ErrUnsupported)
+		return plan.BackwardRequest{}, fmt.Errorf("%w: variants and ablations are those of the forward kernels", ErrUnsupported)
 	}
 	r := op.typicalBackward(a.Shape)
-	r.want, r.dLSE, r.accumulate, r.options = l.want, a.DLSE.Given(), a.Accumulate, optionsOf(&a.Args, &op.cfg)
+	r.Want, r.DLSE, r.Accumulate, r.Options = l.Want, a.DLSE.Given(), a.Accumulate, plan.OptionsOf(&a.Args, &op.cfg)
 	if v := a.Varlen; v != nil {
-		r.totalQ, r.totalK = v.TotalQ, v.TotalK
+		r.TotalQ, r.TotalK = v.TotalQ, v.TotalK
 	}
-	if l.want.bias {
-		r.bias = a.Bias.sizes(&a.Shape)
+	if l.Want.Bias {
+		r.Bias = tensors.BiasSizes(a.Bias, &a.Shape)
 	}
 	if op.dev == nil {
-		return r, l.each(func(_ int, t *layout) error { return t.checkDevice(nil) })
+		return r, l.Each(func(_ int, t *tensors.Layout) error { return t.CheckDevice(nil) })
 	}
-	if err := l.checkOnDevice(op, a); err != nil {
+	if err := op.checkBackwardSide(l, a); err != nil {
 		return r, err
 	}
 	if op.cfg.Access == AccessAuto {
-		l.each(func(_ int, t *layout) error {
-			if t.tensor.Buffer.Address() == 0 {
-				r.access = AccessDescriptors
+		l.Each(func(_ int, t *tensors.Layout) error {
+			if t.Tensor.Buffer.Address() == 0 {
+				r.Access = AccessDescriptors
 			}
 			return nil
 		})
 	}
-	r.align = [backwardTensors]uint32{}
-	return r, l.each(func(i int, t *layout) error {
-		if r.access == AccessAddresses && t.tensor.Buffer.Address() == 0 {
-			return fmt.Errorf("%w: the buffer of %s has no device address, and Access asks for addresses", ErrUnsupported, t.field)
+	r.Align = [tensors.BackwardCount]uint32{}
+	return r, l.Each(func(i int, t *tensors.Layout) error {
+		if r.Access == AccessAddresses && t.Tensor.Buffer.Address() == 0 {
+			return fmt.Errorf("%w: the buffer of %s has no device address, and Access asks for addresses", ErrUnsupported, t.Field)
 		}
-		if t.size == int64(op.cfg.DType.Size()) && i != tensorLSE && i != tensorDLSE && i < tensorDBias {
-			r.align[i] = largestAlignment(uint64(t.dim), uint64(t.tensor.Offset), uint64(t.steps[0]), uint64(t.steps[1]),
-				uint64(t.steps[2]), t.tensor.base(t.size, r.access)/uint64(t.size))
+		if t.Size == int64(op.cfg.DType.Size()) && i != tensors.BackwardLSE && i != tensors.BackwardDLSE && i < tensors.BackwardDBias {
+			r.Align[i] = tensors.LargestAlignment(uint64(t.Dim), uint64(t.Tensor.Offset), uint64(t.Steps[0]), uint64(t.Steps[1]),
+				uint64(t.Steps[2]), tensors.BaseOf(&t.Tensor, t.Size, r.Access)/uint64(t.Size))
 		}
 		return nil
 	})
 }
 
-// checkOnDevice refuses host memory and buffers of another device.
-func (l *backwardTensorLayouts) checkOnDevice(op *Op, a *BackwardArgs) error {
-	if err := l.each(func(_ int, t *layout) error { return t.checkDevice(op.dev) }); err != nil || !a.hasOptions(&op.cfg) {
+// checkBackwardSide refuses host memory and buffers of another device.
+func (op *Op) checkBackwardSide(l *tensors.BackwardTensors, a *BackwardArgs) error {
+	if err := l.Each(func(_ int, t *tensors.Layout) error { return t.CheckDevice(op.dev) }); err != nil || !tensors.HasOptions(&a.Args, &op.cfg) {
 		return err
 	}
-	return a.checkOptionTensorsDevice(&op.cfg, op.dev)
+	return tensors.CheckOptionsDevice(&a.Args, &op.cfg, op.dev)
 }
 
 // prepareBackward finds or makes the plan and the pipelines of a request.
-func (op *Op) prepareBackward(r *backwardRequest) (*preparedBackward, error) {
+func (op *Op) prepareBackward(r *plan.BackwardRequest) (*preparedBackward, error) {
 	b := &op.backward
 	b.mu.RLock()
 	p := b.plans[*r]
@@ -232,18 +240,18 @@ func (op *Op) prepareBackward(r *backwardRequest) (*preparedBackward, error) {
 	if p != nil {
 		return p, nil
 	}
-	plan, err := makeBackwardPlan(op.dev, &op.cfg, r)
+	c, err := plan.MakeBackward(op.dev, &op.cfg, r)
 	if err != nil {
 		return nil, err
 	}
-	p = &preparedBackward{BackwardPlan: plan, tileRows: 1}
-	for _, k := range plan.Kernels {
-		made, err := b.pipelines.of(op.dev, &op.cfg, k.variant)
+	p = &preparedBackward{scratchBytes: c.ScratchBytes, access: c.Access, kernels: c.Kernels, tileRows: 1}
+	for _, k := range c.Kernels {
+		made, err := b.pipelines.Of(op.dev, &op.cfg, k.Variant)
 		if err != nil {
 			return nil, err
 		}
 		p.pipelines = append(p.pipelines, made)
-		p.tileRows = max(p.tileRows, k.variant.tile.QTile+1)
+		p.tileRows = max(p.tileRows, k.Variant.Tile.QTile+1)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -251,7 +259,7 @@ func (op *Op) prepareBackward(r *backwardRequest) (*preparedBackward, error) {
 		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
 	}
 	if b.plans == nil || len(b.plans) >= maxPlans {
-		b.plans = map[backwardRequest]*preparedBackward{}
+		b.plans = map[plan.BackwardRequest]*preparedBackward{}
 	}
 	b.plans[*r] = p
 	return p, nil

@@ -3,6 +3,10 @@ package attention
 import (
 	"fmt"
 
+	"vkattn/attention/internal/arith"
+	"vkattn/attention/internal/dispatch"
+	"vkattn/attention/internal/plan"
+	"vkattn/attention/internal/tensors"
 	"vkattn/vk"
 )
 
@@ -17,14 +21,14 @@ func (op *Op) recordBackward(c *vk.Commands, a *BackwardArgs) error {
 	if err != nil {
 		return err
 	}
-	if err := r.options.checkLimits(&a.Args, 1, op.cfg.ValueDim()); err != nil {
+	if err := r.Options.CheckLimits(&a.Args, 1, op.cfg.ValueDim()); err != nil {
 		return err
 	}
 	p, err := op.prepareBackward(&r)
 	if err != nil {
 		return err
 	}
-	if err := l.tensors.checkStrides(a, p.tileRows); err != nil {
+	if err := l.tensors.CheckStrides(a, p.tileRows); err != nil {
 		return err
 	}
 	l.preparedBackward, l.op, l.args, l.limits = p, op, a, &op.dev.Caps().Limits
@@ -37,27 +41,27 @@ type backwardLaunch struct {
 	op      *Op
 	args    *BackwardArgs
 	limits  *vk.Limits
-	tensors backwardTensorLayouts
+	tensors tensors.BackwardTensors
 
 	scratch *vk.Buffer // row statistics
 	statsAt uint64     // their byte offset in scratch
 	rows    uint64     // rows that have statistics
 
 	params backwardParams
-	bound  [backwardBindings + 1]vk.BufferRange
-	held   [backwardTensors + backwardBindings]vk.Resource
+	bound  [plan.BackwardBindings + 1]vk.BufferRange
+	held   [tensors.BackwardCount + plan.BackwardBindings]vk.Resource
 	n      int // entries of held
 }
 
-func (l *backwardLaunch) record(c *vk.Commands, r *backwardRequest) (err error) {
-	l.rows = r.statRows()
-	statDispatches := ceilDiv64(l.Kernels[0].Workgroups, uint64(l.limits.MaxWorkGroupCount[0]))
-	if l.Access == AccessDescriptors {
-		if err := c.Reserve(len(l.Kernels)-1+int(statDispatches), backwardBindings+1); err != nil {
+func (l *backwardLaunch) record(c *vk.Commands, r *plan.BackwardRequest) (err error) {
+	l.rows = r.StatRows()
+	statDispatches := arith.CeilDiv64(l.kernels[0].Workgroups, uint64(l.limits.MaxWorkGroupCount[0]))
+	if l.access == AccessDescriptors {
+		if err := c.Reserve(len(l.kernels)-1+int(statDispatches), plan.BackwardBindings+1); err != nil {
 			return err
 		}
 	}
-	if l.scratch, l.statsAt, err = c.Scratch(0, l.ScratchBytes); err != nil {
+	if l.scratch, l.statsAt, err = c.Scratch(0, l.scratchBytes); err != nil {
 		return fmt.Errorf("attention: memory for the statistics of %d rows: %w", l.rows, err)
 	}
 	if err := l.bindCall(); err != nil {
@@ -66,14 +70,14 @@ func (l *backwardLaunch) record(c *vk.Commands, r *backwardRequest) (err error) 
 	if err := l.stats(c); err != nil {
 		return err
 	}
-	for i := 1; i < len(l.Kernels); i++ {
-		k := &l.Kernels[i]
-		if i == 1 || l.Kernels[i-1].variant.kernel == kernelLSE {
+	for i := 1; i < len(l.kernels); i++ {
+		k := &l.kernels[i]
+		if i == 1 || l.kernels[i-1].Variant.Kernel == plan.KernelLSE {
 			if err := c.Barrier(); err != nil {
 				return err
 			}
 		}
-		if k.variant.kernel == kernelDSinks {
+		if k.Variant.Kernel == plan.KernelDSinks {
 			err = l.sinks(c, l.pipelines[i], k)
 		} else {
 			err = l.gradient(c, l.pipelines[i], k)
@@ -88,7 +92,7 @@ func (l *backwardLaunch) record(c *vk.Commands, r *backwardRequest) (err error) 
 // bindMemory binds length bytes of a buffer from a byte offset on, and returns their start:
 // a device address, or the position in the bound range in units of unit bytes.
 func (l *backwardLaunch) bindMemory(bound *vk.BufferRange, b *vk.Buffer, offset, length, unit uint64) (start uint64, err error) {
-	if l.Access == AccessAddresses {
+	if l.access == AccessAddresses {
 		if b.Address() == 0 {
 			return 0, fmt.Errorf("%w: a buffer has no device address, and others of the call have", ErrUnsupported)
 		}
@@ -101,9 +105,9 @@ func (l *backwardLaunch) bindMemory(bound *vk.BufferRange, b *vk.Buffer, offset,
 }
 
 // bindLayout is bindMemory for a tensor.
-func (l *backwardLaunch) bindLayout(bound *vk.BufferRange, t *layout) (start uint64, err error) {
-	size := uint64(t.size)
-	return l.bindMemory(bound, t.tensor.Buffer, uint64(t.tensor.Offset)*size, t.spanBytes(), size)
+func (l *backwardLaunch) bindLayout(bound *vk.BufferRange, t *tensors.Layout) (start uint64, err error) {
+	size := uint64(t.Size)
+	return l.bindMemory(bound, t.Tensor.Buffer, uint64(t.Tensor.Offset)*size, t.SpanBytes(), size)
 }
 
 // bind stores a tensor in the parameters of the gradient kernels.
@@ -118,16 +122,16 @@ func (l *backwardLaunch) bind(binding int, b *vk.Buffer, offset, length, unit ui
 }
 
 // bindStrided is bind for a tensor with strides, stored in row `row` of the parameters.
-func (l *backwardLaunch) bindStrided(binding, row int, t *layout) error {
+func (l *backwardLaunch) bindStrided(binding, row int, t *tensors.Layout) error {
 	steps32(&l.params.stride[row], t)
-	return l.bind(binding, t.tensor.Buffer, uint64(t.tensor.Offset*t.size), t.spanBytes(), uint64(t.size))
+	return l.bind(binding, t.Tensor.Buffer, uint64(t.Tensor.Offset*t.Size), t.SpanBytes(), uint64(t.Size))
 }
 
 // steps32 stores the strides of a tensor, which checkStrides has bounded: 0 for dimensions of
 // size 1.
-func steps32(to *[3]uint32, t *layout) {
-	for d, step := range t.steps {
-		if t.counts[d] == 1 {
+func steps32(to *[3]uint32, t *tensors.Layout) {
+	for d, step := range t.Steps {
+		if t.Counts[d] == 1 {
 			step = 0
 		}
 		to[d] = uint32(step)
@@ -137,12 +141,12 @@ func steps32(to *[3]uint32, t *layout) {
 // bindCall fills in what the gradient kernels have in common.
 func (l *backwardLaunch) bindCall() error {
 	a, cfg, p := l.args, &l.op.cfg, &l.params
-	for row, tensor := range [...]int{bwdQ: tensorQ, bwdK: tensorK, bwdV: tensorV, bwdDO: tensorDO} {
-		if err := l.bindStrided(row, row, l.tensors.tensor(tensor)); err != nil {
+	for row, tensor := range [...]int{bwdQ: tensors.BackwardQ, bwdK: tensors.BackwardK, bwdV: tensors.BackwardV, bwdDO: tensors.BackwardDO} {
+		if err := l.bindStrided(row, row, l.tensors.Tensor(tensor)); err != nil {
 			return err
 		}
 	}
-	if err := l.bind(bwdStats, l.scratch, l.statsAt, l.ScratchBytes, statBytes); err != nil {
+	if err := l.bind(bwdStats, l.scratch, l.statsAt, l.scratchBytes, plan.StatBytes); err != nil {
 		return err
 	}
 	if err := l.bindOptions(); err != nil {
@@ -157,7 +161,9 @@ func (l *backwardLaunch) bindCall() error {
 	if cfg.Causal == BottomRight || cfg.Causal == CausalNone && cfg.Align == BottomRight {
 		p.causalOffset = 1
 	}
-	p.windowLeft, p.windowRight = min(cfg.Window.left, maxWindow), min(cfg.Window.right, maxWindow)
+	if w := cfg.Window; w.Given() {
+		p.windowLeft, p.windowRight = int32(min(w.Left(), plan.MaxWindow)), int32(min(w.Right(), plan.MaxWindow))
+	}
 	return nil
 }
 
@@ -186,7 +192,7 @@ func (l *backwardLaunch) bindOptions() error {
 		return err
 	}
 	if b := a.Bias; b != nil {
-		size, steps := uint64(b.DType.Size()), b.resolve(*s)
+		size, steps := uint64(b.DType.Size()), tensors.BiasStrides(b, *s)
 		if err := l.bind(bwdBias, b.Buffer, uint64(b.Offset)*size, reachOf(steps, s.Sq, s)*size, size); err != nil {
 			return err
 		}
@@ -194,18 +200,18 @@ func (l *backwardLaunch) bindOptions() error {
 	}
 	switch {
 	case a.Mask != nil:
-		steps := a.Mask.resolve(*s)
+		steps := tensors.MaskStrides(a.Mask, *s)
 		if err := l.bind(bwdMap, a.Mask.Buffer, uint64(a.Mask.Offset), reachOf(steps, s.Sq, s), 1); err != nil {
 			return err
 		}
 		putSteps(&l.params.strideMap, steps)
 	case a.Blocks != nil:
-		rows, n := a.Blocks.grid(s)
-		all := uint64(orFull(a.Blocks.Batches, s.B)) * uint64(orFull(a.Blocks.Heads, s.Hq)) * uint64(rows) * uint64(n)
+		rows, n := tensors.BlocksGrid(a.Blocks, s)
+		all := uint64(tensors.OrFull(a.Blocks.Batches, s.B)) * uint64(tensors.OrFull(a.Blocks.Heads, s.Hq)) * uint64(rows) * uint64(n)
 		if err := words(bwdMap, &a.Blocks.Map, all); err != nil {
 			return err
 		}
-		putSteps(&l.params.strideMap, a.Blocks.resolve(*s))
+		putSteps(&l.params.strideMap, tensors.BlocksStrides(a.Blocks, *s))
 	case a.SparseTokens != nil:
 		if err := words(bwdMap, &a.SparseTokens.Offsets, batches*uint64(s.KVHeads())+1); err != nil {
 			return err
@@ -219,23 +225,23 @@ func (l *backwardLaunch) bindOptions() error {
 }
 
 // gradient records the kernel of dQ, of dK and dV, or of dBias.
-func (l *backwardLaunch) gradient(c *vk.Commands, pipeline *vk.Pipeline, k *PlanKernel) error {
-	dX, dV := tensorDQ, -1
-	switch k.variant.kernel {
-	case kernelLSE:
+func (l *backwardLaunch) gradient(c *vk.Commands, pipeline *vk.Pipeline, k *plan.BackwardKernel) error {
+	dX, dV := tensors.BackwardDQ, -1
+	switch k.Variant.Kernel {
+	case plan.KernelLSE:
 		return l.rests(c, pipeline, k)
-	case kernelDKDV:
-		dX, dV = tensorDK, tensorDV
-	case kernelDBias:
-		dX = tensorDBias
+	case plan.KernelDKDV:
+		dX, dV = tensors.BackwardDK, tensors.BackwardDV
+	case plan.KernelDBias:
+		dX = tensors.BackwardDBias
 	}
 	common := l.n // entries of held
 	for _, out := range [2]struct{ binding, row, tensor int }{{bwdDX, strideDX, dX}, {bwdDV, strideDV, dV}} {
 		l.bound[out.binding] = vk.BufferRange{}
-		if out.tensor < 0 || l.tensors.tensor(out.tensor) == nil {
+		if out.tensor < 0 || l.tensors.Tensor(out.tensor) == nil {
 			continue
 		}
-		if err := l.bindStrided(out.binding, out.row, l.tensors.tensor(out.tensor)); err != nil {
+		if err := l.bindStrided(out.binding, out.row, l.tensors.Tensor(out.tensor)); err != nil {
 			return err
 		}
 	}
@@ -244,10 +250,10 @@ func (l *backwardLaunch) gradient(c *vk.Commands, pipeline *vk.Pipeline, k *Plan
 
 // rests records the kernel of the rests of LSE, which has them and the sinks in place of
 // gradients.
-func (l *backwardLaunch) rests(c *vk.Commands, pipeline *vk.Pipeline, k *PlanKernel) error {
+func (l *backwardLaunch) rests(c *vk.Commands, pipeline *vk.Pipeline, k *plan.BackwardKernel) error {
 	common := l.n
 	l.bound[bwdDX], l.bound[bwdDV] = vk.BufferRange{}, vk.BufferRange{}
-	if err := l.bind(bwdDX, l.scratch, l.statsAt, l.ScratchBytes, 4); err != nil {
+	if err := l.bind(bwdDX, l.scratch, l.statsAt, l.scratchBytes, 4); err != nil {
 		return err
 	}
 	if sinks := &l.args.Sinks; sinks.Given() {
@@ -260,31 +266,31 @@ func (l *backwardLaunch) rests(c *vk.Commands, pipeline *vk.Pipeline, k *PlanKer
 
 // dispatch records a kernel that takes backwardParams. It forgets the entries of held from
 // index common on.
-func (l *backwardLaunch) dispatch(c *vk.Commands, pipeline *vk.Pipeline, k *PlanKernel, common int) error {
+func (l *backwardLaunch) dispatch(c *vk.Commands, pipeline *vk.Pipeline, k *plan.BackwardKernel, common int) error {
 	held := l.held[:l.n]
 	l.n = common
-	if l.Access == AccessAddresses {
-		return c.Dispatch(pipeline, nil, backwardBytes(&l.params, backwardPushBytes), k.groups, held...)
+	if l.access == AccessAddresses {
+		return c.Dispatch(pipeline, nil, dispatch.ParamBytes(&l.params, plan.BackwardPushBytes), k.Groups, held...)
 	}
-	block := backwardBytes(&l.params, backwardPushBytes)
-	bound := l.bound[:backwardBindings]
-	if paramsInBuffer(l.limits) {
+	block := dispatch.ParamBytes(&l.params, plan.BackwardPushBytes)
+	bound := l.bound[:plan.BackwardBindings]
+	if plan.ParamsInBuffer(l.limits) {
 		params, err := c.Params(block)
 		if err != nil {
 			return err
 		}
 		bound, block = l.bound[:], nil
-		bound[backwardBindings] = params
+		bound[plan.BackwardBindings] = params
 	}
 	fillBindings(bound, l.scratch)
-	return c.Dispatch(pipeline, bound, block, k.groups)
+	return c.Dispatch(pipeline, bound, block, k.Groups)
 }
 
 // fillBindings binds a few bytes of a buffer where a kernel needs nothing.
 func fillBindings(bound []vk.BufferRange, b *vk.Buffer) {
 	for i := range bound {
 		if bound[i].Buffer == nil {
-			bound[i] = emptyBinding(b)
+			bound[i] = dispatch.EmptyBinding(b)
 		}
 	}
 }
@@ -294,8 +300,8 @@ func (l *backwardLaunch) stats(c *vk.Commands) error {
 	var p deltaParams
 	var bound [deltaBindings]vk.BufferRange
 	common := l.n
-	for i, tensor := range [...]int{tensorO, tensorDO, tensorLSE, tensorDLSE} {
-		t := l.tensors.tensor(tensor)
+	for i, tensor := range [...]int{tensors.BackwardO, tensors.BackwardDO, tensors.BackwardLSE, tensors.BackwardDLSE} {
+		t := l.tensors.Tensor(tensor)
 		if t == nil {
 			continue
 		}
@@ -305,24 +311,24 @@ func (l *backwardLaunch) stats(c *vk.Commands) error {
 		}
 	}
 	var err error
-	if p.addr[4], err = l.bindMemory(&bound[4], l.scratch, l.statsAt, l.ScratchBytes, statBytes); err != nil {
+	if p.addr[4], err = l.bindMemory(&bound[4], l.scratch, l.statsAt, l.scratchBytes, plan.StatBytes); err != nil {
 		return err
 	}
 	held := l.held[:l.n]
 	l.n = common
-	o := l.tensors.tensor(tensorO)
+	o := l.tensors.Tensor(tensors.BackwardO)
 	steps32(&p.strideO, o)
-	steps32(&p.strideDO, l.tensors.tensor(tensorDO))
-	p.Sq, p.Hq, p.rows = uint32(o.counts[2]), uint32(o.counts[1]), uint32(l.rows)
-	k := &l.Kernels[0]
-	perGroup := uint64(backwardLocal / k.variant.lanesPerRow())
+	steps32(&p.strideDO, l.tensors.Tensor(tensors.BackwardDO))
+	p.Sq, p.Hq, p.rows = uint32(o.Counts[2]), uint32(o.Counts[1]), uint32(l.rows)
+	k := &l.kernels[0]
+	perGroup := uint64(plan.BackwardLocal / k.Variant.LanesPerRow())
 	chunk := perGroup * uint64(l.limits.MaxWorkGroupCount[0])
 	fillBindings(bound[:], l.scratch)
 	for first := uint64(0); first < l.rows; first += chunk {
 		p.firstRow = uint32(first)
-		groups := [3]uint32{uint32(ceilDiv64(min(chunk, l.rows-first), perGroup)), 1, 1}
-		block := backwardBytes(&p, deltaPushBytes)
-		if l.Access == AccessAddresses {
+		groups := [3]uint32{uint32(arith.CeilDiv64(min(chunk, l.rows-first), perGroup)), 1, 1}
+		block := dispatch.ParamBytes(&p, deltaPushBytes)
+		if l.access == AccessAddresses {
 			err = c.Dispatch(l.pipelines[0], nil, block, groups, held...)
 		} else {
 			err = c.Dispatch(l.pipelines[0], bound[:], block, groups)
@@ -335,7 +341,7 @@ func (l *backwardLaunch) stats(c *vk.Commands) error {
 }
 
 // sinks records the kernel of dSinks.
-func (l *backwardLaunch) sinks(c *vk.Commands, pipeline *vk.Pipeline, k *PlanKernel) error {
+func (l *backwardLaunch) sinks(c *vk.Commands, pipeline *vk.Pipeline, k *plan.BackwardKernel) error {
 	var p sinksParams
 	var bound [sinksBindings]vk.BufferRange
 	a, common := l.args, l.n
@@ -348,7 +354,7 @@ func (l *backwardLaunch) sinks(c *vk.Commands, pipeline *vk.Pipeline, k *PlanKer
 		return err
 	}
 	var err error
-	if p.addr[0], err = l.bindMemory(&bound[0], l.scratch, l.statsAt, l.ScratchBytes, statBytes); err != nil {
+	if p.addr[0], err = l.bindMemory(&bound[0], l.scratch, l.statsAt, l.scratchBytes, plan.StatBytes); err != nil {
 		return err
 	}
 	if err := vector(1, &a.Sinks, a.Hq); err != nil {
@@ -369,10 +375,10 @@ func (l *backwardLaunch) sinks(c *vk.Commands, pipeline *vk.Pipeline, k *PlanKer
 	}
 	held := l.held[:l.n]
 	l.n = common
-	block := backwardBytes(&p, sinksPushBytes)
-	if l.Access == AccessAddresses {
-		return c.Dispatch(pipeline, nil, block, k.groups, held...)
+	block := dispatch.ParamBytes(&p, sinksPushBytes)
+	if l.access == AccessAddresses {
+		return c.Dispatch(pipeline, nil, block, k.Groups, held...)
 	}
 	fillBindings(bound[:], l.scratch)
-	return c.Dispatch(pipeline, bound[:], block, k.groups)
+	return c.Dispatch(pipeline, bound[:], block, k.Groups)
 }

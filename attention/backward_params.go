@@ -1,17 +1,14 @@
 package attention
 
-import "unsafe"
-
 // The parameter blocks of the backward kernels, which mirror their GLSL as params.go says.
 
-// Sizes of the blocks, and the storage buffers of each kernel without device addresses.
+// Sizes of the blocks of the kernels of row statistics and of dSinks, and their storage
+// buffers.
 const (
-	backwardPushBytes = 256
-	backwardBindings  = 15 // and one for the parameters, if push constants are too small
-	deltaPushBytes    = 80
-	deltaBindings     = 5
-	sinksPushBytes    = 56
-	sinksBindings     = 5
+	deltaPushBytes = 80
+	deltaBindings  = 5
+	sinksPushBytes = 56
+	sinksBindings  = 5
 )
 
 // Bindings of the dQ, dK/dV and dBias kernels; see shaders/backward_interface.glsl.
@@ -89,9 +86,4 @@ type sinksParams struct {
 	addr [sinksBindings]uint64 `glsl:"addrStats addrSinks addrDSinks addrCuQ addrUsedQ"`
 
 	sequences, Sq, Hq, totalQ uint32
-}
-
-// backwardBytes returns the first n bytes of a block of a backward kernel; see paramBytes.
-func backwardBytes[T backwardParams | deltaParams | sinksParams](p *T, n int) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(p)), n)
 }
