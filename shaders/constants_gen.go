@@ -63,6 +63,15 @@ const (
 	ConstRotaryDim        uint32 = 62 // elements that are rotated, in pairs; 0: none
 	ConstRotaryFirst      uint32 = 63 // elements of a row before the rotated ones
 	ConstRotaryHalfSplit  uint32 = 64 // 1: pairs (i, i + ROTARY_DIM / 2); 0: pairs (2i, 2i + 1)
+	ConstHasDlse          uint32 = 70 // 1: LSE has a gradient
+	ConstAccumulate       uint32 = 71 // 1: dQ, dK and dV are added to what the outputs hold
+	ConstAlignDo          uint32 = 72 // elements, as ALIGN_Q
+	ConstAlignDx          uint32 = 73 // elements: of dQ or dK
+	ConstAlignDv          uint32 = 74 // elements
+	ConstHasDk            uint32 = 75 // 1: the dK and dV kernel computes dK
+	ConstHasDv            uint32 = 76 // 1: it computes dV
+	ConstSumQueries       uint32 = 77 // 1: dBias has one row, the sum over the queries
+	ConstFourStats        uint32 = 78 // 1: the statistics of a row are four numbers, see backward_stats.glsl
 	ConstDtype            uint32 = 17 // 0 f16, 1 bf16, 2 f32
 )
 
@@ -127,5 +136,14 @@ var constantNames = map[uint32]string{
 	ConstRotaryDim:        "ROTARY_DIM",
 	ConstRotaryFirst:      "ROTARY_FIRST",
 	ConstRotaryHalfSplit:  "ROTARY_HALF_SPLIT",
+	ConstHasDlse:          "HAS_DLSE",
+	ConstAccumulate:       "ACCUMULATE",
+	ConstAlignDo:          "ALIGN_DO",
+	ConstAlignDx:          "ALIGN_DX",
+	ConstAlignDv:          "ALIGN_DV",
+	ConstHasDk:            "HAS_DK",
+	ConstHasDv:            "HAS_DV",
+	ConstSumQueries:       "SUM_QUERIES",
+	ConstFourStats:        "FOUR_STATS",
 	ConstDtype:            "DTYPE",
 }

@@ -8,7 +8,8 @@ uint rowElement(uint row, uint strideHead, uint strideSeq) {
     return (queryOf(row) - queryOf(work.row0)) * strideSeq + row % ROWS_PER_QUERY * strideHead;
 }
 
-#ifdef ANY_DTYPE
+#if defined(BACKWARD) // no splits
+#elif defined(ANY_DTYPE)
 uint splitIndex() { return work.split; }
 #else // subgroups may be splits too
 uint splitIndex() { return SPLIT_KV != 0 ? work.split * (LOCAL_SIZE / SUBGROUP_SIZE) + gl_SubgroupID : work.split; }
@@ -20,5 +21,7 @@ uint rowIndex(uint row) {
     return (rowBatch() * p.Hq + headOf(row)) * length + work.offsetQ + queryOf(row);
 }
 
+#ifndef BACKWARD
 // The same in the partial states; each split has all rows.
 uint stateRow(uint row) { return SPLIT != 0 ? splitIndex() * p.strideOBatch + rowIndex(row) : rowIndex(row); }
+#endif
