@@ -12,9 +12,10 @@ import (
 
 // Exported for tests outside of the package, which may import accuracy and inputs.
 var (
-	ForwardCPU = forwardCPU
-	Expf       = func(x float32) float32 { return mapOne(cpuKernels.Exp, x) }
-	Tanhf      = func(x float32) float32 { return mapOne(cpuKernels.Tanh, x) }
+	ForwardCPU  = forwardCPU
+	BackwardCPU = backwardCPU
+	Expf        = func(x float32) float32 { return mapOne(cpuKernels.Exp, x) }
+	Tanhf       = func(x float32) float32 { return mapOne(cpuKernels.Tanh, x) }
 )
 
 // OnceOnly skips a slow test that uses no device, except in the run without a driver: its

@@ -1,0 +1,671 @@
+package attention
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"vkattn/attention/half"
+	"vkattn/attention/internal/par"
+	"vkattn/attention/internal/simd"
+	"vkattn/vk/hostmem"
+)
+
+// backwardCPU computes the gradients of a call in host memory, those that have an output.
+// It reads O and LSE as the forward call has written them. The caller has checked a, O and
+// LSE included.
+//
+// A unit is a sequence and key head with all query heads of its group, whose rows are
+// packed: row r is of head r % group. A task is a block of keys of a unit. It loops over
+// the blocks of rows, sums dK and dV, and adds to dQ, five products in all. Tasks that add
+// to the same rows of dQ take turns in the order of their keys, and a task that has to wait
+// is never ahead of one that has not begun. So each sum has one order, whatever the number
+// of CPUs.
+//
+// Gradients of rows and keys past the end of their sequence, but within its range of the
+// tensors, are 0. DSinks holds rowsum(dO * O) of each row, so it is as exact as O.
+func backwardCPU(cfg Config, a BackwardArgs) error {
+	want := a.outputs()
+	if err := checkHost("Backward", backwardBytes(&cfg, &a, want)); err != nil {
+		return err
+	}
+	c := cpuBackward{args: &a, want: want}
+	if err := c.open(&cfg); err != nil {
+		return err
+	}
+	c.clearBias()
+	c.begin()
+	c.sumSinks()
+	if want.q || want.k || want.v || want.bias {
+		par.Each(int64(len(c.tasks)), func() func(int64) {
+			w := newCPUBackwardWorker(&c)
+			return func(i int64) { w.run(&c.units[c.tasks[i].unit], int(c.tasks[i].tile)) }
+		})
+	}
+	return nil
+}
+
+// cpuBackward is a backward call with what its tasks share.
+type cpuBackward struct {
+	hostCall
+	args       *BackwardArgs
+	want       gradientSet
+	stored     simd.Type
+	o, dO      HostView
+	dLSE       HostView // if args.DLSE is given
+	dQ, dK, dV HostView // those wanted
+	lse        []byte   // from element 0 on
+	lseRows    int      // rows per head
+	dBias      [3]int64 // strides, as hostCall.bias
+
+	units  []backwardUnit
+	tasks  []backwardTask
+	rows   []simd.BackwardRow // of all units
+	blocks []backwardBlock    // of all units
+	sums   []float32          // dQ of rows, without the scale
+	stride int                // elements of sums per row
+}
+
+type backwardTask struct{ unit, tile int32 }
+
+// backwardUnit is a sequence and key head.
+type backwardUnit struct {
+	b, kv    int
+	rows     int       // packed
+	firstRow int       // in cpuBackward.rows
+	blocks   int       // of rows
+	firstBlk int       // in cpuBackward.blocks
+	tiles    int       // blocks of keys
+	keys     int       // of the sequence or of the list
+	list     []int32   // keys of a list, ascending, each once; nil: all keys
+	count    []float32 // how often the list has each
+	before   *backwardUnit
+	done     []atomic.Int32 // blocks of rows that each tile has passed
+	mu       sync.Mutex
+	passed   sync.Cond
+	waiting  atomic.Int32
+}
+
+// backwardBlock is a block of rows.
+type backwardBlock struct {
+	mostLo, leHi int32 // keys [mostLo, leHi) are in the span of every row
+	first, last  int32 // tiles that rows attend to; first > last: none
+	finite       bool  // whether Q and dO are
+}
+
+// key returns key i of a unit.
+func (u *backwardUnit) key(i int) int32 {
+	if u.list != nil {
+		return u.list[i]
+	}
+	return int32(i)
+}
+
+// tilesOf returns the first and the last tile with a key in [lo, hi).
+func (u *backwardUnit) tilesOf(lo, hi int32) (first, last int32) {
+	if u.list != nil {
+		from, _ := slices.BinarySearch(u.list, lo)
+		to, _ := slices.BinarySearch(u.list, hi)
+		lo, hi = int32(from), int32(to)
+	}
+	if lo >= hi {
+		return 0, -1
+	}
+	return lo / simd.BackwardKeys, (hi - 1) / simd.BackwardKeys
+}
+
+// wait returns when a tile has passed n blocks of rows.
+func (u *backwardUnit) wait(tile int, n int32) {
+	if u.done[tile].Load() >= n {
+		return
+	}
+	u.mu.Lock()
+	u.waiting.Add(1)
+	for u.done[tile].Load() < n {
+		u.passed.Wait()
+	}
+	u.waiting.Add(-1)
+	u.mu.Unlock()
+}
+
+// pass says that a tile has passed n blocks of rows.
+func (u *backwardUnit) pass(tile int, n int32) {
+	u.done[tile].Store(n)
+	if u.waiting.Load() > 0 {
+		u.mu.Lock()
+		u.passed.Broadcast()
+		u.mu.Unlock()
+	}
+}
+
+// waitForSharers waits until the units before u that add to the same elements of dBias have
+// passed n blocks of rows.
+func (u *backwardUnit) waitForSharers(tile int, n int32) {
+	for p := u.before; p != nil; p = p.before {
+		if p.tiles > tile { // it has waited for those before it
+			p.wait(tile, n)
+			return
+		}
+	}
+}
+
+const allBlocks = math.MaxInt32
+
+func (c *cpuBackward) open(cfg *Config) (err error) {
+	a := c.args
+	if err := c.hostCall.open(cfg, &a.Args); err != nil {
+		return err
+	}
+	_, rows := a.queryExtent()
+	_, keys := a.kvExtent()
+	d, dv := cfg.HeadDim, cfg.ValueDim()
+	for _, v := range [...]struct {
+		used             bool
+		view             *HostView
+		tensor           *Tensor
+		dtype            DType
+		heads, rows, dim int
+	}{
+		{true, &c.o, &a.O, cfg.DType, a.Hq, rows, dv},
+		{true, &c.dO, &a.DO, cfg.DType, a.Hq, rows, dv},
+		{a.DLSE.Given(), &c.dLSE, &a.DLSE, F32, a.Hq, rows, 1},
+		{c.want.q, &c.dQ, &a.DQ, cfg.DType, a.Hq, rows, d},
+		{c.want.k, &c.dK, &a.DK, cfg.DType, a.KVHeads(), keys, d},
+		{c.want.v, &c.dV, &a.DV, cfg.DType, a.KVHeads(), keys, dv},
+	} {
+		if v.used {
+			if *v.view, err = ViewHost(*v.tensor, v.dtype, v.heads, v.rows, v.dim); err != nil {
+				return err
+			}
+		}
+	}
+	c.stored, c.lseRows = simdType(cfg.DType), rows
+	c.lse = a.LSE.Host[a.LSE.Offset*int64(F32.Size()):]
+	if c.want.bias {
+		c.dBias = broadcast(a.DBias.Strides, a.Bias.sizes(&a.Shape), a.Sk)
+	}
+	c.stride = cpuKernels.Stride(d)
+	c.openUnits()
+	return nil
+}
+
+// openUnits lists units, blocks of rows and tasks.
+func (c *cpuBackward) openUnits() {
+	heads, group := c.a.KVHeads(), c.a.Group()
+	c.units = make([]backwardUnit, c.a.B*heads)
+	rows, blocks := 0, 0
+	var tasks, tiles int
+	for i := range c.units {
+		u := &c.units[i]
+		u.b, u.kv = i/heads, i%heads
+		u.passed.L = &u.mu
+		s := &c.sequences[u.b]
+		u.rows, u.keys = s.Rows*group, s.Keys
+		if c.a.SparseTokens != nil {
+			c.openList(u)
+			u.keys = len(u.list)
+		}
+		u.firstRow, u.firstBlk = rows, blocks
+		u.blocks, u.tiles = ceilDivInt(u.rows, simd.BackwardRows), ceilDivInt(u.keys, simd.BackwardKeys)
+		u.done = make([]atomic.Int32, u.tiles)
+		rows, blocks = rows+u.rows, blocks+u.blocks
+		tasks, tiles = tasks+u.tiles, max(tiles, u.tiles)
+		if c.want.bias {
+			u.before = c.sharer(i)
+		}
+	}
+	c.rows, c.blocks = make([]simd.BackwardRow, rows), make([]backwardBlock, blocks)
+	if c.want.q {
+		c.sums = make([]float32, rows*c.stride)
+	}
+	// Tasks of one unit follow each other at a distance, so that they seldom wait. Under a
+	// causal mask the first keys take longest.
+	c.tasks = make([]backwardTask, 0, tasks)
+	for tile := range tiles {
+		for i := range c.units {
+			if tile < c.units[i].tiles {
+				c.tasks = append(c.tasks, backwardTask{int32(i), int32(tile)})
+			}
+		}
+	}
+}
+
+// openList sorts the list of a unit's keys.
+func (c *cpuBackward) openList(u *backwardUnit) {
+	at, end := c.list(u.b, u.kv)
+	all := make([]int32, 0, max(end-at, 0))
+	for ; at < end; at++ {
+		if key := c.a.SparseTokens.Tokens.hostInt(at); key >= 0 && key < c.sequences[u.b].Keys {
+			all = append(all, int32(key))
+		}
+	}
+	slices.Sort(all)
+	u.list = all[:0]
+	for i, key := range all {
+		if i == 0 || key != all[i-1] {
+			u.list, u.count = append(u.list, key), append(u.count, 0)
+		}
+		u.count[len(u.count)-1]++
+	}
+}
+
+// sharer returns the unit before unit i that adds to the same elements of dBias.
+func (c *cpuBackward) sharer(i int) *backwardUnit {
+	n, heads := c.a.Bias.sizes(&c.a.Shape), c.a.KVHeads()
+	for j := i - 1; j >= 0; j-- {
+		if (n[0] == 1 || j/heads == i/heads) && (n[1] == 1 || j%heads == i%heads) {
+			return &c.units[j]
+		}
+	}
+	return nil
+}
+
+// clearBias sets dBias to 0.
+func (c *cpuBackward) clearBias() {
+	if !c.want.bias {
+		return
+	}
+	n := c.a.Bias.sizes(&c.a.Shape)
+	par.Each(int64(n[0])*int64(n[1])*int64(n[2]), func() func(int64) {
+		return func(i int64) {
+			row := i % int64(n[2])
+			head, batch := i/int64(n[2])%int64(n[1]), i/int64(n[2])/int64(n[1])
+			clear(c.args.DBias.Host[c.dBiasAt(batch, head, row)*int64(F32.Size()):][:c.a.Sk*F32.Size()])
+		}
+	})
+}
+
+// dBiasAt returns the element offset of a row of dBias.
+func (c *cpuBackward) dBiasAt(b, head, row int64) int64 {
+	return c.args.DBias.Offset + b*c.dBias[0] + head*c.dBias[1] + row*c.dBias[2]
+}
+
+// begin computes the numbers of each row and block of rows, and stores the gradients of
+// rows that no tile reaches.
+func (c *cpuBackward) begin() {
+	type piece struct{ unit, block int }
+	pieces := make([]piece, 0, len(c.blocks)+len(c.units))
+	for i := range c.units {
+		for block := -1; block < c.units[i].blocks; block++ { // -1: what has no block
+			pieces = append(pieces, piece{i, block})
+		}
+	}
+	par.Each(int64(len(pieces)), func() func(int64) {
+		w := newCPUBackwardWorker(c)
+		return func(i int64) {
+			u := &c.units[pieces[i].unit]
+			if pieces[i].block < 0 {
+				w.storeZeros(u)
+				return
+			}
+			w.beginBlock(u, pieces[i].block)
+		}
+	})
+}
+
+// sumSinks sums the gradient of each sink over the rows of its head, in their order.
+func (c *cpuBackward) sumSinks() {
+	if !c.want.sinks {
+		return
+	}
+	heads, group := c.a.KVHeads(), c.a.Group()
+	par.Each(int64(c.a.Hq), func() func(int64) {
+		return func(i int64) {
+			head := int(i)
+			sink, _ := c.sink(head)
+			var sum float64
+			for b := range c.a.B {
+				u := &c.units[b*heads+head/group]
+				for r := head % group; r < u.rows; r += group {
+					row := &c.rows[u.firstRow+r]
+					if p := math.Exp(float64(sink) - float64(row.LSE)); p != 0 {
+						sum -= p * float64(row.Delta)
+					}
+				}
+			}
+			at := (c.args.DSinks.Offset + i) * int64(F32.Size())
+			half.EncodeF32(c.args.DSinks.Host[at:], []float32{float32(sum)})
+		}
+	})
+}
+
+// cpuBackwardWorker computes tasks in its own memory.
+type cpuBackwardWorker struct {
+	*simd.Backward
+	c       *cpuBackward
+	dAt     []int64   // byte offsets of rows or keys of a gradient
+	delta   []float64 // of the rows of a block
+	biasSum []float64 // [heads][keys] of dBias that all rows share
+	heads   int       // of biasSum
+}
+
+// backwardFold is how many blocks of rows are summed before their sum is added to that of
+// all. It keeps the rounding errors of long sums small.
+const backwardFold = 16
+
+func newCPUBackwardWorker(c *cpuBackward) *cpuBackwardWorker {
+	w := &cpuBackwardWorker{c: c}
+	w.Backward = cpuKernels.NewBackward(c.cfg.HeadDim, c.cfg.ValueDim(), simd.BackwardOptions{
+		Scale: c.cfg.ScaleValue(), Softcap: c.cfg.Softcap, ALiBi: c.a.ALiBi.Given(),
+		Bias: c.a.Bias != nil, Mask: c.a.Mask != nil || c.a.Blocks != nil, Counts: c.a.SparseTokens != nil,
+		DK: c.want.k, DV: c.want.v, Accumulate: c.args.Accumulate,
+	})
+	w.dAt, w.delta = make([]int64, max(simd.BackwardRows, simd.BackwardKeys)), make([]float64, simd.BackwardRows)
+	if c.want.bias && c.a.Bias.sizes(&c.a.Shape)[2] == 1 {
+		w.heads = 1
+		if c.a.Bias.sizes(&c.a.Shape)[1] > 1 {
+			w.heads = c.a.Group()
+		}
+		w.biasSum = make([]float64, w.heads*simd.BackwardKeys)
+	}
+	return w
+}
+
+// rowAt returns the head and the row in the sequence of a packed row.
+func (c *cpuBackward) rowAt(u *backwardUnit, r int) (head, row int) {
+	group := c.a.Group()
+	return u.kv*group + r%group, r / group
+}
+
+// storeZeros stores the gradients of the keys that a list leaves out, and of rows and keys
+// past the end of a sequence.
+func (w *cpuBackwardWorker) storeZeros(u *backwardUnit) {
+	c := w.c
+	if c.args.Accumulate {
+		return
+	}
+	zero := make([]float32, max(c.cfg.HeadDim, c.cfg.ValueDim()))
+	rows, keys := c.a.Sq, c.a.Sk
+	if v := c.a.Varlen; v != nil {
+		rows, keys = rangeOf(v.CuQ, v.TotalQ, rows, u.b), rangeOf(v.CuK, v.TotalK, keys, u.b)
+	}
+	if c.want.q {
+		for row := c.sequences[u.b].Rows; row < rows; row++ {
+			batch, at := c.queryRow(u.b, row)
+			for h := u.kv * c.a.Group(); h < (u.kv+1)*c.a.Group(); h++ {
+				c.dQ.WriteRow(zero, batch, h, at)
+			}
+		}
+	}
+	next := 0 // of the list
+	for key := range keys {
+		if key < c.sequences[u.b].Keys {
+			if u.list == nil {
+				continue
+			}
+			if next < len(u.list) && u.list[next] == int32(key) {
+				next++
+				continue
+			}
+		}
+		batch, at := c.kvRow(u.b, key)
+		if c.want.k {
+			c.dK.WriteRow(zero, batch, u.kv, at)
+		}
+		if c.want.v {
+			c.dV.WriteRow(zero, batch, u.kv, at)
+		}
+	}
+}
+
+// rangeOf returns the rows that sequence b has in a tensor, used or not.
+func rangeOf(cu Vector, total, most, b int) int {
+	if !cu.Given() {
+		return most
+	}
+	first, end := min(max(cu.hostInt(b), 0), total), min(max(cu.hostInt(b+1), 0), total)
+	return max(end-first, 0)
+}
+
+// beginBlock computes the numbers of the rows of a block.
+func (w *cpuBackwardWorker) beginBlock(u *backwardUnit, block int) {
+	c := w.c
+	first, n := w.rowsOf(u, block)
+	rows := c.rows[u.firstRow+first:][:n]
+	low, high := int32(math.MaxInt32), int32(0)
+	info := backwardBlock{leHi: math.MaxInt32}
+	for i := range rows {
+		r := &rows[i]
+		head, row := c.rowAt(u, first+i)
+		batch, at := c.queryRow(u.b, row)
+		var lse [1]float32
+		half.DecodeF32(lse[:], c.lse[((int64(batch)*int64(c.a.Hq)+int64(head))*int64(c.lseRows)+int64(at))*int64(F32.Size()):])
+		*r = simd.BackwardRow{Position: float64(c.position(u.b, row)), LSE: lse[0], Slope: c.slope(head)}
+		if math.IsInf(float64(r.LSE), -1) {
+			r.LSE = float32(math.Inf(1)) // nothing to attend to
+		} else {
+			lo, hi := c.span(u.b, row)
+			r.First, r.End = int32(lo), int32(hi)
+		}
+		if r.First < r.End {
+			low, high = min(low, r.First), max(high, r.End)
+		}
+		info.mostLo, info.leHi = max(info.mostLo, r.First), min(info.leHi, r.End)
+	}
+	info.first, info.last = u.tilesOf(low, high)
+	w.locate(u, first, rows)
+	for i := range rows {
+		head, row := c.rowAt(u, first+i)
+		w.OAt[i] = -1
+		if w.QAt[i] >= 0 {
+			batch, at := c.queryRow(u.b, row)
+			w.OAt[i] = c.o.byteOf(batch, head, at)
+		}
+	}
+	w.ReadRows(c.a.Q.Host, c.args.DO.Host, n, c.stored)
+	info.finite = w.Delta(w.delta, c.a.O.Host, c.stored)
+	for i := range rows {
+		r := &rows[i]
+		if math.IsInf(float64(r.LSE), 1) {
+			continue
+		}
+		delta := w.delta[i]
+		if c.args.DLSE.Given() {
+			head, row := c.rowAt(u, first+i)
+			batch, at := c.queryRow(u.b, row)
+			var dLSE [1]float32
+			c.dLSE.ReadRow(dLSE[:], batch, head, at)
+			delta -= float64(dLSE[0])
+		}
+		r.Delta = float32(delta)
+	}
+	c.blocks[u.firstBlk+block] = info
+	if c.want.q && info.first > info.last && !c.args.Accumulate {
+		w.storeQuery(u, block)
+	}
+}
+
+// rowsOf returns the first packed row of a block and the number of its rows.
+func (w *cpuBackwardWorker) rowsOf(u *backwardUnit, block int) (first, n int) {
+	first = block * simd.BackwardRows
+	return first, min(simd.BackwardRows, u.rows-first)
+}
+
+// locate sets the byte offsets of the rows of a block in Q and dO.
+func (w *cpuBackwardWorker) locate(u *backwardUnit, first int, rows []simd.BackwardRow) {
+	c := w.c
+	group := c.a.Group()
+	g, row := first%group, first/group
+	batch, at := c.queryRow(u.b, row)
+	for i := range rows {
+		w.QAt[i] = -1
+		if rows[i].First < rows[i].End {
+			w.QAt[i], w.DOAt[i] = c.q.byteOf(batch, u.kv*group+g, at), c.dO.byteOf(batch, u.kv*group+g, at)
+		}
+		if g++; g == group {
+			g, at = 0, at+1
+		}
+	}
+}
+
+// run computes a task.
+func (w *cpuBackwardWorker) run(u *backwardUnit, tile int) {
+	c := w.c
+	first := tile * simd.BackwardKeys
+	n := min(simd.BackwardKeys, u.keys-first)
+	for i := range n {
+		w.Keys[i] = u.key(first + i)
+		batch, at := c.kvRow(u.b, int(w.Keys[i]))
+		w.KAt[i], w.VAt[i] = c.k.byteOf(batch, u.kv, at), c.v.byteOf(batch, u.kv, at)
+		if u.count != nil {
+			w.Count[i] = u.count[first+i]
+		}
+	}
+	w.BeginKeys(c.a.K.Host, c.a.V.Host, n, c.stored)
+	clear(w.biasSum)
+	fold := 0
+	for block := range u.blocks {
+		info := &c.blocks[u.firstBlk+block]
+		if int(info.first) > tile || int(info.last) < tile {
+			continue
+		}
+		if f := block / backwardFold; f != fold {
+			w.Fold()
+			fold = f
+		}
+		w.block(u, tile, block, info)
+		u.pass(tile, int32(block+1))
+	}
+	w.Fold()
+	if w.biasSum != nil {
+		u.waitForSharers(tile, allBlocks)
+		w.storeBiasSum(u, n)
+	}
+	if c.want.k {
+		w.storeKeys(u, n, &c.dK, c.args.DK.Host, w.StoreDK)
+	}
+	if c.want.v {
+		w.storeKeys(u, n, &c.dV, c.args.DV.Host, w.StoreDV)
+	}
+	u.waitForSharers(tile, allBlocks)
+	u.pass(tile, allBlocks)
+}
+
+// block computes the tile of a block of rows.
+func (w *cpuBackwardWorker) block(u *backwardUnit, tile, block int, info *backwardBlock) {
+	c := w.c
+	first, rows := w.rowsOf(u, block)
+	w.Rows = c.rows[u.firstRow+first:][:rows]
+	any := w.compute(u, first, info)
+	if c.want.bias && w.biasSum == nil {
+		u.waitForSharers(tile, int32(block+1))
+		if any {
+			w.AddBias(c.args.DBias.Host)
+		}
+	}
+	if w.biasSum != nil && any {
+		w.SumBias(w.biasSum, first%w.heads, w.heads)
+	}
+	if !c.want.q {
+		return
+	}
+	if tile > int(info.first) {
+		u.wait(tile-1, int32(block+1))
+	}
+	if any {
+		w.AddQuery(c.sums[(u.firstRow+first)*c.stride:][:rows*c.stride])
+	}
+	if tile == int(info.last) {
+		w.storeQuery(u, block)
+	}
+}
+
+// compute computes all of a tile but dQ and dBias. It returns false if no row attends to a
+// key of the tile.
+func (w *cpuBackwardWorker) compute(u *backwardUnit, first int, info *backwardBlock) bool {
+	c := w.c
+	w.locate(u, first, w.Rows)
+	if c.a.Bias != nil || c.a.Mask != nil || c.a.Blocks != nil {
+		for i := range w.Rows {
+			head, row := c.rowAt(u, first+i)
+			switch {
+			case c.a.Mask != nil:
+				w.MaskAt[i] = c.maskAt(u.b, head, row)
+			case c.a.Blocks != nil:
+				w.MaskAt[i] = c.blocksAt(u.b, head, row)
+			}
+			if c.a.Bias != nil {
+				w.BiasAt[i] = c.biasAt(u.b, head, row)
+			}
+			if c.want.bias {
+				w.DBiasAt[i] = c.dBiasAt(int64(u.b), int64(head), int64(row))
+			}
+		}
+	}
+	w.ReadRows(c.a.Q.Host, c.args.DO.Host, len(w.Rows), c.stored)
+	masked := c.a.Mask != nil || c.a.Blocks != nil
+	switch {
+	case c.a.Mask != nil:
+		if !w.ReadMask(c.a.Mask.Host) {
+			return false
+		}
+	case c.a.Blocks != nil:
+		if !w.ReadBlocks(c.a.Blocks.Map.Host, bits.TrailingZeros(uint(c.a.Blocks.BlockK))) {
+			return false
+		}
+	}
+	if c.a.Bias != nil {
+		w.ReadBias(c.a.Bias.Host, simdType(c.a.Bias.DType))
+	}
+	full := !masked && info.mostLo <= w.Keys[0] && w.Last() < info.leHi
+	w.Tile(full, info.finite, masked)
+	return true
+}
+
+// storeQuery stores the rows of dQ of a block.
+func (w *cpuBackwardWorker) storeQuery(u *backwardUnit, block int) {
+	c := w.c
+	first, n := w.rowsOf(u, block)
+	for i := range n {
+		head, row := c.rowAt(u, first+i)
+		batch, at := c.queryRow(u.b, row)
+		w.dAt[i] = c.dQ.byteOf(batch, head, at)
+	}
+	w.StoreDQ(c.args.DQ.Host, w.dAt, c.sums[(u.firstRow+first)*c.stride:], n, c.args.Accumulate, c.stored)
+}
+
+// storeKeys stores dK or dV of a block of n keys.
+func (w *cpuBackwardWorker) storeKeys(u *backwardUnit, n int, view *HostView, host []byte, store func([]byte, []int64, simd.Type)) {
+	for i := range n {
+		batch, at := w.c.kvRow(u.b, int(w.Keys[i]))
+		w.dAt[i] = view.byteOf(batch, u.kv, at)
+	}
+	store(host, w.dAt, w.c.stored)
+}
+
+// storeBiasSum adds the sums over all rows to dBias.
+func (w *cpuBackwardWorker) storeBiasSum(u *backwardUnit, n int) {
+	c := w.c
+	for h := range w.heads {
+		at := c.dBiasAt(int64(u.b), int64(u.kv*c.a.Group()+h), 0)
+		for i, sum := range w.biasSum[h*simd.BackwardKeys:][:n] {
+			var x [1]float32
+			to := c.args.DBias.Host[(at+int64(w.Keys[i]))*int64(F32.Size()):]
+			half.DecodeF32(x[:], to)
+			x[0] = float32(float64(x[0]) + sum)
+			half.EncodeF32(to, x[:])
+		}
+	}
+}
+
+// backwardBytes is the memory of a call.
+func backwardBytes(cfg *Config, a *BackwardArgs, want gradientSet) uint64 {
+	const perRow = 40 + 1 // a simd.BackwardRow, and a share of a block
+	rows := hostmem.Product(uint64(a.B), uint64(a.Hq), uint64(a.Sq))
+	if a.Varlen != nil && a.Varlen.CuQ.Given() {
+		rows = min(rows, hostmem.Product(uint64(a.Hq), uint64(a.Varlen.TotalQ)))
+	}
+	units := hostmem.Product(uint64(a.B), uint64(a.KVHeads()))
+	tiles := hostmem.Product(units, a.rowKeys()/simd.BackwardKeys+1)
+	total := hostmem.Sum(a.sequenceBytes(), hostmem.Product(rows, perRow), hostmem.Product(units, 256), hostmem.Product(tiles, 8+4),
+		hostmem.Product(workers(tiles), cpuKernels.BackwardBytes(cfg.HeadDim, cfg.ValueDim())))
+	if want.q {
+		total = hostmem.Sum(total, hostmem.Product(rows, uint64(cpuKernels.Stride(cfg.HeadDim)), 4))
+	}
+	if a.SparseTokens != nil {
+		total = hostmem.Sum(total, hostmem.Product(uint64(a.SparseTokens.Total), 16))
+	}
+	return total
+}
