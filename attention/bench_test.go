@@ -47,9 +47,9 @@ func BenchmarkBackward(b *testing.B) {
 	for _, dt := range []attention.DType{attention.F32, attention.F16} {
 		for _, d := range []int{64, 128} {
 			for _, causal := range []attention.Causal{attention.CausalNone, attention.BottomRight} {
-				for _, n := range []int{512, 1024} {
+				for _, n := range []int{256, 512, 1024} {
 					cfg := attention.Config{DType: dt, HeadDim: d, Causal: causal}
-					p := newProblem(cfg, attention.Shape{B: 1, Hq: 4, Sq: n, Sk: n}, attention.BHSD, 1)
+					p := newProblem(cfg, attention.Shape{B: 1, Hq: 1, Sq: n, Sk: n}, attention.BHSD, 1)
 					a := attention.BackwardArgs{Args: p.Args, DO: newProblem(cfg, p.Shape, attention.BHSD, 2).V}
 					for _, x := range []struct{ to, like *attention.Tensor }{{&a.DQ, &p.Q}, {&a.DK, &p.K}, {&a.DV, &p.V}} {
 						*x.to = *x.like

@@ -40,7 +40,7 @@ func backwardCPU(cfg Config, a BackwardArgs) error {
 	c.sumSinks()
 	if want.q || want.k || want.v || want.bias {
 		par.Each(int64(len(c.tasks)), func() func(int64) {
-			w := newCPUBackwardWorker(&c)
+			w := c.worker()
 			return func(i int64) { w.run(&c.units[c.tasks[i].unit], int(c.tasks[i].tile)) }
 		})
 	}
@@ -66,6 +66,29 @@ type cpuBackward struct {
 	blocks []backwardBlock    // of all units
 	sums   []float32          // dQ of rows, without the scale
 	stride int                // elements of sums per row
+
+	mu      sync.Mutex
+	workers []*cpuBackwardWorker // idle
+}
+
+// keep keeps a worker for the tasks.
+func (c *cpuBackward) keep(w *cpuBackwardWorker) {
+	c.mu.Lock()
+	c.workers = append(c.workers, w)
+	c.mu.Unlock()
+}
+
+// worker returns a worker that is kept, or a new one.
+func (c *cpuBackward) worker() *cpuBackwardWorker {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := len(c.workers)
+	if n == 0 {
+		return newCPUBackwardWorker(c)
+	}
+	w := c.workers[n-1]
+	c.workers = c.workers[:n-1]
+	return w
 }
 
 type backwardTask struct{ unit, tile int32 }
@@ -294,6 +317,7 @@ func (c *cpuBackward) begin() {
 	}
 	par.Each(int64(len(pieces)), func() func(int64) {
 		w := newCPUBackwardWorker(c)
+		c.keep(w)
 		return func(i int64) {
 			u := &c.units[pieces[i].unit]
 			if pieces[i].block < 0 {

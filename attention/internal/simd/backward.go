@@ -43,11 +43,12 @@ static int32_t simd_backward_delta(const simd_kernels *x, const simd_backward *t
 	return x->backward_delta(t, slab, sums, o, o_at, type);
 }
 static void simd_backward_tile(const simd_kernels *x, const simd_backward *t, float *slab, const void *row,
-	const int32_t *keys, const float *count, const float *bias, const int32_t *mask) {
-	x->backward_tile(t, slab, row, keys, count, bias, mask);
+	const int32_t *keys, const float *count, const float *bias, const int32_t *mask, int32_t n) {
+	x->backward_tile(t, slab, row, keys, count, bias, mask, n);
 }
-static void simd_backward_query(const simd_kernels *x, const simd_backward *t, const float *slab, float *dq, int32_t n) {
-	x->backward_query(t, slab, dq, n);
+static void simd_backward_query(const simd_kernels *x, const simd_backward *t, const float *slab, const void *row,
+	const int32_t *keys, float *dq, int32_t n) {
+	x->backward_query(t, slab, row, keys, dq, n);
 }
 static void simd_backward_bias(const simd_kernels *x, const simd_backward *t, const float *slab, void *base,
 	const int64_t *at, const int32_t *keys, int32_t n) {
@@ -224,12 +225,13 @@ func (b *Backward) Delta(sums []float64, o []byte, t Type) (finite bool) {
 func (b *Backward) Tile(full, finite, masked bool) {
 	b.c.full, b.c.rows_finite, b.c.mask = flag(full), flag(finite), flag(masked)
 	C.simd_backward_tile(b.kernels.c, &b.c, floats(b.slab), unsafe.Pointer(unsafe.SliceData(b.Rows)), ints(b.Keys),
-		floats(b.Count), floats(b.bias), ints(b.mask))
+		floats(b.Count), floats(b.bias), ints(b.mask), C.int32_t(b.n))
 }
 
 // AddQuery adds the tile to the sums of dQ of its rows. Scale is not applied.
 func (b *Backward) AddQuery(sums []float32) {
-	C.simd_backward_query(b.kernels.c, &b.c, floats(b.slab), floats(sums), C.int32_t(b.n))
+	C.simd_backward_query(b.kernels.c, &b.c, floats(b.slab), unsafe.Pointer(unsafe.SliceData(b.Rows)), ints(b.Keys),
+		floats(sums), C.int32_t(b.n))
 }
 
 // AddBias adds dS of the tile to dBias, float32 at DBiasAt.

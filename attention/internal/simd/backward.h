@@ -61,42 +61,108 @@ INLINE void product_rows(const int nv, const int mode, const bool skip, int32_t 
 		product_of(nv, 1, mode, skip, depth, scale, a + j * a_row, a_row, a_column, b, b_row, c + j * c_row, c_row);
 }
 
-INLINE void product(const int mode, const bool skip, int32_t rows, int32_t vectors, int32_t depth, float scale, const float *a,
-	int64_t a_row, int64_t a_column, const float *b, int64_t b_row, float *c, int64_t c_row) {
-	int32_t v = 0;
-	for (; v + VECTORS <= vectors; v += VECTORS)
-		product_rows(VECTORS, mode, skip, rows, depth, scale, a, a_row, a_column, b + v * VL, b_row, c + v * VL, c_row);
-	for (; v < vectors; v++)
-		product_rows(1, mode, skip, rows, depth, scale, a, a_row, a_column, b + v * VL, b_row, c + v * VL, c_row);
+// A range of rows or of keys of a tile.
+typedef struct {
+	int32_t from, to;
+} range;
+
+// ranges are the parts of a tile that are computed: those with a slot that a row attends
+// to, as far as panels of VECTORS vectors of keys and single rows tell.
+typedef struct {
+	range rows[COLUMNS / VL]; // of each panel
+	range keys[ROWS];         // of each row
+} ranges;
+
+// set_ranges sets the ranges of a tile of n keys, which ascend.
+static void set_ranges(const simd_backward *t, const simd_row *row, const int32_t *keys, int32_t n, ranges *in) {
+	for (int32_t v = 0; v < t->vectors; v += VECTORS) {
+		const int32_t last = (v + VECTORS) * VL < n ? (v + VECTORS) * VL : n;
+		const int32_t low = keys[v * VL], high = keys[last - 1];
+		range *r = &in->rows[v / VECTORS];
+		*r = (range){0, t->rows};
+		if (t->full) continue;
+		while (r->from < r->to && (row[r->from].first > high || row[r->from].end <= low)) r->from++;
+		while (r->from < r->to && (row[r->to - 1].first > high || row[r->to - 1].end <= low)) r->to--;
+	}
+	for (int32_t r = 0; r < t->rows; r++) {
+		range *k = &in->keys[r];
+		*k = (range){0, n};
+		if (t->full) continue;
+		while (k->from < k->to && keys[k->from] < row[r].first) k->from++;
+		while (k->from < k->to && keys[k->to - 1] >= row[r].end) k->to--;
+	}
 }
 
 // set_tile sets C to scale times rows of A times B, a tile of scores or of dP.
-static NOINLINE void set_tile(int32_t rows, int32_t vectors, int32_t depth, float scale, const float *a, const float *b, float *c) {
-	product(SET, false, rows, vectors, depth, scale, a, depth, 1, b, COLUMNS, c, COLUMNS);
+static NOINLINE void set_tile(const ranges *in, int32_t vectors, int32_t depth, float scale, const float *a, const float *b, float *c) {
+	for (int32_t v = 0; v < vectors; v += VECTORS) {
+		const range r = in->rows[v / VECTORS];
+		const float *from = a + (int64_t)r.from * depth;
+		float *to = c + r.from * COLUMNS;
+		if (v + VECTORS <= vectors)
+			product_rows(VECTORS, SET, false, r.to - r.from, depth, scale, from, depth, 1, b + v * VL, COLUMNS, to + v * VL, COLUMNS);
+		else
+			for (int32_t i = v; i < vectors; i++)
+				product_rows(1, SET, false, r.to - r.from, depth, scale, from, depth, 1, b + i * VL, COLUMNS, to + i * VL, COLUMNS);
+	}
+}
+
+INLINE void add_tile(const bool skip, const ranges *in, int32_t vectors, int32_t d, const float *a, const float *tile, float *c) {
+	for (int32_t v = 0; v < vectors; v += VECTORS) {
+		const range r = in->rows[v / VECTORS];
+		const float *rows = a + (int64_t)r.from * d, *from = tile + r.from * COLUMNS;
+		if (v + VECTORS <= vectors)
+			product_rows(VECTORS, ADD, skip, d, r.to - r.from, 1, rows, 1, d, from + v * VL, COLUMNS, c + v * VL, COLUMNS);
+		else
+			for (int32_t i = v; i < vectors; i++)
+				product_rows(1, ADD, skip, d, r.to - r.from, 1, rows, 1, d, from + i * VL, COLUMNS, c + i * VL, COLUMNS);
+	}
 }
 
 // add_keys adds A^T times a tile to C, which is dV^T or dK^T.
-static NOINLINE void add_keys(int32_t d, int32_t vectors, int32_t rows, const float *a, const float *tile, float *c) {
-	product(ADD, false, d, vectors, rows, 1, a, 1, d, tile, COLUMNS, c, COLUMNS);
+static NOINLINE void add_keys(const ranges *in, int32_t vectors, int32_t d, const float *a, const float *tile, float *c) {
+	add_tile(false, in, vectors, d, a, tile, c);
 }
 
 // add_keys_skip is add_keys that skips slots of 0.
-static NOINLINE void add_keys_skip(int32_t d, int32_t vectors, int32_t rows, const float *a, const float *tile, float *c) {
-	product(ADD, true, d, vectors, rows, 1, a, 1, d, tile, COLUMNS, c, COLUMNS);
+static NOINLINE void add_keys_skip(const ranges *in, int32_t vectors, int32_t d, const float *a, const float *tile, float *c) {
+	add_tile(true, in, vectors, d, a, tile, c);
+}
+
+INLINE void add_rows_of(const int nv, const int n, const ranges *in, int32_t row, const float *tile, const float *k, int64_t stride,
+	float *c) {
+	range keys = in->keys[row];
+	for (int i = 1; i < n; i++) {
+		const range other = in->keys[row + i];
+		if (other.from < keys.from) keys.from = other.from;
+		if (other.to > keys.to) keys.to = other.to;
+	}
+	product_of(nv, n, ADD, false, keys.to - keys.from, 1, tile + row * COLUMNS + keys.from, COLUMNS, 1, k + keys.from * stride, stride,
+		c + row * stride, stride);
+}
+
+INLINE void add_rows_panel(const int nv, const ranges *in, int32_t rows, const float *tile, const float *k, int64_t stride, float *c) {
+	int32_t r = 0;
+	for (; r + BROADCASTS <= rows; r += BROADCASTS) add_rows_of(nv, BROADCASTS, in, r, tile, k, stride, c);
+	for (; r + 4 <= rows; r += 4) add_rows_of(nv, 4, in, r, tile, k, stride, c);
+	for (; r < rows; r++) add_rows_of(nv, 1, in, r, tile, k, stride, c);
 }
 
 // add_rows adds a tile times rows of K to C, which is dQ.
-static NOINLINE void add_rows(int32_t rows, int32_t vectors, int32_t keys, const float *tile, const float *k, int64_t stride, float *c) {
-	product(ADD, false, rows, vectors, keys, 1, tile, COLUMNS, 1, k, stride, c, stride);
+static NOINLINE void add_rows(const ranges *in, int32_t rows, int32_t vectors, const float *tile, const float *k, int64_t stride,
+	float *c) {
+	int32_t v = 0;
+	for (; v + VECTORS <= vectors; v += VECTORS) add_rows_panel(VECTORS, in, rows, tile, k + v * VL, stride, c + v * VL);
+	for (; v < vectors; v++) add_rows_panel(1, in, rows, tile, k + v * VL, stride, c + v * VL);
 }
 
 // add_rows_skip is add_rows that skips slots of 0.
-static NOINLINE void add_rows_skip(int32_t rows, int32_t vectors, int32_t keys, const float *tile, const float *k, int64_t stride,
-	float *c) {
+static NOINLINE void add_rows_skip(const ranges *in, int32_t rows, int32_t vectors, const float *tile, const float *k,
+	int64_t stride, float *c) {
 	for (int32_t r = 0; r < rows; r++)
 		for (int32_t v = 0; v < vectors; v++) {
 			V sum = splat(0);
-			for (int32_t key = 0; key < keys; key++) {
+			for (int32_t key = in->keys[r].from; key < in->keys[r].to; key++) {
 				const float x = tile[r * COLUMNS + key];
 				if (x != 0) sum = FMA(splat(x), load(k + key * stride + v * VL), sum);
 			}
@@ -164,8 +230,8 @@ static NOINLINE void weigh(const simd_backward *t, const simd_row *row, const in
 	weigh_tile(false, t, row, keys, count, bias, mask, s, ds, dx);
 }
 
-// finite reports whether all elements of an array are.
-static int32_t finite(const float *x, int32_t n) {
+// all_finite reports whether all elements of an array are.
+static int32_t all_finite(const float *x, int32_t n) {
 	int32_t i = 0;
 	for (; i + VL <= n; i += VL)
 		if (ANY(INT_LE(splat_int(0x7f800000), (U)magnitude(load(x + i))))) return 0;
@@ -185,7 +251,7 @@ static int32_t backward_keys(const simd_backward *t, float *slab, const uint8_t 
 	int32_t is_finite = 1;
 	for (int32_t i = 0; i < n; i++) {
 		widen_row(rows + i * t->stride, k + k_at[i], t->d, type, 1);
-		is_finite &= finite(rows + i * t->stride, t->d);
+		is_finite &= all_finite(rows + i * t->stride, t->d);
 	}
 	transpose(kt, COLUMNS, rows, t->stride, n, t->d);
 	float *values = slab + t->scratch;
@@ -233,27 +299,31 @@ static int32_t backward_delta(const simd_backward *t, float *slab, double *sums,
 		for (int j = 0; j < PARTS; j++) sum += part[j];
 		sums[r] = sum;
 	}
-	return finite(slab + t->q, t->rows * t->d) & finite(slab + t->dO, t->rows * t->dv);
+	return all_finite(slab + t->q, t->rows * t->d) & all_finite(slab + t->dO, t->rows * t->dv);
 }
 
-// backward_tile computes P, dS and dX of a tile and adds to dV^T and dK^T.
+// backward_tile computes P, dS and dX of a tile of n keys, and adds to dV^T and dK^T.
 static void backward_tile(const simd_backward *t, float *slab, const simd_row *row, const int32_t *keys, const float *count,
-	const float *bias, const int32_t *mask) {
+	const float *bias, const int32_t *mask, int32_t n) {
+	ranges in;
+	set_ranges(t, row, keys, n, &in);
 	float *s = slab + t->s, *ds = slab + t->ds, *dx = slab + (t->softcap != 0 ? t->scratch : t->ds);
-	set_tile(t->rows, t->vectors, t->d, t->scale, slab + t->q, slab + t->kt, s);
-	set_tile(t->rows, t->vectors, t->dv, 1, slab + t->dO, slab + t->vt, ds);
+	set_tile(&in, t->vectors, t->d, t->scale, slab + t->q, slab + t->kt, s);
+	set_tile(&in, t->vectors, t->dv, 1, slab + t->dO, slab + t->vt, ds);
 	if (t->full && t->softcap == 0 && !t->bias && !t->alibi && !count)
 		weigh_plain(t, row, s, ds);
 	else
 		weigh(t, row, keys, count, bias, mask, s, ds, dx);
-	if (t->want_v) (t->rows_finite ? add_keys : add_keys_skip)(t->dv, t->vectors, t->rows, slab + t->dO, s, slab + t->dvt);
-	if (t->want_k) (t->rows_finite ? add_keys : add_keys_skip)(t->d, t->vectors, t->rows, slab + t->q, dx, slab + t->dkt);
+	if (t->want_v) (t->rows_finite ? add_keys : add_keys_skip)(&in, t->vectors, t->dv, slab + t->dO, s, slab + t->dvt);
+	if (t->want_k) (t->rows_finite ? add_keys : add_keys_skip)(&in, t->vectors, t->d, slab + t->q, dx, slab + t->dkt);
 }
 
 // backward_query adds a tile of n keys to dQ, rows at the stride of K.
-static void backward_query(const simd_backward *t, const float *slab, float *dq, int32_t n) {
+static void backward_query(const simd_backward *t, const float *slab, const simd_row *row, const int32_t *keys, float *dq, int32_t n) {
+	ranges in;
+	set_ranges(t, row, keys, n, &in);
 	const float *dx = slab + (t->softcap != 0 ? t->scratch : t->ds);
-	(t->keys_finite ? add_rows : add_rows_skip)(t->rows, (int32_t)(t->stride / VL), n, dx, slab + t->k, t->stride, dq);
+	(t->keys_finite ? add_rows : add_rows_skip)(&in, t->rows, (int32_t)(t->stride / VL), dx, slab + t->k, t->stride, dq);
 }
 
 // backward_bias adds dS of a tile of n keys to dBias. Row r begins at at[r].

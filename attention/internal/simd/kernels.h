@@ -88,8 +88,9 @@ typedef struct {
 	int32_t (*backward_delta)(const simd_backward *t, float *slab, double *sums, const uint8_t *o, const int64_t *o_at,
 		int32_t type);
 	void (*backward_tile)(const simd_backward *t, float *slab, const simd_row *row, const int32_t *keys, const float *count,
-		const float *bias, const int32_t *mask);
-	void (*backward_query)(const simd_backward *t, const float *slab, float *dq, int32_t n);
+		const float *bias, const int32_t *mask, int32_t n);
+	void (*backward_query)(const simd_backward *t, const float *slab, const simd_row *row, const int32_t *keys, float *dq,
+		int32_t n);
 	void (*backward_bias)(const simd_backward *t, const float *slab, float *base, const int64_t *at, const int32_t *keys,
 		int32_t n);
 	void (*backward_bias_sum)(const simd_backward *t, const float *slab, double *sums, int32_t first, int32_t n);
