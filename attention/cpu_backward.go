@@ -345,7 +345,7 @@ func (c *cpuBackward) sumSinks() {
 				for r := head % group; r < u.rows; r += group {
 					row := &c.rows[u.firstRow+r]
 					if p := math.Exp(float64(sink) - float64(row.LSE)); p != 0 {
-						sum -= p * float64(row.Delta)
+						sum -= p * float64(row.Factor) * float64(row.Delta)
 					}
 				}
 			}
@@ -456,7 +456,7 @@ func (w *cpuBackwardWorker) beginBlock(u *backwardUnit, block int) {
 		batch, at := c.queryRow(u.b, row)
 		var lse [1]float32
 		half.DecodeF32(lse[:], c.lse[((int64(batch)*int64(c.a.Hq)+int64(head))*int64(c.lseRows)+int64(at))*int64(F32.Size()):])
-		*r = simd.BackwardRow{Position: float64(c.position(u.b, row)), LSE: lse[0], Slope: c.slope(head)}
+		*r = simd.BackwardRow{Position: float64(c.position(u.b, row)), LSE: lse[0], Slope: c.slope(head), Factor: 1}
 		if math.IsInf(float64(r.LSE), -1) {
 			r.LSE = float32(math.Inf(1)) // nothing to attend to
 		} else {
@@ -496,8 +496,48 @@ func (w *cpuBackwardWorker) beginBlock(u *backwardUnit, block int) {
 		r.Delta = float32(delta)
 	}
 	c.blocks[u.firstBlk+block] = info
+	w.correct(u, first, rows, &info)
 	if c.want.q && info.first > info.last && !c.args.Accumulate {
 		w.storeQuery(u, block)
+	}
+}
+
+// exactLSE bounds LSE in magnitude: below it, rounding LSE to float32 changes P by less than
+// 1.6e-5 of itself.
+const exactLSE = 256
+
+// correct computes the factors of rows whose LSE is large. The sum of their P differs from 1
+// because LSE is rounded: at 1e4 by 5e-4, at 1e9 by anything.
+func (w *cpuBackwardWorker) correct(u *backwardUnit, first int, rows []simd.BackwardRow, info *backwardBlock) {
+	c := w.c
+	large := func(r *simd.BackwardRow) bool {
+		lse := math.Abs(float64(r.LSE))
+		return r.First < r.End && lse >= exactLSE && !math.IsInf(lse, 1)
+	}
+	if !slices.ContainsFunc(rows, func(r simd.BackwardRow) bool { return large(&r) }) {
+		return
+	}
+	w.Rows = rows
+	sums := w.delta
+	clear(sums)
+	for tile := int(info.first); tile <= int(info.last); tile++ {
+		w.beginKeys(u, tile)
+		if w.readOptions(u, first) {
+			w.RowSums(sums, w.full(info))
+		}
+	}
+	for i := range rows {
+		r := &rows[i]
+		if !large(r) {
+			continue
+		}
+		head, _ := c.rowAt(u, first+i)
+		if sink, ok := c.sink(head); ok {
+			sums[i] += math.Exp(float64(sink) - float64(r.LSE))
+		}
+		if sums[i] > 0 && !math.IsInf(sums[i], 1) {
+			r.Factor = float32(1 / sums[i])
+		}
 	}
 }
 
@@ -524,11 +564,11 @@ func (w *cpuBackwardWorker) locate(u *backwardUnit, first int, rows []simd.Backw
 	}
 }
 
-// run computes a task.
-func (w *cpuBackwardWorker) run(u *backwardUnit, tile int) {
+// beginKeys reads a block of keys.
+func (w *cpuBackwardWorker) beginKeys(u *backwardUnit, tile int) (n int) {
 	c := w.c
 	first := tile * simd.BackwardKeys
-	n := min(simd.BackwardKeys, u.keys-first)
+	n = min(simd.BackwardKeys, u.keys-first)
 	for i := range n {
 		w.Keys[i] = u.key(first + i)
 		batch, at := c.kvRow(u.b, int(w.Keys[i]))
@@ -538,6 +578,13 @@ func (w *cpuBackwardWorker) run(u *backwardUnit, tile int) {
 		}
 	}
 	w.BeginKeys(c.a.K.Host, c.a.V.Host, n, c.stored)
+	return n
+}
+
+// run computes a task.
+func (w *cpuBackwardWorker) run(u *backwardUnit, tile int) {
+	c := w.c
+	n := w.beginKeys(u, tile)
 	clear(w.biasSum)
 	fold := 0
 	for block := range u.blocks {
@@ -601,25 +648,42 @@ func (w *cpuBackwardWorker) block(u *backwardUnit, tile, block int, info *backwa
 func (w *cpuBackwardWorker) compute(u *backwardUnit, first int, info *backwardBlock) bool {
 	c := w.c
 	w.locate(u, first, w.Rows)
-	if c.a.Bias != nil || c.a.Mask != nil || c.a.Blocks != nil {
-		for i := range w.Rows {
-			head, row := c.rowAt(u, first+i)
-			switch {
-			case c.a.Mask != nil:
-				w.MaskAt[i] = c.maskAt(u.b, head, row)
-			case c.a.Blocks != nil:
-				w.MaskAt[i] = c.blocksAt(u.b, head, row)
-			}
-			if c.a.Bias != nil {
-				w.BiasAt[i] = c.biasAt(u.b, head, row)
-			}
-			if c.want.bias {
-				w.DBiasAt[i] = c.dBiasAt(int64(u.b), int64(head), int64(row))
-			}
+	w.ReadRows(c.a.Q.Host, c.args.DO.Host, len(w.Rows), c.stored)
+	if !w.readOptions(u, first) {
+		return false
+	}
+	w.Tile(w.full(info), info.finite)
+	return true
+}
+
+// full reports whether every row of a block attends to every key of the tile.
+func (w *cpuBackwardWorker) full(info *backwardBlock) bool {
+	a := w.c.a
+	return a.Mask == nil && a.Blocks == nil && info.mostLo <= w.Keys[0] && w.Last() < info.leHi
+}
+
+// readOptions reads the bias and the mask or bitmap of a tile. It returns false if the mask
+// excludes all slots.
+func (w *cpuBackwardWorker) readOptions(u *backwardUnit, first int) bool {
+	c := w.c
+	if c.a.Bias == nil && c.a.Mask == nil && c.a.Blocks == nil {
+		return true
+	}
+	for i := range w.Rows {
+		head, row := c.rowAt(u, first+i)
+		switch {
+		case c.a.Mask != nil:
+			w.MaskAt[i] = c.maskAt(u.b, head, row)
+		case c.a.Blocks != nil:
+			w.MaskAt[i] = c.blocksAt(u.b, head, row)
+		}
+		if c.a.Bias != nil {
+			w.BiasAt[i] = c.biasAt(u.b, head, row)
+		}
+		if c.want.bias {
+			w.DBiasAt[i] = c.dBiasAt(int64(u.b), int64(head), int64(row))
 		}
 	}
-	w.ReadRows(c.a.Q.Host, c.args.DO.Host, len(w.Rows), c.stored)
-	masked := c.a.Mask != nil || c.a.Blocks != nil
 	switch {
 	case c.a.Mask != nil:
 		if !w.ReadMask(c.a.Mask.Host) {
@@ -633,8 +697,6 @@ func (w *cpuBackwardWorker) compute(u *backwardUnit, first int, info *backwardBl
 	if c.a.Bias != nil {
 		w.ReadBias(c.a.Bias.Host, simdType(c.a.Bias.DType))
 	}
-	full := !masked && info.mostLo <= w.Keys[0] && w.Last() < info.leHi
-	w.Tile(full, info.finite, masked)
 	return true
 }
 

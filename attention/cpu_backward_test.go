@@ -2,6 +2,7 @@ package attention_test
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"runtime"
 	"slices"
@@ -452,6 +453,38 @@ func TestCPUBackwardOfWeightZero(t *testing.T) {
 		}
 	}
 	sameGradients(t, want, c.onCPU(t), "NaN in V")
+}
+
+// LSE is rounded to float32: that of a large score says little of the row sum.
+func TestCPUBackwardOfWildScores(t *testing.T) {
+	const keys = 290
+	names := slices.Sorted(maps.Keys(wildRows))
+	c := newBackward(attention.Config{HeadDim: 16}, attention.Shape{B: 1, Hq: 1, Sq: len(names), Sk: keys}, attention.BHSD, 5)
+	c.bias(0, 0, 0)
+	for r, name := range names {
+		for key := range keys {
+			half.EncodeF32(c.Bias.Host[4*(r*keys+key):], []float32{wildRows[name](key)})
+		}
+	}
+	for _, e := range c.elements(t, "Q", c.Q, false, 16, nil) {
+		e.set(0) // so that biases are the scores, exactly
+	}
+	for _, sinks := range []float32{float32(math.Inf(-1)), 2, -1e9} {
+		c.Sinks = vectorF32(sinks)
+		want := c.run(t)
+		attention.EachKernelSet(t, func(t *testing.T, _ string) {
+			n := *c
+			got := n.onCPU(t)
+			requireNear(t, want, got, attention.F32)
+			for r, name := range names { // the rows of dQ one by one
+				row := func(g []float64) attention.Gradients { return attention.Gradients{DQ: g[r*16:][:16]} }
+				requireNear(t, row(want.DQ), row(got.DQ), attention.F32)
+				if t.Failed() {
+					t.Fatal(name)
+				}
+			}
+		})
+	}
 }
 
 func TestCPUBackwardComputesWhatHasAnOutput(t *testing.T) {

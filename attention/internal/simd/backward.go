@@ -11,6 +11,8 @@ package simd
 #cgo nocallback simd_backward_delta
 #cgo noescape simd_backward_tile
 #cgo nocallback simd_backward_tile
+#cgo noescape simd_backward_sums
+#cgo nocallback simd_backward_sums
 #cgo noescape simd_backward_query
 #cgo nocallback simd_backward_query
 #cgo noescape simd_backward_bias
@@ -45,6 +47,10 @@ static int32_t simd_backward_delta(const simd_kernels *x, const simd_backward *t
 static void simd_backward_tile(const simd_kernels *x, const simd_backward *t, float *slab, const void *row,
 	const int32_t *keys, const float *count, const float *bias, const int32_t *mask, int32_t n) {
 	x->backward_tile(t, slab, row, keys, count, bias, mask, n);
+}
+static void simd_backward_sums(const simd_kernels *x, const simd_backward *t, float *slab, const void *row,
+	const int32_t *keys, const float *count, const float *bias, const int32_t *mask, int32_t n, double *sums) {
+	x->backward_sums(t, slab, row, keys, count, bias, mask, n, sums);
 }
 static void simd_backward_query(const simd_kernels *x, const simd_backward *t, const float *slab, const void *row,
 	const int32_t *keys, float *dq, int32_t n) {
@@ -98,7 +104,7 @@ type BackwardRow struct {
 	LSE, Delta float32 // Delta is rowsum(dO * O) - dLSE
 	First, End int32   // keys that the row attends to
 	Slope      float32 // for ALiBi
-	_          int32
+	Factor     float32 // of P: corrects the rounding of a large LSE
 }
 
 var _ [unsafe.Sizeof(BackwardRow{})]byte = [C.sizeof_simd_row]byte{}
@@ -165,7 +171,7 @@ func (k *Kernels) BackwardBytes(d, dv int) uint64 {
 func (k *Kernels) NewBackward(d, dv int, o BackwardOptions) *Backward {
 	b := &Backward{kernels: k, c: C.simd_backward{
 		d: C.int32_t(d), dv: C.int32_t(dv), scale: C.float(o.Scale), softcap: C.float(o.Softcap),
-		bias: flag(o.Bias), alibi: flag(o.ALiBi), want_k: flag(o.DK), want_v: flag(o.DV), accumulate: flag(o.Accumulate),
+		bias: flag(o.Bias), mask: flag(o.Mask), alibi: flag(o.ALiBi), want_k: flag(o.DK), want_v: flag(o.DV), accumulate: flag(o.Accumulate),
 	}}
 	slab, sums := k.backwardLayout(&b.c)
 	b.slab, b.sums = make([]float32, slab), make([]float32, sums)
@@ -222,10 +228,17 @@ func (b *Backward) Delta(sums []float64, o []byte, t Type) (finite bool) {
 // Tile computes P, dS and the gradient of the products of a tile and adds to the sums of dK
 // and dV. full says that every row attends to every key, finite that the rows of Q and dO
 // are.
-func (b *Backward) Tile(full, finite, masked bool) {
-	b.c.full, b.c.rows_finite, b.c.mask = flag(full), flag(finite), flag(masked)
+func (b *Backward) Tile(full, finite bool) {
+	b.c.full, b.c.rows_finite = flag(full), flag(finite)
 	C.simd_backward_tile(b.kernels.c, &b.c, floats(b.slab), unsafe.Pointer(unsafe.SliceData(b.Rows)), ints(b.Keys),
 		floats(b.Count), floats(b.bias), ints(b.mask), C.int32_t(b.n))
+}
+
+// RowSums adds the row sums of P of a tile to sums.
+func (b *Backward) RowSums(sums []float64, full bool) {
+	b.c.full = flag(full)
+	C.simd_backward_sums(b.kernels.c, &b.c, floats(b.slab), unsafe.Pointer(unsafe.SliceData(b.Rows)), ints(b.Keys),
+		floats(b.Count), floats(b.bias), ints(b.mask), C.int32_t(b.n), (*C.double)(unsafe.SliceData(sums)))
 }
 
 // AddQuery adds the tile to the sums of dQ of its rows. Scale is not applied.

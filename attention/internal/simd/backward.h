@@ -7,7 +7,7 @@
 //
 //	S  [row][key]  = scale Q K^T    rows of Q times columns of K^T
 //	dP [row][key]  = dO V^T         rows of dO times columns of V^T
-//	P  = exp(S - LSE)   dS = P (dP - delta)   dX = dS times the slope of the softcap
+//	P  = exp(S - LSE) factor   dS = P (dP - delta)   dX = dS times the slope of the softcap
 //	dV^T [dv][key] += dO^T P        columns of dO times rows of P
 //	dK^T [d][key]  += Q^T dX        columns of Q times rows of dX
 //	dQ   [row][d]  += dX K          rows of dX times rows of K
@@ -183,7 +183,7 @@ INLINE V tanh_slope(V x, V *slope) {
 INLINE void weigh_tile(const bool plain, const simd_backward *t, const simd_row *row, const int32_t *keys, const float *count,
 	const float *bias, const int32_t *mask, float *s, float *ds, float *dx) {
 	for (int32_t r = 0; r < t->rows; r++) {
-		const V lse = splat(row[r].lse), delta = splat(row[r].delta);
+		const V lse = splat(row[r].lse), delta = splat(row[r].delta), factor = splat(row[r].factor);
 		float *p = s + r * COLUMNS, *g = ds + r * COLUMNS;
 		for (int32_t c = 0; c < t->vectors * VL; c += VL) {
 			V x = load(p + c), slope = splat(1);
@@ -201,7 +201,7 @@ INLINE void weigh_tile(const bool plain, const simd_backward *t, const simd_row 
 					x = FMA(splat(-row[r].slope), load(distance), x);
 				}
 			}
-			V w = weight(MAX(splat(-150), x - lse), splat(0), splat(0));
+			V w = weight(MAX(splat(-150), x - lse), splat(0), splat(0)) * factor;
 			if (!plain) {
 				if (count) w = w * load(count + c);
 				if (!t->full) {
@@ -316,6 +316,19 @@ static void backward_tile(const simd_backward *t, float *slab, const simd_row *r
 		weigh(t, row, keys, count, bias, mask, s, ds, dx);
 	if (t->want_v) (t->rows_finite ? add_keys : add_keys_skip)(&in, t->vectors, t->dv, slab + t->dO, s, slab + t->dvt);
 	if (t->want_k) (t->rows_finite ? add_keys : add_keys_skip)(&in, t->vectors, t->d, slab + t->q, dx, slab + t->dkt);
+}
+
+// backward_sums adds the weights of a tile of n keys to the sum of each row.
+static void backward_sums(const simd_backward *t, float *slab, const simd_row *row, const int32_t *keys, const float *count,
+	const float *bias, const int32_t *mask, int32_t n, double *sums) {
+	ranges in;
+	set_ranges(t, row, keys, n, &in);
+	float *s = slab + t->s, *ds = slab + t->ds;
+	set_tile(&in, t->vectors, t->d, t->scale, slab + t->q, slab + t->kt, s);
+	memset(ds, 0, sizeof(float) * ROWS * COLUMNS);
+	weigh(t, row, keys, count, bias, mask, s, ds, slab + t->scratch);
+	for (int32_t r = 0; r < t->rows; r++)
+		for (int32_t c = 0; c < n; c++) sums[r] += s[r * COLUMNS + c];
 }
 
 // backward_query adds a tile of n keys to dQ, rows at the stride of K.

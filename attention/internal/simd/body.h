@@ -603,6 +603,7 @@ const simd_kernels NAME = {
 	.backward_rows = backward_rows,
 	.backward_delta = backward_delta,
 	.backward_tile = backward_tile,
+	.backward_sums = backward_sums,
 	.backward_query = backward_query,
 	.backward_bias = backward_bias,
 	.backward_bias_sum = backward_bias_sum,

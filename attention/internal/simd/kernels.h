@@ -61,7 +61,7 @@ typedef struct {
 	float lse, delta;   // delta is rowsum(dO * O) - dLSE
 	int32_t first, end; // keys that the row attends to
 	float slope;        // for ALiBi
-	int32_t unused;
+	float factor;       // of the weights: corrects the rounding of a large LSE
 } simd_row;
 
 typedef struct {
@@ -89,6 +89,8 @@ typedef struct {
 		int32_t type);
 	void (*backward_tile)(const simd_backward *t, float *slab, const simd_row *row, const int32_t *keys, const float *count,
 		const float *bias, const int32_t *mask, int32_t n);
+	void (*backward_sums)(const simd_backward *t, float *slab, const simd_row *row, const int32_t *keys, const float *count,
+		const float *bias, const int32_t *mask, int32_t n, double *sums);
 	void (*backward_query)(const simd_backward *t, const float *slab, const simd_row *row, const int32_t *keys, float *dq,
 		int32_t n);
 	void (*backward_bias)(const simd_backward *t, const float *slab, float *base, const int64_t *at, const int32_t *keys,
