@@ -3,6 +3,7 @@ package attention
 import (
 	"math"
 	"math/bits"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,7 +23,8 @@ import (
 // the blocks of rows, sums dK and dV, and adds to dQ, five products in all. Tasks that add
 // to the same rows of dQ take turns in the order of their keys, and a task that has to wait
 // is never ahead of one that has not begun. So each sum has one order, whatever the number
-// of CPUs.
+// of CPUs. Where there are few tasks for the CPUs, each fold of blocks of rows is a task of
+// its own; its sums are added to the others in the same order.
 //
 // Gradients of rows and keys past the end of their sequence, but within its range of the
 // tensors, are 0. DSinks holds rowsum(dO * O) of each row, so it is as exact as O.
@@ -41,7 +43,10 @@ func backwardCPU(cfg Config, a BackwardArgs) error {
 	if want.q || want.k || want.v || want.bias {
 		par.Each(int64(len(c.tasks)), func() func(int64) {
 			w := c.worker()
-			return func(i int64) { w.run(&c.units[c.tasks[i].unit], int(c.tasks[i].tile)) }
+			return func(i int64) {
+				t := &c.tasks[i]
+				w.run(&c.units[t.unit], int(t.tile), int(t.fold))
+			}
 		})
 	}
 	return nil
@@ -65,6 +70,7 @@ type cpuBackward struct {
 	rows   []simd.BackwardRow // of all units
 	blocks []backwardBlock    // of all units
 	sums   []float32          // dQ of rows, without the scale
+	parts  []float32          // sums of dK and dV of folds that are tasks
 	stride int                // elements of sums per row
 
 	mu      sync.Mutex
@@ -91,24 +97,32 @@ func (c *cpuBackward) worker() *cpuBackwardWorker {
 	return w
 }
 
-type backwardTask struct{ unit, tile int32 }
+type backwardTask struct{ unit, tile, fold int32 }
+
+// backwardFold is how many blocks of rows are summed before their sum is added to that of
+// all. It keeps the rounding errors of long sums small, and folds are computed by several
+// CPUs.
+const backwardFold = 8
 
 // backwardUnit is a sequence and key head.
 type backwardUnit struct {
-	b, kv    int
-	rows     int       // packed
-	firstRow int       // in cpuBackward.rows
-	blocks   int       // of rows
-	firstBlk int       // in cpuBackward.blocks
-	tiles    int       // blocks of keys
-	keys     int       // of the sequence or of the list
-	list     []int32   // keys of a list, ascending, each once; nil: all keys
-	count    []float32 // how often the list has each
-	before   *backwardUnit
-	done     []atomic.Int32 // blocks of rows that each tile has passed
-	mu       sync.Mutex
-	passed   sync.Cond
-	waiting  atomic.Int32
+	b, kv     int
+	rows      int       // packed
+	firstRow  int       // in cpuBackward.rows
+	blocks    int       // of rows
+	firstBlk  int       // in cpuBackward.blocks
+	tiles     int       // blocks of keys
+	keys      int       // of the sequence or of the list
+	list      []int32   // keys of a list, ascending, each once; nil: all keys
+	count     []float32 // how often the list has each
+	folds     int       // tasks of a tile
+	firstPart int       // in cpuBackward.parts, in sums of a fold
+	before    *backwardUnit
+	done      []atomic.Int32 // blocks of rows that each task of a tile has passed: [tiles][folds]
+	stored    []atomic.Int32 // folds of each tile whose sums are stored
+	mu        sync.Mutex
+	passed    sync.Cond
+	waiting   atomic.Int32
 }
 
 // backwardBlock is a block of rows.
@@ -139,23 +153,24 @@ func (u *backwardUnit) tilesOf(lo, hi int32) (first, last int32) {
 	return lo / simd.BackwardKeys, (hi - 1) / simd.BackwardKeys
 }
 
-// wait returns when a tile has passed n blocks of rows.
-func (u *backwardUnit) wait(tile int, n int32) {
-	if u.done[tile].Load() >= n {
+// wait returns when a task has passed n blocks of rows.
+func (u *backwardUnit) wait(tile, fold int, n int32) {
+	done := &u.done[tile*u.folds+fold]
+	if done.Load() >= n {
 		return
 	}
 	u.mu.Lock()
 	u.waiting.Add(1)
-	for u.done[tile].Load() < n {
+	for done.Load() < n {
 		u.passed.Wait()
 	}
 	u.waiting.Add(-1)
 	u.mu.Unlock()
 }
 
-// pass says that a tile has passed n blocks of rows.
-func (u *backwardUnit) pass(tile int, n int32) {
-	u.done[tile].Store(n)
+// pass says that a task has passed n blocks of rows.
+func (u *backwardUnit) pass(tile, fold int, n int32) {
+	u.done[tile*u.folds+fold].Store(n)
 	if u.waiting.Load() > 0 {
 		u.mu.Lock()
 		u.passed.Broadcast()
@@ -168,7 +183,7 @@ func (u *backwardUnit) pass(tile int, n int32) {
 func (u *backwardUnit) waitForSharers(tile int, n int32) {
 	for p := u.before; p != nil; p = p.before {
 		if p.tiles > tile { // it has waited for those before it
-			p.wait(tile, n)
+			p.wait(tile, 0, n) // with dBias a tile is one task
 			return
 		}
 	}
@@ -232,7 +247,6 @@ func (c *cpuBackward) openUnits() {
 		}
 		u.firstRow, u.firstBlk = rows, blocks
 		u.blocks, u.tiles = ceilDivInt(u.rows, simd.BackwardRows), ceilDivInt(u.keys, simd.BackwardKeys)
-		u.done = make([]atomic.Int32, u.tiles)
 		rows, blocks = rows+u.rows, blocks+u.blocks
 		tasks, tiles = tasks+u.tiles, max(tiles, u.tiles)
 		if c.want.bias {
@@ -243,16 +257,51 @@ func (c *cpuBackward) openUnits() {
 	if c.want.q {
 		c.sums = make([]float32, rows*c.stride)
 	}
+	tasks = c.openFolds(tasks)
 	// Tasks of one unit follow each other at a distance, so that they seldom wait. Under a
 	// causal mask the first keys take longest.
 	c.tasks = make([]backwardTask, 0, tasks)
 	for tile := range tiles {
 		for i := range c.units {
-			if tile < c.units[i].tiles {
-				c.tasks = append(c.tasks, backwardTask{int32(i), int32(tile)})
+			for fold := 0; tile < c.units[i].tiles && fold < c.units[i].folds; fold++ {
+				c.tasks = append(c.tasks, backwardTask{int32(i), int32(tile), int32(fold)})
 			}
 		}
 	}
+}
+
+// Folds are tasks if there are fewer tiles than this for each CPU, and if their sums fit
+// maxParts bytes.
+const (
+	tilesPerCPU = 4
+	maxParts    = 32 << 20
+)
+
+// openFolds decides whether folds are tasks and returns the number of tasks.
+func (c *cpuBackward) openFolds(tiles int) (tasks int) {
+	size := simd.BackwardKeys * (c.cfg.HeadDim + c.cfg.ValueDim())
+	for i := range c.units {
+		u := &c.units[i]
+		tasks += u.tiles * max(1, ceilDivInt(u.blocks, backwardFold))
+	}
+	split := tasks > tiles && tiles < tilesPerCPU*runtime.GOMAXPROCS(0) && tasks*size*4 <= maxParts && !c.want.bias
+	if split {
+		c.parts = make([]float32, tasks*size)
+	} else {
+		tasks = tiles
+	}
+	parts := 0
+	for i := range c.units {
+		u := &c.units[i]
+		u.folds, u.firstPart = 1, parts
+		if split {
+			u.folds = max(1, ceilDivInt(u.blocks, backwardFold))
+			u.stored = make([]atomic.Int32, u.tiles)
+		}
+		u.done = make([]atomic.Int32, u.tiles*u.folds)
+		parts += u.tiles * u.folds
+	}
+	return tasks
 }
 
 // openList sorts the list of a unit's keys.
@@ -364,10 +413,6 @@ type cpuBackwardWorker struct {
 	biasSum []float64 // [heads][keys] of dBias that all rows share
 	heads   int       // of biasSum
 }
-
-// backwardFold is how many blocks of rows are summed before their sum is added to that of
-// all. It keeps the rounding errors of long sums small.
-const backwardFold = 16
 
 func newCPUBackwardWorker(c *cpuBackward) *cpuBackwardWorker {
 	w := &cpuBackwardWorker{c: c}
@@ -582,12 +627,16 @@ func (w *cpuBackwardWorker) beginKeys(u *backwardUnit, tile int) (n int) {
 }
 
 // run computes a task.
-func (w *cpuBackwardWorker) run(u *backwardUnit, tile int) {
+func (w *cpuBackwardWorker) run(u *backwardUnit, tile, task int) {
 	c := w.c
 	n := w.beginKeys(u, tile)
 	clear(w.biasSum)
-	fold := 0
-	for block := range u.blocks {
+	first, end := 0, u.blocks
+	if u.folds > 1 {
+		first, end = task*backwardFold, min((task+1)*backwardFold, u.blocks)
+	}
+	fold := first / backwardFold
+	for block := first; block < end; block++ {
 		info := &c.blocks[u.firstBlk+block]
 		if int(info.first) > tile || int(info.last) < tile {
 			continue
@@ -596,32 +645,53 @@ func (w *cpuBackwardWorker) run(u *backwardUnit, tile int) {
 			w.Fold()
 			fold = f
 		}
-		w.block(u, tile, block, info)
-		u.pass(tile, int32(block+1))
+		w.block(u, tile, task, block, info)
+		u.pass(tile, task, int32(block+1))
 	}
 	w.Fold()
 	if w.biasSum != nil {
 		u.waitForSharers(tile, allBlocks)
 		w.storeBiasSum(u, n)
 	}
-	if c.want.k {
-		w.storeKeys(u, n, &c.dK, c.args.DK.Host, w.StoreDK)
-	}
-	if c.want.v {
-		w.storeKeys(u, n, &c.dV, c.args.DV.Host, w.StoreDV)
+	if u.folds == 1 || w.combine(u, tile, task) {
+		if c.want.k {
+			w.storeKeys(u, n, &c.dK, c.args.DK.Host, w.StoreDK)
+		}
+		if c.want.v {
+			w.storeKeys(u, n, &c.dV, c.args.DV.Host, w.StoreDV)
+		}
 	}
 	u.waitForSharers(tile, allBlocks)
-	u.pass(tile, allBlocks)
+	u.pass(tile, task, allBlocks)
+}
+
+// combine stores the sums of a fold. The last of a tile to do so adds up all folds in their
+// order and returns true.
+func (w *cpuBackwardWorker) combine(u *backwardUnit, tile, fold int) bool {
+	sums := w.Sums()
+	part := func(fold int) []float32 { return w.c.parts[(u.firstPart+tile*u.folds+fold)*len(sums):][:len(sums)] }
+	copy(part(fold), sums)
+	if int(u.stored[tile].Add(1)) < u.folds {
+		return false
+	}
+	clear(sums)
+	for fold := range u.folds {
+		w.AddSums(part(fold))
+	}
+	return true
 }
 
 // block computes the tile of a block of rows.
-func (w *cpuBackwardWorker) block(u *backwardUnit, tile, block int, info *backwardBlock) {
+func (w *cpuBackwardWorker) block(u *backwardUnit, tile, task, block int, info *backwardBlock) {
 	c := w.c
 	first, rows := w.rowsOf(u, block)
 	w.Rows = c.rows[u.firstRow+first:][:rows]
 	any := w.compute(u, first, info)
 	if c.want.bias && w.biasSum == nil {
-		u.waitForSharers(tile, int32(block+1))
+		// The heads of the last row may be in the next block, which adds to the same elements.
+		group := c.a.Group()
+		last := ((first+rows-1)/group + 1) * group
+		u.waitForSharers(tile, int32(ceilDivInt(last, simd.BackwardRows)))
 		if any {
 			w.AddBias(c.args.DBias.Host)
 		}
@@ -633,7 +703,7 @@ func (w *cpuBackwardWorker) block(u *backwardUnit, tile, block int, info *backwa
 		return
 	}
 	if tile > int(info.first) {
-		u.wait(tile-1, int32(block+1))
+		u.wait(tile-1, task, int32(block+1))
 	}
 	if any {
 		w.AddQuery(c.sums[(u.firstRow+first)*c.stride:][:rows*c.stride])
@@ -745,10 +815,13 @@ func backwardBytes(cfg *Config, a *BackwardArgs, want gradientSet) uint64 {
 	}
 	units := hostmem.Product(uint64(a.B), uint64(a.KVHeads()))
 	tiles := hostmem.Product(units, a.rowKeys()/simd.BackwardKeys+1)
-	total := hostmem.Sum(a.sequenceBytes(), hostmem.Product(rows, perRow), hostmem.Product(units, 256), hostmem.Product(tiles, 8+4),
+	total := hostmem.Sum(a.sequenceBytes(), hostmem.Product(rows, perRow), hostmem.Product(units, 256), hostmem.Product(tiles, 12+4),
 		hostmem.Product(workers(tiles), cpuKernels.BackwardBytes(cfg.HeadDim, cfg.ValueDim())))
 	if want.q {
 		total = hostmem.Sum(total, hostmem.Product(rows, uint64(cpuKernels.Stride(cfg.HeadDim)), 4))
+	}
+	if tiles < tilesPerCPU*uint64(runtime.GOMAXPROCS(0)) && !want.bias {
+		total = hostmem.Sum(total, maxParts)
 	}
 	if a.SparseTokens != nil {
 		total = hostmem.Sum(total, hostmem.Product(uint64(a.SparseTokens.Total), 16))

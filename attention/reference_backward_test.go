@@ -511,6 +511,10 @@ func drawBackwardOf(t *rapid.T, most backwardSizes) *backwardCase {
 	}
 	if flip("alibi") {
 		c.alibi()
+		for i := 0; i < c.Hq && most.length > 9; i++ { // keeps scores moderate
+			e := element{host: c.ALiBi.Host, at: int64(i)}
+			e.set(e.get() / 32)
+		}
 	}
 	if flip("sinks") {
 		c.sinks()

@@ -269,6 +269,14 @@ func (b *Backward) Fold() {
 	}
 }
 
+// Sums are the totals of dK and dV of all keys.
+func (b *Backward) Sums() []float32 { return b.sums }
+
+// AddSums adds part to the totals and sets it to 0.
+func (b *Backward) AddSums(part []float32) {
+	C.simd_backward_fold(b.kernels.c, floats(b.sums), floats(part), C.int32_t(len(part)))
+}
+
 // StoreDK stores the total of dK at the byte offsets at, and StoreDV that of dV.
 func (b *Backward) StoreDK(dK []byte, at []int64, t Type) {
 	C.simd_backward_store_keys(b.kernels.c, &b.c, floats(b.slab), floats(b.sums), pointer(dK), ints64(at), C.int32_t(b.n),
