@@ -132,6 +132,9 @@ type backwardBlock struct {
 	finite       bool  // whether Q and dO are
 }
 
+// countBlocks is the number of blocks of a size that n rows or keys have, 0 for none.
+func countBlocks(n, size int) int { return (n + size - 1) / size }
+
 // key returns key i of a unit.
 func (u *backwardUnit) key(i int) int32 {
 	if u.list != nil {
@@ -179,12 +182,19 @@ func (u *backwardUnit) pass(tile, fold int, n int32) {
 }
 
 // waitForSharers waits until the units before u that add to the same elements of dBias have
-// passed n blocks of rows.
+// passed n blocks of rows with the keys of a tile.
 func (u *backwardUnit) waitForSharers(tile int, n int32) {
 	for p := u.before; p != nil; p = p.before {
-		if p.tiles > tile { // it has waited for those before it
-			p.wait(tile, 0, n) // with dBias a tile is one task
-			return
+		switch {
+		case u.list != nil: // tiles of other lists have other keys
+			last := min((tile+1)*simd.BackwardKeys, u.keys) - 1
+			first, end := p.tilesOf(u.list[tile*simd.BackwardKeys], u.list[last]+1)
+			for t := int(first); t <= int(end); t++ {
+				p.wait(t, 0, n) // with dBias a tile is one task
+			}
+		case p.tiles > tile:
+			p.wait(tile, 0, n)
+			return // p has waited for those before it
 		}
 	}
 }
@@ -246,7 +256,7 @@ func (c *cpuBackward) openUnits() {
 			u.keys = len(u.list)
 		}
 		u.firstRow, u.firstBlk = rows, blocks
-		u.blocks, u.tiles = ceilDivInt(u.rows, simd.BackwardRows), ceilDivInt(u.keys, simd.BackwardKeys)
+		u.blocks, u.tiles = countBlocks(u.rows, simd.BackwardRows), countBlocks(u.keys, simd.BackwardKeys)
 		rows, blocks = rows+u.rows, blocks+u.blocks
 		tasks, tiles = tasks+u.tiles, max(tiles, u.tiles)
 		if c.want.bias {
@@ -259,13 +269,26 @@ func (c *cpuBackward) openUnits() {
 	}
 	tasks = c.openFolds(tasks)
 	// Tasks of one unit follow each other at a distance, so that they seldom wait. Under a
-	// causal mask the first keys take longest.
+	// causal mask the first keys take longest. Lists that share dBias wait for any tile of the
+	// units before.
 	c.tasks = make([]backwardTask, 0, tasks)
-	for tile := range tiles {
-		for i := range c.units {
-			for fold := 0; tile < c.units[i].tiles && fold < c.units[i].folds; fold++ {
-				c.tasks = append(c.tasks, backwardTask{int32(i), int32(tile), int32(fold)})
+	add := func(unit, tile int) {
+		u := &c.units[unit]
+		for fold := 0; tile < u.tiles && fold < u.folds; fold++ {
+			c.tasks = append(c.tasks, backwardTask{int32(unit), int32(tile), int32(fold)})
+		}
+	}
+	if c.want.bias && c.a.SparseTokens != nil {
+		for unit := range c.units {
+			for tile := range tiles {
+				add(unit, tile)
 			}
+		}
+		return
+	}
+	for tile := range tiles {
+		for unit := range c.units {
+			add(unit, tile)
 		}
 	}
 }
@@ -282,7 +305,7 @@ func (c *cpuBackward) openFolds(tiles int) (tasks int) {
 	size := simd.BackwardKeys * (c.cfg.HeadDim + c.cfg.ValueDim())
 	for i := range c.units {
 		u := &c.units[i]
-		tasks += u.tiles * max(1, ceilDivInt(u.blocks, backwardFold))
+		tasks += u.tiles * max(1, countBlocks(u.blocks, backwardFold))
 	}
 	split := tasks > tiles && tiles < tilesPerCPU*runtime.GOMAXPROCS(0) && tasks*size*4 <= maxParts && !c.want.bias
 	if split {
@@ -295,7 +318,7 @@ func (c *cpuBackward) openFolds(tiles int) (tasks int) {
 		u := &c.units[i]
 		u.folds, u.firstPart = 1, parts
 		if split {
-			u.folds = max(1, ceilDivInt(u.blocks, backwardFold))
+			u.folds = max(1, countBlocks(u.blocks, backwardFold))
 			u.stored = make([]atomic.Int32, u.tiles)
 		}
 		u.done = make([]atomic.Int32, u.tiles*u.folds)
@@ -691,7 +714,7 @@ func (w *cpuBackwardWorker) block(u *backwardUnit, tile, task, block int, info *
 		// The heads of the last row may be in the next block, which adds to the same elements.
 		group := c.a.Group()
 		last := ((first+rows-1)/group + 1) * group
-		u.waitForSharers(tile, int32(ceilDivInt(last, simd.BackwardRows)))
+		u.waitForSharers(tile, int32(countBlocks(last, simd.BackwardRows)))
 		if any {
 			w.AddBias(c.args.DBias.Host)
 		}

@@ -285,6 +285,11 @@ var backwardShapes = []struct {
 			c.sparse()
 			c.bias(0, 0, 0)
 		}},
+	{name: "sparse tokens, bias of all", cfg: attention.Config{HeadDim: 8}, shape: attention.Shape{B: 3, Hq: 6, Hkv: 2, Sq: 150, Sk: 300},
+		set: func(_ require.TestingT, c *backwardCase) {
+			c.sparse()
+			c.bias(1, 1, 0)
+		}},
 	{name: "packed", cfg: attention.Config{HeadDim: 48, Causal: attention.BottomRight}, shape: attention.Shape{B: 3, Hq: 4, Hkv: 2, Sq: 150, Sk: 200},
 		set: func(t require.TestingT, c *backwardCase) {
 			c.used([]int32{150, 1, 70}, []int32{20, 200, 180})
