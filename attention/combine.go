@@ -3,6 +3,9 @@ package attention
 import (
 	"fmt"
 
+	"vkattn/attention/internal/arith"
+	"vkattn/attention/internal/dispatch"
+	"vkattn/attention/internal/tensors"
 	"vkattn/shaders"
 	"vkattn/vk"
 )
@@ -29,9 +32,9 @@ type combineVariant struct {
 // memory: first LSE, float32 [splits, rows], then O, float32 [splits, rows, dim].
 type combineLaunch struct {
 	scratch      *vk.Buffer
-	lseAt, oAt   uint64 // byte offsets in scratch
-	splits, rows uint32 // rows per split: all rows of the output
-	o, lse       layout // values, since pointers would put the layouts of every call on the heap; lse may be zero
+	lseAt, oAt   uint64         // byte offsets in scratch
+	splits, rows uint32         // rows per split: all rows of the output
+	o, lse       tensors.Layout // values, since pointers would put the layouts of every call on the heap; lse may be zero
 
 	pipeline *vk.Pipeline
 	access   Access
@@ -39,34 +42,34 @@ type combineLaunch struct {
 	limits   *vk.Limits
 }
 
-func (l *combineLaunch) hasLSE() bool { return l.lse.field != "" }
+func (l *combineLaunch) hasLSE() bool { return l.lse.Field != "" }
 
 // prepare chooses the grid and the pipeline. It runs before anything is recorded, so that
 // after an error nothing is.
 func (l *combineLaunch) prepare(op *Op, access Access) (err error) {
 	l.access, l.limits = access, &op.dev.Caps().Limits
 	l.groups = [3]uint32{min(l.rows, l.limits.MaxWorkGroupCount[0]), 1, 1}
-	if l.groups[1] = ceilDiv(l.rows, l.groups[0]); l.groups[1] > l.limits.MaxWorkGroupCount[1] {
+	if l.groups[1] = arith.CeilDiv32(l.rows, l.groups[0]); l.groups[1] > l.limits.MaxWorkGroupCount[1] {
 		return fmt.Errorf("%w: %d rows to combine, the device dispatches %d x %d", ErrUnsupported, l.rows,
 			l.limits.MaxWorkGroupCount[0], l.limits.MaxWorkGroupCount[1])
 	}
 	t := &l.o
-	v := combineVariant{access: access, lse: l.hasLSE(), align: largestAlignment(uint64(t.dim), uint64(t.tensor.Offset),
-		uint64(t.steps[0]), uint64(t.steps[1]), uint64(t.steps[2]), t.tensor.base(t.size, access)/uint64(t.size))}
-	l.pipeline, err = op.combines.of(op.dev, &op.cfg, v)
+	v := combineVariant{access: access, lse: l.hasLSE(), align: tensors.LargestAlignment(uint64(t.Dim), uint64(t.Tensor.Offset),
+		uint64(t.Steps[0]), uint64(t.Steps[1]), uint64(t.Steps[2]), tensors.BaseOf(&t.Tensor, t.Size, access)/uint64(t.Size))}
+	l.pipeline, err = op.combines.Of(op.dev, &op.cfg, v)
 	return err
 }
 
-// pipeline describes the kernel to package vk.
-func (v combineVariant) pipeline(cfg *Config) (*vk.PipelineDesc, error) {
-	module, err := shaders.Get(moduleName("combine", v.access))
+// Pipeline describes the kernel to package vk.
+func (v combineVariant) Pipeline(cfg *Config) (*vk.PipelineDesc, error) {
+	module, err := shaders.Get(dispatch.ModuleName("combine", v.access))
 	if err != nil {
 		return nil, err
 	}
-	desc, err := describeKernel(module, combineLocal, map[uint32]uint32{
+	desc, err := dispatch.DescribeKernel(module, combineLocal, map[uint32]uint32{
 		shaders.ConstLocalSize: combineLocal,
 		shaders.ConstHeadDimV:  uint32(cfg.ValueDim()),
-		shaders.ConstHasLse:    boolConstant(v.lse),
+		shaders.ConstHasLse:    dispatch.BoolConstant(v.lse),
 		shaders.ConstAlignO:    v.align,
 		shaders.ConstDtype:     uint32(cfg.DType),
 	})
@@ -96,31 +99,31 @@ func (l *combineLaunch) dispatch(c *vk.Commands) error {
 	}
 	states := uint64(l.splits) * uint64(l.rows)
 	t := &l.o
-	held := [3]vk.Resource{l.scratch, t.tensor.Buffer, t.tensor.Buffer}
-	bind(0, &push.addrSplitO, l.scratch, l.oAt, states*uint64(t.dim)*4, 4)
+	held := [3]vk.Resource{l.scratch, t.Tensor.Buffer, t.Tensor.Buffer}
+	bind(0, &push.addrSplitO, l.scratch, l.oAt, states*uint64(t.Dim)*4, 4)
 	bind(1, &push.addrSplitLSE, l.scratch, l.lseAt, states*4, 4)
-	bind(3, &push.addrO, t.tensor.Buffer, uint64(t.tensor.Offset*t.size), t.spanBytes(), uint64(t.size))
+	bind(3, &push.addrO, t.Tensor.Buffer, uint64(t.Tensor.Offset*t.Size), t.SpanBytes(), uint64(t.Size))
 	if l.hasLSE() {
-		bind(4, &push.addrLSE, l.lse.tensor.Buffer, uint64(l.lse.tensor.Offset*4), l.lse.spanBytes(), 4)
-		held[2] = l.lse.tensor.Buffer
+		bind(4, &push.addrLSE, l.lse.Tensor.Buffer, uint64(l.lse.Tensor.Offset*4), l.lse.SpanBytes(), 4)
+		held[2] = l.lse.Tensor.Buffer
 	}
 	if err != nil {
 		return err
 	}
-	for d, step := range t.steps {
-		if t.counts[d] == 1 {
+	for d, step := range t.Steps {
+		if t.Counts[d] == 1 {
 			step = 0
 		}
 		push.strideO[d] = uint32(step)
 	}
-	push.splits, push.rows, push.Sq, push.Hq = l.splits, l.rows, uint32(t.counts[2]), uint32(t.counts[1])
+	push.splits, push.rows, push.Sq, push.Hq = l.splits, l.rows, uint32(t.Counts[2]), uint32(t.Counts[1])
 	if l.access == AccessAddresses {
-		return c.Dispatch(l.pipeline, nil, paramBytes(&push, combinePushBytes), l.groups, held[:]...)
+		return c.Dispatch(l.pipeline, nil, dispatch.ParamBytes(&push, combinePushBytes), l.groups, held[:]...)
 	}
 	for i := range bound {
 		if bound[i].Buffer == nil {
-			bound[i] = emptyBinding(l.scratch)
+			bound[i] = dispatch.EmptyBinding(l.scratch)
 		}
 	}
-	return c.Dispatch(l.pipeline, bound[:], paramBytes(&push, combinePushBytes), l.groups)
+	return c.Dispatch(l.pipeline, bound[:], dispatch.ParamBytes(&push, combinePushBytes), l.groups)
 }

@@ -13,6 +13,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/half"
+	"vkattn/internal/testlevel"
 )
 
 // gradientError bounds the difference to the float64 reference, per tensor:
@@ -604,7 +605,7 @@ func TestCPUBackwardWritesItsRowsAlone(t *testing.T) {
 }
 
 func TestCPUBackwardOfAnyCall(t *testing.T) {
-	attention.OnceOnly(t)
+	testlevel.OnceOnly(t)
 	check(t, func(t *rapid.T) {
 		c := drawBackwardOf(t, backwardSizes{dims: 20, length: 200, window: 90})
 		want := c.run(t)

@@ -212,3 +212,19 @@ func TestCPURowSumsOfSmallWeights(t *testing.T) {
 		require.InDelta(t, math.Log1p((keys-1)*small), float64(lse[0]), 1e-6, name)
 	})
 }
+
+// Equal values of equal weights, added to O one after another, are all rounded the same way.
+func TestCPUSumsOfEqualValues(t *testing.T) {
+	const keys, value = 6000, 1.1
+	p := newProblem(attention.Config{DType: attention.F32, HeadDim: 1}, attention.Shape{B: 1, Hq: 1, Hkv: 1, Sq: 1, Sk: keys}, padded(0), 4)
+	v := make([]float32, keys)
+	for key := range keys {
+		v[key] = value
+	}
+	writeAll(p.Q, attention.F32, 1, 1, 1, 1, []float32{0})
+	writeAll(p.V, attention.F32, 1, 1, keys, 1, v)
+	attention.EachKernelSet(t, func(t *testing.T, name string) {
+		o, _ := p.run(t)
+		require.InEpsilon(t, value, float64(o[0]), 1e-5, name)
+	})
+}

@@ -10,6 +10,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
+	"vkattn/internal/testlevel"
 )
 
 func verify(t require.TestingT, p *problem) {
@@ -19,7 +20,7 @@ func verify(t require.TestingT, p *problem) {
 }
 
 func TestCPUMatchesReference(t *testing.T) {
-	attention.OnceOnly(t)
+	testlevel.OnceOnly(t)
 	shapes := []attention.Shape{
 		{B: 1, Hq: 1, Sq: 1, Sk: 1},
 		{B: 2, Hq: 3, Sq: 65, Sk: 129},

@@ -16,20 +16,30 @@ func TestCUDARefusesOptions(t *testing.T) {
 	for name, change := range map[string]func(*Config, *Args){
 		"varlen": func(_ *Config, a *Args) { a.Varlen = &Varlen{UsedK: vector()} },
 		"packed": func(_ *Config, a *Args) { a.Varlen = &Varlen{CuQ: vector(), TotalQ: 7} },
-		"pages":  func(_ *Config, a *Args) { a.Pages = &Pages{Table: vector(), PageSize: 4, Count: 3} },
+		"pages": func(_ *Config, a *Args) {
+			a.Pages = &Pages{Table: vector(), PageSize: 4, Count: 3}
+		},
 		"sparse": func(_ *Config, a *Args) {
 			a.SparseTokens = &SparseTokens{Offsets: vector(), Tokens: vector(), Total: 5}
 		},
-		"blocks":  func(_ *Config, a *Args) { a.Blocks = &Blocks{Map: vector(), BlockQ: 16, BlockK: 16} },
-		"bias":    func(_ *Config, a *Args) { a.Bias = &Bias{Tensor: Tensor{Buffer: base.Q.Buffer}, Heads: 1} },
-		"mask":    func(_ *Config, a *Args) { a.Mask = &Mask{Tensor: Tensor{Buffer: base.Q.Buffer}} },
+		"blocks": func(_ *Config, a *Args) {
+			a.Blocks = &Blocks{Map: vector(), BlockQ: 16, BlockK: 16}
+		},
+		"bias": func(_ *Config, a *Args) {
+			a.Bias = &Bias{Tensor: Tensor{Buffer: base.Q.Buffer}, Heads: 1}
+		},
+		"mask": func(_ *Config, a *Args) {
+			a.Mask = &Mask{Tensor: Tensor{Buffer: base.Q.Buffer}}
+		},
 		"alibi":   func(c *Config, a *Args) { c.Align, a.ALiBi = TopLeft, vector() },
 		"sinks":   func(_ *Config, a *Args) { a.Sinks = vector() },
 		"window":  func(c *Config, _ *Args) { c.Align, c.Window = TopLeft, WindowOf(3, 3) },
 		"softcap": func(c *Config, _ *Args) { c.Softcap = 30 },
-		"int8":    func(c *Config, a *Args) { c.KV, a.KScale, a.VScale = KVInt8, vector(), vector() },
-		"q4_0":    func(c *Config, _ *Args) { c.KV = KVQ4_0 },
-		"split":   func(c *Config, _ *Args) { c.FixedSplit = 2 },
+		"int8": func(c *Config, a *Args) {
+			c.KV, a.KScale, a.VScale = KVInt8, vector(), vector()
+		},
+		"q4_0":  func(c *Config, _ *Args) { c.KV = KVQ4_0 },
+		"split": func(c *Config, _ *Args) { c.FixedSplit = 2 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg, a := Config{HeadDim: 64, Tier: TierCUDA}, base

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"vkattn/attention/internal/plan"
 	"vkattn/vk"
 )
 
@@ -25,7 +26,7 @@ type fakeCUDA struct {
 
 func (f *fakeCUDA) Check(_ *vk.DeviceInfo, t DType) error {
 	if t == F32 {
-		return noCUDA("no float32 here")
+		return plan.NoCUDA("no float32 here")
 	}
 	return nil
 }
@@ -56,15 +57,16 @@ func (f *fakeCUDA) Launch(s *vk.Stream, c *CUDACall) error {
 func withFakeCUDA(t testing.TB) *fakeCUDA {
 	f := &fakeCUDA{choice: CUDAChoice{Name: "attn_fast", Family: "fa3", Rows: 128, Cols: 64, Workgroups: 77, SharedBytes: 1000,
 		Rejected: []string{"faster: not today"}}, out: map[*vk.Buffer]bool{}}
-	before := cuda.Load()
-	RegisterCUDA(f)
-	t.Cleanup(func() { cuda.Store(before) })
+	before := plan.RegisteredCUDA()
+	plan.RegisterCUDA(f)
+	t.Cleanup(func() { plan.RegisterCUDA(before) })
 	return f
 }
 
 func withoutCUDA(t testing.TB) {
-	before := cuda.Swap(nil)
-	t.Cleanup(func() { cuda.Store(before) })
+	before := plan.RegisteredCUDA()
+	plan.RegisterCUDA(nil)
+	t.Cleanup(func() { plan.RegisterCUDA(before) })
 }
 
 // cudaDevice is any device: tier cuda is the fake's.
@@ -123,19 +125,19 @@ func TestAutoTakesCUDAOnlyWhenAllowed(t *testing.T) {
 	f := withFakeCUDA(t)
 	dev := cudaDevice(t)
 	shape := Shape{B: 2, Hq: 4, Hkv: 2, Sq: 5, Sk: 9}
-	plan := func(cfg Config) Plan {
+	planOf := func(cfg Config) Plan {
 		op, err := New(dev, cfg)
 		require.NoError(t, err)
 		p, err := op.Plan(shape)
 		require.NoError(t, err)
 		return p
 	}
-	p := plan(Config{HeadDim: 64})
+	p := planOf(Config{HeadDim: 64})
 	require.NotEqual(t, TierCUDA, p.Tier)
 	require.Empty(t, f.problems, "nobody asked CUDA")
 	require.NotContains(t, p.String(), "cuda")
 
-	p = plan(Config{HeadDim: 64, AllowCUDA: true, Causal: TopLeft})
+	p = planOf(Config{HeadDim: 64, AllowCUDA: true, Causal: TopLeft})
 	require.Equal(t, TierCUDA, p.Tier)
 	require.Equal(t, "attn_fast", p.Kernel)
 	require.Equal(t, "128x64", p.Tile)
@@ -143,19 +145,19 @@ func TestAutoTakesCUDAOnlyWhenAllowed(t *testing.T) {
 	require.Equal(t, "tier cuda (attn_fast, tile 128x64, 77 workgroups): allowed, and the device has the kernel; not cuda: faster: not today", p.String())
 	require.Equal(t, CUDAProblem{Shape: shape, HeadDim: 64, HeadDimV: 64, Causal: true, Align: 8}, f.problems[len(f.problems)-1])
 
-	p = plan(Config{HeadDim: 60, HeadDimV: 32, DType: BF16, Tier: TierCUDA, Kernel: "fa2"})
+	p = planOf(Config{HeadDim: 60, HeadDimV: 32, DType: BF16, Tier: TierCUDA, Kernel: "fa2"})
 	require.Equal(t, "asked for", p.Reason)
 	require.Equal(t, CUDAProblem{Shape: shape, DType: BF16, HeadDim: 60, HeadDimV: 32, Align: 4, Kernel: "fa2"}, f.problems[len(f.problems)-1])
 
 	f.choice.Validation = true
-	p = plan(Config{HeadDim: 64, AllowCUDA: true})
+	p = planOf(Config{HeadDim: 64, AllowCUDA: true})
 	require.NotEqual(t, TierCUDA, p.Tier, "the kernel for validation is not for speed")
 	require.Contains(t, p.Rejected[0].Reason, "faster: not today; only the slow kernel for validation remains")
-	require.Equal(t, TierCUDA, plan(Config{HeadDim: 64, Tier: TierCUDA}).Tier, "it is when asked for")
+	require.Equal(t, TierCUDA, planOf(Config{HeadDim: 64, Tier: TierCUDA}).Tier, "it is when asked for")
 
-	f.err = noCUDA("the device has none")
-	p = plan(Config{HeadDim: 64, AllowCUDA: true})
-	require.Equal(t, Rejection{TierCUDA, "the device has none"}, p.Rejected[0])
+	f.err = plan.NoCUDA("the device has none")
+	p = planOf(Config{HeadDim: 64, AllowCUDA: true})
+	require.Equal(t, Rejection{Tier: TierCUDA, Reason: "the device has none"}, p.Rejected[0])
 	_, err := New(dev, Config{HeadDim: 64, Tier: TierCUDA})
 	oneLine(t, err, "the device has none")
 	f.err = vk.ErrDeviceLost
@@ -187,8 +189,8 @@ func TestCUDACalls(t *testing.T) {
 	c := forward(Config{})
 	require.Equal(t, a.Shape, c.Shape)
 	require.Equal(t, [4]CUDATensor{
-		{a.Q.Buffer, 16, 4 * 5 * 64, 5 * 64, 64}, {a.K.Buffer, 32, 2 * 9 * 64, 9 * 64, 64},
-		{a.V.Buffer, 0, 4096, 64, 128}, {a.O.Buffer, 0, 4 * 5 * 64, 5 * 64, 64},
+		{Buffer: a.Q.Buffer, Offset: 16, Batch: 4 * 5 * 64, Head: 5 * 64, Row: 64}, {Buffer: a.K.Buffer, Offset: 32, Batch: 2 * 9 * 64, Head: 9 * 64, Row: 64},
+		{Buffer: a.V.Buffer, Offset: 0, Batch: 4096, Head: 64, Row: 128}, {Buffer: a.O.Buffer, Offset: 0, Batch: 4 * 5 * 64, Head: 5 * 64, Row: 64},
 	}, c.Tensors)
 	require.Equal(t, a.LSE.Buffer, c.LSE)
 	require.Equal(t, uint64(12), c.LSEOffset)
@@ -282,7 +284,7 @@ func TestConfigOfTierCUDA(t *testing.T) {
 
 func TestTierReportHasCUDA(t *testing.T) {
 	find := func(t2 DType) *TierStatus {
-		for _, s := range TierReportOf(&vk.DeviceInfo{}) {
+		for _, s := range plan.TierReportOf(&vk.DeviceInfo{}) {
 			if s.Tier == TierCUDA && s.DType == t2 {
 				return &s
 			}

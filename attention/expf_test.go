@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/testlevel"
 )
 
 // inUnits is how far got is from want, in units of float32's last place.
@@ -16,7 +17,7 @@ func inUnits(got float32, want float64) float64 {
 }
 
 func TestExpf(t *testing.T) {
-	attention.OnceOnly(t)
+	testlevel.OnceOnly(t)
 	attention.EachKernelSet(t, func(t *testing.T, _ string) {
 		worst := 0.0
 		for b := math.Float32bits(-1e-30); b < math.Float32bits(-87.3); b += 97 {
@@ -34,7 +35,7 @@ func TestExpf(t *testing.T) {
 }
 
 func TestTanhf(t *testing.T) {
-	attention.OnceOnly(t)
+	testlevel.OnceOnly(t)
 	attention.EachKernelSet(t, func(t *testing.T, _ string) {
 		worst := 0.0
 		for b := math.Float32bits(1e-30); b < math.Float32bits(100); b += 997 {

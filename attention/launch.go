@@ -5,6 +5,10 @@ import (
 	"fmt"
 	"math"
 
+	"vkattn/attention/internal/arith"
+	"vkattn/attention/internal/dispatch"
+	"vkattn/attention/internal/plan"
+	"vkattn/attention/internal/tensors"
 	"vkattn/vk"
 )
 
@@ -16,20 +20,20 @@ import (
 // call takes this host time, so record allocates nothing once the plan of the request is
 // cached. s is the stream that c belongs to; nil for a caller's command buffer.
 func (op *Op) record(c *vk.Commands, s *vk.Stream, a *Args) error {
-	var l layouts
+	var l tensors.Layouts
 	if err := op.check(&l, a); err != nil {
 		return err
 	}
-	all := l.all()
+	all := l.All()
 	r := op.request(&l, a)
-	if s == nil && op.cfg.mayCUDA() {
-		r.bar = cudaRecords
+	if s == nil && plan.MayCUDA(&op.cfg) {
+		r.Bar = plan.CUDARecords
 	}
-	if r.access == AccessAddresses {
+	if r.Access == AccessAddresses {
 		for i := range all {
-			if all[i].tensor.Buffer.Address() == 0 {
+			if all[i].Tensor.Buffer.Address() == 0 {
 				return fmt.Errorf("%w: the buffer of %s has no device address, and Access asks for addresses",
-					ErrUnsupported, all[i].field)
+					ErrUnsupported, all[i].Field)
 			}
 		}
 	}
@@ -40,11 +44,11 @@ func (op *Op) record(c *vk.Commands, s *vk.Stream, a *Args) error {
 	if p.cuda != nil {
 		return op.forwardCUDA(p.cuda, s, a, all)
 	}
-	err = op.launch(c, p, r.access, a, all)
+	err = op.launch(c, p, r.Access, a, all)
 	if errors.Is(err, errNeedsCombine) { // nothing was recorded
-		r.separateCombine = true
+		r.SeparateCombine = true
 		if p, err = op.prepare(r); err == nil {
-			err = op.launch(c, p, r.access, a, all)
+			err = op.launch(c, p, r.Access, a, all)
 		}
 	}
 	return err
@@ -58,8 +62,8 @@ type launch struct {
 	access Access
 	limits *vk.Limits
 	params generalParams
-	bound  [generalBindings + 1]vk.BufferRange
-	held   [generalBindings]vk.Resource
+	bound  [plan.GeneralBindings + 1]vk.BufferRange
+	held   [plan.GeneralBindings]vk.Resource
 	n      int // entries of held
 
 	pushBytes, bindings int // sizes that the module declares
@@ -72,20 +76,20 @@ type launch struct {
 // itself, a barrier and combine.comp follow. If the kernel cannot combine them, launch
 // records nothing and returns errNeedsCombine: the call needs a plan with a separate
 // combine.
-func (op *Op) launch(c *vk.Commands, p *prepared, access Access, a *Args, all []layout) error {
-	l := launch{prepared: p, op: op, access: access, limits: &op.dev.Caps().Limits, pushBytes: densePushBytes, bindings: denseBindings}
-	if !p.options.any() {
+func (op *Op) launch(c *vk.Commands, p *prepared, access Access, a *Args, all []tensors.Layout) error {
+	l := launch{prepared: p, op: op, access: access, limits: &op.dev.Caps().Limits, pushBytes: plan.DensePushBytes, bindings: plan.DenseBindings}
+	if !p.options.Any() {
 		return l.dense(c, a, all)
 	}
-	l.pushBytes, l.bindings = generalPushBytes, generalBindings
-	if paramsInBuffer(l.limits) {
-		l.pushBytes, l.bindings = 0, generalBindings+1
+	l.pushBytes, l.bindings = plan.GeneralPushBytes, plan.GeneralBindings
+	if plan.ParamsInBuffer(l.limits) {
+		l.pushBytes, l.bindings = 0, plan.GeneralBindings+1
 	}
 	return l.general(c, a, all)
 }
 
 // dense records a call without options, in as many dispatches as its batches need.
-func (l *launch) dense(c *vk.Commands, a *Args, all []layout) error {
+func (l *launch) dense(c *vk.Commands, a *Args, all []tensors.Layout) error {
 	if err := l.checkStrides(a, all); err != nil {
 		return err
 	}
@@ -103,7 +107,7 @@ func (l *launch) dense(c *vk.Commands, a *Args, all []layout) error {
 		if err := l.bindTensors(a, all, first, count); err != nil {
 			return err
 		}
-		groups := [3]uint32{ceilDiv(uint32(a.Sq), l.rows), uint32(a.Hq), uint32(count) * l.slices}
+		groups := [3]uint32{arith.CeilDiv32(uint32(a.Sq), l.rows), uint32(a.Hq), uint32(count) * l.slices}
 		if err := l.dispatchOne(c, l.pipeline, groups); err != nil {
 			return err
 		}
@@ -112,8 +116,8 @@ func (l *launch) dense(c *vk.Commands, a *Args, all []layout) error {
 }
 
 // general records a call with options, packed heads or split keys.
-func (l *launch) general(c *vk.Commands, a *Args, all []layout) error {
-	if err := l.options.checkLimits(a, l.splits, l.op.cfg.ValueDim()); err != nil {
+func (l *launch) general(c *vk.Commands, a *Args, all []tensors.Layout) error {
+	if err := l.options.CheckLimits(a, l.splits, l.op.cfg.ValueDim()); err != nil {
 		return err
 	}
 	groups, err := l.grid(a, l.limits)
@@ -134,7 +138,7 @@ func (l *launch) general(c *vk.Commands, a *Args, all []layout) error {
 		}
 	}
 	switch {
-	case l.options.combined:
+	case l.options.Combined:
 		return l.combined(c, a, all, groups)
 	case l.splits > 1:
 		return l.split(c, a, all, groups)
@@ -149,10 +153,10 @@ func (l *launch) general(c *vk.Commands, a *Args, all []layout) error {
 // the device cannot dispatch that many.
 func (p *prepared) grid(a *Args, limits *vk.Limits) ([3]uint32, error) {
 	totalQ := 0
-	if p.options.lengths&lengthCuQ != 0 {
+	if p.options.Lengths&plan.LengthCuQ != 0 {
 		totalQ = a.Varlen.TotalQ
 	}
-	groups := p.options.grid(&a.Shape, totalQ, p.splitWorkgroups, p.rows, p.slices)
+	groups := p.options.Grid(&a.Shape, totalQ, p.splitWorkgroups, p.rows, p.slices)
 	for i, n := range groups {
 		if n > limits.MaxWorkGroupCount[i] {
 			return groups, fmt.Errorf("%w: a grid of %v workgroups, the device dispatches %v", ErrUnsupported, groups, limits.MaxWorkGroupCount)
@@ -164,8 +168,8 @@ func (p *prepared) grid(a *Args, limits *vk.Limits) ([3]uint32, error) {
 // checkStrides checks the strides against the 32 bits of a kernel's offsets. The dense
 // kernel accepts any batch stride: if it exceeds 32 bits, each batch has its own dispatch.
 // Offsets of the general kernel are in bytes and span the query heads of a group.
-func (l *launch) checkStrides(a *Args, all []layout) error {
-	general := l.options.any()
+func (l *launch) checkStrides(a *Args, all []tensors.Layout) error {
+	general := l.options.Any()
 	reach, firstDim := uint64(l.rowReach), 1
 	if general {
 		firstDim = 0
@@ -173,19 +177,19 @@ func (l *launch) checkStrides(a *Args, all []layout) error {
 	if l.decodePart != nil {
 		reach = max(reach, uint64(l.decodePart.rowReach))
 	}
-	for i := range all[:firstOutput+1] { // LSE is packed; it has no strides
+	for i := range all[:tensors.FirstOutput+1] { // LSE is packed; it has no strides
 		t := &all[i]
-		for d := firstDim; d < len(t.steps); d++ {
-			if t.counts[d] > 1 && t.steps[d] > math.MaxUint32 {
-				return fmt.Errorf("%w: %s has a %s stride of 2^32 elements or more", ErrUnsupported, t.field, strideNames[d])
+		for d := firstDim; d < len(t.Steps); d++ {
+			if t.Counts[d] > 1 && t.Steps[d] > math.MaxUint32 {
+				return fmt.Errorf("%w: %s has a %s stride of 2^32 elements or more", ErrUnsupported, t.Field, tensors.StrideNames[d])
 			}
 		}
 		size, heads := uint64(1), uint64(0)
 		if general {
-			size, heads = uint64(t.size), uint64(a.Group())*uint64(t.steps[1])
+			size, heads = uint64(t.Size), uint64(a.Group())*uint64(t.Steps[1])
 		}
-		if t.counts[2] > 1 && uint64(t.steps[2]) > (math.MaxUint32-min(heads, math.MaxUint32))/reach/size {
-			return fmt.Errorf("%w: %s has a row stride of %d elements: a tile would span 2^32 of them", ErrUnsupported, t.field, t.steps[2])
+		if t.Counts[2] > 1 && uint64(t.Steps[2]) > (math.MaxUint32-min(heads, math.MaxUint32))/reach/size {
+			return fmt.Errorf("%w: %s has a row stride of %d elements: a tile would span 2^32 of them", ErrUnsupported, t.Field, t.Steps[2])
 		}
 	}
 	return nil
@@ -193,22 +197,22 @@ func (l *launch) checkStrides(a *Args, all []layout) error {
 
 // batchesPerDispatch returns how many batches one dispatch of the dense kernel may cover.
 // Limits are the grid's z, the 32 bits of a stride and the range of a descriptor.
-func (l *launch) batchesPerDispatch(a *Args, all []layout) (int, error) {
+func (l *launch) batchesPerDispatch(a *Args, all []tensors.Layout) (int, error) {
 	most := min(uint64(a.B), uint64(l.limits.MaxWorkGroupCount[2])/uint64(l.slices))
 	for i := range all {
 		t := &all[i]
-		if t.steps[0] > math.MaxUint32 {
+		if t.Steps[0] > math.MaxUint32 {
 			most = 1
 		}
 		if l.access == AccessAddresses {
 			continue
 		}
-		extent, size, span := t.extent(), uint64(t.size), l.limits.MaxWindow()
+		extent, size, span := t.Extent(), uint64(t.Size), l.limits.MaxWindow()
 		if extent*size > span {
 			return 0, fmt.Errorf("%w: one batch of %s spans %d bytes, a descriptor reaches %d; buffers with device addresses have no such limit",
-				ErrUnsupported, t.field, extent*size, span)
+				ErrUnsupported, t.Field, extent*size, span)
 		}
-		most = batchesInSpan(most, span, size, extent, uint64(t.steps[0]))
+		most = dispatch.BatchesInSpan(most, span, size, extent, uint64(t.Steps[0]))
 	}
 	return int(max(most, 1)), nil
 }
@@ -236,7 +240,7 @@ func (l *launch) bindBuffer(i int, b *vk.Buffer, offset, length, unit uint64) er
 }
 
 // bindCall fills in all bindings and parameters of a call whose keys are not split.
-func (l *launch) bindCall(c *vk.Commands, a *Args, all []layout) error {
+func (l *launch) bindCall(c *vk.Commands, a *Args, all []tensors.Layout) error {
 	if err := l.bindTensors(a, all, 0, a.B); err != nil {
 		return err
 	}
@@ -248,29 +252,29 @@ func (l *launch) bindCall(c *vk.Commands, a *Args, all []layout) error {
 
 // bindTensors fills in Q, K, V, O and LSE of batches [first, first+count), and the
 // parameters that every kernel takes.
-func (l *launch) bindTensors(a *Args, all []layout, first, count int) error {
+func (l *launch) bindTensors(a *Args, all []tensors.Layout, first, count int) error {
 	l.n = 0
-	p, kv := &l.params, l.options.kv
+	p, kv := &l.params, l.options.KV
 	for i := range all {
 		t := &all[i]
-		size := uint64(t.size)
+		size := uint64(t.Size)
 		unit := size
 		if (i == 1 || i == 2) && kv != KVSame {
 			unit = 1 // quantised rows are addressed by bytes
 		}
-		at := (uint64(t.tensor.Offset) + uint64(first)*uint64(t.steps[0])) * size
-		length := t.spanBytes()
+		at := (uint64(t.Tensor.Offset) + uint64(first)*uint64(t.Steps[0])) * size
+		length := t.SpanBytes()
 		if count < a.B {
-			length = (uint64(count-1)*uint64(t.steps[0]) + t.extent()) * size
+			length = (uint64(count-1)*uint64(t.Steps[0]) + t.Extent()) * size
 		}
-		if err := l.bindBuffer(i, t.tensor.Buffer, at, length, unit); err != nil {
+		if err := l.bindBuffer(i, t.Tensor.Buffer, at, length, unit); err != nil {
 			return err
 		}
-		if i > firstOutput {
+		if i > tensors.FirstOutput {
 			continue
 		}
-		for d, stride := range t.steps {
-			if t.counts[d] == 1 || d == 0 && count == 1 && a.B > 1 && !l.options.any() {
+		for d, stride := range t.Steps {
+			if t.Counts[d] == 1 || d == 0 && count == 1 && a.B > 1 && !l.options.Any() {
 				stride = 0
 			}
 			p.stride[i][d] = uint32(stride)
@@ -278,9 +282,9 @@ func (l *launch) bindTensors(a *Args, all []layout, first, count int) error {
 	}
 	s := &a.Shape
 	p.Sq, p.Sk, p.Hq, p.groupSize = uint32(s.Sq), uint32(s.Sk), uint32(s.Hq), uint32(s.Group())
-	n := l.options.factors(&l.op.factors)
-	p.scoreScale, p.unitHigh, p.unitLow = n.scale, n.unitHigh, n.unitLow
-	if cfg := &l.op.cfg; !l.options.any() && cfg.Causal == BottomRight {
+	n := l.options.Factors(&l.op.factors)
+	p.scoreScale, p.unitHigh, p.unitLow = n.Scale, n.UnitHigh, n.UnitLow
+	if cfg := &l.op.cfg; !l.options.Any() && cfg.Causal == BottomRight {
 		p.causalOffset = int32(s.Sk - s.Sq)
 	}
 	return nil
@@ -299,12 +303,12 @@ func (l *launch) dispatch(c *vk.Commands, groups [3]uint32) error {
 // dispatchOne records one kernel.
 func (l *launch) dispatchOne(c *vk.Commands, p *vk.Pipeline, groups [3]uint32) error {
 	if l.access == AccessAddresses {
-		return c.Dispatch(p, nil, paramBytes(&l.params, l.pushBytes), groups, l.held[:l.n]...)
+		return c.Dispatch(p, nil, dispatch.ParamBytes(&l.params, l.pushBytes), groups, l.held[:l.n]...)
 	}
 	for i := range l.bound[:l.bindings] {
 		if l.bound[i].Buffer == nil {
-			l.bound[i] = emptyBinding(l.bound[0].Buffer)
+			l.bound[i] = dispatch.EmptyBinding(l.bound[0].Buffer)
 		}
 	}
-	return c.Dispatch(p, l.bound[:l.bindings], paramBytes(&l.params, l.pushBytes), groups)
+	return c.Dispatch(p, l.bound[:l.bindings], dispatch.ParamBytes(&l.params, l.pushBytes), groups)
 }

@@ -3,6 +3,7 @@ package attention
 import (
 	"sync"
 
+	"vkattn/attention/internal/tensors"
 	"vkattn/vk"
 )
 
@@ -11,7 +12,7 @@ import (
 var cudaCalls = sync.Pool{New: func() any { return new(CUDACall) }}
 
 // forwardCUDA launches a CUDA kernel on the stream with the tensors of a call.
-func (op *Op) forwardCUDA(k CUDAKernel, s *vk.Stream, a *Args, all []layout) error {
+func (op *Op) forwardCUDA(k CUDAKernel, s *vk.Stream, a *Args, all []tensors.Layout) error {
 	c := cudaCalls.Get().(*CUDACall)
 	defer func() {
 		*c = CUDACall{} // holds no buffers
@@ -22,11 +23,11 @@ func (op *Op) forwardCUDA(k CUDAKernel, s *vk.Stream, a *Args, all []layout) err
 	c.HeadDim, c.HeadDimV = op.cfg.HeadDim, op.cfg.ValueDim()
 	for i := range c.Tensors {
 		t := &all[i]
-		c.Tensors[i] = CUDATensor{t.tensor.Buffer, uint64(t.tensor.Offset * t.size), t.steps[0], t.steps[1], t.steps[2]}
+		c.Tensors[i] = CUDATensor{Buffer: t.Tensor.Buffer, Offset: uint64(t.Tensor.Offset * t.Size), Batch: t.Steps[0], Head: t.Steps[1], Row: t.Steps[2]}
 	}
 	if len(all) > len(c.Tensors) {
 		t := &all[len(c.Tensors)]
-		c.LSE, c.LSEOffset = t.tensor.Buffer, uint64(t.tensor.Offset*t.size)
+		c.LSE, c.LSEOffset = t.Tensor.Buffer, uint64(t.Tensor.Offset*t.Size)
 	}
 	switch op.cfg.Causal {
 	case CausalNone:
@@ -34,8 +35,8 @@ func (op *Op) forwardCUDA(k CUDAKernel, s *vk.Stream, a *Args, all []layout) err
 	case BottomRight:
 		c.CausalOffset = int32(a.Sk - a.Sq)
 	}
-	f := &op.factors.products
-	c.Scale, c.ScaleLog2 = op.cfg.ScaleValue(), f.scale
-	c.UnitHigh, c.UnitLow = f.unitHigh, f.unitLow
+	f := &op.factors.Products
+	c.Scale, c.ScaleLog2 = op.cfg.ScaleValue(), f.Scale
+	c.UnitHigh, c.UnitLow = f.UnitHigh, f.UnitLow
 	return k.Launch(s, c)
 }

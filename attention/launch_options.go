@@ -3,6 +3,9 @@ package attention
 import (
 	"math"
 
+	"vkattn/attention/internal/dispatch"
+	"vkattn/attention/internal/plan"
+	"vkattn/attention/internal/tensors"
 	"vkattn/vk"
 )
 
@@ -36,7 +39,7 @@ func (l *launch) bindOptions(a *Args) error {
 	if cfg.Causal == BottomRight || cfg.Causal == CausalNone && cfg.Align == BottomRight {
 		l.params.causalOffset = 1
 	}
-	if l.options.lengths&lengthCuQ != 0 {
+	if l.options.Lengths&plan.LengthCuQ != 0 {
 		l.params.stride[0][0] = uint32(s.B)
 	}
 	var totalQ, totalK int
@@ -55,7 +58,7 @@ func (l *launch) bindOptions(a *Args) error {
 	}
 	if p := a.Pages; p != nil {
 		totalK = p.Count
-		stride := p.stride(s)
+		stride := tensors.TableStride(p, s)
 		if err := words(bindTable, &p.Table, batches*uint64(stride)); err != nil {
 			return err
 		}
@@ -68,7 +71,7 @@ func (l *launch) bindOptions(a *Args) error {
 		return err
 	}
 	if b := a.Bias; b != nil {
-		size, steps := uint64(b.DType.Size()), b.resolve(*s)
+		size, steps := uint64(b.DType.Size()), tensors.BiasStrides(b, *s)
 		if err := l.bindBuffer(bindBias, b.Buffer, uint64(b.Offset)*size, reachOf(steps, s.Sq, s)*size, size); err != nil {
 			return err
 		}
@@ -76,15 +79,15 @@ func (l *launch) bindOptions(a *Args) error {
 	}
 	switch {
 	case a.Mask != nil:
-		steps := a.Mask.resolve(*s)
+		steps := tensors.MaskStrides(a.Mask, *s)
 		if err := l.bindBuffer(bindMap, a.Mask.Buffer, uint64(a.Mask.Offset), reachOf(steps, s.Sq, s), 1); err != nil {
 			return err
 		}
 		putSteps(&l.params.strideMap, steps)
 	case a.Blocks != nil:
-		rows, n := a.Blocks.grid(s)
-		steps := a.Blocks.resolve(*s)
-		all := uint64(orFull(a.Blocks.Batches, s.B)) * uint64(orFull(a.Blocks.Heads, s.Hq)) * uint64(rows) * uint64(n)
+		rows, n := tensors.BlocksGrid(a.Blocks, s)
+		steps := tensors.BlocksStrides(a.Blocks, *s)
+		all := uint64(tensors.OrFull(a.Blocks.Batches, s.B)) * uint64(tensors.OrFull(a.Blocks.Heads, s.Hq)) * uint64(rows) * uint64(n)
 		if err := words(bindMap, &a.Blocks.Map, all); err != nil {
 			return err
 		}
@@ -99,8 +102,8 @@ func (l *launch) bindOptions(a *Args) error {
 		l.params.strideMap[2] = uint32(a.SparseTokens.Total)
 	}
 	if cfg.KV.Scaled() {
-		b, keys := a.kvExtent()
-		n := uint64(b) * uint64(s.KVHeads()) * uint64(cfg.scaleGroups(keys))
+		b, keys := tensors.KVExtent(a)
+		n := uint64(b) * uint64(s.KVHeads()) * uint64(tensors.ScaleGroups(cfg, keys))
 		if err := words(bindKScale, &a.KScale, n); err != nil {
 			return err
 		}
@@ -109,9 +112,11 @@ func (l *launch) bindOptions(a *Args) error {
 		}
 	}
 	l.params.totalQ, l.params.totalK = uint32(totalQ), uint32(totalK)
-	l.params.windowLeft, l.params.windowRight = min(cfg.Window.left, maxWindow), min(cfg.Window.right, maxWindow)
+	if w := cfg.Window; w.Given() {
+		l.params.windowLeft, l.params.windowRight = int32(min(w.Left(), plan.MaxWindow)), int32(min(w.Right(), plan.MaxWindow))
+	}
 	l.params.softcap = cfg.Softcap
-	if !l.options.natural() {
+	if !l.options.Natural() {
 		l.params.softcap = float32(float64(cfg.Softcap) * math.Log2E)
 	}
 	return nil
@@ -120,12 +125,12 @@ func (l *launch) bindOptions(a *Args) error {
 // writeParams writes the parameters to a buffer if the module takes no push constants.
 func (l *launch) writeParams(c *vk.Commands) (err error) {
 	if l.pushBytes == 0 {
-		l.bound[paramsBinding], err = c.Params(paramBytes(&l.params, generalPushBytes))
+		l.bound[plan.ParamsBinding], err = c.Params(dispatch.ParamBytes(&l.params, plan.GeneralPushBytes))
 	}
 	return err
 }
 
-// putSteps stores strides, which checkLimits has bounded, as 32-bit parameters.
+// putSteps stores strides, which CheckLimits has bounded, as 32-bit parameters.
 func putSteps(strides *[3]uint32, steps [3]int64) {
 	for i, n := range steps {
 		strides[i] = uint32(n)

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"vkattn/attention/internal/plan"
+	"vkattn/attention/internal/tensors"
 	"vkattn/vk"
 )
 
@@ -19,8 +21,8 @@ var errNeedsCombine = errors.New("attention: splits are to be combined in a disp
 
 // combined records a kernel that combines its splits itself. The binding of LSE holds
 // scratch memory; shaders/decode_combine.glsl defines its layout.
-func (l *launch) combined(c *vk.Commands, a *Args, all []layout, groups [3]uint32) error {
-	batches, rows := a.queryExtent()
+func (l *launch) combined(c *vk.Commands, a *Args, all []tensors.Layout, groups [3]uint32) error {
+	batches, rows := tensors.QueryExtent(a)
 	states := uint64(batches) * uint64(a.Hq) * uint64(rows) * uint64(l.splits)
 	counters := (uint64(groups[0])*uint64(groups[1]/uint32(l.splitWorkgroups))*uint64(groups[2])*4 + 255) &^ 255
 	bytes := states * uint64(l.op.cfg.ValueDim()+int(l.slices)) * 4 // O, and an LSE for each slice of its columns
@@ -34,7 +36,7 @@ func (l *launch) combined(c *vk.Commands, a *Args, all []layout, groups [3]uint3
 	case err != nil:
 		return fmt.Errorf("attention: memory for %d splits of the keys: %w", l.splits, err)
 	}
-	if err := l.bindTensors(a, all[:firstOutput+1], 0, a.B); err != nil {
+	if err := l.bindTensors(a, all[:tensors.FirstOutput+1], 0, a.B); err != nil {
 		return err
 	}
 	if err := l.bindOptions(a); err != nil {
@@ -51,8 +53,8 @@ func (l *launch) combined(c *vk.Commands, a *Args, all []layout, groups [3]uint3
 
 // split records the kernel, which writes the states of its splits to scratch memory, a
 // barrier, and combine.comp.
-func (l *launch) split(c *vk.Commands, a *Args, all []layout, groups [3]uint32) error {
-	batches, rows := a.queryExtent()
+func (l *launch) split(c *vk.Commands, a *Args, all []tensors.Layout, groups [3]uint32) error {
+	batches, rows := tensors.QueryExtent(a)
 	dv := l.op.cfg.ValueDim()
 	states := uint64(batches) * uint64(a.Hq) * uint64(rows) // rows per split
 	lseBytes := (states*uint64(l.splits)*4 + 15) &^ 15
@@ -62,20 +64,20 @@ func (l *launch) split(c *vk.Commands, a *Args, all []layout, groups [3]uint32) 
 	}
 	o := Tensor{Buffer: scratch, Offset: int64(first+lseBytes) / 4}
 	lse := Tensor{Buffer: scratch, Offset: int64(first) / 4}
-	var with [5]layout
-	copy(with[:], all[:firstOutput])
-	with[3].set("O", &o, 4, batches, a.Hq, rows*l.splits, dv)
-	with[4].set("LSE", &lse, 4, batches, a.Hq, rows*l.splits, 1)
+	var with [5]tensors.Layout
+	copy(with[:], all[:tensors.FirstOutput])
+	with[3].Set("O", &o, 4, batches, a.Hq, rows*l.splits, dv)
+	with[4].Set("LSE", &lse, 4, batches, a.Hq, rows*l.splits, 1)
 	if err := l.bindTensors(a, with[:], 0, a.B); err != nil {
 		return err
 	}
 	if err := l.bindOptions(a); err != nil {
 		return err
 	}
-	l.params.stride[firstOutput][0] = uint32(states)
-	combine := combineLaunch{scratch: scratch, lseAt: first, oAt: first + lseBytes, splits: uint32(l.splits), rows: uint32(states), o: all[firstOutput]}
-	if len(all) > firstOutput+1 {
-		combine.lse = all[firstOutput+1]
+	l.params.stride[tensors.FirstOutput][0] = uint32(states)
+	combine := combineLaunch{scratch: scratch, lseAt: first, oAt: first + lseBytes, splits: uint32(l.splits), rows: uint32(states), o: all[tensors.FirstOutput]}
+	if len(all) > tensors.FirstOutput+1 {
+		combine.lse = all[tensors.FirstOutput+1]
 	}
 	if err := combine.prepare(l.op, l.access); err != nil {
 		return err
@@ -83,7 +85,7 @@ func (l *launch) split(c *vk.Commands, a *Args, all []layout, groups [3]uint32) 
 	if err := l.writeParams(c); err != nil {
 		return err
 	}
-	if l.options.lengths&(lengthCuQ|lengthUsedQ) != 0 {
+	if l.options.Lengths&(plan.LengthCuQ|plan.LengthUsedQ) != 0 {
 		// No kernel writes rows of no sequence. They keep this mark, and combine.comp skips them.
 		if err := c.Fill(vk.BufferRange{Buffer: scratch, Offset: first, Size: lseBytes}, absentRow); err != nil {
 			return err

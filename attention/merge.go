@@ -1,211 +1,23 @@
 package attention
 
 import (
-	"fmt"
-
+	"vkattn/attention/merge"
 	"vkattn/vk"
 )
 
-// MergeConfig says what states a Merge takes. It is comparable.
-type MergeConfig struct {
-	DType   DType  // storage type of O, in every state and in the result
-	HeadDim int    // elements per row of O (a Config's HeadDimV), 1 to 512
-	Access  Access // how kernels reach tensors; zero value: chosen by the buffers
-}
-
-// maxMergeHeadDim is the widest row of O, see wideHeadDims.
-const maxMergeHeadDim = 512
-
-// Validate reports the first field that is wrong, as a *ShapeError.
-func (c MergeConfig) Validate() error {
-	switch {
-	case !c.DType.Valid():
-		return &ShapeError{"DType", c.DType, "f16, bf16 or f32"}
-	case c.HeadDim < 1 || c.HeadDim > maxMergeHeadDim:
-		return &ShapeError{"HeadDim", c.HeadDim, fmt.Sprintf("1 to %d", maxMergeHeadDim)}
-	case !c.Access.Valid():
-		return &ShapeError{"Access", c.Access, "auto, addresses or descriptors"}
-	}
-	return nil
-}
-
-// States are attention states of the same rows over different keys: the O and LSE of
-// [Op.Forward]. They are one state, or Count states at equal distances in memory, as a
-// split over keys or a gather from several devices produces them.
-type States struct {
-	O       Tensor // [B, Hq, Sq, HeadDim] of the first state
-	LSE     Tensor // [B, Hq, Sq] of the first state: float32, packed, natural logarithm
-	Count   int    // states; 0: 1
-	StepO   int64  // elements between the O of consecutive states; 0: B*Hq*Sq*HeadDim
-	StepLSE int64  // elements between the LSE of consecutive states; 0: B*Hq*Sq
-}
-
-// given reports whether the caller set any field, so that a half-filled group is an
-// error.
-func (s *States) given() bool {
-	return s.O.begun() || s.LSE.begun() || s.Count != 0 || s.StepO != 0 || s.StepLSE != 0
-}
-
-// MergeArgs are the tensors of one merge. All lie on the same side, device or host.
-// States may overlap one another. O may be exactly the O of one of the states, with the
-// same memory and strides, and LSE exactly the LSE of one. Otherwise O and LSE must not
-// overlap anything.
-type MergeArgs struct {
-	Shape                // B, Hq and Sq; Hkv and Sk are ignored
-	First, Second States // Second is optional
-	O             Tensor
-	LSE           Tensor // optional; float32, packed [B, Hq, Sq]
-}
-
-// Merge combines attention states of the same query rows over disjoint sets of keys
-// into the state over all of those keys. FlashInfer calls it merge_state and
-// merge_states, vLLM merge_attn_states.
-//
-//	LSE = log(Σ exp(LSEᵢ))    O = Σ exp(LSEᵢ - LSE) Oᵢ
-//
-// Use it for a shared prefix computed once for many sequences (cascade attention), for
-// keys split over workgroups, and for keys spread over devices. One pass merges up to
-// [MaxStates] states: two of them anywhere in memory, or two groups of states at equal
-// distances. Further levels merge into the result in place.
-// in place.
-//
-// # Numbers
-//
-// Weights and sums are float32 and relative to the row's largest LSE, so any finite LSE
-// is allowed.
-//
-//   - A state with LSE = -Inf contributes nothing, and neither does one more than 80
-//     below the row's largest. Its O may hold anything, NaN and Inf included. A row
-//     whose states all have LSE = -Inf gives O = 0 and LSE = -Inf.
-//   - An LSE of NaN or +Inf makes the row's O and LSE NaN. Forward writes such an LSE if
-//     a score is NaN or +Inf. A NaN or Inf in O reaches its column of its row.
-//   - A row with one contributing state gets that state's numbers unchanged, except that
-//     devices may flush subnormals of bf16 and f32 to 0.
-//   - States are summed in order, First before Second. The same arguments give the same
-//     bits on every run. Two states give the same bits in either order.
-//
-// The O of each state was rounded to the storage type, by at most half a unit in the
-// last place, and the result is rounded once more. Compared with the exact merge of the
-// unrounded states, O is off by at most one unit in the last place of the largest |Oᵢ|.
-// A chain of merges adds half a unit per link. The rounding of LSE matters if LSE is
-// large: half a unit of 1e4 is 5e-4, a relative error of the weights.
-//
-// # Ownership, concurrency and errors
-//
-// As for [Op]: methods are safe for concurrent use, a Stream or Commands has one owner,
-// and tensors stay the caller's. Wrong arguments give a [*ShapeError] that names the
-// field. If a method returns an error, it has recorded and written nothing.
-type Merge struct {
-	dev *vk.Device // nil: the CPU tier
-	cfg MergeConfig
-
-	pipelines pipelines[mergeVariant, MergeConfig] // at most 16
-}
+// Merging of attention states. Package merge documents fields and methods.
+type (
+	// Merge combines attention states of the same query rows over disjoint sets of keys.
+	Merge = merge.Merge
+	// MergeConfig says what states a Merge takes.
+	MergeConfig = merge.MergeConfig
+	// MergeArgs are the tensors of one merge.
+	MergeArgs = merge.MergeArgs
+	// States are attention states of the same rows over different keys.
+	States = merge.States
+)
 
 // NewMerge makes an operation. A nil device selects the CPU tier. The device stays the
 // caller's and must outlive the Merge. A wrong field gives a *ShapeError; an Access that
 // the device lacks gives an error that matches [ErrUnsupported].
-func NewMerge(dev *vk.Device, cfg MergeConfig) (*Merge, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
-	if dev != nil {
-		if dev.Closed() {
-			return nil, fmt.Errorf("attention: NewMerge: %w", vk.ErrClosed)
-		}
-		if cfg.Access == AccessAddresses && !dev.Caps().BufferDeviceAddress {
-			return nil, fmt.Errorf("%w: the device has no buffer device addresses", ErrUnsupported)
-		}
-	}
-	return &Merge{dev: dev, cfg: cfg}, nil
-}
-
-// Config returns the MergeConfig that NewMerge was given.
-func (m *Merge) Config() MergeConfig {
-	if m == nil {
-		return MergeConfig{}
-	}
-	return m.cfg
-}
-
-// usable reports why the Merge cannot be used: NewMerge did not make it, or it is closed.
-func (m *Merge) usable() error {
-	switch {
-	case m == nil || m.cfg.HeadDim == 0: // NewMerge accepts no MergeConfig with HeadDim 0
-		return unmade("NewMerge")
-	case m.pipelines.closed.Load():
-		return fmt.Errorf("attention: %w", vk.ErrClosed)
-	}
-	return nil
-}
-
-// Prepare compiles the kernels that Forward needs for packed, aligned tensors, with and
-// without LSE, so that the first Forward does not wait for the compiler. On the CPU tier
-// it compiles nothing. Its errors are those of vk.Device.Pipeline.
-func (m *Merge) Prepare() error {
-	if err := m.usable(); err != nil {
-		return err
-	}
-	if m.dev == nil {
-		return nil
-	}
-	v := mergeVariant{access: m.access(nil), align: largestAlignment(uint64(m.cfg.HeadDim))}
-	for _, v.lse = range []bool{false, true} {
-		if _, err := m.pipelines.of(m.dev, &m.cfg, v); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Forward merges states. On a device it records the work into the stream's current
-// batch, after what was recorded before. The stream holds the tensors until the work has
-// run. The caller records a barrier between what computes the states and Forward, then
-// submits and waits. On the CPU tier the stream is nil, tensors lie in host memory, and
-// the result is complete when Forward returns. On a device Forward allocates nothing once
-// its kernel is compiled.
-func (m *Merge) Forward(s *vk.Stream, a MergeArgs) error {
-	if err := m.usable(); err != nil {
-		return err
-	}
-	if m.dev == nil {
-		if s != nil {
-			return invalid("Merge.Forward: the CPU tier takes no stream")
-		}
-		var l mergeLayouts
-		if err := m.check(&l, &a); err != nil {
-			return err
-		}
-		return mergeCPU(m.cfg, &l)
-	}
-	if s.Device() == nil {
-		return invalid("Merge.Forward: a device tier needs a stream")
-	}
-	return m.record(s.Commands, &a)
-}
-
-// Record records the dispatches into a command buffer: the caller's, wrapped by
-// vk.Device.WrapCommands, or a stream's. It inserts no barrier. The caller orders the
-// states before the dispatches and the result after them (compute shader reads and
-// writes), and keeps the tensors and this Merge until the commands have run.
-func (m *Merge) Record(c *vk.Commands, a MergeArgs) error {
-	if err := m.usable(); err != nil {
-		return err
-	}
-	if m.dev == nil {
-		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", ErrUnsupported)
-	}
-	if c.Device() == nil {
-		return invalid("Merge.Record: no command buffer")
-	}
-	return m.record(c, &a)
-}
-
-// Close gives the pipelines back to the device; work in flight holds what it uses.
-// Close may be called again.
-func (m *Merge) Close() error {
-	if m == nil {
-		return nil
-	}
-	return m.pipelines.close()
-}
+func NewMerge(dev *vk.Device, cfg MergeConfig) (*Merge, error) { return merge.NewMerge(dev, cfg) }

@@ -6,6 +6,11 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"vkattn/attention/internal/dispatch"
+	"vkattn/attention/internal/errs"
+	"vkattn/attention/internal/host"
+	"vkattn/attention/internal/plan"
+	"vkattn/attention/internal/tensors"
 	"vkattn/vk"
 )
 
@@ -16,14 +21,14 @@ type Op struct {
 	dev        *vk.Device // nil: the CPU tier
 	cfg        Config
 	experiment Experiment
-	factors    scoreFactors
-	pick       tilePicker // nil: use the heuristic's tiles
+	factors    plan.ScoreFactors
+	pick       plan.TilePicker // nil: use the heuristic's tiles
 
 	closed    atomic.Bool
 	mu        sync.RWMutex
-	plans     map[request]*prepared             // at most maxPlans; cleared by Close
-	pipelines pipelines[variant, Config]        // many requests share one pipeline
-	combines  pipelines[combineVariant, Config] // of the separate combine kernel; at most 16
+	plans     map[plan.Request]*prepared                 // at most maxPlans; cleared by Close
+	pipelines dispatch.Pipelines[plan.Variant, Config]   // many requests share one pipeline
+	combines  dispatch.Pipelines[combineVariant, Config] // of the separate combine kernel; at most 16
 }
 
 // maxPlans bounds the cached plans. Decoding brings a new length with every step.
@@ -37,7 +42,7 @@ type prepared struct {
 	rows            uint32 // query rows per workgroup
 	slices          uint32 // workgroups that share the columns of O
 	rowReach        uint32 // see variant.rowReach
-	options         options
+	options         plan.Options
 	splitWorkgroups int       // workgroups that share the keys of a row
 	splits          int       // splits of the keys of a row; each workgroup computes one or more
 	decodePart      *prepared // for the decode part of a mixed batch; nil in most plans
@@ -52,8 +57,8 @@ func New(dev *vk.Device, cfg Config) (*Op, error) {
 }
 
 // newOp is NewExperiment without the checks.
-func newOp(dev *vk.Device, cfg Config, e Experiment, pick tilePicker) *Op {
-	return &Op{dev: dev, cfg: cfg, experiment: e, factors: cfg.factors(), pick: pick, plans: map[request]*prepared{}}
+func newOp(dev *vk.Device, cfg Config, e Experiment, pick plan.TilePicker) *Op {
+	return &Op{dev: dev, cfg: cfg, experiment: e, factors: plan.FactorsOf(cfg), pick: pick, plans: map[plan.Request]*prepared{}}
 }
 
 // Config returns the Config that New was given.
@@ -68,7 +73,7 @@ func (op *Op) Config() Config {
 func (op *Op) usable() error {
 	switch {
 	case op == nil || op.cfg.HeadDim == 0: // New accepts no Config with HeadDim 0
-		return unmade("New")
+		return errs.Unmade("New")
 	case op.closed.Load():
 		return fmt.Errorf("attention: %w", vk.ErrClosed)
 	}
@@ -85,7 +90,8 @@ func (op *Op) Plan(s Shape) (Plan, error) {
 	if err := s.Validate(); err != nil {
 		return Plan{}, err
 	}
-	return makePlan(op.dev, op.cfg, op.typical(s), op.pick)
+	c, err := plan.Make(op.dev, op.cfg, op.typical(s), op.pick)
+	return c.Plan, err
 }
 
 // PlanFor is Plan for the given tensors. Their options, their alignment and whether
@@ -94,11 +100,12 @@ func (op *Op) PlanFor(a Args) (Plan, error) {
 	if err := op.usable(); err != nil {
 		return Plan{}, err
 	}
-	var l layouts
+	var l tensors.Layouts
 	if err := op.check(&l, &a); err != nil {
 		return Plan{}, err
 	}
-	return makePlan(op.dev, op.cfg, op.request(&l, &a), op.pick)
+	c, err := plan.Make(op.dev, op.cfg, op.request(&l, &a), op.pick)
+	return c.Plan, err
 }
 
 // Prepare compiles the kernels that Forward needs for packed, aligned tensors of a
@@ -114,7 +121,7 @@ func (op *Op) Prepare(s Shape) error {
 	}
 	for _, lse := range []bool{false, true} {
 		r := op.typical(s)
-		r.lse = lse
+		r.LSE = lse
 		if _, err := op.prepare(r); err != nil {
 			return err
 		}
@@ -129,7 +136,7 @@ func (op *Op) PrepareFor(a Args) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
-	var l layouts
+	var l tensors.Layouts
 	if err := op.check(&l, &a); err != nil {
 		return err
 	}
@@ -154,16 +161,16 @@ func (op *Op) Forward(s *vk.Stream, a Args) error {
 	}
 	if op.dev == nil {
 		if s != nil {
-			return invalid("Forward: the CPU tier takes no stream")
+			return errs.Invalid("Forward: the CPU tier takes no stream")
 		}
-		var l layouts
+		var l tensors.Layouts
 		if err := op.check(&l, &a); err != nil {
 			return err
 		}
-		return forwardCPU(op.cfg, a)
+		return host.Forward(op.cfg, a)
 	}
 	if s.Device() == nil {
-		return invalid("Forward: a device tier needs a stream")
+		return errs.Invalid("Forward: a device tier needs a stream")
 	}
 	return op.record(s.Commands, s, &a)
 }
@@ -182,7 +189,7 @@ func (op *Op) Record(c *vk.Commands, a Args) error {
 		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", ErrUnsupported)
 	}
 	if c.Device() == nil {
-		return invalid("Record: no command buffer")
+		return errs.Invalid("Record: no command buffer")
 	}
 	return op.record(c, nil, &a)
 }
@@ -197,30 +204,30 @@ func (op *Op) Close() error {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	op.plans = nil
-	return errors.Join(op.pipelines.close(), op.combines.close())
+	return errors.Join(op.pipelines.Close(), op.combines.Close())
 }
 
 // check checks a call and fills l with its layouts.
-func (op *Op) check(l *layouts, a *Args) error {
-	if err := l.check(&op.cfg, a); err != nil { // New has checked the Config
+func (op *Op) check(l *tensors.Layouts, a *Args) error {
+	if err := l.Check(&op.cfg, a); err != nil { // New has checked the Config
 		return err
 	}
-	return op.checkSide(l.all(), a)
+	return op.checkSide(l.All(), a)
 }
 
 // checkSide refuses host memory on a device tier and buffers of another device.
-func (op *Op) checkSide(all []layout, a *Args) error {
+func (op *Op) checkSide(all []tensors.Layout, a *Args) error {
 	if op.dev == nil {
-		return nil // forwardCPU checks the side
+		return nil // Forward checks the side
 	}
-	if err := checkDevice(all, op.dev); err != nil || !a.hasOptions(&op.cfg) {
+	if err := tensors.CheckDevice(all, op.dev); err != nil || !tensors.HasOptions(a, &op.cfg) {
 		return err
 	}
-	return a.checkOptionTensorsDevice(&op.cfg, op.dev)
+	return tensors.CheckOptionsDevice(a, &op.cfg, op.dev)
 }
 
 // prepare finds or makes the plan and pipeline of a request.
-func (op *Op) prepare(r request) (*prepared, error) {
+func (op *Op) prepare(r plan.Request) (*prepared, error) {
 	op.mu.RLock()
 	p := op.plans[r]
 	op.mu.RUnlock()
@@ -235,23 +242,22 @@ func (op *Op) prepare(r request) (*prepared, error) {
 			return nil, err
 		}
 	}
-	plan, err := makePlan(op.dev, op.cfg, r, op.pick)
+	c, err := plan.Make(op.dev, op.cfg, r, op.pick)
 	if err != nil {
 		return nil, err
 	}
-	v := &plan.variant
-	p = &prepared{access: plan.Access, cuda: plan.cuda}
+	p = &prepared{access: c.Access, cuda: c.CUDA}
 	if p.cuda != nil {
 		if err := p.cuda.Load(); err != nil {
-			return nil, fmt.Errorf("attention: kernel %s: %w", plan.Kernel, err)
+			return nil, fmt.Errorf("attention: kernel %s: %w", c.Kernel, err)
 		}
 	} else if op.dev != nil {
-		if err := op.prepareVariant(p, v, plan.Splits); err != nil {
+		if err := op.prepareVariant(p, &c.Variant, c.Splits); err != nil {
 			return nil, err
 		}
-		if plan.decodePart != nil {
-			p.decodePart = &prepared{access: plan.Access}
-			if err := op.prepareVariant(p.decodePart, plan.decodePart, plan.Splits); err != nil {
+		if c.DecodePart != nil {
+			p.decodePart = &prepared{access: c.Access}
+			if err := op.prepareVariant(p.decodePart, c.DecodePart, c.Splits); err != nil {
 				return nil, err
 			}
 		}
@@ -269,16 +275,16 @@ func (op *Op) prepare(r request) (*prepared, error) {
 }
 
 // prepareVariant fills p for a variant that cuts the keys of a row into the given number of splits.
-func (op *Op) prepareVariant(p *prepared, v *variant, splits int) (err error) {
-	p.rows, p.slices, p.rowReach, p.options = v.tile.rows(), v.slices(), v.rowReach(), v.options
-	p.splits, p.splitWorkgroups = splits, splits/v.tile.splits()
-	p.pipeline, err = op.pipelines.of(op.dev, &op.cfg, *v)
+func (op *Op) prepareVariant(p *prepared, v *plan.Variant, splits int) (err error) {
+	p.rows, p.slices, p.rowReach, p.options = v.Tile.Rows(), v.Slices(), v.RowReach(), v.Options
+	p.splits, p.splitWorkgroups = splits, splits/v.Tile.Splits()
+	p.pipeline, err = op.pipelines.Of(op.dev, &op.cfg, *v)
 	return err
 }
 
 // NewExperiment is New with a kernel changed for a measurement. An Op with an ablation
 // computes wrong results by design; an Op with a variant computes correct results at
-// another speed. Steps before stepTuner run with tiles of the fixed table, later steps
+// another speed. Steps before StepTuner run with tiles of the fixed table, later steps
 // with tuned tiles if there are any. The CPU tier has neither variants nor ablations.
 func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
 	if err := cfg.Validate(); err != nil {
@@ -293,14 +299,14 @@ func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
 	if dev != nil && dev.Closed() {
 		return nil, fmt.Errorf("attention: New: %w", vk.ErrClosed)
 	}
-	var pick tilePicker
-	if dev != nil && cfg.Tuning != TuningOff && e.has(stepTuner) {
-		pick = storeOf(dev).pick
+	var pick plan.TilePicker
+	if dev != nil && cfg.Tuning != TuningOff && plan.Includes(e, plan.StepTuner) {
+		pick = plan.StoreOf(dev).Pick
 	}
 	op := newOp(dev, cfg, e, pick)
 	r := op.typical(Shape{B: 1, Hq: 1, Sq: 1, Sk: 1})
-	r.anyArgs = true
-	if _, err := makePlan(dev, cfg, r, pick); err != nil {
+	r.AnyArgs = true
+	if _, err := plan.Make(dev, cfg, r, pick); err != nil {
 		return nil, err
 	}
 	return op, nil

@@ -13,6 +13,7 @@ import (
 	"vkattn/attention/accuracy"
 	"vkattn/attention/cases"
 	"vkattn/attention/half"
+	"vkattn/internal/testlevel"
 )
 
 // The CPU tier and the reference on cases with options. Package cases tests that the
@@ -21,7 +22,7 @@ import (
 // eachOptions runs a test on a table with every option and on random compositions. Their
 // numbers do not depend on their layout in memory.
 func eachOptions(t *testing.T, random int, test func(t *testing.T, c cases.Case, dtype attention.DType)) {
-	attention.OnceOnly(t)
+	testlevel.OnceOnly(t)
 	list := cases.CompactOptions()
 	for n := range random {
 		list = append(list, cases.RandomOptions(n))

@@ -1,17 +1,9 @@
 package attention
 
-import "unsafe"
-
 // The parameter blocks of the kernels. Each struct mirrors a block field by field. The tag
 // glsl gives the GLSL names, one per element; a field without the tag has the same name in
 // GLSL. A uvec2 address is one uint64 here: GLSL stores the low word first, and host and
 // device have the same byte order.
-
-// densePushBytes is the size of denseParams, denseBindings the number of tensors.
-const (
-	densePushBytes = 120
-	denseBindings  = 5
-)
 
 // denseParams is the block Params of shaders/interface.glsl in dense modules.
 type denseParams struct {
@@ -50,27 +42,6 @@ func (p *generalParams) setAddress(binding int, at uint64) {
 	}
 }
 
-// mergeParams is the block Params of shaders/merge.comp.
-type mergeParams struct {
-	addrFirst, addrSecond, addrFirstLSE, addrSecondLSE, addrO, addrLSE uint64
-
-	strideFirst  [3]uint32 `glsl:"strideFirstBatch strideFirstHead strideFirstSeq"`
-	strideSecond [3]uint32 `glsl:"strideSecondBatch strideSecondHead strideSecondSeq"`
-	strideO      [3]uint32 `glsl:"strideOBatch strideOHead strideOSeq"`
-
-	stepFirst, stepSecond, stepFirstLSE, stepSecondLSE uint32
-
-	firstCount, states, Sq, Hq uint32
-}
-
-// appendParams is the block Params of shaders/append.comp.
-type appendParams struct {
-	addr   [appendBindings]uint64 `glsl:"addrIn addrOut addrScale addrUsed addrLengths addrBlockTable addrCos addrSin"`
-	stride [2][3]uint32           `glsl:"strideInBatch strideInHead strideInSeq strideOutBatch strideOutHead strideOutSeq"`
-
-	rows, heads, sequences, limit, pageRows, pages, blockTableStride, flags uint32
-}
-
 // combineParams is the block Params of shaders/combine.comp.
 type combineParams struct {
 	addrSplitO, addrSplitLSE, addrO, addrLSE uint64
@@ -78,10 +49,4 @@ type combineParams struct {
 	strideO [3]uint32 `glsl:"strideOBatch strideOHead strideOSeq"`
 
 	splits, rows, Sq, Hq uint32
-}
-
-// paramBytes returns the first n bytes of a block. The module declares n bytes; Go rounds
-// the size of the struct up to a multiple of 8.
-func paramBytes[T denseParams | generalParams | mergeParams | appendParams | combineParams](p *T, n int) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(p)), n)
 }

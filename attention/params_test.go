@@ -1,125 +1,21 @@
 package attention
 
 import (
-	"os"
-	"path/filepath"
-	"reflect"
-	"regexp"
-	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
-	"vkattn/shaders"
+	"vkattn/attention/internal/paramtest"
+	"vkattn/attention/internal/plan"
 )
 
-// blocks are the parameter blocks, with the GLSL that declares each and a module that
-// takes it as push constants.
-var blocks = []struct {
-	module, source, define string
-	block                  any
-	bytes                  int
-}{
-	{"scalar_bda", "interface.glsl", "", denseParams{}, densePushBytes},
-	{"coopmat_f16_ssbo", "interface.glsl", "", denseParams{}, densePushBytes},
-	{"scalar_general_bda", "interface.glsl", "GENERAL", generalParams{}, generalPushBytes},
-	{"coopmat2_bf16_decode_ssbo", "interface.glsl", "GENERAL", generalParams{}, generalPushBytes},
-	{"merge_bda", "merge.comp", "", mergeParams{}, mergePushBytes},
-	{"append_bda", "append.comp", "", appendParams{}, appendPushBytes},
-	{"combine_bda", "combine.comp", "", combineParams{}, combinePushBytes},
+// blocks are the parameter blocks of this package.
+var blocks = []paramtest.Block{
+	{Module: "scalar_bda", Source: "interface.glsl", Params: denseParams{}, Bytes: plan.DensePushBytes},
+	{Module: "coopmat_f16_ssbo", Source: "interface.glsl", Params: denseParams{}, Bytes: plan.DensePushBytes},
+	{Module: "scalar_general_bda", Source: "interface.glsl", Define: "GENERAL", Params: generalParams{}, Bytes: plan.GeneralPushBytes},
+	{Module: "coopmat2_bf16_decode_ssbo", Source: "interface.glsl", Define: "GENERAL", Params: generalParams{}, Bytes: plan.GeneralPushBytes},
+	{Module: "combine_bda", Source: "combine.comp", Params: combineParams{}, Bytes: combinePushBytes},
 }
 
-// blockField is one member of a block.
-type blockField struct {
-	name, typ string // as in GLSL
-	at        shaders.Member
-}
+func TestParamsLieWhereModulesReadThem(t *testing.T) { paramtest.Lie(t, blocks) }
 
-// fieldsOf lists the scalars and addresses of a Go structure.
-func fieldsOf(t *testing.T, typ reflect.Type, base uintptr) (all []blockField) {
-	for i := range typ.NumField() {
-		f := typ.Field(i)
-		if f.Anonymous {
-			all = append(all, fieldsOf(t, f.Type, base+f.Offset)...)
-			continue
-		}
-		element, n := f.Type, 1
-		for element.Kind() == reflect.Array {
-			n *= element.Len()
-			element = element.Elem()
-		}
-		glsl := map[reflect.Kind]string{reflect.Uint64: "uvec2", reflect.Uint32: "uint", reflect.Int32: "int", reflect.Float32: "float"}[element.Kind()]
-		require.NotEmpty(t, glsl, "%v.%s", typ, f.Name)
-		names := strings.Fields(f.Tag.Get("glsl"))
-		if len(names) == 0 {
-			names = []string{f.Name}
-		}
-		require.Len(t, names, n, "%v.%s", typ, f.Name)
-		for j, name := range names {
-			at := shaders.Member{Offset: uint32(base + f.Offset + uintptr(j)*element.Size()), Size: uint32(element.Size())}
-			all = append(all, blockField{name, glsl, at})
-		}
-	}
-	return all
-}
-
-// Every field of a block in Go is where the module reads that member, and as large.
-func TestParamsLieWhereModulesReadThem(t *testing.T) {
-	for _, b := range blocks {
-		m, err := shaders.Get(b.module)
-		require.NoError(t, err)
-		r, err := m.Reflect()
-		require.NoError(t, err)
-		members, err := r.PushConstants()
-		require.NoError(t, err)
-		var ours []shaders.Member
-		for _, f := range fieldsOf(t, reflect.TypeOf(b.block), 0) {
-			ours = append(ours, f.at)
-		}
-		assert.Equal(t, members, ours, b.module)
-		assert.Equal(t, r.PushConstantBytes(), b.bytes, b.module)
-		assert.LessOrEqual(t, b.bytes, int(reflect.TypeOf(b.block).Size()), b.module)
-	}
-}
-
-var glslBlock = regexp.MustCompile(`(?s)uniform Params \{\n(.*?)\n\} p;`)
-
-// Every field has the type and the name that GLSL gives the member there. Modules
-// carry no names, so this reads the source; a bundle of test programs has none.
-func TestParamsAreNamedAsInGLSL(t *testing.T) {
-	if _, err := os.Stat("../shaders/interface.glsl"); err != nil {
-		t.Skipf("the sources are not here: %v", err)
-	}
-	for _, b := range blocks {
-		text, err := os.ReadFile(filepath.Join("../shaders", b.source))
-		require.NoError(t, err)
-		block := glslBlock.FindStringSubmatch(string(text))
-		require.NotNil(t, block, b.source)
-		var theirs []string
-		on := true
-		for _, line := range strings.Split(block[1], "\n") {
-			line, _, _ = strings.Cut(line, "//")
-			switch line = strings.TrimSpace(line); {
-			case line == "":
-			case strings.HasPrefix(line, "#endif"):
-				on = true
-			case strings.HasPrefix(line, "#if"):
-				on = b.define != "" && line == "#if "+b.define
-			case on:
-				for _, declaration := range strings.Split(strings.TrimSuffix(line, ";"), ";") {
-					typ, names, ok := strings.Cut(strings.TrimSpace(declaration), " ")
-					require.True(t, ok, "%s: %q", b.source, line)
-					for _, name := range strings.Split(names, ",") {
-						theirs = append(theirs, typ+" "+strings.TrimSpace(name))
-					}
-				}
-			}
-		}
-		var ours []string
-		for _, f := range fieldsOf(t, reflect.TypeOf(b.block), 0) {
-			ours = append(ours, f.typ+" "+f.name)
-		}
-		assert.Equal(t, theirs, ours, "%s of %s", b.source, b.module)
-	}
-}
+func TestParamsAreNamedAsInGLSL(t *testing.T) { paramtest.Names(t, "../shaders", blocks) }

@@ -1,11 +1,6 @@
 package attention
 
-import (
-	"runtime"
-
-	"vkattn/attention/internal/par"
-	"vkattn/vk/hostmem"
-)
+import "vkattn/attention/internal/host"
 
 // Reference computes a call in float64 by the plain formula: all scores of a row, its
 // softmax, then the weighted sum of V. It reads inputs in their storage type and neither
@@ -19,125 +14,50 @@ import (
 // Row i of sequence b (see [Varlen]) is row i of batch b. Rows past the end of a sequence
 // do not exist: they have O = 0 and LSE = -Inf. [ExistingRows] lists the others. Quantised
 // elements of K and V are exact: number times scale.
-func Reference(cfg Config, a Args) (o, lse []float64, err error) {
-	if err := checkInputs(cfg, a); err != nil { // before there is a list of rows
-		return nil, nil, err
-	}
-	if err := checkHost("Reference", a.listBytes(), hostmem.Product(uint64(a.Rows()), uint64(cfg.ValueDim()+1), 8)); err != nil {
-		return nil, nil, err
-	}
-	return ReferenceSample(cfg, a, AllRows(a.Shape))
+func Reference(cfg Config, a Args) (o, lse []float64, err error) { return host.Reference(cfg, a) }
+
+// ReferenceBackward computes the gradients of a call in float64 by the plain formula. With
+// P the softmax of a row over its keys and its sink,
+//
+//	dV = Pᵀ dO    dP = dO Vᵀ    delta = Σ P dP    dS = P (dP - delta + dLSE)
+//	dQ = scale dX K    dK = scale dXᵀ Q    dBias = dS    dSink = -P (delta - dLSE)
+//
+// where dX is dS times the derivative of the softcap, 1 - tanh². Everything is computed
+// from Q, K, V and the options of the call: a.O and a.LSE are neither read nor written and
+// may be zero. ALiBi slopes have no gradient.
+//
+// It returns the gradients whose outputs a has, or all of them (dBias with Bias, dSinks
+// with Sinks) if a has none. The outputs are never written. They are read with
+// a.Accumulate, which adds what DQ, DK and DV hold for rows and keys that exist. All
+// tensors must lie in host memory.
+//
+// The rows and keys of sequence b are rows 0 and on of batch b, as in [Reference]. The
+// gradient is 0 for those past its end. A row that attends to nothing has gradient 0 and
+// adds nothing to another gradient, with one exception: its LSE is its sink, so it adds its
+// dLSE to dSink. A slot that is masked, out of length or of weight 0 adds nothing to any
+// gradient, whatever the tensors hold there, NaN and Inf included. A token that a list of
+// [SparseTokens] has twice counts twice. A row whose LSE is NaN makes its own gradient and
+// those of all its keys NaN.
+//
+// The bits do not depend on the number of CPUs. The work is spread over (batch, key head)
+// pairs; pairs that add to the same elements of dBias are computed one after the other.
+// It needs about 32 MiB for each CPU, and the results; where the host lacks that memory,
+// the error matches vk.ErrOutOfMemory. Paged or quantised K and V give an error that
+// matches [ErrUnsupported].
+func ReferenceBackward(cfg Config, a BackwardArgs) (g Gradients, err error) {
+	return host.ReferenceBackward(cfg, a)
 }
 
 // ReferenceRows is Reference of some rows of one (batch, query head): O packed
 // [len(rows), HeadDimV] and LSE [len(rows)], in the order of rows. A row out of range gives
 // a *ShapeError.
 func ReferenceRows(cfg Config, a Args, b, h int, rows []int) (o, lse []float64, err error) {
-	return ReferenceSample(cfg, a, []Rows{{b, h, rows}})
+	return host.ReferenceRows(cfg, a, b, h, rows)
 }
 
 // ReferenceSample is Reference of some rows, for problems too large to verify whole: O
 // packed [rows, HeadDimV] and LSE [rows], in the order of the sample. Each row has the
 // bits that Reference gives it.
 func ReferenceSample(cfg Config, a Args, sample []Rows) (o, lse []float64, err error) {
-	if err := CheckSample(cfg, a, sample); err != nil {
-		return nil, nil, err
-	}
-	n, dv := CountRows(sample), cfg.ValueDim()
-	if err := checkHost("Reference", referenceBytes(&cfg, &a, n)); err != nil {
-		return nil, nil, err
-	}
-	o, lse = make([]float64, n*dv), make([]float64, n)
-	var call hostCall
-	if err := call.open(&cfg, &a); err != nil {
-		return nil, nil, err
-	}
-	block := refBlockRows(n, int(a.rowKeys()))
-	lengths := make([]int, len(sample))
-	for i, s := range sample {
-		lengths[i] = len(s.Rows)
-	}
-	pieces := par.Pieces(lengths, block)
-	par.Each(int64(len(pieces)), func() func(int64) {
-		w := newRefWorker(&call, block)
-		return func(i int64) {
-			p := pieces[i]
-			s := sample[p.List]
-			s.Rows = s.Rows[p.Lo:p.Hi]
-			w.run(s, o[p.At*dv:], lse[p.At:])
-		}
-	})
-	return o, lse, nil
-}
-
-// referenceBytes is the memory of the outputs of n rows and of the workers: a score and an
-// entry for every key of a block of rows, as slices that grow, and for one row lists of
-// keys and biases.
-func referenceBytes(cfg *Config, a *Args, n int) uint64 {
-	const perKey, growth = 8 + 8, 2
-	outputs := hostmem.Product(n, cfg.ValueDim()+1, 8)
-	block := uint64(refBlockRows(n, int(a.rowKeys())))
-	each := hostmem.Sum(hostmem.Product(block, hostmem.Sum(hostmem.Product(a.rowKeys(), perKey, growth), uint64(cfg.HeadDim)*8)),
-		hostmem.Product(a.rowKeys(), 8+8+4, growth), uint64(refKeys*max(cfg.HeadDim, cfg.ValueDim())*8))
-	return hostmem.Sum(outputs, a.sequenceBytes(), hostmem.Product(each, workers(uint64(n))))
-}
-
-// AllRows is the sample of all rows, in the order of packed [B, Hq, Sq]. It is nil if the
-// list does not fit the host's memory.
-func AllRows(s Shape) []Rows {
-	if s.Validate() != nil {
-		return nil // CheckSample says why
-	}
-	if checkHost("AllRows", s.listBytes()) != nil {
-		return nil
-	}
-	rows := make([]int, s.Sq)
-	for i := range rows {
-		rows[i] = i
-	}
-	sample := make([]Rows, 0, s.B*s.Hq)
-	for b := range s.B {
-		for h := range s.Hq {
-			sample = append(sample, Rows{b, h, rows})
-		}
-	}
-	return sample
-}
-
-// CountRows is the number of rows of a sample.
-func CountRows(sample []Rows) (n int) {
-	for _, r := range sample {
-		n += len(r.Rows)
-	}
-	return n
-}
-
-// CheckSample reports as a *ShapeError what CheckArgs reports of Config, Shape, Q, K and V,
-// and rows out of range.
-func CheckSample(cfg Config, a Args, sample []Rows) error {
-	if err := checkInputs(cfg, a); err != nil {
-		return err
-	}
-	for _, s := range sample {
-		if s.B < 0 || s.B >= a.B {
-			return &ShapeError{"batch", s.B, "0 to B-1"}
-		}
-		if s.H < 0 || s.H >= a.Hq {
-			return &ShapeError{"query head", s.H, "0 to Hq-1"}
-		}
-		for _, r := range s.Rows {
-			if r < 0 || r >= a.Sq {
-				return &ShapeError{"row", r, "0 to Sq-1"}
-			}
-		}
-	}
-	return nil
-}
-
-// refBlockRows is how many rows share one widening of K and V: enough to hide
-// its cost, few enough to occupy every CPU and to keep scores and entries within 32 MiB.
-func refBlockRows(rows, keys int) int {
-	const perCPU = 4
-	spread := rows / (perCPU * runtime.GOMAXPROCS(0))
-	return max(1, min(64, 2<<20/max(keys, 1), spread))
+	return host.ReferenceSample(cfg, a, sample)
 }

@@ -458,7 +458,7 @@ func TestReferenceBackwardIsTheDerivative(t *testing.T) {
 
 // Random combinations of options, on shapes of any kind.
 func TestReferenceBackwardIsTheDerivativeOfAnyCall(t *testing.T) {
-	attention.OnceOnly(t)
+	testlevel.OnceOnly(t)
 	check(t, func(t *rapid.T) {
 		c := drawBackward(t)
 		g, loss := c.run(t), c.loss(t)

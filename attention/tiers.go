@@ -1,112 +1,18 @@
 package attention
 
 import (
-	"fmt"
-
+	"vkattn/attention/internal/plan"
 	"vkattn/vk"
 )
 
-// pickFragment tests a device for a cooperative-matrix tier, capability by capability and
-// without a look at the vendor. It returns the fragment shape and subgroup size of the
-// tier, or what the device lacks.
-func pickFragment(caps *vk.Caps, tier Tier, t DType) (fragment, string) {
-	if t == F32 {
-		return fragment{}, "f32 multiplies in float32, and there are no float32 cooperative matrices"
-	}
-	for _, need := range []struct {
-		have bool
-		what string
-	}{
-		{caps.CoopMat, "VK_KHR_cooperative_matrix"},
-		{caps.VulkanMemoryModel, "vulkanMemoryModel"},
-		{caps.Float16 || t == BF16, "shaderFloat16"},
-		{caps.BFloat16CoopMat || t != BF16, "shaderBFloat16CooperativeMatrix"},
-		{caps.SubgroupSizeControl && caps.FullSubgroups, "subgroup size control with full subgroups"},
-		{caps.SubgroupOps&vk.SubgroupVote != 0, "subgroup vote"},
-		{caps.SubgroupOps&vk.SubgroupBallot != 0, "subgroup ballot"},
-		{tier != TierCoopMat2 || caps.CoopMat2.Reductions, "cooperativeMatrixReductions (VK_NV_cooperative_matrix2)"},
-		{tier != TierCoopMat2 || caps.CoopMat2.Conversions, "cooperativeMatrixConversions (VK_NV_cooperative_matrix2)"},
-		{tier != TierCoopMat2 || caps.CoopMat2.PerElement, "cooperativeMatrixPerElementOperations (VK_NV_cooperative_matrix2)"},
-	} {
-		if !need.have {
-			return fragment{}, "the device lacks " + need.what
-		}
-	}
-	component := vk.Float16
-	if t == BF16 {
-		component = vk.BFloat16
-	}
-	// Take the largest shape with K = N: P is first an accumulator of N keys, then an
-	// operand of K keys.
-	usable := func(s vk.CoopMatShape) bool {
-		return s.A == component && s.B == component && s.C == vk.Float32 && s.Result == vk.Float32 &&
-			s.Scope == vk.ScopeSubgroup && !s.Saturating
-	}
-	var best fragment
-	for _, s := range caps.CoopMatShapes {
-		if usable(s) && s.N == s.K && s.N%8 == 0 && s.M*s.N*s.K > best.M*best.N*best.K {
-			best = fragment{M: s.M, N: s.N, K: s.K, SumN: s.N, Subgroup: caps.SubgroupSize}
-		}
-	}
-	for _, s := range caps.CoopMatShapes {
-		if usable(s) && s.M == best.M && s.K == best.K && s.N%4 == 0 && s.N < best.SumN {
-			best.SumN = s.N
-		}
-	}
-	if best.M == 0 {
-		return fragment{}, fmt.Sprintf("the device has no subgroup-scope %v x %v -> f32 shape with K = N", t, t)
-	}
-	return best, ""
-}
-
-// TierStatus says whether a tier can run a storage type on a device.
-type TierStatus struct {
-	Tier      Tier   `json:"tier"`
-	DType     DType  `json:"dtype"`
-	Available bool   `json:"available"`
-	Reason    string `json:"reason"` // what is missing, or the fragment shape used
-}
+// RegisterCUDA makes tier cuda available; package cudapath calls it. A later
+// registration replaces an earlier one, and nil makes the tier unavailable.
+func RegisterCUDA(c CUDA) { plan.RegisterCUDA(c) }
 
 // TierReport tests every tier for every storage type on a device, at head dim 64. A nil
 // device stands for a machine without one. Tier cuda is listed if the program imports
 // vkattn/cudapath.
-func TierReport(dev *vk.Device) []TierStatus {
-	if dev == nil {
-		return tierReport(nil)
-	}
-	return tierReport(dev.Info())
-}
+func TierReport(dev *vk.Device) []TierStatus { return plan.TierReport(dev) }
 
 // TierReportOf is TierReport for a device that is listed but not open.
-func TierReportOf(info *vk.DeviceInfo) []TierStatus { return tierReport(info) }
-
-func tierReport(info *vk.DeviceInfo) []TierStatus {
-	var all []TierStatus
-	for _, t := range []DType{F16, BF16, F32} {
-		if info != nil {
-			if c := registeredCUDA(); c != nil {
-				status := TierStatus{TierCUDA, t, true, "a kernel at head dim 64"}
-				if err := c.Check(info, t); err != nil {
-					status.Available, status.Reason = false, err.Error()
-				}
-				all = append(all, status)
-			}
-			caps := &info.Caps
-			access := AccessDescriptors
-			if caps.BufferDeviceAddress {
-				access = AccessAddresses
-			}
-			for _, tier := range deviceTiers {
-				v, _, reason := chooseVariant(caps, Config{DType: t, HeadDim: 64}, tier,
-					request{shape: Shape{B: 1, Hq: 1, Sq: 1024, Sk: 1024}, access: access, align: [4]uint32{8, 8, 8, 8}})
-				status := TierStatus{tier, t, reason == "", reason}
-				if status.Available {
-					status.Reason = fmt.Sprintf("tile %v at head dim 64", v.tile)
-				}
-				all = append(all, status)
-			}
-		}
-		all = append(all, TierStatus{TierCPU, t, true, "runs anywhere"})
-	}
-	return all
-}
+func TierReportOf(info *vk.DeviceInfo) []TierStatus { return plan.TierReportOf(info) }

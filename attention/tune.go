@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"vkattn/attention/internal/errs"
+	"vkattn/attention/internal/plan"
 	"vkattn/vk"
 )
 
@@ -38,8 +40,7 @@ type TuneProgress struct {
 
 const (
 	tuneBudget        = 50 * time.Second
-	tuneCandidates    = 40
-	tuneCandidatesCPU = 8
+	tuneCandidatesCPU = 8                      // on a driver on the CPU, in place of TuneCandidates
 	tuneWarm          = 500 * time.Millisecond // a cold card measured up to 4x slower
 )
 
@@ -62,7 +63,7 @@ func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, err
 		return TuneReport{}, err
 	}
 	if ctx == nil {
-		return TuneReport{}, invalid("Tune: no context")
+		return TuneReport{}, errs.Invalid("Tune: no context")
 	}
 	if op.dev == nil {
 		return TuneReport{}, fmt.Errorf("%w: the CPU tier has no tiles to tune", ErrUnsupported)
@@ -77,12 +78,12 @@ func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, err
 		return TuneReport{}, fmt.Errorf("%w: tier cuda has no tiles to tune", ErrUnsupported)
 	}
 	r := op.typical(s)
-	r.lse = o.LSE
-	if op.cfg.mayCUDA() {
-		r.bar = cudaTunes
+	r.LSE = o.LSE
+	if plan.MayCUDA(&op.cfg) {
+		r.Bar = plan.CUDATunes
 	}
-	store := storeOf(op.dev)
-	done, err := store.takeTurn(ctx)
+	store := plan.StoreOf(op.dev)
+	done, err := store.TakeTurn(ctx)
 	if err != nil {
 		return TuneReport{}, err
 	}
@@ -92,23 +93,23 @@ func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, err
 
 // tuneOnFirstUse tunes the class of a request unless it is tuned already. If tuning fails,
 // for example for lack of memory, the class uses the heuristic's tile and has a note.
-func (op *Op) tuneOnFirstUse(r request) error {
+func (op *Op) tuneOnFirstUse(r plan.Request) error {
 	if op.dev == nil {
 		return nil
 	}
-	store := storeOf(op.dev)
+	store := plan.StoreOf(op.dev)
 	known := func() (bool, error) {
-		plan, err := makePlan(op.dev, op.cfg, r, nil)
-		if err == nil && plan.cuda != nil {
+		c, err := plan.Make(op.dev, op.cfg, r, nil)
+		if err == nil && c.CUDA != nil {
 			return true, nil
 		}
-		return err == nil && store.known(plan.variant, op.cfg, r), err
+		return err == nil && store.Known(c.Variant, op.cfg, r), err
 	}
 	if done, err := known(); done || err != nil {
 		return err
 	}
 	ctx := context.Background()
-	release, err := store.takeTurn(ctx)
+	release, err := store.TakeTurn(ctx)
 	if err != nil {
 		return err
 	}
@@ -121,9 +122,9 @@ func (op *Op) tuneOnFirstUse(r request) error {
 	case err != nil && fatal(ctx, err):
 		return err
 	case err != nil:
-		store.fail(report.Class, err)
+		store.Fail(report.Class, err)
 	case report.Source != TileTuned:
-		store.fail(report.Class, errors.New("too slow here"))
+		store.Fail(report.Class, errors.New("too slow here"))
 	}
 	return nil
 }
@@ -133,35 +134,35 @@ type tuning struct {
 	TuneOptions
 	dev      *vk.Device
 	cfg      Config
-	r        request
+	r        plan.Request
 	deadline time.Time
 	list     []*candidate // the candidates to try, the heuristic's first
 	report   *TuneReport
 }
 
 // tune is Tune for a request. The caller holds the store's turn.
-func (op *Op) tune(ctx context.Context, store *tuneStore, r request, o TuneOptions) (report TuneReport, err error) {
+func (op *Op) tune(ctx context.Context, store *plan.Store, r plan.Request, o TuneOptions) (report TuneReport, err error) {
 	start := time.Now()
 	o.Budget = cmp.Or(o.Budget, tuneBudget)
-	most := tuneCandidates
+	most := plan.TuneCandidates
 	if op.dev.Info().Type == vk.DeviceCPU {
 		most = tuneCandidatesCPU
 	}
 	o.Candidates = cmp.Or(o.Candidates, most)
-	plan, err := makePlan(op.dev, op.cfg, r, nil)
+	c, err := plan.Make(op.dev, op.cfg, r, nil)
 	if err != nil {
 		return report, err
 	}
-	v := plan.variant
-	class := classOf(v, op.cfg, r.shape)
-	if timed := shrunkBatch(r.shape); classOf(v, op.cfg, timed) == class {
-		r.shape = timed
+	v := c.Variant
+	class := plan.ClassOf(v, op.cfg, r.Shape)
+	if timed := plan.ShrunkBatch(r.Shape); plan.ClassOf(v, op.cfg, timed) == class {
+		r.Shape = timed
 	}
 	cfg := op.cfg
 	cfg.AllowCUDA = false
-	cfg.Tier, cfg.Tuning, cfg.Access = plan.Tier, TuningOff, r.access
-	report = TuneReport{Class: class, Shape: r.shape, Config: cfg, Tier: plan.Tier, Kernel: plan.Kernel,
-		Heuristic: v.describe(), Winner: v.describe(), Source: TileHeuristic}
+	cfg.Tier, cfg.Tuning, cfg.Access = c.Tier, TuningOff, r.Access
+	report = TuneReport{Class: class, Shape: r.Shape, Config: cfg, Tier: c.Tier, Kernel: c.Kernel,
+		Heuristic: v.Describe(), Winner: v.Describe(), Source: TileHeuristic}
 	t := &tuning{TuneOptions: o, dev: op.dev, cfg: cfg, r: r, deadline: start.Add(o.Budget), report: &report}
 	defer func() {
 		for _, c := range t.list {
@@ -171,12 +172,12 @@ func (op *Op) tune(ctx context.Context, store *tuneStore, r request, o TuneOptio
 		report.Seconds = time.Since(start).Seconds()
 	}()
 
-	for _, x := range prune(op.dev.Caps(), v, r, o.Candidates) {
+	for _, x := range plan.Prune(op.dev.Caps(), v, r, o.Candidates) {
 		switch {
-		case x.out != "":
-			report.add(&candidate{option: x}, TunePruned, x.out)
+		case x.Out != "":
+			report.add(&candidate{Option: x}, TunePruned, x.Out)
 		case o.DryRun:
-			report.add(&candidate{option: x}, TuneUntried, "")
+			report.add(&candidate{Option: x}, TuneUntried, "")
 		default:
 			t.list = append(t.list, newCandidate(op.dev, cfg, x))
 		}
@@ -187,7 +188,7 @@ func (op *Op) tune(ctx context.Context, store *tuneStore, r request, o TuneOptio
 		}
 	}
 	if o.DryRun || o.CompileOnly {
-		_, source, notes := store.pick(v, op.cfg, r)
+		_, source, notes := store.Pick(v, op.cfg, r)
 		report.Source, report.Notes = cmp.Or(source, TileHeuristic), notes
 		return report, nil
 	}
@@ -195,17 +196,17 @@ func (op *Op) tune(ctx context.Context, store *tuneStore, r request, o TuneOptio
 	if err != nil {
 		return report, err
 	}
-	report.Winner, report.Gain = winner.v.describe(), ratio(heuristic, best)
+	report.Winner, report.Gain = winner.V.Describe(), ratio(heuristic, best)
 	if o.NoStore {
 		return report, nil
 	}
-	op.keep(store, &report, tuningEntry{SPIRV: winner.v.spirv(), Tile: keyOf(winner.v.tile), Name: winner.v.describe(),
-		Ms: best, HeuristicMs: heuristic, Shape: r.shape.String()})
+	op.keep(store, &report, plan.TuningEntry{SPIRV: winner.V.SPIRV(), Tile: plan.KeyOf(winner.V.Tile), Name: winner.V.Describe(),
+		Ms: best, HeuristicMs: heuristic, Shape: r.Shape.String()})
 	return report, nil
 }
 
 // keep makes a result the tile of its class and stores it.
-func (op *Op) keep(store *tuneStore, report *TuneReport, e tuningEntry) {
+func (op *Op) keep(store *plan.Store, report *TuneReport, e plan.TuningEntry) {
 	others, untried := 0, 0
 	for _, c := range report.Candidates {
 		switch {
@@ -220,10 +221,10 @@ func (op *Op) keep(store *tuneStore, report *TuneReport, e tuningEntry) {
 		return
 	}
 	report.Source = TileTuned
-	if err := store.put(report.Class, e); err != nil {
+	if err := store.Put(report.Class, e); err != nil {
 		report.Notes = append(report.Notes, fmt.Sprintf("not stored: %v", err))
 	} else {
-		report.Stored = store.path
+		report.Stored = store.Path
 	}
 	op.forget()
 }
@@ -349,7 +350,7 @@ func (t *tuning) compete(ctx context.Context) (winner *candidate, best, heuristi
 		}
 		row := t.report.add(c, x, reason)
 		row.Winner, row.Runs, row.Ms = i == first, all[i].runs, milliseconds(all[i].median)
-		row.TFLOPs = ratio(float64(flops(t.cfg, t.r.shape)), row.Ms*1e9)
+		row.TFLOPs = ratio(float64(plan.Flops(t.cfg, t.r.Shape)), row.Ms*1e9)
 	}
 	return runs[first], milliseconds(all[first].median), milliseconds(all[0].median), nil
 }
@@ -363,8 +364,8 @@ func (t *tuning) say(stage string, done, of int) {
 // add puts a candidate into the report.
 func (r *TuneReport) add(c *candidate, status TuneStatus, reason string) *TuneCandidate {
 	r.Candidates = append(r.Candidates, TuneCandidate{
-		Tile: c.v.describe(), Status: status, Reason: reason, Heuristic: c.heuristic,
-		SharedBytes: c.shared, Estimate: c.registers,
+		Tile: c.V.Describe(), Status: status, Reason: reason, Heuristic: c.Heuristic,
+		SharedBytes: c.Shared, Estimate: c.Registers,
 		Registers: c.stats.registers, SpillBytes: c.stats.spills, SpillShared: c.stats.inShared, CompileMs: milliseconds(c.compile),
 	})
 	return &r.Candidates[len(r.Candidates)-1]

@@ -8,12 +8,13 @@ import (
 	"sync"
 	"time"
 
+	"vkattn/attention/internal/plan"
 	"vkattn/vk"
 )
 
 // candidate is an option that may be compiled and run.
 type candidate struct {
-	option
+	plan.Option
 	op      *Op  // plans every call with the option's tile
 	built   bool // compiled; if not, err may say why
 	compile time.Duration
@@ -23,20 +24,20 @@ type candidate struct {
 
 // newCandidate makes a candidate with an operation that uses only o's tile. cfg names its
 // tier.
-func newCandidate(dev *vk.Device, cfg Config, o option) *candidate {
-	return &candidate{option: o, op: newOp(dev, cfg, o.v.experiment, pickOnly(o.v.tile))}
+func newCandidate(dev *vk.Device, cfg Config, o plan.Option) *candidate {
+	return &candidate{Option: o, op: newOp(dev, cfg, o.V.Experiment, plan.PickOnly(o.V.Tile))}
 }
 
 // close releases the pipeline: a tuning makes dozens.
 func (c *candidate) close() {
-	for _, p := range c.op.pipelines.made {
+	for _, p := range c.op.pipelines.All() {
 		_ = p.Close()
 	}
 	_ = c.op.Close()
 }
 
 // build compiles the candidate's pipeline and reads the compiler's statistics of it.
-func (c *candidate) build(r request) {
+func (c *candidate) build(r plan.Request) {
 	start := time.Now()
 	p, err := c.op.prepare(r)
 	c.compile = time.Since(start)
@@ -46,11 +47,11 @@ func (c *candidate) build(r request) {
 	}
 	c.built = true
 	if list, err := p.pipeline.Statistics(); err == nil {
-		subgroup := c.v.tile.subgroupSize()
+		subgroup := c.V.Tile.SubgroupSize()
 		if subgroup == 0 {
 			subgroup = c.op.dev.Caps().SubgroupSize
 		}
-		c.stats = readStats(list, c.shared, c.v.tile.invocations(), subgroup)
+		c.stats = readStats(list, c.Shared, c.V.Tile.LocalSize(), subgroup)
 	}
 }
 
@@ -59,7 +60,7 @@ func (c *candidate) build(r request) {
 // H200 takes 1 to 2 s on one core for a pipeline: 40 pipelines take about 5 s on 16 cores.
 // With two cores, or with a driver that compiles one pipeline at a time, the likely
 // candidates are compiled first.
-func buildAll(ctx context.Context, list []*candidate, r request, over func() bool, built func()) {
+func buildAll(ctx context.Context, list []*candidate, r plan.Request, over func() bool, built func()) {
 	next := make(chan *candidate)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -121,12 +122,7 @@ func readStats(list []vk.Statistic, shared uint64, local, subgroup uint32) compi
 	return s
 }
 
-// spillSlack is how many bytes per invocation a candidate may spill and still be timed. On
-// an H200 the best tiles of head dims 128 and 256 spill 130 to 230 bytes, one within 3 % of
-// the best 252, and tiles that spill 300 to 350 bytes took 1.3 times as long.
-const spillSlack = 256
-
-// dropSpills returns the compiled candidates that spill more than spillSlack while others
+// dropSpills returns the compiled candidates that spill more than SpillSlack while others
 // do not spill, with the reason. It never drops the first, the heuristic's.
 func dropSpills(list []*candidate) map[*candidate]string {
 	clean := false
@@ -135,7 +131,7 @@ func dropSpills(list []*candidate) map[*candidate]string {
 	}
 	out := map[*candidate]string{}
 	for i, c := range list {
-		if clean && i > 0 && c.err == nil && c.stats.spills > spillSlack {
+		if clean && i > 0 && c.err == nil && c.stats.spills > plan.SpillSlack {
 			out[c] = fmt.Sprintf("%d bytes an invocation in memory for want of registers", c.stats.spills)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"vkattn/attention/internal/plan"
 	"vkattn/vk"
 	"vkattn/vk/hostmem"
 )
@@ -34,8 +35,8 @@ const (
 )
 
 // newTuneMemory allocates and fills tensors like those of a request.
-func newTuneMemory(ctx context.Context, dev *vk.Device, cfg Config, r request) (m *tuneMemory, err error) {
-	m = &tuneMemory{dev: dev, cfg: cfg, shape: r.shape, stamps: dev.Caps().Limits.TimestampValidBits > 0}
+func newTuneMemory(ctx context.Context, dev *vk.Device, cfg Config, r plan.Request) (m *tuneMemory, err error) {
+	m = &tuneMemory{dev: dev, cfg: cfg, shape: r.Shape, stamps: dev.Caps().Limits.TimestampValidBits > 0}
 	defer func() {
 		if err != nil {
 			m.close()
@@ -46,12 +47,12 @@ func newTuneMemory(ctx context.Context, dev *vk.Device, cfg Config, r request) (
 		return m, err
 	}
 	size := int64(cfg.DType.Size())
-	rows, keys := r.shape.Rows(), int64(r.shape.B)*int64(r.shape.KVHeads())*int64(r.shape.Sk)
+	rows, keys := r.Shape.Rows(), int64(r.Shape.B)*int64(r.Shape.KVHeads())*int64(r.Shape.Sk)
 	d, dv := int64(cfg.HeadDim), int64(cfg.ValueDim())
 	elements := [4]int64{rows * d, keys * d, keys * dv, rows * dv}
 	var total int64
 	for i, n := range elements {
-		m.offset[i] = int64(r.align[i] % 8)
+		m.offset[i] = int64(r.Align[i] % 8)
 		m.stride[i] = (n + 8 + 4095) / 4096 * 4096
 		total += m.stride[i] * size
 	}
@@ -69,7 +70,7 @@ func newTuneMemory(ctx context.Context, dev *vk.Device, cfg Config, r request) (
 	if err != nil {
 		return m, err
 	}
-	if r.lse {
+	if r.LSE {
 		if m.lse, err = dev.NewBuffer(uint64(4*rows), vk.BufferOptions{Name: "tune LSE"}); err != nil {
 			return m, err
 		}
@@ -78,11 +79,11 @@ func newTuneMemory(ctx context.Context, dev *vk.Device, cfg Config, r request) (
 }
 
 // tuneBytes returns the bytes of one copy of the tensors. It saturates.
-func tuneBytes(cfg Config, r request) uint64 {
-	rows, keys := hostmem.Product(r.shape.B, r.shape.Hq, r.shape.Sq), hostmem.Product(r.shape.B, r.shape.KVHeads(), r.shape.Sk)
+func tuneBytes(cfg Config, r plan.Request) uint64 {
+	rows, keys := hostmem.Product(r.Shape.B, r.Shape.Hq, r.Shape.Sq), hostmem.Product(r.Shape.B, r.Shape.KVHeads(), r.Shape.Sk)
 	perRow := uint64(cfg.HeadDim+cfg.ValueDim()) * uint64(cfg.DType.Size())
 	total := hostmem.Sum(hostmem.Product(rows, perRow), hostmem.Product(keys, perRow))
-	if r.lse {
+	if r.LSE {
 		total = hostmem.Sum(total, hostmem.Product(rows, 4))
 	}
 	return total

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"time"
 
+	"vkattn/attention/internal/errs"
+	"vkattn/attention/internal/plan"
 	"vkattn/vk"
 	"vkattn/vk/cachefile"
 )
@@ -88,21 +90,21 @@ type TunedClass struct {
 // returns an error if dev is nil or if there is no cache folder (see vk.CacheDir).
 func ReadTuningCache(dev *vk.Device) (TuningCache, error) {
 	if dev == nil {
-		return TuningCache{}, invalid("ReadTuningCache: no device")
+		return TuningCache{}, errs.Invalid("ReadTuningCache: no device")
 	}
-	d := tuningDeviceOf(dev.Info())
+	d := plan.TuningDeviceOf(dev.Info())
 	c := TuningCache{Classes: []TunedClass{}}
-	dir := tuningDir()
+	dir := plan.TuningDir()
 	if dir == "" {
-		return c, fmt.Errorf("attention: %w", errNoCache)
+		return c, fmt.Errorf("attention: %w", plan.ErrNoCache)
 	}
-	c.Path = filepath.Join(dir, d.file())
-	classes, note := loadTuning(c.Path, d)
+	c.Path = filepath.Join(dir, d.File())
+	classes, note := plan.LoadTuning(c.Path, d)
 	c.Note = note
 	for _, class := range slices.Sorted(maps.Keys(classes)) {
 		e := classes[class]
 		c.Classes = append(c.Classes, TunedClass{Class: class, Tile: e.Name, Ms: e.Ms, Gain: ratio(e.HeuristicMs, e.Ms),
-			Shape: e.Shape, When: e.When, Stale: stale(class, e)})
+			Shape: e.Shape, When: e.When, Stale: plan.Stale(class, e)})
 	}
 	return c, nil
 }
@@ -112,17 +114,17 @@ func ReadTuningCache(dev *vk.Device) (TuningCache, error) {
 // error if dev is nil, if there is no cache folder, or if the file cannot be removed.
 func ClearTuningCache(dev *vk.Device) (string, error) {
 	if dev == nil {
-		return "", invalid("ClearTuningCache: no device")
+		return "", errs.Invalid("ClearTuningCache: no device")
 	}
-	dir := tuningDir()
+	dir := plan.TuningDir()
 	if dir == "" {
-		return "", fmt.Errorf("attention: %w", errNoCache)
+		return "", fmt.Errorf("attention: %w", plan.ErrNoCache)
 	}
-	path := filepath.Join(dir, tuningDeviceOf(dev.Info()).file())
+	path := filepath.Join(dir, plan.TuningDeviceOf(dev.Info()).File())
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return path, nil
 	}
-	if err := cachefile.Update(path, tuningMost, func([]byte) ([]byte, error) { return nil, nil }); err != nil {
+	if err := cachefile.Update(path, plan.TuningMost, func([]byte) ([]byte, error) { return nil, nil }); err != nil {
 		return path, fmt.Errorf("attention: tuning cache: %w", err)
 	}
 	return path, nil

@@ -10,6 +10,9 @@ import (
 	"vkattn/attention/accuracy"
 	"vkattn/attention/half"
 	"vkattn/attention/inputs"
+	"vkattn/attention/kvcache"
+	"vkattn/attention/merge"
+	"vkattn/attention/problem"
 	"vkattn/attention/quant"
 	"vkattn/tests/apiwalk"
 	"vkattn/vk"
@@ -34,7 +37,7 @@ func TestNothingExportedPanics(t *testing.T) {
 		}
 		walkedDevices = nil
 	})
-	for _, p := range []apiwalk.Package{vkPackage, attentionPackage, accuracyPackage, halfPackage, quantPackage, inputsPackage, hostmemPackage} {
+	for _, p := range []apiwalk.Package{vkPackage, attentionPackage, problemPackage, mergePackage, kvcachePackage, accuracyPackage, halfPackage, quantPackage, inputsPackage, hostmemPackage} {
 		t.Run(p.Name, func(t *testing.T) { apiwalk.Walk(t, p) })
 	}
 }
@@ -118,11 +121,33 @@ var attentionPackage = apiwalk.Package{
 		"Sequences": attention.Sequences, "TierReport": attention.TierReport, "TierReportOf": attention.TierReportOf,
 		"VariantName": attention.VariantName, "ViewHost": attention.ViewHost, "WindowOf": attention.WindowOf,
 	},
-	Types: []any{attention.Ablation(0), attention.Access(0), attention.Append{}, attention.AppendConfig{}, attention.Args{}, attention.BackwardArgs{}, attention.Causal(0),
-		attention.Config{}, attention.DType(0), attention.HostView{}, attention.KVType(0), attention.Experiment{}, attention.Merge{},
-		attention.MergeConfig{}, attention.Op{}, attention.Plan{}, attention.Rotary{}, attention.RotaryStyle(0), attention.Scale{},
-		attention.Shape{}, attention.ShapeError{}, attention.Strides{}, attention.Tensor{}, attention.Tier(0), attention.Tuning(0),
-		attention.Vector{}, attention.Window{}},
+	Types: []any{attention.Op{}},
+}
+
+var problemPackage = apiwalk.Package{
+	Name: "problem", Folder: "../attention/problem", Matches: sentinels, Live: liveOps, Closed: closedOps,
+	Functions: map[string]any{
+		"Ablations": problem.Ablations, "BHSD": problem.BHSD, "BSHD": problem.BSHD, "CUDAKernels": problem.CUDAKernels,
+		"DTypes": problem.DTypes, "KVTypes": problem.KVTypes, "ParseAblation": problem.ParseAblation,
+		"ParseCausal": problem.ParseCausal, "ParseDType": problem.ParseDType, "ParseKVType": problem.ParseKVType,
+		"ParseTier": problem.ParseTier, "ParseTuning": problem.ParseTuning, "ScaleOf": problem.ScaleOf,
+		"VariantName": problem.VariantName, "ViewHost": problem.ViewHost, "WindowOf": problem.WindowOf,
+	},
+	Types: []any{problem.Ablation(0), problem.Access(0), problem.Args{}, problem.BackwardArgs{}, problem.Causal(0), problem.Config{},
+		problem.DType(0), problem.HostView{}, problem.KVType(0), problem.Experiment{}, problem.Plan{}, problem.Scale{}, problem.Shape{},
+		problem.ShapeError{}, problem.Strides{}, problem.Tensor{}, problem.Tier(0), problem.Tuning(0), problem.Vector{}, problem.Window{}},
+}
+
+var mergePackage = apiwalk.Package{
+	Name: "merge", Folder: "../attention/merge", Matches: sentinels, Live: liveOps, Closed: closedOps,
+	Functions: map[string]any{"NewMerge": merge.NewMerge},
+	Types:     []any{merge.Merge{}, merge.MergeConfig{}},
+}
+
+var kvcachePackage = apiwalk.Package{
+	Name: "kvcache", Folder: "../attention/kvcache", Matches: sentinels, Live: liveOps, Closed: closedOps,
+	Functions: map[string]any{"NewAppend": kvcache.NewAppend, "ParseRotaryStyle": kvcache.ParseRotaryStyle},
+	Types:     []any{kvcache.Append{}, kvcache.AppendConfig{}, kvcache.Rotary{}, kvcache.RotaryStyle(0)},
 }
 
 // liveOps returns operations of the CPU tier and of the device, if there is one, with the

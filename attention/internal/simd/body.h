@@ -42,7 +42,10 @@
 #define NOINLINE __attribute__((noinline))
 #define UNROLL _Pragma("GCC unroll 32")
 
-enum { LANES = VECTORS * VL };
+enum {
+	LANES = VECTORS * VL,
+	SUMMED = 32, // slots of a tile whose values are summed before they are added to O
+};
 
 #define LOG2E 0x1.715476p+0f
 #define LOG2E_LOW 0x1.4ae0cp-26f
@@ -169,13 +172,14 @@ INLINE void scores(const int nv, const simd_tile *t, const float *q, const float
 		scores_of(nv, 1, t->d, t->scale, q, k + key * t->k_stride, t->k_stride, s + key * LANES);
 }
 
-// accumulate adds the weighted values of keys [from, to) to n columns of O. The weights of
-// masked slots are -0, which no other weight is. They are skipped, because 0 times the
+// accumulate adds the weighted values of keys [from, to) to n columns of O. They are summed
+// first: many small terms added to a large O may all be rounded the same way. The weights
+// of masked slots are -0, which no other weight is. They are skipped, because 0 times the
 // content of such a slot may be NaN.
 INLINE void accumulate_of(const int nv, const int n, const bool masked, int32_t from, int32_t to, const float *p, const float *v,
 	int64_t stride, float *o) {
 	V sum[BROADCASTS][VECTORS];
-	UNROLL for (int j = 0; j < n; j++) UNROLL for (int i = 0; i < nv; i++) sum[j][i] = load(o + j * LANES + i * VL);
+	UNROLL for (int j = 0; j < n; j++) UNROLL for (int i = 0; i < nv; i++) sum[j][i] = splat(0);
 	for (int32_t key = from; key < to; key++) {
 		const float *row = v + key * stride;
 		V a[VECTORS];
@@ -190,12 +194,12 @@ INLINE void accumulate_of(const int nv, const int n, const bool masked, int32_t 
 				sum[j][i] = masked ? FMA_WHERE(seen[i], a[i], b, sum[j][i]) : FMA(a[i], b, sum[j][i]);
 		}
 	}
-	UNROLL for (int j = 0; j < n; j++) UNROLL for (int i = 0; i < nv; i++) store(o + j * LANES + i * VL, sum[j][i]);
+	UNROLL for (int j = 0; j < n; j++)
+		UNROLL for (int i = 0; i < nv; i++) store(o + j * LANES + i * VL, load(o + j * LANES + i * VL) + sum[j][i]);
 }
 
 INLINE void accumulate(const int nv, const bool masked, int32_t from, int32_t to, int32_t dv, const float *p, const float *v,
 	int64_t stride, float *o) {
-	if (from >= to) return;
 	int32_t j = 0;
 	for (; j + BROADCASTS <= dv; j += BROADCASTS)
 		accumulate_of(nv, BROADCASTS, masked, from, to, p, v + j, stride, o + j * LANES);
@@ -531,13 +535,15 @@ INLINE void softmax(const int nv, const simd_tile *t, float *o, float *s, float 
 		accumulate(nv, false, from, to, t->dv, p, v, t->v_stride, o); \
 	} \
 	static void attend_##suffix(const simd_tile *t, const float *q, float *o, float *s, float *state, const int32_t *span, \
-		const double *position, const float *k, const float *v, const int32_t *keys, const float *bias, const int32_t *mask) { \
+		const double *position, const float *k, const float *v, const int32_t *keys, const int32_t *slots, const float *bias, \
+		const int32_t *mask) { \
 		scores_##suffix(t, q, k, s); \
 		if (t->softcap != 0 || t->bias || t->alibi) modify(t, s, state + SIMD_SLOPE * LANES, position, keys, bias); \
 		softmax_##suffix(t, o, s, state, span, keys, mask); \
-		masked_##suffix(t, t->from, t->full_from, s, v, o); \
-		full_##suffix(t, t->full_from, t->full_to, s, v, o); \
-		masked_##suffix(t, t->full_to, t->to, s, v, o); \
+		for (int32_t from = t->from, to; from < t->to; from = to) { \
+			for (to = from + 1; to < t->to && slots[to] / SUMMED == slots[from] / SUMMED;) to++; \
+			(t->full_from <= from && to <= t->full_to ? full_##suffix : masked_##suffix)(t, from, to, s, v, o); \
+		} \
 	}
 
 STEPS(one, 1)
@@ -545,8 +551,9 @@ STEPS(all, VECTORS)
 
 // attend adds the keys of a tile to the rows of a group.
 static void attend(const simd_tile *t, const float *q, float *o, float *s, float *state, const int32_t *span,
-	const double *position, const float *k, const float *v, const int32_t *keys, const float *bias, const int32_t *mask) {
-	(t->vectors == 1 ? attend_one : attend_all)(t, q, o, s, state, span, position, k, v, keys, bias, mask);
+	const double *position, const float *k, const float *v, const int32_t *keys, const int32_t *slots, const float *bias,
+	const int32_t *mask) {
+	(t->vectors == 1 ? attend_one : attend_all)(t, q, o, s, state, span, position, k, v, keys, slots, bias, mask);
 }
 
 // finish divides O by the row sums, a sink's share in them, and stores its rows.

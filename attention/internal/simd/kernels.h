@@ -70,7 +70,8 @@ typedef struct {
 
 	void (*pack_q)(float *q, const uint8_t *base, const int64_t *at, int32_t vectors, int32_t d, int32_t type);
 	void (*attend)(const simd_tile *t, const float *q, float *o, float *s, float *state, const int32_t *span,
-		const double *position, const float *k, const float *v, const int32_t *keys, const float *bias, const int32_t *mask);
+		const double *position, const float *k, const float *v, const int32_t *keys, const int32_t *slots, const float *bias,
+		const int32_t *mask);
 	void (*finish)(float *o, float *state, uint8_t *base, const int64_t *at, int32_t rows, int32_t vectors, int32_t dv,
 		int32_t type);
 	void (*widen)(float *dst, const uint8_t *base, const int64_t *at, const float *scales, int32_t rows, int32_t d,

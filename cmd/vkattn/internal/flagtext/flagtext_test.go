@@ -42,13 +42,17 @@ func TestShapeErrorsNameFlags(t *testing.T) {
 
 // A field that the library comes to name has to have a name here too.
 func TestEveryFieldOfAShapeErrorHasAFlag(t *testing.T) {
-	const folder = "../../../../attention"
-	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
-	require.NoError(t, err)
+	var files []string
+	for _, folder := range []string{".", "problem", "internal/tensors", "internal/plan"} {
+		in, err := filepath.Glob(filepath.Join("../../../../attention", folder, "*.go"))
+		require.NoError(t, err)
+		require.NotEmpty(t, in)
+		files = append(files, in...)
+	}
 	// What the commands do not call, or what says its own sizes.
 	elsewhere := func(name string) bool {
 		base := filepath.Base(name)
-		for _, p := range []string{"append", "backward", "merge", "rotary", "kvencode", "reference"} {
+		for _, p := range []string{"append", "backward", "merge", "rotary", "kvencode", "reference", "sample"} {
 			if strings.HasPrefix(base, p) {
 				return true
 			}
@@ -67,10 +71,23 @@ func TestEveryFieldOfAShapeErrorHasAFlag(t *testing.T) {
 			if !ok || len(lit.Elts) == 0 {
 				return true
 			}
-			if id, ok := lit.Type.(*ast.Ident); !ok || id.Name != "ShapeError" {
+			switch typ := lit.Type.(type) {
+			case *ast.Ident:
+				if typ.Name != "ShapeError" {
+					return true
+				}
+			case *ast.SelectorExpr:
+				if typ.Sel.Name != "ShapeError" {
+					return true
+				}
+			default:
 				return true
 			}
-			value, ok := lit.Elts[0].(*ast.BasicLit)
+			first := lit.Elts[0]
+			if pair, ok := first.(*ast.KeyValueExpr); ok {
+				first = pair.Value
+			}
+			value, ok := first.(*ast.BasicLit)
 			if !ok {
 				return true // made of a tensor's name
 			}

@@ -1,0 +1,188 @@
+package plan
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"vkattn/attention/problem"
+	"vkattn/shaders"
+	"vkattn/vk"
+)
+
+// The decode kernel puts K and V into the elements of a fragment itself. It can do so in
+// registers only if it knows how a device orders the elements of a fragment among the
+// lanes of a subgroup. This file asks the device and decides whether a call runs the
+// decode kernel.
+
+const (
+	decodeFragment   = 16                 // rows and columns of the kernel's fragments
+	maxDecodeRows    = 8 * decodeFragment // most packed rows of a call that runs the kernel
+	decodeKeysPerRow = 8                  // fewest keys per row of a call with more than one fragment of rows
+	decodeLanes      = 32                 // lanes of a subgroup whose order the kernel knows
+)
+
+// decodeOperandsOn chooses the operands for a device, a tier and a storage type, or says
+// why the decode kernel does not run there. On devices with another order of elements,
+// tiles whose subgroups split KV in shared memory are faster than operandsInSmem. Drivers
+// on the CPU have no order and use operandsInSmem, so that tests without a GPU run the kernel.
+func decodeOperandsOn(dev *vk.Device, tier problem.Tier, t problem.DType) (decodeOperands, string) {
+	caps := dev.Caps()
+	f, reason := pickFragment(caps, tier, t)
+	if reason != "" {
+		return noDecodeKernel, reason
+	}
+	if dev.Info().Type == vk.DeviceCPU {
+		if tier != problem.TierCoopMat2 || !caps.CoopMat2.FlexibleDimensions || decodeLanes%f.Subgroup != 0 || decodeFragment%f.M+decodeFragment%f.N != 0 {
+			return noDecodeKernel, "on a driver of the CPU it needs tier coopmat2 with flexible dimensions"
+		}
+		return operandsInSmem, ""
+	}
+	if f.M != decodeFragment || f.N != decodeFragment || f.Subgroup != decodeLanes {
+		return noDecodeKernel, fmt.Sprintf("the device's fragments are %dx%d among %d lanes, the kernel's %dx%d among %d",
+			f.M, f.N, f.Subgroup, decodeFragment, decodeFragment, decodeLanes)
+	}
+	if reason := fragmentsUnordered(dev, t, f.SumN); reason != "" {
+		return noDecodeKernel, reason
+	}
+	return operandsInRegisters, ""
+}
+
+// usesDecodeKernel reports whether the decode kernel suits a call, on any device. Each
+// workgroup reads all keys for its rows; workgroups that run at the same time find them
+// in the cache. On an H200 the kernel is 1.2 to 5 times as fast as tiles of many rows,
+// for up to 128 rows over long keys.
+func (r *Request) usesDecodeKernel(fixed bool) bool {
+	rows := r.decodeRows()
+	return rows <= decodeFragment ||
+		rows <= maxDecodeRows && r.Shape.Sq <= decodeQueries && (fixed || int64(r.keys()) >= decodeKeysPerRow*int64(rows))
+}
+
+// chooseOperands sets r.operands and says why the decode kernel is not used.
+func (r *Request) chooseOperands(dev *vk.Device, cfg *problem.Config, tier problem.Tier) (why string) {
+	r.operands, why = noDecodeKernel, fmt.Sprintf("%d keys are few for %d rows of each key head", r.keys(), r.decodeRows())
+	if r.usesDecodeKernel(cfg.FixedSplit > 0) {
+		r.operands, why = decodeOperandsOn(dev, tier, cfg.DType)
+	}
+	return why
+}
+
+// fragment returns the kernel's fragment for a number of rows on a device whose own
+// fragment is f. sumN is the number of rows per workgroup.
+func (d decodeOperands) fragment(f fragment, rows uint32) fragment {
+	if f.M != decodeFragment || f.N != decodeFragment { // a driver on the CPU: any size works
+		f = fragment{M: decodeFragment, N: decodeFragment, K: decodeFragment, SumN: decodeFragment / 2, Subgroup: f.Subgroup}
+	}
+	if rows > f.SumN || f.SumN < decodeFragment/2 {
+		f.SumN = decodeFragment
+	}
+	return f
+}
+
+// fragmentOrder caches a device's answer for a storage type.
+type fragmentOrder struct{ unknown string } // why the kernel does not know the order; "" if it does
+
+// Detach does nothing: an answer holds no resources.
+func (fragmentOrder) Detach() {}
+
+type fragmentOrderKey struct {
+	t    problem.DType
+	sumN uint32
+}
+
+// fragmentsUnordered says why the elements of 16x16 operands do not lie among 32 lanes as
+// decode_coopmat.comp assumes; "" if they do. Vulkan leaves the order open, so the first
+// call on a device asks it with a small dispatch. A device that cannot be asked counts as
+// one with another order.
+func fragmentsUnordered(dev *vk.Device, t problem.DType, sumN uint32) string {
+	key := fragmentOrderKey{t, sumN}
+	if v, ok := dev.Attached(key).(fragmentOrder); ok {
+		return v.unknown
+	}
+	if dev.QueueIsUnguarded() {
+		return "the device cannot be asked for the element order of its fragments: its queue has no lock"
+	}
+	v, err := dev.Attach(key, func() (vk.Attached, error) {
+		switch answer, err := probeFragments(dev, t, sumN); {
+		case err != nil:
+			return fragmentOrder{"the device did not report the element order of its fragments: " + err.Error()}, nil
+		case !isFragmentOrder(answer, sumN):
+			return fragmentOrder{"the device orders the elements of a fragment in a way that the kernel does not know"}, nil
+		}
+		return fragmentOrder{}, nil
+	})
+	if err != nil {
+		return err.Error()
+	}
+	return v.(fragmentOrder).unknown
+}
+
+// probeFragments has the device write the index of every element that each lane holds:
+// of A and B (eight each), of a B of sumN columns, and of an accumulator.
+func probeFragments(dev *vk.Device, t problem.DType, sumN uint32) ([]uint32, error) {
+	module, err := shaders.Get("fragment_probe_" + t.String())
+	if err != nil {
+		return nil, err
+	}
+	p, err := dev.Pipeline(&vk.PipelineDesc{
+		Name: "fragment probe", Code: module.Code, Hash: module.Hash,
+		Constants:    []vk.SpecConstant{{ID: shaders.ConstLocalSize, Value: decodeLanes}, {ID: shaders.ConstSumN, Value: sumN}},
+		SubgroupSize: decodeLanes, FullSubgroups: true, StorageBuffers: 1,
+		LocalSize: [3]uint32{decodeLanes, 1, 1}, SharedBytes: decodeFragment * decodeFragment * (2 + 4),
+	})
+	if err != nil {
+		return nil, err
+	}
+	s, err := dev.NewStream("fragment probe")
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	bytes := make([]byte, (3*decodeFragment+sumN)*decodeFragment*4)
+	b, err := dev.NewBuffer(uint64(len(bytes)), vk.BufferOptions{Name: "fragment probe"})
+	if err != nil {
+		return nil, err
+	}
+	defer b.Close()
+	all := vk.BufferRange{Buffer: b, Size: b.Size()}
+	if err := s.Dispatch(p, []vk.BufferRange{all}, nil, [3]uint32{1, 1, 1}); err != nil {
+		return nil, err
+	}
+	if err := s.Barrier(); err != nil {
+		return nil, err
+	}
+	if err := s.Download(context.Background(), bytes, b, 0); err != nil {
+		return nil, err
+	}
+	answer := make([]uint32, len(bytes)/4)
+	for i := range answer {
+		answer[i] = binary.LittleEndian.Uint32(bytes[4*i:])
+	}
+	return answer, nil
+}
+
+// isFragmentOrder compares an answer with the order that decode_coopmat.comp assumes.
+// Lane 4g+q holds elements 2q, 2q+1, 2q+8 and 2q+9 of lines g and g+8. Lines are the rows
+// of A and of an accumulator and the columns of B. An operand of 8 lines has line g only.
+func isFragmentOrder(answer []uint32, sumN uint32) bool {
+	for i, lines := range [...]uint32{decodeFragment, decodeFragment, sumN, decodeFragment} {
+		if len(answer) < int(lines*decodeFragment) || lines%(decodeFragment/2) != 0 {
+			return false
+		}
+		each := lines * decodeFragment / decodeLanes
+		for lane := range uint32(decodeLanes) {
+			for e := range each {
+				row := lane/4 + e/4*8
+				col := lane%4*2 + e%2 + e/2%2*8
+				if i == 1 || i == 2 { // B
+					row, col = col, row
+				}
+				if answer[lane*each+e] != row*decodeFragment+col {
+					return false
+				}
+			}
+		}
+		answer = answer[lines*decodeFragment:]
+	}
+	return len(answer) == 0
+}

@@ -1,0 +1,170 @@
+package plan
+
+import (
+	"math"
+
+	"vkattn/attention/internal/arith"
+	"vkattn/attention/problem"
+	"vkattn/vk"
+)
+
+// Split keys. Decode has few query rows and many keys: the heads of a group are packed
+// into the rows of one workgroup, and several workgroups split the keys of a row. Each
+// writes a float32 state (O and LSE); the decode kernel or combine.comp combines them.
+
+// decodeQueries is the largest Sq of a call that may run the decode path without options.
+const decodeQueries = 16
+
+// fewRows is a number of row fragments. Calls with at most that many packed rows use tiles
+// of one subgroup, or of subgroups that split the KV tile.
+const fewRows = 2
+
+// Decodes reports whether packed rows or split keys make a call without options faster.
+func Decodes(caps *vk.Caps, cfg *problem.Config, r *Request) bool {
+	if r.Plain {
+		return false
+	}
+	if cfg.FixedSplit > 0 {
+		return true
+	}
+	if r.Shape.Sq > decodeQueries || r.Experiment != (problem.Experiment{}) || generalFits(&caps.Limits, r.Access) != "" {
+		return false
+	}
+	return r.Shape.Group() > 1 || r.Shape.Sk >= minSplitKeys
+}
+
+// fullRounds: a grid of at least this many rounds of resident workgroups is not split. It
+// leaves the device idle at its end for less time than splits would cost.
+const fullRounds = 2
+
+// splitCost is the fixed cost of a split, in keys: on an H200 a workgroup takes 2 us to
+// start and end, and 30 ns per key.
+const splitCost = 64
+
+// minSplitKeys is the fewest keys worth a workgroup of their own.
+const minSplitKeys = 256
+
+// minSplitKeys returns the fewest keys of a split: half as many for the decode kernel,
+// which has no barriers.
+func (v *Variant) minSplitKeys() int {
+	if v.IsDecode() {
+		return minSplitKeys / 2
+	}
+	return minSplitKeys
+}
+
+// splitsOf returns how many workgroups split the keys of a row. It is Config.FixedSplit
+// if that is set. Otherwise it is the smallest number with the least estimated time, each
+// split with minSplitKeys keys or more. The estimate assumes that all workgroups take
+// equally long, that as many run at once as fit in the shared memory of the cores, and
+// that every sequence has Sk keys.
+func splitsOf(caps *vk.Caps, cfg *problem.Config, v *Variant, r *Request, sharedBytes uint64) int {
+	if cfg.FixedSplit > 0 {
+		return cfg.FixedSplit
+	}
+	g := v.grid(r, 1)
+	groups := uint64(g[0]) * uint64(g[1]) * uint64(g[2])
+	const reserved, mostResident = 1024, 8
+	most := uint64(mostResident)
+	if t, ok := v.Tile.(decodeTile); ok {
+		most = uint64(max(decodeSubgroups/t.Subgroups, 1))
+	}
+	resident := coresOf(caps) * min(max(uint64(caps.Limits.MaxSharedBytes)/(sharedBytes+reserved), 1), most)
+	if groups >= fullRounds*resident {
+		return 1
+	}
+	// The time in keys: rounds of workgroups, times the keys of a split plus its fixed cost.
+	cost := func(n int) uint64 {
+		return ceilDiv64(groups*uint64(n), resident) * (ceilDiv64(uint64(r.keys()), uint64(n)) + splitCost)
+	}
+	best := 1
+	for n := 2; n <= min(max(1, r.keys()/v.minSplitKeys()), problem.MaxStates); n++ {
+		if cost(n) < cost(best) {
+			best = n
+		}
+	}
+	return best
+}
+
+// In decode_combine.glsl an invocation combines four columns of a row and loads
+// SplitsPerRound of its splits at a time: a round. On an H200 a second dispatch takes as
+// long as combineRounds rounds. With sequence lengths it must also find the rows of no
+// sequence and takes as long as combineRoundsVarlen. Times in the kernel and with a second
+// dispatch: 16 splits 41.0 and 42.4 us (1, 32 over 8, 32768, 128: two rounds), 13.5 and
+// 12.0 (1, 8 over 1, 2048, 128: four rounds); 12 splits with lengths 11.4 and 19.7 (two).
+const (
+	SplitsPerRound      = 8
+	combineSplits       = 64 // the LSE of this many splits fit in shared memory
+	combineRounds       = 2
+	combineRoundsVarlen = 6
+)
+
+// combines reports whether the kernel combines the splits itself. Only the decode kernel
+// does, if splits are few and the call has no LSE: the parameters of LSE then hold the
+// address of scratch memory.
+func (v *Variant) combines(r *Request, splits int) bool {
+	t, ok := v.Tile.(decodeTile)
+	if !ok || r.LSE || r.SeparateCombine || splits <= 1 || splits > combineSplits {
+		return false
+	}
+	most := uint32(combineRounds)
+	if r.Options.Lengths&(LengthCuQ|LengthUsedQ) != 0 {
+		most = combineRoundsVarlen
+	}
+	rows := min(r.decodeRows(), t.Rows())
+	return splits <= SplitsPerRound || arith.CeilDiv32(rows*arith.CeilDiv32(t.DvSlice, 4), t.LocalSize())*arith.CeilDiv32(uint32(splits), SplitsPerRound) <= most
+}
+
+// decodeRows returns the rows of a KV head when the query heads of its group are packed.
+func (r *Request) decodeRows() uint32 {
+	return uint32(min(int64(r.Shape.Sq)*int64(r.Shape.Group()), math.MaxInt32))
+}
+
+// keys returns the most keys that a row attends to.
+func (r *Request) keys() int {
+	if r.Options.sparseTokens {
+		return r.SparseTokens
+	}
+	return r.Shape.Sk
+}
+
+// grid returns the workgroups of a dispatch of the general or decode kernel.
+func (v *Variant) grid(r *Request, splits int) [3]uint32 {
+	return v.Options.Grid(&r.Shape, r.TotalQ, splits, v.Tile.Rows(), v.Slices())
+}
+
+// Grid returns the workgroups of a dispatch with these options: x row blocks, y KV heads
+// times splits, z batches times slices of O.
+func (o *Options) Grid(s *problem.Shape, totalQ, splits int, rows, slices uint32) [3]uint32 {
+	group := max(o.packRows, 1)
+	x := ceilDiv64(uint64(s.Sq)*uint64(group), uint64(rows))
+	z := uint64(s.B) * uint64(slices)
+	switch {
+	case o.isDecodePart: // as many row blocks as a short sequence may have
+		x = uint64(arith.CeilDiv32(o.decodePartRows, rows))
+	case o.Lengths&LengthCuQ != 0:
+		// Packed sequences: each may leave its last row block partly empty.
+		x, z = uint64(totalQ)*uint64(group)/uint64(rows)+uint64(s.B), uint64(slices)
+	}
+	y := uint64(s.Hq) / uint64(group) * uint64(splits)
+	return [3]uint32{clamp32(x), clamp32(y), clamp32(z)}
+}
+
+// workgroups is the number of workgroups in grid.
+func (v *Variant) workgroups(r *Request, splits int) uint64 {
+	g := v.grid(r, splits)
+	return uint64(g[0]) * uint64(g[1]) * uint64(g[2])
+}
+
+// coresOf returns the number of shader cores; 16 if the device does not report it.
+func coresOf(caps *vk.Caps) uint64 {
+	if caps.ShaderCores == 0 {
+		return 16
+	}
+	return uint64(caps.ShaderCores)
+}
+
+func ceilDiv64(a, b uint64) uint64 { return (a + b - 1) / b }
+
+// clamp32 saturates, so that a grid too large for a dispatch stays too large.
+func clamp32(n uint64) uint32 { return uint32(min(n, 1<<32-1)) }

@@ -1,0 +1,103 @@
+package plan
+
+import (
+	"fmt"
+
+	"vkattn/attention/problem"
+	"vkattn/vk"
+)
+
+// pickFragment tests a device for a cooperative-matrix tier, capability by capability and
+// without a look at the vendor. It returns the fragment shape and subgroup size of the
+// tier, or what the device lacks.
+func pickFragment(caps *vk.Caps, tier problem.Tier, t problem.DType) (fragment, string) {
+	if t == problem.F32 {
+		return fragment{}, "f32 multiplies in float32, and there are no float32 cooperative matrices"
+	}
+	for _, need := range []struct {
+		have bool
+		what string
+	}{
+		{caps.CoopMat, "VK_KHR_cooperative_matrix"},
+		{caps.VulkanMemoryModel, "vulkanMemoryModel"},
+		{caps.Float16 || t == problem.BF16, "shaderFloat16"},
+		{caps.BFloat16CoopMat || t != problem.BF16, "shaderBFloat16CooperativeMatrix"},
+		{caps.SubgroupSizeControl && caps.FullSubgroups, "subgroup size control with full subgroups"},
+		{caps.SubgroupOps&vk.SubgroupVote != 0, "subgroup vote"},
+		{caps.SubgroupOps&vk.SubgroupBallot != 0, "subgroup ballot"},
+		{tier != problem.TierCoopMat2 || caps.CoopMat2.Reductions, "cooperativeMatrixReductions (VK_NV_cooperative_matrix2)"},
+		{tier != problem.TierCoopMat2 || caps.CoopMat2.Conversions, "cooperativeMatrixConversions (VK_NV_cooperative_matrix2)"},
+		{tier != problem.TierCoopMat2 || caps.CoopMat2.PerElement, "cooperativeMatrixPerElementOperations (VK_NV_cooperative_matrix2)"},
+	} {
+		if !need.have {
+			return fragment{}, "the device lacks " + need.what
+		}
+	}
+	component := vk.Float16
+	if t == problem.BF16 {
+		component = vk.BFloat16
+	}
+	// Take the largest shape with K = N: P is first an accumulator of N keys, then an
+	// operand of K keys.
+	usable := func(s vk.CoopMatShape) bool {
+		return s.A == component && s.B == component && s.C == vk.Float32 && s.Result == vk.Float32 &&
+			s.Scope == vk.ScopeSubgroup && !s.Saturating
+	}
+	var best fragment
+	for _, s := range caps.CoopMatShapes {
+		if usable(s) && s.N == s.K && s.N%8 == 0 && s.M*s.N*s.K > best.M*best.N*best.K {
+			best = fragment{M: s.M, N: s.N, K: s.K, SumN: s.N, Subgroup: caps.SubgroupSize}
+		}
+	}
+	for _, s := range caps.CoopMatShapes {
+		if usable(s) && s.M == best.M && s.K == best.K && s.N%4 == 0 && s.N < best.SumN {
+			best.SumN = s.N
+		}
+	}
+	if best.M == 0 {
+		return fragment{}, fmt.Sprintf("the device has no subgroup-scope %v x %v -> f32 shape with K = N", t, t)
+	}
+	return best, ""
+}
+
+// TierReport is attention.TierReport, which documents it.
+func TierReport(dev *vk.Device) []problem.TierStatus {
+	if dev == nil {
+		return tierReport(nil)
+	}
+	return tierReport(dev.Info())
+}
+
+// TierReportOf is attention.TierReportOf, which documents it.
+func TierReportOf(info *vk.DeviceInfo) []problem.TierStatus { return tierReport(info) }
+
+func tierReport(info *vk.DeviceInfo) []problem.TierStatus {
+	var all []problem.TierStatus
+	for _, t := range []problem.DType{problem.F16, problem.BF16, problem.F32} {
+		if info != nil {
+			if c := RegisteredCUDA(); c != nil {
+				status := problem.TierStatus{Tier: problem.TierCUDA, DType: t, Available: true, Reason: "a kernel at head dim 64"}
+				if err := c.Check(info, t); err != nil {
+					status.Available, status.Reason = false, err.Error()
+				}
+				all = append(all, status)
+			}
+			caps := &info.Caps
+			access := problem.AccessDescriptors
+			if caps.BufferDeviceAddress {
+				access = problem.AccessAddresses
+			}
+			for _, tier := range deviceTiers {
+				v, _, reason := chooseVariant(caps, problem.Config{DType: t, HeadDim: 64}, tier,
+					Request{Shape: problem.Shape{B: 1, Hq: 1, Sq: 1024, Sk: 1024}, Access: access, Align: [4]uint32{8, 8, 8, 8}})
+				status := problem.TierStatus{Tier: tier, DType: t, Available: reason == "", Reason: reason}
+				if status.Available {
+					status.Reason = fmt.Sprintf("tile %v at head dim 64", v.Tile)
+				}
+				all = append(all, status)
+			}
+		}
+		all = append(all, problem.TierStatus{Tier: problem.TierCPU, DType: t, Available: true, Reason: "runs anywhere"})
+	}
+	return all
+}

@@ -1,0 +1,135 @@
+package plan
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"time"
+
+	"vkattn/vk"
+	"vkattn/vk/cachefile"
+)
+
+// The tuning cache is one JSON file for each device and driver version, in the folder
+// tuning-v2 of the cache folder. A bad file costs only the tuning. A file that is damaged
+// or of another format, device or driver is ignored with a note. So is an entry with
+// other SPIR-V, or with a tile that is not in the table or exceeds a limit.
+
+const (
+	tuningFolder = "tuning-v2"
+	tuningFormat = 2
+	TuningMost   = 8 << 20 // largest file that is read, in bytes
+)
+
+// ErrNoCache says that nothing is read or stored because vk.CacheDir returns no folder.
+var ErrNoCache = fmt.Errorf("there is no cache folder; %s moves it", vk.CacheDirEnv)
+
+// TuningDir returns the folder of the files, or "" if there is no cache folder.
+func TuningDir() string {
+	if dir := vk.CacheDir(); dir != "" {
+		return filepath.Join(dir, tuningFolder)
+	}
+	return ""
+}
+
+// tuningFile is the content of a file.
+type tuningFile struct {
+	Format  int                    `json:"format"`
+	Device  tuningDevice           `json:"device"`
+	Classes map[string]TuningEntry `json:"classes"`
+}
+
+// tuningDevice names the device and driver on which the tiles were timed.
+type tuningDevice struct {
+	Name          string `json:"name"`
+	UUID          string `json:"uuid"`
+	Driver        string `json:"driver"`
+	DriverUUID    string `json:"driver_uuid"`
+	DriverVersion uint32 `json:"driver_version"`
+}
+
+// TuningEntry is the tuning result of a class of shapes.
+type TuningEntry struct {
+	SPIRV       string    `json:"spirv_sha256"` // hash of the module
+	Tile        tileKey   `json:"tile"`
+	Name        string    `json:"name"` // as plans print it
+	Ms          float64   `json:"ms"`
+	HeuristicMs float64   `json:"heuristic_ms"`
+	Shape       string    `json:"shape"` // the shape that was timed
+	When        time.Time `json:"when"`
+}
+
+func TuningDeviceOf(d *vk.DeviceInfo) tuningDevice {
+	return tuningDevice{Name: d.Name, UUID: hex.EncodeToString(d.UUID[:]), Driver: d.DriverName + " " + d.DriverInfo,
+		DriverUUID: hex.EncodeToString(d.DriverUUID[:]), DriverVersion: d.DriverVersion}
+}
+
+// same reports whether times of d hold for e. It ignores the names, which are for people.
+func (d tuningDevice) same(e tuningDevice) bool {
+	return d.UUID == e.UUID && d.DriverUUID == e.DriverUUID && d.DriverVersion == e.DriverVersion
+}
+
+func (d tuningDevice) File() string { return fmt.Sprintf("%s-%08x.json", d.UUID, d.DriverVersion) }
+
+// parseTuning reads a file's content for a device. The error says why the file is ignored.
+func parseTuning(data []byte, d tuningDevice) (map[string]TuningEntry, error) {
+	var f tuningFile
+	if err := json.Unmarshal(data, &f); err != nil {
+		return nil, fmt.Errorf("damaged: %w", err)
+	}
+	switch {
+	case f.Format != tuningFormat:
+		return nil, fmt.Errorf("format %d, this build reads %d", f.Format, tuningFormat)
+	case f.Device.UUID != d.UUID:
+		return nil, fmt.Errorf("tuned on another device (%s)", f.Device.Name)
+	case !f.Device.same(d):
+		return nil, fmt.Errorf("tuned with another driver (%s)", f.Device.Driver)
+	}
+	return f.Classes, nil
+}
+
+// LoadTuning reads the tuning results of a device. If there are none, the note says why,
+// unless the device was never tuned.
+func LoadTuning(path string, d tuningDevice) (classes map[string]TuningEntry, note string) {
+	ignored := func(err error) string { return fmt.Sprintf("tuning cache %s ignored: %v", path, err) }
+	data, err := cachefile.Read(path, TuningMost)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		// Another version of the driver has a file of its own.
+		if others, _ := filepath.Glob(filepath.Join(filepath.Dir(path), d.UUID+"-*.json")); len(others) > 0 {
+			return nil, fmt.Sprintf("the device was tuned with another driver version, not with this one (%s)", others[0])
+		}
+		return nil, ""
+	case err != nil:
+		return nil, ignored(err)
+	}
+	if classes, err = parseTuning(data, d); err != nil {
+		return nil, ignored(err)
+	}
+	return classes, ""
+}
+
+// saveTuning adds classes to the file. Other processes may add to it at the same time. It
+// replaces a file that would be ignored, and drops entries that stale reports.
+func saveTuning(path string, d tuningDevice, add map[string]TuningEntry, stale func(class string, e TuningEntry) bool) error {
+	return cachefile.Update(path, TuningMost, func(old []byte) ([]byte, error) {
+		f := tuningFile{Format: tuningFormat, Device: d, Classes: map[string]TuningEntry{}}
+		if old != nil {
+			if classes, err := parseTuning(old, d); err == nil {
+				for class, e := range classes {
+					if !stale(class, e) {
+						f.Classes[class] = e
+					}
+				}
+			}
+		}
+		for class, e := range add {
+			f.Classes[class] = e
+		}
+		data, err := json.MarshalIndent(f, "", "  ")
+		return append(data, '\n'), err
+	})
+}

@@ -1,0 +1,146 @@
+package plan
+
+import (
+	"encoding/hex"
+	"fmt"
+	"sync"
+
+	"vkattn/attention/internal/dispatch"
+	"vkattn/attention/problem"
+	"vkattn/shaders"
+	"vkattn/vk"
+)
+
+// Variant is everything that a forward pipeline depends on, as a value. It is the key of
+// the pipeline and the source of its specialization constants.
+type Variant struct {
+	module     string
+	onCPU      bool // the driver runs on the CPU: loops stay loops (shaders.Module.Rolled), subgroups are in lockstep
+	Tile       tile
+	dtype      problem.DType
+	headDim    uint32
+	headDimV   uint32
+	causal     bool
+	lse        bool
+	align      [4]uint32 // of Q, K, V, O, in elements: 1, 2, 4 or 8
+	Experiment problem.Experiment
+	Options    Options
+}
+
+// constants returns the specialization constants of a variant. No other code makes them.
+func (v Variant) constants() map[uint32]uint32 {
+	c := map[uint32]uint32{
+		shaders.ConstHeadDim:  v.headDim,
+		shaders.ConstHeadDimV: v.headDimV,
+		shaders.ConstCausal:   dispatch.BoolConstant(v.causal),
+		shaders.ConstHasLse:   dispatch.BoolConstant(v.lse),
+		shaders.ConstAlignQ:   v.align[0],
+		shaders.ConstAlignK:   v.align[1],
+		shaders.ConstAlignV:   v.align[2],
+		shaders.ConstAlignO:   v.align[3],
+	}
+	tileConstants(v.Tile, c)
+	if v.Options.Any() {
+		v.Options.constants(c)
+	}
+	switch t := v.Tile.(type) {
+	case scalarTile:
+		c[shaders.ConstDtype] = uint32(v.dtype)
+	case coopmatTile:
+		c[shaders.ConstSubgroupBarrier] = dispatch.BoolConstant(!v.onCPU)
+		c[shaders.ConstCheckKvEnd] = dispatch.BoolConstant(!t.crowded(&v))
+		c[shaders.ConstKeysPerSubgroup] = t.keysPerSubgroup(&v)
+		changeConstants(v.Experiment, c)
+	case decodeTile:
+		c[shaders.ConstSubgroupBarrier] = dispatch.BoolConstant(!v.onCPU)
+		c[shaders.ConstRegisterOperands] = dispatch.BoolConstant(t.Operands == operandsInRegisters)
+	}
+	return c
+}
+
+// crowded reports whether the kernel needs more registers than there are. Spilled
+// registers slow down the comparisons of a checked fetch. Without them the H200 is 4 %
+// faster at head dim 128 (8x2x32/16 q2) and 26 % at 256 (8x1x32/32), while tiles that fit
+// in registers are up to 7 % slower (head dim 64, 4x2x64/16).
+func (t coopmatTile) crowded(v *Variant) bool { return excess(t, t.registers(v)) > 1 }
+
+// code returns the SPIR-V of v, in its rolled form for drivers on the CPU.
+func (v Variant) code() (*shaders.Module, error) {
+	m, err := shaders.Get(v.module)
+	if err == nil && v.onCPU {
+		m = m.Rolled()
+	}
+	return m, err
+}
+
+// sharedMemory caches the results of sharedBytes, which takes longer than the rest of a
+// plan. Decode plans anew for every length.
+var sharedMemory struct {
+	sync.RWMutex
+	bytes map[Variant]uint64
+}
+
+// sharedBytes computes from the SPIR-V how much shared memory a workgroup of v takes.
+func (v Variant) sharedBytes() (uint64, error) {
+	sharedMemory.RLock()
+	n, known := sharedMemory.bytes[v]
+	sharedMemory.RUnlock()
+	if known {
+		return n, nil
+	}
+	m, err := v.code()
+	if err != nil {
+		return 0, err
+	}
+	r, err := m.Reflect()
+	if err != nil {
+		return 0, err
+	}
+	if n, err = r.SharedBytes(v.constants()); err != nil {
+		return 0, err
+	}
+	sharedMemory.Lock()
+	defer sharedMemory.Unlock()
+	if sharedMemory.bytes == nil {
+		sharedMemory.bytes = map[Variant]uint64{}
+	}
+	sharedMemory.bytes[v] = n
+	return n, nil
+}
+
+// Pipeline describes v to package vk.
+func (v Variant) Pipeline(*problem.Config) (*vk.PipelineDesc, error) {
+	m, err := v.code()
+	if err != nil {
+		return nil, err
+	}
+	desc, err := dispatch.DescribeKernel(m, v.Tile.LocalSize(), v.constants())
+	if err != nil {
+		return nil, err
+	}
+	desc.Name = fmt.Sprintf("%s d%d/%d %v", v.module, v.headDim, v.headDimV, v.Tile)
+	desc.SubgroupSize = v.Tile.SubgroupSize()
+	desc.FullSubgroups = desc.SubgroupSize != 0
+	return desc, nil
+}
+
+// Describe returns the tile of v in full: tile.describe and the columns of a slice of O.
+func (v Variant) Describe() string {
+	if v.Slices() > 1 {
+		return fmt.Sprintf("%s dv%d", v.Tile.describe(), v.Tile.columns())
+	}
+	return v.Tile.describe()
+}
+
+// SPIRV returns the hash of v's module as the tuning cache stores it.
+func (v Variant) SPIRV() string {
+	m, err := v.code()
+	if err != nil {
+		return ""
+	}
+	return hex.EncodeToString(m.Hash[:])
+}
+
+// RowReach bounds the rows, counted from the first row of a tile, that a kernel addresses
+// with 32-bit offsets.
+func (v *Variant) RowReach() uint32 { return max(v.Tile.Rows(), v.Tile.keys()) + 1 }

@@ -1,0 +1,237 @@
+package kvcache
+
+import (
+	"fmt"
+
+	"vkattn/attention/internal/dispatch"
+	"vkattn/attention/internal/errs"
+	"vkattn/attention/problem"
+	"vkattn/vk"
+)
+
+// AppendConfig says what rows an Append takes and how it stores them. It is comparable.
+// It allows the head dimensions of [problem.Config].
+type AppendConfig struct {
+	DType    problem.DType  // storage type of new K, V and Q, and of the cache if KV is KVSame
+	HeadDim  int            // elements per row of Q and K
+	HeadDimV int            // elements per row of V; 0: HeadDim
+	KV       problem.KVType // how the cache stores K and V; zero value: as DType
+	Rotary   Rotary         // rotary embedding of K and Q; zero value: none
+	Access   problem.Access // how kernels reach tensors; zero value: chosen by the buffers
+}
+
+// attention returns the Config of a Forward over the cache.
+func (c AppendConfig) attention() problem.Config {
+	return problem.Config{DType: c.DType, HeadDim: c.HeadDim, HeadDimV: c.HeadDimV, KV: c.KV, Access: c.Access}
+}
+
+// Validate reports the first field that is wrong, as a *ShapeError.
+func (c AppendConfig) Validate() error {
+	if err := c.attention().Validate(); err != nil {
+		return err
+	}
+	return c.Rotary.check(c.HeadDim)
+}
+
+// AppendArgs are the tensors of one call. All lie on the same side, device or host.
+//
+// Append writes KCache, VCache, KScale, VScale and QOut. They must not overlap another
+// tensor, except that QOut may be exactly Q: the same memory with the same strides.
+type AppendArgs struct {
+	B   int // sequences
+	Hkv int // heads of K and V
+	Hq  int // heads of Q, a multiple of Hkv; ignored without Q
+
+	// New rows, by default New of each sequence in tensors [B, Hkv, New, dim]. With
+	// UsedNew only the first UsedNew[b] of them exist. With CuNew they are packed: rows
+	// CuNew[b] to CuNew[b+1]-1 of tensors [1, Hkv, TotalNew, dim] belong to sequence b,
+	// and New is ignored. A sequence may have no new rows. V and VCache are either both
+	// given or both left out, for example if V is a part of K.
+	New      int
+	K, V     problem.Tensor
+	UsedNew  problem.Vector // int32 [B]
+	CuNew    problem.Vector // int32 [B+1], not decreasing
+	TotalNew int            // rows of the packed tensors, for CuNew
+
+	// The cache: tensors [B, Hkv, Capacity, dim]; with Pages, pools [Count, Hkv,
+	// PageSize, dim], in which a sequence has at most Capacity keys (0: as many as a row
+	// of the block table can address). New row i of sequence b goes to position
+	// p = Used[b] + i. With Pages that is row p % PageSize of page Table[b, p / PageSize].
+	// Without Used all sequences are empty.
+	KCache, VCache problem.Tensor
+	Capacity       int
+	Pages          *problem.Pages
+	Used           problem.Vector // int32 [B]
+	KScale, VScale problem.Vector // float32, for KVInt8 and KVFP8: [B, Hkv, Capacity], with Pages [Count, Hkv, PageSize]
+
+	// With Config.Rotary: cosines and sines [Positions, Rotary.Dim/2]. Q is optional: the
+	// queries of the new rows, [B, Hq, New, HeadDim] or packed [1, Hq, TotalNew,
+	// HeadDim]. They are rotated like K's row of the same index and written to QOut.
+	Cos, Sin  problem.Vector // float32
+	Positions int
+	Q, QOut   problem.Tensor
+}
+
+// Append writes new rows of K and V behind the keys that a cache holds, and rotates K
+// and Q on the way. It runs in the same stream or command buffer as the attention that
+// reads the cache: between the projections of a model and attention.Op.Forward when decoding,
+// and after a prefill.
+//
+// Append changes no lengths. Used belongs to the caller, whose Forward takes lengths that
+// count the new rows ([problem.Varlen].UsedK). Append and Forward need a barrier in between.
+//
+// # What is written
+//
+// A row whose position is negative, at least Capacity, or with a rotary embedding at
+// least Positions, is skipped: K, V and QOut keep what they held. So is a row whose
+// packed offset is negative, and for K and V a row whose page the pool lacks. Kernels
+// compare every number of a vector with the sizes of the tensors, so a wrong number
+// never writes outside of the cache. Only the rows' own elements and scales change, not
+// the gaps between rows and not other elements of the same 32-bit word. If sequences
+// append to the same row of a shared page, either row may remain.
+//
+// # Numbers
+//
+// A rotation is computed in float32, each product rounded, and rounded once to the
+// storage type, or quantised once. Elements that are not rotated are copied. A NaN
+// becomes quiet, and devices may flush a subnormal of bf16 or f32 that is rotated. A
+// row's bits depend on the row and its position only.
+//
+// A quantised cache is quantised from float32. There is one scale per row (KVInt8 and
+// KVFP8, so their Config.KVBlock is 1) or per block of 32 elements of a row. The scale
+// follows from a, the largest absolute value of the row or block:
+//
+//   - KVInt8: scale a/127; element x becomes the integer nearest to x/scale, ties to
+//     even;
+//   - KVFP8: scale a/448; x/scale becomes the nearest e4m3, ties to even;
+//   - KVQ8_0, as in ggml: like KVInt8 with ties away from 0; the scale is rounded to f16
+//     afterwards;
+//   - KVQ4_0, as in ggml: scale m/-8, where m is the first element of absolute value a;
+//     x becomes x/scale + 8 rounded to the nearest of 0 to 15, ties up; the scale is
+//     rounded to f16 afterwards.
+//
+// On a device, scales and quotients may be off by a few units of float32, and so may an
+// element that lies almost halfway between two numbers. If a is below 2^-100, all
+// elements and the scale are 0. With an Inf or NaN the scale is NaN.
+//
+// # Ownership, concurrency and errors
+//
+// As for attention.Op: methods are safe for concurrent use, a Stream or Commands has one owner,
+// and tensors stay the caller's. Wrong arguments give a [*problem.ShapeError] that names the
+// field. If a method returns an error, it has recorded and written nothing.
+type Append struct {
+	dev *vk.Device // nil: the CPU tier
+	cfg AppendConfig
+
+	pipelines dispatch.Pipelines[appendVariant, AppendConfig] // at most 6
+}
+
+// NewAppend makes an operation. A nil device selects the CPU tier. The device stays the
+// caller's and must outlive the Append. A wrong field gives a *ShapeError; an Access that
+// the device lacks gives an error that matches [problem.ErrUnsupported].
+func NewAppend(dev *vk.Device, cfg AppendConfig) (*Append, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if dev != nil {
+		if dev.Closed() {
+			return nil, fmt.Errorf("attention: NewAppend: %w", vk.ErrClosed)
+		}
+		if cfg.Access == problem.AccessAddresses && !dev.Caps().BufferDeviceAddress {
+			return nil, fmt.Errorf("%w: the device has no buffer device addresses", problem.ErrUnsupported)
+		}
+	}
+	return &Append{dev: dev, cfg: cfg}, nil
+}
+
+// Config returns the AppendConfig that NewAppend was given.
+func (p *Append) Config() AppendConfig {
+	if p == nil {
+		return AppendConfig{}
+	}
+	return p.cfg
+}
+
+// usable reports why the Append cannot be used: NewAppend did not make it, or it is closed.
+func (p *Append) usable() error {
+	switch {
+	case p == nil || p.cfg.HeadDim == 0: // NewAppend accepts no AppendConfig with HeadDim 0
+		return errs.Unmade("NewAppend")
+	case p.pipelines.IsClosed():
+		return fmt.Errorf("attention: %w", vk.ErrClosed)
+	}
+	return nil
+}
+
+// Prepare compiles the kernels that Forward needs, so that the first Forward does not
+// wait for the compiler. On the CPU tier it compiles nothing. Its errors are those of
+// vk.Device.Pipeline.
+func (p *Append) Prepare() error {
+	if err := p.usable(); err != nil {
+		return err
+	}
+	if p.dev == nil {
+		return nil
+	}
+	for _, task := range appendTasks {
+		if task.needsRotary && p.cfg.Rotary.Dim == 0 {
+			continue
+		}
+		if _, err := p.pipelines.Of(p.dev, &p.cfg, task.variant(&p.cfg, p.access(nil))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Forward appends rows. On a device it records the work into the stream's current batch,
+// after what was recorded before. The stream holds the tensors until the work has run.
+// The caller records barriers between what computes the new rows, Forward, and what reads
+// the cache and QOut, then submits and waits. On the CPU tier the stream is nil, tensors
+// lie in host memory, and the rows are written when Forward returns. On a device Forward
+// allocates nothing once its kernels are compiled.
+func (p *Append) Forward(s *vk.Stream, a AppendArgs) error {
+	if err := p.usable(); err != nil {
+		return err
+	}
+	if p.dev == nil {
+		if s != nil {
+			return errs.Invalid("Append.Forward: the CPU tier takes no stream")
+		}
+		var l appendLayouts
+		if err := p.check(&l, &a); err != nil {
+			return err
+		}
+		appendCPU(&p.cfg, &l)
+		return nil
+	}
+	if s.Device() == nil {
+		return errs.Invalid("Append.Forward: a device tier needs a stream")
+	}
+	return p.record(s.Commands, &a)
+}
+
+// Record records the dispatches into a command buffer: the caller's, wrapped by
+// vk.Device.WrapCommands, or a stream's. It inserts no barrier. The caller orders what
+// the dispatches read before them and what they write after them (compute shader reads
+// and writes), and keeps the tensors and this Append until the commands have run.
+func (p *Append) Record(c *vk.Commands, a AppendArgs) error {
+	if err := p.usable(); err != nil {
+		return err
+	}
+	if p.dev == nil {
+		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", problem.ErrUnsupported)
+	}
+	if c.Device() == nil {
+		return errs.Invalid("Append.Record: no command buffer")
+	}
+	return p.record(c, &a)
+}
+
+// Close releases the pipelines; work in flight holds what it uses. Close is idempotent.
+func (p *Append) Close() error {
+	if p == nil {
+		return nil
+	}
+	return p.pipelines.Close()
+}

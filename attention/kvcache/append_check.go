@@ -1,0 +1,308 @@
+package kvcache
+
+import (
+	"fmt"
+	"math"
+
+	"vkattn/attention/internal/arith"
+	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
+	"vkattn/attention/quant"
+	"vkattn/vk"
+)
+
+// The tensors of an append.
+const (
+	appendK = iota
+	appendV
+	appendQ
+	appendUsed
+	appendLengths // CuNew or UsedNew
+	appendTable
+	appendCos
+	appendSin
+	appendKCache // this tensor and the following ones are outputs
+	appendVCache
+	appendQOut
+	appendKScale
+	appendVScale
+	appendTensors
+)
+
+// appendLayouts are the tensors and sizes of a call. They are an array so that a call
+// keeps them on its stack. A tensor that is left out has no field name.
+type appendLayouts struct {
+	list [appendTensors]tensors.Layout
+
+	sequences   int
+	rows        int   // new rows per sequence; of all sequences if packed
+	packed      bool  // new rows are packed by CuNew
+	counted     bool  // UsedNew gives their number
+	limit       int64 // positions from limit on are not written
+	paged       bool
+	pageRows    int // keys per page; without pages, keys per sequence
+	pages       int
+	tableStride int
+}
+
+func (l *appendLayouts) given(tensor int) bool { return l.list[tensor].Field != "" }
+
+// check checks a call and fills l with its layouts.
+func (p *Append) check(l *appendLayouts, a *AppendArgs) error {
+	if p.pipelines.IsClosed() {
+		return fmt.Errorf("attention: %w", vk.ErrClosed)
+	}
+	if err := l.setSizes(a); err != nil {
+		return err
+	}
+	if err := l.setTensors(&p.cfg, a); err != nil {
+		return err
+	}
+	if p.cfg.KV.Blocked() {
+		if err := checkBlocks("KCache", &a.KCache); err != nil {
+			return err
+		}
+		if err := checkBlocks("VCache", &a.VCache); err != nil {
+			return err
+		}
+	}
+	if err := l.checkMemory(p.dev); err != nil {
+		return err
+	}
+	return l.checkOverlaps()
+}
+
+func checkSize(field string, n int) error {
+	if n < 1 || n > problem.MaxLength {
+		return &problem.ShapeError{Field: field, Got: n, Want: fmt.Sprintf("1 to %d", problem.MaxLength)}
+	}
+	return nil
+}
+
+// setSizes checks the sizes and computes those of rows and cache.
+func (l *appendLayouts) setSizes(a *AppendArgs) error {
+	*l = appendLayouts{sequences: a.B, rows: a.New, pageRows: a.Capacity}
+	rowsField := "New"
+	if tensors.VectorBegun(&a.CuNew) {
+		if tensors.VectorBegun(&a.UsedNew) {
+			return &problem.ShapeError{Field: "UsedNew", Got: "given together with CuNew", Want: "one of the two"}
+		}
+		l.packed, l.rows, rowsField = true, a.TotalNew, "TotalNew"
+	}
+	l.counted = tensors.VectorBegun(&a.UsedNew)
+	for _, s := range [3]struct {
+		field string
+		n     int
+	}{{"B", a.B}, {"Hkv", a.Hkv}, {rowsField, l.rows}} {
+		if err := checkSize(s.field, s.n); err != nil {
+			return err
+		}
+	}
+	if tensors.TensorBegun(&a.Q) || tensors.TensorBegun(&a.QOut) {
+		if err := checkSize("Hq", a.Hq); err != nil {
+			return err
+		}
+		if a.Hq%a.Hkv != 0 {
+			return &problem.ShapeError{Field: "Hkv", Got: a.Hkv, Want: fmt.Sprintf("a divisor of Hq (%d)", a.Hq)}
+		}
+	}
+	if a.Pages == nil {
+		l.limit = int64(a.Capacity)
+		return checkSize("Capacity", a.Capacity)
+	}
+	return l.setPages(a)
+}
+
+func (l *appendLayouts) setPages(a *AppendArgs) error {
+	g := a.Pages
+	l.paged, l.pageRows, l.pages, l.tableStride = true, g.PageSize, g.Count, g.Stride
+	if err := checkSize("Pages.PageSize", g.PageSize); err != nil {
+		return err
+	}
+	if err := checkSize("Pages.Count", g.Count); err != nil {
+		return err
+	}
+	if a.Capacity != 0 || g.Stride == 0 {
+		if err := checkSize("Capacity", a.Capacity); err != nil {
+			return err
+		}
+		l.limit = int64(a.Capacity)
+	}
+	if g.Stride == 0 {
+		l.tableStride = (a.Capacity-1)/g.PageSize + 1
+		return nil
+	}
+	if err := checkSize("Pages.Stride", g.Stride); err != nil {
+		return err
+	}
+	room := min(int64(g.Stride)*int64(g.PageSize), problem.MaxLength)
+	if l.limit == 0 || l.limit > room {
+		l.limit = room
+	}
+	return nil
+}
+
+// setTensors lays out the given tensors and refuses missing and unused ones.
+func (l *appendLayouts) setTensors(cfg *AppendConfig, a *AppendArgs) error {
+	batches, batchesOrPages := a.B, a.B
+	if l.packed {
+		batches = 1
+	}
+	if l.paged {
+		batchesOrPages = l.pages
+	}
+	size, kv, rotary := cfg.DType.Size(), cfg.attention(), cfg.Rotary.Dim > 0
+	l.list[appendK].Set("K", &a.K, size, batches, a.Hkv, l.rows, cfg.HeadDim)
+	l.list[appendKCache].SetKV("KCache", &a.KCache, &kv, batchesOrPages, a.Hkv, l.pageRows, cfg.HeadDim)
+	hasV := tensors.TensorBegun(&a.V) || tensors.TensorBegun(&a.VCache)
+	if hasV {
+		l.list[appendV].Set("V", &a.V, size, batches, a.Hkv, l.rows, kv.ValueDim())
+		l.list[appendVCache].SetKV("VCache", &a.VCache, &kv, batchesOrPages, a.Hkv, l.pageRows, kv.ValueDim())
+	}
+	if tensors.TensorBegun(&a.Q) || tensors.TensorBegun(&a.QOut) {
+		if !rotary {
+			return &problem.ShapeError{Field: "Q", Got: "given", Want: "none without Rotary: Q is only rotated"}
+		}
+		l.list[appendQ].Set("Q", &a.Q, size, batches, a.Hq, l.rows, cfg.HeadDim)
+		l.list[appendQOut].Set("QOut", &a.QOut, size, batches, a.Hq, l.rows, cfg.HeadDim)
+	}
+	scales, ok := arith.Product(batchesOrPages, a.Hkv, l.pageRows)
+	if !ok {
+		return &problem.ShapeError{Field: "KCache", Got: fmt.Sprintf("%d x %d x %d rows", batchesOrPages, a.Hkv, l.pageRows), Want: "fewer than 2^63"}
+	}
+	lengths, lengthsField, lengthsCount := a.UsedNew, "UsedNew", a.B
+	if l.packed {
+		lengths, lengthsField, lengthsCount = a.CuNew, "CuNew", a.B+1
+	}
+	var table problem.Vector
+	if l.paged {
+		table = a.Pages.Table
+	}
+	var angles int64
+	if rotary {
+		if err := checkSize("Positions", a.Positions); err != nil {
+			return err
+		}
+		l.limit = min(l.limit, int64(a.Positions))
+		angles = int64(a.Positions) * int64(cfg.Rotary.Dim/2)
+	}
+	const with, unscaled = "none without Rotary", "none for a cache that is not int8 or fp8"
+	for _, v := range [...]struct {
+		tensor int
+		field  string
+		vector problem.Vector // a value: a pointer would escape together with the strings
+		count  int64
+		needed bool
+		barred string // why the vector must not be given; "": it may be
+	}{
+		{appendUsed, "Used", a.Used, int64(a.B), false, ""},
+		{appendLengths, lengthsField, lengths, int64(lengthsCount), false, ""},
+		{appendTable, "Pages.Table", table, int64(a.B) * int64(l.tableStride), l.paged, ""},
+		{appendCos, "Cos", a.Cos, angles, rotary, unless(rotary, with)},
+		{appendSin, "Sin", a.Sin, angles, rotary, unless(rotary, with)},
+		{appendKScale, "KScale", a.KScale, scales, cfg.KV.Scaled(), unless(cfg.KV.Scaled(), unscaled)},
+		{appendVScale, "VScale", a.VScale, scales, cfg.KV.Scaled() && hasV, unless(cfg.KV.Scaled(), unscaled)},
+	} {
+		switch {
+		case !v.needed && !tensors.VectorBegun(&v.vector):
+		case v.barred != "":
+			return &problem.ShapeError{Field: v.field, Got: "given", Want: v.barred}
+		case v.tensor == appendVScale && !hasV:
+			return &problem.ShapeError{Field: v.field, Got: "given", Want: "none without V"}
+		default:
+			t := problem.Tensor{Buffer: v.vector.Buffer, Host: v.vector.Host, Offset: v.vector.Offset}
+			l.list[v.tensor].Set(v.field, &t, problem.F32.Size(), 1, 1, 1, int(v.count))
+		}
+	}
+	return nil
+}
+
+func unless(given bool, reason string) string {
+	if given {
+		return ""
+	}
+	return reason
+}
+
+// checkMemory checks that all needed tensors are given, on the operation's side and in
+// bounds.
+func (l *appendLayouts) checkMemory(dev *vk.Device) error {
+	for i := range l.list {
+		t := &l.list[i]
+		if t.Field == "" {
+			continue
+		}
+		if err := t.CheckGiven(); err != nil {
+			return err
+		}
+		if err := t.CheckDevice(dev); err != nil {
+			return err
+		}
+	}
+	for i := range l.list {
+		if t := &l.list[i]; t.Field != "" {
+			if err := t.CheckBounds(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkBlocks refuses a Blocked cache with rows that do not start at a block.
+func checkBlocks(field string, t *problem.Tensor) error {
+	for _, x := range [4]struct {
+		field    string
+		elements int64
+	}{{".Offset", t.Offset}, {".Strides.Batch", t.Strides.Batch}, {".Strides.Head", t.Strides.Head}, {".Strides.Seq", t.Strides.Seq}} {
+		if x.elements%quant.BlockElements != 0 {
+			return &problem.ShapeError{Field: field + x.field, Got: x.elements, Want: "a multiple of 32, a whole number of blocks"}
+		}
+	}
+	return nil
+}
+
+// checkOverlaps refuses outputs that overlap themselves or another tensor.
+func (l *appendLayouts) checkOverlaps() error {
+	for i := appendKCache; i < appendTensors; i++ {
+		out := &l.list[i]
+		if out.Field == "" {
+			continue
+		}
+		if !out.RowsDisjoint() {
+			return &problem.ShapeError{Field: out.Field + ".Strides", Got: out.Tensor.Strides, Want: "rows that do not overlap"}
+		}
+		for j := range i {
+			other := &l.list[j]
+			if other.Field == "" || !out.Overlaps(other) || out.WovenWith(other) {
+				continue
+			}
+			if j != appendQ || i != appendQOut {
+				return &problem.ShapeError{Field: out.Field, Got: "overlapping " + other.Field, Want: "memory of its own"}
+			}
+			if !out.Coincides(other) {
+				return &problem.ShapeError{Field: out.Field, Got: "overlapping Q", Want: "memory of its own, or exactly that of Q"}
+			}
+		}
+	}
+	return nil
+}
+
+// fits32 refuses sizes and strides that exceed the kernel's 32 bits.
+func (l *appendLayouts) fits32() error {
+	for _, i := range [...]int{appendK, appendV, appendQ, appendKCache, appendVCache, appendQOut} {
+		t := &l.list[i]
+		if t.Steps[1] > math.MaxUint32 || t.Steps[2] > math.MaxUint32 {
+			return fmt.Errorf("%w: %s has a head or row stride of 2^32 elements or more", problem.ErrUnsupported, t.Field)
+		}
+	}
+	for _, i := range [2]int{appendK, appendQ} {
+		if rows := l.list[i].Counts[1] * l.list[i].Counts[2]; l.given(i) && rows > math.MaxInt32 {
+			return fmt.Errorf("%w: %d new rows of %s in a dispatch, at most 2^31 - 1 are possible", problem.ErrUnsupported, rows, l.list[i].Field)
+		}
+	}
+	if c := &l.list[appendKCache]; c.Counts[1]*c.Counts[2] > math.MaxUint32 {
+		return fmt.Errorf("%w: %d rows of a page or sequence of KCache, at most 2^32 - 1 are possible", problem.ErrUnsupported, c.Counts[1]*c.Counts[2])
+	}
+	return nil
+}

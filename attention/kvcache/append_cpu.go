@@ -1,0 +1,153 @@
+package kvcache
+
+import (
+	"encoding/binary"
+	"math"
+	"sort"
+
+	"vkattn/attention/half"
+	"vkattn/attention/internal/par"
+	"vkattn/attention/problem"
+)
+
+// appendBlock is how many rows a worker takes at once.
+const appendBlock = 64
+
+// appendTask writes one of the tensors of a call.
+type appendTask struct {
+	in, out, scale int  // tensors; scale -1: none
+	rotated        bool // with Rotary
+	needsRotary    bool // skipped without Rotary
+}
+
+// appendTasks run in any order: none reads what another writes.
+var appendTasks = [3]appendTask{
+	{in: appendK, out: appendKCache, scale: appendKScale, rotated: true},
+	{in: appendV, out: appendVCache, scale: appendVScale},
+	{in: appendQ, out: appendQOut, scale: -1, rotated: true, needsRotary: true},
+}
+
+// toCache reports whether rows go to their positions in the cache rather than to the
+// rows of the same index in QOut.
+func (t *appendTask) toCache() bool { return t.out != appendQOut }
+
+// variantOf describes the conversion of a row.
+func (t *appendTask) variant(cfg *AppendConfig, access problem.Access) appendVariant {
+	v := appendVariant{access: access, dim: cfg.HeadDim, rotated: t.rotated && cfg.Rotary.Dim > 0}
+	if t.out == appendVCache {
+		v.dim = cfg.attention().ValueDim()
+	}
+	if t.toCache() {
+		v.kv = cfg.KV
+	}
+	return v
+}
+
+// appendCPU computes a call in host memory. Append.check has accepted it.
+func appendCPU(cfg *AppendConfig, l *appendLayouts) {
+	for i := range appendTasks {
+		task := &appendTasks[i]
+		if !l.given(task.in) {
+			continue
+		}
+		in := &l.list[task.in]
+		rows := in.Counts[0] * in.Counts[1] * in.Counts[2]
+		par.Each((rows+appendBlock-1)/appendBlock, func() func(int64) {
+			w := appendWorker{appendLayouts: l, cfg: cfg, task: task, variant: task.variant(cfg, problem.AccessAuto), row: make([]float32, in.Dim)}
+			return func(block int64) {
+				for row := block * appendBlock; row < min(rows, (block+1)*appendBlock); row++ {
+					w.append(row)
+				}
+			}
+		})
+	}
+}
+
+// appendWorker converts rows in its own scratch memory.
+type appendWorker struct {
+	*appendLayouts
+	cfg     *AppendConfig
+	task    *appendTask
+	variant appendVariant
+	row     []float32
+}
+
+// append writes one row, counted over all heads and batches.
+func (w *appendWorker) append(number int64) {
+	in, out := &w.list[w.task.in], &w.list[w.task.out]
+	seq, head, batch := number%in.Counts[2], number/in.Counts[2]%in.Counts[1], number/in.Counts[2]/in.Counts[1]
+	sequence, position, ok := w.position(batch, seq)
+	if !ok {
+		return
+	}
+	outBatch, outRow := batch, seq
+	if w.task.toCache() {
+		if outBatch, outRow, ok = w.cacheRow(sequence, position); !ok {
+			return
+		}
+	}
+	w.cfg.DType.Decode(w.row, in.HostRow(batch, head, seq))
+	if w.variant.rotated {
+		w.rotate(position)
+	}
+	scale := encodeKV(out.HostRow(outBatch, head, outRow), w.row, w.variant.kv, w.cfg.DType)
+	if w.task.scale >= 0 && w.given(w.task.scale) {
+		scales := &w.list[w.task.scale]
+		at := scales.Tensor.Offset + (outBatch*in.Counts[1]+head)*int64(w.pageRows) + outRow
+		binary.LittleEndian.PutUint32(scales.Tensor.Host[at*scales.Size:], math.Float32bits(scale))
+	}
+}
+
+// position returns the sequence of a new row and its position there. ok is false if the
+// row does not exist or is not written.
+func (w *appendWorker) position(batch, row int64) (sequence, position int64, ok bool) {
+	sequence, position = batch, row
+	switch {
+	case w.packed: // the last sequence that starts at or before the row; earlier ones with the same start are empty
+		sequence = max(0, int64(sort.Search(w.sequences, func(b int) bool { return w.integer(appendLengths, int64(b)) > row }))-1)
+		first := w.integer(appendLengths, sequence)
+		if first < 0 || row < first || row >= w.integer(appendLengths, sequence+1) {
+			return 0, 0, false
+		}
+		position -= first
+	case w.counted && row >= w.integer(appendLengths, sequence):
+		return 0, 0, false
+	}
+	if w.given(appendUsed) {
+		used := w.integer(appendUsed, sequence)
+		if used < 0 {
+			return 0, 0, false
+		}
+		position += used
+	}
+	return sequence, position, position < w.limit
+}
+
+// cacheRow returns the batch, or page, and row in the cache of a sequence's position.
+func (w *appendWorker) cacheRow(sequence, position int64) (batch, row int64, ok bool) {
+	if !w.paged {
+		return sequence, position, true
+	}
+	page := w.integer(appendTable, sequence*int64(w.tableStride)+position/int64(w.pageRows))
+	return page, position % int64(w.pageRows), page >= 0 && page < int64(w.pages)
+}
+
+// rotate rotates the pairs of the row.
+func (w *appendWorker) rotate(position int64) {
+	r := &w.cfg.Rotary
+	for i := range r.Dim / 2 {
+		at := position*int64(r.Dim/2) + int64(i)
+		var angle [2]float32
+		half.DecodeF32(angle[:1], w.list[appendCos].Element(at))
+		half.DecodeF32(angle[1:], w.list[appendSin].Element(at))
+		a, b := r.pair(i)
+		x, y := w.row[a], w.row[b]
+		w.row[a] = float32(x*angle[0]) - float32(y*angle[1]) // the conversions keep the compiler from fusing
+		w.row[b] = float32(y*angle[0]) + float32(x*angle[1])
+	}
+}
+
+// integer returns an element of an int32 vector.
+func (w *appendWorker) integer(tensor int, i int64) int64 {
+	return int64(int32(binary.LittleEndian.Uint32(w.list[tensor].Element(i))))
+}

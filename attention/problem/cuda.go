@@ -1,0 +1,81 @@
+package problem
+
+import (
+	"math"
+
+	"vkattn/vk"
+)
+
+// CUDA is the backend of tier cuda. Package vkattn/cudapath implements it and registers
+// itself when a program imports it. This package depends on nothing else of CUDA. The
+// methods are safe for concurrent use.
+type CUDA interface {
+	// Check reports why a device cannot run tier cuda with a storage type. The error
+	// matches vk.ErrUnsupported; nil means it can.
+	Check(info *vk.DeviceInfo, t DType) error
+	// Choose finds the best kernel for a problem. It compiles nothing. If no kernel can
+	// compute the problem, the error matches vk.ErrUnsupported and says why.
+	Choose(dev *vk.Device, p CUDAProblem) (CUDAChoice, error)
+	// Reach reports why CUDA cannot use a buffer; nil means it can.
+	Reach(b *vk.Buffer) error
+}
+
+// CUDAProblem is all that the choice of a kernel depends on.
+type CUDAProblem struct {
+	Shape
+	DType    DType
+	HeadDim  int
+	HeadDimV int
+	Causal   bool
+	Align    uint32 // elements: divides every offset, stride and head dimension; 1, 2, 4 or 8
+	LSE      bool
+	Kernel   string // family asked for; "": the best
+}
+
+// CUDAChoice is the chosen kernel and the reasons.
+type CUDAChoice struct {
+	Kernel      CUDAKernel
+	Name        string // of the entry point
+	Family      string // "fa3", "fa2" or "ref"
+	Validation  bool   // a slow kernel to validate others with; taken only if the caller asks for tier cuda
+	Rows, Cols  uint32 // of a CTA's tile
+	Workgroups  uint64
+	SharedBytes uint64
+	Rejected    []string // better kernels and why they were not taken
+}
+
+// CUDAKernel is a kernel on a device.
+type CUDAKernel interface {
+	// Load makes the kernel ready, so that Launch compiles nothing.
+	Load() error
+	// Launch launches the kernel on the stream: after what was recorded before and
+	// before what is recorded later, without waiting on the host. The stream holds the
+	// buffers until the kernel has run.
+	Launch(s *vk.Stream, c *CUDACall) error
+}
+
+// CUDATensor is a tensor of a call: strides in elements.
+type CUDATensor struct {
+	Buffer           *vk.Buffer
+	Offset           uint64 // bytes
+	Batch, Head, Row int64
+}
+
+// CUDACall holds the arguments of a kernel.
+type CUDACall struct {
+	Shape                           // with Hkv set
+	Tensors           [4]CUDATensor // Q, K, V, O
+	LSE               *vk.Buffer    // nil: not asked for
+	LSEOffset         uint64        // bytes
+	HeadDim, HeadDimV int
+	CausalOffset      int32 // row r attends to columns up to r + CausalOffset; NoCausal: to all columns
+	Scale             float32
+	// ScaleLog2 is Scale times log2(e), never 0: a masked score is -Inf and stays so.
+	ScaleLog2 float32
+	// UnitHigh + UnitLow is |Scale| / |ScaleLog2|. It converts a row max in log2 units to
+	// natural units for LSE.
+	UnitHigh, UnitLow float32
+}
+
+// NoCausal is the CausalOffset of a problem without a causal mask.
+const NoCausal = math.MaxInt32

@@ -1,0 +1,83 @@
+package problem
+
+import (
+	"fmt"
+
+	"vkattn/attention/internal/enum"
+)
+
+// Experiment changes the kernel for a measurement: to show what each step of its
+// development gained and where its time goes. It is not for production. The zero value
+// is the kernel as shipped.
+type Experiment struct {
+	Variant int // a step of the ladder, 1 to Variants; 0: the kernel as shipped
+	Ablate  Ablation
+}
+
+// Variants is the number of steps of the ladder.
+const Variants = 8
+
+// variantNames say what each step adds to the one before it.
+var variantNames = [Variants + 1]string{
+	"as shipped",
+	"every tile masked",
+	"causal range cut at the row block",
+	"unmasked and masked tiles in separate loops",
+	"exp2 softmax",
+	"tuned tile sizes and launch parameters",
+	"tuning that prunes invalid and hopeless candidates first",
+	"tensor-layout (block) addressing",
+	"alignment hints",
+}
+
+// VariantName describes what a step of the ladder adds; for 0, "as shipped". It returns
+// "" for a number out of range.
+func VariantName(v int) string {
+	if v < 0 || v > Variants {
+		return ""
+	}
+	return variantNames[v]
+}
+
+// Ablation leaves a part of the work out, to measure what the part costs. The results
+// are wrong by design.
+type Ablation uint8
+
+// Ablations. The zero value leaves nothing out.
+const (
+	AblateNone    Ablation = iota
+	AblateSoftmax          // no maximum, no exponential, no sum: two matrix products
+	AblateBarrier          // no barriers around shared memory
+	AblateLoad             // K and V are loaded once
+)
+
+var ablationNames = []string{"none", "softmax", "barrier", "load"}
+
+// Ablations lists every ablation, AblateNone first.
+func Ablations() []Ablation {
+	return []Ablation{AblateNone, AblateSoftmax, AblateBarrier, AblateLoad}
+}
+
+// Valid reports whether a is one of the named ablations.
+func (a Ablation) Valid() bool { return int(a) < len(ablationNames) }
+
+// String is "none", "softmax", "barrier" or "load".
+func (a Ablation) String() string { return enum.Name("Ablation", ablationNames, uint8(a)) }
+
+// ParseAblation reads what String writes, in any case. Another word is an error that
+// lists the names and matches [ErrInvalid].
+func ParseAblation(s string) (Ablation, error) {
+	v, err := enum.Parse("ablation", ablationNames, s)
+	return Ablation(v), err
+}
+
+// Validate reports the first field out of range, as a *ShapeError.
+func (l Experiment) Validate() error {
+	switch {
+	case l.Variant < 0 || l.Variant > Variants:
+		return &ShapeError{"Variant", l.Variant, fmt.Sprintf("0 to %d", Variants)}
+	case !l.Ablate.Valid():
+		return &ShapeError{"Ablate", l.Ablate, "none, softmax, barrier or load"}
+	}
+	return nil
+}
