@@ -14,6 +14,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/half"
 	"vkattn/internal/testlevel"
+	"vkattn/vk/hostmem"
 )
 
 // gradientError bounds the difference to the float64 reference, per tensor:
@@ -291,6 +292,7 @@ var backwardShapes = []struct {
 			c.sparse()
 			c.bias(1, 1, 0)
 		}},
+	{name: "folds of rows", cfg: attention.Config{HeadDim: 8, Causal: attention.BottomRight}, shape: attention.Shape{B: 1, Hq: 8, Hkv: 1, Sq: 200, Sk: 280}},
 	{name: "packed", cfg: attention.Config{HeadDim: 48, Causal: attention.BottomRight}, shape: attention.Shape{B: 3, Hq: 4, Hkv: 2, Sq: 150, Sk: 200},
 		set: func(t require.TestingT, c *backwardCase) {
 			c.used([]int32{150, 1, 70}, []int32{20, 200, 180})
@@ -477,7 +479,7 @@ func TestCPUBackwardOfWildScores(t *testing.T) {
 	for _, e := range c.elements(t, "Q", c.Q, false, 16, nil) {
 		e.set(0) // so that biases are the scores, exactly
 	}
-	for _, sinks := range []float32{float32(math.Inf(-1)), 2, -1e9} {
+	for _, sinks := range []float32{float32(math.Inf(-1)), 2, -1e9 + 128} {
 		c.Sinks = vectorF32(sinks)
 		want := c.run(t)
 		attention.EachKernelSet(t, func(t *testing.T, _ string) {
@@ -491,6 +493,31 @@ func TestCPUBackwardOfWildScores(t *testing.T) {
 					t.Fatal(name)
 				}
 			}
+		})
+	}
+}
+
+// Adding many equal values to a large sum must not round each of them the same way.
+func TestCPUBackwardSumsOfEqualValues(t *testing.T) {
+	const n, x = 6000, 0.1
+	for name, shape := range map[string]attention.Shape{"rows": {B: 1, Hq: 1, Sq: n, Sk: 1}, "keys": {B: 1, Hq: 1, Sq: 1, Sk: n}} {
+		t.Run(name, func(t *testing.T) {
+			c := newBackward(attention.Config{HeadDim: 1, Scale: attention.ScaleOf(1)}, shape, attention.BHSD, 1)
+			fill := func(tensor attention.Tensor, ofKeys bool, x float32) {
+				for _, e := range c.elements(t, "", tensor, ofKeys, 1, nil) {
+					e.set(x)
+				}
+			}
+			fill(c.Q, false, 0)
+			fill(c.K, true, x)
+			fill(c.DO, false, x)
+			fill(c.DLSE, false, 1)
+			attention.EachKernelSet(t, func(t *testing.T, _ string) {
+				again := *c
+				g := again.onCPU(t)
+				require.InEpsilon(t, float64(float32(x)), g.DQ[0], 2e-6, "the sum of n keys of weight 1 / n")
+				require.InEpsilon(t, float64(float32(x))*float64(shape.Sq)/float64(shape.Sk), g.DV[0], 2e-6, "the sum of n rows")
+			})
 		})
 	}
 }
@@ -639,4 +666,22 @@ func TestCPUBackwardOfStorageTypes(t *testing.T) {
 		}
 		sameGradients(t, want, got, dtype.String())
 	})
+}
+
+// Memory is checked before it is allocated.
+func TestCPUBackwardRefusesWhatDoesNotFitTheHostsMemory(t *testing.T) {
+	t.Setenv(hostmem.Variable, "256MiB")
+	for name, s := range map[string]attention.Shape{
+		"rows":  {B: 1, Hq: 1, Sq: 1 << 30, Sk: 1},
+		"keys":  {B: 1, Hq: 1, Sq: 1, Sk: 1 << 30},
+		"heads": {B: 1, Hq: 1 << 30, Hkv: 1, Sq: 1, Sk: 1},
+		"batch": {B: 1 << 30, Hq: 1, Sq: 1, Sk: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg, a := repeated(s)
+			refusedForMemory(t, func() error {
+				return attention.BackwardCPU(cfg, attention.BackwardArgs{Args: a, DO: a.Q, DQ: a.Q, DK: a.K, DV: a.V})
+			})
+		})
+	}
 }
