@@ -225,10 +225,16 @@ func (c *cpuBackward) openList(u *backwardUnit) {
 // sharer returns the unit before unit i that adds to the same elements of dBias.
 func (c *cpuBackward) sharer(i int) *backwardUnit {
 	n, heads := tensors.BiasSizes(c.a.Bias, &c.a.Shape), c.a.KVHeads()
-	for j := i - 1; j >= 0; j-- {
-		if (n[0] == 1 || j/heads == i/heads) && (n[1] == 1 || j%heads == i%heads) {
-			return &c.units[j]
-		}
+	switch {
+	case n[0] == 1 && n[1] == 1, n[1] == 1 && i%heads > 0:
+		i--
+	case n[0] == 1:
+		i -= heads
+	default:
+		return nil
 	}
-	return nil
+	if i < 0 {
+		return nil
+	}
+	return &c.units[i]
 }
