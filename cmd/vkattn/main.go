@@ -38,6 +38,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"vkattn/attention"
 	"vkattn/attention/cases"
 	"vkattn/vk"
 	"vkattn/vk/hostmem"
@@ -57,7 +58,7 @@ type app struct {
 	validation     bool
 	stats          bool                                               // open devices with compiler statistics
 	touch          func(who string, p *cases.Problem, after [][]byte) // for tests: see verify.Verifier
-	spoil          func(o []byte)                                     // for tests: changes O before run --verify reads it
+	spoil          func(*attention.BackwardArgs)                      // for tests: changes results before run --verify reads them
 	onInterrupt    cleanup                                            // removes temporary files
 }
 

@@ -34,6 +34,7 @@ type runFlags struct {
 	tuning          attention.Tuning
 	json, verify    bool
 	optionFlags
+	gradientFlags
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -55,12 +56,12 @@ SIGTERM. With --o /dev/stdout the plan is printed on standard error. Inputs must
 regular files; their size is checked before they are read.
 
 ` + fileHelp + `
-` + optionHelp + `
+` + optionHelp + gradientHelp + `
 Exit codes: 0 written, 1 a wrong result with --verify, 2 bad input, 3 the request is
 unsupported or does not fit the memory, 4 device failure` + signalHelp,
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, name := range []string{"q", "k", "v", "o"} {
-				if f := c.Flags().Lookup(name); f.Value.String() == "" && (name != "v" || !c.Flags().Changed("v-dim")) {
+				if f := c.Flags().Lookup(name); f.Value.String() == "" && (name != "v" || !c.Flags().Changed("v-dim")) && (name != "o" || !o.wanted() || c.Flags().Changed("o")) {
 					return badInputf("--%s is needed", name)
 				}
 			}
@@ -73,7 +74,10 @@ unsupported or does not fit the memory, 4 device failure` + signalHelp,
 					return badInputf("--%s needs a file name", f.flag)
 				}
 			}
-			if err := o.conflict(c.Flags().Changed); err != nil {
+			if err := o.optionFlags.conflict(c.Flags().Changed); err != nil {
+				return err
+			}
+			if err := o.gradientFlags.conflict(&o, c.Flags().Changed); err != nil {
 				return err
 			}
 			return flagtext.Run.Error(a.run(c.Context(), &o))
@@ -97,29 +101,32 @@ unsupported or does not fit the memory, 4 device failure` + signalHelp,
 	f.BoolVar(&o.verify, "verify", false, "compare rows with the float64 reference for a second or two; write nothing if one is wrong")
 	f.BoolVar(&o.json, "json", false, "print the plan and the result as JSON")
 	o.optionFlags.add(f)
+	o.gradientFlags.add(f)
 	return c
 }
 
 // result is what `vkattn run --json` prints.
 type result struct {
-	Plan     attention.Plan  `json:"plan"`
-	Device   string          `json:"device"`
-	B        int             `json:"batch"`
-	Hq       int             `json:"heads"`
-	Hkv      int             `json:"heads_kv"`
-	Sq       int             `json:"seqlen_q"`
-	Sk       int             `json:"seqlen_k"`
-	D        int             `json:"headdim"`
-	Dv       int             `json:"headdim_v"`
-	DType    attention.DType `json:"dtype"`
-	Causal   string          `json:"causal"`
-	Scale    float32         `json:"scale"`
-	Layout   string          `json:"layout"`
-	Options  []string        `json:"options,omitempty"` // flags of optionFlags that are set
-	Verified string          `json:"verified,omitempty"`
-	Output   string          `json:"o"`
-	LSE      string          `json:"lse,omitempty"`
-	Seconds  float64         `json:"seconds"` // with transfers to and from the device, without file I/O
+	Plan      attention.Plan          `json:"plan,omitzero"`           // unless O was read from a file
+	Backward  *attention.BackwardPlan `json:"backward_plan,omitempty"` // if a gradient was computed
+	Device    string                  `json:"device"`
+	B         int                     `json:"batch"`
+	Hq        int                     `json:"heads"`
+	Hkv       int                     `json:"heads_kv"`
+	Sq        int                     `json:"seqlen_q"`
+	Sk        int                     `json:"seqlen_k"`
+	D         int                     `json:"headdim"`
+	Dv        int                     `json:"headdim_v"`
+	DType     attention.DType         `json:"dtype"`
+	Causal    string                  `json:"causal"`
+	Scale     float32                 `json:"scale"`
+	Layout    string                  `json:"layout"`
+	Options   []string                `json:"options,omitempty"` // flags of optionFlags that are set
+	Verified  string                  `json:"verified,omitempty"`
+	Output    string                  `json:"o,omitempty"`
+	LSE       string                  `json:"lse,omitempty"`
+	Gradients map[string]string       `json:"gradients,omitempty"` // output files by flag
+	Seconds   float64                 `json:"seconds"`             // with transfers to and from the device, without file I/O
 }
 
 func (a *app) run(ctx context.Context, o *runFlags) error {
@@ -150,13 +157,21 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 	}
 	defer func() { _ = op.Close() }()
 	var plan attention.Plan
-	if !in.special { // with options the plan depends on more than the shape
+	if !in.special && o.oIn == "" { // with options the plan depends on more than the shape
 		if plan, err = op.Plan(in.shape); err != nil {
 			return err
 		}
 	}
+	backward, err := in.backwardPlan(op)
+	if err != nil {
+		return err
+	}
 	if dev != nil {
-		if err := in.room(dev, plan.Bytes-min(plan.Bytes, in.memory().arguments)); err != nil {
+		scratch := plan.Bytes - min(plan.Bytes, in.memory().arguments)
+		if backward != nil {
+			scratch = max(scratch, backward.ScratchBytes) // the device lends it to one after the other
+		}
+		if err := in.room(dev, scratch); err != nil {
 			return err
 		}
 	}
@@ -165,20 +180,18 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 	if err := probeOutputs(o); err != nil {
 		return err
 	}
-	p, err := in.load(o.lse != "")
+	p, err := in.load()
 	if err != nil {
 		return err
 	}
 	start := time.Now()
+	var forward *attention.Plan
 	if dev == nil {
-		if in.special {
-			if plan, err = op.PlanFor(p.args); err != nil {
-				return err
-			}
+		if forward, backward, err = p.plans(op, p.args); err == nil {
+			err = p.compute(ctx, op, nil, p.args)
 		}
-		err = p.onCPU(op)
 	} else {
-		plan, err = p.onDevice(ctx, dev, op)
+		forward, backward, err = p.onDevice(ctx, dev, op)
 	}
 	if err != nil {
 		return err
@@ -196,15 +209,20 @@ func (a *app) run(ctx context.Context, o *runFlags) error {
 		return err
 	}
 	if !o.json {
-		if _, err = fmt.Fprintf(report, "plan: %v, on %s\n", plan, deviceLabel(dev)); err == nil && verdict != "" {
-			_, err = fmt.Fprintln(report, "verified:", verdict)
+		lines := planLines(forward, backward, dev)
+		if verdict != "" {
+			lines = append(lines, "verified: "+verdict)
 		}
+		_, err = fmt.Fprintln(report, strings.Join(lines, "\n"))
 		return err
 	}
+	if forward == nil {
+		forward = &attention.Plan{}
+	}
 	s, c := in.shape, in.config
-	return bench.WriteJSON(report, result{Plan: plan, Device: deviceLabel(dev), B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
+	return bench.WriteJSON(report, result{Plan: *forward, Backward: backward, Device: deviceLabel(dev), B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
 		D: c.HeadDim, Dv: c.ValueDim(), DType: c.DType, Causal: c.Causal.String(), Scale: c.ScaleValue(),
-		Layout: o.layout.String(), Options: o.used(), Verified: verdict, Output: o.o, LSE: o.lse, Seconds: elapsed.Seconds()})
+		Layout: o.layout.String(), Options: o.used(), Verified: verdict, Output: o.o, LSE: o.lse, Gradients: o.paths(), Seconds: elapsed.Seconds()})
 }
 
 // report is where the plan is printed: standard error if an output is written to
@@ -225,16 +243,30 @@ func (a *app) verifyRun(o *runFlags, p *problem) (string, error) {
 		return "", nil
 	}
 	if a.spoil != nil {
-		a.spoil(p.args.O.Host)
+		a.spoil(&p.args)
 	}
-	v, err := accuracy.Verify(p.in.config, p.args, accuracy.Options{})
-	switch {
-	case err != nil:
-		return "", err
-	case !v.Pass():
-		return "", fmt.Errorf("wrong result: %v", v)
+	var text []string
+	if o.oIn == "" {
+		v, err := accuracy.Verify(p.in.config, p.args.Args, accuracy.Options{})
+		switch {
+		case err != nil:
+			return "", err
+		case !v.Pass():
+			return "", fmt.Errorf("wrong result: %v", v)
+		}
+		text = append(text, v.String())
 	}
-	return v.String(), nil
+	if o.wanted() {
+		v, err := accuracy.VerifyBackward(p.in.config, p.args, accuracy.Options{})
+		switch {
+		case err != nil:
+			return "", err
+		case !v.Pass():
+			return "", fmt.Errorf("wrong gradients: %v", v)
+		}
+		text = append(text, "gradients "+v.String())
+	}
+	return strings.Join(text, "; "), nil
 }
 
 // probeOutputs returns an error if an output cannot be created. It leaves no file.
@@ -254,11 +286,14 @@ type target struct {
 }
 
 func (o *runFlags) targets() []target {
-	list := []target{{"o", o.o, (*problem).output}}
+	var list []target
+	if o.o != "" {
+		list = append(list, target{"o", o.o, (*problem).output})
+	}
 	if o.lse != "" {
 		list = append(list, target{"lse", o.lse, (*problem).logSumExp})
 	}
-	return list
+	return append(list, o.gradientFlags.targets()...)
 }
 
 // write writes all outputs or none.

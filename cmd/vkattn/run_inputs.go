@@ -21,7 +21,7 @@ type runInputs struct {
 }
 
 func (o *runFlags) inputs() []inputFile {
-	return append([]inputFile{{"q", o.q}, {"k", o.k}, {"v", o.v}}, o.files()...)
+	return append([]inputFile{{"q", o.q}, {"k", o.k}, {"v", o.v}}, append(o.files(), o.gradientFlags.inputs()...)...)
 }
 
 // checkPaths refuses outputs that would overwrite an input or each other.
@@ -84,7 +84,10 @@ func (in *runInputs) open() error {
 	if err := in.room(nil, 0); err != nil {
 		return err
 	}
-	return in.openOptions()
+	if err := in.openOptions(); err != nil {
+		return err
+	}
+	return in.readGradients()
 }
 
 // wanted returns the element types that the file of a flag may have.
@@ -98,7 +101,7 @@ func (in *runInputs) wanted(flag string) []npy.DType {
 			return []npy.DType{npy.Int8}
 		}
 		return []npy.DType{npy.UInt8}
-	case "q", "bias", "alibi", "sinks":
+	case "q", "bias", "alibi", "sinks", "do", "dlse", "o-in", "lse-in":
 		return floats
 	case "k-scale", "v-scale":
 		return []npy.DType{npy.Float32}

@@ -20,18 +20,21 @@ type memory struct {
 // must be known.
 func (in *runInputs) memory() (m memory) {
 	to := in.config.DType
-	pass := func(bytes uint64) { m.passing = max(m.passing, bytes) }
+	pass := func(bytes ...uint64) { m.passing = max(m.passing, hostmem.Sum(bytes...)) }
 	keep := func(sizes ...uint64) { m.arguments = hostmem.Sum(append(sizes, m.arguments)...) }
 	for flag, f := range in.files {
 		n := f.Bytes() / uint64(f.DType.Size())
 		switch {
-		case flag == "q", in.o.kv == attention.KVSame && (flag == "k" || flag == "v"):
+		case flag == "q", flag == "do", flag == "o-in", in.o.kv == attention.KVSame && (flag == "k" || flag == "v"):
 			keep(hostmem.Product(n, uint64(to.Size())))
 			if fileType(f.DType) != to {
 				pass(f.LoadBytes())
 			} else {
 				pass(f.LoadBytes() - f.Bytes())
 			}
+		case flag == "dlse", flag == "lse-in":
+			keep(hostmem.Product(n, 4))
+			pass(f.LoadBytes())
 		case flag == "block-mask": // bits from bytes
 			keep(n/8, n/8)
 			pass(f.LoadBytes())
@@ -46,8 +49,12 @@ func (in *runInputs) memory() (m memory) {
 	}
 	o := in.outputAxes()
 	rows := hostmem.Product(o.batch, o.heads, o.rows)
+	in.gradientMemory(keep, pass)
+	if in.o.oIn != "" {
+		return m // O and LSE are files
+	}
 	keep(hostmem.Product(rows, uint64(o.dim), uint64(to.Size())))
-	if in.o.lse != "" {
+	if in.o.lse != "" || in.o.wanted() {
 		keep(hostmem.Product(rows, 4))
 	}
 	if to != attention.F32 { // O is written as float32

@@ -15,12 +15,12 @@ import (
 // problem is a call whose arguments are in host memory, its tensors in the storage type.
 type problem struct {
 	in   *runInputs
-	args attention.Args
+	args attention.BackwardArgs // of a forward call those of attention.Args alone
 }
 
 // load reads the files and rounds them to the storage type.
-func (in *runInputs) load(lse bool) (*problem, error) {
-	p := &problem{in: in, args: operands.Clone(in.args)}
+func (in *runInputs) load() (*problem, error) {
+	p := &problem{in: in, args: attention.BackwardArgs{Args: operands.Clone(in.args)}}
 	p.args.Shape = in.shape
 	to := in.config.DType
 	for i, t := range []struct {
@@ -41,13 +41,19 @@ func (in *runInputs) load(lse bool) (*problem, error) {
 			t.tensor.Host = convert(array.Data, fileType(array.DType), to)
 		}
 	}
-	if err := in.loadSlots(&p.args); err != nil {
+	if err := in.loadSlots(&p.args.Args); err != nil {
 		return nil, badInput(err)
+	}
+	if err := in.loadGradients(&p.args); err != nil {
+		return nil, badInput(err)
+	}
+	if in.o.oIn != "" {
+		return p, nil
 	}
 	o := in.outputAxes()
 	rows := int64(o.batch) * int64(o.heads) * int64(o.rows)
 	p.args.O = attention.Tensor{Strides: o.strides(), Host: make([]byte, rows*int64(o.dim)*int64(to.Size()))}
-	if lse {
+	if in.o.lse != "" || in.o.wanted() {
 		p.args.LSE.Host = make([]byte, rows*4)
 		for i := range rows { // the kernel does not write rows past the end of a sequence
 			binary.LittleEndian.PutUint32(p.args.LSE.Host[4*i:], math.Float32bits(float32(math.Inf(-1))))
@@ -64,19 +70,17 @@ func (in *runInputs) outputAxes() axes {
 	return a
 }
 
-func (p *problem) onCPU(op *attention.Op) error { return op.Forward(nil, p.args) }
-
-// onDevice runs the call on a device. It returns the plan for the tensors as they were
-// placed: it depends on their alignment and on LSE.
-func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op) (plan attention.Plan, err error) {
+// onDevice runs the call on a device. It returns the plans for the tensors as they were
+// placed: they depend on their alignment and on LSE.
+func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op) (plan *attention.Plan, backward *attention.BackwardPlan, err error) {
 	stream, err := dev.NewStream("run")
 	if err != nil {
-		return plan, err
+		return plan, backward, err
 	}
 	defer func() { _ = stream.Close() }()
-	args := operands.Clone(p.args)
+	args := operands.CloneBackward(p.args)
 	inCUDA := op.Config().Tier == attention.TierCUDA
-	placed := operands.List(op.Config(), &args)
+	placed := operands.ListBackward(op.Config(), &args)
 	outputs := map[*vk.Buffer][]byte{}
 	var buffers []*vk.Buffer
 	for i, t := range placed {
@@ -88,39 +92,40 @@ func (p *problem) onDevice(ctx context.Context, dev *vk.Device, op *attention.Op
 		host := t.Host()
 		buffer, err := dev.NewBuffer(uint64(len(host)+3)&^3, vk.BufferOptions{Name: t.Name, Exportable: inCUDA})
 		if err != nil {
-			return plan, fmt.Errorf("memory of %s (%d bytes): %w", t.Name, len(host), err)
+			return plan, backward, fmt.Errorf("memory of %s (%d bytes): %w", t.Name, len(host), err)
 		}
 		defer func() { _ = buffer.Close() }()
 		t.OnDevice(buffer)
 		buffers = append(buffers, buffer)
-		if t.Output {
+		read := !t.Output || p.in.o.oIn != "" && (t.Name == "O" || t.Name == "LSE")
+		if !read {
 			outputs[buffer] = host
 		}
 		// With Varlen the kernel does not write all of an output.
-		if !t.Output || args.Varlen != nil {
+		if read || args.Varlen != nil {
 			if err := stream.Upload(buffer, 0, host); err != nil {
-				return plan, err
+				return plan, backward, err
 			}
 		}
 	}
 	if err := stream.Barrier(); err != nil {
-		return plan, err
+		return plan, backward, err
 	}
-	if err := op.Forward(stream, args); err != nil {
-		return plan, err
+	if err := p.compute(ctx, op, stream, args); err != nil {
+		return plan, backward, err
 	}
-	if plan, err = op.PlanFor(args); err != nil {
-		return plan, err
+	if plan, backward, err = p.plans(op, args); err != nil {
+		return plan, backward, err
 	}
 	if err := stream.Barrier(); err != nil {
-		return plan, err
+		return plan, backward, err
 	}
 	for buffer, host := range outputs {
 		if err := stream.Download(ctx, host, buffer, 0); err != nil {
-			return plan, err
+			return plan, backward, err
 		}
 	}
-	return plan, stream.Wait(ctx)
+	return plan, backward, stream.Wait(ctx)
 }
 
 // output is O as float32 in the files' layout.
@@ -130,12 +135,7 @@ func (p *problem) output() *npy.Array {
 }
 
 func (p *problem) logSumExp() *npy.Array {
-	a := p.in.outputAxes()
-	shape := []int{a.batch, a.heads, a.rows}
-	if p.in.o.cuQ != "" {
-		shape = shape[1:]
-	}
-	return &npy.Array{DType: npy.Float32, Shape: shape, Data: p.args.LSE.Host}
+	return &npy.Array{DType: npy.Float32, Shape: p.in.lseShape(), Data: p.args.LSE.Host}
 }
 
 // convert rounds little-endian elements to another type. For equal types it returns

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
 )
 
 func TestRunVerifies(t *testing.T) {
@@ -30,7 +32,7 @@ func TestRunWritesNothingThatIsWrong(t *testing.T) {
 			args = without(args, "--lse")
 		}
 		var out, errs bytes.Buffer
-		a := &app{stdout: &out, stderr: &errs, spoil: func(o []byte) { o[1] = 0x44 }}
+		a := &app{stdout: &out, stderr: &errs, spoil: func(r *attention.BackwardArgs) { r.O.Host[1] = 0x44 }}
 		code := a.exit(a.execute(t.Context(), append(args, "--verify")))
 		require.Equal(t, exitFailure, code)
 		require.Regexp(t, `^vkattn: wrong result: .*batch 0, head 0, row 0.*\n$`, errs.String())

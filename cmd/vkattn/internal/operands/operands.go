@@ -12,7 +12,7 @@ import (
 // Operand refers to one tensor or vector in the arguments of a call.
 type Operand struct {
 	Name     string // of the field
-	Output   bool   // O or LSE
+	Output   bool   // O, LSE or a gradient
 	Streamed bool   // tensors and scales: their size grows with the problem, unlike tables and lists
 	Of       int    // index of the operand in whose memory it lies: its own, unless V lies within K
 
@@ -94,6 +94,30 @@ func List(cfg attention.Config, a *attention.Args) (list []Operand) {
 	return list
 }
 
+// ListBackward is List of the arguments of a backward call: those of the forward call, then
+// the gradients.
+func ListBackward(cfg attention.Config, a *attention.BackwardArgs) []Operand {
+	list := List(cfg, &a.Args)
+	size := int64(cfg.DType.Size())
+	for _, x := range []struct {
+		name   string
+		t      *attention.Tensor
+		size   int64
+		output bool
+	}{{"DO", &a.DO, size, false}, {"DLSE", &a.DLSE, 4, false}, {"DQ", &a.DQ, size, true}, {"DK", &a.DK, size, true}, {"DV", &a.DV, size, true},
+		{"DBias", &a.DBias, 4, true}} {
+		if x.t.Given() {
+			list = append(list, Operand{Name: x.name, Streamed: true, Output: x.output, Of: len(list),
+				buffer: &x.t.Buffer, host: &x.t.Host, offset: &x.t.Offset, unitBytes: x.size, unitElements: 1})
+		}
+	}
+	if v := &a.DSinks; v.Given() {
+		list = append(list, Operand{Name: "DSinks", Streamed: true, Output: true, Of: len(list),
+			buffer: &v.Buffer, host: &v.Host, offset: &v.Offset, unitBytes: 4, unitElements: 1})
+	}
+	return list
+}
+
 // sameMemory reports whether two operands are in the same buffer, or are host slices with
 // the same first byte.
 func (o Operand) sameMemory(other Operand) bool {
@@ -117,6 +141,12 @@ func kvUnit(cfg attention.Config) (bytes, elements int64) {
 func Clone(a attention.Args) attention.Args {
 	a.Varlen, a.Pages, a.SparseTokens = copied(a.Varlen), copied(a.Pages), copied(a.SparseTokens)
 	a.Blocks, a.Bias, a.Mask = copied(a.Blocks), copied(a.Bias), copied(a.Mask)
+	return a
+}
+
+// CloneBackward is Clone of the arguments of a backward call.
+func CloneBackward(a attention.BackwardArgs) attention.BackwardArgs {
+	a.Args = Clone(a.Args)
 	return a
 }
 

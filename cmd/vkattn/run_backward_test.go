@@ -1,0 +1,263 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/half"
+	"vkattn/attention/inputs"
+	"vkattn/cmd/vkattn/internal/npy"
+	"vkattn/vk/hostmem"
+)
+
+// backwardFiles adds dO of random numbers and the outputs of gradients to a call of
+// `vkattn run` on random float32 files.
+type backwardFiles struct {
+	*withOptions
+	do, dlse attention.Vector
+}
+
+// gradientRuns are calls with gradients by name, and the tensors that their files hold.
+var gradientRuns = map[string]func(f *backwardFiles){
+	"padded": func(f *backwardFiles) {
+		f.plain()
+		f.gradients([]int{3, 4, 7, testDv}, []int{3, 4, 7})
+	},
+	"bshd, causal, softcap": func(f *backwardFiles) {
+		f.q([]int{3, 7, 4, testD}, attention.BSHD(4, 7, testD))
+		f.k([]int{3, 33, 2, testD}, attention.BSHD(2, 33, testD))
+		f.v([]int{3, 33, 2, testDv}, attention.BSHD(2, 33, testDv))
+		f.flag("--layout", "bshd", "--causal", "bottom-right", "--softcap", "2")
+		f.cfg.Causal, f.cfg.Softcap = attention.BottomRight, 2
+		f.gradients([]int{3, 7, 4, testDv}, []int{3, 4, 7})
+	},
+	"bias, sinks": func(f *backwardFiles) {
+		f.plain()
+		f.args.Bias = &attention.Bias{DType: attention.F32, Batches: 1, Heads: 4, Rows: 1}
+		f.args.Bias.Host = f.floats("bias", 9, 1, 4, 1, 33).Host
+		f.args.Sinks = f.floats("sinks", 10, 4)
+		f.flag("--dbias", f.at("dbias"), "--dsinks", f.at("dsinks"))
+		f.gradients([]int{3, 4, 7, testDv}, []int{3, 4, 7})
+	},
+	"packed": func(f *backwardFiles) {
+		f.packedQ()
+		f.k([]int{60, 2, testD}, attention.BSHD(2, 60, testD))
+		f.v([]int{60, 2, testDv}, attention.BSHD(2, 60, testDv))
+		f.args.Varlen.CuK, f.args.Varlen.TotalK = f.ints("cu-seqlens-k", []int{4}, 0, 33, 40, 60), 60
+		f.gradients([]int{10, 4, testDv}, []int{4, 10})
+	},
+	"V in K": func(f *backwardFiles) {
+		f.plainQ()
+		f.k([]int{3, 2, 33, testD}, attention.BHSD(2, 33, testD))
+		f.args.V, f.cfg.HeadDimV = f.args.K, 16
+		f.flag("--v-dim", "16")
+		f.gradients([]int{3, 4, 7, 16}, []int{3, 4, 7})
+	},
+}
+
+func (f *backwardFiles) at(name string) string { return filepath.Join(f.dir, name+".npy") }
+
+func (f *backwardFiles) gradients(o, lse []int) {
+	f.do, f.dlse = f.floats("do", 21, o...), f.floats("dlse", 22, lse...)
+	f.flag("--dq", f.at("dq"), "--dk", f.at("dk"), "--dv", f.at("dv"))
+}
+
+func newBackwardFiles(t *testing.T, name string) *backwardFiles {
+	f := &backwardFiles{withOptions: base(t)}
+	gradientRuns[name](f)
+	return f
+}
+
+// reference is the gradients by the library, in the order of the files.
+func (f *backwardFiles) reference(t *testing.T) map[string][]float32 {
+	a := attention.BackwardArgs{Args: f.args}
+	strides := func(like attention.Tensor, dim, of int) attention.Strides {
+		return attention.Strides{Batch: like.Strides.Batch / int64(of) * int64(dim), Head: like.Strides.Head / int64(of) * int64(dim), Seq: like.Strides.Seq / int64(of) * int64(dim)}
+	}
+	dv := f.cfg.ValueDim()
+	oStrides := strides(f.args.Q, dv, testD)
+	a.DO = attention.Tensor{Host: f.do.Host, Strides: oStrides}
+	a.DLSE.Host = f.dlse.Host
+	a.O = attention.Tensor{Host: make([]byte, len(f.do.Host)), Strides: oStrides}
+	a.LSE.Host = make([]byte, len(f.dlse.Host))
+	a.DQ = attention.Tensor{Host: make([]byte, len(f.args.Q.Host)), Strides: f.args.Q.Strides}
+	a.DK = attention.Tensor{Host: make([]byte, len(f.args.K.Host)), Strides: f.args.K.Strides}
+	a.DV = attention.Tensor{Host: make([]byte, len(f.args.K.Host)/testD*dv), Strides: strides(f.args.K, dv, testD)}
+	out := map[string]*[]byte{"dq": &a.DQ.Host, "dk": &a.DK.Host, "dv": &a.DV.Host}
+	if f.args.Bias != nil {
+		a.DBias = attention.Tensor{Host: make([]byte, len(f.args.Bias.Host))}
+		out["dbias"] = &a.DBias.Host
+	}
+	if f.args.Sinks.Given() {
+		a.DSinks.Host = make([]byte, len(f.args.Sinks.Host))
+		out["dsinks"] = &a.DSinks.Host
+	}
+	op, err := attention.New(nil, f.cfg)
+	require.NoError(t, err)
+	require.NoError(t, op.Forward(nil, a.Args))
+	require.NoError(t, op.Backward(nil, a))
+	values := map[string][]float32{}
+	for name, host := range out {
+		values[name] = make([]float32, len(*host)/4)
+		half.DecodeF32(values[name], *host)
+	}
+	return values
+}
+
+// readAny reads a float32 file of any shape.
+func readAny(t *testing.T, path string) (values []float32, shape []int) {
+	f, err := npy.Open(path)
+	require.NoError(t, err)
+	defer func() { _ = f.Close() }()
+	return readFloats(t, path, f.Shape), f.Shape
+}
+
+func (f *backwardFiles) check(t *testing.T, where ...string) {
+	want := f.reference(t)
+	code, stdout, stderr := call(slices.Concat([]string{"run", "--json", "--verify"}, where, f.flags)...)
+	require.Equal(t, exitOK, code, stderr)
+	var out result
+	require.NoError(t, json.Unmarshal([]byte(stdout), &out))
+	require.Equal(t, out.Backward.Tier, out.Plan.Tier)
+	require.NotNil(t, out.Backward)
+	require.Regexp(t, `^ok: .*; gradients ok: `, out.Verified)
+	require.Len(t, out.Gradients, len(want))
+	for name, values := range want {
+		got, shape := readAny(t, out.Gradients[name])
+		require.InDeltaSlice(t, values, got, 2e-4, name)
+		like := map[string]string{"dq": "q", "dk": "k", "dv": "v", "dbias": "bias", "dsinks": "sinks"}[name]
+		if _, err := os.Stat(f.at(like)); err == nil {
+			_, likeShape := readAny(t, f.at(like))
+			require.Equal(t, likeShape, shape, name)
+		}
+	}
+	require.NoFileExists(t, f.at("o"))
+}
+
+func TestRunWritesGradients(t *testing.T) {
+	for name := range gradientRuns {
+		t.Run(name, func(t *testing.T) { newBackwardFiles(t, name).check(t, "--device", "cpu") })
+	}
+}
+
+func TestRunWritesGradientsOfADevice(t *testing.T) {
+	driver(t)
+	newBackwardFiles(t, "packed").check(t, "--tier", "scalar")
+}
+
+// O and LSE from files take the place of the forward pass, and give the same gradients.
+func TestRunTakesOAndLSEFromFiles(t *testing.T) {
+	f := newBackwardFiles(t, "packed")
+	first := slices.Concat([]string{"run", "--device", "cpu", "--o", f.at("o"), "--lse", f.at("lse")}, f.flags)
+	code, stdout, stderr := call(first...)
+	require.Equal(t, exitOK, code, stderr)
+	require.Regexp(t, `^plan: tier cpu.*\nbackward: tier cpu.*\n$`, stdout)
+	want := map[string][]float32{}
+	for _, name := range []string{"dq", "dk", "dv"} {
+		want[name], _ = readAny(t, f.at(name))
+		require.NoError(t, os.Remove(f.at(name)))
+	}
+	code, stdout, stderr = call(slices.Concat([]string{"run", "--device", "cpu", "--verify", "--o-in", f.at("o"), "--lse-in", f.at("lse")}, f.flags)...)
+	require.Equal(t, exitOK, code, stderr)
+	require.Regexp(t, `^backward: tier cpu.*\nverified: gradients ok: .*\n$`, stdout)
+	for name, values := range want {
+		got, _ := readAny(t, f.at(name))
+		require.Equal(t, values, got, name)
+	}
+	// A wrong LSE gives wrong gradients, and nothing is written.
+	require.NoError(t, os.WriteFile(f.at("lse"), npyBytes("<f4", false, []int{4, 10}, make([]byte, 160)), 0o644))
+	require.NoError(t, os.Remove(f.at("dq")))
+	refused(t, exitFailure, "wrong gradients: FAIL: ", slices.Concat([]string{"run", "--device", "cpu", "--verify", "--o-in", f.at("o"), "--lse-in", f.at("lse")}, f.flags)...)
+	require.NoFileExists(t, f.at("dq"))
+}
+
+// goodGradients are float16 files of one small problem with dO.
+func goodGradients(t *testing.T) (dir string, args []string) {
+	dir, args = goodFiles(t)
+	at := func(name string) string { return filepath.Join(dir, name+".npy") }
+	data := inputs.New(2*4*5*3, attention.F16, inputs.Normal, 4)
+	require.NoError(t, os.WriteFile(at("do"), npyBytes("<f2", false, []int{2, 4, 5, 3}, data), 0o644))
+	return dir, append(args, "--do", at("do"), "--dq", at("dq"))
+}
+
+func TestBadGradientFlagsAreBadInput(t *testing.T) {
+	dir, args := goodGradients(t)
+	at := func(name string) string { return filepath.Join(dir, name+".npy") }
+	for name, file := range map[string][]byte{"bias": zeros(1, 1, 1, 6), "sinks": zeros(4), "lse0": zeros(2, 4, 5), "short": zeros(2, 4, 5, 2),
+		"table": npyInts([]int{2, 1}, 0, 1)} {
+		require.NoError(t, os.WriteFile(at(name), file, 0o644))
+	}
+	noO := without(without(args, "--o"), "--lse")
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"no dO":              {without(args, "--do"), exitInput, "--do is needed with --dq"},
+		"no gradient":        {without(args, "--dq"), exitInput, "--do needs an output"},
+		"empty name":         {with(args, "--dk", ""), exitInput, "--dk needs a file name"},
+		"dlse alone":         {with(without(without(args, "--do"), "--dq"), "--dlse", at("lse0")), exitInput, "--dlse needs an output"},
+		"shape of dO":        {with(args, "--do", at("short")), exitInput, "--do: shape [2 4 5 2], want [2 4 5 3]"},
+		"shape of dLSE":      {with(args, "--dlse", at("short")), exitInput, "--dlse: shape [2 4 5 2], want [2 4 5]"},
+		"shape of LSE":       {with(with(noO, "--o-in", at("do")), "--lse-in", at("do")), exitInput, "--lse-in: shape"},
+		"O without LSE":      {with(noO, "--o-in", at("do")), exitInput, "--o-in needs --lse-in"},
+		"LSE without O":      {with(noO, "--lse-in", at("lse0")), exitInput, "--lse-in needs --o-in"},
+		"O twice":            {with(with(without(args, "--lse"), "--o-in", at("do")), "--lse-in", at("lse0")), exitInput, "--o and --o-in exclude"},
+		"LSE twice":          {with(with(without(args, "--o"), "--o-in", at("do")), "--lse-in", at("lse0")), exitInput, "--lse and --lse-in exclude"},
+		"dBias without bias": {with(args, "--dbias", at("dbias")), exitInput, "--dbias needs --bias"},
+		"dSinks, no sinks":   {with(args, "--dsinks", at("dsinks")), exitInput, "--dsinks needs --sinks"},
+		"same file":          {with(args, "--dk", at("dq")), exitInput, "the same file as --dq"},
+		"over an input":      {with(args, "--dk", at("do")), exitInput, "the same file as --do"},
+		"no such folder":     {with(args, "--dv", filepath.Join(dir, "no", "dv.npy")), exitInput, "--dv"},
+		"pages":              {with(args, "--block-table", at("table")), exitUnsupported, "--block-table has no gradients"},
+		"quantised":          {with(args, "--kv-dtype", "q8_0"), exitUnsupported, "--kv-dtype q8_0 has no gradients"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			refused(t, c.code, c.want, c.args...)
+			for _, out := range []string{"o", "lse", "dq", "dk", "dv", "dbias", "dsinks"} {
+				require.NoFileExists(t, at(out))
+			}
+		})
+	}
+	code, _, stderr := call(args...)
+	require.Equal(t, exitOK, code, stderr)
+	require.FileExists(t, at("dq"))
+	require.FileExists(t, at("o"))
+}
+
+func TestRunWritesNoGradientThatIsWrong(t *testing.T) {
+	dir, args := goodGradients(t)
+	var out, errs bytes.Buffer
+	a := &app{stdout: &out, stderr: &errs, spoil: func(r *attention.BackwardArgs) { r.DQ.Host[1] = 0x44 }}
+	code := a.exit(a.execute(t.Context(), append(args, "--verify")))
+	require.Equal(t, exitFailure, code)
+	require.Regexp(t, `^vkattn: wrong gradients: FAIL: dQ: .*batch 0, head 0, row 0.*\n$`, errs.String())
+	require.Empty(t, out.String())
+	for _, name := range []string{"o", "lse", "dq"} {
+		require.NoFileExists(t, filepath.Join(dir, name+".npy"))
+	}
+}
+
+// What run says it needs includes the gradients: sparse files, so that nothing is read.
+func TestRunRefusesGradientsThatDoNotFit(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv(hostmem.Variable, "600MiB")
+	args := []string{"run", "--device", "cpu"}
+	for _, name := range []string{"q", "k", "v", "do"} {
+		sparseFile(t, dir, name, "<f2", 1, 1, 1<<19, 64) // 64 MiB
+		args = append(args, "--"+name, filepath.Join(dir, name+".npy"))
+	}
+	for _, name := range []string{"dq", "dk", "dv"} {
+		args = append(args, "--"+name, filepath.Join(dir, name+".npy"))
+	}
+	// 8 tensors of 64 MiB, LSE, and a float32 copy of a tensor for its file.
+	refused(t, exitUnsupported, fmt.Sprintf("needs %d bytes of host memory", 8<<26+4<<19+1<<27), args...)
+}
