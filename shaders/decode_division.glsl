@@ -1,5 +1,6 @@
 // How decode_coopmat.comp divides the head dimensions among subgroups and the vectors of 16 bytes among lanes.
 
+const uint M_FRAGS = 1;                      // row fragments of a subgroup
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
 const uint KV_FRAGS = KV_TILE / 16;          // fragments along the keys of a tile
 const uint QK_SPLIT = SUBGROUPS == DIM_SPLIT ? DIM_SPLIT : 1; // subgroups that split Dqk; their partial scores are added

@@ -12,12 +12,16 @@
 // and at the end of the keys, have a second one; subgroups whose rows attend to no key of a tile skip it.
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
+#include "constants_coopmat.glsl"
+#include "constants_forward.glsl"
+#include "constants_dense.glsl"
 #include "interface.glsl"
 
 #define ROWS p.Sq
 #define DROPS_NON_FINITE (CAUSAL != 0)
 #define SCORE_SCALE abs(p.scoreScale) // of products Q K^T
 #define NEEDS_F32_SUM (HAS_LSE != 0)
+#define EXP2_SCORE(x) (ABLATE == ABLATE_SOFTMAX ? x : EXP2 != 0 ? exp2(x) : exp(x * LN2))
 
 #include "forward_smem.glsl"
 #include "coopmat_fragments.glsl"
@@ -61,13 +65,10 @@ void main() {
     FragC rowMax[M_FRAGS];    // lagged
     FragSum rowSum[M_FRAGS];  // of P as rounded for GEMM_PV; equal along a row
     FragC rowSumF32[M_FRAGS]; // of P before rounding, for LSE; not reduced along the row yet
-    // Unused: KEY_SCALES is false, and drivers drop the branches of the shared macros.
-    FragC rowSumScaled[KEY_SCALES ? M_FRAGS : 1];
     [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
         [[unroll]] for (uint i = 0; i < DV_FRAGS; ++i) O[r * DV_FRAGS + i] = FragC(0.0);
         rowSum[r] = FragSum(0.0);
         rowSumF32[r] = FragC(0.0);
-        if (KEY_SCALES) rowSumScaled[KEY_SCALES ? r : 0] = FragC(0.0);
     }
     INIT_ROW_MAX(M_FRAGS * ROW_MAX_SIZE)
 

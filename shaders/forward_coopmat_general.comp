@@ -9,6 +9,9 @@
 // loads in flight.
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
+#include "constants_coopmat.glsl"
+#include "constants_forward.glsl"
+#define SUBGROUPS_PER_SPLIT (LOCAL_SIZE / SUBGROUP_SIZE) // with SPLIT_KV
 #include "interface.glsl"
 
 #define ROWS work.rows // of the sequence

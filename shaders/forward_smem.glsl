@@ -15,6 +15,7 @@ const uint WORKGROUP_ROWS = (SPLIT_KV != 0 ? 1 : SUBGROUPS) * SUBGROUP_ROWS;
 #else
 const uint WORKGROUP_ROWS = SUBGROUPS * SUBGROUP_ROWS;
 #endif
+const uint ROW_SUM_FRAGS = KEY_SCALES ? 0 : M_FRAGS;      // row sums that are products of P and ones
 const uint QK_CHUNKS = (HEAD_DIM + FRAG_K - 1) / FRAG_K;  // fragments along Dqk
 const uint Q_REG_CHUNKS = Q_SMEM_CHUNKS < QK_CHUNKS ? QK_CHUNKS - Q_SMEM_CHUNKS : 0;
 const uint KV_STEPS = KV_TILE / KV_STEP;

@@ -32,7 +32,7 @@
 // (kv_scales.glsl).
 #define GEMM_PV(P, firstKey)                                                                        \
     [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c) {                                                \
-        [[unroll]] for (uint r = 0; r < (KEY_SCALES ? 0 : M_FRAGS); ++r)                            \
+        [[unroll]] for (uint r = 0; r < ROW_SUM_FRAGS; ++r)                                          \
             rowSum[r] = coopMatMulAdd(P[r * KV_FRAGS + c], FragOnes(1.0), rowSum[r]);               \
         [[unroll]] for (uint i = 0; i < DV_FRAGS; ++i) {                                            \
             FragB Vt;                                                                               \

@@ -28,6 +28,10 @@
 #endif
 
 #include "constants.glsl"
+#include "constants_attention.glsl"
+#if GENERAL
+#include "constants_general.glsl"
+#endif
 #include "numeric.glsl"
 
 // 120 bytes, 256 with GENERAL. Strides are in elements and below 2^32; a row is contiguous.

@@ -59,6 +59,7 @@ bool storeScales(uint col, vec2 scales) {
 // P times m, rounded as an A operand, and the row sums: rowSumScaled of what was rounded, rowSumF32 of what was not.
 // P is rounded by its bits, as a compiler may undo a conversion to 16 bits and back.
 const uint STORAGE_BITS = DTYPE == TYPE_BF16 ? 0xffff0000u : 0xffffe000u; // bits of a float32 that the storage type has
+#define RESCALE_SCALED_SUM(r, factor) if (KEY_SCALES) rowSumScaled[KEY_SCALES ? r : 0] *= factor;
 #define SCALE_P(P, S, first)                                                                        \
     if (KEY_SCALES) {                                                                               \
         [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c) {                                            \

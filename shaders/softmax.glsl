@@ -9,7 +9,13 @@
 
 const float RESCALE_THRESHOLD = 7.5; // log2 units; at most 8 after it is added to a large row max
 
+// exp2; in the dense kernel also the ladder's and the ablation's.
+#ifndef EXP2_SCORE
+#define EXP2_SCORE(x) exp2(x)
+#endif
+
 #if !GENERAL // no scales of K and V, see kv_scales.glsl
+#define RESCALE_SCALED_SUM(r, factor)
 #define SCALE_P(P, S, first)
 #endif
 
@@ -64,7 +70,7 @@ const float RESCALE_THRESHOLD = 7.5; // log2 units; at most 8 after it is added 
                     factor[e] = exp2(TO_LOG2(rowMax[r][e] - moved[e]));                             \
                 }                                                                                   \
                 if (NEEDS_F32_SUM) rowSumF32[r] *= factor;                                          \
-                if (KEY_SCALES) rowSumScaled[KEY_SCALES ? r : 0] *= factor;                         \
+                RESCALE_SCALED_SUM(r, factor)                                                       \
                 RESCALE_ROW_SUM(r, factor)                                                          \
                 subgroupSync();                                                                     \
                 storeFirstColumn(moved, rowMaxAt(r));                                               \
@@ -82,7 +88,7 @@ const float RESCALE_THRESHOLD = 7.5; // log2 units; at most 8 after it is added 
         [[unroll]] for (uint e = 0; e < LIVE_ELEMENTS(S[f]); ++e) {                                 \
             const float x = NATURAL_SCORES ? (S[f][e] - rowMax[f / KV_FRAGS][e]) * LOG2E            \
                 : fma(S[f][e], scale, -rowMax[f / KV_FRAGS][e]);                                    \
-            S[f][e] = ABLATE == ABLATE_SOFTMAX ? x : EXP2 != 0 ? exp2(x) : exp(x * LN2);            \
+            S[f][e] = EXP2_SCORE(x);                                                                \
         }                                                                                           \
         if (!KEY_SCALES) {                                                                          \
             if (NEEDS_F32_SUM) rowSumF32[f / KV_FRAGS] += S[f];                                     \
