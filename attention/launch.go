@@ -58,7 +58,7 @@ type launch struct {
 	access Access
 	limits *vk.Limits
 	params generalParams
-	bound  [generalBindings + 1]vk.BufferRange
+	bound  [generalBindings]vk.BufferRange
 	held   [generalBindings]vk.Resource
 	n      int // entries of held
 
@@ -78,8 +78,8 @@ func (op *Op) launch(c *vk.Commands, p *prepared, access Access, a *Args, all []
 		return l.dense(c, a, all)
 	}
 	l.pushBytes, l.bindings = generalPushBytes, generalBindings
-	if paramsInBuffer(l.limits) {
-		l.pushBytes, l.bindings = 0, generalBindings+1
+	if access == AccessDescriptors { // a buffer has the parameters
+		l.pushBytes = 0
 	}
 	return l.general(c, a, all)
 }

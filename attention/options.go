@@ -104,31 +104,30 @@ func (f options) modifies() bool { return f.softcap || f.alibi || f.bias != 0 }
 // natural reports whether scores are natural exponents rather than exponents of two.
 func (f options) natural() bool { return f.alibi || f.bias != 0 }
 
-// Parameters and bindings of general modules. If the push constants are too small for
-// the parameters, a buffer holds them: the last binding.
+// Parameters and bindings of general modules. With addresses the parameters are push
+// constants, with descriptors the last binding.
 const (
 	generalPushBytes = 256
-	generalBindings  = 17
-	paramsBinding    = generalBindings
+	generalBindings  = 18
+	paramsBinding    = generalBindings - 1
 )
 
-// paramsInBuffer reports whether general modules read their parameters from a buffer.
-// Before 1.4 Vulkan guarantees only 128 bytes of push constants. Such modules reach all
-// tensors through descriptors.
-func paramsInBuffer(l *vk.Limits) bool { return l.MaxPushConstantBytes < generalPushBytes }
+// pushTooSmall reports whether general modules cannot use addresses, as their parameters
+// exceed the push constants. Before 1.4 Vulkan guarantees only 128 bytes of them.
+func pushTooSmall(l *vk.Limits) bool { return l.MaxPushConstantBytes < generalPushBytes }
 
 // generalFits reports why general modules do not fit a device's limits; "" if they do.
 func generalFits(l *vk.Limits, access Access) string {
-	bindings, instead := uint32(generalBindings), "; buffers with device addresses need none"
-	if paramsInBuffer(l) {
+	instead := "; buffers with device addresses need none"
+	if pushTooSmall(l) {
 		if access == AccessAddresses {
 			return fmt.Sprintf("the device has %d bytes of push constants, the general kernel takes %d with addresses; with descriptors it takes none",
 				l.MaxPushConstantBytes, generalPushBytes)
 		}
-		bindings, instead = bindings+1, ""
+		instead = ""
 	}
-	if access == AccessDescriptors && l.MaxStorageBuffers < bindings {
-		return fmt.Sprintf("the device binds %d buffers, the general kernel takes %d%s", l.MaxStorageBuffers, bindings, instead)
+	if access == AccessDescriptors && l.MaxStorageBuffers < generalBindings {
+		return fmt.Sprintf("the device binds %d buffers, the general kernel takes %d%s", l.MaxStorageBuffers, generalBindings, instead)
 	}
 	return ""
 }

@@ -24,7 +24,7 @@ var blocks = []struct {
 	{"scalar_bda", "interface.glsl", "", denseParams{}, densePushBytes},
 	{"coopmat_f16_ssbo", "interface.glsl", "", denseParams{}, densePushBytes},
 	{"scalar_general_bda", "interface.glsl", "GENERAL", generalParams{}, generalPushBytes},
-	{"coopmat2_bf16_decode_ssbo", "interface.glsl", "GENERAL", generalParams{}, generalPushBytes},
+	{"coopmat2_bf16_decode_bda", "interface.glsl", "GENERAL", generalParams{}, generalPushBytes},
 	{"merge_bda", "merge.comp", "", mergeParams{}, mergePushBytes},
 	{"append_bda", "append.comp", "", appendParams{}, appendPushBytes},
 	{"combine_bda", "combine.comp", "", combineParams{}, combinePushBytes},

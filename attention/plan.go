@@ -269,7 +269,7 @@ func chooseVariant(caps *vk.Caps, cfg Config, tier Tier, r request) (v variant, 
 		if v.isDecode() {
 			v.options.packRows = max(v.options.packRows, 1) // the decode kernel packs rows even of a single head
 		}
-		v.module = moduleName(kernelName(tier, cfg.DType)+v.family(paramsInBuffer(&caps.Limits)), r.access)
+		v.module = moduleName(kernelName(tier, cfg.DType)+v.family(), r.access)
 		if shared, reason = fits(caps, v, r.shape); reason == "" {
 			return v, shared, ""
 		}
@@ -360,20 +360,15 @@ func kernelName(tier Tier, t DType) string {
 }
 
 // family returns the part of a module's name that distinguishes the kernels of a tier,
-// "" for the dense kernel: scalar_ssbo, scalar_general_ssbo, coopmat_f16_decode_ssbo. It
-// ends in "_params" if the module reads its parameters from a buffer.
-func (v *variant) family(paramsInBuffer bool) string {
-	name := "_general"
+// "" for the dense kernel: scalar_ssbo, scalar_general_ssbo, coopmat_f16_decode_ssbo.
+func (v *variant) family() string {
 	switch {
 	case v.isDecode():
-		name = "_decode"
-	case !v.options.any():
-		return ""
+		return "_decode"
+	case v.options.any():
+		return "_general"
 	}
-	if paramsInBuffer {
-		name += "_params"
-	}
-	return name
+	return ""
 }
 
 // workgroups returns the number of workgroups of a dense dispatch.

@@ -37,7 +37,7 @@ func (op *Op) requestOf(s Shape, f options) request {
 // that has no address form.
 func (op *Op) needsDescriptors(r *request) bool {
 	caps := op.dev.Caps()
-	return paramsInBuffer(&caps.Limits) && (r.options.any() || decodes(caps, &op.cfg, r))
+	return pushTooSmall(&caps.Limits) && (r.options.any() || decodes(caps, &op.cfg, r))
 }
 
 // request returns the request of a call whose arguments are checked.

@@ -136,15 +136,15 @@ func TestInterfaceOfEveryModule(t *testing.T) {
 		}
 		guaranteed := 128
 		if slices.Contains(v.Defines, "GENERAL=1") {
-			push, guaranteed = 256, 256 // by Vulkan 1.4; a device with less takes the module that reads them from the last binding
+			if slices.Contains(v.Defines, "BDA=1") {
+				push, guaranteed = 256, 256 // by Vulkan 1.4; a device with less takes the module with descriptors
+			} else {
+				push = 0 // the last binding has them
+			}
 			bindings = nil
-			for i := range uint32(17) {
+			for i := range uint32(18) {
 				bindings = append(bindings, i)
 			}
-		}
-		if slices.Contains(v.Defines, "PARAMS_BUFFER=1") {
-			push, guaranteed = 0, 128
-			bindings = append(bindings, 17)
 		}
 		assert.Equal(t, push, r.PushConstantBytes(), v.Name)
 		assert.LessOrEqual(t, r.PushConstantBytes(), guaranteed, "%s: what devices guarantee", v.Name)
@@ -175,10 +175,10 @@ func TestParamsLieAlikeInBuffersAndPushConstants(t *testing.T) {
 		return all
 	}
 	for _, v := range Catalog() {
-		if !slices.Contains(v.Defines, "PARAMS_BUFFER=1") {
+		if !slices.Contains(v.Defines, "GENERAL=1") || !slices.Contains(v.Defines, "BDA=0") {
 			continue
 		}
-		pushed := offsets(strings.Replace(v.Name, "_params", "", 1), func(_ *Reflection, v instruction) bool {
+		pushed := offsets(strings.Replace(v.Name, "_ssbo", "_bda", 1), func(_ *Reflection, v instruction) bool {
 			return v.operands[2] == storagePushConstant
 		})
 		require.EqualValues(t, 252, slices.Max(pushed))
