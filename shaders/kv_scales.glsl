@@ -3,7 +3,7 @@
 //
 // V's scale is m 2^e with 1 <= |m| < 2. Softmax takes its row max from scores + e, so operands fit 16 bits whatever the
 // scales. P is multiplied by m and rounded toward zero; the row sum takes the rounded number divided by the scale, so
-// rounding cancels as in GEMM_PV, and an error that all of P shares cancels too.
+// rounding cancels as in gemmPV, and an error that all of P shares cancels too.
 //
 // The kernel defines SUBGROUP_SCALES, offset in smem of the scales of a KV tile,
 // SCALES_SIZE long. firstKey is the column of the tile where S and P begin.
