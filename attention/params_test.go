@@ -12,7 +12,7 @@ var blocks = []paramtest.Block{
 	{Module: "scalar_bda", Source: "interface.glsl", Params: denseParams{}, Bytes: plan.DensePushBytes},
 	{Module: "coopmat_f16_ssbo", Source: "interface.glsl", Params: denseParams{}, Bytes: plan.DensePushBytes},
 	{Module: "scalar_general_bda", Source: "interface.glsl", Define: "GENERAL", Params: generalParams{}, Bytes: plan.GeneralPushBytes},
-	{Module: "coopmat2_bf16_decode_ssbo", Source: "interface.glsl", Define: "GENERAL", Params: generalParams{}, Bytes: plan.GeneralPushBytes},
+	{Module: "coopmat2_bf16_decode_bda", Source: "interface.glsl", Define: "GENERAL", Params: generalParams{}, Bytes: plan.GeneralPushBytes},
 	{Module: "combine_bda", Source: "combine.comp", Params: combineParams{}, Bytes: combinePushBytes},
 }
 

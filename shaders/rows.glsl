@@ -8,10 +8,12 @@ uint rowElement(uint row, uint strideHead, uint strideSeq) {
     return (queryOf(row) - queryOf(work.row0)) * strideSeq + row % ROWS_PER_QUERY * strideHead;
 }
 
-#ifdef ANY_DTYPE
+// Of the splits of the keys, the one whose state the subgroup computes. A kernel defines SUBGROUPS_PER_SPLIT where
+// its subgroups are splits too.
+#ifdef SUBGROUPS_PER_SPLIT
+uint splitIndex() { return SPLIT_KV != 0 ? work.split * SUBGROUPS_PER_SPLIT + gl_SubgroupID : work.split; }
+#else
 uint splitIndex() { return work.split; }
-#else // subgroups may be splits too
-uint splitIndex() { return SPLIT_KV != 0 ? work.split * (LOCAL_SIZE / SUBGROUP_SIZE) + gl_SubgroupID : work.split; }
 #endif
 
 // Index of a row in LSE, below 2^32.
