@@ -186,7 +186,7 @@ func TestBackwardOnASmallDevice(t *testing.T) {
 	for _, k := range plan.Kernels {
 		require.LessOrEqual(t, k.SharedBytes, uint64(16<<10), k.Kernel)
 	}
-	require.Equal(t, "backward_scalar_q_params_ssbo", plan.Kernels[2].Kernel)
+	require.Equal(t, "backward_scalar_q_ssbo", plan.Kernels[2].Kernel)
 	got := copyOf(c.BackwardArgs)
 	small.run(t, c.cfg, got)
 	c.BackwardArgs = want
