@@ -37,20 +37,13 @@ race: $(BUILD)/vkattn ## benchmark against PyTorch's attention on an NVIDIA GPU 
 $(BUILD)/vkattn: FORCE
 	$(GO) build -o $@ ./cmd/vkattn
 
-# What cannot be fetched is for test.sh to report, part by part. docs/testing.md says what
-# the two targets run.
-test: test-deps ## fetch drivers into the user's cache, then run the tests on each of them
-	VKATTN_TEST_LEVEL=default scripts/test.sh
+# test.sh fetches the drivers while Go compiles. docs/testing.md says what the two targets run.
+.PHONY: test-full
+test: ## fetch drivers into the user's cache, then run the tests on each of them
+	VKATTN_TEST_LEVEL=default scripts/test.sh --fetch
 
-test-full: test-deps ## what make test leaves out: the other share of the tables, stress, fuzz
-	VKATTN_TEST_LEVEL=full scripts/test.sh
-
-# Compiling begins while the drivers arrive; what fails to compile test.sh reports.
-.PHONY: test-full test-deps
-test-deps:
-	-@$(GO) build ./... & $(DEPS) all; wait
-	@$(GO) version
-	@$(DEPS) versions
+test-full: ## what make test leaves out: the other share of the tables, stress, fuzz
+	VKATTN_TEST_LEVEL=full scripts/test.sh --fetch
 
 deps: ## fetch glslc and the CPU Vulkan drivers
 	$(DEPS) all

@@ -170,7 +170,7 @@ func (op *Op) backwardAccess() Access {
 	switch {
 	case op.cfg.Access != AccessAuto:
 		return op.cfg.Access
-	case op.dev != nil && op.dev.Caps().BufferDeviceAddress && !plan.ParamsInBuffer(&op.dev.Caps().Limits):
+	case op.dev != nil && op.dev.Caps().BufferDeviceAddress && !plan.PushTooSmall(&op.dev.Caps().Limits):
 		return AccessAddresses
 	}
 	return AccessDescriptors

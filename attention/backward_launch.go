@@ -48,7 +48,7 @@ type backwardLaunch struct {
 	rows    uint64     // rows that have statistics
 
 	params backwardParams
-	bound  [plan.BackwardBindings + 1]vk.BufferRange
+	bound  [plan.BackwardBindings]vk.BufferRange
 	held   [tensors.BackwardCount + plan.BackwardBindings]vk.Resource
 	n      int // entries of held
 }
@@ -57,7 +57,7 @@ func (l *backwardLaunch) record(c *vk.Commands, r *plan.BackwardRequest) (err er
 	l.rows = r.StatRows()
 	statDispatches := arith.CeilDiv64(l.kernels[0].Workgroups, uint64(l.limits.MaxWorkGroupCount[0]))
 	if l.access == AccessDescriptors {
-		if err := c.Reserve(len(l.kernels)-1+int(statDispatches), plan.BackwardBindings+1); err != nil {
+		if err := c.Reserve(len(l.kernels)-1+int(statDispatches), plan.BackwardBindings); err != nil {
 			return err
 		}
 	}
@@ -269,21 +269,16 @@ func (l *backwardLaunch) rests(c *vk.Commands, pipeline *vk.Pipeline, k *plan.Ba
 func (l *backwardLaunch) dispatch(c *vk.Commands, pipeline *vk.Pipeline, k *plan.BackwardKernel, common int) error {
 	held := l.held[:l.n]
 	l.n = common
-	if l.access == AccessAddresses {
-		return c.Dispatch(pipeline, nil, dispatch.ParamBytes(&l.params, plan.BackwardPushBytes), k.Groups, held...)
-	}
 	block := dispatch.ParamBytes(&l.params, plan.BackwardPushBytes)
-	bound := l.bound[:plan.BackwardBindings]
-	if plan.ParamsInBuffer(l.limits) {
-		params, err := c.Params(block)
-		if err != nil {
-			return err
-		}
-		bound, block = l.bound[:], nil
-		bound[plan.BackwardBindings] = params
+	if l.access == AccessAddresses {
+		return c.Dispatch(pipeline, nil, block, k.Groups, held...)
 	}
-	fillBindings(bound, l.scratch)
-	return c.Dispatch(pipeline, bound, block, k.Groups)
+	var err error
+	if l.bound[plan.BackwardBindings-1], err = c.Params(block); err != nil {
+		return err
+	}
+	fillBindings(l.bound[:], l.scratch)
+	return c.Dispatch(pipeline, l.bound[:], nil, k.Groups)
 }
 
 // fillBindings binds a few bytes of a buffer where a kernel needs nothing.

@@ -28,6 +28,7 @@ const (
 	bwdBias
 	bwdMap
 	bwdTokens
+	// the parameters are the last binding
 )
 
 // backwardParams is the block Params of shaders/backward_interface.glsl.

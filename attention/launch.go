@@ -62,7 +62,7 @@ type launch struct {
 	access Access
 	limits *vk.Limits
 	params generalParams
-	bound  [plan.GeneralBindings + 1]vk.BufferRange
+	bound  [plan.GeneralBindings]vk.BufferRange
 	held   [plan.GeneralBindings]vk.Resource
 	n      int // entries of held
 
@@ -82,8 +82,8 @@ func (op *Op) launch(c *vk.Commands, p *prepared, access Access, a *Args, all []
 		return l.dense(c, a, all)
 	}
 	l.pushBytes, l.bindings = plan.GeneralPushBytes, plan.GeneralBindings
-	if plan.ParamsInBuffer(l.limits) {
-		l.pushBytes, l.bindings = 0, plan.GeneralBindings+1
+	if access == AccessDescriptors { // a buffer has the parameters
+		l.pushBytes = 0
 	}
 	return l.general(c, a, all)
 }

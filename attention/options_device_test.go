@@ -85,9 +85,9 @@ func TestFewPushConstantsTakeDescriptors(t *testing.T) {
 	require.Equal(t, "scalar_general_bda addresses", planned(attention.Config{}, decode))
 	require.Equal(t, "scalar_general_bda addresses", planned(attention.Config{Softcap: 30}, prefill))
 	limits.MaxPushConstantBytes = 128
-	require.Equal(t, "scalar_general_params_ssbo descriptors", planned(attention.Config{}, decode))
-	require.Equal(t, "scalar_general_params_ssbo descriptors", planned(attention.Config{Softcap: 30}, prefill))
-	require.Equal(t, "scalar_general_params_ssbo descriptors", planned(attention.Config{FixedSplit: 2}, prefill))
+	require.Equal(t, "scalar_general_ssbo descriptors", planned(attention.Config{}, decode))
+	require.Equal(t, "scalar_general_ssbo descriptors", planned(attention.Config{Softcap: 30}, prefill))
+	require.Equal(t, "scalar_general_ssbo descriptors", planned(attention.Config{FixedSplit: 2}, prefill))
 	require.Equal(t, "scalar_bda addresses", planned(attention.Config{}, prefill))
 	require.Equal(t, "scalar_bda addresses", planned(attention.Config{Access: attention.AccessAddresses}, decode))
 	limits.MaxStorageBuffers = 17 // one too few: decoding does without

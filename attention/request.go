@@ -39,7 +39,7 @@ func (op *Op) requestOf(s Shape, f plan.Options) plan.Request {
 // that has no address form.
 func (op *Op) needsDescriptors(r *plan.Request) bool {
 	caps := op.dev.Caps()
-	return plan.ParamsInBuffer(&caps.Limits) && (r.Options.Any() || plan.Decodes(caps, &op.cfg, r))
+	return plan.PushTooSmall(&caps.Limits) && (r.Options.Any() || plan.Decodes(caps, &op.cfg, r))
 }
 
 // request returns the request of a call whose arguments are checked.

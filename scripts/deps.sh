@@ -311,12 +311,17 @@ describe() { # <component>: one line with what is there
 }
 
 main() {
-	local command=${1-} rc=0 r c
+	local command=${1-} rc=0 r c pids=()
 	case $command in
 	all)
+		# At once: the locks of fetch keep those that share a suite in turn.
 		for c in "${components[@]}"; do
+			(fetch "$c") &
+			pids+=($!)
+		done
+		for c in "${pids[@]}"; do
 			r=0
-			(fetch "$c") || r=$?
+			wait "$c" || r=$?
 			# A failed fetch says more than an unsuitable distribution.
 			if ((r == 1 || (r && !rc))); then rc=$r; fi
 		done

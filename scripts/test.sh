@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test.sh [part...] runs the tests, part by part:
+# test.sh [--fetch] [part...] runs the tests, part by part:
 #
 #   native         every test with no Vulkan driver at all (the CPU tier)
 #   vet            go vet
@@ -17,6 +17,8 @@
 # scripts/deep-tests.txt lists the tests that are not in make test. At the end the run
 # names what it left out.
 #
+# --fetch fetches all drivers and tools first, while the tests compile.
+#
 # A part whose driver is absent is reported as SKIP with the reason. Where
 # CI=true or VKATTN_REQUIRE=1 that fails the run, so that a green run means that
 # everything ran. Parts never stop one another; the summary comes last.
@@ -28,6 +30,11 @@ run_with=$PWD/scripts/run-with
 mapfile -t runners < <("$deps" runners)
 export VKATTN_TEST_LEVEL=${VKATTN_TEST_LEVEL:-all}
 level=$VKATTN_TEST_LEVEL
+fetch=
+if [[ ${1-} == --fetch ]]; then
+	fetch=1
+	shift
+fi
 parts=("$@")
 # The longest parts come first, so that no processor idles at the end.
 if ((!${#parts[@]})); then
@@ -339,9 +346,11 @@ build() {
 		mapfile -t packages < <(printf '%s\n' "${packages[@]}" | grep -Fxf <(awk '!/^#/ { print $3 }' "$table"))
 	fi
 	go build ./... || return 1 # once, before several links need it
+	# Without debug information a link takes half the time; stack traces do not need it. The
+	# part vet runs go vet, once for all packages.
 	printf '%s\n' "${packages[@]}" | sort -u | while read -r package; do
 		printf '%s\0%s\0' "$(binary "$package")" "$package"
-	done | xargs -0 -r -n 2 -P "$jobs" go test -c -o || return 1
+	done | xargs -0 -r -n 2 -P "$jobs" go test -c -vet=off -ldflags='-s -w' -o || return 1
 	while read -r kind on where test; do
 		if [[ -x $(binary "$where") ]] && ! (cd "$where" && "$(binary "$where")" -test.list "^$test\$") | grep -q "^$test\$"; then
 			printf '%s: %s has no %s\n' "$table" "$where" "$test"
@@ -352,12 +361,22 @@ build() {
 
 mkdir -p "$binaries"
 start=$SECONDS
+if [[ $fetch ]]; then
+	"$deps" all & # what cannot be fetched each part reports
+	fetching=$!
+fi
 if ! build; then
 	echo 'FAIL: the tests do not build'
 	exit 1
 fi
+built=$((SECONDS - start))
+if [[ $fetch ]]; then
+	wait "$fetching"
+	go version
+	"$deps" versions
+fi
 cpu_seconds
-printf 'tests built in %d s, %d s of CPU time\n' $((SECONDS - start)) "$cpu"
+printf 'tests built in %d s, drivers there after %d s, %d s of CPU time\n' "$built" $((SECONDS - start)) "$cpu"
 
 pids=()
 for i in "${!parts[@]}"; do

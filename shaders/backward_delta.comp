@@ -2,7 +2,7 @@
 // Row statistics of the backward pass: LSE and delta = rowsum(dO * O) - dLSE of every row, which the other backward
 // kernels load from scratch memory (backward_stats.glsl). Core Vulkan 1.1, float32.
 //
-// A workgroup owns LOCAL_SIZE / LANES_PER_ROW rows, a lane every LANES_PER_ROW-th group of eight columns of one of them.
+// A workgroup owns LOCAL_SIZE / STAT_LANES rows, a lane every STAT_LANES-th group of eight columns of one of them.
 // Lanes store their sums in shared memory, and after the one barrier the first lane of a row adds them up in their
 // order: the bits do not depend on subgroups. It knows nothing of sequences: rows past the end of one get numbers that
 // no kernel loads.
@@ -17,6 +17,7 @@
 #endif
 #define ANY_DTYPE
 #include "constants.glsl"
+#include "constants_backward.glsl"
 #include "numeric.glsl"
 
 // 80 bytes, units as in backward_interface.glsl. BDA=0: bindings 0 O, 1 dO, 2 LSE, 3 dLSE, 4 stats.
@@ -73,7 +74,7 @@ void storeStats(uint row, float lse, float delta, float dLSE) {
     if (FOUR_STATS != 0) storePair(add64(uvec2(p.rows, 0), uvec2(row, 0)), vec2(0.0, dLSE));
 }
 
-const uint ROWS = LOCAL_SIZE / LANES_PER_ROW;
+const uint ROWS = LOCAL_SIZE / STAT_LANES;
 shared float partial[LOCAL_SIZE];
 
 // d, but 0 where o is: a row that attends to its sink alone has O = 0, and may have any dO.
@@ -89,14 +90,14 @@ float dot8(vec4 a, vec4 b, vec4 k, vec4 l) {
 }
 
 void main() {
-    const uint lane = gl_LocalInvocationIndex % LANES_PER_ROW;
-    const uint row = p.firstRow + gl_WorkGroupID.x * ROWS + gl_LocalInvocationIndex / LANES_PER_ROW;
+    const uint lane = gl_LocalInvocationIndex % STAT_LANES;
+    const uint row = p.firstRow + gl_WorkGroupID.x * ROWS + gl_LocalInvocationIndex / STAT_LANES;
     const bool exists = row < p.rows;
     float sum = 0.0;
     if (exists) {
         const uint head = row / p.Sq % p.Hq, batch = row / p.Sq / p.Hq;
         const Slice o = sliceO(batch, head, row % p.Sq), dO = sliceDO(batch, head, row % p.Sq);
-        [[dont_unroll]] for (uint col = lane * 8; col < HEAD_DIM_V; col += LANES_PER_ROW * 8) {
+        [[dont_unroll]] for (uint col = lane * 8; col < HEAD_DIM_V; col += STAT_LANES * 8) {
             vec4 lowO, highO, lowD, highD;
             loadFloatsO(o, 0, col, lowO, highO);
             loadFloatsDO(dO, 0, col, lowD, highD);
@@ -107,7 +108,7 @@ void main() {
     barrier();
     if (!exists || lane != 0) return;
     float delta = 0.0;
-    [[dont_unroll]] for (uint i = 0; i < LANES_PER_ROW; i++) delta += partial[gl_LocalInvocationIndex + i];
+    [[dont_unroll]] for (uint i = 0; i < STAT_LANES; i++) delta += partial[gl_LocalInvocationIndex + i];
     const float lse = loadLSE(row);
     if (floatBitsToUint(lse) == 0xff800000u) { // nothing to attend to: dO and dLSE may hold anything
         storeStats(row, INFINITY, 0.0, 0.0);

@@ -26,16 +26,16 @@
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference_uvec2 : require
 #endif
-#ifndef PARAMS_BUFFER
-#define PARAMS_BUFFER 0
-#endif
 #define BACKWARD
 
 #include "constants.glsl"
+#include "constants_attention.glsl"
+#include "constants_general.glsl"
+#include "constants_backward.glsl"
 #include "numeric.glsl"
 
 // 256 bytes. Strides are in elements and below 2^32; a row is contiguous.
-#if PARAMS_BUFFER
+#if !BDA // more than the 128 bytes of push constants that every device has
 layout(set = 0, binding = 15, std430) restrict readonly buffer Params {
 #else
 layout(push_constant, std430) uniform Params {
@@ -72,7 +72,7 @@ layout(push_constant, std430) uniform Params {
 } p;
 
 // Bindings with BDA=0, set 0: 0 Q, 1 K, 2 V, 3 dO, 4 stats, 5 cu_seqlens_q, 6 cu_seqlens_k, 7 seqused_q, 8 seqused_k,
-// 9 DX, 10 ALiBi, 11 DV, 12 bias, 13 mask, 14 sparse tokens, 15 Params with PARAMS_BUFFER.
+// 9 DX, 10 ALiBi, 11 DV, 12 bias, 13 mask, 14 sparse tokens, 15 Params.
 
 const uint DV_SLICES = 1; // a workgroup has all columns of its outputs
 const bool IS_16 = DTYPE != TYPE_F32;

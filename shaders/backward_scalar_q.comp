@@ -14,6 +14,7 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #define ANY_DTYPE
+#include "constants_scalar.glsl"
 #include "backward_interface.glsl"
 #include "backward_score.glsl"
 

@@ -14,6 +14,8 @@
 #endif
 #define ANY_DTYPE
 #include "constants.glsl"
+#include "constants_general.glsl"
+#include "constants_backward.glsl"
 #include "numeric.glsl"
 
 // 56 bytes, units as in backward_interface.glsl. BDA=0: bindings 0 stats, 1 sinks, 2 dSinks, 3 cu_seqlens_q, 4 seqused_q.

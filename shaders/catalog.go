@@ -6,10 +6,7 @@
 // compiler.
 package shaders
 
-import (
-	"slices"
-	"strings"
-)
+import "slices"
 
 // Variant is one entry of the catalogue: a source file, the macros it is
 // compiled with, and the environment it is compiled for.
@@ -24,8 +21,8 @@ type Variant struct {
 // Catalog lists every module. A name is made of the kernel, the storage type where
 // the module is compiled for one, the variant, and how the module reaches memory:
 // ssbo (storage buffer descriptors) or bda (buffer device addresses). Variants are
-// general (takes the options of a call), decode (likewise, for few query rows), and
-// params (reads its parameters from a buffer, where push constants are too small).
+// general (takes the options of a call) and decode (likewise, for few query rows). With
+// ssbo these two read their parameters from a buffer.
 func Catalog() []Variant {
 	// What runs on every device. SPIR-V 1.3 is what Vulkan 1.1 guarantees.
 	core := func(name, source string, defines ...string) Variant {
@@ -36,7 +33,6 @@ func Catalog() []Variant {
 		core("scalar_bda", "forward_scalar.comp", "BDA=1"),
 		core("scalar_general_ssbo", "forward_scalar_general.comp", "BDA=0", "GENERAL=1"),
 		core("scalar_general_bda", "forward_scalar_general.comp", "BDA=1", "GENERAL=1"),
-		core("scalar_general_params_ssbo", "forward_scalar_general.comp", "BDA=0", "GENERAL=1", "PARAMS_BUFFER=1"),
 		core("combine_ssbo", "combine.comp", "BDA=0"),
 		core("combine_bda", "combine.comp", "BDA=1"),
 		core("merge_ssbo", "merge.comp", "BDA=0"),
@@ -69,13 +65,6 @@ func Catalog() []Variant {
 				decode.Name = tier.name + "_" + storage.name + "_decode_" + access.name
 				decode.Source = "decode_coopmat.comp"
 				list = append(list, v, general, decode)
-				if access.name == "ssbo" {
-					for _, m := range []Variant{general, decode} {
-						m.Name = strings.TrimSuffix(m.Name, "_ssbo") + "_params_ssbo"
-						m.Defines = append(slices.Clone(m.Defines), "PARAMS_BUFFER=1")
-						list = append(list, m)
-					}
-				}
 			}
 		}
 	}

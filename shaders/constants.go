@@ -2,13 +2,14 @@ package shaders
 
 import (
 	"fmt"
+	"io/fs"
 	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 )
 
-// Constant is a specialization constant that constants.glsl declares.
+// Constant is a specialization constant.
 type Constant struct {
 	ID      uint32
 	Name    string // as in GLSL: FRAG_M
@@ -20,7 +21,30 @@ var (
 	localSizeLine = regexp.MustCompile(`(?m)^layout\(local_size_x_id = (\d+)\) in;[ \t]*(?://[ \t]*(.*))?$`)
 )
 
-// ParseConstants reads the declarations of constants.glsl in their order.
+// ConstantFiles lists the files of dir that declare constants: constants.glsl first, which
+// every kernel includes, then those of the kernel families.
+func ConstantFiles(dir fs.FS) ([]string, error) {
+	return fs.Glob(dir, "constants*.glsl") // sorted: '.' is before '_'
+}
+
+// ReadConstants reads the declarations of all constants, file by file.
+func ReadConstants(dir fs.FS) ([]Constant, error) {
+	files, err := ConstantFiles(dir)
+	if err != nil {
+		return nil, err
+	}
+	var source strings.Builder
+	for _, name := range files {
+		text, err := fs.ReadFile(dir, name)
+		if err != nil {
+			return nil, fmt.Errorf("shaders: %w", err)
+		}
+		source.Write(text)
+	}
+	return ParseConstants(source.String())
+}
+
+// ParseConstants reads the declarations in source in their order.
 func ParseConstants(source string) ([]Constant, error) {
 	var list []Constant
 	add := func(id, name, comment string) error {
@@ -38,7 +62,7 @@ func ParseConstants(source string) ([]Constant, error) {
 	}
 	local := localSizeLine.FindStringSubmatch(source)
 	if local == nil {
-		return nil, fmt.Errorf("shaders: constants.glsl declares no local_size_x_id")
+		return nil, fmt.Errorf("shaders: no local_size_x_id is declared")
 	}
 	if err := add(local[1], "LOCAL_SIZE", "invocations per workgroup"); err != nil {
 		return nil, err
@@ -49,7 +73,7 @@ func ParseConstants(source string) ([]Constant, error) {
 		}
 	}
 	if declared := strings.Count(source, "\nlayout(constant_id"); declared != len(list)-1 {
-		return nil, fmt.Errorf("shaders: constants.glsl declares %d constants, %d understood", declared, len(list)-1)
+		return nil, fmt.Errorf("shaders: %d constants are declared, %d understood", declared, len(list)-1)
 	}
 	return list, nil
 }

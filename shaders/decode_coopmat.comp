@@ -15,6 +15,8 @@
 // forward_coopmat.comp.
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
+#include "constants_coopmat.glsl"
+#include "constants_decode.glsl"
 
 #define CHECKS_SPARSE_TILES 1
 #define KV_LOOPS (LOCAL_SIZE / SUBGROUP_SIZE / DIM_SPLIT)
@@ -46,7 +48,6 @@ void main() {
     const uint tiles = kv.last - kv.first;
     // Q has the sign of the scale: the largest score is the largest logit.
     const uint flipQ = p.scoreScale < 0.0 ? 0x80008000u : 0u;
-    const float scale = SCORE_SCALE, invScale = 1.0 / scale;
 
     // Q first: memory answers in order, and no product can start without Q.
     const Slice qBlock = blockQ();
@@ -78,20 +79,14 @@ void main() {
         if (next < tiles) RESOLVE_KV_ROWS(next)
     }
 
-    FragA Q[Q_SMEM_CHUNKS != 0 ? 1 : 2 * QK_BLOCKS];
     FILL_Q
     if (DROPS_NON_FINITE && tid == 0) nonFiniteSeen = 0;
 
-    FragSum O[DV_FRAGS];
-    FragC rowMax[1];       // lagged
-    FragSum rowSum[1];     // of P as rounded for the product with V: ones times P^T, all rows equal
-    FragC rowSumF32[1];    // of P before rounding, for LSE and sinks; not reduced along the row yet
-    FragC rowSumScaled[1]; // with KEY_SCALES instead of rowSum; not reduced either
     [[unroll]] for (uint i = 0; i < DV_FRAGS; ++i) O[i] = FragSum(0.0);
     rowSum[0] = FragSum(0.0);
     rowSumF32[0] = FragC(0.0);
     rowSumScaled[0] = FragC(0.0);
-    INIT_ROW_MAX(ROW_MAX_SIZE)
+    startSoftmax();
     if (DROPS_NON_FINITE || Q_SMEM_CHUNKS != 0) barrier();
     else subgroupSync();
     loadRowMax(0);

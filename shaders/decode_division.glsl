@@ -1,5 +1,6 @@
 // How decode_coopmat.comp divides the head dimensions among subgroups and the vectors of 16 bytes among lanes.
 
+const uint M_FRAGS = 1;                      // row fragments of a subgroup
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
 const uint KV_FRAGS = KV_TILE / 16;          // fragments along the keys of a tile
 const uint QK_SPLIT = SUBGROUPS == DIM_SPLIT ? DIM_SPLIT : 1; // subgroups that split Dqk; their partial scores are added
@@ -8,6 +9,8 @@ const uint QK_BLOCKS = ((HEAD_DIM + 31) / 32 + QK_SPLIT - 1) / QK_SPLIT;
 // Per subgroup: 64 columns of O, four fragments.
 const uint DV_BLOCKS = ((DV_SLICE + 63) / 64 + DIM_SPLIT - 1) / DIM_SPLIT;
 const uint DV_FRAGS = 4 * DV_BLOCKS;
+const uint Q_FRAGS = Q_SMEM_CHUNKS != 0 ? 1 : 2 * QK_BLOCKS; // in registers
+const uint S_FRAGS = KV_FRAGS;
 #define DIM_INDEX (DIM_SPLIT == 1 ? 0 : gl_SubgroupID % DIM_SPLIT)
 #define QK_FIRST_COL (QK_SPLIT == 1 ? 0 : DIM_INDEX * QK_BLOCKS * 32)
 #define DV_FIRST_COL (DIM_INDEX * DV_BLOCKS * 64)

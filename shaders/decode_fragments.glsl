@@ -6,27 +6,38 @@
 // through the subgroup's scratch. An operand is 16 lines of 16 elements, rows of A or columns of B. Lane 4 g + t
 // holds words t and t + 4 of lines g (first, second) and g + 8 (third, fourth).
 
-// Rescale factors reach O's columns by way of shared memory.
-#define RESCALE_FACTOR (FACTOR_BASE + gl_SubgroupID * ROW_MAX_SIZE)
-#define RESCALE_ROW_SUM(r, factor)                                                                  \
-    subgroupSync();                                                                                 \
-    storeFirstColumn(factor, RESCALE_FACTOR);
-#define RESCALE_O(r, factor)                                                                        \
-    {                                                                                               \
-        FragSum across;                                                                             \
-        coopMatLoad(across, smem, RESCALE_FACTOR, 0, gl_CooperativeMatrixLayoutRowMajor);           \
-        rowSum[r] *= across;                                                                        \
-        [[unroll]] for (uint i = 0; i < DV_FRAGS; ++i) O[i] *= across;                              \
-    }
-
 // With 8 query rows, the second half of a lane's scores are of rows that do not exist; transposeP leaves them out.
 #define LIVE_ELEMENTS(x) (REGISTER_OPERANDS != 0 && SUM_N == 8 ? x.length() / 2 : x.length())
 
 // lavapipe (Mesa 26.2) reduces rows 8 to 15 of 16x16 fragments over half of their columns.
 #define REDUCE_BY_SCRATCH (REGISTER_OPERANDS == 0)
 #include "coopmat_fragments.glsl"
+
+FragA Q[Q_FRAGS];
+FragC S[KV_FRAGS];     // scores of a KV tile, then P
+FragA P[KV_FRAGS];     // P as an operand
+FragSum O[DV_FRAGS];   // transposed
+FragC rowMax[1];       // lagged
+FragSum rowSum[1];     // of P as rounded for the product with V: ones times P^T, all rows equal
+FragC rowSumF32[1];    // of P before rounding, for LSE and sinks; not reduced along the row yet
+FragC rowSumScaled[1]; // with KEY_SCALES instead of rowSum; not reduced either
+
 #include "kv_scales.glsl"
 #include "kv_exact.glsl"
+
+// Rescale factors reach O's columns by way of shared memory.
+#define RESCALE_FACTOR (FACTOR_BASE + gl_SubgroupID * ROW_MAX_SIZE)
+#define OWN_RESCALE
+void rescaleRowSum(uint r, FragC factor) {
+    subgroupSync();
+    storeFirstColumn(factor, RESCALE_FACTOR);
+}
+void rescaleO(uint r, FragC factor) {
+    FragSum across;
+    coopMatLoad(across, smem, RESCALE_FACTOR, 0, gl_CooperativeMatrixLayoutRowMajor);
+    rowSum[r] *= across;
+    [[unroll]] for (uint i = 0; i < DV_FRAGS; ++i) O[i] *= across;
+}
 #include "softmax.glsl"
 
 // Stores the first row of x, SUM_N floats, from smem[base] on.

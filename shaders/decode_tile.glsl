@@ -8,7 +8,6 @@
     }
 
     // S = Q K^T. Fragments Qi and Kt have columns in the same order, whichever it is.
-    FragC S[KV_FRAGS];
     [[unroll]] for (uint t = 0; t < KV_FRAGS; ++t) S[t] = FragC(0.0);
     [[unroll]] for (uint b = 0; b < QK_BLOCKS; ++b) {
         uvec4 words[K_LANE_KEYS];
@@ -40,11 +39,11 @@
         parity ^= 1;
     }
 
-    SCALE_S(S, 0)
+    scaleS(0);
     [[unroll]] for (uint t = 0; t < KV_FRAGS; ++t) applyMaskAndBias(S[t], work.row0, CURRENT_TILE * KV_TILE, t * 16, MASKED)
-    ADD_V_EXPONENT(S, 0)
-    UPDATE_ROW_MAX(S)
-    SOFTMAX_P(P, S, 0)
+    addVExponent(0);
+    updateRowMax();
+    softmaxP(0);
 
     // O^T += V^T P^T
     FragPt Pt[KV_FRAGS];

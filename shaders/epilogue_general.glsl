@@ -2,6 +2,14 @@
 // Sinks join the row sum here. O leaves in passes (epilogue_state.glsl), in pairs of fragments (epilogue_pairs.glsl),
 // or fragment by fragment through scratch. Inf and NaN of V are added to what was stored.
 #define STORE_O8(row, col, words) store8O(oBlock, elementO(rowBase + (row)) + (col), words, max(HEAD_DIM_V, col) - (col))
+#define STORE_LSE(row, value) storeRowLSE(row, lseWithSink(row, value))
+#define STORE_GROUP(group, row, col)                                                                \
+    if (SPLIT != 0) {                                                                               \
+        const uint at = subgroupScratch() + group / (FRAG_N / 8) * SCRATCH_STRIDE + group % (FRAG_N / 8) * 2; \
+        storeState4(rowBase + row, col, uintBitsToFloat(smem[at]));                                 \
+        if (col + 4 < HEAD_DIM_V) storeState4(rowBase + row, col + 4, uintBitsToFloat(smem[at + 1])); \
+    } else                                                                                          \
+        STORE_O8(row, col, packScratch8(group));
 subgroupSync();
 [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) loadRowMax(r);
 if (SINKS != 0) {
@@ -11,29 +19,7 @@ if (SINKS != 0) {
 }
 barrier(); // the KV tile's shared memory becomes scratch
 const Slice oBlock = blockO();
-FragC inverse[M_FRAGS]; // 1 / row sum
-[[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
-    if (KEY_SCALES) { reduceRowSum(inverse[r], rowSumScaled[KEY_SCALES ? r : 0]); }
-    else { widenRows(inverse[r], rowSum[r]); }
-    FragC total;
-    if (NEEDS_F32_SUM) { reduceRowSum(total, rowSumF32[r]); }
-    if (SINKS != 0) { // not rounded as P is: it scales the rounded sum as it scales the float32 sum
-        FragC sink;
-        coopMatLoad(sink, sinkTerms, (gl_SubgroupID * M_FRAGS + r) * FRAG_M, 0, gl_CooperativeMatrixLayoutColumnMajor);
-        [[unroll]] for (uint e = 0; e < sink.length(); ++e)
-            inverse[r][e] = isNaN(sink[e]) ? sink[e] : inverse[r][e] == 0.0 ? 0.0 : inverse[r][e] * (1.0 + sink[e] / total[e]);
-    }
-    [[unroll]] for (uint e = 0; e < inverse[r].length(); ++e)
-        inverse[r][e] = inverse[r][e] == 0.0 ? 0.0 : 1.0 / inverse[r][e];
-    if (HAS_LSE != 0 && work.col0 == 0) {
-        [[unroll]] for (uint e = 0; e < total.length(); ++e) total[e] = logSumExp(rowMax[r][e], total[e]);
-        fragmentToScratch(total);
-        [[unroll]] for (uint s = 0; s < FRAG_M; s += SUBGROUP_SIZE) {
-            const uint row = s + gl_SubgroupInvocationID, seqRow = rowBase + r * FRAG_M + row;
-            if (row < FRAG_M && seqRow < ROWS) storeRowLSE(seqRow, lseWithSink(seqRow, loadScratch(row, 0)));
-        }
-    }
-}
+#include "epilogue_row_sums.glsl"
 if (USE_PASSES != 0) {
     barrier(); // a subgroup's passes overlay the scratch of others, which may still store LSE
     STORE_STATE_PASS(0) STORE_STATE_PASS(1) STORE_STATE_PASS(2) STORE_STATE_PASS(3)
@@ -43,26 +29,8 @@ if (USE_PAIRS != 0) {
     STORE_PAIRS
 }
 #endif
-if (USE_PASSES + USE_PAIRS == 0) {
-    // One loop over all fragments: nested loops are not unrolled, and O would leave the registers.
-    [[unroll]] for (uint i = 0; i < M_FRAGS * DV_FRAGS; ++i) {
-        O[i] *= inverse[i / DV_FRAGS];
-        fragmentToScratch(O[i]);
-        [[unroll]] for (uint s = 0; s < LANE_VECS; ++s) {
-            const uint group = s * SUBGROUP_SIZE + gl_SubgroupInvocationID;
-            const uint row = i / DV_FRAGS * FRAG_M + group / (FRAG_N / 8);
-            const uint col = work.col0 + i % DV_FRAGS * FRAG_N + group % (FRAG_N / 8) * 8;
-            if (group < FRAG_VECS && rowBase + row < ROWS && col < HEAD_DIM_V) {
-                if (SPLIT != 0) {
-                    const uint at = subgroupScratch() + group / (FRAG_N / 8) * SCRATCH_STRIDE + group % (FRAG_N / 8) * 2;
-                    storeState4(rowBase + row, col, uintBitsToFloat(smem[at]));
-                    if (col + 4 < HEAD_DIM_V) storeState4(rowBase + row, col + 4, uintBitsToFloat(smem[at + 1]));
-                } else
-                    STORE_O8(row, col, packScratch8(group));
-            }
-        }
-    }
-}
+if (USE_PASSES + USE_PAIRS == 0)
+#include "epilogue_fragments.glsl"
 if (DROPS_NON_FINITE && nonFiniteSeen != 0) {
     [[dont_unroll]] for (uint n = 0; n < EPILOGUE_STORES; ++n) {
         uint row, sliceCol;

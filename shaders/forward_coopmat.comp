@@ -12,15 +12,21 @@
 // and at the end of the keys, have a second one; subgroups whose rows attend to no key of a tile skip it.
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
+#include "constants_coopmat.glsl"
+#include "constants_forward.glsl"
+#include "constants_dense.glsl"
 #include "interface.glsl"
 
 #define ROWS p.Sq
+#define SUBGROUP_FIRST_ROW (gl_SubgroupID * SUBGROUP_ROWS)
 #define DROPS_NON_FINITE (CAUSAL != 0)
 #define SCORE_SCALE abs(p.scoreScale) // of products Q K^T
 #define NEEDS_F32_SUM (HAS_LSE != 0)
+#define EXP2_SCORE(x) (ABLATE == ABLATE_SOFTMAX ? x : EXP2 != 0 ? exp2(x) : exp(x * LN2))
 
 #include "forward_smem.glsl"
 #include "coopmat_fragments.glsl"
+#include "fragment_state.glsl"
 #include "softmax.glsl"
 #include "gemm.glsl"
 #include "non_finite_dense.glsl"
@@ -33,7 +39,7 @@
 void main() {
     const WorkTile work = workTile(WORKGROUP_ROWS);
     const uint tid = gl_LocalInvocationIndex;
-    const uint rowInTile = gl_SubgroupID * SUBGROUP_ROWS; // first row of the subgroup, in the workgroup's rows
+    const uint rowInTile = SUBGROUP_FIRST_ROW; // first row of the subgroup, in the workgroup's rows
     const uint rowBase = work.row0 + rowInTile;           // and in the tensor
 
     // The last row attends to most keys; every row attends to the unmasked tiles in full.
@@ -43,13 +49,11 @@ void main() {
     const uint keyEnd = CAUSAL_SKIP != 0 ? visibleKeys(min(rowBase + SUBGROUP_ROWS, p.Sq) - 1) : p.Sk; // of the subgroup
 
     const uint flipQ = p.scoreScale < 0.0 ? 0x80008000u : 0u; // Q has the sign of the scale, see load_q.glsl
-    const float scale = SCORE_SCALE, invScale = 1.0 / scale;
 
     uvec4 kVec[K_VECS], vVec[V_VECS];
     Slice kRows = sliceK(work.batch, work.kvHead, SUBGROUP_FIRST_KEY), vRows = sliceV(work.batch, work.kvHead, SUBGROUP_FIRST_KEY);
     PREFETCH_KV(0, 1)
 
-    FragA Q[Q_REG_CHUNKS > 0 ? M_FRAGS * Q_REG_CHUNKS : 1];
     {
         const Slice qBlock = sliceQ(work.batch, work.head, work.row0);
 #define LOAD_Q(row, col) loadVecQ(qBlock, row, col)
@@ -57,19 +61,8 @@ void main() {
 #include "load_q.glsl"
     }
 
-    FragC O[M_FRAGS * DV_FRAGS];
-    FragC rowMax[M_FRAGS];    // lagged
-    FragSum rowSum[M_FRAGS];  // of P as rounded for GEMM_PV; equal along a row
-    FragC rowSumF32[M_FRAGS]; // of P before rounding, for LSE; not reduced along the row yet
-    // Unused: KEY_SCALES is false, and drivers drop the branches of the shared macros.
-    FragC rowSumScaled[KEY_SCALES ? M_FRAGS : 1];
-    [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
-        [[unroll]] for (uint i = 0; i < DV_FRAGS; ++i) O[r * DV_FRAGS + i] = FragC(0.0);
-        rowSum[r] = FragSum(0.0);
-        rowSumF32[r] = FragC(0.0);
-        if (KEY_SCALES) rowSumScaled[KEY_SCALES ? r : 0] = FragC(0.0);
-    }
-    INIT_ROW_MAX(M_FRAGS * ROW_MAX_SIZE)
+    clearSums();
+    startSoftmax();
 
     uint j = 0;
     [[dont_unroll]] for (; j + (1 - CHECK_KV_END) < unmaskedTiles; ++j) {

@@ -9,6 +9,9 @@
 // loads in flight.
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
+#include "constants_coopmat.glsl"
+#include "constants_forward.glsl"
+#define SUBGROUPS_PER_SPLIT (LOCAL_SIZE / SUBGROUP_SIZE) // with SPLIT_KV
 #include "interface.glsl"
 
 #define ROWS work.rows // of the sequence
@@ -21,6 +24,7 @@
 
 #include "forward_smem.glsl"
 #include "coopmat_fragments.glsl"
+#include "fragment_state.glsl"
 #include "kv_scales.glsl"
 #include "kv_exact.glsl"
 #include "softmax.glsl"
@@ -47,7 +51,6 @@ void main() {
     const bool hasRows = rowBase < work.rows; // a subgroup without rows only loads KV tiles
 
     const uint flipQ = p.scoreScale < 0.0 ? 0x80008000u : 0u; // Q has the sign of the scale, see load_q.glsl
-    const float scale = SCORE_SCALE, invScale = 1.0 / scale;
 
     uvec4 kVec[K_VECS], vVec[V_VECS];
     uint laneKey[LANE_KEYS];
@@ -62,7 +65,6 @@ void main() {
         if (PREFETCH_PAGES) LOAD_PAGE_INDICES(kvTileAt(kv, afterNext))
     }
 
-    FragA Q[Q_REG_CHUNKS > 0 ? M_FRAGS * Q_REG_CHUNKS : 1];
     {
         const Slice qBlock = blockQ();
 #define LOAD_Q(row, col) interleavePairs(load8Q(qBlock, elementQ(work.row0 + (row)) + (col), HEAD_DIM % FRAG_K == 0 ? 8 : elementsFromQ(col)))
@@ -70,18 +72,8 @@ void main() {
 #include "load_q.glsl"
     }
 
-    FragC O[M_FRAGS * DV_FRAGS];
-    FragC rowMax[M_FRAGS];    // lagged
-    FragSum rowSum[M_FRAGS];  // of P as rounded for GEMM_PV; equal along a row
-    FragC rowSumF32[M_FRAGS]; // of P before rounding, for LSE and sinks; not reduced along the row yet
-    FragC rowSumScaled[KEY_SCALES ? M_FRAGS : 1]; // with KEY_SCALES instead of rowSum; not reduced either
-    [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
-        [[unroll]] for (uint i = 0; i < DV_FRAGS; ++i) O[r * DV_FRAGS + i] = FragC(0.0);
-        rowSum[r] = FragSum(0.0);
-        rowSumF32[r] = FragC(0.0);
-        if (KEY_SCALES) rowSumScaled[KEY_SCALES ? r : 0] = FragC(0.0);
-    }
-    INIT_ROW_MAX(M_FRAGS * ROW_MAX_SIZE)
+    clearSums();
+    startSoftmax();
 
 #define CURRENT_TILE kvTileAt(kv, j)
     uint next = tiles;

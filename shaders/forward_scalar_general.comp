@@ -5,6 +5,7 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #define ANY_DTYPE
+#include "constants_scalar.glsl"
 #include "interface.glsl"
 
 #define SCORE_SCALE (SCORE_MOD ? 1.0 : p.scoreScale) // of S, when softmax takes it

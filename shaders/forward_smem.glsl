@@ -15,11 +15,15 @@ const uint WORKGROUP_ROWS = (SPLIT_KV != 0 ? 1 : SUBGROUPS) * SUBGROUP_ROWS;
 #else
 const uint WORKGROUP_ROWS = SUBGROUPS * SUBGROUP_ROWS;
 #endif
+const uint ROW_SUM_FRAGS = KEY_SCALES ? 0 : M_FRAGS;      // row sums that are products of P and ones
 const uint QK_CHUNKS = (HEAD_DIM + FRAG_K - 1) / FRAG_K;  // fragments along Dqk
 const uint Q_REG_CHUNKS = Q_SMEM_CHUNKS < QK_CHUNKS ? QK_CHUNKS - Q_SMEM_CHUNKS : 0;
 const uint KV_STEPS = KV_TILE / KV_STEP;
 const uint KV_FRAGS = KV_STEP / FRAG_N;                   // fragments of S along the keys of a step
 const uint DV_FRAGS = (DV_SLICE + FRAG_N - 1) / FRAG_N;   // fragments of O along its columns
+
+const uint Q_FRAGS = Q_REG_CHUNKS > 0 ? M_FRAGS * Q_REG_CHUNKS : 1; // in registers
+const uint S_FRAGS = M_FRAGS * KV_FRAGS, O_FRAGS = M_FRAGS * DV_FRAGS;
 
 const uint K_ROW_VECS = QK_CHUNKS * FRAG_K / 8;
 const uint V_ROW_VECS = DV_FRAGS * FRAG_N / 8;

@@ -19,22 +19,18 @@
 #endif
     {
         [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) loadRowMax(r);
-        FragC S[M_FRAGS * KV_FRAGS];
-        GEMM_QK(S, 0)
+        gemmQK(0);
         [[unroll]] for (uint s = 0; s < KV_STEPS; ++s) {
+            [[unroll]] for (uint f = 0; f < S_FRAGS; ++f) S[f] = nextS[f];
 #if MASKED
-            [[unroll]] for (uint f = 0; f < M_FRAGS * KV_FRAGS; ++f)
+            [[unroll]] for (uint f = 0; f < S_FRAGS; ++f)
                 applyMask(S[f], int(rowBase + f / KV_FRAGS * FRAG_M),
                           int(j * KV_TILE + s * KV_STEP + f % KV_FRAGS * FRAG_N), p.causalOffset, int(p.Sk));
 #endif
-            if (ABLATE != ABLATE_SOFTMAX) UPDATE_ROW_MAX(S)
-            FragC nextS[M_FRAGS * KV_FRAGS]; // independent of this step's softmax: tensor cores work meanwhile
-            if (s + 1 < KV_STEPS) GEMM_QK(nextS, (s + 1) * KV_STEP)
-            SOFTMAX_P(P, S, 0)
-            GEMM_PV(P, s * KV_STEP)
-            if (s + 1 < KV_STEPS) {
-                [[unroll]] for (uint f = 0; f < M_FRAGS * KV_FRAGS; ++f) S[f] = nextS[f];
-            }
+            if (ABLATE != ABLATE_SOFTMAX) updateRowMax();
+            if (s + 1 < KV_STEPS) gemmQK((s + 1) * KV_STEP); // independent of softmaxP: tensor cores work meanwhile
+            softmaxP(s * KV_STEP);
+            gemmPV(s * KV_STEP);
         }
     }
 #undef FILTER_V

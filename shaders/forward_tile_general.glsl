@@ -6,29 +6,29 @@
     if (PREFETCH_PAGES) afterNext = nextKVTile(kv, next + 1, lastRow);
     if (SPARSE_TOKENS != 0) STORE_TILE_KEYS
     const uint firstStep = SUBGROUP_FIRST_STEP;
-#define APPLY_MASK_AND_BIAS(S, s)                                                                   \
-    SCALE_S(S, (firstStep + s) * KV_STEP)                                                           \
+#define APPLY_MASK_AND_BIAS(s)                                                                      \
+    scaleS((firstStep + s) * KV_STEP);                                                              \
     [[unroll]] for (uint f = 0; f < M_FRAGS * KV_FRAGS; ++f)                                        \
         applyMaskAndBias(S[f], rowBase + f / KV_FRAGS * FRAG_M, CURRENT_TILE * KV_TILE,             \
                          (firstStep + s) * KV_STEP + f % KV_FRAGS * FRAG_N, MASKED)                 \
-    ADD_V_EXPONENT(S, (firstStep + s) * KV_STEP)
+    addVExponent((firstStep + s) * KV_STEP);
     STORE_K_TILE
     STORE_KV_SCALES
     if (ALIAS_KV != 0) {
         barrier(); // K is complete
         if (next < tiles) PREFETCH_K(kvTileAt(kv, next))
         [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) loadRowMax(r);
-        FragC S[M_FRAGS * KV_FRAGS];
-        GEMM_QK(S, firstStep * KV_STEP)
+        gemmQK(firstStep * KV_STEP);
+        [[unroll]] for (uint f = 0; f < S_FRAGS; ++f) S[f] = nextS[f];
         barrier(); // all subgroups have finished K
         STORE_V_TILE(MASKED)
         barrier(); // V is complete
         if (next < tiles) PREFETCH_V(kvTileAt(kv, next))
         if (PREFETCH_PAGES) LOAD_PAGE_INDICES(kvTileAt(kv, afterNext))
-        APPLY_MASK_AND_BIAS(S, 0)
-        UPDATE_ROW_MAX(S)
-        SOFTMAX_P(P, S, firstStep * KV_STEP)
-        GEMM_PV(P, firstStep * KV_STEP)
+        APPLY_MASK_AND_BIAS(0)
+        updateRowMax();
+        softmaxP(firstStep * KV_STEP);
+        gemmPV(firstStep * KV_STEP);
     } else {
         STORE_V_TILE(MASKED)
         barrier(); // the tile is complete
@@ -39,18 +39,14 @@
         if (PREFETCH_PAGES) LOAD_PAGE_INDICES(kvTileAt(kv, afterNext))
         if (hasRows && (MASKED == 0 || CURRENT_TILE * KV_TILE < keyEnd)) {
             [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) loadRowMax(r);
-            FragC S[M_FRAGS * KV_FRAGS];
-            GEMM_QK(S, firstStep * KV_STEP)
+            gemmQK(firstStep * KV_STEP);
             [[unroll]] for (uint s = 0; s < SUBGROUP_STEPS; ++s) {
-                APPLY_MASK_AND_BIAS(S, s)
-                UPDATE_ROW_MAX(S)
-                FragC nextS[M_FRAGS * KV_FRAGS]; // independent of this step's softmax: tensor cores work meanwhile
-                if (s + 1 < SUBGROUP_STEPS) GEMM_QK(nextS, (s + 1) * KV_STEP)
-                SOFTMAX_P(P, S, (firstStep + s) * KV_STEP)
-                GEMM_PV(P, (firstStep + s) * KV_STEP)
-                if (s + 1 < SUBGROUP_STEPS) {
-                    [[unroll]] for (uint f = 0; f < M_FRAGS * KV_FRAGS; ++f) S[f] = nextS[f];
-                }
+                [[unroll]] for (uint f = 0; f < S_FRAGS; ++f) S[f] = nextS[f];
+                APPLY_MASK_AND_BIAS(s)
+                updateRowMax();
+                if (s + 1 < SUBGROUP_STEPS) gemmQK((s + 1) * KV_STEP); // independent of softmaxP: tensor cores work meanwhile
+                softmaxP((firstStep + s) * KV_STEP);
+                gemmPV((firstStep + s) * KV_STEP);
             }
         }
     }

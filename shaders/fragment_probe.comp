@@ -16,6 +16,7 @@
 #endif
 #extension GL_GOOGLE_include_directive : require
 #include "constants.glsl"
+#include "constants_coopmat.glsl"
 #include "numeric.glsl"
 
 layout(set = 0, binding = 0, std430) buffer Answer { uint answer[]; };

@@ -2,8 +2,8 @@
 // two ways to reach memory:
 //   BDA=1  64-bit buffer device addresses in the push constants, no descriptors;
 //   BDA=0  storage buffers, set 0, bindings 0..4 = Q, K, V, O, LSE.
-// GENERAL=1 adds the options of a call. PARAMS_BUFFER=1 (with BDA=0) reads Params from the last binding,
-// for devices whose push constants are too small.
+// GENERAL=1 adds the options of a call. With BDA=0 Params are then read from the last binding: they are larger than
+// the 128 bytes of push constants that every device has.
 //
 //   Slice head = sliceK(batch, kvHead, 0);            // likewise Q, V, O; see addressing.glsl
 //   Slice tile = advanceK(head, j * KV_TILE);         // j * KV_TILE rows further
@@ -23,15 +23,16 @@
 #ifndef GENERAL
 #define GENERAL 0
 #endif
-#ifndef PARAMS_BUFFER
-#define PARAMS_BUFFER 0
-#endif
 
 #include "constants.glsl"
+#include "constants_attention.glsl"
+#if GENERAL
+#include "constants_general.glsl"
+#endif
 #include "numeric.glsl"
 
 // 120 bytes, 256 with GENERAL. Strides are in elements and below 2^32; a row is contiguous.
-#if PARAMS_BUFFER
+#if GENERAL && !BDA
 layout(set = 0, binding = 17, std430) restrict readonly buffer Params {
 #else
 layout(push_constant, std430) uniform Params {

@@ -1,5 +1,6 @@
 // Loads of Q, K and V in calls without options. PREFETCH_KV loads the next KV tile into kVec and vVec while this one is
-// multiplied; STORE_KV stores it to shared memory, between two workgroup barriers.
+// multiplied; STORE_KV stores it to shared memory, between two workgroup barriers. Macros over the variables of main: as
+// functions over global arrays calls took 1.5 times as long (H200, docs/log.md, 51).
 
 // Eight elements of a row. If rows fill their fragments no column is compared.
 uvec4 loadVecQ(Slice s, uint row, uint col) {

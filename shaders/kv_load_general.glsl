@@ -1,6 +1,7 @@
 // Loads of K and V in calls with options: paged KV, sparse tokens, quantized K and V. PREFETCH_K and PREFETCH_V load
 // the next KV tile into kVec and vVec while this one is multiplied; STORE_K_TILE and STORE_V_TILE store it to shared
-// memory. Macros over the variables of main.
+// memory. Macros over the variables of main: as functions over global arrays calls took 4.8 times as long (H200,
+// docs/log.md, 51).
 
 // Page indices are loaded one tile before the keys of the pages, so that loading a tile takes no dependent loads: one
 // index if a tile is in one page, else one per vector, shared by K and V if their vectors are of the same keys. An

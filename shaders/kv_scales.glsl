@@ -3,10 +3,10 @@
 //
 // V's scale is m 2^e with 1 <= |m| < 2. Softmax takes its row max from scores + e, so operands fit 16 bits whatever the
 // scales. P is multiplied by m and rounded toward zero; the row sum takes the rounded number divided by the scale, so
-// rounding cancels as in GEMM_PV, and an error that all of P shares cancels too.
+// rounding cancels as in gemmPV, and an error that all of P shares cancels too.
 //
-// Macros over the variables of main. The kernel defines SUBGROUP_SCALES, offset in smem of the scales of a KV tile,
-// SCALES_SIZE long. first is the column of the tile where S and P begin.
+// The kernel defines SUBGROUP_SCALES, offset in smem of the scales of a KV tile,
+// SCALES_SIZE long. firstKey is the column of the tile where S and P begin.
 
 // Numbers per key, an array of each in shared memory: K's scale (times that of the scores, without SCORE_MOD); V's e,
 // m and 1 / (m 2^e); with HAS_P_FACTOR the factor of P itself in the row sums.
@@ -39,44 +39,45 @@ bool storeScales(uint col, vec2 scales) {
 }
 
 // Multiplies the products by K's scales. Then, after mask and score modifiers, adds e.
-#define SCALE_S(S, first)                                                                           \
-    if (KEY_SCALES) {                                                                               \
-        [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c) {                                            \
-            FragC scales;                                                                           \
-            loadScales(scales, K_SCALE, (first) + c * FRAG_N);                                      \
-            [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) S[r * KV_FRAGS + c] *= scales;            \
-        }                                                                                           \
+void scaleS(uint firstKey) {
+    if (KEY_SCALES) {
+        [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c) {
+            FragC scales;
+            loadScales(scales, K_SCALE, firstKey + c * FRAG_N);
+            [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) S[r * KV_FRAGS + c] *= scales;
+        }
     }
-#define ADD_V_EXPONENT(S, first)                                                                    \
-    if (KEY_SCALES) {                                                                               \
-        [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c) {                                            \
-            FragC exponents;                                                                        \
-            loadScales(exponents, V_EXPONENT, (first) + c * FRAG_N);                                \
-            [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) S[r * KV_FRAGS + c] += exponents;         \
-        }                                                                                           \
+}
+void addVExponent(uint firstKey) {
+    if (KEY_SCALES) {
+        [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c) {
+            FragC exponents;
+            loadScales(exponents, V_EXPONENT, firstKey + c * FRAG_N);
+            [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) S[r * KV_FRAGS + c] += exponents;
+        }
     }
+}
 
 // P times m, rounded as an A operand, and the row sums: rowSumScaled of what was rounded, rowSumF32 of what was not.
 // P is rounded by its bits, as a compiler may undo a conversion to 16 bits and back.
 const uint STORAGE_BITS = DTYPE == TYPE_BF16 ? 0xffff0000u : 0xffffe000u; // bits of a float32 that the storage type has
-#define SCALE_P(P, S, first)                                                                        \
-    if (KEY_SCALES) {                                                                               \
-        [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c) {                                            \
-            FragC mantissas, inverse, adds;                                                         \
-            loadScales(mantissas, V_MANTISSA, (first) + c * FRAG_N);                                \
-            loadScales(inverse, V_INVERSE, (first) + c * FRAG_N);                                   \
-            if (HAS_P_FACTOR) loadScales(adds, P_FACTOR, (first) + c * FRAG_N);                     \
-            [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {                                         \
-                FragC x = S[r * KV_FRAGS + c];                                                      \
-                [[unroll]] for (uint e = 0; e < LIVE_ELEMENTS(x); ++e) {                            \
-                    const float scaledP = x[e] * mantissas[e];                                      \
-                    if (NEEDS_F32_SUM) rowSumF32[r][e] = fma(scaledP, inverse[e], rowSumF32[r][e]); \
-                    if (NEEDS_F32_SUM && HAS_P_FACTOR) rowSumF32[r][e] = fma(x[e], adds[e], rowSumF32[r][e]); \
-                    if (HAS_P_FACTOR) rowSumScaled[r][e] = fma(x[e], adds[e], rowSumScaled[r][e]);  \
-                    x[e] = uintBitsToFloat(floatBitsToUint(scaledP) & STORAGE_BITS);                \
-                    rowSumScaled[r][e] = fma(x[e], inverse[e], rowSumScaled[r][e]);                 \
-                }                                                                                   \
-                exactOperandA(P[r * KV_FRAGS + c], x);                                              \
-            }                                                                                       \
-        }                                                                                           \
+void scaleP(uint firstKey) {
+    [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c) {
+        FragC mantissas, inverse, adds;
+        loadScales(mantissas, V_MANTISSA, firstKey + c * FRAG_N);
+        loadScales(inverse, V_INVERSE, firstKey + c * FRAG_N);
+        if (HAS_P_FACTOR) loadScales(adds, P_FACTOR, firstKey + c * FRAG_N);
+        [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
+            FragC x = S[r * KV_FRAGS + c];
+            [[unroll]] for (uint e = 0; e < LIVE_ELEMENTS(x); ++e) {
+                const float scaledP = x[e] * mantissas[e];
+                if (NEEDS_F32_SUM) rowSumF32[r][e] = fma(scaledP, inverse[e], rowSumF32[r][e]);
+                if (NEEDS_F32_SUM && HAS_P_FACTOR) rowSumF32[r][e] = fma(x[e], adds[e], rowSumF32[r][e]);
+                if (HAS_P_FACTOR) rowSumScaled[KEY_SCALES ? r : 0][e] = fma(x[e], adds[e], rowSumScaled[KEY_SCALES ? r : 0][e]);
+                x[e] = uintBitsToFloat(floatBitsToUint(scaledP) & STORAGE_BITS);
+                rowSumScaled[KEY_SCALES ? r : 0][e] = fma(x[e], inverse[e], rowSumScaled[KEY_SCALES ? r : 0][e]);
+            }
+            exactOperandA(P[r * KV_FRAGS + c], x);
+        }
     }
+}

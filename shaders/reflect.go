@@ -161,7 +161,7 @@ func (r *Reflection) decoration(id, decoration uint32) (uint32, bool) {
 }
 
 // SpecIDs lists the ids of the specialization constants, in order; the workgroup
-// size has one too. Their names are in constants.glsl: modules are stripped of names.
+// size has one too. Their names are in constants*.glsl: modules are stripped of names.
 func (r *Reflection) SpecIDs() []uint32 {
 	ids := map[uint32]bool{}
 	for id := range r.constants {

@@ -8,11 +8,12 @@ uint rowElement(uint row, uint strideHead, uint strideSeq) {
     return (queryOf(row) - queryOf(work.row0)) * strideSeq + row % ROWS_PER_QUERY * strideHead;
 }
 
-#if defined(BACKWARD) // no splits
-#elif defined(ANY_DTYPE)
+// Of the splits of the keys, the one whose state the subgroup computes. A kernel defines SUBGROUPS_PER_SPLIT where
+// its subgroups are splits too.
+#ifdef SUBGROUPS_PER_SPLIT
+uint splitIndex() { return SPLIT_KV != 0 ? work.split * SUBGROUPS_PER_SPLIT + gl_SubgroupID : work.split; }
+#else
 uint splitIndex() { return work.split; }
-#else // subgroups may be splits too
-uint splitIndex() { return SPLIT_KV != 0 ? work.split * (LOCAL_SIZE / SUBGROUP_SIZE) + gl_SubgroupID : work.split; }
 #endif
 
 // Index of a row in LSE, below 2^32.
@@ -21,7 +22,7 @@ uint rowIndex(uint row) {
     return (rowBatch() * p.Hq + headOf(row)) * length + work.offsetQ + queryOf(row);
 }
 
-#ifndef BACKWARD
+#ifndef BACKWARD // it has no splits
 // The same in the partial states; each split has all rows.
 uint stateRow(uint row) { return SPLIT != 0 ? splitIndex() * p.strideOBatch + rowIndex(row) : rowIndex(row); }
 #endif

@@ -30,7 +30,8 @@ void storeScratch(uint row, uint col, float x) {
     smem[subgroupScratch() + row * SCRATCH_STRIDE + col / 4][col % 4] = floatBitsToUint(x);
 }
 
-// Stores x to the subgroup's scratch, visible to all its lanes. Operations on fragments are macros: see gemm.glsl.
+// Stores x to the subgroup's scratch, visible to all its lanes. A macro, as the
+// fragment has one of several types.
 #define fragmentToScratch(x)                                                                        \
     {                                                                                               \
         subgroupSync();                                                                             \

@@ -56,9 +56,7 @@ func TestManifestIsCurrent(t *testing.T) {
 }
 
 func TestConstantIDsInEveryModule(t *testing.T) {
-	text, err := os.ReadFile("constants.glsl")
-	require.NoError(t, err)
-	declared, err := ParseConstants(string(text))
+	declared, err := ReadConstants(os.DirFS("."))
 	require.NoError(t, err)
 	require.Len(t, constantNames, len(declared), "constants_gen.go is stale; run make shaders")
 	for _, c := range declared {
@@ -68,21 +66,24 @@ func TestConstantIDsInEveryModule(t *testing.T) {
 		ids := reflection(t, name).SpecIDs()
 		assert.Contains(t, ids, ConstLocalSize, name)
 		for _, id := range ids {
-			assert.Contains(t, constantNames, id, "%s: constants.glsl declares no such id", name)
+			assert.Contains(t, constantNames, id, "%s: no file of constants declares such an id", name)
 		}
 	}
 }
 
-// Modules carry no names, so an id means what constants.glsl says only as long as
+// Modules carry no names, so an id means what constants*.glsl say only as long as
 // no other source declares one.
-func TestConstantsAreDeclaredInOneFile(t *testing.T) {
+func TestConstantsAreDeclaredInTheirFiles(t *testing.T) {
 	declares := regexp.MustCompile(`\b(constant_id|local_size_[xyz](_id)?)\b`)
+	files, err := ConstantFiles(os.DirFS("."))
+	require.NoError(t, err)
+	require.Equal(t, "constants.glsl", files[0])
 	for _, v := range Catalog() {
 		sources, err := v.Sources(os.DirFS("."))
 		require.NoError(t, err)
 		assert.Contains(t, sources, "constants.glsl", v.Name)
 		for _, name := range sources {
-			if name == "constants.glsl" {
+			if slices.Contains(files, name) {
 				continue
 			}
 			text, err := os.ReadFile(name)
@@ -135,15 +136,15 @@ func TestInterfaceOfEveryModule(t *testing.T) {
 		}
 		guaranteed := 128
 		if slices.Contains(v.Defines, "GENERAL=1") {
-			push, guaranteed = 256, 256 // by Vulkan 1.4; a device with less takes the module that reads them from the last binding
+			if slices.Contains(v.Defines, "BDA=1") {
+				push, guaranteed = 256, 256 // by Vulkan 1.4; a device with less takes the module with descriptors
+			} else {
+				push = 0 // the last binding has them
+			}
 			bindings = nil
-			for i := range uint32(17) {
+			for i := range uint32(18) {
 				bindings = append(bindings, i)
 			}
-		}
-		if slices.Contains(v.Defines, "PARAMS_BUFFER=1") {
-			push, guaranteed = 0, 128
-			bindings = append(bindings, 17)
 		}
 		assert.Equal(t, push, r.PushConstantBytes(), v.Name)
 		assert.LessOrEqual(t, r.PushConstantBytes(), guaranteed, "%s: what devices guarantee", v.Name)
@@ -174,10 +175,10 @@ func TestParamsLieAlikeInBuffersAndPushConstants(t *testing.T) {
 		return all
 	}
 	for _, v := range Catalog() {
-		if !slices.Contains(v.Defines, "PARAMS_BUFFER=1") {
+		if !slices.Contains(v.Defines, "GENERAL=1") || !slices.Contains(v.Defines, "BDA=0") {
 			continue
 		}
-		pushed := offsets(strings.Replace(v.Name, "_params", "", 1), func(_ *Reflection, v instruction) bool {
+		pushed := offsets(strings.Replace(v.Name, "_ssbo", "_bda", 1), func(_ *Reflection, v instruction) bool {
 			return v.operands[2] == storagePushConstant
 		})
 		require.EqualValues(t, 252, slices.Max(pushed))

@@ -5,6 +5,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -12,13 +14,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
 	"vkattn/attention/cases"
 	"vkattn/vk"
 )
 
-// TestConformance runs the table on every available tier, as
+// TestConformance runs the table of dense calls on every available tier, as
 // TestConformance/<dtype>/<tier>/<case>. It computes each case three times:
 //
 //   - unchanged: the three rules judge it, and only outputs may be written;
@@ -26,42 +30,49 @@ import (
 //     which also shows that a second run gives the same bits;
 //   - under a causal mask, with half of the keys spoiled: rows that do not see them must
 //     keep their bits.
-func TestConformance(t *testing.T) {
-	s := open(t)
-	if s.compileOnly {
-		t.Skip("nothing executes on a null device; see TestCompile")
-	}
+func TestConformance(t *testing.T) { conformToTable(t, denseOf) }
+
+// TestOptionsConformance runs the tables of calls with options, as
+// TestOptionsConformance/<dtype>/<tier>/<case>. It computes each case twice, and only
+// outputs may be written:
+//
+//   - unchanged: the three rules judge it;
+//   - with everything spoiled that must not matter: keys that no row attends to, unused
+//     pages and entries of the block table, memory past the ends of sequences, tokens of
+//     no list, bits past the last block, bias and mask of unused slots, scales of keys
+//     that no row sees, and the outputs. The result must have the same bits.
+func TestOptionsConformance(t *testing.T) { conformToTable(t, optionsOf) }
+
+// conformToTable runs the cases that each available tier has in a table. VKATTN_TEST_CASES
+// may select some of them.
+func conformToTable(t *testing.T, casesOf func(*session, cases.Target) []cases.Case) {
+	s := openTiers(t)
+	wanted, err := regexp.Compile(os.Getenv("VKATTN_TEST_CASES"))
+	require.NoError(t, err)
 	for _, dtype := range attention.DTypes() {
-		var tiers []cases.Target
-		for _, tt := range s.available() {
-			if tt.DType == dtype {
-				tiers = append(tiers, tt)
-			}
-		}
-		if len(tiers) == 0 {
-			continue
-		}
+		known := map[string]*checkedCase{} // shared by several tiers
 		t.Run(dtype.String(), func(t *testing.T) {
-			all := checkedCases(dtype)
-			for _, tt := range tiers {
+			t.Parallel()
+			for _, tt := range s.available() {
+				if tt.DType != dtype {
+					continue
+				}
+				var list []*checkedCase
+				for _, c := range casesOf(s, tt) {
+					if !wanted.MatchString(c.String()) {
+						continue
+					}
+					if known[c.String()] == nil {
+						known[c.String()] = &checkedCase{Case: c, dtype: dtype}
+					}
+					list = append(list, known[c.String()])
+				}
 				t.Run(tt.Tier.String(), func(t *testing.T) {
-					cases := all
-					switch {
-					case full():
-					case tt.Tier == attention.TierScalar:
-						cases = pipelineTurn(all, int(dtype)+s.turn, 3)
-					case onMatrices(tt):
-						which, tiers := s.matrixTier(tt) // one source
-						cases = pipelineTurn(all, which, tiers)
-					}
-					cases = levelShare(cases, all, func(c *checkedCase) []string { return caseFacets(c.Case) })
-					if tt.Tier == attention.TierCPU {
-						cases = slices.DeleteFunc(slices.Clone(cases), func(c *checkedCase) bool { return c.Cost() > 2e9 })
-					}
+					t.Parallel() // the end of one table would leave processors idle
 					start := time.Now()
-					results := conform(t, s, tt, cases)
-					t.Logf("%d cases in %v", len(cases), time.Since(start).Round(time.Millisecond))
-					for i, c := range cases {
+					results := conform(t, s, tt, list)
+					t.Logf("%d cases in %v", len(list), time.Since(start).Round(time.Millisecond))
+					for i, c := range list {
 						t.Run(c.String(), func(t *testing.T) {
 							if results[i] != nil {
 								t.Errorf("seed %d: %v", c.SeedValue(), results[i])
@@ -74,8 +85,27 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// checkedCase is a case of the table in one storage type, with its problem and reference.
-// They are made when a tier first needs them.
+// denseOf returns the cases of the dense table that a tier computes in a storage type.
+func denseOf(s *session, tt cases.Target) []cases.Case {
+	all := table(tt.DType)
+	some := all
+	switch {
+	case full():
+	case tt.Tier == attention.TierScalar:
+		some = pipelineTurn(all, int(tt.DType)+s.turn, 3)
+	case onMatrices(tt):
+		which, tiers := s.matrixTier(tt) // one source
+		some = pipelineTurn(all, which, tiers)
+	}
+	some = levelShare(some, all, caseFacets)
+	if tt.Tier == attention.TierCPU {
+		some = slices.DeleteFunc(slices.Clone(some), func(c cases.Case) bool { return c.Cost() > 2e9 })
+	}
+	return some
+}
+
+// checkedCase is a case of a table in one storage type, with its problem and reference.
+// They are made when a tier first needs them. Several tiers share them.
 type checkedCase struct {
 	cases.Case
 	dtype attention.DType
@@ -84,14 +114,6 @@ type checkedCase struct {
 	makeErr error
 	problem *cases.Problem
 	cases.Truth
-}
-
-func checkedCases(dtype attention.DType) []*checkedCase {
-	var all []*checkedCase
-	for _, c := range table(dtype) {
-		all = append(all, &checkedCase{Case: c, dtype: dtype})
-	}
-	return all
 }
 
 // prepare makes the problem.
@@ -104,6 +126,9 @@ func (c *checkedCase) prepare() error {
 	return c.makeErr
 }
 
+// dense reports whether the case is a call without options: its sequences all have one length.
+func (c *checkedCase) dense() bool { return c.Seqs == nil }
+
 // Bounds of the work in one submission: enough cases to be efficient, few enough to keep
 // memory small and every worker busy.
 const (
@@ -112,21 +137,12 @@ const (
 	batchFlops = 40e9
 )
 
-// checked is a case with its calls and the checks of their results.
-type checked interface {
-	jobs(tt cases.Target) ([]*job, error)
-	reference() error // computes what check needs
-	check(jobs []*job) (o accuracy.Report, lse *accuracy.Report, err error)
-	String() string
-	SeedValue() uint64
-	memory(dtype attention.DType) int64 // bytes of a call, about
-	Pipeline() string
-	Dims() int // of Q and V, which is what a kernel's length depends on
-	Flops() int64
-}
-
-func (c *checkedCase) memory(dtype attention.DType) (bytes int64) {
-	for _, n := range cases.LayOut(c.Case, dtype).Bytes {
+// memory is about how many bytes a call of the case takes.
+func (c *checkedCase) memory() (bytes int64) {
+	if !c.dense() {
+		return 2 * c.Memory(c.dtype)
+	}
+	for _, n := range cases.LayOut(c.Case, c.dtype).Bytes {
 		bytes += n
 	}
 	return bytes
@@ -138,7 +154,7 @@ var slots = make(chan struct{}, runtime.GOMAXPROCS(0))
 
 // conform runs all cases on a tier, several submissions at once, and returns the error of
 // each. It writes each result to the journal of t as soon as it is known.
-func conform[C checked](t *testing.T, s *session, tt cases.Target, list []C) []error {
+func conform(t *testing.T, s *session, tt cases.Target, list []*checkedCase) []error {
 	e := s.newEngine(tt)
 	n := cap(slots)
 	work := make(chan []int)
@@ -166,7 +182,7 @@ func conform[C checked](t *testing.T, s *session, tt cases.Target, list []C) []e
 			send() // its results are judged while others compile
 		}
 		batch = append(batch, i)
-		bytes += list[i].memory(tt.DType)
+		bytes += list[i].memory()
 		flops += 3 * list[i].Flops()
 		if len(batch) >= min(batchCases, max(1, len(list)/n)) || bytes >= batchBytes || flops >= batchFlops {
 			send()
@@ -184,7 +200,7 @@ func conform[C checked](t *testing.T, s *session, tt cases.Target, list []C) []e
 // byPipeline orders cases so that those of one pipeline are neighbours and two workers
 // seldom wait for the same one to be compiled. Long kernels come first: a long one at the
 // end would leave the other workers idle.
-func byPipeline[C checked](list []C) []int {
+func byPipeline(list []*checkedCase) []int {
 	order := make([]int, len(list))
 	keys := make([]string, len(list))
 	for i, c := range list {
@@ -198,7 +214,7 @@ func byPipeline[C checked](list []C) []int {
 
 // conformBatch runs cases in one submission. If that fails, it runs each case alone, so
 // that the others are still judged.
-func conformBatch[C checked](test string, e *engine, tt cases.Target, list []C, batch []int, results []error) {
+func conformBatch(test string, e *engine, tt cases.Target, list []*checkedCase, batch []int, results []error) {
 	jobs := map[int][]*job{}
 	entries := map[int]*entry{}
 	var all []*job
@@ -254,6 +270,9 @@ func (c *checkedCase) jobs(tt cases.Target) ([]*job, error) {
 	p, cfg := c.problem, c.Config(tt)
 	hidden, half := c.Hidden(), c.HalfSeen()
 	all := []*job{{Problem: p, cfg: cfg, before: p.Image}}
+	if !c.dense() {
+		return append(all, &job{Problem: p, cfg: cfg, before: p.Spoiled()}), nil
+	}
 	for _, first := range []int{hidden, half} {
 		j := &job{Problem: p, cfg: cfg, before: p.Image}
 		if first < c.Shape.Sk && !c.Layout.Aliases() {
@@ -285,6 +304,12 @@ func (c *checkedCase) check(jobs []*job) (o accuracy.Report, lse *accuracy.Repor
 	}
 	if err != nil {
 		return o, lse, err
+	}
+	if !c.dense() {
+		if err := p.Same(jobs[0].after, jobs[1].after); err != nil {
+			return o, lse, fmt.Errorf("what must not matter was spoiled, and the result changed: %w", err)
+		}
+		return o, lse, nil
 	}
 	if err := p.SameRows(jobs[0].after, jobs[1].after, c.Shape.Sk); err != nil {
 		if sameMemory(jobs[0].before, jobs[1].before) {

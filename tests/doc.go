@@ -10,7 +10,7 @@
 //	                   device, which must exist.
 //	VKATTN_VALIDATION  1: run under the validation layers; any message is a failure.
 //	VKATTN_TEST_LEVEL  how much is tested; internal/testlevel has the levels.
-//	VKATTN_TEST_CASES  a regular expression: only the cases with options whose names
+//	VKATTN_TEST_CASES  a regular expression: only the cases of the tables whose names
 //	                   match are computed.
 //	VKATTN_TEST_LOG    a file that gets a line of JSON for each case of a table as
 //	                   soon as it is judged: its errors and its times.

@@ -46,10 +46,11 @@ func paramCases(tt cases.Target) (some []cases.Case) {
 	return some
 }
 
-// Parameters in a buffer give the bits that push constants give.
+// Parameters in a buffer, with descriptors, give the bits that push constants give, with
+// addresses.
 func TestOptionsParamsInABuffer(t *testing.T) {
 	s := openDevice(t)
-	if s.dev.Caps().Limits.MaxPushConstantBytes <= leastPush {
+	if s.dev.Caps().Limits.MaxPushConstantBytes <= leastPush || !s.dev.Caps().BufferDeviceAddress {
 		t.Skip("the device has nothing to compare with")
 	}
 	narrow := narrowed(t, s)
@@ -63,13 +64,14 @@ func TestOptionsParamsInABuffer(t *testing.T) {
 				t.Run(c.Name, func(t *testing.T) {
 					p, err := cases.NewProblem(c, tt.DType)
 					require.NoError(t, err)
-					a := &job{Problem: p, cfg: c.Config(tt), before: p.Image}
 					b := &job{Problem: p, cfg: c.Config(tt), before: p.Image}
+					c.Access = attention.AccessAddresses
+					a := &job{Problem: p, cfg: c.Config(tt), before: p.Image}
 					for _, x := range []struct {
 						e      *engine
 						j      *job
 						module string // general or decode kernel
-					}{{pushed, a, "_(general|decode)_ssbo$"}, {buffered, b, "_(general|decode)_params_ssbo$"}} {
+					}{{pushed, a, "_(general|decode)_bda$"}, {buffered, b, "_(general|decode)_ssbo$"}} {
 						require.NoError(t, x.e.run([]*job{x.j}))
 						plan, err := x.e.plan(x.j)
 						require.NoError(t, err)

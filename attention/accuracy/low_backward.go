@@ -24,9 +24,9 @@ type GradientNoise struct{ DQ, DK, DV, DBias, DSinks []float64 }
 // LowBackward computes the gradients of a call by plain backward attention in the storage
 // type, as a chain of separate operations would, each rounding what it stores:
 //
-//	S, P                                    as [Low] has them
+//	S, P, O                                 as [Low] has them
 //	dP = round(dO Vᵀ)                       accumulated in float32
-//	dX = round(P (dP - Σ P dP + dLSE))      computed in float32
+//	dX = round(P (dP - Σ dO O + dLSE))      computed in float32
 //	dS = round(dX times the softcap's derivative)
 //	dQ = round(scale * dS K)                accumulated in float32, as dK and dV are
 //
@@ -125,7 +125,7 @@ func (g *lowGradients) chunk(w *lowWorker, s attention.Rows, kv int) {
 	w.scores(s)
 	rows := w.rows[:len(s.Rows)]
 	slopes, lse := make([][]float32, len(rows)), make([]float32, len(rows))
-	dO, dS := make([][]float32, len(rows)), make([][]float32, len(rows))
+	dO, dS, o := make([][]float32, len(rows)), make([][]float32, len(rows)), make([][]float32, len(rows))
 	noise := make([][]float64, len(rows)) // of dS; nil: none
 	if softcap != 0 {                     // its derivative takes the scores in front of it
 		w.eachRun(rows, s.B, kv, false, func(r *lowRow, i int, scores, keys []float32) {
@@ -142,7 +142,7 @@ func (g *lowGradients) chunk(w *lowWorker, s attention.Rows, kv int) {
 		dS[i] = make([]float32, 0, len(rows[i].scores))
 		if !rows[i].skip {
 			batch, at := w.queryRow(s.B, row)
-			dO[i] = make([]float32, dv)
+			dO[i], o[i] = make([]float32, dv), make([]float32, dv)
 			g.dO.ReadRow(dO[i], batch, s.H, at)
 		}
 	}
@@ -152,6 +152,7 @@ func (g *lowGradients) chunk(w *lowWorker, s attention.Rows, kv int) {
 		dots(dS[i][from:], dO[i], values)
 		for c, p := range weights {
 			dS[i][from+c] = w.round(dS[i][from+c])
+			addTimes(o[i], p, values[c*dv:][:dv])
 			key := int(w.key(r.entries[from+c]))
 			addTimes(rowOf(g, g.DV, s.B, kv, key, dv), p, dO[i])
 			if e := w.scoreError(r); g.noisy && e > leastNoise {
@@ -161,7 +162,13 @@ func (g *lowGradients) chunk(w *lowWorker, s attention.Rows, kv int) {
 	})
 	for i, row := range s.Rows {
 		if !rows[i].skip {
-			noise[i] = g.gradients(w, &rows[i], dS[i], slopes[i], lse[i], s.B, s.H, row)
+			var delta float32
+			for j, x := range o[i] {
+				if x != 0 { // dO may hold anything where the row attends to its sink alone
+					delta += dO[i][j] * w.round(x)
+				}
+			}
+			noise[i] = g.gradients(w, &rows[i], dS[i], slopes[i], lse[i], delta, s.B, s.H, row)
 		}
 	}
 	at := make([]int, len(rows))
@@ -182,13 +189,8 @@ func (g *lowGradients) chunk(w *lowWorker, s attention.Rows, kv int) {
 
 // gradients turns dP of a row into dS, and adds to dBias and dSinks. It returns the noise of
 // dS, or nil if there is none.
-func (g *lowGradients) gradients(w *lowWorker, r *lowRow, dS, slopes []float32, lse float32, b, h, row int) (noise []float64) {
-	var delta, dLSE [1]float32
-	for c, p := range r.scores {
-		if p != 0 {
-			delta[0] += p * dS[c]
-		}
-	}
+func (g *lowGradients) gradients(w *lowWorker, r *lowRow, dS, slopes []float32, lse, delta float32, b, h, row int) (noise []float64) {
+	var dLSE [1]float32
 	if g.dLSEGiven {
 		batch, at := w.queryRow(b, row)
 		g.dLSE.ReadRow(dLSE[:], batch, h, at)
@@ -199,12 +201,12 @@ func (g *lowGradients) gradients(w *lowWorker, r *lowRow, dS, slopes []float32, 
 		noise = make([]float64, len(dS))
 		for c, p := range r.scores {
 			if p != 0 {
-				spread += float64(p) * math.Abs(float64(dS[c]-delta[0]))
+				spread += float64(p) * math.Abs(float64(dS[c]-delta))
 			}
 		}
 		for c, p := range r.scores {
 			if p != 0 {
-				noise[c] = e * float64(p) * (float64(1-p)*math.Abs(float64(dS[c]-delta[0]+dLSE[0])) + spread)
+				noise[c] = e * float64(p) * (float64(1-p)*math.Abs(float64(dS[c]-delta+dLSE[0])) + spread)
 			}
 		}
 	}
@@ -212,7 +214,7 @@ func (g *lowGradients) gradients(w *lowWorker, r *lowRow, dS, slopes []float32, 
 		if p == 0 {
 			dS[c] = 0
 		} else {
-			dS[c] = w.round(p * (dS[c] - delta[0] + dLSE[0]))
+			dS[c] = w.round(p * (dS[c] - delta + dLSE[0]))
 		}
 	}
 	if g.DBias != nil {
@@ -227,9 +229,9 @@ func (g *lowGradients) gradients(w *lowWorker, r *lowRow, dS, slopes []float32, 
 	}
 	if g.DSinks != nil {
 		if p := float32(math.Exp(float64(w.sink(h) - lse))); p != 0 {
-			g.DSinks[h] -= p * (delta[0] - dLSE[0])
+			g.DSinks[h] -= p * (delta - dLSE[0])
 			if noise != nil {
-				g.Noise.DSinks[h] += e * float64(p) * (float64(1-p)*math.Abs(float64(delta[0]-dLSE[0])) + spread)
+				g.Noise.DSinks[h] += e * float64(p) * (float64(1-p)*math.Abs(float64(delta-dLSE[0])) + spread)
 			}
 		}
 	}

@@ -22,7 +22,7 @@ func checkAll(t tools, version string, constants []byte) error {
 	var stale []error
 	committed, err := os.ReadFile(filepath.Join(t.dir, "constants_gen.go"))
 	if err != nil || !bytes.Equal(committed, constants) {
-		stale = append(stale, errors.New("constants_gen.go is not what constants.glsl gives"))
+		stale = append(stale, errors.New("constants_gen.go is not what constants*.glsl give"))
 	}
 	if n := len(shaders.Catalog()); n != len(manifest.Modules) || n != len(shaders.Names()) {
 		stale = append(stale, fmt.Errorf("the catalogue has %d modules, the manifest %d, spv %d", n, len(manifest.Modules), len(shaders.Names())))

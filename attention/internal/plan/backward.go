@@ -102,12 +102,11 @@ func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest) (chos
 	return plan, fmt.Errorf("%w: gradients of %v %v on %s: %s", problem.ErrUnsupported, *cfg, r.Shape, dev.Info().Name, strings.Join(why, "; "))
 }
 
-// BackwardPushBytes is the size of the parameters of the kernels of gradients, BackwardBindings
-// the number of their storage buffers: one more holds the parameters where push constants are
-// too small.
+// Parameters and bindings of the kernels of gradients. With addresses the parameters are push
+// constants, with descriptors the last binding.
 const (
-	BackwardPushBytes = 256
-	BackwardBindings  = 15
+	BackwardPushBytes = GeneralPushBytes
+	BackwardBindings  = 16
 )
 
 // StatBytes are the bytes of a row's LSE and delta. Behind those of all rows, scratch memory
@@ -178,9 +177,6 @@ func (k *BackwardKernel) choose(limits *vk.Limits, tier problem.Tier, table []ba
 	name := "backward_" + backwardKernelNames[v.Kernel]
 	if table != nil {
 		name = fmt.Sprintf("backward_%v_%s", tier, backwardKernelNames[v.Kernel])
-		if ParamsInBuffer(limits) {
-			name += "_params"
-		}
 	}
 	v.module = dispatch.ModuleName(name, r.Access)
 	k.Kernel = v.module
@@ -246,16 +242,12 @@ func (k *BackwardKernel) setGrid(limits *vk.Limits, r *BackwardRequest) (reason 
 
 // backwardFits reports why backward modules do not fit a device's limits; "" if they do.
 func backwardFits(l *vk.Limits, access problem.Access) string {
-	bindings := uint32(BackwardBindings)
-	if ParamsInBuffer(l) {
-		if access == problem.AccessAddresses {
-			return fmt.Sprintf("the device has %d bytes of push constants, backward kernels take %d with addresses; with descriptors they take none",
-				l.MaxPushConstantBytes, BackwardPushBytes)
-		}
-		bindings++
-	}
-	if access == problem.AccessDescriptors && l.MaxStorageBuffers < bindings {
-		return fmt.Sprintf("the device binds %d buffers, backward kernels take %d", l.MaxStorageBuffers, bindings)
+	switch {
+	case access == problem.AccessAddresses && PushTooSmall(l):
+		return fmt.Sprintf("the device has %d bytes of push constants, backward kernels take %d with addresses; with descriptors they take none",
+			l.MaxPushConstantBytes, BackwardPushBytes)
+	case access == problem.AccessDescriptors && l.MaxStorageBuffers < BackwardBindings:
+		return fmt.Sprintf("the device binds %d buffers, backward kernels take %d", l.MaxStorageBuffers, BackwardBindings)
 	}
 	return ""
 }

@@ -93,7 +93,7 @@ func (v *BackwardVariant) constants() map[uint32]uint32 {
 	c[shaders.ConstDtype] = uint32(v.dtype)
 	c[shaders.ConstHeadDim], c[shaders.ConstHeadDimV] = v.headDim, v.headDimV
 	c[shaders.ConstCausal] = dispatch.BoolConstant(v.causal)
-	c[shaders.ConstLanesPerRow] = v.LanesPerRow()
+	c[shaders.ConstStatLanes] = v.LanesPerRow()
 	c[shaders.ConstHasDlse] = dispatch.BoolConstant(v.dLSE)
 	c[shaders.ConstAccumulate] = dispatch.BoolConstant(v.accumulate)
 	c[shaders.ConstHasDk], c[shaders.ConstHasDv] = dispatch.BoolConstant(v.dK), dispatch.BoolConstant(v.dV)

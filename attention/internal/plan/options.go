@@ -115,31 +115,30 @@ const (
 	DenseBindings  = 5
 )
 
-// Parameters and bindings of general modules. If the push constants are too small for
-// the parameters, a buffer holds them: the last binding.
+// Parameters and bindings of general modules. With addresses the parameters are push
+// constants, with descriptors the last binding.
 const (
 	GeneralPushBytes = 256
-	GeneralBindings  = 17
-	ParamsBinding    = GeneralBindings
+	GeneralBindings  = 18
+	ParamsBinding    = GeneralBindings - 1
 )
 
-// ParamsInBuffer reports whether general modules read their parameters from a buffer.
-// Before 1.4 Vulkan guarantees only 128 bytes of push constants. Such modules reach all
-// tensors through descriptors.
-func ParamsInBuffer(l *vk.Limits) bool { return l.MaxPushConstantBytes < GeneralPushBytes }
+// PushTooSmall reports whether general modules cannot use addresses, as their parameters
+// exceed the push constants. Before 1.4 Vulkan guarantees only 128 bytes of them.
+func PushTooSmall(l *vk.Limits) bool { return l.MaxPushConstantBytes < GeneralPushBytes }
 
 // generalFits reports why general modules do not fit a device's limits; "" if they do.
 func generalFits(l *vk.Limits, access problem.Access) string {
-	bindings, instead := uint32(GeneralBindings), "; buffers with device addresses need none"
-	if ParamsInBuffer(l) {
+	instead := "; buffers with device addresses need none"
+	if PushTooSmall(l) {
 		if access == problem.AccessAddresses {
 			return fmt.Sprintf("the device has %d bytes of push constants, the general kernel takes %d with addresses; with descriptors it takes none",
 				l.MaxPushConstantBytes, GeneralPushBytes)
 		}
-		bindings, instead = bindings+1, ""
+		instead = ""
 	}
-	if access == problem.AccessDescriptors && l.MaxStorageBuffers < bindings {
-		return fmt.Sprintf("the device binds %d buffers, the general kernel takes %d%s", l.MaxStorageBuffers, bindings, instead)
+	if access == problem.AccessDescriptors && l.MaxStorageBuffers < GeneralBindings {
+		return fmt.Sprintf("the device binds %d buffers, the general kernel takes %d%s", l.MaxStorageBuffers, GeneralBindings, instead)
 	}
 	return ""
 }

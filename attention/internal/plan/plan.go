@@ -220,7 +220,7 @@ func chooseVariant(caps *vk.Caps, cfg problem.Config, tier problem.Tier, r Reque
 		if v.IsDecode() {
 			v.Options.packRows = max(v.Options.packRows, 1) // the decode kernel packs rows even of a single head
 		}
-		v.module = dispatch.ModuleName(kernelName(tier, cfg.DType)+v.family(ParamsInBuffer(&caps.Limits)), r.Access)
+		v.module = dispatch.ModuleName(kernelName(tier, cfg.DType)+v.family(), r.Access)
 		if shared, reason = Fits(caps, v, r.Shape); reason == "" {
 			return v, shared, ""
 		}
@@ -311,20 +311,15 @@ func kernelName(tier problem.Tier, t problem.DType) string {
 }
 
 // family returns the part of a module's name that distinguishes the kernels of a tier,
-// "" for the dense kernel: scalar_ssbo, scalar_general_ssbo, coopmat_f16_decode_ssbo. It
-// ends in "_params" if the module reads its parameters from a buffer.
-func (v *Variant) family(paramsInBuffer bool) string {
-	name := "_general"
+// "" for the dense kernel: scalar_ssbo, scalar_general_ssbo, coopmat_f16_decode_ssbo.
+func (v *Variant) family() string {
 	switch {
 	case v.IsDecode():
-		name = "_decode"
-	case !v.Options.Any():
-		return ""
+		return "_decode"
+	case v.Options.Any():
+		return "_general"
 	}
-	if paramsInBuffer {
-		name += "_params"
-	}
-	return name
+	return ""
 }
 
 // workgroups returns the number of workgroups of a dense dispatch.
