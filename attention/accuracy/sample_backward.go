@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
+	"runtime"
 
 	"vkattn/attention"
 	"vkattn/attention/internal/par"
@@ -27,10 +28,10 @@ type gradientSample struct {
 // sampled compares about opt.Rows rows, and some keys of the first and the last head among
 // theirs.
 func (g *gradientCheck) sampled(opt Options) error {
-	a, d, dv := &g.a, g.cfg.HeadDim, g.cfg.ValueDim()
+	a, dv := &g.a, g.cfg.ValueDim()
 	n := opt.Rows
 	if n == 0 {
-		n = int(min(max(wholeProducts/(float64(a.Sk)*float64(3*d+2*dv)), 32), 1<<12))
+		n = sampledRows(g.cfg, a.Shape)
 	}
 	sample, err := SampleArgs(a.Args, n, opt.Seed)
 	if err != nil {
@@ -74,12 +75,11 @@ func (g *gradientCheck) sampled(opt Options) error {
 
 // sampleRoom refuses a sample that does not fit the host's memory.
 func (g *gradientCheck) sampleRoom(rows int) error {
-	return vk.CheckHostMemory("VerifyBackward", GradientSampleBytes(g.cfg, g.a.Shape, rows))
+	return vk.CheckHostMemory("VerifyBackward", gradientSampleBytes(g.cfg, g.a.Shape, rows))
 }
 
-// GradientSampleBytes is the host memory that VerifyBackward takes for a sample of rows of a
-// large problem.
-func GradientSampleBytes(cfg attention.Config, s attention.Shape, rows int) uint64 {
+// gradientSampleBytes is the host memory that a sample of rows of a large problem takes.
+func gradientSampleBytes(cfg attention.Config, s attention.Shape, rows int) uint64 {
 	both := cfg.HeadDim + cfg.ValueDim()
 	long := max(s.Sq, s.Sk)
 	return hostmem.Sum(
@@ -88,6 +88,26 @@ func GradientSampleBytes(cfg attention.Config, s attention.Shape, rows int) uint
 		hostmem.Product(s.Group(), s.Sq, cfg.ValueDim()*cfg.DType.Size()+4+8+8), // O, LSE and delta of a KV head
 		hostmem.Product(s.Sk, 8*(8+4), 64),                                      // scores and their gradients of the rows under way
 	)
+}
+
+// sampledRows is the number of rows that are sampled of a large problem unless the caller
+// says how many.
+func sampledRows(cfg attention.Config, s attention.Shape) int {
+	return int(min(max(wholeProducts/(float64(s.Sk)*float64(3*cfg.HeadDim+2*cfg.ValueDim())), 32), 1<<12))
+}
+
+// VerifyBackwardBytes is about the host memory that VerifyBackward takes for a problem
+// without bias, in addition to its tensors.
+func VerifyBackwardBytes(cfg attention.Config, s attention.Shape) uint64 {
+	if gradientProducts(cfg, s) > wholeProducts {
+		return gradientSampleBytes(cfg, s, sampledRows(cfg, s))
+	}
+	const element = 8 + 4 + 8 + 2*(4+8+4+8) // reference, low and noise, and those to compare in slices that grow
+	keys := hostmem.Product(s.B, s.KVHeads(), s.Sk)
+	return hostmem.Sum(
+		hostmem.Product(s.B, s.Hq, s.Sq, cfg.HeadDim, element),
+		hostmem.Product(keys, uint64(cfg.HeadDim+cfg.ValueDim()), uint64(element)),
+		hostmem.Product(min(uint64(runtime.GOMAXPROCS(0)), hostmem.Product(s.B, s.KVHeads())), 64, uint64(s.Sk), 2*(8+8+8+8)))
 }
 
 // score applies the options to a scaled product in float64. slope is the derivative of the
@@ -158,7 +178,7 @@ func (s *gradientSample) rows(sample []attention.Rows) error {
 			}
 		})
 		for i, row := range head.Rows {
-			r.add(rowPosition{head.B, head.H, row}, read, ref[i*d:][:d], low[i*d:][:d], nil)
+			r.add(rowPosition{head.B, head.H, row}, read, ref[i*d:][:d], low[i*d:][:d], nil, len(s.visible(nil, head.B, head.H, row)) == 0)
 		}
 	}
 	s.verdict.Rows = len(r.at)
@@ -315,7 +335,7 @@ func (s *gradientSample) keysOf(sample []attention.Rows, want tensors.GradientSe
 			}
 			for i := range sums {
 				ref, low := t.of(&sums[i])
-				t.rows.add(rowPosition{b, kv, sums[i].key}, read, ref, low, nil)
+				t.rows.add(rowPosition{b, kv, sums[i].key}, read, ref, low, nil, allZero(sums[i].lowDV) && allZero(ref))
 			}
 		}
 		s.verdict.Keys += len(sums)

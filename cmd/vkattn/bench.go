@@ -31,7 +31,8 @@ type benchFlags struct {
 	peers, save                                               []string
 	peerTimeout                                               time.Duration
 	seed                                                      uint64
-	baselines                                                 string
+	baselines, passes                                         string
+	onePass                                                   bool // a suite has the passes of --pass alone
 	optionSweepFlags
 }
 
@@ -66,6 +67,12 @@ prints the bytes of K and V per second as a share of the speed of a device copy.
 --varlen, --page-size, --kv-dtype, --sparse-ratio and the flags listed after them set
 the options of each call. The data is random: the order of pages, the sparse tokens,
 and normal numbers that are quantised. Peers only get problems without these options.
+
+--pass times the backward pass, or forward and backward in turn. Its TFLOP/s count as
+2.5 and 3.5 times the flops of the forward pass, whatever the kernel computes twice. The
+gradients of a row are verified like results: all of a small problem, and rows of dQ and
+keys of dK and dV of a large one. The column "memory" has the tensors of the pass and the
+scratch memory of its kernels.
 
 --variant times the steps of the kernel's development. --ablate leaves out a part of
 the work and shows what it costs; such a result is wrong by design and not verified.
@@ -103,6 +110,7 @@ memory, 4 device failure` + signalHelp,
 	f.DurationVar(&o.minTime, "min-time", 0, "time each row for at least this long, e.g. 2s")
 	f.StringVarP(&o.format, "output", "o", "md", "md, csv, json or jsonl")
 	f.StringVar(&o.suite, "suite", "", suitesUsage())
+	f.StringVar(&o.passes, "pass", "", "`list` of what to time: fwd, bwd (dQ, dK and dV, from O and LSE of a forward pass) or fwdbwd, one row each (default: that of the suite, or fwd)")
 	f.StringArrayVar(&o.peers, "peer", nil, "`command` that times another implementation, such as \"python3 scripts/peer_torch.py flash\" (repeatable)")
 	f.DurationVar(&o.peerTimeout, "peer-timeout", peer.DefaultTimeout, "stop a peer whose answer takes longer")
 	f.StringVar(&o.variant, "variant", "", "`list` of steps of the ladder of kernel versions, v1 to v8, or all")

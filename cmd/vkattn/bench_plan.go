@@ -21,14 +21,16 @@ type benchPlan struct {
 	variants  []int
 	ablations []attention.Ablation
 	baselines []bench.Baseline // nil: those of the suites
+	passes    []bench.Pass     // empty: those of the suite, or the forward pass
 	options   bench.OptionSweep
 	format    bench.Format
 	saved     []saved
+	onePass   bool // the command has no rows of several passes: suites choose none
 }
 
 // plan parses the flags of a command that prints in the given formats. It needs no device.
 func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
-	p := &benchPlan{}
+	p := &benchPlan{onePass: o.onePass}
 	for _, l := range []struct {
 		flag, text string
 		to         *[]int
@@ -72,6 +74,7 @@ func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 		{"suite", words(&p.suites, o.suite, bench.ParseSuite)},
 		{"variant", words(&p.variants, variants, bench.ParseVariant)},
 		{"ablate", words(&p.ablations, o.ablate, attention.ParseAblation)},
+		{"pass", words(&p.passes, o.passes, bench.ParsePass)},
 		{"baseline", words(&p.baselines, o.baselines, bench.ParseBaseline)},
 	} {
 		if f.err != nil {
@@ -115,20 +118,32 @@ func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 		if err == nil {
 			problems, err = p.options.Apply(problems)
 		}
+		if err == nil {
+			problems, err = bench.AtPasses(problems, p.passes)
+		}
 		if err != nil {
 			return nil, badInput(err)
 		}
 		return problems, nil
 	}
-	dtypes := p.lists.DType
-	if len(dtypes) == 0 {
-		dtypes = []attention.DType{attention.F16}
-	}
 	var out []bench.Problem
 	var names []string
 	for _, s := range p.suites {
 		names = append(names, s.Name)
+		dtypes, passes := p.lists.DType, p.passes
+		if len(dtypes) == 0 {
+			dtypes = s.DTypes
+		}
+		if len(dtypes) == 0 {
+			dtypes = []attention.DType{attention.F16}
+		}
+		if len(passes) == 0 && !p.onePass {
+			passes = s.Passes
+		}
 		list, err := s.Problems(dtypes)
+		if err == nil {
+			list, err = bench.AtPasses(list, passes)
+		}
 		if err != nil {
 			return nil, badInput(err)
 		}

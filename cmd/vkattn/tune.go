@@ -69,6 +69,7 @@ than --tolerance allows, 2 bad flags, 3 no problem is supported and fits the mem
 
 // validate parses the flags and returns the errors that need no device to be found.
 func (o *tuneFlags) validate() (*benchPlan, error) {
+	o.onePass = true
 	plan, err := o.plan([]bench.Format{"md", "json"})
 	if err != nil {
 		return nil, err

@@ -68,6 +68,9 @@ func (b Baseline) isReference() bool { return b == BaselineByMask || b == Baseli
 
 // applies reports whether a problem has this baseline.
 func (b Baseline) applies(p Problem, dev *vk.Device) bool {
+	if p.Pass != PassForward {
+		return false
+	}
 	switch b {
 	case BaselineByMask:
 		return p.Config.KV == attention.KVSame

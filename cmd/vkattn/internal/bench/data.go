@@ -16,10 +16,11 @@ import (
 type data struct {
 	problem    Problem
 	args       attention.Args
-	rows, keys []int   // of each sequence
-	firstRow   []int   // first row of each sequence in packed Q and O
-	firstKey   []int   // first key of each sequence in packed K and V
-	table      []int32 // block table, stride entries for each sequence
+	grad       attention.BackwardArgs // dO and the gradients, without Args; zero for a forward pass
+	rows, keys []int                  // of each sequence
+	firstRow   []int                  // first row of each sequence in packed Q and O
+	firstKey   []int                  // first key of each sequence in packed K and V
+	table      []int32                // block table, stride entries for each sequence
 	stride     int
 	offsets    []int32 // of the lists of tokens
 	tokens     []int32 // sparse tokens
@@ -44,6 +45,7 @@ func newData(p Problem, seed uint64) *data {
 	d.sequences(r)
 	d.tensors(seed)
 	d.lists(r)
+	d.gradients(seed)
 	return d
 }
 
@@ -212,7 +214,8 @@ func choose(n, k int, r *rand.Rand) []int32 {
 
 // bytes is the size of all arguments.
 func (d *data) bytes() (n uint64) {
-	for i, o := range operands.List(d.problem.Config, &d.args) {
+	a := d.all()
+	for i, o := range operands.ListBackward(d.problem.Config, &a) {
 		if o.Of == i {
 			n += uint64(len(o.Host()))
 		}

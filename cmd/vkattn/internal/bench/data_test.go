@@ -100,7 +100,7 @@ func TestAVWithinKTakesNoMemory(t *testing.T) {
 	d := newData(p, 1)
 	l := newCPURunner(d)
 	a := l.layout.args(p.Config, l.first, 3)
-	require.NoError(t, attention.CheckArgs(p.Config, a))
+	require.NoError(t, attention.CheckArgs(p.Config, a.Args))
 	require.Equal(t, &a.K.Host[0], &a.V.Host[0])
 	require.Equal(t, a.K.Offset, a.V.Offset)
 	require.NotZero(t, a.K.Offset)

@@ -12,7 +12,7 @@ import (
 var csvColumns = []string{"device", "driver", "version", "seed", "tier", "tile", "batch", "heads", "heads_kv", "seqlen_q", "seqlen_k", "headdim", "headdim_v",
 	"causal", "dtype", "status", "reason", "ms_min", "ms_median", "ms_max", "samples", "tflops", "max_error", "nmse", "checked_rows", "memory_bytes",
 	"peer", "variant", "ablation", "ablation_tflops", "timer", "sets", "samples_ms", "sm_mhz", "memory_mhz", "power_watts", "celsius",
-	"line", "baseline", "options", "splits", "kv_bytes", "tb_per_s", "sparse_ratio", "nan", "max_abs"}
+	"line", "baseline", "options", "splits", "kv_bytes", "tb_per_s", "sparse_ratio", "nan", "max_abs", "pass", "layers", "checked_keys"}
 
 // csvPrinter adds a column "x NAME" for each peer and baseline of the run.
 type csvPrinter struct {
@@ -76,7 +76,8 @@ func (p *csvPrinter) Row(r *Row) error {
 		result = *r.Result
 	}
 	record = append(record, r.Line, string(r.Baseline), r.OptionText, number(float64(r.Splits), r.Splits > 0), number(float64(r.KVBytes), r.KVBytes > 0),
-		number(r.TBs, r.TBs > 0), number(r.SparseRatio, r.SparseRatio > 0), number(float64(result.NaN), r.Result != nil), number(float64(result.MaxAbs), r.Result != nil))
+		number(r.TBs, r.TBs > 0), number(r.SparseRatio, r.SparseRatio > 0), number(float64(result.NaN), r.Result != nil), number(float64(result.MaxAbs), r.Result != nil),
+		r.Pass.String(), number(float64(r.Layers), r.Layers > 0), number(float64(r.Checked.Keys), r.Checked.Keys > 0))
 	for _, other := range p.info.others() {
 		x, ok := r.Versus[other]
 		record = append(record, number(x, ok && timed))

@@ -42,8 +42,22 @@ func (p *mdPrinter) Close(info *RunInfo) error {
 
 // results prints a line for each row, and the comparisons with peers below.
 func (p *mdPrinter) results(info *RunInfo) error {
-	m := markdown.New("device<", "tier<", "tile<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<",
-		"ms min", "ms median", "ms max", "TFLOP/s")
+	m := markdown.New("device<", "tier<", "tile<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<")
+	passes, layers := false, false
+	for _, r := range p.rows {
+		passes, layers = passes || r.Pass != PassForward, layers || r.Layers > 0
+	}
+	if passes {
+		m.Column("pass<")
+	}
+	for _, c := range []string{"ms min", "ms median", "ms max"} {
+		m.Column(c)
+	}
+	if layers {
+		m.Column("layers")
+		m.Column("ms of all layers")
+	}
+	m.Column("TFLOP/s")
 	for _, other := range info.others() {
 		m.Column("x " + other)
 	}
@@ -64,16 +78,24 @@ func (p *mdPrinter) results(info *RunInfo) error {
 	}
 	for _, r := range p.rows {
 		row := []any{r.Device, r.Name(), r.Tile, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv, r.Causal, r.DType}
-		switch r.Status {
-		case OK:
-			row = append(row, digits(r.Ms.Min), digits(r.Ms.Median), digits(r.Ms.Max), "-")
-			if !IsCopy(r.Name()) {
-				row[len(row)-1] = digits(r.TFLOPs)
-			}
-		case Fail, OOM:
-			row = append(row, "-", "-", "-", string(r.Status))
+		if passes {
+			row = append(row, r.Pass)
+		}
+		if r.Status == OK {
+			row = append(row, digits(r.Ms.Min), digits(r.Ms.Median), digits(r.Ms.Max))
+		} else {
+			row = append(row, "-", "-", "-")
+		}
+		if layers {
+			row = append(row, layersText(r)...)
+		}
+		switch {
+		case r.Status == OK && !IsCopy(r.Name()):
+			row = append(row, digits(r.TFLOPs))
+		case r.Status == Fail, r.Status == OOM:
+			row = append(row, string(r.Status))
 		default:
-			row = append(row, "-", "-", "-", "-")
+			row = append(row, "-")
 		}
 		for _, other := range info.others() {
 			row = append(row, ratio(r, other))
@@ -98,6 +120,17 @@ func (p *mdPrinter) results(info *RunInfo) error {
 		return err
 	}
 	return p.comparisons()
+}
+
+// layersText is the number of layers of a model and the time of all of them.
+func layersText(r *Row) []any {
+	switch {
+	case r.Layers == 0:
+		return []any{"-", "-"}
+	case r.Status != OK:
+		return []any{r.Layers, "-"}
+	}
+	return []any{r.Layers, digits(float64(r.Layers) * r.Ms.Median)}
 }
 
 func (p *mdPrinter) comparisons() error {

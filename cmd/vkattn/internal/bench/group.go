@@ -54,6 +54,9 @@ func (g *group) close() {
 // time it returns nil and a row with the reason. An ablation is wrong by design: it is
 // run but not verified.
 func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
+	if g.problem.Pass != PassForward {
+		return g.backward(ctx, s)
+	}
 	row := g.row(g.problem, s)
 	if g.problem.Blocks > 0 { // KVBytes needs memory for the block mask
 		if g.kvBytes == 0 {

@@ -4,6 +4,7 @@ import (
 	"runtime"
 
 	"vkattn/attention"
+	"vkattn/attention/accuracy"
 	"vkattn/vk"
 	"vkattn/vk/hostmem"
 )
@@ -13,7 +14,7 @@ import (
 type footprint struct {
 	tensors uint64 // Q, K, V, O and scales, of which each input set has a copy
 	lists   uint64 // tables, lists and masks, which all sets share
-	o       uint64 // O in the storage type
+	o       uint64 // what is read back: O in the storage type, or the gradients
 	host    uint64 // host memory from which the lists are built
 }
 
@@ -70,7 +71,14 @@ func (p Problem) footprint() (f footprint) {
 	if c.KV.Scaled() {
 		perKey += 8
 	}
-	f.tensors = hostmem.Sum(hostmem.Product(rows, hq, u(c.HeadDim), u(c.DType.Size())), f.o, hostmem.Product(keys, hkv, perKey))
+	q, kv := hostmem.Product(rows, hq, u(c.HeadDim), u(c.DType.Size())), hostmem.Product(keys, hkv, perKey)
+	dKV := kv
+	if p.SharedKV { // dV has the strides of K
+		dKV = hostmem.Product(kv, 2)
+	}
+	grad, outputs := p.gradientBytes(f.o, q, dKV, hostmem.Product(rows, hq))
+	f.tensors = hostmem.Sum(q, f.o, kv, grad)
+	f.o = max(f.o, outputs)
 
 	const integer, word = 4, 8
 	f.host = hostmem.Product(n.sequences, 4*word) // rows, keys and their first, of each sequence
@@ -127,7 +135,7 @@ func (p Problem) padded(baseline Baseline) Problem {
 
 // setBytes is the memory of all input sets if their copies fill rotation bytes.
 func (f footprint) setBytes(rotation uint64) uint64 {
-	const slack = 7 * setAlign // of the tensors
+	const slack = 12 * setAlign // of the tensors
 	if f.tensors < rotation {
 		return hostmem.Sum(f.tensors, rotation, f.lists, slack)
 	}
@@ -137,6 +145,9 @@ func (f footprint) setBytes(rotation uint64) uint64 {
 // verifyBytes is the memory of the reference and of the rows compared with it.
 func (p Problem) verifyBytes() uint64 {
 	s, c := p.Shape, p.Config
+	if p.Pass != PassForward {
+		return accuracy.VerifyBackwardBytes(c, s)
+	}
 	n := p.counts()
 	perRow := hostmem.Product(s.Sk, c.HeadDim+c.ValueDim())
 	// At least a row of each sequence; at most those that fit the budget, or all.

@@ -26,7 +26,7 @@ func (g *group) peer(ctx context.Context, p Peer) (*candidate, *Row) {
 	g.peers = append(g.peers, p)
 	answer, err := p.Problem(ctx, peer.Problem{
 		B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk, D: c.HeadDim, Dv: c.ValueDim(),
-		Causal: c.Causal.String(), DType: c.DType.String(), Scale: c.ScaleValue(), Sets: sets, Seed: g.Seed,
+		Causal: c.Causal.String(), DType: c.DType.String(), Pass: passOf(g.problem.Pass), Scale: c.ScaleValue(), Sets: sets, Seed: g.Seed,
 	})
 	if err != nil {
 		return nil, g.stop(row, err)
@@ -44,6 +44,15 @@ func (g *group) peer(ctx context.Context, p Peer) (*candidate, *Row) {
 			MaxError: number(answer.Checked.MaxError), NMSE: number(answer.Checked.NMSE)}
 	}
 	return &candidate{row: row, onCPU: g.Device == nil, run: p.Time}, row
+}
+
+// passOf is the pass in a request. The forward pass has no name there, for peers that know
+// no other.
+func passOf(p Pass) string {
+	if p == PassForward {
+		return ""
+	}
+	return p.String()
 }
 
 func (p Problem) peerRow(by Peer, label string) *Row {
@@ -72,6 +81,8 @@ func peerStatus(err error) (Status, bool) {
 	switch {
 	case errors.Is(err, peer.ErrUnsupported):
 		return Unsupported, true
+	case errors.Is(err, peer.ErrOutOfMemory):
+		return OOM, true
 	case errors.Is(err, peer.ErrWrong):
 		return Fail, true
 	}

@@ -12,13 +12,18 @@ type Problem struct {
 	Shape  attention.Shape
 	Config attention.Config // without Tier
 	Options
-	Line string // name of the problem in its suite, if that has names
+	Line   string // name of the problem in its suite, if that has names
+	Pass   Pass
+	Layers int // calls of a model, whose total a table shows; 0: none
 }
 
 func (p Problem) String() string {
 	s := fmt.Sprintf("%v %v", p.Config, p.Shape)
 	if p.Options != (Options{}) {
 		s += " " + p.Options.String()
+	}
+	if p.Pass != PassForward {
+		s += " " + p.Pass.String()
 	}
 	return s
 }
@@ -85,7 +90,7 @@ func (s *Sweep) Problems() ([]Problem, error) {
 func (p Problem) row(device string) *Row {
 	s, c := p.Shape, p.Config
 	row := &Row{Device: device, B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
-		D: c.HeadDim, Dv: c.ValueDim(), Causal: c.Causal, DType: c.DType, KV: c.KV, Line: p.Line, problem: p}
+		D: c.HeadDim, Dv: c.ValueDim(), Causal: c.Causal, DType: c.DType, KV: c.KV, Line: p.Line, Pass: p.Pass, Layers: p.Layers, problem: p}
 	if p.Blocks == 0 { // with a block mask group.candidate does it, after a check of memory
 		row.KVBytes = p.KVBytes()
 	}
@@ -107,12 +112,12 @@ func (p Problem) tensors() (q, k, v, o uint64) {
 }
 
 // TFLOPs is 2*B*Hq*(Dqk+Dv)*cells / ms, in 10^12 per second. cells is the number of
-// unmasked (row, col) pairs.
+// unmasked (row, col) pairs. A backward pass counts as 2.5 times a forward pass, both as 3.5.
 func TFLOPs(p Problem, ms float64) float64 {
 	if ms <= 0 {
 		return 0
 	}
 	s, c := p.Shape, p.Config
-	flops := 2 * float64(s.Hq) * float64(c.HeadDim+c.ValueDim()) * p.cells()
+	flops := 2 * float64(s.Hq) * float64(c.HeadDim+c.ValueDim()) * p.cells() * p.Pass.flops()
 	return flops / (ms * 1e-3) / 1e12
 }

@@ -40,6 +40,8 @@ type Row struct {
 	Ablation string   `json:"ablation,omitempty"` // the part of the work that was left out
 	Baseline Baseline `json:"baseline,omitempty"` // set if the row is a baseline
 	Line     string   `json:"line,omitempty"`     // name of the problem in its suite
+	Pass     Pass     `json:"pass,omitzero"`      // what was timed: fwd, bwd or fwdbwd
+	Layers   int      `json:"layers,omitzero"`    // calls of a model, of one of which Ms is the time
 
 	Tile   string           `json:"tile,omitempty"`
 	B      int              `json:"batch"`
@@ -100,10 +102,11 @@ func (r *Row) plan(p attention.Plan, s Spec) {
 
 // Checked is the outcome of verification.
 type Checked struct {
-	Rows     int    `json:"rows"`      // softmax rows compared with the reference
-	Of       int64  `json:"of"`        // softmax rows of the problem
-	MaxError Number `json:"max_error"` // largest |O - reference|
-	NMSE     Number `json:"nmse"`      // squared error over squared reference
+	Rows     int    `json:"rows"`          // softmax rows compared with the reference
+	Of       int64  `json:"of"`            // softmax rows of the problem
+	Keys     int    `json:"keys,omitzero"` // keys of KV heads compared, of a backward pass
+	MaxError Number `json:"max_error"`     // largest error of O, or of any gradient
+	NMSE     Number `json:"nmse"`          // squared error over squared reference
 }
 
 // Number is a float64 whose NaN and Inf, which wrong results have, are null in JSON.

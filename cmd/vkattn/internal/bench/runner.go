@@ -14,10 +14,14 @@ import (
 type runner interface {
 	// once computes input set 0 and returns O, which is filled with NaN before.
 	once(ctx context.Context, w *work) ([]byte, error)
+	// gradients computes O and LSE of every input set and the gradients of set 0, which are
+	// filled with NaN before. It returns the outputs by the name of their operand.
+	gradients(ctx context.Context, w *work) (map[string][]byte, error)
 	// timed runs n times, each on the next input set, and returns the time of each run.
 	timed(ctx context.Context, w *work, n int) ([]time.Duration, error)
 	// args are the arguments of input set 0 in the runner's memory.
 	args() attention.Args
+	all() attention.BackwardArgs
 	sets() int
 	timer() string // "device" or "wall"
 	close()
@@ -26,16 +30,31 @@ type runner interface {
 // work is what a row runs.
 type work struct {
 	op    *attention.Op
+	pass  Pass
 	split func(attention.Args) []attention.Args // one run as several calls; nil: one call
 	cuda  bool                                  // tier cuda, timed by CUDA events
 }
 
 // run records one run on a stream, or computes it on the CPU for a nil stream.
-func (w *work) run(s *vk.Stream, a attention.Args) error {
-	if w.split == nil {
-		return w.op.Forward(s, a)
+func (w *work) run(s *vk.Stream, a attention.BackwardArgs) error {
+	if w.pass == PassBackward {
+		return w.op.Backward(s, a)
 	}
-	for _, one := range w.split(a) {
+	if w.pass == PassBoth {
+		if err := w.op.Forward(s, a.Args); err != nil {
+			return err
+		}
+		if s != nil {
+			if err := s.Barrier(); err != nil {
+				return err
+			}
+		}
+		return w.op.Backward(s, a)
+	}
+	if w.split == nil {
+		return w.op.Forward(s, a.Args)
+	}
+	for _, one := range w.split(a.Args) {
 		if err := w.op.Forward(s, one); err != nil {
 			return err
 		}
@@ -46,15 +65,15 @@ func (w *work) run(s *vk.Stream, a attention.Args) error {
 // cpuRunner runs tier cpu and times it by the wall clock.
 type cpuRunner struct {
 	cfg    attention.Config
-	first  attention.Args // of set 0
-	o      []byte
+	first  attention.BackwardArgs // of set 0
+	o      map[string][]byte      // the outputs by the name of their operand
 	layout sets
 	next   int
 }
 
 func newCPURunner(d *data) *cpuRunner {
-	l := &cpuRunner{cfg: d.problem.Config, first: operands.Clone(d.args)}
-	list := operands.List(l.cfg, &l.first)
+	l := &cpuRunner{cfg: d.problem.Config, first: operands.CloneBackward(d.all()), o: map[string][]byte{}}
+	list := operands.ListBackward(l.cfg, &l.first)
 	l.layout = newSets(list, hostRotation)
 	var placed [][]byte
 	for i, o := range list {
@@ -66,7 +85,7 @@ func newCPURunner(d *data) *cpuRunner {
 		}
 		memory := make([]byte, l.layout.bytes(i))
 		if o.Output {
-			l.o = memory[:len(in)]
+			l.o[o.Name] = memory[:len(in)]
 		} else {
 			copies := l.layout.count
 			if l.layout.stride[i] == 0 {
@@ -82,16 +101,37 @@ func newCPURunner(d *data) *cpuRunner {
 	return l
 }
 
-func (l *cpuRunner) args() attention.Args { return operands.Clone(l.first) }
+func (l *cpuRunner) args() attention.Args { return operands.Clone(l.first.Args) }
+
+func (l *cpuRunner) all() attention.BackwardArgs { return operands.CloneBackward(l.first) }
 
 func (l *cpuRunner) once(_ context.Context, w *work) ([]byte, error) {
-	for i := range l.o {
-		l.o[i] = 0xff
+	for i := range l.o["O"] {
+		l.o["O"][i] = 0xff
 	}
-	if err := w.run(nil, l.args()); err != nil {
+	if err := w.run(nil, l.all()); err != nil {
 		return nil, err
 	}
-	return l.o, nil
+	return l.o["O"], nil
+}
+
+func (l *cpuRunner) gradients(ctx context.Context, w *work) (map[string][]byte, error) {
+	for set := range l.layout.count {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if err := w.op.Forward(nil, l.layout.args(l.cfg, l.first, set).Args); err != nil {
+			return nil, err
+		}
+	}
+	for name, o := range l.o {
+		for i := range o {
+			if name != "O" && name != "LSE" {
+				o[i] = 0xff
+			}
+		}
+	}
+	return l.o, w.op.Backward(nil, l.all())
 }
 
 func (l *cpuRunner) timed(ctx context.Context, w *work, n int) ([]time.Duration, error) {

@@ -16,10 +16,9 @@ import (
 type deviceRunner struct {
 	deviceClock
 	cfg    attention.Config
-	first  attention.Args // of set 0
+	first  attention.BackwardArgs // of set 0
 	memory []*vk.Buffer
-	o      *vk.Buffer
-	oBytes uint64
+	o      map[string]deviceOutput // by the name of their operand
 	layout sets
 	next   int
 	events []*cudapath.Event // of tier cuda, whose kernels the stream's timestamps do not see
@@ -29,7 +28,7 @@ type deviceRunner struct {
 // is exportable can be imported by CUDA.
 func newDeviceRunner(ctx context.Context, dev *vk.Device, d *data, exportable bool) (l *deviceRunner, err error) {
 	exportable = exportable && dev.Caps().ExternalMemoryFd // without it tier cuda refuses its rows
-	l = &deviceRunner{cfg: d.problem.Config, first: operands.Clone(d.args), deviceClock: deviceClock{stamps: dev.Caps().Limits.TimestampValidBits > 0}}
+	l = &deviceRunner{cfg: d.problem.Config, first: operands.CloneBackward(d.all()), o: map[string]deviceOutput{}, deviceClock: deviceClock{stamps: dev.Caps().Limits.TimestampValidBits > 0}}
 	defer func() {
 		if err != nil {
 			l.close()
@@ -38,7 +37,7 @@ func newDeviceRunner(ctx context.Context, dev *vk.Device, d *data, exportable bo
 	if l.stream, err = dev.NewStream("bench"); err != nil {
 		return nil, err
 	}
-	list := operands.List(l.cfg, &l.first)
+	list := operands.ListBackward(l.cfg, &l.first)
 	l.layout = newSets(list, rotation(dev))
 	var inputs []int
 	for i, o := range list {
@@ -55,7 +54,7 @@ func newDeviceRunner(ctx context.Context, dev *vk.Device, d *data, exportable bo
 		l.memory = append(l.memory, b)
 		o.OnDevice(b)
 		if o.Output {
-			l.o, l.oBytes = b, uint64(len(in))
+			l.o[o.Name] = deviceOutput{b, uint64(len(in))}
 			continue
 		}
 		inputs = append(inputs, i)
@@ -81,23 +80,61 @@ func newDeviceRunner(ctx context.Context, dev *vk.Device, d *data, exportable bo
 	return l, l.stream.Wait(ctx)
 }
 
-func (l *deviceRunner) args() attention.Args { return operands.Clone(l.first) }
+// deviceOutput is an output of set 0.
+type deviceOutput struct {
+	buffer *vk.Buffer
+	bytes  uint64
+}
+
+func (o deviceOutput) fill(s *vk.Stream) error {
+	return s.Fill(vk.BufferRange{Buffer: o.buffer, Size: (o.bytes + 3) &^ 3}, 0xffffffff)
+}
+
+func (l *deviceRunner) args() attention.Args { return operands.Clone(l.first.Args) }
+
+func (l *deviceRunner) all() attention.BackwardArgs { return operands.CloneBackward(l.first) }
 
 func (l *deviceRunner) once(ctx context.Context, w *work) ([]byte, error) {
-	out := make([]byte, l.oBytes)
+	o := l.o["O"]
+	out := make([]byte, o.bytes)
 	if err := firstError(
-		func() error {
-			return l.stream.Fill(vk.BufferRange{Buffer: l.o, Size: (l.oBytes + 3) &^ 3}, 0xffffffff)
-		},
+		func() error { return o.fill(l.stream) },
 		l.stream.Barrier,
-		func() error { return w.run(l.stream, l.args()) },
+		func() error { return w.run(l.stream, l.all()) },
 		l.stream.Barrier,
-		func() error { return l.stream.Download(ctx, out, l.o, 0) },
+		func() error { return l.stream.Download(ctx, out, o.buffer, 0) },
 		func() error { return l.stream.Wait(ctx) },
 	); err != nil {
 		return nil, err
 	}
 	return out, nil
+}
+
+func (l *deviceRunner) gradients(ctx context.Context, w *work) (map[string][]byte, error) {
+	for set := range l.layout.count {
+		if err := w.op.Forward(l.stream, l.layout.args(l.cfg, l.first, set).Args); err != nil {
+			return nil, err
+		}
+	}
+	out := map[string][]byte{}
+	for name, o := range l.o {
+		if name == "O" || name == "LSE" {
+			continue
+		}
+		out[name] = make([]byte, o.bytes)
+		if err := o.fill(l.stream); err != nil {
+			return nil, err
+		}
+	}
+	if err := firstError(l.stream.Barrier, func() error { return w.op.Backward(l.stream, l.all()) }, l.stream.Barrier); err != nil {
+		return nil, err
+	}
+	for name, host := range out {
+		if err := l.stream.Download(ctx, host, l.o[name].buffer, 0); err != nil {
+			return nil, err
+		}
+	}
+	return out, l.stream.Wait(ctx)
 }
 
 func (l *deviceRunner) timed(ctx context.Context, w *work, n int) ([]time.Duration, error) {

@@ -88,8 +88,8 @@ func TestSetsAreAlignedAndFillTheRotation(t *testing.T) {
 	for i, o := range list {
 		o.OnHost(make([]byte, s.bytes(i)))
 	}
-	a := s.args(p.Config, d.args, 42)
-	require.NoError(t, attention.CheckArgs(p.Config, a))
+	a := s.args(p.Config, d.all(), 42)
+	require.NoError(t, attention.CheckArgs(p.Config, a.Args))
 	require.EqualValues(t, 42*4096, a.Q.Offset)
 	require.Equal(t, 1, func() int { s := newSets(list, 1); return s.count }())
 }

@@ -67,9 +67,9 @@ func lcm(a, b uint64) uint64 {
 func (s *sets) bytes(i int) uint64 { return s.stride[i]*uint64(s.count-1) + s.size[i] }
 
 // args returns the arguments of a set, given those of set 0.
-func (s *sets) args(cfg attention.Config, first attention.Args, set int) attention.Args {
-	a := operands.Clone(first)
-	for i, o := range operands.List(cfg, &a) {
+func (s *sets) args(cfg attention.Config, first attention.BackwardArgs, set int) attention.BackwardArgs {
+	a := operands.CloneBackward(first)
+	for i, o := range operands.ListBackward(cfg, &a) {
 		o.Skip(int64(s.stride[i] * uint64(set)))
 	}
 	return a
@@ -79,7 +79,11 @@ func (s *sets) args(cfg attention.Config, first attention.Args, set int) attenti
 func countSets(p Problem, rotation uint64) int {
 	q, k, v, o := p.tensors()
 	var total uint64
-	for _, n := range []uint64{q, k, v, o} {
+	list := []uint64{q, k, v, o}
+	if p.Pass != PassForward {
+		list = append(list, q, k, v, o)
+	}
+	for _, n := range list {
 		total = hostmem.Sum(total, hostmem.Product(hostmem.Sum(hostmem.Product(n, uint64(p.Config.DType.Size())), setAlign-1)/setAlign, setAlign))
 	}
 	if total >= rotation {

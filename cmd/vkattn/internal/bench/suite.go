@@ -13,11 +13,17 @@ type Suite struct {
 	About string
 	parts []Sweep
 	list  []Problem // further problems, in each storage type
-	// Baselines are those of the suite unless --baseline names others.
+	// Baselines, DTypes and Passes are those of the suite unless --baseline, --dtype or
+	// --pass name others. Without them: none, f16, the forward pass.
 	Baselines []Baseline
+	DTypes    []attention.DType
+	Passes    []Pass
 }
 
 var (
+	full               = []attention.Causal{attention.CausalNone}
+	topLeft            = []attention.Causal{attention.TopLeft}
+	everyPass          = []Pass{PassForward, PassBackward, PassBoth}
 	fullAndTopLeft     = []attention.Causal{attention.CausalNone, attention.TopLeft}
 	fullAndBottomRight = []attention.Causal{attention.CausalNone, attention.BottomRight}
 )
@@ -52,9 +58,29 @@ var Suites = []Suite{
 		list: seeds(), Baselines: []Baseline{BaselineByMask, BaselineCUDARef, BaselineSeparate}},
 	{Name: "decode", About: "one row over K and V of 256 MiB and more: contiguous, paged, quantised, sparse, of different lengths",
 		list: decode(), Baselines: []Baseline{BaselineContiguous, BaselineSeparate, BaselineCopy}},
+	{Name: "alone", About: "batch 8 of one head, head dims 16 to 128, lengths 256 to 65536, in f32: forward, backward and both", parts: []Sweep{
+		{Batch: []int{8}, Heads: []int{1}, SeqLen: []int{256, 1024, 4096, 8192, 16384, 32768, 65536}, HeadDim: []int{16, 32, 64, 128}, Causal: full},
+	}, DTypes: []attention.DType{attention.F32}, Passes: everyPass},
+	{Name: "plain", About: "one causal head, head dims 16 to 128, lengths 128 to 65536, in bf16 and f32: forward, backward and both", parts: []Sweep{
+		{Batch: []int{1}, Heads: []int{1}, SeqLen: []int{128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536}, HeadDim: []int{16, 32, 64, 128}, Causal: topLeft},
+	}, DTypes: []attention.DType{attention.BF16, attention.F32}, Passes: everyPass},
+	{Name: "models", About: "attention of all layers of transformers with 12, 24 and 36 layers, batch 4, length 1024, in bf16: forward, backward and both",
+		list: models(), DTypes: []attention.DType{attention.BF16}, Passes: everyPass},
 	{Name: "ladder", About: "batch 8, 8 heads, length 1024, head dim 128, full and causal", parts: []Sweep{
 		{Batch: []int{8}, Heads: []int{8}, SeqLen: []int{1024}, HeadDim: []int{128}, Causal: fullAndTopLeft},
 	}},
+}
+
+// models is the attention of one layer of the transformers of 768, 1024 and 1280 channels.
+func models() (list []Problem) {
+	for _, m := range []struct {
+		name          string
+		heads, layers int
+	}{{"small", 12, 12}, {"medium", 16, 24}, {"large", 20, 36}} {
+		list = append(list, Problem{Shape: attention.Shape{B: 4, Hq: m.heads, Hkv: m.heads, Sq: 1024, Sk: 1024},
+			Config: attention.Config{HeadDim: 64, HeadDimV: 64, Causal: attention.TopLeft}, Line: m.name, Layers: m.layers})
+	}
+	return list
 }
 
 // ParseSuite finds one of Suites.

@@ -37,6 +37,9 @@ func TestSuites(t *testing.T) {
 	require.Len(t, suiteProblems(t, "ablation", f16), 12)
 	require.Len(t, suiteProblems(t, "ladder", f16), 2)
 	require.Len(t, suiteProblems(t, "cuda", f16), 24)
+	require.Len(t, suiteProblems(t, "alone", attention.F32), 4*7)
+	require.Len(t, suiteProblems(t, "plain", attention.BF16, attention.F32), 2*4*10)
+	require.Len(t, suiteProblems(t, "models", attention.BF16), 3)
 	// What is compared per flop has the same flops.
 	for _, p := range suiteProblems(t, "gqa", f16) {
 		if p.Config.Causal == attention.CausalNone {
@@ -44,7 +47,7 @@ func TestSuites(t *testing.T) {
 		}
 	}
 	_, err := ParseSuite("everything")
-	require.ErrorContains(t, err, "forward, dims, gqa, ablation, cuda, seeds, decode, ladder")
+	require.ErrorContains(t, err, "forward, dims, gqa, ablation, cuda, seeds, decode, alone, plain, models, ladder")
 }
 
 func TestASweepNarrows(t *testing.T) {

@@ -98,6 +98,9 @@ func (p *Peer) Problem(ctx context.Context, problem Problem) (Answer, error) {
 	}
 	var a Answer
 	err := p.ask(ctx, "problem", problem, &a)
+	if err == nil && a.Pass != problem.Pass {
+		return a, &refusal{"the peer times no backward pass", ErrUnsupported}
+	}
 	return a, err
 }
 

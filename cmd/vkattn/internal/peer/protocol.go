@@ -29,9 +29,16 @@
 //	{"id":2,"status":"ok","memory_bytes":536870912,"checked":{"rows":256,"max_error":1e-4,"nmse":1e-8}}
 //	{"id":2,"status":"unsupported","reason":"no float32"}
 //	{"id":2,"status":"wrong","reason":"max error 0.5 is over 0.001"}
-//	{"id":2,"status":"error","reason":"out of memory"}
+//	{"id":2,"status":"oom","reason":"the scores take 64 GiB, 12 are free"}
+//	{"id":2,"status":"error","reason":"..."}
 //
 // After an answer other than ok the problem is over.
+//
+// A problem of a backward pass has "pass":"bwd", one of both passes "pass":"fwdbwd", and so
+// has the answer: a peer that does not repeat it times no backward pass. The gradient of O
+// is of normal numbers; the peer computes those of Q, K and V. The backward pass starts
+// from a forward pass that is not timed. memory_bytes is what one set takes before the
+// backward pass, with all that the forward pass keeps.
 //
 //	{"op":"time","id":3,"n":6}
 //
@@ -60,6 +67,7 @@ const protocol = 1
 var (
 	ErrUnsupported = errors.New("not supported by the peer")
 	ErrWrong       = errors.New("wrong result of the peer")
+	ErrOutOfMemory = errors.New("out of memory in the peer")
 )
 
 // Problem is the problem of a request: sizes in elements, causal and dtype by name.
@@ -73,6 +81,7 @@ type Problem struct {
 	Dv     int     `json:"headdim_v"`
 	Causal string  `json:"causal"`
 	DType  string  `json:"dtype"`
+	Pass   string  `json:"pass,omitempty"` // "bwd" or "fwdbwd"; "": the forward pass
 	Scale  float32 `json:"scale"`
 	Sets   int     `json:"sets"` // copies of the tensors to rotate through
 	Seed   uint64  `json:"seed"`
@@ -98,6 +107,7 @@ type Checked struct {
 // Answer is a peer's answer to a problem.
 type Answer struct {
 	Memory  uint64  `json:"memory_bytes"`
+	Pass    string  `json:"pass"` // that of the problem
 	Checked Checked `json:"checked"`
 }
 
@@ -121,7 +131,7 @@ var errFailed = errors.New("failed")
 
 // err is nil for "ok" and for no status at all.
 func (v verdict) err() error {
-	kind, known := map[string]error{"": nil, "ok": nil, "unsupported": ErrUnsupported, "wrong": ErrWrong, "error": errFailed}[v.Status]
+	kind, known := map[string]error{"": nil, "ok": nil, "unsupported": ErrUnsupported, "wrong": ErrWrong, "oom": ErrOutOfMemory, "error": errFailed}[v.Status]
 	switch {
 	case !known:
 		return fmt.Errorf("%w: status %s", errRubbish, quote(v.Status))

@@ -1,0 +1,136 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"vkattn/attention"
+	"vkattn/attention/accuracy"
+	"vkattn/attention/inputs"
+	"vkattn/vk/hostmem"
+)
+
+// gradients fills in dO and allocates dQ, dK and dV, with LSE of the forward pass.
+func (d *data) gradients(seed uint64) {
+	p, a, g := d.problem, &d.args, &d.grad
+	if p.Pass == PassForward {
+		return
+	}
+	t := p.Config.DType
+	g.DO = attention.Tensor{Host: inputs.New(int64(len(a.O.Host)/t.Size()), t, inputs.Normal, seed+4), Strides: a.O.Strides}
+	batches, rows := d.queryExtent()
+	a.LSE.Host = make([]byte, 4*int64(batches)*int64(rows)*int64(p.Shape.Hq))
+	g.DQ = attention.Tensor{Host: make([]byte, len(a.Q.Host)), Strides: a.Q.Strides}
+	g.DK = attention.Tensor{Host: make([]byte, len(a.K.Host)), Strides: a.K.Strides}
+	g.DV = attention.Tensor{Host: make([]byte, len(a.V.Host)), Strides: a.V.Strides}
+}
+
+// all are the arguments of the passes that the problem has.
+func (d *data) all() attention.BackwardArgs {
+	a := d.grad
+	a.Args = d.args
+	return a
+}
+
+// gradientBytes is the memory of what a backward pass has beyond a forward pass: LSE, dO,
+// dQ, dK and dV. outputs are those that are read back.
+func (p Problem) gradientBytes(o, q, kv, rows uint64) (all, outputs uint64) {
+	if p.Pass == PassForward {
+		return 0, 0
+	}
+	outputs = hostmem.Sum(q, kv)
+	return hostmem.Sum(outputs, o, hostmem.Product(rows, 4)), outputs
+}
+
+// backward plans a Spec of a backward pass, runs it once and verifies the gradients. If
+// there is nothing to time it returns nil and a row with the reason.
+func (g *group) backward(ctx context.Context, s Spec) (*candidate, *Row) {
+	row := g.row(g.problem, s)
+	if s.Lab != (attention.Experiment{}) {
+		return nil, g.stop(row, fmt.Errorf("%w: variants and ablations are those of the forward pass", attention.ErrUnsupported))
+	}
+	if g.problem.PageSize > 0 || g.problem.Config.KV != attention.KVSame {
+		return nil, g.stop(row, fmt.Errorf("%w: paged and quantised K and V have no gradients", attention.ErrUnsupported))
+	}
+	dev := g.Device
+	if s.Tier == attention.TierCPU {
+		dev = nil
+	}
+	cfg := g.problem.Config
+	cfg.Tier, cfg.Kernel = s.Tier, s.Kernel
+	op, err := attention.New(dev, cfg)
+	if err != nil {
+		return nil, g.stop(row, err)
+	}
+	g.closers = append(g.closers, op.Close)
+	w := &work{op: op, pass: g.problem.Pass}
+	var scratch uint64
+	if g.problem.Plain() {
+		// Planned before any memory is allocated: a refused row allocates none.
+		plan, err := op.PlanBackward(g.problem.Shape)
+		if err != nil {
+			return nil, g.stop(row, err)
+		}
+		row.backwardPlan(&plan)
+		scratch = plan.ScratchBytes
+	}
+	p, err := g.setup(ctx, dev, "", scratch)
+	if err != nil {
+		return nil, g.stop(row, err)
+	}
+	plan, err := op.PlanBackwardFor(p.runner.all())
+	if err != nil {
+		return nil, g.stop(row, err)
+	}
+	row.backwardPlan(&plan)
+	out, err := p.runner.gradients(ctx, w)
+	if err != nil {
+		return nil, g.stop(row, err)
+	}
+	row.Sets, row.Timer, row.SparseRatio = p.runner.sets(), p.runner.timer(), g.in.sparseRatio()
+	a := p.data.all()
+	for name, t := range map[string]*attention.Tensor{"DQ": &a.DQ, "DK": &a.DK, "DV": &a.DV} {
+		t.Host = out[name]
+	}
+	if err := g.judgeGradients(row, cfg, a); err != nil {
+		return nil, g.stop(row, err)
+	}
+	if row.Status != "" {
+		return nil, row
+	}
+	return &candidate{row: row, onCPU: dev == nil, run: func(ctx context.Context, n int) ([]time.Duration, error) {
+		return p.runner.timed(ctx, w, n)
+	}}, row
+}
+
+// judgeGradients verifies gradients in host memory. Wrong ones set the status of the row.
+func (g *group) judgeGradients(row *Row, cfg attention.Config, a attention.BackwardArgs) error {
+	v, err := accuracy.VerifyBackward(cfg, a, accuracy.Options{Seed: g.Seed})
+	if err != nil {
+		return err
+	}
+	worst, nmse := v.Worst()
+	row.Checked = Checked{Rows: v.Rows, Of: g.problem.rows(), Keys: v.Keys, MaxError: Number(worst), NMSE: Number(nmse)}
+	if !v.Pass() {
+		row.Status, row.Reason = Fail, strings.Join(strings.Fields(v.String()), " ")
+	}
+	return nil
+}
+
+// backwardPlan fills in the fields that the plan of a backward call knows.
+func (r *Row) backwardPlan(p *attention.BackwardPlan) {
+	r.Tier, r.Tile, r.Memory = p.Tier.String(), BackwardTiles(p), hostmem.Sum(p.Bytes, p.ScratchBytes)
+}
+
+// BackwardTiles are the tiles of a backward plan in one word or more: "dQ 64x32, dK dV 32x64".
+func BackwardTiles(p *attention.BackwardPlan) string {
+	var tiles []string
+	for _, k := range p.Kernels {
+		if k.Tile != "" && k.Outputs != "LSE" {
+			tiles = append(tiles, k.Outputs+" "+k.Tile)
+		}
+	}
+	return strings.Join(tiles, ", ")
+}

@@ -1,0 +1,161 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/peer"
+)
+
+func TestPasses(t *testing.T) {
+	for name, want := range map[string]Pass{"fwd": PassForward, "bwd": PassBackward, "fwdbwd": PassBoth} {
+		p, err := ParsePass(name)
+		require.NoError(t, err)
+		require.Equal(t, want, p)
+		text, err := p.MarshalText()
+		require.NoError(t, err)
+		require.Equal(t, name, string(text))
+		var back Pass
+		require.NoError(t, back.UnmarshalText(text))
+		require.Equal(t, p, back)
+	}
+	_, err := ParsePass("both")
+	require.ErrorContains(t, err, "want fwd, bwd or fwdbwd")
+	p := smallProblem(attention.F16)
+	list, err := AtPasses([]Problem{p, p}, []Pass{PassForward, PassBoth})
+	require.NoError(t, err)
+	require.Len(t, list, 4)
+	require.Equal(t, []Pass{PassForward, PassBoth}, []Pass{list[0].Pass, list[1].Pass})
+	require.InDelta(t, 3.5*TFLOPs(list[0], 1), TFLOPs(list[1], 1), 1e-12)
+	p.Pass = PassBackward
+	require.InDelta(t, 2.5*TFLOPs(list[0], 1), TFLOPs(p, 1), 1e-12)
+	_, err = AtPasses(make([]Problem, maxProblems), []Pass{PassForward, PassBoth})
+	require.ErrorContains(t, err, "over 10000 problems")
+}
+
+// backwardProblems are problems with gradients.
+func backwardProblems() map[string]Problem {
+	lengths := Lengths("20/33,1/9,40/40")
+	with := func(change func(*Problem)) Problem {
+		p := smallProblem(attention.F16)
+		change(&p)
+		return p
+	}
+	return map[string]Problem{
+		"f16":            smallProblem(attention.F16),
+		"bf16":           smallProblem(attention.BF16),
+		"f32":            smallProblem(attention.F32),
+		"V in K":         with(func(p *Problem) { p.SharedKV, p.Config.HeadDimV = true, 8 }),
+		"sinks, ALiBi":   with(func(p *Problem) { p.Sinks, p.ALiBi = true, true }),
+		"packed":         with(func(p *Problem) { p.Lengths, p.Packed = lengths, true; lengths.bound(&p.Shape) }),
+		"padded":         with(func(p *Problem) { p.Lengths = lengths; lengths.bound(&p.Shape) }),
+		"blocks":         with(func(p *Problem) { p.Blocks, p.BlockQ, p.BlockK = 0.5, 16, 16 }),
+		"sparse, window": with(func(p *Problem) { p.Options.SparseRatio, p.Config.Window = 0.5, attention.WindowOf(30, -1) }),
+	}
+}
+
+func TestBackwardRowsAreVerifiedAndTimed(t *testing.T) {
+	for name, p := range backwardProblems() {
+		for _, pass := range []Pass{PassBackward, PassBoth} {
+			if pass == PassBoth && name != "packed" {
+				continue
+			}
+			p.Pass = pass
+			b := &Bench{CPU: "cpu", Repeats: 2, Seed: 5, Specs: []Spec{{Tier: attention.TierCPU}}, Baselines: []Baseline{BaselineByMask, BaselineSeparate}}
+			rows, err := b.Group(context.Background(), p)
+			require.NoError(t, err)
+			require.Len(t, rows, 1, "baselines have no gradients")
+			r := rows[0]
+			require.Equal(t, OK, r.Status, "%s %v: %s", name, pass, r.Reason)
+			require.Equal(t, pass, r.Pass)
+			require.NotZero(t, r.Checked.Rows)
+			require.NotZero(t, r.Checked.Keys)
+			require.NotZero(t, r.TFLOPs)
+			require.NotZero(t, r.Memory)
+			require.GreaterOrEqual(t, len(r.Samples), 2)
+		}
+	}
+}
+
+// wrongGradients changes what a runner computes.
+type wrongGradients struct {
+	runner
+	name string
+}
+
+func (l wrongGradients) gradients(ctx context.Context, w *work) (map[string][]byte, error) {
+	out, err := l.runner.gradients(ctx, w)
+	if err == nil {
+		out[l.name][1] ^= 0x48
+	}
+	return out, err
+}
+
+func TestAWrongGradientIsNoSpeed(t *testing.T) {
+	for _, name := range []string{"DQ", "DK", "DV"} {
+		p := smallProblem(attention.F16)
+		p.Config.Causal, p.Pass = attention.CausalNone, PassBackward
+		g := &group{Bench: &Bench{CPU: "cpu"}, problem: p}
+		at, err := g.setup(context.Background(), nil, "", 0)
+		require.NoError(t, err)
+		at.runner = wrongGradients{at.runner, name}
+		c, row := g.candidate(context.Background(), Spec{Tier: attention.TierCPU})
+		g.close()
+		require.Nil(t, c)
+		require.Equal(t, Fail, row.Status)
+		require.Contains(t, row.Reason, strings.Replace(name, "D", "d", 1)+": ")
+		require.Zero(t, row.TFLOPs)
+	}
+}
+
+func TestWhatHasNoGradientsIsRefused(t *testing.T) {
+	for name, change := range map[string]func(*Problem, *Spec){
+		"paged":     func(p *Problem, _ *Spec) { p.PageSize = 16 },
+		"quantised": func(p *Problem, _ *Spec) { p.Config.KV = attention.KVInt8 },
+		"ablation":  func(_ *Problem, s *Spec) { s.Lab.Ablate = attention.AblateSoftmax },
+		"variant":   func(_ *Problem, s *Spec) { s.Lab.Variant = 2 },
+	} {
+		p, s := smallProblem(attention.F16), Spec{Tier: attention.TierCPU}
+		p.Pass = PassBackward
+		change(&p, &s)
+		rows, err := (&Bench{CPU: "cpu", Specs: []Spec{s}}).Group(context.Background(), p)
+		require.NoError(t, err)
+		require.Equal(t, Unsupported, rows[0].Status, name)
+	}
+}
+
+// Peers are asked for the pass, and one that is out of memory has a row that says so.
+func TestPeersOfABackwardPass(t *testing.T) {
+	p := smallProblem(attention.F16)
+	p.Pass = PassBackward
+	good := &fakePeer{name: "good", each: 1e9}
+	full := &fakePeer{name: "full", refuses: errors.Join(peer.ErrOutOfMemory)}
+	b := &Bench{CPU: "cpu", Repeats: 1, Specs: []Spec{{Tier: attention.TierCPU}}, Peers: []Peer{good, full}}
+	rows, err := b.Group(context.Background(), p)
+	require.NoError(t, err)
+	require.Equal(t, "bwd", good.problem.Pass)
+	require.Equal(t, []Status{OK, OK, OOM}, []Status{rows[0].Status, rows[1].Status, rows[2].Status})
+	require.NotZero(t, rows[0].Versus["good"])
+	p.Pass = PassForward
+	_, err = b.Group(context.Background(), p)
+	require.NoError(t, err)
+	require.Empty(t, good.problem.Pass, "as a peer that knows no passes expects")
+}
+
+func TestTablesOfPassesAndLayers(t *testing.T) {
+	r := &Row{Device: "d", Tier: "scalar", Pass: PassBackward, Layers: 12, Status: OK, Ms: Summary{1, 2, 3}, TFLOPs: 5}
+	var out bytes.Buffer
+	p := NewPrinter("md", &out, &RunInfo{})
+	require.NoError(t, p.Row(r))
+	require.NoError(t, p.Row(&Row{Device: "d", Tier: "scalar", Status: OOM, Layers: 3}))
+	require.NoError(t, p.Close(&RunInfo{}))
+	require.Regexp(t, `\| pass +\| ms min \| ms median \| ms max \| layers \| ms of all layers \| TFLOP/s \|`, out.String())
+	require.Regexp(t, `\| bwd +\| 1.0000 \| +2.0000 \| 3.0000 \| +12 \| +24.00 \|`, out.String())
+	require.Regexp(t, `\| fwd .*\| +3 \| +- \| +OOM \|`, out.String())
+}
