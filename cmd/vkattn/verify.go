@@ -28,6 +28,7 @@ import (
 type verifyFlags struct {
 	benchFlags
 	only  string
+	pass  string
 	touch func(who string, p *cases.Problem, after [][]byte)
 }
 
@@ -48,6 +49,11 @@ must agree with one another.
 
 The limits are those of bench: a multiple of the error that plain attention in the
 storage type has (go doc vkattn/cmd/vkattn/internal/verify).
+
+--pass bwd computes the gradients of Q, K and V, of O and LSE of a forward pass on the
+same tier, and of the bias and sinks of the conformance table. They are compared with the
+float64 reference: all of a small problem, and of a large one rows of dQ and keys of dK
+and dV, which are sums over all rows.
 
 Problems are selected as in bench. --suite conformance runs the table of the tests:
 every head dim, mask, layout and kind of data. It also checks that kernels write only
@@ -72,6 +78,7 @@ fits the memory, 4 device failure` + signalHelp,
 	o.problemFlags(f)
 	f.StringVar(&o.suite, "suite", "", suitesUsage()+", "+conformance)
 	f.StringVar(&o.only, "case", "", "run the cases of --suite conformance whose names match the regular expression `pattern`")
+	f.StringVar(&o.pass, "pass", "fwd", "what to compare: fwd (O and LSE) or bwd (gradients)")
 	f.StringVar(&o.tier, "tier", "", "`list` of tiers: cpu, scalar, coopmat, coopmat2, cuda, or all (default: all of the device)")
 	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: all)")
 	f.IntVar(&o.repeats, "repeat", 1, "run each implementation `n` times; all runs must give the same bits")
@@ -104,8 +111,8 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 		here = nil // a tier given by name gets a row with the reason if it cannot run
 	}
 	v := &verify.Verifier{Device: dev, Label: deviceLabel(dev), List: verify.Implementations(tiers, plan.kernels),
-		Repeat: o.repeats, Conformance: plan.table, Here: here, Touch: o.touch}
-	if verify.HasCUDA(dev) {
+		Backward: plan.backward, Repeat: o.repeats, Conformance: plan.table, Here: here, Touch: o.touch}
+	if verify.HasCUDA(dev) && !plan.backward {
 		v.Reference = &verify.Validation
 	}
 	info := runInfo(dev, o.seed)

@@ -14,19 +14,27 @@ import (
 // verifyPlan holds the parsed flags of `vkattn verify`.
 type verifyPlan struct {
 	*benchPlan
-	table bool // the conformance table
+	table    bool // the conformance table
+	backward bool // gradients
 	only  *regexp.Regexp
 }
 
 func (o *verifyFlags) plan() (*verifyPlan, error) {
 	p := &verifyPlan{table: o.suite == conformance}
 	b := o.benchFlags
+	b.onePass = true
 	if p.table {
 		b.suite = ""
 	}
 	var err error
 	if p.benchPlan, err = b.plan(verify.Formats); err != nil {
 		return nil, err
+	}
+	switch pass, err := bench.ParsePass(o.pass); {
+	case err != nil || pass == bench.PassBoth:
+		return nil, badInputf("--pass %q: want fwd or bwd", o.pass)
+	case pass == bench.PassBackward:
+		p.backward = true
 	}
 	if o.repeats < 1 || o.repeats > bench.MaxRepeats {
 		return nil, badInputf("--repeat %d: want a positive number up to %d", o.repeats, bench.MaxRepeats)
@@ -105,6 +113,9 @@ func (p *verifyPlan) conformance(dev *vk.Device) (out []verifyProblem, err error
 		}
 		for _, c := range list {
 			problem := bench.Problem{Shape: c.Shape, Config: c.Config(cases.On(0, dtype))}
+			if p.backward && !c.HasGradients() {
+				continue
+			}
 			if p.lists.Has(problem) && p.only.MatchString(c.String()) {
 				out = append(out, verifyProblem{c, dtype})
 			}

@@ -58,6 +58,9 @@ func (p *mdPrinter) Close(*bench.RunInfo) error {
 
 // table prints a line for each row.
 func (p *mdPrinter) table(rows []*Row) error {
+	if len(rows) > 0 && rows[0].Pass == bench.PassBackward {
+		return p.backwardTable(rows)
+	}
 	t := markdown.New("implementation<", "tile<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<",
 		"reference<", "rows", "max diff", "NMSE", "LSE diff", "NaN", "max pair", "worst partner<", "float64 rows", "max error", "runs", "verdict<")
 	notes, named := false, false
@@ -102,6 +105,89 @@ func (p *mdPrinter) table(rows []*Row) error {
 	}
 	_, err := fmt.Fprintln(p.w, t)
 	return err
+}
+
+// gradientNames are the gradients in the order of their columns.
+var gradientNames = []string{"dQ", "dK", "dV", "dBias", "dSinks"}
+
+// backwardTable prints a line for each row of gradients.
+func (p *mdPrinter) backwardTable(rows []*Row) error {
+	t := markdown.New("implementation<", "tile<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<", "rows", "keys")
+	used, notes, named := map[string]bool{}, false, false
+	for _, r := range rows {
+		for name := range r.Gradients {
+			used[name] = true
+		}
+		notes, named = notes || len(r.Reasons) > 0, named || r.Case != ""
+	}
+	for _, name := range gradientNames {
+		if used[name] {
+			t.Column(name + " error")
+		}
+	}
+	for _, name := range []string{"error/limit", "NMSE", "runs", "verdict<"} {
+		t.Column(name)
+	}
+	if named {
+		t.Column("case<")
+	}
+	if notes {
+		t.Column("note<")
+	}
+	for _, r := range rows {
+		row := []any{r.Who, r.Tile, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv, r.Causal, r.DType}
+		if r.Reference == "" {
+			row = append(row, "-", "-")
+		} else {
+			row = append(row, count(r.Rows, r.Of), r.Float64.Keys)
+		}
+		for _, name := range gradientNames {
+			if d, ok := r.Gradients[name]; ok {
+				row = append(row, small(d.Max))
+			} else if used[name] {
+				row = append(row, "-")
+			}
+		}
+		if r.Reference == "" {
+			row = append(row, "-", "-")
+		} else {
+			row = append(row, fmt.Sprintf("%.2f", r.limitUsed()), small(r.Float64.NMSE))
+		}
+		row = append(row, r.Runs, string(r.Status))
+		if named {
+			row = append(row, r.Case)
+		}
+		if notes {
+			row = append(row, r.Note())
+		}
+		t.Row(row...)
+	}
+	_, err := fmt.Fprintln(p.w, t)
+	return err
+}
+
+// limitUsed is the largest difference of O, or of any gradient, over its limit.
+func (r *Row) limitUsed() (most float64) {
+	for _, d := range r.diffs() {
+		if limit := float64(d.Limit); limit > 0 {
+			most = max(most, float64(d.Max)/limit)
+		}
+	}
+	return most
+}
+
+// diffs are the differences of O, or of the gradients.
+func (r *Row) diffs() []Diff {
+	if r.Pass != bench.PassBackward {
+		return []Diff{r.O}
+	}
+	var list []Diff
+	for _, name := range gradientNames {
+		if d, ok := r.Gradients[name]; ok {
+			list = append(list, d)
+		}
+	}
+	return list
 }
 
 // count prints a number of rows, "all" if it is all of them.
@@ -169,11 +255,11 @@ func (t *total) add(r *Row) {
 		t.why = r.Note()
 	}
 	t.rows += r.Rows
-	t.wrong += r.O.Wrong
-	if limit := float64(r.O.Limit); limit > 0 {
-		t.limitUsed = math.Max(t.limitUsed, float64(r.O.Max)/limit)
+	t.limitUsed = math.Max(t.limitUsed, r.limitUsed())
+	for _, d := range r.diffs() {
+		t.wrong += d.Wrong
+		t.nmse = math.Max(t.nmse, float64(d.NMSE))
 	}
-	t.nmse = math.Max(t.nmse, float64(r.O.NMSE))
 	if r.LSE != nil {
 		t.lse = math.Max(t.lse, float64(r.LSE.Max))
 		t.wrong += r.LSE.Wrong

@@ -27,6 +27,7 @@ type Row struct {
 	Causal attention.Causal `json:"causal"`
 	DType  attention.DType  `json:"dtype"`
 	Case   string           `json:"case,omitempty"` // of the conformance table
+	Pass   bench.Pass       `json:"pass,omitzero"`  // what was judged: O and LSE, or gradients
 	Seed   uint64           `json:"seed"`
 
 	Status  bench.Status `json:"status"`
@@ -37,6 +38,8 @@ type Row struct {
 	Of        int64  `json:"of"`                  // softmax rows of the problem
 	O         Diff   `json:"o,omitzero"`
 	LSE       *Diff  `json:"lse,omitempty"`
+	// Gradients are the differences of dQ, dK, dV, dBias and dSinks, by name.
+	Gradients map[string]Diff `json:"gradients,omitempty"`
 
 	// Float64 is the comparison with the float64 reference.
 	Float64 bench.Checked `json:"float64,omitzero"`
@@ -75,9 +78,13 @@ func (r *Row) fail(format string, args ...any) {
 // Problem names the problem of the row.
 func (r *Row) Problem() string {
 	if r.Case != "" {
-		return fmt.Sprintf("%v %s", r.DType, r.Case)
+		name := fmt.Sprintf("%v %s", r.DType, r.Case)
+		if r.Pass != bench.PassForward {
+			name += " " + r.Pass.String()
+		}
+		return name
 	}
-	p := bench.Problem{Shape: attention.Shape{B: r.B, Hq: r.Hq, Hkv: r.Hkv, Sq: r.Sq, Sk: r.Sk},
+	p := bench.Problem{Pass: r.Pass, Shape: attention.Shape{B: r.B, Hq: r.Hq, Hkv: r.Hkv, Sq: r.Sq, Sk: r.Sk},
 		Config: attention.Config{DType: r.DType, HeadDim: r.D, HeadDimV: r.Dv, Causal: r.Causal}}
 	return p.String()
 }

@@ -22,8 +22,9 @@ type Verifier struct {
 	// Reference runs on inputs widened to float32. If it is nil, the float64 reference
 	// of the CPU is the only one.
 	Reference *Implementation
-	Repeat    int // runs of each implementation, which must give the same bits
-	Rows      int // about how many rows the CPU computes in float64; 0: about a second of work
+	Backward  bool // gradients are judged, not O and LSE
+	Repeat    int  // runs of each implementation, which must give the same bits
+	Rows      int  // about how many rows the CPU computes in float64; 0: about a second of work
 
 	// Conformance adds the checks of the conformance table: kernels write only outputs,
 	// and keys that no row attends to change nothing.
@@ -57,6 +58,9 @@ func (v *Verifier) Close() error {
 // for each, with the row of Reference first. The error is a lost device or that of ctx;
 // the rows are valid nevertheless.
 func (v *Verifier) Problem(ctx context.Context, c cases.Case, dtype attention.DType) (rows []*Row, err error) {
+	if v.Backward {
+		return v.backward(ctx, c, dtype)
+	}
 	n := v.Rows
 	switch {
 	case v.Conformance && c.SampleMax == 0:
@@ -183,6 +187,9 @@ func (g *group) row(who string) *Row {
 	c := g.problem.Case
 	r := &Row{Device: g.Label, Who: who, B: c.Shape.B, Hq: c.Shape.Hq, Hkv: c.Shape.KVHeads(), Sq: c.Shape.Sq, Sk: c.Shape.Sk,
 		D: c.D, Dv: c.Dv, Causal: c.Causal, DType: g.problem.DType, Seed: c.SeedValue(), Of: c.Shape.Rows()}
+	if g.Backward {
+		r.Pass = bench.PassBackward
+	}
 	if g.Conformance {
 		r.Case = c.String()
 	}

@@ -1,0 +1,292 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"vkattn/attention"
+	"vkattn/attention/accuracy"
+	"vkattn/attention/cases"
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/vk"
+	"vkattn/vk/hostmem"
+)
+
+// backward runs forward and backward of a case on every implementation and judges the
+// gradients. It returns a row for each.
+func (v *Verifier) backward(ctx context.Context, c cases.Case, dtype attention.DType) (rows []*Row, err error) {
+	g := &group{Verifier: v, problem: &cases.Problem{Case: c, DType: dtype}}
+	if err := bench.Room(nil, v.backwardNeeded(c, dtype), 0); err != nil {
+		return g.refused(err), nil
+	}
+	b, err := cases.NewBackward(c, dtype)
+	if err != nil {
+		return nil, err
+	}
+	g.problem = b.Problem
+	for _, i := range v.List {
+		if v.Here != nil && !v.Here(i, dtype) {
+			continue
+		}
+		r := &result{row: g.row(i.String()), problem: b.Problem}
+		g.results = append(g.results, r)
+		v.say(g.problem, r.row.Who, "computing gradients")
+		dev := v.Device
+		if i.Tier == attention.TierCPU {
+			dev = nil
+		}
+		err := g.gradients(ctx, r, b, dev, i)
+		if err := r.stop(err); err != nil {
+			return g.rows(), err
+		}
+	}
+	return g.rows(), nil
+}
+
+// gradients runs one implementation Repeat times, and for the conformance table with
+// everything spoiled that no gradient may depend on, and judges the first run.
+func (g *group) gradients(ctx context.Context, r *result, b *cases.Backward, dev *vk.Device, i Implementation) error {
+	op, err := g.op(dev, i.config(b.Case, b.DType, g.Conformance))
+	if err != nil {
+		return err
+	}
+	m, err := newBackwardMemory(dev, b)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = m.close() }()
+	plan, err := op.PlanBackwardFor(m.args())
+	if err != nil {
+		return err
+	}
+	if plan.Tier != i.Tier {
+		return fmt.Errorf("%w: %s", attention.ErrUnsupported, rejected(&plan, i.Tier))
+	}
+	r.row.Tile = bench.BackwardTiles(&plan)
+	var kernels []string
+	for _, k := range plan.Kernels {
+		kernels = append(kernels, k.Kernel)
+	}
+	r.row.Entry = strings.Join(kernels, " ")
+	var first [][]byte
+	for n := range max(g.Repeat, 1) {
+		after, err := g.backwardOnce(ctx, r, m, op, b, b.Image)
+		if err != nil {
+			return err
+		}
+		r.row.Runs++
+		if first == nil {
+			first = after
+		} else if err := b.BackwardSame(first, after); err != nil {
+			r.row.fail("run %d gives other bits: %v", n+1, err)
+		}
+	}
+	if g.Conformance {
+		if err := b.BackwardTrespass(b.Image, first); err != nil {
+			r.row.fail("%v", err)
+		}
+		if !b.Layout.Aliases() {
+			spoiled := b.BackwardSpoiled()
+			after, err := g.backwardOnce(ctx, r, m, op, b, spoiled)
+			if err != nil {
+				return err
+			}
+			if err := b.BackwardTrespass(spoiled, after); err != nil {
+				r.row.fail("with spoiled memory: %v", err)
+			}
+			if err := b.BackwardSame(first, after); err != nil {
+				r.row.fail("spoiled memory changes bits: %v", err)
+			}
+		}
+	}
+	g.say(g.problem, r.row.Who, "comparing gradients")
+	return r.judgeGradients(op.Config(), b, first)
+}
+
+// rejected is the reason why a tier computes no gradients.
+func rejected(p *attention.BackwardPlan, tier attention.Tier) string {
+	for _, x := range p.Rejected {
+		if x.Tier == tier {
+			return fmt.Sprintf("gradients on tier %v: %s", tier, x.Reason)
+		}
+	}
+	return fmt.Sprintf("gradients on tier %v", tier)
+}
+
+// judgeGradients compares the gradients with float64 sums.
+func (r *result) judgeGradients(cfg attention.Config, b *cases.Backward, after [][]byte) error {
+	v, err := accuracy.VerifyBackward(cfg, b.BackwardHostArgs(after), accuracy.Options{Seed: b.SeedValue()})
+	var shape *attention.ShapeError
+	switch {
+	case errors.As(err, &shape):
+		return fmt.Errorf("judging gradients: %s", err) // not a refusal of the implementation
+	case err != nil:
+		return err
+	}
+	worst, nmse := v.Worst()
+	r.row.Reference, r.row.Rows = "float64", int64(v.Rows)
+	r.row.Float64 = bench.Checked{Rows: v.Rows, Of: v.OfRows, Keys: v.Keys, MaxError: bench.Number(worst), NMSE: bench.Number(nmse)}
+	r.row.Gradients = map[string]Diff{}
+	for i := range v.Gradients {
+		x := &v.Gradients[i]
+		if x.Unjudged == "" {
+			r.row.Gradients[x.Name] = fromReport(&x.Report)
+		}
+		if !x.Pass() {
+			r.row.fail("%s versus float64: %s", x.Name, strings.Join(x.Reasons(), ", "))
+		}
+	}
+	if r.row.Status == "" {
+		r.row.Status = bench.OK
+	}
+	return nil
+}
+
+// backwardOnce writes the memory, makes a forward and a backward call and returns the
+// memory after them.
+func (g *group) backwardOnce(ctx context.Context, r *result, m *backwardMemory, op *attention.Op, b *cases.Backward, images [][]byte) ([][]byte, error) {
+	start := time.Now()
+	if err := m.write(images); err != nil {
+		return nil, err
+	}
+	spent(&r.row.Write, start)
+	start = time.Now()
+	if err := m.run(ctx, op); err != nil {
+		return nil, err
+	}
+	spent(&r.row.Run, start)
+	start = time.Now()
+	after, err := m.read(ctx)
+	spent(&r.row.Read, start)
+	if err == nil && g.Touch != nil {
+		g.Touch(r.row.Who, b.Problem, after)
+	}
+	return after, err
+}
+
+// backwardMemory holds the memory of a backward call on a device, or on the host without
+// a stream.
+type backwardMemory struct {
+	b       *cases.Backward
+	images  [][]byte
+	stream  *vk.Stream
+	buffers []*vk.Buffer
+}
+
+func newBackwardMemory(dev *vk.Device, b *cases.Backward) (*backwardMemory, error) {
+	m := &backwardMemory{b: b, images: make([][]byte, len(b.Image))}
+	for i, image := range b.Image {
+		m.images[i] = image // until the first write; PlanBackwardFor reads no tensor
+	}
+	if dev == nil {
+		return m, nil
+	}
+	var device uint64
+	for _, image := range b.Image {
+		device = hostmem.Sum(device, uint64(len(image)))
+	}
+	if err := bench.Room(dev, 0, device); err != nil {
+		return nil, err
+	}
+	var err error
+	if m.stream, err = dev.NewStream("verify"); err != nil {
+		return nil, err
+	}
+	for i, image := range b.Image {
+		buf, err := dev.NewBuffer(uint64(len(image)+3)&^3, vk.BufferOptions{Name: fmt.Sprintf("verify %d", i)})
+		if err != nil {
+			_ = m.close()
+			return nil, err
+		}
+		m.buffers = append(m.buffers, buf)
+	}
+	return m, nil
+}
+
+func (m *backwardMemory) args() attention.BackwardArgs {
+	if m.stream == nil {
+		return m.b.BackwardHostArgs(m.images)
+	}
+	return m.b.BackwardDeviceArgs(m.buffers)
+}
+
+func (m *backwardMemory) write(images [][]byte) error {
+	for i, image := range images {
+		if m.stream == nil {
+			m.images[i] = append([]byte(nil), image...)
+		} else if err := m.stream.Upload(m.buffers[i], 0, image); err != nil {
+			return err
+		}
+	}
+	if m.stream == nil {
+		return nil
+	}
+	return m.stream.Barrier()
+}
+
+func (m *backwardMemory) run(ctx context.Context, op *attention.Op) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	a := m.args()
+	if err := op.Forward(m.stream, a.Args); err != nil {
+		return err
+	}
+	if m.stream == nil {
+		return op.Backward(nil, a)
+	}
+	if err := m.stream.Barrier(); err != nil {
+		return err
+	}
+	if err := op.Backward(m.stream, a); err != nil {
+		return err
+	}
+	if err := m.stream.Barrier(); err != nil {
+		return err
+	}
+	return m.stream.Wait(ctx)
+}
+
+func (m *backwardMemory) read(ctx context.Context) ([][]byte, error) {
+	if m.stream == nil {
+		return m.images, nil // the next write replaces them
+	}
+	out := make([][]byte, len(m.buffers))
+	for i := range out {
+		out[i] = make([]byte, len(m.b.Image[i]))
+		if err := m.stream.Download(ctx, out[i], m.buffers[i], 0); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (m *backwardMemory) close() error {
+	if m.stream == nil {
+		return nil
+	}
+	err := m.stream.Close()
+	for _, b := range m.buffers {
+		err = errors.Join(err, b.Close())
+	}
+	return err
+}
+
+// backwardNeeded is the largest amount of host memory that the gradients of a problem take
+// at any time.
+func (v *Verifier) backwardNeeded(c cases.Case, dtype attention.DType) uint64 {
+	c.LSE = true
+	f := footprintOf(c, dtype)
+	// dO, dLSE, dQ, dK and dV take what O, LSE, Q, K and V do.
+	image := hostmem.Product(f.image, 2)
+	runs := uint64(2) // the first and another
+	if v.Conformance {
+		runs = 5
+	}
+	running := hostmem.Sum(hostmem.Product(image, runs), accuracy.VerifyBackwardBytes(attention.Config{DType: dtype, HeadDim: c.D, HeadDimV: c.Dv}, c.Shape))
+	making := hostmem.Sum(hostmem.Product(f.inputs, 4), hostmem.Product(f.largest, 4))
+	return hostmem.Sum(image, max(making, running))
+}
