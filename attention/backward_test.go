@@ -174,6 +174,9 @@ func (c *backwardCase) stored(t require.TestingT) (list []float32) {
 func TestBackwardOnADeviceIsTheReference(t *testing.T) {
 	d := newBackwardDevice(t)
 	eachBackward(t, func(t *testing.T, c *backwardCase) {
+		if os.Getenv("VKATTN_DRIVER") == "swiftshader" && !strings.Contains(t.Name(), ",_bias") {
+			t.Skip("this driver compiles a case for 20 s: it has those of several options")
+		}
 		c.outputs(t)
 		want := c.existing(t, c.run(t))
 		d.run(t, c.cfg, c.BackwardArgs)
