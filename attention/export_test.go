@@ -13,9 +13,10 @@ import (
 
 // Exported for tests outside of the package, which may import accuracy and inputs.
 var (
-	ForwardCPU = host.Forward
-	Expf       = func(x float32) float32 { return mapOne(host.Kernels.Exp, x) }
-	Tanhf      = func(x float32) float32 { return mapOne(host.Kernels.Tanh, x) }
+	ForwardCPU  = host.Forward
+	BackwardCPU = host.Backward
+	Expf        = func(x float32) float32 { return mapOne(host.Kernels.Exp, x) }
+	Tanhf       = func(x float32) float32 { return mapOne(host.Kernels.Tanh, x) }
 )
 
 // CompileTime is the time that the driver took for an operation's pipelines.

@@ -478,12 +478,17 @@ func TestReferenceBackwardIsTheDerivativeOfAnyCall(t *testing.T) {
 	})
 }
 
+// backwardSizes are the largest head dim, length and side of a window of a drawn call.
+type backwardSizes struct{ dims, length, window int }
+
 // drawBackward draws a small call with some options.
-func drawBackward(t *rapid.T) *backwardCase {
+func drawBackward(t *rapid.T) *backwardCase { return drawBackwardOf(t, backwardSizes{4, 9, 3}) }
+
+func drawBackwardOf(t *rapid.T, most backwardSizes) *backwardCase {
 	flip := func(name string) bool { return rapid.Bool().Draw(t, name) }
 	masks := []attention.Causal{attention.CausalNone, attention.TopLeft, attention.BottomRight}
 	cfg := attention.Config{
-		HeadDim: rapid.IntRange(1, 4).Draw(t, "d"), HeadDimV: rapid.IntRange(1, 4).Draw(t, "dv"),
+		HeadDim: rapid.IntRange(1, most.dims).Draw(t, "d"), HeadDimV: rapid.IntRange(1, most.dims).Draw(t, "dv"),
 		Causal:  rapid.SampledFrom(masks).Draw(t, "causal"),
 		Softcap: rapid.SampledFrom([]float32{0, 1, 5}).Draw(t, "softcap"),
 	}
@@ -491,12 +496,12 @@ func drawBackward(t *rapid.T) *backwardCase {
 		cfg.Align = rapid.SampledFrom(masks[1:]).Draw(t, "align")
 	}
 	if flip("window") {
-		cfg.Window = attention.WindowOf(rapid.IntRange(-1, 3).Draw(t, "left"), rapid.IntRange(-1, 3).Draw(t, "right"))
+		cfg.Window = attention.WindowOf(rapid.IntRange(-1, most.window).Draw(t, "left"), rapid.IntRange(-1, most.window).Draw(t, "right"))
 	}
 	kv := rapid.IntRange(1, 2).Draw(t, "hkv")
 	s := attention.Shape{
 		B: rapid.IntRange(1, 3).Draw(t, "b"), Hkv: kv, Hq: kv * rapid.IntRange(1, 3).Draw(t, "group"),
-		Sq: rapid.IntRange(1, 9).Draw(t, "sq"), Sk: rapid.IntRange(1, 9).Draw(t, "sk"),
+		Sq: rapid.IntRange(1, most.length).Draw(t, "sq"), Sk: rapid.IntRange(1, most.length).Draw(t, "sk"),
 	}
 	layout := rapid.SampledFrom([]string{"BHSD", "BSHD", "padded"}).Draw(t, "layout")
 	c := newBackward(cfg, s, layoutsByName[layout], rapid.Uint64Range(1, 1<<40).Draw(t, "seed"))
@@ -506,6 +511,10 @@ func drawBackward(t *rapid.T) *backwardCase {
 	}
 	if flip("alibi") {
 		c.alibi()
+		for i := 0; i < c.Hq && most.length > 9; i++ { // keeps scores moderate
+			e := element{host: c.ALiBi.Host, at: int64(i)}
+			e.set(e.get() / 32)
+		}
 	}
 	if flip("sinks") {
 		c.sinks()

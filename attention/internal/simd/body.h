@@ -593,6 +593,8 @@ static void finish(float *o, float *state, uint8_t *base, const int64_t *at, int
 	}
 }
 
+#include "backward.h"
+
 const simd_kernels NAME = {
 	.name = ISA,
 	.lanes = LANES,
@@ -604,6 +606,20 @@ const simd_kernels NAME = {
 	.read_bias = read_bias,
 	.read_mask = read_mask,
 	.read_blocks = read_blocks,
+	.backward_keys = backward_keys,
+	.backward_rows = backward_rows,
+	.backward_delta = backward_delta,
+	.backward_tile = backward_tile,
+	.backward_sums = backward_sums,
+	.backward_query = backward_query,
+	.backward_bias = backward_bias,
+	.backward_bias_sum = backward_bias_sum,
+	.backward_fold = backward_fold,
+	.backward_store = backward_store,
+	.backward_store_keys = backward_store_keys,
+	.backward_read_bias = backward_read_bias,
+	.backward_read_mask = backward_read_mask,
+	.backward_read_blocks = backward_read_blocks,
 	.exps = exps,
 	.tanhs = tanhs,
 };

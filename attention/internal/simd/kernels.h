@@ -30,6 +30,40 @@ typedef struct {
 // SIMD_SUM less SIMD_CARRY, the rounding errors of its additions (Kahan).
 enum { SIMD_MAX, SIMD_FRACTION, SIMD_SUM, SIMD_CARRY, SIMD_STARTED, SIMD_SLOPE, SIMD_SINK, SIMD_LSE, SIMD_STATES };
 
+// Rows and keys of a tile of the backward pass.
+enum { SIMD_ROWS = 64, SIMD_COLUMNS = 64 };
+
+// A simd_backward is a tile of the backward pass: a block of query rows and a block of
+// keys. Its arrays lie in a slab of memory, at these offsets in elements.
+typedef struct {
+	int32_t q, dO;       // [row][d], [row][dv]
+	int32_t k;           // [key][stride]
+	int32_t kt, vt;      // [d][key], [dv][key]
+	int32_t dkt, dvt;    // the same, sums
+	int32_t s, ds;       // [row][key]
+	int32_t scratch;     // [key][larger head dim] or [row][key]
+	int32_t d, dv;       // head dims
+	int32_t stride;      // d, rounded up to whole vectors
+	int32_t rows;        // in use
+	int32_t vectors;     // of keys in use
+	int32_t full;        // whether every row attends to every key
+	int32_t rows_finite; // whether Q and dO are finite
+	int32_t keys_finite; // whether K is finite
+	int32_t bias, mask, alibi; // whether there are any
+	int32_t want_k, want_v;    // gradients to compute
+	int32_t accumulate;        // add to what dK and dV hold
+	float scale, softcap;
+} simd_backward;
+
+// A simd_row is a query row of a tile of the backward pass.
+typedef struct {
+	double position;    // among the keys, for ALiBi
+	float lse, delta;   // delta is rowsum(dO * O) - dLSE
+	int32_t first, end; // keys that the row attends to
+	float slope;        // for ALiBi
+	float factor;       // of the weights: corrects the rounding of a large LSE
+} simd_row;
+
 typedef struct {
 	const char *name;
 	int32_t lanes, vector; // query rows of a group, of a vector
@@ -48,6 +82,33 @@ typedef struct {
 		int32_t n);
 	int32_t (*read_blocks)(int32_t *dst, const uint8_t *base, const int64_t *at, const int32_t *keys, int32_t vectors,
 		int32_t n, int32_t shift);
+	int32_t (*backward_keys)(const simd_backward *t, float *slab, const uint8_t *k, const int64_t *k_at, const uint8_t *v,
+		const int64_t *v_at, int32_t n, int32_t type);
+	void (*backward_rows)(const simd_backward *t, float *slab, const uint8_t *q, const int64_t *q_at, const uint8_t *dO,
+		const int64_t *dO_at, int32_t type);
+	int32_t (*backward_delta)(const simd_backward *t, float *slab, double *sums, const uint8_t *o, const int64_t *o_at,
+		int32_t type);
+	void (*backward_tile)(const simd_backward *t, float *slab, const simd_row *row, const int32_t *keys, const float *count,
+		const float *bias, const int32_t *mask, int32_t n);
+	void (*backward_sums)(const simd_backward *t, float *slab, const simd_row *row, const int32_t *keys, const float *count,
+		const float *bias, const int32_t *mask, int32_t n, double *sums);
+	void (*backward_query)(const simd_backward *t, const float *slab, const simd_row *row, const int32_t *keys, float *dq,
+		int32_t n);
+	void (*backward_bias)(const simd_backward *t, const float *slab, float *base, const int64_t *at, const int32_t *keys,
+		int32_t n);
+	void (*backward_bias_sum)(const simd_backward *t, const float *slab, double *sums, int32_t first, int32_t n);
+	void (*backward_fold)(float *total, float *part, int32_t n);
+	void (*backward_store)(const float *x, int64_t stride, uint8_t *base, const int64_t *at, int32_t n, int32_t d, float scale,
+		int32_t accumulate, int32_t type);
+	void (*backward_store_keys)(const simd_backward *t, float *slab, const float *x, uint8_t *base, const int64_t *at,
+		int32_t n, int32_t d, float scale, int32_t type);
+	void (*backward_read_bias)(const simd_backward *t, float *dst, const uint8_t *base, const int64_t *at,
+		const int32_t *keys, int32_t n, int32_t type);
+	int32_t (*backward_read_mask)(const simd_backward *t, int32_t *dst, const uint8_t *base, const int64_t *at,
+		const int32_t *keys, int32_t n);
+	int32_t (*backward_read_blocks)(const simd_backward *t, int32_t *dst, const uint8_t *base, const int64_t *at,
+		const int32_t *keys, int32_t n, int32_t shift);
+
 	void (*exps)(float *x, int32_t vectors);
 	void (*tanhs)(float *x, int32_t vectors);
 } simd_kernels;
