@@ -52,7 +52,9 @@ func TestBackwardConformance(t *testing.T) {
 }
 
 // computesGradients reports whether a tier has backward kernels of its own.
-func computesGradients(tier attention.Tier) bool { return tier == attention.TierScalar }
+func computesGradients(tier attention.Tier) bool {
+	return tier == attention.TierScalar || tier == attention.TierCPU
+}
 
 // backwardCasesOf returns the cases of the tables that a tier computes in a storage type.
 // VKATTN_TEST_CASES may select some of them.
