@@ -141,7 +141,7 @@ type BackwardOptions struct {
 	Accumulate     bool // add to what dK and dV hold
 }
 
-// backwardSizes returns the elements of a slab and of its sums.
+// backwardLayout sets the offsets of a slab and returns its elements and those of the sums.
 func (k *Kernels) backwardLayout(c *C.simd_backward) (slab, sums int) {
 	d, dv := int(c.d), int(c.dv)
 	c.stride = C.int32_t((d + k.Vector - 1) / k.Vector * k.Vector)
