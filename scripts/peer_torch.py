@@ -17,7 +17,7 @@ same "id" on standard output. The package comment of
 cmd/vkattn/internal/peer/protocol.go describes it; in short:
 
     hello    uuid                     -> name, program, device, uuid, timer
-    problem  sizes, causal, dtype...  -> status ok | unsupported | wrong | error
+    problem  sizes, causal, dtype...  -> status ok | unsupported | wrong | oom | error
     time     n                        -> ms: n times
     release                           -> frees the problem's memory
     end                               -> ends
@@ -26,6 +26,10 @@ Times are of CUDA events around each call, on inputs that take turns, so that
 none is found in the cache. What a backend does not take is answered
 "unsupported" with PyTorch's own reason, and nothing else is timed in its place.
 The first result of each problem is compared with float64 on some rows.
+
+A problem with "pass": "bwd" is timed as torch.autograd.grad of O with respect to
+Q, K and V, from a forward pass that is not timed; "fwdbwd" times both. Gradients of
+one KV head are compared with float64, whole.
 """
 import argparse
 import json
@@ -102,7 +106,7 @@ class Timed:
 class Copy(Timed):
     """A copy of half the bytes of K and V: with what it writes, as many as they have."""
 
-    def __init__(self, device, p):
+    def __init__(self, _, device, p):
         super().__init__(device)
         keys = p["batch"] * p["heads_kv"] * p["seqlen_k"]
         size = {"f16": 2, "bf16": 2, "f32": 4}[p["dtype"]]
@@ -134,7 +138,7 @@ class Sdpa(Timed):
             need = 3 * 4 * b * hq * sq * sk
             free = torch.cuda.mem_get_info(device)[0]
             if need > free:
-                raise Refusal("unsupported", "the scores take %.0f GiB, %.0f are free" % (need / 2**30, free / 2**30))
+                raise Refusal("oom", "the scores take %.0f GiB, %.0f are free" % (need / 2**30, free / 2**30))
         torch.manual_seed(p["seed"] % 2**63)
         self.sets = [
             tuple(torch.randn(shape, device=device, dtype=self.dtype) for shape in
@@ -183,6 +187,88 @@ class Sdpa(Timed):
         if not nmse <= allowed_nmse:
             raise Refusal("wrong", "NMSE %.3g is over %.3g" % (nmse, allowed_nmse))
         return {"rows": len(rows) * len(heads), "max_error": error, "nmse": nmse}
+
+
+class Gradients(Sdpa):
+    """The gradients of one problem: after a forward pass that is kept, or with it."""
+
+    def __init__(self, backend, device, p):
+        super().__init__(backend, device, p)
+        both = p["pass"] == "fwdbwd"
+        if backend == "math" and not both:
+            # A set keeps its scores, which exceed every cache: few sets will do.
+            kept = 3 * 4 * p["batch"] * p["heads"] * p["seqlen_q"] * p["seqlen_k"]
+            free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 2**32
+            self.sets = self.sets[:max(1, int(free / 4 / kept))]
+        self.both = both
+        torch.manual_seed(p["seed"] % 2**63 + 1)
+        shape = (p["batch"], p["heads"], p["seqlen_q"], p["headdim_v"])
+        self.upstream = [torch.randn(shape, device=device, dtype=self.dtype) for _ in self.sets]
+        for tensors in self.sets:
+            for t in tensors:
+                t.requires_grad_(True)
+        self.results = [None] * len(self.sets)  # of a set: dQ, dK and dV
+        before = self.allocated()
+        first = self.forward(0)
+        self.memory = 2 * self.memory + self.allocated() - before
+        self.outputs = [first] if not both else []
+        if not both:
+            self.outputs += [self.forward(i) for i in range(1, len(self.sets))]
+
+    def allocated(self):
+        return torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else 0
+
+    def forward(self, i):
+        with torch.enable_grad():
+            return torch.nn.functional.scaled_dot_product_attention(*self.sets[i], **self.arguments)
+
+    def call(self):
+        i = self.next
+        o = self.forward(i) if self.both else self.outputs[i]
+        self.results[i] = torch.autograd.grad(o, self.sets[i], self.upstream[i], retain_graph=not self.both)
+        self.next = (i + 1) % len(self.sets)
+
+    def check(self):
+        """Compares dQ, dK and dV of the last KV head of the last batch with float64, in
+        chunks of rows; plain attention in the storage type is the measure.
+        """
+        p, (q, k, v), low_type = self.p, self.sets[0], self.dtype
+        group, sq, sk = p["heads"] // p["heads_kv"], p["seqlen_q"], p["seqlen_k"]
+        b, kv = p["batch"] - 1, p["heads_kv"] - 1
+        last = {"none": sk, "top-left": 0, "bottom-right": sk - sq}[p["causal"]]
+        got = [t[b] for t in self.results[0]]
+        got = [got[0][kv * group:(kv + 1) * group], got[1][kv], got[2][kv]]
+
+        def reference(wide, rounded):
+            """Gradients with products in the type wide, each stored as rounded says."""
+            y, z = k[b, kv].detach().to(wide), v[b, kv].detach().to(wide)
+            dq = [torch.zeros(sq, q.shape[-1], device=self.device, dtype=wide) for _ in range(group)]
+            dk, dv = torch.zeros_like(y), torch.zeros_like(z)
+            rows = max(1, min(sq, 2**26 // sk))
+            for g in range(group):
+                h = kv * group + g
+                for at in range(0, sq, rows):
+                    to = min(sq, at + rows)
+                    x, up = q[b, h, at:to].detach().to(wide), self.upstream[0][b, h, at:to].to(wide)
+                    hidden = torch.arange(sk, device=self.device)[None, :] > torch.arange(at, to, device=self.device)[:, None] + last
+                    w = rounded(torch.softmax(rounded(x @ y.T * p["scale"]).masked_fill(hidden, float("-inf")), -1))
+                    dp = rounded(up @ z.T)
+                    ds = rounded(w * (dp - (w * dp).sum(-1, keepdim=True)))
+                    dq[g][at:to] = ds @ y * p["scale"]
+                    dk += ds.T @ x * p["scale"]
+                    dv += w.T @ up
+            return [rounded(t) for t in (torch.stack(dq), dk, dv)]
+
+        exact = reference(torch.float64, lambda t: t)
+        low = reference(torch.float32, lambda t: t.to(low_type).to(torch.float32))
+        worst, nmse = 0.0, 0.0
+        for name, x, ref, plain in zip(("dQ", "dK", "dV"), got, exact, low):
+            error, allowed = float((x.double() - ref).abs().max()), 3 * float((plain.double() - ref).abs().max()) + 1e-4
+            if not error <= allowed:
+                raise Refusal("wrong", "%s: max error %.3g is over %.3g" % (name, error, allowed))
+            worst = max(worst, error)
+            nmse = max(nmse, float(((x.double() - ref) ** 2).sum() / (ref * ref).sum()))
+        return {"rows": group * sq, "max_error": worst, "nmse": nmse}
 
 
 def arguments(backend, p):
@@ -291,17 +377,25 @@ class Peer:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
-                self.problem = Copy(self.device, r) if self.backend == COPY else Sdpa(self.backend, self.device, r)
+                self.problem = self.kind(r)(self.backend, self.device, r)
                 self.problem.once()
-                return {"status": "ok", "memory_bytes": self.problem.memory, "checked": self.problem.check()}
+                answer = {"status": "ok", "memory_bytes": self.problem.memory, "checked": self.problem.check()}
+                return dict(answer, **{"pass": r["pass"]}) if "pass" in r else answer
             except Refusal as e:
                 return self.refuse(e.status, e)
             except (RuntimeError, TypeError, ValueError) as e:
                 if "out of memory" in str(e):
-                    return self.refuse("error", "out of memory")
+                    return self.refuse("oom", "out of memory")
                 if "CUDA error" in str(e):
                     raise  # nothing works after one
                 return self.refuse("unsupported", reason(self.backend, e, caught))
+
+    def kind(self, r):
+        if self.backend == COPY:
+            if "pass" in r:
+                raise Refusal("unsupported", "a copy has no backward pass")
+            return Copy
+        return Gradients if "pass" in r else Sdpa
 
     def refuse(self, status, why):
         answer = {"status": status, "reason": str(why)}

@@ -14,6 +14,11 @@
 #   cpu       the CPU tier versus PyTorch's flash kernel for the CPU, both with
 #             GOMAXPROCS threads, or as many as there are CPUs; on two cores:
 #             GOMAXPROCS=2 taskset -c 0,1 scripts/race.sh cpu
+#   backward  gradients of the problems of forward, versus PyTorch's
+#   alone     attention alone, forward and backward, versus plain attention (PyTorch's
+#             math backend, which holds all scores; out of memory is a row)
+#   plain     the same for one causal head, in bf16 and f32, lengths 128 to 65536
+#   models    attention of all layers of three transformers, forward and backward
 #   seeds     grouped prefill and decode, paged and sparse, versus reference
 #             implementations of this program
 #
@@ -27,8 +32,10 @@
 #   VKATTN_RACE_PEERS  backends of PyTorch (default: flash cudnn)
 #   VKATTN_RACE_TIERS  (default: coopmat2,coopmat)
 #   VKATTN_RACE_DECODE_TIERS  of decode and seeds (default: auto)
+#   VKATTN_RACE_BACKWARD_TIERS  of backward, alone, plain and models (default: auto)
 #   VKATTN_RACE_ARGS   further arguments of every entry, such as --dtype f16,bf16
-#   VKATTN_RACE_LIMIT  seconds an entry may take (default: 240, decode 480)
+#   VKATTN_RACE_LIMIT  seconds an entry may take (default: 240; decode, backward, alone
+#                      and plain 480)
 set -uo pipefail
 
 OUT=${OUT:-$PWD/out}
@@ -44,7 +51,7 @@ entries=("$@")
 ((${#entries[@]})) || entries=(forward dims gqa f32)
 for entry in "${entries[@]}"; do
 	case $entry in
-	forward | dims | gqa | f32 | cuda | ladder | ablation | decode | seeds | cpu) ;;
+	forward | dims | gqa | f32 | cuda | ladder | ablation | decode | seeds | cpu | backward | alone | plain | models) ;;
 	*)
 		echo "race: no entry $entry" >&2
 		exit 2
@@ -73,6 +80,16 @@ race() { # <entry>
 		peers+=(copy)
 		limit=480
 		;;
+	backward)
+		args=(--suite forward --pass "bwd,fwdbwd" --tier "${VKATTN_RACE_BACKWARD_TIERS:-auto}")
+		limit=480
+		;;
+	alone | plain)
+		args=(--suite "$entry" --tier "${VKATTN_RACE_BACKWARD_TIERS:-auto}")
+		peers=(math)
+		limit=480
+		;;
+	models) args=(--suite models --tier "${VKATTN_RACE_BACKWARD_TIERS:-auto}") ;;
 	seeds)
 		args=(--suite seeds --tier "${VKATTN_RACE_DECODE_TIERS:-auto}")
 		peers=()
