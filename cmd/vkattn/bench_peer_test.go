@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
 )
 
@@ -146,4 +147,36 @@ func TestTorchPeer(t *testing.T) {
 		require.Equal(t, backend, doc.Rows[1].Tier)
 		require.Contains(t, []bench.Status{bench.OK, bench.Unsupported}, doc.Rows[1].Status, doc.Rows[1].Reason)
 	}
+}
+
+func TestBenchPasses(t *testing.T) {
+	plan := func(o benchFlags) []bench.Problem {
+		o.format = "md"
+		p, err := o.plan(bench.Formats)
+		require.NoError(t, err)
+		list, err := p.problems(bench.Sweep{})
+		require.NoError(t, err)
+		return list
+	}
+	require.Len(t, plan(benchFlags{suite: "forward", passes: "bwd,fwdbwd"}), 40)
+	models := plan(benchFlags{suite: "models"})
+	require.Len(t, models, 9, "a suite has passes")
+	require.Equal(t, attention.BF16, models[0].Config.DType, "and a storage type")
+	require.Equal(t, []bench.Pass{bench.PassForward, bench.PassBackward, bench.PassBoth}, []bench.Pass{models[0].Pass, models[1].Pass, models[2].Pass})
+	require.Len(t, plan(benchFlags{suite: "models", passes: "bwd", dtype: "f16,f32"}), 6)
+	require.Len(t, plan(benchFlags{suite: "alone"}), 84)
+	require.Len(t, plan(benchFlags{suite: "plain"}), 240)
+	require.Len(t, plan(benchFlags{suite: "models", onePass: true}), 3, "vkattn tune times the forward pass")
+
+	onceOnly(t)
+	code, stdout, stderr := call(tiny("--device", "cpu", "--pass", "fwd,bwd", "-o", "json")...)
+	require.Equal(t, exitOK, code, stderr)
+	var doc struct{ Rows []bench.Row }
+	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
+	require.Equal(t, []bench.Pass{bench.PassForward, bench.PassBackward}, []bench.Pass{doc.Rows[0].Pass, doc.Rows[1].Pass})
+	require.Greater(t, doc.Rows[1].Memory, doc.Rows[0].Memory)
+	require.NotZero(t, doc.Rows[1].Checked.Keys)
+	code, _, stderr = call(tiny("--device", "cpu", "--pass", "bwd", "--page-size", "16")...)
+	require.Equal(t, exitUnsupported, code)
+	require.Contains(t, stderr, "paged and quantised K and V have no gradients")
 }

@@ -16,7 +16,7 @@ type verifyPlan struct {
 	*benchPlan
 	table    bool // the conformance table
 	backward bool // gradients
-	only  *regexp.Regexp
+	only     *regexp.Regexp
 }
 
 func (o *verifyFlags) plan() (*verifyPlan, error) {

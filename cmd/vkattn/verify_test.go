@@ -144,3 +144,23 @@ func TestVerifyOnADevice(t *testing.T) {
 	require.Equal(t, exitFailure, code)
 	require.Contains(t, stderr, "rows are wrong")
 }
+
+func TestVerifyGradientsOnTheCPU(t *testing.T) {
+	onceOnly(t)
+	args := []string{"verify", "--device", "cpu", "--pass", "bwd", "--batch-size", "1", "--nheads", "2", "--seqlen", "40", "--headdim", "16", "--dtype", "f16,f32", "--seed", "3"}
+	code, stdout, stderr := call(append(args, "-o", "json")...)
+	require.Equal(t, exitOK, code, stderr)
+	var doc struct{ Rows []verify.Row }
+	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
+	require.Len(t, doc.Rows, 4)
+	for _, r := range doc.Rows {
+		require.Equal(t, bench.OK, r.Status)
+		require.Equal(t, bench.PassBackward, r.Pass)
+		require.Len(t, r.Gradients, 3)
+	}
+	refused(t, exitInput, `--pass "fwdbwd": want fwd or bwd`, "verify", "--device", "cpu", "--pass", "fwdbwd")
+	refused(t, exitInput, `--pass: unknown pass "back"`, "bench", "--device", "cpu", "--pass", "back")
+	code, stdout, stderr = call("verify", "--device", "cpu", "--pass", "bwd", "--suite", conformance, "--case", `^d40\.`, "--dtype", "bf16")
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, "| cpu            | bf16 ")
+}

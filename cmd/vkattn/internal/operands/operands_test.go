@@ -94,3 +94,31 @@ func TestAVWithinKIsInItsMemory(t *testing.T) {
 		require.Equal(t, want, o.Of, o.Name)
 	}
 }
+
+func TestEveryOperandOfABackwardCallIsListedOnce(t *testing.T) {
+	args, count := full(t)
+	a := attention.BackwardArgs{Args: args}
+	for v, i := reflect.ValueOf(&a).Elem(), 0; i < v.NumField(); i++ {
+		if f := v.Field(i).FieldByName; v.Field(i).Kind() == reflect.Struct && v.Type().Field(i).Name != "Args" {
+			f("Host").SetBytes(make([]byte, 64))
+			count++
+		}
+	}
+	list := ListBackward(attention.Config{HeadDim: 32}, &a)
+	require.Len(t, list, count, "a field of BackwardArgs that ListBackward does not know")
+	names := map[string]bool{}
+	for i, o := range list {
+		require.Equal(t, i, o.Of)
+		names[o.Name] = true
+		if i >= len(list)-7 {
+			require.Equal(t, o.Name != "DO" && o.Name != "DLSE", o.Output, o.Name)
+		}
+	}
+	require.Len(t, names, count)
+	b := CloneBackward(a)
+	for _, o := range ListBackward(attention.Config{HeadDim: 32}, &b) {
+		o.OnHost(nil)
+	}
+	require.NotNil(t, a.DSinks.Host)
+	require.NotNil(t, a.Bias.Host)
+}

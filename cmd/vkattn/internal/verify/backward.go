@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -252,7 +253,7 @@ func (m *backwardMemory) run(ctx context.Context, op *attention.Op) error {
 
 func (m *backwardMemory) read(ctx context.Context) ([][]byte, error) {
 	if m.stream == nil {
-		return m.images, nil // the next write replaces them
+		return slices.Clone(m.images), nil // the next write replaces each
 	}
 	out := make([][]byte, len(m.buffers))
 	for i := range out {

@@ -1,0 +1,90 @@
+package verify
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/cases"
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/vk/hostmem"
+)
+
+func TestRightGradientsPass(t *testing.T) {
+	for _, dtype := range attention.DTypes() {
+		for _, conformance := range []bool{false, true} {
+			c := problem(attention.BottomRight)
+			rows := run(t, &Verifier{Backward: true, Conformance: conformance, Repeat: 2, List: []Implementation{cpu}}, c, dtype)
+			require.Len(t, rows, 1)
+			r := rows[0]
+			require.Equal(t, bench.OK, r.Status, "%v: %s", dtype, r.Note())
+			require.Equal(t, 2, r.Runs)
+			require.Equal(t, bench.PassBackward, r.Pass)
+			require.Equal(t, r.Of, r.Rows)
+			require.Equal(t, 2*2*230, r.Float64.Keys)
+			require.Len(t, r.Gradients, 3)
+			require.Less(t, r.limitUsed(), 1.0)
+		}
+	}
+}
+
+// A byte of any gradient that is wrong, in the first run, in a later one or with spoiled
+// memory, is found and named.
+func TestWrongGradientsFail(t *testing.T) {
+	c := problem(attention.CausalNone)
+	for _, x := range []struct {
+		conformance bool
+		at          int // the run to change
+		piece       int // from the last: 1 is dV, 2 is dK, 3 is dQ
+		says        string
+	}{
+		{false, 0, 3, "dQ versus float64: "},
+		{false, 0, 2, "dK versus float64: "},
+		{false, 0, 1, "dV versus float64: "},
+		{false, 1, 1, "run 2 gives other bits: dV"},
+		{true, 2, 3, "spoiled memory changes bits: dQ"},
+	} {
+		n := 0
+		v := &Verifier{Backward: true, Conformance: x.conformance, Repeat: 2, List: []Implementation{cpu}}
+		v.Touch = func(_ string, _ *cases.Problem, after [][]byte) {
+			if n == x.at {
+				image := after[len(after)-x.piece]
+				image[len(image)/2|1] ^= 0x48
+			}
+			n++
+		}
+		r := run(t, v, c, attention.F16)[0]
+		require.Equal(t, bench.Fail, r.Status, x.says)
+		require.Contains(t, r.Note(), x.says)
+	}
+}
+
+func TestAWriteBehindAGradientFails(t *testing.T) {
+	c := problem(attention.CausalNone)
+	c.Layout = cases.Odd
+	v := &Verifier{Backward: true, Conformance: true, List: []Implementation{cpu}}
+	v.Touch = func(_ string, _ *cases.Problem, after [][]byte) { after[len(after)-1][0] ^= 1 }
+	r := run(t, v, c, attention.F16)[0]
+	require.Equal(t, bench.Fail, r.Status)
+	require.Contains(t, r.Note(), "dV: a byte outside of its rows was written")
+}
+
+func TestGradientsThatDoNotFitAreARow(t *testing.T) {
+	t.Setenv(hostmem.Variable, "1MiB")
+	rows, err := (&Verifier{Backward: true, List: []Implementation{cpu}}).Problem(context.Background(), problem(attention.CausalNone), attention.F16)
+	require.NoError(t, err)
+	require.Equal(t, bench.OOM, rows[0].Status)
+	require.Regexp(t, `needs \d+ bytes of host memory`, rows[0].Note())
+}
+
+func TestTheTableOfGradients(t *testing.T) {
+	var out strings.Builder
+	p := NewPrinter("md", &out, &bench.RunInfo{}, false)
+	require.NoError(t, p.Row(run(t, &Verifier{Backward: true, List: []Implementation{cpu}}, problem(attention.CausalNone), attention.F16)[0]))
+	require.NoError(t, p.Close(nil))
+	require.Regexp(t, `\| rows \| keys \| dQ error \| dK error \| dV error \| error/limit \| +NMSE \| runs \| verdict \|`, out.String())
+	require.Regexp(t, `\| cpu .* all \| +920 \|.*\| ok +\|`, out.String())
+}
