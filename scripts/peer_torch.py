@@ -190,16 +190,16 @@ class Sdpa(Timed):
 
 
 class Gradients(Sdpa):
-    """The gradients of one problem: after a forward pass that is kept, or with it."""
+    """The gradients of one problem: after a forward pass whose graph stays, or with it."""
 
     def __init__(self, backend, device, p):
         super().__init__(backend, device, p)
         both = p["pass"] == "fwdbwd"
         if backend == "math" and not both:
             # A set keeps its scores, which exceed every cache: few sets will do.
-            kept = 3 * 4 * p["batch"] * p["heads"] * p["seqlen_q"] * p["seqlen_k"]
+            graph = 3 * 4 * p["batch"] * p["heads"] * p["seqlen_q"] * p["seqlen_k"]
             free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 2**32
-            self.sets = self.sets[:max(1, int(free / 4 / kept))]
+            self.sets = self.sets[:max(1, int(free / 4 / graph))]
         self.both = both
         torch.manual_seed(p["seed"] % 2**63 + 1)
         shape = (p["batch"], p["heads"], p["seqlen_q"], p["headdim_v"])

@@ -223,3 +223,32 @@ func TestRunNeedsWhatItAllocates(t *testing.T) {
 	t.Setenv(hostmem.Variable, fmt.Sprint(needed-1))
 	refused(t, exitUnsupported, "needs", with(args, "--o", filepath.Join(dir, "other.npy"))...)
 }
+
+// Rows of gradients of any size are refused before anything is allocated, and a sweep goes
+// on over one that does not fit.
+func TestGradientsOfAnySizeAreRows(t *testing.T) {
+	const most = "2147483647"
+	for _, args := range [][]string{
+		{"--seqlen", most},
+		{"--batch-size", most, "--nheads", most, "--seqlen", most},
+		{"--varlen", "65536*" + most + "/" + most},
+		{"--seqlen", most, "--headdim", "256", "--headdim-v", "128", "--shared-kv"},
+	} {
+		for _, verb := range []string{"bench", "verify"} {
+			if verb == "verify" && (args[0] != "--seqlen" || len(args) > 2) {
+				continue
+			}
+			code, stdout, stderr := call(append([]string{verb, "--device", "cpu", "--pass", "bwd", "-o", "json", "--dtype", "f32", "--causal", "top-left"}, args...)...)
+			require.Equal(t, exitUnsupported, code, "%s %v: %s", verb, args, stderr)
+			noCrash(t, code, stderr)
+			require.Regexp(t, `"status": "(OOM|unsupported)"`, stdout, "%s %v", verb, args)
+			require.NotContains(t, stdout, `"ok"`)
+		}
+	}
+	onceOnly(t)
+	t.Setenv(hostmem.Variable, "256MiB")
+	code, stdout, stderr := call(tiny("--device", "cpu", "--pass", "bwd", "--seqlen", "33,10000000,17", "--seqlen-k", "20", "-o", "jsonl")...)
+	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, "3 rows, 1 OOM, seed 9\n", stderr)
+	require.Equal(t, 3, strings.Count(stdout, "\n"))
+}

@@ -178,10 +178,7 @@ type backwardMemory struct {
 }
 
 func newBackwardMemory(dev *vk.Device, b *cases.Backward) (*backwardMemory, error) {
-	m := &backwardMemory{b: b, images: make([][]byte, len(b.Image))}
-	for i, image := range b.Image {
-		m.images[i] = image // until the first write; PlanBackwardFor reads no tensor
-	}
+	m := &backwardMemory{b: b, images: slices.Clone(b.Image)} // until the first write; PlanBackwardFor reads no tensor
 	if dev == nil {
 		return m, nil
 	}
