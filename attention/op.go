@@ -29,6 +29,7 @@ type Op struct {
 	plans     map[plan.Request]*prepared                 // at most maxPlans; cleared by Close
 	pipelines dispatch.Pipelines[plan.Variant, Config]   // many requests share one pipeline
 	combines  dispatch.Pipelines[combineVariant, Config] // of the separate combine kernel; at most 16
+	backward  backwardOp
 }
 
 // maxPlans bounds the cached plans. Decoding brings a new length with every step.
@@ -204,7 +205,7 @@ func (op *Op) Close() error {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	op.plans = nil
-	return errors.Join(op.pipelines.Close(), op.combines.Close())
+	return errors.Join(op.pipelines.Close(), op.combines.Close(), op.backward.close())
 }
 
 // check checks a call and fills l with its layouts.

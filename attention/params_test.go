@@ -14,6 +14,10 @@ var blocks = []paramtest.Block{
 	{Module: "scalar_general_bda", Source: "interface.glsl", Define: "GENERAL", Params: generalParams{}, Bytes: plan.GeneralPushBytes},
 	{Module: "coopmat2_bf16_decode_bda", Source: "interface.glsl", Define: "GENERAL", Params: generalParams{}, Bytes: plan.GeneralPushBytes},
 	{Module: "combine_bda", Source: "combine.comp", Params: combineParams{}, Bytes: combinePushBytes},
+	{Module: "backward_scalar_q_bda", Source: "backward_interface.glsl", Params: backwardParams{}, Bytes: plan.BackwardPushBytes},
+	{Module: "backward_scalar_kv_bda", Source: "backward_interface.glsl", Params: backwardParams{}, Bytes: plan.BackwardPushBytes},
+	{Module: "backward_delta_bda", Source: "backward_delta.comp", Params: deltaParams{}, Bytes: deltaPushBytes},
+	{Module: "backward_sinks_bda", Source: "backward_sinks.comp", Params: sinksParams{}, Bytes: sinksPushBytes},
 }
 
 func TestParamsLieWhereModulesReadThem(t *testing.T) { paramtest.Lie(t, blocks) }

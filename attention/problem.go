@@ -91,6 +91,10 @@ type (
 	Plan = problem.Plan
 	// Rejection is a tier that was not used.
 	Rejection = problem.Rejection
+	// BackwardPlan says how the gradients of a problem will be computed and why.
+	BackwardPlan = problem.BackwardPlan
+	// PlanKernel is one kernel of a [BackwardPlan].
+	PlanKernel = problem.PlanKernel
 	// TierStatus says whether a tier can run a storage type on a device.
 	TierStatus = problem.TierStatus
 )

@@ -21,6 +21,16 @@ const (
 	ConstAlignV           uint32 = 15 // elements
 	ConstKvTile           uint32 = 6  // kBlockN: keys per KV tile
 	ConstDvSlice          uint32 = 10 // columns of O per workgroup
+	ConstHasDlse          uint32 = 70 // 1: LSE has a gradient
+	ConstAccumulate       uint32 = 71 // 1: dQ, dK and dV are added to what the outputs hold
+	ConstAlignDo          uint32 = 72 // elements, as ALIGN_Q
+	ConstAlignDx          uint32 = 73 // elements: of dQ or dK
+	ConstAlignDv          uint32 = 74 // elements
+	ConstHasDk            uint32 = 75 // 1: the dK and dV kernel computes dK
+	ConstHasDv            uint32 = 76 // 1: it computes dV
+	ConstSumQueries       uint32 = 77 // 1: dBias has one row, the sum over the queries
+	ConstFourStats        uint32 = 78 // 1: the statistics of a row are four numbers, see backward_stats.glsl
+	ConstStatLanes        uint32 = 79 // invocations per row of backward_delta.comp, a power of two
 	ConstSubgroupSize     uint32 = 1  // invocations per subgroup
 	ConstSubgroupBarrier  uint32 = 21 // 0: a subgroup runs in lockstep and needs no barrier, see subgroupSync
 	ConstFragM            uint32 = 2  // rows of a fragment
@@ -85,6 +95,16 @@ var constantNames = map[uint32]string{
 	ConstAlignV:           "ALIGN_V",
 	ConstKvTile:           "KV_TILE",
 	ConstDvSlice:          "DV_SLICE",
+	ConstHasDlse:          "HAS_DLSE",
+	ConstAccumulate:       "ACCUMULATE",
+	ConstAlignDo:          "ALIGN_DO",
+	ConstAlignDx:          "ALIGN_DX",
+	ConstAlignDv:          "ALIGN_DV",
+	ConstHasDk:            "HAS_DK",
+	ConstHasDv:            "HAS_DV",
+	ConstSumQueries:       "SUM_QUERIES",
+	ConstFourStats:        "FOUR_STATS",
+	ConstStatLanes:        "STAT_LANES",
 	ConstSubgroupSize:     "SUBGROUP_SIZE",
 	ConstSubgroupBarrier:  "SUBGROUP_BARRIER",
 	ConstFragM:            "FRAG_M",

@@ -16,6 +16,11 @@ ARRAY(CuQ, 5)
 ARRAY(CuK, 6)
 ARRAY(UsedQ, 7)
 ARRAY(UsedK, 8)
+#ifdef BACKWARD // gradients have the other bindings
+ARRAY(ALiBi, 10)
+ARRAY(Mask, 13)
+#define TOKENS_BINDING 14
+#else
 ARRAY(BlockTable, 9)
 ARRAY(ALiBi, 10)
 ARRAY(Sinks, 11)
@@ -24,6 +29,8 @@ ARRAY(KScale, 14)
 ARRAY(VScale, 15)
 uint scaleK(uint i) { return loadKScale(i); }
 uint scaleV(uint i) { return loadVScale(i); }
+#define TOKENS_BINDING 16
+#endif
 
 // Bias and mask have 16-bit and 8-bit elements: they are loaded by word, and biasStart and maskStart give the first
 // element's number in the first word (BDA=1) or in the binding.
@@ -43,6 +50,6 @@ uint maskStart() { return p.addrMask.x; }
 #if BDA
 uint loadSparseToken(uint i) { return ReadWords(uvec2(p.strideMaskBatch, p.strideMaskHead)).at[i]; }
 #else
-layout(set = 0, binding = 16, std430) READ_ONLY buffer ArrayTokens { uint arrayTokens[]; };
+layout(set = 0, binding = TOKENS_BINDING, std430) READ_ONLY buffer ArrayTokens { uint arrayTokens[]; };
 uint loadSparseToken(uint i) { return arrayTokens[p.strideMaskBatch + i]; }
 #endif

@@ -12,7 +12,11 @@ uint keyAt(uint i) {
 // A row of K and V: its batch or page, and the row in it.
 struct KVRow { uint batch, row; };
 // The number in the block table, not checked yet.
+#ifdef BACKWARD // K and V are not paged
+uint loadPageIndex(uint key) { return 0; }
+#else
 uint loadPageIndex(uint key) { return loadBlockTable(work.batch * p.blockTableStride + key / PAGE_SIZE); }
+#endif
 KVRow kvRowInPage(uint page, uint key) { return KVRow(page < p.totalK ? page : 0, key % PAGE_SIZE); }
 KVRow kvRowOf(uint key) {
     if (PAGE_SIZE != 0) return kvRowInPage(loadPageIndex(key), key);

@@ -22,5 +22,7 @@ uint rowIndex(uint row) {
     return (rowBatch() * p.Hq + headOf(row)) * length + work.offsetQ + queryOf(row);
 }
 
+#ifndef BACKWARD // it has no splits
 // The same in the partial states; each split has all rows.
 uint stateRow(uint row) { return SPLIT != 0 ? splitIndex() * p.strideOBatch + rowIndex(row) : rowIndex(row); }
+#endif

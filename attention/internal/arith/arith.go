@@ -44,3 +44,6 @@ func CeilDiv(n, d int) int { return (n-1)/d + 1 }
 
 // CeilDiv32 is a/b rounded up.
 func CeilDiv32(a, b uint32) uint32 { return (a + b - 1) / b }
+
+// CeilDiv64 is a/b rounded up.
+func CeilDiv64(a, b uint64) uint64 { return (a + b - 1) / b }

@@ -75,7 +75,7 @@ func splitsOf(caps *vk.Caps, cfg *problem.Config, v *Variant, r *Request, shared
 	}
 	// The time in keys: rounds of workgroups, times the keys of a split plus its fixed cost.
 	cost := func(n int) uint64 {
-		return ceilDiv64(groups*uint64(n), resident) * (ceilDiv64(uint64(r.keys()), uint64(n)) + splitCost)
+		return arith.CeilDiv64(groups*uint64(n), resident) * (arith.CeilDiv64(uint64(r.keys()), uint64(n)) + splitCost)
 	}
 	best := 1
 	for n := 2; n <= min(max(1, r.keys()/v.minSplitKeys()), problem.MaxStates); n++ {
@@ -137,7 +137,7 @@ func (v *Variant) grid(r *Request, splits int) [3]uint32 {
 // times splits, z batches times slices of O.
 func (o *Options) Grid(s *problem.Shape, totalQ, splits int, rows, slices uint32) [3]uint32 {
 	group := max(o.packRows, 1)
-	x := ceilDiv64(uint64(s.Sq)*uint64(group), uint64(rows))
+	x := arith.CeilDiv64(uint64(s.Sq)*uint64(group), uint64(rows))
 	z := uint64(s.B) * uint64(slices)
 	switch {
 	case o.isDecodePart: // as many row blocks as a short sequence may have
@@ -163,8 +163,6 @@ func coresOf(caps *vk.Caps) uint64 {
 	}
 	return uint64(caps.ShaderCores)
 }
-
-func ceilDiv64(a, b uint64) uint64 { return (a + b - 1) / b }
 
 // clamp32 saturates, so that a grid too large for a dispatch stays too large.
 func clamp32(n uint64) uint32 { return uint32(min(n, 1<<32-1)) }

@@ -1,0 +1,270 @@
+package accuracy
+
+import (
+	"math"
+
+	"vkattn/attention"
+	"vkattn/attention/internal/par"
+)
+
+// LowGradients are the results of [LowBackward], packed like those of
+// attention.ReferenceBackward.
+type LowGradients struct {
+	DQ, DK, DV, DBias, DSinks []float32
+
+	// Noise is for f32 what [Noise] is for O: the error to expect of each element because
+	// float32 cannot hold large scores better. To first order a score's error e moves its P
+	// by e P (1 - P), and delta by the sum of e P |dP - delta|. It is zero for other types.
+	Noise GradientNoise
+}
+
+// GradientNoise has the elements of [LowGradients].
+type GradientNoise struct{ DQ, DK, DV, DBias, DSinks []float64 }
+
+// LowBackward computes the gradients of a call by plain backward attention in the storage
+// type, as a chain of separate operations would, each rounding what it stores:
+//
+//	S, P, O                                 as [Low] has them
+//	dP = round(dO Vᵀ)                       accumulated in float32
+//	dX = round(P (dP - Σ dO O + dLSE))      computed in float32
+//	dS = round(dX times the softcap's derivative)
+//	dQ = round(scale * dS K)                accumulated in float32, as dK and dV are
+//
+// dBias is the sum of the rounded dX, and dSinks is computed, in float32. dK and dV of a
+// group are accumulated over its heads. It computes all gradients that the call can have;
+// outputs in a may be zero. Tensors must lie in host memory.
+func LowBackward(cfg attention.Config, a attention.BackwardArgs) (LowGradients, error) {
+	if err := room("LowBackward", cfg, a.Args, int(a.Rows()), 16); err != nil {
+		return LowGradients{}, err
+	}
+	c, err := openCall(cfg, a.Args)
+	if err != nil {
+		return LowGradients{}, err
+	}
+	rows := a.Sq
+	if c.startQ != nil {
+		rows = a.Varlen.TotalQ
+	}
+	g := &lowGradients{call: c, dLSEGiven: a.DLSE.Given()}
+	if g.dO, err = attention.ViewHost(a.DO, cfg.DType, a.Hq, rows, cfg.ValueDim()); err != nil {
+		return LowGradients{}, err
+	}
+	if g.dLSEGiven {
+		if g.dLSE, err = attention.ViewHost(a.DLSE, attention.F32, a.Hq, rows, 1); err != nil {
+			return LowGradients{}, err
+		}
+	}
+	d, dv, heads := cfg.HeadDim, cfg.ValueDim(), a.KVHeads()
+	g.DQ = make([]float32, int(a.Rows())*d)
+	g.DK, g.DV = make([]float32, a.B*heads*a.Sk*d), make([]float32, a.B*heads*a.Sk*dv)
+	if g.noisy = cfg.DType == attention.F32; g.noisy {
+		n := &g.Noise
+		n.DQ, n.DK, n.DV = make([]float64, len(g.DQ)), make([]float64, len(g.DK)), make([]float64, len(g.DV))
+	}
+	batches := a.B
+	if b := a.Bias; b != nil {
+		g.biasSizes = [3]int{orAll(b.Batches, a.B), orAll(b.Heads, a.Hq), orAll(b.Rows, a.Sq)}
+		g.DBias = make([]float32, g.biasSizes[0]*g.biasSizes[1]*g.biasSizes[2]*a.Sk)
+		if g.noisy {
+			g.Noise.DBias = make([]float64, len(g.DBias))
+		}
+		batches, heads = 1, 1 // sequences may share elements of dBias
+	}
+	if a.Sinks.Given() {
+		g.DSinks = make([]float32, a.Hq)
+		if g.noisy {
+			g.Noise.DSinks = make([]float64, a.Hq)
+		}
+		batches = 1
+	}
+	par.Each(int64(batches*heads), func() func(int64) {
+		w := c.lowWorker(lowRows(&a.Args))
+		return func(unit int64) {
+			for b := int(unit) / heads; b < a.B; b += batches {
+				for kv := int(unit) % heads; kv < a.KVHeads(); kv += heads {
+					g.run(w, b, kv)
+				}
+			}
+		}
+	})
+	for _, x := range [][]float32{g.DQ, g.DK, g.DV} {
+		for i := range x {
+			x[i] = c.round(x[i])
+		}
+	}
+	return g.LowGradients, nil
+}
+
+type lowGradients struct {
+	LowGradients
+	*call
+	dO, dLSE  attention.HostView
+	dLSEGiven bool
+	noisy     bool
+	biasSizes [3]int
+}
+
+// run adds what a sequence and key head contribute.
+func (g *lowGradients) run(w *lowWorker, b, kv int) {
+	group := g.a.Group()
+	for h := kv * group; h < (kv+1)*group; h++ {
+		for first := 0; first < g.rows[b]; first += len(w.rows) {
+			s := attention.Rows{B: b, H: h}
+			for row := first; row < min(first+len(w.rows), g.rows[b]); row++ {
+				s.Rows = append(s.Rows, row)
+			}
+			g.chunk(w, s, kv)
+		}
+	}
+}
+
+// chunk adds what some rows of a head contribute.
+func (g *lowGradients) chunk(w *lowWorker, s attention.Rows, kv int) {
+	d, dv := g.cfg.HeadDim, g.cfg.ValueDim()
+	scale, softcap := g.cfg.ScaleValue(), float64(g.cfg.Softcap)
+	w.scores(s)
+	rows := w.rows[:len(s.Rows)]
+	slopes, lse := make([][]float32, len(rows)), make([]float32, len(rows))
+	dO, dS, o := make([][]float32, len(rows)), make([][]float32, len(rows)), make([][]float32, len(rows))
+	noise := make([][]float64, len(rows)) // of dS; nil: none
+	if softcap != 0 {                     // its derivative takes the scores in front of it
+		w.eachRun(rows, s.B, kv, false, func(r *lowRow, i int, scores, keys []float32) {
+			products := make([]float32, len(scores))
+			dots(products, r.q, keys)
+			for _, x := range products {
+				cosh := math.Cosh(float64(x*scale) / softcap)
+				slopes[i] = append(slopes[i], float32(1/(cosh*cosh)))
+			}
+		})
+	}
+	for i, row := range s.Rows {
+		lse[i] = rows[i].softmax(w.sink(s.H), w.round)
+		dS[i] = make([]float32, 0, len(rows[i].scores))
+		if !rows[i].skip {
+			batch, at := w.queryRow(s.B, row)
+			dO[i], o[i] = make([]float32, dv), make([]float32, dv)
+			g.dO.ReadRow(dO[i], batch, s.H, at)
+		}
+	}
+	w.eachRun(rows, s.B, kv, true, func(r *lowRow, i int, weights, values []float32) {
+		from := len(dS[i])
+		dS[i] = dS[i][:from+len(weights)]
+		dots(dS[i][from:], dO[i], values)
+		for c, p := range weights {
+			dS[i][from+c] = w.round(dS[i][from+c])
+			addTimes(o[i], p, values[c*dv:][:dv])
+			key := int(w.key(r.entries[from+c]))
+			addTimes(rowOf(g, g.DV, s.B, kv, key, dv), p, dO[i])
+			if e := w.scoreError(r); g.noisy && e > leastNoise {
+				addSizes(rowOf(g, g.Noise.DV, s.B, kv, key, dv), e*float64(p*(1-p)), dO[i])
+			}
+		}
+	})
+	for i, row := range s.Rows {
+		if !rows[i].skip {
+			var delta float32
+			for j, x := range o[i] {
+				if x != 0 { // dO may hold anything where the row attends to its sink alone
+					delta += dO[i][j] * w.round(x)
+				}
+			}
+			noise[i] = g.gradients(w, &rows[i], dS[i], slopes[i], lse[i], delta, s.B, s.H, row)
+		}
+	}
+	at := make([]int, len(rows))
+	w.eachRun(rows, s.B, kv, false, func(r *lowRow, i int, weights, keys []float32) {
+		for c := range weights {
+			x, key, row := scale*dS[i][at[i]], int(w.key(r.entries[at[i]])), ((s.B*g.a.Hq+s.H)*g.a.Sq+s.Rows[i])*d
+			addTimes(g.DQ[row:][:d], x, keys[c*d:][:d])
+			addTimes(rowOf(g, g.DK, s.B, kv, key, d), x, r.q)
+			if noise[i] != nil {
+				e := math.Abs(float64(scale)) * noise[i][at[i]]
+				addSizes(g.Noise.DQ[row:][:d], e, keys[c*d:][:d])
+				addSizes(rowOf(g, g.Noise.DK, s.B, kv, key, d), e, r.q)
+			}
+			at[i]++
+		}
+	})
+}
+
+// gradients turns dP of a row into dS, and adds to dBias and dSinks. It returns the noise of
+// dS, or nil if there is none.
+func (g *lowGradients) gradients(w *lowWorker, r *lowRow, dS, slopes []float32, lse, delta float32, b, h, row int) (noise []float64) {
+	var dLSE [1]float32
+	if g.dLSEGiven {
+		batch, at := w.queryRow(b, row)
+		g.dLSE.ReadRow(dLSE[:], batch, h, at)
+	}
+	e := w.scoreError(r)
+	var spread float64 // of delta, for scores that are off by 1
+	if g.noisy && e > leastNoise {
+		noise = make([]float64, len(dS))
+		for c, p := range r.scores {
+			if p != 0 {
+				spread += float64(p) * math.Abs(float64(dS[c]-delta))
+			}
+		}
+		for c, p := range r.scores {
+			if p != 0 {
+				noise[c] = e * float64(p) * (float64(1-p)*math.Abs(float64(dS[c]-delta+dLSE[0])) + spread)
+			}
+		}
+	}
+	for c, p := range r.scores {
+		if p == 0 {
+			dS[c] = 0
+		} else {
+			dS[c] = w.round(p * (dS[c] - delta + dLSE[0]))
+		}
+	}
+	if g.DBias != nil {
+		n := g.biasSizes
+		first := ((b%n[0]*n[1]+h%n[1])*n[2] + row%n[2]) * g.a.Sk
+		for c, x := range dS {
+			g.DBias[first+int(w.key(r.entries[c]))] += x
+		}
+		for c, x := range noise {
+			g.Noise.DBias[first+int(w.key(r.entries[c]))] += x
+		}
+	}
+	if g.DSinks != nil {
+		if p := float32(math.Exp(float64(w.sink(h) - lse))); p != 0 {
+			g.DSinks[h] -= p * (delta - dLSE[0])
+			if noise != nil {
+				g.Noise.DSinks[h] += e * float64(p) * (float64(1-p)*math.Abs(float64(delta-dLSE[0])) + spread)
+			}
+		}
+	}
+	for c, slope := range slopes {
+		dS[c] = w.round(dS[c] * slope)
+		if noise != nil {
+			noise[c] *= float64(slope)
+		}
+	}
+	return noise
+}
+
+// rowOf is the row of a key in dK or dV, or their noise.
+func rowOf[T float32 | float64](g *lowGradients, x []T, b, kv, key, dim int) []T {
+	return x[((b*g.a.KVHeads()+kv)*g.a.Sk+key)*dim:][:dim]
+}
+
+// addTimes adds x times src to dst. A factor of 0 adds nothing, whatever src holds.
+func addTimes(dst []float32, x float32, src []float32) {
+	if x == 0 {
+		return
+	}
+	for i, y := range src {
+		dst[i] += x * y
+	}
+}
+
+// addSizes adds x times the magnitudes of src to dst.
+func addSizes(dst []float64, x float64, src []float32) {
+	if x == 0 {
+		return
+	}
+	for i, y := range src {
+		dst[i] += x * math.Abs(float64(y))
+	}
+}

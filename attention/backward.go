@@ -1,0 +1,266 @@
+package attention
+
+import (
+	"fmt"
+	"sync"
+
+	"vkattn/attention/internal/dispatch"
+	"vkattn/attention/internal/errs"
+	"vkattn/attention/internal/plan"
+	"vkattn/attention/internal/tensors"
+	"vkattn/vk"
+)
+
+// backwardOp is the part of an Op that computes gradients: its plans and pipelines.
+type backwardOp struct {
+	mu        sync.RWMutex
+	plans     map[plan.BackwardRequest]*preparedBackward // at most maxPlans
+	pipelines dispatch.Pipelines[plan.BackwardVariant, Config]
+}
+
+// preparedBackward is what a call takes of a backward plan, with its pipelines.
+type preparedBackward struct {
+	scratchBytes uint64
+	access       Access
+	kernels      []plan.BackwardKernel
+	pipelines    []*vk.Pipeline // of kernels
+	tileRows     uint32         // most query rows of a tile
+}
+
+func (b *backwardOp) close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.plans = nil
+	return b.pipelines.Close()
+}
+
+// PlanBackward returns how the gradients of packed, aligned tensors of a shape would be
+// computed: dQ, dK and dV without options. It compiles nothing. Its errors are those of
+// Plan.
+func (op *Op) PlanBackward(s Shape) (BackwardPlan, error) {
+	if err := op.usable(); err != nil {
+		return BackwardPlan{}, err
+	}
+	if err := s.Validate(); err != nil {
+		return BackwardPlan{}, err
+	}
+	r := op.typicalBackward(s)
+	c, err := plan.MakeBackward(op.dev, &op.cfg, &r)
+	return c.BackwardPlan, err
+}
+
+// PlanBackwardFor is PlanBackward for the given tensors: for their gradients, options and
+// alignment. It checks the arguments as Backward does.
+func (op *Op) PlanBackwardFor(a BackwardArgs) (BackwardPlan, error) {
+	if err := op.usable(); err != nil {
+		return BackwardPlan{}, err
+	}
+	var l tensors.BackwardTensors
+	r, err := op.checkBackward(&l, &a)
+	if err != nil {
+		return BackwardPlan{}, err
+	}
+	c, err := plan.MakeBackward(op.dev, &op.cfg, &r)
+	return c.BackwardPlan, err
+}
+
+// PrepareBackward compiles the kernels that Backward needs for packed, aligned tensors of a
+// shape: for dQ, dK and dV without options, with and without a gradient of LSE. On the CPU
+// tier it compiles nothing.
+func (op *Op) PrepareBackward(s Shape) error {
+	if err := op.usable(); err != nil {
+		return err
+	}
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	for _, dLSE := range []bool{false, true} {
+		r := op.typicalBackward(s)
+		r.DLSE = dLSE
+		if _, err := op.prepareBackward(&r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PrepareBackwardFor compiles the kernels that Backward needs for calls like a. It reads no
+// tensor. It checks the arguments as Backward does.
+func (op *Op) PrepareBackwardFor(a BackwardArgs) error {
+	if err := op.usable(); err != nil {
+		return err
+	}
+	var l tensors.BackwardTensors
+	r, err := op.checkBackward(&l, &a)
+	if err != nil {
+		return err
+	}
+	_, err = op.prepareBackward(&r)
+	return err
+}
+
+// Backward computes the gradients that a has outputs for, from the tensors of a forward
+// call with its O and LSE, and from the gradients of O and, if given, of LSE. The formulas
+// are those of [ReferenceBackward]. On a device it records the work into the stream's
+// current batch, as Forward does; a barrier orders it after the Forward that writes O and
+// LSE. On the CPU tier the stream is nil and the gradients are complete when Backward
+// returns. If it returns an error, it has recorded and written nothing.
+//
+// The bits do not depend on the run: every sum has a fixed order. Memory in addition to
+// the tensors is that of BackwardPlan.ScratchBytes. In a padded sequence, rows of DQ and
+// keys of DK and DV past the sequence's end become 0, or with Accumulate keep their value.
+// Rows of packed tensors that are in no sequence are not written.
+//
+// K and V with Pages or of a type of their own give an error that matches [ErrUnsupported],
+// and so do head dims above MaxHeadDim.
+func (op *Op) Backward(s *vk.Stream, a BackwardArgs) error {
+	if err := op.usable(); err != nil {
+		return err
+	}
+	if op.dev == nil {
+		if s != nil {
+			return errs.Invalid("Backward: the CPU tier takes no stream")
+		}
+		var l tensors.BackwardTensors
+		if _, err := op.checkBackward(&l, &a); err != nil {
+			return err
+		}
+		return backwardCPU(op.cfg, a)
+	}
+	if s.Device() == nil {
+		return errs.Invalid("Backward: a device tier needs a stream")
+	}
+	return op.recordBackward(s.Commands, &a)
+}
+
+// RecordBackward records the dispatches of Backward into a command buffer. It inserts
+// barriers between its own dispatches alone: the caller orders the inputs before them and
+// the gradients after them (compute shader reads and writes). The rest is as for Record:
+// the commands may run again later but not twice at the same time.
+func (op *Op) RecordBackward(c *vk.Commands, a BackwardArgs) error {
+	if err := op.usable(); err != nil {
+		return err
+	}
+	if op.dev == nil {
+		return fmt.Errorf("%w: the CPU tier cannot record into a command buffer", ErrUnsupported)
+	}
+	if c.Device() == nil {
+		return errs.Invalid("RecordBackward: no command buffer")
+	}
+	return op.recordBackward(c, &a)
+}
+
+// backwardCPU computes gradients in host memory.
+func backwardCPU(Config, BackwardArgs) error {
+	return fmt.Errorf("%w: tier cpu computes no gradients", ErrUnsupported)
+}
+
+// typicalBackward returns the request for packed tensors at the start of their own buffers.
+func (op *Op) typicalBackward(s Shape) plan.BackwardRequest {
+	s.Hkv = s.KVHeads()
+	r := plan.BackwardRequest{Shape: s, Want: tensors.GradientSet{Q: true, K: true, V: true}, Options: plan.OptionsOf(&Args{Shape: s}, &op.cfg)}
+	r.Access = op.backwardAccess()
+	d, dv := uint64(op.cfg.HeadDim), uint64(op.cfg.ValueDim())
+	for i, dim := range [...]uint64{tensors.BackwardQ: d, tensors.BackwardK: d, tensors.BackwardV: dv, tensors.BackwardO: dv, tensors.BackwardLSE: 0, tensors.BackwardDO: dv, tensors.BackwardDLSE: 0, tensors.BackwardDQ: d, tensors.BackwardDK: d, tensors.BackwardDV: dv} {
+		if dim > 0 {
+			r.Align[i] = tensors.LargestAlignment(dim)
+		}
+	}
+	return r
+}
+
+// backwardAccess returns how kernels reach tensors that have device addresses.
+func (op *Op) backwardAccess() Access {
+	switch {
+	case op.cfg.Access != AccessAuto:
+		return op.cfg.Access
+	case op.dev != nil && op.dev.Caps().BufferDeviceAddress && !plan.PushTooSmall(&op.dev.Caps().Limits):
+		return AccessAddresses
+	}
+	return AccessDescriptors
+}
+
+// checkBackward checks a call, fills in its layouts and returns its request.
+func (op *Op) checkBackward(l *tensors.BackwardTensors, a *BackwardArgs) (plan.BackwardRequest, error) {
+	if err := l.CheckAll(&op.cfg, a); err != nil {
+		return plan.BackwardRequest{}, err
+	}
+	if op.experiment != (Experiment{}) {
+		return plan.BackwardRequest{}, fmt.Errorf("%w: variants and ablations are those of the forward kernels", ErrUnsupported)
+	}
+	r := op.typicalBackward(a.Shape)
+	r.Want, r.DLSE, r.Accumulate, r.Options = l.Want, a.DLSE.Given(), a.Accumulate, plan.OptionsOf(&a.Args, &op.cfg)
+	if v := a.Varlen; v != nil {
+		r.TotalQ, r.TotalK = v.TotalQ, v.TotalK
+	}
+	if l.Want.Bias {
+		r.Bias = tensors.BiasSizes(a.Bias, &a.Shape)
+	}
+	if op.dev == nil {
+		return r, l.Each(func(_ int, t *tensors.Layout) error { return t.CheckDevice(nil) })
+	}
+	if err := op.checkBackwardSide(l, a); err != nil {
+		return r, err
+	}
+	if op.cfg.Access == AccessAuto {
+		l.Each(func(_ int, t *tensors.Layout) error {
+			if t.Tensor.Buffer.Address() == 0 {
+				r.Access = AccessDescriptors
+			}
+			return nil
+		})
+	}
+	r.Align = [tensors.BackwardCount]uint32{}
+	return r, l.Each(func(i int, t *tensors.Layout) error {
+		if r.Access == AccessAddresses && t.Tensor.Buffer.Address() == 0 {
+			return fmt.Errorf("%w: the buffer of %s has no device address, and Access asks for addresses", ErrUnsupported, t.Field)
+		}
+		if t.Size == int64(op.cfg.DType.Size()) && i != tensors.BackwardLSE && i != tensors.BackwardDLSE && i < tensors.BackwardDBias {
+			r.Align[i] = tensors.LargestAlignment(uint64(t.Dim), uint64(t.Tensor.Offset), uint64(t.Steps[0]), uint64(t.Steps[1]),
+				uint64(t.Steps[2]), tensors.BaseOf(&t.Tensor, t.Size, r.Access)/uint64(t.Size))
+		}
+		return nil
+	})
+}
+
+// checkBackwardSide refuses host memory and buffers of another device.
+func (op *Op) checkBackwardSide(l *tensors.BackwardTensors, a *BackwardArgs) error {
+	if err := l.Each(func(_ int, t *tensors.Layout) error { return t.CheckDevice(op.dev) }); err != nil || !tensors.HasOptions(&a.Args, &op.cfg) {
+		return err
+	}
+	return tensors.CheckOptionsDevice(&a.Args, &op.cfg, op.dev)
+}
+
+// prepareBackward finds or makes the plan and the pipelines of a request.
+func (op *Op) prepareBackward(r *plan.BackwardRequest) (*preparedBackward, error) {
+	b := &op.backward
+	b.mu.RLock()
+	p := b.plans[*r]
+	b.mu.RUnlock()
+	if p != nil {
+		return p, nil
+	}
+	c, err := plan.MakeBackward(op.dev, &op.cfg, r)
+	if err != nil {
+		return nil, err
+	}
+	p = &preparedBackward{scratchBytes: c.ScratchBytes, access: c.Access, kernels: c.Kernels, tileRows: 1}
+	for _, k := range c.Kernels {
+		made, err := b.pipelines.Of(op.dev, &op.cfg, k.Variant)
+		if err != nil {
+			return nil, err
+		}
+		p.pipelines = append(p.pipelines, made)
+		p.tileRows = max(p.tileRows, k.Variant.Tile.QTile+1)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if op.closed.Load() {
+		return nil, fmt.Errorf("attention: %w", vk.ErrClosed)
+	}
+	if b.plans == nil || len(b.plans) >= maxPlans {
+		b.plans = map[plan.BackwardRequest]*preparedBackward{}
+	}
+	b.plans[*r] = p
+	return p, nil
+}

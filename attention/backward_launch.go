@@ -1,0 +1,379 @@
+package attention
+
+import (
+	"fmt"
+
+	"vkattn/attention/internal/arith"
+	"vkattn/attention/internal/dispatch"
+	"vkattn/attention/internal/plan"
+	"vkattn/attention/internal/tensors"
+	"vkattn/vk"
+)
+
+// From a checked backward call to its dispatches: the kernel of row statistics, a barrier,
+// the kernel of the rests of LSE, another barrier, and the kernels of the gradients, which
+// write different memory and need no barrier between them.
+
+// recordBackward checks the arguments and records all dispatches of a call into c, or none.
+func (op *Op) recordBackward(c *vk.Commands, a *BackwardArgs) error {
+	var l backwardLaunch
+	r, err := op.checkBackward(&l.tensors, a)
+	if err != nil {
+		return err
+	}
+	if err := r.Options.CheckLimits(&a.Args, 1, op.cfg.ValueDim()); err != nil {
+		return err
+	}
+	p, err := op.prepareBackward(&r)
+	if err != nil {
+		return err
+	}
+	if err := l.tensors.CheckStrides(a, p.tileRows); err != nil {
+		return err
+	}
+	l.preparedBackward, l.op, l.args, l.limits = p, op, a, &op.dev.Caps().Limits
+	return l.record(c, &r)
+}
+
+// backwardLaunch is the state of a backward call while its dispatches are recorded.
+type backwardLaunch struct {
+	*preparedBackward
+	op      *Op
+	args    *BackwardArgs
+	limits  *vk.Limits
+	tensors tensors.BackwardTensors
+
+	scratch *vk.Buffer // row statistics
+	statsAt uint64     // their byte offset in scratch
+	rows    uint64     // rows that have statistics
+
+	params backwardParams
+	bound  [plan.BackwardBindings]vk.BufferRange
+	held   [tensors.BackwardCount + plan.BackwardBindings]vk.Resource
+	n      int // entries of held
+}
+
+func (l *backwardLaunch) record(c *vk.Commands, r *plan.BackwardRequest) (err error) {
+	l.rows = r.StatRows()
+	statDispatches := arith.CeilDiv64(l.kernels[0].Workgroups, uint64(l.limits.MaxWorkGroupCount[0]))
+	if l.access == AccessDescriptors {
+		if err := c.Reserve(len(l.kernels)-1+int(statDispatches), plan.BackwardBindings); err != nil {
+			return err
+		}
+	}
+	if l.scratch, l.statsAt, err = c.Scratch(0, l.scratchBytes); err != nil {
+		return fmt.Errorf("attention: memory for the statistics of %d rows: %w", l.rows, err)
+	}
+	if err := l.bindCall(); err != nil {
+		return err
+	}
+	if err := l.stats(c); err != nil {
+		return err
+	}
+	for i := 1; i < len(l.kernels); i++ {
+		k := &l.kernels[i]
+		if i == 1 || l.kernels[i-1].Variant.Kernel == plan.KernelLSE {
+			if err := c.Barrier(); err != nil {
+				return err
+			}
+		}
+		if k.Variant.Kernel == plan.KernelDSinks {
+			err = l.sinks(c, l.pipelines[i], k)
+		} else {
+			err = l.gradient(c, l.pipelines[i], k)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bindMemory binds length bytes of a buffer from a byte offset on, and returns their start:
+// a device address, or the position in the bound range in units of unit bytes.
+func (l *backwardLaunch) bindMemory(bound *vk.BufferRange, b *vk.Buffer, offset, length, unit uint64) (start uint64, err error) {
+	if l.access == AccessAddresses {
+		if b.Address() == 0 {
+			return 0, fmt.Errorf("%w: a buffer has no device address, and others of the call have", ErrUnsupported)
+		}
+		l.held[l.n] = b
+		l.n++
+		return b.Address() + offset, nil
+	}
+	*bound, start, err = b.Window(offset, length)
+	return start / unit, err
+}
+
+// bindLayout is bindMemory for a tensor.
+func (l *backwardLaunch) bindLayout(bound *vk.BufferRange, t *tensors.Layout) (start uint64, err error) {
+	size := uint64(t.Size)
+	return l.bindMemory(bound, t.Tensor.Buffer, uint64(t.Tensor.Offset)*size, t.SpanBytes(), size)
+}
+
+// bind stores a tensor in the parameters of the gradient kernels.
+func (l *backwardLaunch) bind(binding int, b *vk.Buffer, offset, length, unit uint64) error {
+	start, err := l.bindMemory(&l.bound[binding], b, offset, length, unit)
+	if at := l.params.address(binding); at != nil {
+		*at = start
+	} else {
+		l.params.strideMap[0], l.params.strideMap[1] = uint32(start), uint32(start>>32)
+	}
+	return err
+}
+
+// bindStrided is bind for a tensor with strides, stored in row `row` of the parameters.
+func (l *backwardLaunch) bindStrided(binding, row int, t *tensors.Layout) error {
+	steps32(&l.params.stride[row], t)
+	return l.bind(binding, t.Tensor.Buffer, uint64(t.Tensor.Offset*t.Size), t.SpanBytes(), uint64(t.Size))
+}
+
+// steps32 stores the strides of a tensor, which checkStrides has bounded: 0 for dimensions of
+// size 1.
+func steps32(to *[3]uint32, t *tensors.Layout) {
+	for d, step := range t.Steps {
+		if t.Counts[d] == 1 {
+			step = 0
+		}
+		to[d] = uint32(step)
+	}
+}
+
+// bindCall fills in what the gradient kernels have in common.
+func (l *backwardLaunch) bindCall() error {
+	a, cfg, p := l.args, &l.op.cfg, &l.params
+	for row, tensor := range [...]int{bwdQ: tensors.BackwardQ, bwdK: tensors.BackwardK, bwdV: tensors.BackwardV, bwdDO: tensors.BackwardDO} {
+		if err := l.bindStrided(row, row, l.tensors.Tensor(tensor)); err != nil {
+			return err
+		}
+	}
+	if err := l.bind(bwdStats, l.scratch, l.statsAt, l.scratchBytes, plan.StatBytes); err != nil {
+		return err
+	}
+	if err := l.bindOptions(); err != nil {
+		return err
+	}
+	s := &a.Shape
+	p.sequences, p.Sq, p.Sk, p.Hq, p.groupSize = uint32(s.B), uint32(s.Sq), uint32(s.Sk), uint32(s.Hq), uint32(s.Group())
+	if v := a.Varlen; v != nil {
+		p.totalQ, p.totalK = uint32(v.TotalQ), uint32(v.TotalK)
+	}
+	p.scoreScale, p.softcap = cfg.ScaleValue(), cfg.Softcap
+	if cfg.Causal == BottomRight || cfg.Causal == CausalNone && cfg.Align == BottomRight {
+		p.causalOffset = 1
+	}
+	if w := cfg.Window; w.Given() {
+		p.windowLeft, p.windowRight = int32(min(w.Left(), plan.MaxWindow)), int32(min(w.Right(), plan.MaxWindow))
+	}
+	return nil
+}
+
+// bindOptions fills in the tensors of the call's options.
+func (l *backwardLaunch) bindOptions() error {
+	a, s := l.args, &l.args.Shape
+	words := func(i int, v *Vector, n uint64) error {
+		if !v.Given() {
+			return nil
+		}
+		return l.bind(i, v.Buffer, uint64(v.Offset)*4, n*4, 4)
+	}
+	batches := uint64(s.B)
+	if v := a.Varlen; v != nil {
+		for _, x := range [4]struct {
+			binding int
+			v       *Vector
+			n       uint64
+		}{{bwdCuQ, &v.CuQ, batches + 1}, {bwdCuK, &v.CuK, batches + 1}, {bwdUsedQ, &v.UsedQ, batches}, {bwdUsedK, &v.UsedK, batches}} {
+			if err := words(x.binding, x.v, x.n); err != nil {
+				return err
+			}
+		}
+	}
+	if err := words(bwdALiBi, &a.ALiBi, uint64(s.Hq)); err != nil {
+		return err
+	}
+	if b := a.Bias; b != nil {
+		size, steps := uint64(b.DType.Size()), tensors.BiasStrides(b, *s)
+		if err := l.bind(bwdBias, b.Buffer, uint64(b.Offset)*size, reachOf(steps, s.Sq, s)*size, size); err != nil {
+			return err
+		}
+		putSteps(&l.params.strideBias, steps)
+	}
+	switch {
+	case a.Mask != nil:
+		steps := tensors.MaskStrides(a.Mask, *s)
+		if err := l.bind(bwdMap, a.Mask.Buffer, uint64(a.Mask.Offset), reachOf(steps, s.Sq, s), 1); err != nil {
+			return err
+		}
+		putSteps(&l.params.strideMap, steps)
+	case a.Blocks != nil:
+		rows, n := tensors.BlocksGrid(a.Blocks, s)
+		all := uint64(tensors.OrFull(a.Blocks.Batches, s.B)) * uint64(tensors.OrFull(a.Blocks.Heads, s.Hq)) * uint64(rows) * uint64(n)
+		if err := words(bwdMap, &a.Blocks.Map, all); err != nil {
+			return err
+		}
+		putSteps(&l.params.strideMap, tensors.BlocksStrides(a.Blocks, *s))
+	case a.SparseTokens != nil:
+		if err := words(bwdMap, &a.SparseTokens.Offsets, batches*uint64(s.KVHeads())+1); err != nil {
+			return err
+		}
+		if err := words(bwdTokens, &a.SparseTokens.Tokens, uint64(a.SparseTokens.Total)); err != nil {
+			return err
+		}
+		l.params.strideMap[2] = uint32(a.SparseTokens.Total)
+	}
+	return nil
+}
+
+// gradient records the kernel of dQ, of dK and dV, or of dBias.
+func (l *backwardLaunch) gradient(c *vk.Commands, pipeline *vk.Pipeline, k *plan.BackwardKernel) error {
+	dX, dV := tensors.BackwardDQ, -1
+	switch k.Variant.Kernel {
+	case plan.KernelLSE:
+		return l.rests(c, pipeline, k)
+	case plan.KernelDKDV:
+		dX, dV = tensors.BackwardDK, tensors.BackwardDV
+	case plan.KernelDBias:
+		dX = tensors.BackwardDBias
+	}
+	common := l.n // entries of held
+	for _, out := range [2]struct{ binding, row, tensor int }{{bwdDX, strideDX, dX}, {bwdDV, strideDV, dV}} {
+		l.bound[out.binding] = vk.BufferRange{}
+		if out.tensor < 0 || l.tensors.Tensor(out.tensor) == nil {
+			continue
+		}
+		if err := l.bindStrided(out.binding, out.row, l.tensors.Tensor(out.tensor)); err != nil {
+			return err
+		}
+	}
+	return l.dispatch(c, pipeline, k, common)
+}
+
+// rests records the kernel of the rests of LSE, which has them and the sinks in place of
+// gradients.
+func (l *backwardLaunch) rests(c *vk.Commands, pipeline *vk.Pipeline, k *plan.BackwardKernel) error {
+	common := l.n
+	l.bound[bwdDX], l.bound[bwdDV] = vk.BufferRange{}, vk.BufferRange{}
+	if err := l.bind(bwdDX, l.scratch, l.statsAt, l.scratchBytes, 4); err != nil {
+		return err
+	}
+	if sinks := &l.args.Sinks; sinks.Given() {
+		if err := l.bind(bwdDV, sinks.Buffer, uint64(sinks.Offset)*4, uint64(l.args.Hq)*4, 4); err != nil {
+			return err
+		}
+	}
+	return l.dispatch(c, pipeline, k, common)
+}
+
+// dispatch records a kernel that takes backwardParams. It forgets the entries of held from
+// index common on.
+func (l *backwardLaunch) dispatch(c *vk.Commands, pipeline *vk.Pipeline, k *plan.BackwardKernel, common int) error {
+	held := l.held[:l.n]
+	l.n = common
+	block := dispatch.ParamBytes(&l.params, plan.BackwardPushBytes)
+	if l.access == AccessAddresses {
+		return c.Dispatch(pipeline, nil, block, k.Groups, held...)
+	}
+	var err error
+	if l.bound[plan.BackwardBindings-1], err = c.Params(block); err != nil {
+		return err
+	}
+	fillBindings(l.bound[:], l.scratch)
+	return c.Dispatch(pipeline, l.bound[:], nil, k.Groups)
+}
+
+// fillBindings binds a few bytes of a buffer where a kernel needs nothing.
+func fillBindings(bound []vk.BufferRange, b *vk.Buffer) {
+	for i := range bound {
+		if bound[i].Buffer == nil {
+			bound[i] = dispatch.EmptyBinding(b)
+		}
+	}
+}
+
+// stats records the kernel of row statistics, in as many dispatches as its rows need.
+func (l *backwardLaunch) stats(c *vk.Commands) error {
+	var p deltaParams
+	var bound [deltaBindings]vk.BufferRange
+	common := l.n
+	for i, tensor := range [...]int{tensors.BackwardO, tensors.BackwardDO, tensors.BackwardLSE, tensors.BackwardDLSE} {
+		t := l.tensors.Tensor(tensor)
+		if t == nil {
+			continue
+		}
+		var err error
+		if p.addr[i], err = l.bindLayout(&bound[i], t); err != nil {
+			return err
+		}
+	}
+	var err error
+	if p.addr[4], err = l.bindMemory(&bound[4], l.scratch, l.statsAt, l.scratchBytes, plan.StatBytes); err != nil {
+		return err
+	}
+	held := l.held[:l.n]
+	l.n = common
+	o := l.tensors.Tensor(tensors.BackwardO)
+	steps32(&p.strideO, o)
+	steps32(&p.strideDO, l.tensors.Tensor(tensors.BackwardDO))
+	p.Sq, p.Hq, p.rows = uint32(o.Counts[2]), uint32(o.Counts[1]), uint32(l.rows)
+	k := &l.kernels[0]
+	perGroup := uint64(plan.BackwardLocal / k.Variant.LanesPerRow())
+	chunk := perGroup * uint64(l.limits.MaxWorkGroupCount[0])
+	fillBindings(bound[:], l.scratch)
+	for first := uint64(0); first < l.rows; first += chunk {
+		p.firstRow = uint32(first)
+		groups := [3]uint32{uint32(arith.CeilDiv64(min(chunk, l.rows-first), perGroup)), 1, 1}
+		block := dispatch.ParamBytes(&p, deltaPushBytes)
+		if l.access == AccessAddresses {
+			err = c.Dispatch(l.pipelines[0], nil, block, groups, held...)
+		} else {
+			err = c.Dispatch(l.pipelines[0], bound[:], block, groups)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sinks records the kernel of dSinks.
+func (l *backwardLaunch) sinks(c *vk.Commands, pipeline *vk.Pipeline, k *plan.BackwardKernel) error {
+	var p sinksParams
+	var bound [sinksBindings]vk.BufferRange
+	a, common := l.args, l.n
+	vector := func(i int, v *Vector, n int) error {
+		if !v.Given() {
+			return nil
+		}
+		start, err := l.bindMemory(&bound[i], v.Buffer, uint64(v.Offset)*4, uint64(n)*4, 4)
+		p.addr[i] = start
+		return err
+	}
+	var err error
+	if p.addr[0], err = l.bindMemory(&bound[0], l.scratch, l.statsAt, l.scratchBytes, plan.StatBytes); err != nil {
+		return err
+	}
+	if err := vector(1, &a.Sinks, a.Hq); err != nil {
+		return err
+	}
+	if err := vector(2, &a.DSinks, a.Hq); err != nil {
+		return err
+	}
+	p.sequences, p.Sq, p.Hq = uint32(a.B), uint32(a.Sq), uint32(a.Hq)
+	if v := a.Varlen; v != nil {
+		p.totalQ = uint32(v.TotalQ)
+		if err := vector(3, &v.CuQ, a.B+1); err != nil {
+			return err
+		}
+		if err := vector(4, &v.UsedQ, a.B); err != nil {
+			return err
+		}
+	}
+	held := l.held[:l.n]
+	l.n = common
+	block := dispatch.ParamBytes(&p, sinksPushBytes)
+	if l.access == AccessAddresses {
+		return c.Dispatch(pipeline, nil, block, k.Groups, held...)
+	}
+	fillBindings(bound[:], l.scratch)
+	return c.Dispatch(pipeline, bound[:], block, k.Groups)
+}

@@ -1,0 +1,189 @@
+package attention_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/half"
+	"vkattn/vk"
+)
+
+// backwardDevice runs backward calls in host memory on the scalar tier of a device.
+type backwardDevice struct {
+	dev    *vk.Device
+	stream *vk.Stream
+	ops    map[attention.Config]*attention.Op
+}
+
+// newBackwardDevice skips the test if there is no device that executes, unless VKATTN_DRIVER
+// requires one.
+func newBackwardDevice(t testing.TB) *backwardDevice {
+	driver := os.Getenv("VKATTN_DRIVER")
+	if strings.HasPrefix(driver, "radv-") {
+		t.Skip("a null device executes nothing")
+	}
+	dev, err := vk.Open(vk.Options{PipelineCache: "off", Validation: os.Getenv("VKATTN_VALIDATION") == "1"})
+	if errors.Is(err, vk.ErrNoDevice) && (driver == "" || driver == "none") {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	d := &backwardDevice{dev: dev, ops: map[attention.Config]*attention.Op{}}
+	t.Cleanup(func() {
+		for _, op := range d.ops {
+			require.NoError(t, op.Close())
+		}
+		require.NoError(t, dev.Close())
+	})
+	d.stream, err = dev.NewStream("backward")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, d.stream.Close()) })
+	return d
+}
+
+func (d *backwardDevice) op(t require.TestingT, cfg attention.Config) *attention.Op {
+	cfg.Tier, cfg.Tuning = attention.TierScalar, attention.TuningOff
+	if d.ops[cfg] == nil {
+		op, err := attention.New(d.dev, cfg)
+		require.NoError(t, err)
+		d.ops[cfg] = op
+	}
+	return d.ops[cfg]
+}
+
+// uploaded is a call whose memory has been copied to a device, slice by slice.
+type uploaded struct {
+	attention.BackwardArgs
+	hosts   [][]byte
+	buffers []*vk.Buffer
+}
+
+// upload copies the memory of a call to buffers of its device. Slices of the same memory
+// become one buffer.
+func (d *backwardDevice) upload(t require.TestingT, a attention.BackwardArgs) *uploaded {
+	u := &uploaded{BackwardArgs: a}
+	known := map[*byte]*vk.Buffer{}
+	buffer := func(host []byte) *vk.Buffer {
+		at := unsafe.SliceData(host)
+		if known[at] == nil {
+			b, err := d.dev.NewBuffer(uint64(len(host)), vk.BufferOptions{})
+			require.NoError(t, err)
+			require.NoError(t, d.stream.Upload(b, 0, host))
+			known[at] = b
+			u.hosts, u.buffers = append(u.hosts, host), append(u.buffers, b)
+		}
+		return known[at]
+	}
+	var walk func(v reflect.Value)
+	walk = func(v reflect.Value) {
+		switch x := v.Addr().Interface().(type) {
+		case *attention.Tensor:
+			if x.Host != nil {
+				x.Buffer, x.Host = buffer(x.Host), nil
+			}
+			return
+		case *attention.Vector:
+			if x.Host != nil {
+				x.Buffer, x.Host = buffer(x.Host), nil
+			}
+			return
+		}
+		switch v.Kind() {
+		case reflect.Pointer:
+			if !v.IsNil() {
+				copied := reflect.New(v.Type().Elem())
+				copied.Elem().Set(v.Elem())
+				v.Set(copied)
+				walk(v.Elem())
+			}
+		case reflect.Struct:
+			for i := range v.NumField() {
+				walk(v.Field(i))
+			}
+		}
+	}
+	walk(reflect.ValueOf(&u.BackwardArgs).Elem())
+	require.NoError(t, d.stream.Barrier())
+	return u
+}
+
+// download copies the buffers back to the slices that they were uploaded from.
+func (u *uploaded) download(t require.TestingT, d *backwardDevice) {
+	require.NoError(t, d.stream.Barrier())
+	for i, b := range u.buffers {
+		require.NoError(t, d.stream.Download(context.Background(), u.hosts[i], b, 0))
+		require.NoError(t, b.Close())
+	}
+}
+
+// run computes forward and backward of a call in host memory.
+func (d *backwardDevice) run(t require.TestingT, cfg attention.Config, a attention.BackwardArgs) {
+	u := d.upload(t, a)
+	op := d.op(t, cfg)
+	require.NoError(t, op.Forward(d.stream, u.Args))
+	require.NoError(t, d.stream.Barrier())
+	require.NoError(t, op.Backward(d.stream, u.BackwardArgs))
+	u.download(t, d)
+}
+
+// outputs gives the call O, LSE and an output for each gradient, full of NaN.
+func (c *backwardCase) outputs(t require.TestingT) {
+	like := func(x attention.Tensor) attention.Tensor {
+		x.Host = nans(len(x.Host) / 4)
+		return x
+	}
+	c.O, c.DQ, c.DK, c.DV = like(c.DO), like(c.Q), like(c.K), like(c.V)
+	c.LSE = attention.Tensor{Host: nans(int(c.Rows()))}
+	if c.Bias != nil {
+		c.DBias = attention.Tensor{Host: nans(len(c.Bias.Host) / 4)}
+	}
+	if c.Sinks.Given() {
+		c.DSinks = attention.Vector{Host: nans(c.Hq)}
+	}
+}
+
+// stored lists the elements of the gradients that the call has stored, in the order of
+// existing.
+func (c *backwardCase) stored(t require.TestingT) (list []float32) {
+	for _, e := range c.elements(t, "", c.DQ, false, c.cfg.HeadDim, nil) {
+		list = append(list, e.get())
+	}
+	for _, e := range c.elements(t, "", c.DK, true, c.cfg.HeadDim, nil) {
+		list = append(list, e.get())
+	}
+	for _, e := range c.elements(t, "", c.DV, true, c.cfg.ValueDim(), nil) {
+		list = append(list, e.get())
+	}
+	for _, host := range [][]byte{c.DBias.Host, c.DSinks.Host} {
+		v := make([]float32, len(host)/4)
+		half.DecodeF32(v, host)
+		list = append(list, v...)
+	}
+	return list
+}
+
+func TestBackwardOnADeviceIsTheReference(t *testing.T) {
+	d := newBackwardDevice(t)
+	eachBackward(t, func(t *testing.T, c *backwardCase) {
+		c.outputs(t)
+		want := c.existing(t, c.run(t))
+		d.run(t, c.cfg, c.BackwardArgs)
+		got := c.stored(t)
+		require.Len(t, got, len(want))
+		for i, e := range want {
+			limit := 1e-5 * (1 + math.Abs(e.got))
+			if diff := math.Abs(float64(got[i]) - e.got); !(diff <= limit) {
+				require.Fail(t, "wrong gradient", fmt.Sprintf("%v is %v, want %v", e, got[i], e.got))
+			}
+		}
+	})
+}

@@ -1,0 +1,270 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	"vkattn/attention/internal/arith"
+	"vkattn/attention/internal/dispatch"
+	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
+	"vkattn/vk"
+)
+
+// BackwardKernel is a kernel of a plan with what an operation needs to run it.
+type BackwardKernel struct {
+	problem.PlanKernel
+	Variant BackwardVariant
+	Groups  [3]uint32
+}
+
+// chosenBackward is a BackwardPlan with what an operation needs to compute it. Kernels
+// shadows the list of the plan.
+type chosenBackward struct {
+	problem.BackwardPlan
+	Kernels []BackwardKernel
+}
+
+// BackwardRequest is all that a backward plan depends on.
+type BackwardRequest struct {
+	Shape          problem.Shape
+	Access         problem.Access // AccessAddresses or AccessDescriptors, never AccessAuto
+	Align          [tensors.BackwardCount]uint32
+	Want           tensors.GradientSet
+	DLSE           bool
+	Accumulate     bool
+	Options        Options
+	TotalQ, TotalK int    // packed rows and keys; 0: not packed
+	Bias           [3]int // sizes of the bias, with Want.Bias
+}
+
+// StatRows returns the rows that have statistics.
+func (r *BackwardRequest) StatRows() uint64 {
+	if r.TotalQ > 0 {
+		return uint64(r.Shape.Hq) * uint64(r.TotalQ)
+	}
+	return uint64(r.Shape.B) * uint64(r.Shape.Hq) * uint64(r.Shape.Sq)
+}
+
+// backwardTier is a tier of backward kernels: how it computes each gradient on a device.
+type backwardTier struct {
+	tier    problem.Tier
+	missing string // why the tier computes no gradients; "" if it does
+}
+
+// backwardTiers are the tiers of a Vulkan device, best first.
+var backwardTiers = []backwardTier{
+	{problem.TierCoopMat2, "it has no backward kernels yet"},
+	{problem.TierCoopMat, "it has no backward kernels yet"},
+	{problem.TierScalar, ""},
+}
+
+// MakeBackward decides how a backward request is computed. A nil dev selects the CPU
+// tier. A tier that the Config asks for and that has no backward kernels is rejected in
+// favour of the next one.
+func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest) (chosenBackward, error) {
+	plan := chosenBackward{BackwardPlan: problem.BackwardPlan{Access: r.Access, Flops: Flops(*cfg, r.Shape) / 2 * 5, Bytes: backwardBytesOf(cfg, r)}}
+	switch {
+	case dev == nil && cfg.Tier != problem.TierAuto && cfg.Tier != problem.TierCPU:
+		return plan, fmt.Errorf("%w: tier %v needs a Vulkan device", problem.ErrUnsupported, cfg.Tier)
+	case dev == nil:
+		plan.Tier, plan.Reason = problem.TierCPU, "no Vulkan device was given"
+		return plan, nil
+	case cfg.Tier == problem.TierCPU:
+		return plan, fmt.Errorf("%w: tier cpu computes on host memory: make the operation without a device", problem.ErrUnsupported)
+	case cfg.Tier == problem.TierCUDA:
+		return plan, fmt.Errorf("%w: tier cuda computes no gradients", problem.ErrUnsupported)
+	case MayCUDA(cfg):
+		plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: problem.TierCUDA, Reason: "it computes no gradients"})
+	}
+	plan.ScratchBytes = r.StatRows() * 2 * StatBytes
+	asked := cfg.Tier == problem.TierAuto
+	for _, t := range backwardTiers {
+		if asked = asked || cfg.Tier == t.tier; !asked {
+			continue
+		}
+		reason := t.missing
+		if reason == "" {
+			if reason = plan.chooseKernels(dev, cfg, t.tier, r); reason == "" {
+				plan.Tier, plan.Reason = t.tier, "best tier that computes gradients on the device"
+				if cfg.Tier == t.tier {
+					plan.Reason = "asked for"
+				}
+				return plan, nil
+			}
+		}
+		plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: t.tier, Reason: reason})
+	}
+	var why []string
+	for _, x := range plan.Rejected {
+		why = append(why, fmt.Sprintf("%v: %s", x.Tier, x.Reason))
+	}
+	return plan, fmt.Errorf("%w: gradients of %v %v on %s: %s", problem.ErrUnsupported, *cfg, r.Shape, dev.Info().Name, strings.Join(why, "; "))
+}
+
+// Parameters and bindings of the kernels of gradients. With addresses the parameters are push
+// constants, with descriptors the last binding.
+const (
+	BackwardPushBytes = GeneralPushBytes
+	BackwardBindings  = 16
+)
+
+// StatBytes are the bytes of a row's LSE and delta. Behind those of all rows, scratch memory
+// holds two more numbers for each; see shaders/backward_stats.glsl.
+const StatBytes = 8
+
+// chooseKernels fills in the kernels of a tier, or returns the reason why it cannot run.
+func (plan *chosenBackward) chooseKernels(dev *vk.Device, cfg *problem.Config, tier problem.Tier, r *BackwardRequest) (reason string) {
+	caps := dev.Caps()
+	if reason := backwardFits(&caps.Limits, r.Access); reason != "" {
+		return reason
+	}
+	if r.Access == problem.AccessAddresses && !caps.BufferDeviceAddress {
+		return "the device has no buffer device addresses"
+	}
+	v := BackwardVariant{
+		onCPU: dev.Info().Type == vk.DeviceCPU, dtype: cfg.DType, headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
+		causal: cfg.Causal != problem.CausalNone, align: r.Align, dLSE: r.DLSE, accumulate: r.Accumulate,
+		dK: r.Want.K, dV: r.Want.V, fourStats: true, sumQueries: r.Want.Bias && r.Bias[2] == 1 && r.Shape.Sq > 1, Options: r.Options,
+	}
+	if g := r.Shape.Group(); g > 1 {
+		v.Options.packRows = uint32(g)
+	}
+	kernels := []BackwardKernel(nil)
+	for _, k := range []struct {
+		wanted  bool
+		kernel  backwardKernel
+		outputs string
+		table   []backwardTile
+	}{
+		{true, KernelStats, "stats", nil},
+		{true, KernelLSE, "LSE", backwardRowTiles},
+		{r.Want.Q, KernelDQ, "dQ", backwardRowTiles},
+		{r.Want.K || r.Want.V, KernelDKDV, dKdV(r.Want), backwardKeyTiles},
+		{r.Want.Bias, KernelDBias, "dBias", backwardRowTiles},
+		{r.Want.Sinks, KernelDSinks, "dSinks", nil},
+	} {
+		if !k.wanted {
+			continue
+		}
+		one := BackwardKernel{PlanKernel: problem.PlanKernel{Outputs: k.outputs}, Variant: v.forKernel(k.kernel)}
+		if reason = one.choose(&caps.Limits, tier, k.table, r); reason != "" {
+			return k.outputs + ": " + reason
+		}
+		kernels = append(kernels, one)
+	}
+	plan.Kernels, plan.BackwardPlan.Kernels = kernels, nil
+	for _, k := range kernels {
+		plan.BackwardPlan.Kernels = append(plan.BackwardPlan.Kernels, k.PlanKernel)
+	}
+	return ""
+}
+
+func dKdV(want tensors.GradientSet) string {
+	switch {
+	case !want.V:
+		return "dK"
+	case !want.K:
+		return "dV"
+	}
+	return "dK dV"
+}
+
+// choose fills in the module, the first tile of the table that is within the device's
+// limits, and the grid, or returns the reason why there is none.
+func (k *BackwardKernel) choose(limits *vk.Limits, tier problem.Tier, table []backwardTile, r *BackwardRequest) (reason string) {
+	v := &k.Variant
+	name := "backward_" + backwardKernelNames[v.Kernel]
+	if table != nil {
+		name = fmt.Sprintf("backward_%v_%s", tier, backwardKernelNames[v.Kernel])
+	}
+	v.module = dispatch.ModuleName(name, r.Access)
+	k.Kernel = v.module
+	tiles := []backwardTile{{}}
+	if table != nil {
+		tiles = backwardTiles(limits, table, max(v.headDim, v.headDimV))
+	}
+	reason = "no tile is within the device's invocations"
+	for _, t := range tiles {
+		v.Tile = t
+		shared, err := v.sharedBytes()
+		switch {
+		case err != nil:
+			return err.Error()
+		case shared > uint64(limits.MaxSharedBytes):
+			reason = fmt.Sprintf("tile %v needs %d bytes of shared memory, the device has %d", t, shared, limits.MaxSharedBytes)
+			continue
+		}
+		if k.Tile = ""; v.tiled() {
+			k.Tile = t.String()
+		}
+		k.SharedBytes = shared
+		return k.setGrid(limits, r)
+	}
+	return reason
+}
+
+// setGrid fills in the workgroups, or returns the limit that they exceed. The kernel of row
+// statistics takes as many dispatches as its rows need.
+func (k *BackwardKernel) setGrid(limits *vk.Limits, r *BackwardRequest) (reason string) {
+	v, s := &k.Variant, &r.Shape
+	blocks := func(n int, of uint32) uint64 { return arith.CeilDiv64(uint64(n), uint64(of)) }
+	var grid [3]uint64
+	switch v.Kernel {
+	case KernelStats:
+		k.Workgroups = arith.CeilDiv64(r.StatRows(), uint64(BackwardLocal/v.LanesPerRow()))
+		return ""
+	case KernelLSE, KernelDQ:
+		packed := max(1, int(v.Options.packRows))
+		grid = [3]uint64{blocks(s.Sq*packed, v.Tile.QTile), uint64(s.Hq / packed), uint64(s.B)}
+		if r.TotalQ > 0 {
+			grid[0], grid[2] = uint64(r.TotalQ*packed)/uint64(v.Tile.QTile)+uint64(s.B), 1
+		}
+	case KernelDKDV:
+		grid = [3]uint64{blocks(s.Sk, v.Tile.KVTile), uint64(s.KVHeads()), uint64(s.B)}
+		if r.TotalK > 0 {
+			grid[0], grid[2] = uint64(r.TotalK)/uint64(v.Tile.KVTile)+uint64(s.B), 1
+		}
+	case KernelDBias:
+		grid = [3]uint64{blocks(r.Bias[2], v.Tile.QTile) * blocks(s.Sk, v.Tile.KVTile), uint64(r.Bias[1]), uint64(r.Bias[0])}
+	case KernelDSinks:
+		grid = [3]uint64{uint64(s.Hq), 1, 1}
+	}
+	for i, n := range grid {
+		if n > uint64(limits.MaxWorkGroupCount[i]) {
+			return fmt.Sprintf("a grid of %v workgroups, the device dispatches %v", grid, limits.MaxWorkGroupCount)
+		}
+		k.Groups[i] = uint32(n)
+	}
+	k.Workgroups = grid[0] * grid[1] * grid[2]
+	return ""
+}
+
+// backwardFits reports why backward modules do not fit a device's limits; "" if they do.
+func backwardFits(l *vk.Limits, access problem.Access) string {
+	switch {
+	case access == problem.AccessAddresses && PushTooSmall(l):
+		return fmt.Sprintf("the device has %d bytes of push constants, backward kernels take %d with addresses; with descriptors they take none",
+			l.MaxPushConstantBytes, BackwardPushBytes)
+	case access == problem.AccessDescriptors && l.MaxStorageBuffers < BackwardBindings:
+		return fmt.Sprintf("the device binds %d buffers, backward kernels take %d", l.MaxStorageBuffers, BackwardBindings)
+	}
+	return ""
+}
+
+// backwardBytesOf returns the bytes of the tensors that a backward call reads and writes.
+func backwardBytesOf(cfg *problem.Config, r *BackwardRequest) uint64 {
+	s := &r.Shape
+	rows, keys := uint64(s.Rows()), uint64(s.B)*uint64(s.KVHeads())*uint64(s.Sk)
+	d, dv, size := uint64(cfg.HeadDim), uint64(cfg.ValueDim()), uint64(cfg.DType.Size())
+	elements := rows*(d+2*dv) + keys*(d+dv)
+	for _, out := range []struct {
+		wanted bool
+		n      uint64
+	}{{r.Want.Q, rows * d}, {r.Want.K, keys * d}, {r.Want.V, keys * dv}} {
+		if out.wanted {
+			elements += out.n
+		}
+	}
+	return elements*size + 4*rows
+}

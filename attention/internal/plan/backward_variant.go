@@ -1,0 +1,199 @@
+package plan
+
+import (
+	"fmt"
+
+	"vkattn/attention/internal/dispatch"
+	"vkattn/attention/internal/tensors"
+	"vkattn/attention/problem"
+	"vkattn/shaders"
+	"vkattn/vk"
+)
+
+// backwardKernel is one of the kernels of a backward call.
+type backwardKernel uint8
+
+// The kernels, in the order in which they are recorded.
+const (
+	KernelStats  backwardKernel = iota // LSE and delta of each row
+	KernelLSE                          // what float32 rounds off LSE
+	KernelDQ                           // dQ
+	KernelDKDV                         // dK and dV
+	KernelDBias                        // dBias
+	KernelDSinks                       // dSinks
+	backwardKernels
+)
+
+// backwardKernelNames are the parts of module names that name the kernels.
+var backwardKernelNames = [backwardKernels]string{"delta", "lse", "q", "kv", "bias", "sinks"}
+
+// BackwardLocal is the workgroup size of the kernels of row statistics and of dSinks, which
+// every device has.
+const BackwardLocal = 128
+
+// BackwardVariant is everything that a backward pipeline depends on, as a value.
+type BackwardVariant struct {
+	Kernel     backwardKernel
+	module     string
+	onCPU      bool         // as Variant.onCPU
+	Tile       backwardTile // zero: the kernel has none
+	dtype      problem.DType
+	headDim    uint32
+	headDimV   uint32
+	causal     bool
+	align      [tensors.BackwardCount]uint32 // in elements; 0 of tensors that the kernel does not reach
+	dLSE       bool
+	accumulate bool
+	dK, dV     bool // with KernelDKDV: the outputs
+	sumQueries bool // with KernelDBias: the bias has one row
+	fourStats  bool // with KernelStats and KernelDSinks: see shaders/backward_stats.glsl
+	Options    Options
+}
+
+func (v *BackwardVariant) tiled() bool { return v.Tile != backwardTile{} }
+
+// localSize returns the workgroup size.
+func (v *BackwardVariant) localSize() uint32 {
+	if v.tiled() {
+		return v.Tile.LocalSize()
+	}
+	return BackwardLocal
+}
+
+// LanesPerRow returns how many invocations of the kernel of row statistics share a row:
+// each has eight columns, so that their sums are added in the order of the tile product.
+func (v *BackwardVariant) LanesPerRow() uint32 {
+	n := uint32(1)
+	for n*8 < v.headDimV {
+		n *= 2
+	}
+	return n
+}
+
+// constants returns the specialization constants of a variant. No other code makes them.
+func (v *BackwardVariant) constants() map[uint32]uint32 {
+	c := map[uint32]uint32{shaders.ConstLocalSize: v.localSize()}
+	if v.tiled() {
+		tileConstants(v.Tile, c)
+	}
+	v.Options.constants(c)
+	align := func(id uint32, tensor int) {
+		if v.align[tensor] != 0 {
+			c[id] = v.align[tensor]
+		}
+	}
+	align(shaders.ConstAlignQ, tensors.BackwardQ)
+	align(shaders.ConstAlignK, tensors.BackwardK)
+	align(shaders.ConstAlignV, tensors.BackwardV)
+	align(shaders.ConstAlignO, tensors.BackwardO)
+	align(shaders.ConstAlignDo, tensors.BackwardDO)
+	align(shaders.ConstAlignDv, tensors.BackwardDV)
+	align(shaders.ConstAlignDx, tensors.BackwardDQ)
+	align(shaders.ConstAlignDx, tensors.BackwardDK)
+	c[shaders.ConstDtype] = uint32(v.dtype)
+	c[shaders.ConstHeadDim], c[shaders.ConstHeadDimV] = v.headDim, v.headDimV
+	c[shaders.ConstCausal] = dispatch.BoolConstant(v.causal)
+	c[shaders.ConstStatLanes] = v.LanesPerRow()
+	c[shaders.ConstHasDlse] = dispatch.BoolConstant(v.dLSE)
+	c[shaders.ConstAccumulate] = dispatch.BoolConstant(v.accumulate)
+	c[shaders.ConstHasDk], c[shaders.ConstHasDv] = dispatch.BoolConstant(v.dK), dispatch.BoolConstant(v.dV)
+	c[shaders.ConstSumQueries] = dispatch.BoolConstant(v.sumQueries)
+	c[shaders.ConstFourStats] = dispatch.BoolConstant(v.fourStats)
+	return c
+}
+
+// code returns the SPIR-V of v, in its rolled form for drivers on the CPU.
+func (v *BackwardVariant) code() (*shaders.Module, error) {
+	m, err := shaders.Get(v.module)
+	if err == nil && v.onCPU {
+		m = m.Rolled()
+	}
+	return m, err
+}
+
+// sharedBytes computes from the SPIR-V how much shared memory a workgroup of v takes.
+func (v *BackwardVariant) sharedBytes() (uint64, error) {
+	m, err := v.code()
+	if err != nil {
+		return 0, err
+	}
+	r, err := m.Reflect()
+	if err != nil {
+		return 0, err
+	}
+	return r.SharedBytes(v.constants())
+}
+
+// Pipeline describes v to package vk.
+func (v BackwardVariant) Pipeline(*problem.Config) (*vk.PipelineDesc, error) {
+	m, err := v.code()
+	if err != nil {
+		return nil, err
+	}
+	desc, err := dispatch.DescribeKernel(m, v.localSize(), v.constants())
+	if err != nil {
+		return nil, err
+	}
+	desc.Name = fmt.Sprintf("%s %v d%d/%d", v.module, v.dtype, v.headDim, v.headDimV)
+	if v.tiled() {
+		desc.Name += " " + v.Tile.String()
+	}
+	return desc, nil
+}
+
+// forKernel returns v for one kernel of its call: with what that kernel depends on, and
+// nothing else, so that calls share pipelines.
+func (v BackwardVariant) forKernel(k backwardKernel) BackwardVariant {
+	v.Kernel = k
+	sinks := v.Options.sinks
+	v.Options.sinks = false // they are in LSE
+	keep := func(list ...int) {
+		var align [tensors.BackwardCount]uint32
+		for _, t := range list {
+			align[t] = v.align[t]
+		}
+		v.align = align
+	}
+	if k != KernelStats {
+		v.dLSE = false
+	}
+	if k != KernelStats && k != KernelDSinks {
+		v.fourStats = false
+	}
+	if k != KernelDQ && k != KernelDKDV {
+		v.accumulate = false
+	}
+	if k != KernelDKDV {
+		v.dK, v.dV = false, false
+	}
+	if k != KernelDBias {
+		v.sumQueries = false
+	}
+	switch k {
+	case KernelStats:
+		keep(tensors.BackwardO, tensors.BackwardDO)
+		v.causal, v.Options, v.headDim = false, Options{}, v.headDimV
+	case KernelLSE:
+		keep(tensors.BackwardQ, tensors.BackwardK, tensors.BackwardV, tensors.BackwardDO)
+		v.Options.sinks = sinks
+	case KernelDQ:
+		keep(tensors.BackwardQ, tensors.BackwardK, tensors.BackwardV, tensors.BackwardDO, tensors.BackwardDQ)
+	case KernelDKDV:
+		dX, dV := v.align[tensors.BackwardDK], v.align[tensors.BackwardDV]
+		keep(tensors.BackwardQ, tensors.BackwardK, tensors.BackwardV, tensors.BackwardDO)
+		if v.dK {
+			v.align[tensors.BackwardDK] = dX
+		}
+		if v.dV {
+			v.align[tensors.BackwardDV] = dV
+		}
+	case KernelDBias:
+		keep(tensors.BackwardQ, tensors.BackwardK, tensors.BackwardV, tensors.BackwardDO)
+		v.Options.packRows = 0
+	case KernelDSinks:
+		keep()
+		v.causal, v.dtype, v.headDim, v.headDimV = false, 0, 1, 1
+		v.Options = Options{Lengths: v.Options.Lengths & (LengthCuQ | LengthUsedQ)}
+	}
+	return v
+}

@@ -1,0 +1,52 @@
+package problem
+
+import (
+	"fmt"
+	"strings"
+)
+
+// BackwardPlan says how the gradients of a problem will be computed and why.
+type BackwardPlan struct {
+	Tier     Tier         `json:"tier"`
+	Kernels  []PlanKernel `json:"kernels"` // in the order in which they are recorded; empty for TierCPU
+	Access   Access       `json:"-"`
+	Reason   string       `json:"reason"`             // why this tier
+	Rejected []Rejection  `json:"rejected,omitempty"` // better tiers and what they lack
+
+	Flops uint64 `json:"flops"` // 2.5 times forward's, whatever the kernels compute twice
+	Bytes uint64 `json:"bytes"` // of the tensors, each once
+
+	// ScratchBytes is the device memory that a call takes in addition to its tensors: four
+	// numbers for each row. The device keeps it and lends it to the next call.
+	ScratchBytes uint64 `json:"scratch_bytes"`
+}
+
+// PlanKernel is one kernel of a [BackwardPlan].
+type PlanKernel struct {
+	Outputs     string `json:"outputs"` // "stats", "LSE", "dQ", "dK dV", "dBias" or "dSinks"
+	Kernel      string `json:"kernel"`  // name of the SPIR-V module
+	Tile        string `json:"tile"`    // query rows x keys; empty for kernels without tiles
+	SharedBytes uint64 `json:"shared_bytes"`
+	Workgroups  uint64 `json:"workgroups"`
+}
+
+// String returns one line: what runs, and why the better tiers do not.
+func (p BackwardPlan) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "tier %v", p.Tier)
+	for i, k := range p.Kernels {
+		open := ", "
+		if i == 0 {
+			open = " ("
+		}
+		fmt.Fprintf(&b, "%s%s: %s", open, k.Outputs, strings.TrimSpace(k.Kernel+" "+k.Tile))
+	}
+	if len(p.Kernels) > 0 {
+		b.WriteString(")")
+	}
+	fmt.Fprintf(&b, ": %s", p.Reason)
+	for _, r := range p.Rejected {
+		fmt.Fprintf(&b, "; not %v: %s", r.Tier, r.Reason)
+	}
+	return b.String()
+}

@@ -1,0 +1,139 @@
+// Parameters of the backward kernels, and everything that each of them includes. The names and the two ways to reach
+// memory are those of interface.glsl. GENERAL=1 always: the options of a call are specialization constants.
+//
+//   backward_delta.comp      row statistics; runs first, with parameters of its own
+//   backward_scalar_lse.comp more digits of LSE, for the scalar kernels (backward_stats.glsl)
+//   backward_*_q.comp        dQ: a workgroup owns rows and loops over keys
+//   backward_*_kv.comp       dK and dV: a workgroup owns keys of a KV head and loops over the rows of its query heads
+//   backward_*_bias.comp     dBias: a workgroup owns elements of the bias and loops over the broadcast axes
+//   backward_sinks.comp      dSinks, with parameters of its own
+//
+// With x the score of (row, key), S the product Q K^T, and P = exp(x - LSE), which includes sinks:
+//
+//   dP = dO V^T   dX = P (dP - delta)   dS = scale * dX * (derivative of the softcap)
+//   dQ = dS K     dK = dS^T Q           dV = P^T dO     dBias = sum of dX     dSink = -sum of exp(sink - LSE) delta
+//
+// delta = rowsum(dO * O) - dLSE. Slots whose P is 0 contribute nothing, whatever memory holds there: P and dX of a
+// masked slot are selected to be 0, and a product with a P or dS of 0 is skipped wherever its other factor may not be
+// finite.
+#ifndef BACKWARD_INTERFACE_GLSL
+#define BACKWARD_INTERFACE_GLSL
+
+#ifndef BDA
+#define BDA 0
+#endif
+#if BDA
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_buffer_reference_uvec2 : require
+#endif
+#define BACKWARD
+
+#include "constants.glsl"
+#include "constants_attention.glsl"
+#include "constants_general.glsl"
+#include "constants_backward.glsl"
+#include "numeric.glsl"
+
+// 256 bytes. Strides are in elements and below 2^32; a row is contiguous.
+#if !BDA // more than the 128 bytes of push constants that every device has
+layout(set = 0, binding = 15, std430) restrict readonly buffer Params {
+#else
+layout(push_constant, std430) uniform Params {
+#endif
+    uvec2 addrQ;         // BDA=1: byte address of the first element, low word first. BDA=0: index of the
+    uvec2 addrK;         // first element in the bound range
+    uvec2 addrV;
+    uvec2 addrDO;
+    uvec2 addrStats;     // scratch of backward_delta.comp, see backward_stats.glsl; in pairs of float32
+    uvec2 addrDX;        // output: dQ, dK or dBias, whichever the kernel computes; or the rests of LSE
+    uvec2 addrDV;        // output of the dK and dV kernel; sinks of the kernel of the rests
+    // Options. The address of an absent one is not read. In 32-bit elements unless noted.
+    uvec2 addrCuQ, addrCuK, addrUsedQ, addrUsedK;
+    uvec2 addrALiBi;
+    uvec2 addrBias;      // in elements of the bias
+    uvec2 addrMask;      // in bytes: mask, or block-sparse mask, or offsets into the lists of sparse tokens
+    uint strideQBatch, strideQHead, strideQSeq;
+    uint strideKBatch, strideKHead, strideKSeq;
+    uint strideVBatch, strideVHead, strideVSeq;
+    uint strideDOBatch, strideDOHead, strideDOSeq;
+    uint strideDXBatch, strideDXHead, strideDXSeq; // of dBias 0 where it has size 1
+    uint strideDVBatch, strideDVHead, strideDVSeq;
+    uint strideBiasBatch, strideBiasHead, strideBiasRow;
+    uint strideMaskBatch, strideMaskHead, strideMaskRow; // SPARSE_TOKENS: address of the tokens, and their number
+    uint sequences;      // B
+    uint Sq, Sk;         // most queries and keys of a sequence
+    uint Hq;             // query heads
+    uint groupSize;      // Hq / Hkv
+    uint totalQ, totalK; // rows of packed Q, dO, LSE, dQ and of packed K, V, dK, dV
+    float scoreScale;    // S to scores. All scores are natural exponents: LSE is in the same unit
+    int causalOffset;    // 1 if the last query is aligned with the last key
+    int windowLeft, windowRight;
+    float softcap;       // in natural units, as scoreScale
+} p;
+
+// Bindings with BDA=0, set 0: 0 Q, 1 K, 2 V, 3 dO, 4 stats, 5 cu_seqlens_q, 6 cu_seqlens_k, 7 seqused_q, 8 seqused_k,
+// 9 DX, 10 ALiBi, 11 DV, 12 bias, 13 mask, 14 sparse tokens, 15 Params.
+
+const uint DV_SLICES = 1; // a workgroup has all columns of its outputs
+const bool IS_16 = DTYPE != TYPE_F32;
+
+#include "addressing.glsl"
+#include "rounding.glsl"
+#include "option_arrays.glsl"
+#include "work_tile_general.glsl"
+#include "backward_work_tile.glsl"
+#include "mask_and_bias.glsl"
+#include "kv_range.glsl"
+#include "score_mod.glsl"
+#include "paged_kv.glsl"
+#include "rows.glsl"
+#include "backward_stats.glsl"
+
+#define OF(name) name##Q
+#define LOAD8 loadQ8
+#define STRIDE(axis) p.strideQ##axis
+#define BINDING 0
+#define ALIGNMENT ALIGN_Q
+#define COLUMNS HEAD_DIM
+#include "tensor_read.glsl"
+
+#define OF(name) name##K
+#define LOAD8 loadK8
+#define STRIDE(axis) p.strideK##axis
+#define BINDING 1
+#define ALIGNMENT ALIGN_K
+#define COLUMNS HEAD_DIM
+#include "tensor_read.glsl"
+
+#define OF(name) name##V
+#define LOAD8 loadV8
+#define STRIDE(axis) p.strideV##axis
+#define BINDING 2
+#define ALIGNMENT ALIGN_V
+#define COLUMNS HEAD_DIM_V
+#include "tensor_read.glsl"
+
+#define OF(name) name##DO
+#define LOAD8 loadDO8
+#define STRIDE(axis) p.strideDO##axis
+#define BINDING 3
+#define ALIGNMENT ALIGN_DO
+#define COLUMNS HEAD_DIM_V
+#include "tensor_read.glsl"
+
+// dQ and dK have HEAD_DIM columns. dBias is float32 and stored by its own kernel.
+#define OF(name) name##DX
+#define STRIDE(axis) p.strideDX##axis
+#define BINDING 9
+#define ALIGNMENT ALIGN_DX
+#define COLUMNS HEAD_DIM
+#include "tensor_add.glsl"
+
+#define OF(name) name##DV
+#define STRIDE(axis) p.strideDV##axis
+#define BINDING 11
+#define ALIGNMENT ALIGN_DV
+#define COLUMNS HEAD_DIM_V
+#include "tensor_add.glsl"
+
+#endif

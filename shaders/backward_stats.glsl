@@ -1,0 +1,37 @@
+// Row statistics of the backward pass, in scratch memory: pairs of float32 (LSE, delta), packed [B, Hq, Sq] as LSE is.
+// backward_delta.comp writes them. LSE is the natural logarithm of forward, but +Inf where that is -Inf:
+// exp(score - LSE) of a row with nothing to attend to is then 0.
+//
+// With four numbers per row, which the scalar kernels have, the pairs (rest, dLSE) of all rows follow. backward_delta.comp
+// writes dLSE there instead of subtracting it from delta: where one key takes all of P, dP - delta is exactly 0 and dLSE
+// keeps its bits. backward_scalar_lse.comp writes rest, what float32 rounded off LSE, and corrects delta.
+#ifdef ANY_DTYPE
+const bool HAS_FOUR_STATS = true;
+#else
+const bool HAS_FOUR_STATS = false;
+#endif
+
+uint statRows() { return (VARLEN & CU_Q) != 0 ? p.Hq * p.totalQ : p.sequences * p.Hq * p.Sq; }
+
+// Pair `index` of the statistics, below 2^33.
+#if BDA
+vec2 loadPairAt(uvec2 index) {
+    const uvec2 two = ReadPairs(add64(p.addrStats, uvec2(index.x << 3, index.y << 3 | index.x >> 29))).at[0];
+    return uintBitsToFloat(two);
+}
+#else
+layout(set = 0, binding = 4, std430) READ_ONLY buffer Stats { uvec2 stats[]; };
+vec2 loadPairAt(uvec2 index) { return uintBitsToFloat(stats[p.addrStats.x + index.x]); }
+#endif
+vec2 loadStatsAt(uint index) { return loadPairAt(uvec2(index, 0)); }
+
+struct RowStats { float lse, delta, rest, dLSE; };
+
+// The statistics of a row of the sequence; an LSE of +Inf past its end.
+RowStats loadStats(uint row) {
+    if (row >= work.rows) return RowStats(INFINITY, 0.0, 0.0, 0.0);
+    const uint index = rowIndex(row);
+    const vec2 two = loadStatsAt(index);
+    const vec2 more = HAS_FOUR_STATS ? loadPairAt(add64(uvec2(statRows(), 0), uvec2(index, 0))) : vec2(0.0);
+    return RowStats(two.x, two.y, more.x, more.y);
+}

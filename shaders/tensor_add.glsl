@@ -1,0 +1,79 @@
+// Stores to a gradient, or additions to what it holds (ACCUMULATE). A template: it is included once per tensor with
+// OF, STRIDE, BINDING, ALIGNMENT and COLUMNS as in tensor_read.glsl. Halves of words that others may own are stored by
+// atomics, as in tensor_write.glsl.
+
+#ifndef SCOPED_ATOMICS
+#define SCOPED_ATOMICS 0
+#endif
+#ifndef ATOMIC_AND
+#if SCOPED_ATOMICS
+#extension GL_KHR_memory_scope_semantics : require
+#define ATOMIC_AND(word, bits) atomicAnd(word, bits, gl_ScopeQueueFamily, 0, 0)
+#define ATOMIC_OR(word, bits) atomicOr(word, bits, gl_ScopeQueueFamily, 0, 0)
+#else
+#define ATOMIC_AND(word, bits) atomicAnd(word, bits)
+#define ATOMIC_OR(word, bits) atomicOr(word, bits)
+#endif
+#endif
+
+#if BDA
+#define GRADIENT_WORD(s, i) WriteWords(s.word).at[i]
+#define GRADIENT_QUAD(s, i) WriteQuads(s.word).at[i]
+#else
+layout(set = 0, binding = BINDING, std430) buffer OF(Words) { uint OF(words)[]; };
+layout(set = 0, binding = BINDING, std430) buffer OF(Quads) { uvec4 OF(quads)[]; };
+#define GRADIENT_WORD(s, i) OF(words)[s.word + (i)]
+#define GRADIENT_QUAD(s, i) OF(quads)[(s.word >> 2) + (i)]
+#endif
+
+// Slice from a row of a batch and head on.
+Slice OF(slice)(uint batch, uint head, uint row) {
+    return sliceAt(p.OF(addr), position64(batch, STRIDE(Batch), head, STRIDE(Head), row, STRIDE(Seq)), IS_16, ALIGNMENT);
+}
+
+// One 16-bit element, in the low half of bits; the other half of the word keeps its bits.
+void OF(storeHalf)(Slice s, uint element, uint bits) {
+    const uint halfIndex = element + s.phase, shift = (halfIndex & 1u) * 16u;
+    ATOMIC_AND(GRADIENT_WORD(s, halfIndex >> 1), 0xffff0000u >> shift);
+    ATOMIC_OR(GRADIENT_WORD(s, halfIndex >> 1), bits << shift);
+}
+
+// Two 16-bit elements, packed. element is even, and so is the slice's phase.
+void OF(storePair)(Slice s, uint element, vec2 value) {
+    if (ACCUMULATE != 0) value += decode16x2(GRADIENT_WORD(s, element >> 1));
+    GRADIENT_WORD(s, element >> 1) = encode16x2(value.x, value.y);
+}
+
+void OF(storeOne)(Slice s, uint element, float value) {
+    if (!IS_16) {
+        if (ACCUMULATE != 0) value += uintBitsToFloat(GRADIENT_WORD(s, element));
+        GRADIENT_WORD(s, element) = floatBitsToUint(value);
+        return;
+    }
+    const uint halfIndex = element + s.phase;
+    if (ACCUMULATE != 0) value += decode16(GRADIENT_WORD(s, halfIndex >> 1) >> ((halfIndex & 1u) * 16u) & 0xffffu);
+    OF(storeHalf)(s, element, encode16(value));
+}
+
+// Four columns, from a multiple of 4 on, of the row that begins rowStart elements into the slice. Columns past the last
+// one are not stored.
+void OF(storeFour)(Slice s, uint rowStart, uint col, vec4 value) {
+    const uint element = rowStart + col, valid = min(max(COLUMNS, col) - col, 4u);
+    if (!IS_16 && ALIGNMENT >= 4 && valid == 4) {
+        if (ACCUMULATE != 0) value += uintBitsToFloat(GRADIENT_QUAD(s, element >> 2));
+        GRADIENT_QUAD(s, element >> 2) = floatBitsToUint(value);
+    } else if (IS_16 && ALIGNMENT >= 2 && valid == 4) {
+        OF(storePair)(s, element, value.xy);
+        OF(storePair)(s, element + 2, value.zw);
+    } else {
+        [[dont_unroll]] for (uint i = 0; i < valid; i++) OF(storeOne)(s, element + i, value[i]);
+    }
+}
+
+#undef GRADIENT_WORD
+#undef GRADIENT_QUAD
+#undef OF
+#undef STRIDE
+#undef BINDING
+#undef ALIGNMENT
+#undef COLUMNS

@@ -1,0 +1,170 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/cases"
+	"vkattn/vk"
+)
+
+// TestBackwardConformance runs the tables of cases that have gradients, as
+// TestBackwardConformance/<dtype>/<tier>/<case>: forward, then backward from its O and LSE.
+// It computes each case twice, and only outputs may be written:
+//
+//   - unchanged: the rules for gradients judge it against float64;
+//   - with everything spoiled that must not matter, dO and dLSE of rows that attend to
+//     nothing included. The gradients must have the same bits.
+func TestBackwardConformance(t *testing.T) {
+	s := openTiers(t)
+	for _, dtype := range attention.DTypes() {
+		t.Run(dtype.String(), func(t *testing.T) {
+			t.Parallel()
+			for _, tt := range s.available() {
+				if tt.DType != dtype || !computesGradients(tt.Tier) {
+					continue
+				}
+				t.Run(tt.Tier.String(), func(t *testing.T) {
+					t.Parallel()
+					e := s.newEngine(tt)
+					defer func() { require.NoError(t, e.close()) }()
+					for _, c := range backwardCasesOf(t, s, tt) {
+						t.Run(c.String(), func(t *testing.T) {
+							slots <- struct{}{}
+							defer func() { <-slots }()
+							b, err := cases.NewBackward(c, dtype)
+							require.NoError(t, err)
+							if err := conformBackward(e, b, c.Config(tt)); err != nil {
+								t.Errorf("seed %d: %v", c.SeedValue(), err)
+							}
+						})
+					}
+				})
+			}
+		})
+	}
+}
+
+// computesGradients reports whether a tier has backward kernels of its own.
+func computesGradients(tier attention.Tier) bool { return tier == attention.TierScalar }
+
+// backwardCasesOf returns the cases of the tables that a tier computes in a storage type.
+// VKATTN_TEST_CASES may select some of them.
+func backwardCasesOf(t *testing.T, s *session, tt cases.Target) (some []cases.Case) {
+	wanted, err := regexp.Compile(os.Getenv("VKATTN_TEST_CASES"))
+	require.NoError(t, err)
+	which := 0
+	for i, dtype := range attention.DTypes() {
+		if dtype == tt.DType {
+			which = i
+		}
+	}
+	for _, table := range [][]cases.Case{cases.Brief(which), backwardOptionTable(tt)} {
+		var all []cases.Case
+		for _, c := range table {
+			if c.HasGradients() && wanted.MatchString(c.String()) && c.Flops() <= backwardFlops(tt) {
+				all = append(all, c)
+			}
+		}
+		some = append(some, s.levelShareOf(tt, all)...)
+	}
+	return some
+}
+
+// backwardOptionTable is the share of a storage type in the table of options.
+func backwardOptionTable(tt cases.Target) []cases.Case {
+	table := cases.BriefOptions()
+	switch {
+	case full():
+		return cases.AllOptions()
+	case slowToCompile(tt):
+		table = cases.CompactOptions()
+	}
+	return cases.DealOptions(table, len(attention.DTypes()))[int(tt.DType)]
+}
+
+// backwardFlops bounds a case: the reference in float64 runs on the CPU.
+func backwardFlops(cases.Target) int64 { return 1 << 28 }
+
+// conformBackward computes a case twice and judges it.
+func conformBackward(e *engine, b *cases.Backward, cfg attention.Config) error {
+	befores := [2][][]byte{b.Image, b.BackwardSpoiled()}
+	var afters [2][][]byte
+	for i, before := range befores {
+		var err error
+		if afters[i], err = e.runBackward(b, cfg, before); err != nil {
+			return err
+		}
+		if err := b.BackwardTrespass(before, afters[i]); err != nil {
+			return fmt.Errorf("run %d: %w", i+1, err)
+		}
+	}
+	if err := b.BackwardJudge(afters[0]); err != nil {
+		return err
+	}
+	if err := b.BackwardSame(afters[0], afters[1]); err != nil {
+		return fmt.Errorf("spoiled memory changes bits: %w", err)
+	}
+	return nil
+}
+
+// runBackward computes forward and backward of a case and returns the memory behind it.
+func (e *engine) runBackward(b *cases.Backward, cfg attention.Config, before [][]byte) (after [][]byte, err error) {
+	op, err := e.op(cfg)
+	if err != nil {
+		return nil, err
+	}
+	for _, image := range before {
+		after = append(after, append([]byte(nil), image...))
+	}
+	if e.dev == nil {
+		a := b.BackwardHostArgs(after)
+		if err := op.Forward(nil, a.Args); err != nil {
+			return nil, err
+		}
+		return after, op.Backward(nil, a)
+	}
+	s, err := e.dev.NewStream("backward")
+	if err != nil {
+		return nil, err
+	}
+	defer closing(s, &err)
+	var buffers []*vk.Buffer
+	for _, image := range before {
+		buf, err := e.dev.NewBuffer(uint64(len(image)), vk.BufferOptions{})
+		if err != nil {
+			return nil, err
+		}
+		defer closing(buf, &err)
+		if err := s.Upload(buf, 0, image); err != nil {
+			return nil, err
+		}
+		buffers = append(buffers, buf)
+	}
+	a := b.BackwardDeviceArgs(buffers)
+	for _, step := range []func() error{
+		s.Barrier,
+		func() error { return op.Forward(s, a.Args) },
+		s.Barrier,
+		func() error { return op.Backward(s, a) },
+		s.Barrier,
+	} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for i, buf := range buffers {
+		if err := s.Download(ctx, after[i], buf, 0); err != nil {
+			return nil, err
+		}
+	}
+	return after, nil
+}
