@@ -6,6 +6,7 @@ import (
 
 	"vkattn/attention/internal/dispatch"
 	"vkattn/attention/internal/errs"
+	"vkattn/attention/internal/host"
 	"vkattn/attention/internal/plan"
 	"vkattn/attention/internal/tensors"
 	"vkattn/vk"
@@ -125,7 +126,7 @@ func (op *Op) Backward(s *vk.Stream, a BackwardArgs) error {
 		if _, err := op.checkBackward(&l, &a); err != nil {
 			return err
 		}
-		return backwardCPU(op.cfg, a)
+		return host.Backward(op.cfg, a)
 	}
 	if s.Device() == nil {
 		return errs.Invalid("Backward: a device tier needs a stream")
@@ -148,11 +149,6 @@ func (op *Op) RecordBackward(c *vk.Commands, a BackwardArgs) error {
 		return errs.Invalid("RecordBackward: no command buffer")
 	}
 	return op.recordBackward(c, &a)
-}
-
-// backwardCPU computes gradients in host memory.
-func backwardCPU(Config, BackwardArgs) error {
-	return fmt.Errorf("%w: tier cpu computes no gradients", ErrUnsupported)
 }
 
 // typicalBackward returns the request for packed tensors at the start of their own buffers.

@@ -106,10 +106,10 @@ func (c *call) position(b, row int) int {
 	return row
 }
 
-// visible appends the entries that a row attends to: keys, or indices into the list of
-// sparse tokens.
-func (c *call) visible(list []int32, b, h, row int) []int32 {
-	from, to := 0, c.keys[b]
+// span returns the keys from from up to, not including, to that the causal mask and the
+// window leave to a row.
+func (c *call) span(b, row int) (from, to int) {
+	from, to = 0, c.keys[b]
 	at := c.position(b, row)
 	if c.cfg.Causal != attention.CausalNone {
 		to = min(to, at+1)
@@ -122,6 +122,19 @@ func (c *call) visible(list []int32, b, h, row int) []int32 {
 			to = min(to, at+w.Right()+1)
 		}
 	}
+	return from, to
+}
+
+// sees reports whether a row attends to a key of its sequence, lists of sparse tokens aside.
+func (c *call) sees(b, h, row, t int) bool {
+	from, to := c.span(b, row)
+	return t >= from && t < to && c.allowed(b, h, row, t)
+}
+
+// visible appends the entries that a row attends to: keys, or indices into the list of
+// sparse tokens.
+func (c *call) visible(list []int32, b, h, row int) []int32 {
+	from, to := c.span(b, row)
 	if c.lists != nil {
 		for i, t := range c.lists[b*c.a.KVHeads()+h/c.a.Group()] {
 			if int(t) >= from && int(t) < to && c.allowed(b, h, row, int(t)) {
@@ -186,22 +199,28 @@ func (c *call) modify(score float32, b, h, row, t int) float32 {
 	if limit := c.cfg.Softcap; limit != 0 {
 		score = limit * float32(math.Tanh(float64(score/limit)))
 	}
-	if bias := c.a.Bias; bias != nil {
-		i := slotAt(&bias.Tensor, bias.Batches, bias.Heads, bias.Rows, &c.a, b, h, row) + int64(t)
-		at := bias.Host[i*int64(bias.DType.Size()):]
-		switch bias.DType {
-		case attention.F16:
-			score += half.F16ToFloat32(binary.LittleEndian.Uint16(at))
-		case attention.BF16:
-			score += half.BF16ToFloat32(binary.LittleEndian.Uint16(at))
-		default:
-			score += math.Float32frombits(binary.LittleEndian.Uint32(at))
-		}
-	}
+	score += c.bias(b, h, row, t)
 	if c.a.ALiBi.Given() {
 		score -= floatAt(c.a.ALiBi, h) * float32(max(c.position(b, row)-t, t-c.position(b, row)))
 	}
 	return score
+}
+
+// bias is the bias of a slot; 0 without a bias.
+func (c *call) bias(b, h, row, t int) float32 {
+	bias := c.a.Bias
+	if bias == nil {
+		return 0
+	}
+	i := slotAt(&bias.Tensor, bias.Batches, bias.Heads, bias.Rows, &c.a, b, h, row) + int64(t)
+	at := bias.Host[i*int64(bias.DType.Size()):]
+	switch bias.DType {
+	case attention.F16:
+		return half.F16ToFloat32(binary.LittleEndian.Uint16(at))
+	case attention.BF16:
+		return half.BF16ToFloat32(binary.LittleEndian.Uint16(at))
+	}
+	return math.Float32frombits(binary.LittleEndian.Uint32(at))
 }
 
 // sink is the sink of a head; -Inf without sinks.

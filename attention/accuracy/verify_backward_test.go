@@ -1,0 +1,188 @@
+package accuracy_test
+
+import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/accuracy"
+	"vkattn/attention/inputs"
+)
+
+// backwardCall is a packed problem with random inputs whose gradients the CPU tier has
+// computed.
+func backwardCall(t *testing.T, cfg attention.Config, a attention.Args) attention.BackwardArgs {
+	t.Helper()
+	s, dt := a.Shape, cfg.DType
+	tensor := func(elements int64) attention.Tensor {
+		return attention.Tensor{Host: make([]byte, elements*int64(dt.Size()))}
+	}
+	keys := int64(s.B) * int64(s.KVHeads()) * int64(s.Sk)
+	b := attention.BackwardArgs{Args: a,
+		DO: attention.Tensor{Host: inputs.New(s.Rows()*int64(cfg.ValueDim()), dt, inputs.Normal, 4)}, DLSE: attention.Tensor{Host: inputs.New(s.Rows(), attention.F32, inputs.Normal, 5)},
+		DQ: tensor(s.Rows() * int64(cfg.HeadDim)), DK: tensor(keys * int64(cfg.HeadDim)), DV: tensor(keys * int64(cfg.ValueDim()))}
+	if a.Bias != nil {
+		n := func(size, all int) int64 {
+			if size == 0 {
+				size = all
+			}
+			return int64(size)
+		}
+		b.DBias.Host = make([]byte, 4*n(a.Bias.Batches, s.B)*n(a.Bias.Heads, s.Hq)*n(a.Bias.Rows, s.Sq)*int64(s.Sk))
+	}
+	if a.Sinks.Given() {
+		b.DSinks.Host = make([]byte, 4*s.Hq)
+	}
+	cfg.Tier = attention.TierCPU
+	op, err := attention.New(nil, cfg)
+	require.NoError(t, err)
+	require.NoError(t, op.Forward(nil, b.Args))
+	require.NoError(t, op.Backward(nil, b))
+	return b
+}
+
+func vectorOf(x ...int32) attention.Vector {
+	var host []byte
+	for _, v := range x {
+		host = binary.LittleEndian.AppendUint32(host, uint32(v))
+	}
+	return attention.Vector{Host: host}
+}
+
+// optionCalls are calls with each option, for the sample to find its rows, keys and heads in.
+func optionCalls() map[string]func() (attention.Config, attention.Args) {
+	of := func(cfg attention.Config, s attention.Shape, change func(*attention.Config, *attention.Args)) func() (attention.Config, attention.Args) {
+		return func() (attention.Config, attention.Args) {
+			c := cfg
+			a := call(c, s)
+			if change != nil {
+				change(&c, &a)
+			}
+			return c, a
+		}
+	}
+	floats := func(n int, seed uint64) []byte { return inputs.New(int64(n), attention.F32, inputs.Normal, seed) }
+	cfg := attention.Config{HeadDim: 32, HeadDimV: 24}
+	return map[string]func() (attention.Config, attention.Args){
+		"f16":                  of(attention.Config{HeadDim: 64}, shape, nil),
+		"bf16, causal":         of(attention.Config{DType: attention.BF16, HeadDim: 40, Causal: attention.BottomRight}, shape, nil),
+		"f32, top-left, scale": of(attention.Config{DType: attention.F32, HeadDim: 32, Causal: attention.TopLeft, Scale: attention.ScaleOf(0.3)}, shape, nil),
+		"window, softcap": of(cfg, shape, func(c *attention.Config, _ *attention.Args) {
+			c.Causal, c.Window, c.Softcap = attention.BottomRight, attention.WindowOf(70, -1), 2
+		}),
+		"bias, ALiBi, sinks": of(cfg, shape, func(c *attention.Config, a *attention.Args) {
+			c.Causal = attention.BottomRight
+			a.Bias = &attention.Bias{DType: attention.F32, Batches: 1, Heads: a.Hq, Rows: a.Sq}
+			a.Bias.Host = floats(a.Hq*a.Sq*a.Sk, 7)
+			a.ALiBi.Host, a.Sinks.Host = floats(a.Hq, 8), floats(a.Hq, 9)
+		}),
+		"mask": of(cfg, shape, func(_ *attention.Config, a *attention.Args) {
+			a.Mask = &attention.Mask{Batches: a.B, Heads: 1, Rows: a.Sq}
+			a.Mask.Host = make([]byte, a.B*a.Sq*a.Sk)
+			r := rand.New(rand.NewPCG(1, 2))
+			for i := range a.Mask.Host {
+				a.Mask.Host[i] = byte(r.IntN(2))
+			}
+		}),
+		"blocks": of(cfg, shape, func(_ *attention.Config, a *attention.Args) {
+			blocks := make([]int32, a.B*a.Hq*((a.Sq+63)/64))
+			for i := range blocks {
+				blocks[i] = int32(i*2654435761>>8) | 1
+			}
+			a.Blocks = &attention.Blocks{Map: vectorOf(blocks...), BlockQ: 64, BlockK: 64, Batches: a.B, Heads: a.Hq}
+		}),
+		"sparse tokens": of(cfg, shape, func(_ *attention.Config, a *attention.Args) {
+			r, offsets, tokens := rand.New(rand.NewPCG(3, 4)), []int32{0}, []int32{}
+			for range a.B * a.KVHeads() {
+				for range 90 {
+					tokens = append(tokens, int32(r.IntN(a.Sk)))
+				}
+				offsets = append(offsets, int32(len(tokens)))
+			}
+			a.SparseTokens = &attention.SparseTokens{Offsets: vectorOf(offsets...), Tokens: vectorOf(tokens...), Total: len(tokens)}
+		}),
+		"packed": of(cfg, attention.Shape{B: 1, Hq: 4, Hkv: 2, Sq: 300, Sk: 400}, func(c *attention.Config, a *attention.Args) {
+			c.Causal = attention.BottomRight
+			a.Varlen = &attention.Varlen{CuQ: vectorOf(0, 100, 101, 300), TotalQ: 300, CuK: vectorOf(0, 150, 150, 400), TotalK: 400}
+			a.Shape = attention.Shape{B: 3, Hq: 4, Hkv: 2, Sq: 199, Sk: 250}
+		}),
+		"lengths": of(cfg, shape, func(c *attention.Config, a *attention.Args) {
+			a.Varlen = &attention.Varlen{UsedQ: vectorOf(150, 200), UsedK: vectorOf(300, 77)}
+		}),
+	}
+}
+
+// TestVerifyBackwardPassesWhatTheCPUTierComputes also holds the sampled reference to the
+// whole one: both judge the same gradients, by limits of some units in the last place.
+func TestVerifyBackwardPassesWhatTheCPUTierComputes(t *testing.T) {
+	for name, c := range optionCalls() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg, args := c()
+			a := backwardCall(t, cfg, args)
+			for _, rows := range []int{-1, 40} {
+				v, err := accuracy.VerifyBackward(cfg, a, accuracy.Options{Rows: rows, Seed: 3})
+				require.NoError(t, err)
+				require.True(t, v.Pass(), "%d rows: %v", rows, v)
+				for _, g := range v.Gradients {
+					// The sample and the whole are of the same numbers, so a wrong sum of either shows.
+					if g.Unjudged == "" {
+						require.Less(t, g.Whole.NMSE, map[attention.DType]float64{attention.F16: 1e-5, attention.BF16: 2e-4, attention.F32: 1e-10}[cfg.DType], "%s, %d rows", g.Name, rows)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Every element of the sampled rows and keys matters, those of each gradient alone.
+func TestVerifyBackwardFindsWhatIsWrong(t *testing.T) {
+	cfg, args := optionCalls()["bias, ALiBi, sinks"]()
+	a := backwardCall(t, cfg, args)
+	for name, host := range map[string][]byte{"dQ": a.DQ.Host, "dK": a.DK.Host, "dV": a.DV.Host, "dBias": a.DBias.Host, "dSinks": a.DSinks.Host} {
+		for _, rows := range []int{-1, 40} {
+			if rows > 0 && (name == "dBias" || name == "dSinks") {
+				continue // a sample has none of them
+			}
+			old := append([]byte(nil), host[:4]...)
+			binary.LittleEndian.PutUint32(host, math.Float32bits(8)|0x4800) // the first row, and the first key, are always sampled
+			v, err := accuracy.VerifyBackward(cfg, a, accuracy.Options{Rows: rows, Seed: 1})
+			copy(host, old)
+			require.NoError(t, err)
+			require.False(t, v.Pass(), "%s, %d rows", name, rows)
+			require.Contains(t, v.String(), "FAIL: "+name+": ")
+			require.Contains(t, v.String(), "batch 0, head 0, row 0")
+		}
+	}
+}
+
+func TestVerifyBackwardWantsZerosWhereNothingIsAttendedTo(t *testing.T) {
+	cfg := attention.Config{HeadDim: 32, Causal: attention.BottomRight}
+	a := backwardCall(t, cfg, call(cfg, attention.Shape{B: 1, Hq: 2, Hkv: 2, Sq: 100, Sk: 20}))
+	v, err := accuracy.VerifyBackward(cfg, a, accuracy.Options{Rows: -1})
+	require.NoError(t, err)
+	require.True(t, v.Pass(), v)
+	a.DQ.Host[0] = 1 // the least number of f16, in a row without keys
+	a.DQ.Host[1] = 4
+	v, err = accuracy.VerifyBackward(cfg, a, accuracy.Options{Rows: -1})
+	require.NoError(t, err)
+	require.False(t, v.Pass())
+	require.Contains(t, v.String(), "1 elements are not exactly 0")
+}
+
+func TestVerifyBackwardRefuses(t *testing.T) {
+	cfg := attention.Config{HeadDim: 32}
+	a := backwardCall(t, cfg, call(cfg, attention.Shape{B: 1, Hq: 1, Sq: 9, Sk: 20}))
+	a.Accumulate = true
+	_, err := accuracy.VerifyBackward(cfg, a, accuracy.Options{})
+	require.ErrorContains(t, err, "Accumulate")
+	a.Accumulate, a.DO = false, attention.Tensor{}
+	_, err = accuracy.VerifyBackward(cfg, a, accuracy.Options{})
+	require.Error(t, err)
+	require.Equal(t, "FAIL: nothing was judged", (*accuracy.BackwardVerdict)(nil).String())
+	require.False(t, (&accuracy.BackwardVerdict{}).Pass())
+}
