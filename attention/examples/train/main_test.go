@@ -31,7 +31,7 @@ func TestTrainingLowersTheLoss(t *testing.T) {
 	t.Log(out)
 	require.Len(t, losses, o.steps)
 	require.Less(t, losses[o.steps-1], losses[0]-0.5)
-	require.Equal(t, 22+layers, strings.Count(out.String(), "check: "))
+	require.Equal(t, 20+layers, strings.Count(out.String(), "check: "))
 	if driver != "" {
 		require.Equal(t, driver == "none", strings.Contains(out.String(), "backward: tier cpu"), out)
 	}
