@@ -22,7 +22,7 @@ func manyOptions(t require.TestingT) *backwardCase {
 		if row.name == "softcap, bias, ALiBi, sinks, causal, window, padded" {
 			c := newBackward(row.cfg, row.shape, layoutsByName[row.layout], 77)
 			row.set(t, c)
-			c.outputs(t)
+			c.giveOutputs(t)
 			return c
 		}
 	}
@@ -88,7 +88,7 @@ func TestBackwardAccumulates(t *testing.T) {
 			if row.set != nil {
 				row.set(t, c)
 			}
-			c.outputs(t)
+			c.giveOutputs(t)
 			held := func(x attention.Tensor, ofKeys bool, dim int) {
 				for _, e := range c.elements(t, "", x, ofKeys, dim, nil) {
 					e.set(float32(c.rng.IntN(1023)-511) / 256)
@@ -101,7 +101,7 @@ func TestBackwardAccumulates(t *testing.T) {
 			want := c.existing(t, c.run(t))
 			before := copyOf(c.BackwardArgs)
 			d.run(t, c.cfg, c.BackwardArgs)
-			got := c.stored(t)
+			got := c.storedGradients(t)
 			for i, e := range want {
 				require.InDelta(t, e.got, got[i], 1e-5*(1+math.Abs(e.got)), "%v", e)
 			}
@@ -190,9 +190,9 @@ func TestBackwardOnASmallDevice(t *testing.T) {
 	got := copyOf(c.BackwardArgs)
 	small.run(t, c.cfg, got)
 	c.BackwardArgs = want
-	wanted := c.stored(t)
+	wanted := c.storedGradients(t)
 	c.BackwardArgs = got
-	for i, x := range c.stored(t) { // another tile, another order of sums
+	for i, x := range c.storedGradients(t) { // another tile, another order of sums
 		require.InDelta(t, wanted[i], x, 1e-5*(1+math.Abs(float64(wanted[i]))))
 	}
 	for _, cfg := range []attention.Config{{HeadDim: 256}, {HeadDim: 192, HeadDimV: 128}, {HeadDim: 1}} {
@@ -206,7 +206,7 @@ func TestBackwardRefuses(t *testing.T) {
 	refuse := func(name string, change func(cfg *attention.Config, a *attention.BackwardArgs), matches error, says string) {
 		t.Run(name, func(t *testing.T) {
 			c := newBackward(two, small, attention.BHSD, 1)
-			c.outputs(t)
+			c.giveOutputs(t)
 			u := d.upload(t, c.BackwardArgs)
 			defer func() {
 				for _, b := range u.buffers {

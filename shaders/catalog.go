@@ -22,7 +22,7 @@ type Variant struct {
 // the module is compiled for one, the variant, and how the module reaches memory:
 // ssbo (storage buffer descriptors) or bda (buffer device addresses). Variants are
 // general (takes the options of a call) and decode (likewise, for few query rows). With
-// ssbo these two read their parameters from a buffer.
+// ssbo these two and the backward kernels of a tier read their parameters from a buffer.
 func Catalog() []Variant {
 	// What runs on every device. SPIR-V 1.3 is what Vulkan 1.1 guarantees.
 	core := func(name, source string, defines ...string) Variant {
@@ -39,6 +39,14 @@ func Catalog() []Variant {
 		core("merge_bda", "merge.comp", "BDA=1"),
 		core("append_ssbo", "append.comp", "BDA=0"),
 		core("append_bda", "append.comp", "BDA=1"),
+		core("backward_delta_ssbo", "backward_delta.comp", "BDA=0"),
+		core("backward_delta_bda", "backward_delta.comp", "BDA=1"),
+		core("backward_sinks_ssbo", "backward_sinks.comp", "BDA=0"),
+		core("backward_sinks_bda", "backward_sinks.comp", "BDA=1"),
+	}
+	for _, kernel := range []string{"lse", "q", "kv", "bias"} {
+		name, source := "backward_scalar_"+kernel, "backward_scalar_"+kernel+".comp"
+		list = append(list, core(name+"_ssbo", source, "BDA=0", "GENERAL=1"), core(name+"_bda", source, "BDA=1", "GENERAL=1"))
 	}
 	for _, storage := range []struct{ name, define string }{{"f16", "DTYPE_F16"}, {"bf16", "DTYPE_BF16"}} {
 		list = append(list, Variant{Name: "fragment_probe_" + storage.name, Source: "fragment_probe.comp",

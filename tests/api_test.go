@@ -133,7 +133,7 @@ var problemPackage = apiwalk.Package{
 		"ParseTier": problem.ParseTier, "ParseTuning": problem.ParseTuning, "ScaleOf": problem.ScaleOf,
 		"VariantName": problem.VariantName, "ViewHost": problem.ViewHost, "WindowOf": problem.WindowOf,
 	},
-	Types: []any{problem.Ablation(0), problem.Access(0), problem.Args{}, problem.BackwardArgs{}, problem.Causal(0), problem.Config{},
+	Types: []any{problem.Ablation(0), problem.Access(0), problem.Args{}, problem.BackwardArgs{}, problem.BackwardPlan{}, problem.Causal(0), problem.Config{},
 		problem.DType(0), problem.HostView{}, problem.KVType(0), problem.Experiment{}, problem.Plan{}, problem.Scale{}, problem.Shape{},
 		problem.ShapeError{}, problem.Strides{}, problem.Tensor{}, problem.Tier(0), problem.Tuning(0), problem.Vector{}, problem.Window{}},
 }
@@ -191,7 +191,7 @@ func closedOps(t *testing.T) []any {
 var accuracyPackage = apiwalk.Package{
 	Name: "accuracy", Folder: "../attention/accuracy", Matches: sentinels, Trials: 100,
 	Functions: map[string]any{"Forward": accuracy.Forward, "ForwardLSE": accuracy.ForwardLSE, "Gradient": accuracy.Gradient,
-		"Judge": accuracy.Judge, "Low": accuracy.Low, "NewEstimate": accuracy.NewEstimate, "Noise": accuracy.Noise,
+		"Judge": accuracy.Judge, "Low": accuracy.Low, "LowBackward": accuracy.LowBackward, "NewEstimate": accuracy.NewEstimate, "Noise": accuracy.Noise,
 		"Sample": accuracy.Sample, "SampleArgs": accuracy.SampleArgs, "Verify": accuracy.Verify},
 	Types: []any{accuracy.Estimate{}, accuracy.Report{}, accuracy.Stats{}, accuracy.Verdict{}},
 }

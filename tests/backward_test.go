@@ -52,7 +52,9 @@ func TestBackwardConformance(t *testing.T) {
 }
 
 // computesGradients reports whether a tier has backward kernels of its own.
-func computesGradients(tier attention.Tier) bool { return tier == attention.TierScalar }
+func computesGradients(tier attention.Tier) bool {
+	return tier == attention.TierScalar || tier == attention.TierCPU
+}
 
 // backwardCasesOf returns the cases of the tables that a tier computes in a storage type.
 // VKATTN_TEST_CASES may select some of them.
@@ -91,6 +93,33 @@ func backwardOptionTable(tt cases.Target) []cases.Case {
 
 // backwardFlops bounds a case: the reference in float64 runs on the CPU.
 func backwardFlops(cases.Target) int64 { return 1 << 28 }
+
+// TestBackwardCompile compiles the pipelines of the table on devices that execute nothing.
+func TestBackwardCompile(t *testing.T) {
+	compileTable(t, (*engine).prepareBackward, func(s *session, tt cases.Target) []cases.Case {
+		if tt.DType != attention.F16 || tt.Tier != attention.TierScalar {
+			return nil // one module for all three storage types
+		}
+		return backwardCasesOf(t, s, tt)
+	})
+}
+
+func (e *engine) prepareBackward(c cases.Case, tt cases.Target) (err error) {
+	op, err := e.op(c.Config(tt))
+	if err != nil {
+		return err
+	}
+	b, err := cases.NewBackward(c, tt.DType)
+	if err != nil {
+		return err
+	}
+	buffers, err := e.wrapped(b.Image)
+	defer closing(buffers, &err)
+	if err != nil {
+		return err
+	}
+	return op.PrepareBackwardFor(b.BackwardDeviceArgs(buffers))
+}
 
 // conformBackward computes a case twice and judges it.
 func conformBackward(e *engine, b *cases.Backward, cfg attention.Config) error {

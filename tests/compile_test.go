@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"errors"
 	"runtime"
 	"strings"
 	"sync"
@@ -14,7 +15,7 @@ import (
 // TestCompile compiles the pipelines of the dense table on devices that execute nothing. Only
 // the driver's compiler can be tested there.
 func TestCompile(t *testing.T) {
-	compileTable(t, func(s *session, tt cases.Target) []cases.Case {
+	compileTable(t, (*engine).prepare, func(s *session, tt cases.Target) []cases.Case {
 		all := table(tt.DType)
 		return levelShare(compileTurn(s, tt, all), all, caseFacets)
 	})
@@ -23,7 +24,7 @@ func TestCompile(t *testing.T) {
 // TestOptionsCompile compiles the pipelines of calls with options on devices that execute
 // nothing: one case of each pipeline, and a few compositions.
 func TestOptionsCompile(t *testing.T) {
-	compileTable(t, func(s *session, tt cases.Target) []cases.Case {
+	compileTable(t, (*engine).prepare, func(s *session, tt cases.Target) []cases.Case {
 		if tt.DType != attention.F16 && tt.Tier == attention.TierScalar {
 			return nil // one module for all three storage types
 		}
@@ -40,7 +41,7 @@ func TestOptionsCompile(t *testing.T) {
 }
 
 // compileTable compiles the cases that each available tier has in a table.
-func compileTable(t *testing.T, casesOf func(*session, cases.Target) []cases.Case) {
+func compileTable(t *testing.T, prepare func(*engine, cases.Case, cases.Target) error, casesOf func(*session, cases.Target) []cases.Case) {
 	s := open(t)
 	if !s.compileOnly {
 		t.Skip("this device executes; see TestConformance and TestOptionsConformance")
@@ -58,7 +59,7 @@ func compileTable(t *testing.T, casesOf func(*session, cases.Target) []cases.Cas
 			for range runtime.GOMAXPROCS(0) {
 				wg.Go(func() {
 					for i := range next {
-						results[i] = e.prepare(list[i], tt)
+						results[i] = prepare(e, list[i], tt)
 					}
 				})
 			}
@@ -95,19 +96,38 @@ func (e *engine) prepare(c cases.Case, tt cases.Target) (err error) {
 	if err != nil {
 		return err
 	}
-	var buffers []*vk.Buffer
-	for i, b := range p.Image {
+	buffers, err := e.wrapped(p.Image)
+	defer closing(buffers, &err)
+	if err != nil {
+		return err
+	}
+	return op.PrepareFor(p.DeviceArgs(buffers))
+}
+
+// wrapped are buffers for pieces of memory on a device that executes nothing. The caller
+// closes them, after an error too.
+func (e *engine) wrapped(images [][]byte) (buffers buffersOf, err error) {
+	for i, b := range images {
 		// A device that executes nothing needs no data: the buffers are never touched.
 		at := vk.ExternalBuffer{Handle: uint64(i + 1), Size: uint64(len(b))}
 		if e.dev.Caps().BufferDeviceAddress {
 			at.Address = uint64(i+1) << 32
 		}
-		buf, failed := e.dev.WrapBuffer(at)
-		if failed != nil {
-			return failed
+		buf, err := e.dev.WrapBuffer(at)
+		if err != nil {
+			return buffers, err
 		}
-		defer closing(buf, &err)
 		buffers = append(buffers, buf)
 	}
-	return op.PrepareFor(p.DeviceArgs(buffers))
+	return buffers, nil
+}
+
+// buffersOf are buffers that are closed together.
+type buffersOf []*vk.Buffer
+
+func (list buffersOf) Close() (err error) {
+	for _, b := range list {
+		err = errors.Join(err, b.Close())
+	}
+	return err
 }

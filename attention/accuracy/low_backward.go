@@ -2,9 +2,13 @@ package accuracy
 
 import (
 	"math"
+	"runtime"
 
 	"vkattn/attention"
 	"vkattn/attention/internal/par"
+	"vkattn/attention/internal/tensors"
+	"vkattn/vk"
+	"vkattn/vk/hostmem"
 )
 
 // LowGradients are the results of [LowBackward], packed like those of
@@ -14,7 +18,10 @@ type LowGradients struct {
 
 	// Noise is for f32 what [Noise] is for O: the error to expect of each element because
 	// float32 cannot hold large scores better. To first order a score's error e moves its P
-	// by e P (1 - P), and delta by the sum of e P |dP - delta|. It is zero for other types.
+	// by e P (1 - P), and delta by the sum of e P |dP - delta|. A dP and delta, a dot product
+	// with a rounded O, are off by as much of their size as scores are, and differ by less
+	// than that where one key takes most of P. The errors of n dP with equal P add up to
+	// sqrt(n) times one. It is zero for other types.
 	Noise GradientNoise
 }
 
@@ -34,7 +41,10 @@ type GradientNoise struct{ DQ, DK, DV, DBias, DSinks []float64 }
 // group are accumulated over its heads. It computes all gradients that the call can have;
 // outputs in a may be zero. Tensors must lie in host memory.
 func LowBackward(cfg attention.Config, a attention.BackwardArgs) (LowGradients, error) {
-	if err := room("LowBackward", cfg, a.Args, int(a.Rows()), 16); err != nil {
+	if err := tensors.CheckBackward(&a, &cfg); err != nil {
+		return LowGradients{}, err
+	}
+	if err := gradientRoom(&cfg, &a); err != nil {
 		return LowGradients{}, err
 	}
 	c, err := openCall(cfg, a.Args)
@@ -93,6 +103,23 @@ func LowBackward(cfg attention.Config, a attention.BackwardArgs) (LowGradients, 
 		}
 	}
 	return g.LowGradients, nil
+}
+
+// gradientRoom refuses results and scratch memory that do not fit the host's memory. The
+// error matches vk.ErrOutOfMemory.
+func gradientRoom(cfg *attention.Config, a *attention.BackwardArgs) error {
+	const element = 4 + 8                            // with its noise
+	d, dv, perRow := cfg.HeadDim, cfg.ValueDim(), 16 // of a score: dP, slope, noise
+	needed := hostmem.Sum(hostmem.Product(a.B, a.Hq, a.Sq, d, element), hostmem.Product(a.B, a.KVHeads(), a.Sk, d+dv, element),
+		hostmem.Product(runtime.GOMAXPROCS(0), lowRows(&a.Args), mostKeys(&a.Args), perRow+16), hostmem.Product(a.B, 32))
+	if b := a.Bias; b != nil {
+		n := tensors.BiasSizes(b, &a.Shape)
+		needed = hostmem.Sum(needed, hostmem.Product(n[0], n[1], n[2], a.Sk, element))
+	}
+	if needed < roomFloor {
+		return nil
+	}
+	return vk.CheckHostMemory("LowBackward", needed)
 }
 
 type lowGradients struct {
@@ -196,17 +223,23 @@ func (g *lowGradients) gradients(w *lowWorker, r *lowRow, dS, slopes []float32, 
 		g.dLSE.ReadRow(dLSE[:], batch, h, at)
 	}
 	e := w.scoreError(r)
+	if e <= leastNoise {
+		e = 0
+	}
 	var spread float64 // of delta, for scores that are off by 1
-	if g.noisy && e > leastNoise {
+	if g.noisy {
 		noise = make([]float64, len(dS))
+		var most, squares float64 // the largest |dP|, and the sum of P²
 		for c, p := range r.scores {
 			if p != 0 {
 				spread += float64(p) * math.Abs(float64(dS[c]-delta))
+				most, squares = max(most, math.Abs(float64(dS[c]))), squares+float64(p)*float64(p)
 			}
 		}
+		dP := math.Ldexp(most, -24) * math.Sqrt(float64(g.cfg.ValueDim())*squares) / 2
 		for c, p := range r.scores {
 			if p != 0 {
-				noise[c] = e * float64(p) * (float64(1-p)*math.Abs(float64(dS[c]-delta+dLSE[0])) + spread)
+				noise[c] = float64(p) * (e*(float64(1-p)*math.Abs(float64(dS[c]-delta+dLSE[0]))+spread) + dP)
 			}
 		}
 	}
