@@ -239,7 +239,7 @@ func TestTiersComputeGoldenGradients(t *testing.T) {
 	s := openTiers(t)
 	manifest := readGoldenBackward(t)
 	for _, tt := range s.available() {
-		if tt.Tier != attention.TierCPU && !computesGradients(tt.Tier) {
+		if !computesGradients(tt.Tier) {
 			continue
 		}
 		t.Run(tt.String(), func(t *testing.T) {

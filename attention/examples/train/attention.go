@@ -26,6 +26,11 @@ func newAttention(dev *vk.Device, tier attention.Tier, batch int) (a *attend, er
 	if a.op, err = attention.New(dev, a.config); err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			a.close()
+		}
+	}()
 	if dev != nil {
 		if a.stream, err = dev.NewStream("train"); err != nil {
 			return nil, err

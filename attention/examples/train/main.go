@@ -6,7 +6,8 @@
 //
 // The language is lines such as "hcafbde=edbfach": seven random letters and their mirror
 // image. Only attention can tell a letter of the second half, so the fraction of those that
-// the model predicts shows whether attention learns. The loss cannot fall below 0.91.
+// the model predicts shows whether attention learns: all of them after about 100 steps. The
+// loss cannot fall below 0.91. A run takes about a minute of CPU time on the CPU tier.
 //
 // The files: main.go is the training loop, language.go the text, model.go the transformer
 // with its gradients, layers.go the functions that it is made of, attention.go the calls

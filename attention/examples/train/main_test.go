@@ -15,7 +15,7 @@ import (
 )
 
 // few are options of a run of seconds.
-var few = options{batch: 4, steps: 20, seed: 1, rate: 3e-3}
+var few = options{batch: 2, steps: 20, seed: 1, rate: 3e-3}
 
 // The loss falls on whatever driver is under test, and on the CPU where there is none, and
 // the gradients are right.

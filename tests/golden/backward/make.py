@@ -57,7 +57,7 @@ CASES = [
 
 
 def stored(x, dtype):
-    """x rounded to a storage type; bf16 is kept in float32."""
+    """x rounded to a storage type; bf16 is stored as float32."""
     if dtype == "bf16":
         bits = np.asarray(x, np.float32).view(np.uint32).astype(np.uint64)
         bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
