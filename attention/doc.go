@@ -118,6 +118,7 @@
 //	attention/examples/quickstart   start here: tensors, a device or the CPU, one call
 //	attention/examples/owndevice    a Vulkan device and a command buffer that the program owns
 //	attention/examples/cudashare    tensors in CUDA memory
+//	attention/examples/train        a small transformer that trains, forward and backward
 //
 // These functions are in attention/example_test.go:
 //

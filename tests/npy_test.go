@@ -1,9 +1,12 @@
 package tests
 
 import (
+	"archive/zip"
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -53,7 +56,8 @@ func writeNpy(file, kind string, shape []int, x []float64) error {
 	return os.WriteFile(file, b.Bytes(), 0o644)
 }
 
-var npyHeader = regexp.MustCompile(`^\{'descr': '<(f[248])', 'fortran_order': False, 'shape': \(([0-9, ]*)\), \} *\n$`)
+// NumPy writes bytes as |u1.
+var npyHeader = regexp.MustCompile(`^\{'descr': '[<|](f[248]|u1)', 'fortran_order': False, 'shape': \(([0-9, ]*)\), \} *\n$`)
 
 // readNpy reads what writeNpy writes.
 func readNpy(file string) (shape []int, x []float64, err error) {
@@ -61,6 +65,11 @@ func readNpy(file string) (shape []int, x []float64, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	return parseNpy(file, b)
+}
+
+// parseNpy reads the contents of a .npy file.
+func parseNpy(file string, b []byte) (shape []int, x []float64, err error) {
 	const fixed = len(npyMagic) + 2
 	if len(b) < fixed || string(b[:len(npyMagic)]) != npyMagic {
 		return nil, nil, fmt.Errorf("%s: not a .npy file of version 1.0", file)
@@ -90,6 +99,8 @@ func readNpy(file string) (shape []int, x []float64, err error) {
 	x = make([]float64, count)
 	for i := range x {
 		switch e := b[i*size:]; size {
+		case 1:
+			x[i] = float64(e[0])
 		case 2:
 			x[i] = float64(half.F16ToFloat32(binary.LittleEndian.Uint16(e)))
 		case 4:
@@ -99,6 +110,38 @@ func readNpy(file string) (shape []int, x []float64, err error) {
 		}
 	}
 	return shape, x, nil
+}
+
+// readNpz reads the arrays of a file that NumPy's savez_compressed writes: a zip archive of
+// .npy files.
+func readNpz(file string) (map[string]npyArray, error) {
+	z, err := zip.OpenReader(file)
+	if err != nil {
+		return nil, err
+	}
+	defer z.Close()
+	arrays := map[string]npyArray{}
+	for _, f := range z.File {
+		r, err := f.Open()
+		if err != nil {
+			return nil, err
+		}
+		b, err := io.ReadAll(r)
+		if err := errors.Join(err, r.Close()); err != nil {
+			return nil, err
+		}
+		var a npyArray
+		if a.shape, a.data, err = parseNpy(file+"/"+f.Name, b); err != nil {
+			return nil, err
+		}
+		arrays[strings.TrimSuffix(f.Name, ".npy")] = a
+	}
+	return arrays, nil
+}
+
+type npyArray struct {
+	shape []int
+	data  []float64
 }
 
 func TestNpyRoundTrip(t *testing.T) {
