@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -45,7 +46,8 @@ func TestNamesRoundTripAndAreFlags(t *testing.T) {
 		}
 		v := e.fresh()
 		require.NoError(t, v.Set(e.names[1]))
-		require.ErrorContains(t, v.Set("fp7"), e.names[2], "the error lists what there is")
+		require.ErrorContains(t, v.Set("fp7"), "want "+strings.Join(e.names, ", "), "the error lists what there is")
+		require.True(t, strings.HasSuffix(v.Set("fp7").Error(), e.names[len(e.names)-1]), "e.names lists every value")
 		require.Equal(t, e.names[1], v.String(), "a bad name changes nothing")
 	}
 }
@@ -77,4 +79,23 @@ func TestConfigIsAMapKey(t *testing.T) {
 		DType: attention.BF16, HeadDim: 192, HeadDimV: 128, Causal: attention.TopLeft,
 		Scale: attention.ScaleOf(2), Tier: attention.TierScalar}.String())
 	require.Equal(t, "B2 H8/2 S16x32", attention.Shape{B: 2, Hq: 8, Hkv: 2, Sq: 16, Sk: 32}.String())
+}
+
+// The messages of Validate list the values of an enumeration, as the errors of its parser do.
+func TestValidateListsEveryTierAndKVType(t *testing.T) {
+	_, tier := attention.ParseTier("none such")
+	_, kv := attention.ParseKVType("none such")
+	for _, c := range []struct {
+		cfg    attention.Config
+		parser error
+	}{
+		{attention.Config{HeadDim: 64, Tier: 200}, tier},
+		{attention.Config{HeadDim: 64, KV: 200}, kv},
+	} {
+		_, names, found := strings.Cut(c.parser.Error(), "want ")
+		require.True(t, found)
+		for _, name := range strings.Split(names, ", ") {
+			require.Regexp(t, `\b`+name+`\b`, c.cfg.Validate().Error())
+		}
+	}
 }

@@ -10,6 +10,8 @@ import (
 	"vkattn/attention/problem"
 )
 
+// Append in host memory: workers take blocks of rows of K, V and Q.
+
 // appendBlock is how many rows a worker takes at once.
 const appendBlock = 64
 

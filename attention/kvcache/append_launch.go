@@ -13,6 +13,8 @@ import (
 	"vkattn/vk"
 )
 
+// Dispatch of the append kernel, once for each tensor: its variant, parameters and bindings.
+
 // appendPushBytes is the size of the push constant block of shaders/append.comp.
 const appendPushBytes = 120
 

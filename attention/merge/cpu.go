@@ -7,6 +7,8 @@ import (
 	"vkattn/attention/internal/par"
 )
 
+// The merge of tier cpu: workers take blocks of rows in host memory.
+
 // mergeBlock is how many rows a worker takes at once.
 const mergeBlock = 64
 

@@ -12,6 +12,8 @@ import (
 	"vkattn/vk"
 )
 
+// Dispatch of the merge kernel: its variant, parameters and bindings.
+
 // mergePushBytes is the size of the push constant block of shaders/merge.comp.
 const mergePushBytes = 116
 

@@ -14,6 +14,9 @@ import (
 	"vkattn/attention/problem"
 )
 
+// The CPU tier: workers take blocks of query rows and run the kernels of package simd on
+// KV tiles.
+
 // Kernels are compiled for the best instruction set of this CPU. Tests replace them.
 var Kernels = simd.Sets()[0]
 

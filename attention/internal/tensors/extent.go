@@ -5,6 +5,8 @@ import (
 	"vkattn/attention/problem"
 )
 
+// Extents: how many batches, rows and elements the tensors of a call have.
+
 // QueryExtent returns the batches and rows of Q, O and LSE.
 func QueryExtent(a *problem.Args) (batches, rows int) {
 	if a.Varlen != nil && a.Varlen.CuQ.Given() {
