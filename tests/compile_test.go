@@ -89,7 +89,7 @@ func (e *engine) prepare(c cases.Case, tt cases.Target) (err error) {
 	if err != nil {
 		return err
 	}
-	if c.Seqs == nil {
+	if !withOptions(c) {
 		return op.Prepare(c.Shape)
 	}
 	p, err := cases.NewProblem(c, tt.DType)

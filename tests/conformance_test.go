@@ -126,8 +126,13 @@ func (c *checkedCase) prepare() error {
 	return c.makeErr
 }
 
-// dense reports whether the case is a call without options: its sequences all have one length.
-func (c *checkedCase) dense() bool { return c.Seqs == nil }
+// dense reports whether the case is a call without options.
+func (c *checkedCase) dense() bool { return !withOptions(c.Case) }
+
+// withOptions reports whether a case takes the path of calls with options. Cases of the
+// tables of options list their sequences, each with its lengths; dense cases have none.
+// TestEveryTableTakesItsPath checks that of every case.
+func withOptions(c cases.Case) bool { return c.Seqs != nil }
 
 // Bounds of the work in one submission: enough cases to be efficient, few enough to keep
 // memory small and every worker busy.

@@ -40,3 +40,28 @@ func TestTable(t *testing.T) {
 		}
 	}
 }
+
+// Every case of the dense tables takes the path of dense calls, every case of the tables of
+// options that of calls with options.
+func TestEveryTableTakesItsPath(t *testing.T) {
+	check := func(name string, all []cases.Case, want bool) {
+		if len(all) == 0 {
+			t.Errorf("%s is empty", name)
+		}
+		for _, c := range all {
+			if withOptions(c) != want {
+				t.Errorf("%s: %v: with options is %v, want %v", name, c, !want, want)
+			}
+		}
+	}
+	for _, dtype := range attention.DTypes() {
+		check("table", table(dtype), false)
+		check("Brief", cases.Brief(int(dtype)), false)
+	}
+	check("All", cases.All(), false)
+	check("Notable", cases.Notable(), false)
+	check("BriefOptions", cases.BriefOptions(), true)
+	check("CompactOptions", cases.CompactOptions(), true)
+	check("WideOptions", cases.WideOptions(), true)
+	check("AllOptions", cases.AllOptions(), true)
+}
