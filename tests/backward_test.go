@@ -11,6 +11,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/cases"
+	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
 
@@ -32,21 +33,61 @@ func TestBackwardConformance(t *testing.T) {
 				}
 				t.Run(tt.Tier.String(), func(t *testing.T) {
 					t.Parallel()
-					e := s.newEngine(tt)
-					defer func() { require.NoError(t, e.close()) }()
-					for _, c := range backwardCasesOf(t, s, tt) {
-						t.Run(c.String(), func(t *testing.T) {
-							slots <- struct{}{}
-							defer func() { <-slots }()
-							b, err := cases.NewBackward(c, dtype)
-							require.NoError(t, err)
-							if err := conformBackward(e, b, c.Config(tt)); err != nil {
-								t.Errorf("seed %d: %v", c.SeedValue(), err)
-							}
-						})
-					}
+					runBackward(t, s, tt, backwardCasesOf(t, s, tt))
 				})
 			}
+		})
+	}
+}
+
+// runBackward judges cases on a tier.
+func runBackward(t *testing.T, s *session, tt cases.Target, list []cases.Case) {
+	e := s.newEngine(tt)
+	defer func() { require.NoError(t, e.close()) }()
+	for _, c := range list {
+		t.Run(c.String(), func(t *testing.T) {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			b, err := cases.NewBackward(c, tt.DType)
+			require.NoError(t, err)
+			if err := conformBackward(e, b, c.Config(tt)); err != nil {
+				t.Errorf("seed %d: %v", c.SeedValue(), err)
+			}
+		})
+	}
+}
+
+// backwardLengths are pairs of Sq and Sk, those of FlashAttention-3's tests that a CPU
+// computes: lengths of tiles, one less and one more, and few keys for many rows.
+var backwardLengths = [][2]int{
+	{1, 1}, {3, 3}, {64, 128}, {128, 128}, {256, 256}, {113, 203}, {128, 217}, {113, 211}, {108, 256}, {256, 512}, {384, 256},
+	{640, 128}, {512, 256}, {1024, 1024}, {1023, 1024}, {1024, 1023}, {239, 1}, {799, 3},
+}
+
+// Lengths of many kinds, with and without a causal mask, and with numbers that overflow
+// float16 where they are multiplied carelessly: Q times 5, K and V times 3.
+func TestBackwardOfLengths(t *testing.T) {
+	s := openTiers(t)
+	for _, tt := range s.available() {
+		if !computesGradients(tt.Tier) || slowToCompile(tt) && tt.DType != attention.F16 {
+			continue
+		}
+		t.Run(tt.String(), func(t *testing.T) {
+			var list []cases.Case
+			for i, n := range backwardLengths {
+				for _, causal := range []attention.Causal{attention.CausalNone, attention.BottomRight} {
+					c := cases.Case{Name: "lengths", D: 32, Dv: 32, Shape: attention.Shape{Hq: 1, Hkv: 1}, Causal: causal,
+						Seqs: []cases.Seq{{ID: i, Rows: n[0], Keys: n[1]}}, LSE: true}
+					if i%2 == 1 {
+						c.Name, c.Extremes = "overflow", cases.Extremes{Q: 5, K: 3, V: 3}
+					}
+					long := n[0]*n[1] > 1<<18 // of these the masked one: the reference takes long
+					if testlevel.Share(i%3 == 0) && (!long || causal != attention.CausalNone) {
+						list = append(list, c)
+					}
+				}
+			}
+			runBackward(t, s, tt, list)
 		})
 	}
 }
