@@ -1,0 +1,997 @@
+// Command backward times and checks experiments with kernels of the backward pass.
+package main
+
+import (
+	"bufio"
+	"context"
+	"embed"
+	"encoding/binary"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"vkattn/attention/half"
+	"vkattn/vk"
+)
+
+//go:embed spv/*.spv
+var spirv embed.FS
+
+var (
+	fCell   = flag.String("cell", "", "child: dtype,d,causal")
+	fSkip   = flag.String("skip", "", "child: kernels to leave out, separated by commas")
+	fOnly   = flag.String("only", "", "kernels to run (substrings, separated by commas)")
+	fCells  = flag.String("cells", "f16,64,0;f16,128,0;f16,64,1;f16,128,1;bf16,64,0;bf16,128,0", "cells to run")
+	fLens   = flag.String("lengths", "4096,1024,16384", "lengths to time; empty: none")
+	fTokens = flag.Int("tokens", 16384, "batch x length")
+	fHeads  = flag.Int("heads", 16, "heads")
+	fRounds = flag.Int("rounds", 7, "rounds")
+	fLimit  = flag.Duration("limit", 60*time.Second, "time limit of a child")
+	fCheck  = flag.Bool("check", true, "check on small shapes")
+	fBudget = flag.Duration("budget", 145*time.Second, "time limit of the run")
+	fSmall  = flag.Bool("lavapipe", false, "fragments of 8, subgroups of 8")
+	fFull   = flag.Bool("bf16all", false, "all variants for bf16 too")
+)
+
+func main() {
+	log.SetFlags(0)
+	flag.Parse()
+	if *fCell != "" {
+		child()
+		return
+	}
+	start := time.Now()
+	var left time.Duration
+	out := os.Getenv("OUT")
+	if out == "" {
+		out = "."
+	}
+	results, err := os.Create(filepath.Join(out, "backward.jsonl"))
+	check(err)
+	defer results.Close()
+	for _, cell := range strings.Split(*fCells, ";") {
+		skip := []string{}
+		for try := 0; try < 4; try++ {
+			left = *fBudget - time.Since(start)
+			if left < 8*time.Second {
+				break
+			}
+			last, err := parent(cell, skip, results, min(left, *fLimit))
+			if err == nil {
+				break
+			}
+			fmt.Printf("cell %s: child ended in %q: %v\n", cell, last, err)
+			if last == "" || slices.Contains(skip, last) {
+				break
+			}
+			skip = append(skip, last)
+		}
+		fmt.Printf("# %s done at %.0f s\n", cell, time.Since(start).Seconds())
+	}
+}
+
+// parent runs a child and returns the kernel that it was busy with when it failed.
+func parent(cell string, skip []string, results *os.File, limit time.Duration) (last string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	args := []string{"-cell", cell, "-skip", strings.Join(skip, ",")}
+	flag.Visit(func(f *flag.Flag) {
+		if f.Name != "cells" && f.Name != "cell" && f.Name != "skip" {
+			args = append(args, "-"+f.Name+"="+f.Value.String())
+		}
+	})
+	name, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	if e := os.Getenv("VKATTN_EXEC"); e != "" { // os.Executable is the dynamic loader
+		f := strings.Fields(e)
+		args = append(append(f[1:], os.Args[0]), args...)
+		name = f[0]
+	}
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stderr = os.Stdout
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		return "", err
+	}
+	if err := cmd.Start(); err != nil {
+		return "", err
+	}
+	lines := bufio.NewScanner(pipe)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := lines.Text()
+		switch {
+		case strings.HasPrefix(line, "@begin "):
+			last = strings.TrimPrefix(line, "@begin ")
+		case strings.HasPrefix(line, "{"):
+			fmt.Fprintln(results, line)
+		default:
+			fmt.Println(line)
+		}
+	}
+	return last, cmd.Wait()
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// kernel is a variant of one of the four shaders.
+type kernel struct {
+	kind                   string // delta, dkdv, dq, dq_add
+	sg, m, tile            int
+	a, b                   int // chunks in shared memory
+	buffers, step, storeDS int
+	ahead, ablate, order   int
+	only                   int // head dim, 0 any
+	extra                  bool
+	pipe                   *vk.Pipeline
+	stats                  string
+	compile                time.Duration
+	times                  map[int][]time.Duration // by length
+}
+
+func (k *kernel) name() string {
+	if k.kind == "delta" {
+		return "delta"
+	}
+	s := fmt.Sprintf("%s/%dx%dx%d", k.kind, k.sg, k.m, k.tile)
+	add := func(v, def int, tag string) {
+		if v != def {
+			s += fmt.Sprintf("_%s%d", tag, v)
+		}
+	}
+	add(k.step, 16, "s")
+	add(k.a, 0, "a")
+	add(k.b, 0, "b")
+	add(k.buffers, 1, "db")
+	add(k.ahead, 0, "ah")
+	add(k.order, 0, "o")
+	add(k.ablate, 0, "ablate")
+	add(k.storeDS, 0, "ds")
+	return s
+}
+
+// products is the number of matrix products.
+func (k *kernel) products() int {
+	return map[string]int{"dkdv": 4, "dq": 3, "dq_add": 1}[k.kind]
+}
+
+func (k *kernel) rows() int { return k.sg * k.m * frag }
+
+var frag, sgSize = 16, 32
+
+func (k *kernel) shared(d int) int {
+	st := d/8 | 1
+	aS, bS := 0, 0
+	if k.a > 0 {
+		aS = k.rows() * (k.a*frag/8 | 1)
+	}
+	if k.b > 0 {
+		bS = k.rows() * (k.b*frag/8 | 1)
+	}
+	scratch := k.sg * frag * (2*frag/8 | 1)
+	switch k.kind {
+	case "dkdv":
+		return 16 * max(scratch, k.buffers*(2*k.tile*st+k.tile/2)+aS+bS)
+	case "dq":
+		return 16 * max(scratch, k.buffers*2*k.tile*st+k.rows()/2+aS+bS)
+	case "dq_add":
+		return 16 * max(scratch, k.tile*st+k.sg*k.m*(k.tile/frag)*frag*(frag/8|1))
+	}
+	return 0
+}
+
+type cell struct {
+	dtype  string
+	d      int
+	causal int
+}
+
+func (k *kernel) open(dev *vk.Device, c cell) error {
+	code, err := spirv.ReadFile(fmt.Sprintf("spv/%s_%s.spv", k.kind, c.dtype))
+	if err != nil {
+		return err
+	}
+	local := k.sg * sgSize
+	barrier := 1
+	if *fSmall {
+		barrier = 0
+	}
+	var consts []vk.SpecConstant
+	for _, c := range [][2]int{{0, local}, {1, sgSize}, {2, frag}, {3, frag}, {4, frag}, {5, k.m}, {6, k.tile}, {8, c.d}, {9, c.d},
+		{11, c.causal}, {21, barrier}, {70, k.a}, {71, k.b}, {72, k.buffers}, {73, k.storeDS}, {74, k.ablate}, {75, k.step}, {76, k.ahead}, {77, k.order}} {
+		consts = append(consts, vk.SpecConstant{ID: uint32(c[0]), Value: uint32(c[1])})
+	}
+	start := time.Now()
+	k.pipe, err = dev.Pipeline(&vk.PipelineDesc{Name: k.name(), Code: code, Constants: consts, SubgroupSize: uint32(sgSize), FullSubgroups: true,
+		PushBytes: 40, StorageBuffers: map[string]uint32{"delta": 3, "dkdv": 9, "dq": 7, "dq_add": 4}[k.kind],
+		LocalSize: [3]uint32{uint32(local), 1, 1}, SharedBytes: uint64(k.shared(c.d)), NoRobustness: true})
+	if err != nil {
+		return err
+	}
+	k.compile = time.Since(start)
+	if list, err := k.pipe.Statistics(); err == nil {
+		for _, s := range list {
+			n := strings.ToLower(s.Name)
+			if strings.Contains(n, "register") || strings.Contains(n, "local") || strings.Contains(n, "spill") || strings.Contains(n, "shared") || strings.Contains(n, "stack") || strings.Contains(n, "size") {
+				k.stats += fmt.Sprintf(" %s=%.0f", strings.ReplaceAll(s.Name, " ", "_"), s.Value)
+			}
+		}
+	}
+	return nil
+}
+
+// variants lists the kernels of a cell.
+func variants(c cell) []*kernel {
+	K := func(kind string, sg, m, tile int, more ...int) *kernel {
+		k := &kernel{kind: kind, sg: sg, m: m, tile: tile, buffers: 1, step: 16, times: map[int][]time.Duration{}}
+		f := []*int{&k.storeDS, &k.a, &k.b, &k.buffers, &k.step, &k.ahead, &k.ablate, &k.order}
+		for i, v := range more {
+			*f[i] = v
+		}
+		return k
+	}
+	list := []*kernel{K("delta", 8, 1, 0)}
+	if *fSmall {
+		n := frag * 2
+		list = append(list, K("dkdv", 2, 2, n), K("dkdv", 2, 1, n, 1), K("dkdv", 2, 2, n, 1, 2, 1), K("dkdv", 2, 1, n, 1, 0, 0, 2, frag, 1), K("dkdv", 2, 1, n, 1, 0, 0, 1, 2*frag),
+			K("dq", 2, 2, n), K("dq", 2, 1, n, 0, 1, 2, 1, frag, 1), K("dq", 2, 1, n, 0, 0, 0, 2), K("dq", 2, 1, n, 0, 0, 0, 1, 2*frag),
+			K("dq_add", 2, 2, n), K("dq_add", 2, 1, n))
+		for _, k := range list {
+			if k.step == 16 {
+				k.step = frag
+			}
+		}
+		return list
+	}
+	for _, k := range table(c, K) {
+		if k.ablate != 0 && c.causal != 0 {
+			continue
+		}
+		if k.shared(c.d) <= 48<<10 {
+			list = append(list, k)
+		} else {
+			fmt.Printf("%s needs %d bytes of shared memory\n", k.name(), k.shared(c.d))
+		}
+	}
+	return list
+}
+
+// round1 is the first set of variants. After the tile: storeDS, a, b, buffers, step, ahead, ablate, order.
+func table(c cell, K func(kind string, sg, m, tile int, more ...int) *kernel) []*kernel {
+	if c.dtype == "bf16" && !*fFull {
+		if c.d <= 64 {
+			return []*kernel{K("dkdv", 8, 2, 32, 0, 2), K("dkdv", 4, 2, 32, 1), K("dq", 8, 2, 64), K("dq_add", 8, 2, 32)}
+		}
+		return []*kernel{K("dkdv", 8, 1, 32), K("dkdv", 8, 1, 32, 1), K("dq", 8, 1, 64), K("dq_add", 8, 2, 32)}
+	}
+	if c.d <= 64 {
+		return []*kernel{
+			K("dkdv", 8, 2, 32), K("dkdv", 8, 2, 32, 0, 2), K("dkdv", 8, 2, 32, 0, 0, 2), K("dkdv", 8, 2, 64, 0, 2), K("dkdv", 8, 2, 64, 0, 0, 2),
+			K("dkdv", 4, 2, 32), K("dkdv", 4, 2, 64), K("dkdv", 4, 2, 64, 0, 0, 0, 1, 16, 1), K("dkdv", 4, 2, 32, 0, 1), K("dkdv", 4, 2, 32, 0, 0, 1),
+			K("dkdv", 8, 1, 64), K("dkdv", 8, 1, 64, 0, 0, 0, 1, 32), K("dkdv", 8, 1, 64, 0, 0, 0, 2), K("dkdv", 8, 1, 64, 0, 0, 0, 1, 16, 1),
+			K("dkdv", 8, 2, 32, 1, 2), K("dkdv", 4, 2, 32, 1), K("dkdv", 4, 2, 64, 1), K("dkdv", 8, 1, 64, 1),
+			K("dkdv", 4, 2, 64, 0, 0, 0, 1, 16, 0, 1), K("dkdv", 4, 2, 64, 0, 0, 0, 1, 16, 0, 2),
+			K("dq", 8, 2, 32), K("dq", 8, 2, 64), K("dq", 4, 2, 64), K("dq", 4, 2, 64, 0, 0, 0, 1, 16, 1), K("dq", 8, 2, 64, 0, 0, 0, 1, 16, 1), K("dq", 8, 2, 64, 0, 0, 0, 2), K("dq", 8, 1, 64), K("dq", 12, 1, 64),
+			K("dq_add", 8, 2, 32), K("dq_add", 8, 2, 64), K("dq_add", 4, 2, 64), K("dq_add", 8, 1, 64), K("dq_add", 4, 4, 32),
+		}
+	}
+	return []*kernel{
+		K("dkdv", 8, 1, 32), K("dkdv", 8, 1, 48), K("dkdv", 8, 1, 64), K("dkdv", 8, 1, 32, 0, 0, 0, 2), K("dkdv", 8, 1, 32, 0, 0, 0, 1, 16, 1), K("dkdv", 8, 1, 32, 0, 0, 0, 1, 32),
+		K("dkdv", 8, 1, 32, 0, 2), K("dkdv", 8, 1, 32, 0, 0, 2), K("dkdv", 4, 1, 32), K("dkdv", 8, 1, 64, 0, 1), K("dkdv", 8, 1, 48, 0, 2),
+		K("dkdv", 4, 2, 16, 0, 3, 3), K("dkdv", 8, 1, 32, 1), K("dkdv", 8, 1, 64, 1), K("dkdv", 8, 1, 48, 1), K("dkdv", 8, 1, 32, 1, 0, 0, 2),
+		K("dkdv", 8, 1, 32, 0, 0, 0, 1, 16, 0, 1), K("dkdv", 8, 1, 32, 0, 0, 0, 1, 16, 0, 2), K("dkdv", 8, 1, 32, 0, 0, 0, 1, 16, 0, 3),
+		K("dq", 8, 1, 32), K("dq", 8, 1, 64), K("dq", 8, 1, 48), K("dq", 8, 1, 32, 0, 0, 0, 2), K("dq", 8, 1, 64, 0, 0, 0, 1, 16, 1), K("dq", 12, 1, 64), K("dq", 12, 1, 48), K("dq", 8, 1, 64, 0, 0, 0, 1, 32),
+		K("dq_add", 8, 2, 32), K("dq_add", 8, 2, 48), K("dq_add", 4, 2, 32), K("dq_add", 8, 1, 64), K("dq_add", 8, 1, 32),
+	}
+}
+
+func child() {
+	f := strings.Split(*fCell, ",")
+	c := cell{dtype: f[0]}
+	fmt.Sscan(f[1], &c.d)
+	fmt.Sscan(f[2], &c.causal)
+	if *fSmall {
+		frag, sgSize = 8, 8
+	}
+	dev, err := vk.Open(vk.Options{Stats: true, PipelineCache: "off"})
+	check(err)
+	defer dev.Close()
+	fmt.Printf("# %s d%d causal %d on %s\n", c.dtype, c.d, c.causal, dev.Info().Name)
+	list := variants(c)
+	skip := strings.Split(*fSkip, ",")
+	list = slices.DeleteFunc(list, func(k *kernel) bool {
+		if slices.Contains(skip, k.name()) {
+			return true
+		}
+		if *fOnly == "" || k.kind == "delta" {
+			return false
+		}
+		for _, s := range strings.Split(*fOnly, ",") {
+			if strings.Contains(k.name(), s) {
+				return false
+			}
+		}
+		return true
+	})
+	// Pipelines compile in parallel.
+	start := time.Now()
+	var wait sync.WaitGroup
+	slots := make(chan bool, max(1, runtime.NumCPU()-1))
+	errs := make([]error, len(list))
+	for i, k := range list {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			slots <- true
+			errs[i] = k.open(dev, c)
+			<-slots
+		}()
+	}
+	wait.Wait()
+	var ok []*kernel
+	for i, k := range list {
+		if errs[i] != nil {
+			fmt.Printf("%-28s %v\n", k.name(), errs[i])
+			continue
+		}
+		ok = append(ok, k)
+	}
+	fmt.Printf("# %d pipelines in %.1f s\n", len(ok), time.Since(start).Seconds())
+	l := &lab{dev: dev, cell: c, list: ok, bad: map[string]string{}, err: map[string]float64{}}
+	l.stream, err = dev.NewStream("lab")
+	check(err)
+	if *fCheck {
+		l.checkSmall()
+	}
+	l.timeAll()
+	for _, k := range ok {
+		if k.kind == "delta" {
+			continue
+		}
+		line := fmt.Sprintf("%-26s err %.1e %-6s", k.name(), l.err[k.name()], l.bad[k.name()])
+		record := map[string]any{"kernel": k.name(), "dtype": c.dtype, "d": c.d, "causal": c.causal, "stats": k.stats, "err": l.err[k.name()], "shared": k.shared(c.d)}
+		for _, n := range lengths() {
+			if t := median(k.times[n]); t > 0 {
+				speed := l.flops(n) / 2 * float64(k.products()) / t.Seconds() / 1e12
+				line += fmt.Sprintf(" | %d: %8.3f ms %4.0f", n, t.Seconds()*1e3, speed)
+				record[fmt.Sprintf("us%d", n)] = t.Seconds() * 1e6
+				record[fmt.Sprintf("raw%d", n)] = speed
+			}
+		}
+		fmt.Printf("%s |%s shared=%d compile=%.1f\n", line, k.stats, k.shared(c.d), k.compile.Seconds())
+		emit(record)
+	}
+	check(l.stream.Close())
+}
+
+func emit(r map[string]any) {
+	text, _ := json.Marshal(r)
+	fmt.Println(string(text))
+}
+
+func lengths() (list []int) {
+	for _, s := range strings.Split(*fLens, ",") {
+		n := 0
+		if fmt.Sscan(s, &n); n > 0 {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+func median(t []time.Duration) time.Duration {
+	if len(t) == 0 {
+		return 0
+	}
+	t = slices.Clone(t)
+	slices.Sort(t)
+	return t[len(t)/2]
+}
+
+// shape is a problem. offset is the causal offset.
+type shape struct{ B, Hq, Hkv, Sq, Sk, offset int }
+
+type lab struct {
+	dev    *vk.Device
+	stream *vk.Stream
+	cell   cell
+	list   []*kernel
+	bad    map[string]string
+	err    map[string]float64
+}
+
+// flops of one forward pass.
+func (l *lab) flops(n int) float64 {
+	f := 4 * float64(*fTokens) / float64(n) * float64(*fHeads) * float64(n) * float64(n) * float64(l.cell.d)
+	if l.cell.causal != 0 {
+		f /= 2
+	}
+	return f
+}
+
+// buffers of a problem.
+type buffers struct {
+	q, k, v, o, do, lse, delta, dq, dk, dv, ds, sum *vk.Buffer
+}
+
+func (l *lab) alloc(s shape, dsBytes uint64) *buffers {
+	e := func(n int) *vk.Buffer {
+		b, err := l.dev.NewBuffer(uint64(n), vk.BufferOptions{})
+		check(err)
+		return b
+	}
+	d := l.cell.d
+	const pad = 1024
+	q, k := (s.B*s.Hq*s.Sq+pad)*d*2, (s.B*s.Hkv*s.Sk+pad)*d*2
+	b := &buffers{q: e(q), k: e(k), v: e(k), o: e(q), do: e(q), lse: e((s.B*s.Hq*s.Sq + pad) * 4), delta: e((s.B*s.Hq*s.Sq + pad) * 4), dq: e(q), dk: e(k), dv: e(k)}
+	b.sum = e(s.B * s.Hq * (s.Sq + pad) * d * 4)
+	b.ds = e(int(dsBytes))
+	return b
+}
+
+func (b *buffers) close() {
+	for _, x := range []*vk.Buffer{b.q, b.k, b.v, b.o, b.do, b.lse, b.delta, b.dq, b.dk, b.dv, b.ds, b.sum} {
+		x.Close()
+	}
+}
+
+func rnd(n, to int) int { return (n + to - 1) / to * to }
+
+// chunkUnit divides chunks of keys; every workgroup's keys divide it.
+func chunkUnit() int {
+	if *fSmall {
+		return 32
+	}
+	return 512
+}
+
+// dsBytes is the scratch of dS for a chunk of keys.
+func dsBytes(s shape, keys, tile int) uint64 {
+	return uint64(s.B*s.Hq) * uint64(rnd(keys, chunkUnit())) * uint64(rnd(s.Sq, tile)) * 2
+}
+
+// run records a kernel. firstKey and keys are the chunk, tile the dkdv kernel's that wrote dS.
+func (l *lab) run(k *kernel, b *buffers, s shape, firstKey, keys, tile int, flags uint32) {
+	d := l.cell.d
+	push := make([]byte, 40)
+	put := func(i int, x uint32) { binary.LittleEndian.PutUint32(push[4*i:], x) }
+	for i, x := range []int{s.Sq, s.Sk, s.Hq, s.Hkv, s.offset} {
+		put(i, uint32(int32(x)))
+	}
+	put(5, math.Float32bits(float32(scale(d))))
+	put(6, uint32(firstKey))
+	put(7, uint32(rnd(keys, chunkUnit())/frag))
+	put(8, uint32(rnd(s.Sq, tile)/frag))
+	put(9, flags)
+	r := func(list ...*vk.Buffer) (out []vk.BufferRange) {
+		for _, x := range list {
+			out = append(out, vk.BufferRange{Buffer: x, Size: x.Size()})
+		}
+		return out
+	}
+	left := min(keys, s.Sk-firstKey)
+	groups := [3]uint32{1, 1, 1}
+	var list []vk.BufferRange
+	put2 := func(x, y int) {
+		groups = [3]uint32{uint32(x), uint32(y), 1}
+		if k.order == 1 {
+			groups[0], groups[1] = groups[1], groups[0]
+		}
+	}
+	switch k.kind {
+	case "delta":
+		put(0, uint32(s.B*s.Hq*s.Sq))
+		lanes := 1
+		if v := d / 8; v&(v-1) == 0 && v <= sgSize {
+			lanes = v
+		}
+		groups[0] = uint32((s.B*s.Hq*s.Sq*lanes + k.sg*sgSize - 1) / (k.sg * sgSize))
+		list = r(b.o, b.do, b.delta)
+	case "dkdv":
+		put2((left+k.rows()-1)/k.rows(), s.B*s.Hkv)
+		list = r(b.q, b.k, b.v, b.do, b.lse, b.delta, b.dk, b.dv, b.ds)
+	case "dq":
+		put2((s.Sq+k.rows()-1)/k.rows(), s.B*s.Hq)
+		list = r(b.q, b.k, b.v, b.do, b.lse, b.delta, b.dq)
+	case "dq_add":
+		put2((s.Sq+k.rows()-1)/k.rows(), s.B*s.Hq)
+		list = r(b.k, b.ds, b.sum, b.dq)
+	}
+	check(l.stream.Dispatch(k.pipe, list, push, groups))
+}
+
+func scale(d int) float64 { return 1 / math.Sqrt(float64(d)) }
+
+// data is a problem's tensors on the host, rounded to storage.
+type data struct {
+	q, k, v, o, do, lse []float32
+}
+
+func (l *lab) encode(x []float32) []byte {
+	out := make([]byte, 2*len(x))
+	if l.cell.dtype == "bf16" {
+		half.EncodeBF16(out, x)
+		half.DecodeBF16(x, out)
+	} else {
+		half.EncodeF16(out, x)
+		half.DecodeF16(x, out)
+	}
+	return out
+}
+
+func (l *lab) decode(raw []byte) []float32 {
+	out := make([]float32, len(raw)/2)
+	if l.cell.dtype == "bf16" {
+		half.DecodeBF16(out, raw)
+	} else {
+		half.DecodeF16(out, raw)
+	}
+	return out
+}
+
+func f32bytes(x []float32) []byte {
+	out := make([]byte, 4*len(x))
+	for i, v := range x {
+		binary.LittleEndian.PutUint32(out[4*i:], math.Float32bits(v))
+	}
+	return out
+}
+
+var normals = func() []float32 {
+	r := rand.New(rand.NewPCG(1, 2))
+	t := make([]float32, 1<<16)
+	for i := range t {
+		t[i] = float32(r.NormFloat64())
+	}
+	return t
+}()
+
+func fill(n int, seed uint64, scale float32) []float32 {
+	x := make([]float32, n)
+	s := seed*0x9e3779b97f4a7c15 + 1
+	for i := range x {
+		s ^= s << 13
+		s ^= s >> 7
+		s ^= s << 17
+		x[i] = normals[s>>48] * scale
+	}
+	return x
+}
+
+func (l *lab) upload(b *buffers, s shape, h *data) {
+	up := func(buf *vk.Buffer, raw []byte) { check(l.stream.Upload(buf, 0, raw)) }
+	up(b.q, l.encode(h.q))
+	up(b.k, l.encode(h.k))
+	up(b.v, l.encode(h.v))
+	up(b.do, l.encode(h.do))
+	up(b.o, l.encode(h.o))
+	up(b.lse, f32bytes(h.lse))
+}
+
+func (l *lab) download(b *vk.Buffer, n int) []float32 {
+	raw := make([]byte, 2*n)
+	check(l.stream.Download(context.Background(), raw, b, 0))
+	return l.decode(raw)
+}
+
+func (l *lab) wait() { check(l.stream.Wait(context.Background())) }
+
+func visible(c cell, s shape, row int) int {
+	if c.causal == 0 {
+		return s.Sk
+	}
+	return min(max(row+s.offset+1, 0), s.Sk)
+}
+
+// forward computes O and LSE in float64.
+func (l *lab) forward(s shape, h *data) {
+	d := l.cell.d
+	h.o, h.lse = make([]float32, s.B*s.Hq*s.Sq*d), make([]float32, s.B*s.Hq*s.Sq)
+	p := make([]float64, s.Sk)
+	for bh := range s.B * s.Hq {
+		kv := bh/s.Hq*s.Hkv + bh%s.Hq/(s.Hq/s.Hkv)
+		for r := range s.Sq {
+			q := h.q[(bh*s.Sq+r)*d:][:d]
+			n := visible(l.cell, s, r)
+			m, sum := math.Inf(-1), 0.0
+			for j := range n {
+				p[j] = dot(q, h.k[(kv*s.Sk+j)*d:][:d]) * scale(d)
+				m = max(m, p[j])
+			}
+			o := make([]float64, d)
+			for j := range n {
+				w := math.Exp(p[j] - m)
+				sum += w
+				for i, x := range h.v[(kv*s.Sk+j)*d:][:d] {
+					o[i] += w * float64(x)
+				}
+			}
+			h.lse[bh*s.Sq+r] = float32(m + math.Log(sum))
+			if n == 0 {
+				h.lse[bh*s.Sq+r] = float32(math.Inf(-1))
+				continue
+			}
+			for i := range o {
+				h.o[(bh*s.Sq+r)*d+i] = float32(o[i] / sum)
+			}
+		}
+	}
+}
+
+func dot(a, b []float32) (s float64) {
+	for i, x := range a {
+		s += float64(x) * float64(b[i])
+	}
+	return s
+}
+
+// gradients of chosen rows and keys, float64. delta is nil: computed from O.
+func (l *lab) reference(s shape, h *data, rows, keys []int) (dq, dk, dv map[int][]float64) {
+	d := l.cell.d
+	dq, dk, dv = map[int][]float64{}, map[int][]float64{}, map[int][]float64{}
+	cellOf := func(bh, kv, r, j int) (p, ds float64) {
+		if j >= visible(l.cell, s, r) {
+			return 0, 0
+		}
+		row := bh*s.Sq + r
+		p = math.Exp(dot(h.q[row*d:][:d], h.k[(kv*s.Sk+j)*d:][:d])*scale(d) - float64(h.lse[row]))
+		dp := dot(h.do[row*d:][:d], h.v[(kv*s.Sk+j)*d:][:d])
+		return p, p * (dp - dot(h.do[row*d:][:d], h.o[row*d:][:d]))
+	}
+	for _, row := range rows {
+		bh, r := row/s.Sq, row%s.Sq
+		kv := bh/s.Hq*s.Hkv + bh%s.Hq/(s.Hq/s.Hkv)
+		g := make([]float64, d)
+		for j := range visible(l.cell, s, r) {
+			_, ds := cellOf(bh, kv, r, j)
+			for i, x := range h.k[(kv*s.Sk+j)*d:][:d] {
+				g[i] += ds * scale(d) * float64(x)
+			}
+		}
+		dq[row] = g
+	}
+	for _, key := range keys {
+		kv, j := key/s.Sk, key%s.Sk
+		gk, gv := make([]float64, d), make([]float64, d)
+		group := s.Hq / s.Hkv
+		for h0 := range group {
+			bh := kv/s.Hkv*s.Hq + kv%s.Hkv*group + h0
+			for r := range s.Sq {
+				p, ds := cellOf(bh, kv, r, j)
+				if p == 0 {
+					continue
+				}
+				for i := range d {
+					gk[i] += ds * scale(d) * float64(h.q[(bh*s.Sq+r)*d+i])
+					gv[i] += p * float64(h.do[(bh*s.Sq+r)*d+i])
+				}
+			}
+		}
+		dk[key], dv[key] = gk, gv
+	}
+	return dq, dk, dv
+}
+
+// errorOf is the largest difference over the largest magnitude of the reference.
+func errorOf(got []float32, want map[int][]float64, d int) float64 {
+	top, worst := 0.0, 0.0
+	for row, w := range want {
+		for i, x := range w {
+			top = max(top, math.Abs(x))
+			e := math.Abs(x - float64(got[row*d+i]))
+			if e != e {
+				return math.Inf(1)
+			}
+			worst = max(worst, e)
+		}
+	}
+	if top == 0 {
+		return worst
+	}
+	return worst / top
+}
+
+func (l *lab) find(kind string, storeDS int) *kernel {
+	for _, k := range l.list {
+		if k.kind == kind && k.storeDS == storeDS && k.ablate == 0 && l.bad[k.name()] == "" {
+			return k
+		}
+	}
+	return nil
+}
+
+func (l *lab) note(k *kernel, what string, e, limit float64) {
+	l.err[k.name()] = max(l.err[k.name()], e)
+	if e > limit || e != e {
+		if l.bad[k.name()] == "" {
+			fmt.Printf("%-26s WRONG in %s: %.3g\n", k.name(), what, e)
+		}
+		l.bad[k.name()] = "WRONG"
+	}
+}
+
+// checkSmall compares every kernel with the reference.
+func (l *lab) checkSmall() {
+	shapes := []shape{{1, 2, 2, 192, 192, 0}, {1, 4, 2, 150, 333, 183}, {2, 2, 1, 300, 70, 0}, {1, 2, 1, 133, 90, -43}, {1, 1, 1, 512, 520, 8}}
+	if *fSmall {
+		shapes = []shape{{1, 2, 2, 64, 64, 0}, {1, 4, 2, 37, 51, 14}, {2, 2, 1, 45, 22, 0}, {1, 2, 1, 41, 25, -16}}
+	}
+	limit := 3e-3
+	if l.cell.dtype == "bf16" {
+		limit = 2e-2
+	}
+	for _, s := range shapes {
+		d := l.cell.d
+		what := fmt.Sprintf("%v", s)
+		h := &data{q: fill(s.B*s.Hq*s.Sq*d, 1, 1), k: fill(s.B*s.Hkv*s.Sk*d, 2, 1), v: fill(s.B*s.Hkv*s.Sk*d, 3, 1), do: fill(s.B*s.Hq*s.Sq*d, 4, 1)}
+		l.encode(h.q)
+		l.encode(h.k)
+		l.encode(h.v)
+		l.encode(h.do)
+		l.forward(s, h)
+		b := l.alloc(s, dsBytes(s, s.Sk, 192)+1<<20)
+		l.upload(b, s, h)
+		rows, keys := make([]int, s.B*s.Hq*s.Sq), make([]int, s.B*s.Hkv*s.Sk)
+		for i := range rows {
+			rows[i] = i
+		}
+		for i := range keys {
+			keys[i] = i
+		}
+		dq, dk, dv := l.reference(s, h, rows, keys)
+		delta := l.find("delta", 0)
+		l.run(delta, b, s, 0, s.Sk, 64, 0)
+		check(l.stream.Barrier())
+		check(l.stream.Fill(vk.BufferRange{Buffer: b.ds, Size: b.ds.Size()}, 0x7fff7fff))
+		l.wait()
+		first := true
+		for _, k := range l.list {
+			if k.kind == "delta" || k.ablate != 0 {
+				continue
+			}
+			fmt.Printf("@begin %s\n", k.name())
+			switch k.kind {
+			case "dkdv":
+				check(l.stream.Fill(vk.BufferRange{Buffer: b.dk, Size: b.dk.Size()}, 0x7fff7fff))
+				check(l.stream.Fill(vk.BufferRange{Buffer: b.dv, Size: b.dv.Size()}, 0x7fff7fff))
+				check(l.stream.Barrier())
+				l.run(k, b, s, 0, s.Sk, k.tile, 0)
+				check(l.stream.Barrier())
+				l.note(k, what+" dk", errorOf(l.download(b.dk, len(h.k)), dk, d), limit)
+				l.note(k, what+" dv", errorOf(l.download(b.dv, len(h.v)), dv, d), limit)
+			case "dq", "dq_add":
+				check(l.stream.Fill(vk.BufferRange{Buffer: b.dq, Size: b.dq.Size()}, 0x7fff7fff))
+				check(l.stream.Barrier())
+				if k.kind == "dq" {
+					l.run(k, b, s, 0, s.Sk, 64, 0)
+				} else {
+					w := l.find("dkdv", 1)
+					if w == nil {
+						continue
+					}
+					chunk := chunkUnit()
+					for at := 0; at < s.Sk; at += chunk {
+						l.run(w, b, s, at, min(chunk, s.Sk-at), w.tile, 0)
+						check(l.stream.Barrier())
+						flags := uint32(0)
+						if at > 0 {
+							flags |= 1
+						}
+						if at+chunk >= s.Sk {
+							flags |= 2
+						}
+						l.run(k, b, s, at, min(chunk, s.Sk-at), w.tile, flags)
+						check(l.stream.Barrier())
+					}
+				}
+				check(l.stream.Barrier())
+				l.note(k, what+" dq", errorOf(l.download(b.dq, len(h.q)), dq, d), limit)
+			}
+			first = false
+		}
+		_ = first
+		b.close()
+	}
+	fmt.Println("@begin ")
+}
+
+// timeAll times every kernel at every length, then whole passes.
+func (l *lab) timeAll() {
+	const scratchLimit = 2200 << 20
+	for _, n := range lengths() {
+		s := shape{*fTokens / n, *fHeads, *fHeads, n, n, 0}
+		d := l.cell.d
+		count := s.B * s.Hq * n
+		h := &data{q: fill(count*d, 1, 1), k: fill(count*d, 2, 1), v: fill(count*d, 3, 1), do: fill(count*d, 4, 1), o: fill(count*d, 5, 0.03), lse: make([]float32, count)}
+		for i := range h.lse {
+			h.lse[i] = float32(math.Log(float64(max(visible(l.cell, s, i%n), 1))) + 0.5)
+		}
+		chunk := n
+		for dsBytes(s, chunk, 192) > scratchLimit {
+			chunk /= 2
+		}
+		b := l.alloc(s, dsBytes(s, chunk, 192))
+		l.upload(b, s, h)
+		rows, keys := []int{}, []int{}
+		for i := range 6 {
+			rows = append(rows, (i*count/6+n/3*i+i)%count)
+			keys = append(keys, (i*count/6+n/5*i+3*i)%count)
+		}
+		dq, dk, dv := l.reference(s, h, rows, keys)
+		delta := l.find("delta", 0)
+		l.run(delta, b, s, 0, n, 64, 0)
+		check(l.stream.Barrier())
+		l.wait()
+		limit := 4e-3
+		if l.cell.dtype == "bf16" {
+			limit = 3e-2
+		}
+		var live []*kernel
+		for _, k := range l.list {
+			if l.bad[k.name()] == "" || k.kind == "delta" {
+				live = append(live, k)
+			}
+		}
+		one := func(k *kernel) {
+			if k.kind == "dq_add" || k.storeDS != 0 { // of a chunk
+				tile := 64
+				if k.kind == "dkdv" {
+					tile = k.tile
+				}
+				for at := 0; at < n; at += chunk {
+					l.run(k, b, s, at, chunk, tile, 2)
+				}
+			} else {
+				l.run(k, b, s, 0, n, 64, 0)
+			}
+			check(l.stream.Barrier())
+		}
+		// Warm the clocks, and check what is sampled.
+		for start := time.Now(); time.Since(start) < 500*time.Millisecond; {
+			for _, k := range live {
+				if k.kind == "dkdv" {
+					one(k)
+					break
+				}
+			}
+			l.wait()
+		}
+		for _, k := range live {
+			fmt.Printf("@begin %s\n", k.name())
+			one(k)
+			l.wait()
+			if k.ablate != 0 || k.kind == "dq_add" || k.kind == "delta" {
+				continue
+			}
+			what := fmt.Sprintf("length %d", n)
+			if k.kind == "dkdv" {
+				l.note(k, what+" dk", errorOf(l.download(b.dk, len(h.k)), dk, d), limit)
+				l.note(k, what+" dv", errorOf(l.download(b.dv, len(h.v)), dv, d), limit)
+			} else {
+				l.note(k, what+" dq", errorOf(l.download(b.dq, len(h.q)), dq, d), limit)
+			}
+		}
+		live = slices.DeleteFunc(live, func(k *kernel) bool { return l.bad[k.name()] != "" })
+		measure := func(f func()) time.Duration {
+			a, err := l.stream.Timestamp()
+			check(err)
+			f()
+			e, err := l.stream.Timestamp()
+			check(err)
+			l.wait()
+			t, err := l.stream.Elapsed(a, e)
+			check(err)
+			return t
+		}
+		for range *fRounds {
+			for _, k := range live {
+				k.times[n] = append(k.times[n], measure(func() { one(k) }))
+			}
+		}
+		l.passes(b, s, h, n, chunk, live, dq, dk, dv, measure, limit)
+		b.close()
+	}
+	fmt.Println("@begin ")
+}
+
+// passes times whole backward passes made of the fastest kernels.
+func (l *lab) passes(b *buffers, s shape, h *data, n, chunk int, live []*kernel, dq, dk, dv map[int][]float64, measure func(func()) time.Duration, limit float64) {
+	best := func(kind string, storeDS, nth int) *kernel {
+		var c []*kernel
+		for _, k := range live {
+			if k.kind == kind && k.storeDS == storeDS && k.ablate == 0 {
+				c = append(c, k)
+			}
+		}
+		sort.Slice(c, func(i, j int) bool { return median(c[i].times[n]) < median(c[j].times[n]) })
+		if nth >= len(c) {
+			return nil
+		}
+		return c[nth]
+	}
+	delta := l.find("delta", 0)
+	type pass struct {
+		name  string
+		f     func()
+		times []time.Duration
+	}
+	var list []*pass
+	if w, q := best("dkdv", 0, 0), best("dq", 0, 0); w != nil && q != nil {
+		list = append(list, &pass{name: "7 " + w.name() + " + " + q.name(), f: func() {
+			l.run(delta, b, s, 0, n, 64, 0)
+			check(l.stream.Barrier())
+			l.run(w, b, s, 0, n, 64, 0)
+			l.run(q, b, s, 0, n, 64, 0)
+			check(l.stream.Barrier())
+		}})
+	}
+	if w, q := best("dkdv", 1, 0), best("dq_add", 0, 0); w != nil && q != nil {
+		for _, c := range []int{n, 4096, 2048, 1024, 512} {
+			if c > chunk || (c == n && c <= 4096 && n != c) {
+				continue
+			}
+			list = append(list, &pass{name: fmt.Sprintf("5 %s + %s chunk %d", w.name(), q.name(), c), f: func() {
+				l.run(delta, b, s, 0, n, 64, 0)
+				check(l.stream.Barrier())
+				for at := 0; at < n; at += c {
+					l.run(w, b, s, at, c, w.tile, 0)
+					check(l.stream.Barrier())
+					flags := uint32(0)
+					if at > 0 {
+						flags |= 1
+					}
+					if at+c >= n {
+						flags |= 2
+					}
+					l.run(q, b, s, at, c, w.tile, flags)
+					check(l.stream.Barrier())
+				}
+			}})
+		}
+	}
+	seen := map[string]bool{}
+	list = slices.DeleteFunc(list, func(p *pass) bool { dup := seen[p.name]; seen[p.name] = true; return dup })
+	worst := map[string]float64{}
+	for _, p := range list {
+		fmt.Printf("@begin pass %s\n", p.name)
+		check(l.stream.Fill(vk.BufferRange{Buffer: b.dq, Size: b.dq.Size()}, 0x7fff7fff))
+		check(l.stream.Barrier())
+		p.f()
+		l.wait()
+		d := l.cell.d
+		worst[p.name] = max(errorOf(l.download(b.dq, len(h.q)), dq, d), errorOf(l.download(b.dk, len(h.k)), dk, d), errorOf(l.download(b.dv, len(h.v)), dv, d))
+	}
+	for range *fRounds {
+		for _, p := range list {
+			p.times = append(p.times, measure(p.f))
+		}
+	}
+	for _, p := range list {
+		t := median(p.times)
+		speed := 2.5 * l.flops(n) / t.Seconds() / 1e12
+		state := ""
+		if !(worst[p.name] < limit) {
+			state = " WRONG"
+		}
+		fmt.Printf("PASS %s d%d causal %d length %5d: %8.3f ms %4.0f TFLOP/s err %.1e%s  %s\n", l.cell.dtype, l.cell.d, l.cell.causal, n, t.Seconds()*1e3, speed, worst[p.name], state, p.name)
+		emit(map[string]any{"pass": p.name, "dtype": l.cell.dtype, "d": l.cell.d, "causal": l.cell.causal, "length": n, "us": t.Seconds() * 1e6, "tflops": speed, "err": worst[p.name]})
+	}
+}
