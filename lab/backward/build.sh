@@ -4,10 +4,10 @@ set -euo pipefail
 cd "$(dirname "$0")"
 glslc=${GLSLC:-$(ls ~/.cache/vkattn/deps/bin/glslc)}
 val=${SPIRV_VAL:-$(ls ~/.cache/vkattn/deps/bin/spirv-val)}
-for k in delta dkdv dq dq_add; do
+for k in delta dkdv dkdv_rolled dq dq_add; do
   for t in f16 bf16; do
-    d=(); [[ $t == bf16 ]] && d=(-DDTYPE_BF16)
-    "$glslc" -O0 -fshader-stage=compute --target-env=vulkan1.3 --target-spv=spv1.6 "${d[@]}" $k.comp -o spv/${k}_$t.spv
+    d=(); [[ $t == bf16 ]] && d=(-DDTYPE_BF16); [[ $k == *_rolled ]] && d+=(-DROLLED)
+    "$glslc" -O0 -fshader-stage=compute --target-env=vulkan1.3 --target-spv=spv1.6 "${d[@]}" ${k%_rolled}.comp -o spv/${k}_$t.spv
     "$val" --target-env vulkan1.3 spv/${k}_$t.spv
   done
 done

@@ -5,6 +5,11 @@
 //   shared memory  tiles of Q and dO, -LSE and -delta of their rows, the other chunks of K and V
 // S^T and dP^T are computed transposed (keys x rows), so that P^T and dS^T are the operands A of dV and dK.
 #include "lab.glsl"
+#ifdef ROLLED
+#define STEP_LOOP [[dont_unroll]]
+#else
+#define STEP_LOOP [[unroll]]
+#endif
 layout(binding = 0) readonly buffer Qd { uvec4 q[]; };
 layout(binding = 1) readonly buffer Kd { uvec4 k[]; };
 layout(binding = 2) readonly buffer Vd { uvec4 v[]; };
@@ -76,11 +81,49 @@ float maskedElement(const in uint32_t row, const in uint32_t col, const in float
         }                                                                                           \
     }
 
+// The share of step s: vectors u of Q and dO, and with step 0 the statistics.
+const uint TILE_VECS = Q_VECS + DO_VECS;
+const uint PIECE = (TILE_VECS + STEPS - 1) / STEPS;
+#define LOAD_PIECE(s)                                                                               \
+    {                                                                                               \
+        const uint rowsLeft = min(TILE, p.Sq - nextRow), base = nextHead + nextRow;                 \
+        [[unroll]] for (uint u = 0; u < TILE_VECS; ++u)                                             \
+            if (u * STEPS / TILE_VECS == (s)) {                                                     \
+                const bool isQ = u < Q_VECS;                                                        \
+                const uint at = (isQ ? u : u - Q_VECS) * LOCAL_SIZE + tid;                          \
+                if (isQ) pieceVec[TILE_VECS >= STEPS ? u % PIECE : 0] = at / ROW_VECS < rowsLeft ? q[base * ROW_VECS + at] : uvec4(0); \
+                else pieceVec[TILE_VECS >= STEPS ? u % PIECE : 0] = at / ROW_VECS_V < rowsLeft ? dO_[base * ROW_VECS_V + at] : uvec4(0); \
+            }                                                                                       \
+        if ((s) == 0)                                                                               \
+            [[unroll]] for (uint i = 0; i < STATS; ++i) {                                           \
+                const uint at = i * LOCAL_SIZE + tid, r = at % TILE;                                \
+                stat[i] = at / TILE == 0 ? -INFINITY : 0.0;                                         \
+                if (at < 2 * TILE && r < rowsLeft) stat[i] = at < TILE ? lse[base + r] : -delta[base + r]; \
+            }                                                                                       \
+    }
+#define STORE_PIECE(s, buf)                                                                         \
+    {                                                                                               \
+        [[unroll]] for (uint u = 0; u < TILE_VECS; ++u)                                             \
+            if (u * STEPS / TILE_VECS == (s)) {                                                     \
+                const bool isQ = u < Q_VECS;                                                        \
+                const uint at = (isQ ? u : u - Q_VECS) * LOCAL_SIZE + tid;                          \
+                if (isQ) { if (at < TILE * ROW_VECS) smem[(buf) + at / ROW_VECS * STRIDE + at % ROW_VECS] = pieceVec[TILE_VECS >= STEPS ? u % PIECE : 0]; } \
+                else if (at < TILE * ROW_VECS_V) smem[(buf) + DO_BASE + at / ROW_VECS_V * STRIDE_V + at % ROW_VECS_V] = pieceVec[TILE_VECS >= STEPS ? u % PIECE : 0]; \
+            }                                                                                       \
+        if ((s) == 0)                                                                               \
+            [[unroll]] for (uint i = 0; i < STATS; ++i) {                                           \
+                const uint at = i * LOCAL_SIZE + tid;                                               \
+                const float x = at < TILE ? (isinf(stat[i]) ? -INFINITY : stat[i] * -LOG2E) : stat[i]; \
+                if (at < 2 * TILE) smem[(buf) + STATS_BASE + at / 4][at % 4] = floatBitsToUint(x);  \
+            }                                                                                       \
+    }
+
 // S^T = K Q^T and dP^T = V dO^T - delta of the STEP rows from `first` of the tile on.
 #define GEMM_S(S, first)                                                                            \
     {                                                                                               \
         [[unroll]] for (uint f = 0; f < M_FRAGS * N_FRAGS; ++f) S[f] = FragC(0.0);                  \
         [[unroll]] for (uint i = 0; i < CHUNKS; ++i) {                                              \
+            if (i % 2 == 0) FENCE_AT(3)                                                              \
             FragA Ki[M_FRAGS];                                                                      \
             [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {                                         \
                 if (i < K_REG) Ki[r] = K[K_REG > 0 ? r * K_REG + i : 0];                            \
@@ -99,6 +142,7 @@ float maskedElement(const in uint32_t row, const in uint32_t col, const in float
         [[unroll]] for (uint f = 0; f < M_FRAGS * N_FRAGS; ++f)                                     \
             coopMatLoad(dP[f], smem, buf + STATS_BASE + (TILE + (first) + f % N_FRAGS * FRAG_N) / 4, 0, ROW_MAJOR); \
         [[unroll]] for (uint i = 0; i < CHUNKS_V; ++i) {                                            \
+            if (i % 2 == 0) FENCE_AT(3)                                                              \
             FragA Vi[M_FRAGS];                                                                      \
             [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {                                         \
                 if (i < V_REG) Vi[r] = V[V_REG > 0 ? r * V_REG + i : 0];                            \
@@ -133,6 +177,7 @@ void main() {
 
     uvec4 qVec[Q_VECS], doVec[DO_VECS];
     float stat[STATS];
+    uvec4 pieceVec[PIECE];
     uint headRow = (kvHead / p.Hkv * p.Hq + kvHead % p.Hkv * group) * p.Sq; // first row of the query head
     if (first < tiles) PREFETCH(first * TILE, headRow)
 

@@ -1,6 +1,7 @@
 #version 460
 // dQ += dS K for a chunk of keys. dS^T comes from dkdv.comp in lane order of its fragments; each subgroup owns
-// M_FRAGS * FRAG_M rows and transposes its fragments of dS through shared memory. The K tile is shared.
+// M_FRAGS * FRAG_M rows and transposes its fragments of dS through its scratch, those of FRAG_K keys at a time. The K
+// tile is shared.
 #include "lab.glsl"
 layout(binding = 0) readonly buffer Kd { uvec4 k[]; };
 layout(binding = 1) readonly buffer dSd { uvec4 ds[]; };
@@ -12,24 +13,51 @@ const uint K_VECS = (TILE * ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE;
 const uint DS_VECS = FRAG_N / 8 | 1;                 // stride of a transposed fragment
 const uint DS_SIZE = FRAG_M * DS_VECS;
 const uint DS_BASE = TILE * STRIDE;
-const uint LOOP_SIZE = DS_BASE + SUBGROUPS * M_FRAGS * KEY_FRAGS * DS_SIZE;
+const uint SLOTS = STEP;                             // key fragments in scratch at a time
+const uint LOOP_SIZE = DS_BASE + SUBGROUPS * M_FRAGS * SLOTS * DS_SIZE;
 const uint PAIR_VECS = 2 * FRAG_N / 8;
 const uint PAIR_STRIDE = PAIR_VECS | 1;
 const uint SCRATCH_SIZE = SUBGROUPS * FRAG_M * PAIR_STRIDE;
 shared uvec4 smem[LOOP_SIZE > SCRATCH_SIZE ? LOOP_SIZE : SCRATCH_SIZE];
 
-#define PREFETCH(key0)                                                                              \
+#define PREFETCH_K(key0)                                                                            \
     {                                                                                               \
         const uint keysLeft = min(TILE, p.Sk - (key0)), base = kvRow + (key0);                      \
         [[unroll]] for (uint i = 0; i < K_VECS; ++i) {                                              \
             const uint at = i * LOCAL_SIZE + tid;                                                   \
             kVec[i] = at / ROW_VECS < keysLeft ? k[base * ROW_VECS + at] : uvec4(0);                \
         }                                                                                           \
-        [[unroll]] for (uint f = 0; f < M_FRAGS * KEY_FRAGS; ++f) {                                 \
-            const uint rowFrag = rowBase / FRAG_M + f / KEY_FRAGS, keyFrag = ((key0) - p.firstKey) / FRAG_K + f % KEY_FRAGS; \
-            const bool attends = rowFrag < p.rowFrags && keyFrag < p.keyFrags && (CAUSAL == 0       \
-                || int(p.firstKey + keyFrag * FRAG_K) <= int(rowFrag * FRAG_M + FRAG_M - 1) + p.causalOffset); \
-            dsVec[f] = attends ? ds[DS_INDEX(head, keyFrag, rowFrag)] : uvec4(0);                   \
+    }
+// Fragment f of dS of the K tile at key0.
+#define PREFETCH_DS(f, key0)                                                                        \
+    {                                                                                               \
+        const uint rowFrag = rowBase / FRAG_M + (f) / KEY_FRAGS, keyFrag = ((key0) - p.firstKey) / FRAG_K + (f) % KEY_FRAGS; \
+        const bool attends = rowFrag < p.rowFrags && keyFrag < p.keyFrags && (CAUSAL == 0           \
+            || int(p.firstKey + keyFrag * FRAG_K) <= int(rowFrag * FRAG_M + FRAG_M - 1) + p.causalOffset); \
+        dsVec[f] = attends ? ds[DS_INDEX(head, keyFrag, rowFrag)] : uvec4(0);                       \
+    }
+// The product of SLOTS key fragments. Each fragment's registers are loaded anew as soon as it is in scratch.
+#define DS_PASS(pass)                                                                               \
+    if ((pass) * SLOTS < KEY_FRAGS) {                                                               \
+        subgroupSync();                                                                             \
+        [[unroll]] for (uint f = 0; f < M_FRAGS * SLOTS; ++f) {                                     \
+            const uint at = f / SLOTS * KEY_FRAGS + ((pass) * SLOTS < KEY_FRAGS ? (pass) * SLOTS : 0) + f % SLOTS; \
+            FragA dSt;                                                                              \
+            [[unroll]] for (uint w = 0; w < 4; ++w) PUT_WORD(dSt, 2 * w, dsVec[at][w])              \
+            coopMatStore(dSt, smem, scratch + f * DS_SIZE, DS_VECS, ROW_MAJOR);                     \
+            PREFETCH_DS(at, next)                                                                   \
+        }                                                                                           \
+        subgroupSync();                                                                             \
+        [[unroll]] for (uint c = 0; c < SLOTS; ++c) {                                               \
+            FragA dS[M_FRAGS];                                                                      \
+            [[unroll]] for (uint r = 0; r < M_FRAGS; ++r)                                           \
+                coopMatLoad(dS[r], smem, scratch + (r * SLOTS + c) * DS_SIZE, DS_VECS, COLUMN_MAJOR); \
+            [[unroll]] for (uint i = 0; i < CHUNKS; ++i) {                                          \
+                FragB Kc;                                                                           \
+                coopMatLoad(Kc, smem, ((pass) * SLOTS + c) * FRAG_K * STRIDE + i * FRAG_N / 8, STRIDE, ROW_MAJOR); \
+                [[unroll]] for (uint r = 0; r < M_FRAGS; ++r)                                       \
+                    dQ[r * CHUNKS + i] = coopMatMulAdd(dS[r], Kc, dQ[r * CHUNKS + i]);              \
+            }                                                                                       \
         }                                                                                           \
     }
 #include "store_acc.glsl"
@@ -57,8 +85,11 @@ void main() {
         }
     }
     uvec4 kVec[K_VECS], dsVec[M_FRAGS * KEY_FRAGS];
-    if (p.firstKey < end) PREFETCH(p.firstKey)
-    const uint scratch = DS_BASE + gl_SubgroupID * M_FRAGS * KEY_FRAGS * DS_SIZE;
+    if (p.firstKey < end) {
+        PREFETCH_K(p.firstKey)
+        [[unroll]] for (uint f = 0; f < M_FRAGS * KEY_FRAGS; ++f) PREFETCH_DS(f, p.firstKey)
+    }
+    const uint scratch = DS_BASE + gl_SubgroupID * M_FRAGS * SLOTS * DS_SIZE;
     [[dont_unroll]] for (uint key0 = p.firstKey; key0 < end; key0 += TILE) {
         barrier();
         [[unroll]] for (uint i = 0; i < K_VECS; ++i) {
@@ -66,24 +97,10 @@ void main() {
             if (TILE * ROW_VECS % LOCAL_SIZE == 0 || at < TILE * ROW_VECS)
                 smem[at / ROW_VECS * STRIDE + at % ROW_VECS] = kVec[i];
         }
-        [[unroll]] for (uint f = 0; f < M_FRAGS * KEY_FRAGS; ++f) {
-            FragA dSt;
-            [[unroll]] for (uint w = 0; w < 4; ++w) PUT_WORD(dSt, 2 * w, dsVec[f][w])
-            coopMatStore(dSt, smem, scratch + f * DS_SIZE, DS_VECS, ROW_MAJOR);
-        }
         barrier();
-        if (key0 + TILE < end) PREFETCH(key0 + TILE)
-        [[unroll]] for (uint c = 0; c < KEY_FRAGS; ++c) {
-            FragA dS[M_FRAGS];
-            [[unroll]] for (uint r = 0; r < M_FRAGS; ++r)
-                coopMatLoad(dS[r], smem, scratch + (r * KEY_FRAGS + c) * DS_SIZE, DS_VECS, COLUMN_MAJOR);
-            [[unroll]] for (uint i = 0; i < CHUNKS; ++i) {
-                FragB Kc;
-                coopMatLoad(Kc, smem, c * FRAG_K * STRIDE + i * FRAG_N / 8, STRIDE, ROW_MAJOR);
-                [[unroll]] for (uint r = 0; r < M_FRAGS; ++r)
-                    dQ[r * CHUNKS + i] = coopMatMulAdd(dS[r], Kc, dQ[r * CHUNKS + i]);
-            }
-        }
+        const uint next = key0 + TILE < end ? key0 + TILE : key0; // the last tile loads itself again
+        PREFETCH_K(next)
+        DS_PASS(0) DS_PASS(1) DS_PASS(2) DS_PASS(3)
     }
     if ((p.flags & 2) != 0) {
         barrier();

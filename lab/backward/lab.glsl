@@ -24,7 +24,8 @@ layout(constant_id = 74) const uint ABLATE = 0;        // 1 no exponential and n
 layout(constant_id = 75) const uint STEP = 16;         // rows of a tile per step
 layout(constant_id = 76) const uint AHEAD = 0;         // 1: S of the next step is multiplied before this step's P
 layout(constant_id = 77) const uint ORDER = 0;         // 1: heads vary fastest
-layout(constant_id = 78) const uint DS_TILE = 32;      // keys per tile of the product dS K
+layout(constant_id = 78) const uint STAGED = 0;        // 1: with two buffers, each step loads and stores its share of the next tile
+layout(constant_id = 79) const uint FENCE = 0;         // fences against hoisted loads: 1 between steps, 2 between products, 3 within products
 
 layout(push_constant) uniform Params {
     uint Sq, Sk, Hq, Hkv;
@@ -79,6 +80,9 @@ void subgroupSync() {
     else
         subgroupMemoryBarrierShared();
 }
+
+// Keeps the compiler from moving loads from shared memory across.
+#define FENCE_AT(level) if (FENCE >= (level)) subgroupMemoryBarrierShared();
 
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
 const uint SUBGROUP_ROWS = M_FRAGS * FRAG_M;

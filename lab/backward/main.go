@@ -139,6 +139,7 @@ type kernel struct {
 	a, b                   int // chunks in shared memory
 	buffers, step, storeDS int
 	ahead, ablate, order   int
+	staged, fence, rolled  int
 	only                   int // head dim, 0 any
 	extra                  bool
 	pipe                   *vk.Pipeline
@@ -162,6 +163,9 @@ func (k *kernel) name() string {
 	add(k.b, 0, "b")
 	add(k.buffers, 1, "db")
 	add(k.ahead, 0, "ah")
+	add(k.staged, 0, "st")
+	add(k.fence, 0, "f")
+	add(k.rolled, 0, "r")
 	add(k.order, 0, "o")
 	add(k.ablate, 0, "ablate")
 	add(k.storeDS, 0, "ds")
@@ -193,7 +197,7 @@ func (k *kernel) shared(d int) int {
 	case "dq":
 		return 16 * max(scratch, k.buffers*2*k.tile*st+k.rows()/2+aS+bS)
 	case "dq_add":
-		return 16 * max(scratch, k.tile*st+k.sg*k.m*(k.tile/frag)*frag*(frag/8|1))
+		return 16 * max(scratch, k.tile*st+k.sg*k.m*k.step*frag*(frag/8|1))
 	}
 	return 0
 }
@@ -205,7 +209,11 @@ type cell struct {
 }
 
 func (k *kernel) open(dev *vk.Device, c cell) error {
-	code, err := spirv.ReadFile(fmt.Sprintf("spv/%s_%s.spv", k.kind, c.dtype))
+	module := k.kind
+	if k.rolled != 0 {
+		module += "_rolled"
+	}
+	code, err := spirv.ReadFile(fmt.Sprintf("spv/%s_%s.spv", module, c.dtype))
 	if err != nil {
 		return err
 	}
@@ -216,7 +224,7 @@ func (k *kernel) open(dev *vk.Device, c cell) error {
 	}
 	var consts []vk.SpecConstant
 	for _, c := range [][2]int{{0, local}, {1, sgSize}, {2, frag}, {3, frag}, {4, frag}, {5, k.m}, {6, k.tile}, {8, c.d}, {9, c.d},
-		{11, c.causal}, {21, barrier}, {70, k.a}, {71, k.b}, {72, k.buffers}, {73, k.storeDS}, {74, k.ablate}, {75, k.step}, {76, k.ahead}, {77, k.order}} {
+		{11, c.causal}, {21, barrier}, {70, k.a}, {71, k.b}, {72, k.buffers}, {73, k.storeDS}, {74, k.ablate}, {75, k.step}, {76, k.ahead}, {77, k.order}, {78, k.staged}, {79, k.fence}} {
 		consts = append(consts, vk.SpecConstant{ID: uint32(c[0]), Value: uint32(c[1])})
 	}
 	start := time.Now()
@@ -239,68 +247,98 @@ func (k *kernel) open(dev *vk.Device, c cell) error {
 }
 
 // variants lists the kernels of a cell.
-func variants(c cell) []*kernel {
-	K := func(kind string, sg, m, tile int, more ...int) *kernel {
-		k := &kernel{kind: kind, sg: sg, m: m, tile: tile, buffers: 1, step: 16, times: map[int][]time.Duration{}}
-		f := []*int{&k.storeDS, &k.a, &k.b, &k.buffers, &k.step, &k.ahead, &k.ablate, &k.order}
-		for i, v := range more {
-			*f[i] = v
-		}
-		return k
-	}
-	list := []*kernel{K("delta", 8, 1, 0)}
+func variants(c cell) (list []*kernel) {
+	all := []kernel{{kind: "delta", sg: 8, m: 1}}
 	if *fSmall {
 		n := frag * 2
-		list = append(list, K("dkdv", 2, 2, n), K("dkdv", 2, 1, n, 1), K("dkdv", 2, 2, n, 1, 2, 1), K("dkdv", 2, 1, n, 1, 0, 0, 2, frag, 1), K("dkdv", 2, 1, n, 1, 0, 0, 1, 2*frag),
-			K("dq", 2, 2, n), K("dq", 2, 1, n, 0, 1, 2, 1, frag, 1), K("dq", 2, 1, n, 0, 0, 0, 2), K("dq", 2, 1, n, 0, 0, 0, 1, 2*frag),
-			K("dq_add", 2, 2, n), K("dq_add", 2, 1, n))
-		for _, k := range list {
-			if k.step == 16 {
-				k.step = frag
-			}
-		}
-		return list
+		all = append(all, kernel{kind: "dkdv", sg: 2, m: 2, tile: n, rolled: 1, fence: 2}, kernel{kind: "dkdv", sg: 2, m: 1, tile: n, storeDS: 1, rolled: 1},
+			kernel{kind: "dkdv", sg: 2, m: 1, tile: n, buffers: 2, staged: 1, fence: 1}, kernel{kind: "dkdv", sg: 2, m: 1, tile: n, a: 1, fence: 3},
+			kernel{kind: "dkdv", sg: 2, m: 2, tile: n, buffers: 2, staged: 1}, kernel{kind: "dkdv", sg: 4, m: 1, tile: n, buffers: 2, staged: 1, storeDS: 1},
+			kernel{kind: "dq", sg: 2, m: 1, tile: n},
+			kernel{kind: "dq_add", sg: 2, m: 1, tile: n, step: 1}, kernel{kind: "dq_add", sg: 2, m: 2, tile: 2 * n, step: 2}, kernel{kind: "dq_add", sg: 2, m: 2, tile: n, step: 2})
+	} else {
+		all = append(all, table(c)...)
 	}
-	for _, k := range table(c, K) {
-		if k.ablate != 0 && c.causal != 0 {
+	for _, k := range all {
+		if k.step == 0 {
+			k.step = frag
+		}
+		if k.buffers == 0 {
+			k.buffers = 1
+		}
+		k.times = map[int][]time.Duration{}
+		if k.shared(c.d) > 48<<10 {
+			fmt.Printf("%s needs %d bytes of shared memory\n", k.name(), k.shared(c.d))
 			continue
 		}
-		if k.shared(c.d) <= 48<<10 {
-			list = append(list, k)
-		} else {
-			fmt.Printf("%s needs %d bytes of shared memory\n", k.name(), k.shared(c.d))
-		}
+		list = append(list, &k)
 	}
 	return list
 }
 
-// round1 is the first set of variants. After the tile: storeDS, a, b, buffers, step, ahead, ablate, order.
-func table(c cell, K func(kind string, sg, m, tile int, more ...int) *kernel) []*kernel {
-	if c.dtype == "bf16" && !*fFull {
-		if c.d <= 64 {
-			return []*kernel{K("dkdv", 8, 2, 32, 0, 2), K("dkdv", 4, 2, 32, 1), K("dq", 8, 2, 64), K("dq_add", 8, 2, 32)}
+func table(c cell) (list []kernel) {
+	add := func(k kernel, with ...func(*kernel)) {
+		for _, w := range with {
+			w(&k)
 		}
-		return []*kernel{K("dkdv", 8, 1, 32), K("dkdv", 8, 1, 32, 1), K("dq", 8, 1, 64), K("dq_add", 8, 2, 32)}
+		list = append(list, k)
+	}
+	fence := func(n int) func(*kernel) { return func(k *kernel) { k.fence = n } }
+	rolled := func(k *kernel) { k.rolled = 1 }
+	staged := func(k *kernel) { k.buffers, k.staged = 2, 1 }
+	ds := func(k *kernel) { k.storeDS = 1 }
+	ablate := func(n int) func(*kernel) { return func(k *kernel) { k.ablate = n } }
+	dkdv := func(sg, m, tile, a, b int) kernel { return kernel{kind: "dkdv", sg: sg, m: m, tile: tile, a: a, b: b} }
+	var shapes []kernel
+	if c.d <= 64 {
+		shapes = []kernel{dkdv(8, 2, 64, 2, 0), dkdv(8, 2, 64, 0, 0), dkdv(4, 2, 64, 0, 0), dkdv(8, 1, 64, 0, 0)}
+	} else {
+		shapes = []kernel{dkdv(8, 1, 64, 0, 0), dkdv(8, 1, 48, 0, 0), dkdv(8, 1, 32, 0, 0)}
+	}
+	for _, k := range shapes {
+		add(k)
+		add(k, fence(1))
+		add(k, fence(2))
+		add(k, fence(3))
+		add(k, rolled)
+		add(k, rolled, fence(2))
+		add(k, fence(2), ds)
+		add(k, rolled, ds)
+	}
+	for _, n := range []int{32, 64} {
+		for _, k := range []kernel{dkdv(8, 2, n, 0, 0), dkdv(4, 2, n, 0, 0), dkdv(8, 1, n, 0, 0)} {
+			if (c.d > 64 && k.m == 2) || (k.sg == 4 && n == 64) || (c.d > 64 && n > 32) {
+				continue
+			}
+			add(k, staged)
+			add(k, staged, fence(1))
+			add(k, staged, fence(2))
+			add(k, staged, fence(2), ds)
+		}
 	}
 	if c.d <= 64 {
-		return []*kernel{
-			K("dkdv", 8, 2, 32), K("dkdv", 8, 2, 32, 0, 2), K("dkdv", 8, 2, 32, 0, 0, 2), K("dkdv", 8, 2, 64, 0, 2), K("dkdv", 8, 2, 64, 0, 0, 2),
-			K("dkdv", 4, 2, 32), K("dkdv", 4, 2, 64), K("dkdv", 4, 2, 64, 0, 0, 0, 1, 16, 1), K("dkdv", 4, 2, 32, 0, 1), K("dkdv", 4, 2, 32, 0, 0, 1),
-			K("dkdv", 8, 1, 64), K("dkdv", 8, 1, 64, 0, 0, 0, 1, 32), K("dkdv", 8, 1, 64, 0, 0, 0, 2), K("dkdv", 8, 1, 64, 0, 0, 0, 1, 16, 1),
-			K("dkdv", 8, 2, 32, 1, 2), K("dkdv", 4, 2, 32, 1), K("dkdv", 4, 2, 64, 1), K("dkdv", 8, 1, 64, 1),
-			K("dkdv", 4, 2, 64, 0, 0, 0, 1, 16, 0, 1), K("dkdv", 4, 2, 64, 0, 0, 0, 1, 16, 0, 2),
-			K("dq", 8, 2, 32), K("dq", 8, 2, 64), K("dq", 4, 2, 64), K("dq", 4, 2, 64, 0, 0, 0, 1, 16, 1), K("dq", 8, 2, 64, 0, 0, 0, 1, 16, 1), K("dq", 8, 2, 64, 0, 0, 0, 2), K("dq", 8, 1, 64), K("dq", 12, 1, 64),
-			K("dq_add", 8, 2, 32), K("dq_add", 8, 2, 64), K("dq_add", 4, 2, 64), K("dq_add", 8, 1, 64), K("dq_add", 4, 4, 32),
+		add(shapes[0], fence(2), ablate(2))
+		add(shapes[0], fence(2), ablate(3))
+		add(shapes[2], fence(2), ablate(3))
+		for _, k := range []kernel{{kind: "dq", sg: 8, m: 2, tile: 64}, {kind: "dq", sg: 8, m: 2, tile: 96}, {kind: "dq", sg: 8, m: 2, tile: 128}, {kind: "dq", sg: 8, m: 2, tile: 64, step: 32}} {
+			add(k)
+		}
+	} else {
+		add(shapes[0], fence(2), ablate(2))
+		add(shapes[0], fence(2), ablate(3))
+		add(shapes[2], fence(2), ablate(3))
+		for _, k := range []kernel{{kind: "dq", sg: 8, m: 1, tile: 64, step: 32}, {kind: "dq", sg: 8, m: 1, tile: 80}, {kind: "dq", sg: 8, m: 1, tile: 64, step: 64}, {kind: "dq", sg: 8, m: 1, tile: 64, step: 32, ablate: 2}, {kind: "dq", sg: 8, m: 1, tile: 64, step: 32, ablate: 3}} {
+			add(k)
 		}
 	}
-	return []*kernel{
-		K("dkdv", 8, 1, 32), K("dkdv", 8, 1, 48), K("dkdv", 8, 1, 64), K("dkdv", 8, 1, 32, 0, 0, 0, 2), K("dkdv", 8, 1, 32, 0, 0, 0, 1, 16, 1), K("dkdv", 8, 1, 32, 0, 0, 0, 1, 32),
-		K("dkdv", 8, 1, 32, 0, 2), K("dkdv", 8, 1, 32, 0, 0, 2), K("dkdv", 4, 1, 32), K("dkdv", 8, 1, 64, 0, 1), K("dkdv", 8, 1, 48, 0, 2),
-		K("dkdv", 4, 2, 16, 0, 3, 3), K("dkdv", 8, 1, 32, 1), K("dkdv", 8, 1, 64, 1), K("dkdv", 8, 1, 48, 1), K("dkdv", 8, 1, 32, 1, 0, 0, 2),
-		K("dkdv", 8, 1, 32, 0, 0, 0, 1, 16, 0, 1), K("dkdv", 8, 1, 32, 0, 0, 0, 1, 16, 0, 2), K("dkdv", 8, 1, 32, 0, 0, 0, 1, 16, 0, 3),
-		K("dq", 8, 1, 32), K("dq", 8, 1, 64), K("dq", 8, 1, 48), K("dq", 8, 1, 32, 0, 0, 0, 2), K("dq", 8, 1, 64, 0, 0, 0, 1, 16, 1), K("dq", 12, 1, 64), K("dq", 12, 1, 48), K("dq", 8, 1, 64, 0, 0, 0, 1, 32),
-		K("dq_add", 8, 2, 32), K("dq_add", 8, 2, 48), K("dq_add", 4, 2, 32), K("dq_add", 8, 1, 64), K("dq_add", 8, 1, 32),
+	for _, k := range []kernel{{sg: 8, m: 2, tile: 32, step: 2}, {sg: 8, m: 2, tile: 64, step: 2}, {sg: 8, m: 2, tile: 64, step: 1}, {sg: 4, m: 2, tile: 64, step: 1}, {sg: 4, m: 2, tile: 32, step: 1}, {sg: 8, m: 1, tile: 64, step: 2}, {sg: 8, m: 1, tile: 128, step: 2}} {
+		k.kind = "dq_add"
+		add(k)
 	}
+	if c.dtype == "bf16" && !*fFull {
+		list = slices.DeleteFunc(list, func(k kernel) bool { return k.rolled != 0 || k.fence == 3 || k.ablate != 0 })
+	}
+	return list
 }
 
 func child() {
@@ -576,6 +614,21 @@ func fill(n int, seed uint64, scale float32) []float32 {
 	return x
 }
 
+// block is the period of the data of timed problems, in elements.
+const block = 1<<20 + 1<<10*7
+
+// periodic is a tensor of n elements with the period block, and its bytes.
+func (l *lab) periodic(n int, seed uint64, scale float32) ([]float32, []byte) {
+	one := fill(block, seed, scale)
+	raw := l.encode(one)
+	x, bytes := make([]float32, n), make([]byte, 2*n)
+	for at := 0; at < n; at += block {
+		copy(x[at:], one)
+		copy(bytes[2*at:], raw)
+	}
+	return x, bytes
+}
+
 func (l *lab) upload(b *buffers, s shape, h *data) {
 	up := func(buf *vk.Buffer, raw []byte) { check(l.stream.Upload(buf, 0, raw)) }
 	up(b.q, l.encode(h.q))
@@ -709,6 +762,20 @@ func errorOf(got []float32, want map[int][]float64, d int) float64 {
 	return worst / top
 }
 
+// errorAt is errorOf of the rows that want has, downloaded one by one.
+func (l *lab) errorAt(b *vk.Buffer, want map[int][]float64) float64 {
+	d := l.cell.d
+	got, dense, n := []float32{}, map[int][]float64{}, 0
+	for row, w := range want {
+		raw := make([]byte, 2*d)
+		check(l.stream.Download(context.Background(), raw, b, uint64(2*d*row)))
+		got = append(got, l.decode(raw)...)
+		dense[n] = w
+		n++
+	}
+	return errorOf(got, dense, d)
+}
+
 func (l *lab) find(kind string, storeDS int) *kernel {
 	for _, k := range l.list {
 		if k.kind == kind && k.storeDS == storeDS && k.ablate == 0 && l.bad[k.name()] == "" {
@@ -813,6 +880,21 @@ func (l *lab) checkSmall() {
 	fmt.Println("@begin ")
 }
 
+// fastest is delta and the two fastest kernels of each kind at length n.
+func (l *lab) fastest(live []*kernel, n int) (list []*kernel) {
+	for _, kind := range []string{"delta", "dkdv0", "dkdv1", "dq0", "dq_add0"} {
+		var c []*kernel
+		for _, k := range live {
+			if (k.kind == kind || fmt.Sprint(k.kind, k.storeDS) == kind) && k.ablate == 0 && len(k.times[n]) > 0 {
+				c = append(c, k)
+			}
+		}
+		sort.Slice(c, func(i, j int) bool { return median(c[i].times[n]) < median(c[j].times[n]) })
+		list = append(list, c[:min(len(c), 2)]...)
+	}
+	return list
+}
+
 // timeAll times every kernel at every length, then whole passes.
 func (l *lab) timeAll() {
 	const scratchLimit = 2200 << 20
@@ -820,7 +902,15 @@ func (l *lab) timeAll() {
 		s := shape{*fTokens / n, *fHeads, *fHeads, n, n, 0}
 		d := l.cell.d
 		count := s.B * s.Hq * n
-		h := &data{q: fill(count*d, 1, 1), k: fill(count*d, 2, 1), v: fill(count*d, 3, 1), do: fill(count*d, 4, 1), o: fill(count*d, 5, 0.03), lse: make([]float32, count)}
+		h := &data{lse: make([]float32, count)}
+		var raw [5][]byte
+		for i, x := range []*[]float32{&h.q, &h.k, &h.v, &h.do, &h.o} {
+			size := float32(1)
+			if i == 4 {
+				size = 0.03
+			}
+			*x, raw[i] = l.periodic(count*d, uint64(i+1), size)
+		}
 		for i := range h.lse {
 			h.lse[i] = float32(math.Log(float64(max(visible(l.cell, s, i%n), 1))) + 0.5)
 		}
@@ -829,7 +919,10 @@ func (l *lab) timeAll() {
 			chunk /= 2
 		}
 		b := l.alloc(s, dsBytes(s, chunk, 192))
-		l.upload(b, s, h)
+		for i, x := range []*vk.Buffer{b.q, b.k, b.v, b.do, b.o} {
+			check(l.stream.Upload(x, 0, raw[i]))
+		}
+		check(l.stream.Upload(b.lse, 0, f32bytes(h.lse)))
 		rows, keys := []int{}, []int{}
 		for i := range 6 {
 			rows = append(rows, (i*count/6+n/3*i+i)%count)
@@ -864,29 +957,36 @@ func (l *lab) timeAll() {
 			}
 			check(l.stream.Barrier())
 		}
-		// Warm the clocks, and check what is sampled.
-		for start := time.Now(); time.Since(start) < 500*time.Millisecond; {
-			for _, k := range live {
-				if k.kind == "dkdv" {
-					one(k)
-					break
+		warm := func(t time.Duration) {
+			for start := time.Now(); time.Since(start) < t; {
+				for _, k := range live {
+					if k.kind == "dkdv" {
+						for range 8 {
+							one(k)
+						}
+						break
+					}
 				}
+				l.wait()
 			}
-			l.wait()
+		}
+		explore := n == lengths()[0]
+		if !explore {
+			live = l.fastest(live, lengths()[0])
 		}
 		for _, k := range live {
 			fmt.Printf("@begin %s\n", k.name())
 			one(k)
 			l.wait()
-			if k.ablate != 0 || k.kind == "dq_add" || k.kind == "delta" {
+			if !explore || k.ablate != 0 || k.kind == "dq_add" || k.kind == "delta" {
 				continue
 			}
 			what := fmt.Sprintf("length %d", n)
 			if k.kind == "dkdv" {
-				l.note(k, what+" dk", errorOf(l.download(b.dk, len(h.k)), dk, d), limit)
-				l.note(k, what+" dv", errorOf(l.download(b.dv, len(h.v)), dv, d), limit)
+				l.note(k, what+" dk", l.errorAt(b.dk, dk), limit)
+				l.note(k, what+" dv", l.errorAt(b.dv, dv), limit)
 			} else {
-				l.note(k, what+" dq", errorOf(l.download(b.dq, len(h.q)), dq, d), limit)
+				l.note(k, what+" dq", l.errorAt(b.dq, dq), limit)
 			}
 		}
 		live = slices.DeleteFunc(live, func(k *kernel) bool { return l.bad[k.name()] != "" })
@@ -901,19 +1001,20 @@ func (l *lab) timeAll() {
 			check(err)
 			return t
 		}
+		warm(500 * time.Millisecond)
 		for range *fRounds {
 			for _, k := range live {
 				k.times[n] = append(k.times[n], measure(func() { one(k) }))
 			}
 		}
-		l.passes(b, s, h, n, chunk, live, dq, dk, dv, measure, limit)
+		l.passes(b, s, h, n, chunk, live, dq, dk, dv, measure, warm, limit)
 		b.close()
 	}
 	fmt.Println("@begin ")
 }
 
 // passes times whole backward passes made of the fastest kernels.
-func (l *lab) passes(b *buffers, s shape, h *data, n, chunk int, live []*kernel, dq, dk, dv map[int][]float64, measure func(func()) time.Duration, limit float64) {
+func (l *lab) passes(b *buffers, s shape, h *data, n, chunk int, live []*kernel, dq, dk, dv map[int][]float64, measure func(func()) time.Duration, warm func(time.Duration), limit float64) {
 	best := func(kind string, storeDS, nth int) *kernel {
 		var c []*kernel
 		for _, k := range live {
@@ -944,7 +1045,7 @@ func (l *lab) passes(b *buffers, s shape, h *data, n, chunk int, live []*kernel,
 		}})
 	}
 	if w, q := best("dkdv", 1, 0), best("dq_add", 0, 0); w != nil && q != nil {
-		for _, c := range []int{n, 4096, 2048, 1024, 512} {
+		for _, c := range []int{n, 4096, 2048, 1024} {
 			if c > chunk || (c == n && c <= 4096 && n != c) {
 				continue
 			}
@@ -976,9 +1077,9 @@ func (l *lab) passes(b *buffers, s shape, h *data, n, chunk int, live []*kernel,
 		check(l.stream.Barrier())
 		p.f()
 		l.wait()
-		d := l.cell.d
-		worst[p.name] = max(errorOf(l.download(b.dq, len(h.q)), dq, d), errorOf(l.download(b.dk, len(h.k)), dk, d), errorOf(l.download(b.dv, len(h.v)), dv, d))
+		worst[p.name] = max(l.errorAt(b.dq, dq), l.errorAt(b.dk, dk), l.errorAt(b.dv, dv))
 	}
+	warm(500 * time.Millisecond)
 	for range *fRounds {
 		for _, p := range list {
 			p.times = append(p.times, measure(p.f))
