@@ -143,6 +143,7 @@ type kernel struct {
 	only                   int // head dim, 0 any
 	extra                  bool
 	pipe                   *vk.Pipeline
+	group                  map[int]*vk.Pipeline // of the library's kernels, by heads per KV head
 	stats                  string
 	compile                time.Duration
 	times                  map[int][]time.Duration // by length
@@ -174,7 +175,7 @@ func (k *kernel) name() string {
 
 // products is the number of matrix products.
 func (k *kernel) products() int {
-	return map[string]int{"dkdv": 4, "dq": 3, "dq_add": 1}[k.kind]
+	return map[string]int{"dkdv": 4, "dq": 3, "dq_add": 1, "pkv": 4, "pq": 3, "pkvk": 4, "pqk": 3}[k.kind]
 }
 
 func (k *kernel) rows() int { return k.sg * k.m * frag }
@@ -196,6 +197,15 @@ func (k *kernel) shared(d int) int {
 		return 16 * max(scratch, k.buffers*(2*k.tile*st+k.tile/2)+aS+bS)
 	case "dq":
 		return 16 * max(scratch, k.buffers*2*k.tile*st+k.rows()/2+aS+bS)
+	case "pkv", "pq", "pkvk", "pqk":
+		tile := 2*k.tile*st + k.tile/2 + aS
+		if k.kind[1] == 'q' {
+			tile = max(2*k.tile*st, k.rows()/2)
+		}
+		if k.kind[len(k.kind)-1] == 'k' {
+			return 16 * (tile + k.sg*frag*(frag/4|1))
+		}
+		return 16 * max(tile, k.sg*frag*(frag/4|1))
 	case "dq_add":
 		return 16 * max(scratch, k.tile*st+k.sg*k.m*k.step*frag*(frag/8|1))
 	}
@@ -222,6 +232,9 @@ func (k *kernel) open(dev *vk.Device, c cell) error {
 	if *fSmall {
 		barrier = 0
 	}
+	if k.kind[0] == 'p' {
+		return k.openProduct(dev, c, code, local, barrier)
+	}
 	var consts []vk.SpecConstant
 	for _, c := range [][2]int{{0, local}, {1, sgSize}, {2, frag}, {3, frag}, {4, frag}, {5, k.m}, {6, k.tile}, {8, c.d}, {9, c.d},
 		{11, c.causal}, {21, barrier}, {70, k.a}, {71, k.b}, {72, k.buffers}, {73, k.storeDS}, {74, k.ablate}, {75, k.step}, {76, k.ahead}, {77, k.order}, {78, k.staged}, {79, k.fence}} {
@@ -235,6 +248,78 @@ func (k *kernel) open(dev *vk.Device, c cell) error {
 		return err
 	}
 	k.compile = time.Since(start)
+	k.readStats()
+	return nil
+}
+
+func (k *kernel) openProduct(dev *vk.Device, c cell, code []byte, local, barrier int) error {
+	start := time.Now()
+	k.group = map[int]*vk.Pipeline{}
+	for _, group := range []int{1, 2} {
+		var consts []vk.SpecConstant
+		for _, c := range [][2]int{{0, local}, {1, sgSize}, {2, frag}, {3, frag}, {4, frag}, {5, k.m}, {6, k.tile}, {7, k.tile}, {8, c.d}, {9, c.d}, {10, c.d},
+			{11, c.causal}, {13, 8}, {14, 8}, {15, 8}, {72, 8}, {73, 8}, {74, 8}, {21, barrier}, {22, frag}, {23, k.step}, {24, k.a}, {31, group}} {
+			consts = append(consts, vk.SpecConstant{ID: uint32(c[0]), Value: uint32(c[1])})
+		}
+		pipe, err := dev.Pipeline(&vk.PipelineDesc{Name: k.name(), Code: code, Constants: consts, SubgroupSize: uint32(sgSize), FullSubgroups: true,
+			PushBytes: 256, StorageBuffers: 15, LocalSize: [3]uint32{uint32(local), 1, 1}, SharedBytes: uint64(k.shared(c.d)), NoRobustness: true})
+		if err != nil {
+			return err
+		}
+		k.group[group] = pipe
+	}
+	k.pipe = k.group[1]
+	k.compile = time.Since(start)
+	k.readStats()
+	return nil
+}
+
+// runProduct records a kernel with the interface of the library.
+func (l *lab) runProduct(k *kernel, b *buffers, s shape) {
+	d := l.cell.d
+	var push []byte
+	pairs := func(n int) { push = append(push, make([]byte, 8*n)...) }
+	put := func(list ...int) {
+		for _, x := range list {
+			push = binary.LittleEndian.AppendUint32(push, uint32(int32(x)))
+		}
+	}
+	float := func(x float64) { push = binary.LittleEndian.AppendUint32(push, math.Float32bits(float32(x))) }
+	pairs(7 + 4 + 3)
+	q, kv := []int{s.Hq * s.Sq * d, s.Sq * d, d}, []int{s.Hkv * s.Sk * d, s.Sk * d, d}
+	isQ := k.kind[1] == 'q'
+	put(q...)
+	put(kv...)
+	put(kv...)
+	put(q...)
+	if isQ {
+		put(q...)
+	} else {
+		put(kv...)
+	}
+	put(kv...)
+	put(0, 0, 0, 0, 0, 0)
+	put(s.B, s.Sq, s.Sk, s.Hq, s.Hq/s.Hkv, s.Sq, s.Sk)
+	float(scale(d))
+	put(s.offset, -1, -1) // not 0: Sk - Sq
+	float(0)
+	dx := b.dk
+	if isQ {
+		dx = b.dq
+	}
+	var list []vk.BufferRange
+	for _, x := range []*vk.Buffer{b.q, b.k, b.v, b.do, b.stats, b.lse, b.lse, b.lse, b.lse, dx, b.lse, b.dv, b.lse, b.lse, b.lse} {
+		list = append(list, vk.BufferRange{Buffer: x, Size: x.Size()})
+	}
+	group := s.Hq / s.Hkv
+	groups := [3]uint32{uint32((s.Sk + k.rows() - 1) / k.rows()), uint32(s.Hkv), uint32(s.B)}
+	if isQ {
+		groups[0] = uint32((s.Sq*group + k.rows() - 1) / k.rows())
+	}
+	check(l.stream.Dispatch(k.group[group], list, push, groups))
+}
+
+func (k *kernel) readStats() {
 	if list, err := k.pipe.Statistics(); err == nil {
 		for _, s := range list {
 			n := strings.ToLower(s.Name)
@@ -243,7 +328,6 @@ func (k *kernel) open(dev *vk.Device, c cell) error {
 			}
 		}
 	}
-	return nil
 }
 
 // variants lists the kernels of a cell.
@@ -255,6 +339,8 @@ func variants(c cell) (list []*kernel) {
 			kernel{kind: "dkdv", sg: 2, m: 1, tile: n, buffers: 2, staged: 1, fence: 1}, kernel{kind: "dkdv", sg: 2, m: 1, tile: n, a: 1, fence: 3},
 			kernel{kind: "dkdv", sg: 2, m: 2, tile: n, buffers: 2, staged: 1}, kernel{kind: "dkdv", sg: 4, m: 1, tile: n, buffers: 2, staged: 1, storeDS: 1},
 			kernel{kind: "dq", sg: 2, m: 1, tile: n},
+			kernel{kind: "pkv", sg: 2, m: 1, tile: n}, kernel{kind: "pkv", sg: 2, m: 2, tile: 2 * n}, kernel{kind: "pq", sg: 2, m: 1, tile: n}, kernel{kind: "pq", sg: 4, m: 2, tile: 2 * n},
+			kernel{kind: "pkvk", sg: 2, m: 1, tile: n}, kernel{kind: "pqk", sg: 2, m: 1, tile: n},
 			kernel{kind: "dq_add", sg: 2, m: 1, tile: n, step: 1}, kernel{kind: "dq_add", sg: 2, m: 2, tile: 2 * n, step: 2}, kernel{kind: "dq_add", sg: 2, m: 2, tile: n, step: 2})
 	} else {
 		all = append(all, table(c)...)
@@ -467,7 +553,7 @@ func (l *lab) flops(n int) float64 {
 
 // buffers of a problem.
 type buffers struct {
-	q, k, v, o, do, lse, delta, dq, dk, dv, ds, sum *vk.Buffer
+	q, k, v, o, do, lse, delta, dq, dk, dv, ds, sum, stats *vk.Buffer
 }
 
 func (l *lab) alloc(s shape, dsBytes uint64) *buffers {
@@ -482,11 +568,12 @@ func (l *lab) alloc(s shape, dsBytes uint64) *buffers {
 	b := &buffers{q: e(q), k: e(k), v: e(k), o: e(q), do: e(q), lse: e((s.B*s.Hq*s.Sq + pad) * 4), delta: e((s.B*s.Hq*s.Sq + pad) * 4), dq: e(q), dk: e(k), dv: e(k)}
 	b.sum = e(s.B * s.Hq * (s.Sq + pad) * d * 4)
 	b.ds = e(int(dsBytes))
+	b.stats = e((s.B*s.Hq*s.Sq + pad) * 8)
 	return b
 }
 
 func (b *buffers) close() {
-	for _, x := range []*vk.Buffer{b.q, b.k, b.v, b.o, b.do, b.lse, b.delta, b.dq, b.dk, b.dv, b.ds, b.sum} {
+	for _, x := range []*vk.Buffer{b.q, b.k, b.v, b.o, b.do, b.lse, b.delta, b.dq, b.dk, b.dv, b.ds, b.sum, b.stats} {
 		x.Close()
 	}
 }
@@ -508,6 +595,10 @@ func dsBytes(s shape, keys, tile int) uint64 {
 
 // run records a kernel. firstKey and keys are the chunk, tile the dkdv kernel's that wrote dS.
 func (l *lab) run(k *kernel, b *buffers, s shape, firstKey, keys, tile int, flags uint32) {
+	if k.kind[0] == 'p' {
+		l.runProduct(k, b, s)
+		return
+	}
 	d := l.cell.d
 	push := make([]byte, 40)
 	put := func(i int, x uint32) { binary.LittleEndian.PutUint32(push[4*i:], x) }
@@ -554,6 +645,22 @@ func (l *lab) run(k *kernel, b *buffers, s shape, firstKey, keys, tile int, flag
 		list = r(b.k, b.ds, b.sum, b.dq)
 	}
 	check(l.stream.Dispatch(k.pipe, list, push, groups))
+}
+
+// pairs uploads (LSE, delta) of every row, from the delta kernel.
+func (l *lab) pairs(b *buffers, h *data) {
+	n := len(h.lse)
+	raw := make([]byte, 4*n)
+	check(l.stream.Download(context.Background(), raw, b.delta, 0))
+	two := make([]byte, 8*n)
+	for i, x := range h.lse {
+		if math.IsInf(float64(x), -1) {
+			x = -x
+		}
+		binary.LittleEndian.PutUint32(two[8*i:], math.Float32bits(x))
+		copy(two[8*i+4:8*i+8], raw[4*i:])
+	}
+	check(l.stream.Upload(b.stats, 0, two))
 }
 
 func scale(d int) float64 { return 1 / math.Sqrt(float64(d)) }
@@ -829,6 +936,7 @@ func (l *lab) checkSmall() {
 		check(l.stream.Barrier())
 		check(l.stream.Fill(vk.BufferRange{Buffer: b.ds, Size: b.ds.Size()}, 0x7fff7fff))
 		l.wait()
+		l.pairs(b, h)
 		first := true
 		for _, k := range l.list {
 			if k.kind == "delta" || k.ablate != 0 {
@@ -836,7 +944,7 @@ func (l *lab) checkSmall() {
 			}
 			fmt.Printf("@begin %s\n", k.name())
 			switch k.kind {
-			case "dkdv":
+			case "dkdv", "pkv", "pkvk":
 				check(l.stream.Fill(vk.BufferRange{Buffer: b.dk, Size: b.dk.Size()}, 0x7fff7fff))
 				check(l.stream.Fill(vk.BufferRange{Buffer: b.dv, Size: b.dv.Size()}, 0x7fff7fff))
 				check(l.stream.Barrier())
@@ -844,10 +952,10 @@ func (l *lab) checkSmall() {
 				check(l.stream.Barrier())
 				l.note(k, what+" dk", errorOf(l.download(b.dk, len(h.k)), dk, d), limit)
 				l.note(k, what+" dv", errorOf(l.download(b.dv, len(h.v)), dv, d), limit)
-			case "dq", "dq_add":
+			case "dq", "dq_add", "pq", "pqk":
 				check(l.stream.Fill(vk.BufferRange{Buffer: b.dq, Size: b.dq.Size()}, 0x7fff7fff))
 				check(l.stream.Barrier())
-				if k.kind == "dq" {
+				if k.kind != "dq_add" {
 					l.run(k, b, s, 0, s.Sk, 64, 0)
 				} else {
 					w := l.find("dkdv", 1)
@@ -882,7 +990,7 @@ func (l *lab) checkSmall() {
 
 // fastest is delta and the two fastest kernels of each kind at length n.
 func (l *lab) fastest(live []*kernel, n int) (list []*kernel) {
-	for _, kind := range []string{"delta", "dkdv0", "dkdv1", "dq0", "dq_add0"} {
+	for _, kind := range []string{"delta", "dkdv0", "dkdv1", "dq0", "dq_add0", "pkv0", "pq0", "pkvk0", "pqk0"} {
 		var c []*kernel
 		for _, k := range live {
 			if (k.kind == kind || fmt.Sprint(k.kind, k.storeDS) == kind) && k.ablate == 0 && len(k.times[n]) > 0 {
@@ -933,6 +1041,7 @@ func (l *lab) timeAll() {
 		l.run(delta, b, s, 0, n, 64, 0)
 		check(l.stream.Barrier())
 		l.wait()
+		l.pairs(b, h)
 		limit := 4e-3
 		if l.cell.dtype == "bf16" {
 			limit = 3e-2
@@ -982,7 +1091,7 @@ func (l *lab) timeAll() {
 				continue
 			}
 			what := fmt.Sprintf("length %d", n)
-			if k.kind == "dkdv" {
+			if k.kind == "dkdv" || strings.HasPrefix(k.kind, "pkv") {
 				l.note(k, what+" dk", l.errorAt(b.dk, dk), limit)
 				l.note(k, what+" dv", l.errorAt(b.dv, dv), limit)
 			} else {
