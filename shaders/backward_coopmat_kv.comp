@@ -15,6 +15,9 @@
 // Row tiles that attend to every key have a loop of their own. The order of every sum is fixed.
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
+#include "constants_coopmat.glsl"
+#include "constants_forward.glsl"
+#include "constants_backward_coopmat.glsl"
 #include "backward_interface.glsl"
 
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
@@ -28,9 +31,9 @@ const uint Q_ROW_VECS = QK_CHUNKS * FRAG_K / 8;
 const uint DO_ROW_VECS = V_CHUNKS * FRAG_K / 8;
 const uint Q_STRIDE = Q_ROW_VECS | 1;
 const uint DO_STRIDE = DO_ROW_VECS | 1;
-const uint DO_BASE = Q_TILE * Q_STRIDE;
-const uint STATS_BASE = DO_BASE + Q_TILE * DO_STRIDE;
-const uint TILE_SIZE = STATS_BASE + Q_TILE / 2;
+const uint DO_BASE = ROW_TILE * Q_STRIDE;
+const uint STATS_BASE = DO_BASE + ROW_TILE * DO_STRIDE;
+const uint TILE_SIZE = STATS_BASE + ROW_TILE / 2;
 const uint SCRATCH_TOTAL = SUBGROUPS * FRAG_M * ((FRAG_N / 4) | 1);
 const uint K_SMEM_CHUNKS = Q_SMEM_CHUNKS < QK_CHUNKS ? Q_SMEM_CHUNKS : QK_CHUNKS - 1;
 const uint K_BASE = TILE_SIZE;
@@ -89,7 +92,7 @@ void main() {
     [[unroll]] for (uint i = 0; i < M_FRAGS * QK_CHUNKS; ++i) dK[i] = FragC(0.0);
     [[unroll]] for (uint i = 0; i < M_FRAGS * V_CHUNKS; ++i) dV[i] = FragC(0.0);
 
-#define STAT_AT(which) (STATS_BASE + ((which) * Q_TILE + first + f % KV_FRAGS * FRAG_N) / 4)
+#define STAT_AT(which) (STATS_BASE + ((which) * ROW_TILE + first + f % KV_FRAGS * FRAG_N) / 4)
     [[dont_unroll]] for (; n < tiles.unmasked;) {
 #define MASKED 0
 #include "backward_tile_kv.glsl"

@@ -12,6 +12,9 @@
 // KV tiles that every row attends to have a loop of their own. The order of every sum is fixed.
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
+#include "constants_coopmat.glsl"
+#include "constants_forward.glsl"
+#include "constants_backward_coopmat.glsl"
 #include "backward_interface.glsl"
 
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;

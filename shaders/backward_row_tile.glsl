@@ -7,16 +7,16 @@ RowTiles rowTiles(uint firstKey, uint lastKey) {
     RowTiles t;
     if (firstKey >= work.seqlenK) return RowTiles(0, 0, 0, 0);
     const RowRange some = rowRange(firstKey, lastKey);
-    t.first = some.first / Q_TILE;
-    const uint end = (min(some.end, work.rows) + Q_TILE - 1) / Q_TILE;
+    t.first = some.first / ROW_TILE;
+    const uint end = (min(some.end, work.rows) + ROW_TILE - 1) / ROW_TILE;
     t.count = max(end, t.first) - t.first;
     // Rows that attend to the first and to the last key attend to all.
     int from = 0, to = int(work.seqlenQ);
     if (CAUSAL != 0) from = max(from, int(lastKey) - work.causalOffset);
     if ((WINDOW & 2u) != 0) from = max(from, int(lastKey) - work.causalOffset - p.windowRight);
     if ((WINDOW & 1u) != 0) to = min(to, int(firstKey) - work.causalOffset + p.windowLeft + 1);
-    const uint all = (uint(min(from, int(work.seqlenQ))) * ROWS_PER_QUERY + Q_TILE - 1) / Q_TILE;
-    const uint allEnd = to >= int(work.seqlenQ) ? end : uint(max(to, 0)) * ROWS_PER_QUERY / Q_TILE;
+    const uint all = (uint(min(from, int(work.seqlenQ))) * ROWS_PER_QUERY + ROW_TILE - 1) / ROW_TILE;
+    const uint allEnd = to >= int(work.seqlenQ) ? end : uint(max(to, 0)) * ROWS_PER_QUERY / ROW_TILE;
     t.unmaskedFirst = clamp(all, t.first, t.first + t.count);
     t.unmasked = MASK_EVERY_TILE ? 0 : clamp(allEnd, t.unmaskedFirst, t.first + t.count) - t.unmaskedFirst;
     return t;
@@ -32,8 +32,8 @@ uint rowTileAt(RowTiles t, uint n) {
 uint nextRowTile(RowTiles t, uint n, uint firstKey, uint lastKey) {
     if (SPARSE_BLOCK_Q != 0)
         while (n < t.count) {
-            const uint row0 = rowTileAt(t, n) * Q_TILE;
-            if (!skipsSparseTile(row0, min(row0 + Q_TILE, work.rows) - 1, firstKey, lastKey)) break;
+            const uint row0 = rowTileAt(t, n) * ROW_TILE;
+            if (!skipsSparseTile(row0, min(row0 + ROW_TILE, work.rows) - 1, firstKey, lastKey)) break;
             n++;
         }
     return n;
@@ -41,9 +41,9 @@ uint nextRowTile(RowTiles t, uint n, uint firstKey, uint lastKey) {
 
 uint kvBatch() { return (VARLEN & CU_K) != 0 ? 0 : work.batch; }
 
-const uint Q_VECS = (Q_TILE * Q_ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE;
-const uint DO_VECS = (Q_TILE * DO_ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE;
-const uint STAT_VALUES = (2 * Q_TILE + LOCAL_SIZE - 1) / LOCAL_SIZE;
+const uint Q_VECS = (ROW_TILE * Q_ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE;
+const uint DO_VECS = (ROW_TILE * DO_ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE;
+const uint STAT_VALUES = (2 * ROW_TILE + LOCAL_SIZE - 1) / LOCAL_SIZE;
 
 // Eight elements of a row. If rows fill their fragments no column is compared.
 uvec4 loadVecQ(Slice s, uint row, uint col) {
@@ -58,7 +58,7 @@ uvec4 loadVecDO(Slice s, uint row, uint col) {
 // Loads a row tile: rows past the end are zero, with an LSE of +Inf, so that their P is 0.
 #define PREFETCH_ROWS(tile)                                                                         \
     {                                                                                               \
-        work.row0 = (tile) * Q_TILE;                                                                \
+        work.row0 = (tile) * ROW_TILE;                                                                \
         const Slice qRows = sliceQ(rowBatch(), work.head, work.offsetQ + queryOf(work.row0));       \
         const Slice doRows = sliceDO(rowBatch(), work.head, work.offsetQ + queryOf(work.row0));     \
         [[unroll]] for (uint i = 0; i < Q_VECS; ++i) {                                              \
@@ -70,9 +70,9 @@ uvec4 loadVecDO(Slice s, uint row, uint col) {
             doVec[i] = row < work.rows ? loadVecDO(doRows, row, at % DO_ROW_VECS * 8) : uvec4(0);   \
         }                                                                                           \
         [[unroll]] for (uint i = 0; i < STAT_VALUES; ++i) {                                         \
-            const uint at = i * LOCAL_SIZE + tid, row = work.row0 + at % Q_TILE;                    \
-            const vec2 two = at < 2 * Q_TILE && row < work.rows ? loadStatsAt(rowIndex(row)) : vec2(INFINITY, 0.0); \
-            statVec[i] = at < Q_TILE ? two.x : two.y;                                               \
+            const uint at = i * LOCAL_SIZE + tid, row = work.row0 + at % ROW_TILE;                    \
+            const vec2 two = at < 2 * ROW_TILE && row < work.rows ? loadStatsAt(rowIndex(row)) : vec2(INFINITY, 0.0); \
+            statVec[i] = at < ROW_TILE ? two.x : two.y;                                               \
         }                                                                                           \
     }
 
@@ -85,18 +85,18 @@ uvec4 loadVecDO(Slice s, uint row, uint col) {
         [[unroll]] for (uint i = 0; i < Q_VECS; ++i) {                                              \
             const uint at = i * LOCAL_SIZE + tid;                                                   \
             FILTER(qVec[i])                                                                         \
-            if (Q_TILE * Q_ROW_VECS % LOCAL_SIZE == 0 || at < Q_TILE * Q_ROW_VECS)                  \
+            if (ROW_TILE * Q_ROW_VECS % LOCAL_SIZE == 0 || at < ROW_TILE * Q_ROW_VECS)                  \
                 smem[at / Q_ROW_VECS * Q_STRIDE + at % Q_ROW_VECS] = qVec[i];                       \
         }                                                                                           \
         [[unroll]] for (uint i = 0; i < DO_VECS; ++i) {                                             \
             const uint at = i * LOCAL_SIZE + tid;                                                   \
             FILTER(doVec[i])                                                                        \
-            if (Q_TILE * DO_ROW_VECS % LOCAL_SIZE == 0 || at < Q_TILE * DO_ROW_VECS)                \
+            if (ROW_TILE * DO_ROW_VECS % LOCAL_SIZE == 0 || at < ROW_TILE * DO_ROW_VECS)                \
                 smem[DO_BASE + at / DO_ROW_VECS * DO_STRIDE + at % DO_ROW_VECS] = doVec[i];         \
         }                                                                                           \
         [[unroll]] for (uint i = 0; i < STAT_VALUES; ++i) {                                         \
             const uint at = i * LOCAL_SIZE + tid;                                                   \
-            if (at < 2 * Q_TILE)                                                                    \
-                smem[STATS_BASE + at / 4][at % 4] = floatBitsToUint(statVec[i] * (at < Q_TILE ? -LOG2E : -1.0)); \
+            if (at < 2 * ROW_TILE)                                                                    \
+                smem[STATS_BASE + at / 4][at % 4] = floatBitsToUint(statVec[i] * (at < ROW_TILE ? -LOG2E : -1.0)); \
         }                                                                                           \
     }

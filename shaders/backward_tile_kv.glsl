@@ -12,9 +12,9 @@
     if (next < tiles.count) PREFETCH_ROWS(rowTileAt(tiles, next))
 #undef FILTER
 #if MASKED // a subgroup whose keys no row attends to has nothing to add
-    if (keyBase < visibleEnd(min(row0 + Q_TILE, work.rows) - 1) && keyBase + SUBGROUP_KEYS > visibleStart(row0))
+    if (keyBase < visibleEnd(min(row0 + ROW_TILE, work.rows) - 1) && keyBase + SUBGROUP_KEYS > visibleStart(row0))
 #endif
-    [[unroll]] for (uint first = 0; first < Q_TILE; first += KV_STEP) {
+    [[unroll]] for (uint first = 0; first < ROW_TILE; first += KV_STEP) {
         FragC S[M_FRAGS * KV_FRAGS], dP[M_FRAGS * KV_FRAGS];
         FragA P[M_FRAGS * KV_FRAGS], dS[M_FRAGS * KV_FRAGS];
         [[unroll]] for (uint f = 0; f < M_FRAGS * KV_FRAGS; ++f) {

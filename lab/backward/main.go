@@ -230,6 +230,7 @@ func (k *kernel) open(dev *vk.Device, c cell) error {
 	local := k.sg * sgSize
 	barrier := 1
 	if *fSmall {
+		code = rolled(code)
 		barrier = 0
 	}
 	if k.kind[0] == 'p' {
@@ -257,12 +258,12 @@ func (k *kernel) openProduct(dev *vk.Device, c cell, code []byte, local, barrier
 	k.group = map[int]*vk.Pipeline{}
 	for _, group := range []int{1, 2} {
 		var consts []vk.SpecConstant
-		for _, c := range [][2]int{{0, local}, {1, sgSize}, {2, frag}, {3, frag}, {4, frag}, {5, k.m}, {6, k.tile}, {7, k.tile}, {8, c.d}, {9, c.d}, {10, c.d},
+		for _, c := range [][2]int{{0, local}, {1, sgSize}, {2, frag}, {3, frag}, {4, frag}, {5, k.m}, {6, k.tile}, {80, k.tile}, {8, c.d}, {9, c.d}, {10, c.d},
 			{11, c.causal}, {13, 8}, {14, 8}, {15, 8}, {72, 8}, {73, 8}, {74, 8}, {21, barrier}, {22, frag}, {23, k.step}, {24, k.a}, {31, group}} {
 			consts = append(consts, vk.SpecConstant{ID: uint32(c[0]), Value: uint32(c[1])})
 		}
 		pipe, err := dev.Pipeline(&vk.PipelineDesc{Name: k.name(), Code: code, Constants: consts, SubgroupSize: uint32(sgSize), FullSubgroups: true,
-			PushBytes: 256, StorageBuffers: 15, LocalSize: [3]uint32{uint32(local), 1, 1}, SharedBytes: uint64(k.shared(c.d)), NoRobustness: true})
+			StorageBuffers: 16, LocalSize: [3]uint32{uint32(local), 1, 1}, SharedBytes: uint64(k.shared(c.d)), NoRobustness: true})
 		if err != nil {
 			return err
 		}
@@ -311,12 +312,15 @@ func (l *lab) runProduct(k *kernel, b *buffers, s shape) {
 	for _, x := range []*vk.Buffer{b.q, b.k, b.v, b.do, b.stats, b.lse, b.lse, b.lse, b.lse, dx, b.lse, b.dv, b.lse, b.lse, b.lse} {
 		list = append(list, vk.BufferRange{Buffer: x, Size: x.Size()})
 	}
+	params, err := l.stream.Params(push)
+	check(err)
+	list = append(list, params)
 	group := s.Hq / s.Hkv
 	groups := [3]uint32{uint32((s.Sk + k.rows() - 1) / k.rows()), uint32(s.Hkv), uint32(s.B)}
 	if isQ {
 		groups[0] = uint32((s.Sq*group + k.rows() - 1) / k.rows())
 	}
-	check(l.stream.Dispatch(k.group[group], list, push, groups))
+	check(l.stream.Dispatch(k.group[group], list, nil, groups))
 }
 
 func (k *kernel) readStats() {
