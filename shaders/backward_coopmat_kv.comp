@@ -46,17 +46,18 @@ const uint SCRATCH_BASE = LOOP_SIZE;
 shared uvec4 smem[LOOP_SIZE + SCRATCH_TOTAL];
 #endif
 
+#include "backward_score.glsl"
 #include "backward_fragments.glsl"
 #include "backward_own_rows.glsl"
-#include "backward_score.glsl"
 #include "backward_row_range.glsl"
 #include "backward_row_tile.glsl"
+#include "backward_scratch.glsl"
 
-// Exponent of P without LSE, in log2 units, of key i and row j of a fragment.
-float exponentElement(const in uint32_t i, const in uint32_t j, const in float product, const in uint firstKey, const in uint firstRow) {
+// Exponent of P, in log2 units, of key i and row j of a fragment: without LSE if scores are modified.
+float exponentElement(const in uint32_t i, const in uint32_t j, const in float x, const in uint firstKey, const in uint firstRow) {
     const uint key = firstKey + i, row = firstRow + j;
     if (!attends(row, key)) return -INFINITY;
-    return (SCORE_MOD ? scoreMod(product * p.scoreScale, row, key) : product * p.scoreScale) * LOG2E;
+    return SCORE_MOD ? scoreMod(x * p.scoreScale, row, key) * LOG2E : x;
 }
 float slopeElement(const in uint32_t i, const in uint32_t j, const in float product, const in uint a, const in uint b) {
     return softcapSlope(product * p.scoreScale);
@@ -66,6 +67,8 @@ void main() {
     const uint tid = gl_LocalInvocationIndex;
     uint firstKey, extentKeys;
     if (!findKeyTile(WORKGROUP_KEYS, firstKey, extentKeys)) return;
+    if (STORE_DS != 0) firstKey += DS_FIRST_KEY;
+    if (firstKey >= extentKeys) return;
     const uint keyInTile = gl_SubgroupID * SUBGROUP_KEYS, keyBase = firstKey + keyInTile; // of the subgroup
     const uint lastKey = max(min(firstKey + WORKGROUP_KEYS, work.seqlenK), firstKey + 1) - 1;
     const float scale2 = p.scoreScale * LOG2E;

@@ -41,16 +41,16 @@ const uint SCRATCH_BASE = TILE_SIZE;
 shared uvec4 smem[TILE_SIZE + SCRATCH_TOTAL];
 #endif
 
+#include "backward_score.glsl"
 #include "backward_fragments.glsl"
 #include "backward_own_rows.glsl"
-#include "backward_score.glsl"
 #include "backward_kv_tile.glsl"
 
-// Exponent of P without LSE, in log2 units, of row i and key j of a fragment.
-float exponentElement(const in uint32_t i, const in uint32_t j, const in float product, const in uint firstRow, const in uint firstKey) {
+// Exponent of P, in log2 units, of row i and key j of a fragment: without LSE if scores are modified.
+float exponentElement(const in uint32_t i, const in uint32_t j, const in float x, const in uint firstRow, const in uint firstKey) {
     const uint row = firstRow + i, key = firstKey + j;
     if (!attends(row, key)) return -INFINITY;
-    return (SCORE_MOD ? scoreMod(product * p.scoreScale, row, key) : product * p.scoreScale) * LOG2E;
+    return SCORE_MOD ? scoreMod(x * p.scoreScale, row, key) * LOG2E : x;
 }
 float slopeElement(const in uint32_t i, const in uint32_t j, const in float product, const in uint a, const in uint b) {
     return softcapSlope(product * p.scoreScale);
@@ -92,7 +92,7 @@ void main() {
         const uint at = at0 + tid, row = work.row0 + at;
         const vec2 two = at < WORKGROUP_ROWS && row < work.rows ? loadStatsAt(rowIndex(row)) : vec2(INFINITY, 0.0);
         if (at < WORKGROUP_ROWS) {
-            smem[at / 4][at % 4] = floatBitsToUint(two.x * -LOG2E);
+            smem[at / 4][at % 4] = floatBitsToUint(-toLog2(two.x));
             smem[(WORKGROUP_ROWS + at) / 4][at % 4] = floatBitsToUint(-two.y);
         }
     }
@@ -119,13 +119,6 @@ void main() {
 
     barrier(); // the tile's shared memory becomes scratch
     const Slice outDQ = sliceDX(rowBatch(), work.head, work.offsetQ + queryOf(work.row0));
-    // A row past the end of its sequence has gradient 0; adding that changes nothing.
-#define STORES(row) (rowBase + (row) < extentRows && (ACCUMULATE == 0 || rowBase + (row) < work.rows))
-#define EXISTS(row) (rowBase + (row) < work.rows)
-#define DQ_ELEMENT(row) rowElement(rowBase + (row), p.strideDXHead, p.strideDXSeq)
-#define STORE_DQ8(row, col, words)                                                                  \
-    { if (STORES(row) && (col) < HEAD_DIM) storeEightDX(outDQ, DQ_ELEMENT(row) + (col), EXISTS(row) ? words : uvec4(0)); }
-#define STORE_DQ4(row, col, four)                                                                   \
-    { if (STORES(row)) storeFourDX(outDQ, DQ_ELEMENT(row), col, EXISTS(row) ? four : vec4(0.0)); }
+#include "backward_store_rows.glsl"
     STORE_GRADIENT(dQ, QK_CHUNKS, p.scoreScale, WIDE_DX, STORE_DQ8, STORE_DQ4)
 }

@@ -7,6 +7,13 @@ const uint KV_FRAGS = KV_STEP / FRAG_N;
 #define ROW_MAJOR gl_CooperativeMatrixLayoutRowMajor
 #define COLUMN_MAJOR gl_CooperativeMatrixLayoutColumnMajor
 
+// LSE in log2 units. The factor is scale2 / scoreScale of the rounded numbers, so that the rounding of scale2 cancels in
+// the exponent of P: with logits in the thousands, one that takes all of P must come out as 1 within float16.
+float toLog2(float lse) {
+    const float scale2 = p.scoreScale * LOG2E, high = scale2 / p.scoreScale, low = fma(-high, p.scoreScale, scale2) / p.scoreScale;
+    return SCORE_MOD || isinf(lse) || p.scoreScale == 0.0 ? lse * LOG2E : fma(lse, high, lse * low);
+}
+
 // x rounded to storage, for a product. toOperandA takes P alone: its carry may reach the sign bit.
 #if NV2 && defined(DTYPE_BF16)
 #define signedOperandA(result, x)                                                                   \

@@ -18,7 +18,9 @@ RowTiles rowTiles(uint firstKey, uint lastKey) {
     const uint all = (uint(min(from, int(work.seqlenQ))) * ROWS_PER_QUERY + ROW_TILE - 1) / ROW_TILE;
     const uint allEnd = to >= int(work.seqlenQ) ? end : uint(max(to, 0)) * ROWS_PER_QUERY / ROW_TILE;
     t.unmaskedFirst = clamp(all, t.first, t.first + t.count);
-    t.unmasked = MASK_EVERY_TILE ? 0 : clamp(allEnd, t.unmaskedFirst, t.first + t.count) - t.unmaskedFirst;
+    // dS of keys past the end must be 0, where it is stored.
+    const bool keysEnd = STORE_DS != 0 && firstKey + WORKGROUP_KEYS > work.seqlenK;
+    t.unmasked = MASK_EVERY_TILE || keysEnd ? 0 : clamp(allEnd, t.unmaskedFirst, t.first + t.count) - t.unmaskedFirst;
     return t;
 }
 
@@ -97,6 +99,6 @@ uvec4 loadVecDO(Slice s, uint row, uint col) {
         [[unroll]] for (uint i = 0; i < STAT_VALUES; ++i) {                                         \
             const uint at = i * LOCAL_SIZE + tid;                                                   \
             if (at < 2 * ROW_TILE)                                                                    \
-                smem[STATS_BASE + at / 4][at % 4] = floatBitsToUint(statVec[i] * (at < ROW_TILE ? -LOG2E : -1.0)); \
+                smem[STATS_BASE + at / 4][at % 4] = floatBitsToUint(at < ROW_TILE ? -toLog2(statVec[i]) : -statVec[i]); \
         }                                                                                           \
     }

@@ -30,12 +30,15 @@
                 slope = S[f];
                 PER_ELEMENT(slope, slopeElement, 0u, 0u)
             }
+            if (!SCORE_MOD) {
+                [[unroll]] for (uint e = 0; e < S[f].length(); ++e) S[f][e] = fma(S[f][e], scale2, negLSE[e]);
+            }
 #if MASKED
             PER_ELEMENT(S[f], exponentElement, keyBase + f / KV_FRAGS * FRAG_M, row0 + first + f % KV_FRAGS * FRAG_N)
 #endif
             [[unroll]] for (uint e = 0; e < S[f].length(); ++e) {
                 if (!bool(MASKED) && SCORE_MOD) S[f][e] = applySoftcap(S[f][e] * p.scoreScale) * LOG2E;
-                S[f][e] = exp2(bool(MASKED) || SCORE_MOD ? S[f][e] + negLSE[e] : fma(S[f][e], scale2, negLSE[e]));
+                S[f][e] = exp2(SCORE_MOD ? S[f][e] + negLSE[e] : S[f][e]);
                 if (HAS_DK != 0) {
                     dP[f][e] = bool(MASKED) && S[f][e] == 0.0 ? 0.0 : S[f][e] * dP[f][e];
                     if (SOFTCAP != 0) dP[f][e] *= slope[e];
@@ -43,6 +46,12 @@
             }
             if (HAS_DV != 0) { toOperandA(P[f], S[f]); }
             if (HAS_DK != 0) { signedOperandA(dS[f], dP[f]); }
+            if (STORE_DS != 0) {
+                uvec4 words;
+                [[unroll]] for (uint w = 0; w < 4; ++w) words[w] = FRAGMENT_WORD(dS[f], 2 * w);
+                storeScratchVec(p.addrCuQ, dsIndex((keyBase - DS_FIRST_KEY) / FRAG_M + f / KV_FRAGS,
+                                                   (row0 + first) / FRAG_N + f % KV_FRAGS), words);
+            }
         }
         if (HAS_DV != 0) ADD_PRODUCT(dV, P, V_CHUNKS, DO_BASE + first * DO_STRIDE, DO_STRIDE)
         if (HAS_DK != 0) ADD_PRODUCT(dK, dS, QK_CHUNKS, first * Q_STRIDE, Q_STRIDE)

@@ -29,13 +29,15 @@
                 slope = S[f];
                 PER_ELEMENT(slope, slopeElement, 0u, 0u)
             }
+            if (!SCORE_MOD) {
+                [[unroll]] for (uint e = 0; e < S[f].length(); ++e) S[f][e] = fma(S[f][e], scale2, negLSE[f / KV_FRAGS][e]);
+            }
 #if MASKED
             PER_ELEMENT(S[f], exponentElement, rowBase + f / KV_FRAGS * FRAG_M, firstKey + first + f % KV_FRAGS * FRAG_N)
 #endif
             [[unroll]] for (uint e = 0; e < S[f].length(); ++e) {
                 if (!bool(MASKED) && SCORE_MOD) S[f][e] = applySoftcap(S[f][e] * p.scoreScale) * LOG2E;
-                const float lse = negLSE[f / KV_FRAGS][e];
-                const float P = exp2(bool(MASKED) || SCORE_MOD ? S[f][e] + lse : fma(S[f][e], scale2, lse));
+                const float P = exp2(SCORE_MOD ? S[f][e] + negLSE[f / KV_FRAGS][e] : S[f][e]);
                 dP[f][e] = bool(MASKED) && P == 0.0 ? 0.0 : P * dP[f][e];
                 if (SOFTCAP != 0) dP[f][e] *= slope[e];
             }
