@@ -9,7 +9,7 @@
     barrier(); // all subgroups have finished the last tile
     STORE_ROWS(FILTER)
     barrier(); // the tile is complete
-    if (next < tiles.count) PREFETCH_ROWS(rowTileAt(tiles, next))
+    PREFETCH_ROWS(rowTileAt(tiles, min(next, tiles.count - 1))) // behind the last tile it again: no branch to meet again
 #undef FILTER
 #if MASKED // a subgroup whose keys no row attends to has nothing to add
     if (keyBase < visibleEnd(min(row0 + ROW_TILE, work.rows) - 1) && keyBase + SUBGROUP_KEYS > visibleStart(row0))
