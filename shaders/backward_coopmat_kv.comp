@@ -1,0 +1,131 @@
+#version 460
+// dK and dV on cooperative matrices (tiers coopmat and coopmat2).
+//
+// A workgroup owns WORKGROUP_KEYS keys of a KV head; each subgroup owns M_FRAGS * FRAG_M of them alone. All loop over the
+// row tiles that see the keys; rows are the queries of all heads of the group, packed, so that the loop sums over the
+// group too:
+//
+//   S = K Q^T   P = exp(score - LSE)   dP = V dO^T - delta   dS = P dP   dV += P dO   dK += dS Q
+//
+// S, P, dP and dS are transposed, keys by rows: P and dS are accumulators that become operands A of the last two
+// products without leaving their registers.
+//   registers      dK, dV, V, K but for Q_SMEM_CHUNKS chunks, and this invocation's vectors of the next row tile
+//   shared memory  tiles of Q and dO, -LSE (in log2 units) and -delta of their rows, the other chunks of K
+//   barriers       two per row tile, before and after it is stored to shared memory
+// Row tiles that attend to every key have a loop of their own. The order of every sum is fixed.
+#extension GL_GOOGLE_include_directive : require
+#include "coopmat_extensions.glsl"
+#include "constants_coopmat.glsl"
+#include "constants_forward.glsl"
+#include "constants_backward_coopmat.glsl"
+#include "backward_interface.glsl"
+
+const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
+const uint SUBGROUP_KEYS = M_FRAGS * FRAG_M;
+const uint WORKGROUP_KEYS = SUBGROUPS * SUBGROUP_KEYS;
+const uint QK_CHUNKS = (HEAD_DIM + FRAG_K - 1) / FRAG_K;
+const uint V_CHUNKS = (HEAD_DIM_V + FRAG_K - 1) / FRAG_K;
+
+// Shared memory, in vectors of 16 bytes. Strides are odd: rows start in different banks.
+const uint Q_ROW_VECS = QK_CHUNKS * FRAG_K / 8;
+const uint DO_ROW_VECS = V_CHUNKS * FRAG_K / 8;
+const uint Q_STRIDE = Q_ROW_VECS | 1;
+const uint DO_STRIDE = DO_ROW_VECS | 1;
+const uint DO_BASE = ROW_TILE * Q_STRIDE;
+const uint STATS_BASE = DO_BASE + ROW_TILE * DO_STRIDE;
+const uint TILE_SIZE = STATS_BASE + ROW_TILE / 2;
+const uint SCRATCH_TOTAL = SUBGROUPS * FRAG_M * ((FRAG_N / 4) | 1);
+const uint K_SMEM_CHUNKS = Q_SMEM_CHUNKS < QK_CHUNKS ? Q_SMEM_CHUNKS : QK_CHUNKS - 1;
+const uint K_BASE = TILE_SIZE;
+const uint LOOP_SIZE = K_BASE + (K_SMEM_CHUNKS > 0 ? WORKGROUP_KEYS * ((K_SMEM_CHUNKS * FRAG_K / 8) | 1) : 0);
+#if NV2 // only the code behind the loop uses scratch
+const uint SCRATCH_BASE = 0;
+shared uvec4 smem[LOOP_SIZE > SCRATCH_TOTAL ? LOOP_SIZE : SCRATCH_TOTAL];
+#else
+const uint SCRATCH_BASE = LOOP_SIZE;
+shared uvec4 smem[LOOP_SIZE + SCRATCH_TOTAL];
+#endif
+
+#include "backward_score.glsl"
+#include "backward_fragments.glsl"
+#include "backward_own_rows.glsl"
+#include "backward_row_range.glsl"
+#include "backward_row_tile.glsl"
+#include "backward_scratch.glsl"
+
+// Exponent of P, in log2 units, of key i and row j of a fragment: without LSE if scores are modified.
+float exponentElement(const in uint32_t i, const in uint32_t j, const in float x, const in uint firstKey, const in uint firstRow) {
+    const uint key = firstKey + i, row = firstRow + j;
+    if (!attends(row, key)) return -INFINITY;
+    return SCORE_MOD ? scoreMod(x * p.scoreScale, row, key) * LOG2E : x;
+}
+float slopeElement(const in uint32_t i, const in uint32_t j, const in float product, const in uint a, const in uint b) {
+    return softcapSlope(product * p.scoreScale);
+}
+
+void main() {
+    const uint tid = gl_LocalInvocationIndex;
+    uint firstKey, extentKeys;
+    if (!findKeyTile(WORKGROUP_KEYS, firstKey, extentKeys)) return;
+    if (STORE_DS != 0) firstKey += DS_FIRST_KEY;
+    if (firstKey >= extentKeys) return;
+    const uint keyInTile = gl_SubgroupID * SUBGROUP_KEYS, keyBase = firstKey + keyInTile; // of the subgroup
+    const uint lastKey = max(min(firstKey + WORKGROUP_KEYS, work.seqlenK), firstKey + 1) - 1;
+    const float scale2 = p.scoreScale * LOG2E;
+
+    const RowTiles tiles = rowTiles(firstKey, lastKey);
+    uint n = nextRowTile(tiles, 0, firstKey, lastKey);
+    uvec4 qVec[Q_VECS], doVec[DO_VECS];
+    float statVec[STAT_VALUES];
+    if (n < tiles.count) PREFETCH_ROWS(rowTileAt(tiles, n))
+
+    FragA K[M_FRAGS * (QK_CHUNKS - K_SMEM_CHUNKS)], V[M_FRAGS * V_CHUNKS];
+    {
+        const Slice kRows = sliceK(kvBatch(), work.kvHead, work.offsetK + firstKey);
+        const Slice vRows = sliceV(kvBatch(), work.kvHead, work.offsetK + firstKey);
+#define LOAD_OWN_K(row, col) keyBase + (row) < work.seqlenK ? loadK8(kRows, keyInTile + (row), col) : uvec4(0)
+#define LOAD_OWN_V(row, col) keyBase + (row) < work.seqlenK ? loadV8(vRows, keyInTile + (row), col) : uvec4(0)
+        LOAD_OWN(kVec, QK_CHUNKS, LOAD_OWN_K)
+        LOAD_OWN(vVec, V_CHUNKS, LOAD_OWN_V)
+        OWN_FRAGMENTS(K, kVec, QK_CHUNKS, K_SMEM_CHUNKS, K_BASE)
+        OWN_FRAGMENTS(V, vVec, V_CHUNKS, 0, 0)
+    }
+
+    FragC dK[M_FRAGS * QK_CHUNKS], dV[M_FRAGS * V_CHUNKS];
+    [[unroll]] for (uint i = 0; i < M_FRAGS * QK_CHUNKS; ++i) dK[i] = FragC(0.0);
+    [[unroll]] for (uint i = 0; i < M_FRAGS * V_CHUNKS; ++i) dV[i] = FragC(0.0);
+
+#define STAT_AT(which) (STATS_BASE + ((which) * ROW_TILE + first + f % KV_FRAGS * FRAG_N) / 4)
+    [[dont_unroll]] for (; n < tiles.unmasked;) {
+#define MASKED 0
+#include "backward_tile_kv.glsl"
+#undef MASKED
+    }
+    [[dont_unroll]] for (; n < tiles.count;) {
+#define MASKED 1
+#include "backward_tile_kv.glsl"
+#undef MASKED
+    }
+
+    barrier(); // the tile's shared memory becomes scratch
+    const KVRow out_ = KVRow(kvBatch(), work.offsetK + keyBase);
+    // A key past the end of its sequence has gradient 0; adding that changes nothing.
+#define STORES(row) (keyBase + (row) < extentKeys && (ACCUMULATE == 0 || keyBase + (row) < work.seqlenK))
+#define EXISTS(row) (keyBase + (row) < work.seqlenK)
+#define STORE_DV8(row, col, words)                                                                  \
+    { if (STORES(row) && (col) < HEAD_DIM_V) storeEightDV(outDV, (row) * p.strideDVSeq + (col), EXISTS(row) ? words : uvec4(0)); }
+#define STORE_DV4(row, col, four)                                                                   \
+    { if (STORES(row)) storeFourDV(outDV, (row) * p.strideDVSeq, col, EXISTS(row) ? four : vec4(0.0)); }
+#define STORE_DK8(row, col, words)                                                                  \
+    { if (STORES(row) && (col) < HEAD_DIM) storeEightDX(outDK, (row) * p.strideDXSeq + (col), EXISTS(row) ? words : uvec4(0)); }
+#define STORE_DK4(row, col, four)                                                                   \
+    { if (STORES(row)) storeFourDX(outDK, (row) * p.strideDXSeq, col, EXISTS(row) ? four : vec4(0.0)); }
+    if (HAS_DV != 0) {
+        const Slice outDV = sliceDV(out_.batch, work.kvHead, out_.row);
+        STORE_GRADIENT(dV, V_CHUNKS, 1.0, WIDE_DV, STORE_DV8, STORE_DV4)
+    }
+    if (HAS_DK != 0) {
+        const Slice outDK = sliceDX(out_.batch, work.kvHead, out_.row);
+        STORE_GRADIENT(dK, QK_CHUNKS, p.scoreScale, WIDE_DX, STORE_DK8, STORE_DK4)
+    }
+}

@@ -1,0 +1,124 @@
+#version 460
+// dQ on cooperative matrices (tiers coopmat and coopmat2).
+//
+// A workgroup owns WORKGROUP_ROWS rows of one head (of a group, packed, with PACK_GQA); each subgroup owns
+// M_FRAGS * FRAG_M of them alone. All loop over the KV tiles that some row attends to:
+//
+//   S = Q K^T   P = exp(score - LSE)   dP = dO V^T - delta   dS = P dP   dQ += dS K
+//
+//   registers      dQ, Q, dO, -LSE (in log2 units) and -delta of the rows, and this invocation's vectors of the next tile
+//   shared memory  tiles of K and V
+//   barriers       two per KV tile, before and after it is stored to shared memory
+// KV tiles that every row attends to have a loop of their own. The order of every sum is fixed.
+#extension GL_GOOGLE_include_directive : require
+#include "coopmat_extensions.glsl"
+#include "constants_coopmat.glsl"
+#include "constants_forward.glsl"
+#include "constants_backward_coopmat.glsl"
+#include "backward_interface.glsl"
+
+const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
+const uint SUBGROUP_ROWS = M_FRAGS * FRAG_M;
+const uint WORKGROUP_ROWS = SUBGROUPS * SUBGROUP_ROWS;
+const uint QK_CHUNKS = (HEAD_DIM + FRAG_K - 1) / FRAG_K;
+const uint V_CHUNKS = (HEAD_DIM_V + FRAG_K - 1) / FRAG_K;
+
+// Shared memory, in vectors of 16 bytes. Strides are odd: rows start in different banks.
+const uint K_ROW_VECS = QK_CHUNKS * FRAG_K / 8;
+const uint V_ROW_VECS = V_CHUNKS * FRAG_K / 8;
+const uint K_STRIDE = K_ROW_VECS | 1;
+const uint V_STRIDE = V_ROW_VECS | 1;
+const uint V_BASE = KV_TILE * K_STRIDE;
+const uint KV_SIZE = V_BASE + KV_TILE * V_STRIDE;
+const uint STATS_SIZE = WORKGROUP_ROWS / 2;
+const uint TILE_SIZE = KV_SIZE > STATS_SIZE ? KV_SIZE : STATS_SIZE;
+const uint SCRATCH_TOTAL = SUBGROUPS * FRAG_M * ((FRAG_N / 4) | 1);
+#if NV2 // only the code behind the loop uses scratch
+const uint SCRATCH_BASE = 0;
+shared uvec4 smem[TILE_SIZE > SCRATCH_TOTAL ? TILE_SIZE : SCRATCH_TOTAL];
+#else
+const uint SCRATCH_BASE = TILE_SIZE;
+shared uvec4 smem[TILE_SIZE + SCRATCH_TOTAL];
+#endif
+
+#include "backward_score.glsl"
+#include "backward_fragments.glsl"
+#include "backward_own_rows.glsl"
+#include "backward_kv_tile.glsl"
+
+// Exponent of P, in log2 units, of row i and key j of a fragment: without LSE if scores are modified.
+float exponentElement(const in uint32_t i, const in uint32_t j, const in float x, const in uint firstRow, const in uint firstKey) {
+    const uint row = firstRow + i, key = firstKey + j;
+    if (!attends(row, key)) return -INFINITY;
+    return SCORE_MOD ? scoreMod(x * p.scoreScale, row, key) * LOG2E : x;
+}
+float slopeElement(const in uint32_t i, const in uint32_t j, const in float product, const in uint a, const in uint b) {
+    return softcapSlope(product * p.scoreScale);
+}
+
+void main() {
+    const uint tid = gl_LocalInvocationIndex;
+    uint extentRows;
+    if (!findRowTile(WORKGROUP_ROWS, extentRows)) return;
+    const uint rowInTile = gl_SubgroupID * SUBGROUP_ROWS, rowBase = work.row0 + rowInTile; // of the subgroup
+    const uint lastRow = max(min(work.row0 + WORKGROUP_ROWS, work.rows), work.row0 + 1) - 1;
+    const uint subgroupLast = max(min(rowBase + SUBGROUP_ROWS, work.rows), rowBase + 1) - 1;
+    const float scale2 = p.scoreScale * LOG2E;
+
+    KVRange kv = KVRange(0, 0, 0, 0);
+    if (work.row0 < work.rows) kv = kvRange(lastRow);
+    uint n = nextKVTile(kv, 0, lastRow);
+    const uint tiles = kv.last - kv.first;
+    uvec4 kVec[K_VECS], vVec[V_VECS];
+    if (n < tiles) PREFETCH_KEYS(kvTileAt(kv, n))
+
+    FragA Q[M_FRAGS * QK_CHUNKS], dO[M_FRAGS * V_CHUNKS];
+    {
+        const Slice qRows = sliceQ(rowBatch(), work.head, work.offsetQ + queryOf(work.row0));
+        const Slice doRows = sliceDO(rowBatch(), work.head, work.offsetQ + queryOf(work.row0));
+#define LOAD_OWN_Q(row, col) rowBase + (row) < work.rows                                            \
+        ? load8Q(qRows, rowElement(rowBase + (row), p.strideQHead, p.strideQSeq) + (col), elementsFromQ(col)) : uvec4(0)
+#define LOAD_OWN_DO(row, col) rowBase + (row) < work.rows                                           \
+        ? load8DO(doRows, rowElement(rowBase + (row), p.strideDOHead, p.strideDOSeq) + (col), elementsFromDO(col)) : uvec4(0)
+        LOAD_OWN(qVec, QK_CHUNKS, LOAD_OWN_Q)
+        LOAD_OWN(doVec, V_CHUNKS, LOAD_OWN_DO)
+        OWN_FRAGMENTS(Q, qVec, QK_CHUNKS, 0, 0)
+        OWN_FRAGMENTS(dO, doVec, V_CHUNKS, 0, 0)
+    }
+    // Fragments whose rows are one value each.
+    FragC negLSE[M_FRAGS], negDelta[M_FRAGS];
+    barrier();
+    [[unroll]] for (uint at0 = 0; at0 < WORKGROUP_ROWS; at0 += LOCAL_SIZE) {
+        const uint at = at0 + tid, row = work.row0 + at;
+        const vec2 two = at < WORKGROUP_ROWS && row < work.rows ? loadStatsAt(rowIndex(row)) : vec2(INFINITY, 0.0);
+        if (at < WORKGROUP_ROWS) {
+            smem[at / 4][at % 4] = floatBitsToUint(-toLog2(two.x));
+            smem[(WORKGROUP_ROWS + at) / 4][at % 4] = floatBitsToUint(-two.y);
+        }
+    }
+    barrier();
+    [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
+        coopMatLoad(negLSE[r], smem, (rowInTile + r * FRAG_M) / 4, 0, COLUMN_MAJOR);
+        coopMatLoad(negDelta[r], smem, (WORKGROUP_ROWS + rowInTile + r * FRAG_M) / 4, 0, COLUMN_MAJOR);
+    }
+
+    FragC dQ[M_FRAGS * QK_CHUNKS];
+    [[unroll]] for (uint i = 0; i < M_FRAGS * QK_CHUNKS; ++i) dQ[i] = FragC(0.0);
+
+    const uint unmasked = kv.unmaskedLast - kv.unmaskedFirst;
+    [[dont_unroll]] for (; n < unmasked;) {
+#define MASKED 0
+#include "backward_tile_q.glsl"
+#undef MASKED
+    }
+    [[dont_unroll]] for (; n < tiles;) {
+#define MASKED 1
+#include "backward_tile_q.glsl"
+#undef MASKED
+    }
+
+    barrier(); // the tile's shared memory becomes scratch
+    const Slice outDQ = sliceDX(rowBatch(), work.head, work.offsetQ + queryOf(work.row0));
+#include "backward_store_rows.glsl"
+    STORE_GRADIENT(dQ, QK_CHUNKS, p.scoreScale, WIDE_DX, STORE_DQ8, STORE_DQ4)
+}

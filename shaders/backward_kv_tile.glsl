@@ -1,0 +1,50 @@
+// The KV tiles of the dQ kernel on their way to shared memory.
+
+uint kvBatch() { return (VARLEN & CU_K) != 0 ? 0 : work.batch; }
+
+const uint K_VECS = (KV_TILE * K_ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE;
+const uint V_VECS = (KV_TILE * V_ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE;
+
+// Eight elements of a row. If rows fill their fragments no column is compared.
+uvec4 loadVecK(Slice s, uint key, uint col) {
+    return HEAD_DIM % FRAG_K == 0 ? load8K(s, key * p.strideKSeq + col) : loadK8(s, key, col);
+}
+uvec4 loadVecV(Slice s, uint key, uint col) {
+    return HEAD_DIM_V % FRAG_K == 0 ? load8V(s, key * p.strideVSeq + col) : loadV8(s, key, col);
+}
+
+// Loads a KV tile; keys past the end are zero.
+#define PREFETCH_KEYS(tile)                                                                         \
+    {                                                                                               \
+        const uint firstKey_ = (tile) * KV_TILE, keys = work.seqlenK - firstKey_;                   \
+        const Slice kRows = sliceK(kvBatch(), work.kvHead, work.offsetK + firstKey_);               \
+        const Slice vRows = sliceV(kvBatch(), work.kvHead, work.offsetK + firstKey_);               \
+        [[unroll]] for (uint i = 0; i < K_VECS; ++i) {                                              \
+            const uint at = i * LOCAL_SIZE + tid, key = at / K_ROW_VECS;                            \
+            kVec[i] = key < min(keys, KV_TILE) ? loadVecK(kRows, key, at % K_ROW_VECS * 8) : uvec4(0); \
+        }                                                                                           \
+        [[unroll]] for (uint i = 0; i < V_VECS; ++i) {                                              \
+            const uint at = i * LOCAL_SIZE + tid, key = at / V_ROW_VECS;                            \
+            vVec[i] = key < min(keys, KV_TILE) ? loadVecV(vRows, key, at % V_ROW_VECS * 8) : uvec4(0); \
+        }                                                                                           \
+    }
+
+// Masked tiles are stored without Inf and NaN: dS of a masked slot is 0, but 0 x Inf is NaN.
+#define KEEP_NON_FINITE(v)
+#define DROP_NON_FINITE(v) dropNonFinite(v);
+
+#define STORE_KEYS(FILTER)                                                                          \
+    {                                                                                               \
+        [[unroll]] for (uint i = 0; i < K_VECS; ++i) {                                              \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            FILTER(kVec[i])                                                                         \
+            if (KV_TILE * K_ROW_VECS % LOCAL_SIZE == 0 || at < KV_TILE * K_ROW_VECS)                \
+                smem[at / K_ROW_VECS * K_STRIDE + at % K_ROW_VECS] = kVec[i];                       \
+        }                                                                                           \
+        [[unroll]] for (uint i = 0; i < V_VECS; ++i) {                                              \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            FILTER(vVec[i])                                                                         \
+            if (KV_TILE * V_ROW_VECS % LOCAL_SIZE == 0 || at < KV_TILE * V_ROW_VECS)                \
+                smem[V_BASE + at / V_ROW_VECS * V_STRIDE + at % V_ROW_VECS] = vVec[i];              \
+        }                                                                                           \
+    }

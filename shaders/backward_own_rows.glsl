@@ -1,0 +1,40 @@
+// The rows of two tensors that a subgroup of a backward kernel owns, as operands A in registers. They pass through the
+// subgroup's share of the tile's shared memory, OWN_PASS_CHUNKS chunks of one row fragment at a time. All loads from
+// memory are issued first. No workgroup barrier: a share belongs to one subgroup. The kernel defines TILE_SIZE, in
+// vectors. Chunks that stay in shared memory (smemChunks) are stored there for good.
+
+const uint OWN_SHARE = TILE_SIZE / SUBGROUPS;
+const uint OWN_PASS_CHUNKS = (OWN_SHARE / FRAG_M - 1) / (FRAG_K / 8);
+const uint OWN_STRIDE = (OWN_PASS_CHUNKS * FRAG_K / 8) | 1;
+#define OWN_PASSES(chunks) (((chunks) + OWN_PASS_CHUNKS - 1) / OWN_PASS_CHUNKS)
+// Vectors of a row fragment per lane.
+#define OWN_VECS(chunks) ((FRAG_M * (chunks) * FRAG_K / 8 + SUBGROUP_SIZE - 1) / SUBGROUP_SIZE)
+
+// LOAD(row, col) is zero past the end of rows.
+#define LOAD_OWN(vec, chunks, LOAD)                                                                 \
+    uvec4 vec[M_FRAGS * OWN_VECS(chunks)];                                                          \
+    [[unroll]] for (uint i = 0; i < M_FRAGS * OWN_VECS(chunks); ++i) {                              \
+        const uint at = i % OWN_VECS(chunks) * SUBGROUP_SIZE + gl_SubgroupInvocationID;             \
+        const uint row = at / ((chunks) * FRAG_K / 8), col = at % ((chunks) * FRAG_K / 8) * 8;      \
+        vec[i] = row < FRAG_M ? LOAD(i / OWN_VECS(chunks) * FRAG_M + row, col) : uvec4(0);          \
+    }
+#define OWN_FRAGMENTS(frags, vec, chunks, smemChunks, base)                                         \
+    [[unroll]] for (uint pass = 0; pass < M_FRAGS * OWN_PASSES(chunks); ++pass) {                   \
+        const uint r = pass / OWN_PASSES(chunks), firstChunk = pass % OWN_PASSES(chunks) * OWN_PASS_CHUNKS; \
+        const uint share = gl_SubgroupID * OWN_SHARE, regs = (chunks) - (smemChunks), ownStride = ((smemChunks) * FRAG_K / 8) | 1; \
+        subgroupSync();                                                                             \
+        [[unroll]] for (uint i = 0; i < OWN_VECS(chunks); ++i) {                                    \
+            const uint at = i * SUBGROUP_SIZE + gl_SubgroupInvocationID;                            \
+            const uint row = at / ((chunks) * FRAG_K / 8), whole = at % ((chunks) * FRAG_K / 8), col = whole - firstChunk * FRAG_K / 8; \
+            if (row < FRAG_M && col < OWN_PASS_CHUNKS * FRAG_K / 8)                                 \
+                smem[share + row * OWN_STRIDE + col] = vec[r * OWN_VECS(chunks) + i];               \
+            if ((smemChunks) > 0 && firstChunk == 0 && row < FRAG_M && whole >= regs * FRAG_K / 8)  \
+                smem[(base) + ((gl_SubgroupID * M_FRAGS + r) * FRAG_M + row) * ownStride + whole - regs * FRAG_K / 8] \
+                    = vec[r * OWN_VECS(chunks) + i];                                                \
+        }                                                                                           \
+        subgroupSync();                                                                             \
+        [[unroll]] for (uint c = 0; c < OWN_PASS_CHUNKS; ++c)                                       \
+            if (firstChunk + c < regs)                                                              \
+                coopMatLoad(frags[firstChunk + c < regs ? r * regs + firstChunk + c : 0], smem,     \
+                            share + c * FRAG_K / 8, OWN_STRIDE, ROW_MAJOR);                         \
+    }

@@ -1,0 +1,63 @@
+// Part of main of backward_coopmat_kv.comp: row tile n. MASKED 1 masks it: some row may not attend to some key.
+{
+#if MASKED
+#define FILTER DROP_NON_FINITE
+#else
+#define FILTER KEEP_NON_FINITE
+#endif
+    const uint row0 = work.row0, next = nextRowTile(tiles, n + 1, firstKey, lastKey);
+    barrier(); // all subgroups have finished the last tile
+    STORE_ROWS(FILTER)
+    barrier(); // the tile is complete
+    PREFETCH_ROWS(rowTileAt(tiles, min(next, tiles.count - 1))) // behind the last tile it again: no branch to meet again
+#undef FILTER
+#if MASKED // a subgroup whose keys no row attends to has nothing to add
+    if (keyBase < visibleEnd(min(row0 + ROW_TILE, work.rows) - 1) && keyBase + SUBGROUP_KEYS > visibleStart(row0))
+#endif
+    [[unroll]] for (uint first = 0; first < ROW_TILE; first += KV_STEP) {
+        FragC S[M_FRAGS * KV_FRAGS], dP[M_FRAGS * KV_FRAGS];
+        FragA P[M_FRAGS * KV_FRAGS], dS[M_FRAGS * KV_FRAGS];
+        [[unroll]] for (uint f = 0; f < M_FRAGS * KV_FRAGS; ++f) {
+            S[f] = FragC(0.0);
+            if (HAS_DK != 0) coopMatLoad(dP[f], smem, STAT_AT(1), 0, ROW_MAJOR);
+        }
+        MULTIPLY_OWN(S, K, QK_CHUNKS, K_SMEM_CHUNKS, K_BASE, first * Q_STRIDE, Q_STRIDE)
+        if (HAS_DK != 0) MULTIPLY_OWN(dP, V, V_CHUNKS, 0, 0, DO_BASE + first * DO_STRIDE, DO_STRIDE)
+        [[unroll]] for (uint f = 0; f < M_FRAGS * KV_FRAGS; ++f) {
+            FragC negLSE, slope;
+            coopMatLoad(negLSE, smem, STAT_AT(0), 0, ROW_MAJOR);
+            if (SOFTCAP != 0) {
+                slope = S[f];
+                PER_ELEMENT(slope, slopeElement, 0u, 0u)
+            }
+            if (!SCORE_MOD) {
+                [[unroll]] for (uint e = 0; e < S[f].length(); ++e) S[f][e] = fma(S[f][e], scale2, negLSE[e]);
+            }
+#if MASKED
+            PER_ELEMENT(S[f], exponentElement, keyBase + f / KV_FRAGS * FRAG_M, row0 + first + f % KV_FRAGS * FRAG_N)
+#endif
+            [[unroll]] for (uint e = 0; e < S[f].length(); ++e) {
+                if (!bool(MASKED) && SCORE_MOD) S[f][e] = applySoftcap(S[f][e] * p.scoreScale) * LOG2E;
+                S[f][e] = exp2(SCORE_MOD ? S[f][e] + negLSE[e] : S[f][e]);
+                if (HAS_DK != 0) {
+                    dP[f][e] = bool(MASKED) && S[f][e] == 0.0 ? 0.0 : S[f][e] * dP[f][e];
+                    if (SOFTCAP != 0) dP[f][e] *= slope[e];
+                }
+            }
+            if (HAS_DV != 0) { toOperandA(P[f], S[f]); }
+            if (HAS_DK != 0) { signedOperandA(dS[f], dP[f]); }
+            if (STORE_DS != 0) {
+                uvec4 words;
+                [[unroll]] for (uint w = 0; w < 4; ++w) words[w] = FRAGMENT_WORD(dS[f], 2 * w);
+                storeScratchVec(p.addrCuQ, dsIndex((keyBase - DS_FIRST_KEY) / FRAG_M + f / KV_FRAGS,
+                                                   (row0 + first) / FRAG_N + f % KV_FRAGS), words);
+            }
+        }
+        if (HAS_DV != 0) ADD_PRODUCT(dV, P, V_CHUNKS, DO_BASE + first * DO_STRIDE, DO_STRIDE)
+        if (HAS_DK != 0) ADD_PRODUCT(dK, dS, QK_CHUNKS, first * Q_STRIDE, Q_STRIDE)
+        // A fence. Without it NVIDIA's compiler moves loads of later steps here, and spills the vectors of the next tile,
+        // which then wait for memory (docs/backward-log.md, 2): 335 TFLOP/s in place of 213 at head dim 128.
+        subgroupMemoryBarrierShared();
+    }
+    n = next;
+}
