@@ -210,7 +210,7 @@ class Gradients(Sdpa):
         self.results = [None] * len(self.sets)  # of a set: dQ, dK and dV
         before = self.allocated()
         first = self.forward(0)
-        self.memory = 2 * self.memory + self.allocated() - before
+        self.memory += self.allocated() - before  # O was counted, which stands for dO
         self.outputs = [first] if not both else []
         if not both:
             self.outputs += [self.forward(i) for i in range(1, len(self.sets))]
