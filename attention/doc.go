@@ -28,9 +28,9 @@
 //
 // # Gradients
 //
-// [ReferenceBackward] computes the gradients of Q, K, V, Bias and Sinks in float64 on the
-// CPU. It defines what a backward pass has to compute, and serves to verify one. The
-// backward operation itself does not exist yet: an [Op] computes the forward pass only.
+// [Op.Backward] computes the gradients of Q, K, V, Bias and Sinks from those of O and LSE,
+// on tiers scalar and cpu, with the same bits in every run. [ReferenceBackward] computes
+// them in float64 on the CPU: it defines what a backward pass has to compute.
 //
 // # Options
 //

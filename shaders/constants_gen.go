@@ -31,6 +31,8 @@ const (
 	ConstSumQueries       uint32 = 77 // 1: dBias has one row, the sum over the queries
 	ConstFourStats        uint32 = 78 // 1: the statistics of a row are four numbers, see backward_stats.glsl
 	ConstStatLanes        uint32 = 79 // invocations per row of backward_delta.comp, a power of two
+	ConstRowTile          uint32 = 80 // rows per row tile of the dK and dV kernel; KV_STEP of them per product
+	ConstStoreDs          uint32 = 81 // 1: the dK and dV kernel stores dS, see backward_scratch.glsl
 	ConstSubgroupSize     uint32 = 1  // invocations per subgroup
 	ConstSubgroupBarrier  uint32 = 21 // 0: a subgroup runs in lockstep and needs no barrier, see subgroupSync
 	ConstFragM            uint32 = 2  // rows of a fragment
@@ -105,6 +107,8 @@ var constantNames = map[uint32]string{
 	ConstSumQueries:       "SUM_QUERIES",
 	ConstFourStats:        "FOUR_STATS",
 	ConstStatLanes:        "STAT_LANES",
+	ConstRowTile:          "ROW_TILE",
+	ConstStoreDs:          "STORE_DS",
 	ConstSubgroupSize:     "SUBGROUP_SIZE",
 	ConstSubgroupBarrier:  "SUBGROUP_BARRIER",
 	ConstFragM:            "FRAG_M",
