@@ -26,6 +26,7 @@ type preparedBackward struct {
 	kernels      []plan.BackwardKernel
 	pipelines    []*vk.Pipeline // of kernels
 	tileRows     uint32         // most query rows of a tile
+	chunks       plan.BackwardChunks
 }
 
 func (b *backwardOp) close() error {
@@ -240,14 +241,14 @@ func (op *Op) prepareBackward(r *plan.BackwardRequest) (*preparedBackward, error
 	if err != nil {
 		return nil, err
 	}
-	p = &preparedBackward{scratchBytes: c.ScratchBytes, access: c.Access, kernels: c.Kernels, tileRows: 1}
+	p = &preparedBackward{scratchBytes: c.ScratchBytes, access: c.Access, kernels: c.Kernels, chunks: c.Chunks, tileRows: 1}
 	for _, k := range c.Kernels {
 		made, err := b.pipelines.Of(op.dev, &op.cfg, k.Variant)
 		if err != nil {
 			return nil, err
 		}
 		p.pipelines = append(p.pipelines, made)
-		p.tileRows = max(p.tileRows, k.Variant.Tile.QTile+1)
+		p.tileRows = max(p.tileRows, k.Variant.TileRows()+1)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

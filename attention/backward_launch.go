@@ -57,7 +57,11 @@ func (l *backwardLaunch) record(c *vk.Commands, r *plan.BackwardRequest) (err er
 	l.rows = r.StatRows()
 	statDispatches := arith.CeilDiv64(l.kernels[0].Workgroups, uint64(l.limits.MaxWorkGroupCount[0]))
 	if l.access == AccessDescriptors {
-		if err := c.Reserve(len(l.kernels)-1+int(statDispatches), plan.BackwardBindings); err != nil {
+		dispatches := len(l.kernels) - 1 + int(statDispatches)
+		if l.chunks.Keys > 0 {
+			dispatches += 2 * (l.args.Sk / l.chunks.Keys)
+		}
+		if err := c.Reserve(dispatches, plan.BackwardBindings); err != nil {
 			return err
 		}
 	}
@@ -77,7 +81,10 @@ func (l *backwardLaunch) record(c *vk.Commands, r *plan.BackwardRequest) (err er
 				return err
 			}
 		}
-		if k.Variant.Kernel == plan.KernelDSinks {
+		if k.Variant.Kernel == plan.KernelDKDV && l.chunks.Keys > 0 {
+			err = l.chunked(c, i)
+			i++ // the kernel of dQ += dS K
+		} else if k.Variant.Kernel == plan.KernelDSinks {
 			err = l.sinks(c, l.pipelines[i], k)
 		} else {
 			err = l.gradient(c, l.pipelines[i], k)
@@ -246,6 +253,49 @@ func (l *backwardLaunch) gradient(c *vk.Commands, pipeline *vk.Pipeline, k *plan
 		}
 	}
 	return l.dispatch(c, pipeline, k, common)
+}
+
+// chunked records kernels i and i + 1, dK and dV and dQ += dS K, for every chunk of keys.
+func (l *backwardLaunch) chunked(c *vk.Commands, i int) error {
+	ch, sk := &l.chunks, l.args.Sk
+	const dSIsAdded, dQIsStored = 1, 2
+	base := l.statsAt + (l.rows*plan.StatBytes+15)/16*16
+	start, err := l.bindMemory(&l.bound[bwdTokens], l.scratch, base, ch.DSBytes+ch.SumBytes, 16)
+	if err != nil {
+		return err
+	}
+	sum := start + ch.DSBytes
+	if l.access == AccessDescriptors {
+		sum = start + ch.DSBytes/16
+	}
+	for first := 0; first < sk; first += ch.Keys {
+		if first > 0 {
+			if err := c.Barrier(); err != nil {
+				return err
+			}
+		}
+		flags := uint64(0)
+		if first > 0 {
+			flags |= dSIsAdded
+		}
+		if first+ch.Keys >= sk {
+			flags |= dQIsStored
+		}
+		l.params.addrOptions[0], l.params.addrOptions[1] = start, uint64(first)|uint64(ch.KeyFrags)<<32
+		l.params.addrOptions[2], l.params.addrOptions[3] = sum, uint64(ch.RowFrags)|flags<<32
+		kv := l.kernels[i]
+		kv.Groups[0] = uint32(arith.CeilDiv64(uint64(min(ch.Keys, sk-first)), uint64(kv.Variant.OwnedRows())))
+		if err := l.gradient(c, l.pipelines[i], &kv); err != nil {
+			return err
+		}
+		if err := c.Barrier(); err != nil {
+			return err
+		}
+		if err := l.gradient(c, l.pipelines[i+1], &l.kernels[i+1]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // rests records the kernel of the rests of LSE, which has them and the sinks in place of

@@ -23,6 +23,43 @@ type BackwardKernel struct {
 type chosenBackward struct {
 	problem.BackwardPlan
 	Kernels []BackwardKernel
+	Chunks  BackwardChunks
+}
+
+// BackwardChunks says how dS is kept for chunks of keys; zero: it is not. See
+// shaders/backward_scratch.glsl.
+type BackwardChunks struct {
+	Keys               int    // of a chunk
+	KeyFrags, RowFrags uint32 // of a head in scratch
+	DSBytes, SumBytes  uint64 // of dS, and of dQ in float32; SumBytes is 0 with one chunk
+}
+
+// chunksOf decides whether dS is kept, and for how many keys: as many as fit maxDSBytes.
+func chunksOf(v *BackwardVariant, tier problem.Tier, f fragment, r *BackwardRequest) (c BackwardChunks) {
+	dim, s := max(v.headDim, v.headDimV), &r.Shape
+	switch {
+	case tier != problem.TierCoopMat2 || dim <= minChunkedDim || dim > maxChunkedDim,
+		!r.Want.Q || !r.Want.K || !r.Want.V,
+		r.Options.Lengths != 0 || r.Options.mapRows != 0,
+		f.M != f.N || f.M != f.K || f.M*f.K != 8*f.Subgroup:
+		return c
+	}
+	const rowUnit = 192 // every row tile divides it
+	rows := (s.Sq*s.Group() + rowUnit - 1) / rowUnit * rowUnit
+	heads := uint64(s.B * s.KVHeads())
+	c.Keys = (s.Sk + chunkUnit - 1) / chunkUnit * chunkUnit
+	if most := int(maxDSBytes / (heads * uint64(rows) * 2) / chunkUnit * chunkUnit); c.Keys > most {
+		c.Keys = most
+	}
+	if c.Keys == 0 {
+		return BackwardChunks{}
+	}
+	c.KeyFrags, c.RowFrags = uint32(c.Keys)/f.M, uint32(rows)/f.M
+	c.DSBytes = heads * uint64(rows) * uint64(c.Keys) * 2
+	if c.Keys < s.Sk {
+		c.SumBytes = heads * uint64(rows) * uint64(arith.CeilDiv32(v.headDim, f.K)*f.K) * 4
+	}
+	return c
 }
 
 // BackwardRequest is all that a backward plan depends on.
@@ -130,25 +167,45 @@ func (plan *chosenBackward) chooseKernels(dev *vk.Device, cfg *problem.Config, t
 	if g := r.Shape.Group(); g > 1 {
 		v.Options.packRows = uint32(g)
 	}
+	rowTiles, keyTiles := backwardRowTiles, backwardKeyTiles
+	var f fragment
+	if tier != problem.TierScalar {
+		switch f, reason = pickFragment(caps, tier, cfg.DType); {
+		case reason != "":
+			return reason
+		case r.Want.Bias:
+			return "it computes no gradient of a bias"
+		case r.Options.sparseTokens:
+			return "it takes no sparse tokens"
+		}
+		v.fourStats = false
+	}
+	if plan.Chunks = chunksOf(&v, tier, f, r); plan.Chunks.Keys > 0 {
+		v.storeDS = true
+		plan.ScratchBytes = r.StatRows()*StatBytes + 16 + plan.Chunks.DSBytes + plan.Chunks.SumBytes
+	}
+	chunked := plan.Chunks.Keys > 0
 	kernels := []BackwardKernel(nil)
 	for _, k := range []struct {
 		wanted  bool
 		kernel  backwardKernel
 		outputs string
 		table   []backwardTile
+		coopmat []backwardTableTile
 	}{
-		{true, KernelStats, "stats", nil},
-		{true, KernelLSE, "LSE", backwardRowTiles},
-		{r.Want.Q, KernelDQ, "dQ", backwardRowTiles},
-		{r.Want.K || r.Want.V, KernelDKDV, dKdV(r.Want), backwardKeyTiles},
-		{r.Want.Bias, KernelDBias, "dBias", backwardRowTiles},
-		{r.Want.Sinks, KernelDSinks, "dSinks", nil},
+		{true, KernelStats, "stats", nil, nil},
+		{v.fourStats, KernelLSE, "LSE", rowTiles, nil},
+		{r.Want.Q && !chunked, KernelDQ, "dQ", rowTiles, backwardCoopmatRowTiles},
+		{r.Want.K || r.Want.V, KernelDKDV, dKdV(r.Want), keyTiles, backwardCoopmatKeyTiles},
+		{chunked, KernelDSK, "dQ", rowTiles, backwardAddTiles},
+		{r.Want.Bias, KernelDBias, "dBias", rowTiles, nil},
+		{r.Want.Sinks, KernelDSinks, "dSinks", nil, nil},
 	} {
 		if !k.wanted {
 			continue
 		}
 		one := BackwardKernel{PlanKernel: problem.PlanKernel{Outputs: k.outputs}, Variant: v.forKernel(k.kernel)}
-		if reason = one.choose(&caps.Limits, tier, k.table, r); reason != "" {
+		if reason = one.choose(&caps.Limits, tier, f, k.table, k.coopmat, r); reason != "" {
 			return k.outputs + ": " + reason
 		}
 		kernels = append(kernels, one)
@@ -172,21 +229,31 @@ func dKdV(want tensors.GradientSet) string {
 
 // choose fills in the module, the first tile of the table that is within the device's
 // limits, and the grid, or returns the reason why there is none.
-func (k *BackwardKernel) choose(limits *vk.Limits, tier problem.Tier, table []backwardTile, r *BackwardRequest) (reason string) {
+func (k *BackwardKernel) choose(limits *vk.Limits, tier problem.Tier, f fragment, table []backwardTile, coopmat []backwardTableTile, r *BackwardRequest) (reason string) {
 	v := &k.Variant
 	name := "backward_" + backwardKernelNames[v.Kernel]
-	if table != nil {
+	tiles := []func(){func() {}}
+	switch {
+	case table == nil:
+	case tier == problem.TierScalar:
 		name = fmt.Sprintf("backward_%v_%s", tier, backwardKernelNames[v.Kernel])
+		tiles = nil
+		for _, t := range backwardTiles(limits, table, max(v.headDim, v.headDimV)) {
+			tiles = append(tiles, func() { v.Tile = t })
+		}
+	default:
+		name = fmt.Sprintf("backward_%v_%v_%s", tier, v.dtype, backwardKernelNames[v.Kernel])
+		tiles = nil
+		for _, t := range backwardCoopmatTiles(limits, coopmat, f, v.headDim, v.headDimV) {
+			tiles = append(tiles, func() { v.Coopmat = t })
+		}
 	}
 	v.module = dispatch.ModuleName(name, r.Access)
 	k.Kernel = v.module
-	tiles := []backwardTile{{}}
-	if table != nil {
-		tiles = backwardTiles(limits, table, max(v.headDim, v.headDimV))
-	}
 	reason = "no tile is within the device's invocations"
-	for _, t := range tiles {
-		v.Tile = t
+	for _, set := range tiles {
+		set()
+		t := v.tile()
 		shared, err := v.sharedBytes()
 		switch {
 		case err != nil:
@@ -195,7 +262,7 @@ func (k *BackwardKernel) choose(limits *vk.Limits, tier problem.Tier, table []ba
 			reason = fmt.Sprintf("tile %v needs %d bytes of shared memory, the device has %d", t, shared, limits.MaxSharedBytes)
 			continue
 		}
-		if k.Tile = ""; v.tiled() {
+		if k.Tile = ""; t != nil {
 			k.Tile = t.String()
 		}
 		k.SharedBytes = shared
@@ -214,16 +281,16 @@ func (k *BackwardKernel) setGrid(limits *vk.Limits, r *BackwardRequest) (reason 
 	case KernelStats:
 		k.Workgroups = arith.CeilDiv64(r.StatRows(), uint64(BackwardLocal/v.LanesPerRow()))
 		return ""
-	case KernelLSE, KernelDQ:
+	case KernelLSE, KernelDQ, KernelDSK:
 		packed := max(1, int(v.Options.packRows))
-		grid = [3]uint64{blocks(s.Sq*packed, v.Tile.QTile), uint64(s.Hq / packed), uint64(s.B)}
+		grid = [3]uint64{blocks(s.Sq*packed, v.OwnedRows()), uint64(s.Hq / packed), uint64(s.B)}
 		if r.TotalQ > 0 {
-			grid[0], grid[2] = uint64(r.TotalQ*packed)/uint64(v.Tile.QTile)+uint64(s.B), 1
+			grid[0], grid[2] = uint64(r.TotalQ*packed)/uint64(v.OwnedRows())+uint64(s.B), 1
 		}
 	case KernelDKDV:
-		grid = [3]uint64{blocks(s.Sk, v.Tile.KVTile), uint64(s.KVHeads()), uint64(s.B)}
+		grid = [3]uint64{blocks(s.Sk, v.OwnedRows()), uint64(s.KVHeads()), uint64(s.B)}
 		if r.TotalK > 0 {
-			grid[0], grid[2] = uint64(r.TotalK)/uint64(v.Tile.KVTile)+uint64(s.B), 1
+			grid[0], grid[2] = uint64(r.TotalK)/uint64(v.OwnedRows())+uint64(s.B), 1
 		}
 	case KernelDBias:
 		grid = [3]uint64{blocks(r.Bias[2], v.Tile.QTile) * blocks(s.Sk, v.Tile.KVTile), uint64(r.Bias[1]), uint64(r.Bias[0])}

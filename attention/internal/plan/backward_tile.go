@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 
+	"vkattn/attention/internal/arith"
 	"vkattn/attention/problem"
 	"vkattn/vk"
 )
@@ -71,6 +72,104 @@ func backwardTiles(limits *vk.Limits, table []backwardTile, dim uint32) []backwa
 		tooMany := t.Invocations > limits.MaxInvocations || t.Invocations > limits.MaxWorkGroupSize[0]
 		wide := t.OwnsKeys && dim > 128 && t.KVTile*t.ThreadsX > 2*t.Invocations
 		if !tooMany && !wide {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+// backwardCoopmatTile is a tile of the backward kernels on cooperative matrices
+// (backward_coopmat_q.comp, backward_coopmat_kv.comp). Each subgroup owns MFrags fragments of
+// rows, or of keys in the kernel of dK and dV, alone; a workgroup loops over Stream keys or
+// rows at a time.
+type backwardCoopmatTile struct {
+	fragment
+	Subgroups   uint32 `json:"subgroups" try:"4 8"`
+	MFrags      uint32 `json:"m_frags" const:"M_FRAGS" try:"1 2"`
+	KVTile      uint32 `json:"kv_tile" const:"KV_TILE" try:"16 32 48 64"`         // of the dQ kernel: keys in shared memory
+	RowTile     uint32 `json:"row_tile" const:"ROW_TILE" try:"16 32 48 64"`       // of the dK and dV kernel: rows in shared memory
+	Step        uint32 `json:"kv_step" const:"KV_STEP" try:"16 32"`               // keys or rows of a tile multiplied at a time
+	QSmemChunks uint32 `json:"q_smem_chunks" const:"Q_SMEM_CHUNKS" try:"0 1 2 3"` // of the dK and dV kernel: chunks of K in shared memory
+}
+
+func (t backwardCoopmatTile) LocalSize() uint32    { return t.Subgroups * t.Subgroup }
+func (t backwardCoopmatTile) SubgroupSize() uint32 { return t.Subgroup }
+func (t backwardCoopmatTile) Rows() uint32         { return t.Subgroups * t.MFrags * t.M }
+func (t backwardCoopmatTile) keys() uint32         { return max(t.KVTile, t.RowTile) }
+func (t backwardCoopmatTile) columns() uint32      { return problem.MaxHeadDim }
+func (t backwardCoopmatTile) Splits() int          { return 1 }
+func (t backwardCoopmatTile) describe() string     { return t.String() }
+func (t backwardCoopmatTile) computes(d, dv uint32) bool {
+	return t.MFrags*arith.CeilDiv32(max(d, dv), t.K) <= maxGradientFragments && t.keys()%t.Step == 0
+}
+
+// String returns owned x streamed rows / step, the fragment, subgroups and M fragments.
+func (t backwardCoopmatTile) String() string {
+	s := fmt.Sprintf("%dx%d/%d %dx%d %dsg%d", t.Rows(), t.keys(), t.Step, t.M, t.N, t.Subgroups, t.MFrags)
+	if t.QSmemChunks > 0 {
+		s += fmt.Sprintf(" q%d", t.QSmemChunks)
+	}
+	return s
+}
+
+// maxGradientFragments is how many fragments of a gradient the kernels store.
+const maxGradientFragments = 16
+
+// Tables of the coopmat2 backward kernels, measured on an H200 (docs/backward-log.md): f16,
+// length 4096, no mask, TFLOP/s of the kernel's own products. A tile is subgroups x M
+// fragments x streamed rows / step.
+//
+//	dQ     64: 8x2x64/32 408; 8x2x64/16 392; 8x2x128/16 364; 8x1x64/16 278
+//	      128: 8x1x64/32 342; 8x1x64/64 328; 8x1x64/16 313; 8x1x32/16 282
+//	dK dV  64: 8x2x64/16 q2 375; 4x2x64/16 332; 8x1x64/16 305; 8x2x64/16 q0 285
+//	      128: 8x1x64/16 335; 8x1x48/16 328; 8x1x32/16 310
+var (
+	backwardCoopmatRowTiles = []backwardTableTile{
+		{64, backwardCoopmatTile{Subgroups: 8, MFrags: 2, KVTile: 64, Step: 32}},
+		{128, backwardCoopmatTile{Subgroups: 8, MFrags: 1, KVTile: 64, Step: 32}},
+		{256, backwardCoopmatTile{Subgroups: 8, MFrags: 1, KVTile: 32, Step: 16}},
+		{256, backwardCoopmatTile{Subgroups: 4, MFrags: 1, KVTile: 16, Step: 16}},
+	}
+	backwardCoopmatKeyTiles = []backwardTableTile{
+		{64, backwardCoopmatTile{Subgroups: 8, MFrags: 2, RowTile: 64, Step: 16, QSmemChunks: 2}},
+		{128, backwardCoopmatTile{Subgroups: 8, MFrags: 1, RowTile: 64, Step: 16}},
+		{256, backwardCoopmatTile{Subgroups: 8, MFrags: 1, RowTile: 32, Step: 16}},
+		{256, backwardCoopmatTile{Subgroups: 4, MFrags: 1, RowTile: 16, Step: 16}},
+	}
+)
+
+// backwardAddTiles are the tiles of dQ += dS K, KVTile keys at a time; TFLOP/s as above. With
+// them, head dims in (minChunkedDim, maxChunkedDim] keep dS for a chunk of keys.
+//
+//	128: 4x2x64/16 260; 8x2x64/16 255; 8x2x32/32 230
+var backwardAddTiles = []backwardTableTile{
+	{128, backwardCoopmatTile{Subgroups: 4, MFrags: 2, KVTile: 64, Step: 16}},
+	{256, backwardCoopmatTile{Subgroups: 4, MFrags: 1, KVTile: 32, Step: 16}},
+}
+
+const (
+	minChunkedDim, maxChunkedDim = 64, 128
+
+	chunkUnit  = 256     // divides the keys of a chunk; the keys of a workgroup divide it
+	maxDSBytes = 1 << 30 // of dS of a chunk
+)
+
+// backwardTableTile is a tile without a fragment for head dims up to maxDim.
+type backwardTableTile struct {
+	maxDim uint32
+	backwardCoopmatTile
+}
+
+// backwardCoopmatTiles lists the tiles of a table for a head dim and a fragment that the
+// device has, best first.
+func backwardCoopmatTiles(limits *vk.Limits, table []backwardTableTile, f fragment, d, dv uint32) []backwardCoopmatTile {
+	var list []backwardCoopmatTile
+	for _, row := range table {
+		t := row.backwardCoopmatTile
+		t.fragment = f
+		t.Step = max(t.Step, f.N)
+		t.QSmemChunks = min(t.QSmemChunks*16/f.K, arith.CeilDiv32(d, f.K)-1)
+		if max(d, dv) <= row.maxDim && t.computes(d, dv) && t.LocalSize() <= min(limits.MaxInvocations, limits.MaxWorkGroupSize[0]) {
 			list = append(list, t)
 		}
 	}

@@ -19,13 +19,14 @@ const (
 	KernelLSE                          // what float32 rounds off LSE
 	KernelDQ                           // dQ
 	KernelDKDV                         // dK and dV
+	KernelDSK                          // dQ += dS K
 	KernelDBias                        // dBias
 	KernelDSinks                       // dSinks
 	backwardKernels
 )
 
 // backwardKernelNames are the parts of module names that name the kernels.
-var backwardKernelNames = [backwardKernels]string{"delta", "lse", "q", "kv", "bias", "sinks"}
+var backwardKernelNames = [backwardKernels]string{"delta", "lse", "q", "kv", "add", "bias", "sinks"}
 
 // BackwardLocal is the workgroup size of the kernels of row statistics and of dSinks, which
 // every device has.
@@ -35,8 +36,9 @@ const BackwardLocal = 128
 type BackwardVariant struct {
 	Kernel     backwardKernel
 	module     string
-	onCPU      bool         // as Variant.onCPU
-	Tile       backwardTile // zero: the kernel has none
+	onCPU      bool                // as Variant.onCPU
+	Tile       backwardTile        // of the scalar kernels; zero: the kernel has none
+	Coopmat    backwardCoopmatTile // of the coopmat kernels; zero: as Tile
 	dtype      problem.DType
 	headDim    uint32
 	headDimV   uint32
@@ -45,19 +47,45 @@ type BackwardVariant struct {
 	dLSE       bool
 	accumulate bool
 	dK, dV     bool // with KernelDKDV: the outputs
+	storeDS    bool // with KernelDKDV: dS is kept for KernelDSK
 	sumQueries bool // with KernelDBias: the bias has one row
 	fourStats  bool // with KernelStats and KernelDSinks: see shaders/backward_stats.glsl
 	Options    Options
 }
 
-func (v *BackwardVariant) tiled() bool { return v.Tile != backwardTile{} }
+// tile is the tile of v, nil if it has none.
+func (v *BackwardVariant) tile() tile {
+	switch {
+	case v.Tile != backwardTile{}:
+		return v.Tile
+	case v.Coopmat != backwardCoopmatTile{}:
+		return v.Coopmat
+	}
+	return nil
+}
 
 // localSize returns the workgroup size.
 func (v *BackwardVariant) localSize() uint32 {
-	if v.tiled() {
-		return v.Tile.LocalSize()
+	if t := v.tile(); t != nil {
+		return t.LocalSize()
 	}
 	return BackwardLocal
+}
+
+// OwnedRows returns the rows, or the keys of the kernel of dK and dV, that a workgroup owns.
+func (v *BackwardVariant) OwnedRows() uint32 {
+	switch {
+	case v.Coopmat != backwardCoopmatTile{}:
+		return v.Coopmat.Rows()
+	case v.Kernel == KernelDKDV:
+		return v.Tile.KVTile
+	}
+	return v.Tile.QTile
+}
+
+// TileRows returns the most query rows that a workgroup addresses from one position.
+func (v *BackwardVariant) TileRows() uint32 {
+	return max(v.Tile.QTile, v.Coopmat.Rows(), v.Coopmat.RowTile)
 }
 
 // LanesPerRow returns how many invocations of the kernel of row statistics share a row:
@@ -73,8 +101,13 @@ func (v *BackwardVariant) LanesPerRow() uint32 {
 // constants returns the specialization constants of a variant. No other code makes them.
 func (v *BackwardVariant) constants() map[uint32]uint32 {
 	c := map[uint32]uint32{shaders.ConstLocalSize: v.localSize()}
-	if v.tiled() {
-		tileConstants(v.Tile, c)
+	if t := v.tile(); t != nil {
+		tileConstants(t, c)
+	}
+	if v.Coopmat.Subgroup != 0 {
+		c[shaders.ConstSubgroupBarrier] = dispatch.BoolConstant(!v.onCPU)
+	} else {
+		c[shaders.ConstDtype] = uint32(v.dtype)
 	}
 	v.Options.constants(c)
 	align := func(id uint32, tensor int) {
@@ -90,13 +123,13 @@ func (v *BackwardVariant) constants() map[uint32]uint32 {
 	align(shaders.ConstAlignDv, tensors.BackwardDV)
 	align(shaders.ConstAlignDx, tensors.BackwardDQ)
 	align(shaders.ConstAlignDx, tensors.BackwardDK)
-	c[shaders.ConstDtype] = uint32(v.dtype)
 	c[shaders.ConstHeadDim], c[shaders.ConstHeadDimV] = v.headDim, v.headDimV
 	c[shaders.ConstCausal] = dispatch.BoolConstant(v.causal)
 	c[shaders.ConstStatLanes] = v.LanesPerRow()
 	c[shaders.ConstHasDlse] = dispatch.BoolConstant(v.dLSE)
 	c[shaders.ConstAccumulate] = dispatch.BoolConstant(v.accumulate)
 	c[shaders.ConstHasDk], c[shaders.ConstHasDv] = dispatch.BoolConstant(v.dK), dispatch.BoolConstant(v.dV)
+	c[shaders.ConstStoreDs] = dispatch.BoolConstant(v.storeDS)
 	c[shaders.ConstSumQueries] = dispatch.BoolConstant(v.sumQueries)
 	c[shaders.ConstFourStats] = dispatch.BoolConstant(v.fourStats)
 	return c
@@ -135,8 +168,10 @@ func (v BackwardVariant) Pipeline(*problem.Config) (*vk.PipelineDesc, error) {
 		return nil, err
 	}
 	desc.Name = fmt.Sprintf("%s %v d%d/%d", v.module, v.dtype, v.headDim, v.headDimV)
-	if v.tiled() {
-		desc.Name += " " + v.Tile.String()
+	if t := v.tile(); t != nil {
+		desc.Name += " " + t.String()
+		desc.SubgroupSize = t.SubgroupSize()
+		desc.FullSubgroups = desc.SubgroupSize != 0
 	}
 	return desc, nil
 }
@@ -160,11 +195,11 @@ func (v BackwardVariant) forKernel(k backwardKernel) BackwardVariant {
 	if k != KernelStats && k != KernelDSinks {
 		v.fourStats = false
 	}
-	if k != KernelDQ && k != KernelDKDV {
+	if k != KernelDQ && k != KernelDKDV && k != KernelDSK {
 		v.accumulate = false
 	}
 	if k != KernelDKDV {
-		v.dK, v.dV = false, false
+		v.dK, v.dV, v.storeDS = false, false, false
 	}
 	if k != KernelDBias {
 		v.sumQueries = false
@@ -178,6 +213,8 @@ func (v BackwardVariant) forKernel(k backwardKernel) BackwardVariant {
 		v.Options.sinks = sinks
 	case KernelDQ:
 		keep(tensors.BackwardQ, tensors.BackwardK, tensors.BackwardV, tensors.BackwardDO, tensors.BackwardDQ)
+	case KernelDSK:
+		keep(tensors.BackwardK, tensors.BackwardDQ)
 	case KernelDKDV:
 		dX, dV := v.align[tensors.BackwardDK], v.align[tensors.BackwardDV]
 		keep(tensors.BackwardQ, tensors.BackwardK, tensors.BackwardV, tensors.BackwardDO)
