@@ -115,7 +115,22 @@ func backwardCasesOf(t *testing.T, s *session, tt cases.Target) (some []cases.Ca
 				all = append(all, c)
 			}
 		}
+		if tt.Tier != attention.TierCPU && testlevel.Get() == testlevel.Full {
+			all = everyNth(all, backwardShare, which)
+		}
 		some = append(some, s.levelShareOf(tt, all)...)
+	}
+	return some
+}
+
+// backwardShare divides the cases that make test-full gives to each driver and storage
+// type: a case has up to six pipelines, and a driver on the CPU compiles for seconds. The
+// CPU tier has all cases there, and a GPU at level all.
+const backwardShare = 20
+
+func everyNth(all []cases.Case, n, first int) (some []cases.Case) {
+	for i := first; i < len(all); i += n {
+		some = append(some, all[i])
 	}
 	return some
 }
