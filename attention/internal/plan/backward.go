@@ -26,7 +26,7 @@ type chosenBackward struct {
 	Chunks  BackwardChunks
 }
 
-// BackwardChunks says how dS is kept for chunks of keys; zero: it is not. See
+// BackwardChunks says how dS is stored for chunks of keys; zero: it is not stored. See
 // shaders/backward_scratch.glsl.
 type BackwardChunks struct {
 	Keys               int    // of a chunk
@@ -34,7 +34,7 @@ type BackwardChunks struct {
 	DSBytes, SumBytes  uint64 // of dS, and of dQ in float32; SumBytes is 0 with one chunk
 }
 
-// chunksOf decides whether dS is kept, and for how many keys: as many as fit maxDSBytes.
+// chunksOf decides whether dS is stored, and for how many keys: as many as fit maxDSBytes.
 func chunksOf(v *BackwardVariant, tier problem.Tier, f fragment, r *BackwardRequest) (c BackwardChunks) {
 	dim, s := max(v.headDim, v.headDimV), &r.Shape
 	switch {
