@@ -47,7 +47,7 @@ type BackwardVariant struct {
 	dLSE       bool
 	accumulate bool
 	dK, dV     bool // with KernelDKDV: the outputs
-	storeDS    bool // with KernelDKDV: dS is kept for KernelDSK
+	storeDS    bool // with KernelDKDV: dS is stored for KernelDSK
 	sumQueries bool // with KernelDBias: the bias has one row
 	fourStats  bool // with KernelStats and KernelDSinks: see shaders/backward_stats.glsl
 	Options    Options
