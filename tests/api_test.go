@@ -192,8 +192,8 @@ var accuracyPackage = apiwalk.Package{
 	Name: "accuracy", Folder: "../attention/accuracy", Matches: sentinels, Trials: 100,
 	Functions: map[string]any{"Forward": accuracy.Forward, "ForwardLSE": accuracy.ForwardLSE, "Gradient": accuracy.Gradient,
 		"Judge": accuracy.Judge, "Low": accuracy.Low, "LowBackward": accuracy.LowBackward, "NewEstimate": accuracy.NewEstimate, "Noise": accuracy.Noise,
-		"Sample": accuracy.Sample, "SampleArgs": accuracy.SampleArgs, "Verify": accuracy.Verify},
-	Types: []any{accuracy.Estimate{}, accuracy.Report{}, accuracy.Stats{}, accuracy.Verdict{}},
+		"Sample": accuracy.Sample, "SampleArgs": accuracy.SampleArgs, "Verify": accuracy.Verify, "VerifyBackward": accuracy.VerifyBackward, "VerifyBackwardBytes": accuracy.VerifyBackwardBytes},
+	Types: []any{accuracy.BackwardVerdict{}, accuracy.Estimate{}, accuracy.GradientReport{}, accuracy.Report{}, accuracy.Stats{}, accuracy.Verdict{}},
 }
 
 var halfPackage = apiwalk.Package{

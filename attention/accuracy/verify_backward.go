@@ -252,11 +252,16 @@ func (g *gradientCheck) judge(r *gradientRows) {
 }
 
 // Pass reports whether all rules hold for a gradient, or it was not judged.
-func (r *GradientReport) Pass() bool { return r.Unjudged != "" || r.notZero == 0 && r.Report.Pass() }
+func (r *GradientReport) Pass() bool {
+	return r != nil && (r.Unjudged != "" || r.notZero == 0 && r.Report.Pass())
+}
 
 // Reasons says what failed and where; it is empty if the gradient passes.
 func (r *GradientReport) Reasons() (why []string) {
-	if r.Pass() {
+	switch {
+	case r == nil:
+		return []string{"nothing was judged"}
+	case r.Pass():
 		return nil
 	}
 	if r.notZero > 0 {
@@ -273,6 +278,9 @@ func (r *GradientReport) Reasons() (why []string) {
 
 // Pass reports whether all gradients that were judged pass, and any was.
 func (v *BackwardVerdict) Pass() bool {
+	if v == nil {
+		return false
+	}
 	judged := false
 	for i := range v.Gradients {
 		if !v.Gradients[i].Pass() {
@@ -285,6 +293,9 @@ func (v *BackwardVerdict) Pass() bool {
 
 // Worst returns the largest error and NMSE of the gradients.
 func (v *BackwardVerdict) Worst() (maxError, nmse float64) {
+	if v == nil {
+		return 0, 0
+	}
 	for i := range v.Gradients {
 		w := &v.Gradients[i].Whole
 		maxError, nmse = max(maxError, w.Max), max(nmse, w.NMSE)
