@@ -223,7 +223,7 @@ func (w *cpuWorker) begin(g *cpuGroup, b, kv int, first, n int64) {
 // attend adds the worker's KV tile to a group.
 func (w *cpuWorker) attend(g *cpuGroup, b, kv int) {
 	c, t := w.call, &w.tile
-	job := simd.Tile{Keys: t.keys, Slots: t.slots, Scale: c.scale, Softcap: c.softcap, ALiBi: c.a.ALiBi.Given()}
+	job := simd.Tile{Keys: t.keys, Scale: c.scale, Softcap: c.softcap, ALiBi: c.a.ALiBi.Given()}
 	if !t.cut(&job, g) {
 		return
 	}

@@ -9,9 +9,9 @@ import (
 )
 
 // cpuTile is the loop over the KV tiles of a sequence and key head. It gathers keys from
-// any layout. Tiles begin at multiples of simd.Keys in the sequence or in the list of
-// sparse tokens, whatever the rows of a block attend to. So a row meets the same tiles in
-// any block.
+// any layout. Tiles begin at multiples of simd.Keys in the sequence, and in lists of sparse
+// tokens at entries that depend on the list alone. So a row meets the same tiles in any
+// block.
 type cpuTile struct {
 	call    *cpuCall
 	b, kv   int
@@ -19,7 +19,6 @@ type cpuTile struct {
 	at, end int // the next key of the sequence or entry of the list, and the end
 
 	keys   []int32 // of the tile, in [lo, hi)
-	slots  []int32 // of the keys in the tile, whatever lo and hi are
 	buffer []int32
 	loaded bool
 	k, v   cpuRowsOf
@@ -39,7 +38,7 @@ type cpuRowsOf struct {
 }
 
 func (t *cpuTile) init(call *cpuCall, keys int) {
-	*t = cpuTile{call: call, slots: make([]int32, 0, keys), buffer: make([]int32, keys)}
+	*t = cpuTile{call: call, buffer: make([]int32, keys)}
 	t.k.init(&call.k, call.a.K.Host, call.cfg.HeadDim, keys)
 	t.v.init(&call.v, call.a.V.Host, call.cfg.ValueDim(), keys)
 }
@@ -63,21 +62,40 @@ func (t *cpuTile) begin(b, kv, lo, hi int) {
 // next moves to the next tile; it returns false after the last.
 func (t *cpuTile) next() bool {
 	t.loaded = false
-	for t.keys, t.slots = t.buffer[:0], t.slots[:0]; t.at < t.end && len(t.keys) == 0; t.at += simd.Keys {
+	sparse := t.call.a.SparseTokens != nil
+	for t.keys = t.buffer[:0]; t.at < t.end && len(t.keys) == 0; {
 		end := min(t.at+simd.Keys, t.end)
-		if list := t.call.a.SparseTokens; list != nil {
-			for i := t.at; i < end; i++ {
-				if key := tensors.IntAt(&list.Tokens, i); key >= t.lo && key < t.hi {
-					t.keys, t.slots = append(t.keys, int32(key)), append(t.slots, int32(i-t.at))
-				}
+		if sparse {
+			end = t.wholeSums(end)
+		}
+		for i := t.at; i < end; i++ {
+			key := i
+			if sparse {
+				key = t.token(i)
 			}
-			continue
+			if key >= t.lo && key < t.hi {
+				t.keys = append(t.keys, int32(key))
+			}
 		}
-		for key := max(t.at, t.lo); key < end; key++ {
-			t.keys, t.slots = append(t.keys, int32(key)), append(t.slots, int32(key-t.at))
-		}
+		t.at = end
 	}
 	return len(t.keys) > 0
+}
+
+func (t *cpuTile) token(entry int) int { return tensors.IntAt(&t.call.a.SparseTokens.Tokens, entry) }
+
+// wholeSums moves the end of a tile in a list back to between two sums of values, so that
+// a list has the same sums as a mask of its keys.
+func (t *cpuTile) wholeSums(end int) int {
+	if end == t.end {
+		return end
+	}
+	for e := end; e > t.at; e-- {
+		if t.token(e-1)/simd.Summed != t.token(e)/simd.Summed {
+			return e
+		}
+	}
+	return end // the list is not sorted
 }
 
 // cut sets which keys of the tile the rows of a group attend to. It returns false if they

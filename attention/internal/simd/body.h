@@ -42,10 +42,7 @@
 #define NOINLINE __attribute__((noinline))
 #define UNROLL _Pragma("GCC unroll 32")
 
-enum {
-	LANES = VECTORS * VL,
-	SUMMED = 32, // slots of a tile whose values are summed before they are added to O
-};
+enum { LANES = VECTORS * VL };
 
 #define LOG2E 0x1.715476p+0f
 #define LOG2E_LOW 0x1.4ae0cp-26f
@@ -535,13 +532,12 @@ INLINE void softmax(const int nv, const simd_tile *t, float *o, float *s, float 
 		accumulate(nv, false, from, to, t->dv, p, v, t->v_stride, o); \
 	} \
 	static void attend_##suffix(const simd_tile *t, const float *q, float *o, float *s, float *state, const int32_t *span, \
-		const double *position, const float *k, const float *v, const int32_t *keys, const int32_t *slots, const float *bias, \
-		const int32_t *mask) { \
+		const double *position, const float *k, const float *v, const int32_t *keys, const float *bias, const int32_t *mask) { \
 		scores_##suffix(t, q, k, s); \
 		if (t->softcap != 0 || t->bias || t->alibi) modify(t, s, state + SIMD_SLOPE * LANES, position, keys, bias); \
 		softmax_##suffix(t, o, s, state, span, keys, mask); \
 		for (int32_t from = t->from, to; from < t->to; from = to) { \
-			for (to = from + 1; to < t->to && slots[to] / SUMMED == slots[from] / SUMMED;) to++; \
+			for (to = from + 1; to < t->to && keys[to] / SIMD_SUMMED == keys[from] / SIMD_SUMMED;) to++; \
 			(t->full_from <= from && to <= t->full_to ? full_##suffix : masked_##suffix)(t, from, to, s, v, o); \
 		} \
 	}
@@ -551,9 +547,8 @@ STEPS(all, VECTORS)
 
 // attend adds the keys of a tile to the rows of a group.
 static void attend(const simd_tile *t, const float *q, float *o, float *s, float *state, const int32_t *span,
-	const double *position, const float *k, const float *v, const int32_t *keys, const int32_t *slots, const float *bias,
-	const int32_t *mask) {
-	(t->vectors == 1 ? attend_one : attend_all)(t, q, o, s, state, span, position, k, v, keys, slots, bias, mask);
+	const double *position, const float *k, const float *v, const int32_t *keys, const float *bias, const int32_t *mask) {
+	(t->vectors == 1 ? attend_one : attend_all)(t, q, o, s, state, span, position, k, v, keys, bias, mask);
 }
 
 // finish divides O by the row sums, a sink's share in them, and stores its rows.

@@ -9,7 +9,10 @@
 #error "tensors are little-endian, and the kernels read them as they lie"
 #endif
 
-enum { SIMD_KEYS = 128 }; // of a KV tile
+enum {
+	SIMD_KEYS = 128,  // of a KV tile
+	SIMD_SUMMED = 32, // consecutive keys of a sequence whose values are summed before they are added to O
+};
 
 // Storage types of rows.
 enum { SIMD_F16, SIMD_BF16, SIMD_F32, SIMD_INT8, SIMD_FP8, SIMD_Q8_0, SIMD_Q4_0 };
@@ -70,7 +73,7 @@ typedef struct {
 
 	void (*pack_q)(float *q, const uint8_t *base, const int64_t *at, int32_t vectors, int32_t d, int32_t type);
 	void (*attend)(const simd_tile *t, const float *q, float *o, float *s, float *state, const int32_t *span,
-		const double *position, const float *k, const float *v, const int32_t *keys, const int32_t *slots, const float *bias,
+		const double *position, const float *k, const float *v, const int32_t *keys, const float *bias,
 		const int32_t *mask);
 	void (*finish)(float *o, float *state, uint8_t *base, const int64_t *at, int32_t rows, int32_t vectors, int32_t dv,
 		int32_t type);

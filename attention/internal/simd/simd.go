@@ -35,9 +35,9 @@ static void simd_pack_q(const simd_kernels *k, float *q, const void *base, const
 	k->pack_q(q, base, at, vectors, d, type);
 }
 static void simd_attend(const simd_kernels *k, const simd_tile *t, const float *q, float *o, float *s, float *state,
-	const int32_t *span, const double *position, const void *keys_k, const void *keys_v, const int32_t *keys, const int32_t *slots,
+	const int32_t *span, const double *position, const void *keys_k, const void *keys_v, const int32_t *keys,
 	const float *bias, const int32_t *mask) {
-	k->attend(t, q, o, s, state, span, position, keys_k, keys_v, keys, slots, bias, mask);
+	k->attend(t, q, o, s, state, span, position, keys_k, keys_v, keys, bias, mask);
 }
 static void simd_finish(const simd_kernels *k, float *o, float *state, void *base, const int64_t *at, int32_t rows,
 	int32_t vectors, int32_t dv, int32_t type) {
@@ -74,6 +74,10 @@ var minusInf = float32(math.Inf(-1))
 
 // Keys is the largest number of keys of a KV tile.
 const Keys = C.SIMD_KEYS
+
+// Summed is how many consecutive keys of a sequence have their values summed before they are
+// added to O. Tiles end between such sums.
+const Summed = C.SIMD_SUMMED
 
 // Type is the storage type of a row.
 type Type int32
@@ -171,7 +175,6 @@ func (g *Group) Finish(o []byte, t Type, n int) {
 // Tile is a KV tile and the part of it that a group attends to. Keys count from its first.
 type Tile struct {
 	Keys             []int32 // positions of the keys in their sequence; Group.Span limits them
-	Slots            []int32 // of the keys in a full tile, ascending: which values are summed before they are added to O
 	K, V             unsafe.Pointer
 	KStride, VStride int // float32 elements from key to key
 	From, To         int // keys that any lane attends to
@@ -194,7 +197,7 @@ func (g *Group) Attend(t *Tile, scores []float32) {
 		c.full_from, c.full_to = c.to, c.to
 	}
 	C.simd_attend(g.kernels.c, &c, floats(g.q), floats(g.o), floats(scores), floats(g.state), ints(g.Span),
-		(*C.double)(unsafe.SliceData(g.Position)), t.K, t.V, ints(t.Keys), ints(t.Slots), floats(t.Bias), ints(t.Mask))
+		(*C.double)(unsafe.SliceData(g.Position)), t.K, t.V, ints(t.Keys), floats(t.Bias), ints(t.Mask))
 }
 
 // ReadBias gathers the biases of the group's rows at the given keys into dst, Keys times Lanes.

@@ -96,7 +96,7 @@ func TestOneKeyIsItsValueRounded(t *testing.T) {
 				g.Begin(q, F32)
 				key := []float32{1, 1}
 				g.Attend(&Tile{
-					Keys: []int32{0}, Slots: []int32{0}, K: unsafe.Pointer(&key[0]), V: unsafe.Pointer(&value[0]), KStride: 2, VStride: dv,
+					Keys: []int32{0}, K: unsafe.Pointer(&key[0]), V: unsafe.Pointer(&value[0]), KStride: 2, VStride: dv,
 					To: 1, FullTo: 1, Scale: 1,
 				}, make([]float32, Keys*k.Lanes))
 				want, got := make([]byte, dv*c.size), make([]byte, dv*c.size+1)
