@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Fetches what the tests need and most machines lack: a glslc that supports cooperative
 # matrices, Vulkan headers that declare them, and Vulkan drivers that run without a GPU. On
-# request it also fetches nvcc, which only changes of the CUDA kernels need, and libEGL,
-# which gpu-bundle.sh copies to machines whose NVIDIA driver lacks it.
+# request it also fetches nvcc, which only changes of the CUDA kernels need, libEGL, which
+# gpu-bundle.sh copies to machines whose NVIDIA driver lacks it, and a headless browser, which
+# takes the screenshots of "make report-check".
 #
 #   deps.sh glslc|headers|lavapipe|lavapipe-old|swiftshader
 #                                                     fetch one component
 #   deps.sh nvcc                                      fetch the CUDA compiler (1 GB; non-free)
 #   deps.sh egl                                       fetch libEGL and libGLdispatch
-#   deps.sh all                                       fetch every component except nvcc and egl
+#   deps.sh chromium                                  fetch headless Chromium (100 MB)
+#   deps.sh all                                       fetch every component except nvcc, egl and chromium
 #   deps.sh versions                                  one line per component
 #   deps.sh path <component>                          its root, or "system"
 #   deps.sh bin                                       the folder of the wrappers
@@ -18,7 +20,7 @@
 # Everything is stored in the folder deps/ of the user's cache ($VKATTN_CACHE, else
 # $XDG_CACHE_HOME/vkattn, else ~/.cache/vkattn):
 #
-#   bin/      wrappers: glslc, spirv-val, spirv-dis, spirv-opt, nvcc
+#   bin/      wrappers: glslc, spirv-val, spirv-dis, spirv-opt, nvcc, chromium
 #   roots/    one unpacked tree per component, with the file .versions
 #   icd/      generated Vulkan driver manifests
 #
@@ -136,8 +138,16 @@ recipe() {
 		shown=(libegl1)
 		elsewhere=libegl1
 		;;
+	chromium)
+		# The browser without a window. It runs in its tree, on the tree's C library.
+		suites=(bookworm trixie sid)
+		packages=(chromium-headless-shell fonts-dejavu-core)
+		probe=usr/lib/chromium/chromium-headless-shell
+		shown=(chromium-headless-shell)
+		elsewhere='chromium or chromium-headless-shell, and set CHROMIUM'
+		;;
 	*)
-		say "unknown component: $1 (known: ${components[*]} nvcc egl)"
+		say "unknown component: $1 (known: ${components[*]} nvcc egl chromium)"
 		exit 2
 		;;
 	esac
@@ -197,6 +207,25 @@ write_nvcc() {
 	mv -f "$tmp" "$deps/bin/nvcc"
 }
 
+# The browser starts processes of its own with the same loader. Its fonts and the
+# configuration that finds them are in the tree.
+write_chromium() {
+	local root=$deps/roots/chromium tmp
+	mkdir -p "$deps/bin"
+	cat >"$root/fonts.conf" <<-CONF
+		<?xml version="1.0"?>
+		<fontconfig><dir>$root/usr/share/fonts</dir><cachedir>$root/fonts-cache</cachedir></fontconfig>
+	CONF
+	tmp=$(mktemp "$deps/bin/.chromium.XXXXXX")
+	cat >"$tmp" <<-WRAPPER
+		#!/bin/sh
+		export FONTCONFIG_FILE='$root/fonts.conf'
+		exec '$root/$ldso' --library-path '$root/usr/lib/$triple' '$root/usr/lib/chromium/chromium-headless-shell' "\$@"
+	WRAPPER
+	chmod 755 "$tmp"
+	mv -f "$tmp" "$deps/bin/chromium"
+}
+
 # Drivers of the system's own packages, for distributions that nothing is fetched on.
 system_manifest() { # <lvp|radeon>
 	local f
@@ -220,6 +249,7 @@ on_system() { # <component>: does the system itself provide it?
 	swiftshader) [[ -n ${VKATTN_SWIFTSHADER-} && -r ${VKATTN_SWIFTSHADER-} ]] ;;
 	egl) ldconfig -p 2>/dev/null | grep -q 'libEGL\.so\.1' ;;
 	nvcc) command -v nvcc >/dev/null || [[ -x ${CUDA_HOME-}/bin/nvcc ]] ;;
+	chromium) command -v chromium >/dev/null || command -v chromium-headless-shell >/dev/null ;;
 	esac
 }
 
@@ -280,6 +310,7 @@ fetch() { # <component>
 				exec 9>&-
 				[[ $component == glslc ]] && write_wrappers
 				[[ $component == nvcc ]] && write_nvcc
+				[[ $component == chromium ]] && write_chromium
 				rm -f "$deps/why/$component"
 				say "$(describe "$component") [$((SECONDS - start)) s]"
 				return 0
@@ -327,7 +358,7 @@ main() {
 		done
 		return "$rc"
 		;;
-	glslc | headers | lavapipe | lavapipe-old | swiftshader | nvcc | egl) (fetch "$command") ;;
+	glslc | headers | lavapipe | lavapipe-old | swiftshader | nvcc | egl | chromium) (fetch "$command") ;;
 	versions) for c in "${components[@]}"; do describe "$c"; done ;;
 	runners) printf '%s\n' "${runners[@]}" ;;
 	bin) printf '%s\n' "$deps/bin" ;;

@@ -29,6 +29,7 @@ type benchFlags struct {
 	minTime                                                   time.Duration
 	suite, variant, ablate, kernels                           string
 	peers, save                                               []string
+	monitor                                                   string // file of --monitor
 	peerTimeout                                               time.Duration
 	seed                                                      uint64
 	baselines, passes                                         string
@@ -116,6 +117,7 @@ memory, 4 device failure` + signalHelp,
 	f.StringVar(&o.variant, "variant", "", "`list` of steps of the ladder of kernel versions, v1 to v8, or all")
 	f.StringVar(&o.ablate, "ablate", "", "`list` of what to leave out, one row each: none, softmax, barrier, load")
 	f.StringArrayVar(&o.save, "save", nil, saveUsage)
+	f.StringVar(&o.monitor, "monitor", "", monitorUsage)
 	var baselines []string
 	for _, f := range bench.Baselines {
 		baselines = append(baselines, string(f.Baseline))
@@ -178,9 +180,14 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	if err != nil {
 		return err
 	}
-	clock, stopClock := bench.OpenClock(dev)
-	defer stopClock()
-	b := &bench.Bench{Clock: clock, Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Repeats: o.repeats, MinTime: o.minTime,
+	var set outfile.Set
+	defer a.flushed(&set)()
+	sampler, stopSampler, err := a.openMonitor(&set, o.monitor, dev)
+	defer stopSampler()
+	if err != nil {
+		return err
+	}
+	b := &bench.Bench{Monitor: sampler, Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Repeats: o.repeats, MinTime: o.minTime,
 		Specs: bench.Specs(tiers, plan.kernels, plan.variants, plan.ablations), Baselines: plan.chosenBaselines()}
 	info := runInfo(dev, o.seed)
 	info.Suite, info.Baselines = o.suite, b.BaselineNames(problems)
@@ -188,8 +195,6 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 		b.Peers = append(b.Peers, p)
 		info.Peers = append(info.Peers, p.Info())
 	}
-	var set outfile.Set
-	defer a.flushed(&set)()
 	printer := func(f bench.Format, w io.Writer) bench.Printer[*bench.Row] { return bench.NewPrinter(f, w, info) }
 	files, err := openSaved(&set, plan.saved, printer)
 	if err != nil {
@@ -199,6 +204,9 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	b.Progress, b.Done = bar.say, bar.step
 	all, err := measure(ctx, b, problems, bench.Printers(append(files, printer(plan.format, a.stdout))...), info)
 	bar.end()
+	if err == nil {
+		err = stopSampler()
+	}
 	if err == nil {
 		err = commitRows(ctx, &set, len(all.list))
 	}
@@ -232,7 +240,7 @@ func (a *app) benchDevice(name string, tiers []attention.Tier) (*vk.Device, erro
 }
 
 func runInfo(dev *vk.Device, seed uint64) *bench.RunInfo {
-	info := &bench.RunInfo{Program: "vkattn", Version: buildVersion(), Started: time.Now().UTC().Truncate(time.Second),
+	info := &bench.RunInfo{Program: "vkattn", Version: buildVersion(), Environment: environment(), Started: time.Now().UTC().Truncate(time.Second),
 		Seed: seed, CPU: cpuLabel(), Device: bench.Device{Name: "cpu"}}
 	if dev != nil {
 		d := dev.Info()

@@ -85,6 +85,11 @@ func (g *group) backward(ctx context.Context, s Spec) (*candidate, *Row) {
 		return nil, g.stop(row, err)
 	}
 	row.backwardPlan(&plan)
+	kernels := make([]string, len(plan.Kernels))
+	for i, k := range plan.Kernels {
+		kernels[i] = k.Kernel
+	}
+	row.SPIRV = modules(dev, kernels...)
 	out, err := p.runner.gradients(ctx, w)
 	if err != nil {
 		return nil, g.stop(row, err)

@@ -9,6 +9,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/flagtext"
+	"vkattn/cmd/vkattn/internal/monitor"
 	"vkattn/vk"
 )
 
@@ -26,8 +27,8 @@ type Bench struct {
 	Repeats int           // timed runs of a row; 0: DefaultRepeats, or fewer if they are slow
 	MinTime time.Duration // least total time of the runs of a row
 
-	// Clock reads the clocks of the GPU; nil: they are not known.
-	Clock func() *Clock
+	// Monitor reads the clocks of the GPU; nil: they are not known.
+	Monitor *monitor.Sampler
 	// Progress is called with a text for a progress bar. It may be nil.
 	Progress func(text string)
 	// Done is called after each row.

@@ -124,6 +124,7 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 		return nil, g.stop(row, err)
 	}
 	row.plan(plan, s)
+	row.SPIRV = modules(dev, plan.Kernel)
 	if s.Baseline != "" || !g.problem.Plain() {
 		row.Memory = p.data.bytes()
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"vkattn/cmd/vkattn/internal/monitor"
 )
 
 // How a row is timed.
@@ -27,6 +29,7 @@ type candidate struct {
 	times []time.Duration
 	total time.Duration
 	each  time.Duration // the last run
+	gpu   monitor.Record
 }
 
 // time measures the candidates in rounds.
@@ -98,7 +101,7 @@ func (g *group) batch(ctx context.Context, c *candidate) error {
 	if c.each < batchTime/4 {
 		lead = 1
 	}
-	times, err := c.run(ctx, lead+n)
+	times, err := g.watched(ctx, c, lead+n)
 	if err != nil {
 		return err
 	}
@@ -139,9 +142,7 @@ func (g *group) finish(c *candidate) {
 	for _, t := range c.times {
 		r.Samples = append(r.Samples, float64(t.Nanoseconds())/1e6)
 	}
-	if g.Clock != nil && !c.onCPU {
-		r.Clock = g.Clock()
-	}
+	g.clocks(c)
 	r.Ms = Summarize(r.Samples)
 	speed := TFLOPs(g.problem, r.Ms.Median)
 	if IsCopy(r.Name()) {

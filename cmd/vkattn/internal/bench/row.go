@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/monitor"
 	"vkattn/cmd/vkattn/internal/peer"
 )
 
@@ -54,6 +55,8 @@ type Row struct {
 	Causal attention.Causal `json:"causal"`
 	DType  attention.DType  `json:"dtype"`
 
+	SPIRV map[string]string `json:"spirv_sha256,omitempty"` // SHA-256 of each SPIR-V module by its name
+
 	KV         attention.KVType `json:"kv_dtype,omitzero"`
 	OptionText string           `json:"options_text,omitempty"` // the options in words, for tables
 	Options    *Options         `json:"options,omitempty"`
@@ -80,6 +83,11 @@ type Row struct {
 	Checked Checked            `json:"checked,omitzero"`
 	Memory  uint64             `json:"memory_bytes"`    // of one input set: Q, K, V, O and scratch
 	Clock   *Clock             `json:"clock,omitempty"` // right after the last run, where the driver tells
+	// GPU has the clocks before, during and after the runs, where the driver tells.
+	GPU *monitor.Record `json:"gpu,omitempty"`
+	// Unsteady says why the times may not be reproducible: the GPU was throttled, or its
+	// clock changed between runs.
+	Unsteady string `json:"unsteady,omitempty"`
 
 	problem Problem
 }
@@ -122,12 +130,13 @@ func (n Number) MarshalJSON() ([]byte, error) {
 
 // RunInfo describes the run that all rows of one invocation belong to.
 type RunInfo struct {
-	Program   string      `json:"program"`
-	Version   string      `json:"version"`
-	Started   time.Time   `json:"started"`
-	Seed      uint64      `json:"seed"` // of inputs and of sampled rows
-	Device    Device      `json:"device"`
-	CPU       string      `json:"cpu"`
+	Program string    `json:"program"`
+	Version string    `json:"version"`
+	Started time.Time `json:"started"`
+	Seed    uint64    `json:"seed"` // of inputs and of sampled rows
+	Device  Device    `json:"device"`
+	CPU     string    `json:"cpu"`
+	Environment
 	Suite     string      `json:"suite,omitempty"` // or suites
 	Peers     []peer.Info `json:"peers,omitempty"`
 	Baselines []string    `json:"baselines,omitempty"` // rows of this program that the others are compared with too

@@ -1,0 +1,176 @@
+package monitor
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Interval is the time between two readings.
+const Interval = 10 * time.Millisecond
+
+// Series summarizes the readings during the timed runs of one row.
+type Series struct {
+	Readings      int      `json:"readings"`
+	SMMHzMin      uint32   `json:"sm_mhz_min"`
+	SMMHzMean     float64  `json:"sm_mhz_mean"`
+	SMMHzMax      uint32   `json:"sm_mhz_max"`
+	MemoryMHzMin  uint32   `json:"memory_mhz_min"`
+	MemoryMHzMax  uint32   `json:"memory_mhz_max"`
+	PowerMean     float64  `json:"power_watts_mean"`
+	PowerMax      float64  `json:"power_watts_max"`
+	CelsiusMax    uint32   `json:"celsius_max"`
+	Throttle      Throttle `json:"throttle,omitzero"` // every reason of any reading
+	ThrottleShare float64  `json:"throttle_share"`    // of readings with a reason that slows down work
+}
+
+func (s *Series) add(r Reading) {
+	if s.Readings == 0 {
+		s.SMMHzMin, s.MemoryMHzMin = r.SMMHz, r.MemoryMHz
+	}
+	s.SMMHzMin, s.SMMHzMax = min(s.SMMHzMin, r.SMMHz), max(s.SMMHzMax, r.SMMHz)
+	s.MemoryMHzMin, s.MemoryMHzMax = min(s.MemoryMHzMin, r.MemoryMHz), max(s.MemoryMHzMax, r.MemoryMHz)
+	s.PowerMax, s.CelsiusMax = max(s.PowerMax, r.PowerWatts), max(s.CelsiusMax, r.Celsius)
+	s.Throttle |= r.Throttle
+	slow := 0.0
+	if r.Throttle.Slows() != 0 {
+		slow = 1
+	}
+	n := float64(s.Readings)
+	s.SMMHzMean = (s.SMMHzMean*n + float64(r.SMMHz)) / (n + 1)
+	s.PowerMean = (s.PowerMean*n + r.PowerWatts) / (n + 1)
+	s.ThrottleShare = (s.ThrottleShare*n + slow) / (n + 1)
+	s.Readings++
+}
+
+// Record is the state of the GPU before, during and after the timed runs of one row. Runs
+// of other rows that take turns with it are not in it.
+type Record struct {
+	Before Reading `json:"before"`
+	During Series  `json:"during"`
+	After  Reading `json:"after"`
+
+	begun bool
+}
+
+// steady is the share of the highest SM clock of a row below which its lowest makes the row
+// unsteady.
+const steady = 0.97
+
+// Unsteady says why the times of a row may not be reproducible: the GPU was throttled, or
+// its clock changed. It is empty if neither happened.
+func (r *Record) Unsteady() string {
+	var why []string
+	if slow := r.During.Throttle.Slows(); slow != 0 {
+		why = append(why, fmt.Sprintf("%v in %.0f %% of the readings", slow, 100*r.During.ThrottleShare))
+	}
+	if d := r.During; float64(d.SMMHzMin) < steady*float64(d.SMMHzMax) {
+		why = append(why, fmt.Sprintf("SM clock %d to %d MHz", d.SMMHzMin, d.SMMHzMax))
+	}
+	return strings.Join(why, "; ")
+}
+
+// Sampler reads a GPU in intervals. A nil Sampler has no GPU: its methods do nothing.
+type Sampler struct {
+	mu   sync.Mutex
+	gpu  GPU
+	csv  io.Writer // nil: the series is not written
+	err  error     // the first of csv
+	into *Record   // of the row whose runs are being timed
+	name string
+
+	stop chan struct{}
+	done sync.WaitGroup
+}
+
+// Start begins to read gpu every interval until Close. The readings are written to csv, if
+// it is not nil. For a nil gpu it returns nil.
+func Start(gpu GPU, csv io.Writer, interval time.Duration) *Sampler {
+	if gpu == nil {
+		return nil
+	}
+	s := &Sampler{gpu: gpu, csv: csv, stop: make(chan struct{})}
+	s.done.Go(func() {
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-s.stop:
+				return
+			case <-tick.C:
+				s.mu.Lock()
+				s.read()
+				s.mu.Unlock()
+			}
+		}
+	})
+	return s
+}
+
+// read takes one reading. The caller holds the mutex.
+func (s *Sampler) read() Reading {
+	r := s.gpu.Read()
+	if s.into != nil {
+		s.into.During.add(r)
+	}
+	if s.csv != nil && s.err == nil {
+		s.err = writeReading(s.csv, time.Now(), r, s.name)
+	}
+	return r
+}
+
+// Begin adds the readings until End to the record of a row with this name.
+func (s *Sampler) Begin(r *Record, name string) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !r.begun {
+		r.begun, r.Before = true, s.read()
+	}
+	s.into, s.name = r, name
+}
+
+// End ends what Begin began. A run shorter than the interval has at least one reading.
+func (s *Sampler) End() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.into == nil {
+		return
+	}
+	into := s.into
+	if into.During.Readings > 0 {
+		s.into = nil // the reading after the runs is not one of theirs
+	}
+	into.After = s.read()
+	s.into, s.name = nil, ""
+}
+
+// Close ends the readings and returns the first error of writing them. It closes the GPU.
+func (s *Sampler) Close() error {
+	if s == nil {
+		return nil
+	}
+	close(s.stop)
+	s.done.Wait()
+	s.gpu.Close()
+	return s.err
+}
+
+// CSVHeader is the first line of a series, with nvidia-smi's names of the columns.
+const CSVHeader = "timestamp, clocks.sm [MHz], clocks.max.sm [MHz], clocks.mem [MHz], temperature.gpu, power.draw [W], power.limit [W], clocks_throttle_reasons.active, row\n"
+
+func writeReading(w io.Writer, at time.Time, r Reading, name string) error {
+	if strings.ContainsAny(name, `,"`) {
+		name = `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
+	}
+	_, err := fmt.Fprintf(w, "%s, %d, %d, %d, %d, %.2f, %.2f, 0x%016x, %s\n", at.Format("2006/01/02 15:04:05.000"),
+		r.SMMHz, r.MaxSMMHz, r.MemoryMHz, r.Celsius, r.PowerWatts, r.LimitWatts, uint64(r.Throttle), name)
+	return err
+}
