@@ -207,11 +207,14 @@ write_nvcc() {
 	mv -f "$tmp" "$deps/bin/nvcc"
 }
 
-# The browser starts processes of its own with the same loader. Its fonts and the
-# configuration that finds them are in the tree.
+# The browser looks for its data in the folder of its executable, which is the dynamic
+# loader: a copy of that lies there. Its processes are started by the wrapper too. The fonts
+# and the configuration that finds them are in the tree.
 write_chromium() {
 	local root=$deps/roots/chromium tmp
+	local lib=$root/usr/lib
 	mkdir -p "$deps/bin"
+	cp -L "$root/$ldso" "$lib/chromium/loader"
 	cat >"$root/fonts.conf" <<-CONF
 		<?xml version="1.0"?>
 		<fontconfig><dir>$root/usr/share/fonts</dir><cachedir>$root/fonts-cache</cachedir></fontconfig>
@@ -220,7 +223,8 @@ write_chromium() {
 	cat >"$tmp" <<-WRAPPER
 		#!/bin/sh
 		export FONTCONFIG_FILE='$root/fonts.conf'
-		exec '$root/$ldso' --library-path '$root/usr/lib/$triple' '$root/usr/lib/chromium/chromium-headless-shell' "\$@"
+		exec '$lib/chromium/loader' --library-path '$lib/$triple:$lib/$triple/pulseaudio' '$lib/chromium/chromium-headless-shell' \
+			--no-zygote --browser-subprocess-path='$deps/bin/chromium' "\$@"
 	WRAPPER
 	chmod 755 "$tmp"
 	mv -f "$tmp" "$deps/bin/chromium"
