@@ -70,6 +70,22 @@ cuda-check: ## check that the committed PTX and cubins are what the CUDA kernels
 golden: ## regenerate the golden outputs of tests/golden
 	$(GO) test ./tests -run Golden -count=1 -update
 
+results := docs/results
+.PHONY: pictures
+pictures: $(BUILD)/vkattn ## draw the pictures of README and docs/results from the committed rows
+	$(BUILD)/vkattn report $(results)/2026-11-20-h200/cuda-race-suite.jsonl.gz --kind speed --plot docs/img/forward.svg \
+		--caption 'Forward, f16, NVIDIA H200. Within a panel all implementations took turns in one process.'
+	$(BUILD)/vkattn report $(results)/2026-11-22-h200/decode.jsonl.gz --kind bandwidth --plot docs/img/decode.svg \
+		--series coopmat2,flash,cudnn,torch-copy --caption 'Decode, f16, NVIDIA H200.'
+	$(BUILD)/vkattn report $(results)/2026-11-20-h200/ladder.jsonl --kind ladder --plot docs/img/ladder.svg \
+		--caption 'Forward, f16, NVIDIA H200.'
+
+# Any Chromium can take the screenshots. Without one deps.sh fetches it.
+.PHONY: report-check
+report-check: $(BUILD)/vkattn ## take screenshots of a report in headless Chromium (build/report; fetches 100 MB once)
+	$(if $(CHROMIUM),,@$(DEPS) chromium)
+	CHROMIUM='$(or $(CHROMIUM),$(tools)/chromium)' scripts/report-check.sh $(BUILD)/vkattn $(BUILD)/report
+
 gpu-bundle: ## make build/gpu: tests and benchmarks for a machine without Go
 	-@$(DEPS) lavapipe-old
 	-@$(DEPS) egl

@@ -30,10 +30,12 @@ type benchFlags struct {
 	suite, variant, ablate, kernels                           string
 	peers, save                                               []string
 	monitor                                                   string // file of --monitor
-	peerTimeout                                               time.Duration
-	seed                                                      uint64
-	baselines, passes                                         string
-	onePass                                                   bool // a suite has the passes of --pass alone
+	plots                                                     []string
+	ceilingFlags
+	peerTimeout       time.Duration
+	seed              uint64
+	baselines, passes string
+	onePass           bool // a suite has the passes of --pass alone
 	optionSweepFlags
 }
 
@@ -118,6 +120,8 @@ memory, 4 device failure` + signalHelp,
 	f.StringVar(&o.ablate, "ablate", "", "`list` of what to leave out, one row each: none, softmax, barrier, load")
 	f.StringArrayVar(&o.save, "save", nil, saveUsage)
 	f.StringVar(&o.monitor, "monitor", "", monitorUsage)
+	f.StringArrayVar(&o.plots, "plot", nil, plotUsage)
+	o.ceilingFlags.add(f)
 	var baselines []string
 	for _, f := range bench.Baselines {
 		baselines = append(baselines, string(f.Baseline))
@@ -156,6 +160,13 @@ func suitesUsage() string {
 
 func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	plan, err := o.plan(bench.Formats)
+	if err != nil {
+		return err
+	}
+	if err := checkPlots(o.plots); err != nil {
+		return err
+	}
+	ceilings, err := o.ceilings()
 	if err != nil {
 		return err
 	}
@@ -200,6 +211,11 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	if err != nil {
 		return err
 	}
+	plots, err := a.openPlots(&set, o.plots, ceilings)
+	if err != nil {
+		return err
+	}
+	files = append(files, plots)
 	bar := a.progress(b.Rows(problems))
 	b.Progress, b.Done = bar.say, bar.step
 	all, err := measure(ctx, b, problems, bench.Printers(append(files, printer(plan.format, a.stdout))...), info)

@@ -4,6 +4,7 @@
 //	vkattn run      compute attention of .npy files
 //	vkattn bench    verify and time a sweep of problems
 //	vkattn verify   compare the results of all implementations
+//	vkattn report   make a page or pictures of saved results
 //	vkattn tune     find the fastest tile of each problem and store it
 //	vkattn version  print the version of the command
 //
@@ -233,6 +234,7 @@ func (a *app) root() *cobra.Command {
 		c.Args = noArgs
 		root.AddCommand(c)
 	}
+	root.AddCommand(a.reportCommand())
 	return root
 }
 

@@ -1,0 +1,310 @@
+// Package chart draws pictures of benchmark rows: speed over length, the steps of the
+// ladder, the bandwidth of decode and a roofline.
+package chart
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/bench"
+)
+
+// Ceilings are the highest speeds of a device. 0: not known.
+type Ceilings struct {
+	TFLOPs float64 // of products of cooperative matrices
+	TBs    float64 // of a copy, bytes read and written
+}
+
+// The names of the ceilings.
+const (
+	peakName = "peak of cooperative matrices"
+	copyName = "peak of a copy"
+	roofName = "ceilings of the device"
+)
+
+// Kind is what a figure shows.
+type Kind string
+
+// The kinds.
+const (
+	Speed     Kind = "speed"     // TFLOP/s over sequence length
+	Ladder    Kind = "ladder"    // TFLOP/s of each step of the kernel's development
+	Bandwidth Kind = "bandwidth" // TB/s of K and V of decode
+	Roofline  Kind = "roofline"  // TFLOP/s over flops per byte
+)
+
+// Kinds lists them in the order of Figures.
+var Kinds = []Kind{Speed, Ladder, Bandwidth, Roofline}
+
+// Figure is a picture of panels with one legend.
+type Figure struct {
+	Kind   Kind
+	Title  string
+	Panels []Panel
+}
+
+// Panel is one set of axes.
+type Panel struct {
+	Title  string
+	X, Y   string
+	LogX   bool // x is a power of 2 in every tick
+	LogY   bool
+	Ticks  []string // names of x = 0, 1, ...: the panel has bars
+	Series []Series
+}
+
+// Series is one line, one set of bars, or one set of points.
+type Series struct {
+	Name   string
+	X, Y   []float64
+	Points bool // no line
+	Bare   bool // a line without points
+	Level  bool // a horizontal line over the whole panel at Y[0]
+}
+
+func (s *Series) add(x, y float64) {
+	i, found := slices.BinarySearch(s.X, x)
+	if found {
+		s.Y[i] = y // the last run of a problem counts
+		return
+	}
+	s.X, s.Y = slices.Insert(s.X, i, x), slices.Insert(s.Y, i, y)
+}
+
+// Figures returns the figures that rows give rise to. Rows without a speed are left out.
+func Figures(rows []*bench.Row, c Ceilings) []Figure {
+	timed := slices.DeleteFunc(slices.Clone(rows), func(r *bench.Row) bool { return r.Status != bench.OK })
+	var out []Figure
+	for _, f := range []Figure{speed(timed, c), ladder(timed), bandwidth(timed, c), roofline(timed, c)} {
+		if len(f.Panels) > 0 {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// panels groups series by the title of their panel, in the order in which they appear.
+type panels struct {
+	order []string
+	of    map[string]*Panel
+}
+
+func (p *panels) get(title string) *Panel {
+	if p.of == nil {
+		p.of = map[string]*Panel{}
+	}
+	if p.of[title] == nil {
+		p.of[title] = &Panel{Title: title}
+		p.order = append(p.order, title)
+	}
+	return p.of[title]
+}
+
+func (p *Panel) series(name string) *Series {
+	for i := range p.Series {
+		if p.Series[i].Name == name {
+			return &p.Series[i]
+		}
+	}
+	p.Series = append(p.Series, Series{Name: name})
+	return &p.Series[len(p.Series)-1]
+}
+
+func (p *Panel) level(name string, y float64) {
+	if y > 0 {
+		p.Series = append(p.Series, Series{Name: name, Y: []float64{y}, Level: true})
+	}
+}
+
+// causal describes the mask, and is empty without one.
+func causal(r *bench.Row) string {
+	switch {
+	case r.Causal == attention.CausalNone:
+		return ""
+	case r.Sq == r.Sk:
+		return "causal" // both alignments are the same
+	}
+	return "causal " + r.Causal.String()
+}
+
+// describe joins the parts that are not empty.
+func describe(parts ...string) string {
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ", ")
+}
+
+func heads(r *bench.Row) string {
+	if r.Hkv == r.Hq || r.Hkv == 0 {
+		return fmt.Sprintf("%d heads", r.Hq)
+	}
+	return fmt.Sprintf("%d/%d heads", r.Hq, r.Hkv)
+}
+
+func dims(r *bench.Row) string {
+	if r.D == r.Dv || r.Dv == 0 {
+		return fmt.Sprintf("head dim %d", r.D)
+	}
+	return fmt.Sprintf("head dim %d/%d", r.D, r.Dv)
+}
+
+func pass(r *bench.Row) string {
+	if r.Pass == bench.PassForward {
+		return ""
+	}
+	return r.Pass.String()
+}
+
+// speed has a panel for each set of problems that differ in length alone, with two lengths
+// and more.
+func speed(rows []*bench.Row, c Ceilings) Figure {
+	f := Figure{Kind: Speed, Title: "Speed over sequence length"}
+	var all panels
+	for _, r := range rows {
+		if r.Variant != "" || r.TFLOPs == 0 || r.Sq == 1 {
+			continue
+		}
+		length, rectangle := r.Sq, ""
+		if r.Sq != r.Sk {
+			length, rectangle = r.Sk, fmt.Sprintf("%d rows", r.Sq)
+		}
+		p := all.get(describe(dims(r), causal(r), r.DType.String(), pass(r), fmt.Sprintf("batch %d", r.B), heads(r), rectangle, r.OptionText))
+		p.series(r.Who()).add(float64(length), r.TFLOPs)
+	}
+	for _, title := range all.order {
+		p := all.of[title]
+		if !slices.ContainsFunc(p.Series, func(s Series) bool { return len(s.X) > 1 }) {
+			continue
+		}
+		p.X, p.Y, p.LogX = "sequence length", "TFLOP/s", true
+		p.level(peakName, c.TFLOPs)
+		f.Panels = append(f.Panels, *p)
+	}
+	return f
+}
+
+// ladder has a panel for each problem that has variants, with the other implementations of
+// the problem as lines.
+func ladder(rows []*bench.Row) Figure {
+	f := Figure{Kind: Ladder, Title: "Steps of the kernel's development"}
+	title := func(r *bench.Row) string {
+		return describe(dims(r), causal(r), r.DType.String(), fmt.Sprintf("length %d", r.Sq), fmt.Sprintf("batch %d", r.B), heads(r))
+	}
+	var all panels
+	steps := map[string]map[string]float64{}
+	for _, r := range rows {
+		if r.Variant != "" {
+			all.get(title(r))
+			if steps[title(r)] == nil {
+				steps[title(r)] = map[string]float64{}
+			}
+			steps[title(r)][r.Variant] = r.TFLOPs
+		}
+	}
+	for _, name := range all.order {
+		p := all.of[name]
+		p.X, p.Y, p.Ticks = "step", "TFLOP/s", slices.Sorted(maps.Keys(steps[name]))
+		for i, step := range p.Ticks {
+			p.series("vkattn").add(float64(i), steps[name][step])
+		}
+		for _, r := range rows {
+			if r.Variant == "" && title(r) == name {
+				p.level(r.Who(), r.TFLOPs)
+			}
+		}
+		f.Panels = append(f.Panels, *p)
+	}
+	return f
+}
+
+// mostBars is the number of problems of a panel of bars.
+const mostBars = 6
+
+// bandwidth has bars of the problems with one query row.
+func bandwidth(rows []*bench.Row, c Ceilings) Figure {
+	f := Figure{Kind: Bandwidth, Title: "Bandwidth of decode"}
+	var all panels
+	for _, r := range rows {
+		if r.Sq != 1 || r.TBs == 0 || r.Variant != "" {
+			continue
+		}
+		line := r.Line
+		if line == "contiguous" {
+			line = ""
+		}
+		name := fmt.Sprintf("%d × %d\n%s\nd %d", r.B, r.Sk, heads(r), r.D)
+		if note := cmp.Or(line, r.OptionText); note != "" {
+			name += "\n" + note
+		}
+		var p *Panel
+		at := -1
+		for _, title := range all.order {
+			if i := slices.Index(all.of[title].Ticks, name); i >= 0 {
+				p, at = all.of[title], i
+			}
+		}
+		if p == nil {
+			if n := len(all.order); n > 0 && len(all.of[all.order[n-1]].Ticks) < mostBars {
+				p = all.of[all.order[n-1]]
+			} else {
+				p = all.get(fmt.Sprintf("%s, %d", r.DType, n+1))
+			}
+			at = len(p.Ticks)
+			p.Ticks = append(p.Ticks, name)
+		}
+		p.series(r.Who()).add(float64(at), r.TBs)
+	}
+	for _, title := range all.order {
+		p := all.of[title]
+		p.Title, p.X, p.Y = "K and V read per second", "batch × keys", "TB/s"
+		p.level(copyName, c.TBs)
+		f.Panels = append(f.Panels, *p)
+	}
+	return f
+}
+
+// roofline needs both ceilings. Problems with options read other bytes than their tensors have.
+func roofline(rows []*bench.Row, c Ceilings) Figure {
+	f := Figure{Kind: Roofline, Title: "Roofline"}
+	if c.TFLOPs == 0 || c.TBs == 0 {
+		return f
+	}
+	p := Panel{Title: "Speed over arithmetic intensity", X: "flops per byte of Q, K, V and O", Y: "TFLOP/s", LogX: true, LogY: true}
+	lowest, highest := math.Inf(1), 0.0
+	for _, r := range rows {
+		if r.Variant != "" || r.TFLOPs == 0 || r.Pass != bench.PassForward || r.Options != nil {
+			continue
+		}
+		intensity := r.TFLOPs * r.Ms.Median * 1e9 / float64(tensorBytes(r))
+		p.points(r.Who(), intensity, r.TFLOPs)
+		lowest, highest = min(lowest, intensity), max(highest, intensity)
+	}
+	if len(p.Series) == 0 {
+		return f
+	}
+	ridge := c.TFLOPs / c.TBs
+	lowest, highest = min(lowest, ridge)/2, max(highest, ridge)*2
+	p.Series = append(p.Series, Series{Name: roofName, X: []float64{lowest, ridge, highest}, Y: []float64{lowest * c.TBs, c.TFLOPs, c.TFLOPs}, Bare: true})
+	f.Panels = []Panel{p}
+	return f
+}
+
+// points adds a point to a series that may have several at one x.
+func (p *Panel) points(name string, x, y float64) {
+	s := p.series(name)
+	s.Points, s.X, s.Y = true, append(s.X, x), append(s.Y, y)
+}
+
+// tensorBytes counts Q, K, V and O once. Decode tells what it must read of K and V.
+func tensorBytes(r *bench.Row) uint64 {
+	dims := uint64(r.D + r.Dv)
+	rows, keys := uint64(r.B)*uint64(r.Hq)*uint64(r.Sq)*dims, uint64(r.B)*uint64(max(r.Hkv, 1))*uint64(r.Sk)*dims
+	size := uint64(r.DType.Size())
+	if r.Sq == 1 && r.KVBytes > 0 {
+		return rows*size + r.KVBytes
+	}
+	return (rows + keys) * size
+}

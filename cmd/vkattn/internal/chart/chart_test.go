@@ -1,0 +1,169 @@
+package chart
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"image/png"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/results"
+)
+
+func row(tier string, length int, tflops float64) *bench.Row {
+	return &bench.Row{Tier: tier, B: 1, Hq: 8, Hkv: 8, Sq: length, Sk: length, D: 64, Dv: 64, Status: bench.OK, TFLOPs: tflops,
+		Ms: bench.Summary{Median: 1}}
+}
+
+func decodeRow(tier string, keys int, tbs float64) *bench.Row {
+	r := row(tier, 1, 1)
+	r.Sk, r.TBs, r.KVBytes = keys, tbs, 1<<20
+	return r
+}
+
+func kinds(figures []Figure) (out []Kind) {
+	for _, f := range figures {
+		out = append(out, f.Kind)
+	}
+	return out
+}
+
+func TestRowsGiveRiseToTheirFigures(t *testing.T) {
+	step := func(v string, tflops float64) *bench.Row {
+		r := row("coopmat2", 1024, tflops)
+		r.Variant = v
+		return r
+	}
+	failed := row("scalar", 2048, 0)
+	failed.Status = bench.Fail
+	rows := []*bench.Row{row("coopmat2", 2048, 200), row("coopmat2", 1024, 100), row("flash", 1024, 90), failed,
+		step("v1", 10), step("v2", 20), decodeRow("coopmat2", 8192, 3.5), decodeRow("flash", 8192, 3)}
+	figures := Figures(rows, Ceilings{})
+	require.Equal(t, []Kind{Speed, Ladder, Bandwidth}, kinds(figures))
+	speed := figures[0].Panels
+	require.Len(t, speed, 1)
+	require.Equal(t, "head dim 64, f16, batch 1, 8 heads", speed[0].Title)
+	require.Equal(t, []Series{{Name: "coopmat2", X: []float64{1024, 2048}, Y: []float64{100, 200}}, {Name: "flash", X: []float64{1024}, Y: []float64{90}}}, speed[0].Series)
+	ladder := figures[1].Panels[0]
+	require.Equal(t, []string{"v1", "v2"}, ladder.Ticks)
+	require.Equal(t, []Series{{Name: "vkattn", X: []float64{0, 1}, Y: []float64{10, 20}}, {Name: "coopmat2", Y: []float64{100}, Level: true}, {Name: "flash", Y: []float64{90}, Level: true}}, ladder.Series)
+	require.Equal(t, []string{"1 × 8192\n8 heads\nd 64"}, figures[2].Panels[0].Ticks)
+
+	figures = Figures(rows, Ceilings{TFLOPs: 600, TBs: 4})
+	require.Equal(t, Kinds, kinds(figures))
+	require.True(t, figures[0].Panels[0].Series[2].Level)
+	require.Len(t, Only(figures, []string{"flash"}), 4)
+	require.Empty(t, Only(figures, []string{"nobody"}))
+	require.Empty(t, Figures([]*bench.Row{row("coopmat2", 1024, 100)}, Ceilings{}), "one length is no line")
+}
+
+// Problems that differ in more than length have panels of their own.
+func TestPanelsDoNotMixProblems(t *testing.T) {
+	var rows []*bench.Row
+	for _, length := range []int{512, 1024} {
+		masked, wide, grouped, b16, packed := row("x", length, 1), row("x", length, 1), row("x", length, 1), row("x", length, 1), row("x", length, 1)
+		masked.Causal, wide.D, grouped.Hkv, b16.DType, packed.OptionText = attention.TopLeft, 128, 2, attention.BF16, "alibi"
+		rows = append(rows, row("x", length, 1), masked, wide, grouped, b16, packed)
+	}
+	require.Len(t, Figures(rows, Ceilings{})[0].Panels, 6)
+}
+
+func TestManyProblemsOfDecodeHaveSeveralPanels(t *testing.T) {
+	var rows []*bench.Row
+	for i := range 2*mostBars + 1 {
+		rows = append(rows, decodeRow("coopmat2", 1024+i, 1), decodeRow("flash", 1024+i, 1))
+	}
+	panels := Figures(rows, Ceilings{})[0].Panels
+	require.Len(t, panels, 3)
+	require.Len(t, panels[2].Ticks, 1)
+	require.Len(t, panels[1].Series, 2)
+}
+
+func TestPicturesAreValid(t *testing.T) {
+	rows := []*bench.Row{row("a <b> & c", 1024, 100), row("a <b> & c", 2048, 200), decodeRow("coopmat2", 8192, 3.5)}
+	figures := Figures(rows, Ceilings{TFLOPs: 600, TBs: 4})
+	var svg, raster bytes.Buffer
+	require.NoError(t, SVG(&svg, figures, 2, `caption < & "`))
+	for d := xml.NewDecoder(&svg); ; {
+		_, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+	}
+	require.NoError(t, PNG(&raster, figures, 2, ""))
+	picture, err := png.Decode(&raster)
+	require.NoError(t, err)
+	require.Greater(t, picture.Bounds().Dx(), 800)
+	inline, err := Inline(figures[0], 1)
+	require.NoError(t, err)
+	require.Contains(t, inline, "currentColor")
+	require.NotContains(t, inline, "<b>")
+	require.NotContains(t, inline, hex(ink))
+	require.NoError(t, SVG(io.Discard, nil, 2, "no figures"))
+}
+
+func TestTicksAreRoundNumbers(t *testing.T) {
+	for _, high := range []float64{0.03, 1, 7, 42, 750, 1e6} {
+		ticks := steps{}.Ticks(0, high)
+		require.GreaterOrEqual(t, len(ticks), 3, high)
+		require.LessOrEqual(t, len(ticks), 8, high)
+		require.Less(t, len(ticks[len(ticks)-1].Label), 7)
+	}
+}
+
+// number matches the numbers of a picture, whose last digits depend on the machine.
+var number = regexp.MustCompile(`-?\d+(\.\d+)?`)
+
+// The committed pictures show the committed rows. "make pictures" draws them.
+func TestPicturesAreUpToDate(t *testing.T) {
+	root := filepath.Join("..", "..", "..", "..", "docs")
+	for _, p := range []struct {
+		picture, rows, caption string
+		kind                   Kind
+		series                 []string
+	}{
+		{"forward.svg", "2026-11-20-h200/cuda-race-suite.jsonl.gz", "Forward, f16, NVIDIA H200. Within a panel all implementations took turns in one process.", Speed, nil},
+		{"decode.svg", "2026-11-22-h200/decode.jsonl.gz", "Decode, f16, NVIDIA H200.", Bandwidth, []string{"coopmat2", "flash", "cudnn", "torch-copy"}},
+		{"ladder.svg", "2026-11-20-h200/ladder.jsonl", "Forward, f16, NVIDIA H200.", Ladder, nil},
+	} {
+		t.Run(p.picture, func(t *testing.T) {
+			files, err := results.Load([]string{filepath.Join(root, "results", p.rows)})
+			if errors.Is(err, fs.ErrNotExist) {
+				t.Skip("no docs here")
+			}
+			require.NoError(t, err)
+			var figures []Figure
+			for _, f := range Figures(files[0].Bench(), Ceilings{}) {
+				if f.Kind == p.kind {
+					figures = append(figures, f)
+				}
+			}
+			var drawn bytes.Buffer
+			require.NoError(t, SVG(&drawn, Only(figures, p.series), 2, p.caption))
+			committed, err := os.ReadFile(filepath.Join(root, "img", p.picture))
+			require.NoError(t, err)
+			const old = "docs/img/%s is old: make pictures"
+			require.Equal(t, number.ReplaceAllString(string(committed), "0"), number.ReplaceAllString(drawn.String(), "0"), old, p.picture)
+			want := number.FindAllString(drawn.String(), -1)
+			for i, text := range number.FindAllString(string(committed), -1) {
+				is, err := strconv.ParseFloat(text, 64)
+				require.NoError(t, err)
+				should, err := strconv.ParseFloat(want[i], 64)
+				require.NoError(t, err)
+				require.LessOrEqual(t, math.Abs(is-should), 0.02, old, p.picture)
+			}
+		})
+	}
+}

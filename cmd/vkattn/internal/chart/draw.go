@@ -1,0 +1,464 @@
+package chart
+
+import (
+	"bytes"
+	"fmt"
+	"image/color"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/text"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgimg"
+	"gonum.org/v1/plot/vg/vgsvg"
+)
+
+// Sizes in points.
+const (
+	panelWidth  = 330
+	panelHeight = 230
+	titleHeight = 26
+	lineHeight  = 17
+	gap         = 22
+	margin      = 10
+)
+
+// The colors of everything but data. ForPage replaces them.
+var (
+	ink  = color.RGBA{R: 0x1f, G: 0x23, B: 0x28, A: 0xff}
+	rule = color.RGBA{R: 0xd8, G: 0xde, B: 0xe4, A: 0xff}
+)
+
+// style is the look of a series.
+type style struct {
+	label string
+	color color.RGBA
+	ours  bool // solid lines; the others are dashed
+}
+
+func rgb(n uint32) color.RGBA {
+	return color.RGBA{R: uint8(n >> 16), G: uint8(n >> 8), B: uint8(n), A: 0xff}
+}
+
+// known are the implementations that have the same look in every picture.
+var known = map[string]style{
+	"cuda fa3":   {"vkattn CUDA fa3", rgb(0x0b8a63), true},
+	"cuda fa2":   {"vkattn CUDA fa2", rgb(0xc77d0a), true},
+	"coopmat2":   {"vkattn coopmat2", rgb(0xd1495b), true},
+	"coopmat":    {"vkattn coopmat", rgb(0xe07a5f), true},
+	"scalar":     {"vkattn scalar", rgb(0x7a8b2a), true},
+	"cpu":        {"vkattn cpu", rgb(0x6b7280), true},
+	"vkattn":     {"vkattn", rgb(0xd1495b), true},
+	"cudnn":      {"cuDNN", rgb(0x8a5fbf), false},
+	"flash":      {"FlashAttention-2", rgb(0x3a7bbf), false},
+	"efficient":  {"PyTorch efficient", rgb(0x2a9d8f), false},
+	"torch-copy": {"copy (PyTorch)", rgb(0x6b7280), false},
+	"copy":       {"copy (Vulkan)", rgb(0x9aa0a6), false},
+	peakName:     {"coopmat peak", ink, false},
+	copyName:     {copyName, ink, false},
+	roofName:     {roofName, ink, true},
+}
+
+// others are the colors of the rest, in order.
+var others = []uint32{0xb5179e, 0x4d908e, 0xa3582a, 0x577590, 0x90be6d, 0xf3722c}
+
+// styles gives every series of a figure its look.
+func styles(f Figure) (names []string, of map[string]style) {
+	of = map[string]style{}
+	next := 0
+	for _, p := range f.Panels {
+		for _, s := range p.Series {
+			if _, found := of[s.Name]; found {
+				continue
+			}
+			names = append(names, s.Name)
+			look, found := known[s.Name]
+			if !found {
+				look = style{label: s.Name, color: rgb(others[next%len(others)])}
+				next++
+			}
+			of[s.Name] = look
+		}
+	}
+	return names, of
+}
+
+// grid is the division of a picture.
+type grid struct {
+	figures       []Figure
+	columns       int
+	caption       string
+	width, height vg.Length
+}
+
+// figureHeight is the height of a figure with its title and legend.
+func (g *grid) figureHeight(f Figure) vg.Length {
+	rows := (len(f.Panels) + g.columns - 1) / g.columns
+	return titleHeight + vg.Length(rows)*(panelHeight+gap) + vg.Length(g.legendLines(f))*lineHeight + gap
+}
+
+// legendColumns is the number of entries in a line of a legend.
+func (g *grid) legendColumns() int { return max(2*g.columns, 1) }
+
+func (g *grid) legendLines(f Figure) int {
+	names, _ := styles(f)
+	return (len(names) + g.legendColumns() - 1) / g.legendColumns()
+}
+
+func newGrid(figures []Figure, columns int, caption string) *grid {
+	most := 1
+	for _, f := range figures {
+		most = max(most, len(f.Panels))
+	}
+	g := &grid{figures: figures, columns: min(max(columns, 1), most), caption: caption}
+	g.width = 2*margin + vg.Length(g.columns)*panelWidth + vg.Length(g.columns-1)*gap
+	g.height = margin
+	for _, f := range figures {
+		g.height += g.figureHeight(f)
+	}
+	if caption == "" {
+		g.height -= gap / 2
+	} else {
+		g.height += lineHeight
+	}
+	return g
+}
+
+// SVG writes the figures below one another as one picture, with as many panels in a row as
+// columns says. The caption is its last line.
+func SVG(w io.Writer, figures []Figure, columns int, caption string) error {
+	g := newGrid(figures, columns, caption)
+	c := vgsvg.New(g.width, g.height)
+	if err := g.draw(draw.New(c), true); err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	if _, err := c.WriteTo(&b); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, finish(b.String()))
+	return err
+}
+
+// PNG writes the same picture as SVG does, at twice its size.
+func PNG(w io.Writer, figures []Figure, columns int, caption string) error {
+	g := newGrid(figures, columns, caption)
+	c := vgimg.NewWith(vgimg.UseWH(g.width, g.height), vgimg.UseDPI(192))
+	if err := g.draw(draw.New(c), true); err != nil {
+		return err
+	}
+	_, err := vgimg.PngCanvas{Canvas: c}.WriteTo(w)
+	return err
+}
+
+// Inline returns a figure as an SVG element for a page. Text and rules have the colors of the
+// page's text (currentColor) and of its variable --rule, and the background is the page's.
+func Inline(f Figure, columns int) (string, error) {
+	g := newGrid([]Figure{f}, columns, "")
+	c := vgsvg.New(g.width, g.height)
+	if err := g.draw(draw.New(c), false); err != nil {
+		return "", err
+	}
+	var b bytes.Buffer
+	if _, err := c.WriteTo(&b); err != nil {
+		return "", err
+	}
+	s := finish(b.String())
+	s = strings.ReplaceAll(s, hex(ink), "currentColor")
+	s = strings.ReplaceAll(s, hex(rule), "var(--rule)")
+	return s[strings.Index(s, "<svg"):], nil
+}
+
+func hex(c color.RGBA) string { return fmt.Sprintf("#%02X%02X%02X", c.R, c.G, c.B) }
+
+// finish gives the picture fallbacks for its font, which few machines have.
+func finish(s string) string {
+	s = strings.ReplaceAll(s, "font-family:Liberation Sans;", "font-family:Liberation Sans,Arial,Helvetica,sans-serif;")
+	s = strings.ReplaceAll(s, "font-variant:none;", "font-variant:normal;")
+	if i := strings.Index(s, "<!--"); i >= 0 { // names the program that wrote it
+		if end := strings.Index(s[i:], "-->\n"); end >= 0 {
+			s = s[:i] + s[i+end+len("-->\n"):]
+		}
+	}
+	return s
+}
+
+func textStyle(size vg.Length, x draw.XAlignment, y draw.YAlignment) draw.TextStyle {
+	f := font.From(plot.DefaultFont, size)
+	f.Typeface, f.Variant = "Liberation", "Sans"
+	return draw.TextStyle{Color: ink, Font: f, XAlign: x, YAlign: y, Handler: text.Plain{Fonts: font.DefaultCache}}
+}
+
+func (g *grid) draw(c draw.Canvas, background bool) error {
+	if background {
+		c.FillPolygon(color.White, []vg.Point{{X: c.Min.X, Y: c.Min.Y}, {X: c.Max.X, Y: c.Min.Y}, {X: c.Max.X, Y: c.Max.Y}, {X: c.Min.X, Y: c.Max.Y}})
+	}
+	top := c.Max.Y - margin
+	for _, f := range g.figures {
+		c.FillText(textStyle(14, 0, draw.YTop), vg.Point{X: c.Min.X + margin, Y: top}, f.Title)
+		names, look := styles(f)
+		under := top - titleHeight
+		for i, p := range f.Panels {
+			x := c.Min.X + margin + vg.Length(i%g.columns)*(panelWidth+gap)
+			y := under - vg.Length(i/g.columns)*(panelHeight+gap)
+			drawn, err := p.plot(look)
+			if err != nil {
+				return fmt.Errorf("%s: %w", p.Title, err)
+			}
+			drawn.Draw(draw.Canvas{Canvas: c.Canvas, Rectangle: vg.Rectangle{Min: vg.Point{X: x, Y: y - panelHeight}, Max: vg.Point{X: x + panelWidth, Y: y}}})
+		}
+		rows := (len(f.Panels) + g.columns - 1) / g.columns
+		under -= vg.Length(rows) * (panelHeight + gap)
+		g.legend(c, under, names, look, f)
+		top -= g.figureHeight(f)
+	}
+	if g.caption != "" {
+		c.FillText(textStyle(10, 0, draw.YBottom), vg.Point{X: c.Min.X + margin, Y: c.Min.Y + margin/2}, g.caption)
+	}
+	return nil
+}
+
+// legend draws a sample of each series and its label.
+func (g *grid) legend(c draw.Canvas, top vg.Length, names []string, look map[string]style, f Figure) {
+	bars := len(f.Panels[0].Ticks) > 0
+	wide := (g.width - 2*margin) / vg.Length(g.legendColumns())
+	for i, name := range names {
+		s := look[name]
+		x := c.Min.X + margin + vg.Length(i%g.legendColumns())*wide
+		y := top - vg.Length(i/g.legendColumns())*lineHeight - lineHeight/2
+		kind := f.series(name)
+		switch {
+		case kind.Points:
+			c.DrawGlyph(draw.GlyphStyle{Color: s.color, Radius: 3, Shape: draw.CircleGlyph{}}, vg.Point{X: x + 12, Y: y})
+		case bars && !kind.Level:
+			c.FillPolygon(s.color, []vg.Point{{X: x + 6, Y: y - 5}, {X: x + 18, Y: y - 5}, {X: x + 18, Y: y + 5}, {X: x + 6, Y: y + 5}})
+		default:
+			c.StrokeLine2(s.line(), x, y, x+24, y)
+		}
+		c.FillText(textStyle(9.5, 0, draw.YCenter), vg.Point{X: x + 30, Y: y}, s.label)
+	}
+}
+
+// series returns the first series with a name.
+func (f Figure) series(name string) Series {
+	for _, p := range f.Panels {
+		for _, s := range p.Series {
+			if s.Name == name {
+				return s
+			}
+		}
+	}
+	return Series{}
+}
+
+func (s style) line() draw.LineStyle {
+	l := draw.LineStyle{Color: s.color, Width: 1.8}
+	if !s.ours {
+		l.Dashes = []vg.Length{5, 3}
+	}
+	return l
+}
+
+// plot draws one panel.
+func (p *Panel) plot(look map[string]style) (*plot.Plot, error) {
+	d := plot.New()
+	d.BackgroundColor = nil
+	d.Title.Text, d.Title.TextStyle = p.Title, textStyle(10.5, draw.XCenter, draw.YTop)
+	d.Title.Padding = 4
+	for _, axis := range []*plot.Axis{&d.X, &d.Y} {
+		axis.Color, axis.Tick.Color = rule, rule
+		axis.Label.TextStyle = textStyle(9.5, draw.XCenter, draw.YTop)
+		axis.Tick.Label = textStyle(9, draw.XCenter, draw.YTop)
+		axis.Padding = 0
+	}
+	d.Y.Tick.Label = textStyle(9, draw.XRight, draw.YCenter)
+	d.Y.Label.TextStyle = textStyle(9.5, draw.XCenter, draw.YBottom)
+	d.X.Label.Text, d.Y.Label.Text = p.X, p.Y
+	d.Y.Label.Padding, d.X.Label.Padding = 4, -4
+	d.Y.Tick.Marker = steps{}
+	lines := plotter.NewGrid()
+	lines.Vertical.Color = nil
+	lines.Horizontal.Color = rule
+	lines.Horizontal.Width = 0.6
+	d.Add(lines)
+
+	x, y := p.transform()
+	bars := 0
+	for _, s := range p.Series {
+		if len(p.Ticks) > 0 && !s.Level {
+			bars++
+		}
+	}
+	low, high := math.Inf(1), math.Inf(-1)
+	bottom, top := math.Inf(1), 0.0
+	for _, s := range p.Series {
+		for _, v := range s.X {
+			low, high = min(low, x(v)), max(high, x(v))
+		}
+		for _, v := range s.Y {
+			bottom, top = min(bottom, y(v)), max(top, y(v))
+		}
+	}
+	if len(p.Ticks) > 0 {
+		low, high = -0.6, float64(len(p.Ticks))-0.4
+	}
+	bar := 0
+	for _, s := range p.Series {
+		style := look[s.Name]
+		switch {
+		case s.Level:
+			l, err := plotter.NewLine(plotter.XYs{{X: low, Y: y(s.Y[0])}, {X: high, Y: y(s.Y[0])}})
+			if err != nil {
+				return nil, err
+			}
+			l.LineStyle = style.line()
+			d.Add(l)
+		case len(p.Ticks) > 0:
+			d.Add(&barSet{s, style.color, (float64(bar) - float64(bars)/2) * 0.8 / float64(bars), 0.8 / float64(bars)})
+			bar++
+		default:
+			points := make(plotter.XYs, len(s.X))
+			for i := range s.X {
+				points[i] = plotter.XY{X: x(s.X[i]), Y: y(s.Y[i])}
+			}
+			if !s.Points {
+				l, err := plotter.NewLine(points)
+				if err != nil {
+					return nil, err
+				}
+				l.LineStyle = style.line()
+				d.Add(l)
+			}
+			if s.Bare {
+				break
+			}
+			g, err := plotter.NewScatter(points)
+			if err != nil {
+				return nil, err
+			}
+			g.GlyphStyle = draw.GlyphStyle{Color: style.color, Radius: 2.4, Shape: draw.CircleGlyph{}}
+			d.Add(g)
+		}
+	}
+	d.X.Min, d.X.Max, d.Y.Min, d.Y.Max = low, high, 0, top*1.06
+	if p.LogY {
+		d.Y.Min, d.Y.Max = math.Floor(bottom), math.Ceil(top)
+		d.Y.Tick.Marker = powers(func(n int) float64 { return math.Pow(10, float64(n)) })
+	}
+	switch {
+	case len(p.Ticks) > 0:
+		d.X.Tick.Marker = names(p.Ticks)
+		d.X.Tick.Length = 0
+		if strings.Contains(p.Ticks[0], "\n") {
+			d.X.Tick.Label.Font.Size = 7.5
+		}
+	case p.LogX:
+		d.X.Tick.Marker = powers(func(n int) float64 { return math.Exp2(float64(n)) })
+	}
+	return d, nil
+}
+
+// transform returns the positions of values on logarithmic axes.
+func (p *Panel) transform() (x, y func(float64) float64) {
+	same := func(v float64) float64 { return v }
+	x, y = same, same
+	if p.LogX {
+		x = math.Log2
+	}
+	if p.LogY {
+		y = math.Log10
+	}
+	return x, y
+}
+
+// steps puts about five ticks at round numbers.
+type steps struct{}
+
+// Ticks implements plot.Ticker.
+func (steps) Ticks(low, high float64) (ticks []plot.Tick) {
+	unit := math.Pow(10, math.Floor(math.Log10((high-low)/4)))
+	step := unit
+	for _, n := range []float64{2, 5, 10} {
+		if (high-low)/step > 6 {
+			step = n * unit
+		}
+	}
+	for n := math.Ceil(low / step); n*step <= high; n++ {
+		ticks = append(ticks, plot.Tick{Value: n * step, Label: strconv.FormatFloat(n*step, 'g', 6, 64)})
+	}
+	return ticks
+}
+
+// powers puts a tick at every whole number n of an axis and names it by its value.
+type powers func(n int) float64
+
+// Ticks implements plot.Ticker.
+func (value powers) Ticks(low, high float64) (ticks []plot.Tick) {
+	every := max(1, int(math.Ceil((high-low)/8)))
+	for n := int(math.Ceil(low - 1e-9)); float64(n) <= high+1e-9; n++ {
+		t := plot.Tick{Value: float64(n)}
+		if v := value(n); n%every == 0 || every == 1 {
+			if t.Label = fmt.Sprintf("%g", v); v >= 1024 && v == math.Trunc(v) && int(v)%1024 == 0 {
+				t.Label = fmt.Sprintf("%gk", v/1024)
+			}
+			ticks = append(ticks, t)
+		}
+	}
+	return ticks
+}
+
+// names puts a tick with a name at 0, 1, 2 and so on.
+type names []string
+
+// Ticks implements plot.Ticker.
+func (n names) Ticks(float64, float64) []plot.Tick {
+	out := make([]plot.Tick, len(n))
+	for i, name := range n {
+		out[i] = plot.Tick{Value: float64(i), Label: name}
+	}
+	return out
+}
+
+// barSet draws a bar at each x of a series, shifted and wide in units of x.
+type barSet struct {
+	Series
+	color       color.RGBA
+	shift, wide float64
+}
+
+// Plot implements plot.Plotter.
+func (b *barSet) Plot(c draw.Canvas, d *plot.Plot) {
+	x, y := d.Transforms(&c)
+	for i, at := range b.X {
+		left, right := x(at+b.shift), x(at+b.shift+b.wide*0.92)
+		c.FillPolygon(b.color, []vg.Point{{X: left, Y: y(0)}, {X: right, Y: y(0)}, {X: right, Y: y(b.Y[i])}, {X: left, Y: y(b.Y[i])}})
+	}
+}
+
+// Only keeps the series of the given names, and panels that have any left.
+func Only(figures []Figure, series []string) []Figure {
+	if len(series) == 0 {
+		return figures
+	}
+	var out []Figure
+	for _, f := range figures {
+		var panels []Panel
+		for _, p := range f.Panels {
+			p.Series = slices.DeleteFunc(slices.Clone(p.Series), func(s Series) bool { return !slices.Contains(series, s.Name) })
+			if len(p.Series) > 0 {
+				panels = append(panels, p)
+			}
+		}
+		if f.Panels = panels; len(panels) > 0 {
+			out = append(out, f)
+		}
+	}
+	return out
+}

@@ -1,0 +1,306 @@
+// Package report writes rows of benchmarks as one HTML page that needs no network: pictures,
+// sortable tables and the environment of every run.
+package report
+
+import (
+	"cmp"
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"math"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/chart"
+	"vkattn/cmd/vkattn/internal/results"
+)
+
+//go:embed page.html
+var text string
+
+var page = template.Must(template.New("page").Parse(text))
+
+// Options of a page.
+type Options struct {
+	Title    string
+	Ceilings chart.Ceilings
+}
+
+type document struct {
+	Title    string
+	Rows     int
+	Sections []section
+}
+
+type section struct {
+	ID, Title   string
+	Count       int
+	Environment []environment
+	Figures     [][]template.HTML
+	Notes       string
+	Columns     []column
+	Table       []line
+}
+
+type environment struct {
+	Name   string
+	Open   bool
+	Fields []field
+}
+
+type field struct{ Name, Value string }
+
+type line struct {
+	Bad   bool
+	Cells []cell
+}
+
+type cell struct {
+	Text, Class, Sort string
+}
+
+// Write writes the page, with a section for each file.
+func Write(w io.Writer, files []results.File, o Options) error {
+	doc := document{Title: cmp.Or(o.Title, "vkattn benchmarks")}
+	names := titles(files)
+	for i := range files {
+		s, err := newSection(&files[i], names[i], o.Ceilings)
+		if err != nil {
+			return fmt.Errorf("%s: %w", files[i].Path, err)
+		}
+		s.ID = "file-" + strconv.Itoa(i+1)
+		doc.Rows += s.Count
+		doc.Sections = append(doc.Sections, s)
+	}
+	return page.Execute(w, doc)
+}
+
+// titles are the paths of the files without the folders that all of them have.
+func titles(files []results.File) []string {
+	var out []string
+	for _, f := range files {
+		out = append(out, filepath.ToSlash(filepath.Clean(f.Path)))
+	}
+	if len(out) == 1 {
+		return []string{filepath.Base(out[0])}
+	}
+	for {
+		first, _, found := strings.Cut(out[0], "/")
+		for _, name := range out {
+			found = found && strings.HasPrefix(name, first+"/")
+		}
+		if !found {
+			return out
+		}
+		for i := range out {
+			out[i] = out[i][len(first)+1:]
+		}
+	}
+}
+
+func newSection(f *results.File, title string, ceilings chart.Ceilings) (section, error) {
+	s := section{Title: title, Count: len(f.Rows), Environment: environments(f.Rows)}
+	for _, figure := range chart.Figures(f.Bench(), ceilings) {
+		var panels []template.HTML
+		for _, p := range figure.Panels {
+			one := figure
+			one.Panels = []chart.Panel{p}
+			svg, err := chart.Inline(one, 1)
+			if err != nil {
+				return s, err
+			}
+			panels = append(panels, template.HTML(svg)) // chart escapes its texts
+		}
+		s.Figures = append(s.Figures, panels)
+	}
+	unsteady := 0
+	for _, r := range f.Rows {
+		if r.Unsteady != "" {
+			unsteady++
+		}
+	}
+	if unsteady > 0 {
+		s.Notes = fmt.Sprintf("%d of %d rows were measured while the GPU was throttled or its clock changed; the column “clocks” says why.", unsteady, len(f.Rows))
+	}
+	s.Columns = columns(f.Rows)
+	for i := range f.Rows {
+		r := &f.Rows[i]
+		l := line{Bad: r.Status != bench.OK && r.Status != bench.Ablated}
+		for _, c := range s.Columns {
+			l.Cells = append(l.Cells, c.cell(r))
+		}
+		s.Table = append(s.Table, l)
+	}
+	return s, nil
+}
+
+// environments lists what is known of each run. Only the first is shown without a click.
+func environments(rows []results.Row) (out []environment) {
+	type key struct {
+		device, commit, started string
+	}
+	var seen []key
+	for _, r := range rows {
+		run := r.Run
+		started := ""
+		if !run.Started.IsZero() {
+			started = run.Started.Format("2006-01-02 15:04:05 MST")
+		}
+		k := key{cmp.Or(run.Device.Name, r.Device), run.Commit, started}
+		if slices.Contains(seen, k) {
+			continue
+		}
+		seen = append(seen, k)
+		commit := run.Commit
+		if run.Modified {
+			commit += " with changes"
+		}
+		var peers []string
+		for _, p := range run.Peers {
+			peers = append(peers, fmt.Sprintf("%s (%s)", p.Name, p.Program))
+		}
+		e := environment{Name: strings.TrimSpace(k.device + " " + started), Open: len(out) == 0}
+		for _, f := range []field{
+			{"device", k.device},
+			{"type", run.Device.Type},
+			{"UUID", run.Device.UUID},
+			{"driver", strings.TrimSpace(run.Device.Driver + " " + run.Device.Version)},
+			{"Vulkan", run.Device.API},
+			{"CPU", strings.Trim(run.CPUModel+", "+run.CPU, ", ")},
+			{"system", run.OS},
+			{"version", strings.TrimSpace(run.Program + " " + run.Version)},
+			{"commit", commit},
+			{"Go", run.Go},
+			{"suite", run.Suite},
+			{"peers", strings.Join(peers, ", ")},
+			{"seed", strconv.FormatUint(run.Seed, 10)},
+			{"stopped", run.Stopped},
+		} {
+			if f.Value != "" {
+				e.Fields = append(e.Fields, f)
+			}
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+// column is a column of a table. Number columns have value, the others text.
+type column struct {
+	Name   string
+	Number bool
+	text   func(*results.Row) string
+	value  func(*results.Row) float64 // NaN: none
+	format string
+}
+
+func (c column) cell(r *results.Row) cell {
+	if !c.Number {
+		out := cell{Text: c.text(r)}
+		if c.Name == "clocks" && out.Text != "" {
+			out.Class = "warn"
+		}
+		return out
+	}
+	v := c.value(r)
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return cell{Class: "number"}
+	}
+	return cell{Text: fmt.Sprintf(c.format, v), Class: "number", Sort: strconv.FormatFloat(v, 'g', -1, 64)}
+}
+
+// some is v, or NaN if v is 0.
+func some(v float64) float64 {
+	if v == 0 {
+		return math.NaN()
+	}
+	return v
+}
+
+// columns lists the columns that have a value in any row, without those that have the same
+// in all rows of many.
+func columns(rows []results.Row) (out []column) {
+	words := func(name string, f func(*results.Row) string) column { return column{Name: name, text: f} }
+	number := func(name, format string, f func(*results.Row) float64) column {
+		return column{Name: name, Number: true, format: format, value: f}
+	}
+	all := []column{
+		words("device", func(r *results.Row) string { return r.Device }),
+		words("implementation", func(r *results.Row) string { return r.Who() }),
+		words("line", func(r *results.Row) string { return r.Line }),
+		words("tile", func(r *results.Row) string { return r.Tile }),
+		number("B", "%.0f", func(r *results.Row) float64 { return float64(r.B) }),
+		number("Hq", "%.0f", func(r *results.Row) float64 { return float64(r.Hq) }),
+		number("Hkv", "%.0f", func(r *results.Row) float64 { return float64(r.Hkv) }),
+		number("Sq", "%.0f", func(r *results.Row) float64 { return float64(r.Sq) }),
+		number("Sk", "%.0f", func(r *results.Row) float64 { return float64(r.Sk) }),
+		number("D", "%.0f", func(r *results.Row) float64 { return float64(r.D) }),
+		number("Dv", "%.0f", func(r *results.Row) float64 { return float64(r.Dv) }),
+		words("causal", func(r *results.Row) string { return r.Causal.String() }),
+		words("dtype", func(r *results.Row) string { return r.DType.String() }),
+		words("pass", func(r *results.Row) string { return r.Pass.String() }),
+		words("options", func(r *results.Row) string {
+			if r.OptionText == "" && r.Options != nil {
+				return r.Options.String()
+			}
+			return r.OptionText
+		}),
+		number("ms median", "%.5g", func(r *results.Row) float64 { return some(r.Ms.Median) }),
+		number("ms min", "%.5g", func(r *results.Row) float64 { return some(r.Ms.Min) }),
+		number("ms max", "%.5g", func(r *results.Row) float64 { return some(r.Ms.Max) }),
+		number("TFLOP/s", "%.4g", func(r *results.Row) float64 { return some(r.TFLOPs + r.AblationTFLOPs) }),
+		number("TB/s", "%.3f", func(r *results.Row) float64 { return some(r.TBs) }),
+	}
+	var others []string
+	for _, r := range rows {
+		for name := range r.Versus {
+			if !slices.Contains(others, name) {
+				others = append(others, name)
+			}
+		}
+	}
+	slices.Sort(others)
+	for _, name := range others {
+		all = append(all, number("× "+name, "%.3f", func(r *results.Row) float64 { return some(r.Versus[name]) }))
+	}
+	all = append(all,
+		number("max error", "%.1e", func(r *results.Row) float64 {
+			if r.Checked.Rows == 0 {
+				return math.NaN()
+			}
+			return float64(r.Checked.MaxError)
+		}),
+		number("memory, MiB", "%.1f", func(r *results.Row) float64 { return some(float64(r.Memory) / (1 << 20)) }),
+		number("SM MHz", "%.0f", func(r *results.Row) float64 {
+			if r.Clock == nil {
+				return math.NaN()
+			}
+			return float64(r.Clock.SMMHz)
+		}),
+		number("W", "%.0f", func(r *results.Row) float64 {
+			if r.Clock == nil {
+				return math.NaN()
+			}
+			return r.Clock.PowerWatts
+		}),
+		words("clocks", func(r *results.Row) string { return r.Unsteady }),
+		words("note", func(r *results.Row) string { return r.Note() }),
+	)
+	for _, c := range all {
+		first := c.cell(&rows[0]).Text
+		any, differs := false, false
+		for i := range rows {
+			t := c.cell(&rows[i]).Text
+			any, differs = any || t != "", differs || t != first
+		}
+		hidden := !differs && (c.Name == "device" || c.Name == "pass" || c.Name == "line")
+		if any && !hidden {
+			out = append(out, c)
+		}
+	}
+	return out
+}

@@ -1,0 +1,62 @@
+package report
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/results"
+)
+
+func sample() results.File {
+	row := func(tier string, length int) results.Row {
+		return results.Row{Row: bench.Row{Device: "GPU <1>", Tier: tier, B: 1, Hq: 8, Hkv: 8, Sq: length, Sk: length, D: 64, Dv: 64,
+			Status: bench.OK, TFLOPs: 100, Ms: bench.Summary{Median: 0.5, Min: 0.4, Max: 0.6}, Versus: map[string]float64{"flash": 1.25}},
+			Run: bench.RunInfo{Program: "vkattn", Version: "v1", Device: bench.Device{Name: "GPU <1>", Driver: "NVIDIA"},
+				Environment: bench.Environment{Commit: "abc", Modified: true, Go: "go1.26"}}}
+	}
+	failed := row("scalar", 1024)
+	failed.Row = bench.Row{Device: "GPU <1>", Tier: "scalar", Status: bench.Fail, Reason: "<script>alert(1)</script>"}
+	unsteady := row("coopmat2", 2048)
+	unsteady.Unsteady = "power cap in 50 % of the readings"
+	return results.File{Path: "a/b/rows.jsonl", Rows: []results.Row{row("coopmat2", 1024), unsteady, failed}}
+}
+
+func TestThePageIsSelfContained(t *testing.T) {
+	var out bytes.Buffer
+	second := sample()
+	second.Path = "a/c/rows.jsonl"
+	require.NoError(t, Write(&out, []results.File{sample(), second}, Options{Title: "A & B"}))
+	page := out.String()
+	for _, want := range []string{"<title>A &amp; B</title>", "GPU &lt;1&gt;", "abc with changes", "go1.26", "<svg", "currentColor",
+		"power cap in 50 %", `data-sort="0.5"`, "× flash", "1.250", ">b/rows.jsonl<", "prefers-color-scheme: dark", `name="viewport"`} {
+		require.True(t, strings.Contains(page, want), want)
+	}
+	require.Equal(t, 2, strings.Count(page, "1 of 3 rows were measured while the GPU was throttled"))
+	for _, never := range []string{"<script>alert", "<link", " src=", "@import", "url("} {
+		require.False(t, strings.Contains(page, never), never)
+	}
+	for _, namespace := range []string{"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"} {
+		page = strings.ReplaceAll(page, namespace, "")
+	}
+	require.False(t, strings.Contains(page, "://"), "the page needs no network")
+}
+
+func TestColumnsWithoutValuesAreLeftOut(t *testing.T) {
+	f := sample()
+	names := func(rows []results.Row) (out []string) {
+		for _, c := range columns(rows) {
+			out = append(out, c.Name)
+		}
+		return out
+	}
+	all := names(f.Rows)
+	require.Contains(t, all, "note")
+	require.Contains(t, all, "clocks")
+	require.NotContains(t, all, "TB/s")
+	require.NotContains(t, all, "device", "all rows have the same")
+	require.NotContains(t, names(f.Rows[:1]), "note")
+}

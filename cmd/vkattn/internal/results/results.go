@@ -1,0 +1,190 @@
+// Package results reads what "vkattn bench" saved.
+package results
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"vkattn/cmd/vkattn/internal/bench"
+)
+
+// File is the rows of one file.
+type File struct {
+	Path string
+	Rows []Row
+}
+
+// Row is a row of a benchmark with the run that it belongs to.
+type Row struct {
+	bench.Row
+	Run bench.RunInfo `json:"run"`
+}
+
+// Bench lists the rows without their runs.
+func (f *File) Bench() []*bench.Row {
+	out := make([]*bench.Row, len(f.Rows))
+	for i := range f.Rows {
+		out[i] = &f.Rows[i].Row
+	}
+	return out
+}
+
+// extensions of the files that Load takes from a folder.
+var extensions = []string{".json", ".jsonl", ".json.gz", ".jsonl.gz"}
+
+// ErrNoRows is the error of a file that has no row of a benchmark.
+var ErrNoRows = errors.New("no rows of vkattn bench")
+
+// Load reads files, and of folders every file that has rows of a benchmark, in the order of
+// their names. A file that is named itself must have rows.
+func Load(paths []string) ([]File, error) {
+	var out []File
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err != nil {
+			return nil, err
+		}
+		if !info.IsDir() {
+			f, err := read(path)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, f)
+			continue
+		}
+		before := len(out)
+		err = filepath.WalkDir(path, func(name string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !slices.ContainsFunc(extensions, func(e string) bool { return strings.HasSuffix(name, e) }) {
+				return err
+			}
+			f, err := read(name)
+			if err == nil {
+				out = append(out, f)
+			} else if errors.Is(err, fs.ErrPermission) {
+				return err
+			}
+			return nil // a file of something else
+		})
+		if err != nil {
+			return nil, err
+		}
+		if len(out) == before {
+			return nil, fmt.Errorf("%s: %w", path, ErrNoRows)
+		}
+	}
+	return out, nil
+}
+
+func read(path string) (f File, err error) {
+	in, err := os.Open(path)
+	if err != nil {
+		return f, err
+	}
+	defer in.Close()
+	rows, err := Read(in)
+	if err != nil {
+		return f, fmt.Errorf("%s: %w", path, err)
+	}
+	return File{Path: path, Rows: rows}, nil
+}
+
+// mostBytes bounds the decompressed size of one file.
+const mostBytes = 1 << 30
+
+// Read reads rows in the format json or jsonl, compressed with gzip or not. Lines that have
+// no times are left out: files may hold rows of other programs too.
+func Read(r io.Reader) ([]Row, error) {
+	in := bufio.NewReader(r)
+	if magic, _ := in.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
+		plain, err := gzip.NewReader(in)
+		if err != nil {
+			return nil, err
+		}
+		in = bufio.NewReader(plain)
+	}
+	var rows []Row
+	for d := json.NewDecoder(io.LimitReader(in, mostBytes)); ; {
+		var text json.RawMessage
+		if err := d.Decode(&text); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, err
+		}
+		list, err := decode(text)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, list...)
+	}
+	if len(rows) == 0 {
+		return nil, ErrNoRows
+	}
+	return rows, nil
+}
+
+// decode reads a line of jsonl, or the document of json.
+func decode(text []byte) ([]Row, error) {
+	var document struct {
+		Run  bench.RunInfo     `json:"run"`
+		Rows []json.RawMessage `json:"rows"`
+	}
+	if json.Unmarshal(text, &document) == nil && document.Rows != nil {
+		var out []Row
+		for _, one := range document.Rows {
+			r, found, err := decodeRow(one)
+			if err != nil {
+				return nil, err
+			}
+			if r.Run = document.Run; found {
+				out = append(out, r)
+			}
+		}
+		return out, nil
+	}
+	r, found, err := decodeRow(text)
+	if err != nil || !found {
+		return nil, err
+	}
+	return []Row{r}, nil
+}
+
+func decodeRow(text []byte) (r Row, found bool, err error) {
+	var is struct {
+		Device *string       `json:"device"`
+		Batch  *int          `json:"batch"`
+		Status *bench.Status `json:"status"`
+		Ms     *struct{}     `json:"ms"`
+		// Old files have other names for the baseline and the options.
+		Form     string          `json:"form"`
+		Features json.RawMessage `json:"features"`
+	}
+	if json.Unmarshal(text, &is) != nil || is.Device == nil || is.Batch == nil || is.Status == nil {
+		return r, false, nil
+	}
+	if is.Ms == nil && (*is.Status == bench.OK || *is.Status == bench.Ablated) {
+		return r, false, nil // of another command, which times nothing
+	}
+	if err := json.Unmarshal(text, &r); err != nil {
+		return r, false, fmt.Errorf("row: %w", err)
+	}
+	if r.Baseline == "" {
+		r.Baseline = bench.Baseline(is.Form)
+	}
+	if r.Options == nil && len(is.Features) > 0 {
+		r.Options = new(bench.Options)
+		if json.Unmarshal(is.Features, r.Options) != nil {
+			r.Options = nil
+		}
+	}
+	return r, true, nil
+}

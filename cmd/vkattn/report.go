@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/chart"
+	"vkattn/cmd/vkattn/internal/outfile"
+	"vkattn/cmd/vkattn/internal/report"
+	"vkattn/cmd/vkattn/internal/results"
+)
+
+// reportFlags are the flags of `vkattn report`.
+type reportFlags struct {
+	output, title, caption string
+	plots                  []string
+	kinds, series          []string
+	columns                int
+	ceilingFlags
+}
+
+// ceilingFlags are the ceilings of the device in pictures.
+type ceilingFlags struct{ tflops, tbs float64 }
+
+func (c *ceilingFlags) add(f *pflag.FlagSet) {
+	f.Float64Var(&c.tflops, "peak-tflops", 0, "`TFLOP/s` of the device's matrix products, a line in pictures of speed; with --peak-tbs also a roofline")
+	f.Float64Var(&c.tbs, "peak-tbs", 0, "`TB/s` of a copy on the device, a line in pictures of decode")
+}
+
+func (c *ceilingFlags) ceilings() (chart.Ceilings, error) {
+	if !(c.tflops >= 0) || !(c.tbs >= 0) { // NaN too
+		return chart.Ceilings{}, badInputf("--peak-tflops, --peak-tbs: want positive numbers")
+	}
+	return chart.Ceilings{TFLOPs: c.tflops, TBs: c.tbs}, nil
+}
+
+func (a *app) reportCommand() *cobra.Command {
+	var o reportFlags
+	c := &cobra.Command{
+		Use:   "report FILE|DIRECTORY...",
+		Short: "make one page, or pictures, of saved results",
+		Long: `Makes an HTML page of the rows that bench --save wrote in the formats json and jsonl,
+compressed with gzip or not. Of a directory it takes every such file.
+
+The page has pictures, the environment of every run and tables that a click on a column
+sorts. It is one file that needs no network, and follows the reader's light or dark theme.
+
+--plot writes pictures instead, as SVG or PNG: speed over length, the steps of the
+ladder, the bandwidth of decode and, with the ceilings of the device, a roofline.`,
+		Example: `  vkattn bench --suite forward --save forward.jsonl
+  vkattn report forward.jsonl -o report.html
+  vkattn report forward.jsonl --plot forward.svg --kind speed`,
+		RunE: func(c *cobra.Command, paths []string) error {
+			if len(o.plots) > 0 && !c.Flags().Changed("output") {
+				o.output = ""
+			}
+			return a.writeReport(c.Context(), &o, paths)
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.StringVarP(&o.output, "output", "o", "report.html", "`file` of the page; -: standard output")
+	f.StringVar(&o.title, "title", "", "title of the page")
+	f.StringArrayVar(&o.plots, "plot", nil, plotUsage+"; without -o no page is written")
+	f.StringSliceVar(&o.kinds, "kind", nil, "`list` of pictures of --plot: speed, ladder, bandwidth, roofline (default: all)")
+	f.StringSliceVar(&o.series, "series", nil, "`list` of implementations in pictures of --plot (default: all)")
+	f.IntVar(&o.columns, "columns", plotColumns, "panels in a row of a picture of --plot")
+	f.StringVar(&o.caption, "caption", "", "last line of pictures of --plot")
+	o.ceilingFlags.add(f)
+	return c
+}
+
+const (
+	plotUsage   = "write pictures of the rows to `file`, whose name ends in .svg or .png (repeatable)"
+	plotColumns = 2
+)
+
+func (a *app) writeReport(ctx context.Context, o *reportFlags, paths []string) error {
+	if len(paths) == 0 {
+		return badInputf("report: name files or directories with results of bench --save")
+	}
+	ceilings, err := o.ceilings()
+	if err != nil {
+		return err
+	}
+	if o.columns < 1 || o.columns > 8 {
+		return badInputf("--columns %d: want 1 to 8", o.columns)
+	}
+	for _, k := range o.kinds {
+		if !slices.Contains(chart.Kinds, chart.Kind(k)) {
+			return badInputf("--kind %q: want speed, ladder, bandwidth or roofline", k)
+		}
+	}
+	if err := checkPlots(o.plots); err != nil {
+		return err
+	}
+	files, err := results.Load(paths)
+	if err != nil {
+		return badInput(err)
+	}
+	var set outfile.Set
+	defer a.flushed(&set)()
+	if len(o.plots) > 0 {
+		var rows []*bench.Row
+		for i := range files {
+			rows = append(rows, files[i].Bench()...)
+		}
+		figures := slices.DeleteFunc(chart.Figures(rows, ceilings), func(f chart.Figure) bool {
+			return len(o.kinds) > 0 && !slices.Contains(o.kinds, string(f.Kind))
+		})
+		figures = chart.Only(figures, o.series)
+		if len(figures) == 0 {
+			return badInputf("--plot: the rows give rise to no such picture; speed over length needs two lengths, a roofline both ceilings")
+		}
+		if err := addPlots(&set, o.plots, figures, o.columns, o.caption); err != nil {
+			return err
+		}
+	}
+	page := report.Options{Title: o.title, Ceilings: ceilings}
+	switch o.output {
+	case "":
+	case "-":
+		if err := report.Write(a.stdout, files, page); err != nil {
+			return err
+		}
+	default:
+		w, err := set.Add(o.output)
+		if err != nil {
+			return badInputf("-o %s: %w", o.output, err)
+		}
+		if err := report.Write(w, files, page); err != nil {
+			return err
+		}
+	}
+	return set.Commit(ctx)
+}
+
+// checkPlots refuses files of --plot with a name of no known format.
+func checkPlots(paths []string) error {
+	for _, path := range paths {
+		if ext := strings.ToLower(filepath.Ext(path)); ext != ".svg" && ext != ".png" {
+			return badInputf("--plot %s: the name ends in none of .svg, .png", path)
+		}
+	}
+	return nil
+}
+
+// addPlots adds pictures to the files of a command.
+func addPlots(set *outfile.Set, paths []string, figures []chart.Figure, columns int, caption string) error {
+	for _, path := range paths {
+		w, err := set.Add(path)
+		if err != nil {
+			return badInputf("--plot %s: %w", path, err)
+		}
+		if err := drawPlot(w, path, figures, columns, caption); err != nil {
+			return fmt.Errorf("--plot %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+func drawPlot(w io.Writer, path string, figures []chart.Figure, columns int, caption string) error {
+	if strings.EqualFold(filepath.Ext(path), ".png") {
+		return chart.PNG(w, figures, columns, caption)
+	}
+	return chart.SVG(w, figures, columns, caption)
+}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestReportOfABenchmark(t *testing.T) {
+	dir := t.TempDir()
+	rows, plot := filepath.Join(dir, "rows.jsonl"), filepath.Join(dir, "live.png")
+	code, _, stderr := call(tiny("--device", "cpu", "--seqlen", "8,16", "--save", rows, "--plot", plot)...)
+	require.Equal(t, exitOK, code, stderr)
+	picture, err := os.ReadFile(plot)
+	require.NoError(t, err)
+	require.Equal(t, "\x89PNG", string(picture[:4]))
+
+	page, svg := filepath.Join(dir, "page.html"), filepath.Join(dir, "speed.svg")
+	code, _, stderr = call("report", dir, "-o", page, "--plot", svg, "--peak-tflops", "1")
+	require.Equal(t, exitOK, code, stderr)
+	text, err := os.ReadFile(page)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "2 rows of 1 file.")
+	text, err = os.ReadFile(svg)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "coopmat peak")
+	code, stdout, stderr := call("report", rows, "-o", "-")
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, "<!doctype html>")
+}
+
+func TestReportRefuses(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	rows := filepath.Join(dir, "rows.jsonl")
+	code, _, stderr := call(tiny("--device", "cpu", "--seqlen", "8", "--save", rows)...)
+	require.Equal(t, exitOK, code, stderr)
+	for says, args := range map[string][]string{
+		"name files or directories":    {"report"},
+		"no such file":                 {"report", "none.jsonl"},
+		"--plot x.gif":                 {"report", rows, "--plot", "x.gif"},
+		"--kind \"pie\"":               {"report", rows, "--kind", "pie"},
+		"--columns 0":                  {"report", rows, "--columns", "0"},
+		"--peak-tflops":                {"report", rows, "--peak-tflops", "-1"},
+		"no such picture":              {"report", rows, "--plot", "x.svg"},
+		"-o none/page.html":            {"report", rows, "-o", "none/page.html"},
+		"--plot none/x.svg":            tiny("--device", "cpu", "--plot", "none/x.svg"),
+		"the name ends in none of .sv": tiny("--device", "cpu", "--plot", "x.gif"),
+	} {
+		refused(t, exitInput, says, args...)
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "*"))
+	require.NoError(t, err)
+	require.Equal(t, []string{rows}, left)
+}

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# report-check.sh <vkattn> <folder>
+#
+# Makes a report of committed results and opens it in headless Chromium ($CHROMIUM): light,
+# dark and as wide as a phone. The screenshots are for a person to look at. The script itself
+# checks that the page is no wider than the window, that a click sorts a table by number, that
+# the filter hides rows, and that the page asks for no other file.
+set -euo pipefail
+
+vkattn=$1 out=$2
+results=docs/results
+mkdir -p "$out"
+"$vkattn" report "$results"/2026-11-20-h200/{cuda-race-suite.jsonl.gz,ladder.jsonl} "$results/2026-11-22-h200/decode.jsonl.gz" \
+	--peak-tflops 632 --peak-tbs 4.3 --title 'vkattn on an NVIDIA H200' -o "$out/report.html"
+
+browser() { "${CHROMIUM:?}" --no-sandbox --headless --disable-gpu --hide-scrollbars "$@" 2>>"$out/chromium.log"; }
+page=file://$(realpath "$out/report.html")
+: >"$out/chromium.log"
+browser --window-size=1280,2400 --screenshot="$out/light.png" "$page"
+browser --window-size=1280,2400 --blink-settings=preferredColorScheme=0 --screenshot="$out/dark.png" "$page"
+browser --window-size=500,2400 --screenshot="$out/phone.png" "$page"
+
+# The page of the check is the report with a script that uses it and leaves the outcome in
+# its title.
+sed '$d' "$out/report.html" >"$out/check.html"
+cat >>"$out/check.html" <<'PAGE'
+<script>
+	const wrong = [];
+	const heads = [...document.querySelectorAll("#file-1 th")];
+	const column = heads.findIndex(h => h.textContent === "TFLOP/s");
+	const body = document.querySelector("#file-1 tbody");
+	const values = () => [...body.rows].map(r => Number(r.cells[column].dataset.sort));
+	for (const sign of [1, -1]) {
+		heads[column].firstChild.click();
+		if (!values().every((v, i, all) => i === 0 || sign * (v - all[i - 1]) >= 0)) wrong.push("sorting " + sign);
+	}
+	const input = document.querySelector("#file-1 input");
+	input.value = "fa3";
+	input.dispatchEvent(new Event("input"));
+	const shown = [...body.rows].filter(r => !r.hidden);
+	if (shown.length === 0 || !shown.every(r => r.textContent.includes("fa3"))) wrong.push("filter");
+	if (document.documentElement.scrollWidth > window.innerWidth) wrong.push("wider than the window");
+	if (performance.getEntriesByType("resource").length > 0) wrong.push("asks for other files");
+	document.title = wrong.length ? "WRONG: " + wrong.join(", ") : "report works";
+</script>
+PAGE
+for width in 1280 500; do
+	title=$(browser --window-size=$width,1000 --dump-dom "file://$(realpath "$out/check.html")" | grep -o '<title>[^<]*' | head -1)
+	printf '%s pixels: %s\n' "$width" "${title#<title>}"
+	[[ $title == '<title>report works' ]] || exit 1
+done
+rm -f "$out/check.html"
+printf 'screenshots: %s\n' "$out"/*.png
