@@ -54,6 +54,7 @@ type Panel struct {
 	X, Y   string
 	LogX   bool // x is a power of 2 in every tick
 	LogY   bool
+	Top    float64  // of the y axis; 0: that of the data
 	Ticks  []string // names of x = 0, 1, ...: the panel has bars
 	Series []Series
 }
@@ -82,10 +83,28 @@ func Figures(rows []*bench.Row, c Ceilings) []Figure {
 	var out []Figure
 	for _, f := range []Figure{speed(timed, c), ladder(timed), bandwidth(timed, c), roofline(timed, c)} {
 		if len(f.Panels) > 0 {
+			shareTop(f.Panels)
 			out = append(out, f)
 		}
 	}
 	return out
+}
+
+// shareTop gives panels one y axis, so that their heights can be compared. Panels that would
+// fill less than a third of it keep their own.
+func shareTop(list []Panel) {
+	tops, highest := make([]float64, len(list)), 0.0
+	for i, p := range list {
+		for _, s := range p.Series {
+			tops[i] = max(tops[i], slices.Max(s.Y))
+		}
+		highest = max(highest, tops[i])
+	}
+	for i := range list {
+		if list[i].Top = tops[i]; 3*tops[i] >= highest {
+			list[i].Top = highest
+		}
+	}
 }
 
 // panels groups series by the title of their panel, in the order in which they appear.

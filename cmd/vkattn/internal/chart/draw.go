@@ -321,7 +321,8 @@ func (p *Panel) plot(look map[string]style) (*plot.Plot, error) {
 			l.LineStyle = style.line()
 			d.Add(l)
 		case len(p.Ticks) > 0:
-			d.Add(&barSet{s, style.color, (float64(bar) - float64(bars)/2) * 0.8 / float64(bars), 0.8 / float64(bars)})
+			wide := min(0.8/float64(bars), 0.4)
+			d.Add(&barSet{s, style.color, (float64(bar) - float64(bars)/2) * wide, wide})
 			bar++
 		default:
 			points := make(plotter.XYs, len(s.X))
@@ -347,7 +348,7 @@ func (p *Panel) plot(look map[string]style) (*plot.Plot, error) {
 			d.Add(g)
 		}
 	}
-	d.X.Min, d.X.Max, d.Y.Min, d.Y.Max = low, high, 0, top*1.06
+	d.X.Min, d.X.Max, d.Y.Min, d.Y.Max = low, high, 0, max(top, p.Top)*1.06
 	if p.LogY {
 		d.Y.Min, d.Y.Max = math.Floor(bottom), math.Ceil(top)
 		d.Y.Tick.Marker = powers(func(n int) float64 { return math.Pow(10, float64(n)) })
