@@ -10,6 +10,13 @@ import "C"
 // is recorded. The batch holds pipeline, buffers and keep until it has finished. Dispatch
 // does not allocate once the stream has recorded a batch of the same size.
 func (c *Commands) Dispatch(p *Pipeline, buffers []BufferRange, push []byte, groups [3]uint32, keep ...Resource) error {
+	if c != nil && c.s != nil && c.s.observer != nil {
+		return c.observed(p, buffers, push, groups, keep...)
+	}
+	return c.dispatch(p, buffers, push, groups, keep...)
+}
+
+func (c *Commands) dispatch(p *Pipeline, buffers []BufferRange, push []byte, groups [3]uint32, keep ...Resource) error {
 	const op = "Dispatch"
 	b, err := c.enter(op)
 	if err != nil {

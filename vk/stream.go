@@ -30,6 +30,7 @@ type Stream struct {
 	waits, signals semaphoreList // of the next Submit
 	turns          turns         // with a queue of another API: see Peer
 	ticks          tickLog
+	observer       func(Dispatched) // of Observe; nil: none
 	up, down       *stagingRing
 	closed         bool
 }

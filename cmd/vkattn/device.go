@@ -29,7 +29,7 @@ func (a *app) openDevice(name string, tier attention.Tier) (*vk.Device, error) {
 	if auto {
 		name = "auto"
 	}
-	dev, err := vk.Open(vk.Options{Device: name, Validation: a.validation, Stats: a.stats})
+	dev, err := vk.Open(vk.Options{Device: name, Validation: a.validation, Stats: a.stats, Debug: a.labels})
 	switch {
 	case errors.Is(err, vk.ErrInvalid): // several devices have that name
 		return nil, badInputf("--device %s: %w", name, err)

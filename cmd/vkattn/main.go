@@ -4,6 +4,7 @@
 //	vkattn run      compute attention of .npy files
 //	vkattn bench    verify and time a sweep of problems
 //	vkattn verify   compare the results of all implementations
+//	vkattn profile  show where the time of one problem goes
 //	vkattn report   make a page or pictures of saved results
 //	vkattn tune     find the fastest tile of each problem and store it
 //	vkattn version  print the version of the command
@@ -58,6 +59,7 @@ type app struct {
 	stdout, stderr io.Writer
 	validation     bool
 	stats          bool                                               // open devices with compiler statistics
+	labels         bool                                               // open devices with names for debugging tools
 	touch          func(who string, p *cases.Problem, after [][]byte) // for tests: see verify.Verifier
 	spoil          func(*attention.BackwardArgs)                      // for tests: changes results before run --verify reads them
 	onInterrupt    cleanup                                            // removes temporary files
@@ -230,7 +232,7 @@ func (a *app) root() *cobra.Command {
 		}
 		return nil
 	}
-	for _, c := range []*cobra.Command{a.infoCommand(), a.runCommand(), a.benchCommand(), a.verifyCommand(), a.tuneCommand(), a.versionCommand()} {
+	for _, c := range []*cobra.Command{a.infoCommand(), a.runCommand(), a.benchCommand(), a.verifyCommand(), a.tuneCommand(), a.profileCommand(), a.versionCommand()} {
 		c.Args = noArgs
 		root.AddCommand(c)
 	}

@@ -93,7 +93,7 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 		return nil, g.stop(row, err)
 	}
 	g.closers = append(g.closers, op.Close)
-	w := &work{op: op, cuda: s.Tier == attention.TierCUDA}
+	w := &work{op: op, cuda: s.Tier == attention.TierCUDA, name: g.problem.String()}
 	var scratch uint64
 	if g.problem.Plain() && s.Baseline == "" {
 		// Planned before any memory is allocated: a refused row allocates none.

@@ -33,6 +33,7 @@ type work struct {
 	pass  Pass
 	split func(attention.Args) []attention.Args // one run as several calls; nil: one call
 	cuda  bool                                  // tier cuda, timed by CUDA events
+	name  string                                // label of a run for debugging tools
 }
 
 // run records one run on a stream, or computes it on the CPU for a nil stream.

@@ -143,6 +143,7 @@ func (l *deviceRunner) timed(ctx context.Context, w *work, n int) ([]time.Durati
 	}
 	return l.deviceClock.timed(ctx, n, func(s *vk.Stream) error {
 		l.next = (l.next + 1) % l.layout.count
+		defer s.Label(w.name)()
 		return w.run(s, l.layout.args(l.cfg, l.first, l.next))
 	})
 }

@@ -1,0 +1,339 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"vkattn/attention"
+	"vkattn/vk"
+	"vkattn/vk/hostmem"
+)
+
+// Profile says where the time of one problem goes.
+type Profile struct {
+	Run *RunInfo `json:"run"`
+	Row *Row     `json:"row"` // verified and timed as by Group, without timestamps between dispatches
+
+	Dispatches []ProfiledDispatch `json:"dispatches"`
+	// OtherUs is the median time that no dispatch takes: barriers, fills and gaps. It
+	// includes what the observation itself adds.
+	OtherUs  float64         `json:"other_us"`
+	Ceilings ProfileCeilings `json:"ceilings"`
+
+	Bytes       uint64  `json:"bytes"`                 // of the tensors that must be read and written, each once
+	TBs         float64 `json:"tb_per_s"`              // Bytes over the median time
+	OfCopy      float64 `json:"of_copy"`               // TBs over that of a copy
+	OfPeak      float64 `json:"of_peak,omitzero"`      // TFLOP/s over the peak that was given
+	OfLaunches  float64 `json:"of_launches"`           // share of the time that as many smallest commands take
+	Bound       string  `json:"bound"`                 // what bounds the speed: memory, compute, launches or latency
+	Explanation string  `json:"explanation,omitempty"` // the numbers that Bound follows from
+
+	Trace []TracedDispatch `json:"-"`
+}
+
+// ProfiledDispatch is a dispatch of one run. Dispatches are serialized by barriers.
+type ProfiledDispatch struct {
+	Pipeline   string      `json:"pipeline"`
+	Groups     [3]uint32   `json:"groups"`
+	LocalSize  uint32      `json:"local_size"` // invocations of a workgroup
+	Us         float64     `json:"us"`         // median
+	MinUs      float64     `json:"us_min"`
+	MaxUs      float64     `json:"us_max"`
+	Share      float64     `json:"share"` // of the time of all dispatches
+	Statistics []Statistic `json:"statistics,omitempty"`
+	Occupancy  *Estimate   `json:"occupancy,omitempty"`
+}
+
+// Statistic is a statistic of the driver's compiler.
+type Statistic struct {
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+}
+
+// Estimate is the occupancy of a multiprocessor of an NVIDIA GPU, computed from registers
+// and shared memory.
+type Estimate struct {
+	Workgroups int     `json:"workgroups"` // of one multiprocessor at a time
+	Subgroups  int     `json:"subgroups"`
+	Share      float64 `json:"share"` // of the subgroups that a multiprocessor can hold
+	Limit      string  `json:"limit"` // "registers", "shared memory", "invocations" or "workgroups"
+}
+
+// ProfileCeilings are the highest speeds of the device.
+type ProfileCeilings struct {
+	CopyTBs    float64 `json:"copy_tb_per_s"`        // read and written
+	CommandUs  float64 `json:"command_us"`           // of a copy of 4 bytes and its barrier
+	PeakTFLOPs float64 `json:"peak_tflops,omitzero"` // given by the caller
+	CopyBytes  uint64  `json:"copy_bytes"`           // of one copy, read and written
+	Commands   int     `json:"commands_in_a_row"`    // of which CommandUs is the mean
+}
+
+// TracedDispatch is a dispatch with its times since the first of the trace.
+type TracedDispatch struct {
+	Run        int
+	Name       string
+	Groups     [3]uint32
+	Begin, End time.Duration
+}
+
+// Subject describes the problem.
+func (p *Profile) Subject() string { return p.Row.problem.String() }
+
+const (
+	profileRuns     = 10
+	profileCommands = 200
+	copyCeiling     = 512 << 20 // bytes of a copy, read and written
+	copyCeilingCPU  = 16 << 20
+)
+
+// Profile verifies and times a problem on one Vulkan tier and then times its dispatches one
+// by one. peak is the speed of the device's matrix products in TFLOP/s; 0: not known.
+func (b *Bench) Profile(ctx context.Context, p Problem, peak float64) (*Profile, error) {
+	if b.Device == nil || len(b.Specs) != 1 || b.Specs[0].Tier == attention.TierCPU || b.Specs[0].Tier == attention.TierCUDA {
+		return nil, fmt.Errorf("%w: a profile needs a Vulkan tier", attention.ErrUnsupported)
+	}
+	if b.Device.Caps().Limits.TimestampValidBits == 0 {
+		return nil, fmt.Errorf("%w: the queue has no timestamps", attention.ErrUnsupported)
+	}
+	if err := p.Shape.Validate(); err != nil {
+		return nil, err
+	}
+	g := &group{Bench: b, problem: p}
+	defer g.close()
+	c, row := g.candidate(ctx, b.Specs[0])
+	out := &Profile{Row: row}
+	if c == nil {
+		return out, errors.Join(ctx.Err(), g.lost)
+	}
+	if row.Tier == attention.TierCUDA.String() {
+		row.Status, row.Reason = Unsupported, "tier cuda records no Vulkan dispatch: name a Vulkan tier"
+		return out, nil
+	}
+	if err := g.time(ctx, []*candidate{c}); err != nil || row.Status != OK {
+		return out, err
+	}
+	if err := g.observe(ctx, c, out); err != nil {
+		return out, err
+	}
+	var err error
+	if out.Ceilings, err = b.ceilings(ctx); err != nil {
+		return out, err
+	}
+	out.Ceilings.PeakTFLOPs = peak
+	q, _, _, o := p.tensors()
+	out.Bytes = hostmem.Sum(hostmem.Product(hostmem.Sum(q, o), uint64(p.Config.DType.Size())), row.KVBytes)
+	if p.Pass != PassForward {
+		out.Bytes = row.Memory
+	}
+	out.judge()
+	return out, nil
+}
+
+// observe times the dispatches of a few runs.
+func (g *group) observe(ctx context.Context, c *candidate, out *Profile) error {
+	stream := g.setups[0].runner.(*deviceRunner).stream
+	var seen []vk.Dispatched
+	var local []uint32
+	var stats [][]Statistic
+	if err := stream.Observe(func(d vk.Dispatched) {
+		i := len(seen)
+		seen = append(seen, d)
+		if len(out.Trace) > 0 { // the pipelines of later runs are those of the first
+			return
+		}
+		size := d.Pipeline.LocalSize()
+		local = append(local, size[0]*size[1]*size[2])
+		stats = append(stats, nil)
+		list, err := d.Pipeline.Statistics()
+		if err != nil {
+			return
+		}
+		for _, s := range list {
+			stats[i] = append(stats[i], Statistic{s.Name, s.Value})
+		}
+	}); err != nil {
+		return err
+	}
+	defer func() { _ = stream.Observe(nil) }()
+	times := [][]float64{}
+	var other []float64
+	var origin vk.Mark
+	for run := range profileRuns {
+		seen = seen[:0]
+		total, err := c.run(ctx, 1)
+		if err != nil {
+			return err
+		}
+		if run == 0 {
+			times = make([][]float64, len(seen))
+			if len(seen) == 0 {
+				return fmt.Errorf("%w: tier %s records no Vulkan dispatch", attention.ErrUnsupported, out.Row.Tier)
+			}
+			origin = seen[0].Begin
+		}
+		rest := total[0]
+		for i, d := range seen {
+			begin, err := stream.Elapsed(origin, d.Begin)
+			if err != nil {
+				return err
+			}
+			took, err := stream.Elapsed(d.Begin, d.End)
+			if err != nil {
+				return err
+			}
+			rest -= took
+			times[i] = append(times[i], microseconds(took))
+			out.Trace = append(out.Trace, TracedDispatch{Run: run, Name: d.Name, Groups: d.Groups, Begin: begin, End: begin + took})
+		}
+		other = append(other, microseconds(max(rest, 0)))
+	}
+	var sum float64
+	for i, d := range seen {
+		s := Summarize(times[i])
+		sum += s.Median
+		p := ProfiledDispatch{Pipeline: d.Name, Groups: d.Groups, LocalSize: local[i], Us: s.Median, MinUs: s.Min, MaxUs: s.Max, Statistics: stats[i]}
+		if g.Device.Info().VendorID == vendorNVIDIA {
+			p.Occupancy = estimate(local[i], stats[i])
+		}
+		out.Dispatches = append(out.Dispatches, p)
+	}
+	for i := range out.Dispatches {
+		if sum > 0 {
+			out.Dispatches[i].Share = out.Dispatches[i].Us / sum
+		}
+	}
+	out.OtherUs = Summarize(other).Median
+	return nil
+}
+
+func microseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+
+// vendorNVIDIA is the PCI vendor ID of NVIDIA.
+const vendorNVIDIA = 0x10de
+
+// Limits of a multiprocessor of NVIDIA GPUs of compute capability 8.0 and 9.0. All
+// workgroups of a multiprocessor together have about 48 KiB of shared memory in Vulkan
+// (H200, driver 580.159).
+const (
+	smRegisters  = 65536
+	smSubgroups  = 64
+	smWorkgroups = 32
+	smShared     = 48 << 10
+)
+
+// estimate computes the occupancy. It returns nil if the driver reports no registers.
+func estimate(local uint32, stats []Statistic) *Estimate {
+	var registers, shared float64
+	for _, s := range stats {
+		switch strings.ToLower(s.Name) {
+		case "register count":
+			registers = max(registers, s.Value)
+		case "shared memory size":
+			shared = max(shared, s.Value)
+		}
+	}
+	if registers == 0 || local == 0 {
+		return nil
+	}
+	subgroups := (int(local) + 31) / 32
+	perSubgroup := (int(registers) + 7) / 8 * 8 * 32 // registers are allocated in units of 8 per invocation
+	e := &Estimate{Workgroups: smRegisters / perSubgroup / subgroups, Limit: "registers"}
+	for _, limit := range []struct {
+		workgroups int
+		name       string
+	}{{smSubgroups / subgroups, "invocations"}, {smWorkgroups, "workgroups"}} {
+		if limit.workgroups < e.Workgroups {
+			e.Workgroups, e.Limit = limit.workgroups, limit.name
+		}
+	}
+	if shared > 0 {
+		if n := max(1, int(smShared/shared)); n < e.Workgroups {
+			e.Workgroups, e.Limit = n, "shared memory"
+		}
+	}
+	e.Subgroups = e.Workgroups * subgroups
+	e.Share = float64(e.Subgroups) / smSubgroups
+	return e
+}
+
+// ceilings measures a copy and the smallest command on the device.
+func (b *Bench) ceilings(ctx context.Context) (out ProfileCeilings, err error) {
+	out.CopyBytes, out.Commands = copyCeiling, profileCommands
+	if b.Device.Info().Type == vk.DeviceCPU {
+		out.CopyBytes = copyCeilingCPU
+	}
+	if err := Room(b.Device, 0, hostmem.Sum(max(out.CopyBytes, rotation(b.Device)), 4*setAlign)); err != nil {
+		return out, err
+	}
+	l, err := newCopyRunner(ctx, b.Device, out.CopyBytes)
+	if err != nil {
+		return out, err
+	}
+	defer l.close()
+	if _, err := l.timed(ctx, 5); err != nil {
+		return out, err
+	}
+	times, err := l.timed(ctx, 20)
+	if err != nil {
+		return out, err
+	}
+	slices.Sort(times)
+	out.CopyTBs = float64(out.CopyBytes) / float64(times[len(times)/2].Nanoseconds()) / 1e3
+	small, err := l.deviceClock.timed(ctx, 5, func(s *vk.Stream) error {
+		for range profileCommands {
+			if err := firstError(func() error {
+				return s.Copy(vk.BufferRange{Buffer: l.to, Size: 4}, vk.BufferRange{Buffer: l.from, Size: 4})
+			}, s.Barrier); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return out, err
+	}
+	slices.Sort(small)
+	out.CommandUs = microseconds(small[len(small)/2]) / profileCommands
+	return out, nil
+}
+
+// bounded is the share of a ceiling from which on it bounds the speed.
+const bounded = 0.6
+
+// judge says what bounds the speed.
+func (p *Profile) judge() {
+	us := p.Row.Ms.Median * 1e3
+	if us <= 0 {
+		return
+	}
+	p.TBs = float64(p.Bytes) / us / 1e6
+	if p.Ceilings.CopyTBs > 0 {
+		p.OfCopy = p.TBs / p.Ceilings.CopyTBs
+	}
+	if p.Ceilings.PeakTFLOPs > 0 {
+		p.OfPeak = p.Row.TFLOPs / p.Ceilings.PeakTFLOPs
+	}
+	p.OfLaunches = float64(len(p.Dispatches)) * p.Ceilings.CommandUs / us
+	peak := "no peak was given"
+	if p.OfPeak > 0 {
+		peak = fmt.Sprintf("%.3g %% of the peak of matrix products", 100*p.OfPeak)
+	}
+	p.Explanation = fmt.Sprintf("%.3g %% of a copy's bandwidth, %s, launches take %.3g %% of the time", 100*p.OfCopy, peak, 100*p.OfLaunches)
+	highest := max(p.OfCopy, p.OfPeak, p.OfLaunches)
+	switch {
+	case highest < bounded && p.OfPeak == 0:
+		p.Bound = "compute or latency"
+	case highest < bounded:
+		p.Bound = "latency"
+	case highest == p.OfLaunches:
+		p.Bound = "launches"
+	case highest == p.OfCopy:
+		p.Bound = "memory"
+	default:
+		p.Bound = "compute"
+	}
+}

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/flagtext"
+	"vkattn/cmd/vkattn/internal/markdown"
+	"vkattn/cmd/vkattn/internal/outfile"
+	"vkattn/vk"
+)
+
+// profileFlags are the flags of `vkattn profile`.
+type profileFlags struct {
+	benchFlags
+	trace string
+	peak  float64
+}
+
+func (a *app) profileCommand() *cobra.Command {
+	var o profileFlags
+	c := &cobra.Command{
+		Use:   "profile",
+		Short: "show where the time of one problem goes",
+		Long: `Verifies and times one problem on a Vulkan tier, then times each of its dispatches with
+barriers between them, and prints what the driver's compiler says of each pipeline, the
+bandwidth as a share of that of a copy, and what bounds the speed.
+
+Registers, spills and shared memory need VK_KHR_pipeline_executable_properties. The
+occupancy is an estimate from them, for NVIDIA GPUs. --trace writes the dispatches for
+chrome://tracing and Perfetto. Commands and pipelines have names, which Nsight shows.
+
+Exit codes: 0 done, 1 a wrong result, 2 bad flags, 3 not supported or too large, 4 device
+failure` + signalHelp,
+		Example: `  vkattn profile --batch-size 8 --nheads 32 --nheads-kv 8 --seqlen 1 --seqlen-k 8192 --headdim 128
+  vkattn profile --seqlen 4096 --headdim 128 --peak-tflops 632 --trace trace.json`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if !c.Flags().Changed("seed") {
+				o.seed = uint64(rand.Uint32())
+			}
+			if !(o.peak >= 0) {
+				return badInputf("--peak-tflops %v: want a positive number", o.peak)
+			}
+			return flagtext.Sweep.Error(a.profile(c.Context(), &o))
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	o.problemFlags(f)
+	f.StringVar(&o.tier, "tier", "", "auto, scalar, coopmat or coopmat2 (default auto; scalar on a Vulkan driver that runs on the CPU)")
+	f.StringVar(&o.passes, "pass", "", "fwd, bwd or fwdbwd (default fwd)")
+	f.StringVarP(&o.format, "output", "o", "md", "md or json")
+	f.StringVar(&o.trace, "trace", "", "write every dispatch to `file` in the format of chrome://tracing")
+	f.Float64Var(&o.peak, "peak-tflops", 0, "`TFLOP/s` of the device's matrix products, for the share of it")
+	o.optionSweepFlags.add(f)
+	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
+	return c
+}
+
+func (a *app) profile(ctx context.Context, o *profileFlags) error {
+	plan, err := o.plan([]bench.Format{"md", "json"})
+	if err != nil {
+		return err
+	}
+	if plan.allTiers || len(plan.tiers) > 1 {
+		return badInputf("--tier: a profile is of one tier")
+	}
+	for _, t := range plan.tiers {
+		if t == attention.TierCPU || t == attention.TierCUDA {
+			return badInputf("--tier: tier %v has no Vulkan dispatches to profile", t)
+		}
+	}
+	a.stats, a.labels = true, true
+	dev, err := a.openDevice(o.device, attention.TierScalar) // every device has it
+	if err != nil {
+		return err
+	}
+	defer closeDevice(dev)
+	tiers := plan.tiers
+	if len(tiers) == 0 {
+		tiers = bench.DefaultTiers(dev)
+	}
+	defaults := bench.Sweep{Batch: []int{1}, Heads: []int{8}, SeqLen: []int{4096}, HeadDim: []int{128},
+		Causal: []attention.Causal{attention.CausalNone}, DType: []attention.DType{attention.F16}}
+	if dev.Info().Type == vk.DeviceCPU {
+		defaults.Heads, defaults.SeqLen, defaults.HeadDim = []int{2}, []int{256}, []int{64}
+	}
+	problems, err := plan.problems(defaults)
+	if err != nil {
+		return err
+	}
+	if len(problems) != 1 {
+		return badInputf("the flags give %d problems, a profile is of one", len(problems))
+	}
+	var set outfile.Set
+	defer a.flushed(&set)()
+	var trace io.Writer
+	if o.trace != "" {
+		if trace, err = set.Add(o.trace); err != nil {
+			return badInputf("--trace %s: %w", o.trace, err)
+		}
+	}
+	sampler, stopSampler, err := a.openMonitor(&set, "", dev)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = stopSampler() }()
+	b := &bench.Bench{Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Monitor: sampler,
+		Specs: bench.Specs(tiers, nil, nil, nil)}
+	p, err := b.Profile(ctx, problems[0], o.peak)
+	if err != nil {
+		return err
+	}
+	p.Run = runInfo(dev, o.seed)
+	var all outcome
+	all.add(p.Row)
+	if err := all.err(); err != nil {
+		return err
+	}
+	if trace != nil {
+		if err := writeTrace(trace, p); err != nil {
+			return fmt.Errorf("--trace: %w", err)
+		}
+	}
+	if o.format == "json" {
+		err = bench.WriteJSON(a.stdout, p)
+	} else {
+		err = printProfile(a.stdout, p)
+	}
+	if err != nil {
+		return err
+	}
+	if err := set.Commit(ctx); err != nil {
+		return fmt.Errorf("--trace: %w", err)
+	}
+	fmt.Fprintf(a.stderr, "seed %d\n", o.seed)
+	return errors.Join(all.err(), validated(dev))
+}
+
+func printProfile(out io.Writer, p *bench.Profile) error {
+	w := &errWriter{w: out}
+	r := p.Row
+	w.printf("%s, tier %s, tile %s\n%s\n\n", r.Device, r.Tier, r.Tile, p.Subject())
+	w.printf("%.4g ms median (%.4g to %.4g), %.4g TFLOP/s, %.4g TB/s of %s\n", r.Ms.Median, r.Ms.Min, r.Ms.Max, r.TFLOPs, p.TBs, bench.Bytes(p.Bytes))
+	if r.Unsteady != "" {
+		w.printf("unsteady: %s\n", r.Unsteady)
+	}
+	w.printf("bound by %s: %s\n\n", p.Bound, p.Explanation)
+	t := markdown.New("dispatch<", "groups", "invocations", "us median", "us min", "us max", "share", "statistics of the compiler<", "occupancy<")
+	for _, d := range p.Dispatches {
+		var stats []string
+		for _, s := range d.Statistics {
+			stats = append(stats, fmt.Sprintf("%s %.10g", s.Name, s.Value))
+		}
+		occupancy := ""
+		if e := d.Occupancy; e != nil {
+			occupancy = fmt.Sprintf("%d workgroups, %d subgroups, %.0f %%, by %s", e.Workgroups, e.Subgroups, 100*e.Share, e.Limit)
+		}
+		t.Row(d.Pipeline, fmt.Sprintf("%dx%dx%d", d.Groups[0], d.Groups[1], d.Groups[2]), d.LocalSize, fmt.Sprintf("%.2f", d.Us),
+			fmt.Sprintf("%.2f", d.MinUs), fmt.Sprintf("%.2f", d.MaxUs), fmt.Sprintf("%.0f %%", 100*d.Share), strings.Join(stats, ", "), occupancy)
+	}
+	w.printf("%s\n\nbarriers, fills and gaps: %.2f us with barriers between dispatches\n", t.String(), p.OtherUs)
+	w.printf("ceilings: copy %.4g TB/s, a command and its barrier %.2f us", p.Ceilings.CopyTBs, p.Ceilings.CommandUs)
+	if p.Ceilings.PeakTFLOPs > 0 {
+		w.printf(", matrix products %.4g TFLOP/s (given)", p.Ceilings.PeakTFLOPs)
+	}
+	w.printf("\n")
+	return w.err
+}
+
+// writeTrace writes the dispatches as complete events of the Trace Event Format.
+func writeTrace(w io.Writer, p *bench.Profile) error {
+	type event struct {
+		Name string         `json:"name"`
+		Kind string         `json:"ph"`
+		PID  int            `json:"pid"`
+		TID  int            `json:"tid"`
+		At   float64        `json:"ts"`            // microseconds
+		Took float64        `json:"dur,omitempty"` // microseconds
+		Args map[string]any `json:"args,omitempty"`
+	}
+	us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+	events := []event{
+		{Name: "process_name", Kind: "M", PID: 1, Args: map[string]any{"name": p.Row.Device}},
+		{Name: "thread_name", Kind: "M", PID: 1, TID: 1, Args: map[string]any{"name": "compute queue"}},
+	}
+	for _, d := range p.Trace {
+		events = append(events, event{Name: d.Name, Kind: "X", PID: 1, TID: 1, At: us(d.Begin), Took: us(d.End - d.Begin),
+			Args: map[string]any{"run": d.Run, "groups": d.Groups}})
+	}
+	return json.NewEncoder(w).Encode(map[string]any{"traceEvents": events, "displayTimeUnit": "ns",
+		"otherData": map[string]any{"problem": p.Subject(), "version": p.Run.Version, "device": p.Row.Device, "tier": p.Row.Tier}})
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/cmd/vkattn/internal/bench"
+)
+
+func TestProfileOfOneProblem(t *testing.T) {
+	driver(t)
+	trace := filepath.Join(t.TempDir(), "trace.json")
+	args := []string{"profile", "--tier", "scalar", "--nheads", "1", "--seqlen", "1", "--seqlen-k", "64", "--headdim", "8", "--fixed-split", "2", "--peak-tflops", "1"}
+	code, stdout, stderr := call(append(args, "-o", "json", "--trace", trace)...)
+	if code == exitUnsupported {
+		require.Contains(t, stderr, "timestamps")
+		t.Skip(stderr)
+	}
+	require.Equal(t, exitOK, code, stderr)
+	var p bench.Profile
+	require.NoError(t, json.Unmarshal([]byte(stdout), &p))
+	require.Len(t, p.Dispatches, 2, "the splits and their combination")
+	for _, d := range p.Dispatches {
+		require.NotEmpty(t, d.Pipeline)
+		require.NotZero(t, d.LocalSize)
+		require.LessOrEqual(t, d.MinUs, d.Us)
+	}
+	require.NotEmpty(t, p.Bound)
+	require.Positive(t, p.Ceilings.CopyTBs)
+	require.Equal(t, bench.OK, p.Row.Status)
+
+	text, err := os.ReadFile(trace)
+	require.NoError(t, err)
+	var events struct {
+		TraceEvents []struct {
+			Ph string
+			Ts float64
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &events))
+	complete := 0
+	last := -1.0
+	for _, e := range events.TraceEvents {
+		if e.Ph == "X" {
+			complete++
+			require.GreaterOrEqual(t, e.Ts, last, "in the order of time")
+			last = e.Ts
+		}
+	}
+	require.Equal(t, 20, complete, "two dispatches of ten runs")
+
+	code, stdout, stderr = call(args...)
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, "bound by")
+}
+
+func TestProfileRefuses(t *testing.T) {
+	for says, args := range map[string][]string{
+		"a profile is of one tier":      {"--tier", "scalar,coopmat"},
+		"tier cpu has no Vulkan":        {"--tier", "cpu"},
+		"--peak-tflops -1":              {"--peak-tflops", "-1"},
+		"unknown output format \"csv\"": {"-o", "csv"},
+		"--seqlen":                      {"--seqlen", "x"},
+	} {
+		refused(t, exitInput, says, append([]string{"profile"}, args...)...)
+	}
+	driver(t)
+	refused(t, exitInput, "the flags give 2 problems", "profile", "--seqlen", "8,16")
+	refused(t, exitInput, "--trace none/t.json", "profile", "--seqlen", "8", "--trace", "none/t.json")
+	refused(t, exitUnsupported, "--headdim/--headdim-v is 300", "profile", "--seqlen", "8", "--headdim", "300")
+}
