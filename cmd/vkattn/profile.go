@@ -51,6 +51,9 @@ failure` + signalHelp,
 			if !(o.peak >= 0) {
 				return badInputf("--peak-tflops %v: want a positive number", o.peak)
 			}
+			if o.repeats < 0 || o.repeats > bench.MaxRepeats || c.Flags().Changed("repetitions") && o.repeats == 0 {
+				return badInputf("-r %d: want a positive number up to %d", o.repeats, bench.MaxRepeats)
+			}
 			return flagtext.Sweep.Error(a.profile(c.Context(), &o))
 		},
 	}
@@ -59,6 +62,7 @@ failure` + signalHelp,
 	o.problemFlags(f)
 	f.StringVar(&o.tier, "tier", "", "auto, scalar, coopmat or coopmat2 (default auto; scalar on a Vulkan driver that runs on the CPU)")
 	f.StringVar(&o.passes, "pass", "", "fwd, bwd or fwdbwd (default fwd)")
+	f.IntVarP(&o.repeats, "repetitions", "r", 0, "timed runs (default 30; after 2 s of them, 3 are enough)")
 	f.StringVarP(&o.format, "output", "o", "md", "md or json")
 	f.StringVar(&o.trace, "trace", "", "write every dispatch to `file` in the format of chrome://tracing")
 	f.Float64Var(&o.peak, "peak-tflops", 0, "`TFLOP/s` of the device's matrix products, for the share of it")
@@ -115,7 +119,7 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 		return err
 	}
 	defer func() { _ = stopSampler() }()
-	b := &bench.Bench{Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Monitor: sampler,
+	b := &bench.Bench{Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Repeats: o.repeats, Monitor: sampler,
 		Specs: bench.Specs(tiers, nil, nil, nil)}
 	p, err := b.Profile(ctx, problems[0], o.peak)
 	if err != nil {
@@ -150,7 +154,7 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 func printProfile(out io.Writer, p *bench.Profile) error {
 	w := &errWriter{w: out}
 	r := p.Row
-	w.printf("%s, tier %s, tile %s\n%s\n\n", r.Device, r.Tier, r.Tile, p.Subject())
+	w.printf("%s, tier %s, tile %s\n%s\n\n", r.Device, r.Tier, r.Tile, p.Problem)
 	w.printf("%.4g ms median (%.4g to %.4g), %.4g TFLOP/s, %.4g TB/s of %s\n", r.Ms.Median, r.Ms.Min, r.Ms.Max, r.TFLOPs, p.TBs, bench.Bytes(p.Bytes))
 	if r.Unsteady != "" {
 		w.printf("unsteady: %s\n", r.Unsteady)
@@ -199,5 +203,5 @@ func writeTrace(w io.Writer, p *bench.Profile) error {
 			Args: map[string]any{"run": d.Run, "groups": d.Groups}})
 	}
 	return json.NewEncoder(w).Encode(map[string]any{"traceEvents": events, "displayTimeUnit": "ns",
-		"otherData": map[string]any{"problem": p.Subject(), "version": p.Run.Version, "device": p.Row.Device, "tier": p.Row.Tier}})
+		"otherData": map[string]any{"problem": p.Problem, "version": p.Run.Version, "device": p.Row.Device, "tier": p.Row.Tier}})
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,7 +15,7 @@ import (
 func TestProfileOfOneProblem(t *testing.T) {
 	driver(t)
 	trace := filepath.Join(t.TempDir(), "trace.json")
-	args := []string{"profile", "--tier", "scalar", "--nheads", "1", "--seqlen", "1", "--seqlen-k", "64", "--headdim", "8", "--fixed-split", "2", "--peak-tflops", "1"}
+	args := []string{"profile", "--tier", "scalar", "--nheads", "1", "--seqlen", "1", "--seqlen-k", "64", "--headdim", "8", "--fixed-split", "2", "--peak-tflops", "1", "-r", "1"}
 	code, stdout, stderr := call(append(args, "-o", "json", "--trace", trace)...)
 	if code == exitUnsupported {
 		require.Contains(t, stderr, "timestamps")
@@ -53,15 +54,17 @@ func TestProfileOfOneProblem(t *testing.T) {
 	}
 	require.Equal(t, 20, complete, "two dispatches of ten runs")
 
-	code, stdout, stderr = call(args...)
-	require.Equal(t, exitOK, code, stderr)
-	require.Contains(t, stdout, "bound by")
+	var out strings.Builder
+	require.NoError(t, printProfile(&out, &p))
+	require.Contains(t, out.String(), "bound by "+p.Bound)
+	require.Contains(t, out.String(), p.Dispatches[1].Pipeline)
 }
 
 func TestProfileRefuses(t *testing.T) {
 	for says, args := range map[string][]string{
 		"a profile is of one tier":      {"--tier", "scalar,coopmat"},
 		"tier cpu has no Vulkan":        {"--tier", "cpu"},
+		"-r 0":                          {"-r", "0"},
 		"--peak-tflops -1":              {"--peak-tflops", "-1"},
 		"unknown output format \"csv\"": {"-o", "csv"},
 		"--seqlen":                      {"--seqlen", "x"},

@@ -15,8 +15,9 @@ import (
 
 // Profile says where the time of one problem goes.
 type Profile struct {
-	Run *RunInfo `json:"run"`
-	Row *Row     `json:"row"` // verified and timed as by Group, without timestamps between dispatches
+	Run     *RunInfo `json:"run"`
+	Problem string   `json:"problem"`
+	Row     *Row     `json:"row"` // verified and timed as by Group, without timestamps between dispatches
 
 	Dispatches []ProfiledDispatch `json:"dispatches"`
 	// OtherUs is the median time that no dispatch takes: barriers, fills and gaps. It
@@ -80,9 +81,6 @@ type TracedDispatch struct {
 	Begin, End time.Duration
 }
 
-// Subject describes the problem.
-func (p *Profile) Subject() string { return p.Row.problem.String() }
-
 const (
 	profileRuns     = 10
 	profileCommands = 200
@@ -105,7 +103,7 @@ func (b *Bench) Profile(ctx context.Context, p Problem, peak float64) (*Profile,
 	g := &group{Bench: b, problem: p}
 	defer g.close()
 	c, row := g.candidate(ctx, b.Specs[0])
-	out := &Profile{Row: row}
+	out := &Profile{Row: row, Problem: p.String()}
 	if c == nil {
 		return out, errors.Join(ctx.Err(), g.lost)
 	}

@@ -294,7 +294,7 @@ func roofline(rows []*bench.Row, c Ceilings) Figure {
 	p := Panel{Title: "Speed over arithmetic intensity", X: "flops per byte of Q, K, V and O", Y: "TFLOP/s", LogX: true, LogY: true}
 	lowest, highest := math.Inf(1), 0.0
 	for _, r := range rows {
-		if r.Variant != "" || r.TFLOPs == 0 || r.Pass != bench.PassForward || r.Options != nil {
+		if r.Variant != "" || r.TFLOPs == 0 || r.Pass != bench.PassForward || !whole(r) {
 			continue
 		}
 		intensity := r.TFLOPs * r.Ms.Median * 1e9 / float64(tensorBytes(r))
@@ -317,13 +317,16 @@ func (p *Panel) points(name string, x, y float64) {
 	s.Points, s.X, s.Y = true, append(s.X, x), append(s.Y, y)
 }
 
-// tensorBytes counts Q, K, V and O once. Decode tells what it must read of K and V.
+// whole reports whether a row reads all of K and V, in the type of Q.
+func whole(r *bench.Row) bool {
+	kv := uint64(r.B) * uint64(max(r.Hkv, 1)) * uint64(r.Sk) * uint64(r.D+r.Dv) * uint64(r.DType.Size())
+	return r.Options == nil && (r.KVBytes == 0 || r.KVBytes == kv)
+}
+
+// tensorBytes counts Q, K, V and O once.
 func tensorBytes(r *bench.Row) uint64 {
 	dims := uint64(r.D + r.Dv)
 	rows, keys := uint64(r.B)*uint64(r.Hq)*uint64(r.Sq)*dims, uint64(r.B)*uint64(max(r.Hkv, 1))*uint64(r.Sk)*dims
 	size := uint64(r.DType.Size())
-	if r.Sq == 1 && r.KVBytes > 0 {
-		return rows*size + r.KVBytes
-	}
 	return (rows + keys) * size
 }

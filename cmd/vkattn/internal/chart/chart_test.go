@@ -28,7 +28,7 @@ func row(tier string, length int, tflops float64) *bench.Row {
 
 func decodeRow(tier string, keys int, tbs float64) *bench.Row {
 	r := row(tier, 1, 1)
-	r.Sk, r.TBs, r.KVBytes = keys, tbs, 1<<20
+	r.Sk, r.TBs, r.KVBytes = keys, tbs, uint64(8*keys*128*2)
 	return r
 }
 

@@ -164,9 +164,7 @@ func decodeRow(text []byte) (r Row, found bool, err error) {
 		Batch  *int          `json:"batch"`
 		Status *bench.Status `json:"status"`
 		Ms     *struct{}     `json:"ms"`
-		// Old files have other names for the baseline and the options.
-		Form     string          `json:"form"`
-		Features json.RawMessage `json:"features"`
+		Form   string        `json:"form"` // of old files: the baseline
 	}
 	if json.Unmarshal(text, &is) != nil || is.Device == nil || is.Batch == nil || is.Status == nil {
 		return r, false, nil
@@ -179,12 +177,6 @@ func decodeRow(text []byte) (r Row, found bool, err error) {
 	}
 	if r.Baseline == "" {
 		r.Baseline = bench.Baseline(is.Form)
-	}
-	if r.Options == nil && len(is.Features) > 0 {
-		r.Options = new(bench.Options)
-		if json.Unmarshal(is.Features, r.Options) != nil {
-			r.Options = nil
-		}
 	}
 	return r, true, nil
 }
