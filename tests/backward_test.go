@@ -108,9 +108,13 @@ func backwardCasesOf(t *testing.T, s *session, tt cases.Target) (some []cases.Ca
 			which = i
 		}
 	}
+	few := s.dev != nil && s.dev.Caps().Limits.MaxPushConstantBytes < backwardPushBytes
 	for _, table := range [][]cases.Case{cases.Brief(which), backwardOptionTable(tt)} {
 		var all []cases.Case
 		for _, c := range table {
+			if few && c.Access == attention.AccessAddresses {
+				c.Access = attention.AccessDescriptors // addresses are refused: the push constants are too small
+			}
 			if c.HasGradients() && wanted.MatchString(c.String()) && c.Flops() <= backwardFlops(tt) {
 				all = append(all, c)
 			}
@@ -122,6 +126,9 @@ func backwardCasesOf(t *testing.T, s *session, tt cases.Target) (some []cases.Ca
 	}
 	return some
 }
+
+// backwardPushBytes are the push constants of backward kernels with addresses.
+const backwardPushBytes = 256
 
 // backwardShare divides the cases that make test-full gives to each driver and storage
 // type: a case has up to six pipelines, and a driver on the CPU compiles for seconds. The
