@@ -75,14 +75,14 @@ func TestBackwardOfLengths(t *testing.T) {
 		t.Run(tt.String(), func(t *testing.T) {
 			var list []cases.Case
 			for i, n := range backwardLengths {
-				for _, causal := range []attention.Causal{attention.CausalNone, attention.BottomRight} {
+				for j, causal := range []attention.Causal{attention.CausalNone, attention.BottomRight} {
 					c := cases.Case{Name: "lengths", D: 32, Dv: 32, Shape: attention.Shape{Hq: 1, Hkv: 1}, Causal: causal,
 						Seqs: []cases.Seq{{ID: i, Rows: n[0], Keys: n[1]}}, LSE: true}
 					if i%2 == 1 {
 						c.Name, c.Extremes = "overflow", cases.Extremes{Q: 5, K: 3, V: 3}
 					}
 					long := n[0]*n[1] > 1<<18 // of these the masked one: the reference takes long
-					if testlevel.Share(i%3 == 0) && (!long || causal != attention.CausalNone) {
+					if s.backwardTurn(tt, 2*i+j) && testlevel.Share(i%2 == 0) && (!long || causal != attention.CausalNone) {
 						list = append(list, c)
 					}
 				}
@@ -120,9 +120,13 @@ func backwardCasesOf(t *testing.T, s *session, tt cases.Target) (some []cases.Ca
 			}
 		}
 		if tt.Tier != attention.TierCPU && testlevel.Get() == testlevel.Full {
-			all = everyNth(all, backwardShare, which)
+			all = everyNth(all, backwardShare, 3*which+s.turn)
 		}
-		some = append(some, s.levelShareOf(tt, all)...)
+		all = s.levelShareOf(tt, all)
+		if tt.Tier == attention.TierScalar && !s.open && testlevel.Get() == testlevel.Default {
+			all = everyNth(all, 3, s.turn) // three drivers have the scalar kernels
+		}
+		some = append(some, all...)
 	}
 	return some
 }
@@ -133,7 +137,21 @@ const backwardPushBytes = 256
 // backwardShare divides the cases that make test-full gives to each driver and storage
 // type: a case has up to six pipelines, and a driver on the CPU compiles for seconds. The
 // CPU tier has all cases there, and a GPU at level all.
-const backwardShare = 20
+const backwardShare = 60
+
+// backwardTurn reports whether a target computes the n-th case of a list. Of the drivers on
+// the CPU that execute the scalar kernels, each of which is one module for three types, one
+// computes a case, in one type.
+func (s *session) backwardTurn(tt cases.Target, n int) bool {
+	switch {
+	case tt.Tier == attention.TierCPU || s.open || s.dev == nil:
+		return true
+	case onMatrices(tt):
+		which, tiers := s.matrixTier(tt)
+		return n%tiers == which
+	}
+	return n%3 == s.turn && n/3%3 == int(tt.DType)
+}
 
 func everyNth(all []cases.Case, n, first int) (some []cases.Case) {
 	for i := first; i < len(all); i += n {
