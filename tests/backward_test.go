@@ -139,9 +139,9 @@ const backwardPushBytes = 256
 // CPU tier has all cases there, and a GPU at level all.
 const backwardShare = 60
 
-// backwardTurn reports whether a target computes the n-th case of a list. Of the drivers on
-// the CPU that execute the scalar kernels, each of which is one module for three types, one
-// computes a case, in one type.
+// backwardTurn reports whether a target computes the n-th case of a list. Of two drivers on
+// the CPU one computes a case on tier scalar, in one type: each kernel is one module for three
+// types. The third, SwiftShader, compiles each case for ten seconds and computes none.
 func (s *session) backwardTurn(tt cases.Target, n int) bool {
 	switch {
 	case tt.Tier == attention.TierCPU || s.open || s.dev == nil:
@@ -150,7 +150,7 @@ func (s *session) backwardTurn(tt cases.Target, n int) bool {
 		which, tiers := s.matrixTier(tt)
 		return n%tiers == which
 	}
-	return n%3 == s.turn && n/3%3 == int(tt.DType)
+	return n%2 == s.turn && n/2%3 == int(tt.DType)
 }
 
 func everyNth(all []cases.Case, n, first int) (some []cases.Case) {
