@@ -178,7 +178,7 @@ func (s *gradientSample) rows(sample []attention.Rows) error {
 			}
 		})
 		for i, row := range head.Rows {
-			r.add(rowPosition{head.B, head.H, row}, read, ref[i*d:][:d], low[i*d:][:d], nil, len(s.visible(nil, head.B, head.H, row)) == 0)
+			r.add(rowPosition{head.B, head.H, row}, read, ref[i*d:][:d], low[i*d:][:d], nil, !s.attends(head.B, head.H, row))
 		}
 	}
 	s.verdict.Rows = len(r.at)
@@ -293,6 +293,8 @@ type keySums struct {
 	dK, dV []float64
 	lowDK  []float32
 	lowDV  []float32
+
+	attended bool // by any row of the group
 }
 
 // keysOf judges dK and dV of some keys of the first and the last head of a sample.
@@ -335,7 +337,7 @@ func (s *gradientSample) keysOf(sample []attention.Rows, want tensors.GradientSe
 			}
 			for i := range sums {
 				ref, low := t.of(&sums[i])
-				t.rows.add(rowPosition{b, kv, sums[i].key}, read, ref, low, nil, allZero(sums[i].lowDV) && allZero(ref))
+				t.rows.add(rowPosition{b, kv, sums[i].key}, read, ref, low, nil, !sums[i].attended)
 			}
 		}
 		s.verdict.Keys += len(sums)
@@ -384,8 +386,9 @@ func (s *gradientSample) sums(b, kv int, keys []int) ([]keySums, error) {
 			lse.ReadRow(one[:], 0, g, at)
 			o.ReadRow(row, 0, g, at)
 			delta, _ := dot(dO[i*dv:][:dv], row)
-			stats[i] = rowStatistics{lse: float64(one[0]), delta: delta, dLSE: s.readDLSE(b, h, i)}
+			stats[i] = rowStatistics{most: float64(one[0]), delta: delta, dLSE: s.readDLSE(b, h, i)}
 		}
+		exactly(stats, largeLSE(s.cfg.DType), func(i int, st *rowStatistics) { s.exactLSE(st, b, h, i, q[i*d:][:d]) })
 		par.Each(int64(len(list)), func() func(int64) {
 			return func(i int64) { s.addRows(&list[i], b, h, q, dO, stats) }
 		})
@@ -400,9 +403,56 @@ func (s *gradientSample) sums(b, kv int, keys []int) ([]keySums, error) {
 	return list, nil
 }
 
+// rowStatistics are what the gradients of keys need of a row. Its LSE is most + logSum.
 type rowStatistics struct {
-	lse, delta float64
-	dLSE       float32
+	most, logSum float64 // -Inf and 0 for a row without keys
+	delta        float64
+	dLSE         float32
+}
+
+// largeLSE is the size from which on float32 does not hold LSE well enough for gradients of
+// a storage type: half a unit in the last place changes P by 1e-6 of its size, and by 1.5e-5.
+func largeLSE(dtype attention.DType) float64 {
+	if dtype == attention.F32 {
+		return 16
+	}
+	return 256
+}
+
+// exactly visits the rows with an LSE of at least this size, on all CPUs.
+func exactly(stats []rowStatistics, large float64, visit func(i int, st *rowStatistics)) {
+	var list []int
+	for i := range stats {
+		if size := math.Abs(stats[i].most); size >= large && !math.IsInf(size, 0) {
+			list = append(list, i)
+		}
+	}
+	par.Each(int64(len(list)), func() func(int64) {
+		return func(n int64) { visit(list[n], &stats[list[n]]) }
+	})
+}
+
+// exactLSE computes a row's LSE in float64: the largest score, and the logarithm of the sum
+// of the others' weights. Their sum may be lost even in float64, as with a bias of the least
+// float32.
+func (s *gradientSample) exactLSE(st *rowStatistics, b, h, row int, q []float32) {
+	key, scores := make([]float32, s.cfg.HeadDim), []float64{}
+	for _, entry := range s.visible(nil, b, h, row) {
+		t := s.keyOf(b, h, entry)
+		s.readKey(key, false, b, h/s.a.Group(), t)
+		x, _ := dot(q, key)
+		score, _ := s.score(float64(s.cfg.ScaleValue())*x, b, h, row, t)
+		scores = append(scores, score)
+	}
+	most := float64(s.sink(h))
+	for _, x := range scores {
+		most = max(most, x)
+	}
+	sum := math.Exp(float64(s.sink(h)) - most)
+	for _, x := range scores {
+		sum += math.Exp(x - most)
+	}
+	st.most, st.logSum = most, math.Log(sum)
 }
 
 // addRows adds what the rows of a query head contribute to a key.
@@ -410,7 +460,11 @@ func (s *gradientSample) addRows(k *keySums, b, h int, q, dO []float32, stats []
 	d, dv, scale := s.cfg.HeadDim, s.cfg.ValueDim(), s.cfg.ScaleValue()
 	for i := range stats {
 		st := &stats[i]
-		if k.times == 0 || math.IsInf(st.lse, -1) || !s.sees(b, h, i, k.key) {
+		if k.times == 0 || !s.sees(b, h, i, k.key) || s.biasedAway(b, h, i, k.key) {
+			continue
+		}
+		k.attended = true
+		if math.IsInf(st.most, -1) {
 			continue
 		}
 		qi, dOi := q[i*d:][:d], dO[i*dv:][:dv]
@@ -419,7 +473,7 @@ func (s *gradientSample) addRows(k *keySums, b, h int, q, dO []float32, stats []
 		lowScore, lowSlope := s.lowScore(scale*y, b, h, i, k.key)
 		x, y = dot(dOi, k.v)
 		n := float64(k.times)
-		if p := math.Exp(score - st.lse); !(p < leastWeight) {
+		if p := math.Exp(score - st.most - st.logSum); !(p < leastWeight) {
 			dS := n * float64(scale) * p * (x - st.delta + float64(st.dLSE)) * slope
 			for c, v := range qi {
 				k.dK[c] += dS * float64(v)
@@ -428,7 +482,7 @@ func (s *gradientSample) addRows(k *keySums, b, h int, q, dO []float32, stats []
 				k.dV[c] += n * p * float64(v)
 			}
 		}
-		if p := s.round(float32(math.Exp(float64(lowScore) - st.lse))); p != 0 {
+		if p := s.round(float32(math.Exp(float64(lowScore) - st.most - st.logSum))); p != 0 {
 			addTimes(k.lowDK, float32(n)*scale*s.lowGradient(p, s.round(y), float32(st.delta), st.dLSE, lowSlope), qi)
 			addTimes(k.lowDV, float32(n)*p, dOi)
 		}
