@@ -171,7 +171,7 @@ func backwardOptionTable(tt cases.Target) []cases.Case {
 	case full():
 		return cases.AllOptions()
 	case slowToCompile(tt):
-		table = cases.CompactOptions()
+		table = append(cases.CompactOptions(), cases.CompactGradients()...)
 	}
 	return cases.DealOptions(table, len(attention.DTypes()))[int(tt.DType)]
 }
