@@ -92,6 +92,35 @@ func TestBackwardOfLengths(t *testing.T) {
 	}
 }
 
+// Gradients in one memory, as training stacks have them: rows of dQ, dK, dV and dO of a
+// token follow one another, and so do Q, K, V and O. No tier writes between the rows of an
+// output. Head dims that are odd put two tensors into one 32-bit word.
+func TestBackwardOfFusedTensors(t *testing.T) {
+	s := openTiers(t)
+	for _, tt := range s.available() {
+		if !computesGradients(tt.Tier) || slowToCompile(tt) && tt.DType != attention.F16 {
+			continue
+		}
+		t.Run(tt.String(), func(t *testing.T) {
+			var list []cases.Case
+			for i, d := range [][2]int{{33, 15}, {9, 9}, {64, 64}, {7, 7}, {20, 36}} {
+				c := cases.Case{Name: "fused", D: d[0], Dv: d[1], Layout: cases.Fused, LSE: true,
+					Shape:  attention.Shape{B: 2, Hq: 4, Hkv: 4 - 2*(i%2), Sq: []int{67, 0, 70, 3, 40}[i], Sk: []int{67, 0, 70, 77, 31}[i]},
+					Causal: []attention.Causal{attention.BottomRight, attention.CausalNone}[i%2]}
+				if c.Shape.Sq == 0 {
+					c.Shape, c.PackedQ, c.PackedK = attention.Shape{Hq: 3, Hkv: 3}, true, true
+					c.Seqs = []cases.Seq{{ID: 1, Rows: 20, Keys: 20}, {ID: 2}, {ID: 3, Rows: 37, Keys: 37}}
+				}
+				// A driver on the CPU compiles for seconds: each storage type has a case of its own.
+				if tt.Tier == attention.TierCPU || testlevel.Share(i == int(tt.DType)) {
+					list = append(list, c)
+				}
+			}
+			runBackward(t, s, tt, list)
+		})
+	}
+}
+
 // computesGradients reports whether a tier has backward kernels of its own.
 func computesGradients(tier attention.Tier) bool {
 	return tier == attention.TierScalar || tier == attention.TierCPU
@@ -167,7 +196,7 @@ func backwardOptionTable(tt cases.Target) []cases.Case {
 	case full():
 		return cases.AllOptions()
 	case slowToCompile(tt):
-		table = cases.CompactOptions()
+		table = append(cases.CompactOptions(), cases.CompactGradients()...)
 	}
 	return cases.DealOptions(table, len(attention.DTypes()))[int(tt.DType)]
 }
