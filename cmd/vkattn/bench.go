@@ -60,7 +60,7 @@ protocol). The column "x NAME" has the time of peer NAME divided by the time of 
 row: above 1 the row is faster. Rows of tier cuda have such a column too. A peer that
 fails does not change the exit code.
 
---baseline adds rows that compute the same result in another way and have such
+--against adds rows that compute the same result in another way and have such
 columns too. Suite seeds also prints the difference of the results. Suite decode also
 prints the bytes of K and V per second as a share of the speed of a device copy.
 
@@ -120,7 +120,7 @@ memory, 4 device failure` + signalHelp,
 	for _, f := range bench.Baselines {
 		baselines = append(baselines, string(f.Baseline))
 	}
-	f.StringVar(&o.baselines, "baseline", "", "`list` of baselines to compare rows with, on the same data: "+strings.Join(baselines, ", ")+" (default: those of the suite)")
+	f.StringVar(&o.baselines, "against", "", "`list` of baselines to compare rows with, on the same data: "+strings.Join(baselines, ", ")+" (default: those of the suite)")
 	o.optionSweepFlags.add(f)
 	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
 	return c

@@ -75,7 +75,7 @@ func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 		{"variant", words(&p.variants, variants, bench.ParseVariant)},
 		{"ablate", words(&p.ablations, o.ablate, attention.ParseAblation)},
 		{"pass", words(&p.passes, o.passes, bench.ParsePass)},
-		{"baseline", words(&p.baselines, o.baselines, bench.ParseBaseline)},
+		{"against", words(&p.baselines, o.baselines, bench.ParseBaseline)},
 	} {
 		if f.err != nil {
 			return nil, badInputf("--%s: %w", f.flag, f.err)
@@ -185,7 +185,7 @@ func over[T any](list *[]T, typed []T) {
 	}
 }
 
-// chosenBaselines lists the baselines of --baseline, or else those of the suites.
+// chosenBaselines lists the baselines of --against, or else those of the suites.
 func (p *benchPlan) chosenBaselines() []bench.Baseline {
 	if p.baselines != nil {
 		return p.baselines

@@ -12,7 +12,8 @@ import (
 var csvColumns = []string{"device", "driver", "version", "seed", "tier", "tile", "batch", "heads", "heads_kv", "seqlen_q", "seqlen_k", "headdim", "headdim_v",
 	"causal", "dtype", "status", "reason", "ms_min", "ms_median", "ms_max", "samples", "tflops", "max_error", "nmse", "checked_rows", "memory_bytes",
 	"peer", "variant", "ablation", "ablation_tflops", "timer", "sets", "samples_ms", "sm_mhz", "memory_mhz", "power_watts", "celsius",
-	"line", "baseline", "options", "splits", "kv_bytes", "tb_per_s", "sparse_ratio", "nan", "max_abs", "pass", "layers", "checked_keys"}
+	"line", "baseline", "options", "splits", "kv_bytes", "tb_per_s", "sparse_ratio", "nan", "max_abs", "pass", "layers", "checked_keys",
+	"ms_mean", "ms_median_low", "ms_median_high", "tflops_mean", "tflops_peak"}
 
 // csvPrinter adds a column "x NAME" for each peer and baseline of the run.
 type csvPrinter struct {
@@ -77,7 +78,9 @@ func (p *csvPrinter) Row(r *Row) error {
 	}
 	record = append(record, r.Line, string(r.Baseline), r.OptionText, number(float64(r.Splits), r.Splits > 0), number(float64(r.KVBytes), r.KVBytes > 0),
 		number(r.TBs, r.TBs > 0), number(r.SparseRatio, r.SparseRatio > 0), number(float64(result.NaN), r.Result != nil), number(float64(result.MaxAbs), r.Result != nil),
-		r.Pass.String(), number(float64(r.Layers), r.Layers > 0), number(float64(r.Checked.Keys), r.Checked.Keys > 0))
+		r.Pass.String(), number(float64(r.Layers), r.Layers > 0), number(float64(r.Checked.Keys), r.Checked.Keys > 0),
+		number(r.Ms.Mean, timed || ablated), number(r.Ms.Low, (timed || ablated) && r.Ms.High > 0), number(r.Ms.High, (timed || ablated) && r.Ms.High > 0),
+		number(r.MeanTFLOPs, timed && r.MeanTFLOPs > 0), number(r.PeakTFLOPs, timed && r.PeakTFLOPs > 0))
 	for _, other := range p.info.others() {
 		x, ok := r.Versus[other]
 		record = append(record, number(x, ok && timed))

@@ -50,7 +50,7 @@ func (p *mdPrinter) results(info *RunInfo) error {
 	if passes {
 		m.Column("pass<")
 	}
-	for _, c := range []string{"ms min", "ms median", "ms max"} {
+	for _, c := range []string{"ms min", "ms mean", "ms median", "+-", "ms max"} {
 		m.Column(c)
 	}
 	if layers {
@@ -58,6 +58,8 @@ func (p *mdPrinter) results(info *RunInfo) error {
 		m.Column("ms of all layers")
 	}
 	m.Column("TFLOP/s")
+	m.Column("TFLOP/s mean")
+	m.Column("TFLOP/s peak")
 	for _, other := range info.others() {
 		m.Column("x " + other)
 	}
@@ -82,20 +84,20 @@ func (p *mdPrinter) results(info *RunInfo) error {
 			row = append(row, r.Pass)
 		}
 		if r.Status == OK {
-			row = append(row, digits(r.Ms.Min), digits(r.Ms.Median), digits(r.Ms.Max))
+			row = append(row, digits(r.Ms.Min), digits(r.Ms.Mean), digits(r.Ms.Median), noiseText(r.Ms), digits(r.Ms.Max))
 		} else {
-			row = append(row, "-", "-", "-")
+			row = append(row, "-", "-", "-", "-", "-")
 		}
 		if layers {
 			row = append(row, layersText(r)...)
 		}
 		switch {
 		case r.Status == OK && !IsCopy(r.Name()):
-			row = append(row, digits(r.TFLOPs))
+			row = append(row, digits(r.TFLOPs), digits(r.MeanTFLOPs), digits(r.PeakTFLOPs))
 		case r.Status == Fail, r.Status == OOM:
-			row = append(row, string(r.Status))
+			row = append(row, string(r.Status), "-", "-")
 		default:
-			row = append(row, "-")
+			row = append(row, "-", "-", "-")
 		}
 		for _, other := range info.others() {
 			row = append(row, ratio(r, other))
@@ -120,6 +122,14 @@ func (p *mdPrinter) results(info *RunInfo) error {
 		return err
 	}
 	return p.comparisons()
+}
+
+// noiseText is the distance of the 95 % interval's ends from the median, such as "0.4%".
+func noiseText(s Summary) string {
+	if n := s.Noise(); n < 10 {
+		return fmt.Sprintf("%.1f%%", 100*n)
+	}
+	return "-"
 }
 
 // layersText is the number of layers of a model and the time of all of them.

@@ -143,12 +143,12 @@ func (g *group) finish(c *candidate) {
 		r.Clock = g.Clock()
 	}
 	r.Ms = Summarize(r.Samples)
-	speed := TFLOPs(g.problem, r.Ms.Median)
-	if IsCopy(r.Name()) {
-		speed = 0
+	var speed, peak, mean float64
+	if !IsCopy(r.Name()) {
+		speed, peak, mean = TFLOPs(g.problem, r.Ms.Median), TFLOPs(g.problem, r.Ms.Min), TFLOPs(g.problem, r.Ms.Mean)
 	}
 	if r.Ablation == "" {
-		r.Status, r.TFLOPs = OK, speed
+		r.Status, r.TFLOPs, r.PeakTFLOPs, r.MeanTFLOPs = OK, speed, peak, mean
 		if r.Ms.Median > 0 {
 			r.TBs = float64(r.KVBytes) / r.Ms.Median / 1e9
 		}

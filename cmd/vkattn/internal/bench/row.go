@@ -63,6 +63,9 @@ type Row struct {
 
 	Ms     Summary `json:"ms,omitzero"`
 	TFLOPs float64 `json:"tflops,omitzero"` // at the median
+	// PeakTFLOPs is the speed of the fastest run, MeanTFLOPs that at the mean time.
+	PeakTFLOPs float64 `json:"tflops_peak,omitzero"`
+	MeanTFLOPs float64 `json:"tflops_mean,omitzero"`
 	// AblationTFLOPs counts the flops of the whole problem over the time of the
 	// ablation.
 	AblationTFLOPs float64 `json:"ablation_tflops,omitzero"`

@@ -13,7 +13,7 @@ type Suite struct {
 	About string
 	parts []Sweep
 	list  []Problem // further problems, in each storage type
-	// Baselines, DTypes and Passes are those of the suite unless --baseline, --dtype or
+	// Baselines, DTypes and Passes are those of the suite unless --against, --dtype or
 	// --pass name others. Without them: none, f16, the forward pass.
 	Baselines []Baseline
 	DTypes    []attention.DType
