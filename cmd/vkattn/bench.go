@@ -25,8 +25,7 @@ type benchFlags struct {
 	batch, heads, headsKV, seqLen, seqLenK, headDim, headDimV string
 	causal, dtype, tier                                       string
 	device, format                                            string
-	repeats                                                   int
-	minTime                                                   time.Duration
+	timing                                                    timingFlags
 	suite, variant, ablate, kernels                           string
 	peers, save                                               []string
 	peerTimeout                                               time.Duration
@@ -89,11 +88,8 @@ memory, 4 device failure` + signalHelp,
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32())
 			}
-			if o.repeats < 0 || o.repeats > bench.MaxRepeats || c.Flags().Changed("repetitions") && o.repeats == 0 {
-				return badInputf("-r %d: want a positive number up to %d", o.repeats, bench.MaxRepeats)
-			}
-			if o.minTime < 0 {
-				return badInputf("--min-time %v: want a positive duration", o.minTime)
+			if err := o.timing.check(c.Flags()); err != nil {
+				return err
 			}
 			if o.peerTimeout <= 0 {
 				return badInputf("--peer-timeout %v: want a positive duration", o.peerTimeout)
@@ -106,8 +102,7 @@ memory, 4 device failure` + signalHelp,
 	o.problemFlags(f)
 	f.StringVar(&o.tier, "tier", "", "`list` of tiers: auto, cpu, scalar, coopmat, coopmat2, cuda, or all for every tier of the device (default auto; scalar on a Vulkan driver that runs on the CPU)")
 	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda, one row each: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: the best for each problem)")
-	f.IntVarP(&o.repeats, "repetitions", "r", 0, "timed runs of each row (default 30; after 2 s of them, 3 are enough)")
-	f.DurationVar(&o.minTime, "min-time", 0, "time each row for at least this long, e.g. 2s")
+	o.timing.add(f)
 	f.StringVarP(&o.format, "output", "o", "md", "md, csv, json or jsonl")
 	f.StringVar(&o.suite, "suite", "", suitesUsage())
 	f.StringVar(&o.passes, "pass", "", "`list` of what to time: fwd, bwd (dQ, dK and dV, from O and LSE of a forward pass) or fwdbwd, one row each (default: that of the suite, or fwd)")
@@ -180,10 +175,13 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	}
 	clock, stopClock := bench.OpenClock(dev)
 	defer stopClock()
-	b := &bench.Bench{Clock: clock, Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Repeats: o.repeats, MinTime: o.minTime,
+	b := &bench.Bench{Clock: clock, Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Timing: o.timing.Timing,
 		Specs: bench.Specs(tiers, plan.kernels, plan.variants, plan.ablations), Baselines: plan.chosenBaselines()}
 	info := runInfo(dev, o.seed)
 	info.Suite, info.Baselines = o.suite, b.BaselineNames(problems)
+	if o.timing.Timing != (bench.Timing{}) {
+		info.Timing = &o.timing.Timing
+	}
 	for _, p := range peers {
 		b.Peers = append(b.Peers, p)
 		info.Peers = append(info.Peers, p.Info())

@@ -67,7 +67,7 @@ func TestBackwardRowsAreVerifiedAndTimed(t *testing.T) {
 				continue
 			}
 			p.Pass = pass
-			b := &Bench{CPU: "cpu", Repeats: 2, Seed: 5, Specs: []Spec{{Tier: attention.TierCPU}}, Baselines: []Baseline{BaselineByMask, BaselineSeparate}}
+			b := &Bench{CPU: "cpu", Timing: Timing{Repeats: 2}, Seed: 5, Specs: []Spec{{Tier: attention.TierCPU}}, Baselines: []Baseline{BaselineByMask, BaselineSeparate}}
 			rows, err := b.Group(context.Background(), p)
 			require.NoError(t, err)
 			require.Len(t, rows, 1, "baselines have no gradients")
@@ -136,7 +136,7 @@ func TestPeersOfABackwardPass(t *testing.T) {
 	p.Pass = PassBackward
 	good := &fakePeer{name: "good", each: 1e9}
 	full := &fakePeer{name: "full", refuses: errors.Join(peer.ErrOutOfMemory)}
-	b := &Bench{CPU: "cpu", Repeats: 1, Specs: []Spec{{Tier: attention.TierCPU}}, Peers: []Peer{good, full}}
+	b := &Bench{CPU: "cpu", Timing: Timing{Repeats: 1}, Specs: []Spec{{Tier: attention.TierCPU}}, Peers: []Peer{good, full}}
 	rows, err := b.Group(context.Background(), p)
 	require.NoError(t, err)
 	require.Equal(t, "bwd", good.problem.Pass)

@@ -23,8 +23,7 @@ type Bench struct {
 	Baselines []Baseline
 	Seed      uint64
 
-	Repeats int           // timed runs of a row; 0: DefaultRepeats, or fewer if they are slow
-	MinTime time.Duration // least total time of the runs of a row
+	Timing
 
 	// Clock reads the clocks of the GPU; nil: they are not known.
 	Clock func() *Clock
@@ -32,6 +31,9 @@ type Bench struct {
 	Progress func(text string)
 	// Done is called after each row.
 	Done func()
+
+	now   func() time.Time                           // for tests; nil: time.Now
+	sleep func(context.Context, time.Duration) error // for tests; nil: a timer
 }
 
 // specs lists the rows of a problem without those of peers.
@@ -94,6 +96,9 @@ func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
 	g.compared = slices.ContainsFunc(specs, func(s Spec) bool { return s.Baseline.isReference() })
 	defer g.close()
 	defer g.release(ctx)
+	if err := b.pause(ctx); err != nil {
+		return b.Unfinished(p), err
+	}
 	var ready []*candidate
 	add := func(c *candidate, row *Row) error {
 		rows = append(rows, row)

@@ -189,10 +189,10 @@ func (g *group) needed(dev *vk.Device, baseline Baseline) (host, device uint64) 
 		host = hostmem.Sum(host, at.tensors, at.lists)
 	}
 	if dev == nil {
-		host = hostmem.Sum(host, at.setBytes(hostRotation))
+		host = hostmem.Sum(host, at.setBytes(g.rotation(nil)))
 	} else {
 		host = hostmem.Sum(host, at.o) // read back
-		device = at.setBytes(rotation(dev))
+		device = at.setBytes(g.rotation(dev))
 	}
 	if g.truth == nil {
 		host = hostmem.Sum(host, g.problem.verifyBytes())

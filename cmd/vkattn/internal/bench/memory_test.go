@@ -58,7 +58,7 @@ func TestTheFootprintIsWhatTheDataTake(t *testing.T) {
 			if p.Pass == PassForward {
 				require.EqualValues(t, len(d.args.O.Host), f.o)
 			}
-			l := newCPURunner(d)
+			l := newCPURunner(d, hostRotation)
 			var runner uint64
 			for i, o := range operands.ListBackward(l.cfg, &l.first) {
 				if o.Of == i {
@@ -86,7 +86,7 @@ func TestAProblemThatDoesNotFitMemoryIsARow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var rows []*Row
 			done := 0
-			b := &Bench{CPU: "cpu", Repeats: 1, Specs: []Spec{{Tier: attention.TierCPU}}, Done: func() { done++ },
+			b := &Bench{CPU: "cpu", Timing: Timing{Repeats: 1}, Specs: []Spec{{Tier: attention.TierCPU}}, Done: func() { done++ },
 				Baselines: []Baseline{BaselineByMask, BaselineContiguous, BaselineCopy, BaselineSeparate}}
 			taken := allocated(func() {
 				var err error
@@ -124,7 +124,7 @@ func TestProblemsOfAnySizeAreRefusedAtOnce(t *testing.T) {
 				p.Lengths = "60000*2147483647/2147483647"
 				p.Lengths.bound(&p.Shape)
 			}
-			b := &Bench{CPU: "cpu", Repeats: 1, Specs: []Spec{{Tier: attention.TierCPU}}, Baselines: []Baseline{BaselineByMask, BaselineContiguous, BaselineCopy, BaselineSeparate}}
+			b := &Bench{CPU: "cpu", Timing: Timing{Repeats: 1}, Specs: []Spec{{Tier: attention.TierCPU}}, Baselines: []Baseline{BaselineByMask, BaselineContiguous, BaselineCopy, BaselineSeparate}}
 			taken := allocated(func() {
 				require.NotZero(t, b.Rows([]Problem{p}))
 				countSets(p, deviceRotation)

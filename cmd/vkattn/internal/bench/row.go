@@ -84,6 +84,10 @@ type Row struct {
 	Memory  uint64             `json:"memory_bytes"`    // of one input set: Q, K, V, O and scratch
 	Clock   *Clock             `json:"clock,omitempty"` // right after the last run, where the driver tells
 
+	// Unsteady says why the time of the row may be off: a clock that was throttled or not
+	// steady. It is empty if nothing is known.
+	Unsteady string `json:"unsteady,omitempty"`
+
 	problem Problem
 }
 
@@ -134,6 +138,7 @@ type RunInfo struct {
 	Suite     string      `json:"suite,omitempty"` // or suites
 	Peers     []peer.Info `json:"peers,omitempty"`
 	Baselines []string    `json:"baselines,omitempty"` // rows of this program that the others are compared with too
+	Timing    *Timing     `json:"timing,omitempty"`    // as far as it is not the default
 	// Stopped says why the run ended before its last row. It is empty if it did not.
 	Stopped string `json:"stopped,omitempty"`
 }
@@ -156,10 +161,11 @@ type Clock struct {
 	Celsius    uint32  `json:"celsius"`
 }
 
-// Note is the status and reason of a row that has no result, for tables.
+// Note is the status and reason of a row that has no result, for tables, or why the time
+// of the row may be off.
 func (r *Row) Note() string {
 	if r.Status == OK || r.Status == Ablated {
-		return ""
+		return r.Unsteady
 	}
 	if r.Reason == "" {
 		return string(r.Status)
