@@ -103,7 +103,7 @@ memory, 4 device failure` + signalHelp,
 	f.StringVar(&o.tier, "tier", "", "`list` of tiers: auto, cpu, scalar, coopmat, coopmat2, cuda, or all for every tier of the device (default auto; scalar on a Vulkan driver that runs on the CPU)")
 	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda, one row each: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: the best for each problem)")
 	o.timing.add(f)
-	f.StringVarP(&o.format, "output", "o", "md", "md, csv, json or jsonl")
+	f.StringVarP(&o.format, "output", "o", "md", "md, csv, json, jsonl, sql or gobench, which benchstat reads")
 	f.StringVar(&o.suite, "suite", "", suitesUsage())
 	f.StringVar(&o.passes, "pass", "", "`list` of what to time: fwd, bwd (dQ, dK and dV, from O and LSE of a forward pass) or fwdbwd, one row each (default: that of the suite, or fwd)")
 	f.StringArrayVar(&o.peers, "peer", nil, "`command` that times another implementation, such as \"python3 scripts/peer_torch.py flash\" (repeatable)")
@@ -178,6 +178,7 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	b := &bench.Bench{Clock: clock, Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Timing: o.timing.Timing,
 		Specs: bench.Specs(tiers, plan.kernels, plan.variants, plan.ablations), Baselines: plan.chosenBaselines()}
 	info := runInfo(dev, o.seed)
+	info.Schema = bench.SchemaVersion
 	info.Suite, info.Baselines = o.suite, b.BaselineNames(problems)
 	if o.timing.Timing != (bench.Timing{}) {
 		info.Timing = &o.timing.Timing

@@ -42,14 +42,30 @@ func (p *csvPrinter) Row(r *Row) error {
 	if err := p.begin(); err != nil {
 		return err
 	}
-	number := func(v float64, known bool) string {
-		if !known {
-			return ""
-		}
-		return strconv.FormatFloat(v, 'g', 9, 64)
+	record := csvRecord(r, p.info)
+	for _, other := range p.info.others() {
+		x, ok := r.Versus[other]
+		record = append(record, number(x, ok && r.Status == OK))
 	}
+	if err := p.w.Write(record); err != nil {
+		return err
+	}
+	p.w.Flush()
+	return p.w.Error()
+}
+
+// number prints a number, or nothing if it is not known.
+func number(v float64, known bool) string {
+	if !known {
+		return ""
+	}
+	return strconv.FormatFloat(v, 'g', 9, 64)
+}
+
+// csvRecord has a field for each of csvColumns.
+func csvRecord(r *Row, info *RunInfo) []string {
 	timed, ablated, compared := r.Status == OK, r.Status == Ablated, r.Checked.Rows > 0
-	record := []string{r.Device, p.info.Device.Driver, p.info.Version, strconv.FormatUint(p.info.Seed, 10), r.Name(), r.Tile}
+	record := []string{r.Device, info.Device.Driver, info.Version, strconv.FormatUint(info.Seed, 10), r.Name(), r.Tile}
 	for _, n := range []int{r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv} {
 		record = append(record, strconv.Itoa(n))
 	}
@@ -81,15 +97,7 @@ func (p *csvPrinter) Row(r *Row) error {
 		r.Pass.String(), number(float64(r.Layers), r.Layers > 0), number(float64(r.Checked.Keys), r.Checked.Keys > 0),
 		number(r.Ms.Mean, timed || ablated), number(r.Ms.Low, (timed || ablated) && r.Ms.High > 0), number(r.Ms.High, (timed || ablated) && r.Ms.High > 0),
 		number(r.MeanTFLOPs, timed && r.MeanTFLOPs > 0), number(r.PeakTFLOPs, timed && r.PeakTFLOPs > 0))
-	for _, other := range p.info.others() {
-		x, ok := r.Versus[other]
-		record = append(record, number(x, ok && timed))
-	}
-	if err := p.w.Write(record); err != nil {
-		return err
-	}
-	p.w.Flush()
-	return p.w.Error()
+	return record
 }
 
 func (p *csvPrinter) Close(*RunInfo) error {

@@ -127,8 +127,14 @@ func (n Number) MarshalJSON() ([]byte, error) {
 	return json.Marshal(float64(n))
 }
 
+// SchemaVersion is that of the JSON of a benchmark, which docs/bench.schema.json describes.
+// It changes when a field is renamed, removed or means something else, not when one is
+// added.
+const SchemaVersion = 1
+
 // RunInfo describes the run that all rows of one invocation belong to.
 type RunInfo struct {
+	Schema    int         `json:"schema,omitzero"` // SchemaVersion of a benchmark
 	Program   string      `json:"program"`
 	Version   string      `json:"version"`
 	Started   time.Time   `json:"started"`
