@@ -14,6 +14,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/compare"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/peer"
@@ -30,7 +31,7 @@ type benchFlags struct {
 	peers, save                                               []string
 	peerTimeout                                               time.Duration
 	seed                                                      uint64
-	baselines, passes                                         string
+	baselines, passes, baseline                               string
 	onePass                                                   bool // a suite has the passes of --pass alone
 	optionSweepFlags
 }
@@ -116,6 +117,7 @@ memory, 4 device failure` + signalHelp,
 		baselines = append(baselines, string(f.Baseline))
 	}
 	f.StringVar(&o.baselines, "against", "", "`list` of baselines to compare rows with, on the same data: "+strings.Join(baselines, ", ")+" (default: those of the suite)")
+	f.StringVar(&o.baseline, "baseline", "", "compare the rows with those of `file`, of an earlier --save in json or jsonl, as vkattn compare does")
 	o.optionSweepFlags.add(f)
 	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
 	return c
@@ -151,6 +153,12 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	plan, err := o.plan(bench.Formats)
 	if err != nil {
 		return err
+	}
+	var baseline []*bench.Row
+	if o.baseline != "" {
+		if baseline, err = compare.ReadFile(o.baseline); err != nil {
+			return badInputf("--baseline: %w", err)
+		}
 	}
 	dev, err := a.benchDevice(o.device, plan.tiers)
 	if err != nil {
@@ -204,6 +212,10 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	if err != nil {
 		return err
 	}
+	var slower error
+	if o.baseline != "" && (len(all.list) > 0 || all.stopped == nil) {
+		slower = a.compareWith(baseline, o.baseline, all.list, plan.format)
+	}
 	if all.stopped != nil {
 		fmt.Fprintf(a.stderr, "%d of %d rows, %sseed %d\n", len(all.list), b.Rows(problems), oomCount(all.tooLarge), o.seed)
 		return all.err()
@@ -212,7 +224,10 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 		fmt.Fprintf(a.stderr, "vkattn: %s\n", flagtext.OneLine(line))
 	}
 	fmt.Fprintf(a.stderr, "%d rows, %sseed %d\n", len(all.list), oomCount(all.tooLarge), o.seed)
-	return errors.Join(all.err(), validated(dev))
+	if err := errors.Join(all.err(), validated(dev)); err != nil {
+		return err
+	}
+	return slower
 }
 
 // benchDevice opens a device that can run the tiers.

@@ -3,6 +3,7 @@
 //	vkattn info     list the devices and the tiers that run on each
 //	vkattn run      compute attention of .npy files
 //	vkattn bench    verify and time a sweep of problems
+//	vkattn compare  tell which rows of two benchmarks differ in speed
 //	vkattn verify   compare the results of all implementations
 //	vkattn tune     find the fastest tile of each problem and store it
 //	vkattn version  print the version of the command
@@ -229,8 +230,10 @@ func (a *app) root() *cobra.Command {
 		}
 		return nil
 	}
-	for _, c := range []*cobra.Command{a.infoCommand(), a.runCommand(), a.benchCommand(), a.verifyCommand(), a.tuneCommand(), a.versionCommand()} {
-		c.Args = noArgs
+	for _, c := range []*cobra.Command{a.infoCommand(), a.runCommand(), a.benchCommand(), a.compareCommand(), a.verifyCommand(), a.tuneCommand(), a.versionCommand()} {
+		if c.Args == nil {
+			c.Args = noArgs
+		}
 		root.AddCommand(c)
 	}
 	return root

@@ -84,7 +84,7 @@ func (p *mdPrinter) results(info *RunInfo) error {
 			row = append(row, r.Pass)
 		}
 		if r.Status == OK {
-			row = append(row, digits(r.Ms.Min), digits(r.Ms.Mean), digits(r.Ms.Median), noiseText(r.Ms), digits(r.Ms.Max))
+			row = append(row, Digits(r.Ms.Min), Digits(r.Ms.Mean), Digits(r.Ms.Median), noiseText(r.Ms), Digits(r.Ms.Max))
 		} else {
 			row = append(row, "-", "-", "-", "-", "-")
 		}
@@ -93,7 +93,7 @@ func (p *mdPrinter) results(info *RunInfo) error {
 		}
 		switch {
 		case r.Status == OK && !IsCopy(r.Name()):
-			row = append(row, digits(r.TFLOPs), digits(r.MeanTFLOPs), digits(r.PeakTFLOPs))
+			row = append(row, Digits(r.TFLOPs), Digits(r.MeanTFLOPs), Digits(r.PeakTFLOPs))
 		case r.Status == Fail, r.Status == OOM:
 			row = append(row, string(r.Status), "-", "-")
 		default:
@@ -140,7 +140,7 @@ func layersText(r *Row) []any {
 	case r.Status != OK:
 		return []any{r.Layers, "-"}
 	}
-	return []any{r.Layers, digits(float64(r.Layers) * r.Ms.Median)}
+	return []any{r.Layers, Digits(float64(r.Layers) * r.Ms.Median)}
 }
 
 func (p *mdPrinter) comparisons() error {
@@ -167,8 +167,8 @@ func ratio(r *Row, other string) string {
 	return strconv.FormatFloat(x, 'f', 3, 64)
 }
 
-// digits prints about four significant digits, without an exponent from 0.01 on.
-func digits(v float64) string {
+// Digits prints about four significant digits, without an exponent from 0.01 on.
+func Digits(v float64) string {
 	switch {
 	case v >= 1000:
 		return strconv.FormatFloat(v, 'f', 0, 64)
