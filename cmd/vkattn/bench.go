@@ -32,6 +32,8 @@ type benchFlags struct {
 	peerTimeout                                               time.Duration
 	seed                                                      uint64
 	baselines, passes, baseline                               string
+	preset                                                    string
+	list                                                      bool
 	onePass                                                   bool // a suite has the passes of --pass alone
 	optionSweepFlags
 }
@@ -105,7 +107,9 @@ memory, 4 device failure` + signalHelp,
 	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda, one row each: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: the best for each problem)")
 	o.timing.add(f)
 	f.StringVarP(&o.format, "output", "o", "md", "md, csv, json, jsonl, sql or gobench, which benchstat reads")
+	f.StringVar(&o.preset, "preset", "", "`list` of models and usual shapes, such as llama3-8b,short; lists and options replace those of a preset")
 	f.StringVar(&o.suite, "suite", "", suitesUsage())
+	f.BoolVar(&o.list, "list", false, "print the presets and suites with their shapes, and run nothing; with --preset or --suite the problems of those")
 	f.StringVar(&o.passes, "pass", "", "`list` of what to time: fwd, bwd (dQ, dK and dV, from O and LSE of a forward pass) or fwdbwd, one row each (default: that of the suite, or fwd)")
 	f.StringArrayVar(&o.peers, "peer", nil, "`command` that times another implementation, such as \"python3 scripts/peer_torch.py flash\" (repeatable)")
 	f.DurationVar(&o.peerTimeout, "peer-timeout", peer.DefaultTimeout, "stop a peer whose answer takes longer")
@@ -154,6 +158,9 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	if err != nil {
 		return err
 	}
+	if o.list {
+		return plan.list(a.stdout)
+	}
 	var baseline []*bench.Row
 	if o.baseline != "" {
 		if baseline, err = compare.ReadFile(o.baseline); err != nil {
@@ -165,6 +172,7 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 		return err
 	}
 	defer closeDevice(dev)
+	plan.small = dev == nil || dev.Info().Type == vk.DeviceCPU
 	problems, err := plan.problems(bench.Defaults(dev))
 	if err != nil {
 		return err
@@ -184,9 +192,9 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	clock, stopClock := bench.OpenClock(dev)
 	defer stopClock()
 	b := &bench.Bench{Clock: clock, Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Timing: o.timing.Timing,
-		Specs: bench.Specs(tiers, plan.kernels, plan.variants, plan.ablations), Baselines: plan.chosenBaselines()}
+		Specs: bench.Specs(tiers, plan.kernels, plan.variants, plan.chosenAblations()), Baselines: plan.chosenBaselines()}
 	info := runInfo(dev, o.seed)
-	info.Schema = bench.SchemaVersion
+	info.Schema, info.Shrunk = bench.SchemaVersion, plan.shrunk
 	info.Suite, info.Baselines = o.suite, b.BaselineNames(problems)
 	if o.timing.Timing != (bench.Timing{}) {
 		info.Timing = &o.timing.Timing

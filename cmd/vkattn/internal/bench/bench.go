@@ -39,6 +39,9 @@ type Bench struct {
 // specs lists the rows of a problem without those of peers.
 func (b *Bench) specs(p Problem) []Spec {
 	out := slices.Clone(b.Specs)
+	if p.Ladder && b.Device != nil {
+		out = ladderSpecs(out)
+	}
 	for _, f := range b.Baselines {
 		if f.applies(p, b.Device) {
 			tier := attention.TierAuto

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 
 	"vkattn/cmd/vkattn/internal/markdown"
@@ -21,12 +22,24 @@ func (p *mdPrinter) Row(r *Row) error {
 }
 
 func (p *mdPrinter) Close(info *RunInfo) error {
+	err := p.table(info)
+	if err == nil && info.Shrunk {
+		_, err = fmt.Fprintf(p.w, "\nShapes are cut down for a CPU: one sequence, a 16th of the rows and keys, at most %d heads.\n", smallHeads)
+	}
+	return err
+}
+
+func (p *mdPrinter) table(info *RunInfo) error {
 	layout := p.results
 	switch info.Suite {
-	case "seeds":
+	case "seeds", "seed1":
 		layout = p.seeds
 	case "decode":
 		layout = p.decode
+	case "seed0":
+		return p.seed0(info)
+	case "seed2":
+		return p.seed2(info)
 	}
 	for _, r := range p.rows {
 		if r.Ablation != "" {
@@ -42,7 +55,12 @@ func (p *mdPrinter) Close(info *RunInfo) error {
 
 // results prints a line for each row, and the comparisons with peers below.
 func (p *mdPrinter) results(info *RunInfo) error {
-	m := markdown.New("device<", "tier<", "tile<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<")
+	named := slices.ContainsFunc(p.rows, func(r *Row) bool { return r.Line != "" })
+	m := markdown.New()
+	if named {
+		m.Column("name<")
+	}
+	m.Columns("device<", "tier<", "tile<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<")
 	passes, layers := false, false
 	for _, r := range p.rows {
 		passes, layers = passes || r.Pass != PassForward, layers || r.Layers > 0
@@ -79,7 +97,11 @@ func (p *mdPrinter) results(info *RunInfo) error {
 		m.Column("note<")
 	}
 	for _, r := range p.rows {
-		row := []any{r.Device, r.Name(), r.Tile, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv, r.Causal, r.DType}
+		var row []any
+		if named {
+			row = append(row, r.Line)
+		}
+		row = append(row, r.Device, r.Name(), r.Tile, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv, r.Causal, r.DType)
 		if passes {
 			row = append(row, r.Pass)
 		}

@@ -159,3 +159,11 @@ func TestAnAblationHasNoSpeedOfAResult(t *testing.T) {
 	require.InDelta(t, TFLOPs(g.problem, 1), c.row.AblationTFLOPs, 1e-12)
 	require.Empty(t, c.row.Note())
 }
+
+// peersNamed are peers as a run lists them.
+func peersNamed(names ...string) (list []peer.Info) {
+	for _, n := range names {
+		list = append(list, peer.Info{Name: n})
+	}
+	return list
+}

@@ -1,0 +1,23 @@
+package flagtext
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// Hint is the end of an error about an unknown name: the names that are close to it, or
+// all of them.
+func Hint(name string, names []string) string {
+	// cobra compares names of commands.
+	all := &cobra.Command{SuggestionsMinimumDistance: 2}
+	for _, n := range names {
+		all.AddCommand(&cobra.Command{Use: n, Run: func(*cobra.Command, []string) {}})
+	}
+	if name != "" {
+		if close := all.SuggestionsFor(name); len(close) > 0 {
+			return ", did you mean " + strings.Join(close, " or ") + "?"
+		}
+	}
+	return ", want one of " + strings.Join(names, ", ")
+}
