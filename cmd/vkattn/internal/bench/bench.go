@@ -97,6 +97,13 @@ func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
 	}
 	g := &group{Bench: b, problem: p}
 	g.compared = slices.ContainsFunc(specs, func(s Spec) bool { return s.Baseline.isReference() })
+	defer func() {
+		for _, r := range rows {
+			if !r.Peer && r.Baseline == "" {
+				r.memory(p)
+			}
+		}
+	}()
 	defer g.close()
 	defer g.release(ctx)
 	if err := b.pause(ctx); err != nil {

@@ -83,6 +83,10 @@ func (p *mdPrinter) results(info *RunInfo) error {
 	}
 	m.Column("max error")
 	m.Column("memory")
+	memory := slices.ContainsFunc(p.rows, func(r *Row) bool { return r.PlainBytes > 0 })
+	if memory {
+		m.Columns("in", "out", "workspace", "plain needs")
+	}
 	notes, options, splits := false, false, false
 	for _, r := range p.rows {
 		notes, options, splits = notes || r.Note() != "", options || r.OptionText != "", splits || r.Splits > 1
@@ -129,6 +133,9 @@ func (p *mdPrinter) results(info *RunInfo) error {
 			checked = fmt.Sprintf("%.1e", r.Checked.MaxError)
 		}
 		row = append(row, checked, Bytes(r.Memory))
+		if memory {
+			row = append(row, memoryText(r)...)
+		}
 		if splits {
 			row = append(row, splitsText(r))
 		}
@@ -152,6 +159,14 @@ func noiseText(s Summary) string {
 		return fmt.Sprintf("%.1f%%", 100*n)
 	}
 	return "-"
+}
+
+// memoryText is the memory of a row by use, "-" for peers and baselines.
+func memoryText(r *Row) []any {
+	if r.PlainBytes == 0 {
+		return []any{"-", "-", "-", "-"}
+	}
+	return []any{Bytes(r.InputBytes), Bytes(r.OutputBytes), Bytes(r.WorkspaceBytes), Bytes(r.PlainBytes)}
 }
 
 // layersText is the number of layers of a model and the time of all of them.

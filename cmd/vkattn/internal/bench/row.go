@@ -81,8 +81,16 @@ type Row struct {
 	Timer   string             `json:"timer,omitempty"`   // the clock of the samples: "device" or "wall"
 	Sets    int                `json:"sets,omitzero"`     // input sets rotated through
 	Checked Checked            `json:"checked,omitzero"`
-	Memory  uint64             `json:"memory_bytes"`    // of one input set: Q, K, V, O and scratch
-	Clock   *Clock             `json:"clock,omitempty"` // right after the last run, where the driver tells
+	Memory  uint64             `json:"memory_bytes"` // of one input set: Q, K, V, O and scratch
+	// InputBytes and OutputBytes are those of the tensors, tables and lists of one input
+	// set, WorkspaceBytes those that the kernels need in addition, as far as the plan tells.
+	InputBytes     uint64 `json:"input_bytes,omitzero"`
+	OutputBytes    uint64 `json:"output_bytes,omitzero"`
+	WorkspaceBytes uint64 `json:"workspace_bytes,omitzero"`
+	// PlainBytes is what plain attention would need: inputs, outputs, and the scores and
+	// their softmax in the storage type; in a backward pass the gradient of the scores too.
+	PlainBytes uint64 `json:"plain_bytes,omitzero"`
+	Clock      *Clock `json:"clock,omitempty"` // right after the last run, where the driver tells
 
 	// Unsteady says why the time of the row may be off: a clock that was throttled or not
 	// steady. It is empty if nothing is known.
