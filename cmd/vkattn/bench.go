@@ -87,6 +87,13 @@ the work and shows what it costs; such a result is wrong by design and not verif
 
 Exit codes: 0 done, 1 a wrong result, 2 bad flags, 3 no row is supported and fits the
 memory, 4 device failure` + signalHelp,
+		Example: `  vkattn bench                                      # a sweep that suits the device
+  vkattn bench --list                               # presets and suites
+  vkattn bench --preset llama3-8b,short --tier all
+  vkattn bench --headdim 64,128 --seqlen 1024-16384*2 --causal none,bottom-right -o csv
+  vkattn bench --suite forward --peer "python3 scripts/peer_torch.py flash" --save forward.md --save forward.jsonl
+  vkattn bench --preset gpt3 --max-noise 0.5% --baseline old.json
+  ncu vkattn bench --preset llama3-8b --run-once`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32())
@@ -212,7 +219,7 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	}
 	bar := a.progress(b.Rows(problems))
 	b.Progress, b.Done = bar.say, bar.step
-	all, err := measure(ctx, b, problems, bench.Printers(append(files, printer(plan.format, a.stdout))...), info)
+	all, err := measure(ctx, b, problems, bench.Printers(append(files, printer(plan.format, a.stdout), bar)...), info)
 	bar.end()
 	if err == nil {
 		err = commitRows(ctx, &set, len(all.list))

@@ -67,6 +67,8 @@ Files of --save are written as in bench (vkattn bench --help).
 
 Exit codes: 0 all agree, 1 a wrong result, 2 bad flags, 3 no problem is supported and
 fits the memory, 4 device failure` + signalHelp,
+		Example: `  vkattn verify --suite conformance
+  vkattn verify --tier scalar,cpu --headdim 64 --seqlen 100,1000 --pass bwd`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32()) + 1
