@@ -38,10 +38,23 @@ func TestBenchOfAPreset(t *testing.T) {
 }
 
 func TestSeedSuitesAreSmallOnACPU(t *testing.T) {
-	onceOnly(t)
-	code, stdout, stderr := call("bench", "--suite", "seed0", "--device", "cpu", "-r", "2", "--warmup", "0")
-	require.Equal(t, exitOK, code, stderr)
-	require.Contains(t, stdout, "| n_ctx | causal   | kernel | time_ms | tflops |")
-	require.Contains(t, stdout, "\n|  1024 | top-left | cpu ")
-	require.Contains(t, stdout, "\nShapes are cut down for a CPU: ")
+	for _, c := range []struct {
+		flags  benchFlags
+		small  bool
+		shrunk bool
+	}{
+		{benchFlags{suite: "seed0"}, true, true},
+		{benchFlags{suite: "seed0"}, false, false},
+		{benchFlags{suite: "seed0", seqLen: "4096"}, true, false}, // what is asked for is run
+		{benchFlags{suite: "forward"}, true, false},
+	} {
+		c.flags.format = "md"
+		p, err := c.flags.plan(bench.Formats)
+		require.NoError(t, err)
+		p.small = c.small
+		list, err := p.problems(bench.Sweep{})
+		require.NoError(t, err)
+		require.Equal(t, c.shrunk, p.shrunk)
+		require.Equal(t, c.shrunk, list[0].Shape.B == 1)
+	}
 }

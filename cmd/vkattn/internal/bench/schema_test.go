@@ -7,12 +7,15 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
+	"path"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/stretchr/testify/require"
@@ -45,7 +48,7 @@ func documentSchema(t *testing.T) *jsonschema.Schema {
 	schema.Title = "JSON of vkattn bench, version " + strconv.Itoa(SchemaVersion)
 	schema.Description = "One document has the run and its rows. A line of JSON Lines is a row with the run in its field \"run\". " +
 		"Durations whose names end in _ns are in nanoseconds."
-	comments := fieldComments(t, ".", "../peer")
+	comments := fieldComments(t, ".", "../*")
 	describe(schema, reflect.TypeFor[document](), comments)
 	return schema
 }
@@ -69,17 +72,34 @@ func describe(s *jsonschema.Schema, of reflect.Type, comments map[string]string)
 		if p == nil {
 			continue
 		}
-		owner := of.Name()
+		owner := of
 		if len(f.Index) > 1 {
-			owner = of.Field(f.Index[0]).Type.Name()
+			owner = of.Field(f.Index[0]).Type
 		}
-		p.Description = comments[owner+"."+f.Name]
+		p.Description = inJSON(comments[path.Base(owner.PkgPath())+"."+owner.Name()+"."+f.Name], owner)
 		describe(p, f.Type, comments)
 	}
 }
 
+// inJSON replaces the names of fields by those of their JSON, where they are names and not
+// words: at the beginning of a comment, and where a second letter is a capital.
+func inJSON(comment string, of reflect.Type) string {
+	for _, f := range reflect.VisibleFields(of) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "" {
+			continue
+		}
+		pattern := `^` + f.Name + `\b`
+		if strings.ContainsFunc(f.Name[1:], unicode.IsUpper) {
+			pattern = `\b` + f.Name + `\b`
+		}
+		comment = regexp.MustCompile(pattern).ReplaceAllString(comment, name)
+	}
+	return comment
+}
+
 // fieldComments are the comments of the fields of all structs in some folders, by
-// "Type.Field".
+// "package.Type.Field".
 func fieldComments(t *testing.T, folders ...string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -100,7 +120,7 @@ func fieldComments(t *testing.T, folders ...string) map[string]string {
 				}
 				for _, f := range body.Fields.List {
 					for _, name := range f.Names {
-						out[spec.Name.Name+"."+name.Name] = strings.Join(strings.Fields(f.Doc.Text()+" "+f.Comment.Text()), " ")
+						out[parsed.Name.Name+"."+spec.Name.Name+"."+name.Name] = strings.Join(strings.Fields(f.Doc.Text()+" "+f.Comment.Text()), " ")
 					}
 				}
 				return true
