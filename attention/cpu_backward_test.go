@@ -232,6 +232,7 @@ func safe(list []float64, i int) float64 {
 }
 
 func TestCPUBackwardMatchesReference(t *testing.T) {
+	testlevel.HostOnly(t)
 	for _, dtype := range attention.DTypes() {
 		t.Run(dtype.String(), func(t *testing.T) {
 			eachBackward(t, func(t *testing.T, c *backwardCase) {
@@ -322,6 +323,7 @@ func eachBackwardShape(t *testing.T, test func(t *testing.T, c *backwardCase)) {
 }
 
 func TestCPUBackwardOfSeveralTiles(t *testing.T) {
+	testlevel.HostOnly(t)
 	eachBackwardShape(t, func(t *testing.T, c *backwardCase) {
 		for _, dtype := range attention.DTypes() {
 			n := c.stored(dtype)
@@ -333,6 +335,7 @@ func TestCPUBackwardOfSeveralTiles(t *testing.T) {
 
 // Kernel sets with fused multiply-add give the same bits. All are near the reference.
 func TestCPUBackwardBitsDoNotDependOnKernels(t *testing.T) {
+	testlevel.HostOnly(t)
 	eachBackwardShape(t, func(t *testing.T, c *backwardCase) {
 		c.forward(t)
 		want := c.run(t)
@@ -353,6 +356,7 @@ func TestCPUBackwardBitsDoNotDependOnKernels(t *testing.T) {
 }
 
 func TestCPUBackwardBitsDoNotDependOnCPUs(t *testing.T) {
+	testlevel.HostOnly(t)
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	same := func(t *testing.T, c *backwardCase) {
 		c.forward(t)
@@ -373,6 +377,7 @@ func TestCPUBackwardBitsDoNotDependOnCPUs(t *testing.T) {
 
 // What takes no part changes no bit: masked slots, rows and keys past an end, gaps.
 func TestCPUBackwardIgnoresWhatTakesNoPart(t *testing.T) {
+	testlevel.HostOnly(t)
 	spoiled := 0
 	ignores := func(t *testing.T, c *backwardCase) {
 		if c.cfg.HeadDim > 64 {
@@ -404,6 +409,7 @@ func TestCPUBackwardIgnoresWhatTakesNoPart(t *testing.T) {
 // A NaN or Inf that takes part reaches the gradients of its row and of the row's keys, or
 // of its key and of the key's rows, no other.
 func TestCPUBackwardOfNaN(t *testing.T) {
+	testlevel.HostOnly(t)
 	const n, at = 150, 70
 	cfg := attention.Config{HeadDim: 5, HeadDimV: 3, Causal: attention.TopLeft}
 	shape := attention.Shape{B: 1, Hq: 2, Sq: n, Sk: n}
@@ -451,6 +457,7 @@ func sameBits64(t require.TestingT, want, got []float64) {
 
 // What V holds at a key of weight 0 changes nothing, if O comes from a tier that skips it.
 func TestCPUBackwardOfWeightZero(t *testing.T) {
+	testlevel.HostOnly(t)
 	c := newBackward(attention.Config{HeadDim: 3, HeadDimV: 2}, small, attention.BHSD, 2)
 	c.bias(1, 1, 1)
 	half.EncodeF32(c.Bias.Host[4:], []float32{float32(math.Inf(-1))})
@@ -467,6 +474,7 @@ func TestCPUBackwardOfWeightZero(t *testing.T) {
 
 // LSE is rounded to float32: that of a large score says little of the row sum.
 func TestCPUBackwardOfWildScores(t *testing.T) {
+	testlevel.HostOnly(t)
 	const keys = 290
 	names := slices.Sorted(maps.Keys(wildRows))
 	c := newBackward(attention.Config{HeadDim: 16}, attention.Shape{B: 1, Hq: 1, Sq: len(names), Sk: keys}, attention.BHSD, 5)
@@ -499,6 +507,7 @@ func TestCPUBackwardOfWildScores(t *testing.T) {
 
 // Adding many equal values to a large sum must not round each of them the same way.
 func TestCPUBackwardSumsOfEqualValues(t *testing.T) {
+	testlevel.HostOnly(t)
 	const n, x = 6000, 0.1
 	for name, shape := range map[string]attention.Shape{"rows": {B: 1, Hq: 1, Sq: n, Sk: 1}, "keys": {B: 1, Hq: 1, Sq: 1, Sk: n}} {
 		t.Run(name, func(t *testing.T) {
@@ -523,6 +532,7 @@ func TestCPUBackwardSumsOfEqualValues(t *testing.T) {
 }
 
 func TestCPUBackwardComputesWhatHasAnOutput(t *testing.T) {
+	testlevel.HostOnly(t)
 	eachBackward(t, func(t *testing.T, c *backwardCase) {
 		c.forward(t)
 		full := *c
@@ -556,6 +566,7 @@ func TestCPUBackwardComputesWhatHasAnOutput(t *testing.T) {
 // What the outputs hold is added to the gradients of rows and keys that exist; nothing else
 // is written.
 func TestCPUBackwardAccumulates(t *testing.T) {
+	testlevel.HostOnly(t)
 	for _, dtype := range attention.DTypes() {
 		eachBackward(t, func(t *testing.T, c *backwardCase) {
 			c = c.stored(dtype)
@@ -593,6 +604,7 @@ func requireOnlyRows(t require.TestingT, c *backwardCase, before, after attentio
 
 // Gaps between the rows of outputs stay as they are.
 func TestCPUBackwardWritesItsRowsAlone(t *testing.T) {
+	testlevel.HostOnly(t)
 	eachBackward(t, func(t *testing.T, c *backwardCase) {
 		c.forward(t)
 		c.outputs()
@@ -642,6 +654,7 @@ func TestCPUBackwardOfAnyCall(t *testing.T) {
 
 // Gradients of 16-bit tensors are those of the same numbers in float32, rounded.
 func TestCPUBackwardOfStorageTypes(t *testing.T) {
+	testlevel.HostOnly(t)
 	check(t, func(t *rapid.T) {
 		narrow := drawBackwardOf(t, backwardSizes{dims: 20, length: 150, window: 90})
 		dtype := rapid.SampledFrom([]attention.DType{attention.F16, attention.BF16}).Draw(t, "dtype")
@@ -670,6 +683,7 @@ func TestCPUBackwardOfStorageTypes(t *testing.T) {
 
 // Memory is checked before it is allocated.
 func TestCPUBackwardRefusesWhatDoesNotFitTheHostsMemory(t *testing.T) {
+	testlevel.HostOnly(t)
 	t.Setenv(hostmem.Variable, "256MiB")
 	for name, s := range map[string]attention.Shape{
 		"rows":  {B: 1, Hq: 1, Sq: 1 << 30, Sk: 1},

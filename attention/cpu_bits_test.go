@@ -12,11 +12,13 @@ import (
 	"vkattn/attention/accuracy"
 	"vkattn/attention/cases"
 	"vkattn/attention/half"
+	"vkattn/internal/testlevel"
 )
 
 // Kernel sets with fused multiply-add give the same bits, whatever their vectors, groups and
 // blocks of rows. The others are held to the rules of package accuracy.
 func TestCPUBitsDoNotDependOnKernels(t *testing.T) {
+	testlevel.HostOnly(t)
 	eachOptions(t, 30, func(t *testing.T, c cases.Case, dtype attention.DType) {
 		p := newOptions(t, c, dtype)
 		var fused [][]byte
@@ -37,6 +39,7 @@ func TestCPUBitsDoNotDependOnKernels(t *testing.T) {
 }
 
 func TestCPUBitsOfOptionsDoNotDependOnGOMAXPROCS(t *testing.T) {
+	testlevel.HostOnly(t)
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	eachOptions(t, 30, func(t *testing.T, c cases.Case, dtype attention.DType) {
 		p := newOptions(t, c, dtype)
@@ -51,6 +54,7 @@ func TestCPUBitsOfOptionsDoNotDependOnGOMAXPROCS(t *testing.T) {
 
 // Keys of float32 are read in place where they are aligned.
 func TestCPUKeysAtAnyAddress(t *testing.T) {
+	testlevel.HostOnly(t)
 	p := newProblem(attention.Config{DType: attention.F32, HeadDim: 37}, attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 50, Sk: 300}, attention.BSHD, 4)
 	o, lse := p.run(t)
 	for shift := 1; shift < 4; shift++ {
@@ -103,6 +107,7 @@ func b2i(b bool) int {
 // Each row is right for any scores, and its bits do not depend on the scores of the rows
 // around it.
 func TestCPURowsOfWildScores(t *testing.T) {
+	testlevel.HostOnly(t)
 	const keys, d = 290, 16
 	names := make([]string, 0, len(wildRows))
 	for name := range wildRows {
@@ -156,6 +161,7 @@ func TestCPURowsOfWildScores(t *testing.T) {
 // For such scores a row's bits show where tiles end. Tiles end at the same keys whatever
 // key a block's window begins with.
 func TestCPUTilesDoNotDependOnBlocks(t *testing.T) {
+	testlevel.HostOnly(t)
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	const n = 600
 	cfg := attention.Config{DType: attention.F32, HeadDim: 16, Causal: attention.TopLeft, Window: attention.WindowOf(170, 0)}
@@ -176,6 +182,7 @@ func TestCPUTilesDoNotDependOnBlocks(t *testing.T) {
 
 // A weight above 1 would make Inf of a value near the top of float32.
 func TestCPULargestValues(t *testing.T) {
+	testlevel.HostOnly(t)
 	attention.EachKernelSet(t, func(t *testing.T, _ string) {
 		for _, ahead := range []float32{100, 100.1, 100.2, 100.3, 100.4, 100.5, 100.6, 100.7, 300} {
 			p := newProblem(attention.Config{DType: attention.F32, HeadDim: 2}, attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 150}, attention.BHSD, 8)
@@ -198,6 +205,7 @@ func TestCPULargestValues(t *testing.T) {
 
 // Adding many small weights to a large row sum must not round each of them the same way.
 func TestCPURowSumsOfSmallWeights(t *testing.T) {
+	testlevel.HostOnly(t)
 	const keys, small = 6000, 1.7e-6
 	p := newProblem(attention.Config{DType: attention.F32, HeadDim: 1}, attention.Shape{B: 1, Hq: 1, Hkv: 1, Sq: 1, Sk: keys}, padded(0), 4)
 	k := make([]float32, keys)
@@ -215,6 +223,7 @@ func TestCPURowSumsOfSmallWeights(t *testing.T) {
 
 // Equal values of equal weights, added to O one after another, are all rounded the same way.
 func TestCPUSumsOfEqualValues(t *testing.T) {
+	testlevel.HostOnly(t)
 	const keys, value = 6000, 1.1
 	p := newProblem(attention.Config{DType: attention.F32, HeadDim: 1}, attention.Shape{B: 1, Hq: 1, Hkv: 1, Sq: 1, Sk: keys}, padded(0), 4)
 	v := make([]float32, keys)

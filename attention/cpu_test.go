@@ -47,6 +47,7 @@ func TestCPUMatchesReference(t *testing.T) {
 }
 
 func TestCPUMatchesReferenceProperty(t *testing.T) {
+	testlevel.HostOnly(t)
 	check(t, func(t *rapid.T) {
 		p := drawProblem(t)
 		p.run(t)
@@ -57,6 +58,7 @@ func TestCPUMatchesReferenceProperty(t *testing.T) {
 // Large logits overflow a softmax without its maximum subtracted. With one
 // dominant key per row the answer is known.
 func TestCPULargeLogits(t *testing.T) {
+	testlevel.HostOnly(t)
 	for _, logit := range []float32{1e2, 1e4, 1e6, 1e30} {
 		for _, sign := range []float32{1, -1} {
 			cfg := attention.Config{DType: attention.F32, HeadDim: 4, Scale: attention.ScaleOf(sign)}
@@ -84,6 +86,7 @@ func TestCPULargeLogits(t *testing.T) {
 }
 
 func TestCPUBitsDoNotDependOnGOMAXPROCS(t *testing.T) {
+	testlevel.HostOnly(t)
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	cfg := attention.Config{HeadDim: 40, Causal: attention.BottomRight}
 	p := newProblem(cfg, attention.Shape{B: 2, Hq: 6, Hkv: 2, Sq: 77, Sk: 200}, attention.BHSD, 3)
@@ -98,6 +101,7 @@ func TestCPUBitsDoNotDependOnGOMAXPROCS(t *testing.T) {
 }
 
 func TestRowsWithNothingToAttendTo(t *testing.T) {
+	testlevel.HostOnly(t)
 	for _, dt := range attention.DTypes() {
 		cfg := attention.Config{DType: dt, HeadDim: 16, Causal: attention.BottomRight}
 		p := newProblem(cfg, attention.Shape{B: 1, Hq: 2, Sq: 100, Sk: 30}, attention.BHSD, 9)
@@ -121,6 +125,7 @@ func TestRowsWithNothingToAttendTo(t *testing.T) {
 }
 
 func TestNaNAndInfInAttendedSlots(t *testing.T) {
+	testlevel.HostOnly(t)
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	const sk = 100
 	for _, c := range []struct {

@@ -298,9 +298,10 @@ func AllRows(s Shape) []Rows { return tensors.AllRows(s) }
 // way but reads no vector. A combination of options that no tier computes matches
 // [ErrUnsupported]. Every tier calls CheckArgs before it accesses memory.
 //
-// Overlap is judged from addresses and strides alone. A few unusual layouts that do not
-// overlap are refused, because neither the sizes of the strides nor their common divisor
-// proves it. Two buffers that alias the same device memory are not recognized as one.
+// Overlap is judged from addresses and strides alone, and exactly: tensors may be
+// interleaved, for example O with Q, or DQ, DK and DV in one tensor [B, S, 3, H, D]. The
+// check gives up, and refuses, where strides are of so little order that it would take
+// long. Two buffers that alias the same device memory are not recognized as one.
 func CheckArgs(cfg Config, a Args) error { return tensors.CheckArgs(cfg, a) }
 
 // CheckSample reports as a *ShapeError what CheckArgs reports of Config, Shape, Q, K and V,

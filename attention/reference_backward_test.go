@@ -452,6 +452,7 @@ func eachBackward(t *testing.T, test func(t *testing.T, c *backwardCase)) {
 }
 
 func TestReferenceBackwardIsTheDerivative(t *testing.T) {
+	testlevel.HostOnly(t)
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // many small calls
 	eachBackward(t, func(t *testing.T, c *backwardCase) { c.requireDerivative(t) })
 }
@@ -560,6 +561,7 @@ func sameGradients(t require.TestingT, want, got attention.Gradients, what strin
 }
 
 func TestReferenceBackwardDoesNotDependOnCPUs(t *testing.T) {
+	testlevel.HostOnly(t)
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	same := func(t *testing.T, c *backwardCase) {
 		runtime.GOMAXPROCS(1)
@@ -578,6 +580,7 @@ func TestReferenceBackwardDoesNotDependOnCPUs(t *testing.T) {
 }
 
 func TestReferenceBackwardOfPackedIsOfPadded(t *testing.T) {
+	testlevel.HostOnly(t)
 	eachBackward(t, func(t *testing.T, c *backwardCase) {
 		if c.Varlen != nil && c.Varlen.CuQ.Given() {
 			t.Skip("packed already")
@@ -589,6 +592,7 @@ func TestReferenceBackwardOfPackedIsOfPadded(t *testing.T) {
 // Every gradient alone has the bits that it has among the others, and nothing else is
 // computed.
 func TestReferenceBackwardComputesWhatHasAnOutput(t *testing.T) {
+	testlevel.HostOnly(t)
 	eachBackward(t, func(t *testing.T, c *backwardCase) {
 		all := c.run(t)
 		memory := attention.Tensor{Host: make([]byte, 1<<16)}
@@ -619,6 +623,7 @@ func TestReferenceBackwardComputesWhatHasAnOutput(t *testing.T) {
 // What the outputs hold is added to the gradients of rows and keys that exist, and the
 // outputs are not written.
 func TestReferenceBackwardAccumulates(t *testing.T) {
+	testlevel.HostOnly(t)
 	eachBackward(t, func(t *testing.T, c *backwardCase) {
 		plain := c.run(t)
 		batchQ, seqQ, batchK, seqK := c.B, c.Sq, c.B, c.Sk
@@ -665,6 +670,7 @@ func countNonZero(list []float64) (n int) {
 // dK and dV of a key head are the sums over its group of those of a call in which every
 // query head has its own copy of the key head.
 func TestReferenceBackwardSumsGroups(t *testing.T) {
+	testlevel.HostOnly(t)
 	eachBackward(t, func(t *testing.T, c *backwardCase) {
 		if c.SparseTokens != nil {
 			t.Skip("lists belong to key heads")
@@ -795,6 +801,7 @@ func (c *backwardCase) spoiled(t require.TestingT, x float32) *backwardCase {
 }
 
 func TestReferenceBackwardIgnoresWhatTakesNoPart(t *testing.T) {
+	testlevel.HostOnly(t)
 	spoiled := 0
 	eachBackward(t, func(t *testing.T, c *backwardCase) {
 		want := c.run(t)
@@ -812,6 +819,7 @@ func TestReferenceBackwardIgnoresWhatTakesNoPart(t *testing.T) {
 // A row that attends to nothing has gradient 0, and a key that only such rows could attend
 // to has none either. A sink is then the row's LSE.
 func TestReferenceBackwardOfRowsThatAttendToNothing(t *testing.T) {
+	testlevel.HostOnly(t)
 	c := newBackward(attention.Config{HeadDim: 3, Causal: attention.BottomRight},
 		attention.Shape{B: 1, Hq: 2, Sq: 6, Sk: 2}, attention.BHSD, 1)
 	g := c.run(t)
@@ -835,6 +843,7 @@ func TestReferenceBackwardOfRowsThatAttendToNothing(t *testing.T) {
 
 // A NaN that takes part reaches the gradients of its row and of the row's keys, no other.
 func TestReferenceBackwardOfNaN(t *testing.T) {
+	testlevel.HostOnly(t)
 	count := func(list []float64) (n int) {
 		for _, x := range list {
 			if math.IsNaN(x) {
@@ -889,6 +898,7 @@ func TestReferenceBackwardOfNaN(t *testing.T) {
 
 // The bits depend on the numbers, not on the type that stores them.
 func TestReferenceBackwardOfStorageTypes(t *testing.T) {
+	testlevel.HostOnly(t)
 	c := newBackward(attention.Config{HeadDim: 3, HeadDimV: 2, Softcap: 3}, small, attention.BHSD, 3)
 	c.bias(0, 1, 0)
 	for _, x := range [][]element{c.elements(t, "Q", c.Q, false, 3, nil), c.elements(t, "K", c.K, true, 3, nil),
@@ -912,6 +922,7 @@ func TestReferenceBackwardOfStorageTypes(t *testing.T) {
 }
 
 func TestReferenceBackwardRefuses(t *testing.T) {
+	testlevel.HostOnly(t)
 	memory := attention.Tensor{Host: make([]byte, 4096)}
 	for _, r := range []struct {
 		name, field string // field of a ShapeError; "": ErrUnsupported
@@ -962,6 +973,7 @@ func TestReferenceBackwardRefuses(t *testing.T) {
 
 // Results and lists of keys have the size of the shape, whatever the tensors take.
 func TestReferenceBackwardRefusesWhatDoesNotFitTheHostsMemory(t *testing.T) {
+	testlevel.HostOnly(t)
 	t.Setenv(hostmem.Variable, "256MiB")
 	for name, s := range map[string]attention.Shape{
 		"batches":       {B: 1 << 30, Hq: 1, Sq: 1, Sk: 1},

@@ -1,20 +1,6 @@
 // Stores to a gradient, or additions to what it holds (ACCUMULATE). A template: it is included once per tensor with
-// OF, STRIDE, BINDING, ALIGNMENT and COLUMNS as in tensor_read.glsl. Halves of words that others may own are stored by
-// atomics, as in tensor_write.glsl.
-
-#ifndef SCOPED_ATOMICS
-#define SCOPED_ATOMICS 0
-#endif
-#ifndef ATOMIC_AND
-#if SCOPED_ATOMICS
-#extension GL_KHR_memory_scope_semantics : require
-#define ATOMIC_AND(word, bits) atomicAnd(word, bits, gl_ScopeQueueFamily, 0, 0)
-#define ATOMIC_OR(word, bits) atomicOr(word, bits, gl_ScopeQueueFamily, 0, 0)
-#else
-#define ATOMIC_AND(word, bits) atomicAnd(word, bits)
-#define ATOMIC_OR(word, bits) atomicOr(word, bits)
-#endif
-#endif
+// OF, STRIDE, BINDING, ALIGNMENT and COLUMNS as in tensor_read.glsl. half_words.glsl stores halves of words that
+// others may own.
 
 #if BDA
 #define GRADIENT_WORD(s, i) WriteWords(s.word).at[i]
@@ -31,12 +17,9 @@ Slice OF(slice)(uint batch, uint head, uint row) {
     return sliceAt(p.OF(addr), position64(batch, STRIDE(Batch), head, STRIDE(Head), row, STRIDE(Seq)), IS_16, ALIGNMENT);
 }
 
-// One 16-bit element, in the low half of bits; the other half of the word keeps its bits.
-void OF(storeHalf)(Slice s, uint element, uint bits) {
-    const uint halfIndex = element + s.phase, shift = (halfIndex & 1u) * 16u;
-    ATOMIC_AND(GRADIENT_WORD(s, halfIndex >> 1), 0xffff0000u >> shift);
-    ATOMIC_OR(GRADIENT_WORD(s, halfIndex >> 1), bits << shift);
-}
+#define WORD(s, i) GRADIENT_WORD(s, i)
+#include "half_words.glsl"
+#undef WORD
 
 // Two 16-bit elements, packed. element is even, and so is the slice's phase.
 void OF(storePair)(Slice s, uint element, vec2 value) {

@@ -1,20 +1,4 @@
-// Stores to O and LSE. If rows of O have an odd number of 16-bit elements, a word may be shared with another
-// invocation, another workgroup, or memory outside O. A word is stored whole only if both of its halves are
-// written; else an atomic AND and an atomic OR change one half.
-
-// Modules under the Vulkan memory model (cooperative matrices imply it) define SCOPED_ATOMICS=1: atomics then have
-// queue family scope. The default, device scope, needs vulkanMemoryModelDeviceScope, which is optional.
-#ifndef SCOPED_ATOMICS
-#define SCOPED_ATOMICS 0
-#endif
-#if SCOPED_ATOMICS
-#extension GL_KHR_memory_scope_semantics : require
-#define ATOMIC_AND(word, bits) atomicAnd(word, bits, gl_ScopeQueueFamily, 0, 0)
-#define ATOMIC_OR(word, bits) atomicOr(word, bits, gl_ScopeQueueFamily, 0, 0)
-#else
-#define ATOMIC_AND(word, bits) atomicAnd(word, bits)
-#define ATOMIC_OR(word, bits) atomicOr(word, bits)
-#endif
+// Stores to O and LSE. half_words.glsl stores halves of words that others may own.
 
 #if BDA
 #define WORD_O(s, word_) WriteWords(s.word).at[word_]
@@ -42,13 +26,11 @@ void storeLSE(uint batch, uint head, uint row, float value) {
 
 // -- by element of the slice ---------------------------------------------------------------------
 
-// One 16-bit element, in the low half of bits; the other half of the word keeps its bits.
-void storeHalfO(Slice s, uint element, uint bits) {
-    const uint halfIndex = element + s.phase;
-    const uint shift = (halfIndex & 1u) * 16u;
-    ATOMIC_AND(WORD_O(s, halfIndex >> 1), 0xffff0000u >> shift);
-    ATOMIC_OR(WORD_O(s, halfIndex >> 1), bits << shift);
-}
+#define OF(name) name##O
+#define WORD(s, i) WORD_O(s, i)
+#include "half_words.glsl"
+#undef OF
+#undef WORD
 
 // Eight 16-bit elements, packed as load8 returns them; the first `valid` are written.
 void store8O(Slice s, uint element, uvec4 words, uint valid) {

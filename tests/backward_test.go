@@ -75,16 +75,45 @@ func TestBackwardOfLengths(t *testing.T) {
 		t.Run(tt.String(), func(t *testing.T) {
 			var list []cases.Case
 			for i, n := range backwardLengths {
-				for _, causal := range []attention.Causal{attention.CausalNone, attention.BottomRight} {
+				for j, causal := range []attention.Causal{attention.CausalNone, attention.BottomRight} {
 					c := cases.Case{Name: "lengths", D: 32, Dv: 32, Shape: attention.Shape{Hq: 1, Hkv: 1}, Causal: causal,
 						Seqs: []cases.Seq{{ID: i, Rows: n[0], Keys: n[1]}}, LSE: true}
 					if i%2 == 1 {
 						c.Name, c.Extremes = "overflow", cases.Extremes{Q: 5, K: 3, V: 3}
 					}
 					long := n[0]*n[1] > 1<<18 // of these the masked one: the reference takes long
-					if testlevel.Share(i%3 == 0) && (!long || causal != attention.CausalNone) {
+					if s.backwardTurn(tt, 2*i+j) && testlevel.Share(i%2 == 0) && (!long || causal != attention.CausalNone) {
 						list = append(list, c)
 					}
+				}
+			}
+			runBackward(t, s, tt, list)
+		})
+	}
+}
+
+// Gradients in one memory, as training stacks have them: rows of dQ, dK, dV and dO of a
+// token follow one another, and so do Q, K, V and O. No tier writes between the rows of an
+// output. Head dims that are odd put two tensors into one 32-bit word.
+func TestBackwardOfFusedTensors(t *testing.T) {
+	s := openTiers(t)
+	for _, tt := range s.available() {
+		if !computesGradients(tt.Tier) || slowToCompile(tt) && tt.DType != attention.F16 {
+			continue
+		}
+		t.Run(tt.String(), func(t *testing.T) {
+			var list []cases.Case
+			for i, d := range [][2]int{{33, 15}, {9, 9}, {64, 64}, {7, 7}, {20, 36}} {
+				c := cases.Case{Name: "fused", D: d[0], Dv: d[1], Layout: cases.Fused, LSE: true,
+					Shape:  attention.Shape{B: 2, Hq: 4, Hkv: 4 - 2*(i%2), Sq: []int{67, 0, 70, 3, 40}[i], Sk: []int{67, 0, 70, 77, 31}[i]},
+					Causal: []attention.Causal{attention.BottomRight, attention.CausalNone}[i%2]}
+				if c.Shape.Sq == 0 {
+					c.Shape, c.PackedQ, c.PackedK = attention.Shape{Hq: 3, Hkv: 3}, true, true
+					c.Seqs = []cases.Seq{{ID: 1, Rows: 20, Keys: 20}, {ID: 2}, {ID: 3, Rows: 37, Keys: 37}}
+				}
+				// A driver on the CPU compiles for seconds: each storage type has a case of its own.
+				if tt.Tier == attention.TierCPU || testlevel.Share(i == int(tt.DType)) {
+					list = append(list, c)
 				}
 			}
 			runBackward(t, s, tt, list)
@@ -108,25 +137,50 @@ func backwardCasesOf(t *testing.T, s *session, tt cases.Target) (some []cases.Ca
 			which = i
 		}
 	}
+	few := s.dev != nil && s.dev.Caps().Limits.MaxPushConstantBytes < backwardPushBytes
 	for _, table := range [][]cases.Case{cases.Brief(which), backwardOptionTable(tt)} {
 		var all []cases.Case
 		for _, c := range table {
+			if few && c.Access == attention.AccessAddresses {
+				c.Access = attention.AccessDescriptors // addresses are refused: the push constants are too small
+			}
 			if c.HasGradients() && wanted.MatchString(c.String()) && c.Flops() <= backwardFlops(tt) {
 				all = append(all, c)
 			}
 		}
 		if tt.Tier != attention.TierCPU && testlevel.Get() == testlevel.Full {
-			all = everyNth(all, backwardShare, which)
+			all = everyNth(all, backwardShare, 3*which+s.turn)
 		}
-		some = append(some, s.levelShareOf(tt, all)...)
+		all = s.levelShareOf(tt, all)
+		if tt.Tier == attention.TierScalar && !s.open && testlevel.Get() == testlevel.Default {
+			all = everyNth(all, 3, s.turn) // three drivers have the scalar kernels
+		}
+		some = append(some, all...)
 	}
 	return some
 }
 
+// backwardPushBytes are the push constants of backward kernels with addresses.
+const backwardPushBytes = 256
+
 // backwardShare divides the cases that make test-full gives to each driver and storage
 // type: a case has up to six pipelines, and a driver on the CPU compiles for seconds. The
 // CPU tier has all cases there, and a GPU at level all.
-const backwardShare = 20
+const backwardShare = 60
+
+// backwardTurn reports whether a target computes the n-th case of a list. Of two drivers on
+// the CPU one computes a case on tier scalar, in one type: each kernel is one module for three
+// types. The third, SwiftShader, compiles each case for ten seconds and computes none.
+func (s *session) backwardTurn(tt cases.Target, n int) bool {
+	switch {
+	case tt.Tier == attention.TierCPU || s.open || s.dev == nil:
+		return true
+	case onMatrices(tt):
+		which, tiers := s.matrixTier(tt)
+		return n%tiers == which
+	}
+	return n%2 == s.turn && n/2%3 == int(tt.DType)
+}
 
 func everyNth(all []cases.Case, n, first int) (some []cases.Case) {
 	for i := first; i < len(all); i += n {
@@ -142,7 +196,7 @@ func backwardOptionTable(tt cases.Target) []cases.Case {
 	case full():
 		return cases.AllOptions()
 	case slowToCompile(tt):
-		table = cases.CompactOptions()
+		table = append(cases.CompactOptions(), cases.CompactGradients()...)
 	}
 	return cases.DealOptions(table, len(attention.DTypes()))[int(tt.DType)]
 }

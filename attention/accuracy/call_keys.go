@@ -151,6 +151,57 @@ func (c *call) visible(list []int32, b, h, row int) []int32 {
 	return list
 }
 
+// attended reports for each row of a query head whether it attends to any key, or for each
+// key of a KV head whether any row of the group attends to it. A bias of -Inf masks a slot.
+func (c *call) attended(kv bool, b, h int) []bool {
+	if kv {
+		found := make([]bool, c.keys[b])
+		for q := h * c.a.Group(); q < (h+1)*c.a.Group(); q++ {
+			c.eachAttended(b, q, func(_ int, key int) { found[key] = true })
+		}
+		return found
+	}
+	found := make([]bool, c.rows[b])
+	c.eachAttended(b, h, func(row, _ int) { found[row] = true })
+	return found
+}
+
+// attends reports whether a row attends to any key.
+func (c *call) attends(b, h, row int) bool {
+	for _, entry := range c.visible(nil, b, h, row) {
+		if !c.biasedAway(b, h, row, c.keyOf(b, h, entry)) {
+			return true
+		}
+	}
+	return false
+}
+
+// keyOf is the key of an entry of visible.
+func (c *call) keyOf(b, h int, entry int32) int {
+	if c.lists != nil {
+		entry = c.lists[b*c.a.KVHeads()+h/c.a.Group()][entry]
+	}
+	return int(entry)
+}
+
+// eachAttended visits the rows of a query head and the keys that each attends to.
+func (c *call) eachAttended(b, h int, visit func(row, key int)) {
+	var entries []int32
+	for row := range c.rows[b] {
+		entries = c.visible(entries[:0], b, h, row)
+		for _, entry := range entries {
+			if t := c.keyOf(b, h, entry); !c.biasedAway(b, h, row, t) {
+				visit(row, t)
+			}
+		}
+	}
+}
+
+// biasedAway reports whether a bias of -Inf masks a slot.
+func (c *call) biasedAway(b, h, row, t int) bool {
+	return math.IsInf(float64(c.bias(b, h, row, t)), -1)
+}
+
 // allowed reports whether the mask and the bitmap of blocks allow a slot.
 func (c *call) allowed(b, h, row, t int) bool {
 	if m := c.a.Mask; m != nil {

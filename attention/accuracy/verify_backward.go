@@ -2,6 +2,8 @@ package accuracy
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 
 	"vkattn/attention"
@@ -36,13 +38,17 @@ func (p rowPosition) String() string {
 
 // VerifyBackward judges the gradients that a backward call left in host memory. It reads
 // neither O nor LSE: the reference is that of the inputs. The rules are those of [Gradient].
-// What a row that attends to nothing has, and what a key that no row attends to has, must
-// be exactly 0.
+//
+// dQ of a row that attends to no key, and dK and dV of a key that no row of its group attends
+// to, must be exactly 0. A row attends to the keys that its sequence's length, the causal
+// mask, the window, Mask, Blocks and SparseTokens leave to it, except those with a bias of
+// -Inf. A P that underflows excuses nothing and demands nothing: the rules alone judge it.
 //
 // A small problem is compared whole with attention.ReferenceBackward. Of a large one,
 // opt.Rows rows of dQ (0: a second or two of work) and keys of dK and dV are compared with
 // float64 sums over all keys and rows. The row statistics that the keys need, LSE and the
-// product of dO and O, are those of the CPU tier, so that they do not depend on the device.
+// product of dO and O, are those of the CPU tier, so that they do not depend on the device; a
+// large LSE, which float32 does not hold well enough, is computed in float64.
 // dBias and dSinks of a large problem are sums over all of it and are not judged.
 //
 // An error means that the gradients could not be judged. Accumulate must be false: what
@@ -105,7 +111,6 @@ func (g *gradientCheck) whole() error {
 		return err
 	}
 	want := tensors.GradientsOf(&a)
-	var entries []int32
 	for _, t := range []struct {
 		name   string
 		wanted bool
@@ -134,18 +139,10 @@ func (g *gradientCheck) whole() error {
 		}
 		for b, n := range lengths {
 			for h := range heads {
+				attended := g.attended(t.kv, b, h)
 				for row := range n {
-					n := (b*heads+h)*extent + row
-					first := n * t.dim
-					var zero bool
-					if t.kv {
-						dv := g.cfg.ValueDim()
-						zero = allZero(low.DV[n*dv:][:dv]) && allZero(t.ref[first:][:t.dim])
-					} else {
-						entries = g.visible(entries[:0], b, h, row)
-						zero = len(entries) == 0
-					}
-					r.add(rowPosition{b, h, row}, read, t.ref[first:][:t.dim], t.low[first:][:t.dim], part(t.noise, first, t.dim), zero)
+					first := ((b*heads+h)*extent + row) * t.dim
+					r.add(rowPosition{b, h, row}, read, t.ref[first:][:t.dim], t.low[first:][:t.dim], part(t.noise, first, t.dim), !attended[row])
 				}
 			}
 		}
@@ -182,16 +179,6 @@ func (g *gradientCheck) whole() error {
 	return nil
 }
 
-// allZero reports whether all elements are 0.
-func allZero[T float32 | float64](x []T) bool {
-	for _, v := range x {
-		if v != 0 {
-			return false
-		}
-	}
-	return true
-}
-
 // part is a row of a slice that may be nil.
 func part(x []float64, first, n int) []float64 {
 	if x == nil {
@@ -215,8 +202,9 @@ func (g *gradientCheck) reader(t attention.Tensor, kv bool, dim int) (func(dst [
 	}, err
 }
 
-// add reads a row of the result.
-func (r *gradientRows) add(at rowPosition, read func([]float32, rowPosition), ref []float64, low []float32, noise []float64, zero bool) {
+// add reads a row of the result. idle: no mask and no length leaves it anything, so that it
+// must be 0, unless the reference has NaN: a NaN score plus a bias of -Inf is NaN.
+func (r *gradientRows) add(at rowPosition, read func([]float32, rowPosition), ref []float64, low []float32, noise []float64, idle bool) {
 	n := len(r.x)
 	r.x = append(r.x, make([]float32, r.width)...)
 	read(r.x[n:], at)
@@ -224,7 +212,7 @@ func (r *gradientRows) add(at rowPosition, read func([]float32, rowPosition), re
 	if noise != nil {
 		r.noise = append(r.noise, noise...)
 	}
-	r.at, r.zero = append(r.at, at), append(r.zero, zero)
+	r.at, r.zero = append(r.at, at), append(r.zero, idle && !slices.ContainsFunc(ref, math.IsNaN))
 }
 
 // judge applies the rules to one gradient.

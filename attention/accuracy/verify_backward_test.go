@@ -174,6 +174,85 @@ func TestVerifyBackwardWantsZerosWhereNothingIsAttendedTo(t *testing.T) {
 	require.Contains(t, v.String(), "1 elements are not exactly 0")
 }
 
+// A number in the gradient of a row or key that no mask, length or bias of -Inf hides may be
+// anything that the rules allow, however small its P is. Where one of them hides it, the
+// least number is wrong. The sample and the whole agree.
+func TestVerifyBackwardZerosAreThoseOfMasks(t *testing.T) {
+	const key, row, sq, sk = 0, 5, 40, 64 // the first key is always sampled
+	inf := float32(math.Inf(-1))
+	biased := func(value float32, hides func(i, j int) bool) func(*attention.Config, *attention.Args) {
+		return func(_ *attention.Config, a *attention.Args) {
+			a.Bias = &attention.Bias{DType: attention.F32, Batches: 1, Heads: 1}
+			a.Bias.Host = make([]byte, 4*sq*sk)
+			for i := range sq {
+				for j := range sk {
+					if hides(i, j) {
+						binary.LittleEndian.PutUint32(a.Bias.Host[4*(i*sk+j):], math.Float32bits(value))
+					}
+				}
+			}
+		}
+	}
+	ofKey, ofRow := func(_, j int) bool { return j == key }, func(i, _ int) bool { return i == row }
+	for name, c := range map[string]struct {
+		change       func(*attention.Config, *attention.Args)
+		rowIs, keyIs bool // must be 0
+	}{
+		"dense":                      {func(*attention.Config, *attention.Args) {}, false, false},
+		"P of the key underflows":    {biased(-95, ofKey), false, false},
+		"P of the key is 0":          {biased(-1e30, ofKey), false, false},
+		"the least bias for the row": {biased(-math.MaxFloat32, ofRow), false, false},
+		"a bias of -Inf for the key": {biased(inf, ofKey), false, true},
+		"a bias of -Inf for the row": {biased(inf, ofRow), true, false},
+		"-Inf for the key, but once": {biased(inf, func(i, j int) bool { return j == key && i != 7 }), false, false},
+		"a window that hides the key": {func(c *attention.Config, _ *attention.Args) {
+			c.Window, c.Align = attention.WindowOf(8, 8), attention.BottomRight
+		}, false, true},
+		"a mask": {func(_ *attention.Config, a *attention.Args) {
+			a.Mask = &attention.Mask{Batches: 1, Heads: 1, Rows: sq}
+			a.Mask.Host = make([]byte, sq*sk)
+			for i := range a.Mask.Host {
+				if i%sk != key && i/sk != row {
+					a.Mask.Host[i] = 1
+				}
+			}
+		}, true, true},
+		"sparse tokens": {func(_ *attention.Config, a *attention.Args) {
+			a.SparseTokens = &attention.SparseTokens{Offsets: vectorOf(0, 3), Tokens: vectorOf(3, 4, 63), Total: 3}
+		}, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := attention.Config{DType: attention.F32, HeadDim: 8}
+			args := call(cfg, attention.Shape{B: 1, Hq: 2, Hkv: 1, Sq: sq, Sk: sk})
+			c.change(&cfg, &args)
+			a := backwardCall(t, cfg, args)
+			for _, rows := range []int{-1, 79} {
+				verify := func() *accuracy.BackwardVerdict {
+					v, err := accuracy.VerifyBackward(cfg, a, accuracy.Options{Rows: rows, Seed: 3})
+					require.NoError(t, err)
+					return v
+				}
+				v := verify()
+				require.True(t, v.Pass(), v)
+				for _, x := range []struct {
+					what    string
+					host    []byte
+					mustBe0 bool
+				}{
+					{"dQ", a.DQ.Host[4*8*row:], c.rowIs}, {"dK", a.DK.Host[4*8*key:], c.keyIs}, {"dV", a.DV.Host[4*8*key:], c.keyIs},
+				} {
+					old := binary.LittleEndian.Uint32(x.host)
+					binary.LittleEndian.PutUint32(x.host, math.Float32bits(math.Float32frombits(old)+1e-39))
+					require.Equal(t, !x.mustBe0, verify().Pass(), "%s plus a subnormal, %d rows: %v", x.what, rows, verify())
+					binary.LittleEndian.PutUint32(x.host, math.Float32bits(math.Float32frombits(old)+1))
+					require.False(t, verify().Pass(), "%s plus 1, %d rows", x.what, rows)
+					binary.LittleEndian.PutUint32(x.host, old)
+				}
+			}
+		})
+	}
+}
+
 func TestVerifyBackwardRefuses(t *testing.T) {
 	cfg := attention.Config{HeadDim: 32}
 	a := backwardCall(t, cfg, call(cfg, attention.Shape{B: 1, Hq: 1, Sq: 9, Sk: 20}))

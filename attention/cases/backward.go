@@ -36,6 +36,9 @@ const (
 	backwardPieces
 )
 
+// fusedPieces are the pieces that lie in one memory where the tensors of their sizes do.
+var fusedPieces = map[int]int{pieceDO: TensorO, pieceDQ: TensorQ, pieceDK: TensorK, pieceDV: TensorV}
+
 // gradient is a tensor of a Backward in its own memory, which is NaN elsewhere.
 type gradient struct {
 	name                     string
@@ -84,6 +87,7 @@ func NewBackward(c Case, dtype attention.DType) (*Backward, error) {
 		}
 		return p.layout.Slots[i].Strides
 	}
+	fused := -1 // the image of dO, dQ, dK and dV in the layout Fused
 	add := func(which int, g gradient) {
 		g.strides = g.strides.Resolve(g.heads, g.seq, g.dim)
 		if g.offset = p.guard(); c.Layout == Odd {
@@ -97,7 +101,18 @@ func NewBackward(c Case, dtype attention.DType) (*Backward, error) {
 		image := make([]byte, end*int64(g.dtype.Size()))
 		fill(image, filler)
 		g.image = len(b.Image)
-		b.Image = append(b.Image, image)
+		if i, ok := fusedPieces[which]; ok && c.Layout == Fused {
+			g.offset = p.layout.Slots[i].Offset
+			if fused < 0 {
+				fused = g.image
+				image = make([]byte, len(p.Image[p.layout.Slots[i].Memory]))
+				fill(image, filler)
+			}
+			g.image = fused
+		}
+		if g.image == len(b.Image) {
+			b.Image = append(b.Image, image)
+		}
 		b.pieces[which] = &g
 	}
 	hq, hkv := c.Hq, c.KVHeads()
@@ -270,15 +285,21 @@ func (b *Backward) BackwardTrespass(before, after [][]byte) error {
 	for _, m := range b.Outputs() {
 		written[m] = true // O and LSE, by the forward call: Problem.Trespass judges them
 	}
+	expected, names := map[int][]byte{}, map[int]string{}
 	for _, g := range b.outputs() {
-		written[g.image] = true
-		expected := bytes.Clone(before[g.image])
+		if expected[g.image] == nil {
+			expected[g.image] = bytes.Clone(before[g.image])
+		}
+		written[g.image], names[g.image] = true, names[g.image]+" "+g.name
+		image := expected[g.image]
 		b.eachRow(g, func(_, h, _, batch, at int) {
-			copy(g.row(expected, batch, h, at), g.row(after[g.image], batch, h, at))
+			copy(g.row(image, batch, h, at), g.row(after[g.image], batch, h, at))
 		})
-		b.eachPast(g, func(_, h, batch, at int) { clear(g.row(expected, batch, h, at)) })
-		if !bytes.Equal(expected, after[g.image]) {
-			return fmt.Errorf("%s: a byte outside of its rows was written, or a row past the end of its sequence is not 0", g.name)
+		b.eachPast(g, func(_, h, batch, at int) { clear(g.row(image, batch, h, at)) })
+	}
+	for m, image := range expected {
+		if !bytes.Equal(image, after[m]) {
+			return fmt.Errorf("memory of%s: a byte outside of their rows was written, or a row past the end of its sequence is not 0", names[m])
 		}
 	}
 	for m := range before {

@@ -29,8 +29,8 @@ type pipelineRow struct {
 }
 
 // layoutAlign is the alignment that a layout allows, if the head dimensions do too.
-var layoutAlign = [layoutKinds]int{
-	Tight: 8, Packed: 8, BSHD: 8, Padded: 8, Woven: 8, Broadcast: 8, Window: 8, Even: 2, Odd: 1,
+var layoutAlign = [layoutKinds + 1]int{
+	Tight: 8, Packed: 8, BSHD: 8, Padded: 8, Woven: 8, Broadcast: 8, Window: 8, Even: 2, Odd: 1, Fused: 8,
 }
 
 func rowClass(sq int) int {

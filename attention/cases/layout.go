@@ -10,20 +10,24 @@ import (
 type LayoutKind uint8
 
 const (
-	Tight     LayoutKind = iota // packed BHSD by zero Strides, each alone in memory of exactly its size
-	Packed                      // packed BHSD inside of larger memory
-	BSHD                        // packed BSHD
-	Padded                      // gaps of multiples of 8 elements between rows, heads and batches
-	Odd                         // odd offsets and odd strides
-	Even                        // offsets and strides that are multiples of 2 and not of 4
-	Woven                       // rows of O alternate with those of Q, rows of V with those of K
-	Broadcast                   // one batch of Q, one head of K and of V, repeated by strides of 0
-	Window                      // rows of K and V overlap the next ones; one row of Q repeated
-	layoutKinds
+	Tight       LayoutKind = iota // packed BHSD by zero Strides, each alone in memory of exactly its size
+	Packed                        // packed BHSD inside of larger memory
+	BSHD                          // packed BSHD
+	Padded                        // gaps of multiples of 8 elements between rows, heads and batches
+	Odd                           // odd offsets and odd strides
+	Even                          // offsets and strides that are multiples of 2 and not of 4
+	Woven                         // rows of O alternate with those of Q, rows of V with those of K
+	Broadcast                     // one batch of Q, one head of K and of V, repeated by strides of 0
+	Window                        // rows of K and V overlap the next ones; one row of Q repeated
+	layoutKinds                   // of the table of shapes
+
+	// Fused has the heads of Q, K, V and O of a token one after the other, as [B, S, 3, H, D]
+	// has Q, K and V. K and V have the storage type and no pages.
+	Fused = layoutKinds
 )
 
 func (l LayoutKind) String() string {
-	return [...]string{"tight", "packed", "bshd", "padded", "odd", "even", "woven", "broadcast", "window"}[l]
+	return [...]string{"tight", "packed", "bshd", "padded", "odd", "even", "woven", "broadcast", "window", "fused"}[l]
 }
 
 // Aliases reports whether rows of K and V share elements, so that a masked one cannot be
@@ -103,6 +107,16 @@ func LayOut(c Case, dtype attention.DType) MemoryLayout {
 			if i == TensorV || i == TensorO {
 				at.Offset += int64(c.D)
 			}
+		case Fused:
+			row := int64(0)
+			for j := range 4 {
+				if j == i {
+					at.Offset += row
+				}
+				row += int64(heads[j] * dims[j])
+			}
+			at.Memory = 0
+			at.Strides = attention.Strides{Batch: int64(max(seqs[TensorQ], seqs[TensorK])) * row, Head: d, Seq: row}
 		case Broadcast, Window:
 			at.Strides = attention.BHSD(heads[i], seqs[i], dims[i])
 			if c.Layout == Broadcast && i == TensorQ {

@@ -79,3 +79,11 @@ func CompactOptions() []Case {
 	}
 	return append(all, latentCases()[0])
 }
+
+// CompactGradients has the options that CompactOptions has only with pages or quantized K and
+// V, which have no gradients.
+func CompactGradients() []Case {
+	return []Case{prefill("compact-gradients").with(func(c *Case) {
+		c.D, c.Dv, c.Softcap, c.ALiBi, c.Align, c.Window = 32, 32, 3, true, attention.BottomRight, attention.WindowOf(50, 20)
+	})}
+}

@@ -274,7 +274,7 @@ func (l *appendLayouts) checkOverlaps() error {
 		}
 		for j := range i {
 			other := &l.list[j]
-			if other.Field == "" || !out.Overlaps(other) || out.WovenWith(other) {
+			if other.Field == "" || !out.Overlaps(other) {
 				continue
 			}
 			if j != appendQ || i != appendQOut {

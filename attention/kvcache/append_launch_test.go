@@ -5,9 +5,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 
-	"vkattn/attention/internal/tensors"
 	"vkattn/attention/problem"
 	"vkattn/attention/quant"
 	"vkattn/shaders"
@@ -109,38 +107,6 @@ func TestAppendFitsItsModule(t *testing.T) {
 			}
 		}
 	}
-}
-
-// Tensors that count as disjoint share no byte.
-func TestWovenTensorsShareNothing(t *testing.T) {
-	memory := make([]byte, 1<<12)
-	rapid.Check(t, func(t *rapid.T) {
-		var l [2]tensors.Layout
-		var bytes [2]map[int64]bool
-		period := rapid.Int64Range(1, 40).Draw(t, "period")
-		for i := range l {
-			x := &l[i]
-			x.Size, x.Dim = rapid.SampledFrom([]int64{1, 2}).Draw(t, "size"), rapid.Int64Range(1, 4).Draw(t, "dim")
-			x.Tensor = problem.Tensor{Host: memory, Offset: rapid.Int64Range(0, 60).Draw(t, "offset")}
-			bytes[i] = map[int64]bool{}
-			for d := range x.Counts {
-				x.Counts[d] = rapid.Int64Range(1, 4).Draw(t, "count")
-				x.Steps[d] = rapid.SampledFrom([]int64{period, 2 * period, period / 2, 3, 1, 0}).Draw(t, "step")
-			}
-			for n := range x.Counts[0] * x.Counts[1] * x.Counts[2] {
-				e := x.Tensor.Offset + n%x.Counts[0]*x.Steps[0] + n/x.Counts[0]%x.Counts[1]*x.Steps[1] + n/x.Counts[0]/x.Counts[1]*x.Steps[2]
-				for b := range x.Dim * x.Size {
-					bytes[i][e*x.Size+b] = true
-				}
-			}
-		}
-		if !l[0].WovenWith(&l[1]) {
-			return
-		}
-		for b := range bytes[0] {
-			require.False(t, bytes[1][b], "byte %d", b)
-		}
-	})
 }
 
 // Pieces of a row as they are stored, against the values that their formats name.

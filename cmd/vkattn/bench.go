@@ -14,6 +14,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/compare"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/peer"
@@ -25,17 +26,18 @@ type benchFlags struct {
 	batch, heads, headsKV, seqLen, seqLenK, headDim, headDimV string
 	causal, dtype, tier                                       string
 	device, format                                            string
-	repeats                                                   int
-	minTime                                                   time.Duration
+	timing                                                    timingFlags
 	suite, variant, ablate, kernels                           string
 	peers, save                                               []string
 	monitor                                                   string // file of --monitor
 	plots                                                     []string
 	ceilingFlags
-	peerTimeout       time.Duration
-	seed              uint64
-	baselines, passes string
-	onePass           bool // a suite has the passes of --pass alone
+	peerTimeout                 time.Duration
+	seed                        uint64
+	baselines, passes, baseline string
+	preset                      string
+	list                        bool
+	onePass                     bool // a suite has the passes of --pass alone
 	optionSweepFlags
 }
 
@@ -63,7 +65,7 @@ protocol). The column "x NAME" has the time of peer NAME divided by the time of 
 row: above 1 the row is faster. Rows of tier cuda have such a column too. A peer that
 fails does not change the exit code.
 
---baseline adds rows that compute the same result in another way and have such
+--against adds rows that compute the same result in another way and have such
 columns too. Suite seeds also prints the difference of the results. Suite decode also
 prints the bytes of K and V per second as a share of the speed of a device copy.
 
@@ -88,15 +90,19 @@ the work and shows what it costs; such a result is wrong by design and not verif
 
 Exit codes: 0 done, 1 a wrong result, 2 bad flags, 3 no row is supported and fits the
 memory, 4 device failure` + signalHelp,
+		Example: `  vkattn bench                                      # a sweep that suits the device
+  vkattn bench --list                               # presets and suites
+  vkattn bench --preset llama3-8b,short --tier all
+  vkattn bench --headdim 64,128 --seqlen 1024-16384*2 --causal none,bottom-right -o csv
+  vkattn bench --suite forward --peer "python3 scripts/peer_torch.py flash" --save forward.md --save forward.jsonl
+  vkattn bench --preset gpt3 --max-noise 0.5% --baseline old.json
+  ncu vkattn bench --preset llama3-8b --run-once`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32())
 			}
-			if o.repeats < 0 || o.repeats > bench.MaxRepeats || c.Flags().Changed("repetitions") && o.repeats == 0 {
-				return badInputf("-r %d: want a positive number up to %d", o.repeats, bench.MaxRepeats)
-			}
-			if o.minTime < 0 {
-				return badInputf("--min-time %v: want a positive duration", o.minTime)
+			if err := o.timing.check(c.Flags()); err != nil {
+				return err
 			}
 			if o.peerTimeout <= 0 {
 				return badInputf("--peer-timeout %v: want a positive duration", o.peerTimeout)
@@ -109,10 +115,11 @@ memory, 4 device failure` + signalHelp,
 	o.problemFlags(f)
 	f.StringVar(&o.tier, "tier", "", "`list` of tiers: auto, cpu, scalar, coopmat, coopmat2, cuda, or all for every tier of the device (default auto; scalar on a Vulkan driver that runs on the CPU)")
 	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda, one row each: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: the best for each problem)")
-	f.IntVarP(&o.repeats, "repetitions", "r", 0, "timed runs of each row (default 30; after 2 s of them, 3 are enough)")
-	f.DurationVar(&o.minTime, "min-time", 0, "time each row for at least this long, e.g. 2s")
-	f.StringVarP(&o.format, "output", "o", "md", "md, csv, json or jsonl")
+	o.timing.add(f)
+	f.StringVarP(&o.format, "output", "o", "md", "md, csv, json, jsonl, sql or gobench, which benchstat reads")
+	f.StringVar(&o.preset, "preset", "", "`list` of models and usual shapes, such as llama3-8b,short; lists and options replace those of a preset")
 	f.StringVar(&o.suite, "suite", "", suitesUsage())
+	f.BoolVar(&o.list, "list", false, "print the presets and suites with their shapes, and run nothing; with --preset or --suite the problems of those")
 	f.StringVar(&o.passes, "pass", "", "`list` of what to time: fwd, bwd (dQ, dK and dV, from O and LSE of a forward pass) or fwdbwd, one row each (default: that of the suite, or fwd)")
 	f.StringArrayVar(&o.peers, "peer", nil, "`command` that times another implementation, such as \"python3 scripts/peer_torch.py flash\" (repeatable)")
 	f.DurationVar(&o.peerTimeout, "peer-timeout", peer.DefaultTimeout, "stop a peer whose answer takes longer")
@@ -126,7 +133,8 @@ memory, 4 device failure` + signalHelp,
 	for _, f := range bench.Baselines {
 		baselines = append(baselines, string(f.Baseline))
 	}
-	f.StringVar(&o.baselines, "baseline", "", "`list` of baselines to compare rows with, on the same data: "+strings.Join(baselines, ", ")+" (default: those of the suite)")
+	f.StringVar(&o.baselines, "against", "", "`list` of baselines to compare rows with, on the same data: "+strings.Join(baselines, ", ")+" (default: those of the suite)")
+	f.StringVar(&o.baseline, "baseline", "", "compare the rows with those of `file`, of an earlier --save in json or jsonl, as vkattn compare does")
 	o.optionSweepFlags.add(f)
 	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
 	return c
@@ -170,11 +178,21 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	if err != nil {
 		return err
 	}
+	if o.list {
+		return plan.list(a.stdout)
+	}
+	var baseline []*bench.Row
+	if o.baseline != "" {
+		if baseline, err = compare.ReadFile(o.baseline); err != nil {
+			return badInputf("--baseline: %w", err)
+		}
+	}
 	dev, err := a.benchDevice(o.device, plan.tiers)
 	if err != nil {
 		return err
 	}
 	defer closeDevice(dev)
+	plan.small = dev == nil || dev.Info().Type == vk.DeviceCPU
 	problems, err := plan.problems(bench.Defaults(dev))
 	if err != nil {
 		return err
@@ -198,10 +216,14 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	if err != nil {
 		return err
 	}
-	b := &bench.Bench{Monitor: sampler, Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Repeats: o.repeats, MinTime: o.minTime,
-		Specs: bench.Specs(tiers, plan.kernels, plan.variants, plan.ablations), Baselines: plan.chosenBaselines()}
+	b := &bench.Bench{Monitor: sampler, Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Timing: o.timing.Timing,
+		Specs: bench.Specs(tiers, plan.kernels, plan.variants, plan.chosenAblations()), Baselines: plan.chosenBaselines()}
 	info := runInfo(dev, o.seed)
+	info.Schema, info.Shrunk = bench.SchemaVersion, plan.shrunk
 	info.Suite, info.Baselines = o.suite, b.BaselineNames(problems)
+	if o.timing.Timing != (bench.Timing{}) {
+		info.Timing = &o.timing.Timing
+	}
 	for _, p := range peers {
 		b.Peers = append(b.Peers, p)
 		info.Peers = append(info.Peers, p.Info())
@@ -218,7 +240,7 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	files = append(files, plots)
 	bar := a.progress(b.Rows(problems))
 	b.Progress, b.Done = bar.say, bar.step
-	all, err := measure(ctx, b, problems, bench.Printers(append(files, printer(plan.format, a.stdout))...), info)
+	all, err := measure(ctx, b, problems, bench.Printers(append(files, printer(plan.format, a.stdout), bar)...), info)
 	bar.end()
 	if err == nil {
 		err = stopSampler()
@@ -229,6 +251,10 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	if err != nil {
 		return err
 	}
+	var slower error
+	if o.baseline != "" && (len(all.list) > 0 || all.stopped == nil) {
+		slower = a.compareWith(baseline, o.baseline, all.list, plan.format)
+	}
 	if all.stopped != nil {
 		fmt.Fprintf(a.stderr, "%d of %d rows, %sseed %d\n", len(all.list), b.Rows(problems), oomCount(all.tooLarge), o.seed)
 		return all.err()
@@ -237,7 +263,10 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 		fmt.Fprintf(a.stderr, "vkattn: %s\n", flagtext.OneLine(line))
 	}
 	fmt.Fprintf(a.stderr, "%d rows, %sseed %d\n", len(all.list), oomCount(all.tooLarge), o.seed)
-	return errors.Join(all.err(), validated(dev))
+	if err := errors.Join(all.err(), validated(dev)); err != nil {
+		return err
+	}
+	return slower
 }
 
 // benchDevice opens a device that can run the tiers.

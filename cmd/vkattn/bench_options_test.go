@@ -23,7 +23,7 @@ func TestBenchRefusesBadOptions(t *testing.T) {
 		{"number from 0 to 256", "--fixed-split", "300"},
 		{"want two numbers", "--window", "5"},
 		{"finite number above 0", "--softcap", "-1"},
-		{"unknown baseline", "--baseline", "torch"},
+		{"unknown baseline", "--against", "torch"},
 		{"--padded needs --varlen", "--padded"},
 		{"--batch-size and --varlen", "--varlen", "5,7"},
 		{"in whose rows it lies", "--shared-kv", "--headdim-v", "9"},
@@ -69,14 +69,14 @@ func TestBenchOfOptions(t *testing.T) {
 // Two rows of one kernel: what is compiled again for each option takes a CPU long.
 func TestBenchOfOptionsOnADevice(t *testing.T) {
 	quickDriver(t)
-	rows := benchRows(t, "--tier", "scalar", "--varlen", "70,3,0", "--page-size", "16", "--causal", "bottom-right", "--baseline", "contiguous,separate,copy")
+	rows := benchRows(t, "--tier", "scalar", "--varlen", "70,3,0", "--page-size", "16", "--causal", "bottom-right", "--against", "contiguous,separate,copy")
 	require.Len(t, rows, 4)
 }
 
 func benchOfOptions(t *testing.T, where ...string) {
 	run := func(args ...string) []bench.Row { return benchRows(t, append(args, where...)...) }
 	rows := run("--batch-size", "2", "--seqlen", "1", "--seqlen-k", "70", "--causal", "none", "--page-size", "0,16,1", "--kv-dtype", "same,int8",
-		"--baseline", "by-mask,contiguous,copy")
+		"--against", "by-mask,contiguous,copy")
 	baselines := map[bench.Baseline]int{}
 	for _, r := range rows {
 		baselines[r.Baseline]++
@@ -93,7 +93,7 @@ func benchOfOptions(t *testing.T, where ...string) {
 	}
 	require.Equal(t, map[bench.Baseline]int{"": 6, bench.BaselineByMask: 3, bench.BaselineContiguous: 4, bench.BaselineCopy: 6}, baselines)
 
-	rows = run("--varlen", "40,0,2*9/20", "--causal", "none,top-left", "--window", "7,3", "--softcap", "5", "--sinks", "--baseline", "separate,by-mask")
+	rows = run("--varlen", "40,0,2*9/20", "--causal", "none,top-left", "--window", "7,3", "--softcap", "5", "--sinks", "--against", "separate,by-mask")
 	require.Len(t, rows, 6)
 	require.Equal(t, "window 7,3, softcap 5, packed 40/40,0/0,2*9/20, sinks", rows[0].OptionText)
 	require.EqualValues(t, 4*58, rows[0].Checked.Of)

@@ -14,6 +14,7 @@ import (
 // benchPlan holds the parsed flags of a command that takes sweeps.
 type benchPlan struct {
 	suites    []*bench.Suite
+	presets   []*bench.Preset
 	lists     bench.Sweep      // axes that were given; the others are empty
 	tiers     []attention.Tier // empty: chosen for the device
 	allTiers  bool             // --tier all
@@ -25,6 +26,8 @@ type benchPlan struct {
 	options   bench.OptionSweep
 	format    bench.Format
 	saved     []saved
+	small     bool // suites that shrink do
+	shrunk    bool // one did
 	onePass   bool // the command has no rows of several passes: suites choose none
 }
 
@@ -72,14 +75,18 @@ func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 		{"tier", words(&p.tiers, tiers, attention.ParseTier)},
 		{"cuda-kernel", words(&p.kernels, o.kernels, parseCUDAKernel)},
 		{"suite", words(&p.suites, o.suite, bench.ParseSuite)},
+		{"preset", words(&p.presets, o.preset, bench.ParsePreset)},
 		{"variant", words(&p.variants, variants, bench.ParseVariant)},
 		{"ablate", words(&p.ablations, o.ablate, attention.ParseAblation)},
 		{"pass", words(&p.passes, o.passes, bench.ParsePass)},
-		{"baseline", words(&p.baselines, o.baselines, bench.ParseBaseline)},
+		{"against", words(&p.baselines, o.baselines, bench.ParseBaseline)},
 	} {
 		if f.err != nil {
 			return nil, badInputf("--%s: %w", f.flag, f.err)
 		}
+	}
+	if len(p.suites) > 0 && len(p.presets) > 0 {
+		return nil, badInputf("--preset and --suite exclude one another")
 	}
 	if err := o.readOptions(p); err != nil {
 		return nil, err
@@ -100,6 +107,9 @@ func words[T comparable](to *[]T, list string, parse func(string) (T, error)) (e
 // it is the cross product of the lists, or of the defaults for axes without a list.
 // Storage types select nothing: a suite runs once in each.
 func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
+	if len(p.presets) > 0 {
+		return p.presetProblems()
+	}
 	if len(p.suites) == 0 {
 		over(&defaults.Batch, p.lists.Batch)
 		over(&defaults.Heads, p.lists.Heads)
@@ -130,17 +140,14 @@ func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 	var names []string
 	for _, s := range p.suites {
 		names = append(names, s.Name)
-		dtypes, passes := p.lists.DType, p.passes
-		if len(dtypes) == 0 {
-			dtypes = s.DTypes
-		}
-		if len(dtypes) == 0 {
-			dtypes = []attention.DType{attention.F16}
-		}
+		passes := p.passes
 		if len(passes) == 0 && !p.onePass {
 			passes = s.Passes
 		}
-		list, err := s.Problems(dtypes)
+		list, err := s.Problems(s.Types(p.lists.DType))
+		if p.small && s.Shrinks && !p.narrowed() {
+			list, p.shrunk = bench.Shrink(list), true
+		}
 		if err == nil {
 			list, err = bench.AtPasses(list, passes)
 		}
@@ -185,7 +192,7 @@ func over[T any](list *[]T, typed []T) {
 	}
 }
 
-// chosenBaselines lists the baselines of --baseline, or else those of the suites.
+// chosenBaselines lists the baselines of --against, or else those of the suites.
 func (p *benchPlan) chosenBaselines() []bench.Baseline {
 	if p.baselines != nil {
 		return p.baselines

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"syscall"
 
@@ -82,8 +81,6 @@ func exitCode(err error) int {
 		return exitInput
 	case errors.As(err, &device), errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrClosed):
 		return exitDevice
-	case strings.HasPrefix(err.Error(), "unknown command"): // cobra has no type for it
-		return exitInput
 	}
 	return exitFailure
 }

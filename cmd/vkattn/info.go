@@ -48,6 +48,8 @@ func (a *app) infoCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "info",
 		Short: "list the devices, the tiers that run on each and why others do not",
+		Example: `  vkattn info
+  vkattn info --json`,
 		RunE: func(*cobra.Command, []string) error {
 			m := inspect()
 			if asJSON {

@@ -66,7 +66,7 @@ func TestProblemsOfAnySizeAreRowsWithoutASpeed(t *testing.T) {
 		{"--seqlen", "1", "--page-size", most},
 		{"--seqlen", most, "--sparse-ratio", "0.001", "--sinks", "--alibi"},
 		{"--seqlen", most, "--headdim", "576", "--headdim-v", "512", "--shared-kv"},
-		{"--seqlen", "2000000000", "--baseline", "by-mask,contiguous,separate,copy", "--page-size", "16"},
+		{"--seqlen", "2000000000", "--against", "by-mask,contiguous,separate,copy", "--page-size", "16"},
 		{"--batch-size", most, "--nheads", most, "--seqlen", most},
 	} {
 		code, stdout, stderr := call(append([]string{"bench", "--device", "cpu", "-o", "json", "--dtype", "f32", "--causal", "top-left"}, args...)...)

@@ -3,6 +3,7 @@
 //	vkattn info     list the devices and the tiers that run on each
 //	vkattn run      compute attention of .npy files
 //	vkattn bench    verify and time a sweep of problems
+//	vkattn compare  tell which rows of two benchmarks differ in speed
 //	vkattn verify   compare the results of all implementations
 //	vkattn profile  show where the time of one problem goes
 //	vkattn report   make a page or pictures of saved results
@@ -34,14 +35,17 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"vkattn/attention"
 	"vkattn/attention/cases"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/vk"
 	"vkattn/vk/hostmem"
 )
@@ -185,8 +189,20 @@ func (a *app) execute(ctx context.Context, args []string) (err error) {
 	root.SetArgs(append([]string{}, args...)) // nil would mean os.Args
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	return root.ExecuteContext(ctx)
+	err = root.ExecuteContext(ctx)
+	if err != nil && strings.HasPrefix(err.Error(), unknownCommand) {
+		// cobra has no type for it, and prints its suggestions on lines of their own.
+		what, names, _ := strings.Cut(err.Error(), "\n\nDid you mean this?")
+		if list := strings.Fields(names); len(list) > 0 {
+			what += ", did you mean " + strings.Join(list, " or ") + "?"
+		}
+		err = badInput(errors.New(what))
+	}
+	return err
 }
+
+// unknownCommand is the beginning of cobra's error.
+const unknownCommand = "unknown command"
 
 // traceEnv names the variable that lets a panic end the process with its stack trace.
 const traceEnv = "VKATTN_TRACE"
@@ -217,8 +233,13 @@ func (a *app) root() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		var unknown *pflag.NotExistError
+		if errors.As(err, &unknown) {
+			var names []string
+			c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
+			return badInputf("%w%s", err, flagtext.Close("--"+unknown.GetSpecifiedName(), names))
+		}
 		return badInput(errors.New(parsing.ReplaceAllString(err.Error(), "")))
 	})
 	root.PersistentFlags().BoolVar(&a.validation, "validation", false,
@@ -232,11 +253,13 @@ func (a *app) root() *cobra.Command {
 		}
 		return nil
 	}
-	for _, c := range []*cobra.Command{a.infoCommand(), a.runCommand(), a.benchCommand(), a.verifyCommand(), a.tuneCommand(), a.profileCommand(), a.versionCommand()} {
-		c.Args = noArgs
+	for _, c := range []*cobra.Command{a.infoCommand(), a.runCommand(), a.benchCommand(), a.compareCommand(), a.verifyCommand(), a.tuneCommand(), a.profileCommand(), a.reportCommand(), a.versionCommand()} {
+		if c.Args == nil {
+			c.Args = noArgs
+		}
+		complete(c)
 		root.AddCommand(c)
 	}
-	root.AddCommand(a.reportCommand())
 	return root
 }
 

@@ -124,7 +124,7 @@ func TestHelpAndVersion(t *testing.T) {
 	code, stdout, stderr := call()
 	require.Equal(t, exitOK, code)
 	require.Empty(t, stderr)
-	for _, c := range []string{"info", "run", "bench", "verify", "tune", "version"} {
+	for _, c := range []string{"info", "run", "bench", "compare", "verify", "tune", "version"} {
 		require.Contains(t, stdout, "\n  "+c)
 		code, help, _ := call(c, "--help")
 		require.Equal(t, exitOK, code)

@@ -23,8 +23,9 @@ import (
 // profileFlags are the flags of `vkattn profile`.
 type profileFlags struct {
 	benchFlags
-	trace string
-	peak  float64
+	trace   string
+	peak    float64
+	repeats int
 }
 
 func (a *app) profileCommand() *cobra.Command {
@@ -119,7 +120,7 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 		return err
 	}
 	defer func() { _ = stopSampler() }()
-	b := &bench.Bench{Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Repeats: o.repeats, Monitor: sampler,
+	b := &bench.Bench{Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Timing: bench.Timing{Repeats: o.repeats}, Monitor: sampler,
 		Specs: bench.Specs(tiers, nil, nil, nil)}
 	p, err := b.Profile(ctx, problems[0], o.peak)
 	if err != nil {

@@ -58,6 +58,7 @@ ladder, the bandwidth of decode and, with the ceilings of the device, a roofline
 		Example: `  vkattn bench --suite forward --save forward.jsonl
   vkattn report forward.jsonl -o report.html
   vkattn report forward.jsonl --plot forward.svg --kind speed`,
+		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, paths []string) error {
 			if len(o.plots) > 0 && !c.Flags().Changed("output") {
 				o.output = ""

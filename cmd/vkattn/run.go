@@ -59,6 +59,8 @@ regular files; their size is checked before they are read.
 ` + optionHelp + gradientHelp + `
 Exit codes: 0 written, 1 a wrong result with --verify, 2 bad input, 3 the request is
 unsupported or does not fit the memory, 4 device failure` + signalHelp,
+		Example: `  vkattn run --q q.npy --k k.npy --v v.npy --o o.npy --causal bottom-right
+  vkattn run --q q.npy --k k.npy --v v.npy --o o.npy --lse lse.npy --device cpu --verify`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, name := range []string{"q", "k", "v", "o"} {
 				if f := c.Flags().Lookup(name); f.Value.String() == "" && (name != "v" || !c.Flags().Changed("v-dim")) && (name != "o" || !o.wanted() || c.Flags().Changed("o")) {

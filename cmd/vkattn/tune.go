@@ -46,6 +46,8 @@ Exit codes: 0 done, 1 a result is not stored (the cache cannot be written, or th
 budget was too short for a second tile) or, with --check, a heuristic's tile is slower
 than --tolerance allows, 2 bad flags, 3 no problem is supported and fits the memory,
 4 device failure, or no candidate runs` + signalHelp,
+		Example: `  vkattn tune --headdim 128 --seqlen 4096
+  vkattn tune --suite forward --dry-run`,
 		RunE: func(c *cobra.Command, _ []string) error { return flagtext.Sweep.Error(a.tune(c.Context(), &o)) },
 	}
 	f := c.Flags()

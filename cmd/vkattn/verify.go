@@ -29,6 +29,7 @@ type verifyFlags struct {
 	benchFlags
 	only  string
 	pass  string
+	times int // runs of each implementation
 	touch func(who string, p *cases.Problem, after [][]byte)
 }
 
@@ -66,6 +67,8 @@ Files of --save are written as in bench (vkattn bench --help).
 
 Exit codes: 0 all agree, 1 a wrong result, 2 bad flags, 3 no problem is supported and
 fits the memory, 4 device failure` + signalHelp,
+		Example: `  vkattn verify --suite conformance
+  vkattn verify --tier scalar,cpu --headdim 64 --seqlen 100,1000 --pass bwd`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32()) + 1
@@ -81,7 +84,7 @@ fits the memory, 4 device failure` + signalHelp,
 	f.StringVar(&o.pass, "pass", "fwd", "what to compare: fwd (O and LSE) or bwd (gradients)")
 	f.StringVar(&o.tier, "tier", "", "`list` of tiers: cpu, scalar, coopmat, coopmat2, cuda, or all (default: all of the device)")
 	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: all)")
-	f.IntVar(&o.repeats, "repeat", 1, "run each implementation `n` times; all runs must give the same bits")
+	f.IntVar(&o.times, "repeat", 1, "run each implementation `n` times; all runs must give the same bits")
 	f.StringVarP(&o.format, "output", "o", "md", "md, json or jsonl")
 	f.StringArrayVar(&o.save, "save", nil, saveUsage)
 	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
@@ -111,7 +114,7 @@ func (a *app) verify(ctx context.Context, o *verifyFlags) error {
 		here = nil // a tier given by name gets a row with the reason if it cannot run
 	}
 	v := &verify.Verifier{Device: dev, Label: deviceLabel(dev), List: verify.Implementations(tiers, plan.kernels),
-		Backward: plan.backward, Repeat: o.repeats, Conformance: plan.table, Here: here, Touch: o.touch}
+		Backward: plan.backward, Repeat: o.times, Conformance: plan.table, Here: here, Touch: o.touch}
 	if verify.HasCUDA(dev) && !plan.backward {
 		v.Reference = &verify.Validation
 	}

@@ -36,8 +36,8 @@ func (o *verifyFlags) plan() (*verifyPlan, error) {
 	case pass == bench.PassBackward:
 		p.backward = true
 	}
-	if o.repeats < 1 || o.repeats > bench.MaxRepeats {
-		return nil, badInputf("--repeat %d: want a positive number up to %d", o.repeats, bench.MaxRepeats)
+	if o.times < 1 || o.times > bench.MaxRepeats {
+		return nil, badInputf("--repeat %d: want a positive number up to %d", o.times, bench.MaxRepeats)
 	}
 	if slices.Contains(p.tiers, attention.TierAuto) {
 		return nil, badInputf("--tier auto: name the tiers; without --tier verify runs all of them")

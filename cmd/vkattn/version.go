@@ -39,8 +39,9 @@ func buildVersion() string {
 
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "version",
-		Short: "print the version of the command, of Go and the platform",
+		Use:     "version",
+		Short:   "print the version of the command, of Go and the platform",
+		Example: `  vkattn version`,
 		RunE: func(*cobra.Command, []string) error {
 			_, err := fmt.Fprintf(a.stdout, "vkattn %s %s %s/%s\n", buildVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err

@@ -1,10 +1,7 @@
 package tensors
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
-	"unsafe"
 
 	"vkattn/attention/internal/arith"
 	"vkattn/attention/problem"
@@ -123,121 +120,6 @@ func (l *Layout) memoryBytes() uint64 {
 	return uint64(len(l.Tensor.Host))
 }
 
-// RowsDisjoint reports whether the strides prove that no two rows share an element:
-// taken in ascending order, each stride must step over all that the smaller ones span.
-// Layouts that avoid overlap by another interleaving are not recognized.
-func (l *Layout) RowsDisjoint() bool {
-	var list [len(l.Counts)]int
-	order := list[:0]
-	for i, n := range l.Counts {
-		if n > 1 { // a dimension of size 1 never steps
-			order = append(order, i)
-		}
-	}
-	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(l.Steps[a], l.Steps[b]) })
-	span := l.Dim
-	for _, i := range order {
-		if l.Steps[i] < span {
-			return false
-		}
-		span += (l.Counts[i] - 1) * l.Steps[i] // fits: see CheckBounds
-	}
-	return true
-}
-
-// memory identifies a piece of addressable memory. Tensors in different memory cannot
-// overlap.
-type memory struct {
-	device *vk.Device
-	handle uint64
-}
-
-// start returns a tensor's memory and the byte at which row 0 begins.
-func (l *Layout) start() (memory, uint64) {
-	off := uint64(l.Tensor.Offset * l.Size)
-	if b := l.Tensor.Buffer; b != nil {
-		return memory{b.Device(), b.Handle()}, b.Offset() + off
-	}
-	return memory{}, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(l.Tensor.Host)))) + off
-}
-
-// Overlaps reports whether l and other may share a byte. Interleaved tensors, for
-// example Q and O in alternating columns of wider rows, count as disjoint if their
-// strides have a common divisor that separates them.
-func (l *Layout) Overlaps(other *Layout) bool {
-	memA, a := l.start()
-	memB, b := other.start()
-	if (l.Tensor.Buffer == nil) != (other.Tensor.Buffer == nil) || memA != memB {
-		return false
-	}
-	if a+l.SpanBytes() <= b || b+other.SpanBytes() <= a {
-		return false
-	}
-	period := arith.GCD(l.period(), other.period())
-	if period == 0 { // one row each, and they overlap
-		return true
-	}
-	// Every row of l begins at a, and every row of other at b, modulo period.
-	var gap uint64 // from a up to b
-	if b >= a {
-		gap = (b - a) % period
-	} else {
-		gap = (period - (a-b)%period) % period
-	}
-	return gap < uint64(l.Dim*l.Size) || gap+uint64(other.Dim*other.Size) > period
-}
-
-// SpanBytes returns the distance from the first byte of row 0 to the end of the last
-// row.
-func (l *Layout) SpanBytes() uint64 {
-	span := l.Dim
-	for i, n := range l.Counts {
-		span += (n - 1) * l.Steps[i]
-	}
-	return uint64(span * l.Size)
-}
-
-// period returns a divisor of the distances in bytes between all rows; 0 for one row.
-func (l *Layout) period() (p uint64) {
-	for i, n := range l.Counts {
-		if n > 1 {
-			p = arith.GCD(p, uint64(l.Steps[i]*l.Size))
-		}
-	}
-	return p
-}
-
-// WovenWith reports whether two tensors in the same memory are disjoint because each
-// stays within its own part of every period. K and V of a page, one after the other, are
-// an example. The rows of one tensor may overlap each other.
-func (l *Layout) WovenWith(other *Layout) bool {
-	_, a := l.start()
-	_, b := other.start()
-	for i, n := range l.Counts {
-		if n < 2 || l.Steps[i] == 0 {
-			continue
-		}
-		period := uint64(l.Steps[i] * l.Size)
-		gap := (b%period + period - a%period) % period
-		if gap >= l.within(period) && gap+other.within(period) <= period {
-			return true
-		}
-	}
-	return false
-}
-
-// within returns the distance in bytes from the first byte of row 0 to the end of the
-// rows that lie in the same period.
-func (l *Layout) within(period uint64) uint64 {
-	span := uint64(l.Dim * l.Size)
-	for i, n := range l.Counts {
-		if step := uint64(l.Steps[i] * l.Size); n > 1 && step%period != 0 {
-			span += uint64(n-1) * step
-		}
-	}
-	return span
-}
-
 // Element returns the memory of a vector from element i on.
 func (l *Layout) Element(i int64) []byte { return l.Tensor.Host[(l.Tensor.Offset+i)*l.Size:] }
 
@@ -245,22 +127,6 @@ func (l *Layout) Element(i int64) []byte { return l.Tensor.Host[(l.Tensor.Offset
 func (l *Layout) HostRow(batch, head, seq int64) []byte {
 	e := l.Tensor.Offset + batch*l.Steps[0] + head*l.Steps[1] + seq*l.Steps[2]
 	return l.Tensor.Host[e*l.Size:][:l.Dim*l.Size]
-}
-
-// Coincides reports whether two tensors of the same sizes have every row at the same
-// address.
-func (l *Layout) Coincides(other *Layout) bool {
-	memA, a := l.start()
-	memB, b := other.start()
-	if memA != memB || a != b {
-		return false
-	}
-	for i, n := range l.Counts {
-		if n > 1 && l.Steps[i] != other.Steps[i] {
-			return false
-		}
-	}
-	return true
 }
 
 // Extent is the number of elements of one batch, from its first to past its last.

@@ -67,7 +67,7 @@ func TestBackwardRowsAreVerifiedAndTimed(t *testing.T) {
 				continue
 			}
 			p.Pass = pass
-			b := &Bench{CPU: "cpu", Repeats: 2, Seed: 5, Specs: []Spec{{Tier: attention.TierCPU}}, Baselines: []Baseline{BaselineByMask, BaselineSeparate}}
+			b := &Bench{CPU: "cpu", Timing: Timing{Repeats: 2}, Seed: 5, Specs: []Spec{{Tier: attention.TierCPU}}, Baselines: []Baseline{BaselineByMask, BaselineSeparate}}
 			rows, err := b.Group(context.Background(), p)
 			require.NoError(t, err)
 			require.Len(t, rows, 1, "baselines have no gradients")
@@ -136,7 +136,7 @@ func TestPeersOfABackwardPass(t *testing.T) {
 	p.Pass = PassBackward
 	good := &fakePeer{name: "good", each: 1e9}
 	full := &fakePeer{name: "full", refuses: errors.Join(peer.ErrOutOfMemory)}
-	b := &Bench{CPU: "cpu", Repeats: 1, Specs: []Spec{{Tier: attention.TierCPU}}, Peers: []Peer{good, full}}
+	b := &Bench{CPU: "cpu", Timing: Timing{Repeats: 1}, Specs: []Spec{{Tier: attention.TierCPU}}, Peers: []Peer{good, full}}
 	rows, err := b.Group(context.Background(), p)
 	require.NoError(t, err)
 	require.Equal(t, "bwd", good.problem.Pass)
@@ -149,13 +149,13 @@ func TestPeersOfABackwardPass(t *testing.T) {
 }
 
 func TestTablesOfPassesAndLayers(t *testing.T) {
-	r := &Row{Device: "d", Tier: "scalar", Pass: PassBackward, Layers: 12, Status: OK, Ms: Summary{1, 2, 3}, TFLOPs: 5}
+	r := &Row{Device: "d", Tier: "scalar", Pass: PassBackward, Layers: 12, Status: OK, Ms: Summarize([]float64{1, 2, 3}), TFLOPs: 5}
 	var out bytes.Buffer
 	p := NewPrinter("md", &out, &RunInfo{})
 	require.NoError(t, p.Row(r))
 	require.NoError(t, p.Row(&Row{Device: "d", Tier: "scalar", Status: OOM, Layers: 3}))
 	require.NoError(t, p.Close(&RunInfo{}))
-	require.Regexp(t, `\| pass +\| ms min \| ms median \| ms max \| layers \| ms of all layers \| TFLOP/s \|`, out.String())
-	require.Regexp(t, `\| bwd +\| 1.0000 \| +2.0000 \| 3.0000 \| +12 \| +24.00 \|`, out.String())
+	require.Regexp(t, `\| pass +\| ms min \| ms mean \| ms median \| \+- \| ms max \| layers \| ms of all layers \| TFLOP/s \|`, out.String())
+	require.Regexp(t, `\| bwd +\| 1.0000 \| +2.0000 \| +2.0000 \| +- \| 3.0000 \| +12 \| +24.00 \|`, out.String())
 	require.Regexp(t, `\| fwd .*\| +3 \| +- \| +OOM \|`, out.String())
 }

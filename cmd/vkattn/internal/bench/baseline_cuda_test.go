@@ -24,7 +24,7 @@ func TestFamiliesAreRowsOfTheirOwn(t *testing.T) {
 func TestKernelsOfTierCUDAAreBaselines(t *testing.T) {
 	row := func(tier, kernel string, peer bool, ms float64) *Row {
 		r := smallProblem(attention.F16).row("gpu")
-		r.Tier, r.Kernel, r.Peer, r.Status, r.Ms = tier, kernel, peer, OK, Summary{ms, ms, ms}
+		r.Tier, r.Kernel, r.Peer, r.Status, r.Ms = tier, kernel, peer, OK, Summarize([]float64{ms})
 		return r
 	}
 	rows := []*Row{row("coopmat2", "", false, 2), row("cuda", "fa2", false, 1), row("cuda", "fa3", false, 0.5), row("flash", "", true, 4)}

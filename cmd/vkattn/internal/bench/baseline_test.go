@@ -25,7 +25,7 @@ func (l spoiled) once(ctx context.Context, w *work) ([]byte, error) {
 // withReference runs the CPU tier and the reference of a mask, whose result spoil changes.
 func withReference(t *testing.T, p Problem, spoil func(o []byte)) []*Row {
 	t.Helper()
-	g := &group{Bench: &Bench{CPU: "cpu", Repeats: 2}, problem: p, compared: true}
+	g := &group{Bench: &Bench{CPU: "cpu", Timing: Timing{Repeats: 2}}, problem: p, compared: true}
 	t.Cleanup(g.close)
 	at, err := g.setup(context.Background(), nil, BaselineByMask, 0)
 	require.NoError(t, err)
@@ -49,7 +49,7 @@ func TestAReferenceIsComparedWith(t *testing.T) {
 	p := smallProblem(attention.F32)
 	p.PageSize = 8
 	peer := &fakePeer{name: "dense"}
-	b := &Bench{CPU: "cpu", Label: "none", Seed: 1, Repeats: 2, Specs: Specs([]attention.Tier{attention.TierCPU}, nil, nil, nil), Peers: []Peer{peer},
+	b := &Bench{CPU: "cpu", Label: "none", Seed: 1, Timing: Timing{Repeats: 2}, Specs: Specs([]attention.Tier{attention.TierCPU}, nil, nil, nil), Peers: []Peer{peer},
 		Baselines: []Baseline{BaselineContiguous, BaselineByMask, BaselineCopy, BaselineSeparate, BaselineCUDARef}}
 	require.Equal(t, []string{"contiguous", "by-mask", "copy"}, b.BaselineNames([]Problem{p}))
 	rows, err := b.Group(context.Background(), p)
@@ -86,7 +86,7 @@ func TestAReferenceIsJudged(t *testing.T) {
 
 	// What a reference refuses stops its own row and no other.
 	p.Options.Lengths, p.Options.ALiBi = "70/50,60/40", true
-	b := &Bench{CPU: "cpu", Seed: 1, Repeats: 2, Specs: Specs([]attention.Tier{attention.TierCPU}, nil, nil, nil), Baselines: []Baseline{BaselineByMask}}
+	b := &Bench{CPU: "cpu", Seed: 1, Timing: Timing{Repeats: 2}, Specs: Specs([]attention.Tier{attention.TierCPU}, nil, nil, nil), Baselines: []Baseline{BaselineByMask}}
 	rows, err := b.Group(context.Background(), p)
 	require.NoError(t, err)
 	require.Equal(t, []Status{OK, Unsupported}, []Status{rows[0].Status, rows[1].Status}, rows[0].Reason)

@@ -24,8 +24,7 @@ type Bench struct {
 	Baselines []Baseline
 	Seed      uint64
 
-	Repeats int           // timed runs of a row; 0: DefaultRepeats, or fewer if they are slow
-	MinTime time.Duration // least total time of the runs of a row
+	Timing
 
 	// Monitor reads the clocks of the GPU; nil: they are not known.
 	Monitor *monitor.Sampler
@@ -33,11 +32,17 @@ type Bench struct {
 	Progress func(text string)
 	// Done is called after each row.
 	Done func()
+
+	now   func() time.Time                           // for tests; nil: time.Now
+	sleep func(context.Context, time.Duration) error // for tests; nil: a timer
 }
 
 // specs lists the rows of a problem without those of peers.
 func (b *Bench) specs(p Problem) []Spec {
 	out := slices.Clone(b.Specs)
+	if p.Ladder && b.Device != nil {
+		out = ladderSpecs(out)
+	}
 	for _, f := range b.Baselines {
 		if f.applies(p, b.Device) {
 			tier := attention.TierAuto
@@ -93,8 +98,18 @@ func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
 	}
 	g := &group{Bench: b, problem: p}
 	g.compared = slices.ContainsFunc(specs, func(s Spec) bool { return s.Baseline.isReference() })
+	defer func() {
+		for _, r := range rows {
+			if !r.Peer && r.Baseline == "" {
+				r.memory(p)
+			}
+		}
+	}()
 	defer g.close()
 	defer g.release(ctx)
+	if err := b.pause(ctx); err != nil {
+		return b.Unfinished(p), err
+	}
 	var ready []*candidate
 	add := func(c *candidate, row *Row) error {
 		rows = append(rows, row)

@@ -26,7 +26,7 @@ func TestOneWrongRowIsFound(t *testing.T) {
 		require.NoError(t, err)
 		op, err := attention.New(nil, p.Config)
 		require.NoError(t, err)
-		runner := newCPURunner(in)
+		runner := newCPURunner(in, hostRotation)
 		compute := func() []byte {
 			o, err := runner.once(context.Background(), &work{op: op})
 			require.NoError(t, err)
@@ -92,12 +92,12 @@ func TestHowOftenARowIsTimed(t *testing.T) {
 		runs  int
 	}{
 		{"by default", Bench{}, time.Millisecond, DefaultRepeats},
-		{"as asked", Bench{Repeats: 7}, time.Millisecond, 7},
-		{"as asked though slow", Bench{Repeats: 7}, 5 * time.Second, 7},
+		{"as asked", Bench{Timing: Timing{Repeats: 7}}, time.Millisecond, 7},
+		{"as asked though slow", Bench{Timing: Timing{Repeats: 7}}, 5 * time.Second, 7},
 		{"slow", Bench{}, 5 * time.Second, slowRepeats},
 		{"rather slow", Bench{}, 500 * time.Millisecond, 4},
-		{"until the time is up", Bench{Repeats: 2, MinTime: time.Second}, 100 * time.Millisecond, 10},
-		{"slow, with a time", Bench{MinTime: 20 * time.Second}, 5 * time.Second, 4},
+		{"until the time is up", Bench{Timing: Timing{Repeats: 2, MinTime: time.Second}}, 100 * time.Millisecond, 10},
+		{"slow, with a time", Bench{Timing: Timing{MinTime: 20 * time.Second}}, 5 * time.Second, 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, runner := timeFake(&c.bench, c.each)
@@ -142,7 +142,7 @@ func TestTheDeviceThatFailsEndsTheGroup(t *testing.T) {
 
 func TestAGroupOnTheCPU(t *testing.T) {
 	done := 0
-	b := &Bench{CPU: "cpu", Label: "none", Seed: 1, Repeats: 3, Done: func() { done++ },
+	b := &Bench{CPU: "cpu", Label: "none", Seed: 1, Timing: Timing{Repeats: 3}, Done: func() { done++ },
 		Specs: Specs([]attention.Tier{attention.TierScalar, attention.TierAuto, attention.TierCPU}, nil, nil, nil)}
 	rows, err := b.Group(context.Background(), smallProblem(attention.F32))
 	require.NoError(t, err)

@@ -98,7 +98,7 @@ func TestAMaskAndSeparateCallsAreTheSameProblem(t *testing.T) {
 func TestAVWithinKTakesNoMemory(t *testing.T) {
 	p := Problem{Shape: attention.Shape{B: 2, Hq: 2, Hkv: 1, Sq: 1, Sk: 50}, Config: attention.Config{HeadDim: 96, HeadDimV: 64}, Options: Options{SharedKV: true}}
 	d := newData(p, 1)
-	l := newCPURunner(d)
+	l := newCPURunner(d, hostRotation)
 	a := l.layout.args(p.Config, l.first, 3)
 	require.NoError(t, attention.CheckArgs(p.Config, a.Args))
 	require.Equal(t, &a.K.Host[0], &a.V.Host[0])

@@ -20,7 +20,7 @@ func (cappedGPU) Read() monitor.Reading {
 func (cappedGPU) Close() {}
 
 func TestThrottledRowsAreMarked(t *testing.T) {
-	b := &Bench{Repeats: 2, Monitor: monitor.Start(cappedGPU{}, nil, time.Hour)}
+	b := &Bench{Timing: Timing{Repeats: 2}, Monitor: monitor.Start(cappedGPU{}, nil, time.Hour)}
 	defer b.Monitor.Close()
 	timed := func(onCPU bool) *Row {
 		g := &group{Bench: b}

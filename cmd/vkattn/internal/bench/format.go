@@ -13,7 +13,7 @@ import (
 type Format string
 
 // Formats lists the formats in the order of the help text.
-var Formats = []Format{"md", "csv", "json", "jsonl"}
+var Formats = []Format{"md", "csv", "json", "jsonl", "sql", "gobench"}
 
 // ParseFormat parses one of the formats of a list.
 func ParseFormat(s string, formats []Format) (Format, error) {
@@ -42,6 +42,10 @@ func NewPrinter(f Format, w io.Writer, info *RunInfo) Printer[*Row] {
 		return newCSVPrinter(w, info)
 	case "json", "jsonl":
 		return NewJSONPrinter[*Row](f, w, info)
+	case "sql":
+		return &sqlPrinter{w: w, info: info}
+	case "gobench":
+		return newGobenchPrinter(w, info)
 	}
 	return &mdPrinter{w: w}
 }

@@ -12,7 +12,9 @@ import (
 var csvColumns = []string{"device", "driver", "version", "seed", "tier", "tile", "batch", "heads", "heads_kv", "seqlen_q", "seqlen_k", "headdim", "headdim_v",
 	"causal", "dtype", "status", "reason", "ms_min", "ms_median", "ms_max", "samples", "tflops", "max_error", "nmse", "checked_rows", "memory_bytes",
 	"peer", "variant", "ablation", "ablation_tflops", "timer", "sets", "samples_ms", "sm_mhz", "memory_mhz", "power_watts", "celsius",
-	"line", "baseline", "options", "splits", "kv_bytes", "tb_per_s", "sparse_ratio", "nan", "max_abs", "pass", "layers", "checked_keys"}
+	"line", "baseline", "options", "splits", "kv_bytes", "tb_per_s", "sparse_ratio", "nan", "max_abs", "pass", "layers", "checked_keys",
+	"ms_mean", "ms_median_low", "ms_median_high", "tflops_mean", "tflops_peak",
+	"input_bytes", "output_bytes", "workspace_bytes", "plain_bytes", "unsteady"}
 
 // csvPrinter adds a column "x NAME" for each peer and baseline of the run.
 type csvPrinter struct {
@@ -41,14 +43,38 @@ func (p *csvPrinter) Row(r *Row) error {
 	if err := p.begin(); err != nil {
 		return err
 	}
-	number := func(v float64, known bool) string {
-		if !known {
-			return ""
-		}
-		return strconv.FormatFloat(v, 'g', 9, 64)
+	record := csvRecord(r, p.info)
+	for _, other := range p.info.others() {
+		x, ok := r.Versus[other]
+		record = append(record, number(x, ok && r.Status == OK))
 	}
+	if err := p.w.Write(record); err != nil {
+		return err
+	}
+	p.w.Flush()
+	return p.w.Error()
+}
+
+// number prints a number, or nothing if it is not known.
+func number(v float64, known bool) string {
+	if !known {
+		return ""
+	}
+	return strconv.FormatFloat(v, 'g', 9, 64)
+}
+
+// bytesField prints a size, or nothing if it is not known.
+func bytesField(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+// csvRecord has a field for each of csvColumns.
+func csvRecord(r *Row, info *RunInfo) []string {
 	timed, ablated, compared := r.Status == OK, r.Status == Ablated, r.Checked.Rows > 0
-	record := []string{r.Device, p.info.Device.Driver, p.info.Version, strconv.FormatUint(p.info.Seed, 10), r.Name(), r.Tile}
+	record := []string{r.Device, info.Device.Driver, info.Version, strconv.FormatUint(info.Seed, 10), r.Name(), r.Tile}
 	for _, n := range []int{r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv} {
 		record = append(record, strconv.Itoa(n))
 	}
@@ -77,16 +103,11 @@ func (p *csvPrinter) Row(r *Row) error {
 	}
 	record = append(record, r.Line, string(r.Baseline), r.OptionText, number(float64(r.Splits), r.Splits > 0), number(float64(r.KVBytes), r.KVBytes > 0),
 		number(r.TBs, r.TBs > 0), number(r.SparseRatio, r.SparseRatio > 0), number(float64(result.NaN), r.Result != nil), number(float64(result.MaxAbs), r.Result != nil),
-		r.Pass.String(), number(float64(r.Layers), r.Layers > 0), number(float64(r.Checked.Keys), r.Checked.Keys > 0))
-	for _, other := range p.info.others() {
-		x, ok := r.Versus[other]
-		record = append(record, number(x, ok && timed))
-	}
-	if err := p.w.Write(record); err != nil {
-		return err
-	}
-	p.w.Flush()
-	return p.w.Error()
+		r.Pass.String(), number(float64(r.Layers), r.Layers > 0), number(float64(r.Checked.Keys), r.Checked.Keys > 0),
+		number(r.Ms.Mean, timed || ablated), number(r.Ms.Low, (timed || ablated) && r.Ms.High > 0), number(r.Ms.High, (timed || ablated) && r.Ms.High > 0),
+		number(r.MeanTFLOPs, timed && r.MeanTFLOPs > 0), number(r.PeakTFLOPs, timed && r.PeakTFLOPs > 0),
+		bytesField(r.InputBytes), bytesField(r.OutputBytes), bytesField(r.WorkspaceBytes), bytesField(r.PlainBytes), r.Unsteady)
+	return record
 }
 
 func (p *csvPrinter) Close(*RunInfo) error {

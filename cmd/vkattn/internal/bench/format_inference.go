@@ -54,7 +54,7 @@ func seedResult(r, ref *Row) []any {
 	if r.Result != nil {
 		out[0] = strconv.FormatFloat(float64(r.Result.MaxAbs), 'g', 6, 64)
 		out[3] = r.Result.NaN
-		out[4] = digits(float64(r.Result.NaN) / float64(max(1, r.Result.Elements)))
+		out[4] = Digits(float64(r.Result.NaN) / float64(max(1, r.Result.Elements)))
 		if ref != nil && ref.Result != nil {
 			out[1] = strconv.FormatFloat(float64(ref.Result.MaxAbs), 'g', 6, 64)
 			if x, ok := r.Result.From[ref.Name()]; ok {
@@ -62,7 +62,7 @@ func seedResult(r, ref *Row) []any {
 			}
 		}
 	}
-	return append(out, digits(r.SparseRatio), checkedError(r))
+	return append(out, Digits(r.SparseRatio), checkedError(r))
 }
 
 func checkedError(r *Row) string {
@@ -78,7 +78,7 @@ func times(r *Row, other string) string {
 	if !ok || r.Status != OK {
 		return "-"
 	}
-	return digits(x) + "x"
+	return Digits(x) + "x"
 }
 
 // baselines describes the baselines of a table.
@@ -119,7 +119,7 @@ func (p *mdPrinter) decode(info *RunInfo) error {
 		line := []any{r.Line, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Who()}
 		splits := splitsText(r)
 		if r.Status == OK {
-			line = append(line, splits, digits(r.Ms.Median*1e3), Bytes(r.KVBytes), digits(r.TBs), p.ofCopy(r))
+			line = append(line, splits, Digits(r.Ms.Median*1e3), Bytes(r.KVBytes), Digits(r.TBs), p.ofCopy(r))
 		} else {
 			line = append(line, splits, string(r.Status), Bytes(r.KVBytes), "-", "-")
 		}

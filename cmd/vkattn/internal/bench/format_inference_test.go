@@ -15,7 +15,7 @@ import (
 // timedRow is a row of a problem that took so long.
 func timedRow(p Problem, s Spec, ms float64) *Row {
 	r := (&Bench{Label: "Example GPU"}).row(p, s)
-	r.Device, r.Status, r.Ms, r.SparseRatio = "Example GPU", OK, Summary{ms, ms, ms}, 1
+	r.Device, r.Status, r.Ms, r.SparseRatio = "Example GPU", OK, Summarize([]float64{ms}), 1
 	r.Samples, r.Timer, r.Sets = []float64{ms}, "device", 2
 	r.TFLOPs, r.TBs = TFLOPs(p, ms), float64(r.KVBytes)/ms/1e9
 	r.Checked = Checked{Rows: 64, Of: p.rows(), MaxError: 1e-4, NMSE: 1e-7}

@@ -136,9 +136,9 @@ func (p *mdPrinter) ablations(*RunInfo) error {
 				switch {
 				case label(r) != l:
 				case r.Status == OK:
-					speed, ms = digits(r.TFLOPs), digits(r.Ms.Median)
+					speed, ms = Digits(r.TFLOPs), Digits(r.Ms.Median)
 				case r.Status == Ablated:
-					speed, ms = digits(r.AblationTFLOPs), digits(r.Ms.Median)
+					speed, ms = Digits(r.AblationTFLOPs), Digits(r.Ms.Median)
 				default:
 					speed = string(r.Status)
 				}

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 
 	"vkattn/cmd/vkattn/internal/markdown"
@@ -21,12 +22,24 @@ func (p *mdPrinter) Row(r *Row) error {
 }
 
 func (p *mdPrinter) Close(info *RunInfo) error {
+	err := p.table(info)
+	if err == nil && info.Shrunk {
+		_, err = fmt.Fprintf(p.w, "\nShapes are cut down for a CPU: one sequence, a 16th of the rows and keys, at most %d heads.\n", smallHeads)
+	}
+	return err
+}
+
+func (p *mdPrinter) table(info *RunInfo) error {
 	layout := p.results
 	switch info.Suite {
-	case "seeds":
+	case "seeds", "seed1":
 		layout = p.seeds
 	case "decode":
 		layout = p.decode
+	case "seed0":
+		return p.seed0(info)
+	case "seed2":
+		return p.seed2(info)
 	}
 	for _, r := range p.rows {
 		if r.Ablation != "" {
@@ -42,7 +55,12 @@ func (p *mdPrinter) Close(info *RunInfo) error {
 
 // results prints a line for each row, and the comparisons with peers below.
 func (p *mdPrinter) results(info *RunInfo) error {
-	m := markdown.New("device<", "tier<", "tile<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<")
+	named := slices.ContainsFunc(p.rows, func(r *Row) bool { return r.Line != "" })
+	m := markdown.New()
+	if named {
+		m.Column("name<")
+	}
+	m.Columns("device<", "tier<", "tile<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<")
 	passes, layers := false, false
 	for _, r := range p.rows {
 		passes, layers = passes || r.Pass != PassForward, layers || r.Layers > 0
@@ -50,7 +68,7 @@ func (p *mdPrinter) results(info *RunInfo) error {
 	if passes {
 		m.Column("pass<")
 	}
-	for _, c := range []string{"ms min", "ms median", "ms max"} {
+	for _, c := range []string{"ms min", "ms mean", "ms median", "+-", "ms max"} {
 		m.Column(c)
 	}
 	if layers {
@@ -58,11 +76,17 @@ func (p *mdPrinter) results(info *RunInfo) error {
 		m.Column("ms of all layers")
 	}
 	m.Column("TFLOP/s")
+	m.Column("TFLOP/s mean")
+	m.Column("TFLOP/s peak")
 	for _, other := range info.others() {
 		m.Column("x " + other)
 	}
 	m.Column("max error")
 	m.Column("memory")
+	memory := slices.ContainsFunc(p.rows, func(r *Row) bool { return r.PlainBytes > 0 })
+	if memory {
+		m.Columns("in", "out", "workspace", "plain needs")
+	}
 	notes, options, splits := false, false, false
 	for _, r := range p.rows {
 		notes, options, splits = notes || r.Note() != "", options || r.OptionText != "", splits || r.Splits > 1
@@ -77,25 +101,29 @@ func (p *mdPrinter) results(info *RunInfo) error {
 		m.Column("note<")
 	}
 	for _, r := range p.rows {
-		row := []any{r.Device, r.Name(), r.Tile, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv, r.Causal, r.DType}
+		var row []any
+		if named {
+			row = append(row, r.Line)
+		}
+		row = append(row, r.Device, r.Name(), r.Tile, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv, r.Causal, r.DType)
 		if passes {
 			row = append(row, r.Pass)
 		}
 		if r.Status == OK {
-			row = append(row, digits(r.Ms.Min), digits(r.Ms.Median), digits(r.Ms.Max))
+			row = append(row, Digits(r.Ms.Min), Digits(r.Ms.Mean), Digits(r.Ms.Median), noiseText(r.Ms), Digits(r.Ms.Max))
 		} else {
-			row = append(row, "-", "-", "-")
+			row = append(row, "-", "-", "-", "-", "-")
 		}
 		if layers {
 			row = append(row, layersText(r)...)
 		}
 		switch {
 		case r.Status == OK && !IsCopy(r.Name()):
-			row = append(row, digits(r.TFLOPs))
+			row = append(row, Digits(r.TFLOPs), Digits(r.MeanTFLOPs), Digits(r.PeakTFLOPs))
 		case r.Status == Fail, r.Status == OOM:
-			row = append(row, string(r.Status))
+			row = append(row, string(r.Status), "-", "-")
 		default:
-			row = append(row, "-")
+			row = append(row, "-", "-", "-")
 		}
 		for _, other := range info.others() {
 			row = append(row, ratio(r, other))
@@ -105,6 +133,9 @@ func (p *mdPrinter) results(info *RunInfo) error {
 			checked = fmt.Sprintf("%.1e", r.Checked.MaxError)
 		}
 		row = append(row, checked, Bytes(r.Memory))
+		if memory {
+			row = append(row, memoryText(r)...)
+		}
 		if splits {
 			row = append(row, splitsText(r))
 		}
@@ -122,6 +153,22 @@ func (p *mdPrinter) results(info *RunInfo) error {
 	return p.comparisons()
 }
 
+// noiseText is the distance of the 95 % interval's ends from the median, such as "0.4%".
+func noiseText(s Summary) string {
+	if n := s.Noise(); n < 10 {
+		return fmt.Sprintf("%.1f%%", 100*n)
+	}
+	return "-"
+}
+
+// memoryText is the memory of a row by use, "-" for peers and baselines.
+func memoryText(r *Row) []any {
+	if r.PlainBytes == 0 {
+		return []any{"-", "-", "-", "-"}
+	}
+	return []any{Bytes(r.InputBytes), Bytes(r.OutputBytes), Bytes(r.WorkspaceBytes), Bytes(r.PlainBytes)}
+}
+
 // layersText is the number of layers of a model and the time of all of them.
 func layersText(r *Row) []any {
 	switch {
@@ -130,7 +177,7 @@ func layersText(r *Row) []any {
 	case r.Status != OK:
 		return []any{r.Layers, "-"}
 	}
-	return []any{r.Layers, digits(float64(r.Layers) * r.Ms.Median)}
+	return []any{r.Layers, Digits(float64(r.Layers) * r.Ms.Median)}
 }
 
 func (p *mdPrinter) comparisons() error {
@@ -157,8 +204,8 @@ func ratio(r *Row, other string) string {
 	return strconv.FormatFloat(x, 'f', 3, 64)
 }
 
-// digits prints about four significant digits, without an exponent from 0.01 on.
-func digits(v float64) string {
+// Digits prints about four significant digits, without an exponent from 0.01 on.
+func Digits(v float64) string {
 	switch {
 	case v >= 1000:
 		return strconv.FormatFloat(v, 'f', 0, 64)

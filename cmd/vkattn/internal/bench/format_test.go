@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"flag"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,7 +24,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 func exampleRows() []*Row {
 	good := &Row{Device: "Example GPU", Tier: "coopmat2", Tile: "128x64 16x16 8sg1",
 		B: 16, Hq: 8, Hkv: 2, Sq: 4096, Sk: 4096, D: 128, Dv: 128, Causal: attention.TopLeft, DType: attention.F16,
-		Status: OK, Ms: Summary{Min: 1.9375, Median: 2, Max: 2.5}, TFLOPs: 274.878, Samples: []float64{2, 1.9375, 2.5},
+		Status: OK, Ms: Summarize([]float64{2, 1.9375, 2.5}), TFLOPs: 274.878, MeanTFLOPs: 256.1, PeakTFLOPs: 283.7, Samples: []float64{2, 1.9375, 2.5},
 		Sets: 1, Checked: Checked{Rows: 512, Of: 524288, MaxError: 0.000123, NMSE: 1.5e-7}, Memory: 320 << 20}
 	refused := *good
 	refused.Tier, refused.Tile, refused.DType, refused.Samples = "coopmat", "", attention.F32, nil
@@ -63,7 +64,7 @@ func ladderRows(variants, ablations bool) []*Row {
 	for _, causal := range []attention.Causal{attention.CausalNone, attention.TopLeft} {
 		of := func(tier string, ms float64) *Row {
 			r := &Row{Device: "Example GPU", Tier: tier, B: 8, Hq: 8, Hkv: 8, Sq: 1024, Sk: 1024, D: 128, Dv: 128, Causal: causal,
-				Status: OK, Ms: Summary{Min: ms, Median: ms, Max: ms}, Samples: []float64{ms}, Timer: "device", Sets: 3}
+				Status: OK, Ms: Summarize([]float64{ms}), Samples: []float64{ms}, Timer: "device", Sets: 3}
 			r.TFLOPs = TFLOPs(r.Problem(), ms)
 			return r
 		}
@@ -154,7 +155,7 @@ func TestMachineFormatsCanBeReadBack(t *testing.T) {
 func TestARowWithoutASpeedNeverShowsOne(t *testing.T) {
 	for _, f := range []Format{"md", "csv"} {
 		for _, r := range exampleRows()[1:] {
-			r.TFLOPs, r.Ms = 123.4, Summary{567.8, 567.8, 567.8}
+			r.TFLOPs, r.MeanTFLOPs, r.PeakTFLOPs, r.Ms = 123.4, 123.4, 123.4, Summary{567.8, 567.8, 567.8, 567.8, 567.8, 567.8}
 			var out bytes.Buffer
 			p := NewPrinter(f, &out, &RunInfo{})
 			require.NoError(t, p.Row(r))
@@ -176,11 +177,33 @@ func TestNumbersOfWrongResultsFitJSON(t *testing.T) {
 
 func TestSummarize(t *testing.T) {
 	require.Equal(t, Summary{}, Summarize(nil))
-	require.Equal(t, Summary{3, 3, 3}, Summarize([]float64{3}))
-	require.Equal(t, Summary{1, 2.5, 4}, Summarize([]float64{4, 1, 3, 2}))
+	require.Equal(t, Summary{Min: 3, Mean: 3, Median: 3, Max: 3}, Summarize([]float64{3}))
+	require.Equal(t, Summary{Min: 1, Mean: 2.5, Median: 2.5, Max: 4}, Summarize([]float64{4, 1, 3, 2}))
 	samples := []float64{5, 1, 3}
-	require.Equal(t, Summary{1, 3, 5}, Summarize(samples))
+	require.Equal(t, Summary{Min: 1, Mean: 3, Median: 3, Max: 5}, Summarize(samples))
 	require.Equal(t, []float64{5, 1, 3}, samples, "the samples keep their order")
+	require.True(t, math.IsInf(Summarize(samples).Noise(), 1), "three samples have no interval")
+	// Six samples are the fewest with an interval of 95 %: the least and the largest.
+	six := Summarize([]float64{6, 5, 4, 3, 2, 1})
+	require.Equal(t, [2]float64{1, 6}, [2]float64{six.Low, six.High})
+	require.InDelta(t, 2.5/3.5, six.Noise(), 1e-12)
+}
+
+// The interval holds the true median in at least 95 of 100 runs, whatever the distribution.
+func TestTheIntervalHoldsTheMedian(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	const runs = 2000
+	held := 0
+	for range runs {
+		samples := make([]float64, 30)
+		for i := range samples {
+			samples[i] = r.ExpFloat64()
+		}
+		if s := Summarize(samples); s.Low <= math.Ln2 && math.Ln2 <= s.High {
+			held++
+		}
+	}
+	require.Greater(t, held, runs*94/100)
 }
 
 func TestBytes(t *testing.T) {

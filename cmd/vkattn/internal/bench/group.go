@@ -158,15 +158,15 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 func (g *group) copy(ctx context.Context, dev *vk.Device, row *Row) (*candidate, *Row) {
 	row.Tier, row.Timer, row.Memory = "", "wall", row.KVBytes
 	if dev == nil {
-		if err := Room(nil, hostmem.Sum(max(row.KVBytes, hostRotation), setAlign), 0); err != nil {
+		if err := Room(nil, hostmem.Sum(max(row.KVBytes, g.rotation(nil)), setAlign), 0); err != nil {
 			return nil, g.stop(row, err)
 		}
-		return &candidate{row: row, onCPU: true, run: hostCopy(row.KVBytes)}, row
+		return &candidate{row: row, onCPU: true, run: hostCopy(row.KVBytes, g.rotation(nil))}, row
 	}
-	if err := Room(dev, 0, hostmem.Sum(max(row.KVBytes, rotation(dev)), 4*setAlign)); err != nil {
+	if err := Room(dev, 0, hostmem.Sum(max(row.KVBytes, g.rotation(dev)), 4*setAlign)); err != nil {
 		return nil, g.stop(row, err)
 	}
-	l, err := newCopyRunner(ctx, dev, row.KVBytes)
+	l, err := newCopyRunner(ctx, dev, row.KVBytes, g.rotation(dev))
 	if err != nil {
 		return nil, g.stop(row, err)
 	}
@@ -267,9 +267,9 @@ func (g *group) setup(ctx context.Context, dev *vk.Device, baseline Baseline, sc
 		}
 	}
 	if dev == nil {
-		p.runner = newCPURunner(p.data)
+		p.runner = newCPURunner(p.data, g.rotation(nil))
 	} else {
-		l, err := newDeviceRunner(ctx, dev, p.data, g.usesCUDA())
+		l, err := newDeviceRunner(ctx, dev, p.data, g.rotation(dev), g.usesCUDA())
 		if err != nil {
 			return nil, err
 		}

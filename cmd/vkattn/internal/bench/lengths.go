@@ -56,7 +56,7 @@ func ParseLengths(s string, rows int) (Lengths, error) {
 			r = keys
 		}
 		longest = max(longest, min(keys, r))
-		one := fmt.Sprintf("%d/%d", r, keys)
+		one := sequence(r, keys)
 		if n > 1 {
 			one = fmt.Sprintf("%d*%s", n, one)
 		}
@@ -67,6 +67,9 @@ func ParseLengths(s string, rows int) (Lengths, error) {
 	}
 	return Lengths(strings.Join(out, ",")), nil
 }
+
+// sequence is an item of Lengths.
+func sequence(rows, keys int) string { return fmt.Sprintf("%d/%d", rows, keys) }
 
 func length(s, item string) (int, error) {
 	n, err := strconv.ParseUint(strings.TrimSpace(s), 10, 31)

@@ -15,7 +15,39 @@ type footprint struct {
 	tensors uint64 // Q, K, V, O and scales, of which each input set has a copy
 	lists   uint64 // tables, lists and masks, which all sets share
 	o       uint64 // what is read back: O in the storage type, or the gradients
+	outputs uint64 // O of a forward pass, the gradients of a backward pass, of both both
 	host    uint64 // host memory from which the lists are built
+}
+
+// memory fills in the bytes of the row's inputs and outputs, of the workspace if the plan
+// has told the memory of the call, and of plain attention.
+func (r *Row) memory(p Problem) {
+	f := p.footprint()
+	all := hostmem.Sum(f.tensors, f.lists)
+	r.OutputBytes, r.InputBytes = f.outputs, all-min(all, f.outputs)
+	if r.WorkspaceBytes == 0 && r.Status != OOM {
+		r.WorkspaceBytes = r.Memory - min(r.Memory, all)
+	}
+	r.PlainBytes = hostmem.Sum(all, p.scoreBytes())
+}
+
+// scoreBytes is what plain attention holds beyond inputs and outputs: S and P in the
+// storage type, and dP as well in a backward pass, of all rows and keys of every
+// sequence.
+func (p Problem) scoreBytes() (n uint64) {
+	matrices := 2
+	if p.Pass != PassForward {
+		matrices = 3
+	}
+	rows, keys, times := []int{p.Shape.Sq}, []int{p.Shape.Sk}, p.Shape.B
+	if p.Options.Lengths != "" {
+		rows, keys = p.lengths()
+		times = 1
+	}
+	for i := range rows {
+		n = hostmem.Sum(n, hostmem.Product(rows[i], keys[i], times, p.Shape.Hq, p.Config.DType.Size(), matrices))
+	}
+	return n
 }
 
 // counts are the numbers from which the sizes of tensors and lists follow.
@@ -78,6 +110,14 @@ func (p Problem) footprint() (f footprint) {
 	}
 	grad, outputs := p.gradientBytes(f.o, q, dKV, hostmem.Product(rows, hq))
 	f.tensors = hostmem.Sum(q, f.o, kv, grad)
+	switch p.Pass {
+	case PassForward:
+		f.outputs = f.o
+	case PassBackward:
+		f.outputs = outputs
+	case PassBoth:
+		f.outputs = hostmem.Sum(f.o, outputs)
+	}
 	f.o = max(f.o, outputs)
 
 	const integer, word = 4, 8
@@ -189,10 +229,10 @@ func (g *group) needed(dev *vk.Device, baseline Baseline) (host, device uint64) 
 		host = hostmem.Sum(host, at.tensors, at.lists)
 	}
 	if dev == nil {
-		host = hostmem.Sum(host, at.setBytes(hostRotation))
+		host = hostmem.Sum(host, at.setBytes(g.rotation(nil)))
 	} else {
 		host = hostmem.Sum(host, at.o) // read back
-		device = at.setBytes(rotation(dev))
+		device = at.setBytes(g.rotation(dev))
 	}
 	if g.truth == nil {
 		host = hostmem.Sum(host, g.problem.verifyBytes())

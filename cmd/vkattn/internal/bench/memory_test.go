@@ -48,6 +48,24 @@ func memoryProblems() map[string]Problem {
 	}
 }
 
+func TestMemoryOfARowByUse(t *testing.T) {
+	p := Problem{Shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 64, Sk: 32}, Config: attention.Config{HeadDim: 16, HeadDimV: 8, DType: attention.F16}}
+	const q, k, v, o = 2 * 4 * 64 * 16 * 2, 2 * 2 * 32 * 16 * 2, 2 * 2 * 32 * 8 * 2, 2 * 4 * 64 * 8 * 2
+	const lse, scores = 2 * 4 * 64 * 4, 2 * 4 * 64 * 32 * 2
+	for pass, want := range map[Pass][3]uint64{
+		PassForward:  {q + k + v, o, q + k + v + o + 2*scores},
+		PassBackward: {q + k + v + o + o + lse, q + k + v, 2*(q+k+v+o) + lse + 3*scores},
+		PassBoth:     {q + k + v + o + lse, o + q + k + v, 2*(q+k+v+o) + lse + 3*scores},
+	} {
+		p.Pass = pass
+		r := &Row{Status: OK, Memory: want[0] + want[1] + 100}
+		r.memory(p)
+		require.Equal(t, [4]uint64{want[0], want[1], 100, want[2]}, [4]uint64{r.InputBytes, r.OutputBytes, r.WorkspaceBytes, r.PlainBytes}, "%v", pass)
+	}
+	p.Pass, p.Lengths = PassForward, "10/20,64/32"
+	require.EqualValues(t, 2*(10*20+64*32)*4*2, p.scoreBytes())
+}
+
 func TestTheFootprintIsWhatTheDataTake(t *testing.T) {
 	for name, p := range memoryProblems() {
 		t.Run(name, func(t *testing.T) {
@@ -58,7 +76,7 @@ func TestTheFootprintIsWhatTheDataTake(t *testing.T) {
 			if p.Pass == PassForward {
 				require.EqualValues(t, len(d.args.O.Host), f.o)
 			}
-			l := newCPURunner(d)
+			l := newCPURunner(d, hostRotation)
 			var runner uint64
 			for i, o := range operands.ListBackward(l.cfg, &l.first) {
 				if o.Of == i {
@@ -86,7 +104,7 @@ func TestAProblemThatDoesNotFitMemoryIsARow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var rows []*Row
 			done := 0
-			b := &Bench{CPU: "cpu", Repeats: 1, Specs: []Spec{{Tier: attention.TierCPU}}, Done: func() { done++ },
+			b := &Bench{CPU: "cpu", Timing: Timing{Repeats: 1}, Specs: []Spec{{Tier: attention.TierCPU}}, Done: func() { done++ },
 				Baselines: []Baseline{BaselineByMask, BaselineContiguous, BaselineCopy, BaselineSeparate}}
 			taken := allocated(func() {
 				var err error
@@ -124,7 +142,7 @@ func TestProblemsOfAnySizeAreRefusedAtOnce(t *testing.T) {
 				p.Lengths = "60000*2147483647/2147483647"
 				p.Lengths.bound(&p.Shape)
 			}
-			b := &Bench{CPU: "cpu", Repeats: 1, Specs: []Spec{{Tier: attention.TierCPU}}, Baselines: []Baseline{BaselineByMask, BaselineContiguous, BaselineCopy, BaselineSeparate}}
+			b := &Bench{CPU: "cpu", Timing: Timing{Repeats: 1}, Specs: []Spec{{Tier: attention.TierCPU}}, Baselines: []Baseline{BaselineByMask, BaselineContiguous, BaselineCopy, BaselineSeparate}}
 			taken := allocated(func() {
 				require.NotZero(t, b.Rows([]Problem{p}))
 				countSets(p, deviceRotation)

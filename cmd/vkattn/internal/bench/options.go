@@ -44,8 +44,8 @@ func (f Options) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// optionText names the options of a problem, those of its Config too.
-func (p Problem) optionText() string {
+// OptionText names the options of a problem, those of its Config too.
+func (p Problem) OptionText() string {
 	var parts []string
 	c := p.Config
 	for _, f := range []struct {

@@ -22,7 +22,7 @@ type Peer interface {
 func (g *group) peer(ctx context.Context, p Peer) (*candidate, *Row) {
 	row := g.problem.peerRow(p, g.Label)
 	s, c := g.problem.Shape, g.problem.Config
-	sets := countSets(g.problem, rotation(g.Device))
+	sets := countSets(g.problem, g.rotation(g.Device))
 	g.peers = append(g.peers, p)
 	answer, err := p.Problem(ctx, peer.Problem{
 		B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk, D: c.HeadDim, Dv: c.ValueDim(),

@@ -57,7 +57,7 @@ func TestPeersTakeTurnsWithTheTiers(t *testing.T) {
 	dead := &fakePeer{name: "dead", refuses: errors.New("ended")}
 	dying := &fakePeer{name: "dying", each: time.Second, breaks: errors.New("ended at time")}
 	done := 0
-	b := &Bench{CPU: "cpu", Label: "some GPU", Seed: 1, Repeats: 10, Done: func() { done++ },
+	b := &Bench{CPU: "cpu", Label: "some GPU", Seed: 1, Timing: Timing{Repeats: 10}, Done: func() { done++ },
 		Specs: Specs([]attention.Tier{attention.TierCPU}, nil, nil, nil),
 		Peers: []Peer{good, slow, refusing, wrong, dead, dying}}
 	p := smallProblem(attention.F32)
@@ -113,7 +113,7 @@ func TestTheFirstRunOfATurnIsNotTimed(t *testing.T) {
 			out[0] *= 3
 			return out, nil
 		}
-		g := &group{Bench: &Bench{Repeats: 10}, problem: smallProblem(attention.F16)}
+		g := &group{Bench: &Bench{Timing: Timing{Repeats: 10}}, problem: smallProblem(attention.F16)}
 		cand := &candidate{row: &Row{}, run: slowFirst, each: c.each}
 		require.NoError(t, g.batch(context.Background(), cand))
 		require.Len(t, cand.times, asked[0]-c.lead)
@@ -158,4 +158,12 @@ func TestAnAblationHasNoSpeedOfAResult(t *testing.T) {
 	require.Zero(t, c.row.TFLOPs)
 	require.InDelta(t, TFLOPs(g.problem, 1), c.row.AblationTFLOPs, 1e-12)
 	require.Empty(t, c.row.Note())
+}
+
+// peersNamed are peers as a run lists them.
+func peersNamed(names ...string) (list []peer.Info) {
+	for _, n := range names {
+		list = append(list, peer.Info{Name: n})
+	}
+	return list
 }

@@ -14,7 +14,8 @@ type Problem struct {
 	Options
 	Line   string // name of the problem in its suite, if that has names
 	Pass   Pass
-	Layers int // calls of a model, whose total a table shows; 0: none
+	Layers int  // calls of a model, whose total a table shows; 0: none
+	Ladder bool // each step of the kernel's development runs it
 }
 
 func (p Problem) String() string {
@@ -95,7 +96,7 @@ func (p Problem) row(device string) *Row {
 		row.KVBytes = p.KVBytes()
 	}
 	if !p.Plain() || c.FixedSplit != 0 {
-		row.OptionText = p.optionText()
+		row.OptionText = p.OptionText()
 	}
 	if p.Options != (Options{}) {
 		row.Options = &p.Options

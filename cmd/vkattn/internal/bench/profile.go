@@ -267,7 +267,7 @@ func (b *Bench) ceilings(ctx context.Context) (out ProfileCeilings, err error) {
 	if err := Room(b.Device, 0, hostmem.Sum(max(out.CopyBytes, rotation(b.Device)), 4*setAlign)); err != nil {
 		return out, err
 	}
-	l, err := newCopyRunner(ctx, b.Device, out.CopyBytes)
+	l, err := newCopyRunner(ctx, b.Device, out.CopyBytes, rotation(b.Device))
 	if err != nil {
 		return out, err
 	}

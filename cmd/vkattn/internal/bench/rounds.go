@@ -14,7 +14,8 @@ const (
 	MaxRepeats     = 1_000_000 // of one row, whose samples are all stored
 	slowRepeats    = 3         // enough once they have taken slowTime
 	slowTime       = 2 * time.Second
-	warmTime       = 500 * time.Millisecond // an H200 with idle clocks measured up to 4x slower
+	DefaultWarmup  = 500 * time.Millisecond // an H200 with idle clocks measured up to 4x slower
+	noiseTime      = time.Minute            // of runs of a row that is too noisy for MaxNoise
 	batchTime      = 20 * time.Millisecond  // length of one submission
 	batchMost      = 64                     // runs of one submission
 	turns          = 5                      // a row is timed in at least 5 turns, spread over the group's time
@@ -30,6 +31,7 @@ type candidate struct {
 	total time.Duration
 	each  time.Duration // the last run
 	gpu   monitor.Record
+	spent time.Duration // with warm-up and the work around the runs
 }
 
 // time measures the candidates in rounds.
@@ -79,7 +81,13 @@ func (g *group) drop(ctx context.Context, c *candidate, all []*candidate, err er
 }
 
 func (g *group) warm(ctx context.Context, c *candidate) error {
-	for start := time.Now(); time.Since(start) < warmTime; {
+	limit := g.warmup()
+	if g.Timeout > 0 {
+		limit = min(limit, g.Timeout)
+	}
+	start := g.clock()
+	defer func() { c.spent += g.clock().Sub(start) }()
+	for g.clock().Sub(start) < limit {
 		times, err := c.run(ctx, c.batchSize())
 		if err != nil {
 			return err
@@ -98,10 +106,12 @@ func (g *group) batch(ctx context.Context, c *candidate) error {
 	// translations of another kernel. It is dropped unless runs are so long that it
 	// does not matter.
 	lead := 0
-	if c.each < batchTime/4 {
+	if c.each < batchTime/4 && !g.Once {
 		lead = 1
 	}
+	start := g.clock()
 	times, err := g.watched(ctx, c, lead+n)
+	c.spent += g.clock().Sub(start)
 	if err != nil {
 		return err
 	}
@@ -122,34 +132,17 @@ func (c *candidate) batchSize() int {
 	return int(min(max(batchTime/c.each, 1), batchMost))
 }
 
-func (g *group) repeats() int {
-	if g.Repeats > 0 {
-		return g.Repeats
-	}
-	return DefaultRepeats
-}
-
-func (g *group) enough(c *candidate) bool {
-	if c.total < g.MinTime {
-		return false
-	}
-	slow := g.Repeats == 0 && len(c.times) >= slowRepeats && c.total >= slowTime
-	return slow || len(c.times) >= g.repeats()
-}
-
 func (g *group) finish(c *candidate) {
 	r := c.row
-	for _, t := range c.times {
-		r.Samples = append(r.Samples, float64(t.Nanoseconds())/1e6)
-	}
+	r.Samples = milliseconds(c.times)
 	g.clocks(c)
 	r.Ms = Summarize(r.Samples)
-	speed := TFLOPs(g.problem, r.Ms.Median)
-	if IsCopy(r.Name()) {
-		speed = 0
+	var speed, peak, mean float64
+	if !IsCopy(r.Name()) {
+		speed, peak, mean = TFLOPs(g.problem, r.Ms.Median), TFLOPs(g.problem, r.Ms.Min), TFLOPs(g.problem, r.Ms.Mean)
 	}
 	if r.Ablation == "" {
-		r.Status, r.TFLOPs = OK, speed
+		r.Status, r.TFLOPs, r.PeakTFLOPs, r.MeanTFLOPs = OK, speed, peak, mean
 		if r.Ms.Median > 0 {
 			r.TBs = float64(r.KVBytes) / r.Ms.Median / 1e9
 		}

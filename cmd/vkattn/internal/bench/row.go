@@ -66,6 +66,9 @@ type Row struct {
 
 	Ms     Summary `json:"ms,omitzero"`
 	TFLOPs float64 `json:"tflops,omitzero"` // at the median
+	// PeakTFLOPs is the speed of the fastest run, MeanTFLOPs that at the mean time.
+	PeakTFLOPs float64 `json:"tflops_peak,omitzero"`
+	MeanTFLOPs float64 `json:"tflops_mean,omitzero"`
 	// AblationTFLOPs counts the flops of the whole problem over the time of the
 	// ablation.
 	AblationTFLOPs float64 `json:"ablation_tflops,omitzero"`
@@ -81,12 +84,21 @@ type Row struct {
 	Timer   string             `json:"timer,omitempty"`   // the clock of the samples: "device" or "wall"
 	Sets    int                `json:"sets,omitzero"`     // input sets rotated through
 	Checked Checked            `json:"checked,omitzero"`
-	Memory  uint64             `json:"memory_bytes"`    // of one input set: Q, K, V, O and scratch
-	Clock   *Clock             `json:"clock,omitempty"` // right after the last run, where the driver tells
+	Memory  uint64             `json:"memory_bytes"` // of one input set: Q, K, V, O and scratch
+	// InputBytes and OutputBytes are those of the tensors, tables and lists of one input
+	// set, WorkspaceBytes those that the kernels need in addition, as far as the plan tells.
+	InputBytes     uint64 `json:"input_bytes,omitzero"`
+	OutputBytes    uint64 `json:"output_bytes,omitzero"`
+	WorkspaceBytes uint64 `json:"workspace_bytes,omitzero"`
+	// PlainBytes is what plain attention would need: inputs, outputs, and the scores and
+	// their softmax in the storage type; in a backward pass the gradient of the scores too.
+	PlainBytes uint64 `json:"plain_bytes,omitzero"`
+	Clock      *Clock `json:"clock,omitempty"` // right after the last run, where the driver tells
 	// GPU has the clocks before, during and after the runs, where the driver tells.
 	GPU *monitor.Record `json:"gpu,omitempty"`
-	// Unsteady says why the times may not be reproducible: the GPU was throttled, or its
-	// clock changed between runs.
+
+	// Unsteady says why the time of the row may be off: a clock that was throttled or not
+	// steady. It is empty if nothing is known.
 	Unsteady string `json:"unsteady,omitempty"`
 
 	problem Problem
@@ -128,8 +140,14 @@ func (n Number) MarshalJSON() ([]byte, error) {
 	return json.Marshal(float64(n))
 }
 
+// SchemaVersion is that of the JSON of a benchmark, which docs/bench.schema.json describes.
+// It changes when a field is renamed, removed or means something else, not when one is
+// added.
+const SchemaVersion = 1
+
 // RunInfo describes the run that all rows of one invocation belong to.
 type RunInfo struct {
+	Schema  int       `json:"schema,omitzero"` // SchemaVersion of a benchmark
 	Program string    `json:"program"`
 	Version string    `json:"version"`
 	Started time.Time `json:"started"`
@@ -138,8 +156,10 @@ type RunInfo struct {
 	CPU     string    `json:"cpu"`
 	Environment
 	Suite     string      `json:"suite,omitempty"` // or suites
+	Shrunk    bool        `json:"shrunk,omitzero"` // the problems of the suite were cut down for a CPU
 	Peers     []peer.Info `json:"peers,omitempty"`
 	Baselines []string    `json:"baselines,omitempty"` // rows of this program that the others are compared with too
+	Timing    *Timing     `json:"timing,omitempty"`    // as far as it is not the default
 	// Stopped says why the run ended before its last row. It is empty if it did not.
 	Stopped string `json:"stopped,omitempty"`
 }
@@ -162,10 +182,11 @@ type Clock struct {
 	Celsius    uint32  `json:"celsius"`
 }
 
-// Note is the status and reason of a row that has no result, for tables.
+// Note is the status and reason of a row that has no result, for tables, or why the time
+// of the row may be off.
 func (r *Row) Note() string {
 	if r.Status == OK || r.Status == Ablated {
-		return ""
+		return r.Unsteady
 	}
 	if r.Reason == "" {
 		return string(r.Status)

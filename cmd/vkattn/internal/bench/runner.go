@@ -72,10 +72,10 @@ type cpuRunner struct {
 	next   int
 }
 
-func newCPURunner(d *data) *cpuRunner {
+func newCPURunner(d *data, rotation uint64) *cpuRunner {
 	l := &cpuRunner{cfg: d.problem.Config, first: operands.CloneBackward(d.all()), o: map[string][]byte{}}
 	list := operands.ListBackward(l.cfg, &l.first)
-	l.layout = newSets(list, hostRotation)
+	l.layout = newSets(list, rotation)
 	var placed [][]byte
 	for i, o := range list {
 		in := o.Host()

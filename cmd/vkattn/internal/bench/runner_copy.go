@@ -18,10 +18,10 @@ type copyRunner struct {
 	next     int
 }
 
-func newCopyRunner(ctx context.Context, dev *vk.Device, bytes uint64) (l *copyRunner, err error) {
+func newCopyRunner(ctx context.Context, dev *vk.Device, bytes, rotation uint64) (l *copyRunner, err error) {
 	l = &copyRunner{deviceClock: deviceClock{stamps: dev.Caps().Limits.TimestampValidBits > 0}, size: max(4, bytes/2&^3)}
 	l.stride = (l.size + setAlign - 1) / setAlign * setAlign
-	l.count = int(max(1, (rotation(dev)+2*l.stride-1)/(2*l.stride)))
+	l.count = int(max(1, (rotation+2*l.stride-1)/(2*l.stride)))
 	defer func() {
 		if err != nil {
 			l.close()
@@ -62,9 +62,9 @@ func (l *copyRunner) close() {
 }
 
 // hostCopy times the same copies on the CPU, by the wall clock.
-func hostCopy(bytes uint64) func(context.Context, int) ([]time.Duration, error) {
+func hostCopy(bytes, rotation uint64) func(context.Context, int) ([]time.Duration, error) {
 	size := max(4, bytes/2)
-	count := int(max(1, hostRotation/(2*size)))
+	count := int(max(1, rotation/(2*size)))
 	from, to := make([]byte, size*uint64(count)), make([]byte, size*uint64(count))
 	for i := range from {
 		from[i] = byte(i)

@@ -26,7 +26,7 @@ type deviceRunner struct {
 
 // newDeviceRunner uploads the problem's data, one copy for each input set. Memory that
 // is exportable can be imported by CUDA.
-func newDeviceRunner(ctx context.Context, dev *vk.Device, d *data, exportable bool) (l *deviceRunner, err error) {
+func newDeviceRunner(ctx context.Context, dev *vk.Device, d *data, rotation uint64, exportable bool) (l *deviceRunner, err error) {
 	exportable = exportable && dev.Caps().ExternalMemoryFd // without it tier cuda refuses its rows
 	l = &deviceRunner{cfg: d.problem.Config, first: operands.CloneBackward(d.all()), o: map[string]deviceOutput{}, deviceClock: deviceClock{stamps: dev.Caps().Limits.TimestampValidBits > 0}}
 	defer func() {
@@ -38,7 +38,7 @@ func newDeviceRunner(ctx context.Context, dev *vk.Device, d *data, exportable bo
 		return nil, err
 	}
 	list := operands.ListBackward(l.cfg, &l.first)
-	l.layout = newSets(list, rotation(dev))
+	l.layout = newSets(list, rotation)
 	var inputs []int
 	for i, o := range list {
 		in := o.Host()

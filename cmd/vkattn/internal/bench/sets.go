@@ -23,6 +23,14 @@ func rotation(dev *vk.Device) uint64 {
 	return deviceRotation
 }
 
+// rotation is that of a device, or of the CPU for nil: none if the rows want warm caches.
+func (b *Bench) rotation(dev *vk.Device) uint64 {
+	if b.WarmCache {
+		return 0
+	}
+	return rotation(dev)
+}
+
 // sets is the layout of the copies of a problem's operands: input set i of an operand
 // begins i*stride bytes into its memory. Tables and lists have stride 0: all sets share
 // them.

@@ -41,6 +41,22 @@ func Specs(tiers []attention.Tier, kernels []string, variants []int, ablations [
 	return out
 }
 
+// ladderSpecs are all steps of the kernel's development on each tier that has them, unless
+// a Spec names some. Tiers cpu and cuda run the kernel as shipped.
+func ladderSpecs(specs []Spec) (out []Spec) {
+	for _, s := range specs {
+		if s.Lab.Variant > 0 || s.Tier == attention.TierCPU || s.Tier == attention.TierCUDA {
+			out = append(out, s)
+			continue
+		}
+		for v := 1; v <= attention.Variants; v++ {
+			s.Lab.Variant = v
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
 // cudaBaselines lists the names of the rows of tier cuda, with which other rows are
 // compared.
 func cudaBaselines(specs []Spec) (names []string) {

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/flagtext"
 )
 
 // Suite is a named table of problems.
@@ -13,11 +14,17 @@ type Suite struct {
 	About string
 	parts []Sweep
 	list  []Problem // further problems, in each storage type
-	// Baselines, DTypes and Passes are those of the suite unless --baseline, --dtype or
+	typed bool      // problems of the list have storage types; --dtype replaces them
+	// Baselines, DTypes and Passes are those of the suite unless --against, --dtype or
 	// --pass name others. Without them: none, f16, the forward pass.
 	Baselines []Baseline
 	DTypes    []attention.DType
 	Passes    []Pass
+	// Ablations are those of the suite unless --ablate names others.
+	Ablations []attention.Ablation
+	// Shrinks says that problems are cut down to what a CPU computes in a minute, unless
+	// lists select some of them.
+	Shrinks bool
 }
 
 var (
@@ -69,6 +76,13 @@ var Suites = []Suite{
 	{Name: "ladder", About: "batch 8, 8 heads, length 1024, head dim 128, full and causal", parts: []Sweep{
 		{Batch: []int{8}, Heads: []int{8}, SeqLen: []int{1024}, HeadDim: []int{128}, Causal: fullAndTopLeft},
 	}},
+	{Name: "seed0", About: "the steps v1 to v8 of the kernel's development on one shape, and the forward suite", list: seed0(), Shrinks: true},
+	{Name: "seed1", About: "suite seeds: grouped prefill and decode, padded, packed, paged and sparse",
+		list: seeds(), Baselines: []Baseline{BaselineByMask, BaselineCUDARef, BaselineSeparate}, Shrinks: true},
+	{Name: "seed2", About: "forward, backward and both: suites models, alone and plain", list: seed2(), typed: true, Passes: everyPass, Shrinks: true},
+	{Name: "seed3", About: "six shapes, full and causal, with and without barriers and softmax", list: seed3(), Shrinks: true,
+		Ablations: []attention.Ablation{attention.AblateNone, attention.AblateBarrier, attention.AblateSoftmax}},
+	{Name: "seed4", About: "forward passes of GPT, BERT and short to very long sequences", list: seed4(), Shrinks: true},
 }
 
 // models is the attention of one layer of the transformers of 768, 1024 and 1280 channels.
@@ -85,14 +99,26 @@ func models() (list []Problem) {
 
 // ParseSuite finds one of Suites.
 func ParseSuite(name string) (*Suite, error) {
-	var names string
+	var names []string
 	for i := range Suites {
 		if Suites[i].Name == name {
 			return &Suites[i], nil
 		}
-		names += ", " + Suites[i].Name
+		names = append(names, Suites[i].Name)
 	}
-	return nil, fmt.Errorf("unknown suite %q, want one of %s", name, names[2:])
+	return nil, fmt.Errorf("unknown suite %q%s", name, flagtext.Hint(name, names))
+}
+
+// Types are the storage types of the suite, given those of --dtype. None: problems have
+// types of their own.
+func (s *Suite) Types(given []attention.DType) []attention.DType {
+	switch {
+	case len(given) > 0 || s.typed:
+		return given
+	case len(s.DTypes) > 0:
+		return s.DTypes
+	}
+	return []attention.DType{attention.F16}
 }
 
 // Problems lists the problems of the suite in each storage type.
@@ -106,10 +132,14 @@ func (s *Suite) Problems(dtypes []attention.DType) ([]Problem, error) {
 		}
 		out = append(out, list...)
 	}
+	if len(dtypes) == 0 {
+		return append(out, s.list...), nil
+	}
 	for _, dtype := range dtypes {
 		for _, p := range s.list {
-			p.Config.DType = dtype
-			out = append(out, p)
+			if p.Config.DType = dtype; !slices.Contains(out, p) {
+				out = append(out, p)
+			}
 		}
 	}
 	return out, nil

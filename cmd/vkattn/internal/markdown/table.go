@@ -19,10 +19,15 @@ type Table struct {
 // ends in "<", which is not printed.
 func New(columns ...string) *Table {
 	t := &Table{}
-	for _, c := range columns {
-		t.Column(c)
-	}
+	t.Columns(columns...)
 	return t
+}
+
+// Columns appends columns, named as in New.
+func (t *Table) Columns(names ...string) {
+	for _, n := range names {
+		t.Column(n)
+	}
 }
 
 // Column appends a column, named as in New.

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/markdown"
+)
+
+// list prints the problems of the chosen presets and suites, or all presets and suites.
+func (p *benchPlan) list(w io.Writer) error {
+	if len(p.suites) > 0 || len(p.presets) > 0 {
+		problems, err := p.problems(bench.Sweep{})
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(w, shapes(problems))
+		return err
+	}
+	var problems []bench.Problem
+	about := markdown.New("preset<", "what it is<")
+	for _, s := range bench.Presets {
+		problems = append(problems, s.Problems...)
+		about.Row(s.Name, s.About)
+	}
+	suites := markdown.New("suite<", "problems", "types<", "passes<", "what it is<")
+	for _, s := range bench.Suites {
+		list, err := s.Problems(s.Types(nil))
+		if err != nil {
+			return err
+		}
+		var types []string
+		for _, q := range list {
+			if t := q.Config.DType.String(); !slices.Contains(types, t) {
+				types = append(types, t)
+			}
+		}
+		passes := []string{bench.PassForward.String()}
+		for i, q := range s.Passes {
+			passes = append(passes[:min(i, len(passes))], q.String())
+		}
+		suites.Row(s.Name, len(list), strings.Join(types, " "), strings.Join(passes, " "), s.About)
+	}
+	_, err := fmt.Fprintf(w, "Presets (--preset LIST). Lists and options on the command line replace those of a preset.\n\n%v\n\n%v\n\nSuites (--suite LIST). Lists select problems of a suite.\n\n%v\n",
+		about, shapes(problems), suites)
+	return err
+}
+
+// shapes is a table of problems.
+func shapes(list []bench.Problem) string {
+	m := markdown.New("name<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<", "pass<", "layers", "options<")
+	for _, p := range list {
+		layers := "-"
+		if p.Layers > 0 {
+			layers = strconv.Itoa(p.Layers)
+		}
+		s, c := p.Shape, p.Config
+		m.Row(p.Line, s.B, s.Hq, s.KVHeads(), s.Sq, s.Sk, c.HeadDim, c.ValueDim(), c.Causal, c.DType, p.Pass, layers, p.OptionText())
+	}
+	return m.String()
+}
+
+// presetProblems are the problems of the presets, in which lists and options of the
+// command line replace those of the preset.
+func (p *benchPlan) presetProblems() (out []bench.Problem, err error) {
+	for _, s := range p.presets {
+		list, err := s.With(p.lists, p.options)
+		if err == nil {
+			list, err = bench.AtPasses(list, p.passes)
+		}
+		if err != nil {
+			return nil, badInput(err)
+		}
+		for _, q := range list {
+			if !slices.Contains(out, q) {
+				out = append(out, q)
+			}
+		}
+	}
+	return out, nil
+}
+
+// narrowed reports whether lists of the command line select problems of a suite.
+func (p *benchPlan) narrowed() bool {
+	l, o := &p.lists, &p.options
+	return len(l.Batch)+len(l.Heads)+len(l.HeadsKV)+len(l.SeqLen)+len(l.SeqLenK)+len(l.HeadDim)+len(l.HeadDimV)+len(l.Causal)+
+		len(o.PageSize)+len(o.KV)+len(o.SparseRatio) > 0
+}
+
+// chosenAblations are those of --ablate, or else those of the suites.
+func (p *benchPlan) chosenAblations() []attention.Ablation {
+	if p.ablations != nil {
+		return p.ablations
+	}
+	var out []attention.Ablation
+	for _, s := range p.suites {
+		for _, a := range s.Ablations {
+			if !slices.Contains(out, a) {
+				out = append(out, a)
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"vkattn/cmd/vkattn/internal/bench"
+)
+
+// timingFlags are the flags of `vkattn bench` that say how often a row is timed.
+type timingFlags struct {
+	bench.Timing
+	maxNoise percentFlag
+}
+
+func (t *timingFlags) add(f *pflag.FlagSet) {
+	f.IntVarP(&t.Repeats, "repetitions", "r", 0, "timed runs of each row (default 30; after 2 s of them, 3 are enough)")
+	f.DurationVar(&t.MinTime, "min-time", 0, "time each row for at least this long, e.g. 2s")
+	f.Var(&t.maxNoise, "max-noise", "time each row until the 95 % interval of its median is within this `percentage` of the median, e.g. 0.5%; a row that stays wider ends after a minute of runs")
+	f.DurationVar(&t.Warmup, "warmup", bench.DefaultWarmup, "time of runs that are not recorded, before those of each row; 0: none")
+	f.DurationVar(&t.Timeout, "timeout", 0, "end each row after this long with the runs that it has (default: no limit)")
+	f.DurationVar(&t.Delay, "delay", 0, "pause before each problem, for a device that gets hot, e.g. 2s")
+	f.BoolVar(&t.WarmCache, "warm-cache", false, "let all runs have the same inputs, which caches may hold (default: inputs rotate past the last-level cache)")
+	f.BoolVar(&t.Once, "run-once", false, "run each row twice, verified and timed, without warm-up: for a profiler")
+}
+
+// check completes the flags and refuses values out of range.
+func (t *timingFlags) check(f *pflag.FlagSet) error {
+	if t.Repeats < 0 || t.Repeats > bench.MaxRepeats || f.Changed("repetitions") && t.Repeats == 0 {
+		return badInputf("-r %d: want a positive number up to %d", t.Repeats, bench.MaxRepeats)
+	}
+	if t.MinTime < 0 {
+		return badInputf("--min-time %v: want a positive duration", t.MinTime)
+	}
+	if t.Timeout < 0 || f.Changed("timeout") && t.Timeout == 0 {
+		return badInputf("--timeout %v: want a positive duration", t.Timeout)
+	}
+	if t.Warmup < 0 || t.Delay < 0 {
+		return badInputf("--warmup %v and --delay %v: want durations of 0 or more", t.Warmup, t.Delay)
+	}
+	for _, name := range []string{"repetitions", "min-time", "max-noise", "warmup"} {
+		if t.Once && f.Changed(name) {
+			return badInputf("--run-once and --%s exclude one another", name)
+		}
+	}
+	t.MaxNoise = float64(t.maxNoise)
+	switch {
+	case !f.Changed("warmup"):
+		t.Warmup = 0
+	case t.Warmup == 0:
+		t.Warmup = -1
+	}
+	return nil
+}
+
+// percentFlag is a share above 0 and below 1, given as a percentage: "5%" or "5".
+type percentFlag float64
+
+func (p *percentFlag) String() string {
+	if *p == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(100*float64(*p), 'g', 6, 64) + "%"
+}
+
+func (p *percentFlag) Set(s string) error {
+	v, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(s), "%"), 64)
+	if err != nil || !(v > 0 && v < 100) {
+		return fmt.Errorf("%q is not a percentage above 0 and below 100, such as 5%%", s)
+	}
+	*p = percentFlag(v / 100)
+	return nil
+}
+
+// Type is the name of the value in a help text.
+func (p *percentFlag) Type() string { return "percentage" }

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/compare"
+)
+
+// compareFlags are the flags of `vkattn compare`.
+type compareFlags struct {
+	threshold, failOver percentFlag
+	subset              bool
+	format              string
+}
+
+func (o *compareFlags) options() compare.Options {
+	return compare.Options{Threshold: float64(o.threshold), FailOver: float64(o.failOver), Subset: o.subset}
+}
+
+func (a *app) compareCommand() *cobra.Command {
+	var o compareFlags
+	c := &cobra.Command{
+		Use:   "compare OLD NEW",
+		Short: "tell which rows of two benchmarks differ in speed",
+		Long: `Compares two files of "vkattn bench --save FILE.json" (or .jsonl, also gzipped), row by
+row. Rows match if tier, variant, pass, problem and options are equal.
+
+The ratio is the new median time divided by the old: above 1 the row is slower. Its
+interval holds the true ratio with a probability of at least 95 %. p is that of the
+Mann-Whitney U test: the probability of samples that differ as much if nothing changed.
+
+  same       the whole interval is within the threshold
+  faster     the ratio is beyond the threshold, the interval does not hold 1, p < 0.05
+  slower     the same
+  ambiguous  none of these: measure again with more runs or a lower --max-noise
+  broken     the row had a speed and has none
+
+Exit codes: 0 no regression, 1 a row is slower or broken, 2 bad flags or files, or a
+row that only one of the files has.`,
+		Example: `  vkattn bench --preset llama3-8b --save old.json
+  vkattn bench --preset llama3-8b --save new.json
+  vkattn compare old.json new.json --fail-over 5%`,
+		Args: twoFiles,
+		RunE: func(_ *cobra.Command, args []string) error { return a.compare(args[0], args[1], &o) },
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) < 2 {
+				return []string{"json", "jsonl", "gz"}, cobra.ShellCompDirectiveFilterFileExt
+			}
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.Var(&o.threshold, "threshold", "the least change that counts, as a `percentage` (default 2%)")
+	f.Var(&o.failOver, "fail-over", "exit with 1 only for rows that are slower by more than this `percentage` (default: for every slower row)")
+	f.BoolVar(&o.subset, "subset", false, "allow rows that only OLD has")
+	f.StringVarP(&o.format, "output", "o", "md", "md or json")
+	return c
+}
+
+func twoFiles(_ *cobra.Command, args []string) error {
+	if len(args) != 2 {
+		return badInputf("compare takes two files, OLD and NEW, not %d", len(args))
+	}
+	return nil
+}
+
+func (a *app) compare(old, current string, o *compareFlags) error {
+	format, err := bench.ParseFormat(o.format, []bench.Format{"md", "json"})
+	if err != nil {
+		return badInputf("-o: %w", err)
+	}
+	before, err := compare.ReadFile(old)
+	if err != nil {
+		return badInput(err)
+	}
+	after, err := compare.ReadFile(current)
+	if err != nil {
+		return badInput(err)
+	}
+	report := compare.Runs(before, after, o.options())
+	if format == "json" {
+		err = bench.WriteJSON(a.stdout, report)
+	} else {
+		err = report.Print(a.stdout)
+	}
+	if err != nil {
+		return err
+	}
+	return compared(report)
+}
+
+// compared is the error of a comparison that found a regression, or rows without a match.
+func compared(r *compare.Report) error {
+	switch n := r.Regressions(); {
+	case n > 0:
+		return fmt.Errorf("%d of %d rows are slower or broken", n, len(r.Pairs))
+	case len(r.Pairs) == 0:
+		return badInputf("no row is in both runs")
+	case r.Unmatched() > 0:
+		return badInputf("%d rows are in one run only", r.Unmatched())
+	}
+	return nil
+}
+
+// compareWith compares the rows of a benchmark with those of --baseline. The table
+// follows a Markdown table; with other formats it goes to standard error.
+func (a *app) compareWith(baseline []*bench.Row, path string, rows []*bench.Row, f bench.Format) error {
+	report := compare.Runs(baseline, rows, compare.Options{Subset: true})
+	var w io.Writer = a.stderr
+	if f == "md" {
+		w = a.stdout
+	}
+	if _, err := fmt.Fprintf(w, "\ncompared with %s:\n\n", filepath.Base(path)); err != nil {
+		return err
+	}
+	if err := report.Print(w); err != nil {
+		return err
+	}
+	return compared(report)
+}

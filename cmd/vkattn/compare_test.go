@@ -1,0 +1,97 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/compare"
+)
+
+// savedRun writes a run of one row for each length, which takes so many milliseconds.
+func savedRun(t *testing.T, ms map[int]float64) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "run.json")
+	f, err := os.Create(path)
+	require.NoError(t, err)
+	p := bench.NewPrinter("json", f, &bench.RunInfo{Schema: bench.SchemaVersion})
+	for s := 1; s < 100; s++ {
+		if ms[s] == 0 {
+			continue
+		}
+		r := &bench.Row{Device: "gpu", Tier: "cpu", B: 1, Hq: 2, Hkv: 2, Sq: s, Sk: s, D: 8, Dv: 8, DType: attention.F32, Status: bench.OK}
+		for i := range 30 {
+			r.Samples = append(r.Samples, ms[s]*(1+float64(i)*1e-6))
+		}
+		require.NoError(t, p.Row(r))
+	}
+	require.NoError(t, p.Close(&bench.RunInfo{Schema: bench.SchemaVersion}))
+	require.NoError(t, f.Close())
+	return path
+}
+
+func TestCompare(t *testing.T) {
+	old := savedRun(t, map[int]float64{1: 1, 2: 1, 3: 1})
+	code, stdout, stderr := call("compare", old, old)
+	require.Equal(t, exitOK, code, stderr)
+	require.Empty(t, stderr)
+	require.Contains(t, stdout, "3 rows, 3 same, geometric mean of new / old 1.0000\n")
+
+	slower := savedRun(t, map[int]float64{1: 1, 2: 1.03, 3: 0.9})
+	code, stdout, stderr = call("compare", old, slower)
+	require.Equal(t, exitFailure, code)
+	require.Equal(t, "vkattn: 1 of 3 rows are slower or broken\n", stderr)
+	require.Contains(t, stdout, "| slower ")
+	code, _, stderr = call("compare", old, slower, "--fail-over", "5%")
+	require.Equal(t, exitOK, code, stderr)
+	code, _, _ = call("compare", old, slower, "--threshold", "4")
+	require.Equal(t, exitOK, code)
+	code, stdout, _ = call("compare", old, slower, "-o", "json")
+	require.Equal(t, exitFailure, code)
+	var report compare.Report
+	require.NoError(t, json.Unmarshal([]byte(stdout), &report))
+	require.Equal(t, compare.Slower, report.Pairs[1].Verdict)
+
+	fewer := savedRun(t, map[int]float64{1: 1})
+	code, stdout, stderr = call("compare", old, fewer)
+	require.Equal(t, exitInput, code)
+	require.Equal(t, "vkattn: 2 rows are in one run only\n", stderr)
+	require.Contains(t, stdout, "only in the old run: tier=cpu/pass=fwd/b=1/hq=2/hkv=2/sq=2/")
+	code, _, _ = call("compare", old, fewer, "--subset")
+	require.Equal(t, exitOK, code)
+	code, _, stderr = call("compare", fewer, savedRun(t, map[int]float64{7: 1}))
+	require.Equal(t, exitInput, code)
+	require.Equal(t, "vkattn: no row is in both runs\n", stderr)
+
+	refused(t, exitInput, "two files, OLD and NEW, not 1", "compare", old)
+	refused(t, exitInput, "no such file", "compare", old, "nowhere.json")
+	refused(t, exitInput, "not the JSON of a benchmark", "compare", old, "compare_test.go")
+	refused(t, exitInput, "not a percentage", "compare", old, old, "--fail-over", "-5%")
+	refused(t, exitInput, "unknown output format", "compare", old, old, "-o", "csv")
+}
+
+func TestBenchComparesWithABaseline(t *testing.T) {
+	onceOnly(t)
+	slow := savedRun(t, map[int]float64{33: 1e6, 7: 1})
+	args := func(more ...string) []string {
+		return append(tiny("--device", "cpu", "-r", "10", "--warmup", "0"), more...)
+	}
+	code, stdout, stderr := call(args("--baseline", slow)...)
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, "\ncompared with run.json:\n")
+	require.Contains(t, stdout, "1 row, 1 faster, ")
+	code, stdout, stderr = call(args("--baseline", savedRun(t, map[int]float64{33: 1e-6}), "-o", "json")...)
+	require.Equal(t, exitFailure, code)
+	require.True(t, json.Valid([]byte(stdout)))
+	require.Contains(t, stderr, "1 row, 1 slower, ")
+	require.Contains(t, stderr, "vkattn: 1 of 1 rows are slower or broken\n")
+	code, _, stderr = call(args("--baseline", savedRun(t, map[int]float64{7: 1}))...)
+	require.Equal(t, exitInput, code)
+	require.Contains(t, stderr, "vkattn: no row is in both runs\n")
+	refused(t, exitInput, "--baseline: ", args("--baseline", "nowhere.json")...)
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/bench"
+)
+
+// completions are the values of flags by name, for the shell. Flags of the same name have
+// the same values in every command, except formats.
+func completions() map[string][]string {
+	var presets, suites, against, types, tiers, ablations []string
+	for _, p := range bench.Presets {
+		presets = append(presets, p.Name)
+	}
+	for _, s := range bench.Suites {
+		suites = append(suites, s.Name)
+	}
+	for _, b := range bench.Baselines {
+		against = append(against, string(b.Baseline))
+	}
+	for _, t := range attention.DTypes() {
+		types = append(types, t.String())
+	}
+	for t := attention.TierAuto; t.Valid(); t++ {
+		tiers = append(tiers, t.String())
+	}
+	for _, a := range attention.Ablations() {
+		ablations = append(ablations, a.String())
+	}
+	return map[string][]string{
+		"preset": presets, "suite": suites, "against": against, "dtype": types, "tier": append(tiers, "all"), "ablate": ablations,
+		"causal": {"none", "top-left", "bottom-right"}, "pass": {"fwd", "bwd", "fwdbwd"}, "cuda-kernel": attention.CUDAKernels(),
+		"variant": {"v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "all"}, "kv-dtype": {"same", "int8", "fp8", "q8_0", "q4_0"},
+		"device": {"auto", "cpu"},
+	}
+}
+
+// complete registers the values of the flags of a command, also in lists with commas.
+func complete(c *cobra.Command) {
+	for flag, values := range completions() {
+		if c.Flags().Lookup(flag) == nil {
+			continue
+		}
+		_ = c.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+			return completeList(values, typed), cobra.ShellCompDirectiveNoFileComp
+		})
+	}
+	if usage := c.Flags().Lookup("output"); usage != nil {
+		var formats []string
+		for _, f := range bench.Formats {
+			if slices.Contains(strings.FieldsFunc(usage.Usage, func(r rune) bool { return r == ' ' || r == ',' }), string(f)) {
+				formats = append(formats, string(f))
+			}
+		}
+		_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+	}
+}
+
+// completeList completes the last item of a list with commas. Items that it has are not
+// offered again.
+func completeList(values []string, typed string) (out []string) {
+	items := strings.Split(typed, ",")
+	before := strings.Join(items[:len(items)-1], ",")
+	if before != "" {
+		before += ","
+	}
+	for _, v := range values {
+		if strings.HasPrefix(v, items[len(items)-1]) && !slices.Contains(items[:len(items)-1], v) {
+			out = append(out, before+v)
+		}
+	}
+	return out
+}

@@ -1,0 +1,63 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// sqlText are the columns of text. The others are numbers.
+var sqlText = []string{"device", "driver", "version", "tier", "tile", "causal", "dtype", "status", "reason", "variant", "ablation", "timer",
+	"samples_ms", "line", "baseline", "options", "pass", "unsteady"}
+
+// sqlPrinter prints statements that SQLite, PostgreSQL and MySQL in ANSI mode take: one
+// that creates the table vkattn_bench, if there is none, and one for each row. The
+// columns are those of CSV, without the ratios to peers and baselines, and the start of
+// the run.
+type sqlPrinter struct {
+	w      io.Writer
+	info   *RunInfo
+	header bool
+}
+
+func (p *sqlPrinter) begin() error {
+	if p.header {
+		return nil
+	}
+	p.header = true
+	columns := []string{`"started" TEXT`}
+	for _, c := range csvColumns {
+		kind := "DOUBLE PRECISION"
+		switch {
+		case slices.Contains(sqlText, c):
+			kind = "TEXT"
+		case c == "peer":
+			kind = "BOOLEAN"
+		}
+		columns = append(columns, fmt.Sprintf(`"%s" %s`, c, kind))
+	}
+	_, err := fmt.Fprintf(p.w, "CREATE TABLE IF NOT EXISTS vkattn_bench (\n  %s\n);\n", strings.Join(columns, ",\n  "))
+	return err
+}
+
+func (p *sqlPrinter) Row(r *Row) error {
+	if err := p.begin(); err != nil {
+		return err
+	}
+	quote := func(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+	values := []string{quote(p.info.Started.Format("2006-01-02T15:04:05Z07:00"))}
+	for i, v := range csvRecord(r, p.info) {
+		switch {
+		case v == "", v == "NaN", strings.HasSuffix(v, "Inf"):
+			v = "NULL"
+		case slices.Contains(sqlText, csvColumns[i]):
+			v = quote(v)
+		}
+		values = append(values, v)
+	}
+	_, err := fmt.Fprintf(p.w, "INSERT INTO vkattn_bench VALUES (%s);\n", strings.Join(values, ", "))
+	return err
+}
+
+func (p *sqlPrinter) Close(*RunInfo) error { return p.begin() }

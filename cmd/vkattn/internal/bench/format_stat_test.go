@@ -1,0 +1,107 @@
+package bench
+
+import (
+	"bytes"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/perf/benchfmt"
+	"golang.org/x/perf/benchproc"
+
+	"vkattn/attention"
+)
+
+// printed are rows in a format.
+func printed(t *testing.T, f Format, rows []*Row) string {
+	t.Helper()
+	var out bytes.Buffer
+	info := &RunInfo{Program: "vkattn", Version: "test", CPU: "some CPU: 2 threads", Device: Device{Driver: "Example driver 1.2"}}
+	p := NewPrinter(f, &out, info)
+	for _, r := range rows {
+		require.NoError(t, p.Row(r))
+	}
+	require.NoError(t, p.Close(info))
+	return out.String()
+}
+
+// benchstat reads every run of every row, and groups by the fields of the names.
+func TestBenchstatReadsGobench(t *testing.T) {
+	rows := append(append(exampleRows(), seedRows()...), decodeRows()...)
+	want, samples := map[string]bool{}, 0
+	for _, r := range rows {
+		if r.Status == OK {
+			want[r.Key().String()] = true
+			samples += len(r.Samples)
+		}
+	}
+	var parser, other benchproc.ProjectionParser // a key of one projection is left out of the names of the same parser
+	keys, err := parser.Parse(".fullname", nil)
+	require.NoError(t, err)
+	dtype, err := other.Parse("/dtype", nil)
+	require.NoError(t, err)
+	reader := benchfmt.NewReader(strings.NewReader(printed(t, "gobench", rows)), "rows.gobench")
+	got, read := map[string]bool{}, 0
+	for reader.Scan() {
+		switch res := reader.Result().(type) {
+		case *benchfmt.SyntaxError:
+			t.Fatal(res)
+		case *benchfmt.Result:
+			name := keys.Project(res).StringValues()
+			got[strings.TrimPrefix(name, "Attention")] = true
+			require.Equal(t, "f16", dtype.Project(res).StringValues())
+			require.Equal(t, "Example GPU", res.GetConfig("device"))
+			ns, ok := res.Value("sec/op")
+			require.True(t, ok)
+			require.Positive(t, ns)
+			read++
+		}
+	}
+	require.NoError(t, reader.Err())
+	require.Equal(t, want, got)
+	require.Equal(t, samples, read)
+}
+
+// Names of rows that differ in anything that is computed differ.
+func TestKeysOfRowsDiffer(t *testing.T) {
+	seen := map[string]string{}
+	for _, s := range Suites {
+		dtypes := s.DTypes
+		if len(dtypes) == 0 {
+			dtypes = []attention.DType{attention.F16}
+		}
+		list, err := s.Problems(dtypes)
+		require.NoError(t, err)
+		list, err = AtPasses(list, s.Passes)
+		require.NoError(t, err)
+		for _, p := range list {
+			key := p.row("d").Key().String()
+			p.Line, p.Layers = "", 0
+			text := p.String()
+			if was, ok := seen[key]; ok {
+				require.Equal(t, was, text, key)
+			}
+			seen[key] = text
+		}
+	}
+}
+
+func TestSQLiteReadsSQL(t *testing.T) {
+	script := printed(t, "sql", append(exampleRows(), &Row{Status: Fail, Reason: "it's wrong; DROP TABLE vkattn_bench"}))
+	require.Equal(t, 4, strings.Count(script, "INSERT INTO"))
+	require.Contains(t, script, "'it''s wrong; DROP TABLE vkattn_bench'")
+	python, err := exec.LookPath("python3")
+	if err != nil || exec.Command(python, "-c", "import sqlite3").Run() != nil {
+		t.Skip("no python3 with sqlite3")
+	}
+	c := exec.Command(python, "-c", `import sqlite3, sys
+db = sqlite3.connect(":memory:")
+script = sys.stdin.read()
+db.executescript(script + script)
+print(db.execute("SELECT count(*), sum(ms_median), typeof(max(tflops)), sum(peer) FROM vkattn_bench").fetchone())`)
+	c.Stdin = strings.NewReader(script)
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Equal(t, "(8, 4.0, 'real', 0)\n", string(out))
+}

@@ -1,0 +1,109 @@
+package bench
+
+import (
+	"slices"
+	"strings"
+
+	"vkattn/attention"
+)
+
+// Lines of the suites seed0 to seed4 that stand in tables of their own.
+const (
+	lineLadder = "ladder"
+	lineSpeed  = "speed"
+	lineAlone  = "attention"
+	lineFlash  = "flash attention"
+)
+
+// named are the problems of sweeps with a line.
+func named(line string, sweeps ...Sweep) (out []Problem) {
+	for _, s := range sweeps {
+		if len(s.DType) == 0 {
+			s.DType = []attention.DType{attention.F16}
+		}
+		list, err := s.Problems()
+		if err != nil {
+			panic(err) // a table of this file has too many problems
+		}
+		for _, p := range list {
+			p.Line = line
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// seed0 has a problem that each step of the kernel's development runs, and those of the
+// forward suite.
+func seed0() []Problem {
+	ladder := named(lineLadder, Sweep{Batch: []int{8}, Heads: []int{8}, SeqLen: []int{1024}, HeadDim: []int{128}, Causal: fullAndTopLeft})
+	for i := range ladder {
+		ladder[i].Ladder = true
+	}
+	return append(ladder, named(lineSpeed, Sweep{Batch: []int{16}, Heads: []int{8}, SeqLen: []int{1024, 2048, 4096, 8192, 16384}, HeadDim: []int{128, 64}, Causal: fullAndTopLeft})...)
+}
+
+func seed2() []Problem {
+	list := models()
+	for i := range list {
+		list[i].Config.DType = attention.BF16
+	}
+	list = append(list, named(lineAlone, Sweep{Batch: []int{8}, Heads: []int{1}, SeqLen: []int{256, 1024, 4096, 8192, 16384}, HeadDim: []int{16, 32, 64, 128}, Causal: full,
+		DType: []attention.DType{attention.F32}})...)
+	return append(list, named(lineFlash, Sweep{Batch: []int{1}, Heads: []int{1}, SeqLen: []int{128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768}, HeadDim: []int{16, 32, 64},
+		Causal: topLeft, DType: []attention.DType{attention.BF16, attention.F32}})...)
+}
+
+func seed3() (list []Problem) {
+	for _, s := range [][3]int{{16, 1024, 1024}, {4, 1024, 4096}, {1, 4096, 4096}} {
+		list = append(list, named("", Sweep{Batch: []int{s[0]}, Heads: []int{32}, HeadsKV: []int{32, 8}, SeqLen: []int{s[1]}, SeqLenK: []int{s[2]}, HeadDim: []int{128}, Causal: fullAndBottomRight})...)
+	}
+	return list
+}
+
+func seed4() []Problem {
+	list := named("default", Sweep{Batch: []int{2}, Heads: []int{8}, SeqLen: []int{1024}, HeadDim: []int{64}, Causal: full})
+	for _, p := range Presets {
+		if slices.Contains([]string{"gpt2-small", "gpt3", "bert-base", "bert-large", "short", "long", "xlong"}, p.Name) {
+			list = append(list, p.Problems...)
+		}
+	}
+	return list
+}
+
+// Sizes of Shrink: a problem takes two cores some milliseconds.
+const (
+	smallHeads   = 8
+	smallLengths = 16
+)
+
+// Shrink cuts the problems of a list down for a CPU: one sequence, or those of a batch of
+// different lengths, a 16th of the rows and keys, and at most 8 heads with the same number
+// of heads for each KV head.
+func Shrink(list []Problem) (out []Problem) {
+	cut := func(n int) int {
+		if n == 0 {
+			return 0
+		}
+		return max(1, n/smallLengths)
+	}
+	for _, p := range list {
+		s := &p.Shape
+		group := s.Group()
+		s.B, s.Hq, s.Sq, s.Sk = 1, min(s.Hq, max(smallHeads, group)), cut(s.Sq), cut(s.Sk)
+		s.Hkv = max(1, s.Hq/group)
+		if p.Lengths != "" {
+			var lengths []string
+			rows, keys := p.Lengths.lists()
+			for i := range rows {
+				lengths = append(lengths, sequence(cut(rows[i]), cut(keys[i])))
+			}
+			p.Lengths = Lengths(strings.Join(lengths, ","))
+			p.Lengths.bound(s)
+		}
+		if !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}

@@ -1,0 +1,105 @@
+package bench
+
+import (
+	"context"
+	"time"
+)
+
+// Timing says how often and for how long a row is timed. The zero value has the defaults.
+type Timing struct {
+	// Repeats is the number of timed runs of a row; 0: DefaultRepeats, or fewer if they
+	// are slow. With MinTime and MaxNoise it is the least number.
+	Repeats int `json:"repetitions,omitzero"`
+	// MinTime is the least total time of the runs of a row.
+	MinTime time.Duration `json:"min_time_ns,omitzero"`
+	// MaxNoise is the Summary.Noise that ends a row. A row that does not reach it ends
+	// after noiseTime of runs. 0: a row ends after Repeats runs.
+	MaxNoise float64 `json:"max_noise,omitzero"`
+	// Warmup is the time of runs that are not recorded, before those that are; 0:
+	// DefaultWarmup, negative: none.
+	Warmup time.Duration `json:"warmup_ns,omitzero"`
+	// Timeout bounds the time of a row from its warm-up on. A row that reaches it keeps
+	// the runs that it has, at least one. 0: no bound.
+	Timeout time.Duration `json:"timeout_ns,omitzero"`
+	// Delay is a pause before each problem, for a device that gets hot.
+	Delay time.Duration `json:"delay_ns,omitzero"`
+	// WarmCache gives all runs the same input set, so that caches may hold it.
+	WarmCache bool `json:"warm_cache,omitzero"`
+	// Once runs each row twice: the run that is verified and one that is timed, without
+	// warm-up.
+	Once bool `json:"run_once,omitzero"`
+}
+
+// repeats is the number of runs of a row.
+func (t *Timing) repeats() int {
+	switch {
+	case t.Once:
+		return 1
+	case t.Repeats > 0:
+		return t.Repeats
+	}
+	return DefaultRepeats
+}
+
+// warmup is the time of the warm-up of a row.
+func (t *Timing) warmup() time.Duration {
+	switch {
+	case t.Once, t.Warmup < 0:
+		return 0
+	case t.Warmup > 0:
+		return t.Warmup
+	}
+	return DefaultWarmup
+}
+
+// enough reports whether a row needs no further runs.
+func (t *Timing) enough(c *candidate) bool {
+	switch {
+	case t.Timeout > 0 && c.spent >= t.Timeout, len(c.times) >= MaxRepeats:
+		return true
+	case t.Once:
+		return len(c.times) > 0
+	case c.total < t.MinTime:
+		return false
+	}
+	slow := t.Repeats == 0 && len(c.times) >= slowRepeats && c.total >= slowTime
+	if !slow && len(c.times) < t.repeats() {
+		return false
+	}
+	return t.MaxNoise == 0 || c.total >= noiseTime || Summarize(milliseconds(c.times)).Noise() <= t.MaxNoise
+}
+
+// milliseconds are the samples of a row.
+func milliseconds(times []time.Duration) []float64 {
+	out := make([]float64, len(times))
+	for i, t := range times {
+		out[i] = float64(t.Nanoseconds()) / 1e6
+	}
+	return out
+}
+
+// clock is the time of the injected clock, or of the machine's.
+func (b *Bench) clock() time.Time {
+	if b.now != nil {
+		return b.now()
+	}
+	return time.Now()
+}
+
+// pause waits for the Delay. It returns the error of ctx if that ends first.
+func (b *Bench) pause(ctx context.Context) error {
+	switch {
+	case b.Delay <= 0:
+		return nil
+	case b.sleep != nil:
+		return b.sleep(ctx, b.Delay)
+	}
+	t := time.NewTimer(b.Delay)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

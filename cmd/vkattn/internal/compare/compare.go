@@ -1,0 +1,195 @@
+// Package compare tells which rows of one benchmark are faster or slower than the same
+// rows of another.
+//
+// Rows match if their keys are equal (bench.Key). The statistics are those of benchstat:
+// medians, binomial intervals of medians and the Mann-Whitney U test, from
+// golang.org/x/perf/benchmath.
+package compare
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"golang.org/x/perf/benchmath"
+
+	"vkattn/cmd/vkattn/internal/bench"
+)
+
+// Verdict says how the time of a row changed.
+type Verdict string
+
+// The verdicts.
+const (
+	Faster    Verdict = "faster"    // the medians differ by at least the threshold, and not by chance
+	Slower    Verdict = "slower"    // the same
+	Same      Verdict = "same"      // the whole interval of the ratio is within the threshold
+	Ambiguous Verdict = "ambiguous" // the runs are too few or too noisy to tell
+	Broken    Verdict = "broken"    // the row had a speed and has none
+)
+
+const (
+	// Threshold is the least change that counts. Two runs of one binary differ by up to
+	// a percent, by clocks, temperature and the place of buffers in memory.
+	Threshold = 0.02
+	// alpha is the p-value from which on a difference may be chance.
+	alpha = 0.05
+	// each is the confidence of the interval of either median. Both hold at once in at
+	// least 95 % of all comparisons, whatever the distributions, and then so does the
+	// interval of the ratio.
+	each = 0.975
+)
+
+// Options of a comparison.
+type Options struct {
+	Threshold float64 // the least change that counts; 0: Threshold
+	FailOver  float64 // the least slowdown that is a regression; 0: every row that is Slower
+	Subset    bool    // rows that only the old run has are not reported
+}
+
+// Pair is a row of both runs.
+type Pair struct {
+	Row     string        `json:"row"` // the key of the row
+	Old     bench.Summary `json:"old_ms"`
+	New     bench.Summary `json:"new_ms,omitzero"`
+	Runs    [2]int        `json:"runs"`           // samples, old and new
+	Ratio   float64       `json:"ratio,omitzero"` // new median over old: above 1 the row is slower
+	Low     float64       `json:"low,omitzero"`   // the 95 % interval of the ratio; 0 if the runs are too few
+	High    float64       `json:"high,omitzero"`  //
+	P       float64       `json:"p"`              // that the Mann-Whitney U test computes
+	Verdict Verdict       `json:"verdict"`        //
+	Note    string        `json:"note,omitempty"` // why a row is broken, or its time may be off
+	Regress bool          `json:"regression,omitzero"`
+}
+
+// Report is the comparison of two runs.
+type Report struct {
+	Pairs   []Pair   `json:"rows"`
+	OnlyOld []string `json:"only_old,omitempty"` // keys of rows that the other run lacks
+	OnlyNew []string `json:"only_new,omitempty"`
+	GeoMean float64  `json:"geomean,omitzero"` // of the ratios
+	Notes   []string `json:"notes,omitempty"`
+}
+
+// sample are the runs of all rows with one key.
+type sample struct {
+	key    string
+	device string
+	ms     []float64
+	note   string
+	timed  bool
+}
+
+// samples collects the rows of a run by key. Rows with the same key, of files that were
+// concatenated, are one sample.
+func samples(rows []*bench.Row) (list []*sample, at map[string]*sample) {
+	at = map[string]*sample{}
+	for _, r := range rows {
+		key := r.Key().String()
+		s := at[key]
+		if s == nil {
+			s = &sample{key: key, device: r.Device}
+			at[key] = s
+			list = append(list, s)
+		}
+		if r.Status == bench.OK || r.Status == bench.Ablated {
+			s.ms, s.timed = append(s.ms, r.Samples...), len(r.Samples) > 0
+		}
+		if n := r.Note(); n != "" {
+			s.note = n
+		}
+	}
+	return list, at
+}
+
+// Runs compares the rows of two runs.
+func Runs(old, current []*bench.Row, o Options) *Report {
+	if o.Threshold == 0 {
+		o.Threshold = Threshold
+	}
+	before, _ := samples(old)
+	after, at := samples(current)
+	r := &Report{Pairs: []Pair{}}
+	logs, ratios := 0.0, 0
+	matched := map[string]bool{}
+	for _, a := range before {
+		b := at[a.key]
+		switch {
+		case !a.timed && (b == nil || !b.timed): // no speed in either
+			matched[a.key] = true
+			continue
+		case !a.timed: // only the new run has a speed
+			continue
+		case b == nil:
+			if !o.Subset {
+				r.OnlyOld = append(r.OnlyOld, a.key)
+			}
+			continue
+		}
+		matched[a.key] = true
+		p := pair(a, b, o)
+		if p.Ratio > 0 {
+			logs += math.Log(p.Ratio)
+			ratios++
+		}
+		if note := fmt.Sprintf("devices differ: %s and %s", a.device, b.device); a.device != b.device && !slices.Contains(r.Notes, note) {
+			r.Notes = append(r.Notes, note)
+		}
+		r.Pairs = append(r.Pairs, p)
+	}
+	for _, b := range after {
+		if b.timed && !matched[b.key] {
+			r.OnlyNew = append(r.OnlyNew, b.key)
+		}
+	}
+	if ratios > 0 {
+		r.GeoMean = math.Exp(logs / float64(ratios))
+	}
+	return r
+}
+
+func pair(a, b *sample, o Options) Pair {
+	p := Pair{Row: a.key, Old: bench.Summarize(a.ms), New: bench.Summarize(b.ms), Runs: [2]int{len(a.ms), len(b.ms)}, Note: b.note}
+	if !b.timed || p.Old.Median <= 0 || p.New.Median <= 0 {
+		p.Verdict, p.P, p.Regress = Broken, 1, true
+		return p
+	}
+	before, after := benchmath.NewSample(slices.Clone(a.ms), &benchmath.DefaultThresholds), benchmath.NewSample(slices.Clone(b.ms), &benchmath.DefaultThresholds)
+	p.P = benchmath.AssumeNothing.Compare(before, after).P
+	p.Ratio = p.New.Median / p.Old.Median
+	x, y := benchmath.AssumeNothing.Summary(before, each), benchmath.AssumeNothing.Summary(after, each)
+	if low, high := y.Lo/x.Hi, y.Hi/x.Lo; low > 0 && !math.IsInf(high, 0) {
+		p.Low, p.High = low, high
+	}
+	p.Verdict = p.verdict(o.Threshold)
+	p.Regress = p.Verdict == Slower && p.Ratio > 1+o.FailOver
+	return p
+}
+
+func (p *Pair) verdict(threshold float64) Verdict {
+	least, most := 1/(1+threshold), 1+threshold
+	switch {
+	case p.High == 0:
+		return Ambiguous
+	case p.Low >= least && p.High <= most:
+		return Same
+	case p.P < alpha && p.Low > 1 && p.Ratio >= most:
+		return Slower
+	case p.P < alpha && p.High < 1 && p.Ratio <= least:
+		return Faster
+	}
+	return Ambiguous
+}
+
+// Regressions is the number of rows that fail the comparison.
+func (r *Report) Regressions() (n int) {
+	for _, p := range r.Pairs {
+		if p.Regress {
+			n++
+		}
+	}
+	return n
+}
+
+// Unmatched is the number of rows that one of the runs lacks.
+func (r *Report) Unmatched() int { return len(r.OnlyOld) + len(r.OnlyNew) }
