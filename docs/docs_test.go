@@ -97,6 +97,41 @@ func TestPaths(t *testing.T) {
 	}
 }
 
+// Every row of the map of design.md names files. Kernel files open with a comment, and none
+// is missing from the map.
+func TestMap(t *testing.T) {
+	text := read(t, "docs/design.md")
+	_, text, _ = strings.Cut(text, `<a id="map"></a>`)
+	text, _, _ = strings.Cut(text, "## The path of a call")
+	named := map[string]bool{}
+	for _, row := range strings.Split(text, "\n") {
+		if !strings.HasPrefix(row, "| ") || strings.HasPrefix(row, "| **") || strings.HasPrefix(row, "| concept ") {
+			continue
+		}
+		files := path.FindAllStringSubmatch(row, -1)
+		if len(files) == 0 {
+			t.Errorf("the map names no file: %s", row)
+		}
+		for _, m := range files {
+			named[m[1]] = true
+		}
+	}
+	require.NotEmpty(t, named)
+	for _, pattern := range []string{"*.glsl", "*.comp"} {
+		sources, err := filepath.Glob(filepath.Join(root, "shaders", pattern))
+		require.NoError(t, err)
+		for _, source := range sources {
+			file := "shaders/" + filepath.Base(source)
+			if !named[file] {
+				t.Errorf("the map lacks %s", file)
+			}
+			if code := strings.TrimPrefix(read(t, file), "#version 460\n"); !strings.HasPrefix(code, "// ") {
+				t.Errorf("%s does not open with a comment", file)
+			}
+		}
+	}
+}
+
 // Comments that refer to a section of a log name one that exists.
 func TestSectionsOfTheLogs(t *testing.T) {
 	require.NoError(t, filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {

@@ -2,6 +2,7 @@ package tests
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"testing"
 
@@ -165,6 +166,8 @@ func everyNumber(kv attention.KVType, d int, scale float32) (row []byte, want []
 			n := (i + i/32) % 16
 			row[i/32*18+2+i%16] |= byte(n) << (i % 32 / 16 * 4)
 			want[i] = scale * float32(n-8)
+		default:
+			panic(fmt.Sprintf("%v has no numbers here", kv)) // zeros would pass
 		}
 	}
 	return row, want

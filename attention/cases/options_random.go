@@ -74,7 +74,7 @@ func RandomOptions(n int) Case {
 	}
 	c.ALiBi, c.Sinks = chance(3), chance(3)
 	if chance(3) {
-		c.KV = attention.KVTypes()[1+r.IntN(4)]
+		c.KV = attention.KVTypes()[1+r.IntN(len(attention.KVTypes())-1)]
 		if c.KV.Scaled() && chance(2) {
 			c.KVBlock = []int{2, 16, 100}[r.IntN(3)]
 		}

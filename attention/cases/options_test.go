@@ -162,3 +162,19 @@ func TestShareOptions(t *testing.T) {
 		}
 	}
 }
+
+// Tables of every size have every storage type of K and V. The smallest has float8 for int8:
+// kernels read both alike.
+func TestTablesHaveEveryKVType(t *testing.T) {
+	for name, table := range map[string][]Case{"compact": CompactOptions(), "brief": BriefOptions(), "wide": WideOptions(), "all": AllOptions()} {
+		has := map[attention.KVType]bool{}
+		for _, c := range table {
+			has[c.KV] = true
+		}
+		for _, kv := range attention.KVTypes() {
+			if !has[kv] && (name != "compact" || kv != attention.KVInt8) {
+				t.Errorf("no %s case has K and V of type %v", name, kv)
+			}
+		}
+	}
+}

@@ -4,7 +4,7 @@ package problem
 // its outputs, and the outputs for the gradients of its inputs. All lie on the same side,
 // device or host. Sequences are packed or padded as in the forward call (see [Varlen]).
 // Q, K, V, O and DO may overlap each other. DQ, DK, DV, DBias and DSinks must not overlap
-// anything.
+// anything; they may be interleaved, for example DQ, DK and DV in one [B, S, 3, H, D].
 type BackwardArgs struct {
 	Args // of the forward call, with O and LSE as it has written them
 

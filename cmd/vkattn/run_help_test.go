@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"vkattn/attention"
 	"vkattn/attention/half"
 )
 
@@ -205,6 +206,16 @@ func kvLayouts() []kvLayoutCase {
 			h.ints("block-table", []int{2, 3}, 2, -9, 1<<30, 0, 3, 77) // of which sequence 0 has one, and 1 two
 			h.ints("seqused-k", []int{2}, 3, 5)
 		}, place: [2][]int{{6, 7, 8}, {0, 1, 2, 9, 10}}, rows: 12, groupOf: func(r int) int { return r/3*2 + r%3/2 }, groups: 8, scales: []int{4, 1, 2}, biasQ: 2, biasSk: 5},
+	}
+}
+
+// The help of commands with --kv-dtype names every type.
+func TestHelpNamesEveryKVType(t *testing.T) {
+	for _, command := range []string{"run", "bench"} {
+		_, stdout, stderr := call(command, "--help")
+		for _, kv := range attention.KVTypes() {
+			require.Regexp(t, `storage types? of K and V:[^\n]*\b`+kv.String()+`\b`, stdout+stderr, command)
+		}
 	}
 }
 

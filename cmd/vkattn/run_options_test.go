@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -168,6 +169,8 @@ func (f *withOptions) quantised(kv attention.KVType, block int) {
 				quant.EncodeQ8_0(dst, src)
 			case attention.KVQ4_0:
 				quant.EncodeQ4_0(dst, src)
+			default:
+				panic(fmt.Sprintf("%v is not encoded here", kv)) // zeros would pass
 			}
 		}
 		dtype := npy.UInt8
