@@ -22,6 +22,10 @@ type fakeCUDA struct {
 	err      error               // of Choose
 	load     error               // of Load
 	out      map[*vk.Buffer]bool // of reach
+
+	backwardChoice CUDABackwardChoice
+	backwardErr    error // of ChooseBackward
+	backwardCalls  []CUDABackwardCall
 }
 
 func (f *fakeCUDA) Check(_ *vk.DeviceInfo, t DType) error {
@@ -36,6 +40,21 @@ func (f *fakeCUDA) Choose(_ *vk.Device, p CUDAProblem) (CUDAChoice, error) {
 	c := f.choice
 	c.Kernel = f
 	return c, f.err
+}
+
+func (f *fakeCUDA) ChooseBackward(_ *vk.Device, p CUDABackwardProblem) (CUDABackwardChoice, error) {
+	c := f.backwardChoice
+	c.Launcher = fakeBackward{f}
+	return c, f.backwardErr
+}
+
+type fakeBackward struct{ f *fakeCUDA }
+
+func (b fakeBackward) Load() error { return b.f.load }
+
+func (b fakeBackward) Launch(_ *vk.Stream, c *CUDABackwardCall) error {
+	b.f.backwardCalls = append(b.f.backwardCalls, *c)
+	return nil
 }
 
 func (f *fakeCUDA) Reach(b *vk.Buffer) error {
@@ -56,7 +75,8 @@ func (f *fakeCUDA) Launch(s *vk.Stream, c *CUDACall) error {
 
 func withFakeCUDA(t testing.TB) *fakeCUDA {
 	f := &fakeCUDA{choice: CUDAChoice{Name: "attn_fast", Family: "fa3", Rows: 128, Cols: 64, Workgroups: 77, SharedBytes: 1000,
-		Rejected: []string{"faster: not today"}}, out: map[*vk.Buffer]bool{}}
+		Rejected: []string{"faster: not today"}}, out: map[*vk.Buffer]bool{},
+		backwardErr: plan.NoCUDA("fa3: no backward kernels")}
 	before := plan.RegisteredCUDA()
 	plan.RegisterCUDA(f)
 	t.Cleanup(func() { plan.RegisterCUDA(before) })

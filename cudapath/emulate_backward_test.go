@@ -1,0 +1,146 @@
+package cudapath
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/cases"
+)
+
+// emulateBackward computes the gradients of a call in host memory by the CUDA kernels.
+func emulateBackward(e *emulator, cfg attention.Config, a attention.BackwardArgs, reversed bool) error {
+	size, dtype := cfg.DType.Size(), cfg.DType.String()
+	rows, keys := a.Sq, a.Sk
+	p := backwardParams{hq: int32(a.Hq), hkv: int32(a.KVHeads()), sq: int32(a.Sq), sk: int32(a.Sk), d: int32(cfg.HeadDim), dv: int32(cfg.ValueDim()),
+		left: math.MaxInt32, right: math.MaxInt32, scale: cfg.ScaleValue(), softcap: cfg.Softcap}
+	n := a.Hq * a.B * a.Sq
+	if v := a.Varlen; v != nil {
+		p.cuQ, p.cuK = hostAddress(v.CuQ.Host, v.CuQ.Offset, 4), hostAddress(v.CuK.Host, v.CuK.Offset, 4)
+		p.usedQ, p.usedK = hostAddress(v.UsedQ.Host, v.UsedQ.Offset, 4), hostAddress(v.UsedK.Host, v.UsedK.Offset, 4)
+		p.totalQ, p.totalK = int32(v.TotalQ), int32(v.TotalK)
+		if v.CuQ.Given() {
+			rows, n = v.TotalQ, a.Hq*v.TotalQ
+		}
+		if v.CuK.Given() {
+			keys = v.TotalK
+		}
+	}
+	for _, x := range []struct {
+		to              *tensorParams
+		x               attention.Tensor
+		heads, seq, dim int
+	}{
+		{&p.q, a.Q, a.Hq, rows, cfg.HeadDim}, {&p.k, a.K, a.KVHeads(), keys, cfg.HeadDim}, {&p.v, a.V, a.KVHeads(), keys, cfg.ValueDim()},
+		{&p.o, a.O, a.Hq, rows, cfg.ValueDim()}, {&p.dO, a.DO, a.Hq, rows, cfg.ValueDim()}, {&p.dQ, a.DQ, a.Hq, rows, cfg.HeadDim},
+		{&p.dK, a.DK, a.KVHeads(), keys, cfg.HeadDim}, {&p.dV, a.DV, a.KVHeads(), keys, cfg.ValueDim()},
+	} {
+		*x.to = hostTensor(x.x, size, x.heads, x.seq, x.dim)
+	}
+	p.lse, p.dLSE = hostAddress(a.LSE.Host, a.LSE.Offset, 4), hostAddress(a.DLSE.Host, a.DLSE.Offset, 4)
+	stats := make([]byte, max(n, 1)*statBytes)
+	for i := range stats {
+		stats[i] = 0xff
+	}
+	p.stats = hostAddress(stats, 0, 1)
+	if cfg.Causal != attention.CausalNone {
+		p.right = 0
+	}
+	if cfg.Causal == attention.BottomRight || cfg.Causal == attention.CausalNone && cfg.Align == attention.BottomRight {
+		p.bottomRight = 1
+	}
+	if w := cfg.Window; w.Given() {
+		if w.Left() >= 0 {
+			p.left = int32(w.Left())
+		}
+		if w.Right() >= 0 {
+			p.right = min(p.right, int32(w.Right()))
+		}
+	}
+	if a.Accumulate {
+		p.accumulate = 1
+	}
+	tiles := func(n int) uint32 { return uint32((n + 63) / 64) }
+	for _, k := range []struct {
+		step   string
+		wanted bool
+		grid   [3]uint32
+	}{
+		{"stats", true, [3]uint32{tiles(a.Sq), uint32(a.Hq), uint32(a.B)}},
+		{"dq", a.DQ.Given(), [3]uint32{tiles(a.Sq), uint32(a.Hq), uint32(a.B)}},
+		{"dkdv", a.DK.Given() || a.DV.Given(), [3]uint32{tiles(a.Sk), uint32(a.KVHeads()), uint32(a.B)}},
+	} {
+		if k.wanted {
+			if err := e.launch("attn_ref_"+dtype+"_backward_"+k.step, &p, k.grid, 256, reversed); err != nil {
+				return err
+			}
+		}
+	}
+	runtime.KeepAlive(stats)
+	runtime.KeepAlive(a)
+	return nil
+}
+
+// computesBackward reports whether the kernels take a case.
+func computesBackward(c *cases.Case) bool {
+	return c.HasGradients() && c.SparseRatio == 0 && c.BlockQ == 0 && !c.Bias.On && !c.Mask.On && !c.ALiBi && !c.Sinks
+}
+
+// The kernels' code, run by the CPU, gives the gradients of the tables of cases by the rules
+// of every other tier: judged against float64, writing nothing but the outputs, and with the
+// same bits if everything is spoiled that must not matter. The second run has the opposite
+// order of threads and CTAs, which changes the bits of a kernel that lacks a barrier.
+func TestBackwardKernelsOnTheCPU(t *testing.T) {
+	for which, dtype := range attention.DTypes() {
+		t.Run(dtype.String(), func(t *testing.T) {
+			e := newEmulator(t, dtype.String())
+			n := 0
+			for _, c := range append(cases.Brief(which), cases.DealOptions(cases.BriefOptions(), 3)[which]...) {
+				if !computesBackward(&c) || c.Flops() > 1<<25 {
+					continue
+				}
+				n++
+				t.Run(c.String(), func(t *testing.T) {
+					b, err := cases.NewBackward(c, dtype)
+					require.NoError(t, err)
+					cfg := c.Config(cases.On(attention.TierCPU, dtype))
+					require.NoError(t, conformEmulated(e, b, cfg))
+				})
+			}
+			t.Logf("%d cases", n)
+		})
+	}
+}
+
+func conformEmulated(e *emulator, b *cases.Backward, cfg attention.Config) error {
+	var afters [2][][]byte
+	for i, before := range [2][][]byte{b.Image, b.BackwardSpoiled()} {
+		for _, image := range before {
+			afters[i] = append(afters[i], append([]byte(nil), image...))
+		}
+		a := b.BackwardHostArgs(afters[i])
+		forward := cfg
+		forward.Access = attention.AccessAuto
+		op, err := attention.New(nil, forward)
+		if err != nil {
+			return err
+		}
+		if err := op.Forward(nil, a.Args); err != nil {
+			return err
+		}
+		if err := emulateBackward(e, cfg, a, i == 1); err != nil {
+			return err
+		}
+		if err := b.BackwardTrespass(before, afters[i]); err != nil {
+			return fmt.Errorf("run %d: %w", i+1, err)
+		}
+	}
+	if err := b.BackwardJudge(afters[0]); err != nil {
+		return err
+	}
+	return b.BackwardSame(afters[0], afters[1])
+}
