@@ -56,8 +56,11 @@ func (backend) ChooseBackward(dev *vk.Device, p attention.CUDABackwardProblem) (
 			return choice, err
 		}
 		b.kernels = append(b.kernels, c.kernelOf(k))
-		choice.Kernels = append(choice.Kernels, attention.PlanKernel{Outputs: k.Outputs, Kernel: k.Entry,
-			Tile: fmt.Sprintf("%dx%d", k.Rows, k.Cols), SharedBytes: uint64(k.Shared), Workgroups: g[0] * g[1] * g[2]})
+		one := attention.PlanKernel{Outputs: k.Outputs, Kernel: k.Entry, SharedBytes: uint64(k.Shared), Workgroups: g[0] * g[1] * g[2]}
+		if k.Outputs != "stats" {
+			one.Tile = fmt.Sprintf("%dx%d", k.Rows, k.Cols)
+		}
+		choice.Kernels = append(choice.Kernels, one)
 		choice.Validation = choice.Validation || k.Family == "ref"
 	}
 	choice.Launcher, choice.ScratchBytes = b, statsBytes(&p.Shape, p.TotalQ)

@@ -120,7 +120,7 @@ func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest) (chos
 		case !errors.Is(err, problem.ErrUnsupported):
 			return plan, err
 		case cfg.Tier == problem.TierCUDA:
-			return plan, fmt.Errorf("gradients of %v %v: %w", *cfg, r.Shape, err)
+			return plan, fmt.Errorf("%w: gradients of %v %v: %v", problem.ErrUnsupported, *cfg, r.Shape, err)
 		}
 		plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: problem.TierCUDA, Reason: err.Error()})
 	}
