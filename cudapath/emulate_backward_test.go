@@ -1,10 +1,12 @@
 package cudapath
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"runtime"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -157,4 +159,64 @@ func conformEmulated(e *emulator, b *cases.Backward, cfg attention.Config) error
 		return err
 	}
 	return b.BackwardSame(afters[0], afters[1])
+}
+
+// floatsOf are the float32 elements of a tensor's memory, NaN where it has none.
+func floatsOf(host []byte) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(host))), len(host)/4)
+}
+
+// Gradients are added to what the outputs hold, which keep the rows and keys past the end of
+// a sequence. Each gradient alone has the bits that it has among the others.
+func TestBackwardKernelsAccumulate(t *testing.T) {
+	e := newEmulator(t, "f32")
+	c := cases.Case{Name: "accumulate", D: 20, Dv: 12, Shape: attention.Shape{Hq: 4, Hkv: 2}, Causal: attention.BottomRight,
+		Seqs: []cases.Seq{{ID: 1, Rows: 70, Keys: 90}, {ID: 2, Rows: 9, Keys: 66}}, LooseQ: true, LooseK: true}
+	b, err := cases.NewBackward(c, attention.F32)
+	require.NoError(t, err)
+	cfg := b.Config(cases.On(attention.TierCPU, attention.F32))
+	image := func() attention.BackwardArgs {
+		var images [][]byte
+		for _, x := range b.Image {
+			images = append(images, bytes.Clone(x))
+		}
+		a := b.BackwardHostArgs(images)
+		op, err := attention.New(nil, cfg)
+		require.NoError(t, err)
+		require.NoError(t, op.Forward(nil, a.Args))
+		return a
+	}
+	plain, held, added := image(), image(), image()
+	require.NoError(t, emulateBackward(e, cfg, plain, false))
+	outputs := func(a *attention.BackwardArgs) []*attention.Tensor { return []*attention.Tensor{&a.DQ, &a.DK, &a.DV} }
+	for i, x := range outputs(&held) {
+		for j := range floatsOf(x.Host) {
+			floatsOf(x.Host)[j] = float32(j%17) - 8
+		}
+		copy(outputs(&added)[i].Host, x.Host)
+	}
+	added.Accumulate = true
+	require.NoError(t, emulateBackward(e, cfg, added, false))
+	for i, x := range outputs(&plain) {
+		before, after, changed := floatsOf(outputs(&held)[i].Host), floatsOf(outputs(&added)[i].Host), 0
+		for j, gradient := range floatsOf(x.Host) {
+			if gradient != gradient || gradient == 0 { // outside of the tensor, or past the end
+				require.Equal(t, before[j], after[j], "output %d, element %d", i, j)
+				continue
+			}
+			require.InDelta(t, before[j]+gradient, after[j], 1e-5, "output %d, element %d", i, j)
+			changed++
+		}
+		require.NotZero(t, changed)
+	}
+	for i, x := range outputs(&plain) {
+		alone := image()
+		for j, other := range outputs(&alone) {
+			if i != j {
+				*other = attention.Tensor{}
+			}
+		}
+		require.NoError(t, emulateBackward(e, cfg, alone, true))
+		require.Equal(t, x.Host, outputs(&alone)[i].Host, "output %d alone", i)
+	}
 }

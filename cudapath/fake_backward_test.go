@@ -184,3 +184,25 @@ func TestBackwardRefusals(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorContains(t, op.RecordBackward(s.Commands, a), "use Backward")
 }
+
+// A driver that fails says so, and the next call works.
+func TestBackwardFailures(t *testing.T) {
+	f, c := withFake(t)
+	reachable(t, c)
+	s := newVulkanStream(t, c)
+	op, err := attention.New(c.dev, attention.Config{HeadDim: 8, Tier: attention.TierCUDA, Kernel: "ref"})
+	require.NoError(t, err)
+	a := attention.BackwardArgs{Args: fakeCall(t, c, attention.Shape{B: 1, Hq: 2, Sq: 4, Sk: 4}, 8)}
+	a.LSE.Buffer, a.DO.Buffer, a.DQ.Buffer = newBuffer(t, c, 64), newBuffer(t, c, 256), newBuffer(t, c, 256)
+	f.fail("cuModuleLoadDataEx", 1)
+	require.Error(t, op.Backward(s, a))
+	f.fail("cuMemCreate", 2)
+	require.ErrorIs(t, op.Backward(s, a), vk.ErrOutOfMemory)
+	f.fail("cuLaunchKernel", 1)
+	require.ErrorContains(t, op.Backward(s, a), "attn_ref_f16_backward_stats")
+	f.fail("", 0)
+	require.NoError(t, op.Backward(s, a))
+	require.NoError(t, s.Wait(background(t)))
+	require.NoError(t, s.Close())
+	require.NoError(t, op.Close())
+}

@@ -117,7 +117,7 @@ func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest) (chos
 		switch {
 		case err == nil:
 			return plan, nil
-		case !errors.Is(err, problem.ErrUnsupported):
+		case !errors.Is(err, vk.ErrUnsupported):
 			return plan, err
 		case cfg.Tier == problem.TierCUDA:
 			return plan, fmt.Errorf("%w: gradients of %v %v: %v", problem.ErrUnsupported, *cfg, r.Shape, err)
