@@ -27,6 +27,7 @@ type preparedBackward struct {
 	pipelines    []*vk.Pipeline // of kernels
 	tileRows     uint32         // most query rows of a tile
 	chunks       plan.BackwardChunks
+	cuda         CUDABackward // for TierCUDA, which uses none of the fields above
 }
 
 func (b *backwardOp) close() error {
@@ -113,6 +114,9 @@ func (op *Op) PrepareBackwardFor(a BackwardArgs) error {
 // keys of DK and DV past the sequence's end become 0, or with Accumulate keep their value.
 // Rows of packed tensors that are in no sequence are not written.
 //
+// Tier cuda launches its kernels as Forward does. It needs buffers that CUDA reaches and
+// cannot RecordBackward.
+//
 // K and V with Pages or of a type of their own give an error that matches [ErrUnsupported],
 // and so do head dims above MaxHeadDim.
 func (op *Op) Backward(s *vk.Stream, a BackwardArgs) error {
@@ -132,7 +136,7 @@ func (op *Op) Backward(s *vk.Stream, a BackwardArgs) error {
 	if s.Device() == nil {
 		return errs.Invalid("Backward: a device tier needs a stream")
 	}
-	return op.recordBackward(s.Commands, &a)
+	return op.recordBackward(s.Commands, s, &a)
 }
 
 // RecordBackward records the dispatches of Backward into a command buffer. It inserts
@@ -149,7 +153,7 @@ func (op *Op) RecordBackward(c *vk.Commands, a BackwardArgs) error {
 	if c.Device() == nil {
 		return errs.Invalid("RecordBackward: no command buffer")
 	}
-	return op.recordBackward(c, &a)
+	return op.recordBackward(c, nil, &a)
 }
 
 // typicalBackward returns the request for packed tensors at the start of their own buffers.
@@ -199,6 +203,9 @@ func (op *Op) checkBackward(l *tensors.BackwardTensors, a *BackwardArgs) (plan.B
 	if err := op.checkBackwardSide(l, a); err != nil {
 		return r, err
 	}
+	if plan.MayCUDA(&op.cfg) {
+		r.Bar = plan.CUDABackwardBar(l, a)
+	}
 	if op.cfg.Access == AccessAuto {
 		l.Each(func(_ int, t *tensors.Layout) error {
 			if t.Tensor.Buffer.Address() == 0 {
@@ -241,7 +248,12 @@ func (op *Op) prepareBackward(r *plan.BackwardRequest) (*preparedBackward, error
 	if err != nil {
 		return nil, err
 	}
-	p = &preparedBackward{scratchBytes: c.ScratchBytes, access: c.Access, kernels: c.Kernels, chunks: c.Chunks, tileRows: 1}
+	p = &preparedBackward{scratchBytes: c.ScratchBytes, access: c.Access, kernels: c.Kernels, chunks: c.Chunks, cuda: c.CUDA, tileRows: 1}
+	if p.cuda != nil {
+		if err := p.cuda.Load(); err != nil {
+			return nil, fmt.Errorf("attention: backward kernels of tier cuda: %w", err)
+		}
+	}
 	for _, k := range c.Kernels {
 		made, err := b.pipelines.Of(op.dev, &op.cfg, k.Variant)
 		if err != nil {

@@ -15,11 +15,15 @@ import (
 // write different memory and need no barrier between them.
 
 // recordBackward checks the arguments and records all dispatches of a call into c, or none.
-func (op *Op) recordBackward(c *vk.Commands, a *BackwardArgs) error {
+// s is the stream that c belongs to; nil for a caller's command buffer.
+func (op *Op) recordBackward(c *vk.Commands, s *vk.Stream, a *BackwardArgs) error {
 	var l backwardLaunch
 	r, err := op.checkBackward(&l.tensors, a)
 	if err != nil {
 		return err
+	}
+	if s == nil && plan.MayCUDA(&op.cfg) {
+		r.Bar = plan.CUDABackwardRecords
 	}
 	if err := r.Options.CheckLimits(&a.Args, 1, op.cfg.ValueDim()); err != nil {
 		return err
@@ -27,6 +31,9 @@ func (op *Op) recordBackward(c *vk.Commands, a *BackwardArgs) error {
 	p, err := op.prepareBackward(&r)
 	if err != nil {
 		return err
+	}
+	if p.cuda != nil {
+		return op.backwardCUDA(p.cuda, s, a, &l.tensors)
 	}
 	if err := l.tensors.CheckStrides(a, p.tileRows); err != nil {
 		return err

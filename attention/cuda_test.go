@@ -22,6 +22,10 @@ type fakeCUDA struct {
 	err      error               // of Choose
 	load     error               // of Load
 	out      map[*vk.Buffer]bool // of reach
+
+	backwardChoice CUDABackwardChoice
+	backwardErr    error // of ChooseBackward
+	backwardCalls  []CUDABackwardCall
 }
 
 func (f *fakeCUDA) Check(_ *vk.DeviceInfo, t DType) error {
@@ -36,6 +40,21 @@ func (f *fakeCUDA) Choose(_ *vk.Device, p CUDAProblem) (CUDAChoice, error) {
 	c := f.choice
 	c.Kernel = f
 	return c, f.err
+}
+
+func (f *fakeCUDA) ChooseBackward(_ *vk.Device, p CUDABackwardProblem) (CUDABackwardChoice, error) {
+	c := f.backwardChoice
+	c.Launcher = fakeBackward{f}
+	return c, f.backwardErr
+}
+
+type fakeBackward struct{ f *fakeCUDA }
+
+func (b fakeBackward) Load() error { return b.f.load }
+
+func (b fakeBackward) Launch(_ *vk.Stream, c *CUDABackwardCall) error {
+	b.f.backwardCalls = append(b.f.backwardCalls, *c)
+	return nil
 }
 
 func (f *fakeCUDA) Reach(b *vk.Buffer) error {
@@ -56,7 +75,8 @@ func (f *fakeCUDA) Launch(s *vk.Stream, c *CUDACall) error {
 
 func withFakeCUDA(t testing.TB) *fakeCUDA {
 	f := &fakeCUDA{choice: CUDAChoice{Name: "attn_fast", Family: "fa3", Rows: 128, Cols: 64, Workgroups: 77, SharedBytes: 1000,
-		Rejected: []string{"faster: not today"}}, out: map[*vk.Buffer]bool{}}
+		Rejected: []string{"faster: not today"}}, out: map[*vk.Buffer]bool{},
+		backwardErr: plan.NoCUDA("fa3: no backward kernels")}
 	before := plan.RegisteredCUDA()
 	plan.RegisterCUDA(f)
 	t.Cleanup(func() { plan.RegisterCUDA(before) })
@@ -315,4 +335,67 @@ func TestCUDACallsAllocateNothing(t *testing.T) {
 			t.Error(err)
 		}
 	}))
+}
+
+// The backward call of tier cuda has the numbers of the call, and what it cannot do is
+// refused or left to another tier with a reason.
+func TestCUDABackward(t *testing.T) {
+	f := withFakeCUDA(t)
+	dev := cudaDevice(t)
+	a := BackwardArgs{Args: callOn(t, dev)}
+	for _, x := range []*Tensor{&a.DO, &a.DLSE, &a.DQ, &a.DV} {
+		b, err := dev.NewBuffer(1<<16, vk.BufferOptions{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		x.Buffer = b
+	}
+	a.DQ.Offset, a.Accumulate = 24, true
+	s, err := dev.NewStream("test")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	op, err := New(dev, Config{HeadDim: 64, Tier: TierCUDA, Causal: BottomRight})
+	require.NoError(t, err)
+	oneLine(t, op.Backward(s, a), "fa3: no backward kernels")
+
+	f.backwardErr = nil
+	f.backwardChoice = CUDABackwardChoice{Kernels: []PlanKernel{{Outputs: "dQ", Kernel: "attn_dq"}}, ScratchBytes: 640, Rejected: []string{"fa3: none"}, Validation: true}
+	op, err = New(dev, Config{HeadDim: 64, Tier: TierCUDA, Causal: BottomRight})
+	require.NoError(t, err)
+	plan, err := op.PlanBackwardFor(a)
+	require.NoError(t, err)
+	require.Equal(t, TierCUDA, plan.Tier)
+	require.Equal(t, uint64(640), plan.ScratchBytes)
+	require.NoError(t, op.Backward(s, a))
+	require.Len(t, f.backwardCalls, 1)
+	c := f.backwardCalls[0]
+	require.Equal(t, Shape{B: 2, Hq: 4, Hkv: 2, Sq: 5, Sk: 9}, c.Shape)
+	require.Equal(t, CUDATensor{Buffer: a.DQ.Buffer, Offset: 48, Batch: 4 * 5 * 64, Head: 5 * 64, Row: 64}, c.Tensors[5])
+	require.Nil(t, c.Tensors[6].Buffer, "DK")
+	require.Equal(t, a.DLSE.Buffer, c.DLSE.Buffer)
+	require.Equal(t, []any{true, int32(NoCausal), int32(0), true}, []any{c.BottomRight, c.Left, c.Right, c.Accumulate})
+	oneLine(t, op.RecordBackward(s.Commands, a), "use Backward")
+
+	a.Sinks = Vector{Buffer: a.DLSE.Buffer, Offset: 8192}
+	oneLine(t, op.Backward(s, a), "its backward kernels take no sinks")
+	a.Sinks = Vector{}
+	f.out[a.DV.Buffer] = true
+	oneLine(t, op.Backward(s, a), "of DV")
+	delete(f.out, a.DV.Buffer)
+
+	// Slow kernels are for those who ask by name.
+	op, err = New(dev, Config{HeadDim: 64, AllowCUDA: true, Causal: BottomRight})
+	require.NoError(t, err)
+	plan, err = op.PlanBackwardFor(a)
+	require.NoError(t, err)
+	require.NotEqual(t, TierCUDA, plan.Tier)
+	require.Contains(t, plan.Rejected[0].Reason, "only the slow kernels for validation remain")
+
+	// Its forward kernels take no window, its backward kernels do.
+	cfg := Config{HeadDim: 64, Tier: TierCUDA, Causal: BottomRight, Window: WindowOf(3, 2)}
+	op, err = New(dev, cfg)
+	require.NoError(t, err)
+	oneLine(t, op.Forward(s, a.Args), "dense attention only")
+	require.NoError(t, op.Backward(s, a))
+	c = f.backwardCalls[1]
+	require.Equal(t, [2]int32{3, 0}, [2]int32{c.Left, c.Right})
 }

@@ -40,3 +40,36 @@ func (op *Op) forwardCUDA(k CUDAKernel, s *vk.Stream, a *Args, all []tensors.Lay
 	c.UnitHigh, c.UnitLow = f.UnitHigh, f.UnitLow
 	return k.Launch(s, c)
 }
+
+// backwardCUDA launches the backward kernels of CUDA on the stream with the tensors of a call.
+func (op *Op) backwardCUDA(k CUDABackward, s *vk.Stream, a *BackwardArgs, l *tensors.BackwardTensors) error {
+	c := CUDABackwardCall{Shape: a.Shape, HeadDim: op.cfg.HeadDim, HeadDimV: op.cfg.ValueDim(), Left: NoCausal, Right: NoCausal,
+		Scale: op.cfg.ScaleValue(), Softcap: op.cfg.Softcap, Accumulate: a.Accumulate}
+	c.Hkv = a.KVHeads()
+	for i, which := range [len(c.Tensors)]int{tensors.BackwardQ, tensors.BackwardK, tensors.BackwardV, tensors.BackwardO, tensors.BackwardDO,
+		tensors.BackwardDQ, tensors.BackwardDK, tensors.BackwardDV} {
+		if t := l.Tensor(which); t != nil {
+			c.Tensors[i] = CUDATensor{Buffer: t.Tensor.Buffer, Offset: uint64(t.Tensor.Offset * t.Size), Batch: t.Steps[0], Head: t.Steps[1], Row: t.Steps[2]}
+		}
+	}
+	vector := func(b *vk.Buffer, offset int64) CUDAVector { return CUDAVector{Buffer: b, Offset: uint64(offset) * 4} }
+	c.LSE, c.DLSE = vector(a.LSE.Buffer, a.LSE.Offset), vector(a.DLSE.Buffer, a.DLSE.Offset)
+	if v := a.Varlen; v != nil {
+		c.CuQ, c.CuK = vector(v.CuQ.Buffer, v.CuQ.Offset), vector(v.CuK.Buffer, v.CuK.Offset)
+		c.UsedQ, c.UsedK = vector(v.UsedQ.Buffer, v.UsedQ.Offset), vector(v.UsedK.Buffer, v.UsedK.Offset)
+		c.TotalQ, c.TotalK = v.TotalQ, v.TotalK
+	}
+	if op.cfg.Causal != CausalNone {
+		c.Right = 0
+	}
+	c.BottomRight = op.cfg.Causal == BottomRight || op.cfg.Causal == CausalNone && op.cfg.Align == BottomRight
+	if w := op.cfg.Window; w.Given() {
+		if w.Left() >= 0 {
+			c.Left = int32(w.Left())
+		}
+		if w.Right() >= 0 {
+			c.Right = min(c.Right, int32(w.Right()))
+		}
+	}
+	return k.Launch(s, &c)
+}

@@ -307,8 +307,20 @@ func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
 	op := newOp(dev, cfg, e, pick)
 	r := op.typical(Shape{B: 1, Hq: 1, Sq: 1, Sk: 1})
 	r.AnyArgs = true
-	if _, err := plan.Make(dev, cfg, r, pick); err != nil {
+	if _, err := plan.Make(dev, cfg, r, pick); err != nil && !op.onlyBackward(r.Shape) {
 		return nil, err
 	}
 	return op, nil
+}
+
+// onlyBackward reports whether tier cuda, asked for by name, computes the gradients of a
+// Config whose window or softcap its forward kernels do not take. O and LSE are then those
+// of another tier.
+func (op *Op) onlyBackward(s Shape) bool {
+	if op.cfg.Tier != TierCUDA || !op.cfg.Window.Given() && op.cfg.Softcap == 0 {
+		return false
+	}
+	r := op.typicalBackward(s)
+	_, err := plan.MakeBackward(op.dev, &op.cfg, &r)
+	return err == nil
 }

@@ -213,6 +213,16 @@ type (
 	CUDACall = problem.CUDACall
 	// CUDATensor is a tensor of a call: strides in elements.
 	CUDATensor = problem.CUDATensor
+	// CUDABackwardProblem is all that the choice of backward kernels depends on.
+	CUDABackwardProblem = problem.CUDABackwardProblem
+	// CUDABackwardChoice is the chosen kernels and the reasons.
+	CUDABackwardChoice = problem.CUDABackwardChoice
+	// CUDABackward is the backward kernels of a problem on a device.
+	CUDABackward = problem.CUDABackward
+	// CUDABackwardCall holds the arguments of backward kernels.
+	CUDABackwardCall = problem.CUDABackwardCall
+	// CUDAVector is a vector of a call; a nil buffer means that there is none.
+	CUDAVector = problem.CUDAVector
 )
 
 // Changes of a kernel for measurements. Package problem documents fields and methods.

@@ -39,6 +39,33 @@ func TestParametersAreThoseOfTheKernels(t *testing.T) {
 	compile(t, "c++", "parameters.cc", c.String())
 }
 
+// The parameters of the backward kernels are those of kernels/attn_backward.h.
+func TestBackwardParametersAreThoseOfTheKernels(t *testing.T) {
+	var p backwardParams
+	header, err := filepath.Abs("kernels/attn_backward.h")
+	require.NoError(t, err)
+	var c strings.Builder
+	fmt.Fprintf(&c, "#include <stddef.h>\n#include %q\n", header)
+	fmt.Fprintf(&c, "static_assert(sizeof(AttnBackwardParams) == %d, \"size\");\n", unsafe.Sizeof(p))
+	for _, m := range []struct {
+		name   string
+		offset uintptr
+	}{
+		{"q", unsafe.Offsetof(p.q)}, {"k", unsafe.Offsetof(p.k)}, {"v", unsafe.Offsetof(p.v)}, {"o", unsafe.Offsetof(p.o)}, {"dO", unsafe.Offsetof(p.dO)},
+		{"dQ", unsafe.Offsetof(p.dQ)}, {"dK", unsafe.Offsetof(p.dK)}, {"dV", unsafe.Offsetof(p.dV)}, {"q.batch", unsafe.Offsetof(p.q) + unsafe.Offsetof(p.q.batch)},
+		{"q.head", unsafe.Offsetof(p.q) + unsafe.Offsetof(p.q.head)}, {"q.row", unsafe.Offsetof(p.q) + unsafe.Offsetof(p.q.row)},
+		{"lse", unsafe.Offsetof(p.lse)}, {"dLSE", unsafe.Offsetof(p.dLSE)}, {"stats", unsafe.Offsetof(p.stats)}, {"cu_q", unsafe.Offsetof(p.cuQ)},
+		{"cu_k", unsafe.Offsetof(p.cuK)}, {"used_q", unsafe.Offsetof(p.usedQ)}, {"used_k", unsafe.Offsetof(p.usedK)}, {"first_batch", unsafe.Offsetof(p.firstBatch)},
+		{"Hq", unsafe.Offsetof(p.hq)}, {"Hkv", unsafe.Offsetof(p.hkv)}, {"Sq", unsafe.Offsetof(p.sq)}, {"Sk", unsafe.Offsetof(p.sk)}, {"D", unsafe.Offsetof(p.d)},
+		{"Dv", unsafe.Offsetof(p.dv)}, {"total_q", unsafe.Offsetof(p.totalQ)}, {"total_k", unsafe.Offsetof(p.totalK)}, {"bottom_right", unsafe.Offsetof(p.bottomRight)},
+		{"left", unsafe.Offsetof(p.left)}, {"right", unsafe.Offsetof(p.right)}, {"accumulate", unsafe.Offsetof(p.accumulate)}, {"scale", unsafe.Offsetof(p.scale)},
+		{"softcap", unsafe.Offsetof(p.softcap)},
+	} {
+		fmt.Fprintf(&c, "static_assert(offsetof(AttnBackwardParams, %s) == %d, \"%s\");\n", m.name, m.offset, m.name)
+	}
+	compile(t, "c++", "backward.cc", c.String())
+}
+
 // compile has a compiler look at a source; it skips where there is none.
 func compile(t *testing.T, compiler, name, source string) {
 	t.Helper()

@@ -2,6 +2,7 @@ package cudapath
 
 import (
 	"errors"
+	"fmt"
 
 	"vkattn/attention"
 	"vkattn/vk"
@@ -35,6 +36,35 @@ func (backend) Choose(dev *vk.Device, p attention.CUDAProblem) (attention.CUDACh
 		Rows: uint32(k.Rows), Cols: uint32(k.Cols), SharedBytes: uint64(k.Shared),
 		Workgroups: k.tiles(&p.Shape, p.B).count(), Rejected: rejected,
 	}, nil
+}
+
+// ChooseBackward implements attention.CUDA.
+func (backend) ChooseBackward(dev *vk.Device, p attention.CUDABackwardProblem) (choice attention.CUDABackwardChoice, err error) {
+	c, err := Open(dev)
+	if err != nil {
+		return choice, err
+	}
+	list, rejected, err := c.table.chooseBackward(&c.info, &p)
+	choice.Rejected = rejected
+	if err != nil {
+		return choice, err
+	}
+	b := &backwardKernels{c: c}
+	for _, k := range list {
+		g, err := k.grid(k.tiles(&p.Shape, p.B))
+		if err != nil {
+			return choice, err
+		}
+		b.kernels = append(b.kernels, c.kernelOf(k))
+		one := attention.PlanKernel{Outputs: k.Outputs, Kernel: k.Entry, SharedBytes: uint64(k.Shared), Workgroups: g[0] * g[1] * g[2]}
+		if k.Outputs != "stats" {
+			one.Tile = fmt.Sprintf("%dx%d", k.Rows, k.Cols)
+		}
+		choice.Kernels = append(choice.Kernels, one)
+		choice.Validation = choice.Validation || k.Family == "ref"
+	}
+	choice.Launcher, choice.ScratchBytes = b, statsBytes(&p.Shape, p.TotalQ)
+	return choice, nil
 }
 
 var errNotReached = errors.New("cudapath: the buffer was not made with Exportable")

@@ -75,6 +75,62 @@ func (t *table) tryGroup(g group, d *DeviceInfo, p *attention.CUDAProblem) (k *K
 	return k, t.limits(k, d, p)
 }
 
+// chooseBackward returns the best kernels for the gradients of a problem, in the order in
+// which they run, and the reasons against each better family.
+func (t *table) chooseBackward(d *DeviceInfo, p *attention.CUDABackwardProblem) (list []*Kernel, rejected []string, err error) {
+	for _, family := range attention.CUDAKernels() {
+		if p.Kernel != "" && p.Kernel != family {
+			continue
+		}
+		list, why := t.backwardOf(family, d, p)
+		if why == "" {
+			return list, rejected, nil
+		}
+		rejected = append(rejected, family+": "+why)
+	}
+	return nil, rejected, unsupported("choose backward kernels", "%s", strings.Join(rejected, "; "))
+}
+
+// backwardOutputs are the outputs of backward kernels, in the order in which they run.
+var backwardOutputs = [...]string{"stats", "dQ", "dK dV"}
+
+// backwardOf returns the backward kernels of a family, or the reason why there are none.
+func (t *table) backwardOf(family string, d *DeviceInfo, p *attention.CUDABackwardProblem) (list []*Kernel, why string) {
+	for i, outputs := range backwardOutputs {
+		if !([...]bool{true, p.Want[0], p.Want[1] || p.Want[2]})[i] {
+			continue
+		}
+		k, some := t.backwardKernel(family, outputs, p)
+		switch {
+		case !some:
+			return nil, "no backward kernels"
+		case k == nil:
+			return nil, fmt.Sprintf("there is none for %v at head dims %d/%d", p.DType, p.HeadDim, p.HeadDimV)
+		}
+		if why := t.limits(k, d, &p.CUDAProblem); why != "" {
+			return nil, why
+		}
+		list = append(list, k)
+	}
+	return list, ""
+}
+
+// backwardKernel returns the smallest kernel for an output that holds the head dims, and
+// whether the family has any for it.
+func (t *table) backwardKernel(family, outputs string, p *attention.CUDABackwardProblem) (k *Kernel, some bool) {
+	for i := range t.backward {
+		e := &t.backward[i]
+		if e.Family != family || e.Outputs != outputs {
+			continue
+		}
+		some = true
+		if e.DType == p.DType.String() && e.D >= p.HeadDim && e.DV >= p.HeadDimV {
+			return e, true
+		}
+	}
+	return nil, some
+}
+
 // alignment is the alignment in elements that kernels with 16-byte copies need.
 const alignment = 8
 
@@ -119,7 +175,8 @@ func (t *table) limits(k *Kernel, d *DeviceInfo, p *attention.CUDAProblem) strin
 // tiles counts row blocks, heads and batches of a shape, for some of its batches.
 func (k *Kernel) tiles(s *attention.Shape, batches int) tiles {
 	rows := (uint64(s.Sq) + uint64(k.Rows) - 1) / uint64(k.Rows)
-	return tiles{rows, uint64(s.Hq), uint64(batches)}
+	keys := (uint64(s.Sk) + uint64(k.Cols) - 1) / uint64(k.Cols)
+	return tiles{rows: rows, heads: uint64(s.Hq), batch: uint64(batches), keys: keys, kvHeads: uint64(s.KVHeads())}
 }
 
 // batches is the largest number of batches of one launch.

@@ -3,6 +3,7 @@ package cudapath
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -123,13 +124,14 @@ func TestModulesByDevice(t *testing.T) {
 func TestGrids(t *testing.T) {
 	for text, want := range map[string][3]uint64{
 		"rows,heads,batch": {2, 3, 5}, "heads*batch, rows": {15, 2, 1}, "rows*heads*batch": {30, 1, 1}, "batch,1,rows": {5, 1, 2},
+		"keys,kvheads,batch": {7, 11, 5},
 	} {
-		g, err := (&Kernel{Grid: text}).grid(tiles{2, 3, 5})
+		g, err := (&Kernel{Grid: text}).grid(tiles{rows: 2, heads: 3, batch: 5, keys: 7, kvHeads: 11})
 		require.NoError(t, err)
 		require.Equal(t, want, g, text)
 	}
 	for _, text := range []string{"", "rows,columns", "rows,heads,batch,1", "rows,,batch"} {
-		_, err := (&Kernel{Grid: text}).grid(tiles{1, 1, 1})
+		_, err := (&Kernel{Grid: text}).grid(tiles{rows: 1, heads: 1, batch: 1})
 		require.Error(t, err, text)
 	}
 }
@@ -158,8 +160,7 @@ func TestTablesOfThisBuild(t *testing.T) {
 	table, err := embedded()
 	require.NoError(t, err)
 	entries := map[string]bool{}
-	for i := range table.kernels {
-		k := &table.kernels[i]
+	for _, k := range slices.Concat(table.kernels, table.backward) {
 		require.False(t, entries[k.Entry], "%s twice", k.Entry)
 		entries[k.Entry] = true
 		require.True(t, strings.HasPrefix(k.Entry, "attn_"+k.Family+"_"+k.DType), k.Entry)

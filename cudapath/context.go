@@ -6,6 +6,8 @@ package cudapath
 // The functions of the steady state. They keep no argument after the call.
 #cgo noescape cua_launch
 #cgo nocallback cua_launch
+#cgo noescape cua_launch_params
+#cgo nocallback cua_launch_params
 #cgo nocallback cua_signal
 #cgo nocallback cua_wait
 #cgo nocallback cua_event_record

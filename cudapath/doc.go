@@ -23,6 +23,10 @@
 //	fa2_any  fa2 for any alignment: loads single elements, at about half the speed
 //	ref      float32 arithmetic, for validation and for float32 tensors
 //
+// Backward has kernels of the family ref: float32 arithmetic, for validation, which also
+// take lengths, a window and a softcap. It keeps four numbers for each row in memory of the
+// stream, which is freed with the stream.
+//
 // The Plan says why the families before it do not. Shapes, strides, units and errors of
 // arguments are those of package attention.
 //

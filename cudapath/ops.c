@@ -119,3 +119,16 @@ int cua_launch(const cua_api *a, cua_handle context, cua_handle stream, const cu
 {
 	return with(context, launch(a, stream, call, op));
 }
+
+static int launch_params(const cua_api *a, cua_handle stream, cua_handle function, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t threads,
+	uint32_t shared, const void *params)
+{
+	void *arguments[1] = {(void *)params};
+	return a->LaunchKernel(function, gx, gy, gz, threads, 1, 1, shared, stream, arguments, 0);
+}
+
+int cua_launch_params(const cua_api *a, cua_handle context, cua_handle stream, cua_handle function, uint32_t gx, uint32_t gy, uint32_t gz,
+	uint32_t threads, uint32_t shared, const void *params)
+{
+	return with(context, launch_params(a, stream, function, gx, gy, gz, threads, shared, params));
+}

@@ -40,6 +40,9 @@ type Kernel struct {
 	// per tile.
 	Grid string `json:"grid"`
 	Maps []Map  `json:"maps"` // tensor maps that precede its parameters
+	// Outputs names what a backward kernel computes: "stats", "dQ" or "dK dV". Empty: a
+	// forward kernel.
+	Outputs string `json:"outputs"`
 }
 
 // Map describes how a kernel copies a tensor by the tensor memory accelerator.
@@ -51,9 +54,10 @@ type Map struct {
 
 // table has all entries and the modules.
 type table struct {
-	kernels []Kernel
-	files   fs.FS
-	modules map[string]bool // files of the modules
+	kernels  []Kernel // forward
+	backward []Kernel
+	files    fs.FS
+	modules  map[string]bool // files of the modules
 }
 
 // embedded is the table of this build.
@@ -71,7 +75,7 @@ func Kernels() ([]Kernel, error) {
 	if err != nil {
 		return nil, err
 	}
-	return slices.Clone(t.kernels), nil
+	return slices.Concat(t.kernels, t.backward), nil
 }
 
 func readTable(files fs.FS) (*table, error) {
@@ -89,10 +93,18 @@ func readTable(files fs.FS) (*table, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cudapath: kernels/%s: %w", name, err)
 		}
-		t.kernels = append(t.kernels, list...)
+		for _, k := range list {
+			if k.Outputs == "" {
+				t.kernels = append(t.kernels, k)
+			} else {
+				t.backward = append(t.backward, k)
+			}
+		}
 	}
 	// Sorted by size: the first kernel that holds the head dims is the best.
-	slices.SortStableFunc(t.kernels, func(a, b Kernel) int { return cmp.Compare(a.D+a.DV, b.D+b.DV) })
+	for _, list := range [][]Kernel{t.kernels, t.backward} {
+		slices.SortStableFunc(list, func(a, b Kernel) int { return cmp.Compare(a.D+a.DV, b.D+b.DV) })
+	}
 	list, err := fs.ReadDir(files, "bin")
 	if err != nil {
 		return nil, err
@@ -139,6 +151,8 @@ func (k *Kernel) validate() error {
 		return fmt.Errorf("unknown dtype %q", k.DType)
 	case k.D < 1 || k.Rows < 1 || k.Cols < 1 || k.Threads < 1 || k.Shared < 0:
 		return errors.New("d, rows, cols and threads have to be above 0")
+	case !slices.Contains(append(backwardOutputs[:], ""), k.Outputs):
+		return fmt.Errorf("unknown outputs %q", k.Outputs)
 	case len(k.Maps) > maxMaps:
 		return fmt.Errorf("%d tensor maps, at most %d", len(k.Maps), maxMaps)
 	}
@@ -153,7 +167,7 @@ func (k *Kernel) validate() error {
 	if k.persistent() {
 		return nil
 	}
-	_, err := k.grid(tiles{1, 1, 1})
+	_, err := k.grid(tiles{rows: 1, heads: 1, batch: 1, keys: 1, kvHeads: 1})
 	return err
 }
 
@@ -174,9 +188,11 @@ func (m *Map) swizzle() (int, error) {
 	return 0, fmt.Errorf("a swizzle of %d bytes", m.Swizzle)
 }
 
-// tiles are the factors of a grid: row blocks, query heads and batches.
-type tiles struct{ rows, heads, batch uint64 }
+// tiles are the factors of a grid: row blocks, query heads and batches, and of backward
+// kernels also blocks of keys and KV heads.
+type tiles struct{ rows, heads, batch, keys, kvHeads uint64 }
 
+// count is the number of tiles of a forward kernel.
 func (t tiles) count() uint64 { return t.rows * t.heads * t.batch }
 
 func (k *Kernel) persistent() bool { return k.Grid == "persistent" }
@@ -200,9 +216,13 @@ func (k *Kernel) grid(t tiles) (g [3]uint64, err error) {
 				g[i] *= t.heads
 			case "batch":
 				g[i] *= t.batch
+			case "keys":
+				g[i] *= t.keys
+			case "kvheads":
+				g[i] *= t.kvHeads
 			case "1":
 			default:
-				return g, fmt.Errorf("grid %q: %q is not rows, heads or batch", k.Grid, factor)
+				return g, fmt.Errorf("grid %q: %q is not rows, heads, batch, keys or kvheads", k.Grid, factor)
 			}
 		}
 	}

@@ -4,6 +4,7 @@ package cudapath
 import "C"
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -14,6 +15,9 @@ import (
 type link struct {
 	stream    *Stream
 	semaphore *Semaphore // the timeline that both signal
+
+	workspace *Memory   // of backward kernels; nil: none yet
+	retired   []*Memory // smaller ones, which unfinished work may use
 
 	mu     sync.RWMutex // Close against Drain, which comes from other goroutines
 	closed bool
@@ -75,6 +79,44 @@ func (c *Context) newLink(shared *vk.Timeline) (*link, error) {
 	return &link{stream: s, semaphore: t}, nil
 }
 
+// scratch returns the address of memory for the stream's next work, which runs after all
+// that uses the same memory now. It does not wait: a workspace that is too small stays until
+// the stream is idle or closed.
+func (l *link) scratch(bytes uint64) (uint64, error) {
+	if l.workspace != nil && l.workspace.Size() >= bytes {
+		return l.workspace.Address(), nil
+	}
+	if len(l.retired) > 0 {
+		done, err := l.stream.poll("Launch", 0)
+		if err != nil {
+			return 0, err
+		}
+		if done {
+			l.release()
+		}
+	}
+	m, err := l.stream.c.Alloc(max(bytes+bytes/4, 2<<20)) // the driver rounds up to 2 MiB
+	if errors.Is(err, vk.ErrOutOfMemory) {
+		m, err = l.stream.c.Alloc(bytes)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if l.workspace != nil {
+		l.retired = append(l.retired, l.workspace)
+	}
+	l.workspace = m
+	return m.Address(), nil
+}
+
+// release closes the retired workspaces.
+func (l *link) release() {
+	for _, m := range l.retired {
+		_ = m.Close()
+	}
+	l.retired = nil
+}
+
 // WaitFor, SignalTo, Drain, Poll and Close implement vk.Peer.
 func (l *link) WaitFor(value uint64) error { return l.stream.WaitFor(l.semaphore, value) }
 
@@ -112,4 +154,8 @@ func (l *link) Close() {
 		l.stream.c.drop(l.stream)
 	}
 	_ = l.semaphore.Close()
+	l.release()
+	if l.workspace != nil {
+		_ = l.workspace.Close()
+	}
 }

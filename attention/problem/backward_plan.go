@@ -17,14 +17,15 @@ type BackwardPlan struct {
 	Bytes uint64 `json:"bytes"` // of the tensors, each once
 
 	// ScratchBytes is the device memory that a call takes in addition to its tensors: four
-	// numbers for each row. The device keeps it and lends it to the next call.
+	// numbers for each row. The device keeps it and lends it to the next call; for TierCUDA
+	// the stream does.
 	ScratchBytes uint64 `json:"scratch_bytes"`
 }
 
 // PlanKernel is one kernel of a [BackwardPlan].
 type PlanKernel struct {
 	Outputs     string `json:"outputs"` // "stats", "LSE", "dQ", "dK dV", "dBias" or "dSinks"
-	Kernel      string `json:"kernel"`  // name of the SPIR-V module
+	Kernel      string `json:"kernel"`  // name of the SPIR-V module, or of the CUDA entry point
 	Tile        string `json:"tile"`    // query rows x keys; empty for kernels without tiles
 	SharedBytes uint64 `json:"shared_bytes"`
 	Workgroups  uint64 `json:"workgroups"`

@@ -16,6 +16,9 @@ type CUDA interface {
 	// Choose finds the best kernel for a problem. It compiles nothing. If no kernel can
 	// compute the problem, the error matches vk.ErrUnsupported and says why.
 	Choose(dev *vk.Device, p CUDAProblem) (CUDAChoice, error)
+	// ChooseBackward finds the best kernels for the gradients of a problem. It compiles
+	// nothing. Errors are those of Choose.
+	ChooseBackward(dev *vk.Device, p CUDABackwardProblem) (CUDABackwardChoice, error)
 	// Reach reports why CUDA cannot use a buffer; nil means it can.
 	Reach(b *vk.Buffer) error
 }
@@ -79,3 +82,47 @@ type CUDACall struct {
 
 // NoCausal is the CausalOffset of a problem without a causal mask.
 const NoCausal = math.MaxInt32
+
+// CUDABackwardProblem is all that the choice of backward kernels depends on.
+type CUDABackwardProblem struct {
+	CUDAProblem
+	Want           [3]bool // dQ, dK, dV
+	TotalQ, TotalK int     // packed rows and keys; 0: not packed
+}
+
+// CUDABackwardChoice is the chosen kernels and the reasons.
+type CUDABackwardChoice struct {
+	Launcher     CUDABackward
+	Kernels      []PlanKernel // in the order in which they run
+	Validation   bool         // slow kernels to validate others with; taken only if the caller asks for tier cuda
+	ScratchBytes uint64       // device memory of a call in addition to its tensors
+	Rejected     []string     // better kernels and why they were not taken
+}
+
+// CUDABackward is the backward kernels of a problem on a device.
+type CUDABackward interface {
+	// Load makes the kernels ready, so that Launch compiles nothing.
+	Load() error
+	// Launch launches the kernels on the stream, as CUDAKernel.Launch does.
+	Launch(s *vk.Stream, c *CUDABackwardCall) error
+}
+
+// CUDAVector is a vector of a call; a nil buffer means that there is none.
+type CUDAVector struct {
+	Buffer *vk.Buffer
+	Offset uint64 // bytes
+}
+
+// CUDABackwardCall holds the arguments of backward kernels.
+type CUDABackwardCall struct {
+	Shape                                // with Hkv set
+	Tensors                [8]CUDATensor // Q, K, V, O, DO, DQ, DK, DV; a nil buffer: not asked for
+	LSE, DLSE              CUDAVector
+	CuQ, CuK, UsedQ, UsedK CUDAVector
+	TotalQ, TotalK         int // packed rows and keys; 0: not packed
+	HeadDim, HeadDimV      int
+	BottomRight            bool  // the last row of a sequence is at its last key; otherwise row r is at key r
+	Left, Right            int32 // a row at key c attends to keys c - Left to c + Right; NoCausal: no limit
+	Scale, Softcap         float32
+	Accumulate             bool
+}

@@ -52,7 +52,8 @@ The limits are those of bench: a multiple of the error that plain attention in t
 storage type has (go doc vkattn/cmd/vkattn/internal/verify).
 
 --pass bwd computes the gradients of Q, K and V, of O and LSE of a forward pass on the
-same tier, and of the bias and sinks of the conformance table. They are compared with the
+same tier (for tier cuda: on tier scalar), and of the bias and sinks of the conformance
+table. Of tier cuda the kernel family ref has gradients. They are compared with the
 float64 reference: all of a small problem, and of a large one rows of dQ and keys of dK
 and dV, which are sums over all rows.
 

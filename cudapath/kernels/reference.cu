@@ -9,15 +9,7 @@
 //
 // Compiled once for each type: ELEMENT is the storage type, ENTRY the name of the kernel.
 #include "attn.h"
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-__device__ inline float widen(float x) { return x; }
-__device__ inline float widen(__half x) { return __half2float(x); }
-__device__ inline float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ inline void narrow(float *to, float x) { *to = x; }
-__device__ inline void narrow(__half *to, float x) { *to = __float2half_rn(x); }
-__device__ inline void narrow(__nv_bfloat16 *to, float x) { *to = __float2bfloat16_rn(x); }
+#include "element.h"
 
 constexpr int Tile = 64, Slice = 128, Depth = 32; // rows and columns, dims of V, dims of Q and K at a time
 

@@ -21,6 +21,7 @@ static char failing[64];
 static int failing_code;
 static char launches[1 << 16];
 static int (*timeline)(int signal, uint64_t fd, uint64_t value);
+static int (*backward)(const char *name, const void *params, const uint32_t *grid, uint64_t threads);
 static uint8_t uuid[16];
 static int compute = 90, version = 13000;
 static _Thread_local int current;
@@ -33,6 +34,8 @@ void fake_device(const uint8_t *id, int compute_capability, int driver)
 	compute = compute_capability;
 	version = driver;
 }
+
+void fake_backward(int (*f)(const char *, const void *, const uint32_t *, uint64_t)) { backward = f; }
 
 void fake_timeline(int (*f)(int, uint64_t, uint64_t)) { timeline = f; }
 
@@ -204,6 +207,10 @@ struct op {
 	uint64_t to, from, n;
 	void *data; /* of a copy from the host; the op's */
 	struct params p;
+	/* of a backward kernel, which the test's callback runs */
+	const char *backward;
+	uint8_t backward_params[384];
+	uint32_t grid[3], threads;
 };
 
 struct stream {
@@ -226,6 +233,12 @@ static void perform(struct op *o)
 		break;
 	case COPY: memcpy((void *)o->to, o->data ? o->data : (void *)o->from, o->n); break;
 	case LAUNCH:
+		if (o->backward) {
+			usleep(1000);
+			if (backward)
+				backward(o->backward, o->backward_params, o->grid, o->threads);
+			break;
+		}
 		/* Early to read and late to write, so that who does not wait is seen. */
 		o->from = *(uint32_t *)o->p.q.base;
 		usleep(1000);
@@ -445,6 +458,17 @@ int cuLaunchKernel(cua_handle f, unsigned int gx, unsigned int gy, unsigned int 
 		if (((CUtensorMap *)arguments[i])->opaque[0] != 0xfeed)
 			return INVALID_VALUE;
 	struct op o = {.kind = LAUNCH};
+	if (strstr(names[f - 1], "_backward_")) {
+		o.backward = names[f - 1];
+		memcpy(o.backward_params, arguments[0], sizeof o.backward_params);
+		o.grid[0] = gx, o.grid[1] = gy, o.grid[2] = gz, o.threads = bx;
+		pthread_mutex_lock(&lock);
+		size_t n = strlen(launches);
+		snprintf(launches + n, sizeof launches - n, "%s grid %u,%u,%u threads %u shared %u\n", names[f - 1], gx, gy, gz, bx, shared);
+		pthread_mutex_unlock(&lock);
+		give(stream, o);
+		return 0;
+	}
 	memcpy(&o.p, arguments[maps], sizeof o.p);
 	pthread_mutex_lock(&lock);
 	size_t n = strlen(launches);

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -24,6 +25,7 @@ type chosenBackward struct {
 	problem.BackwardPlan
 	Kernels []BackwardKernel
 	Chunks  BackwardChunks
+	CUDA    problem.CUDABackward // for TierCUDA, which uses none of the fields above
 }
 
 // BackwardChunks says how dS is stored for chunks of keys; zero: it is not stored. See
@@ -73,6 +75,7 @@ type BackwardRequest struct {
 	Options        Options
 	TotalQ, TotalK int    // packed rows and keys; 0: not packed
 	Bias           [3]int // sizes of the bias, with Want.Bias
+	Bar            string // what keeps tier cuda from a call, other than the problem; "": nothing
 }
 
 // StatRows returns the rows that have statistics.
@@ -109,10 +112,17 @@ func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest) (chos
 		return plan, nil
 	case cfg.Tier == problem.TierCPU:
 		return plan, fmt.Errorf("%w: tier cpu computes on host memory: make the operation without a device", problem.ErrUnsupported)
-	case cfg.Tier == problem.TierCUDA:
-		return plan, fmt.Errorf("%w: tier cuda computes no gradients", problem.ErrUnsupported)
 	case MayCUDA(cfg):
-		plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: problem.TierCUDA, Reason: "it computes no gradients"})
+		err := planBackwardCUDA(&plan, dev, cfg, r)
+		switch {
+		case err == nil:
+			return plan, nil
+		case !errors.Is(err, vk.ErrUnsupported):
+			return plan, err
+		case cfg.Tier == problem.TierCUDA:
+			return plan, fmt.Errorf("%w: gradients of %v %v: %v", problem.ErrUnsupported, *cfg, r.Shape, err)
+		}
+		plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: problem.TierCUDA, Reason: err.Error()})
 	}
 	plan.ScratchBytes = r.StatRows() * 2 * StatBytes
 	asked := cfg.Tier == problem.TierAuto

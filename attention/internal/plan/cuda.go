@@ -88,6 +88,80 @@ func planCUDA(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) err
 	return nil
 }
 
+// CUDABackwardRecords is the Bar of a call that records into a caller's command buffer.
+const CUDABackwardRecords = "it cannot record into a command buffer, since CUDA has its own stream: use Backward"
+
+// CUDABackwardBar returns what keeps tier cuda from the tensors of a backward call: the
+// first that CUDA cannot reach; "" if it reaches all.
+func CUDABackwardBar(l *tensors.BackwardTensors, a *problem.BackwardArgs) (bar string) {
+	c := RegisteredCUDA()
+	if c == nil {
+		return ""
+	}
+	look := func(field string, b *vk.Buffer) {
+		if bar == "" && b != nil && c.Reach(b) != nil {
+			bar = notShared + field
+		}
+	}
+	_ = l.Each(func(_ int, t *tensors.Layout) error { look(t.Field, t.Tensor.Buffer); return nil })
+	if v := a.Varlen; v != nil {
+		look("Varlen.CuQ", v.CuQ.Buffer)
+		look("Varlen.CuK", v.CuK.Buffer)
+		look("Varlen.UsedQ", v.UsedQ.Buffer)
+		look("Varlen.UsedK", v.UsedK.Buffer)
+	}
+	return bar
+}
+
+// planBackwardCUDA fills in a backward plan for tier cuda, or reports why it cannot. Its
+// kernels take lengths, a window and a softcap, which its forward kernels do not.
+func planBackwardCUDA(plan *chosenBackward, dev *vk.Device, cfg *problem.Config, r *BackwardRequest) error {
+	c := RegisteredCUDA()
+	if c == nil {
+		return NoCUDA("it is not part of this program: import vkattn/cudapath")
+	}
+	if r.Bar != "" {
+		return NoCUDA(r.Bar)
+	}
+	for _, x := range []struct {
+		given bool
+		name  string
+	}{
+		{r.Options.bias != 0, "bias"}, {r.Options.mask, "mask"}, {r.Options.mapRows != 0, "block bitmap"},
+		{r.Options.sparseTokens, "sparse tokens"}, {r.Options.alibi, "ALiBi"}, {r.Options.sinks, "sinks"},
+	} {
+		if x.given {
+			return NoCUDA("its backward kernels take no " + x.name)
+		}
+	}
+	align := uint32(tensors.LargestAlignment(0))
+	for _, n := range r.Align {
+		if n > 0 {
+			align = min(align, n)
+		}
+	}
+	choice, err := c.ChooseBackward(dev, problem.CUDABackwardProblem{
+		CUDAProblem: problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
+			Causal: cfg.Causal != problem.CausalNone, Align: align, LSE: true, Kernel: cfg.Kernel},
+		Want: [3]bool{r.Want.Q, r.Want.K, r.Want.V}, TotalQ: r.TotalQ, TotalK: r.TotalK,
+	})
+	switch {
+	case err != nil:
+		return err
+	case choice.Validation && cfg.Tier != problem.TierCUDA:
+		return NoCUDA(strings.Join(append(choice.Rejected, "only the slow kernels for validation remain"), "; "))
+	}
+	for _, why := range choice.Rejected {
+		plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: problem.TierCUDA, Reason: why})
+	}
+	plan.Tier, plan.BackwardPlan.Kernels, plan.ScratchBytes, plan.CUDA = problem.TierCUDA, choice.Kernels, choice.ScratchBytes, choice.Launcher
+	plan.Reason = "allowed, and the device has the kernels"
+	if cfg.Tier == problem.TierCUDA {
+		plan.Reason = "asked for"
+	}
+	return nil
+}
+
 // NoCUDA is the reason why tier cuda does not compute a problem.
 type NoCUDA string
 

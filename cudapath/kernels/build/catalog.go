@@ -18,7 +18,7 @@ type module struct {
 	entries []entry
 }
 
-// entry is a line of a launch table (ref.json, fa2.json, fa3.json), which the host
+// entry is a line of a launch table (ref.json, ref_backward.json, fa2.json, fa3.json), which the host
 // and scripts/cuda_peer.py read.
 type entry struct {
 	Entry   string      `json:"entry"` // name of the kernel
@@ -30,10 +30,11 @@ type entry struct {
 	Any     bool        `json:"any"`    // any alignment; otherwise bases, strides and head dims in units of 16 bytes
 	Module  string      `json:"module"` // bin/<module>.ptx.gz, bin/<module>.sm_90a.cubin.gz
 	Threads int         `json:"threads"`
-	Shared  int         `json:"shared"` // bytes of dynamic shared memory
-	Rows    int         `json:"rows"`   // of Q a block
-	Cols    int         `json:"cols"`   // of K a tile
-	Grid    string      `json:"grid"`   // what x, y and z count
+	Shared  int         `json:"shared"`            // bytes of dynamic shared memory
+	Rows    int         `json:"rows"`              // of Q a block
+	Cols    int         `json:"cols"`              // of K a tile
+	Grid    string      `json:"grid"`              // what x, y and z count
+	Outputs string      `json:"outputs,omitempty"` // of a backward kernel: "stats", "dQ" or "dK dV"
 	Maps    []tensorMap `json:"maps,omitempty"`
 }
 
@@ -44,18 +45,24 @@ type tensorMap struct {
 	Swizzle int    `json:"swizzle"`
 }
 
-const gridRowsHeadsBatch = "rows,heads,batch"
+const (
+	gridRowsHeadsBatch   = "rows,heads,batch"
+	gridKeysKVHeadsBatch = "keys,kvheads,batch"
+)
 
 // catalog lists every module, in the order of the manifest. dir is the kernels folder.
 func catalog(dir string) ([]module, error) {
 	third, err := fa3Modules(dir)
-	return slices.Concat(refModules(), fa2Modules(), third), err
+	return slices.Concat(refModules(), refBackwardModules(), fa2Modules(), third), err
 }
+
+// refTypes are the storage types of the validation kernels.
+var refTypes = []struct{ name, element string }{{"f16", "__half"}, {"bf16", "__nv_bfloat16"}, {"f32", "float"}}
 
 // The validation kernel: one entry a type.
 func refModules() []module {
 	var list []module
-	for _, t := range []struct{ name, element string }{{"f16", "__half"}, {"bf16", "__nv_bfloat16"}, {"f32", "float"}} {
+	for _, t := range refTypes {
 		name := "ref_" + t.name
 		list = append(list, module{
 			name: name, source: "reference.cu", ptx: true,
@@ -65,6 +72,27 @@ func refModules() []module {
 				Threads: 256, Rows: 64, Cols: 64, Grid: gridRowsHeadsBatch,
 			}},
 		})
+	}
+	return list
+}
+
+// refBackwardModules lists the validation kernels of the backward pass: three entries a type.
+func refBackwardModules() []module {
+	var list []module
+	for _, t := range refTypes {
+		m := module{
+			name: "ref_" + t.name + "_backward", source: "reference_backward.cu", ptx: true,
+			defines: []string{"ELEMENT=" + t.element, "TYPE=" + t.name},
+		}
+		for _, k := range []struct{ step, outputs, grid string }{
+			{"stats", "stats", gridRowsHeadsBatch}, {"dq", "dQ", gridRowsHeadsBatch}, {"dkdv", "dK dV", gridKeysKVHeadsBatch},
+		} {
+			m.entries = append(m.entries, entry{
+				Entry: "attn_" + m.name + "_" + k.step, Family: "ref", DType: t.name, D: 256, Dv: 256, Any: true, Module: m.name,
+				Threads: 256, Rows: 64, Cols: 64, Grid: k.grid, Outputs: k.outputs,
+			})
+		}
+		list = append(list, m)
 	}
 	return list
 }
@@ -98,7 +126,11 @@ func tables(modules []module) (map[string][]byte, error) {
 	families := map[string][]entry{}
 	for _, m := range modules {
 		for _, e := range m.entries {
-			families[e.Family] = append(families[e.Family], e)
+			name := e.Family
+			if e.Outputs != "" {
+				name += "_backward"
+			}
+			families[name] = append(families[name], e)
 		}
 	}
 	delete(families, "fa3") // written by hand

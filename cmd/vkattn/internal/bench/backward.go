@@ -65,7 +65,7 @@ func (g *group) backward(ctx context.Context, s Spec) (*candidate, *Row) {
 		return nil, g.stop(row, err)
 	}
 	g.closers = append(g.closers, op.Close)
-	w := &work{op: op, pass: g.problem.Pass, name: g.problem.String()}
+	w := &work{op: op, pass: g.problem.Pass, name: g.problem.String(), cuda: s.Tier == attention.TierCUDA}
 	var scratch uint64
 	if g.problem.Plain() {
 		// Planned before any memory is allocated: a refused row allocates none.

@@ -50,11 +50,19 @@ func (v *Verifier) backward(ctx context.Context, c cases.Case, dtype attention.D
 // gradients runs one implementation Repeat times, and for the conformance table with
 // everything spoiled that no gradient may depend on, and judges the first run.
 func (g *group) gradients(ctx context.Context, r *result, b *cases.Backward, dev *vk.Device, i Implementation) error {
-	op, err := g.op(dev, i.config(b.Case, b.DType, g.Conformance))
+	cfg := i.config(b.Case, b.DType, g.Conformance)
+	op, err := g.op(dev, cfg)
 	if err != nil {
 		return err
 	}
-	m, err := newBackwardMemory(dev, b)
+	forward := op
+	if i.Tier == attention.TierCUDA { // its forward kernels take no options: O and LSE are those of tier scalar
+		cfg.Tier, cfg.Kernel = attention.TierScalar, ""
+		if forward, err = g.op(dev, cfg); err != nil {
+			return err
+		}
+	}
+	m, err := newBackwardMemory(dev, b, dev != nil && HasCUDA(dev))
 	if err != nil {
 		return err
 	}
@@ -74,7 +82,7 @@ func (g *group) gradients(ctx context.Context, r *result, b *cases.Backward, dev
 	r.row.Entry = strings.Join(kernels, " ")
 	var first [][]byte
 	for n := range max(g.Repeat, 1) {
-		after, err := g.backwardOnce(ctx, r, m, op, b, b.Image)
+		after, err := g.backwardOnce(ctx, r, m, forward, op, b, b.Image)
 		if err != nil {
 			return err
 		}
@@ -91,7 +99,7 @@ func (g *group) gradients(ctx context.Context, r *result, b *cases.Backward, dev
 		}
 		if !b.Layout.Aliases() {
 			spoiled := b.BackwardSpoiled()
-			after, err := g.backwardOnce(ctx, r, m, op, b, spoiled)
+			after, err := g.backwardOnce(ctx, r, m, forward, op, b, spoiled)
 			if err != nil {
 				return err
 			}
@@ -148,14 +156,14 @@ func (r *result) judgeGradients(cfg attention.Config, b *cases.Backward, after [
 
 // backwardOnce writes the memory, makes a forward and a backward call and returns the
 // memory after them.
-func (g *group) backwardOnce(ctx context.Context, r *result, m *backwardMemory, op *attention.Op, b *cases.Backward, images [][]byte) ([][]byte, error) {
+func (g *group) backwardOnce(ctx context.Context, r *result, m *backwardMemory, forward, op *attention.Op, b *cases.Backward, images [][]byte) ([][]byte, error) {
 	start := time.Now()
 	if err := m.write(images); err != nil {
 		return nil, err
 	}
 	spent(&r.row.Write, start)
 	start = time.Now()
-	if err := m.run(ctx, op); err != nil {
+	if err := m.run(ctx, forward, op); err != nil {
 		return nil, err
 	}
 	spent(&r.row.Run, start)
@@ -177,7 +185,8 @@ type backwardMemory struct {
 	buffers []*vk.Buffer
 }
 
-func newBackwardMemory(dev *vk.Device, b *cases.Backward) (*backwardMemory, error) {
+// newBackwardMemory allocates the memory. CUDA can import it if exportable is set.
+func newBackwardMemory(dev *vk.Device, b *cases.Backward, exportable bool) (*backwardMemory, error) {
 	m := &backwardMemory{b: b, images: slices.Clone(b.Image)} // until the first write; PlanBackwardFor reads no tensor
 	if dev == nil {
 		return m, nil
@@ -194,7 +203,7 @@ func newBackwardMemory(dev *vk.Device, b *cases.Backward) (*backwardMemory, erro
 		return nil, err
 	}
 	for i, image := range b.Image {
-		buf, err := dev.NewBuffer(uint64(len(image)+3)&^3, vk.BufferOptions{Name: fmt.Sprintf("verify %d", i)})
+		buf, err := dev.NewBuffer(uint64(len(image)+3)&^3, vk.BufferOptions{Name: fmt.Sprintf("verify %d", i), Exportable: exportable})
 		if err != nil {
 			_ = m.close()
 			return nil, err
@@ -225,12 +234,12 @@ func (m *backwardMemory) write(images [][]byte) error {
 	return m.stream.Barrier()
 }
 
-func (m *backwardMemory) run(ctx context.Context, op *attention.Op) error {
+func (m *backwardMemory) run(ctx context.Context, forward, op *attention.Op) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	a := m.args()
-	if err := op.Forward(m.stream, a.Args); err != nil {
+	if err := forward.Forward(m.stream, a.Args); err != nil {
 		return err
 	}
 	if m.stream == nil {

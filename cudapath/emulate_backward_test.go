@@ -1,0 +1,222 @@
+package cudapath
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"runtime"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/cases"
+	"vkattn/internal/testlevel"
+)
+
+// emulateBackward computes the gradients of a call in host memory by the CUDA kernels.
+func emulateBackward(e *emulator, cfg attention.Config, a attention.BackwardArgs, reversed bool) error {
+	size, dtype := cfg.DType.Size(), cfg.DType.String()
+	rows, keys := a.Sq, a.Sk
+	p := backwardParams{hq: int32(a.Hq), hkv: int32(a.KVHeads()), sq: int32(a.Sq), sk: int32(a.Sk), d: int32(cfg.HeadDim), dv: int32(cfg.ValueDim()),
+		left: math.MaxInt32, right: math.MaxInt32, scale: cfg.ScaleValue(), softcap: cfg.Softcap}
+	n := a.Hq * a.B * a.Sq
+	if v := a.Varlen; v != nil {
+		p.cuQ, p.cuK = hostAddress(v.CuQ.Host, v.CuQ.Offset, 4), hostAddress(v.CuK.Host, v.CuK.Offset, 4)
+		p.usedQ, p.usedK = hostAddress(v.UsedQ.Host, v.UsedQ.Offset, 4), hostAddress(v.UsedK.Host, v.UsedK.Offset, 4)
+		p.totalQ, p.totalK = int32(v.TotalQ), int32(v.TotalK)
+		if v.CuQ.Given() {
+			rows, n = v.TotalQ, a.Hq*v.TotalQ
+		}
+		if v.CuK.Given() {
+			keys = v.TotalK
+		}
+	}
+	for _, x := range []struct {
+		to              *tensorParams
+		x               attention.Tensor
+		heads, seq, dim int
+	}{
+		{&p.q, a.Q, a.Hq, rows, cfg.HeadDim}, {&p.k, a.K, a.KVHeads(), keys, cfg.HeadDim}, {&p.v, a.V, a.KVHeads(), keys, cfg.ValueDim()},
+		{&p.o, a.O, a.Hq, rows, cfg.ValueDim()}, {&p.dO, a.DO, a.Hq, rows, cfg.ValueDim()}, {&p.dQ, a.DQ, a.Hq, rows, cfg.HeadDim},
+		{&p.dK, a.DK, a.KVHeads(), keys, cfg.HeadDim}, {&p.dV, a.DV, a.KVHeads(), keys, cfg.ValueDim()},
+	} {
+		*x.to = hostTensor(x.x, size, x.heads, x.seq, x.dim)
+	}
+	p.lse, p.dLSE = hostAddress(a.LSE.Host, a.LSE.Offset, 4), hostAddress(a.DLSE.Host, a.DLSE.Offset, 4)
+	stats := make([]byte, max(n, 1)*statBytes)
+	for i := range stats {
+		stats[i] = 0xff
+	}
+	p.stats = hostAddress(stats, 0, 1)
+	if cfg.Causal != attention.CausalNone {
+		p.right = 0
+	}
+	if cfg.Causal == attention.BottomRight || cfg.Causal == attention.CausalNone && cfg.Align == attention.BottomRight {
+		p.bottomRight = 1
+	}
+	if w := cfg.Window; w.Given() {
+		if w.Left() >= 0 {
+			p.left = int32(w.Left())
+		}
+		if w.Right() >= 0 {
+			p.right = min(p.right, int32(w.Right()))
+		}
+	}
+	if a.Accumulate {
+		p.accumulate = 1
+	}
+	tiles := func(n int) uint32 { return uint32((n + 63) / 64) }
+	for _, k := range []struct {
+		step   string
+		wanted bool
+		grid   [3]uint32
+	}{
+		{"stats", true, [3]uint32{tiles(a.Sq), uint32(a.Hq), uint32(a.B)}},
+		{"dq", a.DQ.Given(), [3]uint32{tiles(a.Sq), uint32(a.Hq), uint32(a.B)}},
+		{"dkdv", a.DK.Given() || a.DV.Given(), [3]uint32{tiles(a.Sk), uint32(a.KVHeads()), uint32(a.B)}},
+	} {
+		if k.wanted {
+			if err := e.launch("attn_ref_"+dtype+"_backward_"+k.step, &p, k.grid, 256, reversed); err != nil {
+				return err
+			}
+		}
+	}
+	runtime.KeepAlive(stats)
+	runtime.KeepAlive(a)
+	return nil
+}
+
+// computesBackward reports whether the kernels take a case.
+func computesBackward(c *cases.Case) bool {
+	return c.HasGradients() && c.SparseRatio == 0 && c.BlockQ == 0 && !c.Bias.On && !c.Mask.On && !c.ALiBi && !c.Sinks
+}
+
+// emulatedTiles is what a case costs: tiles of 64 rows and 64 keys, for each 128 columns of a
+// gradient. The CPU takes about 10 ms for one.
+func emulatedTiles(c *cases.Case) int {
+	tiles := func(n int) int { return (n + 63) / 64 }
+	n := c.B * tiles(c.Sq) * tiles(c.Sk)
+	for _, s := range c.Seqs {
+		n += tiles(s.Rows) * tiles(s.Keys)
+	}
+	return n * c.Hq * ((max(c.D, c.Dv) + 127) / 128)
+}
+
+// The kernels' code, run by the CPU, gives the gradients of the tables of cases by the rules
+// of every other tier: judged against float64, writing nothing but the outputs, and with the
+// same bits if everything is spoiled that must not matter. The second run has the opposite
+// order of threads and CTAs, which changes the bits of a kernel that lacks a barrier.
+func TestBackwardKernelsOnTheCPU(t *testing.T) {
+	for which, dtype := range attention.DTypes() {
+		t.Run(dtype.String(), func(t *testing.T) {
+			e := newEmulator(t, dtype.String())
+			n := 0
+			for _, c := range append(cases.Brief(which), cases.DealOptions(cases.BriefOptions(), 3)[which]...) {
+				if !computesBackward(&c) || emulatedTiles(&c) > 64 {
+					continue
+				}
+				if n++; testlevel.Get() != testlevel.Full && !testlevel.IsExhaustive() && n%12 != which {
+					continue
+				}
+				t.Run(c.String(), func(t *testing.T) {
+					b, err := cases.NewBackward(c, dtype)
+					require.NoError(t, err)
+					cfg := c.Config(cases.On(attention.TierCPU, dtype))
+					require.NoError(t, conformEmulated(e, b, cfg))
+				})
+			}
+			t.Logf("%d cases", n)
+		})
+	}
+}
+
+func conformEmulated(e *emulator, b *cases.Backward, cfg attention.Config) error {
+	var afters [2][][]byte
+	for i, before := range [2][][]byte{b.Image, b.BackwardSpoiled()} {
+		for _, image := range before {
+			afters[i] = append(afters[i], append([]byte(nil), image...))
+		}
+		a := b.BackwardHostArgs(afters[i])
+		forward := cfg
+		forward.Access = attention.AccessAuto
+		op, err := attention.New(nil, forward)
+		if err != nil {
+			return err
+		}
+		if err := op.Forward(nil, a.Args); err != nil {
+			return err
+		}
+		if err := emulateBackward(e, cfg, a, i == 1); err != nil {
+			return err
+		}
+		if err := b.BackwardTrespass(before, afters[i]); err != nil {
+			return fmt.Errorf("run %d: %w", i+1, err)
+		}
+	}
+	if err := b.BackwardJudge(afters[0]); err != nil {
+		return err
+	}
+	return b.BackwardSame(afters[0], afters[1])
+}
+
+// floatsOf are the float32 elements of a tensor's memory, NaN where it has none.
+func floatsOf(host []byte) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(host))), len(host)/4)
+}
+
+// Gradients are added to what the outputs hold, which keep the rows and keys past the end of
+// a sequence. Each gradient alone has the bits that it has among the others.
+func TestBackwardKernelsAccumulate(t *testing.T) {
+	e := newEmulator(t, "f32")
+	c := cases.Case{Name: "accumulate", D: 20, Dv: 12, Shape: attention.Shape{Hq: 4, Hkv: 2}, Causal: attention.BottomRight,
+		Seqs: []cases.Seq{{ID: 1, Rows: 70, Keys: 90}, {ID: 2, Rows: 9, Keys: 66}}, LooseQ: true, LooseK: true}
+	b, err := cases.NewBackward(c, attention.F32)
+	require.NoError(t, err)
+	cfg := b.Config(cases.On(attention.TierCPU, attention.F32))
+	image := func() attention.BackwardArgs {
+		var images [][]byte
+		for _, x := range b.Image {
+			images = append(images, bytes.Clone(x))
+		}
+		a := b.BackwardHostArgs(images)
+		op, err := attention.New(nil, cfg)
+		require.NoError(t, err)
+		require.NoError(t, op.Forward(nil, a.Args))
+		return a
+	}
+	plain, held, added := image(), image(), image()
+	require.NoError(t, emulateBackward(e, cfg, plain, false))
+	outputs := func(a *attention.BackwardArgs) []*attention.Tensor { return []*attention.Tensor{&a.DQ, &a.DK, &a.DV} }
+	for i, x := range outputs(&held) {
+		for j := range floatsOf(x.Host) {
+			floatsOf(x.Host)[j] = float32(j%17) - 8
+		}
+		copy(outputs(&added)[i].Host, x.Host)
+	}
+	added.Accumulate = true
+	require.NoError(t, emulateBackward(e, cfg, added, false))
+	for i, x := range outputs(&plain) {
+		before, after, changed := floatsOf(outputs(&held)[i].Host), floatsOf(outputs(&added)[i].Host), 0
+		for j, gradient := range floatsOf(x.Host) {
+			if gradient != gradient || gradient == 0 { // outside of the tensor, or past the end
+				require.Equal(t, before[j], after[j], "output %d, element %d", i, j)
+				continue
+			}
+			require.InDelta(t, before[j]+gradient, after[j], 1e-5, "output %d, element %d", i, j)
+			changed++
+		}
+		require.NotZero(t, changed)
+	}
+	for i, x := range outputs(&plain) {
+		alone := image()
+		for j, other := range outputs(&alone) {
+			if i != j {
+				*other = attention.Tensor{}
+			}
+		}
+		require.NoError(t, emulateBackward(e, cfg, alone, true))
+		require.Equal(t, x.Host, outputs(&alone)[i].Host, "output %d alone", i)
+	}
+}

@@ -1,0 +1,93 @@
+package cudapath
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+)
+
+// emulator runs the backward kernels of a storage type on the CPU: testdata/emulate has
+// the kernels' source compiled by the host's compiler.
+type emulator struct {
+	lib uintptr
+	run func(entry uintptr, p *backwardParams, grid *uint32, threads, reversed int32) int32
+}
+
+// emulators has one for each storage type. A kernel's shared memory is static, so one runs
+// at a time.
+var emulators struct {
+	sync.Mutex
+	byType map[string]*emulator
+}
+
+// newEmulator compiles the kernels of a storage type once. It skips without a C++ compiler.
+func newEmulator(t testing.TB, dtype string) *emulator {
+	t.Helper()
+	compiler, err := exec.LookPath("c++")
+	if err != nil {
+		t.Skipf("no compiler for the kernels: %v", err)
+	}
+	emulators.Lock()
+	defer emulators.Unlock()
+	if e := emulators.byType[dtype]; e != nil {
+		return e
+	}
+	element := map[string]string{"f16": "__half", "bf16": "__nv_bfloat16", "f32": "float"}[dtype]
+	file := filepath.Join(t.TempDir(), "kernels_"+dtype+".so")
+	text, err := exec.Command(compiler, "-std=c++17", "-O2", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-shared", "-fPIC", "-Itestdata/emulate", "-Ikernels",
+		"-DELEMENT="+element, "-DTYPE="+dtype, `-DSOURCE="reference_backward.cu"`, "-o", file, "testdata/emulate/emulate.cc").CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	e := &emulator{}
+	e.lib, err = purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(file))
+	purego.RegisterLibFunc(&e.run, e.lib, "emulate")
+	if emulators.byType == nil {
+		emulators.byType = map[string]*emulator{}
+	}
+	emulators.byType[dtype] = e
+	return e
+}
+
+// launch runs a kernel. reversed is the order of threads and CTAs.
+func (e *emulator) launch(entry string, p *backwardParams, grid [3]uint32, threads int, reversed bool) error {
+	function, err := purego.Dlsym(e.lib, entry)
+	if err != nil {
+		return err
+	}
+	order := int32(0)
+	if reversed {
+		order = 1
+	}
+	emulators.Lock()
+	defer emulators.Unlock()
+	if line := e.run(function, p, &grid[0], int32(threads), order); line != 0 {
+		return fmt.Errorf("%s: not all threads reach the barrier of line %d", entry, line)
+	}
+	return nil
+}
+
+// hostTensor is a tensor in host memory as a kernel takes it.
+func hostTensor(x attention.Tensor, size int, heads, seq, dim int) (p tensorParams) {
+	if !x.Given() {
+		return p
+	}
+	s := x.Strides.Resolve(heads, seq, dim)
+	return tensorParams{hostAddress(x.Host, x.Offset, size), s.Batch, s.Head, s.Seq}
+}
+
+func hostAddress(host []byte, offset int64, size int) uint64 {
+	if host == nil {
+		return 0
+	}
+	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(host)))) + uint64(offset)*uint64(size)
+}

@@ -1,0 +1,208 @@
+package cudapath
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/cases"
+	"vkattn/vk"
+)
+
+// emulated is what the callback of the fake driver runs kernels with, and its first error.
+var emulated struct {
+	sync.Mutex
+	e   *emulator
+	err error
+}
+
+// fakeBackwardKernels is called by the fake's threads.
+var fakeBackwardKernels = sync.OnceValue(func() uintptr {
+	return purego.NewCallback(func(name *byte, p *backwardParams, grid *[3]uint32, threads uintptr) uintptr {
+		n := 0
+		for *(*byte)(unsafe.Add(unsafe.Pointer(name), n)) != 0 {
+			n++
+		}
+		emulated.Lock()
+		defer emulated.Unlock()
+		if err := emulated.e.launch(unsafe.String(name, n), p, *grid, int(threads), false); emulated.err == nil {
+			emulated.err = err
+		}
+		return 0
+	})
+})
+
+// gradientsByCUDA computes O and LSE of a case on tier scalar and its gradients on tier
+// cuda, in one stream, and returns the memory behind it.
+func gradientsByCUDA(t *testing.T, c *Context, s *vk.Stream, b *cases.Backward, before [][]byte) (after [][]byte) {
+	t.Helper()
+	var buffers []*vk.Buffer
+	for _, image := range before {
+		x := newBuffer(t, c, uint64(len(image)+3)&^3)
+		require.NoError(t, s.Upload(x, 0, image))
+		buffers = append(buffers, x)
+	}
+	a := b.BackwardDeviceArgs(buffers)
+	cfg := b.Config(cases.On(attention.TierScalar, b.DType))
+	cfg.Access = attention.AccessAuto
+	forward, err := attention.New(c.dev, cfg)
+	require.NoError(t, err)
+	cfg.Tier, cfg.Kernel = attention.TierCUDA, "ref"
+	op, err := attention.New(c.dev, cfg)
+	require.NoError(t, err)
+	require.NoError(t, s.Barrier())
+	require.NoError(t, forward.Forward(s, a.Args))
+	require.NoError(t, op.Backward(s, a))
+	for i, x := range buffers {
+		after = append(after, make([]byte, len(before[i])))
+		require.NoError(t, s.Download(background(t), after[i], x, 0))
+	}
+	require.NoError(t, forward.Close())
+	require.NoError(t, op.Close())
+	return after
+}
+
+// The whole way: tier scalar writes O and LSE, the kernels of tier cuda make gradients of
+// them, Vulkan downloads those, and they are right.
+func TestBackwardTakesItsTurn(t *testing.T) {
+	f, c := withFake(t)
+	reachable(t, c)
+	f.backward(fakeBackwardKernels())
+	s := newVulkanStream(t, c)
+	for i, x := range []cases.Case{
+		{Name: "grouped", D: 40, Dv: 24, Shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 70, Sk: 100}, Causal: attention.BottomRight, Layout: cases.BSHD},
+		{Name: "packed", D: 16, Dv: 16, Shape: attention.Shape{Hq: 2, Hkv: 1}, Causal: attention.TopLeft, Seqs: []cases.Seq{{ID: 1, Rows: 5, Keys: 80}, {ID: 2, Rows: 66, Keys: 3}},
+			PackedQ: true, PackedK: true, LooseQ: true},
+		{Name: "window", D: 32, Dv: 32, Shape: attention.Shape{B: 1, Hq: 1, Hkv: 1, Sq: 130, Sk: 90}, Align: attention.TopLeft, Window: attention.WindowOf(20, 5), Softcap: 3},
+	} {
+		t.Run(x.Name, func(t *testing.T) {
+			dtype := attention.DTypes()[i]
+			e := newEmulator(t, dtype.String())
+			emulated.Lock()
+			emulated.e, emulated.err = e, nil
+			emulated.Unlock()
+			b, err := cases.NewBackward(x, dtype)
+			require.NoError(t, err)
+			f.launches()
+			after := gradientsByCUDA(t, c, s, b, b.Image)
+			emulated.Lock()
+			require.NoError(t, emulated.err)
+			emulated.Unlock()
+			require.NoError(t, b.BackwardTrespass(b.Image, after))
+			require.NoError(t, b.BackwardJudge(after))
+			lines := strings.Split(strings.TrimSpace(f.launches()), "\n")
+			require.Len(t, lines, 3)
+			for i, step := range []string{"stats", "dq", "dkdv"} {
+				require.Contains(t, lines[i], "attn_ref_"+dtype.String()+"_backward_"+step+" grid ")
+			}
+			spoiled := b.BackwardSpoiled()
+			again := gradientsByCUDA(t, c, s, b, spoiled)
+			require.NoError(t, b.BackwardTrespass(spoiled, again))
+			require.NoError(t, b.BackwardSame(after, again))
+		})
+	}
+}
+
+// A stream keeps one workspace that grows with the calls, and frees it.
+func TestBackwardWorkspace(t *testing.T) {
+	f, c := withFake(t)
+	reachable(t, c)
+	s := newVulkanStream(t, c)
+	op, err := attention.New(c.dev, attention.Config{HeadDim: 8, Tier: attention.TierCUDA, Kernel: "ref"})
+	require.NoError(t, err)
+	before := f.live()
+	for _, rows := range []int{100, 200_000, 50, 400_000} {
+		a := attention.BackwardArgs{Args: fakeCall(t, c, attention.Shape{B: 1, Hq: 1, Sq: rows, Sk: 3}, 8)}
+		a.LSE.Buffer, a.DO.Buffer, a.DQ.Buffer = newBuffer(t, c, uint64(4*rows)), newBuffer(t, c, uint64(16*rows)), newBuffer(t, c, uint64(16*rows))
+		plan, err := op.PlanBackwardFor(a)
+		require.NoError(t, err)
+		require.Equal(t, attention.TierCUDA, plan.Tier)
+		require.Equal(t, uint64(16*rows), plan.ScratchBytes)
+		require.Len(t, plan.Kernels, 2)
+		require.NoError(t, op.Backward(s, a))
+	}
+	require.NoError(t, s.Wait(background(t)))
+	require.Greater(t, f.live(), before)
+	l := s.Peer().(*link)
+	require.NoError(t, s.Close())
+	require.NoError(t, c.dev.WaitIdle())
+	require.True(t, l.workspace.closed.Load())
+	require.Empty(t, l.retired)
+}
+
+// What the kernels do not take is refused by name.
+func TestBackwardRefusals(t *testing.T) {
+	_, c := withFake(t)
+	reachable(t, c)
+	s := newVulkanStream(t, c)
+	a := attention.BackwardArgs{Args: fakeCall(t, c, attention.Shape{B: 1, Hq: 2, Sq: 4, Sk: 4}, 8)}
+	a.LSE.Buffer, a.DO.Buffer, a.DQ.Buffer = newBuffer(t, c, 64), newBuffer(t, c, 256), newBuffer(t, c, 256)
+	vector := attention.Vector{Buffer: newBuffer(t, c, 256)}
+	for name, x := range map[string]struct {
+		kernel string
+		change func(*attention.BackwardArgs)
+		want   string
+	}{
+		"fa3":   {"fa3", nil, "fa3: no backward kernels"},
+		"fa2":   {"fa2", nil, "fa2: no backward kernels"},
+		"sinks": {"ref", func(a *attention.BackwardArgs) { a.Sinks = vector }, "its backward kernels take no sinks"},
+		"bias": {"ref", func(a *attention.BackwardArgs) {
+			a.Bias = &attention.Bias{Tensor: attention.Tensor{Buffer: vector.Buffer}}
+		}, "no bias"},
+		"mask": {"ref", func(a *attention.BackwardArgs) {
+			a.Mask = &attention.Mask{Tensor: attention.Tensor{Buffer: vector.Buffer}}
+		}, "no mask"},
+		"out of reach": {"ref", func(a *attention.BackwardArgs) {
+			b, err := c.dev.NewBuffer(256, vk.BufferOptions{})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, b.Close()) })
+			a.DQ.Buffer = b
+		}, "CUDA does not reach the buffer (made without Exportable?) of DQ"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			op, err := attention.New(c.dev, attention.Config{HeadDim: 8, Tier: attention.TierCUDA, Kernel: x.kernel})
+			if x.kernel == "fa3" && err != nil {
+				t.Skip(err)
+			}
+			require.NoError(t, err)
+			a := a
+			if x.change != nil {
+				x.change(&a)
+			}
+			err = op.Backward(s, a)
+			require.ErrorIs(t, err, attention.ErrUnsupported)
+			require.ErrorContains(t, err, x.want)
+			require.NotContains(t, err.Error(), "\n")
+		})
+	}
+	op, err := attention.New(c.dev, attention.Config{HeadDim: 8, Tier: attention.TierCUDA, Kernel: "ref"})
+	require.NoError(t, err)
+	require.ErrorContains(t, op.RecordBackward(s.Commands, a), "use Backward")
+}
+
+// A driver that fails says so, and the next call works.
+func TestBackwardFailures(t *testing.T) {
+	f, c := withFake(t)
+	reachable(t, c)
+	s := newVulkanStream(t, c)
+	op, err := attention.New(c.dev, attention.Config{HeadDim: 8, Tier: attention.TierCUDA, Kernel: "ref"})
+	require.NoError(t, err)
+	a := attention.BackwardArgs{Args: fakeCall(t, c, attention.Shape{B: 1, Hq: 2, Sq: 4, Sk: 4}, 8)}
+	a.LSE.Buffer, a.DO.Buffer, a.DQ.Buffer = newBuffer(t, c, 64), newBuffer(t, c, 256), newBuffer(t, c, 256)
+	f.fail("cuModuleLoadDataEx", 1)
+	require.Error(t, op.Backward(s, a))
+	f.fail("cuMemCreate", 2)
+	require.ErrorIs(t, op.Backward(s, a), vk.ErrOutOfMemory)
+	f.fail("cuLaunchKernel", 1)
+	require.ErrorContains(t, op.Backward(s, a), "attn_ref_f16_backward_stats")
+	f.fail("", 0)
+	require.NoError(t, op.Backward(s, a))
+	require.NoError(t, s.Wait(background(t)))
+	require.NoError(t, s.Close())
+	require.NoError(t, op.Close())
+}

@@ -1,0 +1,115 @@
+package cudapath
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/cases"
+	"vkattn/internal/testlevel"
+	"vkattn/vk"
+)
+
+// The tables of cases on the GPU, by the rules of TestBackwardKernelsOnTheCPU: all of them at
+// level all, a share of them otherwise.
+func TestGPUBackward(t *testing.T) {
+	c := needGPU(t)
+	s := newVulkanStream(t, c)
+	for which, dtype := range attention.DTypes() {
+		t.Run(dtype.String(), func(t *testing.T) {
+			table := append(cases.Brief(which), cases.DealOptions(cases.BriefOptions(), 3)[which]...)
+			if testlevel.IsExhaustive() || testlevel.Get() == testlevel.All {
+				table = append(cases.Brief(which), cases.AllOptions()...)
+			}
+			n := 0
+			for _, x := range table {
+				if !computesBackward(&x) || x.Flops() > 1<<28 {
+					continue
+				}
+				if n++; !testlevel.Share(n%8 == which) {
+					continue
+				}
+				t.Run(x.String(), func(t *testing.T) {
+					b, err := cases.NewBackward(x, dtype)
+					require.NoError(t, err)
+					first := gradientsByCUDA(t, c, s, b, b.Image)
+					require.NoError(t, b.BackwardTrespass(b.Image, first))
+					require.NoError(t, b.BackwardJudge(first))
+					spoiled := b.BackwardSpoiled()
+					second := gradientsByCUDA(t, c, s, b, spoiled)
+					require.NoError(t, b.BackwardTrespass(spoiled, second))
+					require.NoError(t, b.BackwardSame(first, second))
+				})
+			}
+		})
+	}
+}
+
+// gpuBackward is a backward call on zeroed buffers, and its operation.
+func gpuBackward(t *testing.T, c *Context, s *vk.Stream, shape attention.Shape) (*attention.Op, attention.BackwardArgs) {
+	t.Helper()
+	op, err := attention.New(c.dev, attention.Config{HeadDim: 64, Tier: attention.TierCUDA, Kernel: "ref"})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, op.Close()) })
+	p := newProblem(t, c, s, op.Config(), shape)
+	a := attention.BackwardArgs{Args: p.device}
+	rows, keys := uint64(shape.Rows())*128, uint64(shape.B*shape.KVHeads()*shape.Sk)*128
+	a.DO.Buffer = p.device.Q.Buffer
+	a.DQ.Buffer, a.DK.Buffer, a.DV.Buffer = newBuffer(t, c, rows), newBuffer(t, c, keys), newBuffer(t, c, keys)
+	return op, a
+}
+
+// 1,000 runs give the same bits.
+func TestGPUBackwardRepeats(t *testing.T) {
+	c := needGPU(t)
+	s := newVulkanStream(t, c)
+	op, a := gpuBackward(t, c, s, attention.Shape{B: 2, Hq: 6, Hkv: 2, Sq: 333, Sk: 500})
+	require.NoError(t, op.Forward(s, a.Args))
+	var first [3][]byte
+	runs := 1000
+	if testing.Short() {
+		runs = 50
+	}
+	for run := range runs {
+		require.NoError(t, op.Backward(s, a))
+		for i, x := range []*vk.Buffer{a.DQ.Buffer, a.DK.Buffer, a.DV.Buffer} {
+			got := make([]byte, x.Size())
+			require.NoError(t, s.Download(background(t), got, x, 0))
+			if run == 0 {
+				first[i] = got
+			}
+			require.Equal(t, first[i], got, "run %d, gradient %d", run, i)
+		}
+	}
+}
+
+// Streams with a backward call, created and closed, leave neither descriptors nor memory.
+func TestGPUBackwardLeaks(t *testing.T) {
+	c := needGPU(t)
+	own := newVulkanStream(t, c)
+	op, a := gpuBackward(t, c, own, attention.Shape{B: 1, Hq: 2, Sq: 100, Sk: 100})
+	require.NoError(t, op.Forward(own, a.Args))
+	require.NoError(t, own.Wait(background(t)))
+	cycles := 1000
+	if testing.Short() {
+		cycles = 100
+	}
+	flat(t, cycles, func(int) {
+		s, err := c.dev.NewStream("")
+		require.NoError(t, err)
+		require.NoError(t, op.Backward(s, a))
+		require.NoError(t, s.Close())
+	})
+}
+
+// The PTX of the backward kernels is compiled by the driver where there is no cubin.
+func TestGPUBackwardCompilesPTX(t *testing.T) {
+	c := needGPU(t)
+	c.info.Major, c.info.Minor = 8, 6 // as if
+	s := newVulkanStream(t, c)
+	b, err := cases.NewBackward(cases.Case{Name: "ptx", D: 40, Dv: 24, Shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 70, Sk: 100},
+		Causal: attention.BottomRight}, attention.BF16)
+	require.NoError(t, err)
+	require.NoError(t, b.BackwardJudge(gradientsByCUDA(t, c, s, b, b.Image)))
+}

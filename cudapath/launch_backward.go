@@ -1,0 +1,141 @@
+package cudapath
+
+// #include "cua.h"
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// backwardKernels implements attention.CUDABackward.
+type backwardKernels struct {
+	c       *Context
+	kernels []*kernel // in the order in which they run
+}
+
+// Load implements attention.CUDABackward.
+func (b *backwardKernels) Load() error {
+	for _, k := range b.kernels {
+		if err := k.Load(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// statsBytes is the size of the workspace: the statistics of every row.
+func statsBytes(s *attention.Shape, totalQ int) uint64 {
+	rows := uint64(s.B) * uint64(s.Sq)
+	if totalQ > 0 {
+		rows = uint64(totalQ)
+	}
+	return rows * uint64(s.Hq) * statBytes
+}
+
+// backwardInvocation is a backward call with its kernel parameters.
+type backwardInvocation struct {
+	params backwardParams
+	held   [14]vk.Resource
+	n      int
+}
+
+// Launch implements attention.CUDABackward.
+func (b *backwardKernels) Launch(s *vk.Stream, a *attention.CUDABackwardCall) error {
+	if err := b.Load(); err != nil {
+		return err
+	}
+	var v backwardInvocation
+	if err := v.bind(b.c, a); err != nil {
+		return err
+	}
+	l, err := b.c.link(s)
+	if err != nil {
+		return err
+	}
+	if v.params.stats, err = l.scratch(statsBytes(&a.Shape, a.TotalQ)); err != nil {
+		return fmt.Errorf("memory for the statistics of the rows: %w", err)
+	}
+	if err := s.HandOver(v.held[:v.n]...); err != nil {
+		return err
+	}
+	return b.launch(l.stream, &v, &a.Shape)
+}
+
+var backwardTensorNames = [...]string{"Q", "K", "V", "O", "DO", "DQ", "DK", "DV"}
+
+// bind fills in v for a call.
+func (v *backwardInvocation) bind(c *Context, a *attention.CUDABackwardCall) error {
+	p := &v.params
+	address := func(name string, b *vk.Buffer, offset uint64) (uint64, error) {
+		if b == nil {
+			return 0, nil
+		}
+		start, err := c.Address(b)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", name, err)
+		}
+		v.held[v.n] = b
+		v.n++
+		return start + offset, nil
+	}
+	var err error
+	for i, t := range [...]*tensorParams{&p.q, &p.k, &p.v, &p.o, &p.dO, &p.dQ, &p.dK, &p.dV} {
+		x := &a.Tensors[i]
+		if t.base, err = address(backwardTensorNames[i], x.Buffer, x.Offset); err != nil {
+			return err
+		}
+		t.batch, t.head, t.row = x.Batch, x.Head, x.Row
+	}
+	for _, x := range [...]struct {
+		name string
+		to   *uint64
+		v    *attention.CUDAVector
+	}{
+		{"LSE", &p.lse, &a.LSE}, {"DLSE", &p.dLSE, &a.DLSE}, {"Varlen.CuQ", &p.cuQ, &a.CuQ}, {"Varlen.CuK", &p.cuK, &a.CuK},
+		{"Varlen.UsedQ", &p.usedQ, &a.UsedQ}, {"Varlen.UsedK", &p.usedK, &a.UsedK},
+	} {
+		if *x.to, err = address(x.name, x.v.Buffer, x.v.Offset); err != nil {
+			return err
+		}
+	}
+	p.hq, p.hkv, p.sq, p.sk = int32(a.Hq), int32(a.KVHeads()), int32(a.Sq), int32(a.Sk)
+	p.d, p.dv, p.totalQ, p.totalK = int32(a.HeadDim), int32(a.HeadDimV), int32(a.TotalQ), int32(a.TotalK)
+	p.left, p.right, p.scale, p.softcap = a.Left, a.Right, a.Scale, a.Softcap
+	if a.BottomRight {
+		p.bottomRight = 1
+	}
+	if a.Accumulate {
+		p.accumulate = 1
+	}
+	return nil
+}
+
+// launch launches the kernels one after the other, each for as many sequences as a grid
+// holds. It changes v.
+func (b *backwardKernels) launch(s *Stream, v *backwardInvocation, shape *attention.Shape) error {
+	if err := s.use("Launch"); err != nil {
+		return err
+	}
+	defer s.c.leave()
+	for _, k := range b.kernels {
+		for first := 0; first < shape.B; first += k.batches() {
+			g, err := k.grid(k.tiles(shape, min(shape.B-first, k.batches())))
+			if err != nil {
+				return err
+			}
+			v.params.firstBatch = int32(first)
+			r := C.cua_launch_params(s.c.lib.api, s.c.handle, s.handle, k.handle, C.uint32_t(g[0]), C.uint32_t(g[1]), C.uint32_t(g[2]),
+				C.uint32_t(k.Threads), C.uint32_t(k.Shared), unsafe.Pointer(&v.params))
+			if r != C.CUDA_SUCCESS {
+				err := s.c.check("cuLaunchKernel", r)
+				err.(*Error).Detail = k.Entry
+				return err
+			}
+		}
+	}
+	return nil
+}
