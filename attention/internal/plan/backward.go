@@ -87,13 +87,14 @@ func (r *BackwardRequest) StatRows() uint64 {
 type backwardTier struct {
 	tier    problem.Tier
 	missing string // why the tier computes no gradients; "" if it does
+	dropout bool   // whether its kernels have dropout
 }
 
 // backwardTiers are the tiers of a Vulkan device, best first.
 var backwardTiers = []backwardTier{
-	{problem.TierCoopMat2, "it has no backward kernels yet"},
-	{problem.TierCoopMat, "it has no backward kernels yet"},
-	{problem.TierScalar, ""},
+	{problem.TierCoopMat2, "it has no backward kernels yet", false},
+	{problem.TierCoopMat, "it has no backward kernels yet", false},
+	{problem.TierScalar, "", false},
 }
 
 // MakeBackward decides how a backward request is computed. A nil dev selects the CPU
@@ -121,6 +122,9 @@ func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest) (chos
 			continue
 		}
 		reason := t.missing
+		if r.Options.dropout && !t.dropout {
+			reason = "its backward kernels have no dropout"
+		}
 		if reason == "" {
 			if reason = plan.chooseKernels(dev, cfg, t.tier, r); reason == "" {
 				plan.Tier, plan.Reason = t.tier, "best tier that computes gradients on the device"
