@@ -94,7 +94,7 @@ type backwardTier struct {
 var backwardTiers = []backwardTier{
 	{problem.TierCoopMat2, "it has no backward kernels yet", false},
 	{problem.TierCoopMat, "it has no backward kernels yet", false},
-	{problem.TierScalar, "", false},
+	{problem.TierScalar, "", true},
 }
 
 // MakeBackward decides how a backward request is computed. A nil dev selects the CPU
@@ -116,6 +116,9 @@ func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest) (chos
 		plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: problem.TierCUDA, Reason: "it computes no gradients"})
 	}
 	plan.ScratchBytes = r.StatRows() * 2 * StatBytes
+	if r.Options.dropout {
+		plan.ScratchBytes += dropoutBytes
+	}
 	asked := cfg.Tier == problem.TierAuto
 	for _, t := range backwardTiers {
 		if asked = asked || cfg.Tier == t.tier; !asked {
@@ -153,6 +156,10 @@ const (
 // StatBytes are the bytes of a row's LSE and delta. Behind those of all rows, scratch memory
 // holds two more numbers for each; see shaders/backward_stats.glsl.
 const StatBytes = 8
+
+// dropoutBytes are the bytes of the dropout mask behind the statistics, see
+// shaders/backward_dropout.glsl.
+const dropoutBytes = 16
 
 // chooseKernels fills in the kernels of a tier, or returns the reason why it cannot run.
 func (plan *chosenBackward) chooseKernels(dev *vk.Device, cfg *problem.Config, tier problem.Tier, r *BackwardRequest) (reason string) {

@@ -91,6 +91,7 @@ func (f Options) constants(c map[uint32]uint32) {
 	c[shaders.ConstSparseBlockQ], c[shaders.ConstSparseBlockK] = f.mapRows, f.mapKeys
 	c[shaders.ConstWindow] = f.window
 	c[shaders.ConstSoftcap] = dispatch.BoolConstant(f.softcap)
+	c[shaders.ConstDropout] = dispatch.BoolConstant(f.dropout)
 	c[shaders.ConstAlibi] = dispatch.BoolConstant(f.alibi)
 	c[shaders.ConstSinks] = dispatch.BoolConstant(f.sinks)
 	c[shaders.ConstBias] = f.bias

@@ -113,9 +113,6 @@ func (plan *chosen) chooseCPUOrCUDA(dev *vk.Device, cfg *problem.Config, r *Requ
 // cannot run. With FixedSplit it also fills in the kernel of the short sequences, if they
 // have a dispatch of their own. shared is the shared memory of a workgroup in bytes.
 func (plan *chosen) chooseTile(dev *vk.Device, cfg *problem.Config, tier problem.Tier, r *Request, pick TilePicker) (shared uint64, reason string) {
-	if r.Options.dropout && !computesDropout(tier) {
-		return 0, "it has no dropout"
-	}
 	of, twoClasses := *r, false // the request that picks the tile; whether a second class needs another one
 	if cfg.FixedSplit > 0 {
 		of, twoClasses = r.fixedClasses()

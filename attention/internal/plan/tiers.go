@@ -7,9 +7,6 @@ import (
 	"vkattn/vk"
 )
 
-// computesDropout reports whether the forward kernels of a device tier have dropout.
-func computesDropout(tier problem.Tier) bool { return false }
-
 // pickFragment tests a device for a cooperative-matrix tier, capability by capability and
 // without a look at the vendor. It returns the fragment shape and subgroup size of the
 // tier, or what the device lacks.
