@@ -10,6 +10,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/cases"
+	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
 
@@ -127,8 +128,8 @@ func TestDropoutMaskOfEveryTier(t *testing.T) {
 	}
 	plain := maskCall{Shape: shape, seed: 0x299f31d0a4093822, offset: 0x03707344}
 	for _, tt := range s.available() {
-		if slowToCompile(tt) && (tt.DType == attention.BF16 || tt.Tier == attention.TierScalar && tt.DType != attention.F32) {
-			continue // as F16; one module for all types
+		if sharesPipelines(tt) {
+			continue
 		}
 		t.Run(tt.String(), func(t *testing.T) {
 			t.Parallel()
@@ -150,8 +151,8 @@ func TestDropoutMaskOfEveryTier(t *testing.T) {
 				{name: "decode", call: maskCall{Shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 1, Sk: 64}, seed: 7}, p: 0.5},
 				{name: "descriptors", call: plain, p: 0.3, access: attention.AccessDescriptors},
 			} {
-				if slowToCompile(tt) && tt.Tier != attention.TierScalar && i > 5 {
-					continue
+				if fewPipelines() && i >= 3 && (onMatrices(tt) || testlevel.IsBrief() && i != 3) {
+					continue // the tables of cases have splits, pages and lists
 				}
 				t.Run(row.name, func(t *testing.T) {
 					cfg := attention.Config{DType: tt.DType, Tier: tt.Tier, HeadDim: d, Dropout: row.p, FixedSplit: row.split, Tuning: attention.TuningOff}
@@ -163,6 +164,17 @@ func TestDropoutMaskOfEveryTier(t *testing.T) {
 			}
 		})
 	}
+}
+
+// sharesPipelines reports whether another storage type of the tier stands for this one where a
+// driver compiles slowly: the scalar kernel is one module, and types of matrices differ only in
+// how elements are read and written.
+func sharesPipelines(tt cases.Target) bool {
+	stands := attention.F32
+	if onMatrices(tt) {
+		stands = attention.F16
+	}
+	return fewPipelines() && tt.DType != stands
 }
 
 // requireMask computes a call, forward and backward as far as the tier does, and compares
@@ -234,7 +246,7 @@ func TestDropoutKnownAnswer(t *testing.T) {
 	words := [4]uint32{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}
 	call := maskCall{Shape: attention.Shape{B: 1, Hq: 1, Sq: 1, Sk: 4}}
 	for _, tt := range s.available() {
-		if slowToCompile(tt) && tt.DType != attention.F32 && (tt.DType != attention.F16 || tt.Tier == attention.TierScalar) {
+		if sharesPipelines(tt) || fewPipelines() && onMatrices(tt) {
 			continue
 		}
 		t.Run(tt.String(), func(t *testing.T) {
