@@ -23,8 +23,8 @@ func Reference(cfg Config, a Args) (o, lse []float64, err error) { return host.R
 // probability 0 all bytes are 1. No tensor is read.
 //
 // The slot of row i and key j of query head h takes word j%4 of Philox4x32-10 with the
-// counter (j/4, i, b*Hq+h, DropoutOffset) and the key DropoutSeed, low word first. It is kept
-// if the word is at least Dropout * 2^32. Counters have 32 bits: from 2^32 heads b*Hq+h on
+// counter (j/4, i, b*Hq+h, DropoutOffset) and the key DropoutSeed, low word first. It keeps its
+// weight if the word is at least Dropout * 2^32. Counters have 32 bits: from 2^32 heads b*Hq+h on
 // masks repeat. If the host lacks the memory, the error matches vk.ErrOutOfMemory.
 func DropoutMask(cfg Config, a Args) ([]byte, error) { return host.DropoutMask(cfg, a) }
 

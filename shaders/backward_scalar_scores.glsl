@@ -22,11 +22,11 @@ uint keptSlots[OWN];
 void findKept() {
     [[dont_unroll]] for (uint n = gl_LocalInvocationIndex; n < Q_TILE * KV_TILE / 4; n += LOCAL_SIZE) {
         const uint row = n / (KV_TILE / 4), quad = n % (KV_TILE / 4);
-        uint kept;
-        KEPT_OF_SLOTS(kept, work.row0 + row, firstKey + 4 * quad, LISTED_KEYS && SPARSE_TOKENS != 0, keyAt)
+        uint keep;
+        KEPT_OF_SLOTS(keep, work.row0 + row, firstKey + 4 * quad, LISTED_KEYS && SPARSE_TOKENS != 0, keyAt)
         [[unroll]] for (uint i = 0; i < 4; i++) {
             const uint key = 4 * quad + i, own = OWNS_ROWS ? row : key, stream = OWNS_ROWS ? key : row;
-            smemW[own * W_ROW + stream / 4][stream % 4] = float(kept >> i & 1u);
+            smemW[own * W_ROW + stream / 4][stream % 4] = float(keep >> i & 1u);
         }
     }
     barrier();

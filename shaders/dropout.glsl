@@ -3,7 +3,7 @@
 //
 // The slot of query i and key j, counted from the start of their sequence, of query head h of sequence b takes word j % 4
 // of Philox4x32-10 (Salmon, Moraes, Dror and Shaw, 2011) with the counter (j / 4, i, b * Hq + h, offset) and the key seed.
-// It is kept if the word is at least the threshold, which is the probability times 2^32.
+// It keeps its weight if the word is at least the threshold, which is the probability times 2^32.
 //
 // The kernel includes constants_dropout.glsl and sets `dropout` before the first mask.
 struct Dropout {
@@ -26,8 +26,8 @@ uvec4 philox4x32(uvec4 counter, uvec2 key) {
 // Bit i is 1 if the row keeps key 4 * quad + i.
 uint keptOfFour(uint row, uint quad) {
     const uvec4 words = philox4x32(uvec4(quad, queryOf(row), work.batch * p.Hq + headOf(row), dropout.offset), dropout.seed);
-    const uvec4 kept = uvec4(greaterThanEqual(words, uvec4(dropout.threshold)));
-    return kept.x | kept.y << 1 | kept.z << 2 | kept.w << 3;
+    const uvec4 keep = uvec4(greaterThanEqual(words, uvec4(dropout.threshold)));
+    return keep.x | keep.y << 1 | keep.z << 2 | keep.w << 3;
 }
 
 // The same of four slots of the KV loop from slot `first` on, a multiple of 4. Slots are keys, or with `listed` those that
@@ -44,5 +44,5 @@ uint keptOfFour(uint row, uint quad) {
         }                                                                                           \
     }
 
-// The factor of the weights that are kept, 1 / (1 - probability).
+// The factor of the weights that remain, 1 / (1 - probability).
 float dropoutScale() { return 4294967296.0 / float(~dropout.threshold + 1u); }

@@ -50,11 +50,11 @@ void dropP(uint row0, uint firstCol) {
     barrier(); // P is stored
     [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < Q_TILE * KV_TILE / 4; i += LOCAL_SIZE) {
         const uint row = i / (KV_TILE / 4), quad = i % (KV_TILE / 4);
-        uint kept;
-        KEPT_OF_SLOTS(kept, row0 + row, firstCol + 4 * quad, SPARSE_TOKENS != 0, keyAt)
+        uint keep;
+        KEPT_OF_SLOTS(keep, row0 + row, firstCol + 4 * quad, SPARSE_TOKENS != 0, keyAt)
         const vec4 prob = smemP[row * P_ROW + quad];
-        smemP[row * P_ROW + quad] = vec4((kept & 1u) != 0 ? prob.x : 0.0, (kept & 2u) != 0 ? prob.y : 0.0,
-                                         (kept & 4u) != 0 ? prob.z : 0.0, (kept & 8u) != 0 ? prob.w : 0.0);
+        smemP[row * P_ROW + quad] = vec4((keep & 1u) != 0 ? prob.x : 0.0, (keep & 2u) != 0 ? prob.y : 0.0,
+                                         (keep & 4u) != 0 ? prob.z : 0.0, (keep & 8u) != 0 ? prob.w : 0.0);
     }
 }
 

@@ -32,9 +32,9 @@ void dropP(uint rowBase, uint firstKey, uint firstCol) {
         uint bits = 0;
 #define DROPOUT_KEY(slot) TILE_KEY((slot) - firstKey)
         [[dont_unroll]] for (uint c = 0; c < FRAG_N; c += 4) {
-            uint kept;
-            KEPT_OF_SLOTS(kept, row, firstKey + col + c, SPARSE_TOKENS != 0, DROPOUT_KEY)
-            bits |= kept << c;
+            uint keep;
+            KEPT_OF_SLOTS(keep, row, firstKey + col + c, SPARSE_TOKENS != 0, DROPOUT_KEY)
+            bits |= keep << c;
         }
         const uint at = keptWordAt(i);
         smem[at / 4][at % 4] = bits;

@@ -192,19 +192,19 @@ func (e *engine) requireMask(t *testing.T, call maskCall, cfg attention.Config, 
 		return float64(x[0])
 	}
 	weight := 1 / float64(call.Sk) / (1 - float64(cfg.Dropout))
-	for i, kept := range want {
+	for i, keep := range want {
 		row, key := i/call.Sk, i%call.Sk
-		require.InDelta(t, weight*float64(kept), read(j.after[maskO], row*cfg.HeadDim+key), weight/100, "forward: row %d, key %d", row, key)
+		require.InDelta(t, weight*float64(keep), read(j.after[maskO], row*cfg.HeadDim+key), weight/100, "forward: row %d, key %d", row, key)
 	}
 	if call.permuted != nil || cfg.FixedSplit != 0 || !computesGradients(tt.Tier) {
 		return
 	}
 	after := e.backwardOf(t, call, cfg, j.after)
 	sums := make([]float64, call.B*call.KVHeads()*call.Sk*cfg.HeadDim)
-	for i, kept := range want {
+	for i, keep := range want {
 		row, key := i/call.Sk, i%call.Sk
 		head := row / call.Sq
-		sums[((head/call.Hq*call.KVHeads()+head%call.Hq/call.Group())*call.Sk+key)*cfg.HeadDim+row%call.Sq] += weight * float64(kept)
+		sums[((head/call.Hq*call.KVHeads()+head%call.Hq/call.Group())*call.Sk+key)*cfg.HeadDim+row%call.Sq] += weight * float64(keep)
 	}
 	for i, sum := range sums {
 		require.InDelta(t, sum, read(after[maskDV], i), weight/50, "backward: element %d of dV", i)
@@ -254,15 +254,15 @@ func TestDropoutKnownAnswer(t *testing.T) {
 			e := s.newEngine(tt)
 			defer func() { require.NoError(t, e.close()) }()
 			for i, word := range words {
-				// Multiples of 2^-24 around word * 2^-32: below it the slot is kept, above dropped.
-				for step, kept := range []bool{true, false} {
+				// Multiples of 2^-24 around word * 2^-32: below it the slot remains, above dropped.
+				for step, keep := range []bool{true, false} {
 					p := float32(math.Ldexp(float64(word>>8)+float64(step), -24))
 					cfg := attention.Config{DType: tt.DType, Tier: tt.Tier, HeadDim: 16, Dropout: p, Tuning: attention.TuningOff}
 					j := &job{Problem: call, cfg: cfg, before: call.images(tt.DType, 16)}
 					require.NoError(t, e.run([]*job{j}))
 					var o [1]float32
 					tt.DType.Decode(o[:], j.after[maskO][i*tt.DType.Size():])
-					require.Equal(t, kept, o[0] != 0, "word %d, probability %v", i, p)
+					require.Equal(t, keep, o[0] != 0, "word %d, probability %v", i, p)
 				}
 			}
 		})

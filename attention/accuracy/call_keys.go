@@ -224,8 +224,8 @@ func (c *call) bias(b, h, row, t int) float32 {
 	return math.Float32frombits(binary.LittleEndian.Uint32(at))
 }
 
-// kept is the factor of dropout for a slot: 0, or 1 / (1 - Dropout); 1 without dropout.
-func (c *call) kept(b, h, row, t int) float32 {
+// keep is the factor of dropout for a slot: 0, or 1 / (1 - Dropout); 1 without dropout.
+func (c *call) keep(b, h, row, t int) float32 {
 	switch {
 	case c.cfg.Dropout == 0:
 		return 1

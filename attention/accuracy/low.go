@@ -187,7 +187,7 @@ func (w *lowWorker) weigh(s attention.Rows, o, lse []float32) {
 // drop applies dropout to the weights of a row and rounds them again.
 func (w *lowWorker) drop(r *lowRow, b, h, row int) {
 	for i, p := range r.scores {
-		r.scores[i] = w.round(p * w.kept(b, h, row, int(w.key(r.entries[i]))))
+		r.scores[i] = w.round(p * w.keep(b, h, row, int(w.key(r.entries[i]))))
 	}
 }
 

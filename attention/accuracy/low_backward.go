@@ -179,18 +179,18 @@ func (g *lowGradients) chunk(w *lowWorker, s attention.Rows, kv int) {
 		dots(dS[i][from:], dO[i], values)
 		for c, p := range weights {
 			key := int(w.key(r.entries[from+c]))
-			kept, dP, dropped := w.kept(s.B, s.H, s.Rows[i], key), w.round(dS[i][from+c]), p
+			keep, dP, dropped := w.keep(s.B, s.H, s.Rows[i], key), w.round(dS[i][from+c]), p
 			switch {
-			case kept == 0:
+			case keep == 0:
 				dP, dropped = 0, 0
-			case kept != 1:
-				dP, dropped = w.round(dP*kept), w.round(p*kept)
+			case keep != 1:
+				dP, dropped = w.round(dP*keep), w.round(p*keep)
 			}
 			dS[i][from+c] = dP
 			addTimes(o[i], dropped, values[c*dv:][:dv])
 			addTimes(rowOf(g, g.DV, s.B, kv, key, dv), dropped, dO[i])
 			if e := w.scoreError(r); g.noisy && e > leastNoise {
-				addSizes(rowOf(g, g.Noise.DV, s.B, kv, key, dv), e*float64(kept*p*(1-p)), dO[i])
+				addSizes(rowOf(g, g.Noise.DV, s.B, kv, key, dv), e*float64(keep*p*(1-p)), dO[i])
 			}
 		}
 	})

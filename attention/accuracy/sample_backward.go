@@ -221,10 +221,10 @@ func (w *rowWork) row(b, h, row int, k, v []float32, ref []float64, low []float3
 		w.low.scores, w.lowSlopes = append(w.low.scores, lowScore), append(w.lowSlopes, lowSlope)
 		x, y = dot(w.dO, v[t*dv:][:dv])
 		y = w.round(y)
-		if kept := w.kept(b, h, row, t); kept == 0 {
+		if keep := w.keep(b, h, row, t); keep == 0 {
 			x, y = 0, 0
-		} else if kept != 1 {
-			x, y = x*dropout.Scale(w.cfg.Dropout), w.round(y*kept)
+		} else if keep != 1 {
+			x, y = x*dropout.Scale(w.cfg.Dropout), w.round(y*keep)
 		}
 		w.dP, w.lowDP = append(w.dP, x), append(w.lowDP, y)
 	}

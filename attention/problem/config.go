@@ -26,7 +26,7 @@ type Config struct {
 	Softcap float32 // scores become Softcap * tanh(score / Softcap) before any bias; 0: off
 
 	// Dropout is the probability that a weight P is dropped, at least 0 and below 1. Weights
-	// that are kept are multiplied by 1 / (1 - Dropout). LSE is that of the softmax before
+	// that remain are multiplied by 1 / (1 - Dropout). LSE is that of the softmax before
 	// dropout. [Args].DropoutSeed and DropoutOffset choose the mask.
 	Dropout float32
 

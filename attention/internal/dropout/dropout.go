@@ -7,7 +7,7 @@ package dropout
 //
 // The slot of row i and key j, both counted from the start of their sequence, of query
 // head h of sequence b takes word j%4 of Philox4x32-10 with the counter
-// (j/4, i, b*Hq+h, Offset) and the key Seed, low word first. It is kept if the word is at
+// (j/4, i, b*Hq+h, Offset) and the key Seed, low word first. It keeps its weight if the word is at
 // least Threshold.
 type Mask struct {
 	Seed      uint64
@@ -29,7 +29,7 @@ func Threshold(probability float32) uint32 {
 	return max(uint32(min(float64(probability), 1-0x1p-32)*0x1p32), 1)
 }
 
-// Scale returns the factor of the weights that are kept, 1 / (1 - probability).
+// Scale returns the factor of the weights that remain, 1 / (1 - probability).
 func Scale(probability float32) float64 { return 1 / (1 - float64(probability)) }
 
 // Keeps reports whether a slot keeps its weight. head is b*Hq+h.

@@ -54,26 +54,26 @@ func TestRate(t *testing.T) {
 	var first []bool
 	for i, m := range []Mask{Of(0.1, 1, 0), Of(0.1, 2, 0), Of(0.1, 1, 1), Of(0.1, 1<<32, 0), Of(0.5, 3, 0), Of(0.9, 4, 0)} {
 		p := float64(m.Threshold) / 0x1p32
-		var kept []bool
+		var keep []bool
 		dropped := 0
 		for row := range uint32(rows) {
 			for key := range uint32(keys) {
-				kept = append(kept, m.Keeps(0, row, key))
-				if !kept[len(kept)-1] {
+				keep = append(keep, m.Keeps(0, row, key))
+				if !keep[len(keep)-1] {
 					dropped++
 				}
 			}
 		}
-		n := float64(len(kept))
+		n := float64(len(keep))
 		require.InDelta(t, n*p, dropped, 5*math.Sqrt(n*p*(1-p)), "mask %d", i)
 		if i == 0 {
-			first = kept
-			require.NotEqual(t, kept[:keys], kept[keys:2*keys])
+			first = keep
+			require.NotEqual(t, keep[:keys], keep[keys:2*keys])
 			continue
 		}
 		same := 0
-		for j := range kept {
-			if kept[j] == first[j] {
+		for j := range keep {
+			if keep[j] == first[j] {
 				same++
 			}
 		}

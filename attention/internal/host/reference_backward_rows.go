@@ -72,7 +72,7 @@ func (w *backwardWorker) block(b, h, kv, first, n int) {
 		}
 		for c, p := range weights {
 			key := w.key(rows[i].entries[from+c])
-			addScaled(w.call.rowOfDV(b, kv, key), p*w.kept(b, h, first+i, key), w.grads[i].dO)
+			addScaled(w.call.rowOfDV(b, kv, key), p*w.keep(b, h, first+i, key), w.grads[i].dO)
 		}
 	})
 	for i := range rows {
@@ -131,10 +131,10 @@ func (w *backwardWorker) scoreGradients(i, b, h, row int) {
 	}
 	if w.dropout.Threshold != 0 {
 		for c := range r.scores {
-			if kept := w.kept(b, h, row, w.key(r.entries[c])); kept == 0 {
+			if keep := w.keep(b, h, row, w.key(r.entries[c])); keep == 0 {
 				g.dS[c] = 0 // dP may be NaN where the slot is dropped
 			} else {
-				g.dS[c] *= kept
+				g.dS[c] *= keep
 			}
 		}
 	}

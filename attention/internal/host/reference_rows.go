@@ -64,7 +64,7 @@ func (w *refWorker) run(at problem.Rows, o, lse []float64) {
 		lse[i] = w.softmax(&rows[i], at.B, at.H, row, o[i*dv:][:dv])
 		if w.dropout.Threshold != 0 {
 			for c := range rows[i].scores {
-				rows[i].scores[c] *= w.kept(at.B, at.H, row, w.key(rows[i].entries[c]))
+				rows[i].scores[c] *= w.keep(at.B, at.H, row, w.key(rows[i].entries[c]))
 			}
 		}
 	}
@@ -209,8 +209,8 @@ func (w *refWorker) modify(r *refRow, b, h, row int) {
 	}
 }
 
-// kept returns the factor that dropout gives the weight of a slot: 0, or 1 / (1 - Dropout).
-func (w *refWorker) kept(b, h, row, key int) float64 {
+// keep returns the factor that dropout gives the weight of a slot: 0, or 1 / (1 - Dropout).
+func (w *refWorker) keep(b, h, row, key int) float64 {
 	switch {
 	case w.dropout.Threshold == 0:
 		return 1

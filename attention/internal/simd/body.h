@@ -530,7 +530,7 @@ INLINE void drop(const int nv, const simd_tile *t, float *s, const uint32_t *slo
 				dropout_words(&t->dropout, splat_word((uint32_t)quad), load_word(rows), load_word(rows + LANES), words);
 			}
 			float *p = s + key * LANES + v * VL;
-			store(p, SELECT(kept(&t->dropout, words[keys[key] % 4]), load(p), splat(-0.0f)));
+			store(p, SELECT(keeps(&t->dropout, words[keys[key] % 4]), load(p), splat(-0.0f)));
 		}
 	}
 }
@@ -579,9 +579,9 @@ static void attend(const simd_tile *t, const float *q, float *o, float *s, float
 }
 
 // finish divides O by the row sums, a sink's share in them and, with dropout, the probability
-// that a weight is kept (else 1), and stores its rows.
+// that a weight remains (else 1), and stores its rows.
 static void finish(float *o, float *state, uint8_t *base, const int64_t *at, int32_t rows, int32_t vectors, int32_t dv,
-	int32_t type, float kept) {
+	int32_t type, float keep) {
 	const float *most = state + SIMD_MAX * LANES, *fraction = state + SIMD_FRACTION * LANES, *sum = state + SIMD_SUM * LANES,
 	            *sinks = state + SIMD_SINK * LANES;
 	float m[LANES], divisor[LANES];
@@ -600,7 +600,7 @@ static void finish(float *o, float *state, uint8_t *base, const int64_t *at, int
 			divisor[i] = (float)(sum[i] * (1 + exp(sink - lse)));
 			lse = lse > sink ? lse + log1p(exp(sink - lse)) : sink + log1p(exp(lse - sink));
 		}
-		divisor[i] *= kept;
+		divisor[i] *= keep;
 		state[SIMD_LSE * LANES + i] = (float)lse;
 	}
 	for (int32_t j = 0; j < dv; j++)

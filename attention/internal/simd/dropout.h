@@ -37,8 +37,8 @@ INLINE void dropout_words(const simd_dropout *d, W quad, W row, W head, W words[
 	words[0] = a, words[1] = b, words[2] = c, words[3] = e;
 }
 
-// kept returns the lanes whose words are at least the threshold. Flipping the top bit makes the
+// keeps returns the lanes whose words are at least the threshold. Flipping the top bit makes the
 // signed comparison an unsigned one.
-INLINE M kept(const simd_dropout *d, W words) {
+INLINE M keeps(const simd_dropout *d, W words) {
 	return INT_LE(splat_int((int32_t)(d->threshold ^ 0x80000000)), (U)(words ^ 0x80000000));
 }

@@ -22,7 +22,7 @@ typedef struct {
 	uint32_t seed[2];
 	uint32_t offset;
 	uint32_t threshold; // 0: no dropout
-	float scale;        // of the weights that are kept
+	float scale;        // of the weights that remain
 } simd_dropout;
 
 // A simd_tile is what a group of query rows has to do with a KV tile. Keys are
@@ -87,7 +87,7 @@ typedef struct {
 		const double *position, const float *k, const float *v, const int32_t *keys, const float *bias,
 		const int32_t *mask, const uint32_t *slots);
 	void (*finish)(float *o, float *state, uint8_t *base, const int64_t *at, int32_t rows, int32_t vectors, int32_t dv,
-		int32_t type, float kept);
+		int32_t type, float keep);
 	void (*widen)(float *dst, const uint8_t *base, const int64_t *at, const float *scales, int32_t rows, int32_t d,
 		int32_t type);
 	void (*read_bias)(float *dst, const uint8_t *base, const int64_t *at, const int32_t *keys, int32_t vectors, int32_t n,

@@ -40,8 +40,8 @@ static void simd_attend(const simd_kernels *k, const simd_tile *t, const float *
 	k->attend(t, q, o, s, state, span, position, keys_k, keys_v, keys, bias, mask, slots);
 }
 static void simd_finish(const simd_kernels *k, float *o, float *state, void *base, const int64_t *at, int32_t rows,
-	int32_t vectors, int32_t dv, int32_t type, float kept) {
-	k->finish(o, state, base, at, rows, vectors, dv, type, kept);
+	int32_t vectors, int32_t dv, int32_t type, float keep) {
+	k->finish(o, state, base, at, rows, vectors, dv, type, keep);
 }
 static void simd_widen(const simd_kernels *k, float *dst, const void *base, const int64_t *at, const float *scales,
 	int32_t rows, int32_t d, int32_t type) {
@@ -169,16 +169,16 @@ func (g *Group) Begin(q []byte, t Type) {
 
 // Finish divides by the row sums and by the probability that dropout keeps a weight (1 without
 // dropout), stores n rows of O and sets LSE.
-func (g *Group) Finish(o []byte, t Type, n int, kept float32) {
+func (g *Group) Finish(o []byte, t Type, n int, keep float32) {
 	C.simd_finish(g.kernels.c, floats(g.o), floats(g.state), pointer(o), ints64(g.OAt), C.int32_t(n), C.int32_t(g.vectors),
-		C.int32_t(g.dv), C.int32_t(t), C.float(kept))
+		C.int32_t(g.dv), C.int32_t(t), C.float(keep))
 }
 
 // Dropout is the dropout mask of a call, see package dropout. The zero value drops nothing.
 type Dropout struct {
 	Seed              uint64
 	Offset, Threshold uint32
-	Scale             float32 // of the weights that are kept; the backward pass has it
+	Scale             float32 // of the weights that remain; the backward pass has it
 }
 
 func (d *Dropout) c() C.simd_dropout {
