@@ -5,6 +5,7 @@ import (
 
 	"vkattn/attention/internal/arith"
 	"vkattn/attention/internal/dispatch"
+	"vkattn/attention/internal/dropout"
 	"vkattn/attention/internal/plan"
 	"vkattn/attention/internal/tensors"
 	"vkattn/vk"
@@ -372,6 +373,8 @@ func (l *backwardLaunch) stats(c *vk.Commands) error {
 	steps32(&p.strideO, o)
 	steps32(&p.strideDO, l.tensors.Tensor(tensors.BackwardDO))
 	p.Sq, p.Hq, p.rows = uint32(o.Counts[2]), uint32(o.Counts[1]), uint32(l.rows)
+	m := dropout.Of(l.op.cfg.Dropout, l.args.DropoutSeed, l.args.DropoutOffset)
+	p.dropout = [4]uint32{uint32(m.Seed), uint32(m.Seed >> 32), m.Offset, m.Threshold}
 	k := &l.kernels[0]
 	perGroup := uint64(plan.BackwardLocal / k.Variant.LanesPerRow())
 	chunk := perGroup * uint64(l.limits.MaxWorkGroupCount[0])

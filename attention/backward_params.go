@@ -5,7 +5,7 @@ package attention
 // Sizes of the blocks of the kernels of row statistics and of dSinks, and their storage
 // buffers.
 const (
-	deltaPushBytes = 80
+	deltaPushBytes = 96
 	deltaBindings  = 5
 	sinksPushBytes = 56
 	sinksBindings  = 5
@@ -80,6 +80,7 @@ type deltaParams struct {
 	strideDO [3]uint32             `glsl:"strideDOBatch strideDOHead strideDOSeq"`
 
 	Sq, Hq, rows, firstRow uint32
+	dropout                [4]uint32 `glsl:"dropoutSeedLow dropoutSeedHigh dropoutOffset dropoutThreshold"`
 }
 
 // sinksParams is the block Params of shaders/backward_sinks.comp.

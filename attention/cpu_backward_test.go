@@ -300,6 +300,15 @@ var backwardShapes = []struct {
 			c.sinks()
 			*c = *c.packed(t)
 		}},
+	{name: "dropout", cfg: attention.Config{HeadDim: 64, Dropout: 0.2}, shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 200, Sk: 150},
+		set: func(_ require.TestingT, c *backwardCase) { c.DropoutSeed, c.DropoutOffset = 1<<33+9, 4 }},
+	{name: "dropout, sparse tokens, softcap, bias, packed", cfg: attention.Config{HeadDim: 16, Causal: attention.BottomRight, Softcap: 3, Dropout: 0.5},
+		shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 150, Sk: 400}, set: func(t require.TestingT, c *backwardCase) {
+			c.sparse()
+			c.bias(0, 0, 0)
+			c.used([]int32{150, 70}, []int32{390, 180})
+			*c = *c.packed(t)
+		}},
 }
 
 // smaller makes scores of the size that head dims of models have.

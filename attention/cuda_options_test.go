@@ -35,6 +35,7 @@ func TestCUDARefusesOptions(t *testing.T) {
 		"sinks":   func(_ *Config, a *Args) { a.Sinks = vector() },
 		"window":  func(c *Config, _ *Args) { c.Align, c.Window = TopLeft, WindowOf(3, 3) },
 		"softcap": func(c *Config, _ *Args) { c.Softcap = 30 },
+		"dropout": func(c *Config, _ *Args) { c.Dropout = 0.1 },
 		"int8": func(c *Config, a *Args) {
 			c.KV, a.KScale, a.VScale = KVInt8, vector(), vector()
 		},

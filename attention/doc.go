@@ -35,7 +35,7 @@
 // # Options
 //
 // Inference needs more than dense attention. Options that are the same for every call
-// are in [Config]: Window, Align, Softcap and KV. Options with memory are in [Args]:
+// are in [Config]: Window, Align, Softcap, Dropout and KV. Options with memory are in [Args]:
 // lengths and packing of sequences ([Varlen]), a paged KV cache ([Pages]), lists of
 // tokens ([SparseTokens]), bitmaps of [Blocks], [Mask], [Bias], ALiBi slopes, sinks, and
 // scales of quantised K and V. They combine freely, except that a call has at most one of
@@ -53,6 +53,15 @@
 // the row's sum and to LSE and nothing to O: a row without keys has O = 0 and LSE = sink.
 // Lengths, masks and lists belong to sequences: a row's result depends on its own
 // sequence only.
+//
+// Dropout, for training, comes after the softmax: each weight P is dropped with probability
+// Config.Dropout, and the others are multiplied by 1 / (1 - Dropout). LSE is that of the
+// softmax before. [DropoutMask] returns and defines the mask, a function of row, key, head,
+// sequence and Args.DropoutSeed and DropoutOffset alone: it is the same in Forward and
+// Backward, on every tier, and for packed, padded and paged sequences, splits and lists. A
+// key that a list has twice stays or is dropped twice. A probability of 1, which would leave
+// nothing to scale, is refused, and so are quantised K and V. The gradients are those of
+// the call with its mask. A dropped slot counts as one of weight 0.
 //
 // Numbers in int32 vectors are not checked, because they may lie in device memory.
 // Kernels clamp them and never access memory outside of the tensors: starts and ends to

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"vkattn/attention/internal/dispatch"
+	"vkattn/attention/internal/dropout"
 	"vkattn/attention/internal/plan"
 	"vkattn/attention/internal/tensors"
 	"vkattn/vk"
@@ -110,6 +111,9 @@ func (l *launch) bindOptions(a *Args) error {
 		if err := words(bindVScale, &a.VScale, n); err != nil {
 			return err
 		}
+	}
+	if cfg.Dropout != 0 { // without quantised K and V: there are no scales
+		l.params.setDropout(dropout.Of(cfg.Dropout, a.DropoutSeed, a.DropoutOffset))
 	}
 	l.params.totalQ, l.params.totalK = uint32(totalQ), uint32(totalK)
 	if w := cfg.Window; w.Given() {

@@ -1,5 +1,7 @@
 package attention
 
+import "vkattn/attention/internal/dropout"
+
 // The parameter blocks of the kernels. Each struct mirrors a block field by field. The tag
 // glsl gives the GLSL names, one per element; a field without the tag has the same name in
 // GLSL. A uvec2 address is one uint64 here: GLSL stores the low word first, and host and
@@ -40,6 +42,11 @@ func (p *generalParams) setAddress(binding int, at uint64) {
 	default:
 		p.strideMap[0], p.strideMap[1] = uint32(at), uint32(at>>32)
 	}
+}
+
+// setDropout stores the dropout mask in place of the addresses of the scales of K and V.
+func (p *generalParams) setDropout(m dropout.Mask) {
+	p.addrOptions[bindKScale-bindCuQ], p.addrOptions[bindVScale-bindCuQ] = m.Seed, uint64(m.Offset)|uint64(m.Threshold)<<32
 }
 
 // combineParams is the block Params of shaders/combine.comp.

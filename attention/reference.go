@@ -16,6 +16,18 @@ import "vkattn/attention/internal/host"
 // elements of K and V are exact: number times scale.
 func Reference(cfg Config, a Args) (o, lse []float64, err error) { return host.Reference(cfg, a) }
 
+// DropoutMask returns the mask of Config.Dropout for a call's Shape, DropoutSeed and
+// DropoutOffset: bytes [B, Hq, Sq, Sk], 1 for a slot that keeps its weight and 0 for one that
+// is dropped. Rows and keys count from the start of their sequence b, so packed, padded and
+// paged calls, splits, and forward and backward on every tier have this mask. With
+// probability 0 all bytes are 1. No tensor is read.
+//
+// The slot of row i and key j of query head h takes word j%4 of Philox4x32-10 with the
+// counter (j/4, i, b*Hq+h, DropoutOffset) and the key DropoutSeed, low word first. It keeps its
+// weight if the word is at least Dropout * 2^32. Counters have 32 bits: from 2^32 heads b*Hq+h on
+// masks repeat. If the host lacks the memory, the error matches vk.ErrOutOfMemory.
+func DropoutMask(cfg Config, a Args) ([]byte, error) { return host.DropoutMask(cfg, a) }
+
 // ReferenceBackward computes the gradients of a call in float64 by the plain formula. With
 // P the softmax of a row over its keys and its sink,
 //

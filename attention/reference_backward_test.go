@@ -432,6 +432,24 @@ var backwardTable = []struct {
 		c.sinks()
 		c.blocks()
 	}},
+	{name: "dropout", cfg: withConfig(func(c *attention.Config) { c.Dropout = 0.3 }), shape: small,
+		set: func(_ require.TestingT, c *backwardCase) { c.DropoutSeed, c.DropoutOffset = 1<<40+7, 3 }},
+	{name: "dropout, more keys than a tile", cfg: withConfig(func(c *attention.Config) { c.Dropout = 0.5 }), shape: attention.Shape{B: 1, Hq: 1, Sq: 3, Sk: 70}},
+	{name: "dropout, softcap, bias, ALiBi, sinks, causal, packed", cfg: withConfig(func(c *attention.Config) {
+		c.Dropout, c.Softcap, c.Causal = 0.6, 2, attention.BottomRight
+	}), shape: small, set: func(t require.TestingT, c *backwardCase) {
+		c.DropoutSeed = 11
+		c.bias(1, 0, 0)
+		c.alibi()
+		c.sinks()
+		c.used([]int32{5, 4}, []int32{6, 7})
+		*c = *c.packed(t)
+	}},
+	{name: "dropout, sparse tokens", cfg: withConfig(func(c *attention.Config) { c.Dropout = 0.25 }), shape: small,
+		set: func(_ require.TestingT, c *backwardCase) {
+			c.DropoutSeed = 5
+			c.sparse()
+		}},
 }
 
 // eachBackward runs a test on the whole table.
@@ -519,6 +537,10 @@ func drawBackwardOf(t *rapid.T, most backwardSizes) *backwardCase {
 	}
 	if flip("sinks") {
 		c.sinks()
+	}
+	if flip("dropout") {
+		c.cfg.Dropout = rapid.SampledFrom([]float32{0.1, 0.5, 0.9}).Draw(t, "probability")
+		c.DropoutSeed, c.DropoutOffset = rapid.Uint64().Draw(t, "seed of dropout"), rapid.Uint32().Draw(t, "offset")
 	}
 	switch rapid.IntRange(0, 2).Draw(t, "mask, lists or neither") {
 	case 1:
@@ -719,7 +741,7 @@ func TestReferenceBackwardSumsGroups(t *testing.T) {
 // share of V. A bias excludes nothing.
 func (c *backwardCase) attended(t require.TestingT) []bool {
 	probe := *c
-	probe.Bias, probe.cfg.Softcap = nil, 0
+	probe.Bias, probe.cfg.Softcap, probe.cfg.Dropout = nil, 0, 0
 	probe.V.Host = make([]byte, len(c.V.Host))
 	dv, seen := c.cfg.ValueDim(), make([]bool, c.Rows()*int64(c.Sk))
 	for key := range c.Sk {

@@ -18,9 +18,10 @@
 #define ANY_DTYPE
 #include "constants.glsl"
 #include "constants_backward.glsl"
+#include "constants_dropout.glsl"
 #include "numeric.glsl"
 
-// 80 bytes, units as in backward_interface.glsl. BDA=0: bindings 0 O, 1 dO, 2 LSE, 3 dLSE, 4 stats.
+// 96 bytes, units as in backward_interface.glsl. BDA=0: bindings 0 O, 1 dO, 2 LSE, 3 dLSE, 4 stats.
 layout(push_constant, std430) uniform Params {
     uvec2 addrO, addrDO, addrLSE, addrDLSE, addrStats;
     uint strideOBatch, strideOHead, strideOSeq;
@@ -28,6 +29,7 @@ layout(push_constant, std430) uniform Params {
     uint Sq, Hq;         // of O: with cu_seqlens_q its packed rows
     uint rows;           // B * Hq * Sq < 2^32
     uint firstRow;       // the first row of this dispatch
+    uint dropoutSeedLow, dropoutSeedHigh, dropoutOffset, dropoutThreshold; // for the other kernels, see backward_dropout.glsl
 } p;
 
 #include "addressing.glsl"
@@ -54,24 +56,31 @@ const bool IS_16 = DTYPE != TYPE_F32;
 float loadFloat(uvec2 address, uint i) { return uintBitsToFloat(ReadWords(add64(address, uvec2(i << 2, i >> 30))).at[0]); }
 float loadLSE(uint row) { return loadFloat(p.addrLSE, row); }
 float loadDLSE(uint row) { return loadFloat(p.addrDLSE, row); }
-void storePair(uvec2 index, vec2 pair) {
+void storeWords(uvec2 index, uvec2 pair) {
     const uvec2 address = add64(p.addrStats, uvec2(index.x << 3, index.y << 3 | index.x >> 29));
-    WriteWords(address).at[0] = floatBitsToUint(pair.x);
-    WriteWords(address).at[1] = floatBitsToUint(pair.y);
+    WriteWords(address).at[0] = pair.x;
+    WriteWords(address).at[1] = pair.y;
 }
 #else
 layout(set = 0, binding = 2, std430) READ_ONLY buffer LSE { float arrayLSE[]; };
 layout(set = 0, binding = 3, std430) READ_ONLY buffer DLSE { float arrayDLSE[]; };
-layout(set = 0, binding = 4, std430) restrict writeonly buffer Stats { vec2 arrayStats[]; };
+layout(set = 0, binding = 4, std430) restrict writeonly buffer Stats { uvec2 arrayStats[]; };
 float loadLSE(uint row) { return arrayLSE[p.addrLSE.x + row]; }
 float loadDLSE(uint row) { return arrayDLSE[p.addrDLSE.x + row]; }
-void storePair(uvec2 index, vec2 pair) { arrayStats[p.addrStats.x + index.x] = pair; }
+void storeWords(uvec2 index, uvec2 pair) { arrayStats[p.addrStats.x + index.x] = pair; }
 #endif
+void storePair(uvec2 index, vec2 pair) { storeWords(index, floatBitsToUint(pair)); }
 
 // The statistics of a row, see backward_stats.glsl.
 void storeStats(uint row, float lse, float delta, float dLSE) {
     storePair(uvec2(row, 0), vec2(lse, FOUR_STATS != 0 ? delta : delta - dLSE));
     if (FOUR_STATS != 0) storePair(add64(uvec2(p.rows, 0), uvec2(row, 0)), vec2(0.0, dLSE));
+}
+
+void storeDropout() {
+    const uvec2 end = FOUR_STATS != 0 ? add64(uvec2(p.rows, 0), uvec2(p.rows, 0)) : uvec2(p.rows, 0);
+    storeWords(end, uvec2(p.dropoutSeedLow, p.dropoutSeedHigh));
+    storeWords(add64(end, uvec2(1, 0)), uvec2(p.dropoutOffset, p.dropoutThreshold));
 }
 
 const uint ROWS = LOCAL_SIZE / STAT_LANES;
@@ -93,6 +102,7 @@ void main() {
     const uint lane = gl_LocalInvocationIndex % STAT_LANES;
     const uint row = p.firstRow + gl_WorkGroupID.x * ROWS + gl_LocalInvocationIndex / STAT_LANES;
     const bool exists = row < p.rows;
+    if (DROPOUT != 0 && row == 0 && lane == 0) storeDropout();
     float sum = 0.0;
     if (exists) {
         const uint head = row / p.Sq % p.Hq, batch = row / p.Sq / p.Hq;

@@ -11,7 +11,10 @@
 #extension GL_EXT_control_flow_attributes : require
 #define ANY_DTYPE
 #include "constants_scalar.glsl"
+#include "constants_dropout.glsl"
 #include "backward_interface.glsl"
+#include "dropout.glsl"
+#include "backward_dropout.glsl"
 #include "backward_score.glsl"
 
 const uint OWN_TILE = Q_TILE, STREAM_TILE = KV_TILE;
@@ -49,6 +52,7 @@ void main() {
     y = gl_LocalInvocationIndex / THREADS_X;
     const uint kvTiles = (p.Sk + KV_TILE - 1) / KV_TILE, ownRow0 = gl_WorkGroupID.x / kvTiles * Q_TILE;
     firstKey = gl_WorkGroupID.x % kvTiles * KV_TILE;
+    if (DROPOUT != 0) openDropout();
     [[unroll]] for (uint i = 0; i < OWN; i++)
         [[unroll]] for (uint j = 0; j < STREAM; j++) dBias[i][j] = 0.0;
 

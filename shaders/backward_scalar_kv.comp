@@ -17,7 +17,10 @@
 #extension GL_EXT_control_flow_attributes : require
 #define ANY_DTYPE
 #include "constants_scalar.glsl"
+#include "constants_dropout.glsl"
 #include "backward_interface.glsl"
+#include "dropout.glsl"
+#include "backward_dropout.glsl"
 #include "backward_score.glsl"
 
 const uint OWN_TILE = KV_TILE, STREAM_TILE = Q_TILE;
@@ -34,6 +37,7 @@ void main() {
     y = gl_LocalInvocationIndex / THREADS_X;
     uint extentKeys;
     if (!findKeyTile(KV_TILE, firstKey, extentKeys)) return;
+    if (DROPOUT != 0) openDropout();
     [[unroll]] for (uint i = 0; i < OWN; i++) {
         [[unroll]] for (uint n = 0; n < D_QUADS; n++) dK[i][n] = vec4(0.0);
         [[unroll]] for (uint n = 0; n < DV_QUADS; n++) dV[i][n] = vec4(0.0);
@@ -51,7 +55,7 @@ void main() {
             computeP(tileIsMasked(lastRow));
             if (HAS_DV != 0) {
                 [[unroll]] for (uint i = 0; i < OWN; i++)
-                    [[unroll]] for (uint j = 0; j < STREAM; j++) storeW(i, j, S[i][j]);
+                    [[unroll]] for (uint j = 0; j < STREAM; j++) storeW(i, j, dropped(i, j, S[i][j]));
                 ADD_STREAMED(dV, DV_QUADS, readDO)
             }
             if (HAS_DK != 0) {

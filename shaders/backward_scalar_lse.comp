@@ -15,7 +15,10 @@
 #extension GL_EXT_control_flow_attributes : require
 #define ANY_DTYPE
 #include "constants_scalar.glsl"
+#include "constants_dropout.glsl"
 #include "backward_interface.glsl"
+#include "dropout.glsl"
+#include "backward_dropout.glsl"
 #include "backward_score.glsl"
 
 const uint OWN_TILE = Q_TILE, STREAM_TILE = KV_TILE;
@@ -59,6 +62,7 @@ float sinkP(uint row, float lse) {
 void addTile(uint lastRow) {
     TILE_PRODUCT(S, HEAD_DIM, readQ, readK)
     TILE_PRODUCT(dP, HEAD_DIM_V, readDO, readV)
+    if (DROPOUT != 0) findKept();
     const bool masked = tileIsMasked(lastRow);
     [[unroll]] for (uint i = 0; i < OWN; i++)
         [[unroll]] for (uint j = 0; j < STREAM; j++) {
@@ -67,7 +71,7 @@ void addTile(uint lastRow) {
             float slope_;
             const float prob = slotP(S[i][j], row, key, statsWithoutRest(row), slope_);
             rowSum[i] += prob;
-            if (prob != 0.0) deltaSum[i] += prob * dP[i][j];
+            if (prob != 0.0) deltaSum[i] += prob * dropped(i, j, dP[i][j]);
         }
 }
 
@@ -94,6 +98,7 @@ void main() {
         return;
     }
 
+    if (DROPOUT != 0) openDropout();
     [[unroll]] for (uint i = 0; i < OWN; i++) rowSum[i] = deltaSum[i] = 0.0;
     openRows(work.row0);
     const uint lastRow = min(work.row0 + Q_TILE, work.rows) - 1;

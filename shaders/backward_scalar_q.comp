@@ -15,7 +15,10 @@
 #extension GL_EXT_control_flow_attributes : require
 #define ANY_DTYPE
 #include "constants_scalar.glsl"
+#include "constants_dropout.glsl"
 #include "backward_interface.glsl"
+#include "dropout.glsl"
+#include "backward_dropout.glsl"
 #include "backward_score.glsl"
 
 const uint OWN_TILE = Q_TILE, STREAM_TILE = KV_TILE;
@@ -30,6 +33,7 @@ void main() {
     y = gl_LocalInvocationIndex / THREADS_X;
     uint extentRows;
     if (!findRowTile(Q_TILE, extentRows)) return;
+    if (DROPOUT != 0) openDropout();
     openRows(work.row0);
     [[unroll]] for (uint i = 0; i < OWN; i++)
         [[unroll]] for (uint n = 0; n < D_QUADS; n++) dQ[i][n] = vec4(0.0);

@@ -1,4 +1,4 @@
-// P and dX of a tile, in S and dP. Without LISTED_KEYS timesListed counts how often the list of sparse
+// P and dX of a tile, in S and dP; P is that in front of dropout. Without LISTED_KEYS timesListed counts how often the list of sparse
 // tokens names each key of the tile: a key that is listed twice counts twice.
 
 const bool COUNTS_TOKENS = SPARSE_TOKENS != 0 && !LISTED_KEYS;
@@ -15,7 +15,36 @@ void countTokens() {
     barrier();
 }
 
+// Bit j of element i is 1 if slot (i, j) keeps its weight. Only with DROPOUT.
+uint keptSlots[OWN];
+
+// Sets them by way of smemW, which must not be in use: an invocation has slots of many groups of four keys.
+void findKept() {
+    [[dont_unroll]] for (uint n = gl_LocalInvocationIndex; n < Q_TILE * KV_TILE / 4; n += LOCAL_SIZE) {
+        const uint row = n / (KV_TILE / 4), quad = n % (KV_TILE / 4);
+        uint keep;
+        KEPT_OF_SLOTS(keep, work.row0 + row, firstKey + 4 * quad, LISTED_KEYS && SPARSE_TOKENS != 0, keyAt)
+        [[unroll]] for (uint i = 0; i < 4; i++) {
+            const uint key = 4 * quad + i, own = OWNS_ROWS ? row : key, stream = OWNS_ROWS ? key : row;
+            smemW[own * W_ROW + stream / 4][stream % 4] = float(keep >> i & 1u);
+        }
+    }
+    barrier();
+    [[unroll]] for (uint i = 0; i < OWN; i++) {
+        keptSlots[i] = 0;
+        [[unroll]] for (uint j = 0; j < STREAM; j++)
+            if (smemW[ownOf(i) * W_ROW + streamOf(j) / 4][streamOf(j) % 4] != 0.0) keptSlots[i] |= 1u << j;
+    }
+}
+
+// P or dP of a slot behind dropout.
+float dropped(uint i, uint j, float value) {
+    if (DROPOUT == 0) return value;
+    return (keptSlots[i] >> j & 1u) != 0 ? value * keptScale : 0.0;
+}
+
 void computeP(bool masked) {
+    if (DROPOUT != 0) findKept();
     [[unroll]] for (uint i = 0; i < OWN; i++)
         [[unroll]] for (uint j = 0; j < STREAM; j++) {
             const uint row = rowOf(i, j), n = OWNS_ROWS ? streamOf(j) : ownOf(i), key = keyOf(n);
@@ -29,7 +58,7 @@ void computeP(bool masked) {
 
 void computeDX() {
     [[unroll]] for (uint i = 0; i < OWN; i++)
-        [[unroll]] for (uint j = 0; j < STREAM; j++) dP[i][j] = slotDX(S[i][j], dP[i][j], loadStats(rowOf(i, j)));
+        [[unroll]] for (uint j = 0; j < STREAM; j++) dP[i][j] = slotDX(S[i][j], dropped(i, j, dP[i][j]), loadStats(rowOf(i, j)));
 }
 
 // dS without the scale: a slope of 0 makes it 0.

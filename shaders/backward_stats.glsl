@@ -11,6 +11,8 @@ const bool HAS_FOUR_STATS = true;
 const bool HAS_FOUR_STATS = false;
 #endif
 
+// With DROPOUT seed, offset and threshold follow, see backward_dropout.glsl.
+
 uint statRows() { return (VARLEN & CU_Q) != 0 ? p.Hq * p.totalQ : p.sequences * p.Hq * p.Sq; }
 
 // Pair `index` of the statistics, below 2^33.

@@ -50,6 +50,7 @@ const (
 	ConstExp2             uint32 = 27 // 0: natural exponentials
 	ConstTileAddressing   uint32 = 28 // 0: every load computes its address from the start of the tensor
 	ConstAblate           uint32 = 29 // leaves out a part of the work: wrong results, true cost of the rest
+	ConstDropout          uint32 = 90 // 1: weights are dropped, see dropout.glsl
 	ConstMFrags           uint32 = 5  // fragments of FRAG_M query rows per subgroup
 	ConstKvStep           uint32 = 23 // keys of a KV tile per Q K^T product
 	ConstKeysPerSubgroup  uint32 = 53 // not 0: consecutive keys of a KV tile that one subgroup loads
@@ -126,6 +127,7 @@ var constantNames = map[uint32]string{
 	ConstExp2:             "EXP2",
 	ConstTileAddressing:   "TILE_ADDRESSING",
 	ConstAblate:           "ABLATE",
+	ConstDropout:          "DROPOUT",
 	ConstMFrags:           "M_FRAGS",
 	ConstKvStep:           "KV_STEP",
 	ConstKeysPerSubgroup:  "KEYS_PER_SUBGROUP",

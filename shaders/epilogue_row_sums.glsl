@@ -18,6 +18,9 @@ FragC inverse[M_FRAGS]; // 1 / row sum
 #endif
     [[unroll]] for (uint e = 0; e < inverse[r].length(); ++e)
         inverse[r][e] = inverse[r][e] == 0.0 ? 0.0 : 1.0 / inverse[r][e];
+#ifdef HAS_DROPOUT
+    if (DROPOUT != 0) inverse[r] *= dropoutScale();
+#endif
     if (HAS_LSE != 0 && work.col0 == 0) {
         [[unroll]] for (uint e = 0; e < total.length(); ++e) total[e] = logSumExp(rowMax[r][e], total[e]);
         fragmentToScratch(total);

@@ -11,8 +11,11 @@
 #include "coopmat_extensions.glsl"
 #include "constants_coopmat.glsl"
 #include "constants_forward.glsl"
+#include "constants_dropout.glsl"
+#define HAS_DROPOUT
 #define SUBGROUPS_PER_SPLIT (LOCAL_SIZE / SUBGROUP_SIZE) // with SPLIT_KV
 #include "interface.glsl"
+#include "dropout.glsl"
 
 #define ROWS work.rows // of the sequence
 #define DROPS_NON_FINITE (ROW_MASKS || KEY_SCALES)
@@ -29,6 +32,7 @@
 #include "kv_exact.glsl"
 #include "softmax.glsl"
 #include "gemm.glsl"
+#include "fragment_dropout.glsl"
 #include "non_finite_general.glsl"
 #include "kv_vectors.glsl"
 #include "kv_load_general.glsl"
@@ -41,6 +45,7 @@
 void main() {
     if (!findWorkTile(WORKGROUP_ROWS)) return;
     const uint tid = gl_LocalInvocationIndex;
+    if (DROPOUT != 0) dropout = Dropout(p.addrKScale, p.addrVScale.x, p.addrVScale.y);
     const uint rowInTile = SUBGROUP_FIRST_ROW;      // first row of the subgroup, in the workgroup's rows
     const uint rowBase = work.row0 + rowInTile;     // and in the sequence
 

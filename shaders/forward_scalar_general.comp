@@ -6,7 +6,9 @@
 #extension GL_EXT_control_flow_attributes : require
 #define ANY_DTYPE
 #include "constants_scalar.glsl"
+#include "constants_dropout.glsl"
 #include "interface.glsl"
+#include "dropout.glsl"
 
 #define SCORE_SCALE (SCORE_MOD ? 1.0 : p.scoreScale) // of S, when softmax takes it
 #define MASKED_PRODUCT (SCORE_SCALE < 0.0 ? INFINITY : -INFINITY) // times SCORE_SCALE, -Inf
@@ -43,10 +45,24 @@ void stageV(uint slice, uint rows, uint col0) { STAGE(KV_BASE, V_ROW, CHUNK_V, V
 #include "scalar_softmax.glsl"
 #include "scalar_gemm_pv.glsl"
 
+// Sets P of dropped slots of the tile to 0, which must be stored. The row sums have it already.
+void dropP(uint row0, uint firstCol) {
+    barrier(); // P is stored
+    [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < Q_TILE * KV_TILE / 4; i += LOCAL_SIZE) {
+        const uint row = i / (KV_TILE / 4), quad = i % (KV_TILE / 4);
+        uint keep;
+        KEPT_OF_SLOTS(keep, row0 + row, firstCol + 4 * quad, SPARSE_TOKENS != 0, keyAt)
+        const vec4 prob = smemP[row * P_ROW + quad];
+        smemP[row * P_ROW + quad] = vec4((keep & 1u) != 0 ? prob.x : 0.0, (keep & 2u) != 0 ? prob.y : 0.0,
+                                         (keep & 4u) != 0 ? prob.z : 0.0, (keep & 8u) != 0 ? prob.w : 0.0);
+    }
+}
+
 // The KV tile that begins at slot firstCol.
 void attendTile(WorkTile w, Slice qBlock, uint firstCol, bool masked) {
     computeScores(qBlock, firstCol, w.rows - w.row0, KV_TILE);
     softmax(w, firstCol, masked);
+    if (DROPOUT != 0) dropP(w.row0, firstCol);
     accumulateOutput(firstCol, firstCol, w.col0, masked);
 }
 
@@ -55,6 +71,7 @@ void main() {
     y = gl_LocalInvocationIndex / THREADS_X;
     if (!findWorkTile(Q_TILE)) return;
     const WorkTile w = work;
+    if (DROPOUT != 0) dropout = Dropout(p.addrKScale, p.addrVScale.x, p.addrVScale.y);
     const uint rows = w.rows, lastRow = min(w.row0 + Q_TILE, rows) - 1;
     const Slice q = blockQ();
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
@@ -81,7 +98,8 @@ void main() {
             [[unroll]] for (uint quad = 0; quad < THREADS_X / 4; quad++) sum += dot(partials(i, quad), vec4(1.0));
             const bool empty = sum == 0.0;
             const float sink = SINKS != 0 ? sinkTerm(row, rowMax[i]) : 0.0;
-            const float inverse = isNaN(sink) ? sink : empty ? 0.0 : 1.0 / (sum + sink);
+            float inverse = isNaN(sink) ? sink : empty ? 0.0 : 1.0 / (sum + sink);
+            if (DROPOUT != 0) inverse *= dropoutScale();
             [[unroll]] for (uint n = 0; n < DV_QUADS; n++) {
                 const uint sliceCol = 4 * (x + n * THREADS_X), col = w.col0 + sliceCol;
                 if (sliceCol >= DV_SLICE || col >= HEAD_DIM_V) continue;

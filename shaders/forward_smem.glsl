@@ -6,6 +6,7 @@
 //   ROW_MAX_BASE  row max, FRAG_M floats per row fragment
 //   SCRATCH_BASE  scratch of each subgroup. With NV2 only the code before and after the KV loop uses it: it overlays the tiles
 //   SCALES_BASE   scales of the keys of the tile
+//   KEPT_BASE     with DROPOUT a word per row of each fragment of S of a subgroup: bit i is 1 if the row keeps column i
 // Strides are odd: rows start in different banks.
 
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
@@ -15,7 +16,11 @@ const uint WORKGROUP_ROWS = (SPLIT_KV != 0 ? 1 : SUBGROUPS) * SUBGROUP_ROWS;
 #else
 const uint WORKGROUP_ROWS = SUBGROUPS * SUBGROUP_ROWS;
 #endif
-const uint ROW_SUM_FRAGS = KEY_SCALES ? 0 : M_FRAGS;      // row sums that are products of P and ones
+#if GENERAL
+const uint ROW_SUM_FRAGS = KEY_SCALES || DROPOUT != 0 ? 0 : M_FRAGS; // row sums that are products of P and ones
+#else
+const uint ROW_SUM_FRAGS = KEY_SCALES ? 0 : M_FRAGS;
+#endif
 const uint QK_CHUNKS = (HEAD_DIM + FRAG_K - 1) / FRAG_K;  // fragments along Dqk
 const uint Q_REG_CHUNKS = Q_SMEM_CHUNKS < QK_CHUNKS ? QK_CHUNKS - Q_SMEM_CHUNKS : 0;
 const uint KV_STEPS = KV_TILE / KV_STEP;
@@ -55,7 +60,9 @@ const uint SCALES_BASE = KV_LOOP_SIZE + SCRATCH_TOTAL;
 #if GENERAL
 const uint SCALES_SIZE = KEY_SCALES ? KV_TILE / 4 * SCALE_KINDS : 0;
 #define SUBGROUP_SCALES SCALES_BASE
-shared uvec4 smem[SCALES_BASE + SCALES_SIZE];
+const uint KEPT_BASE = SCALES_BASE + SCALES_SIZE;
+const uint KEPT_SIZE = S_FRAGS * FRAG_M / 4; // of a subgroup
+shared uvec4 smem[KEPT_BASE + (DROPOUT != 0 ? SUBGROUPS * KEPT_SIZE : 0)];
 #else
 shared uvec4 smem[SCALES_BASE];
 #endif

@@ -12,6 +12,7 @@
         applyMaskAndBias(S[f], rowBase + f / KV_FRAGS * FRAG_M, CURRENT_TILE * KV_TILE,             \
                          (firstStep + s) * KV_STEP + f % KV_FRAGS * FRAG_N, MASKED)                 \
     addVExponent((firstStep + s) * KV_STEP);
+#define APPLY_DROPOUT(s) if (DROPOUT != 0) dropP(rowBase, CURRENT_TILE * KV_TILE, (firstStep + s) * KV_STEP);
     STORE_K_TILE
     STORE_KV_SCALES
     if (ALIAS_KV != 0) {
@@ -28,6 +29,7 @@
         APPLY_MASK_AND_BIAS(0)
         updateRowMax();
         softmaxP(firstStep * KV_STEP);
+        APPLY_DROPOUT(0)
         gemmPV(firstStep * KV_STEP);
     } else {
         STORE_V_TILE(MASKED)
@@ -46,9 +48,11 @@
                 updateRowMax();
                 if (s + 1 < SUBGROUP_STEPS) gemmQK((s + 1) * KV_STEP); // independent of softmaxP: tensor cores work meanwhile
                 softmaxP((firstStep + s) * KV_STEP);
+                APPLY_DROPOUT(s)
                 gemmPV((firstStep + s) * KV_STEP);
             }
         }
     }
 #undef APPLY_MASK_AND_BIAS
+#undef APPLY_DROPOUT
 }

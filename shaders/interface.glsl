@@ -70,6 +70,7 @@ layout(push_constant, std430) uniform Params {
     uint blockTableStride;
     float softcap;                    // times log2(e)
     // Members above that mean something else here:
+    //   addrKScale, addrVScale  with DROPOUT the seed, and the offset and the threshold (dropout.glsl)
     //   strideQBatch  number of sequences, if Q is packed
     //   causalOffset  1 if the last query is aligned with the last key
     //   addrO, addrLSE, strideOBatch  with SPLIT the partial states, float32 and packed, and the rows of one state;

@@ -133,7 +133,7 @@ func TestInterfaceOfEveryModule(t *testing.T) {
 		case "combine.comp":
 			push = 60
 		case "backward_delta.comp":
-			push = 80
+			push = 96
 		case "backward_sinks.comp":
 			push = 56
 		case "fragment_probe.comp":

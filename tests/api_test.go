@@ -111,7 +111,7 @@ var attentionPackage = apiwalk.Package{
 		"AllRows": attention.AllRows, "BHSD": attention.BHSD, "BSHD": attention.BSHD, "Ablations": attention.Ablations,
 		"CUDAKernels": attention.CUDAKernels, "CheckArgs": attention.CheckArgs, "CheckSample": attention.CheckSample,
 		"ClearTuningCache": attention.ClearTuningCache, "CountRows": attention.CountRows, "DTypes": attention.DTypes,
-		"DecodeKV": attention.DecodeKV, "EncodeKV": attention.EncodeKV, "ExistingRows": attention.ExistingRows,
+		"DecodeKV": attention.DecodeKV, "DropoutMask": attention.DropoutMask, "EncodeKV": attention.EncodeKV, "ExistingRows": attention.ExistingRows,
 		"KVTypes": attention.KVTypes, "New": attention.New, "NewAppend": attention.NewAppend, "NewExperiment": attention.NewExperiment,
 		"NewMerge": attention.NewMerge, "ParseAblation": attention.ParseAblation, "ParseCausal": attention.ParseCausal,
 		"ParseDType": attention.ParseDType, "ParseKVType": attention.ParseKVType, "ParseRotaryStyle": attention.ParseRotaryStyle,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"vkattn/attention"
+	"vkattn/attention/internal/dropout"
 )
 
 // call reads the tensors of a call by sequence, with varlen, pages and quantisation. It
@@ -14,6 +15,7 @@ type call struct {
 	cfg     attention.Config
 	a       attention.Args
 	round   func(float32) float32
+	dropout dropout.Mask
 	q, k, v attention.HostView // k and v where KV is KVSame
 
 	rows, keys     []int // of each sequence
@@ -24,7 +26,7 @@ type call struct {
 }
 
 func openCall(cfg attention.Config, a attention.Args) (*call, error) {
-	c := &call{cfg: cfg, a: a, round: rounding(cfg.DType)}
+	c := &call{cfg: cfg, a: a, round: rounding(cfg.DType), dropout: dropout.Of(cfg.Dropout, a.DropoutSeed, a.DropoutOffset)}
 	if err := c.sequences(); err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/half"
+	"vkattn/attention/internal/dropout"
 )
 
 // readKey widens key t of sequence b, of K or of V, into dst. Quantised keys are rounded to
@@ -272,6 +273,17 @@ func (c *call) bias(b, h, row, t int) float32 {
 		return half.BF16ToFloat32(binary.LittleEndian.Uint16(at))
 	}
 	return math.Float32frombits(binary.LittleEndian.Uint32(at))
+}
+
+// keep is the factor of dropout for a slot: 0, or 1 / (1 - Dropout); 1 without dropout.
+func (c *call) keep(b, h, row, t int) float32 {
+	switch {
+	case c.cfg.Dropout == 0:
+		return 1
+	case c.dropout.Keeps(uint32(b*c.a.Hq+h), uint32(row), uint32(t)):
+		return float32(dropout.Scale(c.cfg.Dropout))
+	}
+	return 0
 }
 
 // sink is the sink of a head; -Inf without sinks.

@@ -22,7 +22,8 @@ import (
 // order. A finite score that overflows f16 becomes the largest finite value.
 //
 // Options enter as follows. Softcap, bias and ALiBi change a score in float32 before it is
-// rounded. A sink is one more term of the softmax. Quantised K and V are dequantised and
+// rounded. A sink is one more term of the softmax. Dropout is another operation on P, which
+// rounds what it stores. Quantised K and V are dequantised and
 // rounded to the storage type first. Slots that a row does not attend to are left out. A
 // sparse token that is listed twice counts twice. The sample must not have rows past the
 // end of their sequence.
@@ -165,6 +166,9 @@ func (w *lowWorker) weigh(s attention.Rows, o, lse []float32) {
 	rows := w.rows[:len(s.Rows)]
 	for i := range rows {
 		lse[i] = rows[i].softmax(w.sink(s.H), w.round)
+		if w.cfg.Dropout != 0 {
+			w.drop(&rows[i], s.B, s.H, s.Rows[i])
+		}
 	}
 	clear(o)
 	w.eachRun(rows, s.B, s.H/w.a.Group(), true, func(_ *lowRow, i int, weights, values []float32) {
@@ -177,6 +181,13 @@ func (w *lowWorker) weigh(s attention.Rows, o, lse []float32) {
 	})
 	for i, x := range o {
 		o[i] = w.round(x)
+	}
+}
+
+// drop applies dropout to the weights of a row and rounds them again.
+func (w *lowWorker) drop(r *lowRow, b, h, row int) {
+	for i, p := range r.scores {
+		r.scores[i] = w.round(p * w.keep(b, h, row, int(w.key(r.entries[i]))))
 	}
 }
 

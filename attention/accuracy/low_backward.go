@@ -38,7 +38,7 @@ type GradientNoise struct{ DQ, DK, DV, DBias, DSinks []float64 }
 //	dQ = round(scale * dS K)                accumulated in float32, as dK and dV are
 //
 // dBias is the sum of the rounded dX, and dSinks is computed, in float32. dK and dV of a
-// group are accumulated over its heads. It computes all gradients that the call can have;
+// group are accumulated over its heads. Dropout rounds P and dP once more behind it. It computes all gradients that the call can have;
 // outputs in a may be zero. Tensors must lie in host memory.
 func LowBackward(cfg attention.Config, a attention.BackwardArgs) (LowGradients, error) {
 	if err := tensors.CheckBackward(&a, &cfg); err != nil {
@@ -178,12 +178,19 @@ func (g *lowGradients) chunk(w *lowWorker, s attention.Rows, kv int) {
 		dS[i] = dS[i][:from+len(weights)]
 		dots(dS[i][from:], dO[i], values)
 		for c, p := range weights {
-			dS[i][from+c] = w.round(dS[i][from+c])
-			addTimes(o[i], p, values[c*dv:][:dv])
 			key := int(w.key(r.entries[from+c]))
-			addTimes(rowOf(g, g.DV, s.B, kv, key, dv), p, dO[i])
+			keep, dP, dropped := w.keep(s.B, s.H, s.Rows[i], key), w.round(dS[i][from+c]), p
+			switch {
+			case keep == 0:
+				dP, dropped = 0, 0
+			case keep != 1:
+				dP, dropped = w.round(dP*keep), w.round(p*keep)
+			}
+			dS[i][from+c] = dP
+			addTimes(o[i], dropped, values[c*dv:][:dv])
+			addTimes(rowOf(g, g.DV, s.B, kv, key, dv), dropped, dO[i])
 			if e := w.scoreError(r); g.noisy && e > leastNoise {
-				addSizes(rowOf(g, g.Noise.DV, s.B, kv, key, dv), e*float64(p*(1-p)), dO[i])
+				addSizes(rowOf(g, g.Noise.DV, s.B, kv, key, dv), e*float64(keep*p*(1-p)), dO[i])
 			}
 		}
 	})

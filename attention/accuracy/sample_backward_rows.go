@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"vkattn/attention"
+	"vkattn/attention/internal/dropout"
 	"vkattn/attention/internal/par"
 )
 
@@ -72,7 +73,13 @@ func (w *rowWork) row(b, h, row int, k, v []float32, ref []float64, low []float3
 		w.p, w.slopes = append(w.p, score), append(w.slopes, slope)
 		w.low.scores, w.lowSlopes = append(w.low.scores, lowScore), append(w.lowSlopes, lowSlope)
 		x, y = dot(w.dO, v[t*dv:][:dv])
-		w.dP, w.lowDP = append(w.dP, x), append(w.lowDP, w.round(y))
+		y = w.round(y)
+		if keep := w.keep(b, h, row, t); keep == 0 {
+			x, y = 0, 0
+		} else if keep != 1 {
+			x, y = x*dropout.Scale(w.cfg.Dropout), w.round(y*keep)
+		}
+		w.dP, w.lowDP = append(w.dP, x), append(w.lowDP, y)
 	}
 	sink := w.sink(h)
 	w.low.softmax(sink, w.round)

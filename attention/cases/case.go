@@ -46,6 +46,7 @@ type Case struct {
 	Align   attention.Causal
 	Window  attention.Window
 	Softcap float32
+	Dropout float32 // not with KV; seed and offset follow from SeedValue
 
 	PageSize    int     // keys per page; 0: no pages
 	Prefix      int     // keys at the start that all sequences share, with the pages they fill
@@ -183,6 +184,7 @@ func (c Case) optionsString() string {
 		{c.BlockQ > 0, fmt.Sprintf("blocks%dx%d-%v", c.BlockQ, c.BlockK, c.Blocks)},
 		{c.Window.Given(), "window" + strings.ReplaceAll(c.Window.String(), ",", "_")},
 		{c.Softcap != 0, fmt.Sprintf("softcap%v", c.Softcap)},
+		{c.Dropout != 0, fmt.Sprintf("dropout%v", c.Dropout)},
 		{c.Bias.On, fmt.Sprintf("bias-%v-%v", c.Bias.DType, c.Bias.Spread)},
 		{c.Mask.On, fmt.Sprintf("mask-%v", c.Mask)}, {c.Ones, "ones"}, {c.ALiBi, "alibi"}, {c.Sinks, "sinks"},
 		{c.KV != attention.KVSame, c.KV.String()}, {c.KVBlock > 1, fmt.Sprintf("scale%d", c.KVBlock)}, {c.VInK, "vink"},
@@ -211,7 +213,7 @@ func (c Case) SeedValue() uint64 {
 func (c Case) Config(tt Target) attention.Config {
 	cfg := attention.Config{
 		DType: tt.DType, HeadDim: c.D, HeadDimV: c.Dv, Causal: c.Causal, Scale: c.Scale, Tier: tt.Tier,
-		Align: c.Align, Window: c.Window, Softcap: c.Softcap, KV: c.KV, KVBlock: c.KVBlock, FixedSplit: c.FixedSplit,
+		Align: c.Align, Window: c.Window, Softcap: c.Softcap, Dropout: c.Dropout, KV: c.KV, KVBlock: c.KVBlock, FixedSplit: c.FixedSplit,
 		Tuning: attention.TuningOff, // a tuned machine must test the same
 	}
 	if tt.Tier != attention.TierCPU {
@@ -327,5 +329,5 @@ func (c Case) Pipeline() string {
 	}
 	return fmt.Sprint(c.D, c.Dv, c.Causal != attention.CausalNone, c.LSE, c.Access, layoutAlign[c.Layout], rowClass(shape.Sq*c.Group()),
 		c.PackedQ, c.PackedK, usedQ, usedK, c.PageSize, c.SparseRatio > 0, c.BlockQ, c.BlockK, window, c.Softcap != 0, bias, c.Mask.On,
-		c.ALiBi, c.Sinks, c.KV, c.KVBlock, c.Group() > 1, c.FixedSplit > 1)
+		c.ALiBi, c.Sinks, c.KV, c.KVBlock, c.Group() > 1, c.FixedSplit > 1, c.Dropout != 0)
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"vkattn/attention"
+	"vkattn/attention/internal/dropout"
 )
 
 // layOutLists puts lists of sparse tokens and bitmaps of blocks into memory.
@@ -166,4 +167,17 @@ func (p *Problem) modify(score float64, b, h, row, key int) float64 {
 		score -= float64(p.slope(h)) * math.Abs(float64(p.position(b, row)-key))
 	}
 	return score
+}
+
+// dropped returns a weight behind dropout.
+func (p *Problem) dropped(weight float64, b, h, row, key int) float64 {
+	if p.Dropout == 0 {
+		return weight
+	}
+	words := dropout.Philox([4]uint32{uint32(key / 4), uint32(row), uint32(b*p.Hq + h), p.args.DropoutOffset},
+		[2]uint32{uint32(p.args.DropoutSeed), uint32(p.args.DropoutSeed >> 32)})
+	if float64(words[key%4]) < math.Round(float64(p.Dropout)*0x1p32) {
+		return 0
+	}
+	return weight / (1 - float64(p.Dropout))
 }

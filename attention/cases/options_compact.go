@@ -73,6 +73,12 @@ func CompactOptions() []Case {
 	add(decode("compact-mask").with(func(c *Case) {
 		c.Mask, c.Bias = Spread{true, true, true, true}, BiasKind{Spread{true, true, true, true}, attention.F32}
 	}), func(c *Case) { c.Mask.Batches, c.Bias.Heads = false, false })
+	// Dropout of packed rows of several lengths, with all keys and with lists.
+	add(small(prefill("compact-dropout")).with(func(c *Case) {
+		c.Dropout, c.Seqs, c.PackedQ, c.PackedK, c.Causal = 0.25, crowdSeqs, true, true, attention.BottomRight
+	}), topLeft, func(c *Case) { c.Dropout = 0.9 })
+	add(decode("compact-dropout").with(func(c *Case) { c.Dropout, c.FixedSplit, c.SparseRatio, c.Seqs = 0.5, 3, 0.5, equal(2, 2, 304) }),
+		func(c *Case) { c.SparseRatio = 1 })
 	for _, kv := range []attention.KVType{attention.KVFP8, attention.KVQ8_0, attention.KVQ4_0} {
 		add(decode("compact-quant").with(func(c *Case) { c.KV = kv }),
 			func(c *Case) { c.Seqs = equal(2, 2, 330) })

@@ -53,6 +53,7 @@ func (c Case) Facets() []string {
 	option(c.Window.Left() >= 0, "window to the left, %v", c.Causal)
 	option(c.Window.Right() >= 0, "window to the right, %v", c.Causal)
 	option(c.Softcap != 0, "softcap")
+	option(c.Dropout != 0, "dropout")
 	option(c.ALiBi, "ALiBi")
 	also(c.ALiBi, "ALiBi, %v", max(c.Causal, c.Align))
 	option(c.Sinks, "sinks")

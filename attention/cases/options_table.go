@@ -1,6 +1,7 @@
 package cases
 
 import (
+	"fmt"
 	"slices"
 
 	"vkattn/attention"
@@ -24,7 +25,7 @@ func withCompositions(all []Case, count int) []Case {
 // optionTables are the tables of each option; wide ones take more pipelines.
 func optionTables(wide bool) []Case {
 	return slices.Concat(varlenCases(wide), pagedCases(wide), sparseCases(), blockCases(wide), windowCases(wide), softcapCases(),
-		alibiCases(wide), sinkCases(), biasCases(wide), maskCases(wide), quantCases(wide), splitCases(), decodeCases(), latentCases())
+		alibiCases(wide), sinkCases(), biasCases(wide), maskCases(wide), quantCases(wide), splitCases(), decodeCases(), latentCases(), dropoutCases(wide))
 }
 
 // cut drops the cases that only wide tables have.
@@ -417,6 +418,36 @@ func decodeCases() []Case {
 		decode("decode").with(func(c *Case) { c.Layout, c.Seqs = Odd, equal(2, 3, 131) }),
 		decode("decode").with(func(c *Case) { c.D, c.Dv, c.Causal = 128, 128, attention.BottomRight }),
 	)
+}
+
+func dropoutCases(wide bool) []Case {
+	all := []Case{
+		prefill("dropout").with(func(c *Case) { c.Dropout = 0.1 }),
+		prefill("dropout").with(func(c *Case) { c.Dropout, c.Causal, c.LSE = 0.5, attention.BottomRight, false }),
+		prefill("dropout").with(func(c *Case) {
+			c.Dropout, c.Causal, c.Seqs, c.PackedQ, c.PackedK, c.Sinks = 0.25, attention.BottomRight, mixedSeqs, true, true, true
+		}),
+		decode("dropout").with(func(c *Case) { c.Dropout, c.FixedSplit = 0.9, 3 }),
+		decode("dropout").with(func(c *Case) { c.Dropout, c.SparseRatio, c.Shuffled, c.PageSize = 0.1, 0.3, true, 16 }),
+		prefill("dropout").with(func(c *Case) {
+			c.Dropout, c.Softcap, c.Bias, c.Seqs, c.LooseQ, c.LooseK = 0.2, 5, BiasKind{Spread{true, true, true, true}, attention.F32}, mixedSeqs, true, true
+		}),
+		prefill("dropout").with(func(c *Case) { c.Dropout, c.SparseRatio, c.Shuffled = 0.3, 0.5, true }),
+	}
+	all = cut(all, wide, func(i int) bool { return i >= 1 && i <= 4 })
+	if wide {
+		for n := range 6 {
+			all = append(all, randomDropout(n))
+		}
+	}
+	return all
+}
+
+// randomDropout is a random composition with dropout, which quantised K and V exclude.
+func randomDropout(n int) Case {
+	c := RandomOptions(5000 + n)
+	c.Name, c.KV, c.KVBlock, c.Dropout = fmt.Sprintf("random-dropout-%d", n), attention.KVSame, 0, []float32{0.1, 0.5, 0.75, 1e-3}[n%4]
+	return c
 }
 
 func latentCases() []Case {

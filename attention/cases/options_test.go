@@ -21,6 +21,7 @@ func (p *Problem) plain(b, h, row int) (o []float64, lse float64) {
 	o = make([]float64, p.Dv)
 	var scores []float64
 	var values [][]float64
+	var keys []int
 	most := math.Inf(-1)
 	if p.Sinks {
 		most = float64(p.sinkOf(h))
@@ -40,7 +41,7 @@ func (p *Problem) plain(b, h, row int) (o []float64, lse float64) {
 		most = max(most, score)
 		v := p.decodeRow(p.data[b].v[kv*s.Keys+t], p.DType, p.Dv, vScale)
 		for range n {
-			scores, values = append(scores, score), append(values, v)
+			scores, values, keys = append(scores, score), append(values, v), append(keys, t)
 		}
 	}
 	if math.IsInf(most, -1) {
@@ -50,6 +51,7 @@ func (p *Problem) plain(b, h, row int) (o []float64, lse float64) {
 	for i, x := range scores {
 		w := math.Exp(x - most)
 		sum += w
+		w = p.dropped(w, b, h, row, keys[i])
 		for j := range o {
 			o[j] += w * values[i][j]
 		}

@@ -84,6 +84,9 @@ func blankProblem(c Case, dtype attention.DType) (*Problem, error) {
 	}
 	p := &Problem{Case: c, DType: dtype, layout: LayOut(c, dtype), extent: c.extents()}
 	p.seed, p.args.Shape = c.SeedValue(), shape
+	if c.Dropout != 0 {
+		p.args.DropoutSeed, p.args.DropoutOffset = p.seed*0x9e3779b97f4a7c15, uint32(p.seed>>5)
+	}
 	for i := range p.piece {
 		p.piece[i] = -1
 	}

@@ -25,6 +25,11 @@ type Config struct {
 	Align   Causal  // alignment of rows with keys for Window and ALiBi; CausalNone: that of Causal
 	Softcap float32 // scores become Softcap * tanh(score / Softcap) before any bias; 0: off
 
+	// Dropout is the probability that a weight P is dropped, at least 0 and below 1. Weights
+	// that remain are multiplied by 1 / (1 - Dropout). LSE is that of the softmax before
+	// dropout. [Args].DropoutSeed and DropoutOffset choose the mask.
+	Dropout float32
+
 	KV      KVType // how K and V are stored; zero value: as DType
 	KVBlock int    // consecutive keys per entry of Args.KScale and VScale; 0: 1
 
@@ -98,6 +103,8 @@ func (c Config) Validate() error {
 		return &ShapeError{"Align", c.Align, "top-left or bottom-right for a Window without a causal mask"}
 	case !(c.Softcap >= 0) || math.IsInf(float64(c.Softcap), 1):
 		return &ShapeError{"Softcap", c.Softcap, "a finite number above 0, or 0 for none"}
+	case !(c.Dropout >= 0 && c.Dropout < 1):
+		return &ShapeError{"Dropout", c.Dropout, "a probability of at least 0 and below 1"}
 	case !c.KV.Valid():
 		return &ShapeError{"KV", c.KV, "same, int8, fp8, q8_0 or q4_0"}
 	case c.KV.Blocked() && (c.HeadDim%quant.BlockElements != 0 || c.ValueDim()%quant.BlockElements != 0):
@@ -143,6 +150,9 @@ func (c Config) String() string {
 	}
 	if c.Softcap != 0 {
 		s += fmt.Sprintf(" softcap %v", c.Softcap)
+	}
+	if c.Dropout != 0 {
+		s += fmt.Sprintf(" dropout %v", c.Dropout)
 	}
 	if c.KV != KVSame {
 		s += " kv " + c.KV.String()

@@ -71,6 +71,12 @@ type Args struct {
 	ALiBi        Vector        // float32 [Hq]: slopes; the score of the row at position i and key j loses slope * |i - j|
 	Sinks        Vector        // float32 [Hq]: an additional logit in each row's softmax that counts in LSE and has no value
 
+	// DropoutSeed and DropoutOffset choose the mask of Config.Dropout, which
+	// attention.DropoutMask returns. Forward and backward of a step take the same ones, every
+	// other step another seed or offset. A command buffer keeps those of its recording.
+	DropoutSeed   uint64
+	DropoutOffset uint32
+
 	// Scales of quantised K and V (KVInt8 and KVFP8), float32, one per key and head:
 	// packed [B, Hkv, Sk]; with Pages [Count, Hkv, PageSize]; for packed sequences
 	// [Hkv, TotalK]. With Config.KVBlock n > 1, one scale covers n consecutive keys, and

@@ -19,7 +19,7 @@ type optionSweepFlags struct {
 	window                                       windowFlag
 	block                                        pairFlag
 	align                                        attention.Causal
-	softcap                                      float32
+	softcap, dropout                             float32
 }
 
 func (e *optionSweepFlags) add(f *pflag.FlagSet) {
@@ -36,6 +36,7 @@ func (e *optionSweepFlags) add(f *pflag.FlagSet) {
 	f.Var(&e.align, "align", "alignment of rows with keys for --window and --alibi without a causal mask: top-left or bottom-right (default bottom-right)")
 	f.Lookup("align").DefValue = "" // the text has it
 	f.Var((*softcapFlag)(&e.softcap), "softcap", softcapUsage)
+	f.Var((*probabilityFlag)(&e.dropout), "dropout", dropoutUsage)
 	f.BoolVar(&e.shared, "shared-kv", false, "V is the first part of each row of K, as in multi-head latent attention (--headdim 576 --headdim-v 512)")
 	f.BoolVar(&e.sinks, "sinks", false, "one attention sink per head: a logit in the row sum, without a value")
 	f.BoolVar(&e.alibi, "alibi", false, "ALiBi slopes")
@@ -44,7 +45,7 @@ func (e *optionSweepFlags) add(f *pflag.FlagSet) {
 // readOptions parses the flags into the plan.
 func (o *benchFlags) readOptions(p *benchPlan) error {
 	e := &p.options
-	*e = bench.OptionSweep{HND: bool(o.kvLayout), Padded: o.padded, Window: o.window.Window, Align: o.align, Softcap: o.softcap, Sinks: o.sinks, ALiBi: o.alibi, SharedKV: o.shared}
+	*e = bench.OptionSweep{HND: bool(o.kvLayout), Padded: o.padded, Window: o.window.Window, Align: o.align, Softcap: o.softcap, Dropout: o.dropout, Sinks: o.sinks, ALiBi: o.alibi, SharedKV: o.shared}
 	for _, f := range []struct {
 		flag string
 		err  error
@@ -69,7 +70,7 @@ func (o *benchFlags) readOptions(p *benchPlan) error {
 		for _, f := range []struct {
 			set  bool
 			flag string
-		}{{o.lengths != "", "varlen"}, {len(e.Split) > 0, "fixed-split"}, {len(e.Blocks) > 0, "block-ratio"}, {e.Window.Given(), "window"}, {e.Softcap != 0, "softcap"},
+		}{{o.lengths != "", "varlen"}, {len(e.Split) > 0, "fixed-split"}, {len(e.Blocks) > 0, "block-ratio"}, {e.Window.Given(), "window"}, {e.Softcap != 0, "softcap"}, {e.Dropout != 0, "dropout"},
 			{e.SharedKV, "shared-kv"}, {e.Sinks, "sinks"}, {e.ALiBi, "alibi"}, {e.Align != attention.CausalNone, "align"}, {e.HND, "kv-layout"}} {
 			if f.set {
 				return badInputf("--%s does not narrow a suite: leave out one of them", f.flag)

@@ -23,6 +23,7 @@ func TestBenchRefusesBadOptions(t *testing.T) {
 		{"number from 0 to 256", "--fixed-split", "300"},
 		{"want two numbers", "--window", "5"},
 		{"finite number above 0", "--softcap", "-1"},
+		{"probability of at least 0", "--dropout", "1"},
 		{"unknown baseline", "--against", "torch"},
 		{"--padded needs --varlen", "--padded"},
 		{"--batch-size and --varlen", "--varlen", "5,7"},

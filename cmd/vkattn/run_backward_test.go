@@ -39,6 +39,12 @@ var gradientRuns = map[string]func(f *backwardFiles){
 		f.cfg.Causal, f.cfg.Softcap = attention.BottomRight, 2
 		f.gradients([]int{3, 7, 4, testDv}, []int{3, 4, 7})
 	},
+	"dropout": func(f *backwardFiles) {
+		f.plain()
+		f.cfg.Dropout, f.args.DropoutSeed = 0.5, 77
+		f.flag("--dropout", "0.5", "--dropout-seed", "77")
+		f.gradients([]int{3, 4, 7, testDv}, []int{3, 4, 7})
+	},
 	"bias, sinks": func(f *backwardFiles) {
 		f.plain()
 		f.args.Bias = &attention.Bias{DType: attention.F32, Batches: 1, Heads: 4, Rows: 1}

@@ -21,6 +21,7 @@ type optionFlags struct {
 	window                   windowFlag
 	align                    attention.Causal
 	softcap                  float32
+	dropout                  dropoutFlags
 	alibi, sinks, bias, mask string
 	blockMask                string
 	block                    pairFlag
@@ -44,6 +45,7 @@ func (o *optionFlags) add(f *pflag.FlagSet) {
 	f.Var(&o.window, "window", windowUsage)
 	f.Var(&o.align, "align", "alignment of rows with keys for --window and --alibi without a causal mask, required there: top-left or bottom-right")
 	f.Var((*softcapFlag)(&o.softcap), "softcap", softcapUsage)
+	o.dropout.add(f)
 	f.StringVar(&o.alibi, "alibi", "", "ALiBi slopes; floats [Hq] in a `file`")
 	f.StringVar(&o.sinks, "sinks", "", "attention sinks: one logit per head in the row sum and LSE, without a value; floats [Hq] in a `file`")
 	f.StringVar(&o.bias, "bias", "", "bias added to the scores; floats [1 or B, 1 or Hq, 1 or Sq, Sk] in a `file`")
@@ -79,6 +81,14 @@ and --alibi need --align. With --causal a row attends to keys j <= i, with --win
 keys i - left to i + right. The row sum is the sum of exp(s), plus exp(sink) with
 --sinks; LSE is its natural logarithm. Sinks have no value and add nothing to O. A row
 without keys has O = 0 and LSE = -Inf, or its sink.
+
+Dropout. --dropout drops each weight of the softmax with probability p and multiplies
+the others by 1 / (1 - p); LSE and the row sum are those before. Key j of row r of query
+head h of sequence b takes word j % 4 of Philox4x32-10 with the counter (j / 4, r,
+b * Hq + h, --dropout-offset) and the key --dropout-seed, low word first. It is dropped
+if the word is below p * 2^32. r and j count from the start of the sequence, so the mask
+is the same for padded, packed and paged files, and for gradients. Quantised K and V have
+no dropout.
 
 Sequences of different lengths. With --cu-seqlens-q Q is packed as [total, Hq, Dqk], O
 as [total, Hq, Dv] and LSE as [Hq, total]. With --cu-seqlens-k K and V are packed as
@@ -148,6 +158,11 @@ func (o *optionFlags) conflict(changed func(string) bool) error {
 		return badInputf("--kv-block %d: want a positive number", o.kvBlock)
 	case changed("kv-block") && !o.kv.Scaled():
 		return badInputf("--kv-block needs --kv-dtype int8 or fp8")
+	case o.dropout.p != 0 && o.kv != attention.KVSame:
+		return unsupportedf("--kv-dtype %v has no dropout: give K and V as floats", o.kv)
+	}
+	if err := o.dropout.conflict(changed); err != nil {
+		return err
 	}
 	if two := given(inputFile{"mask", o.mask}, inputFile{"block-mask", o.blockMask}, inputFile{"sparse-tokens", o.sparse}); len(two) > 1 {
 		return unsupportedf("%s exclude one another: give at most one of --mask, --block-mask and --sparse-tokens", strings.Join(two, " and "))
@@ -192,6 +207,7 @@ func (o *optionFlags) used() (list []string) {
 		{o.window.Given(), "window", o.window.String()},
 		{o.align != attention.CausalNone, "align", o.align.String()},
 		{o.softcap != 0, "softcap", fmt.Sprint(o.softcap)},
+		{o.dropout.p != 0, "dropout", o.dropout.String()},
 		{o.fixedSplit != 0, "fixed-split", strconv.Itoa(o.fixedSplit)},
 	} {
 		if v.set {

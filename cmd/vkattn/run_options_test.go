@@ -240,6 +240,11 @@ var optionRuns = map[string]func(f *withOptions){
 		f.cfg.Softcap, f.cfg.Scale = 0.75, attention.ScaleOf(1)
 		f.flag("--softcap", "0.75", "--scale", "1")
 	},
+	"dropout": func(f *withOptions) {
+		f.plain()
+		f.cfg.Dropout, f.args.DropoutSeed, f.args.DropoutOffset = 0.25, 1<<40+3, 9
+		f.flag("--dropout", "0.25", "--dropout-seed", "1099511627779", "--dropout-offset", "9")
+	},
 	"alibi, sinks": func(f *withOptions) {
 		f.plain()
 		f.cfg.Align = attention.BottomRight

@@ -203,6 +203,7 @@ func (w *cpuWorker) begin(g *cpuGroup, b, kv int, first, n int64) {
 		}
 		g.mostLo, g.leHi = max(g.mostLo, lo), min(g.leHi, hi)
 		g.Position[i], g.Slope[i] = float64(c.position(b, row)), c.slope(head)
+		g.Slots[i], g.Slots[Kernels.Lanes+i] = uint32(row), c.dropoutHead(b, head)
 		g.Sink[i] = float32(math.Inf(-1))
 		if x, ok := c.sink(head); ok {
 			g.Sink[i] = x
@@ -223,7 +224,7 @@ func (w *cpuWorker) begin(g *cpuGroup, b, kv int, first, n int64) {
 // attend adds the worker's KV tile to a group.
 func (w *cpuWorker) attend(g *cpuGroup, b, kv int) {
 	c, t := w.call, &w.tile
-	job := simd.Tile{Keys: t.keys, Scale: c.scale, Softcap: c.softcap, ALiBi: c.a.ALiBi.Given()}
+	job := simd.Tile{Keys: t.keys, Scale: c.scale, Softcap: c.softcap, ALiBi: c.a.ALiBi.Given(), Dropout: c.simdDropout()}
 	if !t.cut(&job, g) {
 		return
 	}
@@ -254,7 +255,7 @@ func (w *cpuWorker) attend(g *cpuGroup, b, kv int) {
 
 // finish stores the rows of a group.
 func (w *cpuWorker) finish(g *cpuGroup) {
-	g.Finish(w.call.a.O.Host, w.call.stored, g.rows)
+	g.Finish(w.call.a.O.Host, w.call.stored, g.rows, float32(1-float64(w.call.cfg.Dropout)))
 	if w.call.lse == nil {
 		return
 	}

@@ -24,7 +24,7 @@ func newCPUBackwardWorker(c *cpuBackward) *cpuBackwardWorker {
 	w.Backward = Kernels.NewBackward(c.cfg.HeadDim, c.cfg.ValueDim(), simd.BackwardOptions{
 		Scale: c.cfg.ScaleValue(), Softcap: c.cfg.Softcap, ALiBi: c.a.ALiBi.Given(),
 		Bias: c.a.Bias != nil, Mask: c.a.Mask != nil || c.a.Blocks != nil, Counts: c.a.SparseTokens != nil,
-		DK: c.want.K, DV: c.want.V, Accumulate: c.args.Accumulate,
+		DK: c.want.K, DV: c.want.V, Accumulate: c.args.Accumulate, Dropout: c.simdDropout(),
 	})
 	w.dAt, w.delta = make([]int64, max(simd.BackwardRows, simd.BackwardKeys)), make([]float64, simd.BackwardRows)
 	if c.want.Bias && tensors.BiasSizes(c.a.Bias, &c.a.Shape)[2] == 1 {

@@ -3,6 +3,8 @@ package host
 import (
 	"runtime"
 
+	"vkattn/attention/internal/dropout"
+	"vkattn/attention/internal/simd"
 	"vkattn/attention/internal/tensors"
 	"vkattn/attention/problem"
 )
@@ -20,10 +22,11 @@ type hostCall struct {
 	bias      [3]int64 // strides
 	mask      [3]int64
 	blocks    [3]int64
+	dropout   dropout.Mask
 }
 
 func (h *hostCall) open(cfg *problem.Config, a *problem.Args) (err error) {
-	*h = hostCall{cfg: cfg, a: a, align: cfg.Causal}
+	*h = hostCall{cfg: cfg, a: a, align: cfg.Causal, dropout: dropout.Of(cfg.Dropout, a.DropoutSeed, a.DropoutOffset)}
 	if h.align == problem.CausalNone {
 		h.align = cfg.Align
 	}
@@ -184,6 +187,15 @@ func (h *hostCall) sink(head int) (x float32, ok bool) {
 		return 0, false
 	}
 	return tensors.FloatAt(&h.a.Sinks, head), true
+}
+
+// dropoutHead returns b*Hq + h, the counter of a head in the dropout mask.
+func (h *hostCall) dropoutHead(b, head int) uint32 { return uint32(b*h.a.Hq + head) }
+
+// simdDropout returns the dropout mask for the kernels of the CPU tier.
+func (h *hostCall) simdDropout() simd.Dropout {
+	m := &h.dropout
+	return simd.Dropout{Seed: m.Seed, Offset: m.Offset, Threshold: m.Threshold, Scale: float32(dropout.Scale(h.cfg.Dropout))}
 }
 
 // workers is the number of CPUs that units of work run on.

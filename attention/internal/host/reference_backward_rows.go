@@ -71,7 +71,8 @@ func (w *backwardWorker) block(b, h, kv, first, n int) {
 			return
 		}
 		for c, p := range weights {
-			addScaled(w.call.rowOfDV(b, kv, w.key(rows[i].entries[from+c])), p, w.grads[i].dO)
+			key := w.key(rows[i].entries[from+c])
+			addScaled(w.call.rowOfDV(b, kv, key), p*w.keep(b, h, first+i, key), w.grads[i].dO)
 		}
 	})
 	for i := range rows {
@@ -127,6 +128,15 @@ func (w *backwardWorker) scoreGradients(i, b, h, row int) {
 	r, g := &w.rows[i], &w.grads[i]
 	if math.IsInf(g.lse, -1) {
 		return // nothing to attend to
+	}
+	if w.dropout.Threshold != 0 {
+		for c := range r.scores {
+			if keep := w.keep(b, h, row, w.key(r.entries[c])); keep == 0 {
+				g.dS[c] = 0 // dP may be NaN where the slot is dropped
+			} else {
+				g.dS[c] *= keep
+			}
+		}
 	}
 	var delta float64
 	for c, p := range r.scores {

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"vkattn/attention/internal/dropout"
 	"vkattn/attention/internal/tensors"
 	"vkattn/attention/problem"
 )
@@ -61,6 +62,11 @@ func (w *refWorker) run(at problem.Rows, o, lse []float64) {
 	clear(o[:len(rows)*dv])
 	for i, row := range at.Rows {
 		lse[i] = w.softmax(&rows[i], at.B, at.H, row, o[i*dv:][:dv])
+		if w.dropout.Threshold != 0 {
+			for c := range rows[i].scores {
+				rows[i].scores[c] *= w.keep(at.B, at.H, row, w.key(rows[i].entries[c]))
+			}
+		}
 	}
 	w.eachRun(rows, at.B, kv, &w.v, dv, func(i int, weights, values []float64) {
 		if !rows[i].skip {
@@ -201,6 +207,17 @@ func (w *refWorker) modify(r *refRow, b, h, row int) {
 			r.scores[i] -= slope * math.Abs(float64(at-int64(key)))
 		}
 	}
+}
+
+// keep returns the factor that dropout gives the weight of a slot: 0, or 1 / (1 - Dropout).
+func (w *refWorker) keep(b, h, row, key int) float64 {
+	switch {
+	case w.dropout.Threshold == 0:
+		return 1
+	case w.dropout.Keeps(w.dropoutHead(b, h), uint32(row), uint32(key)):
+		return dropout.Scale(w.cfg.Dropout)
+	}
+	return 0
 }
 
 // logit is the head's sink, -Inf without sinks.

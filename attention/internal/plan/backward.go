@@ -90,13 +90,14 @@ func (r *BackwardRequest) StatRows() uint64 {
 type backwardTier struct {
 	tier    problem.Tier
 	missing string // why the tier computes no gradients; "" if it does
+	dropout bool   // whether its kernels have dropout
 }
 
 // backwardTiers are the tiers of a Vulkan device, best first.
 var backwardTiers = []backwardTier{
-	{problem.TierCoopMat2, "it has no backward kernels yet"},
-	{problem.TierCoopMat, "it has no backward kernels yet"},
-	{problem.TierScalar, ""},
+	{problem.TierCoopMat2, "it has no backward kernels yet", false},
+	{problem.TierCoopMat, "it has no backward kernels yet", false},
+	{problem.TierScalar, "", true},
 }
 
 // MakeBackward decides how a backward request is computed. A nil dev selects the CPU
@@ -125,12 +126,18 @@ func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest) (chos
 		plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: problem.TierCUDA, Reason: err.Error()})
 	}
 	plan.ScratchBytes = r.StatRows() * 2 * StatBytes
+	if r.Options.dropout {
+		plan.ScratchBytes += dropoutBytes
+	}
 	asked := cfg.Tier == problem.TierAuto
 	for _, t := range backwardTiers {
 		if asked = asked || cfg.Tier == t.tier; !asked {
 			continue
 		}
 		reason := t.missing
+		if r.Options.dropout && !t.dropout {
+			reason = "its backward kernels have no dropout"
+		}
 		if reason == "" {
 			if reason = plan.chooseKernels(dev, cfg, t.tier, r); reason == "" {
 				plan.Tier, plan.Reason = t.tier, "best tier that computes gradients on the device"
@@ -159,6 +166,10 @@ const (
 // StatBytes are the bytes of a row's LSE and delta. Behind those of all rows, scratch memory
 // holds two more numbers for each; see shaders/backward_stats.glsl.
 const StatBytes = 8
+
+// dropoutBytes are the bytes of the dropout mask behind the statistics, see
+// shaders/backward_dropout.glsl.
+const dropoutBytes = 16
 
 // chooseKernels fills in the kernels of a tier, or returns the reason why it cannot run.
 func (plan *chosenBackward) chooseKernels(dev *vk.Device, cfg *problem.Config, tier problem.Tier, r *BackwardRequest) (reason string) {

@@ -207,7 +207,7 @@ func (v BackwardVariant) forKernel(k backwardKernel) BackwardVariant {
 	switch k {
 	case KernelStats:
 		keep(tensors.BackwardO, tensors.BackwardDO)
-		v.causal, v.Options, v.headDim = false, Options{}, v.headDimV
+		v.causal, v.Options, v.headDim = false, Options{dropout: v.Options.dropout}, v.headDimV
 	case KernelLSE:
 		keep(tensors.BackwardQ, tensors.BackwardK, tensors.BackwardV, tensors.BackwardDO)
 		v.Options.sinks = sinks

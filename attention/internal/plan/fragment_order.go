@@ -61,7 +61,10 @@ func (r *Request) usesDecodeKernel(fixed bool) bool {
 // chooseOperands sets r.operands and says why the decode kernel is not used.
 func (r *Request) chooseOperands(dev *vk.Device, cfg *problem.Config, tier problem.Tier) (why string) {
 	r.operands, why = noDecodeKernel, fmt.Sprintf("%d keys are few for %d rows of each key head", r.keys(), r.decodeRows())
-	if r.usesDecodeKernel(cfg.FixedSplit > 0) {
+	switch {
+	case r.Options.dropout:
+		return "it has no dropout"
+	case r.usesDecodeKernel(cfg.FixedSplit > 0):
 		r.operands, why = decodeOperandsOn(dev, tier, cfg.DType)
 	}
 	return why

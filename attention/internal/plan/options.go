@@ -23,6 +23,7 @@ type Options struct {
 	mapRows, mapKeys uint32 // block sizes of the bitmap
 	window           uint32 // sum of windowLeft and windowRight
 	softcap          bool
+	dropout          bool
 	alibi, sinks     bool
 	bias             uint32 // biasF16 and so on; 0: none
 	mask             bool
@@ -56,7 +57,7 @@ func OptionsOf(a *problem.Args, cfg *problem.Config) (f Options) {
 	if w := cfg.Window; w.Given() {
 		f.window = windowLeft*dispatch.BoolConstant(w.Left() >= 0) + windowRight*dispatch.BoolConstant(w.Right() >= 0)
 	}
-	f.softcap = cfg.Softcap != 0
+	f.softcap, f.dropout = cfg.Softcap != 0, cfg.Dropout != 0
 	if !tensors.HasOptions(a, cfg) {
 		return f
 	}
@@ -90,6 +91,7 @@ func (f Options) constants(c map[uint32]uint32) {
 	c[shaders.ConstSparseBlockQ], c[shaders.ConstSparseBlockK] = f.mapRows, f.mapKeys
 	c[shaders.ConstWindow] = f.window
 	c[shaders.ConstSoftcap] = dispatch.BoolConstant(f.softcap)
+	c[shaders.ConstDropout] = dispatch.BoolConstant(f.dropout)
 	c[shaders.ConstAlibi] = dispatch.BoolConstant(f.alibi)
 	c[shaders.ConstSinks] = dispatch.BoolConstant(f.sinks)
 	c[shaders.ConstBias] = f.bias

@@ -105,6 +105,7 @@ type BackwardRow struct {
 	First, End int32   // keys that the row attends to
 	Slope      float32 // for ALiBi
 	Factor     float32 // of P: corrects the rounding of a large LSE
+	Row, Head  uint32  // for dropout: the row in its sequence, and b*Hq + h
 }
 
 var _ [unsafe.Sizeof(BackwardRow{})]byte = [C.sizeof_simd_row]byte{}
@@ -139,6 +140,7 @@ type BackwardOptions struct {
 	Counts         bool // keys have a Count
 	DK, DV         bool // gradients to compute
 	Accumulate     bool // add to what dK and dV hold
+	Dropout        Dropout
 }
 
 // backwardLayout sets the offsets of a slab and returns its elements and those of the sums.
@@ -172,6 +174,7 @@ func (k *Kernels) NewBackward(d, dv int, o BackwardOptions) *Backward {
 	b := &Backward{kernels: k, c: C.simd_backward{
 		d: C.int32_t(d), dv: C.int32_t(dv), scale: C.float(o.Scale), softcap: C.float(o.Softcap),
 		bias: flag(o.Bias), mask: flag(o.Mask), alibi: flag(o.ALiBi), want_k: flag(o.DK), want_v: flag(o.DV), accumulate: flag(o.Accumulate),
+		dropout: o.Dropout.c(),
 	}}
 	slab, sums := k.backwardLayout(&b.c)
 	b.slab, b.sums = make([]float32, slab), make([]float32, sums)

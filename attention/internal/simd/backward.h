@@ -12,6 +12,8 @@
 //	dK^T [d][key]  += Q^T dX        columns of Q times rows of dX
 //	dQ   [row][d]  += dX K          rows of dX times rows of K
 //
+// Dropout multiplies dP by the mask and its scale, and P of dV.
+//
 // Each sum has one order in every instruction set: over d; over the rows of a block, and
 // then over blocks; over the keys of a tile, and then over tiles. Rounding errors grow with
 // the length of a block and with the number of blocks, not with their product.
@@ -179,10 +181,42 @@ INLINE V tanh_slope(V x, V *slope) {
 	return tanh_of(x);
 }
 
-// weigh turns S and dP of a tile into P and dS, and with a softcap sets dX.
+// quads are the groups of four keys, by position, that have a key of a tile: a row takes the
+// random words of each of them once.
+typedef struct {
+	int32_t n;
+	uint32_t quad[COLUMNS];
+	int32_t at[COLUMNS]; // of each key: its word in an array [4][COLUMNS]
+} quads;
+
+// set_quads sets the groups of a tile's keys.
+static void set_quads(const int32_t *keys, int32_t n, quads *in) {
+	memset(in, 0, sizeof *in);
+	for (int32_t c = 0; c < n; c++) {
+		const uint32_t quad = (uint32_t)keys[c] / 4;
+		if (in->n == 0 || in->quad[in->n - 1] != quad) in->quad[in->n++] = quad;
+		in->at[c] = keys[c] % 4 * COLUMNS + in->n - 1;
+	}
+}
+
+// set_kept sets keep[c] to whether a row keeps key c of a tile.
+static void set_kept(const simd_backward *t, const simd_row *row, const quads *in, int32_t *keep) {
+	uint32_t array[4 * COLUMNS];
+	for (int32_t q = 0; q < in->n; q += VL) {
+		W words[4];
+		dropout_words(&t->dropout, load_word(in->quad + q), splat_word(row->row), splat_word(row->head), words);
+		for (int i = 0; i < 4; i++) memcpy(array + i * COLUMNS + q, &words[i], sizeof words[i]);
+	}
+	for (int32_t c = 0; c < t->vectors * VL; c++) keep[c] = array[in->at[c]] >= t->dropout.threshold;
+}
+
+// weigh turns S and dP of a tile into P and dS, and with a softcap sets dX. With dropout, which
+// has groups of keys, P and dP are those behind it, and dS has the P in front of it.
 INLINE void weigh_tile(const bool plain, const simd_backward *t, const simd_row *row, const int32_t *keys, const float *count,
-	const float *bias, const int32_t *mask, float *s, float *ds, float *dx) {
+	const float *bias, const int32_t *mask, const quads *groups, float *s, float *ds, float *dx) {
+	int32_t keep[COLUMNS];
 	for (int32_t r = 0; r < t->rows; r++) {
+		if (groups) set_kept(t, row + r, groups, keep);
 		const V lse = splat(row[r].lse), delta = splat(row[r].delta), factor = splat(row[r].factor);
 		float *p = s + r * COLUMNS, *g = ds + r * COLUMNS;
 		for (int32_t c = 0; c < t->vectors * VL; c += VL) {
@@ -213,8 +247,15 @@ INLINE void weigh_tile(const bool plain, const simd_backward *t, const simd_row 
 			}
 			// dP and the slope may be NaN where the weight is 0.
 			const M used = INT_NE((U)w, splat_int(0));
-			const V change = w * (load(g + c) - delta);
-			store(p + c, w);
+			V change_p = load(g + c), dropped = w;
+			if (groups) {
+				const M in = INT_NE(load_int(keep + c), splat_int(0));
+				const V factor_kept = splat(t->dropout.scale);
+				change_p = SELECT(in, change_p * factor_kept, splat(0));
+				dropped = SELECT(in, w * factor_kept, splat(0));
+			}
+			const V change = w * (change_p - delta);
+			store(p + c, dropped);
 			store(g + c, SELECT(used, change, splat(0)));
 			if (!plain && t->softcap != 0) store(dx + r * COLUMNS + c, SELECT(used, change * slope, splat(0)));
 		}
@@ -222,12 +263,12 @@ INLINE void weigh_tile(const bool plain, const simd_backward *t, const simd_row 
 }
 
 static NOINLINE void weigh_plain(const simd_backward *t, const simd_row *row, float *s, float *ds) {
-	weigh_tile(true, t, row, NULL, NULL, NULL, NULL, s, ds, NULL);
+	weigh_tile(true, t, row, NULL, NULL, NULL, NULL, NULL, s, ds, NULL);
 }
 
 static NOINLINE void weigh(const simd_backward *t, const simd_row *row, const int32_t *keys, const float *count, const float *bias,
-	const int32_t *mask, float *s, float *ds, float *dx) {
-	weigh_tile(false, t, row, keys, count, bias, mask, s, ds, dx);
+	const int32_t *mask, const quads *groups, float *s, float *ds, float *dx) {
+	weigh_tile(false, t, row, keys, count, bias, mask, groups, s, ds, dx);
 }
 
 // all_finite reports whether all elements of an array are.
@@ -310,10 +351,13 @@ static void backward_tile(const simd_backward *t, float *slab, const simd_row *r
 	float *s = slab + t->s, *ds = slab + t->ds, *dx = slab + (t->softcap != 0 ? t->scratch : t->ds);
 	set_tile(&in, t->vectors, t->d, t->scale, slab + t->q, slab + t->kt, s);
 	set_tile(&in, t->vectors, t->dv, 1, slab + t->dO, slab + t->vt, ds);
-	if (t->full && t->softcap == 0 && !t->bias && !t->alibi && !count)
+	quads groups;
+	const bool drops = t->dropout.threshold != 0;
+	if (drops) set_quads(keys, n, &groups);
+	if (t->full && t->softcap == 0 && !t->bias && !t->alibi && !count && !drops)
 		weigh_plain(t, row, s, ds);
 	else
-		weigh(t, row, keys, count, bias, mask, s, ds, dx);
+		weigh(t, row, keys, count, bias, mask, drops ? &groups : NULL, s, ds, dx);
 	if (t->want_v) (t->rows_finite ? add_keys : add_keys_skip)(&in, t->vectors, t->dv, slab + t->dO, s, slab + t->dvt);
 	if (t->want_k) (t->rows_finite ? add_keys : add_keys_skip)(&in, t->vectors, t->d, slab + t->q, dx, slab + t->dkt);
 }
@@ -326,7 +370,7 @@ static void backward_sums(const simd_backward *t, float *slab, const simd_row *r
 	float *s = slab + t->s, *ds = slab + t->ds;
 	set_tile(&in, t->vectors, t->d, t->scale, slab + t->q, slab + t->kt, s);
 	memset(ds, 0, sizeof(float) * ROWS * COLUMNS);
-	weigh(t, row, keys, count, bias, mask, s, ds, slab + t->scratch);
+	weigh(t, row, keys, count, bias, mask, NULL, s, ds, slab + t->scratch);
 	for (int32_t r = 0; r < t->rows; r++)
 		for (int32_t c = 0; c < n; c++) sums[r] += s[r * COLUMNS + c];
 }

@@ -515,6 +515,26 @@ INLINE void softmax(const int nv, const simd_tile *t, float *o, float *s, float 
 				store(o + j * LANES + v * VL, load(o + j * LANES + v * VL) * load(shrink + v * VL));
 }
 
+#include "dropout.h"
+
+// drop sets the weights of dropped slots to -0, as those of masked slots are. The row sums have
+// them already.
+INLINE void drop(const int nv, const simd_tile *t, float *s, const uint32_t *slots, const int32_t *keys) {
+	for (int v = 0; v < nv; v++) {
+		W words[4];
+		int32_t quad = -1;
+		for (int32_t key = t->from; key < t->to; key++) {
+			if (keys[key] / 4 != quad) {
+				quad = keys[key] / 4;
+				const uint32_t *rows = slots + v * VL;
+				dropout_words(&t->dropout, splat_word((uint32_t)quad), load_word(rows), load_word(rows + LANES), words);
+			}
+			float *p = s + key * LANES + v * VL;
+			store(p, SELECT(keeps(&t->dropout, words[keys[key] % 4]), load(p), splat(-0.0f)));
+		}
+	}
+}
+
 // STEPS defines the steps of attend for groups of nv vectors as separate functions: inlined
 // into one, they compete for registers.
 #define STEPS(suffix, nv) \
@@ -525,6 +545,9 @@ INLINE void softmax(const int nv, const simd_tile *t, float *o, float *s, float 
 		const int32_t *keys, const int32_t *mask) { \
 		softmax(nv, t, o, s, state, span, keys, mask); \
 	} \
+	static NOINLINE void drop_##suffix(const simd_tile *t, float *s, const uint32_t *slots, const int32_t *keys) { \
+		drop(nv, t, s, slots, keys); \
+	} \
 	static NOINLINE void masked_##suffix(const simd_tile *t, int32_t from, int32_t to, const float *p, const float *v, float *o) { \
 		accumulate(nv, true, from, to, t->dv, p, v, t->v_stride, o); \
 	} \
@@ -532,13 +555,16 @@ INLINE void softmax(const int nv, const simd_tile *t, float *o, float *s, float 
 		accumulate(nv, false, from, to, t->dv, p, v, t->v_stride, o); \
 	} \
 	static void attend_##suffix(const simd_tile *t, const float *q, float *o, float *s, float *state, const int32_t *span, \
-		const double *position, const float *k, const float *v, const int32_t *keys, const float *bias, const int32_t *mask) { \
+		const double *position, const float *k, const float *v, const int32_t *keys, const float *bias, const int32_t *mask, \
+		const uint32_t *slots) { \
 		scores_##suffix(t, q, k, s); \
 		if (t->softcap != 0 || t->bias || t->alibi) modify(t, s, state + SIMD_SLOPE * LANES, position, keys, bias); \
 		softmax_##suffix(t, o, s, state, span, keys, mask); \
+		if (t->dropout.threshold != 0) drop_##suffix(t, s, slots, keys); \
+		const bool skips = t->dropout.threshold != 0; \
 		for (int32_t from = t->from, to; from < t->to; from = to) { \
 			for (to = from + 1; to < t->to && keys[to] / SIMD_SUMMED == keys[from] / SIMD_SUMMED;) to++; \
-			(t->full_from <= from && to <= t->full_to ? full_##suffix : masked_##suffix)(t, from, to, s, v, o); \
+			(!skips && t->full_from <= from && to <= t->full_to ? full_##suffix : masked_##suffix)(t, from, to, s, v, o); \
 		} \
 	}
 
@@ -547,13 +573,15 @@ STEPS(all, VECTORS)
 
 // attend adds the keys of a tile to the rows of a group.
 static void attend(const simd_tile *t, const float *q, float *o, float *s, float *state, const int32_t *span,
-	const double *position, const float *k, const float *v, const int32_t *keys, const float *bias, const int32_t *mask) {
-	(t->vectors == 1 ? attend_one : attend_all)(t, q, o, s, state, span, position, k, v, keys, bias, mask);
+	const double *position, const float *k, const float *v, const int32_t *keys, const float *bias, const int32_t *mask,
+	const uint32_t *slots) {
+	(t->vectors == 1 ? attend_one : attend_all)(t, q, o, s, state, span, position, k, v, keys, bias, mask, slots);
 }
 
-// finish divides O by the row sums, a sink's share in them, and stores its rows.
+// finish divides O by the row sums, a sink's share in them and, with dropout, the probability
+// that a weight remains (else 1), and stores its rows.
 static void finish(float *o, float *state, uint8_t *base, const int64_t *at, int32_t rows, int32_t vectors, int32_t dv,
-	int32_t type) {
+	int32_t type, float keep) {
 	const float *most = state + SIMD_MAX * LANES, *fraction = state + SIMD_FRACTION * LANES, *sum = state + SIMD_SUM * LANES,
 	            *sinks = state + SIMD_SINK * LANES;
 	float m[LANES], divisor[LANES];
@@ -572,6 +600,7 @@ static void finish(float *o, float *state, uint8_t *base, const int64_t *at, int
 			divisor[i] = (float)(sum[i] * (1 + exp(sink - lse)));
 			lse = lse > sink ? lse + log1p(exp(sink - lse)) : sink + log1p(exp(lse - sink));
 		}
+		divisor[i] *= keep;
 		state[SIMD_LSE * LANES + i] = (float)lse;
 	}
 	for (int32_t j = 0; j < dv; j++)

@@ -17,6 +17,14 @@ enum {
 // Storage types of rows.
 enum { SIMD_F16, SIMD_BF16, SIMD_F32, SIMD_INT8, SIMD_FP8, SIMD_Q8_0, SIMD_Q4_0 };
 
+// A simd_dropout is the dropout mask of a call, see package dropout.
+typedef struct {
+	uint32_t seed[2];
+	uint32_t offset;
+	uint32_t threshold; // 0: no dropout
+	float scale;        // of the weights that remain
+} simd_dropout;
+
 // A simd_tile is what a group of query rows has to do with a KV tile. Keys are
 // counted from the tile's first one.
 typedef struct {
@@ -27,6 +35,7 @@ typedef struct {
 	int32_t bias, mask, alibi;  // whether there are any
 	int64_t k_stride, v_stride; // elements from key to key
 	float scale, softcap;
+	simd_dropout dropout;
 } simd_tile;
 
 // State of a group: arrays of one element for each lane, in this order. A row sum is
@@ -56,6 +65,7 @@ typedef struct {
 	int32_t want_k, want_v;    // gradients to compute
 	int32_t accumulate;        // add to what dK and dV hold
 	float scale, softcap;
+	simd_dropout dropout;
 } simd_backward;
 
 // A simd_row is a query row of a tile of the backward pass.
@@ -65,6 +75,7 @@ typedef struct {
 	int32_t first, end; // keys that the row attends to
 	float slope;        // for ALiBi
 	float factor;       // of the weights: corrects the rounding of a large LSE
+	uint32_t row, head; // for dropout: the row in its sequence, and b*Hq + h
 } simd_row;
 
 typedef struct {
@@ -74,9 +85,9 @@ typedef struct {
 	void (*pack_q)(float *q, const uint8_t *base, const int64_t *at, int32_t vectors, int32_t d, int32_t type);
 	void (*attend)(const simd_tile *t, const float *q, float *o, float *s, float *state, const int32_t *span,
 		const double *position, const float *k, const float *v, const int32_t *keys, const float *bias,
-		const int32_t *mask);
+		const int32_t *mask, const uint32_t *slots);
 	void (*finish)(float *o, float *state, uint8_t *base, const int64_t *at, int32_t rows, int32_t vectors, int32_t dv,
-		int32_t type);
+		int32_t type, float keep);
 	void (*widen)(float *dst, const uint8_t *base, const int64_t *at, const float *scales, int32_t rows, int32_t d,
 		int32_t type);
 	void (*read_bias)(float *dst, const uint8_t *base, const int64_t *at, const int32_t *keys, int32_t vectors, int32_t n,

@@ -36,12 +36,12 @@ static void simd_pack_q(const simd_kernels *k, float *q, const void *base, const
 }
 static void simd_attend(const simd_kernels *k, const simd_tile *t, const float *q, float *o, float *s, float *state,
 	const int32_t *span, const double *position, const void *keys_k, const void *keys_v, const int32_t *keys,
-	const float *bias, const int32_t *mask) {
-	k->attend(t, q, o, s, state, span, position, keys_k, keys_v, keys, bias, mask);
+	const float *bias, const int32_t *mask, const uint32_t *slots) {
+	k->attend(t, q, o, s, state, span, position, keys_k, keys_v, keys, bias, mask, slots);
 }
 static void simd_finish(const simd_kernels *k, float *o, float *state, void *base, const int64_t *at, int32_t rows,
-	int32_t vectors, int32_t dv, int32_t type) {
-	k->finish(o, state, base, at, rows, vectors, dv, type);
+	int32_t vectors, int32_t dv, int32_t type, float keep) {
+	k->finish(o, state, base, at, rows, vectors, dv, type, keep);
 }
 static void simd_widen(const simd_kernels *k, float *dst, const void *base, const int64_t *at, const float *scales,
 	int32_t rows, int32_t d, int32_t type) {
@@ -125,6 +125,7 @@ type Group struct {
 	QAt, OAt []int64   // byte offset of each lane's row in Q and O
 	BiasAt   []int64   // byte offset of each lane's row in the bias
 	MaskAt   []int64   // byte offset of each lane's row in the mask or bitmap
+	Slots    []uint32  // for dropout: the row of each lane in its sequence, then b*Hq + h of each
 	Slope    []float32 // ALiBi slope of each lane
 	Sink     []float32 // sink of each lane; -Inf: none
 	LSE      []float32 // set by Finish
@@ -139,7 +140,7 @@ func (k *Kernels) NewGroup(d, dv int) *Group {
 	return &Group{
 		kernels: k, d: d, dv: dv,
 		q: make([]float32, d*n), o: make([]float32, dv*n), state: state,
-		Span: make([]int32, 2*n), Position: make([]float64, n),
+		Span: make([]int32, 2*n), Position: make([]float64, n), Slots: make([]uint32, 2*n),
 		QAt: at[:n], OAt: at[n:][:n], BiasAt: at[2*n:][:n], MaskAt: at[3*n:][:n],
 		Slope: array(C.SIMD_SLOPE), Sink: array(C.SIMD_SINK), LSE: array(C.SIMD_LSE),
 	}
@@ -166,10 +167,23 @@ func (g *Group) Begin(q []byte, t Type) {
 	clear(g.state[C.SIMD_FRACTION*n : (C.SIMD_STARTED+1)*n])
 }
 
-// Finish divides by the row sums, stores n rows of O and sets LSE.
-func (g *Group) Finish(o []byte, t Type, n int) {
+// Finish divides by the row sums and by the probability that dropout keeps a weight (1 without
+// dropout), stores n rows of O and sets LSE.
+func (g *Group) Finish(o []byte, t Type, n int, keep float32) {
 	C.simd_finish(g.kernels.c, floats(g.o), floats(g.state), pointer(o), ints64(g.OAt), C.int32_t(n), C.int32_t(g.vectors),
-		C.int32_t(g.dv), C.int32_t(t))
+		C.int32_t(g.dv), C.int32_t(t), C.float(keep))
+}
+
+// Dropout is the dropout mask of a call, see package dropout. The zero value drops nothing.
+type Dropout struct {
+	Seed              uint64
+	Offset, Threshold uint32
+	Scale             float32 // of the weights that remain; the backward pass has it
+}
+
+func (d *Dropout) c() C.simd_dropout {
+	return C.simd_dropout{seed: [2]C.uint32_t{C.uint32_t(uint32(d.Seed)), C.uint32_t(uint32(d.Seed >> 32))},
+		offset: C.uint32_t(d.Offset), threshold: C.uint32_t(d.Threshold), scale: C.float(d.Scale)}
 }
 
 // Tile is a KV tile and the part of it that a group attends to. Keys count from its first.
@@ -183,6 +197,7 @@ type Tile struct {
 	ALiBi            bool
 	Bias             []float32 // from ReadBias; nil: none
 	Mask             []int32   // from ReadMask or ReadBlocks; nil: none
+	Dropout          Dropout
 }
 
 // Attend adds the keys of a tile. scores is scratch memory, Keys times Lanes.
@@ -192,12 +207,14 @@ func (g *Group) Attend(t *Tile, scores []float32) {
 		full_from: C.int32_t(t.FullFrom), full_to: C.int32_t(t.FullTo),
 		bias: flag(t.Bias != nil), mask: flag(t.Mask != nil), alibi: flag(t.ALiBi),
 		k_stride: C.int64_t(t.KStride), v_stride: C.int64_t(t.VStride), scale: C.float(t.Scale), softcap: C.float(t.Softcap),
+		dropout: t.Dropout.c(),
 	}
 	if t.FullFrom >= t.FullTo {
 		c.full_from, c.full_to = c.to, c.to
 	}
 	C.simd_attend(g.kernels.c, &c, floats(g.q), floats(g.o), floats(scores), floats(g.state), ints(g.Span),
-		(*C.double)(unsafe.SliceData(g.Position)), t.K, t.V, ints(t.Keys), floats(t.Bias), ints(t.Mask))
+		(*C.double)(unsafe.SliceData(g.Position)), t.K, t.V, ints(t.Keys), floats(t.Bias), ints(t.Mask),
+		(*C.uint32_t)(unsafe.SliceData(g.Slots)))
 }
 
 // ReadBias gathers the biases of the group's rows at the given keys into dst, Keys times Lanes.

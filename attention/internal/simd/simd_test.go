@@ -102,7 +102,7 @@ func TestOneKeyIsItsValueRounded(t *testing.T) {
 				want, got := make([]byte, dv*c.size), make([]byte, dv*c.size+1)
 				got[dv*c.size] = 0xa5
 				c.encode(want, value)
-				g.Finish(got, c.t, 1)
+				g.Finish(got, c.t, 1, 1)
 				require.Equal(t, want, got[:dv*c.size], "%s, type %d, head dim %d", k.Name, c.t, dv)
 				require.Equal(t, byte(0xa5), got[dv*c.size], "what follows the row")
 				require.Zero(t, g.LSE[0])

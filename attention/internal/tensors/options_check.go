@@ -140,6 +140,10 @@ func checkBroadcast(field string, batches, heads, rows int, s *problem.Shape) er
 // checkKV checks the scales against the type of K and V, and that rows of a Blocked type
 // start at a block.
 func checkKV(a *problem.Args, cfg *problem.Config) error {
+	if cfg.KV != problem.KVSame && cfg.Dropout != 0 {
+		return fmt.Errorf("%w: %w", problem.ErrUnsupported,
+			&problem.ShapeError{Field: "Dropout", Got: fmt.Sprintf("%v with K and V of type %v", cfg.Dropout, cfg.KV), Want: "K and V of the storage type"})
+	}
 	if err := checkScale("KScale", &a.KScale, cfg.KV); err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ type data struct {
 }
 
 func newData(p Problem, seed uint64) *data {
-	d := &data{problem: p, args: attention.Args{Shape: p.Shape}}
+	d := &data{problem: p, args: attention.Args{Shape: p.Shape, DropoutSeed: seed}}
 	d.rows, d.keys = p.lengths()
 	for _, l := range []struct {
 		lengths []int

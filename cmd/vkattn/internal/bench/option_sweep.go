@@ -24,6 +24,7 @@ type OptionSweep struct {
 	Window      attention.Window
 	Align       attention.Causal // for a window or ALiBi without a causal mask; none: bottom-right
 	Softcap     float32
+	Dropout     float32
 	SharedKV    bool // V is the first part of K's rows
 	Sinks       bool
 	ALiBi       bool
@@ -46,7 +47,7 @@ func (e *OptionSweep) Apply(list []Problem) ([]Problem, error) {
 			return nil, fmt.Errorf("head dim %d of V is over head dim %d of K, in whose rows it lies", p.Config.ValueDim(), p.Config.HeadDim)
 		}
 		c := &p.Config
-		c.Window, c.Softcap = e.Window, e.Softcap
+		c.Window, c.Softcap, c.Dropout = e.Window, e.Softcap, e.Dropout
 		if c.Causal == attention.CausalNone && (e.Window.Given() || e.ALiBi) {
 			if c.Align = e.Align; c.Align == attention.CausalNone {
 				c.Align = attention.BottomRight

@@ -55,6 +55,7 @@ func (p Problem) OptionText() string {
 		{c.KV != attention.KVSame, "kv " + c.KV.String()},
 		{c.Window.Given(), "window " + c.Window.String()},
 		{c.Softcap != 0, fmt.Sprintf("softcap %v", c.Softcap)},
+		{c.Dropout != 0, fmt.Sprintf("dropout %v", c.Dropout)},
 		{c.FixedSplit != 0, fmt.Sprintf("split %d", c.FixedSplit)},
 		{p.Options != (Options{}), p.Options.String()},
 	} {
@@ -69,7 +70,7 @@ func (p Problem) OptionText() string {
 // every peer knows.
 func (p Problem) Plain() bool {
 	c := p.Config
-	return p.Options == (Options{}) && !c.Window.Given() && c.Softcap == 0 && c.KV == attention.KVSame
+	return p.Options == (Options{}) && !c.Window.Given() && c.Softcap == 0 && c.Dropout == 0 && c.KV == attention.KVSame
 }
 
 // lengths returns the rows and keys of each sequence.

@@ -32,7 +32,7 @@ func newNames(names map[string]string) *Names {
 var Run = newNames(map[string]string{
 	"DType": "--dtype", "Causal": "--causal", "Tier": "--tier", "Access": "access", "Tuning": "--tuning", "Kernel": "--cuda-kernel",
 	"HeadDim/HeadDimV": "head dims of --q and --v", "HeadDim": "head dim of --q", "HeadDimV": "head dim of --v",
-	"Align": "--align", "Window": "--window", "Softcap": "--softcap", "KV": "--kv-dtype", "KVBlock": "--kv-block",
+	"Align": "--align", "Window": "--window", "Softcap": "--softcap", "Dropout": "--dropout", "KV": "--kv-dtype", "KVBlock": "--kv-block",
 	"FixedSplit": "--fixed-split", "Scale": "--scale",
 	"B": "batch of --q", "Hq": "heads of --q", "Hkv": "heads of --k", "Sq": "rows of --q", "Sk": "keys of --k",
 	"Varlen.CuQ": "--cu-seqlens-q", "Varlen.CuK": "--cu-seqlens-k", "Varlen.UsedQ": "--seqused-q", "Varlen.UsedK": "--seqused-k",
@@ -53,7 +53,7 @@ var Run = newNames(map[string]string{
 var Sweep = newNames(map[string]string{
 	"DType": "--dtype", "Causal": "--causal", "Tier": "--tier", "Access": "access", "Tuning": "tuning", "Kernel": "--cuda-kernel",
 	"HeadDim/HeadDimV": "--headdim/--headdim-v", "HeadDim": "--headdim", "HeadDimV": "--headdim-v",
-	"Align": "--align", "Window": "--window", "Softcap": "--softcap", "KV": "--kv-dtype", "KVBlock": "keys of a scale",
+	"Align": "--align", "Window": "--window", "Softcap": "--softcap", "Dropout": "--dropout", "KV": "--kv-dtype", "KVBlock": "keys of a scale",
 	"FixedSplit": "--fixed-split", "Scale": "scale",
 	"B": "--batch-size", "Hq": "--nheads", "Hkv": "--nheads-kv", "Sq": "--seqlen", "Sk": "--seqlen-k",
 	"Varlen.CuQ": "--varlen", "Varlen.CuK": "--varlen", "Varlen.UsedQ": "--varlen", "Varlen.UsedK": "--varlen",

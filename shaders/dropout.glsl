@@ -1,0 +1,48 @@
+// Dropout: which slots (row, key) keep their weight. The mask is a function of position, seed and offset, so that forward
+// and backward have the same one whatever their tiles, splits and layouts, and none is stored.
+//
+// The slot of query i and key j, counted from the start of their sequence, of query head h of sequence b takes word j % 4
+// of Philox4x32-10 (Salmon, Moraes, Dror and Shaw, 2011) with the counter (j / 4, i, b * Hq + h, offset) and the key seed.
+// It keeps its weight if the word is at least the threshold, which is the probability times 2^32.
+//
+// The kernel includes constants_dropout.glsl and sets `dropout` before the first mask.
+struct Dropout {
+    uvec2 seed;
+    uint offset, threshold;
+};
+Dropout dropout;
+
+uvec4 philox4x32(uvec4 counter, uvec2 key) {
+    [[unroll]] for (uint round = 0; round < 10; ++round) {
+        uint high0, low0, high1, low1;
+        umulExtended(0xD2511F53u, counter.x, high0, low0);
+        umulExtended(0xCD9E8D57u, counter.z, high1, low1);
+        counter = uvec4(high1 ^ counter.y ^ key.x, low1, high0 ^ counter.w ^ key.y, low0);
+        key += uvec2(0x9E3779B9u, 0xBB67AE85u);
+    }
+    return counter;
+}
+
+// Bit i is 1 if the row keeps key 4 * quad + i.
+uint keptOfFour(uint row, uint quad) {
+    const uvec4 words = philox4x32(uvec4(quad, queryOf(row), work.batch * p.Hq + headOf(row), dropout.offset), dropout.seed);
+    const uvec4 keep = uvec4(greaterThanEqual(words, uvec4(dropout.threshold)));
+    return keep.x | keep.y << 1 | keep.z << 2 | keep.w << 3;
+}
+
+// The same of four slots of the KV loop from slot `first` on, a multiple of 4. Slots are keys, or with `listed` those that
+// KEY_OF_SLOT(slot) gives, which are anywhere.
+#define KEPT_OF_SLOTS(result, row, first, listed, KEY_OF_SLOT)                                      \
+    {                                                                                               \
+        if (!(listed)) result = keptOfFour(row, (first) / 4);                                       \
+        else {                                                                                      \
+            result = 0;                                                                             \
+            [[dont_unroll]] for (uint slot = 0; slot < 4; ++slot) {                                 \
+                const uint key = KEY_OF_SLOT((first) + slot);                                       \
+                result |= (keptOfFour(row, key / 4) >> key % 4 & 1u) << slot;                       \
+            }                                                                                       \
+        }                                                                                           \
+    }
+
+// The factor of the weights that remain, 1 / (1 - probability).
+float dropoutScale() { return 4294967296.0 / float(~dropout.threshold + 1u); }
