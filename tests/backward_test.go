@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -94,7 +95,38 @@ func TestBackwardOfLengths(t *testing.T) {
 
 // computesGradients reports whether a tier has backward kernels of its own.
 func computesGradients(tier attention.Tier) bool {
-	return tier == attention.TierScalar || tier == attention.TierCPU
+	return tier != attention.TierCUDA
+}
+
+// hasBackwardKernels reports whether a tier that computes gradients computes those of a
+// case: the coopmat tiers take no sparse tokens, and fragments of 8x8, which the drivers on
+// the CPU have, do not hold head dims above 128. What they refuse they refuse by name.
+func hasBackwardKernels(c cases.Case, tt cases.Target) bool {
+	if tt.Tier != attention.TierCoopMat && tt.Tier != attention.TierCoopMat2 {
+		return true
+	}
+	return c.SparseRatio == 0 && (!slowToCompile(tt) || max(c.D, c.Dv) <= 128)
+}
+
+// A tier that is asked for and cannot compute a call is refused by name; TierAuto takes the
+// next one.
+func TestBackwardRefusesByName(t *testing.T) {
+	s := openTiers(t)
+	for _, tt := range s.available() {
+		all := cases.BriefOptions()
+		i := slices.IndexFunc(all, func(c cases.Case) bool { return c.HasGradients() && !hasBackwardKernels(c, tt) && c.SparseRatio > 0 })
+		if !computesGradients(tt.Tier) || i < 0 {
+			continue
+		}
+		t.Run(tt.String(), func(t *testing.T) {
+			e := s.newEngine(tt)
+			defer func() { require.NoError(t, e.close()) }()
+			err := e.prepareBackward(all[i], tt)
+			require.ErrorIs(t, err, attention.ErrUnsupported)
+			require.ErrorContains(t, err, fmt.Sprintf("%v: it computes no gradients with sparse tokens", tt.Tier))
+			require.NotContains(t, err.Error(), attention.TierScalar.String()+": ")
+		})
+	}
 }
 
 // backwardCasesOf returns the cases of the tables that a tier computes in a storage type.
@@ -111,7 +143,7 @@ func backwardCasesOf(t *testing.T, s *session, tt cases.Target) (some []cases.Ca
 	for _, table := range [][]cases.Case{cases.Brief(which), backwardOptionTable(tt)} {
 		var all []cases.Case
 		for _, c := range table {
-			if c.HasGradients() && wanted.MatchString(c.String()) && c.Flops() <= backwardFlops(tt) {
+			if c.HasGradients() && hasBackwardKernels(c, tt) && wanted.MatchString(c.String()) && c.Flops() <= backwardFlops(tt) {
 				all = append(all, c)
 			}
 		}
