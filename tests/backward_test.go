@@ -6,6 +6,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -70,7 +71,7 @@ var backwardLengths = [][2]int{
 func TestBackwardOfLengths(t *testing.T) {
 	s := openTiers(t)
 	for _, tt := range s.available() {
-		if !computesGradients(tt.Tier) || slowToCompile(tt) && tt.DType != attention.F16 {
+		if !computesGradients(tt.Tier) || slowToCompile(tt) && tt.DType != attention.F16 || leftToGPUs(tt) {
 			continue
 		}
 		t.Run(tt.String(), func(t *testing.T) {
@@ -105,7 +106,7 @@ func hasBackwardKernels(c cases.Case, tt cases.Target) bool {
 	if tt.Tier != attention.TierCoopMat && tt.Tier != attention.TierCoopMat2 {
 		return true
 	}
-	return c.SparseRatio == 0 && (!slowToCompile(tt) || max(c.D, c.Dv) <= 128)
+	return c.SparseRatio == 0 && (!strings.HasPrefix(driverUnderTest().name, "lavapipe") || max(c.D, c.Dv) <= 128)
 }
 
 // A tier that is asked for and cannot compute a call is refused by name; TierAuto takes the
@@ -148,7 +149,11 @@ func backwardCasesOf(t *testing.T, s *session, tt cases.Target) (some []cases.Ca
 			}
 		}
 		if tt.Tier != attention.TierCPU && testlevel.Get() == testlevel.Full {
-			all = everyNth(all, backwardShare, which)
+			n := backwardShare
+			if onMatrices(tt) {
+				n = backwardMatrixShare
+			}
+			all = everyNth(all, n, which)
 		}
 		some = append(some, s.levelShareOf(tt, all)...)
 	}
@@ -159,6 +164,16 @@ func backwardCasesOf(t *testing.T, s *session, tt cases.Target) (some []cases.Ca
 // type: a case has up to six pipelines, and a driver on the CPU compiles for seconds. The
 // CPU tier has all cases there, and a GPU at level all.
 const backwardShare = 20
+
+// backwardMatrixShare is the same for the coopmat tiers, whose pipelines take a driver on the
+// CPU 20 s a case.
+const backwardMatrixShare = 60
+
+// leftToGPUs reports whether tests other than the conformance table leave a tier to GPUs, and
+// to level all: the coopmat tiers of drivers on the CPU.
+func leftToGPUs(tt cases.Target) bool {
+	return onMatrices(tt) && testlevel.Get() != testlevel.All && testlevel.Get() != testlevel.Exhaustive
+}
 
 func everyNth(all []cases.Case, n, first int) (some []cases.Case) {
 	for i := first; i < len(all); i += n {
