@@ -14,9 +14,10 @@ import (
 
 // backwardOp is the part of an Op that computes gradients: its plans and pipelines.
 type backwardOp struct {
-	mu        sync.RWMutex
-	plans     map[plan.BackwardRequest]*preparedBackward // at most maxPlans
-	pipelines dispatch.Pipelines[plan.BackwardVariant, Config]
+	mu         sync.RWMutex
+	plans      map[plan.BackwardRequest]*preparedBackward // at most maxPlans
+	pipelines  dispatch.Pipelines[plan.BackwardVariant, Config]
+	maxDSBytes uint64 // see plan.BackwardRequest; tests set it
 }
 
 // preparedBackward is what a call takes of a backward plan, with its pipelines.
@@ -160,7 +161,7 @@ func (op *Op) RecordBackward(c *vk.Commands, a BackwardArgs) error {
 func (op *Op) typicalBackward(s Shape) plan.BackwardRequest {
 	s.Hkv = s.KVHeads()
 	r := plan.BackwardRequest{Shape: s, Want: tensors.GradientSet{Q: true, K: true, V: true}, Options: plan.OptionsOf(&Args{Shape: s}, &op.cfg)}
-	r.Access = op.backwardAccess()
+	r.Access, r.MaxDSBytes = op.backwardAccess(), op.backward.maxDSBytes
 	d, dv := uint64(op.cfg.HeadDim), uint64(op.cfg.ValueDim())
 	for i, dim := range [...]uint64{tensors.BackwardQ: d, tensors.BackwardK: d, tensors.BackwardV: dv, tensors.BackwardO: dv, tensors.BackwardLSE: 0, tensors.BackwardDO: dv, tensors.BackwardDLSE: 0, tensors.BackwardDQ: d, tensors.BackwardDK: d, tensors.BackwardDV: dv} {
 		if dim > 0 {

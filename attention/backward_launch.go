@@ -74,7 +74,7 @@ func (l *backwardLaunch) record(c *vk.Commands, r *plan.BackwardRequest) (err er
 		}
 	}
 	if l.scratch, l.statsAt, err = c.Scratch(0, l.scratchBytes); err != nil {
-		return fmt.Errorf("attention: memory for the statistics of %d rows: %w", l.rows, err)
+		return fmt.Errorf("attention: scratch memory for the statistics of %d rows and dS of %d keys: %w", l.rows, l.chunks.Keys, err)
 	}
 	if err := l.bindCall(); err != nil {
 		return err
@@ -90,7 +90,7 @@ func (l *backwardLaunch) record(c *vk.Commands, r *plan.BackwardRequest) (err er
 			}
 		}
 		if k.Variant.Kernel == plan.KernelDKDV && l.chunks.Keys > 0 {
-			err = l.chunked(c, i)
+			err = l.chunked(c, r, i)
 			i++ // the kernel of dQ += dS K
 		} else if k.Variant.Kernel == plan.KernelDSinks {
 			err = l.sinks(c, l.pipelines[i], k)
@@ -264,10 +264,10 @@ func (l *backwardLaunch) gradient(c *vk.Commands, pipeline *vk.Pipeline, k *plan
 }
 
 // chunked records kernels i and i + 1, dK and dV and dQ += dS K, for every chunk of keys.
-func (l *backwardLaunch) chunked(c *vk.Commands, i int) error {
+func (l *backwardLaunch) chunked(c *vk.Commands, r *plan.BackwardRequest, i int) error {
 	ch, sk := &l.chunks, l.args.Sk
 	const dSIsAdded, dQIsStored = 1, 2
-	base := l.statsAt + (l.rows*plan.StatBytes+15)/16*16
+	base := l.statsAt + r.StatsBytes()
 	start, err := l.bindMemory(&l.bound[bwdTokens], l.scratch, base, ch.DSBytes+ch.SumBytes, 16)
 	if err != nil {
 		return err

@@ -29,8 +29,9 @@
 // # Gradients
 //
 // [Op.Backward] computes the gradients of Q, K, V, Bias and Sinks from those of O and LSE,
-// on tiers scalar and cpu, and for validation on tier cuda, with the same bits in every run. [ReferenceBackward] computes
-// them in float64 on the CPU: it defines what a backward pass has to compute.
+// on every tier, with the same bits in every run; on tier cuda for validation alone.
+// [ReferenceBackward] computes them in float64 on the CPU: it defines what a backward pass
+// has to compute.
 //
 // # Options
 //

@@ -27,6 +27,9 @@ func CompileTime(op *Op) (d time.Duration) {
 	return d
 }
 
+// SetMaxDSBytes bounds dS in scratch memory; 0: the plan does.
+func SetMaxDSBytes(op *Op, n uint64) { op.backward.maxDSBytes = n }
+
 // PipelinesOf are an operation's own handles.
 func PipelinesOf(op *Op) []*vk.Pipeline { return op.pipelines.All() }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# gpu-run.sh [tests|bench|all|tune|verify|options|soak|race [entry...]] runs the bundle of gpu-bundle.sh on a machine
+# gpu-run.sh [tests|bench|all|tune|verify|options|soak|backward [step...]|race [entry...]] runs the bundle of gpu-bundle.sh on a machine
 # with a GPU. It is in the bundle's root and needs only the GPU's driver. If it finds no GPU it exits with 1: results of
 # the CPU would be misleading.
 #
@@ -24,6 +24,11 @@
 #     soak.md          cases, worst errors and failures; each failure says how to run it alone
 #     soak.jsonl       each case
 #     soak-*.txt       the output of each process
+#   only with backward: gradients, in steps of less than nine minutes each (default: all of them, in this order)
+#     tests        backward-tests.txt: the tests of gradients on every tier and in every storage type
+#     verify       backward-verify.*: every tier versus the reference, on the conformance table and large problems
+#     race alone plain models  ENTRY.md, ENTRY.jsonl: backward versus PyTorch's, and the tables (scripts/race.sh); race is
+#                  its entry backward with the tiers coopmat2, coopmat and scalar. They need python3 with PyTorch
 #   only with race, which needs python3 with PyTorch:
 #     ENTRY.md         the table of each entry of scripts/race.sh
 #     ENTRY.jsonl      its raw samples
@@ -207,6 +212,46 @@ if [[ $what == soak ]]; then
 	cd "$here/src/tests" || exit 1
 	VKATTN_SOAK_SECONDS=${VKATTN_SOAK_SECONDS:-540} "$here/tests/tests.test" -test.run '^TestSoak$' -test.timeout 0 || rc=1
 	cd "$here" || exit 1
+fi
+if [[ $what == backward ]]; then
+	steps=("${@:2}")
+	((${#steps[@]})) || steps=(tests verify race alone plain models)
+	for step in "${steps[@]}"; do
+		start=$SECONDS
+		status=0
+		case $step in
+		tests)
+			# What fails first is told first: the table of gradients, then lengths and goldens, then calls.
+			for run in tests:TestBackwardConformance 'tests:TestBackwardOf|TestBackwardRefuses|GoldenGradients' attention:Backward; do
+				package=${run%%:*} log=$(mktemp)
+				cd "$here/src/$package" || exit 1
+				VKATTN_TEST_LEVEL=all timeout --kill-after 5 170 \
+					"$here/tests/$package.test" -test.v -test.timeout 0 -test.run "${run#*:}" >"$log" 2>&1 || status=1
+				grep -E -A 12 '^ *--- FAIL|^panic:|^fatal error' "$log" | head -n 60
+				cat "$log" >>"$OUT/backward-tests.txt"
+				rm -f "$log"
+			done
+			cd "$here" || exit 1
+			;;
+		verify)
+			"$here/vkattn" info >"$OUT/info.txt"
+			rc_before=$rc rc=0
+			VKATTN_VERIFY_LIMIT=240 verify backward-verify --suite conformance --pass bwd
+			VKATTN_VERIFY_LIMIT=240 verify backward-large --suite forward --pass bwd --dtype f16,bf16
+			status=$rc rc=$rc_before
+			;;
+		race)
+			VKATTN=$here/vkattn VKATTN_RACE_BACKWARD_TIERS=coopmat2,coopmat,scalar "$here/src/scripts/race.sh" backward || status=1
+			;;
+		alone | plain | models) VKATTN=$here/vkattn "$here/src/scripts/race.sh" "$step" || status=1 ;;
+		*)
+			echo "gpu-run: backward has no step $step" >&2
+			status=1
+			;;
+		esac
+		((status)) && rc=1
+		printf '== backward %s: exit %d after %d s\n' "$step" "$status" $((SECONDS - start))
+	done
 fi
 if [[ $what == race ]]; then
 	VKATTN=$here/vkattn "$here/src/scripts/race.sh" "${@:2}" || rc=1

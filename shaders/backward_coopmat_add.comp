@@ -123,7 +123,7 @@ void main() {
         barrier(); // all subgroups have finished the last tile
         [[unroll]] for (uint i = 0; i < K_VECS; ++i) {
             const uint at = i * LOCAL_SIZE + tid;
-            if (CAUSAL + WINDOW != 0) dropNonFinite(kVec[i]); // dS of a masked slot is 0, but 0 x Inf is NaN
+            if (CAUSAL + WINDOW + BIAS != 0) dropNonFinite(kVec[i]); // dS of a masked slot is 0, but 0 x Inf is NaN
             if (KV_TILE * K_ROW_VECS % LOCAL_SIZE == 0 || at < KV_TILE * K_ROW_VECS)
                 smem[at / K_ROW_VECS * K_STRIDE + at % K_ROW_VECS] = kVec[i];
         }

@@ -52,12 +52,16 @@ shared uvec4 smem[LOOP_SIZE + SCRATCH_TOTAL];
 #include "backward_row_range.glsl"
 #include "backward_row_tile.glsl"
 #include "backward_scratch.glsl"
+#include "backward_non_finite.glsl"
 
 // Exponent of P, in log2 units, of key i and row j of a fragment: without LSE if scores are modified.
 float exponentElement(const in uint32_t i, const in uint32_t j, const in float x, const in uint firstKey, const in uint firstRow) {
     const uint key = firstKey + i, row = firstRow + j;
-    if (!attends(row, key)) return -INFINITY;
+    if (!attends(row, key)) return MASKED_EXPONENT;
     return SCORE_MOD ? scoreMod(x * p.scoreScale, row, key) * LOG2E : x;
+}
+float restElement(const in uint32_t i, const in uint32_t j, const in float x, const in uint a, const in uint firstRow) {
+    return withoutRest(x, firstRow + j);
 }
 float slopeElement(const in uint32_t i, const in uint32_t j, const in float product, const in uint a, const in uint b) {
     return softcapSlope(product * p.scoreScale);
@@ -91,12 +95,19 @@ void main() {
         OWN_FRAGMENTS(V, vVec, V_CHUNKS, 0, 0)
     }
 
+    if (tid == 0) seen = 0;
+    barrier();
+    [[dont_unroll]] for (uint row = tiles.first * ROW_TILE + tid; row < min((tiles.first + tiles.count) * ROW_TILE, work.rows); row += LOCAL_SIZE)
+        if (isLarge(loadStatsAt(rowIndex(row)).x)) atomicOr(seen, SEEN_LARGE);
+    barrier();
+    const bool large = (seen & SEEN_LARGE) != 0;
+
     FragC dK[M_FRAGS * QK_CHUNKS], dV[M_FRAGS * V_CHUNKS];
     [[unroll]] for (uint i = 0; i < M_FRAGS * QK_CHUNKS; ++i) dK[i] = FragC(0.0);
     [[unroll]] for (uint i = 0; i < M_FRAGS * V_CHUNKS; ++i) dV[i] = FragC(0.0);
 
 #define STAT_AT(which) (STATS_BASE + ((which) * ROW_TILE + first + f % KV_FRAGS * FRAG_N) / 4)
-    [[dont_unroll]] for (; n < tiles.unmasked;) {
+    [[dont_unroll]] for (; n < (large ? 0 : tiles.unmasked);) {
 #define MASKED 0
 #include "backward_tile_kv.glsl"
 #undef MASKED
@@ -123,6 +134,14 @@ void main() {
     if (HAS_DV != 0) {
         const Slice outDV = sliceDV(out_.batch, work.kvHead, out_.row);
         STORE_GRADIENT(dV, V_CHUNKS, 1.0, WIDE_DV, STORE_DV8, STORE_DV4)
+        if ((seen & SEEN_NON_FINITE) != 0) { // each invocation corrects what it has stored
+            const uint columns = WIDE_DV ? 8 : 4, quads = FRAG_N / columns;
+            [[dont_unroll]] for (uint f = 0; f < M_FRAGS * V_CHUNKS; ++f)
+                [[dont_unroll]] for (uint at = gl_SubgroupInvocationID; at < FRAG_M * quads; at += SUBGROUP_SIZE) {
+                    const uint row = f / V_CHUNKS * FRAG_M + at / quads, col = f % V_CHUNKS * FRAG_N + at % quads * columns;
+                    if (EXISTS(row)) addNonFiniteDO(outDV, tiles, keyBase + row, row, col, columns);
+                }
+        }
     }
     if (HAS_DK != 0) {
         const Slice outDK = sliceDX(out_.batch, work.kvHead, out_.row);

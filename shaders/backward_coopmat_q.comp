@@ -49,8 +49,11 @@ shared uvec4 smem[TILE_SIZE + SCRATCH_TOTAL];
 // Exponent of P, in log2 units, of row i and key j of a fragment: without LSE if scores are modified.
 float exponentElement(const in uint32_t i, const in uint32_t j, const in float x, const in uint firstRow, const in uint firstKey) {
     const uint row = firstRow + i, key = firstKey + j;
-    if (!attends(row, key)) return -INFINITY;
+    if (!attends(row, key)) return MASKED_EXPONENT;
     return SCORE_MOD ? scoreMod(x * p.scoreScale, row, key) * LOG2E : x;
+}
+float restElement(const in uint32_t i, const in uint32_t j, const in float x, const in uint firstRow, const in uint a) {
+    return withoutRest(x, firstRow + i);
 }
 float slopeElement(const in uint32_t i, const in uint32_t j, const in float product, const in uint a, const in uint b) {
     return softcapSlope(product * p.scoreScale);
@@ -87,11 +90,13 @@ void main() {
     }
     // Fragments whose rows are one value each.
     FragC negLSE[M_FRAGS], negDelta[M_FRAGS];
+    if (tid == 0) seen = 0;
     barrier();
     [[unroll]] for (uint at0 = 0; at0 < WORKGROUP_ROWS; at0 += LOCAL_SIZE) {
         const uint at = at0 + tid, row = work.row0 + at;
         const vec2 two = at < WORKGROUP_ROWS && row < work.rows ? loadStatsAt(rowIndex(row)) : vec2(INFINITY, 0.0);
         if (at < WORKGROUP_ROWS) {
+            if (isLarge(two.x)) atomicOr(seen, SEEN_LARGE);
             smem[at / 4][at % 4] = floatBitsToUint(-toLog2(two.x));
             smem[(WORKGROUP_ROWS + at) / 4][at % 4] = floatBitsToUint(-two.y);
         }
@@ -105,7 +110,8 @@ void main() {
     FragC dQ[M_FRAGS * QK_CHUNKS];
     [[unroll]] for (uint i = 0; i < M_FRAGS * QK_CHUNKS; ++i) dQ[i] = FragC(0.0);
 
-    const uint unmasked = kv.unmaskedLast - kv.unmaskedFirst;
+    const bool large = (seen & SEEN_LARGE) != 0;
+    const uint unmasked = large ? 0 : kv.unmaskedLast - kv.unmaskedFirst;
     [[dont_unroll]] for (; n < unmasked;) {
 #define MASKED 0
 #include "backward_tile_q.glsl"

@@ -73,12 +73,12 @@ void storePair(uvec2 index, vec2 pair) { storeWords(index, floatBitsToUint(pair)
 
 // The statistics of a row, see backward_stats.glsl.
 void storeStats(uint row, float lse, float delta, float dLSE) {
-    storePair(uvec2(row, 0), vec2(lse, FOUR_STATS != 0 ? delta : delta - dLSE));
-    if (FOUR_STATS != 0) storePair(add64(uvec2(p.rows, 0), uvec2(row, 0)), vec2(0.0, dLSE));
+    storePair(uvec2(row, 0), vec2(lse, DLSE_IN_DELTA != 0 ? delta - dLSE : delta));
+    storePair(add64(uvec2(p.rows, 0), uvec2(row, 0)), vec2(0.0, DLSE_IN_DELTA != 0 ? 0.0 : dLSE));
 }
 
 void storeDropout() {
-    const uvec2 end = FOUR_STATS != 0 ? add64(uvec2(p.rows, 0), uvec2(p.rows, 0)) : uvec2(p.rows, 0);
+    const uvec2 end = add64(uvec2(p.rows, 0), uvec2(p.rows, 0));
     storeWords(end, uvec2(p.dropoutSeedLow, p.dropoutSeedHigh));
     storeWords(add64(end, uvec2(1, 0)), uvec2(p.dropoutOffset, p.dropoutThreshold));
 }

@@ -5,7 +5,7 @@
 float keptScale; // 1 / (1 - probability)
 
 void openDropout() {
-    const uvec2 end = HAS_FOUR_STATS ? add64(uvec2(statRows(), 0), uvec2(statRows(), 0)) : uvec2(statRows(), 0);
+    const uvec2 end = add64(uvec2(statRows(), 0), uvec2(statRows(), 0));
     uvec2 pairs[2];
     [[unroll]] for (uint i = 0; i < 2; ++i) {
         const uvec2 index = add64(end, uvec2(i, 0));

@@ -41,6 +41,8 @@ float toLog2(float lse) {
     }
 #endif
 
+#include "backward_rare.glsl"
+
 // Products with rows in shared memory from base on, KV_STEP of them, of which fragments f % KV_FRAGS are columns:
 // result += own rows^T and acc += weights rows, with weights that have these rows as columns. The last smemChunks chunks
 // of own are in shared memory at ownBase, the others in registers.
@@ -60,11 +62,12 @@ float toLog2(float lse) {
                 result[r * KV_FRAGS + c] = coopMatMulAdd(owni[r], rows, result[r * KV_FRAGS + c]);  \
         }                                                                                           \
     }
-#define ADD_PRODUCT(acc, weights, chunks, base, stride)                                             \
+#define ADD_PRODUCT(acc, weights, chunks, base, stride, FILTER)                                     \
     [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c)                                                  \
         [[unroll]] for (uint i = 0; i < (chunks); ++i) {                                            \
             FragB rows;                                                                             \
             coopMatLoad(rows, smem, (base) + c * FRAG_K * (stride) + i * FRAG_N / 8, stride, ROW_MAJOR); \
+            FILTER(rows)                                                                            \
             [[unroll]] for (uint r = 0; r < M_FRAGS; ++r)                                           \
                 acc[r * (chunks) + i] = coopMatMulAdd(weights[r * KV_FRAGS + c], rows, acc[r * (chunks) + i]); \
         }

@@ -29,21 +29,17 @@ uvec4 loadVecV(Slice s, uint key, uint col) {
         }                                                                                           \
     }
 
-// Masked tiles are stored without Inf and NaN: dS of a masked slot is 0, but 0 x Inf is NaN.
-#define KEEP_NON_FINITE(v)
-#define DROP_NON_FINITE(v) dropNonFinite(v);
-
-#define STORE_KEYS(FILTER)                                                                          \
+// Stores the tile. NOTE is NOTE_NON_FINITE for K of masked tiles; of V nothing but dP depends, which is selected.
+#define STORE_KEYS(NOTE)                                                                            \
     {                                                                                               \
         [[unroll]] for (uint i = 0; i < K_VECS; ++i) {                                              \
             const uint at = i * LOCAL_SIZE + tid;                                                   \
-            FILTER(kVec[i])                                                                         \
+            NOTE(kVec[i])                                                                           \
             if (KV_TILE * K_ROW_VECS % LOCAL_SIZE == 0 || at < KV_TILE * K_ROW_VECS)                \
                 smem[at / K_ROW_VECS * K_STRIDE + at % K_ROW_VECS] = kVec[i];                       \
         }                                                                                           \
         [[unroll]] for (uint i = 0; i < V_VECS; ++i) {                                              \
             const uint at = i * LOCAL_SIZE + tid;                                                   \
-            FILTER(vVec[i])                                                                         \
             if (KV_TILE * V_ROW_VECS % LOCAL_SIZE == 0 || at < KV_TILE * V_ROW_VECS)                \
                 smem[V_BASE + at / V_ROW_VECS * V_STRIDE + at % V_ROW_VECS] = vVec[i];              \
         }                                                                                           \

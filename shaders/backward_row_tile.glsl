@@ -78,21 +78,18 @@ uvec4 loadVecDO(Slice s, uint row, uint col) {
         }                                                                                           \
     }
 
-// Masked tiles are stored without Inf and NaN: P of a masked slot is 0, but 0 x Inf is NaN.
-#define KEEP_NON_FINITE(v)
-#define DROP_NON_FINITE(v) dropNonFinite(v);
-
-#define STORE_ROWS(FILTER)                                                                          \
+// Stores the tile. NOTE is NOTE_NON_FINITE for masked tiles.
+#define STORE_ROWS(NOTE)                                                                            \
     {                                                                                               \
         [[unroll]] for (uint i = 0; i < Q_VECS; ++i) {                                              \
             const uint at = i * LOCAL_SIZE + tid;                                                   \
-            FILTER(qVec[i])                                                                         \
+            NOTE(qVec[i])                                                                           \
             if (ROW_TILE * Q_ROW_VECS % LOCAL_SIZE == 0 || at < ROW_TILE * Q_ROW_VECS)                  \
                 smem[at / Q_ROW_VECS * Q_STRIDE + at % Q_ROW_VECS] = qVec[i];                       \
         }                                                                                           \
         [[unroll]] for (uint i = 0; i < DO_VECS; ++i) {                                             \
             const uint at = i * LOCAL_SIZE + tid;                                                   \
-            FILTER(doVec[i])                                                                        \
+            NOTE(doVec[i])                                                                          \
             if (ROW_TILE * DO_ROW_VECS % LOCAL_SIZE == 0 || at < ROW_TILE * DO_ROW_VECS)                \
                 smem[DO_BASE + at / DO_ROW_VECS * DO_STRIDE + at % DO_ROW_VECS] = doVec[i];         \
         }                                                                                           \

@@ -26,8 +26,6 @@ const bool OWNS_ROWS = true, LISTED_KEYS = true;
 #include "backward_scalar_tile.glsl"
 #include "backward_scalar_scores.glsl"
 
-// From this |LSE| on its rounding is as large as that of products in the storage type.
-const float LARGE_LSE = IS_16 ? 256.0 : 16.0;
 shared uint anyLarge;
 
 float rowSum[OWN], deltaSum[OWN];
@@ -35,8 +33,6 @@ float rowSum[OWN], deltaSum[OWN];
 RowStats statsWithoutRest(uint row) {
     return RowStats(row < work.rows ? loadStatsAt(rowIndex(row)).x : INFINITY, 0.0, 0.0, 0.0);
 }
-
-bool isLarge(float lse) { return abs(lse) >= LARGE_LSE && abs(lse) < INFINITY; } // and not NaN
 
 // Word `word` of a row's pair, of the first pairs or those behind them.
 void storeWord(uint row, bool behind, uint word, float value) {

@@ -67,7 +67,7 @@ void main() {
         }
         if ((VARLEN & USED_Q) != 0) count = clampCount(loadUsedQ(sequence), count);
         [[dont_unroll]] for (uint row = gl_LocalInvocationIndex; row < count; row += LOCAL_SIZE) {
-            const vec2 stats = loadStats(first + row), more = FOUR_STATS != 0 ? loadStats(rows + first + row) : vec2(0.0);
+            const vec2 stats = loadStats(first + row), more = loadStats(rows + first + row);
             const float exponent = sink - stats.x - more.x;
             const float prob = isNaN(exponent) ? exponent : exp2(exponent * 1.4426950408889634);
             if (prob != 0.0) sum -= prob * (stats.y - more.y); // delta of a row with weight 0 may be NaN

@@ -2,15 +2,10 @@
 // backward_delta.comp writes them. LSE is the natural logarithm of forward, but +Inf where that is -Inf:
 // exp(score - LSE) of a row with nothing to attend to is then 0.
 //
-// With four numbers per row, which the scalar kernels have, the pairs (rest, dLSE) of all rows follow. backward_delta.comp
-// writes dLSE there instead of subtracting it from delta: where one key takes all of P, dP - delta is exactly 0 and dLSE
-// keeps its bits. backward_scalar_lse.comp writes rest, what float32 rounded off LSE, and corrects delta.
-#ifdef ANY_DTYPE
-const bool HAS_FOUR_STATS = true;
-#else
-const bool HAS_FOUR_STATS = false;
-#endif
-
+// The pairs (rest, dLSE) of all rows follow. rest is what float32 rounds off LSE, 0 but for a large LSE: the kernels of LSE
+// write it. The scalar kernels have dLSE there: where one key takes all of P, dP - delta is exactly 0 and dLSE keeps its
+// bits. For the coopmat kernels backward_delta.comp subtracts dLSE from delta (DLSE_IN_DELTA) and writes 0.
+//
 // With DROPOUT seed, offset and threshold follow, see backward_dropout.glsl.
 
 uint statRows() { return (VARLEN & CU_Q) != 0 ? p.Hq * p.totalQ : p.sequences * p.Hq * p.Sq; }
@@ -26,6 +21,12 @@ layout(set = 0, binding = 4, std430) READ_ONLY buffer Stats { uvec2 stats[]; };
 vec2 loadPairAt(uvec2 index) { return uintBitsToFloat(stats[p.addrStats.x + index.x]); }
 #endif
 vec2 loadStatsAt(uint index) { return loadPairAt(uvec2(index, 0)); }
+vec2 loadMoreAt(uint index) { return loadPairAt(add64(uvec2(statRows(), 0), uvec2(index, 0))); }
+float loadRest(uint index) { return loadMoreAt(index).x; }
+
+// From this |LSE| on its rounding is as large as that of products in the storage type.
+const float LARGE_LSE = IS_16 ? 256.0 : 16.0;
+bool isLarge(float lse) { return abs(lse) >= LARGE_LSE && abs(lse) < INFINITY; } // and not NaN
 
 struct RowStats { float lse, delta, rest, dLSE; };
 
@@ -33,7 +34,6 @@ struct RowStats { float lse, delta, rest, dLSE; };
 RowStats loadStats(uint row) {
     if (row >= work.rows) return RowStats(INFINITY, 0.0, 0.0, 0.0);
     const uint index = rowIndex(row);
-    const vec2 two = loadStatsAt(index);
-    const vec2 more = HAS_FOUR_STATS ? loadPairAt(add64(uvec2(statRows(), 0), uvec2(index, 0))) : vec2(0.0);
+    const vec2 two = loadStatsAt(index), more = loadMoreAt(index);
     return RowStats(two.x, two.y, more.x, more.y);
 }

@@ -1,16 +1,16 @@
 // Part of main of backward_coopmat_kv.comp: row tile n. MASKED 1 masks it: some row may not attend to some key.
 {
 #if MASKED
-#define FILTER DROP_NON_FINITE
+#define NOTE NOTE_NON_FINITE
 #else
-#define FILTER KEEP_NON_FINITE
+#define NOTE NOTE_NOTHING
 #endif
     const uint row0 = work.row0, next = nextRowTile(tiles, n + 1, firstKey, lastKey);
     barrier(); // all subgroups have finished the last tile
-    STORE_ROWS(FILTER)
+    STORE_ROWS(NOTE)
     barrier(); // the tile is complete
     PREFETCH_ROWS(rowTileAt(tiles, min(next, tiles.count - 1))) // behind the last tile it again: no branch to meet again
-#undef FILTER
+#undef NOTE
 #if MASKED // a subgroup whose keys no row attends to has nothing to add
     if (keyBase < visibleEnd(min(row0 + ROW_TILE, work.rows) - 1) && keyBase + SUBGROUP_KEYS > visibleStart(row0))
 #endif
@@ -35,10 +35,12 @@
             }
 #if MASKED
             PER_ELEMENT(S[f], exponentElement, keyBase + f / KV_FRAGS * FRAG_M, row0 + first + f % KV_FRAGS * FRAG_N)
+            if (large) PER_ELEMENT(S[f], restElement, 0u, row0 + first + f % KV_FRAGS * FRAG_N)
 #endif
             [[unroll]] for (uint e = 0; e < S[f].length(); ++e) {
                 if (!bool(MASKED) && SCORE_MOD) S[f][e] = applySoftcap(S[f][e] * p.scoreScale) * LOG2E;
-                S[f][e] = exp2(SCORE_MOD ? S[f][e] + negLSE[e] : S[f][e]);
+                if (SCORE_MOD && (!bool(MASKED) || S[f][e] != MASKED_EXPONENT)) S[f][e] += negLSE[e];
+                S[f][e] = exp2(S[f][e]);
                 if (HAS_DK != 0) {
                     dP[f][e] = bool(MASKED) && S[f][e] == 0.0 ? 0.0 : S[f][e] * dP[f][e];
                     if (SOFTCAP != 0) dP[f][e] *= slope[e];
@@ -53,8 +55,16 @@
                                                    (row0 + first) / FRAG_N + f % KV_FRAGS), words);
             }
         }
-        if (HAS_DV != 0) ADD_PRODUCT(dV, P, V_CHUNKS, DO_BASE + first * DO_STRIDE, DO_STRIDE)
-        if (HAS_DK != 0) ADD_PRODUCT(dK, dS, QK_CHUNKS, first * Q_STRIDE, Q_STRIDE)
+#if MASKED
+        if ((seen & SEEN_NON_FINITE) != 0) {
+            if (HAS_DV != 0) ADD_PRODUCT(dV, P, V_CHUNKS, DO_BASE + first * DO_STRIDE, DO_STRIDE, FINITE)
+            if (HAS_DK != 0) ADD_PRODUCT(dK, dS, QK_CHUNKS, first * Q_STRIDE, Q_STRIDE, FINITE)
+        } else
+#endif
+        {
+            if (HAS_DV != 0) ADD_PRODUCT(dV, P, V_CHUNKS, DO_BASE + first * DO_STRIDE, DO_STRIDE, AS_IT_IS)
+            if (HAS_DK != 0) ADD_PRODUCT(dK, dS, QK_CHUNKS, first * Q_STRIDE, Q_STRIDE, AS_IT_IS)
+        }
         // A fence. Without it NVIDIA's compiler moves loads of later steps here, and spills the vectors of the next tile,
         // which then wait for memory (docs/backward-log.md, 2): 335 TFLOP/s in place of 213 at head dim 128.
         subgroupMemoryBarrierShared();

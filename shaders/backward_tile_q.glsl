@@ -1,16 +1,16 @@
 // Part of main of backward_coopmat_q.comp: KV tile n. MASKED 1 masks it: some row may not attend to some key.
 {
 #if MASKED
-#define FILTER DROP_NON_FINITE
+#define NOTE NOTE_NON_FINITE
 #else
-#define FILTER KEEP_NON_FINITE
+#define NOTE NOTE_NOTHING
 #endif
     const uint firstKey = kvTileAt(kv, n) * KV_TILE, next = nextKVTile(kv, n + 1, lastRow);
     barrier(); // all subgroups have finished the last tile
-    STORE_KEYS(FILTER)
+    STORE_KEYS(NOTE)
     barrier(); // the tile is complete
     if (next < tiles) PREFETCH_KEYS(kvTileAt(kv, next))
-#undef FILTER
+#undef NOTE
 #if MASKED // a subgroup whose rows attend to no key of the tile has nothing to add
     if (firstKey < visibleEnd(subgroupLast) && firstKey + KV_TILE > visibleStart(rowBase))
 #endif
@@ -34,16 +34,22 @@
             }
 #if MASKED
             PER_ELEMENT(S[f], exponentElement, rowBase + f / KV_FRAGS * FRAG_M, firstKey + first + f % KV_FRAGS * FRAG_N)
+            if (large) PER_ELEMENT(S[f], restElement, rowBase + f / KV_FRAGS * FRAG_M, 0u)
 #endif
             [[unroll]] for (uint e = 0; e < S[f].length(); ++e) {
                 if (!bool(MASKED) && SCORE_MOD) S[f][e] = applySoftcap(S[f][e] * p.scoreScale) * LOG2E;
-                const float P = exp2(SCORE_MOD ? S[f][e] + negLSE[f / KV_FRAGS][e] : S[f][e]);
+                if (SCORE_MOD && (!bool(MASKED) || S[f][e] != MASKED_EXPONENT)) S[f][e] += negLSE[f / KV_FRAGS][e];
+                const float P = exp2(S[f][e]);
                 dP[f][e] = bool(MASKED) && P == 0.0 ? 0.0 : P * dP[f][e];
                 if (SOFTCAP != 0) dP[f][e] *= slope[e];
             }
             signedOperandA(dS[f], dP[f]);
         }
-        ADD_PRODUCT(dQ, dS, QK_CHUNKS, first * K_STRIDE, K_STRIDE)
+#if MASKED
+        if ((seen & SEEN_NON_FINITE) != 0) ADD_PRODUCT(dQ, dS, QK_CHUNKS, first * K_STRIDE, K_STRIDE, FINITE)
+        else
+#endif
+        ADD_PRODUCT(dQ, dS, QK_CHUNKS, first * K_STRIDE, K_STRIDE, AS_IT_IS)
     }
     n = next;
 }

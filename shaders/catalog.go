@@ -73,6 +73,12 @@ func Catalog() []Variant {
 				decode.Name = tier.name + "_" + storage.name + "_decode_" + access.name
 				decode.Source = "decode_coopmat.comp"
 				list = append(list, v, general, decode)
+				for _, kernel := range []string{"lse", "q", "kv", "add"} {
+					backward := general
+					backward.Name = "backward_" + tier.name + "_" + storage.name + "_" + kernel + "_" + access.name
+					backward.Source = "backward_coopmat_" + kernel + ".comp"
+					list = append(list, backward)
+				}
 			}
 		}
 	}

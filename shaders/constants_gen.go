@@ -29,7 +29,7 @@ const (
 	ConstHasDk            uint32 = 75 // 1: the dK and dV kernel computes dK
 	ConstHasDv            uint32 = 76 // 1: it computes dV
 	ConstSumQueries       uint32 = 77 // 1: dBias has one row, the sum over the queries
-	ConstFourStats        uint32 = 78 // 1: the statistics of a row are four numbers, see backward_stats.glsl
+	ConstDlseInDelta      uint32 = 78 // 1: backward_delta.comp subtracts dLSE from delta, see backward_stats.glsl
 	ConstStatLanes        uint32 = 79 // invocations per row of backward_delta.comp, a power of two
 	ConstRowTile          uint32 = 80 // rows per row tile of the dK and dV kernel; KV_STEP of them per product
 	ConstStoreDs          uint32 = 81 // 1: the dK and dV kernel stores dS, see backward_scratch.glsl
@@ -106,7 +106,7 @@ var constantNames = map[uint32]string{
 	ConstHasDk:            "HAS_DK",
 	ConstHasDv:            "HAS_DV",
 	ConstSumQueries:       "SUM_QUERIES",
-	ConstFourStats:        "FOUR_STATS",
+	ConstDlseInDelta:      "DLSE_IN_DELTA",
 	ConstStatLanes:        "STAT_LANES",
 	ConstRowTile:          "ROW_TILE",
 	ConstStoreDs:          "STORE_DS",

@@ -38,6 +38,12 @@ void OF(storeOne)(Slice s, uint element, float value) {
     OF(storeHalf)(s, element, encode16(value));
 }
 
+// Adds to one 16-bit element that this invocation has stored.
+void OF(addOne)(Slice s, uint element, float value) {
+    const uint halfIndex = element + s.phase;
+    OF(storeHalf)(s, element, encode16(value + decode16(GRADIENT_WORD(s, halfIndex >> 1) >> ((halfIndex & 1u) * 16u) & 0xffffu)));
+}
+
 // Four columns, from a multiple of 4 on, of the row that begins rowStart elements into the slice. Columns past the last
 // one are not stored.
 void OF(storeFour)(Slice s, uint rowStart, uint col, vec4 value) {

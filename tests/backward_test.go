@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -69,7 +71,7 @@ var backwardLengths = [][2]int{
 func TestBackwardOfLengths(t *testing.T) {
 	s := openTiers(t)
 	for _, tt := range s.available() {
-		if !computesGradients(tt.Tier) || slowToCompile(tt) && tt.DType != attention.F16 {
+		if !computesGradients(tt.Tier) || slowToCompile(tt) && tt.DType != attention.F16 || leftToGPUs(tt) {
 			continue
 		}
 		t.Run(tt.String(), func(t *testing.T) {
@@ -98,7 +100,7 @@ func TestBackwardOfLengths(t *testing.T) {
 func TestBackwardOfFusedTensors(t *testing.T) {
 	s := openTiers(t)
 	for _, tt := range s.available() {
-		if !computesGradients(tt.Tier) || slowToCompile(tt) && tt.DType != attention.F16 {
+		if !computesGradients(tt.Tier) || slowToCompile(tt) && tt.DType != attention.F16 || leftToGPUs(tt) {
 			continue
 		}
 		t.Run(tt.String(), func(t *testing.T) {
@@ -123,7 +125,38 @@ func TestBackwardOfFusedTensors(t *testing.T) {
 
 // computesGradients reports whether a tier has backward kernels of its own.
 func computesGradients(tier attention.Tier) bool {
-	return tier == attention.TierScalar || tier == attention.TierCPU
+	return tier != attention.TierCUDA
+}
+
+// hasBackwardKernels reports whether a tier that computes gradients computes those of a
+// case: the coopmat tiers take no sparse tokens, and fragments of 8x8, which the drivers on
+// the CPU have, do not hold head dims above 128. What they refuse they refuse by name.
+func hasBackwardKernels(c cases.Case, tt cases.Target) bool {
+	if tt.Tier != attention.TierCoopMat && tt.Tier != attention.TierCoopMat2 {
+		return true
+	}
+	return c.SparseRatio == 0 && (!strings.HasPrefix(driverUnderTest().name, "lavapipe") || max(c.D, c.Dv) <= 128)
+}
+
+// A tier that is asked for and cannot compute a call is refused by name; TierAuto takes the
+// next one.
+func TestBackwardRefusesByName(t *testing.T) {
+	s := openTiers(t)
+	for _, tt := range s.available() {
+		all := cases.BriefOptions()
+		i := slices.IndexFunc(all, func(c cases.Case) bool { return c.HasGradients() && !hasBackwardKernels(c, tt) && c.SparseRatio > 0 })
+		if !computesGradients(tt.Tier) || i < 0 {
+			continue
+		}
+		t.Run(tt.String(), func(t *testing.T) {
+			e := s.newEngine(tt)
+			defer func() { require.NoError(t, e.close()) }()
+			err := e.prepareBackward(all[i], tt)
+			require.ErrorIs(t, err, attention.ErrUnsupported)
+			require.ErrorContains(t, err, fmt.Sprintf("%v: it computes no gradients with sparse tokens", tt.Tier))
+			require.NotContains(t, err.Error(), attention.TierScalar.String()+": ")
+		})
+	}
 }
 
 // backwardCasesOf returns the cases of the tables that a tier computes in a storage type.
@@ -144,12 +177,16 @@ func backwardCasesOf(t *testing.T, s *session, tt cases.Target) (some []cases.Ca
 			if few && c.Access == attention.AccessAddresses {
 				c.Access = attention.AccessDescriptors // addresses are refused: the push constants are too small
 			}
-			if c.HasGradients() && wanted.MatchString(c.String()) && c.Flops() <= backwardFlops(tt) {
+			if c.HasGradients() && hasBackwardKernels(c, tt) && wanted.MatchString(c.String()) && c.Flops() <= backwardFlops(tt) {
 				all = append(all, c)
 			}
 		}
 		if tt.Tier != attention.TierCPU && testlevel.Get() == testlevel.Full {
-			all = everyNth(all, backwardShare, 3*which+s.turn)
+			n := backwardShare
+			if onMatrices(tt) {
+				n = backwardMatrixShare
+			}
+			all = everyNth(all, n, 3*which+s.turn)
 		}
 		all = s.levelShareOf(tt, all)
 		if tt.Tier == attention.TierScalar && !s.open && testlevel.Get() == testlevel.Default {
@@ -180,6 +217,16 @@ func (s *session) backwardTurn(tt cases.Target, n int) bool {
 		return n%tiers == which
 	}
 	return n%2 == s.turn && n/2%3 == int(tt.DType)
+}
+
+// backwardMatrixShare is the same for the coopmat tiers, whose pipelines take a driver on the
+// CPU 20 s a case.
+const backwardMatrixShare = 60
+
+// leftToGPUs reports whether tests other than the conformance table leave a tier to GPUs, and
+// to level all: the coopmat tiers of drivers on the CPU.
+func leftToGPUs(tt cases.Target) bool {
+	return onMatrices(tt) && testlevel.Get() != testlevel.All && testlevel.Get() != testlevel.Exhaustive
 }
 
 func everyNth(all []cases.Case, n, first int) (some []cases.Case) {

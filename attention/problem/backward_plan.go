@@ -17,8 +17,8 @@ type BackwardPlan struct {
 	Bytes uint64 `json:"bytes"` // of the tensors, each once
 
 	// ScratchBytes is the device memory that a call takes in addition to its tensors: four
-	// numbers for each row. The device keeps it and lends it to the next call; for TierCUDA
-	// the stream does.
+	// numbers for each row, and dS of a chunk of keys where tier coopmat2 stores it. The
+	// device keeps it and lends it to the next call; for TierCUDA the stream does.
 	ScratchBytes uint64 `json:"scratch_bytes"`
 }
 

@@ -3,6 +3,7 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 
 	"vkattn/attention/internal/arith"
@@ -36,8 +37,24 @@ type BackwardChunks struct {
 	DSBytes, SumBytes  uint64 // of dS, and of dQ in float32; SumBytes is 0 with one chunk
 }
 
-// chunksOf decides whether dS is stored, and for how many keys: as many as fit maxDSBytes.
-func chunksOf(v *BackwardVariant, tier problem.Tier, f fragment, r *BackwardRequest) (c BackwardChunks) {
+// dsBudget returns the most bytes of dS: an eighth of the device's memory at most.
+func dsBudget(caps *vk.Caps, r *BackwardRequest) uint64 {
+	budget := uint64(maxDSBytes)
+	if r.MaxDSBytes != 0 {
+		budget = r.MaxDSBytes
+	}
+	var largest uint64
+	for _, heap := range caps.MemoryHeaps {
+		if heap.DeviceLocal {
+			largest = max(largest, heap.Bytes)
+		}
+	}
+	return min(budget, largest/8)
+}
+
+// chunksOf decides whether dS is stored, and for how many keys: as many as budget holds. A
+// device that holds no chunk computes S and dP twice instead.
+func chunksOf(v *BackwardVariant, tier problem.Tier, f fragment, r *BackwardRequest, budget uint64) (c BackwardChunks) {
 	dim, s := max(v.headDim, v.headDimV), &r.Shape
 	switch {
 	case tier != problem.TierCoopMat2 || dim <= minChunkedDim || dim > maxChunkedDim,
@@ -50,7 +67,7 @@ func chunksOf(v *BackwardVariant, tier problem.Tier, f fragment, r *BackwardRequ
 	rows := (s.Sq*s.Group() + rowUnit - 1) / rowUnit * rowUnit
 	heads := uint64(s.B * s.KVHeads())
 	c.Keys = (s.Sk + chunkUnit - 1) / chunkUnit * chunkUnit
-	if most := int(maxDSBytes / (heads * uint64(rows) * 2) / chunkUnit * chunkUnit); c.Keys > most {
+	if most := int(budget / (heads * uint64(rows) * 2) / chunkUnit * chunkUnit); c.Keys > most {
 		c.Keys = most
 	}
 	if c.Keys == 0 {
@@ -76,6 +93,7 @@ type BackwardRequest struct {
 	TotalQ, TotalK int    // packed rows and keys; 0: not packed
 	Bias           [3]int // sizes of the bias, with Want.Bias
 	Bar            string // what keeps tier cuda from a call, other than the problem; "": nothing
+	MaxDSBytes     uint64 // most bytes of dS in scratch; 0: maxDSBytes
 }
 
 // StatRows returns the rows that have statistics.
@@ -86,23 +104,12 @@ func (r *BackwardRequest) StatRows() uint64 {
 	return uint64(r.Shape.B) * uint64(r.Shape.Hq) * uint64(r.Shape.Sq)
 }
 
-// backwardTier is a tier of backward kernels: how it computes each gradient on a device.
-type backwardTier struct {
-	tier    problem.Tier
-	missing string // why the tier computes no gradients; "" if it does
-	dropout bool   // whether its kernels have dropout
-}
-
 // backwardTiers are the tiers of a Vulkan device, best first.
-var backwardTiers = []backwardTier{
-	{problem.TierCoopMat2, "it has no backward kernels yet", false},
-	{problem.TierCoopMat, "it has no backward kernels yet", false},
-	{problem.TierScalar, "", true},
-}
+var backwardTiers = []problem.Tier{problem.TierCoopMat2, problem.TierCoopMat, problem.TierScalar}
 
 // MakeBackward decides how a backward request is computed. A nil dev selects the CPU
-// tier. A tier that the Config asks for and that has no backward kernels is rejected in
-// favour of the next one.
+// tier. A tier that the Config asks for is the only one: what it does not compute is
+// refused.
 func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest) (chosenBackward, error) {
 	plan := chosenBackward{BackwardPlan: problem.BackwardPlan{Access: r.Access, Flops: Flops(*cfg, r.Shape) / 2 * 5, Bytes: backwardBytesOf(cfg, r)}}
 	switch {
@@ -125,29 +132,22 @@ func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest) (chos
 		}
 		plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: problem.TierCUDA, Reason: err.Error()})
 	}
-	plan.ScratchBytes = r.StatRows() * 2 * StatBytes
-	if r.Options.dropout {
-		plan.ScratchBytes += dropoutBytes
-	}
-	asked := cfg.Tier == problem.TierAuto
-	for _, t := range backwardTiers {
-		if asked = asked || cfg.Tier == t.tier; !asked {
+	for _, tier := range backwardTiers {
+		if cfg.Tier != problem.TierAuto && cfg.Tier != tier {
 			continue
 		}
-		reason := t.missing
-		if r.Options.dropout && !t.dropout {
-			reason = "its backward kernels have no dropout"
+		reason := "its backward kernels have no dropout"
+		if tier == problem.TierScalar || !r.Options.dropout {
+			reason = plan.chooseKernels(dev, cfg, tier, r)
 		}
 		if reason == "" {
-			if reason = plan.chooseKernels(dev, cfg, t.tier, r); reason == "" {
-				plan.Tier, plan.Reason = t.tier, "best tier that computes gradients on the device"
-				if cfg.Tier == t.tier {
-					plan.Reason = "asked for"
-				}
-				return plan, nil
+			plan.Tier, plan.Reason = tier, "best tier that computes gradients on the device"
+			if cfg.Tier == tier {
+				plan.Reason = "asked for"
 			}
+			return plan, nil
 		}
-		plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: t.tier, Reason: reason})
+		plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: tier, Reason: reason})
 	}
 	var why []string
 	for _, x := range plan.Rejected {
@@ -167,6 +167,9 @@ const (
 // holds two more numbers for each; see shaders/backward_stats.glsl.
 const StatBytes = 8
 
+// StatsBytes returns the bytes of the statistics of all rows.
+func (r *BackwardRequest) StatsBytes() uint64 { return r.StatRows() * 2 * StatBytes }
+
 // dropoutBytes are the bytes of the dropout mask behind the statistics, see
 // shaders/backward_dropout.glsl.
 const dropoutBytes = 16
@@ -183,27 +186,29 @@ func (plan *chosenBackward) chooseKernels(dev *vk.Device, cfg *problem.Config, t
 	v := BackwardVariant{
 		onCPU: dev.Info().Type == vk.DeviceCPU, dtype: cfg.DType, headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
 		causal: cfg.Causal != problem.CausalNone, align: r.Align, dLSE: r.DLSE, accumulate: r.Accumulate,
-		dK: r.Want.K, dV: r.Want.V, fourStats: true, sumQueries: r.Want.Bias && r.Bias[2] == 1 && r.Shape.Sq > 1, Options: r.Options,
+		dK: r.Want.K, dV: r.Want.V, dLSEInDelta: tier != problem.TierScalar, sumQueries: r.Want.Bias && r.Bias[2] == 1 && r.Shape.Sq > 1, Options: r.Options,
 	}
 	if g := r.Shape.Group(); g > 1 {
 		v.Options.packRows = uint32(g)
 	}
-	rowTiles, keyTiles := backwardRowTiles, backwardKeyTiles
 	var f fragment
 	if tier != problem.TierScalar {
 		switch f, reason = pickFragment(caps, tier, cfg.DType); {
 		case reason != "":
 			return reason
-		case r.Want.Bias:
-			return "it computes no gradient of a bias"
 		case r.Options.sparseTokens:
-			return "it takes no sparse tokens"
+			return "it computes no gradients with sparse tokens"
+		case math.Abs(float64(cfg.ScaleValue())) > maxFastScale && !r.Options.modifies():
+			return fmt.Sprintf("a scale of %g takes scores over %d, see MaxFastScore", cfg.ScaleValue(), problem.MaxFastScore)
 		}
-		v.fourStats = false
 	}
-	if plan.Chunks = chunksOf(&v, tier, f, r); plan.Chunks.Keys > 0 {
+	plan.ScratchBytes = r.StatsBytes()
+	if r.Options.dropout {
+		plan.ScratchBytes += dropoutBytes
+	}
+	if plan.Chunks = chunksOf(&v, tier, f, r, dsBudget(caps, r)); plan.Chunks.Keys > 0 {
 		v.storeDS = true
-		plan.ScratchBytes = r.StatRows()*StatBytes + 16 + plan.Chunks.DSBytes + plan.Chunks.SumBytes
+		plan.ScratchBytes += plan.Chunks.DSBytes + plan.Chunks.SumBytes
 	}
 	chunked := plan.Chunks.Keys > 0
 	kernels := []BackwardKernel(nil)
@@ -211,22 +216,22 @@ func (plan *chosenBackward) chooseKernels(dev *vk.Device, cfg *problem.Config, t
 		wanted  bool
 		kernel  backwardKernel
 		outputs string
-		table   []backwardTile
-		coopmat []backwardTableTile
+		scalar  []backwardTile
+		coopmat []backwardTableTile // nil: the kernel of tier scalar serves the coopmat tiers too
 	}{
 		{true, KernelStats, "stats", nil, nil},
-		{v.fourStats, KernelLSE, "LSE", rowTiles, nil},
-		{r.Want.Q && !chunked, KernelDQ, "dQ", rowTiles, backwardCoopmatRowTiles},
-		{r.Want.K || r.Want.V, KernelDKDV, dKdV(r.Want), keyTiles, backwardCoopmatKeyTiles},
-		{chunked, KernelDSK, "dQ", rowTiles, backwardAddTiles},
-		{r.Want.Bias, KernelDBias, "dBias", rowTiles, nil},
+		{true, KernelLSE, "LSE", backwardRowTiles, backwardLSETiles},
+		{r.Want.Q && !chunked, KernelDQ, "dQ", backwardRowTiles, backwardCoopmatRowTiles},
+		{r.Want.K || r.Want.V, KernelDKDV, dKdV(r.Want), backwardKeyTiles, backwardCoopmatKeyTiles},
+		{chunked, KernelDSK, "dQ", nil, backwardAddTiles},
+		{r.Want.Bias, KernelDBias, "dBias", backwardRowTiles, nil},
 		{r.Want.Sinks, KernelDSinks, "dSinks", nil, nil},
 	} {
 		if !k.wanted {
 			continue
 		}
 		one := BackwardKernel{PlanKernel: problem.PlanKernel{Outputs: k.outputs}, Variant: v.forKernel(k.kernel)}
-		if reason = one.choose(&caps.Limits, tier, f, k.table, k.coopmat, r); reason != "" {
+		if reason = one.choose(&caps.Limits, tier, f, k.scalar, k.coopmat, r); reason != "" {
 			return k.outputs + ": " + reason
 		}
 		kernels = append(kernels, one)
@@ -248,30 +253,32 @@ func dKdV(want tensors.GradientSet) string {
 	return "dK dV"
 }
 
-// choose fills in the module, the first tile of the table that is within the device's
-// limits, and the grid, or returns the reason why there is none.
-func (k *BackwardKernel) choose(limits *vk.Limits, tier problem.Tier, f fragment, table []backwardTile, coopmat []backwardTableTile, r *BackwardRequest) (reason string) {
+// choose fills in the module, the first tile of the tier's table that is within the
+// device's limits, and the grid, or returns the reason why there is none.
+func (k *BackwardKernel) choose(limits *vk.Limits, tier problem.Tier, f fragment, scalar []backwardTile, coopmat []backwardTableTile, r *BackwardRequest) (reason string) {
 	v := &k.Variant
 	name := "backward_" + backwardKernelNames[v.Kernel]
-	tiles := []func(){func() {}}
+	var tiles []func()
 	switch {
-	case table == nil:
-	case tier == problem.TierScalar:
-		name = fmt.Sprintf("backward_%v_%s", tier, backwardKernelNames[v.Kernel])
-		tiles = nil
-		for _, t := range backwardTiles(limits, table, max(v.headDim, v.headDimV)) {
-			tiles = append(tiles, func() { v.Tile = t })
-		}
-	default:
+	case coopmat != nil && tier != problem.TierScalar:
 		name = fmt.Sprintf("backward_%v_%v_%s", tier, v.dtype, backwardKernelNames[v.Kernel])
-		tiles = nil
 		for _, t := range backwardCoopmatTiles(limits, coopmat, f, v.headDim, v.headDimV) {
 			tiles = append(tiles, func() { v.Coopmat = t })
 		}
+	case scalar != nil:
+		name = fmt.Sprintf("backward_%v_%s", problem.TierScalar, backwardKernelNames[v.Kernel])
+		for _, t := range backwardTiles(limits, scalar, max(v.headDim, v.headDimV)) {
+			tiles = append(tiles, func() { v.Tile = t })
+		}
+	default:
+		tiles = []func(){func() {}} // the kernel has no tile
 	}
 	v.module = dispatch.ModuleName(name, r.Access)
 	k.Kernel = v.module
-	reason = "no tile is within the device's invocations"
+	reason = fmt.Sprintf("no tile of head dims %d and %d is within the device's invocations", v.headDim, v.headDimV)
+	if f.M != 0 {
+		reason += fmt.Sprintf(", with fragments of %dx%d", f.M, f.N)
+	}
 	for _, set := range tiles {
 		set()
 		t := v.tile()

@@ -138,8 +138,15 @@ var (
 	}
 )
 
+// backwardLSETiles are the tiles of the rests of LSE, which most workgroups return from at
+// once: small ones, not tuned.
+var backwardLSETiles = []backwardTableTile{
+	{256, backwardCoopmatTile{Subgroups: 4, MFrags: 1, KVTile: 32, Step: 16}},
+	{256, backwardCoopmatTile{Subgroups: 4, MFrags: 1, KVTile: 16, Step: 16}},
+}
+
 // backwardAddTiles are the tiles of dQ += dS K, KVTile keys at a time; TFLOP/s as above. With
-// them, head dims in (minChunkedDim, maxChunkedDim] keep dS for a chunk of keys.
+// them, head dims in (minChunkedDim, maxChunkedDim] store dS for a chunk of keys.
 //
 //	128: 4x2x64/16 260; 8x2x64/16 255; 8x2x32/32 230
 var backwardAddTiles = []backwardTableTile{

@@ -16,7 +16,7 @@ type backwardKernel uint8
 // The kernels, in the order in which they are recorded.
 const (
 	KernelStats  backwardKernel = iota // LSE and delta of each row
-	KernelLSE                          // what float32 rounds off LSE
+	KernelLSE                          // the rests of LSE: what float32 rounds off
 	KernelDQ                           // dQ
 	KernelDKDV                         // dK and dV
 	KernelDSK                          // dQ += dS K
@@ -34,23 +34,23 @@ const BackwardLocal = 128
 
 // BackwardVariant is everything that a backward pipeline depends on, as a value.
 type BackwardVariant struct {
-	Kernel     backwardKernel
-	module     string
-	onCPU      bool                // as Variant.onCPU
-	Tile       backwardTile        // of the scalar kernels; zero: the kernel has none
-	Coopmat    backwardCoopmatTile // of the coopmat kernels; zero: as Tile
-	dtype      problem.DType
-	headDim    uint32
-	headDimV   uint32
-	causal     bool
-	align      [tensors.BackwardCount]uint32 // in elements; 0 of tensors that the kernel does not reach
-	dLSE       bool
-	accumulate bool
-	dK, dV     bool // with KernelDKDV: the outputs
-	storeDS    bool // with KernelDKDV: dS is stored for KernelDSK
-	sumQueries bool // with KernelDBias: the bias has one row
-	fourStats  bool // with KernelStats and KernelDSinks: see shaders/backward_stats.glsl
-	Options    Options
+	Kernel      backwardKernel
+	module      string
+	onCPU       bool                // as Variant.onCPU
+	Tile        backwardTile        // of the scalar kernels; zero: the kernel has none
+	Coopmat     backwardCoopmatTile // of the coopmat kernels; zero: as Tile
+	dtype       problem.DType
+	headDim     uint32
+	headDimV    uint32
+	causal      bool
+	align       [tensors.BackwardCount]uint32 // in elements; 0 of tensors that the kernel does not reach
+	dLSE        bool
+	accumulate  bool
+	dK, dV      bool // with KernelDKDV: the outputs
+	storeDS     bool // with KernelDKDV: dS is stored for KernelDSK
+	sumQueries  bool // with KernelDBias: the bias has one row
+	dLSEInDelta bool // with KernelStats: see shaders/backward_stats.glsl
+	Options     Options
 }
 
 // tile is the tile of v, nil if it has none.
@@ -131,7 +131,7 @@ func (v *BackwardVariant) constants() map[uint32]uint32 {
 	c[shaders.ConstHasDk], c[shaders.ConstHasDv] = dispatch.BoolConstant(v.dK), dispatch.BoolConstant(v.dV)
 	c[shaders.ConstStoreDs] = dispatch.BoolConstant(v.storeDS)
 	c[shaders.ConstSumQueries] = dispatch.BoolConstant(v.sumQueries)
-	c[shaders.ConstFourStats] = dispatch.BoolConstant(v.fourStats)
+	c[shaders.ConstDlseInDelta] = dispatch.BoolConstant(v.dLSEInDelta)
 	return c
 }
 
@@ -190,10 +190,7 @@ func (v BackwardVariant) forKernel(k backwardKernel) BackwardVariant {
 		v.align = align
 	}
 	if k != KernelStats {
-		v.dLSE = false
-	}
-	if k != KernelStats && k != KernelDSinks {
-		v.fourStats = false
+		v.dLSE, v.dLSEInDelta = false, false
 	}
 	if k != KernelDQ && k != KernelDKDV && k != KernelDSK {
 		v.accumulate = false

@@ -1,0 +1,129 @@
+package attention_test
+
+import (
+	"bytes"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/half"
+	"vkattn/internal/testlevel"
+)
+
+// matrixCase is a call in float16 with one head and a causal mask, at a head dim at which
+// tier coopmat2 stores dS.
+type matrixCase struct {
+	cfg attention.Config
+	attention.BackwardArgs
+}
+
+func newMatrixCase() *matrixCase {
+	const n, dim = 700, 72
+	rng := rand.New(rand.NewPCG(3, 20))
+	random := func() attention.Tensor {
+		v := make([]float32, n*dim)
+		for i := range v {
+			v[i] = float32(rng.IntN(255)-127) / 64
+		}
+		b := make([]byte, 2*len(v))
+		half.EncodeF16(b, v)
+		return attention.Tensor{Host: b}
+	}
+	c := &matrixCase{cfg: attention.Config{DType: attention.F16, HeadDim: dim, Causal: attention.TopLeft}}
+	c.Shape = attention.Shape{B: 1, Hq: 1, Sq: n, Sk: n}
+	c.Q, c.K, c.V, c.DO = random(), random(), random(), random()
+	c.O, c.DQ, c.DK, c.DV = random(), random(), random(), random()
+	c.LSE = attention.Tensor{Host: nans(n)}
+	return c
+}
+
+// numbers decodes the gradients.
+func (c *matrixCase) numbers() (list [3][]float32) {
+	for i, t := range []attention.Tensor{c.DQ, c.DK, c.DV} {
+		list[i] = make([]float32, len(t.Host)/2)
+		half.DecodeF16(list[i], t.Host)
+	}
+	return list
+}
+
+// The coopmat tiers: bits do not depend on how many chunks of keys dS takes, and Inf and NaN
+// that take part reach the gradients that they reach on the CPU tier, from masked tiles too,
+// and no others.
+func TestBackwardOnMatrices(t *testing.T) {
+	if l := testlevel.Get(); l == testlevel.Default || l == testlevel.Brief {
+		t.Skip("a driver on the CPU compiles for 40 s: make test-full runs it")
+	}
+	d := newBackwardDevice(t)
+	for _, r := range attention.TierReport(d.dev) {
+		if !r.Available || r.DType != attention.F16 || r.Tier != attention.TierCoopMat && r.Tier != attention.TierCoopMat2 {
+			continue
+		}
+		t.Run(r.Tier.String(), func(t *testing.T) {
+			clean := newMatrixCase()
+			clean.cfg.Tier, clean.cfg.Tuning = r.Tier, attention.TuningOff
+			run := func(c *matrixCase, maxDSBytes uint64) attention.BackwardPlan {
+				op, err := attention.New(d.dev, clean.cfg)
+				require.NoError(t, err)
+				defer func() { require.NoError(t, op.Close()) }()
+				attention.SetMaxDSBytes(op, maxDSBytes)
+				u := d.upload(t, c.BackwardArgs)
+				plan, err := op.PlanBackwardFor(u.BackwardArgs)
+				require.NoError(t, err)
+				require.NoError(t, op.Forward(d.stream, u.Args))
+				require.NoError(t, d.stream.Barrier())
+				require.NoError(t, op.Backward(d.stream, u.BackwardArgs))
+				u.download(t, d)
+				return plan
+			}
+			all := run(clean, 0)
+			if r.Tier == attention.TierCoopMat2 {
+				const rows = 768 // of 700, a multiple of what every tile divides
+				some := newMatrixCase()
+				plan := run(some, rows*256*2)
+				require.EqualValues(t, 16*700+rows*768*2, all.ScratchBytes)
+				require.EqualValues(t, 16*700+rows*256*2+rows*72*4, plan.ScratchBytes)
+				for i, want := range []attention.Tensor{clean.DQ, clean.DK, clean.DV} {
+					require.True(t, bytes.Equal(want.Host, []attention.Tensor{some.DQ, some.DK, some.DV}[i].Host), "gradient %d", i)
+				}
+			}
+			if testlevel.Get() == testlevel.Full && r.Tier == attention.TierCoopMat2 {
+				return // tier coopmat has both kernels
+			}
+			for name, x := range map[string]float32{"Q": float32(math.NaN()), "K": float32(math.Inf(1)), "V": float32(math.NaN()), "DO": float32(math.Inf(-1))} {
+				t.Run(name, func(t *testing.T) {
+					spoil := func(c *matrixCase) {
+						tensor := map[string]attention.Tensor{"Q": c.Q, "K": c.K, "V": c.V, "DO": c.DO}[name]
+						half.EncodeF16(tensor.Host[2*(450*72+5):], []float32{x})
+					}
+					got := newMatrixCase()
+					spoil(got)
+					run(got, 0)
+					want := newMatrixCase()
+					spoil(want)
+					cpu, err := attention.New(nil, attention.Config{DType: attention.F16, HeadDim: 72, Causal: attention.TopLeft})
+					require.NoError(t, err)
+					require.NoError(t, cpu.Forward(nil, want.Args))
+					require.NoError(t, cpu.Backward(nil, want.BackwardArgs))
+					w, g, n := want.numbers(), got.numbers(), 0
+					for i := range w {
+						for j := range w[i] {
+							if name == "K" && i == 0 && j/72 >= 511 && j%72 == 5 {
+								continue // unmasked tiles: where K of Inf has weight 0, 0 x Inf is NaN
+							}
+							if a, b := w[i][j], g[i][j]; finite(a) != finite(b) || math.IsInf(float64(a), 0) && a != b {
+								if n++; n < 8 {
+									t.Errorf("gradient %d, row %d, column %d is %v, want %v", i, j/72, j%72, b, a)
+								}
+							}
+						}
+					}
+				})
+			}
+		})
+	}
+}
+
+func finite(x float32) bool { return !math.IsInf(float64(x), 0) && x == x }
