@@ -13,8 +13,9 @@ var noGradientOption = map[string]string{
 	"DType": "a size", "HeadDim": "a size", "HeadDimV": "a size", "Shape": "a size",
 	"Q": "a tensor", "K": "a tensor", "V": "a tensor", "O": "a tensor", "LSE": "a tensor",
 	"Tier": "how, not what", "Access": "how, not what", "Tuning": "how, not what", "AllowCUDA": "how, not what", "Kernel": "how, not what",
-	"FixedSplit": "Forward alone splits keys",
-	"KV":         "has no gradients", "KVBlock": "has no gradients", "KScale": "has no gradients", "VScale": "has no gradients", "Pages": "has no gradients",
+	"FixedSplit":  "Forward alone splits keys",
+	"DropoutSeed": "of Dropout", "DropoutOffset": "of Dropout",
+	"KV": "has no gradients", "KVBlock": "has no gradients", "KScale": "has no gradients", "VScale": "has no gradients", "Pages": "has no gradients",
 }
 
 // GradientOptions are the options that a call with gradients may have: names of fields of
