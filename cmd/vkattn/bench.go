@@ -14,7 +14,6 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
-	"vkattn/cmd/vkattn/internal/compare"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/peer"
@@ -183,7 +182,7 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	}
 	var baseline []*bench.Row
 	if o.baseline != "" {
-		if baseline, err = compare.ReadFile(o.baseline); err != nil {
+		if baseline, err = savedRows(o.baseline); err != nil {
 			return badInputf("--baseline: %w", err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/compare"
+	"vkattn/cmd/vkattn/internal/results"
 )
 
 // compareFlags are the flags of `vkattn compare`.
@@ -70,16 +71,22 @@ func twoFiles(_ *cobra.Command, args []string) error {
 	return nil
 }
 
+// savedRows reads the rows that a benchmark saved.
+func savedRows(path string) ([]*bench.Row, error) {
+	f, err := results.ReadFile(path)
+	return f.Bench(), err
+}
+
 func (a *app) compare(old, current string, o *compareFlags) error {
 	format, err := bench.ParseFormat(o.format, []bench.Format{"md", "json"})
 	if err != nil {
 		return badInputf("-o: %w", err)
 	}
-	before, err := compare.ReadFile(old)
+	before, err := savedRows(old)
 	if err != nil {
 		return badInput(err)
 	}
-	after, err := compare.ReadFile(current)
+	after, err := savedRows(current)
 	if err != nil {
 		return badInput(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"vkattn/cmd/vkattn/internal/compare"
 )
 
-// savedRun writes a run of one row for each length, which takes so many milliseconds.
+// savedRun writes a run of one row for each length, with its time in milliseconds.
 func savedRun(t *testing.T, ms map[int]float64) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "run.json")
@@ -28,6 +28,7 @@ func savedRun(t *testing.T, ms map[int]float64) string {
 		for i := range 30 {
 			r.Samples = append(r.Samples, ms[s]*(1+float64(i)*1e-6))
 		}
+		r.Ms = bench.Summarize(r.Samples)
 		require.NoError(t, p.Row(r))
 	}
 	require.NoError(t, p.Close(&bench.RunInfo{Schema: bench.SchemaVersion}))

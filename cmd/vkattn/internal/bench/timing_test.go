@@ -14,7 +14,7 @@ import (
 // fakeTime is a clock that the runs of a test advance.
 type fakeTime struct {
 	at   time.Time
-	slow time.Duration // what a run takes besides its own time
+	slow time.Duration // what a run takes in addition to its own time
 	runs int
 	next func(run int) time.Duration
 }

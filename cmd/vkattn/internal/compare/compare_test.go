@@ -11,6 +11,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/results"
 )
 
 // row is a row of a problem of s rows and keys.
@@ -146,13 +147,14 @@ func TestReadTakesWhatBenchPrints(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, z.Close())
 		for _, b := range []bytes.Buffer{out, packed} {
-			got, err := Read(&b)
+			got, err := results.Read(&b)
 			require.NoError(t, err)
-			require.Equal(t, rows, got)
+			f := results.File{Rows: got}
+			require.Equal(t, rows, f.Bench())
 		}
 	}
 	for _, bad := range []string{"", "x", "{}", "[1]", `{"rows": []}`, `{"rows": [{"batch": "two"}]}`, "\x1f\x8bx", "| md |"} {
-		_, err := Read(strings.NewReader(bad))
+		_, err := results.Read(strings.NewReader(bad))
 		require.Error(t, err, bad)
 	}
 }

@@ -55,7 +55,7 @@ func Load(paths []string) ([]File, error) {
 			return nil, err
 		}
 		if !info.IsDir() {
-			f, err := read(path)
+			f, err := ReadFile(path)
 			if err != nil {
 				return nil, err
 			}
@@ -67,7 +67,7 @@ func Load(paths []string) ([]File, error) {
 			if err != nil || d.IsDir() || !slices.ContainsFunc(extensions, func(e string) bool { return strings.HasSuffix(name, e) }) {
 				return err
 			}
-			f, err := read(name)
+			f, err := ReadFile(name)
 			if err == nil {
 				out = append(out, f)
 			} else if errors.Is(err, fs.ErrPermission) {
@@ -85,7 +85,8 @@ func Load(paths []string) ([]File, error) {
 	return out, nil
 }
 
-func read(path string) (f File, err error) {
+// ReadFile reads the rows of a file; without any its error is [ErrNoRows].
+func ReadFile(path string) (f File, err error) {
 	in, err := os.Open(path)
 	if err != nil {
 		return f, err
@@ -118,7 +119,7 @@ func Read(r io.Reader) ([]Row, error) {
 		if err := d.Decode(&text); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("not the JSON of a benchmark: %w", err)
 		}
 		list, err := decode(text)
 		if err != nil {
