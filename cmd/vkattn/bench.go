@@ -35,7 +35,7 @@ type benchFlags struct {
 	seed                        uint64
 	baselines, passes, baseline string
 	preset                      string
-	list                        bool
+	list, wide                  bool
 	onePass                     bool // a suite has the passes of --pass alone
 	optionSweepFlags
 }
@@ -118,6 +118,7 @@ memory, 4 device failure` + signalHelp,
 	f.StringVarP(&o.format, "output", "o", "md", "md, csv, json, jsonl, sql or gobench, which benchstat reads")
 	f.StringVar(&o.preset, "preset", "", "`list` of models and usual shapes, such as llama3-8b,short; lists and options replace those of a preset")
 	f.StringVar(&o.suite, "suite", "", suitesUsage())
+	f.BoolVar(&o.wide, "wide", false, "-o md: also the mean, the mean and peak speed, memory by use, and what plain attention would need")
 	f.BoolVar(&o.list, "list", false, "print the presets and suites with their shapes, and run nothing; with --preset or --suite the problems of those")
 	f.StringVar(&o.passes, "pass", "", "`list` of what to time: fwd, bwd (dQ, dK and dV, from O and LSE of a forward pass) or fwdbwd, one row each (default: that of the suite, or fwd)")
 	f.StringArrayVar(&o.peers, "peer", nil, "`command` that times another implementation, such as \"python3 scripts/peer_torch.py flash\" (repeatable)")
@@ -218,7 +219,7 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	b := &bench.Bench{Monitor: sampler, Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Timing: o.timing.Timing,
 		Specs: bench.Specs(tiers, plan.kernels, plan.variants, plan.chosenAblations()), Baselines: plan.chosenBaselines()}
 	info := runInfo(dev, o.seed)
-	info.Schema, info.Shrunk = bench.SchemaVersion, plan.shrunk
+	info.Schema, info.Shrunk, info.Wide = bench.SchemaVersion, plan.shrunk, o.wide
 	info.Suite, info.Baselines = o.suite, b.BaselineNames(problems)
 	if o.timing.Timing != (bench.Timing{}) {
 		info.Timing = &o.timing.Timing

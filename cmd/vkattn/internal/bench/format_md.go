@@ -53,9 +53,11 @@ func (p *mdPrinter) table(info *RunInfo) error {
 	return layout(info)
 }
 
-// results prints a line for each row, and the comparisons with peers below.
+// results prints a line for each row, and the comparisons with peers below. Columns that the
+// others follow from are for wide tables alone.
 func (p *mdPrinter) results(info *RunInfo) error {
 	named := slices.ContainsFunc(p.rows, func(r *Row) bool { return r.Line != "" })
+	wide := info.Wide || info.Suite == "seed4" // the seed's table has these columns
 	m := markdown.New()
 	if named {
 		m.Column("name<")
@@ -68,22 +70,25 @@ func (p *mdPrinter) results(info *RunInfo) error {
 	if passes {
 		m.Column("pass<")
 	}
-	for _, c := range []string{"ms min", "ms mean", "ms median", "+-", "ms max"} {
-		m.Column(c)
+	m.Column("ms min")
+	if wide {
+		m.Column("ms mean")
 	}
+	m.Columns("ms median", "+-", "ms max")
 	if layers {
 		m.Column("layers")
 		m.Column("ms of all layers")
 	}
 	m.Column("TFLOP/s")
-	m.Column("TFLOP/s mean")
-	m.Column("TFLOP/s peak")
+	if wide {
+		m.Columns("TFLOP/s mean", "TFLOP/s peak")
+	}
 	for _, other := range info.others() {
 		m.Column("x " + other)
 	}
 	m.Column("max error")
 	m.Column("memory")
-	memory := slices.ContainsFunc(p.rows, func(r *Row) bool { return r.PlainBytes > 0 })
+	memory := wide && slices.ContainsFunc(p.rows, func(r *Row) bool { return r.PlainBytes > 0 })
 	if memory {
 		m.Columns("in", "out", "workspace", "plain needs")
 	}
@@ -109,21 +114,27 @@ func (p *mdPrinter) results(info *RunInfo) error {
 		if passes {
 			row = append(row, r.Pass)
 		}
+		times, speed := []any{"-", "-", "-", "-"}, "-"
+		mean, meanSpeed, peakSpeed := "-", "-", "-"
 		if r.Status == OK {
-			row = append(row, Digits(r.Ms.Min), Digits(r.Ms.Mean), Digits(r.Ms.Median), noiseText(r.Ms), Digits(r.Ms.Max))
-		} else {
-			row = append(row, "-", "-", "-", "-", "-")
-		}
-		if layers {
-			row = append(row, layersText(r)...)
+			times, mean = []any{Digits(r.Ms.Min), Digits(r.Ms.Median), noiseText(r.Ms), Digits(r.Ms.Max)}, Digits(r.Ms.Mean)
 		}
 		switch {
 		case r.Status == OK && !IsCopy(r.Name()):
-			row = append(row, Digits(r.TFLOPs), Digits(r.MeanTFLOPs), Digits(r.PeakTFLOPs))
+			speed, meanSpeed, peakSpeed = Digits(r.TFLOPs), Digits(r.MeanTFLOPs), Digits(r.PeakTFLOPs)
 		case r.Status == Fail, r.Status == OOM:
-			row = append(row, string(r.Status), "-", "-")
-		default:
-			row = append(row, "-", "-", "-")
+			speed = string(r.Status)
+		}
+		if wide {
+			times = slices.Insert(times, 1, any(mean))
+		}
+		row = append(row, times...)
+		if layers {
+			row = append(row, layersText(r)...)
+		}
+		row = append(row, speed)
+		if wide {
+			row = append(row, meanSpeed, peakSpeed)
 		}
 		for _, other := range info.others() {
 			row = append(row, ratio(r, other))

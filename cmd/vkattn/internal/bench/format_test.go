@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,14 +40,17 @@ func exampleRows() []*Row {
 func TestFormatsMatchTheirGoldenFiles(t *testing.T) {
 	info := &RunInfo{Program: "vkattn", Version: "test", Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Seed: 42, CPU: "amd64, 2 threads",
 		Device: Device{Name: "Example GPU", Type: "discrete", Driver: "Example driver", Version: "1.2.3", API: "1.4.312"}}
-	for _, f := range Formats {
+	for _, f := range append(slices.Clone(Formats), "wide.md") {
 		t.Run(string(f), func(t *testing.T) {
 			var out bytes.Buffer
-			p := NewPrinter(f, &out, info)
+			info := *info
+			format, wide := strings.CutPrefix(string(f), "wide.")
+			info.Wide = wide
+			p := NewPrinter(Format(format), &out, &info)
 			for _, r := range exampleRows() {
 				require.NoError(t, p.Row(r))
 			}
-			require.NoError(t, p.Close(info))
+			require.NoError(t, p.Close(&info))
 			golden := filepath.Join("testdata", "rows."+string(f))
 			if *update {
 				require.NoError(t, os.WriteFile(golden, out.Bytes(), 0o644))

@@ -157,6 +157,7 @@ type RunInfo struct {
 	Environment
 	Suite     string      `json:"suite,omitempty"` // or suites
 	Shrunk    bool        `json:"shrunk,omitzero"` // the problems of the suite were cut down for a CPU
+	Wide      bool        `json:"-"`               // the Markdown table has every column
 	Peers     []peer.Info `json:"peers,omitempty"`
 	Baselines []string    `json:"baselines,omitempty"` // rows of this program that the others are compared with too
 	Timing    *Timing     `json:"timing,omitempty"`    // as far as it is not the default
