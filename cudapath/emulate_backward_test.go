@@ -109,6 +109,7 @@ func emulatedTiles(c *cases.Case) int {
 // same bits if everything is spoiled that must not matter. The second run has the opposite
 // order of threads and CTAs, which changes the bits of a kernel that lacks a barrier.
 func TestBackwardKernelsOnTheCPU(t *testing.T) {
+	testlevel.HostOnly(t)
 	for which, dtype := range attention.DTypes() {
 		t.Run(dtype.String(), func(t *testing.T) {
 			e := newEmulator(t, dtype.String())
@@ -169,6 +170,7 @@ func floatsOf(host []byte) []float32 {
 // Gradients are added to what the outputs hold, which keep the rows and keys past the end of
 // a sequence. Each gradient alone has the bits that it has among the others.
 func TestBackwardKernelsAccumulate(t *testing.T) {
+	testlevel.HostOnly(t)
 	e := newEmulator(t, "f32")
 	c := cases.Case{Name: "accumulate", D: 20, Dv: 12, Shape: attention.Shape{Hq: 4, Hkv: 2}, Causal: attention.BottomRight,
 		Seqs: []cases.Seq{{ID: 1, Rows: 70, Keys: 90}, {ID: 2, Rows: 9, Keys: 66}}, LooseQ: true, LooseK: true}
