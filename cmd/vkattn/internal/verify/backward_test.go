@@ -69,7 +69,7 @@ func TestAWriteBehindAGradientFails(t *testing.T) {
 	v.Touch = func(_ string, _ *cases.Problem, after [][]byte) { after[len(after)-1][0] ^= 1 }
 	r := run(t, v, c, attention.F16)[0]
 	require.Equal(t, bench.Fail, r.Status)
-	require.Contains(t, r.Note(), "dV: a byte outside of its rows was written")
+	require.Contains(t, r.Note(), "memory of dV: a byte outside of their rows was written")
 }
 
 func TestGradientsThatDoNotFitAreARow(t *testing.T) {
