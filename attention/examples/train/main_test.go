@@ -24,9 +24,6 @@ func TestTrainingLowersTheLoss(t *testing.T) {
 	if strings.HasPrefix(driver, "radv-") {
 		t.Skip("a null device computes nothing")
 	}
-	if driver == "swiftshader" {
-		t.Skip("this driver compiles for half a minute what lavapipe, old and new, train with")
-	}
 	o, out := few, &strings.Builder{}
 	o.check = true
 	losses, err := run(out, o)
