@@ -59,7 +59,8 @@ and dV, which are sums over all rows.
 
 Problems are selected as in bench. --suite conformance runs the table of the tests:
 every head dim, mask, layout and kind of data. It also checks that kernels write only
-to the outputs and that masked keys do not change a bit.
+to the outputs and that masked keys do not change a bit. On a CPU it runs a part of the
+table, unless --case names problems.
 
 ` + oomHelp + `
 

@@ -100,7 +100,8 @@ func (p *verifyPlan) problems(dev *vk.Device, seed uint64) ([]verifyProblem, err
 }
 
 // conformance lists the cases of the conformance table that the flags select. On a
-// driver that runs on the CPU it is a subset of the table that compiles in minutes.
+// driver that runs on the CPU it is a subset of the table that compiles in minutes; --case
+// selects from the whole table.
 func (p *verifyPlan) conformance(dev *vk.Device) (out []verifyProblem, err error) {
 	dtypes := p.lists.DType
 	if len(dtypes) == 0 {
@@ -108,7 +109,7 @@ func (p *verifyPlan) conformance(dev *vk.Device) (out []verifyProblem, err error
 	}
 	for _, dtype := range dtypes {
 		list := cases.All()
-		if dev == nil || dev.Info().Type == vk.DeviceCPU {
+		if p.only.String() == "" && (dev == nil || dev.Info().Type == vk.DeviceCPU) {
 			list = slices.Concat(cases.Brief(int(dtype)), cases.Notable())
 		}
 		for _, c := range list {
