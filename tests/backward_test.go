@@ -84,7 +84,7 @@ func TestBackwardOfLengths(t *testing.T) {
 						c.Name, c.Extremes = "overflow", cases.Extremes{Q: 5, K: 3, V: 3}
 					}
 					long := n[0]*n[1] > 1<<18 // of these the masked one: the reference takes long
-					if s.backwardTurn(tt, 2*i+j) && testlevel.Share(i%2 == 0) && (!long || causal != attention.CausalNone) {
+					if s.backwardTurn(tt, 2*i+j) && testlevel.Share(i%2 == 0 && s.name != "lavapipe") && (!long || causal != attention.CausalNone) {
 						list = append(list, c)
 					}
 				}

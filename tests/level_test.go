@@ -42,6 +42,9 @@ func (s *session) levelShareOf(tt cases.Target, all []cases.Case) []cases.Case {
 		return all
 	}
 	which, of := s.firstShare(tt)
+	if onMatrices(tt) && s.name == "lavapipe" {
+		of *= 2 // lavapipe-old shows every option; a pipeline takes 8 s here
+	}
 	return takeShare(all, firstPipelines(optionTable(tt), optionFacets), which, of)
 }
 
