@@ -84,7 +84,7 @@ func TestBackwardOfLengths(t *testing.T) {
 						c.Name, c.Extremes = "overflow", cases.Extremes{Q: 5, K: 3, V: 3}
 					}
 					long := n[0]*n[1] > 1<<18 // of these the masked one: the reference takes long
-					if s.backwardTurn(tt, 2*i+j) && testlevel.Share(i%2 == 0) && (!long || causal != attention.CausalNone) {
+					if s.backwardTurn(tt, 2*i+j) && testlevel.Share(i%2 == 0 && s.name != "lavapipe") && (!long || causal != attention.CausalNone) {
 						list = append(list, c)
 					}
 				}
@@ -113,9 +113,9 @@ func TestBackwardOfFusedTensors(t *testing.T) {
 					c.Shape, c.PackedQ, c.PackedK = attention.Shape{Hq: 3, Hkv: 3}, true, true
 					c.Seqs = []cases.Seq{{ID: 1, Rows: 20, Keys: 20}, {ID: 2}, {ID: 3, Rows: 37, Keys: 37}}
 				}
-				// A driver on the CPU compiles for seconds: each storage type has a case of its own, and
-				// SwiftShader, which compiles longest, has none.
-				if tt.Tier == attention.TierCPU || s.turn < 2 && testlevel.Share(i == int(tt.DType)) {
+				// A driver on the CPU compiles for seconds: storage types take turns, and SwiftShader,
+				// which compiles longest, has none.
+				if tt.Tier == attention.TierCPU || s.open || s.turn < 2 && i%3 == int(tt.DType) {
 					list = append(list, c)
 				}
 			}
@@ -182,28 +182,50 @@ func backwardCasesOf(t *testing.T, s *session, tt cases.Target) (some []cases.Ca
 				all = append(all, c)
 			}
 		}
-		if tt.Tier != attention.TierCPU && testlevel.Get() == testlevel.Full {
-			n := backwardShare
-			if onMatrices(tt) {
-				n = backwardMatrixShare
-			}
-			all = everyNth(all, n, 3*which+s.turn)
-		}
-		all = s.levelShareOf(tt, all)
-		if tt.Tier == attention.TierScalar && !s.open && testlevel.Get() == testlevel.Default {
-			switch {
-			case s.compileOnly:
-				all = everyNth(all, 3, s.turn)
-			case s.turn == 0: // lavapipe has the whole share, which shows every option
-			case s.turn == 1:
-				all = everyNth(all, 2, 1)
-			default: // SwiftShader compiles a case for ten seconds: it has goldens here, cases in make test-full
-				all = nil
-			}
-		}
-		some = append(some, all...)
+		some = append(some, s.backwardShareOf(tt, all, 3*which+s.turn)...)
 	}
 	return some
+}
+
+// backwardShareOf is levelShareOf for gradients. A CPU driver compiles seconds for each case,
+// so make test-full adds to the first share one case in backwardShare of the others. The
+// coopmat tiers compute their turn of the first share in make test-full alone: a case takes
+// 20 s. SwiftShader compiles a case for 10 s and has one in backwardShare of all, there too.
+func (s *session) backwardShareOf(tt cases.Target, all []cases.Case, n int) []cases.Case {
+	level := testlevel.Get()
+	if tt.Tier == attention.TierCPU || level != testlevel.Full && level != testlevel.Default {
+		return s.levelShareOf(tt, all)
+	}
+	which, of := s.firstShare(tt)
+	turn := map[string]bool{} // the pipelines of the first share: whether it is the target's turn
+	for i, p := range firstPipelines(optionTable(tt), optionFacets) {
+		turn[p] = i%of == which
+	}
+	deep := onMatrices(tt)
+	rest := s.name == "lavapipe" && !deep // make test-full computes the rest of the first share
+	var first, left, others []cases.Case
+	for _, c := range all {
+		switch mine, isFirst := turn[c.Pipeline()]; {
+		case mine && s.name != "swiftshader":
+			first = append(first, c)
+		case isFirst && rest:
+			left = append(left, c)
+		default:
+			others = append(others, c)
+		}
+	}
+	if s.compileOnly {
+		first = everyNth(first, 3, s.turn)
+	}
+	switch {
+	case level == testlevel.Default && deep:
+		return nil
+	case level == testlevel.Default:
+		return first
+	case deep:
+		left = first
+	}
+	return append(left, everyNth(others, backwardShare, n)...)
 }
 
 // backwardPushBytes are the push constants of backward kernels with addresses.
@@ -227,10 +249,6 @@ func (s *session) backwardTurn(tt cases.Target, n int) bool {
 	}
 	return n%2 == s.turn && n/2%3 == int(tt.DType)
 }
-
-// backwardMatrixShare is the same for the coopmat tiers, whose pipelines take a driver on the
-// CPU 20 s a case.
-const backwardMatrixShare = 60
 
 // leftToGPUs reports whether tests other than the conformance table leave a tier to GPUs, and
 // to level all: the coopmat tiers of drivers on the CPU.

@@ -97,7 +97,11 @@ func denseOf(s *session, tt cases.Target) []cases.Case {
 		which, tiers := s.matrixTier(tt) // one source
 		some = pipelineTurn(all, which, tiers)
 	}
-	some = levelShare(some, all, caseFacets)
+	which, of := 0, 1
+	if tt.Tier == attention.TierScalar {
+		which, of = s.firstShare(tt)
+	}
+	some = levelShare(some, all, caseFacets, which, of)
 	if tt.Tier == attention.TierCPU {
 		some = slices.DeleteFunc(slices.Clone(some), func(c cases.Case) bool { return c.Cost() > 2e9 })
 	}

@@ -26,25 +26,26 @@ type tableCase interface {
 
 // levelShare returns those of some cases of a table that this level computes. The first
 // share of the table shows each facet at least once; where targets divide the table, they
-// divide that share too.
-func levelShare[C tableCase](some, table []C, facets func(C) []string) []C {
+// divide that share too. make test gets every of-th pipeline of the first share.
+func levelShare[C tableCase](some, table []C, facets func(C) []string, which, of int) []C {
 	if l := testlevel.Get(); l == testlevel.All || l == testlevel.Exhaustive {
 		return some
 	}
-	return takeShare(some, firstPipelines(table, facets), 0, 1)
+	return takeShare(some, firstPipelines(table, facets), which, of)
 }
 
 // levelShareOf is levelShare for tiers that compute the whole table each, from one source: the
-// tiers take turns in the first share, and the rest of the table is the other share of each.
+// tiers and drivers take turns in the first share (see firstShare), and the rest of the table
+// is the other share of each.
 func (s *session) levelShareOf(tt cases.Target, all []cases.Case) []cases.Case {
 	if l := testlevel.Get(); l == testlevel.All || l == testlevel.Exhaustive {
 		return all
 	}
-	which, tiers := 0, 1
-	if onMatrices(tt) {
-		which, tiers = s.matrixTier(tt)
+	which, of := s.firstShare(tt)
+	if onMatrices(tt) && s.name == "lavapipe" {
+		of *= 2 // lavapipe-old shows every option; a pipeline takes 8 s here
 	}
-	return takeShare(all, firstPipelines(optionTable(tt), optionFacets), which, tiers)
+	return takeShare(all, firstPipelines(optionTable(tt), optionFacets), which, of)
 }
 
 func takeShare[C tableCase](all []C, pipelines []string, which, of int) []C {

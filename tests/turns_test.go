@@ -67,6 +67,20 @@ func (s *session) propertyTurn(property string, tt cases.Target) bool {
 	return (int(h.Sum32()%3)+s.turn)%3 == int(tt.DType)
 }
 
+// firstShare says which pipelines of the first share of a table a target computes in make
+// test: every of-th, from the pipeline which. make test-full has the others. lavapipe-old
+// compiles the scalar kernels fastest and computes the whole share; the two other CPU drivers
+// compute a third. The tiers with cooperative matrices take turns.
+func (s *session) firstShare(tt cases.Target) (which, of int) {
+	switch {
+	case onMatrices(tt):
+		return s.matrixTier(tt)
+	case tt.Tier == attention.TierScalar && (s.name == "lavapipe" || s.name == "swiftshader"):
+		return s.turn, 3
+	}
+	return 0, 1
+}
+
 // matrixTier says which of the available tiers with cooperative matrices for a storage
 // type tt is, and how many there are.
 func (s *session) matrixTier(tt cases.Target) (which, tiers int) {
