@@ -140,7 +140,7 @@ var coopmatTable = []tableTile{
 	{128, coopmatTile{Subgroups: 8, MFrags: 1, KVTile: 64, KVStep: 16}},
 	{192, coopmatTile{Subgroups: 8, MFrags: 1, KVTile: 32, KVStep: 32}},
 	{256, coopmatTile{Subgroups: 8, MFrags: 1, KVTile: 32, KVStep: 32, DvSlice: 128}},
-	{576, coopmatTile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, DvSlice: 256}},
+	{576, coopmatTile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, DvSlice: 128}},
 }
 
 // ladderTile is the tile of the ladder's first steps, for every head dim.
