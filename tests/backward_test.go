@@ -130,13 +130,13 @@ func computesGradients(tier attention.Tier) bool {
 }
 
 // hasBackwardKernels reports whether a tier that computes gradients computes those of a
-// case: the coopmat tiers take no sparse tokens and no dropout, and fragments of 8x8, which the drivers on
-// the CPU have, do not hold head dims above 128. What they refuse they refuse by name.
+// case: the coopmat tiers take no sparse tokens, and fragments of 8x8, which the drivers on the CPU
+// have, do not hold head dims above 128. What they refuse they refuse by name.
 func hasBackwardKernels(c cases.Case, tt cases.Target) bool {
 	if tt.Tier != attention.TierCoopMat && tt.Tier != attention.TierCoopMat2 {
 		return true
 	}
-	return c.SparseRatio == 0 && c.Dropout == 0 && (!strings.HasPrefix(driverUnderTest().name, "lavapipe") || max(c.D, c.Dv) <= 128)
+	return c.SparseRatio == 0 && (!strings.HasPrefix(driverUnderTest().name, "lavapipe") || max(c.D, c.Dv) <= 128)
 }
 
 // A tier that is asked for and cannot compute a call is refused by name; TierAuto takes the

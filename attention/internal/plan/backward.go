@@ -136,10 +136,7 @@ func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest) (chos
 		if cfg.Tier != problem.TierAuto && cfg.Tier != tier {
 			continue
 		}
-		reason := "its backward kernels have no dropout"
-		if tier == problem.TierScalar || !r.Options.dropout {
-			reason = plan.chooseKernels(dev, cfg, tier, r)
-		}
+		reason := plan.chooseKernels(dev, cfg, tier, r)
 		if reason == "" {
 			plan.Tier, plan.Reason = tier, "best tier that computes gradients on the device"
 			if cfg.Tier == tier {
