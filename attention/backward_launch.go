@@ -267,7 +267,7 @@ func (l *backwardLaunch) gradient(c *vk.Commands, pipeline *vk.Pipeline, k *plan
 func (l *backwardLaunch) chunked(c *vk.Commands, r *plan.BackwardRequest, i int) error {
 	ch, sk := &l.chunks, l.args.Sk
 	const dSIsAdded, dQIsStored = 1, 2
-	base := l.statsAt + r.StatsBytes()
+	base := l.statsAt + r.DSOffset()
 	start, err := l.bindMemory(&l.bound[bwdTokens], l.scratch, base, ch.DSBytes+ch.SumBytes, 16)
 	if err != nil {
 		return err

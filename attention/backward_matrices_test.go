@@ -127,3 +127,66 @@ func TestBackwardOnMatrices(t *testing.T) {
 }
 
 func finite(x float32) bool { return !math.IsInf(float64(x), 0) && x == x }
+
+// Gradients with dropout on the coopmat tiers, at a head dim at which tier coopmat2 stores dS,
+// are those of the CPU tier, and their bits do not depend on how many chunks of keys dS takes.
+func TestBackwardDropoutOnMatrices(t *testing.T) {
+	if l := testlevel.Get(); l == testlevel.Default || l == testlevel.Brief {
+		t.Skip("a driver on the CPU compiles for 40 s: make test-full runs it")
+	}
+	d := newBackwardDevice(t)
+	newCase := func() *matrixCase {
+		c := newMatrixCase()
+		c.cfg.Dropout, c.DropoutSeed, c.DropoutOffset = 0.5, 1<<40+3, 9
+		return c
+	}
+	want := newCase()
+	cpu, err := attention.New(nil, want.cfg)
+	require.NoError(t, err)
+	require.NoError(t, cpu.Forward(nil, want.Args))
+	require.NoError(t, cpu.Backward(nil, want.BackwardArgs))
+	for _, r := range attention.TierReport(d.dev) {
+		if !r.Available || r.DType != attention.F16 || r.Tier != attention.TierCoopMat && r.Tier != attention.TierCoopMat2 {
+			continue
+		}
+		t.Run(r.Tier.String(), func(t *testing.T) {
+			const rows, dropoutBytes = 768, 16 // rows: of 700, a multiple of what every tile divides
+			run := func(maxDSBytes, dSBytes uint64) *matrixCase {
+				c := newCase()
+				c.cfg.Tier, c.cfg.Tuning = r.Tier, attention.TuningOff
+				op, err := attention.New(d.dev, c.cfg)
+				require.NoError(t, err)
+				defer func() { require.NoError(t, op.Close()) }()
+				attention.SetMaxDSBytes(op, maxDSBytes)
+				u := d.upload(t, c.BackwardArgs)
+				plan, err := op.PlanBackwardFor(u.BackwardArgs)
+				require.NoError(t, err)
+				require.Equal(t, r.Tier, plan.Tier)
+				require.EqualValues(t, 16*700+dropoutBytes+dSBytes, plan.ScratchBytes)
+				require.NoError(t, op.Forward(d.stream, u.Args))
+				require.NoError(t, d.stream.Barrier())
+				require.NoError(t, op.Backward(d.stream, u.BackwardArgs))
+				u.download(t, d)
+				return c
+			}
+			var got *matrixCase
+			if r.Tier == attention.TierCoopMat2 {
+				got = run(0, rows*768*2)
+				some := run(rows*256*2, rows*256*2+rows*72*4)
+				require.Equal(t, got.numbers(), some.numbers())
+			} else {
+				got = run(0, 0)
+			}
+			g := got.numbers()
+			for i, list := range want.numbers() {
+				var difference, square float64
+				for j, x := range list {
+					difference += math.Pow(float64(x-g[i][j]), 2)
+					square += math.Pow(float64(x), 2)
+				}
+				t.Logf("gradient %d: NMSE %.2g", i, difference/square)
+				require.Less(t, difference/square, 1e-5, "gradient %d", i)
+			}
+		})
+	}
+}

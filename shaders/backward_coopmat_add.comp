@@ -14,7 +14,10 @@
 #include "constants_coopmat.glsl"
 #include "constants_forward.glsl"
 #include "constants_backward_coopmat.glsl"
+#include "constants_dropout.glsl"
 #include "backward_interface.glsl"
+#include "dropout.glsl"
+#include "backward_dropout.glsl"
 
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
 const uint SUBGROUP_ROWS = M_FRAGS * FRAG_M;
@@ -141,8 +144,9 @@ void main() {
                                     floatBitsToUint(vec4(dQ[i][4 * q], dQ[i][4 * q + 1], dQ[i][4 * q + 2], dQ[i][4 * q + 3])));
         return;
     }
+    if (DROPOUT != 0) openDropout(); // dS lacks its factor, see backward_fragment_dropout.glsl
     barrier(); // the tile's shared memory becomes scratch
     const Slice outDQ = sliceDX(rowBatch(), work.head, work.offsetQ + queryOf(work.row0));
 #include "backward_store_rows.glsl"
-    STORE_GRADIENT(dQ, QK_CHUNKS, p.scoreScale, WIDE_DX, STORE_DQ8, STORE_DQ4)
+    STORE_GRADIENT(dQ, QK_CHUNKS, DROPOUT != 0 ? p.scoreScale * keptScale : p.scoreScale, WIDE_DX, STORE_DQ8, STORE_DQ4)
 }

@@ -18,7 +18,10 @@
 #include "constants_coopmat.glsl"
 #include "constants_forward.glsl"
 #include "constants_backward_coopmat.glsl"
+#include "constants_dropout.glsl"
 #include "backward_interface.glsl"
+#include "dropout.glsl"
+#include "backward_dropout.glsl"
 
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
 const uint SUBGROUP_KEYS = M_FRAGS * FRAG_M;
@@ -38,16 +41,20 @@ const uint SCRATCH_TOTAL = SUBGROUPS * FRAG_M * ((FRAG_N / 4) | 1);
 const uint K_SMEM_CHUNKS = Q_SMEM_CHUNKS < QK_CHUNKS ? Q_SMEM_CHUNKS : QK_CHUNKS - 1;
 const uint K_BASE = TILE_SIZE;
 const uint LOOP_SIZE = K_BASE + (K_SMEM_CHUNKS > 0 ? WORKGROUP_KEYS * ((K_SMEM_CHUNKS * FRAG_K / 8) | 1) : 0);
+const uint KEPT_SIZE = M_FRAGS * KV_STEP / 4; // of a subgroup, see backward_fragment_dropout.glsl
 #if NV2 // only the code behind the loop uses scratch
 const uint SCRATCH_BASE = 0;
-shared uvec4 smem[LOOP_SIZE > SCRATCH_TOTAL ? LOOP_SIZE : SCRATCH_TOTAL];
+const uint KEPT_BASE = LOOP_SIZE > SCRATCH_TOTAL ? LOOP_SIZE : SCRATCH_TOTAL;
 #else
 const uint SCRATCH_BASE = LOOP_SIZE;
-shared uvec4 smem[LOOP_SIZE + SCRATCH_TOTAL];
+const uint KEPT_BASE = LOOP_SIZE + SCRATCH_TOTAL;
 #endif
+shared uvec4 smem[KEPT_BASE + (DROPOUT != 0 ? SUBGROUPS * KEPT_SIZE : 0)];
 
 #include "backward_score.glsl"
 #include "backward_fragments.glsl"
+const bool KEYS_ARE_ROWS = true;
+#include "backward_fragment_dropout.glsl"
 #include "backward_own_rows.glsl"
 #include "backward_row_range.glsl"
 #include "backward_row_tile.glsl"
@@ -73,6 +80,7 @@ void main() {
     if (!findKeyTile(WORKGROUP_KEYS, firstKey, extentKeys)) return;
     if (STORE_DS != 0) firstKey += DS_FIRST_KEY;
     if (firstKey >= extentKeys) return;
+    if (DROPOUT != 0) openDropout();
     const uint keyInTile = gl_SubgroupID * SUBGROUP_KEYS, keyBase = firstKey + keyInTile; // of the subgroup
     const uint lastKey = max(min(firstKey + WORKGROUP_KEYS, work.seqlenK), firstKey + 1) - 1;
     const float scale2 = p.scoreScale * LOG2E;
@@ -133,7 +141,7 @@ void main() {
     { if (STORES(row)) storeFourDX(outDK, (row) * p.strideDXSeq, col, EXISTS(row) ? four : vec4(0.0)); }
     if (HAS_DV != 0) {
         const Slice outDV = sliceDV(out_.batch, work.kvHead, out_.row);
-        STORE_GRADIENT(dV, V_CHUNKS, 1.0, WIDE_DV, STORE_DV8, STORE_DV4)
+        STORE_GRADIENT(dV, V_CHUNKS, DROPOUT != 0 ? keptScale : 1.0, WIDE_DV, STORE_DV8, STORE_DV4)
         if ((seen & SEEN_NON_FINITE) != 0) { // each invocation corrects what it has stored
             const uint columns = WIDE_DV ? 8 : 4, quads = FRAG_N / columns;
             [[dont_unroll]] for (uint f = 0; f < M_FRAGS * V_CHUNKS; ++f)
@@ -145,6 +153,6 @@ void main() {
     }
     if (HAS_DK != 0) {
         const Slice outDK = sliceDX(out_.batch, work.kvHead, out_.row);
-        STORE_GRADIENT(dK, QK_CHUNKS, p.scoreScale, WIDE_DX, STORE_DK8, STORE_DK4)
+        STORE_GRADIENT(dK, QK_CHUNKS, DROPOUT != 0 ? p.scoreScale * keptScale : p.scoreScale, WIDE_DX, STORE_DK8, STORE_DK4)
     }
 }

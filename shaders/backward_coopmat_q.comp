@@ -15,7 +15,10 @@
 #include "constants_coopmat.glsl"
 #include "constants_forward.glsl"
 #include "constants_backward_coopmat.glsl"
+#include "constants_dropout.glsl"
 #include "backward_interface.glsl"
+#include "dropout.glsl"
+#include "backward_dropout.glsl"
 
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
 const uint SUBGROUP_ROWS = M_FRAGS * FRAG_M;
@@ -33,16 +36,20 @@ const uint KV_SIZE = V_BASE + KV_TILE * V_STRIDE;
 const uint STATS_SIZE = WORKGROUP_ROWS / 2;
 const uint TILE_SIZE = KV_SIZE > STATS_SIZE ? KV_SIZE : STATS_SIZE;
 const uint SCRATCH_TOTAL = SUBGROUPS * FRAG_M * ((FRAG_N / 4) | 1);
+const uint KEPT_SIZE = SUBGROUP_ROWS * (KV_STEP / FRAG_N) / 4; // of a subgroup, see backward_fragment_dropout.glsl
 #if NV2 // only the code behind the loop uses scratch
 const uint SCRATCH_BASE = 0;
-shared uvec4 smem[TILE_SIZE > SCRATCH_TOTAL ? TILE_SIZE : SCRATCH_TOTAL];
+const uint KEPT_BASE = TILE_SIZE > SCRATCH_TOTAL ? TILE_SIZE : SCRATCH_TOTAL;
 #else
 const uint SCRATCH_BASE = TILE_SIZE;
-shared uvec4 smem[TILE_SIZE + SCRATCH_TOTAL];
+const uint KEPT_BASE = TILE_SIZE + SCRATCH_TOTAL;
 #endif
+shared uvec4 smem[KEPT_BASE + (DROPOUT != 0 ? SUBGROUPS * KEPT_SIZE : 0)];
 
 #include "backward_score.glsl"
 #include "backward_fragments.glsl"
+const bool KEYS_ARE_ROWS = false;
+#include "backward_fragment_dropout.glsl"
 #include "backward_own_rows.glsl"
 #include "backward_kv_tile.glsl"
 
@@ -63,6 +70,7 @@ void main() {
     const uint tid = gl_LocalInvocationIndex;
     uint extentRows;
     if (!findRowTile(WORKGROUP_ROWS, extentRows)) return;
+    if (DROPOUT != 0) openDropout();
     const uint rowInTile = gl_SubgroupID * SUBGROUP_ROWS, rowBase = work.row0 + rowInTile; // of the subgroup
     const uint lastRow = max(min(work.row0 + WORKGROUP_ROWS, work.rows), work.row0 + 1) - 1;
     const uint subgroupLast = max(min(rowBase + SUBGROUP_ROWS, work.rows), rowBase + 1) - 1;
@@ -126,5 +134,5 @@ void main() {
     barrier(); // the tile's shared memory becomes scratch
     const Slice outDQ = sliceDX(rowBatch(), work.head, work.offsetQ + queryOf(work.row0));
 #include "backward_store_rows.glsl"
-    STORE_GRADIENT(dQ, QK_CHUNKS, p.scoreScale, WIDE_DX, STORE_DQ8, STORE_DQ4)
+    STORE_GRADIENT(dQ, QK_CHUNKS, DROPOUT != 0 ? p.scoreScale * keptScale : p.scoreScale, WIDE_DX, STORE_DQ8, STORE_DQ4)
 }

@@ -1,8 +1,9 @@
 // Inf and NaN of dO in dV, where masked tiles hold some: one loop behind everything else, over dV in memory, as that is
 // rare (non_finite_general.glsl does the same for V in O).
 
-// P of a slot is not 0.
+// P of a slot behind dropout is not 0.
 bool hasWeight(uint row, uint key) {
+    if (DROPOUT != 0 && (keptOfFour(row, key / 4) >> key % 4 & 1u) == 0) return false;
     const Slice q = sliceQ(rowBatch(), work.head, work.offsetQ + queryOf(work.row0));
     const Slice k = sliceK(kvBatch(), work.kvHead, work.offsetK + key);
     float product = 0.0;

@@ -6,7 +6,7 @@
 // write it. The scalar kernels have dLSE there: where one key takes all of P, dP - delta is exactly 0 and dLSE keeps its
 // bits. For the coopmat kernels backward_delta.comp subtracts dLSE from delta (DLSE_IN_DELTA) and writes 0.
 //
-// With DROPOUT seed, offset and threshold follow, see backward_dropout.glsl.
+// With DROPOUT seed, offset and threshold follow, see backward_dropout.glsl; dS, if it is stored, is behind them.
 
 uint statRows() { return (VARLEN & CU_Q) != 0 ? p.Hq * p.totalQ : p.sequences * p.Hq * p.Sq; }
 

@@ -19,12 +19,20 @@
         FragA P[M_FRAGS * KV_FRAGS], dS[M_FRAGS * KV_FRAGS];
         [[unroll]] for (uint f = 0; f < M_FRAGS * KV_FRAGS; ++f) {
             S[f] = FragC(0.0);
-            if (HAS_DK != 0) coopMatLoad(dP[f], smem, STAT_AT(1), 0, ROW_MAJOR);
+            if (HAS_DK != 0 && DROPOUT == 0) coopMatLoad(dP[f], smem, STAT_AT(1), 0, ROW_MAJOR);
+            if (HAS_DK != 0 && DROPOUT != 0) dP[f] = FragC(0.0); // the mask comes before delta
         }
         MULTIPLY_OWN(S, K, QK_CHUNKS, K_SMEM_CHUNKS, K_BASE, first * Q_STRIDE, Q_STRIDE)
         if (HAS_DK != 0) MULTIPLY_OWN(dP, V, V_CHUNKS, 0, 0, DO_BASE + first * DO_STRIDE, DO_STRIDE)
+        if (DROPOUT != 0) storeKept(row0 + first, keyBase);
         [[unroll]] for (uint f = 0; f < M_FRAGS * KV_FRAGS; ++f) {
             FragC negLSE, slope;
+            if (HAS_DK != 0 && DROPOUT != 0) {
+                DROP_ELEMENTS(dP[f], f)
+                FragC negDelta;
+                coopMatLoad(negDelta, smem, STAT_AT(1), 0, ROW_MAJOR);
+                [[unroll]] for (uint e = 0; e < dP[f].length(); ++e) dP[f][e] += negDelta[e] * (1.0 / keptScale);
+            }
             coopMatLoad(negLSE, smem, STAT_AT(0), 0, ROW_MAJOR);
             if (SOFTCAP != 0) {
                 slope = S[f];
@@ -46,6 +54,7 @@
                     if (SOFTCAP != 0) dP[f][e] *= slope[e];
                 }
             }
+            if (HAS_DV != 0 && DROPOUT != 0) DROP_ELEMENTS(S[f], f)
             if (HAS_DV != 0) { toOperandA(P[f], S[f]); }
             if (HAS_DK != 0) { signedOperandA(dS[f], dP[f]); }
             if (STORE_DS != 0) {

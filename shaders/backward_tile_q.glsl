@@ -19,12 +19,18 @@
         FragA dS[M_FRAGS * KV_FRAGS];
         [[unroll]] for (uint f = 0; f < M_FRAGS * KV_FRAGS; ++f) {
             S[f] = FragC(0.0);
-            dP[f] = negDelta[f / KV_FRAGS];
+            if (DROPOUT == 0) dP[f] = negDelta[f / KV_FRAGS];
+            else dP[f] = FragC(0.0); // the mask comes before delta
         }
         MULTIPLY_OWN(S, Q, QK_CHUNKS, 0, 0, first * K_STRIDE, K_STRIDE)
         MULTIPLY_OWN(dP, dO, V_CHUNKS, 0, 0, V_BASE + first * V_STRIDE, V_STRIDE)
+        if (DROPOUT != 0) storeKept(rowBase, firstKey + first);
         [[unroll]] for (uint f = 0; f < M_FRAGS * KV_FRAGS; ++f) {
             FragC slope;
+            if (DROPOUT != 0) {
+                DROP_ELEMENTS(dP[f], f)
+                [[unroll]] for (uint e = 0; e < dP[f].length(); ++e) dP[f][e] += negDelta[f / KV_FRAGS][e] * (1.0 / keptScale);
+            }
             if (SOFTCAP != 0) {
                 slope = S[f];
                 PER_ELEMENT(slope, slopeElement, 0u, 0u)

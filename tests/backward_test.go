@@ -124,19 +124,42 @@ func TestBackwardOfFusedTensors(t *testing.T) {
 	}
 }
 
+// Dropout of packed rows of grouped heads on the coopmat tiers: the table of cases gives those
+// with dropout to storage types that drivers on the CPU have no matrices of. A probability of
+// 0.9 is left out: in rows with few keys the rounding of O to float16, which delta contains,
+// exceeds the tolerance of dQ, on tier scalar by the same numbers.
+func TestBackwardDropoutOfMatrices(t *testing.T) {
+	s := openTiers(t)
+	for _, tt := range s.available() {
+		if !onMatrices(tt) || tt.DType != attention.F16 || leftToGPUs(tt) {
+			continue
+		}
+		t.Run(tt.String(), func(t *testing.T) {
+			var list []cases.Case
+			for _, c := range cases.CompactOptions() {
+				if c.Dropout != 0 && c.Dropout < 0.9 && c.HasGradients() && hasBackwardKernels(c, tt) {
+					list = append(list, c)
+				}
+			}
+			require.NotEmpty(t, list)
+			runBackward(t, s, tt, list)
+		})
+	}
+}
+
 // computesGradients reports whether a tier has backward kernels of its own.
 func computesGradients(tier attention.Tier) bool {
 	return tier != attention.TierCUDA
 }
 
 // hasBackwardKernels reports whether a tier that computes gradients computes those of a
-// case: the coopmat tiers take no sparse tokens and no dropout, and fragments of 8x8, which the drivers on
-// the CPU have, do not hold head dims above 128. What they refuse they refuse by name.
+// case: the coopmat tiers take no sparse tokens, and fragments of 8x8, which the drivers on the CPU
+// have, do not hold head dims above 128. What they refuse they refuse by name.
 func hasBackwardKernels(c cases.Case, tt cases.Target) bool {
 	if tt.Tier != attention.TierCoopMat && tt.Tier != attention.TierCoopMat2 {
 		return true
 	}
-	return c.SparseRatio == 0 && c.Dropout == 0 && (!strings.HasPrefix(driverUnderTest().name, "lavapipe") || max(c.D, c.Dv) <= 128)
+	return c.SparseRatio == 0 && (!strings.HasPrefix(driverUnderTest().name, "lavapipe") || max(c.D, c.Dv) <= 128)
 }
 
 // A tier that is asked for and cannot compute a call is refused by name; TierAuto takes the

@@ -196,7 +196,7 @@ func (e *engine) requireMask(t *testing.T, call maskCall, cfg attention.Config, 
 		row, key := i/call.Sk, i%call.Sk
 		require.InDelta(t, weight*float64(keep), read(j.after[maskO], row*cfg.HeadDim+key), weight/100, "forward: row %d, key %d", row, key)
 	}
-	if call.permuted != nil || cfg.FixedSplit != 0 || !computesGradients(tt.Tier) || onMatrices(tt) {
+	if call.permuted != nil || cfg.FixedSplit != 0 || !computesGradients(tt.Tier) || call.sparse && onMatrices(tt) {
 		return
 	}
 	after := e.backwardOf(t, call, cfg, j.after)

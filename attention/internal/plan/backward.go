@@ -136,10 +136,7 @@ func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest) (chos
 		if cfg.Tier != problem.TierAuto && cfg.Tier != tier {
 			continue
 		}
-		reason := "its backward kernels have no dropout"
-		if tier == problem.TierScalar || !r.Options.dropout {
-			reason = plan.chooseKernels(dev, cfg, tier, r)
-		}
+		reason := plan.chooseKernels(dev, cfg, tier, r)
 		if reason == "" {
 			plan.Tier, plan.Reason = tier, "best tier that computes gradients on the device"
 			if cfg.Tier == tier {
@@ -174,6 +171,15 @@ func (r *BackwardRequest) StatsBytes() uint64 { return r.StatRows() * 2 * StatBy
 // shaders/backward_dropout.glsl.
 const dropoutBytes = 16
 
+// DSOffset returns where dS begins in scratch memory: behind the statistics and the dropout
+// mask.
+func (r *BackwardRequest) DSOffset() uint64 {
+	if r.Options.dropout {
+		return r.StatsBytes() + dropoutBytes
+	}
+	return r.StatsBytes()
+}
+
 // chooseKernels fills in the kernels of a tier, or returns the reason why it cannot run.
 func (plan *chosenBackward) chooseKernels(dev *vk.Device, cfg *problem.Config, tier problem.Tier, r *BackwardRequest) (reason string) {
 	caps := dev.Caps()
@@ -202,10 +208,7 @@ func (plan *chosenBackward) chooseKernels(dev *vk.Device, cfg *problem.Config, t
 			return fmt.Sprintf("a scale of %g takes scores over %d, see MaxFastScore", cfg.ScaleValue(), problem.MaxFastScore)
 		}
 	}
-	plan.ScratchBytes = r.StatsBytes()
-	if r.Options.dropout {
-		plan.ScratchBytes += dropoutBytes
-	}
+	plan.ScratchBytes = r.DSOffset()
 	if plan.Chunks = chunksOf(&v, tier, f, r, dsBudget(caps, r)); plan.Chunks.Keys > 0 {
 		v.storeDS = true
 		plan.ScratchBytes += plan.Chunks.DSBytes + plan.Chunks.SumBytes
