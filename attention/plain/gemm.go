@@ -77,7 +77,7 @@ func chooseTile(caps *vk.Caps, cfg problem.Config, s problem.Shape) (tile, error
 	}
 	t.m, t.n, t.k, t.subgroupsM, t.subgroupsN = 128, 128, 32, 4, 2
 	if small || t.local() > caps.Limits.MaxInvocations || caps.Limits.MaxSharedBytes < 21<<10 {
-		t.m, t.n, t.k, t.subgroupsM, t.subgroupsN = 32, 32, 32, 2, 2
+		t.m, t.n, t.k, t.subgroupsM, t.subgroupsN = 2*t.frag.M, 2*t.frag.N, 2*t.frag.K, 2, 2
 	}
 	return t, nil
 }
