@@ -30,6 +30,7 @@ var layers = []struct{ name, imports string }{
 	{"internal/plan", "problem internal/tensors internal/dispatch internal/arith internal/enum"},
 	{"merge", "problem internal/tensors internal/dispatch half internal/arith internal/errs internal/par"},
 	{"kvcache", "problem internal/tensors internal/dispatch half quant internal/arith internal/enum internal/errs internal/par"},
+	{"plain", "problem internal/dispatch internal/arith"},
 	{"internal/paramtest", ""}, // for tests
 }
 

@@ -43,6 +43,8 @@ func Catalog() []Variant {
 		core("backward_delta_bda", "backward_delta.comp", "BDA=1"),
 		core("backward_sinks_ssbo", "backward_sinks.comp", "BDA=0"),
 		core("backward_sinks_bda", "backward_sinks.comp", "BDA=1"),
+		core("plain_gemm_scalar_bda", "plain_gemm_scalar.comp"),
+		core("plain_softmax_bda", "plain_softmax.comp"),
 	}
 	for _, kernel := range []string{"lse", "q", "kv", "bias"} {
 		name, source := "backward_scalar_"+kernel, "backward_scalar_"+kernel+".comp"
@@ -50,7 +52,9 @@ func Catalog() []Variant {
 	}
 	for _, storage := range []struct{ name, define string }{{"f16", "DTYPE_F16"}, {"bf16", "DTYPE_BF16"}} {
 		list = append(list, Variant{Name: "fragment_probe_" + storage.name, Source: "fragment_probe.comp",
-			Defines: []string{storage.define}, Target: "vulkan1.2", SPIRV: "spv1.5"})
+			Defines: []string{storage.define}, Target: "vulkan1.2", SPIRV: "spv1.5"},
+			Variant{Name: "plain_gemm_coopmat_" + storage.name + "_bda", Source: "plain_gemm_coopmat.comp",
+				Defines: []string{storage.define}, Target: "vulkan1.2", SPIRV: "spv1.5"})
 	}
 	for _, tier := range []struct{ name, define, target, spirv string }{
 		{"coopmat", "NV2=0", "vulkan1.2", "spv1.5"},

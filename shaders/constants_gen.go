@@ -4,79 +4,87 @@ package shaders
 
 // Ids of the specialization constants.
 const (
-	ConstLocalSize        uint32 = 0  // invocations per workgroup
-	ConstHeadDim          uint32 = 8  // Dqk: elements of a Q or K row
-	ConstHeadDimV         uint32 = 9  // Dv: elements of a V or O row
-	ConstHasLse           uint32 = 12 // 1: the log-sum-exp of each row is written
-	ConstAlignO           uint32 = 16 // elements
-	ConstDtype            uint32 = 17 // 0 f16, 1 bf16, 2 f32
-	ConstLanesPerRow      uint32 = 60 // invocations per row, a power of two
-	ConstCacheType        uint32 = 61 // type of the cache, as KV_TYPE; 0 that of the new rows
-	ConstRotaryDim        uint32 = 62 // elements that are rotated, in pairs; 0: none
-	ConstRotaryFirst      uint32 = 63 // elements of a row before the rotated ones
-	ConstRotaryHalfSplit  uint32 = 64 // 1: pairs (i, i + ROTARY_DIM / 2); 0: pairs (2i, 2i + 1)
-	ConstCausal           uint32 = 11 // 1: a row sees the keys up to row + causalOffset
-	ConstAlignQ           uint32 = 13 // elements
-	ConstAlignK           uint32 = 14 // elements
-	ConstAlignV           uint32 = 15 // elements
-	ConstKvTile           uint32 = 6  // kBlockN: keys per KV tile
-	ConstDvSlice          uint32 = 10 // columns of O per workgroup
-	ConstHasDlse          uint32 = 70 // 1: LSE has a gradient
-	ConstAccumulate       uint32 = 71 // 1: dQ, dK and dV are added to what the outputs hold
-	ConstAlignDo          uint32 = 72 // elements, as ALIGN_Q
-	ConstAlignDx          uint32 = 73 // elements: of dQ or dK
-	ConstAlignDv          uint32 = 74 // elements
-	ConstHasDk            uint32 = 75 // 1: the dK and dV kernel computes dK
-	ConstHasDv            uint32 = 76 // 1: it computes dV
-	ConstSumQueries       uint32 = 77 // 1: dBias has one row, the sum over the queries
-	ConstDlseInDelta      uint32 = 78 // 1: backward_delta.comp subtracts dLSE from delta, see backward_stats.glsl
-	ConstStatLanes        uint32 = 79 // invocations per row of backward_delta.comp, a power of two
-	ConstRowTile          uint32 = 80 // rows per row tile of the dK and dV kernel; KV_STEP of them per product
-	ConstStoreDs          uint32 = 81 // 1: the dK and dV kernel stores dS, see backward_scratch.glsl
-	ConstSubgroupSize     uint32 = 1  // invocations per subgroup
-	ConstSubgroupBarrier  uint32 = 21 // 0: a subgroup runs in lockstep and needs no barrier, see subgroupSync
-	ConstFragM            uint32 = 2  // rows of a fragment
-	ConstFragN            uint32 = 3  // columns of a fragment
-	ConstFragK            uint32 = 4  // depth of a fragment
-	ConstSumN             uint32 = 22 // columns of the row sum fragment; decode_coopmat.comp: query rows, the columns of its O
-	ConstQSmemChunks      uint32 = 24 // chunks of FRAG_K columns of Q in shared memory, the others are in registers
-	ConstRegisterOperands uint32 = 48 // 1: decode_coopmat.comp fills operands from registers, 0: through shared memory
-	ConstCombine          uint32 = 49 // 1: with SPLIT, the last workgroup of a row combines the splits
-	ConstDimSplit         uint32 = 50 // subgroups of decode_coopmat.comp that split the head dimension of the same keys
-	ConstPrefetch         uint32 = 51 // decode_coopmat.comp loads of the next KV tile during this one's products: 1 V, 2 K and V
-	ConstCheckKvEnd       uint32 = 30 // 0: unmasked tiles are loaded without comparing keys with Sk; the last unmasked tile is masked then
-	ConstCausalSkip       uint32 = 25 // 0: KV tiles above the causal diagonal are masked instead of skipped
-	ConstUnmaskedLoop     uint32 = 26 // 0: every KV tile goes through the masked loop
-	ConstExp2             uint32 = 27 // 0: natural exponentials
-	ConstTileAddressing   uint32 = 28 // 0: every load computes its address from the start of the tensor
-	ConstAblate           uint32 = 29 // leaves out a part of the work: wrong results, true cost of the rest
-	ConstDropout          uint32 = 90 // 1: weights are dropped, see dropout.glsl
-	ConstMFrags           uint32 = 5  // fragments of FRAG_M query rows per subgroup
-	ConstKvStep           uint32 = 23 // keys of a KV tile per Q K^T product
-	ConstKeysPerSubgroup  uint32 = 53 // not 0: consecutive keys of a KV tile that one subgroup loads
-	ConstSplitKv          uint32 = 46 // 1: with SPLIT, subgroups split the keys too: all have the same rows and one KV step of each tile
-	ConstAliasKv          uint32 = 47 // 1: V overwrites K in shared memory; a subgroup processes a KV tile in one step
-	ConstPackGqa          uint32 = 31 // query heads per KV head that are packed into rows: row r is query r / PACK_GQA
-	ConstVarlen           uint32 = 32 // sum of 1 cu_seqlens_q, 2 seqused_q, 4 cu_seqlens_k, 8 seqused_k
-	ConstPageSize         uint32 = 33 // keys per page of a paged KV cache
-	ConstSparseTokens     uint32 = 34 // 1: the keys of a sequence are those of a list
-	ConstSparseBlockQ     uint32 = 35 // queries per block of the block-sparse mask
-	ConstSparseBlockK     uint32 = 36 // keys per block of the block-sparse mask
-	ConstWindow           uint32 = 37 // sum of 1 bounded on the left, 2 bounded on the right
-	ConstSoftcap          uint32 = 38 // 1: scores are soft-capped
-	ConstAlibi            uint32 = 39 // 1: ALiBi slopes
-	ConstSinks            uint32 = 40 // 1: one sink logit per head
-	ConstBias             uint32 = 41 // 1 float16, 2 bfloat16, 3 float32
-	ConstMask             uint32 = 42 // 1: one mask byte per score
-	ConstKvType           uint32 = 43 // type of K and V: 0 that of Q, 1 int8, 2 float8 e4m3, 3 q8_0, 4 q4_0
-	ConstKvScaleBlock     uint32 = 44 // keys that share a scale of int8 and float8
-	ConstSplit            uint32 = 45 // 1: several workgroups split the keys of a row and write float32 partial states
-	ConstDecodePartRows   uint32 = 52 // not 0: sequences of at most this many rows are the decode part of a mixed batch
-	ConstIsDecodePart     uint32 = 54 // 1: this dispatch computes the decode part, 0: the prefill part
-	ConstQTile            uint32 = 7  // kBlockM: query rows per workgroup (scalar tier)
-	ConstThreadsX         uint32 = 18 // width of the grid of invocations: along keys, and along columns of O
-	ConstChunkD           uint32 = 19 // elements of Dqk in shared memory at a time
-	ConstChunkV           uint32 = 20 // keys of V in shared memory at a time
+	ConstLocalSize        uint32 = 0   // invocations per workgroup
+	ConstHeadDim          uint32 = 8   // Dqk: elements of a Q or K row
+	ConstHeadDimV         uint32 = 9   // Dv: elements of a V or O row
+	ConstHasLse           uint32 = 12  // 1: the log-sum-exp of each row is written
+	ConstAlignO           uint32 = 16  // elements
+	ConstDtype            uint32 = 17  // 0 f16, 1 bf16, 2 f32
+	ConstLanesPerRow      uint32 = 60  // invocations per row, a power of two
+	ConstCacheType        uint32 = 61  // type of the cache, as KV_TYPE; 0 that of the new rows
+	ConstRotaryDim        uint32 = 62  // elements that are rotated, in pairs; 0: none
+	ConstRotaryFirst      uint32 = 63  // elements of a row before the rotated ones
+	ConstRotaryHalfSplit  uint32 = 64  // 1: pairs (i, i + ROTARY_DIM / 2); 0: pairs (2i, 2i + 1)
+	ConstCausal           uint32 = 11  // 1: a row sees the keys up to row + causalOffset
+	ConstAlignQ           uint32 = 13  // elements
+	ConstAlignK           uint32 = 14  // elements
+	ConstAlignV           uint32 = 15  // elements
+	ConstKvTile           uint32 = 6   // kBlockN: keys per KV tile
+	ConstDvSlice          uint32 = 10  // columns of O per workgroup
+	ConstHasDlse          uint32 = 70  // 1: LSE has a gradient
+	ConstAccumulate       uint32 = 71  // 1: dQ, dK and dV are added to what the outputs hold
+	ConstAlignDo          uint32 = 72  // elements, as ALIGN_Q
+	ConstAlignDx          uint32 = 73  // elements: of dQ or dK
+	ConstAlignDv          uint32 = 74  // elements
+	ConstHasDk            uint32 = 75  // 1: the dK and dV kernel computes dK
+	ConstHasDv            uint32 = 76  // 1: it computes dV
+	ConstSumQueries       uint32 = 77  // 1: dBias has one row, the sum over the queries
+	ConstDlseInDelta      uint32 = 78  // 1: backward_delta.comp subtracts dLSE from delta, see backward_stats.glsl
+	ConstStatLanes        uint32 = 79  // invocations per row of backward_delta.comp, a power of two
+	ConstRowTile          uint32 = 80  // rows per row tile of the dK and dV kernel; KV_STEP of them per product
+	ConstStoreDs          uint32 = 81  // 1: the dK and dV kernel stores dS, see backward_scratch.glsl
+	ConstSubgroupSize     uint32 = 1   // invocations per subgroup
+	ConstSubgroupBarrier  uint32 = 21  // 0: a subgroup runs in lockstep and needs no barrier, see subgroupSync
+	ConstFragM            uint32 = 2   // rows of a fragment
+	ConstFragN            uint32 = 3   // columns of a fragment
+	ConstFragK            uint32 = 4   // depth of a fragment
+	ConstSumN             uint32 = 22  // columns of the row sum fragment; decode_coopmat.comp: query rows, the columns of its O
+	ConstQSmemChunks      uint32 = 24  // chunks of FRAG_K columns of Q in shared memory, the others are in registers
+	ConstRegisterOperands uint32 = 48  // 1: decode_coopmat.comp fills operands from registers, 0: through shared memory
+	ConstCombine          uint32 = 49  // 1: with SPLIT, the last workgroup of a row combines the splits
+	ConstDimSplit         uint32 = 50  // subgroups of decode_coopmat.comp that split the head dimension of the same keys
+	ConstPrefetch         uint32 = 51  // decode_coopmat.comp loads of the next KV tile during this one's products: 1 V, 2 K and V
+	ConstCheckKvEnd       uint32 = 30  // 0: unmasked tiles are loaded without comparing keys with Sk; the last unmasked tile is masked then
+	ConstCausalSkip       uint32 = 25  // 0: KV tiles above the causal diagonal are masked instead of skipped
+	ConstUnmaskedLoop     uint32 = 26  // 0: every KV tile goes through the masked loop
+	ConstExp2             uint32 = 27  // 0: natural exponentials
+	ConstTileAddressing   uint32 = 28  // 0: every load computes its address from the start of the tensor
+	ConstAblate           uint32 = 29  // leaves out a part of the work: wrong results, true cost of the rest
+	ConstDropout          uint32 = 90  // 1: weights are dropped, see dropout.glsl
+	ConstMFrags           uint32 = 5   // fragments of FRAG_M query rows per subgroup
+	ConstKvStep           uint32 = 23  // keys of a KV tile per Q K^T product
+	ConstKeysPerSubgroup  uint32 = 53  // not 0: consecutive keys of a KV tile that one subgroup loads
+	ConstSplitKv          uint32 = 46  // 1: with SPLIT, subgroups split the keys too: all have the same rows and one KV step of each tile
+	ConstAliasKv          uint32 = 47  // 1: V overwrites K in shared memory; a subgroup processes a KV tile in one step
+	ConstPackGqa          uint32 = 31  // query heads per KV head that are packed into rows: row r is query r / PACK_GQA
+	ConstVarlen           uint32 = 32  // sum of 1 cu_seqlens_q, 2 seqused_q, 4 cu_seqlens_k, 8 seqused_k
+	ConstPageSize         uint32 = 33  // keys per page of a paged KV cache
+	ConstSparseTokens     uint32 = 34  // 1: the keys of a sequence are those of a list
+	ConstSparseBlockQ     uint32 = 35  // queries per block of the block-sparse mask
+	ConstSparseBlockK     uint32 = 36  // keys per block of the block-sparse mask
+	ConstWindow           uint32 = 37  // sum of 1 bounded on the left, 2 bounded on the right
+	ConstSoftcap          uint32 = 38  // 1: scores are soft-capped
+	ConstAlibi            uint32 = 39  // 1: ALiBi slopes
+	ConstSinks            uint32 = 40  // 1: one sink logit per head
+	ConstBias             uint32 = 41  // 1 float16, 2 bfloat16, 3 float32
+	ConstMask             uint32 = 42  // 1: one mask byte per score
+	ConstKvType           uint32 = 43  // type of K and V: 0 that of Q, 1 int8, 2 float8 e4m3, 3 q8_0, 4 q4_0
+	ConstKvScaleBlock     uint32 = 44  // keys that share a scale of int8 and float8
+	ConstSplit            uint32 = 45  // 1: several workgroups split the keys of a row and write float32 partial states
+	ConstDecodePartRows   uint32 = 52  // not 0: sequences of at most this many rows are the decode part of a mixed batch
+	ConstIsDecodePart     uint32 = 54  // 1: this dispatch computes the decode part, 0: the prefill part
+	ConstPlainTileM       uint32 = 100 // rows of C per workgroup
+	ConstPlainTileN       uint32 = 101 // columns of C per workgroup
+	ConstPlainTileK       uint32 = 102 // depth of a step
+	ConstPlainTransA      uint32 = 103 // 1: memory has the rows of A as columns
+	ConstPlainTransB      uint32 = 104 // 1: memory has the rows of B as columns
+	ConstPlainSubgroupsM  uint32 = 105 // subgroups along the rows of a tile
+	ConstPlainSubgroupsN  uint32 = 106 // subgroups along the columns of a tile
+	ConstPlainBackward    uint32 = 107 // 1: the softmax kernel computes dS from P and dP
+	ConstQTile            uint32 = 7   // kBlockM: query rows per workgroup (scalar tier)
+	ConstThreadsX         uint32 = 18  // width of the grid of invocations: along keys, and along columns of O
+	ConstChunkD           uint32 = 19  // elements of Dqk in shared memory at a time
+	ConstChunkV           uint32 = 20  // keys of V in shared memory at a time
 )
 
 // constantNames are the names of the ids in GLSL.
@@ -150,6 +158,14 @@ var constantNames = map[uint32]string{
 	ConstSplit:            "SPLIT",
 	ConstDecodePartRows:   "DECODE_PART_ROWS",
 	ConstIsDecodePart:     "IS_DECODE_PART",
+	ConstPlainTileM:       "PLAIN_TILE_M",
+	ConstPlainTileN:       "PLAIN_TILE_N",
+	ConstPlainTileK:       "PLAIN_TILE_K",
+	ConstPlainTransA:      "PLAIN_TRANS_A",
+	ConstPlainTransB:      "PLAIN_TRANS_B",
+	ConstPlainSubgroupsM:  "PLAIN_SUBGROUPS_M",
+	ConstPlainSubgroupsN:  "PLAIN_SUBGROUPS_N",
+	ConstPlainBackward:    "PLAIN_BACKWARD",
 	ConstQTile:            "Q_TILE",
 	ConstThreadsX:         "THREADS_X",
 	ConstChunkD:           "CHUNK_D",

@@ -22,6 +22,7 @@ const (
 	BaselineContiguous Baseline = "contiguous"
 	BaselineSeparate   Baseline = "separate"
 	BaselineCopy       Baseline = "copy"
+	BaselinePlain      Baseline = "plain"
 )
 
 // Baselines lists the baselines with their descriptions.
@@ -34,6 +35,7 @@ var Baselines = []struct {
 	{BaselineContiguous, "the same tier (the first of several) on contiguous K and V instead of paged"},
 	{BaselineSeparate, "the same tier (the first of several), one dispatch per sequence without barriers between them"},
 	{BaselineCopy, "vkCmdCopyBuffer of half the bytes of K and V, so that it reads and writes as many bytes as a row reads"},
+	{BaselinePlain, "plain attention on the same device: scores of all rows and keys in memory, in the storage type; products by cooperative matrices, in f32 by a scalar kernel"},
 }
 
 // ParseBaseline parses the name of a baseline.
@@ -58,6 +60,8 @@ func (b Baseline) spec(of attention.Tier, dev *vk.Device) Spec {
 		s.Tier = attention.TierScalar
 	case b == BaselineCUDARef:
 		s.Tier, s.Kernel = attention.TierCUDA, "ref"
+	case b == BaselinePlain:
+		s.Tier = attention.TierAuto
 	}
 	return s
 }
@@ -68,6 +72,9 @@ func (b Baseline) isReference() bool { return b == BaselineByMask || b == Baseli
 
 // applies reports whether a problem has this baseline.
 func (b Baseline) applies(p Problem, dev *vk.Device) bool {
+	if b == BaselinePlain {
+		return dev != nil && p.Plain()
+	}
 	if p.Pass != PassForward {
 		return false
 	}

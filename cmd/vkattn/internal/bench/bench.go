@@ -91,7 +91,7 @@ func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
 	if err := p.Shape.Validate(); err != nil {
 		rows = b.Unfinished(p)
 		for _, row := range rows {
-			row.Status, row.Reason = Unsupported, plain(err)
+			row.Status, row.Reason = Unsupported, errorText(err)
 			b.done()
 		}
 		return rows, nil
@@ -179,5 +179,5 @@ func (b *Bench) say(p Problem, who, what string) {
 	}
 }
 
-// plain is the text of an error in one line, with flags instead of Go fields.
-func plain(err error) string { return flagtext.OneLine(flagtext.Sweep.Text(err)) }
+// errorText is the text of an error in one line, with flags instead of Go fields.
+func errorText(err error) string { return flagtext.OneLine(flagtext.Sweep.Text(err)) }

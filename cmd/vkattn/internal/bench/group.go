@@ -54,6 +54,9 @@ func (g *group) close() {
 // time it returns nil and a row with the reason. An ablation is wrong by design: it is
 // run but not verified.
 func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
+	if s.Baseline == BaselinePlain {
+		return g.plain(ctx, s)
+	}
 	if g.problem.Pass != PassForward {
 		return g.backward(ctx, s)
 	}
@@ -148,7 +151,7 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 		err = fmt.Errorf("%d of %d elements are NaN", row.Result.NaN, row.Result.Elements)
 	}
 	if err != nil {
-		row.Status, row.Reason = Fail, plain(err)
+		row.Status, row.Reason = Fail, errorText(err)
 		return nil, row
 	}
 	return c, row
@@ -291,7 +294,7 @@ func (g *group) stop(row *Row, err error) *Row {
 		return row
 	}
 	var shape *attention.ShapeError
-	row.Status, row.Reason = Broken, plain(err)
+	row.Status, row.Reason = Broken, errorText(err)
 	if row.Peer {
 		if status, known := peerStatus(err); known {
 			row.Status = status

@@ -29,11 +29,17 @@ type runner interface {
 
 // work is what a row runs.
 type work struct {
-	op    *attention.Op
+	op    operation
 	pass  Pass
 	split func(attention.Args) []attention.Args // one run as several calls; nil: one call
 	cuda  bool                                  // tier cuda, timed by CUDA events
 	name  string                                // label of a run for debugging tools
+}
+
+// operation is what records the passes of a row: *attention.Op or *plain.Op.
+type operation interface {
+	Forward(*vk.Stream, attention.Args) error
+	Backward(*vk.Stream, attention.BackwardArgs) error
 }
 
 // run records one run on a stream, or computes it on the CPU for a nil stream.

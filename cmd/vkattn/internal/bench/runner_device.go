@@ -115,6 +115,9 @@ func (l *deviceRunner) gradients(ctx context.Context, w *work) (map[string][]byt
 		if err := w.op.Forward(l.stream, l.layout.args(l.cfg, l.first, set).Args); err != nil {
 			return nil, err
 		}
+		if err := l.stream.Barrier(); err != nil { // plain attention has one P for all sets
+			return nil, err
+		}
 	}
 	out := map[string][]byte{}
 	for name, o := range l.o {

@@ -67,19 +67,19 @@ var Suites = []Suite{
 		list: decode(), Baselines: []Baseline{BaselineContiguous, BaselineSeparate, BaselineCopy}},
 	{Name: "alone", About: "batch 8 of one head, head dims 16 to 128, lengths 256 to 65536, in f32: forward, backward and both", parts: []Sweep{
 		{Batch: []int{8}, Heads: []int{1}, SeqLen: []int{256, 1024, 4096, 8192, 16384, 32768, 65536}, HeadDim: []int{16, 32, 64, 128}, Causal: full},
-	}, DTypes: []attention.DType{attention.F32}, Passes: everyPass},
+	}, DTypes: []attention.DType{attention.F32}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
 	{Name: "plain", About: "one causal head, head dims 16 to 128, lengths 128 to 65536, in bf16 and f32: forward, backward and both", parts: []Sweep{
 		{Batch: []int{1}, Heads: []int{1}, SeqLen: []int{128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536}, HeadDim: []int{16, 32, 64, 128}, Causal: topLeft},
-	}, DTypes: []attention.DType{attention.BF16, attention.F32}, Passes: everyPass},
+	}, DTypes: []attention.DType{attention.BF16, attention.F32}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
 	{Name: "models", About: "attention of all layers of transformers with 12, 24 and 36 layers, batch 4, length 1024, in bf16: forward, backward and both",
-		list: models(), DTypes: []attention.DType{attention.BF16}, Passes: everyPass},
+		list: models(), DTypes: []attention.DType{attention.BF16}, Passes: everyPass, Baselines: []Baseline{BaselinePlain}},
 	{Name: "ladder", About: "batch 8, 8 heads, length 1024, head dim 128, full and causal", parts: []Sweep{
 		{Batch: []int{8}, Heads: []int{8}, SeqLen: []int{1024}, HeadDim: []int{128}, Causal: fullAndTopLeft},
 	}},
 	{Name: "seed0", About: "the steps v1 to v8 of the kernel's development on one shape, and the forward suite", list: seed0(), Shrinks: true},
 	{Name: "seed1", About: "suite seeds: grouped prefill and decode, padded, packed, paged and sparse",
 		list: seeds(), Baselines: []Baseline{BaselineByMask, BaselineCUDARef, BaselineSeparate}, Shrinks: true},
-	{Name: "seed2", About: "forward, backward and both: suites models, alone and plain", list: seed2(), typed: true, Passes: everyPass, Shrinks: true},
+	{Name: "seed2", About: "forward, backward and both: suites models, alone and plain", list: seed2(), typed: true, Passes: everyPass, Shrinks: true, Baselines: []Baseline{BaselinePlain}},
 	{Name: "seed3", About: "six shapes, full and causal, with and without barriers and softmax", list: seed3(), Shrinks: true,
 		Ablations: []attention.Ablation{attention.AblateNone, attention.AblateBarrier, attention.AblateSoftmax}},
 	{Name: "seed4", About: "forward passes of GPT, BERT and short to very long sequences", list: seed4(), Shrinks: true},
