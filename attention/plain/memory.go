@@ -39,8 +39,8 @@ func Check(cfg problem.Config, s problem.Shape) error {
 		return unsupported("plain attention takes head dims up to %d", problem.MaxHeadDim)
 	case cfg.DType != problem.F32 && (cfg.HeadDim%8 != 0 || cfg.ValueDim()%8 != 0):
 		return unsupported("plain attention in %v takes head dims that are multiples of 8", cfg.DType)
-	case hostmem.Product(s.Sq, stride(s.Sk)) > math.MaxUint32, s.Rows() > math.MaxInt32:
-		return unsupported("plain attention takes less than 2^32 scores of a head and 2^31 rows")
+	case s.Hq > 1 && hostmem.Product(s.Sq, stride(s.Sk)) > math.MaxUint32, s.Rows() > math.MaxInt32:
+		return unsupported("plain attention of several heads takes less than 2^32 scores of a head, and 2^31 rows")
 	}
 	return nil
 }
@@ -55,7 +55,7 @@ type matrix struct {
 
 func (o *Op) scores(b *vk.Buffer) matrix {
 	row := stride(o.shape.Sk)
-	head := uint64(o.shape.Sq) * uint64(row)
+	head := uint64(o.shape.Sq) * uint64(row) // of one head alone it may have 33 bits; nothing steps by it
 	return matrix{b, b.Address(), head * uint64(o.shape.Hq), uint32(head), uint32(row)}
 }
 
