@@ -25,7 +25,8 @@
 // elements the factors grow, smoothly, to about 9 for a single element, since
 // so few errors of low say little about the error to expect. For f32, low's
 // error counts as at least what the rounding of large scores makes likely
-// ([Noise]): 0 but for scores in the thousands.
+// ([Noise]): 0 but for scores in the thousands. For gradients in the 16-bit types it counts
+// as at least what the rounding of O makes likely ([GradientNoise]).
 //
 // [Verify] does it all for a call in host memory, on every row or on a sample.
 package accuracy

@@ -21,7 +21,14 @@ type LowGradients struct {
 	// by e P (1 - P), and delta by the sum of e P |dP - delta|. A dP and delta, a dot product
 	// with a rounded O, are off by as much of their size as scores are, and differ by less
 	// than that where one key takes most of P. The errors of n dP with equal P add up to
-	// sqrt(n) times one. It is zero for other types.
+	// sqrt(n) times one.
+	//
+	// For the 16-bit types it is what rounding O does. With r the amounts by which the
+	// elements of O are rounded, of either sign, delta of a row has a standard deviation of
+	// sqrt(Σ (dO r)²). It is one draw for all keys of the row, so twice that counts as its
+	// error e, and P e as that of dX. It moves dQ by e |scale Σ P K|, and the draws of rows
+	// add up in dK, dBias and dSinks to the root of the sum of their squares. The results of
+	// LowBackward have one draw, which is often small in a row or a key that matters.
 	Noise GradientNoise
 }
 
@@ -67,24 +74,19 @@ func LowBackward(cfg attention.Config, a attention.BackwardArgs) (LowGradients, 
 	d, dv, heads := cfg.HeadDim, cfg.ValueDim(), a.KVHeads()
 	g.DQ = make([]float32, int(a.Rows())*d)
 	g.DK, g.DV = make([]float32, a.B*heads*a.Sk*d), make([]float32, a.B*heads*a.Sk*dv)
-	if g.noisy = cfg.DType == attention.F32; g.noisy {
-		n := &g.Noise
-		n.DQ, n.DK, n.DV = make([]float64, len(g.DQ)), make([]float64, len(g.DK)), make([]float64, len(g.DV))
-	}
+	n := &g.Noise
+	n.DQ, n.DK, n.DV = make([]float64, len(g.DQ)), make([]float64, len(g.DK)), make([]float64, len(g.DV))
+	g.noisy = cfg.DType == attention.F32
 	batches := a.B
 	if b := a.Bias; b != nil {
 		g.biasSizes = [3]int{orAll(b.Batches, a.B), orAll(b.Heads, a.Hq), orAll(b.Rows, a.Sq)}
 		g.DBias = make([]float32, g.biasSizes[0]*g.biasSizes[1]*g.biasSizes[2]*a.Sk)
-		if g.noisy {
-			g.Noise.DBias = make([]float64, len(g.DBias))
-		}
+		n.DBias = make([]float64, len(g.DBias))
 		batches, heads = 1, 1 // sequences may share elements of dBias
 	}
 	if a.Sinks.Given() {
 		g.DSinks = make([]float32, a.Hq)
-		if g.noisy {
-			g.Noise.DSinks = make([]float64, a.Hq)
-		}
+		n.DSinks = make([]float64, a.Hq)
 		batches = 1
 	}
 	par.Each(int64(batches*heads), func() func(int64) {
@@ -100,6 +102,18 @@ func LowBackward(cfg attention.Config, a attention.BackwardArgs) (LowGradients, 
 	for _, x := range [][]float32{g.DQ, g.DK, g.DV} {
 		for i := range x {
 			x[i] = c.round(x[i])
+		}
+	}
+	if !g.noisy {
+		for k, x := range [][]float64{n.DQ, n.DK, n.DBias, n.DSinks} {
+			for i := range x {
+				if k > 0 { // a sum of squares
+					x[i] = math.Sqrt(x[i])
+				}
+				if !(x[i] < math.MaxFloat32) { // where inputs are not finite
+					x[i] = 0
+				}
+			}
 		}
 	}
 	return g.LowGradients, nil
@@ -127,7 +141,7 @@ type lowGradients struct {
 	*call
 	dO, dLSE  attention.HostView
 	dLSEGiven bool
-	noisy     bool
+	noisy     bool // float32: scores and dP are
 	biasSizes [3]int
 }
 
@@ -153,8 +167,9 @@ func (g *lowGradients) chunk(w *lowWorker, s attention.Rows, kv int) {
 	rows := w.rows[:len(s.Rows)]
 	slopes, lse := make([][]float32, len(rows)), make([]float32, len(rows))
 	dO, dS, o := make([][]float32, len(rows)), make([][]float32, len(rows)), make([][]float32, len(rows))
-	noise := make([][]float64, len(rows)) // of dS; nil: none
-	if softcap != 0 {                     // its derivative takes the scores in front of it
+	noise := make([][]float64, len(rows))    // of dS; nil: none
+	deltaError := make([]float64, len(rows)) // of delta, in 16-bit types
+	if softcap != 0 {                        // its derivative takes the scores in front of it
 		w.eachRun(rows, s.B, kv, false, func(r *lowRow, i int, scores, keys []float32) {
 			products := make([]float32, len(scores))
 			dots(products, r.q, keys)
@@ -197,17 +212,25 @@ func (g *lowGradients) chunk(w *lowWorker, s attention.Rows, kv int) {
 	for i, row := range s.Rows {
 		if !rows[i].skip {
 			var delta float32
+			var squares float64
 			for j, x := range o[i] {
 				if x != 0 { // dO may hold anything where the row attends to its sink alone
-					delta += dO[i][j] * w.round(x)
+					rounded := w.round(x)
+					delta += dO[i][j] * rounded
+					off := float64(dO[i][j]) * float64(rounded-x)
+					squares += off * off
 				}
 			}
-			noise[i] = g.gradients(w, &rows[i], dS[i], slopes[i], lse[i], delta, s.B, s.H, row)
+			deltaError[i] = 2 * math.Sqrt(squares) // 0 in float32, which rounds nothing here
+			noise[i] = g.gradients(w, &rows[i], dS[i], slopes[i], lse[i], delta, deltaError[i], s.B, s.H, row)
 		}
 	}
-	at := make([]int, len(rows))
+	at, meanKey := make([]int, len(rows)), make([][]float64, len(rows)) // meanKey: Σ P K, with slopes
 	w.eachRun(rows, s.B, kv, false, func(r *lowRow, i int, weights, keys []float32) {
-		for c := range weights {
+		if meanKey[i] == nil {
+			meanKey[i] = make([]float64, d)
+		}
+		for c, p := range weights {
 			x, key, row := scale*dS[i][at[i]], int(w.key(r.entries[at[i]])), ((s.B*g.a.Hq+s.H)*g.a.Sq+s.Rows[i])*d
 			addTimes(g.DQ[row:][:d], x, keys[c*d:][:d])
 			addTimes(rowOf(g, g.DK, s.B, kv, key, d), x, r.q)
@@ -216,14 +239,35 @@ func (g *lowGradients) chunk(w *lowWorker, s attention.Rows, kv int) {
 				addSizes(g.Noise.DQ[row:][:d], e, keys[c*d:][:d])
 				addSizes(rowOf(g, g.Noise.DK, s.B, kv, key, d), e, r.q)
 			}
+			if deltaError[i] != 0 && p != 0 {
+				p := float64(p)
+				if slopes[i] != nil {
+					p *= float64(slopes[i][at[i]])
+				}
+				for j, k := range keys[c*d:][:d] {
+					meanKey[i][j] += p * float64(k)
+				}
+				e := float64(scale) * deltaError[i] * p
+				for j, q := range r.q {
+					rowOf(g, g.Noise.DK, s.B, kv, key, d)[j] += e * e * float64(q) * float64(q)
+				}
+			}
 			at[i]++
 		}
 	})
+	for i, mean := range meanKey {
+		row := ((s.B*g.a.Hq+s.H)*g.a.Sq + s.Rows[i]) * d
+		for j, x := range mean {
+			if deltaError[i] != 0 {
+				g.Noise.DQ[row+j] = math.Abs(float64(scale) * deltaError[i] * x)
+			}
+		}
+	}
 }
 
 // gradients turns dP of a row into dS, and adds to dBias and dSinks. It returns the noise of
-// dS, or nil if there is none.
-func (g *lowGradients) gradients(w *lowWorker, r *lowRow, dS, slopes []float32, lse, delta float32, b, h, row int) (noise []float64) {
+// dS in float32, or nil if there is none.
+func (g *lowGradients) gradients(w *lowWorker, r *lowRow, dS, slopes []float32, lse, delta float32, deltaError float64, b, h, row int) (noise []float64) {
 	var dLSE [1]float32
 	if g.dLSEGiven {
 		batch, at := w.queryRow(b, row)
@@ -266,10 +310,20 @@ func (g *lowGradients) gradients(w *lowWorker, r *lowRow, dS, slopes []float32, 
 		for c, x := range noise {
 			g.Noise.DBias[first+int(w.key(r.entries[c]))] += x
 		}
+		if deltaError != 0 {
+			for c, p := range r.scores {
+				e := deltaError * float64(p)
+				g.Noise.DBias[first+int(w.key(r.entries[c]))] += e * e
+			}
+		}
 	}
 	if g.DSinks != nil {
 		if p := float32(math.Exp(float64(w.sink(h) - lse))); p != 0 {
 			g.DSinks[h] -= p * (delta - dLSE[0])
+			if deltaError != 0 {
+				e := deltaError * float64(p)
+				g.Noise.DSinks[h] += e * e
+			}
 			if noise != nil {
 				g.Noise.DSinks[h] += e * float64(p) * (float64(1-p)*math.Abs(float64(delta-dLSE[0])) + spread)
 			}

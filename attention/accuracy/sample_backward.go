@@ -51,8 +51,7 @@ func (g *gradientCheck) sampled(opt Options) error {
 			return err
 		}
 	}
-	sumsKeys := g.cfg.Dropout == 0 // statistics computes O of a head alone, where it has another mask
-	if (want.K || want.V) && sumsKeys {
+	if want.K || want.V {
 		if err := s.keysOf(sample, want, opt.Seed); err != nil {
 			return err
 		}
@@ -60,7 +59,7 @@ func (g *gradientCheck) sampled(opt Options) error {
 	for _, t := range []struct {
 		wanted bool
 		name   string
-	}{{want.K && !sumsKeys, "dK"}, {want.V && !sumsKeys, "dV"}, {want.Bias, "dBias"}, {want.Sinks, "dSinks"}} {
+	}{{want.Bias, "dBias"}, {want.Sinks, "dSinks"}} {
 		if t.wanted {
 			g.judge(&gradientRows{name: t.name, refused: "the problem is sampled"})
 		}

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 
 	"vkattn/attention"
+	"vkattn/attention/internal/dropout"
 	"vkattn/attention/internal/par"
 	"vkattn/attention/internal/tensors"
 )
@@ -146,19 +147,31 @@ func (s *gradientSample) addRows(k *keySums, b, h int, q, dO []float32, stats []
 		score, slope := s.score(float64(scale)*x, b, h, i, k.key)
 		lowScore, lowSlope := s.lowScore(scale*y, b, h, i, k.key)
 		x, y = dot(dOi, k.v)
+		y = s.round(y)
+		factor, keep := 1.0, s.keep(b, h, i, k.key) // that dropout gives P in dV, and dP
+		switch keep {
+		case 1:
+		case 0:
+			factor, x, y = 0, 0, 0
+		default:
+			factor = dropout.Scale(s.cfg.Dropout)
+			x, y = x*factor, s.round(y*keep)
+		}
 		n := float64(k.times)
 		if p := math.Exp(score - st.most - st.logSum); !(p < leastWeight) {
 			dS := n * float64(scale) * p * (x - st.delta + float64(st.dLSE)) * slope
 			for c, v := range qi {
 				k.dK[c] += dS * float64(v)
 			}
-			for c, v := range dOi {
-				k.dV[c] += n * p * float64(v)
+			if factor != 0 { // dO of a dropped slot may be Inf
+				for c, v := range dOi {
+					k.dV[c] += n * p * factor * float64(v)
+				}
 			}
 		}
 		if p := s.round(float32(math.Exp(float64(lowScore) - st.most - st.logSum))); p != 0 {
-			addTimes(k.lowDK, float32(n)*scale*s.lowGradient(p, s.round(y), float32(st.delta), st.dLSE, lowSlope), qi)
-			addTimes(k.lowDV, float32(n)*p, dOi)
+			addTimes(k.lowDK, float32(n)*scale*s.lowGradient(p, y, float32(st.delta), st.dLSE, lowSlope), qi)
+			addTimes(k.lowDV, float32(n)*s.round(p*keep), dOi)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"vkattn/attention"
+	"vkattn/attention/internal/host"
 	"vkattn/attention/internal/par"
 	"vkattn/attention/internal/tensors"
 )
@@ -63,8 +64,8 @@ func (s *gradientSample) exactLSE(st *rowStatistics, b, h, row int, q []float32)
 	st.most, st.logSum = most, math.Log(sum)
 }
 
-// statistics computes LSE and O of the group of a KV head on the CPU tier, as views of
-// [1, group, rows].
+// statistics computes LSE and O of the group of a KV head on the CPU tier, with its dropout
+// mask in the call, as views of [1, group, rows].
 func (s *gradientSample) statistics(b, kv int) (lse, o attention.HostView, err error) {
 	cfg := s.cfg
 	cfg.Tier, cfg.Access, cfg.Kernel, cfg.FixedSplit, cfg.Tuning = attention.TierCPU, attention.AccessAuto, "", 0, attention.TuningOff
@@ -79,7 +80,10 @@ func (s *gradientSample) statistics(b, kv int) (lse, o attention.HostView, err e
 	for i := range a.Hq * rows {
 		binary.LittleEndian.PutUint32(a.LSE.Host[4*i:], math.Float32bits(float32(math.Inf(-1))))
 	}
-	if err = op.Forward(nil, a); err != nil {
+	if _, err = op.PlanFor(a); err != nil { // checks the arguments
+		return lse, o, err
+	}
+	if err = host.ForwardFrom(cfg, a, uint32(b*s.a.Hq+kv*s.a.Group())); err != nil {
 		return lse, o, err
 	}
 	if lse, err = attention.ViewHost(a.LSE, attention.F32, a.Hq, rows, 1); err != nil {
