@@ -5,6 +5,8 @@ import "C"
 
 import "vkattn/vk/hostmem"
 
+// Checks of memory before it is allocated: of the process, and of the heaps of a device.
+
 // CheckHostMemory returns an error that matches ErrOutOfMemory, with needed and
 // available bytes, if this process cannot allocate that much host memory (see
 // package hostmem for what limits it). Call it before the allocation: Go ends the

@@ -9,6 +9,9 @@ import (
 	"unsafe"
 )
 
+// The allocator of device memory: memory types of each kind, shared blocks, and buffers as
+// regions of them.
+
 const (
 	// blockBytes is the size of a shared allocation. A request of half of it or more
 	// gets its own allocation.

@@ -9,6 +9,9 @@ import (
 	"sync"
 )
 
+// Scratch memory of recorded commands: a pool of buffers that the device reuses, with zeros
+// in front.
+
 const (
 	// scratchIdle bounds the memory of unused buffers. All of it was in use at the same
 	// time before.

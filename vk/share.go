@@ -5,6 +5,8 @@ import "C"
 
 import vulkan "github.com/goki/vulkan"
 
+// Buffers and timeline semaphores as opaque file descriptors, exported and imported.
+
 // Allocation describes the memory of a buffer for another API that imports its file
 // descriptor.
 type Allocation struct {

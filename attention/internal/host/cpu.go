@@ -29,7 +29,11 @@ const cpuRows = 128
 //
 // The unit of work is a block of query rows of one sequence and key head: all query
 // heads of the group together, so that grouped queries widen K and V once.
-func Forward(cfg problem.Config, a problem.Args) error {
+func Forward(cfg problem.Config, a problem.Args) error { return ForwardFrom(cfg, a, 0) }
+
+// ForwardFrom is Forward for some heads of a larger call, whose first head has the given
+// counter in the dropout mask of that call.
+func ForwardFrom(cfg problem.Config, a problem.Args, firstHead uint32) error {
 	if err := tensors.CheckHost("Forward", tensors.SequenceBytes(a.Shape)); err != nil {
 		return err
 	}
@@ -37,6 +41,7 @@ func Forward(cfg problem.Config, a problem.Args) error {
 	if err := call.open(&cfg, &a); err != nil {
 		return err
 	}
+	call.firstHead = firstHead
 	var rows, most int64 // rows of all sequences, and of the longest
 	for _, s := range call.sequences {
 		rows += int64(s.Rows)

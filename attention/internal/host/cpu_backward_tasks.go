@@ -11,6 +11,9 @@ import (
 	"vkattn/attention/internal/tensors"
 )
 
+// How the CPU tier divides a backward call: units of a sequence and key head, blocks of rows,
+// tiles of keys and folds, and how a task waits until others have passed a block of rows.
+
 type backwardTask struct{ unit, tile, fold int32 }
 
 // backwardFold is how many blocks of rows are summed before their sum is added to that of

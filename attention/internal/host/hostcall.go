@@ -23,6 +23,7 @@ type hostCall struct {
 	mask      [3]int64
 	blocks    [3]int64
 	dropout   dropout.Mask
+	firstHead uint32 // counter of the first head in the dropout mask: 0, but for a part of a call
 }
 
 func (h *hostCall) open(cfg *problem.Config, a *problem.Args) (err error) {
@@ -190,7 +191,7 @@ func (h *hostCall) sink(head int) (x float32, ok bool) {
 }
 
 // dropoutHead returns b*Hq + h, the counter of a head in the dropout mask.
-func (h *hostCall) dropoutHead(b, head int) uint32 { return uint32(b*h.a.Hq + head) }
+func (h *hostCall) dropoutHead(b, head int) uint32 { return h.firstHead + uint32(b*h.a.Hq+head) }
 
 // simdDropout returns the dropout mask for the kernels of the CPU tier.
 func (h *hostCall) simdDropout() simd.Dropout {

@@ -9,6 +9,8 @@ import (
 	"vkattn/attention/problem"
 )
 
+// The rows of the float64 reference: scores, softmax and weighted sum of V by the formula.
+
 const refKeys = 64 // keys widened at once
 
 // refWorker computes chunks of rows of one head by the formula: every score of a row, its

@@ -92,6 +92,9 @@ import "C"
 
 import "unsafe"
 
+// Go calls of the C kernels of the gradients (backward.h): their memory, and one method per
+// kernel.
+
 // Rows and keys of a tile of the backward pass.
 const (
 	BackwardRows = C.SIMD_ROWS
