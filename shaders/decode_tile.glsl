@@ -42,7 +42,7 @@
     scaleS(0);
     [[unroll]] for (uint t = 0; t < KV_FRAGS; ++t) applyMaskAndBias(S[t], work.row0, CURRENT_TILE * KV_TILE, t * 16, MASKED)
     addVExponent(0);
-    updateRowMax();
+    UPDATE_ROW_MAX
     softmaxP(0);
 
     // O^T += V^T P^T

@@ -3,8 +3,9 @@
 // Inf or NaN.
 #define STORE_O8(row, col, words) storeO8(oBlock, row, col, words)
 #define STORE_LSE(row, value) storeLSE(work.batch, work.head, row, value)
+#define FIRST_MASKED_TILE (max(unmaskedTiles, 1 - CHECK_KV_END) - (1 - CHECK_KV_END)) // where the loop of masked tiles starts
 #define STORE_GROUP(group, row, col)                                                                \
-    if (CAUSAL != 0 && nonFiniteSeen != 0) addNonFinite(work, group, rowBase + (row), col, unmaskedTiles * KV_TILE); \
+    if (CAUSAL != 0 && nonFiniteSeen != 0) addNonFinite(work, group, rowBase + (row), col, FIRST_MASKED_TILE * KV_TILE); \
     STORE_O8(row, col, packScratch8(group));
 subgroupSync();
 [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) loadRowMax(r);

@@ -27,7 +27,7 @@
                 applyMask(S[f], int(rowBase + f / KV_FRAGS * FRAG_M),
                           int(j * KV_TILE + s * KV_STEP + f % KV_FRAGS * FRAG_N), p.causalOffset, int(p.Sk));
 #endif
-            if (ABLATE != ABLATE_SOFTMAX) updateRowMax();
+            if (ABLATE != ABLATE_SOFTMAX) UPDATE_ROW_MAX
             if (s + 1 < KV_STEPS) gemmQK((s + 1) * KV_STEP); // independent of softmaxP: tensor cores work meanwhile
             softmaxP(s * KV_STEP);
             gemmPV(s * KV_STEP);

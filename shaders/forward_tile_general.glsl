@@ -27,7 +27,7 @@
         if (next < tiles) PREFETCH_V(kvTileAt(kv, next))
         if (PREFETCH_PAGES) LOAD_PAGE_INDICES(kvTileAt(kv, afterNext))
         APPLY_MASK_AND_BIAS(0)
-        updateRowMax();
+        UPDATE_ROW_MAX
         softmaxP(firstStep * KV_STEP);
         APPLY_DROPOUT(0)
         gemmPV(firstStep * KV_STEP);
@@ -45,7 +45,7 @@
             [[unroll]] for (uint s = 0; s < SUBGROUP_STEPS; ++s) {
                 [[unroll]] for (uint f = 0; f < S_FRAGS; ++f) S[f] = nextS[f];
                 APPLY_MASK_AND_BIAS(s)
-                updateRowMax();
+                UPDATE_ROW_MAX
                 if (s + 1 < SUBGROUP_STEPS) gemmQK((s + 1) * KV_STEP); // independent of softmaxP: tensor cores work meanwhile
                 softmaxP((firstStep + s) * KV_STEP);
                 APPLY_DROPOUT(s)

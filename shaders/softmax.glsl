@@ -28,12 +28,10 @@ void startSoftmax() {
 }
 
 // Maximum over a row's fragments, element by element: the maximum of the elements that this lane has of each row.
-FragC laneMax(uint r) {
-    FragC top = S[r * KV_FRAGS];
-    [[unroll]] for (uint c = 1; c < KV_FRAGS; ++c)
-        [[unroll]] for (uint e = 0; e < LIVE_ELEMENTS(top); ++e) top[e] = max(top[e], S[r * KV_FRAGS + c][e]);
-    return top;
-}
+#define LANE_MAX(top, r)                                                                            \
+    FragC top = S[(r) * KV_FRAGS];                                                                  \
+    [[unroll]] for (uint c = 1; c < KV_FRAGS; ++c)                                                  \
+        [[unroll]] for (uint e = 0; e < LIVE_ELEMENTS(top); ++e) top[e] = max(top[e], S[(r) * KV_FRAGS + c][e]);
 
 // Rescale the row sum and O; decode_coopmat.comp keeps O transposed and has its own.
 #ifndef OWN_RESCALE
@@ -52,37 +50,41 @@ const float SCORE_THRESHOLD = NATURAL_SCORES ? RESCALE_THRESHOLD * LN2 : RESCALE
 
 // Updates the row max of rows with a score above the threshold, and rescales their O and row sums. The vote compares
 // each lane's own elements; the branch, which most steps skip, reduces rows and compares again, so that a row's
-// update depends on its own scores alone.
-void updateRowMax() {
-    bool passed = false;
-    [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
-        FragC top = laneMax(r);
-        [[unroll]] for (uint e = 0; e < LIVE_ELEMENTS(top); ++e)
-            passed = passed || top[e] > fma(rowMax[r][e], invScale, SCORE_THRESHOLD * invScale);
-    }
-    if (subgroupAny(passed)) {
-        [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
-            FragC top = laneMax(r);
-            FragC moved, factor;
-            reduceRowMax(moved, top);
-            [[unroll]] for (uint e = 0; e < moved.length(); ++e) {
-                const bool moves = moved[e] > fma(rowMax[r][e], invScale, SCORE_THRESHOLD * invScale);
-                moved[e] = moves ? moved[e] * scale : rowMax[r][e];
-                factor[e] = exp2(TO_LOG2(rowMax[r][e] - moved[e]));
-            }
-            if (NEEDS_F32_SUM) rowSumF32[r] *= factor;
+// update depends on its own scores alone. As a function it makes the dense kernel 1.9 % slower (docs/log.md, 53).
 #if GENERAL
-            if (KEY_SCALES) rowSumScaled[KEY_SCALES ? r : 0] *= factor;
+#define RESCALE_SCALED_SUM(r, factor) if (KEY_SCALES) rowSumScaled[KEY_SCALES ? r : 0] *= factor;
+#else
+#define RESCALE_SCALED_SUM(r, factor)
 #endif
-            rescaleRowSum(r, factor);
-            subgroupSync();
-            storeFirstColumn(moved, rowMaxAt(r));
-            subgroupSync();
-            loadRowMax(r);
-            rescaleO(r, factor);
-        }
+#define UPDATE_ROW_MAX                                                                              \
+    {                                                                                               \
+        bool passed = false;                                                                        \
+        [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {                                             \
+            LANE_MAX(top, r)                                                                        \
+            [[unroll]] for (uint e = 0; e < LIVE_ELEMENTS(top); ++e)                                \
+                passed = passed || top[e] > fma(rowMax[r][e], invScale, SCORE_THRESHOLD * invScale); \
+        }                                                                                           \
+        if (subgroupAny(passed)) {                                                                  \
+            [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {                                         \
+                LANE_MAX(top, r)                                                                    \
+                FragC moved, factor;                                                                \
+                reduceRowMax(moved, top);                                                           \
+                [[unroll]] for (uint e = 0; e < moved.length(); ++e) {                              \
+                    const bool moves = moved[e] > fma(rowMax[r][e], invScale, SCORE_THRESHOLD * invScale); \
+                    moved[e] = moves ? moved[e] * scale : rowMax[r][e];                             \
+                    factor[e] = exp2(TO_LOG2(rowMax[r][e] - moved[e]));                             \
+                }                                                                                   \
+                if (NEEDS_F32_SUM) rowSumF32[r] *= factor;                                          \
+                RESCALE_SCALED_SUM(r, factor)                                                       \
+                rescaleRowSum(r, factor);                                                           \
+                subgroupSync();                                                                     \
+                storeFirstColumn(moved, rowMaxAt(r));                                               \
+                subgroupSync();                                                                     \
+                loadRowMax(r);                                                                      \
+                rescaleO(r, factor);                                                                \
+            }                                                                                       \
+        }                                                                                           \
     }
-}
 
 // P = exp2(scale * S - row max), rounded as an A operand, and its float32 sum. firstKey counts from the start of the KV
 // tile.
