@@ -17,7 +17,10 @@ type backwardOp struct {
 	mu         sync.RWMutex
 	plans      map[plan.BackwardRequest]*preparedBackward // at most maxPlans
 	pipelines  dispatch.Pipelines[plan.BackwardVariant, Config]
-	maxDSBytes uint64 // see plan.BackwardRequest; tests set it
+	pick       plan.BackwardPicker // nil: use the tiles of the tables
+	watch      *kernelWatch        // nil but for candidates of a tuning
+	named      bool                // pick has the tiles of an experiment
+	maxDSBytes uint64              // see plan.BackwardRequest; tests set it
 }
 
 // preparedBackward is what a call takes of a backward plan, with its pipelines.
@@ -49,7 +52,7 @@ func (op *Op) PlanBackward(s Shape) (BackwardPlan, error) {
 		return BackwardPlan{}, err
 	}
 	r := op.typicalBackward(s)
-	c, err := plan.MakeBackward(op.dev, &op.cfg, &r)
+	c, err := plan.MakeBackward(op.dev, &op.cfg, &r, op.backward.pick)
 	return c.BackwardPlan, err
 }
 
@@ -64,7 +67,7 @@ func (op *Op) PlanBackwardFor(a BackwardArgs) (BackwardPlan, error) {
 	if err != nil {
 		return BackwardPlan{}, err
 	}
-	c, err := plan.MakeBackward(op.dev, &op.cfg, &r)
+	c, err := plan.MakeBackward(op.dev, &op.cfg, &r, op.backward.pick)
 	return c.BackwardPlan, err
 }
 
@@ -245,7 +248,7 @@ func (op *Op) prepareBackward(r *plan.BackwardRequest) (*preparedBackward, error
 	if p != nil {
 		return p, nil
 	}
-	c, err := plan.MakeBackward(op.dev, &op.cfg, r)
+	c, err := plan.MakeBackward(op.dev, &op.cfg, r, op.backward.pick)
 	if err != nil {
 		return nil, err
 	}

@@ -66,15 +66,15 @@ func (l *backwardLaunch) record(c *vk.Commands, r *plan.BackwardRequest) (err er
 	statDispatches := arith.CeilDiv64(l.kernels[0].Workgroups, uint64(l.limits.MaxWorkGroupCount[0]))
 	if l.access == AccessDescriptors {
 		dispatches := len(l.kernels) - 1 + int(statDispatches)
-		if l.chunks.Keys > 0 {
-			dispatches += 2 * (l.args.Sk / l.chunks.Keys)
+		if l.chunks.Heads > 0 {
+			dispatches += 2 * (l.args.B * l.args.KVHeads() / l.chunks.Heads)
 		}
 		if err := c.Reserve(dispatches, plan.BackwardBindings); err != nil {
 			return err
 		}
 	}
 	if l.scratch, l.statsAt, err = c.Scratch(0, l.scratchBytes); err != nil {
-		return fmt.Errorf("attention: scratch memory for the statistics of %d rows and dS of %d keys: %w", l.rows, l.chunks.Keys, err)
+		return fmt.Errorf("attention: scratch memory for the statistics of %d rows and dS of %d heads: %w", l.rows, l.chunks.Heads, err)
 	}
 	if err := l.bindCall(); err != nil {
 		return err
@@ -89,9 +89,9 @@ func (l *backwardLaunch) record(c *vk.Commands, r *plan.BackwardRequest) (err er
 				return err
 			}
 		}
-		if k.Variant.Kernel == plan.KernelDKDV && l.chunks.Keys > 0 {
+		if k.Variant.Kernel == plan.KernelDKDV && l.chunks.Heads > 0 {
 			err = l.chunked(c, r, i)
-			i++ // the kernel of dQ += dS K
+			i++ // the kernel of dQ = dS K
 		} else if k.Variant.Kernel == plan.KernelDSinks {
 			err = l.sinks(c, l.pipelines[i], k)
 		} else {
@@ -239,8 +239,29 @@ func (l *backwardLaunch) bindOptions() error {
 	return nil
 }
 
-// gradient records the kernel of dQ, of dK and dV, or of dBias.
-func (l *backwardLaunch) gradient(c *vk.Commands, pipeline *vk.Pipeline, k *plan.BackwardKernel) error {
+// gradient records the kernel of dQ, of dK and dV, or of dBias, and its time if a tuning
+// watches it.
+func (l *backwardLaunch) gradient(c *vk.Commands, pipeline *vk.Pipeline, k *plan.BackwardKernel) (err error) {
+	if w := l.op.backward.watch; w != nil && k.Variant.Watches(w.kernel) {
+		var marks [2]vk.Mark
+		if err := c.Barrier(); err != nil {
+			return err
+		}
+		if marks[0], err = c.Timestamp(); err != nil {
+			return err
+		}
+		if err := l.outputs(c, pipeline, k); err != nil {
+			return err
+		}
+		marks[1], err = c.Timestamp()
+		w.marks = append(w.marks, marks)
+		return err
+	}
+	return l.outputs(c, pipeline, k)
+}
+
+// outputs is gradient without the time.
+func (l *backwardLaunch) outputs(c *vk.Commands, pipeline *vk.Pipeline, k *plan.BackwardKernel) error {
 	dX, dV := tensors.BackwardDQ, -1
 	switch k.Variant.Kernel {
 	case plan.KernelLSE:
@@ -263,44 +284,26 @@ func (l *backwardLaunch) gradient(c *vk.Commands, pipeline *vk.Pipeline, k *plan
 	return l.dispatch(c, pipeline, k, common)
 }
 
-// chunked records kernels i and i + 1, dK and dV and dQ += dS K, for every chunk of keys.
+// chunked records kernels i and i + 1, dK and dV and dQ = dS K, for every chunk of heads.
 func (l *backwardLaunch) chunked(c *vk.Commands, r *plan.BackwardRequest, i int) error {
-	ch, sk := &l.chunks, l.args.Sk
-	const dSIsAdded, dQIsStored = 1, 2
-	base := l.statsAt + r.DSOffset()
-	start, err := l.bindMemory(&l.bound[bwdTokens], l.scratch, base, ch.DSBytes+ch.SumBytes, 16)
+	ch, heads := &l.chunks, l.args.B*l.args.KVHeads()
+	start, err := l.bindMemory(&l.bound[bwdTokens], l.scratch, l.statsAt+r.DSOffset(), ch.DSBytes, 16)
 	if err != nil {
 		return err
 	}
-	sum := start + ch.DSBytes
-	if l.access == AccessDescriptors {
-		sum = start + ch.DSBytes/16
-	}
-	for first := 0; first < sk; first += ch.Keys {
-		if first > 0 {
-			if err := c.Barrier(); err != nil {
+	l.params.addrOptions[0], l.params.addrOptions[1] = start, uint64(ch.KeyFrags)|uint64(ch.RowFrags)<<32
+	for first := 0; first < heads; first += ch.Heads {
+		l.params.addrOptions[2] = uint64(first)
+		for n, kernel := range l.kernels[i : i+2] {
+			if first > 0 || n > 0 {
+				if err := c.Barrier(); err != nil {
+					return err
+				}
+			}
+			kernel.Groups[1], kernel.Groups[2] = uint32(min(ch.Heads, heads-first)), 1
+			if err := l.gradient(c, l.pipelines[i+n], &kernel); err != nil {
 				return err
 			}
-		}
-		flags := uint64(0)
-		if first > 0 {
-			flags |= dSIsAdded
-		}
-		if first+ch.Keys >= sk {
-			flags |= dQIsStored
-		}
-		l.params.addrOptions[0], l.params.addrOptions[1] = start, uint64(first)|uint64(ch.KeyFrags)<<32
-		l.params.addrOptions[2], l.params.addrOptions[3] = sum, uint64(ch.RowFrags)|flags<<32
-		kv := l.kernels[i]
-		kv.Groups[0] = uint32(arith.CeilDiv64(uint64(min(ch.Keys, sk-first)), uint64(kv.Variant.OwnedRows())))
-		if err := l.gradient(c, l.pipelines[i], &kv); err != nil {
-			return err
-		}
-		if err := c.Barrier(); err != nil {
-			return err
-		}
-		if err := l.gradient(c, l.pipelines[i+1], &l.kernels[i+1]); err != nil {
-			return err
 		}
 	}
 	return nil

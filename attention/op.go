@@ -59,7 +59,7 @@ func New(dev *vk.Device, cfg Config) (*Op, error) {
 
 // newOp is NewExperiment without the checks.
 func newOp(dev *vk.Device, cfg Config, e Experiment, pick plan.TilePicker) *Op {
-	return &Op{dev: dev, cfg: cfg, experiment: e, factors: plan.FactorsOf(cfg), pick: pick, plans: map[plan.Request]*prepared{}}
+	return &Op{dev: dev, cfg: cfg, experiment: e.Forward(), factors: plan.FactorsOf(cfg), pick: pick, plans: map[plan.Request]*prepared{}}
 }
 
 // Config returns the Config that New was given.
@@ -285,8 +285,9 @@ func (op *Op) prepareVariant(p *prepared, v *plan.Variant, splits int) (err erro
 
 // NewExperiment is New with a kernel changed for a measurement. An Op with an ablation
 // computes wrong results by design; an Op with a variant computes correct results at
-// another speed. Steps before StepTuner run with tiles of the fixed table, later steps
-// with tuned tiles if there are any. The CPU tier has neither variants nor ablations.
+// another speed. Named tiles of the backward kernels are refused by Backward, with the
+// reason, if they cannot run. Steps before StepTuner run with tiles of the fixed table, later steps
+// with tuned tiles if there are any. The CPU tier has neither variants, ablations nor tiles.
 func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -305,12 +306,40 @@ func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
 		pick = plan.StoreOf(dev).Pick
 	}
 	op := newOp(dev, cfg, e, pick)
+	if pick != nil {
+		op.backward.pick = plan.StoreOf(dev).PickBackward
+	}
+	if e.BackwardTiles != "" {
+		if op.cfg.AllowCUDA = false; cfg.Tier == TierCUDA {
+			return nil, fmt.Errorf("%w: tier cuda has no tiles", ErrUnsupported)
+		}
+		if err := CheckBackwardTiles(e.BackwardTiles); err != nil {
+			return nil, err
+		}
+		named, err := plan.NamedTiles(e.BackwardTiles)
+		if err != nil {
+			return nil, err
+		}
+		op.backward.pick, op.backward.named = named, true
+	}
 	r := op.typical(Shape{B: 1, Hq: 1, Sq: 1, Sk: 1})
 	r.AnyArgs = true
 	if _, err := plan.Make(dev, cfg, r, pick); err != nil && !op.onlyBackward(r.Shape) {
 		return nil, err
 	}
 	return op, nil
+}
+
+// CheckBackwardTiles reports whether Experiment.BackwardTiles is well formed. The error
+// matches [ErrInvalid]. Whether the tiles can run depends on the device and the call.
+func CheckBackwardTiles(text string) error {
+	if text == "" {
+		return nil
+	}
+	if _, err := plan.NamedTiles(text); err != nil {
+		return errs.Invalid("tiles of the backward kernels: %v", err)
+	}
+	return nil
 }
 
 // onlyBackward reports whether tier cuda, asked for by name, computes the gradients of a
@@ -321,6 +350,6 @@ func (op *Op) onlyBackward(s Shape) bool {
 		return false
 	}
 	r := op.typicalBackward(s)
-	_, err := plan.MakeBackward(op.dev, &op.cfg, &r)
+	_, err := plan.MakeBackward(op.dev, &op.cfg, &r, op.backward.pick)
 	return err == nil
 }

@@ -68,7 +68,7 @@ func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, err
 	if op.dev == nil {
 		return TuneReport{}, fmt.Errorf("%w: the CPU tier has no tiles to tune", ErrUnsupported)
 	}
-	if op.experiment != (Experiment{}) {
+	if op.experiment != (Experiment{}) || op.backward.named {
 		return TuneReport{}, fmt.Errorf("%w: a kernel changed for measurement is not tuned", ErrUnsupported)
 	}
 	if err := s.Validate(); err != nil {
@@ -129,26 +129,40 @@ func (op *Op) tuneOnFirstUse(r plan.Request) error {
 	return nil
 }
 
-// tuning is one run of Tune.
+// tuning is one run of Tune for one kernel.
 type tuning struct {
 	TuneOptions
-	dev      *vk.Device
-	cfg      Config
-	r        plan.Request
+	dtype    DType
+	flops    uint64 // of a timed run
+	memory   func(ctx context.Context) (contestants, error)
 	deadline time.Time
 	list     []*candidate // the candidates to try, the heuristic's first
 	report   *TuneReport
 }
 
-// tune is Tune for a request. The caller holds the store's turn.
-func (op *Op) tune(ctx context.Context, store *plan.Store, r plan.Request, o TuneOptions) (report TuneReport, err error) {
-	start := time.Now()
+// contestants runs candidates on the tensors of a tuning.
+type contestants interface {
+	// timed runs an operation n times and returns the time of each run.
+	timed(ctx context.Context, op *Op, n int) ([]time.Duration, error)
+	// result runs an operation once and returns some of what it computed.
+	result(ctx context.Context, op *Op) ([]float32, error)
+	close()
+}
+
+// limits fills in the defaults of the options.
+func (op *Op) limits(o *TuneOptions) {
 	o.Budget = cmp.Or(o.Budget, tuneBudget)
 	most := plan.TuneCandidates
 	if op.dev.Info().Type == vk.DeviceCPU {
 		most = tuneCandidatesCPU
 	}
 	o.Candidates = cmp.Or(o.Candidates, most)
+}
+
+// tune is Tune for a request. The caller holds the store's turn.
+func (op *Op) tune(ctx context.Context, store *plan.Store, r plan.Request, o TuneOptions) (report TuneReport, err error) {
+	start := time.Now()
+	op.limits(&o)
 	c, err := plan.Make(op.dev, op.cfg, r, nil)
 	if err != nil {
 		return report, err
@@ -163,46 +177,68 @@ func (op *Op) tune(ctx context.Context, store *plan.Store, r plan.Request, o Tun
 	cfg.Tier, cfg.Tuning, cfg.Access = c.Tier, TuningOff, r.Access
 	report = TuneReport{Class: class, Shape: r.Shape, Config: cfg, Tier: c.Tier, Kernel: c.Kernel,
 		Heuristic: v.Describe(), Winner: v.Describe(), Source: TileHeuristic}
-	t := &tuning{TuneOptions: o, dev: op.dev, cfg: cfg, r: r, deadline: start.Add(o.Budget), report: &report}
-	defer func() {
-		for _, c := range t.list {
-			c.close()
-		}
-		report.order()
-		report.Seconds = time.Since(start).Seconds()
-	}()
-
+	t := &tuning{TuneOptions: o, dtype: cfg.DType, flops: plan.Flops(cfg, r.Shape), deadline: start.Add(o.Budget), report: &report,
+		memory: func(ctx context.Context) (contestants, error) { return newTuneMemory(ctx, op.dev, cfg, r, 0) }}
+	defer t.end(start)
 	for _, x := range plan.Prune(op.dev.Caps(), v, r, o.Candidates) {
-		switch {
-		case x.Out != "":
-			report.add(&candidate{Option: x}, TunePruned, x.Out)
-		case o.DryRun:
-			report.add(&candidate{Option: x}, TuneUntried, "")
-		default:
-			t.list = append(t.list, newCandidate(op.dev, cfg, x))
+		if t.tries(forwardTile(x)) {
+			t.list = append(t.list, newCandidate(op.dev, cfg, x, r))
 		}
 	}
-	if o.CompileOnly {
+	return report, op.contest(ctx, store, t, func() (source string, notes []string) {
+		_, source, notes = store.Pick(v, op.cfg, r)
+		return source, notes
+	})
+}
+
+// tries reports whether a tile becomes a candidate. It reports the others.
+func (t *tuning) tries(x tuneTile) bool {
+	switch {
+	case x.out != "":
+		t.report.add(&candidate{tuneTile: x}, TunePruned, x.out)
+	case t.DryRun:
+		t.report.add(&candidate{tuneTile: x}, TuneUntried, "")
+	default:
+		return true
+	}
+	return false
+}
+
+// end releases the candidates and completes the report.
+func (t *tuning) end(start time.Time) {
+	for _, c := range t.list {
+		c.close()
+	}
+	t.report.order()
+	t.report.Seconds = time.Since(start).Seconds()
+}
+
+// contest finds the winner among the candidates and keeps it. inUse returns the source of
+// the tile of the class, for a tuning that times nothing.
+func (op *Op) contest(ctx context.Context, store *plan.Store, t *tuning, inUse func() (source string, notes []string)) error {
+	report := t.report
+	if t.CompileOnly {
 		if err := t.compileOnly(ctx); err != nil {
-			return report, err
+			return err
 		}
 	}
-	if o.DryRun || o.CompileOnly {
-		_, source, notes := store.Pick(v, op.cfg, r)
+	if t.DryRun || t.CompileOnly {
+		source, notes := inUse()
 		report.Source, report.Notes = cmp.Or(source, TileHeuristic), notes
-		return report, nil
+		return nil
 	}
 	winner, best, heuristic, err := t.compete(ctx)
 	if err != nil {
-		return report, err
+		return err
 	}
-	report.Winner, report.Gain = winner.V.Describe(), ratio(heuristic, best)
-	if o.NoStore {
-		return report, nil
+	report.Winner, report.Gain = winner.entry.Name, ratio(heuristic, best)
+	if t.NoStore {
+		return nil
 	}
-	op.keep(store, &report, plan.TuningEntry{SPIRV: winner.V.SPIRV(), Tile: plan.KeyOf(winner.V.Tile), Name: winner.V.Describe(),
-		Ms: best, HeuristicMs: heuristic, Shape: r.Shape.String()})
-	return report, nil
+	e := winner.entry
+	e.Ms, e.HeuristicMs, e.Shape = best, heuristic, report.Shape.String()
+	op.keep(store, report, e)
+	return nil
 }
 
 // keep makes a result the tile of its class and stores it.
@@ -233,7 +269,7 @@ func (op *Op) keep(store *plan.Store, report *TuneReport, e plan.TuningEntry) {
 func (t *tuning) compile(ctx context.Context, share float64) error {
 	until := time.Now().Add(time.Duration(float64(time.Until(t.deadline)) * share))
 	built := 0
-	buildAll(ctx, t.list, t.r, func() bool { return time.Now().After(until) }, func() {
+	buildAll(ctx, t.list, func() bool { return time.Now().After(until) }, func() {
 		built++
 		t.say("compiling", built, len(t.list))
 	})
@@ -274,7 +310,7 @@ func (t *tuning) compileOnly(ctx context.Context) error {
 
 // check runs each candidate once and returns those whose result agrees with that of the
 // first, the heuristic's.
-func (t *tuning) check(ctx context.Context, memory *tuneMemory, list []*candidate, until time.Time) (good []*candidate, err error) {
+func (t *tuning) check(ctx context.Context, memory contestants, list []*candidate, until time.Time) (good []*candidate, err error) {
 	var want []float32
 	for i, c := range list {
 		if i > 0 && time.Now().After(until) {
@@ -292,7 +328,7 @@ func (t *tuning) check(ctx context.Context, memory *tuneMemory, list []*candidat
 		case i == 0:
 			want = got
 		}
-		if err := agree(t.cfg.DType, want, got); err != nil && i > 0 {
+		if err := agree(t.dtype, want, got); err != nil && i > 0 {
 			t.report.add(c, TuneWrong, err.Error())
 			continue
 		}
@@ -304,7 +340,7 @@ func (t *tuning) check(ctx context.Context, memory *tuneMemory, list []*candidat
 // compete compiles, checks and times the candidates. It returns the winner, its time
 // and that of the heuristic's tile in milliseconds.
 func (t *tuning) compete(ctx context.Context) (winner *candidate, best, heuristic float64, err error) {
-	memory, err := newTuneMemory(ctx, t.dev, t.cfg, t.r)
+	memory, err := t.memory(ctx)
 	if err != nil {
 		return nil, 0, 0, err
 	}
@@ -350,7 +386,7 @@ func (t *tuning) compete(ctx context.Context) (winner *candidate, best, heuristi
 		}
 		row := t.report.add(c, x, reason)
 		row.Winner, row.Runs, row.Ms = i == first, all[i].runs, milliseconds(all[i].median)
-		row.TFLOPs = ratio(float64(plan.Flops(t.cfg, t.r.Shape)), row.Ms*1e9)
+		row.TFLOPs = ratio(float64(t.flops), row.Ms*1e9)
 	}
 	return runs[first], milliseconds(all[first].median), milliseconds(all[0].median), nil
 }
@@ -364,8 +400,8 @@ func (t *tuning) say(stage string, done, of int) {
 // add puts a candidate into the report.
 func (r *TuneReport) add(c *candidate, status TuneStatus, reason string) *TuneCandidate {
 	r.Candidates = append(r.Candidates, TuneCandidate{
-		Tile: c.V.Describe(), Status: status, Reason: reason, Heuristic: c.Heuristic,
-		SharedBytes: c.Shared, Estimate: c.Registers,
+		Tile: c.entry.Name, Status: status, Reason: reason, Heuristic: c.heuristic,
+		SharedBytes: c.shared, Estimate: c.registers,
 		Registers: c.stats.registers, SpillBytes: c.stats.spills, SpillShared: c.stats.inShared, CompileMs: milliseconds(c.compile),
 	})
 	return &r.Candidates[len(r.Candidates)-1]
@@ -381,4 +417,7 @@ func (op *Op) forget() {
 	if op.plans != nil {
 		clear(op.plans)
 	}
+	op.backward.mu.Lock()
+	defer op.backward.mu.Unlock()
+	clear(op.backward.plans)
 }

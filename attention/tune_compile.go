@@ -12,20 +12,46 @@ import (
 	"vkattn/vk"
 )
 
-// candidate is an option that may be compiled and run.
-type candidate struct {
-	plan.Option
-	op      *Op  // plans every call with the option's tile
-	built   bool // compiled; if not, err may say why
-	compile time.Duration
-	stats   compilerStats
-	err     error
+// tuneTile is a tile of the table with what a tuning needs of it.
+type tuneTile struct {
+	entry           plan.TuningEntry // its key and name, and of candidates the hash
+	heuristic       bool
+	shared          uint64 // bytes per workgroup; 0: pruned before that was read
+	registers       int    // per invocation, estimated
+	local, subgroup uint32 // sizes; subgroup 0: the kernel needs none
+	out             string // why it is pruned; empty if it is not
 }
 
-// newCandidate makes a candidate with an operation that uses only o's tile. cfg names its
-// tier.
-func newCandidate(dev *vk.Device, cfg Config, o plan.Option) *candidate {
-	return &candidate{Option: o, op: newOp(dev, cfg, o.V.Experiment, plan.PickOnly(o.V.Tile))}
+// forwardTile describes an option of the forward kernels.
+func forwardTile(o plan.Option) tuneTile {
+	return tuneTile{entry: plan.TuningEntry{Tile: plan.KeyOf(o.V.Tile), Name: o.V.Describe()}, heuristic: o.Heuristic,
+		shared: o.Shared, registers: o.Registers, local: o.V.Tile.LocalSize(), subgroup: o.V.Tile.SubgroupSize(), out: o.Out}
+}
+
+// candidate is a tile that may be compiled and run.
+type candidate struct {
+	tuneTile
+	op       *Op                          // plans every call with the tile
+	pipeline func() (*vk.Pipeline, error) // compiles the kernel with the tile
+	built    bool                         // compiled; if not, err may say why
+	compile  time.Duration
+	stats    compilerStats
+	err      error
+}
+
+// newCandidate makes a candidate of the forward kernels with an operation that uses only
+// o's tile. cfg names its tier.
+func newCandidate(dev *vk.Device, cfg Config, o plan.Option, r plan.Request) *candidate {
+	c := &candidate{tuneTile: forwardTile(o), op: newOp(dev, cfg, o.V.Experiment, plan.PickOnly(o.V.Tile))}
+	c.entry.SPIRV = o.V.SPIRV()
+	c.pipeline = func() (*vk.Pipeline, error) {
+		p, err := c.op.prepare(r)
+		if err != nil {
+			return nil, err
+		}
+		return p.pipeline, nil
+	}
+	return c
 }
 
 // close releases the pipeline: a tuning makes dozens.
@@ -37,21 +63,21 @@ func (c *candidate) close() {
 }
 
 // build compiles the candidate's pipeline and reads the compiler's statistics of it.
-func (c *candidate) build(r plan.Request) {
+func (c *candidate) build() {
 	start := time.Now()
-	p, err := c.op.prepare(r)
+	p, err := c.pipeline()
 	c.compile = time.Since(start)
 	if err != nil {
 		c.err = err
 		return
 	}
 	c.built = true
-	if list, err := p.pipeline.Statistics(); err == nil {
-		subgroup := c.V.Tile.SubgroupSize()
+	if list, err := p.Statistics(); err == nil {
+		subgroup := c.subgroup
 		if subgroup == 0 {
 			subgroup = c.op.dev.Caps().SubgroupSize
 		}
-		c.stats = readStats(list, c.Shared, c.V.Tile.LocalSize(), subgroup)
+		c.stats = readStats(list, c.shared, c.local, subgroup)
 	}
 }
 
@@ -60,14 +86,14 @@ func (c *candidate) build(r plan.Request) {
 // H200 takes 1 to 2 s on one core for a pipeline: 40 pipelines take about 5 s on 16 cores.
 // With two cores, or with a driver that compiles one pipeline at a time, the likely
 // candidates are compiled first.
-func buildAll(ctx context.Context, list []*candidate, r plan.Request, over func() bool, built func()) {
+func buildAll(ctx context.Context, list []*candidate, over func() bool, built func()) {
 	next := make(chan *candidate)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	for range min(len(list), runtime.GOMAXPROCS(0), 16) {
 		wg.Go(func() {
 			for c := range next {
-				c.build(r)
+				c.build()
 				mu.Lock()
 				built()
 				mu.Unlock()

@@ -34,8 +34,9 @@ const (
 	tuneBlock       = 1 << 20 // the inputs repeat this many random numbers
 )
 
-// newTuneMemory allocates and fills tensors like those of a request.
-func newTuneMemory(ctx context.Context, dev *vk.Device, cfg Config, r plan.Request) (m *tuneMemory, err error) {
+// newTuneMemory allocates and fills tensors like those of a request: the given number of
+// copies, or with 0 more than the last-level cache holds.
+func newTuneMemory(ctx context.Context, dev *vk.Device, cfg Config, r plan.Request, copies int) (m *tuneMemory, err error) {
 	m = &tuneMemory{dev: dev, cfg: cfg, shape: r.Shape, stamps: dev.Caps().Limits.TimestampValidBits > 0}
 	defer func() {
 		if err != nil {
@@ -60,7 +61,9 @@ func newTuneMemory(ctx context.Context, dev *vk.Device, cfg Config, r plan.Reque
 	if dev.Info().Type == vk.DeviceCPU {
 		rotation = tuneRotationCPU
 	}
-	m.copies = int(max(1, (rotation+total-1)/total))
+	if m.copies = copies; copies == 0 {
+		m.copies = int(max(1, (rotation+total-1)/total))
+	}
 	if m.stream, err = dev.NewStream("tune"); err != nil {
 		return m, err
 	}
@@ -101,8 +104,18 @@ func (m *tuneMemory) allocate(elements [4]int64, size int64) (err error) {
 }
 
 // fill writes normally distributed numbers into Q, K and V, so that softmax rows and power
-// draw are realistic. It uploads the first block and doubles it on the device.
+// draw are realistic.
 func (m *tuneMemory) fill(ctx context.Context) error {
+	for _, b := range m.buffers[:3] {
+		if err := m.randomize(b); err != nil {
+			return err
+		}
+	}
+	return m.stream.Wait(ctx)
+}
+
+// randomize fills a buffer. It uploads the first block and doubles it on the device.
+func (m *tuneMemory) randomize(b *vk.Buffer) error {
 	values := make([]float32, tuneBlock)
 	random := rand.New(rand.NewPCG(1, 2)) // the same numbers in every tuning
 	for i := range values {
@@ -110,24 +123,22 @@ func (m *tuneMemory) fill(ctx context.Context) error {
 	}
 	block := make([]byte, tuneBlock*m.cfg.DType.Size())
 	m.cfg.DType.Encode(block, values)
-	for _, b := range m.buffers[:3] {
-		size := b.Size() &^ 3
-		done := min(uint64(len(block)), size)
-		if err := m.stream.Upload(b, 0, block[:done]); err != nil {
+	size := b.Size() &^ 3
+	done := min(uint64(len(block)), size)
+	if err := m.stream.Upload(b, 0, block[:done]); err != nil {
+		return err
+	}
+	for done < size {
+		n := min(done, size-done)
+		if err := m.stream.Barrier(); err != nil {
 			return err
 		}
-		for done < size {
-			n := min(done, size-done)
-			if err := m.stream.Barrier(); err != nil {
-				return err
-			}
-			if err := m.stream.Copy(vk.BufferRange{Buffer: b, Offset: done, Size: n}, vk.BufferRange{Buffer: b, Size: n}); err != nil {
-				return err
-			}
-			done += n
+		if err := m.stream.Copy(vk.BufferRange{Buffer: b, Offset: done, Size: n}, vk.BufferRange{Buffer: b, Size: n}); err != nil {
+			return err
 		}
+		done += n
 	}
-	return m.stream.Wait(ctx)
+	return nil
 }
 
 func (m *tuneMemory) args(copy int) Args {
@@ -219,7 +230,7 @@ func agree(t DType, want, got []float32) error {
 	for i, w := range want {
 		d := got[i] - w
 		if !(max(d, -d) <= tolerance*(1+max(w, -w))) { // NaN is not within any tolerance
-			return fmt.Errorf("element %d of O is %v, the heuristic's tile has %v", i, got[i], w)
+			return fmt.Errorf("element %d of the result is %v, the heuristic's tile has %v", i, got[i], w)
 		}
 	}
 	return nil

@@ -19,11 +19,12 @@ import (
 
 // TuneReport is the result of a tuning.
 type TuneReport struct {
-	Class     string  `json:"class"`  // the class of shapes that share the result
-	Shape     Shape   `json:"shape"`  // the shape that was timed; large ones are timed with fewer batches
-	Config    Config  `json:"-"`      // with the tier that was tuned
-	Tier      Tier    `json:"tier"`   //
-	Kernel    string  `json:"kernel"` // name of the SPIR-V module
+	Class     string  `json:"class"`             // the class of shapes that share the result
+	Shape     Shape   `json:"shape"`             // the shape that was timed; large ones are timed with fewer batches
+	Config    Config  `json:"-"`                 // with the tier that was tuned
+	Tier      Tier    `json:"tier"`              //
+	Kernel    string  `json:"kernel"`            // name of the SPIR-V module
+	Outputs   string  `json:"outputs,omitempty"` // of a backward kernel: "dQ" or "dK dV"
 	Winner    string  `json:"winner"`
 	Heuristic string  `json:"heuristic"`
 	Gain      float64 `json:"gain"` // time of the heuristic's tile over the winner's; 0 if nothing was timed

@@ -1,9 +1,9 @@
 #version 460
-// dQ += dS K for a chunk of keys, on cooperative matrices. dS comes from the kernel of dK and dV (backward_scratch.glsl):
+// dQ = dS K for a chunk of heads, on cooperative matrices. dS comes from the kernel of dK and dV (backward_scratch.glsl):
 // one product in place of the three of backward_coopmat_q.comp.
 //
 // A workgroup owns WORKGROUP_ROWS rows of a KV head; each subgroup owns M_FRAGS * FRAG_M of them alone. All loop over the
-// K tiles of the chunk.
+// K tiles.
 //   registers      dQ; dS of the next K tile, and this invocation's vectors of it
 //   shared memory  the K tile; KV_STEP keys of dS of each subgroup, where it is transposed
 //   barriers       two per K tile
@@ -15,6 +15,7 @@
 #include "constants_forward.glsl"
 #include "constants_backward_coopmat.glsl"
 #include "constants_dropout.glsl"
+#define CHUNK_OF_HEADS true
 #include "backward_interface.glsl"
 #include "dropout.glsl"
 #include "backward_dropout.glsl"
@@ -64,7 +65,7 @@ const uint K_VECS = (KV_TILE * K_ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE;
         const uint row = rowBase + (f) / KEY_FRAGS * FRAG_M, key = (first) + (f) % KEY_FRAGS * FRAG_K; \
         const bool there = row < work.rows && key < end                                             \
             && key < visibleEnd(min(row + FRAG_M, work.rows) - 1) && key + FRAG_K > visibleStart(row); \
-        dsVec[f] = there ? loadScratchVec(p.addrCuQ, dsIndex((key - DS_FIRST_KEY) / FRAG_K, row / FRAG_M)) : uvec4(0); \
+        dsVec[f] = there ? loadScratchVec(p.addrCuQ, dsIndex(key / FRAG_K, row / FRAG_M)) : uvec4(0); \
     }
 // The product with the keys of one step.
 #define STEP(s)                                                                                     \
@@ -96,26 +97,14 @@ void main() {
     uint extentRows;
     if (!findRowTile(WORKGROUP_ROWS, extentRows)) return;
     const uint rowInTile = gl_SubgroupID * SUBGROUP_ROWS, rowBase = work.row0 + rowInTile; // of the subgroup
-    const uint chunkEnd = min(DS_FIRST_KEY + DS_KEY_FRAGS * FRAG_K, work.seqlenK);
-    uint first = DS_FIRST_KEY, end = DS_FIRST_KEY;
+    uint first = 0, end = 0;
     if (work.row0 < work.rows) {
-        end = min(visibleEnd(min(work.row0 + WORKGROUP_ROWS, work.rows) - 1), chunkEnd);
-        first = max(first, visibleStart(work.row0) / KV_TILE * KV_TILE);
+        end = visibleEnd(min(work.row0 + WORKGROUP_ROWS, work.rows) - 1);
+        first = visibleStart(work.row0) / KV_TILE * KV_TILE;
     }
-    if (DS_FLAGS == 1 && first >= end) return; // nothing to add
 
     FragC dQ[M_FRAGS * QK_CHUNKS];
-    // Four elements a lane at a time.
-    const uint sumAt = ((work.batch * (p.Hq / p.groupSize) + work.kvHead) * DS_ROW_FRAGS + rowBase / FRAG_M) * QK_CHUNKS
-        * (FRAG_M * FRAG_N / 4) + gl_SubgroupInvocationID;
-    [[unroll]] for (uint i = 0; i < M_FRAGS * QK_CHUNKS; ++i) {
-        dQ[i] = FragC(0.0);
-        if ((DS_FLAGS & 1) != 0 && rowBase / FRAG_M + i / QK_CHUNKS < DS_ROW_FRAGS)
-            [[unroll]] for (uint q = 0; q < dQ[i].length() / 4; ++q) {
-                const vec4 four = uintBitsToFloat(loadScratchVec(p.addrUsedQ, sumAt + i * (FRAG_M * FRAG_N / 4) + q * SUBGROUP_SIZE));
-                [[unroll]] for (uint e = 0; e < 4; ++e) dQ[i][4 * q + e] = four[e];
-            }
-    }
+    [[unroll]] for (uint i = 0; i < M_FRAGS * QK_CHUNKS; ++i) dQ[i] = FragC(0.0);
     uvec4 kVec[K_VECS], dsVec[M_FRAGS * KEY_FRAGS];
     if (first < end) {
         PREFETCH_K(first)
@@ -136,14 +125,6 @@ void main() {
         STEP(0) STEP(1) STEP(2) STEP(3) STEP(4) STEP(5) STEP(6) STEP(7)
     }
 
-    if ((DS_FLAGS & 2) == 0) {
-        [[unroll]] for (uint i = 0; i < M_FRAGS * QK_CHUNKS; ++i)
-            if (rowBase / FRAG_M + i / QK_CHUNKS < DS_ROW_FRAGS)
-                [[unroll]] for (uint q = 0; q < dQ[i].length() / 4; ++q)
-                    storeScratchVec(p.addrUsedQ, sumAt + i * (FRAG_M * FRAG_N / 4) + q * SUBGROUP_SIZE,
-                                    floatBitsToUint(vec4(dQ[i][4 * q], dQ[i][4 * q + 1], dQ[i][4 * q + 2], dQ[i][4 * q + 3])));
-        return;
-    }
     if (DROPOUT != 0) openDropout(); // dS lacks its factor, see backward_fragment_dropout.glsl
     barrier(); // the tile's shared memory becomes scratch
     const Slice outDQ = sliceDX(rowBatch(), work.head, work.offsetQ + queryOf(work.row0));

@@ -19,6 +19,7 @@
 #include "constants_forward.glsl"
 #include "constants_backward_coopmat.glsl"
 #include "constants_dropout.glsl"
+#define CHUNK_OF_HEADS (STORE_DS != 0)
 #include "backward_interface.glsl"
 #include "dropout.glsl"
 #include "backward_dropout.glsl"
@@ -26,6 +27,7 @@
 const uint SUBGROUPS = LOCAL_SIZE / SUBGROUP_SIZE;
 const uint SUBGROUP_KEYS = M_FRAGS * FRAG_M;
 const uint WORKGROUP_KEYS = SUBGROUPS * SUBGROUP_KEYS;
+const uint SCAN_ROWS = 8; // of a lane at a time, in the search for a large LSE
 const uint QK_CHUNKS = (HEAD_DIM + FRAG_K - 1) / FRAG_K;
 const uint V_CHUNKS = (HEAD_DIM_V + FRAG_K - 1) / FRAG_K;
 
@@ -36,7 +38,7 @@ const uint Q_STRIDE = Q_ROW_VECS | 1;
 const uint DO_STRIDE = DO_ROW_VECS | 1;
 const uint DO_BASE = ROW_TILE * Q_STRIDE;
 const uint STATS_BASE = DO_BASE + ROW_TILE * DO_STRIDE;
-const uint TILE_SIZE = STATS_BASE + ROW_TILE / 2;
+const uint TILE_SIZE = STATS_BASE + ROW_TILE / 4 * 3;
 const uint SCRATCH_TOTAL = SUBGROUPS * FRAG_M * ((FRAG_N / 4) | 1);
 const uint K_SMEM_CHUNKS = Q_SMEM_CHUNKS < QK_CHUNKS ? Q_SMEM_CHUNKS : QK_CHUNKS - 1;
 const uint K_BASE = TILE_SIZE;
@@ -67,9 +69,6 @@ float exponentElement(const in uint32_t i, const in uint32_t j, const in float x
     if (!attends(row, key)) return MASKED_EXPONENT;
     return SCORE_MOD ? scoreMod(x * p.scoreScale, row, key) * LOG2E : x;
 }
-float restElement(const in uint32_t i, const in uint32_t j, const in float x, const in uint a, const in uint firstRow) {
-    return withoutRest(x, firstRow + j);
-}
 float slopeElement(const in uint32_t i, const in uint32_t j, const in float product, const in uint a, const in uint b) {
     return softcapSlope(product * p.scoreScale);
 }
@@ -78,14 +77,13 @@ void main() {
     const uint tid = gl_LocalInvocationIndex;
     uint firstKey, extentKeys;
     if (!findKeyTile(WORKGROUP_KEYS, firstKey, extentKeys)) return;
-    if (STORE_DS != 0) firstKey += DS_FIRST_KEY;
-    if (firstKey >= extentKeys) return;
     if (DROPOUT != 0) openDropout();
     const uint keyInTile = gl_SubgroupID * SUBGROUP_KEYS, keyBase = firstKey + keyInTile; // of the subgroup
     const uint lastKey = max(min(firstKey + WORKGROUP_KEYS, work.seqlenK), firstKey + 1) - 1;
     const float scale2 = p.scoreScale * LOG2E;
 
     const RowTiles tiles = rowTiles(firstKey, lastKey);
+    const Slice qHead = sliceQ(rowBatch(), work.head, work.offsetQ), doHead = sliceDO(rowBatch(), work.head, work.offsetQ);
     uint n = nextRowTile(tiles, 0, firstKey, lastKey);
     uvec4 qVec[Q_VECS], doVec[DO_VECS];
     float statVec[STAT_VALUES];
@@ -104,24 +102,31 @@ void main() {
     }
 
     if (tid == 0) seen = 0;
+    // Rows with a large LSE: all tiles are masked.
     barrier();
-    [[dont_unroll]] for (uint row = tiles.first * ROW_TILE + tid; row < min((tiles.first + tiles.count) * ROW_TILE, work.rows); row += LOCAL_SIZE)
-        if (isLarge(loadStatsAt(rowIndex(row)).x)) atomicOr(seen, SEEN_LARGE);
+    const uint endRow = min((tiles.first + tiles.count) * ROW_TILE, work.rows);
+    [[dont_unroll]] for (uint row0 = tiles.first * ROW_TILE + tid; row0 < endRow; row0 += SCAN_ROWS * LOCAL_SIZE) {
+        bool large = false;
+        [[unroll]] for (uint i = 0; i < SCAN_ROWS; ++i) large = isLarge(loadStatsAt(rowIndex(min(row0 + i * LOCAL_SIZE, endRow - 1))).x) || large;
+        if (large) atomicOr(seen, SEEN_LARGE);
+    }
     barrier();
-    const bool large = (seen & SEEN_LARGE) != 0;
+    const uint maskedEnd = (seen & SEEN_LARGE) != 0 ? tiles.count : tiles.masked;
 
     FragC dK[M_FRAGS * QK_CHUNKS], dV[M_FRAGS * V_CHUNKS];
     [[unroll]] for (uint i = 0; i < M_FRAGS * QK_CHUNKS; ++i) dK[i] = FragC(0.0);
     [[unroll]] for (uint i = 0; i < M_FRAGS * V_CHUNKS; ++i) dV[i] = FragC(0.0);
 
 #define STAT_AT(which) (STATS_BASE + ((which) * ROW_TILE + first + f % KV_FRAGS * FRAG_N) / 4)
-    [[dont_unroll]] for (; n < (large ? 0 : tiles.unmasked);) {
-#define MASKED 0
+    // The masked loop comes first: behind the unmasked one, its values would push accumulators out of registers there
+    // (docs/backward-log.md, 5).
+    [[dont_unroll]] for (; n < maskedEnd;) {
+#define MASKED 1
 #include "backward_tile_kv.glsl"
 #undef MASKED
     }
     [[dont_unroll]] for (; n < tiles.count;) {
-#define MASKED 1
+#define MASKED 0
 #include "backward_tile_kv.glsl"
 #undef MASKED
     }

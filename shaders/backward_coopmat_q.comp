@@ -37,12 +37,14 @@ const uint STATS_SIZE = WORKGROUP_ROWS / 2;
 const uint TILE_SIZE = KV_SIZE > STATS_SIZE ? KV_SIZE : STATS_SIZE;
 const uint SCRATCH_TOTAL = SUBGROUPS * FRAG_M * ((FRAG_N / 4) | 1);
 const uint KEPT_SIZE = SUBGROUP_ROWS * (KV_STEP / FRAG_N) / 4; // of a subgroup, see backward_fragment_dropout.glsl
+const uint REST_BASE = TILE_SIZE; // the negated rests of LSE, in log2 units
+const uint LOOP_SIZE = REST_BASE + WORKGROUP_ROWS / 4;
 #if NV2 // only the code behind the loop uses scratch
 const uint SCRATCH_BASE = 0;
-const uint KEPT_BASE = TILE_SIZE > SCRATCH_TOTAL ? TILE_SIZE : SCRATCH_TOTAL;
+const uint KEPT_BASE = LOOP_SIZE > SCRATCH_TOTAL ? LOOP_SIZE : SCRATCH_TOTAL;
 #else
-const uint SCRATCH_BASE = TILE_SIZE;
-const uint KEPT_BASE = TILE_SIZE + SCRATCH_TOTAL;
+const uint SCRATCH_BASE = LOOP_SIZE;
+const uint KEPT_BASE = LOOP_SIZE + SCRATCH_TOTAL;
 #endif
 shared uvec4 smem[KEPT_BASE + (DROPOUT != 0 ? SUBGROUPS * KEPT_SIZE : 0)];
 
@@ -59,12 +61,12 @@ float exponentElement(const in uint32_t i, const in uint32_t j, const in float x
     if (!attends(row, key)) return MASKED_EXPONENT;
     return SCORE_MOD ? scoreMod(x * p.scoreScale, row, key) * LOG2E : x;
 }
-float restElement(const in uint32_t i, const in uint32_t j, const in float x, const in uint firstRow, const in uint a) {
-    return withoutRest(x, firstRow + i);
-}
 float slopeElement(const in uint32_t i, const in uint32_t j, const in float product, const in uint a, const in uint b) {
     return softcapSlope(product * p.scoreScale);
 }
+
+// Tile n: the masked tiles come first, as in backward_coopmat_kv.comp.
+#define KV_TILE_AT(n) kvTileAt(kv, (n) < masked ? (n) + unmasked : (n) - masked)
 
 void main() {
     const uint tid = gl_LocalInvocationIndex;
@@ -78,10 +80,12 @@ void main() {
 
     KVRange kv = KVRange(0, 0, 0, 0);
     if (work.row0 < work.rows) kv = kvRange(lastRow);
+    const Slice kHead = sliceK(kvBatch(), work.kvHead, work.offsetK), vHead = sliceV(kvBatch(), work.kvHead, work.offsetK);
     uint n = nextKVTile(kv, 0, lastRow);
     const uint tiles = kv.last - kv.first;
     uvec4 kVec[K_VECS], vVec[V_VECS];
-    if (n < tiles) PREFETCH_KEYS(kvTileAt(kv, n))
+    const uint unmasked = kv.unmaskedLast - kv.unmaskedFirst, masked = tiles - unmasked;
+    if (n < tiles) PREFETCH_KEYS(KV_TILE_AT(n))
 
     FragA Q[M_FRAGS * QK_CHUNKS], dO[M_FRAGS * V_CHUNKS];
     {
@@ -104,7 +108,9 @@ void main() {
         const uint at = at0 + tid, row = work.row0 + at;
         const vec2 two = at < WORKGROUP_ROWS && row < work.rows ? loadStatsAt(rowIndex(row)) : vec2(INFINITY, 0.0);
         if (at < WORKGROUP_ROWS) {
-            if (isLarge(two.x)) atomicOr(seen, SEEN_LARGE);
+            const bool large = isLarge(two.x);
+            if (large) atomicOr(seen, SEEN_LARGE);
+            smem[REST_BASE + at / 4][at % 4] = floatBitsToUint(large ? -LOG2E * loadRest(rowIndex(row)) : 0.0);
             smem[at / 4][at % 4] = floatBitsToUint(-toLog2(two.x));
             smem[(WORKGROUP_ROWS + at) / 4][at % 4] = floatBitsToUint(-two.y);
         }
@@ -118,15 +124,14 @@ void main() {
     FragC dQ[M_FRAGS * QK_CHUNKS];
     [[unroll]] for (uint i = 0; i < M_FRAGS * QK_CHUNKS; ++i) dQ[i] = FragC(0.0);
 
-    const bool large = (seen & SEEN_LARGE) != 0;
-    const uint unmasked = large ? 0 : kv.unmaskedLast - kv.unmaskedFirst;
-    [[dont_unroll]] for (; n < unmasked;) {
-#define MASKED 0
+    const uint maskedEnd = (seen & SEEN_LARGE) != 0 ? tiles : masked;
+    [[dont_unroll]] for (; n < maskedEnd;) {
+#define MASKED 1
 #include "backward_tile_q.glsl"
 #undef MASKED
     }
     [[dont_unroll]] for (; n < tiles;) {
-#define MASKED 1
+#define MASKED 0
 #include "backward_tile_q.glsl"
 #undef MASKED
     }

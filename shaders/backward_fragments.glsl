@@ -8,10 +8,12 @@ const uint KV_FRAGS = KV_STEP / FRAG_N;
 #define COLUMN_MAJOR gl_CooperativeMatrixLayoutColumnMajor
 
 // LSE in log2 units. The factor is scale2 / scoreScale of the rounded numbers, so that the rounding of scale2 cancels in
-// the exponent of P: with logits in the thousands, one that takes all of P must come out as 1 within float16.
+// the exponent of P: with logits in the thousands, one that takes all of P must come out as 1 within float16. precise:
+// otherwise NVIDIA's compiler cancels the quotient in one kernel and not in the next, and dV gets another P than LSE.
 float toLog2(float lse) {
-    const float scale2 = p.scoreScale * LOG2E, high = scale2 / p.scoreScale, low = fma(-high, p.scoreScale, scale2) / p.scoreScale;
-    return SCORE_MOD || isinf(lse) || p.scoreScale == 0.0 ? lse * LOG2E : fma(lse, high, lse * low);
+    precise float scale2 = p.scoreScale * LOG2E, high = scale2 / p.scoreScale, low = fma(-high, p.scoreScale, scale2) / p.scoreScale;
+    precise float result = SCORE_MOD || isinf(lse) || p.scoreScale == 0.0 ? lse * LOG2E : fma(lse, high, lse * low);
+    return result;
 }
 
 // x rounded to storage, for a product. toOperandA takes P alone: its carry may reach the sign bit.
@@ -62,12 +64,11 @@ float toLog2(float lse) {
                 result[r * KV_FRAGS + c] = coopMatMulAdd(owni[r], rows, result[r * KV_FRAGS + c]);  \
         }                                                                                           \
     }
-#define ADD_PRODUCT(acc, weights, chunks, base, stride, FILTER)                                     \
+#define ADD_PRODUCT(acc, weights, chunks, base, stride)                                             \
     [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c)                                                  \
         [[unroll]] for (uint i = 0; i < (chunks); ++i) {                                            \
             FragB rows;                                                                             \
             coopMatLoad(rows, smem, (base) + c * FRAG_K * (stride) + i * FRAG_N / 8, stride, ROW_MAJOR); \
-            FILTER(rows)                                                                            \
             [[unroll]] for (uint r = 0; r < M_FRAGS; ++r)                                           \
                 acc[r * (chunks) + i] = coopMatMulAdd(weights[r * KV_FRAGS + c], rows, acc[r * (chunks) + i]); \
         }

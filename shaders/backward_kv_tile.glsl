@@ -13,28 +13,27 @@ uvec4 loadVecV(Slice s, uint key, uint col) {
     return HEAD_DIM_V % FRAG_K == 0 ? load8V(s, key * p.strideVSeq + col) : loadV8(s, key, col);
 }
 
-// Loads a KV tile; keys past the end are zero.
+// Loads a KV tile. Keys past the end, which are masked, have the elements of the last key.
 #define PREFETCH_KEYS(tile)                                                                         \
     {                                                                                               \
-        const uint firstKey_ = (tile) * KV_TILE, keys = work.seqlenK - firstKey_;                   \
-        const Slice kRows = sliceK(kvBatch(), work.kvHead, work.offsetK + firstKey_);               \
-        const Slice vRows = sliceV(kvBatch(), work.kvHead, work.offsetK + firstKey_);               \
+        const uint firstKey_ = (tile) * KV_TILE, lastKey_ = work.seqlenK - 1 - firstKey_;           \
+        const Slice kRows = advanceK(kHead, firstKey_), vRows = advanceV(vHead, firstKey_);         \
         [[unroll]] for (uint i = 0; i < K_VECS; ++i) {                                              \
-            const uint at = i * LOCAL_SIZE + tid, key = at / K_ROW_VECS;                            \
-            kVec[i] = key < min(keys, KV_TILE) ? loadVecK(kRows, key, at % K_ROW_VECS * 8) : uvec4(0); \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            kVec[i] = loadVecK(kRows, min(at / K_ROW_VECS, lastKey_), at % K_ROW_VECS * 8);         \
         }                                                                                           \
         [[unroll]] for (uint i = 0; i < V_VECS; ++i) {                                              \
-            const uint at = i * LOCAL_SIZE + tid, key = at / V_ROW_VECS;                            \
-            vVec[i] = key < min(keys, KV_TILE) ? loadVecV(vRows, key, at % V_ROW_VECS * 8) : uvec4(0); \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            vVec[i] = loadVecV(vRows, min(at / V_ROW_VECS, lastKey_), at % V_ROW_VECS * 8);         \
         }                                                                                           \
     }
 
-// Stores the tile. NOTE is NOTE_NON_FINITE for K of masked tiles; of V nothing but dP depends, which is selected.
-#define STORE_KEYS(NOTE)                                                                            \
+// Stores the tile, and notes Inf and NaN in K of a masked one; of V nothing but dP depends, which is selected.
+#define STORE_KEYS(masked)                                                                          \
     {                                                                                               \
         [[unroll]] for (uint i = 0; i < K_VECS; ++i) {                                              \
             const uint at = i * LOCAL_SIZE + tid;                                                   \
-            NOTE(kVec[i])                                                                           \
+            if (masked != 0) NOTE_NON_FINITE(kVec[i])                                               \
             if (KV_TILE * K_ROW_VECS % LOCAL_SIZE == 0 || at < KV_TILE * K_ROW_VECS)                \
                 smem[at / K_ROW_VECS * K_STRIDE + at % K_ROW_VECS] = kVec[i];                       \
         }                                                                                           \

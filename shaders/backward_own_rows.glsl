@@ -18,23 +18,30 @@ const uint OWN_STRIDE = (OWN_PASS_CHUNKS * FRAG_K / 8) | 1;
         const uint row = at / ((chunks) * FRAG_K / 8), col = at % ((chunks) * FRAG_K / 8) * 8;      \
         vec[i] = row < FRAG_M ? LOAD(i / OWN_VECS(chunks) * FRAG_M + row, col) : uvec4(0);          \
     }
-#define OWN_FRAGMENTS(frags, vec, chunks, smemChunks, base)                                         \
-    [[unroll]] for (uint pass = 0; pass < M_FRAGS * OWN_PASSES(chunks); ++pass) {                   \
-        const uint r = pass / OWN_PASSES(chunks), firstChunk = pass % OWN_PASSES(chunks) * OWN_PASS_CHUNKS; \
+// Row fragment n of the subgroup. n is a literal: in a loop that the compiler keeps, the fragments would be in memory.
+#define OWN_FRAGMENT(frags, vec, chunks, smemChunks, base, n)                                       \
+    if ((n) < M_FRAGS)                                                                              \
+    [[unroll]] for (uint pass = 0; pass < OWN_PASSES(chunks); ++pass) {                             \
+        const uint firstChunk = pass * OWN_PASS_CHUNKS, row0_ = min(n, M_FRAGS - 1);                \
         const uint share = gl_SubgroupID * OWN_SHARE, regs = (chunks) - (smemChunks), ownStride = ((smemChunks) * FRAG_K / 8) | 1; \
         subgroupSync();                                                                             \
         [[unroll]] for (uint i = 0; i < OWN_VECS(chunks); ++i) {                                    \
             const uint at = i * SUBGROUP_SIZE + gl_SubgroupInvocationID;                            \
             const uint row = at / ((chunks) * FRAG_K / 8), whole = at % ((chunks) * FRAG_K / 8), col = whole - firstChunk * FRAG_K / 8; \
             if (row < FRAG_M && col < OWN_PASS_CHUNKS * FRAG_K / 8)                                 \
-                smem[share + row * OWN_STRIDE + col] = vec[r * OWN_VECS(chunks) + i];               \
+                smem[share + row * OWN_STRIDE + col] = vec[row0_ * OWN_VECS(chunks) + i];           \
             if ((smemChunks) > 0 && firstChunk == 0 && row < FRAG_M && whole >= regs * FRAG_K / 8)  \
-                smem[(base) + ((gl_SubgroupID * M_FRAGS + r) * FRAG_M + row) * ownStride + whole - regs * FRAG_K / 8] \
-                    = vec[r * OWN_VECS(chunks) + i];                                                \
+                smem[(base) + ((gl_SubgroupID * M_FRAGS + row0_) * FRAG_M + row) * ownStride + whole - regs * FRAG_K / 8] \
+                    = vec[row0_ * OWN_VECS(chunks) + i];                                            \
         }                                                                                           \
         subgroupSync();                                                                             \
         [[unroll]] for (uint c = 0; c < OWN_PASS_CHUNKS; ++c)                                       \
             if (firstChunk + c < regs)                                                              \
-                coopMatLoad(frags[firstChunk + c < regs ? r * regs + firstChunk + c : 0], smem,     \
+                coopMatLoad(frags[firstChunk + c < regs ? row0_ * regs + firstChunk + c : 0], smem, \
                             share + c * FRAG_K / 8, OWN_STRIDE, ROW_MAJOR);                         \
     }
+#define OWN_FRAGMENTS(frags, vec, chunks, smemChunks, base)                                         \
+    OWN_FRAGMENT(frags, vec, chunks, smemChunks, base, 0)                                           \
+    OWN_FRAGMENT(frags, vec, chunks, smemChunks, base, 1)                                           \
+    OWN_FRAGMENT(frags, vec, chunks, smemChunks, base, 2)                                           \
+    OWN_FRAGMENT(frags, vec, chunks, smemChunks, base, 3)

@@ -1,7 +1,8 @@
 // The row tiles that a workgroup of the dK and dV kernel visits, and their way to shared memory. Tile n = 0, 1, ...:
-// first the unmasked tiles, whose rows attend to every key of the workgroup, then the tiles before and behind them.
+// first the masked tiles, before and behind the unmasked ones; then the unmasked tiles, whose rows attend to every key of
+// the workgroup.
 
-struct RowTiles { uint first, unmaskedFirst, unmasked, count; }; // unmasked and count are numbers of tiles
+struct RowTiles { uint first, unmaskedFirst, masked, count; }; // masked and count are numbers of tiles
 
 RowTiles rowTiles(uint firstKey, uint lastKey) {
     RowTiles t;
@@ -20,14 +21,15 @@ RowTiles rowTiles(uint firstKey, uint lastKey) {
     t.unmaskedFirst = clamp(all, t.first, t.first + t.count);
     // dS of keys past the end must be 0, where it is stored.
     const bool keysEnd = STORE_DS != 0 && firstKey + WORKGROUP_KEYS > work.seqlenK;
-    t.unmasked = MASK_EVERY_TILE || keysEnd ? 0 : clamp(allEnd, t.unmaskedFirst, t.first + t.count) - t.unmaskedFirst;
+    const uint unmasked = MASK_EVERY_TILE || keysEnd ? 0 : clamp(allEnd, t.unmaskedFirst, t.first + t.count) - t.unmaskedFirst;
+    t.masked = t.count - unmasked;
     return t;
 }
 
 uint rowTileAt(RowTiles t, uint n) {
-    if (n < t.unmasked) return t.unmaskedFirst + n;
     const uint before = t.unmaskedFirst - t.first;
-    return n - t.unmasked < before ? t.first + n - t.unmasked : t.first + n;
+    if (n >= t.masked) return t.unmaskedFirst + n - t.masked;
+    return n < before ? t.first + n : t.first + n + t.count - t.masked;
 }
 
 // The next n, from n on, whose tile the block-sparse mask does not exclude.
@@ -57,45 +59,48 @@ uvec4 loadVecDO(Slice s, uint row, uint col) {
     return HEAD_DIM_V % FRAG_K == 0 ? load8DO(s, element) : load8DO(s, element, elementsFromDO(col));
 }
 
-// Loads a row tile: rows past the end are zero, with an LSE of +Inf, so that their P is 0.
+// Loads a row tile. Rows past the end have an LSE of +Inf, so that their P is 0, and elements of the last row.
 #define PREFETCH_ROWS(tile)                                                                         \
     {                                                                                               \
-        work.row0 = (tile) * ROW_TILE;                                                                \
-        const Slice qRows = sliceQ(rowBatch(), work.head, work.offsetQ + queryOf(work.row0));       \
-        const Slice doRows = sliceDO(rowBatch(), work.head, work.offsetQ + queryOf(work.row0));     \
+        work.row0 = (tile) * ROW_TILE;                                                              \
+        const Slice qRows = advanceQ(qHead, queryOf(work.row0)), doRows = advanceDO(doHead, queryOf(work.row0)); \
         [[unroll]] for (uint i = 0; i < Q_VECS; ++i) {                                              \
-            const uint at = i * LOCAL_SIZE + tid, row = work.row0 + at / Q_ROW_VECS;                \
-            qVec[i] = row < work.rows ? loadVecQ(qRows, row, at % Q_ROW_VECS * 8) : uvec4(0);       \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            qVec[i] = loadVecQ(qRows, min(work.row0 + at / Q_ROW_VECS, work.rows - 1), at % Q_ROW_VECS * 8); \
         }                                                                                           \
         [[unroll]] for (uint i = 0; i < DO_VECS; ++i) {                                             \
-            const uint at = i * LOCAL_SIZE + tid, row = work.row0 + at / DO_ROW_VECS;               \
-            doVec[i] = row < work.rows ? loadVecDO(doRows, row, at % DO_ROW_VECS * 8) : uvec4(0);   \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            doVec[i] = loadVecDO(doRows, min(work.row0 + at / DO_ROW_VECS, work.rows - 1), at % DO_ROW_VECS * 8); \
         }                                                                                           \
         [[unroll]] for (uint i = 0; i < STAT_VALUES; ++i) {                                         \
-            const uint at = i * LOCAL_SIZE + tid, row = work.row0 + at % ROW_TILE;                    \
+            const uint at = i * LOCAL_SIZE + tid, row = work.row0 + at % ROW_TILE;                  \
             const vec2 two = at < 2 * ROW_TILE && row < work.rows ? loadStatsAt(rowIndex(row)) : vec2(INFINITY, 0.0); \
-            statVec[i] = at < ROW_TILE ? two.x : two.y;                                               \
+            statVec[i] = at < ROW_TILE ? two.x : two.y;                                             \
         }                                                                                           \
     }
 
-// Stores the tile. NOTE is NOTE_NON_FINITE for masked tiles.
-#define STORE_ROWS(NOTE)                                                                            \
+// Stores the tile and the statistics of its rows, in log2 units: -LSE, -delta, and for a masked tile the negated rest of
+// LSE. Notes what it finds in seen.
+#define STORE_ROWS(masked)                                                                          \
     {                                                                                               \
         [[unroll]] for (uint i = 0; i < Q_VECS; ++i) {                                              \
             const uint at = i * LOCAL_SIZE + tid;                                                   \
-            NOTE(qVec[i])                                                                           \
-            if (ROW_TILE * Q_ROW_VECS % LOCAL_SIZE == 0 || at < ROW_TILE * Q_ROW_VECS)                  \
+            if (masked != 0) NOTE_NON_FINITE(qVec[i])                                               \
+            if (ROW_TILE * Q_ROW_VECS % LOCAL_SIZE == 0 || at < ROW_TILE * Q_ROW_VECS)              \
                 smem[at / Q_ROW_VECS * Q_STRIDE + at % Q_ROW_VECS] = qVec[i];                       \
         }                                                                                           \
         [[unroll]] for (uint i = 0; i < DO_VECS; ++i) {                                             \
             const uint at = i * LOCAL_SIZE + tid;                                                   \
-            NOTE(doVec[i])                                                                          \
-            if (ROW_TILE * DO_ROW_VECS % LOCAL_SIZE == 0 || at < ROW_TILE * DO_ROW_VECS)                \
+            if (masked != 0) NOTE_NON_FINITE(doVec[i])                                              \
+            if (ROW_TILE * DO_ROW_VECS % LOCAL_SIZE == 0 || at < ROW_TILE * DO_ROW_VECS)            \
                 smem[DO_BASE + at / DO_ROW_VECS * DO_STRIDE + at % DO_ROW_VECS] = doVec[i];         \
         }                                                                                           \
         [[unroll]] for (uint i = 0; i < STAT_VALUES; ++i) {                                         \
             const uint at = i * LOCAL_SIZE + tid;                                                   \
-            if (at < 2 * ROW_TILE)                                                                    \
+            if (at < 2 * ROW_TILE)                                                                  \
                 smem[STATS_BASE + at / 4][at % 4] = floatBitsToUint(at < ROW_TILE ? -toLog2(statVec[i]) : -statVec[i]); \
+            if (masked != 0 && at < ROW_TILE)                                                       \
+                smem[STATS_BASE + ROW_TILE / 2 + at / 4][at % 4] =                                  \
+                    floatBitsToUint(isLarge(statVec[i]) ? -LOG2E * loadRest(rowIndex(work.row0 + at)) : 0.0);     \
         }                                                                                           \
     }

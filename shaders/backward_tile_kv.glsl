@@ -1,82 +1,27 @@
 // Part of main of backward_coopmat_kv.comp: row tile n. MASKED 1 masks it: some row may not attend to some key.
 {
-#if MASKED
-#define NOTE NOTE_NON_FINITE
-#else
-#define NOTE NOTE_NOTHING
-#endif
     const uint row0 = work.row0, next = nextRowTile(tiles, n + 1, firstKey, lastKey);
     barrier(); // all subgroups have finished the last tile
-    STORE_ROWS(NOTE)
+    STORE_ROWS(MASKED)
     barrier(); // the tile is complete
     PREFETCH_ROWS(rowTileAt(tiles, min(next, tiles.count - 1))) // behind the last tile it again: no branch to meet again
-#undef NOTE
-#if MASKED // a subgroup whose keys no row attends to has nothing to add
-    if (keyBase < visibleEnd(min(row0 + ROW_TILE, work.rows) - 1) && keyBase + SUBGROUP_KEYS > visibleStart(row0))
-#endif
-    [[unroll]] for (uint first = 0; first < ROW_TILE; first += KV_STEP) {
-        FragC S[M_FRAGS * KV_FRAGS], dP[M_FRAGS * KV_FRAGS];
-        FragA P[M_FRAGS * KV_FRAGS], dS[M_FRAGS * KV_FRAGS];
-        [[unroll]] for (uint f = 0; f < M_FRAGS * KV_FRAGS; ++f) {
-            S[f] = FragC(0.0);
-            if (HAS_DK != 0 && DROPOUT == 0) coopMatLoad(dP[f], smem, STAT_AT(1), 0, ROW_MAJOR);
-            if (HAS_DK != 0 && DROPOUT != 0) dP[f] = FragC(0.0); // the mask comes before delta
-        }
-        MULTIPLY_OWN(S, K, QK_CHUNKS, K_SMEM_CHUNKS, K_BASE, first * Q_STRIDE, Q_STRIDE)
-        if (HAS_DK != 0) MULTIPLY_OWN(dP, V, V_CHUNKS, 0, 0, DO_BASE + first * DO_STRIDE, DO_STRIDE)
-        if (DROPOUT != 0) storeKept(row0 + first, keyBase);
-        [[unroll]] for (uint f = 0; f < M_FRAGS * KV_FRAGS; ++f) {
-            FragC negLSE, slope;
-            if (HAS_DK != 0 && DROPOUT != 0) {
-                DROP_ELEMENTS(dP[f], f)
-                FragC negDelta;
-                coopMatLoad(negDelta, smem, STAT_AT(1), 0, ROW_MAJOR);
-                [[unroll]] for (uint e = 0; e < dP[f].length(); ++e) dP[f][e] += negDelta[e] * (1.0 / keptScale);
-            }
-            coopMatLoad(negLSE, smem, STAT_AT(0), 0, ROW_MAJOR);
-            if (SOFTCAP != 0) {
-                slope = S[f];
-                PER_ELEMENT(slope, slopeElement, 0u, 0u)
-            }
-            if (!SCORE_MOD) {
-                [[unroll]] for (uint e = 0; e < S[f].length(); ++e) S[f][e] = fma(S[f][e], scale2, negLSE[e]);
-            }
-#if MASKED
-            PER_ELEMENT(S[f], exponentElement, keyBase + f / KV_FRAGS * FRAG_M, row0 + first + f % KV_FRAGS * FRAG_N)
-            if (large) PER_ELEMENT(S[f], restElement, 0u, row0 + first + f % KV_FRAGS * FRAG_N)
-#endif
-            [[unroll]] for (uint e = 0; e < S[f].length(); ++e) {
-                if (!bool(MASKED) && SCORE_MOD) S[f][e] = applySoftcap(S[f][e] * p.scoreScale) * LOG2E;
-                if (SCORE_MOD && (!bool(MASKED) || S[f][e] != MASKED_EXPONENT)) S[f][e] += negLSE[e];
-                S[f][e] = exp2(S[f][e]);
-                if (HAS_DK != 0) {
-                    dP[f][e] = bool(MASKED) && S[f][e] == 0.0 ? 0.0 : S[f][e] * dP[f][e];
-                    if (SOFTCAP != 0) dP[f][e] *= slope[e];
-                }
-            }
-            if (HAS_DV != 0 && DROPOUT != 0) DROP_ELEMENTS(S[f], f)
-            if (HAS_DV != 0) { toOperandA(P[f], S[f]); }
-            if (HAS_DK != 0) { signedOperandA(dS[f], dP[f]); }
-            if (STORE_DS != 0) {
-                uvec4 words;
-                [[unroll]] for (uint w = 0; w < 4; ++w) words[w] = FRAGMENT_WORD(dS[f], 2 * w);
-                storeScratchVec(p.addrCuQ, dsIndex((keyBase - DS_FIRST_KEY) / FRAG_M + f / KV_FRAGS,
-                                                   (row0 + first) / FRAG_N + f % KV_FRAGS), words);
-            }
-        }
-#if MASKED
-        if ((seen & SEEN_NON_FINITE) != 0) {
-            if (HAS_DV != 0) ADD_PRODUCT(dV, P, V_CHUNKS, DO_BASE + first * DO_STRIDE, DO_STRIDE, FINITE)
-            if (HAS_DK != 0) ADD_PRODUCT(dK, dS, QK_CHUNKS, first * Q_STRIDE, Q_STRIDE, FINITE)
-        } else
-#endif
-        {
-            if (HAS_DV != 0) ADD_PRODUCT(dV, P, V_CHUNKS, DO_BASE + first * DO_STRIDE, DO_STRIDE, AS_IT_IS)
-            if (HAS_DK != 0) ADD_PRODUCT(dK, dS, QK_CHUNKS, first * Q_STRIDE, Q_STRIDE, AS_IT_IS)
-        }
-        // A fence. Without it NVIDIA's compiler moves loads of later steps here, and spills the vectors of the next tile,
-        // which then wait for memory (docs/backward-log.md, 2): 335 TFLOP/s in place of 213 at head dim 128.
-        subgroupMemoryBarrierShared();
+#if MASKED // a subgroup whose keys no row attends to has nothing to add, but barriers to meet
+    if ((seen & SEEN_NON_FINITE) != 0 || keyBase < visibleEnd(min(row0 + ROW_TILE, work.rows) - 1) && keyBase + SUBGROUP_KEYS > visibleStart(row0))
+    [[dont_unroll]] for (uint first = 0; first < ROW_TILE; first += KV_STEP)
+#include "backward_step_kv.glsl"
+#else // written out: NVIDIA's compiler keeps a loop over steps, and copies the accumulators from step to step
+    { const uint first = 0;
+#include "backward_step_kv.glsl"
     }
+    if (KV_STEP < ROW_TILE) { const uint first = KV_STEP;
+#include "backward_step_kv.glsl"
+    }
+    if (2 * KV_STEP < ROW_TILE) { const uint first = 2 * KV_STEP;
+#include "backward_step_kv.glsl"
+    }
+    if (3 * KV_STEP < ROW_TILE) { const uint first = 3 * KV_STEP;
+#include "backward_step_kv.glsl"
+    }
+#endif
     n = next;
 }

@@ -64,17 +64,31 @@ uint packedSequence(uint tile, bool ofKeys, uint rowsPerPosition, uint tileRows)
     return low;
 }
 
+// A kernel that takes a chunk of heads (backward_scratch.glsl) defines CHUNK_OF_HEADS. Its y counts the (sequence, KV head)
+// of the chunk, the first of which is addrUsedQ.x.
+#ifndef CHUNK_OF_HEADS
+#define CHUNK_OF_HEADS false
+#endif
+
+// The sequence and the head of the grid that a workgroup has.
+uvec2 sequenceAndHead() {
+    if (!CHUNK_OF_HEADS) return gl_WorkGroupID.zy;
+    const uint head = p.addrUsedQ.x + gl_WorkGroupID.y, heads = p.Hq / p.groupSize;
+    return uvec2(head / heads, head % heads);
+}
+
 // Sets work for a workgroup of the dQ kernel. extentRows is the number of rows that the sequence has in dQ, rows past
 // its end included. False if the workgroup has none of them.
 bool findRowTile(uint tileRows, out uint extentRows) {
-    uint tile = gl_WorkGroupID.x, sequence = gl_WorkGroupID.z;
+    const uvec2 grid = sequenceAndHead();
+    uint tile = gl_WorkGroupID.x, sequence = grid.x;
     if ((VARLEN & CU_Q) != 0) {
         sequence = packedSequence(tile, false, ROWS_PER_QUERY, tileRows);
         const uint first = firstPackedTile(sequence, false, ROWS_PER_QUERY, tileRows);
         if (tile < first) return false;
         tile -= first;
     }
-    const uint head = gl_WorkGroupID.y * ROWS_PER_QUERY;
+    const uint head = grid.y * ROWS_PER_QUERY;
     setSequence(sequence, head, head / p.groupSize);
     extentRows = extentQ(sequence).count * ROWS_PER_QUERY;
     const uint tiles = (extentRows + tileRows - 1) / tileRows;
@@ -87,14 +101,15 @@ bool findRowTile(uint tileRows, out uint extentRows) {
 // Sets work, without row0, and the first key for a workgroup of the dK and dV kernel. extentKeys is the number of keys
 // that the sequence has in dK and dV. False if the workgroup has none of them.
 bool findKeyTile(uint tileKeys, out uint firstKey, out uint extentKeys) {
-    uint tile = gl_WorkGroupID.x, sequence = gl_WorkGroupID.z;
+    const uvec2 grid = sequenceAndHead();
+    uint tile = gl_WorkGroupID.x, sequence = grid.x;
     if ((VARLEN & CU_K) != 0) {
         sequence = packedSequence(tile, true, 1, tileKeys);
         const uint first = firstPackedTile(sequence, true, 1, tileKeys);
         if (tile < first) return false;
         tile -= first;
     }
-    setSequence(sequence, gl_WorkGroupID.y * p.groupSize, gl_WorkGroupID.y);
+    setSequence(sequence, grid.y * p.groupSize, grid.y);
     extentKeys = extentK(sequence).count;
     firstKey = tile * tileKeys; // a causal mask: the first keys are seen by most rows, and come first
     return firstKey < extentKeys;

@@ -2,6 +2,9 @@ package problem
 
 import "vkattn/vk"
 
+// The types of the optional tensors of a call, fields of Args: varlen, block tables, sparse
+// tokens, block bitmaps, bias and mask.
+
 // Vector is a contiguous array of 32-bit elements, int32 or float32 depending on its
 // use. It lies on the same side as the tensors: in a device buffer or in host memory
 // (little-endian). Kernels clamp what they read from int32 vectors to the sizes that

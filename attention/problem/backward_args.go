@@ -1,5 +1,7 @@
 package problem
 
+// The tensors of a backward call, and the results of its float64 reference.
+
 // BackwardArgs are the tensors of one backward call: the forward call, the gradients of
 // its outputs, and the outputs for the gradients of its inputs. All lie on the same side,
 // device or host. Sequences are packed or padded as in the forward call (see [Varlen]).

@@ -12,6 +12,19 @@ import (
 type Experiment struct {
 	Variant int // a step of the ladder, 1 to Variants; 0: the kernel as shipped
 	Ablate  Ablation
+
+	// BackwardTiles changes tiles of the kernels of gradients: a list of
+	// kernel.field=number, such as "q.kv_tile=32,kv.row_tile=48,kv.kv_step=16". The kernel is
+	// the last part of its module's name (lse, q, kv, add or bias) and the field is named as
+	// in the tuning cache. Fields without a number keep their value. A tile that the kernel
+	// or the device cannot run refuses the tier. Results are correct.
+	BackwardTiles string
+}
+
+// Forward returns e without what only changes the backward kernels.
+func (e Experiment) Forward() Experiment {
+	e.BackwardTiles = ""
+	return e
 }
 
 // Variants is the number of steps of the ladder.

@@ -70,4 +70,5 @@ const (
 	TileHeuristic = "heuristic"    // the fixed table
 	TileCached    = "tuned: cache" // tuned by an earlier process
 	TileTuned     = "tuned now"    // tuned by this process
+	TileNamed     = "named"        // named by Experiment.BackwardTiles
 )

@@ -2,6 +2,8 @@ package problem
 
 import "fmt"
 
+// The sliding window of a Config.
+
 // Window limits each row to the keys near its own position: with Left and Right keys to
 // either side, the row at position i attends to keys i-Left to i+Right that the causal mask
 // and the length allow. The zero value is no window; [WindowOf] makes one. [Config].Causal

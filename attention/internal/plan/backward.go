@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"vkattn/attention/internal/arith"
@@ -29,12 +30,12 @@ type chosenBackward struct {
 	CUDA    problem.CUDABackward // for TierCUDA, which uses none of the fields above
 }
 
-// BackwardChunks says how dS is stored for chunks of keys; zero: it is not stored. See
-// shaders/backward_scratch.glsl.
+// BackwardChunks says how dS is stored for chunks of heads; zero: it is not stored. A head
+// is a KV head of a sequence. See shaders/backward_scratch.glsl.
 type BackwardChunks struct {
-	Keys               int    // of a chunk
+	Heads              int    // of a chunk
 	KeyFrags, RowFrags uint32 // of a head in scratch
-	DSBytes, SumBytes  uint64 // of dS, and of dQ in float32; SumBytes is 0 with one chunk
+	DSBytes            uint64 // of a chunk
 }
 
 // dsBudget returns the most bytes of dS: an eighth of the device's memory at most.
@@ -52,8 +53,8 @@ func dsBudget(caps *vk.Caps, r *BackwardRequest) uint64 {
 	return min(budget, largest/8)
 }
 
-// chunksOf decides whether dS is stored, and for how many keys: as many as budget holds. A
-// device that holds no chunk computes S and dP twice instead.
+// chunksOf decides whether dS is stored, and for how many heads: as many as budget holds. If
+// it holds none, or too few to fill a device, S and dP are computed twice instead.
 func chunksOf(v *BackwardVariant, tier problem.Tier, f fragment, r *BackwardRequest, budget uint64) (c BackwardChunks) {
 	dim, s := max(v.headDim, v.headDimV), &r.Shape
 	switch {
@@ -63,21 +64,18 @@ func chunksOf(v *BackwardVariant, tier problem.Tier, f fragment, r *BackwardRequ
 		f.M != f.N || f.M != f.K || f.M*f.K != 8*f.Subgroup:
 		return c
 	}
-	const rowUnit = 192 // every row tile divides it
+	const maxGridY = 65535 // workgroups along y that every device dispatches
 	rows := (s.Sq*s.Group() + rowUnit - 1) / rowUnit * rowUnit
-	heads := uint64(s.B * s.KVHeads())
-	c.Keys = (s.Sk + chunkUnit - 1) / chunkUnit * chunkUnit
-	if most := int(budget / (heads * uint64(rows) * 2) / chunkUnit * chunkUnit); c.Keys > most {
-		c.Keys = most
-	}
-	if c.Keys == 0 {
+	keys := (s.Sk + keyUnit - 1) / keyUnit * keyUnit
+	heads, headBytes := s.B*s.KVHeads(), uint64(rows)*uint64(keys)*2
+	c.Heads = int(min(uint64(heads), budget/headBytes, maxGridY))
+	if c.Heads == 0 || c.Heads < heads && r.MaxDSBytes == 0 && c.Heads*keys < minChunkKeys {
 		return BackwardChunks{}
 	}
-	c.KeyFrags, c.RowFrags = uint32(c.Keys)/f.M, uint32(rows)/f.M
-	c.DSBytes = heads * uint64(rows) * uint64(c.Keys) * 2
-	if c.Keys < s.Sk {
-		c.SumBytes = heads * uint64(rows) * uint64(arith.CeilDiv32(v.headDim, f.K)*f.K) * 4
-	}
+	chunks := (heads + c.Heads - 1) / c.Heads
+	c.Heads = (heads + chunks - 1) / chunks // chunks of equal size
+	c.KeyFrags, c.RowFrags = uint32(keys)/f.M, uint32(rows)/f.M
+	c.DSBytes = uint64(c.Heads) * headBytes
 	return c
 }
 
@@ -110,7 +108,9 @@ var backwardTiers = []problem.Tier{problem.TierCoopMat2, problem.TierCoopMat, pr
 // MakeBackward decides how a backward request is computed. A nil dev selects the CPU
 // tier. A tier that the Config asks for is the only one: what it does not compute is
 // refused.
-func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest) (chosenBackward, error) {
+//
+// If pick is given, it may replace the tile of a kernel.
+func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest, pick BackwardPicker) (chosenBackward, error) {
 	plan := chosenBackward{BackwardPlan: problem.BackwardPlan{Access: r.Access, Flops: Flops(*cfg, r.Shape) / 2 * 5, Bytes: backwardBytesOf(cfg, r)}}
 	switch {
 	case dev == nil && cfg.Tier != problem.TierAuto && cfg.Tier != problem.TierCPU:
@@ -136,7 +136,7 @@ func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest) (chos
 		if cfg.Tier != problem.TierAuto && cfg.Tier != tier {
 			continue
 		}
-		reason := plan.chooseKernels(dev, cfg, tier, r)
+		reason := plan.chooseKernels(dev.Caps(), dev.Info().Type == vk.DeviceCPU, cfg, tier, r, pick)
 		if reason == "" {
 			plan.Tier, plan.Reason = tier, "best tier that computes gradients on the device"
 			if cfg.Tier == tier {
@@ -181,8 +181,7 @@ func (r *BackwardRequest) DSOffset() uint64 {
 }
 
 // chooseKernels fills in the kernels of a tier, or returns the reason why it cannot run.
-func (plan *chosenBackward) chooseKernels(dev *vk.Device, cfg *problem.Config, tier problem.Tier, r *BackwardRequest) (reason string) {
-	caps := dev.Caps()
+func (plan *chosenBackward) chooseKernels(caps *vk.Caps, onCPU bool, cfg *problem.Config, tier problem.Tier, r *BackwardRequest, pick BackwardPicker) (reason string) {
 	if reason := backwardFits(&caps.Limits, r.Access); reason != "" {
 		return reason
 	}
@@ -190,7 +189,7 @@ func (plan *chosenBackward) chooseKernels(dev *vk.Device, cfg *problem.Config, t
 		return "the device has no buffer device addresses"
 	}
 	v := BackwardVariant{
-		onCPU: dev.Info().Type == vk.DeviceCPU, dtype: cfg.DType, headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
+		onCPU: onCPU, dtype: cfg.DType, headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
 		causal: cfg.Causal != problem.CausalNone, align: r.Align, dLSE: r.DLSE, accumulate: r.Accumulate,
 		dK: r.Want.K, dV: r.Want.V, dLSEInDelta: tier != problem.TierScalar, sumQueries: r.Want.Bias && r.Bias[2] == 1 && r.Shape.Sq > 1, Options: r.Options,
 	}
@@ -208,12 +207,12 @@ func (plan *chosenBackward) chooseKernels(dev *vk.Device, cfg *problem.Config, t
 			return fmt.Sprintf("a scale of %g takes scores over %d, see MaxFastScore", cfg.ScaleValue(), problem.MaxFastScore)
 		}
 	}
-	plan.ScratchBytes = r.DSOffset()
-	if plan.Chunks = chunksOf(&v, tier, f, r, dsBudget(caps, r)); plan.Chunks.Keys > 0 {
+	plan.ScratchBytes, plan.Notes = r.DSOffset(), nil
+	if plan.Chunks = chunksOf(&v, tier, f, r, dsBudget(caps, r)); plan.Chunks.Heads > 0 {
 		v.storeDS = true
-		plan.ScratchBytes += plan.Chunks.DSBytes + plan.Chunks.SumBytes
+		plan.ScratchBytes += plan.Chunks.DSBytes
 	}
-	chunked := plan.Chunks.Keys > 0
+	chunked := plan.Chunks.Heads > 0
 	kernels := []BackwardKernel(nil)
 	for _, k := range []struct {
 		wanted  bool
@@ -234,7 +233,18 @@ func (plan *chosenBackward) chooseKernels(dev *vk.Device, cfg *problem.Config, t
 			continue
 		}
 		one := BackwardKernel{PlanKernel: problem.PlanKernel{Outputs: k.outputs}, Variant: v.forKernel(k.kernel)}
-		if reason = one.choose(&caps.Limits, tier, f, k.scalar, k.coopmat, r); reason != "" {
+		if reason = one.choose(&caps.Limits, tier, f, k.scalar, k.coopmat, r); reason == "" {
+			var notes []string
+			if notes, reason = one.replaceTile(&caps.Limits, cfg, r, pick); reason == "" {
+				reason = one.setGrid(&caps.Limits, r)
+			}
+			for _, n := range notes {
+				if !slices.Contains(plan.Notes, n) { // a note on the cache is of all kernels
+					plan.Notes = append(plan.Notes, n)
+				}
+			}
+		}
+		if reason != "" {
 			return k.outputs + ": " + reason
 		}
 		kernels = append(kernels, one)
@@ -256,25 +266,25 @@ func dKdV(want tensors.GradientSet) string {
 	return "dK dV"
 }
 
-// choose fills in the module, the first tile of the tier's table that is within the
-// device's limits, and the grid, or returns the reason why there is none.
+// choose fills in the module and the first tile of the tier's table that is within the
+// device's limits, or returns the reason why there is none.
 func (k *BackwardKernel) choose(limits *vk.Limits, tier problem.Tier, f fragment, scalar []backwardTile, coopmat []backwardTableTile, r *BackwardRequest) (reason string) {
 	v := &k.Variant
 	name := "backward_" + backwardKernelNames[v.Kernel]
-	var tiles []func()
+	tiles := []tile{nil} // the kernel has no tile
 	switch {
 	case coopmat != nil && tier != problem.TierScalar:
 		name = fmt.Sprintf("backward_%v_%v_%s", tier, v.dtype, backwardKernelNames[v.Kernel])
+		tiles = tiles[:0]
 		for _, t := range backwardCoopmatTiles(limits, coopmat, f, v.headDim, v.headDimV) {
-			tiles = append(tiles, func() { v.Coopmat = t })
+			tiles = append(tiles, t)
 		}
 	case scalar != nil:
 		name = fmt.Sprintf("backward_%v_%s", problem.TierScalar, backwardKernelNames[v.Kernel])
-		for _, t := range backwardTiles(limits, scalar, max(v.headDim, v.headDimV)) {
-			tiles = append(tiles, func() { v.Tile = t })
+		tiles = tiles[:0]
+		for _, t := range backwardTiles(limits, scalar, v.dim()) {
+			tiles = append(tiles, t)
 		}
-	default:
-		tiles = []func(){func() {}} // the kernel has no tile
 	}
 	v.module = dispatch.ModuleName(name, r.Access)
 	k.Kernel = v.module
@@ -282,24 +292,50 @@ func (k *BackwardKernel) choose(limits *vk.Limits, tier problem.Tier, f fragment
 	if f.M != 0 {
 		reason += fmt.Sprintf(", with fragments of %dx%d", f.M, f.N)
 	}
-	for _, set := range tiles {
-		set()
-		t := v.tile()
-		shared, err := v.sharedBytes()
-		switch {
-		case err != nil:
-			return err.Error()
-		case shared > uint64(limits.MaxSharedBytes):
-			reason = fmt.Sprintf("tile %v needs %d bytes of shared memory, the device has %d", t, shared, limits.MaxSharedBytes)
-			continue
+	for _, t := range tiles {
+		v.setTile(t)
+		if k.SharedBytes, reason = v.fits(limits); reason == "" {
+			k.nameTile()
+			return ""
 		}
-		if k.Tile = ""; t != nil {
-			k.Tile = t.String()
-		}
-		k.SharedBytes = shared
-		return k.setGrid(limits, r)
 	}
 	return reason
+}
+
+// nameTile fills in the text of the tile.
+func (k *BackwardKernel) nameTile() {
+	if k.Tile = ""; k.Variant.tile() != nil {
+		k.Tile = k.Variant.tile().String()
+	}
+}
+
+// replaceTile asks pick for a tile in place of the table's. A tile that cannot run is ignored
+// with a note, or refused if pick insists on it.
+func (k *BackwardKernel) replaceTile(limits *vk.Limits, cfg *problem.Config, r *BackwardRequest, pick BackwardPicker) (notes []string, reason string) {
+	if k.Variant.tile() == nil {
+		return nil, ""
+	}
+	k.Tuning = problem.TileHeuristic
+	if pick == nil {
+		return nil, ""
+	}
+	p := pick(k.Variant, cfg, r)
+	if p.Source == "" || p.Refuse != "" {
+		return p.Notes, p.Refuse
+	}
+	v := k.Variant
+	v.setTile(p.Tile)
+	shared, reason := v.fits(limits)
+	switch {
+	case reason == "":
+		k.Variant, k.SharedBytes, k.Tuning = v, shared, p.Source
+		k.nameTile()
+	case p.Only:
+		return p.Notes, reason
+	default:
+		p.Notes = append(p.Notes, fmt.Sprintf("the tuned tile of %s is ignored: %s", k.Outputs, reason))
+	}
+	return p.Notes, ""
 }
 
 // setGrid fills in the workgroups, or returns the limit that they exceed. The kernel of row

@@ -14,10 +14,10 @@ import (
 type backwardTile struct {
 	Invocations uint32 `json:"invocations" try:"128 256"`
 	ThreadsX    uint32 `json:"threads_x" const:"THREADS_X" try:"8 16"` // invocations along what the workgroup loops over
-	QTile       uint32 `json:"rows" const:"Q_TILE" try:"32 64 128"`
-	KVTile      uint32 `json:"kv_tile" const:"KV_TILE" try:"32 64 128"`
-	ChunkD      uint32 `json:"chunk_d" const:"CHUNK_D" try:"16 32"` // columns of both tiles in shared memory
-	ChunkV      uint32 `json:"chunk_v" const:"CHUNK_V" try:"8 16"`  // whole rows in shared memory
+	QTile       uint32 `json:"rows" const:"Q_TILE" try:"16 32 64 128"`
+	KVTile      uint32 `json:"kv_tile" const:"KV_TILE" try:"16 32 64 128"`
+	ChunkD      uint32 `json:"chunk_d" const:"CHUNK_D" try:"16 32"`  // columns of both tiles in shared memory
+	ChunkV      uint32 `json:"chunk_v" const:"CHUNK_V" try:"4 8 16"` // whole rows in shared memory
 	OwnsKeys    bool   `json:"owns_keys"`
 }
 
@@ -32,6 +32,9 @@ func (t backwardTile) computes(_, _ uint32) bool {
 	own, stream := t.QTile, t.KVTile
 	if t.OwnsKeys {
 		own, stream = stream, own
+	}
+	if t.ThreadsX == 0 || t.Invocations < t.ThreadsX || t.ChunkD == 0 || t.ChunkV == 0 {
+		return false
 	}
 	return t.ThreadsX%4 == 0 && t.Invocations%t.ThreadsX == 0 && own%(t.Invocations/t.ThreadsX) == 0 &&
 		stream%t.ThreadsX == 0 && stream%t.ChunkV == 0 && t.ChunkD%8 == 0 && t.ChunkV%4 == 0
@@ -64,14 +67,18 @@ var (
 	}
 )
 
-// backwardTiles lists the tiles of a table within the device's invocations. An invocation
-// holds the columns of dK and of dV of its keys: above head dim 128 it has two keys.
+// holds reports whether an invocation holds its gradients. It holds the columns of dK and of
+// dV of its keys: above head dim 128 it has two keys.
+func (t backwardTile) holds(dim uint32) bool {
+	return !t.OwnsKeys || dim <= 128 || t.KVTile*t.ThreadsX <= 2*t.Invocations
+}
+
+// backwardTiles lists the tiles of a table within the device's invocations.
 func backwardTiles(limits *vk.Limits, table []backwardTile, dim uint32) []backwardTile {
 	var list []backwardTile
 	for _, t := range table {
 		tooMany := t.Invocations > limits.MaxInvocations || t.Invocations > limits.MaxWorkGroupSize[0]
-		wide := t.OwnsKeys && dim > 128 && t.KVTile*t.ThreadsX > 2*t.Invocations
-		if !tooMany && !wide {
+		if !tooMany && t.holds(dim) {
 			list = append(list, t)
 		}
 	}
@@ -86,9 +93,9 @@ type backwardCoopmatTile struct {
 	fragment
 	Subgroups   uint32 `json:"subgroups" try:"4 8"`
 	MFrags      uint32 `json:"m_frags" const:"M_FRAGS" try:"1 2"`
-	KVTile      uint32 `json:"kv_tile" const:"KV_TILE" try:"16 32 48 64"`         // of the dQ kernel: keys in shared memory
-	RowTile     uint32 `json:"row_tile" const:"ROW_TILE" try:"16 32 48 64"`       // of the dK and dV kernel: rows in shared memory
-	Step        uint32 `json:"kv_step" const:"KV_STEP" try:"16 32"`               // keys or rows of a tile multiplied at a time
+	KVTile      uint32 `json:"kv_tile" const:"KV_TILE" try:"16 32 48 64 128"`     // of the dQ kernel: keys in shared memory
+	RowTile     uint32 `json:"row_tile" const:"ROW_TILE" try:"16 32 48 64 96"`    // of the dK and dV kernel: rows in shared memory
+	Step        uint32 `json:"kv_step" const:"KV_STEP" try:"16 32 64"`            // keys or rows of a tile multiplied at a time
 	QSmemChunks uint32 `json:"q_smem_chunks" const:"Q_SMEM_CHUNKS" try:"0 1 2 3"` // of the dK and dV kernel: chunks of K in shared memory
 }
 
@@ -99,8 +106,10 @@ func (t backwardCoopmatTile) keys() uint32         { return max(t.KVTile, t.RowT
 func (t backwardCoopmatTile) columns() uint32      { return problem.MaxHeadDim }
 func (t backwardCoopmatTile) Splits() int          { return 1 }
 func (t backwardCoopmatTile) describe() string     { return t.String() }
+
 func (t backwardCoopmatTile) computes(d, dv uint32) bool {
-	return t.MFrags*arith.CeilDiv32(max(d, dv), t.K) <= maxGradientFragments && t.keys()%t.Step == 0
+	return t.MFrags > 0 && t.MFrags <= mostMFrags && t.Subgroups > 0 && t.Step > 0 && t.Step%t.N == 0 && t.keys() > 0 &&
+		t.keys()%t.Step == 0 && t.MFrags*arith.CeilDiv32(max(d, dv), t.K) <= maxGradientFragments
 }
 
 // String returns owned x streamed rows / step, the fragment, subgroups and M fragments.
@@ -145,8 +154,8 @@ var backwardLSETiles = []backwardTableTile{
 	{256, backwardCoopmatTile{Subgroups: 4, MFrags: 1, KVTile: 16, Step: 16}},
 }
 
-// backwardAddTiles are the tiles of dQ += dS K, KVTile keys at a time; TFLOP/s as above. With
-// them, head dims in (minChunkedDim, maxChunkedDim] store dS for a chunk of keys.
+// backwardAddTiles are the tiles of dQ = dS K, KVTile keys at a time; TFLOP/s as above. With
+// them, head dims in (minChunkedDim, maxChunkedDim] store dS for a chunk of heads.
 //
 //	128: 4x2x64/16 260; 8x2x64/16 255; 8x2x32/32 230
 var backwardAddTiles = []backwardTableTile{
@@ -157,8 +166,14 @@ var backwardAddTiles = []backwardTableTile{
 const (
 	minChunkedDim, maxChunkedDim = 64, 128
 
-	chunkUnit  = 256     // divides the keys of a chunk; the keys of a workgroup divide it
-	maxDSBytes = 1 << 30 // of dS of a chunk
+	keyUnit      = 256       // divides the keys of dS of a head; the keys of every workgroup divide it
+	rowUnit      = 192       // divides the rows of dS of a head; every row tile divides it
+	maxDSBytes   = 2 << 30   // of dS of a chunk
+	minChunkKeys = 256 * 128 // of all heads of a chunk: 256 workgroups of 128 keys
+
+	mostMFrags   = 4 // M fragments that the kernels write out
+	mostSteps    = 4 // steps of a tile that the kernels of dQ and of dK and dV write out
+	mostAddSteps = 8 // and that of dQ = dS K
 )
 
 // backwardTableTile is a tile without a fragment for head dims up to maxDim.

@@ -19,7 +19,7 @@ const (
 	KernelLSE                          // the rests of LSE: what float32 rounds off
 	KernelDQ                           // dQ
 	KernelDKDV                         // dK and dV
-	KernelDSK                          // dQ += dS K
+	KernelDSK                          // dQ = dS K
 	KernelDBias                        // dBias
 	KernelDSinks                       // dSinks
 	backwardKernels

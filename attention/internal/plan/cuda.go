@@ -11,6 +11,9 @@ import (
 	"vkattn/vk"
 )
 
+// Tier cuda in the plan: the registered backend, what it refuses and why, and its choice of
+// kernels, forward and backward.
+
 var cuda atomic.Pointer[problem.CUDA]
 
 // RegisterCUDA is attention.RegisterCUDA, which documents it.

@@ -102,16 +102,16 @@ func (k *tileKey) UnmarshalJSON(data []byte) error {
 }
 
 // candidates lists the tiles of t's family that can compute v: t first, then the cross
-// product of the values in the tags of its fields. It ignores the device's limits and the
-// shape; prune checks them.
+// product of the values in the tags of its fields, but for those in keep. It ignores the
+// device's limits and the shape; prune checks them.
 func candidates[T interface {
 	tile
 	comparable
-}](v *Variant, t T) []tile {
+}](v *Variant, t T, keep ...string) []tile {
 	list := []T{t}
 	for _, f := range tileFields(reflect.TypeFor[T]()) {
 		values := valuesOf(v, f.Tag.Get("try"))
-		if values == nil {
+		if values == nil || slices.Contains(keep, f.Tag.Get("json")) {
 			continue
 		}
 		next := make([]T, 0, len(list)*len(values))

@@ -92,9 +92,50 @@ func (s *Store) load() {
 	s.note = note
 }
 
+// reader returns the tile of an entry, or the reason why it cannot be used. Only tiles of
+// the table within the device's limits reach the driver, whatever the file says.
+type reader func(e TuningEntry) (tile, string)
+
+// forward is the reader for a variant of the forward kernels.
+func (s *Store) forward(v Variant, shape problem.Shape) reader {
+	return func(e TuningEntry) (tile, string) { return e.tile(s.caps, v, shape) }
+}
+
+func (e TuningEntry) tile(caps *vk.Caps, v Variant, s problem.Shape) (tile, string) {
+	if e.SPIRV != v.SPIRV() {
+		return nil, otherSPIRV
+	}
+	return tiling(caps, v, e.Tile, s)
+}
+
+// backward is the reader for a variant of the backward kernels.
+func (s *Store) backward(v BackwardVariant) reader {
+	return func(e TuningEntry) (tile, string) {
+		if e.SPIRV != v.SPIRV() {
+			return nil, otherSPIRV
+		}
+		return backwardTiling(&s.caps.Limits, v, e.Tile)
+	}
+}
+
+const otherSPIRV = "it was tuned with other SPIR-V"
+
 // Pick is the TilePicker of the store.
 func (s *Store) Pick(v Variant, cfg problem.Config, r Request) (t tile, source string, notes []string) {
-	class := ClassOf(v, cfg, r.Shape)
+	return s.pick(ClassOf(v, cfg, r.Shape), s.forward(v, r.Shape))
+}
+
+// PickBackward is the BackwardPicker of the store.
+func (s *Store) PickBackward(v BackwardVariant, cfg *problem.Config, r *BackwardRequest) (p BackwardPick) {
+	if !v.Tunes() {
+		return p
+	}
+	p.Tile, p.Source, p.Notes = s.pick(BackwardClassOf(&v, cfg, &r.Shape), s.backward(v))
+	return p
+}
+
+// pick returns the tile of a class.
+func (s *Store) pick(class string, read reader) (t tile, source string, notes []string) {
 	s.mu.RLock()
 	now, failed, note := s.now[class], s.failed[class], s.note
 	s.mu.RUnlock()
@@ -104,7 +145,7 @@ func (s *Store) Pick(v Variant, cfg problem.Config, r Request) (t tile, source s
 	if failed != "" {
 		notes = append(notes, "not tuned: "+failed)
 	}
-	e, found := s.lookUp(class, v, r.Shape)
+	e, found := s.lookUp(class, read)
 	switch {
 	case !found:
 		return t, "", notes
@@ -118,7 +159,7 @@ func (s *Store) Pick(v Variant, cfg problem.Config, r Request) (t tile, source s
 
 // lookUp returns the tuned tile of a class. It searches the table once per class, since
 // decode plans anew for every length.
-func (s *Store) lookUp(class string, v Variant, shape problem.Shape) (t entryTile, found bool) {
+func (s *Store) lookUp(class string, read reader) (t entryTile, found bool) {
 	s.mu.RLock()
 	e, found := s.classes[class]
 	t, done := s.tiles[class]
@@ -126,22 +167,13 @@ func (s *Store) lookUp(class string, v Variant, shape problem.Shape) (t entryTil
 	if !found || done {
 		return t, found
 	}
-	t.tile, t.reason = e.tile(s.caps, v, shape)
+	t.tile, t.reason = read(e)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.classes[class] == e { // not tuned meanwhile
 		s.tiles[class] = t
 	}
 	return t, true
-}
-
-// tile returns the entry's tile, or the reason why it cannot be used. Only tiles of the
-// table within the device's limits reach the driver, whatever the file says.
-func (e TuningEntry) tile(caps *vk.Caps, v Variant, s problem.Shape) (tile, string) {
-	if hash := v.SPIRV(); e.SPIRV != hash {
-		return nil, "it was tuned with other SPIR-V"
-	}
-	return tiling(caps, v, e.Tile, s)
 }
 
 // Known reports whether a class needs no tuning, because it has a usable tile or because
@@ -151,7 +183,7 @@ func (s *Store) Known(v Variant, cfg problem.Config, r Request) bool {
 	s.mu.RLock()
 	failed := s.failed[class]
 	s.mu.RUnlock()
-	e, found := s.lookUp(class, v, r.Shape)
+	e, found := s.lookUp(class, s.forward(v, r.Shape))
 	return failed != "" || found && e.reason == ""
 }
 

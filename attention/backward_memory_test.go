@@ -1,0 +1,63 @@
+package attention_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// BackwardPlan.ScratchBytes is what a call takes of the device, but for the rounding of
+// scratch buffers: up by a quarter at most, to 64 KiB and 4 KiB of zeros at least. A second
+// call takes nothing.
+func TestBackwardTakesTheMemoryOfItsPlan(t *testing.T) {
+	dev := tuneDevice(t)
+	stream, err := dev.NewStream("memory")
+	require.NoError(t, err)
+	defer stream.Close()
+	cfg := scalarF32
+	cfg.HeadDim = 8
+	op, err := attention.New(dev, cfg)
+	require.NoError(t, err)
+	defer op.Close()
+	const seed = 5
+	r := rand.New(rand.NewPCG(seed, 0))
+	var room uint64 // bytes of the largest scratch buffer so far
+	for rows := 100; rows < 9000; rows = rows*2 + r.IntN(rows) {
+		s := attention.Shape{B: 1 + r.IntN(2), Hq: 2, Hkv: 1 + r.IntN(2), Sq: rows, Sk: 1 + r.IntN(3)}
+		buffer := func(n int64) attention.Tensor {
+			b, err := dev.NewBuffer(uint64(4*n), vk.BufferOptions{Name: "tensor"})
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = b.Close() })
+			require.NoError(t, stream.Fill(vk.BufferRange{Buffer: b, Size: uint64(4 * n)}, 0))
+			return attention.Tensor{Buffer: b}
+		}
+		q, k := s.Rows()*8, int64(s.B*s.Hkv*s.Sk*8)
+		a := attention.BackwardArgs{Args: attention.Args{Shape: s, Q: buffer(q), K: buffer(k), V: buffer(k), O: buffer(q), LSE: buffer(s.Rows())},
+			DO: buffer(q), DQ: buffer(q), DK: buffer(k), DV: buffer(k)}
+		plan, err := op.PlanBackwardFor(a)
+		require.NoError(t, err)
+		require.EqualValues(t, 16*s.Rows(), plan.ScratchBytes)
+		require.NoError(t, op.PrepareBackwardFor(a))
+		var grew [2]uint64
+		for i := range grew {
+			require.NoError(t, stream.Barrier())
+			require.NoError(t, stream.Wait(context.Background()))
+			before := dev.Memory().UsedBytes
+			require.NoError(t, op.Backward(stream, a))
+			require.NoError(t, stream.Wait(context.Background()))
+			grew[i] = dev.Memory().UsedBytes - before
+		}
+		most := max(plan.ScratchBytes, 64<<10)*5/4 + 8<<10
+		require.LessOrEqual(t, grew[0], most, "seed %d, %v", seed, s)
+		if plan.ScratchBytes > room {
+			require.GreaterOrEqual(t, grew[0], plan.ScratchBytes, "seed %d, %v", seed, s)
+		}
+		room = max(room, grew[0])
+		require.Zero(t, grew[1], "seed %d, %v", seed, s)
+	}
+}
