@@ -27,6 +27,7 @@ type benchFlags struct {
 	device, format                                            string
 	timing                                                    timingFlags
 	suite, variant, ablate, kernels                           string
+	tiles                                                     []string
 	peers, save                                               []string
 	monitor                                                   string // file of --monitor
 	plots                                                     []string
@@ -78,6 +79,13 @@ gradients of a row are verified like results: all of a small problem, and rows o
 keys of dK and dV of a large one. The column "memory" has the tensors of the pass and the
 scratch memory of its kernels.
 
+--bwd-tile changes tiles of the backward kernels: --pass bwd --bwd-tile "" --bwd-tile
+kv.row_tile=48,kv.kv_step=16 times the tiles that calls take and others in turn. The kernels
+are q (dQ), kv (dK and dV), add (dQ = dS K), lse and bias. A field has its name in the
+tuning cache: subgroups, m_frags, kv_tile, row_tile, kv_step and q_smem_chunks on the
+coopmat tiers; invocations, threads_x, rows, kv_tile, chunk_d and chunk_v on tier scalar.
+A tile that cannot run is a row with the reason.
+
 --variant times the steps of the kernel's development. --ablate leaves out a part of
 the work and shows what it costs; such a result is wrong by design and not verified.
 
@@ -124,6 +132,7 @@ memory, 4 device failure` + signalHelp,
 	f.StringArrayVar(&o.peers, "peer", nil, "`command` that times another implementation, such as \"python3 scripts/peer_torch.py flash\" (repeatable)")
 	f.DurationVar(&o.peerTimeout, "peer-timeout", peer.DefaultTimeout, "stop a peer whose answer takes longer")
 	f.StringVar(&o.variant, "variant", "", "`list` of steps of the ladder of kernel versions, v1 to v8, or all")
+	f.StringArrayVar(&o.tiles, "bwd-tile", nil, "`changes` of the tiles of the backward kernels, as kernel.field=number,... (q.kv_tile=32,kv.row_tile=48); one row for each flag, \"\" for the tiles that calls take")
 	f.StringVar(&o.ablate, "ablate", "", "`list` of what to leave out, one row each: none, softmax, barrier, load")
 	f.StringArrayVar(&o.save, "save", nil, saveUsage)
 	f.StringVar(&o.monitor, "monitor", "", monitorUsage)
@@ -217,7 +226,7 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 		return err
 	}
 	b := &bench.Bench{Monitor: sampler, Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Timing: o.timing.Timing,
-		Specs: bench.Specs(tiers, plan.kernels, plan.variants, plan.chosenAblations()), Baselines: plan.chosenBaselines()}
+		Specs: bench.WithTiles(bench.Specs(tiers, plan.kernels, plan.variants, plan.chosenAblations()), o.tiles), Baselines: plan.chosenBaselines()}
 	info := runInfo(dev, o.seed)
 	info.Schema, info.Shrunk, info.Wide = bench.SchemaVersion, plan.shrunk, o.wide
 	info.Suite, info.Baselines = o.suite, b.BaselineNames(problems)

@@ -85,6 +85,11 @@ func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 			return nil, badInputf("--%s: %w", f.flag, f.err)
 		}
 	}
+	for _, tiles := range o.tiles {
+		if err := attention.CheckBackwardTiles(tiles); err != nil {
+			return nil, badInputf("--bwd-tile: %w", err)
+		}
+	}
 	if len(p.suites) > 0 && len(p.presets) > 0 {
 		return nil, badInputf("--preset and --suite exclude one another")
 	}

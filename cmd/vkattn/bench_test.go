@@ -22,6 +22,8 @@ func TestBenchRefusesBadFlags(t *testing.T) {
 	for _, c := range [][]string{
 		{"not a positive number", "--seqlen", "0"},
 		{"not a positive number", "--batch-size", "two"},
+		{"no tile has a field", "--bwd-tile", "q.x=1"},
+		{"has no tile", "--bwd-tile", "", "--bwd-tile", "delta.rows=1"},
 		{"first-last*mult", "--nheads", "1-8"},
 		{"ends before", "--nheads-kv", "8-1+1"},
 		{"at least 2", "--seqlen-k", "1-8*1"},
@@ -170,4 +172,28 @@ func TestBenchOnADeviceVerifiesAndTimes(t *testing.T) {
 	}
 	require.Equal(t, "scalar", doc.Rows[1].Tier)
 	require.Equal(t, "cpu", doc.Rows[2].Tier)
+}
+
+// Each --bwd-tile is a row, and a tile that cannot run is one with the reason.
+func TestBenchNamesBackwardTiles(t *testing.T) {
+	quickDriver(t)
+	code, stdout, stderr := call(tiny("--tier", "scalar", "--pass", "bwd", "-o", "json", "--bwd-tile", "", "--bwd-tile", "q.kv_tile=64", "--bwd-tile", "q.kv_tile=100")...)
+	require.Equal(t, exitOK, code, stderr)
+	var doc struct{ Rows []bench.Row }
+	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
+	require.NotEmpty(t, doc.Rows)
+	for _, r := range doc.Rows {
+		switch r.Tiles {
+		case "":
+			require.Equal(t, bench.OK, r.Status, r.Reason)
+			require.Contains(t, r.Tile, "dQ 32x32 ")
+		case "q.kv_tile=64":
+			require.Equal(t, bench.OK, r.Status, r.Reason)
+			require.Contains(t, r.Tile, "dQ 32x64 ")
+		default:
+			require.Equal(t, "q.kv_tile=100", r.Tiles)
+			require.Equal(t, bench.Unsupported, r.Status)
+			require.Contains(t, r.Reason, "cannot compute head dims")
+		}
+	}
 }

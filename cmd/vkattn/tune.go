@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,6 +40,9 @@ are too large for the problem, or are slow by an estimate. Compiled candidates a
 dropped if they spill registers or if their result differs from that of the heuristic's
 tile. The others are timed in rounds; after each round the faster half stays.
 
+--pass bwd tunes the kernels of gradients: each is timed in whole backward calls, and
+--budget is divided among them. Calls with options use the heuristic's tiles.
+
 --check stores nothing. It prints how much slower the heuristic's tile is than the best
 one, by default for lengths and head dims that the heuristic was not made from.
 
@@ -47,6 +51,7 @@ budget was too short for a second tile) or, with --check, a heuristic's tile is 
 than --tolerance allows, 2 bad flags, 3 no problem is supported and fits the memory,
 4 device failure, or no candidate runs` + signalHelp,
 		Example: `  vkattn tune --headdim 128 --seqlen 4096
+  vkattn tune --headdim 64,128 --seqlen 4096 --pass fwd,bwd
   vkattn tune --suite forward --dry-run`,
 		RunE: func(c *cobra.Command, _ []string) error { return flagtext.Sweep.Error(a.tune(c.Context(), &o)) },
 	}
@@ -55,7 +60,8 @@ than --tolerance allows, 2 bad flags, 3 no problem is supported and fits the mem
 	o.problemFlags(f)
 	f.StringVar(&o.suite, "suite", "", suitesUsage())
 	f.StringVar(&o.tier, "tier", "auto", "`list` of tiers: auto, scalar, coopmat, coopmat2")
-	f.BoolVar(&o.lse, "lse", false, "tune for calls that return LSE; they have classes of their own")
+	f.StringVar(&o.passes, "pass", "", "`list` of what to tune: fwd, bwd (the kernels of dQ, of dK and dV, and of dQ = dS K, each of its own) (default fwd)")
+	f.BoolVar(&o.lse, "lse", false, "tune the forward pass for calls that return LSE; they have classes of their own")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the candidates and why they are pruned; do not compile or time them")
 	f.BoolVar(&o.compileOnly, "compile-only", false, "compile the candidates and print the compiler's statistics; do not time them")
 	f.BoolVar(&o.check, "check", false, "compare the heuristic's tile with the best one; store nothing")
@@ -86,6 +92,9 @@ func (o *tuneFlags) validate() (*benchPlan, error) {
 		if t == attention.TierCPU || t == attention.TierCUDA {
 			return nil, badInputf("--tier: tier %v has no tiles to tune", t)
 		}
+	}
+	if slices.Contains(plan.passes, bench.PassBoth) {
+		return nil, badInputf("--pass: want fwd or bwd, kernels are tuned one by one")
 	}
 	switch {
 	case o.budget < 0:
@@ -145,13 +154,15 @@ func (a *app) tune(ctx context.Context, o *tuneFlags) error {
 loop:
 	for _, p := range problems {
 		for _, tier := range plan.tiers {
-			row, err := tuneProblem(ctx, dev, p, tier, o, bar)
+			rows, err := tuneProblem(ctx, dev, p, tier, o, bar)
 			bar.step()
+			for _, row := range rows {
+				if err := out.add(row); err != nil {
+					return err
+				}
+			}
 			if stopped = err; err != nil {
 				break loop
-			}
-			if err := out.add(row); err != nil {
-				return err
 			}
 		}
 	}
@@ -181,32 +192,54 @@ func (o *tuneFlags) problems(plan *benchPlan, dev *vk.Device) ([]bench.Problem, 
 	return plan.problems(s)
 }
 
-// tuneProblem tunes one problem on one tier. A problem that cannot be tuned is a row
-// with the reason. The error is a lost device or that of ctx.
-func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier attention.Tier, o *tuneFlags, bar *progress) (*tuneRow, error) {
-	row := &tuneRow{B: p.Shape.B, Hq: p.Shape.Hq, Hkv: p.Shape.KVHeads(), Sq: p.Shape.Sq, Sk: p.Shape.Sk, D: p.Config.HeadDim,
-		Dv: p.Config.ValueDim(), Causal: p.Config.Causal.String(), DType: p.Config.DType, LSE: o.lse, name: p.String()}
+// tuneProblem tunes one problem on one tier: a row, or with the backward pass one for each
+// kernel. A problem that cannot be tuned is a row with the reason. The error is a lost
+// device or that of ctx.
+func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier attention.Tier, o *tuneFlags, bar *progress) (rows []*tuneRow, err error) {
+	row := func(r attention.TuneReport) *tuneRow {
+		return &tuneRow{B: p.Shape.B, Hq: p.Shape.Hq, Hkv: p.Shape.KVHeads(), Sq: p.Shape.Sq, Sk: p.Shape.Sk, D: p.Config.HeadDim,
+			Dv: p.Config.ValueDim(), Causal: p.Config.Causal.String(), DType: p.Config.DType, LSE: o.lse, Pass: p.Pass, name: p.String(), Report: r}
+	}
 	cfg := p.Config
 	cfg.Tier = tier
 	op, err := attention.New(dev, cfg)
+	var reports []attention.TuneReport
 	if err == nil {
 		defer func() { _ = op.Close() }()
-		row.Report, err = op.Tune(ctx, p.Shape, attention.TuneOptions{
+		reports, err = tunePass(ctx, op, p, attention.TuneOptions{
 			LSE: o.lse, DryRun: o.dryRun, CompileOnly: o.compileOnly, NoStore: o.check, Budget: o.budget, Candidates: o.candidates,
 			Progress: func(s attention.TuneProgress) { bar.say(fmt.Sprintf("%v: %s %d/%d", p, s.Stage, s.Done, s.Of)) },
 		})
 	}
+	if err != nil { // of the last report, if there is one
+		reports = reports[:max(0, len(reports)-1)]
+	}
+	for _, r := range reports {
+		rows = append(rows, row(r))
+	}
+	last := row(attention.TuneReport{})
 	var shape *attention.ShapeError
 	switch {
 	case err == nil:
+		return rows, nil
 	case ctx.Err() != nil, errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrClosed):
-		return nil, err
+		return rows, err
 	case errors.Is(err, vk.ErrOutOfMemory):
-		row.OOM = flagtext.OneLine(err.Error())
+		last.OOM = flagtext.OneLine(err.Error())
 	case errors.As(err, &shape), errors.Is(err, vk.ErrUnsupported):
-		row.Unsupported = flagtext.OneLine(flagtext.Sweep.Text(err))
+		last.Unsupported = flagtext.OneLine(flagtext.Sweep.Text(err))
 	default:
-		row.Failed = flagtext.OneLine(flagtext.Sweep.Text(err))
+		last.Failed = flagtext.OneLine(flagtext.Sweep.Text(err))
 	}
-	return row, nil
+	return append(rows, last), nil
+}
+
+// tunePass tunes the kernels of a problem's pass. With an error the last report, if there is
+// one, is of the kernel that failed.
+func tunePass(ctx context.Context, op *attention.Op, p bench.Problem, o attention.TuneOptions) ([]attention.TuneReport, error) {
+	if p.Pass == bench.PassBackward {
+		return op.TuneBackward(ctx, p.Shape, o)
+	}
+	r, err := op.Tune(ctx, p.Shape, o)
+	return []attention.TuneReport{r}, err
 }

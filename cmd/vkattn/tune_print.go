@@ -32,6 +32,7 @@ type tuneRow struct {
 	Causal      string               `json:"causal"`
 	DType       attention.DType      `json:"dtype"`
 	LSE         bool                 `json:"lse"`
+	Pass        bench.Pass           `json:"pass,omitzero"`
 	Unsupported string               `json:"unsupported,omitempty"`
 	OOM         string               `json:"oom,omitempty"` // does not fit the memory
 	Failed      string               `json:"failed,omitempty"`
@@ -129,7 +130,11 @@ func (p *tunePrinter) report(r *tuneRow) error {
 		return e.err
 	}
 	x := &r.Report
-	e.printf("%s on %v, timed with shape %v\nclass %s\n\n", r.name, x.Tier, x.Shape, x.Class)
+	what := r.name
+	if x.Outputs != "" {
+		what += ", kernel of " + x.Outputs
+	}
+	e.printf("%s on %v, timed with shape %v\nclass %s\n\n", what, x.Tier, x.Shape, x.Class)
 	t := markdown.New("tile<", "choice<", "registers", "estimated", "spills", "shared", "compile ms", "runs", "ms", "TFLOP/s", "status<", "reason<")
 	pruned := 0
 	for _, c := range x.Candidates {
@@ -194,7 +199,7 @@ func (p *tunePrinter) summary() error {
 		}
 		i := slices.IndexFunc(x.Candidates, func(c attention.TuneCandidate) bool { return c.Winner })
 		best := x.Candidates[i].Ms
-		t.Row(r.name, x.Tier.String(), x.Heuristic, x.Winner, dash(best*x.Gain), dash(best),
+		t.Row(strings.TrimSpace(r.name+" "+x.Outputs), x.Tier.String(), x.Heuristic, x.Winner, dash(best*x.Gain), dash(best),
 			fmt.Sprintf("%.1f", r.slower()), fmt.Sprintf("%.1f", x.Seconds))
 		worst, logs, n = max(worst, r.slower()), logs+math.Log(x.Gain), n+1
 	}

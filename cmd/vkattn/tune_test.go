@@ -35,6 +35,8 @@ func TestTuneRefusesBadFlags(t *testing.T) {
 		{"positive number", "--candidates", "-1"},
 		{"percentage", "--tolerance", "-1"},
 		{"percentage", "--tolerance", "NaN"},
+		{"want fwd or bwd", "--pass", "fwd,fwdbwd"},
+		{"unknown pass", "--pass", "back"},
 		{"exclude each other", "--list", "--clear"},
 		{"exclude each other", "--check", "--dry-run"},
 		{"over 10000 problems", "--seqlen", "1-4000+1", "--batch-size", "1-10+1"},
@@ -176,6 +178,32 @@ func TestTuneOnADevice(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(dir, "tuning-v2", "*.json"))
 	require.NoError(t, err)
 	require.Empty(t, left)
+}
+
+func TestTuneOfGradientsOnADevice(t *testing.T) {
+	quickDriver(t)
+	dir := t.TempDir()
+	t.Setenv(vk.CacheDirEnv, dir)
+	code, stdout, stderr := call(tinyTune("--pass", "fwd,bwd", "--dry-run", "-o", "json")...)
+	require.Equal(t, exitOK, code, stderr)
+	var doc tuneDoc
+	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
+	require.Len(t, doc.Rows, 3)
+	for i, want := range []string{"", "dQ", "dK dV"} {
+		require.Equal(t, want, doc.Rows[i].Report.Outputs)
+		require.Greater(t, len(doc.Rows[i].Report.Candidates), 20)
+		require.Zero(t, doc.Rows[i].Report.Gain)
+	}
+	code, stdout, stderr = call(tinyTune("--pass", "bwd", "--budget", "5m")...)
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, "kernel of dQ on scalar")
+	require.Contains(t, stdout, "kernel of dK dV on scalar")
+	require.Equal(t, 2, strings.Count(stdout, "stored in "+dir))
+	code, stdout, stderr = call("tune", "--list")
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, "backward_scalar_q_")
+	require.Contains(t, stdout, "backward_scalar_kv_")
+	require.NotContains(t, stdout, "stale")
 }
 
 func TestTuneOfNothingSupported(t *testing.T) {

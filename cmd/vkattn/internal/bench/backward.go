@@ -48,7 +48,7 @@ func (p Problem) gradientBytes(o, q, kv, rows uint64) (all, outputs uint64) {
 // there is nothing to time it returns nil and a row with the reason.
 func (g *group) backward(ctx context.Context, s Spec) (*candidate, *Row) {
 	row := g.row(g.problem, s)
-	if s.Lab != (attention.Experiment{}) {
+	if s.Lab.Forward() != (attention.Experiment{}) {
 		return nil, g.stop(row, fmt.Errorf("%w: variants and ablations are those of the forward pass", attention.ErrUnsupported))
 	}
 	if g.problem.PageSize > 0 || g.problem.Config.KV != attention.KVSame {
@@ -60,7 +60,7 @@ func (g *group) backward(ctx context.Context, s Spec) (*candidate, *Row) {
 	}
 	cfg := g.problem.Config
 	cfg.Tier, cfg.Kernel = s.Tier, s.Kernel
-	op, err := attention.New(dev, cfg)
+	op, err := attention.NewExperiment(dev, cfg, s.Lab)
 	if err != nil {
 		return nil, g.stop(row, err)
 	}

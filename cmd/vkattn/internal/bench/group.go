@@ -61,6 +61,9 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 		return g.backward(ctx, s)
 	}
 	row := g.row(g.problem, s)
+	if s.Lab.BackwardTiles != "" {
+		return nil, g.stop(row, fmt.Errorf("%w: the forward pass has no tiles of the backward kernels", attention.ErrUnsupported))
+	}
 	if g.problem.Blocks > 0 { // KVBytes needs memory for the block mask
 		if g.kvBytes == 0 {
 			if f := g.problem.footprint(); g.in == nil {

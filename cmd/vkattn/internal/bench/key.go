@@ -22,6 +22,7 @@ func (r *Row) Key() Key {
 	}
 	add("variant", r.Variant)
 	add("ablation", r.Ablation)
+	add("tiles", r.Tiles)
 	add("pass", r.Pass.String())
 	for _, n := range []struct {
 		name  string

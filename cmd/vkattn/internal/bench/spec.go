@@ -76,6 +76,22 @@ func kernelName(tier, family string) string {
 	return tier + " " + family
 }
 
+// WithTiles runs every Spec once with each of the given tiles of the backward kernels, see
+// attention.Experiment. An empty text stands for the tiles that calls take.
+func WithTiles(specs []Spec, tiles []string) []Spec {
+	if len(tiles) == 0 {
+		return specs
+	}
+	var out []Spec
+	for _, s := range specs {
+		for _, t := range tiles {
+			s.Lab.BackwardTiles = t
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
 // variantLabel is the name of a variant, such as "v3", and empty for the kernel as shipped.
 func variantLabel(v int) string {
 	if v == 0 {
