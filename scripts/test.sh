@@ -55,7 +55,7 @@ timeout=${VKATTN_TEST_TIMEOUT:-45m}
 
 # Drivers on the CPU compile kernels on one core, so parts run in parallel. Each writes to
 # its own log; the logs are printed in the order of the parts.
-jobs=${VKATTN_TEST_JOBS:-$(nproc)}
+jobs=${VKATTN_TEST_JOBS:-$(($(nproc) + 1))}
 work=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM

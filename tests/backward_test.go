@@ -125,9 +125,7 @@ func TestBackwardOfFusedTensors(t *testing.T) {
 }
 
 // Dropout of packed rows of grouped heads on the coopmat tiers: the table of cases gives those
-// with dropout to storage types that drivers on the CPU have no matrices of. A probability of
-// 0.9 is left out: in rows with few keys the rounding of O to float16, which delta contains,
-// exceeds the tolerance of dQ, on tier scalar by the same numbers.
+// with dropout to storage types that drivers on the CPU have no matrices of.
 func TestBackwardDropoutOfMatrices(t *testing.T) {
 	s := openTiers(t)
 	for _, tt := range s.available() {
@@ -137,7 +135,7 @@ func TestBackwardDropoutOfMatrices(t *testing.T) {
 		t.Run(tt.String(), func(t *testing.T) {
 			var list []cases.Case
 			for _, c := range cases.CompactOptions() {
-				if c.Dropout != 0 && c.Dropout < 0.9 && c.HasGradients() && hasBackwardKernels(c, tt) {
+				if c.Dropout != 0 && c.HasGradients() && hasBackwardKernels(c, tt) {
 					list = append(list, c)
 				}
 			}
