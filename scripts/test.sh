@@ -355,12 +355,14 @@ build() {
 	if [[ $level == full ]]; then
 		mapfile -t packages < <(printf '%s\n' "${packages[@]}" | grep -Fxf <(awk '!/^#/ { print $3 }' "$table"))
 	fi
-	go build ./... || return 1 # once, before several links need it
 	# Without debug information a link takes half the time; stack traces do not need it. The
 	# part vet runs go vet, once for all packages.
-	printf '%s\n' "${packages[@]}" | sort -u | while read -r package; do
-		printf '%s\0%s\0' "$(binary "$package")" "$package"
-	done | xargs -0 -r -n 2 -P "$jobs" go test -c -vet=off -ldflags='-s -w' -o || return 1
+	mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)
+	VKATTN_KEEP_TESTS=$binaries go test -count=1 -vet=off -ldflags='-s -w' -exec "$PWD/scripts/keep-test" \
+		"${packages[@]}" >"$work/build" 2>&1 || {
+		grep -v '^ok ' "$work/build"
+		return 1
+	}
 	while read -r kind on where test; do
 		if [[ -x $(binary "$where") ]] && ! (cd "$where" && "$(binary "$where")" -test.list "^$test\$") | grep -q "^$test\$"; then
 			printf '%s: %s has no %s\n' "$table" "$where" "$test"
