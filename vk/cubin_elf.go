@@ -14,7 +14,7 @@ type cubinKernel struct {
 	params     []uint32 // bytes of each parameter, in order
 	offsets    []uint32 // of each parameter in their concatenation
 	paramBytes uint32   // of all
-	shared     uint64   // static shared memory, with the KiB that the system reserves on sm_90
+	shared     uint64   // static shared memory, with the KiB that the system reserves
 	registers  uint32   // per thread
 	maxThreads uint32   // of a CTA; 0: not declared
 	cluster    bool     // requires cluster dimensions, which the extension cannot set
@@ -32,8 +32,8 @@ const (
 
 // parseCubin lists the kernels of a cubin by name.
 func parseCubin(cubin []byte) (map[string]*cubinKernel, error) {
-	const machineCUDA, versionAt, versionEnd = 190, 20, 24
-	if len(cubin) < versionEnd {
+	const machineCUDA, versionAt, versionEnd, flagsAt, headerEnd = 190, 20, 24, 48, 64
+	if len(cubin) < headerEnd {
 		return nil, fmt.Errorf("no cubin: %d bytes", len(cubin))
 	}
 	// A cubin has the version of CUDA where debug/elf wants that of ELF.
@@ -47,6 +47,11 @@ func parseCubin(cubin []byte) (map[string]*cubinKernel, error) {
 	if f.Class != elf.ELFCLASS64 || f.Data != elf.ELFDATA2LSB || f.Machine != machineCUDA {
 		return nil, fmt.Errorf("no cubin: an ELF file of %v", f.Machine)
 	}
+	// Cubins before sm_90 do not count the KiB of shared memory that the system reserves.
+	reserved := uint64(0)
+	if architecture := binary.LittleEndian.Uint32(cubin[flagsAt:]) & 0xff; architecture < 90 {
+		reserved = 1024
+	}
 	symbols, err := f.Symbols()
 	if err != nil {
 		return nil, fmt.Errorf("no cubin: %w", err)
@@ -56,9 +61,9 @@ func parseCubin(cubin []byte) (map[string]*cubinKernel, error) {
 		if elf.ST_TYPE(s.Info) != elf.STT_FUNC || elf.ST_BIND(s.Info) != elf.STB_GLOBAL || f.Section(".nv.info."+s.Name) == nil {
 			continue
 		}
-		k := &cubinKernel{}
+		k := &cubinKernel{shared: reserved}
 		if shared := f.Section(".nv.shared." + s.Name); shared != nil {
-			k.shared = shared.Size
+			k.shared += shared.Size
 		}
 		data, err := f.Section(".nv.info." + s.Name).Data()
 		if err != nil {

@@ -30,8 +30,7 @@ type CubinLaunch struct {
 // the function and keep until it has finished. If a grid dimension is 0 nothing is
 // recorded. Observe does not see launches. Launch does not allocate.
 //
-// Static shared memory (which includes the KiB that the system reserves on sm_90) and
-// SharedBytes together are limited by Limits.MaxSharedBytes. An H200 ran 49152 bytes of
+// Static shared memory (with the KiB that the system reserves) and SharedBytes together are limited by Limits.MaxSharedBytes. An H200 ran 49152 bytes of
 // such a sum and lost the device with 50176; the driver does not report its limit.
 //
 // The first launch of a Commands is preceded by a barrier of all commands. From then on
