@@ -43,13 +43,20 @@ type cubinParams struct {
 	unitHigh, unitLow         float32
 }
 
+// leastScaleLog2 stands for smaller scales in log2 units: kernels multiply masked scores,
+// which are -Inf, by it.
+const leastScaleLog2 = 0x1p-100
+
 // setScale sets scale and what follows from it.
 func (p *cubinParams) setScale(scale float32) {
-	p.scale, p.scaleLog2 = scale, float32(float64(scale)*math.Log2E)
-	if p.scaleLog2 == 0 {
-		p.scaleLog2 = math.SmallestNonzeroFloat32
+	p.scale = scale
+	log2, unit := float64(scale)*math.Log2E, math.Ln2
+	if math.Abs(log2) < leastScaleLog2 {
+		p.scaleLog2 = float32(math.Copysign(leastScaleLog2, log2))
+	} else {
+		p.scaleLog2 = float32(log2)
+		unit = math.Abs(float64(scale)) / math.Abs(float64(p.scaleLog2))
 	}
-	unit := math.Abs(float64(p.scale)) / math.Abs(float64(p.scaleLog2))
 	p.unitHigh = float32(unit)
 	p.unitLow = float32(unit - float64(p.unitHigh))
 }
