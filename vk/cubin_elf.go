@@ -47,11 +47,10 @@ func parseCubin(cubin []byte) (map[string]*cubinKernel, error) {
 	if f.Class != elf.ELFCLASS64 || f.Data != elf.ELFDATA2LSB || f.Machine != machineCUDA {
 		return nil, fmt.Errorf("no cubin: an ELF file of %v", f.Machine)
 	}
-	// Cubins before sm_90 do not count the KiB of shared memory that the system reserves.
-	reserved := uint64(0)
-	if architecture := binary.LittleEndian.Uint32(cubin[flagsAt:]) & 0xff; architecture < 90 {
-		reserved = 1024
-	}
+	// The system reserves a KiB of shared memory. Cubins from sm_90 on count it if the kernel
+	// uses shared memory, those before do not.
+	const reserved = 1024
+	counted := binary.LittleEndian.Uint32(cubin[flagsAt:])&0xff >= 90
 	symbols, err := f.Symbols()
 	if err != nil {
 		return nil, fmt.Errorf("no cubin: %w", err)
@@ -62,7 +61,9 @@ func parseCubin(cubin []byte) (map[string]*cubinKernel, error) {
 			continue
 		}
 		k := &cubinKernel{shared: reserved}
-		if shared := f.Section(".nv.shared." + s.Name); shared != nil {
+		if shared := f.Section(".nv.shared." + s.Name); shared != nil && counted {
+			k.shared = max(k.shared, shared.Size)
+		} else if shared != nil {
 			k.shared += shared.Size
 		}
 		data, err := f.Section(".nv.info." + s.Name).Data()
