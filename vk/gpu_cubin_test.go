@@ -141,7 +141,7 @@ func (p *prober) launch(architecture, name string, ctas, shared uint32) error {
 	return nil
 }
 
-// The probes fit their kernels: a mistake would cost a session on a GPU.
+// The probes fit their kernels: a mistake would show only on a GPU.
 func TestCubinProbesDescribeTheirKernels(t *testing.T) {
 	for _, architecture := range []string{"sm_90a", "sm_80"} {
 		cubin, err := os.ReadFile("testdata/probe." + architecture + ".cubin")
