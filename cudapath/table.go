@@ -56,6 +56,7 @@ type Map struct {
 type table struct {
 	kernels  []Kernel // forward
 	backward []Kernel
+	cubins   []Kernel // forward, launched from Vulkan command buffers
 	files    fs.FS
 	modules  map[string]bool // files of the modules
 }
@@ -94,15 +95,18 @@ func readTable(files fs.FS) (*table, error) {
 			return nil, fmt.Errorf("cudapath: kernels/%s: %w", name, err)
 		}
 		for _, k := range list {
-			if k.Outputs == "" {
+			switch {
+			case k.Family == cubinFamily:
+				t.cubins = append(t.cubins, k)
+			case k.Outputs == "":
 				t.kernels = append(t.kernels, k)
-			} else {
+			default:
 				t.backward = append(t.backward, k)
 			}
 		}
 	}
 	// Sorted by size: the first kernel that holds the head dims is the best.
-	for _, list := range [][]Kernel{t.kernels, t.backward} {
+	for _, list := range [][]Kernel{t.kernels, t.backward, t.cubins} {
 		slices.SortStableFunc(list, func(a, b Kernel) int { return cmp.Compare(a.D+a.DV, b.D+b.DV) })
 	}
 	list, err := fs.ReadDir(files, "bin")
@@ -145,7 +149,7 @@ func (k *Kernel) validate() error {
 	switch {
 	case k.Entry == "" || k.Module == "":
 		return errors.New("entry and module are needed")
-	case !slices.Contains(attention.CUDAKernels(), k.Family):
+	case k.Family != cubinFamily && !slices.Contains(attention.CUDAKernels(), k.Family):
 		return fmt.Errorf("unknown family %q", k.Family)
 	case !slices.Contains([]string{"f16", "bf16", "f32"}, k.DType):
 		return fmt.Errorf("unknown dtype %q", k.DType)

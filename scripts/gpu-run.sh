@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# gpu-run.sh [tests|bench|all|tune|verify|options|soak|backward [step...]|race [entry...]] runs the bundle of gpu-bundle.sh on a machine
+# gpu-run.sh [tests|bench|all|tune|verify|options|soak|cubin|backward [step...]|race [entry...]] runs the bundle of gpu-bundle.sh on a machine
 # with a GPU. It is in the bundle's root and needs only the GPU's driver. If it finds no GPU it exits with 1: results of
 # the CPU would be misleading.
 #
@@ -24,6 +24,9 @@
 #     soak.md          cases, worst errors and failures; each failure says how to run it alone
 #     soak.jsonl       each case
 #     soak-*.txt       the output of each process
+#   only with cubin: kernels launched by VK_NVX_binary_import, in less than 8 minutes
+#     cubin.md         the answers of the probes, errors and times
+#     cubin-NAME.txt   the output of each probe, of the tests of the kernels and of their times
 #   only with backward: gradients, in steps of less than nine minutes each (default: all of them, in this order)
 #     tests        backward-tests.txt: the tests of gradients on every tier and in every storage type
 #     verify       backward-verify.*: every tier versus the reference, on the conformance table and large problems
@@ -206,6 +209,47 @@ if [[ $what == options ]]; then
 	} >>"$OUT/options.md"
 	cat "$OUT/options.md"
 	cd "$here" || exit 1
+fi
+# A launch that fails loses the device, and maybe the driver's state in the process: a process for each probe.
+if [[ $what == cubin ]]; then
+	rm -f "$OUT"/cubin.md "$OUT"/cubin-*.txt
+	start=$SECONDS
+	cubin() { # <name> <seconds> <folder> <arguments of the test binary...>
+		local name=$1 limit=$2 folder=$3 status
+		shift 3
+		((SECONDS - start + limit > 470)) && limit=$((470 - SECONDS + start))
+		if ((limit < 5)); then
+			printf -- '- %s: not run, the time is up\n' "$name" | tee -a "$OUT/cubin.md"
+			return 1
+		fi
+		(cd "$here/src/$folder" && timeout --kill-after 5 "$limit" "$here/tests/$folder.test" -test.v -test.count 1 -test.timeout 0 "$@") >"$OUT/cubin-$name.txt" 2>&1
+		status=$?
+		{
+			printf -- '- %s: exit %d after %d s\n' "$name" "$status" $((SECONDS - start))
+			sed -nE 's/^.*(PROBE|RESULT) /    /p' "$OUT/cubin-$name.txt"
+			grep -E -A 8 '^ *--- (FAIL|SKIP)|^panic:|^fatal error' "$OUT/cubin-$name.txt" | head -n 40
+		} | tee -a "$OUT/cubin.md"
+		return "$status"
+	}
+	probe() { # <question...>
+		VKATTN_CUBIN_PROBE="$*" cubin "$(tr ' ' - <<<"$*")" 40 vk -test.run '^TestCubinProbe$'
+	}
+	printf 'VK_NVX_binary_import. A probe that exits with 1 has found a limit.\n\n' >"$OUT/cubin.md"
+	"$here/vkattn" info >"$OUT/info.txt" 2>&1
+	# A launch that must work first: without it nothing else can.
+	probe shared 16384 || rc=1
+	cubin kernels 150 cudapath -test.run '^TestCubinGPU(Attention|MaskedSlots)$' || rc=1
+	cubin times 120 cudapath -test.run '^TestCubinGPUSpeed$' || rc=1
+	probe validation || true
+	probe sm_80 16384 || true
+	probe resident 23552 264 || true
+	for bytes in 48128 48000 48132 48640 49152; do
+		probe shared "$bytes" || true
+	done
+	probe sm_80 48128 || true
+	probe lost 102400 || true
+	# The GPU works after a lost device.
+	probe shared 32768 || rc=1
 fi
 if [[ $what == soak ]]; then
 	rm -f "$OUT"/soak.{md,jsonl} "$OUT"/soak-*.txt

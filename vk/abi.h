@@ -36,5 +36,6 @@ typedef struct VkBaseOutStructure {
 #include "abi_device.h"
 #include "abi_memory.h"
 #include "abi_pipeline.h"
+#include "abi_cubin.h"
 
 #endif

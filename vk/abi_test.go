@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var abiFiles = []string{"abi.h", "abi_enums.h", "abi_device.h", "abi_memory.h", "abi_pipeline.h"}
+var abiFiles = []string{"abi.h", "abi_enums.h", "abi_device.h", "abi_memory.h", "abi_pipeline.h", "abi_cubin.h"}
 
 var (
 	cComment = regexp.MustCompile(`(?s)/\*.*?\*/`)

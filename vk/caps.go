@@ -81,6 +81,8 @@ type Caps struct {
 	ExternalMemoryDedicated                        bool // such buffers need a dedicated allocation
 	ExternalSemaphoreFd                            bool // timeline semaphores as opaque file descriptors, both ways
 	CalibratedTimestamps, DebugUtils, MemoryBudget bool
+	// BinaryImport: cubins can be launched (VK_NVX_binary_import), see Device.NewCubin.
+	BinaryImport bool
 
 	// Cooperative matrices.
 	CoopMat       bool

@@ -51,6 +51,7 @@ var featureBits = []struct {
 	{C.VKA_EXTERNAL_SEMAPHORE_FD, func(c *Caps) *bool { return &c.ExternalSemaphoreFd }},
 	{C.VKA_CALIBRATED_TIMESTAMPS, func(c *Caps) *bool { return &c.CalibratedTimestamps }},
 	{C.VKA_MEMORY_BUDGET, func(c *Caps) *bool { return &c.MemoryBudget }},
+	{C.VKA_BINARY_IMPORT, func(c *Caps) *bool { return &c.BinaryImport }},
 	{C.VKA_DEBUG_UTILS, func(c *Caps) *bool { return &c.DebugUtils }},
 }
 

@@ -10,6 +10,8 @@ package vk
 // so a caller's push constants may live on its stack.
 #cgo noescape vka_cmd_dispatch
 #cgo nocallback vka_cmd_dispatch
+#cgo noescape vka_cmd_launch
+#cgo nocallback vka_cmd_launch
 #cgo noescape vka_descriptor_set
 #cgo nocallback vka_descriptor_set
 #cgo noescape vka_timeline_value

@@ -18,6 +18,7 @@ type Commands struct {
 	s        *Stream // nil: the caller's command buffer
 	b        *batch  // nil: nothing recorded since the last submission
 	released bool    // Release was called
+	launched bool    // a launch was recorded
 }
 
 // WrapCommands returns a Commands that records into the caller's command buffer, which
@@ -131,7 +132,7 @@ func (c *Commands) Barrier() error {
 		return err
 	}
 	defer c.d.leave()
-	C.vka_cmd_barrier(c.d.c, b.commands)
+	c.barrier(b)
 	return nil
 }
 
@@ -250,4 +251,4 @@ func (c *Commands) Label(name string) (end func()) {
 }
 
 // barrier records a barrier. The caller has entered the device.
-func (c *Commands) barrier(b *batch) { C.vka_cmd_barrier(c.d.c, b.commands) }
+func (c *Commands) barrier(b *batch) { C.vka_cmd_barrier(c.d.c, b.commands, c.d.barrierScope()) }

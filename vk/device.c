@@ -88,6 +88,13 @@ static VkResult load(vka_device *d)
 	IF(VKA_CALIBRATED_TIMESTAMPS)
 	if (!PUT(GetCalibratedTimestamps, "vkGetCalibratedTimestampsKHR") && !PUT(GetCalibratedTimestamps, "vkGetCalibratedTimestampsEXT"))
 		return VK_ERROR_INITIALIZATION_FAILED;
+	IF(VKA_BINARY_IMPORT) {
+		NEED(CreateCuModuleNVX);
+		NEED(DestroyCuModuleNVX);
+		NEED(CreateCuFunctionNVX);
+		NEED(DestroyCuFunctionNVX);
+		NEED(CmdCuLaunchKernelNVX);
+	}
 	IF(VKA_DEBUG_UTILS) {
 		NEED(SetDebugUtilsObjectNameEXT);
 		NEED(CmdBeginDebugUtilsLabelEXT);
@@ -182,6 +189,8 @@ VkResult vka_create_device(vka_instance *in, VkPhysicalDevice pd, const vka_prob
 		add(&enabled, "VK_KHR_external_semaphore_fd");
 	if (features & VKA_BIT(VKA_MEMORY_BUDGET))
 		add(&enabled, "VK_EXT_memory_budget");
+	if (features & VKA_BIT(VKA_BINARY_IMPORT))
+		add(&enabled, "VK_NVX_binary_import");
 	if (features & VKA_BIT(VKA_CALIBRATED_TIMESTAMPS))
 		add(&enabled, vka_has_extension(&e, "VK_KHR_calibrated_timestamps") ? "VK_KHR_calibrated_timestamps" : "VK_EXT_calibrated_timestamps");
 	if (vka_has_extension(&e, "VK_KHR_portability_subset"))

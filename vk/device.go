@@ -72,11 +72,14 @@ type Device struct {
 	batches   atomic.Uint64 // the last batch id given out
 
 	attached attachments
+	launches atomic.Bool // a launch of a cubin was recorded
 
 	mu        sync.Mutex // guards the sets below
 	streams   map[*Stream]struct{}
 	timelines map[*Timeline]struct{}
 	wrapped   map[*Commands]struct{}
+	cubins    map[*Cubin]struct{}
+	functions map[*CubinFunction]struct{}
 }
 
 // Open opens a device with one queue of the first queue family that has compute. On all
@@ -159,7 +162,8 @@ func open(in *C.vka_instance, get unsafe.Pointer, log *messageLog, o Options) (*
 
 func newDevice(in *C.vka_instance, c *C.vka_device, p *probe, enabled Caps) *Device {
 	d := &Device{c: c, instance: in, info: p.info,
-		streams: map[*Stream]struct{}{}, timelines: map[*Timeline]struct{}{}, wrapped: map[*Commands]struct{}{}}
+		streams: map[*Stream]struct{}{}, timelines: map[*Timeline]struct{}{}, wrapped: map[*Commands]struct{}{},
+		cubins: map[*Cubin]struct{}{}, functions: map[*CubinFunction]struct{}{}}
 	d.info.Caps.setBits(enabled.bits())
 	d.mem.init(d, p)
 	d.pipelines.init()
@@ -307,6 +311,7 @@ func (d *Device) Close() error {
 	for c := range d.wrapped {
 		c.destroy()
 	}
+	d.destroyCubins()
 	d.pipelines.destroy(d)
 	d.mem.destroy()
 	for t := range d.timelines {

@@ -19,25 +19,31 @@ void vka_cmd_dispatch(vka_device *d, VkCommandBuffer c, uint64_t pipeline, uint6
 	d->CmdDispatch(c, x, y, z);
 }
 
-void vka_cmd_barrier(vka_device *d, VkCommandBuffer c)
+/* The specification names no stage for launches of cubins: with `all` the barriers cover every stage. */
+void vka_cmd_barrier(vka_device *d, VkCommandBuffer c, int all)
 {
 	VkMemoryBarrier b = {
 		.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
 		.srcAccessMask = WORK_WRITES,
 		.dstAccessMask = WORK_READS | WORK_WRITES,
 	};
-	d->CmdPipelineBarrier(c, WORK_STAGES, WORK_STAGES, 0, 1, &b, 0, NULL, 0, NULL);
+	if (all) {
+		b.srcAccessMask = VK_ACCESS_MEMORY_WRITE_BIT;
+		b.dstAccessMask = VK_ACCESS_MEMORY_READ_BIT | VK_ACCESS_MEMORY_WRITE_BIT;
+	}
+	VkFlags stages = all ? VK_PIPELINE_STAGE_ALL_COMMANDS_BIT : WORK_STAGES;
+	d->CmdPipelineBarrier(c, stages, stages, 0, 1, &b, 0, NULL, 0, NULL);
 }
 
 /* Makes results visible to the host through mapped memory. */
-void vka_cmd_host_barrier(vka_device *d, VkCommandBuffer c)
+void vka_cmd_host_barrier(vka_device *d, VkCommandBuffer c, int all)
 {
 	VkMemoryBarrier b = {
 		.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
-		.srcAccessMask = WORK_WRITES,
+		.srcAccessMask = all ? VK_ACCESS_MEMORY_WRITE_BIT : WORK_WRITES,
 		.dstAccessMask = VK_ACCESS_HOST_READ_BIT,
 	};
-	d->CmdPipelineBarrier(c, WORK_STAGES, VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &b, 0, NULL, 0, NULL);
+	d->CmdPipelineBarrier(c, all ? VK_PIPELINE_STAGE_ALL_COMMANDS_BIT : WORK_STAGES, VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &b, 0, NULL, 0, NULL);
 }
 
 void vka_cmd_copy(vka_device *d, VkCommandBuffer c, uint64_t src, uint64_t src_offset, uint64_t dst, uint64_t dst_offset, uint64_t size)

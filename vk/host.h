@@ -185,6 +185,12 @@ typedef struct vka_device {
 	void (*CmdResetQueryPool)(VkCommandBuffer, VkHandle, uint32_t, uint32_t);
 	void (*CmdWriteTimestamp)(VkCommandBuffer, VkFlags, VkHandle, uint32_t);
 
+	VkResult (*CreateCuModuleNVX)(VkDevice, const VkCuModuleCreateInfoNVX *, const void *, VkHandle *);
+	void (*DestroyCuModuleNVX)(VkDevice, VkHandle, const void *);
+	VkResult (*CreateCuFunctionNVX)(VkDevice, const VkCuFunctionCreateInfoNVX *, const void *, VkHandle *);
+	void (*DestroyCuFunctionNVX)(VkDevice, VkHandle, const void *);
+	void (*CmdCuLaunchKernelNVX)(VkCommandBuffer, const VkCuLaunchInfoNVX *);
+
 	VkResult (*SetDebugUtilsObjectNameEXT)(VkDevice, const VkDebugUtilsObjectNameInfoEXT *);
 	void (*CmdBeginDebugUtilsLabelEXT)(VkCommandBuffer, const VkDebugUtilsLabelEXT *);
 	void (*CmdEndDebugUtilsLabelEXT)(VkCommandBuffer);
@@ -262,8 +268,9 @@ VkResult vka_end(vka_device *, VkCommandBuffer);
 /* set 0: none. */
 void vka_cmd_dispatch(vka_device *, VkCommandBuffer, uint64_t pipeline, uint64_t layout, uint64_t set,
 	const uint8_t *push, uint32_t push_bytes, uint32_t x, uint32_t y, uint32_t z);
-void vka_cmd_barrier(vka_device *, VkCommandBuffer);
-void vka_cmd_host_barrier(vka_device *, VkCommandBuffer);
+/* all: order all commands, not only those of compute and transfer stages. */
+void vka_cmd_barrier(vka_device *, VkCommandBuffer, int all);
+void vka_cmd_host_barrier(vka_device *, VkCommandBuffer, int all);
 void vka_cmd_copy(vka_device *, VkCommandBuffer, uint64_t src, uint64_t src_offset, uint64_t dst, uint64_t dst_offset, uint64_t size);
 void vka_cmd_fill(vka_device *, VkCommandBuffer, uint64_t buffer, uint64_t offset, uint64_t size, uint32_t word);
 VkResult vka_create_queries(vka_device *, uint32_t count, uint64_t *pool);
@@ -273,5 +280,16 @@ void vka_cmd_timestamp(vka_device *, VkCommandBuffer, uint64_t pool, uint32_t in
 VkResult vka_query_results(vka_device *, uint64_t pool, uint32_t count, uint64_t *ticks);
 void vka_cmd_label(vka_device *, VkCommandBuffer, const char *name);
 void vka_cmd_label_end(vka_device *, VkCommandBuffer);
+
+/* cubin.c */
+
+VkResult vka_create_cubin(vka_device *, const uint8_t *cubin, size_t bytes, uint64_t *module);
+void vka_destroy_cubin(vka_device *, uint64_t module);
+VkResult vka_create_function(vka_device *, uint64_t module, const char *name, uint64_t *function);
+void vka_destroy_function(vka_device *, uint64_t function);
+enum { VKA_MAX_PARAMS = 64 };
+/* offsets: of each parameter in params, as the kernel declares them. */
+void vka_cmd_launch(vka_device *, VkCommandBuffer, uint64_t function, const uint32_t *grid, const uint32_t *block,
+	uint32_t shared_bytes, const uint8_t *params, uint32_t count, const uint32_t *offsets);
 
 #endif

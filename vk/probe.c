@@ -301,6 +301,8 @@ VkResult vka_probe_device(vka_instance *in, VkPhysicalDevice pd, vka_probe *p)
 			p->features |= VKA_BIT(VKA_DEBUG_UTILS);
 		if (vka_has_extension(&e, "VK_EXT_memory_budget"))
 			p->features |= VKA_BIT(VKA_MEMORY_BUDGET);
+		if (vka_has_extension(&e, "VK_NVX_binary_import"))
+			p->features |= VKA_BIT(VKA_BINARY_IMPORT);
 		probe_features(in, pd, &e, p);
 		probe_properties(in, pd, &e, p);
 		if (!(p->features & VKA_BIT(VKA_COOPMAT)))

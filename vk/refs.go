@@ -3,7 +3,7 @@ package vk
 import "sync/atomic"
 
 // Resource is something that work in flight can hold: a *Buffer, a *Pipeline, a
-// *Timeline, or the result of OnDone.
+// *Cubin, a *CubinFunction, a *Timeline, or the result of OnDone.
 type Resource interface {
 	// retain adds a holder. It returns an error if the resource is closed.
 	retain() error
@@ -49,6 +49,10 @@ func made(r Resource) bool {
 		return r != nil && r.d != nil
 	case *Pipeline:
 		return r.device() != nil
+	case *Cubin:
+		return r != nil && r.d != nil
+	case *CubinFunction:
+		return r != nil && r.cubin != nil
 	case *Timeline:
 		return r != nil && r.d != nil
 	}

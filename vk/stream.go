@@ -100,7 +100,7 @@ func (s *Stream) begin(op string) (*batch, error) {
 	}
 	b.id = s.d.batches.Add(1)
 	b.marks = 0
-	C.vka_cmd_barrier(s.d.c, b.commands)
+	C.vka_cmd_barrier(s.d.c, b.commands, s.d.barrierScope())
 	s.b = b
 	return b, nil
 }

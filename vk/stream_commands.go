@@ -34,6 +34,11 @@ func (s *Stream) Keep(list ...Resource) error { return s.commands().Keep(list...
 // Label is [Commands.Label].
 func (s *Stream) Label(name string) (end func()) { return s.commands().Label(name) }
 
+// Launch is [Commands.Launch].
+func (s *Stream) Launch(f *CubinFunction, l CubinLaunch, params []byte, keep ...Resource) error {
+	return s.commands().Launch(f, l, params, keep...)
+}
+
 // Params is [Commands.Params].
 func (s *Stream) Params(data []byte) (BufferRange, error) { return s.commands().Params(data) }
 

@@ -30,7 +30,7 @@ func (s *Stream) submit(signal bool) (uint64, error) {
 	}
 	s.b = nil
 	d := s.d
-	C.vka_cmd_host_barrier(d.c, b.commands)
+	C.vka_cmd_host_barrier(d.c, b.commands, d.barrierScope())
 	err := d.check("vkEndCommandBuffer", C.vka_end(d.c, b.commands))
 	if err == nil {
 		err = s.send(b, value+1, signal)

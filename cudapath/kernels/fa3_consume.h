@@ -106,6 +106,38 @@ template <class T> __device__ __forceinline__ void issueScores(float (&s)[T::BN 
 	touch(s);
 }
 
+// The same with Q in registers.
+template <class T> __device__ __forceinline__ void issueScores(float (&s)[T::BN / 2], uint32_t (*q)[4], uint32_t k) {
+	touch(s);
+#pragma unroll
+	for (int i = 0; i < T::D / 16; i++) touch(q[i]);
+	wgmmaFence();
+	Wgmma<T::BN>::template rsk<false>(s, q[0], k);
+#pragma unroll
+	for (int d = 16; d < T::D; d += 16)
+		Wgmma<T::BN>::template rsk<true>(s, q[d / 16], k + matrixOffset(d / 64 * T::K_PANEL + d % 64 * 2));
+	wgmmaCommit();
+	touch(s);
+}
+
+// Loads a thread's part of two rows of Q, row and row + 8, as the A operand of wgmma: word 2 j + r of 16 columns has
+// columns 8 j + 2 c and 8 j + 2 c + 1 of row r. Zeros stand for what is past Sq and past D, which is a multiple of 8.
+// scale < 0 is |scale| with -Q.
+template <class T> __device__ __forceinline__ void loadQ(uint32_t (&q)[T::D / 16][4], const AttnParams &p, const Work &w, int row, int c) {
+	const uint32_t flip = p.scale_log2 < 0 ? 0x80008000 : 0;
+	const char *base = reinterpret_cast<const char *>(p.q.base) + 2 * (w.batch * p.q.batch + w.head * p.q.head + row * p.q.row + 2 * c);
+#pragma unroll
+	for (int i = 0; i < T::D / 16; i++) {
+#pragma unroll
+		for (int j = 0; j < 2; j++) {
+			const bool there = 16 * i + 8 * j < p.D;
+			const char *at = base + 32 * i + 16 * j;
+			q[i][2 * j] = there && row < p.Sq ? *reinterpret_cast<const uint32_t *>(at) ^ flip : 0;
+			q[i][2 * j + 1] = there && row + 8 < p.Sq ? *reinterpret_cast<const uint32_t *>(at + 16 * p.q.row) ^ flip : 0;
+		}
+	}
+}
+
 template <class T> __device__ __forceinline__ void issueOutput(float (&o)[T::DV / 2], uint32_t (&weights)[T::BN / 4], uint32_t v) {
 	touch(o);
 	touch(weights);
@@ -215,7 +247,12 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 	};
 	Ring<T::Q_STAGES> q;
 	Ring<T::STAGES> k, v;
-	auto matrixQ = [&] { return matrixOffset(shared) + matrixOffset(T::Q + 64 * group * 128) + q.stage * matrixOffset(T::Q_BYTES); };
+	uint32_t words[T::Q_IN_REGISTERS ? T::D / 16 : 1][4]; // of Q
+	auto *const pWords = words; // returning a reference gives a wrong warning
+	auto operandQ = [&] {
+		if constexpr (T::Q_IN_REGISTERS) return pWords;
+		else return matrixOffset(shared) + matrixOffset(T::Q + 64 * group * 128) + q.stage * matrixOffset(T::Q_BYTES);
+	};
 	auto matrixK = [&] { return matrixOffset(shared) + matrixOffset(T::K) + k.stage * matrixOffset(T::K_BYTES); };
 	auto matrixV = [&] {
 		return matrixOffset(shared) + (matrixOffset(T::V) + matrixPanels(T::K_PANEL)) + v.stage * matrixOffset(T::V_BYTES);
@@ -227,9 +264,11 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 	auto releaseK = [&](bool last) {
 		release(shared + T::K_EMPTY + 8 * k.stage);
 		k.advance();
-		if (!last) return;
-		release(shared + T::Q_EMPTY + 8 * q.stage);
-		q.advance();
+		if constexpr (!T::Q_IN_REGISTERS) {
+			if (!last) return;
+			release(shared + T::Q_EMPTY + 8 * q.stage);
+			q.advance();
+		}
 	};
 	auto releaseV = [&] {
 		release(shared + T::V_EMPTY + 8 * v.stage);
@@ -246,17 +285,21 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 	};
 	// Issues the first scores of a row block.
 	auto begin = [&] {
-		barrierWait(shared + T::Q_FULL + 8 * q.stage, q.parity);
-		if (p.scale_log2 < 0) {
-			// scale < 0 is |scale| with -Q.
-			uint4 *mine = reinterpret_cast<uint4 *>(tiles + T::Q + q.stage * T::Q_BYTES + 64 * group * 128);
+		if constexpr (T::Q_IN_REGISTERS) {
+			loadQ<T>(words, p, w, w.row + rowInBlock, c);
+		} else {
+			barrierWait(shared + T::Q_FULL + 8 * q.stage, q.parity);
+			if (p.scale_log2 < 0) {
+				// scale < 0 is |scale| with -Q.
+				uint4 *mine = reinterpret_cast<uint4 *>(tiles + T::Q + q.stage * T::Q_BYTES + 64 * group * 128);
 #pragma unroll 1
-			for (int i = threadIdx.x % 128; i < T::PANELS * 512; i += 128) {
-				uint4 &x = mine[i / 512 * (T::Q_PANEL / 16) + i % 512];
-				x.x ^= 0x80008000, x.y ^= 0x80008000, x.z ^= 0x80008000, x.w ^= 0x80008000;
+				for (int i = threadIdx.x % 128; i < T::PANELS * 512; i += 128) {
+					uint4 &x = mine[i / 512 * (T::Q_PANEL / 16) + i % 512];
+					x.x ^= 0x80008000, x.y ^= 0x80008000, x.z ^= 0x80008000, x.w ^= 0x80008000;
+				}
+				proxyFence();
+				namedSync(OWN + group, 128);
 			}
-			proxyFence();
-			namedSync(OWN + group, 128);
 		}
 		marked = 0;
 #pragma unroll 1
@@ -267,7 +310,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 			turnWait(), turnPass();
 		}
 		barrierWait(shared + T::K_FULL + 8 * k.stage, k.parity);
-		issueScores<T>(s, matrixQ(), matrixK());
+		issueScores<T>(s, operandQ(), matrixK());
 		if (first > 0) waitV(first - 1), releaseV();
 	};
 	// The next row block that attends to any key; zeros are stored for those before it.
@@ -307,7 +350,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 		auto step = [&](int i, bool masked) {
 			barrierWait(shared + T::K_FULL + 8 * k.stage, k.parity);
 			turnWait();
-			issueScores<T>(s, matrixQ(), matrixK());
+			issueScores<T>(s, operandQ(), matrixK());
 			waitV(i - 1);
 			issueOutput<T>(o, weights, matrixV());
 			turnPass();
@@ -337,7 +380,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 		const bool mark = marked != 0;
 		more = next();
 		issueOutput<T>(o, weights, matrixV());
-		// With two buffers of Q, the first scores of the next row block overlap with the epilogue.
+		// With two buffers of Q, or Q in registers, the first scores of the next row block overlap with the epilogue.
 		if (T::Q_STAGES == 2 && more && first == 0) {
 			const int stage = v.stage;
 			v.advance();

@@ -44,6 +44,7 @@ template <int N> struct Wgmma;
 
 // ss: d = A * B^T with A and B in shared memory, depth along rows (K-major); add = false starts d anew.
 // rs: d += A * B with A in registers and B in shared memory, depth across rows (MN-major).
+// rsk: d = A * B^T with A in registers and B in shared memory, depth along rows; ADD: added to d.
 #define WGMMA_DEFINE(N, D, OPERANDS, A0, A1, A2, A3, A4, A5) \
 	template <> struct Wgmma<N> { \
 		static __device__ __forceinline__ void ss(float (&d)[N / 2], uint32_t a, uint32_t b, bool add) { \
@@ -56,6 +57,16 @@ template <int N> struct Wgmma;
 			asm volatile("{\n.reg .pred add;\n.reg .b64 b;\nmov.b64 b, {" A4 ", " A5 "};\nsetp.eq.u32 add, 0, 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16." WGMMA_TYPES \
 						 " {" D "}, {" A0 ", " A1 ", " A2 ", " A3 "}, b, add, 1, 1, 1;\n}\n" \
 						 : OPERANDS : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b), "n"(MATRIX_HIGH)); \
+		} \
+		template <bool ADD> static __device__ __forceinline__ void rsk(float (&d)[N / 2], const uint32_t (&a)[4], uint32_t b) { \
+			if constexpr (ADD) \
+				asm volatile("{\n.reg .pred add;\n.reg .b64 b;\nmov.b64 b, {" A4 ", " A5 "};\nsetp.eq.u32 add, 0, 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16." WGMMA_TYPES \
+							 " {" D "}, {" A0 ", " A1 ", " A2 ", " A3 "}, b, add, 1, 1, 0;\n}\n" \
+							 : OPERANDS : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(MATRIX_HIGH)); \
+			else \
+				asm volatile("{\n.reg .pred add;\n.reg .b64 b;\nmov.b64 b, {" A4 ", " A5 "};\nsetp.ne.u32 add, 0, 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16." WGMMA_TYPES \
+							 " {" D "}, {" A0 ", " A1 ", " A2 ", " A3 "}, b, add, 1, 1, 0;\n}\n" \
+							 : OPERANDS : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(MATRIX_HIGH)); \
 		} \
 	};
 
@@ -93,6 +104,8 @@ template <int N> struct Wgmma;
 #define WGMMA_O120 WGMMA_O112, "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119])
 #define WGMMA_O128 WGMMA_O120, "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
 
+WGMMA_DEFINE(32, WGMMA_D16, WGMMA_O16, "%16", "%17", "%18", "%19", "%20", "%21")
+WGMMA_DEFINE(48, WGMMA_D24, WGMMA_O24, "%24", "%25", "%26", "%27", "%28", "%29")
 WGMMA_DEFINE(64, WGMMA_D32, WGMMA_O32, "%32", "%33", "%34", "%35", "%36", "%37")
 WGMMA_DEFINE(80, WGMMA_D40, WGMMA_O40, "%40", "%41", "%42", "%43", "%44", "%45")
 WGMMA_DEFINE(96, WGMMA_D48, WGMMA_O48, "%48", "%49", "%50", "%51", "%52", "%53")

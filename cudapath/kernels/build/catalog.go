@@ -18,7 +18,7 @@ type module struct {
 	entries []entry
 }
 
-// entry is a line of a launch table (ref.json, ref_backward.json, fa2.json, fa3.json), which the host
+// entry is a line of a launch table (ref.json, ref_backward.json, fa2.json, fa3.json, cubin.json), which the host
 // and scripts/cuda_peer.py read.
 type entry struct {
 	Entry   string      `json:"entry"` // name of the kernel
@@ -53,7 +53,7 @@ const (
 // catalog lists every module, in the order of the manifest. dir is the kernels folder.
 func catalog(dir string) ([]module, error) {
 	third, err := fa3Modules(dir)
-	return slices.Concat(refModules(), refBackwardModules(), fa2Modules(), third), err
+	return slices.Concat(refModules(), refBackwardModules(), fa2Modules(), third, cubinModules()), err
 }
 
 // refTypes are the storage types of the validation kernels.

@@ -1,0 +1,277 @@
+package vk
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+	vulkan "github.com/goki/vulkan"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// someCubin is a cubin of package cudapath and a kernel in it.
+func someCubin(t testing.TB) (cubin []byte, name string) {
+	t.Helper()
+	f, err := os.Open("../cudapath/kernels/bin/fa3_f16_d128.sm_90a.cubin.gz")
+	require.NoError(t, err)
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	require.NoError(t, err)
+	cubin, err = io.ReadAll(z)
+	require.NoError(t, err)
+	return cubin, "attn_fa3_f16_d128_full"
+}
+
+// cuobjdump says the same about this cubin: 128 registers, 1024 bytes of shared memory,
+// parameters of 3 x 128 and 184 bytes, 512 threads.
+func TestCubinDescribesItsKernels(t *testing.T) {
+	cubin, name := someCubin(t)
+	kernels, err := parseCubin(cubin)
+	require.NoError(t, err)
+	require.Len(t, kernels, 2)
+	k := kernels[name]
+	require.NotNil(t, k)
+	assert.Equal(t, cubinKernel{params: []uint32{128, 128, 128, 184}, offsets: []uint32{0, 128, 256, 384}, paramBytes: 568,
+		shared: 1024, registers: 128, maxThreads: 512}, *k)
+	assert.EqualValues(t, 168, kernels["attn_fa3_f16_d128_causal"].registers)
+	assert.EqualValues(t, 384, kernels["attn_fa3_f16_d128_causal"].maxThreads)
+}
+
+func TestBytesThatAreNoCubinAreRefused(t *testing.T) {
+	cubin, _ := someCubin(t)
+	own, err := os.ReadFile(os.Args[0])
+	require.NoError(t, err)
+	for _, b := range [][]byte{nil, []byte("text"), cubin[:1000], cubin[:len(cubin)-2000], own} {
+		_, err := parseCubin(b)
+		assert.Error(t, err)
+	}
+}
+
+// A damaged cubin gives an error or a description, and no panic.
+func FuzzCubin(f *testing.F) {
+	cubin, _ := someCubin(f)
+	f.Add(uint32(0), byte(0))
+	f.Add(uint32(0xae8), byte(200))
+	f.Fuzz(func(t *testing.T, at uint32, value byte) {
+		b := bytes.Clone(cubin)
+		b[int(at)%len(b)] = value
+		_, _ = parseCubin(b)
+	})
+}
+
+func TestDevicesWithoutBinaryImportRefuseCubins(t *testing.T) {
+	d := openTest(t)
+	if d.Caps().BinaryImport {
+		t.Skip("the device launches cubins")
+	}
+	cubin, _ := someCubin(t)
+	_, err := d.NewCubin("some", cubin)
+	require.ErrorIs(t, err, ErrNoBinaryImport)
+	require.ErrorIs(t, err, ErrUnsupported)
+}
+
+// newFakeImport puts a loader that adds VK_NVX_binary_import in front of the driver under
+// test, until the test ends.
+func newFakeImport(t *testing.T) *importRecord {
+	t.Helper()
+	compiler, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skipf("no C compiler: %v", err)
+	}
+	file := filepath.Join(t.TempDir(), "fake.so")
+	text, err := exec.Command(compiler, "-shared", "-fPIC", "-O1", "-o", file, "testdata/fake_binary_import.c").CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	lib, err := purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	require.NoError(t, err)
+	var record func() *importRecord
+	var front func(unsafe.Pointer)
+	var sizes func() *[64]uint32
+	purego.RegisterLibFunc(&record, lib, "fake_record")
+	purego.RegisterLibFunc(&front, lib, "fake_front")
+	purego.RegisterLibFunc(&sizes, lib, "fake_sizes")
+	copy(sizes()[:], []uint32{128, 128, 128, 184}) // of someCubin's kernel
+	real, err := GetInstanceProcAddr()
+	require.NoError(t, err)
+	front(real)
+	get, err := purego.Dlsym(lib, "fake_get_instance_proc")
+	require.NoError(t, err)
+	set := func(p unsafe.Pointer) {
+		loader.Lock()
+		defer loader.Unlock()
+		loader.get = p
+	}
+	set(*(*unsafe.Pointer)(unsafe.Pointer(&get)))
+	t.Cleanup(func() { set(real) })
+	return record()
+}
+
+// importRecord mirrors struct record of testdata/fake_binary_import.c.
+type importRecord struct {
+	enabled, modules, functions, launches, wideBeforeLaunch, orderErrors int64
+	grid, block                                                          [3]uint32
+	shared, count                                                        uint32
+	function                                                             uint64
+	params                                                               [4096]byte
+	fail, barriers, wide                                                 int64
+}
+
+// The calls of VK_NVX_binary_import reach a driver as the specification says.
+func TestLaunchesReachTheDriver(t *testing.T) {
+	needExecution(t)
+	r := newFakeImport(t)
+	d := openTest(t)
+	require.True(t, d.Caps().BinaryImport)
+	require.EqualValues(t, 1, r.enabled, "Open enables the extension")
+	s := newStream(t, d)
+	cubin, name := someCubin(t)
+	m, err := d.NewCubin("some", cubin)
+	require.NoError(t, err)
+	f, err := m.Function(name)
+	require.NoError(t, err)
+	require.Equal(t, 568, f.ParamBytes())
+	require.Equal(t, name, f.Name())
+	params := make([]byte, 568)
+	for i := range params {
+		params[i] = byte(i * 7)
+	}
+	good := CubinLaunch{Grid: [3]uint32{132, 2, 3}, Block: [3]uint32{512, 1, 1}, SharedBytes: 4096}
+
+	t.Run("limits", func(t *testing.T) {
+		bad := func(change func(*CubinLaunch)) {
+			t.Helper()
+			l := good
+			change(&l)
+			require.ErrorIs(t, s.Launch(f, l, params), ErrInvalid)
+		}
+		bad(func(l *CubinLaunch) { l.Grid[0] = 1 << 31 })
+		bad(func(l *CubinLaunch) { l.Grid[1] = 65536 })
+		bad(func(l *CubinLaunch) { l.Grid[2] = 65536 })
+		bad(func(l *CubinLaunch) { l.Block[0] = 0 })
+		bad(func(l *CubinLaunch) { l.Block[0] = 513 }) // the kernel's own limit
+		bad(func(l *CubinLaunch) { l.Block = [3]uint32{1, 1, 65} })
+		bad(func(l *CubinLaunch) { l.SharedBytes = d.Caps().Limits.MaxSharedBytes - 1023 }) // and 1024 static bytes
+		bad(func(l *CubinLaunch) { l.SharedBytes = ^uint32(0) })
+		require.ErrorIs(t, s.Launch(f, good, params[1:]), ErrInvalid)
+		require.ErrorIs(t, s.Launch(f, good, nil), ErrInvalid)
+		require.ErrorIs(t, s.Launch(nil, good, params), ErrInvalid)
+		require.ErrorIs(t, s.Launch(&CubinFunction{}, good, params), ErrInvalid)
+		require.Zero(t, r.launches)
+		k := *f.kernel
+		k.registers = 129
+		require.ErrorIs(t, d.checkLaunch("Launch", &CubinFunction{cubin: m, kernel: &k}, &good, params), ErrInvalid, "registers")
+		k.registers = 128
+		require.NoError(t, d.checkLaunch("Launch", &CubinFunction{cubin: m, kernel: &k}, &good, params))
+		none := good
+		none.Grid[1] = 0
+		require.NoError(t, s.Launch(f, none, params))
+		require.Zero(t, r.launches, "an empty grid")
+	})
+
+	t.Run("launch", func(t *testing.T) {
+		buffer, err := d.NewBuffer(64, BufferOptions{})
+		require.NoError(t, err)
+		require.Zero(t, r.wide)
+		l := good
+		l.SharedBytes = d.Caps().Limits.MaxSharedBytes - 1024
+		begin, err := s.Timestamp()
+		require.NoError(t, err)
+		require.NoError(t, s.Launch(f, l, params, buffer))
+		end, err := s.Timestamp()
+		require.NoError(t, err)
+		require.EqualValues(t, 1, r.launches)
+		require.EqualValues(t, 1, r.wideBeforeLaunch, "the first launch follows a barrier of all commands")
+		require.Equal(t, l.Grid, r.grid)
+		require.Equal(t, l.Block, r.block)
+		require.Equal(t, l.SharedBytes, r.shared)
+		require.EqualValues(t, 4, r.count)
+		require.Equal(t, f.handle, r.function)
+		require.Equal(t, params, r.params[:568])
+		wide := r.wide
+		require.NoError(t, s.Barrier())
+		require.Equal(t, wide+1, r.wide, "barriers after a launch cover all commands")
+
+		// Recorded work holds function, module and buffer after Close.
+		require.NoError(t, f.Close())
+		require.NoError(t, m.Close())
+		require.NoError(t, buffer.Close())
+		require.EqualValues(t, 1, r.functions)
+		require.EqualValues(t, 1, r.modules)
+		require.ErrorIs(t, s.Launch(f, good, params), ErrClosed)
+		_, err = m.Function(name)
+		require.ErrorIs(t, err, ErrClosed)
+		_, err = s.Submit()
+		require.NoError(t, err)
+		require.NoError(t, s.Wait(context.Background()))
+		_, _ = begin, end
+		require.NoError(t, s.Barrier()) // begins a batch, which reclaims the finished one
+		require.Zero(t, r.functions)
+		require.Zero(t, r.modules)
+		require.Zero(t, r.orderErrors, "a module is destroyed after its functions")
+	})
+
+	t.Run("failures", func(t *testing.T) {
+		r.fail = int64(vulkan.ErrorOutOfHostMemory)
+		_, err := d.NewCubin("some", cubin)
+		require.ErrorIs(t, err, ErrOutOfMemory)
+		m, err := d.NewCubin("some", cubin)
+		require.NoError(t, err)
+		r.fail = int64(vulkan.ErrorInitializationFailed)
+		_, err = m.Function(name)
+		require.ErrorContains(t, err, "VK_ERROR_INITIALIZATION_FAILED")
+		_, err = m.Function("other")
+		require.ErrorIs(t, err, ErrInvalid)
+		require.NoError(t, m.Close())
+		require.Zero(t, r.modules)
+		_, err = d.NewCubin("text", []byte("text"))
+		require.ErrorIs(t, err, ErrInvalid)
+	})
+
+	// A wrapped device has the extension if its owner enabled it; closing it destroys what
+	// is open.
+	t.Run("wrapped", func(t *testing.T) {
+		queue, family := d.VulkanQueue()
+		e := External{Instance: d.VulkanInstance(), PhysicalDevice: d.VulkanPhysicalDevice(), Device: d.VulkanDevice(),
+			Queue: queue, QueueFamily: family, APIVersion: 1<<22 | 2<<12, Enabled: *d.Caps(), PipelineCache: "off"}
+		w, err := Wrap(e)
+		require.NoError(t, err)
+		m, err := w.NewCubin("some", cubin)
+		require.NoError(t, err)
+		_, err = m.Function(name)
+		require.NoError(t, err)
+		require.NoError(t, w.Close())
+		require.Zero(t, r.functions)
+		require.Zero(t, r.modules)
+		require.Zero(t, r.orderErrors)
+		require.NoError(t, m.Close())
+
+		e.Enabled.BinaryImport = false
+		w, err = Wrap(e)
+		require.NoError(t, err)
+		_, err = w.NewCubin("some", cubin)
+		require.ErrorIs(t, err, ErrNoBinaryImport)
+		require.NoError(t, w.Close())
+	})
+
+	t.Run("allocations", func(t *testing.T) {
+		m, err := d.NewCubin("some", cubin)
+		require.NoError(t, err)
+		defer m.Close()
+		f, err := m.Function(name)
+		require.NoError(t, err)
+		defer f.Close()
+		require.NoError(t, s.Launch(f, good, params))
+		require.Zero(t, testing.AllocsPerRun(100, func() {
+			if err := s.Launch(f, good, params); err != nil {
+				panic(err)
+			}
+		}))
+	})
+}
