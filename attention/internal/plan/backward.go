@@ -277,6 +277,9 @@ func (k *BackwardKernel) choose(limits *vk.Limits, tier problem.Tier, f fragment
 		name = fmt.Sprintf("backward_%v_%v_%s", tier, v.dtype, backwardKernelNames[v.Kernel])
 		tiles = tiles[:0]
 		for _, t := range backwardCoopmatTiles(limits, coopmat, f, v.headDim, v.headDimV) {
+			if v.onCPU {
+				t = t.shortened()
+			}
 			tiles = append(tiles, t)
 		}
 	case scalar != nil:
