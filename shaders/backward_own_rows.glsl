@@ -1,7 +1,8 @@
 // The rows of two tensors that a subgroup of a backward kernel owns, as operands A in registers. They pass through the
 // subgroup's share of the tile's shared memory, OWN_PASS_CHUNKS chunks of one row fragment at a time. All loads from
 // memory are issued first. No workgroup barrier: a share belongs to one subgroup. The kernel defines TILE_SIZE, in
-// vectors. Chunks that stay in shared memory (smemChunks) are stored there for good.
+// vectors: at least OWN_SIZE, so that a share holds a chunk. Chunks that stay in shared memory (smemChunks) are stored there for
+// good.
 
 const uint OWN_SHARE = TILE_SIZE / SUBGROUPS;
 const uint OWN_PASS_CHUNKS = (OWN_SHARE / FRAG_M - 1) / (FRAG_K / 8);
