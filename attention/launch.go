@@ -44,6 +44,9 @@ func (op *Op) record(c *vk.Commands, s *vk.Stream, a *Args) error {
 	if p.cuda != nil {
 		return op.forwardCUDA(p.cuda, s, a, all)
 	}
+	if p.cubin != nil {
+		return op.recordCubin(p.cubin, c, a, all)
+	}
 	err = op.launch(c, p, r.Access, a, all)
 	if errors.Is(err, errNeedsCombine) { // nothing was recorded
 		r.SeparateCombine = true

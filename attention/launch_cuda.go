@@ -14,10 +14,25 @@ var cudaCalls = sync.Pool{New: func() any { return new(CUDACall) }}
 // forwardCUDA launches a CUDA kernel on the stream with the tensors of a call.
 func (op *Op) forwardCUDA(k CUDAKernel, s *vk.Stream, a *Args, all []tensors.Layout) error {
 	c := cudaCalls.Get().(*CUDACall)
-	defer func() {
-		*c = CUDACall{} // holds no buffers
-		cudaCalls.Put(c)
-	}()
+	defer putCUDACall(c)
+	op.fillCUDACall(c, a, all)
+	return k.Launch(s, c)
+}
+
+// recordCubin records a CUDA kernel into the commands with the tensors of a call.
+func (op *Op) recordCubin(k CubinKernel, commands *vk.Commands, a *Args, all []tensors.Layout) error {
+	c := cudaCalls.Get().(*CUDACall)
+	defer putCUDACall(c)
+	op.fillCUDACall(c, a, all)
+	return k.Record(commands, c)
+}
+
+func putCUDACall(c *CUDACall) {
+	*c = CUDACall{} // holds no buffers
+	cudaCalls.Put(c)
+}
+
+func (op *Op) fillCUDACall(c *CUDACall, a *Args, all []tensors.Layout) {
 	c.Shape = a.Shape
 	c.Hkv = a.KVHeads()
 	c.HeadDim, c.HeadDimV = op.cfg.HeadDim, op.cfg.ValueDim()
@@ -38,7 +53,6 @@ func (op *Op) forwardCUDA(k CUDAKernel, s *vk.Stream, a *Args, all []tensors.Lay
 	f := &op.factors.Products
 	c.Scale, c.ScaleLog2 = op.cfg.ScaleValue(), f.Scale
 	c.UnitHigh, c.UnitLow = f.UnitHigh, f.UnitLow
-	return k.Launch(s, c)
 }
 
 // backwardCUDA launches the backward kernels of CUDA on the stream with the tensors of a call.

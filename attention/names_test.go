@@ -26,7 +26,7 @@ func TestNamesRoundTripAndAreFlags(t *testing.T) {
 	}{
 		"dtype":  {func() enum { return new(attention.DType) }, []string{"f16", "bf16", "f32"}},
 		"causal": {func() enum { return new(attention.Causal) }, []string{"none", "top-left", "bottom-right"}},
-		"tier":   {func() enum { return new(attention.Tier) }, []string{"auto", "cpu", "scalar", "coopmat", "coopmat2", "cuda"}},
+		"tier":   {func() enum { return new(attention.Tier) }, []string{"auto", "cpu", "scalar", "coopmat", "coopmat2", "cubin", "cuda"}},
 	} {
 		for i, s := range e.names {
 			v := e.fresh()

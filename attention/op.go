@@ -38,7 +38,8 @@ const maxPlans = 1024
 // prepared is a plan with its pipeline: all that a call needs except its tensors.
 type prepared struct {
 	access          Access
-	cuda            CUDAKernel // for TierCUDA, which uses none of the fields below
+	cuda            CUDAKernel  // for TierCUDA, which uses none of the fields below
+	cubin           CubinKernel // for TierCubin, which uses none of the fields below
 	pipeline        *vk.Pipeline
 	rows            uint32 // query rows per workgroup
 	slices          uint32 // workgroups that share the columns of O
@@ -247,12 +248,17 @@ func (op *Op) prepare(r plan.Request) (*prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	p = &prepared{access: c.Access, cuda: c.CUDA}
-	if p.cuda != nil {
+	p = &prepared{access: c.Access, cuda: c.CUDA, cubin: c.Cubin}
+	switch {
+	case p.cuda != nil:
 		if err := p.cuda.Load(); err != nil {
 			return nil, fmt.Errorf("attention: kernel %s: %w", c.Kernel, err)
 		}
-	} else if op.dev != nil {
+	case p.cubin != nil:
+		if err := p.cubin.Load(); err != nil {
+			return nil, fmt.Errorf("attention: kernel %s: %w", c.Kernel, err)
+		}
+	case op.dev != nil:
 		if err := op.prepareVariant(p, &c.Variant, c.Splits); err != nil {
 			return nil, err
 		}
@@ -310,8 +316,8 @@ func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
 		op.backward.pick = plan.StoreOf(dev).PickBackward
 	}
 	if e.BackwardTiles != "" {
-		if op.cfg.AllowCUDA = false; cfg.Tier == TierCUDA {
-			return nil, fmt.Errorf("%w: tier cuda has no tiles", ErrUnsupported)
+		if op.cfg.AllowCUDA = false; cfg.Tier.WithoutSPIRV() {
+			return nil, fmt.Errorf("%w: tier %v has no tiles", ErrUnsupported, cfg.Tier)
 		}
 		if err := CheckBackwardTiles(e.BackwardTiles); err != nil {
 			return nil, err

@@ -106,6 +106,7 @@ const (
 	TierScalar   = problem.TierScalar   // Vulkan 1.1 core
 	TierCoopMat  = problem.TierCoopMat  // VK_KHR_cooperative_matrix
 	TierCoopMat2 = problem.TierCoopMat2 // VK_NV_cooperative_matrix2
+	TierCubin    = problem.TierCubin    // a CUDA kernel in the Vulkan command buffer (VK_NVX_binary_import)
 	TierCUDA     = problem.TierCUDA     // a CUDA kernel on the same buffers
 )
 
@@ -198,7 +199,7 @@ type (
 	Sequence = problem.Sequence
 )
 
-// The interface between tier cuda and its backend, vkattn/cudapath. Package problem
+// The interface between tiers cuda and cubin and their backends, in vkattn/cudapath. Package problem
 // documents fields and methods.
 type (
 	// CUDA is the backend of tier cuda.
@@ -213,6 +214,12 @@ type (
 	CUDACall = problem.CUDACall
 	// CUDATensor is a tensor of a call: strides in elements.
 	CUDATensor = problem.CUDATensor
+	// Cubins is the backend of tier cubin.
+	Cubins = problem.Cubins
+	// CubinChoice is the chosen kernel.
+	CubinChoice = problem.CubinChoice
+	// CubinKernel is a kernel on a device.
+	CubinKernel = problem.CubinKernel
 	// CUDABackwardProblem is all that the choice of backward kernels depends on.
 	CUDABackwardProblem = problem.CUDABackwardProblem
 	// CUDABackwardChoice is the chosen kernels and the reasons.

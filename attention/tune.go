@@ -74,8 +74,8 @@ func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, err
 	if err := s.Validate(); err != nil {
 		return TuneReport{}, err
 	}
-	if op.cfg.Tier == TierCUDA {
-		return TuneReport{}, fmt.Errorf("%w: tier cuda has no tiles to tune", ErrUnsupported)
+	if op.cfg.Tier.WithoutSPIRV() {
+		return TuneReport{}, fmt.Errorf("%w: tier %v has no tiles to tune", ErrUnsupported, op.cfg.Tier)
 	}
 	r := op.typical(s)
 	r.LSE = o.LSE

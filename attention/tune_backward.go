@@ -32,8 +32,8 @@ func (op *Op) TuneBackward(ctx context.Context, s Shape, o TuneOptions) ([]TuneR
 		return nil, fmt.Errorf("%w: the CPU tier has no tiles to tune", ErrUnsupported)
 	case op.experiment != (Experiment{}) || op.backward.named:
 		return nil, fmt.Errorf("%w: a kernel changed for measurement is not tuned", ErrUnsupported)
-	case op.cfg.Tier == TierCUDA:
-		return nil, fmt.Errorf("%w: tier cuda has no tiles to tune", ErrUnsupported)
+	case op.cfg.Tier.WithoutSPIRV():
+		return nil, fmt.Errorf("%w: tier %v has no tiles to tune", ErrUnsupported, op.cfg.Tier)
 	}
 	if err := s.Validate(); err != nil {
 		return nil, err

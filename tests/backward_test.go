@@ -147,7 +147,7 @@ func TestBackwardDropoutOfMatrices(t *testing.T) {
 
 // computesGradients reports whether a tier has backward kernels of its own.
 func computesGradients(tier attention.Tier) bool {
-	return tier != attention.TierCUDA
+	return tier != attention.TierCUDA && tier != attention.TierCubin
 }
 
 // hasBackwardKernels reports whether a tier that computes gradients computes those of a

@@ -38,7 +38,7 @@ func TestFaultsWithoutDevice(t *testing.T) {
 		require.ErrorIs(t, op.Forward(nil, p.HostArgs(p.Image)), vk.ErrClosed)
 	})
 	t.Run("tiers that need a device", func(t *testing.T) {
-		for _, tier := range []attention.Tier{attention.TierScalar, attention.TierCoopMat, attention.TierCoopMat2, attention.TierCUDA} {
+		for _, tier := range []attention.Tier{attention.TierScalar, attention.TierCoopMat, attention.TierCoopMat2, attention.TierCubin, attention.TierCUDA} {
 			cfg := cfg
 			cfg.Tier = tier
 			_, err := attention.New(nil, cfg)

@@ -40,10 +40,11 @@ type Config struct {
 	// not used.
 	FixedSplit int
 
-	// AllowCUDA lets TierAuto choose tier cuda. That needs an NVIDIA GPU, a program that
-	// imports vkattn/cudapath, and calls of Forward whose buffers are all made with
-	// vk.BufferOptions.Exportable or wrap CUDA memory. Other calls run on the other
-	// tiers, and their bits differ.
+	// AllowCUDA lets TierAuto choose tiers cuda and cubin. Both need an NVIDIA GPU and a
+	// program that imports vkattn/cudapath. Tier cuda takes calls of Forward whose buffers
+	// are all made with vk.BufferOptions.Exportable or wrap CUDA memory. Tier cubin takes
+	// calls of Forward and Record on a device with VK_NVX_binary_import. Other calls run on
+	// the other tiers, and their bits differ.
 	AllowCUDA bool
 	// Kernel is the family of kernels that TierCUDA uses, one of CUDAKernels. "": the
 	// fastest that can compute the problem; the Plan names it.
@@ -82,7 +83,7 @@ func (c Config) Validate() error {
 	case !c.Causal.Valid():
 		return &ShapeError{"Causal", c.Causal, "none, top-left or bottom-right"}
 	case !c.Tier.Valid():
-		return &ShapeError{"Tier", c.Tier, "auto, cpu, scalar, coopmat, coopmat2 or cuda"}
+		return &ShapeError{"Tier", c.Tier, "auto, cpu, scalar, coopmat, coopmat2, cubin or cuda"}
 	case !c.Access.Valid():
 		return &ShapeError{"Access", c.Access, "auto, addresses or descriptors"}
 	case !c.Tuning.Valid():

@@ -15,15 +15,20 @@ const (
 	TierScalar        // Vulkan 1.1 core
 	TierCoopMat       // VK_KHR_cooperative_matrix
 	TierCoopMat2      // VK_NV_cooperative_matrix2
+	TierCubin         // a CUDA kernel in the Vulkan command buffer (VK_NVX_binary_import)
 	TierCUDA          // a CUDA kernel on the same buffers
 )
 
-var tierNames = []string{"auto", "cpu", "scalar", "coopmat", "coopmat2", "cuda"}
+var tierNames = []string{"auto", "cpu", "scalar", "coopmat", "coopmat2", "cubin", "cuda"}
 
 // Valid reports whether t is one of the named tiers.
 func (t Tier) Valid() bool { return int(t) < len(tierNames) }
 
-// String is "auto", "cpu", "scalar", "coopmat", "coopmat2" or "cuda".
+// WithoutSPIRV reports whether the tier runs no SPIR-V: its kernels have no tiles to tune,
+// no variants and no Vulkan dispatches.
+func (t Tier) WithoutSPIRV() bool { return t == TierCPU || t == TierCubin || t == TierCUDA }
+
+// String is "auto", "cpu", "scalar", "coopmat", "coopmat2", "cubin" or "cuda".
 func (t Tier) String() string { return enum.Name("Tier", tierNames, uint8(t)) }
 
 // ParseTier reads what String writes, in any case. Another word is an error that

@@ -41,8 +41,6 @@ type deviceReport struct {
 	Unusable    string                 `json:"unusable,omitempty"`
 	Tiers       []attention.TierStatus `json:"tiers"`
 	CUDA        cudaReport             `json:"cuda"`
-	// BinaryImport: VK_NVX_binary_import, by which cubins run inside command buffers.
-	BinaryImport bool `json:"binary_import"`
 }
 
 func (a *app) infoCommand() *cobra.Command {
@@ -89,7 +87,6 @@ func inspect() *machine {
 				}
 			}
 			r.CUDA = inspectCUDA(d)
-			r.BinaryImport = d.Caps.BinaryImport
 		}
 		m.Devices = append(m.Devices, r)
 	}
@@ -114,22 +111,12 @@ func (m *machine) print(w io.Writer) error {
 		}
 		if d.Unusable == "" {
 			p.cuda(&d.CUDA)
-			p.binaryImport(d.BinaryImport)
 		}
 		p.tiers(d.CUDA.instead(d.Tiers))
 	}
 	p.printf("\ncpu: %s\n", m.CPU)
 	p.tiers((&cudaReport{}).instead(m.Tiers))
 	return p.err
-}
-
-// binaryImport says whether tier cubin could run on the device.
-func (p *errWriter) binaryImport(there bool) {
-	if there {
-		p.printf("   cubin: VK_NVX_binary_import is there; no tier uses it yet\n")
-	} else {
-		p.printf("   no cubin: the driver has no VK_NVX_binary_import\n")
-	}
 }
 
 // errWriter prints until the first error and keeps it.

@@ -81,7 +81,7 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 		return badInputf("--tier: a profile is of one tier")
 	}
 	for _, t := range plan.tiers {
-		if t == attention.TierCPU || t == attention.TierCUDA {
+		if t.WithoutSPIRV() {
 			return badInputf("--tier: tier %v has no Vulkan dispatches to profile", t)
 		}
 	}

@@ -89,7 +89,7 @@ func (o *tuneFlags) validate() (*benchPlan, error) {
 		plan.tiers = []attention.Tier{attention.TierAuto}
 	}
 	for _, t := range plan.tiers {
-		if t == attention.TierCPU || t == attention.TierCUDA {
+		if t.WithoutSPIRV() {
 			return nil, badInputf("--tier: tier %v has no tiles to tune", t)
 		}
 	}

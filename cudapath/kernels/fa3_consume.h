@@ -246,7 +246,8 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 		if (lane == 0) barrierArrive(bar);
 	};
 	Ring<T::Q_STAGES> q;
-	Ring<T::STAGES> k, v;
+	Ring<T::STAGES> k, v; // the tile in use
+	Ring<T::STAGES> ahead; // of a ring that K and V share: the next tile
 	uint32_t words[T::Q_IN_REGISTERS ? T::D / 16 : 1][4]; // of Q
 	auto *const pWords = words; // returning a reference gives a wrong warning
 	auto operandQ = [&] {
@@ -261,9 +262,13 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 
 	float s[T::BN / 2], o[T::DV / 2];
 	uint32_t weights[T::BN / 4];
+	auto waitK = [&] {
+		if constexpr (T::ONE_RING) k = ahead, ahead.advance();
+		barrierWait(shared + T::K_FULL + 8 * k.stage, k.parity);
+	};
 	auto releaseK = [&](bool last) {
 		release(shared + T::K_EMPTY + 8 * k.stage);
-		k.advance();
+		if constexpr (!T::ONE_RING) k.advance();
 		if constexpr (!T::Q_IN_REGISTERS) {
 			if (!last) return;
 			release(shared + T::Q_EMPTY + 8 * q.stage);
@@ -272,7 +277,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 	};
 	auto releaseV = [&] {
 		release(shared + T::V_EMPTY + 8 * v.stage);
-		v.advance();
+		if constexpr (!T::ONE_RING) v.advance();
 	};
 
 	Walk<T::BM, T::BN, T::CAUSAL> walk(p);
@@ -280,6 +285,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 	int first = 0;       // first step of this warpgroup: its rows attend to no key of earlier steps
 	uint32_t marked = 0; // not 0 if a step was marked
 	auto waitV = [&](int step) {
+		if constexpr (T::ONE_RING) v = ahead, ahead.advance();
 		barrierWait(shared + T::V_FULL + 8 * v.stage, v.parity);
 		if (T::CAUSAL && step < w.masked) marked |= *reinterpret_cast<const uint32_t *>(tiles + T::MARKS + 4 * v.stage);
 	};
@@ -304,12 +310,12 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 		marked = 0;
 #pragma unroll 1
 		for (int i = 0; i < first; i++) {
-			barrierWait(shared + T::K_FULL + 8 * k.stage, k.parity);
+			waitK();
 			releaseK(false);
 			if (i > 0) waitV(i - 1), releaseV();
 			turnWait(), turnPass();
 		}
-		barrierWait(shared + T::K_FULL + 8 * k.stage, k.parity);
+		waitK();
 		issueScores<T>(s, operandQ(), matrixK());
 		if (first > 0) waitV(first - 1), releaseV();
 	};
@@ -348,7 +354,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 		packWeights(s, weights, rows);
 
 		auto step = [&](int i, bool masked) {
-			barrierWait(shared + T::K_FULL + 8 * k.stage, k.parity);
+			waitK();
 			turnWait();
 			issueScores<T>(s, operandQ(), matrixK());
 			waitV(i - 1);
@@ -383,7 +389,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 		// With two buffers of Q, or Q in registers, the first scores of the next row block overlap with the epilogue.
 		if (T::Q_STAGES == 2 && more && first == 0) {
 			const int stage = v.stage;
-			v.advance();
+			if constexpr (!T::ONE_RING) v.advance();
 			begin();
 			wgmmaWait<1>();
 			touch(o);

@@ -6,7 +6,8 @@
 template <class T>
 __device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *mapK, const TensorMap *mapV, const AttnParams &p, uint32_t shared) {
 	Ring<T::Q_STAGES> q;
-	Ring<T::STAGES> k, v;
+	Ring<T::STAGES> k, own;
+	Ring<T::STAGES> &v = T::ONE_RING ? k : own;
 	const int group = p.Hq / p.Hkv;
 	Walk<T::BM, T::BN, T::CAUSAL> walk(p);
 	Work w;
@@ -32,12 +33,14 @@ __device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *
 			v.advance();
 		};
 		loadK(w.top);
-		const uint32_t full = shared + T::Q_FULL + 8 * q.stage, to = shared + T::Q + q.stage * T::Q_BYTES;
-		barrierWait(shared + T::Q_EMPTY + 8 * q.stage, q.parity ^ 1);
-		barrierExpect(full, T::Q_BYTES);
+		if constexpr (!T::Q_IN_REGISTERS) {
+			const uint32_t full = shared + T::Q_FULL + 8 * q.stage, to = shared + T::Q + q.stage * T::Q_BYTES;
+			barrierWait(shared + T::Q_EMPTY + 8 * q.stage, q.parity ^ 1);
+			barrierExpect(full, T::Q_BYTES);
 #pragma unroll
-		for (int i = 0; i < T::PANELS; i++) copyBox(to + i * T::Q_PANEL, mapQ, full, 64 * i, w.row, w.head, w.batch);
-		q.advance();
+			for (int i = 0; i < T::PANELS; i++) copyBox(to + i * T::Q_PANEL, mapQ, full, 64 * i, w.row, w.head, w.batch);
+			q.advance();
+		}
 		for (int block = w.top; block > 0; block--) {
 			loadK(block - 1);
 			loadV(block);
@@ -49,13 +52,14 @@ __device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *
 // Scans the V tiles of masked steps and passes them to the consumers.
 template <class T> __device__ __forceinline__ void scan(const AttnParams &p, uint32_t shared, char *tiles) {
 	const int warp = threadIdx.x / 32 - 1, lane = threadIdx.x % 32;
-	int step = 0;     // counts V tiles over all row blocks
+	int step = 0;     // counts V tiles over all row blocks, and K tiles in a ring that they share
 	uint32_t raw = 0; // parities of V_RAW, a bit per stage
 	Walk<T::BM, T::BN, T::CAUSAL> walk(p);
 	Work w;
 	while (walk.next(w)) {
 		for (int i = 0; i < w.masked; i++) {
-			const int stage = (step + i) % T::STAGES;
+			// In a shared ring the order is K of the first step, then K of each step before V of the step ahead of it.
+			const int stage = (step + (T::ONE_RING ? min(2 * i + 2, 2 * w.steps - 1) : i)) % T::STAGES;
 			barrierWait(shared + T::V_RAW + 8 * stage, raw >> stage & 1);
 			raw ^= 1 << stage;
 			uint4 *tile = reinterpret_cast<uint4 *>(tiles + T::V + stage * T::V_BYTES);
@@ -80,6 +84,6 @@ template <class T> __device__ __forceinline__ void scan(const AttnParams &p, uin
 			namedSync(SCAN, 32 * T::SCANNERS);
 			if (threadIdx.x == 32) barrierArrive(shared + T::V_FULL + 8 * stage);
 		}
-		step += w.steps;
+		step += T::ONE_RING ? 2 * w.steps : w.steps;
 	}
 }

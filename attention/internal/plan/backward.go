@@ -120,6 +120,8 @@ func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest, pick 
 		return plan, nil
 	case cfg.Tier == problem.TierCPU:
 		return plan, fmt.Errorf("%w: tier cpu computes on host memory: make the operation without a device", problem.ErrUnsupported)
+	case cfg.Tier == problem.TierCubin:
+		return plan, fmt.Errorf("%w: gradients of %v %v: tier cubin has none", problem.ErrUnsupported, *cfg, r.Shape)
 	case MayCUDA(cfg):
 		err := planBackwardCUDA(&plan, dev, cfg, r)
 		switch {

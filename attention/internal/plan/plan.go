@@ -16,8 +16,9 @@ import (
 type chosen struct {
 	problem.Plan
 	Variant    Variant
-	DecodePart *Variant           // for the decode part of a mixed batch; nil in most plans
-	CUDA       problem.CUDAKernel // for TierCUDA
+	DecodePart *Variant            // for the decode part of a mixed batch; nil in most plans
+	CUDA       problem.CUDAKernel  // for TierCUDA
+	Cubin      problem.CubinKernel // for TierCubin
 }
 
 // Request is all that a plan depends on.
@@ -49,7 +50,7 @@ var deviceTiers = []problem.Tier{problem.TierCoopMat2, problem.TierCoopMat, prob
 // heuristic's tile.
 func Make(dev *vk.Device, cfg problem.Config, r Request, pick TilePicker) (chosen, error) {
 	plan := chosen{Plan: problem.Plan{Access: r.Access, Flops: Flops(cfg, r.Shape), Bytes: tensorBytes(cfg, r.Shape, r.LSE)}}
-	if done, err := plan.chooseCPUOrCUDA(dev, &cfg, &r); done || err != nil {
+	if done, err := plan.chooseWithoutPipeline(dev, &cfg, &r); done || err != nil {
 		return plan, err
 	}
 	for _, tier := range deviceTiers {
@@ -83,8 +84,9 @@ func Make(dev *vk.Device, cfg problem.Config, r Request, pick TilePicker) (chose
 	return plan, fmt.Errorf("%w: %v %v on %s: %s", problem.ErrUnsupported, cfg, r.Shape, dev.Info().Name, strings.Join(why, "; "))
 }
 
-// chooseCPUOrCUDA fills in the plan if the tier runs no Vulkan kernel; done reports that.
-func (plan *chosen) chooseCPUOrCUDA(dev *vk.Device, cfg *problem.Config, r *Request) (done bool, err error) {
+// chooseWithoutPipeline fills in the plan if the tier is cpu, cuda or cubin, which have no
+// Vulkan pipeline; done reports that.
+func (plan *chosen) chooseWithoutPipeline(dev *vk.Device, cfg *problem.Config, r *Request) (done bool, err error) {
 	switch {
 	case dev == nil && cfg.Tier != problem.TierAuto && cfg.Tier != problem.TierCPU:
 		return false, fmt.Errorf("%w: tier %v needs a Vulkan device", problem.ErrUnsupported, cfg.Tier)
@@ -93,19 +95,26 @@ func (plan *chosen) chooseCPUOrCUDA(dev *vk.Device, cfg *problem.Config, r *Requ
 		return true, nil
 	case cfg.Tier == problem.TierCPU:
 		return false, fmt.Errorf("%w: tier cpu computes on host memory: make the operation without a device", problem.ErrUnsupported)
-	case !MayCUDA(cfg):
-		return false, nil
 	}
-	err = planCUDA(plan, dev, cfg, r)
-	switch {
-	case err == nil:
-		return true, nil
-	case cfg.Tier == problem.TierCUDA && errors.Is(err, vk.ErrUnsupported):
-		return false, fmt.Errorf("%w: tier cuda: %w", problem.ErrUnsupported, err)
-	case cfg.Tier == problem.TierCUDA:
-		return false, fmt.Errorf("attention: tier cuda: %w", err)
+	for _, x := range []struct {
+		tier problem.Tier
+		may  bool
+		plan func(*chosen, *vk.Device, *problem.Config, *Request) error
+	}{{problem.TierCUDA, MayCUDA(cfg), planCUDA}, {problem.TierCubin, mayCubin(cfg), planCubin}} {
+		if !x.may {
+			continue
+		}
+		err := x.plan(plan, dev, cfg, r)
+		switch {
+		case err == nil:
+			return true, nil
+		case cfg.Tier == x.tier && errors.Is(err, vk.ErrUnsupported):
+			return false, fmt.Errorf("%w: tier %v: %w", problem.ErrUnsupported, x.tier, err)
+		case cfg.Tier == x.tier:
+			return false, fmt.Errorf("attention: tier %v: %w", x.tier, err)
+		}
+		plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: x.tier, Reason: err.Error()})
 	}
-	plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: problem.TierCUDA, Reason: err.Error()})
 	return false, nil
 }
 

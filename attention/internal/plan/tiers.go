@@ -63,21 +63,28 @@ func pickFragment(caps *vk.Caps, tier problem.Tier, t problem.DType) (fragment, 
 // TierReport is attention.TierReport, which documents it.
 func TierReport(dev *vk.Device) []problem.TierStatus {
 	if dev == nil {
-		return tierReport(nil)
+		return tierReport(nil, nil)
 	}
-	return tierReport(dev.Info())
+	return tierReport(dev, dev.Info())
 }
 
 // TierReportOf is attention.TierReportOf, which documents it.
-func TierReportOf(info *vk.DeviceInfo) []problem.TierStatus { return tierReport(info) }
+func TierReportOf(info *vk.DeviceInfo) []problem.TierStatus { return tierReport(nil, info) }
 
-func tierReport(info *vk.DeviceInfo) []problem.TierStatus {
+func tierReport(dev *vk.Device, info *vk.DeviceInfo) []problem.TierStatus {
 	var all []problem.TierStatus
 	for _, t := range []problem.DType{problem.F16, problem.BF16, problem.F32} {
 		if info != nil {
 			if c := RegisteredCUDA(); c != nil {
 				status := problem.TierStatus{Tier: problem.TierCUDA, DType: t, Available: true, Reason: "a kernel at head dim 64"}
 				if err := c.Check(info, t); err != nil {
+					status.Available, status.Reason = false, err.Error()
+				}
+				all = append(all, status)
+			}
+			if c := registeredCubins(); c != nil {
+				status := problem.TierStatus{Tier: problem.TierCubin, DType: t, Available: true, Reason: "a kernel at head dim 64"}
+				if err := c.Check(dev, info, t); err != nil {
 					status.Available, status.Reason = false, err.Error()
 				}
 				all = append(all, status)

@@ -91,7 +91,7 @@ const (
 // Profile verifies and times a problem on one Vulkan tier and then times its dispatches one
 // by one. peak is the speed of the device's matrix products in TFLOP/s; 0: not known.
 func (b *Bench) Profile(ctx context.Context, p Problem, peak float64) (*Profile, error) {
-	if b.Device == nil || len(b.Specs) != 1 || b.Specs[0].Tier == attention.TierCPU || b.Specs[0].Tier == attention.TierCUDA {
+	if b.Device == nil || len(b.Specs) != 1 || b.Specs[0].Tier.WithoutSPIRV() {
 		return nil, fmt.Errorf("%w: a profile needs a Vulkan tier", attention.ErrUnsupported)
 	}
 	if b.Device.Caps().Limits.TimestampValidBits == 0 {

@@ -42,10 +42,10 @@ func Specs(tiers []attention.Tier, kernels []string, variants []int, ablations [
 }
 
 // ladderSpecs are all steps of the kernel's development on each tier that has them, unless
-// a Spec names some. Tiers cpu and cuda run the kernel as shipped.
+// a Spec names some. Tiers without SPIR-V run the kernel as shipped.
 func ladderSpecs(specs []Spec) (out []Spec) {
 	for _, s := range specs {
-		if s.Lab.Variant > 0 || s.Tier == attention.TierCPU || s.Tier == attention.TierCUDA {
+		if s.Lab.Variant > 0 || s.Tier.WithoutSPIRV() {
 			out = append(out, s)
 			continue
 		}

@@ -29,8 +29,8 @@ func (i Implementation) config(c cases.Case, dtype attention.DType, conformance 
 	if !conformance {
 		cfg.Tuning = attention.TuningAuto
 	}
-	if i.Tier == attention.TierCUDA {
-		cfg.Access = attention.AccessAuto // other values are for Vulkan tiers
+	if i.Tier == attention.TierCUDA || i.Tier == attention.TierCubin {
+		cfg.Access = attention.AccessAuto // other values are for SPIR-V
 		cfg.Kernel = i.Kernel
 	}
 	return cfg

@@ -1,0 +1,98 @@
+package cudapath
+
+import (
+	"sync"
+	"unsafe"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// cubinParams are the parameters of a kernel of cubinFamily: tensor maps of K and V and
+// AttnParams of kernels/attn.h, which it mirrors.
+type cubinParams struct {
+	mapK, mapV                tensorMap
+	q, k, v, o                tensorParams
+	lse                       uint64
+	b, hq, hkv, sq, sk, d, dv int32
+	causalOffset              int32
+	scale, scaleLog2          float32
+	unitHigh, unitLow         float32
+}
+
+// setMaps sets the maps of K and V from the other fields.
+func (p *cubinParams) setMaps(k *Kernel) error {
+	for i := range k.Maps {
+		m := &k.Maps[i]
+		tensor, dim, to := &p.k, p.d, &p.mapK
+		if m.Tensor == "v" {
+			tensor, dim, to = &p.v, p.dv, &p.mapV
+		}
+		const elementBytes = 2
+		spec := tensorMapSpec{address: tensor.base, sizes: [tensorMapRank]uint64{uint64(dim), uint64(p.sk), uint64(p.hkv), uint64(p.b)}, box: m.Box}
+		for j, stride := range [tensorMapRank - 1]int64{tensor.row, tensor.head, tensor.batch} {
+			spec.strides[j] = elementBytes * uint64(stride)
+		}
+		if err := spec.encode(to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bytes are the parameters as a launch takes them; they share p's memory.
+func (p *cubinParams) bytes() []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
+}
+
+// cubinCall is a call with its parameters. A pool recycles them, so that a call allocates
+// nothing.
+type cubinCall struct {
+	params cubinParams
+	held   [5]vk.Resource // Q, K, V, O and LSE
+	n      int
+}
+
+var cubinCalls = sync.Pool{New: func() any { return new(cubinCall) }}
+
+// bind fills in c for a call.
+func (c *cubinCall) bind(a *attention.CUDACall) {
+	p := &c.params
+	for i, t := range [...]*tensorParams{&p.q, &p.k, &p.v, &p.o} {
+		x := &a.Tensors[i]
+		*t = tensorParams{x.Buffer.Address() + x.Offset, x.Batch, x.Head, x.Row}
+		c.held[i] = x.Buffer
+	}
+	c.n = len(a.Tensors)
+	if a.LSE != nil {
+		p.lse = a.LSE.Address() + a.LSEOffset
+		c.held[c.n] = a.LSE
+		c.n++
+	}
+	p.b, p.hq, p.hkv, p.sq, p.sk = int32(a.B), int32(a.Hq), int32(a.Hkv), int32(a.Sq), int32(a.Sk)
+	p.d, p.dv, p.causalOffset = int32(a.HeadDim), int32(a.HeadDimV), a.CausalOffset
+	p.scale, p.scaleLog2, p.unitHigh, p.unitLow = a.Scale, a.ScaleLog2, a.UnitHigh, a.UnitLow
+}
+
+// Record implements attention.CubinKernel.
+func (k *cubinKernel) Record(commands *vk.Commands, a *attention.CUDACall) error {
+	if err := k.Load(); err != nil {
+		return err
+	}
+	c := cubinCalls.Get().(*cubinCall)
+	defer func() {
+		*c = cubinCall{} // holds no buffers
+		cubinCalls.Put(c)
+	}()
+	c.bind(a)
+	if err := c.params.setMaps(k.Kernel); err != nil {
+		return unsupported("tier cubin", "%v", err)
+	}
+	return commands.Launch(k.f.Load(), k.launchOf(k.tiles(&a.Shape, a.B)), c.params.bytes(), c.held[:c.n]...)
+}
+
+// launchOf is the launch of so many tiles: persistent CTAs, one per multiprocessor.
+func (k *cubinKernel) launchOf(t tiles) vk.CubinLaunch {
+	ctas := min(t.count(), uint64(max(k.c.dev.Caps().ShaderCores, 1)))
+	return vk.CubinLaunch{Grid: [3]uint32{uint32(ctas), 1, 1}, Block: [3]uint32{uint32(k.Threads), 1, 1}, SharedBytes: uint32(k.Shared)}
+}
