@@ -108,6 +108,13 @@
 // record into a command buffer. If it cannot compute a call, the error says why, or the
 // Plan of the tier that runs instead.
 //
+// The same program has [TierCubin] on a device with VK_NVX_binary_import whose architecture
+// is Hopper: CUDA kernels inside the Vulkan command buffer. It needs no CUDA at run time,
+// works on any buffer with a device address, and records into a caller's commands. It
+// computes dense attention in f16 and bf16 with equal head dims to 128, where all strides
+// and offsets are multiples of 8 elements; it has no gradients. It runs under the same rule
+// as TierCUDA, after it.
+//
 // # Ownership, concurrency and errors
 //
 // Tensors belong to the caller. A call does not retain host slices after it returns.
