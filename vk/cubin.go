@@ -163,6 +163,23 @@ func (f *CubinFunction) ParamBytes() int {
 	return int(f.kernel.paramBytes)
 }
 
+// Registers is the number of registers of a thread.
+func (f *CubinFunction) Registers() int {
+	if f.device() == nil {
+		return 0
+	}
+	return int(f.kernel.registers)
+}
+
+// StaticSharedBytes is the shared memory that the kernel declares, with the KiB that the
+// system reserves.
+func (f *CubinFunction) StaticSharedBytes() int {
+	if f.device() == nil {
+		return 0
+	}
+	return int(f.kernel.shared)
+}
+
 // Close releases the function. It is destroyed when no work in flight uses it.
 func (f *CubinFunction) Close() error {
 	if f.device() == nil || f.closed.Swap(true) || !f.device().stay() {

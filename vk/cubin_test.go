@@ -123,6 +123,45 @@ type importRecord struct {
 	fail, barriers, wide                                                 int64
 }
 
+// An observer sees launches as it sees dispatches.
+func TestObserveTimesEveryLaunch(t *testing.T) {
+	needExecution(t)
+	newFakeImport(t)
+	d := openTest(t)
+	cubin, name := someCubin(t)
+	m, err := d.NewCubin("some", cubin)
+	require.NoError(t, err)
+	defer m.Close()
+	f, err := m.Function(name)
+	require.NoError(t, err)
+	defer f.Close()
+	params, good := make([]byte, f.ParamBytes()), CubinLaunch{Grid: [3]uint32{132, 2, 3}, Block: [3]uint32{512, 1, 1}, SharedBytes: 4096}
+	if d.Caps().Limits.TimestampValidBits == 0 {
+		t.Skip("the queue has no timestamps")
+	}
+	o := newStream(t, d)
+	var seen []Dispatched
+	require.NoError(t, o.Observe(func(d Dispatched) { seen = append(seen, d) }))
+	require.NoError(t, o.Launch(f, good, params))
+	require.ErrorIs(t, o.Launch(f, good, nil), ErrInvalid, "a refused launch is not seen")
+	require.ErrorIs(t, o.Launch(nil, good, params), ErrInvalid)
+	require.NoError(t, o.Observe(nil))
+	require.NoError(t, o.Launch(f, good, params))
+	require.NoError(t, o.Wait(context.Background()))
+	require.Len(t, seen, 1)
+	one := seen[0]
+	require.Nil(t, one.Pipeline)
+	require.Same(t, f, one.Function)
+	require.Equal(t, name, one.Name)
+	require.Equal(t, good.Grid, one.Groups)
+	require.Equal(t, good.Block, one.LocalSize)
+	require.Equal(t, good.SharedBytes, one.SharedBytes)
+	_, err = o.Elapsed(one.Begin, one.End)
+	require.NoError(t, err)
+	require.EqualValues(t, 128, f.Registers())
+	require.EqualValues(t, 1024, f.StaticSharedBytes())
+}
+
 // The calls of VK_NVX_binary_import reach a driver as the specification says.
 func TestLaunchesReachTheDriver(t *testing.T) {
 	needExecution(t)

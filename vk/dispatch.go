@@ -11,7 +11,8 @@ import "C"
 // does not allocate once the stream has recorded a batch of the same size.
 func (c *Commands) Dispatch(p *Pipeline, buffers []BufferRange, push []byte, groups [3]uint32, keep ...Resource) error {
 	if c != nil && c.s != nil && c.s.observer != nil {
-		return c.observed(p, buffers, push, groups, keep...)
+		return c.observed(Dispatched{Pipeline: p, Name: p.Name(), Groups: groups, LocalSize: p.LocalSize()},
+			func() error { return c.dispatch(p, buffers, push, groups, keep...) })
 	}
 	return c.dispatch(p, buffers, push, groups, keep...)
 }

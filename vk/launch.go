@@ -28,15 +28,23 @@ type CubinLaunch struct {
 // the buffers as keep. Launch compares everything with the limits of the device and with
 // what the cubin declares, as a launch that fails on the device loses it. The batch holds
 // the function and keep until it has finished. If a grid dimension is 0 nothing is
-// recorded. Observe does not see launches. Launch does not allocate.
+// recorded. Launch does not allocate.
 //
-// Static shared memory (with the KiB that the system reserves) and SharedBytes together are limited by Limits.MaxSharedBytes. An H200 ran 49152 bytes of
-// such a sum and lost the device with 50176; the driver does not report its limit.
+// Static shared memory, with the KiB that the system reserves, and SharedBytes together are
+// limited by Limits.MaxSharedBytes: an H200 ran 49152 bytes of such a sum and hung with 49156.
 //
 // The first launch of a Commands is preceded by a barrier of all commands. From then on
 // every barrier of the device covers all commands, as the specification names no pipeline
 // stage for launches.
 func (c *Commands) Launch(f *CubinFunction, l CubinLaunch, params []byte, keep ...Resource) error {
+	if c != nil && c.s != nil && c.s.observer != nil {
+		return c.observed(Dispatched{Function: f, Name: f.Name(), Groups: l.Grid, LocalSize: l.Block, SharedBytes: l.SharedBytes},
+			func() error { return c.launch(f, l, params, keep...) })
+	}
+	return c.launch(f, l, params, keep...)
+}
+
+func (c *Commands) launch(f *CubinFunction, l CubinLaunch, params []byte, keep ...Resource) error {
 	const op = "Launch"
 	b, err := c.enter(op)
 	if err != nil {

@@ -1,17 +1,20 @@
 package vk
 
-// Dispatched is a dispatch that Observe timed. Ticks and Elapsed have its times when its
-// batch has finished.
+// Dispatched is a dispatch, or a launch of a cubin, that Observe timed. Ticks and Elapsed
+// have its times when its batch has finished.
 type Dispatched struct {
-	Pipeline   *Pipeline // open while the observer runs
-	Name       string    // of the pipeline
-	Groups     [3]uint32
-	Begin, End Mark
+	Pipeline    *Pipeline      // open while the observer runs; nil for a launch
+	Function    *CubinFunction // open while the observer runs; nil for a dispatch
+	Name        string         // of the pipeline or the function
+	Groups      [3]uint32      // workgroups, or CTAs
+	LocalSize   [3]uint32      // invocations of a workgroup, or threads of a CTA
+	SharedBytes uint32         // dynamic shared memory of a launch
+	Begin, End  Mark
 }
 
-// Observe calls f with every dispatch that is recorded from now on; nil ends that. A barrier
-// and a timestamp are recorded before each such dispatch, and a timestamp after it, so that
-// no other command of the stream overlaps it. Work that overlaps otherwise takes longer. f
+// Observe calls f with every dispatch and every launch that is recorded from now on; nil ends
+// that. A barrier and a timestamp are recorded before each of them, and a timestamp after it,
+// so that no other command of the stream overlaps it. Work that overlaps otherwise takes longer. f
 // must not use the stream. The error matches ErrUnsupported if the queue has no timestamps.
 func (s *Stream) Observe(f func(Dispatched)) error {
 	const op = "Observe"
@@ -26,8 +29,9 @@ func (s *Stream) Observe(f func(Dispatched)) error {
 	return nil
 }
 
-// observed is Dispatch of an observed stream.
-func (c *Commands) observed(p *Pipeline, buffers []BufferRange, push []byte, groups [3]uint32, keep ...Resource) error {
+// observed records a dispatch or a launch of an observed stream: with the barrier and the
+// timestamps.
+func (c *Commands) observed(d Dispatched, record func() error) error {
 	if err := c.Barrier(); err != nil {
 		return err
 	}
@@ -35,13 +39,14 @@ func (c *Commands) observed(p *Pipeline, buffers []BufferRange, push []byte, gro
 	if err != nil {
 		return err
 	}
-	if err := c.dispatch(p, buffers, push, groups, keep...); err != nil {
+	if err := record(); err != nil {
 		return err
 	}
 	end, err := c.Timestamp()
 	if err != nil {
 		return err
 	}
-	c.s.observer(Dispatched{Pipeline: p, Name: p.name, Groups: groups, Begin: begin, End: end})
+	d.Begin, d.End = begin, end
+	c.s.observer(d)
 	return nil
 }
