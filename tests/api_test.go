@@ -117,7 +117,7 @@ var attentionPackage = apiwalk.Package{
 		"ParseDType": attention.ParseDType, "ParseKVType": attention.ParseKVType, "ParseRotaryStyle": attention.ParseRotaryStyle,
 		"ParseTier": attention.ParseTier, "ParseTuning": attention.ParseTuning, "ReadTuningCache": attention.ReadTuningCache,
 		"Reference": attention.Reference, "ReferenceBackward": attention.ReferenceBackward, "ReferenceRows": attention.ReferenceRows,
-		"ReferenceSample": attention.ReferenceSample, "RegisterCUDA": attention.RegisterCUDA, "ScaleOf": attention.ScaleOf,
+		"ReferenceSample": attention.ReferenceSample, "RegisterCUDA": attention.RegisterCUDA, "RegisterCubins": attention.RegisterCubins, "ScaleOf": attention.ScaleOf,
 		"Sequences": attention.Sequences, "TierReport": attention.TierReport, "TierReportOf": attention.TierReportOf,
 		"VariantName": attention.VariantName, "ViewHost": attention.ViewHost, "WindowOf": attention.WindowOf,
 	},
