@@ -249,7 +249,7 @@ func TestTiersComputeGoldenGradients(t *testing.T) {
 			for i, g := range manifest {
 				// A device compiles pipelines for every case: three drivers on the CPU take turns,
 				// and those that compile longest have theirs in make test-full.
-				turn := e.dev == nil || (s.open || i%3 == s.turn) && testlevel.Share(i/3%2 == 0 && s.name != "swiftshader" && s.name != "lavapipe")
+				turn := e.dev == nil || (s.open || i%3 == s.turn) && testlevel.Share(i/3%4 == 0 && s.name != "swiftshader" && s.name != "lavapipe")
 				if g.DType != tt.DType || !turn || !hasBackwardKernels(cases.Case{D: g.HeadDim, Dv: g.HeadDimV}, tt) {
 					continue
 				}

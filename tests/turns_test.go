@@ -69,13 +69,15 @@ func (s *session) propertyTurn(property string, tt cases.Target) bool {
 
 // firstShare says which pipelines of the first share of a table a target computes in make
 // test: every of-th, from the pipeline which. make test-full has the others. lavapipe-old
-// compiles the scalar kernels fastest and computes the whole share; the two other CPU drivers
-// compute a third. The tiers with cooperative matrices take turns.
+// compiles the scalar kernels fastest and computes the whole share. SwiftShader computes a
+// third, and lavapipe, which alone has cooperative matrices, a sixth. Their tiers take turns.
 func (s *session) firstShare(tt cases.Target) (which, of int) {
 	switch {
 	case onMatrices(tt):
 		return s.matrixTier(tt)
-	case tt.Tier == attention.TierScalar && (s.name == "lavapipe" || s.name == "swiftshader"):
+	case tt.Tier == attention.TierScalar && s.name == "lavapipe":
+		return s.turn, 6
+	case tt.Tier == attention.TierScalar && s.name == "swiftshader":
 		return s.turn, 3
 	}
 	return 0, 1
