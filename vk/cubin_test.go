@@ -5,9 +5,16 @@ import (
 	"compress/gzip"
 	"context"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"unsafe"
 
@@ -160,6 +167,56 @@ func TestObserveTimesEveryLaunch(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 128, f.Registers())
 	require.EqualValues(t, 1024, f.StaticSharedBytes())
+}
+
+// Modules, functions and launches while the garbage collector runs all the time: the driver
+// sees the bytes of each launch.
+func TestStressLaunchesUnderGarbageCollection(t *testing.T) {
+	needExecution(t)
+	r := newFakeImport(t)
+	d := openTest(t)
+	defer debug.SetGCPercent(debug.SetGCPercent(1))
+	var stop atomic.Bool
+	var collector sync.WaitGroup
+	collector.Go(func() {
+		for !stop.Load() {
+			runtime.GC()
+		}
+	})
+	defer collector.Wait()
+	defer stop.Store(true)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	s := newStream(t, d)
+	cubin, name := someCubin(t)
+	for range 30 {
+		m, err := d.NewCubin("some", slices.Clone(cubin))
+		require.NoError(t, err)
+		f, err := m.Function(strings.Clone(name))
+		require.NoError(t, err)
+		for range 10 {
+			buffer, err := d.NewBuffer(64, BufferOptions{})
+			require.NoError(t, err)
+			params := make([]byte, f.ParamBytes())
+			for i := range params {
+				params[i] = byte(random.Uint32())
+			}
+			l := CubinLaunch{Grid: [3]uint32{1 + random.Uint32N(1000), 1 + random.Uint32N(9), 1}, Block: [3]uint32{512, 1, 1}, SharedBytes: random.Uint32N(4096)}
+			require.NoError(t, s.Launch(f, l, params, buffer))
+			require.Equal(t, params, r.params[:len(params)])
+			require.Equal(t, l, CubinLaunch{r.grid, r.block, r.shared})
+			require.NoError(t, buffer.Close())
+		}
+		require.NoError(t, f.Close())
+		require.NoError(t, m.Close())
+		_, err = s.Submit()
+		require.NoError(t, err)
+	}
+	require.NoError(t, s.Wait(background(t)))
+	require.NoError(t, s.Barrier()) // reclaims the finished batches
+	require.Zero(t, r.functions)
+	require.Zero(t, r.modules)
 }
 
 // The calls of VK_NVX_binary_import reach a driver as the specification says.
