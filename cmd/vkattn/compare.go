@@ -32,12 +32,13 @@ func (a *app) compareCommand() *cobra.Command {
 row. Rows match if tier, variant, pass, problem and options are equal.
 
 The ratio is the new median time divided by the old: above 1 the row is slower. Its
-interval holds the true ratio with a probability of at least 95 %. p is that of the
-Mann-Whitney U test: the probability of samples that differ as much if nothing changed.
+interval holds the true ratio with a probability of at least 95 %. The Mann-Whitney U
+test gives p: how probable samples that differ this much are if nothing changed.
 
   same       the whole interval is within the threshold
-  faster     the ratio is beyond the threshold, the interval does not hold 1, p < 0.05
-  slower     the same
+  faster     the ratio is under 1 by more than the threshold, the interval does not
+             hold 1, and p < 0.05
+  slower     the ratio is over 1 by more than the threshold, the rest as for faster
   ambiguous  none of these: measure again with more runs or a lower --max-noise
   broken     the row had a speed and has none
 

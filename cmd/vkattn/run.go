@@ -46,9 +46,9 @@ func (a *app) runCommand() *cobra.Command {
 
 With --layout bhsd Q is [B, Hq, Sq, Dqk], K is [B, Hkv, Sk, Dqk] and V is
 [B, Hkv, Sk, Dv]. With bshd heads and rows are swapped, in O too. Files hold float16,
-bfloat16 or float32. --dtype is the storage type of the problem, to which every file is
-rounded (f16 to f32 is exact). Without it the type is that of the files, or f32 if they
-differ.
+bfloat16 or float32. --dtype is the storage type of the problem: every file is rounded
+to it (f16 to f32 is exact). Without --dtype the problem has the type of the files, or
+f32 if their types differ.
 
 O is written as float32 in the layout of the inputs, LSE as float32 [B, Hq, Sq] in
 either layout. Both files are written whole or not at all, also after SIGHUP, SIGINT or
@@ -93,12 +93,12 @@ unsupported or does not fit the memory, 4 device failure` + signalHelp,
 	f.StringVar(&o.o, "o", "", "output `file`")
 	f.StringVar(&o.lse, "lse", "", "log-sum-exp output `file`")
 	f.Var(&o.layout, "layout", "order of the axes in the files: bhsd or bshd")
-	f.Var(&o.dtype, "dtype", "storage type: f16, bf16 or f32 (default: that of the files)")
+	f.Var(&o.dtype, "dtype", "storage type: f16, bf16 or f32 (default: the type of the files)")
 	f.Lookup("dtype").DefValue = ""
 	f.Var(&o.causal, "causal", "causal mask: none, top-left (col <= row) or bottom-right (col <= row + Sk - Sq)")
 	f.Var(&o.scale, "scale", "factor of Q K^T (default 1/sqrt(Dqk))")
 	f.StringVar(&o.device, "device", "auto", "auto, cpu, an index, a UUID or part of a name")
-	f.Var(&o.tier, "tier", "auto, cpu, scalar, coopmat, coopmat2 or cuda")
+	f.Var(&o.tier, "tier", "auto, cpu, scalar, coopmat, coopmat2, cubin or cuda")
 	f.Var(&o.tuning, "tuning", "auto (use tiles that vkattn tune stored), off (use the heuristic's tiles) or on (tune first)")
 	f.BoolVar(&o.verify, "verify", false, "compare rows with the float64 reference for a second or two; write nothing if one is wrong")
 	f.BoolVar(&o.json, "json", false, "print the plan and the result as JSON")

@@ -35,10 +35,10 @@ settings read the cache. A result is used for a class of problems: all whose len
 and counts round up to the same powers of two. Tuning a class takes under a minute;
 run nothing else on the device meanwhile.
 
-Candidates are pruned before they are compiled if they exceed a limit of the device,
-are too large for the problem, or are slow by an estimate. Compiled candidates are
-dropped if they spill registers or if their result differs from that of the heuristic's
-tile. The others are timed in rounds; after each round the faster half stays.
+A candidate is not compiled if it exceeds a limit of the device, is too large for the
+problem, or is slow by an estimate. A compiled candidate is dropped if it spills
+registers or if its result differs from the result of the heuristic's tile. The others
+are timed in rounds; after each round the faster half stays.
 
 --pass bwd tunes the kernels of gradients: each is timed in whole backward calls, and
 --budget is divided among them. Calls with options use the heuristic's tiles.

@@ -42,20 +42,20 @@ func (a *app) verifyCommand() *cobra.Command {
 		Use:   "verify",
 		Short: "compare the results of all implementations on the same problems",
 		Long: `Runs every tier of the device and every family of CUDA kernels (vkattn info lists
-both) on the same random problems. Each result, all of O and LSE, is compared with
-that of the CUDA validation kernel and with those of the other implementations. The
-float64 reference on the CPU judges as many rows as it computes in a second or two.
-Without CUDA only those rows have a reference; for the other rows the implementations
-must agree with one another.
+both) on the same random problems. All of O and LSE is compared with the result of the
+CUDA validation kernel and with the results of the other implementations. The float64
+reference on the CPU judges as many rows as it computes in a second or two. Without CUDA
+only these rows have a reference; in the other rows the implementations must agree with
+one another.
 
 The limits are those of bench: a multiple of the error that plain attention in the
 storage type has (go doc vkattn/cmd/vkattn/internal/verify).
 
---pass bwd computes the gradients of Q, K and V, of O and LSE of a forward pass on the
-same tier (for tier cuda: on tier scalar), and of the bias and sinks of the conformance
-table. Of tier cuda the kernel family ref has gradients. They are compared with the
-float64 reference: all of a small problem, and of a large one rows of dQ and keys of dK
-and dV, which are sums over all rows.
+--pass bwd computes the gradients of Q, K and V, and in the conformance table those of
+bias and sinks. O and LSE come from a forward pass on the same tier (for tier cuda: on
+tier scalar). In tier cuda the kernel family ref has gradients, tier cubin has none. The
+float64 reference judges all gradients of a small problem. In a large one it judges rows
+of dQ, and keys of dK and dV, which are sums over all rows.
 
 Problems are selected as in bench. --suite conformance runs the table of the tests:
 every head dim, mask, layout and kind of data. It also checks that kernels write only
