@@ -120,7 +120,7 @@ memory, 4 device failure` + signalHelp,
 	f := c.Flags()
 	f.SortFlags = false
 	o.problemFlags(f)
-	f.StringVar(&o.tier, "tier", "", "`list` of tiers: auto, cpu, scalar, coopmat, coopmat2, cuda, or all for every tier of the device (default auto; scalar on a Vulkan driver that runs on the CPU)")
+	f.StringVar(&o.tier, "tier", "", "`list` of tiers: auto, cpu, scalar, coopmat, coopmat2, cubin, cuda, or all for every tier of the device (default auto; scalar on a Vulkan driver that runs on the CPU)")
 	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda, one row each: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: the best for each problem)")
 	o.timing.add(f)
 	f.StringVarP(&o.format, "output", "o", "md", "md, csv, json, jsonl, sql or gobench, which benchstat reads")

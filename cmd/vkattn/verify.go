@@ -84,7 +84,7 @@ fits the memory, 4 device failure` + signalHelp,
 	f.StringVar(&o.suite, "suite", "", suitesUsage()+", "+conformance)
 	f.StringVar(&o.only, "case", "", "run the cases of --suite conformance whose names match the regular expression `pattern`")
 	f.StringVar(&o.pass, "pass", "fwd", "what to compare: fwd (O and LSE) or bwd (gradients)")
-	f.StringVar(&o.tier, "tier", "", "`list` of tiers: cpu, scalar, coopmat, coopmat2, cuda, or all (default: all of the device)")
+	f.StringVar(&o.tier, "tier", "", "`list` of tiers: cpu, scalar, coopmat, coopmat2, cubin, cuda, or all (default: all of the device)")
 	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: all)")
 	f.IntVar(&o.times, "repeat", 1, "run each implementation `n` times; all runs must give the same bits")
 	f.StringVarP(&o.format, "output", "o", "md", "md, json or jsonl")
