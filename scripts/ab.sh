@@ -10,6 +10,8 @@
 #   VKATTN_AB_ROUNDS      rounds (default: 4)
 #   VKATTN_AB_TIERS       tiers (default: coopmat2)
 #   VKATTN_AB_ARGS        further arguments of bench, such as "-r 15 --dtype f16"
+#   VKATTN_AB_OLD_ARGS    those of OLD alone, such as "--against none", where flags differ
+#   VKATTN_AB_NEW_ARGS    those of NEW alone
 #   VKATTN_AB_OLD_SUITES  names of the same suites in OLD, where they differ
 set -uo pipefail
 
@@ -23,11 +25,14 @@ suites=("$@")
 ((${#suites[@]})) || suites=(forward decode)
 read -ra old_suites <<<"${VKATTN_AB_OLD_SUITES:-${suites[*]}}"
 read -ra args <<<"${VKATTN_AB_ARGS:-}"
+read -ra old_args <<<"${VKATTN_AB_OLD_ARGS:-}"
+read -ra new_args <<<"${VKATTN_AB_NEW_ARGS:-}"
 OUT=${OUT:-$PWD/out}
 mkdir -p "$OUT" || exit 1
 
 run() { # <name> <binary> <suite> <index> <round>
-	"$2" bench --suite "$3" --tier "${VKATTN_AB_TIERS:-coopmat2}" --seed 1 "${args[@]}" -o jsonl \
+	local -n own=$1_args
+	"$2" bench --suite "$3" --tier "${VKATTN_AB_TIERS:-coopmat2}" --seed 1 "${args[@]}" "${own[@]}" -o jsonl \
 		>"$OUT/ab-${suites[$4]}-$1-$5.jsonl" 2>"$OUT/ab-${suites[$4]}-$1-$5.log"
 }
 for ((round = 1; round <= ${VKATTN_AB_ROUNDS:-4}; round++)); do

@@ -142,7 +142,7 @@ memory, 4 device failure` + signalHelp,
 	for _, f := range bench.Baselines {
 		baselines = append(baselines, string(f.Baseline))
 	}
-	f.StringVar(&o.baselines, "against", "", "`list` of baselines to compare rows with, on the same data: "+strings.Join(baselines, ", ")+" (default: those of the suite)")
+	f.StringVar(&o.baselines, "against", "", "`list` of baselines to compare rows with, on the same data: "+strings.Join(baselines, ", ")+", or none (default: those of the suite)")
 	f.StringVar(&o.baseline, "baseline", "", "compare the rows with those of `file`, of an earlier --save in json or jsonl, as vkattn compare does")
 	o.optionSweepFlags.add(f)
 	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")

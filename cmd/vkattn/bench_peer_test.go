@@ -149,6 +149,15 @@ func TestTorchPeer(t *testing.T) {
 	}
 }
 
+func TestBenchBaselines(t *testing.T) {
+	for list, want := range map[string]int{"": 3, "none": 0, "copy": 1} {
+		o := benchFlags{format: "md", suite: "decode", baselines: list}
+		p, err := o.plan(bench.Formats)
+		require.NoError(t, err)
+		require.Len(t, p.chosenBaselines(), want, "--against %q", list)
+	}
+}
+
 func TestBenchPasses(t *testing.T) {
 	plan := func(o benchFlags) []bench.Problem {
 		o.format = "md"

@@ -79,7 +79,7 @@ func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 		{"variant", words(&p.variants, variants, bench.ParseVariant)},
 		{"ablate", words(&p.ablations, o.ablate, attention.ParseAblation)},
 		{"pass", words(&p.passes, o.passes, bench.ParsePass)},
-		{"against", words(&p.baselines, o.baselines, bench.ParseBaseline)},
+		{"against", against(&p.baselines, o.baselines)},
 	} {
 		if f.err != nil {
 			return nil, badInputf("--%s: %w", f.flag, f.err)
@@ -98,6 +98,15 @@ func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 	}
 	_, err = p.problems(bench.Sweep{}) // refuses a sweep that is too large before a device is opened
 	return p, err
+}
+
+// against parses the list of baselines; "none" leaves those of the suites out.
+func against(to *[]bench.Baseline, list string) error {
+	if list == "none" {
+		*to = []bench.Baseline{}
+		return nil
+	}
+	return words(to, list, bench.ParseBaseline)
 }
 
 // words parses a list. An empty one leaves to as it is.
