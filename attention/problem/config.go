@@ -40,6 +40,12 @@ type Config struct {
 	// not used.
 	FixedSplit int
 
+	// F32O makes O float32 whatever DType: a partial result over some of the keys, which a
+	// Merge with MergeConfig.F32States rounds once. Backward then reads such an O.
+	// F32Gradients makes DQ, DK and DV float32, for sums over several calls with
+	// BackwardArgs.Accumulate. With DTypes of 16 bits they run on tier cpu.
+	F32O, F32Gradients bool
+
 	// AllowCUDA lets TierAuto choose tier cuda. That needs an NVIDIA GPU, a program that
 	// imports vkattn/cudapath, and calls of Forward whose buffers are all made with
 	// vk.BufferOptions.Exportable or wrap CUDA memory. Other calls run on the other
@@ -69,6 +75,22 @@ func (c Config) ValueDim() int {
 		return c.HeadDim
 	}
 	return c.HeadDimV
+}
+
+// OType is the storage type of O: DType, or F32 with F32O.
+func (c Config) OType() DType {
+	if c.F32O {
+		return F32
+	}
+	return c.DType
+}
+
+// GradientType is the storage type of DQ, DK and DV: DType, or F32 with F32Gradients.
+func (c Config) GradientType() DType {
+	if c.F32Gradients {
+		return F32
+	}
+	return c.DType
 }
 
 // ScaleValue is the factor on Q Kᵀ.
@@ -162,6 +184,12 @@ func (c Config) String() string {
 	}
 	if c.FixedSplit != 0 {
 		s += fmt.Sprintf(" split %d", c.FixedSplit)
+	}
+	if c.F32O {
+		s += " O f32"
+	}
+	if c.F32Gradients {
+		s += " gradients f32"
 	}
 	if c.Tier != TierAuto {
 		s += " " + c.Tier.String()

@@ -187,9 +187,15 @@ func picked(caps *vk.Caps, pick TilePicker, v Variant, shared uint64, cfg proble
 	return t, bytes, source, notes
 }
 
+// noF32Outputs is what the kernels of a device lack for Config.F32O and F32Gradients.
+const noF32Outputs = "O and gradients have the storage type of Q"
+
 // chooseVariant picks the first tile of a tier that is within the device's limits, or
 // returns the reason why there is none.
 func chooseVariant(caps *vk.Caps, cfg problem.Config, tier problem.Tier, r Request) (v Variant, shared uint64, reason string) {
+	if cfg.OType() != cfg.DType {
+		return v, 0, noF32Outputs
+	}
 	v = Variant{
 		dtype:   cfg.DType,
 		headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
@@ -336,7 +342,8 @@ func Flops(cfg problem.Config, s problem.Shape) uint64 {
 
 func tensorBytes(cfg problem.Config, s problem.Shape, lse bool) uint64 {
 	rows, keys := uint64(s.Rows()), uint64(s.B)*uint64(s.KVHeads())*uint64(s.Sk)
-	n := (rows + keys) * uint64(cfg.HeadDim+cfg.ValueDim()) * uint64(cfg.DType.Size())
+	d, dv, size := uint64(cfg.HeadDim), uint64(cfg.ValueDim()), uint64(cfg.DType.Size())
+	n := rows*(d*size+dv*uint64(cfg.OType().Size())) + keys*(d+dv)*size
 	if lse {
 		n += 4 * rows
 	}
