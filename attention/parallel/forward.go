@@ -1,0 +1,124 @@
+package parallel
+
+import (
+	"context"
+	"fmt"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// Args are this rank's tensors of one call: the rows and keys of its spans, one span after
+// the other, as attention.Args has them for a whole call. A rank without rows, or without
+// keys, leaves out those tensors.
+type Args struct {
+	Problem
+	Q, K, V attention.Tensor
+	O       attention.Tensor
+	LSE     attention.Tensor // optional; float32, packed
+}
+
+// operands are the tensors of a call as views.
+type operands struct{ q, k, v, o, lse view }
+
+// view resolves this rank's tensors.
+func (l *layout) view(rank int, a *Args) (t operands) {
+	cfg := &l.cfg
+	rows, keys, batch := l.rows.Count(rank), l.keys.Count(rank), l.batch()
+	t.q = viewOf(a.Q, cfg.DType, batch, l.Hq, rows, cfg.HeadDim)
+	t.k = viewOf(a.K, cfg.DType, batch, l.KVHeads(), keys, cfg.HeadDim)
+	t.v = viewOf(a.V, cfg.DType, batch, l.KVHeads(), keys, cfg.ValueDim())
+	t.o = viewOf(a.O, cfg.DType, batch, l.Hq, rows, cfg.ValueDim())
+	t.lse = viewOf(a.LSE, attention.F32, batch, l.Hq, rows, 1)
+	return t
+}
+
+// checkable returns this rank's arguments as those of a call on one device. What a rank without
+// rows or keys leaves out is replaced.
+func (l *layout) checkable(rank int, a *Args) (attention.Config, attention.Args) {
+	cfg := l.cfg
+	cfg.Causal, cfg.Align, cfg.Window = attention.CausalNone, attention.CausalNone, attention.Window{}
+	b := attention.Args{Q: a.Q, K: a.K, V: a.V, O: a.O, LSE: a.LSE}
+	b.Shape = attention.Shape{B: l.batch(), Hq: l.Hq, Hkv: l.KVHeads(), Sq: max(1, l.rows.Count(rank)), Sk: max(1, l.keys.Count(rank))}
+	nothing := func(heads, dim, size int) attention.Tensor {
+		return attention.Tensor{Host: make([]byte, b.B*heads*dim*size)}
+	}
+	if l.rows.Count(rank) == 0 {
+		b.Q, b.O, b.LSE = nothing(b.Hq, cfg.HeadDim, cfg.DType.Size()), nothing(b.Hq, cfg.ValueDim(), cfg.DType.Size()), attention.Tensor{}
+	}
+	if l.keys.Count(rank) == 0 {
+		b.K, b.V = nothing(b.Hkv, cfg.HeadDim, cfg.DType.Size()), nothing(b.Hkv, cfg.ValueDim(), cfg.DType.Size())
+	}
+	return cfg, b
+}
+
+// Forward computes O, and LSE if a has one, of this rank's rows. All ranks call it with the
+// same Problem. Tensors lie in host memory, and the results are complete when Forward returns.
+//
+// The bits depend on the Problem, the mode, the order and the number of ranks, not on the run.
+// ctx ends the call on all ranks.
+func (op *Op) Forward(ctx context.Context, a Args) error {
+	if err := op.usable(); err != nil {
+		return err
+	}
+	x, err := op.plan(a.Problem)
+	rank := op.group.Rank()
+	if err == nil {
+		cfg, b := x.checkable(rank, &a)
+		if err = attention.CheckArgs(cfg, b); err == nil {
+			err = checkHost(&b)
+		}
+		if err == nil {
+			err = vk.CheckHostMemory("parallel.Forward", x.forwardScratch(rank))
+		}
+	}
+	return op.run(ctx, callForward, x, err, func(c *call) error { return c.forwardAll(x.view(rank, &a)) })
+}
+
+// checkHost refuses tensors in device memory.
+func checkHost(a *attention.Args) error {
+	for _, t := range []attention.Tensor{a.Q, a.K, a.V, a.O, a.LSE} {
+		if t.Buffer != nil {
+			return fmt.Errorf("%w: ranks compute on tier cpu, on host memory", attention.ErrUnsupported)
+		}
+	}
+	return nil
+}
+
+// forwardAll computes O and LSE from this rank's tensors. LSE may be left out.
+func (c *call) forwardAll(t operands) error {
+	if !t.lse.Given() {
+		t.lse.Tensor = attention.Tensor{}
+	}
+	heads, err := c.toHeads(exchanged{t.q, false}, exchanged{t.k, true}, exchanged{t.v, true})
+	if err != nil {
+		return err
+	}
+	if c.inner == 1 {
+		return c.forwardGroup(heads[0], heads[1], heads[2], t.o, t.lse)
+	}
+	q := heads[0]
+	o, lse := c.new(t.o.dtype, q.batch, q.heads, q.rows, t.o.dim), c.new(attention.F32, q.batch, q.heads, q.rows, 1)
+	if err := c.forwardGroup(q, heads[1], heads[2], o, lse); err != nil {
+		return err
+	}
+	if !t.lse.Given() { // the other ranks may want theirs
+		t.lse = c.new(attention.F32, t.q.batch, t.q.heads, t.q.rows, 1)
+	}
+	return c.toRows([]view{o, lse}, []exchanged{{t.o, false}, {t.lse, false}})
+}
+
+// forwardGroup computes the rows of this rank's group for this rank's heads.
+func (c *call) forwardGroup(q, k, v, o, lse view) error {
+	switch {
+	case c.outer == 1:
+		op, err := c.op.of(c.cfg)
+		if err != nil {
+			return err
+		}
+		return op.Forward(c.stream(), c.whole(q, k, v, o, lse))
+	case c.mode == ModeAllGather:
+		return c.allGatherForward(q, k, v, o, lse)
+	}
+	return c.ringForward(q, k, v, o, lse)
+}
