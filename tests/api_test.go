@@ -159,7 +159,7 @@ var parallelPackage = apiwalk.Package{
 		"ParseMode": parallel.ParseMode, "ParseOrder": parallel.ParseOrder, "Zigzag": parallel.Zigzag,
 	},
 	Types: []any{parallel.Config{}, parallel.Group{}, parallel.Mode(0), parallel.ModeError{}, parallel.Op{}, parallel.Order(0), parallel.Plan{}, parallel.Problem{},
-		parallel.RankError{}, parallel.Span{}, parallel.Split{}},
+		parallel.RankError{}, parallel.Shard{}, parallel.Span{}, parallel.Split{}},
 }
 
 // liveRanks returns a group of one rank, its transport and an operation.

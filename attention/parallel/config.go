@@ -14,6 +14,7 @@ type Config struct {
 	Mode    Mode
 	Inner   int // consecutive ranks that share heads, for Mode2D; 0: Machine.RanksPerHost
 	Order   Order
+	Block   int     // consecutive tokens of a sharded KV cache on one rank; 0: DefaultBlock
 	Machine Machine // speeds from which ModeAuto chooses
 }
 
@@ -30,6 +31,8 @@ func (c Config) Validate() error {
 		return &attention.ShapeError{Field: "Order", Got: c.Order, Want: "auto, contiguous or zigzag"}
 	case c.Inner < 0 || c.Inner > MaxRanks:
 		return &attention.ShapeError{Field: "Inner", Got: c.Inner, Want: fmt.Sprintf("1 to %d, or 0 for the ranks of a host", MaxRanks)}
+	case c.Block < 0 || c.Block > attention.MaxLength:
+		return &attention.ShapeError{Field: "Block", Got: c.Block, Want: "at least 1, or 0 for the default"}
 	case c.Dropout != 0:
 		return &ModeError{c.Mode, "no dropout: its mask counts rows and keys of one device"}
 	case c.F32O || c.F32Gradients:

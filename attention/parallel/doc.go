@@ -20,6 +20,11 @@
 // of an early and a late chunk, which gives every rank the same work under a causal mask.
 // Every mode takes every split. The Plan tells the split; Problem may give another one.
 //
+// # Decoding
+//
+// A KV cache that one rank cannot hold is sharded by tokens ([Shard]). [Op.Append] writes new
+// tokens into the caches of their owners, [Op.Decode] attends to the tokens of all ranks.
+//
 // # Failures
 //
 // Ranks first compare what they were asked for. If one disagrees, every rank returns an

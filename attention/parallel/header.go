@@ -17,11 +17,10 @@ const (
 	callForward
 	callBackward
 	callDecode
-	callAppend
 )
 
 // headerFields names what ranks agree on, in the order in which differences are reported.
-var headerFields = [...]string{"version", "method", "number of calls so far", "Config", "Mode or Order", "Shape", "cu_seqlens", "Split"}
+var headerFields = [...]string{"version", "method", "number of calls so far", "Config", "Mode or Order", "Shape", "cu_seqlens or lengths", "Split"}
 
 // headerVersion changes with the protocol between ranks.
 const headerVersion = 1
