@@ -18,7 +18,7 @@ type MergeConfig struct {
 
 	// F32States takes states whose O is float32 whatever DType, as an Op with Config.F32O
 	// writes them. The result is then rounded once, and lies in memory of its own if its type
-	// is another one. With DTypes of 16 bits it runs on the CPU tier.
+	// is another one.
 	F32States bool
 }
 
@@ -128,9 +128,6 @@ func NewMerge(dev *vk.Device, cfg MergeConfig) (*Merge, error) {
 	if dev != nil {
 		if dev.Closed() {
 			return nil, fmt.Errorf("attention: NewMerge: %w", vk.ErrClosed)
-		}
-		if cfg.stateType() != cfg.DType {
-			return nil, fmt.Errorf("%w: merges on a device take states of the storage type of the result", problem.ErrUnsupported)
 		}
 		if cfg.Access == problem.AccessAddresses && !dev.Caps().BufferDeviceAddress {
 			return nil, fmt.Errorf("%w: the device has no buffer device addresses", problem.ErrUnsupported)

@@ -43,7 +43,8 @@ type Config struct {
 	// F32O makes O float32 whatever DType: a partial result over some of the keys, which a
 	// Merge with MergeConfig.F32States rounds once. Backward then reads such an O.
 	// F32Gradients makes DQ, DK and DV float32, for sums over several calls with
-	// BackwardArgs.Accumulate. With DTypes of 16 bits they run on tier cpu.
+	// BackwardArgs.Accumulate. With DTypes of 16 bits, tier cuda has no F32O, and Backward has
+	// either of them on tier cpu alone.
 	F32O, F32Gradients bool
 
 	// AllowCUDA lets TierAuto choose tier cuda. That needs an NVIDIA GPU, a program that

@@ -152,9 +152,9 @@ func (plan *chosen) chooseSplits(dev *vk.Device, cfg *problem.Config, tier probl
 	}
 	splits := splitsOf(dev.Caps(), cfg, v, r, shared)
 	plan.Splits = splits * v.Tile.Splits()
-	v.Options.split = plan.Splits > 1
-	v.Options.Combined = plan.DecodePart == nil && v.combines(r, plan.Splits)
-	v.lse = v.lse || plan.Splits > 1
+	v.Options.split = plan.Splits > 1 || r.Options.split
+	v.Options.Combined = plan.DecodePart == nil && !r.Options.split && v.combines(r, plan.Splits)
+	v.lse = v.lse || v.Options.split
 	if !v.Options.Any() {
 		return false
 	}
@@ -187,15 +187,12 @@ func picked(caps *vk.Caps, pick TilePicker, v Variant, shared uint64, cfg proble
 	return t, bytes, source, notes
 }
 
-// noF32Outputs is what the kernels of a device lack for Config.F32O and F32Gradients.
+// noF32Outputs is what kernels of gradients lack for Config.F32O and F32Gradients, and CUDA's.
 const noF32Outputs = "O and gradients have the storage type of Q"
 
 // chooseVariant picks the first tile of a tier that is within the device's limits, or
 // returns the reason why there is none.
 func chooseVariant(caps *vk.Caps, cfg problem.Config, tier problem.Tier, r Request) (v Variant, shared uint64, reason string) {
-	if cfg.OType() != cfg.DType {
-		return v, 0, noF32Outputs
-	}
 	v = Variant{
 		dtype:   cfg.DType,
 		headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
