@@ -169,7 +169,7 @@ func liveRanks(t *testing.T) []any {
 	require.NoError(t, err)
 	g, err := parallel.NewGroup(transports[0], parallel.GroupOptions{})
 	require.NoError(t, err)
-	op, err := parallel.New(g, parallel.Config{Config: attention.Config{HeadDim: 8}})
+	op, err := parallel.New(g, nil, parallel.Config{Config: attention.Config{HeadDim: 8}})
 	require.NoError(t, err)
 	return []any{transports[0], g, op}
 }

@@ -1,10 +1,10 @@
 package parallel
 
 import (
-	"encoding/binary"
 	"fmt"
 
 	"vkattn/attention"
+	"vkattn/vk"
 )
 
 // AppendArgs are the tensors of one append. Cache differs from rank to rank, the rest is the
@@ -20,8 +20,9 @@ type AppendArgs struct {
 
 // Append writes those new tokens into this rank's cache that the rank owns. It exchanges
 // nothing: every rank calls it with all new tokens, before Decode. K is stored as it is: a
-// rotary embedding is applied before.
-func (op *Op) Append(a AppendArgs) error {
+// rotary embedding is applied before. On a device it records its work into the stream, behind
+// a barrier; Decode in the same stream comes after it.
+func (op *Op) Append(s *vk.Stream, a AppendArgs) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
@@ -29,7 +30,10 @@ func (op *Op) Append(a AppendArgs) error {
 		return err
 	}
 	cfg := attention.AppendConfig{DType: op.cfg.DType, HeadDim: op.cfg.HeadDim, HeadDimV: op.cfg.HeadDimV, KV: op.cfg.KV, Access: op.cfg.Access}
-	cache, err := attention.NewAppend(nil, cfg)
+	if err := op.checkStream(s); err != nil {
+		return err
+	}
+	cache, err := attention.NewAppend(op.dev, cfg)
 	if err != nil {
 		return err
 	}
@@ -42,31 +46,35 @@ func (op *Op) Append(a AppendArgs) error {
 	}
 	local := attention.AppendArgs{B: a.B, Hkv: a.Hkv, New: a.New, K: a.NewK, V: a.NewV, KCache: a.K, VCache: a.V, Capacity: a.Capacity, Pages: a.Pages,
 		KScale: a.KScale, VScale: a.VScale}
-	positions := func(n int) attention.Vector { return attention.Vector{Host: make([]byte, 4*n)} }
-	set := func(v attention.Vector, i, x int) { binary.LittleEndian.PutUint32(v.Host[4*i:], uint32(int32(x))) }
+	m := newSide(s, op.group.t)
+	defer m.close() // the stream holds what it uses
+	forward := func(a attention.AppendArgs, used []int) error {
+		a.Used = m.vector(used)
+		if !m.ordered() {
+			return m.err
+		}
+		return cache.Forward(s, a)
+	}
+	used := make([]int, max(a.B, 0)) // rows at negative positions are skipped
+	for b := range used {
+		used[b] = -1
+	}
 	if a.New == 1 || a.B < 1 {
-		// One call for all sequences. Rows at negative positions are skipped.
-		local.Used = positions(max(a.B, 0))
 		for b, n := range a.Tokens {
-			if set(local.Used, b, -1); shard.Owner(n) == rank {
-				set(local.Used, b, shard.Slot(n))
+			if shard.Owner(n) == rank {
+				used[b] = shard.Slot(n)
 			}
 		}
-		return cache.Forward(nil, local)
+		return forward(local, used)
 	}
 	// Check the arguments once, before anything is written.
-	local.Used = positions(a.B)
-	for b := range a.B {
-		set(local.Used, b, -1)
-	}
-	if err := cache.Forward(nil, local); err != nil {
+	if err := forward(local, used); err != nil {
 		return err
 	}
 	for b, n := range a.Tokens {
 		for _, s := range shard.held(rank, n, a.New) {
 			one := local
-			one.B, one.New, one.Used = 1, s.N, positions(1)
-			set(one.Used, 0, shard.Slot(s.First))
+			one.B, one.New = 1, s.N
 			at := func(t *attention.Tensor, heads, rows, dim, row int) {
 				t.Strides = t.Strides.Resolve(heads, rows, dim)
 				t.Offset += int64(b)*t.Strides.Batch + int64(row)*t.Strides.Seq
@@ -88,7 +96,7 @@ func (op *Op) Append(a AppendArgs) error {
 				p.Table.Offset, p.Stride = p.Table.Offset+int64(b)*int64(stride), stride
 				one.Pages = &p
 			}
-			if err := cache.Forward(nil, one); err != nil {
+			if err := forward(one, []int{shard.Slot(s.First)}); err != nil {
 				return err
 			}
 		}

@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"context"
+	"fmt"
 
 	"vkattn/attention"
 	"vkattn/attention/internal/tensors"
@@ -22,19 +23,22 @@ type gradients struct{ dO, dQ, dK, dV view }
 // Backward computes dQ of this rank's rows and dK and dV of its keys, from the tensors of a
 // forward call with its O and LSE. All ranks call it with the same Problem. Each gradient is
 // summed in float32, in an order that depends on the mode and the number of ranks alone, and
-// rounded once.
+// rounded once. It runs on the CPU tier alone.
 func (op *Op) Backward(ctx context.Context, a BackwardArgs) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
 	x, err := op.plan(a.Problem)
 	rank := op.group.Rank()
+	if op.dev != nil {
+		err = fmt.Errorf("%w: gradients over several ranks on a device", attention.ErrUnsupported)
+	}
 	if err == nil {
 		if err = x.checkBackward(rank, &a); err == nil {
 			err = vk.CheckHostMemory("parallel.Backward", x.backwardScratch(rank))
 		}
 	}
-	return op.run(ctx, callBackward, x, err, func(c *call) error {
+	return op.run(ctx, nil, callBackward, x, err, func(c *call) error {
 		l := c.layout
 		cfg, rows, keys := &l.cfg, l.rows.Count(rank), l.keys.Count(rank)
 		return c.backwardAll(l.view(rank, &a.Args), gradients{
@@ -45,7 +49,7 @@ func (op *Op) Backward(ctx context.Context, a BackwardArgs) error {
 
 // checkBackward checks this rank's tensors.
 func (l *layout) checkBackward(rank int, a *BackwardArgs) error {
-	cfg, b := l.checkable(rank, &a.Args)
+	cfg, b := l.checkable(&side{}, rank, &a.Args)
 	args := attention.BackwardArgs{Args: b, DO: a.DO, DQ: a.DQ, DK: a.DK, DV: a.DV}
 	like := func(t attention.Tensor) attention.Tensor { return attention.Tensor{Host: make([]byte, len(t.Host))} }
 	if l.rows.Count(rank) == 0 {
@@ -116,7 +120,7 @@ func (c *call) wholeBackward(t operands, d gradients) error {
 	if cfg.F32Gradients {
 		dQ = c.like(dQ, attention.F32)
 	}
-	if err := op.Backward(c.stream(), attention.BackwardArgs{Args: c.whole(t.q, t.k, t.v, t.o, t.lse), DO: d.dO.Tensor,
+	if err := op.Backward(c.s, attention.BackwardArgs{Args: c.whole(t.q, t.k, t.v, t.o, t.lse), DO: d.dO.Tensor,
 		DQ: dQ.Tensor, DK: d.dK.Tensor, DV: d.dV.Tensor}); err != nil {
 		return err
 	}

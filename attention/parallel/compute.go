@@ -1,10 +1,6 @@
 package parallel
 
-import (
-	"encoding/binary"
-
-	"vkattn/attention"
-)
+import "vkattn/attention"
 
 // Calls of this rank for some runs. Tensors that are not packed sequences take a call for each
 // run. Packed ones take a call for each group of runs of the same Config: every run is a
@@ -35,16 +31,13 @@ next:
 }
 
 // varlen describes the sequences of a group of runs.
-func varlen(runs []run, rows, keys int) *attention.Varlen {
+func (s *side) varlen(runs []run, rows, keys int) *attention.Varlen {
 	vector := func(number func(r *run) int, last ...int) attention.Vector {
-		b := make([]byte, 0, 4*(len(runs)+1))
+		var list []int
 		for i := range runs {
-			b = binary.LittleEndian.AppendUint32(b, uint32(number(&runs[i])))
+			list = append(list, number(&runs[i]))
 		}
-		for _, x := range last {
-			b = binary.LittleEndian.AppendUint32(b, uint32(x))
-		}
-		return attention.Vector{Host: b}
+		return s.vector(append(list, last...))
 	}
 	return &attention.Varlen{
 		CuQ: vector(func(r *run) int { return r.row }, rows), TotalQ: rows, UsedQ: vector(func(r *run) int { return r.rows }),
@@ -59,7 +52,7 @@ func (c *call) arguments(runs []run, q, k, v, o, lse view) attention.Args {
 	a := attention.Args{O: o.Tensor, LSE: lse.Tensor}
 	a.Hq, a.Hkv = q.heads, k.heads
 	if c.packed() {
-		a.B, a.Varlen = len(runs), varlen(runs, q.rows, k.rows)
+		a.B, a.Varlen = len(runs), c.varlen(runs, q.rows, k.rows)
 		for i := range runs {
 			a.Sq, a.Sk = max(a.Sq, runs[i].rows), max(a.Sk, runs[i].keys)
 		}
@@ -80,7 +73,11 @@ func (c *call) forward(runs []run, f32 bool, q, k, v, o, lse view) error {
 	if err != nil {
 		return err
 	}
-	return op.Forward(c.stream(), c.arguments(runs, q, k, v, o, lse))
+	a := c.arguments(runs, q, k, v, o, lse)
+	if !c.ordered() {
+		return c.err
+	}
+	return op.Forward(c.s, a)
 }
 
 // backward adds the gradients of runs of one Config to float32 dQ, dK and dV of the whole
@@ -97,7 +94,7 @@ func (c *call) backward(runs []run, q, k, v, o, lse, dO, dQ, dK, dV view) error 
 		o, dO, dQ = o.rowsFrom(r.row, r.rows), dO.rowsFrom(r.row, r.rows), dQ.rowsFrom(r.row, r.rows)
 		dK, dV = dK.rowsFrom(r.key, r.keys), dV.rowsFrom(r.key, r.keys)
 	}
-	return op.Backward(c.stream(), attention.BackwardArgs{Args: c.arguments(runs, q, k, v, o, lse),
+	return op.Backward(c.s, attention.BackwardArgs{Args: c.arguments(runs, q, k, v, o, lse),
 		DO: dO.Tensor, DQ: dQ.Tensor, DK: dK.Tensor, DV: dV.Tensor, Accumulate: true})
 }
 
@@ -121,14 +118,7 @@ func (c *call) whole(q, k, v, o, lse view) attention.Args {
 	a := attention.Args{Shape: c.Shape, Q: q.Tensor, K: k.Tensor, V: v.Tensor, O: o.Tensor, LSE: lse.Tensor}
 	a.Hq, a.Hkv = q.heads, k.heads
 	if c.packed() {
-		vector := func(cu []int) attention.Vector {
-			var b []byte
-			for _, x := range cu {
-				b = binary.LittleEndian.AppendUint32(b, uint32(x))
-			}
-			return attention.Vector{Host: b}
-		}
-		a.Varlen = &attention.Varlen{CuQ: vector(c.CuQ), CuK: vector(c.CuK), TotalQ: q.rows, TotalK: k.rows}
+		a.Varlen = &attention.Varlen{CuQ: c.vector(c.CuQ), CuK: c.vector(c.CuK), TotalQ: q.rows, TotalK: k.rows}
 	}
 	return a
 }

@@ -2,7 +2,7 @@ package parallel
 
 import (
 	"context"
-	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"vkattn/attention"
@@ -12,7 +12,7 @@ import (
 // Decode over a cache that is sharded by tokens: each rank attends to its own tokens, all
 // ranks gather the states of all, and each merges them in the order of ranks.
 
-// Cache is this rank's part of a KV cache, in host memory.
+// Cache is this rank's part of a KV cache.
 type Cache struct {
 	K, V     attention.Tensor // [B, Hkv, Capacity, dim]; with Pages, pools [Count, Hkv, PageSize, dim]
 	Capacity int              // most tokens of a sequence that this rank holds
@@ -50,14 +50,20 @@ func (op *Op) Shard() Shard {
 // With Config.Causal BottomRight a row sees the tokens up to its own, without a causal mask all
 // of them. A window and TopLeft are refused. Each rank sends the float32 state of its tokens
 // to all others: B Hq Sq (HeadDimV + 1) 4 bytes.
-func (op *Op) Decode(ctx context.Context, a DecodeArgs) error {
+func (op *Op) Decode(ctx context.Context, s *vk.Stream, a DecodeArgs) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
-	d := decode{DecodeArgs: a, shard: op.Shard(), rank: op.group.Rank(), cfg: op.cfg.Config}
-	err := d.check(op)
+	d := decode{DecodeArgs: a, side: newSide(s, op.group.t), shard: op.Shard(), rank: op.group.Rank(), cfg: op.cfg.Config}
+	err := errors.Join(op.checkStream(s), d.check(op))
 	h := header{kind: callDecode, config: checksum(op.cfg.Config), mode: checksum(d.shard), shape: checksum(a.B, a.Hq, a.Hkv, a.Sq), sequences: checksum(a.Tokens)}
-	return op.group.call(ctx, h, err, func(ctx context.Context) error { return d.run(ctx, op) })
+	return op.group.call(ctx, h, err, func(ctx context.Context) error {
+		err := d.run(ctx, op)
+		if waited := d.sync(context.WithoutCancel(ctx)); err == nil { // after an error too, so that nothing uses the tensors any more
+			err = waited
+		}
+		return errors.Join(err, d.close())
+	})
 }
 
 // decode is a decode call on this rank.
@@ -86,18 +92,18 @@ func (d *decode) check(op *Op) error {
 			return &attention.ShapeError{Field: "Capacity", Got: d.Capacity, Want: fmt.Sprintf("at least %d for %d tokens of sequence %d", held, n, b)}
 		}
 	}
-	a := d.arguments(0, d.Sq, attention.Tensor{}, attention.Tensor{})
-	a.O, a.LSE = d.O, d.LSE
+	a := d.arguments(0, d.Sq, attention.Vector{}, d.O, d.LSE)
+	a.Varlen = nil
 	cfg := d.cfg
 	cfg.Causal, cfg.Align = attention.CausalNone, attention.CausalNone
 	if err := attention.CheckArgs(cfg, a); err != nil {
 		return err
 	}
-	if err := checkHost(&a); err != nil {
+	if err := op.checkSide(a.Q, a.K, a.V, a.O, a.LSE); err != nil {
 		return err
 	}
 	states := d.stateBytes() * uint64(d.shard.Ranks+1)
-	return vk.CheckHostMemory("parallel.Decode", states)
+	return op.checkMemory("parallel.Decode", states)
 }
 
 // maxStates is the largest number of states of one merge.
@@ -133,18 +139,15 @@ func (d *decode) counts(row int) []int {
 	return list
 }
 
-// arguments are those of rows first to first+n-1 over this rank's tokens.
-func (d *decode) arguments(first, n int, o, lse attention.Tensor) attention.Args {
+// arguments are those of rows first to first+n-1 over this rank's tokens, of which used are
+// the numbers.
+func (d *decode) arguments(first, n int, used attention.Vector, o, lse attention.Tensor) attention.Args {
 	q := d.Q
 	if q.Strides = q.Strides.Resolve(d.Hq, d.Sq, d.cfg.HeadDim); n < d.Sq {
 		q.Offset += int64(first) * q.Strides.Seq
 	}
-	var used []byte
-	for _, x := range d.counts(first + n - 1) {
-		used = binary.LittleEndian.AppendUint32(used, uint32(x))
-	}
 	return attention.Args{Shape: attention.Shape{B: d.B, Hq: d.Hq, Hkv: d.Hkv, Sq: n, Sk: d.Capacity}, Q: q, K: d.K, V: d.V, O: o, LSE: lse,
-		Pages: d.Pages, KScale: d.KScale, VScale: d.VScale, Varlen: &attention.Varlen{UsedK: attention.Vector{Host: used}}}
+		Pages: d.Pages, KScale: d.KScale, VScale: d.VScale, Varlen: &attention.Varlen{UsedK: used}}
 }
 
 // calls divides the new rows into calls: rows that see the same tokens of this rank, and rows
@@ -203,7 +206,11 @@ func (d *decode) run(ctx context.Context, op *Op) error {
 		if s.N < d.Sq {
 			part = d.new(attention.F32, d.B, d.Hq, s.N, 1)
 		}
-		if err := local.Forward(d.stream(), d.arguments(s.First, s.N, o.rowsFrom(s.First, s.N).Tensor, part.Tensor)); err != nil {
+		used := d.vector(d.counts(s.First + s.N - 1))
+		if !d.ordered() {
+			return d.err
+		}
+		if err := local.Forward(d.s, d.arguments(s.First, s.N, used, o.rowsFrom(s.First, s.N).Tensor, part.Tensor)); err != nil {
 			return err
 		}
 		if s.N < d.Sq {
@@ -227,6 +234,10 @@ func (d *decode) run(ctx context.Context, op *Op) error {
 	if err != nil {
 		return err
 	}
-	first := attention.States{O: attention.Tensor{Host: states.Host}, LSE: attention.Tensor{Host: lses.Host}, Count: ranks}
-	return m.Forward(d.stream(), attention.MergeArgs{Shape: attention.Shape{B: d.B, Hq: d.Hq, Sq: d.Sq}, First: first, O: d.O, LSE: d.LSE})
+	packed := func(v view) attention.Tensor { return attention.Tensor{Host: v.Host, Buffer: v.Buffer} }
+	first := attention.States{O: packed(states), LSE: packed(lses), Count: ranks}
+	if !d.ordered() {
+		return d.err
+	}
+	return m.Forward(d.s, attention.MergeArgs{Shape: attention.Shape{B: d.B, Hq: d.Hq, Sq: d.Sq}, First: first, O: d.O, LSE: d.LSE})
 }

@@ -92,7 +92,7 @@ func TestDecodeOverAShardedCache(t *testing.T) {
 		parts, ops := make([]*sharded, ranks), make([]*Op, ranks)
 		for r := range parts {
 			var err error
-			ops[r], err = New(groups[r], cfg)
+			ops[r], err = New(groups[r], nil, cfg)
 			require.NoError(t, err)
 			parts[r] = newSharded(cfg.Config, batch, hkv, max(1, ops[r].Shard().Count(r, most)), pageSize, rng)
 		}
@@ -120,13 +120,13 @@ func TestDecodeOverAShardedCache(t *testing.T) {
 				tokens[b] += n
 			}
 			for r, err := range onAll(groups, func(r int, _ *Group) error {
-				if err := ops[r].Append(AppendArgs{B: batch, Hkv: hkv, New: n, Tokens: before, NewK: k, NewV: v, Cache: parts[r].Cache}); err != nil {
+				if err := ops[r].Append(nil, AppendArgs{B: batch, Hkv: hkv, New: n, Tokens: before, NewK: k, NewV: v, Cache: parts[r].Cache}); err != nil {
 					return err
 				}
 				outs[r] = DecodeArgs{B: batch, Hq: hkv * group, Hkv: hkv, Sq: n, Tokens: tokens, Q: q, Cache: parts[r].Cache,
 					O:   attention.Tensor{Host: make([]byte, size*cfg.HeadDim*cfg.DType.Size())},
 					LSE: attention.Tensor{Host: make([]byte, size*4)}}
-				return ops[r].Decode(context.Background(), outs[r])
+				return ops[r].Decode(context.Background(), nil, outs[r])
 			}) {
 				require.NoError(t, err, "rank %d", r)
 				require.Equal(t, outs[0].O.Host, outs[r].O.Host)
@@ -165,27 +165,27 @@ func TestDecodeRefuses(t *testing.T) {
 		for _, err := range onAll(groups, func(_ int, g *Group) error {
 			cfg, a := good, args()
 			x.change(&cfg, &a)
-			op, err := New(g, cfg)
+			op, err := New(g, nil, cfg)
 			if err != nil {
 				return err
 			}
-			return op.Decode(context.Background(), a)
+			return op.Decode(context.Background(), nil, a)
 		}) {
 			require.ErrorIs(t, err, x.want, name)
 		}
 	}
 	groups := ranksOf(t, 2, time.Minute)
 	for _, err := range onAll(groups, func(r int, g *Group) error {
-		op, err := New(g, good)
+		op, err := New(g, nil, good)
 		require.NoError(t, err)
 		a := args()
 		a.Tokens[0] -= r
-		return op.Decode(context.Background(), a)
+		return op.Decode(context.Background(), nil, a)
 	}) {
 		require.EqualError(t, err, "parallel: rank 1: "+ErrMismatch.Error()+" on the cu_seqlens or lengths")
 	}
-	op, err := New(groups[0], good)
+	op, err := New(groups[0], nil, good)
 	require.NoError(t, err)
-	require.ErrorIs(t, op.Append(AppendArgs{B: 1, Hkv: 1, New: 3, Tokens: []int{500}, Cache: args().Cache}), attention.ErrInvalid)
-	require.ErrorIs(t, op.Append(AppendArgs{B: 1, Hkv: 1, New: 3, Tokens: []int{5}, Cache: args().Cache}), attention.ErrInvalid)
+	require.ErrorIs(t, op.Append(nil, AppendArgs{B: 1, Hkv: 1, New: 3, Tokens: []int{500}, Cache: args().Cache}), attention.ErrInvalid)
+	require.ErrorIs(t, op.Append(nil, AppendArgs{B: 1, Hkv: 1, New: 3, Tokens: []int{5}, Cache: args().Cache}), attention.ErrInvalid)
 }

@@ -106,7 +106,7 @@ func TestDisagreementNamesTheRankAndTheField(t *testing.T) {
 			if r == odd {
 				change(&cfg, &p)
 			}
-			op, err := New(g, cfg)
+			op, err := New(g, nil, cfg)
 			if err != nil {
 				return err
 			}
@@ -114,7 +114,7 @@ func TestDisagreementNamesTheRankAndTheField(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			return op.Forward(context.Background(), newWhole(cfg, p, 1).of(&plan, r, false).Args)
+			return op.Forward(context.Background(), nil, newWhole(cfg, p, 1).of(&plan, r, false).Args)
 		})
 		for r, err := range list {
 			var named *RankError
@@ -129,17 +129,17 @@ func TestDisagreementNamesTheRankAndTheField(t *testing.T) {
 		if r == odd {
 			return g.Barrier(context.Background())
 		}
-		op, err := New(g, good)
+		op, err := New(g, nil, good)
 		require.NoError(t, err)
 		plan, err := op.Plan(p)
 		require.NoError(t, err)
-		return op.Forward(context.Background(), newWhole(good, p, 1).of(&plan, r, false).Args)
+		return op.Forward(context.Background(), nil, newWhole(good, p, 1).of(&plan, r, false).Args)
 	})
 	for _, err := range list {
 		require.ErrorContains(t, err, "method")
 	}
 	list = onAll(groups, func(r int, g *Group) error {
-		op, err := New(g, good)
+		op, err := New(g, nil, good)
 		require.NoError(t, err)
 		plan, err := op.Plan(p)
 		require.NoError(t, err)
@@ -147,7 +147,7 @@ func TestDisagreementNamesTheRankAndTheField(t *testing.T) {
 		if r == odd {
 			a.K.Host = a.K.Host[:len(a.K.Host)-1]
 		}
-		return op.Forward(context.Background(), a)
+		return op.Forward(context.Background(), nil, a)
 	})
 	for r, err := range list {
 		require.ErrorContains(t, err, "K is")

@@ -2,7 +2,6 @@ package parallel
 
 import (
 	"context"
-	"fmt"
 
 	"vkattn/attention"
 	"vkattn/vk"
@@ -34,55 +33,67 @@ func (l *layout) view(rank int, a *Args) (t operands) {
 }
 
 // checkable returns this rank's arguments as those of a call on one device. What a rank without
-// rows or keys leaves out is replaced.
-func (l *layout) checkable(rank int, a *Args) (attention.Config, attention.Args) {
+// rows or keys leaves out is replaced, by tensors of m.
+func (l *layout) checkable(m *side, rank int, a *Args) (attention.Config, attention.Args) {
 	cfg := l.cfg
 	cfg.Causal, cfg.Align, cfg.Window = attention.CausalNone, attention.CausalNone, attention.Window{}
 	b := attention.Args{Q: a.Q, K: a.K, V: a.V, O: a.O, LSE: a.LSE}
 	b.Shape = attention.Shape{B: l.batch(), Hq: l.Hq, Hkv: l.KVHeads(), Sq: max(1, l.rows.Count(rank)), Sk: max(1, l.keys.Count(rank))}
-	nothing := func(heads, dim, size int) attention.Tensor {
-		return attention.Tensor{Host: make([]byte, b.B*heads*dim*size)}
-	}
 	if l.rows.Count(rank) == 0 {
-		b.Q, b.O, b.LSE = nothing(b.Hq, cfg.HeadDim, cfg.DType.Size()), nothing(b.Hq, cfg.ValueDim(), cfg.DType.Size()), attention.Tensor{}
+		b.Q, b.O = m.new(cfg.DType, b.B, b.Hq, 1, cfg.HeadDim).Tensor, m.new(cfg.DType, b.B, b.Hq, 1, cfg.ValueDim()).Tensor
+		b.LSE = attention.Tensor{}
 	}
 	if l.keys.Count(rank) == 0 {
-		b.K, b.V = nothing(b.Hkv, cfg.HeadDim, cfg.DType.Size()), nothing(b.Hkv, cfg.ValueDim(), cfg.DType.Size())
+		b.K, b.V = m.new(cfg.DType, b.B, b.Hkv, 1, cfg.HeadDim).Tensor, m.new(cfg.DType, b.B, b.Hkv, 1, cfg.ValueDim()).Tensor
 	}
 	return cfg, b
 }
 
 // Forward computes O, and LSE if a has one, of this rank's rows. All ranks call it with the
-// same Problem. Tensors lie in host memory, and the results are complete when Forward returns.
+// same Problem. Tensors lie in host memory on the CPU tier, where the stream is nil, and in
+// buffers of the device otherwise. The results are complete when Forward returns: it submits
+// the stream and waits.
 //
 // The bits depend on the Problem, the mode, the order and the number of ranks, not on the run.
 // ctx ends the call on all ranks.
-func (op *Op) Forward(ctx context.Context, a Args) error {
+func (op *Op) Forward(ctx context.Context, s *vk.Stream, a Args) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
 	x, err := op.plan(a.Problem)
 	rank := op.group.Rank()
 	if err == nil {
-		cfg, b := x.checkable(rank, &a)
-		if err = attention.CheckArgs(cfg, b); err == nil {
-			err = checkHost(&b)
-		}
-		if err == nil {
-			err = vk.CheckHostMemory("parallel.Forward", x.forwardScratch(rank))
-		}
+		err = op.checkForward(s, x.layout, rank, &a)
 	}
-	return op.run(ctx, callForward, x, err, func(c *call) error { return c.forwardAll(x.view(rank, &a)) })
+	return op.run(ctx, s, callForward, x, err, func(c *call) error { return c.forwardAll(x.view(rank, &a)) })
 }
 
-// checkHost refuses tensors in device memory.
-func checkHost(a *attention.Args) error {
-	for _, t := range []attention.Tensor{a.Q, a.K, a.V, a.O, a.LSE} {
-		if t.Buffer != nil {
-			return fmt.Errorf("%w: ranks compute on tier cpu, on host memory", attention.ErrUnsupported)
-		}
+// checkForward checks this rank's tensors and memory.
+func (op *Op) checkForward(s *vk.Stream, l *layout, rank int, a *Args) error {
+	if err := op.checkStream(s); err != nil {
+		return err
 	}
-	return nil
+	m := newSide(s, op.group.t)
+	defer m.close()
+	cfg, b := l.checkable(&m, rank, a)
+	if m.err != nil {
+		return m.err
+	}
+	if err := attention.CheckArgs(cfg, b); err != nil {
+		return err
+	}
+	if err := op.checkSide(b.Q, b.K, b.V, b.O, b.LSE); err != nil {
+		return err
+	}
+	return op.checkMemory("parallel.Forward", l.forwardScratch(rank))
+}
+
+// checkMemory reports too little memory where this rank computes.
+func (op *Op) checkMemory(what string, bytes uint64) error {
+	if op.dev == nil {
+		return vk.CheckHostMemory(what, bytes)
+	}
+	return op.dev.CheckMemory(what, bytes)
 }
 
 // forwardAll computes O and LSE from this rank's tensors. LSE may be left out.
@@ -116,7 +127,11 @@ func (c *call) forwardGroup(q, k, v, o, lse view) error {
 		if err != nil {
 			return err
 		}
-		return op.Forward(c.stream(), c.whole(q, k, v, o, lse))
+		a := c.whole(q, k, v, o, lse)
+		if !c.ordered() {
+			return c.err
+		}
+		return op.Forward(c.s, a)
 	case c.mode == ModeAllGather:
 		return c.allGatherForward(q, k, v, o, lse)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/internal/errs"
+	"vkattn/vk"
 )
 
 // MaxRanks bounds the ranks of a group.
@@ -70,6 +71,9 @@ type inProcess struct {
 
 func (t *inProcess) Rank() int  { return t.rank }
 func (t *inProcess) Ranks() int { return len(t.ranks) }
+
+// Buffers are host-visible: the processor copies them.
+func (t *inProcess) Buffers() vk.BufferOptions { return vk.BufferOptions{Memory: vk.Readback} }
 
 // endLocked ends all operations with cause.
 func (w *world) endLocked(cause *RankError) {

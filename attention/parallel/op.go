@@ -10,15 +10,17 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/internal/errs"
+	"vkattn/vk"
 )
 
 // Op computes attention for one Config over the ranks of a group, for any Problem. Each rank
 // makes its own Op with the same Config and calls the same methods in the same order with its
 // own part of the tensors.
 //
-// Ranks compute on the CPU tier, on host memory.
+// A rank computes on its own device, or without one on the CPU tier.
 type Op struct {
 	group *Group
+	dev   *vk.Device // nil: the CPU tier
 	cfg   Config
 
 	allocated uint64 // by the last call; tests read it
@@ -33,23 +35,21 @@ type Op struct {
 // maxPlans bounds the cached plans.
 const maxPlans = 64
 
-// New makes an operation of this rank. The group stays the caller's and must outlive the Op.
-// New exchanges nothing: a Config that differs from another rank's is found by the first call.
-func New(g *Group, cfg Config) (*Op, error) {
+// New makes an operation of this rank. A nil device selects the CPU tier. Group and device stay
+// the caller's and must outlive the Op. Ranks that compute on different tiers or devices are
+// allowed if their Configs are the same. New exchanges nothing: a Config that differs from another rank's is found by the first call.
+func New(g *Group, dev *vk.Device, cfg Config) (*Op, error) {
 	if err := g.usable(); err != nil {
 		return nil, err
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.Tier != attention.TierAuto && cfg.Tier != attention.TierCPU {
-		return nil, fmt.Errorf("%w: ranks compute on tier cpu", attention.ErrUnsupported)
-	}
-	op, err := attention.New(nil, cfg.Config)
+	op, err := attention.New(dev, cfg.Config)
 	if err != nil {
 		return nil, err
 	}
-	return &Op{group: g, cfg: cfg, plans: map[[sha256.Size]byte]*planned{},
+	return &Op{group: g, dev: dev, cfg: cfg, plans: map[[sha256.Size]byte]*planned{},
 		local: map[attention.Config]*attention.Op{cfg.Config: op}, merges: map[attention.MergeConfig]*attention.Merge{}}, nil
 }
 
@@ -138,7 +138,7 @@ func (op *Op) of(cfg attention.Config) (*attention.Op, error) {
 	if x := op.local[cfg]; x != nil {
 		return x, nil
 	}
-	x, err := attention.New(nil, cfg)
+	x, err := attention.New(op.dev, cfg)
 	if err == nil {
 		op.local[cfg] = x
 	}
@@ -156,11 +156,36 @@ func (op *Op) merge(out attention.DType) (*attention.Merge, error) {
 	if x := op.merges[cfg]; x != nil {
 		return x, nil
 	}
-	x, err := attention.NewMerge(nil, cfg)
+	x, err := attention.NewMerge(op.dev, cfg)
 	if err == nil {
 		op.merges[cfg] = x
 	}
 	return x, err
+}
+
+// checkStream checks that a call has a stream of this rank's device, or none on the CPU tier.
+func (op *Op) checkStream(s *vk.Stream) error {
+	switch {
+	case op.dev == nil && s != nil:
+		return errs.Invalid("parallel: the CPU tier takes no stream")
+	case op.dev != nil && s.Device() != op.dev:
+		return errs.Invalid("parallel: a call on a device needs a stream of it")
+	}
+	return nil
+}
+
+// checkSide checks that tensors lie where this rank computes.
+func (op *Op) checkSide(list ...attention.Tensor) error {
+	for _, t := range list {
+		switch {
+		case !t.Given():
+		case op.dev == nil && t.Buffer != nil:
+			return errs.Invalid("parallel: a tensor in device memory, where the CPU tier computes")
+		case op.dev != nil && (t.Buffer == nil || t.Buffer.Device() != op.dev):
+			return errs.Invalid("parallel: a tensor is not in a buffer of the operation's device")
+		}
+	}
+	return nil
 }
 
 // call is one call of an operation on this rank.
@@ -177,17 +202,23 @@ type call struct {
 
 // run agrees with the other ranks on a call, then computes. check checks this rank's tensors;
 // err is what is already wrong.
-func (op *Op) run(ctx context.Context, kind callKind, x *planned, err error, compute func(c *call) error) error {
+func (op *Op) run(ctx context.Context, s *vk.Stream, kind callKind, x *planned, err error, compute func(c *call) error) error {
 	h := header{kind: kind, config: checksum(op.cfg.Config), mode: checksum(op.cfg.Mode, op.cfg.Inner, op.cfg.Order, op.cfg.Machine)}
 	if x != nil {
 		h.shape, h.sequences, h.split = checksum(x.Shape), checksum(x.CuQ, x.CuK), checksum(x.layout.rows, x.layout.keys)
 	}
 	return op.group.call(ctx, h, err, func(ctx context.Context) error {
 		rank := op.group.Rank()
-		c := &call{op: op, g: op.group, ctx: ctx, planned: x, rank: rank, group: rank / x.layout.inner, u: rank % x.layout.inner}
+		c := &call{side: newSide(s, op.group.t), op: op, g: op.group, ctx: ctx, planned: x, rank: rank, group: rank / x.layout.inner, u: rank % x.layout.inner}
 		err := compute(c)
+		if err == nil || c.err != nil {
+			err = c.err // the first one
+		}
+		if waited := c.sync(context.WithoutCancel(ctx)); err == nil { // after an error too, so that nothing uses the tensors any more
+			err = waited
+		}
 		op.allocated = uint64(c.allocated)
-		return err
+		return errors.Join(err, c.close())
 	})
 }
 

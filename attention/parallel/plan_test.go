@@ -86,7 +86,7 @@ func TestPlanChoosesByEstimate(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			x.cfg.HeadDim, x.cfg.Causal = 128, attention.TopLeft
-			op, err := New(ranksOf(t, x.ranks, 0)[0], x.cfg)
+			op, err := New(ranksOf(t, x.ranks, 0)[0], nil, x.cfg)
 			require.NoError(t, err)
 			p, err := op.Plan(Problem{Shape: x.shape})
 			require.NoError(t, err)
@@ -106,7 +106,7 @@ func TestModesRefuseByName(t *testing.T) {
 	testlevel.HostOnly(t)
 	plan := func(cfg Config, s attention.Shape, ranks int) error {
 		cfg.HeadDim = 32
-		op, err := New(ranksOf(t, ranks, 0)[0], cfg)
+		op, err := New(ranksOf(t, ranks, 0)[0], nil, cfg)
 		if err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func TestProblemsAreCheckedByField(t *testing.T) {
 	testlevel.HostOnly(t)
 	cfg := Config{}
 	cfg.HeadDim = 8
-	op, err := New(ranksOf(t, 2, 0)[0], cfg)
+	op, err := New(ranksOf(t, 2, 0)[0], nil, cfg)
 	require.NoError(t, err)
 	s := attention.Shape{B: 2, Hq: 2, Sq: 5, Sk: 5}
 	for field, p := range map[string]Problem{
@@ -164,5 +164,5 @@ func TestProblemsAreCheckedByField(t *testing.T) {
 	require.NoError(t, op.Close())
 	_, err = op.Plan(Problem{Shape: s})
 	require.ErrorIs(t, err, errClosed)
-	require.ErrorIs(t, op.Forward(context.Background(), Args{}), errClosed)
+	require.ErrorIs(t, op.Forward(context.Background(), nil, Args{}), errClosed)
 }

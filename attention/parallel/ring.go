@@ -186,6 +186,9 @@ func (c *call) ringForward(q, k, v, o, lse view) error {
 				}
 			}
 		}
+		if err := c.submit(); err != nil {
+			return r.abandon(err)
+		}
 		var err error
 		if more, err = r.finish(); err != nil {
 			return err
@@ -269,5 +272,8 @@ func (c *call) attendHeads(s, partial *segment, runs []run, q, k, v, o view) err
 	if err != nil {
 		return err
 	}
-	return m.Forward(c.stream(), merge)
+	if !c.ordered() {
+		return c.err
+	}
+	return m.Forward(c.s, merge)
 }

@@ -38,6 +38,9 @@ type Transport interface {
 	// not change what is sent and does not read what is received.
 	Exchange(sends, receives []Transfer) (Pending, error)
 
+	// Buffers are the options of the device buffers that the transport moves.
+	Buffers() vk.BufferOptions
+
 	// Gather gives every rank the bytes of all ranks, in the order of ranks. It is for a few
 	// bytes of host memory: headers and barriers. A rank that is not there when the context
 	// ends is named by the error.

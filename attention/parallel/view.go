@@ -1,13 +1,8 @@
 package parallel
 
 import (
-	"context"
-	"encoding/binary"
-	"math"
-
 	"vkattn/attention"
 	"vkattn/attention/internal/par"
-	"vkattn/vk"
 )
 
 // view is a tensor [batch, heads, rows, dim] with its sizes and explicit strides.
@@ -83,78 +78,24 @@ func (v *view) eachRow(newWorker func() func(b, h, row int)) {
 	})
 }
 
-// side is where a call computes. It allocates, copies and sums tensors there.
-type side struct{ allocated int64 }
-
-// new allocates a packed tensor.
-func (s *side) new(dtype attention.DType, batch, heads, rows, dim int) view {
-	v := viewOf(attention.Tensor{}, dtype, batch, heads, rows, dim)
-	s.allocated += v.bytes()
-	v.Host = make([]byte, v.bytes())
-	return v
-}
-
-// like allocates a packed tensor with the sizes of another.
-func (s *side) like(v view, dtype attention.DType) view {
-	return s.new(dtype, v.batch, v.heads, v.rows, v.dim)
-}
-
-// copy copies a tensor to another of the same sizes and type.
-func (s *side) copy(dst, src view) {
-	if src.bytes() == 0 {
-		return
+// pieces calls visit with the byte offset and the size of each contiguous piece of a
+// tensor in device memory, in the order of its elements. Pieces of tensors of the same sizes
+// agree if both have consecutive rows.
+func (v *view) pieces(consecutive bool, visit func(at, n uint64)) {
+	size := int64(v.dtype.Size())
+	rows, n := v.rows, 1
+	if consecutive {
+		rows, n = 1, v.rows
 	}
-	if dst.packed() && src.packed() {
-		to, from := dst.memory(), src.memory()
-		copy(to.bytes(), from.bytes())
-		return
-	}
-	src.eachRow(func() func(b, h, row int) {
-		return func(b, h, row int) { copy(dst.row(b, h, row), src.row(b, h, row)) }
-	})
-}
-
-// dense returns a packed tensor with the same elements, in v's memory or in a copy.
-func (s *side) dense(v view) view {
-	if v.packed() {
-		v.Strides = attention.BHSD(v.heads, v.rows, v.dim)
-		return v
-	}
-	d := s.like(v, v.dtype)
-	s.copy(d, v)
-	return d
-}
-
-// clear sets all elements to 0.
-func (s *side) clear(v view) {
-	v.eachRow(func() func(b, h, row int) { return func(b, h, row int) { clear(v.row(b, h, row)) } })
-}
-
-// empty sets LSE to that of rows without keys.
-func (s *side) empty(lse view) {
-	infinity := binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(math.Inf(-1))))
-	lse.eachRow(func() func(b, h, row int) { return func(b, h, row int) { copy(lse.row(b, h, row), infinity) } })
-}
-
-// sum adds float32 tensors of the same sizes in their order and rounds the sum once.
-func (s *side) sum(dst view, terms ...view) {
-	dst.eachRow(func() func(b, h, row int) {
-		total, term := make([]float32, dst.dim), make([]float32, dst.dim)
-		return func(b, h, row int) {
-			attention.F32.Decode(total, terms[0].row(b, h, row))
-			for i := range terms[1:] {
-				attention.F32.Decode(term, terms[1+i].row(b, h, row))
-				for d, x := range term {
-					total[d] += x
-				}
+	for b := range v.batch {
+		for h := range v.heads {
+			for row := range rows {
+				at := v.Offset + int64(b)*v.Strides.Batch + int64(h)*v.Strides.Head + int64(row)*v.Strides.Seq
+				visit(uint64(at*size), uint64(int64(n)*int64(v.dim)*size))
 			}
-			dst.dtype.Encode(dst.row(b, h, row), total)
 		}
-	})
+	}
 }
 
-// sync waits for what was computed, so that another rank may read it.
-func (s *side) sync(context.Context) error { return nil }
-
-// stream is where operations record their work: nil on the CPU tier.
-func (s *side) stream() *vk.Stream { return nil }
+// consecutive reports whether the rows of a head lie one after the other.
+func (v *view) consecutive() bool { return v.rows < 2 || v.Strides.Seq == int64(v.dim) }

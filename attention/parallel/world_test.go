@@ -205,7 +205,7 @@ func (w *whole) forward(t require.TestingT, groups []*Group, bshd bool) *Plan {
 
 // run computes the call, forward or backward, on all ranks.
 func (w *whole) run(t require.TestingT, groups []*Group, bshd, forward bool) (*Plan, []error) {
-	op, err := New(groups[0], w.cfg)
+	op, err := New(groups[0], nil, w.cfg)
 	require.NoError(t, err)
 	plan, err := op.Plan(w.p)
 	require.NoError(t, err)
@@ -215,13 +215,13 @@ func (w *whole) run(t require.TestingT, groups []*Group, bshd, forward bool) (*P
 	}
 	w.allocated = make([]uint64, len(groups))
 	list := onAll(groups, func(r int, g *Group) error {
-		op, err := New(g, w.cfg)
+		op, err := New(g, nil, w.cfg)
 		if err != nil {
 			return err
 		}
 		defer func() { w.allocated[r] = op.allocated; _ = op.Close() }()
 		if forward {
-			return op.Forward(context.Background(), parts[r].Args)
+			return op.Forward(context.Background(), nil, parts[r].Args)
 		}
 		return op.Backward(context.Background(), parts[r].BackwardArgs)
 	})
