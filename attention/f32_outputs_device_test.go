@@ -26,11 +26,13 @@ func toDevice(t *testing.T, dev *vk.Device, s *vk.Stream, host []byte) attention
 // On every tier of a device, O of Config.F32O is attention, is not rounded to the storage type,
 // and a Merge with F32States rounds it.
 func TestF32OOnDevices(t *testing.T) {
-	dev, err := vk.Open(vk.Options{PipelineCache: "off"})
+	validation, err := vk.ValidationByEnv()
+	require.NoError(t, err)
+	dev, err := vk.Open(vk.Options{PipelineCache: "off", Validation: validation})
 	if err != nil {
 		t.Skip(err)
 	}
-	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	t.Cleanup(func() { require.NoError(t, dev.Close()); require.Empty(t, dev.ValidationMessages()) })
 	s, err := dev.NewStream("f32 outputs")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
