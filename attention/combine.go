@@ -71,12 +71,12 @@ func (v combineVariant) Pipeline(cfg *Config) (*vk.PipelineDesc, error) {
 		shaders.ConstHeadDimV:  uint32(cfg.ValueDim()),
 		shaders.ConstHasLse:    dispatch.BoolConstant(v.lse),
 		shaders.ConstAlignO:    v.align,
-		shaders.ConstDtype:     uint32(cfg.DType),
+		shaders.ConstDtype:     uint32(cfg.OType()),
 	})
 	if err != nil {
 		return nil, err
 	}
-	desc.Name = fmt.Sprintf("%s %v d%d align %d", module.Name, cfg.DType, cfg.ValueDim(), v.align)
+	desc.Name = fmt.Sprintf("%s %v d%d align %d", module.Name, cfg.OType(), cfg.ValueDim(), v.align)
 	return desc, nil
 }
 

@@ -150,6 +150,7 @@ func TestCubinRefusesByName(t *testing.T) {
 		{Config{Causal: TopLeft, Window: WindowOf(2, 0)}, "dense attention only"},
 		{Config{KV: KVInt8}, "dense attention only"},
 		{Config{FixedSplit: 2}, "dense attention only"},
+		{Config{F32O: true}, "O and gradients have the storage type of Q"},
 		{Config{Access: AccessDescriptors}, "device addresses"},
 	} {
 		x.cfg.HeadDim, x.cfg.Tier = 64, TierCubin

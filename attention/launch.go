@@ -143,7 +143,7 @@ func (l *launch) general(c *vk.Commands, a *Args, all []tensors.Layout) error {
 	switch {
 	case l.options.Combined:
 		return l.combined(c, a, all, groups)
-	case l.splits > 1:
+	case l.options.Split():
 		return l.split(c, a, all, groups)
 	}
 	if err := l.bindCall(c, a, all); err != nil {

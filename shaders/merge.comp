@@ -20,6 +20,7 @@
 #define ANY_DTYPE
 #define READ_ONLY // a state may alias the output
 #include "constants.glsl"
+#include "constants_merge.glsl"
 #include "numeric.glsl"
 
 // 116 bytes, units as in interface.glsl. Two groups of states, each with one stride between states.
@@ -40,7 +41,9 @@ layout(push_constant, std430) uniform Params {
 
 #include "addressing.glsl"
 
-const bool IS_16 = DTYPE != TYPE_F32;
+const bool RESULT_IS_16 = DTYPE != TYPE_F32, STATES_ARE_16 = RESULT_IS_16 && F32_STATES == 0;
+
+#define IS_16 STATES_ARE_16
 
 #define OF(name) name##First
 #define LOAD8 loadFirst8
@@ -58,6 +61,8 @@ const bool IS_16 = DTYPE != TYPE_F32;
 #define COLUMNS HEAD_DIM_V
 #include "tensor_read.glsl"
 
+#undef IS_16
+#define IS_16 RESULT_IS_16
 #include "tensor_write.glsl"
 
 #if !BDA
@@ -93,10 +98,10 @@ float lseOf(uint state, uvec2 row) {
 void loadState8(uint state, uint batch, uint head, uint row, uint col, out vec4 low, out vec4 high) {
     if (state < p.firstCount) {
         const uvec2 at = position64(batch, p.strideFirstBatch, head, p.strideFirstHead, row, p.strideFirstSeq);
-        loadFloatsFirst(sliceAt(p.addrFirst, add64(mul64(state, p.stepFirst), at), IS_16, ALIGN_O), 0, col, low, high);
+        loadFloatsFirst(sliceAt(p.addrFirst, add64(mul64(state, p.stepFirst), at), STATES_ARE_16, ALIGN_O), 0, col, low, high);
     } else {
         const uvec2 at = position64(batch, p.strideSecondBatch, head, p.strideSecondHead, row, p.strideSecondSeq);
-        loadFloatsSecond(sliceAt(p.addrSecond, add64(mul64(state - p.firstCount, p.stepSecond), at), IS_16, ALIGN_O), 0, col,
+        loadFloatsSecond(sliceAt(p.addrSecond, add64(mul64(state - p.firstCount, p.stepSecond), at), STATES_ARE_16, ALIGN_O), 0, col,
                          low, high);
     }
 }

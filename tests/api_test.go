@@ -12,6 +12,7 @@ import (
 	"vkattn/attention/inputs"
 	"vkattn/attention/kvcache"
 	"vkattn/attention/merge"
+	"vkattn/attention/parallel"
 	"vkattn/attention/problem"
 	"vkattn/attention/quant"
 	"vkattn/tests/apiwalk"
@@ -37,7 +38,7 @@ func TestNothingExportedPanics(t *testing.T) {
 		}
 		walkedDevices = nil
 	})
-	for _, p := range []apiwalk.Package{vkPackage, attentionPackage, problemPackage, mergePackage, kvcachePackage, accuracyPackage, halfPackage, quantPackage, inputsPackage, hostmemPackage} {
+	for _, p := range []apiwalk.Package{vkPackage, attentionPackage, problemPackage, mergePackage, kvcachePackage, parallelPackage, accuracyPackage, halfPackage, quantPackage, inputsPackage, hostmemPackage} {
 		t.Run(p.Name, func(t *testing.T) { apiwalk.Walk(t, p) })
 	}
 }
@@ -148,6 +149,36 @@ var kvcachePackage = apiwalk.Package{
 	Name: "kvcache", Folder: "../attention/kvcache", Matches: sentinels, Live: liveOps, Closed: closedOps,
 	Functions: map[string]any{"NewAppend": kvcache.NewAppend, "ParseRotaryStyle": kvcache.ParseRotaryStyle},
 	Types:     []any{kvcache.Append{}, kvcache.AppendConfig{}, kvcache.Rotary{}, kvcache.RotaryStyle(0)},
+}
+
+var parallelPackage = apiwalk.Package{
+	Name: "parallel", Folder: "../attention/parallel", Live: liveRanks, Closed: closedRanks,
+	Matches: apiwalk.Matching(vk.ErrInvalid, vk.ErrClosed, vk.ErrUnsupported, parallel.ErrTimeout, parallel.ErrLeft, parallel.ErrMismatch, parallel.ErrFailed),
+	Functions: map[string]any{
+		"Contiguous": parallel.Contiguous, "InProcess": parallel.InProcess, "Modes": parallel.Modes, "New": parallel.New, "NewGroup": parallel.NewGroup,
+		"ParseMode": parallel.ParseMode, "ParseOrder": parallel.ParseOrder, "Zigzag": parallel.Zigzag,
+	},
+	Types: []any{parallel.Config{}, parallel.Group{}, parallel.Mode(0), parallel.ModeError{}, parallel.Op{}, parallel.Order(0), parallel.Plan{}, parallel.Problem{},
+		parallel.RankError{}, parallel.Shard{}, parallel.Span{}, parallel.Split{}},
+}
+
+// liveRanks returns a group of one rank, its transport and an operation.
+func liveRanks(t *testing.T) []any {
+	t.Helper()
+	transports, err := parallel.InProcess(1)
+	require.NoError(t, err)
+	g, err := parallel.NewGroup(transports[0], parallel.GroupOptions{})
+	require.NoError(t, err)
+	op, err := parallel.New(g, nil, parallel.Config{Config: attention.Config{HeadDim: 8}})
+	require.NoError(t, err)
+	return []any{transports[0], g, op}
+}
+
+func closedRanks(t *testing.T) []any {
+	list := liveRanks(t)
+	require.NoError(t, list[2].(*parallel.Op).Close())
+	require.NoError(t, list[1].(*parallel.Group).Close())
+	return list
 }
 
 // liveOps returns operations of the CPU tier and of the device, if there is one, with the

@@ -27,8 +27,8 @@ type keySums struct {
 // keysOf judges dK and dV of some keys of the first and the last head of a sample.
 func (s *gradientSample) keysOf(sample []attention.Rows, want tensors.GradientSet, seed uint64) error {
 	d, dv := s.cfg.HeadDim, s.cfg.ValueDim()
-	dK := gradientRows{name: "dK", dtype: s.cfg.DType, width: d}
-	dV := gradientRows{name: "dV", dtype: s.cfg.DType, width: dv}
+	dK := gradientRows{name: "dK", dtype: s.cfg.GradientType(), width: d}
+	dV := gradientRows{name: "dV", dtype: s.cfg.GradientType(), width: dv}
 	r := rand.New(rand.NewPCG(seed, 0xb5))
 	done := map[[2]int]bool{}
 	for _, at := range []int{0, len(sample) - 1} {

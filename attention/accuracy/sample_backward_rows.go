@@ -13,7 +13,7 @@ import (
 // rows judges dQ of the rows of a sample.
 func (s *gradientSample) rows(sample []attention.Rows) error {
 	d, dv := s.cfg.HeadDim, s.cfg.ValueDim()
-	r := gradientRows{name: "dQ", dtype: s.cfg.DType, width: d}
+	r := gradientRows{name: "dQ", dtype: s.cfg.GradientType(), width: d}
 	read, err := s.reader(s.a.DQ, false, d)
 	if err != nil {
 		return err

@@ -75,7 +75,7 @@ func (s *gradientSample) statistics(b, kv int) (lse, o attention.HostView, err e
 	}
 	a := oneHead(s.cfg, s.a.Args, b, kv)
 	_, rows := tensors.QueryExtent(&a)
-	a.O = attention.Tensor{Host: make([]byte, a.Hq*rows*cfg.ValueDim()*cfg.DType.Size())}
+	a.O = attention.Tensor{Host: make([]byte, a.Hq*rows*cfg.ValueDim()*cfg.OType().Size())}
 	a.LSE = attention.Tensor{Host: make([]byte, a.Hq*rows*4)}
 	for i := range a.Hq * rows {
 		binary.LittleEndian.PutUint32(a.LSE.Host[4*i:], math.Float32bits(float32(math.Inf(-1))))
@@ -89,7 +89,7 @@ func (s *gradientSample) statistics(b, kv int) (lse, o attention.HostView, err e
 	if lse, err = attention.ViewHost(a.LSE, attention.F32, a.Hq, rows, 1); err != nil {
 		return lse, o, err
 	}
-	o, err = attention.ViewHost(a.O, cfg.DType, a.Hq, rows, cfg.ValueDim())
+	o, err = attention.ViewHost(a.O, cfg.OType(), a.Hq, rows, cfg.ValueDim())
 	return lse, o, err
 }
 

@@ -89,7 +89,7 @@ func (c *call) read(sample []attention.Rows) (o, lse []float32, err error) {
 	if c.startQ != nil {
 		rows = c.a.Varlen.TotalQ
 	}
-	view, err := attention.ViewHost(c.a.O, c.cfg.DType, c.a.Hq, rows, c.cfg.ValueDim())
+	view, err := attention.ViewHost(c.a.O, c.cfg.OType(), c.a.Hq, rows, c.cfg.ValueDim())
 	if err != nil {
 		return nil, nil, err
 	}

@@ -132,7 +132,7 @@ func (g *gradientCheck) whole() error {
 		if t.kv {
 			heads, extent, lengths = a.KVHeads(), a.Sk, g.keys
 		}
-		r := gradientRows{name: t.name, dtype: g.cfg.DType, width: t.dim}
+		r := gradientRows{name: t.name, dtype: g.cfg.GradientType(), width: t.dim}
 		read, err := g.reader(t.tensor, t.kv, t.dim)
 		if err != nil {
 			return err
@@ -195,7 +195,7 @@ func (g *gradientCheck) reader(t attention.Tensor, kv bool, dim int) (func(dst [
 		heads, where = g.a.KVHeads(), g.kvRow
 		_, extent = tensors.KVExtent(&g.a.Args)
 	}
-	view, err := attention.ViewHost(t, g.cfg.DType, heads, extent, dim)
+	view, err := attention.ViewHost(t, g.cfg.GradientType(), heads, extent, dim)
 	return func(dst []float32, at rowPosition) {
 		batch, row := where(at.b, at.row)
 		view.ReadRow(dst, batch, at.h, row)

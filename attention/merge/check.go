@@ -54,10 +54,10 @@ func (m *Merge) check(l *mergeLayouts, a *MergeArgs) error {
 }
 
 func (l *mergeLayouts) set(cfg *MergeConfig, a *MergeArgs) error {
-	size, dim := cfg.DType.Size(), cfg.HeadDim
+	size, dim := cfg.stateType().Size(), cfg.HeadDim
 	l.list[mergeFirst].Set("First.O", &a.First.O, size, a.B, a.Hq, a.Sq, dim)
 	l.list[mergeFirstLSE].Set("First.LSE", &a.First.LSE, problem.F32.Size(), a.B, a.Hq, a.Sq, 1)
-	l.list[mergeO].Set("O", &a.O, size, a.B, a.Hq, a.Sq, dim)
+	l.list[mergeO].Set("O", &a.O, cfg.DType.Size(), a.B, a.Hq, a.Sq, dim)
 	l.list[mergeO].states = 1
 	if err := l.stack("First", &a.First, mergeFirst, mergeFirstLSE); err != nil {
 		return err
@@ -185,7 +185,7 @@ func (l *mergeLayouts) checkOverlaps() error {
 		in := &l.list[i]
 		for n := range in.states {
 			state := in.state(n)
-			if err := checkResult(o, &state, in, !isLSE(i)); err != nil {
+			if err := checkResult(o, &state, in, !isLSE(i) && o.Size == in.Size); err != nil {
 				return err
 			}
 			if lse.states == 0 {

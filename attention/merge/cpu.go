@@ -69,7 +69,7 @@ func (w *mergeWorker) merge(row int64) {
 				continue // its O may hold anything
 			}
 			o, state := w.locate(i, mergeFirst, mergeSecond)
-			w.cfg.DType.Decode(w.row, o.hostRow(state, row))
+			w.cfg.stateType().Decode(w.row, o.hostRow(state, row))
 			for d, x := range w.row {
 				w.sum[d] += float32(weight * x) // the conversion keeps the compiler from fusing, so that two states commute
 			}

@@ -81,6 +81,7 @@ func (v mergeVariant) Pipeline(cfg *MergeConfig) (*vk.PipelineDesc, error) {
 		shaders.ConstHasLse:    dispatch.BoolConstant(v.lse),
 		shaders.ConstAlignO:    v.align,
 		shaders.ConstDtype:     uint32(cfg.DType),
+		shaders.ConstF32States: dispatch.BoolConstant(cfg.stateType() != cfg.DType),
 	})
 	if err != nil {
 		return nil, err

@@ -12,9 +12,22 @@ import (
 
 // MergeConfig says what states a Merge takes. It is comparable.
 type MergeConfig struct {
-	DType   problem.DType  // storage type of O, in every state and in the result
+	DType   problem.DType  // storage type of O, in the result and, without F32States, in every state
 	HeadDim int            // elements per row of O (a Config's HeadDimV), 1 to 512
 	Access  problem.Access // how kernels reach tensors; zero value: chosen by the buffers
+
+	// F32States takes states whose O is float32 whatever DType, as an Op with Config.F32O
+	// writes them. The result is then rounded once, and lies in memory of its own if its type
+	// is another one.
+	F32States bool
+}
+
+// stateType is the storage type of O in the states.
+func (c MergeConfig) stateType() problem.DType {
+	if c.F32States {
+		return problem.F32
+	}
+	return c.DType
 }
 
 // maxMergeHeadDim is the widest row of O, see wideHeadDims.
@@ -71,7 +84,6 @@ type MergeArgs struct {
 // keys split over workgroups, and for keys spread over devices. One pass merges up to
 // [problem.MaxStates] states: two of them anywhere in memory, or two groups of states at equal
 // distances. Further levels merge into the result in place.
-// in place.
 //
 // # Numbers
 //

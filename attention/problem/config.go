@@ -40,6 +40,13 @@ type Config struct {
 	// not used.
 	FixedSplit int
 
+	// F32O makes O float32 whatever DType: a partial result over some of the keys, which a
+	// Merge with MergeConfig.F32States rounds once. Backward then reads such an O.
+	// F32Gradients makes DQ, DK and DV float32, for sums over several calls with
+	// BackwardArgs.Accumulate. With DTypes of 16 bits, tiers cuda and cubin have no F32O, and Backward has
+	// either of them on tier cpu alone.
+	F32O, F32Gradients bool
+
 	// AllowCUDA lets TierAuto choose tiers cuda and cubin. Both need an NVIDIA GPU and a
 	// program that imports vkattn/cudapath. Tier cuda takes calls of Forward whose buffers
 	// are all made with vk.BufferOptions.Exportable or wrap CUDA memory. Tier cubin takes
@@ -70,6 +77,22 @@ func (c Config) ValueDim() int {
 		return c.HeadDim
 	}
 	return c.HeadDimV
+}
+
+// OType is the storage type of O: DType, or F32 with F32O.
+func (c Config) OType() DType {
+	if c.F32O {
+		return F32
+	}
+	return c.DType
+}
+
+// GradientType is the storage type of DQ, DK and DV: DType, or F32 with F32Gradients.
+func (c Config) GradientType() DType {
+	if c.F32Gradients {
+		return F32
+	}
+	return c.DType
 }
 
 // ScaleValue is the factor on Q Kᵀ.
@@ -163,6 +186,12 @@ func (c Config) String() string {
 	}
 	if c.FixedSplit != 0 {
 		s += fmt.Sprintf(" split %d", c.FixedSplit)
+	}
+	if c.F32O {
+		s += " O f32"
+	}
+	if c.F32Gradients {
+		s += " gradients f32"
 	}
 	if c.Tier != TierAuto {
 		s += " " + c.Tier.String()

@@ -92,7 +92,8 @@ type cpuCall struct {
 	lseRows  int    // rows per head
 	softcap  float32
 	scale    float32
-	stored   simd.Type // Q and O
+	stored   simd.Type // Q
+	storedO  simd.Type
 	keysType simd.Type // K and V
 }
 
@@ -101,14 +102,14 @@ func (c *cpuCall) open(cfg *problem.Config, a *problem.Args) (err error) {
 		return err
 	}
 	_, c.lseRows = tensors.QueryExtent(a)
-	if c.o, err = tensors.ViewRows(a.O, cfg.DType, a.Hq, c.lseRows, cfg.ValueDim()); err != nil {
+	if c.o, err = tensors.ViewRows(a.O, cfg.OType(), a.Hq, c.lseRows, cfg.ValueDim()); err != nil {
 		return err
 	}
 	if tensors.HasLSE(a) {
 		c.lse = a.LSE.Host[a.LSE.Offset*int64(problem.F32.Size()):]
 	}
 	c.scale, c.softcap = cfg.ScaleValue(), cfg.Softcap
-	c.stored = simdType(cfg.DType)
+	c.stored, c.storedO = simdType(cfg.DType), simdType(cfg.OType())
 	c.keysType = c.stored
 	if cfg.KV != problem.KVSame {
 		c.keysType = map[problem.KVType]simd.Type{problem.KVInt8: simd.Int8, problem.KVFP8: simd.FP8, problem.KVQ8_0: simd.Q80, problem.KVQ4_0: simd.Q40}[cfg.KV]
@@ -260,7 +261,7 @@ func (w *cpuWorker) attend(g *cpuGroup, b, kv int) {
 
 // finish stores the rows of a group.
 func (w *cpuWorker) finish(g *cpuGroup) {
-	g.Finish(w.call.a.O.Host, w.call.stored, g.rows, float32(1-float64(w.call.cfg.Dropout)))
+	g.Finish(w.call.a.O.Host, w.call.storedO, g.rows, float32(1-float64(w.call.cfg.Dropout)))
 	if w.call.lse == nil {
 		return
 	}

@@ -56,7 +56,9 @@ type cpuBackward struct {
 	hostCall
 	args       *problem.BackwardArgs
 	want       tensors.GradientSet
-	stored     simd.Type
+	stored     simd.Type // Q, K, V and dO
+	storedO    simd.Type
+	gradient   simd.Type // dQ, dK and dV
 	o, dO      tensors.HostRows
 	dLSE       tensors.HostRows // if args.DLSE is given
 	dQ, dK, dV tensors.HostRows // those wanted
@@ -111,12 +113,12 @@ func (c *cpuBackward) open(cfg *problem.Config) (err error) {
 		dtype            problem.DType
 		heads, rows, dim int
 	}{
-		{true, &c.o, &a.O, cfg.DType, a.Hq, rows, dv},
+		{true, &c.o, &a.O, cfg.OType(), a.Hq, rows, dv},
 		{true, &c.dO, &a.DO, cfg.DType, a.Hq, rows, dv},
 		{a.DLSE.Given(), &c.dLSE, &a.DLSE, problem.F32, a.Hq, rows, 1},
-		{c.want.Q, &c.dQ, &a.DQ, cfg.DType, a.Hq, rows, d},
-		{c.want.K, &c.dK, &a.DK, cfg.DType, a.KVHeads(), keys, d},
-		{c.want.V, &c.dV, &a.DV, cfg.DType, a.KVHeads(), keys, dv},
+		{c.want.Q, &c.dQ, &a.DQ, cfg.GradientType(), a.Hq, rows, d},
+		{c.want.K, &c.dK, &a.DK, cfg.GradientType(), a.KVHeads(), keys, d},
+		{c.want.V, &c.dV, &a.DV, cfg.GradientType(), a.KVHeads(), keys, dv},
 	} {
 		if v.used {
 			if *v.view, err = tensors.ViewRows(*v.tensor, v.dtype, v.heads, v.rows, v.dim); err != nil {
@@ -124,7 +126,7 @@ func (c *cpuBackward) open(cfg *problem.Config) (err error) {
 			}
 		}
 	}
-	c.stored, c.lseRows = simdType(cfg.DType), rows
+	c.stored, c.storedO, c.gradient, c.lseRows = simdType(cfg.DType), simdType(cfg.OType()), simdType(cfg.GradientType()), rows
 	c.lse = a.LSE.Host[a.LSE.Offset*int64(problem.F32.Size()):]
 	if c.want.Bias {
 		c.dBias = tensors.Broadcast(a.DBias.Strides, tensors.BiasSizes(a.Bias, &a.Shape), a.Sk)

@@ -97,7 +97,7 @@ func (w *cpuBackwardWorker) beginBlock(u *backwardUnit, block int) {
 		}
 	}
 	w.ReadRows(c.a.Q.Host, c.args.DO.Host, n, c.stored)
-	info.finite = w.Delta(w.delta, c.a.O.Host, c.stored)
+	info.finite = w.Delta(w.delta, c.a.O.Host, c.storedO)
 	for i := range rows {
 		r := &rows[i]
 		if math.IsInf(float64(r.LSE), 1) {

@@ -236,7 +236,7 @@ func (w *cpuBackwardWorker) storeQuery(u *backwardUnit, block int) {
 		batch, at := c.queryRow(u.b, row)
 		w.dAt[i] = c.dQ.ByteOf(batch, head, at)
 	}
-	w.StoreDQ(c.args.DQ.Host, w.dAt, c.sums[(u.firstRow+first)*c.stride:], n, c.args.Accumulate, c.stored)
+	w.StoreDQ(c.args.DQ.Host, w.dAt, c.sums[(u.firstRow+first)*c.stride:], n, c.args.Accumulate, c.gradient)
 }
 
 // storeKeys stores dK or dV of a block of n keys.
@@ -245,7 +245,7 @@ func (w *cpuBackwardWorker) storeKeys(u *backwardUnit, n int, view *tensors.Host
 		batch, at := w.c.kvRow(u.b, int(w.Keys[i]))
 		w.dAt[i] = view.ByteOf(batch, u.kv, at)
 	}
-	store(host, w.dAt, w.c.stored)
+	store(host, w.dAt, w.c.gradient)
 }
 
 // storeBiasSum adds the sums over all rows to dBias.

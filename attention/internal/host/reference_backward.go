@@ -73,9 +73,9 @@ func (c *backwardCall) open(cfg *problem.Config, want tensors.GradientSet) (err 
 	}{
 		{true, &c.dO, &a.DO, cfg.DType, a.Hq, rows, dv},
 		{a.DLSE.Given(), &c.dLSE, &a.DLSE, problem.F32, a.Hq, rows, 1},
-		{a.Accumulate && want.Q, &c.dQ, &a.DQ, cfg.DType, a.Hq, rows, d},
-		{a.Accumulate && want.K, &c.dK, &a.DK, cfg.DType, a.KVHeads(), keys, d},
-		{a.Accumulate && want.V, &c.dV, &a.DV, cfg.DType, a.KVHeads(), keys, dv},
+		{a.Accumulate && want.Q, &c.dQ, &a.DQ, cfg.GradientType(), a.Hq, rows, d},
+		{a.Accumulate && want.K, &c.dK, &a.DK, cfg.GradientType(), a.KVHeads(), keys, d},
+		{a.Accumulate && want.V, &c.dV, &a.DV, cfg.GradientType(), a.KVHeads(), keys, dv},
 	} {
 		if v.used {
 			if *v.view, err = problem.ViewHost(*v.tensor, v.dtype, v.heads, v.rows, v.dim); err != nil {

@@ -190,6 +190,9 @@ func (plan *chosenBackward) chooseKernels(caps *vk.Caps, onCPU bool, cfg *proble
 	if r.Access == problem.AccessAddresses && !caps.BufferDeviceAddress {
 		return "the device has no buffer device addresses"
 	}
+	if cfg.OType() != cfg.DType || cfg.GradientType() != cfg.DType {
+		return noF32Outputs
+	}
 	v := BackwardVariant{
 		onCPU: onCPU, dtype: cfg.DType, headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
 		causal: cfg.Causal != problem.CausalNone, align: r.Align, dLSE: r.DLSE, accumulate: r.Accumulate,
@@ -396,14 +399,14 @@ func backwardBytesOf(cfg *problem.Config, r *BackwardRequest) uint64 {
 	s := &r.Shape
 	rows, keys := uint64(s.Rows()), uint64(s.B)*uint64(s.KVHeads())*uint64(s.Sk)
 	d, dv, size := uint64(cfg.HeadDim), uint64(cfg.ValueDim()), uint64(cfg.DType.Size())
-	elements := rows*(d+2*dv) + keys*(d+dv)
+	bytes := (rows*(d+dv)+keys*(d+dv))*size + rows*dv*uint64(cfg.OType().Size()) + 4*rows
 	for _, out := range []struct {
 		wanted bool
 		n      uint64
 	}{{r.Want.Q, rows * d}, {r.Want.K, keys * d}, {r.Want.V, keys * dv}} {
 		if out.wanted {
-			elements += out.n
+			bytes += out.n * uint64(cfg.GradientType().Size())
 		}
 	}
-	return elements*size + 4*rows
+	return bytes
 }

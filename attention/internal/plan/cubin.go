@@ -51,6 +51,8 @@ func planCubin(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) er
 		return noCubin("variants and ablations are those of the cooperative-matrix kernels")
 	case r.Bar == CUDATunes:
 		return noCubin(cudaBars[r.Bar])
+	case cfg.OType() != cfg.DType:
+		return noCubin(noF32Outputs)
 	case r.Options.Any() || cfg.FixedSplit != 0:
 		return noCubin("its kernels compute dense attention only: no lengths, pages, lists, modifiers, dropout, quantised K and V, or fixed splits")
 	case r.Access != problem.AccessAddresses:

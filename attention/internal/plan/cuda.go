@@ -68,6 +68,8 @@ func planCUDA(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) err
 		return NoCUDA("variants and ablations are those of the cooperative-matrix kernels")
 	case r.Bar != 0:
 		return NoCUDA(cudaBars[r.Bar])
+	case cfg.OType() != cfg.DType:
+		return NoCUDA(noF32Outputs)
 	case r.Options.Any() || cfg.FixedSplit != 0:
 		return NoCUDA("its kernels compute dense attention only: no lengths, pages, lists, modifiers, dropout, quantised K and V, or fixed splits")
 	}
@@ -125,6 +127,9 @@ func planBackwardCUDA(plan *chosenBackward, dev *vk.Device, cfg *problem.Config,
 	}
 	if r.Bar != "" {
 		return NoCUDA(r.Bar)
+	}
+	if cfg.OType() != cfg.DType || cfg.GradientType() != cfg.DType {
+		return NoCUDA(noF32Outputs)
 	}
 	for _, x := range []struct {
 		given bool

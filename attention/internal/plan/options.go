@@ -58,6 +58,7 @@ func OptionsOf(a *problem.Args, cfg *problem.Config) (f Options) {
 		f.window = windowLeft*dispatch.BoolConstant(w.Left() >= 0) + windowRight*dispatch.BoolConstant(w.Right() >= 0)
 	}
 	f.softcap, f.dropout = cfg.Softcap != 0, cfg.Dropout != 0
+	f.split = cfg.OType() != cfg.DType // O of a split is float32, and so is what combine.comp makes of it
 	if !tensors.HasOptions(a, cfg) {
 		return f
 	}
@@ -103,6 +104,9 @@ func (f Options) constants(c map[uint32]uint32) {
 	c[shaders.ConstDecodePartRows] = f.decodePartRows
 	c[shaders.ConstIsDecodePart] = dispatch.BoolConstant(f.isDecodePart)
 }
+
+// Split reports whether the kernel writes states, which a combine turns into O.
+func (f Options) Split() bool { return f.split }
 
 // modifies reports whether scores are more than scaled products.
 func (f Options) modifies() bool { return f.softcap || f.alibi || f.bias != 0 }

@@ -161,9 +161,9 @@ func (plan *chosen) chooseSplits(dev *vk.Device, cfg *problem.Config, tier probl
 	}
 	splits := splitsOf(dev.Caps(), cfg, v, r, shared)
 	plan.Splits = splits * v.Tile.Splits()
-	v.Options.split = plan.Splits > 1
-	v.Options.Combined = plan.DecodePart == nil && v.combines(r, plan.Splits)
-	v.lse = v.lse || plan.Splits > 1
+	v.Options.split = plan.Splits > 1 || r.Options.split
+	v.Options.Combined = plan.DecodePart == nil && !r.Options.split && v.combines(r, plan.Splits)
+	v.lse = v.lse || v.Options.split
 	if !v.Options.Any() {
 		return false
 	}
@@ -195,6 +195,9 @@ func picked(caps *vk.Caps, pick TilePicker, v Variant, shared uint64, cfg proble
 	}
 	return t, bytes, source, notes
 }
+
+// noF32Outputs is what kernels of gradients lack for Config.F32O and F32Gradients, and CUDA's.
+const noF32Outputs = "O and gradients have the storage type of Q"
 
 // chooseVariant picks the first tile of a tier that is within the device's limits, or
 // returns the reason why there is none.
@@ -345,7 +348,8 @@ func Flops(cfg problem.Config, s problem.Shape) uint64 {
 
 func tensorBytes(cfg problem.Config, s problem.Shape, lse bool) uint64 {
 	rows, keys := uint64(s.Rows()), uint64(s.B)*uint64(s.KVHeads())*uint64(s.Sk)
-	n := (rows + keys) * uint64(cfg.HeadDim+cfg.ValueDim()) * uint64(cfg.DType.Size())
+	d, dv, size := uint64(cfg.HeadDim), uint64(cfg.ValueDim()), uint64(cfg.DType.Size())
+	n := rows*(d*size+dv*uint64(cfg.OType().Size())) + keys*(d+dv)*size
 	if lse {
 		n += 4 * rows
 	}

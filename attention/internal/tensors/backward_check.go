@@ -53,13 +53,13 @@ func (l *backwardLayouts) all() []Layout { return l.list[:l.n] }
 func (l *backwardLayouts) set(cfg *problem.Config, a *problem.BackwardArgs, out GradientSet) {
 	batches, rows := QueryExtent(&a.Args)
 	kvBatches, keys := KVExtent(&a.Args)
-	size := cfg.DType.Size()
+	size, gradient := cfg.DType.Size(), cfg.GradientType().Size()
 	l.add(true, "Q", &a.Q, size, batches, a.Hq, rows, cfg.HeadDim)
 	l.add(true, "DO", &a.DO, size, batches, a.Hq, rows, cfg.ValueDim())
 	l.add(TensorBegun(&a.DLSE), "DLSE", &a.DLSE, problem.F32.Size(), batches, a.Hq, rows, 1)
-	l.add(out.Q, "DQ", &a.DQ, size, batches, a.Hq, rows, cfg.HeadDim)
-	l.add(out.K, "DK", &a.DK, size, kvBatches, a.KVHeads(), keys, cfg.HeadDim)
-	l.add(out.V, "DV", &a.DV, size, kvBatches, a.KVHeads(), keys, cfg.ValueDim())
+	l.add(out.Q, "DQ", &a.DQ, gradient, batches, a.Hq, rows, cfg.HeadDim)
+	l.add(out.K, "DK", &a.DK, gradient, kvBatches, a.KVHeads(), keys, cfg.HeadDim)
+	l.add(out.V, "DV", &a.DV, gradient, kvBatches, a.KVHeads(), keys, cfg.ValueDim())
 	if out.Bias {
 		n := BiasSizes(a.Bias, &a.Shape)
 		l.add(true, "DBias", &a.DBias, problem.F32.Size(), n[0], n[1], n[2], a.Sk)

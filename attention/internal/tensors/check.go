@@ -95,7 +95,7 @@ func (l *Layouts) set(cfg *problem.Config, a *problem.Args) {
 	size, dv := cfg.DType.Size(), cfg.ValueDim()
 	batches, rows := QueryExtent(a)
 	l.List[0].Set("Q", &a.Q, size, batches, a.Hq, rows, cfg.HeadDim)
-	l.List[3].Set("O", &a.O, size, batches, a.Hq, rows, dv)
+	l.List[3].Set("O", &a.O, cfg.OType().Size(), batches, a.Hq, rows, dv)
 	if HasLSE(a) {
 		l.List[4].Set("LSE", &a.LSE, problem.F32.Size(), batches, a.Hq, rows, 1)
 	}

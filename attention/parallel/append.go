@@ -1,0 +1,105 @@
+package parallel
+
+import (
+	"fmt"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// AppendArgs are the tensors of one append. Cache differs from rank to rank, the rest is the
+// same on every rank.
+type AppendArgs struct {
+	B, Hkv int
+	New    int              // new tokens of each sequence
+	Tokens []int            // of each sequence before the call, in the cache of all ranks
+	NewK   attention.Tensor // [B, Hkv, New, dim]
+	NewV   attention.Tensor
+	Cache
+}
+
+// Append writes those new tokens into this rank's cache that the rank owns. It exchanges
+// nothing: every rank calls it with all new tokens, before Decode. K is stored as it is: a
+// rotary embedding is applied before. On a device it records its work into the stream, behind
+// a barrier; Decode in the same stream comes after it.
+func (op *Op) Append(s *vk.Stream, a AppendArgs) error {
+	if err := op.usable(); err != nil {
+		return err
+	}
+	if err := checkTokens(a.Tokens, a.B); err != nil {
+		return err
+	}
+	cfg := attention.AppendConfig{DType: op.cfg.DType, HeadDim: op.cfg.HeadDim, HeadDimV: op.cfg.HeadDimV, KV: op.cfg.KV, Access: op.cfg.Access}
+	if err := op.checkStream(s); err != nil {
+		return err
+	}
+	cache, err := attention.NewAppend(op.dev, cfg)
+	if err != nil {
+		return err
+	}
+	defer cache.Close()
+	shard, rank := op.Shard(), op.group.Rank()
+	for b, n := range a.Tokens {
+		if held := shard.Count(rank, n+a.New); a.New < 0 || held > a.Capacity {
+			return &attention.ShapeError{Field: "Capacity", Got: a.Capacity, Want: fmt.Sprintf("at least %d for sequence %d", held, b)}
+		}
+	}
+	local := attention.AppendArgs{B: a.B, Hkv: a.Hkv, New: a.New, K: a.NewK, V: a.NewV, KCache: a.K, VCache: a.V, Capacity: a.Capacity, Pages: a.Pages,
+		KScale: a.KScale, VScale: a.VScale}
+	m := newSide(s, op.group.t)
+	defer m.close() // the stream holds what it uses
+	forward := func(a attention.AppendArgs, used []int) error {
+		a.Used = m.vector(used)
+		if !m.ordered() {
+			return m.err
+		}
+		return cache.Forward(s, a)
+	}
+	used := make([]int, max(a.B, 0)) // rows at negative positions are skipped
+	for b := range used {
+		used[b] = -1
+	}
+	if a.New == 1 || a.B < 1 {
+		for b, n := range a.Tokens {
+			if shard.Owner(n) == rank {
+				used[b] = shard.Slot(n)
+			}
+		}
+		return forward(local, used)
+	}
+	// Check the arguments once, before anything is written.
+	if err := forward(local, used); err != nil {
+		return err
+	}
+	for b, n := range a.Tokens {
+		for _, s := range shard.held(rank, n, a.New) {
+			one := local
+			one.B, one.New = 1, s.N
+			at := func(t *attention.Tensor, heads, rows, dim, row int) {
+				t.Strides = t.Strides.Resolve(heads, rows, dim)
+				t.Offset += int64(b)*t.Strides.Batch + int64(row)*t.Strides.Seq
+			}
+			at(&one.K, a.Hkv, a.New, cfg.HeadDim, s.First-n)
+			at(&one.V, a.Hkv, a.New, op.cfg.ValueDim(), s.First-n)
+			if a.Pages == nil {
+				at(&one.KCache, a.Hkv, a.Capacity, cfg.HeadDim, 0)
+				at(&one.VCache, a.Hkv, a.Capacity, op.cfg.ValueDim(), 0)
+				if scales := int64(b) * int64(a.Hkv) * int64(a.Capacity); op.cfg.KV.Scaled() {
+					one.KScale.Offset, one.VScale.Offset = one.KScale.Offset+scales, one.VScale.Offset+scales
+				}
+			} else {
+				p := *a.Pages
+				stride := p.Stride
+				if stride == 0 {
+					stride = (a.Capacity + p.PageSize - 1) / p.PageSize
+				}
+				p.Table.Offset, p.Stride = p.Table.Offset+int64(b)*int64(stride), stride
+				one.Pages = &p
+			}
+			if err := forward(one, []int{shard.Slot(s.First)}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+package parallel
+
+import "vkattn/attention"
+
+// Gradients of the ring and of the all-gather. Both add the gradients of each call to float32
+// sums, which leave the rank or are rounded at the end.
+
+// wholeLSE returns the packed LSE of a run's rows. Runs of the same rows share a copy.
+func (c *call) wholeLSE(lse view) func(r *run) view {
+	copies := map[Span]view{}
+	return func(r *run) view {
+		s := Span{r.row, r.rows}
+		if _, ok := copies[s]; !ok {
+			copies[s] = c.dense(lse.rowsFrom(r.row, r.rows))
+		}
+		return copies[s]
+	}
+}
+
+// ringBackward passes float32 dK and dV of each block on behind K and V: every rank adds its
+// own, and they return to the block's rank complete. The order of the sum is that of the
+// ranks, from the block's own on.
+//
+// Each step computes into a buffer of its own, so that the sums may arrive meanwhile.
+func (c *call) ringBackward(t operands, d gradients) error {
+	dQ := c.like(t.q, attention.F32)
+	most := c.groupKeys.most()
+	var buffers [3]block // of the step, of the sums that arrive and of those that leave; by turns
+	for i := range buffers {
+		buffers[i] = block{c.new(attention.F32, t.k.batch, t.k.heads, most, t.k.dim), c.new(attention.F32, t.v.batch, t.v.heads, most, t.v.dim)}
+	}
+	lse := c.wholeLSE(t.lse)
+	r := c.startRing(t.k, t.v)
+	var arriving, leaving Pending
+	fail := func(err error) error { return r.abandon(err, arriving, leaving) }
+	for more := true; more; {
+		keys := countOf(r.groupKeys[r.source()])
+		own, sums := buffers[0].resized(keys), buffers[1].resized(keys)
+		var err error
+		if r.step > 0 { // the rank before sent them before its next block
+			if arriving, err = c.g.t.Exchange(nil, transfers(c.peer(-1), sums.k, sums.v)); err != nil {
+				return fail(err)
+			}
+		}
+		if err := r.start(); err != nil {
+			return fail(err)
+		}
+		runs := c.runs(c.group, r.source())
+		if len(runs) > 0 || r.step == 0 {
+			c.clear(own.k)
+			c.clear(own.v)
+		}
+		if err := c.add(runs, t, r.now.k, r.now.v, lse, d.dO, dQ, own.k, own.v); err != nil {
+			return fail(err)
+		}
+		if r.step == 0 {
+			buffers[0], buffers[1] = buffers[1], buffers[0]
+			sums = own
+		} else {
+			err, arriving = c.g.wait(c.ctx, arriving), nil
+			if err != nil {
+				return fail(err)
+			}
+			if len(runs) > 0 {
+				c.sum(sums.k, sums.k, own.k)
+				c.sum(sums.v, sums.v, own.v)
+			}
+		}
+		if leaving != nil {
+			err, leaving = c.g.wait(c.ctx, leaving), nil
+			if err != nil {
+				return fail(err)
+			}
+		}
+		if err := c.sync(c.ctx); err != nil {
+			return fail(err)
+		}
+		if leaving, err = c.g.t.Exchange(transfers(c.peer(1), sums.k, sums.v), nil); err != nil {
+			return fail(err)
+		}
+		buffers[1], buffers[2] = buffers[2], buffers[1]
+		if more, err = r.finish(); err != nil {
+			return fail(err)
+		}
+	}
+	home := buffers[1].resized(t.k.rows)
+	arriving, err := c.g.t.Exchange(nil, transfers(c.peer(-1), home.k, home.v))
+	if err != nil {
+		return fail(err)
+	}
+	err, arriving = c.g.wait(c.ctx, arriving), nil
+	if err != nil {
+		return fail(err)
+	}
+	if err := c.g.wait(c.ctx, leaving); err != nil {
+		return err
+	}
+	c.sum(d.dQ, dQ)
+	c.sum(d.dK, home.k)
+	c.sum(d.dV, home.v)
+	return nil
+}
+
+// allGatherBackward computes dK and dV of all keys from this rank's rows, and gives each rank
+// those of its keys. The order of the sum is that of the ranks.
+func (c *call) allGatherBackward(t operands, d gradients) error {
+	all, err := c.gatherKeys(t.k, t.v)
+	if err != nil {
+		return err
+	}
+	dQ, dK, dV := c.like(t.q, attention.F32), c.like(all[0], attention.F32), c.like(all[1], attention.F32)
+	if err := c.add(c.wholeRuns(c.rank), t, all[0], all[1], c.wholeLSE(t.lse), d.dO, dQ, dK, dV); err != nil {
+		return err
+	}
+	_, keys := c.extent()
+	order := []Span{{0, keys}}
+	var sends, receives []Transfer
+	terms := [2][]view{make([]view, c.ranks), make([]view, c.ranks)}
+	for i, whole := range [2]view{dK, dV} {
+		for r := range c.ranks {
+			piece := c.new(attention.F32, whole.batch, whole.heads, c.layout.keys.Count(r), whole.dim)
+			c.take(piece, whole, c.layout.keys[r], order)
+			if r == c.rank {
+				terms[i][r] = piece
+				continue
+			}
+			sends = append(sends, transfers(r, piece)...)
+			terms[i][r] = c.new(attention.F32, whole.batch, whole.heads, t.k.rows, whole.dim)
+			receives = append(receives, transfers(r, terms[i][r])...)
+		}
+	}
+	if err := c.sync(c.ctx); err != nil {
+		return err
+	}
+	if err := c.g.exchange(c.ctx, sends, receives); err != nil {
+		return err
+	}
+	c.sum(d.dQ, dQ)
+	c.sum(d.dK, terms[0]...)
+	c.sum(d.dV, terms[1]...)
+	return nil
+}

@@ -1,0 +1,73 @@
+package parallel
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"vkattn/attention"
+	"vkattn/attention/accuracy"
+	"vkattn/internal/testlevel"
+)
+
+// Gradients over ranks are those of one device, for any split, mask and shape in every mode.
+func TestBackwardOverRanksIsTheGradient(t *testing.T) {
+	testlevel.HostOnly(t)
+	for _, mode := range Modes() {
+		for _, n := range worlds {
+			t.Run(fmt.Sprintf("%v/%d", mode, n), func(t *testing.T) {
+				rapid.Check(t, func(t *rapid.T) {
+					groups := ranksOf(t, n, time.Minute)
+					cfg, p := drawCall(t, mode, n)
+					w := newWhole(cfg, p, 1)
+					bshd := rapid.Bool().Draw(t, "BSHD")
+					w.forward(t, groups, bshd)
+					plan, list := w.run(t, groups, bshd, false)
+					for r, err := range list {
+						require.NoError(t, err, "rank %d", r)
+					}
+					v, err := accuracy.VerifyBackward(cfg.Config, w.BackwardArgs, accuracy.Options{})
+					require.NoError(t, err)
+					require.True(t, v.Pass(), "%v\n%v", plan, v)
+				})
+			})
+		}
+	}
+}
+
+// The same call gives the same gradients, bit for bit, however messages arrive.
+func TestBackwardBitsDoNotDependOnArrival(t *testing.T) {
+	testlevel.HostOnly(t)
+	for _, mode := range Modes() {
+		cfg := Config{Mode: mode, Inner: 2}
+		cfg.HeadDim, cfg.Causal = 16, attention.BottomRight
+		p := Problem{Shape: attention.Shape{B: 1, Hq: 8, Hkv: 2, Sq: 100, Sk: 120}}
+		var first *whole
+		for seed := range uint64(5) {
+			transports, err := InProcess(4)
+			require.NoError(t, err)
+			groups := make([]*Group, len(transports))
+			for r, x := range transports {
+				groups[r], err = NewGroup(&jittered{x, rand.New(rand.NewPCG(seed, uint64(r)))}, GroupOptions{})
+				require.NoError(t, err)
+			}
+			w := newWhole(cfg, p, 7)
+			w.forward(t, groups, false)
+			_, list := w.run(t, groups, seed%2 == 0, false)
+			for _, err := range list {
+				require.NoError(t, err)
+			}
+			if first == nil {
+				first = w
+			}
+			require.True(t, bytes.Equal(first.DQ.Host, w.DQ.Host), mode)
+			require.True(t, bytes.Equal(first.DK.Host, w.DK.Host), mode)
+			require.True(t, bytes.Equal(first.DV.Host, w.DV.Host), mode)
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package parallel
+
+import "vkattn/attention"
+
+// Calls of this rank for some runs. Tensors that are not packed sequences take a call for each
+// run. Packed ones take a call for each group of runs of the same Config: every run is a
+// sequence of its own, with gaps between them (Varlen.UsedQ and UsedK).
+
+// calls divides the runs of packed sequences into groups that one call can compute: the same
+// Config, rows and keys ascending.
+func calls(runs []run, cfg attention.Config) (groups [][]run) {
+	type open struct {
+		cfg   attention.Config
+		group int
+	}
+	var list []open
+next:
+	for _, r := range runs {
+		c := r.config(cfg)
+		for i := range list {
+			g := &groups[list[i].group]
+			if last := (*g)[len(*g)-1]; list[i].cfg == c && last.key+last.keys <= r.key {
+				*g = append(*g, r)
+				continue next
+			}
+		}
+		groups = append(groups, []run{r})
+		list = append(list, open{c, len(groups) - 1})
+	}
+	return groups
+}
+
+// varlen describes the sequences of a group of runs.
+func (s *side) varlen(runs []run, rows, keys int) *attention.Varlen {
+	vector := func(number func(r *run) int, last ...int) attention.Vector {
+		var list []int
+		for i := range runs {
+			list = append(list, number(&runs[i]))
+		}
+		return s.vector(append(list, last...))
+	}
+	return &attention.Varlen{
+		CuQ: vector(func(r *run) int { return r.row }, rows), TotalQ: rows, UsedQ: vector(func(r *run) int { return r.rows }),
+		CuK: vector(func(r *run) int { return r.key }, keys), TotalK: keys, UsedK: vector(func(r *run) int { return r.keys }),
+	}
+}
+
+// arguments are the arguments of a call for one run, or for a group of runs of packed
+// sequences. O and LSE are those of the whole tensors for packed sequences, otherwise those of
+// the run's rows.
+func (c *call) arguments(runs []run, q, k, v, o, lse view) attention.Args {
+	a := attention.Args{O: o.Tensor, LSE: lse.Tensor}
+	a.Hq, a.Hkv = q.heads, k.heads
+	if c.packed() {
+		a.B, a.Varlen = len(runs), c.varlen(runs, q.rows, k.rows)
+		for i := range runs {
+			a.Sq, a.Sk = max(a.Sq, runs[i].rows), max(a.Sk, runs[i].keys)
+		}
+	} else {
+		r := &runs[0]
+		a.B, a.Sq, a.Sk = q.batch, r.rows, r.keys
+		q, k, v = q.rowsFrom(r.row, r.rows), k.rowsFrom(r.key, r.keys), v.rowsFrom(r.key, r.keys)
+	}
+	a.Q, a.K, a.V = q.Tensor, k.Tensor, v.Tensor
+	return a
+}
+
+// forward computes runs of one Config. f32 stores O in float32.
+func (c *call) forward(runs []run, f32 bool, q, k, v, o, lse view) error {
+	cfg := runs[0].config(c.cfg)
+	cfg.F32O = f32
+	op, err := c.op.of(cfg)
+	if err != nil {
+		return err
+	}
+	a := c.arguments(runs, q, k, v, o, lse)
+	if !c.ordered() {
+		return c.err
+	}
+	return op.Forward(c.s, a)
+}
+
+// backward adds the gradients of runs of one Config to float32 dQ, dK and dV of the whole
+// tensors.
+func (c *call) backward(runs []run, q, k, v, o, lse, dO, dQ, dK, dV view) error {
+	cfg := runs[0].config(c.cfg)
+	cfg.F32Gradients = true
+	op, err := c.op.of(cfg)
+	if err != nil {
+		return err
+	}
+	if !c.packed() {
+		r := &runs[0]
+		o, dO, dQ = o.rowsFrom(r.row, r.rows), dO.rowsFrom(r.row, r.rows), dQ.rowsFrom(r.row, r.rows)
+		dK, dV = dK.rowsFrom(r.key, r.keys), dV.rowsFrom(r.key, r.keys)
+	}
+	return op.Backward(c.s, attention.BackwardArgs{Args: c.arguments(runs, q, k, v, o, lse),
+		DO: dO.Tensor, DQ: dQ.Tensor, DK: dK.Tensor, DV: dV.Tensor, Accumulate: true})
+}
+
+// uncovered lists the rows of n that no run has.
+func uncovered(runs []run, n int) (list []Span) {
+	at := 0
+	for _, r := range runs {
+		if r.row > at {
+			list = append(list, Span{at, r.row - at})
+		}
+		at = max(at, r.row+r.rows)
+	}
+	if at < n {
+		list = append(list, Span{at, n - at})
+	}
+	return list
+}
+
+// whole computes a call over all rows and keys: for this rank's heads, or the only rank's.
+func (c *call) whole(q, k, v, o, lse view) attention.Args {
+	a := attention.Args{Shape: c.Shape, Q: q.Tensor, K: k.Tensor, V: v.Tensor, O: o.Tensor, LSE: lse.Tensor}
+	a.Hq, a.Hkv = q.heads, k.heads
+	if c.packed() {
+		a.Varlen = &attention.Varlen{CuQ: c.vector(c.CuQ), CuK: c.vector(c.CuK), TotalQ: q.rows, TotalK: k.rows}
+	}
+	return a
+}

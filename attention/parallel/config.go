@@ -1,0 +1,132 @@
+package parallel
+
+import (
+	"fmt"
+	"slices"
+
+	"vkattn/attention"
+)
+
+// Config says what to compute and how ranks share it. It is comparable, and the same on every
+// rank.
+type Config struct {
+	attention.Config
+	Mode    Mode
+	Inner   int // consecutive ranks that share heads, for Mode2D; 0: Machine.RanksPerHost
+	Order   Order
+	Block   int     // consecutive tokens of a sharded KV cache on one rank; 0: DefaultBlock
+	Machine Machine // speeds from which ModeAuto chooses
+}
+
+// Validate reports the first field that is wrong. Options that no mode computes are
+// errors that match [attention.ErrUnsupported].
+func (c Config) Validate() error {
+	if err := c.Config.Validate(); err != nil {
+		return err
+	}
+	switch {
+	case !c.Mode.Valid():
+		return &attention.ShapeError{Field: "Mode", Got: c.Mode, Want: "auto, ring, ulysses, allgather or 2d"}
+	case !c.Order.Valid():
+		return &attention.ShapeError{Field: "Order", Got: c.Order, Want: "auto, contiguous or zigzag"}
+	case c.Inner < 0 || c.Inner > MaxRanks:
+		return &attention.ShapeError{Field: "Inner", Got: c.Inner, Want: fmt.Sprintf("1 to %d, or 0 for the ranks of a host", MaxRanks)}
+	case c.Block < 0 || c.Block > attention.MaxLength:
+		return &attention.ShapeError{Field: "Block", Got: c.Block, Want: "at least 1, or 0 for the default"}
+	case c.Dropout != 0:
+		return &ModeError{c.Mode, "no dropout: its mask counts rows and keys of one device"}
+	case c.F32O || c.F32Gradients:
+		return &ModeError{c.Mode, "no F32O and no F32Gradients: results have the storage type"}
+	}
+	return c.Machine.validate()
+}
+
+// String is a short form for logs.
+func (c Config) String() string {
+	s := c.Config.String() + " " + c.Mode.String()
+	if c.Inner != 0 {
+		s += fmt.Sprintf(" inner %d", c.Inner)
+	}
+	if c.Order != OrderAuto {
+		s += " " + c.Order.String()
+	}
+	return s
+}
+
+// Problem holds the sizes of a whole call, over all ranks. It is the same on every rank.
+type Problem struct {
+	attention.Shape
+
+	// CuQ and CuK are the cumulative lengths of packed sequences (cu_seqlens), B+1 numbers
+	// each: sequence b has rows CuQ[b] to CuQ[b+1]-1 and keys CuK[b] to CuK[b+1]-1. Sq and Sk
+	// bound the lengths. The batch size of packed tensors is 1. Both or neither are given.
+	CuQ, CuK []int
+
+	// Rows and Keys say which rows of Q and O, and which rows of K and V, each rank holds.
+	// nil: in Config.Order.
+	Rows, Keys Split
+}
+
+// check checks the sizes.
+func (p *Problem) check() error {
+	if err := p.Shape.Validate(); err != nil {
+		return err
+	}
+	if (p.CuQ == nil) != (p.CuK == nil) {
+		return &attention.ShapeError{Field: "CuQ and CuK", Got: "one of them", Want: "both, or neither"}
+	}
+	for _, x := range []struct {
+		field string
+		cu    []int
+		most  int
+	}{{"CuQ", p.CuQ, p.Sq}, {"CuK", p.CuK, p.Sk}} {
+		if x.cu == nil {
+			continue
+		}
+		if len(x.cu) != p.B+1 || x.cu[0] != 0 || x.cu[p.B] < 1 || x.cu[p.B] > attention.MaxLength {
+			return &attention.ShapeError{Field: x.field, Got: fmt.Sprintf("%d numbers", len(x.cu)), Want: fmt.Sprintf("%d, from 0 to at least 1", p.B+1)}
+		}
+		for b := range p.B {
+			if n := x.cu[b+1] - x.cu[b]; n < 0 || n > x.most {
+				return &attention.ShapeError{Field: x.field, Got: fmt.Sprintf("a sequence of %d", n), Want: fmt.Sprintf("0 to %d", x.most)}
+			}
+		}
+	}
+	return nil
+}
+
+// clone copies what the caller may change after the call.
+func (p Problem) clone() Problem {
+	p.CuQ, p.CuK, p.Rows, p.Keys = slices.Clone(p.CuQ), slices.Clone(p.CuK), p.Rows.clone(), p.Keys.clone()
+	return p
+}
+
+func (p *Problem) packed() bool { return p.CuQ != nil }
+
+// batch is the batch size of the tensors.
+func (p *Problem) batch() int {
+	if p.packed() {
+		return 1
+	}
+	return p.B
+}
+
+// extent is the number of rows and keys of the tensors of all ranks.
+func (p *Problem) extent() (rows, keys int) {
+	if p.packed() {
+		return p.CuQ[p.B], p.CuK[p.B]
+	}
+	return p.Sq, p.Sk
+}
+
+// sequences lists the sequences of a tensor.
+func (p *Problem) sequences() []sequence {
+	if !p.packed() {
+		return []sequence{{0, p.Sq, 0, p.Sk}}
+	}
+	list := make([]sequence, p.B)
+	for b := range list {
+		list[b] = sequence{p.CuQ[b], p.CuQ[b+1] - p.CuQ[b], p.CuK[b], p.CuK[b+1] - p.CuK[b]}
+	}
+	return list
+}

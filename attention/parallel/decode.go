@@ -1,0 +1,243 @@
+package parallel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// Decode over a cache that is sharded by tokens: each rank attends to its own tokens, all
+// ranks gather the states of all, and each merges them in the order of ranks.
+
+// Cache is this rank's part of a KV cache.
+type Cache struct {
+	K, V     attention.Tensor // [B, Hkv, Capacity, dim]; with Pages, pools [Count, Hkv, PageSize, dim]
+	Capacity int              // most tokens of a sequence that this rank holds
+	Pages    *attention.Pages // the block table has this rank's tokens
+
+	KScale, VScale attention.Vector // of KVInt8 and KVFP8, as in attention.Args
+}
+
+// DecodeArgs are the tensors of one decode call. All but Cache and Capacity are the same on
+// every rank.
+type DecodeArgs struct {
+	B, Hq, Hkv int
+	Sq         int   // new rows of each sequence: those of its last Sq tokens
+	Tokens     []int // of each sequence in the cache of all ranks, new ones included
+	Q          attention.Tensor
+	Cache
+	O, LSE attention.Tensor // on every rank; LSE is optional
+}
+
+// Shard is how Decode and Append shard a cache over the ranks of the group.
+func (op *Op) Shard() Shard {
+	if op == nil || op.group == nil {
+		return Shard{}
+	}
+	s := Shard{op.cfg.Block, op.group.Ranks()}
+	if s.Block == 0 {
+		s.Block = DefaultBlock
+	}
+	return s
+}
+
+// Decode computes O of the last Sq tokens of each sequence over a cache that is sharded by
+// tokens. Every rank has all of Q and gets all of O, with the same bits.
+//
+// With Config.Causal BottomRight a row sees the tokens up to its own, without a causal mask all
+// of them. A window and TopLeft are refused. Each rank sends the float32 state of its tokens
+// to all others: B Hq Sq (HeadDimV + 1) 4 bytes.
+func (op *Op) Decode(ctx context.Context, s *vk.Stream, a DecodeArgs) error {
+	if err := op.usable(); err != nil {
+		return err
+	}
+	d := decode{DecodeArgs: a, side: newSide(s, op.group.t), shard: op.Shard(), rank: op.group.Rank(), cfg: op.cfg.Config}
+	err := errors.Join(op.checkStream(s), d.check(op))
+	h := header{kind: callDecode, config: checksum(op.cfg.Config), mode: checksum(d.shard), shape: checksum(a.B, a.Hq, a.Hkv, a.Sq), sequences: checksum(a.Tokens)}
+	return op.group.call(ctx, h, err, func(ctx context.Context) error {
+		err := d.run(ctx, op)
+		if waited := d.sync(context.WithoutCancel(ctx)); err == nil { // after an error too, so that nothing uses the tensors any more
+			err = waited
+		}
+		return errors.Join(err, d.close())
+	})
+}
+
+// decode is a decode call on this rank.
+type decode struct {
+	DecodeArgs
+	side
+	cfg   attention.Config
+	shard Shard
+	rank  int
+}
+
+func (d *decode) check(op *Op) error {
+	if err := checkTokens(d.Tokens, d.B); err != nil {
+		return err
+	}
+	switch {
+	case d.cfg.Causal == attention.TopLeft:
+		return fmt.Errorf("%w: Decode with a top-left mask", attention.ErrUnsupported)
+	case d.cfg.Window.Given():
+		return fmt.Errorf("%w: Decode with a window: the tokens of a rank are not consecutive", attention.ErrUnsupported)
+	case d.shard.Ranks > maxStates:
+		return fmt.Errorf("%w: Decode over %d ranks, one merge takes %d states", attention.ErrUnsupported, d.shard.Ranks, maxStates)
+	}
+	for b, n := range d.Tokens {
+		if held := d.shard.Count(d.rank, n); held > d.Capacity {
+			return &attention.ShapeError{Field: "Capacity", Got: d.Capacity, Want: fmt.Sprintf("at least %d for %d tokens of sequence %d", held, n, b)}
+		}
+	}
+	a := d.arguments(0, d.Sq, attention.Vector{}, d.O, d.LSE)
+	a.Varlen = nil
+	cfg := d.cfg
+	cfg.Causal, cfg.Align = attention.CausalNone, attention.CausalNone
+	if err := attention.CheckArgs(cfg, a); err != nil {
+		return err
+	}
+	if err := op.checkSide(a.Q, a.K, a.V, a.O, a.LSE); err != nil {
+		return err
+	}
+	states := d.stateBytes() * uint64(d.shard.Ranks+1)
+	return op.checkMemory("parallel.Decode", states)
+}
+
+// maxStates is the largest number of states of one merge.
+const maxStates = 256
+
+// stateBytes is the size of a rank's state.
+func (d *decode) stateBytes() uint64 {
+	return uint64(d.B) * uint64(d.Hq) * uint64(d.Sq) * uint64(d.cfg.ValueDim()+1) * 4
+}
+
+// checkTokens checks the lengths of a batch.
+func checkTokens(tokens []int, batch int) error {
+	if len(tokens) != batch {
+		return &attention.ShapeError{Field: "Tokens", Got: fmt.Sprintf("%d lengths", len(tokens)), Want: batch}
+	}
+	for _, n := range tokens {
+		if n < 0 || n > attention.MaxLength {
+			return &attention.ShapeError{Field: "Tokens", Got: n, Want: fmt.Sprintf("0 to %d", attention.MaxLength)}
+		}
+	}
+	return nil
+}
+
+// counts are the tokens of this rank that each sequence's new row sees.
+func (d *decode) counts(row int) []int {
+	list := make([]int, len(d.Tokens))
+	for b, n := range d.Tokens {
+		if d.cfg.Causal != attention.CausalNone {
+			n -= d.Sq - 1 - row
+		}
+		list[b] = d.shard.Count(d.rank, n)
+	}
+	return list
+}
+
+// arguments are those of rows first to first+n-1 over this rank's tokens, of which used are
+// the numbers.
+func (d *decode) arguments(first, n int, used attention.Vector, o, lse attention.Tensor) attention.Args {
+	q := d.Q
+	if q.Strides = q.Strides.Resolve(d.Hq, d.Sq, d.cfg.HeadDim); n < d.Sq {
+		q.Offset += int64(first) * q.Strides.Seq
+	}
+	return attention.Args{Shape: attention.Shape{B: d.B, Hq: d.Hq, Hkv: d.Hkv, Sq: n, Sk: d.Capacity}, Q: q, K: d.K, V: d.V, O: o, LSE: lse,
+		Pages: d.Pages, KScale: d.KScale, VScale: d.VScale, Varlen: &attention.Varlen{UsedK: used}}
+}
+
+// calls divides the new rows into calls: rows that see the same tokens of this rank, and rows
+// of which each sees one token more than the row before, in every sequence.
+func (d *decode) calls() (spans []Span, causal []bool) {
+	// step reports how the counts change after a row: 0 or 1 for all sequences, otherwise -1.
+	step := func(row int) int {
+		now, next := d.counts(row), d.counts(row+1)
+		change := next[0] - now[0]
+		for b := range now {
+			if next[b]-now[b] != change {
+				return -1
+			}
+		}
+		return change
+	}
+	for first := 0; first < d.Sq; {
+		n, change := 1, -1
+		for first+n < d.Sq {
+			s := step(first + n - 1)
+			if s < 0 || n > 1 && s != change {
+				break
+			}
+			change = s
+			n++
+		}
+		spans, causal = append(spans, Span{first, n}), append(causal, n > 1 && change == 1)
+		first += n
+	}
+	return spans, causal
+}
+
+// run computes this rank's state, gathers those of all ranks and merges them.
+func (d *decode) run(ctx context.Context, op *Op) error {
+	g, ranks, dv := op.group, d.shard.Ranks, d.cfg.ValueDim()
+	states := d.new(attention.F32, ranks*d.B, d.Hq, d.Sq, dv)
+	lses := d.new(attention.F32, ranks*d.B, d.Hq, d.Sq, 1)
+	of := func(v view, rank int) view {
+		v.Offset += int64(rank*d.B) * v.Strides.Batch
+		v.batch = d.B
+		return v
+	}
+	o, lse := of(states, d.rank), of(lses, d.rank)
+	spans, causal := d.calls()
+	for i, s := range spans {
+		cfg := d.cfg
+		cfg.F32O, cfg.Causal, cfg.Align = true, attention.CausalNone, attention.CausalNone
+		if causal[i] {
+			cfg.Causal = attention.BottomRight
+		}
+		local, err := op.of(cfg)
+		if err != nil {
+			return err
+		}
+		part := lse
+		if s.N < d.Sq {
+			part = d.new(attention.F32, d.B, d.Hq, s.N, 1)
+		}
+		used := d.vector(d.counts(s.First + s.N - 1))
+		if !d.ordered() {
+			return d.err
+		}
+		if err := local.Forward(d.s, d.arguments(s.First, s.N, used, o.rowsFrom(s.First, s.N).Tensor, part.Tensor)); err != nil {
+			return err
+		}
+		if s.N < d.Sq {
+			d.copy(lse.rowsFrom(s.First, s.N), part)
+		}
+	}
+	if err := d.sync(ctx); err != nil {
+		return err
+	}
+	var sends, receives []Transfer
+	for r := range ranks {
+		if r != d.rank {
+			sends = append(sends, transfers(r, o, lse)...)
+			receives = append(receives, transfers(r, of(states, r), of(lses, r))...)
+		}
+	}
+	if err := g.exchange(ctx, sends, receives); err != nil {
+		return err
+	}
+	m, err := op.merge(d.cfg.DType)
+	if err != nil {
+		return err
+	}
+	packed := func(v view) attention.Tensor { return attention.Tensor{Host: v.Host, Buffer: v.Buffer} }
+	first := attention.States{O: packed(states), LSE: packed(lses), Count: ranks}
+	if !d.ordered() {
+		return d.err
+	}
+	return m.Forward(d.s, attention.MergeArgs{Shape: attention.Shape{B: d.B, Hq: d.Hq, Sq: d.Sq}, First: first, O: d.O, LSE: d.LSE})
+}

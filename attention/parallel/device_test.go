@@ -1,0 +1,200 @@
+package parallel
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/accuracy"
+	"vkattn/attention/inputs"
+	"vkattn/internal/testlevel"
+	"vkattn/vk"
+)
+
+// onDevice is a rank's device memory: copies of host tensors.
+type onDevice struct {
+	t      require.TestingT
+	s      *vk.Stream
+	copied []func(ctx context.Context) error
+}
+
+// tensor copies a tensor to a buffer; results come back with collect.
+func (d *onDevice) tensor(x *attention.Tensor, memory vk.MemoryKind) {
+	if !x.Given() {
+		return
+	}
+	b, err := d.s.Device().NewBuffer(uint64(len(x.Host)), vk.BufferOptions{Memory: memory})
+	require.NoError(d.t, err)
+	require.NoError(d.t, d.s.Upload(b, 0, x.Host))
+	host := x.Host
+	d.copied = append(d.copied, func(ctx context.Context) error { return d.s.Download(ctx, host, b, 0) })
+	x.Buffer, x.Host = b, nil
+}
+
+func (d *onDevice) vector(x *attention.Vector) {
+	t := attention.Tensor{Host: x.Host}
+	d.tensor(&t, vk.DeviceLocal)
+	x.Buffer, x.Host = t.Buffer, nil
+}
+
+// collect copies all tensors back.
+func (d *onDevice) collect() error {
+	for _, f := range d.copied {
+		if err := f(context.Background()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openRanks makes a stream for each of some ranks on one device.
+func openRanks(t *testing.T, n int) (*vk.Device, []*vk.Stream) {
+	validation, err := vk.ValidationByEnv()
+	require.NoError(t, err)
+	dev, err := vk.Open(vk.Options{PipelineCache: "off", Validation: validation})
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { require.NoError(t, dev.Close()); require.Empty(t, dev.ValidationMessages()) })
+	streams := make([]*vk.Stream, n)
+	for r := range streams {
+		streams[r], err = dev.NewStream(fmt.Sprint("rank ", r))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, streams[r].Close()) })
+	}
+	return dev, streams
+}
+
+// Ranks on a device compute attention in every mode, from buffers that the host sees and
+// from those it does not.
+func TestForwardOnADevice(t *testing.T) {
+	const ranks = 4
+	dev, streams := openRanks(t, ranks)
+	// Pipelines of a driver on the CPU take long. Modes share what a problem tests.
+	tests := map[Mode]string{ModeRing: "batch packed", ModeUlysses: "batch", ModeAllGather: "more rows", Mode2D: "few rows"}
+	for _, mode := range Modes() {
+		for name, p := range map[string]Problem{
+			"batch":     {Shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 45, Sk: 60}},
+			"packed":    {Shape: attention.Shape{B: 3, Hq: 4, Hkv: 2, Sq: 40, Sk: 40}, CuQ: []int{0, 40, 43, 70}, CuK: []int{0, 40, 43, 70}},
+			"few rows":  {Shape: attention.Shape{B: 1, Hq: 4, Hkv: 4, Sq: 3, Sk: 2}},
+			"more rows": {Shape: attention.Shape{B: 1, Hq: 4, Hkv: 4, Sq: 30, Sk: 12}}, // some see no key
+		} {
+			if !strings.Contains(tests[mode], name) && testlevel.Get() != testlevel.All {
+				continue
+			}
+			t.Run(mode.String()+"/"+name, func(t *testing.T) {
+				cfg := Config{Mode: mode, Inner: 2}
+				cfg.HeadDim, cfg.Causal, cfg.Tier = 16, attention.BottomRight, attention.TierScalar
+				w := newWhole(cfg, p, 5)
+				groups := ranksOf(t, ranks, time.Minute)
+				var mu sync.Mutex
+				var parts []*part
+				for r, err := range onAll(groups, func(r int, g *Group) error {
+					op, err := New(g, dev, cfg)
+					if err != nil {
+						return err
+					}
+					defer op.Close()
+					plan, err := op.Plan(p)
+					if err != nil {
+						return err
+					}
+					x := w.of(&plan, r, r%2 == 0)
+					d := &onDevice{t: t, s: streams[r]}
+					memory := vk.MemoryKind(r % 3)
+					for _, tensor := range []*attention.Tensor{&x.Q, &x.K, &x.V, &x.O, &x.LSE} {
+						d.tensor(tensor, memory)
+					}
+					if err := op.Forward(context.Background(), streams[r], x.Args); err != nil {
+						return err
+					}
+					mu.Lock()
+					parts = append(parts, x)
+					mu.Unlock()
+					return d.collect()
+				}) {
+					require.NoError(t, err, "rank %d", r)
+				}
+				for _, x := range parts {
+					x.collect(true)
+				}
+				v, err := accuracy.Verify(cfg.Config, w.Args, accuracy.Options{})
+				require.NoError(t, err)
+				require.True(t, v.Pass(), "%v", v)
+			})
+		}
+	}
+}
+
+// Ranks on a device append to a sharded cache and decode over it.
+func TestDecodeOnADevice(t *testing.T) {
+	const ranks, batch, heads, most = 2, 2, 2, 40
+	dev, streams := openRanks(t, ranks)
+	cfg := Config{Block: 4}
+	cfg.HeadDim, cfg.Causal, cfg.Tier = 16, attention.BottomRight, attention.TierScalar
+	groups := ranksOf(t, ranks, time.Minute)
+	whole := newSharded(cfg.Config, batch, heads, most, 0, nil)
+	one, err := attention.NewAppend(nil, attention.AppendConfig{HeadDim: cfg.HeadDim})
+	require.NoError(t, err)
+	tokens := []int{0, 0}
+	caches := make([]Cache, ranks)
+	ops := make([]*Op, ranks)
+	for r := range ranks {
+		ops[r], err = New(groups[r], dev, cfg)
+		require.NoError(t, err)
+		caches[r] = newSharded(cfg.Config, batch, heads, ops[r].Shard().Count(r, most), 0, nil).Cache
+		d := &onDevice{t: t, s: streams[r]}
+		d.tensor(&caches[r].K, vk.DeviceLocal)
+		d.tensor(&caches[r].V, vk.DeviceLocal)
+	}
+	for _, n := range []int{9, 1, 3} {
+		in := func(seed uint64) attention.Tensor {
+			return attention.Tensor{Host: inputs.New(int64(batch*heads*n*cfg.HeadDim), cfg.DType, inputs.Normal, seed)}
+		}
+		q, k, v := in(uint64(n)), in(uint64(n+1)), in(uint64(n+2))
+		before := append([]int(nil), tokens...)
+		var side side
+		require.NoError(t, one.Forward(nil, attention.AppendArgs{B: batch, Hkv: heads, New: n, K: k, V: v, KCache: whole.K, VCache: whole.V,
+			Capacity: most, Used: side.vector(before)}))
+		for b := range tokens {
+			tokens[b] += n
+		}
+		outs := make([]attention.Tensor, ranks)
+		for r, err := range onAll(groups, func(r int, _ *Group) error {
+			d := &onDevice{t: t, s: streams[r]}
+			q, k, v := q, k, v
+			o := attention.Tensor{Host: make([]byte, len(q.Host))}
+			outs[r] = attention.Tensor{Host: o.Host}
+			for _, x := range []*attention.Tensor{&q, &k, &v, &o} {
+				d.tensor(x, vk.DeviceLocal)
+			}
+			if err := ops[r].Append(streams[r], AppendArgs{B: batch, Hkv: heads, New: n, Tokens: before, NewK: k, NewV: v, Cache: caches[r]}); err != nil {
+				return err
+			}
+			if err := ops[r].Decode(context.Background(), streams[r], DecodeArgs{B: batch, Hq: heads, Hkv: heads, Sq: n, Tokens: tokens, Q: q, O: o, Cache: caches[r]}); err != nil {
+				return err
+			}
+			return d.copied[3](context.Background())
+		}) {
+			require.NoError(t, err, "rank %d", r)
+			require.Equal(t, outs[0].Host, outs[r].Host)
+		}
+		verdict, err := accuracy.Verify(cfg.Config, attention.Args{Shape: attention.Shape{B: batch, Hq: heads, Hkv: heads, Sq: n, Sk: most}, Q: q, K: whole.K, V: whole.V,
+			O: outs[0], Varlen: &attention.Varlen{UsedK: side.vector(tokens)}}, accuracy.Options{})
+		require.NoError(t, err)
+		require.True(t, verdict.Pass(), "%v", verdict)
+	}
+	// Gradients are refused on every rank, and the group stays usable.
+	for _, err := range onAll(groups, func(r int, g *Group) error { return ops[r].Backward(context.Background(), BackwardArgs{}) }) {
+		require.ErrorIs(t, err, attention.ErrUnsupported)
+	}
+	for _, err := range onAll(groups, func(r int, g *Group) error { return g.Barrier(context.Background()) }) {
+		require.NoError(t, err)
+	}
+}

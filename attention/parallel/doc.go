@@ -1,0 +1,37 @@
+// Package parallel computes exact attention over several ranks: devices or processes that
+// hold parts of one sequence. Results are those of one device within the rules of package
+// accuracy, and the same bits for the same ranks, mode and order, whatever arrives first.
+//
+// A [Transport] moves memory between ranks. [InProcess] makes one for ranks of one process.
+// Each rank computes on a device of its own or on the CPU tier. Gradients are those of the
+// CPU tier.
+// A [Group] is a rank's membership; an [Op] computes attention for one Config, every rank
+// calling the same methods in the same order with its own part of the tensors:
+//
+//	ring       K and V travel around the ranks while each computes with the block it has
+//	ulysses    all-to-all between heads and sequence; each rank computes some heads whole
+//	allgather  every rank receives all of K and V
+//	2d         ulysses among the ranks of a host, ring across hosts
+//
+// docs/several-gpus.md says which mode suits when, what each one sends and how long that
+// takes.
+//
+// # Order of the sequence
+//
+// A [Split] says which rows and keys each rank holds: [Contiguous] chunks, or [Zigzag] pairs
+// of an early and a late chunk, which gives every rank the same work under a causal mask.
+// Every mode takes every split. The Plan tells the split; Problem may give another one.
+//
+// # Decoding
+//
+// A KV cache that one rank cannot hold is sharded by tokens ([Shard]). [Op.Append] writes new
+// tokens into the caches of their owners, [Op.Decode] attends to the tokens of all ranks.
+//
+// # Failures
+//
+// Ranks first compare what they were asked for. If one disagrees, every rank returns an
+// error that names it and matches [ErrMismatch], and the group stays usable. If a rank
+// fails, leaves or does not respond within the timeout, the call ends on all ranks with a
+// [*RankError] that names it. The group is then closed to further calls. Tensors stay the
+// caller's; outputs of a failed call hold anything.
+package parallel

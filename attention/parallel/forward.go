@@ -1,0 +1,139 @@
+package parallel
+
+import (
+	"context"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// Args are this rank's tensors of one call: the rows and keys of its spans, one span after
+// the other, as attention.Args has them for a whole call. A rank without rows, or without
+// keys, leaves out those tensors.
+type Args struct {
+	Problem
+	Q, K, V attention.Tensor
+	O       attention.Tensor
+	LSE     attention.Tensor // optional; float32, packed
+}
+
+// operands are the tensors of a call as views.
+type operands struct{ q, k, v, o, lse view }
+
+// view resolves this rank's tensors.
+func (l *layout) view(rank int, a *Args) (t operands) {
+	cfg := &l.cfg
+	rows, keys, batch := l.rows.Count(rank), l.keys.Count(rank), l.batch()
+	t.q = viewOf(a.Q, cfg.DType, batch, l.Hq, rows, cfg.HeadDim)
+	t.k = viewOf(a.K, cfg.DType, batch, l.KVHeads(), keys, cfg.HeadDim)
+	t.v = viewOf(a.V, cfg.DType, batch, l.KVHeads(), keys, cfg.ValueDim())
+	t.o = viewOf(a.O, cfg.DType, batch, l.Hq, rows, cfg.ValueDim())
+	t.lse = viewOf(a.LSE, attention.F32, batch, l.Hq, rows, 1)
+	return t
+}
+
+// checkable returns this rank's arguments as those of a call on one device. What a rank without
+// rows or keys leaves out is replaced, by tensors of m.
+func (l *layout) checkable(m *side, rank int, a *Args) (attention.Config, attention.Args) {
+	cfg := l.cfg
+	cfg.Causal, cfg.Align, cfg.Window = attention.CausalNone, attention.CausalNone, attention.Window{}
+	b := attention.Args{Q: a.Q, K: a.K, V: a.V, O: a.O, LSE: a.LSE}
+	b.Shape = attention.Shape{B: l.batch(), Hq: l.Hq, Hkv: l.KVHeads(), Sq: max(1, l.rows.Count(rank)), Sk: max(1, l.keys.Count(rank))}
+	if l.rows.Count(rank) == 0 {
+		b.Q, b.O = m.new(cfg.DType, b.B, b.Hq, 1, cfg.HeadDim).Tensor, m.new(cfg.DType, b.B, b.Hq, 1, cfg.ValueDim()).Tensor
+		b.LSE = attention.Tensor{}
+	}
+	if l.keys.Count(rank) == 0 {
+		b.K, b.V = m.new(cfg.DType, b.B, b.Hkv, 1, cfg.HeadDim).Tensor, m.new(cfg.DType, b.B, b.Hkv, 1, cfg.ValueDim()).Tensor
+	}
+	return cfg, b
+}
+
+// Forward computes O, and LSE if a has one, of this rank's rows. All ranks call it with the
+// same Problem. Tensors lie in host memory on the CPU tier, where the stream is nil, and in
+// buffers of the device otherwise. The results are complete when Forward returns: it submits
+// the stream and waits.
+//
+// The bits depend on the Problem, the mode, the order and the number of ranks, not on the run.
+// ctx ends the call on all ranks.
+func (op *Op) Forward(ctx context.Context, s *vk.Stream, a Args) error {
+	if err := op.usable(); err != nil {
+		return err
+	}
+	x, err := op.plan(a.Problem)
+	rank := op.group.Rank()
+	if err == nil {
+		err = op.checkForward(s, x.layout, rank, &a)
+	}
+	return op.run(ctx, s, callForward, x, err, func(c *call) error { return c.forwardAll(x.view(rank, &a)) })
+}
+
+// checkForward checks this rank's tensors and memory.
+func (op *Op) checkForward(s *vk.Stream, l *layout, rank int, a *Args) error {
+	if err := op.checkStream(s); err != nil {
+		return err
+	}
+	m := newSide(s, op.group.t)
+	defer m.close()
+	cfg, b := l.checkable(&m, rank, a)
+	if m.err != nil {
+		return m.err
+	}
+	if err := attention.CheckArgs(cfg, b); err != nil {
+		return err
+	}
+	if err := op.checkSide(b.Q, b.K, b.V, b.O, b.LSE); err != nil {
+		return err
+	}
+	return op.checkMemory("parallel.Forward", l.forwardScratch(rank))
+}
+
+// checkMemory reports too little memory where this rank computes.
+func (op *Op) checkMemory(what string, bytes uint64) error {
+	if op.dev == nil {
+		return vk.CheckHostMemory(what, bytes)
+	}
+	return op.dev.CheckMemory(what, bytes)
+}
+
+// forwardAll computes O and LSE from this rank's tensors. LSE may be left out.
+func (c *call) forwardAll(t operands) error {
+	if !t.lse.Given() {
+		t.lse.Tensor = attention.Tensor{}
+	}
+	heads, err := c.toHeads(exchanged{t.q, false}, exchanged{t.k, true}, exchanged{t.v, true})
+	if err != nil {
+		return err
+	}
+	if c.inner == 1 {
+		return c.forwardGroup(heads[0], heads[1], heads[2], t.o, t.lse)
+	}
+	q := heads[0]
+	o, lse := c.new(t.o.dtype, q.batch, q.heads, q.rows, t.o.dim), c.new(attention.F32, q.batch, q.heads, q.rows, 1)
+	if err := c.forwardGroup(q, heads[1], heads[2], o, lse); err != nil {
+		return err
+	}
+	if !t.lse.Given() { // the other ranks may want theirs
+		t.lse = c.new(attention.F32, t.q.batch, t.q.heads, t.q.rows, 1)
+	}
+	return c.toRows([]view{o, lse}, []exchanged{{t.o, false}, {t.lse, false}})
+}
+
+// forwardGroup computes the rows of this rank's group for this rank's heads.
+func (c *call) forwardGroup(q, k, v, o, lse view) error {
+	switch {
+	case c.outer == 1:
+		op, err := c.op.of(c.cfg)
+		if err != nil {
+			return err
+		}
+		a := c.whole(q, k, v, o, lse)
+		if !c.ordered() {
+			return c.err
+		}
+		return op.Forward(c.s, a)
+	case c.mode == ModeAllGather:
+		return c.allGatherForward(q, k, v, o, lse)
+	}
+	return c.ringForward(q, k, v, o, lse)
+}

@@ -1,0 +1,97 @@
+package parallel
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"vkattn/attention"
+	"vkattn/attention/accuracy"
+	"vkattn/internal/testlevel"
+)
+
+// worlds are the numbers of ranks that tests run with.
+var worlds = []int{1, 2, 3, 4, 8}
+
+// Any split, mask and shape gives what one device computes, in every mode.
+func TestForwardOverRanksIsAttention(t *testing.T) {
+	testlevel.HostOnly(t)
+	for _, mode := range Modes() {
+		for _, n := range worlds {
+			t.Run(fmt.Sprintf("%v/%d", mode, n), func(t *testing.T) {
+				rapid.Check(t, func(t *rapid.T) {
+					groups := ranksOf(t, n, time.Minute)
+					cfg, p := drawCall(t, mode, n)
+					w := newWhole(cfg, p, 1)
+					plan := w.forward(t, groups, rapid.Bool().Draw(t, "BSHD"))
+					v, err := accuracy.Verify(cfg.Config, w.Args, accuracy.Options{})
+					require.NoError(t, err)
+					require.True(t, v.Pass(), "%v\n%v", plan, v)
+				})
+			})
+		}
+	}
+}
+
+// The same call gives the same bits however messages arrive, and with ulysses and all-gather
+// those of one device on the CPU tier.
+func TestForwardBitsDoNotDependOnArrival(t *testing.T) {
+	testlevel.HostOnly(t)
+	for _, mode := range Modes() {
+		cfg := Config{Mode: mode, Inner: 2}
+		cfg.HeadDim, cfg.Causal = 16, attention.TopLeft
+		p := Problem{Shape: attention.Shape{B: 2, Hq: 8, Hkv: 2, Sq: 150, Sk: 150}}
+		var first *whole
+		for seed := range uint64(6) {
+			transports, err := InProcess(4)
+			require.NoError(t, err)
+			groups := make([]*Group, len(transports))
+			for r, x := range transports {
+				groups[r], err = NewGroup(&jittered{x, rand.New(rand.NewPCG(seed, uint64(r)))}, GroupOptions{})
+				require.NoError(t, err)
+			}
+			w := newWhole(cfg, p, 7)
+			w.forward(t, groups, seed%2 == 0)
+			if first == nil {
+				first = w
+			}
+			require.True(t, bytes.Equal(first.O.Host, w.O.Host), mode)
+			require.True(t, bytes.Equal(first.LSE.Host, w.LSE.Host), mode)
+		}
+		one := newWhole(cfg, p, 7)
+		op, err := attention.New(nil, cfg.Config)
+		require.NoError(t, err)
+		require.NoError(t, op.Forward(nil, one.Args))
+		if mode == ModeUlysses || mode == ModeAllGather {
+			require.True(t, bytes.Equal(one.O.Host, first.O.Host), mode)
+			require.True(t, bytes.Equal(one.LSE.Host, first.LSE.Host), mode)
+		}
+	}
+}
+
+// A ring that computes one group of heads at a time gives the same bits as all at once.
+func TestPartialStatesOfSomeHeads(t *testing.T) {
+	testlevel.HostOnly(t)
+	cfg := Config{Mode: ModeRing}
+	cfg.HeadDim, cfg.Causal = 8, attention.BottomRight
+	for _, p := range []Problem{
+		{Shape: attention.Shape{B: 1, Hq: 6, Hkv: 3, Sq: 50, Sk: 70}},
+		{Shape: attention.Shape{B: 2, Hq: 6, Hkv: 3, Sq: 50, Sk: 50}, CuQ: []int{0, 30, 80}, CuK: []int{0, 50, 90}},
+	} {
+		groups := ranksOf(t, 3, time.Minute)
+		all, some := newWhole(cfg, p, 2), newWhole(cfg, p, 2)
+		all.forward(t, groups, true)
+		before := maxPartial
+		maxPartial = 1
+		some.forward(t, groups, true)
+		maxPartial = before
+		require.Less(t, some.allocated[0], all.allocated[0])
+		require.True(t, bytes.Equal(all.O.Host, some.O.Host))
+		require.True(t, bytes.Equal(all.LSE.Host, some.LSE.Host))
+	}
+}

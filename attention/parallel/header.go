@@ -1,0 +1,85 @@
+package parallel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// The header of a call: what ranks compare before they move tensors.
+
+// callKind is the method that a rank called.
+type callKind uint8
+
+const (
+	callBarrier callKind = iota
+	callForward
+	callBackward
+	callDecode
+)
+
+// headerFields names what ranks agree on, in the order in which differences are reported.
+var headerFields = [...]string{"version", "method", "number of calls so far", "Config", "Mode or Order", "Shape", "cu_seqlens or lengths", "Split"}
+
+// headerVersion changes with the protocol between ranks.
+const headerVersion = 1
+
+// header describes a call by checksums.
+type header struct {
+	kind                                  callKind
+	number                                uint64
+	config, mode, shape, sequences, split uint64
+}
+
+// encode returns the header, followed by the reason why this rank cannot take part.
+func (h *header) encode(invalid error) []byte {
+	var b []byte
+	for _, x := range h.fields() {
+		b = binary.LittleEndian.AppendUint64(b, x)
+	}
+	if invalid != nil {
+		const most = 400
+		text := invalid.Error()
+		b = append(b, text[:min(len(text), most)]...)
+	}
+	return b
+}
+
+func (h *header) fields() [len(headerFields)]uint64 {
+	return [...]uint64{headerVersion, uint64(h.kind), h.number, h.config, h.mode, h.shape, h.sequences, h.split}
+}
+
+// disagreement names the first rank that cannot take part, or else the first one whose header
+// differs from that of most ranks. With as many ranks on either side, rank 0's side is right.
+func disagreement(all [][]byte, me int) error {
+	const size = 8 * len(headerFields)
+	for r, b := range all {
+		switch {
+		case len(b) < size:
+			return &RankError{r, fmt.Errorf("%w: a header of %d bytes, want %d", ErrMismatch, len(b), size)}
+		case len(b) > size:
+			text := strings.ToValidUTF8(string(b[size:]), "?")
+			return &RankError{r, fmt.Errorf("%w: %w", ErrFailed, errors.New(text))}
+		}
+	}
+	for i, name := range headerFields {
+		votes := map[uint64]int{}
+		value := func(r int) uint64 { return binary.LittleEndian.Uint64(all[r][8*i:]) }
+		for r := range all {
+			votes[value(r)]++
+		}
+		right := value(0)
+		for r := range all {
+			if v := value(r); votes[v] > votes[right] {
+				right = v
+			}
+		}
+		for r := range all {
+			if value(r) != right {
+				return &RankError{r, fmt.Errorf("%w on the %s", ErrMismatch, name)}
+			}
+		}
+	}
+	return nil
+}

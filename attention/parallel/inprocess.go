@@ -1,0 +1,369 @@
+package parallel
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"vkattn/attention"
+	"vkattn/attention/internal/errs"
+	"vkattn/vk"
+)
+
+// MaxRanks bounds the ranks of a group.
+const MaxRanks = 1024
+
+// InProcess makes the Transports of n ranks of this process, element i for rank i. They copy
+// between host memory and host-visible buffers; device work on these buffers has finished
+// when Exchange is called.
+func InProcess(n int) ([]Transport, error) {
+	if n < 1 || n > MaxRanks {
+		return nil, errs.Invalid("parallel: %d ranks, want 1 to %d", n, MaxRanks)
+	}
+	w := &world{ended: make(chan struct{}), ranks: make([]rankState, n), queues: map[[2]int]*queue{}}
+	list := make([]Transport, n)
+	for i := range list {
+		list[i] = &inProcess{world: w, rank: i}
+	}
+	return list, nil
+}
+
+// world is what the ranks of a process share.
+type world struct {
+	mu     sync.Mutex
+	cause  *RankError    // the first error
+	ended  chan struct{} // closed with cause
+	ranks  []rankState
+	queues map[[2]int]*queue // of messages from one rank to another
+	gather *gathering        // the one that is not complete
+}
+
+// rankState is what other ranks know of a rank.
+type rankState struct {
+	left    bool
+	gathers bool       // it waits in a Gather
+	waiting []*message // what it waits for; neither: it computes
+}
+
+// queue holds messages from one rank to another that only one of the two has posted.
+type queue struct{ sends, receives []*message }
+
+// message is one side of a transfer.
+type message struct {
+	Memory
+	peer    int
+	copying bool          // both sides are there
+	done    chan struct{} // closed when the bytes are copied
+}
+
+// gathering is a Gather under way.
+type gathering struct {
+	parts   [][]byte
+	missing int
+	done    chan struct{}
+}
+
+// inProcess is a rank's Transport.
+type inProcess struct {
+	*world
+	rank int
+}
+
+func (t *inProcess) Rank() int  { return t.rank }
+func (t *inProcess) Ranks() int { return len(t.ranks) }
+
+// Buffers are host-visible: the processor copies them.
+func (t *inProcess) Buffers() vk.BufferOptions { return vk.BufferOptions{Memory: vk.Readback} }
+
+// endLocked ends all operations with cause.
+func (w *world) endLocked(cause *RankError) {
+	if w.cause == nil {
+		w.cause = cause
+		close(w.ended)
+	}
+}
+
+func (t *inProcess) Abort(cause *RankError) {
+	if cause == nil {
+		cause = &RankError{t.rank, ErrFailed}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.endLocked(cause)
+}
+
+func (t *inProcess) Close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if me := &t.ranks[t.rank]; !me.left {
+		me.left = true
+		for r := range t.ranks {
+			other := &t.ranks[r]
+			if r != t.rank && (other.gathers || other.peerLocked(func(peer int) bool { return peer == t.rank }) >= 0) {
+				t.endLocked(&RankError{t.rank, ErrLeft})
+			}
+		}
+	}
+	return nil
+}
+
+// peerLocked returns the first peer that a rank waits for and that is wanted; -1: none.
+func (r *rankState) peerLocked(wanted func(peer int) bool) int {
+	for _, m := range r.waiting {
+		if !m.copying && wanted(m.peer) {
+			return m.peer
+		}
+	}
+	return -1
+}
+
+// beginLocked reports why this rank cannot start an operation.
+func (t *inProcess) beginLocked() error {
+	switch {
+	case t.cause != nil:
+		return t.cause
+	case t.ranks[t.rank].left:
+		return &RankError{t.rank, ErrLeft}
+	}
+	return nil
+}
+
+func (t *inProcess) Exchange(sends, receives []Transfer) (Pending, error) {
+	if err := checkTransfers(t.rank, len(t.ranks), sends, receives); err != nil {
+		return nil, err
+	}
+	for _, list := range [2][]Transfer{sends, receives} {
+		for i := range list {
+			if b := list[i].Buffer; b != nil && b.Bytes() == nil {
+				return nil, fmt.Errorf("%w: the buffer of a transfer is not host-visible", attention.ErrUnsupported)
+			}
+		}
+	}
+	p := &exchange{t: t, list: make([]*message, 0, len(sends)+len(receives))}
+	for i := range sends {
+		m, err := t.post(&sends[i], true)
+		if err != nil {
+			p.withdraw()
+			return nil, err
+		}
+		p.list = append(p.list, m)
+	}
+	for i := range receives {
+		m, err := t.post(&receives[i], false)
+		if err != nil {
+			p.withdraw()
+			return nil, err
+		}
+		p.list = append(p.list, m)
+	}
+	return p, nil
+}
+
+// post adds a side of a transfer. If the other side is there, it copies the bytes.
+func (t *inProcess) post(x *Transfer, send bool) (*message, error) {
+	m := &message{Memory: x.Memory, peer: x.Peer, done: make(chan struct{})}
+	t.mu.Lock()
+	if err := t.beginLocked(); err != nil {
+		t.mu.Unlock()
+		return nil, err
+	}
+	way := [2]int{x.Peer, t.rank}
+	if send {
+		way = [2]int{t.rank, x.Peer}
+	}
+	q := t.queues[way]
+	if q == nil {
+		q = &queue{}
+		t.queues[way] = q
+	}
+	mine, theirs := &q.sends, &q.receives
+	if !send {
+		mine, theirs = theirs, mine
+	}
+	if len(*theirs) == 0 {
+		if t.ranks[x.Peer].left {
+			t.endLocked(&RankError{x.Peer, ErrLeft})
+			t.mu.Unlock()
+			return nil, t.cause
+		}
+		*mine = append(*mine, m)
+		t.mu.Unlock()
+		return m, nil
+	}
+	other := (*theirs)[0]
+	*theirs = (*theirs)[1:]
+	if other.Bytes != m.Bytes {
+		t.endLocked(&RankError{x.Peer, fmt.Errorf("%w: a message of %d bytes where rank %d expects %d", ErrMismatch, other.Bytes, t.rank, m.Bytes)})
+		t.mu.Unlock()
+		return nil, t.cause
+	}
+	other.copying, m.copying = true, true
+	t.mu.Unlock()
+	if send {
+		copy(other.bytes(), m.bytes())
+	} else {
+		copy(m.bytes(), other.bytes())
+	}
+	close(other.done)
+	close(m.done)
+	return m, nil
+}
+
+// bytes returns the memory of a checked range.
+func (m *Memory) bytes() []byte {
+	if m.Buffer != nil {
+		return m.Buffer.Bytes()[m.Offset:][:m.Bytes]
+	}
+	return m.Host[m.Offset:][:m.Bytes]
+}
+
+// exchange is a Pending.
+type exchange struct {
+	t    *inProcess
+	list []*message
+}
+
+func (p *exchange) Wait(ctx context.Context) error {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	t := p.t
+	t.mu.Lock()
+	me := &t.ranks[t.rank]
+	me.waiting = p.list
+	if r := me.peerLocked(func(peer int) bool { return t.ranks[peer].left }); r >= 0 {
+		t.endLocked(&RankError{r, ErrLeft})
+	}
+	t.mu.Unlock()
+	defer func() {
+		t.mu.Lock()
+		me.waiting = nil
+		t.mu.Unlock()
+	}()
+	for _, m := range p.list {
+		select {
+		case <-m.done:
+			continue
+		case <-t.ended:
+		case <-ctx.Done():
+			t.timedOut(ctx, m.peer)
+		}
+		p.withdraw()
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return t.cause
+	}
+	return nil
+}
+
+// withdraw waits for messages that are being copied. The world has ended, so nobody copies the others.
+func (p *exchange) withdraw() {
+	for _, m := range p.list {
+		p.t.mu.Lock()
+		copying := m.copying
+		p.t.mu.Unlock()
+		if copying {
+			<-m.done
+		}
+	}
+}
+
+// timedOut ends the world after this rank waited for peer until its context ended.
+func (t *inProcess) timedOut(ctx context.Context, peer int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if ctx.Err() == context.Canceled {
+		t.endLocked(&RankError{t.rank, context.Canceled})
+		return
+	}
+	t.endLocked(&RankError{t.culpritLocked(peer), ErrTimeout})
+}
+
+// culpritLocked follows the ranks that wait for one another from peer on, to one that waits
+// for nobody.
+func (t *inProcess) culpritLocked(peer int) int {
+	seen := make([]bool, len(t.ranks))
+	for r := peer; !seen[r]; {
+		seen[r] = true
+		next := -1
+		if t.ranks[r].gathers {
+			for i := range t.ranks {
+				if t.gather != nil && t.gather.parts[i] == nil && !seen[i] {
+					next = i
+					break
+				}
+			}
+		} else {
+			next = t.ranks[r].peerLocked(func(int) bool { return true })
+		}
+		if next < 0 {
+			return r
+		}
+		if seen[next] {
+			return peer
+		}
+		r = next
+	}
+	return peer
+}
+
+func (t *inProcess) Gather(ctx context.Context, mine []byte) ([][]byte, error) {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	t.mu.Lock()
+	if err := t.beginLocked(); err != nil {
+		t.mu.Unlock()
+		return nil, err
+	}
+	g := t.gather
+	if g == nil {
+		g = &gathering{parts: make([][]byte, len(t.ranks)), missing: len(t.ranks), done: make(chan struct{})}
+		t.gather = g
+	}
+	g.parts[t.rank] = append(make([]byte, 0, len(mine)+1), mine...) // not nil
+	if g.missing--; g.missing == 0 {
+		t.gather = nil
+		close(g.done)
+	}
+	me := &t.ranks[t.rank]
+	me.gathers = true
+	for r := range t.ranks {
+		if t.ranks[r].left && g.parts[r] == nil {
+			t.endLocked(&RankError{r, ErrLeft})
+			break
+		}
+	}
+	t.mu.Unlock()
+	select {
+	case <-g.done:
+	case <-t.ended:
+	case <-ctx.Done():
+		t.gatherTimedOut(ctx, g)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	me.gathers = false
+	select {
+	case <-g.done:
+		return g.parts, nil
+	default:
+		return nil, t.cause
+	}
+}
+
+// gatherTimedOut ends the world after this rank waited in a Gather until its context ended.
+func (t *inProcess) gatherTimedOut(ctx context.Context, g *gathering) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if ctx.Err() == context.Canceled {
+		t.endLocked(&RankError{t.rank, context.Canceled})
+		return
+	}
+	for r, part := range g.parts {
+		if part == nil {
+			t.endLocked(&RankError{t.culpritLocked(r), ErrTimeout})
+			return
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package parallel
+
+import "vkattn/attention"
+
+// layout is how the ranks share a call in one mode.
+type layout struct {
+	Problem
+	cfg          attention.Config
+	see          sight
+	all          []sequence
+	mode         Mode
+	ranks        int
+	inner, outer int   // ranks that share heads, and groups of them that share the sequence
+	rows, keys   Split // of ranks
+	groupRows    Split // of groups of inner ranks
+	groupKeys    Split
+}
+
+// newLayout lays out a checked problem. The mode suits it.
+func newLayout(cfg *Config, p Problem, mode Mode, ranks, inner int) *layout {
+	l := &layout{Problem: p, cfg: cfg.Config, see: sightOf(&cfg.Config), all: p.sequences(), mode: mode, ranks: ranks, inner: inner, outer: ranks / inner}
+	order := Contiguous
+	if cfg.zigzag() {
+		order = Zigzag
+	}
+	rows, keys := p.extent()
+	if l.rows = p.Rows; l.rows == nil {
+		l.rows = order(rows, ranks)
+	}
+	if l.keys = p.Keys; l.keys == nil {
+		l.keys = order(keys, ranks)
+	}
+	l.groupRows, l.groupKeys = l.rows.by(inner), l.keys.by(inner)
+	return l
+}
+
+// zigzag reports whether the order is zigzag.
+func (c *Config) zigzag() bool {
+	return c.Order == OrderZigzag || c.Order == OrderAuto && c.Causal != attention.CausalNone
+}
+
+// innerFits reports why n ranks cannot share the heads; "" if they can.
+func innerFits(s *attention.Shape, n int) string {
+	switch {
+	case s.Hq%n != 0:
+		return "the ranks that share heads do not divide Hq"
+	case s.KVHeads()%n != 0 && n%s.KVHeads() != 0:
+		return "Hkv and the ranks that share heads: neither divides the other"
+	}
+	return ""
+}
+
+// heads are the query heads of a rank that shares heads, member u of its group.
+func (l *layout) heads(u int) (first, n int) {
+	n = l.Hq / l.inner
+	return u * n, n
+}
+
+// kvHeads are the key heads of a rank. Ranks share a head if there are fewer heads than
+// ranks.
+func (l *layout) kvHeads(u int) (first, n int) {
+	return u * l.KVHeads() / l.inner, max(1, l.KVHeads()/l.inner)
+}
+
+// sharers is the number of ranks of a group that compute with the same key head.
+func (l *layout) sharers() int { return max(1, l.inner/l.KVHeads()) }
+
+// runs are the runs of group g over the keys of group source.
+func (l *layout) runs(g, source int) []run {
+	return runsOf(l.see, l.all, l.groupRows[g], l.groupKeys[source])
+}
+
+// wholeRuns are the runs of a rank over all keys in their order.
+func (l *layout) wholeRuns(rank int) []run {
+	_, keys := l.extent()
+	return runsOf(l.see, l.all, l.rows[rank], []Span{{0, keys}})
+}

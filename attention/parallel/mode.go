@@ -1,0 +1,73 @@
+package parallel
+
+import "vkattn/attention/internal/enum"
+
+// Mode says how ranks share a call.
+type Mode uint8
+
+// Modes. The zero value lets the plan choose.
+const (
+	ModeAuto      Mode = iota
+	ModeRing           // K and V travel around the ranks
+	ModeUlysses        // all-to-all between heads and sequence
+	ModeAllGather      // all of K and V on every rank
+	Mode2D             // ulysses among Config.Inner consecutive ranks, ring across
+)
+
+var modeNames = []string{"auto", "ring", "ulysses", "allgather", "2d"}
+
+// Modes lists the modes that a plan may choose.
+func Modes() []Mode { return []Mode{ModeRing, ModeUlysses, ModeAllGather, Mode2D} }
+
+// Valid reports whether m is one of the named modes.
+func (m Mode) Valid() bool { return int(m) < len(modeNames) }
+
+// String is "auto", "ring", "ulysses", "allgather" or "2d".
+func (m Mode) String() string { return enum.Name("Mode", modeNames, uint8(m)) }
+
+// ParseMode reads what String writes, in any case. Another word is an error that lists the
+// names and matches [attention.ErrInvalid].
+func ParseMode(s string) (Mode, error) {
+	v, err := enum.Parse("mode", modeNames, s)
+	return Mode(v), err
+}
+
+// Set makes *Mode a flag.Value.
+func (m *Mode) Set(s string) error {
+	v, err := ParseMode(s)
+	if err == nil {
+		*m = v
+	}
+	return err
+}
+
+// MarshalText writes String.
+func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText is Set.
+func (m *Mode) UnmarshalText(text []byte) error { return m.Set(string(text)) }
+
+// Order is the order of rows and keys among the ranks.
+type Order uint8
+
+// Orders. The zero value is zigzag under a causal mask, otherwise contiguous.
+const (
+	OrderAuto       Order = iota
+	OrderContiguous       // see [Contiguous]
+	OrderZigzag           // see [Zigzag]
+)
+
+var orderNames = []string{"auto", "contiguous", "zigzag"}
+
+// Valid reports whether o is one of the named orders.
+func (o Order) Valid() bool { return int(o) < len(orderNames) }
+
+// String is "auto", "contiguous" or "zigzag".
+func (o Order) String() string { return enum.Name("Order", orderNames, uint8(o)) }
+
+// ParseOrder reads what String writes, in any case. Another word is an error that lists the
+// names and matches [attention.ErrInvalid].
+func ParseOrder(s string) (Order, error) {
+	v, err := enum.Parse("order", orderNames, s)
+	return Order(v), err
+}

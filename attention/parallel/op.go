@@ -1,0 +1,233 @@
+package parallel
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+
+	"vkattn/attention"
+	"vkattn/attention/internal/errs"
+	"vkattn/vk"
+)
+
+// Op computes attention for one Config over the ranks of a group, for any Problem. Each rank
+// makes its own Op with the same Config and calls the same methods in the same order with its
+// own part of the tensors.
+//
+// A rank computes on its own device, or without one on the CPU tier.
+type Op struct {
+	group *Group
+	dev   *vk.Device // nil: the CPU tier
+	cfg   Config
+
+	allocated uint64 // by the last call; tests read it
+
+	mu     sync.Mutex
+	closed bool
+	plans  map[[sha256.Size]byte]*planned     // at most maxPlans
+	local  map[attention.Config]*attention.Op // of this rank's calls
+	merges map[attention.MergeConfig]*attention.Merge
+}
+
+// maxPlans bounds the cached plans.
+const maxPlans = 64
+
+// New makes an operation of this rank. A nil device selects the CPU tier. Group and device stay
+// the caller's and must outlive the Op. Ranks that compute on different tiers or devices are
+// allowed if their Configs are the same. New exchanges nothing: a Config that differs from another rank's is found by the first call.
+func New(g *Group, dev *vk.Device, cfg Config) (*Op, error) {
+	if err := g.usable(); err != nil {
+		return nil, err
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	op, err := attention.New(dev, cfg.Config)
+	if err != nil {
+		return nil, err
+	}
+	return &Op{group: g, dev: dev, cfg: cfg, plans: map[[sha256.Size]byte]*planned{},
+		local: map[attention.Config]*attention.Op{cfg.Config: op}, merges: map[attention.MergeConfig]*attention.Merge{}}, nil
+}
+
+// Config returns the Config that New was given.
+func (op *Op) Config() Config {
+	if op == nil {
+		return Config{}
+	}
+	return op.cfg
+}
+
+func (op *Op) usable() error {
+	if op == nil || op.group == nil {
+		return errs.Unmade("New")
+	}
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if op.closed {
+		return errClosed
+	}
+	return nil
+}
+
+// Plan returns how a problem would be shared. It needs no other rank, and every rank gets the
+// same Plan. A problem that Config.Mode cannot compute gives a [*ModeError].
+func (op *Op) Plan(p Problem) (Plan, error) {
+	if err := op.usable(); err != nil {
+		return Plan{}, err
+	}
+	x, err := op.plan(p)
+	if err != nil {
+		return Plan{}, err
+	}
+	return x.Plan, nil
+}
+
+// plan finds or makes the plan of a problem.
+func (op *Op) plan(p Problem) (*planned, error) {
+	key := sha256.Sum256(fmt.Append(nil, p))
+	op.mu.Lock()
+	x := op.plans[key]
+	op.mu.Unlock()
+	if x != nil {
+		return x, nil
+	}
+	x, err := makePlan(&op.cfg, p.clone(), op.group.Ranks())
+	if err != nil {
+		return nil, err
+	}
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if len(op.plans) >= maxPlans {
+		clear(op.plans)
+	}
+	op.plans[key] = x
+	return x, nil
+}
+
+// Close releases what the operation holds. The group stays open. Close is idempotent.
+func (op *Op) Close() error {
+	if op == nil {
+		return nil
+	}
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	op.closed = true
+	var all []error
+	for _, x := range op.local {
+		all = append(all, x.Close())
+	}
+	for _, x := range op.merges {
+		all = append(all, x.Close())
+	}
+	clear(op.local)
+	clear(op.merges)
+	return errors.Join(all...)
+}
+
+// of returns this rank's operation for a Config.
+func (op *Op) of(cfg attention.Config) (*attention.Op, error) {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if op.closed {
+		return nil, errClosed
+	}
+	if x := op.local[cfg]; x != nil {
+		return x, nil
+	}
+	x, err := attention.New(op.dev, cfg)
+	if err == nil {
+		op.local[cfg] = x
+	}
+	return x, err
+}
+
+// merge returns this rank's merge of float32 states.
+func (op *Op) merge(out attention.DType) (*attention.Merge, error) {
+	cfg := attention.MergeConfig{DType: out, HeadDim: op.cfg.ValueDim(), Access: op.cfg.Access, F32States: true}
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if op.closed {
+		return nil, errClosed
+	}
+	if x := op.merges[cfg]; x != nil {
+		return x, nil
+	}
+	x, err := attention.NewMerge(op.dev, cfg)
+	if err == nil {
+		op.merges[cfg] = x
+	}
+	return x, err
+}
+
+// checkStream checks that a call has a stream of this rank's device, or none on the CPU tier.
+func (op *Op) checkStream(s *vk.Stream) error {
+	switch {
+	case op.dev == nil && s != nil:
+		return errs.Invalid("parallel: the CPU tier takes no stream")
+	case op.dev != nil && s.Device() != op.dev:
+		return errs.Invalid("parallel: a call on a device needs a stream of it")
+	}
+	return nil
+}
+
+// checkSide checks that tensors lie where this rank computes.
+func (op *Op) checkSide(list ...attention.Tensor) error {
+	for _, t := range list {
+		switch {
+		case !t.Given():
+		case op.dev == nil && t.Buffer != nil:
+			return errs.Invalid("parallel: a tensor in device memory, where the CPU tier computes")
+		case op.dev != nil && (t.Buffer == nil || t.Buffer.Device() != op.dev):
+			return errs.Invalid("parallel: a tensor is not in a buffer of the operation's device")
+		}
+	}
+	return nil
+}
+
+// call is one call of an operation on this rank.
+type call struct {
+	side
+	*planned
+	op    *Op
+	g     *Group
+	ctx   context.Context
+	rank  int
+	group int // of inner ranks
+	u     int // member of the group
+}
+
+// run agrees with the other ranks on a call, then computes. check checks this rank's tensors;
+// err is what is already wrong.
+func (op *Op) run(ctx context.Context, s *vk.Stream, kind callKind, x *planned, err error, compute func(c *call) error) error {
+	h := header{kind: kind, config: checksum(op.cfg.Config), mode: checksum(op.cfg.Mode, op.cfg.Inner, op.cfg.Order, op.cfg.Machine)}
+	if x != nil {
+		h.shape, h.sequences, h.split = checksum(x.Shape), checksum(x.CuQ, x.CuK), checksum(x.layout.rows, x.layout.keys)
+	}
+	return op.group.call(ctx, h, err, func(ctx context.Context) error {
+		rank := op.group.Rank()
+		c := &call{side: newSide(s, op.group.t), op: op, g: op.group, ctx: ctx, planned: x, rank: rank, group: rank / x.layout.inner, u: rank % x.layout.inner}
+		err := compute(c)
+		if err == nil || c.err != nil {
+			err = c.err // the first one
+		}
+		if waited := c.sync(context.WithoutCancel(ctx)); err == nil { // after an error too, so that nothing uses the tensors any more
+			err = waited
+		}
+		op.allocated = uint64(c.allocated)
+		return errors.Join(err, c.close())
+	})
+}
+
+// checksum hashes the printed form of values, which holds every field of a struct.
+func checksum(values ...any) uint64 {
+	var b []byte
+	for _, v := range values {
+		b = fmt.Appendf(b, "%+v\x00", v)
+	}
+	sum := sha256.Sum256(b)
+	return binary.LittleEndian.Uint64(sum[:])
+}

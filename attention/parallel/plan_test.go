@@ -1,0 +1,168 @@
+package parallel
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"vkattn/attention"
+	"vkattn/internal/testlevel"
+)
+
+// counted counts the bytes that a rank sends and receives.
+type counted struct {
+	Transport
+	sent, received atomic.Int64
+}
+
+func (c *counted) Exchange(sends, receives []Transfer) (Pending, error) {
+	for i := range sends {
+		c.sent.Add(sends[i].Bytes)
+	}
+	for i := range receives {
+		c.received.Add(receives[i].Bytes)
+	}
+	return c.Transport.Exchange(sends, receives)
+}
+
+// The plan tells the bytes that the busiest rank sends, and at least the memory it allocates.
+func TestPlanTellsBytesAndMemory(t *testing.T) {
+	testlevel.HostOnly(t)
+	for _, mode := range Modes() {
+		for _, n := range []int{1, 2, 4, 6} {
+			t.Run(fmt.Sprintf("%v/%d", mode, n), func(t *testing.T) {
+				transports, err := InProcess(n)
+				require.NoError(t, err)
+				groups, counters := make([]*Group, n), make([]*counted, n)
+				for r := range groups {
+					counters[r] = &counted{Transport: transports[r]}
+					groups[r], err = NewGroup(counters[r], GroupOptions{Timeout: time.Minute})
+					require.NoError(t, err)
+				}
+				rapid.Check(t, func(t *rapid.T) {
+					cfg, p := drawCall(t, mode, n)
+					for _, forward := range []bool{true, false} {
+						w := newWhole(cfg, p, 1)
+						plan, list := w.run(t, groups, rapid.Bool().Draw(t, "BSHD"), forward)
+						cost := plan.Forward
+						if !forward {
+							cost = plan.Backward
+						}
+						var most int64
+						for r, c := range counters {
+							require.NoError(t, list[r])
+							most = max(most, c.sent.Swap(0))
+						}
+						require.EqualValues(t, cost.SentBytes, most, "forward %v: %v", forward, plan)
+						for r := range groups {
+							require.GreaterOrEqual(t, cost.ScratchBytes, w.allocated[r], "forward %v, rank %d: %v", forward, r, plan)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// Without a wish the plan takes the least estimate and says why not the others.
+func TestPlanChoosesByEstimate(t *testing.T) {
+	testlevel.HostOnly(t)
+	for _, x := range []struct {
+		name  string
+		ranks int
+		cfg   Config
+		shape attention.Shape
+		want  Mode
+	}{
+		{"long sequences hide the ring behind the computation", 16, Config{}, attention.Shape{B: 1, Hq: 32, Hkv: 8, Sq: 1 << 20, Sk: 1 << 20}, ModeRing},
+		{"few keys: one exchange of K and V", 8, Config{}, attention.Shape{B: 1, Hq: 33, Hkv: 1, Sq: 1 << 16, Sk: 512}, ModeAllGather},
+		{"many sequences of medium length: heads", 8, Config{}, attention.Shape{B: 16, Hq: 32, Hkv: 32, Sq: 2048, Sk: 2048}, ModeUlysses},
+		{"several hosts: heads within, ring across", 16, Config{Machine: Machine{RanksPerHost: 8}}, attention.Shape{B: 1, Hq: 32, Hkv: 32, Sq: 1 << 15, Sk: 1 << 15}, Mode2D},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			x.cfg.HeadDim, x.cfg.Causal = 128, attention.TopLeft
+			op, err := New(ranksOf(t, x.ranks, 0)[0], nil, x.cfg)
+			require.NoError(t, err)
+			p, err := op.Plan(Problem{Shape: x.shape})
+			require.NoError(t, err)
+			require.Equal(t, x.want, p.Mode, "%v", p)
+			require.NotEmpty(t, p.Rejected)
+			require.True(t, p.Zigzag)
+			if x.shape.Sq == x.shape.Sk && x.want == ModeRing {
+				require.InDelta(t, 1, p.Balance, 1e-9)
+			}
+			require.Contains(t, p.String(), x.want.String())
+		})
+	}
+}
+
+// What a mode cannot compute is refused by its name, and nothing else is chosen.
+func TestModesRefuseByName(t *testing.T) {
+	testlevel.HostOnly(t)
+	plan := func(cfg Config, s attention.Shape, ranks int) error {
+		cfg.HeadDim = 32
+		op, err := New(ranksOf(t, ranks, 0)[0], nil, cfg)
+		if err != nil {
+			return err
+		}
+		_, err = op.Plan(Problem{Shape: s})
+		return err
+	}
+	s := attention.Shape{B: 1, Hq: 6, Hkv: 2, Sq: 8, Sk: 8}
+	for _, x := range []struct {
+		cfg   Config
+		ranks int
+		mode  Mode
+	}{
+		{Config{Mode: ModeUlysses}, 4, ModeUlysses}, // 6 heads over 4 ranks
+		{Config{Mode: ModeUlysses}, 3, ModeUlysses}, // 2 key heads over 3 ranks
+		{Config{Mode: Mode2D, Inner: 4}, 6, Mode2D},
+		{Config{Mode: Mode2D, Inner: 3}, 6, Mode2D},
+		{Config{Mode: ModeRing, Config: attention.Config{KV: attention.KVInt8}}, 2, ModeRing},
+		{Config{Config: attention.Config{Dropout: 0.5}}, 2, ModeAuto},
+		{Config{Config: attention.Config{F32O: true}}, 2, ModeAuto},
+	} {
+		err := plan(x.cfg, s, x.ranks)
+		var refused *ModeError
+		require.ErrorAs(t, err, &refused)
+		require.ErrorIs(t, err, attention.ErrUnsupported)
+		require.Equal(t, x.mode, refused.Mode, "%v", err)
+	}
+	require.NoError(t, plan(Config{}, s, 4))
+	require.ErrorIs(t, plan(Config{Config: attention.Config{Tier: attention.TierScalar}}, s, 2), attention.ErrUnsupported)
+	require.ErrorIs(t, plan(Config{Mode: 99}, s, 2), attention.ErrInvalid)
+	require.ErrorIs(t, plan(Config{Order: 99}, s, 2), attention.ErrInvalid)
+	require.ErrorIs(t, plan(Config{Machine: Machine{Link: -1}}, s, 2), attention.ErrInvalid)
+	require.ErrorIs(t, plan(Config{}, attention.Shape{}, 2), attention.ErrInvalid)
+}
+
+func TestProblemsAreCheckedByField(t *testing.T) {
+	testlevel.HostOnly(t)
+	cfg := Config{}
+	cfg.HeadDim = 8
+	op, err := New(ranksOf(t, 2, 0)[0], nil, cfg)
+	require.NoError(t, err)
+	s := attention.Shape{B: 2, Hq: 2, Sq: 5, Sk: 5}
+	for field, p := range map[string]Problem{
+		"CuQ and CuK": {Shape: s, CuQ: []int{0, 3, 5}},
+		"CuQ":         {Shape: s, CuQ: []int{0, 3}, CuK: []int{0, 3, 5}},
+		"CuK":         {Shape: s, CuQ: []int{0, 3, 5}, CuK: []int{0, 6, 7}},
+		"Rows":        {Shape: s, Rows: Contiguous(5, 3)},
+		"Keys":        {Shape: s, Keys: Contiguous(4, 2)},
+		"Sq":          {Shape: attention.Shape{B: 1, Hq: 1, Sk: 1}},
+	} {
+		_, err := op.Plan(p)
+		var wrong *attention.ShapeError
+		require.ErrorAs(t, err, &wrong, field)
+		require.Equal(t, field, wrong.Field)
+	}
+	require.NoError(t, op.Close())
+	_, err = op.Plan(Problem{Shape: s})
+	require.ErrorIs(t, err, errClosed)
+	require.ErrorIs(t, op.Forward(context.Background(), nil, Args{}), errClosed)
+}

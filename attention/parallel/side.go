@@ -1,0 +1,223 @@
+package parallel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math"
+
+	"vkattn/attention"
+	"vkattn/vk"
+)
+
+// side is where a call computes: in host memory, or on a device in the order of a stream. It
+// allocates, copies and sums tensors there. On a device the first error stays in err, and the
+// work recorded after it does nothing.
+type side struct {
+	s         *vk.Stream // nil: host memory
+	options   vk.BufferOptions
+	buffers   []*vk.Buffer // allocated
+	allocated int64
+	err       error
+}
+
+// newSide computes in host memory, or on the device of a stream with buffers that t moves.
+func newSide(s *vk.Stream, t Transport) side { return side{s: s, options: t.Buffers()} }
+
+// fail keeps the first error.
+func (s *side) fail(err error) {
+	if s.err == nil {
+		s.err = err
+	}
+}
+
+// close gives back what was allocated. Work in flight holds what it uses.
+func (s *side) close() error {
+	var list []error
+	for _, b := range s.buffers {
+		list = append(list, b.Close())
+	}
+	s.buffers = nil
+	return errors.Join(list...)
+}
+
+// new allocates a packed tensor. In host memory its elements are 0.
+func (s *side) new(dtype attention.DType, batch, heads, rows, dim int) view {
+	v := viewOf(attention.Tensor{}, dtype, batch, heads, rows, dim)
+	s.allocated += v.bytes()
+	if s.s == nil {
+		v.Host = make([]byte, v.bytes())
+		return v
+	}
+	v.Buffer = s.buffer(v.bytes())
+	return v
+}
+
+// buffer allocates device memory; nil after an error.
+func (s *side) buffer(bytes int64) *vk.Buffer {
+	if s.err != nil {
+		return nil
+	}
+	b, err := s.s.Device().NewBuffer(uint64(max(bytes, 4)), s.options)
+	if err != nil {
+		s.fail(err)
+		return nil
+	}
+	s.buffers = append(s.buffers, b)
+	return b
+}
+
+// like allocates a packed tensor with the sizes of another.
+func (s *side) like(v view, dtype attention.DType) view {
+	return s.new(dtype, v.batch, v.heads, v.rows, v.dim)
+}
+
+// vector returns int32 numbers for a kernel.
+func (s *side) vector(numbers []int) attention.Vector {
+	var host []byte
+	for _, x := range numbers {
+		host = binary.LittleEndian.AppendUint32(host, uint32(int32(x)))
+	}
+	if s.s == nil {
+		return attention.Vector{Host: host}
+	}
+	b := s.buffer(int64(len(host)))
+	if s.err == nil {
+		s.fail(s.s.Upload(b, 0, host))
+	}
+	return attention.Vector{Buffer: b}
+}
+
+// ordered records a barrier in front of work on a device. It returns false if an error
+// prevents the work.
+func (s *side) ordered() bool {
+	if s.err == nil && s.s != nil {
+		s.fail(s.s.Barrier())
+	}
+	return s.err == nil
+}
+
+// copy copies a tensor to another of the same sizes and type.
+func (s *side) copy(dst, src view) {
+	switch {
+	case src.bytes() == 0:
+	case s.s != nil:
+		s.copyOnDevice(dst, src)
+	case dst.packed() && src.packed():
+		to, from := dst.memory(), src.memory()
+		copy(to.bytes(), from.bytes())
+	default:
+		src.eachRow(func() func(b, h, row int) {
+			return func(b, h, row int) { copy(dst.row(b, h, row), src.row(b, h, row)) }
+		})
+	}
+}
+
+func (s *side) copyOnDevice(dst, src view) {
+	if !s.ordered() {
+		return
+	}
+	if dst.packed() && src.packed() {
+		to, from := dst.memory(), src.memory()
+		s.fail(s.s.Copy(vk.BufferRange{Buffer: to.Buffer, Offset: uint64(to.Offset), Size: uint64(to.Bytes)},
+			vk.BufferRange{Buffer: from.Buffer, Offset: uint64(from.Offset), Size: uint64(from.Bytes)}))
+		return
+	}
+	consecutive := dst.consecutive() && src.consecutive()
+	var to []uint64
+	dst.pieces(consecutive, func(at, _ uint64) { to = append(to, at) })
+	i := 0
+	src.pieces(consecutive, func(at, n uint64) {
+		if s.err == nil {
+			s.fail(s.s.Copy(vk.BufferRange{Buffer: dst.Buffer, Offset: to[i], Size: n}, vk.BufferRange{Buffer: src.Buffer, Offset: at, Size: n}))
+		}
+		i++
+	})
+}
+
+// dense returns a packed tensor with the same elements, in v's memory or in a copy. The
+// transport moves its memory.
+func (s *side) dense(v view) view {
+	if v.packed() && (s.s == nil || v.bytes() == 0 || s.moves(v.Buffer)) {
+		v.Strides = attention.BHSD(v.heads, v.rows, v.dim)
+		return v
+	}
+	d := s.like(v, v.dtype)
+	s.copy(d, v)
+	return d
+}
+
+// moves reports whether the transport moves a buffer.
+func (s *side) moves(b *vk.Buffer) bool {
+	return b.Memory() == s.options.Memory && (b.Exportable() || !s.options.Exportable) || s.options.Memory != vk.DeviceLocal && b.Bytes() != nil
+}
+
+// clear sets all elements to 0.
+func (s *side) clear(v view) {
+	if s.s == nil {
+		v.eachRow(func() func(b, h, row int) { return func(b, h, row int) { clear(v.row(b, h, row)) } })
+		return
+	}
+	if v.bytes() == 0 {
+		return
+	}
+	zeros := s.like(v, v.dtype)
+	if s.ordered() {
+		s.fail(s.s.Fill(vk.BufferRange{Buffer: zeros.Buffer}, 0))
+	}
+	s.copy(v, zeros)
+}
+
+// empty sets LSE to that of rows without keys.
+func (s *side) empty(lse view) {
+	infinity := math.Float32bits(float32(math.Inf(-1)))
+	if s.s == nil {
+		lse.eachRow(func() func(b, h, row int) {
+			return func(b, h, row int) { binary.LittleEndian.PutUint32(lse.row(b, h, row), infinity) }
+		})
+		return
+	}
+	if lse.bytes() == 0 || !s.ordered() {
+		return
+	}
+	lse.pieces(lse.consecutive(), func(at, n uint64) {
+		if s.err == nil {
+			s.fail(s.s.Fill(vk.BufferRange{Buffer: lse.Buffer, Offset: at, Size: n}, infinity))
+		}
+	})
+}
+
+// sum adds float32 tensors of the same sizes in host memory, in their order, and rounds the
+// sum once.
+func (s *side) sum(dst view, terms ...view) {
+	dst.eachRow(func() func(b, h, row int) {
+		total, term := make([]float32, dst.dim), make([]float32, dst.dim)
+		return func(b, h, row int) {
+			attention.F32.Decode(total, terms[0].row(b, h, row))
+			for i := range terms[1:] {
+				attention.F32.Decode(term, terms[1+i].row(b, h, row))
+				for d, x := range term {
+					total[d] += x
+				}
+			}
+			dst.dtype.Encode(dst.row(b, h, row), total)
+		}
+	})
+}
+
+// submit starts what was recorded.
+func (s *side) submit() error {
+	if s.s == nil || s.err != nil {
+		return s.err
+	}
+	_, err := s.s.Submit()
+	return err
+}
+
+// sync waits for what was recorded, so that another rank may read it, and write what it read.
+func (s *side) sync(ctx context.Context) error {
+	if s.s == nil || s.err != nil {
+		return s.err
+	}
+	return s.s.Wait(ctx)
+}

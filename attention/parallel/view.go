@@ -1,0 +1,101 @@
+package parallel
+
+import (
+	"vkattn/attention"
+	"vkattn/attention/internal/par"
+)
+
+// view is a tensor [batch, heads, rows, dim] with its sizes and explicit strides.
+type view struct {
+	attention.Tensor
+	dtype                   attention.DType
+	batch, heads, rows, dim int
+}
+
+func viewOf(t attention.Tensor, dtype attention.DType, batch, heads, rows, dim int) view {
+	t.Strides = t.Strides.Resolve(heads, rows, dim)
+	return view{t, dtype, batch, heads, rows, dim}
+}
+
+// rowsFrom is n rows from row first on.
+func (v view) rowsFrom(first, n int) view {
+	v.Offset += int64(first) * v.Strides.Seq
+	v.rows = n
+	return v
+}
+
+// headsFrom is n heads from head first on.
+func (v view) headsFrom(first, n int) view {
+	v.Offset += int64(first) * v.Strides.Head
+	v.heads = n
+	return v
+}
+
+// bytes is the size of the elements.
+func (v *view) bytes() int64 {
+	return int64(v.batch) * int64(v.heads) * int64(v.rows) * int64(v.dim) * int64(v.dtype.Size())
+}
+
+// packed reports whether the elements lie one after the other in the order of the sizes.
+func (v *view) packed() bool {
+	step := int64(v.dim)
+	for _, x := range [3]struct {
+		n      int
+		stride int64
+	}{{v.rows, v.Strides.Seq}, {v.heads, v.Strides.Head}, {v.batch, v.Strides.Batch}} {
+		if x.n > 1 && x.stride != step {
+			return false
+		}
+		step *= int64(x.n)
+	}
+	return true
+}
+
+// memory is the range of a packed view.
+func (v *view) memory() Memory {
+	return Memory{Host: v.Host, Buffer: v.Buffer, Offset: v.Offset * int64(v.dtype.Size()), Bytes: v.bytes()}
+}
+
+// row returns the memory of a row in host memory.
+func (v *view) row(b, h, row int) []byte {
+	size := int64(v.dtype.Size())
+	at := v.Offset + int64(b)*v.Strides.Batch + int64(h)*v.Strides.Head + int64(row)*v.Strides.Seq
+	return v.Host[at*size:][:int64(v.dim)*size]
+}
+
+// eachRow calls work for every row, in parallel.
+func (v *view) eachRow(newWorker func() func(b, h, row int)) {
+	const block = 64 // rows at once
+	blocks := (v.rows + block - 1) / block
+	par.Each(int64(v.batch)*int64(v.heads)*int64(blocks), func() func(int64) {
+		work := newWorker()
+		return func(i int64) {
+			first, rest := int(i%int64(blocks))*block, int(i/int64(blocks))
+			for row := first; row < min(first+block, v.rows); row++ {
+				work(rest/v.heads, rest%v.heads, row)
+			}
+		}
+	})
+}
+
+// pieces calls visit with the byte offset and the size of each contiguous piece of a
+// tensor in device memory, in the order of its elements. Pieces of tensors of the same sizes
+// agree if both have consecutive rows.
+func (v *view) pieces(consecutive bool, visit func(at, n uint64)) {
+	size := int64(v.dtype.Size())
+	rows, n := v.rows, 1
+	if consecutive {
+		rows, n = 1, v.rows
+	}
+	for b := range v.batch {
+		for h := range v.heads {
+			for row := range rows {
+				at := v.Offset + int64(b)*v.Strides.Batch + int64(h)*v.Strides.Head + int64(row)*v.Strides.Seq
+				visit(uint64(at*size), uint64(int64(n)*int64(v.dim)*size))
+			}
+		}
+	}
+}
+
+// consecutive reports whether the rows of a head lie one after the other.
+func (v *view) consecutive() bool { return v.rows < 2 || v.Strides.Seq == int64(v.dim) }

@@ -1,0 +1,210 @@
+package parallel
+
+import "vkattn/vk/hostmem"
+
+// Bytes that ranks send to each other, and the time that takes.
+
+// volume is what a rank sends in one direction of a call.
+type volume struct {
+	heads  float64 // all-to-all between heads and sequence, before and after
+	gather float64 // K and V to all ranks, dK and dV to theirs
+	ring   float64 // of all steps
+	step   float64 // largest message of a ring step
+	total  float64
+	steps  int     // of the ring that send
+	memory float64 // bytes read and written to merge states, or to add gradients of ring steps
+}
+
+// most keeps the largest of each number.
+func (v *volume) most(x volume) {
+	x.total = x.heads + x.gather + x.ring
+	v.heads, v.gather, v.ring = max(v.heads, x.heads), max(v.gather, x.gather), max(v.ring, x.ring)
+	v.step, v.total, v.steps = max(v.step, x.step), max(v.total, x.total), max(v.steps, x.steps)
+	v.memory = max(v.memory, x.memory)
+}
+
+// volumes computes what the busiest ranks send. docs/several-gpus.md has the formulas.
+func (l *layout) volumes() (forward, backward volume) {
+	for r := range l.ranks {
+		f, b := l.volumesOf(r)
+		forward.most(f)
+		backward.most(b)
+	}
+	return forward, backward
+}
+
+// volumesOf computes what a rank sends.
+func (l *layout) volumesOf(rank int) (forward, backward volume) {
+	const f32 = 4.0
+	g, inner := rank/l.inner, float64(l.inner)
+	batch, size := float64(l.batch()), float64(l.cfg.DType.Size())
+	d, dv := float64(l.cfg.HeadDim), float64(l.cfg.ValueDim())
+	kv := float64(max(1, l.KVHeads()/l.inner)) // key heads of a rank after the exchange
+	rows, keys := batch*float64(l.rows.Count(rank)), batch*float64(l.keys.Count(rank))
+	groupRows, groupKeys := batch*float64(countOf(l.groupRows[g])), batch*float64(countOf(l.groupKeys[g]))
+	block := func(g int) float64 { return batch * kv * float64(countOf(l.groupKeys[g])) * (d + dv) } // elements of K and V
+	if l.inner > 1 {
+		// Before: this rank's rows for the others' heads. After: the others' rows of its heads.
+		hq := float64(l.Hq) / inner
+		before := rows*hq*(inner-1)*d*size + keys*kv*(inner-1)*(d+dv)*size
+		gradient := size
+		if l.sharers() > 1 {
+			gradient = f32
+		}
+		forward.heads = before + (groupRows-rows)*hq*(dv*size+f32)
+		backward.heads = before + rows*hq*(inner-1)*(2*dv*size+f32) + (groupRows-rows)*hq*d*size + (groupKeys-keys)*kv*(d+dv)*gradient
+	}
+	switch {
+	case l.mode == ModeAllGather:
+		all := batch * kv * float64(l.keys.total()) * (d + dv)
+		forward.gather = float64(l.ranks-1) * block(rank) * size
+		backward.gather = forward.gather + (all-block(rank))*f32
+	case l.outer > 1:
+		forward.steps, backward.steps = l.outer-1, l.outer
+		for t := range l.outer {
+			b := block((g - t + l.outer) % l.outer)
+			if t < l.outer-1 {
+				forward.ring += b * size
+				forward.step = max(forward.step, b*size)
+			}
+			backward.ring += b * f32
+			backward.step = max(backward.step, b*(size+f32))
+		}
+		backward.ring += forward.ring
+		// A merge reads two float32 states and writes one; the second was written before. A
+		// backward step reads and writes dQ, and adds two blocks of dK and dV to a third.
+		hq := float64(l.Hq) / inner
+		forward.memory = float64(l.outer-1) * groupRows * hq * dv * 4 * f32
+		backward.memory = float64(l.outer) * (groupRows*hq*d*2*f32 + block(g)*4*f32)
+	}
+	return forward, backward
+}
+
+// total is the number of rows of all ranks.
+func (s Split) total() (n int) {
+	for r := range s {
+		n += s.Count(r)
+	}
+	return n
+}
+
+// cost estimates a call that computes for the given time.
+func (v *volume) cost(l *layout, m *Machine, compute float64) Cost {
+	c := Cost{SentBytes: uint64(v.total), Rounds: v.steps}
+	if l.inner > 1 {
+		c.Rounds += 2
+		c.Exposed += m.Latency + m.collectiveSeconds(v.heads, l.inner)
+	}
+	if l.mode == ModeAllGather && l.ranks > 1 {
+		c.Rounds++
+		c.Exposed += m.collectiveSeconds(v.gather, l.ranks)
+	}
+	if v.steps > 0 {
+		message := m.ringSeconds(v.step, l.ranks)
+		c.Exposed += float64(v.steps) * max(0, message-compute/float64(l.outer)) // the computation of a step hides its message
+	}
+	c.Seconds = compute + v.memory/m.Memory + c.Exposed
+	return c
+}
+
+// Memory that a call allocates on a rank. Its functions follow the allocations of the modes in
+// ring.go, ulysses.go and allgather.go.
+
+func (l *layout) elements(heads, rows, dim int) uint64 {
+	const most = 1 << 56 // so that sums do not overflow
+	return min(hostmem.Product(l.batch(), heads, rows, dim), most)
+}
+
+// headsScratch is the memory of an exchange of heads: what arrives, in order, and what is on
+// its way.
+func (l *layout) headsScratch(rank int, rowDims, keyDims int, size uint64) uint64 {
+	if l.inner == 1 {
+		return 0
+	}
+	g := rank / l.inner
+	_, hq := l.heads(0)
+	_, kv := l.kvHeads(0)
+	arrived := l.elements(hq, countOf(l.groupRows[g]), rowDims) + l.elements(kv, countOf(l.groupKeys[g]), keyDims)
+	sent := l.elements(l.Hq, l.rows.Count(rank), rowDims) + l.elements(kv*l.inner, l.keys.Count(rank), keyDims)
+	return (2*arrived + sent) * size
+}
+
+// forwardScratch bounds the memory that Forward allocates on a rank.
+func (l *layout) forwardScratch(rank int) (n uint64) {
+	cfg := &l.cfg
+	d, dv, size := cfg.HeadDim, cfg.ValueDim(), uint64(cfg.DType.Size())
+	_, hq := l.heads(0)
+	_, kv := l.kvHeads(0)
+	rows := countOf(l.groupRows[rank/l.inner])
+	n = l.headsScratch(rank, d+dv, d+dv, size)
+	if l.inner > 1 {
+		n += l.headsScratch(rank, 1, 0, 4)
+	}
+	switch {
+	case l.mode == ModeAllGather && l.ranks > 1:
+		n += 2*l.elements(kv, l.keys.total(), d+dv)*size + l.elements(hq, rows, 1)*4
+	case l.outer > 1:
+		n += 3*l.elements(kv, l.groupKeys.most(), d+dv)*size + l.elements(hq, rows, dv+1)*4
+		partial := l.elements(hq, rows, dv+1) * 4
+		if l.batch() == 1 {
+			partial = min(partial, max(maxPartial, l.elements(hq/kv, rows, dv+1)*4))
+		}
+		n += partial
+	}
+	return n
+}
+
+// lseRows is the number of rows of LSE that the calls of a rank take, each with a packed LSE of
+// its own rows. Calls of the same rows share it.
+func (l *layout) lseRows(rank int) (n int) {
+	if l.packed() {
+		return 0
+	}
+	seen := map[Span]bool{}
+	add := func(runs []run) {
+		for i := range runs {
+			if s := (Span{runs[i].row, runs[i].rows}); !seen[s] {
+				seen[s] = true
+				n += s.N
+			}
+		}
+	}
+	if l.mode == ModeAllGather {
+		add(l.wholeRuns(rank))
+		return n
+	}
+	g := rank / l.inner
+	for s := range l.outer {
+		add(l.runs(g, s))
+	}
+	return n
+}
+
+// backwardScratch is forwardScratch of Backward.
+func (l *layout) backwardScratch(rank int) (n uint64) {
+	cfg := &l.cfg
+	d, dv, size := cfg.HeadDim, cfg.ValueDim(), uint64(cfg.DType.Size())
+	_, hq := l.heads(0)
+	_, kv := l.kvHeads(0)
+	rows := countOf(l.groupRows[rank/l.inner])
+	n = l.headsScratch(rank, 2*(d+dv), d+dv, size) + l.headsScratch(rank, 1, d+dv, 4)
+	switch {
+	case l.mode == ModeAllGather && l.ranks > 1:
+		keys := l.keys.total()
+		n += 2*l.elements(kv, keys, d+dv)*size + l.elements(hq, rows, d)*4 + l.elements(hq, l.lseRows(rank), 1)*4
+		n += l.elements(kv, 2*keys+l.ranks*l.keys.Count(rank), d+dv) * 4
+	case l.outer > 1:
+		n += l.elements(kv, l.groupKeys.most(), d+dv)*(3*size+3*4) + l.elements(hq, rows, d)*4 + l.elements(hq, l.lseRows(rank), 1)*4
+	case l.sharers() > 1:
+		n += l.elements(hq, rows, d) * 4
+	}
+	return n
+}
+
+// most is the largest number of rows of a rank.
+func (s Split) most() (n int) {
+	for r := range s {
+		n = max(n, s.Count(r))
+	}
+	return n
+}
