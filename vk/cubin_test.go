@@ -127,7 +127,7 @@ type importRecord struct {
 	shared, count                                                        uint32
 	function                                                             uint64
 	params                                                               [4096]byte
-	fail, barriers, wide                                                 int64
+	fail, _, wide                                                        int64
 }
 
 // An observer sees launches as it sees dispatches.

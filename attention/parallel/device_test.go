@@ -37,12 +37,6 @@ func (d *onDevice) tensor(x *attention.Tensor, memory vk.MemoryKind) {
 	x.Buffer, x.Host = b, nil
 }
 
-func (d *onDevice) vector(x *attention.Vector) {
-	t := attention.Tensor{Host: x.Host}
-	d.tensor(&t, vk.DeviceLocal)
-	x.Buffer, x.Host = t.Buffer, nil
-}
-
 // collect copies all tensors back.
 func (d *onDevice) collect() error {
 	for _, f := range d.copied {
