@@ -27,6 +27,8 @@
 // A KV cache that one rank cannot hold is sharded by tokens ([Shard]). [Op.Append] writes new
 // tokens into the caches of their owners, [Op.Decode] attends to the tokens of all ranks.
 //
+// ExampleOp_Forward, in attention/parallel/example_test.go, computes over two ranks of a process.
+//
 // # Failures
 //
 // Ranks first compare what they were asked for. If one disagrees, every rank returns an

@@ -5,16 +5,23 @@ import (
 	"fmt"
 
 	"vkattn/attention"
+	"vkattn/attention/internal/errs"
 	"vkattn/vk"
 )
 
 // Reasons of a [RankError].
 var (
-	ErrTimeout  = errors.New("no response within the timeout")
-	ErrLeft     = errors.New("left the group")
-	ErrMismatch = fmt.Errorf("%w: disagrees with the other ranks", attention.ErrInvalid)
-	ErrFailed   = errors.New("failed")
+	ErrTimeout        = errors.New("no response within the timeout")
+	ErrLeft           = errors.New("left the group")
+	ErrMismatch error = mismatch{} // matches attention.ErrInvalid
+	ErrFailed         = errors.New("failed")
 )
+
+// mismatch is the type of ErrMismatch.
+type mismatch struct{}
+
+func (mismatch) Error() string        { return "disagrees with the other ranks" }
+func (mismatch) Is(target error) bool { return errs.IsInvalid(target) }
 
 // errClosed is the error of an operation that is closed.
 var errClosed = fmt.Errorf("attention: %w", vk.ErrClosed)

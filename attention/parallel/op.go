@@ -88,7 +88,7 @@ func (op *Op) Plan(p Problem) (Plan, error) {
 
 // plan finds or makes the plan of a problem.
 func (op *Op) plan(p Problem) (*planned, error) {
-	key := sha256.Sum256(fmt.Append(nil, p))
+	key := sha256.Sum256(fmt.Appendf(nil, "%#v", p)) // nil and empty slices differ
 	op.mu.Lock()
 	x := op.plans[key]
 	op.mu.Unlock()

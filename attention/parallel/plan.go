@@ -20,9 +20,10 @@ type Plan struct {
 	Reason   string      `json:"reason"`
 	Rejected []Rejection `json:"rejected,omitempty"`
 
-	Cells             uint64  `json:"cells"`   // most pairs of a row and a key that a rank computes
-	Balance           float64 `json:"balance"` // mean number of pairs of the ranks / Cells: 1 if all have the same work
-	Forward, Backward Cost
+	Cells    uint64  `json:"cells"`   // most pairs of a row and a key that a rank computes
+	Balance  float64 `json:"balance"` // mean number of pairs of the ranks / Cells: 1 if all have the same work
+	Forward  Cost    `json:"forward"`
+	Backward Cost    `json:"backward"`
 }
 
 // Cost is what a call costs the rank for which it costs most.

@@ -242,7 +242,8 @@ func (c *call) attend(s, partial *segment, runs []run, q, k, v, o view) error {
 
 // attendHeads is attend for some heads.
 func (c *call) attendHeads(s, partial *segment, runs []run, q, k, v, o view) error {
-	to, lse := s.o, c.dense(s.lse)
+	state := resized(s.lse, q.heads, s.rows)
+	to, lse := s.o, state
 	if s.done > 1 {
 		to, lse = resized(partial.o, q.heads, s.rows), resized(partial.lse, q.heads, s.rows)
 	}
@@ -256,9 +257,8 @@ func (c *call) attendHeads(s, partial *segment, runs []run, q, k, v, o view) err
 	} else if err := c.forward(runs, true, q, k, v, to, lse); err != nil {
 		return err
 	}
-	state := c.dense(s.lse).Tensor
-	merge := attention.MergeArgs{Shape: attention.Shape{B: q.batch, Hq: q.heads, Sq: s.rows}, First: attention.States{O: s.o.Tensor, LSE: state},
-		O: s.o.Tensor, LSE: state}
+	merge := attention.MergeArgs{Shape: attention.Shape{B: q.batch, Hq: q.heads, Sq: s.rows}, First: attention.States{O: s.o.Tensor, LSE: state.Tensor},
+		O: s.o.Tensor, LSE: state.Tensor}
 	if s.done > 1 {
 		merge.Second = attention.States{O: to.Tensor, LSE: lse.Tensor}
 	}

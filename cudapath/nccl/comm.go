@@ -1,0 +1,209 @@
+package nccl
+
+// #include "nccl.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+	"unsafe"
+
+	"vkattn/vk"
+)
+
+// Comm is this rank's communicator. One goroutine calls Exchange and AllGather; Err, Abort and
+// Close may be called from any.
+type Comm struct {
+	api         *C.nccl_api
+	cuda        uint64 // CUcontext
+	rank, ranks int
+	wrapped     bool // the caller's
+
+	mu     sync.RWMutex // held for writing while the handle ends
+	handle C.uint64_t   // 0: ended
+}
+
+// Join makes a communicator of some ranks, each of which calls Join with the same ID. cuda is
+// the CUcontext of this rank's device, see cudapath.Context.Handle. Join waits for all ranks. If
+// ctx is done first it aborts and returns the context's error.
+func Join(ctx context.Context, cuda uint64, id ID, rank, ranks int) (*Comm, error) {
+	const op = "ncclCommInitRankConfig"
+	if ranks < 1 || rank < 0 || rank >= ranks {
+		return nil, &Error{Op: op, Detail: "no such rank", Err: vk.ErrInvalid}
+	}
+	api, err := load()
+	if err != nil {
+		return nil, err
+	}
+	c := &Comm{api: api, cuda: cuda, rank: rank, ranks: ranks}
+	code := C.nccl_init(api, C.uint64_t(cuda), (*C.nccl_id)(unsafe.Pointer(&id)), C.int(rank), C.int(ranks), &c.handle)
+	if err := c.accepted(ctx, op, code); err != nil {
+		return nil, errors.Join(err, c.Abort())
+	}
+	return c, nil
+}
+
+// Wrap uses the caller's ncclComm_t, which must live until the Comm is closed. Close does not
+// destroy it, Abort aborts it.
+func Wrap(comm uintptr, cuda uint64) (*Comm, error) {
+	if comm == 0 {
+		return nil, &Error{Op: "Wrap", Detail: "no communicator", Err: vk.ErrInvalid}
+	}
+	api, err := load()
+	if err != nil {
+		return nil, err
+	}
+	var rank, ranks C.int
+	if err := check(api, "ncclCommUserRank", C.nccl_who(api, C.uint64_t(comm), &rank, &ranks)); err != nil {
+		return nil, err
+	}
+	return &Comm{api: api, cuda: cuda, rank: int(rank), ranks: int(ranks), wrapped: true, handle: C.uint64_t(comm)}, nil
+}
+
+// Rank is this rank.
+func (c *Comm) Rank() int {
+	if c == nil {
+		return 0
+	}
+	return c.rank
+}
+
+// Ranks is the number of ranks.
+func (c *Comm) Ranks() int {
+	if c == nil {
+		return 0
+	}
+	return c.ranks
+}
+
+// unmade is the error of a nil or zero communicator.
+func unmade(op string) error {
+	return &Error{Op: op, Detail: "the communicator is nil, or was not made by this package", Err: vk.ErrInvalid}
+}
+
+// use calls f with the handle, or reports that there is none.
+func (c *Comm) use(op string, f func(handle C.uint64_t) C.int) (C.int, error) {
+	if c == nil || c.api == nil {
+		return 0, unmade(op)
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.handle == 0 {
+		return 0, &Error{Op: op, Detail: "the communicator has ended", Err: vk.ErrClosed}
+	}
+	return f(c.handle), nil
+}
+
+// Err is the error that a communicator met since its last call: a peer that is gone, for
+// example. nil: none.
+func (c *Comm) Err() error {
+	code, err := c.state()
+	if err != nil || code == C.NCCL_IN_PROGRESS {
+		return err
+	}
+	return check(c.api, "ncclCommGetAsyncError", code)
+}
+
+// state is the result of the calls so far; NCCL_IN_PROGRESS: not known yet.
+func (c *Comm) state() (code C.int, err error) {
+	const op = "ncclCommGetAsyncError"
+	called, err := c.use(op, func(h C.uint64_t) C.int { return C.nccl_async_error(c.api, h, &code) })
+	if err == nil {
+		err = check(c.api, op, called)
+	}
+	return code, err
+}
+
+// accepted waits until NCCL has accepted a call that it works on in the background.
+func (c *Comm) accepted(ctx context.Context, op string, code C.int) error {
+	const longest = time.Millisecond
+	for pause := 10 * time.Microsecond; code == C.NCCL_IN_PROGRESS; pause = min(2*pause, longest) {
+		if ctx != nil && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		time.Sleep(pause)
+		var err error
+		if code, err = c.state(); err != nil {
+			return err
+		}
+	}
+	return check(c.api, op, code)
+}
+
+// Message is a range of device memory to or from a peer.
+type Message struct {
+	Peer           int
+	Address, Bytes uint64
+}
+
+// Exchange adds sends and receives to a CUDA stream, as one group. It returns when NCCL has
+// accepted them; the transfers run with the stream. The first messages between two ranks
+// connect them, which needs both.
+func (c *Comm) Exchange(ctx context.Context, stream uint64, sends, receives []Message) error {
+	const op = "ncclGroupEnd"
+	list := make([]C.nccl_message, 0, len(sends)+len(receives))
+	for i, messages := range [2][]Message{sends, receives} {
+		for _, m := range messages {
+			if m.Peer < 0 || m.Peer >= c.Ranks() {
+				return &Error{Op: op, Detail: "no such peer", Err: vk.ErrInvalid}
+			}
+			list = append(list, C.nccl_message{address: C.uint64_t(m.Address), bytes: C.uint64_t(m.Bytes), peer: C.int32_t(m.Peer), send: C.int32_t(1 - i)})
+		}
+	}
+	code, err := c.use(op, func(h C.uint64_t) C.int {
+		if len(list) == 0 {
+			return C.NCCL_SUCCESS
+		}
+		return C.nccl_exchange(c.api, C.uint64_t(c.cuda), h, C.uint64_t(stream), &list[0], C.int(len(list)))
+	})
+	if err != nil {
+		return err
+	}
+	return c.accepted(ctx, op, code)
+}
+
+// AllGather adds an all-gather to a CUDA stream: bytes of this rank at send, those of all
+// ranks, in their order, at receive.
+func (c *Comm) AllGather(ctx context.Context, stream, send, receive, bytes uint64) error {
+	const op = "ncclAllGather"
+	code, err := c.use(op, func(h C.uint64_t) C.int {
+		return C.nccl_all_gather(c.api, C.uint64_t(c.cuda), h, C.uint64_t(stream), C.uint64_t(send), C.uint64_t(receive), C.uint64_t(bytes))
+	})
+	if err != nil {
+		return err
+	}
+	return c.accepted(ctx, op, code)
+}
+
+// Abort ends all work of the communicator on this rank and destroys it. It may be called again.
+func (c *Comm) Abort() error {
+	const op = "ncclCommAbort"
+	if c == nil || c.api == nil {
+		return unmade(op)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.handle == 0 {
+		return nil
+	}
+	h := c.handle
+	c.handle = 0
+	return check(c.api, op, C.nccl_abort(c.api, C.uint64_t(c.cuda), h))
+}
+
+// Close destroys the communicator; work that has not finished is aborted. The caller's own
+// communicator of Wrap stays. Close may be called again.
+func (c *Comm) Close() error {
+	switch {
+	case c == nil || c.api == nil:
+		return nil
+	case !c.wrapped:
+		return c.Abort()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.handle = 0
+	return nil
+}

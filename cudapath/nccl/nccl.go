@@ -1,0 +1,148 @@
+// Package nccl binds NCCL at run time: messages between GPUs of one or several hosts. A build
+// needs nothing of it.
+//
+// The package opens libnccl.so.2 when it is first needed; NCCL 2.14 or newer is required. The
+// environment variable VKATTN_LIBNCCL names another file, such as librccl.so.1, or disables it
+// if it is "off". Without the library every call returns an error that matches
+// vk.ErrUnsupported.
+//
+// Communicators do not block: a call returns when NCCL has accepted the work, and Abort ends
+// work under way, also that of a rank whose peers are gone. Addresses are those of CUDA, such as
+// of cudapath.Context.Address. Work runs in the order of the CUDA stream that a call names.
+package nccl
+
+/*
+#cgo CFLAGS: -O2 -Wall
+#cgo LDFLAGS: -ldl
+#include "nccl.h"
+#include <stdlib.h>
+*/
+import "C"
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"unsafe"
+
+	"vkattn/cudapath"
+	"vkattn/vk"
+)
+
+// DefaultLibrary is the file name of NCCL. The environment variable VKATTN_LIBNCCL names
+// another, or disables it if it is "off".
+const (
+	DefaultLibrary = "libnccl.so.2"
+	LibraryEnv     = "VKATTN_LIBNCCL"
+)
+
+// Error is a failed call of NCCL, or one that was refused before.
+type Error struct {
+	Op     string // such as "ncclCommInitRankConfig"
+	Code   int    // ncclResult_t; below 0: minus a CUresult; 0: NCCL had no part in it
+	Detail string
+	Err    error // a sentinel or a cause; may be nil
+}
+
+// Error is one line.
+func (e *Error) Error() string {
+	switch {
+	case e == nil:
+		return "nccl: no error"
+	case e.Code < 0:
+		return fmt.Sprintf("nccl: %s: CUresult(%d)", e.Op, -e.Code)
+	case e.Code > 0:
+		return fmt.Sprintf("nccl: %s: %s (%d)", e.Op, e.Detail, e.Code)
+	}
+	return fmt.Sprintf("nccl: %s: %s", e.Op, e.Detail)
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error {
+	if e == nil {
+		return nil
+	}
+	return e.Err
+}
+
+// libraries are the opened ones. They are never unloaded.
+var libraries struct {
+	sync.Mutex
+	byPath map[string]*C.nccl_api
+}
+
+// load opens the library once. After a failure the next call tries again.
+func load() (*C.nccl_api, error) {
+	path := os.Getenv(LibraryEnv)
+	switch path {
+	case "":
+		path = DefaultLibrary
+	case "off":
+		return nil, &Error{Op: "load NCCL", Detail: "switched off by " + LibraryEnv + "=off", Err: vk.ErrUnsupported}
+	}
+	libraries.Lock()
+	defer libraries.Unlock()
+	if api := libraries.byPath[path]; api != nil {
+		return api, nil
+	}
+	driver := os.Getenv(cudapath.LibraryEnv)
+	if driver == "" {
+		driver = cudapath.DefaultLibrary
+	}
+	name, cuda := C.CString(path), C.CString(driver)
+	defer C.free(unsafe.Pointer(name))
+	defer C.free(unsafe.Pointer(cuda))
+	var why *C.char
+	api := C.nccl_open(name, cuda, &why)
+	if api == nil {
+		defer C.free(unsafe.Pointer(why))
+		return nil, &Error{Op: "load NCCL", Detail: path + ": " + C.GoString(why), Err: vk.ErrUnsupported}
+	}
+	if libraries.byPath == nil {
+		libraries.byPath = map[string]*C.nccl_api{}
+	}
+	libraries.byPath[path] = api
+	return api, nil
+}
+
+// check converts a result into an error.
+func check(api *C.nccl_api, op string, code C.int) error {
+	switch {
+	case code == C.NCCL_SUCCESS:
+		return nil
+	case code < 0:
+		return &Error{Op: op, Code: int(code)}
+	}
+	e := &Error{Op: op, Code: int(code), Detail: "ncclResult_t"}
+	if text := C.nccl_error(api, code); text != nil {
+		e.Detail = C.GoString(text)
+	}
+	return e
+}
+
+// Version is that of the library: 22803 for NCCL 2.28.3.
+func Version() (int, error) {
+	api, err := load()
+	if err != nil {
+		return 0, err
+	}
+	var v C.int
+	err = check(api, "ncclGetVersion", C.nccl_version(api, &v))
+	return int(v), err
+}
+
+// ID names a communicator. One rank makes it and gives it to the others.
+type ID [128]byte
+
+// NewID makes an ID.
+func NewID() (ID, error) {
+	api, err := load()
+	if err != nil {
+		return ID{}, err
+	}
+	var id C.nccl_id
+	if err := check(api, "ncclGetUniqueId", C.nccl_unique_id(api, &id)); err != nil {
+		return ID{}, err
+	}
+	return *(*ID)(unsafe.Pointer(&id)), nil
+}
