@@ -42,7 +42,7 @@ func TestShardsHoldEveryTokenOnce(t *testing.T) {
 // sharded is a cache that tests fill, over all ranks or whole on one.
 type sharded struct {
 	Cache
-	k, v, ks, vs []byte
+	k, v []byte
 }
 
 // newSharded makes an empty cache, with pages in some order if pageSize is not 0.
