@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The structures that kernels take are those of kernels/attn.h, member by member.
+// The parameter structures in Go equal the ones in kernels/attn.h, member by member.
 func TestParametersAreThoseOfTheKernels(t *testing.T) {
 	var v invocation
 	members := []struct {
@@ -39,7 +39,7 @@ func TestParametersAreThoseOfTheKernels(t *testing.T) {
 	compile(t, "c++", "parameters.cc", c.String())
 }
 
-// The parameters of the backward kernels are those of kernels/attn_backward.h.
+// The backward parameters in Go equal the ones in kernels/attn_backward.h.
 func TestBackwardParametersAreThoseOfTheKernels(t *testing.T) {
 	var p backwardParams
 	header, err := filepath.Abs("kernels/attn_backward.h")

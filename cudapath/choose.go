@@ -8,8 +8,8 @@ import (
 	"vkattn/attention"
 )
 
-// group is a family of kernels, or those of it with the same alignment. Of a group the
-// kernel with the smallest sufficient head dims is used.
+// group is a family of kernels, or the kernels of a family that need the same alignment.
+// Of a group, the kernel with the smallest sufficient head dims is used.
 type group struct {
 	family string
 	any    bool

@@ -23,12 +23,12 @@
 //	fa2_any  fa2 for any alignment: loads single elements, at about half the speed
 //	ref      float32 arithmetic, for validation and for float32 tensors
 //
-// Backward has kernels of the family ref: float32 arithmetic, for validation, which also
-// take lengths, a window and a softcap. It keeps four numbers for each row in memory of the
-// stream, which is freed with the stream.
+// Backward runs kernels of the family ref, which use float32 arithmetic and serve for
+// validation. They also support varlen, a window and a softcap. Backward keeps four
+// numbers per row in scratch memory that is freed with the stream.
 //
-// The Plan says why the families before it do not. Shapes, strides, units and errors of
-// arguments are those of package attention.
+// The Plan says why the families before the chosen one do not run. Shapes, strides, units
+// and argument errors are the same as in package attention.
 //
 // # The driver at run time
 //

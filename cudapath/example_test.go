@@ -95,7 +95,7 @@ func ExampleContext_Turn() {
 		}
 		defer t.Buffer.Close()
 	}
-	q, err := cuda.Address(args.Q.Buffer) // that of its Memory
+	q, err := cuda.Address(args.Q.Buffer) // also the address of its Memory
 	if err != nil {
 		log.Print(err)
 		return

@@ -332,8 +332,8 @@ func TestCubinGPUAttention(t *testing.T) {
 	}
 }
 
-// Non-finite K and V of masked slots do not change a bit; those of V reach the rows that
-// attend to them and no others.
+// Non-finite K and V in masked slots do not change a bit. Non-finite V in other slots
+// reaches the rows that attend to it and no others.
 func TestCubinGPUMaskedSlots(t *testing.T) {
 	d, s := needCubins(t)
 	for _, dtype := range []string{"f16", "bf16"} {

@@ -49,10 +49,10 @@ func TestGPUKeyThatDecidesLate(t *testing.T) {
 	}
 }
 
-// lateKey is Q and K, packed, such that key `late` has a score of h + 1 and a little
-// in head h, in units of ln 2, key 0 one of 0, and the others too little to
-// matter. The little makes of the weight that the late key has next to key 0 a
-// number far from those of the type.
+// lateKey returns packed Q and K. In head h key `late` has a score slightly above h + 1 in
+// units of ln 2, key 0 has score 0, and the scores of the other keys are too low to
+// matter. The excess moves the late key's weight, relative to key 0, 0.4 units in the last
+// place away from a number of the storage type.
 func lateKey(s attention.Shape, dim, late int, dtype attention.DType) (q, k []float32) {
 	little := float32(0.4 * 0x1p-10 * 1.4427) // log2(1 + 0.4 units of f16)
 	if dtype == attention.BF16 {

@@ -219,8 +219,8 @@ func (m *Memory) onStream(op string, f func(*Stream) error) error {
 	return f(s)
 }
 
-// Close frees the memory when all its Buffers are closed too. All CUDA work that uses it
-// must have finished; the package waits for that of tier cuda only.
+// Close frees the memory once all its Buffers are closed too. All CUDA work that uses it
+// must have finished before; the package waits only for work of tier cuda.
 func (m *Memory) Close() error {
 	if m != nil && m.c != nil && !m.closed.Swap(true) {
 		m.release()

@@ -175,7 +175,7 @@ func (k *Kernel) validate() error {
 	return err
 }
 
-// maxMaps is that of the C side.
+// maxMaps is the size of the array of tensor maps in ops.c.
 const maxMaps = 4
 
 func (m *Map) tensor() (int, error) {

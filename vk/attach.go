@@ -90,9 +90,9 @@ func (b *Buffer) Attached(key any) Attached {
 
 // Attach returns the value of a key. If there is none, it calls open and attaches the
 // value until the buffer is destroyed, that is closed and not used by any work. Keys are
-// compared like those of a context.Context. open may use the buffer but must not attach to
-// it; Attach returns its error. The error matches ErrInvalid if the key is nil or not
-// comparable, or if open is nil or returns nil.
+// compared with ==, as context.Context compares its keys. open may use the buffer but must
+// not attach to it; Attach returns its error. The error matches ErrInvalid if the key is
+// nil or not comparable, or if open is nil or returns nil.
 func (b *Buffer) Attach(key any, open func() (Attached, error)) (Attached, error) {
 	const op = "Buffer.Attach"
 	if b == nil || b.d == nil {
@@ -121,8 +121,8 @@ func (d *Device) Attached(key any) Attached {
 }
 
 // Attach returns the value of a key. If there is none, it calls open and attaches the
-// value until the device is closed. open may use the device but must not attach to it.
-// Errors are those of Buffer.Attach.
+// value until the device is closed. open may use the device but must not attach to it. Its
+// errors match the same sentinels as the errors of Buffer.Attach.
 func (d *Device) Attach(key any, open func() (Attached, error)) (Attached, error) {
 	const op = "Device.Attach"
 	if d == nil || d.c == nil && !d.Closed() {

@@ -9,10 +9,11 @@ import (
 const CacheDirEnv = "VKATTN_CACHE_DIR"
 
 // CacheDir is the folder for caches that can be rebuilt: compiled pipelines in its folder
-// "pipelines", tuning results in "tuning-v1". It is VKATTN_CACHE_DIR of the environment,
-// or else "vkattn" in the user's cache folder. It is "" if nothing must be cached:
-// VKATTN_CACHE_DIR is empty or "off", or the user has no cache folder. The folder need not
-// exist; writers create it and go on without a cache if they cannot.
+// "pipelines", tuning results in "tuning-v2". It is the environment variable
+// VKATTN_CACHE_DIR, or else "vkattn" in the user's cache folder. CacheDir returns "" if
+// nothing may be cached: VKATTN_CACHE_DIR is empty or "off", or the user has no cache
+// folder. The folder need not exist; writers create it and go on without a cache if they
+// cannot.
 func CacheDir() string {
 	if dir, set := os.LookupEnv(CacheDirEnv); set {
 		if dir == "off" {

@@ -227,8 +227,8 @@ type Limits struct {
 	MaxTimelineDifference           uint64
 }
 
-// Heap is a memory heap. Budget and Usage are those of VK_EXT_memory_budget when the
-// device was listed, 0 without the extension.
+// Heap is a memory heap. Budget and Usage are what VK_EXT_memory_budget reported when the
+// device was listed; 0 without the extension.
 type Heap struct {
 	Bytes         uint64
 	DeviceLocal   bool

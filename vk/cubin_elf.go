@@ -36,7 +36,7 @@ func parseCubin(cubin []byte) (map[string]*cubinKernel, error) {
 	if len(cubin) < headerEnd {
 		return nil, fmt.Errorf("no cubin: %d bytes", len(cubin))
 	}
-	// A cubin has the version of CUDA where debug/elf wants that of ELF.
+	// A cubin has the CUDA version where debug/elf expects the ELF version.
 	cubin = bytes.Clone(cubin)
 	binary.LittleEndian.PutUint32(cubin[versionAt:versionEnd], uint32(elf.EV_CURRENT))
 	f, err := elf.NewFile(bytes.NewReader(cubin))

@@ -170,7 +170,8 @@ func newDevice(in *C.vka_instance, c *C.vka_device, p *probe, enabled Caps) *Dev
 	return d
 }
 
-// Info describes the device; its Caps are those of the open device. Do not change it.
+// Info describes the device. Its Caps are the enabled capabilities, as Caps returns them.
+// Do not change it.
 func (d *Device) Info() *DeviceInfo {
 	if d == nil {
 		return &DeviceInfo{}
@@ -291,9 +292,9 @@ func (d *Device) Lost() bool { return d != nil && d.lost.Load() }
 
 // Close waits until the device is idle, saves the pipeline cache and destroys everything
 // made from the device. Waits in other goroutines return ErrClosed. Close waits without a
-// limit: signal the timelines that submitted work waits for first. Mapped memory
-// (Buffer.Bytes) is unmapped. Further calls do nothing. The error is that of the wait; a
-// lost device is closed nevertheless.
+// limit: before Close, signal the timelines that submitted work waits for. Mapped memory
+// (Buffer.Bytes) is unmapped. Further calls do nothing. Close returns the error of the
+// wait. It closes a lost device too.
 func (d *Device) Close() error {
 	if d == nil || d.closing.Swap(true) {
 		return nil

@@ -268,7 +268,7 @@ VkResult vka_end(vka_device *, VkCommandBuffer);
 /* set 0: none. */
 void vka_cmd_dispatch(vka_device *, VkCommandBuffer, uint64_t pipeline, uint64_t layout, uint64_t set,
 	const uint8_t *push, uint32_t push_bytes, uint32_t x, uint32_t y, uint32_t z);
-/* all: order all commands, not only those of compute and transfer stages. */
+/* all: order all commands, not only the commands of compute and transfer stages. */
 void vka_cmd_barrier(vka_device *, VkCommandBuffer, int all);
 void vka_cmd_host_barrier(vka_device *, VkCommandBuffer, int all);
 void vka_cmd_copy(vka_device *, VkCommandBuffer, uint64_t src, uint64_t src_offset, uint64_t dst, uint64_t dst_offset, uint64_t size);

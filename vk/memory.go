@@ -41,7 +41,7 @@ func (k MemoryKind) String() string {
 
 // MemoryStats describes the memory of a device's buffers.
 type MemoryStats struct {
-	Buffers        int    // open buffers, closed ones in flight, and those of Commands.Scratch
+	Buffers        int    // open buffers, closed buffers in flight, and buffers of Commands.Scratch
 	UsedBytes      uint64 // of those buffers, without wrapped ones
 	AllocatedBytes uint64 // of all VkDeviceMemory objects
 	Allocations    int    // live VkDeviceMemory objects

@@ -12,10 +12,11 @@ type Dispatched struct {
 	Begin, End  Mark
 }
 
-// Observe calls f with every dispatch and every launch that is recorded from now on; nil ends
-// that. A barrier and a timestamp are recorded before each of them, and a timestamp after it,
-// so that no other command of the stream overlaps it. Work that overlaps otherwise takes longer. f
-// must not use the stream. The error matches ErrUnsupported if the queue has no timestamps.
+// Observe calls f with every dispatch and every launch that is recorded from now on. A nil f
+// ends it. A barrier and a timestamp are recorded before each of them, and a timestamp after
+// it, so that no other command of the stream overlaps it. Work that would otherwise overlap
+// takes longer. f must not use the stream. The error matches ErrUnsupported if the queue has
+// no timestamps.
 func (s *Stream) Observe(f func(Dispatched)) error {
 	const op = "Observe"
 	if err := s.use(op); err != nil {

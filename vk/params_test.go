@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Parameters are those of the time of recording, in one batch and in several that are
+// Work sees the parameters as they were at recording, in one batch and in several that are
 // in flight at once.
 func TestParamsAreThereWhenTheWorkRuns(t *testing.T) {
 	d := openExecuting(t, func(o *Options) { o.SyncValidation = true })

@@ -27,7 +27,7 @@ const cacheMagic = "vkattn pipelines 1\n"
 const cacheHead = len(cacheMagic) + sha256.Size + 8
 
 // maxCacheBytes bounds the size of a cache that is read. Drivers never drop pipelines from
-// it, not even those of older kernels; above this size an empty cache is faster.
+// it, not even pipelines of older kernels. Above this size an empty cache is faster.
 const maxCacheBytes = 64 << 20
 
 // saveDelay is the time from a compilation to writing the file, which then has all

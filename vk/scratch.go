@@ -30,9 +30,9 @@ const (
 // Reset or Release.
 //
 // The device owns the buffers and reuses them, so that in the steady state nothing is
-// allocated. It writes the zeros of a buffer once, by its own submission before that of
-// the commands. The error matches ErrUnsupported if the device cannot submit (see
-// QueueIsUnguarded), if the caller may submit to another queue and the zeros are not
+// allocated. It writes the zeros of a buffer once, in its own submission before the
+// commands are submitted. The error matches ErrUnsupported if the device cannot submit
+// (see QueueIsUnguarded), if the caller may submit to another queue and the zeros are not
 // written within a millisecond, and for sizes that are too large to be reused. A caller
 // who holds the lock of the queue (External) must not request zeros.
 func (c *Commands) Scratch(zeros, size uint64) (b *Buffer, first uint64, err error) {

@@ -5,9 +5,9 @@ import (
 )
 
 // Copies between host slices and buffers go through a ring in mapped memory of the stream.
-// Positions only grow; the offset is the position modulo the ring's size. The space of an
-// upload is free when its batch has finished, that of a download when its bytes have been
-// copied out.
+// Positions only grow; the offset is the position modulo the ring's size. An upload's
+// space is free when its batch has finished; a download's space is free when its bytes
+// have been copied out.
 const (
 	maxStaging = 32 << 20
 	minStaging = 64 << 10

@@ -60,9 +60,10 @@ func (s *Stream) WaitFor(t *Timeline, value uint64) error {
 	return s.depend(op, t, value, &s.waits)
 }
 
-// SignalTo makes the next Submit set t to value when its work has finished. The value
-// must be above all values that t was set to or will be set to before; this is not
-// checked. Errors are those of WaitFor; the stream's own timeline is refused too.
+// SignalTo makes the next Submit set t to value when its work has finished. The value must
+// be above all values that t was set to or will be set to before; this is not checked.
+// SignalTo returns the same errors as WaitFor. For the stream's own timeline the error
+// matches ErrInvalid.
 func (s *Stream) SignalTo(t *Timeline, value uint64) error {
 	const op = "SignalTo"
 	if s == nil {

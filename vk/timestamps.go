@@ -135,8 +135,8 @@ func (s *Stream) tick(op string, m Mark) (uint64, error) {
 }
 
 // Elapsed is the device time from mark a to mark b, which was recorded after a. Both must
-// have finished (after Wait). Errors are those of Ticks; the error also matches ErrInvalid
-// for marks in the wrong order.
+// have finished (after Wait). Elapsed returns the same errors as Ticks. For marks in the
+// wrong order the error matches ErrInvalid.
 func (s *Stream) Elapsed(a, b Mark) (time.Duration, error) {
 	const op = "Elapsed"
 	if err := s.use(op); err != nil {

@@ -9,8 +9,9 @@ import (
 	vulkan "github.com/goki/vulkan"
 )
 
-// External describes a device that the caller owns. The handles are those of goki/vulkan,
-// which are C pointers: convert a handle of another binding through unsafe.Pointer.
+// External describes a device that the caller owns. The handles have the types of
+// goki/vulkan, which are C pointers: convert a handle of another binding through
+// unsafe.Pointer.
 type External struct {
 	Instance       vulkan.Instance
 	PhysicalDevice vulkan.PhysicalDevice
@@ -24,8 +25,7 @@ type External struct {
 	// device does not support is dropped. A feature that was not enabled violates
 	// Vulkan's valid usage.
 	Enabled Caps
-	// GetInstanceProcAddr is the C function that loads the others; nil: that of the
-	// loader.
+	// GetInstanceProcAddr is the C function vkGetInstanceProcAddr; nil uses the loader's.
 	GetInstanceProcAddr unsafe.Pointer
 	// LockQueue and UnlockQueue are called around each use of Queue. A program that
 	// uses the queue too must set both.
@@ -118,5 +118,6 @@ func wrap(in *C.vka_instance, e External) (*Device, error) {
 }
 
 // QueueIsUnguarded reports whether the device was wrapped without LockQueue, so that the
-// caller may use the queue at any time. Code must then not submit on its own initiative.
+// caller may use the queue at any time. Code that works on such a device must submit only
+// when the caller asks for it.
 func (d *Device) QueueIsUnguarded() bool { return d != nil && d.unguarded }

@@ -48,43 +48,43 @@ func (a *app) benchCommand() *cobra.Command {
 		Short: "verify and time attention over a sweep of problems",
 		Long: `Verifies and times attention, one row per problem and tier.
 
-A row is verified first: its result is compared with a float64 reference on the CPU.
-Of a large problem, sampled rows of every sequence are compared. A wrong result is
-printed as FAIL and has no speed. A verified row is timed with the device's clock
-after 0.5 s of warm-up, on inputs larger than the last-level cache. The tiers of one
-problem take turns.
+bench verifies a row first: it compares the result with a float64 reference on the CPU,
+for a large problem on sampled rows of every sequence. A wrong result is printed as FAIL
+and has no speed. bench then times the row with the device's clock after 0.5 s of
+warm-up, on inputs larger than the last-level cache. The tiers of one problem take turns.
 
 A list holds comma separated numbers and ranges: 1024-16384*2 doubles, 64-256+64
-adds 64. The problems are the cross product of all lists; without a list, a sweep
-chosen for the device. A suite is a table of problems. A list selects problems of the
-suite, except --dtype: the suite runs once in each type.
+adds 64. The problems are the cross product of all lists. Without a list, bench chooses
+a sweep for the device. A suite is a table of problems, and a list selects problems of
+the suite. --dtype selects nothing: the suite runs once in each type.
 
 A peer is a command that times another implementation on the same device, in turns
 with the rows of this program (go doc vkattn/cmd/vkattn/internal/peer has the
 protocol). The column "x NAME" has the time of peer NAME divided by the time of the
-row: above 1 the row is faster. Rows of tier cuda have such a column too. A peer that
-fails does not change the exit code.
+row: above 1 the row is faster. Tier cuda has such a column too. A peer that fails does
+not change the exit code.
 
---against adds rows that compute the same result in another way and have such
-columns too. Suite seeds also prints the difference of the results. Suite decode also
-prints the bytes of K and V per second as a share of the speed of a device copy.
+--against adds rows of baselines, which compute the same result in another way. They
+have such columns too. Suite seeds also prints the difference of the results. Suite
+decode also prints the bytes of K and V per second as a share of the speed of a copy.
 
 --varlen, --page-size, --kv-dtype, --sparse-ratio and the flags listed after them set
 the options of each call. The data is random: the order of pages, the sparse tokens,
 and normal numbers that are quantised. Peers only get problems without these options.
 
---pass times the backward pass, or forward and backward in turn. Its TFLOP/s count as
-2.5 and 3.5 times the flops of the forward pass, whatever the kernel computes twice. The
-gradients of a row are verified like results: all of a small problem, and rows of dQ and
-keys of dK and dV of a large one. The column "memory" has the tensors of the pass and the
-scratch memory of its kernels.
+--pass times the backward pass, or forward followed by backward. TFLOP/s count 2.5 and
+3.5 times the flops of the forward pass, even if the kernels compute some products twice.
+bench verifies gradients as it verifies results: the whole gradients of a small problem,
+and sampled rows of dQ and sampled keys of dK and dV of a large one. The column "memory"
+has the tensors of the pass and the scratch memory of its kernels.
 
---bwd-tile changes tiles of the backward kernels: --pass bwd --bwd-tile "" --bwd-tile
-kv.row_tile=48,kv.kv_step=16 times the tiles that calls take and others in turn. The kernels
-are q (dQ), kv (dK and dV), add (dQ = dS K), lse and bias. A field has its name in the
-tuning cache: subgroups, m_frags, kv_tile, row_tile, kv_step and q_smem_chunks on the
-coopmat tiers; invocations, threads_x, rows, kv_tile, chunk_d and chunk_v on tier scalar.
-A tile that cannot run is a row with the reason.
+--bwd-tile changes fields of the tiles of the backward kernels. For example, --pass bwd
+--bwd-tile "" --bwd-tile kv.row_tile=48,kv.kv_step=16 times the default tiles and the
+changed ones in turn. The kernels are q (dQ), kv (dK and dV), add (dQ = dS K), lse and
+bias. The fields have the names of the tuning cache: subgroups, m_frags, kv_tile,
+row_tile, kv_step and q_smem_chunks on the coopmat tiers; invocations, threads_x, rows,
+kv_tile, chunk_d and chunk_v on tier scalar. A tile that cannot run is a row with the
+reason.
 
 --variant times the steps of the kernel's development. --ablate leaves out a part of
 the work and shows what it costs; such a result is wrong by design and not verified.
@@ -124,11 +124,11 @@ memory, 4 device failure` + signalHelp,
 	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda, one row each: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: the best for each problem)")
 	o.timing.add(f)
 	f.StringVarP(&o.format, "output", "o", "md", "md, csv, json, jsonl, sql or gobench, which benchstat reads")
-	f.StringVar(&o.preset, "preset", "", "`list` of models and usual shapes, such as llama3-8b,short; lists and options replace those of a preset")
+	f.StringVar(&o.preset, "preset", "", "`list` of models and usual shapes, such as llama3-8b,short; lists and options on the command line replace the lists and options of a preset")
 	f.StringVar(&o.suite, "suite", "", suitesUsage())
-	f.BoolVar(&o.wide, "wide", false, "-o md: also the mean, the mean and peak speed, memory by use, and what plain attention would need")
-	f.BoolVar(&o.list, "list", false, "print the presets and suites with their shapes, and run nothing; with --preset or --suite the problems of those")
-	f.StringVar(&o.passes, "pass", "", "`list` of what to time: fwd, bwd (dQ, dK and dV, from O and LSE of a forward pass) or fwdbwd, one row each (default: that of the suite, or fwd)")
+	f.BoolVar(&o.wide, "wide", false, "-o md: also print the mean time, the mean and peak speed, memory by use, and the memory that plain attention would need")
+	f.BoolVar(&o.list, "list", false, "print the presets and suites with their shapes, or the problems of the given --preset and --suite, and run nothing")
+	f.StringVar(&o.passes, "pass", "", "`list` of what to time: fwd, bwd (dQ, dK and dV, from O and LSE of a forward pass) or fwdbwd, one row each (default: as the suite says, else fwd)")
 	f.StringArrayVar(&o.peers, "peer", nil, "`command` that times another implementation, such as \"python3 scripts/peer_torch.py flash\" (repeatable)")
 	f.DurationVar(&o.peerTimeout, "peer-timeout", peer.DefaultTimeout, "stop a peer whose answer takes longer")
 	f.StringVar(&o.variant, "variant", "", "`list` of steps of the ladder of kernel versions, v1 to v8, or all")
@@ -142,8 +142,8 @@ memory, 4 device failure` + signalHelp,
 	for _, f := range bench.Baselines {
 		baselines = append(baselines, string(f.Baseline))
 	}
-	f.StringVar(&o.baselines, "against", "", "`list` of baselines to compare rows with, on the same data: "+strings.Join(baselines, ", ")+", or none (default: those of the suite)")
-	f.StringVar(&o.baseline, "baseline", "", "compare the rows with those of `file`, of an earlier --save in json or jsonl, as vkattn compare does")
+	f.StringVar(&o.baselines, "against", "", "`list` of baselines to compare rows with, on the same data: "+strings.Join(baselines, ", ")+", or none (default: as the suite says)")
+	f.StringVar(&o.baseline, "baseline", "", "compare the rows with the rows of `file`, an earlier --save in json or jsonl, as vkattn compare does")
 	o.optionSweepFlags.add(f)
 	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
 	return c

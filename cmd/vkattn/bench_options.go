@@ -25,10 +25,10 @@ type optionSweepFlags struct {
 func (e *optionSweepFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&e.lengths, "varlen", "", "`list` of sequences: KEYS, ROWS/KEYS, or N*ROWS/KEYS for N equal ones; without ROWS a sequence has --seqlen rows, or as many as keys")
 	f.BoolVar(&e.padded, "padded", false, "pad the sequences of --varlen to the longest (default: packed)")
-	f.StringVar(&e.pageSize, "page-size", "", "`list` of page sizes of a paged KV cache, pages in random order; 0: contiguous K and V")
+	f.StringVar(&e.pageSize, "page-size", "", "`list` of page sizes of a paged KV cache; the pages lie in random order; 0: contiguous K and V")
 	f.Var(&e.kvLayout, "kv-layout", kvLayoutUsage)
 	f.StringVar(&e.kv, "kv-dtype", "", "`list` of storage types of K and V: same, int8, fp8, q8_0, q4_0")
-	f.StringVar(&e.sparse, "sparse-ratio", "", "`list` of ratios of sparse tokens: the share of a sequence's tokens that a KV head attends to, such as 0.02; 1 is all")
+	f.StringVar(&e.sparse, "sparse-ratio", "", "`list` of ratios of sparse tokens: the share of the tokens of a sequence that a KV head attends to, such as 0.02; 1 is all")
 	f.StringVar(&e.blocks, "block-ratio", "", "`list` of ratios of a block mask: the share of the blocks of keys that a block of rows attends to; 1 is all")
 	f.Var(&e.block, "block-size", "rows,keys of a block of --block-ratio, powers of two from 16 (default 64,64)")
 	f.StringVar(&e.split, "fixed-split", "", "`list` of fixed numbers of splits of the keys; 0: chosen for the device")

@@ -20,11 +20,11 @@ func (t *timingFlags) add(f *pflag.FlagSet) {
 	f.IntVarP(&t.Repeats, "repetitions", "r", 0, "timed runs of each row (default 30; after 2 s of them, 3 are enough)")
 	f.DurationVar(&t.MinTime, "min-time", 0, "time each row for at least this long, e.g. 2s")
 	f.Var(&t.maxNoise, "max-noise", "time each row until the 95 % interval of its median is within this `percentage` of the median, e.g. 0.5%; a row that stays wider ends after a minute of runs")
-	f.DurationVar(&t.Warmup, "warmup", bench.DefaultWarmup, "time of runs that are not recorded, before those of each row; 0: none")
-	f.DurationVar(&t.Timeout, "timeout", 0, "end each row after this long with the runs that it has (default: no limit)")
+	f.DurationVar(&t.Warmup, "warmup", bench.DefaultWarmup, "time of unrecorded runs before the timed runs of each row; 0: none")
+	f.DurationVar(&t.Timeout, "timeout", 0, "end each row after this long, with the runs that it has by then (default: no limit)")
 	f.DurationVar(&t.Delay, "delay", 0, "pause before each problem, for a device that gets hot, e.g. 2s")
-	f.BoolVar(&t.WarmCache, "warm-cache", false, "let all runs have the same inputs, which caches may hold (default: inputs rotate past the last-level cache)")
-	f.BoolVar(&t.Once, "run-once", false, "run each row twice, verified and timed, without warm-up: for a profiler")
+	f.BoolVar(&t.WarmCache, "warm-cache", false, "use the same inputs in all runs, so that caches may hold them (default: rotate through inputs larger than the last-level cache)")
+	f.BoolVar(&t.Once, "run-once", false, "run each row only twice, once to verify and once to time it, without warm-up: for a profiler")
 }
 
 // check completes the flags and refuses values out of range.

@@ -32,15 +32,16 @@ func (a *app) compareCommand() *cobra.Command {
 row. Rows match if tier, variant, pass, problem and options are equal.
 
 The ratio is the new median time divided by the old: above 1 the row is slower. Its
-interval holds the true ratio with a probability of at least 95 %. The Mann-Whitney U
-test gives p: how probable samples that differ this much are if nothing changed.
+interval contains the true ratio with a probability of at least 95 %. p is the result of
+the Mann-Whitney U test: the probability that samples differ this much or more although
+nothing changed.
 
   same       the whole interval is within the threshold
-  faster     the ratio is under 1 by more than the threshold, the interval does not
-             hold 1, and p < 0.05
-  slower     the ratio is over 1 by more than the threshold, the rest as for faster
+  faster     the ratio is below 1 by more than the threshold, the interval does not
+             contain 1, and p < 0.05
+  slower     the ratio is above 1, with the same conditions
   ambiguous  none of these: measure again with more runs or a lower --max-noise
-  broken     the row had a speed and has none
+  broken     the old row has a speed and the new one has none
 
 Exit codes: 0 no regression, 1 a row is slower or broken, 2 bad flags or files, or a
 row that only one of the files has.`,
@@ -58,7 +59,7 @@ row that only one of the files has.`,
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.Var(&o.threshold, "threshold", "the least change that counts, as a `percentage` (default 2%)")
+	f.Var(&o.threshold, "threshold", "the smallest change that counts as faster or slower, as a `percentage` (default 2%)")
 	f.Var(&o.failOver, "fail-over", "exit with 1 only for rows that are slower by more than this `percentage` (default: for every slower row)")
 	f.BoolVar(&o.subset, "subset", false, "allow rows that only OLD has")
 	f.StringVarP(&o.format, "output", "o", "md", "md or json")

@@ -25,7 +25,7 @@ const (
 
 // signalHelp ends the list of exit codes in the help of a command that takes long.
 const signalHelp = `.
-129, 130 or 143 after SIGHUP, SIGINT or SIGTERM, 141 when nobody reads the output.`
+129, 130 or 143 after SIGHUP, SIGINT or SIGTERM, 141 if the output is a closed pipe.`
 
 // fileHelp is the paragraph on output files in the help of a command.
 const fileHelp = `An output file is written under a hidden name in its folder and renamed when it is
@@ -37,12 +37,12 @@ named pipe waits for its reader.`
 
 // rowsHelp is the paragraph on signals in the help of a command that prints rows.
 const rowsHelp = `After SIGHUP, SIGINT or SIGTERM the command prints and saves the finished rows. Rows
-under way have the status "interrupted", and "stopped" in the JSON of the run has the
-reason. If no row is finished, the files of --save are unchanged.`
+that were running get the status "interrupted". The field "stopped" of the run in the
+JSON has the reason. If no row is finished, the files of --save stay unchanged.`
 
 // oomHelp is the paragraph on memory in the help of a command that prints rows.
-const oomHelp = `A problem that does not fit the memory of the machine or the device is printed as
-OOM, with needed and available bytes. The command goes on with the next.`
+const oomHelp = `A problem that does not fit in the memory of the machine or the device is printed as
+OOM, with needed and available bytes. The command goes on with the next problem.`
 
 // coded is an error with its exit code.
 type coded struct {

@@ -33,13 +33,13 @@ func (a *app) profileCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "profile",
 		Short: "show where the time of one problem goes",
-		Long: `Verifies and times one problem on a Vulkan tier. Then it times each of its dispatches,
-with barriers between them. It prints what the driver's compiler says of each pipeline,
-the bandwidth as a share of a copy's, and what bounds the speed.
+		Long: `Verifies and times one problem on a Vulkan tier, then times each of its dispatches with
+barriers between them. Prints the compiler's statistics of each pipeline, the bandwidth
+as a share of a copy's bandwidth, and what bounds the speed.
 
 Registers, spills and shared memory need VK_KHR_pipeline_executable_properties. The
 occupancy is an estimate from them, for NVIDIA GPUs. --trace writes the dispatches for
-chrome://tracing and Perfetto. Commands and pipelines have names, which Nsight shows.
+chrome://tracing and Perfetto. Nsight shows the names of commands and pipelines.
 
 Exit codes: 0 done, 1 a wrong result, 2 bad flags, 3 not supported or too large, 4 device
 failure` + signalHelp,

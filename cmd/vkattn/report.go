@@ -48,10 +48,10 @@ func (a *app) reportCommand() *cobra.Command {
 		Use:   "report FILE|DIRECTORY...",
 		Short: "make one page, or pictures, of saved results",
 		Long: `Makes an HTML page of the rows that bench --save wrote in the formats json and jsonl,
-compressed with gzip or not. Of a directory it takes every such file.
+compressed with gzip or not. From a directory it reads every such file.
 
-The page has pictures, the environment of every run and tables that a click on a column
-sorts. It is one file that needs no network, and follows the reader's light or dark theme.
+The page has pictures, the environment of every run, and tables; a click on a column
+sorts them. It is one file, needs no network and follows the reader's light or dark theme.
 
 --plot writes pictures instead, as SVG or PNG: speed over length, the steps of the
 ladder, the bandwidth of decode and, with the ceilings of the device, a roofline.`,

@@ -44,14 +44,14 @@ func (a *app) runCommand() *cobra.Command {
 		Short: "compute attention of .npy files",
 		Long: `Computes O = softmax(scale * Q K^T, masked) V for each batch and query head.
 
-With --layout bhsd Q is [B, Hq, Sq, Dqk], K is [B, Hkv, Sk, Dqk] and V is
-[B, Hkv, Sk, Dv]. With bshd heads and rows are swapped, in O too. Files hold float16,
-bfloat16 or float32. --dtype is the storage type of the problem: every file is rounded
-to it (f16 to f32 is exact). Without --dtype the problem has the type of the files, or
-f32 if their types differ.
+With --layout bhsd, Q is [B, Hq, Sq, Dqk], K is [B, Hkv, Sk, Dqk] and V is
+[B, Hkv, Sk, Dv]. With bshd, heads and rows are swapped, in O too. Files hold float16,
+bfloat16 or float32. --dtype is the storage type of the problem; every file is rounded
+to it (f16 to f32 is exact). Without --dtype, the files decide: their type if all have
+the same one, else f32.
 
 O is written as float32 in the layout of the inputs, LSE as float32 [B, Hq, Sq] in
-either layout. Both files are written whole or not at all, also after SIGHUP, SIGINT or
+either layout. Both files are written whole or not at all, even after SIGHUP, SIGINT or
 SIGTERM. With --o /dev/stdout the plan is printed on standard error. Inputs must be
 regular files; their size is checked before they are read.
 
@@ -93,7 +93,7 @@ unsupported or does not fit the memory, 4 device failure` + signalHelp,
 	f.StringVar(&o.o, "o", "", "output `file`")
 	f.StringVar(&o.lse, "lse", "", "log-sum-exp output `file`")
 	f.Var(&o.layout, "layout", "order of the axes in the files: bhsd or bshd")
-	f.Var(&o.dtype, "dtype", "storage type: f16, bf16 or f32 (default: the type of the files)")
+	f.Var(&o.dtype, "dtype", "storage type: f16, bf16 or f32 (default: the type of the files, f32 if they differ)")
 	f.Lookup("dtype").DefValue = ""
 	f.Var(&o.causal, "causal", "causal mask: none, top-left (col <= row) or bottom-right (col <= row + Sk - Sq)")
 	f.Var(&o.scale, "scale", "factor of Q K^T (default 1/sqrt(Dqk))")

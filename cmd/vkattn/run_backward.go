@@ -20,10 +20,10 @@ type gradientFlags struct {
 }
 
 func (g *gradientFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&g.dO, "do", "", "gradient of O, of its shape; floats in a `file`")
-	f.StringVar(&g.dLSE, "dlse", "", "gradient of LSE, of its shape; floats in a `file` (default: 0)")
-	f.StringVar(&g.oIn, "o-in", "", "O of a forward pass, instead of computing it; floats in a `file`, with --lse-in")
-	f.StringVar(&g.lseIn, "lse-in", "", "LSE of that forward pass; floats in a `file`")
+	f.StringVar(&g.dO, "do", "", "gradient of O, in its shape; floats in a `file`")
+	f.StringVar(&g.dLSE, "dlse", "", "gradient of LSE, in its shape; floats in a `file` (default: 0)")
+	f.StringVar(&g.oIn, "o-in", "", "O of an earlier forward pass, which run then does not compute; floats in a `file`; needs --lse-in")
+	f.StringVar(&g.lseIn, "lse-in", "", "LSE of the same forward pass; floats in a `file`")
 	f.StringVar(&g.dQ, "dq", "", "output `file` of the gradient of Q; gradients need --do")
 	f.StringVar(&g.dK, "dk", "", "output `file` of the gradient of K")
 	f.StringVar(&g.dV, "dv", "", "output `file` of the gradient of V")
@@ -32,13 +32,14 @@ func (g *gradientFlags) add(f *pflag.FlagSet) {
 }
 
 const gradientHelp = `
-Gradients. With --do, the gradient of a loss with respect to O, run writes the gradients
-of the inputs that have an output file: --dq, --dk and --dv in the layout and packing of
-Q, K and V, --dbias in the shape of --bias, summed over its axes of size 1, and --dsinks
-as [Hq], all float32. --dlse adds the gradient of LSE. K and V of grouped heads have the
-sum over the query heads of the group. O and LSE are computed first, unless --o-in and
---lse-in have them; --o is then not needed. A row that attends to nothing has gradient 0.
---verify compares gradients too. Paged and quantised K and V have no gradients.
+Gradients. --do is the gradient of a loss with respect to O, --dlse the gradient with
+respect to LSE. With --do, run writes each gradient that has an output file, as float32:
+--dq, --dk and --dv in the layout and packing of Q, K and V, --dbias in the shape of
+--bias, summed over its axes of size 1, and --dsinks as [Hq]. For grouped heads dK and dV
+are sums over the query heads of the group. run first computes O and LSE, unless --o-in
+and --lse-in give them. --o is optional if a gradient is written. A row that attends to
+nothing has gradient 0. --verify compares gradients too. Paged and quantised K and V have
+no gradients.
 `
 
 // wanted reports whether a gradient has an output file.

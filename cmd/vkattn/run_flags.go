@@ -38,12 +38,12 @@ func (o *optionFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&o.usedQ, "seqused-q", "", "rows used of each sequence; integers [B] in a `file`")
 	f.StringVar(&o.usedK, "seqused-k", "", "keys used of each sequence; integers [B] in a `file`")
 	f.StringVar(&o.table, "block-table", "", "paged K and V: the pages of each sequence; integers [B, N] in a `file`")
-	f.IntVar(&o.pageSize, "page-size", 0, "keys of a page, checked against the files of --k and --v")
+	f.IntVar(&o.pageSize, "page-size", 0, "number of keys in a page; must match the files of --k and --v")
 	f.Var(&o.kvLayout, "kv-layout", kvLayoutUsage)
 	f.StringVar(&o.sparse, "sparse-tokens", "", "keys that each sequence and KV head attends to; integers [B, Hkv, N] padded with -1, or [total] with --sparse-offsets, in a `file`")
 	f.StringVar(&o.sparseOffsets, "sparse-offsets", "", "start of the list of each sequence and KV head in --sparse-tokens; integers [B*Hkv+1] in a `file`")
 	f.Var(&o.window, "window", windowUsage)
-	f.Var(&o.align, "align", "alignment of rows with keys for --window and --alibi without a causal mask, required there: top-left or bottom-right")
+	f.Var(&o.align, "align", "alignment of rows with keys: top-left or bottom-right; required for --window and --alibi without a causal mask")
 	f.Var((*softcapFlag)(&o.softcap), "softcap", softcapUsage)
 	o.dropout.add(f)
 	f.StringVar(&o.alibi, "alibi", "", "ALiBi slopes; floats [Hq] in a `file`")
@@ -55,7 +55,7 @@ func (o *optionFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&o.fixedSplit, "fixed-split", 0, "fixed number of splits of the keys of every sequence, 1 to 256 (default: chosen for the device)")
 	f.Var(&o.kv, "kv-dtype", "storage type of K and V: same, int8, fp8 (e4m3), q8_0 or q4_0")
 	f.StringVar(&o.kScale, "k-scale", "", "scales of int8 and fp8 keys; float32 [B, Hkv, Sk], paged [pages, Hkv, page size], packed [Hkv, total], in a `file`")
-	f.StringVar(&o.vScale, "v-scale", "", "scales of the values, of the same shape, in a `file`; required with --v-dim too")
+	f.StringVar(&o.vScale, "v-scale", "", "scales of int8 and fp8 values, in the shape of --k-scale, in a `file`; required with --v-dim too")
 	f.IntVar(&o.vDim, "v-dim", 0, "V is the first `n` elements of each row of K, as in multi-head latent attention; replaces --v")
 	f.IntVar(&o.kvBlock, "kv-block", 0, "number of keys that share a scale; the last axis of the scales then counts blocks (default 1)")
 }
@@ -80,13 +80,13 @@ in this order. With top-left alignment i = r; with bottom-right alignment i = r 
 and --alibi need --align. With --causal a row attends to keys j <= i, with --window to
 keys i - left to i + right. The row sum is the sum of exp(s), plus exp(sink) with
 --sinks; LSE is its natural logarithm. Sinks have no value and add nothing to O. A row
-without keys has O = 0 and LSE = -Inf, or its sink.
+without keys has O = 0. Its LSE is -Inf, or its sink with --sinks.
 
 Dropout. --dropout drops each weight of the softmax with probability p and multiplies
-the others by 1 / (1 - p); LSE and the row sum are those before. Key j of row r of query
-head h of sequence b takes word j % 4 of Philox4x32-10 with the counter (j / 4, r,
-b * Hq + h, --dropout-offset) and the key --dropout-seed, low word first. It is dropped
-if the word is below p * 2^32. r and j count from the start of the sequence, so the mask
+the others by 1 / (1 - p). LSE and the row sum count all weights as they were before
+dropout. For key j of row r of query head h of sequence b, the random number is word
+j % 4 of Philox4x32-10 with the counter (j / 4, r, b * Hq + h, --dropout-offset) and the
+key --dropout-seed, low word first. The weight is dropped if the word is below p * 2^32. r and j count from the start of the sequence, so the mask
 is the same for padded, packed and paged files, and for gradients. Quantised K and V have
 no dropout.
 
@@ -110,8 +110,8 @@ Choice of keys. At most one of --mask, --block-mask and --sparse-tokens can be g
 each can be combined with all other flags. The value 0 excludes a key or a block.
 --sparse-tokens lists keys of a sequence, from 0 to Sk-1, in any order; the query heads
 of a group share a list. A token listed twice counts twice. A token past the length of
-the sequence, or excluded by --causal or --window, does not count. The padding -1 may
-be anywhere in a list; with --sparse-offsets there is no padding.
+the sequence, or masked by --causal or --window, is ignored. The padding -1 may be
+anywhere in a list; with --sparse-offsets there is no padding.
 
 Quantised K and V. Files are int8 for int8 and uint8 for fp8 (the bits of e4m3). An
 element is its number times its scale. A block of --kv-block keys starts at key 0 of

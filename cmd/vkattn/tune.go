@@ -31,20 +31,20 @@ func (a *app) tuneCommand() *cobra.Command {
 		Short: "find the fastest tile of each problem and store it in the cache",
 		Long: `Times candidate tiles of a kernel on each problem and stores the fastest in the
 user's cache. run, bench and every program that uses the library with its default
-settings read the cache. A result is used for a class of problems: all whose lengths
-and counts round up to the same powers of two. Tuning a class takes under a minute;
-run nothing else on the device meanwhile.
+settings read the cache. A result applies to a class of problems: all problems whose
+lengths and counts round up to the same powers of two. Tuning a class takes under a
+minute; run nothing else on the device meanwhile.
 
-A candidate is not compiled if it exceeds a limit of the device, is too large for the
-problem, or is slow by an estimate. A compiled candidate is dropped if it spills
-registers or if its result differs from the result of the heuristic's tile. The others
-are timed in rounds; after each round the faster half stays.
+tune prunes candidates before it compiles them if they exceed a limit of the device, are
+too large for the problem, or are slow by an estimate. It drops compiled candidates that
+spill registers, and candidates whose result differs from the result of the heuristic's
+tile. It times the others in rounds and keeps the faster half after each round.
 
---pass bwd tunes the kernels of gradients: each is timed in whole backward calls, and
---budget is divided among them. Calls with options use the heuristic's tiles.
+--pass bwd tunes each kernel of the gradients. It is timed in whole backward calls, and
+--budget is divided among the kernels. Calls with options use the heuristic's tiles.
 
 --check stores nothing. It prints how much slower the heuristic's tile is than the best
-one, by default for lengths and head dims that the heuristic was not made from.
+tile, by default for lengths and head dims from which the heuristic was not derived.
 
 Exit codes: 0 done, 1 a result is not stored (the cache cannot be written, or the
 budget was too short for a second tile) or, with --check, a heuristic's tile is slower
@@ -60,8 +60,8 @@ than --tolerance allows, 2 bad flags, 3 no problem is supported and fits the mem
 	o.problemFlags(f)
 	f.StringVar(&o.suite, "suite", "", suitesUsage())
 	f.StringVar(&o.tier, "tier", "auto", "`list` of tiers: auto, scalar, coopmat, coopmat2")
-	f.StringVar(&o.passes, "pass", "", "`list` of what to tune: fwd, bwd (the kernels of dQ, of dK and dV, and of dQ = dS K, each of its own) (default fwd)")
-	f.BoolVar(&o.lse, "lse", false, "tune the forward pass for calls that return LSE; they have classes of their own")
+	f.StringVar(&o.passes, "pass", "", "`list` of what to tune: fwd, bwd (each backward kernel separately: dQ; dK and dV; dQ = dS K) (default fwd)")
+	f.BoolVar(&o.lse, "lse", false, "tune the forward pass for calls that return LSE; these calls have separate classes")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the candidates and why they are pruned; do not compile or time them")
 	f.BoolVar(&o.compileOnly, "compile-only", false, "compile the candidates and print the compiler's statistics; do not time them")
 	f.BoolVar(&o.check, "check", false, "compare the heuristic's tile with the best one; store nothing")
@@ -70,7 +70,7 @@ than --tolerance allows, 2 bad flags, 3 no problem is supported and fits the mem
 	f.BoolVar(&o.clear, "clear", false, "empty the cache of the device and exit")
 	f.BoolVar(&o.all, "all", false, "print pruned candidates too")
 	f.DurationVar(&o.budget, "budget", 0, "time limit for each problem (default 50s)")
-	f.IntVar(&o.candidates, "candidates", 0, "at most this many tiles are compiled for each problem (default 40; 8 on a Vulkan driver that runs on the CPU)")
+	f.IntVar(&o.candidates, "candidates", 0, "compile at most this many tiles for each problem (default 40; 8 on a Vulkan driver that runs on the CPU)")
 	f.StringVarP(&o.format, "output", "o", "md", "md or json")
 	return c
 }

@@ -42,30 +42,29 @@ func (a *app) verifyCommand() *cobra.Command {
 		Use:   "verify",
 		Short: "compare the results of all implementations on the same problems",
 		Long: `Runs every tier of the device and every family of CUDA kernels (vkattn info lists
-both) on the same random problems. All of O and LSE is compared with the result of the
-CUDA validation kernel and with the results of the other implementations. The float64
-reference on the CPU judges as many rows as it computes in a second or two. Without CUDA
-only these rows have a reference; in the other rows the implementations must agree with
-one another.
+both) on the same random problems. Compares all of O and LSE of each implementation with
+the CUDA validation kernel and with the other implementations. The float64 reference on
+the CPU judges as many rows as it computes in a second or two. Without CUDA only those
+rows have a reference; on the other rows the implementations must agree with one another.
 
-The limits are those of bench: a multiple of the error that plain attention in the
-storage type has (go doc vkattn/cmd/vkattn/internal/verify).
+A result may be wrong by a multiple of the error that plain attention in the storage type
+has; bench has the same limits (go doc vkattn/cmd/vkattn/internal/verify).
 
---pass bwd computes the gradients of Q, K and V, and in the conformance table those of
-bias and sinks. O and LSE come from a forward pass on the same tier (for tier cuda: on
-tier scalar). In tier cuda the kernel family ref has gradients, tier cubin has none. The
-float64 reference judges all gradients of a small problem. In a large one it judges rows
-of dQ, and keys of dK and dV, which are sums over all rows.
+--pass bwd computes the gradients of Q, K and V, and of bias and sinks in the conformance
+table. Each tier takes O and LSE from its own forward pass; tier cuda takes them from tier
+scalar, and only its kernel family ref computes gradients. Tier cubin has none. The float64 reference judges
+the whole gradients of a small problem. In a large problem it judges sampled rows of dQ
+and sampled keys of dK and dV, which are sums over all rows.
 
-Problems are selected as in bench. --suite conformance runs the table of the tests:
-every head dim, mask, layout and kind of data. It also checks that kernels write only
-to the outputs and that masked keys do not change a bit. On a CPU it runs a part of the
-table, unless --case names problems.
+Select problems as in bench. --suite conformance runs the table of the tests: every head
+dim, mask, layout and kind of data. It also checks that kernels write only to the outputs
+and that masked keys do not change a bit. On a CPU it runs a part of the table, unless
+--case names problems.
 
 ` + oomHelp + `
 
 ` + rowsHelp + `
-Files of --save are written as in bench (vkattn bench --help).
+verify writes the files of --save as bench does (vkattn bench --help).
 
 Exit codes: 0 all agree, 1 a wrong result, 2 bad flags, 3 no problem is supported and
 fits the memory, 4 device failure` + signalHelp,

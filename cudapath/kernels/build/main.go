@@ -25,7 +25,7 @@ import (
 func main() {
 	check := flag.Bool("check", false, "write nothing; fail unless the committed files are current")
 	dir := flag.String("dir", filepath.Join("cudapath", "kernels"), "folder of the kernels")
-	nvcc := flag.String("nvcc", os.Getenv("NVCC"), "compiler; otherwise that of $CUDA_HOME or PATH")
+	nvcc := flag.String("nvcc", os.Getenv("NVCC"), "compiler (default: the one in $CUDA_HOME or in PATH)")
 	jobs := flag.Int("j", runtime.NumCPU(), "modules compiled at a time")
 	all := flag.Bool("a", false, "compile modules too that are current")
 	flag.Parse()

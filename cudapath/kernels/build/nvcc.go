@@ -30,7 +30,8 @@ func (m *module) outputs() []output {
 
 type compiler struct{ nvcc, dir string }
 
-// findNVCC is the compiler named by -nvcc or $NVCC, or that of $CUDA_HOME, or of PATH.
+// findNVCC returns the compiler named by -nvcc or $NVCC, or else the one in $CUDA_HOME or
+// in PATH.
 func findNVCC(named string) (string, error) {
 	candidates := []string{named, "nvcc"}
 	if home := os.Getenv("CUDA_HOME"); home != "" {
