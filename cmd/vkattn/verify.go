@@ -52,9 +52,9 @@ has; bench has the same limits (go doc vkattn/cmd/vkattn/internal/verify).
 
 --pass bwd computes the gradients of Q, K and V, and of bias and sinks in the conformance
 table. Each tier takes O and LSE from its own forward pass; tier cuda takes them from tier
-scalar, and only its kernel family ref computes gradients. Tier cubin has none. The float64 reference judges
-the whole gradients of a small problem. In a large problem it judges sampled rows of dQ
-and sampled keys of dK and dV, which are sums over all rows.
+scalar, and only its kernel family ref computes gradients. Tier cubin has none. The
+float64 reference judges the whole gradients of a small problem. In a large problem it
+judges sampled rows of dQ and sampled keys of dK and dV, which are sums over all rows.
 
 Select problems as in bench. --suite conformance runs the table of the tests: every head
 dim, mask, layout and kind of data. It also checks that kernels write only to the outputs
