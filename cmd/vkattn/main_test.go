@@ -163,7 +163,7 @@ func TestInfoListsTheDeviceUnderTest(t *testing.T) {
 	var m machine
 	require.NoError(t, json.Unmarshal([]byte(stdout), &m))
 	require.NotEmpty(t, m.Devices)
-	require.Len(t, m.Devices[0].Tiers, 12, "four tiers for each of three types")
+	require.Len(t, m.Devices[0].Tiers, 15, "five tiers for each of three types")
 	cuda := m.Devices[0].CUDA
 	require.NotEqual(t, cuda.Device == "", cuda.Missing == "", "CUDA is there, or something says what is missing")
 	if cuda.Device != "" {
