@@ -102,7 +102,7 @@ type (
 // Tiers. The zero value picks the best one the device supports.
 const (
 	TierAuto     = problem.TierAuto
-	TierCPU      = problem.TierCPU      // Go, no device at all
+	TierCPU      = problem.TierCPU      // the host, without a device
 	TierScalar   = problem.TierScalar   // Vulkan 1.1 core
 	TierCoopMat  = problem.TierCoopMat  // VK_KHR_cooperative_matrix
 	TierCoopMat2 = problem.TierCoopMat2 // VK_NV_cooperative_matrix2
@@ -125,8 +125,9 @@ const (
 
 // Tunings.
 const (
-	// TuningAuto uses the tile that the user's cache has for this device, driver, kernel and
-	// class of shapes, and otherwise that of TuningOff. It never times anything.
+	// TuningAuto uses the tile that the user's cache has for this device, driver, kernel
+	// and class of shapes. Without one it uses the tile of TuningOff. It never times
+	// anything.
 	TuningAuto = problem.TuningAuto
 	// TuningOff uses the tile of a fixed table, which is the same on every machine with the
 	// same kind of device.
@@ -265,8 +266,8 @@ const (
 // scalar and cpu have no such bound. TierAuto leaves calls with a scale over 2^20 to them.
 const MaxFastScore = problem.MaxFastScore
 
-// MaxHeadDim bounds HeadDim and HeadDimV independently. A few larger pairs are accepted
-// too: those of decoding with latent attention (MLA).
+// MaxHeadDim bounds HeadDim and HeadDimV independently. A few larger pairs, which latent
+// attention (MLA) uses for decoding, are accepted too.
 const MaxHeadDim = problem.MaxHeadDim
 
 // MaxLength bounds every size of a Shape, so that row numbers fit the 32-bit

@@ -79,7 +79,7 @@ func checkSize(field string, n int) error {
 	return nil
 }
 
-// setSizes checks the sizes and computes those of rows and cache.
+// setSizes checks the sizes of the call and computes the sizes of rows and cache.
 func (l *appendLayouts) setSizes(a *AppendArgs) error {
 	*l = appendLayouts{sequences: a.B, rows: a.New, pageRows: a.Capacity}
 	rowsField := "New"

@@ -27,8 +27,7 @@ type mergeLayouts struct {
 	list [mergeTensors]stack
 }
 
-// stack is a tensor of several states at equal distances. The layout is that of the
-// first state.
+// stack is a tensor of several states at equal distances. The layout is the first state's.
 type stack struct {
 	tensors.Layout
 	states int64 // 1 for the result; 0: left out

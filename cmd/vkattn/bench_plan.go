@@ -21,8 +21,8 @@ type benchPlan struct {
 	kernels   []string         // families of tier cuda
 	variants  []int
 	ablations []attention.Ablation
-	baselines []bench.Baseline // nil: those of the suites
-	passes    []bench.Pass     // empty: those of the suite, or the forward pass
+	baselines []bench.Baseline // nil: as the suites say
+	passes    []bench.Pass     // empty: as the suite says, or the forward pass
 	options   bench.OptionSweep
 	format    bench.Format
 	saved     []saved
@@ -197,7 +197,7 @@ func over[T any](list *[]T, typed []T) {
 	}
 }
 
-// chosenBaselines lists the baselines of --against, or else those of the suites.
+// chosenBaselines lists the baselines of --against, or else of the suites.
 func (p *benchPlan) chosenBaselines() []bench.Baseline {
 	if p.baselines != nil {
 		return p.baselines
