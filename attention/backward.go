@@ -192,7 +192,7 @@ func (op *Op) checkBackward(l *tensors.BackwardTensors, a *BackwardArgs) (plan.B
 		return plan.BackwardRequest{}, err
 	}
 	if op.experiment != (Experiment{}) {
-		return plan.BackwardRequest{}, fmt.Errorf("%w: variants and ablations are those of the forward kernels", ErrUnsupported)
+		return plan.BackwardRequest{}, fmt.Errorf("%w: only forward kernels have variants and ablations", ErrUnsupported)
 	}
 	r := op.typicalBackward(a.Shape)
 	r.Want, r.DLSE, r.Accumulate, r.Options = l.Want, a.DLSE.Given(), a.Accumulate, plan.OptionsOf(&a.Args, &op.cfg)

@@ -281,7 +281,7 @@ func (l *appendLayouts) checkOverlaps() error {
 				return &problem.ShapeError{Field: out.Field, Got: "overlapping " + other.Field, Want: "memory of its own"}
 			}
 			if !out.Coincides(other) {
-				return &problem.ShapeError{Field: out.Field, Got: "overlapping Q", Want: "memory of its own, or exactly that of Q"}
+				return &problem.ShapeError{Field: out.Field, Got: "overlapping Q", Want: "memory of its own, or exactly the memory of Q"}
 			}
 		}
 	}

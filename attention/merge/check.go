@@ -205,7 +205,7 @@ func checkResult(out *stack, state *tensors.Layout, in *stack, alike bool) error
 	}
 	want := "memory of its own"
 	if alike {
-		want += ", or exactly that of one state"
+		want += ", or exactly the memory of one state"
 	}
 	return &problem.ShapeError{Field: out.Field, Got: "overlapping " + in.Field, Want: want}
 }

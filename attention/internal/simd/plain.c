@@ -1,5 +1,5 @@
 // The kernels for any CPU, 4 lanes a vector. A product is rounded before it is added,
-// so that bits are not those of the other sets.
+// so its bits differ from the other sets.
 #include "kernels.h"
 #include <string.h>
 
