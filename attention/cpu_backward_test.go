@@ -384,7 +384,7 @@ func TestCPUBackwardBitsDoNotDependOnCPUs(t *testing.T) {
 	eachBackwardShape(t, same)
 }
 
-// What takes no part changes no bit: masked slots, rows and keys past an end, gaps.
+// The contents of masked slots, of rows and keys past an end, and of gaps change no bit.
 func TestCPUBackwardIgnoresWhatTakesNoPart(t *testing.T) {
 	testlevel.HostOnly(t)
 	spoiled := 0
@@ -464,7 +464,7 @@ func sameBits64(t require.TestingT, want, got []float64) {
 	}
 }
 
-// What V holds at a key of weight 0 changes nothing, if O comes from a tier that skips it.
+// V at a key of weight 0 changes nothing if O comes from a tier that skips that key.
 func TestCPUBackwardOfWeightZero(t *testing.T) {
 	testlevel.HostOnly(t)
 	c := newBackward(attention.Config{HeadDim: 3, HeadDimV: 2}, small, attention.BHSD, 2)
@@ -572,8 +572,8 @@ func TestCPUBackwardComputesWhatHasAnOutput(t *testing.T) {
 	})
 }
 
-// What the outputs hold is added to the gradients of rows and keys that exist; nothing else
-// is written.
+// With Accumulate, gradients of rows and keys that exist are added to the outputs; nothing
+// else is written.
 func TestCPUBackwardAccumulates(t *testing.T) {
 	testlevel.HostOnly(t)
 	for _, dtype := range attention.DTypes() {

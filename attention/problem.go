@@ -8,7 +8,7 @@ import (
 // This file names the types of package problem here, so that a program imports one package,
 // and the functions that check and convert what they describe.
 
-// What is computed. Package problem documents fields and methods.
+// Types that say what is computed. Package problem documents fields and methods.
 type (
 	// Config says what to compute, except for sizes.
 	Config = problem.Config
@@ -79,7 +79,7 @@ func ScaleOf(v float32) Scale { return problem.ScaleOf(v) }
 // negative number means no limit on that side.
 func WindowOf(left, right int) Window { return problem.WindowOf(left, right) }
 
-// How it is computed. Package problem documents fields and methods.
+// Types that say how it is computed. Package problem documents fields and methods.
 type (
 	// Tier names an implementation.
 	Tier = problem.Tier

@@ -611,8 +611,8 @@ func TestReferenceBackwardOfPackedIsOfPadded(t *testing.T) {
 	})
 }
 
-// Every gradient alone has the bits that it has among the others, and nothing else is
-// computed.
+// A gradient computed alone has the same bits as one computed with the others, and nothing
+// else is computed.
 func TestReferenceBackwardComputesWhatHasAnOutput(t *testing.T) {
 	testlevel.HostOnly(t)
 	eachBackward(t, func(t *testing.T, c *backwardCase) {
@@ -642,8 +642,8 @@ func TestReferenceBackwardComputesWhatHasAnOutput(t *testing.T) {
 	})
 }
 
-// What the outputs hold is added to the gradients of rows and keys that exist, and the
-// outputs are not written.
+// With Accumulate the contents of the outputs are added to the gradients of rows and keys
+// that exist. The outputs are not written.
 func TestReferenceBackwardAccumulates(t *testing.T) {
 	testlevel.HostOnly(t)
 	eachBackward(t, func(t *testing.T, c *backwardCase) {

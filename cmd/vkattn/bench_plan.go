@@ -100,7 +100,7 @@ func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 	return p, err
 }
 
-// words parses a list. An empty one leaves to as it is.
+// words parses a list. An empty list leaves *to unchanged.
 func words[T comparable](to *[]T, list string, parse func(string) (T, error)) (err error) {
 	if list != "" {
 		*to, err = sweep.Words(list, parse)
