@@ -42,8 +42,8 @@ func (b *backwardOp) close() error {
 }
 
 // PlanBackward returns how the gradients of packed, aligned tensors of a shape would be
-// computed: dQ, dK and dV without options. It compiles nothing. Its errors are those of
-// Plan.
+// computed: dQ, dK and dV without options. It compiles nothing. It returns the same errors
+// as Plan.
 func (op *Op) PlanBackward(s Shape) (BackwardPlan, error) {
 	if err := op.usable(); err != nil {
 		return BackwardPlan{}, err
@@ -106,23 +106,24 @@ func (op *Op) PrepareBackwardFor(a BackwardArgs) error {
 	return err
 }
 
-// Backward computes the gradients that a has outputs for, from the tensors of a forward
-// call with its O and LSE, and from the gradients of O and, if given, of LSE. The formulas
-// are those of [ReferenceBackward]. On a device it records the work into the stream's
-// current batch, as Forward does; a barrier orders it after the Forward that writes O and
-// LSE. On the CPU tier the stream is nil and the gradients are complete when Backward
-// returns. If it returns an error, it has recorded and written nothing.
+// Backward computes the gradients for which a has outputs. It reads the tensors of the
+// forward call, its O and LSE, the gradient of O and, if given, the gradient of LSE.
+// [ReferenceBackward] has the formulas. On a device Backward records the work into the
+// stream's current batch, as Forward does. The caller records a barrier between the
+// Forward that writes O and LSE and Backward. On the CPU tier the stream is nil and the
+// gradients are complete when Backward returns. If it returns an error, it has recorded
+// and written nothing.
 //
-// The bits do not depend on the run: every sum has a fixed order. Memory in addition to
-// the tensors is that of BackwardPlan.ScratchBytes. In a padded sequence, rows of DQ and
-// keys of DK and DV past the sequence's end become 0, or with Accumulate keep their value.
-// Rows of packed tensors that are in no sequence are not written.
+// The bits do not depend on the run: every sum has a fixed order. A call takes
+// BackwardPlan.ScratchBytes of memory in addition to the tensors. In a padded sequence,
+// rows of DQ and keys of DK and DV past the sequence's end become 0, or with Accumulate
+// keep their value. Rows of packed tensors that are in no sequence are not written.
 //
 // Tier cuda launches its kernels as Forward does. It needs buffers that CUDA reaches and
 // cannot RecordBackward.
 //
-// K and V with Pages or of a type of their own give an error that matches [ErrUnsupported],
-// and so do head dims above MaxHeadDim.
+// For paged or quantised K and V, and for head dims above MaxHeadDim, the error matches
+// [ErrUnsupported].
 func (op *Op) Backward(s *vk.Stream, a BackwardArgs) error {
 	if err := op.usable(); err != nil {
 		return err
@@ -144,7 +145,7 @@ func (op *Op) Backward(s *vk.Stream, a BackwardArgs) error {
 }
 
 // RecordBackward records the dispatches of Backward into a command buffer. It inserts
-// barriers between its own dispatches alone: the caller orders the inputs before them and
+// barriers only between its own dispatches: the caller orders the inputs before them and
 // the gradients after them (compute shader reads and writes). The rest is as for Record:
 // the commands may run again later but not twice at the same time.
 func (op *Op) RecordBackward(c *vk.Commands, a BackwardArgs) error {
@@ -191,7 +192,7 @@ func (op *Op) checkBackward(l *tensors.BackwardTensors, a *BackwardArgs) (plan.B
 		return plan.BackwardRequest{}, err
 	}
 	if op.experiment != (Experiment{}) {
-		return plan.BackwardRequest{}, fmt.Errorf("%w: variants and ablations are those of the forward kernels", ErrUnsupported)
+		return plan.BackwardRequest{}, fmt.Errorf("%w: only forward kernels have variants and ablations", ErrUnsupported)
 	}
 	r := op.typicalBackward(a.Shape)
 	r.Want, r.DLSE, r.Accumulate, r.Options = l.Want, a.DLSE.Given(), a.Accumulate, plan.OptionsOf(&a.Args, &op.cfg)

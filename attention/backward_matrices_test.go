@@ -49,9 +49,9 @@ func (c *matrixCase) numbers() (list [4][]float32) {
 	return list
 }
 
-// The coopmat tiers: bits do not depend on how many chunks of heads dS takes, and Inf and NaN
-// that take part reach the gradients that they reach on the CPU tier, from masked tiles too,
-// and no others.
+// On the coopmat tiers bits do not depend on how many chunks of heads dS takes. An Inf or
+// NaN that takes part reaches the same gradients as on the CPU tier, also from masked
+// tiles, and no others.
 func TestBackwardOnMatrices(t *testing.T) {
 	if l := testlevel.Get(); l == testlevel.Default || l == testlevel.Brief {
 		t.Skip("a driver on the CPU compiles for 40 s: make test-full runs it")
@@ -128,8 +128,9 @@ func TestBackwardOnMatrices(t *testing.T) {
 
 func finite(x float32) bool { return !math.IsInf(float64(x), 0) && x == x }
 
-// Gradients with dropout on the coopmat tiers, at a head dim at which tier coopmat2 stores dS,
-// are those of the CPU tier, and their bits do not depend on how many chunks of heads dS takes.
+// On the coopmat tiers, at a head dim at which tier coopmat2 stores dS, gradients with
+// dropout equal the gradients of the CPU tier, and their bits do not depend on how many
+// chunks of heads dS takes.
 func TestBackwardDropoutOnMatrices(t *testing.T) {
 	if l := testlevel.Get(); l == testlevel.Default || l == testlevel.Brief {
 		t.Skip("a driver on the CPU compiles for 40 s: make test-full runs it")

@@ -183,7 +183,7 @@ func TestBackwardOnADeviceIsTheReference(t *testing.T) {
 	d := newBackwardDevice(t)
 	eachBackward(t, func(t *testing.T, c *backwardCase) {
 		if os.Getenv("VKATTN_DRIVER") == "swiftshader" && !strings.Contains(t.Name(), ",_bias") {
-			t.Skip("this driver compiles a case for 20 s: it has those of several options")
+			t.Skip("this driver compiles a case for 20 s: it runs the cases of several options")
 		}
 		c.giveOutputs(t)
 		want := c.existing(t, c.run(t))

@@ -120,8 +120,8 @@ func (c *backwardCase) onCPU(t require.TestingT) attention.Gradients {
 	return c.gradients(t)
 }
 
-// gradients reads the outputs, packed as those of the reference. What lies in rows that do
-// not exist must be 0.
+// gradients reads the outputs, packed like the outputs of the reference. What lies in rows
+// that do not exist must be 0.
 func (c *backwardCase) gradients(t require.TestingT) (g attention.Gradients) {
 	d, dv := c.cfg.HeadDim, c.cfg.ValueDim()
 	g.DQ = c.sequencesOf(t, "DQ", c.DQ, false, d)
@@ -195,7 +195,7 @@ func (c *backwardCase) sequencesOf(t require.TestingT, name string, x attention.
 	return list
 }
 
-// requireNear compares gradients with those of the reference.
+// requireNear compares gradients with the reference.
 func requireNear(t require.TestingT, want, got attention.Gradients, dtype attention.DType) {
 	near := func(name string, want, got []float64, dtype attention.DType) {
 		require.Len(t, got, len(want), name)
@@ -384,7 +384,7 @@ func TestCPUBackwardBitsDoNotDependOnCPUs(t *testing.T) {
 	eachBackwardShape(t, same)
 }
 
-// What takes no part changes no bit: masked slots, rows and keys past an end, gaps.
+// The contents of masked slots, of rows and keys past an end, and of gaps change no bit.
 func TestCPUBackwardIgnoresWhatTakesNoPart(t *testing.T) {
 	testlevel.HostOnly(t)
 	spoiled := 0
@@ -464,7 +464,7 @@ func sameBits64(t require.TestingT, want, got []float64) {
 	}
 }
 
-// What V holds at a key of weight 0 changes nothing, if O comes from a tier that skips it.
+// V at a key of weight 0 changes nothing if O comes from a tier that skips that key.
 func TestCPUBackwardOfWeightZero(t *testing.T) {
 	testlevel.HostOnly(t)
 	c := newBackward(attention.Config{HeadDim: 3, HeadDimV: 2}, small, attention.BHSD, 2)
@@ -481,7 +481,7 @@ func TestCPUBackwardOfWeightZero(t *testing.T) {
 	sameGradients(t, want, c.onCPU(t), "NaN in V")
 }
 
-// LSE is rounded to float32: that of a large score says little of the row sum.
+// LSE is rounded to float32, so with large scores it says little about the row sum.
 func TestCPUBackwardOfWildScores(t *testing.T) {
 	testlevel.HostOnly(t)
 	const keys = 290
@@ -572,8 +572,8 @@ func TestCPUBackwardComputesWhatHasAnOutput(t *testing.T) {
 	})
 }
 
-// What the outputs hold is added to the gradients of rows and keys that exist; nothing else
-// is written.
+// With Accumulate, gradients of rows and keys that exist are added to the outputs; nothing
+// else is written.
 func TestCPUBackwardAccumulates(t *testing.T) {
 	testlevel.HostOnly(t)
 	for _, dtype := range attention.DTypes() {
@@ -661,7 +661,7 @@ func TestCPUBackwardOfAnyCall(t *testing.T) {
 	})
 }
 
-// Gradients of 16-bit tensors are those of the same numbers in float32, rounded.
+// Gradients of 16-bit tensors are the rounded gradients of the same numbers in float32.
 func TestCPUBackwardOfStorageTypes(t *testing.T) {
 	testlevel.HostOnly(t)
 	check(t, func(t *rapid.T) {

@@ -13,7 +13,7 @@ import (
 	"vkattn/vk"
 )
 
-// fakeCUDA stands for package cudapath: what it is asked, and what it answers.
+// fakeCUDA stands in for package cudapath. It records the calls and holds the answers.
 type fakeCUDA struct {
 	problems []CUDAProblem
 	calls    []CUDACall
@@ -186,7 +186,7 @@ func TestAutoTakesCUDAOnlyWhenAllowed(t *testing.T) {
 	require.NotErrorIs(t, err, ErrUnsupported)
 }
 
-// What goes to the kernel is what the caller gave, in its units.
+// The kernel gets the caller's arguments, in the kernel's units.
 func TestCUDACalls(t *testing.T) {
 	f := withFakeCUDA(t)
 	dev := cudaDevice(t)
@@ -279,7 +279,7 @@ func TestCUDARefusesByName(t *testing.T) {
 	f.load = nil
 	require.NoError(t, op.Forward(s, a), "the failure is not remembered")
 
-	// What has no meaning there.
+	// Tier cuda has no tiles to tune and no experiments.
 	_, err = op.Tune(t.Context(), a.Shape, TuneOptions{})
 	oneLine(t, err, "no tiles to tune")
 	_, err = NewExperiment(dev, Config{HeadDim: 64, Tier: TierCUDA}, Experiment{Variant: 1})

@@ -8,8 +8,8 @@
 //
 // # Shapes
 //
-// A problem is a [Shape] (B, Hq, Hkv, Sq, Sk) and a [Config] (storage type,
-// head dimensions, mask, scale). Its tensors are
+// A problem is a [Shape] (B, Hq, Hkv, Sq, Sk) and a [Config] (storage type, head
+// dimensions, mask, scale). Its tensors are
 //
 //	Q   [B, Hq,  Sq, HeadDim]
 //	K   [B, Hkv, Sk, HeadDim]
@@ -28,46 +28,48 @@
 //
 // # Gradients
 //
-// [Op.Backward] computes the gradients of Q, K, V, Bias and Sinks from those of O and LSE,
-// on every tier, with the same bits in every run; on tier cuda for validation alone.
-// [ReferenceBackward] computes them in float64 on the CPU: it defines what a backward pass
-// has to compute.
+// [Op.Backward] computes the gradients of Q, K, V, Bias and Sinks from the gradients of O
+// and LSE. Every tier has backward kernels and gives the same bits in every run; the
+// backward kernels of tier cuda are slow and serve for validation. [ReferenceBackward]
+// computes gradients in float64 on the CPU. It defines what a backward pass computes.
 //
 // # Options
 //
-// Inference needs more than dense attention. Options that are the same for every call
-// are in [Config]: Window, Align, Softcap, Dropout and KV. Options with memory are in [Args]:
-// lengths and packing of sequences ([Varlen]), a paged KV cache ([Pages]), lists of
-// tokens ([SparseTokens]), bitmaps of [Blocks], [Mask], [Bias], ALiBi slopes, sinks, and
-// scales of quantised K and V. They combine freely, except that a call has at most one of
-// SparseTokens, Blocks and Mask. A tier that lacks a combination refuses it by name.
+// Config and Args have options for more than dense attention. Options that are the same
+// for every call are in [Config]: Window, Align, Softcap, Dropout and KV. Options with
+// memory are in [Args]: lengths and packing of sequences ([Varlen]), a paged KV cache
+// ([Pages]), lists of tokens ([SparseTokens]), bitmaps of [Blocks], [Mask], [Bias], ALiBi
+// slopes, sinks, and scales of quantised K and V. They combine freely, except that a call
+// has at most one of SparseTokens, Blocks and Mask. If a tier lacks a combination, its
+// error names the combination.
 //
-// Let row r of sequence b have position i = r + offset among its keys. The offset is 0
-// for TopLeft, and the keys of b less its rows for BottomRight (of Causal, or of Align
-// without a causal mask). The score of key j is
+// Let row r of sequence b have position i = r + offset among its keys. Config.Causal
+// selects the offset, or Config.Align without a causal mask: 0 for TopLeft, and the number
+// of keys of b minus its number of rows for BottomRight. The score of key j is
 //
 //	s = scale * q·k;  s = softcap * tanh(s / softcap);  s += bias - slope * |i - j|
 //
 // The row attends to key j if all of these hold: j is below the sequence's length; j <= i
 // with Causal; i - Left <= j <= i + Right with a Window; Mask's byte is not 0; Blocks' bit
-// is 1; SparseTokens lists j, and counts it as often as it lists it. A sink adds e^sink to
-// the row's sum and to LSE and nothing to O: a row without keys has O = 0 and LSE = sink.
-// Lengths, masks and lists belong to sequences: a row's result depends on its own
-// sequence only.
+// is 1; SparseTokens lists j. A key that is listed n times counts n times. A sink adds
+// e^sink to the row sum, and so to LSE, and adds nothing to O: a row without keys has O =
+// 0 and LSE = sink. Lengths, masks and lists belong to sequences: a row's result depends
+// on its own sequence only.
 //
-// Dropout, for training, comes after the softmax: each weight P is dropped with probability
-// Config.Dropout, and the others are multiplied by 1 / (1 - Dropout). LSE is that of the
-// softmax before. [DropoutMask] returns and defines the mask, a function of row, key, head,
-// sequence and Args.DropoutSeed and DropoutOffset alone: it is the same in Forward and
-// Backward, on every tier, and for packed, padded and paged sequences, splits and lists. A
-// key that a list has twice stays or is dropped twice. A probability of 1, which would leave
-// nothing to scale, is refused, and so are quantised K and V. The gradients are those of
-// the call with its mask. A dropped slot counts as one of weight 0.
+// Dropout, for training, comes after the softmax: each weight P is dropped with
+// probability Config.Dropout, and the others are multiplied by 1 / (1 - Dropout). LSE does
+// not change: it is the LSE of the softmax before dropout. [DropoutMask] returns and
+// defines the mask. The mask depends only on row, key, head, sequence, Args.DropoutSeed
+// and Args.DropoutOffset. So it is the same in Forward and Backward, on every tier, and
+// for packed, padded and paged sequences, splits and lists. A key that a list has twice is
+// kept twice or dropped twice. Backward computes the gradients of the call with this mask;
+// a dropped slot has weight 0. A probability of 1 is refused, and so are quantised K and
+// V.
 //
-// Numbers in int32 vectors are not checked, because they may lie in device memory.
-// Kernels clamp them and never access memory outside of the tensors: starts and ends to
-// 0..Total, lengths to 0..Sq or 0..Sk. A page that does not exist is read as page 0, and
-// a token that does not exist has weight 0.
+// A call does not check the numbers in int32 vectors, because they may lie in device
+// memory. Kernels clamp starts and ends to 0..Total and lengths to 0..Sq or 0..Sk. They
+// read a page that does not exist as page 0, and give a token that does not exist weight
+// 0. So they never access memory outside of the tensors.
 //
 // # Numbers
 //
@@ -83,30 +85,30 @@
 // In the slots that a row attends to, values follow IEEE 754 as in the plain formula:
 //
 //   - A score of NaN or +Inf makes the row's O and LSE NaN. So does such a sink.
-//   - A score of -Inf has weight 0, also if a bias causes it. A row whose scores are all
-//     -Inf is a row with nothing to attend to.
-//   - Scores have the precision of float32. Tiers coopmat and coopmat2 take products up
+//   - A score of -Inf has weight 0, even if a bias causes it. A row whose scores are all
+//     -Inf counts as a row with nothing to attend to.
+//   - Scores have the precision of float32. Tiers coopmat and coopmat2 compute products up
 //     to [MaxFastScore]. With split keys, and on these two tiers with int8 or float8 and a
-//     scale per key, weights are off by 2^-24 of the row max. A row whose scores are all
-//     the same bias of finfo(float32).min then has another average than the mean of V.
+//     scale per key, the exponents of weights are off by 2^-24 of the row max. So if a bias
+//     makes all scores of a row finfo(float32).min, O is an average of V but not its mean.
 //   - An Inf or NaN in V reaches its column of O in every row that gives it weight. If
 //     that weight is 0, because the score is -Inf or by underflow in float32, the column
 //     may be NaN or not.
 //
-// The same build, device and Config give the same bits on every run, on a device as long
-// as nobody tunes it (see [Tuning]; with [TuningOff] always). On the CPU the bits depend
-// neither on GOMAXPROCS nor on the rest of the batch. CPUs with AVX-512, AVX2 and FMA, or
-// NEON give the same bits with the same C library; CPUs without fused multiply-add give
-// others.
+// The same build, device and Config give the same bits on every run. On a device this
+// holds until somebody tunes it (see [Tuning]), and with [TuningOff] always. On the CPU
+// the bits depend neither on GOMAXPROCS nor on the rest of the batch. CPUs with AVX-512,
+// AVX2 and FMA, or NEON give the same bits with the same C library; CPUs without fused
+// multiply-add give others.
 //
 // # CUDA
 //
 // A program that imports vkattn/cudapath has [TierCUDA] on an NVIDIA GPU: CUDA kernels
 // that work on the same Vulkan buffers, made with vk.BufferOptions.Exportable. The tier
-// runs if asked for, or if [Config].AllowCUDA lets [TierAuto] choose it. Its work is
-// ordered after what the stream has recorded and before what it records later. It cannot
-// record into a command buffer. If it cannot compute a call, the error says why, or the
-// Plan of the tier that runs instead.
+// runs if Config.Tier names it, or if [Config].AllowCUDA lets [TierAuto] choose it. Its
+// work runs after everything that the stream has recorded and before everything that the
+// stream records later. It cannot record into a command buffer. If tier cuda cannot
+// compute a call, the error says why. If another tier runs instead, its Plan says why.
 //
 // The same program has [TierCubin] on a device with VK_NVX_binary_import whose architecture
 // is Hopper: CUDA kernels inside the Vulkan command buffer. It needs no CUDA at run time,

@@ -151,9 +151,9 @@ func ExampleMerge() {
 	// Output: [4 6]
 }
 
-// One step of decoding. The new token's key and value go behind those of the cache. Its key
-// and query are rotated by their position, and its query attends to all keys. On a device
-// both calls are recorded into one stream, with a barrier in between.
+// One step of decoding. The new token's key and value go behind the keys and values of the
+// cache. Its key and query are rotated by their position, and its query attends to all
+// keys. On a device both calls are recorded into one stream, with a barrier in between.
 func ExampleAppend() {
 	words := func(v ...float32) []byte {
 		b := make([]byte, 4*len(v))

@@ -11,8 +11,8 @@ import (
 	"vkattn/attention/inputs"
 )
 
-// What EncodeKV makes is what calls read: attention over it is attention over the
-// elements that DecodeKV gives, and those are near the ones that went in.
+// Calls read what EncodeKV writes: attention over it equals attention over the elements
+// that DecodeKV returns, and these are near the original elements.
 func TestEncodedKVIsReadAsDecoded(t *testing.T) {
 	const b, h, keys, d = 2, 3, 50, 64
 	random := func(seed uint64) []float32 {

@@ -110,10 +110,9 @@ func (op *Op) PlanFor(a Args) (Plan, error) {
 	return c.Plan, err
 }
 
-// Prepare compiles the kernels that Forward needs for packed, aligned tensors of a
-// shape, with and without LSE, so that the first Forward does not wait for the
-// compiler. On the CPU tier it compiles nothing. Its errors are those of Plan and of
-// vk.Device.Pipeline.
+// Prepare compiles the kernels that Forward needs for packed, aligned tensors of a shape,
+// with and without LSE, so that the first Forward does not wait for the compiler. On the
+// CPU tier it compiles nothing. It returns the errors of Plan and of vk.Device.Pipeline.
 func (op *Op) Prepare(s Shape) error {
 	if err := op.usable(); err != nil {
 		return err

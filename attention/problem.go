@@ -8,7 +8,7 @@ import (
 // This file names the types of package problem here, so that a program imports one package,
 // and the functions that check and convert what they describe.
 
-// What is computed. Package problem documents fields and methods.
+// Types that say what is computed. Package problem documents fields and methods.
 type (
 	// Config says what to compute, except for sizes.
 	Config = problem.Config
@@ -79,7 +79,7 @@ func ScaleOf(v float32) Scale { return problem.ScaleOf(v) }
 // negative number means no limit on that side.
 func WindowOf(left, right int) Window { return problem.WindowOf(left, right) }
 
-// How it is computed. Package problem documents fields and methods.
+// Types that say how it is computed. Package problem documents fields and methods.
 type (
 	// Tier names an implementation.
 	Tier = problem.Tier
@@ -102,7 +102,7 @@ type (
 // Tiers. The zero value picks the best one the device supports.
 const (
 	TierAuto     = problem.TierAuto
-	TierCPU      = problem.TierCPU      // Go, no device at all
+	TierCPU      = problem.TierCPU      // the host, without a device
 	TierScalar   = problem.TierScalar   // Vulkan 1.1 core
 	TierCoopMat  = problem.TierCoopMat  // VK_KHR_cooperative_matrix
 	TierCoopMat2 = problem.TierCoopMat2 // VK_NV_cooperative_matrix2
@@ -126,8 +126,9 @@ const (
 
 // Tunings.
 const (
-	// TuningAuto uses the tile that the user's cache has for this device, driver, kernel and
-	// class of shapes, and otherwise that of TuningOff. It never times anything.
+	// TuningAuto uses the tile that the user's cache has for this device, driver, kernel
+	// and class of shapes. Without one it uses the tile of TuningOff. It never times
+	// anything.
 	TuningAuto = problem.TuningAuto
 	// TuningOff uses the tile of a fixed table, which is the same on every machine with the
 	// same kind of device.
@@ -272,8 +273,8 @@ const (
 // scalar and cpu have no such bound. TierAuto leaves calls with a scale over 2^20 to them.
 const MaxFastScore = problem.MaxFastScore
 
-// MaxHeadDim bounds HeadDim and HeadDimV independently. A few larger pairs are accepted
-// too: those of decoding with latent attention (MLA).
+// MaxHeadDim bounds HeadDim and HeadDimV independently. A few larger pairs, which latent
+// attention (MLA) uses for decoding, are accepted too.
 const MaxHeadDim = problem.MaxHeadDim
 
 // MaxLength bounds every size of a Shape, so that row numbers fit the 32-bit

@@ -136,7 +136,7 @@ func TestScaleZeroIsTheMean(t *testing.T) {
 	}
 }
 
-// Q and K negated, or Q and the scale negated, leave every score as it is.
+// Negating Q and K, or Q and the scale, changes no score.
 func TestNegativeScale(t *testing.T) {
 	cfg := attention.Config{HeadDim: 24, Scale: attention.ScaleOf(0.3)}
 	p := newProblem(cfg, attention.Shape{B: 1, Hq: 2, Sq: 9, Sk: 70}, attention.BHSD, 4)

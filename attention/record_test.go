@@ -193,7 +193,7 @@ func (r *recording) roundTrip(t testing.TB) {
 }
 
 // BenchmarkRecord measures the host cost of Op.Record into a command buffer that is never
-// submitted: ns/op and allocations are those of the recording alone.
+// submitted: ns/op and allocations count the recording alone.
 func BenchmarkRecord(b *testing.B) {
 	for _, access := range recordTests {
 		b.Run(access.String(), func(b *testing.B) {

@@ -45,11 +45,11 @@ func DropoutMask(cfg Config, a Args) ([]byte, error) { return host.DropoutMask(c
 //
 // The rows and keys of sequence b are rows 0 and on of batch b, as in [Reference]. The
 // gradient is 0 for those past its end. A row that attends to nothing has gradient 0 and
-// adds nothing to another gradient, with one exception: its LSE is its sink, so it adds its
-// dLSE to dSink. A slot that is masked, out of length or of weight 0 adds nothing to any
-// gradient, whatever the tensors hold there, NaN and Inf included. A token that a list of
-// [SparseTokens] has twice counts twice. A row whose LSE is NaN makes its own gradient and
-// those of all its keys NaN.
+// adds nothing to another gradient, with one exception: its LSE is its sink, so it adds
+// its dLSE to dSink. A slot that is masked, out of length or of weight 0 adds nothing to
+// any gradient, whatever the tensors hold there, NaN and Inf included. A token that a list
+// of [SparseTokens] has twice counts twice. A row whose LSE is NaN makes its own gradient
+// and the gradients of all its keys NaN.
 //
 // The bits do not depend on the number of CPUs. The work is spread over (batch, key head)
 // pairs; pairs that add to the same elements of dBias are computed one after the other.

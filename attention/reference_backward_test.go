@@ -611,8 +611,8 @@ func TestReferenceBackwardOfPackedIsOfPadded(t *testing.T) {
 	})
 }
 
-// Every gradient alone has the bits that it has among the others, and nothing else is
-// computed.
+// A gradient computed alone has the same bits as one computed with the others, and nothing
+// else is computed.
 func TestReferenceBackwardComputesWhatHasAnOutput(t *testing.T) {
 	testlevel.HostOnly(t)
 	eachBackward(t, func(t *testing.T, c *backwardCase) {
@@ -642,8 +642,8 @@ func TestReferenceBackwardComputesWhatHasAnOutput(t *testing.T) {
 	})
 }
 
-// What the outputs hold is added to the gradients of rows and keys that exist, and the
-// outputs are not written.
+// With Accumulate the contents of the outputs are added to the gradients of rows and keys
+// that exist. The outputs are not written.
 func TestReferenceBackwardAccumulates(t *testing.T) {
 	testlevel.HostOnly(t)
 	eachBackward(t, func(t *testing.T, c *backwardCase) {
@@ -662,7 +662,8 @@ func TestReferenceBackwardAccumulates(t *testing.T) {
 		got := c.run(t)
 		require.Equal(t, before, append(append(append([]byte{}, c.DQ.Host...), c.DK.Host...), c.DV.Host...))
 
-		// The stored elements lie where those of Q, K and V do, so existing finds them.
+		// The stored gradients lie where Q, K and V do in their tensors, so existing finds
+		// them.
 		stored := *c
 		stored.Q, stored.K, stored.V, stored.Bias, stored.Sinks = c.DQ, c.DK, c.DV, nil, attention.Vector{}
 		sums, gradients := stored.existing(t, got), stored.existing(t, plain)
@@ -689,8 +690,8 @@ func countNonZero(list []float64) (n int) {
 	return n
 }
 
-// dK and dV of a key head are the sums over its group of those of a call in which every
-// query head has its own copy of the key head.
+// Give every query head its own copy of its key head: the sums of dK and dV over a group
+// are dK and dV of the call with grouped heads.
 func TestReferenceBackwardSumsGroups(t *testing.T) {
 	testlevel.HostOnly(t)
 	eachBackward(t, func(t *testing.T, c *backwardCase) {

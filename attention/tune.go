@@ -54,10 +54,10 @@ const (
 // time in a process. With vk.Options.Stats, candidates that spill registers are dropped
 // before they are timed.
 //
-// A candidate that does not compile or run, or whose result differs from that of the
-// heuristic's tile, is dropped, and the report says why. Canceling ctx ends a tuning
-// between two steps, and a lost device ends it at once; nothing is stored then. The CPU
-// tier has nothing to tune: the error matches [ErrUnsupported].
+// Tune drops a candidate that does not compile or run, or whose result differs from the
+// result of the heuristic's tile. The report says why. Canceling ctx ends a tuning between
+// two steps, and a lost device ends it at once; nothing is stored then. The CPU tier has
+// nothing to tune: the error matches [ErrUnsupported].
 func (op *Op) Tune(ctx context.Context, s Shape, o TuneOptions) (TuneReport, error) {
 	if err := op.usable(); err != nil {
 		return TuneReport{}, err
@@ -308,8 +308,8 @@ func (t *tuning) compileOnly(ctx context.Context) error {
 	return err
 }
 
-// check runs each candidate once and returns those whose result agrees with that of the
-// first, the heuristic's.
+// check runs each candidate once and returns the candidates whose result agrees with the
+// result of the first, the heuristic's.
 func (t *tuning) check(ctx context.Context, memory contestants, list []*candidate, until time.Time) (good []*candidate, err error) {
 	var want []float32
 	for i, c := range list {
@@ -337,8 +337,8 @@ func (t *tuning) check(ctx context.Context, memory contestants, list []*candidat
 	return good, nil
 }
 
-// compete compiles, checks and times the candidates. It returns the winner, its time
-// and that of the heuristic's tile in milliseconds.
+// compete compiles, checks and times the candidates. It returns the winner, its time and
+// the time of the heuristic's tile, in milliseconds.
 func (t *tuning) compete(ctx context.Context) (winner *candidate, best, heuristic float64, err error) {
 	memory, err := t.memory(ctx)
 	if err != nil {

@@ -11,12 +11,12 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// TuneBackward is Tune for the kernels of gradients: that of dQ, that of dK and dV, and
-// where tier coopmat2 stores dS that of dQ = dS K. It returns a report for each. Candidates
-// of one kernel run in whole backward calls with the other kernels' tiles of the table, and
+// TuneBackward is Tune for the backward kernels: one for dQ, one for dK and dV, and, where
+// tier coopmat2 stores dS, one for dQ = dS K. It returns a report for each. Candidates of
+// one kernel run in whole backward calls with the other kernels' tiles of the table, and
 // only that kernel is timed, so that it finds caches as in a call. The budget is divided
-// among the kernels. An error of a kernel ends the tuning; results of the kernels before it
-// stay.
+// among the kernels. An error of a kernel ends the tuning; results of the kernels before
+// it stay.
 //
 // o.LSE has no meaning: a gradient of LSE changes none of these kernels. Tuned tiles serve
 // calls for dQ, dK and dV without options; with [TuningOn] gradients are not tuned on first

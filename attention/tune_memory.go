@@ -34,8 +34,8 @@ const (
 	tuneBlock       = 1 << 20 // the inputs repeat this many random numbers
 )
 
-// newTuneMemory allocates and fills tensors like those of a request: the given number of
-// copies, or with 0 more than the last-level cache holds.
+// newTuneMemory allocates and fills tensors as a request has them. copies is the number of
+// sets; 0 makes more than the last-level cache holds.
 func newTuneMemory(ctx context.Context, dev *vk.Device, cfg Config, r plan.Request, copies int) (m *tuneMemory, err error) {
 	m = &tuneMemory{dev: dev, cfg: cfg, shape: r.Shape, stamps: dev.Caps().Limits.TimestampValidBits > 0}
 	defer func() {

@@ -64,7 +64,7 @@ const (
 	TuneUntried  TuneStatus = "untried"  // no time was left, or nothing was to be timed
 	TuneFailed   TuneStatus = "failed"   // the driver refused it, or it could not run
 	TuneSpills   TuneStatus = "spills"   // it spills registers, and others do not
-	TuneWrong    TuneStatus = "wrong"    // its result differs from that of the heuristic's tile
+	TuneWrong    TuneStatus = "wrong"    // its result differs from the result of the heuristic's tile
 	TuneTimed    TuneStatus = "timed"    // and beaten
 	TuneFinalist TuneStatus = "finalist" // timed in the last round
 )

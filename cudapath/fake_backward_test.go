@@ -135,7 +135,7 @@ func TestBackwardWorkspace(t *testing.T) {
 	require.Empty(t, l.retired)
 }
 
-// What the kernels do not take is refused by name.
+// Errors name the options that the kernels do not support.
 func TestBackwardRefusals(t *testing.T) {
 	_, c := withFake(t)
 	reachable(t, c)

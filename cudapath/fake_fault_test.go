@@ -99,7 +99,7 @@ func TestFailuresOfTheDriver(t *testing.T) {
 	require.NoError(t, shared.Close())
 }
 
-// What is refused before the driver is called.
+// These calls are refused before the driver is called.
 func TestRefusals(t *testing.T) {
 	_, c := withFake(t)
 	s := newVulkanStream(t, c)
@@ -142,7 +142,7 @@ func TestRefusals(t *testing.T) {
 	require.ErrorIs(t, err, vk.ErrInvalid)
 }
 
-// What the driver's compiler says about PTX is in the error, on one line.
+// The error has the message of the driver's PTX compiler, on one line.
 func TestPTXThatDoesNotCompile(t *testing.T) {
 	f, c := withFake(t)
 	c.table = testTable(t)

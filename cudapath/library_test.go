@@ -12,7 +12,7 @@ import (
 	"vkattn/vk"
 )
 
-// Without the driver everything says so in one line, and nothing else happens.
+// Without the driver every call returns a one-line error that says so, and does nothing.
 func TestWithoutTheDriver(t *testing.T) {
 	junk := filepath.Join(t.TempDir(), "junk.so")
 	require.NoError(t, os.WriteFile(junk, []byte("no library"), 0o644))

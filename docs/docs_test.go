@@ -43,7 +43,8 @@ var (
 	section = regexp.MustCompile(`docs/(log|cpu-log|cuda-log|cuda-fa3-log)\.md, (?:entry |section )?(\d+)`)
 )
 
-// anchors are the targets of links into a page: explicit ones and those of headings.
+// anchors are the targets of links into a page: explicit anchors and the anchors of
+// headings.
 func anchors(text string) (list []string) {
 	for _, m := range anchor.FindAllStringSubmatch(text, -1) {
 		list = append(list, m[1])

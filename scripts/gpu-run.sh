@@ -86,7 +86,7 @@ fi
 {
 	date -u +%FT%TZ
 	uname -srm
-	echo "loader: ${VKATTN_LIBVULKAN:-that of the system}, manifest: ${VK_DRIVER_FILES:-that of the system}"
+	echo "loader: ${VKATTN_LIBVULKAN:-default}, manifest: ${VK_DRIVER_FILES:-default}"
 	echo "LD_LIBRARY_PATH: ${LD_LIBRARY_PATH-}"
 	if command -v nvidia-smi >/dev/null; then
 		nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit,temperature.gpu --format=csv

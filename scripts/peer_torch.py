@@ -10,7 +10,7 @@ the device that reads and writes as many bytes together as the problem's K and V
 have, which is what decoding is measured against. Needs Python 3.8 and PyTorch 2.5.
 
 cpu is the flash kernel for the CPU, for "vkattn bench --device cpu". It has as many
-threads as GOMAXPROCS says, else as there are CPUs it may run on: those of vkattn.
+threads as vkattn: GOMAXPROCS if set, else the number of CPUs that it may run on.
 
 The protocol is lines of JSON: a request on standard input, an answer with the
 same "id" on standard output. The package comment of

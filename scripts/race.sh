@@ -25,7 +25,7 @@
 # Each entry is a process, so that a lost device ends only one entry. race.sh needs the
 # built command, python3 and PyTorch. It writes two files per entry to $OUT (default
 # ./out): the table ENTRY.md, and ENTRY.jsonl with samples, clocks and power of each row,
-# written as rows finish. An entry replaces its own files and leaves those of others.
+# written as rows finish. An entry replaces its own files and leaves other files alone.
 #
 #   VKATTN             the command (default: build/vkattn)
 #   PYTHON             the interpreter that has PyTorch (default: python3)

@@ -4,10 +4,10 @@
 //
 // LANES_PER_ROW invocations own a row and pass it through shared memory as float32: load its words, rotate its pairs,
 // find its scales, store its words. The arithmetic on an element does not depend on how rows lie in memory; rows may
-// begin at any element, quantized rows at any byte. There are barriers between the loads and the stores of a row, and
-// a row has one workgroup: rows may be stored where they were loaded. The first and the last word of a row may hold
-// other data too: an atomic AND and an atomic OR change the row's part of it. Products of a rotation are not
-// contracted, so that the bits are those of the host.
+// begin at any element, quantized rows at any byte. Barriers separate the loads and the stores of a row, and a row has
+// one workgroup, so rows may be stored where they were loaded. The first and the last word of a row may hold other data
+// too: an atomic AND and an atomic OR change the row's part of the word. Products of a rotation are not contracted, so
+// that the bits equal the host's.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #ifndef BDA

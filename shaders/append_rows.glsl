@@ -1,6 +1,7 @@
-// Which row append.comp moves, from where and to where. Rows are numbered head by head: those of one sequence, or of
-// all if they are packed. Then the sequence of a row is searched for, so that the grid covers the rows that exist and
-// not sequences times the longest. Numbers from memory are checked against the sizes of the tensors before use.
+// Which row append.comp moves, from where and to where. Rows are numbered head by head: the rows of one sequence, or
+// packed rows of all sequences. For packed rows an invocation searches for the row's sequence, so that the grid covers
+// only rows that exist, and not the number of sequences times the longest. Numbers from memory are checked against the
+// sizes of the tensors before use.
 
 const uint HAS_USED = 1;    // flags
 const uint PACKED = 2;      // addrLengths: first row of each sequence, and the end

@@ -3,10 +3,12 @@
 //
 //   rest = log(sum of exp(score - LSE)), sink included
 //
-// from the scores that the kernels of dQ and of dK and dV compute (backward_rare.glsl): with it their P add up to 1.
+// from the same scores that the kernels of dQ and of dK and dV compute (backward_rare.glsl). With it the P of these
+// kernels add up to 1.
 //
-// A workgroup owns WORKGROUP_ROWS rows as that of dQ does, and returns at once if none has a large LSE. Otherwise it loops
-// over the KV tiles, masks all of them, and adds up P in fragments. Few calls have such rows: nothing is prefetched.
+// A workgroup owns WORKGROUP_ROWS rows, as in the dQ kernel, and returns at once if none has a large LSE. Otherwise it
+// loops over the KV tiles, masks all of them, and adds up P in fragments. Few calls have such rows: nothing is
+// prefetched.
 //   registers      Q, -LSE (in log2 units), sums of P
 //   shared memory  the K tile
 #define READ_ONLY readonly // the statistics are read and written

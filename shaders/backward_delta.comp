@@ -2,10 +2,10 @@
 // Row statistics of the backward pass: LSE and delta = rowsum(dO * O) - dLSE of every row, which the other backward
 // kernels load from scratch memory (backward_stats.glsl). Core Vulkan 1.1, float32.
 //
-// A workgroup owns LOCAL_SIZE / STAT_LANES rows, a lane every STAT_LANES-th group of eight columns of one of them.
-// Lanes store their sums in shared memory, and after the one barrier the first lane of a row adds them up in their
-// order: the bits do not depend on subgroups. It knows nothing of sequences: rows past the end of one get numbers that
-// no kernel loads.
+// A workgroup owns LOCAL_SIZE / STAT_LANES rows. A lane owns every STAT_LANES-th group of eight columns of one row. Lanes
+// store their sums in shared memory, and after the only barrier the first lane of a row adds them up in order: the bits
+// do not depend on subgroups. The kernel does not know sequences: rows past the end of a sequence get numbers that no
+// kernel loads.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #ifndef BDA

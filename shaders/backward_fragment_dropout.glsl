@@ -3,9 +3,9 @@
 // (fragments of S are transposed), KEPT_BASE and KEPT_SIZE, in vectors. Every use is behind DROPOUT: without it the
 // pipeline has neither code nor memory for it.
 //
-// The mask is 0 or 1 here. With c = 1 / (1 - probability), dV = c (P mask)^T dO and
-// dS = c P (mask (dO V^T) - delta / c). The epilogues multiply by c, so that operands in the storage type stay below
-// those without dropout whatever the probability is.
+// The mask is 0 or 1 here. With c = 1 / (1 - probability), dV = c (P mask)^T dO and dS = c P (mask (dO V^T) - delta / c).
+// The epilogues multiply by c. So for any probability operands in the storage type are at most as large as without
+// dropout.
 
 // A word per row of each fragment, with a bit per key.
 const uint KEPT_ROWS = KEYS_ARE_ROWS ? FRAG_N : FRAG_M;

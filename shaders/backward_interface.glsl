@@ -1,5 +1,5 @@
-// Parameters of the backward kernels, and everything that each of them includes. The names and the two ways to reach
-// memory are those of interface.glsl. GENERAL=1 always: the options of a call are specialization constants.
+// Parameters of the backward kernels, and everything that each of them includes. Names and the two ways to reach memory
+// are the same as in interface.glsl. GENERAL is always 1: the options of a call are specialization constants.
 //
 //   backward_delta.comp      row statistics; runs first, with parameters of its own
 //   backward_scalar_lse.comp more digits of LSE, for the scalar kernels (backward_stats.glsl)

@@ -1,5 +1,5 @@
-// Inf and NaN of dO in dV, where masked tiles hold some: one loop behind everything else, over dV in memory, as that is
-// rare (non_finite_general.glsl does the same for V in O).
+// Corrects dV in memory where masked tiles hold Inf or NaN in dO. This is rare, so it is one loop after everything else
+// (non_finite_general.glsl does the same for V in O).
 
 // P of a slot behind dropout is not 0.
 bool hasWeight(uint row, uint key) {

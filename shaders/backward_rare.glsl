@@ -1,4 +1,5 @@
-// What few tiles have, and what the kernels of dQ and of dK and dV then do in their masked loops.
+// Two rare cases, large LSE and non-finite inputs, and how the masked loops of the kernels of dQ and of dK and dV treat
+// them.
 //
 // Large LSE. float32 rounds an LSE of 10,000 by up to 0.0005, and so every P of the row by 0.05 %, one unit of float16.
 // backward_coopmat_lse.comp stores what it rounds off. Tiles with such a row go through the masked loop, which

@@ -1,15 +1,16 @@
 #version 460
-// Exact row statistics where LSE is large. float32 rounds an LSE of 10,000 by up to 0.0005, and with it every P of the row
-// by 0.05 %; forward divides by the row sum and has no such error. And delta, from a rounded O, misses sum of P dP by as
-// much as the dP of the keys are larger than their differences. For row tiles with a large LSE this kernel computes
+// Exact row statistics where LSE is large. float32 rounds an LSE of 10,000 by up to 0.0005, and with it every P of the
+// row by 0.05 %; forward divides by the row sum and has no such error. delta comes from a rounded O. If the dP of the
+// keys are much larger than their differences, delta misses sum of P dP by as much. For row tiles with a large LSE this
+// kernel computes
 //
 //   rest = log(sum of exp(score - LSE)), sink included     delta = sum of P dP
 //
 // from the scores and dP of all keys, in the arithmetic of the kernels that follow: their P add up to 1. For other tiles
 // the rest is 0, delta stays, and the workgroup computes nothing. Core Vulkan 1.1, float32.
 //
-// A workgroup owns Q_TILE rows as that of dQ does, and loops over their KV tiles. An invocation adds up the P and P dP of
-// its own slots in registers; the sums of a row meet in shared memory at the end, and are added in their order.
+// A workgroup owns Q_TILE rows, as in the dQ kernel, and loops over their KV tiles. An invocation adds up the P and P dP
+// of its own slots in registers. At the end the sums of a row go to shared memory and are added in a fixed order.
 #define READ_ONLY readonly // the statistics are read and written
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -1,8 +1,9 @@
 // Tiles, shared memory and registers of the scalar backward kernels. A workgroup owns OWN_TILE rows (or keys) and loops
-// over tiles of STREAM_TILE keys (or rows). Its invocations form a grid: x along the streamed ones, y along the owned.
+// over tiles of STREAM_TILE keys (or rows). Its invocations form a grid: x along the streamed side, y along the owned
+// side.
 //
 // Before it includes this file the kernel defines OWN_TILE and STREAM_TILE, OWNS_ROWS (else it owns keys), and
-// LISTED_KEYS: the keys of its tiles are those of the list of sparse tokens, if the call has one.
+// LISTED_KEYS: its tiles hold the keys of the list of sparse tokens, if the call has one.
 
 const uint THREADS_Y = LOCAL_SIZE / THREADS_X;
 const uint OWN = OWN_TILE / THREADS_Y;                    // owned rows per invocation

@@ -1,4 +1,5 @@
-// dS between the kernel of dK and dV (STORE_DS) and that of dQ = dS K (backward_coopmat_add.comp), for a chunk of heads.
+// dS of a chunk of heads in scratch memory. The kernel of dK and dV stores it (STORE_DS), the kernel of dQ = dS K
+// (backward_coopmat_add.comp) loads it.
 //
 // A subgroup stores its fragments of dS^T as they lie in registers: lane l has words 4 l to 4 l + 3 of a fragment, its
 // eight elements rounded to storage. Fragment (key fragment, row fragment) of head h of the chunk, which counts
@@ -23,7 +24,8 @@ uint dsIndex(uint keyFrag, uint rowFrag) {
     return ((gl_WorkGroupID.y * DS_KEY_FRAGS + keyFrag) * DS_ROW_FRAGS + rowFrag) * SUBGROUP_SIZE + gl_SubgroupInvocationID;
 }
 
-// Elements e and e + 1 of what signedOperandA has rounded (coopmat2) as a word, and a word as those of an operand.
+// Converts elements e and e + 1 that signedOperandA has rounded (coopmat2) to a word, and a word to two elements of an
+// operand.
 #ifdef DTYPE_BF16
 #define ROUNDED_WORD(x, e) (floatBitsToUint(x[e]) >> 16 | floatBitsToUint(x[(e) + 1]) & 0xffff0000u)
 #define SET_FRAGMENT_WORD(frag, e, word)                                                            \

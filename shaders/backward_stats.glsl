@@ -24,7 +24,7 @@ vec2 loadStatsAt(uint index) { return loadPairAt(uvec2(index, 0)); }
 vec2 loadMoreAt(uint index) { return loadPairAt(add64(uvec2(statRows(), 0), uvec2(index, 0))); }
 float loadRest(uint index) { return loadMoreAt(index).x; }
 
-// From this |LSE| on its rounding is as large as that of products in the storage type.
+// From this |LSE| on, rounding LSE errs as much as products in the storage type.
 const float LARGE_LSE = IS_16 ? 256.0 : 16.0;
 bool isLarge(float lse) { return abs(lse) >= LARGE_LSE && abs(lse) < INFINITY; } // and not NaN
 

@@ -24,7 +24,7 @@ type Variant struct {
 // general (takes the options of a call) and decode (likewise, for few query rows). With
 // ssbo these two and the backward kernels of a tier read their parameters from a buffer.
 func Catalog() []Variant {
-	// What runs on every device. SPIR-V 1.3 is what Vulkan 1.1 guarantees.
+	// Kernels for every device use SPIR-V 1.3, the version that Vulkan 1.1 guarantees.
 	core := func(name, source string, defines ...string) Variant {
 		return Variant{Name: name, Source: source, Defines: defines, Target: "vulkan1.1", SPIRV: "spv1.3"}
 	}

@@ -21,8 +21,8 @@
 #include "constants.glsl"
 #include "numeric.glsl"
 
-// 60 bytes, units as in interface.glsl. BDA=0: storage buffers 0 and 1 are O and LSE of the splits, 3 and 4 those of
-// the output; 2 is unused.
+// 60 bytes, units as in interface.glsl. BDA=0: storage buffers 0 and 1 are O and LSE of the splits, 3 and 4 are O and LSE
+// of the output; 2 is unused.
 layout(push_constant, std430) uniform Params {
     uvec2 addrSplitO;     // float32 [splits, rows, HEAD_DIM_V]
     uvec2 addrSplitLSE;   // float32 [splits, rows]

@@ -1,7 +1,7 @@
-// Specialization constants of every kernel. Those of a kernel family are in constants_FAMILY.glsl, which only the kernels
-// of the family include, so that a constant more changes their modules alone. An id is unique among all of these files.
-// shaders/build reads their lines that begin with `layout(constant_id` and generates constants_gen.go; the comment of
-// a line becomes the comment of its Go constant.
+// Specialization constants of every kernel. The constants of a kernel family are in constants_FAMILY.glsl, which only the
+// kernels of the family include, so that a new constant changes no other modules. An id is unique among all of these
+// files. shaders/build reads their lines that begin with `layout(constant_id` and generates constants_gen.go; the comment
+// of a line becomes the comment of its Go constant.
 #ifndef CONSTANTS_GLSL
 #define CONSTANTS_GLSL
 

@@ -11,7 +11,7 @@ const (
 	ConstAlignO           uint32 = 16  // elements
 	ConstDtype            uint32 = 17  // 0 f16, 1 bf16, 2 f32
 	ConstLanesPerRow      uint32 = 60  // invocations per row, a power of two
-	ConstCacheType        uint32 = 61  // type of the cache, as KV_TYPE; 0 that of the new rows
+	ConstCacheType        uint32 = 61  // type of the cache, as KV_TYPE; 0: the type of the new rows
 	ConstRotaryDim        uint32 = 62  // elements that are rotated, in pairs; 0: none
 	ConstRotaryFirst      uint32 = 63  // elements of a row before the rotated ones
 	ConstRotaryHalfSplit  uint32 = 64  // 1: pairs (i, i + ROTARY_DIM / 2); 0: pairs (2i, 2i + 1)
@@ -59,7 +59,7 @@ const (
 	ConstPackGqa          uint32 = 31  // query heads per KV head that are packed into rows: row r is query r / PACK_GQA
 	ConstVarlen           uint32 = 32  // sum of 1 cu_seqlens_q, 2 seqused_q, 4 cu_seqlens_k, 8 seqused_k
 	ConstPageSize         uint32 = 33  // keys per page of a paged KV cache
-	ConstSparseTokens     uint32 = 34  // 1: the keys of a sequence are those of a list
+	ConstSparseTokens     uint32 = 34  // 1: a list names the keys of a sequence
 	ConstSparseBlockQ     uint32 = 35  // queries per block of the block-sparse mask
 	ConstSparseBlockK     uint32 = 36  // keys per block of the block-sparse mask
 	ConstWindow           uint32 = 37  // sum of 1 bounded on the left, 2 bounded on the right
@@ -68,7 +68,7 @@ const (
 	ConstSinks            uint32 = 40  // 1: one sink logit per head
 	ConstBias             uint32 = 41  // 1 float16, 2 bfloat16, 3 float32
 	ConstMask             uint32 = 42  // 1: one mask byte per score
-	ConstKvType           uint32 = 43  // type of K and V: 0 that of Q, 1 int8, 2 float8 e4m3, 3 q8_0, 4 q4_0
+	ConstKvType           uint32 = 43  // type of K and V: 0 as Q, 1 int8, 2 float8 e4m3, 3 q8_0, 4 q4_0
 	ConstKvScaleBlock     uint32 = 44  // keys that share a scale of int8 and float8
 	ConstSplit            uint32 = 45  // 1: several workgroups split the keys of a row and write float32 partial states
 	ConstDecodePartRows   uint32 = 52  // not 0: sequences of at most this many rows are the decode part of a mixed batch

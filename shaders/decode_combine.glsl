@@ -28,8 +28,8 @@
 
 #include "split_weights.glsl"
 
-// The qualifier is on the members: glslc drops that of a block that is a temporary, as these are. A test looks for it
-// in the SPIR-V.
+// The members have the qualifier, because glslc drops a qualifier on a block that is a temporary, and these are. A test
+// looks for it in the SPIR-V.
 #if BDA
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer SplitWords { queuefamilycoherent uint at[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer SplitQuads { queuefamilycoherent uvec4 at[]; };

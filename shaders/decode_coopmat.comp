@@ -9,9 +9,9 @@
 //   registers      Q, O (transposed, decode_fragments.glsl), the vectors of this KV tile and of the next (decode_load.glsl)
 //   shared memory  the row max; the keys or addresses of a tile if its rows are not contiguous; scratch (decode_smem.glsl)
 //   barriers       in the KV loop none, but for partial scores
-// K of the next tile is loaded as soon as S is computed, V as soon as O is; PREFETCH loads V, or K and V, before
-// that. At the end the subgroups' O are combined in shared memory. With SPLIT the workgroup stores a partial state,
-// and with COMBINE the last workgroup of a row combines the splits (decode_combine.glsl). Softmax is that of
+// K of the next tile is loaded as soon as S is computed, V as soon as O is; PREFETCH loads V, or K and V, before that. At
+// the end the subgroups' O are combined in shared memory. With SPLIT the workgroup stores a partial state, and with
+// COMBINE the last workgroup of a row combines the splits (decode_combine.glsl). Softmax is the same as in
 // forward_coopmat.comp.
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"

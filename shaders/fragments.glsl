@@ -12,7 +12,8 @@
 #define FragOnes coopmat<STORAGE_T, SCOPE, FRAG_K, SUM_N, gl_MatrixUseB>
 #define FragSum coopmat<float, SCOPE, FRAG_M, SUM_N, gl_MatrixUseAccumulator>
 
-// Elements of a fragment of S or P that loops visit. decode_coopmat.comp leaves out those of rows that do not exist.
+// Elements of a fragment of S or P that loops visit. decode_coopmat.comp leaves out the elements of rows that do not
+// exist.
 #ifndef LIVE_ELEMENTS
 #define LIVE_ELEMENTS(x) x.length()
 #endif

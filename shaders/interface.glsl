@@ -74,7 +74,7 @@ layout(push_constant, std430) uniform Params {
     //   strideQBatch  number of sequences, if Q is packed
     //   causalOffset  1 if the last query is aligned with the last key
     //   addrO, addrLSE, strideOBatch  with SPLIT the partial states, float32 and packed, and the rows of one state;
-    //                 with COMBINE addrO is that of O, and addrLSE that of scratch memory (decode_combine.glsl)
+    //                 with COMBINE addrO points to O, and addrLSE to scratch memory (decode_combine.glsl)
 #endif
 } p;
 

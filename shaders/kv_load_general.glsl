@@ -7,15 +7,15 @@
 // index if a tile is in one page, else one per vector, shared by K and V if their vectors are of the same keys. An
 // index is checked when it is used, not before: a use waits for the load.
 const bool PREFETCH_PAGES = PAGE_SIZE != 0 && SPARSE_TOKENS == 0;
-// Loads are unconditional, except those of sparse tokens: a condition around more than a load becomes a branch, and
-// loads wait for each other at branches (docs/log.md, 28). Past the end the last key is loaded again, and
-// STORE_V_TILE clears it.
+// Loads are unconditional, except loads of sparse tokens: a condition around more than a load becomes a branch, and loads
+// wait for each other at branches (docs/log.md, 28). Past the end the last key is loaded again, and STORE_V_TILE clears
+// it.
 const bool CLEAR_V_TAIL = SPARSE_TOKENS == 0;
 // All keys that a subgroup loads are in one page: an invocation needs one page index and one slice. Keys past the end
 // are of that page, or beyond them in it.
 const uint RUN_CROSSES_PAGE = PAGE_SIZE % (KEYS_PER_SUBGROUP > 0 ? KEYS_PER_SUBGROUP : 1);
 const uint SUBGROUP_PAGE = PAGE_SIZE == 0 ? 0 : SPARSE_TOKENS != 0 ? 0 : CONTIGUOUS_TILES ? 0 : KEYS_PER_SUBGROUP == 0 ? 0 : RUN_CROSSES_PAGE == 0 ? 1 : 0;
-const uint K_PAGE_BASE = 0, V_PAGE_BASE = K_ROW_VECS == V_ROW_VECS ? 0 : K_VECS; // where those of K and of V begin
+const uint K_PAGE_BASE = 0, V_PAGE_BASE = K_ROW_VECS == V_ROW_VECS ? 0 : K_VECS; // where the pages of K and of V begin
 // Keys whose index or scale an invocation holds.
 const uint LANE_KEYS = SPARSE_TOKENS != 0 || KEY_SCALES ? (KV_TILE + LOCAL_SIZE - 1) / LOCAL_SIZE : 1;
 const uint KEY_PAGE_INDICES = SUBGROUP_PAGE != 0 ? 1 : V_PAGE_BASE + V_VECS;
@@ -56,7 +56,7 @@ vec2 loadKeyScales(uint page, uint index, uint key) {
 // tile or at the subgroup's first key; else every vector has its own row. `column` is the column of vector `at`.
 #define PREFETCH_VECS(T, vecs, column)                                                              \
     Slice rows_;                                                                                    \
-    uint lastKey = 0; /* of the slice; the end of the tile may be that of a page */                 \
+    uint lastKey = 0; /* of the slice; a page may end where the tile ends */                        \
     if (SUBGROUP_PAGE != 0) rows_ = rows##T(kvRowInPage(page[0], tileIndex * KV_TILE + SUBGROUP_FIRST_KEY)); \
     else if (CONTIGUOUS_TILES) {                                                                    \
         const uint firstKey = KEYS_PER_SUBGROUP != 0 ? min(tileIndex * KV_TILE + SUBGROUP_FIRST_KEY, work.seqlenK - 1) : tileIndex * KV_TILE; \

@@ -1,7 +1,7 @@
-// Part of main: loads the Q tile. Q_REG_CHUNKS chunks become the fragments Q in registers, by way of the KV tile's
-// shared memory, Q_FIT_ROWS rows per pass; the other chunks stay in shared memory at Q_BASE. Rows past the end are
-// zero. All loads are issued before the first barrier, so their latencies overlap those of the first KV tile. flipQ
-// flips the sign of Q for a negative scale, so that the largest score is the largest logit.
+// Part of main: loads the Q tile. Q_REG_CHUNKS chunks become the fragments Q in registers, by way of the KV tile's shared
+// memory, Q_FIT_ROWS rows per pass; the other chunks stay in shared memory at Q_BASE. Rows past the end are zero. All
+// loads are issued before the first barrier, so their latencies overlap the loads of the first KV tile. flipQ flips the
+// sign of Q for a negative scale, so that the largest score is the largest logit.
 uvec4 qVec[Q_PASSES * Q_PASS_VECS];
 [[unroll]] for (uint i = 0; i < Q_PASSES * Q_PASS_VECS; ++i) {
     const uint at = i % Q_PASS_VECS * LOCAL_SIZE + tid, inPass = Q_REG_CHUNKS > 0 ? at / Q_REG_VECS : Q_PASS_ROWS;

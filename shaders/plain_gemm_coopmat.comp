@@ -112,7 +112,7 @@ void main() {
         }
     }
 
-    barrier(); // shared memory of the tiles becomes that of the fragments
+    barrier(); // from here on fragments use the shared memory of the tiles
     const uvec2 C = headAddress(p.addrC, p.batchC, batch, p.headC, head, true);
     const uint base = gl_SubgroupID * FRAG_VECS;
     [[unroll]] for (uint i = 0; i < FRAGS_M * FRAGS_N; ++i) {

@@ -11,7 +11,7 @@
 #extension GL_EXT_buffer_reference_uvec2 : require
 #define BDA 1
 #define ANY_DTYPE
-#define READ_ONLY // P takes the place of S, dS that of dP
+#define READ_ONLY // P is stored over S, dS over dP
 #include "constants.glsl"
 #include "constants_plain.glsl"
 #include "numeric.glsl"

@@ -1,4 +1,4 @@
-// LSE, and the partial states of splits: float32 O and LSE, one row per split. Without SPLIT LSE is that of the call.
+// LSE, and the partial states of splits: float32 O and LSE, one row per split. Without SPLIT, LSE is the call's.
 
 void storeRowLSE(uint row, float value) {
     const Slice s = sliceAt(p.addrLSE, uvec2(stateRow(row), 0), false, 1);

@@ -3,11 +3,11 @@
 // Rows and keys are numbered within their sequence. With PACK_GQA the query heads that share a KV head are
 // packed: row r is query r / PACK_GQA of head r % PACK_GQA of the group, and decoding fills a fragment with heads.
 //
-// Grid: x = Q tile (with cu_seqlens_q those of all sequences, one sequence after the other); y = split * heads + head,
-// where head is a KV head with PACK_GQA; z = batch * DV_SLICES + slice of O's columns.
-// With DECODE_PART_ROWS two dispatches compute a mixed batch. The decode part (IS_DECODE_PART) has
-// z = sequence * DV_SLICES + slice, and x covers DECODE_PART_ROWS rows. The prefill part has the grid above. A
-// workgroup returns at once if its sequence belongs to the other part.
+// Grid: x = Q tile (with cu_seqlens_q the tiles of all sequences, one sequence after the other); y = split * heads +
+// head, where head is a KV head with PACK_GQA; z = batch * DV_SLICES + slice of O's columns. With DECODE_PART_ROWS two
+// dispatches compute a mixed batch. The decode part (IS_DECODE_PART) has z = sequence * DV_SLICES + slice, and x covers
+// DECODE_PART_ROWS rows. The prefill part has the grid above. A workgroup returns at once if its sequence belongs to the
+// other part.
 
 struct WorkTile {
     uint batch, head, kvHead; // head: the first of the group with PACK_GQA

@@ -59,8 +59,8 @@ func runBackward(t *testing.T, s *session, tt cases.Target, list []cases.Case) {
 	}
 }
 
-// backwardLengths are pairs of Sq and Sk, those of FlashAttention-3's tests that a CPU
-// computes: lengths of tiles, one less and one more, and few keys for many rows.
+// backwardLengths are the pairs of Sq and Sk of FlashAttention-3's tests that a CPU can
+// compute: lengths of tiles, one less and one more, and few keys for many rows.
 var backwardLengths = [][2]int{
 	{1, 1}, {3, 3}, {64, 128}, {128, 128}, {256, 256}, {113, 203}, {128, 217}, {113, 211}, {108, 256}, {256, 512}, {384, 256},
 	{640, 128}, {512, 256}, {1024, 1024}, {1023, 1024}, {1024, 1023}, {239, 1}, {799, 3},
@@ -124,8 +124,9 @@ func TestBackwardOfFusedTensors(t *testing.T) {
 	}
 }
 
-// Dropout of packed rows of grouped heads on the coopmat tiers: the table of cases gives those
-// with dropout to storage types that drivers on the CPU have no matrices of.
+// Dropout of packed rows of grouped heads on the coopmat tiers. In the table of cases, the
+// cases with dropout fall to storage types for which drivers on the CPU have no
+// cooperative matrices.
 func TestBackwardDropoutOfMatrices(t *testing.T) {
 	s := openTiers(t)
 	for _, tt := range s.available() {
@@ -150,9 +151,9 @@ func computesGradients(tier attention.Tier) bool {
 	return tier != attention.TierCUDA && tier != attention.TierCubin
 }
 
-// hasBackwardKernels reports whether a tier that computes gradients computes those of a
-// case: the coopmat tiers take no sparse tokens, and fragments of 8x8, which the drivers on the CPU
-// have, do not hold head dims above 128. What they refuse they refuse by name.
+// hasBackwardKernels reports whether a tier that computes gradients can compute a case.
+// The coopmat tiers take no sparse tokens, and with fragments of 8x8, which drivers on the
+// CPU have, no head dims above 128. Their error names what they refuse.
 func hasBackwardKernels(c cases.Case, tt cases.Target) bool {
 	if tt.Tier != attention.TierCoopMat && tt.Tier != attention.TierCoopMat2 {
 		return true
@@ -271,8 +272,8 @@ func (s *session) backwardTurn(tt cases.Target, n int) bool {
 	return n%2 == s.turn && n/2%3 == int(tt.DType)
 }
 
-// leftToGPUs reports whether tests other than the conformance table leave a tier to GPUs, and
-// to level all: the coopmat tiers of drivers on the CPU.
+// leftToGPUs reports whether tests other than the conformance table skip a tier at this
+// level. They leave the coopmat tiers to level all, which GPUs run.
 func leftToGPUs(tt cases.Target) bool {
 	return onMatrices(tt) && testlevel.Get() != testlevel.All && testlevel.Get() != testlevel.Exhaustive
 }

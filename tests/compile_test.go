@@ -82,8 +82,8 @@ func compileTable(t *testing.T, prepare func(*engine, cases.Case, cases.Target) 
 	}
 }
 
-// prepare compiles the kernels of a case: those of its shape without options, else those of
-// its arguments.
+// prepare compiles the kernels of a case: for its shape if it has no options, else for its
+// arguments.
 func (e *engine) prepare(c cases.Case, tt cases.Target) (err error) {
 	op, err := e.op(c.Config(tt))
 	if err != nil {

@@ -135,7 +135,7 @@ func (c *checkedCase) dense() bool { return !withOptions(c.Case) }
 
 // withOptions reports whether a case takes the path of calls with options. Cases of the
 // tables of options list their sequences, each with its lengths; dense cases have none.
-// TestEveryTableTakesItsPath checks that of every case.
+// TestEveryTableTakesItsPath checks the path of every case.
 func withOptions(c cases.Case) bool { return c.Seqs != nil }
 
 // Bounds of the work in one submission: enough cases to be efficient, few enough to keep
@@ -206,8 +206,8 @@ func conform(t *testing.T, s *session, tt cases.Target, list []*checkedCase) []e
 	return results
 }
 
-// byPipeline orders cases so that those of one pipeline are neighbours and two workers
-// seldom wait for the same one to be compiled. Long kernels come first: a long one at the
+// byPipeline orders cases so that cases of one pipeline are neighbours and two workers
+// seldom wait for the same pipeline to compile. Long kernels come first: a long one at the
 // end would leave the other workers idle.
 func byPipeline(list []*checkedCase) []int {
 	order := make([]int, len(list))

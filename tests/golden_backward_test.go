@@ -269,7 +269,7 @@ func TestTiersComputeGoldenGradients(t *testing.T) {
 	}
 }
 
-// judge compares one gradient of a tier with that of the files.
+// judge compares one gradient of a tier with the gradient in the files.
 func (g *goldenBackward) judge(t *testing.T, name string, got, want []float64, all *accuracy.LowGradients) {
 	t.Helper()
 	limits, width := accuracy.Gradient(g.DType), g.HeadDim

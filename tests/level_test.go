@@ -24,9 +24,10 @@ type tableCase interface {
 	Dims() int
 }
 
-// levelShare returns those of some cases of a table that this level computes. The first
-// share of the table shows each facet at least once; where targets divide the table, they
-// divide that share too. make test gets every of-th pipeline of the first share.
+// levelShare selects the cases of some that this level computes; some is a part of the
+// table. The first share of the table shows each facet at least once. If targets divide
+// the table, they divide that share too. make test gets every of-th pipeline of the first
+// share.
 func levelShare[C tableCase](some, table []C, facets func(C) []string, which, of int) []C {
 	if l := testlevel.Get(); l == testlevel.All || l == testlevel.Exhaustive {
 		return some

@@ -26,7 +26,7 @@ import (
 //	tests.test -report summary.md journal.jsonl...
 var report = flag.String("report", "", "run nothing; sum up the journals named by the arguments in this file")
 
-// summary sums up the cases of one test in the journals, such as those of a tier in a
+// summary sums up the cases of one test in the journals, such as the cases of a tier in a
 // storage type.
 type summary struct {
 	test          string

@@ -22,7 +22,7 @@ type soakRecord struct {
 	At      int64  `json:"at"` // milliseconds since 1970
 	Case    string `json:"case"`
 
-	// Of soakDone.
+	// Fields of the event soakDone.
 	Rows        int          `json:"rows,omitempty"`
 	Unjudged    int          `json:"unjudged,omitempty"` // rows whose scores float32 cannot hold
 	Share       float64      `json:"share,omitempty"`    // largest error over the allowed one

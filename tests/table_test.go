@@ -41,8 +41,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// Every case of the dense tables takes the path of dense calls, every case of the tables of
-// options that of calls with options.
+// Every case of the dense tables takes the path of dense calls. Every case of the tables
+// of options takes the path of calls with options.
 func TestEveryTableTakesItsPath(t *testing.T) {
 	check := func(name string, all []cases.Case, want bool) {
 		if len(all) == 0 {

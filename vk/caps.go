@@ -46,7 +46,7 @@ func (t DeviceType) String() string {
 	return fmt.Sprintf("DeviceType(%d)", uint32(t))
 }
 
-// Caps are the capabilities of a device; each feature is queried by itself. In an open
+// Caps are the capabilities of a device. Each feature is queried separately. In an open
 // Device true means supported and enabled.
 type Caps struct {
 	// Shader arithmetic and storage.

@@ -73,7 +73,8 @@ func TestDispatchHoldsWhatItIsGivenToKeep(t *testing.T) {
 	assert.Equal(t, left, s.b.setsLeft, "nothing was recorded")
 }
 
-// What takes several dispatches is recorded whole: the pools are there before the first.
+// An operation of several dispatches is recorded whole: Reserve makes the pools before the
+// first.
 func TestReservedDispatchesNeedNoMorePools(t *testing.T) {
 	d := openExecuting(t)
 	s := newStream(t, d)

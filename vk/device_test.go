@@ -30,7 +30,7 @@ func TestDevicesAreListed(t *testing.T) {
 	}
 }
 
-// What each driver is known to offer, so that a probing error is seen.
+// Each driver is known to offer certain features; a probing error shows as a difference.
 func TestProbedFeaturesAreTheDrivers(t *testing.T) {
 	needDriver(t)
 	list, err := Devices()

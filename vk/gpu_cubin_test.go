@@ -13,10 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What VK_NVX_binary_import does that its specification leaves open. A launch that fails
-// loses the device, so scripts/gpu-run.sh cubin runs each question in its own process, by
-// VKATTN_CUBIN_PROBE: "shared BYTES", "resident BYTES CTAS", "sm_80 BYTES", "validation" or
-// "lost BYTES".
+// Measures behaviour that the specification of VK_NVX_binary_import leaves open. A launch
+// that fails loses the device, so scripts/gpu-run.sh cubin runs each question in its own
+// process, by VKATTN_CUBIN_PROBE: "shared BYTES", "resident BYTES CTAS", "sm_80 BYTES",
+// "validation" or "lost BYTES".
 func TestCubinProbe(t *testing.T) {
 	probe := os.Getenv("VKATTN_CUBIN_PROBE")
 	if probe == "" {

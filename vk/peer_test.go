@@ -132,7 +132,7 @@ func withPeer(t *testing.T, s *Stream) *fakePeer {
 	return p
 }
 
-// What Vulkan and a peer do to one buffer happens in the order it was given.
+// Vulkan and a peer work on one buffer in the order in which the work was given.
 func TestPeerTakesTurns(t *testing.T) {
 	d := openExecuting(t)
 	s := newStream(t, d)
@@ -174,7 +174,7 @@ func TestPeerTakesTurns(t *testing.T) {
 	assert.Equal(t, byte(turns), x.Bytes()[0], "the last turn is waited for")
 }
 
-// What was submitted before there was a peer comes before its first turn.
+// Work submitted before there was a peer runs before the peer's first turn.
 func TestPeerComesAfterEarlierSubmissions(t *testing.T) {
 	d := openExecuting(t)
 	s := newStream(t, d)
@@ -246,7 +246,7 @@ func newTimeline(t *testing.T, d *Device) *Timeline {
 	return tl
 }
 
-// What the peer works on is held until it has finished, whoever waits for that.
+// Buffers that the peer uses are held until its work has finished, whoever waits for it.
 func TestPeersWorkHoldsWhatItUses(t *testing.T) {
 	d := openExecuting(t)
 	for _, end := range []string{"wait", "batch", "close"} {
@@ -400,7 +400,7 @@ func detach(t *testing.T, b *Buffer, f func()) {
 	require.NoError(t, err)
 }
 
-// What is attached to a buffer is made once, and goes when the buffer is destroyed.
+// A value attached to a buffer is made once, and detached when the buffer is destroyed.
 func TestAttach(t *testing.T) {
 	d := openExecuting(t)
 	b, err := d.NewBuffer(64, BufferOptions{})

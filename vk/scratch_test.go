@@ -19,7 +19,7 @@ func TestScratchHasZerosBeforeIt(t *testing.T) {
 			assert.Zero(t, first%256)
 			require.GreaterOrEqual(t, first, zeros)
 			require.GreaterOrEqual(t, b.Size(), first+size)
-			// What others find there is not zero; the zeros are.
+			// The scratch memory is left at other values; the zeros stay 0.
 			require.NoError(t, s.Fill(BufferRange{Buffer: b, Offset: first}, 0xdeadbeef))
 			require.NoError(t, s.Barrier())
 			got := make([]byte, zeros)
@@ -96,7 +96,7 @@ func TestScratchDoesNotWaitForTheDevice(t *testing.T) {
 	require.NoError(t, blocked.Wait(background(t)))
 }
 
-// What is too much is not reused, and where memory runs out nothing is.
+// Scratch buffers over the bound are not reused. If memory runs out, none is kept.
 func TestScratchThatIsIdleIsBounded(t *testing.T) {
 	d := openExecuting(t)
 	s := newStream(t, d)
@@ -117,8 +117,8 @@ func TestScratchThatIsIdleIsBounded(t *testing.T) {
 	}
 }
 
-// On a queue of somebody else's nothing is submitted without a lock, and nothing says
-// that a command buffer of theirs comes behind zeros that are not there yet.
+// On a caller's queue nothing is submitted without a lock. Without one, nothing would
+// order the caller's command buffer after the submission that writes the zeros.
 func TestScratchOfAWrappedDevice(t *testing.T) {
 	host := openExecuting(t)
 	bare := wrapOf(t, host, func(e *External) { e.LockQueue, e.UnlockQueue = nil, nil })

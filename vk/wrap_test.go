@@ -90,7 +90,7 @@ func TestWrappedDeviceRecordsIntoTheCallersCommandBuffer(t *testing.T) {
 	require.NoError(t, ws.Download(background(t), got, wy, 0))
 	sameWords(t, numbers(n, func(i uint32) uint32 { return 2*i + 3 }), words(got))
 	require.NoError(t, d.Close())
-	// What was the caller's still is.
+	// The caller's objects still work.
 	require.NoError(t, s.Download(background(t), got, y, 0))
 }
 

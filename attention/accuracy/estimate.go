@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// Estimate extends the rules to rows without low: those of a problem too large for the
-// CPU, whose result another device computed whole.
+// Estimate extends the rules to rows without low, as in a problem that is too large for
+// the CPU and whose whole result another device computed.
 //
 // It applies to random inputs of one distribution, where the error of a row depends only
 // on the number of keys that it attends to. Rows are grouped by the power of two below

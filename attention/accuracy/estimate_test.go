@@ -11,8 +11,8 @@ import (
 	"vkattn/attention/accuracy"
 )
 
-// noisy is a tensor of rows that attend to keys[i] keys, whose error shrinks with
-// their root as that of attention does.
+// noisy is a tensor whose row i attends to keys[i] keys. As in attention, the error
+// shrinks with the square root of that number.
 func noisy(keys []int, width int, r *rand.Rand) (ref []float64, low []float32) {
 	for _, n := range keys {
 		scale := 1 / math.Sqrt(float64(n))

@@ -72,8 +72,8 @@ type Report struct {
 // Report does not pass.
 func (r Report) Pass() bool { return r.Failed == 0 && r.Whole.Pass() }
 
-// Reasons says what failed and where; it is empty if the report passes. Row numbers are
-// those of Judge's arguments.
+// Reasons says what failed and where; it is empty if the report passes. Row numbers count
+// in Judge's arguments.
 func (r Report) Reasons() []string {
 	if r.Width < 1 || r.Unjudged != "" {
 		return []string{cmp.Or(r.Unjudged, "nothing was judged")}

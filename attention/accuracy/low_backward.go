@@ -11,7 +11,7 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// LowGradients are the results of [LowBackward], packed like those of
+// LowGradients are the results of [LowBackward], packed like the results of
 // attention.ReferenceBackward.
 type LowGradients struct {
 	DQ, DK, DV, DBias, DSinks []float32
@@ -24,11 +24,12 @@ type LowGradients struct {
 	// sqrt(n) times one.
 	//
 	// For the 16-bit types it is what rounding O does. With r the amounts by which the
-	// elements of O are rounded, of either sign, delta of a row has a standard deviation of
-	// sqrt(Σ (dO r)²). It is one draw for all keys of the row, so twice that counts as its
-	// error e, and P e as that of dX. It moves dQ by e |scale Σ P K|, and the draws of rows
-	// add up in dK, dBias and dSinks to the root of the sum of their squares. The results of
-	// LowBackward have one draw, which is often small in a row or a key that matters.
+	// elements of O are rounded, of either sign, delta of a row has a standard deviation
+	// of sqrt(Σ (dO r)²). It is one draw for all keys of the row. So its error e counts as
+	// twice that deviation, and the error of dX as P e. It moves dQ by e |scale Σ P K|,
+	// and the draws of rows add up in dK, dBias and dSinks to the root of the sum of their
+	// squares. The results of LowBackward have one draw, which is often small in a row or
+	// a key that matters.
 	Noise GradientNoise
 }
 

@@ -64,8 +64,8 @@ func sample(hq int, lengths []int, n int, seed uint64) []attention.Rows {
 	return list
 }
 
-// pick takes n numbers of [0, limit), in ascending order: those of first that are in range,
-// then random ones.
+// pick returns n numbers of [0, limit), in ascending order: the numbers of first that are
+// in range, then random ones.
 func pick(r *rand.Rand, limit, n int, first ...int) []int {
 	set := map[int]bool{}
 	for _, v := range first {

@@ -37,7 +37,8 @@ func (p rowPosition) String() string {
 }
 
 // VerifyBackward judges the gradients that a backward call left in host memory. It reads
-// neither O nor LSE: the reference is that of the inputs. The rules are those of [Gradient].
+// neither O nor LSE, because the reference computes them from the inputs. [Gradient] has
+// the rules.
 //
 // dQ of a row that attends to no key, and dK and dV of a key that no row of its group attends
 // to, must be exactly 0. A row attends to the keys that its sequence's length, the causal
@@ -46,10 +47,10 @@ func (p rowPosition) String() string {
 //
 // A small problem is compared whole with attention.ReferenceBackward. Of a large one,
 // opt.Rows rows of dQ (0: a second or two of work) and keys of dK and dV are compared with
-// float64 sums over all keys and rows. The row statistics that the keys need, LSE and the
-// product of dO and O, are those of the CPU tier, so that they do not depend on the device; a
-// large LSE, which float32 does not hold well enough, is computed in float64.
-// dBias and dSinks of a large problem are sums over all of it and are not judged.
+// float64 sums over all keys and rows. The keys need row statistics: LSE and the product
+// of dO and O. They come from the CPU tier, so that they do not depend on the device. A
+// large LSE, which float32 does not hold well enough, is computed in float64. dBias and
+// dSinks of a large problem are sums over all of it and are not judged.
 //
 // An error means that the gradients could not be judged. Accumulate must be false: what
 // the outputs held before is gone.

@@ -174,7 +174,7 @@ func TestVerifyBackwardFindsAnotherDropoutMask(t *testing.T) {
 	}
 }
 
-// Every element of the sampled rows and keys matters, those of each gradient alone.
+// A wrong element of a sampled row or key fails, in each gradient by itself.
 func TestVerifyBackwardFindsWhatIsWrong(t *testing.T) {
 	cfg, args := optionCalls()["bias, ALiBi, sinks"]()
 	a := backwardCall(t, cfg, args)

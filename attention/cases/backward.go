@@ -24,7 +24,7 @@ type Backward struct {
 	low    accuracy.LowGradients
 }
 
-// The pieces of memory of a Backward behind those of its Problem.
+// The pieces of memory of a Backward. They follow the pieces of its Problem.
 const (
 	pieceDO = iota
 	pieceDLSE

@@ -268,7 +268,7 @@ func (c Case) usedLengths() (q, k bool) {
 // Dims are the elements of a row of Q and one of V together.
 func (c Case) Dims() int { return c.D + c.Dv }
 
-// Flops is the number of operations, those of masked cells too.
+// Flops is the number of operations, with the operations of masked cells.
 func (c Case) Flops() int64 {
 	var cells int64
 	for _, s := range c.sequences() {

@@ -108,8 +108,9 @@ func TestFormulaFindsWrongRows(t *testing.T) {
 	}
 }
 
-// Where all scores of a row are one large bias O is the mean of V. Splits that keep nothing
-// but an LSE cannot know how many keys they had: there O is between the values.
+// If all scores of a row equal one large bias, O is the mean of V. Splits keep only an
+// LSE, which then does not say how many keys they had: with splits O lies between the
+// values.
 func TestFormulaOfEqualLargeBiases(t *testing.T) {
 	c := Case{Name: "formula", D: 8, Dv: 8, Shape: attention.Shape{Hq: 8, Hkv: 2}, LSE: true, Seqs: []Seq{{0, 9, 40}},
 		Bias:     BiasKind{Spread: Spread{On: true, Heads: true, Rows: true}, DType: attention.F32},

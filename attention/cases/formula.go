@@ -356,7 +356,7 @@ type rowWeights struct {
 
 func (f *Formula) weigh() (w rowWeights) {
 	r := &f.row
-	atLeast := r.sink - r.sinkE // what the largest score is, whatever the errors
+	atLeast := r.sink - r.sinkE // the largest score is at least this, for any errors within their bounds
 	for i, s := range r.s {
 		atLeast = max(atLeast, s-r.e[i])
 	}
@@ -400,7 +400,8 @@ func (f *Formula) judgeElement(w *rowWeights, j int, got float64) (share float64
 		}
 	}
 	want, size = want/w.sum, size/w.sum
-	// Of the scores' errors, from what they do to the sum of p (v - O), which is 0.
+	// spread is the error of O from errors of the scores: their effect on the sum of
+	// p (v - O), which is 0.
 	spread := w.sinkOff * math.Abs(want)
 	lo, hi := math.Inf(1), math.Inf(-1)
 	if w.sinkCompetes {
@@ -419,8 +420,8 @@ func (f *Formula) judgeElement(w *rowWeights, j int, got float64) (share float64
 	if !(w.low > 0) || w.mostE > 8 || math.IsNaN(spread) {
 		spread = math.Inf(1)
 	}
-	// Of all else: weights and elements as they are multiplied, the sum over keys, and O as
-	// it is stored.
+	// rest is the error of O from everything else: rounding of weights and elements before
+	// they are multiplied, the sum over keys, and rounding of the stored O.
 	rest := size*(2*u.weight+u.element+0x1p-23*(8+math.Sqrt(w.count))) + elements*w.largest/w.sum*u.least + all*0x1p-80 + 1.01*u.stored*math.Abs(want) + u.smallest
 	allowed := spread + rest
 	hull := rest + (u.stored+2*u.weight+0x1p-20+u.element)*max(math.Abs(lo), math.Abs(hi)) + all*0x1p-56

@@ -9,8 +9,8 @@ import (
 	"vkattn/attention"
 )
 
-// Every option of a call with gradients is in the tables that backward conformance runs on a
-// driver: those of drivers that compile slowly, and those of the others.
+// Backward conformance has one set of tables for drivers that compile slowly and one for
+// the others. Each has every option of a call with gradients.
 func TestTablesOfGradientsHaveEveryOption(t *testing.T) {
 	for name, table := range map[string][]Case{"compact": append(CompactOptions(), CompactGradients()...), "brief": BriefOptions()} {
 		has := map[string]bool{}

@@ -16,7 +16,7 @@ const (
 	Padded                        // gaps of multiples of 8 elements between rows, heads and batches
 	Odd                           // odd offsets and odd strides
 	Even                          // offsets and strides that are multiples of 2 and not of 4
-	Woven                         // rows of O alternate with those of Q, rows of V with those of K
+	Woven                         // rows of O alternate with rows of Q, rows of V with rows of K
 	Broadcast                     // one batch of Q, one head of K and of V, repeated by strides of 0
 	Window                        // rows of K and V overlap the next ones; one row of Q repeated
 	layoutKinds                   // of the table of shapes

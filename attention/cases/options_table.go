@@ -360,7 +360,7 @@ func quantCases(wide bool) []Case {
 					c.Causal = attention.BottomRight
 				}),
 			}
-			// Of a type with scales one size of blocks for rows and the other for decoding.
+			// A type with scales has one size of blocks for prefill and the other for decoding.
 			all = append(all, cut(table, wide, func(j int) bool { return len(blocks) == 1 && j < 2 || len(blocks) == 2 && (j == 0) == (i == 1) })...)
 		}
 		if !wide && n%2 == 1 {

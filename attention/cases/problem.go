@@ -24,7 +24,7 @@ type Problem struct {
 	piece   [pieceCount]int // the number in Image of each piece; -1: not there
 	live    [][]byte        // bits of Image that the result may depend on; nil for the tensors, see liveTensors
 	lengths sequenceRows
-	data    []sequence // by sequence; nil for a case without Seqs, whose numbers are those of a batch
+	data    []sequence // by sequence; nil for a case without Seqs, whose numbers are drawn for the whole batch
 
 	sparseCount [][]int   // of each (sequence, key head): how often each key is listed
 	kScale      []float32 // as placed

@@ -188,7 +188,8 @@ func toE4M3(f float32) byte {
 	return byte(best)
 }
 
-// decodeRow is the exact values of a stored row; scale is that of an int8 or a float8.
+// decodeRow returns the exact values of a stored row. scale is the scale of int8 and
+// float8.
 func (c *Case) decodeRow(b []byte, dtype attention.DType, n int, scale float32) []float64 {
 	x := make([]float64, n)
 	d := float64(scale)

@@ -72,13 +72,13 @@ type AppendArgs struct {
 	Q, QOut   problem.Tensor
 }
 
-// Append writes new rows of K and V behind the keys that a cache holds, and rotates K
-// and Q on the way. It runs in the same stream or command buffer as the attention that
-// reads the cache: between the projections of a model and attention.Op.Forward when decoding,
-// and after a prefill.
+// Append writes new rows of K and V behind the keys that a cache holds. With a rotary
+// embedding it also rotates K and Q. It runs in the same stream or command buffer as the
+// attention that reads the cache: between the projections of a model and
+// attention.Op.Forward when decoding, and after a prefill.
 //
-// Append changes no lengths. Used belongs to the caller, whose Forward takes lengths that
-// count the new rows ([problem.Varlen].UsedK). Append and Forward need a barrier in between.
+// Append changes no lengths. The caller updates Used and gives Forward lengths that count
+// the new rows ([problem.Varlen].UsedK). Append and Forward need a barrier in between.
 //
 // # What is written
 //
@@ -163,8 +163,8 @@ func (p *Append) usable() error {
 	return nil
 }
 
-// Prepare compiles the kernels that Forward needs, so that the first Forward does not
-// wait for the compiler. On the CPU tier it compiles nothing. Its errors are those of
+// Prepare compiles the kernels that Forward needs, so that the first Forward does not wait
+// for the compiler. On the CPU tier it compiles nothing. It returns the errors of
 // vk.Device.Pipeline.
 func (p *Append) Prepare() error {
 	if err := p.usable(); err != nil {

@@ -79,7 +79,7 @@ func checkSize(field string, n int) error {
 	return nil
 }
 
-// setSizes checks the sizes and computes those of rows and cache.
+// setSizes checks the sizes of the call and computes the sizes of rows and cache.
 func (l *appendLayouts) setSizes(a *AppendArgs) error {
 	*l = appendLayouts{sequences: a.B, rows: a.New, pageRows: a.Capacity}
 	rowsField := "New"
@@ -281,7 +281,7 @@ func (l *appendLayouts) checkOverlaps() error {
 				return &problem.ShapeError{Field: out.Field, Got: "overlapping " + other.Field, Want: "memory of its own"}
 			}
 			if !out.Coincides(other) {
-				return &problem.ShapeError{Field: out.Field, Got: "overlapping Q", Want: "memory of its own, or exactly that of Q"}
+				return &problem.ShapeError{Field: out.Field, Got: "overlapping Q", Want: "memory of its own, or exactly the memory of Q"}
 			}
 		}
 	}

@@ -27,8 +27,7 @@ type mergeLayouts struct {
 	list [mergeTensors]stack
 }
 
-// stack is a tensor of several states at equal distances. The layout is that of the
-// first state.
+// stack is a tensor of several states at equal distances. The layout is the first state's.
 type stack struct {
 	tensors.Layout
 	states int64 // 1 for the result; 0: left out
@@ -206,7 +205,7 @@ func checkResult(out *stack, state *tensors.Layout, in *stack, alike bool) error
 	}
 	want := "memory of its own"
 	if alike {
-		want += ", or exactly that of one state"
+		want += ", or exactly the memory of one state"
 	}
 	return &problem.ShapeError{Field: out.Field, Got: "overlapping " + in.Field, Want: want}
 }

@@ -82,8 +82,8 @@ type MergeArgs struct {
 //
 // Use it for a shared prefix computed once for many sequences (cascade attention), for
 // keys split over workgroups, and for keys spread over devices. One pass merges up to
-// [problem.MaxStates] states: two of them anywhere in memory, or two groups of states at equal
-// distances. Further levels merge into the result in place.
+// [problem.MaxStates] states: two of them anywhere in memory, or two groups of states at
+// equal distances. Further levels merge into the result in place.
 //
 // # Numbers
 //
@@ -157,7 +157,7 @@ func (m *Merge) usable() error {
 
 // Prepare compiles the kernels that Forward needs for packed, aligned tensors, with and
 // without LSE, so that the first Forward does not wait for the compiler. On the CPU tier
-// it compiles nothing. Its errors are those of vk.Device.Pipeline.
+// it compiles nothing. It returns the errors of vk.Device.Pipeline.
 func (m *Merge) Prepare() error {
 	if err := m.usable(); err != nil {
 		return err

@@ -4,9 +4,9 @@
 // it.
 //
 // Scores are stored in the storage type: f16 and bf16 on tiers coopmat and coopmat2, whose
-// products sum in float32, f32 on tier scalar. P takes the place of S, dS that of dP. The
-// backward pass keeps P of the forward pass and computes dV = Pᵀ dO, dP = dO Vᵀ,
-// dS = P (dP - rowsum(P dP)), dQ = scale dS K, dK = scale dSᵀ Q.
+// products sum in float32, f32 on tier scalar. P is stored over S, and dS over dP. The
+// backward pass keeps P of the forward pass and computes dV = Pᵀ dO, dP = dO Vᵀ, dS = P
+// (dP - rowsum(P dP)), dQ = scale dS K, dK = scale dSᵀ Q.
 package plain
 
 import (
@@ -29,9 +29,9 @@ type Op struct {
 	p, d  *vk.Buffer // S and P; dP and dS
 }
 
-// New allocates the scores of a shape, and those of a backward pass if backward is set. The
-// error matches vk.ErrOutOfMemory if the device lacks the memory, before anything is
-// allocated, and vk.ErrUnsupported if the tier cannot compute the problem.
+// New allocates the scores of a shape, and the scores of a backward pass if backward is
+// set. The error matches vk.ErrOutOfMemory if the device lacks the memory, before anything
+// is allocated, and vk.ErrUnsupported if the tier cannot compute the problem.
 func New(dev *vk.Device, cfg problem.Config, shape problem.Shape, backward bool) (*Op, error) {
 	if err := Check(cfg, shape); err != nil {
 		return nil, err

@@ -62,7 +62,8 @@ func decode(t attention.DType, b []byte) []float32 {
 	return x
 }
 
-// nearBy compares by the root of the mean squared error over that of the values.
+// nearBy bounds the root mean square of the error relative to the root mean square of the
+// values.
 func nearBy(t *testing.T, name string, got []float32, want []float64, limit float64) {
 	t.Helper()
 	require.Len(t, got, len(want), name)
@@ -74,9 +75,9 @@ func nearBy(t *testing.T, name string, got []float32, want []float64, limit floa
 	require.LessOrEqual(t, math.Sqrt(wrong/max(all, 1e-30)), limit, name)
 }
 
-// O and all gradients are those of the float64 reference, for every tier and type of the
+// O and all gradients agree with the float64 reference, for every tier and type of the
 // device, with grouped heads, Sq != Sk and lengths that no tile divides. Memory that the
-// result must not depend on is NaN before.
+// result must not depend on holds NaN before the call.
 func TestPlainAttentionIsAttention(t *testing.T) {
 	dev := device(t)
 	type target struct {

@@ -22,12 +22,12 @@ type Config struct {
 
 	// Score modifiers that are the same for every call. [Args] has those that need tensors.
 	Window  Window  // keys near a row's position
-	Align   Causal  // alignment of rows with keys for Window and ALiBi; CausalNone: that of Causal
+	Align   Causal  // alignment of rows with keys for Window and ALiBi; CausalNone: as Causal says
 	Softcap float32 // scores become Softcap * tanh(score / Softcap) before any bias; 0: off
 
-	// Dropout is the probability that a weight P is dropped, at least 0 and below 1. Weights
-	// that remain are multiplied by 1 / (1 - Dropout). LSE is that of the softmax before
-	// dropout. [Args].DropoutSeed and DropoutOffset choose the mask.
+	// Dropout is the probability that a weight P is dropped, at least 0 and below 1.
+	// Weights that remain are multiplied by 1 / (1 - Dropout). LSE is the LSE of the
+	// softmax before dropout. [Args].DropoutSeed and DropoutOffset choose the mask.
 	Dropout float32
 
 	KV      KVType // how K and V are stored; zero value: as DType
@@ -64,8 +64,8 @@ type Config struct {
 // scalar and cpu have no such bound. TierAuto leaves calls with a scale over 2^20 to them.
 const MaxFastScore = 1 << 24
 
-// MaxHeadDim bounds HeadDim and HeadDimV independently. A few larger pairs are accepted
-// too: those of decoding with latent attention (MLA).
+// MaxHeadDim bounds HeadDim and HeadDimV independently. A few larger pairs, which latent
+// attention (MLA) uses for decoding, are accepted too.
 const MaxHeadDim = 256
 
 // wideHeadDims are the (HeadDim, HeadDimV) pairs accepted beyond MaxHeadDim.

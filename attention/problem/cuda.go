@@ -17,7 +17,7 @@ type CUDA interface {
 	// compute the problem, the error matches vk.ErrUnsupported and says why.
 	Choose(dev *vk.Device, p CUDAProblem) (CUDAChoice, error)
 	// ChooseBackward finds the best kernels for the gradients of a problem. It compiles
-	// nothing. Errors are those of Choose.
+	// nothing. It returns the same errors as Choose.
 	ChooseBackward(dev *vk.Device, p CUDABackwardProblem) (CUDABackwardChoice, error)
 	// Reach reports why CUDA cannot use a buffer; nil means it can.
 	Reach(b *vk.Buffer) error

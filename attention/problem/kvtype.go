@@ -5,8 +5,8 @@ import (
 	"vkattn/attention/quant"
 )
 
-// KVType is the storage type of K and V. The zero value is that of Q and O. The others are
-// quantised; kernels convert them to the storage type.
+// KVType is the storage type of K and V. The zero value is the type of Q and O. The others
+// are quantised; kernels convert them to the storage type.
 type KVType uint8
 
 // Storage of K and V. Int8 and FP8 have separate scales, [Args].KScale and VScale: an

@@ -72,8 +72,9 @@ type Args struct {
 	Sinks        Vector        // float32 [Hq]: an additional logit in each row's softmax that counts in LSE and has no value
 
 	// DropoutSeed and DropoutOffset choose the mask of Config.Dropout, which
-	// attention.DropoutMask returns. Forward and backward of a step take the same ones, every
-	// other step another seed or offset. A command buffer keeps those of its recording.
+	// attention.DropoutMask returns. Forward and backward of a training step take the same
+	// two numbers; each step takes another seed or offset. A command buffer keeps the
+	// numbers that it was recorded with.
 	DropoutSeed   uint64
 	DropoutOffset uint32
 

@@ -11,7 +11,7 @@ type Tier uint8
 // Tiers. The zero value picks the best one the device supports.
 const (
 	TierAuto     Tier = iota
-	TierCPU           // Go, no device at all
+	TierCPU           // the host, without a device
 	TierScalar        // Vulkan 1.1 core
 	TierCoopMat       // VK_KHR_cooperative_matrix
 	TierCoopMat2      // VK_NV_cooperative_matrix2

@@ -18,8 +18,9 @@ type Tuning uint8
 
 // Tunings.
 const (
-	// TuningAuto uses the tile that the user's cache has for this device, driver, kernel and
-	// class of shapes, and otherwise that of TuningOff. It never times anything.
+	// TuningAuto uses the tile that the user's cache has for this device, driver, kernel
+	// and class of shapes. Without one it uses the tile of TuningOff. It never times
+	// anything.
 	TuningAuto Tuning = iota
 	// TuningOff uses the tile of a fixed table, which is the same on every machine with the
 	// same kind of device.

@@ -6,7 +6,7 @@
 //
 // Q8_0 and Q4_0 store rows as blocks of 32 elements, each after its scale, an f16. The
 // encoders round like ggml's reference quantisers (quantize_row_q8_0_ref and
-// quantize_row_q4_0_ref), so their bytes are those of llama.cpp:
+// quantize_row_q4_0_ref), so they write the same bytes as llama.cpp:
 //
 //   - Q8_0: scale = max|x| / 127 in float32; numbers are x * (1/scale), rounded to
 //     nearest with ties away from 0. The scale is rounded to f16 afterwards.

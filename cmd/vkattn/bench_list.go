@@ -46,7 +46,7 @@ func (p *benchPlan) list(w io.Writer) error {
 		}
 		suites.Row(s.Name, len(list), strings.Join(types, " "), strings.Join(passes, " "), s.About)
 	}
-	_, err := fmt.Fprintf(w, "Presets (--preset LIST). Lists and options on the command line replace those of a preset.\n\n%v\n\n%v\n\nSuites (--suite LIST). Lists select problems of a suite.\n\n%v\n",
+	_, err := fmt.Fprintf(w, "Presets (--preset LIST). Lists and options on the command line replace the lists and options of a preset.\n\n%v\n\n%v\n\nSuites (--suite LIST). Lists select problems of a suite.\n\n%v\n",
 		about, shapes(problems), suites)
 	return err
 }
@@ -65,8 +65,8 @@ func shapes(list []bench.Problem) string {
 	return m.String()
 }
 
-// presetProblems are the problems of the presets, in which lists and options of the
-// command line replace those of the preset.
+// presetProblems are the problems of the presets. Lists and options of the command line
+// replace a preset's own.
 func (p *benchPlan) presetProblems() (out []bench.Problem, err error) {
 	for _, s := range p.presets {
 		list, err := s.With(p.lists, p.options)
@@ -92,7 +92,7 @@ func (p *benchPlan) narrowed() bool {
 		len(o.PageSize)+len(o.KV)+len(o.SparseRatio) > 0
 }
 
-// chosenAblations are those of --ablate, or else those of the suites.
+// chosenAblations are the ablations of --ablate, or else of the suites.
 func (p *benchPlan) chosenAblations() []attention.Ablation {
 	if p.ablations != nil {
 		return p.ablations

@@ -30,7 +30,7 @@ func (a *app) openMonitor(set *outfile.Set, path string, dev *vk.Device) (s *mon
 			return nil, func() error { return nil }, badInputf("--monitor %s: %w", path, err)
 		}
 		if gpu == nil {
-			fmt.Fprintln(a.stderr, "vkattn: --monitor: no clocks of this device can be read (NVML has those of NVIDIA GPUs)")
+			fmt.Fprintln(a.stderr, "vkattn: --monitor: no clocks of this device can be read (NVML reads NVIDIA GPUs only)")
 		}
 	}
 	s = monitor.Start(gpu, csv, monitor.Interval)

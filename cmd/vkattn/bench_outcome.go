@@ -8,8 +8,8 @@ import (
 
 // outcome counts the rows by status, for the exit code.
 type outcome struct {
-	list              []*bench.Row // all rows, with those of peers
-	rows, own         int          // rows that count for the exit code; those that are no baseline
+	list              []*bench.Row // all rows, with the rows of peers
+	rows, own         int          // rows that count for the exit code; rows that are no baseline
 	refused, tooLarge int          // Unsupported, OOM
 	failed, broken    int          // Fail, Broken
 	why               string       // reason of the first row without a speed

@@ -21,8 +21,8 @@ type benchPlan struct {
 	kernels   []string         // families of tier cuda
 	variants  []int
 	ablations []attention.Ablation
-	baselines []bench.Baseline // nil: those of the suites
-	passes    []bench.Pass     // empty: those of the suite, or the forward pass
+	baselines []bench.Baseline // nil: as the suites say
+	passes    []bench.Pass     // empty: as the suite says, or the forward pass
 	options   bench.OptionSweep
 	format    bench.Format
 	saved     []saved
@@ -100,7 +100,7 @@ func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 	return p, err
 }
 
-// against parses the list of baselines; "none" leaves those of the suites out.
+// against parses the list of baselines; "none" leaves the baselines of the suites out.
 func against(to *[]bench.Baseline, list string) error {
 	if list == "none" {
 		*to = []bench.Baseline{}
@@ -109,7 +109,7 @@ func against(to *[]bench.Baseline, list string) error {
 	return words(to, list, bench.ParseBaseline)
 }
 
-// words parses a list. An empty one leaves to as it is.
+// words parses a list. An empty list leaves *to unchanged.
 func words[T comparable](to *[]T, list string, parse func(string) (T, error)) (err error) {
 	if list != "" {
 		*to, err = sweep.Words(list, parse)
@@ -206,7 +206,7 @@ func over[T any](list *[]T, typed []T) {
 	}
 }
 
-// chosenBaselines lists the baselines of --against, or else those of the suites.
+// chosenBaselines lists the baselines of --against, or else of the suites.
 func (p *benchPlan) chosenBaselines() []bench.Baseline {
 	if p.baselines != nil {
 		return p.baselines

@@ -76,7 +76,7 @@ func (p *progress) Row(r *bench.Row) error {
 	return nil
 }
 
-// Close is that of a printer.
+// Close implements bench.Printer.
 func (p *progress) Close(*bench.RunInfo) error { return nil }
 
 func (p *progress) step() {

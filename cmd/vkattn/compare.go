@@ -117,7 +117,7 @@ func compared(r *compare.Report) error {
 	return nil
 }
 
-// compareWith compares the rows of a benchmark with those of --baseline. The table
+// compareWith compares the rows of a benchmark with the rows of --baseline. The table
 // follows a Markdown table; with other formats it goes to standard error.
 func (a *app) compareWith(baseline []*bench.Row, path string, rows []*bench.Row, f bench.Format) error {
 	report := compare.Runs(baseline, rows, compare.Options{Subset: true})

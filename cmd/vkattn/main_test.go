@@ -21,9 +21,8 @@ import (
 	"vkattn/vk"
 )
 
-// TestMain lets a test start the command itself: the test binary is vkattn
-// when asked to be. It can be asked to take its time between the end of the command
-// and that of the process.
+// TestMain lets a test start the command itself: the test binary is vkattn when asked to
+// be. It can be asked to wait between the end of the command and the end of the process.
 func TestMain(m *testing.M) {
 	if os.Getenv("VKATTN_TEST_IS_COMMAND") != "" {
 		code, _ := runUntilExit(os.Args[1:], os.Stdout, os.Stderr)

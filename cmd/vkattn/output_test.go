@@ -15,7 +15,7 @@ import (
 	"vkattn/cmd/vkattn/internal/npy"
 )
 
-// outputShape is that of O for goodFiles.
+// outputShape is the shape of O for goodFiles.
 var outputShape = []int{2, 4, 5, 3}
 
 func TestTheOutputGoesToAPipe(t *testing.T) {

@@ -252,7 +252,8 @@ func TestRunWritesNoGradientThatIsWrong(t *testing.T) {
 	}
 }
 
-// What run says it needs includes the gradients: sparse files, so that nothing is read.
+// The memory that run says it needs includes the gradients. The files are sparse, and
+// nothing is read.
 func TestRunRefusesGradientsThatDoNotFit(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv(hostmem.Variable, "600MiB")

@@ -181,7 +181,7 @@ func (f *withOptions) quantised(kv attention.KVType, block int) {
 		*t.to = attention.Tensor{Host: data, Strides: attention.BHSD(2, 33, t.dim)}
 		if kv.Scaled() {
 			scales := f.floats(t.flag+"-scale", t.seed+10, 3, 2, groups)
-			for i := range len(scales.Host) / 4 { // as small as those of such numbers
+			for i := range len(scales.Host) / 4 { // as small as scales of such numbers are
 				x := math.Float32frombits(binary.LittleEndian.Uint32(scales.Host[4*i:]))
 				binary.LittleEndian.PutUint32(scales.Host[4*i:], math.Float32bits((x+1.5)/200))
 			}

@@ -15,7 +15,7 @@ import (
 // problem is a call whose arguments are in host memory, its tensors in the storage type.
 type problem struct {
 	in   *runInputs
-	args attention.BackwardArgs // of a forward call those of attention.Args alone
+	args attention.BackwardArgs // a forward call has only the fields of attention.Args
 }
 
 // load reads the files and rounds them to the storage type.
@@ -62,7 +62,7 @@ func (in *runInputs) load() (*problem, error) {
 	return p, nil
 }
 
-// outputAxes are the axes of O: those of Q, with the head dim of V.
+// outputAxes are the axes of O: the axes of Q, with the head dim of V.
 func (in *runInputs) outputAxes() axes {
 	a := in.axes[0]
 	a.dim = in.axes[2].dim

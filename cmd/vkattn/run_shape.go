@@ -14,7 +14,7 @@ type axes struct {
 	seqMajor                bool // rows before heads
 }
 
-// strides are those of the tensor in its file.
+// strides are the strides of the tensor in its file.
 func (a axes) strides() attention.Strides {
 	if a.seqMajor {
 		return attention.BSHD(a.heads, a.rows, a.pitch)

@@ -96,7 +96,7 @@ func (c roundTrip) check(t *testing.T, where ...string) {
 	require.Empty(t, lse.Reasons())
 }
 
-// axes are those of a file in a layout.
+// axes are the axes of a file in a layout.
 func (l layout) axes(b, h, s, d int) []int {
 	if l == bshd {
 		return []int{b, s, h, d}

@@ -192,9 +192,9 @@ func (o *tuneFlags) problems(plan *benchPlan, dev *vk.Device) ([]bench.Problem, 
 	return plan.problems(s)
 }
 
-// tuneProblem tunes one problem on one tier: a row, or with the backward pass one for each
-// kernel. A problem that cannot be tuned is a row with the reason. The error is a lost
-// device or that of ctx.
+// tuneProblem tunes one problem on one tier. It returns one row, or for the backward pass
+// a row per kernel. A problem that cannot be tuned is a row with the reason. The error is
+// a lost device or the context's error.
 func tuneProblem(ctx context.Context, dev *vk.Device, p bench.Problem, tier attention.Tier, o *tuneFlags, bar *progress) (rows []*tuneRow, err error) {
 	row := func(r attention.TuneReport) *tuneRow {
 		return &tuneRow{B: p.Shape.B, Hq: p.Shape.Hq, Hkv: p.Shape.KVHeads(), Sq: p.Shape.Sq, Sk: p.Shape.Sk, D: p.Config.HeadDim,

@@ -156,7 +156,7 @@ func TestSpecialTargetsAreNotReplaced(t *testing.T) {
 		_, err = Create(target)
 		require.ErrorIs(t, err, ErrNotRegular, path)
 	}
-	// What became special since the file was made stays as well.
+	// A path that became a special file after the start stays as well.
 	late := filepath.Join(dir, "late")
 	f := begin(t, late, "new")
 	fifo(t, late)
@@ -293,7 +293,7 @@ func TestAFailedReplaceBringsTheOldFilesBack(t *testing.T) {
 	require.Equal(t, "old a", content(t, a))
 }
 
-// Where a file cannot have two names, the old one is moved out of the way.
+// If a file cannot have two names, the old file is moved out of the way.
 func TestOldFilesComeBackWithoutHardLinks(t *testing.T) {
 	hardLink = func(string, string) error { return syscall.EPERM }
 	defer func() { hardLink = os.Link }()

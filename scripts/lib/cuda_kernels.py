@@ -1,6 +1,6 @@
 """The launch tables of cudapath/kernels, and the kernels launched on PyTorch's tensors.
 
-Used by cuda_peer.py. The structs are those of attn.h.
+Used by cuda_peer.py. The structs mirror attn.h.
 """
 import ctypes
 import gzip

@@ -30,8 +30,8 @@ type Package struct {
 	// Exact are arguments of functions and methods ("Func", "Type.Method") that must
 	// not be made up.
 	Exact map[string][]any
-	// Live makes objects to call methods of, those of Types, and to pass as arguments;
-	// fresh ones for each method. nil: there are none.
+	// Live makes the objects whose methods are called, of the types of Types, and objects
+	// to pass as arguments: fresh ones for each method. nil: there are none.
 	Live func(t *testing.T) []any
 	// Closed are such objects after their Close.
 	Closed func(t *testing.T) []any

@@ -150,7 +150,8 @@ func (m *model) forward(input, target []int) (loss, mirrored float64, err error)
 	return loss, float64(count) / float64(of), nil
 }
 
-// backward adds the gradients of the last forward's loss to those of the parameters.
+// backward adds the gradients of the last forward's loss to the gradients of the
+// parameters.
 func (m *model) backward(input []int) error {
 	linearBackward(m.dNormed, m.out.grad, m.dLogits, m.normed, m.out.value, width)
 	clear(m.dX)

@@ -16,9 +16,9 @@ import (
 
 type backwardTask struct{ unit, tile, fold int32 }
 
-// backwardFold is how many blocks of rows are summed before their sum is added to that of
-// all. It keeps the rounding errors of long sums small, and folds are computed by several
-// CPUs.
+// backwardFold is how many blocks of rows are summed before their sum is added to the
+// total. It keeps the rounding errors of long sums small, and folds are computed by
+// several CPUs.
 const backwardFold = 8
 
 // backwardUnit is a sequence and key head.

@@ -11,7 +11,7 @@ import (
 // formula. It goes over the query heads of the group and over blocks of their rows, and
 // adds to dK, dV and dBias in this order, so the order of every sum is fixed. Each block
 // takes three passes over its keys: the first computes the scores, the second dP and dV,
-// the third dQ and dK. Only the scores, the softmax and the dot product are those of the
+// the third dQ and dK. It shares only the scores, the softmax and the dot product with the
 // forward reference.
 type backwardWorker struct {
 	*refWorker

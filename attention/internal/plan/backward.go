@@ -162,8 +162,8 @@ const (
 	BackwardBindings  = 16
 )
 
-// StatBytes are the bytes of a row's LSE and delta. Behind those of all rows, scratch memory
-// holds two more numbers for each; see shaders/backward_stats.glsl.
+// StatBytes is the size of a row's LSE and delta in bytes. Behind the LSE and delta of all
+// rows, scratch memory holds two more numbers per row; see shaders/backward_stats.glsl.
 const StatBytes = 8
 
 // StatsBytes returns the bytes of the statistics of all rows.

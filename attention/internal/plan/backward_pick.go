@@ -75,7 +75,7 @@ func (v *BackwardVariant) tileFits(limits *vk.Limits, t tile) string {
 			return fmt.Sprintf("tile %v has too many keys an invocation for head dim %d", t, v.dim())
 		}
 	case backwardCoopmatTile:
-		most, keys := uint32(mostSteps), uint32(0) // keys: what has to divide those of dS
+		most, keys := uint32(mostSteps), uint32(0) // keys: what must divide the number of keys of dS
 		switch {
 		case v.Kernel == KernelLSE: // it has a loop over steps
 			most = t.keys()

@@ -180,7 +180,7 @@ const (
 
 	mostMFrags   = 4 // M fragments that the kernels write out
 	mostSteps    = 4 // steps of a tile that the kernels of dQ and of dK and dV write out
-	mostAddSteps = 8 // and that of dQ = dS K
+	mostAddSteps = 8 // steps of a tile that the kernel of dQ = dS K writes out
 )
 
 // backwardTableTile is a tile without a fragment for head dims up to maxDim.

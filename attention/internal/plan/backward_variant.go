@@ -176,8 +176,8 @@ func (v BackwardVariant) Pipeline(*problem.Config) (*vk.PipelineDesc, error) {
 	return desc, nil
 }
 
-// forKernel returns v for one kernel of its call: with what that kernel depends on, and
-// nothing else, so that calls share pipelines.
+// forKernel returns v for one kernel of its call. It keeps only the fields that the kernel
+// depends on, so that calls share pipelines.
 func (v BackwardVariant) forKernel(k backwardKernel) BackwardVariant {
 	v.Kernel = k
 	sinks := v.Options.sinks

@@ -65,7 +65,7 @@ func planCUDA(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) err
 	case c == nil:
 		return NoCUDA("it is not part of this program: import vkattn/cudapath")
 	case r.Experiment != (problem.Experiment{}):
-		return NoCUDA("variants and ablations are those of the cooperative-matrix kernels")
+		return NoCUDA("only cooperative-matrix kernels have variants and ablations")
 	case r.Bar != 0:
 		return NoCUDA(cudaBars[r.Bar])
 	case cfg.OType() != cfg.DType:

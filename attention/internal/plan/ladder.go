@@ -20,8 +20,8 @@ const (
 // Includes reports whether the kernel includes a step of the ladder.
 func Includes(l problem.Experiment, step int) bool { return l.Variant == 0 || l.Variant >= step }
 
-// changeConstants turns the specialization constants of the kernel as shipped into those of l.
-// All variants and ablations compile from the same source.
+// changeConstants turns the specialization constants of the kernel as shipped into the
+// constants of l. All variants and ablations compile from the same source.
 func changeConstants(l problem.Experiment, c map[uint32]uint32) {
 	if l == (problem.Experiment{}) {
 		return

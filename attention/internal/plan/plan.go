@@ -212,7 +212,7 @@ func chooseVariant(caps *vk.Caps, cfg problem.Config, tier problem.Tier, r Reque
 	}
 	if v.Options.Any() || Decodes(caps, &cfg, &r) {
 		if r.Experiment != (problem.Experiment{}) {
-			return v, 0, "variants and ablations are those of the dense kernels"
+			return v, 0, "only dense kernels have variants and ablations"
 		}
 		if reason := generalFits(&caps.Limits, r.Access); reason != "" {
 			return v, 0, reason
@@ -248,7 +248,7 @@ func tilesOf(caps *vk.Caps, cfg *problem.Config, tier problem.Tier, v *Variant, 
 	}
 	if tier == problem.TierScalar {
 		if r.Experiment != (problem.Experiment{}) {
-			return nil, "variants and ablations are those of the cooperative-matrix kernels"
+			return nil, "only cooperative-matrix kernels have variants and ablations"
 		}
 		return scalarTiles(&caps.Limits, v.headDimV, rows), ""
 	}

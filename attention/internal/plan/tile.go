@@ -43,7 +43,7 @@ type fragment struct {
 	Subgroup uint32 `json:"subgroup" const:"SUBGROUP_SIZE"`
 }
 
-// tileFields returns the fields of a tile's type, with those of its fragment.
+// tileFields returns the fields of a tile's type, with the fields of its fragment.
 func tileFields(t reflect.Type) []reflect.StructField {
 	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return f.Anonymous })
 }

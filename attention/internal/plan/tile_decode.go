@@ -148,8 +148,8 @@ func splitKVTiles(caps *vk.Caps, f fragment, v *Variant, r *Request, fixed bool)
 	return append(list, coopmatTiles(f, alone, v, rows, caps.Limits.MaxInvocations)...)
 }
 
-// keyRun is how many contiguous keys, those of a fragment, share one address computation
-// in the decode kernel.
+// keyRun is the number of keys of a fragment. They are contiguous and share one address
+// computation in the decode kernel.
 const keyRun = 16
 
 // keysRun reports whether keys are contiguous in multiples of keyRun.

@@ -20,9 +20,9 @@ import (
 // kernel of LSE is not tuned, because most of its workgroups return at once, nor are calls
 // with options, as in forward.
 
-// backwardClass is the version of the classes of backward kernels. It changes if a class of
-// the same text would mean something else. Forward classes have none: they and the format of
-// the file are those of builds that did not tune gradients.
+// backwardClass is the version of the classes of backward kernels. It changes when the
+// same text comes to mean another class. Forward classes have no version: they and the
+// format of the file are the same as before gradients were tuned.
 const backwardClass = 1
 
 // Tunes reports whether tuning varies the tile of v.

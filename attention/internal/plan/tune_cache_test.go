@@ -22,7 +22,7 @@ import (
 
 var tuneDeviceInfo = tuningDevice{Name: "a GPU", UUID: "0102", Driver: "driver 1", DriverUUID: "0a", DriverVersion: 7}
 
-// freshStore returns a store like that of another process: it reads the file.
+// freshStore returns a store as another process would open it: it reads the file.
 func freshStore(path string, caps *vk.Caps) *Store {
 	s := newTuneStore(tuneDeviceInfo, caps, path)
 	s.load()

@@ -32,8 +32,8 @@ const TuneCandidates = 40
 // division into subgroups: estimates compare best among tiles that are alike, and one
 // wrong estimate should not fill the list.
 //
-// The table has thousands of tiles, so prune reads the shared memory from the SPIR-V only
-// of those that nothing else prunes.
+// The table has thousands of tiles, so Prune reads the shared memory from the SPIR-V last,
+// for the tiles that are left.
 func Prune(caps *vk.Caps, v Variant, r Request, n int) []Option {
 	table := Tilings(v)
 	all := make([]Option, len(table))

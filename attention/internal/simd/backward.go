@@ -146,7 +146,8 @@ type BackwardOptions struct {
 	Dropout        Dropout
 }
 
-// backwardLayout sets the offsets of a slab and returns its elements and those of the sums.
+// backwardLayout sets the offsets of a slab. It returns the number of elements of the slab
+// and of the sums.
 func (k *Kernels) backwardLayout(c *C.simd_backward) (slab, sums int) {
 	d, dv := int(c.d), int(c.dv)
 	c.stride = C.int32_t((d + k.Vector - 1) / k.Vector * k.Vector)
@@ -283,7 +284,7 @@ func (b *Backward) AddSums(part []float32) {
 	C.simd_backward_fold(b.kernels.c, floats(b.sums), floats(part), C.int32_t(len(part)))
 }
 
-// StoreDK stores the total of dK at the byte offsets at, and StoreDV that of dV.
+// StoreDK stores the total of dK at the byte offsets at. StoreDV does the same for dV.
 func (b *Backward) StoreDK(dK []byte, at []int64, t Type) {
 	C.simd_backward_store_keys(b.kernels.c, &b.c, floats(b.slab), floats(b.sums), pointer(dK), ints64(at), C.int32_t(b.n),
 		b.c.d, b.c.scale, C.int32_t(t))

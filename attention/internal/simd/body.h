@@ -517,8 +517,8 @@ INLINE void softmax(const int nv, const simd_tile *t, float *o, float *s, float 
 
 #include "dropout.h"
 
-// drop sets the weights of dropped slots to -0, as those of masked slots are. The row sums have
-// them already.
+// drop sets the weights of dropped slots to -0, the weight of masked slots. The row sums
+// have them already.
 INLINE void drop(const int nv, const simd_tile *t, float *s, const uint32_t *slots, const int32_t *keys) {
 	for (int v = 0; v < nv; v++) {
 		W words[4];

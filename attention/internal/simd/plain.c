@@ -1,5 +1,5 @@
 // The kernels for any CPU, 4 lanes a vector. A product is rounded before it is added,
-// so that bits are not those of the other sets.
+// so its bits differ from the other sets.
 #include "kernels.h"
 #include <string.h>
 
@@ -61,7 +61,7 @@ static void narrow_f16(uint8_t *p, V x) {
 			h = 0x7c00;
 		} else if (b >= 0x38800000) {
 			h = (b + 0xfff + (b >> 13 & 1) - 0x38000000) >> 13;
-		} else { // the unit of a sum with 0.5 is that of subnormal halves
+		} else { // a sum with 0.5 has the same unit in the last place as subnormal halves
 			float f;
 			memcpy(&f, &b, 4);
 			f += 0.5f;

@@ -124,7 +124,7 @@ func checkBlockMap(b *problem.Blocks, s *problem.Shape) error {
 	return checkBroadcast("Blocks", b.Batches, b.Heads, 0, s)
 }
 
-// checkBroadcast checks sizes that must be 0, 1 or those of the problem.
+// checkBroadcast checks sizes that must be 0, 1 or the sizes of the problem.
 func checkBroadcast(field string, batches, heads, rows int, s *problem.Shape) error {
 	for _, f := range [3]struct {
 		name, full string

@@ -158,7 +158,8 @@ type distanceTerm struct {
 	divisor  int64
 }
 
-// add adds a term behind those of smaller strides. Terms of the same stride become one.
+// add adds a term behind the terms of smaller strides. Terms of the same stride become
+// one.
 func (d *distances) add(step, least, most int64) {
 	if step == 0 || least == 0 && most == 0 {
 		return

@@ -73,7 +73,7 @@ func drawLayout(t *rapid.T, memory []byte, period int64) (l Layout) {
 	return l
 }
 
-// The answers are those of a walk over all bytes.
+// The answers agree with a walk over all bytes.
 func TestOverlapsIsExact(t *testing.T) {
 	memory := make([]byte, 1<<14)
 	rapid.Check(t, func(t *rapid.T) {

@@ -4,7 +4,7 @@
 Usage: python3 make.py [-check]
 
 Without -check it writes manifest.json and <case>.npz. With -check it computes the
-cases again and compares the gradients with those of the files. Both check the
+cases again and compares the gradients with the files. Both check the
 gradients by complex steps: the derivative of the loss sum(O dO) + sum(LSE dLSE) along
 random directions of every input is the imaginary part of the loss at x + 1e-30 i u.
 

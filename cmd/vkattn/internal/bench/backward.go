@@ -49,7 +49,7 @@ func (p Problem) gradientBytes(o, q, kv, rows uint64) (all, outputs uint64) {
 func (g *group) backward(ctx context.Context, s Spec) (*candidate, *Row) {
 	row := g.row(g.problem, s)
 	if s.Lab.Forward() != (attention.Experiment{}) {
-		return nil, g.stop(row, fmt.Errorf("%w: variants and ablations are those of the forward pass", attention.ErrUnsupported))
+		return nil, g.stop(row, fmt.Errorf("%w: only the forward pass has variants and ablations", attention.ErrUnsupported))
 	}
 	if g.problem.PageSize > 0 || g.problem.Config.KV != attention.KVSame {
 		return nil, g.stop(row, fmt.Errorf("%w: paged and quantised K and V have no gradients", attention.ErrUnsupported))

@@ -9,8 +9,9 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// plain prepares the row of BaselinePlain, of any pass. A row whose scores do not fit the
-// memory is refused before anything is allocated. Memory is that of the tensors and scores.
+// plain prepares the row of BaselinePlain, of any pass. A row whose scores do not fit in
+// memory is refused before anything is allocated. Its memory counts the tensors and the
+// scores.
 func (g *group) plain(ctx context.Context, s Spec) (*candidate, *Row) {
 	row := g.row(g.problem, s)
 	row.Tier = ""

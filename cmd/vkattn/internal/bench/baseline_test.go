@@ -84,7 +84,7 @@ func TestAReferenceIsJudged(t *testing.T) {
 	require.Greater(t, float64(rows[0].Result.From["by-mask"]), 0.1)
 	require.NotContains(t, rows[0].Versus, "by-mask", "a wrong result has no speed")
 
-	// What a reference refuses stops its own row and no other.
+	// A problem that a baseline refuses stops the baseline's row and no other.
 	p.Options.Lengths, p.Options.ALiBi = "70/50,60/40", true
 	b := &Bench{CPU: "cpu", Seed: 1, Timing: Timing{Repeats: 2}, Specs: Specs([]attention.Tier{attention.TierCPU}, nil, nil, nil), Baselines: []Baseline{BaselineByMask}}
 	rows, err := b.Group(context.Background(), p)

@@ -37,7 +37,7 @@ type Bench struct {
 	sleep func(context.Context, time.Duration) error // for tests; nil: a timer
 }
 
-// specs lists the rows of a problem without those of peers.
+// specs lists the rows of a problem without the rows of peers.
 func (b *Bench) specs(p Problem) []Spec {
 	out := slices.Clone(b.Specs)
 	if p.Ladder && b.Device != nil {
@@ -85,7 +85,7 @@ func (b *Bench) BaselineNames(list []Problem) []string {
 
 // Group verifies and times one problem by every Spec, baseline and peer and returns a row
 // of each. Their timed runs take turns, so that all have the same clocks and load. The
-// error is a lost device or that of ctx; the rows are valid nevertheless.
+// error is a lost device or the context's error; the rows are valid even then.
 func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
 	specs, peers := b.specs(p), b.peers(p)
 	if err := p.Shape.Validate(); err != nil {

@@ -8,8 +8,9 @@ import (
 )
 
 // blockMap is the block mask of a problem: for each KV head the pairs of a block of rows
-// and a block of keys that attend to one another. All sequences have that of the longest.
-// It depends on the problem alone, so that the work of a row is known from the problem.
+// and a block of keys that attend to one another. All sequences use the map of the
+// longest. It depends on the problem alone, so that the work of a row is known from the
+// problem.
 type blockMap struct {
 	rows, keys int // blocks
 	on         []bool

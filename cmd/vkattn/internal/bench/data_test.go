@@ -79,7 +79,7 @@ func TestAMaskAndSeparateCallsAreTheSameProblem(t *testing.T) {
 			if !BaselineSeparate.applies(p, nil) {
 				return
 			}
-			// Rows of the calls stand where those of the whole do.
+			// The rows of each call lie where the whole result has them.
 			var got []float64
 			calls := d.separate(d.args)
 			for _, one := range calls {

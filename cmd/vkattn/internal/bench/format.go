@@ -31,7 +31,8 @@ func ParseFormat(s string, formats []Format) (Format, error) {
 // Printer prints rows of type R: each at once, or all in Close if the format needs that.
 type Printer[R any] interface {
 	Row(R) error
-	// Close ends the output. info has the end of the run, unlike that of NewPrinter.
+	// Close ends the output. info has the end of the run, which the info of NewPrinter
+	// lacks.
 	Close(info *RunInfo) error
 }
 

@@ -148,8 +148,8 @@ func splitsText(r *Row) string {
 	return strconv.Itoa(r.Splits)
 }
 
-// ofCopy is the row's bandwidth as a share of that of the fastest copy of as many bytes
-// in the run: it depends on the driver whose copies are faster.
+// ofCopy is the row's bandwidth as a share of the bandwidth of the fastest copy of as many
+// bytes in the run. Which copy is fastest depends on the driver.
 func (p *mdPrinter) ofCopy(r *Row) string {
 	most := 0.0
 	for _, o := range p.rows {
@@ -163,7 +163,7 @@ func (p *mdPrinter) ofCopy(r *Row) string {
 	return fmt.Sprintf("%.1f%%", 100*r.TBs/most)
 }
 
-// IsCopy reports whether rows of a name are copies: those of BaselineCopy, or of a peer
+// IsCopy reports whether rows of a name are copies: rows of BaselineCopy, or of a peer
 // with such a name.
 func IsCopy(name string) bool {
 	return name == string(BaselineCopy) || strings.HasPrefix(name, string(BaselineCopy)+".") || strings.HasSuffix(name, "-"+string(BaselineCopy))

@@ -121,7 +121,7 @@ func TestInferenceSuites(t *testing.T) {
 		}
 	}
 	require.Equal(t, 14, lines["seeds"], "seven lines in two types")
-	// What the table of decode is about: at least 256 MiB of K and V where the shapes are the ones asked for.
+	// The first problem of suite decode has 256 MiB of K and V.
 	for _, p := range decode()[:1] {
 		require.EqualValues(t, 256<<20, p.KVBytes())
 	}

@@ -93,7 +93,7 @@ func timeOf(r *Row, factor float64) string {
 	return string(r.Status)
 }
 
-// steps are those of a model whose total time seed2 prints.
+// steps is the number of steps of the model whose total time seed2 prints.
 const steps = 10
 
 // seed2 prints the models, attention alone, and forward and backward passes by kernel with
@@ -139,7 +139,7 @@ func (p *mdPrinter) seed2(info *RunInfo) error {
 }
 
 // speedups is a table with a line for each problem: the times of each kernel by pass, and
-// the ratios of the times of the others to those of the first.
+// the times of the others divided by the times of the first.
 func speedups(rows []*Row) string {
 	var kernels []string
 	for _, r := range rows {

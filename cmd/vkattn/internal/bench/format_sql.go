@@ -12,9 +12,9 @@ var sqlText = []string{"device", "driver", "version", "tier", "tile", "causal", 
 	"samples_ms", "line", "baseline", "options", "pass", "unsteady"}
 
 // sqlPrinter prints statements that SQLite, PostgreSQL and MySQL in ANSI mode take: one
-// that creates the table vkattn_bench, if there is none, and one for each row. The
-// columns are those of CSV, without the ratios to peers and baselines, and the start of
-// the run.
+// that creates the table vkattn_bench, if there is none, and one for each row. The columns
+// are the columns of CSV without the ratios to peers and baselines, and the start of the
+// run.
 type sqlPrinter struct {
 	w      io.Writer
 	info   *RunInfo

@@ -98,7 +98,8 @@ func (l Lengths) lists() (rows, keys []int) {
 	return rows, keys
 }
 
-// bound sets batch and lengths of a shape to those of the sequences.
+// bound sets batch and lengths of a shape to the number of sequences and their largest
+// lengths.
 func (l Lengths) bound(s *attention.Shape) {
 	rows, keys := l.lists()
 	s.B, s.Sq, s.Sk = len(rows), 1, 1

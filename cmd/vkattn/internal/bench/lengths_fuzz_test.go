@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Lengths of sequences are refused in one line, or are those of 1 to maxSequences
-// sequences, one of which has rows and keys, and read back as themselves.
+// Text for lengths of sequences is refused in one line, or it gives 1 to maxSequences
+// sequences, at least one with rows and keys, and reads back as the same lengths.
 func FuzzParseLengths(f *testing.F) {
 	for _, s := range []string{"600*1/1024,5*2048/2048", "1,2,3", "0/5,7/0,1", "4*16", " 2 * 3 / 4 ", "65536*1", "65537*1", "0*1", "1*2*3",
 		"2147483647/2147483647", "2147483648", "1//2", "-1", "", "*", "/"} {

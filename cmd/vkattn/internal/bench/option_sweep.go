@@ -19,7 +19,7 @@ type OptionSweep struct {
 	BlockQ      int       // rows of a block
 	BlockK      int       // keys of a block
 	Split       []int     // fixed splits; 0: chosen for the device
-	Lengths     Lengths   // of sequences, instead of those of the Shape
+	Lengths     Lengths   // of sequences, instead of the lengths of the Shape
 	Padded      bool      // the sequences are padded, not packed
 	Window      attention.Window
 	Align       attention.Causal // for a window or ALiBi without a causal mask; none: bottom-right

@@ -44,7 +44,7 @@ func (f Options) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// OptionText names the options of a problem, those of its Config too.
+// OptionText names the options of a problem, including the options of its Config.
 func (p Problem) OptionText() string {
 	var parts []string
 	c := p.Config

@@ -41,8 +41,8 @@ func (p *Pass) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// flops are those of the pass over those of the forward pass: two products forward, five
-// backward, whatever a kernel computes twice.
+// flops returns the flops of the pass divided by the flops of the forward pass: two
+// products forward and five backward, even if a kernel computes some of them twice.
 func (p Pass) flops() float64 { return [...]float64{1, 2.5, 3.5}[p] }
 
 // AtPasses crosses a list of problems with passes. No passes stand for the forward pass.

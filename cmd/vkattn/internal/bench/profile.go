@@ -140,7 +140,7 @@ func (g *group) observe(ctx context.Context, c *candidate, out *Profile) error {
 	if err := stream.Observe(func(d vk.Dispatched) {
 		i := len(seen)
 		seen = append(seen, d)
-		if len(out.Trace) > 0 { // the pipelines of later runs are those of the first
+		if len(out.Trace) > 0 { // later runs have the same pipelines as the first
 			return
 		}
 		size := d.Pipeline.LocalSize()

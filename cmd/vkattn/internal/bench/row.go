@@ -78,16 +78,16 @@ type Row struct {
 	TBs            float64 `json:"tb_per_s,omitzero"`     // KVBytes over the median time
 	SparseRatio    float64 `json:"sparse_ratio,omitzero"` // sparse tokens over all tokens; 1 without lists
 	Result         *Result `json:"result,omitempty"`      // set if results are compared with a reference
-	// Versus is the median time of each peer and baseline over that of this row: above
-	// 1 this row is faster.
+	// Versus is the median time of each peer and baseline divided by this row's median
+	// time: above 1 this row is faster.
 	Versus  map[string]float64 `json:"versus,omitempty"`
 	Samples []float64          `json:"samples,omitempty"` // time of every run in milliseconds, in order
 	Timer   string             `json:"timer,omitempty"`   // the clock of the samples: "device" or "wall"
 	Sets    int                `json:"sets,omitzero"`     // input sets rotated through
 	Checked Checked            `json:"checked,omitzero"`
 	Memory  uint64             `json:"memory_bytes"` // of one input set: Q, K, V, O and scratch
-	// InputBytes and OutputBytes are those of the tensors, tables and lists of one input
-	// set, WorkspaceBytes those that the kernels need in addition, as far as the plan tells.
+	// InputBytes and OutputBytes count the tensors, tables and lists of one input set.
+	// WorkspaceBytes count what the kernels need in addition, as far as the plan tells.
 	InputBytes     uint64 `json:"input_bytes,omitzero"`
 	OutputBytes    uint64 `json:"output_bytes,omitzero"`
 	WorkspaceBytes uint64 `json:"workspace_bytes,omitzero"`
@@ -141,9 +141,9 @@ func (n Number) MarshalJSON() ([]byte, error) {
 	return json.Marshal(float64(n))
 }
 
-// SchemaVersion is that of the JSON of a benchmark, which docs/bench.schema.json describes.
-// It changes when a field is renamed, removed or means something else, not when one is
-// added.
+// SchemaVersion is the version of the JSON of a benchmark, which docs/bench.schema.json
+// describes. It changes when a field is renamed, removed or means something else, not when
+// one is added.
 const SchemaVersion = 1
 
 // RunInfo describes the run that all rows of one invocation belong to.

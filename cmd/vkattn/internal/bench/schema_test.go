@@ -83,7 +83,7 @@ func describe(s *jsonschema.Schema, of reflect.Type, comments map[string]string)
 	}
 }
 
-// inJSON replaces the names of fields by those of their JSON, where they are names and not
+// inJSON replaces the names of fields by their names in JSON, where they are names and not
 // words: at the beginning of a comment, and where a second letter is a capital.
 func inJSON(comment string, of reflect.Type) string {
 	for _, f := range reflect.VisibleFields(of) {

@@ -23,7 +23,8 @@ func rotation(dev *vk.Device) uint64 {
 	return deviceRotation
 }
 
-// rotation is that of a device, or of the CPU for nil: none if the rows want warm caches.
+// rotation is the number of bytes that the input sets fill on a device, or on the CPU for
+// nil. It is 0 if rows want warm caches.
 func (b *Bench) rotation(dev *vk.Device) uint64 {
 	if b.WarmCache {
 		return 0
@@ -40,7 +41,7 @@ type sets struct {
 	stride []uint64
 }
 
-// setAlign is the alignment of every set, so that all have that of the first.
+// setAlign is the alignment of every set, so that all sets are aligned like the first.
 const setAlign = 4096
 
 // newSets lays out as many sets as fill rotation bytes.
@@ -74,7 +75,7 @@ func lcm(a, b uint64) uint64 {
 // bytes is the memory of operand i in all sets.
 func (s *sets) bytes(i int) uint64 { return s.stride[i]*uint64(s.count-1) + s.size[i] }
 
-// args returns the arguments of a set, given those of set 0.
+// args returns the arguments of a set, given the arguments of set 0.
 func (s *sets) args(cfg attention.Config, first attention.BackwardArgs, set int) attention.BackwardArgs {
 	a := operands.CloneBackward(first)
 	for i, o := range operands.ListBackward(cfg, &a) {

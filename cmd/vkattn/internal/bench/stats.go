@@ -21,7 +21,7 @@ type Summary struct {
 	High float64 `json:"median_high,omitzero"`
 }
 
-// Confidence is that of the interval of a median.
+// Confidence is the confidence of a median's interval.
 const Confidence = 0.95
 
 // Summarize returns the Summary of samples, zeros if there are none.

@@ -15,12 +15,12 @@ type Suite struct {
 	parts []Sweep
 	list  []Problem // further problems, in each storage type
 	typed bool      // problems of the list have storage types; --dtype replaces them
-	// Baselines, DTypes and Passes are those of the suite unless --against, --dtype or
-	// --pass name others. Without them: none, f16, the forward pass.
+	// Baselines, DTypes and Passes apply unless --against, --dtype or --pass name others.
+	// Without them: none, f16, the forward pass.
 	Baselines []Baseline
 	DTypes    []attention.DType
 	Passes    []Pass
-	// Ablations are those of the suite unless --ablate names others.
+	// Ablations apply unless --ablate names others.
 	Ablations []attention.Ablation
 	// Shrinks says that problems are cut down to what a CPU computes in a minute, unless
 	// lists select some of them.
@@ -40,7 +40,8 @@ var Suites = []Suite{
 	{Name: "forward", About: "batch 16, 8 heads, head dims 64 and 128, lengths 1024 to 16384, full and causal", parts: []Sweep{
 		{Batch: []int{16}, Heads: []int{8}, SeqLen: []int{1024, 2048, 4096, 8192, 16384}, HeadDim: []int{64, 128}, Causal: fullAndTopLeft},
 	}},
-	// The numbers of heads keep the work of a row near that of the forward suite.
+	// The numbers of heads keep the work of a row near the work of a row of the forward
+	// suite.
 	{Name: "dims", About: "head dims 32, 96, 192, 256 and 192/128 at length 4096, full and causal", parts: []Sweep{
 		{Batch: []int{1}, Heads: []int{32}, SeqLen: []int{4096}, HeadDim: []int{32, 96}, Causal: fullAndTopLeft},
 		{Batch: []int{1}, Heads: []int{16}, SeqLen: []int{4096}, HeadDim: []int{192, 256}, Causal: fullAndTopLeft},
@@ -109,8 +110,8 @@ func ParseSuite(name string) (*Suite, error) {
 	return nil, fmt.Errorf("unknown suite %q%s", name, flagtext.Hint(name, names))
 }
 
-// Types are the storage types of the suite, given those of --dtype. None: problems have
-// types of their own.
+// Types are the storage types of the suite, given the types of --dtype. None: problems
+// have types of their own.
 func (s *Suite) Types(given []attention.DType) []attention.DType {
 	switch {
 	case len(given) > 0 || s.typed:

@@ -33,8 +33,8 @@ func named(line string, sweeps ...Sweep) (out []Problem) {
 	return out
 }
 
-// seed0 has a problem that each step of the kernel's development runs, and those of the
-// forward suite.
+// seed0 has a problem that each step of the kernel's development runs, and the problems of
+// the forward suite.
 func seed0() []Problem {
 	ladder := named(lineLadder, Sweep{Batch: []int{8}, Heads: []int{8}, SeqLen: []int{1024}, HeadDim: []int{128}, Causal: fullAndTopLeft})
 	for i := range ladder {
@@ -77,9 +77,9 @@ const (
 	smallLengths = 16
 )
 
-// Shrink cuts the problems of a list down for a CPU: one sequence, or those of a batch of
-// different lengths, a 16th of the rows and keys, and at most 8 heads with the same number
-// of heads for each KV head.
+// Shrink cuts the problems of a list down for a CPU: one sequence, or all sequences of a
+// batch of different lengths, a 16th of the rows and keys, and at most 8 heads with the
+// same number of heads for each KV head.
 func Shrink(list []Problem) (out []Problem) {
 	cut := func(n int) int {
 		if n == 0 {

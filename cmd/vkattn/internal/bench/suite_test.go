@@ -40,7 +40,7 @@ func TestSuites(t *testing.T) {
 	require.Len(t, suiteProblems(t, "alone", attention.F32), 4*7)
 	require.Len(t, suiteProblems(t, "plain", attention.BF16, attention.F32), 2*4*10)
 	require.Len(t, suiteProblems(t, "models", attention.BF16), 3)
-	// What is compared per flop has the same flops.
+	// Problems that are compared per flop have the same flops.
 	for _, p := range suiteProblems(t, "gqa", f16) {
 		if p.Config.Causal == attention.CausalNone {
 			require.EqualValues(t, 4096*4096, uint64(p.Shape.B)*p.Shape.Cells(p.Config.Causal))

@@ -54,7 +54,7 @@ type Panel struct {
 	X, Y   string
 	LogX   bool // x is a power of 2 in every tick
 	LogY   bool
-	Top    float64  // of the y axis; 0: that of the data
+	Top    float64  // of the y axis; 0: as the data needs
 	Ticks  []string // names of x = 0, 1, ...: the panel has bars
 	Series []Series
 }

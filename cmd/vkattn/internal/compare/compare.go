@@ -1,8 +1,8 @@
 // Package compare tells which rows of one benchmark are faster or slower than the same
 // rows of another.
 //
-// Rows match if their keys are equal (bench.Key). The statistics are those of benchstat:
-// medians, binomial intervals of medians and the Mann-Whitney U test, from
+// Rows match if their keys are equal (bench.Key). The statistics are the same as
+// benchstat's: medians, binomial intervals of medians and the Mann-Whitney U test, from
 // golang.org/x/perf/benchmath.
 package compare
 

@@ -1,5 +1,5 @@
 // Package flagtext rewrites errors of the library for users of the command: it replaces
-// the names of Go fields by those of flags, and makes one line of them.
+// the names of Go fields by the names of flags, and puts each error on one line.
 package flagtext
 
 import (

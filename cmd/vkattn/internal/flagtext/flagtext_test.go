@@ -49,7 +49,8 @@ func TestEveryFieldOfAShapeErrorHasAFlag(t *testing.T) {
 		require.NotEmpty(t, in)
 		files = append(files, in...)
 	}
-	// What the commands do not call, or what says its own sizes.
+	// elsewhere reports whether a file belongs to calls that the commands do not make, or
+	// that name their own sizes.
 	elsewhere := func(name string) bool {
 		base := filepath.Base(name)
 		for _, p := range []string{"append", "backward", "merge", "rotary", "kvencode", "reference", "sample"} {

@@ -65,7 +65,7 @@ func TestShortRunsHaveAReading(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// Readings between the turns of a row are not those of the row.
+// Readings between the turns of a row do not count for the row.
 func TestReadingsOfOtherRowsAreLeftOut(t *testing.T) {
 	s := Start(&fake{list: []Reading{at(1980, 0), at(1980, 0), at(345, Idle)}}, nil, time.Hour)
 	var r Record

@@ -94,8 +94,8 @@ func List(cfg attention.Config, a *attention.Args) (list []Operand) {
 	return list
 }
 
-// ListBackward is List of the arguments of a backward call: those of the forward call, then
-// the gradients.
+// ListBackward is List of the arguments of a backward call: the arguments of the forward
+// call, then the gradients.
 func ListBackward(cfg attention.Config, a *attention.BackwardArgs) []Operand {
 	list := List(cfg, &a.Args)
 	size := int64(cfg.DType.Size())

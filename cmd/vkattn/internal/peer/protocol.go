@@ -34,11 +34,11 @@
 //
 // After an answer other than ok the problem is over.
 //
-// A problem of a backward pass has "pass":"bwd", one of both passes "pass":"fwdbwd", and so
-// has the answer: a peer that does not repeat it times no backward pass. The gradient of O
-// is of normal numbers; the peer computes those of Q, K and V. The backward pass starts
-// from a forward pass that is not timed. memory_bytes is what one set takes before the
-// backward pass, with all that the forward pass keeps.
+// A problem of a backward pass has "pass":"bwd", a problem of both passes "pass":"fwdbwd".
+// The answer repeats it: a peer that does not repeat it times no backward pass. The
+// gradient of O holds normal numbers; the peer computes the gradients of Q, K and V. The
+// backward pass starts from a forward pass that is not timed. memory_bytes is what one set
+// takes before the backward pass, with all that the forward pass keeps.
 //
 //	{"op":"time","id":3,"n":6}
 //
@@ -107,7 +107,7 @@ type Checked struct {
 // Answer is a peer's answer to a problem.
 type Answer struct {
 	Memory  uint64  `json:"memory_bytes"`
-	Pass    string  `json:"pass"` // that of the problem
+	Pass    string  `json:"pass"` // as in the problem
 	Checked Checked `json:"checked"`
 }
 

@@ -56,7 +56,7 @@ func (g *group) gradients(ctx context.Context, r *result, b *cases.Backward, dev
 		return err
 	}
 	forward := op
-	if i.Tier == attention.TierCUDA { // its forward kernels take no options: O and LSE are those of tier scalar
+	if i.Tier == attention.TierCUDA { // its forward kernels take no options: tier scalar computes O and LSE
 		cfg.Tier, cfg.Kernel = attention.TierScalar, ""
 		if forward, err = g.op(dev, cfg); err != nil {
 			return err

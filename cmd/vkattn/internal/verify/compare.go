@@ -275,7 +275,7 @@ func (c *comparison) verdict(t *tally) (why []string) {
 		return why
 	}
 	if t.wrong > 0 {
-		why = append(why, fmt.Sprintf("%d elements are NaN or Inf and those of the reference are not, or the other way round, the first at %s", t.wrong, c.position(t.wrongAt)))
+		why = append(why, fmt.Sprintf("%d elements are NaN or Inf where the reference is finite, or the other way round, the first at %s", t.wrong, c.position(t.wrongAt)))
 	}
 	limMax, limMean, limNMSE := c.whole(t)
 	if t.max > limMax {

@@ -65,7 +65,8 @@ type Diff struct {
 	NMSE  bench.Number `json:"nmse"` // squared difference over squared reference
 	Limit bench.Number `json:"limit"`
 	Wrong int64        `json:"wrong_kind"` // elements that are NaN or Inf in one of the two and not the same in both
-	// Blocks of 64 rows that were judged, and those of them that failed.
+	// Blocks counts the blocks of 64 rows that were judged, FailedBlocks the ones that
+	// failed.
 	Blocks       int64 `json:"blocks,omitzero"`
 	FailedBlocks int64 `json:"failed_blocks,omitzero"`
 }

@@ -55,8 +55,8 @@ func (v *Verifier) Close() error {
 }
 
 // Problem runs a case on every implementation and compares the results. It returns a row
-// for each, with the row of Reference first. The error is a lost device or that of ctx;
-// the rows are valid nevertheless.
+// for each, with the row of Reference first. The error is a lost device or the context's
+// error; the rows are valid even then.
 func (v *Verifier) Problem(ctx context.Context, c cases.Case, dtype attention.DType) (rows []*Row, err error) {
 	if v.Backward {
 		return v.backward(ctx, c, dtype)
