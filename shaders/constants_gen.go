@@ -73,6 +73,7 @@ const (
 	ConstSplit            uint32 = 45  // 1: several workgroups split the keys of a row and write float32 partial states
 	ConstDecodePartRows   uint32 = 52  // not 0: sequences of at most this many rows are the decode part of a mixed batch
 	ConstIsDecodePart     uint32 = 54  // 1: this dispatch computes the decode part, 0: the prefill part
+	ConstPeakSteps        uint32 = 108 // products per accumulator, a multiple of 8; 0: the dispatch does nothing
 	ConstPlainTileM       uint32 = 100 // rows of C per workgroup
 	ConstPlainTileN       uint32 = 101 // columns of C per workgroup
 	ConstPlainTileK       uint32 = 102 // depth of a step
@@ -158,6 +159,7 @@ var constantNames = map[uint32]string{
 	ConstSplit:            "SPLIT",
 	ConstDecodePartRows:   "DECODE_PART_ROWS",
 	ConstIsDecodePart:     "IS_DECODE_PART",
+	ConstPeakSteps:        "PEAK_STEPS",
 	ConstPlainTileM:       "PLAIN_TILE_M",
 	ConstPlainTileN:       "PLAIN_TILE_N",
 	ConstPlainTileK:       "PLAIN_TILE_K",

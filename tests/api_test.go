@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"errors"
 	"os"
 	"testing"
 
@@ -8,6 +9,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
+	"vkattn/attention/ceiling"
 	"vkattn/attention/half"
 	"vkattn/attention/inputs"
 	"vkattn/attention/kvcache"
@@ -37,7 +39,7 @@ func TestNothingExportedPanics(t *testing.T) {
 		}
 		walkedDevices = nil
 	})
-	for _, p := range []apiwalk.Package{vkPackage, attentionPackage, problemPackage, mergePackage, kvcachePackage, accuracyPackage, halfPackage, quantPackage, inputsPackage, hostmemPackage} {
+	for _, p := range []apiwalk.Package{vkPackage, attentionPackage, problemPackage, mergePackage, kvcachePackage, accuracyPackage, halfPackage, quantPackage, inputsPackage, hostmemPackage, ceilingPackage} {
 		t.Run(p.Name, func(t *testing.T) { apiwalk.Walk(t, p) })
 	}
 }
@@ -148,6 +150,40 @@ var kvcachePackage = apiwalk.Package{
 	Name: "kvcache", Folder: "../attention/kvcache", Matches: sentinels, Live: liveOps, Closed: closedOps,
 	Functions: map[string]any{"NewAppend": kvcache.NewAppend, "ParseRotaryStyle": kvcache.ParseRotaryStyle},
 	Types:     []any{kvcache.Append{}, kvcache.AppendConfig{}, kvcache.Rotary{}, kvcache.RotaryStyle(0)},
+}
+
+var ceilingPackage = apiwalk.Package{
+	Name: "ceiling", Folder: "../attention/ceiling", Matches: sentinels, Live: liveKernels, Closed: closedKernels,
+	Functions: map[string]any{"NewEmpty": ceiling.NewEmpty, "NewProducts": ceiling.NewProducts},
+	Types:     []any{ceiling.Kernel{}},
+}
+
+// liveKernels returns the kernels of package ceiling, with the device and a stream.
+func liveKernels(t *testing.T) []any {
+	t.Helper()
+	if s := open(t); s.dev == nil || s.compileOnly {
+		return nil
+	}
+	dev := walked(t)
+	stream, err := dev.NewStream("walk")
+	require.NoError(t, err)
+	list := []any{dev, stream}
+	empty, err := ceiling.NewEmpty(dev)
+	if errors.Is(err, vk.ErrUnsupported) {
+		return list
+	}
+	require.NoError(t, err)
+	products, err := ceiling.NewProducts(dev, attention.F32)
+	require.NoError(t, err)
+	return append(list, empty, products)
+}
+
+func closedKernels(t *testing.T) []any {
+	list := liveKernels(t)
+	for i := len(list) - 1; i >= 0; i-- {
+		require.NoError(t, list[i].(interface{ Close() error }).Close())
+	}
+	return list
 }
 
 // liveOps returns operations of the CPU tier and of the device, if there is one, with the

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"vkattn/attention"
+	"vkattn/attention/ceiling"
 	"vkattn/vk"
 	"vkattn/vk/hostmem"
 )
@@ -28,8 +29,8 @@ type Profile struct {
 	Bytes       uint64  `json:"bytes"`                 // of the tensors that must be read and written, each once
 	TBs         float64 `json:"tb_per_s"`              // Bytes over the median time
 	OfCopy      float64 `json:"of_copy"`               // TBs over that of a copy
-	OfPeak      float64 `json:"of_peak,omitzero"`      // TFLOP/s over the peak that was given
-	OfLaunches  float64 `json:"of_launches"`           // share of the time that as many smallest commands take
+	OfPeak      float64 `json:"of_peak,omitzero"`      // TFLOP/s over the peak
+	OfLaunches  float64 `json:"of_launches"`           // share of the time that as many empty dispatches and barriers take
 	Bound       string  `json:"bound"`                 // what bounds the speed: memory, compute, launches or latency
 	Explanation string  `json:"explanation,omitempty"` // the numbers that Bound follows from
 
@@ -67,10 +68,11 @@ type Estimate struct {
 // ProfileCeilings are the highest speeds of the device.
 type ProfileCeilings struct {
 	CopyTBs    float64 `json:"copy_tb_per_s"`        // read and written
-	CommandUs  float64 `json:"command_us"`           // of a copy of 4 bytes and its barrier
-	PeakTFLOPs float64 `json:"peak_tflops,omitzero"` // given by the caller
+	DispatchUs float64 `json:"dispatch_us"`          // of an empty dispatch in a row of them
+	BarrierUs  float64 `json:"barrier_us"`           // that a barrier between two adds
+	PeakTFLOPs float64 `json:"peak_tflops,omitzero"` // products from registers, of the tier and storage type; 0: not known
+	PeakGiven  bool    `json:"peak_given,omitzero"`  // by the caller; otherwise it was measured
 	CopyBytes  uint64  `json:"copy_bytes"`           // of one copy, read and written
-	Commands   int     `json:"commands_in_a_row"`    // of which CommandUs is the mean
 }
 
 // TracedDispatch is a dispatch with its times since the first of the trace.
@@ -82,14 +84,13 @@ type TracedDispatch struct {
 }
 
 const (
-	profileRuns     = 10
-	profileCommands = 200
-	copyCeiling     = 512 << 20 // bytes of a copy, read and written
-	copyCeilingCPU  = 16 << 20
+	profileRuns    = 10
+	copyCeiling    = 512 << 20 // bytes of a copy, read and written
+	copyCeilingCPU = 16 << 20
 )
 
 // Profile verifies and times a problem on one Vulkan tier and then times its dispatches one
-// by one. peak is the speed of the device's matrix products in TFLOP/s; 0: not known.
+// by one. peak is the speed of the device's matrix products in TFLOP/s; 0: it is measured.
 func (b *Bench) Profile(ctx context.Context, p Problem, peak float64) (*Profile, error) {
 	if b.Device == nil || len(b.Specs) != 1 || b.Specs[0].Tier.WithoutSPIRV() {
 		return nil, fmt.Errorf("%w: a profile needs a Vulkan tier", attention.ErrUnsupported)
@@ -118,10 +119,9 @@ func (b *Bench) Profile(ctx context.Context, p Problem, peak float64) (*Profile,
 		return out, err
 	}
 	var err error
-	if out.Ceilings, err = b.ceilings(ctx); err != nil {
+	if out.Ceilings, err = b.ceilings(ctx, productsOf(row.Tier, p.Config.DType), peak); err != nil {
 		return out, err
 	}
-	out.Ceilings.PeakTFLOPs = peak
 	q, _, _, o := p.tensors()
 	out.Bytes = hostmem.Sum(hostmem.Product(hostmem.Sum(q, o), uint64(p.Config.DType.Size())), row.KVBytes)
 	if p.Pass != PassForward {
@@ -258,9 +258,18 @@ func estimate(local uint32, stats []Statistic) *Estimate {
 	return e
 }
 
-// ceilings measures a copy and the smallest command on the device.
-func (b *Bench) ceilings(ctx context.Context) (out ProfileCeilings, err error) {
-	out.CopyBytes, out.Commands = copyCeiling, profileCommands
+// productsOf is the type in which a tier multiplies.
+func productsOf(tier string, dtype attention.DType) attention.DType {
+	if tier == attention.TierScalar.String() {
+		return attention.F32
+	}
+	return dtype
+}
+
+// ceilings measures a copy, products from registers, an empty dispatch and a barrier on the
+// device. peak takes the place of the measured products unless it is 0.
+func (b *Bench) ceilings(ctx context.Context, products attention.DType, peak float64) (out ProfileCeilings, err error) {
+	out.CopyBytes, out.PeakTFLOPs, out.PeakGiven = copyCeiling, peak, peak > 0
 	if b.Device.Info().Type == vk.DeviceCPU {
 		out.CopyBytes = copyCeilingCPU
 	}
@@ -281,22 +290,69 @@ func (b *Bench) ceilings(ctx context.Context) (out ProfileCeilings, err error) {
 	}
 	slices.Sort(times)
 	out.CopyTBs = float64(out.CopyBytes) / float64(times[len(times)/2].Nanoseconds()) / 1e3
-	small, err := l.deviceClock.timed(ctx, 5, func(s *vk.Stream) error {
-		for range profileCommands {
-			if err := firstError(func() error {
-				return s.Copy(vk.BufferRange{Buffer: l.to, Size: 4}, vk.BufferRange{Buffer: l.from, Size: 4})
-			}, s.Barrier); err != nil {
+	median := func(times []time.Duration, err error) (time.Duration, error) {
+		if err != nil {
+			return 0, err
+		}
+		slices.Sort(times)
+		return times[len(times)/2], nil
+	}
+	if peak == 0 {
+		kernel, err := ceiling.NewProducts(b.Device, products)
+		if errors.Is(err, attention.ErrUnsupported) { // OfPeak stays 0
+			return out, nil
+		}
+		if err != nil {
+			return out, err
+		}
+		defer func() { _ = kernel.Close() }()
+		if err := kernel.Verify(ctx, l.stream); err != nil {
+			return out, err
+		}
+		took, err := median(l.deviceClock.timed(ctx, 20, kernel.Record))
+		if err != nil {
+			return out, err
+		}
+		out.PeakTFLOPs = kernel.Flops() / float64(max(1, took.Nanoseconds())) / 1e3
+	}
+	empty, err := ceiling.NewEmpty(b.Device)
+	if errors.Is(err, attention.ErrUnsupported) { // OfLaunches stays 0
+		return out, nil
+	}
+	if err != nil {
+		return out, err
+	}
+	defer func() { _ = empty.Close() }()
+	alone, err := median(l.deviceClock.timed(ctx, 20, inARow(empty, false)))
+	if err != nil {
+		return out, err
+	}
+	both, err := median(l.deviceClock.timed(ctx, 20, inARow(empty, true)))
+	out.DispatchUs = microseconds(alone) / dispatchesInARow
+	out.BarrierUs = max(0, microseconds(both)/dispatchesInARow-out.DispatchUs)
+	return out, err
+}
+
+// dispatchesInARow is the number of empty dispatches that are timed as one run: a single one
+// is shorter than the resolution of timestamps.
+const dispatchesInARow = 200
+
+// inARow records empty dispatches, with a barrier behind each or none.
+func inARow(empty *ceiling.Kernel, barriers bool) func(*vk.Stream) error {
+	return func(s *vk.Stream) error {
+		for range dispatchesInARow {
+			if err := empty.Record(s); err != nil {
+				return err
+			}
+			if !barriers {
+				continue
+			}
+			if err := s.Barrier(); err != nil {
 				return err
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		return out, err
 	}
-	slices.Sort(small)
-	out.CommandUs = microseconds(small[len(small)/2]) / profileCommands
-	return out, nil
 }
 
 // bounded is the share of a ceiling from which on it bounds the speed.
@@ -315,8 +371,8 @@ func (p *Profile) judge() {
 	if p.Ceilings.PeakTFLOPs > 0 {
 		p.OfPeak = p.Row.TFLOPs / p.Ceilings.PeakTFLOPs
 	}
-	p.OfLaunches = float64(len(p.Dispatches)) * p.Ceilings.CommandUs / us
-	peak := "no peak was given"
+	p.OfLaunches = float64(len(p.Dispatches)) * (p.Ceilings.DispatchUs + p.Ceilings.BarrierUs) / us
+	peak := "no peak is known"
 	if p.OfPeak > 0 {
 		peak = fmt.Sprintf("%.3g %% of the peak of matrix products", 100*p.OfPeak)
 	}
