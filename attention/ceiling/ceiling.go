@@ -37,14 +37,14 @@ type Kernel struct {
 
 // Sizes of a dispatch. At the rates in shaders/peak.comp an H200 takes 0.6 to 0.9
 // milliseconds, with many times the workgroups that it holds at once, so that its last ones
-// weigh little. A driver on the CPU takes some ten milliseconds.
+// weigh little. A driver on the CPU takes a few milliseconds.
 const (
 	local         = 256
 	accumulators  = 8  // fragments per subgroup
 	accumulators1 = 16 // numbers per invocation, without matrices
 
 	groups, groupsIntegrated, groupsCPU = 4096, 512, 16
-	steps, stepsFMA, stepsCPU           = 256, 1024, 16
+	steps, stepsFMA, stepsCPU           = 256, 1024, 64
 )
 
 // params is the push constant block of shaders/peak.comp.
@@ -70,17 +70,17 @@ func NewProducts(dev *vk.Device, dtype problem.DType) (*Kernel, error) {
 	case vk.DeviceDiscrete:
 		k.groups = groups
 	case vk.DeviceCPU:
-		k.groups, n = groupsCPU, stepsCPU
+		k.groups, n = groupsCPU, n/steps*stepsCPU
 	default:
 		k.groups = groupsIntegrated
 	}
 	size := invocations(dev)
 	constants := map[uint32]uint32{shaders.ConstPeakSteps: n}
-	// Every step adds x y to each element of an accumulator that began as its number. All sums
-	// are multiples of 1/16 below 2^20 and therefore exact.
+	// All sums are multiples of 1/16 below 2^20 and therefore exact.
 	subgroup := uint32(0)
 	if dtype == problem.F32 {
 		k.module, k.params.x, k.params.y = "peak_fma", 1, 0.25
+		// Every step adds y to an accumulator, which began as its number.
 		all := float64(k.groups) * float64(size)
 		k.flops = 2 * accumulators1 * all * float64(n)
 		k.total = all * (accumulators1*(accumulators1-1)/2 + accumulators1*0.25*float64(n))
@@ -92,12 +92,12 @@ func NewProducts(dev *vk.Device, dtype problem.DType) (*Kernel, error) {
 		f := k.frag
 		subgroup = dev.Caps().SubgroupSize
 		size = size / subgroup * subgroup
-		k.module, k.params.x, k.params.y = "peak_coopmat_"+dtype.String(), 0.5, 0.25
+		k.module, k.params.x, k.params.y = "peak_coopmat_"+dtype.String(), 1, 0.125
 		constants[shaders.ConstSubgroupSize], constants[shaders.ConstFragM], constants[shaders.ConstFragN], constants[shaders.ConstFragK] = subgroup, f.M, f.N, f.K
-		// A has 0.25 and 0.75 in equal numbers, the two B have 0.25 and 1.25.
+		// The two A hold x and 2x. The four B have means of y to 4y, whoever holds which element.
 		elements := float64(k.groups) * float64(size/subgroup) * float64(f.M) * float64(f.N)
 		k.flops = 2 * accumulators * elements * float64(f.K) * float64(n)
-		k.total = elements * (accumulators*(accumulators-1)/2 + accumulators/2*float64(f.K)*0.5*(0.25+1.25)*float64(n))
+		k.total = elements * (accumulators*(accumulators-1)/2 + (1+2)*(1+2+3+4)*0.125*float64(f.K)*float64(n))
 	}
 	if err := k.build(size, subgroup, constants); err != nil {
 		return nil, err
