@@ -154,7 +154,7 @@ var kvcachePackage = apiwalk.Package{
 
 var ceilingPackage = apiwalk.Package{
 	Name: "ceiling", Folder: "../attention/ceiling", Matches: sentinels, Live: liveKernels, Closed: closedKernels,
-	Functions: map[string]any{"NewEmpty": ceiling.NewEmpty, "NewProducts": ceiling.NewProducts},
+	Functions: map[string]any{"NewEmpty": ceiling.NewEmpty, "NewProducts": ceiling.NewProducts, "Supported": ceiling.Supported},
 	Types:     []any{ceiling.Kernel{}},
 }
 

@@ -56,15 +56,12 @@ type params struct {
 // NewProducts compiles the kernel of a storage type: products of cooperative matrices for
 // f16 and bf16, FMAs for f32. The error matches vk.ErrUnsupported if the device has none.
 func NewProducts(dev *vk.Device, dtype problem.DType) (*Kernel, error) {
-	if !slices.Contains(problem.DTypes(), dtype) {
-		return nil, fmt.Errorf("%w: storage type %v", problem.ErrInvalid, dtype)
+	if err := Supported(dev, dtype); err != nil {
+		return nil, err
 	}
 	k, n := &Kernel{dev: dev}, uint32(steps)
 	if dtype == problem.F32 {
 		n = stepsFMA
-	}
-	if err := k.check(); err != nil {
-		return nil, err
 	}
 	switch dev.Info().Type {
 	case vk.DeviceDiscrete:
@@ -109,7 +106,7 @@ func NewProducts(dev *vk.Device, dtype problem.DType) (*Kernel, error) {
 // the device needs for any. The error matches vk.ErrUnsupported if the device cannot run it.
 func NewEmpty(dev *vk.Device) (*Kernel, error) {
 	k := &Kernel{dev: dev, module: "peak_fma", groups: 1}
-	if err := k.check(); err != nil {
+	if err := check(dev); err != nil {
 		return nil, err
 	}
 	if err := k.build(invocations(dev), 0, map[uint32]uint32{shaders.ConstPeakSteps: 0}); err != nil {
@@ -118,11 +115,24 @@ func NewEmpty(dev *vk.Device) (*Kernel, error) {
 	return k, nil
 }
 
-func (k *Kernel) check() error {
+// Supported says why a device has no products of a storage type. It is nil if NewProducts
+// has a kernel for them.
+func Supported(dev *vk.Device, dtype problem.DType) error {
+	if !slices.Contains(problem.DTypes(), dtype) {
+		return fmt.Errorf("%w: storage type %v", problem.ErrInvalid, dtype)
+	}
+	if err := check(dev); err != nil || dtype == problem.F32 {
+		return err
+	}
+	_, err := dispatch.LargestFragment(dev.Caps(), dtype)
+	return err
+}
+
+func check(dev *vk.Device) error {
 	switch {
-	case k.dev == nil:
+	case dev == nil:
 		return fmt.Errorf("%w: ceilings are those of a Vulkan device", problem.ErrUnsupported)
-	case !k.dev.Caps().BufferDeviceAddress:
+	case !dev.Caps().BufferDeviceAddress:
 		return fmt.Errorf("%w: the device lacks bufferDeviceAddress", problem.ErrUnsupported)
 	}
 	return nil

@@ -39,6 +39,7 @@ func TestProductsAreComputed(t *testing.T) {
 	for _, dtype := range []problem.DType{problem.F32, problem.F16, problem.BF16} {
 		t.Run(dtype.String(), func(t *testing.T) {
 			k, err := NewProducts(dev, dtype)
+			require.Equal(t, err == nil, Supported(dev, dtype) == nil)
 			if errors.Is(err, vk.ErrUnsupported) {
 				t.Skip(err)
 			}
@@ -74,6 +75,8 @@ func TestTheEmptyKernelWritesNothing(t *testing.T) {
 func TestWithoutADeviceThereAreNoCeilings(t *testing.T) {
 	_, err := NewProducts(nil, problem.F16)
 	require.ErrorIs(t, err, vk.ErrUnsupported)
+	require.ErrorIs(t, Supported(nil, problem.F32), vk.ErrUnsupported)
+	require.ErrorIs(t, Supported(nil, 99), problem.ErrInvalid)
 	_, err = NewEmpty(nil)
 	require.ErrorIs(t, err, vk.ErrUnsupported)
 	var none *Kernel

@@ -54,6 +54,9 @@ func (g *group) close() {
 // time it returns nil and a row with the reason. An ablation is wrong by design: it is
 // run but not verified.
 func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
+	if g.problem.Ceiling != "" {
+		return g.ceiling(ctx, s)
+	}
 	if s.Baseline == BaselinePlain {
 		return g.plain(ctx, s)
 	}
@@ -309,7 +312,7 @@ func (g *group) stop(row *Row, err error) *Row {
 		row.Status = Unsupported
 	case errors.Is(err, vk.ErrOutOfMemory):
 		row.Status = OOM
-		if row.Memory == 0 && row.Baseline == "" {
+		if row.Memory == 0 && row.Baseline == "" && row.Ceiling == "" {
 			f := g.problem.footprint()
 			row.Memory = hostmem.Sum(f.tensors, f.lists)
 		}

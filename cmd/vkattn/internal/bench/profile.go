@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"vkattn/attention"
-	"vkattn/attention/ceiling"
 	"vkattn/vk"
 	"vkattn/vk/hostmem"
 )
@@ -83,11 +81,7 @@ type TracedDispatch struct {
 	Begin, End time.Duration
 }
 
-const (
-	profileRuns    = 10
-	copyCeiling    = 512 << 20 // bytes of a copy, read and written
-	copyCeilingCPU = 16 << 20
-)
+const profileRuns = 10
 
 // Profile verifies and times a problem on one Vulkan tier and then times its dispatches one
 // by one. peak is the speed of the device's matrix products in TFLOP/s; 0: it is measured.
@@ -119,7 +113,7 @@ func (b *Bench) Profile(ctx context.Context, p Problem, peak float64) (*Profile,
 		return out, err
 	}
 	var err error
-	if out.Ceilings, err = b.ceilings(ctx, productsOf(row.Tier, p.Config.DType), peak); err != nil {
+	if out.Ceilings, err = b.ceilings(ctx, row.Tier, p.Config.DType, peak); err != nil {
 		return out, err
 	}
 	q, _, _, o := p.tensors()
@@ -258,101 +252,44 @@ func estimate(local uint32, stats []Statistic) *Estimate {
 	return e
 }
 
-// productsOf is the type in which a tier multiplies.
-func productsOf(tier string, dtype attention.DType) attention.DType {
+// ceilings measures the ceilings of the device as suite ceilings does; the products are those
+// of a tier and a storage type. peak takes the place of the measured products unless it is
+// 0. What the device cannot measure stays 0.
+func (b *Bench) ceilings(ctx context.Context, tier string, dtype attention.DType, peak float64) (out ProfileCeilings, err error) {
+	out.PeakTFLOPs, out.PeakGiven = peak, peak > 0
 	if tier == attention.TierScalar.String() {
-		return attention.F32
+		dtype = attention.F32 // it multiplies in float32
 	}
-	return dtype
-}
-
-// ceilings measures a copy, products from registers, an empty dispatch and a barrier on the
-// device. peak takes the place of the measured products unless it is 0.
-func (b *Bench) ceilings(ctx context.Context, products attention.DType, peak float64) (out ProfileCeilings, err error) {
-	out.CopyBytes, out.PeakTFLOPs, out.PeakGiven = copyCeiling, peak, peak > 0
-	if b.Device.Info().Type == vk.DeviceCPU {
-		out.CopyBytes = copyCeilingCPU
-	}
-	if err := Room(b.Device, 0, hostmem.Sum(max(out.CopyBytes, rotation(b.Device)), 4*setAlign)); err != nil {
-		return out, err
-	}
-	l, err := newCopyRunner(ctx, b.Device, out.CopyBytes, rotation(b.Device))
-	if err != nil {
-		return out, err
-	}
-	defer l.close()
-	if _, err := l.timed(ctx, 5); err != nil {
-		return out, err
-	}
-	times, err := l.timed(ctx, 20)
-	if err != nil {
-		return out, err
-	}
-	slices.Sort(times)
-	out.CopyTBs = float64(out.CopyBytes) / float64(times[len(times)/2].Nanoseconds()) / 1e3
-	median := func(times []time.Duration, err error) (time.Duration, error) {
-		if err != nil {
-			return 0, err
-		}
-		slices.Sort(times)
-		return times[len(times)/2], nil
-	}
+	list := []Problem{{Ceiling: CeilingCopy}, {Ceiling: CeilingDispatch}, {Ceiling: CeilingBarrier}}
 	if peak == 0 {
-		kernel, err := ceiling.NewProducts(b.Device, products)
-		if errors.Is(err, attention.ErrUnsupported) { // OfPeak stays 0
-			return out, nil
-		}
+		list = append(list, productsOf(dtype))
+	}
+	var rows []*Row
+	for _, p := range list {
+		more, err := b.Group(ctx, p)
 		if err != nil {
 			return out, err
 		}
-		defer func() { _ = kernel.Close() }()
-		if err := kernel.Verify(ctx, l.stream); err != nil {
-			return out, err
-		}
-		took, err := median(l.deviceClock.timed(ctx, 20, kernel.Record))
-		if err != nil {
-			return out, err
-		}
-		out.PeakTFLOPs = kernel.Flops() / float64(max(1, took.Nanoseconds())) / 1e3
-	}
-	empty, err := ceiling.NewEmpty(b.Device)
-	if errors.Is(err, attention.ErrUnsupported) { // OfLaunches stays 0
-		return out, nil
-	}
-	if err != nil {
-		return out, err
-	}
-	defer func() { _ = empty.Close() }()
-	alone, err := median(l.deviceClock.timed(ctx, 20, inARow(empty, false)))
-	if err != nil {
-		return out, err
-	}
-	both, err := median(l.deviceClock.timed(ctx, 20, inARow(empty, true)))
-	out.DispatchUs = microseconds(alone) / dispatchesInARow
-	out.BarrierUs = max(0, microseconds(both)/dispatchesInARow-out.DispatchUs)
-	return out, err
-}
-
-// dispatchesInARow is the number of empty dispatches that are timed as one run: a single one
-// is shorter than the resolution of timestamps.
-const dispatchesInARow = 200
-
-// inARow records empty dispatches, with a barrier behind each or none.
-func inARow(empty *ceiling.Kernel, barriers bool) func(*vk.Stream) error {
-	return func(s *vk.Stream) error {
-		for range dispatchesInARow {
-			if err := empty.Record(s); err != nil {
-				return err
-			}
-			if !barriers {
-				continue
-			}
-			if err := s.Barrier(); err != nil {
-				return err
+		for _, r := range more {
+			if r.Status != OK && r.Status != Unsupported {
+				return out, fmt.Errorf("ceiling %v: %s", p, r.Note())
 			}
 		}
-		return nil
+		rows = append(rows, more...)
 	}
+	for _, r := range rows {
+		switch {
+		case r.Status != OK:
+		case r.Ceiling == CeilingCopy:
+			out.CopyTBs, out.CopyBytes = r.TBs, r.Bytes
+		case r.Ceiling == CeilingDispatch:
+			out.DispatchUs = r.Ms.Median * 1e3
+		case r.Ceiling.typed():
+			out.PeakTFLOPs = r.TFLOPs
+		}
+	}
+	out.BarrierUs = barrierMs(rows) * 1e3
+	return out, nil
 }
 
 // bounded is the share of a ceiling from which on it bounds the speed.
