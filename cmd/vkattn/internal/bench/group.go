@@ -135,7 +135,7 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 	row.plan(plan, s)
 	row.SPIRV = modules(dev, plan.Kernel)
 	if s.Baseline != "" || !g.problem.Plain() {
-		row.Memory = p.data.bytes()
+		row.Memory = p.data.bytes() + plan.WorkspaceBytes
 	}
 	row.Sets, row.Timer, row.SparseRatio = p.runner.sets(), p.runner.timer(), g.in.sparseRatio()
 	c := &candidate{row: row, onCPU: dev == nil, run: func(ctx context.Context, n int) ([]time.Duration, error) {

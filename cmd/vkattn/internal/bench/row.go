@@ -120,7 +120,8 @@ type Result struct {
 
 // plan fills in the fields that the plan of the call knows.
 func (r *Row) plan(p attention.Plan, s Spec) {
-	r.Tier, r.Tile, r.Memory, r.Splits = p.Tier.String(), p.Tiles(), p.Bytes, p.Splits
+	r.Tier, r.Tile, r.Memory, r.Splits = p.Tier.String(), p.Tiles(), p.Bytes+p.WorkspaceBytes, p.Splits
+	r.WorkspaceBytes = p.WorkspaceBytes
 	if p.Tier == attention.TierCUDA && s.Kernel == "" {
 		r.Tile = p.Kernel + " " + p.Tile
 	}
