@@ -20,12 +20,11 @@ const absentRow = 0xff8a5a5a
 var errNeedsCombine = errors.New("attention: splits are to be combined in a dispatch of their own")
 
 // combined records a kernel that combines its splits itself. The binding of LSE holds
-// scratch memory; shaders/decode_combine.glsl defines its layout.
+// scratch memory; plan.CombinedBytes says how it is laid out.
 func (l *launch) combined(c *vk.Commands, a *Args, all []tensors.Layout, groups [3]uint32) error {
 	batches, rows := tensors.QueryExtent(a)
 	states := uint64(batches) * uint64(a.Hq) * uint64(rows) * uint64(l.splits)
-	counters := (uint64(groups[0])*uint64(groups[1]/uint32(l.splitWorkgroups))*uint64(groups[2])*4 + 255) &^ 255
-	bytes := states * uint64(l.op.cfg.ValueDim()+int(l.slices)) * 4 // O, and an LSE for each slice of its columns
+	counters, bytes := plan.CombinedBytes(states, l.op.cfg.ValueDim(), l.slices, groups, l.splitWorkgroups)
 	if l.access == AccessDescriptors && counters+bytes > l.limits.MaxWindow() {
 		return errNeedsCombine // counters and states are one binding
 	}
@@ -57,8 +56,8 @@ func (l *launch) split(c *vk.Commands, a *Args, all []tensors.Layout, groups [3]
 	batches, rows := tensors.QueryExtent(a)
 	dv := l.op.cfg.ValueDim()
 	states := uint64(batches) * uint64(a.Hq) * uint64(rows) // rows per split
-	lseBytes := (states*uint64(l.splits)*4 + 15) &^ 15
-	scratch, first, err := c.Scratch(0, lseBytes+states*uint64(l.splits)*uint64(dv)*4)
+	lseBytes, bytes := plan.SplitBytes(states*uint64(l.splits), dv)
+	scratch, first, err := c.Scratch(0, bytes)
 	if err != nil {
 		return fmt.Errorf("attention: memory for %d splits of the keys: %w", l.splits, err)
 	}

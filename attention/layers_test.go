@@ -31,6 +31,7 @@ var layers = []struct{ name, imports string }{
 	{"merge", "problem internal/tensors internal/dispatch half internal/arith internal/errs internal/par"},
 	{"kvcache", "problem internal/tensors internal/dispatch half quant internal/arith internal/enum internal/errs internal/par"},
 	{"plain", "problem internal/dispatch internal/arith"},
+	{"ceiling", "problem internal/dispatch"},
 	{"internal/paramtest", ""}, // for tests
 }
 

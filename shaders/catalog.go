@@ -45,6 +45,7 @@ func Catalog() []Variant {
 		core("backward_sinks_bda", "backward_sinks.comp", "BDA=1"),
 		core("plain_gemm_scalar_bda", "plain_gemm_scalar.comp"),
 		core("plain_softmax_bda", "plain_softmax.comp"),
+		core("peak_fma_bda", "peak.comp", "PRODUCTS=0"),
 	}
 	for _, kernel := range []string{"lse", "q", "kv", "bias"} {
 		name, source := "backward_scalar_"+kernel, "backward_scalar_"+kernel+".comp"
@@ -54,7 +55,9 @@ func Catalog() []Variant {
 		list = append(list, Variant{Name: "fragment_probe_" + storage.name, Source: "fragment_probe.comp",
 			Defines: []string{storage.define}, Target: "vulkan1.2", SPIRV: "spv1.5"},
 			Variant{Name: "plain_gemm_coopmat_" + storage.name + "_bda", Source: "plain_gemm_coopmat.comp",
-				Defines: []string{storage.define}, Target: "vulkan1.2", SPIRV: "spv1.5"})
+				Defines: []string{storage.define}, Target: "vulkan1.2", SPIRV: "spv1.5"},
+			Variant{Name: "peak_coopmat_" + storage.name + "_bda", Source: "peak.comp",
+				Defines: []string{storage.define, "PRODUCTS=1"}, Target: "vulkan1.2", SPIRV: "spv1.5"})
 	}
 	for _, tier := range []struct{ name, define, target, spirv string }{
 		{"coopmat", "NV2=0", "vulkan1.2", "spv1.5"},

@@ -74,6 +74,7 @@ const (
 	ConstDecodePartRows   uint32 = 52  // not 0: sequences of at most this many rows are the decode part of a mixed batch
 	ConstIsDecodePart     uint32 = 54  // 1: this dispatch computes the decode part, 0: the prefill part
 	ConstF32States        uint32 = 108 // 1: O of the states is float32, whatever the storage type of the result
+	ConstPeakSteps        uint32 = 109 // products per accumulator, a multiple of 8; 0: the dispatch does nothing
 	ConstPlainTileM       uint32 = 100 // rows of C per workgroup
 	ConstPlainTileN       uint32 = 101 // columns of C per workgroup
 	ConstPlainTileK       uint32 = 102 // depth of a step
@@ -160,6 +161,7 @@ var constantNames = map[uint32]string{
 	ConstDecodePartRows:   "DECODE_PART_ROWS",
 	ConstIsDecodePart:     "IS_DECODE_PART",
 	ConstF32States:        "F32_STATES",
+	ConstPeakSteps:        "PEAK_STEPS",
 	ConstPlainTileM:       "PLAIN_TILE_M",
 	ConstPlainTileN:       "PLAIN_TILE_N",
 	ConstPlainTileK:       "PLAIN_TILE_K",

@@ -138,6 +138,8 @@ func TestInterfaceOfEveryModule(t *testing.T) {
 			push = 56
 		case "plain_gemm_scalar.comp", "plain_gemm_coopmat.comp":
 			push = 104
+		case "peak.comp":
+			push = 16
 		case "plain_softmax.comp":
 			push = 40
 		case "fragment_probe.comp":

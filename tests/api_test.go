@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"errors"
 	"os"
 	"testing"
 
@@ -8,6 +9,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
+	"vkattn/attention/ceiling"
 	"vkattn/attention/half"
 	"vkattn/attention/inputs"
 	"vkattn/attention/kvcache"
@@ -38,7 +40,7 @@ func TestNothingExportedPanics(t *testing.T) {
 		}
 		walkedDevices = nil
 	})
-	for _, p := range []apiwalk.Package{vkPackage, attentionPackage, problemPackage, mergePackage, kvcachePackage, parallelPackage, accuracyPackage, halfPackage, quantPackage, inputsPackage, hostmemPackage} {
+	for _, p := range []apiwalk.Package{vkPackage, attentionPackage, problemPackage, mergePackage, kvcachePackage, ceilingPackage, parallelPackage, accuracyPackage, halfPackage, quantPackage, inputsPackage, hostmemPackage} {
 		t.Run(p.Name, func(t *testing.T) { apiwalk.Walk(t, p) })
 	}
 }
@@ -178,6 +180,40 @@ func closedRanks(t *testing.T) []any {
 	list := liveRanks(t)
 	require.NoError(t, list[2].(*parallel.Op).Close())
 	require.NoError(t, list[1].(*parallel.Group).Close())
+	return list
+}
+
+var ceilingPackage = apiwalk.Package{
+	Name: "ceiling", Folder: "../attention/ceiling", Matches: sentinels, Live: liveKernels, Closed: closedKernels,
+	Functions: map[string]any{"NewEmpty": ceiling.NewEmpty, "NewProducts": ceiling.NewProducts, "Supported": ceiling.Supported},
+	Types:     []any{ceiling.Kernel{}},
+}
+
+// liveKernels returns the kernels of package ceiling, with the device and a stream.
+func liveKernels(t *testing.T) []any {
+	t.Helper()
+	if s := open(t); s.dev == nil || s.compileOnly {
+		return nil
+	}
+	dev := walked(t)
+	stream, err := dev.NewStream("walk")
+	require.NoError(t, err)
+	list := []any{dev, stream}
+	empty, err := ceiling.NewEmpty(dev)
+	if errors.Is(err, vk.ErrUnsupported) {
+		return list
+	}
+	require.NoError(t, err)
+	products, err := ceiling.NewProducts(dev, attention.F32)
+	require.NoError(t, err)
+	return append(list, empty, products)
+}
+
+func closedKernels(t *testing.T) []any {
+	list := liveKernels(t)
+	for i := len(list) - 1; i >= 0; i-- {
+		require.NoError(t, list[i].(interface{ Close() error }).Close())
+	}
 	return list
 }
 

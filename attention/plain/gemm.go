@@ -54,27 +54,11 @@ func chooseTile(caps *vk.Caps, cfg problem.Config, s problem.Shape) (tile, error
 	if cfg.Tier != problem.TierAuto && cfg.Tier != problem.TierCoopMat && cfg.Tier != problem.TierCoopMat2 {
 		return tile{}, unsupported("plain attention has no tier %v", cfg.Tier)
 	}
-	component := vk.Float16
-	switch {
-	case cfg.DType == problem.F32:
-		return tile{}, unsupported("there are no float32 cooperative matrices")
-	case cfg.DType == problem.BF16:
-		component = vk.BFloat16
+	frag, err := dispatch.LargestFragment(caps, cfg.DType)
+	if err != nil {
+		return tile{}, err
 	}
-	if !caps.CoopMat || !caps.VulkanMemoryModel || !caps.SubgroupSizeControl || !caps.FullSubgroups || !caps.Float16 ||
-		cfg.DType == problem.BF16 && !caps.BFloat16CoopMat {
-		return tile{}, unsupported("the device lacks cooperative matrices of %v", cfg.DType)
-	}
-	t := tile{module: "plain_gemm_coopmat_" + cfg.DType.String(), subgroup: caps.SubgroupSize}
-	for _, f := range caps.CoopMatShapes {
-		if f.A == component && f.B == component && f.C == vk.Float32 && f.Result == vk.Float32 && f.Scope == vk.ScopeSubgroup &&
-			!f.Saturating && f.M%8 == 0 && f.N%8 == 0 && f.K%8 == 0 && max(f.M, f.N, f.K) <= 16 && f.M*f.N*f.K > t.frag.M*t.frag.N*t.frag.K {
-			t.frag = f
-		}
-	}
-	if t.frag.M == 0 {
-		return tile{}, unsupported("the device has no subgroup-scope fragment of %v with float32 sums", cfg.DType)
-	}
+	t := tile{module: "plain_gemm_coopmat_" + cfg.DType.String(), subgroup: caps.SubgroupSize, frag: frag}
 	t.m, t.n, t.k, t.subgroupsM, t.subgroupsN = 128, 128, 32, 4, 2
 	if small || t.local() > caps.Limits.MaxInvocations || caps.Limits.MaxSharedBytes < 21<<10 {
 		t.m, t.n, t.k, t.subgroupsM, t.subgroupsN = 2*t.frag.M, 2*t.frag.N, 2*t.frag.K, 2, 2

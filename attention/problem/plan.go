@@ -28,6 +28,9 @@ type Plan struct {
 	// Splits is the number of splits of each row's keys, whose states are then combined; 1
 	// if one workgroup computes all keys of a row.
 	Splits int `json:"splits"`
+	// WorkspaceBytes is the scratch memory that holds the states of the splits. The commands
+	// of the call take it from the device. It is 0 without splits.
+	WorkspaceBytes uint64 `json:"workspace_bytes,omitempty"`
 }
 
 // Tiles lists the tiles of all kernels of the plan.

@@ -3,8 +3,13 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -50,5 +55,74 @@ func TestPlainAttentionIsARowBesideTheTier(t *testing.T) {
 		require.Equal(t, bench.OK, plain.Status, plain.Reason)
 		require.NotNil(t, plain.Checked, "compared with the reference")
 		require.InEpsilon(t, plain.Ms.Median/tier.Ms.Median, tier.Versus[string(bench.BaselinePlain)], 1e-9)
+	}
+}
+
+// cells are the cells of a Markdown table by the names of their columns.
+func cells(t *testing.T, table string) (out []map[string]string) {
+	t.Helper()
+	var names []string
+	for line := range strings.Lines(table) {
+		if !strings.HasPrefix(line, "|") {
+			break
+		}
+		fields := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		for i := range fields {
+			fields[i] = strings.TrimSpace(fields[i])
+		}
+		switch {
+		case names == nil:
+			names = fields
+			continue
+		case strings.Trim(fields[0], ":-") == "":
+			continue
+		}
+		row := map[string]string{}
+		for i, name := range names {
+			row[name] = fields[i]
+		}
+		out = append(out, row)
+	}
+	return out
+}
+
+// Ctrl-C keeps the rows of the problems that are done, with the speedup over plain attention.
+// The row that follows waits.
+func TestAnInterruptedRunAgainstPlainKeepsWhatItMeasured(t *testing.T) {
+	driver(t)
+	dir := t.TempDir()
+	program, err := filepath.Abs(os.Args[0])
+	require.NoError(t, err)
+	args := append(strings.Fields(os.Getenv("VKATTN_EXEC")), program)
+	args = append(args, tiny("--tier", "scalar", "--seqlen", "33,65", "--against", "plain", "--delay", "3s", "--warmup", "10ms", "-o", "jsonl",
+		"--save", filepath.Join(dir, "rows.md"))...)
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), "VKATTN_TEST_IS_COMMAND=1")
+	stdout, stderr := interruptAfterARow(t, syscall.SIGINT, cmd) // and demands exit code 130
+	require.Contains(t, stderr, "2 of 4 rows, seed 9\n")
+	require.Contains(t, stderr, "vkattn: interrupted\n")
+	var rows []bench.Row
+	for line := range strings.Lines(stdout) {
+		var r bench.Row
+		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		rows = append(rows, r)
+	}
+	require.Len(t, rows, 4)
+	for i, want := range []bench.Status{bench.OK, bench.OK, bench.Interrupted, bench.Interrupted} {
+		require.Equal(t, want, rows[i].Status, rows[i].Reason)
+	}
+	onlyFiles(t, dir, "rows.md")
+	table, err := os.ReadFile(filepath.Join(dir, "rows.md"))
+	require.NoError(t, err)
+	lines := cells(t, string(table))
+	require.Len(t, lines, 4)
+	speedup, err := strconv.ParseFloat(lines[0]["x plain"], 64)
+	require.NoError(t, err)
+	require.InDelta(t, rows[1].Ms.Median/rows[0].Ms.Median, speedup, 0.001)
+	require.Equal(t, "plain", lines[1]["tier"])
+	require.Equal(t, "1.000", lines[1]["x plain"])
+	for _, line := range lines[2:] {
+		require.Equal(t, "-", line["x plain"])
+		require.Equal(t, "interrupted", line["note"])
 	}
 }

@@ -38,11 +38,12 @@ type benchFlags struct {
 	preset                      string
 	list, wide                  bool
 	onePass                     bool // a suite has the passes of --pass alone
+	takesCeilings               bool // of suite ceilings
 	optionSweepFlags
 }
 
 func (a *app) benchCommand() *cobra.Command {
-	var o benchFlags
+	o := benchFlags{takesCeilings: true}
 	c := &cobra.Command{
 		Use:   "bench",
 		Short: "verify and time attention over a sweep of problems",
@@ -71,6 +72,10 @@ decode also prints the bytes of K and V per second as a share of the speed of a 
 --varlen, --page-size, --kv-dtype, --sparse-ratio and the flags listed after them set
 the options of each call. The data is random: the order of pages, the sparse tokens,
 and normal numbers that are quantised. Peers only get problems without these options.
+
+--suite ceilings measures the device itself: the bandwidth of a copy, the rate of products
+whose operands stay in registers, and the time of a launch, a dispatch and a barrier. --plot
+measures the ceilings that its pictures show, unless --peak-tflops and --peak-tbs give them.
 
 --pass times the backward pass, or forward followed by backward. TFLOP/s count 2.5 and
 3.5 times the flops of the forward pass, even if the kernels compute some products twice.
@@ -102,6 +107,7 @@ memory, 4 device failure` + signalHelp,
   vkattn bench --preset llama3-8b,short --tier all
   vkattn bench --headdim 64,128 --seqlen 1024-16384*2 --causal none,bottom-right -o csv
   vkattn bench --suite forward --peer "python3 scripts/peer_torch.py flash" --save forward.md --save forward.jsonl
+  vkattn bench --suite ceilings                     # what the device reaches at most
   vkattn bench --preset gpt3 --max-noise 0.5% --baseline old.json
   ncu vkattn bench --preset llama3-8b --run-once`,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -196,7 +202,12 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 			return badInputf("--baseline: %w", err)
 		}
 	}
-	dev, err := a.benchDevice(o.device, plan.tiers)
+	var dev *vk.Device
+	if plan.ceilingsOnly() {
+		dev, err = a.openDeviceFor(o.device, attention.TierScalar, "suite ceilings") // every Vulkan device will do
+	} else {
+		dev, err = a.benchDevice(o.device, plan.tiers)
+	}
 	if err != nil {
 		return err
 	}
@@ -205,6 +216,9 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	problems, err := plan.problems(bench.Defaults(dev))
 	if err != nil {
 		return err
+	}
+	if len(o.plots) > 0 && dev != nil {
+		problems = append(bench.PlotCeilings(dev, problems, ceilings.TBs > 0, ceilings.TFLOPs > 0), problems...)
 	}
 	tiers := plan.tiers
 	switch {
@@ -262,7 +276,7 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	}
 	var slower error
 	if o.baseline != "" && (len(all.list) > 0 || all.stopped == nil) {
-		slower = a.compareWith(baseline, o.baseline, all.list, plan.format)
+		slower = a.compareWith(baseline, o.baseline, plan.named(all.list), plan.format)
 	}
 	if all.stopped != nil {
 		fmt.Fprintf(a.stderr, "%d of %d rows, %sseed %d\n", len(all.list), b.Rows(problems), oomCount(all.tooLarge), o.seed)

@@ -60,6 +60,10 @@ func shapes(list []bench.Problem) string {
 			layers = strconv.Itoa(p.Layers)
 		}
 		s, c := p.Shape, p.Config
+		if p.Ceiling != "" {
+			m.Row(p.String(), "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "")
+			continue
+		}
 		m.Row(p.Line, s.B, s.Hq, s.KVHeads(), s.Sq, s.Sk, c.HeadDim, c.ValueDim(), c.Causal, c.DType, p.Pass, layers, p.OptionText())
 	}
 	return m.String()

@@ -9,7 +9,7 @@ import (
 // outcome counts the rows by status, for the exit code.
 type outcome struct {
 	list              []*bench.Row // all rows, with the rows of peers
-	rows, own         int          // rows that count for the exit code; rows that are no baseline
+	rows, own         int          // rows that count for the exit code; rows that are neither baseline nor ceiling
 	refused, tooLarge int          // Unsupported, OOM
 	failed, broken    int          // Fail, Broken
 	why               string       // reason of the first row without a speed
@@ -18,7 +18,7 @@ type outcome struct {
 
 func (o *outcome) add(r *bench.Row) {
 	o.list = append(o.list, r)
-	compared := r.Baseline != ""
+	compared := r.Baseline != "" || r.Ceiling != ""
 	if r.Peer || compared && (r.Status == bench.Unsupported || r.Status == bench.OOM) {
 		return
 	}

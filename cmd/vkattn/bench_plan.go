@@ -85,6 +85,9 @@ func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 			return nil, badInputf("--%s: %w", f.flag, f.err)
 		}
 	}
+	if !o.takesCeilings && slices.ContainsFunc(p.suites, (*bench.Suite).IsCeilings) {
+		return nil, badInputf("--suite ceilings: only vkattn bench measures it")
+	}
 	for _, tiles := range o.tiles {
 		if err := attention.CheckBackwardTiles(tiles); err != nil {
 			return nil, badInputf("--bwd-tile: %w", err)
@@ -220,4 +223,17 @@ func (p *benchPlan) chosenBaselines() []bench.Baseline {
 		}
 	}
 	return out
+}
+
+// named lists the rows without the ceilings that only --plot asked for.
+func (p *benchPlan) named(rows []*bench.Row) []*bench.Row {
+	if slices.ContainsFunc(p.suites, (*bench.Suite).IsCeilings) {
+		return rows
+	}
+	return slices.DeleteFunc(slices.Clone(rows), func(r *bench.Row) bool { return r.Ceiling != "" })
+}
+
+// ceilingsOnly reports whether no suite has problems of attention.
+func (p *benchPlan) ceilingsOnly() bool {
+	return len(p.suites) > 0 && !slices.ContainsFunc(p.suites, func(s *bench.Suite) bool { return !s.IsCeilings() })
 }

@@ -70,7 +70,7 @@ func (p *progress) say(what string) {
 
 // Row keeps the best speed: progress is a printer of rows.
 func (p *progress) Row(r *bench.Row) error {
-	if p.bar != nil && r.Status == bench.OK && r.TFLOPs > p.speed {
+	if p.bar != nil && r.Status == bench.OK && r.Ceiling == "" && r.TFLOPs > p.speed {
 		p.speed, p.best = r.TFLOPs, fmt.Sprintf("best %s TFLOP/s (%s)", bench.Digits(r.TFLOPs), r.Who())
 	}
 	return nil

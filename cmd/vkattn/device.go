@@ -14,11 +14,16 @@ import (
 // which needs no device. With "auto" and no Vulkan device it prints a note and returns
 // nil. The caller closes the device.
 func (a *app) openDevice(name string, tier attention.Tier) (*vk.Device, error) {
+	return a.openDeviceFor(name, tier, fmt.Sprintf("tier %v", tier))
+}
+
+// openDeviceFor is openDevice for what errors name.
+func (a *app) openDeviceFor(name string, tier attention.Tier, what string) (*vk.Device, error) {
 	auto := name == "" || strings.EqualFold(name, "auto")
 	cpu := strings.EqualFold(name, "cpu")
 	switch {
 	case cpu && tier != attention.TierAuto && tier != attention.TierCPU:
-		return nil, unsupportedf("tier %v does not run on --device cpu", tier)
+		return nil, unsupportedf("%s does not run on --device cpu", what)
 	case a.validation && (cpu || auto && tier == attention.TierCPU):
 		return nil, badInputf("--validation needs a Vulkan device, but this runs on the CPU")
 	case cpu, auto && tier == attention.TierCPU:
@@ -54,7 +59,7 @@ func (a *app) openDevice(name string, tier attention.Tier) (*vk.Device, error) {
 		return nil, nil
 	}
 	if auto {
-		return nil, unsupportedf("tier %v needs a Vulkan device: %w", tier, err)
+		return nil, unsupportedf("%s needs a Vulkan device: %w", what, err)
 	}
 	// If there are devices, the name is wrong: bad input. Without devices the request
 	// is unsupported.

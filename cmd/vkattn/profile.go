@@ -34,8 +34,9 @@ func (a *app) profileCommand() *cobra.Command {
 		Use:   "profile",
 		Short: "show where the time of one problem goes",
 		Long: `Verifies and times one problem on a Vulkan tier, then times each of its dispatches with
-barriers between them. Prints the compiler's statistics of each pipeline, the bandwidth
-as a share of a copy's bandwidth, and what bounds the speed.
+barriers between them. Prints the compiler's statistics of each pipeline, the speed as a
+share of the device's ceilings, and what bounds it. The ceilings are measured: a copy,
+products whose operands stay in registers, an empty dispatch and a barrier.
 
 Registers, spills and shared memory need VK_KHR_pipeline_executable_properties. The
 occupancy is an estimate from them, for NVIDIA GPUs. --trace writes the dispatches for
@@ -44,7 +45,7 @@ chrome://tracing and Perfetto. Nsight shows the names of commands and pipelines.
 Exit codes: 0 done, 1 a wrong result, 2 bad flags, 3 not supported or too large, 4 device
 failure` + signalHelp,
 		Example: `  vkattn profile --batch-size 8 --nheads 32 --nheads-kv 8 --seqlen 1 --seqlen-k 8192 --headdim 128
-  vkattn profile --seqlen 4096 --headdim 128 --peak-tflops 632 --trace trace.json`,
+  vkattn profile --seqlen 4096 --headdim 128 --trace trace.json`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32())
@@ -66,7 +67,7 @@ failure` + signalHelp,
 	f.IntVarP(&o.repeats, "repetitions", "r", 0, "timed runs (default 30; after 2 s of them, 3 are enough)")
 	f.StringVarP(&o.format, "output", "o", "md", "md or json")
 	f.StringVar(&o.trace, "trace", "", "write every dispatch to `file` in the format of chrome://tracing")
-	f.Float64Var(&o.peak, "peak-tflops", 0, "`TFLOP/s` of the device's matrix products, for the share of it")
+	f.Float64Var(&o.peak, "peak-tflops", 0, "`TFLOP/s` of the device's products, for the share of it (default: measured from registers)")
 	o.optionSweepFlags.add(f)
 	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
 	return c
@@ -175,9 +176,13 @@ func printProfile(out io.Writer, p *bench.Profile) error {
 			fmt.Sprintf("%.2f", d.MinUs), fmt.Sprintf("%.2f", d.MaxUs), fmt.Sprintf("%.0f %%", 100*d.Share), strings.Join(stats, ", "), occupancy)
 	}
 	w.printf("%s\n\nbarriers, fills and gaps: %.2f us with barriers between dispatches\n", t.String(), p.OtherUs)
-	w.printf("ceilings: copy %.4g TB/s, a command and its barrier %.2f us", p.Ceilings.CopyTBs, p.Ceilings.CommandUs)
+	w.printf("ceilings: copy %.4g TB/s, an empty dispatch %.2f us, a barrier %.2f us", p.Ceilings.CopyTBs, p.Ceilings.DispatchUs, p.Ceilings.BarrierUs)
 	if p.Ceilings.PeakTFLOPs > 0 {
-		w.printf(", matrix products %.4g TFLOP/s (given)", p.Ceilings.PeakTFLOPs)
+		given := ""
+		if p.Ceilings.PeakGiven {
+			given = " (given)"
+		}
+		w.printf(", products %.4g TFLOP/s%s", p.Ceilings.PeakTFLOPs, given)
 	}
 	w.printf("\n")
 	return w.err

@@ -15,7 +15,7 @@ import (
 func TestProfileOfOneProblem(t *testing.T) {
 	driver(t)
 	trace := filepath.Join(t.TempDir(), "trace.json")
-	args := []string{"profile", "--tier", "scalar", "--nheads", "1", "--seqlen", "1", "--seqlen-k", "64", "--headdim", "8", "--fixed-split", "2", "--peak-tflops", "1", "-r", "1"}
+	args := []string{"profile", "--tier", "scalar", "--nheads", "1", "--seqlen", "1", "--seqlen-k", "64", "--headdim", "8", "--fixed-split", "2", "-r", "1"}
 	code, stdout, stderr := call(append(args, "-o", "json", "--trace", trace)...)
 	if code == exitUnsupported {
 		require.Contains(t, stderr, "timestamps")
@@ -32,6 +32,11 @@ func TestProfileOfOneProblem(t *testing.T) {
 	}
 	require.NotEmpty(t, p.Bound)
 	require.Positive(t, p.Ceilings.CopyTBs)
+	if p.Ceilings.DispatchUs > 0 { // the device has the kernels that measure it
+		require.Positive(t, p.Ceilings.PeakTFLOPs)
+		require.Positive(t, p.OfPeak)
+		require.False(t, p.Ceilings.PeakGiven)
+	}
 	require.Equal(t, bench.OK, p.Row.Status)
 
 	text, err := os.ReadFile(trace)
@@ -58,6 +63,11 @@ func TestProfileOfOneProblem(t *testing.T) {
 	require.NoError(t, printProfile(&out, &p))
 	require.Contains(t, out.String(), "bound by "+p.Bound)
 	require.Contains(t, out.String(), p.Dispatches[1].Pipeline)
+	require.NotContains(t, out.String(), "(given)")
+
+	code, stdout, stderr = call(append(args, "--peak-tflops", "2")...)
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, "products 2 TFLOP/s (given)")
 }
 
 func TestProfileRefuses(t *testing.T) {

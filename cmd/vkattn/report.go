@@ -54,7 +54,9 @@ The page has pictures, the environment of every run, and tables; a click on a co
 sorts them. It is one file, needs no network and follows the reader's light or dark theme.
 
 --plot writes pictures instead, as SVG or PNG: speed over length, the steps of the
-ladder, the bandwidth of decode and, with the ceilings of the device, a roofline.`,
+ladder, the bandwidth of decode and, with the ceilings of the device, a roofline. Ceilings
+are rows of bench --suite ceilings or bench --plot for the same device in any of the files,
+unless --peak-tflops and --peak-tbs give them.`,
 		Example: `  vkattn bench --suite forward --save forward.jsonl
   vkattn report forward.jsonl -o report.html
   vkattn report forward.jsonl --plot forward.svg --kind speed`,

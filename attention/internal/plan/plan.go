@@ -147,7 +147,7 @@ func (plan *chosen) chooseTile(dev *vk.Device, cfg *problem.Config, tier problem
 	if why := v.whyNotDecode(&of, noDecodeKernel); why != "" {
 		plan.Notes = append(plan.Notes, "the decode kernel is not used: "+why)
 	}
-	plan.Variant, plan.Workgroups, plan.Splits = v, workgroups(v, r.Shape), 1
+	plan.Variant, plan.Workgroups, plan.Splits, plan.WorkspaceBytes = v, workgroups(v, r.Shape), 1, 0
 	return shared, ""
 }
 
@@ -167,7 +167,7 @@ func (plan *chosen) chooseSplits(dev *vk.Device, cfg *problem.Config, tier probl
 	if !v.Options.Any() {
 		return false
 	}
-	plan.Workgroups = v.workgroups(r, splits)
+	plan.Workgroups, plan.WorkspaceBytes = v.workgroups(r, splits), plan.workspace(cfg, r, splits)
 	if plan.DecodePart == nil {
 		plan.DecodePart = decodePartVariant(dev, cfg, tier, v, r)
 	}

@@ -150,6 +150,39 @@ func (o *Options) Grid(s *problem.Shape, totalQ, splits int, rows, slices uint32
 	return [3]uint32{clamp32(x), clamp32(y), clamp32(z)}
 }
 
+// SplitBytes is the scratch memory of splits that a dispatch of its own combines: the LSE of
+// all states first, then their O.
+func SplitBytes(states uint64, dv int) (lse, all uint64) {
+	lse = (states*4 + 15) &^ 15
+	return lse, lse + states*uint64(dv)*4
+}
+
+// CombinedBytes is the scratch memory of splits that the kernel combines itself: a counter
+// for each row block, which must begin as 0, and then O and an LSE for each slice of its
+// columns. shaders/decode_combine.glsl defines the layout.
+func CombinedBytes(states uint64, dv int, slices uint32, groups [3]uint32, splitWorkgroups int) (counters, bytes uint64) {
+	counters = (uint64(groups[0])*uint64(groups[1]/uint32(splitWorkgroups))*uint64(groups[2])*4 + 255) &^ 255
+	return counters, states * uint64(dv+int(slices)) * 4
+}
+
+// workspace is the scratch memory of splits that splitWorkgroups workgroups compute.
+func (plan *chosen) workspace(cfg *problem.Config, r *Request, splitWorkgroups int) uint64 {
+	if plan.Splits <= 1 {
+		return 0
+	}
+	v, rows := &plan.Variant, uint64(r.Shape.B)*uint64(r.Shape.Sq)
+	if r.Options.Lengths&LengthCuQ != 0 {
+		rows = uint64(r.TotalQ)
+	}
+	states := rows * uint64(r.Shape.Hq) * uint64(plan.Splits)
+	if v.Options.Combined {
+		counters, bytes := CombinedBytes(states, cfg.ValueDim(), v.Slices(), v.grid(r, splitWorkgroups), splitWorkgroups)
+		return counters + bytes
+	}
+	_, all := SplitBytes(states, cfg.ValueDim())
+	return all
+}
+
 // workgroups is the number of workgroups in grid.
 func (v *Variant) workgroups(r *Request, splits int) uint64 {
 	g := v.grid(r, splits)

@@ -72,6 +72,9 @@ func (b Baseline) isReference() bool { return b == BaselineByMask || b == Baseli
 
 // applies reports whether a problem has this baseline.
 func (b Baseline) applies(p Problem, dev *vk.Device) bool {
+	if p.Ceiling != "" {
+		return false
+	}
 	if b == BaselinePlain {
 		return dev != nil && p.Plain()
 	}

@@ -39,6 +39,9 @@ type Bench struct {
 
 // specs lists the rows of a problem without the rows of peers.
 func (b *Bench) specs(p Problem) []Spec {
+	if p.Ceiling != "" {
+		return []Spec{{}}
+	}
 	out := slices.Clone(b.Specs)
 	if p.Ladder && b.Device != nil {
 		out = ladderSpecs(out)
@@ -57,7 +60,7 @@ func (b *Bench) specs(p Problem) []Spec {
 
 // peers lists the peers that take a problem.
 func (b *Bench) peers(p Problem) []Peer {
-	if !p.Plain() {
+	if !p.Plain() || p.Ceiling != "" {
 		return nil
 	}
 	return b.Peers
@@ -88,7 +91,7 @@ func (b *Bench) BaselineNames(list []Problem) []string {
 // error is a lost device or the context's error; the rows are valid even then.
 func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
 	specs, peers := b.specs(p), b.peers(p)
-	if err := p.Shape.Validate(); err != nil {
+	if err := p.Shape.Validate(); err != nil && p.Ceiling == "" {
 		rows = b.Unfinished(p)
 		for _, row := range rows {
 			row.Status, row.Reason = Unsupported, errorText(err)
@@ -100,7 +103,7 @@ func (b *Bench) Group(ctx context.Context, p Problem) (rows []*Row, err error) {
 	g.compared = slices.ContainsFunc(specs, func(s Spec) bool { return s.Baseline.isReference() })
 	defer func() {
 		for _, r := range rows {
-			if !r.Peer && r.Baseline == "" {
+			if !r.Peer && r.Baseline == "" && r.Ceiling == "" {
 				r.memory(p)
 			}
 		}

@@ -14,7 +14,7 @@ var csvColumns = []string{"device", "driver", "version", "seed", "tier", "tile",
 	"peer", "variant", "ablation", "ablation_tflops", "timer", "sets", "samples_ms", "sm_mhz", "memory_mhz", "power_watts", "celsius",
 	"line", "baseline", "options", "splits", "kv_bytes", "tb_per_s", "sparse_ratio", "nan", "max_abs", "pass", "layers", "checked_keys",
 	"ms_mean", "ms_median_low", "ms_median_high", "tflops_mean", "tflops_peak",
-	"input_bytes", "output_bytes", "workspace_bytes", "plain_bytes", "unsteady"}
+	"input_bytes", "output_bytes", "workspace_bytes", "plain_bytes", "unsteady", "ceiling", "bytes", "flops"}
 
 // csvPrinter adds a column "x NAME" for each peer and baseline of the run.
 type csvPrinter struct {
@@ -76,9 +76,9 @@ func csvRecord(r *Row, info *RunInfo) []string {
 	timed, ablated, compared := r.Status == OK, r.Status == Ablated, r.Checked.Rows > 0
 	record := []string{r.Device, info.Device.Driver, info.Version, strconv.FormatUint(info.Seed, 10), r.Name(), r.Tile}
 	for _, n := range []int{r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv} {
-		record = append(record, strconv.Itoa(n))
+		record = append(record, attentionText(r, strconv.Itoa(n)))
 	}
-	record = append(record, r.Causal.String(), r.DType.String(), string(r.Status), r.Reason,
+	record = append(record, attentionText(r, r.Causal.String()), r.DTypeText(), string(r.Status), r.Reason,
 		number(r.Ms.Min, timed || ablated), number(r.Ms.Median, timed || ablated), number(r.Ms.Max, timed || ablated), strconv.Itoa(len(r.Samples)),
 		number(r.TFLOPs, timed), number(float64(r.Checked.MaxError), compared), number(float64(r.Checked.NMSE), compared),
 		strconv.Itoa(r.Checked.Rows), strconv.FormatUint(r.Memory, 10),
@@ -103,10 +103,11 @@ func csvRecord(r *Row, info *RunInfo) []string {
 	}
 	record = append(record, r.Line, string(r.Baseline), r.OptionText, number(float64(r.Splits), r.Splits > 0), number(float64(r.KVBytes), r.KVBytes > 0),
 		number(r.TBs, r.TBs > 0), number(r.SparseRatio, r.SparseRatio > 0), number(float64(result.NaN), r.Result != nil), number(float64(result.MaxAbs), r.Result != nil),
-		r.Pass.String(), number(float64(r.Layers), r.Layers > 0), number(float64(r.Checked.Keys), r.Checked.Keys > 0),
+		attentionText(r, r.Pass.String()), number(float64(r.Layers), r.Layers > 0), number(float64(r.Checked.Keys), r.Checked.Keys > 0),
 		number(r.Ms.Mean, timed || ablated), number(r.Ms.Low, (timed || ablated) && r.Ms.High > 0), number(r.Ms.High, (timed || ablated) && r.Ms.High > 0),
 		number(r.MeanTFLOPs, timed && r.MeanTFLOPs > 0), number(r.PeakTFLOPs, timed && r.PeakTFLOPs > 0),
-		bytesField(r.InputBytes), bytesField(r.OutputBytes), bytesField(r.WorkspaceBytes), bytesField(r.PlainBytes), r.Unsteady)
+		bytesField(r.InputBytes), bytesField(r.OutputBytes), bytesField(r.WorkspaceBytes), bytesField(r.PlainBytes), r.Unsteady,
+		string(r.Ceiling), bytesField(r.Bytes), number(r.Flops, r.Flops > 0))
 	return record
 }
 

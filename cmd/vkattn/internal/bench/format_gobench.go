@@ -15,6 +15,7 @@ type gobenchPrinter struct {
 	w      *benchfmt.Writer
 	info   *RunInfo
 	header bool
+	copies bool // the unit GB/s was declared
 }
 
 func newGobenchPrinter(w io.Writer, info *RunInfo) *gobenchPrinter {
@@ -38,6 +39,12 @@ func (p *gobenchPrinter) Row(r *Row) error {
 		_, err := fmt.Fprintf(p.to, "# %s: %s\n", r.Key(), r.Note())
 		return err
 	}
+	if r.Bytes > 0 && !p.copies {
+		p.copies = true
+		if _, err := fmt.Fprintln(p.to, "Unit GB/s better=higher"); err != nil {
+			return err
+		}
+	}
 	res := &benchfmt.Result{Iters: 1, Name: benchfmt.Name("Attention" + r.Key().String())}
 	for _, c := range []Field{{"pkg", p.info.Program}, {"version", p.info.Version}, {"cpu", p.info.CPU}, {"device", r.Device}, {"driver", p.info.Device.Driver}} {
 		if c.Value != "" {
@@ -51,6 +58,9 @@ func (p *gobenchPrinter) Row(r *Row) error {
 		res.Values = []benchfmt.Value{{Value: ms * 1e-3, Unit: "sec/op", OrigValue: ms * 1e6, OrigUnit: "ns/op"}}
 		if r.TFLOPs > 0 && ms > 0 {
 			res.Values = append(res.Values, benchfmt.Value{Value: r.TFLOPs * r.Ms.Median / ms, Unit: "TFLOP/s"})
+		}
+		if r.Bytes > 0 && ms > 0 {
+			res.Values = append(res.Values, benchfmt.Value{Value: float64(r.Bytes) / ms / 1e6, Unit: "GB/s"})
 		}
 		if err := p.w.Write(res); err != nil {
 			return err

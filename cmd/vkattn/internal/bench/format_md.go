@@ -10,7 +10,7 @@ import (
 )
 
 // mdPrinter prints at the end, as it aligns columns. Suite and rows decide the table:
-// results, seeds, decode, the ladder of variants or ablations.
+// results, seeds, decode, the ladder of variants or ablations. Ceilings have one of their own.
 type mdPrinter struct {
 	w    io.Writer
 	rows []*Row
@@ -22,7 +22,26 @@ func (p *mdPrinter) Row(r *Row) error {
 }
 
 func (p *mdPrinter) Close(info *RunInfo) error {
-	err := p.table(info)
+	isCeiling := func(r *Row) bool { return r.Ceiling != "" }
+	var limits []*Row
+	for _, r := range p.rows {
+		if isCeiling(r) {
+			limits = append(limits, r)
+		}
+	}
+	p.rows = slices.DeleteFunc(p.rows, isCeiling)
+	var err error
+	if len(p.rows) > 0 || len(limits) == 0 {
+		err = p.table(info)
+	}
+	if err == nil && len(limits) > 0 {
+		if len(p.rows) > 0 {
+			_, err = fmt.Fprintln(p.w)
+		}
+		if err == nil {
+			err = p.ceilings(limits)
+		}
+	}
 	if err == nil && info.Shrunk {
 		_, err = fmt.Fprintf(p.w, "\nShapes are cut down for a CPU: one sequence, a 16th of the rows and keys, at most %d heads.\n", smallHeads)
 	}

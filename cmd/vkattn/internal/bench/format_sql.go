@@ -9,7 +9,7 @@ import (
 
 // sqlText are the columns of text. The others are numbers.
 var sqlText = []string{"device", "driver", "version", "tier", "tile", "causal", "dtype", "status", "reason", "variant", "ablation", "timer",
-	"samples_ms", "line", "baseline", "options", "pass", "unsteady"}
+	"samples_ms", "line", "baseline", "options", "pass", "unsteady", "ceiling"}
 
 // sqlPrinter prints statements that SQLite, PostgreSQL and MySQL in ANSI mode take: one
 // that creates the table vkattn_bench, if there is none, and one for each row. The columns

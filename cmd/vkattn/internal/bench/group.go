@@ -54,6 +54,9 @@ func (g *group) close() {
 // time it returns nil and a row with the reason. An ablation is wrong by design: it is
 // run but not verified.
 func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
+	if g.problem.Ceiling != "" {
+		return g.ceiling(ctx, s)
+	}
 	if s.Baseline == BaselinePlain {
 		return g.plain(ctx, s)
 	}
@@ -132,7 +135,7 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 	row.plan(plan, s)
 	row.SPIRV = modules(dev, plan.Kernel)
 	if s.Baseline != "" || !g.problem.Plain() {
-		row.Memory = p.data.bytes()
+		row.Memory = p.data.bytes() + plan.WorkspaceBytes
 	}
 	row.Sets, row.Timer, row.SparseRatio = p.runner.sets(), p.runner.timer(), g.in.sparseRatio()
 	c := &candidate{row: row, onCPU: dev == nil, run: func(ctx context.Context, n int) ([]time.Duration, error) {
@@ -309,7 +312,7 @@ func (g *group) stop(row *Row, err error) *Row {
 		row.Status = Unsupported
 	case errors.Is(err, vk.ErrOutOfMemory):
 		row.Status = OOM
-		if row.Memory == 0 && row.Baseline == "" {
+		if row.Memory == 0 && row.Baseline == "" && row.Ceiling == "" {
 			f := g.problem.footprint()
 			row.Memory = hostmem.Sum(f.tensors, f.lists)
 		}

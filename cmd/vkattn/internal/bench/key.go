@@ -14,6 +14,13 @@ type Key []Field
 
 // Key is the Key of a row.
 func (r *Row) Key() Key {
+	if r.Ceiling != "" {
+		k := Key{{"ceiling", string(r.Ceiling)}}
+		if r.Ceiling.typed() {
+			k = append(k, Field{"dtype", r.DType.String()})
+		}
+		return k
+	}
 	k := Key{{"tier", r.Name()}}
 	add := func(name, value string) {
 		if value != "" {

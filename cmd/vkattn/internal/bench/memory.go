@@ -25,7 +25,7 @@ func (r *Row) memory(p Problem) {
 	f := p.footprint()
 	all := hostmem.Sum(f.tensors, f.lists)
 	r.OutputBytes, r.InputBytes = f.outputs, all-min(all, f.outputs)
-	if r.WorkspaceBytes == 0 && r.Status != OOM {
+	if p.Pass != PassForward && r.WorkspaceBytes == 0 && r.Status != OOM { // the plan of a forward pass tells it
 		r.WorkspaceBytes = r.Memory - min(r.Memory, all)
 	}
 	r.PlainBytes = hostmem.Sum(all, p.scoreBytes())
@@ -269,5 +269,5 @@ func Room(dev *vk.Device, host, device uint64) error {
 // scratch is the device memory of a plan beyond its tensors.
 func (p Problem) scratch(plan attention.Plan) uint64 {
 	f := p.footprint()
-	return plan.Bytes - min(plan.Bytes, f.tensors)
+	return plan.Bytes - min(plan.Bytes, f.tensors) + plan.WorkspaceBytes
 }

@@ -55,6 +55,10 @@ func AtPasses(list []Problem, passes []Pass) ([]Problem, error) {
 	}
 	var out []Problem
 	for _, p := range list {
+		if p.Ceiling != "" { // it has no pass
+			out = append(out, p)
+			continue
+		}
 		for _, pass := range passes {
 			p.Pass = pass
 			out = append(out, p)

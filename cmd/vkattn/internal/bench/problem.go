@@ -16,9 +16,17 @@ type Problem struct {
 	Pass   Pass
 	Layers int  // calls of a model, whose total a table shows; 0: none
 	Ladder bool // each step of the kernel's development runs it
+	// Ceiling is set if the problem is a ceiling of the device instead of attention.
+	Ceiling Ceiling
 }
 
 func (p Problem) String() string {
+	switch {
+	case p.Ceiling.typed():
+		return fmt.Sprintf("%s %v", p.Ceiling, p.Config.DType)
+	case p.Ceiling != "":
+		return string(p.Ceiling)
+	}
 	s := fmt.Sprintf("%v %v", p.Config, p.Shape)
 	if p.Options != (Options{}) {
 		s += " " + p.Options.String()
@@ -89,6 +97,9 @@ func (s *Sweep) Problems() ([]Problem, error) {
 
 // row returns a row of the problem without results.
 func (p Problem) row(device string) *Row {
+	if p.Ceiling != "" {
+		return &Row{Device: device, Ceiling: p.Ceiling, DType: p.Config.DType, problem: p}
+	}
 	s, c := p.Shape, p.Config
 	row := &Row{Device: device, B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
 		D: c.HeadDim, Dv: c.ValueDim(), Causal: c.Causal, DType: c.DType, KV: c.KV, Line: p.Line, Pass: p.Pass, Layers: p.Layers, problem: p}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -28,8 +27,8 @@ type Profile struct {
 	Bytes       uint64  `json:"bytes"`                 // of the tensors that must be read and written, each once
 	TBs         float64 `json:"tb_per_s"`              // Bytes over the median time
 	OfCopy      float64 `json:"of_copy"`               // TBs over that of a copy
-	OfPeak      float64 `json:"of_peak,omitzero"`      // TFLOP/s over the peak that was given
-	OfLaunches  float64 `json:"of_launches"`           // share of the time that as many smallest commands take
+	OfPeak      float64 `json:"of_peak,omitzero"`      // TFLOP/s over the peak
+	OfLaunches  float64 `json:"of_launches"`           // share of the time that as many empty dispatches and barriers take
 	Bound       string  `json:"bound"`                 // what bounds the speed: memory, compute, launches or latency
 	Explanation string  `json:"explanation,omitempty"` // the numbers that Bound follows from
 
@@ -67,10 +66,11 @@ type Estimate struct {
 // ProfileCeilings are the highest speeds of the device.
 type ProfileCeilings struct {
 	CopyTBs    float64 `json:"copy_tb_per_s"`        // read and written
-	CommandUs  float64 `json:"command_us"`           // of a copy of 4 bytes and its barrier
-	PeakTFLOPs float64 `json:"peak_tflops,omitzero"` // given by the caller
+	DispatchUs float64 `json:"dispatch_us"`          // of an empty dispatch in a row of them
+	BarrierUs  float64 `json:"barrier_us"`           // that a barrier between two adds
+	PeakTFLOPs float64 `json:"peak_tflops,omitzero"` // products from registers, of the tier and storage type; 0: not known
+	PeakGiven  bool    `json:"peak_given,omitzero"`  // by the caller; otherwise it was measured
 	CopyBytes  uint64  `json:"copy_bytes"`           // of one copy, read and written
-	Commands   int     `json:"commands_in_a_row"`    // of which CommandUs is the mean
 }
 
 // TracedDispatch is a dispatch with its times since the first of the trace.
@@ -81,15 +81,10 @@ type TracedDispatch struct {
 	Begin, End time.Duration
 }
 
-const (
-	profileRuns     = 10
-	profileCommands = 200
-	copyCeiling     = 512 << 20 // bytes of a copy, read and written
-	copyCeilingCPU  = 16 << 20
-)
+const profileRuns = 10
 
 // Profile verifies and times a problem on one Vulkan tier and then times its dispatches one
-// by one. peak is the speed of the device's matrix products in TFLOP/s; 0: not known.
+// by one. peak is the speed of the device's matrix products in TFLOP/s; 0: it is measured.
 func (b *Bench) Profile(ctx context.Context, p Problem, peak float64) (*Profile, error) {
 	if b.Device == nil || len(b.Specs) != 1 || b.Specs[0].Tier.WithoutSPIRV() {
 		return nil, fmt.Errorf("%w: a profile needs a Vulkan tier", attention.ErrUnsupported)
@@ -118,10 +113,9 @@ func (b *Bench) Profile(ctx context.Context, p Problem, peak float64) (*Profile,
 		return out, err
 	}
 	var err error
-	if out.Ceilings, err = b.ceilings(ctx); err != nil {
+	if out.Ceilings, err = b.ceilings(ctx, row.Tier, p.Config.DType, peak); err != nil {
 		return out, err
 	}
-	out.Ceilings.PeakTFLOPs = peak
 	q, _, _, o := p.tensors()
 	out.Bytes = hostmem.Sum(hostmem.Product(hostmem.Sum(q, o), uint64(p.Config.DType.Size())), row.KVBytes)
 	if p.Pass != PassForward {
@@ -258,44 +252,43 @@ func estimate(local uint32, stats []Statistic) *Estimate {
 	return e
 }
 
-// ceilings measures a copy and the smallest command on the device.
-func (b *Bench) ceilings(ctx context.Context) (out ProfileCeilings, err error) {
-	out.CopyBytes, out.Commands = copyCeiling, profileCommands
-	if b.Device.Info().Type == vk.DeviceCPU {
-		out.CopyBytes = copyCeilingCPU
+// ceilings measures the ceilings of the device as suite ceilings does; the products are those
+// of a tier and a storage type. peak takes the place of the measured products unless it is
+// 0. What the device cannot measure stays 0.
+func (b *Bench) ceilings(ctx context.Context, tier string, dtype attention.DType, peak float64) (out ProfileCeilings, err error) {
+	out.PeakTFLOPs, out.PeakGiven = peak, peak > 0
+	if tier == attention.TierScalar.String() {
+		dtype = attention.F32 // it multiplies in float32
 	}
-	if err := Room(b.Device, 0, hostmem.Sum(max(out.CopyBytes, rotation(b.Device)), 4*setAlign)); err != nil {
-		return out, err
+	list := []Problem{{Ceiling: CeilingCopy}, {Ceiling: CeilingDispatch}, {Ceiling: CeilingBarrier}}
+	if peak == 0 {
+		list = append(list, productsOf(dtype))
 	}
-	l, err := newCopyRunner(ctx, b.Device, out.CopyBytes, rotation(b.Device))
-	if err != nil {
-		return out, err
-	}
-	defer l.close()
-	if _, err := l.timed(ctx, 5); err != nil {
-		return out, err
-	}
-	times, err := l.timed(ctx, 20)
-	if err != nil {
-		return out, err
-	}
-	slices.Sort(times)
-	out.CopyTBs = float64(out.CopyBytes) / float64(times[len(times)/2].Nanoseconds()) / 1e3
-	small, err := l.deviceClock.timed(ctx, 5, func(s *vk.Stream) error {
-		for range profileCommands {
-			if err := firstError(func() error {
-				return s.Copy(vk.BufferRange{Buffer: l.to, Size: 4}, vk.BufferRange{Buffer: l.from, Size: 4})
-			}, s.Barrier); err != nil {
-				return err
+	var rows []*Row
+	for _, p := range list {
+		more, err := b.Group(ctx, p)
+		if err != nil {
+			return out, err
+		}
+		for _, r := range more {
+			if r.Status != OK && r.Status != Unsupported {
+				return out, fmt.Errorf("ceiling %v: %s", p, r.Note())
 			}
 		}
-		return nil
-	})
-	if err != nil {
-		return out, err
+		rows = append(rows, more...)
 	}
-	slices.Sort(small)
-	out.CommandUs = microseconds(small[len(small)/2]) / profileCommands
+	for _, r := range rows {
+		switch {
+		case r.Status != OK:
+		case r.Ceiling == CeilingCopy:
+			out.CopyTBs, out.CopyBytes = r.TBs, r.Bytes
+		case r.Ceiling == CeilingDispatch:
+			out.DispatchUs = r.Ms.Median * 1e3
+		case r.Ceiling.typed():
+			out.PeakTFLOPs = r.TFLOPs
+		}
+	}
+	out.BarrierUs = barrierMs(rows) * 1e3
 	return out, nil
 }
 
@@ -315,8 +308,8 @@ func (p *Profile) judge() {
 	if p.Ceilings.PeakTFLOPs > 0 {
 		p.OfPeak = p.Row.TFLOPs / p.Ceilings.PeakTFLOPs
 	}
-	p.OfLaunches = float64(len(p.Dispatches)) * p.Ceilings.CommandUs / us
-	peak := "no peak was given"
+	p.OfLaunches = float64(len(p.Dispatches)) * (p.Ceilings.DispatchUs + p.Ceilings.BarrierUs) / us
+	peak := "no peak is known"
 	if p.OfPeak > 0 {
 		peak = fmt.Sprintf("%.3g %% of the peak of matrix products", 100*p.OfPeak)
 	}

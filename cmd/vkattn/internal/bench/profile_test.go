@@ -22,11 +22,11 @@ func TestOccupancyOfAMultiprocessor(t *testing.T) {
 
 func TestWhatBoundsTheSpeed(t *testing.T) {
 	for want, p := range map[string]Profile{
-		"memory":             {Bytes: 4e6, Ceilings: ProfileCeilings{CopyTBs: 4.3, PeakTFLOPs: 600, CommandUs: 0.5}},
-		"compute":            {Bytes: 1e5, Ceilings: ProfileCeilings{CopyTBs: 4.3, PeakTFLOPs: 120, CommandUs: 0.5}},
-		"launches":           {Bytes: 1e5, Ceilings: ProfileCeilings{CopyTBs: 4.3, PeakTFLOPs: 600, CommandUs: 0.8}},
-		"latency":            {Bytes: 1e5, Ceilings: ProfileCeilings{CopyTBs: 4.3, PeakTFLOPs: 600, CommandUs: 0.1}},
-		"compute or latency": {Bytes: 1e5, Ceilings: ProfileCeilings{CopyTBs: 4.3, CommandUs: 0.1}},
+		"memory":             {Bytes: 4e6, Ceilings: ProfileCeilings{CopyTBs: 4.3, PeakTFLOPs: 600, DispatchUs: 0.4, BarrierUs: 0.1}},
+		"compute":            {Bytes: 1e5, Ceilings: ProfileCeilings{CopyTBs: 4.3, PeakTFLOPs: 120, DispatchUs: 0.4, BarrierUs: 0.1}},
+		"launches":           {Bytes: 1e5, Ceilings: ProfileCeilings{CopyTBs: 4.3, PeakTFLOPs: 600, DispatchUs: 0.6, BarrierUs: 0.2}},
+		"latency":            {Bytes: 1e5, Ceilings: ProfileCeilings{CopyTBs: 4.3, PeakTFLOPs: 600, DispatchUs: 0.1}},
+		"compute or latency": {Bytes: 1e5, Ceilings: ProfileCeilings{CopyTBs: 4.3, DispatchUs: 0.1}},
 	} {
 		p.Row = &Row{TFLOPs: 100, Ms: Summary{Median: 1e-3}}
 		p.Dispatches = make([]ProfiledDispatch, 1)

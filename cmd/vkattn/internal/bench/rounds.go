@@ -137,17 +137,25 @@ func (g *group) finish(c *candidate) {
 	r.Samples = milliseconds(c.times)
 	g.clocks(c)
 	r.Ms = Summarize(r.Samples)
-	var speed, peak, mean float64
-	if !IsCopy(r.Name()) {
-		speed, peak, mean = TFLOPs(g.problem, r.Ms.Median), TFLOPs(g.problem, r.Ms.Min), TFLOPs(g.problem, r.Ms.Mean)
-	}
+	speed, peak, mean := g.tflops(r, r.Ms.Median), g.tflops(r, r.Ms.Min), g.tflops(r, r.Ms.Mean)
 	if r.Ablation == "" {
 		r.Status, r.TFLOPs, r.PeakTFLOPs, r.MeanTFLOPs = OK, speed, peak, mean
 		if r.Ms.Median > 0 {
-			r.TBs = float64(r.KVBytes) / r.Ms.Median / 1e9
+			r.TBs = float64(r.KVBytes+r.Bytes) / r.Ms.Median / 1e9
 		}
 	} else {
 		r.Status, r.AblationTFLOPs = Ablated, speed
 	}
 	g.done()
+}
+
+// tflops is the speed of a row at a time in milliseconds, 0 for a row that computes nothing.
+func (g *group) tflops(r *Row, ms float64) float64 {
+	switch {
+	case r.Ceiling != "" && ms > 0:
+		return r.Flops / ms / 1e9
+	case r.Ceiling != "", IsCopy(r.Name()):
+		return 0
+	}
+	return TFLOPs(g.problem, ms)
 }

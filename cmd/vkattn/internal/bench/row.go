@@ -44,6 +44,9 @@ type Row struct {
 	Line     string   `json:"line,omitempty"`     // name of the problem in its suite
 	Pass     Pass     `json:"pass,omitzero"`      // what was timed: fwd, bwd or fwdbwd
 	Layers   int      `json:"layers,omitzero"`    // calls of a model, of one of which Ms is the time
+	// Ceiling is set if the row is a ceiling of the device. Such a row has no shape, and a
+	// storage type only if it is products or fma.
+	Ceiling Ceiling `json:"ceiling,omitempty"`
 
 	Tile   string           `json:"tile,omitempty"`
 	B      int              `json:"batch"`
@@ -75,7 +78,9 @@ type Row struct {
 	AblationTFLOPs float64 `json:"ablation_tflops,omitzero"`
 	Splits         int     `json:"splits,omitzero"`       // splits of the keys of a sequence
 	KVBytes        uint64  `json:"kv_bytes,omitzero"`     // bytes of K, V and their scales that must be read
-	TBs            float64 `json:"tb_per_s,omitzero"`     // KVBytes over the median time
+	Bytes          uint64  `json:"bytes,omitzero"`        // that a run of the ceiling copy reads and writes
+	Flops          float64 `json:"flops,omitzero"`        // of a run of a ceiling
+	TBs            float64 `json:"tb_per_s,omitzero"`     // KVBytes, or Bytes, over the median time
 	SparseRatio    float64 `json:"sparse_ratio,omitzero"` // sparse tokens over all tokens; 1 without lists
 	Result         *Result `json:"result,omitempty"`      // set if results are compared with a reference
 	// Versus is the median time of each peer and baseline divided by this row's median
@@ -115,7 +120,8 @@ type Result struct {
 
 // plan fills in the fields that the plan of the call knows.
 func (r *Row) plan(p attention.Plan, s Spec) {
-	r.Tier, r.Tile, r.Memory, r.Splits = p.Tier.String(), p.Tiles(), p.Bytes, p.Splits
+	r.Tier, r.Tile, r.Memory, r.Splits = p.Tier.String(), p.Tiles(), p.Bytes+p.WorkspaceBytes, p.Splits
+	r.WorkspaceBytes = p.WorkspaceBytes
 	if p.Tier == attention.TierCUDA && s.Kernel == "" {
 		r.Tile = p.Kernel + " " + p.Tile
 	}
@@ -196,9 +202,12 @@ func (r *Row) Note() string {
 	return fmt.Sprintf("%s: %s", r.Status, strings.TrimPrefix(r.Reason, string(r.Status)+": "))
 }
 
-// Name is the name of the tier with the kernel family that was asked for, of the peer, or
-// of the baseline.
+// Name is the name of the tier with the kernel family that was asked for, of the peer, of
+// the baseline or of the ceiling.
 func (r *Row) Name() string {
+	if r.Ceiling != "" {
+		return string(r.Ceiling)
+	}
 	if r.Baseline != "" {
 		return string(r.Baseline)
 	}

@@ -77,6 +77,7 @@ var Suites = []Suite{
 	{Name: "ladder", About: "batch 8, 8 heads, length 1024, head dim 128, full and causal", parts: []Sweep{
 		{Batch: []int{8}, Heads: []int{8}, SeqLen: []int{1024}, HeadDim: []int{128}, Causal: fullAndTopLeft},
 	}},
+	{Name: "ceilings", About: "what the device reaches at most: a copy, products from registers, launches, dispatches and barriers", list: ceilings(), typed: true},
 	{Name: "seed0", About: "the steps v1 to v8 of the kernel's development on one shape, and the forward suite", list: seed0(), Shrinks: true},
 	{Name: "seed1", About: "suite seeds: grouped prefill and decode, padded, packed, paged and sparse",
 		list: seeds(), Baselines: []Baseline{BaselineByMask, BaselineCUDARef, BaselineSeparate}, Shrinks: true},
@@ -138,9 +139,14 @@ func (s *Suite) Problems(dtypes []attention.DType) ([]Problem, error) {
 	}
 	for _, dtype := range dtypes {
 		for _, p := range s.list {
-			if p.Config.DType = dtype; !slices.Contains(out, p) {
-				out = append(out, p)
+			if p.Ceiling != "" { // dtypes select some of them
+				if p.Ceiling.typed() && p.Config.DType != dtype || slices.Contains(out, p) {
+					continue
+				}
+			} else if p.Config.DType = dtype; slices.Contains(out, p) {
+				continue
 			}
+			out = append(out, p)
 		}
 	}
 	return out, nil
@@ -152,5 +158,5 @@ func (s *Sweep) Has(p Problem) bool {
 	shape, c := p.Shape, p.Config
 	return has(s.Batch, shape.B) && has(s.Heads, shape.Hq) && has(s.HeadsKV, shape.KVHeads()) &&
 		has(s.SeqLen, shape.Sq) && has(s.SeqLenK, shape.Sk) && has(s.HeadDim, c.HeadDim) && has(s.HeadDimV, c.ValueDim()) &&
-		(len(s.Causal) == 0 || slices.Contains(s.Causal, c.Causal)) && (len(s.DType) == 0 || slices.Contains(s.DType, c.DType))
+		(len(s.Causal) == 0 || slices.Contains(s.Causal, c.Causal)) && (len(s.DType) == 0 || slices.Contains(s.DType, c.DType) || p.Ceiling != "" && !p.Ceiling.typed())
 }

@@ -47,7 +47,7 @@ func TestSuites(t *testing.T) {
 		}
 	}
 	_, err := ParseSuite("everything")
-	require.ErrorContains(t, err, "forward, dims, gqa, ablation, cuda, seeds, decode, alone, plain, models, ladder, seed0, seed1, seed2, seed3, seed4")
+	require.ErrorContains(t, err, "forward, dims, gqa, ablation, cuda, seeds, decode, alone, plain, models, ladder, ceilings, seed0, seed1, seed2, seed3, seed4")
 }
 
 func TestASweepNarrows(t *testing.T) {

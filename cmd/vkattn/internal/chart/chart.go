@@ -16,16 +16,52 @@ import (
 
 // Ceilings are the highest speeds of a device. 0: not known.
 type Ceilings struct {
-	TFLOPs float64 // of products of cooperative matrices
+	TFLOPs float64 // of products from registers
 	TBs    float64 // of a copy, bytes read and written
+
+	measuredTFLOPs map[attention.DType]float64 // used if TFLOPs is 0
 }
 
 // The names of the ceilings.
 const (
 	peakName = "peak of cooperative matrices"
+	fmaName  = "peak of float32 FMAs"
 	copyName = "peak of a copy"
 	roofName = "ceilings of the device"
 )
+
+// measured takes the ceilings that are not known from rows of suite ceilings, of the devices
+// that have other rows.
+func (c Ceilings) measured(rows, others []*bench.Row) Ceilings {
+	devices := map[string]bool{}
+	for _, r := range others {
+		devices[r.Device] = true
+	}
+	out := c
+	out.measuredTFLOPs = map[attention.DType]float64{}
+	for _, r := range rows {
+		switch {
+		case r.Status != bench.OK || !devices[r.Device]:
+		case r.Ceiling == bench.CeilingProducts || r.Ceiling == bench.CeilingFMA:
+			out.measuredTFLOPs[r.DType] = max(out.measuredTFLOPs[r.DType], r.TFLOPs)
+		case r.Ceiling == bench.CeilingCopy && c.TBs == 0:
+			out.TBs = max(out.TBs, r.TBs)
+		}
+	}
+	return out
+}
+
+// peak is the highest speed of products of a storage type, with its name. A device without
+// cooperative matrices of the type multiplies in float32.
+func (c Ceilings) peak(dtype attention.DType) (string, float64) {
+	switch {
+	case c.TFLOPs > 0:
+		return peakName, c.TFLOPs
+	case dtype != attention.F32 && c.measuredTFLOPs[dtype] > 0:
+		return peakName, c.measuredTFLOPs[dtype]
+	}
+	return fmaName, c.measuredTFLOPs[attention.F32]
+}
 
 // Kind is what a figure shows.
 type Kind string
@@ -78,8 +114,11 @@ func (s *Series) add(x, y float64) {
 }
 
 // Figures returns the figures that rows give rise to. Rows without a speed are left out.
+//
+// Ceilings that are not known are those that the rows measured.
 func Figures(rows []*bench.Row, c Ceilings) []Figure {
-	timed := slices.DeleteFunc(slices.Clone(rows), func(r *bench.Row) bool { return r.Status != bench.OK })
+	timed := slices.DeleteFunc(slices.Clone(rows), func(r *bench.Row) bool { return r.Status != bench.OK || r.Ceiling != "" })
+	c = c.measured(rows, timed)
 	var out []Figure
 	for _, f := range []Figure{speed(timed, c), ladder(timed), bandwidth(timed, c), roofline(timed, c)} {
 		if len(f.Panels) > 0 {
@@ -182,6 +221,7 @@ func pass(r *bench.Row) string {
 func speed(rows []*bench.Row, c Ceilings) Figure {
 	f := Figure{Kind: Speed, Title: "Speed over sequence length"}
 	var all panels
+	types := map[string]attention.DType{} // of panels
 	for _, r := range rows {
 		if r.Variant != "" || r.TFLOPs == 0 || r.Sq == 1 {
 			continue
@@ -192,6 +232,7 @@ func speed(rows []*bench.Row, c Ceilings) Figure {
 		}
 		p := all.get(describe(dims(r), causal(r), r.DType.String(), pass(r), fmt.Sprintf("batch %d", r.B), heads(r), rectangle, r.OptionText))
 		p.series(r.Who()).add(float64(length), r.TFLOPs)
+		types[p.Title] = r.DType
 	}
 	for _, title := range all.order {
 		p := all.of[title]
@@ -199,7 +240,7 @@ func speed(rows []*bench.Row, c Ceilings) Figure {
 			continue
 		}
 		p.X, p.Y, p.LogX = "sequence length", "TFLOP/s", true
-		p.level(peakName, c.TFLOPs)
+		p.level(c.peak(types[title]))
 		f.Panels = append(f.Panels, *p)
 	}
 	return f
@@ -288,9 +329,10 @@ func bandwidth(rows []*bench.Row, c Ceilings) Figure {
 // roofline needs both ceilings. Problems with options read other bytes than their tensors have.
 func roofline(rows []*bench.Row, c Ceilings) Figure {
 	f := Figure{Kind: Roofline, Title: "Roofline"}
-	if c.TFLOPs == 0 || c.TBs == 0 {
+	if c.TBs == 0 {
 		return f
 	}
+	peak := 0.0 // of the fastest storage type
 	p := Panel{Title: "Speed over arithmetic intensity", X: "flops per byte of Q, K, V and O", Y: "TFLOP/s", LogX: true, LogY: true}
 	lowest, highest := math.Inf(1), 0.0
 	for _, r := range rows {
@@ -299,14 +341,16 @@ func roofline(rows []*bench.Row, c Ceilings) Figure {
 		}
 		intensity := r.TFLOPs * r.Ms.Median * 1e9 / float64(tensorBytes(r))
 		p.points(r.Who(), intensity, r.TFLOPs)
+		_, limit := c.peak(r.DType)
+		peak = max(peak, limit)
 		lowest, highest = min(lowest, intensity), max(highest, intensity)
 	}
-	if len(p.Series) == 0 {
+	if len(p.Series) == 0 || peak == 0 {
 		return f
 	}
-	ridge := c.TFLOPs / c.TBs
+	ridge := peak / c.TBs
 	lowest, highest = min(lowest, ridge)/2, max(highest, ridge)*2
-	p.Series = append(p.Series, Series{Name: roofName, X: []float64{lowest, ridge, highest}, Y: []float64{lowest * c.TBs, c.TFLOPs, c.TFLOPs}, Bare: true})
+	p.Series = append(p.Series, Series{Name: roofName, X: []float64{lowest, ridge, highest}, Y: []float64{lowest * c.TBs, peak, peak}, Bare: true})
 	f.Panels = []Panel{p}
 	return f
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"image/png"
 	"io"
 	"io/fs"
@@ -66,6 +67,41 @@ func TestRowsGiveRiseToTheirFigures(t *testing.T) {
 	require.Len(t, Only(figures, []string{"flash"}), 4)
 	require.Empty(t, Only(figures, []string{"nobody"}))
 	require.Empty(t, Figures([]*bench.Row{row("coopmat2", 1024, 100)}, Ceilings{}), "one length is no line")
+}
+
+// Rows of suite ceilings are lines of the panels of their storage type and device.
+func TestMeasuredCeilings(t *testing.T) {
+	limit := func(c bench.Ceiling, dtype attention.DType, device string, tflops, tbs float64) *bench.Row {
+		return &bench.Row{Device: device, Ceiling: c, DType: dtype, Status: bench.OK, TFLOPs: tflops, TBs: tbs}
+	}
+	gpu := row("coopmat2", 1024, 100).Device
+	var rows []*bench.Row
+	for _, dtype := range []attention.DType{attention.F16, attention.F32, attention.BF16} {
+		for _, length := range []int{1024, 2048} {
+			r := row("coopmat2", length, 10)
+			r.DType, r.Ms.Median = dtype, 1
+			rows = append(rows, r)
+		}
+	}
+	unsupported := limit(bench.CeilingProducts, attention.BF16, gpu, 0, 0)
+	unsupported.Status = bench.Unsupported
+	rows = append(rows, limit(bench.CeilingProducts, attention.F16, gpu, 600, 0), limit(bench.CeilingFMA, attention.F32, gpu, 50, 0), unsupported,
+		limit(bench.CeilingCopy, 0, gpu, 0, 4), limit(bench.CeilingCopy, 0, "another", 0, 9), limit(bench.CeilingProducts, attention.F16, "another", 999, 0))
+	peaks := func(c Ceilings) (out []string) {
+		for _, p := range Figures(rows, c)[0].Panels {
+			last := p.Series[len(p.Series)-1]
+			require.True(t, last.Level)
+			out = append(out, fmt.Sprintf("%s %v", last.Name, last.Y[0]))
+		}
+		return out
+	}
+	// A device without cooperative matrices of bf16 multiplies it in float32.
+	require.Equal(t, []string{peakName + " 600", fmaName + " 50", fmaName + " 50"}, peaks(Ceilings{}))
+	require.Equal(t, []string{peakName + " 7", peakName + " 7", peakName + " 7"}, peaks(Ceilings{TFLOPs: 7}), "what is given counts")
+	figures := Figures(rows, Ceilings{})
+	require.Equal(t, []Kind{Speed, Roofline}, kinds(figures))
+	roof := figures[1].Panels[0].Series
+	require.Equal(t, []float64{roof[len(roof)-1].X[0] * 4, 600, 600}, roof[len(roof)-1].Y)
 }
 
 // Problems that differ in more than length have panels of their own.

@@ -62,6 +62,7 @@ var known = map[string]style{
 	"torch-copy": {"copy (PyTorch)", rgb(0x6b7280), false},
 	"copy":       {"copy (Vulkan)", rgb(0x9aa0a6), false},
 	peakName:     {"coopmat peak", ink, false},
+	fmaName:      {"FMA peak", ink, false},
 	copyName:     {copyName, ink, false},
 	roofName:     {roofName, ink, true},
 }

@@ -67,8 +67,16 @@ type cell struct {
 func Write(w io.Writer, files []results.File, o Options) error {
 	doc := document{Title: cmp.Or(o.Title, "vkattn benchmarks")}
 	names := titles(files)
+	var measured []*bench.Row // ceilings of any file
 	for i := range files {
-		s, err := newSection(&files[i], names[i], o.Ceilings)
+		for _, r := range files[i].Bench() {
+			if r.Ceiling != "" {
+				measured = append(measured, r)
+			}
+		}
+	}
+	for i := range files {
+		s, err := newSection(&files[i], names[i], o.Ceilings, measured)
 		if err != nil {
 			return fmt.Errorf("%s: %w", files[i].Path, err)
 		}
@@ -102,9 +110,9 @@ func titles(files []results.File) []string {
 	}
 }
 
-func newSection(f *results.File, title string, ceilings chart.Ceilings) (section, error) {
+func newSection(f *results.File, title string, ceilings chart.Ceilings, measured []*bench.Row) (section, error) {
 	s := section{Title: title, Count: len(f.Rows), Environment: environments(f.Rows)}
-	for _, figure := range chart.Figures(f.Bench(), ceilings) {
+	for _, figure := range chart.Figures(append(f.Bench(), measured...), ceilings) {
 		var panels []template.HTML
 		for _, p := range figure.Panels {
 			one := figure
@@ -221,6 +229,26 @@ func some(v float64) float64 {
 	return v
 }
 
+// shape is a number of the shape, which ceilings do not have.
+func shape(of func(*results.Row) int) func(*results.Row) float64 {
+	return func(r *results.Row) float64 {
+		if r.Ceiling != "" {
+			return math.NaN()
+		}
+		return float64(of(r))
+	}
+}
+
+// attentionOnly is a text of rows of attention, empty for ceilings.
+func attentionOnly(of func(*results.Row) string) func(*results.Row) string {
+	return func(r *results.Row) string {
+		if r.Ceiling != "" {
+			return ""
+		}
+		return of(r)
+	}
+}
+
 // columns lists the columns that have a value in any row, without those that have the same
 // in all rows of many.
 func columns(rows []results.Row) (out []column) {
@@ -233,16 +261,16 @@ func columns(rows []results.Row) (out []column) {
 		words("implementation", func(r *results.Row) string { return r.Who() }),
 		words("line", func(r *results.Row) string { return r.Line }),
 		words("tile", func(r *results.Row) string { return r.Tile }),
-		number("B", "%.0f", func(r *results.Row) float64 { return float64(r.B) }),
-		number("Hq", "%.0f", func(r *results.Row) float64 { return float64(r.Hq) }),
-		number("Hkv", "%.0f", func(r *results.Row) float64 { return float64(r.Hkv) }),
-		number("Sq", "%.0f", func(r *results.Row) float64 { return float64(r.Sq) }),
-		number("Sk", "%.0f", func(r *results.Row) float64 { return float64(r.Sk) }),
-		number("D", "%.0f", func(r *results.Row) float64 { return float64(r.D) }),
-		number("Dv", "%.0f", func(r *results.Row) float64 { return float64(r.Dv) }),
-		words("causal", func(r *results.Row) string { return r.Causal.String() }),
-		words("dtype", func(r *results.Row) string { return r.DType.String() }),
-		words("pass", func(r *results.Row) string { return r.Pass.String() }),
+		number("B", "%.0f", shape(func(r *results.Row) int { return r.B })),
+		number("Hq", "%.0f", shape(func(r *results.Row) int { return r.Hq })),
+		number("Hkv", "%.0f", shape(func(r *results.Row) int { return r.Hkv })),
+		number("Sq", "%.0f", shape(func(r *results.Row) int { return r.Sq })),
+		number("Sk", "%.0f", shape(func(r *results.Row) int { return r.Sk })),
+		number("D", "%.0f", shape(func(r *results.Row) int { return r.D })),
+		number("Dv", "%.0f", shape(func(r *results.Row) int { return r.Dv })),
+		words("causal", attentionOnly(func(r *results.Row) string { return r.Causal.String() })),
+		words("dtype", func(r *results.Row) string { return r.DTypeText() }),
+		words("pass", attentionOnly(func(r *results.Row) string { return r.Pass.String() })),
 		words("options", func(r *results.Row) string {
 			if r.OptionText == "" && r.Options != nil {
 				return r.Options.String()

@@ -45,6 +45,32 @@ func TestThePageIsSelfContained(t *testing.T) {
 	require.False(t, strings.Contains(page, "://"), "the page needs no network")
 }
 
+// The ceilings of one file are those of the pictures of all.
+func TestCeilingsOfAnotherFile(t *testing.T) {
+	limits := results.File{Path: "a/ceilings.jsonl", Rows: []results.Row{
+		{Row: bench.Row{Device: "GPU <1>", Ceiling: bench.CeilingCopy, Status: bench.OK, TBs: 4}},
+		{Row: bench.Row{Device: "GPU <1>", Ceiling: bench.CeilingProducts, Status: bench.OK, TFLOPs: 600}}}}
+	page := func(files ...results.File) string {
+		var out bytes.Buffer
+		require.NoError(t, Write(&out, files, Options{}))
+		return out.String()
+	}
+	require.NotContains(t, page(sample()), "Roofline")
+	text := page(sample(), limits)
+	require.Contains(t, text, "Roofline")
+	require.Contains(t, text, "coopmat peak")
+	require.Contains(t, text, ">products<")
+	cells := map[string]string{}
+	for _, c := range columns(append(sample().Rows, limits.Rows...)) {
+		cells[c.Name] = c.cell(&limits.Rows[0]).Text
+	}
+	require.Equal(t, "copy", cells["implementation"])
+	require.Equal(t, "4.000", cells["TB/s"])
+	for _, empty := range []string{"B", "Sq", "causal", "dtype"} {
+		require.Empty(t, cells[empty], empty)
+	}
+}
+
 func TestColumnsWithoutValuesAreLeftOut(t *testing.T) {
 	f := sample()
 	names := func(rows []results.Row) (out []string) {

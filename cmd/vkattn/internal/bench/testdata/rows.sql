@@ -58,8 +58,11 @@ CREATE TABLE IF NOT EXISTS vkattn_bench (
   "output_bytes" DOUBLE PRECISION,
   "workspace_bytes" DOUBLE PRECISION,
   "plain_bytes" DOUBLE PRECISION,
-  "unsteady" TEXT
+  "unsteady" TEXT,
+  "ceiling" TEXT,
+  "bytes" DOUBLE PRECISION,
+  "flops" DOUBLE PRECISION
 );
-INSERT INTO vkattn_bench VALUES ('2026-01-02T03:04:05Z', 'Example GPU', 'Example driver', 'test', 42, 'coopmat2', '128x64 16x16 8sg1', 16, 8, 2, 4096, 4096, 128, 128, 'top-left', 'f16', 'ok', NULL, 1.9375, 2, 2.5, 3, 274.878, 0.000123, 1.5e-07, 512, 335544320, false, NULL, NULL, NULL, NULL, 1, '2 1.9375 2.5', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'fwd', NULL, NULL, 2.14583333, NULL, NULL, 256.1, 283.7, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO vkattn_bench VALUES ('2026-01-02T03:04:05Z', 'Example GPU', 'Example driver', 'test', 42, 'coopmat', NULL, 16, 8, 2, 4096, 4096, 128, 128, 'top-left', 'f32', 'unsupported', 'no f32 | shape', NULL, NULL, NULL, 0, NULL, NULL, NULL, 0, 335544320, false, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'fwd', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO vkattn_bench VALUES ('2026-01-02T03:04:05Z', 'Example GPU', 'Example driver', 'test', 42, 'coopmat', NULL, 16, 8, 2, 4096, 4096, 128, 128, 'top-left', 'f16', 'FAIL', 'max error 1.5 is over 0.002, "O"', NULL, NULL, NULL, 0, NULL, 1.5, 0.25, 512, 335544320, false, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'fwd', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO vkattn_bench VALUES ('2026-01-02T03:04:05Z', 'Example GPU', 'Example driver', 'test', 42, 'coopmat2', '128x64 16x16 8sg1', 16, 8, 2, 4096, 4096, 128, 128, 'top-left', 'f16', 'ok', NULL, 1.9375, 2, 2.5, 3, 274.878, 0.000123, 1.5e-07, 512, 335544320, false, NULL, NULL, NULL, NULL, 1, '2 1.9375 2.5', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'fwd', NULL, NULL, 2.14583333, NULL, NULL, 256.1, 283.7, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO vkattn_bench VALUES ('2026-01-02T03:04:05Z', 'Example GPU', 'Example driver', 'test', 42, 'coopmat', NULL, 16, 8, 2, 4096, 4096, 128, 128, 'top-left', 'f32', 'unsupported', 'no f32 | shape', NULL, NULL, NULL, 0, NULL, NULL, NULL, 0, 335544320, false, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'fwd', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO vkattn_bench VALUES ('2026-01-02T03:04:05Z', 'Example GPU', 'Example driver', 'test', 42, 'coopmat', NULL, 16, 8, 2, 4096, 4096, 128, 128, 'top-left', 'f16', 'FAIL', 'max error 1.5 is over 0.002, "O"', NULL, NULL, NULL, 0, NULL, 1.5, 0.25, 512, 335544320, false, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'fwd', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/cmd/vkattn/internal/bench"
+)
+
+// readRows reads what --save wrote in the format jsonl.
+func readRows(t *testing.T, path string) (rows []bench.Row) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for line := range strings.Lines(string(text)) {
+		var r bench.Row
+		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+func TestBenchOfCeilings(t *testing.T) {
+	driver(t)
+	dir := t.TempDir()
+	var saved []string
+	args := []string{"bench", "--suite", "ceilings", "-r", "6", "--warmup", "10ms"}
+	for _, name := range []string{"a.jsonl", "a.json", "a.csv", "a.md", "a.sql"} {
+		saved = append(saved, "--save", filepath.Join(dir, name))
+	}
+	code, stdout, stderr := call(append(args, saved...)...)
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stderr, "7 rows, seed")
+	require.Contains(t, stdout, "| vkCmdCopyBuffer, bytes read and written")
+	rows := readRows(t, filepath.Join(dir, "a.jsonl"))
+	require.Len(t, rows, 7)
+	for _, r := range rows {
+		if r.Status != bench.OK {
+			require.Equal(t, bench.Unsupported, r.Status, r.Reason)
+			require.Contains(t, stdout, r.Note())
+		}
+	}
+
+	// compare and --baseline match the rows by their names.
+	code, stdout, stderr = call("compare", filepath.Join(dir, "a.jsonl"), filepath.Join(dir, "a.json"))
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, "ceiling=barrier")
+	code, stdout, stderr = call(append(args, "--dtype", "f32", "--baseline", filepath.Join(dir, "a.json"), "-o", "gobench")...)
+	require.NotEqual(t, exitInput, code, stderr)
+	require.Contains(t, stdout, "BenchmarkAttention/ceiling=copy 1 ")
+	require.Contains(t, stderr, "ceiling=fma/dtype=f32")
+	require.NotContains(t, stderr, "ceiling=products")
+
+	page := filepath.Join(dir, "page.html")
+	code, _, stderr = call("report", filepath.Join(dir, "a.jsonl"), "-o", page)
+	require.Equal(t, exitOK, code, stderr)
+	text, err := os.ReadFile(page)
+	require.NoError(t, err)
+	require.Contains(t, string(text), ">dispatch<")
+}
+
+// bench --plot measures the ceilings that its pictures show, and keeps them with the rows.
+func TestPlotsShowMeasuredCeilings(t *testing.T) {
+	driver(t)
+	dir := t.TempDir()
+	rows, plot := filepath.Join(dir, "rows.jsonl"), filepath.Join(dir, "live.svg")
+	args := tiny("--tier", "scalar", "--seqlen", "8,16", "--warmup", "10ms", "--save", rows, "--plot", plot)
+	code, stdout, stderr := call(args...)
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stderr, "4 rows, seed")
+	require.Less(t, strings.Index(stdout, "scalar"), strings.Index(stdout, "vkCmdCopyBuffer"))
+	saved := readRows(t, rows)
+	require.Equal(t, bench.CeilingCopy, saved[0].Ceiling)
+	require.Equal(t, bench.CeilingFMA, saved[1].Ceiling)
+	text, err := os.ReadFile(plot)
+	require.NoError(t, err)
+	if saved[1].Status == bench.OK {
+		require.Contains(t, string(text), "FMA peak")
+	}
+
+	code, stdout, stderr = call(append(args, "--peak-tflops", "3", "--peak-tbs", "2")...)
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stderr, "2 rows, seed")
+	require.NotContains(t, stdout, "vkCmdCopyBuffer")
+	text, err = os.ReadFile(plot)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "coopmat peak")
+
+	// Rows that only pictures have are not compared.
+	code, stdout, stderr = call(append(args, "--baseline", rows)...)
+	require.Contains(t, []int{exitOK, exitFailure}, code, stderr)
+	require.NotContains(t, stdout, "ceiling=")
+}
+
+func TestCeilingsWithoutADevice(t *testing.T) {
+	refused(t, exitUnsupported, "suite ceilings does not run on --device cpu", "bench", "--suite", "ceilings", "--device", "cpu")
+	refused(t, exitInput, "only vkattn bench measures it", "verify", "--suite", "ceilings")
+	refused(t, exitInput, "only vkattn bench measures it", "tune", "--suite", "ceilings")
+	refused(t, exitInput, "select no problem of it", "bench", "--suite", "ceilings", "--headdim", "64")
+	code, stdout, stderr := call("bench", "--suite", "ceilings", "--list")
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, "| products bf16 |")
+	if name := os.Getenv("VKATTN_DRIVER"); name == "none" {
+		refused(t, exitUnsupported, "suite ceilings needs a Vulkan device: ", "bench", "--suite", "ceilings")
+	}
+}

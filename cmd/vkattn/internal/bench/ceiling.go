@@ -1,0 +1,221 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"vkattn/attention"
+	"vkattn/attention/ceiling"
+	"vkattn/vk"
+	"vkattn/vk/hostmem"
+)
+
+// Ceiling is a highest rate or a least time of a device. A problem with a ceiling has no
+// shape; its row is timed like those of attention.
+type Ceiling string
+
+// The ceilings; Ceilings describes them.
+const (
+	CeilingCopy     Ceiling = "copy"
+	CeilingProducts Ceiling = "products"
+	CeilingFMA      Ceiling = "fma"
+	CeilingLaunch   Ceiling = "launch"
+	CeilingDispatch Ceiling = "dispatch"
+	CeilingBarrier  Ceiling = "barrier"
+)
+
+// Ceilings lists the ceilings with their descriptions.
+var Ceilings = []struct {
+	Ceiling Ceiling
+	About   string
+}{
+	{CeilingCopy, "vkCmdCopyBuffer, bytes read and written"},
+	{CeilingProducts, "products of cooperative matrices whose operands stay in registers, with float32 sums"},
+	{CeilingFMA, "float32 FMAs whose operands stay in registers"},
+	{CeilingLaunch, "an empty dispatch by the clock of the host: record, submit, wait"},
+	{CeilingDispatch, "an empty dispatch in a row of 200 without barriers"},
+	{CeilingBarrier, "an empty dispatch and a barrier, in a row of 200"},
+}
+
+// about is the description of a ceiling.
+func (c Ceiling) about() string {
+	for _, one := range Ceilings {
+		if one.Ceiling == c {
+			return one.About
+		}
+	}
+	return ""
+}
+
+// typed reports whether the ceiling depends on the storage type.
+func (c Ceiling) typed() bool { return c == CeilingProducts || c == CeilingFMA }
+
+// ceilings are the problems of suite ceilings.
+func ceilings() []Problem {
+	of := func(c Ceiling, dtype attention.DType) Problem {
+		return Problem{Ceiling: c, Config: attention.Config{DType: dtype}}
+	}
+	return []Problem{of(CeilingCopy, 0), of(CeilingProducts, attention.F16), of(CeilingProducts, attention.BF16), of(CeilingFMA, attention.F32),
+		of(CeilingLaunch, 0), of(CeilingDispatch, 0), of(CeilingBarrier, 0)}
+}
+
+// PlotCeilings lists the ceilings that pictures of problems show and that are neither among
+// the problems nor known: a copy, and the products of each storage type.
+func PlotCeilings(dev *vk.Device, list []Problem, knowsCopy, knowsProducts bool) (out []Problem) {
+	add := func(p Problem) {
+		if !slices.Contains(list, p) && !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	for _, p := range list {
+		if p.Ceiling != "" {
+			continue
+		}
+		if !knowsCopy {
+			add(Problem{Ceiling: CeilingCopy})
+		}
+		if dtype := p.Config.DType; !knowsProducts {
+			if ceiling.Supported(dev, dtype) != nil {
+				dtype = attention.F32
+			}
+			add(productsOf(dtype))
+		}
+	}
+	return out
+}
+
+// productsOf is the ceiling of products of a storage type.
+func productsOf(dtype attention.DType) Problem {
+	c := CeilingProducts
+	if dtype == attention.F32 {
+		c = CeilingFMA
+	}
+	return Problem{Ceiling: c, Config: attention.Config{DType: dtype}}
+}
+
+// IsCeilings reports whether the problems of the suite are ceilings.
+func (s *Suite) IsCeilings() bool { return len(s.list) > 0 && s.list[0].Ceiling != "" }
+
+const (
+	copyCeiling    = 512 << 20 // bytes of a copy, read and written
+	copyCeilingCPU = 16 << 20
+	// dispatchesInARow is the number of empty dispatches that are timed as one run: a single
+	// one is shorter than the resolution of timestamps.
+	dispatchesInARow = 200
+)
+
+// ceiling prepares the row of a ceiling. Products are verified: their sums must be those of
+// all products that are counted.
+func (g *group) ceiling(ctx context.Context, s Spec) (*candidate, *Row) {
+	row := g.row(g.problem, s)
+	row.Tier = ""
+	c := &candidate{row: row}
+	var err error
+	if c.run, err = g.ceilingRun(ctx, row); err != nil {
+		g.stop(row, err)
+		if errors.Is(err, ceiling.ErrWrong) {
+			row.Status = Fail
+		}
+		return nil, row
+	}
+	return c, row
+}
+
+// ceilingRun returns the function that times the row, after a first run.
+func (g *group) ceilingRun(ctx context.Context, row *Row) (func(context.Context, int) ([]time.Duration, error), error) {
+	if row.Ceiling == CeilingCopy && g.Device != nil {
+		return g.copyCeiling(ctx, row)
+	}
+	var kernel *ceiling.Kernel
+	var err error
+	if row.Ceiling.typed() {
+		kernel, err = ceiling.NewProducts(g.Device, row.DType)
+	} else {
+		kernel, err = ceiling.NewEmpty(g.Device)
+	}
+	if err != nil {
+		return nil, err
+	}
+	g.closers = append(g.closers, kernel.Close)
+	stream, err := g.Device.NewStream(string(row.Ceiling))
+	if err != nil {
+		return nil, err
+	}
+	g.closers = append(g.closers, stream.Close)
+	if err := kernel.Verify(ctx, stream); err != nil {
+		return nil, err
+	}
+	if err := stream.Wait(ctx); err != nil {
+		return nil, err
+	}
+	clock := &deviceClock{stream: stream, stamps: g.Device.Caps().Limits.TimestampValidBits > 0 && row.Ceiling != CeilingLaunch}
+	row.Flops, row.Memory, row.Tile, row.Timer = kernel.Flops(), kernel.Bytes(), kernel.Tile(), clock.timer()
+	row.SPIRV = modules(g.Device, kernel.Module())
+	inARow, record := 1, kernel.Record
+	if row.Ceiling == CeilingDispatch || row.Ceiling == CeilingBarrier {
+		inARow, record = dispatchesInARow, repeated(kernel, row.Ceiling == CeilingBarrier)
+	}
+	return func(ctx context.Context, n int) ([]time.Duration, error) {
+		times, err := clock.timed(ctx, n, record)
+		for i := range times {
+			times[i] /= time.Duration(inARow)
+		}
+		return times, err
+	}, nil
+}
+
+// copyCeiling prepares a copy, on buffers larger than the last-level cache.
+func (g *group) copyCeiling(ctx context.Context, row *Row) (func(context.Context, int) ([]time.Duration, error), error) {
+	row.Bytes = copyCeiling
+	if g.Device.Info().Type == vk.DeviceCPU {
+		row.Bytes = copyCeilingCPU
+	}
+	row.Memory = max(row.Bytes, g.rotation(g.Device))
+	if err := Room(g.Device, 0, hostmem.Sum(row.Memory, 4*setAlign)); err != nil {
+		return nil, err
+	}
+	l, err := newCopyRunner(ctx, g.Device, row.Bytes, g.rotation(g.Device))
+	if err != nil {
+		return nil, err
+	}
+	g.copies = l
+	row.Sets, row.Timer = l.count, l.timer()
+	return l.timed, nil
+}
+
+// repeated records empty dispatches in a row, with a barrier behind each or none.
+func repeated(empty *ceiling.Kernel, barriers bool) func(*vk.Stream) error {
+	return func(s *vk.Stream) error {
+		for range dispatchesInARow {
+			if err := empty.Record(s); err != nil {
+				return err
+			}
+			if !barriers {
+				continue
+			}
+			if err := s.Barrier(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// barrierMs is the time of a barrier alone: that of an empty dispatch and a barrier without
+// that of an empty dispatch. It is 0 if a row is missing.
+func barrierMs(rows []*Row) float64 {
+	of := func(c Ceiling) float64 {
+		i := slices.IndexFunc(rows, func(r *Row) bool { return r.Ceiling == c && r.Status == OK })
+		if i < 0 {
+			return 0
+		}
+		return rows[i].Ms.Median
+	}
+	dispatch, both := of(CeilingDispatch), of(CeilingBarrier)
+	if dispatch == 0 || both == 0 {
+		return 0
+	}
+	return max(0, both-dispatch)
+}
