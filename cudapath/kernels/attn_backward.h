@@ -1,38 +1,36 @@
 // The interface between the host and the backward kernels.
 //
-// With S = scale * Q K^T, capped if softcap is not 0, and P = exp(S - LSE) of the slots that
-// a row attends to:
+// With S = scale * Q K^T, capped if softcap is not 0, and P = exp(S - LSE) where a row attends to a key:
 //
 //   delta = rowsum(dO * O) - dLSE      dV = P^T dO      dP = dO V^T
 //   dS = P * (dP - delta)              dQ = scale * dS K      dK = scale * dS^T Q
 //
-// dK and dV are sums over the query heads of the group, in float32, each rounded once. A
-// slot with P = 0 is skipped, never multiplied by 0: a masked slot, or one past the end of
-// its sequence, changes no bit of any gradient, whatever memory holds there. A row with LSE
-// -inf has gradient 0. Every sum has a fixed order, without atomics: the same input gives
-// the same bits in every run.
+// dK and dV are summed over the query heads of the group in float32 and rounded once. A product with P = 0 is
+// skipped, since 0 * NaN is NaN: masked keys, and rows and keys past the end of a sequence, change no bit of any
+// gradient, whatever values memory holds there. A row with LSE = -inf has gradient 0. Every sum has a fixed
+// order, without atomics, so the same input gives the same bits in every run.
 //
-// Entry points take AttnBackwardParams by value. The table ref_backward.json lists them.
-// The kernel of row statistics runs first on the same stream; those of the gradients read
-// what it stored. Package cudapath mirrors the struct and tests its layout.
+// Entry points take AttnBackwardParams by value. The table ref_backward.json lists them. The stats kernel runs
+// first; the kernels of the gradients follow on the same stream and read the row statistics that it stored.
+// Package cudapath mirrors the struct and tests its layout.
 #pragma once
 #include "attn.h"
 
 struct AttnBackwardParams {
 	AttnTensor q, k, v, o, dO;
-	AttnTensor dQ, dK, dV;         // base 0: not wanted
+	AttnTensor dQ, dK, dV;         // base 0: not requested
 	uint64_t lse;                  // float32 [B, Hq, Sq], packed [Hq, total_q]
-	uint64_t dLSE;                 // as lse; 0: none
-	uint64_t stats;                // workspace: 4 float32 per row, rows in the order of lse
-	uint64_t cu_q, cu_k;           // int32 [B + 1]: first rows of packed sequences; 0: padded
-	uint64_t used_q, used_k;       // int32 [B]: lengths of the sequences; 0: all of them
-	int32_t first_batch;           // sequence of block z = 0
+	uint64_t dLSE;                 // same layout as lse; 0: none
+	uint64_t stats;                // workspace: 4 float32 per row, same order as lse
+	uint64_t cu_q, cu_k;           // varlen: int32 [B + 1], cu_seqlens; 0: padded batch
+	uint64_t used_q, used_k;       // int32 [B], seqused; 0: every sequence is used in full
+	int32_t first_batch;           // the sequence of blockIdx.z = 0
 	int32_t Hq, Hkv;               // Hq is a multiple of Hkv
-	int32_t Sq, Sk, D, Dv;         // lengths of a sequence at most; head dims
+	int32_t Sq, Sk, D, Dv;         // maximum sequence lengths; head dims
 	int32_t total_q, total_k;      // rows of packed tensors
-	int32_t bottom_right;          // 1: the last row of a sequence is at its last key; 0: row r is at key r
-	int32_t left, right;           // a row at key c attends to keys [c - left, c + right]; INT32_MAX: no limit
-	int32_t accumulate;            // 1: add to what dQ, dK and dV hold
+	int32_t bottom_right;          // causal alignment. 1: the last row is at the last key; 0: row r is at key r
+	int32_t left, right;           // sliding window: a row at key c attends to keys [c - left, c + right]; INT32_MAX: no limit
+	int32_t accumulate;            // 1: add to the contents of dQ, dK and dV
 	float scale;                   // factor on Q K^T
 	float softcap;                 // 0: none
 	int32_t reserved;              // 0

@@ -1,16 +1,17 @@
-// FlashAttention-3 for sm_90a within the shared memory that a launch from a Vulkan command buffer has
-// (VK_NVX_binary_import): 48 KiB.
+// FlashAttention-3 for sm_90a in 48 KiB of shared memory, the limit for a kernel launched from a Vulkan command
+// buffer (VK_NVX_binary_import).
 //
-// Scheduler, producer, consumers and epilogue are those of fa3.cu, which explains them. The differences:
+// Row ownership, scheduler, producer, consumers, barriers and epilogue are those of fa3.cu, whose header explains
+// them. Two things differ:
 //   - Q is in registers, as the A operand of wgmma. Each consumer loads its 64 rows from global memory.
 //   - K and V may share one ring of tiles.
 //
 // Compile one cubin per (dtype, head dim): nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -cubin with
 //   -DATTN_BF16=0|1         storage type
-//   -DATTN_D=64|96|128      head dim; zeros stand for what smaller ones lack
-//   -DCUBIN_FULL=, _CAUSAL= other tiles: warpgroups, keys of a step, stages, one ring, take turns (optional)
+//   -DATTN_D=64|96|128      head dim; smaller ones are padded with zeros
+//   -DCUBIN_FULL=, _CAUSAL= another tile: warpgroups, keys of a KV tile, stages, one ring, ping-pong (optional)
 // Entries: attn_cubin_<f16|bf16>_d<D>_<full|causal>(map k, map v, AttnParams). Bases, strides and head dims are multiples
-// of 16 bytes. Any grid gives the same bits; the intended one is a CTA per multiprocessor.
+// of 16 bytes. Any grid gives the same bits; one CTA per multiprocessor is intended.
 #include "cubin_tile.h"
 #include "fa3_consume.h"
 #include "fa3_produce.h"
@@ -52,8 +53,8 @@ template <class T> __device__ __forceinline__ void attend(const TensorMap *mapK,
 	}
 }
 
-// Warpgroups, keys of a step, stages, one ring, turns of the warpgroups, full and causal, by head dim. Chosen on an H200
-// (docs/cubin-log.md). cubin.json says the same to whoever launches, and the build checks it (CUBIN_SHARED_*).
+// Tiles by head dim, full and causal: warpgroups, keys of a KV tile, stages, one ring, ping-pong. Chosen on an H200
+// (docs/cubin-log.md). cubin.json repeats them for the host; CUBIN_SHARED_* lets the build check that they agree.
 #if ATTN_D == 64
 #define CUBIN_TABLE_FULL 3, 80, 2, false, true
 #define CUBIN_TABLE_CAUSAL 4, 48, 7, true, true

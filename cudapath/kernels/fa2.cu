@@ -1,9 +1,9 @@
-// The kernels of one module of family fa2: one type and one bucket of head dims, with and
-// without the causal mask, and each also for any alignment. The build passes the tiles (see
-// build/fa2.go); the shared memory that it wrote into fa2.json is checked here.
+// The kernels of one module of family fa2, for one storage type and one bucket of head dims: full and causal, each
+// also in a variant for any alignment. The build passes the tiles as macros (see build/fa2.go). A static_assert
+// compares the shared memory of each tile with fa2.json.
 #include "fa2.h"
 
-#define TILE(kind) FA2_##kind##_WARPS, FA2_##kind##_ROWTILES, FA2_##kind##_COLS, FA2_##kind##_STEP, FA2_##kind##_QREGS, FA2_##kind##_STAGES, FA2_##kind##_BLOCKS, FA2_##kind##_ROUNDED
+#define TILE(kind) FA2_##kind##_WARPS, FA2_##kind##_MFRAGMENTS, FA2_##kind##_COLS, FA2_##kind##_STEP, FA2_##kind##_QREGS, FA2_##kind##_STAGES, FA2_##kind##_BLOCKS, FA2_##kind##_ROUNDED
 #define JOIN(a, b) a##b
 #define NAME(a, b) JOIN(a, b)
 

@@ -1,28 +1,27 @@
 // FlashAttention-2 on mma.sync, for sm_80 and up.
 //
-// A CTA owns Rows = Warps * RowTiles * 16 query rows of one head and loops over K and V
-// in tiles of Cols keys. A warp owns RowTiles * 16 of the rows: their scores, row
-// statistics and output are in its registers, so warps exchange nothing. cp.async copies
-// K and V into a ring of Stages tiles in shared memory. Its rows are swizzled by 16-byte
-// chunks, so that ldmatrix has no bank conflicts. Q is in registers, or, if there are not
-// enough, in shared memory and read for every tile.
+// A CTA owns Rows = Warps * MFragments * 16 query rows of one head and loops over K and V in KV tiles of Cols
+// keys. A warp owns MFragments * 16 of the rows. It keeps their scores, row statistics and O in registers, so
+// warps exchange no partial results. Q is in registers if they suffice. Otherwise it is in shared memory and
+// every KV step reads it again. cp.async copies K and V into a ring of Stages tiles in shared memory. Rows of a
+// tile are swizzled in chunks of 16 bytes, so that ldmatrix has no bank conflicts.
 //
-// No barrier synchronizes all warps in the loop. Each stage has two mbarriers: one counts
-// the threads whose copies have landed, the other the warps that have read the stage. A
-// warp waits for the second after computing its scores, when the other warps have most
-// likely finished their previous tile, and then copies its share of a later tile.
+// The loop over full tiles has no CTA-wide barrier. Each stage has two mbarriers: `landed` counts threads whose
+// copies have arrived, `free` counts warps that have finished reading. A warp waits for `free` after computing
+// its scores, when the other warps have most likely finished the previous tile. It then starts its copies of a
+// later tile. Causal tiles with masked keys add a __syncthreads that checks V for NaN and infinity.
 //
-// A tile is processed in steps of Step keys: S = Q K^T, P = exp2(S * scale - shift),
-// O += P V, and the row sum of P. shift is a lagged row max. It is updated when an element
-// of P exceeds the sum of all before it, or 2^Slack. The packed P show that with one
-// instruction for two to four elements, and the step is then repeated with exact maxima.
-// The new shift is the row max plus an integer that makes the row sum about 1. Then one
-// bound serves all rows, and P of the maximum is a power of two: rounding P to 16 bits
-// cannot change the element of a key that dominates its row. (It would show in O, which
-// is divided by the sum of P before rounding.) Only a row's own scores update its shift,
-// so that its bits do not depend on other rows.
+// A KV tile is processed in steps of Step keys: S = Q K^T, P = exp2(S * scale - row_max), O += P V, and the row
+// sum of P. row_max is lagged: it is updated only if an element of P exceeds the sum of all earlier ones, or
+// 2^RescaleThreshold. The test reads the packed P, one instruction for two to four elements. If it fails, the
+// warp repeats the step with exact maxima.
 //
-// Tiles with and without masked slots have separate loops.
+// The new row_max is the largest score plus an integer that brings the row sum near 1. Two properties follow. One
+// bound serves all rows of a lane. P of the largest score is a power of two, so rounding P to 16 bits cannot
+// change it. O is divided by the sum of P before rounding, so otherwise the rounding would show in O where one
+// key dominates its row. Only a row's own scores update its row_max, so its bits do not depend on other rows.
+//
+// Tiles with and without masked keys have separate loops.
 #pragma once
 #include "fa2_tile.h"
 #include <limits.h>
@@ -34,9 +33,9 @@ struct Task {
 	int batch, head, row;
 };
 
-// Row blocks of causal kernels differ in length. The longer three quarters run first, in sections of a few
-// heads whose K and V fit the L2, the longest block of a section first. The shortest quarter of all heads
-// runs last, to fill the multiprocessors at the end.
+// Maps a CTA to its rows. Row blocks of causal kernels differ in the number of keys. The longer three quarters run
+// first. They are ordered in sections of a few heads whose K and V fit in L2, and from long to short within a
+// section. The shortest quarter of all heads runs last and fills the multiprocessors at the end.
 template <class C> __device__ __forceinline__ Task find_task(const AttnParams &p) {
 	if constexpr (!C::Causal) {
 		return {int(blockIdx.z), int(blockIdx.y), int(blockIdx.x) * C::Rows};
@@ -57,39 +56,40 @@ template <class C> __device__ __forceinline__ Task find_task(const AttnParams &p
 
 template <class C> struct Forward {
 	using E = typename C::Element;
-	static constexpr int RowTiles = C::RowTiles, D = C::D, Dv = C::Dv;
-	static constexpr int Slack = 8; // 2^8 does not overflow f16, nor do its sums overflow float32
-	static constexpr float Less = E::ones == Half::ones ? 1 - 0x1p-9f : 1 - 0x1p-6f; // a factor that makes a number less after rounding to E too
-	static constexpr float Near = 2048; // up to here the rounding of a shift is not visible in P and O
-	template <int Step> using Scores = float[RowTiles][Step / 8][4];
-	template <int Step> using Weights = uint32_t[RowTiles][Step / 16][4]; // P as the left operand of P V
+	static constexpr int MFragments = C::MFragments, D = C::D, Dv = C::Dv;
+	static constexpr int RescaleThreshold = 8; // 2^8 does not overflow f16, nor do its sums overflow float32
+	// A factor that makes a number smaller even after rounding to E.
+	static constexpr float Less = E::ones == Half::ones ? 1 - 0x1p-9f : 1 - 0x1p-6f;
+	static constexpr float Near = 2048; // up to this row max its rounding does not show in P and O
+	template <int Step> using Scores = float[MFragments][Step / 8][4];
+	template <int Step> using ProbFragments = uint32_t[MFragments][Step / 16][4]; // P as the A operand of P V
 
 	const AttnParams &p;
 	uint32_t shared;
 	Task task;
 	int lane, warp;
-	float scale;               // of the scores in log2 units, above 0
-	uint32_t q_at, k_at, v_at; // address of the lane's row of the first 16-wide slice, in the first stage
-	uint32_t q[RowTiles][C::QRegs ? C::QRegs : 1][4];
-	float o[RowTiles][Dv / 8][4];
-	float l[RowTiles][2];      // row sums of P over the lane's columns
-	float weight[RowTiles][4]; // with RoundedSums: row sums of P as rounded, for the rows of o's elements
-	float shift[RowTiles][2];  // lagged row max
-	uint32_t most;          // bound of P in the upper half: below it no row of the lane updates its shift
-	uint32_t unset;         // bit 2 i + j: row [i][j] has had no score yet
+	float scale;               // converts scores to log2 units; above 0
+	uint32_t q_at, k_at, v_at; // shared-memory addresses for ldmatrix: the lane's row, first 16-wide slice, first stage
+	uint32_t q[MFragments][C::QRegs ? C::QRegs : 1][4];
+	float o[MFragments][Dv / 8][4];
+	float l[MFragments][2];           // row sums of P over the lane's columns
+	float rounded_sum[MFragments][4]; // with RoundedSums: row sums of the rounded P, in the layout of o
+	float row_max[MFragments][2];     // lagged row max
+	uint32_t most;          // packed, upper half: while all P of the lane are below it, no row updates its row max
+	uint32_t unset;         // bit 2 i + j: row [i][j] has seen no unmasked score yet
 	bool exact;             // the next step computes exact maxima
-	bool far;               // a row of the warp is far: see weight_of
-	int limit[RowTiles][2]; // last column that a row attends to, relative to the lane's first
+	bool far;               // a row of the warp has a large row max: see exp_score
+	int limit[MFragments][2]; // last key that a row attends to, relative to the lane's first column
 
-	// The ring: offset of the current tile's stage, and parity of the ring's round.
+	// The ring: index of the current tile, number of tiles, offset of the current stage, and its mbarrier parity.
 	int tile, tiles, stage_at, turn;
-	// The next tile to copy: the thread's first chunk of it, its destination, the number of
-	// rows left, and the least number with which the whole tile exists.
+	// The next tile to copy: global addresses of the thread's first chunk, number of tiles left, offset of the
+	// destination stage, rows left in K and V, and the least number of rows left with which copies need no test.
 	const char *next_k, *next_v;
 	int todo, next_at, next_left, whole_from;
-	uint32_t k_slot, v_slot; // of the thread's first chunk, in the first stage
+	uint32_t k_slot, v_slot; // shared-memory addresses of the thread's first chunk, first stage
 
-	// Address of 16-wide slice i of a row, from that of the first.
+	// Returns the swizzled address of 16-wide slice i of a row, given the address of slice 0.
 	template <int Dim> static __device__ __forceinline__ uint32_t slice(uint32_t at, int i) {
 		constexpr int Slices = Dim % 64 == 0 ? 4 : 2;
 		return (at ^ i % Slices * 32) + i / Slices * Slices * 32;
@@ -101,11 +101,11 @@ template <class C> struct Forward {
 
 	static __device__ __forceinline__ int following(int at) { return at == (C::Stages - 1) * C::StageBytes ? 0 : at + C::StageBytes; }
 
-	using K = Share<C, D, C::Cols>;
-	using V = Share<C, Dv, C::Cols>;
+	using K = TiledCopy<C, D, C::Cols>;
+	using V = TiledCopy<C, Dv, C::Cols>;
 
-	// Starts the copy of the thread's share of the next tile, if there is one.
-	__device__ __forceinline__ void ask() {
+	// Starts the thread's copies of the next tile, if there is one.
+	__device__ __forceinline__ void prefetch() {
 		if (todo <= 0) return;
 		if (!C::Any && next_left >= whole_from) {
 			next_k = K::template fetch<true>(k_slot + next_at, next_k, p.k.row * 2, next_left, p.D);
@@ -124,25 +124,25 @@ template <class C> struct Forward {
 		next_at = following(next_at);
 	}
 
-	// Asks for a tile in the place of the previous one, once every warp is done with that.
+	// Waits until every warp has read the previous tile, then prefetches a later tile into its stage.
 	__device__ __forceinline__ void refill() {
 		if (todo <= 0) return;
 		if (tile > 0) barrier_wait(free(next_at), turn ^ (stage_at == 0));
-		ask();
+		prefetch();
 	}
 
 	template <int Step> __device__ __forceinline__ void scores(Scores<Step> &s, uint32_t kt) {
 #pragma unroll
-		for (int i = 0; i < RowTiles; i++)
+		for (int i = 0; i < MFragments; i++)
 #pragma unroll
 			for (int n = 0; n < Step / 8; n++)
 #pragma unroll
 				for (int e = 0; e < 4; e++) s[i][n][e] = 0;
 #pragma unroll
 		for (int d = 0; d < D / 16; d++) {
-			uint32_t a[RowTiles][4];
+			uint32_t a[MFragments][4];
 #pragma unroll
-			for (int i = 0; i < RowTiles; i++) {
+			for (int i = 0; i < MFragments; i++) {
 				if (d < C::QRegs) {
 #pragma unroll
 					for (int e = 0; e < 4; e++) a[i][e] = q[i][d][e];
@@ -155,7 +155,7 @@ template <class C> struct Forward {
 				uint32_t b[4];
 				ldmatrix(b, kt + slice<D>(k_at, d) + n * 16 * D * 2);
 #pragma unroll
-				for (int i = 0; i < RowTiles; i++) {
+				for (int i = 0; i < MFragments; i++) {
 					E::mma(s[i][2 * n], a[i], b[0], b[1]);
 					E::mma(s[i][2 * n + 1], a[i], b[2], b[3]);
 				}
@@ -165,7 +165,7 @@ template <class C> struct Forward {
 
 	template <int Step> __device__ __forceinline__ void mask(Scores<Step> &s, int col) {
 #pragma unroll
-		for (int i = 0; i < RowTiles; i++)
+		for (int i = 0; i < MFragments; i++)
 #pragma unroll
 			for (int n = 0; n < Step / 8; n++)
 #pragma unroll
@@ -173,43 +173,44 @@ template <class C> struct Forward {
 					if (limit[i][e / 2] - col < n * 8 + e % 2) s[i][n][e] = -INFINITY;
 	}
 
-	// Element of P of a score.
+	// Returns the element of P for a score.
 	//
-	// P of the row max must be exactly a power of two. Otherwise rounding P changes O by a unit in the last place
-	// if one key dominates the row, since row sums are of P before rounding. A row is far if its shift is so large
-	// that fma, which does not round the product, would miss the power of two: there the product is rounded too.
-	template <bool Far> __device__ __forceinline__ float weight_of(float score, float less) {
+	// P of the largest score must be exactly a power of two. Otherwise rounding P changes O by a unit in the last
+	// place if one key dominates the row, since row sums are of P before rounding. row_max is a rounded product. For
+	// |row_max| above Near ("far" rows) fma, which does not round score * scale, would miss the power of two, so
+	// the product is rounded first.
+	template <bool Far> __device__ __forceinline__ float exp_score(float score, float less) {
 		const bool separate = Far && fabsf(less) > Near;
 		return exp2_approx(separate ? __fadd_rn(__fmul_rn(score, scale), -less) : fmaf(score, scale, -less));
 	}
 
-	// Row sum over all lanes of the row.
+	// Adds the partial row sums of the four lanes of a row.
 	static __device__ __forceinline__ float total(float part) {
 		part += __shfl_xor_sync(~0u, part, 1);
 		return part + __shfl_xor_sync(~0u, part, 2);
 	}
 
-	// The largest element of P that does not update the shift of a row with this sum.
+	// Returns the largest element of P that leaves the row max of a row with this sum unchanged.
 	static __device__ __forceinline__ float bound(float sum) {
-		constexpr float Most = 1 << Slack;
+		constexpr float Most = 1 << RescaleThreshold;
 		return C::RoundedSums ? Most : fminf(sum, Most);
 	}
 
-	// Updates `most`. Sums only grow between updates of the shift, so that older sums give a lower bound, which is safe.
+	// Updates `most`. Row sums only grow between updates of the row max, so bounds from older sums are lower and safe.
 	__device__ __forceinline__ void settle() {
 		float least = INFINITY;
 #pragma unroll
-		for (int i = 0; i < RowTiles; i++)
+		for (int i = 0; i < MFragments; i++)
 #pragma unroll
 			for (int j = 0; j < 2; j++) least = fminf(least, bound(total(l[i][j])));
 		most = E::pack(0, least);
 	}
 
-	// Whether an element of P exceeds the bound of its row; `most` is the bound of all rows of the lane.
-	template <int Step> __device__ __forceinline__ bool heavy(const Weights<Step> &w) {
+	// Reports whether an element of P exceeds the bound of its own row. `most` is the least bound of the rows of a lane.
+	template <int Step> __device__ __forceinline__ bool heavy(const ProbFragments<Step> &w) {
 		bool found = false;
 #pragma unroll
-		for (int i = 0; i < RowTiles; i++) {
+		for (int i = 0; i < MFragments; i++) {
 #pragma unroll
 			for (int j = 0; j < 2; j++) {
 				uint32_t top = 0;
@@ -221,11 +222,11 @@ template <class C> struct Forward {
 		return __any_sync(~0u, found);
 	}
 
-	// Updates the shift of rows that have none yet or whose P exceeds the bound.
-	template <int Step> __device__ __forceinline__ void move(const Scores<Step> &s) {
+	// Updates the row max of rows that have none yet or whose P exceeds the bound, and rescales their sums and O.
+	template <int Step> __device__ __forceinline__ void update_row_max(const Scores<Step> &s) {
 		bool any = false;
 #pragma unroll
-		for (int i = 0; i < RowTiles; i++) {
+		for (int i = 0; i < MFragments; i++) {
 #pragma unroll
 			for (int j = 0; j < 2; j++) {
 				float top = -INFINITY;
@@ -237,47 +238,47 @@ template <class C> struct Forward {
 				const bool fresh = unset & bit;
 				const float before = total(l[i][j]);
 				float next = top * scale, sum = 0;
-				if constexpr (!C::RoundedSums) { // the row sum after this step if the shift is updated
+				if constexpr (!C::RoundedSums) { // the row sum after this step if the row max is updated
 #pragma unroll
 					for (int n = 0; n < Step / 8; n++)
 						sum += exp2_approx(fmaf(s[i][n][2 * j], scale, -next)) + exp2_approx(fmaf(s[i][n][2 * j + 1], scale, -next));
-					sum = total(sum) + (fresh ? 0 : before * exp2_approx(shift[i][j] - next));
+					sum = total(sum) + (fresh ? 0 : before * exp2_approx(row_max[i][j] - next));
 				}
-				if (fresh ? top > -INFINITY : weight_of<true>(top, shift[i][j]) > bound(before)) {
-					// For a scale of 0 the host passes a tiny number, and the shift does not change LSE.
+				if (fresh ? top > -INFINITY : exp_score<true>(top, row_max[i][j]) > bound(before)) {
+					// For a scale of 0 the host passes a tiny number. The integer would then change LSE, so none is added.
 					if (!C::RoundedSums && scale > 0x1p-100f) {
 						const float lift = float((__float_as_int(sum * 0x1.6ap0f) >> 23) - 127), lifted = next + lift;
 						if (fabsf(next) <= Near || lifted - next == lift) next = lifted;
 					}
-					const float factor = fresh ? 1 : exp2_approx(shift[i][j] - next);
-					shift[i][j] = next;
+					const float factor = fresh ? 1 : exp2_approx(row_max[i][j] - next);
+					row_max[i][j] = next;
 					unset &= ~bit;
 					l[i][j] *= factor;
-					if constexpr (C::RoundedSums) weight[i][2 * j] *= factor;
+					if constexpr (C::RoundedSums) rounded_sum[i][2 * j] *= factor;
 #pragma unroll
 					for (int n = 0; n < Dv / 8; n++) {
 						o[i][n][2 * j] *= factor;
 						o[i][n][2 * j + 1] *= factor;
 					}
 				}
-				any |= fabsf(shift[i][j]) > Near;
+				any |= fabsf(row_max[i][j]) > Near;
 			}
 		}
 		far = __any_sync(~0u, any);
-		if (!C::RoundedSums) most = E::pack(0, 0x1.6p-1f); // less than any row sum after an update
+		if (!C::RoundedSums) most = E::pack(0, 0x1.6p-1f); // below any row sum after an update
 	}
 
-	// Computes packed P from S, the largest P of the lane in each half, and the lane's row sums.
-	template <int Step, bool Far> __device__ __forceinline__ uint32_t weigh(const Scores<Step> &s, Weights<Step> &w, float (&sum)[RowTiles][2]) {
+	// Computes P from S: packed P, the lane's row sums, and the largest P of the lane in each half of the result.
+	template <int Step, bool Far> __device__ __forceinline__ uint32_t softmax_p(const Scores<Step> &s, ProbFragments<Step> &w, float (&sum)[MFragments][2]) {
 		uint32_t top = 0;
 #pragma unroll
-		for (int i = 0; i < RowTiles; i++) {
+		for (int i = 0; i < MFragments; i++) {
 			sum[i][0] = sum[i][1] = 0;
 #pragma unroll
 			for (int n = 0; n < Step / 8; n++) {
 				float e[4];
 #pragma unroll
-				for (int k = 0; k < 4; k++) e[k] = weight_of<Far>(s[i][n][k], shift[i][k / 2]);
+				for (int k = 0; k < 4; k++) e[k] = exp_score<Far>(s[i][n][k], row_max[i][k / 2]);
 				const uint32_t first = E::pack(e[0], e[1]), second = E::pack(e[2], e[3]);
 				w[i][n / 2][n % 2 * 2] = first;
 				w[i][n / 2][n % 2 * 2 + 1] = second;
@@ -290,16 +291,16 @@ template <class C> struct Forward {
 	}
 
 	template <bool Masked, int Step> __device__ __forceinline__ void step(uint32_t kt, uint32_t vt, int col, bool first) {
-		Weights<Step> w;
-		float sum[RowTiles][2];
+		ProbFragments<Step> w;
+		float sum[MFragments][2];
 		bool again;
 		do {
 			Scores<Step> s;
 			scores<Step>(s, kt);
 			if constexpr (Masked) mask<Step>(s, col);
-			if (exact) move<Step>(s);
-			const uint32_t top = far ? weigh<Step, true>(s, w, sum) : weigh<Step, false>(s, w, sum);
-			const uint32_t from = C::RoundedSums ? E::pack(0, 1 << Slack) : most;
+			if (exact) update_row_max<Step>(s);
+			const uint32_t top = far ? softmax_p<Step, true>(s, w, sum) : softmax_p<Step, false>(s, w, sum);
+			const uint32_t from = C::RoundedSums ? E::pack(0, 1 << RescaleThreshold) : most;
 			const bool over = exact ? unset != 0 : top << 16 >= from || top >= from;
 			again = !exact;
 			exact = __any_sync(~0u, over);
@@ -311,19 +312,19 @@ template <class C> struct Forward {
 		} while (again);
 		if (first) refill();
 #pragma unroll
-		for (int i = 0; i < RowTiles; i++) l[i][0] += sum[i][0], l[i][1] += sum[i][1];
+		for (int i = 0; i < MFragments; i++) l[i][0] += sum[i][0], l[i][1] += sum[i][1];
 #pragma unroll
 		for (int c = 0; c < Step / 16; c++) {
 			if constexpr (C::RoundedSums) {
 #pragma unroll
-				for (int i = 0; i < RowTiles; i++) E::mma(weight[i], w[i][c], E::ones, E::ones);
+				for (int i = 0; i < MFragments; i++) E::mma(rounded_sum[i], w[i][c], E::ones, E::ones);
 			}
 #pragma unroll
 			for (int n = 0; n < Dv / 16; n++) {
 				uint32_t b[4];
 				ldmatrix_transposed(b, vt + slice<Dv>(v_at, n) + c * 16 * Dv * 2);
 #pragma unroll
-				for (int i = 0; i < RowTiles; i++) {
+				for (int i = 0; i < MFragments; i++) {
 					E::mma(o[i][2 * n], w[i][c], b[0], b[1]);
 					E::mma(o[i][2 * n + 1], w[i][c], b[2], b[3]);
 				}
@@ -331,25 +332,24 @@ template <class C> struct Forward {
 		}
 	}
 
-	// The highest bit of each half of a pair that is infinite or NaN.
+	// Returns the top bit of each 16-bit half that is infinite or NaN.
 	static __device__ __forceinline__ uint32_t odd(uint32_t pair) {
-		constexpr uint32_t least = E::ones == Half::ones ? 0x04000400 : 0x00800080; // lowest bit of the exponents
+		constexpr uint32_t least = E::ones == Half::ones ? 0x04000400 : 0x00800080; // one in the lowest exponent bit of each half
 		return ((pair & E::infinity) + least) & 0x80008000;
 	}
 
-	// Whether the thread's share of a tile of V has an infinity or a NaN.
+	// Reports whether the thread's chunks of a V tile hold an infinity or a NaN.
 	static __device__ __forceinline__ bool odd_values(uint32_t vt) {
 		uint32_t found = 0;
-		Share<C, Dv, C::Cols>::each(vt, [&](uint32_t at) {
+		TiledCopy<C, Dv, C::Cols>::each(vt, [&](uint32_t at) {
 			const uint4 v = load_shared(at);
 			found |= odd(v.x) | odd(v.y) | odd(v.z) | odd(v.w);
 		});
 		return found;
 	}
 
-	// A masked slot has P = 0, but 0 times an infinity or a NaN of V is NaN. If a tile of V
-	// has such values, they are replaced by 0 for P V, and added to the rows that attend to
-	// them.
+	// A masked key has P = 0, but 0 times an infinity or a NaN of V is NaN. If a V tile has such values, they are
+	// added to O of the rows that attend to their keys, and replaced by 0 before P V.
 	__device__ __forceinline__ void take_odd_values(uint32_t vt, int col) {
 #pragma unroll 1
 		for (int c = 0; c < C::Cols; c++) {
@@ -360,7 +360,7 @@ template <class C> struct Forward {
 				if (found) {
 					const float low = found & 0x8000 ? E::low(pair) : 0, high = found >> 31 ? E::low(pair >> 16) : 0;
 #pragma unroll
-					for (int i = 0; i < RowTiles; i++)
+					for (int i = 0; i < MFragments; i++)
 #pragma unroll
 						for (int j = 0; j < 2; j++)
 							if (limit[i][j] + lane % 4 * 2 >= col + c) {
@@ -371,7 +371,7 @@ template <class C> struct Forward {
 			}
 		}
 		__syncthreads();
-		Share<C, Dv, C::Cols>::each(vt, [&](uint32_t at) {
+		TiledCopy<C, Dv, C::Cols>::each(vt, [&](uint32_t at) {
 			uint4 v = load_shared(at);
 			uint32_t *word = &v.x;
 #pragma unroll
@@ -384,7 +384,7 @@ template <class C> struct Forward {
 		__syncthreads();
 	}
 
-	// The warp has finished the current tile.
+	// Releases the current stage and advances to the next tile.
 	__device__ __forceinline__ void leave() {
 		__syncwarp();
 		if (lane == 0) barrier_arrive(free(stage_at));
@@ -415,14 +415,14 @@ template <class C> struct Forward {
 			}
 		}
 
-		using Q = Share<C, D, C::Rows>;
+		using Q = TiledCopy<C, D, C::Rows>;
 		from_q += Q::row() * p.q.row * 2 + Q::lane() * 16;
 		Q::template fetch<false>(shared + C::QAt + Q::slot(), from_q, p.q.row * 2, p.Sq - task.row, p.D);
 		__syncthreads(); // the mbarriers are initialized
-		ask();
+		prefetch();
 		if constexpr (!C::QPasses) {
 #pragma unroll
-			for (int i = 1; i < C::Stages - 1; i++) ask();
+			for (int i = 1; i < C::Stages - 1; i++) prefetch();
 		}
 	}
 
@@ -431,7 +431,7 @@ template <class C> struct Forward {
 		lane = threadIdx.x % 32;
 		task = find_task<C>(p);
 
-		// All rows of the block attend to columns [0, open), none to columns from end on.
+		// All rows of the CTA attend to keys [0, open). No row attends to keys from `end` on.
 		int open = p.Sk, end = p.Sk;
 		if constexpr (C::Causal) {
 			const int64_t first = int64_t(task.row) + p.causal_offset + 1;
@@ -445,15 +445,15 @@ template <class C> struct Forward {
 		k_at = kept(shared + chunk_at<D>(lane % 8 + lane / 16 * 8, lane / 8 % 2));
 		v_at = kept(shared + C::KBytes + chunk_at<Dv>(lane % 16, lane / 16));
 		scale = fabsf(p.scale_log2);
-		unset = (1u << (2 * RowTiles)) - 1;
+		unset = (1u << (2 * MFragments)) - 1;
 		exact = true;
 		far = false;
 		const int row = task.row + warp * C::WarpRows + lane / 4;
 #pragma unroll
-		for (int i = 0; i < RowTiles; i++) {
+		for (int i = 0; i < MFragments; i++) {
 #pragma unroll
 			for (int j = 0; j < 2; j++) {
-				shift[i][j] = l[i][j] = weight[i][j] = weight[i][2 + j] = 0;
+				row_max[i][j] = l[i][j] = rounded_sum[i][j] = rounded_sum[i][2 + j] = 0;
 				int64_t last = p.Sk - 1;
 				if constexpr (C::Causal) last = min(last, int64_t(row) + i * 16 + j * 8 + p.causal_offset);
 				limit[i][j] = int(max(last, int64_t(-1))) - lane % 4 * 2;
@@ -466,7 +466,7 @@ template <class C> struct Forward {
 
 		if (p.scale_log2 < 0) { // the sign moves to Q
 			copy_wait_all();
-			Share<C, D, C::Rows>::each(shared + C::QAt, [&](uint32_t at) {
+			TiledCopy<C, D, C::Rows>::each(shared + C::QAt, [&](uint32_t at) {
 				uint4 v = load_shared(at);
 				v.x ^= 0x80008000, v.y ^= 0x80008000, v.z ^= 0x80008000, v.w ^= 0x80008000;
 				store_shared(at, v);
@@ -474,15 +474,15 @@ template <class C> struct Forward {
 			__syncthreads();
 		}
 		if constexpr (C::QRegs > 0) {
-			if (tiles > 0) barrier_wait(landed(0), 0); // the copy of Q was started before that of the tile
+			if (tiles > 0) barrier_wait(landed(0), 0); // Q was copied before the tile, so it has landed too
 #pragma unroll
-			for (int i = 0; i < RowTiles; i++)
+			for (int i = 0; i < MFragments; i++)
 #pragma unroll
 				for (int d = 0; d < C::QRegs; d++) ldmatrix(q[i][d], slice<D>(q_at, d) + i * 16 * D * 2);
 			if constexpr (C::QPasses) {
 				__syncthreads();
 #pragma unroll
-				for (int i = 1; i < C::Stages - 1; i++) ask();
+				for (int i = 1; i < C::Stages - 1; i++) prefetch();
 			}
 		}
 
@@ -503,7 +503,7 @@ template <class C> struct Forward {
 				const uint32_t vt = shared + stage_at + C::KBytes;
 				if (__syncthreads_or(odd_values(vt))) take_odd_values(vt, col);
 			}
-			// The warp's rows may attend to no key of some steps.
+			// The warp stops at the first step whose keys none of its rows attend to.
 			const int at = stage_at;
 #pragma unroll 1
 			for (int c = 0; c < C::Cols; c += C::MaskedStep) {
@@ -512,7 +512,7 @@ template <class C> struct Forward {
 			}
 			leave();
 		}
-		copy_wait_all(); // the copy of Q, in a block without tiles
+		copy_wait_all(); // without tiles nothing has waited for the copy of Q
 		__syncthreads();
 		finish(row);
 	}
@@ -520,14 +520,14 @@ template <class C> struct Forward {
 	__device__ __forceinline__ void finish(int row) {
 		const uint32_t tile = shared + warp * C::WarpRows * Dv * 2;
 #pragma unroll
-		for (int i = 0; i < RowTiles; i++) {
+		for (int i = 0; i < MFragments; i++) {
 #pragma unroll
 			for (int j = 0; j < 2; j++) {
 				const float sum = total(l[i][j]);
-				const float inverse = sum == 0 ? 0 : 1 / (C::RoundedSums ? weight[i][2 * j] : sum);
+				const float inverse = sum == 0 ? 0 : 1 / (C::RoundedSums ? rounded_sum[i][2 * j] : sum);
 				const int r = row + i * 16 + j * 8;
 				if (p.lse && lane % 4 == 0 && r < p.Sq) {
-					const float top = shift[i][j];
+					const float top = row_max[i][j];
 					const float lse = sum == 0 ? -INFINITY : fmaf(top, p.unit_high, fmaf(top, p.unit_low, logf(sum)));
 					((float *)p.lse)[(int64_t(task.batch) * p.Hq + task.head) * p.Sq + r] = lse;
 				}

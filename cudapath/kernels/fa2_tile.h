@@ -1,50 +1,51 @@
-// Tile of a kernel of fa2.h, and its copies to shared memory.
+// The tile of a kernel of fa2.h: its sizes, its shared-memory layout, and its copies from global memory.
 #pragma once
 #include "attn.h"
 #include "ptx.h"
 
 namespace fa2 {
 
-template <class Element_, int D_, int Dv_, int Warps_, int RowTiles_, int Cols_, int Step_, int QRegs_, int Stages_, int Blocks_, bool RoundedSums_, bool Causal_, bool Any_>
+template <class Element_, int D_, int Dv_, int Warps_, int MFragments_, int Cols_, int Step_, int QRegs_, int Stages_, int Blocks_, bool RoundedSums_, bool Causal_, bool Any_>
 struct Config {
 	using Element = Element_;
 	static constexpr int D = D_, Dv = Dv_;      // bucket of head dims
 	static constexpr int Warps = Warps_;
-	static constexpr int RowTiles = RowTiles_;  // 16-row tiles of a warp
-	static constexpr int Cols = Cols_;          // columns of a tile in shared memory
-	static constexpr int Step = Step_;          // columns of a step, whose scores are in registers
+	static constexpr int MFragments = MFragments_; // 16-row M fragments per warp
+	static constexpr int Cols = Cols_;          // keys of a KV tile in shared memory
+	static constexpr int Step = Step_;          // keys of a KV step, whose scores are in registers
 	static constexpr int QRegs = QRegs_;        // 16-wide slices of Q held in registers
-	static constexpr int Stages = Stages_;      // tiles in shared memory
-	static constexpr int Blocks = Blocks_;      // CTAs that a multiprocessor should hold
-	// O is divided by row sums of the rounded P, which the tensor cores multiply; only LSE uses the sums before
-	// rounding. Which form is faster depends on the compiler (docs/cuda-log.md).
+	static constexpr int Stages = Stages_;      // KV tiles in shared memory
+	static constexpr int Blocks = Blocks_;      // resident CTAs per multiprocessor, for __launch_bounds__
+	// true: O is divided by row sums of the rounded P, which tensor cores compute; only LSE uses sums before
+	// rounding. false: both use sums before rounding. Which is faster depends on the compiler (docs/cuda-log.md).
 	static constexpr bool RoundedSums = RoundedSums_;
-	static constexpr int MaskedStep = Step > 32 ? 32 : Step; // step of tiles with masked slots: smaller, so that less is wasted
+	// KV step in tiles with masked keys: smaller, so that fewer masked scores are computed.
+	static constexpr int MaskedStep = Step > 32 ? 32 : Step;
 	static constexpr bool Causal = Causal_;
-	static constexpr bool Any = Any_;           // any alignment: loads and stores by element
+	static constexpr bool Any = Any_;           // any alignment: loads and stores single elements
 
 	static constexpr int Threads = Warps * 32;
-	static constexpr int WarpRows = RowTiles * 16, Rows = Warps * WarpRows;
+	static constexpr int WarpRows = MFragments * 16, Rows = Warps * WarpRows;
 	static constexpr int KBytes = Cols * D * 2, VBytes = Cols * Dv * 2, StageBytes = KBytes + VBytes;
 	static constexpr int QBytes = Rows * D * 2, OBytes = Rows * Dv * 2;
-	// Q that is entirely in registers is staged in the stages after the first.
+	// If all of Q is in registers, it passes through the stages after the first before they hold K and V.
 	static constexpr bool QPasses = QRegs == D / 16 && QBytes <= (Stages - 1) * StageBytes;
 	static constexpr int QAt = QPasses ? StageBytes : Stages * StageBytes;
 	static constexpr int Loop = Stages * StageBytes + (QPasses ? 0 : QBytes);
-	static constexpr int BarriersAt = Loop > OBytes ? Loop : OBytes; // landed and free of each stage
+	static constexpr int BarriersAt = Loop > OBytes ? Loop : OBytes; // two mbarriers per stage: landed, free
 	static constexpr int Shared = BarriersAt + Stages * 16;
 
 	static_assert(D % 32 == 0 && Dv % 32 == 0 && Step % 16 == 0 && Cols % Step == 0 && Stages >= 2, "");
 };
 
-// Offset of 16-byte chunk `chunk` of row `row` in a tile whose rows have Dim elements.
+// Returns the swizzled offset in bytes of a 16-byte chunk in a tile whose rows have Dim elements.
 template <int Dim> __device__ __forceinline__ uint32_t chunk_at(int row, int chunk) {
 	return row * (Dim * 2) + ((chunk ^ (Dim % 64 == 0 ? row & 7 : (row >> 1) & 3)) << 4);
 }
 
-// Division of a tile of Rows x Dim among the threads of a CTA: a thread copies one of every
-// Groups 16-byte columns, in every PassRows-th row.
-template <class C, int Dim, int Rows> struct Share {
+// Copy of a Rows x Dim tile by all threads of a CTA, in chunks of 16 bytes. Lanes threads copy a row. A thread
+// copies every Lanes-th chunk of every PassRows-th row.
+template <class C, int Dim, int Rows> struct TiledCopy {
 	static constexpr int Lanes = Dim % 64 == 0 ? 8 : 4;
 	static constexpr int Groups = Dim / 8 / Lanes;
 	static constexpr int PassRows = C::Threads / Lanes;
@@ -53,9 +54,9 @@ template <class C, int Dim, int Rows> struct Share {
 
 	static __device__ __forceinline__ int row() { return threadIdx.x / Lanes; }
 	static __device__ __forceinline__ int lane() { return threadIdx.x % Lanes; }
-	static __device__ __forceinline__ uint32_t slot() { return chunk_at<Dim>(row(), lane()); } // of its first chunk
+	static __device__ __forceinline__ uint32_t slot() { return chunk_at<Dim>(row(), lane()); } // offset of the first chunk
 
-	// Calls f with the address in shared memory of each chunk of the thread.
+	// Calls f with the shared-memory address of each of the thread's chunks.
 	template <class F> static __device__ __forceinline__ void each(uint32_t tile, F f) {
 #pragma unroll
 		for (int i = 0; i < Passes; i++)
@@ -63,8 +64,8 @@ template <class C, int Dim, int Rows> struct Share {
 			for (int g = 0; g < Groups; g++) f(tile + slot() + i * PassRows * Dim * 2 + g * Lanes * 16);
 	}
 
-	// Copies a tile; the thread's first chunk is at `from`. The tile has `rows` rows and `dim`
-	// columns; the rest is filled with zeros. Whole: nothing is missing.
+	// Copies a tile and returns the source address of the next one. The thread's first chunk is at `from`. Elements
+	// past `rows` and `dim` are filled with zeros. Whole: there are none, so nothing is tested.
 	template <bool Whole> static __device__ __forceinline__ const char *fetch(uint32_t tile, const char *from, int64_t stride, int rows, int dim) {
 		const int64_t pass = PassRows * stride;
 #pragma unroll

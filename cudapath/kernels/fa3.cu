@@ -1,34 +1,33 @@
 // FlashAttention-3 for sm_90a: TMA, wgmma, warp specialization.
 //
-// A CTA computes BM = 64 * WARPGROUPS query rows of one head and loops over the keys downwards in steps
-// of BN. It is persistent: fa3_work.h has its row blocks and their order.
-//   - Warpgroup 0 is the producer. One thread issues TMA copies of Q, K and V to shared memory; K and V
-//     go through rings of STAGES tiles. In causal kernels its other three warps scan V (see below).
-//   - The other warpgroups are consumers with 64 rows each. S = Q K^T reads both operands from shared
-//     memory; O += P V reads P from registers and V from shared memory. S, P, O and the row statistics
-//     are in registers.
-//   - A consumer issues S of the next step before P V of this step, so that the exponentials of one
-//     overlap with the wgmma of the other. Named barriers make the consumers take turns in issuing
-//     (PINGPONG), so that one computes exponentials while the other multiplies.
-//   - Epilogue: O is transposed within quads of lanes and stored from registers, 16 bytes per lane.
+// A CTA owns BM = 64 * WARPGROUPS query rows of one head and loops over the keys from last to first, BN keys per KV
+// step. CTAs are persistent; fa3_work.h defines their row blocks and the order.
+//   - Warpgroup 0 is the producer. One of its threads issues the TMA copies of Q, K and V to shared memory. K and V
+//     have rings of STAGES tiles. In causal kernels its other three warps scan V (see below).
+//   - The other warpgroups are consumers of 64 rows each. They keep S, P, O and the row statistics in registers.
+//     S = Q K^T reads both operands from shared memory. O += P V reads P from registers and V from shared memory.
+//   - An mbarrier pair per buffer, full and empty, connects producer and consumers. The loop has no CTA-wide barrier.
+//   - A consumer issues S of the next step before P V of the current one, so its exponentials overlap with wgmma.
+//     With PINGPONG, named barriers make the consumers take turns in issuing: one computes exponentials while
+//     another multiplies.
+//   - The epilogue transposes O within quads of lanes and stores it from registers, 16 bytes per lane.
 //
-// Shared memory: a tile consists of panels of 64 columns; a row of a panel has 128 bytes, in the 128-byte
-// swizzle.
+// A tile in shared memory consists of panels of 64 columns. A row of a panel has 128 bytes, in the 128-byte swizzle.
 //
-// A masked slot does not change the result. TMA fills with zeros what is past Sk (and past D, Dv). Scores
-// of masked slots are set to -inf, so that P is 0. But 0 * NaN is NaN: a non-finite element of V would
-// leak from keys that only some rows of the block attend to. Therefore, in every step that the causal mask
-// crosses, three warps of the producer scan the V tile before the consumers get it, replace non-finite
-// elements by zeros and mark the step. After the last step the consumers of a marked row block read those
-// elements from global memory again and add them to the rows that attend to them.
+// Masked keys do not change the result. TMA fills elements past Sk, D and Dv with zeros. Masked scores are set to
+// -inf, so their P is 0. But 0 * NaN is NaN: where only some rows of a block attend to a key, a NaN or an infinity in
+// its V would reach the other rows. In every step that the causal mask crosses, the three scanning warps therefore
+// check the V tile before the consumers read it. They replace non-finite elements by zeros and mark the stage. In the
+// epilogue the consumers of a marked row block read these elements from global memory and add them to O of the rows
+// that attend to them.
 //
 // Compile one cubin per (dtype, head dims): nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -cubin with
 //   -DATTN_BF16=0|1                   storage type
-//   -DATTN_D=64|96|128|192|256        head dim of Q and K; smaller ones are filled up with zeros by the tensor maps
+//   -DATTN_D=64|96|128|192|256        head dim of Q and K; the tensor maps pad smaller ones with zeros
 //   -DATTN_DV=128                     head dim of V and O, if not ATTN_D
-//   -DFA3_SHARED_FULL=, _CAUSAL=      `shared` of fa3.json, to be checked (optional)
+//   -DFA3_SHARED_FULL=, _CAUSAL=      `shared` of fa3.json, compared by a static_assert (optional)
 // Entries: attn_fa3_<f16|bf16>_d<D>[x<DV>]_<full|causal>(map q, map k, map v, AttnParams). fa3.json has
-// the launch parameters. Any grid gives the same bits; the intended one is a CTA per multiprocessor.
+// the launch parameters. Any grid gives the same bits; one CTA per multiprocessor is intended.
 #include "fa3_consume.h"
 #include "fa3_produce.h"
 
@@ -75,8 +74,8 @@ __device__ __forceinline__ void attend(const TensorMap *mapQ, const TensorMap *m
 	}
 }
 
-// Warpgroups and keys of a step, full and causal, by head dim; two stages everywhere. Chosen on an H200
-// (docs/cuda-fa3-log.md). fa3.json says the same to whoever launches, and the build checks it (FA3_SHARED_*).
+// Tiles by head dim: warpgroups and keys of a KV tile, full, then causal. All have two stages. Chosen on an H200
+// (docs/cuda-fa3-log.md). fa3.json repeats them for the host; FA3_SHARED_* lets the build check that they agree.
 #if ATTN_D == 64
 #define FA3_TABLE 3, 128, 3, 128
 #elif ATTN_D == 96

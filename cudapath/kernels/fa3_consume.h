@@ -1,24 +1,26 @@
-// The consumer warpgroups of fa3: scores, P and output of 64 rows each.
+// The consumer warpgroups of fa3. Each owns 64 rows and keeps their S, P, O and row statistics in registers. consume()
+// at the end of the file is the main loop.
 #pragma once
 #include "fa3_tile.h"
 #include "fa3_work.h"
 
-// The statistics of a thread's two rows: r = 0 is row g of its warp's 16, r = 1 row g + 8.
+// Row statistics of the two rows of a thread: r = 0 is row g of its warp's 16 rows, r = 1 is row g + 8, with
+// g = lane / 4.
 //
-// P is 2^(score * scale - shift), where shift = top * scale. If top * scale is so large that its rounding would
-// show in P, the row is far: its P is 2^((score - top) * scale), so that P of the row max is exactly 1. Otherwise
-// rounding P to 16 bits would change O by a unit in the last place if one key dominates the row, since row sums
-// are of P before rounding.
+// P is 2^(score * scale - rowMax), with rowMax = top * scale. P of the largest score must be exactly a power of two.
+// Otherwise rounding P to 16 bits would change O by a unit in the last place if one key dominates the row, since row
+// sums are of P before rounding. In a "far" row top * scale is so large that its rounding would show in P. There P is
+// 2^((score - top) * scale), which is exactly 1 for score = top.
 struct Rows {
-	float top[2];  // a score that was the maximum when the shift last moved, as it comes from Q K^T; -inf before the first
-	float less[2]; // what is subtracted in the exponent: the shift, or 0 in a far row, whose scores lose top before
-	float sum[2];  // this thread's part of the sum of weights
-	float factor[2];
-	bool far; // either row is
+	float top[2];  // lagged row max as an unscaled score of Q K^T; -inf before the first
+	float less[2]; // subtracted in the exponent: rowMax, or 0 in a far row, where top has been subtracted from the score
+	float sum[2];  // row sum of P over this thread's columns
+	float factor[2]; // rescales O and the sum after an update of the row max
+	bool far; // one of the two rows is far
 
-	__device__ __forceinline__ float shift(int r, float scale) const { return top[r] == -INFINITY ? 0 : top[r] * scale; }
+	__device__ __forceinline__ float rowMax(int r, float scale) const { return top[r] == -INFINITY ? 0 : top[r] * scale; }
 	__device__ __forceinline__ bool isFar(int r, float scale) const {
-		return top[r] > -INFINITY && fabsf(fmaf(top[r], scale, -shift(r, scale))) > 0x1p-14f;
+		return top[r] > -INFINITY && fabsf(fmaf(top[r], scale, -rowMax(r, scale))) > 0x1p-14f;
 	}
 };
 
@@ -31,7 +33,8 @@ __device__ __forceinline__ float quadSum(float x) {
 	return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// Sets scores of columns past the row's last to -inf. `last` is relative to the thread's first column.
+// Sets the scores of masked keys to -inf. last0 and last1 are the last key that each row attends to, relative to the
+// thread's first column.
 template <int N> __device__ __forceinline__ void mask(float (&s)[N], int last0, int last1) {
 #pragma unroll
 	for (int j = 0; j < N / 4; j++) {
@@ -45,28 +48,28 @@ template <int N> __device__ __forceinline__ void mask(float (&s)[N], int last0, 
 
 // Computes P from scores, in place. It calls rescale() if O must be multiplied by the factors of the rows.
 //
-// The shift of a row is a lagged row max: it is updated only if a score exceeds it by more than LAG in log2
-// units, which a warp vote without shuffles finds. P stays below 2^LAG, which float32 sums and O hold. The
-// update depends on that row alone, so that its bits do not depend on other rows. The vote is the only branch
-// up to the wgmma, so that the assembler can place sums and conversions between the exponentials.
-template <int N, class Rescale> __device__ __forceinline__ void weigh(float (&s)[N], Rows &rows, float scale, float lag, Rescale rescale) {
+// The row max is lagged: a row updates it only if a score exceeds it by more than the rescale threshold. P stays below
+// 2^RESCALE_THRESHOLD, which float32 sums and O hold. A warp vote without shuffles finds whether any row needs an
+// update. Only a row's own scores decide on its update, so its bits do not depend on other rows. The vote is the only
+// branch before wgmma, so the assembler can place sums and conversions between the exponentials.
+template <int N, class Rescale> __device__ __forceinline__ void softmaxP(float (&s)[N], Rows &rows, float scale, float threshold, Rescale rescale) {
 	float top[2] = {s[0], s[2]};
 #pragma unroll
 	for (int j = 0; j < N / 4; j++) {
 #pragma unroll
 		for (int r = 0; r < 2; r++) top[r] = fmaxf(top[r], fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
 	}
-	if (__any_sync(~0u, top[0] > rows.top[0] + lag || top[1] > rows.top[1] + lag || rows.far)) {
+	if (__any_sync(~0u, top[0] > rows.top[0] + threshold || top[1] > rows.top[1] + threshold || rows.far)) {
 		bool far[2];
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
-			const float reached = quadMax(top[r]), before = rows.top[r], shift = rows.shift(r, scale);
-			if (reached > before + lag) rows.top[r] = reached;
+			const float reached = quadMax(top[r]), before = rows.top[r], rowMax = rows.rowMax(r, scale);
+			if (reached > before + threshold) rows.top[r] = reached;
 			far[r] = rows.isFar(r, scale);
-			const float step = far[r] ? (before - rows.top[r]) * scale : shift - rows.shift(r, scale);
+			const float step = far[r] ? (before - rows.top[r]) * scale : rowMax - rows.rowMax(r, scale);
 			rows.factor[r] = before == -INFINITY ? 1 : exp2Fast(step);
 			rows.sum[r] *= rows.factor[r];
-			rows.less[r] = far[r] ? 0 : rows.shift(r, scale);
+			rows.less[r] = far[r] ? 0 : rows.rowMax(r, scale);
 		}
 		rows.far = far[0] || far[1];
 #pragma unroll
@@ -79,13 +82,13 @@ template <int N, class Rescale> __device__ __forceinline__ void weigh(float (&s)
 }
 
 // Adds P to the row sums and rounds it to 16 bits.
-template <int N> __device__ __forceinline__ void packWeights(const float (&s)[N], uint32_t (&weights)[N / 2], Rows &rows) {
+template <int N> __device__ __forceinline__ void packP(const float (&s)[N], uint32_t (&P)[N / 2], Rows &rows) {
 	float odd[2] = {0, 0};
 #pragma unroll
 	for (int i = 0; i < N / 2; i++) {
 		rows.sum[i % 2] += s[2 * i];
 		odd[i % 2] += s[2 * i + 1];
-		weights[i] = pack<BF16>(s[2 * i], s[2 * i + 1]);
+		P[i] = pack<BF16>(s[2 * i], s[2 * i + 1]);
 	}
 #pragma unroll
 	for (int r = 0; r < 2; r++) rows.sum[r] += odd[r];
@@ -106,7 +109,7 @@ template <class T> __device__ __forceinline__ void issueScores(float (&s)[T::BN 
 	touch(s);
 }
 
-// The same with Q in registers.
+// As above, with Q in registers.
 template <class T> __device__ __forceinline__ void issueScores(float (&s)[T::BN / 2], uint32_t (*q)[4], uint32_t k) {
 	touch(s);
 #pragma unroll
@@ -120,9 +123,9 @@ template <class T> __device__ __forceinline__ void issueScores(float (&s)[T::BN 
 	touch(s);
 }
 
-// Loads a thread's part of two rows of Q, row and row + 8, as the A operand of wgmma: word 2 j + r of 16 columns has
-// columns 8 j + 2 c and 8 j + 2 c + 1 of row r. Zeros stand for what is past Sq and past D, which is a multiple of 8.
-// scale < 0 is |scale| with -Q.
+// Loads a thread's elements of rows `row` and `row + 8` of Q as the A operand of wgmma. For each 16 columns, word
+// 2 j + r holds columns 8 j + 2 c and 8 j + 2 c + 1 of row r. Elements past Sq and past D, a multiple of 8, are zeros.
+// A negative scale is applied as |scale| with -Q.
 template <class T> __device__ __forceinline__ void loadQ(uint32_t (&q)[T::D / 16][4], const AttnParams &p, const Work &w, int row, int c) {
 	const uint32_t flip = p.scale_log2 < 0 ? 0x80008000 : 0;
 	const char *base = reinterpret_cast<const char *>(p.q.base) + 2 * (w.batch * p.q.batch + w.head * p.q.head + row * p.q.row + 2 * c);
@@ -138,18 +141,19 @@ template <class T> __device__ __forceinline__ void loadQ(uint32_t (&q)[T::D / 16
 	}
 }
 
-template <class T> __device__ __forceinline__ void issueOutput(float (&o)[T::DV / 2], uint32_t (&weights)[T::BN / 4], uint32_t v) {
+template <class T> __device__ __forceinline__ void issueOutput(float (&o)[T::DV / 2], uint32_t (&P)[T::BN / 4], uint32_t v) {
 	touch(o);
-	touch(weights);
+	touch(P);
 	wgmmaFence();
 #pragma unroll
 	for (int key = 0; key < T::BN; key += 16)
-		Wgmma<T::DV>::rs(o, weights[key / 4], weights[key / 4 + 1], weights[key / 4 + 2], weights[key / 4 + 3], v + matrixOffset(key * 128));
+		Wgmma<T::DV>::rs(o, P[key / 4], P[key / 4 + 1], P[key / 4 + 2], P[key / 4 + 3], v + matrixOffset(key * 128));
 	wgmmaCommit();
 	touch(o);
 }
 
-// Transposes 16-byte groups within a quad: lane c has word c of four groups before, and all of group c after.
+// Transposes four groups of 16 bytes within a quad. Before, lane c has word c of each group. After, it has all four
+// words of group c.
 __device__ __forceinline__ void transposeQuad(uint32_t (&x)[4], int c) {
 	uint32_t give0 = c & 1 ? x[0] : x[1], give1 = c & 1 ? x[2] : x[3];
 	give0 = __shfl_xor_sync(~0u, give0, 1), give1 = __shfl_xor_sync(~0u, give1, 1);
@@ -161,8 +165,8 @@ __device__ __forceinline__ void transposeQuad(uint32_t (&x)[4], int c) {
 	else x[2] = give0, x[3] = give1;
 }
 
-// Adds to O the non-finite elements of V, which the scan replaced by zeros, of keys [from, end) that the row
-// attends to.
+// Adds to O the non-finite elements of V of keys [from, end) to which the rows attend. The scan has replaced these
+// elements by zeros in shared memory, so this function reads them from global memory.
 template <class T>
 __device__ void addNotFinite(float (&o)[T::DV / 2], const AttnParams &p, const Work &w, int from, int end, int last0, int last1, int c) {
 	const char *v = reinterpret_cast<const char *>(p.v.base) + 2 * (w.batch * p.v.batch + w.head / (p.Hq / p.Hkv) * p.v.head + 2 * c);
@@ -176,7 +180,7 @@ __device__ void addNotFinite(float (&o)[T::DV / 2], const AttnParams &p, const W
 #pragma unroll
 			for (int half = 0; half < 2; half++) {
 				if ((bad >> 16 * half & 0x8000) == 0) continue;
-				// Infinity or NaN of either type, as float32: sign, exponent of ones, and whether any bit of the fraction is set.
+				// Infinity or NaN as float32: the sign, an exponent of ones, and a fraction that is not 0 for NaN.
 				const uint32_t value = two >> 16 * half & 0xffff;
 				const float x = __uint_as_float((value & 0x8000) << 16 | 0x7f800000 | ((value & ~EXPONENTS & 0x7fff) != 0 ? 1 << 22 : 0));
 				if (key <= last0) o[4 * j + half] += x;
@@ -201,7 +205,7 @@ template <class T> __device__ __forceinline__ void finishEmpty(const AttnParams 
 // Epilogue: divides O by the row sums, computes LSE and stores a row block.
 template <class T> __device__ __forceinline__ void finish(float (&o)[T::DV / 2], const Rows &rows, const AttnParams &p, const Work &w, int row, int last0, int last1, bool marked) {
 	const int c = threadIdx.x % 4;
-	// Rows with nothing to attend to have O = 0 and LSE = -inf.
+	// Rows that attend to no key have O = 0 and LSE = -inf.
 	const float sum0 = quadSum(rows.sum[0]), sum1 = quadSum(rows.sum[1]);
 	const float scale0 = last0 < 0 ? 0 : 1 / sum0, scale1 = last1 < 0 ? 0 : 1 / sum1;
 #pragma unroll
@@ -214,8 +218,8 @@ template <class T> __device__ __forceinline__ void finish(float (&o)[T::DV / 2],
 		float *lse = reinterpret_cast<float *>(p.lse) + (int64_t(w.batch) * p.Hq + w.head) * p.Sq + row;
 		auto total = [&](int r, float sum) {
 			if (rows.isFar(r, fabsf(p.scale_log2))) return fmaf(rows.top[r], fabsf(p.scale), logf(sum));
-			const float shift = rows.shift(r, fabsf(p.scale_log2));
-			return fmaf(shift, p.unit_high, fmaf(shift, p.unit_low, logf(sum)));
+			const float rowMax = rows.rowMax(r, fabsf(p.scale_log2));
+			return fmaf(rowMax, p.unit_high, fmaf(rowMax, p.unit_low, logf(sum)));
 		};
 		if (row < p.Sq) lse[0] = last0 < 0 ? -INFINITY : total(0, sum0);
 		if (row + 8 < p.Sq) lse[8] = last1 < 0 ? -INFINITY : total(1, sum1);
@@ -238,7 +242,7 @@ template <class T> __device__ __forceinline__ void finish(float (&o)[T::DV / 2],
 template <class T> __device__ __forceinline__ void consume(const AttnParams &p, uint32_t shared, char *tiles, int group) {
 	const int lane = threadIdx.x % 32, c = lane % 4;
 	const int rowInBlock = 64 * group + threadIdx.x % 128 / 32 * 16 + lane / 4;
-	const float scale = fabsf(p.scale_log2), lag = LAG / scale;
+	const float scale = fabsf(p.scale_log2), threshold = RESCALE_THRESHOLD / scale;
 	auto turnWait = [&] { if (T::PINGPONG) namedSync(TURN + group, 256); };
 	auto turnPass = [&] { if (T::PINGPONG) namedArrive(TURN + (group + 1 == T::WARPGROUPS ? 0 : group + 1), 256); };
 	auto release = [&](uint32_t bar) {
@@ -246,9 +250,9 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 		if (lane == 0) barrierArrive(bar);
 	};
 	Ring<T::Q_STAGES> q;
-	Ring<T::STAGES> k, v; // the tile in use
-	Ring<T::STAGES> ahead; // of a ring that K and V share: the next tile
-	uint32_t words[T::Q_IN_REGISTERS ? T::D / 16 : 1][4]; // of Q
+	Ring<T::STAGES> k, v; // position of the current tiles
+	Ring<T::STAGES> nextTile; // with ONE_RING: position of the next tile, K or V
+	uint32_t words[T::Q_IN_REGISTERS ? T::D / 16 : 1][4]; // Q, with Q_IN_REGISTERS
 	auto *const pWords = words; // returning a reference gives a wrong warning
 	auto operandQ = [&] {
 		if constexpr (T::Q_IN_REGISTERS) return pWords;
@@ -261,9 +265,9 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 	if (T::PINGPONG && group == T::WARPGROUPS - 1) turnPass();
 
 	float s[T::BN / 2], o[T::DV / 2];
-	uint32_t weights[T::BN / 4];
+	uint32_t P[T::BN / 4];
 	auto waitK = [&] {
-		if constexpr (T::ONE_RING) k = ahead, ahead.advance();
+		if constexpr (T::ONE_RING) k = nextTile, nextTile.advance();
 		barrierWait(shared + T::K_FULL + 8 * k.stage, k.parity);
 	};
 	auto releaseK = [&](bool last) {
@@ -282,21 +286,21 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 
 	Walk<T::BM, T::BN, T::CAUSAL> walk(p);
 	Work w = {};
-	int first = 0;       // first step of this warpgroup: its rows attend to no key of earlier steps
-	uint32_t marked = 0; // not 0 if a step was marked
+	int first = 0;       // first KV step of this warpgroup; its rows attend to no key of earlier steps
+	uint32_t marked = 0; // not 0 if a stage of this row block was marked
 	auto waitV = [&](int step) {
-		if constexpr (T::ONE_RING) v = ahead, ahead.advance();
+		if constexpr (T::ONE_RING) v = nextTile, nextTile.advance();
 		barrierWait(shared + T::V_FULL + 8 * v.stage, v.parity);
 		if (T::CAUSAL && step < w.masked) marked |= *reinterpret_cast<const uint32_t *>(tiles + T::MARKS + 4 * v.stage);
 	};
-	// Issues the first scores of a row block.
+	// Waits for Q, releases the KV tiles that this warpgroup skips, and issues the first scores of a row block.
 	auto begin = [&] {
 		if constexpr (T::Q_IN_REGISTERS) {
 			loadQ<T>(words, p, w, w.row + rowInBlock, c);
 		} else {
 			barrierWait(shared + T::Q_FULL + 8 * q.stage, q.parity);
 			if (p.scale_log2 < 0) {
-				// scale < 0 is |scale| with -Q.
+				// A negative scale is applied as |scale| with -Q.
 				uint4 *mine = reinterpret_cast<uint4 *>(tiles + T::Q + q.stage * T::Q_BYTES + 64 * group * 128);
 #pragma unroll 1
 				for (int i = threadIdx.x % 128; i < T::PANELS * 512; i += 128) {
@@ -304,7 +308,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 					x.x ^= 0x80008000, x.y ^= 0x80008000, x.z ^= 0x80008000, x.w ^= 0x80008000;
 				}
 				proxyFence();
-				namedSync(OWN + group, 128);
+				namedSync(GROUP + group, 128);
 			}
 		}
 		marked = 0;
@@ -319,7 +323,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 		issueScores<T>(s, operandQ(), matrixK());
 		if (first > 0) waitV(first - 1), releaseV();
 	};
-	// The next row block that attends to any key; zeros are stored for those before it.
+	// Advances to the next row block that attends to any key. Stores zeros for blocks that attend to none.
 	auto next = [&] {
 		while (walk.next(w)) {
 			if (T::CAUSAL && w.steps == 0) {
@@ -350,21 +354,21 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 #pragma unroll
 		for (int i = 0; i < T::DV / 2; i++) o[i] = 0;
 		if (T::CAUSAL ? first < w.masked : w.steps * T::BN > p.Sk) maskStep(first);
-		weigh(s, rows, scale, lag, [] {}); // O is 0
-		packWeights(s, weights, rows);
+		softmaxP(s, rows, scale, threshold, [] {}); // O is 0
+		packP(s, P, rows);
 
 		auto step = [&](int i, bool masked) {
 			waitK();
 			turnWait();
 			issueScores<T>(s, operandQ(), matrixK());
 			waitV(i - 1);
-			issueOutput<T>(o, weights, matrixV());
+			issueOutput<T>(o, P, matrixV());
 			turnPass();
 			wgmmaWait<1>();
 			touch(s);
 			releaseK(i == w.top);
 			if (masked) maskStep(i);
-			weigh(s, rows, scale, lag, [&] {
+			softmaxP(s, rows, scale, threshold, [&] {
 				wgmmaWait<0>();
 				touch(o);
 				multiply(o, rows.factor);
@@ -372,7 +376,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 			wgmmaWait<0>();
 			touch(o);
 			releaseV();
-			packWeights(s, weights, rows);
+			packP(s, P, rows);
 		};
 		int i = first + 1;
 		if (T::CAUSAL) {
@@ -385,8 +389,8 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 		const Work now = w;
 		const bool mark = marked != 0;
 		more = next();
-		issueOutput<T>(o, weights, matrixV());
-		// With two buffers of Q, or Q in registers, the first scores of the next row block overlap with the epilogue.
+		issueOutput<T>(o, P, matrixV());
+		// With two Q buffers or Q in registers, the first scores of the next row block overlap with this epilogue.
 		if (T::Q_STAGES == 2 && more && first == 0) {
 			const int stage = v.stage;
 			if constexpr (!T::ONE_RING) v.advance();

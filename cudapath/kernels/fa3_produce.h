@@ -1,4 +1,4 @@
-// The producer warpgroup of fa3: one thread copies, three warps scan the V tiles of masked steps.
+// The producer warpgroup of fa3: one thread issues the TMA copies, and three warps scan the V tiles of masked steps.
 #pragma once
 #include "fa3_tile.h"
 #include "fa3_work.h"
@@ -6,8 +6,8 @@
 template <class T>
 __device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *mapK, const TensorMap *mapV, const AttnParams &p, uint32_t shared) {
 	Ring<T::Q_STAGES> q;
-	Ring<T::STAGES> k, own;
-	Ring<T::STAGES> &v = T::ONE_RING ? k : own;
+	Ring<T::STAGES> k, ownV;
+	Ring<T::STAGES> &v = T::ONE_RING ? k : ownV;
 	const int group = p.Hq / p.Hkv;
 	Walk<T::BM, T::BN, T::CAUSAL> walk(p);
 	Work w;
@@ -23,7 +23,7 @@ __device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *
 			k.advance();
 		};
 		auto loadV = [&](int block) {
-			// Tiles of masked steps go to the scanning warps first, which then arrive at V_FULL.
+			// In a masked step TMA signals V_RAW. The scanning warps wait for it and arrive at V_FULL when done.
 			const bool raw = T::CAUSAL && w.top - block < w.masked;
 			const uint32_t full = shared + (raw ? T::V_RAW : T::V_FULL) + 8 * v.stage, to = shared + T::V + v.stage * T::V_BYTES;
 			barrierWait(shared + T::V_EMPTY + 8 * v.stage, v.parity ^ 1);
@@ -49,16 +49,17 @@ __device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *
 	}
 }
 
-// Scans the V tiles of masked steps and passes them to the consumers.
+// Replaces non-finite elements in the V tiles of masked steps by zeros, marks their stages, and releases the tiles to the
+// consumers.
 template <class T> __device__ __forceinline__ void scan(const AttnParams &p, uint32_t shared, char *tiles) {
 	const int warp = threadIdx.x / 32 - 1, lane = threadIdx.x % 32;
-	int step = 0;     // counts V tiles over all row blocks, and K tiles in a ring that they share
-	uint32_t raw = 0; // parities of V_RAW, a bit per stage
+	int step = 0;     // V tiles of earlier row blocks; with ONE_RING, K and V tiles
+	uint32_t raw = 0; // parities of V_RAW, one bit per stage
 	Walk<T::BM, T::BN, T::CAUSAL> walk(p);
 	Work w;
 	while (walk.next(w)) {
 		for (int i = 0; i < w.masked; i++) {
-			// In a shared ring the order is K of the first step, then K of each step before V of the step ahead of it.
+			// With ONE_RING, cubin_tile.h gives the order of tiles: V of step i is tile 2 i + 2, and V of the last step is last.
 			const int stage = (step + (T::ONE_RING ? min(2 * i + 2, 2 * w.steps - 1) : i)) % T::STAGES;
 			barrierWait(shared + T::V_RAW + 8 * stage, raw >> stage & 1);
 			raw ^= 1 << stage;

@@ -1,11 +1,11 @@
-// Shared by all files of fa3: the tile of a kernel, its shared-memory layout and its barriers.
+// The tile of a fa3 kernel: its shared-memory layout and its barriers.
 #pragma once
 #include <cstdint>
 
 #include "sm90.h"
 #include "sm90_wgmma.h"
 
-// The tile of a kernel; fa3.json repeats BM, BN and what follows from them.
+// A BM x BN tile. fa3.json repeats the sizes for the host.
 template <int D_, int DV_, int WARPGROUPS_, int BN_, int STAGES_, bool PINGPONG_, bool CAUSAL_> struct Tile {
 	static constexpr int D = D_, DV = DV_, WARPGROUPS = WARPGROUPS_, BN = BN_, STAGES = STAGES_;
 	static constexpr bool PINGPONG = PINGPONG_, CAUSAL = CAUSAL_, Q_IN_REGISTERS = false, ONE_RING = false;
@@ -14,16 +14,16 @@ template <int D_, int DV_, int WARPGROUPS_, int BN_, int STAGES_, bool PINGPONG_
 	static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 2 ? 24 : 32;
 	static constexpr int CONSUMER_REGISTERS = WARPGROUPS == 2 ? 240 : 160;
 	static constexpr int PANELS = (D + 63) / 64, V_PANELS = (DV + 63) / 64;
-	// Bytes of a panel of Q and of K or V, and of whole tiles.
+	// Sizes in bytes. A panel is 64 columns of a tile; panels of K and V are equal.
 	static constexpr int Q_PANEL = BM * 128, K_PANEL = BN * 128;
 	static constexpr int Q_BYTES = PANELS * Q_PANEL, K_BYTES = PANELS * K_PANEL, V_BYTES = V_PANELS * K_PANEL;
-	// Q has two buffers where they fit.
+	// Q has two buffers if they fit.
 	static constexpr int Q_STAGES = 2 * Q_BYTES + STAGES * (K_BYTES + V_BYTES) + 256 <= 227 * 1024 ? 2 : 1;
-	// Offsets in shared memory. A barrier is 8 bytes.
+	// Offsets in shared memory. An mbarrier is 8 bytes.
 	static constexpr int Q = 0, K = Q + Q_STAGES * Q_BYTES, V = K + STAGES * K_BYTES, BARRIERS = V + STAGES * V_BYTES;
 	static constexpr int Q_FULL = BARRIERS, Q_EMPTY = Q_FULL + 8 * Q_STAGES, K_FULL = Q_EMPTY + 8 * Q_STAGES, K_EMPTY = K_FULL + 8 * STAGES,
 			     V_FULL = K_EMPTY + 8 * STAGES, V_EMPTY = V_FULL + 8 * STAGES, V_RAW = V_EMPTY + 8 * STAGES,
-			     MARKS = V_RAW + 8 * STAGES; // a word per stage, a byte of it per scanning warp
+			     MARKS = V_RAW + 8 * STAGES; // one word per stage, one byte per scanning warp
 	static constexpr int SHARED_BYTES = MARKS + 4 * STAGES;
 	static constexpr int SCANNERS = 3; // warps
 	static_assert(D % 32 == 0 && DV % 32 == 0 && BN % 16 == 0 && BN <= 256 && SHARED_BYTES <= 227 * 1024, "tile");
@@ -31,14 +31,15 @@ template <int D_, int DV_, int WARPGROUPS_, int BN_, int STAGES_, bool PINGPONG_
 
 constexpr bool BF16 = ATTN_BF16;
 
-// Rescale threshold in log2 units: by how much a score may exceed the lagged row max without an update.
-constexpr float LAG = 8;
+// A row max is updated only if a score exceeds it by more than this, in log2 units.
+constexpr float RESCALE_THRESHOLD = 8;
 
-// Exponent bits of two 16-bit values, and one in the last place of each exponent: their sum has a
-// value's top bit set where it is not finite.
+// EXPONENTS masks the exponents of two packed 16-bit values. Adding EXPONENT_UNITS, one in the lowest bit of each
+// exponent, carries into the top bit of a value exactly if it is infinite or NaN.
 constexpr uint32_t EXPONENTS = BF16 ? 0x7f807f80 : 0x7c007c00, EXPONENT_UNITS = BF16 ? 0x00800080 : 0x04000400;
 
 __device__ __forceinline__ uint32_t notFinite(uint32_t two) { return ((two & EXPONENTS) + EXPONENT_UNITS) & 0x80008000; }
 
-// Named barriers. Each consumer warpgroup has its own TURN and OWN. 0 is __syncthreads.
-enum { SCAN = 1, TURN = 2, OWN = 5 };
+// Ids of named barriers; 0 is __syncthreads. SCAN: the scanning warps. TURN + group: ping-pong turn of a consumer
+// warpgroup. GROUP + group: all threads of one consumer warpgroup.
+enum { SCAN = 1, TURN = 2, GROUP = 5 };

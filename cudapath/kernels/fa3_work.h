@@ -1,22 +1,22 @@
-// Scheduler of fa3: the row blocks of a CTA, their order, and the KV steps of each. Producer, scanning
-// warps and consumers each iterate over the same sequence.
+// Tile scheduler of fa3: the row blocks of a CTA, their order, and the KV steps of each. Producer, scanning warps and
+// consumers each iterate over the same sequence, so they exchange no indices.
 #pragma once
 #include "attn.h"
 
-// A block of BM query rows of one head, and its steps of BN keys: `steps` of them from key
-// block `top` downwards, the first `masked` of which the causal mask crosses.
+// A block of BM query rows of one head and its KV steps of BN keys. The loop runs `steps` steps, from KV tile `top`
+// down to 0. The causal mask crosses the first `masked` of them.
 struct Work {
 	int row, head, batch;
 	int top, steps, masked;
 };
 
-// Persistent CTAs take units of equal cost in turn. Without a causal mask a unit is a row block, and
-// neighbouring units share a head, so that K and V come from L2. With a causal mask a unit is a pair of
-// row blocks of one head: the longest with the shortest, the second longest with the second shortest,
-// and so on. If their number is odd, the middle blocks of all heads come last, as units of half the cost.
+// A persistent CTA takes every gridDim.x-th unit of work. Without a causal mask a unit is a row block, and consecutive
+// units share a head, so that K and V come from L2. With a causal mask a unit is a pair of row blocks of one head: the
+// longest and the shortest, the second longest and the second shortest, and so on. All pairs cost the same. If a head
+// has an odd number of blocks, the middle blocks of all heads come last, at half the cost.
 template <int BM, int BN, bool CAUSAL> struct Walk {
 	const AttnParams &p;
-	int blocks, unitsPerHead, paired, units; // paired: units that are pairs; single blocks follow
+	int blocks, unitsPerHead, paired, units; // paired: number of units that are pairs; single blocks follow
 	int unit, half;
 
 	__device__ __forceinline__ Walk(const AttnParams &params) : p(params), half(0) {
@@ -36,7 +36,7 @@ template <int BM, int BN, bool CAUSAL> struct Walk {
 		w.head = head - w.batch * p.Hq;
 		if (CAUSAL) {
 			// The first half of a unit is its longer block.
-			if (half == 0) block = blocks - 1 - block; // a single one is its own
+			if (half == 0) block = blocks - 1 - block; // a single block maps to itself
 			half = half == 0 && !single;
 			if (half == 0) unit += gridDim.x;
 		} else {
@@ -46,7 +46,7 @@ template <int BM, int BN, bool CAUSAL> struct Walk {
 		int end = p.Sk;
 		w.masked = 0;
 		if (CAUSAL) {
-			// Some row of the block attends to each key below `end`, all rows to those below `whole`.
+			// Each key below `end` is attended by some row of the block, each key below `whole` by all rows.
 			end = int(max(min(int64_t(w.row) + BM + p.causal_offset, int64_t(p.Sk)), int64_t(0)));
 			const int whole = int(max(min(int64_t(w.row) + p.causal_offset + 1, int64_t(p.Sk)), int64_t(0)));
 			w.masked = (end + BN - 1) / BN - whole / BN;
@@ -57,7 +57,7 @@ template <int BM, int BN, bool CAUSAL> struct Walk {
 	}
 };
 
-// A position in a ring of N buffers and the parity of the phase in which it is filled.
+// A position in a ring of N buffers, and the mbarrier parity of the phase that fills it.
 template <int N> struct Ring {
 	int stage = 0;
 	uint32_t parity = 0;

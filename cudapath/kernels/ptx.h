@@ -1,14 +1,14 @@
-// Inline PTX for sm_80 instructions without a CUDA C++ function, and the two 16-bit types.
+// Inline PTX for sm_80 instructions that have no CUDA C++ function, and traits of the two 16-bit types.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdint.h>
 
-// Traits of a 16-bit storage type: pairs travel as the bits of one register.
+// Traits of a 16-bit storage type. A pair of elements is packed into one 32-bit register.
 struct Half {
 	using type = __half;
 	static constexpr uint32_t ones = 0x3c003c00;     // 1, 1
-	static constexpr uint32_t infinity = 0x7c007c00; // exponents all set
+	static constexpr uint32_t infinity = 0x7c007c00; // all exponent bits of both elements
 	static __device__ __forceinline__ uint32_t pack(float low, float high) {
 		uint32_t r;
 		asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
@@ -50,7 +50,7 @@ struct Bfloat {
 	}
 };
 
-// Loads four 8x8 matrices of 16-bit elements. Lane i has the address of row i % 8 of matrix i / 8.
+// Loads four 8x8 matrices of 16-bit elements. Lane i passes the address of row i % 8 of matrix i / 8.
 __device__ __forceinline__ void ldmatrix(uint32_t (&r)[4], uint32_t address) {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
 	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -65,7 +65,8 @@ __device__ __forceinline__ void ldmatrix_transposed(uint32_t (&r)[4], uint32_t a
 	             : "memory");
 }
 
-// Copies 16 bytes from global to shared memory without the L1. It reads `bytes` of them; the rest is zero.
+// Copies 16 bytes from global to shared memory asynchronously, bypassing L1. The overload with `bytes` reads that
+// many and fills the rest with zeros.
 __device__ __forceinline__ void copy_async(uint32_t to, const void *from) {
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
@@ -74,7 +75,7 @@ __device__ __forceinline__ void copy_async(uint32_t to, const void *from, uint32
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
-// Waits for all of the thread's copies.
+// Waits for all asynchronous copies of this thread.
 __device__ __forceinline__ void copy_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 __device__ __forceinline__ uint4 load_shared(uint32_t address) {
@@ -103,7 +104,7 @@ __device__ __forceinline__ float exp2_approx(float x) {
 	return y;
 }
 
-// Barriers in shared memory that count arrivals; a phase ends with the last one.
+// mbarriers in shared memory. A phase ends when `arrivals` threads have arrived.
 __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals) {
 	asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
@@ -112,12 +113,12 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
 	asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(barrier) : "memory");
 }
 
-// An arrival that counts once the thread's asynchronous copies so far are done.
+// Arrives when all asynchronous copies that this thread has started are done.
 __device__ __forceinline__ void barrier_arrive_copies(uint32_t barrier) {
 	asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// Waits for the end of the phase of that parity.
+// Waits until the phase of this parity is complete.
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
 	asm volatile("{\n"
 	             ".reg .pred done;\n"
@@ -128,14 +129,14 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
 	             : "memory");
 }
 
-// Returns x and makes the compiler keep it in a register instead of computing it again.
+// Returns x through a shuffle, which keeps the compiler from computing x again instead of holding it in a register.
 __device__ __forceinline__ uint32_t kept(uint32_t x) {
 	uint32_t y;
 	asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, -1;" : "=r"(y) : "r"(x), "r"(threadIdx.x));
 	return y;
 }
 
-// a + b as one instruction, so that the compiler does not reorder chains of additions.
+// Returns a + b as one instruction, which keeps the compiler from reordering chains of additions.
 __device__ __forceinline__ const char *plus(const char *a, int64_t b) {
 	const char *c;
 	asm("add.s64 %0, %1, %2;" : "=l"(c) : "l"(a), "l"(b));

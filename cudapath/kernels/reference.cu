@@ -1,26 +1,29 @@
-// The validation kernel: plain attention with any head dims, strides and sizes, float32
-// arithmetic on values widened from the storage type, natural exponentials, and an exact
-// row max for every tile.
+// The validation kernel: plain attention for any head dims, strides and sizes, in float32 arithmetic on inputs
+// widened from the storage type. It uses natural exponentials and an exact row max in every tile.
 //
-// A CTA of 16 x 16 threads owns 64 rows of one head and loops over tiles of 64 columns. A
-// thread has 4 x 4 scores, which go to shared memory as P, and O of 4 rows x 8 columns of
-// V. Head dims of V over 128 are computed 128 at a time, with scores computed again. The
-// causal mask is a run-time parameter: causal_offset is INT32_MAX without a mask.
+// A CTA of 16 x 16 threads owns 64 query rows of one head and loops over KV tiles of 64 keys. Each thread keeps
+// 4 x 4 scores and 4 rows x 8 columns of O in registers. Shared memory holds 32 dims of the Q and K tiles, then
+// P of the tile, then 32 keys of V. A __syncthreads precedes and follows every load into shared memory. For Dv
+// above 128 the kernel makes one pass over the keys per 128 columns of V, and each pass computes the scores
+// again.
 //
-// Compiled once for each type: ELEMENT is the storage type, ENTRY the name of the kernel.
+// The causal mask is a run-time parameter: causal_offset is INT32_MAX without a mask.
+//
+// The build compiles this file once per type: ELEMENT is the storage type, ENTRY the name of the kernel.
 #include "attn.h"
 #include "element.h"
 
-constexpr int Tile = 64, Slice = 128, Depth = 32; // rows and columns, dims of V, dims of Q and K at a time
+// Rows and keys of a tile; columns of O per pass; dims of Q and K, or keys of V, per load.
+constexpr int Tile = 64, Slice = 128, Depth = 32;
 
-// Element [row, dim] of a head's matrix, 0 outside of it.
+// Returns element [row, dim] of a head's matrix, 0 outside of the matrix.
 __device__ inline float element(const ELEMENT *m, int64_t stride, int row, int rows, int dim, int dims) {
 	return row < rows && dim < dims ? widen(m[row * stride + dim]) : 0;
 }
 
 extern "C" __global__ void __launch_bounds__(256) ENTRY(const __grid_constant__ AttnParams p) {
-	__shared__ float part[2][Depth][Tile + 4]; // of Q and K, transposed; then of V
-	__shared__ float weight[Tile][Tile + 4];   // P, transposed: [column][row]
+	__shared__ float part[2][Depth][Tile + 4]; // Q and K, transposed: [dim][row]; reused for V: [key][dim]
+	__shared__ float weight[Tile][Tile + 4];   // P, transposed: [key][row]
 	auto values = reinterpret_cast<float(*)[Slice]>(part);
 	static_assert(sizeof(part) >= Depth * Slice * sizeof(float), "");
 
@@ -32,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(256) ENTRY(const __grid_constant__ 
 	const ELEMENT *v = (const ELEMENT *)p.v.base + batch * p.v.batch + kv * p.v.head;
 	ELEMENT *o = (ELEMENT *)p.o.base + batch * p.o.batch + head * p.o.head;
 
-	// Rows are y * 4 + i. Row i attends to columns [0, end[i]).
+	// The thread has rows y * 4 + i of the tile. Row i attends to keys [0, end[i]).
 	int end[4];
 	for (int i = 0; i < 4; i++) {
 		end[i] = int(max(min(int64_t(first) + y * 4 + i + p.causal_offset + 1, int64_t(p.Sk)), int64_t(0)));
@@ -60,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(256) ENTRY(const __grid_constant__ 
 				}
 			}
 
-			// Columns are x * 4 + j: the 16 threads of a row share it.
+			// Online softmax. The thread has keys x * 4 + j of the tile; 16 threads reduce each row by shuffles.
 			for (int i = 0; i < 4; i++) {
 				float most = top[i];
 				for (int j = 0; j < 4; j++) {
@@ -69,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(256) ENTRY(const __grid_constant__ 
 				}
 				for (int lane = 1; lane < 16; lane *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, lane));
 				const float shift = most == -INFINITY ? 0 : most;
-				const float factor = top[i] == -INFINITY ? 1 : expf(top[i] - shift); // 1: nothing to rescale yet
+				const float factor = top[i] == -INFINITY ? 1 : expf(top[i] - shift); // 1: O and the sum are still 0
 				top[i] = most;
 				sum[i] *= factor;
 				for (int n = 0; n < 8; n++) acc[i][n] *= factor;
@@ -92,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(256) ENTRY(const __grid_constant__ 
 					const float w[4] = {a.x, a.y, a.z, a.w};
 					const float vs[8] = {b.x, b.y, b.z, b.w, b2.x, b2.y, b2.z, b2.w};
 					for (int i = 0; i < 4; i++) {
-						if (col + c + e < end[i]) { // V of a masked slot is ignored
+						if (col + c + e < end[i]) { // skip masked keys: 0 * NaN would be NaN
 							for (int n = 0; n < 8; n++) acc[i][n] += w[i] * vs[n];
 						}
 					}

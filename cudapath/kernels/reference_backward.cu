@@ -1,25 +1,25 @@
-// The validation kernels of the backward pass: gradients of plain attention with any head
-// dims up to 256, strides and sizes, in float32 arithmetic on values widened from the
-// storage type.
+// The validation kernels of the backward pass: gradients of plain attention for any head dims up to 256, any
+// strides and sizes, in float32 arithmetic on inputs widened from the storage type.
 //
-//   stats   a CTA owns 64 rows of a query head: LSE, delta = rowsum(dO * O), and dLSE
+//   stats   a CTA owns 64 rows of a query head and stores LSE, delta = rowsum(dO * O) and dLSE
 //   dq      a CTA owns 64 rows of a query head and loops over tiles of 64 keys
-//   dkdv    a CTA owns 64 keys of a KV head and loops over the query heads of the group,
-//           and for each over tiles of 64 rows
+//   dkdv    a CTA owns 64 keys of a KV head. It loops over the query heads of the group, and for each of them
+//           over tiles of 64 rows
 //
-// All three compute S and dP of a 64 x 64 tile by the same function, so P has the same bits
-// in each. A CTA has 16 x 16 threads with 4 x 4 slots each. P and dS go to shared memory,
-// and a thread adds up 4 rows x 8 columns of a gradient in registers. Columns over 128 are
-// computed 128 at a time, with S and dP computed again.
+// A CTA has 16 x 16 threads. Each thread keeps 4 x 4 elements of S and dP and 4 rows x 8 columns of a gradient in
+// registers. Shared memory holds 16 dims of two matrices for S and dP, then P and dS of the tile, then 16 rows of
+// the matrix they multiply. A __syncthreads precedes and follows every load into shared memory. For head dims
+// above 128 a kernel makes one pass per 128 columns of the gradient, and each pass computes S and dP again. All
+// three kernels compute S and dP by the same function, so P has the same bits in each.
 //
-// float32 rounds an LSE of 10,000 by up to 0.0005, and with it every P of the row. For
-// tiles that have a row with a large |LSE|, stats therefore computes rest = log(sum of
-// exp(S - LSE)) and delta = sum of P dP from all keys, and P becomes exp(S - LSE - rest).
+// Rounding an LSE of 10,000 to float32 changes it by up to 0.0005, and every P of the row by the same fraction.
+// Where a tile has a row with a large |LSE|, stats therefore makes a pass over the keys. It computes
+// rest = log(sum of exp(S - LSE)) and delta = sum of P dP, and P becomes exp(S - LSE - rest).
 //
-// A sequence may be longer in the tensors than it is (seqused). Its rows and keys past the
-// end get gradient 0.
+// With seqused a sequence may use fewer rows and keys than it has in the tensors. Gradients past the used length
+// are 0.
 //
-// Compiled once for each type: ELEMENT is the storage type, TYPE its name in the entries.
+// The build compiles this file once per type: ELEMENT is the storage type, TYPE its name in the entries.
 #include "attn_backward.h"
 #include "element.h"
 
@@ -27,17 +27,19 @@
 #define NAME(type, step) JOIN(attn_ref_, type, _backward_, step)
 #define ENTRY(step) extern "C" __global__ void __launch_bounds__(256) NAME(TYPE, step)(const __grid_constant__ AttnBackwardParams p)
 
-constexpr int Tile = 64, Slice = 128, Depth = 16; // rows and keys, columns of a gradient, dims of a product at a time
+// Rows and keys of a tile; columns of a gradient per pass; dims or rows per load.
+constexpr int Tile = 64, Slice = 128, Depth = 16;
 constexpr int Threads = 256;
-constexpr float LargeLSE = sizeof(ELEMENT) == 2 ? 256 : 16; // its rounding is as large as that of products in the type
+// From this |LSE| on, rounding LSE costs as much as rounding a product to the storage type.
+constexpr float LargeLSE = sizeof(ELEMENT) == 2 ? 256 : 16;
 
-typedef float Weights[Tile][Tile + 4];
-typedef float Part[2][Depth][Tile + 4]; // of two matrices, transposed; or Depth rows of Slice columns
+typedef float ProbTile[Tile][Tile + 4];
+typedef float Part[2][Depth][Tile + 4]; // two matrices, transposed: [dim][row]; reused for Depth rows of Slice columns
 static_assert(sizeof(Part) >= Depth * Slice * sizeof(float), "");
 
 struct RowStats { float lse, rest, delta, dLSE; };
 
-// Rows [0, rows) of one head of a tensor; 0 outside of them.
+// One head of a tensor. Elements outside of [rows, dims] read as 0.
 struct Matrix {
 	const ELEMENT *first;
 	int64_t stride;
@@ -45,7 +47,7 @@ struct Matrix {
 	__device__ float at(int64_t row, int dim) const { return row < rows && dim < dims ? widen(first[row * stride + dim]) : 0; }
 };
 
-// The range of a sequence in its tensors, and how much of it is in use.
+// The rows of a sequence in its tensors: index of the first, number of rows, and number of rows in use.
 struct Range { int first, extent, used; };
 
 __device__ inline int clamped(int n, int most) { return n < 0 ? 0 : n < most ? n : most; }
@@ -67,7 +69,7 @@ struct Head {
 	Range rows, keys;
 	int64_t left, right; // row r attends to keys [r - left, r + right]
 	Matrix q, k, v, o, dO;
-	int64_t firstStat;   // index of row 0 in LSE, dLSE and the statistics
+	int64_t firstStat;   // index of row 0 in LSE, dLSE and stats
 };
 
 __device__ inline const ELEMENT *baseOf(const AttnTensor &t, bool packed, int b, int head, int first) {
@@ -91,17 +93,17 @@ __device__ inline Head headOf(const AttnBackwardParams &p, int b, int head) {
 	return h;
 }
 
-// Tiles [first, end) of the keys that rows row to row + 63 attend to.
+// Key tiles [first, end) that rows row to row + 63 attend to.
 struct Span { int first, end; };
 
 __device__ inline Span keyTiles(const Head &h, int64_t row) {
-	const int64_t last = min(row + Tile, int64_t(h.rows.used)) - 1; // below row: no row is in use
+	const int64_t last = min(row + Tile, int64_t(h.rows.used)) - 1; // less than row if no row of the tile is in use
 	const int64_t from = max(row - h.left, int64_t(0)), to = min(last + h.right + 1, int64_t(h.keys.used));
 	if (last < row || to <= from) return {0, 0};
 	return {int(from / Tile), int((to + Tile - 1) / Tile)};
 }
 
-// Tiles [first, end) of the rows that attend to keys key to key + 63.
+// Row tiles [first, end) that attend to keys key to key + 63.
 __device__ inline Span rowTiles(const Head &h, int64_t key) {
 	const int64_t last = min(key + Tile, int64_t(h.keys.used)) - 1;
 	const int64_t from = max(key - h.right, int64_t(0)), to = min(last + h.left + 1, int64_t(h.rows.used));
@@ -131,8 +133,8 @@ __device__ inline void product(float (&s)[4][4], Part &part, const Matrix &a, in
 	}
 }
 
-// P, dP and the derivative of the softcap of a thread's slots of a tile. Slots that no row
-// attends to have P = 0.
+// A thread's elements of a tile: P, dP and the derivative of the softcap. P is 0 where the row does not attend to
+// the key.
 struct Slots { float P[4][4], dP[4][4], slope[4][4]; };
 
 __device__ inline void compute(Slots &s, const AttnBackwardParams &p, const Head &h, Part &part, const RowStats *stats, int64_t row, int64_t key) {
@@ -149,10 +151,10 @@ __device__ inline void compute(Slots &s, const AttnBackwardParams &p, const Head
 			if (p.softcap != 0) {
 				const float y = s.P[i][j] * p.scale / p.softcap, e = expf(-2 * fabsf(y));
 				exponent = p.softcap * tanhf(y) - t.lse;
-				s.slope[i][j] = 4 * e / ((1 + e) * (1 + e)); // 1 - tanh(y)^2, which cancels far from 0
+				s.slope[i][j] = 4 * e / ((1 + e) * (1 + e)); // equals 1 - tanh(y)^2, which would cancel for large |y|
 			} else if (fabsf(t.lse) < 8388608) {
 				exponent = fmaf(s.P[i][j], p.scale, -t.lse);
-			} else { // LSE is a rounded score here: an exact score minus it may be hundreds
+			} else { // LSE is a rounded score here, so the score is rounded too: the exact difference may be hundreds
 				exponent = __fmul_rn(s.P[i][j], p.scale) - t.lse;
 			}
 			s.P[i][j] = attends ? expf(exponent - t.rest) : 0;
@@ -160,16 +162,16 @@ __device__ inline void compute(Slots &s, const AttnBackwardParams &p, const Head
 	}
 }
 
-// dS of a slot without the scale. dP may be anything where P is 0, and so may a slope be 0.
+// Returns dS without the factor scale. The tests for 0 keep a NaN or an infinity of dP out where P or the slope is 0.
 __device__ inline float gradientOf(const Slots &s, int i, int j, const RowStats &t) {
 	if (s.P[i][j] == 0) return 0;
 	const float dX = s.P[i][j] * (s.dP[i][j] - t.delta + t.dLSE);
 	return dX == 0 || s.slope[i][j] == 0 ? 0 : dX * s.slope[i][j];
 }
 
-// sum[i][n] += sum over c of weights[c][4 y + i] * m[row + c][column n of the thread], with c
-// ascending. The barriers order it after the stores of the weights.
-__device__ inline void add(float (&sum)[4][8], Part &part, const Weights &weights, const Matrix &m, int64_t row, int slice) {
+// sum[i][n] += sum over c of P[c][4 y + i] * m[row + c][column n of the thread], with c ascending. P is the
+// tile of P or dS in shared memory, which the caller has just stored. The first barrier makes it visible.
+__device__ inline void add(float (&sum)[4][8], Part &part, const ProbTile &P, const Matrix &m, int64_t row, int slice) {
 	auto values = reinterpret_cast<float(*)[Slice]>(&part);
 	for (int c = 0; c < Tile; c += Depth) {
 		__syncthreads();
@@ -179,8 +181,8 @@ __device__ inline void add(float (&sum)[4][8], Part &part, const Weights &weight
 		__syncthreads();
 		for (int e = 0; e < Depth; e++) {
 			for (int i = 0; i < 4; i++) {
-				const float w = weights[c + e][4 * threadY() + i];
-				if (w == 0) continue; // what a masked slot holds is ignored
+				const float w = P[c + e][4 * threadY() + i];
+				if (w == 0) continue; // skip masked elements: 0 * NaN would be NaN
 				for (int n = 0; n < 8; n++) {
 					sum[i][n] = fmaf(w, values[e][n / 4 * 64 + 4 * threadX() + n % 4], sum[i][n]);
 				}
@@ -189,7 +191,7 @@ __device__ inline void add(float (&sum)[4][8], Part &part, const Weights &weight
 	}
 }
 
-// Stores a thread's columns of rows row + 4 y to row + 4 y + 3 of a head's gradient.
+// Stores the thread's columns of rows row + 4 y to row + 4 y + 3 of a head's gradient, or adds to them.
 __device__ inline void store(const AttnTensor &t, const AttnBackwardParams &p, bool packed, int b, int head, const Range &range, int64_t row, int slice, int dims,
 	const float (&sum)[4][8], float scale) {
 	ELEMENT *first = (ELEMENT *)baseOf(t, packed, b, head, range.first);
@@ -206,9 +208,9 @@ __device__ inline void store(const AttnTensor &t, const AttnBackwardParams &p, b
 	}
 }
 
-// Reads the statistics of rows row to row + 63. Those that are not in use have P = 0.
+// Loads the statistics of rows row to row + 63. Rows not in use get LSE = inf, so that their P is 0.
 __device__ inline void load(RowStats *stats, const AttnBackwardParams &p, const Head &h, int64_t row) {
-	__syncthreads(); // the last ones are used
+	__syncthreads(); // all threads have read the previous statistics
 	if (threadIdx.x < Tile) {
 		const int64_t r = row + threadIdx.x;
 		stats[threadIdx.x] = r < h.rows.used ? ((const RowStats *)p.stats)[h.firstStat + r] : RowStats{INFINITY, 0, 0, 0};
@@ -218,13 +220,13 @@ __device__ inline void load(RowStats *stats, const AttnBackwardParams &p, const 
 
 ENTRY(stats) {
 	__shared__ Part part;
-	__shared__ float sums[2][Tile][16]; // of P and of P dP, for each thread of a row
+	__shared__ float sums[2][Tile][16]; // row sums of P and of P dP, one of each per thread of the row
 	__shared__ RowStats stats[Tile];
 	__shared__ int anyLarge;
 
 	const Head h = headOf(p, p.first_batch + blockIdx.z, blockIdx.y);
 	for (int64_t row = int64_t(blockIdx.x) * Tile; row < h.rows.used; row += int64_t(gridDim.x) * Tile) {
-		__syncthreads(); // the last rows are stored
+		__syncthreads(); // all threads have stored the previous rows
 		if (threadIdx.x == 0) anyLarge = 0;
 		__syncthreads();
 		const int64_t r = row + threadIdx.x;
@@ -233,9 +235,9 @@ ENTRY(stats) {
 		if (threadIdx.x < Tile) {
 			RowStats s = {INFINITY, 0, 0, 0};
 			const float lse = owns ? ((const float *)p.lse)[h.firstStat + r] : -INFINITY;
-			if (lse != -INFINITY) { // else nothing to attend to: dO and dLSE may hold anything
+			if (lse != -INFINITY) { // a row that attends to no key ignores dO and dLSE
 				s.lse = lse;
-				// In the order of product: if O is V of one key, delta has the bits of dP.
+				// Same order as in product: if O is V of a single key, delta has the bits of dP.
 				for (int d = 0; d < p.Dv; d++) s.delta = fmaf(h.dO.at(r, d), h.o.at(r, d), s.delta);
 				if (p.dLSE) s.dLSE = ((const float *)p.dLSE)[h.firstStat + r];
 				isLarge = fabsf(lse) >= LargeLSE && fabsf(lse) < INFINITY;
@@ -279,7 +281,7 @@ ENTRY(stats) {
 
 ENTRY(dq) {
 	__shared__ Part part;
-	__shared__ Weights dS; // [key][row]
+	__shared__ ProbTile dS; // [key][row]
 	__shared__ RowStats stats[Tile];
 
 	const int b = p.first_batch + blockIdx.z, head = blockIdx.y;
@@ -306,7 +308,7 @@ ENTRY(dq) {
 
 ENTRY(dkdv) {
 	__shared__ Part part;
-	__shared__ Weights P, dS; // [row][key]
+	__shared__ ProbTile P, dS; // [row][key]
 	__shared__ RowStats stats[Tile];
 
 	const int b = p.first_batch + blockIdx.z, kv = blockIdx.y, group = p.Hq / p.Hkv;

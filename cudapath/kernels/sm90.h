@@ -1,10 +1,9 @@
-// Inline PTX for sm_90a: mbarriers, tensor copies (TMA), named barriers, register
-// reallocation, and wgmma (sm90_wgmma.h). Addresses of shared memory are 32-bit addresses
-// of the shared window.
+// Inline PTX for sm_90a: mbarriers, TMA copies, named barriers and register reallocation. wgmma is in
+// sm90_wgmma.h. Shared memory is addressed by 32-bit addresses of the shared window.
 #pragma once
 #include <cstdint>
 
-// A tensor map, made by cuTensorMapEncodeTiled; kernels only take its address.
+// A tensor map that cuTensorMapEncodeTiled has encoded. Kernels only take its address.
 struct alignas(64) TensorMap { uint8_t bytes[128]; };
 
 __device__ __forceinline__ uint32_t sharedAddress(const void *p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
@@ -15,20 +14,20 @@ __device__ __forceinline__ void barrierInit(uint32_t bar, int arrivals) {
 	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
 }
 
-// Makes initialised barriers visible to the copy engine; __syncthreads follows.
+// Makes initialized mbarriers visible to TMA. A __syncthreads must follow.
 __device__ __forceinline__ void barrierInitFence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 __device__ __forceinline__ void barrierArrive(uint32_t bar) {
 	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 
-// One arrival that also announces `bytes` of copies to come.
+// Arrives once and makes the phase also wait for `bytes` of TMA copies.
 __device__ __forceinline__ void barrierExpect(uint32_t bar, int bytes) {
 	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
 
-// Waits until the phase of this parity is complete. On a fresh barrier the phase before the first,
-// parity 1, counts as complete.
+// Waits until the phase of this parity is complete. On a fresh mbarrier a wait for parity 1 returns at once, as if
+// a phase before the first were complete.
 __device__ __forceinline__ void barrierWait(uint32_t bar, uint32_t parity) {
 	asm volatile(
 		"{\n"
@@ -45,8 +44,8 @@ __device__ __forceinline__ void prefetchMap(const TensorMap *map) {
 	asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Copies the map's box at (column, row, head, batch) to shared memory, with zeros for what is outside
-// of the tensor. `bar` counts the bytes that have arrived.
+// Copies the map's box at (column, row, head, batch) to shared memory. Elements outside of the tensor become zeros.
+// The mbarrier `bar` counts the bytes that have arrived.
 __device__ __forceinline__ void copyBox(uint32_t to, const TensorMap *map, uint32_t bar, int column, int row, int head, int batch) {
 	asm volatile(
 		"cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
@@ -54,7 +53,7 @@ __device__ __forceinline__ void copyBox(uint32_t to, const TensorMap *map, uint3
 		: "memory");
 }
 
-// Orders this thread's writes to shared memory before later reads of it by wgmma or TMA.
+// Makes this thread's writes to shared memory visible to later wgmma and TMA operations.
 __device__ __forceinline__ void proxyFence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // ---- Named barriers and registers ------------------------------------------------------------
@@ -73,7 +72,7 @@ __device__ __forceinline__ float exp2Fast(float x) {
 	return y;
 }
 
-// Two float32 rounded to one word of two 16-bit values, `low` in the lower half.
+// Rounds two float32 to 16 bits and packs them into a word, `low` in the lower half.
 template <bool BF16> __device__ __forceinline__ uint32_t pack(float low, float high) {
 	uint32_t word;
 	if constexpr (BF16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));

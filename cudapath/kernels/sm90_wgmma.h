@@ -1,9 +1,13 @@
-// wgmma: a warpgroup multiplies 64 rows of A (shared memory or registers) by N columns of B (shared
-// memory), 16 deep, and adds to float32 accumulators in registers.
+// wgmma: a warpgroup multiplies 64 rows of A (in shared memory or registers) by N columns of B (in shared memory),
+// with depth 16, and adds the product to float32 accumulators in registers.
 //
-// Accumulators of thread t of the warpgroup, w = t/32, g = t%32/4, c = t%4: d[4j], d[4j+1] are row
-// 16w+g, columns 8j+2c and 8j+2c+1; d[4j+2], d[4j+3] are row 16w+g+8. Two neighbouring groups j of them,
-// packed, are the A operand (4 words) of the 16 columns as depth.
+// Layout of the accumulators d of thread t, with w = t / 32, g = t % 32 / 4 and c = t % 4:
+//
+//   d[4j], d[4j + 1]       row 16w + g,     columns 8j + 2c and 8j + 2c + 1
+//   d[4j + 2], d[4j + 3]   row 16w + g + 8, the same columns
+//
+// Packed to 16 bits, the accumulators of two consecutive j are the four words of an A operand of depth 16. The
+// kernels use P as an operand of P V this way, without a shuffle.
 #pragma once
 #include <cstdint>
 
@@ -16,12 +20,13 @@
 #define WGMMA_TYPES "f32.f16.f16"
 #endif
 
-// A matrix in shared memory is identified by the lower word of its descriptor; the upper word is the same for
-// all. Its rows have 128 bytes in the 128-byte swizzle; 8 rows are an atom of 1024 bytes, and atoms are
-// contiguous. `panel` is the stride in bytes of panels of 64 columns, for operands whose depth runs over rows.
-// Addresses are added to the lower word in 32 bits, with constants: the uniform datapath that builds
-// descriptors is slow, and 64-bit sums made a kernel 5 % slower (H200).
-constexpr uint32_t MATRIX_HIGH = 1u << 30 | 1024 >> 4; // swizzle, distance of atoms
+// The functions below take the lower word of a matrix descriptor; the upper word is the same for all matrices. Rows
+// of a matrix have 128 bytes in the 128-byte swizzle. 8 rows are an atom of 1024 bytes, and atoms are contiguous.
+// If the depth runs across rows, `panel` is the stride in bytes between panels of 64 columns.
+//
+// Offsets are constants, added to the lower word in 32 bits. The uniform datapath that builds descriptors is slow:
+// 64-bit additions made a kernel 5 % slower (H200).
+constexpr uint32_t MATRIX_HIGH = 1u << 30 | 1024 >> 4; // 128-byte swizzle, stride between atoms
 
 __device__ __forceinline__ constexpr uint32_t matrixPanels(uint32_t panel) { return panel >> 4 << 16; }
 __device__ __forceinline__ constexpr uint32_t matrixOffset(uint32_t bytes) { return bytes >> 4; }
@@ -30,7 +35,7 @@ __device__ __forceinline__ void wgmmaFence() { asm volatile("wgmma.fence.sync.al
 __device__ __forceinline__ void wgmmaCommit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int PENDING> __device__ __forceinline__ void wgmmaWait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
 
-// Tells the compiler that these registers change here, as wgmma runs asynchronously.
+// Tells the compiler that these registers change here: wgmma reads and writes them asynchronously.
 template <int N> __device__ __forceinline__ void touch(float (&d)[N]) {
 #pragma unroll
 	for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
@@ -42,9 +47,9 @@ template <int N> __device__ __forceinline__ void touch(uint32_t (&d)[N]) {
 
 template <int N> struct Wgmma;
 
-// ss: d = A * B^T with A and B in shared memory, depth along rows (K-major); add = false starts d anew.
+// ss: d = A * B^T with A and B in shared memory, depth along rows (K-major); add: d += A * B^T.
 // rs: d += A * B with A in registers and B in shared memory, depth across rows (MN-major).
-// rsk: d = A * B^T with A in registers and B in shared memory, depth along rows; ADD: added to d.
+// rsk: d = A * B^T with A in registers and B in shared memory, depth along rows (K-major); ADD: d += A * B^T.
 #define WGMMA_DEFINE(N, D, OPERANDS, A0, A1, A2, A3, A4, A5) \
 	template <> struct Wgmma<N> { \
 		static __device__ __forceinline__ void ss(float (&d)[N / 2], uint32_t a, uint32_t b, bool add) { \

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// tile is how a kernel of family fa2 divides its work; fa2.h explains the parts.
+// tile is how a kernel of family fa2 divides its work; fa2_tile.h explains the fields.
 type tile struct {
-	warps, rowTiles int // a warp owns mFrags * 16 rows
-	cols, step      int // columns of a tile in shared memory, and of which a warp holds scores
-	qRegs           int // 16-wide slices of Q in registers
-	stages          int // tiles in shared memory
-	blocks          int // blocks a multiprocessor should hold: bounds the registers
-	rounded         int // 1: O is divided by sums of the weights as rounded; 0: by those before that
+	warps, mFragments int // a warp owns mFragments * 16 rows
+	cols, step        int // keys of a KV tile in shared memory and of a KV step, whose scores are in registers
+	qRegs             int // 16-wide slices of Q in registers
+	stages            int // tiles in shared memory
+	blocks            int // blocks a multiprocessor should hold: bounds the registers
+	rounded           int // 1: O is divided by row sums of the rounded P; 0: by sums of P before rounding
 }
 
 // fa2Buckets are the head dims that kernels exist for, and their tiles. Chosen on an
@@ -33,7 +33,7 @@ var fa2Buckets = []struct {
 	{d: 256, dv: 256, full: tile{8, 1, 64, 32, 16, 2, 1, 1}, causal: tile{8, 1, 64, 32, 16, 2, 1, 0}, any: tile{4, 1, 32, 32, 16, 2, 2, 1}},
 }
 
-func (t tile) rows() int { return t.warps * t.rowTiles * 16 }
+func (t tile) rows() int { return t.warps * t.mFragments * 16 }
 
 // shared is Config::Shared of fa2.h; fa2.cu checks that they agree.
 func (t tile) shared(d, dv int) int {
@@ -42,7 +42,7 @@ func (t tile) shared(d, dv int) int {
 	if t.qRegs == d/16 && q <= (t.stages-1)*stage {
 		q = 0
 	}
-	const barriers = 16 // bytes of them, a stage
+	const barriers = 16 // bytes per stage
 	return max(t.stages*stage+q, t.rows()*dv*2) + t.stages*barriers
 }
 
@@ -71,7 +71,7 @@ func fa2Modules() []module {
 					name  string
 					value int
 				}{
-					{"WARPS", k.warps}, {"ROWTILES", k.rowTiles}, {"COLS", k.cols}, {"STEP", k.step},
+					{"WARPS", k.warps}, {"MFRAGMENTS", k.mFragments}, {"COLS", k.cols}, {"STEP", k.step},
 					{"QREGS", k.qRegs}, {"STAGES", k.stages}, {"BLOCKS", k.blocks}, {"ROUNDED", k.rounded}, {"SHARED", shared},
 				} {
 					m.defines = append(m.defines, fmt.Sprintf("FA2_%s_%s=%d", strings.ToUpper(k.kind), part.name, part.value))
