@@ -35,7 +35,7 @@ func needCubins(t testing.TB) (*vk.Device, *vk.Stream) {
 	return d, s
 }
 
-// cubinTable is the table of this build, or that of the folder in VKATTN_CUBIN_TABLE, to try other tiles.
+// cubinTable is the table of this build, or the table of the folder in VKATTN_CUBIN_TABLE, to try other tiles.
 func cubinTable(t testing.TB) *table {
 	t.Helper()
 	list, err := embedded()

@@ -30,7 +30,7 @@ const tensorMapRank = 4
 type tensorMapSpec struct {
 	address uint64                    // a multiple of 16
 	sizes   [tensorMapRank]uint64     // at least 1
-	strides [tensorMapRank - 1]uint64 // bytes of dimensions 1 to 3, multiples of 16; that of a dimension of size 1 is not used
+	strides [tensorMapRank - 1]uint64 // bytes of dimensions 1 to 3, multiples of 16; the stride of a dimension of size 1 is not used
 	box     [tensorMapRank]uint32     // 1 to 256
 }
 

@@ -102,7 +102,7 @@ func (c *call) ringBackward(t operands, d gradients) error {
 }
 
 // allGatherBackward computes dK and dV of all keys from this rank's rows, and gives each rank
-// those of its keys. The order of the sum is that of the ranks.
+// those of its keys. The sum follows the order of the ranks.
 func (c *call) allGatherBackward(t operands, d gradients) error {
 	all, err := c.gatherKeys(t.k, t.v)
 	if err != nil {

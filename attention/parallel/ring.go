@@ -10,7 +10,7 @@ import (
 // Ring attention: each rank keeps its rows, and blocks of K and V travel from rank to rank.
 // While a rank computes with a block, it sends the block on and receives the next one. The
 // states of the blocks are merged in the order in which they arrive, which is the same in
-// every call: the rank's own block, then that of the rank before, and so on.
+// every call: the rank's own block, then the block of the rank before, and so on.
 
 // block is K and V of a group of ranks.
 type block struct{ k, v view }
@@ -221,7 +221,7 @@ func (l *layout) headsAtOnce(q, k view, rows, dim int) int {
 	return group * min(k.heads, max(1, int(min(maxPartial/one, attention.MaxLength))))
 }
 
-// attend adds the state of runs to that of their segment. The last one rounds O.
+// attend adds the state of runs to the state of their segment. The last one rounds O.
 func (c *call) attend(s, partial *segment, runs []run, q, k, v, o view) error {
 	n := q.heads
 	if s.done > 0 {

@@ -168,7 +168,7 @@ func (s *side) clear(v view) {
 	s.copy(v, zeros)
 }
 
-// empty sets LSE to that of rows without keys.
+// empty sets LSE to -inf, the LSE of rows without keys.
 func (s *side) empty(lse view) {
 	infinity := math.Float32bits(float32(math.Inf(-1)))
 	if s.s == nil {

@@ -120,7 +120,7 @@ func check(api *C.nccl_api, op string, code C.int) error {
 	return e
 }
 
-// Version is that of the library: 22803 for NCCL 2.28.3.
+// Version is the version of the library: 22803 for NCCL 2.28.3.
 func Version() (int, error) {
 	api, err := load()
 	if err != nil {

@@ -20,7 +20,7 @@ const decodePartShare = 4
 // decodePartRequest returns the request of the decode part: the sequences of packed Q
 // with no more rows than the decode kernel holds at once. ok is false if v computes all
 // sequences. Lengths are in the device's memory; the host knows only the total number of
-// rows, and that no sequence has more than Sq. The keys of short sequences are not split,
+// rows, and that no sequence has more than Sq. The keys of its sequences are not split,
 // so there must be enough sequences to fill the device.
 func decodePartRequest(caps *vk.Caps, cfg *problem.Config, v *Variant, r *Request) (s Request, ok bool) {
 	rows, group := uint32(decodeFragment/2), uint32(r.Shape.Group())

@@ -50,7 +50,7 @@ func (r *Request) fixedClasses() (class Request, decodePart bool) {
 	return r.fixedClass(false), most > 0 && r.Options.Lengths&(LengthCuQ|LengthUsedQ) != 0
 }
 
-// fixedDecodePart returns the kernel for r's short sequences; v computes the long ones.
+// fixedDecodePart returns the kernel of r's decode part; v computes the prefill part.
 func fixedDecodePart(dev *vk.Device, cfg *problem.Config, tier problem.Tier, v *Variant, r *Request) (*Variant, string) {
 	class := r.fixedClass(true)
 	class.chooseOperands(dev, cfg, tier)

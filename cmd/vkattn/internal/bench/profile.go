@@ -26,7 +26,7 @@ type Profile struct {
 
 	Bytes       uint64  `json:"bytes"`                 // of the tensors that must be read and written, each once
 	TBs         float64 `json:"tb_per_s"`              // Bytes over the median time
-	OfCopy      float64 `json:"of_copy"`               // TBs over that of a copy
+	OfCopy      float64 `json:"of_copy"`               // TBs over the TBs of a copy
 	OfPeak      float64 `json:"of_peak,omitzero"`      // TFLOP/s over the peak
 	OfLaunches  float64 `json:"of_launches"`           // share of the time that as many empty dispatches and barriers take
 	Bound       string  `json:"bound"`                 // what bounds the speed: memory, compute, launches or latency
