@@ -18,7 +18,7 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// Plain attention is a row beside each tier: verified, timed, with the memory of its scores
+// Plain attention is a row of the table, as each tier is: verified, timed, with the memory of its scores
 // and the tier's speed relative to it. Where the scores do not fit it is an OOM row, and the
 // run goes on.
 func TestPlainAttentionIsARowBesideTheTier(t *testing.T) {
