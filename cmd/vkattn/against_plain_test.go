@@ -21,7 +21,7 @@ import (
 // Plain attention is a row of the table, as each tier is: verified, timed, with the memory of its scores
 // and the tier's speed relative to it. Where the scores do not fit it is an OOM row, and the
 // run goes on.
-func TestPlainAttentionIsARowBesideTheTier(t *testing.T) {
+func TestPlainAttentionIsARowOfTheTable(t *testing.T) {
 	driver(t)
 	const large = 1024
 	run := func(lengths, memory string) (rows []bench.Row) {
