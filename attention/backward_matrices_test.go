@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,8 +21,10 @@ type matrixCase struct {
 	attention.BackwardArgs
 }
 
-func newMatrixCase() *matrixCase {
-	const n, heads, dim = 700, 2, 72
+func newMatrixCase() *matrixCase { return newMatrixCaseOf(700, 72) }
+
+func newMatrixCaseOf(n, dim int) *matrixCase {
+	const heads = 2
 	rng := rand.New(rand.NewPCG(3, 20))
 	random := func() attention.Tensor {
 		v := make([]float32, n*heads*dim)
@@ -79,7 +82,7 @@ func TestBackwardOnMatrices(t *testing.T) {
 				return plan
 			}
 			all := run(clean, 0)
-			if r.Tier == attention.TierCoopMat2 {
+			if all.ScratchBytes > 2*16*700 { // dS is stored
 				const oneHead = 768 * 768 * 2 // bytes of dS: 768 is a multiple of what every tile divides
 				some := newMatrixCase()
 				plan := run(some, oneHead)
@@ -123,6 +126,51 @@ func TestBackwardOnMatrices(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// Where accumulators and operands have one order of elements, P and dS become operands in
+// registers. Through shared memory, as on other devices, they are the same numbers.
+func TestBackwardOperandsInSharedMemory(t *testing.T) {
+	if l := testlevel.Get(); l == testlevel.Default || l == testlevel.Brief {
+		t.Skip("a driver on the CPU compiles for 20 s: make test-full runs it")
+	}
+	d := newBackwardDevice(t)
+	for _, r := range attention.TierReport(d.dev) {
+		if !r.Available || r.DType != attention.F16 || r.Tier != attention.TierCoopMat {
+			continue
+		}
+		cfg := attention.Config{DType: attention.F16, HeadDim: 16, Causal: attention.TopLeft, Tier: r.Tier, Tuning: attention.TuningOff}
+		var calls [2]*matrixCase
+		for i, tiles := range []string{"", "q.operands_in_smem=1 kv.operands_in_smem=1"} {
+			op, err := attention.NewExperiment(d.dev, cfg, attention.Experiment{BackwardTiles: tiles})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, op.Close()) }()
+			c := newMatrixCaseOf(100, cfg.HeadDim)
+			u := d.upload(t, c.BackwardArgs)
+			plan, err := op.PlanBackwardFor(u.BackwardArgs)
+			require.NoError(t, err)
+			for _, k := range plan.Kernels {
+				inSmem := strings.HasSuffix(k.Tile, " smem")
+				if k.Outputs != "dQ" && k.Outputs != "dK dV" {
+					continue
+				}
+				if i == 0 && inSmem {
+					t.Skipf("%s: the device has another order", k.Tile)
+				}
+				require.Equal(t, i == 1, inSmem, "%s: %s", k.Outputs, k.Tile)
+			}
+			require.NoError(t, op.Forward(d.stream, u.Args))
+			require.NoError(t, d.stream.Barrier())
+			require.NoError(t, op.Backward(d.stream, u.BackwardArgs))
+			u.download(t, d)
+			calls[i] = c
+		}
+		a, b := calls[0].BackwardArgs, calls[1].BackwardArgs
+		for i, want := range []attention.Tensor{a.DQ, a.DK, a.DV} {
+			require.True(t, bytes.Equal(want.Host, []attention.Tensor{b.DQ, b.DK, b.DV}[i].Host), "gradient %d", i)
+		}
+		require.NotZero(t, a.DK.Host[2*(50*2*16)])
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"vkattn/attention/internal/arith"
+	"vkattn/attention/internal/dispatch"
 	"vkattn/attention/problem"
 	"vkattn/vk"
 )
@@ -97,6 +98,7 @@ type backwardCoopmatTile struct {
 	RowTile     uint32 `json:"row_tile" const:"ROW_TILE" try:"16 32 48 64 96"`    // of the dK and dV kernel: rows in shared memory
 	Step        uint32 `json:"kv_step" const:"KV_STEP" try:"16 32 64"`            // keys or rows of a tile multiplied at a time
 	QSmemChunks uint32 `json:"q_smem_chunks" const:"Q_SMEM_CHUNKS" try:"0 1 2 3"` // of the dK and dV kernel: chunks of K in shared memory
+	InSmem      uint32 `json:"operands_in_smem" const:"OPERANDS_IN_SMEM"`         // 1: P and dS become operands in shared memory; 0: in registers, where the device's order allows it
 }
 
 func (t backwardCoopmatTile) LocalSize() uint32    { return t.Subgroups * t.Subgroup }
@@ -117,6 +119,9 @@ func (t backwardCoopmatTile) String() string {
 	s := fmt.Sprintf("%dx%d/%d %dx%d %dsg%d", t.Rows(), t.keys(), t.Step, t.M, t.N, t.Subgroups, t.MFrags)
 	if t.QSmemChunks > 0 {
 		s += fmt.Sprintf(" q%d", t.QSmemChunks)
+	}
+	if t.InSmem != 0 {
+		s += " smem"
 	}
 	return s
 }
@@ -190,12 +195,13 @@ type backwardTableTile struct {
 }
 
 // backwardCoopmatTiles lists the tiles of a table for a head dim and a fragment that the
-// device has, best first.
-func backwardCoopmatTiles(limits *vk.Limits, table []backwardTableTile, f fragment, d, dv uint32) []backwardCoopmatTile {
+// device has, best first. inRegisters says that P and dS become operands in registers.
+func backwardCoopmatTiles(limits *vk.Limits, table []backwardTableTile, f fragment, d, dv uint32, inRegisters bool) []backwardCoopmatTile {
 	var list []backwardCoopmatTile
 	for _, row := range table {
 		t := row.backwardCoopmatTile
 		t.fragment = f
+		t.InSmem = dispatch.BoolConstant(!inRegisters)
 		t.Step = max(t.Step, f.N)
 		t.QSmemChunks = min(t.QSmemChunks*16/f.K, arith.CeilDiv32(d, f.K)-1)
 		if max(d, dv) <= row.maxDim && t.computes(d, dv) && t.LocalSize() <= min(limits.MaxInvocations, limits.MaxWorkGroupSize[0]) {
