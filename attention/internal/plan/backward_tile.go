@@ -54,7 +54,7 @@ func (t backwardTile) describe() string {
 // of the first tiles holds 8x4 scores and their gradients, and 32 or 64 elements of each
 // gradient at head dim 64 or 128; 8x4 take 12 words of shared memory for 32 products, 4x4 of
 // the tiles behind them 16. The first tiles take 24 KiB, so that a multiprocessor of the
-// H200 holds two workgroups (docs/backward-log.md, section 7). They are predicted, not
+// H200 holds two workgroups (docs/backward-log.md, section 8). They are predicted, not
 // measured.
 var (
 	backwardRowTiles = []backwardTile{
