@@ -37,7 +37,6 @@ void main() {
     y = gl_LocalInvocationIndex / THREADS_X;
     uint extentKeys;
     if (!findKeyTile(KV_TILE, firstKey, extentKeys)) return;
-    openChunks();
     if (DROPOUT != 0) openDropout();
     [[unroll]] for (uint i = 0; i < OWN; i++) {
         [[unroll]] for (uint n = 0; n < D_QUADS; n++) dK[i][n] = vec4(0.0);

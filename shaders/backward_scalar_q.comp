@@ -33,7 +33,6 @@ void main() {
     y = gl_LocalInvocationIndex / THREADS_X;
     uint extentRows;
     if (!findRowTile(Q_TILE, extentRows)) return;
-    openChunks();
     if (DROPOUT != 0) openDropout();
     openRows(work.row0);
     [[unroll]] for (uint i = 0; i < OWN; i++)

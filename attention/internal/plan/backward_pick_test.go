@@ -56,7 +56,7 @@ func TestNamedTilesChangeTheirKernelAlone(t *testing.T) {
 	}{
 		{problem.TierCoopMat2, 64, "q.kv_tile=32", "256x32/32 16x16 8sg2", "256x64/16 16x16 8sg2 q2", KernelDQ},
 		{problem.TierCoopMat2, 64, "kv.row_tile=48,kv.q_smem_chunks=1", "256x64/32 16x16 8sg2", "256x48/16 16x16 8sg2 q1", KernelDKDV},
-		{problem.TierScalar, 64, "q.kv_tile=32 q.chunk_v=16", "64x32 128t", "64x64 128t", KernelDQ},
+		{problem.TierScalar, 64, "q.kv_tile=32 q.chunk_v=8", "64x32 256t", "64x64 256t", KernelDQ},
 	} {
 		named, err := NamedTiles(x.text)
 		require.NoError(t, err)

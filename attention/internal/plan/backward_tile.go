@@ -17,8 +17,8 @@ type backwardTile struct {
 	ThreadsX    uint32 `json:"threads_x" const:"THREADS_X" try:"8 16"` // invocations along what the workgroup loops over
 	QTile       uint32 `json:"rows" const:"Q_TILE" try:"16 32 64 128"`
 	KVTile      uint32 `json:"kv_tile" const:"KV_TILE" try:"16 32 64 128"`
-	ChunkD      uint32 `json:"chunk_d" const:"CHUNK_D" try:"8 16 32"` // columns of both tiles in shared memory
-	ChunkV      uint32 `json:"chunk_v" const:"CHUNK_V" try:"4 8 16"`  // whole rows in shared memory
+	ChunkD      uint32 `json:"chunk_d" const:"CHUNK_D" try:"16 32"`  // columns of both tiles in shared memory
+	ChunkV      uint32 `json:"chunk_v" const:"CHUNK_V" try:"4 8 16"` // whole rows in shared memory
 	OwnsKeys    bool   `json:"owns_keys"`
 }
 
@@ -38,7 +38,7 @@ func (t backwardTile) computes(_, _ uint32) bool {
 		return false
 	}
 	return t.ThreadsX%4 == 0 && t.Invocations%t.ThreadsX == 0 && own%(t.Invocations/t.ThreadsX) == 0 &&
-		stream%t.ThreadsX == 0 && stream%t.ChunkV == 0 && t.ChunkD >= 8 && t.ChunkD&(t.ChunkD-1) == 0 && t.ChunkV%4 == 0
+		stream%t.ThreadsX == 0 && stream%t.ChunkV == 0 && t.ChunkD%8 == 0 && t.ChunkV%4 == 0
 }
 
 // String returns rows x KV tile and the invocations: "64x32 128t".
@@ -52,21 +52,15 @@ func (t backwardTile) describe() string {
 
 // Tables of the tiles of the scalar backward kernels, best first. The last of each fits
 // what Vulkan 1.1 guarantees: 128 invocations and 16 KiB of shared memory. An invocation
-// of the first tiles holds 8x4 scores and their gradients, and 32 or 64 elements of each
-// gradient at head dim 64 or 128; 8x4 take 12 words of shared memory for 32 products, 4x4 of
-// the tiles behind them 16. The first tiles take 24 KiB, so that a multiprocessor of the
-// H200 holds two workgroups (docs/backward-log.md, section 8). They are predicted, not
-// measured.
+// holds 4x4 scores and their gradients, and 16 or 32 elements of each gradient at head dim
+// 64 or 128.
 var (
 	backwardRowTiles = []backwardTile{
-		{Invocations: 128, ThreadsX: 16, QTile: 64, KVTile: 64, ChunkD: 16, ChunkV: 8},
 		{Invocations: 256, ThreadsX: 16, QTile: 64, KVTile: 64, ChunkD: 32, ChunkV: 16},
 		{Invocations: 128, ThreadsX: 16, QTile: 32, KVTile: 32, ChunkD: 32, ChunkV: 8},
 		{Invocations: 128, ThreadsX: 16, QTile: 32, KVTile: 32, ChunkD: 16, ChunkV: 4},
 	}
 	backwardKeyTiles = []backwardTile{
-		{Invocations: 128, ThreadsX: 16, QTile: 64, KVTile: 64, ChunkD: 16, ChunkV: 8, OwnsKeys: true},
-		{Invocations: 128, ThreadsX: 16, QTile: 64, KVTile: 32, ChunkD: 16, ChunkV: 8, OwnsKeys: true},
 		{Invocations: 256, ThreadsX: 16, QTile: 64, KVTile: 64, ChunkD: 32, ChunkV: 16, OwnsKeys: true},
 		{Invocations: 256, ThreadsX: 16, QTile: 64, KVTile: 32, ChunkD: 32, ChunkV: 8, OwnsKeys: true},
 		{Invocations: 128, ThreadsX: 16, QTile: 32, KVTile: 32, ChunkD: 32, ChunkV: 8, OwnsKeys: true},
@@ -80,19 +74,12 @@ func (t backwardTile) holds(dim uint32) bool {
 	return !t.OwnsKeys || dim <= 128 || t.KVTile*t.ThreadsX <= 2*t.Invocations
 }
 
-// pressed reports whether dK and dV take 128 registers of an invocation or more, so that
-// little is left for scores and operands. Such a tile may be tuned or named, but the table
-// does not offer it.
-func (t backwardTile) pressed(dim uint32) bool {
-	return t.OwnsKeys && dim > 64 && t.KVTile*t.ThreadsX > 4*t.Invocations
-}
-
 // backwardTiles lists the tiles of a table within the device's invocations.
 func backwardTiles(limits *vk.Limits, table []backwardTile, dim uint32) []backwardTile {
 	var list []backwardTile
 	for _, t := range table {
 		tooMany := t.Invocations > limits.MaxInvocations || t.Invocations > limits.MaxWorkGroupSize[0]
-		if !tooMany && t.holds(dim) && !t.pressed(dim) {
+		if !tooMany && t.holds(dim) {
 			list = append(list, t)
 		}
 	}
