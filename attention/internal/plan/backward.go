@@ -234,6 +234,10 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 		plan.ScratchBytes += plan.Chunks.DSBytes
 	}
 	chunked := plan.Chunks.Heads > 0
+	coopmatKeys := backwardCoopmatKeyTiles
+	if tier == problem.TierCoopMat2 {
+		coopmatKeys = backwardCoopmat2KeyTiles
+	}
 	kernels := []BackwardKernel(nil)
 	for _, k := range []struct {
 		wanted  bool
@@ -245,7 +249,7 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 		{true, KernelStats, "stats", nil, nil},
 		{true, KernelLSE, "LSE", backwardRowTiles, backwardLSETiles},
 		{r.Want.Q && !chunked, KernelDQ, "dQ", backwardRowTiles, backwardCoopmatRowTiles},
-		{r.Want.K || r.Want.V, KernelDKDV, dKdV(r.Want), backwardKeyTiles, backwardCoopmatKeyTiles},
+		{r.Want.K || r.Want.V, KernelDKDV, dKdV(r.Want), backwardKeyTiles, coopmatKeys},
 		{chunked, KernelDSK, "dQ", nil, backwardAddTiles},
 		{r.Want.Bias, KernelDBias, "dBias", backwardRowTiles, nil},
 		{r.Want.Sinks, KernelDSinks, "dSinks", nil, nil},

@@ -136,7 +136,7 @@ func (t backwardCoopmatTile) shortened() backwardCoopmatTile {
 // maxGradientFragments is how many fragments of a gradient the kernels store.
 const maxGradientFragments = 16
 
-// Tables of the coopmat2 backward kernels, measured on an H200 (docs/backward-log.md): f16,
+// Tables of the backward kernels on cooperative matrices, measured on an H200 (docs/backward-log.md): f16,
 // length 4096, no mask, TFLOP/s of the kernel's own products. A tile is subgroups x M
 // fragments x streamed rows / step.
 //
@@ -144,6 +144,9 @@ const maxGradientFragments = 16
 //	      128: 8x1x64/32 342; 8x1x64/64 328; 8x1x64/16 313; 8x1x32/16 282
 //	dK dV  64: 8x2x64/16 q2 375; 4x2x64/16 332; 8x1x64/16 305; 8x2x64/16 q0 285
 //	      128: 8x1x64/16 335; 8x1x48/16 328; 8x1x32/16 310
+//
+// In dK and dV of tier coopmat more than one fragment of S spills registers. TFLOP/s of the
+// pass at head dim 64: 8x1x64/16 237; 8x1x64/16 q2 227; 4x1x64/16 q2 186; 8x2x64/16 q2 54.
 var (
 	backwardCoopmatRowTiles = []backwardTableTile{
 		{64, backwardCoopmatTile{Subgroups: 8, MFrags: 2, KVTile: 64, Step: 32}},
@@ -151,8 +154,10 @@ var (
 		{256, backwardCoopmatTile{Subgroups: 8, MFrags: 1, KVTile: 32, Step: 16}},
 		{256, backwardCoopmatTile{Subgroups: 4, MFrags: 1, KVTile: 16, Step: 16}},
 	}
-	backwardCoopmatKeyTiles = []backwardTableTile{
+	backwardCoopmat2KeyTiles = append([]backwardTableTile{
 		{64, backwardCoopmatTile{Subgroups: 8, MFrags: 2, RowTile: 64, Step: 16, QSmemChunks: 2}},
+	}, backwardCoopmatKeyTiles...)
+	backwardCoopmatKeyTiles = []backwardTableTile{
 		{128, backwardCoopmatTile{Subgroups: 8, MFrags: 1, RowTile: 64, Step: 16}},
 		{256, backwardCoopmatTile{Subgroups: 8, MFrags: 1, RowTile: 32, Step: 16}},
 		{256, backwardCoopmatTile{Subgroups: 4, MFrags: 1, RowTile: 16, Step: 16}},
