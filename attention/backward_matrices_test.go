@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,8 +21,10 @@ type matrixCase struct {
 	attention.BackwardArgs
 }
 
-func newMatrixCase() *matrixCase {
-	const n, heads, dim = 700, 2, 72
+func newMatrixCase() *matrixCase { return newMatrixCaseOf(700, 72) }
+
+func newMatrixCaseOf(n, dim int) *matrixCase {
+	const heads = 2
 	rng := rand.New(rand.NewPCG(3, 20))
 	random := func() attention.Tensor {
 		v := make([]float32, n*heads*dim)
@@ -79,7 +82,7 @@ func TestBackwardOnMatrices(t *testing.T) {
 				return plan
 			}
 			all := run(clean, 0)
-			if r.Tier == attention.TierCoopMat2 {
+			if all.ScratchBytes > 2*16*700 { // dS is stored
 				const oneHead = 768 * 768 * 2 // bytes of dS: 768 is a multiple of what every tile divides
 				some := newMatrixCase()
 				plan := run(some, oneHead)
@@ -126,6 +129,51 @@ func TestBackwardOnMatrices(t *testing.T) {
 	}
 }
 
+// Where accumulators and operands have one order of elements, P and dS become operands in
+// registers. Through shared memory, as on other devices, they are the same numbers.
+func TestBackwardOperandsInSharedMemory(t *testing.T) {
+	if l := testlevel.Get(); l == testlevel.Default || l == testlevel.Brief {
+		t.Skip("a driver on the CPU compiles for 20 s: make test-full runs it")
+	}
+	d := newBackwardDevice(t)
+	for _, r := range attention.TierReport(d.dev) {
+		if !r.Available || r.DType != attention.F16 || r.Tier != attention.TierCoopMat {
+			continue
+		}
+		cfg := attention.Config{DType: attention.F16, HeadDim: 16, Causal: attention.TopLeft, Tier: r.Tier, Tuning: attention.TuningOff}
+		var calls [2]*matrixCase
+		for i, tiles := range []string{"", "q.operands_in_smem=1 kv.operands_in_smem=1"} {
+			op, err := attention.NewExperiment(d.dev, cfg, attention.Experiment{BackwardTiles: tiles})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, op.Close()) }()
+			c := newMatrixCaseOf(100, cfg.HeadDim)
+			u := d.upload(t, c.BackwardArgs)
+			plan, err := op.PlanBackwardFor(u.BackwardArgs)
+			require.NoError(t, err)
+			for _, k := range plan.Kernels {
+				inSmem := strings.HasSuffix(k.Tile, " smem")
+				if k.Outputs != "dQ" && k.Outputs != "dK dV" {
+					continue
+				}
+				if i == 0 && inSmem {
+					t.Skipf("%s: the device has another order", k.Tile)
+				}
+				require.Equal(t, i == 1, inSmem, "%s: %s", k.Outputs, k.Tile)
+			}
+			require.NoError(t, op.Forward(d.stream, u.Args))
+			require.NoError(t, d.stream.Barrier())
+			require.NoError(t, op.Backward(d.stream, u.BackwardArgs))
+			u.download(t, d)
+			calls[i] = c
+		}
+		a, b := calls[0].BackwardArgs, calls[1].BackwardArgs
+		for i, want := range []attention.Tensor{a.DQ, a.DK, a.DV} {
+			require.True(t, bytes.Equal(want.Host, []attention.Tensor{b.DQ, b.DK, b.DV}[i].Host), "gradient %d", i)
+		}
+		require.NotZero(t, a.DK.Host[2*(50*2*16)])
+	}
+}
+
 func finite(x float32) bool { return !math.IsInf(float64(x), 0) && x == x }
 
 // On the coopmat tiers, at a head dim at which tier coopmat2 stores dS, gradients with
@@ -151,8 +199,8 @@ func TestBackwardDropoutOnMatrices(t *testing.T) {
 			continue
 		}
 		t.Run(r.Tier.String(), func(t *testing.T) {
-			const oneHead, dropoutBytes = 768 * 768 * 2, 16
-			run := func(maxDSBytes, dSBytes uint64) *matrixCase {
+			const oneHead, without = 768 * 768 * 2, 2*16*700 + 16 // bytes: of dS of a head, of scratch without dS
+			run := func(maxDSBytes uint64) (*matrixCase, uint64) {
 				c := newCase()
 				c.cfg.Tier, c.cfg.Tuning = r.Tier, attention.TuningOff
 				op, err := attention.New(d.dev, c.cfg)
@@ -163,20 +211,18 @@ func TestBackwardDropoutOnMatrices(t *testing.T) {
 				plan, err := op.PlanBackwardFor(u.BackwardArgs)
 				require.NoError(t, err)
 				require.Equal(t, r.Tier, plan.Tier)
-				require.EqualValues(t, 2*16*700+dropoutBytes+dSBytes, plan.ScratchBytes)
 				require.NoError(t, op.Forward(d.stream, u.Args))
 				require.NoError(t, d.stream.Barrier())
 				require.NoError(t, op.Backward(d.stream, u.BackwardArgs))
 				u.download(t, d)
-				return c
+				return c, plan.ScratchBytes
 			}
-			var got *matrixCase
-			if r.Tier == attention.TierCoopMat2 {
-				got = run(0, 2*oneHead)
-				some := run(oneHead, oneHead)
+			got, bytes := run(0)
+			if r.Tier == attention.TierCoopMat2 || bytes != without { // dS is stored
+				require.EqualValues(t, without+2*oneHead, bytes)
+				some, bytes := run(oneHead)
+				require.EqualValues(t, without+oneHead, bytes)
 				require.Equal(t, got.numbers(), some.numbers())
-			} else {
-				got = run(0, 0)
 			}
 			g := got.numbers()
 			for i, list := range want.numbers() {

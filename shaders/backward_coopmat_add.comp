@@ -37,13 +37,9 @@ const uint DS_SIZE = FRAG_M * DS_STRIDE;
 const uint DS_BASE = KV_TILE * K_STRIDE;
 const uint TILE_SIZE = DS_BASE + SUBGROUPS * M_FRAGS * STEP_FRAGS * DS_SIZE;
 const uint SCRATCH_TOTAL = SUBGROUPS * FRAG_M * ((FRAG_N / 4) | 1);
-#if NV2
-const uint SCRATCH_BASE = 0;
+const uint SCRATCH_BASE = 0; // behind the loop
+const uint PLACES_BASE = 0;  // not used
 shared uvec4 smem[TILE_SIZE > SCRATCH_TOTAL ? TILE_SIZE : SCRATCH_TOTAL];
-#else
-const uint SCRATCH_BASE = TILE_SIZE;
-shared uvec4 smem[TILE_SIZE + SCRATCH_TOTAL];
-#endif
 
 #include "backward_score.glsl"
 #include "backward_fragments.glsl"

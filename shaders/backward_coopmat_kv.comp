@@ -46,13 +46,11 @@ const uint K_SMEM_CHUNKS = Q_SMEM_CHUNKS < QK_CHUNKS ? Q_SMEM_CHUNKS : QK_CHUNKS
 const uint K_BASE = TILE_SIZE;
 const uint LOOP_SIZE = K_BASE + (K_SMEM_CHUNKS > 0 ? WORKGROUP_KEYS * ((K_SMEM_CHUNKS * FRAG_K / 8) | 1) : 0);
 const uint KEPT_SIZE = M_FRAGS * KV_STEP / 4; // of a subgroup, see backward_fragment_dropout.glsl
-#if NV2 // only the code behind the loop uses scratch
-const uint SCRATCH_BASE = 0;
-const uint KEPT_BASE = LOOP_SIZE > SCRATCH_TOTAL ? LOOP_SIZE : SCRATCH_TOTAL;
-#else
-const uint SCRATCH_BASE = LOOP_SIZE;
-const uint KEPT_BASE = LOOP_SIZE + SCRATCH_TOTAL;
-#endif
+// Behind the loop the subgroups' scratch takes the place of the tile. In the loop it is used with OPERANDS_IN_SMEM alone.
+const uint SCRATCH_BASE = NV2 == 0 && OPERANDS_IN_SMEM != 0 ? LOOP_SIZE : 0;
+const uint SCRATCH_END = SCRATCH_BASE + SCRATCH_TOTAL;
+const uint PLACES_BASE = LOOP_SIZE > SCRATCH_END ? LOOP_SIZE : SCRATCH_END;
+const uint KEPT_BASE = PLACES_BASE + PLACES_SIZE;
 shared uvec4 smem[KEPT_BASE + (DROPOUT != 0 ? SUBGROUPS * KEPT_SIZE : 0)];
 
 #include "backward_score.glsl"
@@ -104,6 +102,7 @@ void main() {
     }
 
     if (tid == 0) seen = 0;
+    storePlaces();
     // Rows with a large LSE: all tiles are masked.
     barrier();
     const uint endRow = min((tiles.first + tiles.count) * ROW_TILE, work.rows);

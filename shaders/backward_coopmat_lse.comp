@@ -33,8 +33,9 @@ const uint OWN_SIZE = SUBGROUPS * FRAG_M * (FRAG_K / 8 + 1); // the least that b
 const uint OTHER_SIZE = STATS_SIZE > OWN_SIZE ? STATS_SIZE : OWN_SIZE;
 const uint TILE_SIZE = K_SIZE > OTHER_SIZE ? K_SIZE : OTHER_SIZE;
 const uint SCRATCH_TOTAL = SUBGROUPS * FRAG_M * ((FRAG_N / 4) | 1);
-const uint SCRATCH_BASE = TILE_SIZE;
-shared uvec4 smem[TILE_SIZE + SCRATCH_TOTAL];
+const uint SCRATCH_BASE = 0; // behind the loop
+const uint PLACES_BASE = TILE_SIZE > SCRATCH_TOTAL ? TILE_SIZE : SCRATCH_TOTAL;
+shared uvec4 smem[PLACES_BASE + PLACES_SIZE];
 
 #include "backward_score.glsl"
 #include "backward_fragments.glsl"
@@ -77,6 +78,7 @@ void main() {
     const float scale2 = p.scoreScale * LOG2E;
 
     if (tid == 0) seen = 0;
+    storePlaces();
     barrier();
     [[dont_unroll]] for (uint at = tid; at < WORKGROUP_ROWS; at += LOCAL_SIZE) {
         const float lse = work.row0 + at < work.rows ? loadStatsAt(rowIndex(work.row0 + at)).x : INFINITY;

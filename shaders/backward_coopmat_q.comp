@@ -41,13 +41,11 @@ const uint SCRATCH_TOTAL = SUBGROUPS * FRAG_M * ((FRAG_N / 4) | 1);
 const uint KEPT_SIZE = SUBGROUP_ROWS * (KV_STEP / FRAG_N) / 4; // of a subgroup, see backward_fragment_dropout.glsl
 const uint REST_BASE = TILE_SIZE; // the negated rests of LSE, in log2 units
 const uint LOOP_SIZE = REST_BASE + WORKGROUP_ROWS / 4;
-#if NV2 // only the code behind the loop uses scratch
-const uint SCRATCH_BASE = 0;
-const uint KEPT_BASE = LOOP_SIZE > SCRATCH_TOTAL ? LOOP_SIZE : SCRATCH_TOTAL;
-#else
-const uint SCRATCH_BASE = LOOP_SIZE;
-const uint KEPT_BASE = LOOP_SIZE + SCRATCH_TOTAL;
-#endif
+// Behind the loop the subgroups' scratch takes the place of the tile. In the loop it is used with OPERANDS_IN_SMEM alone.
+const uint SCRATCH_BASE = NV2 == 0 && OPERANDS_IN_SMEM != 0 ? LOOP_SIZE : 0;
+const uint SCRATCH_END = SCRATCH_BASE + SCRATCH_TOTAL;
+const uint PLACES_BASE = LOOP_SIZE > SCRATCH_END ? LOOP_SIZE : SCRATCH_END;
+const uint KEPT_BASE = PLACES_BASE + PLACES_SIZE;
 shared uvec4 smem[KEPT_BASE + (DROPOUT != 0 ? SUBGROUPS * KEPT_SIZE : 0)];
 
 #include "backward_score.glsl"
@@ -105,6 +103,7 @@ void main() {
     // Fragments whose rows are one value each.
     FragC negLSE[M_FRAGS], negDelta[M_FRAGS];
     if (tid == 0) seen = 0;
+    storePlaces();
     barrier();
     [[unroll]] for (uint at0 = 0; at0 < WORKGROUP_ROWS; at0 += LOCAL_SIZE) {
         const uint at = at0 + tid, row = work.row0 + at;

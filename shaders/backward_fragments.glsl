@@ -1,5 +1,5 @@
-// Operations on fragments that the backward kernels have and the forward kernels lack: rounding of signed numbers,
-// functions of an element's row and column, gradients to memory. Macros over the variables of main, see gemm.glsl.
+// Operations on fragments that the backward kernels have and the forward kernels lack: functions of an element's row and
+// column, gradients to memory. Macros over the variables of main, see gemm.glsl.
 #define TILE_KEY(col) 0 // of sparse tokens, which these kernels do not take
 #include "coopmat_fragments.glsl"
 
@@ -16,33 +16,30 @@ float toLog2(float lse) {
     return result;
 }
 
-// x rounded to storage, for a product. toOperandA takes P alone: its carry may reach the sign bit.
-#if NV2 && defined(DTYPE_BF16)
-#define signedOperandA(result, x)                                                                   \
-    {                                                                                               \
-        [[unroll]] for (uint e = 0; e < x.length(); ++e)                                            \
-            x[e] = uintBitsToFloat(((floatBitsToUint(x[e]) & 0x7fffffffu) > 0x7f800000u ? NAN_BITS  \
-                : floatBitsToUint(x[e]) + 0x8000u) & 0xffff0000u);                                  \
-        result = FragA(x);                                                                          \
-    }
-#else
-#define signedOperandA(result, x) toOperandA(result, x)
-#endif
-
-// x[i][j] = f(i, j, x[i][j], a, b).
+// x[i][j] = f(i, j, x[i][j], a, b). Without VK_NV_cooperative_matrix2, elements learn their row and column from a table in
+// shared memory, which is loaded as a fragment: fragments of one type have one order. The kernel defines PLACES_BASE, calls
+// storePlaces() and has a barrier before it computes fragments.
 #if NV2
+void storePlaces() {}
 #define PER_ELEMENT(x, f, a, b) coopMatPerElementNV(x, x, f, a, b);
 #else
+const float PLACES_ZERO = 8388608.0; // 2^23: the low bits of PLACES_ZERO + n are n
+void storePlaces() {
+    for (uint n = gl_LocalInvocationIndex; n < FRAG_M * FRAG_N; n += LOCAL_SIZE)
+        smem[PLACES_BASE + n / 4][n % 4] = floatBitsToUint(PLACES_ZERO + float(n));
+}
 #define PER_ELEMENT(x, f, a, b)                                                                     \
     {                                                                                               \
-        fragmentToScratch(x);                                                                       \
-        for (uint n = gl_SubgroupInvocationID; n < FRAG_M * FRAG_N; n += SUBGROUP_SIZE)             \
-            storeScratch(n / FRAG_N, n % FRAG_N, f(n / FRAG_N, n % FRAG_N, loadScratch(n / FRAG_N, n % FRAG_N), a, b)); \
-        subgroupSync();                                                                             \
-        coopMatLoad(x, smem, subgroupScratch(), SCRATCH_STRIDE, ROW_MAJOR);                         \
+        FragC places;                                                                               \
+        coopMatLoad(places, smem, PLACES_BASE, FRAG_N / 4, ROW_MAJOR);                              \
+        [[unroll]] for (uint e_ = 0; e_ < x.length(); ++e_) {                                       \
+            const uint n_ = floatBitsToUint(places[e_]) & 0xffffu;                                  \
+            x[e_] = f(n_ / FRAG_N, n_ % FRAG_N, x[e_], a, b);                                       \
+        }                                                                                           \
     }
 #endif
 
+#include "backward_operands.glsl"
 #include "backward_rare.glsl"
 
 // Products with rows in shared memory from base on, KV_STEP of them, of which fragments f % KV_FRAGS are columns:

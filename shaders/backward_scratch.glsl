@@ -24,17 +24,16 @@ uint dsIndex(uint keyFrag, uint rowFrag) {
     return ((gl_WorkGroupID.y * DS_KEY_FRAGS + keyFrag) * DS_ROW_FRAGS + rowFrag) * SUBGROUP_SIZE + gl_SubgroupInvocationID;
 }
 
-// Converts elements e and e + 1 that signedOperandA has rounded (coopmat2) to a word, and a word to two elements of an
-// operand.
+// Elements e and e + 1 of an operand as a word, and back.
 #ifdef DTYPE_BF16
-#define ROUNDED_WORD(x, e) (floatBitsToUint(x[e]) >> 16 | floatBitsToUint(x[(e) + 1]) & 0xffff0000u)
+#define FRAGMENT_WORD(frag, e) (uint(bfloat16BitsToUintEXT(frag[e])) | uint(bfloat16BitsToUintEXT(frag[(e) + 1])) << 16)
 #define SET_FRAGMENT_WORD(frag, e, word)                                                            \
     {                                                                                               \
-        frag[e] = bfloat16_t(uintBitsToFloat((word) << 16));                                        \
-        frag[(e) + 1] = bfloat16_t(uintBitsToFloat((word) & 0xffff0000u));                          \
+        frag[e] = uintBitsToBFloat16EXT(uint16_t(word));                                            \
+        frag[(e) + 1] = uintBitsToBFloat16EXT(uint16_t((word) >> 16));                              \
     }
 #else
-#define ROUNDED_WORD(x, e) packFloat2x16(f16vec2(vec2(x[e], x[(e) + 1])))
+#define FRAGMENT_WORD(frag, e) packFloat2x16(f16vec2(frag[e], frag[(e) + 1]))
 #define SET_FRAGMENT_WORD(frag, e, word)                                                            \
     {                                                                                               \
         const f16vec2 two = unpackFloat2x16(word);                                                  \

@@ -44,11 +44,11 @@
             }
         }
         if (HAS_DV != 0 && DROPOUT != 0) DROP_ELEMENTS(S[f], f)
-        if (HAS_DV != 0) { toOperandA(P[f], S[f]); }
-        if (HAS_DK != 0) { signedOperandA(dS[f], dP[f]); }
+        if (HAS_DV != 0) { operandA(P[f], S[f]) }
+        if (HAS_DK != 0) { operandA(dS[f], dP[f]) }
         if (STORE_DS != 0) {
             uvec4 words;
-            [[unroll]] for (uint w = 0; w < 4; ++w) words[w] = ROUNDED_WORD(dP[f], 2 * w);
+            [[unroll]] for (uint w = 0; w < 4; ++w) words[w] = FRAGMENT_WORD(dS[f], 2 * w);
             storeScratchVec(p.addrCuQ, dsIndex(keyBase / FRAG_M + f / KV_FRAGS, (row0 + first) / FRAG_N + f % KV_FRAGS), words);
         }
     }

@@ -38,7 +38,7 @@
             dP[f][e] = bool(MASKED) && P == 0.0 ? 0.0 : P * dP[f][e];
             if (SOFTCAP != 0) dP[f][e] *= slope[e];
         }
-        signedOperandA(dS[f], dP[f]);
+        operandA(dS[f], dP[f])
     }
 #if MASKED
     if ((seen & SEEN_NON_FINITE) != 0) {

@@ -33,6 +33,7 @@ const (
 	ConstStatLanes        uint32 = 79  // invocations per row of backward_delta.comp, a power of two
 	ConstRowTile          uint32 = 80  // rows per row tile of the dK and dV kernel; KV_STEP of them per product
 	ConstStoreDs          uint32 = 81  // 1: the dK and dV kernel stores dS, see backward_scratch.glsl
+	ConstOperandsInSmem   uint32 = 110 // 1: P and dS become operands in shared memory, see backward_operands.glsl
 	ConstSubgroupSize     uint32 = 1   // invocations per subgroup
 	ConstSubgroupBarrier  uint32 = 21  // 0: a subgroup runs in lockstep and needs no barrier, see subgroupSync
 	ConstFragM            uint32 = 2   // rows of a fragment
@@ -120,6 +121,7 @@ var constantNames = map[uint32]string{
 	ConstStatLanes:        "STAT_LANES",
 	ConstRowTile:          "ROW_TILE",
 	ConstStoreDs:          "STORE_DS",
+	ConstOperandsInSmem:   "OPERANDS_IN_SMEM",
 	ConstSubgroupSize:     "SUBGROUP_SIZE",
 	ConstSubgroupBarrier:  "SUBGROUP_BARRIER",
 	ConstFragM:            "FRAG_M",

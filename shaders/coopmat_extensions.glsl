@@ -12,6 +12,7 @@
 #endif
 #ifdef DTYPE_BF16
 #extension GL_EXT_bfloat16 : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
 #endif
 
 #define SCOPED_ATOMICS 1

@@ -1,9 +1,10 @@
 #version 460
-// Reports which lane of a subgroup holds which element of 16x16 fragments. Vulkan leaves this open;
+// Reports which lane of a subgroup holds which element of square fragments. Vulkan leaves this open.
 // decode_coopmat.comp fills operands from registers where the answer is the order that it assumes
-// (decode_fragments.glsl). One subgroup loads a matrix whose elements are their own indices, row by row, as A, as B,
+// (decode_fragments.glsl); the backward kernels turn an accumulator into an operand in registers where both have one
+// order (backward_operands.glsl). One subgroup loads a matrix whose elements are their own indices, row by row, as A, as B,
 // its first SUM_N columns as B, and as an accumulator, and writes what each lane holds: lane * length + element, one
-// matrix after the other.
+// matrix after the other. bfloat16 holds the indices up to 256 exactly: a fragment has 16 rows at most.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_cooperative_matrix : require
@@ -21,7 +22,7 @@
 
 layout(set = 0, binding = 0, std430) buffer Answer { uint answer[]; };
 
-const uint SIZE = 16;
+const uint SIZE = FRAG_M;
 shared uint matrix[SIZE * SIZE / 2];
 shared float matrix32[SIZE * SIZE];
 

@@ -58,7 +58,7 @@ func dsBudget(caps *vk.Caps, r *BackwardRequest) uint64 {
 func chunksOf(v *BackwardVariant, tier problem.Tier, f fragment, r *BackwardRequest, budget uint64) (c BackwardChunks) {
 	dim, s := max(v.headDim, v.headDimV), &r.Shape
 	switch {
-	case tier != problem.TierCoopMat2 || dim <= minChunkedDim || dim > maxChunkedDim,
+	case tier != problem.TierCoopMat2 && !v.inRegisters, dim <= minChunkedDim || dim > maxChunkedDim,
 		!r.Want.Q || !r.Want.K || !r.Want.V,
 		r.Options.Lengths != 0 || r.Options.mapRows != 0,
 		f.M != f.N || f.M != f.K || f.M*f.K != 8*f.Subgroup:
@@ -134,11 +134,15 @@ func MakeBackward(dev *vk.Device, cfg *problem.Config, r *BackwardRequest, pick 
 		}
 		plan.Rejected = append(plan.Rejected, problem.Rejection{Tier: problem.TierCUDA, Reason: err.Error()})
 	}
+	on := backwardDevice{
+		caps: dev.Caps(), onCPU: dev.Info().Type == vk.DeviceCPU,
+		accumulatorIsOperandA: func(t problem.DType, f fragment) bool { return accumulatorIsOperandA(dev, t, f) },
+	}
 	for _, tier := range backwardTiers {
 		if cfg.Tier != problem.TierAuto && cfg.Tier != tier {
 			continue
 		}
-		reason := plan.chooseKernels(dev.Caps(), dev.Info().Type == vk.DeviceCPU, cfg, tier, r, pick)
+		reason := plan.chooseKernels(&on, cfg, tier, r, pick)
 		if reason == "" {
 			plan.Tier, plan.Reason = tier, "best tier that computes gradients on the device"
 			if cfg.Tier == tier {
@@ -182,8 +186,16 @@ func (r *BackwardRequest) DSOffset() uint64 {
 	return r.StatsBytes()
 }
 
+// backwardDevice is what the kernels of a plan depend on.
+type backwardDevice struct {
+	caps                  *vk.Caps
+	onCPU                 bool
+	accumulatorIsOperandA func(problem.DType, fragment) bool
+}
+
 // chooseKernels fills in the kernels of a tier, or returns the reason why it cannot run.
-func (plan *chosenBackward) chooseKernels(caps *vk.Caps, onCPU bool, cfg *problem.Config, tier problem.Tier, r *BackwardRequest, pick BackwardPicker) (reason string) {
+func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Config, tier problem.Tier, r *BackwardRequest, pick BackwardPicker) (reason string) {
+	caps := on.caps
 	if reason := backwardFits(&caps.Limits, r.Access); reason != "" {
 		return reason
 	}
@@ -194,7 +206,7 @@ func (plan *chosenBackward) chooseKernels(caps *vk.Caps, onCPU bool, cfg *proble
 		return noF32Outputs
 	}
 	v := BackwardVariant{
-		onCPU: onCPU, dtype: cfg.DType, headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
+		onCPU: on.onCPU, dtype: cfg.DType, headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
 		causal: cfg.Causal != problem.CausalNone, align: r.Align, dLSE: r.DLSE, accumulate: r.Accumulate,
 		dK: r.Want.K, dV: r.Want.V, dLSEInDelta: tier != problem.TierScalar, sumQueries: r.Want.Bias && r.Bias[2] == 1 && r.Shape.Sq > 1, Options: r.Options,
 	}
@@ -210,7 +222,11 @@ func (plan *chosenBackward) chooseKernels(caps *vk.Caps, onCPU bool, cfg *proble
 			return "it computes no gradients with sparse tokens"
 		case math.Abs(float64(cfg.ScaleValue())) > maxFastScale && !r.Options.modifies():
 			return fmt.Sprintf("a scale of %g takes scores over %d, see MaxFastScore", cfg.ScaleValue(), problem.MaxFastScore)
+		case cfg.DType == problem.BF16 && !caps.Int16:
+			return "the device lacks shaderInt16"
 		}
+		// Tier coopmat2 converts fragments of float16 in registers on every device.
+		v.inRegisters = tier == problem.TierCoopMat2 && cfg.DType == problem.F16 || on.accumulatorIsOperandA(cfg.DType, f)
 	}
 	plan.ScratchBytes, plan.Notes = r.DSOffset(), nil
 	if plan.Chunks = chunksOf(&v, tier, f, r, dsBudget(caps, r)); plan.Chunks.Heads > 0 {
@@ -218,6 +234,10 @@ func (plan *chosenBackward) chooseKernels(caps *vk.Caps, onCPU bool, cfg *proble
 		plan.ScratchBytes += plan.Chunks.DSBytes
 	}
 	chunked := plan.Chunks.Heads > 0
+	coopmatKeys := backwardCoopmatKeyTiles
+	if tier == problem.TierCoopMat2 {
+		coopmatKeys = backwardCoopmat2KeyTiles
+	}
 	kernels := []BackwardKernel(nil)
 	for _, k := range []struct {
 		wanted  bool
@@ -229,7 +249,7 @@ func (plan *chosenBackward) chooseKernels(caps *vk.Caps, onCPU bool, cfg *proble
 		{true, KernelStats, "stats", nil, nil},
 		{true, KernelLSE, "LSE", backwardRowTiles, backwardLSETiles},
 		{r.Want.Q && !chunked, KernelDQ, "dQ", backwardRowTiles, backwardCoopmatRowTiles},
-		{r.Want.K || r.Want.V, KernelDKDV, dKdV(r.Want), backwardKeyTiles, backwardCoopmatKeyTiles},
+		{r.Want.K || r.Want.V, KernelDKDV, dKdV(r.Want), backwardKeyTiles, coopmatKeys},
 		{chunked, KernelDSK, "dQ", nil, backwardAddTiles},
 		{r.Want.Bias, KernelDBias, "dBias", backwardRowTiles, nil},
 		{r.Want.Sinks, KernelDSinks, "dSinks", nil, nil},
@@ -281,7 +301,7 @@ func (k *BackwardKernel) choose(limits *vk.Limits, tier problem.Tier, f fragment
 	case coopmat != nil && tier != problem.TierScalar:
 		name = fmt.Sprintf("backward_%v_%v_%s", tier, v.dtype, backwardKernelNames[v.Kernel])
 		tiles = tiles[:0]
-		for _, t := range backwardCoopmatTiles(limits, coopmat, f, v.headDim, v.headDimV) {
+		for _, t := range backwardCoopmatTiles(limits, coopmat, f, v.headDim, v.headDimV, v.inRegisters) {
 			if v.onCPU {
 				t = t.shortened()
 			}

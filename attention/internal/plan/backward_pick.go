@@ -87,6 +87,9 @@ func (v *BackwardVariant) tileFits(limits *vk.Limits, t tile) string {
 				return fmt.Sprintf("tile %v: %d rows do not divide %d, the unit of the rows of dS", t, t.RowTile, rowUnit)
 			}
 		}
+		if t.InSmem == 0 && !v.inRegisters {
+			return fmt.Sprintf("tile %v: the device orders the elements of accumulators and operands differently", t)
+		}
 		if t.keys()/t.Step > most {
 			return fmt.Sprintf("tile %v has over %d steps", t, most)
 		}

@@ -20,8 +20,9 @@ func backwardProblem(t testing.TB, caps *vk.Caps, cfg problem.Config, tier probl
 	for i := range r.Align {
 		r.Align[i] = 8
 	}
+	on := backwardDevice{caps: caps, accumulatorIsOperandA: func(problem.DType, fragment) bool { return true }}
 	var plan chosenBackward
-	reason := plan.chooseKernels(caps, false, &cfg, tier, &r, pick)
+	reason := plan.chooseKernels(&on, &cfg, tier, &r, pick)
 	return plan, reason
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"vkattn/attention/internal/arith"
+	"vkattn/attention/internal/dispatch"
 	"vkattn/attention/problem"
 	"vkattn/vk"
 )
@@ -97,6 +98,7 @@ type backwardCoopmatTile struct {
 	RowTile     uint32 `json:"row_tile" const:"ROW_TILE" try:"16 32 48 64 96"`    // of the dK and dV kernel: rows in shared memory
 	Step        uint32 `json:"kv_step" const:"KV_STEP" try:"16 32 64"`            // keys or rows of a tile multiplied at a time
 	QSmemChunks uint32 `json:"q_smem_chunks" const:"Q_SMEM_CHUNKS" try:"0 1 2 3"` // of the dK and dV kernel: chunks of K in shared memory
+	InSmem      uint32 `json:"operands_in_smem" const:"OPERANDS_IN_SMEM"`         // 1: P and dS become operands in shared memory; 0: in registers, where the device's order allows it
 }
 
 func (t backwardCoopmatTile) LocalSize() uint32    { return t.Subgroups * t.Subgroup }
@@ -118,6 +120,9 @@ func (t backwardCoopmatTile) String() string {
 	if t.QSmemChunks > 0 {
 		s += fmt.Sprintf(" q%d", t.QSmemChunks)
 	}
+	if t.InSmem != 0 {
+		s += " smem"
+	}
 	return s
 }
 
@@ -131,7 +136,7 @@ func (t backwardCoopmatTile) shortened() backwardCoopmatTile {
 // maxGradientFragments is how many fragments of a gradient the kernels store.
 const maxGradientFragments = 16
 
-// Tables of the coopmat2 backward kernels, measured on an H200 (docs/backward-log.md): f16,
+// Tables of the backward kernels on cooperative matrices, measured on an H200 (docs/backward-log.md): f16,
 // length 4096, no mask, TFLOP/s of the kernel's own products. A tile is subgroups x M
 // fragments x streamed rows / step.
 //
@@ -139,6 +144,9 @@ const maxGradientFragments = 16
 //	      128: 8x1x64/32 342; 8x1x64/64 328; 8x1x64/16 313; 8x1x32/16 282
 //	dK dV  64: 8x2x64/16 q2 375; 4x2x64/16 332; 8x1x64/16 305; 8x2x64/16 q0 285
 //	      128: 8x1x64/16 335; 8x1x48/16 328; 8x1x32/16 310
+//
+// In dK and dV of tier coopmat more than one fragment of S spills registers. TFLOP/s of the
+// pass at head dim 64: 8x1x64/16 237; 8x1x64/16 q2 227; 4x1x64/16 q2 186; 8x2x64/16 q2 54.
 var (
 	backwardCoopmatRowTiles = []backwardTableTile{
 		{64, backwardCoopmatTile{Subgroups: 8, MFrags: 2, KVTile: 64, Step: 32}},
@@ -146,8 +154,10 @@ var (
 		{256, backwardCoopmatTile{Subgroups: 8, MFrags: 1, KVTile: 32, Step: 16}},
 		{256, backwardCoopmatTile{Subgroups: 4, MFrags: 1, KVTile: 16, Step: 16}},
 	}
-	backwardCoopmatKeyTiles = []backwardTableTile{
+	backwardCoopmat2KeyTiles = append([]backwardTableTile{
 		{64, backwardCoopmatTile{Subgroups: 8, MFrags: 2, RowTile: 64, Step: 16, QSmemChunks: 2}},
+	}, backwardCoopmatKeyTiles...)
+	backwardCoopmatKeyTiles = []backwardTableTile{
 		{128, backwardCoopmatTile{Subgroups: 8, MFrags: 1, RowTile: 64, Step: 16}},
 		{256, backwardCoopmatTile{Subgroups: 8, MFrags: 1, RowTile: 32, Step: 16}},
 		{256, backwardCoopmatTile{Subgroups: 4, MFrags: 1, RowTile: 16, Step: 16}},
@@ -190,12 +200,13 @@ type backwardTableTile struct {
 }
 
 // backwardCoopmatTiles lists the tiles of a table for a head dim and a fragment that the
-// device has, best first.
-func backwardCoopmatTiles(limits *vk.Limits, table []backwardTableTile, f fragment, d, dv uint32) []backwardCoopmatTile {
+// device has, best first. inRegisters says that P and dS become operands in registers.
+func backwardCoopmatTiles(limits *vk.Limits, table []backwardTableTile, f fragment, d, dv uint32, inRegisters bool) []backwardCoopmatTile {
 	var list []backwardCoopmatTile
 	for _, row := range table {
 		t := row.backwardCoopmatTile
 		t.fragment = f
+		t.InSmem = dispatch.BoolConstant(!inRegisters)
 		t.Step = max(t.Step, f.N)
 		t.QSmemChunks = min(t.QSmemChunks*16/f.K, arith.CeilDiv32(d, f.K)-1)
 		if max(d, dv) <= row.maxDim && t.computes(d, dv) && t.LocalSize() <= min(limits.MaxInvocations, limits.MaxWorkGroupSize[0]) {

@@ -37,6 +37,7 @@ type BackwardVariant struct {
 	Kernel      backwardKernel
 	module      string
 	onCPU       bool                // as Variant.onCPU
+	inRegisters bool                // the device's order lets P and dS become operands in registers
 	Tile        backwardTile        // of the scalar kernels; zero: the kernel has none
 	Coopmat     backwardCoopmatTile // of the coopmat kernels; zero: as Tile
 	dtype       problem.DType

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"vkattn/attention/problem"
 	"vkattn/shaders"
@@ -13,7 +14,7 @@ import (
 // The decode kernel puts K and V into the elements of a fragment itself. It can do so in
 // registers only if it knows how a device orders the elements of a fragment among the
 // lanes of a subgroup. This file asks the device and decides whether a call runs the
-// decode kernel.
+// decode kernel. The backward kernels ask for less, see accumulatorIsOperandA.
 
 const (
 	decodeFragment   = 16                 // rows and columns of the kernel's fragments
@@ -42,7 +43,7 @@ func decodeOperandsOn(dev *vk.Device, tier problem.Tier, t problem.DType) (decod
 		return noDecodeKernel, fmt.Sprintf("the device's fragments are %dx%d among %d lanes, the kernel's %dx%d among %d",
 			f.M, f.N, f.Subgroup, decodeFragment, decodeFragment, decodeLanes)
 	}
-	if reason := fragmentsUnordered(dev, t, f.SumN); reason != "" {
+	if reason := fragmentsUnordered(dev, t, f); reason != "" {
 		return noDecodeKernel, reason
 	}
 	return operandsInRegisters, ""
@@ -82,56 +83,82 @@ func (d decodeOperands) fragment(f fragment, rows uint32) fragment {
 	return f
 }
 
-// fragmentOrder caches a device's answer for a storage type.
-type fragmentOrder struct{ unknown string } // why the kernel does not know the order; "" if it does
+// fragmentOrder caches a device's answer for a type and size of fragments.
+type fragmentOrder struct {
+	answer []uint32 // see probeFragments; nil: the device did not answer
+	why    string   // why it did not
+}
 
 // Detach does nothing: an answer holds no resources.
 func (fragmentOrder) Detach() {}
 
 type fragmentOrderKey struct {
-	t    problem.DType
-	sumN uint32
+	t        problem.DType
+	fragment fragment
+}
+
+// askFragments asks a device for the order of the elements of square fragments, or says why
+// it cannot. Vulkan leaves the order open, so the first call on a device asks it with a small
+// dispatch.
+func askFragments(dev *vk.Device, t problem.DType, f fragment) (answer []uint32, why string) {
+	key := fragmentOrderKey{t, f}
+	if v, ok := dev.Attached(key).(fragmentOrder); ok {
+		return v.answer, v.why
+	}
+	if dev.QueueIsUnguarded() {
+		return nil, "the device cannot be asked for the element order of its fragments: its queue has no lock"
+	}
+	v, err := dev.Attach(key, func() (vk.Attached, error) {
+		answer, err := probeFragments(dev, t, f)
+		if err != nil {
+			return fragmentOrder{why: "the device did not report the element order of its fragments: " + err.Error()}, nil
+		}
+		return fragmentOrder{answer: answer}, nil
+	})
+	if err != nil {
+		return nil, err.Error()
+	}
+	return v.(fragmentOrder).answer, v.(fragmentOrder).why
 }
 
 // fragmentsUnordered says why the elements of 16x16 operands do not lie among 32 lanes as
-// decode_coopmat.comp assumes; "" if they do. Vulkan leaves the order open, so the first
-// call on a device asks it with a small dispatch. A device that cannot be asked counts as
-// one with another order.
-func fragmentsUnordered(dev *vk.Device, t problem.DType, sumN uint32) string {
-	key := fragmentOrderKey{t, sumN}
-	if v, ok := dev.Attached(key).(fragmentOrder); ok {
-		return v.unknown
+// decode_coopmat.comp assumes; "" if they do. A device that cannot be asked counts as one
+// with another order.
+func fragmentsUnordered(dev *vk.Device, t problem.DType, f fragment) string {
+	answer, why := askFragments(dev, t, f)
+	if why == "" && !isFragmentOrder(answer, f.SumN) {
+		why = "the device orders the elements of a fragment in a way that the kernel does not know"
 	}
-	if dev.QueueIsUnguarded() {
-		return "the device cannot be asked for the element order of its fragments: its queue has no lock"
-	}
-	v, err := dev.Attach(key, func() (vk.Attached, error) {
-		switch answer, err := probeFragments(dev, t, sumN); {
-		case err != nil:
-			return fragmentOrder{"the device did not report the element order of its fragments: " + err.Error()}, nil
-		case !isFragmentOrder(answer, sumN):
-			return fragmentOrder{"the device orders the elements of a fragment in a way that the kernel does not know"}, nil
-		}
-		return fragmentOrder{}, nil
-	})
-	if err != nil {
-		return err.Error()
-	}
-	return v.(fragmentOrder).unknown
+	return why
 }
 
-// probeFragments has the device write the index of every element that each lane holds:
-// of A and B (eight each), of a B of sumN columns, and of an accumulator.
-func probeFragments(dev *vk.Device, t problem.DType, sumN uint32) ([]uint32, error) {
+// accumulatorIsOperandA reports whether a device orders the elements of an accumulator as
+// those of an operand A, so that each stays in its register when one becomes the other
+// (shaders/backward_operands.glsl). A device that cannot be asked counts as one that does not.
+func accumulatorIsOperandA(dev *vk.Device, t problem.DType, f fragment) bool {
+	size := int(f.M)
+	if f.M != f.N || f.M != f.K || f.M > maxProbedFragment || f.M*f.M%f.Subgroup != 0 {
+		return false
+	}
+	answer, why := askFragments(dev, t, f)
+	return why == "" && slices.Equal(answer[:size*size], answer[len(answer)-size*size:])
+}
+
+// maxProbedFragment is the largest size whose indices bfloat16 holds exactly.
+const maxProbedFragment = 16
+
+// probeFragments has the device write the index of every element that each lane holds: of A
+// and B, of a B of f.SumN columns, and of an accumulator, all of f.M rows.
+func probeFragments(dev *vk.Device, t problem.DType, f fragment) ([]uint32, error) {
 	module, err := shaders.Get("fragment_probe_" + t.String())
 	if err != nil {
 		return nil, err
 	}
 	p, err := dev.Pipeline(&vk.PipelineDesc{
 		Name: "fragment probe", Code: module.Code, Hash: module.Hash,
-		Constants:    []vk.SpecConstant{{ID: shaders.ConstLocalSize, Value: decodeLanes}, {ID: shaders.ConstSumN, Value: sumN}},
-		SubgroupSize: decodeLanes, FullSubgroups: true, StorageBuffers: 1,
-		LocalSize: [3]uint32{decodeLanes, 1, 1}, SharedBytes: decodeFragment * decodeFragment * (2 + 4),
+		Constants:    []vk.SpecConstant{{ID: shaders.ConstLocalSize, Value: f.Subgroup}, {ID: shaders.ConstFragM, Value: f.M}, {ID: shaders.ConstSumN, Value: f.SumN}},
+		SubgroupSize: f.Subgroup, FullSubgroups: true, StorageBuffers: 1,
+		LocalSize: [3]uint32{f.Subgroup, 1, 1}, SharedBytes: uint64(f.M * f.M * (2 + 4)),
 	})
 	if err != nil {
 		return nil, err
@@ -141,7 +168,7 @@ func probeFragments(dev *vk.Device, t problem.DType, sumN uint32) ([]uint32, err
 		return nil, err
 	}
 	defer s.Close()
-	bytes := make([]byte, (3*decodeFragment+sumN)*decodeFragment*4)
+	bytes := make([]byte, (3*f.M+f.SumN)*f.M*4)
 	b, err := dev.NewBuffer(uint64(len(bytes)), vk.BufferOptions{Name: "fragment probe"})
 	if err != nil {
 		return nil, err

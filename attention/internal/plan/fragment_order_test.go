@@ -94,7 +94,7 @@ func TestProbeFragments(t *testing.T) {
 			require.False(t, nvidia, "%v fragments of %+v", dt, f)
 			continue
 		}
-		answer, err := probeFragments(dev, dt, f.SumN)
+		answer, err := probeFragments(dev, dt, f)
 		require.NoError(t, err)
 		for _, half := range [][]uint32{answer[:256], answer[256:512]} {
 			sorted := slices.Sorted(slices.Values(half))
@@ -102,7 +102,7 @@ func TestProbeFragments(t *testing.T) {
 				require.EqualValues(t, i, x, "%v", dt)
 			}
 		}
-		unknown := fragmentsUnordered(dev, dt, f.SumN)
+		unknown := fragmentsUnordered(dev, dt, f)
 		t.Logf("%v on %s: %s", dt, dev.Info().Name, cmp.Or(unknown, "the order the kernel knows"))
 		assert.Equal(t, isFragmentOrder(answer, f.SumN), unknown == "")
 		if nvidia {
