@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"context"
 	"errors"
 	"os"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"vkattn/attention/kvcache"
 	"vkattn/attention/merge"
 	"vkattn/attention/parallel"
+	"vkattn/attention/parallel/control"
 	"vkattn/attention/problem"
 	"vkattn/attention/quant"
 	"vkattn/tests/apiwalk"
@@ -40,7 +42,7 @@ func TestNothingExportedPanics(t *testing.T) {
 		}
 		walkedDevices = nil
 	})
-	for _, p := range []apiwalk.Package{vkPackage, attentionPackage, problemPackage, mergePackage, kvcachePackage, ceilingPackage, parallelPackage, accuracyPackage, halfPackage, quantPackage, inputsPackage, hostmemPackage} {
+	for _, p := range []apiwalk.Package{vkPackage, attentionPackage, problemPackage, mergePackage, kvcachePackage, ceilingPackage, parallelPackage, controlPackage, accuracyPackage, halfPackage, quantPackage, inputsPackage, hostmemPackage} {
 		t.Run(p.Name, func(t *testing.T) { apiwalk.Walk(t, p) })
 	}
 }
@@ -162,6 +164,33 @@ var parallelPackage = apiwalk.Package{
 	},
 	Types: []any{parallel.Config{}, parallel.Group{}, parallel.Mode(0), parallel.ModeError{}, parallel.Op{}, parallel.Order(0), parallel.Plan{}, parallel.Problem{},
 		parallel.RankError{}, parallel.Shard{}, parallel.Span{}, parallel.Split{}},
+}
+
+var controlPackage = apiwalk.Package{
+	Name: "control", Folder: "../attention/parallel/control", Live: liveChannel, Closed: closedChannel,
+	Matches:   apiwalk.Matching(vk.ErrInvalid, parallel.ErrTimeout, parallel.ErrLeft, parallel.ErrMismatch, parallel.ErrFailed),
+	Functions: map[string]any{"FromEnvironment": control.FromEnvironment, "Join": control.Join},
+	Types:     []any{control.Channel{}, control.Messages{}},
+	// A made-up world of several ranks would wait for them.
+	Exact: map[string][]any{"Join": {context.Background(), control.World{Rank: 1, Ranks: 1}, control.Options{}}},
+}
+
+// liveChannel returns the side channel of a world of one rank.
+func liveChannel(t *testing.T) []any {
+	t.Helper()
+	c, err := control.Join(context.Background(), control.World{Ranks: 1}, control.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	m, err := c.Post(nil, nil)
+	require.NoError(t, err)
+	return []any{c, m}
+}
+
+func closedChannel(t *testing.T) []any {
+	t.Helper()
+	list := liveChannel(t)
+	require.NoError(t, list[0].(*control.Channel).Close())
+	return list
 }
 
 // liveRanks returns a group of one rank, its transport and an operation.
