@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -74,6 +75,19 @@ func (c *Channel) Err() *parallel.RankError {
 	return c.cause
 }
 
+// LocalAddress is the address of this host on its connection to rank 0, without a port. It is ""
+// on rank 0, whose address the other ranks have.
+func (c *Channel) LocalAddress() string {
+	if c == nil || c.link == nil {
+		return ""
+	}
+	a, ok := c.link.conn.LocalAddr().(*net.TCPAddr)
+	if !ok {
+		return ""
+	}
+	return (&net.IPAddr{IP: a.IP, Zone: a.Zone}).String()
+}
+
 func (c *Channel) usable() error {
 	if c == nil || c.link == nil {
 		return errs.Unmade("Join")
@@ -107,7 +121,7 @@ func (c *Channel) handle(kind frameKind, payload []byte) {
 		if ok = len(payload) >= 2; ok {
 			r := int(payload[0]) | int(payload[1])<<8
 			var s *state
-			if s, ok = decodeState(payload[2:], c.ranks); ok {
+			if s, ok = decodeState(payload[2:], c.ranks); ok && r < c.ranks {
 				c.left[r] = s
 			}
 		}

@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ type hub struct {
 	mu      sync.Mutex
 	links   []*link
 	left    []bool
+	last    []*state // of ranks that have left
 	ended   bool
 	parts   [][]byte // of the Gather under way; nil: not there yet
 	has     []bool
@@ -26,12 +28,13 @@ type hub struct {
 // inquiry finds the culprit of a timeout.
 type inquiry struct {
 	reporter, peer int
+	has            []bool // who had brought its part of the Gather when the report came
 	states         []*state
 	timer          *time.Timer
 }
 
 func newHub(ranks int, grace time.Duration) *hub {
-	return &hub{grace: grace, links: make([]*link, ranks), left: make([]bool, ranks), parts: make([][]byte, ranks), has: make([]bool, ranks), missing: ranks}
+	return &hub{grace: grace, links: make([]*link, ranks), left: make([]bool, ranks), last: make([]*state, ranks), parts: make([][]byte, ranks), has: make([]bool, ranks), missing: ranks}
 }
 
 // handle handles a frame of a rank.
@@ -132,6 +135,7 @@ func (h *hub) leaveLocked(r int, payload []byte) {
 		return
 	}
 	h.left[r] = true
+	h.last[r], _ = decodeState(payload, len(h.links))
 	if h.missing < len(h.has) && !h.has[r] {
 		h.endLocked(&parallel.RankError{Rank: r, Err: parallel.ErrLeft})
 	}
@@ -143,13 +147,14 @@ func (h *hub) leaveLocked(r int, payload []byte) {
 		}
 	}
 	if h.inquiry != nil {
+		h.inquiry.states[r] = h.last[r]
 		h.answeredLocked()
 	}
 }
 
 // inquireLocked asks all ranks what they wait for.
 func (h *hub) inquireLocked(reporter, peer int) {
-	q := &inquiry{reporter: reporter, peer: peer, states: make([]*state, len(h.links))}
+	q := &inquiry{reporter: reporter, peer: peer, has: slices.Clone(h.has), states: slices.Clone(h.last)}
 	h.inquiry = q
 	h.toAllLocked(frameQuery, nil)
 	q.timer = time.AfterFunc(h.grace, func() {
@@ -171,7 +176,7 @@ func (h *hub) answeredLocked() {
 func (h *hub) resolveLocked() {
 	q := h.inquiry
 	reason := parallel.ErrTimeout
-	r := culprit(q.states, h.has, q.reporter, q.peer)
+	r := culprit(q.states, q.has, h.left, q.reporter, q.peer)
 	if h.left[r] {
 		reason = parallel.ErrLeft
 	}

@@ -66,12 +66,19 @@ func Join(ctx context.Context, w World, o Options) (*Channel, error) {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.Join)
+	bounded, cancel := context.WithTimeout(ctx, o.Join)
 	defer cancel()
 	if w.Rank == 0 {
-		return lead(ctx, &w, &o)
+		return lead(bounded, &w, &o)
 	}
-	return follow(ctx, &w, &o)
+	conn, err := dial(bounded, w.Addresses)
+	if err != nil {
+		return nil, late(bounded, &w, err)
+	}
+	// Rank 0 is there and gives up after Options.Join. It knows who is missing.
+	bounded, cancelWait := context.WithTimeout(ctx, o.Join+o.grace())
+	defer cancelWait()
+	return follow(bounded, conn, &w, &o)
 }
 
 // lead is Join of rank 0.
@@ -239,20 +246,18 @@ func refuse(conn net.Conn, cause *parallel.RankError) {
 	conn.Close()
 }
 
-// follow is Join of the other ranks.
-func follow(ctx context.Context, w *World, o *Options) (*Channel, error) {
-	late := func(err error) error {
-		if errors.Is(ctx.Err(), context.Canceled) {
-			return &parallel.RankError{Rank: w.Rank, Err: context.Canceled}
-		}
-		return &parallel.RankError{Rank: 0, Err: fmt.Errorf("%w: %w", parallel.ErrTimeout, err)}
+// late is the error of a rank whose Join has taken too long.
+func late(ctx context.Context, w *World, err error) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return &parallel.RankError{Rank: w.Rank, Err: context.Canceled}
 	}
-	conn, err := dial(ctx, w.Addresses)
-	if err != nil {
-		return nil, late(err)
-	}
+	return &parallel.RankError{Rank: 0, Err: fmt.Errorf("%w: %w", parallel.ErrTimeout, err)}
+}
+
+// follow is Join of the other ranks, connected to rank 0.
+func follow(ctx context.Context, conn net.Conn, w *World, o *Options) (*Channel, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
-	_, err = conn.Write(encodeFrame(frameHello, encodeHello(w)))
+	_, err := conn.Write(encodeFrame(frameHello, encodeHello(w)))
 	var kind frameKind
 	var payload []byte
 	if err == nil {
@@ -273,7 +278,7 @@ func follow(ctx context.Context, w *World, o *Options) (*Channel, error) {
 	case err == nil && stopped, errors.Is(err, parallel.ErrMismatch):
 		err = &parallel.RankError{Rank: 0, Err: fmt.Errorf("%w: %s is not rank 0 of vkattn", parallel.ErrMismatch, conn.RemoteAddr())}
 	case !stopped:
-		err = late(errors.New("not all ranks have joined"))
+		err = late(ctx, w, errors.New("not all ranks have joined"))
 	default:
 		err = &parallel.RankError{Rank: 0, Err: fmt.Errorf("%w: %w", parallel.ErrLeft, err)}
 	}

@@ -80,20 +80,20 @@ func decodeState(b []byte, ranks int) (*state, bool) {
 	return s, true
 }
 
-// culprit finds the rank that holds up reporter, who waited for peer. gathered says which
-// ranks have brought their part of the Gather under way. A rank without a state did not answer.
-func culprit(states []*state, gathered []bool, reporter, peer int) int {
+// culprit finds the rank that holds up reporter, who waited for peer. has says which ranks had
+// brought their part of the Gather under way when reporter gave up. A rank without a state did
+// not answer. A rank that has left posts nothing any more.
+func culprit(states []*state, has, left []bool, reporter, peer int) int {
 	needs := func(r int) (list []int) {
 		s := states[r]
 		switch {
-		case s == nil:
-		case s.activity == gathers:
-			for other, has := range gathered {
-				if !has && other != r {
+		case has[r]: // it waited in the Gather
+			for other := range has {
+				if !has[other] {
 					list = append(list, other)
 				}
 			}
-		case s.activity == waits:
+		case s != nil && s.activity == waits:
 			for i := range s.awaited {
 				a := &s.awaited[i]
 				if states[a.peer] == nil || a.needs(r, states[a.peer]) {
@@ -103,6 +103,9 @@ func culprit(states []*state, gathered []bool, reporter, peer int) int {
 		}
 		return list
 	}
+	if first := needs(reporter); len(first) > 0 {
+		peer = first[0]
+	}
 	seen := make([]bool, len(states))
 	seen[reporter] = true
 	for queue := []int{reporter}; len(queue) > 0; queue = queue[1:] {
@@ -110,7 +113,7 @@ func culprit(states []*state, gathered []bool, reporter, peer int) int {
 			switch {
 			case seen[r]:
 				continue
-			case states[r] == nil || states[r].activity == computes:
+			case left[r], states[r] == nil, states[r].activity == computes:
 				return r
 			}
 			seen[r] = true
