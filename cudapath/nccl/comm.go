@@ -6,6 +6,7 @@ import "C"
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"time"
 	"unsafe"
@@ -118,12 +119,18 @@ func (c *Comm) state() (code C.int, err error) {
 
 // accepted waits until NCCL has accepted a call that it works on in the background.
 func (c *Comm) accepted(ctx context.Context, op string, code C.int) error {
-	const longest = time.Millisecond
-	for pause := 10 * time.Microsecond; code == C.NCCL_IN_PROGRESS; pause = min(2*pause, longest) {
+	const spin, first, longest = 100, 10 * time.Microsecond, time.Millisecond // a sleep takes at least 60 us
+	pause := first
+	for i := 0; code == C.NCCL_IN_PROGRESS; i++ {
 		if ctx != nil && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		time.Sleep(pause)
+		if i < spin {
+			runtime.Gosched()
+		} else {
+			time.Sleep(pause)
+			pause = min(2*pause, longest)
+		}
 		var err error
 		if code, err = c.state(); err != nil {
 			return err

@@ -2,7 +2,9 @@ package processes
 
 import (
 	"context"
+	"fmt"
 
+	"vkattn/attention"
 	"vkattn/attention/parallel"
 	"vkattn/cudapath"
 	"vkattn/vk"
@@ -20,8 +22,8 @@ type deviceQueue interface {
 	reached() (uint64, error)
 	// drain waits for all work of the stream.
 	drain(ctx context.Context) error
-	// hold keeps buffers that the device may use for ever.
-	hold(list []*vk.Buffer)
+	// hold keeps memory that the device may use for ever.
+	hold(list []parallel.Transfer)
 	close()
 }
 
@@ -55,6 +57,9 @@ func newCUDAQueue(dev *vk.Device) (*cudaQueue, error) {
 func (q *cudaQueue) stream() uint64 { return q.s.Handle() }
 
 func (q *cudaQueue) address(m *parallel.Memory) (uint64, error) {
+	if m.Buffer == nil {
+		return 0, fmt.Errorf("%w: NCCL moves device buffers, and a transfer is in host memory", attention.ErrUnsupported)
+	}
 	at, err := q.c.Address(m.Buffer)
 	return at + uint64(m.Offset), err
 }
@@ -66,13 +71,13 @@ func (q *cudaQueue) reached() (uint64, error) { return q.timeline.Value() }
 func (q *cudaQueue) drain(ctx context.Context) error { return q.s.Wait(ctx) }
 
 // hold keeps the buffers in a batch that nobody submits. It ends with the device.
-func (q *cudaQueue) hold(list []*vk.Buffer) {
+func (q *cudaQueue) hold(list []parallel.Transfer) {
 	s, err := q.c.Device().NewStream("buffers of transfers that did not end")
 	if err != nil {
 		return
 	}
-	for _, b := range list {
-		_ = s.Keep(b)
+	for i := range list {
+		_ = s.Keep(list[i].Buffer)
 	}
 }
 

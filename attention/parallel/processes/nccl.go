@@ -2,12 +2,11 @@ package processes
 
 import (
 	"context"
-	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
-	"vkattn/attention"
 	"vkattn/attention/parallel"
 	"vkattn/attention/parallel/control"
 	"vkattn/cudapath/nccl"
@@ -37,13 +36,14 @@ type overNCCL struct {
 	stopped chan struct{} // closed when nothing of the transport runs any more
 }
 
-// patience bounds each wait for NCCL and CUDA to stop.
-const patience = 5 * time.Second
+// patience bounds the wait for NCCL and CUDA to stop. Tests lower it.
+var patience = 5 * time.Second
 
 // job is an exchange on its way to NCCL.
 type job struct {
 	n               uint64
 	sends, receives []nccl.Message
+	posted          *control.Messages
 	launched        chan struct{} // closed when NCCL has added it to the stream
 }
 
@@ -83,7 +83,7 @@ func (t *overNCCL) work() {
 			err = t.queue.signal(j.n)
 		}
 		if err != nil {
-			t.failed(err)
+			t.failed(err, j.posted)
 			return
 		}
 		close(j.launched)
@@ -92,12 +92,23 @@ func (t *overNCCL) work() {
 
 // failed ends the world after an error of NCCL or CUDA. The error of a rank may be the consequence
 // of another one's end, which the side channel names.
-func (t *overNCCL) failed(err error) {
-	select {
-	case <-t.ctx.Done():
-	case <-t.ch.Ended():
-	case <-time.After(grace):
-		t.ch.Abort(&parallel.RankError{Rank: t.ch.Rank(), Err: err})
+func (t *overNCCL) failed(err error, posted *control.Messages) {
+	look := time.NewTicker(missingInterval)
+	defer look.Stop()
+	late := time.After(grace)
+	for {
+		select {
+		case <-t.ctx.Done():
+			return
+		case <-t.ch.Ended():
+			return
+		case <-look.C:
+			if cause := posted.Missing(); cause != nil {
+				t.ch.Abort(cause)
+			}
+		case <-late:
+			t.ch.Abort(&parallel.RankError{Rank: t.ch.Rank(), Err: err})
+		}
 	}
 }
 
@@ -141,7 +152,7 @@ func (t *overNCCL) abandon() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for x := range t.pending {
-		t.queue.hold(x.buffers)
+		t.queue.hold(x.memory)
 	}
 }
 
@@ -174,19 +185,15 @@ func (t *overNCCL) Exchange(sends, receives []parallel.Transfer) (parallel.Pendi
 	if err := parallel.CheckTransfers(t.Rank(), t.Ranks(), sends, receives); err != nil {
 		return nil, err
 	}
-	x := &ncclExchange{t: t}
+	x := &ncclExchange{t: t, memory: slices.Concat(sends, receives)}
 	j := &job{launched: make(chan struct{})}
 	for i, list := range [2][]parallel.Transfer{sends, receives} {
 		for k := range list {
 			m := &list[k].Memory
-			if m.Buffer == nil {
-				return nil, fmt.Errorf("%w: NCCL moves device buffers, and a transfer is in host memory", attention.ErrUnsupported)
-			}
 			at, err := t.queue.address(m)
 			if err != nil {
 				return nil, err
 			}
-			x.buffers = append(x.buffers, m.Buffer)
 			message := nccl.Message{Peer: list[k].Peer, Address: at, Bytes: uint64(m.Bytes)}
 			if i == 0 {
 				j.sends = append(j.sends, message)
@@ -199,6 +206,7 @@ func (t *overNCCL) Exchange(sends, receives []parallel.Transfer) (parallel.Pendi
 	if x.posted, err = t.ch.Post(peersOf(sends), peersOf(receives)); err != nil {
 		return nil, err
 	}
+	j.posted = x.posted
 	t.mu.Lock()
 	t.issued++
 	x.n, j.n = t.issued, t.issued
@@ -221,10 +229,10 @@ func (t *overNCCL) Exchange(sends, receives []parallel.Transfer) (parallel.Pendi
 
 // ncclExchange is a Pending.
 type ncclExchange struct {
-	t       *overNCCL
-	n       uint64
-	posted  *control.Messages
-	buffers []*vk.Buffer
+	t      *overNCCL
+	n      uint64
+	posted *control.Messages
+	memory []parallel.Transfer // which the device may use until poll returns
 }
 
 func (x *ncclExchange) Wait(ctx context.Context) error {
@@ -274,7 +282,7 @@ func (x *ncclExchange) poll(ctx context.Context) error {
 		}
 		switch {
 		case err != nil:
-			t.failed(err)
+			t.failed(err, x.posted)
 			return left(t.ch)
 		case done:
 			return nil

@@ -229,8 +229,9 @@ func (t *overTCP) lost(p *connection, err error) {
 	}()
 }
 
-// grace is how long the side channel has to name the rank behind an error of a transport.
-const grace = 2 * time.Second
+// grace is how long the side channel has to name the rank behind an error of a transport. Tests
+// lower it.
+var grace = 2 * time.Second
 
 // end ends all connections.
 func (t *overTCP) end() {
