@@ -30,7 +30,6 @@ type verifyFlags struct {
 	only  string
 	pass  string
 	times int // runs of each implementation
-	ranksFlags
 	touch func(who string, p *cases.Problem, after [][]byte)
 }
 

@@ -11,10 +11,11 @@ import (
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/ranks"
+	"vkattn/vk"
 )
 
 // verifyRanks is `vkattn verify --ranks` of a rank.
-func (a *app) verifyRanks(ctx context.Context, o *verifyFlags, p *ranksPlan) (err error) {
+func (a *app) verifyRanks(ctx context.Context, o *verifyFlags, p *ranksPlan) error {
 	plan, err := o.plan()
 	switch {
 	case err != nil:
@@ -27,83 +28,70 @@ func (a *app) verifyRanks(ctx context.Context, o *verifyFlags, p *ranksPlan) (er
 		return err
 	}
 	defer done()
-	problems, tiers, seed, err := a.agreed(ctx, s, plan, o.seed)
-	if err != nil {
-		return errors.Join(err, s.Group.Close())
-	}
 	var set outfile.Set
 	defer a.flushed(&set)()
-	out, info, err := a.ranksPrinter(s, plan.benchPlan, &set, seed, false)
+	all, err := a.compareRanks(ctx, s, o, plan, p, &set)
 	if err != nil {
 		return errors.Join(err, s.Group.Close())
-	}
-	info.Suite = o.suite
-	var all ranksOutcome
-	for _, x := range problems {
-		for _, tier := range tiers {
-			for _, mode := range p.modes {
-				if err := ctx.Err(); err != nil {
-					return errors.Join(err, s.Group.Close())
-				}
-				row, err := ranks.Verify(ctx, s, x, tier, mode, o.times, seed)
-				if err != nil {
-					return errors.Join(err, s.Group.Close())
-				}
-				all.add(row)
-				if err := out.Row(row); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	if err := errors.Join(out.Close(info), commitRows(ctx, &set, all.rows)); err != nil {
-		return err
 	}
 	if err := s.Close(ctx); err != nil {
 		return err
 	}
-	if s.Rank() == 0 {
-		fmt.Fprintf(a.stderr, "%d problems, %d rows, %d ranks, transport %v, seed %d\n", len(problems), all.rows, s.Ranks(), s.Transport, seed)
-	}
 	return errors.Join(all.err(), validated(s.Device))
 }
 
-// agreed returns the problems, tiers and seed of rank 0 on every rank: devices may differ.
-func (a *app) agreed(ctx context.Context, s *ranks.Session, plan *verifyPlan, seed uint64) ([]bench.Problem, []attention.Tier, uint64, error) {
-	seeds, err := ranks.Gather(ctx, s, seed)
+// compareRanks verifies the rows and prints them on rank 0.
+func (a *app) compareRanks(ctx context.Context, s *ranks.Session, o *verifyFlags, plan *verifyPlan, p *ranksPlan, set *outfile.Set) (*ranksOutcome, error) {
+	problems, tiers, err := verifyWork(plan, s.Device)
 	if err != nil {
-		return nil, nil, 0, err
+		return nil, err
 	}
-	list, err := plan.problems(s.Device, seeds[0])
+	seed, err := s.Agree(ctx, o.seed, fmt.Sprint(problems, tiers))
 	if err != nil {
-		return nil, nil, 0, err
+		return nil, err
 	}
-	var problems []bench.Problem
+	out, info, err := a.ranksPrinter(s, plan.benchPlan, set, seed, false)
+	if err != nil {
+		return nil, err
+	}
+	info.Suite = o.suite
+	all := &ranksOutcome{}
+	for _, x := range problems {
+		for _, tier := range tiers {
+			for _, mode := range p.modes {
+				row, err := ranks.Verify(ctx, s, x, tier, mode, o.times, seed)
+				if err != nil {
+					return nil, err
+				}
+				all.add(row)
+				if err := out.Row(row); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	if s.Rank() == 0 {
+		fmt.Fprintf(a.stderr, "%d problems, %d rows, %d ranks, transport %v, seed %d\n", len(problems), all.rows, s.Ranks(), s.Transport, seed)
+	}
+	return all, errors.Join(out.Close(info), commitRows(ctx, set, all.rows))
+}
+
+// verifyWork lists the problems that several ranks verify, and the tiers.
+func verifyWork(plan *verifyPlan, dev *vk.Device) (problems []bench.Problem, tiers []attention.Tier, err error) {
+	list, err := plan.problems(dev, 0)
+	if err != nil {
+		return nil, nil, err
+	}
 	for _, x := range list {
 		if x.Seqs != nil || x.Name != "" { // a call with options
 			continue
 		}
-		config := x.Case.Config(cases.On(attention.TierAuto, x.dtype))
-		problems = append(problems, bench.Problem{Shape: x.Case.Shape, Config: config})
+		problems = append(problems, bench.Problem{Shape: x.Shape, Config: x.Config(cases.On(attention.TierAuto, x.dtype))})
 	}
-	tiers := plan.tiers
-	if len(tiers) == 0 {
-		tiers = availableTiers(s.Device)
+	if tiers = plan.tiers; len(tiers) == 0 {
+		tiers = availableTiers(dev)
 	}
-	names := ""
-	for _, p := range problems {
-		names += p.String() + ";"
-	}
-	all, err := ranks.Gather(ctx, s, fmt.Sprint(len(names), tiers))
-	if err != nil {
-		return nil, nil, 0, err
-	}
-	for r, x := range all {
-		if x != all[0] {
-			return nil, nil, 0, badInputf("rank %d has other problems or tiers than rank 0: name them with flags", r)
-		}
-	}
-	return problems, tiers, seeds[0], nil
+	return problems, tiers, nil
 }
 
 // ranksPrinter prints on rank 0 and saves the files of --save there.

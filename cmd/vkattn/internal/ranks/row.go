@@ -3,6 +3,7 @@ package ranks
 import (
 	"fmt"
 	"io"
+	"math"
 	"strings"
 
 	"vkattn/attention"
@@ -112,7 +113,7 @@ func (p *mdPrinter) Close(*bench.RunInfo) error {
 			if x.OneMs > 0 {
 				one, share = fmt.Sprintf("%.3f", x.OneMs), fmt.Sprintf("%.1f %%", 100*x.Share)
 			}
-			row = append(row, fmt.Sprintf("%.3f", x.Ms.Median), fmt.Sprintf("%.1f %%", 100*x.Ms.Noise()), fmt.Sprintf("%.1f", x.TFLOPs), one, share,
+			row = append(row, fmt.Sprintf("%.3f", x.Ms.Median), noise(x.Ms), fmt.Sprintf("%.4g", x.TFLOPs), one, share,
 				fmt.Sprintf("%.1f", float64(x.SentBytes)/1e6), fmt.Sprintf("%.3f", x.ComputeMs), fmt.Sprintf("%.3f", x.ExposedMs))
 		case p.timed:
 			row = append(row, "-", "-", "-", "-", "-", "-", "-", "-")
@@ -128,3 +129,11 @@ func (p *mdPrinter) Close(*bench.RunInfo) error {
 }
 
 func small(x bench.Number) string { return fmt.Sprintf("%.2g", float64(x)) }
+
+// noise is half the interval of the median; "-" if the samples are too few for one.
+func noise(s bench.Summary) string {
+	if x := s.Noise(); !math.IsInf(x, 0) {
+		return fmt.Sprintf("%.1f %%", 100*x)
+	}
+	return "-"
+}

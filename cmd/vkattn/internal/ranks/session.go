@@ -1,7 +1,9 @@
 package ranks
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -99,4 +101,24 @@ func (s *Session) agree(ctx context.Context, mine error) (refusal *Refusal, err 
 		}
 	}
 	return nil, nil
+}
+
+// Agree returns the seed of rank 0. Ranks whose problems or tiers differ from those of rank 0 are
+// refused: their devices may differ.
+func (s *Session) Agree(ctx context.Context, seed uint64, work string) (uint64, error) {
+	type plan struct {
+		Seed uint64
+		Work []byte
+	}
+	sum := sha256.Sum256([]byte(work))
+	all, err := Gather(ctx, s, plan{seed, sum[:]})
+	if err != nil {
+		return 0, err
+	}
+	for r := range all {
+		if !bytes.Equal(all[r].Work, all[0].Work) {
+			return 0, &parallel.RankError{Rank: r, Err: fmt.Errorf("%w: it has other problems or tiers than rank 0; name them with flags", parallel.ErrMismatch)}
+		}
+	}
+	return all[0].Seed, nil
 }
