@@ -5,14 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
 	"vkattn/attention/inputs"
 	"vkattn/attention/parallel"
+	"vkattn/cudapath/nccl"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
@@ -280,4 +283,71 @@ func TestJoinRefuses(t *testing.T) {
 	require.ErrorIs(t, err, attention.ErrInvalid)
 	_, err = Device(1 << 20)
 	require.ErrorIs(t, err, vk.ErrNoDevice)
+}
+
+// A communicator of the caller brings its ranks together, moves their messages and stays the
+// caller's.
+func TestCommunicatorOfTheCaller(t *testing.T) {
+	testlevel.HostOnly(t)
+	const n = 3
+	fake := useFake(t)
+	id, err := nccl.NewID()
+	require.NoError(t, err)
+	for r, err := range onAll(n, func(r int) error {
+		own, err := nccl.Join(context.Background(), 0, id, r, n)
+		if err != nil {
+			return err
+		}
+		defer own.Close()
+		c, err := nccl.Wrap(fake.comm(int32(r)), 0)
+		if err != nil {
+			return err
+		}
+		q := &fakeQueue{fakeNCCL: fake, id: uint64(r + 1)}
+		o := Options{Control: testControl()}
+		x, err := wrap(context.Background(), c, q, &o, func(mine []byte) ([]byte, error) {
+			all := make([]byte, n*len(mine))
+			at := func(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&b[0]))) }
+			err := c.AllGather(context.Background(), q.id, at(mine), at(all), uint64(len(mine)))
+			return all, errors.Join(err, q.drain(context.Background()))
+		})
+		if err != nil {
+			return err
+		}
+		g, err := group(x, o)
+		if err != nil {
+			return err
+		}
+		if err := exchangeAll(context.Background(), x, 1000); err != nil {
+			return err
+		}
+		if err := errors.Join(g.Barrier(context.Background()), g.Close()); err != nil {
+			return err
+		}
+		return own.Err() // it is not aborted
+	}) {
+		require.NoError(t, err, "rank %d", r)
+	}
+	_, err = FromComm(context.Background(), nil, 1, Options{})
+	require.ErrorIs(t, err, vk.ErrUnsupported)
+}
+
+// FromEnvironment makes a Group of the variables of a launcher.
+func TestFromEnvironment(t *testing.T) {
+	testlevel.HostOnly(t)
+	for _, name := range []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"} {
+		t.Setenv(name, "")
+		require.NoError(t, os.Unsetenv(name))
+	}
+	_, err := FromEnvironment(context.Background(), nil, Options{})
+	require.ErrorIs(t, err, vk.ErrUnsupported)
+	t.Setenv("RANK", "0")
+	t.Setenv("WORLD_SIZE", "1")
+	g, err := FromEnvironment(context.Background(), nil, Options{})
+	require.NoError(t, err)
+	require.NoError(t, g.Barrier(context.Background()))
+	require.NoError(t, g.Close())
+	t.Setenv("WORLD_SIZE", "0")
+	_, err = FromEnvironment(context.Background(), nil, Options{})
+	require.ErrorIs(t, err, attention.ErrInvalid)
 }

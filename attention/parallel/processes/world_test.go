@@ -27,6 +27,7 @@ type fakeNCCL struct {
 	groups func(stream uint64, finished int32) int
 	fail   func(rank, code int32)
 	stuck  func(on int32)
+	comm   func(rank int32) uintptr
 }
 
 func useFake(t *testing.T) *fakeNCCL {
@@ -42,7 +43,7 @@ func useFake(t *testing.T) *fakeNCCL {
 	lib, err := purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	require.NoError(t, err)
 	f := &fakeNCCL{}
-	for name, function := range map[string]any{"fake_groups": &f.groups, "fake_error": &f.fail, "fake_stuck": &f.stuck} {
+	for name, function := range map[string]any{"fake_groups": &f.groups, "fake_error": &f.fail, "fake_stuck": &f.stuck, "fake_comm": &f.comm} {
 		purego.RegisterLibFunc(function, lib, name)
 	}
 	return f

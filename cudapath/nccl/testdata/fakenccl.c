@@ -57,6 +57,9 @@ void fake_error(int rank, int code)
 	pthread_mutex_unlock(&mu);
 }
 
+// The last communicator of a rank.
+void *fake_comm(int rank) { return latest[rank]; }
+
 // Transfers do not finish, not even after an abort.
 void fake_stuck(int on)
 {
