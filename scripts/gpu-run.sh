@@ -312,16 +312,18 @@ if [[ $what == ranks ]]; then
 	step bench-sequences 40 bench --parallel ulysses,ring --batch-size 16 --seqlen 16384 --nheads 32 --nheads-kv 8 --headdim 128 --dtype f16 --causal bottom-right -r 8 || rc=1
 	step bench-long 60 bench --parallel ring --seqlen 262144 --nheads 32 --nheads-kv 8 --headdim 128 --dtype f16 --causal bottom-right -r 3 --warmup 10ms || rc=1
 	# A rank that is killed: the others end and name it.
-	begin=$SECONDS
-	timeout --kill-after 5 60 "$here/vkattn" bench --ranks "$n" --transport "$transport" --parallel ring --seqlen 131072 --nheads 8 --headdim 128 \
-		--dtype f16 --causal none -r 400 --warmup 30s >"$OUT/ranks-killed.txt" 2>&1 &
+	"$here/vkattn" verify --ranks "$n" --transport "$transport" --parallel ring --tier scalar --seqlen 4096 --nheads 8 --headdim 64 --dtype f16 \
+		--causal none --repeat 100000 >"$OUT/ranks-killed.txt" 2>&1 &
 	parent=$!
-	sleep 15
-	victim=$(for pid in $(ps -eo pid= -C vkattn); do tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx 'RANK=1' && echo "$pid"; done | head -n 1)
+	sleep 12
+	victim=$(for pid in $(pgrep -P "$parent"); do tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx 'RANK=1' && echo "$pid"; done)
 	[[ -n $victim ]] && kill -KILL "$victim"
 	begin=$SECONDS
+	(sleep 60 && kill "$parent") 2>/dev/null &
+	watchdog=$!
 	wait "$parent"
 	status=$?
+	kill "$watchdog" 2>/dev/null
 	{
 		printf -- '- killed: exit %d, %d s after rank 1 (process %s) was killed\n' "$status" $((SECONDS - begin)) "${victim:-not found}"
 		tail -n 4 "$OUT/ranks-killed.txt" | cut -c 1-400 | sed 's/^/    /'

@@ -148,6 +148,9 @@ func (a *app) startRanks(ctx context.Context, n int) error {
 	}
 	defer socket.Close()
 	port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	asked := ctx
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	var mu sync.Mutex // of standard error
 	var all sync.WaitGroup
 	failed := make([]error, n)
@@ -182,16 +185,25 @@ func (a *app) startRanks(ctx context.Context, n int) error {
 				fmt.Fprintf(a.stderr, "%s%s\n", prefix, lines.Text())
 				mu.Unlock()
 			}
-			failed[r] = c.Wait()
+			if failed[r] = c.Wait(); failed[r] != nil {
+				// The others notice when they wait for it, if they do not compute for too long.
+				stop := time.AfterFunc(endOfOthers, cancel)
+				context.AfterFunc(asked, func() { stop.Stop() })
+			}
 		})
 	}
 	_ = socket.Close()
 	all.Wait()
-	if ctx.Err() != nil {
-		return ctx.Err()
+	if err := asked.Err(); err != nil {
+		return err
+	}
+	var exit *exec.ExitError
+	for r, err := range failed {
+		if errors.As(err, &exit) && exit.ExitCode() < 0 { // the reason why the others failed
+			return fmt.Errorf("rank %d: %w", r, err)
+		}
 	}
 	for r, err := range failed {
-		var exit *exec.ExitError
 		switch {
 		case errors.As(err, &exit) && exit.ExitCode() > 0:
 			return &coded{exit.ExitCode(), fmt.Errorf("rank %d ended with exit code %d", r, exit.ExitCode())}
@@ -201,6 +213,9 @@ func (a *app) startRanks(ctx context.Context, n int) error {
 	}
 	return nil
 }
+
+// endOfOthers is how long the other ranks may go on after one has failed.
+const endOfOthers = 30 * time.Second
 
 // endOfRank is how long an interrupted rank may take to end.
 const endOfRank = 2 * time.Second

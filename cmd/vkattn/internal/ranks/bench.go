@@ -159,6 +159,7 @@ func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier,
 	}
 	before := s.Meter.Bytes
 	if _, err := call(); err != nil { // compiles, and connects the ranks
+		_, err = refused(err) // all ranks have an error
 		return row, err
 	}
 	sent, err := Gather(ctx, s, s.Meter.Bytes-before)

@@ -81,6 +81,8 @@ type Refusal struct {
 	Reason string
 	Memory bool // it does not fit
 	Broken bool // the rank failed
+	// Relayed is set if another rank's refusal is the reason.
+	Relayed bool
 }
 
 // agree tells all ranks whether one of them cannot go on: refusal is nil if all can. err ends the
@@ -89,6 +91,8 @@ func (s *Session) agree(ctx context.Context, mine error) (refusal *Refusal, err 
 	var r *Refusal
 	if mine != nil {
 		r = &Refusal{Rank: s.Rank(), Reason: mine.Error(), Memory: errors.Is(mine, vk.ErrOutOfMemory)}
+		var named *parallel.RankError
+		r.Relayed = errors.As(mine, &named) && named.Rank != s.Rank()
 		r.Broken = !r.Memory && !errors.Is(mine, vk.ErrUnsupported) && !errors.Is(mine, attention.ErrUnsupported)
 	}
 	all, err := Gather(ctx, s, r)
@@ -96,11 +100,11 @@ func (s *Session) agree(ctx context.Context, mine error) (refusal *Refusal, err 
 		return nil, err
 	}
 	for _, r := range all {
-		if r != nil {
-			return r, nil
+		if r != nil && (refusal == nil || refusal.Relayed && !r.Relayed) {
+			refusal = r
 		}
 	}
-	return nil, nil
+	return refusal, nil
 }
 
 // Agree returns the seed of rank 0. Ranks whose problems or tiers differ from those of rank 0 are

@@ -138,7 +138,8 @@ func (v *verification) run() (found finding, refusal *Refusal, err error) {
 	for n := range v.runs {
 		before := v.Meter.Bytes
 		if err := op.Forward(v.ctx, v.stream, a); err != nil {
-			return found, nil, err
+			refusal, ended := v.agree(v.ctx, err) // all ranks have an error
+			return found, refusal, ended
 		}
 		found.Sent = v.Meter.Bytes - before
 		againO, err := t.read(v.ctx, &t.O)
