@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"vkattn/attention/internal/errs"
+	"vkattn/attention/parallel"
 	"vkattn/cudapath"
 	"vkattn/vk"
 )
@@ -51,7 +52,7 @@ func gpus() (names []string) {
 }
 
 // KindOf is the kind of a Transport of this package; TransportAuto for another one.
-func KindOf(t any) Transport {
+func KindOf(t parallel.Transport) Transport {
 	switch t.(type) {
 	case *overNCCL:
 		return TransportNCCL
