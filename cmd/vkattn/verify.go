@@ -88,7 +88,7 @@ fits the memory, 4 device failure` + signalHelp,
 			case p.joins:
 				return flagtext.Sweep.Error(a.verifyRanks(c.Context(), &o, p))
 			}
-			if _, err := o.plan(); err != nil {
+			if _, err := o.checkRanks(); err != nil {
 				return flagtext.Sweep.Error(err)
 			}
 			return a.startRanks(c.Context(), o.ranks)

@@ -14,14 +14,25 @@ import (
 	"vkattn/vk"
 )
 
-// verifyRanks is `vkattn verify --ranks` of a rank.
-func (a *app) verifyRanks(ctx context.Context, o *verifyFlags, p *ranksPlan) error {
+// checkRanks refuses flags of verify that several ranks do not have.
+func (o *verifyFlags) checkRanks() (*verifyPlan, error) {
 	plan, err := o.plan()
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case plan.backward:
-		return badInputf("--ranks verifies the forward pass only")
+		return nil, badInputf("--ranks verifies the forward pass only")
+	case len(plan.kernels) > 0:
+		return nil, badInputf("--cuda-kernel and --ranks exclude one another")
+	}
+	return plan, nil
+}
+
+// verifyRanks is `vkattn verify --ranks` of a rank.
+func (a *app) verifyRanks(ctx context.Context, o *verifyFlags, p *ranksPlan) error {
+	plan, err := o.checkRanks()
+	if err != nil {
+		return err
 	}
 	s, done, err := a.session(ctx, p, o.device, plan.tiers)
 	if err != nil {
