@@ -307,7 +307,7 @@ if [[ $what == ranks ]]; then
 	fi
 	step verify 100 verify --dtype f16 --seqlen 1000,4096 --seqlen-k 4096 --nheads 8 --nheads-kv 2 --batch-size 2 --headdim 128 --repeat 3 || rc=1
 	for mode in ring ulysses allgather; do
-		step "bench-$mode" 60 bench --parallel "$mode" --tier auto,cuda --seqlen 65536 --nheads 32 --nheads-kv 8 --headdim 128 --dtype f16 -r 8 || rc=1
+		step "bench-$mode" 60 bench --parallel "$mode" --tier coopmat2,cuda --seqlen 65536 --nheads 32 --nheads-kv 8 --headdim 128 --dtype f16 -r 8 || rc=1
 	done
 	step bench-sequences 40 bench --parallel ulysses,ring --batch-size 16 --seqlen 16384 --nheads 32 --nheads-kv 8 --headdim 128 --dtype f16 --causal bottom-right -r 8 || rc=1
 	step bench-long 60 bench --parallel ring --seqlen 262144 --nheads 32 --nheads-kv 8 --headdim 128 --dtype f16 --causal bottom-right -r 3 --warmup 10ms || rc=1

@@ -73,7 +73,7 @@ func (op *Op) checkForward(s *vk.Stream, l *layout, rank int, a *Args) error {
 	if err := op.checkStream(s); err != nil {
 		return err
 	}
-	m := newSide(s, op.group.t)
+	m := op.newSide(s)
 	defer m.close()
 	cfg, b := l.checkable(&m, rank, a)
 	if m.err != nil {
@@ -115,7 +115,7 @@ func (op *Op) checkMemory(what string, bytes uint64) error {
 	if op.dev == nil {
 		return vk.CheckHostMemory(what, bytes)
 	}
-	return op.dev.CheckMemory(what, bytes)
+	return op.dev.CheckMemory(what, bytes-min(bytes, op.pool.bytes()))
 }
 
 // forwardAll computes O and LSE from this rank's tensors. LSE may be left out.
