@@ -3,6 +3,7 @@ package processes
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"vkattn/attention"
 	"vkattn/attention/parallel"
@@ -32,7 +33,8 @@ type cudaQueue struct {
 	c        *cudapath.Context
 	s        *cudapath.Stream
 	timeline *vk.Timeline
-	signaled *cudapath.Semaphore // the same timeline in CUDA
+	imported *cudapath.Semaphore // the same timeline in CUDA
+	last     atomic.Uint64       // value that the stream will signal
 }
 
 func newCUDAQueue(dev *vk.Device) (*cudaQueue, error) {
@@ -45,7 +47,7 @@ func newCUDAQueue(dev *vk.Device) (*cudaQueue, error) {
 		return nil, err
 	}
 	if q.timeline, err = dev.NewTimeline(true); err == nil {
-		q.signaled, err = c.ImportTimeline(q.timeline)
+		q.imported, err = c.ImportTimeline(q.timeline)
 	}
 	if err != nil {
 		q.close()
@@ -64,9 +66,27 @@ func (q *cudaQueue) address(m *parallel.Memory) (uint64, error) {
 	return at + uint64(m.Offset), err
 }
 
-func (q *cudaQueue) signal(n uint64) error { return q.s.SignalTo(q.signaled, n) }
+func (q *cudaQueue) signal(n uint64) error {
+	err := q.s.SignalTo(q.imported, n)
+	if err == nil {
+		q.last.Store(n)
+	}
+	return err
+}
 
-func (q *cudaQueue) reached() (uint64, error) { return q.timeline.Value() }
+// reached asks the stream too: it knows of errors of CUDA, after which nothing is signaled.
+func (q *cudaQueue) reached() (uint64, error) {
+	last := q.last.Load()
+	n, err := q.timeline.Value()
+	if err != nil || n >= last {
+		return n, err
+	}
+	finished, err := q.s.Query()
+	if finished && err == nil {
+		n = last
+	}
+	return n, err
+}
 
 func (q *cudaQueue) drain(ctx context.Context) error { return q.s.Wait(ctx) }
 
@@ -83,7 +103,7 @@ func (q *cudaQueue) hold(list []parallel.Transfer) {
 
 func (q *cudaQueue) close() {
 	_ = q.s.Close()
-	_ = q.signaled.Close()
+	_ = q.imported.Close()
 	if q.timeline != nil {
 		_ = q.timeline.Close()
 	}
