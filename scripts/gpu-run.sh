@@ -305,18 +305,20 @@ if [[ $what == ranks ]]; then
 		NCCL_DEBUG=INFO NCCL_DEBUG_FILE=$OUT/nccl-info-%p.txt step info 40 verify --tier scalar --batch-size 1 --nheads 4 --seqlen 256 --headdim 64 --dtype f16 --parallel allgather --seed 1
 		transport=tcp step tcp 40 verify --tier scalar --batch-size 1 --nheads 4 --seqlen 256 --headdim 64 --dtype f16 --seed 1
 	fi
-	step verify 100 verify --dtype f16 --seqlen 1000,4096 --seqlen-k 4096 --nheads 8 --nheads-kv 2 --batch-size 2 --headdim 128 --repeat 3 || rc=1
+	step verify 75 verify --tier coopmat2,cuda --dtype f16 --seqlen 1000,4096 --seqlen-k 4096 --nheads 8 --nheads-kv 2 --batch-size 2 \
+		--headdim 128 --repeat 3 || rc=1
+	step conformance 75 verify --suite conformance --case '^d(64|128)[.]' --tier coopmat2 --dtype f16 || rc=1
 	for mode in ring ulysses allgather; do
-		step "bench-$mode" 60 bench --parallel "$mode" --tier coopmat2,cuda --seqlen 65536 --nheads 32 --nheads-kv 8 --headdim 128 --dtype f16 -r 8 || rc=1
+		step "bench-$mode" 45 bench --parallel "$mode" --tier coopmat2,cuda --seqlen 65536 --nheads 32 --nheads-kv 8 --headdim 128 --dtype f16 -r 8 || rc=1
 	done
-	step bench-sequences 40 bench --parallel ulysses,ring --batch-size 16 --seqlen 16384 --nheads 32 --nheads-kv 8 --headdim 128 --dtype f16 --causal bottom-right -r 8 || rc=1
-	step bench-long 60 bench --parallel ring --seqlen 262144 --nheads 32 --nheads-kv 8 --headdim 128 --dtype f16 --causal bottom-right -r 3 --warmup 10ms || rc=1
+	step bench-sequences 30 bench --parallel ulysses,ring --tier coopmat2,cuda --batch-size 16 --seqlen 16384 --nheads 32 --nheads-kv 8 --headdim 128 \
+		--dtype f16 --causal bottom-right -r 8 || rc=1
 	# A rank that is killed: the others end and name it.
 	"$here/vkattn" verify --ranks "$n" --transport "$transport" --parallel ring --tier scalar --seqlen 4096 --nheads 8 --headdim 64 --dtype f16 \
 		--causal none --repeat 100000 >"$OUT/ranks-killed.txt" 2>&1 &
 	parent=$!
 	sleep 12
-	victim=$(for pid in $(pgrep -P "$parent"); do tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx 'RANK=1' && echo "$pid"; done)
+	victim=$(for pid in $(cat "/proc/$parent/task/"*/children); do tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx 'RANK=1' && echo "$pid"; done)
 	[[ -n $victim ]] && kill -KILL "$victim"
 	begin=$SECONDS
 	(sleep 60 && kill "$parent") 2>/dev/null &
@@ -329,7 +331,8 @@ if [[ $what == ranks ]]; then
 		tail -n 4 "$OUT/ranks-killed.txt" | cut -c 1-400 | sed 's/^/    /'
 	} | tee -a "$OUT/ranks.md"
 	grep -q 'rank 1' "$OUT/ranks-killed.txt" || rc=1
-	step conformance 110 verify --suite conformance --tier scalar,cuda --dtype f16 || rc=1
+	step bench-long 45 bench --parallel ring --tier coopmat2 --seqlen 262144 --nheads 32 --nheads-kv 8 --headdim 128 --dtype f16 --causal bottom-right \
+		-r 3 --warmup 10ms || rc=1
 	# A soak: random lengths, the same bits in each of many runs.
 	for ((i = 0; ${VKATTN_RANKS_LIMIT:-470} - SECONDS + start > 25; i++)); do
 		step "soak-$i" 45 verify --tier coopmat2 --dtype f16,bf16 --batch-size $((1 + RANDOM % 2)) --nheads 8 --nheads-kv 4 --headdim 64,128 \

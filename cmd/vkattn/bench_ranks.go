@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"vkattn/attention"
+	"vkattn/attention/parallel"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/ranks"
@@ -108,26 +109,27 @@ func (a *app) timeRanks(ctx context.Context, s *ranks.Session, o *benchFlags, pl
 		timing = ranks.Timing{Repeats: 1, Warmup: -1}
 	}
 	all := &ranksOutcome{}
-	for _, x := range list {
-		for _, tier := range tiers {
-			one, err := ranks.TimeOne(ctx, s, x, tier, timing, seed)
-			if err != nil {
+	type key struct {
+		shape attention.Shape
+		cfg   attention.Config
+	}
+	alone := map[key]ranks.One{} // by problem and tier
+	err = all.rowsOf(ctx, list, tiers, p.modes, out, func(x bench.Problem, tier attention.Tier, mode parallel.Mode) (*ranks.Row, error) {
+		k := key{x.Shape, x.Config}
+		k.cfg.Tier = tier
+		one, timed := alone[k]
+		if !timed {
+			var err error
+			if one, err = ranks.TimeOne(ctx, s, x, tier, timing, seed); err != nil {
 				return nil, err
 			}
-			for _, mode := range p.modes {
-				row, err := ranks.Time(ctx, s, x, tier, mode, one, timing, seed)
-				if err != nil {
-					return nil, err
-				}
-				all.add(row)
-				if err := out.Row(row); err != nil {
-					return nil, err
-				}
-			}
+			alone[k] = one
 		}
-	}
+		return ranks.Time(ctx, s, x, tier, mode, one, timing, seed)
+	})
+	err = a.closeRanks(ctx, s, out, info, set, all, err)
 	if s.Rank() == 0 {
 		fmt.Fprintf(a.stderr, "%d rows, %d ranks, transport %v, seed %d\n", all.rows, s.Ranks(), s.Transport, seed)
 	}
-	return all, errors.Join(out.Close(info), commitRows(ctx, set, all.rows))
+	return all, err
 }

@@ -8,7 +8,9 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/cases"
+	"vkattn/attention/parallel"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/ranks"
 	"vkattn/vk"
@@ -67,24 +69,14 @@ func (a *app) compareRanks(ctx context.Context, s *ranks.Session, o *verifyFlags
 	}
 	info.Suite = o.suite
 	all := &ranksOutcome{}
-	for _, x := range problems {
-		for _, tier := range tiers {
-			for _, mode := range p.modes {
-				row, err := ranks.Verify(ctx, s, x, tier, mode, o.times, seed)
-				if err != nil {
-					return nil, err
-				}
-				all.add(row)
-				if err := out.Row(row); err != nil {
-					return nil, err
-				}
-			}
-		}
-	}
+	err = all.rowsOf(ctx, problems, tiers, p.modes, out, func(x bench.Problem, tier attention.Tier, mode parallel.Mode) (*ranks.Row, error) {
+		return ranks.Verify(ctx, s, x, tier, mode, o.times, seed)
+	})
+	err = a.closeRanks(ctx, s, out, info, set, all, err)
 	if s.Rank() == 0 {
 		fmt.Fprintf(a.stderr, "%d problems, %d rows, %d ranks, transport %v, seed %d\n", len(problems), all.rows, s.Ranks(), s.Transport, seed)
 	}
-	return all, errors.Join(out.Close(info), commitRows(ctx, set, all.rows))
+	return all, err
 }
 
 // verifyWork lists the problems that several ranks verify, and the tiers.
@@ -125,6 +117,44 @@ func (a *app) ranksPrinter(s *ranks.Session, plan *benchPlan, set *outfile.Set, 
 type ranksOutcome struct {
 	rows, good, failed, broken, tooLarge int
 	firstFailed, firstBroken, why        string
+}
+
+// rowsOf makes and prints a row for each problem, tier and mode, until one of them ends the run.
+func (o *ranksOutcome) rowsOf(ctx context.Context, problems []bench.Problem, tiers []attention.Tier, modes []parallel.Mode, out bench.Printer[*ranks.Row],
+	row func(bench.Problem, attention.Tier, parallel.Mode) (*ranks.Row, error)) error {
+	for _, x := range problems {
+		for _, tier := range tiers {
+			for _, mode := range modes {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				r, err := row(x, tier, mode)
+				if err != nil {
+					return err
+				}
+				o.add(r)
+				if err := out.Row(r); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// closeRanks ends the output. After an error, which it returns, the finished rows are printed and
+// saved.
+func (a *app) closeRanks(ctx context.Context, s *ranks.Session, out bench.Printer[*ranks.Row], info *bench.RunInfo, set *outfile.Set, all *ranksOutcome, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		info.Stopped, err = stopReason(ctx.Err()), ctx.Err()
+	case err != nil:
+		info.Stopped = flagtext.OneLine(err.Error())
+	}
+	if all.rows == 0 && err != nil {
+		return err
+	}
+	return errors.Join(err, out.Close(info), commitRows(ctx, set, all.rows))
 }
 
 func (o *ranksOutcome) add(r *ranks.Row) {
