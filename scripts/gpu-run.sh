@@ -318,7 +318,7 @@ if [[ $what == ranks ]]; then
 		--causal none --repeat 100000 >"$OUT/ranks-killed.txt" 2>&1 &
 	parent=$!
 	sleep 12
-	victim=$(for pid in $(cat "/proc/$parent/task/"*/children); do tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx 'RANK=1' && echo "$pid"; done)
+	victim=$(for pid in $(cat "/proc/$parent/task/"*/children 2>/dev/null); do tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx 'RANK=1' && echo "$pid"; done)
 	[[ -n $victim ]] && kill -KILL "$victim"
 	begin=$SECONDS
 	(sleep 60 && kill "$parent") 2>/dev/null &
@@ -336,7 +336,10 @@ if [[ $what == ranks ]]; then
 	# A soak: random lengths, the same bits in each of many runs.
 	for ((i = 0; ${VKATTN_RANKS_LIMIT:-470} - SECONDS + start > 25; i++)); do
 		step "soak-$i" 45 verify --tier coopmat2 --dtype f16,bf16 --batch-size $((1 + RANDOM % 2)) --nheads 8 --nheads-kv 4 --headdim 64,128 \
-			--seqlen $((1 + RANDOM % 5000)) --seqlen-k $((1 + RANDOM % 5000)) --repeat 20 || rc=1
+			--seqlen $((1 + RANDOM % 5000)) --seqlen-k $((1 + RANDOM % 5000)) --repeat 20 || {
+			rc=1
+			break
+		}
 	done
 	for table in "$OUT"/ranks-*.md; do
 		printf '\n## %s\n\n' "$(basename "$table" .md)"
