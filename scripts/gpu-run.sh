@@ -313,6 +313,10 @@ if [[ $what == ranks ]]; then
 	done
 	step bench-sequences 30 bench --parallel ulysses,ring --tier coopmat2,cuda --batch-size 16 --seqlen 16384 --nheads 32 --nheads-kv 8 --headdim 128 \
 		--dtype f16 --causal bottom-right -r 8 || rc=1
+	step decode 25 verify --parallel decode --tier scalar,coopmat,coopmat2 --batch-size 4 --nheads 32 --nheads-kv 8 --seqlen 1,4 --seqlen-k 8192 --headdim 128 \
+		--causal bottom-right --dtype f16 --repeat 5 || rc=1
+	step bench-decode 30 bench --parallel decode --tier auto --batch-size 1 --nheads 32 --nheads-kv 8 --seqlen 1 --seqlen-k 131072,1048576 \
+		--headdim 128 --causal none --dtype f16 -r 30 || rc=1
 	# A rank that is killed: the others end and name it.
 	"$here/vkattn" verify --ranks "$n" --transport "$transport" --parallel ring --tier scalar --seqlen 4096 --nheads 8 --headdim 64 --dtype f16 \
 		--causal none --repeat 100000 >"$OUT/ranks-killed.txt" 2>&1 &

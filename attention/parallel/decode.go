@@ -102,6 +102,14 @@ func (d *decode) check(op *Op) error {
 	if err := op.checkSide(a.Q, a.K, a.V, a.O, a.LSE); err != nil {
 		return err
 	}
+	cfg.F32O = true // of this rank's state, which not all tiers store
+	local, err := op.of(cfg)
+	if err != nil {
+		return err
+	}
+	if _, err := local.Plan(a.Shape); err != nil {
+		return err
+	}
 	states := d.stateBytes() * uint64(d.shard.Ranks+1)
 	return op.checkMemory("parallel.Decode", states)
 }

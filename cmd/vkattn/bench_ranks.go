@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"vkattn/attention"
-	"vkattn/attention/parallel"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/ranks"
@@ -114,7 +113,7 @@ func (a *app) timeRanks(ctx context.Context, s *ranks.Session, o *benchFlags, pl
 		cfg   attention.Config
 	}
 	alone := map[key]ranks.One{} // by problem and tier
-	err = all.rowsOf(ctx, list, tiers, p.modes, out, func(x bench.Problem, tier attention.Tier, mode parallel.Mode) (*ranks.Row, error) {
+	err = all.rowsOf(ctx, list, tiers, p.modes, out, func(x bench.Problem, tier attention.Tier, mode ranks.Mode) (*ranks.Row, error) {
 		k := key{x.Shape, x.Config}
 		k.cfg.Tier = tier
 		one, timed := alone[k]

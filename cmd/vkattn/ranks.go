@@ -37,18 +37,19 @@ const ranksHelp = `--ranks N runs the command over N ranks, one process for each
 attention/parallel; docs/several-gpus.md). Where RANK and WORLD_SIZE are set, as by torchrun,
 or the variables of mpirun or srun, each process is a rank of that world, and N is its size.
 Otherwise the command starts N processes on this host. Rank 0 prints. --parallel lists the
-modes: ring, ulysses, allgather, 2d or auto. NCCL moves the tensors if every rank has a GPU of
+modes: ring, ulysses, allgather, 2d or auto, and decode: few rows over a cache that is
+sharded by tokens. NCCL moves the tensors if every rank has a GPU of
 its own and the library libnccl.so.2, otherwise TCP (--transport).`
 
 func (o *ranksFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&o.ranks, "ranks", 0, "`number` of processes, one for each GPU (0: this process alone)")
-	f.StringVar(&o.modes, "parallel", "", "`list` of modes of --ranks: auto, ring, ulysses, allgather, 2d (default ring,ulysses,allgather)")
+	f.StringVar(&o.modes, "parallel", "", "`list` of modes of --ranks: auto, ring, ulysses, allgather, 2d, decode (default ring,ulysses,allgather)")
 	f.StringVar(&o.transport, "transport", "auto", "what moves tensors between ranks: auto, nccl or tcp")
 }
 
 // ranksPlan holds the parsed flags.
 type ranksPlan struct {
-	modes     []parallel.Mode
+	modes     []ranks.Mode
 	transport processes.Transport
 	world     control.World
 	joins     bool // the environment has a world
@@ -65,11 +66,11 @@ func (o *ranksFlags) plan(f *pflag.FlagSet) (*ranksPlan, error) {
 		}
 		return nil, nil
 	}
-	p := &ranksPlan{modes: []parallel.Mode{parallel.ModeRing, parallel.ModeUlysses, parallel.ModeAllGather}}
+	p := &ranksPlan{modes: []ranks.Mode{{Mode: parallel.ModeRing}, {Mode: parallel.ModeUlysses}, {Mode: parallel.ModeAllGather}}}
 	if o.ranks < 1 || o.ranks > parallel.MaxRanks {
 		return nil, badInputf("--ranks %d: want 1 to %d", o.ranks, parallel.MaxRanks)
 	}
-	if err := words(&p.modes, o.modes, parallel.ParseMode); err != nil {
+	if err := words(&p.modes, o.modes, ranks.ParseMode); err != nil {
 		return nil, badInputf("--parallel: %w", err)
 	}
 	var err error

@@ -14,7 +14,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"vkattn/attention/parallel"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/ranks"
 )
@@ -44,9 +43,9 @@ func TestVerifyOverRanks(t *testing.T) {
 	require.Equal(t, "1 problems, 3 rows, 3 ranks, transport tcp, seed 7\n", p.stderr.String())
 	rows := rowsOf(t, p.stdout.String())
 	require.Len(t, rows, 3)
-	for i, mode := range []parallel.Mode{parallel.ModeRing, parallel.ModeAllGather, parallel.ModeAuto} {
+	for i, mode := range []string{"ring", "allgather", "auto"} {
 		r := rows[i]
-		require.Equal(t, mode, r.Mode)
+		require.Equal(t, mode, r.Mode.String())
 		require.Equal(t, bench.OK, r.Status)
 		require.Equal(t, 3, r.Ranks)
 		require.NotZero(t, r.Verified.SentBytes)
@@ -83,6 +82,24 @@ func TestBenchOverRanks(t *testing.T) {
 		require.Positive(t, x.Share)
 		require.Equal(t, x.Planned, x.SentBytes)
 		require.InDelta(t, x.Ms.Median-x.ComputeMs, x.ExposedMs, 1e-9)
+	}
+}
+
+// decode verifies and times few rows over a cache that is sharded by tokens.
+func TestDecodeOverRanks(t *testing.T) {
+	for _, command := range []string{"verify", "bench"} {
+		p := start(t, nil, command, "--ranks", "3", "--device", "cpu", "--parallel", "decode", "--batch-size", "2", "--nheads", "4", "--nheads-kv", "2",
+			"--seqlen", "1,3", "--seqlen-k", "1000", "--headdim", "16", "--causal", "none,bottom-right", "--dtype", "f16", "-o", "jsonl")
+		require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
+		rows := rowsOf(t, p.stdout.String())
+		require.Len(t, rows, 4)
+		for _, r := range rows {
+			require.Equal(t, bench.OK, r.Status, "%v", r)
+			require.True(t, r.Mode.Decode)
+		}
+		if command == "bench" {
+			require.Equal(t, rows[0].Timed.Planned, rows[0].Timed.SentBytes)
+		}
 	}
 }
 

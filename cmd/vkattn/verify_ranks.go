@@ -8,7 +8,6 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/cases"
-	"vkattn/attention/parallel"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/outfile"
@@ -69,7 +68,7 @@ func (a *app) compareRanks(ctx context.Context, s *ranks.Session, o *verifyFlags
 	}
 	info.Suite = o.suite
 	all := &ranksOutcome{}
-	err = all.rowsOf(ctx, problems, tiers, p.modes, out, func(x bench.Problem, tier attention.Tier, mode parallel.Mode) (*ranks.Row, error) {
+	err = all.rowsOf(ctx, problems, tiers, p.modes, out, func(x bench.Problem, tier attention.Tier, mode ranks.Mode) (*ranks.Row, error) {
 		return ranks.Verify(ctx, s, x, tier, mode, o.times, seed)
 	})
 	err = a.closeRanks(ctx, s, out, info, set, all, err)
@@ -120,8 +119,8 @@ type ranksOutcome struct {
 }
 
 // rowsOf makes and prints a row for each problem, tier and mode, until one of them ends the run.
-func (o *ranksOutcome) rowsOf(ctx context.Context, problems []bench.Problem, tiers []attention.Tier, modes []parallel.Mode, out bench.Printer[*ranks.Row],
-	row func(bench.Problem, attention.Tier, parallel.Mode) (*ranks.Row, error)) error {
+func (o *ranksOutcome) rowsOf(ctx context.Context, problems []bench.Problem, tiers []attention.Tier, modes []ranks.Mode, out bench.Printer[*ranks.Row],
+	row func(bench.Problem, attention.Tier, ranks.Mode) (*ranks.Row, error)) error {
 	for _, x := range problems {
 		for _, tier := range tiers {
 			for _, mode := range modes {

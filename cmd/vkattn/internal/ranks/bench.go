@@ -121,17 +121,17 @@ func (s *Session) operands(cfg *attention.Config, p *parallel.Problem, rows, key
 
 // Time times a problem in a mode over all ranks, with transfers and without them. It does not judge
 // the result.
-func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier, mode parallel.Mode, one One, timing Timing, seed uint64) (*Row, error) {
+func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier, mode Mode, one One, timing Timing, seed uint64) (*Row, error) {
 	timing = timing.resolved()
 	row := newRow(s, p, tier, mode, seed)
-	cfg := parallel.Config{Config: p.Config, Mode: mode}
+	cfg := parallel.Config{Config: p.Config, Mode: mode.Mode}
 	cfg.Tier = tier
 	problem := parallel.Problem{Shape: p.Shape}
 	op, err := parallel.New(s.Group, s.Device, cfg)
-	var plan parallel.Plan
+	var w *work
 	if err == nil {
 		defer op.Close()
-		plan, err = op.Plan(problem)
+		w, err = s.prepare(op, problem, mode)
 	}
 	refused := func(err error) (bool, error) {
 		refusal, err := s.agree(ctx, err)
@@ -144,17 +144,16 @@ func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier,
 	if no, err := refused(err); no {
 		return row, err
 	}
-	t, err := s.operands(&cfg.Config, &problem, plan.Rows.Count(s.Rank()), plan.Keys.Count(s.Rank()), seed+uint64(s.Rank()))
+	t, err := s.operands(&cfg.Config, &problem, count(w.rows), count(w.keys), seed+uint64(s.Rank()))
 	if err == nil {
 		defer t.close()
 	}
 	if no, err := refused(err); no {
 		return row, err
 	}
-	a := parallel.Args{Problem: problem, Q: t.Q, K: t.K, V: t.V, O: t.O, LSE: t.LSE}
 	call := func() (float64, error) {
 		start := time.Now()
-		err := op.Forward(ctx, s.stream, a)
+		err := w.call(ctx, t)
 		return time.Since(start).Seconds() * 1e3, err
 	}
 	before := s.Meter.Bytes
@@ -177,7 +176,7 @@ func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier,
 	if err != nil {
 		return row, err
 	}
-	x := &Timed{Ms: bench.Summarize(with), ComputeMs: bench.Summarize(without).Median, OneMs: one.Ms, OneWhy: one.Reason, Planned: plan.Forward.SentBytes}
+	x := &Timed{Ms: bench.Summarize(with), ComputeMs: bench.Summarize(without).Median, OneMs: one.Ms, OneWhy: one.Reason, Planned: w.sent}
 	x.TFLOPs = bench.TFLOPs(p, x.Ms.Median) / float64(s.Ranks())
 	x.ExposedMs = x.Ms.Median - x.ComputeMs
 	if one.Ms > 0 {

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"vkattn/attention"
-	"vkattn/attention/parallel"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/markdown"
 )
@@ -17,10 +16,10 @@ var Formats = []bench.Format{"md", "json", "jsonl"}
 
 // Row is a problem in one mode on one tier, over all ranks.
 type Row struct {
-	Device string        `json:"device"` // of rank 0
-	Ranks  int           `json:"ranks"`
-	Mode   parallel.Mode `json:"mode"`
-	Tier   string        `json:"tier"`
+	Device string `json:"device"` // of rank 0
+	Ranks  int    `json:"ranks"`
+	Mode   Mode   `json:"mode"`
+	Tier   string `json:"tier"`
 
 	B      int              `json:"batch"`
 	Hq     int              `json:"heads"`

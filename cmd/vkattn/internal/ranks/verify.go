@@ -29,9 +29,9 @@ type finding struct {
 // Verify computes a problem in a mode over all ranks, and whole on each rank's device. Each rank
 // compares its rows. The limit is twice that of an error, as either result may have one; the
 // float64 reference judges sampled rows. err ends the run of all ranks.
-func Verify(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier, mode parallel.Mode, runs int, seed uint64) (*Row, error) {
+func Verify(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier, mode Mode, runs int, seed uint64) (*Row, error) {
 	v := &verification{Session: s, ctx: ctx, runs: runs, seed: seed}
-	v.cfg.Config, v.cfg.Mode = p.Config, mode
+	v.cfg.Config, v.cfg.Mode, v.mode = p.Config, mode.Mode, mode
 	v.cfg.Tier = tier
 	v.problem = parallel.Problem{Shape: p.Shape}
 	row := newRow(s, p, tier, mode, seed)
@@ -59,7 +59,7 @@ func Verify(ctx context.Context, s *Session, p bench.Problem, tier attention.Tie
 }
 
 // newRow describes a problem.
-func newRow(s *Session, p bench.Problem, tier attention.Tier, mode parallel.Mode, seed uint64) *Row {
+func newRow(s *Session, p bench.Problem, tier attention.Tier, mode Mode, seed uint64) *Row {
 	row := &Row{Device: "cpu", Ranks: s.Ranks(), Mode: mode, Tier: tier.String(), B: p.Shape.B, Hq: p.Shape.Hq, Hkv: p.Shape.KVHeads(), Sq: p.Shape.Sq, Sk: p.Shape.Sk,
 		D: p.Config.HeadDim, Dv: p.Config.ValueDim(), Causal: p.Config.Causal, DType: p.Config.DType, Seed: seed, Status: bench.OK}
 	if s.Device != nil {
@@ -101,15 +101,16 @@ type verification struct {
 	problem parallel.Problem
 	runs    int
 	seed    uint64
-	plan    parallel.Plan
-	in      [3][]byte // Q, K and V, whole
+	mode    Mode
+	*work
+	in [3][]byte // Q, K and V, whole
 }
 
 func (v *verification) run() (found finding, refusal *Refusal, err error) {
 	op, err := parallel.New(v.Group, v.Device, v.cfg)
 	if err == nil {
 		defer op.Close()
-		v.plan, err = op.Plan(v.problem)
+		v.work, err = v.prepare(op, v.problem, v.mode)
 	}
 	if refusal, err = v.agree(v.ctx, err); refusal != nil || err != nil {
 		return found, refusal, err
@@ -124,24 +125,22 @@ func (v *verification) run() (found finding, refusal *Refusal, err error) {
 	if refusal, err = v.agree(v.ctx, err); refusal != nil || err != nil {
 		return found, refusal, err
 	}
-	rows, keys := v.plan.Rows[v.Rank()], v.plan.Keys[v.Rank()]
-	t, err := v.allocate(sizes(cfg, p, v.plan.Rows.Count(v.Rank()), v.plan.Keys.Count(v.Rank())))
+	t, err := v.allocate(sizes(cfg, p, count(v.rows), count(v.keys)))
 	if err == nil {
 		defer t.close()
 		size := cfg.DType.Size()
 		err = errors.Join(
-			t.write(&t.Q, cut(v.in[0], rows, p.B*p.Hq, p.Sq, cfg.HeadDim*size)),
-			t.write(&t.K, cut(v.in[1], keys, p.B*p.KVHeads(), p.Sk, cfg.HeadDim*size)),
-			t.write(&t.V, cut(v.in[2], keys, p.B*p.KVHeads(), p.Sk, cfg.ValueDim()*size)))
+			t.write(&t.Q, cut(v.in[0], v.rows, p.B*p.Hq, p.Sq, cfg.HeadDim*size)),
+			t.write(&t.K, cut(v.in[1], v.keys, p.B*p.KVHeads(), p.Sk, cfg.HeadDim*size)),
+			t.write(&t.V, cut(v.in[2], v.keys, p.B*p.KVHeads(), p.Sk, cfg.ValueDim()*size)))
 	}
 	if refusal, err = v.agree(v.ctx, err); refusal != nil || err != nil {
 		return found, refusal, err
 	}
-	a := parallel.Args{Problem: *p, Q: t.Q, K: t.K, V: t.V, O: t.O, LSE: t.LSE}
 	var o, lse []byte
 	for n := range v.runs {
 		before := v.Meter.Bytes
-		if err := op.Forward(v.ctx, v.stream, a); err != nil {
+		if err := v.call(v.ctx, t); err != nil {
 			refusal, ended := v.agree(v.ctx, err) // all ranks have an error
 			return found, refusal, ended
 		}
@@ -202,7 +201,7 @@ func (v *verification) one() (o, lse []byte, err error) {
 // of those of one device.
 func (v *verification) judge(found *finding, o, lse, oneO, oneLSE []byte) error {
 	cfg, p := &v.cfg.Config, &v.problem
-	rows, heads := v.plan.Rows[v.Rank()], p.B*p.Hq
+	rows, heads := v.rows, p.B*p.Hq
 	bytes := cfg.ValueDim() * cfg.DType.Size()
 	found.O.Max = bench.Number(difference(cfg.DType, o, cut(oneO, rows, heads, p.Sq, bytes)))
 	found.LSE.Max = bench.Number(difference(attention.F32, lse, cut(oneLSE, rows, heads, p.Sq, 4)))
