@@ -53,7 +53,6 @@ type ranksPlan struct {
 	transport processes.Transport
 	world     control.World
 	joins     bool // the environment has a world
-	listener  net.Listener
 }
 
 // plan parses the flags; nil: the command runs in this process alone.

@@ -57,7 +57,7 @@ func TestExchange(t *testing.T) {
 						waits = nil
 					}
 					for _, p := range waits {
-						if err := p.Wait(nil); err != nil {
+						if err := p.Wait(context.Background()); err != nil {
 							return err
 						}
 					}
