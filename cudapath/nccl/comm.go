@@ -46,8 +46,9 @@ func Join(ctx context.Context, cuda uint64, id ID, rank, ranks int) (*Comm, erro
 	return c, nil
 }
 
-// Wrap uses the caller's ncclComm_t, which must live until the Comm is closed. Close does not
-// destroy it, Abort aborts it.
+// Wrap uses the caller's ncclComm_t, which must live until the Comm is closed. It must have been
+// made with ncclConfig_t.blocking = 0: otherwise a call may wait for a peer that is gone, and Abort
+// waits for the call. Close does not destroy the communicator, Abort aborts it.
 func Wrap(comm uintptr, cuda uint64) (*Comm, error) {
 	if comm == 0 {
 		return nil, &Error{Op: "Wrap", Detail: "no communicator", Err: vk.ErrInvalid}
@@ -191,12 +192,12 @@ func (c *Comm) Abort() error {
 		return unmade(op)
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.handle == 0 {
-		return nil
-	}
 	h := c.handle
 	c.handle = 0
+	c.mu.Unlock() // NCCL may take long, and other calls report the end meanwhile
+	if h == 0 {
+		return nil
+	}
 	return check(c.api, op, C.nccl_abort(c.api, C.uint64_t(c.cuda), h))
 }
 
