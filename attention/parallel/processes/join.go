@@ -175,8 +175,8 @@ func connect(ctx context.Context, dev *vk.Device, ch *control.Channel, w *contro
 			all[r].Why = fmt.Sprintf("its GPU is that of rank %d, and NCCL needs one for each", first)
 		}
 		owner[string(all[r].Device)] = r
-		if all[r].Transport != want {
-			return nil, &parallel.RankError{Rank: r, Err: fmt.Errorf("%w: transport %v, rank %d wants %v", parallel.ErrMismatch, all[r].Transport, w.Rank, want)}
+		if all[r].Transport != all[0].Transport { // every rank names the same one
+			return nil, &parallel.RankError{Rank: r, Err: fmt.Errorf("%w: transport %v, rank 0 wants %v", parallel.ErrMismatch, all[r].Transport, all[0].Transport)}
 		}
 		if all[r].Why != "" {
 			if want == TransportNCCL {
