@@ -55,6 +55,7 @@ func TestFailuresOfTheDriver(t *testing.T) {
 		{"cuStreamCreate", func() error { _, err := c.NewStream(); return err }},
 		{"cuStreamCreate", func() error { return m.CopyFromHost(0, []byte{1}) }},
 		{"cuStreamQuery", func() error { return cs.Wait(t.Context()) }},
+		{"cuStreamQuery", func() error { _, err := cs.Query(); return err }},
 		{"cuEventCreate", func() error { _, err := c.NewEvent(); return err }},
 		{"cuEventRecord", func() error { return cs.Record(e) }},
 		{"cuEventElapsedTime", func() error { _, err := e.Since(e); return err }},

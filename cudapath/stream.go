@@ -177,6 +177,10 @@ func (s *Stream) Wait(ctx context.Context) error {
 	}
 }
 
+// Query reports whether all work of the stream has finished, without waiting. Unlike the other
+// methods it may be called from any goroutine.
+func (s *Stream) Query() (finished bool, err error) { return s.poll("Query", 0) }
+
 // poll waits at most for a time and reports whether the stream has finished.
 func (s *Stream) poll(op string, atMost time.Duration) (done bool, err error) {
 	if err := s.use(op); err != nil {

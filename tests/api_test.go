@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"context"
 	"errors"
 	"os"
 	"testing"
@@ -15,6 +16,8 @@ import (
 	"vkattn/attention/kvcache"
 	"vkattn/attention/merge"
 	"vkattn/attention/parallel"
+	"vkattn/attention/parallel/control"
+	"vkattn/attention/parallel/processes"
 	"vkattn/attention/problem"
 	"vkattn/attention/quant"
 	"vkattn/tests/apiwalk"
@@ -40,7 +43,7 @@ func TestNothingExportedPanics(t *testing.T) {
 		}
 		walkedDevices = nil
 	})
-	for _, p := range []apiwalk.Package{vkPackage, attentionPackage, problemPackage, mergePackage, kvcachePackage, ceilingPackage, parallelPackage, accuracyPackage, halfPackage, quantPackage, inputsPackage, hostmemPackage} {
+	for _, p := range []apiwalk.Package{vkPackage, attentionPackage, problemPackage, mergePackage, kvcachePackage, ceilingPackage, parallelPackage, controlPackage, processesPackage, accuracyPackage, halfPackage, quantPackage, inputsPackage, hostmemPackage} {
 		t.Run(p.Name, func(t *testing.T) { apiwalk.Walk(t, p) })
 	}
 }
@@ -157,11 +160,52 @@ var parallelPackage = apiwalk.Package{
 	Name: "parallel", Folder: "../attention/parallel", Live: liveRanks, Closed: closedRanks,
 	Matches: apiwalk.Matching(vk.ErrInvalid, vk.ErrClosed, vk.ErrUnsupported, parallel.ErrTimeout, parallel.ErrLeft, parallel.ErrMismatch, parallel.ErrFailed),
 	Functions: map[string]any{
-		"Contiguous": parallel.Contiguous, "InProcess": parallel.InProcess, "Modes": parallel.Modes, "New": parallel.New, "NewGroup": parallel.NewGroup,
+		"CheckTransfers": parallel.CheckTransfers, "Contiguous": parallel.Contiguous, "InProcess": parallel.InProcess, "Modes": parallel.Modes, "New": parallel.New, "NewGroup": parallel.NewGroup,
 		"ParseMode": parallel.ParseMode, "ParseOrder": parallel.ParseOrder, "Zigzag": parallel.Zigzag,
 	},
 	Types: []any{parallel.Config{}, parallel.Group{}, parallel.Mode(0), parallel.ModeError{}, parallel.Op{}, parallel.Order(0), parallel.Plan{}, parallel.Problem{},
 		parallel.RankError{}, parallel.Shard{}, parallel.Span{}, parallel.Split{}},
+}
+
+var controlPackage = apiwalk.Package{
+	Name: "control", Folder: "../attention/parallel/control", Live: liveChannel, Closed: closedChannel,
+	Matches:   apiwalk.Matching(vk.ErrInvalid, parallel.ErrTimeout, parallel.ErrLeft, parallel.ErrMismatch, parallel.ErrFailed),
+	Functions: map[string]any{"FromEnvironment": control.FromEnvironment, "Join": control.Join},
+	Types:     []any{control.Channel{}, control.Messages{}},
+	// A made-up world of several ranks would wait for them.
+	Exact: map[string][]any{"Join": {context.Background(), control.World{Rank: 1, Ranks: 1}, control.Options{}}},
+}
+
+var processesPackage = apiwalk.Package{
+	Name: "processes", Folder: "../attention/parallel/processes",
+	Matches: apiwalk.Matching(vk.ErrInvalid, vk.ErrClosed, vk.ErrUnsupported, vk.ErrNoDevice, parallel.ErrTimeout, parallel.ErrLeft, parallel.ErrMismatch),
+	Functions: map[string]any{
+		"Device": processes.Device, "FromComm": processes.FromComm, "FromEnvironment": processes.FromEnvironment, "GPUs": processes.GPUs,
+		"Join": processes.Join, "KindOf": processes.KindOf, "ParseTransport": processes.ParseTransport,
+	},
+	Types: []any{processes.Transport(0)},
+	Exact: map[string][]any{
+		"FromComm": {context.Background(), (*vk.Device)(nil), uintptr(0), processes.Options{}}, // a made-up handle crashes NCCL
+		"Join":     {context.Background(), (*vk.Device)(nil), control.World{Rank: 1, Ranks: 1}, processes.Options{}},
+	},
+}
+
+// liveChannel returns the side channel of a world of one rank.
+func liveChannel(t *testing.T) []any {
+	t.Helper()
+	c, err := control.Join(context.Background(), control.World{Ranks: 1}, control.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	m, err := c.Post(nil, nil)
+	require.NoError(t, err)
+	return []any{c, m}
+}
+
+func closedChannel(t *testing.T) []any {
+	t.Helper()
+	list := liveChannel(t)
+	require.NoError(t, list[0].(*control.Channel).Close())
+	return list
 }
 
 // liveRanks returns a group of one rank, its transport and an operation.

@@ -46,7 +46,7 @@ func (op *Op) Append(s *vk.Stream, a AppendArgs) error {
 	}
 	local := attention.AppendArgs{B: a.B, Hkv: a.Hkv, New: a.New, K: a.NewK, V: a.NewV, KCache: a.K, VCache: a.V, Capacity: a.Capacity, Pages: a.Pages,
 		KScale: a.KScale, VScale: a.VScale}
-	m := newSide(s, op.group.t)
+	m := op.newSide(s)
 	defer m.close() // the stream holds what it uses
 	forward := func(a attention.AppendArgs, used []int) error {
 		a.Used = m.vector(used)

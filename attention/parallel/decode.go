@@ -54,7 +54,7 @@ func (op *Op) Decode(ctx context.Context, s *vk.Stream, a DecodeArgs) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
-	d := decode{DecodeArgs: a, side: newSide(s, op.group.t), shard: op.Shard(), rank: op.group.Rank(), cfg: op.cfg.Config}
+	d := decode{DecodeArgs: a, side: op.newSide(s), shard: op.Shard(), rank: op.group.Rank(), cfg: op.cfg.Config}
 	err := errors.Join(op.checkStream(s), d.check(op))
 	h := header{kind: callDecode, config: checksum(op.cfg.Config), mode: checksum(d.shard), shape: checksum(a.B, a.Hq, a.Hkv, a.Sq), sequences: checksum(a.Tokens)}
 	return op.group.call(ctx, h, err, func(ctx context.Context) error {
@@ -62,7 +62,7 @@ func (op *Op) Decode(ctx context.Context, s *vk.Stream, a DecodeArgs) error {
 		if waited := d.sync(context.WithoutCancel(ctx)); err == nil { // after an error too, so that nothing uses the tensors any more
 			err = waited
 		}
-		return errors.Join(err, d.close())
+		return errors.Join(err, d.end(err))
 	})
 }
 
@@ -100,6 +100,14 @@ func (d *decode) check(op *Op) error {
 		return err
 	}
 	if err := op.checkSide(a.Q, a.K, a.V, a.O, a.LSE); err != nil {
+		return err
+	}
+	cfg.F32O = true // of this rank's state, which not all tiers store
+	local, err := op.of(cfg)
+	if err != nil {
+		return err
+	}
+	if _, err := local.Plan(a.Shape); err != nil {
 		return err
 	}
 	states := d.stateBytes() * uint64(d.shard.Ranks+1)

@@ -73,7 +73,7 @@ func (op *Op) checkForward(s *vk.Stream, l *layout, rank int, a *Args) error {
 	if err := op.checkStream(s); err != nil {
 		return err
 	}
-	m := newSide(s, op.group.t)
+	m := op.newSide(s)
 	defer m.close()
 	cfg, b := l.checkable(&m, rank, a)
 	if m.err != nil {
@@ -85,7 +85,29 @@ func (op *Op) checkForward(s *vk.Stream, l *layout, rank int, a *Args) error {
 	if err := op.checkSide(b.Q, b.K, b.V, b.O, b.LSE); err != nil {
 		return err
 	}
+	if err := op.checkTier(l, rank); err != nil {
+		return err
+	}
 	return op.checkMemory("parallel.Forward", l.forwardScratch(rank))
+}
+
+// checkTier reports that no kernel of this rank's tier computes its calls, before the ranks agree
+// on the call. The ring needs a float32 O, which not all tiers store.
+func (op *Op) checkTier(l *layout, rank int) error {
+	cfg := l.cfg
+	cfg.F32O = l.outer > 1 && l.mode != ModeAllGather
+	local, err := op.of(cfg)
+	if err != nil {
+		return err
+	}
+	rows, keys := l.groupRows[rank/l.inner], l.groupKeys[rank/l.inner]
+	if countOf(rows) == 0 || countOf(keys) == 0 || l.packed() {
+		return nil
+	}
+	_, hq := l.heads(rank % l.inner)
+	_, hkv := l.kvHeads(rank % l.inner)
+	_, err = local.Plan(attention.Shape{B: l.B, Hq: hq, Hkv: hkv, Sq: countOf(rows), Sk: countOf(keys)})
+	return err
 }
 
 // checkMemory reports too little memory where this rank computes.
@@ -93,7 +115,7 @@ func (op *Op) checkMemory(what string, bytes uint64) error {
 	if op.dev == nil {
 		return vk.CheckHostMemory(what, bytes)
 	}
-	return op.dev.CheckMemory(what, bytes)
+	return op.dev.CheckMemory(what, bytes-min(bytes, op.pool.bytes()))
 }
 
 // forwardAll computes O and LSE from this rank's tensors. LSE may be left out.

@@ -129,7 +129,7 @@ func (t *inProcess) beginLocked() error {
 }
 
 func (t *inProcess) Exchange(sends, receives []Transfer) (Pending, error) {
-	if err := checkTransfers(t.rank, len(t.ranks), sends, receives); err != nil {
+	if err := CheckTransfers(t.rank, len(t.ranks), sends, receives); err != nil {
 		return nil, err
 	}
 	for _, list := range [2][]Transfer{sends, receives} {

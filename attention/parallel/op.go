@@ -17,7 +17,8 @@ import (
 // makes its own Op with the same Config and calls the same methods in the same order with its
 // own part of the tensors.
 //
-// A rank computes on its own device, or without one on the CPU tier.
+// A rank computes on its own device, or without one on the CPU tier. On a device the Op keeps the
+// buffers that its last call allocated, for the next call.
 type Op struct {
 	group *Group
 	dev   *vk.Device // nil: the CPU tier
@@ -27,6 +28,7 @@ type Op struct {
 
 	mu     sync.Mutex
 	closed bool
+	pool   pool
 	plans  map[[sha256.Size]byte]*planned     // at most maxPlans
 	local  map[attention.Config]*attention.Op // of this rank's calls
 	merges map[attention.MergeConfig]*attention.Merge
@@ -125,6 +127,7 @@ func (op *Op) Close() error {
 	}
 	clear(op.local)
 	clear(op.merges)
+	all = append(all, op.pool.close())
 	return errors.Join(all...)
 }
 
@@ -209,7 +212,7 @@ func (op *Op) run(ctx context.Context, s *vk.Stream, kind callKind, x *planned, 
 	}
 	return op.group.call(ctx, h, err, func(ctx context.Context) error {
 		rank := op.group.Rank()
-		c := &call{side: newSide(s, op.group.t), op: op, g: op.group, ctx: ctx, planned: x, rank: rank, group: rank / x.layout.inner, u: rank % x.layout.inner}
+		c := &call{side: op.newSide(s), op: op, g: op.group, ctx: ctx, planned: x, rank: rank, group: rank / x.layout.inner, u: rank % x.layout.inner}
 		err := compute(c)
 		if err == nil || c.err != nil {
 			err = c.err // the first one
@@ -218,7 +221,7 @@ func (op *Op) run(ctx context.Context, s *vk.Stream, kind callKind, x *planned, 
 			err = waited
 		}
 		op.allocated = uint64(c.allocated)
-		return errors.Join(err, c.close())
+		return errors.Join(err, c.end(err))
 	})
 }
 

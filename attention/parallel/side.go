@@ -16,13 +16,17 @@ import (
 type side struct {
 	s         *vk.Stream // nil: host memory
 	options   vk.BufferOptions
+	pool      *pool        // of the operation
 	buffers   []*vk.Buffer // allocated
 	allocated int64
 	err       error
 }
 
-// newSide computes in host memory, or on the device of a stream with buffers that t moves.
-func newSide(s *vk.Stream, t Transport) side { return side{s: s, options: t.Buffers()} }
+// newSide computes in host memory, or on the device of a stream with buffers that the transport
+// moves.
+func (op *Op) newSide(s *vk.Stream) side {
+	return side{s: s, options: op.group.t.Buffers(), pool: &op.pool}
+}
 
 // fail keeps the first error.
 func (s *side) fail(err error) {
@@ -33,12 +37,19 @@ func (s *side) fail(err error) {
 
 // close gives back what was allocated. Work in flight holds what it uses.
 func (s *side) close() error {
-	var list []error
-	for _, b := range s.buffers {
-		list = append(list, b.Close())
-	}
+	list := s.buffers
 	s.buffers = nil
-	return errors.Join(list...)
+	return closeAll(list)
+}
+
+// end is close after all work has finished. If err is nil the next call takes the buffers.
+func (s *side) end(err error) error {
+	if err != nil {
+		return s.close()
+	}
+	list := s.buffers
+	s.buffers = nil
+	return s.pool.keep(list)
 }
 
 // new allocates a packed tensor. In host memory its elements are 0.
@@ -58,10 +69,19 @@ func (s *side) buffer(bytes int64) *vk.Buffer {
 	if s.err != nil {
 		return nil
 	}
-	b, err := s.s.Device().NewBuffer(uint64(max(bytes, 4)), s.options)
-	if err != nil {
-		s.fail(err)
-		return nil
+	dev, size := s.s.Device(), uint64(max(bytes, 4))
+	b := s.pool.take(dev, size, s.options)
+	if b == nil {
+		var err error
+		if b, err = dev.NewBuffer(size, s.options); errors.Is(err, vk.ErrOutOfMemory) {
+			if err = s.pool.drop(); err == nil {
+				b, err = dev.NewBuffer(size, s.options)
+			}
+		}
+		if err != nil {
+			s.fail(err)
+			return nil
+		}
 	}
 	s.buffers = append(s.buffers, b)
 	return b

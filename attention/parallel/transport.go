@@ -79,8 +79,8 @@ func (m *Memory) check() error {
 	return nil
 }
 
-// checkTransfers checks the peers and memory of an Exchange.
-func checkTransfers(rank, ranks int, sends, receives []Transfer) error {
+// CheckTransfers checks the peers and memory of an Exchange for an implementation of Transport.
+func CheckTransfers(rank, ranks int, sends, receives []Transfer) error {
 	for _, list := range [2][]Transfer{sends, receives} {
 		for i := range list {
 			if p := list[i].Peer; p < 0 || p >= ranks || p == rank {

@@ -40,6 +40,7 @@ type benchFlags struct {
 	onePass                     bool // a suite has the passes of --pass alone
 	takesCeilings               bool // of suite ceilings
 	optionSweepFlags
+	ranksFlags
 }
 
 func (a *app) benchCommand() *cobra.Command {
@@ -91,6 +92,11 @@ row_tile, kv_step and q_smem_chunks on the coopmat tiers; invocations, threads_x
 kv_tile, chunk_d and chunk_v on tier scalar. A tile that cannot run is a row with the
 reason.
 
+` + ranksHelp + ` bench then
+times the forward pass: from a common start to the end of the last rank, and again without
+transfers. The difference is the exposed communication time. It also times rank 0's GPU alone
+with the whole problem. It does not verify; vkattn verify --ranks does.
+
 --variant times the steps of the kernel's development. --ablate leaves out a part of
 the work and shows what it costs; such a result is wrong by design and not verified.
 
@@ -120,7 +126,19 @@ memory, 4 device failure` + signalHelp,
 			if o.peerTimeout <= 0 {
 				return badInputf("--peer-timeout %v: want a positive duration", o.peerTimeout)
 			}
-			return flagtext.Sweep.Error(a.bench(c.Context(), &o))
+			p, err := o.ranksFlags.plan(c.Flags())
+			switch {
+			case err != nil:
+				return err
+			case p == nil:
+				return flagtext.Sweep.Error(a.bench(c.Context(), &o))
+			case p.joins:
+				return flagtext.Sweep.Error(a.benchRanks(c.Context(), &o, p))
+			}
+			if _, err := o.checkRanks(); err != nil {
+				return flagtext.Sweep.Error(err)
+			}
+			return a.startRanks(c.Context(), o.ranks)
 		},
 	}
 	f := c.Flags()
@@ -151,6 +169,7 @@ memory, 4 device failure` + signalHelp,
 	f.StringVar(&o.baselines, "against", "", "`list` of baselines to compare rows with, on the same data: "+strings.Join(baselines, ", ")+", or none (default: as the suite says)")
 	f.StringVar(&o.baseline, "baseline", "", "compare the rows with the rows of `file`, an earlier --save in json or jsonl, as vkattn compare does")
 	o.optionSweepFlags.add(f)
+	o.ranksFlags.add(f)
 	f.Uint64Var(&o.seed, "seed", 0, "seed of inputs and sampled rows (default: random, printed)")
 	return c
 }

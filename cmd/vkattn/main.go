@@ -61,6 +61,7 @@ func main() {
 // app holds what all subcommands use.
 type app struct {
 	stdout, stderr io.Writer
+	args           []string // of the command
 	validation     bool
 	stats          bool                                               // open devices with compiler statistics
 	labels         bool                                               // open devices with names for debugging tools
@@ -185,6 +186,7 @@ func (a *app) execute(ctx context.Context, args []string) (err error) {
 			err = fmt.Errorf("internal error: %v (%s=1 shows where)", v, traceEnv)
 		}
 	}()
+	a.args = args
 	root := a.root()
 	root.SetArgs(append([]string{}, args...)) // nil would mean os.Args
 	root.SetOut(a.stdout)

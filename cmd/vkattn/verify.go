@@ -61,6 +61,10 @@ dim, mask, layout and kind of data. It also checks that kernels write only to th
 and that masked keys do not change a bit. On a CPU it runs a part of the table, unless
 --case names problems.
 
+` + ranksHelp + ` verify then
+compares the rows of all ranks with those of one GPU and, on sampled rows, with the float64
+reference.
+
 ` + oomHelp + `
 
 ` + rowsHelp + `
@@ -69,12 +73,25 @@ verify writes the files of --save as bench does (vkattn bench --help).
 Exit codes: 0 all agree, 1 a wrong result, 2 bad flags, 3 no problem is supported and
 fits the memory, 4 device failure` + signalHelp,
 		Example: `  vkattn verify --suite conformance
-  vkattn verify --tier scalar,cpu --headdim 64 --seqlen 100,1000 --pass bwd`,
+  vkattn verify --tier scalar,cpu --headdim 64 --seqlen 100,1000 --pass bwd
+  vkattn verify --ranks 2                           # two GPUs of this host, versus one`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32()) + 1
 			}
-			return flagtext.Sweep.Error(a.verify(c.Context(), &o))
+			p, err := o.ranksFlags.plan(c.Flags())
+			switch {
+			case err != nil:
+				return err
+			case p == nil:
+				return flagtext.Sweep.Error(a.verify(c.Context(), &o))
+			case p.joins:
+				return flagtext.Sweep.Error(a.verifyRanks(c.Context(), &o, p))
+			}
+			if _, err := o.checkRanks(); err != nil {
+				return flagtext.Sweep.Error(err)
+			}
+			return a.startRanks(c.Context(), o.ranks)
 		},
 	}
 	f := c.Flags()
@@ -85,6 +102,7 @@ fits the memory, 4 device failure` + signalHelp,
 	f.StringVar(&o.pass, "pass", "fwd", "what to compare: fwd (O and LSE) or bwd (gradients)")
 	f.StringVar(&o.tier, "tier", "", "`list` of tiers: cpu, scalar, coopmat, coopmat2, cubin, cuda, or all (default: all of the device)")
 	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: all)")
+	o.ranksFlags.add(f)
 	f.IntVar(&o.times, "repeat", 1, "run each implementation `n` times; all runs must give the same bits")
 	f.StringVarP(&o.format, "output", "o", "md", "md, json or jsonl")
 	f.StringArrayVar(&o.save, "save", nil, saveUsage)

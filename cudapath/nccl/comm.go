@@ -6,6 +6,7 @@ import "C"
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"time"
 	"unsafe"
@@ -45,8 +46,9 @@ func Join(ctx context.Context, cuda uint64, id ID, rank, ranks int) (*Comm, erro
 	return c, nil
 }
 
-// Wrap uses the caller's ncclComm_t, which must live until the Comm is closed. Close does not
-// destroy it, Abort aborts it.
+// Wrap uses the caller's ncclComm_t, which must live until the Comm is closed. It must have been
+// made with ncclConfig_t.blocking = 0: otherwise a call may wait for a peer that is gone, and Abort
+// waits for the call. Close does not destroy the communicator, Abort aborts it.
 func Wrap(comm uintptr, cuda uint64) (*Comm, error) {
 	if comm == 0 {
 		return nil, &Error{Op: "Wrap", Detail: "no communicator", Err: vk.ErrInvalid}
@@ -118,12 +120,18 @@ func (c *Comm) state() (code C.int, err error) {
 
 // accepted waits until NCCL has accepted a call that it works on in the background.
 func (c *Comm) accepted(ctx context.Context, op string, code C.int) error {
-	const longest = time.Millisecond
-	for pause := 10 * time.Microsecond; code == C.NCCL_IN_PROGRESS; pause = min(2*pause, longest) {
+	const spin, first, longest = 100, 10 * time.Microsecond, time.Millisecond // a sleep takes at least 60 us
+	pause := first
+	for i := 0; code == C.NCCL_IN_PROGRESS; i++ {
 		if ctx != nil && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		time.Sleep(pause)
+		if i < spin {
+			runtime.Gosched()
+		} else {
+			time.Sleep(pause)
+			pause = min(2*pause, longest)
+		}
 		var err error
 		if code, err = c.state(); err != nil {
 			return err
@@ -184,12 +192,12 @@ func (c *Comm) Abort() error {
 		return unmade(op)
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.handle == 0 {
-		return nil
-	}
 	h := c.handle
 	c.handle = 0
+	c.mu.Unlock() // NCCL may take long, and other calls report the end meanwhile
+	if h == 0 {
+		return nil
+	}
 	return check(c.api, op, C.nccl_abort(c.api, C.uint64_t(c.cuda), h))
 }
 

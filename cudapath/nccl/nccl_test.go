@@ -11,14 +11,16 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
 
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
 
-// useFake compiles testdata/fakenccl.c and loads it instead of NCCL.
-func useFake(t *testing.T) {
+// useFake compiles testdata/fakenccl.c and loads it instead of NCCL. It returns the function that
+// counts the groups of a stream.
+func useFake(t *testing.T) (groups func(stream uint64, finished int32) int) {
 	t.Helper()
 	testlevel.HostOnly(t)
 	compiler, err := exec.LookPath("cc")
@@ -29,6 +31,10 @@ func useFake(t *testing.T) {
 	text, err := exec.Command(compiler, "-shared", "-fPIC", "-pthread", "-o", file, "testdata/fakenccl.c").CombinedOutput()
 	require.NoError(t, err, "%s", text)
 	t.Setenv(LibraryEnv, file)
+	lib, err := purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	require.NoError(t, err)
+	purego.RegisterLibFunc(&groups, lib, "fake_groups")
+	return groups
 }
 
 // join makes the communicators of some ranks.
@@ -66,7 +72,7 @@ func pinned(p *runtime.Pinner, n int, fill byte) ([]byte, uint64) {
 
 // Groups of messages and all-gathers reach every rank.
 func TestMessagesReachTheirRanks(t *testing.T) {
-	useFake(t)
+	groups := useFake(t)
 	v, err := Version()
 	require.NoError(t, err)
 	require.Equal(t, 22803, v)
@@ -86,11 +92,15 @@ func TestMessagesReachTheirRanks(t *testing.T) {
 		c := comms[r]
 		require.Equal(t, r, c.Rank())
 		require.Equal(t, n, c.Ranks())
-		if err := c.Exchange(context.Background(), 0, []Message{{(r + 1) % n, sends[r], size}}, []Message{{(r + n - 1) % n, receives[r], size}}); err != nil {
+		s := uint64(r + 1)
+		if err := c.Exchange(context.Background(), s, []Message{{(r + 1) % n, sends[r], size}}, []Message{{(r + n - 1) % n, receives[r], size}}); err != nil {
 			return err
 		}
-		return c.AllGather(context.Background(), 0, sends[r], gathers[r], size)
+		return c.AllGather(context.Background(), s, sends[r], gathers[r], size)
 	})
+	for r := range n {
+		require.Eventually(t, func() bool { return groups(uint64(r+1), 1) == 2 }, time.Second, time.Millisecond)
+	}
 	for r := range n {
 		require.Equal(t, bytes.Repeat([]byte{byte((r+n-1)%n + 1)}, size), outs[r])
 		for s := range n {

@@ -1,0 +1,206 @@
+package control
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"vkattn/attention/parallel"
+)
+
+// hub is rank 0's side of the side channel. It has a link to every rank, its own Channel
+// included.
+type hub struct {
+	grace time.Duration // for the answers to an inquiry
+
+	mu      sync.Mutex
+	links   []*link
+	left    []bool
+	last    []*state // of ranks that have left
+	ended   bool
+	parts   [][]byte // of the Gather under way; nil: not there yet
+	has     []bool
+	missing int
+	inquiry *inquiry
+}
+
+// inquiry finds the culprit of a timeout.
+type inquiry struct {
+	reporter, peer int
+	has            []bool // who had brought its part of the Gather when the report came
+	states         []*state
+	timer          *time.Timer
+}
+
+func newHub(ranks int, grace time.Duration) *hub {
+	return &hub{grace: grace, links: make([]*link, ranks), left: make([]bool, ranks), last: make([]*state, ranks), parts: make([][]byte, ranks), has: make([]bool, ranks), missing: ranks}
+}
+
+// handle handles a frame of a rank.
+func (h *hub) handle(r int, kind frameKind, payload []byte) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if kind == frameBye {
+		h.leaveLocked(r, payload)
+		return
+	}
+	if h.ended {
+		return
+	}
+	ranks := len(h.links)
+	ok := true
+	switch kind {
+	case frameGather:
+		if ok = !h.has[r]; ok {
+			h.gatherLocked(r, payload)
+		}
+	case frameReport:
+		var cause *parallel.RankError
+		if cause, ok = decodeCause(payload, ranks); ok && h.inquiry == nil {
+			h.inquireLocked(r, cause.Rank)
+		}
+	case frameState:
+		var s *state
+		if s, ok = decodeState(payload, ranks); ok && h.inquiry != nil {
+			h.inquiry.states[r] = s
+			h.answeredLocked()
+		}
+	case frameAbort:
+		var cause *parallel.RankError
+		if cause, ok = decodeCause(payload, ranks); ok {
+			h.endLocked(cause)
+		}
+	default:
+		ok = false
+	}
+	if !ok {
+		h.endLocked(&parallel.RankError{Rank: r, Err: fmt.Errorf("%w: frame %d is not expected", parallel.ErrMismatch, kind)})
+	}
+}
+
+// gone ends the world after the link to a rank has ended.
+func (h *hub) gone(r int, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.left[r]:
+	case silent(err):
+		h.endLocked(&parallel.RankError{Rank: r, Err: parallel.ErrTimeout})
+	default:
+		h.endLocked(&parallel.RankError{Rank: r, Err: fmt.Errorf("%w: its connection ended", parallel.ErrLeft)})
+	}
+}
+
+func (h *hub) toAllLocked(kind frameKind, payload []byte) {
+	for _, l := range h.links {
+		if l != nil {
+			l.send(kind, payload)
+		}
+	}
+}
+
+// endLocked tells all ranks the first cause.
+func (h *hub) endLocked(cause *parallel.RankError) {
+	if h.ended {
+		return
+	}
+	h.ended = true
+	if h.inquiry != nil {
+		h.inquiry.timer.Stop()
+	}
+	h.toAllLocked(frameAbort, encodeCause(cause))
+}
+
+func (h *hub) gatherLocked(r int, part []byte) {
+	h.parts[r], h.has[r] = part, true
+	if h.missing--; h.missing == 0 {
+		h.toAllLocked(frameGathered, encodeParts(h.parts))
+		clear(h.parts)
+		clear(h.has)
+		h.missing = len(h.has)
+		return
+	}
+	for other, left := range h.left {
+		if left && !h.has[other] {
+			h.endLocked(&parallel.RankError{Rank: other, Err: parallel.ErrLeft})
+			return
+		}
+	}
+}
+
+// leaveLocked lets a rank go. A Gather that needs it ends. The others learn what it had posted.
+func (h *hub) leaveLocked(r int, payload []byte) {
+	if h.left[r] {
+		return
+	}
+	h.left[r] = true
+	h.last[r], _ = decodeState(payload, len(h.links))
+	if h.missing < len(h.has) && !h.has[r] {
+		h.endLocked(&parallel.RankError{Rank: r, Err: parallel.ErrLeft})
+	}
+	h.toAllLocked(frameLeft, append([]byte{byte(r), byte(r >> 8)}, payload...))
+	h.links[r].close()
+	if r == 0 { // nobody relays any more
+		for _, l := range h.links {
+			l.close()
+		}
+	}
+	if h.inquiry != nil {
+		h.inquiry.states[r] = h.last[r]
+		h.answeredLocked()
+	}
+}
+
+// inquireLocked asks all ranks what they wait for.
+func (h *hub) inquireLocked(reporter, peer int) {
+	q := &inquiry{reporter: reporter, peer: peer, has: slices.Clone(h.has), states: slices.Clone(h.last)}
+	h.inquiry = q
+	h.toAllLocked(frameQuery, nil)
+	q.timer = time.AfterFunc(h.grace, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.resolveLocked()
+	})
+}
+
+func (h *hub) answeredLocked() {
+	for r, s := range h.inquiry.states {
+		if s == nil && !h.left[r] {
+			return
+		}
+	}
+	h.resolveLocked()
+}
+
+func (h *hub) resolveLocked() {
+	q := h.inquiry
+	reason := parallel.ErrTimeout
+	r := culprit(q.states, q.has, h.left, q.reporter, q.peer)
+	if h.left[r] {
+		reason = parallel.ErrLeft
+	}
+	h.endLocked(&parallel.RankError{Rank: r, Err: reason})
+}
+
+// close closes all links and waits for them.
+func (h *hub) close(within time.Duration) {
+	h.mu.Lock()
+	links := h.links
+	if h.inquiry != nil {
+		h.inquiry.timer.Stop()
+	}
+	h.mu.Unlock()
+	for _, l := range links {
+		if l != nil {
+			l.close()
+		}
+	}
+	var all sync.WaitGroup
+	for _, l := range links {
+		if l != nil {
+			all.Go(func() { l.finish(within) })
+		}
+	}
+	all.Wait()
+}

@@ -1,0 +1,175 @@
+package processes
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"vkattn/attention/parallel"
+	"vkattn/attention/parallel/control"
+	"vkattn/cudapath"
+	"vkattn/cudapath/nccl"
+	"vkattn/vk"
+)
+
+// FromComm makes a Group from the caller's ncclComm_t of the device dev, which must have been made
+// with ncclConfig_t.blocking = 0. All ranks of the communicator call it, with no other operation
+// of the communicator under way. Options.Transport has no effect.
+//
+// The communicator stays the caller's, who destroys it after Group.Close. It runs the Group's
+// transfers in a stream of the Group, in the order of the calls on every rank: between the first
+// and the last call of the Group, the caller orders its own operations the same way on all ranks,
+// as NCCL demands. After a fault the communicator is aborted, and the caller must not use or
+// destroy it.
+//
+// The ranks find one another through the communicator: rank 0 opens a port, and its addresses are
+// gathered.
+func FromComm(ctx context.Context, dev *vk.Device, comm uintptr, o Options) (*parallel.Group, error) {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	if dev == nil {
+		return nil, fmt.Errorf("processes: %w: a communicator of NCCL needs a device", vk.ErrUnsupported)
+	}
+	q, err := newCUDAQueue(dev)
+	if err != nil {
+		return nil, err
+	}
+	c, err := nccl.Wrap(comm, q.c.Handle())
+	if err != nil {
+		q.close()
+		return nil, err
+	}
+	t, err := wrap(ctx, c, q, &o, func(b []byte) ([]byte, error) { return gatherOnDevice(ctx, q, c, b) })
+	if err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	return group(t, o)
+}
+
+// wrap makes the Transport of a communicator. gather gathers equal numbers of bytes of all ranks.
+func wrap(ctx context.Context, c *nccl.Comm, q deviceQueue, o *Options, gather func([]byte) ([]byte, error)) (parallel.Transport, error) {
+	w := control.World{Rank: c.Rank(), Ranks: c.Ranks()}
+	var card businessCard
+	var err error
+	if w.Rank == 0 && w.Ranks > 1 && o.Control.Listener == nil {
+		if o.Control.Listener, err = net.Listen("tcp", ":0"); err != nil {
+			q.close()
+			return nil, fmt.Errorf("processes: %w", err)
+		}
+	}
+	if l := o.Control.Listener; l != nil {
+		card.fill(l)
+	}
+	all, err := gather(card[:])
+	if err != nil {
+		if o.Control.Listener != nil {
+			_ = o.Control.Listener.Close()
+		}
+		q.close()
+		return nil, err
+	}
+	copy(card[:], all)
+	w.Addresses = card.addresses()
+	ch, err := control.Join(ctx, w, o.Control)
+	if err != nil {
+		q.close()
+		return nil, err
+	}
+	return newNCCL(ch, c, q), nil
+}
+
+// businessCard has the port and the addresses of rank 0: two bytes, and sixteen for each address.
+type businessCard [2 + 16*maxAddresses]byte
+
+const maxAddresses = 8
+
+// fill lists the addresses of this host, those that other hosts reach first.
+func (c *businessCard) fill(l net.Listener) {
+	tcp, ok := l.Addr().(*net.TCPAddr)
+	if !ok {
+		return
+	}
+	binary.LittleEndian.PutUint16(c[:], uint16(tcp.Port))
+	list := []net.IP{tcp.IP}
+	if tcp.IP.IsUnspecified() {
+		list = nil
+		var local []net.IP
+		all, _ := net.InterfaceAddrs()
+		for _, a := range all {
+			switch n, ok := a.(*net.IPNet); {
+			case !ok || n.IP.IsLinkLocalUnicast():
+			case n.IP.IsLoopback():
+				local = append(local, n.IP)
+			default:
+				list = append(list, n.IP)
+			}
+		}
+		list = append(list[:min(len(list), maxAddresses-min(len(local), 1))], local...)
+	}
+	for i, ip := range list[:min(len(list), maxAddresses)] {
+		copy(c[2+16*i:], ip.To16())
+	}
+}
+
+func (c *businessCard) addresses() (list []string) {
+	port := strconv.Itoa(int(binary.LittleEndian.Uint16(c[:])))
+	for i := range maxAddresses {
+		ip := net.IP(c[2+16*i:][:16])
+		if !ip.IsUnspecified() {
+			list = append(list, net.JoinHostPort(ip.String(), port))
+		}
+	}
+	return list
+}
+
+// gatherOnDevice gathers bytes through device memory.
+func gatherOnDevice(ctx context.Context, q *cudaQueue, c *nccl.Comm, mine []byte) (all []byte, err error) {
+	n := uint64(len(mine))
+	m, err := q.c.Alloc(n * uint64(1+c.Ranks()))
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	ctx, cancel := context.WithTimeout(ctx, control.DefaultJoin)
+	defer cancel()
+	if err = m.CopyFromHost(0, mine); err == nil {
+		err = c.AllGather(ctx, q.stream(), m.Address(), m.Address()+n, n)
+	}
+	if err == nil {
+		err = waitFor(ctx, q.s, c)
+	}
+	if err != nil {
+		abort := c.Abort() // so that nothing uses the memory any more
+		limit, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		return nil, errors.Join(err, abort, q.drain(limit))
+	}
+	all = make([]byte, n*uint64(c.Ranks()))
+	return all, m.CopyToHost(all, n)
+}
+
+// waitFor waits for the stream, and ends early with an error of the communicator.
+func waitFor(ctx context.Context, s *cudapath.Stream, c *nccl.Comm) error {
+	const slice = 50 * time.Millisecond
+	for {
+		limit, cancel := context.WithTimeout(ctx, slice)
+		err := s.Wait(limit)
+		late := limit.Err() != nil
+		cancel()
+		switch {
+		case err == nil || !late:
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+		if err := c.Err(); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,353 @@
+package processes
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/inputs"
+	"vkattn/attention/parallel"
+	"vkattn/cudapath/nccl"
+	"vkattn/internal/testlevel"
+	"vkattn/vk"
+)
+
+var kinds = []Transport{TransportTCP, TransportNCCL}
+
+// Messages reach their ranks, in order, in exchanges that overlap.
+func TestExchange(t *testing.T) {
+	testlevel.HostOnly(t)
+	for _, kind := range kinds {
+		for _, n := range []int{2, 4} {
+			t.Run(fmt.Sprintf("%v/%d", kind, n), func(t *testing.T) {
+				w := newWorld(t, kind, n)
+				for r, err := range onAll(n, func(r int) error {
+					x := w.transports[r]
+					if x.Rank() != r || x.Ranks() != n || KindOf(x) != kind {
+						return errors.New("it does not know its rank")
+					}
+					before := byte((r + n - 1) % n)
+					var waits []parallel.Pending
+					var ins [][]byte
+					for i := range 20 {
+						size := 1 + i*5000
+						in := make([]byte, size)
+						p, err := x.Exchange([]parallel.Transfer{{Peer: (r + 1) % n, Memory: parallel.Memory{Host: filled(size+3, byte(r+10*i)), Offset: 3, Bytes: int64(size)}}},
+							[]parallel.Transfer{{Peer: int(before), Memory: parallel.Memory{Host: in, Bytes: int64(size)}}})
+						if err != nil {
+							return err
+						}
+						waits, ins = append(waits, p), append(ins, in)
+						if i%3 != 0 {
+							continue
+						}
+						for _, p := range waits {
+							if err := p.Wait(context.Background()); err != nil {
+								return err
+							}
+						}
+						waits = nil
+					}
+					for _, p := range waits {
+						if err := p.Wait(context.Background()); err != nil {
+							return err
+						}
+					}
+					for i, in := range ins {
+						if !bytes.Equal(in, filled(len(in), before+byte(10*i))) {
+							return fmt.Errorf("exchange %d has other bytes", i)
+						}
+					}
+					parts, err := x.Gather(context.Background(), []byte{byte(r)})
+					for s, p := range parts {
+						if len(p) != 1 || p[0] != byte(s) {
+							return errors.New("Gather has other bytes")
+						}
+					}
+					return err
+				}) {
+					require.NoError(t, err, "rank %d", r)
+				}
+				_, err := w.transports[0].Exchange([]parallel.Transfer{{Peer: n}}, nil)
+				require.ErrorIs(t, err, attention.ErrInvalid)
+			})
+		}
+	}
+}
+
+// A call over processes has the bits of the same call in one process.
+func TestForwardHasTheBitsOfOneProcess(t *testing.T) {
+	testlevel.HostOnly(t)
+	const n, heads, rows, dim = 4, 4, 60, 16
+	p := parallel.Problem{Shape: attention.Shape{B: 1, Hq: heads, Hkv: heads, Sq: rows, Sk: rows}}
+	forward := func(transports []parallel.Transport, mode parallel.Mode) [][]byte {
+		outs := make([][]byte, n)
+		for r, err := range onAll(n, func(r int) error {
+			g, err := parallel.NewGroup(transports[r], parallel.GroupOptions{Timeout: time.Minute})
+			if err != nil {
+				return err
+			}
+			cfg := parallel.Config{Mode: mode, Inner: 2}
+			cfg.HeadDim, cfg.Causal = dim, attention.BottomRight
+			op, err := parallel.New(g, nil, cfg)
+			if err != nil {
+				return err
+			}
+			defer op.Close()
+			plan, err := op.Plan(p)
+			if err != nil {
+				return err
+			}
+			in := func(seed int) attention.Tensor {
+				return attention.Tensor{Host: inputs.New(int64(heads*plan.Rows.Count(r)*dim), cfg.DType, inputs.Normal, uint64(10*r+seed))}
+			}
+			a := parallel.Args{Problem: p, Q: in(1), K: in(2), V: in(3)}
+			a.O.Host = make([]byte, len(a.Q.Host))
+			outs[r] = a.O.Host
+			return op.Forward(context.Background(), nil, a)
+		}) {
+			require.NoError(t, err, "rank %d", r)
+		}
+		return outs
+	}
+	for _, kind := range kinds {
+		t.Run(kind.String(), func(t *testing.T) {
+			w := newWorld(t, kind, n)
+			for _, mode := range parallel.Modes() {
+				one, err := parallel.InProcess(n)
+				require.NoError(t, err)
+				require.Equal(t, forward(one, mode), forward(w.transports, mode), "%v", mode)
+			}
+		})
+	}
+}
+
+// named checks that an error names a rank and matches a reason.
+func named(t *testing.T, err error, rank int, want error) {
+	t.Helper()
+	var e *parallel.RankError
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, rank, e.Rank, "%v", err)
+	require.ErrorIs(t, err, want)
+	require.NotContains(t, err.Error(), "\n")
+}
+
+// lower shortens the waits for the time of a test.
+func lower(t *testing.T) {
+	g, p := grace, patience
+	grace, patience = 2*timeout, timeout
+	t.Cleanup(func() { grace, patience = g, p })
+}
+
+// A rank that dies, hangs, aborts, leaves or has an error of NCCL in the middle of an exchange is
+// named on every other rank, within the timeout. Memory is not touched afterwards.
+func TestFaultsNameTheRank(t *testing.T) {
+	testlevel.HostOnly(t)
+	lower(t)
+	boom := errors.New("boom")
+	for name, x := range map[string]struct {
+		fault func(w *rankWorld, r int)
+		want  error
+		also  bool // the rank itself waits
+		nccl  bool
+	}{
+		"dies":   {func(w *rankWorld, r int) { w.proxies[r].cut() }, parallel.ErrLeft, false, false},
+		"aborts": {func(w *rankWorld, r int) { w.transports[r].Abort(&parallel.RankError{Rank: r, Err: boom}) }, parallel.ErrFailed, false, false},
+		"leaves": {func(w *rankWorld, r int) { _ = w.transports[r].Close() }, parallel.ErrLeft, false, false},
+		"hangs":  {func(w *rankWorld, r int) {}, parallel.ErrTimeout, false, false},
+		"error":  {func(w *rankWorld, r int) { w.fake.fail(int32(r), 1) }, parallel.ErrFailed, true, true},
+	} {
+		for _, kind := range kinds {
+			for _, n := range []int{2, 4} {
+				if x.nccl && kind != TransportNCCL {
+					continue
+				}
+				t.Run(fmt.Sprintf("%s/%v/%d", name, kind, n), func(t *testing.T) {
+					w := newWorld(t, kind, n)
+					bad := n - 1
+					for _, err := range onAll(n, func(r int) error { // connects the ranks
+						return exchangeAll(context.Background(), w.transports[r], 100)
+					}) {
+						require.NoError(t, err)
+					}
+					begin := time.Now()
+					for r, err := range onAll(n, func(r int) error {
+						if r == bad {
+							time.Sleep(timeout / 4)
+							x.fault(w, r)
+							if !x.also {
+								return nil
+							}
+						}
+						within := 8 * timeout
+						if name == "hangs" {
+							within = timeout
+						}
+						ctx, cancel := context.WithTimeout(context.Background(), within)
+						defer cancel()
+						return exchangeAll(ctx, w.transports[r], 1000)
+					}) {
+						switch {
+						case x.also && (r == bad || err != nil): // the others may have what they need
+							var e *parallel.RankError
+							require.ErrorAs(t, err, &e)
+							require.Equal(t, bad, e.Rank, "%v", err)
+						case !x.also && r != bad:
+							named(t, err, bad, x.want)
+						}
+					}
+					require.Less(t, time.Since(begin), 7*timeout)
+					for r, x := range w.transports {
+						if r == bad && (name == "leaves" || name == "dies") {
+							continue
+						}
+						_, err := x.Gather(context.Background(), nil)
+						require.Error(t, err)
+						err = exchangeAll(context.Background(), x, 10)
+						require.Error(t, err)
+					}
+				})
+			}
+		}
+	}
+}
+
+// Where the device does not stop after an abort, calls end all the same, and memory is held.
+func TestADeviceThatDoesNotStop(t *testing.T) {
+	testlevel.HostOnly(t)
+	lower(t)
+	w := newWorld(t, TransportNCCL, 2)
+	w.fake.stuck(1)
+	begin := time.Now()
+	for _, err := range onAll(2, func(r int) error {
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
+		defer cancel()
+		return exchangeAll(ctx, w.transports[r], 10)
+	}) {
+		var e *parallel.RankError
+		require.ErrorAs(t, err, &e)
+		require.ErrorIs(t, err, parallel.ErrTimeout)
+	}
+	require.Less(t, time.Since(begin), 8*timeout)
+	for r, q := range w.queues {
+		require.NoError(t, w.transports[r].Close())
+		require.Equal(t, 2, q.held)
+		require.False(t, q.closed)
+	}
+	w.fake.stuck(0)
+	for _, q := range w.queues {
+		require.Eventually(t, func() bool { return q.drain(context.Background()) == nil }, time.Second, time.Millisecond)
+	}
+}
+
+// Ranks that cannot use what they ask for, or that ask for different transports, are named.
+func TestJoinRefuses(t *testing.T) {
+	testlevel.HostOnly(t)
+	join := func(want ...Transport) []error {
+		l, addresses := listenerOf(t)
+		return onAll(len(want), func(r int) error {
+			o := Options{Transport: want[r], Control: testControl()}
+			if r == 0 {
+				o.Control.Listener = l
+			}
+			x, err := Join(context.Background(), nil, worldOf(r, len(want), addresses), o)
+			if err == nil {
+				defer x.Close()
+				_, err = x.Gather(context.Background(), nil) // so that none leaves early
+			}
+			return err
+		})
+	}
+	for _, err := range join(TransportNCCL, TransportNCCL) {
+		var e *parallel.RankError
+		require.ErrorAs(t, err, &e)
+		require.ErrorContains(t, err, "NCCL needs a GPU")
+	}
+	for _, err := range join(TransportTCP, TransportTCP, TransportNCCL) {
+		named(t, err, 2, parallel.ErrMismatch)
+	}
+	for _, err := range join(TransportAuto, TransportAuto) {
+		require.NoError(t, err)
+	}
+	_, err := Join(context.Background(), nil, worldOf(0, 1, nil), Options{Transport: 9})
+	require.ErrorIs(t, err, attention.ErrInvalid)
+	_, err = Device(-1)
+	require.ErrorIs(t, err, attention.ErrInvalid)
+	_, err = Device(1 << 20)
+	require.ErrorIs(t, err, vk.ErrNoDevice)
+}
+
+// A communicator of the caller brings its ranks together, moves their messages and stays the
+// caller's.
+func TestCommunicatorOfTheCaller(t *testing.T) {
+	testlevel.HostOnly(t)
+	const n = 3
+	fake := useFake(t)
+	id, err := nccl.NewID()
+	require.NoError(t, err)
+	for r, err := range onAll(n, func(r int) error {
+		own, err := nccl.Join(context.Background(), 0, id, r, n)
+		if err != nil {
+			return err
+		}
+		defer own.Close()
+		c, err := nccl.Wrap(fake.comm(int32(r)), 0)
+		if err != nil {
+			return err
+		}
+		q := &fakeQueue{fakeNCCL: fake, id: uint64(r + 1)}
+		o := Options{Control: testControl()}
+		x, err := wrap(context.Background(), c, q, &o, func(mine []byte) ([]byte, error) {
+			all := make([]byte, n*len(mine))
+			at := func(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&b[0]))) }
+			err := c.AllGather(context.Background(), q.id, at(mine), at(all), uint64(len(mine)))
+			return all, errors.Join(err, q.drain(context.Background()))
+		})
+		if err != nil {
+			return err
+		}
+		g, err := group(x, o)
+		if err != nil {
+			return err
+		}
+		if err := exchangeAll(context.Background(), x, 1000); err != nil {
+			return err
+		}
+		if err := errors.Join(g.Barrier(context.Background()), g.Close()); err != nil {
+			return err
+		}
+		return own.Err() // it is not aborted
+	}) {
+		require.NoError(t, err, "rank %d", r)
+	}
+	_, err = FromComm(context.Background(), nil, 1, Options{})
+	require.ErrorIs(t, err, vk.ErrUnsupported)
+}
+
+// FromEnvironment makes a Group of the variables of a launcher.
+func TestFromEnvironment(t *testing.T) {
+	testlevel.HostOnly(t)
+	for _, name := range []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"} {
+		t.Setenv(name, "")
+		require.NoError(t, os.Unsetenv(name))
+	}
+	_, err := FromEnvironment(context.Background(), nil, Options{})
+	require.ErrorIs(t, err, vk.ErrUnsupported)
+	t.Setenv("RANK", "0")
+	t.Setenv("WORLD_SIZE", "1")
+	g, err := FromEnvironment(context.Background(), nil, Options{})
+	require.NoError(t, err)
+	require.NoError(t, g.Barrier(context.Background()))
+	require.NoError(t, g.Close())
+	t.Setenv("WORLD_SIZE", "0")
+	_, err = FromEnvironment(context.Background(), nil, Options{})
+	require.ErrorIs(t, err, attention.ErrInvalid)
+}

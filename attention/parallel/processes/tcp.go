@@ -1,0 +1,364 @@
+package processes
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"vkattn/attention"
+	"vkattn/attention/parallel"
+	"vkattn/attention/parallel/control"
+	"vkattn/vk"
+)
+
+// A connection for each pair of ranks. A message is its length in eight bytes, then its bytes.
+
+// tokenSize is the size of the number by which a listener recognizes ranks.
+const tokenSize = 16
+
+// listening is the socket at which a rank expects the ranks above it.
+type listening struct {
+	net.Listener
+	token [tokenSize]byte
+}
+
+// listen opens the socket of this rank.
+func listen() (*listening, error) {
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		return nil, fmt.Errorf("processes: %w", err)
+	}
+	x := &listening{Listener: l}
+	_, err = rand.Read(x.token[:])
+	return x, err
+}
+
+// port is the port of the socket.
+func (l *listening) port() int { return l.Addr().(*net.TCPAddr).Port }
+
+// endpoint is where a rank listens.
+type endpoint struct {
+	address string
+	token   [tokenSize]byte
+}
+
+// overTCP is the Transport of a rank over TCP.
+type overTCP struct {
+	ch      *control.Channel
+	peers   []*connection // by rank; nil for this one
+	running sync.WaitGroup
+	stop    chan struct{} // closed when connections end
+	once    sync.Once
+	stopped chan struct{} // closed when nothing of the transport runs any more
+}
+
+// newTCP connects this rank with all others. It owns the Channel.
+func newTCP(ctx context.Context, ch *control.Channel, l *listening, all []endpoint) (*overTCP, error) {
+	t := &overTCP{ch: ch, peers: make([]*connection, ch.Ranks()), stop: make(chan struct{}), stopped: make(chan struct{})}
+	conns, err := mesh(ctx, ch, l, all)
+	if err != nil {
+		return nil, err
+	}
+	for r, conn := range conns {
+		if conn != nil {
+			p := &connection{Conn: conn, rank: r, sends: newQueue(), receives: newQueue()}
+			t.peers[r] = p
+			t.running.Go(func() { t.serve(p, p.sends, p.write) })
+			t.running.Go(func() { t.serve(p, p.receives, p.read) })
+		}
+	}
+	go func() {
+		select {
+		case <-ch.Ended():
+			t.end()
+		case <-t.stop:
+		}
+		t.running.Wait()
+		close(t.stopped)
+	}()
+	return t, nil
+}
+
+// mesh dials the ranks below this one and accepts those above it.
+func mesh(ctx context.Context, ch *control.Channel, l *listening, all []endpoint) (conns []net.Conn, err error) {
+	me, ranks := ch.Rank(), ch.Ranks()
+	conns = make([]net.Conn, ranks)
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	defer l.Close()
+	defer func() {
+		if err != nil {
+			for _, conn := range conns {
+				if conn != nil {
+					conn.Close()
+				}
+			}
+		}
+	}()
+	d := net.Dialer{}
+	for r := range me {
+		conn, err := d.DialContext(ctx, "tcp", all[r].address)
+		if err != nil {
+			return conns, &parallel.RankError{Rank: r, Err: fmt.Errorf("%w: %w", parallel.ErrFailed, err)}
+		}
+		conns[r] = conn
+		if _, err := conn.Write(binary.LittleEndian.AppendUint32(all[r].token[:], uint32(me))); err != nil {
+			return conns, &parallel.RankError{Rank: r, Err: fmt.Errorf("%w: %w", parallel.ErrLeft, err)}
+		}
+	}
+	const patience = 5 * time.Second // for a connection to say who it is
+	for missing := ranks - 1 - me; missing > 0; {
+		conn, err := l.Accept()
+		if err != nil {
+			return conns, fmt.Errorf("processes: %w", errors.Join(context.Cause(ctx), err))
+		}
+		var hello [tokenSize + 4]byte
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		_, err = io.ReadFull(conn, hello[:])
+		r := int(binary.LittleEndian.Uint32(hello[tokenSize:]))
+		if err != nil || [tokenSize]byte(hello[:]) != l.token || r <= me || r >= ranks || conns[r] != nil {
+			conn.Close() // not a rank of this world
+			continue
+		}
+		_ = conn.SetDeadline(time.Time{})
+		conns[r] = conn
+		missing--
+	}
+	return conns, nil
+}
+
+// connection moves messages between this rank and another one.
+type connection struct {
+	net.Conn
+	rank            int
+	sends, receives *queue
+}
+
+// message is one transfer.
+type message struct {
+	bytes []byte
+	done  chan struct{} // closed when the bytes are sent or received
+}
+
+// queue holds messages in their order.
+type queue struct {
+	mu   sync.Mutex
+	list []*message
+	wake chan struct{} // of capacity 1
+}
+
+func newQueue() *queue { return &queue{wake: make(chan struct{}, 1)} }
+
+func (q *queue) add(m *message) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.list = append(q.list, m)
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// next waits for a message; nil: stop was closed.
+func (q *queue) next(stop <-chan struct{}) *message {
+	for {
+		q.mu.Lock()
+		if len(q.list) > 0 {
+			m := q.list[0]
+			q.list = q.list[1:]
+			q.mu.Unlock()
+			return m
+		}
+		q.mu.Unlock()
+		select {
+		case <-q.wake:
+		case <-stop:
+			return nil
+		}
+	}
+}
+
+// serve moves the messages of a queue.
+func (t *overTCP) serve(p *connection, q *queue, move func([]byte) error) {
+	for m := q.next(t.stop); m != nil; m = q.next(t.stop) {
+		if err := move(m.bytes); err != nil {
+			t.lost(p, err)
+			return
+		}
+		close(m.done)
+	}
+}
+
+func (p *connection) write(b []byte) error {
+	var head [8]byte
+	binary.LittleEndian.PutUint64(head[:], uint64(len(b)))
+	buffers := net.Buffers{head[:], b}
+	_, err := buffers.WriteTo(p.Conn)
+	return err
+}
+
+func (p *connection) read(b []byte) error {
+	var head [8]byte
+	if _, err := io.ReadFull(p.Conn, head[:]); err != nil {
+		return err
+	}
+	if n := binary.LittleEndian.Uint64(head[:]); n != uint64(len(b)) {
+		return fmt.Errorf("%w: a message of %d bytes where %d are expected", parallel.ErrMismatch, n, len(b))
+	}
+	_, err := io.ReadFull(p.Conn, b)
+	return err
+}
+
+// lost ends the world after an error of a connection, unless the side channel knows a cause.
+func (t *overTCP) lost(p *connection, err error) {
+	if !errors.Is(err, parallel.ErrMismatch) {
+		err = fmt.Errorf("%w: %w", parallel.ErrLeft, err)
+	}
+	go func() {
+		select {
+		case <-t.stop:
+		case <-time.After(grace):
+			t.ch.Abort(&parallel.RankError{Rank: p.rank, Err: err})
+		}
+	}()
+}
+
+// grace is how long the side channel has to name the rank behind an error of a transport. Tests
+// lower it.
+var grace = 2 * time.Second
+
+// end ends all connections.
+func (t *overTCP) end() {
+	t.once.Do(func() {
+		close(t.stop)
+		for _, p := range t.peers {
+			if p != nil {
+				p.Close()
+			}
+		}
+	})
+}
+
+func (t *overTCP) Rank() int  { return t.ch.Rank() }
+func (t *overTCP) Ranks() int { return t.ch.Ranks() }
+
+// Buffers are host-visible: the processor reads and writes them.
+func (t *overTCP) Buffers() vk.BufferOptions { return vk.BufferOptions{Memory: vk.Readback} }
+
+func (t *overTCP) Gather(ctx context.Context, mine []byte) ([][]byte, error) {
+	return t.ch.Gather(ctx, mine)
+}
+
+func (t *overTCP) Abort(cause *parallel.RankError) { t.ch.Abort(cause) }
+
+func (t *overTCP) Close() error {
+	err := t.ch.Close()
+	t.end()
+	<-t.stopped
+	return err
+}
+
+func (t *overTCP) Exchange(sends, receives []parallel.Transfer) (parallel.Pending, error) {
+	if err := parallel.CheckTransfers(t.Rank(), t.Ranks(), sends, receives); err != nil {
+		return nil, err
+	}
+	for _, list := range [2][]parallel.Transfer{sends, receives} {
+		for i := range list {
+			if b := list[i].Buffer; b != nil && b.Bytes() == nil {
+				return nil, fmt.Errorf("%w: the buffer of a transfer is not host-visible", attention.ErrUnsupported)
+			}
+		}
+	}
+	posted, err := t.ch.Post(peersOf(sends), peersOf(receives))
+	if err != nil {
+		return nil, err
+	}
+	x := &tcpExchange{t: t, posted: posted}
+	for i, list := range [2][]parallel.Transfer{sends, receives} {
+		for _, transfer := range list {
+			m := &message{bytes: bytesOf(&transfer.Memory), done: make(chan struct{})}
+			x.list = append(x.list, m)
+			p := t.peers[transfer.Peer]
+			if i == 0 {
+				p.sends.add(m)
+			} else {
+				p.receives.add(m)
+			}
+		}
+	}
+	return x, nil
+}
+
+// peersOf lists the ranks of transfers.
+func peersOf(list []parallel.Transfer) (peers []int) {
+	for i := range list {
+		peers = append(peers, list[i].Peer)
+	}
+	return peers
+}
+
+// bytesOf returns the memory of a checked range.
+func bytesOf(m *parallel.Memory) []byte {
+	b := m.Host
+	if m.Buffer != nil {
+		b = m.Buffer.Bytes()
+	}
+	return b[m.Offset:][:m.Bytes]
+}
+
+// tcpExchange is a Pending.
+type tcpExchange struct {
+	t      *overTCP
+	posted *control.Messages
+	list   []*message
+}
+
+func (x *tcpExchange) Wait(ctx context.Context) error {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	t := x.t
+	x.posted.Await()
+	defer x.posted.Done()
+	look := time.NewTicker(missingInterval)
+	defer look.Stop()
+	for _, m := range x.list {
+		for waiting := true; waiting; {
+			select {
+			case <-m.done:
+				waiting = false
+			case <-look.C:
+				if cause := x.posted.Missing(); cause != nil {
+					t.ch.Abort(cause)
+				}
+			case <-ctx.Done():
+				_ = t.ch.TimedOut(ctx, x.posted.Peer())
+				ctx = context.Background() // the world ends
+			case <-t.ch.Ended():
+				<-t.stopped
+				return t.ch.Err()
+			case <-t.stop: // Close
+				<-t.stopped
+				return left(t.ch)
+			}
+		}
+	}
+	return nil
+}
+
+// missingInterval is the time between two looks for a peer that has left.
+const missingInterval = 5 * time.Millisecond
+
+// left is the error of a rank that has left, or what ended the world before.
+func left(ch *control.Channel) error {
+	if cause := ch.Err(); cause != nil {
+		return cause
+	}
+	return &parallel.RankError{Rank: ch.Rank(), Err: parallel.ErrLeft}
+}

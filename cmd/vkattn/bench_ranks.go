@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/outfile"
+	"vkattn/cmd/vkattn/internal/ranks"
+	"vkattn/vk"
+)
+
+// checkRanks refuses flags of bench that several ranks do not have.
+func (o *benchFlags) checkRanks() (*benchPlan, error) {
+	plan, err := o.plan(ranks.Formats)
+	if err != nil {
+		return nil, err
+	}
+	for _, x := range []struct {
+		flag  string
+		given bool
+	}{
+		{"peer", len(o.peers) > 0}, {"against", o.baselines != ""}, {"variant", len(plan.variants) > 0}, {"ablate", len(plan.ablations) > 0},
+		{"cuda-kernel", len(plan.kernels) > 0}, {"plot", len(o.plots) > 0}, {"monitor", o.monitor != ""}, {"baseline", o.baseline != ""}, {"list", o.list},
+		{"bwd-tile", len(o.tiles) > 0}, {"min-time", o.timing.MinTime != 0}, {"max-noise", o.timing.MaxNoise != 0},
+	} {
+		if x.given {
+			return nil, badInputf("--%s and --ranks exclude one another", x.flag)
+		}
+	}
+	for _, p := range plan.passes {
+		if p != bench.PassForward {
+			return nil, badInputf("--ranks times the forward pass only")
+		}
+	}
+	return plan, nil
+}
+
+// ranksSweep is the sweep of `vkattn bench --ranks` without lists and suites.
+func ranksSweep(dev *vk.Device) bench.Sweep {
+	s := bench.Sweep{Batch: []int{1}, Heads: []int{32}, HeadsKV: []int{8}, SeqLen: []int{65536}, HeadDim: []int{128},
+		Causal: []attention.Causal{attention.CausalNone, attention.BottomRight}, DType: []attention.DType{attention.F16}}
+	if dev == nil || dev.Info().Type == vk.DeviceCPU {
+		s.Heads, s.HeadsKV, s.SeqLen, s.HeadDim = []int{4}, []int{4}, []int{512}, []int{64}
+	}
+	return s
+}
+
+// benchRanks is `vkattn bench --ranks` of a rank.
+func (a *app) benchRanks(ctx context.Context, o *benchFlags, p *ranksPlan) error {
+	plan, err := o.checkRanks()
+	if err != nil {
+		return err
+	}
+	s, done, err := a.session(ctx, p, o.device, plan.tiers)
+	if err != nil {
+		return err
+	}
+	defer done()
+	var set outfile.Set
+	defer a.flushed(&set)()
+	all, err := a.timeRanks(ctx, s, o, plan, p, &set)
+	if err != nil {
+		return errors.Join(err, s.Group.Close())
+	}
+	if err := s.Close(ctx); err != nil {
+		return err
+	}
+	return errors.Join(all.err(), validated(s.Device))
+}
+
+// timeRanks times the rows and prints them on rank 0.
+func (a *app) timeRanks(ctx context.Context, s *ranks.Session, o *benchFlags, plan *benchPlan, p *ranksPlan, set *outfile.Set) (*ranksOutcome, error) {
+	defaults := ranksSweep(s.Device)
+	if len(plan.lists.Heads) > 0 {
+		defaults.HeadsKV = nil // as --nheads
+	}
+	problems, err := plan.problems(defaults)
+	if err != nil {
+		return nil, err
+	}
+	tiers := plan.tiers
+	switch {
+	case plan.allTiers:
+		tiers = availableTiers(s.Device)
+	case len(tiers) == 0:
+		tiers = bench.DefaultTiers(s.Device)
+	}
+	var list []bench.Problem
+	for _, x := range problems {
+		if x.Pass == bench.PassForward && x.Options == (bench.Options{}) && x.Ceiling == "" {
+			list = append(list, x)
+		}
+	}
+	seed, err := s.Agree(ctx, o.seed, fmt.Sprint(list, tiers))
+	if err != nil {
+		return nil, err
+	}
+	out, info, err := a.ranksPrinter(s, plan, set, seed, true)
+	if err != nil {
+		return nil, err
+	}
+	info.Suite = o.suite
+	timing := ranks.Timing{Repeats: o.timing.Repeats, Warmup: o.timing.Warmup}
+	if o.timing.Once {
+		timing = ranks.Timing{Repeats: 1, Warmup: -1}
+	}
+	all := &ranksOutcome{}
+	type key struct {
+		shape attention.Shape
+		cfg   attention.Config
+	}
+	alone := map[key]ranks.One{} // by problem and tier
+	err = all.rowsOf(ctx, list, tiers, p.modes, out, func(x bench.Problem, tier attention.Tier, mode ranks.Mode) (*ranks.Row, error) {
+		k := key{x.Shape, x.Config}
+		k.cfg.Tier = tier
+		one, timed := alone[k]
+		if !timed {
+			var err error
+			if one, err = ranks.TimeOne(ctx, s, x, tier, timing, seed); err != nil {
+				return nil, err
+			}
+			alone[k] = one
+		}
+		return ranks.Time(ctx, s, x, tier, mode, one, timing, seed)
+	})
+	err = a.closeRanks(ctx, s, out, info, set, all, err)
+	if s.Rank() == 0 {
+		fmt.Fprintf(a.stderr, "%d rows, %d ranks, transport %v, seed %d\n", all.rows, s.Ranks(), s.Transport, seed)
+	}
+	return all, err
+}

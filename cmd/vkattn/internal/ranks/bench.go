@@ -1,0 +1,227 @@
+package ranks
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"vkattn/attention"
+	"vkattn/attention/inputs"
+	"vkattn/attention/parallel"
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/vk"
+)
+
+// Timing says how often calls are timed.
+type Timing struct {
+	Repeats int           // 0: 12
+	Warmup  time.Duration // of unrecorded calls; 0: 0.5 s, negative: none
+}
+
+func (t Timing) resolved() Timing {
+	if t.Repeats == 0 {
+		t.Repeats = 12
+	}
+	if t.Warmup == 0 {
+		t.Warmup = 500 * time.Millisecond
+	}
+	return t
+}
+
+// One is the time of a problem on one device.
+type One struct {
+	Ms     float64 // median; 0: not measured
+	Reason string  // why not
+}
+
+// TimeOne times a problem on the device of rank 0, while the other ranks wait.
+func TimeOne(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier, timing Timing, seed uint64) (One, error) {
+	var one One
+	if s.Rank() == 0 {
+		ms, err := s.timeOne(ctx, p, tier, timing.resolved(), seed)
+		if one.Ms = ms; err != nil {
+			if errors.Is(err, vk.ErrDeviceLost) || ctx.Err() != nil {
+				return one, err
+			}
+			one = One{Reason: err.Error()}
+		}
+	}
+	all, err := Gather(ctx, s, one)
+	if err != nil {
+		return one, err
+	}
+	return all[0], nil
+}
+
+func (s *Session) timeOne(ctx context.Context, p bench.Problem, tier attention.Tier, timing Timing, seed uint64) (float64, error) {
+	cfg := p.Config
+	cfg.Tier = tier
+	op, err := attention.New(s.Device, cfg)
+	if err != nil {
+		return 0, err
+	}
+	defer op.Close()
+	t, err := s.operands(&cfg, &parallel.Problem{Shape: p.Shape}, p.Shape.Sq, p.Shape.Sk, seed)
+	if err != nil {
+		return 0, err
+	}
+	defer t.close()
+	a := attention.Args{Shape: p.Shape, Q: t.Q, K: t.K, V: t.V, O: t.O, LSE: t.LSE}
+	call := func() (float64, error) {
+		start := time.Now()
+		if err := op.Forward(s.stream, a); err != nil {
+			return 0, err
+		}
+		if s.stream != nil {
+			if err := s.stream.Wait(ctx); err != nil {
+				return 0, err
+			}
+		}
+		return time.Since(start).Seconds() * 1e3, ctx.Err()
+	}
+	var list []float64
+	for begin := time.Now(); time.Since(begin) < timing.Warmup; {
+		if _, err := call(); err != nil {
+			return 0, err
+		}
+	}
+	for range timing.Repeats {
+		ms, err := call()
+		if err != nil {
+			return 0, err
+		}
+		list = append(list, ms)
+	}
+	return bench.Summarize(list).Median, nil
+}
+
+// operands allocates tensors and fills Q, K and V with random numbers, which repeat: the time of
+// attention does not depend on them.
+func (s *Session) operands(cfg *attention.Config, p *parallel.Problem, rows, keys int, seed uint64) (*tensors, error) {
+	const period = 32 << 20 // bytes
+	n := sizes(cfg, p, rows, keys)
+	t, err := s.allocate(n)
+	if err != nil {
+		return nil, err
+	}
+	data := inputs.New(min(period, max(n[0], n[1], n[2]))/int64(cfg.DType.Size()), cfg.DType, inputs.Normal, seed)
+	for _, x := range []*attention.Tensor{&t.Q, &t.K, &t.V} {
+		if x.Given() {
+			err = errors.Join(err, t.fill(x, data))
+		}
+	}
+	if err == nil && s.stream != nil {
+		err = s.stream.Barrier()
+	}
+	if err != nil {
+		return nil, errors.Join(err, t.close())
+	}
+	return t, nil
+}
+
+// Time times a problem in a mode over all ranks, with transfers and without them. It does not judge
+// the result.
+func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier, mode Mode, one One, timing Timing, seed uint64) (*Row, error) {
+	timing = timing.resolved()
+	row := newRow(s, p, tier, mode, seed)
+	cfg := parallel.Config{Config: p.Config, Mode: mode.Mode}
+	cfg.Tier = tier
+	problem := parallel.Problem{Shape: p.Shape}
+	op, err := parallel.New(s.Group, s.Device, cfg)
+	var w *work
+	if err == nil {
+		defer op.Close()
+		w, err = s.prepare(op, problem, mode)
+	}
+	refused := func(err error) (bool, error) {
+		refusal, err := s.agree(ctx, err)
+		if refusal != nil || err != nil {
+			row.refuse(refusal)
+			return true, err
+		}
+		return false, nil
+	}
+	if no, err := refused(err); no {
+		return row, err
+	}
+	t, err := s.operands(&cfg.Config, &problem, count(w.rows), count(w.keys), seed+uint64(s.Rank()))
+	if err == nil {
+		defer t.close()
+	}
+	if no, err := refused(err); no {
+		return row, err
+	}
+	call := func() (float64, error) {
+		start := time.Now()
+		err := w.call(ctx, t)
+		return time.Since(start).Seconds() * 1e3, err
+	}
+	before := s.Meter.Bytes
+	if _, err := call(); err != nil { // compiles, and connects the ranks
+		_, err = refused(err) // all ranks have an error
+		return row, err
+	}
+	sent, err := Gather(ctx, s, s.Meter.Bytes-before)
+	if err != nil {
+		return row, err
+	}
+	with, err := s.series(ctx, timing, call)
+	if err != nil {
+		return row, err
+	}
+	s.Meter.Off = true
+	defer func() { s.Meter.Off = false }()
+	timing.Warmup = min(timing.Warmup, 100*time.Millisecond)
+	without, err := s.series(ctx, timing, call)
+	if err != nil {
+		return row, err
+	}
+	x := &Timed{Ms: bench.Summarize(with), ComputeMs: bench.Summarize(without).Median, OneMs: one.Ms, OneWhy: one.Reason, Planned: w.sent}
+	x.TFLOPs = bench.TFLOPs(p, x.Ms.Median) / float64(s.Ranks())
+	x.ExposedMs = x.Ms.Median - x.ComputeMs
+	if one.Ms > 0 {
+		x.Share = one.Ms / (float64(s.Ranks()) * x.Ms.Median)
+	}
+	for _, n := range sent {
+		x.SentBytes = max(x.SentBytes, n)
+	}
+	row.Timed = x
+	if one.Reason != "" {
+		row.Reasons = append(row.Reasons, "one device: "+one.Reason)
+	}
+	return row, nil
+}
+
+// series times calls that start together. The time of a call is that of the slowest rank.
+func (s *Session) series(ctx context.Context, timing Timing, call func() (float64, error)) ([]float64, error) {
+	var mine []float64
+	begin := time.Now()
+	for {
+		warm := time.Since(begin) >= timing.Warmup
+		recorded, err := Gather(ctx, s, warm) // rank 0's answer counts; the ranks start together
+		if err != nil {
+			return nil, err
+		}
+		ms, err := call()
+		if err != nil {
+			return nil, err
+		}
+		if recorded[0] {
+			mine = append(mine, ms)
+		}
+		if len(mine) == timing.Repeats {
+			break
+		}
+	}
+	all, err := Gather(ctx, s, mine)
+	if err != nil {
+		return nil, err
+	}
+	slowest := make([]float64, len(mine))
+	for _, list := range all {
+		for i := range slowest {
+			slowest[i] = max(slowest[i], list[i])
+		}
+	}
+	return slowest, nil
+}

@@ -1,0 +1,138 @@
+package ranks
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strings"
+
+	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/markdown"
+)
+
+// Formats of NewPrinter.
+var Formats = []bench.Format{"md", "json", "jsonl"}
+
+// Row is a problem in one mode on one tier, over all ranks.
+type Row struct {
+	Device string `json:"device"` // of rank 0
+	Ranks  int    `json:"ranks"`
+	Mode   Mode   `json:"mode"`
+	Tier   string `json:"tier"`
+
+	B      int              `json:"batch"`
+	Hq     int              `json:"heads"`
+	Hkv    int              `json:"heads_kv"`
+	Sq     int              `json:"seqlen_q"`
+	Sk     int              `json:"seqlen_k"`
+	D      int              `json:"headdim"`
+	Dv     int              `json:"headdim_v"`
+	Causal attention.Causal `json:"causal"`
+	DType  attention.DType  `json:"dtype"`
+	Seed   uint64           `json:"seed"`
+
+	Status  bench.Status `json:"status"`
+	Reasons []string     `json:"reasons,omitempty"`
+
+	Verified *Verified `json:"verified,omitempty"` // of vkattn verify
+	Timed    *Timed    `json:"timed,omitempty"`    // of vkattn bench
+}
+
+// Verified compares the rows of all ranks with those of one device.
+type Verified struct {
+	O           Diff   `json:"o"`
+	LSE         Diff   `json:"lse"`
+	Float64Rows int    `json:"float64_rows"` // judged by the float64 reference
+	Rows        int64  `json:"rows"`         // softmax rows, all compared
+	Runs        int    `json:"runs"`         // with the same bits, unless Reasons says otherwise
+	SentBytes   uint64 `json:"sent_bytes"`   // by the rank that sends most, in one run
+}
+
+// Diff is the largest difference of a tensor from that of one device, and its limit.
+type Diff struct {
+	Max   bench.Number `json:"max"`
+	Limit bench.Number `json:"limit"`
+}
+
+// Timed is the time of a call: from a barrier to the end of the last rank.
+type Timed struct {
+	Ms        bench.Summary `json:"ms"`
+	TFLOPs    float64       `json:"tflops_per_rank"` // at the median
+	OneMs     float64       `json:"one_ms"`          // median on one device; 0: not measured
+	OneWhy    string        `json:"one_reason,omitempty"`
+	Share     float64       `json:"share,omitzero"` // of the speed of that many devices, 1 is ideal
+	SentBytes uint64        `json:"sent_bytes"`     // by the rank that sends most
+	Planned   uint64        `json:"planned_bytes"`  // of the plan
+	// ExposedMs is the median less that of the same calls without transfers.
+	ExposedMs float64 `json:"exposed_ms"`
+	ComputeMs float64 `json:"compute_ms"` // median without transfers
+}
+
+// Note is the reasons of a row that is not ok, for tables.
+func (r *Row) Note() string { return strings.Join(r.Reasons, "; ") }
+
+// Name names the row in messages.
+func (r *Row) Name() string {
+	return fmt.Sprintf("%v of %d ranks, tier %s, %v B %d Hq %d Hkv %d Sq %d Sk %d D %d %v", r.Mode, r.Ranks, r.Tier, r.DType, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Causal)
+}
+
+// NewPrinter prints to w. timed selects the columns.
+func NewPrinter(f bench.Format, w io.Writer, info *bench.RunInfo, timed bool) bench.Printer[*Row] {
+	if f != "md" {
+		return bench.NewJSONPrinter[*Row](f, w, info)
+	}
+	return &mdPrinter{w: w, timed: timed}
+}
+
+type mdPrinter struct {
+	w     io.Writer
+	timed bool
+	rows  []*Row
+}
+
+func (p *mdPrinter) Row(r *Row) error {
+	p.rows = append(p.rows, r)
+	return nil
+}
+
+func (p *mdPrinter) Close(*bench.RunInfo) error {
+	t := markdown.New("mode<", "ranks", "tier<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<")
+	if p.timed {
+		t.Columns("ms", "noise", "TFLOP/s a GPU", "one GPU ms", "share of N GPUs", "sent MB", "compute ms", "exposed ms")
+	} else {
+		t.Columns("max diff", "limit", "LSE diff", "LSE limit", "float64 rows", "sent bytes", "runs")
+	}
+	t.Columns("verdict<", "note<")
+	for _, r := range p.rows {
+		row := []any{r.Mode, r.Ranks, r.Tier, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv, r.Causal, r.DType}
+		switch v, x := r.Verified, r.Timed; {
+		case p.timed && x != nil:
+			one, share := "-", "-"
+			if x.OneMs > 0 {
+				one, share = fmt.Sprintf("%.3f", x.OneMs), fmt.Sprintf("%.1f %%", 100*x.Share)
+			}
+			row = append(row, fmt.Sprintf("%.3f", x.Ms.Median), noise(x.Ms), fmt.Sprintf("%.4g", x.TFLOPs), one, share,
+				fmt.Sprintf("%.1f", float64(x.SentBytes)/1e6), fmt.Sprintf("%.3f", x.ComputeMs), fmt.Sprintf("%.3f", x.ExposedMs))
+		case p.timed:
+			row = append(row, "-", "-", "-", "-", "-", "-", "-", "-")
+		case v != nil:
+			row = append(row, small(v.O.Max), small(v.O.Limit), small(v.LSE.Max), small(v.LSE.Limit), v.Float64Rows, v.SentBytes, v.Runs)
+		default:
+			row = append(row, "-", "-", "-", "-", "-", "-", "-")
+		}
+		t.Row(append(row, string(r.Status), r.Note())...)
+	}
+	_, err := fmt.Fprintln(p.w, t)
+	return err
+}
+
+func small(x bench.Number) string { return fmt.Sprintf("%.2g", float64(x)) }
+
+// noise is half the interval of the median; "-" if the samples are too few for one.
+func noise(s bench.Summary) string {
+	if x := s.Noise(); !math.IsInf(x, 0) {
+		return fmt.Sprintf("%.1f %%", 100*x)
+	}
+	return "-"
+}

@@ -1,0 +1,128 @@
+package ranks
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"vkattn/attention"
+	"vkattn/attention/parallel"
+	"vkattn/attention/parallel/processes"
+	"vkattn/vk"
+)
+
+// Session is a rank's membership in a run of the command.
+type Session struct {
+	Device    *vk.Device // nil: the CPU tier
+	Meter     *Meter     // the transport
+	Group     *parallel.Group
+	Transport processes.Transport // what moves the tensors
+	stream    *vk.Stream
+}
+
+// callTimeout bounds one wait for another rank. The first call of a problem compiles its kernels.
+const callTimeout = 5 * time.Minute
+
+// NewSession owns the transport. dev stays the caller's.
+func NewSession(dev *vk.Device, t parallel.Transport) (*Session, error) {
+	s := &Session{Device: dev, Meter: &Meter{Transport: t}, Transport: processes.KindOf(t)}
+	var err error
+	if s.Group, err = parallel.NewGroup(s.Meter, parallel.GroupOptions{Timeout: callTimeout}); err == nil && dev != nil {
+		s.stream, err = dev.NewStream("vkattn")
+	}
+	if err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return s, nil
+}
+
+// Rank is this rank.
+func (s *Session) Rank() int { return s.Group.Rank() }
+
+// Ranks is the number of ranks.
+func (s *Session) Ranks() int { return s.Group.Ranks() }
+
+// Close leaves after all ranks are done.
+func (s *Session) Close(ctx context.Context) error {
+	err := s.Group.Barrier(ctx)
+	err = errors.Join(err, s.Group.Close())
+	if s.stream != nil {
+		err = errors.Join(err, s.stream.Close())
+	}
+	return err
+}
+
+// Gather gives every rank a value of each rank.
+func Gather[T any](ctx context.Context, s *Session, mine T) ([]T, error) {
+	text, err := json.Marshal(mine)
+	if err != nil {
+		return nil, err
+	}
+	parts, err := s.Meter.Gather(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]T, len(parts))
+	for r, text := range parts {
+		if err := json.Unmarshal(text, &all[r]); err != nil {
+			return nil, fmt.Errorf("rank %d: %w", r, err)
+		}
+	}
+	return all, nil
+}
+
+// Refusal is why a rank cannot take part in a problem. The other ranks skip it too.
+type Refusal struct {
+	Rank   int
+	Reason string
+	Memory bool // it does not fit
+	Broken bool // the rank failed
+	// Relayed is set if another rank's refusal is the reason.
+	Relayed bool
+}
+
+// agree tells all ranks whether one of them cannot go on: refusal is nil if all can. err ends the
+// run.
+func (s *Session) agree(ctx context.Context, mine error) (refusal *Refusal, err error) {
+	var r *Refusal
+	if mine != nil {
+		r = &Refusal{Rank: s.Rank(), Reason: mine.Error(), Memory: errors.Is(mine, vk.ErrOutOfMemory)}
+		var named *parallel.RankError
+		r.Relayed = errors.As(mine, &named) && named.Rank != s.Rank()
+		r.Broken = !r.Memory && !errors.Is(mine, vk.ErrUnsupported) && !errors.Is(mine, attention.ErrUnsupported)
+	}
+	all, err := Gather(ctx, s, r)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range all {
+		if r != nil && (refusal == nil || refusal.Relayed && !r.Relayed) {
+			refusal = r
+		}
+	}
+	return refusal, nil
+}
+
+// Agree returns the seed of rank 0. Ranks whose problems or tiers differ from those of rank 0 are
+// refused: their devices may differ.
+func (s *Session) Agree(ctx context.Context, seed uint64, work string) (uint64, error) {
+	type plan struct {
+		Seed uint64
+		Work []byte
+	}
+	sum := sha256.Sum256([]byte(work))
+	all, err := Gather(ctx, s, plan{seed, sum[:]})
+	if err != nil {
+		return 0, err
+	}
+	for r := range all {
+		if !bytes.Equal(all[r].Work, all[0].Work) {
+			return 0, &parallel.RankError{Rank: r, Err: fmt.Errorf("%w: it has other problems or tiers than rank 0; name them with flags", parallel.ErrMismatch)}
+		}
+	}
+	return all[0].Seed, nil
+}

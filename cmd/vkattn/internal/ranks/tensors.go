@@ -1,0 +1,117 @@
+package ranks
+
+import (
+	"context"
+	"errors"
+
+	"vkattn/attention"
+	"vkattn/attention/parallel"
+	"vkattn/vk"
+)
+
+// tensors are those of a call: of one rank, or of the whole problem.
+type tensors struct {
+	Q, K, V, O, LSE attention.Tensor
+	s               *vk.Stream
+	buffers         []*vk.Buffer
+}
+
+// sizes are the bytes of Q, K, V, O and LSE for some rows and keys.
+func sizes(cfg *attention.Config, p *parallel.Problem, rows, keys int) [5]int64 {
+	size := int64(cfg.DType.Size())
+	q, k := int64(p.B)*int64(p.Hq)*int64(rows), int64(p.B)*int64(p.KVHeads())*int64(keys)
+	return [5]int64{q * int64(cfg.HeadDim) * size, k * int64(cfg.HeadDim) * size, k * int64(cfg.ValueDim()) * size, q * int64(cfg.ValueDim()) * size, q * 4}
+}
+
+// allocate makes tensors where the session computes. A tensor without elements is not given.
+func (s *Session) allocate(n [5]int64) (*tensors, error) {
+	t := &tensors{s: s.stream}
+	for i, x := range t.all() {
+		switch {
+		case n[i] == 0:
+		case s.Device == nil:
+			x.Host = make([]byte, n[i])
+		default:
+			b, err := s.Device.NewBuffer(uint64(n[i]), s.Meter.Buffers())
+			if err != nil {
+				return nil, errors.Join(err, t.close())
+			}
+			x.Buffer = b
+			t.buffers = append(t.buffers, b)
+		}
+	}
+	return t, nil
+}
+
+func (t *tensors) all() [5]*attention.Tensor {
+	return [5]*attention.Tensor{&t.Q, &t.K, &t.V, &t.O, &t.LSE}
+}
+
+// write fills a tensor.
+func (t *tensors) write(x *attention.Tensor, data []byte) error {
+	switch {
+	case !x.Given():
+		return nil
+	case x.Buffer == nil:
+		copy(x.Host, data)
+		return nil
+	}
+	return t.s.Upload(x.Buffer, 0, data)
+}
+
+// fill repeats data over a tensor.
+func (t *tensors) fill(x *attention.Tensor, data []byte) error {
+	if x.Buffer == nil {
+		for at := 0; at < len(x.Host); {
+			at += copy(x.Host[at:], data)
+		}
+		return nil
+	}
+	for at := uint64(0); at < x.Buffer.Size(); at += uint64(len(data)) {
+		if err := t.s.Upload(x.Buffer, at, data[:min(uint64(len(data)), x.Buffer.Size()-at)]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read returns the bytes of a tensor.
+func (t *tensors) read(ctx context.Context, x *attention.Tensor) ([]byte, error) {
+	if x.Buffer == nil {
+		return append([]byte(nil), x.Host...), nil
+	}
+	out := make([]byte, x.Buffer.Size())
+	return out, t.s.Download(ctx, out, x.Buffer, 0)
+}
+
+func (t *tensors) close() error {
+	var all []error
+	for _, b := range t.buffers {
+		all = append(all, b.Close())
+	}
+	return errors.Join(all...)
+}
+
+// cut copies rows of spans out of a whole tensor [batch x heads, rows, bytes]; paste copies them
+// back.
+func cut(whole []byte, spans []parallel.Span, heads, rows, bytes int) []byte {
+	var part []byte
+	eachSpan(spans, heads, rows, bytes, func(at, n int) { part = append(part, whole[at:at+n]...) })
+	return part
+}
+
+func paste(whole, part []byte, spans []parallel.Span, heads, rows, bytes int) {
+	eachSpan(spans, heads, rows, bytes, func(at, n int) {
+		copy(whole[at:at+n], part)
+		part = part[n:]
+	})
+}
+
+// eachSpan visits the byte ranges of spans in a tensor, in the order of a rank's own tensor.
+func eachSpan(spans []parallel.Span, heads, rows, bytes int, visit func(at, n int)) {
+	for h := range heads {
+		for _, s := range spans {
+			visit((h*rows+s.First)*bytes, s.N*bytes)
+		}
+	}
+}

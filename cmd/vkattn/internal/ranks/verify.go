@@ -1,0 +1,254 @@
+package ranks
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"vkattn/attention"
+	"vkattn/attention/accuracy"
+	"vkattn/attention/inputs"
+	"vkattn/attention/parallel"
+	"vkattn/cmd/vkattn/internal/bench"
+)
+
+// sampled is about how many rows of a problem each rank gives to the float64 reference. The others
+// are compared with one device.
+const sampled = 1024
+
+// finding is what a rank found about its rows.
+type finding struct {
+	O, LSE  Diff
+	Reasons []string
+	Rows    int    // judged by the float64 reference
+	Sent    uint64 // in one run
+}
+
+// Verify computes a problem in a mode over all ranks, and whole on each rank's device. Each rank
+// compares its rows. The limit is twice that of an error, as either result may have one; the
+// float64 reference judges sampled rows. err ends the run of all ranks.
+func Verify(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier, mode Mode, runs int, seed uint64) (*Row, error) {
+	v := &verification{Session: s, ctx: ctx, runs: runs, seed: seed}
+	v.cfg.Config, v.cfg.Mode, v.mode = p.Config, mode.Mode, mode
+	v.cfg.Tier = tier
+	v.problem = parallel.Problem{Shape: p.Shape}
+	row := newRow(s, p, tier, mode, seed)
+	found, refusal, err := v.run()
+	if err != nil || refusal != nil {
+		row.refuse(refusal)
+		return row, err
+	}
+	all, err := Gather(ctx, s, found)
+	if err != nil {
+		return row, err
+	}
+	row.Verified = &Verified{Runs: runs, Rows: int64(p.Shape.B) * int64(p.Shape.Hq) * int64(p.Shape.Sq)}
+	for r, f := range all {
+		row.Verified.O = worse(row.Verified.O, f.O)
+		row.Verified.LSE = worse(row.Verified.LSE, f.LSE)
+		row.Verified.Float64Rows = max(row.Verified.Float64Rows, f.Rows)
+		row.Verified.SentBytes = max(row.Verified.SentBytes, f.Sent)
+		for _, reason := range f.Reasons {
+			row.Status = bench.Fail
+			row.Reasons = append(row.Reasons, fmt.Sprintf("rank %d: %s", r, reason))
+		}
+	}
+	return row, nil
+}
+
+// newRow describes a problem.
+func newRow(s *Session, p bench.Problem, tier attention.Tier, mode Mode, seed uint64) *Row {
+	row := &Row{Device: "cpu", Ranks: s.Ranks(), Mode: mode, Tier: tier.String(), B: p.Shape.B, Hq: p.Shape.Hq, Hkv: p.Shape.KVHeads(), Sq: p.Shape.Sq, Sk: p.Shape.Sk,
+		D: p.Config.HeadDim, Dv: p.Config.ValueDim(), Causal: p.Config.Causal, DType: p.Config.DType, Seed: seed, Status: bench.OK}
+	if s.Device != nil {
+		row.Device = s.Device.Info().Name
+	}
+	return row
+}
+
+// refuse gives a row the status of a refusal.
+func (r *Row) refuse(x *Refusal) {
+	if x == nil {
+		r.Status = bench.Broken
+		return
+	}
+	switch {
+	case x.Memory:
+		r.Status = bench.OOM
+	case x.Broken:
+		r.Status = bench.Broken
+	default:
+		r.Status = bench.Unsupported
+	}
+	r.Reasons = append(r.Reasons, fmt.Sprintf("rank %d: %s", x.Rank, x.Reason))
+}
+
+// worse is the difference that is closer to its limit.
+func worse(a, b Diff) Diff {
+	if math.IsNaN(float64(a.Max)) || float64(a.Max)*float64(b.Limit) > float64(b.Max)*float64(a.Limit) {
+		return a
+	}
+	return b
+}
+
+// verification is Verify on one rank.
+type verification struct {
+	*Session
+	ctx     context.Context
+	cfg     parallel.Config
+	problem parallel.Problem
+	runs    int
+	seed    uint64
+	mode    Mode
+	*work
+	in [3][]byte // Q, K and V, whole
+}
+
+func (v *verification) run() (found finding, refusal *Refusal, err error) {
+	op, err := parallel.New(v.Group, v.Device, v.cfg)
+	if err == nil {
+		defer op.Close()
+		v.work, err = v.prepare(op, v.problem, v.mode)
+	}
+	if refusal, err = v.agree(v.ctx, err); refusal != nil || err != nil {
+		return found, refusal, err
+	}
+	cfg, p := &v.cfg.Config, &v.problem
+	whole := sizes(cfg, p, p.Sq, p.Sk)
+	for i, n := range whole[:3] {
+		v.in[i] = inputs.New(n/int64(cfg.DType.Size()), cfg.DType, inputs.Normal, v.seed+uint64(i))
+	}
+	// One device first: each rank has its own.
+	oneO, oneLSE, err := v.one()
+	if refusal, err = v.agree(v.ctx, err); refusal != nil || err != nil {
+		return found, refusal, err
+	}
+	t, err := v.allocate(sizes(cfg, p, count(v.rows), count(v.keys)))
+	if err == nil {
+		defer t.close()
+		size := cfg.DType.Size()
+		err = errors.Join(
+			t.write(&t.Q, cut(v.in[0], v.rows, p.B*p.Hq, p.Sq, cfg.HeadDim*size)),
+			t.write(&t.K, cut(v.in[1], v.keys, p.B*p.KVHeads(), p.Sk, cfg.HeadDim*size)),
+			t.write(&t.V, cut(v.in[2], v.keys, p.B*p.KVHeads(), p.Sk, cfg.ValueDim()*size)))
+	}
+	if refusal, err = v.agree(v.ctx, err); refusal != nil || err != nil {
+		return found, refusal, err
+	}
+	var o, lse []byte
+	for n := range v.runs {
+		before := v.Meter.Bytes
+		if err := v.call(v.ctx, t); err != nil {
+			refusal, ended := v.agree(v.ctx, err) // all ranks have an error
+			return found, refusal, ended
+		}
+		found.Sent = v.Meter.Bytes - before
+		againO, err := t.read(v.ctx, &t.O)
+		if err != nil {
+			return found, nil, err
+		}
+		againLSE, err := t.read(v.ctx, &t.LSE)
+		if err != nil {
+			return found, nil, err
+		}
+		if n > 0 && !(bytes.Equal(o, againO) && bytes.Equal(lse, againLSE)) {
+			found.Reasons = append(found.Reasons, fmt.Sprintf("run %d has other bits", n+1))
+		}
+		o, lse = againO, againLSE
+	}
+	return found, nil, v.judge(&found, o, lse, oneO, oneLSE)
+}
+
+// one computes the whole problem on this rank's device.
+func (v *verification) one() (o, lse []byte, err error) {
+	cfg, p := v.cfg.Config, &v.problem
+	t, err := v.allocate(sizes(&cfg, p, p.Sq, p.Sk))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer t.close()
+	if err := errors.Join(t.write(&t.Q, v.in[0]), t.write(&t.K, v.in[1]), t.write(&t.V, v.in[2])); err != nil {
+		return nil, nil, err
+	}
+	op, err := attention.New(v.Device, cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer op.Close()
+	if v.stream != nil {
+		if err := v.stream.Barrier(); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := op.Forward(v.stream, attention.Args{Shape: p.Shape, Q: t.Q, K: t.K, V: t.V, O: t.O, LSE: t.LSE}); err != nil {
+		return nil, nil, err
+	}
+	if v.stream != nil {
+		if err := v.stream.Wait(v.ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	if o, err = t.read(v.ctx, &t.O); err != nil {
+		return nil, nil, err
+	}
+	lse, err = t.read(v.ctx, &t.LSE)
+	return o, lse, err
+}
+
+// judge compares this rank's rows with those of one device, and with the float64 reference in place
+// of those of one device.
+func (v *verification) judge(found *finding, o, lse, oneO, oneLSE []byte) error {
+	cfg, p := &v.cfg.Config, &v.problem
+	rows, heads := v.rows, p.B*p.Hq
+	bytes := cfg.ValueDim() * cfg.DType.Size()
+	found.O.Max = bench.Number(difference(cfg.DType, o, cut(oneO, rows, heads, p.Sq, bytes)))
+	found.LSE.Max = bench.Number(difference(attention.F32, lse, cut(oneLSE, rows, heads, p.Sq, 4)))
+	paste(oneO, o, rows, heads, p.Sq, bytes)
+	paste(oneLSE, lse, rows, heads, p.Sq, 4)
+	host := func(b []byte) attention.Tensor { return attention.Tensor{Host: b} }
+	verdict, err := accuracy.Verify(*cfg, attention.Args{Shape: p.Shape, Q: host(v.in[0]), K: host(v.in[1]), V: host(v.in[2]), O: host(oneO), LSE: host(oneLSE)},
+		accuracy.Options{Rows: sampled, Seed: v.seed + uint64(v.Rank())})
+	if err != nil {
+		return err
+	}
+	found.Rows = verdict.Rows
+	found.O.Limit, found.LSE.Limit = bench.Number(2*verdict.O.Whole.LimMax), bench.Number(2*verdict.LSE.Whole.LimMax)
+	if !verdict.Pass() {
+		found.Reasons = append(found.Reasons, verdict.String())
+	}
+	for _, x := range []struct {
+		name string
+		Diff
+	}{{"O", found.O}, {"LSE", found.LSE}} {
+		if !(x.Max <= x.Limit) {
+			found.Reasons = append(found.Reasons, fmt.Sprintf("%s differs from one device by %.3g, limit %.3g", x.name, float64(x.Max), float64(x.Limit)))
+		}
+	}
+	return nil
+}
+
+// difference is the largest difference of two tensors; NaN if one of them has a NaN or an infinity
+// that the other does not have.
+func difference(t attention.DType, x, y []byte) (most float64) {
+	const block = 4096
+	size := t.Size()
+	a, b := make([]float32, block), make([]float32, block)
+	for at := 0; at < len(x); at += block * size {
+		n := min(block, (len(x)-at)/size)
+		t.Decode(a[:n], x[at:])
+		t.Decode(b[:n], y[at:])
+		for i := range n {
+			if a[i] == b[i] {
+				continue
+			}
+			d := math.Abs(float64(a[i]) - float64(b[i]))
+			if math.IsNaN(d) || math.IsInf(d, 0) {
+				return math.NaN()
+			}
+			most = max(most, d)
+		}
+	}
+	return most
+}

@@ -1,0 +1,106 @@
+package ranks
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"vkattn/attention/parallel"
+)
+
+// Mode is how ranks share a problem: a mode of package parallel, or decode over a cache that is
+// sharded by tokens.
+type Mode struct {
+	parallel.Mode
+	Decode bool
+}
+
+// decode is the name of that mode.
+const decode = "decode"
+
+// ParseMode reads what String writes.
+func ParseMode(s string) (Mode, error) {
+	if strings.EqualFold(s, decode) {
+		return Mode{Decode: true}, nil
+	}
+	m, err := parallel.ParseMode(s)
+	if err != nil {
+		return Mode{}, fmt.Errorf("%w, or %s", err, decode)
+	}
+	return Mode{Mode: m}, nil
+}
+
+// String is "decode" or the name of the mode.
+func (m Mode) String() string {
+	if m.Decode {
+		return decode
+	}
+	return m.Mode.String()
+}
+
+// MarshalText writes String.
+func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText reads it.
+func (m *Mode) UnmarshalText(text []byte) (err error) {
+	*m, err = ParseMode(string(text))
+	return err
+}
+
+// work is this rank's part of a problem.
+type work struct {
+	rows, keys []parallel.Span // of the problem; every rank has all rows of decode
+	sent       uint64          // bytes, of the plan
+	call       func(ctx context.Context, t *tensors) error
+}
+
+// prepare divides a problem.
+func (s *Session) prepare(op *parallel.Op, p parallel.Problem, m Mode) (*work, error) {
+	if m.Decode {
+		return s.prepareDecode(op, p)
+	}
+	plan, err := op.Plan(p)
+	if err != nil {
+		return nil, err
+	}
+	return &work{rows: plan.Rows[s.Rank()], keys: plan.Keys[s.Rank()], sent: plan.Forward.SentBytes, call: func(ctx context.Context, t *tensors) error {
+		return op.Forward(ctx, s.stream, parallel.Args{Problem: p, Q: t.Q, K: t.K, V: t.V, O: t.O, LSE: t.LSE})
+	}}, nil
+}
+
+func (s *Session) prepareDecode(op *parallel.Op, p parallel.Problem) (*work, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	shard, cfg := op.Shard(), op.Config()
+	w := &work{rows: []parallel.Span{{First: 0, N: p.Sq}}}
+	held := 0
+	for at := 0; at < p.Sk; at += shard.Block {
+		if shard.Owner(at) == s.Rank() {
+			n := min(shard.Block, p.Sk-at)
+			w.keys = append(w.keys, parallel.Span{First: at, N: n})
+			held += n
+		}
+	}
+	if held == 0 {
+		held = 1 // a cache has room for a token
+	}
+	tokens := make([]int, p.B)
+	for b := range tokens {
+		tokens[b] = p.Sk
+	}
+	w.sent = uint64(s.Ranks()-1) * uint64(p.B) * uint64(p.Hq) * uint64(p.Sq) * uint64(cfg.ValueDim()+1) * 4
+	w.call = func(ctx context.Context, t *tensors) error {
+		return op.Decode(ctx, s.stream, parallel.DecodeArgs{B: p.B, Hq: p.Hq, Hkv: p.KVHeads(), Sq: p.Sq, Tokens: tokens, Q: t.Q,
+			Cache: parallel.Cache{K: t.K, V: t.V, Capacity: held}, O: t.O, LSE: t.LSE})
+	}
+	return w, nil
+}
+
+// count is the number of rows of spans.
+func count(spans []parallel.Span) (n int) {
+	for _, x := range spans {
+		n += x.N
+	}
+	return n
+}

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"vkattn/attention"
+	"vkattn/attention/parallel"
+	"vkattn/attention/parallel/control"
+	"vkattn/attention/parallel/processes"
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/ranks"
+	"vkattn/vk"
+)
+
+// ranksFlags are the flags of a command that runs over several ranks, not parsed yet.
+type ranksFlags struct {
+	ranks     int
+	modes     string
+	transport string
+}
+
+const ranksHelp = `--ranks N runs the command over N ranks, one process for each GPU (package
+attention/parallel; docs/several-gpus.md). Where RANK and WORLD_SIZE are set, as by torchrun,
+or the variables of mpirun or srun, each process is a rank of that world, and N is its size.
+Otherwise the command starts N processes on this host. Rank 0 prints. --parallel lists the
+modes: ring, ulysses, allgather, 2d or auto, and decode: few rows over a cache that is
+sharded by tokens. NCCL moves the tensors if every rank has a GPU of
+its own and the library libnccl.so.2, otherwise TCP (--transport).`
+
+func (o *ranksFlags) add(f *pflag.FlagSet) {
+	f.IntVar(&o.ranks, "ranks", 0, "`number` of processes, one for each GPU (0: this process alone)")
+	f.StringVar(&o.modes, "parallel", "", "`list` of modes of --ranks: auto, ring, ulysses, allgather, 2d, decode (default ring,ulysses,allgather)")
+	f.StringVar(&o.transport, "transport", "auto", "what moves tensors between ranks: auto, nccl or tcp")
+}
+
+// ranksPlan holds the parsed flags.
+type ranksPlan struct {
+	modes     []ranks.Mode
+	transport processes.Transport
+	world     control.World
+	joins     bool // the environment has a world
+}
+
+// plan parses the flags; nil: the command runs in this process alone.
+func (o *ranksFlags) plan(f *pflag.FlagSet) (*ranksPlan, error) {
+	if o.ranks == 0 {
+		for _, name := range []string{"parallel", "transport"} {
+			if f.Changed(name) {
+				return nil, badInputf("--%s needs --ranks", name)
+			}
+		}
+		return nil, nil
+	}
+	p := &ranksPlan{modes: []ranks.Mode{{Mode: parallel.ModeRing}, {Mode: parallel.ModeUlysses}, {Mode: parallel.ModeAllGather}}}
+	if o.ranks < 1 || o.ranks > parallel.MaxRanks {
+		return nil, badInputf("--ranks %d: want 1 to %d", o.ranks, parallel.MaxRanks)
+	}
+	if err := words(&p.modes, o.modes, ranks.ParseMode); err != nil {
+		return nil, badInputf("--parallel: %w", err)
+	}
+	var err error
+	if p.transport, err = processes.ParseTransport(o.transport); err != nil {
+		return nil, badInputf("--transport: %w", err)
+	}
+	if p.world, p.joins, err = control.FromEnvironment(); err != nil {
+		return nil, badInput(err)
+	}
+	if p.joins && p.world.Ranks != o.ranks {
+		return nil, badInputf("--ranks %d: the environment has a world of %d ranks", o.ranks, p.world.Ranks)
+	}
+	return p, nil
+}
+
+// listenerEnv has the file descriptor of the socket at which rank 0 listens.
+const listenerEnv = "VKATTN_RANK_LISTENER"
+
+// session joins the world of the environment with the device of this rank.
+func (a *app) session(ctx context.Context, p *ranksPlan, device string, tiers []attention.Tier) (s *ranks.Session, done func(), err error) {
+	o := processes.Options{Transport: p.transport, Control: control.Options{Join: 2 * time.Minute}}
+	if text := os.Getenv(listenerEnv); text != "" && p.world.Rank == 0 {
+		fd, err := strconv.Atoi(text)
+		if err != nil {
+			return nil, nil, badInputf("%s is %q, want a number", listenerEnv, text)
+		}
+		file := os.NewFile(uintptr(fd), "listener")
+		l, err := net.FileListener(file)
+		_ = file.Close()
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", listenerEnv, err)
+		}
+		o.Control.Listener = l
+	}
+	if auto := device == "" || strings.EqualFold(device, "auto"); auto && !slices.Equal(tiers, []attention.Tier{attention.TierCPU}) {
+		name, err := processes.Device(p.world.LocalRank)
+		switch {
+		case err == nil:
+			device = name
+		case !errors.Is(err, vk.ErrNoDevice) && !errors.Is(err, vk.ErrUnsupported):
+			return nil, nil, err
+		case processes.GPUs() > 0:
+			return nil, nil, &coded{exitUnsupported, err}
+		}
+	}
+	dev, err := a.benchDevice(device, tiers)
+	if err != nil {
+		return nil, nil, err
+	}
+	t, err := processes.Join(ctx, dev, p.world, o)
+	if err == nil {
+		s, err = ranks.NewSession(dev, t)
+	}
+	if err != nil {
+		closeDevice(dev)
+		return nil, nil, err
+	}
+	return s, func() { closeDevice(dev) }, nil
+}
+
+// startRanks runs this command with the same arguments in a process for each rank of this host. The
+// first gets standard output; the lines on standard error of the others are prefixed.
+func (a *app) startRanks(ctx context.Context, n int) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	socket, err := l.(*net.TCPListener).File()
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+	port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	asked := ctx
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var mu sync.Mutex // of standard error
+	var all sync.WaitGroup
+	failed := make([]error, n)
+	for r := range n {
+		c := exec.CommandContext(ctx, self, a.args...)
+		c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
+		c.WaitDelay = endOfRank
+		c.Env = append(os.Environ(), "RANK="+strconv.Itoa(r), "WORLD_SIZE="+strconv.Itoa(n), "LOCAL_RANK="+strconv.Itoa(r),
+			"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port, control.PortEnv+"="+port, listenerEnv+"=")
+		if r == 0 {
+			c.Stdout = a.stdout
+			c.Env = append(c.Env, listenerEnv+"=3")
+			c.ExtraFiles = []*os.File{socket}
+		}
+		stderr, err := c.StderrPipe()
+		if err == nil {
+			err = c.Start()
+		}
+		if err != nil {
+			failed[r] = err // the other ranks wait for it, and then end
+			continue
+		}
+		all.Go(func() {
+			lines := bufio.NewScanner(stderr)
+			lines.Buffer(nil, 1<<20)
+			for lines.Scan() {
+				prefix := ""
+				if r > 0 {
+					prefix = fmt.Sprintf("rank %d: ", r)
+				}
+				mu.Lock()
+				fmt.Fprintf(a.stderr, "%s%s\n", prefix, lines.Text())
+				mu.Unlock()
+			}
+			if failed[r] = c.Wait(); failed[r] != nil {
+				// The others notice when they wait for it, if they do not compute for too long.
+				stop := time.AfterFunc(endOfOthers, cancel)
+				context.AfterFunc(asked, func() { stop.Stop() })
+			}
+		})
+	}
+	_ = socket.Close()
+	all.Wait()
+	if err := asked.Err(); err != nil {
+		return err
+	}
+	var exit *exec.ExitError
+	for r, err := range failed {
+		if errors.As(err, &exit) && exit.ExitCode() < 0 { // the reason why the others failed
+			return fmt.Errorf("rank %d: %w", r, err)
+		}
+	}
+	for r, err := range failed {
+		switch {
+		case errors.As(err, &exit) && exit.ExitCode() > 0:
+			return &coded{exit.ExitCode(), fmt.Errorf("rank %d ended with exit code %d", r, exit.ExitCode())}
+		case err != nil:
+			return fmt.Errorf("rank %d: %w", r, err)
+		}
+	}
+	return nil
+}
+
+// endOfOthers is how long the other ranks may go on after one has failed.
+const endOfOthers = 30 * time.Second
+
+// endOfRank is how long an interrupted rank may take to end.
+const endOfRank = 2 * time.Second
+
+// noPrinter is the printer of all ranks but 0.
+type noPrinter struct{}
+
+func (noPrinter) Row(*ranks.Row) error       { return nil }
+func (noPrinter) Close(*bench.RunInfo) error { return nil }

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"encoding/json"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/ranks"
+)
+
+// onRanks is a command over processes of this host, on the CPU tier.
+func onRanks(name string, n int, more ...string) []string {
+	return append([]string{name, "--ranks", strconv.Itoa(n), "--device", "cpu", "--nheads", "4", "--seqlen", "60", "--headdim", "16",
+		"--causal", "bottom-right", "--dtype", "f16"}, more...)
+}
+
+// rowsOf parses the rows of -o jsonl.
+func rowsOf(t *testing.T, text string) (rows []ranks.Row) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		var row ranks.Row
+		require.NoError(t, json.Unmarshal([]byte(line), &row), "%s", line)
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// The command starts its ranks, and rank 0 alone prints and saves.
+func TestVerifyOverRanks(t *testing.T) {
+	saved := filepath.Join(t.TempDir(), "rows.md")
+	p := start(t, nil, onRanks("verify", 3, "--parallel", "ring,allgather,auto", "--repeat", "2", "-o", "jsonl", "--save", saved, "--seed", "7")...)
+	require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
+	require.Equal(t, "1 problems, 3 rows, 3 ranks, transport tcp, seed 7\n", p.stderr.String())
+	rows := rowsOf(t, p.stdout.String())
+	require.Len(t, rows, 3)
+	for i, mode := range []string{"ring", "allgather", "auto"} {
+		r := rows[i]
+		require.Equal(t, mode, r.Mode.String())
+		require.Equal(t, bench.OK, r.Status)
+		require.Equal(t, 3, r.Ranks)
+		require.NotZero(t, r.Verified.SentBytes)
+		require.Equal(t, 2, r.Verified.Runs)
+		require.LessOrEqual(t, r.Verified.O.Max, r.Verified.O.Limit)
+	}
+	table, err := os.ReadFile(saved)
+	require.NoError(t, err)
+	require.Contains(t, string(table), "| allgather |")
+}
+
+// A mode that cannot share the problem is a row with the reason, and the others go on.
+func TestRanksRefuseAMode(t *testing.T) {
+	p := start(t, nil, onRanks("verify", 3, "-o", "jsonl")...)
+	require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
+	rows := rowsOf(t, p.stdout.String())
+	require.Len(t, rows, 3)
+	require.Equal(t, bench.Unsupported, rows[1].Status)
+	require.Contains(t, rows[1].Note(), "Hq")
+	require.Equal(t, bench.OK, rows[2].Status)
+}
+
+// bench prints times, bytes and the time of transfers.
+func TestBenchOverRanks(t *testing.T) {
+	p := start(t, nil, onRanks("bench", 2, "-r", "3", "--warmup", "1ms", "-o", "jsonl")...)
+	require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
+	rows := rowsOf(t, p.stdout.String())
+	require.Len(t, rows, 3)
+	for _, r := range rows {
+		x := r.Timed
+		require.Equal(t, bench.OK, r.Status)
+		require.Positive(t, x.Ms.Median)
+		require.Positive(t, x.OneMs)
+		require.Positive(t, x.Share)
+		require.Equal(t, x.Planned, x.SentBytes)
+		require.InDelta(t, x.Ms.Median-x.ComputeMs, x.ExposedMs, 1e-9)
+	}
+}
+
+// decode verifies and times few rows over a cache that is sharded by tokens.
+func TestDecodeOverRanks(t *testing.T) {
+	for _, command := range []string{"verify", "bench"} {
+		p := start(t, nil, command, "--ranks", "3", "--device", "cpu", "--parallel", "decode", "--batch-size", "2", "--nheads", "4", "--nheads-kv", "2",
+			"--seqlen", "1,3", "--seqlen-k", "1000", "--headdim", "16", "--causal", "none,bottom-right", "--dtype", "f16", "-o", "jsonl")
+		require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
+		rows := rowsOf(t, p.stdout.String())
+		require.Len(t, rows, 4)
+		for _, r := range rows {
+			require.Equal(t, bench.OK, r.Status, "%v", r)
+			require.True(t, r.Mode.Decode)
+		}
+		if command == "bench" {
+			require.Equal(t, rows[0].Timed.Planned, rows[0].Timed.SentBytes)
+		}
+	}
+}
+
+// Processes that a launcher has started join its world.
+func TestRanksJoinAWorld(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	require.NoError(t, l.Close())
+	var list []*process
+	for r := range 2 {
+		list = append(list, start(t, func(c *exec.Cmd) {
+			c.Env = append(c.Env, "RANK="+strconv.Itoa(r), "WORLD_SIZE=2", "LOCAL_RANK="+strconv.Itoa(r), "MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port)
+		}, onRanks("verify", 2, "-o", "jsonl")...))
+	}
+	for r, p := range list {
+		require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
+		require.Equal(t, r == 0, p.stdout.Len() > 0)
+	}
+	other := start(t, func(c *exec.Cmd) {
+		c.Env = append(c.Env, "RANK=0", "WORLD_SIZE=4", "MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port)
+	},
+		onRanks("verify", 2)...)
+	require.Equal(t, exitInput, other.end(t))
+	require.Contains(t, other.stderr.String(), "a world of 4 ranks")
+}
+
+// A rank that is killed ends the others, and is named. A signal ends all.
+func TestARankThatIsKilled(t *testing.T) {
+	p := start(t, nil, onRanks("verify", 2, "--repeat", "1000000", "--parallel", "ring")...)
+	var victim int
+	require.Eventually(t, func() bool {
+		for _, pid := range children(p.Process.Pid) {
+			text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+			if strings.Contains("\x00"+string(text), "\x00RANK=1\x00") {
+				victim = pid
+			}
+		}
+		return victim > 0
+	}, 10*time.Second, 10*time.Millisecond)
+	time.Sleep(time.Second)
+	begin := time.Now()
+	require.NoError(t, syscall.Kill(victim, syscall.SIGKILL))
+	require.Equal(t, exitFailure, p.end(t))
+	require.Less(t, time.Since(begin), 20*time.Second)
+	require.Contains(t, p.stderr.String(), "parallel: rank 1: left the group")
+	require.Contains(t, p.stderr.String(), "vkattn: rank 1: signal: killed\n")
+
+	p = start(t, nil, onRanks("verify", 2, "--repeat", "1000000", "--parallel", "ring")...)
+	time.Sleep(time.Second)
+	list := children(p.Process.Pid)
+	require.NoError(t, p.Process.Signal(syscall.SIGTERM))
+	require.Equal(t, exitSignal+int(syscall.SIGTERM), p.end(t))
+	for _, pid := range list {
+		require.Eventually(t, func() bool { return syscall.Kill(pid, 0) != nil }, 10*time.Second, 10*time.Millisecond)
+	}
+}
+
+// children are the processes that a process has started.
+func children(pid int) (list []int) {
+	tasks, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
+	for _, file := range tasks {
+		text, _ := os.ReadFile(file)
+		for _, word := range strings.Fields(string(text)) {
+			if n, err := strconv.Atoi(word); err == nil {
+				list = append(list, n)
+			}
+		}
+	}
+	return list
+}
+
+func TestRanksRefuseBadFlags(t *testing.T) {
+	for _, name := range []string{"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"} {
+		t.Setenv(name, "")
+		require.NoError(t, os.Unsetenv(name))
+	}
+	for _, c := range [][]string{
+		{"1 to 1024", "verify", "--ranks", "-1"},
+		{"unknown mode", "verify", "--ranks", "2", "--parallel", "star"},
+		{"unknown transport", "bench", "--ranks", "2", "--transport", "mpi"},
+		{"needs --ranks", "bench", "--parallel", "ring"},
+		{"needs --ranks", "verify", "--transport", "tcp"},
+		{"--peer and --ranks", "bench", "--ranks", "2", "--peer", "true"},
+		{"forward pass only", "bench", "--ranks", "2", "--pass", "bwd"},
+		{"forward pass only", "verify", "--ranks", "2", "--pass", "bwd"},
+		{"unknown output format", "bench", "--ranks", "2", "-o", "csv"},
+		{"not a positive number", "verify", "--ranks", "2", "--seqlen", "0"},
+	} {
+		refused(t, exitInput, c[0], c[1:]...)
+	}
+}

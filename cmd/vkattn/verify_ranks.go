@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"vkattn/attention"
+	"vkattn/attention/cases"
+	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/flagtext"
+	"vkattn/cmd/vkattn/internal/outfile"
+	"vkattn/cmd/vkattn/internal/ranks"
+	"vkattn/vk"
+)
+
+// checkRanks refuses flags of verify that several ranks do not have.
+func (o *verifyFlags) checkRanks() (*verifyPlan, error) {
+	plan, err := o.plan()
+	switch {
+	case err != nil:
+		return nil, err
+	case plan.backward:
+		return nil, badInputf("--ranks verifies the forward pass only")
+	case len(plan.kernels) > 0:
+		return nil, badInputf("--cuda-kernel and --ranks exclude one another")
+	}
+	return plan, nil
+}
+
+// verifyRanks is `vkattn verify --ranks` of a rank.
+func (a *app) verifyRanks(ctx context.Context, o *verifyFlags, p *ranksPlan) error {
+	plan, err := o.checkRanks()
+	if err != nil {
+		return err
+	}
+	s, done, err := a.session(ctx, p, o.device, plan.tiers)
+	if err != nil {
+		return err
+	}
+	defer done()
+	var set outfile.Set
+	defer a.flushed(&set)()
+	all, err := a.compareRanks(ctx, s, o, plan, p, &set)
+	if err != nil {
+		return errors.Join(err, s.Group.Close())
+	}
+	if err := s.Close(ctx); err != nil {
+		return err
+	}
+	return errors.Join(all.err(), validated(s.Device))
+}
+
+// compareRanks verifies the rows and prints them on rank 0.
+func (a *app) compareRanks(ctx context.Context, s *ranks.Session, o *verifyFlags, plan *verifyPlan, p *ranksPlan, set *outfile.Set) (*ranksOutcome, error) {
+	problems, tiers, err := verifyWork(plan, s.Device)
+	if err != nil {
+		return nil, err
+	}
+	seed, err := s.Agree(ctx, o.seed, fmt.Sprint(problems, tiers))
+	if err != nil {
+		return nil, err
+	}
+	out, info, err := a.ranksPrinter(s, plan.benchPlan, set, seed, false)
+	if err != nil {
+		return nil, err
+	}
+	info.Suite = o.suite
+	all := &ranksOutcome{}
+	err = all.rowsOf(ctx, problems, tiers, p.modes, out, func(x bench.Problem, tier attention.Tier, mode ranks.Mode) (*ranks.Row, error) {
+		return ranks.Verify(ctx, s, x, tier, mode, o.times, seed)
+	})
+	err = a.closeRanks(ctx, s, out, info, set, all, err)
+	if s.Rank() == 0 {
+		fmt.Fprintf(a.stderr, "%d problems, %d rows, %d ranks, transport %v, seed %d\n", len(problems), all.rows, s.Ranks(), s.Transport, seed)
+	}
+	return all, err
+}
+
+// verifyWork lists the problems that several ranks verify, and the tiers.
+func verifyWork(plan *verifyPlan, dev *vk.Device) (problems []bench.Problem, tiers []attention.Tier, err error) {
+	list, err := plan.problems(dev, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, x := range list {
+		if x.Seqs != nil || x.Name != "" { // a call with options
+			continue
+		}
+		problems = append(problems, bench.Problem{Shape: x.Shape, Config: x.Config(cases.On(attention.TierAuto, x.dtype))})
+	}
+	if tiers = plan.tiers; len(tiers) == 0 {
+		tiers = availableTiers(dev)
+	}
+	return problems, tiers, nil
+}
+
+// ranksPrinter prints on rank 0 and saves the files of --save there.
+func (a *app) ranksPrinter(s *ranks.Session, plan *benchPlan, set *outfile.Set, seed uint64, timed bool) (bench.Printer[*ranks.Row], *bench.RunInfo, error) {
+	info := runInfo(s.Device, seed)
+	if s.Rank() > 0 {
+		return noPrinter{}, info, nil
+	}
+	printer := func(f bench.Format, w io.Writer) bench.Printer[*ranks.Row] {
+		return ranks.NewPrinter(f, w, info, timed)
+	}
+	files, err := openSaved(set, plan.saved, printer)
+	if err != nil {
+		return nil, nil, err
+	}
+	return bench.Printers(append(files, printer(plan.format, a.stdout))...), info, nil
+}
+
+// ranksOutcome counts rows.
+type ranksOutcome struct {
+	rows, good, failed, broken, tooLarge int
+	firstFailed, firstBroken, why        string
+}
+
+// rowsOf makes and prints a row for each problem, tier and mode, until one of them ends the run.
+func (o *ranksOutcome) rowsOf(ctx context.Context, problems []bench.Problem, tiers []attention.Tier, modes []ranks.Mode, out bench.Printer[*ranks.Row],
+	row func(bench.Problem, attention.Tier, ranks.Mode) (*ranks.Row, error)) error {
+	for _, x := range problems {
+		for _, tier := range tiers {
+			for _, mode := range modes {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				r, err := row(x, tier, mode)
+				if err != nil {
+					return err
+				}
+				o.add(r)
+				if err := out.Row(r); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// closeRanks ends the output. After an error, which it returns, the finished rows are printed and
+// saved.
+func (a *app) closeRanks(ctx context.Context, s *ranks.Session, out bench.Printer[*ranks.Row], info *bench.RunInfo, set *outfile.Set, all *ranksOutcome, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		info.Stopped, err = stopReason(ctx.Err()), ctx.Err()
+	case err != nil:
+		info.Stopped = flagtext.OneLine(err.Error())
+	}
+	if all.rows == 0 && err != nil {
+		return err
+	}
+	return errors.Join(err, out.Close(info), commitRows(ctx, set, all.rows))
+}
+
+func (o *ranksOutcome) add(r *ranks.Row) {
+	o.rows++
+	text := r.Name()
+	if note := r.Note(); note != "" {
+		text += ": " + note
+	}
+	switch r.Status {
+	case bench.OK:
+		o.good++
+	case bench.Fail:
+		if o.failed++; o.firstFailed == "" {
+			o.firstFailed = text
+		}
+	case bench.Broken:
+		if o.broken++; o.firstBroken == "" {
+			o.firstBroken = text
+		}
+	case bench.OOM:
+		o.tooLarge++
+		o.why = text
+	default:
+		o.why = text
+	}
+}
+
+// err is the error for the exit code.
+func (o *ranksOutcome) err() error {
+	switch {
+	case o.failed > 0:
+		return fmt.Errorf("%d of %d rows are wrong: %s", o.failed, o.rows, o.firstFailed)
+	case o.broken > 0:
+		return &coded{exitDevice, fmt.Errorf("%d of %d rows failed: %s", o.broken, o.rows, o.firstBroken)}
+	case o.good == 0 && o.rows > 0:
+		return unsupportedf("no row is supported and fits the memory: %s", o.why)
+	}
+	return nil
+}
