@@ -174,8 +174,9 @@ func (c *Channel) beginLocked() error {
 		return c.cause
 	case c.closed:
 		return &parallel.RankError{Rank: c.rank, Err: parallel.ErrLeft}
-	case c.left[0] != nil:
-		return &parallel.RankError{Rank: 0, Err: parallel.ErrLeft}
+	case c.left[0] != nil: // no operation works without rank 0
+		c.endLocked(&parallel.RankError{Rank: 0, Err: parallel.ErrLeft})
+		return c.cause
 	}
 	return nil
 }
