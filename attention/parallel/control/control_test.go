@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +15,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/parallel"
+	"vkattn/attention/parallel/internal/ranktest"
 	"vkattn/internal/testlevel"
 )
 
@@ -29,34 +29,12 @@ func listener(t *testing.T) (net.Listener, []string) {
 	return l, []string{l.Addr().String()}
 }
 
-// noLeak fails if goroutines are left at the end of a test.
-func noLeak(t *testing.T) {
-	t.Helper()
-	before := runtime.NumGoroutine()
-	t.Cleanup(func() {
-		for end := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(5 * time.Millisecond) {
-			require.True(t, time.Now().Before(end), "%d goroutines, before the test %d", runtime.NumGoroutine(), before)
-		}
-	})
-}
-
-// onAll runs work for ranks at once.
-func onAll(n int, work func(r int) error) []error {
-	list := make([]error, n)
-	var wg sync.WaitGroup
-	for r := range n {
-		wg.Go(func() { list[r] = work(r) })
-	}
-	wg.Wait()
-	return list
-}
-
 // joined brings n ranks together.
 func joined(t *testing.T, n int) []*Channel {
 	t.Helper()
 	l, addresses := listener(t)
 	list := make([]*Channel, n)
-	for r, err := range onAll(n, func(r int) (err error) {
+	for r, err := range ranktest.OnAll(n, func(r int) (err error) {
 		o := Options{Timeout: timeout, Join: 5 * time.Second}
 		if r == 0 {
 			o.Listener = l
@@ -67,21 +45,11 @@ func joined(t *testing.T, n int) []*Channel {
 		require.NoError(t, err, "rank %d", r)
 	}
 	t.Cleanup(func() {
-		for _, err := range onAll(n, func(r int) error { return list[r].Close() }) {
+		for _, err := range ranktest.OnAll(n, func(r int) error { return list[r].Close() }) {
 			require.NoError(t, err)
 		}
 	})
 	return list
-}
-
-// named checks that an error names a rank and matches a reason.
-func named(t *testing.T, err error, rank int, want error) {
-	t.Helper()
-	var e *parallel.RankError
-	require.ErrorAs(t, err, &e)
-	require.Equal(t, rank, e.Rank, "%v", err)
-	require.ErrorIs(t, err, want)
-	require.NotContains(t, err.Error(), "\n")
 }
 
 // Ranks gather each other's bytes, any number of times, and leave in any order.
@@ -89,10 +57,10 @@ func TestRanksGather(t *testing.T) {
 	testlevel.HostOnly(t)
 	for _, n := range []int{1, 2, 3, 4, 8} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			noLeak(t)
+			ranktest.NoLeak(t)
 			list := joined(t, n)
 			for range 20 {
-				for r, err := range onAll(n, func(r int) error {
+				for r, err := range ranktest.OnAll(n, func(r int) error {
 					parts, err := list[r].Gather(context.Background(), []byte(strings.Repeat("x", r)))
 					for s, p := range parts {
 						if len(p) != s {
@@ -134,10 +102,10 @@ func TestFaultsNameTheRank(t *testing.T) {
 		for _, n := range []int{2, 4, 8} {
 			for _, bad := range []int{0, n - 1} {
 				t.Run(fmt.Sprintf("%s/%d of %d", name, bad, n), func(t *testing.T) {
-					noLeak(t)
+					ranktest.NoLeak(t)
 					list := joined(t, n)
 					start := time.Now()
-					for r, err := range onAll(n, func(r int) error {
+					for r, err := range ranktest.OnAll(n, func(r int) error {
 						if r == bad {
 							x.fault(list[r])
 							return nil
@@ -152,7 +120,7 @@ func TestFaultsNameTheRank(t *testing.T) {
 						return err
 					}) {
 						if r != bad {
-							named(t, err, bad, x.want)
+							ranktest.Named(t, err, bad, x.want)
 							require.Equal(t, err, error(list[r].Err()))
 						}
 					}
@@ -170,7 +138,7 @@ func TestFaultsNameTheRank(t *testing.T) {
 // peer that left without its side of a message is found.
 func TestTimeoutOfMessagesNamesTheCulprit(t *testing.T) {
 	testlevel.HostOnly(t)
-	noLeak(t)
+	ranktest.NoLeak(t)
 	list := joined(t, 4)
 	// 0 waits for 3, which waits for 2, which computes. 1 has posted all that 0 needs.
 	posts := []struct{ sends, receives []int }{{[]int{1}, []int{3}}, {nil, []int{0}}, {nil, nil}, {nil, []int{2}}}
@@ -185,10 +153,10 @@ func TestTimeoutOfMessagesNamesTheCulprit(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
 	defer cancel()
 	<-ctx.Done()
-	named(t, list[0].TimedOut(ctx, 3), 2, parallel.ErrTimeout)
+	ranktest.Named(t, list[0].TimedOut(ctx, 3), 2, parallel.ErrTimeout)
 	for _, c := range list {
 		<-c.Ended()
-		named(t, c.Err(), 2, parallel.ErrTimeout)
+		ranktest.Named(t, c.Err(), 2, parallel.ErrTimeout)
 	}
 
 	list = joined(t, 3)
@@ -196,7 +164,7 @@ func TestTimeoutOfMessagesNamesTheCulprit(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, list[2].Close())
 	require.Eventually(t, func() bool { return m.Missing() != nil }, time.Second, time.Millisecond)
-	named(t, m.Missing(), 2, parallel.ErrLeft)
+	ranktest.Named(t, m.Missing(), 2, parallel.ErrLeft)
 	for _, peer := range []int{-1, 1, 3} {
 		_, err = list[1].Post([]int{peer}, nil)
 		require.ErrorIs(t, err, attention.ErrInvalid)
@@ -216,9 +184,9 @@ func TestJoinNamesTheRankThatIsWrong(t *testing.T) {
 		"missing":    {nil, parallel.ErrTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
-			noLeak(t)
+			ranktest.NoLeak(t)
 			l, addresses := listener(t)
-			for r, err := range onAll(3, func(r int) error {
+			for r, err := range ranktest.OnAll(3, func(r int) error {
 				w, o := World{Rank: r, Ranks: 3, Addresses: addresses}, Options{Timeout: timeout, Join: timeout}
 				switch {
 				case r == 0:
@@ -234,7 +202,7 @@ func TestJoinNamesTheRankThatIsWrong(t *testing.T) {
 				_, err := Join(context.Background(), w, o)
 				return err
 			}) {
-				named(t, err, 2, x.want)
+				ranktest.Named(t, err, 2, x.want)
 				t.Logf("rank %d: %v", r, err)
 			}
 		})
@@ -244,7 +212,7 @@ func TestJoinNamesTheRankThatIsWrong(t *testing.T) {
 // Strangers and second processes of a rank are refused, and the world is made without them.
 func TestStrangersAreRefused(t *testing.T) {
 	testlevel.HostOnly(t)
-	noLeak(t)
+	ranktest.NoLeak(t)
 	l, addresses := listener(t)
 	o := Options{Timeout: timeout, Join: 5 * time.Second}
 	list := make([]*Channel, 3)
@@ -269,7 +237,7 @@ func TestStrangersAreRefused(t *testing.T) {
 	join(1, o)
 	time.Sleep(timeout / 2)
 	_, err = Join(context.Background(), World{Rank: 1, Ranks: 3, Addresses: addresses}, o)
-	named(t, err, 1, parallel.ErrMismatch)
+	ranktest.Named(t, err, 1, parallel.ErrMismatch)
 	require.EqualError(t, err, "parallel: rank 1: disagrees with the other ranks: this rank has joined already")
 	join(2, o)
 	wg.Wait()
@@ -277,7 +245,7 @@ func TestStrangersAreRefused(t *testing.T) {
 		require.NoError(t, err)
 		require.Nil(t, list[r].Err())
 	}
-	for _, err := range onAll(3, func(r int) error { return list[r].Close() }) {
+	for _, err := range ranktest.OnAll(3, func(r int) error { return list[r].Close() }) {
 		require.NoError(t, err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/inputs"
 	"vkattn/attention/parallel"
+	"vkattn/attention/parallel/internal/ranktest"
 	"vkattn/cudapath/nccl"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
@@ -29,7 +30,7 @@ func TestExchange(t *testing.T) {
 		for _, n := range []int{2, 4} {
 			t.Run(fmt.Sprintf("%v/%d", kind, n), func(t *testing.T) {
 				w := newWorld(t, kind, n)
-				for r, err := range onAll(n, func(r int) error {
+				for r, err := range ranktest.OnAll(n, func(r int) error {
 					x := w.transports[r]
 					if x.Rank() != r || x.Ranks() != n || KindOf(x) != kind {
 						return errors.New("it does not know its rank")
@@ -90,7 +91,7 @@ func TestForwardHasTheBitsOfOneProcess(t *testing.T) {
 	p := parallel.Problem{Shape: attention.Shape{B: 1, Hq: heads, Hkv: heads, Sq: rows, Sk: rows}}
 	forward := func(transports []parallel.Transport, mode parallel.Mode) [][]byte {
 		outs := make([][]byte, n)
-		for r, err := range onAll(n, func(r int) error {
+		for r, err := range ranktest.OnAll(n, func(r int) error {
 			g, err := parallel.NewGroup(transports[r], parallel.GroupOptions{Timeout: time.Minute})
 			if err != nil {
 				return err
@@ -130,16 +131,6 @@ func TestForwardHasTheBitsOfOneProcess(t *testing.T) {
 	}
 }
 
-// named checks that an error names a rank and matches a reason.
-func named(t *testing.T, err error, rank int, want error) {
-	t.Helper()
-	var e *parallel.RankError
-	require.ErrorAs(t, err, &e)
-	require.Equal(t, rank, e.Rank, "%v", err)
-	require.ErrorIs(t, err, want)
-	require.NotContains(t, err.Error(), "\n")
-}
-
 // lower shortens the waits for the time of a test.
 func lower(t *testing.T) {
 	g, p := grace, patience
@@ -173,13 +164,13 @@ func TestFaultsNameTheRank(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%v/%d", name, kind, n), func(t *testing.T) {
 					w := newWorld(t, kind, n)
 					bad := n - 1
-					for _, err := range onAll(n, func(r int) error { // connects the ranks
+					for _, err := range ranktest.OnAll(n, func(r int) error { // connects the ranks
 						return exchangeAll(context.Background(), w.transports[r], 100)
 					}) {
 						require.NoError(t, err)
 					}
 					begin := time.Now()
-					for r, err := range onAll(n, func(r int) error {
+					for r, err := range ranktest.OnAll(n, func(r int) error {
 						if r == bad {
 							time.Sleep(timeout / 4)
 							x.fault(w, r)
@@ -201,7 +192,7 @@ func TestFaultsNameTheRank(t *testing.T) {
 							require.ErrorAs(t, err, &e)
 							require.Equal(t, bad, e.Rank, "%v", err)
 						case !x.also && r != bad:
-							named(t, err, bad, x.want)
+							ranktest.Named(t, err, bad, x.want)
 						}
 					}
 					require.Less(t, time.Since(begin), 7*timeout)
@@ -227,7 +218,7 @@ func TestADeviceThatDoesNotStop(t *testing.T) {
 	w := newWorld(t, TransportNCCL, 2)
 	w.fake.stuck(1)
 	begin := time.Now()
-	for _, err := range onAll(2, func(r int) error {
+	for _, err := range ranktest.OnAll(2, func(r int) error {
 		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		return exchangeAll(ctx, w.transports[r], 10)
@@ -253,7 +244,7 @@ func TestJoinRefuses(t *testing.T) {
 	testlevel.HostOnly(t)
 	join := func(want ...Transport) []error {
 		l, addresses := listenerOf(t)
-		return onAll(len(want), func(r int) error {
+		return ranktest.OnAll(len(want), func(r int) error {
 			o := Options{Transport: want[r], Control: testControl()}
 			if r == 0 {
 				o.Control.Listener = l
@@ -272,7 +263,7 @@ func TestJoinRefuses(t *testing.T) {
 		require.ErrorContains(t, err, "NCCL needs a GPU")
 	}
 	for _, err := range join(TransportTCP, TransportTCP, TransportNCCL) {
-		named(t, err, 2, parallel.ErrMismatch)
+		ranktest.Named(t, err, 2, parallel.ErrMismatch)
 	}
 	for _, err := range join(TransportAuto, TransportAuto) {
 		require.NoError(t, err)
@@ -293,7 +284,7 @@ func TestCommunicatorOfTheCaller(t *testing.T) {
 	fake := useFake(t)
 	id, err := nccl.NewID()
 	require.NoError(t, err)
-	for r, err := range onAll(n, func(r int) error {
+	for r, err := range ranktest.OnAll(n, func(r int) error {
 		own, err := nccl.Join(context.Background(), 0, id, r, n)
 		if err != nil {
 			return err

@@ -16,6 +16,7 @@ import (
 
 	"vkattn/attention/parallel"
 	"vkattn/attention/parallel/control"
+	"vkattn/attention/parallel/internal/ranktest"
 	"vkattn/cudapath/nccl"
 )
 
@@ -182,7 +183,7 @@ func newWorld(t *testing.T, kind Transport, n int) *rankWorld {
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	for r, err := range onAll(n, func(r int) (err error) {
+	for r, err := range ranktest.OnAll(n, func(r int) (err error) {
 		o := Options{Transport: kind, Control: control.Options{Timeout: timeout, Join: 10 * time.Second}}
 		address := l.Addr().String()
 		if r == 0 {
@@ -210,22 +211,11 @@ func newWorld(t *testing.T, kind Transport, n int) *rankWorld {
 		require.NoError(t, err, "rank %d", r)
 	}
 	t.Cleanup(func() {
-		for _, err := range onAll(n, func(r int) error { return w.transports[r].Close() }) {
+		for _, err := range ranktest.OnAll(n, func(r int) error { return w.transports[r].Close() }) {
 			require.NoError(t, err)
 		}
 	})
 	return w
-}
-
-// onAll runs work for ranks at once.
-func onAll(n int, work func(r int) error) []error {
-	list := make([]error, n)
-	var wg sync.WaitGroup
-	for r := range n {
-		wg.Go(func() { list[r] = work(r) })
-	}
-	wg.Wait()
-	return list
 }
 
 // exchangeAll sends bytes to all other ranks and receives as many from each.
