@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"vkattn/attention"
@@ -54,21 +53,9 @@ func (a *app) benchRanks(ctx context.Context, o *benchFlags, p *ranksPlan) error
 	if err != nil {
 		return err
 	}
-	s, done, err := a.session(ctx, p, o.device, plan.tiers)
-	if err != nil {
-		return err
-	}
-	defer done()
-	var set outfile.Set
-	defer a.flushed(&set)()
-	all, err := a.timeRanks(ctx, s, o, plan, p, &set)
-	if err != nil {
-		return errors.Join(err, s.Group.Close())
-	}
-	if err := s.Close(ctx); err != nil {
-		return err
-	}
-	return errors.Join(all.err(), validated(s.Device))
+	return a.onSession(ctx, p, o.device, plan.tiers, func(s *ranks.Session, set *outfile.Set) (*ranksOutcome, error) {
+		return a.timeRanks(ctx, s, o, plan, p, set)
+	})
 }
 
 // timeRanks times the rows and prints them on rank 0.

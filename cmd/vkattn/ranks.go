@@ -22,6 +22,7 @@ import (
 	"vkattn/attention/parallel/control"
 	"vkattn/attention/parallel/processes"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/ranks"
 	"vkattn/vk"
 )
@@ -87,6 +88,25 @@ func (o *ranksFlags) plan(f *pflag.FlagSet) (*ranksPlan, error) {
 
 // listenerEnv has the file descriptor of the socket at which rank 0 listens.
 const listenerEnv = "VKATTN_RANK_LISTENER"
+
+// onSession joins the world, runs rows and leaves it.
+func (a *app) onSession(ctx context.Context, p *ranksPlan, device string, tiers []attention.Tier, rows func(*ranks.Session, *outfile.Set) (*ranksOutcome, error)) error {
+	s, done, err := a.session(ctx, p, device, tiers)
+	if err != nil {
+		return err
+	}
+	defer done()
+	var set outfile.Set
+	defer a.flushed(&set)()
+	all, err := rows(s, &set)
+	if err != nil {
+		return errors.Join(err, s.Group.Close())
+	}
+	if err := s.Close(ctx); err != nil {
+		return err
+	}
+	return errors.Join(all.err(), validated(s.Device))
+}
 
 // session joins the world of the environment with the device of this rank.
 func (a *app) session(ctx context.Context, p *ranksPlan, device string, tiers []attention.Tier) (s *ranks.Session, done func(), err error) {

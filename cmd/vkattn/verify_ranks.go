@@ -35,21 +35,9 @@ func (a *app) verifyRanks(ctx context.Context, o *verifyFlags, p *ranksPlan) err
 	if err != nil {
 		return err
 	}
-	s, done, err := a.session(ctx, p, o.device, plan.tiers)
-	if err != nil {
-		return err
-	}
-	defer done()
-	var set outfile.Set
-	defer a.flushed(&set)()
-	all, err := a.compareRanks(ctx, s, o, plan, p, &set)
-	if err != nil {
-		return errors.Join(err, s.Group.Close())
-	}
-	if err := s.Close(ctx); err != nil {
-		return err
-	}
-	return errors.Join(all.err(), validated(s.Device))
+	return a.onSession(ctx, p, o.device, plan.tiers, func(s *ranks.Session, set *outfile.Set) (*ranksOutcome, error) {
+		return a.compareRanks(ctx, s, o, plan, p, set)
+	})
 }
 
 // compareRanks verifies the rows and prints them on rank 0.
