@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"testing"
 
@@ -155,7 +156,7 @@ func TestBackwardOperandsInSharedMemory(t *testing.T) {
 				if k.Outputs != "dQ" && k.Outputs != "dK dV" {
 					continue
 				}
-				if i == 0 && inSmem {
+				if i == 0 && inSmem && os.Getenv("VKATTN_DRIVER") != "lavapipe" {
 					t.Skipf("%s: the device has another order", k.Tile)
 				}
 				require.Equal(t, i == 1, inSmem, "%s: %s", k.Outputs, k.Tile)
