@@ -281,7 +281,7 @@ if [[ $what == ranks ]]; then
 		command -v nvidia-smi >/dev/null && nvidia-smi topo -m
 	} 2>&1 | tee "$OUT/ranks-machine.txt"
 	"$here/vkattn" info >"$OUT/info.txt" 2>&1
-	# A step is a process of its own. The rows that were printed before its time was up are kept.
+	# A step is a process of its own. If its time is up, its file has the rows that it printed until then.
 	step() { # <name> <seconds> <command of vkattn> <arguments...>
 		local name=$1 limit=$2 begin=$SECONDS status left
 		shift 2

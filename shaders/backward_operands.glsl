@@ -6,7 +6,8 @@
 #ifdef DTYPE_BF16
 // Half a unit in the last place is added, the lower half is cut off: halves are rounded away from zero, as toOperandA does.
 // min keeps a NaN from becoming 0 by the carry, save a negative one whose upper 17 bits are all set. NVIDIA's own conversion
-// takes some twenty instructions and truncates. The upper half is moved as a float16: by a shift it takes 4 % longer.
+// takes some twenty instructions and truncates. The upper half is moved as a float16, which the compiler packs by one
+// permutation (docs/backward-log.md, 8).
 STORAGE_T rounded(float x) {
     const uint bits = uint(min(floatBitsToInt(x), 0x7fff7fff)) + 0x8000u;
     return uintBitsToBFloat16EXT(float16BitsToUint16(unpackFloat2x16(bits).y));
@@ -28,7 +29,7 @@ STORAGE_T rounded(float x) { return float16_t(x); }
 #define convertedOperandA(result, x) toOperandA(result, x)
 #endif
 
-#if NV2 && !defined(DTYPE_BF16) // a conversion of the driver's moves no element either
+#if NV2 && !defined(DTYPE_BF16) // the driver converts fragments in registers
 #define operandA(result, x) result = FragA(x);
 #else
 #define operandA(result, x)                                                                         \

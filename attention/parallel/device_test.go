@@ -118,7 +118,7 @@ func TestForwardOnADevice(t *testing.T) {
 						}
 					}
 					if len(op.pool.free) == 0 {
-						return errors.New("no buffers are kept")
+						return errors.New("the pool has no buffers")
 					}
 					mu.Lock()
 					parts = append(parts, x)

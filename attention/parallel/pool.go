@@ -44,7 +44,7 @@ func (p *pool) keep(list []*vk.Buffer) error {
 // drop closes all buffers.
 func (p *pool) drop() error { return p.keep(nil) }
 
-// close closes all buffers, also those that are kept later.
+// close closes all buffers, also those that calls under way return later.
 func (p *pool) close() error {
 	p.mu.Lock()
 	p.closed = true

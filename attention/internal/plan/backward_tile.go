@@ -145,7 +145,7 @@ const maxGradientFragments = 16
 //	dK dV  64: 8x2x64/16 q2 375; 4x2x64/16 332; 8x1x64/16 305; 8x2x64/16 q0 285
 //	      128: 8x1x64/16 335; 8x1x48/16 328; 8x1x32/16 310
 //
-// In dK and dV of tier coopmat more than one fragment of S spills registers. TFLOP/s of the
+// dK and dV of tier coopmat spill registers with more than one fragment of S. TFLOP/s of the
 // pass at head dim 64: 8x1x64/16 237; 8x1x64/16 q2 227; 4x1x64/16 q2 186; 8x2x64/16 q2 54.
 var (
 	backwardCoopmatRowTiles = []backwardTableTile{

@@ -55,7 +55,7 @@ func FromComm(ctx context.Context, dev *vk.Device, comm uintptr, o Options) (*pa
 // wrap makes the Transport of a communicator. gather gathers equal numbers of bytes of all ranks.
 func wrap(ctx context.Context, c *nccl.Comm, q deviceQueue, o *Options, gather func([]byte) ([]byte, error)) (parallel.Transport, error) {
 	w := control.World{Rank: c.Rank(), Ranks: c.Ranks()}
-	var card businessCard
+	var root rootAddresses
 	var err error
 	if w.Rank == 0 && w.Ranks > 1 && o.Control.Listener == nil {
 		if o.Control.Listener, err = net.Listen("tcp", ":0"); err != nil {
@@ -64,9 +64,9 @@ func wrap(ctx context.Context, c *nccl.Comm, q deviceQueue, o *Options, gather f
 		}
 	}
 	if l := o.Control.Listener; l != nil {
-		card.fill(l)
+		root.fill(l)
 	}
-	all, err := gather(card[:])
+	all, err := gather(root[:])
 	if err != nil {
 		if o.Control.Listener != nil {
 			_ = o.Control.Listener.Close()
@@ -74,8 +74,8 @@ func wrap(ctx context.Context, c *nccl.Comm, q deviceQueue, o *Options, gather f
 		q.close()
 		return nil, err
 	}
-	copy(card[:], all)
-	w.Addresses = card.addresses()
+	copy(root[:], all)
+	w.Addresses = root.list()
 	ch, err := control.Join(ctx, w, o.Control)
 	if err != nil {
 		q.close()
@@ -84,13 +84,13 @@ func wrap(ctx context.Context, c *nccl.Comm, q deviceQueue, o *Options, gather f
 	return newNCCL(ch, c, q), nil
 }
 
-// businessCard has the port and the addresses of rank 0: two bytes, and sixteen for each address.
-type businessCard [2 + 16*maxAddresses]byte
+// rootAddresses has the port and the addresses of rank 0: two bytes, and sixteen for each address.
+type rootAddresses [2 + 16*maxAddresses]byte
 
 const maxAddresses = 8
 
 // fill lists the addresses of this host, those that other hosts reach first.
-func (c *businessCard) fill(l net.Listener) {
+func (c *rootAddresses) fill(l net.Listener) {
 	tcp, ok := l.Addr().(*net.TCPAddr)
 	if !ok {
 		return
@@ -117,7 +117,7 @@ func (c *businessCard) fill(l net.Listener) {
 	}
 }
 
-func (c *businessCard) addresses() (list []string) {
+func (c *rootAddresses) list() (list []string) {
 	port := strconv.Itoa(int(binary.LittleEndian.Uint16(c[:])))
 	for i := range maxAddresses {
 		ip := net.IP(c[2+16*i:][:16])

@@ -172,7 +172,7 @@ func connect(ctx context.Context, dev *vk.Device, ch *control.Channel, w *contro
 	owner := map[string]int{}
 	for r := range all {
 		if first, taken := owner[string(all[r].Device)]; taken && all[r].Why == "" {
-			all[r].Why = fmt.Sprintf("its GPU is that of rank %d, and NCCL needs one for each", first)
+			all[r].Why = fmt.Sprintf("it has the same GPU as rank %d, and NCCL needs one for each rank", first)
 		}
 		owner[string(all[r].Device)] = r
 		if all[r].Transport != all[0].Transport { // every rank names the same one
