@@ -92,15 +92,17 @@ void main() {
     loadRowMax(0);
 
     uint parity = 0; // of the buffer of partial scores
-    [[dont_unroll]] while (j < unmaskedTiles) {
 #define MASKED 0
-#include "decode_tile.glsl"
+#define KV_LOOP_END unmaskedTiles
+#include "decode_kv_loop.glsl"
 #undef MASKED
-    }
-    [[dont_unroll]] while (j < tiles) {
+#undef KV_LOOP_END
+
 #define MASKED 1
-#include "decode_tile.glsl"
+#define KV_LOOP_END tiles
+#include "decode_kv_loop.glsl"
 #undef MASKED
-    }
+#undef KV_LOOP_END
+
 #include "decode_epilogue.glsl"
 }

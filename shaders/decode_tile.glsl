@@ -1,10 +1,10 @@
-// Part of main: tile j of the subgroup's KV loop. MASKED 1: some row may not attend to some key of it, or scores
-// depend on row and key.
+// Part of a turn of the KV loop (decode_kv_loop.glsl): tile j. Its vectors are K_TILE and V_TILE, and with PREFETCH the
+// vectors of the next tile are loaded into K_NEXT and V_NEXT.
 {
     const bool more = next < tiles;
     if (PREFETCH > 1 && more) {
-        LOAD_K(kNext)
-        LOAD_V(vNext)
+        LOAD_K(K_NEXT)
+        LOAD_V(V_NEXT)
     }
 
     // S = Q K^T. Fragments Qi and Kt have columns in the same order, whichever it is.
@@ -24,8 +24,8 @@
         }
     }
     if (PREFETCH < 2 && more) {
-        LOAD_K(kVec)
-        if (PREFETCH > 0) LOAD_V(vNext)
+        LOAD_K(K_TILE)
+        if (PREFETCH > 0) LOAD_V(V_NEXT)
     }
     if (QK_SPLIT > 1) { // add the partial scores of the subgroups
         coopMatStore(S[0], smem, QK_PARTIAL(gl_SubgroupID), QK_PARTIAL_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
@@ -68,11 +68,10 @@
         }
     }
 
-    [[unroll]] for (uint n = 0; n < (PREFETCH > 1 ? K_LANE_VECS : 0); ++n) kVec[n] = kNext[n];
-    [[unroll]] for (uint n = 0; n < (PREFETCH > 0 ? V_LANE_VECS : 0); ++n) vVec[n] = vNext[n];
+    if (MASKED != 0 || !TWO_TILES) COPY_NEXT_VECS
     j = next;
     if (more) {
-        if (PREFETCH == 0) LOAD_V(vVec)
+        if (PREFETCH == 0) LOAD_V(V_TILE)
         STORE_KEY_INDICES
         STORE_KV_SCALES
         next = nextKVTile(kv, j + KV_LOOPS, lastRow);
