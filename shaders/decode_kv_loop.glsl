@@ -16,8 +16,10 @@
 
 #if !MASKED
     if (TWO_TILES) {
-        if (j >= KV_LOOP_END) COPY_NEXT_VECS
-        else {
+        if (j >= KV_LOOP_END) {
+            COPY_NEXT_VECS
+            break;
+        }
 #define K_TILE kNext
 #define V_TILE vNext
 #define K_NEXT kVec
@@ -27,7 +29,6 @@
 #undef V_TILE
 #undef K_NEXT
 #undef V_NEXT
-        }
     }
 #endif
 }

@@ -58,7 +58,7 @@ const uint K_LANE_VECS = K_LANE_KEYS * QK_BLOCKS, V_LANE_VECS = V_LANE_KEYS * DV
     }
 // Two tiles in a turn of the KV loop instead: where each key's row is resolved, it takes 5 % less time; with contiguous
 // rows 1 % more (docs/log.md, 56).
-const bool TWO_TILES = PREFETCH > 1 && !CONTIGUOUS_RUNS;
+const bool TWO_TILES = PREFETCH > 1 && !CONTIGUOUS_RUNS && KV_TYPE == 0;
 
 // Words of operands from a vector. Quantized elements are converted here and not after their load: a use waits for
 // the load.
