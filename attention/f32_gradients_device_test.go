@@ -43,7 +43,7 @@ func TestF32GradientsOnDevices(t *testing.T) {
 		tier  attention.Tier
 		dtype attention.DType
 		d     int
-		brief bool
+		first bool // in the first share of the table
 	}{
 		{attention.TierScalar, attention.F16, 24, true},
 		{attention.TierScalar, attention.BF16, 7, true},   // rows share words
@@ -52,7 +52,7 @@ func TestF32GradientsOnDevices(t *testing.T) {
 		{attention.TierCoopMat, attention.BF16, 16, false},
 		{attention.TierCoopMat2, attention.F16, 16, false},
 	} {
-		if !x.brief && testlevel.Get() != testlevel.All {
+		if !testlevel.Share(x.first) {
 			continue
 		}
 		t.Run(x.tier.String()+"/"+x.dtype.String(), func(t *testing.T) {

@@ -88,7 +88,7 @@ func TestBackwardOnADevice(t *testing.T) {
 		ranks int
 		cfg   Config
 		p     Problem
-		brief bool
+		first bool // in the first share of the table
 	}{
 		{"batch", ModeRing, 3, config(attention.BottomRight), grouped, true},
 		{"shared key heads", ModeUlysses, 4, config(attention.BottomRight), grouped, true},
@@ -101,7 +101,7 @@ func TestBackwardOnADevice(t *testing.T) {
 		{"few rows", ModeRing, 4, config(attention.BottomRight), Problem{Shape: attention.Shape{B: 1, Hq: 4, Hkv: 4, Sq: 3, Sk: 2}}, false},
 		{"rows without keys", ModeAllGather, 4, config(attention.BottomRight), Problem{Shape: attention.Shape{B: 1, Hq: 4, Hkv: 4, Sq: 30, Sk: 12}}, false},
 	} {
-		if !x.brief && testlevel.Get() != testlevel.All {
+		if !testlevel.Share(x.first) {
 			continue
 		}
 		t.Run(fmt.Sprintf("%v %d %s", x.mode, x.ranks, x.name), func(t *testing.T) {
