@@ -286,7 +286,9 @@ func liveOps(t *testing.T) []any {
 		require.NoError(t, err)
 		a, err := attention.NewAppend(dev, attention.AppendConfig{HeadDim: 8})
 		require.NoError(t, err)
-		list = append(list, op, m, a)
+		sum, err := attention.NewSum(dev, attention.MergeConfig{HeadDim: 8, F32States: true})
+		require.NoError(t, err)
+		list = append(list, op, m, sum, a)
 	}
 	return list
 }
