@@ -224,7 +224,7 @@ func (op *Op) checkBackward(l *tensors.BackwardTensors, a *BackwardArgs) (plan.B
 		if r.Access == AccessAddresses && t.Tensor.Buffer.Address() == 0 {
 			return fmt.Errorf("%w: the buffer of %s has no device address, and Access asks for addresses", ErrUnsupported, t.Field)
 		}
-		if t.Size == int64(op.cfg.DType.Size()) && i != tensors.BackwardLSE && i != tensors.BackwardDLSE && i < tensors.BackwardDBias {
+		if i != tensors.BackwardLSE && i != tensors.BackwardDLSE && i < tensors.BackwardDBias {
 			r.Align[i] = tensors.LargestAlignment(uint64(t.Dim), uint64(t.Tensor.Offset), uint64(t.Steps[0]), uint64(t.Steps[1]),
 				uint64(t.Steps[2]), tensors.BaseOf(&t.Tensor, t.Size, r.Access)/uint64(t.Size))
 		}

@@ -32,7 +32,7 @@
 #   only with ranks: several GPUs over NCCL, one process each, in less than 8 minutes. It takes libnccl.so.2 of the
 #   system, or that of PyTorch's wheel
 #     ranks.md         exit codes and times of the steps, and their tables
-#     ranks-NAME.*     rows and messages of each step: verify, conformance, bench in each mode, a soak, a rank that is killed
+#     ranks-NAME.*     rows and messages of each step: verify and bench in each mode, forward and backward, a soak, a rank that is killed
 #     nccl-*.txt       the warnings of NCCL
 #   only with backward: gradients, in steps of less than nine minutes each (default: all of them, in this order)
 #     tests        backward-tests.txt: the tests of gradients on every tier and in every storage type
@@ -311,6 +311,10 @@ if [[ $what == ranks ]]; then
 	for mode in ring ulysses allgather; do
 		step "bench-$mode" 45 bench --parallel "$mode" --tier coopmat2,cuda --seqlen 65536 --nheads 32 --nheads-kv 8 --headdim 128 --dtype f16 -r 8 || rc=1
 	done
+	step gradients 40 verify --pass bwd --tier scalar,coopmat2 --dtype f16 --seqlen 1000 --seqlen-k 1500 --nheads 8 --nheads-kv 2 --batch-size 2 \
+		--headdim 128 --repeat 3 || rc=1
+	step bench-gradients 45 bench --pass bwd --parallel ring,ulysses --tier coopmat2 --seqlen 32768 --nheads 32 --nheads-kv 8 --headdim 128 \
+		--dtype f16 --causal bottom-right -r 5 || rc=1
 	step bench-sequences 30 bench --parallel ulysses,ring --tier coopmat2,cuda --batch-size 16 --seqlen 16384 --nheads 32 --nheads-kv 8 --headdim 128 \
 		--dtype f16 --causal bottom-right -r 8 || rc=1
 	step decode 25 verify --parallel decode --tier scalar,coopmat,coopmat2 --batch-size 4 --nheads 32 --nheads-kv 8 --seqlen 1,4 --seqlen-k 8192 --headdim 128 \

@@ -105,8 +105,8 @@ void storePlaces() {
     STORE_4(acc, chunks, factor, WIDE, STORE_EIGHT, STORE_FOUR, 12)
 
 // Eight 16-bit columns of a gradient at once: rows are aligned and nothing is added.
-const bool WIDE_DX = ACCUMULATE + HEAD_DIM % 8 + (8 / ALIGN_DX - 1) == 0;
-const bool WIDE_DV = ACCUMULATE + HEAD_DIM_V % 8 + (8 / ALIGN_DV - 1) == 0;
+const bool WIDE_DX = F32_GRADIENTS + ACCUMULATE + HEAD_DIM % 8 + (8 / ALIGN_DX - 1) == 0;
+const bool WIDE_DV = F32_GRADIENTS + ACCUMULATE + HEAD_DIM_V % 8 + (8 / ALIGN_DV - 1) == 0;
 #if BDA
 void storeEightDX(Slice s, uint element, uvec4 words) { WriteQuads(s.word).at[element >> 3] = words; }
 void storeEightDV(Slice s, uint element, uvec4 words) { WriteQuads(s.word).at[element >> 3] = words; }

@@ -76,6 +76,7 @@ layout(push_constant, std430) uniform Params {
 
 const uint DV_SLICES = 1; // a workgroup has all columns of its outputs
 const bool IS_16 = DTYPE != TYPE_F32;
+const bool GRADIENT_IS_16 = IS_16 && F32_GRADIENTS == 0;
 
 #include "addressing.glsl"
 #include "rounding.glsl"

@@ -30,6 +30,7 @@ const (
 	ConstHasDv            uint32 = 76  // 1: it computes dV
 	ConstSumQueries       uint32 = 77  // 1: dBias has one row, the sum over the queries
 	ConstDlseInDelta      uint32 = 78  // 1: backward_delta.comp subtracts dLSE from delta, see backward_stats.glsl
+	ConstF32Gradients     uint32 = 111 // 1: dQ, dK and dV are float32, whatever the storage type
 	ConstStatLanes        uint32 = 79  // invocations per row of backward_delta.comp, a power of two
 	ConstRowTile          uint32 = 80  // rows per row tile of the dK and dV kernel; KV_STEP of them per product
 	ConstStoreDs          uint32 = 81  // 1: the dK and dV kernel stores dS, see backward_scratch.glsl
@@ -75,6 +76,7 @@ const (
 	ConstDecodePartRows   uint32 = 52  // not 0: sequences of at most this many rows are the decode part of a mixed batch
 	ConstIsDecodePart     uint32 = 54  // 1: this dispatch computes the decode part, 0: the prefill part
 	ConstF32States        uint32 = 108 // 1: O of the states is float32, whatever the storage type of the result
+	ConstSumStates        uint32 = 112 // 1: O is the sum of the O of the states, which have no LSE
 	ConstPeakSteps        uint32 = 109 // products per accumulator, a multiple of 8; 0: the dispatch does nothing
 	ConstPlainTileM       uint32 = 100 // rows of C per workgroup
 	ConstPlainTileN       uint32 = 101 // columns of C per workgroup
@@ -118,6 +120,7 @@ var constantNames = map[uint32]string{
 	ConstHasDv:            "HAS_DV",
 	ConstSumQueries:       "SUM_QUERIES",
 	ConstDlseInDelta:      "DLSE_IN_DELTA",
+	ConstF32Gradients:     "F32_GRADIENTS",
 	ConstStatLanes:        "STAT_LANES",
 	ConstRowTile:          "ROW_TILE",
 	ConstStoreDs:          "STORE_DS",
@@ -163,6 +166,7 @@ var constantNames = map[uint32]string{
 	ConstDecodePartRows:   "DECODE_PART_ROWS",
 	ConstIsDecodePart:     "IS_DECODE_PART",
 	ConstF32States:        "F32_STATES",
+	ConstSumStates:        "SUM_STATES",
 	ConstPeakSteps:        "PEAK_STEPS",
 	ConstPlainTileM:       "PLAIN_TILE_M",
 	ConstPlainTileN:       "PLAIN_TILE_N",

@@ -8,6 +8,8 @@
 // the output may alias a state, and one invocation of a row stores the LSE that the others load. Sums are in the
 // order of the states and not contracted: two states give the same bits in either order, and one state gives its own
 // numbers.
+//
+// With SUM_STATES, O is the sum of the O of the states: partial gradients in place of states.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #ifndef BDA
@@ -122,7 +124,15 @@ void main() {
 
     precise vec4 low = vec4(0.0), high = vec4(0.0);
     float lse = -INFINITY;
-    if (owns) {
+    if (owns && SUM_STATES != 0) {
+        loadState8(0, batch, head, row, col, low, high);
+        for (uint n = 1; n < p.states; n++) {
+            vec4 termLow, termHigh;
+            loadState8(n, batch, head, row, col, termLow, termHigh);
+            low += termLow;
+            high += termHigh;
+        }
+    } else if (owns) {
         const uvec2 lseRow = add64(mul64(batch * p.Hq + head, p.Sq), uvec2(row, 0));
         bool attended = false, invalid = false;
         float maxLSE = 0.0;

@@ -14,7 +14,7 @@ layout(set = 0, binding = BINDING, std430) buffer OF(Quads) { uvec4 OF(quads)[];
 
 // Slice from a row of a batch and head on.
 Slice OF(slice)(uint batch, uint head, uint row) {
-    return sliceAt(p.OF(addr), position64(batch, STRIDE(Batch), head, STRIDE(Head), row, STRIDE(Seq)), IS_16, ALIGNMENT);
+    return sliceAt(p.OF(addr), position64(batch, STRIDE(Batch), head, STRIDE(Head), row, STRIDE(Seq)), GRADIENT_IS_16, ALIGNMENT);
 }
 
 #define WORD(s, i) GRADIENT_WORD(s, i)
@@ -28,7 +28,7 @@ void OF(storePair)(Slice s, uint element, vec2 value) {
 }
 
 void OF(storeOne)(Slice s, uint element, float value) {
-    if (!IS_16) {
+    if (!GRADIENT_IS_16) {
         if (ACCUMULATE != 0) value += uintBitsToFloat(GRADIENT_WORD(s, element));
         GRADIENT_WORD(s, element) = floatBitsToUint(value);
         return;
@@ -38,8 +38,12 @@ void OF(storeOne)(Slice s, uint element, float value) {
     OF(storeHalf)(s, element, encode16(value));
 }
 
-// Adds to one 16-bit element that this invocation has stored.
+// Adds to one element that this invocation has stored.
 void OF(addOne)(Slice s, uint element, float value) {
+    if (!GRADIENT_IS_16) {
+        GRADIENT_WORD(s, element) = floatBitsToUint(value + uintBitsToFloat(GRADIENT_WORD(s, element)));
+        return;
+    }
     const uint halfIndex = element + s.phase;
     OF(storeHalf)(s, element, encode16(value + decode16(GRADIENT_WORD(s, halfIndex >> 1) >> ((halfIndex & 1u) * 16u) & 0xffffu)));
 }
@@ -48,10 +52,10 @@ void OF(addOne)(Slice s, uint element, float value) {
 // one are not stored.
 void OF(storeFour)(Slice s, uint rowStart, uint col, vec4 value) {
     const uint element = rowStart + col, valid = min(max(COLUMNS, col) - col, 4u);
-    if (!IS_16 && ALIGNMENT >= 4 && valid == 4) {
+    if (!GRADIENT_IS_16 && ALIGNMENT >= 4 && valid == 4) {
         if (ACCUMULATE != 0) value += uintBitsToFloat(GRADIENT_QUAD(s, element >> 2));
         GRADIENT_QUAD(s, element >> 2) = floatBitsToUint(value);
-    } else if (IS_16 && ALIGNMENT >= 2 && valid == 4) {
+    } else if (GRADIENT_IS_16 && ALIGNMENT >= 2 && valid == 4) {
         OF(storePair)(s, element, value.xy);
         OF(storePair)(s, element + 2, value.zw);
     } else {

@@ -119,7 +119,7 @@ var attentionPackage = apiwalk.Package{
 		"ClearTuningCache": attention.ClearTuningCache, "CountRows": attention.CountRows, "DTypes": attention.DTypes,
 		"DecodeKV": attention.DecodeKV, "DropoutMask": attention.DropoutMask, "EncodeKV": attention.EncodeKV, "ExistingRows": attention.ExistingRows,
 		"KVTypes": attention.KVTypes, "New": attention.New, "NewAppend": attention.NewAppend, "NewExperiment": attention.NewExperiment,
-		"NewMerge": attention.NewMerge, "ParseAblation": attention.ParseAblation, "ParseCausal": attention.ParseCausal,
+		"NewMerge": attention.NewMerge, "NewSum": attention.NewSum, "ParseAblation": attention.ParseAblation, "ParseCausal": attention.ParseCausal,
 		"ParseDType": attention.ParseDType, "ParseKVType": attention.ParseKVType, "ParseRotaryStyle": attention.ParseRotaryStyle,
 		"ParseTier": attention.ParseTier, "ParseTuning": attention.ParseTuning, "ReadTuningCache": attention.ReadTuningCache,
 		"Reference": attention.Reference, "ReferenceBackward": attention.ReferenceBackward, "ReferenceRows": attention.ReferenceRows,
@@ -146,8 +146,8 @@ var problemPackage = apiwalk.Package{
 
 var mergePackage = apiwalk.Package{
 	Name: "merge", Folder: "../attention/merge", Matches: sentinels, Live: liveOps, Closed: closedOps,
-	Functions: map[string]any{"NewMerge": merge.NewMerge},
-	Types:     []any{merge.Merge{}, merge.MergeConfig{}},
+	Functions: map[string]any{"NewMerge": merge.NewMerge, "NewSum": merge.NewSum},
+	Types:     []any{merge.Merge{}, merge.MergeConfig{}, merge.Sum{}},
 }
 
 var kvcachePackage = apiwalk.Package{
@@ -286,7 +286,9 @@ func liveOps(t *testing.T) []any {
 		require.NoError(t, err)
 		a, err := attention.NewAppend(dev, attention.AppendConfig{HeadDim: 8})
 		require.NoError(t, err)
-		list = append(list, op, m, a)
+		sum, err := attention.NewSum(dev, attention.MergeConfig{HeadDim: 8, F32States: true})
+		require.NoError(t, err)
+		list = append(list, op, m, sum, a)
 	}
 	return list
 }

@@ -46,6 +46,9 @@ func (m *Merge) check(l *mergeLayouts, a *MergeArgs) error {
 	if err := l.set(&m.cfg, a); err != nil {
 		return err
 	}
+	if m.sum {
+		l.list[mergeFirstLSE].states, l.list[mergeSecondLSE].states = 0, 0
+	}
 	if err := l.checkMemory(m.dev); err != nil {
 		return err
 	}

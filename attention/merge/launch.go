@@ -25,6 +25,7 @@ const mergeLocal = 128
 type mergeVariant struct {
 	access problem.Access // AccessAddresses or AccessDescriptors, decided
 	lse    bool
+	sum    bool   // of a Sum
 	align  uint32 // of O in every state and in the result, in elements
 }
 
@@ -51,7 +52,7 @@ func (m *Merge) access(l *mergeLayouts) problem.Access {
 
 // variant returns the kernel for checked arguments.
 func (m *Merge) variant(l *mergeLayouts) (mergeVariant, error) {
-	v := mergeVariant{access: m.access(l), lse: l.list[mergeLSE].states != 0, align: 8}
+	v := mergeVariant{access: m.access(l), lse: l.list[mergeLSE].states != 0, sum: m.sum, align: 8}
 	for i := range l.list {
 		t := &l.list[i]
 		if t.states == 0 {
@@ -81,6 +82,7 @@ func (v mergeVariant) Pipeline(cfg *MergeConfig) (*vk.PipelineDesc, error) {
 		shaders.ConstHasLse:    dispatch.BoolConstant(v.lse),
 		shaders.ConstAlignO:    v.align,
 		shaders.ConstDtype:     uint32(cfg.DType),
+		shaders.ConstSumStates: dispatch.BoolConstant(v.sum),
 		shaders.ConstF32States: dispatch.BoolConstant(cfg.stateType() != cfg.DType),
 	})
 	if err != nil {

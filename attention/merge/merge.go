@@ -114,6 +114,7 @@ type MergeArgs struct {
 type Merge struct {
 	dev *vk.Device // nil: the CPU tier
 	cfg MergeConfig
+	sum bool // of a Sum: states have no LSE
 
 	pipelines dispatch.Pipelines[mergeVariant, MergeConfig] // at most 16
 }

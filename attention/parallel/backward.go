@@ -2,7 +2,6 @@ package parallel
 
 import (
 	"context"
-	"fmt"
 
 	"vkattn/attention"
 	"vkattn/attention/internal/tensors"
@@ -23,22 +22,21 @@ type gradients struct{ dO, dQ, dK, dV view }
 // Backward computes dQ of this rank's rows and dK and dV of its keys, from the tensors of a
 // forward call with its O and LSE. All ranks call it with the same Problem. Each gradient is
 // summed in float32, in an order that depends on the mode and the number of ranks alone, and
-// rounded once. It runs on the CPU tier alone.
-func (op *Op) Backward(ctx context.Context, a BackwardArgs) error {
+// rounded once. Tensors and stream are as for Forward, and the gradients are complete when
+// Backward returns. ctx ends the call on all ranks.
+//
+// The kernels of tiers cuda and cubin store no float32 gradients, which every mode but ulysses
+// needs: with Config.Tier TierCUDA the error matches [attention.ErrUnsupported] on every rank.
+func (op *Op) Backward(ctx context.Context, s *vk.Stream, a BackwardArgs) error {
 	if err := op.usable(); err != nil {
 		return err
 	}
 	x, err := op.plan(a.Problem)
 	rank := op.group.Rank()
-	if op.dev != nil {
-		err = fmt.Errorf("%w: gradients over several ranks on a device", attention.ErrUnsupported)
-	}
 	if err == nil {
-		if err = x.checkBackward(rank, &a); err == nil {
-			err = vk.CheckHostMemory("parallel.Backward", x.backwardScratch(rank))
-		}
+		err = op.checkBackward(s, x.layout, rank, &a)
 	}
-	return op.run(ctx, nil, callBackward, x, err, func(c *call) error {
+	return op.run(ctx, s, callBackward, x, err, func(c *call) error {
 		l := c.layout
 		cfg, rows, keys := &l.cfg, l.rows.Count(rank), l.keys.Count(rank)
 		return c.backwardAll(l.view(rank, &a.Args), gradients{
@@ -47,31 +45,65 @@ func (op *Op) Backward(ctx context.Context, a BackwardArgs) error {
 	})
 }
 
-// checkBackward checks this rank's tensors.
-func (l *layout) checkBackward(rank int, a *BackwardArgs) error {
-	cfg, b := l.checkable(&side{}, rank, &a.Args)
+// checkBackward checks this rank's tensors and memory.
+func (op *Op) checkBackward(s *vk.Stream, l *layout, rank int, a *BackwardArgs) error {
+	if err := op.checkStream(s); err != nil {
+		return err
+	}
+	m := op.newSide(s)
+	defer m.close()
+	cfg, b := l.checkable(&m, rank, &a.Args)
 	args := attention.BackwardArgs{Args: b, DO: a.DO, DQ: a.DQ, DK: a.DK, DV: a.DV}
-	like := func(t attention.Tensor) attention.Tensor { return attention.Tensor{Host: make([]byte, len(t.Host))} }
 	if l.rows.Count(rank) == 0 {
-		args.DO, args.DQ = like(b.O), like(b.Q)
-		args.LSE = attention.Tensor{Host: make([]byte, 4*b.B*b.Hq)}
+		args.DO, args.DQ = m.new(cfg.DType, b.B, b.Hq, 1, cfg.ValueDim()).Tensor, m.new(cfg.DType, b.B, b.Hq, 1, cfg.HeadDim).Tensor
+		args.LSE = m.new(attention.F32, b.B, b.Hq, 1, 1).Tensor
 	}
 	if l.keys.Count(rank) == 0 {
-		args.DK, args.DV = like(b.K), like(b.V)
+		args.DK, args.DV = m.new(cfg.DType, b.B, b.Hkv, 1, cfg.HeadDim).Tensor, m.new(cfg.DType, b.B, b.Hkv, 1, cfg.ValueDim()).Tensor
 	}
+	if m.err != nil {
+		return m.err
+	}
+	list := []attention.Tensor{args.Q, args.K, args.V, args.O}
 	for _, t := range []struct {
 		field string
 		attention.Tensor
 	}{{"LSE", args.LSE}, {"DO", args.DO}, {"DQ", args.DQ}, {"DK", args.DK}, {"DV", args.DV}} {
 		if !t.Given() {
-			return &attention.ShapeError{Field: t.field, Got: "missing", Want: "host memory"}
+			return &attention.ShapeError{Field: t.field, Got: "missing", Want: "a tensor"}
 		}
+		list = append(list, t.Tensor)
+	}
+	if err := op.checkSide(list...); err != nil {
+		return err
 	}
 	var all tensors.BackwardTensors
 	if err := all.CheckAll(&cfg, &args); err != nil {
 		return err
 	}
-	return all.Each(func(_ int, t *tensors.Layout) error { return t.CheckDevice(nil) })
+	if err := all.Each(func(_ int, t *tensors.Layout) error { return t.CheckDevice(op.dev) }); err != nil {
+		return err
+	}
+	if err := op.checkBackwardTier(l, rank); err != nil {
+		return err
+	}
+	return op.checkMemory("parallel.Backward", l.backwardScratch(rank))
+}
+
+// checkBackwardTier is checkTier of Backward: most calls need float32 gradients.
+func (op *Op) checkBackwardTier(l *layout, rank int) error {
+	cfg := l.cfg
+	cfg.F32Gradients = (l.outer > 1 || l.sharers() > 1) && cfg.DType != attention.F32
+	local, err := op.of(cfg)
+	if err != nil {
+		return err
+	}
+	shape, ok := l.rankShape(rank)
+	if !ok {
+		return nil
+	}
+	_, err = local.PlanBackward(shape)
+	return err
 }
 
 // backwardAll computes the gradients from this rank's tensors.
@@ -120,8 +152,11 @@ func (c *call) wholeBackward(t operands, d gradients) error {
 	if cfg.F32Gradients {
 		dQ = c.like(dQ, attention.F32)
 	}
-	if err := op.Backward(c.s, attention.BackwardArgs{Args: c.whole(t.q, t.k, t.v, t.o, t.lse), DO: d.dO.Tensor,
-		DQ: dQ.Tensor, DK: d.dK.Tensor, DV: d.dV.Tensor}); err != nil {
+	a := attention.BackwardArgs{Args: c.whole(t.q, t.k, t.v, t.o, t.lse), DO: d.dO.Tensor, DQ: dQ.Tensor, DK: d.dK.Tensor, DV: d.dV.Tensor}
+	if !c.ordered() {
+		return c.err
+	}
+	if err := op.Backward(c.s, a); err != nil {
 		return err
 	}
 	if cfg.F32Gradients {

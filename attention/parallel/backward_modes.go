@@ -23,7 +23,7 @@ func (c *call) wholeLSE(lse view) func(r *run) view {
 //
 // Each step computes into a buffer of its own, so that the sums may arrive meanwhile.
 func (c *call) ringBackward(t operands, d gradients) error {
-	dQ := c.like(t.q, attention.F32)
+	dQ := c.zeros(t.q)
 	most := c.groupKeys.most()
 	var buffers [3]block // of the step, of the sums that arrive and of those that leave; by turns
 	for i := range buffers {
@@ -51,6 +51,9 @@ func (c *call) ringBackward(t operands, d gradients) error {
 			c.clear(own.v)
 		}
 		if err := c.add(runs, t, r.now.k, r.now.v, lse, d.dO, dQ, own.k, own.v); err != nil {
+			return fail(err)
+		}
+		if err := c.submit(); err != nil { // the device computes while messages arrive
 			return fail(err)
 		}
 		if r.step == 0 {
@@ -108,7 +111,7 @@ func (c *call) allGatherBackward(t operands, d gradients) error {
 	if err != nil {
 		return err
 	}
-	dQ, dK, dV := c.like(t.q, attention.F32), c.like(all[0], attention.F32), c.like(all[1], attention.F32)
+	dQ, dK, dV := c.zeros(t.q), c.zeros(all[0]), c.zeros(all[1])
 	if err := c.add(c.wholeRuns(c.rank), t, all[0], all[1], c.wholeLSE(t.lse), d.dO, dQ, dK, dV); err != nil {
 		return err
 	}

@@ -1,6 +1,8 @@
 package parallel
 
-import "vkattn/attention"
+import (
+	"vkattn/attention"
+)
 
 // Calls of this rank for some runs. Tensors that are not packed sequences take a call for each
 // run. Packed ones take a call for each group of runs of the same Config: every run is a
@@ -94,8 +96,42 @@ func (c *call) backward(runs []run, q, k, v, o, lse, dO, dQ, dK, dV view) error 
 		o, dO, dQ = o.rowsFrom(r.row, r.rows), dO.rowsFrom(r.row, r.rows), dQ.rowsFrom(r.row, r.rows)
 		dK, dV = dK.rowsFrom(r.key, r.keys), dV.rowsFrom(r.key, r.keys)
 	}
-	return op.Backward(c.s, attention.BackwardArgs{Args: c.arguments(runs, q, k, v, o, lse),
-		DO: dO.Tensor, DQ: dQ.Tensor, DK: dK.Tensor, DV: dV.Tensor, Accumulate: true})
+	a := attention.BackwardArgs{Args: c.arguments(runs, q, k, v, o, lse),
+		DO: dO.Tensor, DQ: dQ.Tensor, DK: dK.Tensor, DV: dV.Tensor, Accumulate: true}
+	if !c.ordered() {
+		return c.err
+	}
+	return op.Backward(c.s, a)
+}
+
+// sum adds float32 tensors of the same sizes in their order, and rounds the sum once. The first
+// of more than two terms is overwritten.
+func (c *call) sum(dst view, terms ...view) {
+	if dst.bytes() == 0 {
+		return
+	}
+	for len(terms) > 2 {
+		c.add2(terms[0], terms[0], terms[1].Tensor)
+		terms = append([]view{terms[0]}, terms[2:]...)
+	}
+	var second attention.Tensor
+	if len(terms) == 2 {
+		second = terms[1].Tensor
+	}
+	c.add2(dst, terms[0], second)
+}
+
+// add2 adds two float32 tensors, or converts one. The second may be left out.
+func (c *call) add2(dst, first view, second attention.Tensor) {
+	op, err := c.op.sum(dst.dtype, dst.dim)
+	if err != nil {
+		c.fail(err)
+		return
+	}
+	if c.ordered() {
+		c.fail(op.Forward(c.s, attention.SumArgs{Shape: attention.Shape{B: dst.batch, Hq: dst.heads, Sq: dst.rows},
+			First: first.Tensor, Second: second, Out: dst.Tensor}))
+	}
 }
 
 // uncovered lists the rows of n that no run has.

@@ -3,8 +3,7 @@
 // accuracy, and the same bits for the same ranks, mode and order, whatever arrives first.
 //
 // A [Transport] moves memory between ranks. [InProcess] makes one for ranks of one process.
-// Each rank computes on a device of its own or on the CPU tier. Gradients are those of the
-// CPU tier.
+// Each rank computes attention and its gradients on a device of its own or on the CPU tier.
 // A [Group] is a rank's membership; an [Op] computes attention for one Config, every rank
 // calling the same methods in the same order with its own part of the tensors:
 //

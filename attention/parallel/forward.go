@@ -100,14 +100,21 @@ func (op *Op) checkTier(l *layout, rank int) error {
 	if err != nil {
 		return err
 	}
-	rows, keys := l.groupRows[rank/l.inner], l.groupKeys[rank/l.inner]
-	if countOf(rows) == 0 || countOf(keys) == 0 || l.packed() {
+	shape, ok := l.rankShape(rank)
+	if !ok {
 		return nil
 	}
+	_, err = local.Plan(shape)
+	return err
+}
+
+// rankShape is the shape of a call of this rank with all keys of its group; ok is false for a
+// rank without rows or keys, and for packed sequences, whose lengths differ.
+func (l *layout) rankShape(rank int) (s attention.Shape, ok bool) {
+	rows, keys := countOf(l.groupRows[rank/l.inner]), countOf(l.groupKeys[rank/l.inner])
 	_, hq := l.heads(rank % l.inner)
 	_, hkv := l.kvHeads(rank % l.inner)
-	_, err = local.Plan(attention.Shape{B: l.B, Hq: hq, Hkv: hkv, Sq: countOf(rows), Sk: countOf(keys)})
-	return err
+	return attention.Shape{B: l.B, Hq: hq, Hkv: hkv, Sq: rows, Sk: keys}, rows > 0 && keys > 0 && !l.packed()
 }
 
 // checkMemory reports too little memory where this rank computes.

@@ -32,6 +32,7 @@ type Op struct {
 	plans  map[[sha256.Size]byte]*planned     // at most maxPlans
 	local  map[attention.Config]*attention.Op // of this rank's calls
 	merges map[attention.MergeConfig]*attention.Merge
+	sums   map[attention.MergeConfig]*attention.Sum
 }
 
 // maxPlans bounds the cached plans.
@@ -52,7 +53,8 @@ func New(g *Group, dev *vk.Device, cfg Config) (*Op, error) {
 		return nil, err
 	}
 	return &Op{group: g, dev: dev, cfg: cfg, plans: map[[sha256.Size]byte]*planned{},
-		local: map[attention.Config]*attention.Op{cfg.Config: op}, merges: map[attention.MergeConfig]*attention.Merge{}}, nil
+		local: map[attention.Config]*attention.Op{cfg.Config: op}, merges: map[attention.MergeConfig]*attention.Merge{},
+		sums: map[attention.MergeConfig]*attention.Sum{}}, nil
 }
 
 // Config returns the Config that New was given.
@@ -125,43 +127,47 @@ func (op *Op) Close() error {
 	for _, x := range op.merges {
 		all = append(all, x.Close())
 	}
+	for _, x := range op.sums {
+		all = append(all, x.Close())
+	}
 	clear(op.local)
 	clear(op.merges)
+	clear(op.sums)
 	all = append(all, op.pool.close())
 	return errors.Join(all...)
 }
 
 // of returns this rank's operation for a Config.
 func (op *Op) of(cfg attention.Config) (*attention.Op, error) {
-	op.mu.Lock()
-	defer op.mu.Unlock()
-	if op.closed {
-		return nil, errClosed
-	}
-	if x := op.local[cfg]; x != nil {
-		return x, nil
-	}
-	x, err := attention.New(op.dev, cfg)
-	if err == nil {
-		op.local[cfg] = x
-	}
-	return x, err
+	return made(op, op.local, cfg, attention.New)
 }
 
 // merge returns this rank's merge of float32 states.
 func (op *Op) merge(out attention.DType) (*attention.Merge, error) {
 	cfg := attention.MergeConfig{DType: out, HeadDim: op.cfg.ValueDim(), Access: op.cfg.Access, F32States: true}
+	return made(op, op.merges, cfg, attention.NewMerge)
+}
+
+// sum returns this rank's sum of float32 tensors of a head dimension.
+func (op *Op) sum(out attention.DType, dim int) (*attention.Sum, error) {
+	cfg := attention.MergeConfig{DType: out, HeadDim: dim, Access: op.cfg.Access, F32States: true}
+	return made(op, op.sums, cfg, attention.NewSum)
+}
+
+// made finds an operation of op in its cache, or makes it.
+func made[C comparable, X any](op *Op, cache map[C]X, cfg C, make func(*vk.Device, C) (X, error)) (X, error) {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	if op.closed {
-		return nil, errClosed
+		var none X
+		return none, errClosed
 	}
-	if x := op.merges[cfg]; x != nil {
+	if x, ok := cache[cfg]; ok {
 		return x, nil
 	}
-	x, err := attention.NewMerge(op.dev, cfg)
+	x, err := make(op.dev, cfg)
 	if err == nil {
-		op.merges[cfg] = x
+		cache[cfg] = x
 	}
 	return x, err
 }

@@ -87,6 +87,15 @@ func (s *side) buffer(bytes int64) *vk.Buffer {
 	return b
 }
 
+// zeros allocates a packed float32 tensor of zeros with the sizes of another.
+func (s *side) zeros(v view) view {
+	z := s.like(v, attention.F32)
+	if s.s != nil {
+		s.clear(z)
+	}
+	return z
+}
+
 // like allocates a packed tensor with the sizes of another.
 func (s *side) like(v view, dtype attention.DType) view {
 	return s.new(dtype, v.batch, v.heads, v.rows, v.dim)
@@ -181,6 +190,12 @@ func (s *side) clear(v view) {
 	if v.bytes() == 0 {
 		return
 	}
+	if to := v.memory(); v.packed() && to.Offset%4 == 0 && to.Bytes%4 == 0 {
+		if s.ordered() {
+			s.fail(s.s.Fill(vk.BufferRange{Buffer: to.Buffer, Offset: uint64(to.Offset), Size: uint64(to.Bytes)}, 0))
+		}
+		return
+	}
 	zeros := s.like(v, v.dtype)
 	if s.ordered() {
 		s.fail(s.s.Fill(vk.BufferRange{Buffer: zeros.Buffer}, 0))
@@ -203,24 +218,6 @@ func (s *side) empty(lse view) {
 	lse.pieces(lse.consecutive(), func(at, n uint64) {
 		if s.err == nil {
 			s.fail(s.s.Fill(vk.BufferRange{Buffer: lse.Buffer, Offset: at, Size: n}, infinity))
-		}
-	})
-}
-
-// sum adds float32 tensors of the same sizes in host memory, in their order, and rounds the
-// sum once.
-func (s *side) sum(dst view, terms ...view) {
-	dst.eachRow(func() func(b, h, row int) {
-		total, term := make([]float32, dst.dim), make([]float32, dst.dim)
-		return func(b, h, row int) {
-			attention.F32.Decode(total, terms[0].row(b, h, row))
-			for i := range terms[1:] {
-				attention.F32.Decode(term, terms[1+i].row(b, h, row))
-				for d, x := range term {
-					total[d] += x
-				}
-			}
-			dst.dtype.Encode(dst.row(b, h, row), total)
 		}
 	})
 }

@@ -223,7 +223,7 @@ func (w *whole) run(t require.TestingT, groups []*Group, bshd, forward bool) (*P
 		if forward {
 			return op.Forward(context.Background(), nil, parts[r].Args)
 		}
-		return op.Backward(context.Background(), parts[r].BackwardArgs)
+		return op.Backward(context.Background(), nil, parts[r].BackwardArgs)
 	})
 	for _, p := range parts {
 		p.collect(forward)

@@ -43,8 +43,8 @@ type Config struct {
 	// F32O makes O float32 whatever DType: a partial result over some of the keys, which a
 	// Merge with MergeConfig.F32States rounds once. Backward then reads such an O.
 	// F32Gradients makes DQ, DK and DV float32, for sums over several calls with
-	// BackwardArgs.Accumulate. With DTypes of 16 bits, tiers cuda and cubin have no F32O, and
-	// Backward has either of them on tier cpu alone.
+	// BackwardArgs.Accumulate. With DTypes of 16 bits, tiers cuda and cubin have neither, and
+	// Backward takes a float32 O on tier cpu alone.
 	F32O, F32Gradients bool
 
 	// AllowCUDA lets TierAuto choose tiers cuda and cubin. Both need an NVIDIA GPU and a

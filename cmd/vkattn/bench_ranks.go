@@ -29,11 +29,6 @@ func (o *benchFlags) checkRanks() (*benchPlan, error) {
 			return nil, badInputf("--%s and --ranks exclude one another", x.flag)
 		}
 	}
-	for _, p := range plan.passes {
-		if p != bench.PassForward {
-			return nil, badInputf("--ranks times the forward pass only")
-		}
-	}
 	return plan, nil
 }
 
@@ -77,7 +72,7 @@ func (a *app) timeRanks(ctx context.Context, s *ranks.Session, o *benchFlags, pl
 	}
 	var list []bench.Problem
 	for _, x := range problems {
-		if x.Pass == bench.PassForward && x.Options == (bench.Options{}) && x.Ceiling == "" {
+		if x.Options == (bench.Options{}) && x.Ceiling == "" {
 			list = append(list, x)
 		}
 	}
@@ -98,10 +93,11 @@ func (a *app) timeRanks(ctx context.Context, s *ranks.Session, o *benchFlags, pl
 	type key struct {
 		shape attention.Shape
 		cfg   attention.Config
+		pass  bench.Pass
 	}
 	alone := map[key]ranks.One{} // by problem and tier
 	err = all.rowsOf(ctx, list, tiers, p.modes, out, func(x bench.Problem, tier attention.Tier, mode ranks.Mode) (*ranks.Row, error) {
-		k := key{x.Shape, x.Config}
+		k := key{x.Shape, x.Config, x.Pass}
 		k.cfg.Tier = tier
 		one, timed := alone[k]
 		if !timed {

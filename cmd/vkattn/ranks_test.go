@@ -85,6 +85,35 @@ func TestBenchOverRanks(t *testing.T) {
 	}
 }
 
+// --pass bwd verifies and times gradients, and decode has none.
+func TestGradientsOverRanks(t *testing.T) {
+	more := []string{"--pass", "bwd", "--parallel", "ring,ulysses,allgather,decode", "-o", "jsonl"}
+	for command, flags := range map[string][]string{"verify": {"--repeat", "2"}, "bench": {"-r", "3", "--warmup", "1ms"}} {
+		p := start(t, nil, onRanks(command, 2, append(flags, more...)...)...)
+		require.Equal(t, exitOK, p.end(t), "%s", p.stderr.String())
+		rows := rowsOf(t, p.stdout.String())
+		require.Len(t, rows, 4)
+		for _, r := range rows[:3] {
+			require.Equal(t, bench.OK, r.Status, "%v", r.Reasons)
+			require.Equal(t, bench.PassBackward, r.Pass)
+			switch command {
+			case "verify":
+				require.Zero(t, r.Verified.O)
+				require.Equal(t, 2, r.Verified.Runs)
+				for _, d := range []ranks.Diff{r.Verified.DQ, r.Verified.DK, r.Verified.DV} {
+					require.Positive(t, d.Limit)
+					require.LessOrEqual(t, d.Max, d.Limit)
+				}
+			default:
+				require.Equal(t, r.Timed.Planned, r.Timed.SentBytes)
+				require.Positive(t, r.Timed.OneMs)
+			}
+		}
+		require.Equal(t, bench.Unsupported, rows[3].Status)
+		require.Contains(t, rows[3].Note(), "decode has no gradients")
+	}
+}
+
 // decode verifies and times few rows over a cache that is sharded by tokens.
 func TestDecodeOverRanks(t *testing.T) {
 	for _, command := range []string{"verify", "bench"} {
@@ -184,8 +213,6 @@ func TestRanksRefuseBadFlags(t *testing.T) {
 		{"needs --ranks", "bench", "--parallel", "ring"},
 		{"needs --ranks", "verify", "--transport", "tcp"},
 		{"--peer and --ranks", "bench", "--ranks", "2", "--peer", "true"},
-		{"forward pass only", "bench", "--ranks", "2", "--pass", "bwd"},
-		{"forward pass only", "verify", "--ranks", "2", "--pass", "bwd"},
 		{"unknown output format", "bench", "--ranks", "2", "-o", "csv"},
 		{"not a positive number", "verify", "--ranks", "2", "--seqlen", "0"},
 	} {

@@ -21,8 +21,6 @@ func (o *verifyFlags) checkRanks() (*verifyPlan, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case plan.backward:
-		return nil, badInputf("--ranks verifies the forward pass only")
 	case len(plan.kernels) > 0:
 		return nil, badInputf("--cuda-kernel and --ranks exclude one another")
 	}
@@ -77,6 +75,11 @@ func verifyWork(plan *verifyPlan, dev *vk.Device) (problems []bench.Problem, tie
 			continue
 		}
 		problems = append(problems, bench.Problem{Shape: x.Shape, Config: x.Config(cases.On(attention.TierAuto, x.dtype))})
+	}
+	if plan.backward {
+		for i := range problems {
+			problems[i].Pass = bench.PassBackward
+		}
 	}
 	if tiers = plan.tiers; len(tiers) == 0 {
 		tiers = availableTiers(dev)

@@ -202,12 +202,12 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 	if r.Access == problem.AccessAddresses && !caps.BufferDeviceAddress {
 		return "the device has no buffer device addresses"
 	}
-	if cfg.OType() != cfg.DType || cfg.GradientType() != cfg.DType {
-		return noF32Outputs
+	if cfg.OType() != cfg.DType {
+		return noF32O
 	}
 	v := BackwardVariant{
 		onCPU: on.onCPU, dtype: cfg.DType, headDim: uint32(cfg.HeadDim), headDimV: uint32(cfg.ValueDim()),
-		causal: cfg.Causal != problem.CausalNone, align: r.Align, dLSE: r.DLSE, accumulate: r.Accumulate,
+		causal: cfg.Causal != problem.CausalNone, align: r.Align, dLSE: r.DLSE, accumulate: r.Accumulate, f32: cfg.GradientType() != cfg.DType,
 		dK: r.Want.K, dV: r.Want.V, dLSEInDelta: tier != problem.TierScalar, sumQueries: r.Want.Bias && r.Bias[2] == 1 && r.Shape.Sq > 1, Options: r.Options,
 	}
 	if g := r.Shape.Group(); g > 1 {

@@ -47,6 +47,7 @@ type BackwardVariant struct {
 	align       [tensors.BackwardCount]uint32 // in elements; 0 of tensors that the kernel does not reach
 	dLSE        bool
 	accumulate  bool
+	f32         bool // dQ, dK and dV are float32, whatever dtype
 	dK, dV      bool // with KernelDKDV: the outputs
 	storeDS     bool // with KernelDKDV: dS is stored for KernelDSK
 	sumQueries  bool // with KernelDBias: the bias has one row
@@ -129,6 +130,7 @@ func (v *BackwardVariant) constants() map[uint32]uint32 {
 	c[shaders.ConstStatLanes] = v.LanesPerRow()
 	c[shaders.ConstHasDlse] = dispatch.BoolConstant(v.dLSE)
 	c[shaders.ConstAccumulate] = dispatch.BoolConstant(v.accumulate)
+	c[shaders.ConstF32Gradients] = dispatch.BoolConstant(v.f32)
 	c[shaders.ConstHasDk], c[shaders.ConstHasDv] = dispatch.BoolConstant(v.dK), dispatch.BoolConstant(v.dV)
 	c[shaders.ConstStoreDs] = dispatch.BoolConstant(v.storeDS)
 	c[shaders.ConstSumQueries] = dispatch.BoolConstant(v.sumQueries)
@@ -194,7 +196,7 @@ func (v BackwardVariant) forKernel(k backwardKernel) BackwardVariant {
 		v.dLSE, v.dLSEInDelta = false, false
 	}
 	if k != KernelDQ && k != KernelDKDV && k != KernelDSK {
-		v.accumulate = false
+		v.accumulate, v.f32 = false, false
 	}
 	if k != KernelDKDV {
 		v.dK, v.dV, v.storeDS = false, false, false

@@ -196,8 +196,12 @@ func picked(caps *vk.Caps, pick TilePicker, v Variant, shared uint64, cfg proble
 	return t, bytes, source, notes
 }
 
-// noF32Outputs is what kernels of gradients lack for Config.F32O and F32Gradients, and CUDA's.
-const noF32Outputs = "O and gradients have the storage type of Q"
+// noF32Outputs is what CUDA's kernels lack for Config.F32O and F32Gradients, and noF32O what
+// the kernels of gradients lack for Config.F32O.
+const (
+	noF32Outputs = "O and gradients have the storage type of Q"
+	noF32O       = "gradients of an O that has not the storage type of Q"
+)
 
 // chooseVariant picks the first tile of a tier that is within the device's limits, or
 // returns the reason why there is none.

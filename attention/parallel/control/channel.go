@@ -112,7 +112,7 @@ func (c *Channel) handle(kind frameKind, payload []byte) {
 	case frameAbort:
 		var cause *parallel.RankError
 		if cause, ok = decodeCause(payload, c.ranks); ok {
-			if c.mine != nil && c.mine.Rank == cause.Rank && c.mine.Err.Error() == cause.Err.Error() {
+			if c.mine != nil && c.mine.Rank == cause.Rank && textOf(c.mine) == cause.Err.Error() {
 				cause = c.mine // matches what the caller passed
 			}
 			c.endLocked(cause)
@@ -144,6 +144,8 @@ func (c *Channel) gone(err error) {
 		c.endLocked(&parallel.RankError{Rank: 0, Err: parallel.ErrLeft})
 	case silent(err):
 		c.endLocked(&parallel.RankError{Rank: 0, Err: parallel.ErrTimeout})
+	case errors.Is(err, parallel.ErrMismatch):
+		c.endLocked(&parallel.RankError{Rank: 0, Err: err})
 	default:
 		c.endLocked(&parallel.RankError{Rank: 0, Err: fmt.Errorf("%w: its connection ended", parallel.ErrLeft)})
 	}
@@ -211,7 +213,12 @@ func (c *Channel) Gather(ctx context.Context, mine []byte) ([][]byte, error) {
 	case <-c.ended:
 		return nil, c.Err()
 	case <-ctx.Done():
-		return nil, c.TimedOut(ctx, 0)
+		select {
+		case parts := <-c.gathered: // all ranks have theirs
+			return parts, nil
+		default:
+			return nil, c.TimedOut(ctx, 0)
+		}
 	}
 }
 
@@ -306,9 +313,22 @@ func (c *Channel) TimedOut(ctx context.Context, peer int) error {
 	if peer < 0 || peer >= c.ranks {
 		return errs.Invalid("control: rank %d of %d", peer, c.ranks)
 	}
+	c.mu.Lock()
+	var ended error
+	switch {
+	case c.cause != nil:
+		ended = c.cause
+	case c.closed: // rank 0 no longer answers
+		ended = &parallel.RankError{Rank: c.rank, Err: parallel.ErrLeft}
+	}
+	c.mu.Unlock()
+	if ended != nil {
+		return ended
+	}
 	if ctx != nil && errors.Is(ctx.Err(), context.Canceled) {
-		c.Abort(&parallel.RankError{Rank: c.rank, Err: context.Canceled})
-		return c.Err()
+		canceled := &parallel.RankError{Rank: c.rank, Err: context.Canceled}
+		c.Abort(canceled)
+		return c.verdict(0, canceled)
 	}
 	c.link.send(frameReport, encodeCause(&parallel.RankError{Rank: peer, Err: parallel.ErrTimeout}))
 	return c.verdict(3*c.grace, &parallel.RankError{Rank: 0, Err: parallel.ErrTimeout})

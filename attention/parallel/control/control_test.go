@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -300,6 +301,50 @@ func TestFromEnvironment(t *testing.T) {
 			_, _, err = FromEnvironment()
 			require.ErrorContains(t, err, f.rank)
 		})
+	}
+}
+
+// A reason that is too long to be sent stays what the caller passed on its own rank, and whole
+// characters on the others.
+func TestALongReason(t *testing.T) {
+	testlevel.HostOnly(t)
+	list := joined(t, 2)
+	boom := errors.New("boom")
+	list[1].Abort(&parallel.RankError{Rank: 1, Err: fmt.Errorf("x%s: %w", strings.Repeat("\u00e9", maxText), boom)})
+	<-list[0].Ended()
+	require.ErrorIs(t, list[1].Err(), boom)
+	require.ErrorIs(t, list[0].Err(), parallel.ErrFailed)
+	require.True(t, utf8.ValidString(list[0].Err().Error()))
+}
+
+// A wait that ends after Close says that this rank has left, and asks nobody.
+func TestTimedOutAfterClose(t *testing.T) {
+	testlevel.HostOnly(t)
+	c := joined(t, 1)[0]
+	require.NoError(t, c.Close())
+	canceled, cancel := context.WithCancel(context.Background())
+	cancel()
+	late, cancel := context.WithDeadline(context.Background(), time.Now())
+	defer cancel()
+	for _, ctx := range []context.Context{canceled, late} {
+		begin := time.Now()
+		err := c.TimedOut(ctx, 0)
+		require.ErrorIs(t, err, parallel.ErrLeft)
+		require.EqualError(t, err, "parallel: rank 0: left the group")
+		require.Less(t, time.Since(begin), timeout/2)
+	}
+}
+
+// A rank that sends no frames is named for that, not for leaving.
+func TestARankThatSendsNoFrames(t *testing.T) {
+	testlevel.HostOnly(t)
+	list := joined(t, 3)
+	_, err := list[2].link.conn.Write([]byte("\x01\xff\xff\xff\xff"))
+	require.NoError(t, err)
+	for r, c := range list {
+		<-c.Ended()
+		require.Equal(t, 2, c.Err().Rank, "rank %d", r)
+		require.ErrorIs(t, c.Err(), parallel.ErrMismatch, "rank %d", r)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"unicode/utf8"
 
 	"vkattn/attention/parallel"
 )
@@ -114,13 +115,25 @@ func encodeCause(e *parallel.RankError) []byte {
 			code = i
 		}
 	}
-	text := parallel.ErrFailed.Error()
-	if e.Err != nil {
-		text = e.Err.Error()
-	}
 	b := binary.LittleEndian.AppendUint32(nil, uint32(e.Rank))
 	b = append(b, byte(code))
-	return append(b, text[:min(len(text), maxText)]...)
+	return append(b, textOf(e)...)
+}
+
+// textOf is the reason of an error as it is sent: whole characters, at most maxText bytes.
+func textOf(e *parallel.RankError) string {
+	if e.Err == nil {
+		return parallel.ErrFailed.Error()
+	}
+	text := e.Err.Error()
+	if len(text) <= maxText {
+		return text
+	}
+	n := maxText
+	for n > 0 && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n]
 }
 
 func decodeCause(b []byte, ranks int) (*parallel.RankError, bool) {

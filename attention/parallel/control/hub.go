@@ -1,6 +1,7 @@
 package control
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -87,6 +88,8 @@ func (h *hub) gone(r int, err error) {
 	case h.left[r]:
 	case silent(err):
 		h.endLocked(&parallel.RankError{Rank: r, Err: parallel.ErrTimeout})
+	case errors.Is(err, parallel.ErrMismatch): // it is there, and sends what is no frame
+		h.endLocked(&parallel.RankError{Rank: r, Err: err})
 	default:
 		h.endLocked(&parallel.RankError{Rank: r, Err: fmt.Errorf("%w: its connection ended", parallel.ErrLeft)})
 	}

@@ -68,10 +68,12 @@ func decodeState(b []byte, ranks int) (*state, bool) {
 		return nil, false
 	}
 	for range n {
-		a := awaited{int(binary.LittleEndian.Uint32(b)), b[4] == 1, binary.LittleEndian.Uint64(b[5:])}
-		if b = b[awaitedSize:]; a.peer >= ranks {
+		peer := binary.LittleEndian.Uint32(b)
+		if uint64(peer) >= uint64(ranks) {
 			return nil, false
 		}
+		a := awaited{int(peer), b[4] == 1, binary.LittleEndian.Uint64(b[5:])}
+		b = b[awaitedSize:]
 		s.awaited = append(s.awaited, a)
 	}
 	for ; len(b) > 0; b = b[postedSize:] {

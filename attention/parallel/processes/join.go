@@ -122,6 +122,9 @@ func Join(ctx context.Context, dev *vk.Device, w control.World, o Options) (para
 			named = &parallel.RankError{Rank: w.Rank, Err: err}
 		}
 		ch.Abort(named)
+		if err = named; ch.Err() != nil {
+			err = ch.Err() // another rank's cause may have come first
+		}
 	}
 	_ = ch.Close()
 	return nil, err
@@ -168,6 +171,11 @@ func connect(ctx context.Context, dev *vk.Device, ch *control.Channel, w *contro
 	if err != nil {
 		return nil, err
 	}
+	for r := range all { // before anything that depends on it
+		if all[r].Transport != all[0].Transport {
+			return nil, &parallel.RankError{Rank: r, Err: fmt.Errorf("%w: transport %v, rank 0 wants %v", parallel.ErrMismatch, all[r].Transport, all[0].Transport)}
+		}
+	}
 	use := TransportNCCL
 	owner := map[string]int{}
 	for r := range all {
@@ -175,9 +183,6 @@ func connect(ctx context.Context, dev *vk.Device, ch *control.Channel, w *contro
 			all[r].Why = fmt.Sprintf("it has the same GPU as rank %d, and NCCL needs one for each rank", first)
 		}
 		owner[string(all[r].Device)] = r
-		if all[r].Transport != all[0].Transport { // every rank names the same one
-			return nil, &parallel.RankError{Rank: r, Err: fmt.Errorf("%w: transport %v, rank 0 wants %v", parallel.ErrMismatch, all[r].Transport, all[0].Transport)}
-		}
 		if all[r].Why != "" {
 			if want == TransportNCCL {
 				return nil, &parallel.RankError{Rank: r, Err: fmt.Errorf("%w: %s", vk.ErrUnsupported, all[r].Why)}

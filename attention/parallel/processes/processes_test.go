@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/inputs"
 	"vkattn/attention/parallel"
+	"vkattn/attention/parallel/control"
 	"vkattn/attention/parallel/internal/ranktest"
 	"vkattn/cudapath/nccl"
 	"vkattn/internal/testlevel"
@@ -239,6 +241,42 @@ func TestADeviceThatDoesNotStop(t *testing.T) {
 	}
 }
 
+// A connection that does not say who it is holds up no rank.
+func TestASilentStranger(t *testing.T) {
+	testlevel.HostOnly(t)
+	ranktest.NoLeak(t)
+	const n = 3
+	first, addresses := listenerOf(t)
+	sockets, endpoints := make([]*listening, n), make([]endpoint, n)
+	for r := range n {
+		l, err := listen()
+		require.NoError(t, err)
+		sockets[r], endpoints[r] = l, endpoint{fmt.Sprintf("127.0.0.1:%d", l.port()), l.token}
+		stranger, err := net.Dial("tcp", endpoints[r].address)
+		require.NoError(t, err)
+		defer stranger.Close()
+	}
+	begin := time.Now()
+	for r, err := range ranktest.OnAll(n, func(r int) error {
+		o := testControl()
+		if r == 0 {
+			o.Listener = first
+		}
+		ch, err := control.Join(context.Background(), worldOf(r, n, addresses), o)
+		if err != nil {
+			return err
+		}
+		x, err := newTCP(context.Background(), ch, sockets[r], endpoints)
+		if err != nil {
+			return errors.Join(err, ch.Close())
+		}
+		return errors.Join(exchangeAll(context.Background(), x, 100), x.Close())
+	}) {
+		require.NoError(t, err, "rank %d", r)
+	}
+	require.Less(t, time.Since(begin), 4*time.Second)
+}
+
 // Ranks that cannot use what they ask for, or that ask for different transports, are named.
 func TestJoinRefuses(t *testing.T) {
 	testlevel.HostOnly(t)
@@ -264,6 +302,9 @@ func TestJoinRefuses(t *testing.T) {
 	}
 	for _, err := range join(TransportTCP, TransportTCP, TransportNCCL) {
 		ranktest.Named(t, err, 2, parallel.ErrMismatch)
+	}
+	for _, err := range join(TransportNCCL, TransportTCP) { // and rank 0 has no GPU; all ranks return the same error
+		ranktest.Named(t, err, 1, parallel.ErrMismatch)
 	}
 	for _, err := range join(TransportAuto, TransportAuto) {
 		require.NoError(t, err)

@@ -112,25 +112,72 @@ func mesh(ctx context.Context, ch *control.Channel, l *listening, all []endpoint
 			return conns, &parallel.RankError{Rank: r, Err: fmt.Errorf("%w: %w", parallel.ErrLeft, err)}
 		}
 	}
-	const patience = 5 * time.Second // for a connection to say who it is
-	for missing := ranks - 1 - me; missing > 0; {
-		conn, err := l.Accept()
-		if err != nil {
-			return conns, fmt.Errorf("processes: %w", errors.Join(context.Cause(ctx), err))
+	return conns, l.admit(ctx, me, conns)
+}
+
+// arrival is a rank that has connected, or why no further one can.
+type arrival struct {
+	net.Conn
+	rank int
+	err  error
+}
+
+// admit accepts the ranks above this one. A connection that does not say who it is holds up no
+// other one.
+func (l *listening) admit(ctx context.Context, me int, conns []net.Conn) error {
+	ctx, cancel := context.WithCancel(ctx)
+	arrived := make(chan arrival)
+	var all sync.WaitGroup
+	defer func() { cancel(); l.Close(); all.Wait() }()
+	tell := func(a arrival) {
+		select {
+		case arrived <- a:
+		case <-ctx.Done():
+			if a.Conn != nil {
+				a.Close()
+			}
 		}
-		var hello [tokenSize + 4]byte
-		_ = conn.SetDeadline(time.Now().Add(patience))
-		_, err = io.ReadFull(conn, hello[:])
-		r := int(binary.LittleEndian.Uint32(hello[tokenSize:]))
-		if err != nil || [tokenSize]byte(hello[:]) != l.token || r <= me || r >= ranks || conns[r] != nil {
-			conn.Close() // not a rank of this world
-			continue
-		}
-		_ = conn.SetDeadline(time.Time{})
-		conns[r] = conn
-		missing--
 	}
-	return conns, nil
+	all.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				tell(arrival{err: err})
+				return
+			}
+			all.Go(func() {
+				stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
+				r, ok := l.greet(conn)
+				if !stop() || !ok || r <= me || r >= len(conns) {
+					conn.Close() // not a rank of this world
+					return
+				}
+				tell(arrival{Conn: conn, rank: r})
+			})
+		}
+	})
+	for missing := len(conns) - 1 - me; missing > 0; {
+		switch a := <-arrived; {
+		case a.err != nil:
+			return fmt.Errorf("processes: %w", errors.Join(context.Cause(ctx), a.err))
+		case conns[a.rank] != nil:
+			a.Close()
+		default:
+			conns[a.rank] = a.Conn
+			missing--
+		}
+	}
+	return nil
+}
+
+// greet reads who a connection is; ok is false if it does not know the token.
+func (l *listening) greet(conn net.Conn) (rank int, ok bool) {
+	const limit = 5 * time.Second
+	var hello [tokenSize + 4]byte
+	_ = conn.SetDeadline(time.Now().Add(limit))
+	_, err := io.ReadFull(conn, hello[:])
+	_ = conn.SetDeadline(time.Time{})
+	return int(binary.LittleEndian.Uint32(hello[tokenSize:])), err == nil && [tokenSize]byte(hello[:]) == l.token
 }
 
 // connection moves messages between this rank and another one.

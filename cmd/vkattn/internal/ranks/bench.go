@@ -61,21 +61,21 @@ func (s *Session) timeOne(ctx context.Context, p bench.Problem, tier attention.T
 		return 0, err
 	}
 	defer op.Close()
-	t, err := s.operands(&cfg, &parallel.Problem{Shape: p.Shape}, p.Shape.Sq, p.Shape.Sk, seed)
+	t, err := s.operands(&cfg, &parallel.Problem{Shape: p.Shape}, p.Pass, p.Shape.Sq, p.Shape.Sk, seed)
 	if err != nil {
 		return 0, err
 	}
 	defer t.close()
-	a := attention.Args{Shape: p.Shape, Q: t.Q, K: t.K, V: t.V, O: t.O, LSE: t.LSE}
-	call := func() (float64, error) {
-		start := time.Now()
-		if err := op.Forward(s.stream, a); err != nil {
+	x := &alone{s, op, t, attention.Args{Shape: p.Shape, Q: t.Q, K: t.K, V: t.V, O: t.O, LSE: t.LSE}}
+	if p.Pass == bench.PassBackward {
+		if err := x.forward(ctx); err != nil {
 			return 0, err
 		}
-		if s.stream != nil {
-			if err := s.stream.Wait(ctx); err != nil {
-				return 0, err
-			}
+	}
+	call := func() (float64, error) {
+		start := time.Now()
+		if err := x.pass(ctx, p.Pass); err != nil {
+			return 0, err
 		}
 		return time.Since(start).Seconds() * 1e3, ctx.Err()
 	}
@@ -95,17 +95,17 @@ func (s *Session) timeOne(ctx context.Context, p bench.Problem, tier attention.T
 	return bench.Summarize(list).Median, nil
 }
 
-// operands allocates tensors and fills Q, K and V with random numbers, which repeat: the time of
+// operands allocates tensors and fills Q, K, V and dO with random numbers, which repeat: the time of
 // attention does not depend on them.
-func (s *Session) operands(cfg *attention.Config, p *parallel.Problem, rows, keys int, seed uint64) (*tensors, error) {
+func (s *Session) operands(cfg *attention.Config, p *parallel.Problem, pass bench.Pass, rows, keys int, seed uint64) (*tensors, error) {
 	const period = 32 << 20 // bytes
-	n := sizes(cfg, p, rows, keys)
+	n := sizes(cfg, p, pass, rows, keys)
 	t, err := s.allocate(n)
 	if err != nil {
 		return nil, err
 	}
-	data := inputs.New(min(period, max(n[0], n[1], n[2]))/int64(cfg.DType.Size()), cfg.DType, inputs.Normal, seed)
-	for _, x := range []*attention.Tensor{&t.Q, &t.K, &t.V} {
+	data := inputs.New(min(period, max(n[0], n[1], n[2], n[5]))/int64(cfg.DType.Size()), cfg.DType, inputs.Normal, seed)
+	for _, x := range []*attention.Tensor{&t.Q, &t.K, &t.V, &t.DO} {
 		if x.Given() {
 			err = errors.Join(err, t.fill(x, data))
 		}
@@ -131,7 +131,7 @@ func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier,
 	var w *work
 	if err == nil {
 		defer op.Close()
-		w, err = s.prepare(op, problem, mode)
+		w, err = s.prepare(op, problem, mode, p.Pass)
 	}
 	refused := func(err error) (bool, error) {
 		refusal, err := s.agree(ctx, err)
@@ -144,7 +144,7 @@ func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier,
 	if no, err := refused(err); no {
 		return row, err
 	}
-	t, err := s.operands(&cfg.Config, &problem, count(w.rows), count(w.keys), seed+uint64(s.Rank()))
+	t, err := s.operands(&cfg.Config, &problem, p.Pass, count(w.rows), count(w.keys), seed+uint64(s.Rank()))
 	if err == nil {
 		defer t.close()
 	}
@@ -155,6 +155,12 @@ func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier,
 		start := time.Now()
 		err := w.call(ctx, t)
 		return time.Since(start).Seconds() * 1e3, err
+	}
+	if w.setup != nil {
+		if err := w.setup(ctx, t); err != nil {
+			_, err = refused(err) // all ranks have an error
+			return row, err
+		}
 	}
 	before := s.Meter.Bytes
 	if _, err := call(); err != nil { // compiles, and connects the ranks

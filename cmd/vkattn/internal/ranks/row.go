@@ -21,6 +21,8 @@ type Row struct {
 	Mode   Mode   `json:"mode"`
 	Tier   string `json:"tier"`
 
+	Pass bench.Pass `json:"pass"`
+
 	B      int              `json:"batch"`
 	Hq     int              `json:"heads"`
 	Hkv    int              `json:"heads_kv"`
@@ -43,6 +45,9 @@ type Row struct {
 type Verified struct {
 	O           Diff   `json:"o"`
 	LSE         Diff   `json:"lse"`
+	DQ          Diff   `json:"dq,omitzero"` // of a backward pass, in place of O and LSE
+	DK          Diff   `json:"dk,omitzero"`
+	DV          Diff   `json:"dv,omitzero"`
 	Float64Rows int    `json:"float64_rows"` // judged by the float64 reference
 	Rows        int64  `json:"rows"`         // softmax rows, all compared
 	Runs        int    `json:"runs"`         // with the same bits, unless Reasons says otherwise
@@ -74,7 +79,7 @@ func (r *Row) Note() string { return strings.Join(r.Reasons, "; ") }
 
 // Name names the row in messages.
 func (r *Row) Name() string {
-	return fmt.Sprintf("%v of %d ranks, tier %s, %v B %d Hq %d Hkv %d Sq %d Sk %d D %d %v", r.Mode, r.Ranks, r.Tier, r.DType, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Causal)
+	return fmt.Sprintf("%v of %d ranks, %v, tier %s, %v B %d Hq %d Hkv %d Sq %d Sk %d D %d %v", r.Mode, r.Ranks, r.Pass, r.Tier, r.DType, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Causal)
 }
 
 // NewPrinter prints to w. timed selects the columns.
@@ -97,7 +102,7 @@ func (p *mdPrinter) Row(r *Row) error {
 }
 
 func (p *mdPrinter) Close(*bench.RunInfo) error {
-	t := markdown.New("mode<", "ranks", "tier<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<")
+	t := markdown.New("mode<", "ranks", "pass<", "tier<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<")
 	if p.timed {
 		t.Columns("ms", "noise", "TFLOP/s a GPU", "one GPU ms", "share of N GPUs", "sent MB", "compute ms", "exposed ms")
 	} else {
@@ -105,7 +110,7 @@ func (p *mdPrinter) Close(*bench.RunInfo) error {
 	}
 	t.Columns("verdict<", "note<")
 	for _, r := range p.rows {
-		row := []any{r.Mode, r.Ranks, r.Tier, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv, r.Causal, r.DType}
+		row := []any{r.Mode, r.Ranks, r.Pass, r.Tier, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv, r.Causal, r.DType}
 		switch v, x := r.Verified, r.Timed; {
 		case p.timed && x != nil:
 			one, share := "-", "-"
@@ -116,6 +121,9 @@ func (p *mdPrinter) Close(*bench.RunInfo) error {
 				fmt.Sprintf("%.1f", float64(x.SentBytes)/1e6), fmt.Sprintf("%.3f", x.ComputeMs), fmt.Sprintf("%.3f", x.ExposedMs))
 		case p.timed:
 			row = append(row, "-", "-", "-", "-", "-", "-", "-", "-")
+		case v != nil && r.Pass != bench.PassForward:
+			g := worse(worse(v.DQ, v.DK), v.DV)
+			row = append(row, small(g.Max), small(g.Limit), "-", "-", v.Float64Rows, v.SentBytes, v.Runs)
 		case v != nil:
 			row = append(row, small(v.O.Max), small(v.O.Limit), small(v.LSE.Max), small(v.LSE.Limit), v.Float64Rows, v.SentBytes, v.Runs)
 		default:

@@ -6,25 +6,35 @@ import (
 
 	"vkattn/attention"
 	"vkattn/attention/parallel"
+	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/vk"
 )
 
 // tensors are those of a call: of one rank, or of the whole problem.
 type tensors struct {
 	Q, K, V, O, LSE attention.Tensor
+	DO, DQ, DK, DV  attention.Tensor // of a backward pass
 	s               *vk.Stream
 	buffers         []*vk.Buffer
 }
 
-// sizes are the bytes of Q, K, V, O and LSE for some rows and keys.
-func sizes(cfg *attention.Config, p *parallel.Problem, rows, keys int) [5]int64 {
+// tensorCount is the number of tensors.
+const tensorCount = 9
+
+// sizes are the bytes of the tensors for some rows and keys.
+func sizes(cfg *attention.Config, p *parallel.Problem, pass bench.Pass, rows, keys int) (n [tensorCount]int64) {
 	size := int64(cfg.DType.Size())
 	q, k := int64(p.B)*int64(p.Hq)*int64(rows), int64(p.B)*int64(p.KVHeads())*int64(keys)
-	return [5]int64{q * int64(cfg.HeadDim) * size, k * int64(cfg.HeadDim) * size, k * int64(cfg.ValueDim()) * size, q * int64(cfg.ValueDim()) * size, q * 4}
+	d, dv := int64(cfg.HeadDim)*size, int64(cfg.ValueDim())*size
+	n = [tensorCount]int64{q * d, k * d, k * dv, q * dv, q * 4}
+	if pass != bench.PassForward {
+		n[5], n[6], n[7], n[8] = q*dv, q*d, k*d, k*dv
+	}
+	return n
 }
 
 // allocate makes tensors where the session computes. A tensor without elements is not given.
-func (s *Session) allocate(n [5]int64) (*tensors, error) {
+func (s *Session) allocate(n [tensorCount]int64) (*tensors, error) {
 	t := &tensors{s: s.stream}
 	for i, x := range t.all() {
 		switch {
@@ -43,8 +53,13 @@ func (s *Session) allocate(n [5]int64) (*tensors, error) {
 	return t, nil
 }
 
-func (t *tensors) all() [5]*attention.Tensor {
-	return [5]*attention.Tensor{&t.Q, &t.K, &t.V, &t.O, &t.LSE}
+func (t *tensors) all() [tensorCount]*attention.Tensor {
+	return [tensorCount]*attention.Tensor{&t.Q, &t.K, &t.V, &t.O, &t.LSE, &t.DO, &t.DQ, &t.DK, &t.DV}
+}
+
+// backward are the arguments of a backward call beside those of its forward call.
+func (t *tensors) backward(a attention.Args) attention.BackwardArgs {
+	return attention.BackwardArgs{Args: a, DO: t.DO, DQ: t.DQ, DK: t.DK, DV: t.DV}
 }
 
 // write fills a tensor.

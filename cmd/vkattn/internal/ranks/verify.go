@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
@@ -21,6 +22,8 @@ const sampled = 1024
 // finding is what a rank found about its rows.
 type finding struct {
 	O, LSE  Diff
+	DQ      Diff // of a backward pass, as DK and DV; O and LSE are then not judged
+	DK, DV  Diff
 	Reasons []string
 	Rows    int    // judged by the float64 reference
 	Sent    uint64 // in one run
@@ -31,7 +34,7 @@ type finding struct {
 // float64 reference judges sampled rows. err ends the run of all ranks.
 func Verify(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier, mode Mode, runs int, seed uint64) (*Row, error) {
 	v := &verification{Session: s, ctx: ctx, runs: runs, seed: seed}
-	v.cfg.Config, v.cfg.Mode, v.mode = p.Config, mode.Mode, mode
+	v.cfg.Config, v.cfg.Mode, v.mode, v.pass = p.Config, mode.Mode, mode, p.Pass
 	v.cfg.Tier = tier
 	v.problem = parallel.Problem{Shape: p.Shape}
 	row := newRow(s, p, tier, mode, seed)
@@ -48,6 +51,7 @@ func Verify(ctx context.Context, s *Session, p bench.Problem, tier attention.Tie
 	for r, f := range all {
 		row.Verified.O = worse(row.Verified.O, f.O)
 		row.Verified.LSE = worse(row.Verified.LSE, f.LSE)
+		row.Verified.DQ, row.Verified.DK, row.Verified.DV = worse(row.Verified.DQ, f.DQ), worse(row.Verified.DK, f.DK), worse(row.Verified.DV, f.DV)
 		row.Verified.Float64Rows = max(row.Verified.Float64Rows, f.Rows)
 		row.Verified.SentBytes = max(row.Verified.SentBytes, f.Sent)
 		for _, reason := range f.Reasons {
@@ -60,7 +64,7 @@ func Verify(ctx context.Context, s *Session, p bench.Problem, tier attention.Tie
 
 // newRow describes a problem.
 func newRow(s *Session, p bench.Problem, tier attention.Tier, mode Mode, seed uint64) *Row {
-	row := &Row{Device: "cpu", Ranks: s.Ranks(), Mode: mode, Tier: tier.String(), B: p.Shape.B, Hq: p.Shape.Hq, Hkv: p.Shape.KVHeads(), Sq: p.Shape.Sq, Sk: p.Shape.Sk,
+	row := &Row{Device: "cpu", Ranks: s.Ranks(), Mode: mode, Pass: p.Pass, Tier: tier.String(), B: p.Shape.B, Hq: p.Shape.Hq, Hkv: p.Shape.KVHeads(), Sq: p.Shape.Sq, Sk: p.Shape.Sk,
 		D: p.Config.HeadDim, Dv: p.Config.ValueDim(), Causal: p.Config.Causal, DType: p.Config.DType, Seed: seed, Status: bench.OK}
 	if s.Device != nil {
 		row.Device = s.Device.Info().Name
@@ -102,30 +106,31 @@ type verification struct {
 	runs    int
 	seed    uint64
 	mode    Mode
+	pass    bench.Pass
 	*work
-	in [3][]byte // Q, K and V, whole
+	in [4][]byte // Q, K, V and dO, whole
 }
 
 func (v *verification) run() (found finding, refusal *Refusal, err error) {
 	op, err := parallel.New(v.Group, v.Device, v.cfg)
 	if err == nil {
 		defer op.Close()
-		v.work, err = v.prepare(op, v.problem, v.mode)
+		v.work, err = v.prepare(op, v.problem, v.mode, v.pass)
 	}
 	if refusal, err = v.agree(v.ctx, err); refusal != nil || err != nil {
 		return found, refusal, err
 	}
 	cfg, p := &v.cfg.Config, &v.problem
-	whole := sizes(cfg, p, p.Sq, p.Sk)
-	for i, n := range whole[:3] {
+	whole := sizes(cfg, p, v.pass, p.Sq, p.Sk)
+	for i, n := range [...]int64{whole[0], whole[1], whole[2], whole[5]} {
 		v.in[i] = inputs.New(n/int64(cfg.DType.Size()), cfg.DType, inputs.Normal, v.seed+uint64(i))
 	}
 	// One device first: each rank has its own.
-	oneO, oneLSE, err := v.one()
+	one, err := v.one()
 	if refusal, err = v.agree(v.ctx, err); refusal != nil || err != nil {
 		return found, refusal, err
 	}
-	t, err := v.allocate(sizes(cfg, p, count(v.rows), count(v.keys)))
+	t, err := v.allocate(sizes(cfg, p, v.pass, count(v.rows), count(v.keys)))
 	if err == nil {
 		defer t.close()
 		size := cfg.DType.Size()
@@ -133,68 +138,84 @@ func (v *verification) run() (found finding, refusal *Refusal, err error) {
 			t.write(&t.Q, cut(v.in[0], v.rows, p.B*p.Hq, p.Sq, cfg.HeadDim*size)),
 			t.write(&t.K, cut(v.in[1], v.keys, p.B*p.KVHeads(), p.Sk, cfg.HeadDim*size)),
 			t.write(&t.V, cut(v.in[2], v.keys, p.B*p.KVHeads(), p.Sk, cfg.ValueDim()*size)))
+		if v.pass != bench.PassForward {
+			err = errors.Join(err, t.write(&t.DO, cut(v.in[3], v.rows, p.B*p.Hq, p.Sq, cfg.ValueDim()*size)))
+		}
 	}
 	if refusal, err = v.agree(v.ctx, err); refusal != nil || err != nil {
 		return found, refusal, err
 	}
-	var o, lse []byte
-	for n := range v.runs {
-		before := v.Meter.Bytes
-		if err := v.call(v.ctx, t); err != nil {
+	if v.setup != nil {
+		if err := v.setup(v.ctx, t); err != nil {
 			refusal, ended := v.agree(v.ctx, err) // all ranks have an error
 			return found, refusal, ended
 		}
+	}
+	var results [][]byte
+	for n := range v.runs {
+		before := v.Meter.Bytes
+		if err := v.call(v.ctx, t); err != nil {
+			refusal, ended := v.agree(v.ctx, err)
+			return found, refusal, ended
+		}
 		found.Sent = v.Meter.Bytes - before
-		againO, err := t.read(v.ctx, &t.O)
+		again, err := t.results(v.ctx, v.pass)
 		if err != nil {
 			return found, nil, err
 		}
-		againLSE, err := t.read(v.ctx, &t.LSE)
-		if err != nil {
-			return found, nil, err
-		}
-		if n > 0 && !(bytes.Equal(o, againO) && bytes.Equal(lse, againLSE)) {
+		if n > 0 && !slices.EqualFunc(results, again, bytes.Equal) {
 			found.Reasons = append(found.Reasons, fmt.Sprintf("run %d has other bits", n+1))
 		}
-		o, lse = againO, againLSE
+		results = again
 	}
-	return found, nil, v.judge(&found, o, lse, oneO, oneLSE)
+	if v.pass != bench.PassForward {
+		return found, nil, v.judgeGradients(&found, results, one)
+	}
+	return found, nil, v.judge(&found, results[0], results[1], one[0], one[1])
+}
+
+// results are the bytes of what a pass computes: O and LSE, or dQ, dK and dV.
+func (t *tensors) results(ctx context.Context, pass bench.Pass) (list [][]byte, err error) {
+	tensors := []*attention.Tensor{&t.O, &t.LSE}
+	if pass != bench.PassForward {
+		tensors = []*attention.Tensor{&t.DQ, &t.DK, &t.DV}
+	}
+	for _, x := range tensors {
+		b, err := t.read(ctx, x)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, b)
+	}
+	return list, nil
 }
 
 // one computes the whole problem on this rank's device.
-func (v *verification) one() (o, lse []byte, err error) {
+func (v *verification) one() (results [][]byte, err error) {
 	cfg, p := v.cfg.Config, &v.problem
-	t, err := v.allocate(sizes(&cfg, p, p.Sq, p.Sk))
+	t, err := v.allocate(sizes(&cfg, p, v.pass, p.Sq, p.Sk))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer t.close()
-	if err := errors.Join(t.write(&t.Q, v.in[0]), t.write(&t.K, v.in[1]), t.write(&t.V, v.in[2])); err != nil {
-		return nil, nil, err
+	if err := errors.Join(t.write(&t.Q, v.in[0]), t.write(&t.K, v.in[1]), t.write(&t.V, v.in[2]), t.write(&t.DO, v.in[3])); err != nil {
+		return nil, err
 	}
 	op, err := attention.New(v.Device, cfg)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer op.Close()
-	if v.stream != nil {
-		if err := v.stream.Barrier(); err != nil {
-			return nil, nil, err
+	x := &alone{v.Session, op, t, attention.Args{Shape: p.Shape, Q: t.Q, K: t.K, V: t.V, O: t.O, LSE: t.LSE}}
+	if err := x.forward(v.ctx); err != nil {
+		return nil, err
+	}
+	if v.pass != bench.PassForward {
+		if err := x.backward(v.ctx); err != nil {
+			return nil, err
 		}
 	}
-	if err := op.Forward(v.stream, attention.Args{Shape: p.Shape, Q: t.Q, K: t.K, V: t.V, O: t.O, LSE: t.LSE}); err != nil {
-		return nil, nil, err
-	}
-	if v.stream != nil {
-		if err := v.stream.Wait(v.ctx); err != nil {
-			return nil, nil, err
-		}
-	}
-	if o, err = t.read(v.ctx, &t.O); err != nil {
-		return nil, nil, err
-	}
-	lse, err = t.read(v.ctx, &t.LSE)
-	return o, lse, err
+	return t.results(v.ctx, v.pass)
 }
 
 // judge compares this rank's rows with those of one device, and with the float64 reference in place

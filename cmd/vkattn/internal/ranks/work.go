@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"strings"
 
+	"vkattn/attention"
 	"vkattn/attention/parallel"
+	"vkattn/cmd/vkattn/internal/bench"
 )
 
 // Mode is how ranks share a problem: a mode of package parallel, or decode over a cache that is
@@ -49,23 +51,47 @@ func (m *Mode) UnmarshalText(text []byte) (err error) {
 
 // work is this rank's part of a problem.
 type work struct {
-	rows, keys []parallel.Span // of the problem; every rank has all rows of decode
-	sent       uint64          // bytes, of the plan
+	rows, keys []parallel.Span                             // of the problem; every rank has all rows of decode
+	sent       uint64                                      // bytes, of the plan
+	setup      func(ctx context.Context, t *tensors) error // makes O and LSE for call; nil: call needs none
 	call       func(ctx context.Context, t *tensors) error
 }
 
 // prepare divides a problem.
-func (s *Session) prepare(op *parallel.Op, p parallel.Problem, m Mode) (*work, error) {
-	if m.Decode {
+func (s *Session) prepare(op *parallel.Op, p parallel.Problem, m Mode, pass bench.Pass) (*work, error) {
+	switch {
+	case m.Decode && pass != bench.PassForward:
+		return nil, fmt.Errorf("%w: decode has no gradients", attention.ErrUnsupported)
+	case m.Decode:
 		return s.prepareDecode(op, p)
 	}
 	plan, err := op.Plan(p)
 	if err != nil {
 		return nil, err
 	}
-	return &work{rows: plan.Rows[s.Rank()], keys: plan.Keys[s.Rank()], sent: plan.Forward.SentBytes, call: func(ctx context.Context, t *tensors) error {
-		return op.Forward(ctx, s.stream, parallel.Args{Problem: p, Q: t.Q, K: t.K, V: t.V, O: t.O, LSE: t.LSE})
-	}}, nil
+	forward := func(ctx context.Context, t *tensors) error { return op.Forward(ctx, s.stream, t.args(p)) }
+	backward := func(ctx context.Context, t *tensors) error {
+		return op.Backward(ctx, s.stream, parallel.BackwardArgs{Args: t.args(p), DO: t.DO, DQ: t.DQ, DK: t.DK, DV: t.DV})
+	}
+	w := &work{rows: plan.Rows[s.Rank()], keys: plan.Keys[s.Rank()], sent: plan.Forward.SentBytes, call: forward}
+	switch pass {
+	case bench.PassBackward:
+		w.setup, w.call, w.sent = forward, backward, plan.Backward.SentBytes
+	case bench.PassBoth:
+		w.sent += plan.Backward.SentBytes
+		w.call = func(ctx context.Context, t *tensors) error {
+			if err := forward(ctx, t); err != nil {
+				return err
+			}
+			return backward(ctx, t)
+		}
+	}
+	return w, nil
+}
+
+// args are the arguments of a forward call.
+func (t *tensors) args(p parallel.Problem) parallel.Args {
+	return parallel.Args{Problem: p, Q: t.Q, K: t.K, V: t.V, O: t.O, LSE: t.LSE}
 }
 
 func (s *Session) prepareDecode(op *parallel.Op, p parallel.Problem) (*work, error) {

@@ -1,0 +1,86 @@
+package merge
+
+import (
+	"vkattn/attention/internal/errs"
+	"vkattn/attention/internal/par"
+	"vkattn/attention/problem"
+	"vkattn/vk"
+)
+
+// SumArgs are the tensors of one sum: [B, Hq, Sq, HeadDim] each, all on the same side.
+type SumArgs struct {
+	problem.Shape                // B, Hq and Sq; Hkv and Sk are ignored
+	First, Second problem.Tensor // float32; Second is optional
+	Out           problem.Tensor // of MergeConfig.DType; it may be exactly First or Second if that is float32
+}
+
+// Sum adds two float32 tensors and rounds the sum to a storage type, or rounds one. Partial
+// gradients that Backward writes with Config.F32Gradients are added in this way. It is used as
+// a [Merge], on the same tiers.
+type Sum struct{ merge Merge }
+
+// NewSum makes an operation as NewMerge does. The config has F32States.
+func NewSum(dev *vk.Device, cfg MergeConfig) (*Sum, error) {
+	if !cfg.F32States {
+		return nil, &problem.ShapeError{Field: "F32States", Got: false, Want: "true: a Sum adds float32"}
+	}
+	m, err := NewMerge(dev, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &Sum{Merge{dev: m.dev, cfg: m.cfg, sum: true}}, nil
+}
+
+// Forward records the sum into a stream, as Merge.Forward does. On the CPU tier the stream is
+// nil, and the sum is complete when Forward returns.
+func (s *Sum) Forward(stream *vk.Stream, a SumArgs) error {
+	if s == nil || !s.merge.sum {
+		return errs.Unmade("NewSum")
+	}
+	m := &s.merge
+	if err := m.usable(); err != nil {
+		return err
+	}
+	args := MergeArgs{Shape: a.Shape, First: States{O: a.First}, Second: States{O: a.Second}, O: a.Out}
+	if m.dev != nil {
+		return m.Forward(stream, args)
+	}
+	if stream != nil {
+		return errs.Invalid("Sum.Forward: the CPU tier takes no stream")
+	}
+	var l mergeLayouts
+	if err := m.check(&l, &args); err != nil {
+		return err
+	}
+	sumCPU(m.cfg, &l)
+	return nil
+}
+
+// Close gives the pipelines back to the device. It is idempotent.
+func (s *Sum) Close() error {
+	if s == nil {
+		return nil
+	}
+	return s.merge.Close()
+}
+
+// sumCPU computes a checked sum in host memory.
+func sumCPU(cfg MergeConfig, l *mergeLayouts) {
+	first, second, out := &l.list[mergeFirst], &l.list[mergeSecond], &l.list[mergeO]
+	rows := out.Counts[0] * out.Counts[1] * out.Counts[2]
+	par.Each((rows+mergeBlock-1)/mergeBlock, func() func(int64) {
+		total, term := make([]float32, cfg.HeadDim), make([]float32, cfg.HeadDim)
+		return func(block int64) {
+			for row := block * mergeBlock; row < min(rows, (block+1)*mergeBlock); row++ {
+				problem.F32.Decode(total, first.hostRow(0, row))
+				if second.states != 0 {
+					problem.F32.Decode(term, second.hostRow(0, row))
+					for i, x := range term {
+						total[i] += x
+					}
+				}
+				cfg.DType.Encode(out.hostRow(0, row), total)
+			}
+		}
+	})
+}
