@@ -363,9 +363,8 @@ if [[ $what == backward ]]; then
 		status=0
 		case $step in
 		tests)
-			# What fails first is told first: the table of gradients, dropout, then lengths and goldens, then calls.
-			for run in tests:TestBackwardConformance tests:TestBackwardDropoutOfMatrices \
-				'tests:TestBackwardOf|TestBackwardRefuses|GoldenGradients' attention:Backward; do
+			# What fails first is told first: the table of gradients, then dropout, lengths and goldens, then calls.
+			for run in tests:TestBackwardConformance 'tests:TestBackward(Of|Dropout|Refuses)|GoldenGradients' attention:Backward; do
 				package=${run%%:*} log=$(mktemp)
 				cd "$here/src/$package" || exit 1
 				VKATTN_TEST_LEVEL=all timeout --kill-after 5 170 \
