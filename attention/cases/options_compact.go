@@ -55,6 +55,11 @@ func CompactOptions() []Case {
 		c.Seqs, c.PackedQ, c.PageSize, c.Prefix, c.Causal, c.Sinks = decodeSeqs, true, 5, 64, attention.BottomRight, true
 		c.FixedSplit = 3
 	}), func(c *Case) { c.FixedSplit = 2 }, topLeft)
+	// Pages whose keys do not run over a fragment: subgroups have an even or an odd number of tiles.
+	add(decode("compact-pages").with(func(c *Case) {
+		c.D, c.Dv, c.PageSize, c.FixedSplit = 72, 72, 5, 1
+		c.Seqs = seqsOf([2]int{1, 40}, [2]int{1, 100}, [2]int{1, 170}, [2]int{1, 235}, [2]int{1, 300}, [2]int{1, 420})
+	}))
 	add(decode("compact-sparse").with(func(c *Case) { c.SparseRatio, c.Shuffled, c.PageSize = 0.3, true, 16 }),
 		func(c *Case) { c.SparseRatio, c.Shuffled = 0.02, false }, func(c *Case) { c.SparseRatio = 1 },
 		func(c *Case) { c.Hq, c.Hkv = 10, 2 })
