@@ -3,9 +3,6 @@ package attention_test
 import (
 	"bytes"
 	"context"
-	"errors"
-	"os"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,6 +10,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
 	"vkattn/attention/inputs"
+	"vkattn/internal/testdevice"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
@@ -21,21 +19,8 @@ import (
 // before they are rounded: a Sum rounds them to the same bits. Accumulate adds to them without
 // rounding, and a Sum of two of them gives the same bits as that.
 func TestF32GradientsOnDevices(t *testing.T) {
-	driver := os.Getenv("VKATTN_DRIVER")
-	if strings.HasPrefix(driver, "radv-") {
-		t.Skip("a null device computes nothing")
-	}
-	validation, err := vk.ValidationByEnv()
-	require.NoError(t, err)
-	dev, err := vk.Open(vk.Options{PipelineCache: "off", Validation: validation})
-	if errors.Is(err, vk.ErrNoDevice) && (driver == "" || driver == "none") {
-		t.Skip(err)
-	}
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, dev.Close()); require.Empty(t, dev.ValidationMessages()) })
-	s, err := dev.NewStream("f32 gradients")
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	dev := testdevice.Open(t)
+	s := testdevice.Stream(t, dev, "f32 gradients")
 	ctx := context.Background()
 	shape := attention.Shape{B: 1, Hq: 4, Hkv: 2, Sq: 21, Sk: 37}
 	const batch = 1

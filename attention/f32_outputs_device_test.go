@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
-	"os"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,6 +11,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
 	"vkattn/attention/inputs"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
@@ -29,21 +27,8 @@ func toDevice(t *testing.T, dev *vk.Device, s *vk.Stream, host []byte) attention
 // On every tier of a device, O of Config.F32O is attention, is not rounded to the storage type,
 // and a Merge with F32States rounds it.
 func TestF32OOnDevices(t *testing.T) {
-	driver := os.Getenv("VKATTN_DRIVER")
-	if strings.HasPrefix(driver, "radv-") {
-		t.Skip("a null device computes nothing")
-	}
-	validation, err := vk.ValidationByEnv()
-	require.NoError(t, err)
-	dev, err := vk.Open(vk.Options{PipelineCache: "off", Validation: validation})
-	if errors.Is(err, vk.ErrNoDevice) && (driver == "" || driver == "none") {
-		t.Skip(err)
-	}
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, dev.Close()); require.Empty(t, dev.ValidationMessages()) })
-	s, err := dev.NewStream("f32 outputs")
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	dev := testdevice.Open(t)
+	s := testdevice.Stream(t, dev, "f32 outputs")
 	ctx := context.Background()
 	for _, tier := range []attention.Tier{attention.TierScalar, attention.TierCoopMat, attention.TierCoopMat2} {
 		for _, x := range []struct {

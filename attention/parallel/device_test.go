@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
 	"vkattn/attention/inputs"
+	"vkattn/internal/testdevice"
 	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
@@ -51,23 +51,10 @@ func (d *onDevice) collect() error {
 
 // openRanks makes a stream for each of some ranks on one device.
 func openRanks(t *testing.T, n int) (*vk.Device, []*vk.Stream) {
-	driver := os.Getenv("VKATTN_DRIVER")
-	if strings.HasPrefix(driver, "radv-") {
-		t.Skip("a null device computes nothing")
-	}
-	validation, err := vk.ValidationByEnv()
-	require.NoError(t, err)
-	dev, err := vk.Open(vk.Options{PipelineCache: "off", Validation: validation})
-	if errors.Is(err, vk.ErrNoDevice) && (driver == "" || driver == "none") {
-		t.Skip(err)
-	}
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, dev.Close()); require.Empty(t, dev.ValidationMessages()) })
+	dev := testdevice.Open(t)
 	streams := make([]*vk.Stream, n)
 	for r := range streams {
-		streams[r], err = dev.NewStream(fmt.Sprint("rank ", r))
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, streams[r].Close()) })
+		streams[r] = testdevice.Stream(t, dev, fmt.Sprint("rank ", r))
 	}
 	return dev, streams
 }
