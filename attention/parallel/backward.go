@@ -94,16 +94,10 @@ func (op *Op) checkBackward(s *vk.Stream, l *layout, rank int, a *BackwardArgs) 
 func (op *Op) checkBackwardTier(l *layout, rank int) error {
 	cfg := l.cfg
 	cfg.F32Gradients = (l.outer > 1 || l.sharers() > 1) && cfg.DType != attention.F32
-	local, err := op.of(cfg)
-	if err != nil {
+	return op.checkCall(l, rank, cfg, func(local *attention.Op, s attention.Shape) error {
+		_, err := local.PlanBackward(s)
 		return err
-	}
-	shape, ok := l.rankShape(rank)
-	if !ok {
-		return nil
-	}
-	_, err = local.PlanBackward(shape)
-	return err
+	})
 }
 
 // backwardAll computes the gradients from this rank's tensors.

@@ -1,8 +1,6 @@
 package parallel
 
-import (
-	"vkattn/attention"
-)
+import "vkattn/attention"
 
 // Calls of this rank for some runs. Tensors that are not packed sequences take a call for each
 // run. Packed ones take a call for each group of runs of the same Config: every run is a

@@ -96,16 +96,22 @@ func (op *Op) checkForward(s *vk.Stream, l *layout, rank int, a *Args) error {
 func (op *Op) checkTier(l *layout, rank int) error {
 	cfg := l.cfg
 	cfg.F32O = l.outer > 1 && l.mode != ModeAllGather
+	return op.checkCall(l, rank, cfg, func(local *attention.Op, s attention.Shape) error {
+		_, err := local.Plan(s)
+		return err
+	})
+}
+
+// checkCall plans a call of this rank with a Config.
+func (op *Op) checkCall(l *layout, rank int, cfg attention.Config, plan func(*attention.Op, attention.Shape) error) error {
 	local, err := op.of(cfg)
 	if err != nil {
 		return err
 	}
-	shape, ok := l.rankShape(rank)
-	if !ok {
-		return nil
+	if shape, ok := l.rankShape(rank); ok {
+		return plan(local, shape)
 	}
-	_, err = local.Plan(shape)
-	return err
+	return nil
 }
 
 // rankShape is the shape of a call of this rank with all keys of its group; ok is false for a

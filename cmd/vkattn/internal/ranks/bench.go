@@ -104,7 +104,7 @@ func (s *Session) operands(cfg *attention.Config, p *parallel.Problem, pass benc
 	if err != nil {
 		return nil, err
 	}
-	data := inputs.New(min(period, max(n[0], n[1], n[2], n[5]))/int64(cfg.DType.Size()), cfg.DType, inputs.Normal, seed)
+	data := inputs.New(min(period, max(n[tensorQ], n[tensorK], n[tensorV], n[tensorDO]))/int64(cfg.DType.Size()), cfg.DType, inputs.Normal, seed)
 	for _, x := range []*attention.Tensor{&t.Q, &t.K, &t.V, &t.DO} {
 		if x.Given() {
 			err = errors.Join(err, t.fill(x, data))

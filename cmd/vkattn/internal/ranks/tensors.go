@@ -18,17 +18,28 @@ type tensors struct {
 	buffers         []*vk.Buffer
 }
 
-// tensorCount is the number of tensors.
-const tensorCount = 9
+// Indices of the tensors, in the order of all.
+const (
+	tensorQ = iota
+	tensorK
+	tensorV
+	tensorO
+	tensorLSE
+	tensorDO
+	tensorDQ
+	tensorDK
+	tensorDV
+	tensorCount
+)
 
 // sizes are the bytes of the tensors for some rows and keys.
 func sizes(cfg *attention.Config, p *parallel.Problem, pass bench.Pass, rows, keys int) (n [tensorCount]int64) {
 	size := int64(cfg.DType.Size())
 	q, k := int64(p.B)*int64(p.Hq)*int64(rows), int64(p.B)*int64(p.KVHeads())*int64(keys)
 	d, dv := int64(cfg.HeadDim)*size, int64(cfg.ValueDim())*size
-	n = [tensorCount]int64{q * d, k * d, k * dv, q * dv, q * 4}
+	n = [tensorCount]int64{tensorQ: q * d, tensorK: k * d, tensorV: k * dv, tensorO: q * dv, tensorLSE: q * 4}
 	if pass != bench.PassForward {
-		n[5], n[6], n[7], n[8] = q*dv, q*d, k*d, k*dv
+		n[tensorDO], n[tensorDQ], n[tensorDK], n[tensorDV] = q*dv, q*d, k*d, k*dv
 	}
 	return n
 }
@@ -57,7 +68,7 @@ func (t *tensors) all() [tensorCount]*attention.Tensor {
 	return [tensorCount]*attention.Tensor{&t.Q, &t.K, &t.V, &t.O, &t.LSE, &t.DO, &t.DQ, &t.DK, &t.DV}
 }
 
-// backward are the arguments of a backward call beside those of its forward call.
+// backward are the arguments of a backward call, with the arguments of its forward call.
 func (t *tensors) backward(a attention.Args) attention.BackwardArgs {
 	return attention.BackwardArgs{Args: a, DO: t.DO, DQ: t.DQ, DK: t.DK, DV: t.DV}
 }

@@ -122,7 +122,7 @@ func (v *verification) run() (found finding, refusal *Refusal, err error) {
 	}
 	cfg, p := &v.cfg.Config, &v.problem
 	whole := sizes(cfg, p, v.pass, p.Sq, p.Sk)
-	for i, n := range [...]int64{whole[0], whole[1], whole[2], whole[5]} {
+	for i, n := range [...]int64{whole[tensorQ], whole[tensorK], whole[tensorV], whole[tensorDO]} {
 		v.in[i] = inputs.New(n/int64(cfg.DType.Size()), cfg.DType, inputs.Normal, v.seed+uint64(i))
 	}
 	// One device first: each rank has its own.

@@ -35,7 +35,7 @@ func (v *verification) judgeGradients(found *finding, mine, one [][]byte) error 
 	n := sizes(cfg, p, v.pass, p.Sq, p.Sk)
 	verdict, err := accuracy.VerifyBackward(*cfg, attention.BackwardArgs{
 		Args: attention.Args{Shape: p.Shape, Q: host(v.in[0]), K: host(v.in[1]), V: host(v.in[2]),
-			O: host(make([]byte, n[3])), LSE: host(make([]byte, n[4]))}, // not read
+			O: host(make([]byte, n[tensorO])), LSE: host(make([]byte, n[tensorLSE]))}, // not read
 		DO: host(v.in[3]), DQ: host(one[0]), DK: host(one[1]), DV: host(one[2])},
 		accuracy.Options{Rows: sampled, Seed: v.seed + uint64(v.Rank())})
 	if err != nil {
