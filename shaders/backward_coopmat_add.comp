@@ -90,6 +90,7 @@ const uint K_VECS = (KV_TILE * K_ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE;
 
 void main() {
     const uint tid = gl_LocalInvocationIndex;
+    openChunk();
     uint extentRows;
     if (!findRowTile(WORKGROUP_ROWS, extentRows)) return;
     const uint rowInTile = gl_SubgroupID * SUBGROUP_ROWS, rowBase = work.row0 + rowInTile; // of the subgroup

@@ -75,6 +75,7 @@ float slopeElement(const in uint32_t i, const in uint32_t j, const in float prod
 
 void main() {
     const uint tid = gl_LocalInvocationIndex;
+    openChunk();
     uint firstKey, extentKeys;
     if (!findKeyTile(WORKGROUP_KEYS, firstKey, extentKeys)) return;
     if (DROPOUT != 0) openDropout();

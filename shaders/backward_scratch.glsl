@@ -4,11 +4,11 @@
 // A subgroup stores its fragments of dS^T as they lie in registers: lane l has words 4 l to 4 l + 3 of a fragment, its
 // eight elements rounded to storage. Fragment (key fragment, row fragment) of head h of the chunk, which counts
 // (batch, KV head), is at (h * DS_KEY_FRAGS + key fragment) * DS_ROW_FRAGS + row fragment; rows are packed as in the kernels.
-// A workgroup's y is its head of the chunk. Calls with lengths have no such scratch; members of Params that these need are
+// Calls with lengths have no such scratch; members of Params that these need are
 // used here: addrCuQ of dS in scratch, in vectors of 16 bytes, and
 #define DS_KEY_FRAGS p.addrCuK.x  // of a head
 #define DS_ROW_FRAGS p.addrCuK.y  // of a head
-// and addrUsedQ.x, the first head of the chunk (backward_work_tile.glsl).
+// and addrUsedQ.x, the first head of the chunk (backward_chunk.glsl).
 
 #if BDA
 uvec4 loadScratchVec(uvec2 start, uint at) { return ReadQuads(add64(start, uvec2(at << 4, at >> 28))).at[0]; }
@@ -21,7 +21,7 @@ void storeScratchVec(uvec2 start, uint at, uvec4 x) { scratchQuads[start.x + at]
 
 // Index of this lane's vector of fragment (keyFrag, rowFrag) of the workgroup's head.
 uint dsIndex(uint keyFrag, uint rowFrag) {
-    return ((gl_WorkGroupID.y * DS_KEY_FRAGS + keyFrag) * DS_ROW_FRAGS + rowFrag) * SUBGROUP_SIZE + gl_SubgroupInvocationID;
+    return ((HEAD_IN_CHUNK * DS_KEY_FRAGS + keyFrag) * DS_ROW_FRAGS + rowFrag) * SUBGROUP_SIZE + gl_SubgroupInvocationID;
 }
 
 // Elements e and e + 1 of an operand as a word, and back.

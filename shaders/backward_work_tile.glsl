@@ -64,16 +64,19 @@ uint packedSequence(uint tile, bool ofKeys, uint rowsPerPosition, uint tileRows)
     return low;
 }
 
-// A kernel that takes a chunk of heads (backward_scratch.glsl) defines CHUNK_OF_HEADS. Its y counts the (sequence, KV head)
-// of the chunk, the first of which is addrUsedQ.x.
-#ifndef CHUNK_OF_HEADS
+// A kernel that takes a chunk of heads defines CHUNK_OF_HEADS.
+#ifdef CHUNK_OF_HEADS
+#include "backward_chunk.glsl"
+#else
 #define CHUNK_OF_HEADS false
+#define GRID_TILE gl_WorkGroupID.x
+#define HEAD_IN_CHUNK gl_WorkGroupID.y
 #endif
 
 // The sequence and the head of the grid that a workgroup has.
 uvec2 sequenceAndHead() {
     if (!CHUNK_OF_HEADS) return gl_WorkGroupID.zy;
-    const uint head = p.addrUsedQ.x + gl_WorkGroupID.y, heads = p.Hq / p.groupSize;
+    const uint head = p.addrUsedQ.x + HEAD_IN_CHUNK, heads = p.Hq / p.groupSize;
     return uvec2(head / heads, head % heads);
 }
 
@@ -81,7 +84,7 @@ uvec2 sequenceAndHead() {
 // its end included. False if the workgroup has none of them.
 bool findRowTile(uint tileRows, out uint extentRows) {
     const uvec2 grid = sequenceAndHead();
-    uint tile = gl_WorkGroupID.x, sequence = grid.x;
+    uint tile = GRID_TILE, sequence = grid.x;
     if ((VARLEN & CU_Q) != 0) {
         sequence = packedSequence(tile, false, ROWS_PER_QUERY, tileRows);
         const uint first = firstPackedTile(sequence, false, ROWS_PER_QUERY, tileRows);
@@ -102,7 +105,7 @@ bool findRowTile(uint tileRows, out uint extentRows) {
 // that the sequence has in dK and dV. False if the workgroup has none of them.
 bool findKeyTile(uint tileKeys, out uint firstKey, out uint extentKeys) {
     const uvec2 grid = sequenceAndHead();
-    uint tile = gl_WorkGroupID.x, sequence = grid.x;
+    uint tile = GRID_TILE, sequence = grid.x;
     if ((VARLEN & CU_K) != 0) {
         sequence = packedSequence(tile, true, 1, tileKeys);
         const uint first = firstPackedTile(sequence, true, 1, tileKeys);
