@@ -195,7 +195,8 @@ func (op *Op) checkBackward(l *tensors.BackwardTensors, a *BackwardArgs) (plan.B
 		return plan.BackwardRequest{}, fmt.Errorf("%w: only forward kernels have variants and ablations", ErrUnsupported)
 	}
 	r := op.typicalBackward(a.Shape)
-	r.Want, r.DLSE, r.Accumulate, r.Options = l.Want, a.DLSE.Given(), a.Accumulate, plan.OptionsOf(&a.Args, &op.cfg)
+	r.Want, r.DLSE, r.Options = l.Want, a.DLSE.Given(), plan.OptionsOf(&a.Args, &op.cfg)
+	r.Accumulate, r.PartialKeys = a.Accumulate, a.PartialKeys
 	if v := a.Varlen; v != nil {
 		r.TotalQ, r.TotalK = v.TotalQ, v.TotalK
 	}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# gpu-run.sh [tests|bench|all|tune|verify|options|soak|cubin|ranks|backward [step...]|race [entry...]] runs the bundle of gpu-bundle.sh on a machine
+# gpu-run.sh [tests|bench|all|tune|verify|options|soak|cubin|ranks [check]|backward [step...]|race [entry...]] runs the bundle of gpu-bundle.sh on a machine
 # with a GPU. It is in the bundle's root and needs only the GPU's driver. If it finds no GPU it exits with 1: results of
 # the CPU would be misleading.
 #
@@ -34,6 +34,7 @@
 #     ranks.md         exit codes and times of the steps, and their tables
 #     ranks-NAME.*     rows and messages of each step: verify and bench in each mode, forward and backward, a soak, a rank that is killed
 #     nccl-*.txt       the warnings of NCCL
+#     with ranks check: two ranks on one GPU over TCP, in two processes and in one; forward, gradients and decode, less than 60 s
 #   only with backward: gradients, in steps of less than nine minutes each (default: all of them, in this order)
 #     tests        backward-tests.txt: the tests of gradients on every tier and in every storage type
 #     verify       backward-verify.*: every tier versus the reference, on the conformance table and large problems
@@ -268,7 +269,10 @@ if [[ $what == soak ]]; then
 	cd "$here" || exit 1
 fi
 if [[ $what == ranks ]]; then
-	n=${VKATTN_RANKS:-2} transport=${VKATTN_RANKS_TRANSPORT:-nccl} start=$SECONDS
+	n=${VKATTN_RANKS:-2} transport=${VKATTN_RANKS_TRANSPORT:-nccl} start=$SECONDS check=
+	if [[ ${2-} == check ]]; then
+		check=1 transport=tcp VKATTN_RANKS_LIMIT=${VKATTN_RANKS_LIMIT:-60}
+	fi
 	rm -f "$OUT"/ranks.md "$OUT"/ranks-* "$OUT"/nccl-*.txt
 	if [[ -z ${VKATTN_LIBNCCL-} ]] && ! has_library libnccl.so.2; then
 		found=$(python3 -c 'import nvidia.nccl, os; print(os.path.join(list(nvidia.nccl.__path__)[0], "lib", "libnccl.so.2"))' 2>/dev/null)
@@ -300,6 +304,31 @@ if [[ $what == ranks ]]; then
 		} | tee -a "$OUT/ranks.md"
 		return "$status"
 	}
+	if [[ -n $check ]]; then
+		tiers=${VKATTN_RANKS_TIERS:-scalar,coopmat,coopmat2}
+		problem=(--tier "$tiers" --batch-size 2 --nheads 8 --nheads-kv 2 --headdim 64 --dtype f16 --seed 1)
+		step forward 20 verify "${problem[@]}" --seqlen 301 --seqlen-k 517 --causal none,top-left,bottom-right --repeat 3 || rc=1
+		step gradients 25 verify "${problem[@]}" --pass bwd --seqlen 301 --seqlen-k 517 --causal none,bottom-right --repeat 2 || rc=1
+		step decode 15 verify "${problem[@]}" --parallel decode --seqlen 1,4 --seqlen-k 3000 --causal bottom-right --repeat 3 || rc=1
+		left=$((${VKATTN_RANKS_LIMIT} - SECONDS + start)) log=$OUT/ranks-process.txt
+		if ((left > 5)) && [[ -x $here/tests/attention.parallel.test ]]; then
+			begin=$SECONDS
+			cd "$here/src/attention/parallel" || exit 1
+			VKATTN_TEST_LEVEL=all timeout --kill-after 5 "$left" "$here/tests/attention.parallel.test" -test.v -test.run OnADevice >"$log" 2>&1
+			status=$?
+			cd "$here" || exit 1
+			((status)) && rc=1
+			{
+				printf -- '- one process: exit %d after %d s, %d tests pass\n' "$status" $((SECONDS - begin)) "$(grep -c -- '--- PASS' "$log")"
+				grep -E -A 8 -- '--- (FAIL|SKIP)' "$log" | head -n 40 | cut -c 1-400 | sed 's/^/    /'
+			} | tee -a "$OUT/ranks.md"
+		fi
+		for table in "$OUT"/ranks-*.md; do
+			printf '\n## %s\n\n' "$(basename "$table" .md)"
+			cat "$table"
+		done >>"$OUT/ranks.md"
+		exit "$rc"
+	fi
 	if ! step first 60 verify --tier scalar --batch-size 1 --nheads 4 --seqlen 256 --headdim 64 --dtype f16 --seed 1; then
 		rc=1
 		NCCL_DEBUG=INFO NCCL_DEBUG_FILE=$OUT/nccl-info-%p.txt step info 40 verify --tier scalar --batch-size 1 --nheads 4 --seqlen 256 --headdim 64 --dtype f16 --parallel allgather --seed 1

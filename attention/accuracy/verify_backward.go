@@ -53,10 +53,13 @@ func (p rowPosition) String() string {
 // dSinks of a large problem are sums over all of it and are not judged.
 //
 // An error means that the gradients could not be judged. Accumulate must be false: what
-// the outputs held before is gone.
+// the outputs held before is gone. So must PartialKeys: the reference has no other keys.
 func VerifyBackward(cfg attention.Config, a attention.BackwardArgs, opt Options) (*BackwardVerdict, error) {
-	if a.Accumulate {
+	switch {
+	case a.Accumulate:
 		return nil, &attention.ShapeError{Field: "Accumulate", Got: true, Want: "false: what the gradients held before is not known"}
+	case a.PartialKeys:
+		return nil, &attention.ShapeError{Field: "PartialKeys", Got: true, Want: "false: the reference has no other keys"}
 	}
 	if err := tensors.CheckBackward(&a, &cfg); err != nil {
 		return nil, err

@@ -325,7 +325,12 @@ func TestVerifyBackwardRefuses(t *testing.T) {
 	a.Accumulate = true
 	_, err := accuracy.VerifyBackward(cfg, a, accuracy.Options{})
 	require.ErrorContains(t, err, "Accumulate")
-	a.Accumulate, a.DO = false, attention.Tensor{}
+	a.Accumulate, a.PartialKeys = false, true
+	_, err = accuracy.VerifyBackward(cfg, a, accuracy.Options{})
+	require.ErrorContains(t, err, "PartialKeys")
+	_, err = attention.ReferenceBackward(cfg, a)
+	require.ErrorContains(t, err, "PartialKeys")
+	a.PartialKeys, a.DO = false, attention.Tensor{}
 	_, err = accuracy.VerifyBackward(cfg, a, accuracy.Options{})
 	require.Error(t, err)
 	require.Equal(t, "FAIL: nothing was judged", (*accuracy.BackwardVerdict)(nil).String())

@@ -21,7 +21,9 @@ func (c *call) wholeLSE(lse view) func(r *run) view {
 // own, and they return to the block's rank complete. The order of the sum is that of the
 // ranks, from the block's own on.
 //
-// Each step computes into a buffer of its own, so that the sums may arrive meanwhile.
+// Each step computes into a buffer of its own, so that the sums may arrive meanwhile. A rank sends
+// the sums of a step and receives those of the next one in the same exchange: a send alone could
+// wait for a receive that the other rank, which waits in the same way, starts later.
 func (c *call) ringBackward(t operands, d gradients) error {
 	dQ := c.zeros(t.q)
 	most := c.groupKeys.most()
@@ -31,19 +33,12 @@ func (c *call) ringBackward(t operands, d gradients) error {
 	}
 	lse := c.wholeLSE(t.lse)
 	r := c.startRing(t.k, t.v)
-	var arriving, leaving Pending
-	fail := func(err error) error { return r.abandon(err, arriving, leaving) }
+	var passing Pending // the sums of the step before leave, and those of this step arrive
 	for more := true; more; {
 		keys := countOf(r.groupKeys[r.source()])
 		own, sums := buffers[0].resized(keys), buffers[1].resized(keys)
-		var err error
-		if r.step > 0 { // the rank before sent them before its next block
-			if arriving, err = c.g.t.Exchange(nil, transfers(c.peer(-1), sums.k, sums.v)); err != nil {
-				return fail(err)
-			}
-		}
 		if err := r.start(); err != nil {
-			return fail(err)
+			return r.abandon(err, passing)
 		}
 		runs := c.runs(c.group, r.source())
 		if len(runs) > 0 || r.step == 0 {
@@ -51,53 +46,41 @@ func (c *call) ringBackward(t operands, d gradients) error {
 			c.clear(own.v)
 		}
 		if err := c.add(runs, t, r.now.k, r.now.v, lse, d.dO, dQ, own.k, own.v); err != nil {
-			return fail(err)
+			return r.abandon(err, passing)
 		}
 		if err := c.submit(); err != nil { // the device computes while messages arrive
-			return fail(err)
+			return r.abandon(err, passing)
 		}
 		if r.step == 0 {
 			buffers[0], buffers[1] = buffers[1], buffers[0]
 			sums = own
 		} else {
-			err, arriving = c.g.wait(c.ctx, arriving), nil
-			if err != nil {
-				return fail(err)
+			err := c.g.wait(c.ctx, passing)
+			if passing = nil; err != nil {
+				return r.abandon(err)
 			}
 			if len(runs) > 0 {
 				c.sum(sums.k, sums.k, own.k)
 				c.sum(sums.v, sums.v, own.v)
 			}
 		}
-		if leaving != nil {
-			err, leaving = c.g.wait(c.ctx, leaving), nil
-			if err != nil {
-				return fail(err)
-			}
-		}
 		if err := c.sync(c.ctx); err != nil {
-			return fail(err)
-		}
-		if leaving, err = c.g.t.Exchange(transfers(c.peer(1), sums.k, sums.v), nil); err != nil {
-			return fail(err)
+			return r.abandon(err)
 		}
 		buffers[1], buffers[2] = buffers[2], buffers[1]
+		next := buffers[1].resized(countOf(r.groupKeys[(r.source()-1+r.outer)%r.outer]))
+		var err error
+		if passing, err = c.g.t.Exchange(transfers(c.peer(1), sums.k, sums.v), transfers(c.peer(-1), next.k, next.v)); err != nil {
+			return r.abandon(err)
+		}
 		if more, err = r.finish(); err != nil {
-			return fail(err)
+			return r.abandon(err, passing)
 		}
 	}
-	home := buffers[1].resized(t.k.rows)
-	arriving, err := c.g.t.Exchange(nil, transfers(c.peer(-1), home.k, home.v))
-	if err != nil {
-		return fail(err)
-	}
-	err, arriving = c.g.wait(c.ctx, arriving), nil
-	if err != nil {
-		return fail(err)
-	}
-	if err := c.g.wait(c.ctx, leaving); err != nil {
+	if err := c.g.wait(c.ctx, passing); err != nil {
 		return err
 	}
+	home := buffers[1].resized(t.k.rows)
 	c.sum(d.dQ, dQ)
 	c.sum(d.dK, home.k)
 	c.sum(d.dV, home.v)

@@ -47,6 +47,28 @@ func TestBackwardOverRanksIsTheGradient(t *testing.T) {
 	}
 }
 
+// LSE is of the keys of all ranks: a rank takes it as it is for its own keys, also where one device
+// corrects it for rounding.
+func TestBackwardOfLargeScores(t *testing.T) {
+	testlevel.HostOnly(t)
+	for _, mode := range Modes() {
+		for _, causal := range []attention.Causal{attention.CausalNone, attention.TopLeft} {
+			cfg := Config{Mode: mode, Inner: 2}
+			cfg.HeadDim, cfg.Causal, cfg.Scale = 16, causal, attention.ScaleOf(60)
+			w := newWhole(cfg, Problem{Shape: attention.Shape{B: 1, Hq: 4, Hkv: 2, Sq: 60, Sk: 60}}, 3)
+			groups := ranksOf(t, 4, time.Minute)
+			w.forward(t, groups, false)
+			_, list := w.run(t, groups, false, false)
+			for r, err := range list {
+				require.NoError(t, err, "rank %d", r)
+			}
+			v, err := accuracy.VerifyBackward(cfg.Config, w.BackwardArgs, accuracy.Options{})
+			require.NoError(t, err)
+			require.True(t, v.Pass(), "%v %v: %v", mode, causal, v)
+		}
+	}
+}
+
 // The same call gives the same gradients, bit for bit, however messages arrive.
 func TestBackwardBitsDoNotDependOnArrival(t *testing.T) {
 	testlevel.HostOnly(t)

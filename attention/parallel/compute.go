@@ -95,7 +95,7 @@ func (c *call) backward(runs []run, q, k, v, o, lse, dO, dQ, dK, dV view) error 
 		dK, dV = dK.rowsFrom(r.key, r.keys), dV.rowsFrom(r.key, r.keys)
 	}
 	a := attention.BackwardArgs{Args: c.arguments(runs, q, k, v, o, lse),
-		DO: dO.Tensor, DQ: dQ.Tensor, DK: dK.Tensor, DV: dV.Tensor, Accumulate: true}
+		DO: dO.Tensor, DQ: dQ.Tensor, DK: dK.Tensor, DV: dV.Tensor, Accumulate: true, PartialKeys: c.mode != ModeAllGather}
 	if !c.ordered() {
 		return c.err
 	}

@@ -59,7 +59,10 @@ func (op *Op) Decode(ctx context.Context, s *vk.Stream, a DecodeArgs) error {
 	h := header{kind: callDecode, config: checksum(op.cfg.Config), mode: checksum(d.shard), shape: checksum(a.B, a.Hq, a.Hkv, a.Sq), sequences: checksum(a.Tokens)}
 	return op.group.call(ctx, h, err, func(ctx context.Context) error {
 		err := d.run(ctx, op)
-		if waited := d.sync(context.WithoutCancel(ctx)); err == nil { // after an error too, so that nothing uses the tensors any more
+		if err == nil {
+			err = d.err
+		}
+		if waited := d.settle(ctx); err == nil {
 			err = waited
 		}
 		return errors.Join(err, d.end(err))

@@ -1,6 +1,7 @@
 package parallel
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -186,4 +187,27 @@ func TestDecodeOnADevice(t *testing.T) {
 	for _, err := range onAll(groups, func(r int, g *Group) error { return g.Barrier(context.Background()) }) {
 		require.NoError(t, err)
 	}
+}
+
+// After an error on a device a call has waited for what it recorded: the stream holds no half of it,
+// and nothing uses the tensors.
+func TestErrorLeavesNoWorkInTheStream(t *testing.T) {
+	boom := errors.New("boom")
+	dev, streams := openRanks(t, 1)
+	b, err := dev.NewBuffer(64, vk.BufferOptions{Memory: vk.Readback})
+	require.NoError(t, err)
+	defer b.Close()
+	cfg := Config{}
+	cfg.HeadDim, cfg.Tier = 8, attention.TierScalar
+	op, err := New(ranksOf(t, 1, time.Minute)[0], dev, cfg)
+	require.NoError(t, err)
+	defer op.Close()
+	x, err := op.plan(Problem{Shape: attention.Shape{B: 1, Hq: 1, Sq: 4, Sk: 4}})
+	require.NoError(t, err)
+	require.ErrorIs(t, op.run(context.Background(), streams[0], callForward, x, nil, func(c *call) error {
+		require.NoError(t, c.s.Fill(vk.BufferRange{Buffer: b}, 0x01010101))
+		c.fail(boom)
+		return nil
+	}), boom)
+	require.Equal(t, bytes.Repeat([]byte{1}, 64), b.Bytes())
 }

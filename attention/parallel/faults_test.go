@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -154,6 +155,41 @@ func TestDisagreementNamesTheRankAndTheField(t *testing.T) {
 		require.ErrorIs(t, err, map[bool]error{true: attention.ErrInvalid, false: ErrFailed}[r == odd])
 	}
 	newWhole(good, p, 1).forward(t, groups, false)
+}
+
+// Ranks whose Configs differ in any field disagree.
+func TestChecksumHasEveryFieldOfConfig(t *testing.T) {
+	testlevel.HostOnly(t)
+	base := attention.Config{HeadDim: 8}
+	seen := map[uint64]string{checksum(base): "the base"}
+	add := func(name string, cfg attention.Config) {
+		sum := checksum(cfg)
+		require.Empty(t, seen[sum], "%s is not in the checksum", name)
+		seen[sum] = name
+	}
+	fields := reflect.TypeFor[attention.Config]()
+	for i := range fields.NumField() {
+		cfg := base
+		switch f := reflect.ValueOf(&cfg).Elem().Field(i); f.Kind() {
+		case reflect.Struct:
+			continue // below
+		case reflect.Bool:
+			f.SetBool(true)
+		case reflect.String:
+			f.SetString("ref")
+		case reflect.Float32:
+			f.SetFloat(0.5)
+		case reflect.Uint8:
+			f.SetUint(1)
+		default:
+			f.SetInt(f.Int() + 1)
+		}
+		add(fields.Field(i).Name, cfg)
+	}
+	scaled, windowed := base, base
+	scaled.Scale, windowed.Window = attention.ScaleOf(0.25), attention.WindowOf(3, 0)
+	add("Scale", scaled)
+	add("Window", windowed)
 }
 
 // A canceled context and a call of Abort end the call on all ranks, and name their rank.

@@ -114,13 +114,13 @@ func (op *Op) checkCall(l *layout, rank int, cfg attention.Config, plan func(*at
 	return nil
 }
 
-// rankShape is the shape of a call of this rank with all keys of its group; ok is false for a
-// rank without rows or keys, and for packed sequences, whose lengths differ.
+// rankShape is the shape of a call of this rank with all keys of its group, and of the longest
+// sequence that packed tensors may have; ok is false for a rank without rows or keys.
 func (l *layout) rankShape(rank int) (s attention.Shape, ok bool) {
 	rows, keys := countOf(l.groupRows[rank/l.inner]), countOf(l.groupKeys[rank/l.inner])
 	_, hq := l.heads(rank % l.inner)
 	_, hkv := l.kvHeads(rank % l.inner)
-	return attention.Shape{B: l.B, Hq: hq, Hkv: hkv, Sq: rows, Sk: keys}, rows > 0 && keys > 0 && !l.packed()
+	return attention.Shape{B: l.batch(), Hq: hq, Hkv: hkv, Sq: min(rows, l.Sq), Sk: min(keys, l.Sk)}, rows > 0 && keys > 0
 }
 
 // checkMemory reports too little memory where this rank computes.

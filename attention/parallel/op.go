@@ -214,7 +214,9 @@ type call struct {
 func (op *Op) run(ctx context.Context, s *vk.Stream, kind callKind, x *planned, err error, compute func(c *call) error) error {
 	h := header{kind: kind, config: checksum(op.cfg.Config), mode: checksum(op.cfg.Mode, op.cfg.Inner, op.cfg.Order, op.cfg.Machine)}
 	if x != nil {
-		h.shape, h.sequences, h.split = checksum(x.Shape), checksum(x.CuQ, x.CuK), checksum(x.layout.rows, x.layout.keys)
+		shape := x.Shape
+		shape.Hkv = x.KVHeads() // 0 is Hq
+		h.shape, h.sequences, h.split = checksum(shape), checksum(x.CuQ, x.CuK), checksum(x.layout.rows, x.layout.keys)
 	}
 	return op.group.call(ctx, h, err, func(ctx context.Context) error {
 		rank := op.group.Rank()
@@ -223,7 +225,7 @@ func (op *Op) run(ctx context.Context, s *vk.Stream, kind callKind, x *planned, 
 		if err == nil || c.err != nil {
 			err = c.err // the first one
 		}
-		if waited := c.sync(context.WithoutCancel(ctx)); err == nil { // after an error too, so that nothing uses the tensors any more
+		if waited := c.settle(ctx); err == nil {
 			err = waited
 		}
 		op.allocated = uint64(c.allocated)
@@ -231,11 +233,11 @@ func (op *Op) run(ctx context.Context, s *vk.Stream, kind callKind, x *planned, 
 	})
 }
 
-// checksum hashes the printed form of values, which holds every field of a struct.
+// checksum hashes values with all their fields, for which their String methods need not have words.
 func checksum(values ...any) uint64 {
 	var b []byte
 	for _, v := range values {
-		b = fmt.Appendf(b, "%+v\x00", v)
+		b = fmt.Appendf(b, "%#v\x00", v)
 	}
 	sum := sha256.Sum256(b)
 	return binary.LittleEndian.Uint64(sum[:])

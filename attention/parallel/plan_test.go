@@ -166,3 +166,15 @@ func TestProblemsAreCheckedByField(t *testing.T) {
 	require.ErrorIs(t, err, errClosed)
 	require.ErrorIs(t, op.Forward(context.Background(), nil, Args{}), errClosed)
 }
+
+// A rank asks its tier for a call before the ranks agree, for packed sequences too.
+func TestRankShapeOfPackedSequences(t *testing.T) {
+	testlevel.HostOnly(t)
+	cfg := Config{}
+	cfg.HeadDim = 8
+	p := Problem{Shape: attention.Shape{B: 3, Hq: 4, Hkv: 2, Sq: 9, Sk: 30}, CuQ: []int{0, 9, 10, 16}, CuK: []int{0, 30, 31, 40}}
+	l := newLayout(&cfg, p, ModeRing, 2, 1)
+	shape, ok := l.rankShape(1)
+	require.True(t, ok)
+	require.Equal(t, attention.Shape{B: 1, Hq: 4, Hkv: 2, Sq: 8, Sk: 20}, shape)
+}

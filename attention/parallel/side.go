@@ -238,3 +238,12 @@ func (s *side) sync(ctx context.Context) error {
 	}
 	return s.s.Wait(ctx)
 }
+
+// settle waits for all work at the end of a call, also after an error, so that nothing uses the
+// tensors any more and the stream holds no half of a call.
+func (s *side) settle(ctx context.Context) error {
+	if s.s == nil {
+		return nil
+	}
+	return s.s.Wait(context.WithoutCancel(ctx))
+}

@@ -20,6 +20,12 @@ type BackwardArgs struct {
 	DSinks     Vector // float32 [Hq], summed over the batch
 
 	Accumulate bool // add to what DQ, DK and DV hold; false: overwrite it
+
+	// PartialKeys says that O and LSE are of more keys than K and V hold, as in ring attention:
+	// the gradients are the terms of these keys, and the sum over all calls is exact. Without it
+	// Backward may take the keys of a row to be all that its LSE counts, and corrects a large LSE
+	// for float32 rounding. With it P errs by that rounding, about |LSE| 2^-24 of itself.
+	PartialKeys bool
 }
 
 // Gradients are the results of attention.ReferenceBackward, packed. A slice is nil if its gradient

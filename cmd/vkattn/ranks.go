@@ -143,6 +143,11 @@ func (a *app) session(ctx context.Context, p *ranksPlan, device string, tiers []
 	if err == nil {
 		s, err = ranks.NewSession(dev, t)
 	}
+	if err == nil {
+		if err = s.FindHosts(ctx, p.world.LocalRank); err != nil {
+			_ = s.Group.Close()
+		}
+	}
 	if err != nil {
 		closeDevice(dev)
 		return nil, nil, err

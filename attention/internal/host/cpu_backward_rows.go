@@ -114,7 +114,9 @@ func (w *cpuBackwardWorker) beginBlock(u *backwardUnit, block int) {
 		r.Delta = float32(delta)
 	}
 	c.blocks[u.firstBlk+block] = info
-	w.correct(u, first, rows, &info)
+	if !c.args.PartialKeys {
+		w.correct(u, first, rows, &info)
+	}
 	if c.want.Q && info.first > info.last && !c.args.Accumulate {
 		w.storeQuery(u, block)
 	}
@@ -125,7 +127,7 @@ func (w *cpuBackwardWorker) beginBlock(u *backwardUnit, block int) {
 const exactLSE = 256
 
 // correct computes the factors of rows whose LSE is large. The sum of their P differs from 1
-// because LSE is rounded: at 1e4 by 5e-4, at 1e9 by anything.
+// because LSE is rounded: at 1e4 by 5e-4, at 1e9 by anything. The keys must be all that LSE counts.
 func (w *cpuBackwardWorker) correct(u *backwardUnit, first int, rows []simd.BackwardRow, info *backwardBlock) {
 	c := w.c
 	large := func(r *simd.BackwardRow) bool {

@@ -9,6 +9,9 @@ import (
 
 // ReferenceBackward is attention.ReferenceBackward, which documents it.
 func ReferenceBackward(cfg problem.Config, a problem.BackwardArgs) (g problem.Gradients, err error) {
+	if a.PartialKeys {
+		return problem.Gradients{}, &problem.ShapeError{Field: "PartialKeys", Got: true, Want: "false: LSE is computed from the keys of the call"}
+	}
 	if err := tensors.CheckBackward(&a, &cfg); err != nil {
 		return problem.Gradients{}, err
 	}

@@ -87,6 +87,7 @@ type BackwardRequest struct {
 	Want           tensors.GradientSet
 	DLSE           bool
 	Accumulate     bool
+	PartialKeys    bool // LSE is of more keys, so it has no rests
 	Options        Options
 	TotalQ, TotalK int    // packed rows and keys; 0: not packed
 	Bias           [3]int // sizes of the bias, with Want.Bias
@@ -247,7 +248,7 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 		coopmat []backwardTableTile // nil: the kernel of tier scalar serves the coopmat tiers too
 	}{
 		{true, KernelStats, "stats", nil, nil},
-		{true, KernelLSE, "LSE", backwardRowTiles, backwardLSETiles},
+		{!r.PartialKeys, KernelLSE, "LSE", backwardRowTiles, backwardLSETiles},
 		{r.Want.Q && !chunked, KernelDQ, "dQ", backwardRowTiles, backwardCoopmatRowTiles},
 		{r.Want.K || r.Want.V, KernelDKDV, dKdV(r.Want), backwardKeyTiles, coopmatKeys},
 		{chunked, KernelDSK, "dQ", nil, backwardAddTiles},

@@ -86,15 +86,16 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// A call over processes has the bits of the same call in one process.
-func TestForwardHasTheBitsOfOneProcess(t *testing.T) {
+// Calls over processes have the bits of the same calls in one process, gradients too. A send of the
+// fake NCCL waits for its receive, so no exchange may have sends that only a later one receives.
+func TestCallsHaveTheBitsOfOneProcess(t *testing.T) {
 	testlevel.HostOnly(t)
 	const n, heads, rows, dim = 4, 4, 60, 16
 	p := parallel.Problem{Shape: attention.Shape{B: 1, Hq: heads, Hkv: heads, Sq: rows, Sk: rows}}
-	forward := func(transports []parallel.Transport, mode parallel.Mode) [][]byte {
+	compute := func(transports []parallel.Transport, mode parallel.Mode) [][]byte {
 		outs := make([][]byte, n)
 		for r, err := range ranktest.OnAll(n, func(r int) error {
-			g, err := parallel.NewGroup(transports[r], parallel.GroupOptions{Timeout: time.Minute})
+			g, err := parallel.NewGroup(transports[r], parallel.GroupOptions{Timeout: 10 * time.Second})
 			if err != nil {
 				return err
 			}
@@ -109,13 +110,19 @@ func TestForwardHasTheBitsOfOneProcess(t *testing.T) {
 			if err != nil {
 				return err
 			}
+			count := heads * plan.Rows.Count(r)
 			in := func(seed int) attention.Tensor {
-				return attention.Tensor{Host: inputs.New(int64(heads*plan.Rows.Count(r)*dim), cfg.DType, inputs.Normal, uint64(10*r+seed))}
+				return attention.Tensor{Host: inputs.New(int64(count*dim), cfg.DType, inputs.Normal, uint64(10*r+seed))}
 			}
-			a := parallel.Args{Problem: p, Q: in(1), K: in(2), V: in(3)}
-			a.O.Host = make([]byte, len(a.Q.Host))
-			outs[r] = a.O.Host
-			return op.Forward(context.Background(), nil, a)
+			out := func() attention.Tensor { return attention.Tensor{Host: make([]byte, count*dim*cfg.DType.Size())} }
+			a := parallel.BackwardArgs{Args: parallel.Args{Problem: p, Q: in(1), K: in(2), V: in(3), O: out()}, DO: in(4), DQ: out(), DK: out(), DV: out()}
+			a.LSE.Host = make([]byte, 4*count)
+			if err := op.Forward(context.Background(), nil, a.Args); err != nil {
+				return err
+			}
+			err = op.Backward(context.Background(), nil, a)
+			outs[r] = bytes.Join([][]byte{a.O.Host, a.LSE.Host, a.DQ.Host, a.DK.Host, a.DV.Host}, nil)
+			return err
 		}) {
 			require.NoError(t, err, "rank %d", r)
 		}
@@ -127,7 +134,7 @@ func TestForwardHasTheBitsOfOneProcess(t *testing.T) {
 			for _, mode := range parallel.Modes() {
 				one, err := parallel.InProcess(n)
 				require.NoError(t, err)
-				require.Equal(t, forward(one, mode), forward(w.transports, mode), "%v", mode)
+				require.Equal(t, compute(one, mode), compute(w.transports, mode), "%v", mode)
 			}
 		})
 	}

@@ -1,7 +1,8 @@
 // A library with NCCL's interface for ranks that are threads of one process and whose "device" memory is the host's. It
 // uses the types of the real header: an ID of 128 bytes by value, and a config that says its size and version. Work runs
 // in the background, as with the real library's communicators that do not block: NCCL accepts a group when its ranks are
-// connected, which the first messages between two ranks do, and the transfers run in the order of the stream.
+// connected, which the first messages between two ranks do, and the transfers run in the order of the stream. A send ends
+// when its message has been received, as one does that is larger than NCCL's buffers.
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@ enum { Success = 0, InvalidArgument = 4, RemoteError = 6, InProgress = 7 };
 enum { MAX = 8, STREAMS = 64 };
 
 typedef struct op { int send, peer; char *at; size_t bytes; struct op *next; } op;
-typedef struct world { char id[128]; int ranks, joined, gone; op *queue[MAX][MAX]; struct world *next; } world;
+typedef struct world { char id[128]; int ranks, joined, gone; op *queue[MAX][MAX]; long sent[MAX][MAX], taken[MAX][MAX]; struct world *next; } world;
 typedef struct comm { world *w; int rank, ranks, state, error, ended, linked[MAX]; } comm;
 typedef struct stream { uint64_t id; long issued, finished; } stream;
 
@@ -178,9 +179,11 @@ static void *run(void *arg)
 		c->state = Success;
 	while (k->s->finished < k->turn)
 		pthread_cond_wait(&cond, &mu);
+	long sent[MAX] = {0};
 	for (op *o = k->list; o && !c->ended; o = o->next) {
 		if (!o->send)
 			continue;
+		sent[o->peer] = ++w->sent[c->rank][o->peer];
 		op **end = &w->queue[c->rank][o->peer];
 		while (*end)
 			end = &(*end)->next;
@@ -202,7 +205,12 @@ static void *run(void *arg)
 		op *got = *from;
 		*from = got->next;
 		memcpy(o->at, got->at, o->bytes);
+		w->taken[o->peer][c->rank]++;
+		pthread_cond_broadcast(&cond);
 	}
+	for (int peer = 0; peer < MAX; peer++)
+		while (w->taken[c->rank][peer] < sent[peer] && !w->gone && !c->ended)
+			pthread_cond_wait(&cond, &mu);
 	while (stuck)
 		pthread_cond_wait(&cond, &mu);
 	c->state = Success;

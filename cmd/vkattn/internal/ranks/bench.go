@@ -124,8 +124,7 @@ func (s *Session) operands(cfg *attention.Config, p *parallel.Problem, pass benc
 func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier, mode Mode, one One, timing Timing, seed uint64) (*Row, error) {
 	timing = timing.resolved()
 	row := newRow(s, p, tier, mode, seed)
-	cfg := parallel.Config{Config: p.Config, Mode: mode.Mode}
-	cfg.Tier = tier
+	cfg := s.config(p.Config, tier, mode)
 	problem := parallel.Problem{Shape: p.Shape}
 	op, err := parallel.New(s.Group, s.Device, cfg)
 	var w *work

@@ -21,6 +21,7 @@ type Session struct {
 	Meter     *Meter     // the transport
 	Group     *parallel.Group
 	Transport processes.Transport // what moves the tensors
+	PerHost   int                 // consecutive ranks on a host; 0: hosts have different numbers
 	stream    *vk.Stream
 }
 
@@ -54,6 +55,37 @@ func (s *Session) Close(ctx context.Context) error {
 		err = errors.Join(err, s.stream.Close())
 	}
 	return err
+}
+
+// FindHosts learns from the ranks' numbers on their hosts how many of them share one.
+func (s *Session) FindHosts(ctx context.Context, localRank int) error {
+	all, err := Gather(ctx, s, localRank)
+	if err != nil {
+		return err
+	}
+	s.PerHost = perHost(all)
+	return nil
+}
+
+// perHost is the number of consecutive ranks on each host, from their numbers there; 0 if it
+// differs.
+func perHost(local []int) int {
+	n := 1
+	for n < len(local) && local[n] != 0 {
+		n++
+	}
+	for r := range local {
+		if len(local)%n != 0 || local[r] != r%n {
+			return 0
+		}
+	}
+	return n
+}
+
+// config is that of an operation over the ranks of the session.
+func (s *Session) config(cfg attention.Config, tier attention.Tier, mode Mode) parallel.Config {
+	cfg.Tier = tier
+	return parallel.Config{Config: cfg, Mode: mode.Mode, Machine: parallel.Machine{RanksPerHost: s.PerHost}}
 }
 
 // Gather gives every rank a value of each rank.

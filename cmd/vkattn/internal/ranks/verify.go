@@ -34,8 +34,7 @@ type finding struct {
 // float64 reference judges sampled rows. err ends the run of all ranks.
 func Verify(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier, mode Mode, runs int, seed uint64) (*Row, error) {
 	v := &verification{Session: s, ctx: ctx, runs: runs, seed: seed}
-	v.cfg.Config, v.cfg.Mode, v.mode, v.pass = p.Config, mode.Mode, mode, p.Pass
-	v.cfg.Tier = tier
+	v.cfg, v.mode, v.pass = s.config(p.Config, tier, mode), mode, p.Pass
 	v.problem = parallel.Problem{Shape: p.Shape}
 	row := newRow(s, p, tier, mode, seed)
 	found, refusal, err := v.run()
