@@ -12,7 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/attention/accuracy"
 	"vkattn/internal/testlevel"
+	"vkattn/vk"
 )
 
 // ringMemory sets the memory up to which rings of a test take all heads at once.
@@ -152,5 +154,51 @@ func TestFaultInALaterGroupOfHeads(t *testing.T) {
 			require.ErrorIs(t, err, boom)
 			require.Error(t, groups[r].Barrier(context.Background()))
 		}
+	}
+}
+
+// On a device blocks arrive while it computes the group before. It reads each buffer before the next
+// block overwrites it.
+func TestHeadGroupsOnADevice(t *testing.T) {
+	ringMemory(t, 1)
+	for _, ranks := range []int{2, 3} {
+		dev, streams := openRanks(t, ranks)
+		cfg := Config{Mode: ModeRing}
+		cfg.HeadDim, cfg.Tier = 32, attention.TierScalar
+		w := newWhole(cfg, Problem{Shape: attention.Shape{B: 1, Hq: 4, Hkv: 4, Sq: 64 * ranks, Sk: 64 * ranks}}, 5)
+		groups := ranksOf(t, ranks, time.Minute)
+		parts := make([]*part, ranks)
+		for r, err := range onAll(groups, func(r int, g *Group) error {
+			op, err := New(g, dev, cfg)
+			if err != nil {
+				return err
+			}
+			defer op.Close()
+			plan, err := op.Plan(w.p)
+			if err != nil {
+				return err
+			}
+			x := w.of(&plan, r, false)
+			d := &onDevice{t: t, s: streams[r]}
+			for _, tensor := range []*attention.Tensor{&x.Q, &x.K, &x.V, &x.O, &x.LSE} {
+				d.tensor(tensor, vk.Readback) // which the transport moves without a copy
+			}
+			if err := op.Forward(context.Background(), streams[r], x.Args); err != nil {
+				return err
+			}
+			if plan.Forward.HeadGroups != 4 || op.allocated > plan.Forward.ScratchBytes {
+				return fmt.Errorf("allocated %d bytes: %v", op.allocated, plan)
+			}
+			parts[r] = x
+			return d.collect()
+		}) {
+			require.NoError(t, err, "rank %d", r)
+		}
+		for _, x := range parts {
+			x.collect(true)
+		}
+		v, err := accuracy.Verify(cfg.Config, w.Args, accuracy.Options{})
+		require.NoError(t, err)
+		require.True(t, v.Pass(), "%d ranks: %v", ranks, v)
 	}
 }
