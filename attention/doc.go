@@ -74,8 +74,9 @@
 // # Numbers
 //
 // Scores, sums and the output are accumulated in float32 for every storage type, and a
-// float32 problem multiplies in float32. O is rounded to the storage type once, at the
-// end.
+// float32 problem multiplies in float32, or on tiers coopmat and coopmat2 as sums of three
+// bfloat16 terms, to the same accuracy; the plan has a note of it. O is rounded to the
+// storage type once, at the end.
 //
 // A slot is masked if the causal rule, the window, a mask, a bitmap or a list excludes
 // it. It is out of length if it lies beyond Sk or its sequence's length. Such a slot never

@@ -88,6 +88,14 @@ func Catalog() []Variant {
 				}
 			}
 		}
+		for _, access := range []struct{ name, define string }{{"ssbo", "BDA=0"}, {"bda", "BDA=1"}} {
+			for _, terms := range []struct{ name, define string }{{"", "TERMS_BF16"}, {"_f16_terms", "TERMS_F16"}} {
+				list = append(list, Variant{
+					Name: tier.name + "_f32" + terms.name + "_" + access.name, Source: "forward_coopmat_f32.comp",
+					Defines: []string{tier.define, access.define, "DTYPE_F32", terms.define}, Target: tier.target, SPIRV: tier.spirv,
+				})
+			}
+		}
 	}
 	return list
 }

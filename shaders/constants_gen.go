@@ -53,6 +53,9 @@ const (
 	ConstTileAddressing   uint32 = 28  // 0: every load computes its address from the start of the tensor
 	ConstAblate           uint32 = 29  // leaves out a part of the work: wrong results, true cost of the rest
 	ConstDropout          uint32 = 90  // 1: weights are dropped, see dropout.glsl
+	ConstTermsInSmem      uint32 = 120 // 1: P becomes operands in shared memory, see f32_terms.glsl
+	ConstFences           uint32 = 121 // 1: a fence before the fragments of each chunk of K and of V are loaded
+	ConstGroup            uint32 = 122 // fragments of K or V that a subgroup multiplies at the same time
 	ConstMFrags           uint32 = 5   // fragments of FRAG_M query rows per subgroup
 	ConstKvStep           uint32 = 23  // keys of a KV tile per Q K^T product
 	ConstKeysPerSubgroup  uint32 = 53  // not 0: consecutive keys of a KV tile that one subgroup loads
@@ -143,6 +146,9 @@ var constantNames = map[uint32]string{
 	ConstTileAddressing:   "TILE_ADDRESSING",
 	ConstAblate:           "ABLATE",
 	ConstDropout:          "DROPOUT",
+	ConstTermsInSmem:      "TERMS_IN_SMEM",
+	ConstFences:           "FENCES",
+	ConstGroup:            "GROUP",
 	ConstMFrags:           "M_FRAGS",
 	ConstKvStep:           "KV_STEP",
 	ConstKeysPerSubgroup:  "KEYS_PER_SUBGROUP",
