@@ -86,6 +86,10 @@ report-check: $(BUILD)/vkattn ## take screenshots of a report in headless Chromi
 	$(if $(CHROMIUM),,@$(DEPS) chromium)
 	CHROMIUM='$(or $(CHROMIUM),$(tools)/chromium)' scripts/report-check.sh $(BUILD)/vkattn $(BUILD)/report
 
+.PHONY: report-picture
+report-picture: report-check ## take the picture of a report in the README from the committed rows
+	cp $(BUILD)/report/picture.png docs/img/report.png
+
 gpu-bundle: ## make build/gpu: tests and benchmarks for a machine without Go
 	-@$(DEPS) lavapipe-old
 	-@$(DEPS) egl

@@ -139,6 +139,7 @@
 //	attention/examples/owndevice    a Vulkan device and a command buffer that the program owns
 //	attention/examples/cudashare    tensors in CUDA memory
 //	attention/examples/train        a small transformer that trains, forward and backward
+//	attention/examples/timing       the device time of a call
 //
 // These functions are in attention/example_test.go:
 //

@@ -46,6 +46,8 @@ func Catalog() []Variant {
 		core("plain_gemm_scalar_bda", "plain_gemm_scalar.comp"),
 		core("plain_softmax_bda", "plain_softmax.comp"),
 		core("peak_fma_bda", "peak.comp", "PRODUCTS=0"),
+		core("copy_bda", "copy.comp", "COPY=1"),
+		core("read_bda", "copy.comp", "COPY=0"),
 	}
 	for _, kernel := range []string{"lse", "q", "kv", "bias"} {
 		name, source := "backward_scalar_"+kernel, "backward_scalar_"+kernel+".comp"
