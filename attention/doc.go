@@ -111,12 +111,13 @@
 // stream records later. It cannot record into a command buffer. If tier cuda cannot
 // compute a call, the error says why. If another tier runs instead, its Plan says why.
 //
-// The same program has [TierCubin] on a device with VK_NVX_binary_import whose architecture
-// is Hopper: CUDA kernels inside the Vulkan command buffer. It needs no CUDA at run time,
-// works on any buffer with a device address, and records into a caller's commands. It
-// computes dense attention in f16 and bf16 with equal head dims to 128, where all strides
-// and offsets are multiples of 8 elements; it has no gradients. It runs under the same rule
-// as TierCUDA, after it.
+// The same program has [TierCubin] on a device with VK_NVX_binary_import: CUDA kernels inside
+// the Vulkan command buffer. It needs no CUDA at run time, works on any buffer with a device
+// address, and records into a caller's commands. It computes dense attention in f16 and bf16
+// where all strides and offsets are multiples of 8 elements; it has no gradients. On Hopper it
+// takes head dims to 192 and runs under the same rule as TierCUDA, after it. On Ampere and Ada
+// it takes head dims to 128 and runs only if Config.Tier names it: cooperative matrices are
+// faster there.
 //
 // # Ownership, concurrency and errors
 //
