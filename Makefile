@@ -73,7 +73,7 @@ golden: ## regenerate the golden outputs of tests/golden
 results := docs/results
 .PHONY: pictures
 pictures: $(BUILD)/vkattn ## draw the pictures of README and docs/results from the committed rows
-	$(BUILD)/vkattn report $(results)/2026-11-20-h200/cuda-race-suite.jsonl.gz --kind speed --plot docs/img/forward.svg \
+	$(BUILD)/vkattn report $(results)/2026-11-25-h200/forward.jsonl.gz --kind speed --plot docs/img/forward.svg \
 		--caption 'Forward, f16, NVIDIA H200. Within a panel all implementations took turns in one process.'
 	$(BUILD)/vkattn report $(results)/2026-11-22-h200/decode.jsonl.gz --kind bandwidth --plot docs/img/decode.svg \
 		--series coopmat2,flash,cudnn,torch-copy --caption 'Decode, f16, NVIDIA H200.'
@@ -85,6 +85,10 @@ pictures: $(BUILD)/vkattn ## draw the pictures of README and docs/results from t
 report-check: $(BUILD)/vkattn ## take screenshots of a report in headless Chromium (build/report; fetches 100 MB once)
 	$(if $(CHROMIUM),,@$(DEPS) chromium)
 	CHROMIUM='$(or $(CHROMIUM),$(tools)/chromium)' scripts/report-check.sh $(BUILD)/vkattn $(BUILD)/report
+
+.PHONY: report-picture
+report-picture: report-check ## take the picture of a report in the README from the committed rows
+	cp $(BUILD)/report/picture.png docs/img/report.png
 
 gpu-bundle: ## make build/gpu: tests and benchmarks for a machine without Go
 	-@$(DEPS) lavapipe-old

@@ -15,6 +15,7 @@ type fakeCubins struct {
 	calls    []CUDACall
 	recorded []*vk.Commands
 	forget   bool
+	slow     bool
 	err      error // of Choose
 }
 
@@ -27,7 +28,7 @@ func (f *fakeCubins) Check(_ *vk.Device, _ *vk.DeviceInfo, t DType) error {
 
 func (f *fakeCubins) Choose(_ *vk.Device, p CUDAProblem) (CubinChoice, error) {
 	f.problems = append(f.problems, p)
-	return CubinChoice{Kernel: f, Name: "attn_cubin", Rows: 192, Cols: 80, Workgroups: 55, SharedBytes: 41048}, f.err
+	return CubinChoice{Kernel: f, Name: "attn_cubin", Rows: 192, Cols: 80, Workgroups: 55, SharedBytes: 41048, Slow: f.slow}, f.err
 }
 
 func (f *fakeCubins) Load() error { return nil }
@@ -85,6 +86,12 @@ func TestAutoTakesCubinsOnlyWhenAllowed(t *testing.T) {
 	p = planOf(Config{HeadDim: 64, Tier: TierCubin})
 	require.Equal(t, "tier cubin (attn_cubin, tile 192x80, 55 workgroups): asked for", p.String())
 	require.Equal(t, uint64(41048), p.SharedBytes)
+
+	f.slow = true
+	require.Equal(t, TierCubin, planOf(Config{HeadDim: 64, Tier: TierCubin}).Tier)
+	p = planOf(Config{HeadDim: 64, AllowCUDA: true})
+	require.Equal(t, Rejection{Tier: TierCubin, Reason: "cooperative matrices are faster than its kernels for this architecture"}, p.Rejected[1])
+	f.slow = false
 
 	f.err = plan.NoCUDA("the device has none")
 	p = planOf(Config{HeadDim: 64, AllowCUDA: true})

@@ -74,8 +74,9 @@
 // # Numbers
 //
 // Scores, sums and the output are accumulated in float32 for every storage type, and a
-// float32 problem multiplies in float32. O is rounded to the storage type once, at the
-// end.
+// float32 problem multiplies in float32, or on tiers coopmat and coopmat2 as sums of three
+// bfloat16 terms, to the same accuracy; the plan has a note of it. O is rounded to the
+// storage type once, at the end.
 //
 // A slot is masked if the causal rule, the window, a mask, a bitmap or a list excludes
 // it. It is out of length if it lies beyond Sk or its sequence's length. Such a slot never
@@ -110,12 +111,13 @@
 // stream records later. It cannot record into a command buffer. If tier cuda cannot
 // compute a call, the error says why. If another tier runs instead, its Plan says why.
 //
-// The same program has [TierCubin] on a device with VK_NVX_binary_import whose architecture
-// is Hopper: CUDA kernels inside the Vulkan command buffer. It needs no CUDA at run time,
-// works on any buffer with a device address, and records into a caller's commands. It
-// computes dense attention in f16 and bf16 with equal head dims to 128, where all strides
-// and offsets are multiples of 8 elements; it has no gradients. It runs under the same rule
-// as TierCUDA, after it.
+// The same program has [TierCubin] on a device with VK_NVX_binary_import: CUDA kernels inside
+// the Vulkan command buffer. It needs no CUDA at run time, works on any buffer with a device
+// address, and records into a caller's commands. It computes dense attention in f16 and bf16
+// where all strides and offsets are multiples of 8 elements; it has no gradients. On Hopper it
+// takes head dims to 192 and runs under the same rule as TierCUDA, after it. On Ampere and Ada
+// it takes head dims to 128 and runs only if Config.Tier names it: cooperative matrices are
+// faster there.
 //
 // # Ownership, concurrency and errors
 //
@@ -138,6 +140,7 @@
 //	attention/examples/owndevice    a Vulkan device and a command buffer that the program owns
 //	attention/examples/cudashare    tensors in CUDA memory
 //	attention/examples/train        a small transformer that trains, forward and backward
+//	attention/examples/timing       the device time of a call
 //
 // These functions are in attention/example_test.go:
 //

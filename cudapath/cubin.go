@@ -1,8 +1,12 @@
 package cudapath
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -17,37 +21,79 @@ import (
 // cubinFamily is the family of these kernels in the launch tables.
 const cubinFamily = "cubin"
 
-// cubin finds the kernel of cubinFamily for a storage type, head dims and a mask, or
-// says why there is none.
-func (t *table) cubin(dtype string, d, dv int, causal bool) (k *Kernel, why string) {
+// cubinArchitecture is an architecture that the kernels of cubinFamily are compiled for.
+type cubinArchitecture struct {
+	name         string // of the compiler
+	major, least int    // compute capability: a cubin runs on devices of its major version, from this minor version on
+	only         bool   // on no later minor version
+	slow         bool   // slower than cooperative matrices
+}
+
+// cubinArchitectures are tried in this order. The kernels for sm_90a use wgmma and the TMA;
+// those for sm_80 run on Ampere and Ada. Compiled for sm_90, the latter reach 242 TFLOP/s on an
+// H200 where coopmat2 reaches 344 (head dim 128, length 4096).
+var cubinArchitectures = [...]cubinArchitecture{
+	{name: "sm_90a", major: 9, least: 0, only: true},
+	{name: "sm_80", major: 8, least: 0, slow: true},
+}
+
+func (a cubinArchitecture) runs(major, minor int) bool {
+	return major == a.major && (minor == a.least || !a.only && minor > a.least)
+}
+
+// architectureNames is cubinArchitectures for messages.
+func architectureNames() string {
+	var names []string
+	for _, a := range cubinArchitectures {
+		names = append(names, a.name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// cubin finds the kernels of cubinFamily for an architecture, a storage type, head dims and a
+// mask: those with the smallest sufficient head dims. If there are none, it says why.
+func (t *table) cubin(arch, dtype string, d, dv int, causal bool) (list []*Kernel, why string) {
 	some := false
 	for i := range t.cubins {
 		k := &t.cubins[i]
-		if k.DType != dtype || k.Causal != causal {
+		if k.Arch != arch || k.DType != dtype || k.Causal != causal {
 			continue
 		}
 		some = true
-		if d <= k.D && dv <= k.DV {
-			return k, ""
+		if d <= k.D && dv <= k.DV && (len(list) == 0 || k.D == list[0].D && k.DV == list[0].DV) {
+			list = append(list, k)
 		}
 	}
-	if !some {
-		return nil, "there is none for " + dtype
+	switch {
+	case !some:
+		return nil, fmt.Sprintf("there is none for %s on %s", dtype, arch)
+	case len(list) == 0:
+		return nil, fmt.Sprintf("there is none for head dims %d/%d on %s", d, dv, arch)
 	}
-	return nil, fmt.Sprintf("there is none for head dims %d/%d", d, dv)
+	return list, ""
+}
+
+// fastest returns the kernel of list that is predicted to take the least time: each CTA takes
+// as many row blocks as the busiest one, and a block takes as long as it has rows, at the
+// speed of the kernel.
+func fastest(list []*Kernel, s *attention.Shape, cores uint32) *Kernel {
+	time := func(k *Kernel) float64 {
+		ctas := uint64(max(cores, 1))
+		rounds := (k.tiles(s, s.B).count() + ctas - 1) / ctas
+		return float64(rounds) * float64(k.Rows) / cmp.Or(k.Speed, 1)
+	}
+	return slices.MinFunc(list, func(a, b *Kernel) int { return cmp.Compare(time(a), time(b)) })
 }
 
 // cubinImage reads the cubin of a kernel of cubinFamily.
 func (t *table) cubinImage(k *Kernel) ([]byte, error) {
-	image, err := t.image(k.Module, &DeviceInfo{Major: cubinMajor, Minor: cubinMinor})
-	if err != nil {
-		return nil, err
+	name := k.Module + "." + k.Arch + ".cubin"
+	file, ok := t.file(name)
+	if !ok {
+		return nil, unsupported("load a cubin", "this build has no %s", name)
 	}
-	return image[:len(image)-1], nil // without the NUL for CUDA
+	return t.read(file)
 }
-
-// The compute capability of the cubins.
-const cubinMajor, cubinMinor = 9, 0
 
 // cubinBackend implements attention.Cubins.
 type cubinBackend struct{}
@@ -60,30 +106,26 @@ func (cubinBackend) Check(dev *vk.Device, info *vk.DeviceInfo, t attention.DType
 	if !info.Caps.BinaryImport {
 		return unsupported(op, "the device lacks VK_NVX_binary_import")
 	}
-	table, err := embedded()
-	if err != nil {
-		return err
-	}
-	k, why := table.cubin(t.String(), 1, 1, false)
-	if k == nil {
-		return unsupported(op, "%s", why)
+	if t == attention.F32 {
+		return unsupported(op, "there is none for %v", t)
 	}
 	if dev != nil {
 		c, err := cubinsOf(dev)
 		if err != nil {
 			return err
 		}
-		return c.kernel(k).Load()
+		_, err = c.arch()
+		return err
 	}
 	// The extension does not report the architecture. CUDA does, where it is installed.
-	if d, err := Match(info); err == nil && (d.Major != cubinMajor || d.Minor != cubinMinor) {
-		return unsupported(op, "its kernels are for compute capability %d.%d, the device has %d.%d", cubinMajor, cubinMinor, d.Major, d.Minor)
+	if d, err := Match(info); err == nil && !slices.ContainsFunc(cubinArchitectures[:], func(a cubinArchitecture) bool { return a.runs(d.Major, d.Minor) }) {
+		return unsupported(op, "its kernels are for %s, the device has compute capability %d.%d", architectureNames(), d.Major, d.Minor)
 	}
 	return nil
 }
 
 // Choose implements attention.Cubins. It loads the module of the kernel: whether the device
-// runs code of this architecture shows only then.
+// runs code of an architecture shows only then.
 func (cubinBackend) Choose(dev *vk.Device, p attention.CUDAProblem) (choice attention.CubinChoice, err error) {
 	const op = "choose a cubin"
 	if !dev.Caps().BinaryImport {
@@ -93,26 +135,34 @@ func (cubinBackend) Choose(dev *vk.Device, p attention.CUDAProblem) (choice atte
 	if err != nil {
 		return choice, err
 	}
-	k, why := c.table.cubin(p.DType.String(), p.HeadDim, p.HeadDimV, p.Causal)
-	switch {
-	case k == nil:
+	arch, err := c.arch()
+	if err != nil {
+		return choice, err
+	}
+	list, why := c.table.cubin(arch, p.DType.String(), p.HeadDim, p.HeadDimV, p.Causal)
+	if len(list) == 0 {
 		return choice, unsupported(op, "%s", why)
-	case p.HeadDim != p.HeadDimV:
-		return choice, unsupported(op, "head dims %d/%d differ", p.HeadDim, p.HeadDimV)
+	}
+	k := fastest(list, &p.Shape, dev.Caps().ShaderCores)
+	switch {
 	case p.Align < alignment:
 		return choice, unsupported(op, "head dims, offsets and strides have to be multiples of %d elements, these are of %d", alignment, p.Align)
 	case uint64(k.Shared) > uint64(dev.Caps().Limits.MaxSharedBytes):
 		return choice, unsupported(op, "%d bytes of shared memory a CTA, the device has %d", k.Shared, dev.Caps().Limits.MaxSharedBytes)
 	}
-	n := k.tiles(&p.Shape, p.B).count()
-	if n > math.MaxInt32 {
-		return choice, unsupported(op, "%d tiles, it counts them in 31 bits", n)
+	n := k.tiles(&p.Shape, p.B)
+	if n.count() > math.MaxInt32 {
+		return choice, unsupported(op, "%d tiles, it counts them in 31 bits", n.count())
+	}
+	if g, err := k.grid(n); !k.persistent() && (err != nil || g[0] > maxGridX || g[1] > maxGridY || g[2] > maxGridY) {
+		return choice, unsupported(op, "a grid of %v blocks, the device takes %v", g, [3]int{maxGridX, maxGridY, maxGridY})
 	}
 	one := c.kernel(k)
 	if err := one.Load(); err != nil {
 		return choice, err
 	}
-	return attention.CubinChoice{Kernel: one, Name: k.Entry, Rows: uint32(k.Rows), Cols: uint32(k.Cols), SharedBytes: uint64(k.Shared), Workgroups: n}, nil
+	slow := slices.ContainsFunc(cubinArchitectures[:], func(a cubinArchitecture) bool { return a.name == arch && a.slow })
+	return attention.CubinChoice{Kernel: one, Name: k.Entry, Rows: uint32(k.Rows), Cols: uint32(k.Cols), SharedBytes: uint64(k.Shared), Workgroups: n.count(), Slow: slow}, nil
 }
 
 // cubins has the kernels of cubinFamily on a Vulkan device. It belongs to the device, which
@@ -123,6 +173,7 @@ type cubins struct {
 	mu      sync.Mutex
 	modules map[string]*vk.Cubin
 	kernels map[*Kernel]*cubinKernel
+	found   string // architecture of the device; empty: not known yet
 }
 
 // cubinsKey is the key of the cubins attached to a device.
@@ -145,6 +196,55 @@ func cubinsOf(dev *vk.Device) (*cubins, error) {
 		return nil, err
 	}
 	return v.(attachedCubins).c, nil
+}
+
+// arch returns the first architecture of cubinArchitectures whose code the device loads. The
+// extension reports none, and refuses other code without harm (docs/cubin-log.md).
+func (c *cubins) arch() (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var refused error
+	for _, a := range cubinArchitectures {
+		if c.found != "" {
+			break
+		}
+		i := slices.IndexFunc(c.table.cubins, func(k Kernel) bool { return k.Arch == a.name })
+		if i < 0 {
+			continue
+		}
+		if _, err := c.module(&c.table.cubins[i]); err == nil {
+			c.found = a.name
+		} else if refused == nil || errors.Is(err, vk.ErrDeviceLost) || errors.Is(err, vk.ErrClosed) {
+			refused = err
+		}
+	}
+	switch {
+	case c.found != "":
+		return c.found, nil
+	case refused == nil:
+		return "", unsupported("tier cubin", "this build has no kernels")
+	case errors.Is(refused, vk.ErrDeviceLost) || errors.Is(refused, vk.ErrClosed) || errors.Is(refused, vk.ErrOutOfMemory):
+		return "", refused
+	}
+	return "", unsupported("tier cubin", "the device loads code for none of %s: %v", architectureNames(), refused)
+}
+
+// module loads the module of a kernel. c.mu is held.
+func (c *cubins) module(k *Kernel) (*vk.Cubin, error) {
+	name := k.Module + "." + k.Arch
+	if m := c.modules[name]; m != nil {
+		return m, nil
+	}
+	image, err := c.table.cubinImage(k)
+	if err != nil {
+		return nil, err
+	}
+	m, err := c.dev.NewCubin(name, image)
+	if err != nil {
+		return nil, err
+	}
+	c.modules[name] = m
+	return m, nil
 }
 
 // kernel returns the kernel of a table entry. Load makes it ready to be recorded.
@@ -174,16 +274,9 @@ func (k *cubinKernel) Load() error {
 	if k.f.Load() != nil {
 		return nil
 	}
-	m := k.c.modules[k.Module]
-	if m == nil {
-		image, err := k.c.table.cubinImage(k.Kernel)
-		if err != nil {
-			return err
-		}
-		if m, err = k.c.dev.NewCubin(k.Module, image); err != nil {
-			return unsupported("tier cubin", "the device does not load code for compute capability %d.%d: %v", cubinMajor, cubinMinor, err)
-		}
-		k.c.modules[k.Module] = m
+	m, err := k.c.module(k.Kernel)
+	if err != nil {
+		return err
 	}
 	f, err := m.Function(k.Entry)
 	if err != nil {

@@ -8,10 +8,13 @@ import (
 	"vkattn/vk"
 )
 
-// cubinParams are the parameters of a kernel of cubinFamily: tensor maps of K and V and
-// AttnParams of kernels/attn.h, which it mirrors.
+// maxCubinMaps is the largest number of tensor maps of a kernel of cubinFamily.
+const maxCubinMaps = 2
+
+// cubinParams are the parameters of a kernel of cubinFamily: its tensor maps and AttnParams of
+// kernels/attn.h, which it mirrors. Fewer maps than maxCubinMaps are the last ones.
 type cubinParams struct {
-	mapK, mapV                tensorMap
+	maps                      [maxCubinMaps]tensorMap
 	q, k, v, o                tensorParams
 	lse                       uint64
 	b, hq, hkv, sq, sk, d, dv int32
@@ -20,29 +23,31 @@ type cubinParams struct {
 	unitHigh, unitLow         float32
 }
 
-// setMaps sets the maps of K and V from the other fields.
+// setMaps sets the maps of a kernel from the other fields.
 func (p *cubinParams) setMaps(k *Kernel) error {
+	to := p.maps[maxCubinMaps-len(k.Maps):]
 	for i := range k.Maps {
 		m := &k.Maps[i]
-		tensor, dim, to := &p.k, p.d, &p.mapK
+		tensor, dim := &p.k, p.d
 		if m.Tensor == "v" {
-			tensor, dim, to = &p.v, p.dv, &p.mapV
+			tensor, dim = &p.v, p.dv
 		}
 		const elementBytes = 2
 		spec := tensorMapSpec{address: tensor.base, sizes: [tensorMapRank]uint64{uint64(dim), uint64(p.sk), uint64(p.hkv), uint64(p.b)}, box: m.Box}
 		for j, stride := range [tensorMapRank - 1]int64{tensor.row, tensor.head, tensor.batch} {
 			spec.strides[j] = elementBytes * uint64(stride)
 		}
-		if err := spec.encode(to); err != nil {
+		if err := spec.encode(&to[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// bytes are the parameters as a launch takes them; they share p's memory.
-func (p *cubinParams) bytes() []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
+// bytes are the parameters as a launch of k takes them; they share p's memory.
+func (p *cubinParams) bytes(k *Kernel) []byte {
+	all := unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
+	return all[(maxCubinMaps-len(k.Maps))*len(tensorMap{}):]
 }
 
 // cubinCall is a call with its parameters. A pool recycles them, so that a call allocates
@@ -88,11 +93,16 @@ func (k *cubinKernel) Record(commands *vk.Commands, a *attention.CUDACall) error
 	if err := c.params.setMaps(k.Kernel); err != nil {
 		return unsupported("tier cubin", "%v", err)
 	}
-	return commands.Launch(k.f.Load(), k.launchOf(k.tiles(&a.Shape, a.B)), c.params.bytes(), c.held[:c.n]...)
+	return commands.Launch(k.f.Load(), k.launchOf(k.tiles(&a.Shape, a.B), k.c.dev.Caps().ShaderCores), c.params.bytes(k.Kernel), c.held[:c.n]...)
 }
 
-// launchOf is the launch of so many tiles: persistent CTAs, one per multiprocessor.
-func (k *cubinKernel) launchOf(t tiles) vk.CubinLaunch {
-	ctas := min(t.count(), uint64(max(k.c.dev.Caps().ShaderCores, 1)))
-	return vk.CubinLaunch{Grid: [3]uint32{uint32(ctas), 1, 1}, Block: [3]uint32{uint32(k.Threads), 1, 1}, SharedBytes: uint32(k.Shared)}
+// launchOf is the launch for a number of tiles: of a persistent kernel, one CTA per
+// multiprocessor.
+func (k *Kernel) launchOf(t tiles, cores uint32) vk.CubinLaunch {
+	l := vk.CubinLaunch{Grid: [3]uint32{uint32(min(t.count(), uint64(max(cores, 1)))), 1, 1}, Block: [3]uint32{uint32(k.Threads), 1, 1}, SharedBytes: uint32(k.Shared)}
+	if !k.persistent() {
+		g, _ := k.grid(t) // the table has been validated
+		l.Grid = [3]uint32{uint32(g[0]), uint32(g[1]), uint32(g[2])}
+	}
+	return l
 }

@@ -1,37 +1,79 @@
 package cudapath
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
 )
 
 // The launch table says what the cubins say, and every kernel fits a launch from Vulkan.
 func TestCubinTable(t *testing.T) {
 	table, err := embedded()
 	require.NoError(t, err)
-	require.Len(t, table.cubins, 12)
-	for _, dtype := range []string{"f16", "bf16"} {
-		for _, causal := range []bool{false, true} {
-			for d, want := range map[int]int{8: 64, 64: 64, 72: 96, 96: 96, 104: 128, 128: 128} {
-				k, why := table.cubin(dtype, d, d, causal)
-				require.Empty(t, why)
-				require.Equal(t, want, k.D)
-				image, err := table.cubinImage(k)
-				require.NoError(t, err)
-				require.Contains(t, string(image), k.Entry)
-				require.LessOrEqual(t, k.Shared, 47<<10)
-				require.Equal(t, []Map{{"k", [4]uint32{64, uint32(k.Cols), 1, 1}, 128}, {"v", [4]uint32{64, uint32(k.Cols), 1, 1}, 128}}, k.Maps)
+	largest := map[string]int{"sm_90a": 192, "sm_80": 128}
+	for arch, largest := range largest {
+		for _, dtype := range []string{"f16", "bf16"} {
+			for _, causal := range []bool{false, true} {
+				for d, want := range map[int]int{8: 64, 64: 64, 72: 96, 96: 96, 104: 128, 128: 128, 136: 192, 192: 192} {
+					list, why := table.cubin(arch, dtype, d, d, causal)
+					if d > largest {
+						require.Equal(t, fmt.Sprintf("there is none for head dims %d/%d on %s", d, d, arch), why)
+						continue
+					}
+					require.Empty(t, why)
+					for _, k := range list {
+						require.Equal(t, [2]int{want, want}, [2]int{k.D, k.DV})
+					}
+				}
+				_, why := table.cubin(arch, dtype, 200, 200, causal)
+				require.Equal(t, "there is none for head dims 200/200 on "+arch, why)
 			}
-			_, why := table.cubin(dtype, 136, 136, causal)
-			require.Equal(t, "there is none for head dims 136/136", why)
+		}
+		_, why := table.cubin(arch, "f32", 64, 64, false)
+		require.Equal(t, "there is none for f32 on "+arch, why)
+	}
+	list, why := table.cubin("sm_90a", "f16", 192, 128, true)
+	require.Empty(t, why)
+	require.Equal(t, [2]int{192, 128}, [2]int{list[0].D, list[0].DV})
+	for i := range table.cubins {
+		k := &table.cubins[i]
+		image, err := table.cubinImage(k)
+		require.NoError(t, err)
+		require.Contains(t, string(image), k.Entry)
+		require.LessOrEqual(t, k.Shared, 47<<10)
+		if k.Arch == "sm_90a" {
+			require.Equal(t, []Map{{"k", [4]uint32{64, uint32(k.Cols), 1, 1}, 128}, {"v", [4]uint32{64, uint32(k.Cols), 1, 1}, 128}}, k.Maps)
 		}
 	}
-	_, why := table.cubin("f32", 64, 64, false)
-	require.Equal(t, "there is none for f32", why)
 	var p cubinParams
-	require.Len(t, p.bytes(), 2*128+184)
+	for n := range maxCubinMaps + 1 {
+		require.Len(t, p.bytes(&Kernel{Maps: make([]Map, n)}), n*128+184)
+	}
 	for _, k := range table.kernels {
 		require.NotEqual(t, cubinFamily, k.Family, "CUDA does not choose it")
 	}
+}
+
+// A kernel of smaller row blocks is taken where they fill the multiprocessors better.
+func TestFastestCubin(t *testing.T) {
+	large, small := &Kernel{Rows: 192, Cols: 32}, &Kernel{Rows: 128, Cols: 32, Speed: 0.9}
+	for _, c := range []struct {
+		batch, length int
+		want          *Kernel
+	}{
+		{16, 256, small},   // 2 rounds of 192 rows, 2 of 128
+		{16, 1024, small},  // 6 of 192, 8 of 128
+		{16, 2048, large},  // 11 of 192, 16 of 128
+		{16, 16384, large}, // 84 of 192, 125 of 128
+		{1, 128, small},
+		{1, 192, small},
+	} {
+		for _, list := range [][]*Kernel{{large, small}, {small, large}} {
+			require.Same(t, c.want, fastest(list, &attention.Shape{B: c.batch, Hq: 8, Sq: c.length, Sk: c.length}, 132), "%v", c)
+		}
+	}
+	require.Same(t, large, fastest([]*Kernel{large, small}, &attention.Shape{B: 1, Hq: 1, Sq: 1 << 20, Sk: 1}, 0), "an unknown number of multiprocessors")
 }

@@ -1,6 +1,7 @@
 package cudapath
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -44,6 +45,11 @@ func cubinTable(t testing.TB) *table {
 	}
 	require.NoError(t, err)
 	return list
+}
+
+// cubinArch is the architecture under test, the first one or that in VKATTN_CUBIN_ARCH.
+func cubinArch() string {
+	return cmp.Or(os.Getenv("VKATTN_CUBIN_ARCH"), cubinArchitectures[0].name)
 }
 
 // leastScaleLog2 stands for smaller scales in log2 units: kernels multiply masked scores,
@@ -127,17 +133,28 @@ func (c cubinCase) encode(x []float32) (stored []byte) {
 func newCubinRun(t testing.TB, d *vk.Device, s *vk.Stream, c cubinCase, seed uint64, change func(k, v []float32)) *cubinRun {
 	t.Helper()
 	table := cubinTable(t)
-	kernel, why := table.cubin(c.dtype, c.d, c.d, c.causal)
+	list, why := table.cubin(cubinArch(), c.dtype, c.d, c.d, c.causal)
 	require.Empty(t, why)
-	r := &cubinRun{c: c, kernel: kernel}
-	image, err := table.cubinImage(r.kernel)
-	require.NoError(t, err)
-	m, err := d.NewCubin(r.kernel.Module, image)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, m.Close()) })
-	r.f, err = m.Function(r.kernel.Entry)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, r.f.Close()) })
+	return newCubinRunOf(t, table, fastest(list, &attention.Shape{B: c.batch, Hq: c.hq, Hkv: c.hkv, Sq: c.sq, Sk: c.sk}, d.Caps().ShaderCores), d, s, c, seed, change)
+}
+
+// cubinKernels lists the kernels that can compute a problem, at large head dims also those for
+// larger ones.
+func cubinKernels(table *table, c cubinCase) (list []*Kernel) {
+	const large = 120
+	for i := range table.cubins {
+		k := &table.cubins[i]
+		if k.Arch == cubinArch() && k.DType == c.dtype && k.Causal == c.causal && k.D >= c.d && k.DV >= c.d && (len(list) == 0 || c.d >= large || k.D == list[0].D) {
+			list = append(list, k)
+		}
+	}
+	return list
+}
+
+func newCubinRunOf(t testing.TB, table *table, kernel *Kernel, d *vk.Device, s *vk.Stream, c cubinCase, seed uint64, change func(k, v []float32)) *cubinRun {
+	t.Helper()
+	r := &cubinRun{c: c, kernel: kernel, f: loadCubin(t, table, d, kernel)}
+	var err error
 	random := rand.New(rand.NewPCG(seed, 22))
 	sizes := []int{c.batch * c.hq * c.sq * c.d, c.batch * c.hkv * c.sk * c.d, c.batch * c.hkv * c.sk * c.d, c.batch * c.hq * c.sq * c.d, 2 * c.batch * c.hq * c.sq}
 	for i, n := range sizes {
@@ -173,14 +190,30 @@ func newCubinRun(t testing.TB, d *vk.Device, s *vk.Stream, c cubinCase, seed uin
 	p.d, p.dv, p.causalOffset = int32(c.d), int32(c.d), int32(c.offset)
 	p.setScale(c.scale)
 	require.NoError(t, p.setMaps(r.kernel))
-	blocks := (c.sq + r.kernel.Rows - 1) / r.kernel.Rows * c.hq * c.batch
-	ctas := min(uint32(blocks), max(d.Caps().ShaderCores, 1))
-	r.launch = vk.CubinLaunch{Grid: [3]uint32{ctas, 1, 1}, Block: [3]uint32{uint32(r.kernel.Threads), 1, 1}, SharedBytes: uint32(r.kernel.Shared)}
+	r.launch = c.launch(d, kernel)
 	return r
 }
 
+func loadCubin(t testing.TB, table *table, d *vk.Device, kernel *Kernel) *vk.CubinFunction {
+	t.Helper()
+	image, err := table.cubinImage(kernel)
+	require.NoError(t, err)
+	m, err := d.NewCubin(kernel.Module, image)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	f, err := m.Function(kernel.Entry)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, f.Close()) })
+	return f
+}
+
+func (c cubinCase) launch(d *vk.Device, kernel *Kernel) vk.CubinLaunch {
+	shape := attention.Shape{B: c.batch, Hq: c.hq, Hkv: c.hkv, Sq: c.sq, Sk: c.sk}
+	return kernel.launchOf(kernel.tiles(&shape, c.batch), d.Caps().ShaderCores)
+}
+
 func (r *cubinRun) record(s *vk.Stream) error {
-	return s.Launch(r.f, r.launch, r.params.bytes(), r.buffers[0], r.buffers[1], r.buffers[2], r.buffers[3], r.buffers[4])
+	return s.Launch(r.f, r.launch, r.params.bytes(r.kernel), r.buffers[0], r.buffers[1], r.buffers[2], r.buffers[3], r.buffers[4])
 }
 
 // results downloads O and LSE.
@@ -287,7 +320,7 @@ func (r *cubinRun) compare(t testing.TB, o, lse []float32, seed uint64) (worst, 
 
 func cubinCases() (list []cubinCase) {
 	for _, dtype := range []string{"f16", "bf16"} {
-		for _, d := range []int{64, 128, 96, 8, 40, 72, 80, 104, 120} {
+		for _, d := range []int{64, 128, 96, 8, 40, 72, 80, 104, 120, 192, 136} {
 			scale := float32(1 / math.Sqrt(float64(d)))
 			list = append(list,
 				cubinCase{dtype, 1, 1, 1, 192, 512, d, false, 0, true, scale},
@@ -302,6 +335,10 @@ func cubinCases() (list []cubinCase) {
 		list = append(list,
 			cubinCase{dtype, 4, 40, 8, 1111, 1111, 128, true, 0, false, 0.08}, // more row blocks than CTAs
 			cubinCase{dtype, 4, 40, 8, 1111, 1111, 64, false, 0, false, 0.12},
+			// whole blocks of 192 rows and a partial one, which comes last from 16 whole ones on
+			cubinCase{dtype, 2, 9, 3, 3333, 300, 128, false, 0, false, 0.08},
+			cubinCase{dtype, 2, 9, 3, 3333, 3333, 128, true, 0, false, 0.08},
+			cubinCase{dtype, 2, 9, 3, 3160, 611, 96, true, -1000, true, 0.08},
 			cubinCase{dtype, 1, 2, 1, 300, 300, 128, false, 0, true, 0},
 			cubinCase{dtype, 1, 2, 1, 300, 300, 128, true, 0, true, 20})
 	}
@@ -311,24 +348,30 @@ func cubinCases() (list []cubinCase) {
 // Every kernel computes attention, with the same bits for every grid and in every run.
 func TestCubinGPUAttention(t *testing.T) {
 	d, s := needCubins(t)
+	table := cubinTable(t)
 	for i, c := range cubinCases() {
-		t.Run(c.String(), func(t *testing.T) {
-			seed := uint64(i + 1)
-			t.Logf("seed %d", seed)
-			r := newCubinRun(t, d, s, c, seed, nil)
-			require.NoError(t, r.record(s))
-			require.NoError(t, s.Barrier())
-			o, lse, bits := r.results(t, s)
-			worst, worstLSE := r.compare(t, o, lse, seed)
-			t.Logf("RESULT %v: error of O %.2e, of LSE %.2e", c, worst, worstLSE)
-			for _, ctas := range []uint32{1 + r.launch.Grid[0]/2, r.launch.Grid[0]} {
-				r.launch.Grid[0] = ctas
-				require.NoError(t, r.record(s))
-				require.NoError(t, s.Barrier())
-				_, _, again := r.results(t, s)
-				require.True(t, slices.Equal(bits, again), "%d CTAs give other bits", ctas)
-			}
-		})
+		for _, k := range cubinKernels(table, c) {
+			t.Run(c.String()+" "+k.Entry, func(t *testing.T) { checkCubin(t, table, k, d, s, c, uint64(i+1)) })
+		}
+	}
+}
+
+func checkCubin(t *testing.T, table *table, k *Kernel, d *vk.Device, s *vk.Stream, c cubinCase, seed uint64) {
+	t.Logf("seed %d", seed)
+	r := newCubinRunOf(t, table, k, d, s, c, seed, nil)
+	require.NoError(t, r.record(s))
+	require.NoError(t, s.Barrier())
+	o, lse, bits := r.results(t, s)
+	worst, worstLSE := r.compare(t, o, lse, seed)
+	t.Logf("RESULT %v: error of O %.2e, of LSE %.2e", c, worst, worstLSE)
+	for _, ctas := range []uint32{1 + r.launch.Grid[0]/2, r.launch.Grid[0]} {
+		if k.persistent() {
+			r.launch.Grid[0] = ctas
+		}
+		require.NoError(t, r.record(s))
+		require.NoError(t, s.Barrier())
+		_, _, again := r.results(t, s)
+		require.True(t, slices.Equal(bits, again), "%d CTAs give other bits", ctas)
 	}
 }
 
@@ -337,7 +380,7 @@ func TestCubinGPUAttention(t *testing.T) {
 func TestCubinGPUMaskedSlots(t *testing.T) {
 	d, s := needCubins(t)
 	for _, dtype := range []string{"f16", "bf16"} {
-		for _, dim := range []int{64, 96, 128} {
+		for _, dim := range []int{64, 96, 128, 192} {
 			c := cubinCase{dtype, 2, 2, 1, 300, 512, dim, true, 100, true, 0.1}
 			visible := c.sq + c.offset // keys from here on are masked for every row
 			nan := float32(math.NaN())

@@ -17,6 +17,15 @@ func (t *table) image(module string, d *DeviceInfo) ([]byte, error) {
 	if !ok {
 		return nil, unsupported("load a module", "there is neither a cubin nor PTX of %s for %s", module, d)
 	}
+	data, err := t.read(name)
+	if err != nil {
+		return nil, err
+	}
+	return append(data, 0), nil
+}
+
+// read reads a file of kernels/bin, decompressed.
+func (t *table) read(name string) ([]byte, error) {
 	data, err := fs.ReadFile(t.files, path.Join("bin", name))
 	if err != nil {
 		return nil, err
@@ -30,7 +39,7 @@ func (t *table) image(module string, d *DeviceInfo) ([]byte, error) {
 			return nil, fmt.Errorf("cudapath: kernels/bin/%s: %w", name, err)
 		}
 	}
-	return append(data, 0), nil
+	return data, nil
 }
 
 // leastCompute is the compute capability of the PTX.
@@ -47,10 +56,18 @@ func (t *table) imageName(module string, d *DeviceInfo) (name string, ok bool) {
 		names = append(names, module+".ptx")
 	}
 	for _, name := range names {
-		for _, suffix := range []string{"", ".gz"} {
-			if t.modules[name+suffix] {
-				return name + suffix, true
-			}
+		if file, ok := t.file(name); ok {
+			return file, true
+		}
+	}
+	return "", false
+}
+
+// file finds a file of kernels/bin, compressed or not.
+func (t *table) file(name string) (file string, ok bool) {
+	for _, suffix := range []string{"", ".gz"} {
+		if t.modules[name+suffix] {
+			return name + suffix, true
 		}
 	}
 	return "", false

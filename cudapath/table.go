@@ -16,7 +16,7 @@ import (
 )
 
 // The kernels: tables that say how each entry point is launched, and the modules that have
-// them, <module>.ptx and <module>.sm_90a.cubin, compressed (.gz) or not.
+// them, <module>.ptx and <module>.<architecture>.cubin, compressed (.gz) or not.
 //
 //go:embed kernels/*.json kernels/bin
 var embeddedFiles embed.FS
@@ -40,6 +40,12 @@ type Kernel struct {
 	// per tile.
 	Grid string `json:"grid"`
 	Maps []Map  `json:"maps"` // tensor maps that precede its parameters
+	// Arch is the architecture of its cubin, of a kernel of cubinFamily; empty: the first of
+	// cubinArchitectures.
+	Arch string `json:"arch"`
+	// Speed is the speed of a kernel of cubinFamily per row when all CTAs are busy, relative to
+	// the kernels for the same problem without a Speed; 0 is 1.
+	Speed float64 `json:"speed"`
 	// Outputs names what a backward kernel computes: "stats", "dQ" or "dK dV". Empty: a
 	// forward kernel.
 	Outputs string `json:"outputs"`
@@ -153,12 +159,22 @@ func (k *Kernel) validate() error {
 		return fmt.Errorf("unknown family %q", k.Family)
 	case !slices.Contains([]string{"f16", "bf16", "f32"}, k.DType):
 		return fmt.Errorf("unknown dtype %q", k.DType)
+	case k.Speed < 0:
+		return errors.New("speed has to be above 0")
 	case k.D < 1 || k.Rows < 1 || k.Cols < 1 || k.Threads < 1 || k.Shared < 0:
 		return errors.New("d, rows, cols and threads have to be above 0")
 	case !slices.Contains(append(backwardOutputs[:], ""), k.Outputs):
 		return fmt.Errorf("unknown outputs %q", k.Outputs)
-	case len(k.Maps) > maxMaps:
+	case len(k.Maps) > maxMaps || k.Family == cubinFamily && len(k.Maps) > maxCubinMaps:
 		return fmt.Errorf("%d tensor maps, at most %d", len(k.Maps), maxMaps)
+	}
+	if k.Family == cubinFamily {
+		if k.Arch == "" {
+			k.Arch = cubinArchitectures[0].name
+		}
+		if !slices.ContainsFunc(cubinArchitectures[:], func(a cubinArchitecture) bool { return a.name == k.Arch }) {
+			return fmt.Errorf("unknown architecture %q", k.Arch)
+		}
 	}
 	for _, m := range k.Maps {
 		if _, err := m.tensor(); err != nil {

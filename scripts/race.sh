@@ -5,7 +5,7 @@
 #   forward   lengths 1024 to 16384 at head dims 64 and 128
 #   dims      the other head dims
 #   gqa       grouped heads, and lengths that differ
-#   f32       float32: tier scalar versus the efficient backend
+#   f32       float32: tiers coopmat2, coopmat and scalar versus the efficient backend
 #   cuda      CUDA kernels of this program and coopmat2, at head dims 64, 128 and 256
 #   ladder    the speed of each step of the kernel's development; tunes first
 #   ablation  the cost of the parts of the work
@@ -66,7 +66,7 @@ race() { # <entry>
 	case $entry in
 	forward | dims | gqa) args=(--suite "$entry" --tier "$tiers") ;;
 	f32)
-		args=(--dtype f32 --tier scalar --batch-size 4 --nheads 8 --seqlen 4096 --headdim "64,128" --causal "none,top-left")
+		args=(--dtype f32 --tier "$tiers,scalar" --batch-size 4 --nheads 8 --seqlen 4096 --headdim "64,128" --causal "none,top-left")
 		peers=(efficient)
 		;;
 	cuda) args=(--suite cuda --tier "cuda,${tiers%%,*}" --cuda-kernel "fa2,fa3") ;;

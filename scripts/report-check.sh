@@ -11,7 +11,7 @@ vkattn=$1 out=$2
 results=docs/results
 mkdir -p "$out"
 "$vkattn" report "$results"/2026-11-20-h200/{cuda-race-suite.jsonl.gz,ladder.jsonl} "$results/2026-11-22-h200/decode.jsonl.gz" \
-	--peak-tflops 632 --peak-tbs 4.3 --title 'vkattn on an NVIDIA H200' -o "$out/report.html"
+	"$results"/2026-11-25-h200/ceilings.jsonl.gz --title 'vkattn on an NVIDIA H200' -o "$out/report.html"
 
 browser() { "${CHROMIUM:?}" --no-sandbox --headless --disable-gpu --hide-scrollbars "$@" 2>>"$out/chromium.log"; }
 page=file://$(realpath "$out/report.html")
@@ -19,6 +19,7 @@ page=file://$(realpath "$out/report.html")
 browser --window-size=1280,2400 --screenshot="$out/light.png" "$page"
 browser --window-size=1280,2400 --blink-settings=preferredColorScheme=0 --screenshot="$out/dark.png" "$page"
 browser --window-size=500,2400 --screenshot="$out/phone.png" "$page"
+browser --window-size=1260,1365 --screenshot="$out/picture.png" "$page" # of the README
 
 # The page of the check is the report with a script that uses it and leaves the outcome in
 # its title.

@@ -46,6 +46,8 @@ func Catalog() []Variant {
 		core("plain_gemm_scalar_bda", "plain_gemm_scalar.comp"),
 		core("plain_softmax_bda", "plain_softmax.comp"),
 		core("peak_fma_bda", "peak.comp", "PRODUCTS=0"),
+		core("copy_bda", "copy.comp", "COPY=1"),
+		core("read_bda", "copy.comp", "COPY=0"),
 	}
 	for _, kernel := range []string{"lse", "q", "kv", "bias"} {
 		name, source := "backward_scalar_"+kernel, "backward_scalar_"+kernel+".comp"
@@ -86,6 +88,14 @@ func Catalog() []Variant {
 					backward.Source = "backward_coopmat_" + kernel + ".comp"
 					list = append(list, backward)
 				}
+			}
+		}
+		for _, access := range []struct{ name, define string }{{"ssbo", "BDA=0"}, {"bda", "BDA=1"}} {
+			for _, terms := range []struct{ name, define string }{{"", "TERMS_BF16"}, {"_f16_terms", "TERMS_F16"}} {
+				list = append(list, Variant{
+					Name: tier.name + "_f32" + terms.name + "_" + access.name, Source: "forward_coopmat_f32.comp",
+					Defines: []string{tier.define, access.define, "DTYPE_F32", terms.define}, Target: tier.target, SPIRV: tier.spirv,
+				})
 			}
 		}
 	}

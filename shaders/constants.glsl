@@ -22,8 +22,10 @@ const uint TYPE_BF16 = 1;
 const uint TYPE_F32 = 2;
 #if defined(ANY_DTYPE)                                // one module for the three types
 layout(constant_id = 17) const uint DTYPE = TYPE_F16; // 0 f16, 1 bf16, 2 f32
-#elif defined(DTYPE_BF16)                             // else a module is compiled for one 16-bit type
+#elif defined(DTYPE_BF16)                             // else a module is compiled for one type
 const uint DTYPE = TYPE_BF16;
+#elif defined(DTYPE_F32)
+const uint DTYPE = TYPE_F32;
 #else
 const uint DTYPE = TYPE_F16;
 #endif

@@ -42,6 +42,7 @@ const (
 	ConstFragK            uint32 = 4   // depth of a fragment
 	ConstSumN             uint32 = 22  // columns of the row sum fragment; decode_coopmat.comp: query rows, the columns of its O
 	ConstQSmemChunks      uint32 = 24  // chunks of FRAG_K columns of Q in shared memory, the others are in registers
+	ConstCopyVectors      uint32 = 117 // 16-byte loads in flight per invocation
 	ConstRegisterOperands uint32 = 48  // 1: decode_coopmat.comp fills operands from registers, 0: through shared memory
 	ConstCombine          uint32 = 49  // 1: with SPLIT, the last workgroup of a row combines the splits
 	ConstDimSplit         uint32 = 50  // subgroups of decode_coopmat.comp that split the head dimension of the same keys
@@ -53,6 +54,9 @@ const (
 	ConstTileAddressing   uint32 = 28  // 0: every load computes its address from the start of the tensor
 	ConstAblate           uint32 = 29  // leaves out a part of the work: wrong results, true cost of the rest
 	ConstDropout          uint32 = 90  // 1: weights are dropped, see dropout.glsl
+	ConstTermsInSmem      uint32 = 120 // 1: P becomes operands in shared memory, see f32_terms.glsl
+	ConstFences           uint32 = 121 // 1: a fence before the fragments of each chunk of K and of V are loaded
+	ConstGroup            uint32 = 122 // fragments of K or V that a subgroup multiplies at the same time
 	ConstMFrags           uint32 = 5   // fragments of FRAG_M query rows per subgroup
 	ConstKvStep           uint32 = 23  // keys of a KV tile per Q K^T product
 	ConstKeysPerSubgroup  uint32 = 53  // not 0: consecutive keys of a KV tile that one subgroup loads
@@ -78,6 +82,10 @@ const (
 	ConstF32States        uint32 = 108 // 1: O of the states is float32, whatever the storage type of the result
 	ConstSumStates        uint32 = 112 // 1: O is the sum of the O of the states, which have no LSE
 	ConstPeakSteps        uint32 = 109 // products per accumulator, a multiple of 8; 0: the dispatch does nothing
+	ConstPeakA            uint32 = 113 // A fragments per subgroup: 1, 2 or 4
+	ConstPeakB            uint32 = 114 // B fragments per subgroup: 2, 4 or 8
+	ConstPeakUnroll       uint32 = 115 // steps per turn of the loop, a divisor of PEAK_STEPS
+	ConstPeakChange       uint32 = 116 // 1: the two A change in every step
 	ConstPlainTileM       uint32 = 100 // rows of C per workgroup
 	ConstPlainTileN       uint32 = 101 // columns of C per workgroup
 	ConstPlainTileK       uint32 = 102 // depth of a step
@@ -132,6 +140,7 @@ var constantNames = map[uint32]string{
 	ConstFragK:            "FRAG_K",
 	ConstSumN:             "SUM_N",
 	ConstQSmemChunks:      "Q_SMEM_CHUNKS",
+	ConstCopyVectors:      "COPY_VECTORS",
 	ConstRegisterOperands: "REGISTER_OPERANDS",
 	ConstCombine:          "COMBINE",
 	ConstDimSplit:         "DIM_SPLIT",
@@ -143,6 +152,9 @@ var constantNames = map[uint32]string{
 	ConstTileAddressing:   "TILE_ADDRESSING",
 	ConstAblate:           "ABLATE",
 	ConstDropout:          "DROPOUT",
+	ConstTermsInSmem:      "TERMS_IN_SMEM",
+	ConstFences:           "FENCES",
+	ConstGroup:            "GROUP",
 	ConstMFrags:           "M_FRAGS",
 	ConstKvStep:           "KV_STEP",
 	ConstKeysPerSubgroup:  "KEYS_PER_SUBGROUP",
@@ -168,6 +180,10 @@ var constantNames = map[uint32]string{
 	ConstF32States:        "F32_STATES",
 	ConstSumStates:        "SUM_STATES",
 	ConstPeakSteps:        "PEAK_STEPS",
+	ConstPeakA:            "PEAK_A",
+	ConstPeakB:            "PEAK_B",
+	ConstPeakUnroll:       "PEAK_UNROLL",
+	ConstPeakChange:       "PEAK_CHANGE",
 	ConstPlainTileM:       "PLAIN_TILE_M",
 	ConstPlainTileN:       "PLAIN_TILE_N",
 	ConstPlainTileK:       "PLAIN_TILE_K",

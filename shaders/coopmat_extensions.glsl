@@ -10,7 +10,7 @@
 #if NV2
 #extension GL_NV_cooperative_matrix2 : require
 #endif
-#ifdef DTYPE_BF16
+#if defined(DTYPE_BF16) || defined(TERMS_BF16)
 #extension GL_EXT_bfloat16 : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
 #endif

@@ -1,7 +1,7 @@
 // Cooperative-matrix fragments of a subgroup: A is rows of Q or P, B is K^T or V, C accumulates S and O.
 
 #define SCOPE gl_ScopeSubgroup
-#ifdef DTYPE_BF16
+#if defined(DTYPE_BF16) || defined(TERMS_BF16) // type of operands
 #define STORAGE_T bfloat16_t
 #else
 #define STORAGE_T float16_t

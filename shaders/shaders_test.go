@@ -140,6 +140,8 @@ func TestInterfaceOfEveryModule(t *testing.T) {
 			push = 104
 		case "peak.comp":
 			push = 16
+		case "copy.comp":
+			push = 20
 		case "plain_softmax.comp":
 			push = 40
 		case "fragment_probe.comp":

@@ -229,8 +229,8 @@ func closedRanks(t *testing.T) []any {
 
 var ceilingPackage = apiwalk.Package{
 	Name: "ceiling", Folder: "../attention/ceiling", Matches: sentinels, Live: liveKernels, Closed: closedKernels,
-	Functions: map[string]any{"NewEmpty": ceiling.NewEmpty, "NewProducts": ceiling.NewProducts, "Supported": ceiling.Supported},
-	Types:     []any{ceiling.Kernel{}},
+	Functions: map[string]any{"NewEmpty": ceiling.NewEmpty, "Products": ceiling.Products, "Copies": ceiling.Copies, "Reads": ceiling.Reads, "Supported": ceiling.Supported},
+	Types:     []any{ceiling.Kernel{}, ceiling.Transfer{}},
 }
 
 // liveKernels returns the kernels of package ceiling, with the device and a stream.
@@ -248,9 +248,20 @@ func liveKernels(t *testing.T) []any {
 		return list
 	}
 	require.NoError(t, err)
-	products, err := ceiling.NewProducts(dev, attention.F32)
+	products, err := ceiling.Products(dev, attention.F32)
 	require.NoError(t, err)
-	return append(list, empty, products)
+	copies, err := ceiling.Copies(dev)
+	require.NoError(t, err)
+	reads, err := ceiling.Reads(dev)
+	require.NoError(t, err)
+	list = append(list, empty)
+	for _, k := range products {
+		list = append(list, k)
+	}
+	for _, k := range append(copies, reads...) {
+		list = append(list, k)
+	}
+	return list
 }
 
 func closedKernels(t *testing.T) []any {

@@ -138,10 +138,38 @@ func openTiers(t testing.TB) *session {
 	return s
 }
 
-// available lists the targets that can run: the expected tiers, and on devices without an
-// expectation all others that they report. Without a driver under test the CPU tier comes
-// first.
+// available lists the targets that take every call: those of reported but for float32 on
+// cooperative matrices, which is dense and forward alone.
 func (s *session) available() []cases.Target {
+	return slices.DeleteFunc(s.reported(), f32OnMatrices)
+}
+
+// dense lists the targets that take dense calls of the forward pass: available, and float32
+// on cooperative matrices. Devices without matrices of bfloat16 run it with terms of float16
+// (attention.Experiment.HalfTerms).
+func (s *session) dense() []cases.Target {
+	all := s.reported()
+	for _, tt := range slices.Clone(all) {
+		if t := cases.On(tt.Tier, attention.F32); onMatrices(tt) && tt.DType == attention.F16 && !slices.Contains(all, t) {
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
+// f32OnMatricesDim is the largest head dim of float32 on cooperative matrices.
+const f32OnMatricesDim = 128
+
+func f32OnMatrices(tt cases.Target) bool { return onMatrices(tt) && tt.DType == attention.F32 }
+
+// experiment is what the kernels of a target need to run on the device.
+func (s *session) experiment(tt cases.Target) attention.Experiment {
+	return attention.Experiment{HalfTerms: f32OnMatrices(tt) && !slices.Contains(s.reported(), tt)}
+}
+
+// reported lists the expected tiers, and on devices without an expectation all others that
+// they report. Without a driver under test the CPU tier comes first.
+func (s *session) reported() []cases.Target {
 	var all []cases.Target
 	if s.name == "" || s.name == "none" {
 		all = append(all, cpuTypes...)

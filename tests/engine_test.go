@@ -19,7 +19,8 @@ var nan, inf = float32(math.NaN()), float32(math.Inf(1))
 
 // engine runs problems on one tier. It may be used by many goroutines.
 type engine struct {
-	dev *vk.Device // nil: the CPU tier
+	dev        *vk.Device // nil: the CPU tier
+	experiment attention.Experiment
 
 	mu  sync.Mutex
 	ops map[attention.Config]*attention.Op
@@ -29,7 +30,7 @@ type engine struct {
 func (s *session) newEngine(tt cases.Target) *engine {
 	e := &engine{ops: map[attention.Config]*attention.Op{}}
 	if tt.Tier != attention.TierCPU {
-		e.dev = s.dev
+		e.dev, e.experiment = s.dev, s.experiment(tt)
 	}
 	return e
 }
@@ -49,7 +50,7 @@ func (e *engine) op(cfg attention.Config) (*attention.Op, error) {
 	if op := e.ops[cfg]; op != nil {
 		return op, nil
 	}
-	op, err := attention.New(e.dev, cfg)
+	op, err := attention.NewExperiment(e.dev, cfg, e.experiment)
 	if err == nil {
 		e.ops[cfg] = op
 	}

@@ -86,7 +86,7 @@ func (s *session) firstShare(tt cases.Target) (which, of int) {
 // matrixTier says which of the available tiers with cooperative matrices for a storage
 // type tt is, and how many there are.
 func (s *session) matrixTier(tt cases.Target) (which, tiers int) {
-	for _, other := range s.available() {
+	for _, other := range s.dense() {
 		if other == tt {
 			which = tiers
 		}

@@ -96,18 +96,29 @@ func TestScratchDoesNotWaitForTheDevice(t *testing.T) {
 	require.NoError(t, blocked.Wait(background(t)))
 }
 
-// Scratch buffers over the bound are not reused. If memory runs out, none is kept.
+// Unused scratch buffers over the bound are closed, except the largest. If memory runs out,
+// none stays.
 func TestScratchThatIsIdleIsBounded(t *testing.T) {
 	d := openExecuting(t)
+	d.scratch.bound = scratchIdle
 	s := newStream(t, d)
-	for _, size := range []uint64{scratchIdle / 2, scratchIdle/2 + 1<<20, 1000} {
-		_, _, err := s.Scratch(0, size)
-		require.NoError(t, err)
+	take := func(sizes ...uint64) (list []*Buffer) {
+		for _, size := range sizes {
+			b, _, err := s.Scratch(0, size)
+			require.NoError(t, err)
+			list = append(list, b)
+		}
+		require.NoError(t, s.Wait(background(t)))
+		return list
 	}
-	require.NoError(t, s.Wait(background(t)))
-	require.LessOrEqual(t, d.scratch.idleBytes, uint64(scratchIdle))
-	require.NotEmpty(t, d.scratch.idle)
+	big := take(scratchIdle+1<<20, scratchIdle/2, scratchIdle/2+1<<20, 1000)[0]
+	require.LessOrEqual(t, d.scratch.idleBytes-big.Size(), uint64(scratchIdle))
+	require.Len(t, d.scratch.idle, 3, "the first of the other two is closed")
 	require.Equal(t, len(d.scratch.idle), d.Memory().Buffers)
+	for range 3 {
+		take(1000)
+		require.Same(t, big, take(scratchIdle + 1<<20)[0], "large scratch is not allocated in every run")
+	}
 	require.True(t, d.reclaim())
 	require.Zero(t, d.Memory().Buffers)
 	require.False(t, d.reclaim())
@@ -154,4 +165,10 @@ func TestScratchOfAWrappedDevice(t *testing.T) {
 	require.NoError(t, c.Release())
 	require.NoError(t, gate.Close())
 	require.NoError(t, d.Close())
+}
+
+func TestScratchBoundGrowsWithTheDevice(t *testing.T) {
+	require.EqualValues(t, scratchIdle, scratchBound(nil))
+	require.EqualValues(t, scratchIdle, scratchBound([]Heap{{Bytes: 2 << 30, DeviceLocal: true}, {Bytes: 64 << 30}}))
+	require.EqualValues(t, 8<<30, scratchBound([]Heap{{Bytes: 128 << 30, DeviceLocal: true}}))
 }

@@ -3,60 +3,56 @@ package ceiling
 import (
 	"context"
 	"errors"
-	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention/problem"
+	"vkattn/internal/testdevice"
 	"vkattn/vk"
 )
 
-func device(t *testing.T) (*vk.Device, *vk.Stream) {
-	t.Helper()
-	switch name := os.Getenv("VKATTN_DRIVER"); {
-	case name == "", name == "none":
-		t.Skip("no Vulkan driver under test (VKATTN_DRIVER)")
-	case strings.HasPrefix(name, "radv-"):
-		t.Skip("a null device computes nothing")
-	}
-	dev, err := vk.Open(vk.Options{Validation: os.Getenv("VKATTN_VALIDATION") == "1"})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		require.NoError(t, dev.Close())
-		require.Empty(t, dev.ValidationMessages())
-	})
-	s, err := dev.NewStream("ceiling")
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	return dev, s
-}
-
-// The stored sums are those of every product that is counted.
+// The stored sums are those of every product that is counted, for the variants of this device
+// and for all others that it can run.
 func TestProductsAreComputed(t *testing.T) {
-	dev, s := device(t)
+	dev := testdevice.Open(t)
+	s := testdevice.Stream(t, dev, "ceiling")
 	for _, dtype := range []problem.DType{problem.F32, problem.F16, problem.BF16} {
 		t.Run(dtype.String(), func(t *testing.T) {
-			k, err := NewProducts(dev, dtype)
+			list, err := Products(dev, dtype)
 			require.Equal(t, err == nil, Supported(dev, dtype) == nil)
 			if errors.Is(err, vk.ErrUnsupported) {
 				t.Skip(err)
 			}
 			require.NoError(t, err)
-			defer func() { require.NoError(t, k.Close()) }()
-			require.NoError(t, k.Verify(context.Background(), s))
-			require.Positive(t, k.Flops())
-			require.Positive(t, k.Bytes())
-			require.Equal(t, dtype != problem.F32, k.Tile() != "")
-			k.total += 1.0 / 16 // the least step of a sum
-			require.ErrorIs(t, k.Verify(context.Background(), s), ErrWrong)
+			if dtype != problem.F32 {
+				for _, variant := range append(slices.Clone(tiles), tileCPU, tile{64, 4, 8, 2, false}, tile{256, 2, 4, 1, false}) {
+					k, err := newProducts(dev, dtype, variant)
+					require.NoError(t, err)
+					list = append(list, k)
+				}
+			}
+			names := map[string]bool{}
+			for _, k := range list {
+				require.NoError(t, k.Verify(context.Background(), s), k.Tile())
+				require.Positive(t, k.Flops())
+				require.Positive(t, k.Bytes())
+				require.Equal(t, dtype != problem.F32, k.Tile() != "")
+				names[k.Tile()] = true
+				k.total += 1.0 / 16 // the least step of a sum
+				require.ErrorIs(t, k.Verify(context.Background(), s), ErrWrong)
+				require.NoError(t, k.Close())
+			}
+			require.Equal(t, dtype == problem.F32, len(names) == 1)
 		})
 	}
 }
 
 func TestTheEmptyKernelWritesNothing(t *testing.T) {
-	dev, s := device(t)
+	dev := testdevice.Open(t)
+	s := testdevice.Stream(t, dev, "ceiling")
 	k, err := NewEmpty(dev)
 	if errors.Is(err, vk.ErrUnsupported) {
 		t.Skip(err)
@@ -73,13 +69,20 @@ func TestTheEmptyKernelWritesNothing(t *testing.T) {
 }
 
 func TestWithoutADeviceThereAreNoCeilings(t *testing.T) {
-	_, err := NewProducts(nil, problem.F16)
+	_, err := Products(nil, problem.F16)
 	require.ErrorIs(t, err, vk.ErrUnsupported)
 	require.ErrorIs(t, Supported(nil, problem.F32), vk.ErrUnsupported)
 	require.ErrorIs(t, Supported(nil, 99), problem.ErrInvalid)
 	_, err = NewEmpty(nil)
 	require.ErrorIs(t, err, vk.ErrUnsupported)
+	_, err = Copies(nil)
+	require.ErrorIs(t, err, vk.ErrUnsupported)
+	_, err = Reads(nil)
+	require.ErrorIs(t, err, vk.ErrUnsupported)
 	var none *Kernel
 	require.ErrorIs(t, none.Record(nil), problem.ErrInvalid)
 	require.NoError(t, none.Close())
+	var nothing *Transfer
+	require.ErrorIs(t, nothing.Record(nil, vk.BufferRange{}, vk.BufferRange{}), problem.ErrInvalid)
+	require.NoError(t, nothing.Close())
 }

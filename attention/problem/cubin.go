@@ -23,6 +23,8 @@ type CubinChoice struct {
 	Rows, Cols  uint32 // of a CTA's tile
 	Workgroups  uint64 // CTAs
 	SharedBytes uint64
+	// Slow: cooperative matrices are faster on this architecture. TierAuto does not take it.
+	Slow bool
 }
 
 // CubinKernel is a kernel on a device.

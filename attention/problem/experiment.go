@@ -13,6 +13,11 @@ type Experiment struct {
 	Variant int // a step of the ladder, 1 to Variants; 0: the kernel as shipped
 	Ablate  Ablation
 
+	// HalfTerms lets tiers coopmat and coopmat2 multiply float32 as terms of float16 instead
+	// of bfloat16, so that tests can run their kernel on devices without matrices of
+	// bfloat16. Q, K and V must be in float16's range.
+	HalfTerms bool
+
 	// BackwardTiles changes tiles of the kernels of gradients: a list of
 	// kernel.field=number, such as "q.kv_tile=32,kv.row_tile=48,kv.kv_step=16". The kernel is
 	// the last part of its module's name (lse, q, kv, add or bias) and the field is named as

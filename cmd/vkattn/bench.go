@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -263,6 +264,11 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	info := runInfo(dev, o.seed)
 	info.Schema, info.Shrunk, info.Wide = bench.SchemaVersion, plan.shrunk, o.wide
 	info.Suite, info.Baselines = o.suite, b.BaselineNames(problems)
+	for _, name := range plan.baselines {
+		if !slices.Contains(info.Baselines, string(name)) {
+			fmt.Fprintf(a.stderr, "vkattn: --against %s: no problem of this run has such a row on this device\n", name)
+		}
+	}
 	if o.timing.Timing != (bench.Timing{}) {
 		info.Timing = &o.timing.Timing
 	}
@@ -304,7 +310,11 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	for _, line := range peerTrouble(all.list) {
 		fmt.Fprintf(a.stderr, "vkattn: %s\n", flagtext.OneLine(line))
 	}
-	fmt.Fprintf(a.stderr, "%d rows, %sseed %d\n", len(all.list), oomCount(all.tooLarge), o.seed)
+	rows := "rows"
+	if len(all.list) == 1 {
+		rows = "row"
+	}
+	fmt.Fprintf(a.stderr, "%d %s, %sseed %d\n", len(all.list), rows, oomCount(all.tooLarge), o.seed)
 	if err := errors.Join(all.err(), validated(dev)); err != nil {
 		return err
 	}

@@ -35,10 +35,10 @@ func TestBenchOfCeilings(t *testing.T) {
 	}
 	code, stdout, stderr := call(append(args, saved...)...)
 	require.Equal(t, exitOK, code, stderr)
-	require.Contains(t, stderr, "7 rows, seed")
-	require.Contains(t, stdout, "| vkCmdCopyBuffer, bytes read and written")
+	require.Contains(t, stderr, "8 rows, seed")
+	require.Contains(t, stdout, "| a kernel that copies memory, bytes read and written")
 	rows := readRows(t, filepath.Join(dir, "a.jsonl"))
-	require.Len(t, rows, 7)
+	require.Len(t, rows, 8)
 	for _, r := range rows {
 		if r.Status != bench.OK {
 			require.Equal(t, bench.Unsupported, r.Status, r.Reason)
@@ -73,7 +73,7 @@ func TestPlotsShowMeasuredCeilings(t *testing.T) {
 	code, stdout, stderr := call(args...)
 	require.Equal(t, exitOK, code, stderr)
 	require.Contains(t, stderr, "4 rows, seed")
-	require.Less(t, strings.Index(stdout, "scalar"), strings.Index(stdout, "vkCmdCopyBuffer"))
+	require.Less(t, strings.Index(stdout, "scalar"), strings.Index(stdout, "a kernel that copies"))
 	saved := readRows(t, rows)
 	require.Equal(t, bench.CeilingCopy, saved[0].Ceiling)
 	require.Equal(t, bench.CeilingFMA, saved[1].Ceiling)
@@ -86,7 +86,7 @@ func TestPlotsShowMeasuredCeilings(t *testing.T) {
 	code, stdout, stderr = call(append(args, "--peak-tflops", "3", "--peak-tbs", "2")...)
 	require.Equal(t, exitOK, code, stderr)
 	require.Contains(t, stderr, "2 rows, seed")
-	require.NotContains(t, stdout, "vkCmdCopyBuffer")
+	require.NotContains(t, stdout, "a kernel that copies")
 	text, err = os.ReadFile(plot)
 	require.NoError(t, err)
 	require.Contains(t, string(text), "coopmat peak")

@@ -58,7 +58,7 @@ func TestBenchPrintsEveryFormat(t *testing.T) {
 	onceOnly(t)
 	code, stdout, stderr := call(tiny("--device", "cpu", "-o", "md")...)
 	require.Equal(t, exitOK, code, stderr)
-	require.Equal(t, "1 rows, seed 9\n", stderr)
+	require.Equal(t, "1 row, seed 9\n", stderr)
 	lines := strings.Split(strings.TrimSuffix(stdout, "\n"), "\n")
 	require.Len(t, lines, 3)
 	for _, l := range lines {
@@ -196,4 +196,14 @@ func TestBenchNamesBackwardTiles(t *testing.T) {
 			require.Contains(t, r.Reason, "cannot compute head dims")
 		}
 	}
+}
+
+// A run whose problems have no row of a baseline that was asked for says so.
+func TestABaselineWithoutRowsIsNamed(t *testing.T) {
+	code, _, stderr := call(tiny("--device", "cpu", "--causal", "none", "--against", "plain")...)
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stderr, "vkattn: --against plain: no problem of this run has such a row on this device\n")
+	code, _, stderr = call(tiny("--device", "cpu", "--against", "none")...)
+	require.Equal(t, exitOK, code, stderr)
+	require.NotContains(t, stderr, "--against")
 }

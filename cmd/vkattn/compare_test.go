@@ -11,6 +11,7 @@ import (
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/compare"
+	"vkattn/cmd/vkattn/internal/fields"
 )
 
 // savedRun writes a run of one row for each length, with its time in milliseconds.
@@ -24,7 +25,7 @@ func savedRun(t *testing.T, ms map[int]float64) string {
 		if ms[s] == 0 {
 			continue
 		}
-		r := &bench.Row{Device: "gpu", Tier: "cpu", B: 1, Hq: 2, Hkv: 2, Sq: s, Sk: s, D: 8, Dv: 8, DType: attention.F32, Status: bench.OK}
+		r := &bench.Row{Device: "gpu", Tier: "cpu", Call: fields.Call{B: 1, Hq: 2, Hkv: 2, Sq: s, Sk: s, D: 8, Dv: 8, DType: attention.F32}, Status: bench.OK}
 		for i := range 30 {
 			r.Samples = append(r.Samples, ms[s]*(1+float64(i)*1e-6))
 		}

@@ -3,8 +3,9 @@
 // A CTA owns Rows = Warps * MFragments * 16 query rows of one head and loops over K and V in KV tiles of Cols
 // keys. A warp owns MFragments * 16 of the rows. It keeps their scores, row statistics and O in registers, so
 // warps exchange no partial results. Q is in registers if they suffice. Otherwise it is in shared memory and
-// every KV step reads it again. cp.async copies K and V into a ring of Stages tiles in shared memory. Rows of a
-// tile are swizzled in chunks of 16 bytes, so that ldmatrix has no bank conflicts.
+// every KV step reads it again. Q reaches the registers through shared memory or, with QDirect, without it.
+// cp.async copies K and V into a ring of Stages tiles in shared memory. Rows of a tile are swizzled in chunks of
+// 16 bytes, so that ldmatrix has no bank conflicts.
 //
 // The loop over full tiles has no CTA-wide barrier. Each stage has two mbarriers: `landed` counts threads whose
 // copies have arrived, `free` counts warps that have finished reading. A warp waits for `free` after computing
@@ -393,6 +394,21 @@ template <class C> struct Forward {
 		turn ^= stage_at == 0;
 	}
 
+	// Loads Q from global memory as the A operand. Elements past Sq and p.D are zeros. A negative scale moves its sign to Q.
+	__device__ __forceinline__ void load_q(const char *from) {
+		const uint32_t flip = p.scale_log2 < 0 ? 0x80008000 : 0;
+#pragma unroll
+		for (int i = 0; i < MFragments; i++)
+#pragma unroll
+			for (int d = 0; d < C::QRegs; d++)
+#pragma unroll
+				for (int e = 0; e < 4; e++) {
+					const int row = warp * C::WarpRows + i * 16 + e % 2 * 8 + lane / 4, col = d * 16 + e / 2 * 8 + lane % 4 * 2;
+					const bool there = task.row + row < p.Sq && col < p.D;
+					q[i][d][e] = there ? *(const uint32_t *)(from + (row * p.q.row + col) * 2) ^ flip : 0;
+				}
+	}
+
 	__device__ __forceinline__ void start(int end) {
 		const int kv = task.head / (p.Hq / p.Hkv);
 		const char *from_q = (const char *)p.q.base + (task.batch * p.q.batch + task.head * p.q.head + task.row * p.q.row) * 2;
@@ -415,9 +431,13 @@ template <class C> struct Forward {
 			}
 		}
 
-		using Q = TiledCopy<C, D, C::Rows>;
-		from_q += Q::row() * p.q.row * 2 + Q::lane() * 16;
-		Q::template fetch<false>(shared + C::QAt + Q::slot(), from_q, p.q.row * 2, p.Sq - task.row, p.D);
+		if constexpr (C::QDirect) {
+			load_q(from_q);
+		} else {
+			using Q = TiledCopy<C, D, C::Rows>;
+			from_q += Q::row() * p.q.row * 2 + Q::lane() * 16;
+			Q::template fetch<false>(shared + C::QAt + Q::slot(), from_q, p.q.row * 2, p.Sq - task.row, p.D);
+		}
 		__syncthreads(); // the mbarriers are initialized
 		prefetch();
 		if constexpr (!C::QPasses) {
@@ -464,7 +484,7 @@ template <class C> struct Forward {
 				for (int e = 0; e < 4; e++) o[i][n][e] = 0;
 		}
 
-		if (p.scale_log2 < 0) { // the sign moves to Q
+		if (!C::QDirect && p.scale_log2 < 0) { // the sign moves to Q
 			copy_wait_all();
 			TiledCopy<C, D, C::Rows>::each(shared + C::QAt, [&](uint32_t at) {
 				uint4 v = load_shared(at);
@@ -473,7 +493,7 @@ template <class C> struct Forward {
 			});
 			__syncthreads();
 		}
-		if constexpr (C::QRegs > 0) {
+		if constexpr (C::QRegs > 0 && !C::QDirect) {
 			if (tiles > 0) barrier_wait(landed(0), 0); // Q was copied before the tile, so it has landed too
 #pragma unroll
 			for (int i = 0; i < MFragments; i++)

@@ -5,7 +5,7 @@
 
 namespace fa2 {
 
-template <class Element_, int D_, int Dv_, int Warps_, int MFragments_, int Cols_, int Step_, int QRegs_, int Stages_, int Blocks_, bool RoundedSums_, bool Causal_, bool Any_>
+template <class Element_, int D_, int Dv_, int Warps_, int MFragments_, int Cols_, int Step_, int QRegs_, int Stages_, int Blocks_, bool RoundedSums_, bool Causal_, bool Any_, bool QDirect_ = false>
 struct Config {
 	using Element = Element_;
 	static constexpr int D = D_, Dv = Dv_;      // bucket of head dims
@@ -24,18 +24,21 @@ struct Config {
 	static constexpr bool Causal = Causal_;
 	static constexpr bool Any = Any_;           // any alignment: loads and stores single elements
 
+	static constexpr bool QDirect = QDirect_;   // Q goes from global memory to registers, all of it, and takes no shared memory
+
 	static constexpr int Threads = Warps * 32;
 	static constexpr int WarpRows = MFragments * 16, Rows = Warps * WarpRows;
 	static constexpr int KBytes = Cols * D * 2, VBytes = Cols * Dv * 2, StageBytes = KBytes + VBytes;
-	static constexpr int QBytes = Rows * D * 2, OBytes = Rows * Dv * 2;
+	static constexpr int QBytes = QDirect ? 0 : Rows * D * 2, OBytes = Rows * Dv * 2;
 	// If all of Q is in registers, it passes through the stages after the first before they hold K and V.
-	static constexpr bool QPasses = QRegs == D / 16 && QBytes <= (Stages - 1) * StageBytes;
+	static constexpr bool QPasses = !QDirect && QRegs == D / 16 && QBytes <= (Stages - 1) * StageBytes;
 	static constexpr int QAt = QPasses ? StageBytes : Stages * StageBytes;
 	static constexpr int Loop = Stages * StageBytes + (QPasses ? 0 : QBytes);
 	static constexpr int BarriersAt = Loop > OBytes ? Loop : OBytes; // two mbarriers per stage: landed, free
 	static constexpr int Shared = BarriersAt + Stages * 16;
 
 	static_assert(D % 32 == 0 && Dv % 32 == 0 && Step % 16 == 0 && Cols % Step == 0 && Stages >= 2, "");
+	static_assert(!QDirect || QRegs == D / 16, "");
 };
 
 // Returns the swizzled offset in bytes of a 16-byte chunk in a tile whose rows have Dim elements.

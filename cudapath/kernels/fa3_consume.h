@@ -284,7 +284,7 @@ template <class T> __device__ __forceinline__ void consume(const AttnParams &p, 
 		if constexpr (!T::ONE_RING) v.advance();
 	};
 
-	Walk<T::BM, T::BN, T::CAUSAL> walk(p);
+	Walk<T::BM, T::BN, T::CAUSAL, T::PARTIAL_LAST> walk(p);
 	Work w = {};
 	int first = 0;       // first KV step of this warpgroup; its rows attend to no key of earlier steps
 	uint32_t marked = 0; // not 0 if a stage of this row block was marked

@@ -9,7 +9,7 @@ __device__ __forceinline__ void produce(const TensorMap *mapQ, const TensorMap *
 	Ring<T::STAGES> k, ownV;
 	Ring<T::STAGES> &v = T::ONE_RING ? k : ownV;
 	const int group = p.Hq / p.Hkv;
-	Walk<T::BM, T::BN, T::CAUSAL> walk(p);
+	Walk<T::BM, T::BN, T::CAUSAL, T::PARTIAL_LAST> walk(p);
 	Work w;
 	while (walk.next(w)) {
 		if (w.steps == 0) continue;
@@ -55,7 +55,7 @@ template <class T> __device__ __forceinline__ void scan(const AttnParams &p, uin
 	const int warp = threadIdx.x / 32 - 1, lane = threadIdx.x % 32;
 	int step = 0;     // V tiles of earlier row blocks; with ONE_RING, K and V tiles
 	uint32_t raw = 0; // parities of V_RAW, one bit per stage
-	Walk<T::BM, T::BN, T::CAUSAL> walk(p);
+	Walk<T::BM, T::BN, T::CAUSAL, T::PARTIAL_LAST> walk(p);
 	Work w;
 	while (walk.next(w)) {
 		for (int i = 0; i < w.masked; i++) {

@@ -109,6 +109,7 @@ template <int N> struct Wgmma;
 #define WGMMA_O120 WGMMA_O112, "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119])
 #define WGMMA_O128 WGMMA_O120, "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
 
+WGMMA_DEFINE(16, WGMMA_D8, WGMMA_O8, "%8", "%9", "%10", "%11", "%12", "%13")
 WGMMA_DEFINE(32, WGMMA_D16, WGMMA_O16, "%16", "%17", "%18", "%19", "%20", "%21")
 WGMMA_DEFINE(48, WGMMA_D24, WGMMA_O24, "%24", "%25", "%26", "%27", "%28", "%29")
 WGMMA_DEFINE(64, WGMMA_D32, WGMMA_O32, "%32", "%33", "%34", "%35", "%36", "%37")

@@ -18,6 +18,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
 	"vkattn/attention/inputs"
+	_ "vkattn/cudapath" // tier cubin
 	"vkattn/vk"
 )
 
@@ -53,18 +54,26 @@ func run(w io.Writer) (err error) {
 	defer own.close()
 
 	// Wrap them for the library. Enabled lists what the device was created with and decides
-	// which tiers can run: with timeline semaphores alone that is `scalar`. A program that
-	// enables cooperative matrices, the memory model, 16-bit floats and subgroup size
-	// control, and lists them here, gets the others.
+	// which tiers can run: with timeline semaphores alone that is `scalar`, with cubins and
+	// addresses of buffers `cubin` too. A program that enables cooperative matrices, the memory
+	// model, 16-bit floats and subgroup size control, and lists them here, gets the others.
 	dev, err := vk.Wrap(vk.External{
 		Instance: own.instance, PhysicalDevice: own.physical, Device: own.device, Queue: own.queue, QueueFamily: own.family,
-		APIVersion: apiVersion, Enabled: vk.Caps{TimelineSemaphore: true},
+		APIVersion: apiVersion, Enabled: vk.Caps{TimelineSemaphore: true, BinaryImport: own.cubins, BufferDeviceAddress: own.cubins},
 	})
 	if err != nil {
 		return err
 	}
 	defer dev.Close() // before own.close: it destroys what it made, and nothing of ours
-	op, err := attention.New(dev, config)
+	// Tier cubin launches CUDA kernels inside the command buffer. Where it cannot, the error
+	// says why, and the best tier of the others computes the same.
+	cubin := config
+	cubin.Tier = attention.TierCubin
+	op, err := attention.New(dev, cubin)
+	if errors.Is(err, vk.ErrUnsupported) {
+		fmt.Fprintln(w, "not by tier cubin:", err)
+		op, err = attention.New(dev, config)
+	}
 	if err != nil {
 		return err
 	}
@@ -95,7 +104,7 @@ func run(w io.Writer) (err error) {
 		if i < 3 {
 			inputs.Fill(b.bytes, dtype, inputs.Normal, uint64(i))
 		}
-		wrapped, err := dev.WrapBuffer(vk.ExternalBuffer{Handle: b.handleNumber(), Size: uint64(len(b.bytes))})
+		wrapped, err := dev.WrapBuffer(vk.ExternalBuffer{Handle: b.handleNumber(), Size: uint64(len(b.bytes)), Address: b.address})
 		if err != nil {
 			return err
 		}

@@ -24,6 +24,12 @@ func TestExampleRuns(t *testing.T) {
 		return
 	}
 	require.NoError(t, err)
-	require.Contains(t, out.String(), "tier scalar")
+	// A GPU of NVIDIA runs tier cubin. Elsewhere the example says what is missing.
+	if strings.Contains(out.String(), "not by tier cubin") {
+		require.Contains(t, out.String(), "VK_NVX_binary_import")
+		require.Contains(t, out.String(), "tier scalar")
+	} else {
+		require.Contains(t, out.String(), "tier cubin (attn_cubin_")
+	}
 	require.Contains(t, out.String(), "\nok: 1600 of 1600 rows")
 }

@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"unsafe"
 
+	"github.com/ebitengine/purego"
 	vulkan "github.com/goki/vulkan"
 
 	"vkattn/vk"
@@ -22,12 +24,17 @@ type own struct {
 	commands vulkan.CommandBuffer
 	buffers  []*ownBuffer
 	done     []func() error
+	// Whether the device launches cubins, for which buffers need addresses, and the function
+	// vkGetBufferDeviceAddress, which goki/vulkan lacks.
+	cubins    bool
+	addressOf uintptr
 }
 
 type ownBuffer struct {
-	handle vulkan.Buffer
-	memory vulkan.DeviceMemory
-	bytes  []byte // mapped
+	handle  vulkan.Buffer
+	memory  vulkan.DeviceMemory
+	bytes   []byte // mapped
+	address uint64 // of the first byte on the device; 0: none
 }
 
 // handleNumber is the VkBuffer as a number.
@@ -75,9 +82,25 @@ func openOwn() (_ *own, err error) {
 	timeline := vulkan.PhysicalDeviceTimelineSemaphoreFeatures{
 		SType: vulkan.StructureTypePhysicalDeviceTimelineSemaphoreFeatures, TimelineSemaphore: vulkan.True,
 	}
+	// Tier cubin needs this extension and addresses of buffers, which every device with the extension has.
+	var extensions []string
+	if o.cubins, err = o.has(binaryImport); err != nil {
+		return nil, err
+	}
+	if o.cubins {
+		extensions = []string{binaryImport + "\x00"}
+		addresses := vulkan.PhysicalDeviceBufferDeviceAddressFeatures{
+			SType: vulkan.StructureTypePhysicalDeviceBufferDeviceAddressFeatures, BufferDeviceAddress: vulkan.True,
+		}
+		next, _ := addresses.PassRef()
+		timeline.PNext = unsafe.Pointer(next)
+		name := []byte("vkGetBufferDeviceAddress\x00")
+		o.addressOf, _, _ = purego.SyscallN(uintptr(get), uintptr(unsafe.Pointer(o.instance)), uintptr(unsafe.Pointer(&name[0])))
+	}
 	chain, _ := timeline.PassRef()
 	if err := check("vkCreateDevice", vulkan.CreateDevice(o.physical, &vulkan.DeviceCreateInfo{
 		SType: vulkan.StructureTypeDeviceCreateInfo, PNext: unsafe.Pointer(chain), QueueCreateInfoCount: 1,
+		EnabledExtensionCount: uint32(len(extensions)), PpEnabledExtensionNames: extensions,
 		PQueueCreateInfos: []vulkan.DeviceQueueCreateInfo{{
 			SType: vulkan.StructureTypeDeviceQueueCreateInfo, QueueFamilyIndex: o.family, QueueCount: 1, PQueuePriorities: []float32{1},
 		}},
@@ -126,12 +149,40 @@ func (o *own) choose() error {
 	return fmt.Errorf("%w: no queue family has compute", vk.ErrUnsupported)
 }
 
+const binaryImport = "VK_NVX_binary_import"
+
+// has reports whether the device has an extension.
+func (o *own) has(extension string) (bool, error) {
+	var n uint32
+	if err := check("vkEnumerateDeviceExtensionProperties", vulkan.EnumerateDeviceExtensionProperties(o.physical, "", &n, nil)); err != nil {
+		return false, err
+	}
+	list := make([]vulkan.ExtensionProperties, n)
+	if err := check("vkEnumerateDeviceExtensionProperties", vulkan.EnumerateDeviceExtensionProperties(o.physical, "", &n, list)); err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(list, func(e vulkan.ExtensionProperties) bool {
+		e.Deref()
+		return vulkan.ToString(e.ExtensionName[:]) == extension
+	}), nil
+}
+
 // newBuffer makes a storage buffer in memory that the host sees.
 func (o *own) newBuffer(size int) (*ownBuffer, error) {
 	b := &ownBuffer{}
 	o.buffers = append(o.buffers, b)
+	usage := vulkan.BufferUsageFlags(vulkan.BufferUsageStorageBufferBit)
+	var chain unsafe.Pointer
+	if o.cubins {
+		usage |= vulkan.BufferUsageFlags(vulkan.BufferUsageShaderDeviceAddressBit)
+		flags := vulkan.MemoryAllocateFlagsInfo{
+			SType: vulkan.StructureTypeMemoryAllocateFlagsInfo, Flags: vulkan.MemoryAllocateFlags(vulkan.MemoryAllocateDeviceAddressBit),
+		}
+		next, _ := flags.PassRef()
+		chain = unsafe.Pointer(next)
+	}
 	if err := check("vkCreateBuffer", vulkan.CreateBuffer(o.device, &vulkan.BufferCreateInfo{
-		SType: vulkan.StructureTypeBufferCreateInfo, Size: vulkan.DeviceSize(size), Usage: vulkan.BufferUsageFlags(vulkan.BufferUsageStorageBufferBit),
+		SType: vulkan.StructureTypeBufferCreateInfo, Size: vulkan.DeviceSize(size), Usage: usage,
 	}, nil, &b.handle)); err != nil {
 		return nil, err
 	}
@@ -148,7 +199,7 @@ func (o *own) newBuffer(size int) (*ownBuffer, error) {
 			continue
 		}
 		if err := check("vkAllocateMemory", vulkan.AllocateMemory(o.device, &vulkan.MemoryAllocateInfo{
-			SType: vulkan.StructureTypeMemoryAllocateInfo, AllocationSize: need.Size, MemoryTypeIndex: i,
+			SType: vulkan.StructureTypeMemoryAllocateInfo, PNext: chain, AllocationSize: need.Size, MemoryTypeIndex: i,
 		}, nil, &b.memory)); err != nil {
 			return nil, err
 		}
@@ -160,6 +211,9 @@ func (o *own) newBuffer(size int) (*ownBuffer, error) {
 			return nil, err
 		}
 		b.bytes = unsafe.Slice((*byte)(mapped), size)
+		if o.cubins {
+			b.address = o.deviceAddress(b)
+		}
 		return b, nil
 	}
 	return nil, fmt.Errorf("%w: no memory type is host-visible and coherent", vk.ErrUnsupported)
@@ -215,4 +269,15 @@ func (o *own) close() {
 	if o.instance != nil {
 		vulkan.DestroyInstance(o.instance, nil)
 	}
+}
+
+// deviceAddress calls vkGetBufferDeviceAddress.
+func (o *own) deviceAddress(b *ownBuffer) uint64 {
+	info := struct {
+		kind   uint32
+		next   unsafe.Pointer
+		buffer vulkan.Buffer
+	}{kind: uint32(vulkan.StructureTypeBufferDeviceAddressInfo), buffer: b.handle}
+	address, _, _ := purego.SyscallN(o.addressOf, uintptr(unsafe.Pointer(o.device)), uintptr(unsafe.Pointer(&info)))
+	return uint64(address)
 }

@@ -55,13 +55,20 @@ func planCubin(plan *chosen, dev *vk.Device, cfg *problem.Config, r *Request) er
 		return noCubin(noF32Outputs)
 	case r.Options.Any() || cfg.FixedSplit != 0:
 		return noCubin("its kernels compute dense attention only: no lengths, pages, lists, modifiers, dropout, quantised K and V, or fixed splits")
-	case r.Access != problem.AccessAddresses:
+	}
+	if err := c.Check(dev, dev.Info(), cfg.DType); err != nil {
+		return err
+	}
+	if r.Access != problem.AccessAddresses {
 		return noCubin("its kernels take device addresses, not descriptors")
 	}
 	choice, err := c.Choose(dev, problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
 		Causal: cfg.Causal != problem.CausalNone, Align: slices.Min(r.Align[:]), LSE: r.LSE})
 	if err != nil {
 		return err
+	}
+	if choice.Slow && cfg.Tier == problem.TierAuto {
+		return noCubin("cooperative matrices are faster than its kernels for this architecture")
 	}
 	plan.Tier, plan.Kernel, plan.Tile = problem.TierCubin, choice.Name, fmt.Sprintf("%dx%d", choice.Rows, choice.Cols)
 	plan.SharedBytes, plan.Workgroups, plan.Cubin = choice.SharedBytes, choice.Workgroups, choice.Kernel

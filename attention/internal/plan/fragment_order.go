@@ -63,6 +63,8 @@ func (r *Request) usesDecodeKernel(fixed bool) bool {
 func (r *Request) chooseOperands(dev *vk.Device, cfg *problem.Config, tier problem.Tier) (why string) {
 	r.operands, why = noDecodeKernel, fmt.Sprintf("%d keys are few for %d rows of each key head", r.keys(), r.decodeRows())
 	switch {
+	case cfg.DType == problem.F32:
+		return "it has no float32"
 	case r.Options.dropout:
 		return "it has no dropout"
 	case r.usesDecodeKernel(cfg.FixedSplit > 0):

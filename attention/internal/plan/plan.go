@@ -132,6 +132,11 @@ func (plan *chosen) chooseTile(dev *vk.Device, cfg *problem.Config, tier problem
 		return 0, reason
 	}
 	v.onCPU = dev.Info().Type == vk.DeviceCPU
+	if t, ok := v.Tile.(f32Tile); ok {
+		of := termType(r.Experiment.HalfTerms)
+		v.ordered = accumulatorIsOperandA(dev, of, t.fragment)
+		plan.Notes = append(plan.Notes, fmt.Sprintf("float32 is three terms of %v, and six products of terms make one of float32", of))
+	}
 	plan.DecodePart = nil
 	if twoClasses {
 		if plan.DecodePart, reason = fixedDecodePart(dev, cfg, tier, &v, r); reason != "" {
@@ -214,7 +219,14 @@ func chooseVariant(caps *vk.Caps, cfg problem.Config, tier problem.Tier, r Reque
 	if r.Access == problem.AccessAddresses && !caps.BufferDeviceAddress {
 		return v, 0, "the device has no buffer device addresses"
 	}
-	if v.Options.Any() || Decodes(caps, &cfg, &r) {
+	if cfg.DType == problem.F32 && tier != problem.TierScalar {
+		if reason := f32Refusal(&cfg, &v, &r); reason != "" {
+			return v, 0, reason
+		}
+		if cfg.Tier == problem.TierAuto && Decodes(caps, &cfg, &r) {
+			return v, 0, "few query rows: tier scalar splits their keys"
+		}
+	} else if v.Options.Any() || Decodes(caps, &cfg, &r) {
 		if r.Experiment != (problem.Experiment{}) {
 			return v, 0, "only dense kernels have variants and ablations"
 		}
@@ -256,12 +268,24 @@ func tilesOf(caps *vk.Caps, cfg *problem.Config, tier problem.Tier, v *Variant, 
 		}
 		return scalarTiles(&caps.Limits, v.headDimV, rows), ""
 	}
-	f, reason := pickFragment(caps, tier, cfg.DType)
+	half := r.Experiment.HalfTerms
+	var f fragment
+	switch {
+	case cfg.DType == problem.F32:
+		f, reason = pickTerms(caps, tier, half)
+	case half:
+		reason = "only float32 has terms"
+	default:
+		f, reason = pickFragment(caps, tier, cfg.DType)
+	}
 	if reason != "" {
 		return nil, reason
 	}
 	if s := cfg.ScaleValue(); math.Abs(float64(s)) > maxFastScale && !r.AnyArgs && !v.Options.modifies() {
 		return nil, fmt.Sprintf("a scale of %g takes scores over %d, see MaxFastScore", s, problem.MaxFastScore)
+	}
+	if cfg.DType == problem.F32 {
+		return f32Tiles(f, v, rows, caps.Limits.MaxInvocations), ""
 	}
 	fixed, shape := cfg.FixedSplit > 0, r.Shape
 	if fixed {
@@ -332,6 +356,8 @@ func (v *Variant) family() string {
 	switch {
 	case v.IsDecode():
 		return "_decode"
+	case v.Experiment.HalfTerms:
+		return "_f16_terms"
 	case v.Options.Any():
 		return "_general"
 	}

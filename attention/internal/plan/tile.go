@@ -16,7 +16,7 @@ import (
 )
 
 // tile is how a forward kernel divides its work: one comparable struct for each kernel
-// family (scalarTile, coopmatTile, decodeTile). The tags of a field say how it is stored,
+// family (scalarTile, coopmatTile, f32Tile, decodeTile). The tags of a field say how it is stored,
 // compiled and tuned, so a new field is one new line:
 //
 //	json   its name in the tuning cache

@@ -25,6 +25,8 @@ func Tilings(v Variant) []tile {
 		return candidates(&v, t)
 	case coopmatTile:
 		return candidates(&v, t)
+	case f32Tile:
+		return candidates(&v, t)
 	}
 	return []tile{v.Tile}
 }

@@ -16,6 +16,7 @@ import (
 type Variant struct {
 	module     string
 	onCPU      bool // the driver runs on the CPU: loops stay loops (shaders.Module.Rolled), subgroups are in lockstep
+	ordered    bool // f32Tile: accumulators and operands A have one order of elements
 	Tile       tile
 	dtype      problem.DType
 	headDim    uint32
@@ -51,6 +52,11 @@ func (v Variant) constants() map[uint32]uint32 {
 		c[shaders.ConstCheckKvEnd] = dispatch.BoolConstant(!t.crowded(&v))
 		c[shaders.ConstKeysPerSubgroup] = t.keysPerSubgroup(&v)
 		changeConstants(v.Experiment, c)
+	case f32Tile:
+		c[shaders.ConstSubgroupBarrier] = dispatch.BoolConstant(!v.onCPU)
+		c[shaders.ConstCheckKvEnd] = 1
+		c[shaders.ConstTermsInSmem] = dispatch.BoolConstant(!v.ordered)
+		c[shaders.ConstAblate] = uint32(v.Experiment.Ablate)
 	case decodeTile:
 		c[shaders.ConstSubgroupBarrier] = dispatch.BoolConstant(!v.onCPU)
 		c[shaders.ConstRegisterOperands] = dispatch.BoolConstant(t.Operands == operandsInRegisters)

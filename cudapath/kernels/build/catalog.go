@@ -15,6 +15,7 @@ type module struct {
 	source  string   // file of the kernels folder
 	defines []string // "NAME=VALUE"
 	ptx     bool     // compiled to PTX for sm_80 and up
+	arch    string   // of the cubin; empty: sm_90a
 	entries []entry
 }
 
@@ -36,6 +37,8 @@ type entry struct {
 	Grid    string      `json:"grid"`              // what x, y and z count
 	Outputs string      `json:"outputs,omitempty"` // of a backward kernel: "stats", "dQ" or "dK dV"
 	Maps    []tensorMap `json:"maps,omitempty"`
+	Arch    string      `json:"arch,omitempty"`  // of the cubin; empty: sm_90a
+	Speed   float64     `json:"speed,omitempty"` // of a full CTA per row, relative to the kernel of the problem without a speed
 }
 
 // tensorMap is a CUtensorMap parameter, (dim, row, head, batch) with element strides of the tensor.

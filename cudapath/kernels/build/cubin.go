@@ -1,43 +1,132 @@
 package main
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+	"strings"
+)
 
-// cubinTile is what a launch has to know of a tile in cubin.cu, which checks the bytes of
-// shared memory.
-type cubinTile struct{ warpgroups, cols, shared int }
+// The kernels that a Vulkan command buffer launches. All fit its 47 KiB of dynamic shared
+// memory. Their tiles were chosen on an H200 among those that docs/cubin-log.md lists.
 
-// cubinModules lists the kernels that a Vulkan command buffer launches: full and causal, a
-// module per storage type and head dim.
+// cubinTile is a tile of cubin.cu; cubin_tile.h explains the fields. warpgroups of 0: none.
+type cubinTile struct {
+	warpgroups, cols, stages int
+	oneRing, pingpong        int // 1: yes
+	ahead                    int
+	speed                    float64 // see entry.Speed
+}
+
+var cubinBuckets = []struct {
+	d, dv               int
+	full, causal, short cubinTile // short is causal too
+}{
+	{d: 64, dv: 64, full: cubinTile{4, 48, 3, 0, 1, 0, 0}},
+	{d: 96, dv: 96, full: cubinTile{3, 48, 3, 1, 0, 0, 0}},
+	// Two warpgroups reach 0.9 of the speed of three. Their blocks of 128 rows divide short
+	// lengths better: 1024 in 106 us, not in 109.
+	{d: 128, dv: 128, full: cubinTile{3, 32, 2, 0, 0, 0, 0}, causal: cubinTile{3, 32, 2, 0, 0, 4, 0}, short: cubinTile{2, 32, 2, 0, 0, 0, 0.9}},
+	{d: 192, dv: 128, full: cubinTile{2, 32, 2, 0, 0, 0, 0}},
+	{d: 192, dv: 192, full: cubinTile{2, 32, 3, 1, 0, 0, 0}},
+}
+
+// shared is SHARED_BYTES of cubin_tile.h; cubin.cu checks that they agree.
+func (t cubinTile) shared(d, dv int) int {
+	panels := func(dim int) int { return (dim + 63) / 64 }
+	stage := panels(d) * t.cols * 128
+	if t.oneRing == 0 {
+		stage += panels(dv) * t.cols * 128
+	}
+	barriers := 3 - t.oneRing*2 + 2 // of K and V: full and empty, and raw
+	marks := t.stages * (stage + 8*barriers)
+	const works, work, barrier = 4, 32, 8
+	return (marks+4*t.stages+15)/16*16 + works*(work+2*barrier)
+}
+
 func cubinModules() []module {
 	var list []module
 	for _, dtype := range []string{"f16", "bf16"} {
-		for _, t := range []struct {
-			d            int
-			full, causal cubinTile
-		}{
-			{64, cubinTile{3, 80, 41048}, cubinTile{4, 48, 43204}},
-			{96, cubinTile{3, 48, 36948}, cubinTile{3, 48, 36948}},
-			{128, cubinTile{3, 32, 32856}, cubinTile{3, 32, 32856}},
-		} {
-			name := fmt.Sprintf("cubin_%s_d%d", dtype, t.d)
+		for _, b := range cubinBuckets {
+			name := headDims("cubin_"+dtype, b.d, b.dv)
 			m := module{name: name, source: "cubin.cu", defines: []string{
-				fmt.Sprintf("ATTN_BF16=%d", map[bool]int{true: 1}[dtype == "bf16"]), fmt.Sprintf("ATTN_D=%d", t.d),
-				fmt.Sprintf("CUBIN_SHARED_FULL=%d", t.full.shared), fmt.Sprintf("CUBIN_SHARED_CAUSAL=%d", t.causal.shared),
+				"CUBIN_NAME=attn_" + name, fmt.Sprintf("ATTN_BF16=%d", map[bool]int{true: 1}[dtype == "bf16"]),
+				fmt.Sprintf("ATTN_D=%d", b.d), fmt.Sprintf("ATTN_DV=%d", b.dv),
 			}}
-			for _, kind := range []struct {
-				name   string
+			for _, k := range []struct {
+				kind string
+				cubinTile
 				causal bool
-				tile   cubinTile
-			}{{"full", false, t.full}, {"causal", true, t.causal}} {
-				box := []int{64, kind.tile.cols, 1, 1}
+			}{{"full", b.full, false}, {"causal", cmp.Or(b.causal, b.full), true}, {"short", b.short, true}} {
+				if k.warpgroups == 0 {
+					continue
+				}
+				shared := k.shared(b.d, b.dv)
+				for _, field := range []struct {
+					name  string
+					value int
+				}{
+					{"WARPGROUPS", k.warpgroups}, {"COLS", k.cols}, {"STAGES", k.stages}, {"ONE_RING", k.oneRing},
+					{"PINGPONG", k.pingpong}, {"AHEAD", k.ahead}, {"SHARED", shared},
+				} {
+					m.defines = append(m.defines, fmt.Sprintf("CUBIN_%s_%s=%d", strings.ToUpper(k.kind), field.name, field.value))
+				}
+				box := []int{64, k.cols, 1, 1}
 				m.entries = append(m.entries, entry{
-					Entry: "attn_" + name + "_" + kind.name, Family: "cubin", DType: dtype, D: t.d, Dv: t.d, Causal: kind.causal, Module: name,
-					Threads: 128 * (kind.tile.warpgroups + 1), Shared: kind.tile.shared, Rows: 64 * kind.tile.warpgroups, Cols: kind.tile.cols,
-					Grid: "persistent", Maps: []tensorMap{{"k", box, 128}, {"v", box, 128}},
+					Entry: "attn_" + name + "_" + k.kind, Family: "cubin", DType: dtype, D: b.d, Dv: b.dv, Causal: k.causal, Module: name,
+					Threads: 128 * (k.warpgroups + 1), Shared: shared, Rows: 64 * k.warpgroups, Cols: k.cols,
+					Grid: "persistent", Maps: []tensorMap{{"k", box, 128}, {"v", box, 128}}, Speed: k.speed,
+				})
+			}
+			list = append(list, m)
+		}
+	}
+	return append(list, cubinFA2Modules()...)
+}
+
+// cubinFA2Tiles are the tiles of cubin_fa2.cu by head dim: of the kernels of fa2.h, with all
+// of Q in registers.
+var cubinFA2Tiles = []struct {
+	d int
+	tile
+}{
+	{64, tile{8, 2, 64, 32, 4, 2, 1, 0}},
+	{96, tile{4, 2, 32, 32, 6, 3, 1, 0}},
+	{128, tile{8, 1, 32, 32, 8, 2, 1, 1}},
+}
+
+func cubinFA2Modules() []module {
+	var list []module
+	for _, dtype := range []struct{ name, element string }{{"f16", "Half"}, {"bf16", "Bfloat"}} {
+		for _, t := range cubinFA2Tiles {
+			name := headDims("cubin_fa2_"+dtype.name, t.d, t.d)
+			shared := max(t.stages*t.cols*t.d*4, t.rows()*t.d*2) + 16*t.stages
+			m := module{name: name, source: "cubin_fa2.cu", arch: "sm_80", defines: []string{"CUBIN_NAME=attn_" + name, "CUBIN_ELEMENT=" + dtype.element}}
+			for _, field := range []struct {
+				name  string
+				value int
+			}{
+				{"D", t.d}, {"DV", t.d}, {"WARPS", t.warps}, {"MFRAGMENTS", t.mFragments}, {"COLS", t.cols}, {"STEP", t.step},
+				{"STAGES", t.stages}, {"ROUNDED", t.rounded}, {"SHARED", shared},
+			} {
+				m.defines = append(m.defines, fmt.Sprintf("CUBIN_%s=%d", field.name, field.value))
+			}
+			for _, causal := range []bool{false, true} {
+				m.entries = append(m.entries, entry{
+					Entry: "attn_" + name + map[bool]string{false: "_full", true: "_causal"}[causal], Family: "cubin", DType: dtype.name,
+					D: t.d, Dv: t.d, Causal: causal, Module: name, Threads: t.warps * 32, Shared: shared, Rows: t.rows(), Cols: t.cols,
+					Grid: gridRowsHeadsBatch, Arch: m.arch,
 				})
 			}
 			list = append(list, m)
 		}
 	}
 	return list
+}
+
+// headDims appends head dims to the name of a module.
+func headDims(name string, d, dv int) string {
+	if d == dv {
+		return fmt.Sprintf("%s_d%d", name, d)
+	}
+	return fmt.Sprintf("%s_d%dx%d", name, d, dv)
 }

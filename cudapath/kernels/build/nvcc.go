@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 )
 
 // output is one file that a module compiles to, and the options that make it so.
@@ -21,7 +23,8 @@ type output struct {
 var common = []string{"-std=c++17", "-O3", "-Werror", "all-warnings"}
 
 func (m *module) outputs() []output {
-	list := []output{{m.name + ".sm_90a.cubin", append([]string{"-cubin", "-gencode=arch=compute_90a,code=sm_90a"}, common...)}}
+	arch := cmp.Or(m.arch, "sm_90a")
+	list := []output{{m.name + "." + arch + ".cubin", append([]string{"-cubin", "-gencode=arch=" + strings.Replace(arch, "sm", "compute", 1) + ",code=" + arch}, common...)}}
 	if m.ptx {
 		list = append(list, output{m.name + ".ptx", append([]string{"-ptx", "-arch=compute_80"}, common...)})
 	}

@@ -34,7 +34,7 @@ var Baselines = []struct {
 	{BaselineCUDARef, "this project's CUDA validation kernel, in float32"},
 	{BaselineContiguous, "the same tier (the first of several) on contiguous K and V instead of paged"},
 	{BaselineSeparate, "the same tier (the first of several), one dispatch per sequence without barriers between them"},
-	{BaselineCopy, "vkCmdCopyBuffer of half the bytes of K and V, so that it reads and writes as many bytes as a row reads"},
+	{BaselineCopy, "a kernel that copies half the bytes of K and V, so that it reads and writes as many bytes as a row reads"},
 	{BaselinePlain, "plain attention on the same device: scores of all rows and keys in memory, in the storage type; products by cooperative matrices, in f32 by a scalar kernel"},
 }
 

@@ -9,7 +9,6 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/ceiling"
 	"vkattn/vk"
-	"vkattn/vk/hostmem"
 )
 
 // Ceiling is a highest rate or a least time of a device. A problem with a ceiling has no
@@ -19,6 +18,7 @@ type Ceiling string
 // The ceilings; Ceilings describes them.
 const (
 	CeilingCopy     Ceiling = "copy"
+	CeilingRead     Ceiling = "read"
 	CeilingProducts Ceiling = "products"
 	CeilingFMA      Ceiling = "fma"
 	CeilingLaunch   Ceiling = "launch"
@@ -31,7 +31,8 @@ var Ceilings = []struct {
 	Ceiling Ceiling
 	About   string
 }{
-	{CeilingCopy, "vkCmdCopyBuffer, bytes read and written"},
+	{CeilingCopy, "a kernel that copies memory, bytes read and written"},
+	{CeilingRead, "a kernel that reads memory and adds up its words"},
 	{CeilingProducts, "products of cooperative matrices whose operands stay in registers, with float32 sums"},
 	{CeilingFMA, "float32 FMAs whose operands stay in registers"},
 	{CeilingLaunch, "an empty dispatch by the clock of the host: record, submit, wait"},
@@ -49,6 +50,9 @@ func (c Ceiling) about() string {
 	return ""
 }
 
+// moves reports whether the ceiling is a rate of memory.
+func (c Ceiling) moves() bool { return c == CeilingCopy || c == CeilingRead }
+
 // typed reports whether the ceiling depends on the storage type.
 func (c Ceiling) typed() bool { return c == CeilingProducts || c == CeilingFMA }
 
@@ -57,7 +61,7 @@ func ceilings() []Problem {
 	of := func(c Ceiling, dtype attention.DType) Problem {
 		return Problem{Ceiling: c, Config: attention.Config{DType: dtype}}
 	}
-	return []Problem{of(CeilingCopy, 0), of(CeilingProducts, attention.F16), of(CeilingProducts, attention.BF16), of(CeilingFMA, attention.F32),
+	return []Problem{of(CeilingCopy, 0), of(CeilingRead, 0), of(CeilingProducts, attention.F16), of(CeilingProducts, attention.BF16), of(CeilingFMA, attention.F32),
 		of(CeilingLaunch, 0), of(CeilingDispatch, 0), of(CeilingBarrier, 0)}
 }
 
@@ -98,16 +102,12 @@ func productsOf(dtype attention.DType) Problem {
 // IsCeilings reports whether the problems of the suite are ceilings.
 func (s *Suite) IsCeilings() bool { return len(s.list) > 0 && s.list[0].Ceiling != "" }
 
-const (
-	copyCeiling    = 512 << 20 // bytes of a copy, read and written
-	copyCeilingCPU = 16 << 20
-	// dispatchesInARow is the number of empty dispatches that are timed as one run: a single
-	// one is shorter than the resolution of timestamps.
-	dispatchesInARow = 200
-)
+// dispatchesInARow is the number of empty dispatches that are timed as one run: a single one
+// is shorter than the resolution of timestamps.
+const dispatchesInARow = 200
 
 // ceiling prepares the row of a ceiling. Products are verified: their sums must be those of
-// all products that are counted.
+// all products that are counted. So are copies and reads.
 func (g *group) ceiling(ctx context.Context, s Spec) (*candidate, *Row) {
 	row := g.row(g.problem, s)
 	row.Tier = ""
@@ -125,32 +125,42 @@ func (g *group) ceiling(ctx context.Context, s Spec) (*candidate, *Row) {
 
 // ceilingRun returns the function that times the row, after a first run.
 func (g *group) ceilingRun(ctx context.Context, row *Row) (func(context.Context, int) ([]time.Duration, error), error) {
-	if row.Ceiling == CeilingCopy && g.Device != nil {
-		return g.copyCeiling(ctx, row)
+	if row.Ceiling.moves() && g.Device != nil {
+		return g.memoryCeiling(ctx, row)
 	}
-	var kernel *ceiling.Kernel
+	var kernels []*ceiling.Kernel
 	var err error
 	if row.Ceiling.typed() {
-		kernel, err = ceiling.NewProducts(g.Device, row.DType)
+		kernels, err = ceiling.Products(g.Device, row.DType)
 	} else {
-		kernel, err = ceiling.NewEmpty(g.Device)
+		var empty *ceiling.Kernel
+		empty, err = ceiling.NewEmpty(g.Device)
+		kernels = append(kernels, empty)
 	}
 	if err != nil {
 		return nil, err
 	}
-	g.closers = append(g.closers, kernel.Close)
+	for _, k := range kernels {
+		g.closers = append(g.closers, k.Close)
+	}
 	stream, err := g.Device.NewStream(string(row.Ceiling))
 	if err != nil {
 		return nil, err
 	}
 	g.closers = append(g.closers, stream.Close)
-	if err := kernel.Verify(ctx, stream); err != nil {
-		return nil, err
-	}
-	if err := stream.Wait(ctx); err != nil {
-		return nil, err
+	for _, k := range kernels {
+		if err := firstError(func() error { return k.Verify(ctx, stream) }, func() error { return stream.Wait(ctx) }); err != nil {
+			return nil, err
+		}
 	}
 	clock := &deviceClock{stream: stream, stamps: g.Device.Caps().Limits.TimestampValidBits > 0 && row.Ceiling != CeilingLaunch}
+	best, err := g.fastest(ctx, len(kernels), func(ctx context.Context, i, n int) ([]time.Duration, error) {
+		return clock.timed(ctx, n, kernels[i].Record)
+	})
+	if err != nil {
+		return nil, err
+	}
+	kernel := kernels[best]
 	row.Flops, row.Memory, row.Tile, row.Timer = kernel.Flops(), kernel.Bytes(), kernel.Tile(), clock.timer()
 	row.SPIRV = modules(g.Device, kernel.Module())
 	inARow, record := 1, kernel.Record
@@ -166,23 +176,26 @@ func (g *group) ceilingRun(ctx context.Context, row *Row) (func(context.Context,
 	}, nil
 }
 
-// copyCeiling prepares a copy, on buffers larger than the last-level cache.
-func (g *group) copyCeiling(ctx context.Context, row *Row) (func(context.Context, int) ([]time.Duration, error), error) {
-	row.Bytes = copyCeiling
-	if g.Device.Info().Type == vk.DeviceCPU {
-		row.Bytes = copyCeilingCPU
+// fastest returns which of several variants of the same work has the shortest run. They take
+// turns for the time of a warm-up, in which clocks settle.
+func (g *group) fastest(ctx context.Context, variants int, timed func(ctx context.Context, i, n int) ([]time.Duration, error)) (best int, err error) {
+	if variants < 2 {
+		return 0, nil
 	}
-	row.Memory = max(row.Bytes, g.rotation(g.Device))
-	if err := Room(g.Device, 0, hostmem.Sum(row.Memory, 4*setAlign)); err != nil {
-		return nil, err
+	shortest := make([]time.Duration, variants)
+	w := g.warming(false)
+	for round := 0; round == 0 || w.on(); round++ {
+		for i := range variants {
+			times, err := timed(ctx, i, 2)
+			if err != nil {
+				return 0, err
+			}
+			if t := slices.Min(times); shortest[i] == 0 || t < shortest[i] {
+				shortest[i] = t
+			}
+		}
 	}
-	l, err := newCopyRunner(ctx, g.Device, row.Bytes, g.rotation(g.Device))
-	if err != nil {
-		return nil, err
-	}
-	g.copies = l
-	row.Sets, row.Timer = l.count, l.timer()
-	return l.timed, nil
+	return slices.Index(shortest, slices.Min(shortest)), nil
 }
 
 // repeated records empty dispatches in a row, with a barrier behind each or none.

@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"encoding/json"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -11,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
-	"vkattn/vk"
+	"vkattn/cmd/vkattn/internal/fields"
+	"vkattn/internal/testdevice"
 )
 
 func TestSuiteCeilings(t *testing.T) {
@@ -26,9 +26,9 @@ func TestSuiteCeilings(t *testing.T) {
 		}
 		return out
 	}
-	require.Equal(t, []string{"copy", "products f16", "products bf16", "fma f32", "launch", "dispatch", "barrier"}, names())
-	require.Equal(t, []string{"copy", "products bf16", "launch", "dispatch", "barrier"}, names(attention.BF16))
-	require.Equal(t, []string{"copy", "products f16", "launch", "dispatch", "barrier", "fma f32"}, names(attention.F16, attention.F32))
+	require.Equal(t, []string{"copy", "read", "products f16", "products bf16", "fma f32", "launch", "dispatch", "barrier"}, names())
+	require.Equal(t, []string{"copy", "read", "products bf16", "launch", "dispatch", "barrier"}, names(attention.BF16))
+	require.Equal(t, []string{"copy", "read", "products f16", "launch", "dispatch", "barrier", "fma f32"}, names(attention.F16, attention.F32))
 	for _, c := range Ceilings {
 		require.NotEmpty(t, c.Ceiling.about())
 	}
@@ -51,15 +51,7 @@ func TestPicturesHaveTheCeilingsOfTheirProblems(t *testing.T) {
 // Every ceiling of a device is measured or has the reason why not, with the bookkeeping of
 // other rows.
 func TestCeilingsOfADevice(t *testing.T) {
-	switch name := os.Getenv("VKATTN_DRIVER"); {
-	case name == "", name == "none":
-		t.Skip("no Vulkan driver under test (VKATTN_DRIVER)")
-	case strings.HasPrefix(name, "radv-"):
-		t.Skip("a null device computes nothing")
-	}
-	dev, err := vk.Open(vk.Options{})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, dev.Close()) }()
+	dev := testdevice.Open(t)
 	done := 0
 	b := &Bench{Device: dev, Label: "gpu", CPU: "cpu", Timing: Timing{Repeats: 6, Warmup: time.Millisecond}, Specs: []Spec{{}, {}}, Done: func() { done++ }}
 	list := ceilings()
@@ -73,7 +65,7 @@ func TestCeilingsOfADevice(t *testing.T) {
 		require.Equal(t, p.String(), r.Problem().String())
 		if r.Status == Unsupported {
 			require.NotEmpty(t, r.Reason)
-			require.NotEqual(t, CeilingCopy, r.Ceiling)
+			require.False(t, r.Ceiling.moves())
 			continue
 		}
 		require.Equal(t, OK, r.Status, r.Reason)
@@ -83,9 +75,9 @@ func TestCeilingsOfADevice(t *testing.T) {
 		require.Positive(t, r.Memory)
 		require.Equal(t, r.Ceiling.typed(), r.TFLOPs > 0)
 		require.Equal(t, r.Ceiling.typed(), r.Flops > 0)
-		require.Equal(t, r.Ceiling == CeilingCopy, r.TBs > 0)
-		require.Equal(t, r.Ceiling == CeilingCopy, r.Bytes > 0)
-		require.Equal(t, r.Ceiling == CeilingCopy, len(r.SPIRV) == 0)
+		require.Equal(t, r.Ceiling.moves(), r.TBs > 0)
+		require.Equal(t, r.Ceiling.moves(), r.Bytes > 0)
+		require.Len(t, r.SPIRV, 1)
 		if r.Ceiling == CeilingLaunch {
 			require.Equal(t, "wall", r.Timer)
 		}
@@ -115,12 +107,12 @@ func ceilingRows() []*Row {
 		r.Ms = Summary{Min: 0.001, Mean: 0.002, Median: 0.002, Max: 0.004}
 		r.Samples = []float64{0.001, 0.002, 0.004}
 		switch {
-		case p.Ceiling == CeilingCopy:
+		case p.Ceiling.moves():
 			r.Bytes, r.TBs = 8_000_000, 4
 		case p.Config.DType == attention.BF16:
 			r.Status, r.Reason, r.Samples, r.Ms = Unsupported, "unsupported: no bf16", nil, Summary{}
 		case p.Ceiling.typed():
-			r.Flops, r.TFLOPs, r.Tile = 1.2e9, 600, "16x16x16 x8"
+			r.Flops, r.TFLOPs, r.Tile = 1.2e9, 600, "16x16x16 1x2x8 128 unroll 8"
 		case p.Ceiling == CeilingBarrier:
 			r.Ms.Median = 0.0035
 		}
@@ -131,16 +123,16 @@ func ceilingRows() []*Row {
 
 func TestCeilingsInTables(t *testing.T) {
 	text := printed(t, "md", ceilingRows())
-	for _, want := range []string{"| 4000 | vkCmdCopyBuffer", "| products | f16   | 16x16x16 x8 | 1.0000 |    2.0000 |  - | 4.0000 |   600.0 |    - |",
+	for _, want := range []string{"| 4000 | a kernel that copies memory", "| products | f16   | 16x16x16 1x2x8 128 unroll 8 | 1.0000 |    2.0000 |  - | 4.0000 |   600.0 |    - |",
 		"unsupported: no bf16", "\nA barrier takes 1.5000 us: the median of barrier less that of dispatch.\n"} {
 		require.Contains(t, text, want)
 	}
 	require.NotContains(t, text, "Sq", "there is no table of attention")
 
-	attentionRow := &Row{Device: "Example GPU", Tier: "cpu", B: 1, Hq: 1, Hkv: 1, Sq: 8, Sk: 8, D: 8, Dv: 8, Status: OK, TFLOPs: 1, Ms: Summary{Min: 1, Median: 1, Max: 1}}
+	attentionRow := &Row{Device: "Example GPU", Tier: "cpu", Call: fields.Call{B: 1, Hq: 1, Hkv: 1, Sq: 8, Sk: 8, D: 8, Dv: 8}, Status: OK, TFLOPs: 1, Ms: Summary{Min: 1, Median: 1, Max: 1}}
 	text = printed(t, "md", append(ceilingRows(), attentionRow))
-	require.Less(t, strings.Index(text, "| Sq "), strings.Index(text, "vkCmdCopyBuffer"), "ceilings follow the results")
-	require.NotContains(t, printed(t, "md", ceilingRows()[:6]), "A barrier takes", "one of the two rows is missing")
+	require.Less(t, strings.Index(text, "| Sq "), strings.Index(text, "a kernel that copies"), "ceilings follow the results")
+	require.NotContains(t, printed(t, "md", ceilingRows()[:7]), "A barrier takes", "one of the two rows is missing")
 }
 
 func TestCeilingsInMachineFormats(t *testing.T) {
@@ -168,8 +160,8 @@ func TestCeilingsInMachineFormats(t *testing.T) {
 	}
 	require.Equal(t, "copy", column(lines[1], "ceiling"))
 	require.Equal(t, "8000000", column(lines[1], "bytes"))
-	require.Equal(t, "f16", column(lines[2], "dtype"))
-	require.Equal(t, "600", column(lines[2], "tflops"))
+	require.Equal(t, "f16", column(lines[3], "dtype"))
+	require.Equal(t, "600", column(lines[3], "tflops"))
 
 	require.Contains(t, printed(t, "sql", rows), "'copy', 8000000, NULL);")
 	gobench := printed(t, "gobench", rows)

@@ -94,8 +94,5 @@ func (r *Row) Problem() Problem {
 	if r.Ceiling != "" {
 		return Problem{Ceiling: r.Ceiling, Config: attention.Config{DType: r.DType}}
 	}
-	return Problem{
-		Shape:  attention.Shape{B: r.B, Hq: r.Hq, Hkv: r.Hkv, Sq: r.Sq, Sk: r.Sk},
-		Config: attention.Config{DType: r.DType, HeadDim: r.D, HeadDimV: r.Dv, Causal: r.Causal},
-	}
+	return Problem{Shape: r.Shape(), Config: r.Config()}
 }

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,4 +43,60 @@ func TestThrottledRowsAreMarked(t *testing.T) {
 	row = timed(true)
 	require.Empty(t, row.Unsteady)
 	require.Nil(t, row.GPU, "the row does not use the GPU")
+}
+
+// risingGPU idles until its clock rises.
+type risingGPU struct{ up atomic.Bool }
+
+func (g *risingGPU) Read() monitor.Reading {
+	if g.up.Load() {
+		return monitor.Reading{SMMHz: 1980, MaxSMMHz: 1980, MemoryMHz: 3201}
+	}
+	return monitor.Reading{SMMHz: 345, MaxSMMHz: 1980, MemoryMHz: 3201, Throttle: monitor.Idle}
+}
+
+func (*risingGPU) Close() {}
+
+func TestTheWarmupEndsWhenTheClockIsUp(t *testing.T) {
+	const run = 10 * time.Millisecond
+	warm := func(timing Timing, rises time.Duration, onCPU bool) (spent time.Duration, row *Row) {
+		gpu, clock := &risingGPU{}, &fakeTime{}
+		b := &Bench{Timing: timing, Monitor: monitor.Start(gpu, nil, time.Millisecond), now: func() time.Time { return clock.at }}
+		defer b.Monitor.Close()
+		start := clock.at
+		c := &candidate{row: &Row{}, onCPU: onCPU}
+		clock.next = func(int) time.Duration { return run }
+		c.run = func(ctx context.Context, n int) ([]time.Duration, error) {
+			if !gpu.up.Load() && clock.at.Sub(start) >= rises {
+				gpu.up.Store(true)
+				time.Sleep(50 * time.Millisecond) // readings see it
+			}
+			return clock.run(ctx, n)
+		}
+		g := &group{Bench: b}
+		require.NoError(t, g.warm(t.Context(), c))
+		spent = clock.at.Sub(start)
+		require.Equal(t, spent, c.spent)
+		require.NoError(t, g.batch(t.Context(), c))
+		g.finish(c)
+		return spent, c.row
+	}
+	for name, c := range map[string]struct {
+		timing Timing
+		rises  time.Duration
+		onCPU  bool
+		want   time.Duration
+		idle   bool
+	}{
+		"up before the warm-up ends": {Timing{}, 0, false, DefaultWarmup, false},
+		"rises after a second":       {Timing{Warmup: 300 * time.Millisecond}, time.Second, false, time.Second, false},
+		"never rises":                {Timing{}, time.Hour, false, DefaultWarmup + riseTime, true},
+		"a timeout leaves half":      {Timing{Timeout: 2 * time.Second}, time.Hour, false, time.Second, true},
+		"no warm-up":                 {Timing{Warmup: -1}, time.Hour, false, 0, true},
+		"the row runs on the CPU":    {Timing{}, time.Hour, true, warmupCPU, false},
+	} {
+		spent, row := warm(c.timing, c.rises, c.onCPU)
+		require.InDelta(t, c.want.Seconds(), spent.Seconds(), 0.05, name)
+		require.Equal(t, c.idle, row.Unsteady != "", "%s: %s", name, row.Unsteady)
+	}
 }

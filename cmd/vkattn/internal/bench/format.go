@@ -48,7 +48,7 @@ func NewPrinter(f Format, w io.Writer, info *RunInfo) Printer[*Row] {
 	case "gobench":
 		return newGobenchPrinter(w, info)
 	}
-	return &mdPrinter{w: w}
+	return Collect(func(rows []*Row, info *RunInfo) error { return (&mdPrinter{w, rows}).print(info) })
 }
 
 // NewJSONPrinter prints rows of any type to w in the format json or jsonl.
@@ -56,8 +56,26 @@ func NewJSONPrinter[R any](f Format, w io.Writer, info *RunInfo) Printer[R] {
 	if f == "jsonl" {
 		return &jsonlPrinter[R]{w: w, info: info}
 	}
-	return &jsonPrinter[R]{w: w, rows: []R{}}
+	return Collect(func(rows []R, info *RunInfo) error { return WriteJSON(w, jsonDocument[R]{info, rows}) })
 }
+
+// collector keeps the rows for a format that needs all of them.
+type collector[R any] struct {
+	print func(rows []R, info *RunInfo) error
+	rows  []R
+}
+
+// Collect prints all rows in Close.
+func Collect[R any](print func(rows []R, info *RunInfo) error) Printer[R] {
+	return &collector[R]{print: print, rows: []R{}}
+}
+
+func (p *collector[R]) Row(r R) error {
+	p.rows = append(p.rows, r)
+	return nil
+}
+
+func (p *collector[R]) Close(info *RunInfo) error { return p.print(p.rows, info) }
 
 type printers[R any] []Printer[R]
 
@@ -80,22 +98,10 @@ func (p printers[R]) Close(info *RunInfo) error {
 	return errors.Join(all...)
 }
 
-// jsonPrinter prints one document: {"run": {...}, "rows": [...]}.
-type jsonPrinter[R any] struct {
-	w    io.Writer
-	rows []R
-}
-
-func (p *jsonPrinter[R]) Row(r R) error {
-	p.rows = append(p.rows, r)
-	return nil
-}
-
-func (p *jsonPrinter[R]) Close(info *RunInfo) error {
-	return WriteJSON(p.w, struct {
-		Run  *RunInfo `json:"run"`
-		Rows []R      `json:"rows"`
-	}{info, p.rows})
+// jsonDocument is the output of format json.
+type jsonDocument[R any] struct {
+	Run  *RunInfo `json:"run"`
+	Rows []R      `json:"rows"`
 }
 
 // WriteJSON prints a value as an indented document.

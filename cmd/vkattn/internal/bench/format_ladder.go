@@ -157,26 +157,6 @@ func (p *mdPrinter) ablations(*RunInfo) error {
 	return p.notes()
 }
 
-// notes prints a line for each row without a speed.
-func (p *mdPrinter) notes() error {
-	first := true
-	for _, r := range p.rows {
-		if r.Note() == "" {
-			continue
-		}
-		if first {
-			first = false
-			if _, err := fmt.Fprintln(p.w); err != nil {
-				return err
-			}
-		}
-		if _, err := fmt.Fprintf(p.w, "%s, %v: %s\n", r.Who(), r.Problem(), r.Note()); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // tiersOf lists the tiers of rows without peers.
 func tiersOf(rows []*Row) []string {
 	var out []string

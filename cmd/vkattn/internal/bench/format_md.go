@@ -16,12 +16,7 @@ type mdPrinter struct {
 	rows []*Row
 }
 
-func (p *mdPrinter) Row(r *Row) error {
-	p.rows = append(p.rows, r)
-	return nil
-}
-
-func (p *mdPrinter) Close(info *RunInfo) error {
+func (p *mdPrinter) print(info *RunInfo) error {
 	isCeiling := func(r *Row) bool { return r.Ceiling != "" }
 	var limits []*Row
 	for _, r := range p.rows {

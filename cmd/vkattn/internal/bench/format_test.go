@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/cmd/vkattn/internal/peer"
 )
 
@@ -24,7 +25,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 func exampleRows() []*Row {
 	good := &Row{Device: "Example GPU", Tier: "coopmat2", Tile: "128x64 16x16 8sg1",
-		B: 16, Hq: 8, Hkv: 2, Sq: 4096, Sk: 4096, D: 128, Dv: 128, Causal: attention.TopLeft, DType: attention.F16,
+		Call:   fields.Call{B: 16, Hq: 8, Hkv: 2, Sq: 4096, Sk: 4096, D: 128, Dv: 128, Causal: attention.TopLeft, DType: attention.F16},
 		Status: OK, Ms: Summarize([]float64{2, 1.9375, 2.5}), TFLOPs: 274.878, MeanTFLOPs: 256.1, PeakTFLOPs: 283.7, Samples: []float64{2, 1.9375, 2.5},
 		Sets: 1, Checked: Checked{Rows: 512, Of: 524288, MaxError: 0.000123, NMSE: 1.5e-7}, Memory: 320 << 20}
 	refused := *good
@@ -67,7 +68,7 @@ func ladderRows(variants, ablations bool) []*Row {
 	var rows []*Row
 	for _, causal := range []attention.Causal{attention.CausalNone, attention.TopLeft} {
 		of := func(tier string, ms float64) *Row {
-			r := &Row{Device: "Example GPU", Tier: tier, B: 8, Hq: 8, Hkv: 8, Sq: 1024, Sk: 1024, D: 128, Dv: 128, Causal: causal,
+			r := &Row{Device: "Example GPU", Tier: tier, Call: fields.Call{B: 8, Hq: 8, Hkv: 8, Sq: 1024, Sk: 1024, D: 128, Dv: 128, Causal: causal},
 				Status: OK, Ms: Summarize([]float64{ms}), Samples: []float64{ms}, Timer: "device", Sets: 3}
 			r.TFLOPs = TFLOPs(r.Problem(), ms)
 			return r

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/peer"
 	"vkattn/vk"
 	"vkattn/vk/hostmem"
 )
@@ -175,12 +176,12 @@ func (g *group) copy(ctx context.Context, dev *vk.Device, row *Row) (*candidate,
 	if err := Room(dev, 0, hostmem.Sum(max(row.KVBytes, g.rotation(dev)), 4*setAlign)); err != nil {
 		return nil, g.stop(row, err)
 	}
-	l, err := newCopyRunner(ctx, dev, row.KVBytes, g.rotation(dev))
+	l, err := newCopyRunner(ctx, dev, false, row.KVBytes/2, g.rotation(dev))
 	if err != nil {
 		return nil, g.stop(row, err)
 	}
 	g.copies = l
-	row.Sets, row.Timer = l.count, l.timer()
+	row.Sets, row.Timer, row.SPIRV = l.count, l.timer(), modules(dev, l.kernel.Module())
 	return &candidate{row: row, run: l.timed}, row
 }
 
@@ -302,6 +303,7 @@ func (g *group) stop(row *Row, err error) *Row {
 	var shape *attention.ShapeError
 	row.Status, row.Reason = Broken, errorText(err)
 	if row.Peer {
+		row.Reason = peer.WithoutFolders(row.Reason)
 		if status, known := peerStatus(err); known {
 			row.Status = status
 		}

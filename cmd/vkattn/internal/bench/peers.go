@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/cmd/vkattn/internal/peer"
 )
 
@@ -25,8 +26,7 @@ func (g *group) peer(ctx context.Context, p Peer) (*candidate, *Row) {
 	sets := countSets(g.problem, g.rotation(g.Device))
 	g.peers = append(g.peers, p)
 	answer, err := p.Problem(ctx, peer.Problem{
-		B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk, D: c.HeadDim, Dv: c.ValueDim(),
-		Causal: c.Causal.String(), DType: c.DType.String(), Pass: passOf(g.problem.Pass), Scale: c.ScaleValue(), Sets: sets, Seed: g.Seed,
+		Call: fields.Of(s, c), Pass: passOf(g.problem.Pass), Scale: c.ScaleValue(), Sets: sets, Seed: g.Seed,
 	})
 	if err != nil {
 		return nil, g.stop(row, err)

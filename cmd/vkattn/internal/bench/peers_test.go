@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/cmd/vkattn/internal/peer"
 )
 
@@ -85,7 +86,7 @@ func TestPeersTakeTurnsWithTheTiers(t *testing.T) {
 
 	require.Equal(t, "problem", good.asked[0])
 	require.Equal(t, "release", good.asked[len(good.asked)-1], "whatever it took is given back")
-	require.Equal(t, peer.Problem{B: 2, Hq: 4, Hkv: 2, Sq: 70, Sk: 50, D: 16, Dv: 24, Causal: "bottom-right", DType: "f32", Scale: 0.25, Seed: 1,
+	require.Equal(t, peer.Problem{Call: fields.Call{B: 2, Hq: 4, Hkv: 2, Sq: 70, Sk: 50, D: 16, Dv: 24, Causal: attention.BottomRight, DType: attention.F32}, Scale: 0.25, Seed: 1,
 		Sets: countSets(p, hostRotation)}, good.problem, "as many sets as the tiers rotate through")
 	require.Equal(t, rows[0].Sets, rows[1].Sets)
 
@@ -125,7 +126,7 @@ func TestTheFirstRunOfATurnIsNotTimed(t *testing.T) {
 
 func TestCompareSumsUpByTierAndPeer(t *testing.T) {
 	row := func(tier string, s int, x float64) *Row {
-		r := &Row{Tier: tier, Status: OK, B: 1, Hq: 2, Hkv: 2, Sq: s, Sk: s, D: 64, Dv: 64}
+		r := &Row{Tier: tier, Status: OK, Call: fields.Call{B: 1, Hq: 2, Hkv: 2, Sq: s, Sk: s, D: 64, Dv: 64}}
 		if x > 0 {
 			r.Versus = map[string]float64{"flash": x, "other": 1}
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/vk/hostmem"
 )
 
@@ -98,11 +99,10 @@ func (s *Sweep) Problems() ([]Problem, error) {
 // row returns a row of the problem without results.
 func (p Problem) row(device string) *Row {
 	if p.Ceiling != "" {
-		return &Row{Device: device, Ceiling: p.Ceiling, DType: p.Config.DType, problem: p}
+		return &Row{Device: device, Ceiling: p.Ceiling, Call: fields.Call{DType: p.Config.DType}, problem: p}
 	}
-	s, c := p.Shape, p.Config
-	row := &Row{Device: device, B: s.B, Hq: s.Hq, Hkv: s.KVHeads(), Sq: s.Sq, Sk: s.Sk,
-		D: c.HeadDim, Dv: c.ValueDim(), Causal: c.Causal, DType: c.DType, KV: c.KV, Line: p.Line, Pass: p.Pass, Layers: p.Layers, problem: p}
+	c := p.Config
+	row := &Row{Device: device, Call: fields.Of(p.Shape, c), KV: c.KV, Line: p.Line, Pass: p.Pass, Layers: p.Layers, problem: p}
 	if p.Blocks == 0 { // with a block mask group.candidate does it, after a check of memory
 		row.KVBytes = p.KVBytes()
 	}

@@ -14,11 +14,10 @@ const (
 	MaxRepeats     = 1_000_000 // of one row, whose samples are all stored
 	slowRepeats    = 3         // enough once they have taken slowTime
 	slowTime       = 2 * time.Second
-	DefaultWarmup  = 500 * time.Millisecond // an H200 with idle clocks measured up to 4x slower
-	noiseTime      = time.Minute            // of runs of a row that is too noisy for MaxNoise
-	batchTime      = 20 * time.Millisecond  // length of one submission
-	batchMost      = 64                     // runs of one submission
-	turns          = 5                      // a row is timed in at least 5 turns, spread over the group's time
+	noiseTime      = time.Minute           // of runs of a row that is too noisy for MaxNoise
+	batchTime      = 20 * time.Millisecond // length of one submission
+	batchMost      = 64                    // runs of one submission
+	turns          = 5                     // a row is timed in at least 5 turns, spread over the group's time
 )
 
 // candidate is a row that is timed.
@@ -81,13 +80,9 @@ func (g *group) drop(ctx context.Context, c *candidate, all []*candidate, err er
 }
 
 func (g *group) warm(ctx context.Context, c *candidate) error {
-	limit := g.warmup()
-	if g.Timeout > 0 {
-		limit = min(limit, g.Timeout)
-	}
-	start := g.clock()
-	defer func() { c.spent += g.clock().Sub(start) }()
-	for g.clock().Sub(start) < limit {
+	w := g.warming(c.onCPU)
+	defer func() { c.spent += g.clock().Sub(w.start) }()
+	for w.on() {
 		times, err := c.run(ctx, c.batchSize())
 		if err != nil {
 			return err

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"vkattn/attention"
+	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/cmd/vkattn/internal/monitor"
 	"vkattn/cmd/vkattn/internal/peer"
 )
@@ -48,16 +49,8 @@ type Row struct {
 	// storage type only if it is products or fma.
 	Ceiling Ceiling `json:"ceiling,omitempty"`
 
-	Tile   string           `json:"tile,omitempty"`
-	B      int              `json:"batch"`
-	Hq     int              `json:"heads"`
-	Hkv    int              `json:"heads_kv"`
-	Sq     int              `json:"seqlen_q"`
-	Sk     int              `json:"seqlen_k"`
-	D      int              `json:"headdim"`
-	Dv     int              `json:"headdim_v"`
-	Causal attention.Causal `json:"causal"`
-	DType  attention.DType  `json:"dtype"`
+	Tile string `json:"tile,omitempty"`
+	fields.Call
 
 	SPIRV map[string]string `json:"spirv_sha256,omitempty"` // SHA-256 of each SPIR-V module by its name
 

@@ -1,58 +1,186 @@
 package bench
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
 	"time"
 
+	"vkattn/attention/ceiling"
 	"vkattn/vk"
+	"vkattn/vk/hostmem"
 )
 
-// copyRunner times copies of half the bytes of K and V. Each copy reads and writes, in
-// sum, as many bytes as attention reads: the bandwidth that decoding is compared with.
+// copyRunner times copies of memory, or reads, on one input set after the other.
 type copyRunner struct {
 	deviceClock
-	from, to *vk.Buffer
-	size     uint64 // of one copy
+	kernels  []*ceiling.Transfer // variants of one kernel
+	kernel   *ceiling.Transfer   // the one that is timed
+	from, to *vk.Buffer          // to is nil for reads
+	period   []byte              // from repeats it
+	size     uint64              // of one run
 	stride   uint64
 	count    int
 	next     int
 }
 
-func newCopyRunner(ctx context.Context, dev *vk.Device, bytes, rotation uint64) (l *copyRunner, err error) {
-	l = &copyRunner{deviceClock: deviceClock{stamps: dev.Caps().Limits.TimestampValidBits > 0}, size: max(4, bytes/2&^3)}
+const (
+	transferUnit   = 16                 // bytes
+	transferPeriod = 16<<20 - 4096 + 16 // no power of two, as displacements in a wrong copy would be
+)
+
+// newCopyRunner prepares copies of size bytes, or reads, on as many input sets as rotation
+// holds.
+func newCopyRunner(ctx context.Context, dev *vk.Device, read bool, size, rotation uint64) (l *copyRunner, err error) {
+	l = &copyRunner{deviceClock: deviceClock{stamps: dev.Caps().Limits.TimestampValidBits > 0}, size: max(transferUnit, size&^(transferUnit-1))}
+	buffers, variants := []**vk.Buffer{&l.from, &l.to}, ceiling.Copies
+	if read {
+		buffers, variants = buffers[:1], ceiling.Reads
+	}
 	l.stride = (l.size + setAlign - 1) / setAlign * setAlign
-	l.count = int(max(1, (rotation+2*l.stride-1)/(2*l.stride)))
+	moved := l.stride * uint64(len(buffers))
+	l.count = int(max(1, (rotation+moved-1)/moved))
 	defer func() {
 		if err != nil {
 			l.close()
 		}
 	}()
+	if l.kernels, err = variants(dev); err != nil {
+		return nil, err
+	}
+	l.kernel = l.kernels[0]
 	if l.stream, err = dev.NewStream("copy"); err != nil {
 		return nil, err
 	}
-	for _, b := range []**vk.Buffer{&l.from, &l.to} {
+	for _, b := range buffers {
 		if *b, err = dev.NewBuffer(l.stride*uint64(l.count), vk.BufferOptions{Name: "copy"}); err != nil {
 			return l, err
 		}
-		// A device may read memory faster if it was never written.
-		if err = l.stream.Fill(vk.BufferRange{Buffer: *b, Size: (*b).Size()}, 0x3c003c00); err != nil {
-			return l, err
+	}
+	if err = l.fill(ctx); err != nil {
+		return l, err
+	}
+	return l, l.verify(ctx)
+}
+
+// fill writes random words to the source, and others to the destination: a device may read
+// memory faster if it was never written.
+func (l *copyRunner) fill(ctx context.Context) error {
+	l.period = make([]byte, min(transferPeriod, l.from.Size()))
+	r := rand.New(rand.NewPCG(1, l.size))
+	for i := 0; i+8 <= len(l.period); i += 8 {
+		binary.LittleEndian.PutUint64(l.period[i:], r.Uint64())
+	}
+	if err := l.stream.Upload(l.from, 0, l.period); err != nil {
+		return err
+	}
+	period := uint64(len(l.period))
+	for at := period; at < l.from.Size(); at += period {
+		size := min(period, l.from.Size()-at)
+		if err := l.stream.Copy(vk.BufferRange{Buffer: l.from, Offset: at, Size: size}, vk.BufferRange{Buffer: l.from, Size: size}); err != nil {
+			return err
 		}
 	}
-	return l, l.stream.Wait(ctx)
+	if l.to != nil {
+		if err := l.stream.Fill(vk.BufferRange{Buffer: l.to, Size: l.to.Size()}, 0); err != nil {
+			return err
+		}
+	}
+	return firstError(l.stream.Barrier, func() error { return l.stream.Wait(ctx) })
+}
+
+// verify runs each variant on the first set. The error of a wrong result matches
+// ceiling.ErrWrong.
+func (l *copyRunner) verify(ctx context.Context) error {
+	for _, k := range l.kernels {
+		if err := l.record(l.stream, k, 0); err != nil {
+			return err
+		}
+		var err error
+		if l.to == nil {
+			err = l.verifyRead(ctx, k)
+		} else {
+			err = l.verifyCopy(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *copyRunner) verifyRead(ctx context.Context, k *ceiling.Transfer) error {
+	words := func(data []byte) (sum uint32) {
+		for ; len(data) > 0; data = data[4:] {
+			sum += binary.LittleEndian.Uint32(data)
+		}
+		return sum
+	}
+	got, err := k.Sum(ctx, l.stream)
+	if err != nil {
+		return err
+	}
+	period := uint64(len(l.period))
+	want := uint32(l.size/period)*words(l.period) + words(l.period[:l.size%period])
+	if got != want {
+		return fmt.Errorf("%w: the words read sum to %#x, want %#x", ceiling.ErrWrong, got, want)
+	}
+	return nil
+}
+
+// verifyCopy compares the first and the last bytes of the first set, a period or two each, and
+// clears the set for the next variant.
+func (l *copyRunner) verifyCopy(ctx context.Context) error {
+	period := uint64(len(l.period))
+	last := l.size / period
+	for _, i := range []uint64{0, last - min(last, 1), last} {
+		at := i * period
+		got := make([]byte, min(period, l.size-at))
+		if err := l.stream.Download(ctx, got, l.to, at); err != nil {
+			return err
+		}
+		if !bytes.Equal(got, l.period[:len(got)]) {
+			return fmt.Errorf("%w: the bytes from %d on are not those copied", ceiling.ErrWrong, at)
+		}
+	}
+	return firstError(func() error { return l.stream.Fill(vk.BufferRange{Buffer: l.to, Size: l.size}, 0) }, l.stream.Barrier)
+}
+
+// record records a run on an input set.
+func (l *copyRunner) record(s *vk.Stream, k *ceiling.Transfer, set int) error {
+	from := vk.BufferRange{Buffer: l.from, Offset: l.stride * uint64(set), Size: l.size}
+	if l.to == nil {
+		return k.Record(s, vk.BufferRange{}, from)
+	}
+	return k.Record(s, vk.BufferRange{Buffer: l.to, Offset: from.Offset, Size: l.size}, from)
+}
+
+// fastest picks the variant that is timed.
+func (l *copyRunner) fastest(ctx context.Context, g *group) error {
+	best, err := g.fastest(ctx, len(l.kernels), func(ctx context.Context, i, n int) ([]time.Duration, error) {
+		l.kernel = l.kernels[i]
+		return l.timed(ctx, n)
+	})
+	l.kernel = l.kernels[best]
+	return err
 }
 
 func (l *copyRunner) timed(ctx context.Context, n int) ([]time.Duration, error) {
 	return l.deviceClock.timed(ctx, n, func(s *vk.Stream) error {
 		l.next = (l.next + 1) % l.count
-		at := l.stride * uint64(l.next)
-		return s.Copy(vk.BufferRange{Buffer: l.to, Offset: at, Size: l.size}, vk.BufferRange{Buffer: l.from, Offset: at, Size: l.size})
+		return l.record(s, l.kernel, l.next)
 	})
 }
 
 func (l *copyRunner) close() {
 	if l.stream != nil {
 		_ = l.stream.Close()
+	}
+	for _, k := range l.kernels {
+		_ = k.Close()
 	}
 	for _, b := range []*vk.Buffer{l.from, l.to} {
 		if b != nil {
@@ -61,7 +189,49 @@ func (l *copyRunner) close() {
 	}
 }
 
-// hostCopy times the same copies on the CPU, by the wall clock.
+// Bytes of a copy or read ceiling, of each buffer: well past the last-level cache, 50 MB on an
+// H200.
+const (
+	transferCeiling    = 1 << 30
+	transferCeilingMin = 64 << 20
+	transferCeilingCPU = 8 << 20
+)
+
+// memoryCeiling prepares a copy or a read, of less than transferCeiling where memory is short.
+func (g *group) memoryCeiling(ctx context.Context, row *Row) (func(context.Context, int) ([]time.Duration, error), error) {
+	buffers := uint64(1)
+	if row.Ceiling == CeilingCopy {
+		buffers = 2
+	}
+	size := uint64(transferCeiling)
+	if g.Device.Info().Type == vk.DeviceCPU {
+		size = transferCeilingCPU
+	}
+	for {
+		row.Memory = buffers * size
+		err := Room(g.Device, 2*transferPeriod, hostmem.Sum(row.Memory, 4*setAlign))
+		if err == nil {
+			break
+		}
+		if size <= transferCeilingMin || !errors.Is(err, vk.ErrOutOfMemory) {
+			return nil, err
+		}
+		size /= 2
+	}
+	l, err := newCopyRunner(ctx, g.Device, row.Ceiling == CeilingRead, size, 0)
+	if err != nil {
+		return nil, err
+	}
+	g.copies = l
+	if err := l.fastest(ctx, g); err != nil {
+		return nil, err
+	}
+	row.Bytes = buffers*l.size + l.kernel.SumBytes()
+	row.Sets, row.Timer, row.Tile, row.SPIRV = l.count, l.timer(), l.kernel.Tile(), modules(g.Device, l.kernel.Module())
+	return l.timed, nil
+}
+
+// hostCopy times copies of half the bytes on the CPU, by the wall clock.
 func hostCopy(bytes, rotation uint64) func(context.Context, int) ([]time.Duration, error) {
 	size := max(4, bytes/2)
 	count := int(max(1, rotation/(2*size)))

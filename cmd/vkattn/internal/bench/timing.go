@@ -15,8 +15,9 @@ type Timing struct {
 	// MaxNoise is the Summary.Noise that ends a row. A row that does not reach it ends
 	// after noiseTime of runs. 0: a row ends after Repeats runs.
 	MaxNoise float64 `json:"max_noise,omitzero"`
-	// Warmup is the time of runs that are not recorded, before those that are; 0:
-	// DefaultWarmup, negative: none.
+	// Warmup is the least time of runs that are not recorded, before those that are; 0:
+	// DefaultWarmup, or less on a CPU; negative: none. On a GPU whose clocks are known it
+	// goes on until they are up, up to 3 s.
 	Warmup time.Duration `json:"warmup_ns,omitzero"`
 	// Timeout bounds the time of a row from its warm-up on. A row that reaches it keeps
 	// the runs that it has, at least one. 0: no bound.
@@ -39,17 +40,6 @@ func (t *Timing) repeats() int {
 		return t.Repeats
 	}
 	return DefaultRepeats
-}
-
-// warmup is the time of the warm-up of a row.
-func (t *Timing) warmup() time.Duration {
-	switch {
-	case t.Once, t.Warmup < 0:
-		return 0
-	case t.Warmup > 0:
-		return t.Warmup
-	}
-	return DefaultWarmup
 }
 
 // enough reports whether a row needs no further runs.

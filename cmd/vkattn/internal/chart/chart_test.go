@@ -19,11 +19,12 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/cmd/vkattn/internal/results"
 )
 
 func row(tier string, length int, tflops float64) *bench.Row {
-	return &bench.Row{Tier: tier, B: 1, Hq: 8, Hkv: 8, Sq: length, Sk: length, D: 64, Dv: 64, Status: bench.OK, TFLOPs: tflops,
+	return &bench.Row{Tier: tier, Call: fields.Call{B: 1, Hq: 8, Hkv: 8, Sq: length, Sk: length, D: 64, Dv: 64}, Status: bench.OK, TFLOPs: tflops,
 		Ms: bench.Summary{Median: 1}}
 }
 
@@ -72,7 +73,7 @@ func TestRowsGiveRiseToTheirFigures(t *testing.T) {
 // Rows of suite ceilings are lines of the panels of their storage type and device.
 func TestMeasuredCeilings(t *testing.T) {
 	limit := func(c bench.Ceiling, dtype attention.DType, device string, tflops, tbs float64) *bench.Row {
-		return &bench.Row{Device: device, Ceiling: c, DType: dtype, Status: bench.OK, TFLOPs: tflops, TBs: tbs}
+		return &bench.Row{Device: device, Ceiling: c, Call: fields.Call{DType: dtype}, Status: bench.OK, TFLOPs: tflops, TBs: tbs}
 	}
 	gpu := row("coopmat2", 1024, 100).Device
 	var rows []*bench.Row

@@ -11,12 +11,13 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/cmd/vkattn/internal/results"
 )
 
 // row is a row of a problem of s rows and keys.
 func row(s int, samples ...float64) *bench.Row {
-	r := &bench.Row{Device: "gpu", Tier: "coopmat2", B: 1, Hq: 2, Hkv: 2, Sq: s, Sk: s, D: 64, Dv: 64, DType: attention.F16, Status: bench.OK, Samples: samples}
+	r := &bench.Row{Device: "gpu", Tier: "coopmat2", Call: fields.Call{B: 1, Hq: 2, Hkv: 2, Sq: s, Sk: s, D: 64, Dv: 64, DType: attention.F16}, Status: bench.OK, Samples: samples}
 	r.Ms = bench.Summarize(samples)
 	return r
 }

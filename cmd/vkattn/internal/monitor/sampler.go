@@ -59,15 +59,20 @@ type Record struct {
 // unsteady.
 const steady = 0.97
 
-// Unsteady says why the times of a row may not be reproducible: the GPU was throttled, or
-// its clock changed. It is empty if neither happened.
+// Unsteady says why the times of a row may not be reproducible: the GPU was throttled, its
+// clock changed, or it had the low clock of an idle GPU. It is empty if nothing of this
+// happened.
 func (r *Record) Unsteady() string {
 	var why []string
 	if slow := r.During.Throttle.Slows(); slow != 0 {
 		why = append(why, fmt.Sprintf("%v in %.0f %% of the readings", slow, 100*r.During.ThrottleShare))
 	}
-	if d := r.During; float64(d.SMMHzMin) < steady*float64(d.SMMHzMax) {
+	d, highest := r.During, max(r.Before.MaxSMMHz, r.After.MaxSMMHz)
+	if float64(d.SMMHzMin) < steady*float64(d.SMMHzMax) {
 		why = append(why, fmt.Sprintf("SM clock %d to %d MHz", d.SMMHzMin, d.SMMHzMax))
+	}
+	if d.Throttle == Idle && d.SMMHzMean < lowShare*float64(highest) {
+		why = append(why, fmt.Sprintf("idle SM clock: %.0f of %d MHz", d.SMMHzMean, highest))
 	}
 	return strings.Join(why, "; ")
 }
@@ -80,6 +85,7 @@ type Sampler struct {
 	err  error     // the first of csv
 	into *Record   // of the row whose runs are being timed
 	name string
+	rise *Rise // of the warm-up that goes on
 
 	stop chan struct{}
 	done sync.WaitGroup
@@ -115,6 +121,9 @@ func (s *Sampler) read() Reading {
 	if s.into != nil {
 		s.into.During.add(r)
 	}
+	if s.rise != nil {
+		s.rise.add(r)
+	}
 	if s.csv != nil && s.err == nil {
 		s.err = writeReading(s.csv, time.Now(), r, s.name)
 	}
@@ -128,6 +137,7 @@ func (s *Sampler) Begin(r *Record, name string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.rise = nil
 	if !r.begun {
 		r.begun, r.Before = true, s.read()
 	}

@@ -22,6 +22,7 @@ type Options struct {
 // not safe for concurrent use.
 type Peer struct {
 	options  Options
+	command  string // as given; info has it without folders
 	info     Info
 	process  *process // nil: not running
 	failures int
@@ -38,12 +39,13 @@ func Open(ctx context.Context, command string, o Options) (*Peer, error) {
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
 	}
-	p := &Peer{options: o, info: Info{Command: command, Name: oneLine(command)}}
+	told := WithoutFolders(command)
+	p := &Peer{options: o, command: command, info: Info{Command: told, Name: oneLine(told)}}
 	return p, p.greet(ctx)
 }
 
 func (p *Peer) greet(ctx context.Context) error {
-	child, err := start(ctx, p.info.Command)
+	child, err := start(ctx, p.command)
 	if err != nil {
 		return p.fail(ctx, err)
 	}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"vkattn/cmd/vkattn/internal/fields"
 )
 
 // TestMain lets the test binary be the peer.
@@ -99,7 +101,7 @@ func TestAPeerThatBehaves(t *testing.T) {
 	require.Equal(t, "fake", p.Info().Name)
 	require.Equal(t, "a GPU", p.Info().Device)
 	for range 3 {
-		a, err := p.Problem(ctx, Problem{B: 1})
+		a, err := p.Problem(ctx, Problem{Call: fields.Call{B: 1}})
 		require.NoError(t, err)
 		require.EqualValues(t, 5, a.Memory)
 		require.Equal(t, 2, a.Checked.Rows)

@@ -58,6 +58,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"vkattn/cmd/vkattn/internal/fields"
 )
 
 // protocol is the version of the protocol in the package comment.
@@ -70,21 +72,13 @@ var (
 	ErrOutOfMemory = errors.New("out of memory in the peer")
 )
 
-// Problem is the problem of a request: sizes in elements, causal and dtype by name.
+// Problem is the problem of a request.
 type Problem struct {
-	B      int     `json:"batch"`
-	Hq     int     `json:"heads"`
-	Hkv    int     `json:"heads_kv"`
-	Sq     int     `json:"seqlen_q"`
-	Sk     int     `json:"seqlen_k"`
-	D      int     `json:"headdim"`
-	Dv     int     `json:"headdim_v"`
-	Causal string  `json:"causal"`
-	DType  string  `json:"dtype"`
-	Pass   string  `json:"pass,omitempty"` // "bwd" or "fwdbwd"; "": the forward pass
-	Scale  float32 `json:"scale"`
-	Sets   int     `json:"sets"` // copies of the tensors to rotate through
-	Seed   uint64  `json:"seed"`
+	fields.Call
+	Pass  string  `json:"pass,omitempty"` // "bwd" or "fwdbwd"; "": the forward pass
+	Scale float32 `json:"scale"`
+	Sets  int     `json:"sets"` // copies of the tensors to rotate through
+	Seed  uint64  `json:"seed"`
 }
 
 // Info is a peer's answer to hello.

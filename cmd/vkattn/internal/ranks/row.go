@@ -6,8 +6,8 @@ import (
 	"math"
 	"strings"
 
-	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/cmd/vkattn/internal/markdown"
 )
 
@@ -23,16 +23,8 @@ type Row struct {
 
 	Pass bench.Pass `json:"pass"`
 
-	B      int              `json:"batch"`
-	Hq     int              `json:"heads"`
-	Hkv    int              `json:"heads_kv"`
-	Sq     int              `json:"seqlen_q"`
-	Sk     int              `json:"seqlen_k"`
-	D      int              `json:"headdim"`
-	Dv     int              `json:"headdim_v"`
-	Causal attention.Causal `json:"causal"`
-	DType  attention.DType  `json:"dtype"`
-	Seed   uint64           `json:"seed"`
+	fields.Call
+	Seed uint64 `json:"seed"`
 
 	Status  bench.Status `json:"status"`
 	Reasons []string     `json:"reasons,omitempty"`
@@ -87,39 +79,30 @@ func NewPrinter(f bench.Format, w io.Writer, info *bench.RunInfo, timed bool) be
 	if f != "md" {
 		return bench.NewJSONPrinter[*Row](f, w, info)
 	}
-	return &mdPrinter{w: w, timed: timed}
+	return bench.Collect(func(rows []*Row, _ *bench.RunInfo) error { return table(w, rows, timed) })
 }
 
-type mdPrinter struct {
-	w     io.Writer
-	timed bool
-	rows  []*Row
-}
-
-func (p *mdPrinter) Row(r *Row) error {
-	p.rows = append(p.rows, r)
-	return nil
-}
-
-func (p *mdPrinter) Close(*bench.RunInfo) error {
-	t := markdown.New("mode<", "ranks", "pass<", "tier<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<")
-	if p.timed {
+// table prints a line for each row.
+func table(w io.Writer, rows []*Row, timed bool) error {
+	t := markdown.New("mode<", "ranks", "pass<", "tier<")
+	t.Columns(fields.Columns...)
+	if timed {
 		t.Columns("ms", "noise", "TFLOP/s a GPU", "one GPU ms", "share of N GPUs", "sent MB", "compute ms", "exposed ms")
 	} else {
 		t.Columns("max diff", "limit", "LSE diff", "LSE limit", "float64 rows", "sent bytes", "runs")
 	}
 	t.Columns("verdict<", "note<")
-	for _, r := range p.rows {
-		row := []any{r.Mode, r.Ranks, r.Pass, r.Tier, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv, r.Causal, r.DType}
+	for _, r := range rows {
+		row := append([]any{r.Mode, r.Ranks, r.Pass, r.Tier}, r.Cells()...)
 		switch v, x := r.Verified, r.Timed; {
-		case p.timed && x != nil:
+		case timed && x != nil:
 			one, share := "-", "-"
 			if x.OneMs > 0 {
 				one, share = fmt.Sprintf("%.3f", x.OneMs), fmt.Sprintf("%.1f %%", 100*x.Share)
 			}
 			row = append(row, fmt.Sprintf("%.3f", x.Ms.Median), noise(x.Ms), fmt.Sprintf("%.4g", x.TFLOPs), one, share,
 				fmt.Sprintf("%.1f", float64(x.SentBytes)/1e6), fmt.Sprintf("%.3f", x.ComputeMs), fmt.Sprintf("%.3f", x.ExposedMs))
-		case p.timed:
+		case timed:
 			row = append(row, "-", "-", "-", "-", "-", "-", "-", "-")
 		case v != nil && r.Pass != bench.PassForward:
 			g := worse(worse(v.DQ, v.DK), v.DV)
@@ -131,7 +114,7 @@ func (p *mdPrinter) Close(*bench.RunInfo) error {
 		}
 		t.Row(append(row, string(r.Status), r.Note())...)
 	}
-	_, err := fmt.Fprintln(p.w, t)
+	_, err := fmt.Fprintln(w, t)
 	return err
 }
 

@@ -13,6 +13,7 @@ import (
 	"vkattn/attention/inputs"
 	"vkattn/attention/parallel"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/fields"
 )
 
 // sampled is about how many rows of a problem each rank gives to the float64 reference. The others
@@ -63,8 +64,8 @@ func Verify(ctx context.Context, s *Session, p bench.Problem, tier attention.Tie
 
 // newRow describes a problem.
 func newRow(s *Session, p bench.Problem, tier attention.Tier, mode Mode, seed uint64) *Row {
-	row := &Row{Device: "cpu", Ranks: s.Ranks(), Mode: mode, Pass: p.Pass, Tier: tier.String(), B: p.Shape.B, Hq: p.Shape.Hq, Hkv: p.Shape.KVHeads(), Sq: p.Shape.Sq, Sk: p.Shape.Sk,
-		D: p.Config.HeadDim, Dv: p.Config.ValueDim(), Causal: p.Config.Causal, DType: p.Config.DType, Seed: seed, Status: bench.OK}
+	row := &Row{Device: "cpu", Ranks: s.Ranks(), Mode: mode, Pass: p.Pass, Tier: tier.String(),
+		Call: fields.Of(p.Shape, p.Config), Seed: seed, Status: bench.OK}
 	if s.Device != nil {
 		row.Device = s.Device.Info().Name
 	}

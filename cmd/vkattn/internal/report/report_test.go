@@ -8,12 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/cmd/vkattn/internal/results"
 )
 
 func sample() results.File {
 	row := func(tier string, length int) results.Row {
-		return results.Row{Row: bench.Row{Device: "GPU <1>", Tier: tier, B: 1, Hq: 8, Hkv: 8, Sq: length, Sk: length, D: 64, Dv: 64,
+		return results.Row{Row: bench.Row{Device: "GPU <1>", Tier: tier, Call: fields.Call{B: 1, Hq: 8, Hkv: 8, Sq: length, Sk: length, D: 64, Dv: 64},
 			Status: bench.OK, TFLOPs: 100, Ms: bench.Summary{Median: 0.5, Min: 0.4, Max: 0.6}, Versus: map[string]float64{"flash": 1.25}},
 			Run: bench.RunInfo{Program: "vkattn", Version: "v1", Device: bench.Device{Name: "GPU <1>", Driver: "NVIDIA"},
 				Environment: bench.Environment{Commit: "abc", Modified: true, Go: "go1.26"}}}

@@ -8,6 +8,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/cmd/vkattn/internal/markdown"
 )
 
@@ -20,24 +21,22 @@ func NewPrinter(f bench.Format, w io.Writer, info *bench.RunInfo, conformance bo
 	if f != "md" {
 		return bench.NewJSONPrinter[*Row](f, w, info)
 	}
-	return &mdPrinter{w: w, summary: conformance}
+	return bench.Collect(func(rows []*Row, _ *bench.RunInfo) error {
+		p := &mdPrinter{w: w, rows: rows}
+		if conformance {
+			return p.conformance()
+		}
+		return p.table(rows)
+	})
 }
 
 type mdPrinter struct {
-	w       io.Writer
-	summary bool
-	rows    []*Row
+	w    io.Writer
+	rows []*Row
 }
 
-func (p *mdPrinter) Row(r *Row) error {
-	p.rows = append(p.rows, r)
-	return nil
-}
-
-func (p *mdPrinter) Close(*bench.RunInfo) error {
-	if !p.summary {
-		return p.table(p.rows)
-	}
+// conformance prints a summary and the rows that are not ok.
+func (p *mdPrinter) conformance() error {
 	if err := p.totals(); err != nil {
 		return err
 	}
@@ -61,8 +60,9 @@ func (p *mdPrinter) table(rows []*Row) error {
 	if len(rows) > 0 && rows[0].Pass == bench.PassBackward {
 		return p.backwardTable(rows)
 	}
-	t := markdown.New("implementation<", "tile<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<",
-		"reference<", "rows", "max diff", "NMSE", "LSE diff", "NaN", "max pair", "worst partner<", "float64 rows", "max error", "runs", "verdict<")
+	t := markdown.New("implementation<", "tile<")
+	t.Columns(fields.Columns...)
+	t.Columns("reference<", "rows", "max diff", "NMSE", "LSE diff", "NaN", "max pair", "worst partner<", "float64 rows", "max error", "runs", "verdict<")
 	notes, named := false, false
 	for _, r := range rows {
 		notes, named = notes || len(r.Reasons) > 0, named || r.Case != ""
@@ -74,7 +74,7 @@ func (p *mdPrinter) table(rows []*Row) error {
 		t.Column("note<")
 	}
 	for _, r := range rows {
-		row := []any{r.Who, r.Tile, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv, r.Causal, r.DType}
+		row := append([]any{r.Who, r.Tile}, r.Cells()...)
 		if r.Reference == "" { // nothing to compare
 			row = append(row, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-")
 		} else {
@@ -112,7 +112,9 @@ var gradientNames = []string{"dQ", "dK", "dV", "dBias", "dSinks"}
 
 // backwardTable prints a line for each row of gradients.
 func (p *mdPrinter) backwardTable(rows []*Row) error {
-	t := markdown.New("implementation<", "tile<", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal<", "dtype<", "rows", "keys")
+	t := markdown.New("implementation<", "tile<")
+	t.Columns(fields.Columns...)
+	t.Columns("rows", "keys")
 	used, notes, named := map[string]bool{}, false, false
 	for _, r := range rows {
 		for name := range r.Gradients {
@@ -135,7 +137,7 @@ func (p *mdPrinter) backwardTable(rows []*Row) error {
 		t.Column("note<")
 	}
 	for _, r := range rows {
-		row := []any{r.Who, r.Tile, r.B, r.Hq, r.Hkv, r.Sq, r.Sk, r.D, r.Dv, r.Causal, r.DType}
+		row := append([]any{r.Who, r.Tile}, r.Cells()...)
 		if r.Reference == "" {
 			row = append(row, "-", "-")
 		} else {

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/fields"
 )
 
 // Row is the outcome of one implementation on one problem.
@@ -17,18 +17,10 @@ type Row struct {
 	Tile   string `json:"tile,omitempty"`   // and its tile
 	Is     bool   `json:"is_reference,omitzero"`
 
-	B      int              `json:"batch"`
-	Hq     int              `json:"heads"`
-	Hkv    int              `json:"heads_kv"`
-	Sq     int              `json:"seqlen_q"`
-	Sk     int              `json:"seqlen_k"`
-	D      int              `json:"headdim"`
-	Dv     int              `json:"headdim_v"`
-	Causal attention.Causal `json:"causal"`
-	DType  attention.DType  `json:"dtype"`
-	Case   string           `json:"case,omitempty"` // of the conformance table
-	Pass   bench.Pass       `json:"pass,omitzero"`  // what was judged: O and LSE, or gradients
-	Seed   uint64           `json:"seed"`
+	fields.Call
+	Case string     `json:"case,omitempty"` // of the conformance table
+	Pass bench.Pass `json:"pass,omitzero"`  // what was judged: O and LSE, or gradients
+	Seed uint64     `json:"seed"`
 
 	Status  bench.Status `json:"status"`
 	Reasons []string     `json:"reasons,omitempty"`
@@ -85,9 +77,7 @@ func (r *Row) Problem() string {
 		}
 		return name
 	}
-	p := bench.Problem{Pass: r.Pass, Shape: attention.Shape{B: r.B, Hq: r.Hq, Hkv: r.Hkv, Sq: r.Sq, Sk: r.Sk},
-		Config: attention.Config{DType: r.DType, HeadDim: r.D, HeadDimV: r.Dv, Causal: r.Causal}}
-	return p.String()
+	return bench.Problem{Pass: r.Pass, Shape: r.Shape(), Config: r.Config()}.String()
 }
 
 // Note is the reasons of a row that is not ok, for tables.

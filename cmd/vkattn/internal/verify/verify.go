@@ -10,6 +10,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/cases"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/cmd/vkattn/internal/fields"
 	"vkattn/vk"
 )
 
@@ -185,8 +186,8 @@ func (g *group) close() (err error) {
 // row returns a row of the problem without results.
 func (g *group) row(who string) *Row {
 	c := g.problem.Case
-	r := &Row{Device: g.Label, Who: who, B: c.Shape.B, Hq: c.Shape.Hq, Hkv: c.Shape.KVHeads(), Sq: c.Shape.Sq, Sk: c.Shape.Sk,
-		D: c.D, Dv: c.Dv, Causal: c.Causal, DType: g.problem.DType, Seed: c.SeedValue(), Of: c.Shape.Rows()}
+	call := fields.Of(c.Shape, attention.Config{DType: g.problem.DType, HeadDim: c.D, HeadDimV: c.Dv, Causal: c.Causal})
+	r := &Row{Device: g.Label, Who: who, Call: call, Seed: c.SeedValue(), Of: c.Shape.Rows()}
 	if g.Backward {
 		r.Pass = bench.PassBackward
 	}

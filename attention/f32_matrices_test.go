@@ -1,0 +1,159 @@
+package attention_test
+
+import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+)
+
+// onF32Matrices runs a test on each tier of cooperative matrices of the device, with the
+// experiment that float32 needs there: terms of float16 without matrices of bfloat16.
+func onF32Matrices(t *testing.T, d *backwardDevice, test func(t *testing.T, tier attention.Tier, e attention.Experiment)) {
+	bfloat := map[attention.Tier]bool{}
+	for _, r := range attention.TierReport(d.dev) {
+		bfloat[r.Tier] = bfloat[r.Tier] || r.Available && r.DType == attention.F32
+	}
+	for _, r := range attention.TierReport(d.dev) {
+		if r.Available && r.DType == attention.F16 && (r.Tier == attention.TierCoopMat || r.Tier == attention.TierCoopMat2) {
+			t.Run(r.Tier.String(), func(t *testing.T) { test(t, r.Tier, attention.Experiment{HalfTerms: !bfloat[r.Tier]}) })
+		}
+	}
+}
+
+func f32Tensor(values []float32) attention.Tensor {
+	host := make([]byte, 4*len(values))
+	for i, x := range values {
+		binary.LittleEndian.PutUint32(host[4*i:], math.Float32bits(x))
+	}
+	return attention.Tensor{Host: host}
+}
+
+func f32Values(host []byte) []float32 {
+	values := make([]float32, len(host)/4)
+	for i := range values {
+		values[i] = math.Float32frombits(binary.LittleEndian.Uint32(host[4*i:]))
+	}
+	return values
+}
+
+// forwardF32 computes O and LSE on the device.
+func (d *backwardDevice) forwardF32(t *testing.T, cfg attention.Config, e attention.Experiment, a attention.Args) (o, lse []float32) {
+	op, err := attention.NewExperiment(d.dev, cfg, e)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, op.Close()) }()
+	u := d.upload(t, attention.BackwardArgs{Args: a})
+	require.NoError(t, op.Forward(d.stream, u.Args))
+	oHost, lseHost := make([]byte, len(a.O.Host)), make([]byte, len(a.LSE.Host))
+	require.NoError(t, d.stream.Download(t.Context(), oHost, u.O.Buffer, 0))
+	require.NoError(t, d.stream.Download(t.Context(), lseHost, u.LSE.Buffer, 0))
+	return f32Values(oHost), f32Values(lseHost)
+}
+
+// An Inf or NaN in Q, K or V reaches the elements of O that it reaches on the CPU tier, and no
+// others: as a term it must not meet the other terms of its factor, which are 0 or have the
+// other sign.
+func TestF32OnMatricesKeepsInfAndNaN(t *testing.T) {
+	const n, keys, dim = 150, 170, 16
+	d := newBackwardDevice(t)
+	inf := float32(math.Inf(1))
+	onF32Matrices(t, d, func(t *testing.T, tier attention.Tier, e attention.Experiment) {
+		for name, spoil := range map[string]func(q, k, v []float32){
+			"V": func(_, _, v []float32) { v[5*dim], v[70*dim+3], v[100*dim+3], v[149*dim+dim-1] = inf, -inf, inf, inf },
+			"NaN of V": func(_, _, v []float32) {
+				v[9*dim+1], v[169*dim] = float32(math.NaN()), math.Float32frombits(0x7f800001)
+			},
+			"-Inf of K": func(_, k, _ []float32) { k[3*dim] = -inf },
+			"Inf of Q and K": func(q, k, _ []float32) { // rows 20 to 29 attend to nothing
+				for i := range keys {
+					k[i*dim] = -1
+				}
+				k[3*dim], k[10*dim] = -inf, -inf
+				for i := 20; i < 30; i++ {
+					q[i*dim] = inf
+				}
+			},
+			"Inf of K": func(_, k, _ []float32) { k[90*dim+1] = inf },
+			"NaN of K": func(_, k, _ []float32) { k[80*dim] = math.Float32frombits(0xffffffff) },
+			"Q":        func(q, _, _ []float32) { q[7*dim], q[8*dim+9] = inf, float32(math.NaN()) },
+		} {
+			t.Run(name, func(t *testing.T) {
+				r := rand.New(rand.NewPCG(7, 8))
+				random := func(n int) []float32 {
+					x := make([]float32, n)
+					for i := range x {
+						x[i] = float32(r.NormFloat64())
+					}
+					return x
+				}
+				q, k, v := random(n*dim), random(keys*dim), random(keys*dim)
+				for i := range n { // so that -Inf of K is a score of -Inf
+					q[i*dim] = float32(math.Abs(float64(q[i*dim])))
+				}
+				spoil(q, k, v)
+				a := attention.Args{Shape: attention.Shape{B: 1, Hq: 1, Sq: n, Sk: keys}, Q: f32Tensor(q), K: f32Tensor(k), V: f32Tensor(v),
+					O: f32Tensor(make([]float32, n*dim)), LSE: f32Tensor(make([]float32, n))}
+				cfg := attention.Config{DType: attention.F32, HeadDim: dim, Causal: attention.TopLeft}
+				cpu, err := attention.New(nil, cfg)
+				require.NoError(t, err)
+				require.NoError(t, cpu.Forward(nil, a))
+				want, wantLSE := f32Values(a.O.Host), f32Values(a.LSE.Host)
+				cfg.Tier, cfg.Tuning = tier, attention.TuningOff
+				o, lse := d.forwardF32(t, cfg, e, a)
+				same := func(name string, got, want []float32, width int) {
+					wrong := 0
+					for i := range want {
+						x, y := float64(got[i]), float64(want[i])
+						ok := math.IsNaN(x) && math.IsNaN(y) || x == y || math.Abs(x-y) <= 1e-5*(1+math.Abs(y))
+						if !ok {
+							if wrong++; wrong < 5 {
+								t.Errorf("%s of row %d column %d is %v, want %v", name, i/width, i%width, x, y)
+							}
+						}
+					}
+				}
+				same("O", o, want, dim)
+				same("LSE", lse, wantLSE, 1)
+			})
+		}
+	})
+}
+
+// What the kernel of float32 on cooperative matrices does not compute runs on tier scalar, or
+// is refused with the reason if the Config names the tier.
+func TestF32OnMatricesRefuses(t *testing.T) {
+	d := newBackwardDevice(t)
+	onF32Matrices(t, d, func(t *testing.T, tier attention.Tier, e attention.Experiment) {
+		for _, x := range []struct {
+			cfg attention.Config
+			e   attention.Experiment
+			why string
+		}{
+			{attention.Config{DType: attention.F32, HeadDim: 192}, e, "head dims up to 128"},
+			{attention.Config{DType: attention.F32, HeadDim: 64, HeadDimV: 256}, e, "head dims up to 128"},
+			{attention.Config{DType: attention.F32, HeadDim: 64, Softcap: 3}, e, "takes no options"},
+			{attention.Config{DType: attention.F32, HeadDim: 64, FixedSplit: 3}, e, "takes no options"},
+			{attention.Config{DType: attention.F32, HeadDim: 64}, attention.Experiment{HalfTerms: e.HalfTerms, Variant: 2}, "no variants"},
+			{attention.Config{DType: attention.F16, HeadDim: 64}, attention.Experiment{HalfTerms: true}, "only float32 has terms"},
+		} {
+			x.cfg.Tier, x.cfg.Tuning = tier, attention.TuningOff
+			_, err := attention.NewExperiment(d.dev, x.cfg, x.e)
+			require.ErrorIs(t, err, attention.ErrUnsupported)
+			require.ErrorContains(t, err, x.why)
+			if x.e.Variant != 0 || x.cfg.DType != attention.F32 {
+				continue
+			}
+			x.cfg.Tier = attention.TierAuto
+			op, err := attention.New(d.dev, x.cfg)
+			require.NoError(t, err)
+			plan, err := op.Plan(attention.Shape{B: 1, Hq: 1, Sq: 300, Sk: 300})
+			require.NoError(t, err)
+			require.Equal(t, attention.TierScalar, plan.Tier)
+			require.NoError(t, op.Close())
+		}
+	})
+}

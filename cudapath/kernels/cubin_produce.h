@@ -1,0 +1,80 @@
+// The producer of a cubin kernel: one thread copies K and V to shared memory with the TMA, and prefetches into L2 what the
+// ring is too short for.
+#pragma once
+#include "cubin_tile.h"
+#include "fa3_produce.h"
+
+// Starts a copy of the map's box at (column, row, head, batch) to L2.
+__device__ __forceinline__ void prefetchBox(const TensorMap *map, int column, int row, int head, int batch) {
+	asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(column), "r"(row), "r"(head), "r"(batch) : "memory");
+}
+
+template <class T>
+__device__ __forceinline__ void produceCubin(const TensorMap *mapK, const TensorMap *mapV, const AttnParams &p, uint32_t shared, char *tiles) {
+	Ring<T::STAGES> k, ownV;
+	Ring<T::STAGES> &v = T::ONE_RING ? k : ownV;
+	const int group = p.Hq / p.Hkv;
+	Walk<T::BM, T::BN, T::CAUSAL, T::PARTIAL_LAST> walk(p);
+	Work w = {}, next = {};
+	auto prefetchTile = [&](int block, int headKV, int batch) {
+#pragma unroll
+		for (int i = 0; i < T::PANELS; i++) prefetchBox(mapK, 64 * i, block * T::BN, headKV, batch);
+#pragma unroll
+		for (int i = 0; i < T::V_PANELS; i++) prefetchBox(mapV, 64 * i, block * T::BN, headKV, batch);
+	};
+	Ring<T::WORKS> work;
+	// Passes a row block on to the consumers. No steps: there are no more.
+	auto pass = [&](int steps) {
+		barrierWait(shared + T::WORK_EMPTY + 8 * work.stage, work.parity ^ 1);
+		int4 *to = reinterpret_cast<int4 *>(tiles + T::WORK + 32 * work.stage);
+		to[0] = make_int4(w.row, w.head, w.batch, w.masked);
+		to[1] = make_int4(steps, 0, 0, 0);
+		barrierArrive(shared + T::WORK_FULL + 8 * work.stage);
+		work.advance();
+	};
+	// Row blocks that attend to no key are not passed on.
+	auto advance = [&] {
+		while (walk.next(next))
+			if (!T::CAUSAL || next.steps > 0) return true;
+		return false;
+	};
+	bool more = advance();
+#pragma unroll 1
+	while (more) {
+		w = next;
+		more = advance();
+		pass(w.steps);
+		const int headKV = w.head / group;
+		auto loadK = [&](int block) {
+			const uint32_t full = shared + T::K_FULL + 8 * k.stage, to = shared + T::K + k.stage * T::K_BYTES;
+			barrierWait(shared + T::K_EMPTY + 8 * k.stage, k.parity ^ 1);
+			barrierExpect(full, T::K_BYTES);
+#pragma unroll
+			for (int i = 0; i < T::PANELS; i++) copyBox(to + i * T::K_PANEL, mapK, full, 64 * i, block * T::BN, headKV, w.batch);
+			k.advance();
+		};
+		auto loadV = [&](int block) {
+			// In a masked step TMA signals V_RAW. The scanning warps wait for it and arrive at V_FULL when done.
+			const bool raw = T::CAUSAL && w.top - block < w.masked;
+			const uint32_t full = shared + (raw ? T::V_RAW : T::V_FULL) + 8 * v.stage, to = shared + T::V + v.stage * T::V_BYTES;
+			barrierWait(shared + T::V_EMPTY + 8 * v.stage, v.parity ^ 1);
+			barrierExpect(full, T::V_BYTES);
+#pragma unroll
+			for (int i = 0; i < T::V_PANELS; i++) copyBox(to + i * T::K_PANEL, mapV, full, 64 * i, block * T::BN, headKV, w.batch);
+			v.advance();
+		};
+		loadK(w.top);
+		if (more) {
+#pragma unroll 1
+			for (int i = 0; i < min(T::AHEAD, next.steps); i++) prefetchTile(next.top - i, next.head / group, next.batch);
+		}
+#pragma unroll 1
+		for (int block = w.top; block > 0; block--) {
+			loadK(block - 1);
+			loadV(block);
+			if (T::AHEAD > 0 && block > T::AHEAD) prefetchTile(block - 1 - T::AHEAD, headKV, w.batch);
+		}
+		loadV(0);
+	}
+	pass(0);
+}
