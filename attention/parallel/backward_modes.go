@@ -5,34 +5,78 @@ import "vkattn/attention"
 // Gradients of the ring and of the all-gather. Both add the gradients of each call to float32
 // sums, which leave the rank or are rounded at the end.
 
-// wholeLSE returns the packed LSE of a run's rows. Runs of the same rows share a copy.
-func (c *call) wholeLSE(lse view) func(r *run) view {
-	copies := map[Span]view{}
-	return func(r *run) view {
-		s := Span{r.row, r.rows}
-		if _, ok := copies[s]; !ok {
-			copies[s] = c.dense(lse.rowsFrom(r.row, r.rows))
+// runLSE has the packed LSE of runs' rows. Runs of the same rows share a copy.
+type runLSE struct {
+	*call
+	lse    view
+	memory map[Span]*view
+	ready  map[Span]view
+}
+
+func (c *call) runLSE(lse view) *runLSE {
+	return &runLSE{c, lse, map[Span]*view{}, map[Span]view{}}
+}
+
+// begin takes the LSE of other heads, in the memory of those before.
+func (x *runLSE) begin(lse view) {
+	x.lse = lse
+	clear(x.ready)
+}
+
+func (x *runLSE) of(r *run) view {
+	s := Span{r.row, r.rows}
+	if _, ok := x.ready[s]; !ok {
+		if x.memory[s] == nil {
+			x.memory[s] = new(view)
 		}
-		return copies[s]
+		x.ready[s] = x.denseIn(x.memory[s], x.lse.rowsFrom(r.row, r.rows))
 	}
+	return x.ready[s]
+}
+
+// ringGradients is the memory in which a ring sums gradients of a group of heads.
+type ringGradients struct {
+	dQ      view
+	buffers [3]block // of the step, of the sums that arrive and of those that leave; by turns
+	lse     *runLSE
 }
 
 // ringBackward passes float32 dK and dV of each block on behind K and V: every rank adds its
 // own, and they return to the block's rank complete. The order of the sum is that of the
 // ranks, from the block's own on.
+func (c *call) ringBackward(t operands, d gradients) error {
+	n := c.backwardHeads
+	heads := n * t.q.heads / t.k.heads
+	sums := ringGradients{dQ: c.new(attention.F32, t.q.batch, heads, t.q.rows, t.q.dim), lse: c.runLSE(t.lse)}
+	most := c.groupKeys.most()
+	for i := range sums.buffers {
+		sums.buffers[i] = block{c.new(attention.F32, t.k.batch, n, most, t.k.dim), c.new(attention.F32, t.v.batch, n, most, t.v.dim)}
+	}
+	r := c.startRing(t.k, t.v, n)
+	for first := 0; first < t.k.heads; first += n {
+		at := first * t.q.heads / t.k.heads
+		r.begin(first)
+		group := operands{q: t.q.headsFrom(at, heads), k: r.now.k, v: r.now.v, o: t.o.headsFrom(at, heads), lse: t.lse.headsFrom(at, heads)}
+		if c.packed() { // batch size 1: the heads lie one after the other
+			group.lse = resized(group.lse, heads, t.lse.rows)
+		}
+		if err := r.backwardHeads(&sums, group, gradients{d.dO.headsFrom(at, heads), d.dQ.headsFrom(at, heads),
+			d.dK.headsFrom(first, n), d.dV.headsFrom(first, n)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// backwardHeads computes the gradients of a group of heads.
 //
 // Each step computes into a buffer of its own, so that the sums may arrive meanwhile. A rank sends
 // the sums of a step and receives those of the next one in the same exchange: a send alone could
 // wait for a receive that the other rank, which waits in the same way, starts later.
-func (c *call) ringBackward(t operands, d gradients) error {
-	dQ := c.zeros(t.q)
-	most := c.groupKeys.most()
-	var buffers [3]block // of the step, of the sums that arrive and of those that leave; by turns
-	for i := range buffers {
-		buffers[i] = block{c.new(attention.F32, t.k.batch, t.k.heads, most, t.k.dim), c.new(attention.F32, t.v.batch, t.v.heads, most, t.v.dim)}
-	}
-	lse := c.wholeLSE(t.lse)
-	r := c.startRing(t.k, t.v)
+func (r *ring) backwardHeads(g *ringGradients, t operands, d gradients) error {
+	buffers := &g.buffers
+	r.clear(g.dQ)
+	g.lse.begin(t.lse)
 	var passing Pending // the sums of the step before leave, and those of this step arrive
 	for more := true; more; {
 		keys := countOf(r.groupKeys[r.source()])
@@ -40,50 +84,50 @@ func (c *call) ringBackward(t operands, d gradients) error {
 		if err := r.start(); err != nil {
 			return r.abandon(err, passing)
 		}
-		runs := c.runs(c.group, r.source())
+		runs := r.runs(r.group, r.source())
 		if len(runs) > 0 || r.step == 0 {
-			c.clear(own.k)
-			c.clear(own.v)
+			r.clear(own.k)
+			r.clear(own.v)
 		}
-		if err := c.add(runs, t, r.now.k, r.now.v, lse, d.dO, dQ, own.k, own.v); err != nil {
+		if err := r.add(runs, t, r.now.k, r.now.v, g.lse.of, d.dO, g.dQ, own.k, own.v); err != nil {
 			return r.abandon(err, passing)
 		}
-		if err := c.submit(); err != nil { // the device computes while messages arrive
+		if err := r.submitStep(); err != nil { // the device computes while messages arrive
 			return r.abandon(err, passing)
 		}
 		if r.step == 0 {
 			buffers[0], buffers[1] = buffers[1], buffers[0]
 			sums = own
 		} else {
-			err := c.g.wait(c.ctx, passing)
+			err := r.g.wait(r.ctx, passing)
 			if passing = nil; err != nil {
 				return r.abandon(err)
 			}
 			if len(runs) > 0 {
-				c.sum(sums.k, sums.k, own.k)
-				c.sum(sums.v, sums.v, own.v)
+				r.sum(sums.k, sums.k, own.k)
+				r.sum(sums.v, sums.v, own.v)
 			}
 		}
-		if err := c.sync(c.ctx); err != nil {
+		if err := r.sync(r.ctx); err != nil {
 			return r.abandon(err)
 		}
 		buffers[1], buffers[2] = buffers[2], buffers[1]
 		next := buffers[1].resized(countOf(r.groupKeys[(r.source()-1+r.outer)%r.outer]))
 		var err error
-		if passing, err = c.g.t.Exchange(transfers(c.peer(1), sums.k, sums.v), transfers(c.peer(-1), next.k, next.v)); err != nil {
+		if passing, err = r.g.t.Exchange(transfers(r.peer(1), sums.k, sums.v), transfers(r.peer(-1), next.k, next.v)); err != nil {
 			return r.abandon(err)
 		}
 		if more, err = r.finish(); err != nil {
 			return r.abandon(err, passing)
 		}
 	}
-	if err := c.g.wait(c.ctx, passing); err != nil {
+	if err := r.g.wait(r.ctx, passing); err != nil {
 		return err
 	}
 	home := buffers[1].resized(t.k.rows)
-	c.sum(d.dQ, dQ)
-	c.sum(d.dK, home.k)
-	c.sum(d.dV, home.v)
+	r.sum(d.dQ, g.dQ)
+	r.sum(d.dK, home.k)
+	r.sum(d.dV, home.v)
 	return nil
 }
 
@@ -95,7 +139,7 @@ func (c *call) allGatherBackward(t operands, d gradients) error {
 		return err
 	}
 	dQ, dK, dV := c.zeros(t.q), c.zeros(all[0]), c.zeros(all[1])
-	if err := c.add(c.wholeRuns(c.rank), t, all[0], all[1], c.wholeLSE(t.lse), d.dO, dQ, dK, dV); err != nil {
+	if err := c.add(c.wholeRuns(c.rank), t, all[0], all[1], c.runLSE(t.lse).of, d.dO, dQ, dK, dV); err != nil {
 		return err
 	}
 	_, keys := c.extent()

@@ -18,6 +18,7 @@ import (
 // Gradients over ranks are those of one device, for any split, mask and shape in every mode.
 func TestBackwardOverRanksIsTheGradient(t *testing.T) {
 	testlevel.HostOnly(t)
+	ringMemory(t, 1) // groups of heads
 	for _, mode := range Modes() {
 		for _, n := range worlds {
 			t.Run(fmt.Sprintf("%v/%d", mode, n), func(t *testing.T) {
@@ -72,6 +73,7 @@ func TestBackwardOfLargeScores(t *testing.T) {
 // The same call gives the same gradients, bit for bit, however messages arrive.
 func TestBackwardBitsDoNotDependOnArrival(t *testing.T) {
 	testlevel.HostOnly(t)
+	ringMemory(t, 1) // groups of heads
 	for _, mode := range Modes() {
 		cfg := Config{Mode: mode, Inner: 2}
 		cfg.HeadDim, cfg.Causal = 16, attention.BottomRight

@@ -63,6 +63,7 @@ func openRanks(t *testing.T, n int) (*vk.Device, []*vk.Stream) {
 // Ranks on a device compute attention in every mode, from buffers that the host sees and
 // from those it does not.
 func TestForwardOnADevice(t *testing.T) {
+	ringMemory(t, 1) // groups of heads
 	const ranks = 4
 	dev, streams := openRanks(t, ranks)
 	// Pipelines of a driver on the CPU take long. Modes share what a problem tests.

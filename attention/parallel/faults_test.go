@@ -43,6 +43,7 @@ func faultyCall(mode Mode) *whole {
 // an error that names it.
 func TestFaultsNameTheRankOnEveryOther(t *testing.T) {
 	testlevel.HostOnly(t)
+	ringMemory(t, 1) // groups of heads
 	boom := errors.New("boom")
 	const ranks, bad, timeout = 4, 2, 400 * time.Millisecond
 	for _, mode := range Modes() {

@@ -21,6 +21,7 @@ var worlds = []int{1, 2, 3, 4, 8}
 // Any split, mask and shape gives what one device computes, in every mode.
 func TestForwardOverRanksIsAttention(t *testing.T) {
 	testlevel.HostOnly(t)
+	ringMemory(t, 1) // groups of heads
 	for _, mode := range Modes() {
 		for _, n := range worlds {
 			t.Run(fmt.Sprintf("%v/%d", mode, n), func(t *testing.T) {
@@ -42,6 +43,7 @@ func TestForwardOverRanksIsAttention(t *testing.T) {
 // those of one device on the CPU tier.
 func TestForwardBitsDoNotDependOnArrival(t *testing.T) {
 	testlevel.HostOnly(t)
+	ringMemory(t, 1) // groups of heads
 	for _, mode := range Modes() {
 		cfg := Config{Mode: mode, Inner: 2}
 		cfg.HeadDim, cfg.Causal = 16, attention.TopLeft
@@ -71,27 +73,5 @@ func TestForwardBitsDoNotDependOnArrival(t *testing.T) {
 			require.True(t, bytes.Equal(one.O.Host, first.O.Host), mode)
 			require.True(t, bytes.Equal(one.LSE.Host, first.LSE.Host), mode)
 		}
-	}
-}
-
-// A ring that computes one group of heads at a time gives the same bits as all at once.
-func TestPartialStatesOfSomeHeads(t *testing.T) {
-	testlevel.HostOnly(t)
-	cfg := Config{Mode: ModeRing}
-	cfg.HeadDim, cfg.Causal = 8, attention.BottomRight
-	for _, p := range []Problem{
-		{Shape: attention.Shape{B: 1, Hq: 6, Hkv: 3, Sq: 50, Sk: 70}},
-		{Shape: attention.Shape{B: 2, Hq: 6, Hkv: 3, Sq: 50, Sk: 50}, CuQ: []int{0, 30, 80}, CuK: []int{0, 50, 90}},
-	} {
-		groups := ranksOf(t, 3, time.Minute)
-		all, some := newWhole(cfg, p, 2), newWhole(cfg, p, 2)
-		all.forward(t, groups, true)
-		before := maxPartial
-		maxPartial = 1
-		some.forward(t, groups, true)
-		maxPartial = before
-		require.Less(t, some.allocated[0], all.allocated[0])
-		require.True(t, bytes.Equal(all.O.Host, some.O.Host))
-		require.True(t, bytes.Equal(all.LSE.Host, some.LSE.Host))
 	}
 }

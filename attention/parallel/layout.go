@@ -14,6 +14,9 @@ type layout struct {
 	rows, keys   Split // of ranks
 	groupRows    Split // of groups of inner ranks
 	groupKeys    Split
+
+	ringRows                    []ringRows // of groups
+	forwardHeads, backwardHeads int        // key heads that a ring takes at a time
 }
 
 // newLayout lays out a checked problem. The mode suits it.
@@ -31,6 +34,7 @@ func newLayout(cfg *Config, p Problem, mode Mode, ranks, inner int) *layout {
 		l.keys = order(keys, ranks)
 	}
 	l.groupRows, l.groupKeys = l.rows.by(inner), l.keys.by(inner)
+	l.chooseHeads()
 	return l
 }
 

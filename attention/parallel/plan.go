@@ -29,10 +29,20 @@ type Plan struct {
 // Cost is what a call costs the rank for which it costs most.
 type Cost struct {
 	Rounds       int     `json:"rounds"`        // messages that follow one another
+	HeadGroups   int     `json:"head_groups"`   // into which a ring divides the heads, one after the other; 1: none
 	SentBytes    uint64  `json:"sent_bytes"`    // to other ranks
 	ScratchBytes uint64  `json:"scratch_bytes"` // memory in addition to the tensors and to what a call on one device takes
 	Seconds      float64 `json:"seconds"`       // estimate, from Config.Machine
 	Exposed      float64 `json:"exposed"`       // of it, in which a rank waits for messages
+}
+
+// String says what a rank sends and what memory it takes.
+func (c Cost) String() string {
+	groups := ""
+	if c.HeadGroups > 1 {
+		groups = fmt.Sprintf(", one of %d groups of heads at a time", c.HeadGroups)
+	}
+	return fmt.Sprintf("sends %d bytes in %d rounds and takes %d bytes of memory%s", c.SentBytes, c.Rounds, c.ScratchBytes, groups)
 }
 
 // Rejection is a mode that was not chosen.
@@ -48,8 +58,7 @@ func (p Plan) String() string {
 	if p.Inner > 1 && p.Outer > 1 {
 		fmt.Fprintf(&b, " (%d x %d)", p.Outer, p.Inner)
 	}
-	fmt.Fprintf(&b, ": %s; forward sends %d bytes in %d rounds, backward %d in %d; balance %.2f", p.Reason,
-		p.Forward.SentBytes, p.Forward.Rounds, p.Backward.SentBytes, p.Backward.Rounds, p.Balance)
+	fmt.Fprintf(&b, ": %s; forward %v; backward %v; balance %.2f", p.Reason, p.Forward, p.Backward, p.Balance)
 	for _, r := range p.Rejected {
 		fmt.Fprintf(&b, "; not %v: %s", r.Mode, r.Reason)
 	}

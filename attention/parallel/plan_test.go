@@ -33,6 +33,7 @@ func (c *counted) Exchange(sends, receives []Transfer) (Pending, error) {
 // The plan tells the bytes that the busiest rank sends, and at least the memory it allocates.
 func TestPlanTellsBytesAndMemory(t *testing.T) {
 	testlevel.HostOnly(t)
+	ringMemory(t, 1) // groups of heads
 	for _, mode := range Modes() {
 		for _, n := range []int{1, 2, 4, 6} {
 			t.Run(fmt.Sprintf("%v/%d", mode, n), func(t *testing.T) {

@@ -15,27 +15,41 @@ import (
 // block is K and V of a group of ranks.
 type block struct{ k, v view }
 
-// ring passes blocks on among the ranks of all groups that have the same heads.
+// ring passes blocks on among the ranks of all groups that have the same heads. It takes the key
+// heads in groups, one after the other, through the same buffers (headgroups.go).
 type ring struct {
 	*call
-	now     block // of group source()
-	step    int
-	buffers [2]block // receive by turns
-	next    block
-	pending Pending
+	k, v     view  // of this rank, all heads
+	n        int   // key heads of a group
+	now      block // of group source()
+	step     int
+	copied   bool      // now is a packed copy of this rank's block
+	own      block     // memory of such copies
+	buffers  [2]block  // receive by turns
+	at       int       // buffer of now; ownBlock: none
+	read     [3]uint64 // submission that read a buffer last
+	received int       // blocks so far
+	next     block
+	pending  Pending
 }
 
-// startRing begins with this rank's block.
-func (c *call) startRing(k, v view) *ring {
-	r := &ring{call: c, now: block{k, v}}
-	if c.outer > 1 {
-		r.now = block{c.dense(k), c.dense(v)}
-	}
+const ownBlock = 2
+
+// startRing makes the buffers for groups of n key heads.
+func (c *call) startRing(k, v view, n int) *ring {
+	r := &ring{call: c, k: k, v: v, n: n}
 	most := c.groupKeys.most()
-	for i := range min(2, c.outer-1) {
-		r.buffers[i] = block{c.new(k.dtype, k.batch, k.heads, most, k.dim), c.new(v.dtype, v.batch, v.heads, most, v.dim)}
+	for i := range min(2, k.heads/n*(c.outer-1)) {
+		r.buffers[i] = block{c.new(k.dtype, k.batch, n, most, k.dim), c.new(v.dtype, v.batch, n, most, v.dim)}
 	}
 	return r
+}
+
+// begin begins a group with this rank's block of its key heads from first on.
+func (r *ring) begin(first int) {
+	k, v := r.k.headsFrom(first, r.n), r.v.headsFrom(first, r.n)
+	r.copied = !r.isDense(k) || !r.isDense(v)
+	r.now, r.at, r.step = block{r.denseIn(&r.own.k, k), r.denseIn(&r.own.v, v)}, ownBlock, 0
 }
 
 // peer is the rank with the same heads that is some groups away.
@@ -46,21 +60,36 @@ func (c *call) peer(distance int) int {
 // source is the group of the current block.
 func (r *ring) source() int { return (r.group - r.step + r.outer) % r.outer }
 
-// start sends the current block on and begins to receive the next one.
+// start sends the current block on and begins to receive the next one. The device may still compute
+// the step before: start waits for what is sent, and for the last reader of what is received.
 func (r *ring) start() error {
 	if r.step == r.outer-1 {
 		return nil
 	}
 	keys := countOf(r.groupKeys[(r.source()-1+r.outer)%r.outer])
-	b := r.buffers[r.step%2]
-	r.next = b.resized(keys)
-	if err := r.sync(r.ctx); err != nil {
+	i := r.received % 2
+	r.next = r.buffers[i].resized(keys)
+	var err error
+	if r.received == 0 || r.step == 0 && r.copied {
+		err = r.sync(r.ctx)
+	} else {
+		err = r.reached(r.ctx, r.read[i])
+	}
+	if err != nil {
 		return err
 	}
+	r.received++
 	p, err := r.g.t.Exchange(transfers(r.peer(1), r.now.k, r.now.v), transfers(r.peer(-1), r.next.k, r.next.v))
 	if err == nil {
 		r.pending = p
 	}
+	return err
+}
+
+// submitStep submits the computation of a step.
+func (r *ring) submitStep() error {
+	value, err := r.submit()
+	r.read[r.at] = value
 	return err
 }
 
@@ -70,7 +99,7 @@ func (r *ring) finish() (more bool, err error) {
 		return false, nil
 	}
 	err = r.g.wait(r.ctx, r.pending)
-	r.pending, r.now = nil, r.next
+	r.pending, r.now, r.at = nil, r.next, (r.received-1)%2
 	r.step++
 	return true, err
 }
@@ -122,17 +151,17 @@ type segment struct {
 	o, lse    view
 }
 
-// segments divides the rows of this rank, and returns the runs of each step.
-func (c *call) segments(rows int) (list []segment, steps [][]run) {
-	cuts := []int{0, rows}
-	for t := range c.outer {
-		runs := c.runs(c.group, (c.group-t+c.outer)%c.outer)
+// segments divides the rows of group g, and returns the runs of each step.
+func (l *layout) segments(g int) (list []segment, steps [][]run) {
+	cuts := []int{0, countOf(l.groupRows[g])}
+	for t := range l.outer {
+		runs := l.runs(g, (g-t+l.outer)%l.outer)
 		steps = append(steps, runs)
 		for i := range runs {
 			cuts = append(cuts, runs[i].row, runs[i].row+runs[i].rows)
 		}
 	}
-	if c.packed() {
+	if l.packed() {
 		cuts = cuts[:2]
 	}
 	slices.Sort(cuts)
@@ -141,7 +170,7 @@ func (c *call) segments(rows int) (list []segment, steps [][]run) {
 		list = append(list, segment{row: first, rows: cuts[i+1] - first})
 	}
 	for t := range steps {
-		if !c.packed() {
+		if !l.packed() {
 			steps[t] = cutAt(steps[t], cuts)
 		}
 		for i := range list {
@@ -160,20 +189,32 @@ func (s *segment) of(runs []run) []run {
 	return runs[first:end]
 }
 
-// ringForward computes O and LSE of this rank's rows.
+// ringForward computes O and LSE of this rank's rows, one group of heads after the other.
 func (c *call) ringForward(q, k, v, o, lse view) error {
-	segments, steps := c.segments(q.rows)
-	most := 0
+	n, most := c.forwardHeads, c.ringRows[c.group].partial
+	heads := n * q.heads / k.heads
+	segments, steps := c.segments(c.group)
 	for i := range segments {
 		s := &segments[i]
-		s.o, s.lse = c.new(attention.F32, q.batch, q.heads, s.rows, v.dim), c.new(attention.F32, q.batch, q.heads, s.rows, 1)
-		if s.steps > 1 {
-			most = max(most, s.rows)
+		s.o, s.lse = c.new(attention.F32, q.batch, heads, s.rows, v.dim), c.new(attention.F32, q.batch, heads, s.rows, 1)
+	}
+	partial := segment{o: c.new(attention.F32, q.batch, heads, most, v.dim), lse: c.new(attention.F32, q.batch, heads, most, 1)}
+	r := c.startRing(k, v, n)
+	for first := 0; first < k.heads; first += n {
+		at := first * q.heads / k.heads
+		r.begin(first)
+		if err := r.forwardHeads(segments, steps, &partial, q.headsFrom(at, heads), o.headsFrom(at, heads), lse.headsFrom(at, heads)); err != nil {
+			return err
 		}
 	}
-	n := c.headsAtOnce(q, k, most, v.dim)
-	partial := segment{o: c.new(attention.F32, q.batch, n, most, v.dim), lse: c.new(attention.F32, q.batch, n, most, 1)}
-	r := c.startRing(k, v)
+	return nil
+}
+
+// forwardHeads computes O and LSE of a group of heads.
+func (r *ring) forwardHeads(segments []segment, steps [][]run, partial *segment, q, o, lse view) error {
+	for i := range segments {
+		segments[i].done = 0
+	}
 	for more := true; more; {
 		if err := r.start(); err != nil {
 			return err
@@ -181,12 +222,12 @@ func (c *call) ringForward(q, k, v, o, lse view) error {
 		for i := range segments {
 			s := &segments[i]
 			if runs := s.of(steps[r.step]); len(runs) > 0 {
-				if err := c.attend(s, &partial, runs, q, r.now.k, r.now.v, o); err != nil {
+				if err := r.attend(s, partial, runs, q, r.now.k, r.now.v, o); err != nil {
 					return r.abandon(err)
 				}
 			}
 		}
-		if err := c.submit(); err != nil {
+		if err := r.submitStep(); err != nil {
 			return r.abandon(err)
 		}
 		var err error
@@ -197,53 +238,21 @@ func (c *call) ringForward(q, k, v, o, lse view) error {
 	for i := range segments {
 		s := &segments[i]
 		if s.steps == 0 {
-			c.clear(o.rowsFrom(s.row, s.rows))
-			c.empty(s.lse)
+			r.clear(s.o)
+			r.empty(s.lse)
+			r.sum(o.rowsFrom(s.row, s.rows), s.o)
 		}
 		if lse.Given() {
-			c.copy(lse.rowsFrom(s.row, s.rows), s.lse)
+			r.copy(lse.rowsFrom(s.row, s.rows), s.lse)
 		}
 	}
 	return nil
-}
-
-// maxPartial bounds the memory of the state of one step, which takes some heads at a time.
-// Tests lower it.
-var maxPartial uint64 = 256 << 20
-
-// headsAtOnce is the number of query heads, whole groups of them, of a partial state.
-func (l *layout) headsAtOnce(q, k view, rows, dim int) int {
-	group := q.heads / k.heads
-	if q.batch > 1 { // LSE of some heads of a batch is not packed
-		return q.heads
-	}
-	one := max(1, l.elements(group, rows, dim+1)*4)
-	return group * min(k.heads, max(1, int(min(maxPartial/one, attention.MaxLength))))
 }
 
 // attend adds the state of runs to the state of their segment. The last one rounds O.
 func (c *call) attend(s, partial *segment, runs []run, q, k, v, o view) error {
-	n := q.heads
-	if s.done > 0 {
-		n = partial.o.heads
-	}
 	s.done++
-	for first := 0; first < q.heads; first += n {
-		n := min(n, q.heads-first)
-		kvFirst, kv := first*k.heads/q.heads, n*k.heads/q.heads
-		part := *s
-		part.o, part.lse = s.o.headsFrom(first, n), s.lse.headsFrom(first, n)
-		if err := c.attendHeads(&part, partial, runs, q.headsFrom(first, n), k.headsFrom(kvFirst, kv), v.headsFrom(kvFirst, kv), o.headsFrom(first, n)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// attendHeads is attend for some heads.
-func (c *call) attendHeads(s, partial *segment, runs []run, q, k, v, o view) error {
-	state := resized(s.lse, q.heads, s.rows)
-	to, lse := s.o, state
+	to, lse := s.o, s.lse
 	if s.done > 1 {
 		to, lse = resized(partial.o, q.heads, s.rows), resized(partial.lse, q.heads, s.rows)
 	}
@@ -257,8 +266,8 @@ func (c *call) attendHeads(s, partial *segment, runs []run, q, k, v, o view) err
 	} else if err := c.forward(runs, true, q, k, v, to, lse); err != nil {
 		return err
 	}
-	merge := attention.MergeArgs{Shape: attention.Shape{B: q.batch, Hq: q.heads, Sq: s.rows}, First: attention.States{O: s.o.Tensor, LSE: state.Tensor},
-		O: s.o.Tensor, LSE: state.Tensor}
+	merge := attention.MergeArgs{Shape: attention.Shape{B: q.batch, Hq: q.heads, Sq: s.rows}, First: attention.States{O: s.o.Tensor, LSE: s.lse.Tensor},
+		O: s.o.Tensor, LSE: s.lse.Tensor}
 	if s.done > 1 {
 		merge.Second = attention.States{O: to.Tensor, LSE: lse.Tensor}
 	}

@@ -167,13 +167,26 @@ func (s *side) copyOnDevice(dst, src view) {
 // dense returns a packed tensor with the same elements, in v's memory or in a copy. The
 // transport moves its memory.
 func (s *side) dense(v view) view {
-	if v.packed() && (s.s == nil || v.bytes() == 0 || s.moves(v.Buffer)) {
+	var memory view
+	return s.denseIn(&memory, v)
+}
+
+// denseIn is dense with memory for a copy, which the first copy of that size allocates.
+func (s *side) denseIn(memory *view, v view) view {
+	if s.isDense(v) {
 		v.Strides = attention.BHSD(v.heads, v.rows, v.dim)
 		return v
 	}
-	d := s.like(v, v.dtype)
-	s.copy(d, v)
-	return d
+	if !memory.Given() {
+		*memory = s.like(v, v.dtype)
+	}
+	s.copy(*memory, v)
+	return *memory
+}
+
+// isDense reports whether dense needs no copy.
+func (s *side) isDense(v view) bool {
+	return v.packed() && (s.s == nil || v.bytes() == 0 || s.moves(v.Buffer))
 }
 
 // moves reports whether the transport moves a buffer.
@@ -222,13 +235,12 @@ func (s *side) empty(lse view) {
 	})
 }
 
-// submit starts what was recorded.
-func (s *side) submit() error {
+// submit starts what was recorded. It returns the value that reached takes.
+func (s *side) submit() (uint64, error) {
 	if s.s == nil || s.err != nil {
-		return s.err
+		return 0, s.err
 	}
-	_, err := s.s.Submit()
-	return err
+	return s.s.Submit()
 }
 
 // sync waits for what was recorded, so that another rank may read it, and write what it read.
@@ -237,6 +249,14 @@ func (s *side) sync(ctx context.Context) error {
 		return s.err
 	}
 	return s.s.Wait(ctx)
+}
+
+// reached waits as sync, for a submission and what came before. What came after goes on.
+func (s *side) reached(ctx context.Context, value uint64) error {
+	if s.s == nil || s.err != nil {
+		return s.err
+	}
+	return s.s.WaitValue(ctx, value)
 }
 
 // settle waits for all work at the end of a call, also after an error, so that nothing uses the

@@ -11,7 +11,8 @@ type volume struct {
 	ring   float64 // of all steps
 	step   float64 // largest message of a ring step
 	total  float64
-	steps  int     // of the ring that send
+	groups int     // of heads, one after the other
+	steps  int     // of the ring that send, of all groups
 	memory float64 // bytes read and written to merge states, or to add gradients of ring steps
 }
 
@@ -20,7 +21,7 @@ func (v *volume) most(x volume) {
 	x.total = x.heads + x.gather + x.ring
 	v.heads, v.gather, v.ring = max(v.heads, x.heads), max(v.gather, x.gather), max(v.ring, x.ring)
 	v.step, v.total, v.steps = max(v.step, x.step), max(v.total, x.total), max(v.steps, x.steps)
-	v.memory = max(v.memory, x.memory)
+	v.memory, v.groups = max(v.memory, x.memory), max(v.groups, x.groups)
 }
 
 // volumes computes what the busiest ranks send. docs/several-gpus.md has the formulas.
@@ -60,15 +61,16 @@ func (l *layout) volumesOf(rank int) (forward, backward volume) {
 		forward.gather = float64(l.ranks-1) * block(rank) * size
 		backward.gather = forward.gather + (all-block(rank))*f32
 	case l.outer > 1:
-		forward.steps, backward.steps = l.outer-1, l.outer
+		forward.groups, backward.groups = l.headGroups(l.forwardHeads), l.headGroups(l.backwardHeads)
+		forward.steps, backward.steps = forward.groups*(l.outer-1), backward.groups*l.outer
 		for t := range l.outer {
 			b := block((g - t + l.outer) % l.outer)
 			if t < l.outer-1 {
 				forward.ring += b * size
-				forward.step = max(forward.step, b*size)
+				forward.step = max(forward.step, b*size/float64(forward.groups))
 			}
 			backward.ring += b * f32
-			backward.step = max(backward.step, b*(size+f32))
+			backward.step = max(backward.step, b*(size+f32)/float64(backward.groups))
 		}
 		backward.ring += forward.ring
 		// A merge reads two float32 states and writes one; the second was written before. A
@@ -90,7 +92,7 @@ func (s Split) total() (n int) {
 
 // cost estimates a call that computes for the given time.
 func (v *volume) cost(l *layout, m *Machine, compute float64) Cost {
-	c := Cost{SentBytes: uint64(v.total), Rounds: v.steps}
+	c := Cost{SentBytes: uint64(v.total), Rounds: v.steps, HeadGroups: max(1, v.groups)}
 	if l.inner > 1 {
 		c.Rounds += 2
 		c.Exposed += m.Latency + m.collectiveSeconds(v.heads, l.inner)
@@ -101,14 +103,14 @@ func (v *volume) cost(l *layout, m *Machine, compute float64) Cost {
 	}
 	if v.steps > 0 {
 		message := m.ringSeconds(v.step, l.ranks)
-		c.Exposed += float64(v.steps) * max(0, message-compute/float64(l.outer)) // the computation of a step hides its message
+		c.Exposed += float64(v.steps) * max(0, message-compute/float64(l.outer*c.HeadGroups)) // the computation of a step hides its message
 	}
 	c.Seconds = compute + v.memory/m.Memory + c.Exposed
 	return c
 }
 
 // Memory that a call allocates on a rank. Its functions follow the allocations of the modes in
-// ring.go, ulysses.go and allgather.go.
+// ulysses.go and allgather.go; headgroups.go has those of the ring.
 
 func (l *layout) elements(heads, rows, dim int) uint64 {
 	const most = 1 << 56 // so that sums do not overflow
@@ -144,19 +146,14 @@ func (l *layout) forwardScratch(rank int) (n uint64) {
 	case l.mode == ModeAllGather && l.ranks > 1:
 		n += 2*l.elements(kv, l.keys.total(), d+dv)*size + l.elements(hq, rows, 1)*4
 	case l.outer > 1:
-		n += 3*l.elements(kv, l.groupKeys.most(), d+dv)*size + l.elements(hq, rows, dv+1)*4
-		partial := l.elements(hq, rows, dv+1) * 4
-		if l.batch() == 1 {
-			partial = min(partial, max(maxPartial, l.elements(hq/kv, rows, dv+1)*4))
-		}
-		n += partial
+		n += l.ringForwardScratch(rank/l.inner, l.forwardHeads)
 	}
 	return n
 }
 
-// lseRows is the number of rows of LSE that the calls of a rank take, each with a packed LSE of
-// its own rows. Calls of the same rows share it.
-func (l *layout) lseRows(rank int) (n int) {
+// lseRows is the number of rows of LSE that the calls of a group's ranks take, each with a packed
+// LSE of its own rows. Calls of the same rows share it.
+func (l *layout) lseRows(g int) (n int) {
 	if l.packed() {
 		return 0
 	}
@@ -170,10 +167,9 @@ func (l *layout) lseRows(rank int) (n int) {
 		}
 	}
 	if l.mode == ModeAllGather {
-		add(l.wholeRuns(rank))
+		add(l.wholeRuns(g))
 		return n
 	}
-	g := rank / l.inner
 	for s := range l.outer {
 		add(l.runs(g, s))
 	}
@@ -194,7 +190,7 @@ func (l *layout) backwardScratch(rank int) (n uint64) {
 		n += 2*l.elements(kv, keys, d+dv)*size + l.elements(hq, rows, d)*4 + l.elements(hq, l.lseRows(rank), 1)*4
 		n += l.elements(kv, 2*keys+l.ranks*l.keys.Count(rank), d+dv) * 4
 	case l.outer > 1:
-		n += l.elements(kv, l.groupKeys.most(), d+dv)*(3*size+3*4) + l.elements(hq, rows, d)*4 + l.elements(hq, l.lseRows(rank), 1)*4
+		n += l.ringBackwardScratch(rank/l.inner, l.backwardHeads)
 	case l.sharers() > 1:
 		n += l.elements(hq, rows, d) * 4
 	}

@@ -1,0 +1,212 @@
+package parallel
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/accuracy"
+	"vkattn/internal/testlevel"
+	"vkattn/vk"
+)
+
+// ringMemory sets the memory up to which rings of a test take all heads at once.
+func ringMemory(t *testing.T, bytes uint64) {
+	before := leastRingMemory
+	leastRingMemory = bytes
+	t.Cleanup(func() { leastRingMemory = before })
+}
+
+const allHeads = 1 << 40 // for ringMemory
+
+// A head has the same bits in a group of its own as among all heads, forward and backward.
+func TestHeadGroupsGiveTheSameBits(t *testing.T) {
+	testlevel.HostOnly(t)
+	for _, x := range []struct {
+		mode  Mode
+		ranks int
+		p     Problem
+	}{
+		{ModeRing, 2, Problem{Shape: attention.Shape{B: 1, Hq: 6, Hkv: 3, Sq: 50, Sk: 70}}},
+		{ModeRing, 3, Problem{Shape: attention.Shape{B: 2, Hq: 8, Hkv: 4, Sq: 50, Sk: 30}}}, // rows without keys
+		{ModeRing, 3, Problem{Shape: attention.Shape{B: 2, Hq: 6, Hkv: 3, Sq: 50, Sk: 50}, CuQ: []int{0, 30, 80}, CuK: []int{0, 50, 90}}},
+		{Mode2D, 4, Problem{Shape: attention.Shape{B: 2, Hq: 8, Hkv: 4, Sq: 50, Sk: 70}}},
+	} {
+		for _, causal := range []attention.Causal{attention.CausalNone, attention.BottomRight} {
+			t.Run(fmt.Sprintf("%v %d %v %v", x.mode, x.ranks, x.p.Shape, causal), func(t *testing.T) {
+				cfg := Config{Mode: x.mode, Inner: 2}
+				cfg.HeadDim, cfg.Causal = 8, causal
+				groups := ranksOf(t, x.ranks, time.Minute)
+				var all, some *whole
+				for _, forward := range []bool{true, false} {
+					var taken [2]uint64
+					for i, w := range []**whole{&all, &some} {
+						ringMemory(t, []uint64{allHeads, 1}[i])
+						if *w == nil {
+							*w = newWhole(cfg, x.p, 2)
+						}
+						plan, list := (*w).run(t, groups, true, forward)
+						for r, err := range list {
+							require.NoError(t, err)
+							taken[i] = max(taken[i], (*w).allocated[r])
+						}
+						for _, cost := range []Cost{plan.Forward, plan.Backward} {
+							require.Equal(t, i == 1, cost.HeadGroups > 1, "%v", plan)
+						}
+					}
+					require.Less(t, taken[1], taken[0])
+				}
+				for i, pair := range [][2]attention.Tensor{{all.O, some.O}, {all.LSE, some.LSE}, {all.DQ, some.DQ}, {all.DK, some.DK}, {all.DV, some.DV}} {
+					require.True(t, bytes.Equal(pair[0].Host, pair[1].Host), "tensor %d", i)
+				}
+			})
+		}
+	}
+}
+
+// With equal parts, and tensors of which every group of heads is copied, a ring allocates what the
+// plan tells.
+func TestRingAllocatesWhatThePlanTells(t *testing.T) {
+	testlevel.HostOnly(t)
+	for _, ranks := range []int{2, 4} {
+		for _, causal := range []attention.Causal{attention.CausalNone, attention.TopLeft} {
+			for _, least := range []uint64{1, allHeads} {
+				ringMemory(t, least)
+				cfg := Config{Mode: ModeRing}
+				cfg.HeadDim, cfg.HeadDimV, cfg.Causal = 8, 12, causal
+				w := newWhole(cfg, Problem{Shape: attention.Shape{B: 2, Hq: 8, Hkv: 4, Sq: 64, Sk: 64}}, 3)
+				groups := ranksOf(t, ranks, time.Minute)
+				for _, forward := range []bool{true, false} {
+					plan, list := w.run(t, groups, true, forward)
+					require.Equal(t, least == 1, plan.Forward.HeadGroups > 1)
+					planned, err := makePlan(&cfg, w.p, ranks)
+					require.NoError(t, err)
+					var most uint64
+					for r := range groups {
+						require.NoError(t, list[r])
+						told := planned.forwardScratch(r)
+						if !forward {
+							told = planned.backwardScratch(r)
+						}
+						most = max(most, told)
+						if !forward && least == allHeads {
+							told -= uint64(2*8*64/ranks) * 4 // LSE of all rows and heads needs no copy
+						}
+						require.Equal(t, told, w.allocated[r], "%d ranks, %v, forward %v, rank %d: %v", ranks, causal, forward, r, plan)
+					}
+					cost := plan.Forward
+					if !forward {
+						cost = plan.Backward
+					}
+					require.Equal(t, most, cost.ScratchBytes)
+				}
+			}
+		}
+	}
+}
+
+// A ring takes at most two blocks of K and V in addition to its share of the tensors, or
+// leastRingMemory for short sequences over many ranks.
+func TestRingMemoryIsWithinTwoBlocks(t *testing.T) {
+	testlevel.HostOnly(t)
+	for _, ranks := range []int{2, 4, 8, 64} {
+		for keys := 1 << 16; keys <= 1<<20; keys *= 2 {
+			for _, causal := range []attention.Causal{attention.CausalNone, attention.TopLeft} {
+				cfg := Config{Mode: ModeRing}
+				cfg.HeadDim, cfg.Causal = 128, causal
+				op, err := New(ranksOf(t, ranks, 0)[0], nil, cfg)
+				require.NoError(t, err)
+				plan, err := op.Plan(Problem{Shape: attention.Shape{B: 1, Hq: 32, Hkv: 8, Sq: keys, Sk: keys}})
+				require.NoError(t, err)
+				block := uint64(keys/ranks) * 8 * 2 * 128 * 2
+				most := 2 * block
+				if ranks > 2 { // exactly two blocks on two ranks, whatever the length
+					most = max(most, leastRingMemory)
+				}
+				require.LessOrEqual(t, plan.Forward.ScratchBytes, most, "%d ranks, %d keys: %v", ranks, keys, plan)
+				require.LessOrEqual(t, plan.Backward.ScratchBytes, most, "%d ranks, %d keys: %v", ranks, keys, plan)
+				t.Logf("%v %d ranks, %d keys: %d groups %d MiB, %d groups %d MiB, two blocks %d MiB", causal, ranks, keys, plan.Forward.HeadGroups,
+					plan.Forward.ScratchBytes>>20, plan.Backward.HeadGroups, plan.Backward.ScratchBytes>>20, 2*block>>20)
+			}
+		}
+	}
+}
+
+// A rank that fails in the last group of heads is named on every other.
+func TestFaultInALaterGroupOfHeads(t *testing.T) {
+	testlevel.HostOnly(t)
+	ringMemory(t, 1)
+	boom := errors.New("boom")
+	const ranks, bad = 4, 2
+	for _, forward := range []bool{true, false} {
+		w := faultyCall(ModeRing)
+		groups := ranksOf(t, ranks, time.Minute)
+		at := int32(3 * (ranks - 1)) // the first exchange of the last group
+		if !forward {
+			at = 3 * (2*ranks - 1)
+		}
+		groups[bad].t = &faulty{Transport: groups[bad].t, at: at, fail: func() error { return boom }}
+		plan, list := w.run(t, groups, false, forward)
+		require.Equal(t, 4, plan.Forward.HeadGroups)
+		require.Equal(t, 4, plan.Backward.HeadGroups)
+		for r, err := range list {
+			var named *RankError
+			require.ErrorAs(t, err, &named, "rank %d, forward %v", r, forward)
+			require.Equal(t, bad, named.Rank)
+			require.ErrorIs(t, err, boom)
+			require.Error(t, groups[r].Barrier(context.Background()))
+		}
+	}
+}
+
+// On a device blocks arrive while it computes the group before. It reads each buffer before the next
+// block overwrites it.
+func TestHeadGroupsOnADevice(t *testing.T) {
+	ringMemory(t, 1)
+	for _, ranks := range []int{2, 3} {
+		dev, streams := openRanks(t, ranks)
+		cfg := Config{Mode: ModeRing}
+		cfg.HeadDim, cfg.Tier = 32, attention.TierScalar
+		w := newWhole(cfg, Problem{Shape: attention.Shape{B: 1, Hq: 4, Hkv: 4, Sq: 64 * ranks, Sk: 64 * ranks}}, 5)
+		groups := ranksOf(t, ranks, time.Minute)
+		parts := make([]*part, ranks)
+		for r, err := range onAll(groups, func(r int, g *Group) error {
+			op, err := New(g, dev, cfg)
+			if err != nil {
+				return err
+			}
+			defer op.Close()
+			plan, err := op.Plan(w.p)
+			if err != nil {
+				return err
+			}
+			x := w.of(&plan, r, false)
+			d := &onDevice{t: t, s: streams[r]}
+			for _, tensor := range []*attention.Tensor{&x.Q, &x.K, &x.V, &x.O, &x.LSE} {
+				d.tensor(tensor, vk.Readback) // which the transport moves without a copy
+			}
+			if err := op.Forward(context.Background(), streams[r], x.Args); err != nil {
+				return err
+			}
+			if plan.Forward.HeadGroups != 4 || op.allocated > plan.Forward.ScratchBytes {
+				return fmt.Errorf("allocated %d bytes: %v", op.allocated, plan)
+			}
+			parts[r] = x
+			return d.collect()
+		}) {
+			require.NoError(t, err, "rank %d", r)
+		}
+		for _, x := range parts {
+			x.collect(true)
+		}
+		v, err := accuracy.Verify(cfg.Config, w.Args, accuracy.Options{})
+		require.NoError(t, err)
+		require.True(t, v.Pass(), "%d ranks: %v", ranks, v)
+	}
+}
