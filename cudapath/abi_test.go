@@ -59,7 +59,7 @@ func TestBackwardParametersAreThoseOfTheKernels(t *testing.T) {
 		{"Hq", unsafe.Offsetof(p.hq)}, {"Hkv", unsafe.Offsetof(p.hkv)}, {"Sq", unsafe.Offsetof(p.sq)}, {"Sk", unsafe.Offsetof(p.sk)}, {"D", unsafe.Offsetof(p.d)},
 		{"Dv", unsafe.Offsetof(p.dv)}, {"total_q", unsafe.Offsetof(p.totalQ)}, {"total_k", unsafe.Offsetof(p.totalK)}, {"bottom_right", unsafe.Offsetof(p.bottomRight)},
 		{"left", unsafe.Offsetof(p.left)}, {"right", unsafe.Offsetof(p.right)}, {"accumulate", unsafe.Offsetof(p.accumulate)}, {"scale", unsafe.Offsetof(p.scale)},
-		{"softcap", unsafe.Offsetof(p.softcap)},
+		{"softcap", unsafe.Offsetof(p.softcap)}, {"B", unsafe.Offsetof(p.b)},
 	} {
 		fmt.Fprintf(&c, "static_assert(offsetof(AttnBackwardParams, %s) == %d, \"%s\");\n", m.name, m.offset, m.name)
 	}

@@ -51,19 +51,24 @@ func (backend) ChooseBackward(dev *vk.Device, p attention.CUDABackwardProblem) (
 	}
 	b := &backwardKernels{c: c}
 	for _, k := range list {
-		g, err := k.grid(k.tiles(&p.Shape, p.B))
-		if err != nil {
-			return choice, err
+		t := k.tiles(&p.Shape, p.B)
+		workgroups := k.units(t)
+		if !k.persistent() {
+			g, err := k.grid(t)
+			if err != nil {
+				return choice, err
+			}
+			workgroups = g[0] * g[1] * g[2]
 		}
 		b.kernels = append(b.kernels, c.kernelOf(k))
-		one := attention.PlanKernel{Outputs: k.Outputs, Kernel: k.Entry, SharedBytes: uint64(k.Shared), Workgroups: g[0] * g[1] * g[2]}
+		one := attention.PlanKernel{Outputs: k.Outputs, Kernel: k.Entry, SharedBytes: uint64(k.Shared), Workgroups: workgroups}
 		if k.Outputs != "stats" {
 			one.Tile = fmt.Sprintf("%dx%d", k.Rows, k.Cols)
 		}
 		choice.Kernels = append(choice.Kernels, one)
 		choice.Validation = choice.Validation || k.Family == "ref"
 	}
-	choice.Launcher, choice.ScratchBytes = b, statsBytes(&p.Shape, p.TotalQ)
+	choice.Launcher, choice.ScratchBytes = b, b.workspace(&p.Shape, p.TotalQ)
 	return choice, nil
 }
 

@@ -15,10 +15,13 @@ type backwardParams struct {
 	sq, sk, d, dv              int32
 	totalQ, totalK             int32
 	bottomRight, left, right   int32
-	accumulate                 int32
+	accumulate                 int32 // 1, and for fa3 lseOfMoreKeys
 	scale, softcap             float32
-	_                          int32
+	b                          int32 // all sequences
 }
+
+// lseOfMoreKeys is a bit of accumulate.
+const lseOfMoreKeys = 2
 
 // statBytes are the bytes of the workspace for each row.
 const statBytes = 16

@@ -91,26 +91,43 @@ func (t *table) chooseBackward(d *DeviceInfo, p *attention.CUDABackwardProblem) 
 	return nil, rejected, unsupported("choose backward kernels", "%s", strings.Join(rejected, "; "))
 }
 
-// backwardOutputs are the outputs of backward kernels, in the order in which they run.
-var backwardOutputs = [...]string{"stats", "dQ", "dK dV"}
+// backwardOutputs are the outputs of backward kernels, in the order in which they run. A
+// kernel of all three gradients leaves dQ in the workspace, and the family's kernel of dQ
+// takes it from there.
+var backwardOutputs = [...]string{"stats", "dQ dK dV", "dQ", "dK dV"}
 
 // backwardOf returns the backward kernels of a family, or the reason why there are none.
 func (t *table) backwardOf(family string, d *DeviceInfo, p *attention.CUDABackwardProblem) (list []*Kernel, why string) {
+	keys := p.Want[1] || p.Want[2]
 	for i, outputs := range backwardOutputs {
-		if !([...]bool{true, p.Want[0], p.Want[1] || p.Want[2]})[i] {
+		if !([...]bool{true, p.Want[0] || keys, p.Want[0], keys})[i] {
 			continue
 		}
 		k, some := t.backwardKernel(family, outputs, p)
 		switch {
 		case !some:
-			return nil, "no backward kernels"
+			continue
 		case k == nil:
 			return nil, fmt.Sprintf("there is none for %v at head dims %d/%d", p.DType, p.HeadDim, p.HeadDimV)
+		case !k.Any && p.Align < alignment:
+			return nil, fmt.Sprintf("head dims, offsets and strides have to be multiples of %d elements, these are of %d", alignment, p.Align)
+		case k.Dense:
+			for _, x := range []struct {
+				given bool
+				name  string
+			}{{p.Lengths, "lengths"}, {p.Window, "window"}, {p.Softcap, "softcap"}} {
+				if x.given {
+					return nil, "its backward kernels take no " + x.name
+				}
+			}
 		}
 		if why := t.limits(k, d, &p.CUDAProblem); why != "" {
 			return nil, why
 		}
 		list = append(list, k)
+	}
+	if len(list) == 0 {
+		return nil, "no backward kernels"
 	}
 	return list, ""
 }
@@ -124,7 +141,7 @@ func (t *table) backwardKernel(family, outputs string, p *attention.CUDABackward
 			continue
 		}
 		some = true
-		if e.DType == p.DType.String() && e.D >= p.HeadDim && e.DV >= p.HeadDimV {
+		if e.DType == p.DType.String() && (family == "ref" || e.Causal == p.Causal) && e.D >= p.HeadDim && e.DV >= p.HeadDimV {
 			return e, true
 		}
 	}
@@ -157,8 +174,8 @@ func (t *table) limits(k *Kernel, d *DeviceInfo, p *attention.CUDAProblem) strin
 	}
 	count := k.tiles(&p.Shape, min(p.B, k.batches()))
 	if k.persistent() {
-		if count.count() > math.MaxInt32 {
-			return fmt.Sprintf("%d tiles, it counts them in 31 bits", count.count())
+		if n := max(count.count(), k.units(count)); n > math.MaxInt32 {
+			return fmt.Sprintf("%d tiles, it counts them in 31 bits", n)
 		}
 		return ""
 	}

@@ -199,3 +199,49 @@ func TestTablesOfThisBuild(t *testing.T) {
 		require.Equal(t, "ref", k.Family)
 	}
 }
+
+// fa3 computes dense gradients on sm_90. Everything else goes to ref, with the reason.
+func TestChoosesBackwardKernels(t *testing.T) {
+	table, err := embedded()
+	require.NoError(t, err)
+	for name, x := range map[string]struct {
+		d      *DeviceInfo
+		change func(*attention.CUDABackwardProblem)
+		want   []string
+		why    string
+	}{
+		"dense":    {&h200, nil, []string{"attn_fa3_f16_d128_backward_stats_full", "attn_fa3_f16_d128_backward_main_full", "attn_fa3_f16_d128_backward_dq_full"}, ""},
+		"dK alone": {&h200, func(p *attention.CUDABackwardProblem) { p.Want = [3]bool{1: true} }, []string{"attn_fa3_f16_d128_backward_stats_full", "attn_fa3_f16_d128_backward_main_full"}, ""},
+		"causal bf16": {&h200, func(p *attention.CUDABackwardProblem) {
+			p.DType, p.Causal, p.HeadDim, p.HeadDimV = attention.BF16, true, 40, 64
+		},
+			[]string{"attn_fa3_bf16_d64_backward_stats_causal", "attn_fa3_bf16_d64_backward_main_causal", "attn_fa3_bf16_d64_backward_dq_causal"}, ""},
+		"lengths":   {&h200, func(p *attention.CUDABackwardProblem) { p.Lengths = true }, nil, "fa3: its backward kernels take no lengths"},
+		"window":    {&h200, func(p *attention.CUDABackwardProblem) { p.Window = true }, nil, "fa3: its backward kernels take no window"},
+		"softcap":   {&h200, func(p *attention.CUDABackwardProblem) { p.Softcap = true }, nil, "fa3: its backward kernels take no softcap"},
+		"head dim":  {&h200, func(p *attention.CUDABackwardProblem) { p.HeadDim = 136 }, nil, "fa3: there is none for f16 at head dims 136/128"},
+		"float32":   {&h200, func(p *attention.CUDABackwardProblem) { p.DType = attention.F32 }, nil, "fa3: there is none for f32 at head dims 128/128"},
+		"alignment": {&h200, func(p *attention.CUDABackwardProblem) { p.Align = 4 }, nil, "have to be multiples of 8 elements, these are of 4"},
+		"device":    {&a100, nil, nil, "fa3: there is no code of it for compute capability 8.0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &attention.CUDABackwardProblem{CUDAProblem: *problemOf(nil), Want: [3]bool{true, true, true}}
+			if x.change != nil {
+				x.change(p)
+			}
+			list, rejected, err := table.chooseBackward(x.d, p)
+			require.NoError(t, err)
+			var entries []string
+			for _, k := range list {
+				entries = append(entries, k.Entry)
+			}
+			if x.want != nil {
+				require.Equal(t, x.want, entries)
+				require.Empty(t, rejected)
+				return
+			}
+			require.Equal(t, "ref", list[0].Family)
+			require.Contains(t, strings.Join(rejected, "; "), x.why)
+		})
+	}
+}

@@ -82,9 +82,8 @@ typedef struct {
 /* op tells which function of the driver failed. */
 int cua_launch(const cua_api *a, cua_handle context, cua_handle stream, const cua_call *call, const char **op);
 
-/* Launches a function of one parameter, a struct that the driver copies. */
-int cua_launch_params(const cua_api *a, cua_handle context, cua_handle stream, cua_handle function, uint32_t gx, uint32_t gy, uint32_t gz,
-	uint32_t threads, uint32_t shared, const void *params);
+/* As cua_launch, with a struct of any type instead of call's params, which the driver copies. */
+int cua_launch_params(const cua_api *a, cua_handle context, cua_handle stream, const cua_call *call, const void *params, const char **op);
 
 /* On success the driver owns fd. op as above. */
 int cua_import_memory(const cua_api *a, cua_handle context, int fd, uint64_t bytes, int dedicated, cua_handle *memory,

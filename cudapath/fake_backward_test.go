@@ -38,8 +38,8 @@ var fakeBackwardKernels = sync.OnceValue(func() uintptr {
 })
 
 // gradientsByCUDA computes O and LSE of a case on tier scalar and its gradients on tier
-// cuda, in one stream, and returns the memory behind it.
-func gradientsByCUDA(t *testing.T, c *Context, s *vk.Stream, b *cases.Backward, before [][]byte) (after [][]byte) {
+// cuda by a family of kernels, in one stream, and returns the memory behind it.
+func gradientsByCUDA(t *testing.T, c *Context, s *vk.Stream, kernel string, b *cases.Backward, before [][]byte) (after [][]byte) {
 	t.Helper()
 	var buffers []*vk.Buffer
 	for _, image := range before {
@@ -52,7 +52,7 @@ func gradientsByCUDA(t *testing.T, c *Context, s *vk.Stream, b *cases.Backward, 
 	cfg.Access = attention.AccessAuto
 	forward, err := attention.New(c.dev, cfg)
 	require.NoError(t, err)
-	cfg.Tier, cfg.Kernel = attention.TierCUDA, "ref"
+	cfg.Tier, cfg.Kernel = attention.TierCUDA, kernel
 	op, err := attention.New(c.dev, cfg)
 	require.NoError(t, err)
 	require.NoError(t, s.Barrier())
@@ -89,7 +89,7 @@ func TestBackwardTakesItsTurn(t *testing.T) {
 			b, err := cases.NewBackward(x, dtype)
 			require.NoError(t, err)
 			f.launches()
-			after := gradientsByCUDA(t, c, s, b, b.Image)
+			after := gradientsByCUDA(t, c, s, "ref", b, b.Image)
 			emulated.Lock()
 			require.NoError(t, emulated.err)
 			emulated.Unlock()
@@ -101,7 +101,7 @@ func TestBackwardTakesItsTurn(t *testing.T) {
 				require.Contains(t, lines[i], "attn_ref_"+dtype.String()+"_backward_"+step+" grid ")
 			}
 			spoiled := b.BackwardSpoiled()
-			again := gradientsByCUDA(t, c, s, b, spoiled)
+			again := gradientsByCUDA(t, c, s, "ref", b, spoiled)
 			require.NoError(t, b.BackwardTrespass(spoiled, again))
 			require.NoError(t, b.BackwardSame(after, again))
 		})
@@ -148,7 +148,6 @@ func TestBackwardRefusals(t *testing.T) {
 		change func(*attention.BackwardArgs)
 		want   string
 	}{
-		"fa3":   {"fa3", nil, "fa3: no backward kernels"},
 		"fa2":   {"fa2", nil, "fa2: no backward kernels"},
 		"sinks": {"ref", func(a *attention.BackwardArgs) { a.Sinks = vector }, "its backward kernels take no sinks"},
 		"bias": {"ref", func(a *attention.BackwardArgs) {
@@ -166,9 +165,6 @@ func TestBackwardRefusals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			op, err := attention.New(c.dev, attention.Config{HeadDim: 8, Tier: attention.TierCUDA, Kernel: x.kernel})
-			if x.kernel == "fa3" && err != nil {
-				t.Skip(err)
-			}
 			require.NoError(t, err)
 			a := a
 			if x.change != nil {

@@ -12,8 +12,20 @@ import (
 )
 
 // The tables of cases on the GPU, by the rules of TestBackwardKernelsOnTheCPU: all of them at
-// level all, a share of them otherwise.
+// level all, a share of them otherwise. fa3 computes all that it takes.
 func TestGPUBackward(t *testing.T) {
+	for _, kernel := range []string{"ref", "fa3"} {
+		t.Run(kernel, func(t *testing.T) { testGPUBackward(t, kernel) })
+	}
+}
+
+// takenByFA3 reports whether fa3 has backward kernels for a case.
+func takenByFA3(x *cases.Case, dtype attention.DType) bool {
+	dense := len(x.Seqs) == 0 && x.Layout != cases.Odd && x.Layout != cases.Even && !x.Window.Given() && x.Softcap == 0
+	return dense && dtype != attention.F32 && x.D <= 128 && x.Dv <= 128 && x.D%8 == 0 && x.Dv%8 == 0
+}
+
+func testGPUBackward(t *testing.T, kernel string) {
 	c := needGPU(t)
 	s := newVulkanStream(t, c)
 	for which, dtype := range attention.DTypes() {
@@ -27,17 +39,21 @@ func TestGPUBackward(t *testing.T) {
 				if !computesBackward(&x) || x.Flops() > 1<<28 {
 					continue
 				}
-				if n++; !testlevel.Share(n%8 == which) {
+				if kernel == "fa3" {
+					if !takenByFA3(&x, dtype) {
+						continue
+					}
+				} else if n++; !testlevel.Share(n%8 == which) {
 					continue
 				}
 				t.Run(x.String(), func(t *testing.T) {
 					b, err := cases.NewBackward(x, dtype)
 					require.NoError(t, err)
-					first := gradientsByCUDA(t, c, s, b, b.Image)
+					first := gradientsByCUDA(t, c, s, kernel, b, b.Image)
 					require.NoError(t, b.BackwardTrespass(b.Image, first))
 					require.NoError(t, b.BackwardJudge(first))
 					spoiled := b.BackwardSpoiled()
-					second := gradientsByCUDA(t, c, s, b, spoiled)
+					second := gradientsByCUDA(t, c, s, kernel, b, spoiled)
 					require.NoError(t, b.BackwardTrespass(spoiled, second))
 					require.NoError(t, b.BackwardSame(first, second))
 				})
@@ -47,9 +63,9 @@ func TestGPUBackward(t *testing.T) {
 }
 
 // gpuBackward is a backward call on zeroed buffers, and its operation.
-func gpuBackward(t *testing.T, c *Context, s *vk.Stream, shape attention.Shape) (*attention.Op, attention.BackwardArgs) {
+func gpuBackward(t *testing.T, c *Context, s *vk.Stream, kernel string, shape attention.Shape) (*attention.Op, attention.BackwardArgs) {
 	t.Helper()
-	op, err := attention.New(c.dev, attention.Config{HeadDim: 64, Tier: attention.TierCUDA, Kernel: "ref"})
+	op, err := attention.New(c.dev, attention.Config{HeadDim: 64, Tier: attention.TierCUDA, Kernel: kernel})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, op.Close()) })
 	p := newProblem(t, c, s, op.Config(), shape)
@@ -62,9 +78,15 @@ func gpuBackward(t *testing.T, c *Context, s *vk.Stream, shape attention.Shape) 
 
 // 1,000 runs give the same bits.
 func TestGPUBackwardRepeats(t *testing.T) {
+	for _, kernel := range []string{"ref", "fa3"} {
+		t.Run(kernel, func(t *testing.T) { testGPUBackwardRepeats(t, kernel) })
+	}
+}
+
+func testGPUBackwardRepeats(t *testing.T, kernel string) {
 	c := needGPU(t)
 	s := newVulkanStream(t, c)
-	op, a := gpuBackward(t, c, s, attention.Shape{B: 2, Hq: 6, Hkv: 2, Sq: 333, Sk: 500})
+	op, a := gpuBackward(t, c, s, kernel, attention.Shape{B: 2, Hq: 6, Hkv: 2, Sq: 333, Sk: 500})
 	require.NoError(t, op.Forward(s, a.Args))
 	var first [3][]byte
 	runs := 1000
@@ -88,7 +110,7 @@ func TestGPUBackwardRepeats(t *testing.T) {
 func TestGPUBackwardLeaks(t *testing.T) {
 	c := needGPU(t)
 	own := newVulkanStream(t, c)
-	op, a := gpuBackward(t, c, own, attention.Shape{B: 1, Hq: 2, Sq: 100, Sk: 100})
+	op, a := gpuBackward(t, c, own, "ref", attention.Shape{B: 1, Hq: 2, Sq: 100, Sk: 100})
 	require.NoError(t, op.Forward(own, a.Args))
 	require.NoError(t, own.Wait(background(t)))
 	cycles := 1000
@@ -111,5 +133,5 @@ func TestGPUBackwardCompilesPTX(t *testing.T) {
 	b, err := cases.NewBackward(cases.Case{Name: "ptx", D: 40, Dv: 24, Shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 70, Sk: 100},
 		Causal: attention.BottomRight}, attention.BF16)
 	require.NoError(t, err)
-	require.NoError(t, b.BackwardJudge(gradientsByCUDA(t, c, s, b, b.Image)))
+	require.NoError(t, b.BackwardJudge(gradientsByCUDA(t, c, s, "ref", b, b.Image)))
 }

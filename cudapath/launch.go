@@ -88,7 +88,14 @@ func (k *kernel) launch(s *Stream, v *invocation) error {
 		for i, n := range g {
 			v.call.grid[i] = C.uint32_t(n)
 		}
-		if err := k.setMaps(&v.call, &v.shape, count); err != nil {
+		p := &v.call.params
+		tensors := [...]mappedTensor{
+			{uint64(p.q.base), int64(p.q.batch), int64(p.q.head), int64(p.q.row), int(p.d), v.shape.Sq, v.shape.Hq},
+			{uint64(p.k.base), int64(p.k.batch), int64(p.k.head), int64(p.k.row), int(p.d), v.shape.Sk, v.shape.KVHeads()},
+			{uint64(p.v.base), int64(p.v.batch), int64(p.v.head), int64(p.v.row), int(p.dv), v.shape.Sk, v.shape.KVHeads()},
+			{uint64(p.o.base), int64(p.o.batch), int64(p.o.head), int64(p.o.row), int(p.dv), v.shape.Sq, v.shape.Hq},
+		}
+		if err := k.setMaps(&v.call, tensors[:], count); err != nil {
 			return err
 		}
 		var name *C.char
@@ -117,7 +124,7 @@ func (k *kernel) advance(p *C.cua_params, shape *attention.Shape, batches int) {
 // blocksOf is the grid of a launch.
 func (k *kernel) blocksOf(t tiles) ([3]uint64, error) {
 	if k.persistent() {
-		return [3]uint64{min(t.count(), uint64(k.c.info.SMs*k.blocks)), 1, 1}, nil
+		return [3]uint64{min(k.units(t), uint64(k.c.info.SMs*k.blocks)), 1, 1}, nil
 	}
 	return k.grid(t)
 }
@@ -146,17 +153,16 @@ func (k *Kernel) mapType() C.int32_t {
 	return mapF16
 }
 
-// setMaps creates the tensor maps of the tensor memory accelerator.
-func (k *kernel) setMaps(call *C.cua_call, shape *attention.Shape, batches int) error {
-	p := &call.params
+// mappedTensor is a tensor that a map describes: its address and strides, and its sizes.
+type mappedTensor struct {
+	base             uint64
+	batch, head, row int64 // elements
+	dim, rows, heads int
+}
+
+// setMaps creates the tensor maps of the tensor memory accelerator. tensors are in the order of mapTensors.
+func (k *kernel) setMaps(call *C.cua_call, tensors []mappedTensor, batches int) error {
 	size := C.uint64_t(k.elementBytes())
-	tensors := [...]struct {
-		t               *C.cua_tensor
-		dim, rows, head int
-	}{
-		{&p.q, int(p.d), shape.Sq, shape.Hq}, {&p.k, int(p.d), shape.Sk, shape.KVHeads()},
-		{&p.v, int(p.dv), shape.Sk, shape.KVHeads()}, {&p.o, int(p.dv), shape.Sq, shape.Hq},
-	}
 	call.maps = C.uint32_t(len(k.Maps))
 	for i := range k.Maps {
 		m, to := &k.Maps[i], &call._map[i]
@@ -168,10 +174,13 @@ func (k *kernel) setMaps(call *C.cua_call, shape *attention.Shape, batches int) 
 		if err != nil {
 			return err
 		}
+		if which >= len(tensors) {
+			return fmt.Errorf("cudapath: %s: a map of tensor %q, which the call has not", k.Entry, m.Tensor)
+		}
 		x := &tensors[which]
-		to.base, to._type, to.swizzle = x.t.base, k.mapType(), C.int32_t(swizzle)
-		to.dims = [4]C.uint64_t{C.uint64_t(x.dim), C.uint64_t(x.rows), C.uint64_t(x.head), C.uint64_t(batches)}
-		for j, stride := range [3]C.int64_t{x.t.row, x.t.head, x.t.batch} {
+		to.base, to._type, to.swizzle = C.uint64_t(x.base), k.mapType(), C.int32_t(swizzle)
+		to.dims = [4]C.uint64_t{C.uint64_t(x.dim), C.uint64_t(x.rows), C.uint64_t(x.heads), C.uint64_t(batches)}
+		for j, stride := range [3]int64{x.row, x.head, x.batch} {
 			to.strides[j] = C.uint64_t(stride) * size
 			if to.dims[j+1] == 1 {
 				to.strides[j] = 16 // not used for one element; the driver refuses some other values

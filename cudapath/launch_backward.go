@@ -36,11 +36,29 @@ func statsBytes(s *attention.Shape, totalQ int) uint64 {
 	return rows * uint64(s.Hq) * statBytes
 }
 
+// workspace is the size of the workspace of a call.
+func (b *backwardKernels) workspace(s *attention.Shape, totalQ int) uint64 {
+	if k := b.kernels[0]; k.Family == "fa3" {
+		return fa3Workspace(s, k.Kernel)
+	}
+	return statsBytes(s, totalQ)
+}
+
+// fa3Workspace is the size of what Workspace of kernels/fa3_backward_work.h describes: a
+// counter and a word per block of rows, three statistics per row, and dQ in float32.
+func fa3Workspace(s *attention.Shape, k *Kernel) uint64 {
+	blocks := uint64(s.B) * uint64(s.Hq) * ((uint64(s.Sq) + uint64(k.Rows) - 1) / uint64(k.Rows))
+	rows := blocks * uint64(k.Rows)
+	return 4 * (32 + (blocks+31)/32*32 + 4*blocks + 3*rows + rows*uint64(k.D))
+}
+
 // backwardInvocation is a backward call with its kernel parameters.
 type backwardInvocation struct {
-	params backwardParams
-	held   [14]vk.Resource
-	n      int
+	params  backwardParams
+	call    C.cua_call
+	tensors [5]mappedTensor
+	held    [14]vk.Resource
+	n       int
 }
 
 // Launch implements attention.CUDABackward.
@@ -52,12 +70,15 @@ func (b *backwardKernels) Launch(s *vk.Stream, a *attention.CUDABackwardCall) er
 	if err := v.bind(b.c, a); err != nil {
 		return err
 	}
+	if a.PartialKeys && b.kernels[0].Family == "fa3" {
+		v.params.accumulate |= lseOfMoreKeys
+	}
 	l, err := b.c.link(s)
 	if err != nil {
 		return err
 	}
-	if v.params.stats, err = l.scratch(statsBytes(&a.Shape, a.TotalQ)); err != nil {
-		return fmt.Errorf("memory for the statistics of the rows: %w", err)
+	if v.params.stats, err = l.scratch(b.workspace(&a.Shape, a.TotalQ)); err != nil {
+		return fmt.Errorf("memory for the workspace: %w", err)
 	}
 	if err := s.HandOver(v.held[:v.n]...); err != nil {
 		return err
@@ -102,7 +123,7 @@ func (v *backwardInvocation) bind(c *Context, a *attention.CUDABackwardCall) err
 			return err
 		}
 	}
-	p.hq, p.hkv, p.sq, p.sk = int32(a.Hq), int32(a.KVHeads()), int32(a.Sq), int32(a.Sk)
+	p.b, p.hq, p.hkv, p.sq, p.sk = int32(a.B), int32(a.Hq), int32(a.KVHeads()), int32(a.Sq), int32(a.Sk)
 	p.d, p.dv, p.totalQ, p.totalK = int32(a.HeadDim), int32(a.HeadDimV), int32(a.TotalQ), int32(a.TotalK)
 	p.left, p.right, p.scale, p.softcap = a.Left, a.Right, a.Scale, a.Softcap
 	if a.BottomRight {
@@ -123,19 +144,40 @@ func (b *backwardKernels) launch(s *Stream, v *backwardInvocation, shape *attent
 	defer s.c.leave()
 	for _, k := range b.kernels {
 		for first := 0; first < shape.B; first += k.batches() {
-			g, err := k.grid(k.tiles(shape, min(shape.B-first, k.batches())))
+			count := min(shape.B-first, k.batches())
+			g, err := k.blocksOf(k.tiles(shape, count))
 			if err != nil {
 				return err
 			}
 			v.params.firstBatch = int32(first)
-			r := C.cua_launch_params(s.c.lib.api, s.c.handle, s.handle, k.handle, C.uint32_t(g[0]), C.uint32_t(g[1]), C.uint32_t(g[2]),
-				C.uint32_t(k.Threads), C.uint32_t(k.Shared), unsafe.Pointer(&v.params))
+			c := &v.call
+			c.function, c.threads, c.shared = k.handle, C.uint32_t(k.Threads), C.uint32_t(k.Shared)
+			for i, n := range g {
+				c.grid[i] = C.uint32_t(n)
+			}
+			if err := k.setMaps(c, v.mapped(shape), count); err != nil {
+				return err
+			}
+			var name *C.char
+			r := C.cua_launch_params(s.c.lib.api, s.c.handle, s.handle, &v.call, unsafe.Pointer(&v.params), &name)
 			if r != C.CUDA_SUCCESS {
-				err := s.c.check("cuLaunchKernel", r)
+				err := s.c.check(opName(name, "cuLaunchKernel"), r)
 				err.(*Error).Detail = k.Entry
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// mapped returns the tensors that maps may describe.
+func (v *backwardInvocation) mapped(s *attention.Shape) []mappedTensor {
+	p := &v.params
+	of := func(t *tensorParams, dim int32, rows, heads int) mappedTensor {
+		return mappedTensor{t.base, t.batch, t.head, t.row, int(dim), rows, heads}
+	}
+	v.tensors = [len(v.tensors)]mappedTensor{
+		of(&p.q, p.d, s.Sq, s.Hq), of(&p.k, p.d, s.Sk, s.KVHeads()), of(&p.v, p.dv, s.Sk, s.KVHeads()), of(&p.o, p.dv, s.Sq, s.Hq), of(&p.dO, p.dv, s.Sq, s.Hq),
+	}
+	return v.tensors[:]
 }

@@ -95,7 +95,7 @@ int cua_function(const cua_api *a, cua_handle context, cua_handle module, const 
 	return with(context, function(a, module, name, threads, shared, f, fixed_shared, blocks));
 }
 
-static int launch(const cua_api *a, cua_handle stream, const cua_call *c, const char **op)
+static int launch(const cua_api *a, cua_handle stream, const cua_call *c, const void *params, const char **op)
 {
 	CUtensorMap maps[4];
 	void *arguments[5];
@@ -110,25 +110,17 @@ static int launch(const cua_api *a, cua_handle stream, const cua_call *c, const 
 			return r;
 		arguments[i] = &maps[i];
 	}
-	arguments[c->maps] = (void *)&c->params;
+	arguments[c->maps] = (void *)params;
 	*op = "cuLaunchKernel";
 	return a->LaunchKernel(c->function, c->grid[0], c->grid[1], c->grid[2], c->threads, 1, 1, c->shared, stream, arguments, 0);
 }
 
 int cua_launch(const cua_api *a, cua_handle context, cua_handle stream, const cua_call *call, const char **op)
 {
-	return with(context, launch(a, stream, call, op));
+	return with(context, launch(a, stream, call, &call->params, op));
 }
 
-static int launch_params(const cua_api *a, cua_handle stream, cua_handle function, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t threads,
-	uint32_t shared, const void *params)
+int cua_launch_params(const cua_api *a, cua_handle context, cua_handle stream, const cua_call *call, const void *params, const char **op)
 {
-	void *arguments[1] = {(void *)params};
-	return a->LaunchKernel(function, gx, gy, gz, threads, 1, 1, shared, stream, arguments, 0);
-}
-
-int cua_launch_params(const cua_api *a, cua_handle context, cua_handle stream, cua_handle function, uint32_t gx, uint32_t gy, uint32_t gz,
-	uint32_t threads, uint32_t shared, const void *params)
-{
-	return with(context, launch_params(a, stream, function, gx, gy, gz, threads, shared, params));
+	return with(context, launch(a, stream, call, params, op));
 }

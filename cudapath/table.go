@@ -37,7 +37,7 @@ type Kernel struct {
 	Cols    int    `json:"cols"`   // keys of a CTA's tile
 	// Grid names what each dimension of the grid counts, such as "rows,heads,batch";
 	// factors are joined by *. "persistent" is as many CTAs as run at once, at most one
-	// per tile.
+	// per tile, or per block of keys of a KV head for a backward kernel.
 	Grid string `json:"grid"`
 	Maps []Map  `json:"maps"` // tensor maps that precede its parameters
 	// Arch is the architecture of its cubin, of a kernel of cubinFamily; empty: the first of
@@ -46,14 +46,16 @@ type Kernel struct {
 	// Speed is the speed of a kernel of cubinFamily per row when all CTAs are busy, relative to
 	// the kernels for the same problem without a Speed; 0 is 1.
 	Speed float64 `json:"speed"`
-	// Outputs names what a backward kernel computes: "stats", "dQ" or "dK dV". Empty: a
+	// Outputs names what a backward kernel computes: one of backwardOutputs. Empty: a
 	// forward kernel.
 	Outputs string `json:"outputs"`
+	// Dense: a backward kernel that takes no lengths, window and softcap.
+	Dense bool `json:"dense"`
 }
 
 // Map describes how a kernel copies a tensor by the tensor memory accelerator.
 type Map struct {
-	Tensor  string    `json:"tensor"`  // "q", "k", "v" or "o"
+	Tensor  string    `json:"tensor"`  // one of mapTensors
 	Box     [4]uint32 `json:"box"`     // of dimension, row, head, batch
 	Swizzle int       `json:"swizzle"` // bytes: 0, 32, 64 or 128
 }
@@ -194,8 +196,11 @@ func (k *Kernel) validate() error {
 // maxMaps is the size of the array of tensor maps in ops.c.
 const maxMaps = 4
 
+// mapTensors are the tensors that maps name, in the order of a call's.
+var mapTensors = []string{"q", "k", "v", "o", "dO"}
+
 func (m *Map) tensor() (int, error) {
-	if i := strings.Index("qkvo", m.Tensor); i >= 0 && len(m.Tensor) == 1 {
+	if i := slices.Index(mapTensors, m.Tensor); i >= 0 {
 		return i, nil
 	}
 	return 0, fmt.Errorf("a map of tensor %q", m.Tensor)
@@ -214,6 +219,14 @@ type tiles struct{ rows, heads, batch, keys, kvHeads uint64 }
 
 // count is the number of tiles of a forward kernel.
 func (t tiles) count() uint64 { return t.rows * t.heads * t.batch }
+
+// units is the number of units of work that the CTAs of a persistent kernel share.
+func (k *Kernel) units(t tiles) uint64 {
+	if k.Outputs != "" {
+		return t.keys * t.kvHeads * t.batch
+	}
+	return t.count()
+}
 
 func (k *Kernel) persistent() bool { return k.Grid == "persistent" }
 

@@ -88,6 +88,8 @@ type CUDABackwardProblem struct {
 	CUDAProblem
 	Want           [3]bool // dQ, dK, dV
 	TotalQ, TotalK int     // packed rows and keys; 0: not packed
+	// Options that some kernels do not take.
+	Lengths, Window, Softcap bool
 }
 
 // CUDABackwardChoice is the chosen kernels and the reasons.
@@ -125,4 +127,5 @@ type CUDABackwardCall struct {
 	Left, Right            int32 // a row at key c attends to keys c - Left to c + Right; NoCausal: no limit
 	Scale, Softcap         float32
 	Accumulate             bool
+	PartialKeys            bool // LSE is of more keys than K has
 }

@@ -453,14 +453,14 @@ int cuLaunchKernel(cua_handle f, unsigned int gx, unsigned int gy, unsigned int 
 	IN_CONTEXT("cuLaunchKernel");
 	if (!f || !gx || !gy || !gz || gy > 65535 || gz > 65535 || by != 1 || bz != 1 || extra || (int)shared > shared_of[f - 1])
 		return INVALID_VALUE;
-	int maps = strstr(names[f - 1], "fa3") ? 3 : 0;
+	int maps = strstr(names[f - 1], "_backward_main_") ? 4 : strstr(names[f - 1], "fa3") && !strstr(names[f - 1], "_backward_") ? 3 : 0;
 	for (int i = 0; i < maps; i++)
 		if (((CUtensorMap *)arguments[i])->opaque[0] != 0xfeed)
 			return INVALID_VALUE;
 	struct op o = {.kind = LAUNCH};
 	if (strstr(names[f - 1], "_backward_")) {
 		o.backward = names[f - 1];
-		memcpy(o.backward_params, arguments[0], sizeof o.backward_params);
+		memcpy(o.backward_params, arguments[maps], sizeof o.backward_params);
 		o.grid[0] = gx, o.grid[1] = gy, o.grid[2] = gz, o.threads = bx;
 		pthread_mutex_lock(&lock);
 		size_t n = strlen(launches);

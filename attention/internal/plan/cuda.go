@@ -152,6 +152,7 @@ func planBackwardCUDA(plan *chosenBackward, dev *vk.Device, cfg *problem.Config,
 		CUDAProblem: problem.CUDAProblem{Shape: r.Shape, DType: cfg.DType, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim(),
 			Causal: cfg.Causal != problem.CausalNone, Align: align, LSE: true, Kernel: cfg.Kernel},
 		Want: [3]bool{r.Want.Q, r.Want.K, r.Want.V}, TotalQ: r.TotalQ, TotalK: r.TotalK,
+		Lengths: r.Options.Lengths != 0, Window: cfg.Window.Given(), Softcap: cfg.Softcap != 0,
 	})
 	switch {
 	case err != nil:

@@ -35,7 +35,8 @@ type entry struct {
 	Rows    int         `json:"rows"`              // of Q a block
 	Cols    int         `json:"cols"`              // of K a tile
 	Grid    string      `json:"grid"`              // what x, y and z count
-	Outputs string      `json:"outputs,omitempty"` // of a backward kernel: "stats", "dQ" or "dK dV"
+	Outputs string      `json:"outputs,omitempty"` // of a backward kernel: "stats", "dQ", "dK dV" or "dQ dK dV"
+	Dense   bool        `json:"dense,omitempty"`   // a backward kernel without lengths, window and softcap
 	Maps    []tensorMap `json:"maps,omitempty"`
 	Arch    string      `json:"arch,omitempty"`  // of the cubin; empty: sm_90a
 	Speed   float64     `json:"speed,omitempty"` // of a full CTA per row, relative to the kernel of the problem without a speed
@@ -56,7 +57,7 @@ const (
 // catalog lists every module, in the order of the manifest. dir is the kernels folder.
 func catalog(dir string) ([]module, error) {
 	third, err := fa3Modules(dir)
-	return slices.Concat(refModules(), refBackwardModules(), fa2Modules(), third, cubinModules()), err
+	return slices.Concat(refModules(), refBackwardModules(), fa2Modules(), third, fa3BackwardModules(), cubinModules()), err
 }
 
 // refTypes are the storage types of the validation kernels.
@@ -136,7 +137,7 @@ func tables(modules []module) (map[string][]byte, error) {
 			families[name] = append(families[name], e)
 		}
 	}
-	delete(families, "fa3") // written by hand
+	delete(families, "fa3") // written by hand; fa3_backward is not
 	files := map[string][]byte{}
 	for family, list := range families {
 		text := []byte("[\n")

@@ -1,0 +1,112 @@
+// Backward pass for sm_90a: TMA, wgmma, warp specialization; dQ in a fixed order.
+//
+// Three kernels run one after the other on a stream:
+//   stats   delta = rowsum(dO * O) - dLSE and LSE in log2 units, for each row; sums of P where LSE is large
+//   main    dK and dV, and dQ in float32 in the workspace
+//   dq      scales dQ and rounds it to the storage type
+//
+// Main: a CTA owns BN = 128 keys of a KV head and loops over the query heads of the group and their blocks of BM rows.
+// CTAs are persistent; fa3_backward_work.h defines their units of work and the order of the additions to dQ.
+//   - Warpgroup 0 is the producer. One warp draws tickets and issues the TMA copies: K and V once a unit, Q and dO
+//     through rings. Another waits for the turn to add to dQ, a third passes it on.
+//   - Two consumer warpgroups of 64 keys each compute S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T are operands
+//     in registers of dV += P^T dO and dK += dS^T Q. dS goes through shared memory to dQ^T = K^T dS^T, of which each
+//     warpgroup computes a half, over all 128 keys.
+//   - A step issues S of the next rows before dQ and dK of the current ones, with which the exponentials overlap. dV is
+//     issued after dS, for want of registers. One named barrier a step joins the consumers, after dS has been stored.
+//   - dQ is added to float32 memory from registers, 16 bytes a thread, in the layout of the accumulators. The first
+//     contribution is stored, so memory need not be cleared.
+//
+// Masked slots have P = dS = 0. Rows past Sq and rows that attend to no key have -LSE = -inf. TMA fills elements past Sq,
+// Sk, D and Dv with zeros. fa3_backward_rare.h keeps Inf and NaN from rows and keys that do not attend to them.
+//
+// Compile one cubin per (dtype, head dim): nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -cubin with
+//   -DATTN_BF16=0|1     storage type
+//   -DATTN_D=64|128     head dim; the tensor maps pad smaller ones with zeros
+#include "fa3_backward_consume.h"
+#include "fa3_backward_produce.h"
+#include "fa3_backward_rows.h"
+
+#ifndef ATTN_D
+#define ATTN_D 128
+#endif
+
+template <class T>
+__device__ __forceinline__ void attendBackward(const TensorMap *mapQ, const TensorMap *mapK, const TensorMap *mapV, const TensorMap *mapDO,
+	const AttnBackwardParams &p) {
+	extern __shared__ __align__(1024) char tiles[];
+	const uint32_t shared = sharedAddress(tiles);
+	const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+	if (threadIdx.x == 0) {
+		prefetchMap(mapQ), prefetchMap(mapK), prefetchMap(mapV), prefetchMap(mapDO);
+		constexpr int CONSUMER_WARPS = 4 * T::WARPGROUPS;
+		barrierInit(shared + T::K_FULL, 1);
+		barrierInit(shared + T::V_FULL, 1);
+		barrierInit(shared + T::KEYS_EMPTY, CONSUMER_WARPS);
+		for (int i = 0; i < T::Q_STAGES; i++) {
+			barrierInit(shared + T::Q_FULL + 8 * i, 1);
+			barrierInit(shared + T::Q_EMPTY + 8 * i, CONSUMER_WARPS);
+		}
+		for (int i = 0; i < T::DO_STAGES; i++) {
+			barrierInit(shared + T::DO_FULL + 8 * i, 1);
+			barrierInit(shared + T::DO_EMPTY + 8 * i, CONSUMER_WARPS);
+		}
+		for (int i = 0; i < 2; i++) {
+			barrierInit(shared + T::TURN_HERE + 8 * i, 1);
+			barrierInit(shared + T::TURN_USED + 8 * i, CONSUMER_WARPS);
+			barrierInit(shared + T::TURN_PASSED + 8 * i, 1);
+			barrierInit(shared + T::WORK_FULL + 8 * i, 1);
+			barrierInit(shared + T::WORK_EMPTY + 8 * i, CONSUMER_WARPS + 2);
+		}
+		barrierInitFence();
+	}
+	__syncthreads();
+	if (warp < 4) {
+		giveRegisters<T::PRODUCER_REGISTERS>();
+		if (warp == COPIER) {
+			if (threadIdx.x == 0) copyTiles<T>(mapQ, mapK, mapV, mapDO, p, shared);
+		} else if (warp == TURN_WAITER) {
+			waitTurns<T>(p, shared);
+		} else if (warp == TURN_PASSER) {
+			passTurns<T>(p, shared);
+		}
+	} else {
+		takeRegisters<T::CONSUMER_REGISTERS>();
+		consumeRows<T>(p, shared, warp / 4 - 1);
+	}
+}
+
+#define JOIN_(a, b, c, d) attn_fa3_##a##_d##b##_backward_##c##d
+#define JOIN(a, b, c, d) JOIN_(a, b, c, d)
+#if ATTN_BF16
+#define TYPE_NAME bf16
+#else
+#define TYPE_NAME f16
+#endif
+
+constexpr int ROWS = ATTN_D == 64 ? 128 : 64;
+
+using Full = BackwardTile<ATTN_D, ROWS, false>;
+using Causal = BackwardTile<ATTN_D, ROWS, true>;
+
+#ifdef FA3_BACKWARD_SHARED
+static_assert(LseTile<Full>::SHARED_BYTES == FA3_BACKWARD_STATS_SHARED, "build/fa3_backward.go says otherwise");
+static_assert(Full::SHARED_BYTES == FA3_BACKWARD_SHARED && Causal::SHARED_BYTES == FA3_BACKWARD_SHARED, "build/fa3_backward.go says otherwise");
+#endif
+
+#define KERNELS(kind, Kind)                                                                                                                    \
+	extern "C" __global__ void __launch_bounds__(ROWS_THREADS, 4) JOIN(TYPE_NAME, ATTN_D, stats_, kind)(const __grid_constant__ AttnBackwardParams p) { \
+		computeStats<Kind>(p);                                                                                                         \
+	}                                                                                                                                      \
+	extern "C" __global__ void __launch_bounds__(Kind::THREADS, 1)                                                                         \
+		JOIN(TYPE_NAME, ATTN_D, main_, kind)(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,                 \
+						     const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap dO,                \
+						     const __grid_constant__ AttnBackwardParams p) {                                           \
+		attendBackward<Kind>(&q, &k, &v, &dO, p);                                                                                      \
+	}                                                                                                                                      \
+	extern "C" __global__ void __launch_bounds__(ROWS_THREADS) JOIN(TYPE_NAME, ATTN_D, dq_, kind)(const __grid_constant__ AttnBackwardParams p) { \
+		storeDQ<Kind>(p);                                                                                                              \
+	}
+
+KERNELS(full, Full)
+KERNELS(causal, Causal)

@@ -1,0 +1,300 @@
+// The consumer warpgroups of the backward fa3 kernel. Each owns 64 keys and keeps their dK and dV, and S and dP of a
+// step, in registers. consumeRows() at the end of the file is the main loop.
+#pragma once
+#include "fa3_backward_rare.h"
+
+// S^T = K Q^T or dP^T = V dO^T, for the warpgroup's 64 keys.
+template <class T> __device__ __forceinline__ void issueTransposedScores(float (&s)[T::BM / 2], uint32_t keys, uint32_t rows) {
+	wgmmaFence();
+	WgmmaFirst<T::BM, 0>::ss(s, keys, rows);
+#pragma unroll
+	for (int d = 16; d < T::D; d += 16)
+		Wgmma<T::BM>::ss(s, keys + matrixOffset(d / 64 * T::KEY_PANEL + d % 64 * 2), rows + matrixOffset(d / 64 * T::ROW_PANEL + d % 64 * 2), true);
+	wgmmaCommit();
+	touch(s);
+}
+
+// dV += P^T dO.
+template <class T> __device__ __forceinline__ void issueDV(float (&sum)[T::D / 2], uint32_t (&words)[T::BM / 4], uint32_t rows) {
+	touch(sum);
+	touch(words);
+	wgmmaFence();
+#pragma unroll
+	for (int row = 0; row < T::BM; row += 16)
+		Wgmma<T::D>::rs(sum, words[row / 4], words[row / 4 + 1], words[row / 4 + 2], words[row / 4 + 3], rows + matrixOffset(row * 128));
+	wgmmaCommit();
+	touch(sum);
+}
+
+// dK += dS^T Q, for the warpgroup's 64 keys. dS in registers would be 16 more than there are.
+template <class T> __device__ __forceinline__ void issueDK(float (&sum)[T::D / 2], uint32_t dS, uint32_t rows) {
+	touch(sum);
+	wgmmaFence();
+#pragma unroll
+	for (int row = 0; row < T::BM; row += 16)
+		WgmmaTransposed<T::D, 1>::ss(sum, dS + matrixOffset(row * 128), rows + matrixOffset(row * 128), true);
+	wgmmaCommit();
+	touch(sum);
+}
+
+// dQ^T = K^T dS^T: the warpgroup's part (see the tile).
+template <class T> __device__ __forceinline__ void issueDQ(float (&dQ)[T::DQ_COLUMNS / 2], uint32_t keys, uint32_t dS) {
+	wgmmaFence();
+	WgmmaFirst<T::DQ_COLUMNS, 1>::ss(dQ, keys, dS);
+#pragma unroll
+	for (int key = 16; key < T::BN; key += 16)
+		WgmmaTransposed<T::DQ_COLUMNS, 0>::ss(dQ, keys + matrixOffset(key * 128), dS + matrixOffset(key / 64 * T::ROW_PANEL + key % 64 * 2), true);
+	wgmmaCommit();
+	touch(dQ);
+}
+
+// Sets the elements of masked slots to 0. row is the first row of the tile, negative if it has masked slots.
+template <class T> __device__ __forceinline__ void clearMasked(float (&s)[T::BM / 2], const AttnBackwardParams &p, int firstKey, int row) {
+	if (row >= 0) return;
+	const int thread = threadHere() % 128, key = firstKey + thread / 32 * 16 + thread % 32 / 4;
+	const int firstRow = (row & INT32_MAX) + 2 * (thread % 4);
+	const int end = p.Sq - firstRow;
+	int from[2]; // the first column of each of the thread's keys that is not masked, less that of the thread
+#pragma unroll
+	for (int r = 0; r < 2; r++) {
+		const int64_t attends = key + 8 * r - causalOffset<T>(p) - firstRow;
+		from[r] = key + 8 * r >= p.Sk || attends > T::BM ? T::BM : int(max(attends, int64_t(0)));
+	}
+#pragma unroll
+	for (int i = 0; i < T::BM / 2; i++)
+		if (8 * (i / 4) + i % 2 < from[i / 2 % 2] || 8 * (i / 4) + i % 2 >= end) s[i] = 0;
+}
+
+// P^T = 2^(S * scale - LSE), in place. lse is the address of -LSE of the thread's first column. From 2^23 on, LSE is a
+// rounded score, so with LARGE such a score is rounded too: the exact difference may be hundreds.
+template <class T, bool LARGE> __device__ __forceinline__ void computeP(float (&s)[T::BM / 2], uint32_t lse, float scale) {
+#pragma unroll
+	for (int j = 0; j < T::BM / 8; j++) {
+		const float2 less = loadPair(lse + 32 * j);
+		auto of = [&](float x, float y) { return exp2Fast(LARGE && fabsf(y) >= 8388608 ? __fmul_rn(x, scale) + y : fmaf(x, scale, y)); };
+#pragma unroll
+		for (int r = 0; r < 2; r++) {
+			s[4 * j + 2 * r] = of(s[4 * j + 2 * r], less.x);
+			s[4 * j + 2 * r + 1] = of(s[4 * j + 2 * r + 1], less.y);
+		}
+	}
+}
+
+// Multiplies P^T by the factors of the rows.
+template <class T> __device__ __forceinline__ void scaleP(float (&s)[T::BM / 2], uint32_t factors) {
+#pragma unroll
+	for (int j = 0; j < T::BM / 8; j++) {
+		const float2 factor = loadPair(factors + 32 * j);
+#pragma unroll
+		for (int r = 0; r < 2; r++) s[4 * j + 2 * r] *= factor.x, s[4 * j + 2 * r + 1] *= factor.y;
+	}
+}
+
+// dS^T = P (dP - delta), in place. delta is the address of -delta of the thread's first column.
+template <class T> __device__ __forceinline__ void computeDS(float (&dP)[T::BM / 2], const float (&P)[T::BM / 2], uint32_t delta) {
+#pragma unroll
+	for (int j = 0; j < T::BM / 8; j++) {
+		const float2 less = loadPair(delta + 32 * j);
+#pragma unroll
+		for (int r = 0; r < 2; r++) {
+			dP[4 * j + 2 * r] = P[4 * j + 2 * r] * (dP[4 * j + 2 * r] + less.x);
+			dP[4 * j + 2 * r + 1] = P[4 * j + 2 * r + 1] * (dP[4 * j + 2 * r + 1] + less.y);
+		}
+	}
+}
+
+template <int N> __device__ __forceinline__ void packWords(uint32_t (&words)[N / 2], const float (&s)[N]) {
+#pragma unroll
+	for (int i = 0; i < N / 2; i++) words[i] = pack<BF16>(s[2 * i], s[2 * i + 1]);
+}
+
+// Transposes four groups of 16 bytes within a quad. Before, lane c has word c of each group. After, it has all four
+// words of group c.
+__device__ __forceinline__ void transposeQuad(uint32_t (&x)[4], int c) {
+	uint32_t give0 = c & 1 ? x[0] : x[1], give1 = c & 1 ? x[2] : x[3];
+	give0 = __shfl_xor_sync(~0u, give0, 1), give1 = __shfl_xor_sync(~0u, give1, 1);
+	if (c & 1) x[0] = give0, x[2] = give1;
+	else x[1] = give0, x[3] = give1;
+	give0 = c & 2 ? x[0] : x[2], give1 = c & 2 ? x[1] : x[3];
+	give0 = __shfl_xor_sync(~0u, give0, 2), give1 = __shfl_xor_sync(~0u, give1, 2);
+	if (c & 2) x[0] = give0, x[1] = give1;
+	else x[2] = give0, x[3] = give1;
+}
+
+// Stores dK or dV of the thread's keys, or adds them to what the tensor holds.
+template <class T>
+__device__ __forceinline__ void storeKeys(float (&sum)[T::D / 2], const AttnTensor &t, const AttnBackwardParams &p, const Unit &u, int key, int dims, float scale) {
+	if (t.base == 0) return;
+	const int c = threadIdx.x % 4;
+	char *out = reinterpret_cast<char *>(t.base) + 2 * (u.batch * t.batch + u.head * t.head + key * t.row);
+#pragma unroll
+	for (int r = 0; r < 2; r++) {
+#pragma unroll
+		for (int j = 0; j < T::D / 8; j += 4) {
+			uint32_t x[4] = {};
+			if (p.accumulate & 1) {
+#pragma unroll
+				for (int n = 0; n < 4; n++) {
+					const int column = 8 * (j + n) + 2 * c;
+					if (key + 8 * r >= p.Sk || column >= dims) continue;
+					const uint32_t held = *reinterpret_cast<const uint32_t *>(out + 16 * r * t.row + 2 * column);
+					float *const two = &sum[4 * (j + n) + 2 * r];
+					x[n] = pack<BF16>(fmaf(two[0], scale, widenHalf<BF16>(held, 0)), fmaf(two[1], scale, widenHalf<BF16>(held, 1)));
+				}
+			} else {
+#pragma unroll
+				for (int n = 0; n < 4; n++) x[n] = pack<BF16>(sum[4 * (j + n) + 2 * r] * scale, sum[4 * (j + n) + 2 * r + 1] * scale);
+			}
+			transposeQuad(x, c);
+			if (key + 8 * r < p.Sk && 8 * (j + c) < dims)
+				*reinterpret_cast<uint4 *>(out + 16 * r * t.row + 16 * (j + c)) = make_uint4(x[0], x[1], x[2], x[3]);
+		}
+	}
+}
+
+template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwardParams &p, uint32_t shared, int group) {
+	const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
+	const float scale = p.scale * 1.4426950408889634f;
+	auto release = [&](uint32_t bar) {
+		__syncwarp();
+		if (threadHere() % 32 == 0) barrierArrive(bar);
+	};
+	// Matrices, as lower words of descriptors.
+	const uint32_t base = matrixOffset(shared), own = base + group * matrixOffset(64 * 128);
+	const uint32_t transposedK = base + (matrixOffset(T::K) + matrixPanels(T::KEY_PANEL)) + (T::D == 128 ? group * matrixOffset(T::KEY_PANEL) : 0);
+	auto rowsOf = [&](int at, int stage) { return base + matrixOffset(at) + stage * matrixOffset(T::ROW_BYTES); };
+	auto acrossRows = [&](int at, int stage) { return rowsOf(at, stage) + matrixPanels(T::ROW_PANEL); };
+	// A row of dS has 64 keys of the warpgroup in 128 bytes. A lane stores rows lane % 8 of 8x8 matrices.
+	const uint32_t storeDS = shared + T::DS + group * T::ROW_PANEL + (lane / 16 * 8 + lane % 8) * 128 + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16;
+
+	float dK[T::D / 2], dV[T::D / 2], s[T::BM / 2], dP[T::BM / 2], dQ[T::DQ_COLUMNS / 2];
+	uint32_t P[T::BM / 4];
+	uint32_t n = 0; // steps of all units; gives the stages and parities of Q, dO, dS and the turns
+	uint32_t keysParity = 0;
+	static_assert(T::DO_STAGES == 2, "dO has the stages of dS and the turns");
+	auto stageOf = [](uint32_t step) { return int(step % 2); };
+	auto stageOfQ = [](uint32_t step) { return int(step % T::Q_STAGES); };
+	auto waitQ = [&] { barrierWait(shared + T::Q_FULL + 8 * stageOfQ(n), n / T::Q_STAGES % 2); };
+	auto warpWord = [] { return 4 * (threadHere() / 32 - 4); };
+	// The first row of the current tile, negative if it has masked slots.
+	auto rowHere = [&] { return loadWord(shared + T::ROW + 4 * stageOfQ(n)); };
+	Units<T> units(p, shared);
+	int ticket;
+	Unit u;
+	while (units.next(ticket, u)) {
+#pragma unroll
+		for (int i = 0; i < T::D / 2; i++) dK[i] = dV[i] = 0;
+		int left = (u.end - u.first) * (p.Hq / p.Hkv); // steps
+		if (left > 0) {
+			const int firstKey = u.key + 64 * group;
+			auto issueScores = [&] { issueTransposedScores<T>(s, own + matrixOffset(T::K), rowsOf(T::Q, stageOfQ(n))); };
+			auto prob = [&] {
+				const uint32_t stats = shared + T::LSE + stageOfQ(n) * T::LSE_BYTES, lse = stats + 8 * (threadHere() % 4);
+				if (loadWord(stats + 8 * T::BM)) {
+					computeP<T, true>(s, lse, scale);
+					scaleP<T>(s, lse + 4 * T::BM);
+				} else {
+					computeP<T, false>(s, lse, scale);
+				}
+				if (T::CAUSAL && loadWord(shared + T::RARE_KEYS + warpWord())) spoilKeys<T>(s, shared, group);
+				clearMasked<T>(s, p, firstKey, rowHere());
+			};
+			// Issues dP of the current step, computes dS and stores it, and issues dV, which stays in flight.
+			auto gradientOfScores = [&](auto afterDK) {
+				barrierWait(shared + T::DO_FULL + 8 * stageOf(n), n / 2 % 2);
+				issueTransposedScores<T>(dP, own + matrixOffset(T::V), rowsOf(T::DO, stageOf(n)));
+				wgmmaWait<0>();
+				touch(dP);
+				afterDK();
+				computeDS<T>(dP, s, shared + T::DELTA + stageOf(n) * T::DELTA_BYTES + 8 * (threadHere() % 4));
+				clearMasked<T>(dP, p, firstKey, rowHere());
+				const uint32_t to = storeDS + stageOf(n) * T::DS_BYTES;
+#pragma unroll
+				for (int i = 0; i < T::BM / 2; i += 8) {
+					storeTransposed(to + i * 256, pack<BF16>(dP[i], dP[i + 1]), pack<BF16>(dP[i + 2], dP[i + 3]), pack<BF16>(dP[i + 4], dP[i + 5]),
+						pack<BF16>(dP[i + 6], dP[i + 7]));
+				}
+				proxyFence();
+				if constexpr (T::CAUSAL) {
+					const uint32_t tileQ = shared + T::Q + stageOfQ(n) * T::ROW_BYTES, tileDO = shared + T::DO + stageOf(n) * T::ROW_BYTES;
+					constexpr int THREADS = 128 * T::WARPGROUPS;
+					const int index = threadHere() - 128;
+					bool found = false;
+					if (rowHere() < 0) found = scanTile<THREADS, false>(tileQ, T::ROW_BYTES, index) | scanTile<THREADS, false>(tileDO, T::ROW_BYTES, index);
+					if (namedOr(DS_STORED, THREADS, found)) {
+						storeWord(shared + T::RARE_ROWS + warpWord(), 1);
+						scanTile<THREADS, true>(tileQ, T::ROW_BYTES, index);
+						scanTile<THREADS, true>(tileDO, T::ROW_BYTES, index);
+						proxyFence();
+						namedSync(DS_STORED, THREADS);
+					}
+				} else {
+					namedSync(DS_STORED, 128 * T::WARPGROUPS);
+				}
+				packWords(P, s);
+				issueDV<T>(dV, P, acrossRows(T::DO, stageOf(n)));
+			};
+			// Issues dQ and dK of a step.
+			auto issueGradients = [&](uint32_t step) {
+				const uint32_t dS = base + matrixOffset(T::DS) + stageOf(step) * matrixOffset(T::DS_BYTES);
+				issueDQ<T>(dQ, transposedK, dS + (T::D == 128 ? 0 : group * matrixOffset(T::DQ_COLUMNS * 128)));
+				issueDK<T>(dK, dS + group * matrixOffset(T::ROW_PANEL), acrossRows(T::Q, stageOfQ(step)));
+			};
+			auto addDQ = [&](uint32_t step) {
+				barrierWait(shared + T::TURN_HERE + 8 * stageOf(step), step / 2 % 2);
+				const uint64_t where = loadLong(shared + T::DQ_TO + 8 * stageOf(step));
+				float *to = reinterpret_cast<float *>(where & ~uint64_t(1)) + group * T::DQ_FLOATS + 4 * (threadHere() % 128);
+#pragma unroll
+				for (int j = 0; j < T::DQ_COLUMNS / 8; j++) addFour(to + 512 * j, dQ[4 * j], dQ[4 * j + 1], dQ[4 * j + 2], dQ[4 * j + 3], where & 1);
+				release(shared + T::TURN_USED + 8 * stageOf(step));
+			};
+
+			barrierWait(shared + T::K_FULL, keysParity);
+			waitQ();
+			if constexpr (T::CAUSAL) {
+				storeWord(shared + T::RARE_KEYS + warpWord(), rowHere() < 0 && clearKeys<T>(shared, group));
+				storeWord(shared + T::RARE_ROWS + warpWord(), 0);
+			}
+			issueScores();
+			wgmmaWait<0>();
+			touch(s);
+			prob();
+			barrierWait(shared + T::V_FULL, keysParity);
+			keysParity ^= 1;
+			gradientOfScores([] {});
+#pragma unroll 1
+			while (--left > 0) {
+				n++;
+				waitQ();
+				issueScores();
+				issueGradients(n - 1);
+				wgmmaWait<2>();
+				touch(s), touch(dV), touch(P);
+				release(shared + T::DO_EMPTY + 8 * stageOf(n - 1));
+				prob();
+				wgmmaWait<1>();
+				touch(dQ);
+				addDQ(n - 1);
+				gradientOfScores([&] {
+					touch(dK);
+					release(shared + T::Q_EMPTY + 8 * stageOfQ(n - 1));
+				});
+			}
+			issueGradients(n);
+			wgmmaWait<1>();
+			touch(dQ), touch(dV), touch(P);
+			release(shared + T::DO_EMPTY + 8 * stageOf(n));
+			addDQ(n);
+			wgmmaWait<0>();
+			touch(dK);
+			release(shared + T::Q_EMPTY + 8 * stageOfQ(n));
+			release(shared + T::KEYS_EMPTY);
+			n++;
+		}
+		unitOf<T>(p, ticket, u);
+		if (T::CAUSAL && u.first < u.end && loadWord(shared + T::RARE_ROWS + warpWord())) addNonFiniteDO<T>(dV, p, u, u.key + 64 * group);
+		const int key = u.key + 64 * group + threadHere() % 128 / 32 * 16 + threadHere() % 32 / 4;
+		storeKeys<T>(dK, p.dK, p, u, key, p.D, p.scale);
+		storeKeys<T>(dV, p.dV, p, u, key, p.Dv, 1);
+	}
+}

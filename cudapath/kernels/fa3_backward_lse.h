@@ -1,0 +1,78 @@
+// Rows with a large LSE in the backward fa3 kernels.
+//
+// float32 rounds an LSE of 10,000 by up to 0.0005, and so every P of the row by 0.05 %, one unit of float16. For a block
+// with such a row the stats kernel computes the sum of the row's P from the same products as the main kernel, whose P of
+// the block are divided by it. This pass over the keys is slow and rare. It is left out if LSE is of more keys than the
+// call has, as in ring attention: the sum is less than 1 then.
+#pragma once
+#include "fa3_backward_consume.h"
+
+constexpr int ROWS_THREADS = 256;
+// From this |LSE| on, in log2 units, rounding LSE costs as much as rounding P to the storage type.
+constexpr float LARGE_LSE = 256 * 1.4426950408889634f;
+
+// A tile of 64 rows and 64 keys.
+template <class T> struct LseTile {
+	static constexpr int D = T::D, BM = 64, BN = 64, PANELS = D / 64, ROW_PANEL = BM * 128, KEY_PANEL = BN * 128;
+	static constexpr bool CAUSAL = T::CAUSAL;
+	static constexpr int K = 0, Q = K + PANELS * KEY_PANEL, LSE = Q + PANELS * ROW_PANEL, SUMS = LSE + 4 * BM, SHARED_BYTES = SUMS + 4 * 4 * BM;
+};
+
+// Copies 64 rows of a head to shared memory, swizzled as by TMA. Rows and dims past the end are 0.
+template <class T> __device__ __forceinline__ void copyPanels(uint32_t to, const AttnTensor &t, int batch, int head, int first, int rows, int dims) {
+	const char *from = reinterpret_cast<const char *>(t.base) + 2 * (batch * t.batch + head * t.head);
+	constexpr int CHUNKS = T::D / 8; // of 16 bytes
+#pragma unroll 1
+	for (int i = threadIdx.x; i < 64 * CHUNKS; i += ROWS_THREADS) {
+		const int row = i / CHUNKS, chunk = i % CHUNKS;
+		uint4 x = {};
+		if (first + row < rows && 8 * chunk < dims) x = *reinterpret_cast<const uint4 *>(from + 2 * ((first + row) * t.row) + 16 * chunk);
+		storeFour(to + chunk / 8 * T::ROW_PANEL + row * 128 + (chunk % 8 ^ row % 8) * 16, x);
+	}
+}
+
+// Computes 1 / sum of P for the rows of a block with a large LSE. stats is the block's record of -LSE and factors.
+template <class T> __device__ __forceinline__ void normalizeLarge(const AttnBackwardParams &p, float *stats, int batch, int head, int block, uint32_t shared) {
+	using L = LseTile<T>;
+	const int thread = threadIdx.x;
+#pragma unroll 1
+	for (int part = 0; part < T::BM; part += L::BM) {
+		const int row = block * T::BM + part;
+		float sums[L::BM / 4] = {};
+		__syncthreads(); // all threads have read the previous part
+		copyPanels<L>(shared + L::Q, p.q, batch, head, row, p.Sq, p.D);
+		if (thread < L::BM) storeWord(shared + L::LSE + 4 * thread, __float_as_int(stats[part + thread]));
+		const int64_t end = min(int64_t(p.Sk), T::CAUSAL ? min(row + L::BM, p.Sq) + causalOffset<T>(p) : int64_t(p.Sk));
+#pragma unroll 1
+		for (int key = 0; key < end; key += L::BN) {
+			__syncthreads(); // all threads have read the previous keys
+			copyPanels<L>(shared + L::K, p.k, batch, head / (p.Hq / p.Hkv), key, p.Sk, p.D);
+			proxyFence();
+			__syncthreads();
+			if (thread < 128) {
+				float s[L::BM / 2];
+				issueTransposedScores<L>(s, matrixOffset(shared + L::K), matrixOffset(shared + L::Q));
+				wgmmaWait<0>();
+				touch(s);
+				computeP<L, true>(s, shared + L::LSE + 8 * (thread % 4), p.scale * 1.4426950408889634f);
+				clearMasked<L>(s, p, key, row | INT32_MIN);
+#pragma unroll
+				for (int i = 0; i < L::BM / 4; i++) sums[i] += s[4 * (i / 2) + i % 2] + s[4 * (i / 2) + 2 + i % 2];
+			}
+		}
+		if (thread < 128) {
+#pragma unroll
+			for (int i = 0; i < L::BM / 4; i++) {
+				for (int n = 4; n < 32; n *= 2) sums[i] += __shfl_xor_sync(~0u, sums[i], n);
+				if (thread % 32 < 4)
+					storeWord(shared + L::SUMS + 4 * (thread / 32 * L::BM + 8 * (i / 2) + 2 * (thread % 4) + i % 2), __float_as_int(sums[i]));
+			}
+		}
+		__syncthreads();
+		if (thread < L::BM && fabsf(stats[part + thread]) >= LARGE_LSE && fabsf(stats[part + thread]) < INFINITY) {
+			float sum = 0;
+			for (int i = 0; i < 4; i++) sum += __int_as_float(loadWord(shared + L::SUMS + 4 * (i * L::BM + thread)));
+			if (sum > 0 && sum < INFINITY) stats[T::BM + part + thread] = 1 / sum;
+		}
+	}
+}

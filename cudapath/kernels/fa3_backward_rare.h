@@ -1,0 +1,101 @@
+// Inf and NaN in tiles with masked slots, as the consumers of the backward fa3 kernel treat them.
+//
+// P and dS of a masked slot are 0, but 0 * NaN is NaN. In tiles that the causal mask crosses, Inf and NaN are therefore
+// replaced by 0 in the operands of the last products: in K once a unit, in Q and dO of a step after S and dP have read
+// them. Ends of a tile past Sq or Sk need none of this, since TMA fills them with zeros.
+//   - A key with Inf or NaN in K gets P = NaN in the rows that attend to it. So dQ and dK stay NaN.
+//   - dK loses nothing with Q: where Q is not finite, neither is the score, and dS is 0 or NaN.
+//   - dV loses the non-finite elements of dO. addNonFiniteDO() adds them at the end of a unit.
+#pragma once
+#include "fa3_backward_work.h"
+
+// Adding EXPONENT_UNITS to the exponents of two packed values carries into their top bits exactly where a value is
+// infinite or NaN.
+constexpr uint32_t EXPONENTS = BF16 ? 0x7f807f80 : 0x7c007c00, EXPONENT_UNITS = BF16 ? 0x00800080 : 0x04000400;
+
+__device__ __forceinline__ uint32_t notFinite(uint32_t two) { return ((two & EXPONENTS) + EXPONENT_UNITS) & 0x80008000; }
+
+// Whether the thread's share of `bytes` bytes of shared memory holds Inf or NaN. With CLEAR they become 0, and the byte
+// of each row of 128 bytes with any becomes 1, if flags is not 0.
+template <int THREADS, bool CLEAR> __device__ __forceinline__ bool scanTile(uint32_t tile, int bytes, int thread, uint32_t flags = 0) {
+	bool found = false;
+#pragma unroll 2
+	for (int at = 16 * thread; at < bytes; at += 16 * THREADS) {
+		uint4 x = loadFour(tile + at);
+		if ((notFinite(x.x) | notFinite(x.y) | notFinite(x.z) | notFinite(x.w)) == 0) continue;
+		found = true;
+		if (CLEAR) {
+			auto clear = [](uint32_t &two) { two &= ~((notFinite(two) >> 15) * 0xffff); };
+			clear(x.x), clear(x.y), clear(x.z), clear(x.w);
+			storeFour(tile + at, x);
+			if (flags != 0) storeByte(flags + at / 128, 1);
+		}
+	}
+	return found;
+}
+
+// Replaces Inf and NaN in K of the warpgroup's 64 keys by 0, and notes the keys. Returns whether there are any.
+template <class T> __device__ __forceinline__ bool clearKeys(uint32_t shared, int group) {
+	const uint32_t flags = shared + T::KEY_FLAGS + 64 * group;
+	if (threadHere() % 128 < 16) storeWord(flags + 4 * (threadHere() % 128), 0);
+	namedSync(KEYS_CLEAR + group, 128);
+	bool found = false;
+#pragma unroll
+	for (int i = 0; i < T::PANELS; i++)
+		found |= scanTile<128, true>(shared + T::K + i * T::KEY_PANEL + group * 64 * 128, 64 * 128, threadHere() % 128, flags);
+	proxyFence();
+	return namedOr(KEYS_CLEAR + group, 128, found);
+}
+
+// Sets P of the keys that clearKeys() noted to NaN.
+template <class T> __device__ __forceinline__ void spoilKeys(float (&P)[T::BM / 2], uint32_t shared, int group) {
+	const int thread = threadHere() % 128;
+#pragma unroll
+	for (int r = 0; r < 2; r++) {
+		const bool spoiled = loadByte(shared + T::KEY_FLAGS + 64 * group + thread / 32 * 16 + thread % 32 / 4 + 8 * r) != 0;
+#pragma unroll
+		for (int i = 0; i < T::BM / 4; i++) {
+			float &x = P[4 * (i / 2) + 2 * r + i % 2];
+			x = spoiled ? __int_as_float(0x7fffffff) : x;
+		}
+	}
+}
+
+// Adds the non-finite elements of dO in masked tiles to dV, for the rows in which the key has a P other than 0. They and
+// the scores are read from global memory.
+template <class T> __device__ __forceinline__ void addNonFiniteDO(float (&dV)[T::D / 2], const AttnBackwardParams &p, const Unit &u, int firstKey) {
+	const int thread = threadHere() % 128, c = thread % 4, firstOfThread = firstKey + thread / 32 * 16 + thread % 32 / 4;
+	const int group = p.Hq / p.Hkv, whole = firstWholeRow<T>(p, u.key);
+	const Workspace space = Workspace::of<T>(p);
+#pragma unroll 1
+	for (int head = u.head * group; head < (u.head + 1) * group; head++) {
+#pragma unroll 1
+		for (int row = u.first * T::BM; row < p.Sq; row++) {
+			const int block = row / T::BM;
+			if (!isMasked<T>(p, whole, block)) continue;
+			const uint32_t *dO = reinterpret_cast<const uint32_t *>(p.dO.base) + (u.batch * p.dO.batch + head * p.dO.head + row * p.dO.row) / 2;
+			uint32_t any = 0;
+			for (int column = 2 * c; column < p.Dv; column += 8) any |= notFinite(dO[column / 2]);
+			if (any == 0) continue;
+			const float less = space.lse[((int64_t(u.batch) * p.Hq + head) * space.blocks + block) * T::LSE_FLOATS + row % T::BM];
+			const uint16_t *q = reinterpret_cast<const uint16_t *>(p.q.base) + u.batch * p.q.batch + head * p.q.head + row * p.q.row;
+#pragma unroll
+			for (int r = 0; r < 2; r++) {
+				const int key = firstOfThread + 8 * r;
+				if (key >= p.Sk || key > row + causalOffset<T>(p)) continue;
+				const uint16_t *k = reinterpret_cast<const uint16_t *>(p.k.base) + u.batch * p.k.batch + u.head * p.k.head + key * p.k.row;
+				float score = 0;
+#pragma unroll 1
+				for (int d = 0; d < p.D; d++) score = fmaf(widenHalf<BF16>(q[d], 0), widenHalf<BF16>(k[d], 0), score);
+				if (exp2Fast(fmaf(score, p.scale * 1.4426950408889634f, less)) == 0) continue;
+#pragma unroll
+				for (int j = 0; j < T::D / 8; j++) {
+					if (8 * j >= p.Dv) continue;
+					const uint32_t two = dO[4 * j + c];
+					if (notFinite(two) & 0x8000) dV[4 * j + 2 * r] += widenHalf<BF16>(two, 0);
+					if (notFinite(two) >> 16) dV[4 * j + 2 * r + 1] += widenHalf<BF16>(two, 1);
+				}
+			}
+		}
+	}
+}

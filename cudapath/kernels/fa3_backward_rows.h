@@ -1,0 +1,108 @@
+// The kernels before and after the main kernel: row statistics, and dQ from float32 to the storage type.
+#pragma once
+#include "fa3_backward_lse.h"
+#include "element.h"
+
+#if ATTN_BF16
+using Element = __nv_bfloat16;
+#else
+using Element = __half;
+#endif
+
+// Sum of the products of eight pairs, as float32.
+__device__ __forceinline__ float dotEight(const uint4 &a, const uint4 &b) {
+	const Element *x = reinterpret_cast<const Element *>(&a), *y = reinterpret_cast<const Element *>(&b);
+	float sum = 0;
+#pragma unroll
+	for (int i = 0; i < 8; i++) sum = fmaf(widen(x[i]), widen(y[i]), sum);
+	return sum;
+}
+
+// A CTA computes the statistics of a block of BM rows: -LSE in log2 units, and dLSE - rowsum(dO * O). Rows that attend
+// to no key and rows past Sq get -inf and 0, so that their P is 0. Factors of P are 1 but for large LSE. It also clears the counters of the main kernel.
+// LANES lanes read a row of D elements, 16 bytes each.
+template <class T> __device__ __forceinline__ void computeStats(const AttnBackwardParams &p) {
+	extern __shared__ __align__(1024) char tiles[];
+	constexpr int LANES = T::D / 8, ROWS = ROWS_THREADS / LANES;
+	const Workspace w = Workspace::of<T>(p);
+	const int block = blockIdx.x, head = blockIdx.y, batch = p.first_batch + blockIdx.z, lane = threadIdx.x % LANES;
+	const int64_t index = int64_t(batch) * p.Hq + head;
+	if (threadIdx.x == 0) {
+		w.turns[index * w.blocks + block] = 0;
+		if (index == 0 && block == 0) *w.ticket = 0;
+	}
+	float *const stats = w.lse + (index * w.blocks + block) * T::LSE_FLOATS;
+	bool large = false;
+	const char *o = reinterpret_cast<const char *>(p.o.base) + 2 * (batch * p.o.batch + head * p.o.head) + 16 * lane;
+	const char *dO = reinterpret_cast<const char *>(p.dO.base) + 2 * (batch * p.dO.batch + head * p.dO.head) + 16 * lane;
+#pragma unroll
+	for (int i = 0; i < T::BM; i += ROWS) {
+		const int inBlock = i + threadIdx.x / LANES, row = block * T::BM + inBlock;
+		float sum = 0;
+		if (row < p.Sq && 8 * lane < p.Dv) {
+			const uint4 a = *reinterpret_cast<const uint4 *>(o + 2 * (row * p.o.row)), b = *reinterpret_cast<const uint4 *>(dO + 2 * (row * p.dO.row));
+			sum = dotEight(a, b);
+		}
+#pragma unroll
+		for (int n = LANES / 2; n > 0; n /= 2) sum += __shfl_xor_sync(~0u, sum, n);
+		if (lane == 0 && inBlock < T::BM) {
+			const int64_t at = index * p.Sq + row;
+			float lse = row < p.Sq ? reinterpret_cast<const float *>(p.lse)[at] : -INFINITY;
+			float delta = 0;
+			if (lse == -INFINITY) {
+				lse = INFINITY;
+			} else {
+				delta = sum - (p.dLSE != 0 ? reinterpret_cast<const float *>(p.dLSE)[at] : 0);
+			}
+			const float less = -lse * 1.4426950408889634f;
+			large |= fabsf(less) >= LARGE_LSE && fabsf(less) < INFINITY;
+			stats[inBlock] = less;
+			stats[T::BM + inBlock] = 1;
+			w.delta[index * w.rows + row] = -delta;
+		}
+	}
+	large = namedOr(0, ROWS_THREADS, large && (p.accumulate & 2) == 0);
+	if (threadIdx.x == 0) reinterpret_cast<int *>(stats)[2 * T::BM] = large;
+	if (large) normalizeLarge<T>(p, stats, batch, head, block, sharedAddress(tiles));
+}
+
+// A CTA scales dQ of a block of BM rows, rounds it and stores it. The thread numbers are those of the consumers, whose
+// accumulators of dQ^T the workspace holds.
+template <class T> __device__ __forceinline__ void storeDQ(const AttnBackwardParams &p) {
+	constexpr int PITCH = T::D + 8; // elements of a row in shared memory
+	__shared__ __align__(16) Element tile[T::BM * PITCH];
+	const Workspace w = Workspace::of<T>(p);
+	const int block = blockIdx.x, head = blockIdx.y, batch = p.first_batch + blockIdx.z;
+	const int64_t index = int64_t(batch) * p.Hq + head;
+	const int group = threadIdx.x / 128, thread = threadIdx.x % 128, c = thread % 4;
+	const int dim = (T::D == 128 ? 64 * group : 0) + thread / 32 * 16 + thread % 32 / 4, first = T::D == 128 ? 0 : T::DQ_COLUMNS * group;
+	const bool any = lastKeyBlock<T>(p, block) >= 0; // otherwise nothing has been added
+	const float4 *from = reinterpret_cast<const float4 *>(w.dQ + ((index * w.blocks + block) * T::WARPGROUPS + group) * T::DQ_FLOATS) + thread;
+#pragma unroll
+	for (int j = 0; j < T::DQ_COLUMNS / 8; j++) {
+		const float4 x = any ? from[128 * j] : make_float4(0, 0, 0, 0);
+		Element *to = tile + (first + 8 * j + 2 * c) * PITCH + dim;
+		const float scale = p.scale;
+		if (p.accumulate & 1) {
+			// Added in float32 and rounded once.
+			auto held = [&](int column, int d) {
+				const int row = block * T::BM + first + 8 * j + 2 * c + column;
+				if (row >= p.Sq || d >= p.D) return 0.0f;
+				return widen(reinterpret_cast<const Element *>(p.dQ.base)[batch * p.dQ.batch + head * p.dQ.head + row * p.dQ.row + d]);
+			};
+			narrow(to, fmaf(x.x, scale, held(0, dim))), narrow(to + PITCH, fmaf(x.y, scale, held(1, dim)));
+			narrow(to + 8, fmaf(x.z, scale, held(0, dim + 8))), narrow(to + PITCH + 8, fmaf(x.w, scale, held(1, dim + 8)));
+		} else {
+			narrow(to, x.x * scale), narrow(to + PITCH, x.y * scale);
+			narrow(to + 8, x.z * scale), narrow(to + PITCH + 8, x.w * scale);
+		}
+	}
+	__syncthreads();
+	char *out = reinterpret_cast<char *>(p.dQ.base) + 2 * (batch * p.dQ.batch + head * p.dQ.head);
+	constexpr int CHUNKS = T::D / 8; // of 16 bytes
+	for (int i = threadIdx.x; i < T::BM * CHUNKS; i += ROWS_THREADS) {
+		const int row = i / CHUNKS, column = i % CHUNKS * 8, at = block * T::BM + row;
+		if (at < p.Sq && column < p.D)
+			*reinterpret_cast<uint4 *>(out + 2 * (at * p.dQ.row + column)) = *reinterpret_cast<const uint4 *>(tile + row * PITCH + column);
+	}
+}

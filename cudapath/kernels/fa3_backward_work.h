@@ -1,0 +1,119 @@
+// Tile scheduler of the backward fa3 kernel, and the layout of its workspace.
+//
+// A unit of work is a block of BN keys of one KV head. Its steps loop over the query heads of the group, and for each
+// of them over the blocks of BM rows that attend to any of the keys, in ascending order. CTAs draw tickets; a ticket is a
+// unit. The units of a head are in descending order of keys; several heads alternate.
+//
+// dQ of a block of rows is a sum over key blocks, in descending order of keys. A counter per block of rows says how
+// many key blocks have been added. A CTA adds its contribution when all earlier ones are complete. So a CTA waits only
+// for units of lower tickets. These have started, hence no wait lasts forever, whatever else runs on the device. With a
+// causal mask the first step of a unit is at the diagonal. If the units of a head start at the same time, each step of
+// each unit is one step behind that of its predecessor, and none waits.
+#pragma once
+#include "fa3_backward_tile.h"
+
+// Workspace: the next ticket; a counter per block of rows; a record per block with -LSE in log2 units and factors of P;
+// -delta per row; dQ in float32.
+struct Workspace {
+	int *ticket, *turns;
+	float *lse, *delta, *dQ;
+	int blocks, rows; // blocks of rows of a head; their rows, with those past Sq
+
+	template <class T> static __device__ __forceinline__ Workspace of(const AttnBackwardParams &p) {
+		Workspace w;
+		w.blocks = (p.Sq + T::BM - 1) / T::BM;
+		w.rows = w.blocks * T::BM;
+		const int64_t heads = int64_t(p.B) * p.Hq;
+		w.ticket = reinterpret_cast<int *>(p.stats);
+		w.turns = w.ticket + 32;
+		w.lse = reinterpret_cast<float *>(w.turns + (heads * w.blocks + 31) / 32 * 32);
+		w.delta = w.lse + heads * w.blocks * T::LSE_FLOATS;
+		w.dQ = w.delta + heads * w.rows;
+		return w;
+	}
+};
+
+// A causal mask: row r attends to keys up to r + offset.
+template <class T> __device__ __forceinline__ int64_t causalOffset(const AttnBackwardParams &p) {
+	return T::CAUSAL ? int64_t(p.right) + (p.bottom_right ? int64_t(p.Sk) - p.Sq : 0) : int64_t(p.Sk);
+}
+
+// The last key block that rows of a block attend to; -1: none.
+template <class T> __device__ __forceinline__ int lastKeyBlock(const AttnBackwardParams &p, int rowBlock) {
+	int64_t key = p.Sk - 1;
+	if (T::CAUSAL) key = min(key, int64_t(min((rowBlock + 1) * T::BM, p.Sq) - 1) + causalOffset<T>(p));
+	return key < 0 ? -1 : int(key) / T::BN;
+}
+
+// Row blocks that begin before this row have masked slots in the tile of a key block: the causal mask crosses them, or some
+// keys are past Sk.
+template <class T> __device__ __forceinline__ int firstWholeRow(const AttnBackwardParams &p, int key) {
+	return key + T::BN > p.Sk ? INT32_MAX : T::CAUSAL ? int(max(key + T::BN - 1 - causalOffset<T>(p), int64_t(0))) : 0;
+}
+
+// Whether a tile has masked slots. A block with rows past Sq has.
+template <class T> __device__ __forceinline__ bool isMasked(const AttnBackwardParams &p, int firstWhole, int block) {
+	return block * T::BM < firstWhole || (block + 1) * T::BM > p.Sq;
+}
+
+struct Unit {
+	int batch, head; // KV head
+	int block, key;  // key block and its first key
+	int first, end;  // blocks of rows
+};
+
+// Key blocks of several KV heads alternate, as many heads as have float32 dQ and 16-bit Q and dO in this part of the L2
+// cache: consecutive units then add to different dQ and seldom wait (docs/cuda-bwd-log.md).
+constexpr int64_t DQ_IN_L2 = 16 << 20;
+
+// Decodes a ticket. Returns false if there is no such unit.
+template <class T> __device__ __forceinline__ bool unitOf(const AttnBackwardParams &p, int ticket, Unit &u) {
+	const int blocks = (p.Sk + T::BN - 1) / T::BN;
+	if (ticket >= blocks * p.Hkv * p.B) return false;
+	const int heads = p.Hkv * p.B;
+	const int together = int(min(max(DQ_IN_L2 / (int64_t(p.Sq) * T::D * 8 * (p.Hq / p.Hkv)), int64_t(1)), int64_t(heads)));
+	const int chunk = ticket / (blocks * together), inChunk = ticket - chunk * blocks * together, width = min(together, heads - chunk * together);
+	const int head = chunk * together + inChunk % width;
+	u.block = blocks - 1 - inChunk / width;
+	u.batch = head / p.Hkv;
+	u.head = head - u.batch * p.Hkv;
+	u.key = u.block * T::BN;
+	u.end = (p.Sq + T::BM - 1) / T::BM;
+	u.first = 0;
+	if (T::CAUSAL) u.first = int(min(max(u.key - causalOffset<T>(p), int64_t(0)) / T::BM, int64_t(u.end)));
+	// The first row may lie past Sq in the last block.
+	if (T::CAUSAL && u.key - causalOffset<T>(p) >= p.Sq) u.first = u.end;
+	return true;
+}
+
+// A position in a ring of N buffers, and the mbarrier parity of the phase that fills it.
+template <int N> struct Ring {
+	int stage = 0;
+	uint32_t parity = 0;
+	__device__ __forceinline__ void advance() {
+		if (++stage == N) stage = 0, parity ^= 1;
+	}
+};
+
+// Reads the units that the copying thread has drawn.
+template <class T> struct Units {
+	const AttnBackwardParams &p;
+	uint32_t shared;
+	Ring<2> ring;
+
+	__device__ __forceinline__ Units(const AttnBackwardParams &params, uint32_t at) : p(params), shared(at) {}
+
+	// Called by all lanes of a warp.
+	__device__ __forceinline__ bool next(Unit &u) {
+		int ticket;
+		return next(ticket, u);
+	}
+	__device__ __forceinline__ bool next(int &ticket, Unit &u) {
+		barrierWait(shared + T::WORK_FULL + 8 * ring.stage, ring.parity);
+		ticket = loadWord(shared + T::WORK + 4 * ring.stage);
+		__syncwarp();
+		if (threadIdx.x % 32 == 0) barrierArrive(shared + T::WORK_EMPTY + 8 * ring.stage);
+		ring.advance();
+		return unitOf<T>(p, ticket, u);
+	}
+};

@@ -1,0 +1,148 @@
+// Inline PTX for sm_90a that only the backward kernels use: forms of wgmma in addition to those of sm90_wgmma.h, the
+// store that transposes dS, loads and stores of single words, and memory shared by CTAs.
+#pragma once
+#include "sm90_wgmma.h"
+
+#define WGMMA_W8(o) "=f"(d[o]), "=f"(d[o + 1]), "=f"(d[o + 2]), "=f"(d[o + 3]), "=f"(d[o + 4]), "=f"(d[o + 5]), "=f"(d[o + 6]), "=f"(d[o + 7])
+#define WGMMA_W16 WGMMA_W8(0), WGMMA_W8(8)
+#define WGMMA_W24 WGMMA_W16, WGMMA_W8(16)
+#define WGMMA_W32 WGMMA_W24, WGMMA_W8(24)
+#define WGMMA_W40 WGMMA_W32, WGMMA_W8(32)
+#define WGMMA_W48 WGMMA_W40, WGMMA_W8(40)
+#define WGMMA_W64 WGMMA_W48, WGMMA_W8(48), WGMMA_W8(56)
+
+// The first product of a sum: d = A B^T, or with TRANSPOSED d = A^T B^T. The accumulators are outputs only. As inputs,
+// which a sum has, their old values would occupy registers up to here.
+template <int N, int TRANSPOSED> struct WgmmaFirst;
+
+#define WGMMA_FIRST(N, TRANSPOSED, D, OPERANDS, A0, A1, A2) \
+	template <> struct WgmmaFirst<N, TRANSPOSED> { \
+		static __device__ __forceinline__ void ss(float (&d)[N / 2], uint32_t a, uint32_t b) { \
+			asm volatile("{\n.reg .pred add;\n.reg .b64 a, b;\nmov.b64 a, {" A0 ", " A2 "};\nmov.b64 b, {" A1 ", " A2 "};\nsetp.ne.b32 add, 0, 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16." \
+						 WGMMA_TYPES " {" D "}, a, b, add, 1, 1, " #TRANSPOSED ", 0;\n}\n" \
+						 : OPERANDS : "r"(a), "r"(b), "n"(MATRIX_HIGH)); \
+		} \
+	};
+
+WGMMA_FIRST(32, 0, WGMMA_D16, WGMMA_W16, "%16", "%17", "%18")
+WGMMA_FIRST(32, 1, WGMMA_D16, WGMMA_W16, "%16", "%17", "%18")
+WGMMA_FIRST(48, 0, WGMMA_D24, WGMMA_W24, "%24", "%25", "%26")
+WGMMA_FIRST(48, 1, WGMMA_D24, WGMMA_W24, "%24", "%25", "%26")
+WGMMA_FIRST(64, 0, WGMMA_D32, WGMMA_W32, "%32", "%33", "%34")
+WGMMA_FIRST(64, 1, WGMMA_D32, WGMMA_W32, "%32", "%33", "%34")
+WGMMA_FIRST(80, 0, WGMMA_D40, WGMMA_W40, "%40", "%41", "%42")
+WGMMA_FIRST(80, 1, WGMMA_D40, WGMMA_W40, "%40", "%41", "%42")
+WGMMA_FIRST(96, 0, WGMMA_D48, WGMMA_W48, "%48", "%49", "%50")
+WGMMA_FIRST(96, 1, WGMMA_D48, WGMMA_W48, "%48", "%49", "%50")
+WGMMA_FIRST(128, 0, WGMMA_D64, WGMMA_W64, "%64", "%65", "%66")
+
+// d = A^T B^T (depth along the rows of B, K-major) or d = A^T B (depth across the rows of B, MN-major), with A and B in
+// shared memory and depth across the rows of A; add: d += the product.
+template <int N, int ACROSS> struct WgmmaTransposed;
+
+#define WGMMA_TRANSPOSED(N, ACROSS, D, OPERANDS, A0, A1, A2, A3) \
+	template <> struct WgmmaTransposed<N, ACROSS> { \
+		static __device__ __forceinline__ void ss(float (&d)[N / 2], uint32_t a, uint32_t b, bool add) { \
+			asm volatile("{\n.reg .pred add;\n.reg .b64 a, b;\nmov.b64 a, {" A0 ", " A3 "};\nmov.b64 b, {" A1 ", " A3 "};\nsetp.ne.b32 add, " A2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16." \
+						 WGMMA_TYPES " {" D "}, a, b, add, 1, 1, 1, " #ACROSS ";\n}\n" \
+						 : OPERANDS : "r"(a), "r"(b), "r"(int(add)), "n"(MATRIX_HIGH)); \
+		} \
+	};
+
+WGMMA_TRANSPOSED(48, 0, WGMMA_D24, WGMMA_O24, "%24", "%25", "%26", "%27")
+WGMMA_TRANSPOSED(64, 0, WGMMA_D32, WGMMA_O32, "%32", "%33", "%34", "%35")
+WGMMA_TRANSPOSED(80, 0, WGMMA_D40, WGMMA_O40, "%40", "%41", "%42", "%43")
+WGMMA_TRANSPOSED(96, 0, WGMMA_D48, WGMMA_O48, "%48", "%49", "%50", "%51")
+WGMMA_TRANSPOSED(64, 1, WGMMA_D32, WGMMA_O32, "%32", "%33", "%34", "%35")
+WGMMA_TRANSPOSED(128, 1, WGMMA_D64, WGMMA_O64, "%64", "%65", "%66", "%67")
+
+// Stores four 8x8 matrices of 16-bit elements, transposed. Lane i passes the address of column i % 8 of matrix i / 8.
+__device__ __forceinline__ void storeTransposed(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+	asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
+// ---- Shared memory ------------------------------------------------------------------------------
+
+__device__ __forceinline__ float2 loadPair(uint32_t at) {
+	float2 x;
+	asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
+	return x;
+}
+__device__ __forceinline__ int loadWord(uint32_t at) {
+	int x;
+	asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+	return x;
+}
+__device__ __forceinline__ uint32_t loadByte(uint32_t at) {
+	uint32_t x;
+	asm volatile("ld.shared.u8 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+	return x;
+}
+__device__ __forceinline__ uint4 loadFour(uint32_t at) {
+	uint4 x;
+	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(at) : "memory");
+	return x;
+}
+__device__ __forceinline__ uint64_t loadLong(uint32_t at) {
+	uint64_t x;
+	asm volatile("ld.shared.u64 %0, [%1];" : "=l"(x) : "r"(at) : "memory");
+	return x;
+}
+__device__ __forceinline__ void storeWord(uint32_t to, int x) { asm volatile("st.shared.s32 [%0], %1;" ::"r"(to), "r"(x) : "memory"); }
+__device__ __forceinline__ void storeByte(uint32_t to, uint32_t x) { asm volatile("st.shared.u8 [%0], %1;" ::"r"(to), "r"(x) : "memory"); }
+__device__ __forceinline__ void storeFour(uint32_t to, const uint4 &x) {
+	asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
+__device__ __forceinline__ void storeLong(uint32_t to, uint64_t x) { asm volatile("st.shared.u64 [%0], %1;" ::"r"(to), "l"(x) : "memory"); }
+
+// A named barrier that returns whether x is true in any of the threads.
+__device__ __forceinline__ bool namedOr(int id, int threads, bool x) {
+	int any;
+	asm volatile("{\n.reg .pred x, any;\nsetp.ne.s32 x, %3, 0;\nbar.red.or.pred any, %1, %2, x;\nselp.s32 %0, 1, 0, any;\n}\n"
+		     : "=r"(any)
+		     : "r"(id), "r"(threads), "r"(int(x))
+		     : "memory");
+	return any != 0;
+}
+
+// Copies contiguous bytes, a multiple of 16, to shared memory by TMA. The mbarrier counts them.
+__device__ __forceinline__ void copyBytes(uint32_t to, const void *from, int bytes, uint32_t bar) {
+	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(bar)
+		     : "memory");
+}
+
+// ---- Memory shared by CTAs ------------------------------------------------------------------------
+
+__device__ __forceinline__ int loadAcquire(const int *at) {
+	int x;
+	asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+	return x;
+}
+__device__ __forceinline__ void storeRelease(int *to, int x) { asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(x) : "memory"); }
+
+// Stores four floats, or adds them to memory.
+__device__ __forceinline__ void addFour(float *to, float a, float b, float c, float d, bool store) {
+	asm volatile(
+		"{\n.reg .pred store;\nsetp.ne.s32 store, %5, 0;\n"
+		"@store st.global.v4.f32 [%0], {%1, %2, %3, %4};\n"
+		"@!store red.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n}\n" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d), "r"(int(store))
+		: "memory");
+}
+
+// ---- Registers ------------------------------------------------------------------------------------
+
+// Returns threadIdx.x. The assembler reads it again at each call instead of holding it in a register.
+__device__ __forceinline__ int threadHere() {
+	int x;
+	asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+	return x;
+}
+
+// A half of a word of two 16-bit values as float32.
+template <bool BFLOAT> __device__ __forceinline__ float widenHalf(uint32_t word, int half) {
+	const uint32_t bits = half ? word >> 16 : word & 0xffff;
+	if constexpr (BFLOAT) return __uint_as_float(bits << 16);
+	float x;
+	asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.f32.f16 %0, h;}" : "=f"(x) : "r"(bits));
+	return x;
+}
