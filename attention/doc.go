@@ -62,7 +62,7 @@
 // defines the mask. The mask depends only on row, key, head, sequence, Args.DropoutSeed
 // and Args.DropoutOffset. So it is the same in Forward and Backward, on every tier, and
 // for packed, padded and paged sequences, splits and lists. A key that a list has twice is
-// kept twice or dropped twice. Backward computes the gradients of the call with this mask;
+// dropped in both or in none. Backward computes the gradients of the call with this mask;
 // a dropped slot has weight 0. A probability of 1 is refused, and so are quantised K and
 // V.
 //

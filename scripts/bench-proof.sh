@@ -168,7 +168,7 @@ def prove_overhead():
 
 def prove_interrupt():
     start = time.time()
-    kept, most = [], max(2, tries // 3)
+    rows_of_runs, most = [], max(2, tries // 3)
     bad = []
     for i in range(most):
         files = [os.path.join(out, f"proof-interrupted.{x}") for x in ("jsonl", "json", "csv")]
@@ -188,7 +188,7 @@ def prove_interrupt():
             stderr = p.communicate(timeout=60)[1]
         rows = [json.loads(line) for line in open(printed)]
         done = [r["seqlen_k"] for r in rows if r["status"] == "ok"]
-        kept.append(len(done))
+        rows_of_runs.append(len(done))
         saved = [json.loads(line) for line in open(files[0])]
         for name, ok in {
             f"exit code {p.returncode}, {stderr.strip()}": p.returncode == 130,
@@ -202,7 +202,7 @@ def prove_interrupt():
         }.items():
             if not ok:
                 bad.append(f"try {i}: {name}")
-    print(f"rows kept: {' '.join(map(str, kept))}; {time.time() - start:.0f} s")
+    print(f"finished rows: {' '.join(map(str, rows_of_runs))}; {time.time() - start:.0f} s")
     verdict(not bad, f"{most} interrupted runs keep every finished row" + "".join("; " + b for b in bad))
 
 

@@ -209,9 +209,9 @@ func TestTuneOfGradientsOnADevice(t *testing.T) {
 func TestTuneOfNothingSupported(t *testing.T) {
 	driver(t)
 	t.Setenv(vk.CacheDirEnv, t.TempDir())
-	code, stdout, stderr := call(tinyTune("--tier", "coopmat")...) // f32
+	code, stdout, stderr := call(tinyTune("--tier", "coopmat", "--headdim", "136")...) // f32: head dims up to 128
 	require.Equal(t, exitUnsupported, code)
-	require.Contains(t, stdout, "no float32 cooperative matrices")
+	require.Contains(t, stdout, "unsupported: f32 d136 coopmat")
 	require.True(t, strings.HasPrefix(stderr, "vkattn: no problem is supported: "), stderr)
 }
 
