@@ -418,8 +418,8 @@ template <class C> struct Forward {
 		whole_from = p.D == D && p.Dv == Dv ? C::Cols : INT_MAX;
 		next_k += K::row() * p.k.row * 2 + K::lane() * 16;
 		next_v += V::row() * p.v.row * 2 + V::lane() * 16;
-		k_slot = kept(shared + K::slot());
-		v_slot = D == Dv ? k_slot + C::KBytes : kept(shared + C::KBytes + V::slot());
+		k_slot = heldValue(shared + K::slot());
+		v_slot = D == Dv ? k_slot + C::KBytes : heldValue(shared + C::KBytes + V::slot());
 		tiles = (end + C::Cols - 1) / C::Cols;
 		todo = tiles;
 		tile = stage_at = next_at = turn = 0;
@@ -461,9 +461,9 @@ template <class C> struct Forward {
 		}
 		start(end);
 
-		q_at = kept(shared + C::QAt + warp * C::WarpRows * D * 2 + chunk_at<D>(lane % 16, lane / 16));
-		k_at = kept(shared + chunk_at<D>(lane % 8 + lane / 16 * 8, lane / 8 % 2));
-		v_at = kept(shared + C::KBytes + chunk_at<Dv>(lane % 16, lane / 16));
+		q_at = heldValue(shared + C::QAt + warp * C::WarpRows * D * 2 + chunk_at<D>(lane % 16, lane / 16));
+		k_at = heldValue(shared + chunk_at<D>(lane % 8 + lane / 16 * 8, lane / 8 % 2));
+		v_at = heldValue(shared + C::KBytes + chunk_at<Dv>(lane % 16, lane / 16));
 		scale = fabsf(p.scale_log2);
 		unset = (1u << (2 * MFragments)) - 1;
 		exact = true;

@@ -130,7 +130,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
 }
 
 // Returns x through a shuffle, which keeps the compiler from computing x again instead of holding it in a register.
-__device__ __forceinline__ uint32_t kept(uint32_t x) {
+__device__ __forceinline__ uint32_t heldValue(uint32_t x) {
 	uint32_t y;
 	asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, -1;" : "=r"(y) : "r"(x), "r"(threadIdx.x));
 	return y;
