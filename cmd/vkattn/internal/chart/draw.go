@@ -51,6 +51,8 @@ func rgb(n uint32) color.RGBA {
 var known = map[string]style{
 	"cuda fa3":   {"vkattn CUDA fa3", rgb(0x0b8a63), true},
 	"cuda fa2":   {"vkattn CUDA fa2", rgb(0xc77d0a), true},
+	"cuda":       {"vkattn CUDA", rgb(0x0b8a63), true},
+	"cubin":      {"vkattn cubin", rgb(0xb5179e), true},
 	"coopmat2":   {"vkattn coopmat2", rgb(0xd1495b), true},
 	"coopmat":    {"vkattn coopmat", rgb(0xe07a5f), true},
 	"scalar":     {"vkattn scalar", rgb(0x7a8b2a), true},
