@@ -171,7 +171,7 @@ func TestPicturesAreUpToDate(t *testing.T) {
 		kind                   Kind
 		series                 []string
 	}{
-		{"forward.svg", "2026-11-20-h200/cuda-race-suite.jsonl.gz", "Forward, f16, NVIDIA H200. Within a panel all implementations took turns in one process.", Speed, nil},
+		{"forward.svg", "2026-11-25-h200/forward.jsonl.gz", "Forward, f16, NVIDIA H200. Within a panel all implementations took turns in one process.", Speed, nil},
 		{"decode.svg", "2026-11-22-h200/decode.jsonl.gz", "Decode, f16, NVIDIA H200.", Bandwidth, []string{"coopmat2", "flash", "cudnn", "torch-copy"}},
 		{"ladder.svg", "2026-11-20-h200/ladder.jsonl", "Forward, f16, NVIDIA H200.", Ladder, nil},
 	} {
