@@ -12,10 +12,10 @@ import (
 func TestCommandsWithoutFolders(t *testing.T) {
 	for _, x := range []struct{ text, want string }{
 		{"python3 scripts/peer_torch.py flash", "python3 scripts/peer_torch.py flash"},
-		{"/opt/venv/bin/python3 /home/me/work/scripts/peer_torch.py flash", "python3 scripts/peer_torch.py flash"},
+		{"/opt/venv/bin/python3 /home/me/src/scripts/peer_torch.py flash", "python3 scripts/peer_torch.py flash"},
 		{"/opt/venv/bin/python3 /home/me/other/peer_torch.py flash", "python3 peer_torch.py flash"},
 		{"'/home/me/my scripts/x' 1", "'my scripts/x' 1"}, // of a path with a space, the folder goes
-		{"A=/data/lib /home/me/work/x.sh --file=/home/me/work/../y", "A=lib x.sh --file=y"},
+		{"A=/data/lib /home/me/src/x.sh --file=/home/me/src/../y", "A=lib x.sh --file=y"},
 		{"cd /home/me/work && ./peer", "cd work && ./peer"},
 		{"python3: can't open file '/home/me/p.py': [Errno 2]", "python3: can't open file 'p.py': [Errno 2]"},
 		{"12 TFLOP/s, a/b, 1 / 2", "12 TFLOP/s, a/b, 1 / 2"},
