@@ -16,12 +16,12 @@ func TestCommandsWithoutFolders(t *testing.T) {
 		{"/opt/venv/bin/python3 /home/me/other/peer_torch.py flash", "python3 peer_torch.py flash"},
 		{"'/home/me/my scripts/x' 1", "'my scripts/x' 1"}, // of a path with a space, the folder goes
 		{"A=/data/lib /home/me/src/x.sh --file=/home/me/src/../y", "A=lib x.sh --file=y"},
-		{"cd /home/me/work && ./peer", "cd work && ./peer"},
+		{"cd /home/me/src && ./peer", "cd src && ./peer"},
 		{"python3: can't open file '/home/me/p.py': [Errno 2]", "python3: can't open file 'p.py': [Errno 2]"},
 		{"12 TFLOP/s, a/b, 1 / 2", "12 TFLOP/s, a/b, 1 / 2"},
 		{"", ""},
 	} {
-		require.Equal(t, x.want, withoutFolders(x.text, "/home/me/work"), x.text)
+		require.Equal(t, x.want, withoutFolders(x.text, "/home/me/src"), x.text)
 	}
 }
 
