@@ -57,25 +57,35 @@ func (op *Op) Decode(ctx context.Context, s *vk.Stream, a DecodeArgs) error {
 	d := decode{DecodeArgs: a, side: op.newSide(s), shard: op.Shard(), rank: op.group.Rank(), cfg: op.cfg.Config}
 	err := errors.Join(op.checkStream(s), d.check(op))
 	h := header{kind: callDecode, config: checksum(op.cfg.Config), mode: checksum(d.shard), shape: checksum(a.B, a.Hq, a.Hkv, a.Sq), sequences: checksum(a.Tokens)}
-	return op.group.call(ctx, h, err, func(ctx context.Context) error {
-		err := d.run(ctx, op)
+	begun := false
+	begin := func() error {
+		begun = true
+		return d.begin(op)
+	}
+	err = op.group.call(ctx, h, err, begin, func(ctx context.Context) error {
+		err := d.finish(ctx, op)
 		if err == nil {
 			err = d.err
 		}
 		if waited := d.settle(ctx); err == nil {
 			err = waited
 		}
-		return errors.Join(err, d.end(err))
+		return err
 	})
+	if begun && err != nil {
+		_ = d.settle(ctx) // what begin submitted, if the ranks disagree
+	}
+	return errors.Join(err, d.end(err))
 }
 
 // decode is a decode call on this rank.
 type decode struct {
 	DecodeArgs
 	side
-	cfg   attention.Config
-	shard Shard
-	rank  int
+	cfg         attention.Config
+	shard       Shard
+	rank        int
+	states, lse view // float32 O and LSE of all ranks, one after the other
 }
 
 func (d *decode) check(op *Op) error {
@@ -191,17 +201,11 @@ func (d *decode) calls() (spans []Span, causal []bool) {
 	return spans, causal
 }
 
-// run computes this rank's state, gathers those of all ranks and merges them.
-func (d *decode) run(ctx context.Context, op *Op) error {
-	g, ranks, dv := op.group, d.shard.Ranks, d.cfg.ValueDim()
-	states := d.new(attention.F32, ranks*d.B, d.Hq, d.Sq, dv)
-	lses := d.new(attention.F32, ranks*d.B, d.Hq, d.Sq, 1)
-	of := func(v view, rank int) view {
-		v.Offset += int64(rank*d.B) * v.Strides.Batch
-		v.batch = d.B
-		return v
-	}
-	o, lse := of(states, d.rank), of(lses, d.rank)
+// begin computes this rank's state. On a device it submits the work.
+func (d *decode) begin(op *Op) error {
+	d.states = d.new(attention.F32, d.shard.Ranks*d.B, d.Hq, d.Sq, d.cfg.ValueDim())
+	d.lse = d.new(attention.F32, d.shard.Ranks*d.B, d.Hq, d.Sq, 1)
+	o, lse := d.of(d.states, d.rank), d.of(d.lse, d.rank)
 	spans, causal := d.calls()
 	for i, s := range spans {
 		cfg := d.cfg
@@ -228,17 +232,30 @@ func (d *decode) run(ctx context.Context, op *Op) error {
 			d.copy(lse.rowsFrom(s.First, s.N), part)
 		}
 	}
+	_, err := d.submit()
+	return err
+}
+
+// of is the state of a rank.
+func (d *decode) of(states view, rank int) view {
+	states.Offset += int64(rank*d.B) * states.Strides.Batch
+	states.batch = d.B
+	return states
+}
+
+// finish gathers the states of all ranks and merges them.
+func (d *decode) finish(ctx context.Context, op *Op) error {
 	if err := d.sync(ctx); err != nil {
 		return err
 	}
 	var sends, receives []Transfer
-	for r := range ranks {
+	for r := range d.shard.Ranks {
 		if r != d.rank {
-			sends = append(sends, transfers(r, o, lse)...)
-			receives = append(receives, transfers(r, of(states, r), of(lses, r))...)
+			sends = append(sends, transfers(r, d.of(d.states, d.rank), d.of(d.lse, d.rank))...)
+			receives = append(receives, transfers(r, d.of(d.states, r), d.of(d.lse, r))...)
 		}
 	}
-	if err := g.exchange(ctx, sends, receives); err != nil {
+	if err := op.group.exchange(ctx, sends, receives); err != nil {
 		return err
 	}
 	m, err := op.merge(d.cfg.DType)
@@ -246,7 +263,7 @@ func (d *decode) run(ctx context.Context, op *Op) error {
 		return err
 	}
 	packed := func(v view) attention.Tensor { return attention.Tensor{Host: v.Host, Buffer: v.Buffer} }
-	first := attention.States{O: packed(states), LSE: packed(lses), Count: ranks}
+	first := attention.States{O: packed(d.states), LSE: packed(d.lse), Count: d.shard.Ranks}
 	if !d.ordered() {
 		return d.err
 	}

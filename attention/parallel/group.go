@@ -74,7 +74,7 @@ func (g *Group) Barrier(ctx context.Context) error {
 	if err := g.usable(); err != nil {
 		return err
 	}
-	return g.call(ctx, header{kind: callBarrier}, nil, func(context.Context) error { return nil })
+	return g.call(ctx, header{kind: callBarrier}, nil, nil, func(context.Context) error { return nil })
 }
 
 // Abort ends the call under way on every rank with an error that names this one.
@@ -99,7 +99,11 @@ func (g *Group) Close() error {
 // call runs one call of this rank: the ranks agree on h, then run computes. invalid is this
 // rank's reason not to take part; the others learn it. An error after the ranks have agreed
 // ends the group.
-func (g *Group) call(ctx context.Context, h header, invalid error, run func(context.Context) error) error {
+//
+// prepare, if given, begins work that needs no other rank and writes no tensor of the caller. It
+// runs while the ranks agree, whose messages take a fifth of a millisecond: as long as a step of
+// decoding. run does not follow if the ranks disagree.
+func (g *Group) call(ctx context.Context, h header, invalid error, prepare func() error, run func(context.Context) error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ended != nil {
@@ -111,7 +115,19 @@ func (g *Group) call(ctx context.Context, h header, invalid error, run func(cont
 	h.number = g.calls
 	wait, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
-	all, err := g.t.Gather(wait, h.encode(invalid))
+	var all [][]byte
+	var err, unprepared error
+	if prepare == nil || invalid != nil {
+		all, err = g.t.Gather(wait, h.encode(invalid))
+	} else {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			all, err = g.t.Gather(wait, h.encode(nil))
+		}()
+		unprepared = prepare()
+		<-done
+	}
 	if err != nil {
 		return g.end(err)
 	}
@@ -121,6 +137,8 @@ func (g *Group) call(ctx context.Context, h header, invalid error, run func(cont
 		return invalid // all ranks know it
 	case err != nil:
 		return err
+	case unprepared != nil:
+		return g.end(unprepared)
 	}
 	if err := run(ctx); err != nil {
 		return g.end(err)

@@ -218,7 +218,7 @@ func (op *Op) run(ctx context.Context, s *vk.Stream, kind callKind, x *planned, 
 		shape.Hkv = x.KVHeads() // 0 is Hq
 		h.shape, h.sequences, h.split = checksum(shape), checksum(x.CuQ, x.CuK), checksum(x.layout.rows, x.layout.keys)
 	}
-	return op.group.call(ctx, h, err, func(ctx context.Context) error {
+	return op.group.call(ctx, h, err, nil, func(ctx context.Context) error {
 		rank := op.group.Rank()
 		c := &call{side: op.newSide(s), op: op, g: op.group, ctx: ctx, planned: x, rank: rank, group: rank / x.layout.inner, u: rank % x.layout.inner}
 		err := compute(c)

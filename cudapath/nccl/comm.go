@@ -6,11 +6,10 @@ import "C"
 import (
 	"context"
 	"errors"
-	"runtime"
 	"sync"
-	"time"
 	"unsafe"
 
+	"vkattn/internal/pause"
 	"vkattn/vk"
 )
 
@@ -120,17 +119,9 @@ func (c *Comm) state() (code C.int, err error) {
 
 // accepted waits until NCCL has accepted a call that it works on in the background.
 func (c *Comm) accepted(ctx context.Context, op string, code C.int) error {
-	const spin, first, longest = 100, 10 * time.Microsecond, time.Millisecond // a sleep takes at least 60 us
-	pause := first
-	for i := 0; code == C.NCCL_IN_PROGRESS; i++ {
+	for loop := new(pause.Loop); code == C.NCCL_IN_PROGRESS; loop.Wait() {
 		if ctx != nil && ctx.Err() != nil {
 			return ctx.Err()
-		}
-		if i < spin {
-			runtime.Gosched()
-		} else {
-			time.Sleep(pause)
-			pause = min(2*pause, longest)
 		}
 		var err error
 		if code, err = c.state(); err != nil {

@@ -2,7 +2,6 @@ package processes
 
 import (
 	"context"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"vkattn/attention/parallel"
 	"vkattn/attention/parallel/control"
 	"vkattn/cudapath/nccl"
+	"vkattn/internal/pause"
 	"vkattn/vk"
 )
 
@@ -260,10 +260,10 @@ func (x *ncclExchange) forget() {
 
 // poll waits for the exchange, or returns an error when the world has ended.
 func (x *ncclExchange) poll(ctx context.Context) error {
-	const spin, longest = 200, 100 * time.Microsecond
 	t := x.t
 	looked := time.Now()
-	for i := 0; ; i++ {
+	var loop pause.Loop
+	for ; ; loop.Wait() {
 		select {
 		case <-t.ch.Ended():
 			return t.ch.Err()
@@ -289,12 +289,6 @@ func (x *ncclExchange) poll(ctx context.Context) error {
 		}
 		if cause := x.posted.Missing(); cause != nil {
 			t.ch.Abort(cause)
-			continue
-		}
-		if i < spin {
-			runtime.Gosched()
-		} else {
-			time.Sleep(min(time.Duration(i-spin+1)*2*time.Microsecond, longest))
 		}
 	}
 }
