@@ -1,4 +1,11 @@
 // Part of main: inverse, 1 / row sum of each row, and LSE. Sinks join the row sum. The kernel defines STORE_LSE.
+// LSE of the subgroup's rows passes through shared memory: its scratch, or, with KHR, whose storeFirstColumn uses the
+// scratch, the place of the row max, which is in registers by now.
+#if NV2
+#define ROW_LSE_BASE subgroupScratch()
+#else
+#define ROW_LSE_BASE rowMaxAt(0)
+#endif
 FragC inverse[M_FRAGS]; // 1 / row sum
 [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
 #if GENERAL
@@ -21,12 +28,15 @@ FragC inverse[M_FRAGS]; // 1 / row sum
 #ifdef HAS_DROPOUT
     if (DROPOUT != 0) inverse[r] *= dropoutScale();
 #endif
-    if (HAS_LSE != 0 && work.col0 == 0) {
-        [[unroll]] for (uint e = 0; e < total.length(); ++e) total[e] = logSumExp(rowMax[r][e], total[e]);
-        fragmentToScratch(total);
-        [[unroll]] for (uint s = 0; s < FRAG_M; s += SUBGROUP_SIZE) {
-            const uint row = s + gl_SubgroupInvocationID, seqRow = rowBase + r * FRAG_M + row;
-            if (row < FRAG_M && seqRow < ROWS) STORE_LSE(seqRow, loadScratch(row, 0));
-        }
+    if (HAS_LSE != 0) {
+        [[unroll]] for (uint e = 0; e < total.length(); ++e) rowSumF32[r][e] = logSumExp(rowMax[r][e], total[e]);
     }
+}
+// LSE in loops of its own: NVIDIA's compiler does not unroll a loop over fragments that holds a loop with a barrier, and
+// then keeps O and the rest in memory. With two row fragments the kernel was 2 to 36 times slower (docs/log.md, 59).
+if (HAS_LSE != 0 && work.col0 == 0) {
+    [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) storeFirstColumn(rowSumF32[r], ROW_LSE_BASE + r * ROW_MAX_SIZE);
+    subgroupSync();
+    for (uint i = gl_SubgroupInvocationID; i < SUBGROUP_ROWS; i += SUBGROUP_SIZE)
+        if (rowBase + i < ROWS) STORE_LSE(rowBase + i, uintBitsToFloat(smem[ROW_LSE_BASE + i / 4][i % 4]));
 }
