@@ -71,7 +71,7 @@ func TestBackwardOnMatrices(t *testing.T) {
 			run := func(c *matrixCase, maxDSBytes uint64) attention.BackwardPlan {
 				op, err := attention.New(d.dev, clean.cfg)
 				require.NoError(t, err)
-				defer func() { require.NoError(t, op.Close()) }()
+				t.Cleanup(func() { require.NoError(t, op.Close()) }) // later calls share its pipelines
 				attention.SetMaxDSBytes(op, maxDSBytes)
 				u := d.upload(t, c.BackwardArgs)
 				plan, err := op.PlanBackwardFor(u.BackwardArgs)
@@ -206,7 +206,7 @@ func TestBackwardDropoutOnMatrices(t *testing.T) {
 				c.cfg.Tier, c.cfg.Tuning = r.Tier, attention.TuningOff
 				op, err := attention.New(d.dev, c.cfg)
 				require.NoError(t, err)
-				defer func() { require.NoError(t, op.Close()) }()
+				t.Cleanup(func() { require.NoError(t, op.Close()) }) // the second call shares its pipelines
 				attention.SetMaxDSBytes(op, maxDSBytes)
 				u := d.upload(t, c.BackwardArgs)
 				plan, err := op.PlanBackwardFor(u.BackwardArgs)

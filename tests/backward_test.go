@@ -278,7 +278,7 @@ func leftToGPUs(tt cases.Target) bool {
 	return onMatrices(tt) && testlevel.Get() != testlevel.All && testlevel.Get() != testlevel.Exhaustive
 }
 
-func everyNth(all []cases.Case, n, first int) (some []cases.Case) {
+func everyNth[T any](all []T, n, first int) (some []T) {
 	for i := first; i < len(all); i += n {
 		some = append(some, all[i])
 	}

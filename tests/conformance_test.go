@@ -19,6 +19,7 @@ import (
 	"vkattn/attention"
 	"vkattn/attention/accuracy"
 	"vkattn/attention/cases"
+	"vkattn/internal/testlevel"
 	"vkattn/vk"
 )
 
@@ -91,8 +92,11 @@ func denseOf(s *session, tt cases.Target) []cases.Case {
 	if f32OnMatrices(tt) {
 		all = slices.DeleteFunc(slices.Clone(all), func(c cases.Case) bool { return max(c.D, c.Dv) > f32OnMatricesDim })
 	}
+	level := testlevel.Get()
 	some := all
 	switch {
+	case s.experiment(tt).HalfTerms && level != testlevel.All && level != testlevel.Exhaustive:
+		return s.halfTermsShare(tt, all)
 	case full():
 	case tt.Tier == attention.TierScalar:
 		some = pipelineTurn(all, int(tt.DType)+s.turn, 3)
@@ -100,15 +104,19 @@ func denseOf(s *session, tt cases.Target) []cases.Case {
 		which, tiers := s.matrixTier(tt) // one source
 		some = pipelineTurn(all, which, tiers)
 	}
-	which, of := 0, 1
-	if tt.Tier == attention.TierScalar {
-		which, of = s.firstShare(tt)
+	switch first := firstPipelines(all, caseFacets); {
+	case level == testlevel.All || level == testlevel.Exhaustive:
+	case tt.Tier == attention.TierScalar:
+		which, of := s.firstShare(tt)
+		some = takeShare(some, first, which, of)
+		if level == testlevel.Full {
+			some = s.restTurn(some, all, first)
+		}
+	case onMatrices(tt) && s.name == "lavapipe":
+		some = takeShare(some, everyNth(first, 2, 0), 0, 1)
+	default:
+		some = takeShare(some, first, 0, 1)
 	}
-	if s.experiment(tt).HalfTerms { // CPU drivers take up to 20 s for a pipeline; both shares are of several
-		tier, _ := s.matrixTier(tt)
-		which, of = 3*tier, 4
-	}
-	some = levelShare(some, all, caseFacets, which, of)
 	if tt.Tier == attention.TierCPU {
 		some = slices.DeleteFunc(slices.Clone(some), func(c cases.Case) bool { return c.Cost() > 2e9 })
 	}

@@ -37,16 +37,39 @@ func levelShare[C tableCase](some, table []C, facets func(C) []string, which, of
 
 // levelShareOf is levelShare for tiers that compute the whole table each, from one source: the
 // tiers and drivers take turns in the first share (see firstShare), and the rest of the table
-// is the other share of each.
+// is the other share of each. The tiers with cooperative matrices take turns in the rest too:
+// a pipeline takes 9 s on a driver on the CPU.
 func (s *session) levelShareOf(tt cases.Target, all []cases.Case) []cases.Case {
 	if l := testlevel.Get(); l == testlevel.All || l == testlevel.Exhaustive {
 		return all
 	}
 	which, of := s.firstShare(tt)
+	first := firstPipelines(optionTable(tt), optionFacets)
 	if onMatrices(tt) && s.name == "lavapipe" {
-		of *= 2 // lavapipe-old shows every option; a pipeline takes 8 s here
+		return matrixShare(all, first, which, of, 3) // lavapipe-old shows every option in make test
 	}
-	return takeShare(all, firstPipelines(optionTable(tt), optionFacets), which, of)
+	return takeShare(all, first, which, of)
+}
+
+// matrixShare is the share of a tier with cooperative matrices, the which-th of several that
+// take turns in all pipelines. make test has every makeTest-th pipeline of the tier's turn of
+// the first share, make test-full the others.
+func matrixShare[C tableCase](all []C, first []string, which, tiers, makeTest int) (some []C) {
+	number := map[string]int{}
+	for i, p := range first {
+		number[p] = i
+	}
+	for _, c := range all {
+		i, known := number[c.Pipeline()]
+		if !known {
+			i = len(number)
+			number[c.Pipeline()] = i
+		}
+		if i%tiers == which && testlevel.Share(i < len(first) && i/tiers%makeTest == 0) {
+			some = append(some, c)
+		}
+	}
+	return some
 }
 
 func takeShare[C tableCase](all []C, pipelines []string, which, of int) []C {
