@@ -15,14 +15,20 @@ import (
 	"vkattn/internal/testlevel"
 )
 
-// matrixCase is a call in float16 with two heads and a causal mask, at a head dim at which
-// tier coopmat2 stores dS.
+// matrixCase is a call in float16 with two heads and a causal mask.
 type matrixCase struct {
 	cfg attention.Config
 	attention.BackwardArgs
 }
 
-func newMatrixCase() *matrixCase { return newMatrixCaseOf(700, 72) }
+// dimOf is a head dim at which tier coopmat2 stores dS. In make test-full tier coopmat, which
+// stores none, has a smaller one: a driver on the CPU compiles its kernels for 72 for a minute.
+func dimOf(tier attention.Tier) int {
+	if tier == attention.TierCoopMat && testlevel.Get() == testlevel.Full {
+		return 24
+	}
+	return 72
+}
 
 func newMatrixCaseOf(n, dim int) *matrixCase {
 	const heads = 2
@@ -66,7 +72,8 @@ func TestBackwardOnMatrices(t *testing.T) {
 			continue
 		}
 		t.Run(r.Tier.String(), func(t *testing.T) {
-			clean := newMatrixCase()
+			dim := dimOf(r.Tier)
+			clean := newMatrixCaseOf(700, dim)
 			clean.cfg.Tier, clean.cfg.Tuning = r.Tier, attention.TuningOff
 			run := func(c *matrixCase, maxDSBytes uint64) attention.BackwardPlan {
 				op, err := attention.New(d.dev, clean.cfg)
@@ -85,7 +92,7 @@ func TestBackwardOnMatrices(t *testing.T) {
 			all := run(clean, 0)
 			if all.ScratchBytes > 2*16*700 { // dS is stored
 				const oneHead = 768 * 768 * 2 // bytes of dS: 768 is a multiple of what every tile divides
-				some := newMatrixCase()
+				some := newMatrixCaseOf(700, dim)
 				plan := run(some, oneHead)
 				require.EqualValues(t, 2*16*700+2*oneHead, all.ScratchBytes)
 				require.EqualValues(t, 2*16*700+oneHead, plan.ScratchBytes)
@@ -100,26 +107,26 @@ func TestBackwardOnMatrices(t *testing.T) {
 				t.Run(name, func(t *testing.T) {
 					spoil := func(c *matrixCase) {
 						tensor := map[string]attention.Tensor{"Q": c.Q, "K": c.K, "V": c.V, "DO": c.DO}[name]
-						half.EncodeF16(tensor.Host[2*(450*72+5):], []float32{x})
+						half.EncodeF16(tensor.Host[2*(450*dim+5):], []float32{x})
 					}
-					got := newMatrixCase()
+					got := newMatrixCaseOf(700, dim)
 					spoil(got)
 					run(got, 0)
-					want := newMatrixCase()
+					want := newMatrixCaseOf(700, dim)
 					spoil(want)
-					cpu, err := attention.New(nil, attention.Config{DType: attention.F16, HeadDim: 72, Causal: attention.TopLeft})
+					cpu, err := attention.New(nil, attention.Config{DType: attention.F16, HeadDim: dim, Causal: attention.TopLeft})
 					require.NoError(t, err)
 					require.NoError(t, cpu.Forward(nil, want.Args))
 					require.NoError(t, cpu.Backward(nil, want.BackwardArgs))
 					w, g, n := want.numbers(), got.numbers(), 0
 					for i := range w {
 						for j := range w[i] {
-							if name == "K" && i == 0 && j/72 >= 511 && j/72 < 700 && j%72 == 5 {
+							if name == "K" && i == 0 && j/dim >= 511 && j/dim < 700 && j%dim == 5 {
 								continue // unmasked tiles: where K of Inf has weight 0, 0 x Inf is NaN
 							}
 							if a, b := w[i][j], g[i][j]; finite(a) != finite(b) || math.IsInf(float64(a), 0) && a != b {
 								if n++; n < 8 {
-									t.Errorf("%s, row %d, column %d is %v, want %v", []string{"dQ", "dK", "dV", "O"}[i], j/72, j%72, b, a)
+									t.Errorf("%s, row %d, column %d is %v, want %v", []string{"dQ", "dK", "dV", "O"}[i], j/dim, j%dim, b, a)
 								}
 							}
 						}
@@ -185,21 +192,21 @@ func TestBackwardDropoutOnMatrices(t *testing.T) {
 		t.Skip("a driver on the CPU compiles for 40 s: make test-full runs it")
 	}
 	d := newBackwardDevice(t)
-	newCase := func() *matrixCase {
-		c := newMatrixCase()
-		c.cfg.Dropout, c.DropoutSeed, c.DropoutOffset = 0.5, 1<<40+3, 9
-		return c
-	}
-	want := newCase()
-	cpu, err := attention.New(nil, want.cfg)
-	require.NoError(t, err)
-	require.NoError(t, cpu.Forward(nil, want.Args))
-	require.NoError(t, cpu.Backward(nil, want.BackwardArgs))
 	for _, r := range attention.TierReport(d.dev) {
 		if !r.Available || r.DType != attention.F16 || r.Tier != attention.TierCoopMat && r.Tier != attention.TierCoopMat2 {
 			continue
 		}
 		t.Run(r.Tier.String(), func(t *testing.T) {
+			newCase := func() *matrixCase {
+				c := newMatrixCaseOf(700, dimOf(r.Tier))
+				c.cfg.Dropout, c.DropoutSeed, c.DropoutOffset = 0.5, 1<<40+3, 9
+				return c
+			}
+			want := newCase()
+			cpu, err := attention.New(nil, want.cfg)
+			require.NoError(t, err)
+			require.NoError(t, cpu.Forward(nil, want.Args))
+			require.NoError(t, cpu.Backward(nil, want.BackwardArgs))
 			const oneHead, without = 768 * 768 * 2, 2*16*700 + 16 // bytes: of dS of a head, of scratch without dS
 			run := func(maxDSBytes uint64) (*matrixCase, uint64) {
 				c := newCase()
