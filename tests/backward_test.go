@@ -211,8 +211,8 @@ func backwardCasesOf(t *testing.T, s *session, tt cases.Target) (some []cases.Ca
 
 // backwardShareOf is levelShareOf for gradients. A CPU driver compiles seconds for each case,
 // so make test-full adds to the first share one case in backwardShare of the others. The
-// coopmat tiers compute their turn of the first share in make test-full alone: a case takes
-// 20 s. SwiftShader compiles a case for 10 s and has one in backwardShare of all, there too.
+// coopmat tiers compute their turns of the first share and of the others in make test-full
+// alone: a case takes 20 s. SwiftShader compiles a case for 10 s and has one in backwardShare of all, there too.
 func (s *session) backwardShareOf(tt cases.Target, all []cases.Case, n int) []cases.Case {
 	level := testlevel.Get()
 	if tt.Tier == attention.TierCPU || level != testlevel.Full && level != testlevel.Default {
@@ -247,7 +247,13 @@ func (s *session) backwardShareOf(tt cases.Target, all []cases.Case, n int) []ca
 	case deep:
 		left = first
 	}
-	return append(left, everyNth(others, backwardShare, n)...)
+	stride := backwardShare
+	if deep { // one in backwardShare for both tiers: at head dim 128 a case takes over a minute
+		tier, tiers := s.matrixTier(tt)
+		n += stride * ((tier + 1) % tiers)
+		stride *= tiers
+	}
+	return append(left, everyNth(others, stride, n)...)
 }
 
 // backwardPushBytes are the push constants of backward kernels with addresses.
