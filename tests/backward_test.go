@@ -248,7 +248,7 @@ func (s *session) backwardShareOf(tt cases.Target, all []cases.Case, n int) []ca
 		left = first
 	}
 	stride := backwardShare
-	if deep { // one in backwardShare for both tiers: at head dim 128 a case takes over a minute
+	if deep && len(others) > stride { // the tiers take turns: at head dim 128 a case takes over a minute
 		tier, tiers := s.matrixTier(tt)
 		n += stride * ((tier + 1) % tiers)
 		stride *= tiers
