@@ -59,13 +59,18 @@ func compileTurn[C interface{ Pipeline() string }](s *session, tt cases.Target, 
 
 // propertyTurn reports whether a target runs a property of dense calls. The three CPU drivers
 // execute the same scalar kernel in three storage types: for each property each driver takes
-// another type. A device of the machine runs all.
+// another type. Below level all the tiers with cooperative matrices take turns too. A device of
+// the machine runs all.
 func (s *session) propertyTurn(property string, tt cases.Target) bool {
-	if full() || s.open || s.dev == nil || tt.Tier != attention.TierScalar {
+	if full() || s.open || s.dev == nil || tt.Tier != attention.TierScalar && !onMatrices(tt) {
 		return true
 	}
 	h := fnv.New32a()
 	h.Write([]byte(property))
+	if onMatrices(tt) {
+		which, tiers := s.matrixTier(tt)
+		return testlevel.Get() == testlevel.All || int(h.Sum32()/3)%tiers == which
+	}
 	return (int(h.Sum32()%3)+s.turn)%3 == int(tt.DType)
 }
 
