@@ -75,7 +75,7 @@ func (p *benchPlan) presetProblems() (out []bench.Problem, err error) {
 	for _, s := range p.presets {
 		list, err := s.With(p.lists, p.options)
 		if err == nil {
-			list, err = bench.AtPasses(list, p.passes)
+			list, err = p.crossed(list, p.passes)
 		}
 		if err != nil {
 			return nil, badInput(err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,6 +15,7 @@ import (
 // optionSweepFlags are the flags of `vkattn bench` for the options of a call.
 type optionSweepFlags struct {
 	pageSize, kv, split, sparse, lengths, blocks string
+	withLSE                                      string
 	padded, sinks, alibi, shared                 bool
 	kvLayout                                     pageLayout
 	window                                       windowFlag
@@ -40,6 +42,8 @@ func (e *optionSweepFlags) add(f *pflag.FlagSet) {
 	f.BoolVar(&e.shared, "shared-kv", false, "V is the first part of each row of K, as in multi-head latent attention (--headdim 576 --headdim-v 512)")
 	f.BoolVar(&e.sinks, "sinks", false, "one attention sink per head: a logit in the row sum, without a value")
 	f.BoolVar(&e.alibi, "alibi", false, "ALiBi slopes")
+	f.StringVar(&e.withLSE, "lse", "", "`list` of false and true: whether forward calls also return LSE, as training and merging need it; --lse is --lse=true; --lse=false,true is a row of each. Calls with LSE have other tiles. Rows of other passes always have LSE")
+	f.Lookup("lse").NoOptDefVal = "true"
 }
 
 // readOptions parses the flags into the plan.
@@ -50,6 +54,7 @@ func (o *benchFlags) readOptions(p *benchPlan) error {
 		flag string
 		err  error
 	}{
+		{"lse", words(&p.lse, o.withLSE, trueOrFalse)},
 		{"page-size", words(&e.PageSize, o.pageSize, count(attention.MaxLength))},
 		{"kv-dtype", words(&e.KV, o.kv, attention.ParseKVType)},
 		{"fixed-split", words(&e.Split, o.split, count(attention.MaxStates))},
@@ -62,6 +67,9 @@ func (o *benchFlags) readOptions(p *benchPlan) error {
 	}
 	if e.BlockQ, e.BlockK = o.block[0], o.block[1]; o.block == (pairFlag{}) {
 		e.BlockQ, e.BlockK = 64, 64
+	}
+	if len(p.lse) > 0 && len(p.passes) > 0 && !slices.Contains(p.passes, bench.PassForward) {
+		return badInputf("--lse needs --pass fwd: rows of the other passes always have LSE")
 	}
 	if o.padded && o.lengths == "" {
 		return badInputf("--padded needs --varlen")
@@ -96,6 +104,14 @@ func (o *benchFlags) readOptions(p *benchPlan) error {
 		return badInputf("--varlen: %w", err)
 	}
 	return nil
+}
+
+func trueOrFalse(s string) (bool, error) {
+	switch s = strings.TrimSpace(s); s {
+	case "true", "false":
+		return s == "true", nil
+	}
+	return false, fmt.Errorf("%q is neither true nor false", s)
 }
 
 // count returns a parser of integers from 0 to most.

@@ -23,6 +23,7 @@ type benchPlan struct {
 	ablations []attention.Ablation
 	baselines []bench.Baseline // nil: as the suites say
 	passes    []bench.Pass     // empty: as the suite says, or the forward pass
+	lse       []bool           // empty: as the suite says, or without
 	options   bench.OptionSweep
 	format    bench.Format
 	saved     []saved
@@ -146,7 +147,7 @@ func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 			problems, err = p.options.Apply(problems)
 		}
 		if err == nil {
-			problems, err = bench.AtPasses(problems, p.passes)
+			problems, err = p.crossed(problems, p.passes)
 		}
 		if err != nil {
 			return nil, badInput(err)
@@ -166,7 +167,7 @@ func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 			list, p.shrunk = bench.Shrink(list), true
 		}
 		if err == nil {
-			list, err = bench.AtPasses(list, passes)
+			list, err = p.crossed(list, passes)
 		}
 		if err != nil {
 			return nil, badInput(err)
@@ -181,6 +182,15 @@ func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 		return nil, badInputf("--suite %s: the other flags select no problem of it", strings.Join(names, ","))
 	}
 	return out, nil
+}
+
+// crossed is a list of problems at each of the passes, with LSE as the flags say.
+func (p *benchPlan) crossed(list []bench.Problem, passes []bench.Pass) ([]bench.Problem, error) {
+	list, err := bench.AtPasses(list, passes)
+	if err != nil {
+		return nil, err
+	}
+	return bench.AtLSE(list, p.lse)
 }
 
 // parseCUDAKernel parses the name of a kernel family of tier cuda.

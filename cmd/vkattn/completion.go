@@ -5,13 +5,14 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
 )
 
 // completions are the values of flags by name, for the shell. Flags of the same name have
-// the same values in every command, except formats.
+// the same values in every command, except formats and names of files.
 func completions() map[string][]string {
 	var presets, suites, against, types, tiers, ablations []string
 	for _, p := range bench.Presets {
@@ -36,14 +37,18 @@ func completions() map[string][]string {
 		"preset": presets, "suite": suites, "against": append(against, "none"), "dtype": types, "tier": append(tiers, "all"), "ablate": ablations,
 		"causal": {"none", "top-left", "bottom-right"}, "pass": {"fwd", "bwd", "fwdbwd"}, "cuda-kernel": attention.CUDAKernels(),
 		"variant": {"v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "all"}, "kv-dtype": {"same", "int8", "fp8", "q8_0", "q4_0"},
-		"device": {"auto", "cpu"},
+		"device": {"auto", "cpu"}, "lse": {"false", "true"},
 	}
 }
 
 // complete registers the values of the flags of a command, also in lists with commas.
 func complete(c *cobra.Command) {
 	for flag, values := range completions() {
-		if c.Flags().Lookup(flag) == nil {
+		f := c.Flags().Lookup(flag)
+		if f == nil {
+			continue
+		}
+		if kind, _ := pflag.UnquoteUsage(f); kind == "file" { // the shell completes files, such as that of run --lse
 			continue
 		}
 		_ = c.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {

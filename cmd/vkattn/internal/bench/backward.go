@@ -12,7 +12,7 @@ import (
 	"vkattn/vk/hostmem"
 )
 
-// gradients fills in dO and allocates dQ, dK and dV, with LSE of the forward pass.
+// gradients fills in dO and allocates dQ, dK and dV.
 func (d *data) gradients(seed uint64) {
 	p, a, g := d.problem, &d.args, &d.grad
 	if p.Pass == PassForward {
@@ -20,8 +20,6 @@ func (d *data) gradients(seed uint64) {
 	}
 	t := p.Config.DType
 	g.DO = attention.Tensor{Host: inputs.New(int64(len(a.O.Host)/t.Size()), t, inputs.Normal, seed+4), Strides: a.O.Strides}
-	batches, rows := d.queryExtent()
-	a.LSE.Host = make([]byte, 4*int64(batches)*int64(rows)*int64(p.Shape.Hq))
 	g.DQ = attention.Tensor{Host: make([]byte, len(a.Q.Host)), Strides: a.Q.Strides}
 	g.DK = attention.Tensor{Host: make([]byte, len(a.K.Host)), Strides: a.K.Strides}
 	g.DV = attention.Tensor{Host: make([]byte, len(a.V.Host)), Strides: a.V.Strides}
@@ -34,14 +32,14 @@ func (d *data) all() attention.BackwardArgs {
 	return a
 }
 
-// gradientBytes is the memory of what a backward pass has beyond a forward pass: LSE, dO,
-// dQ, dK and dV. outputs are those that are read back.
-func (p Problem) gradientBytes(o, q, kv, rows uint64) (all, outputs uint64) {
+// gradientBytes is the memory of what a backward pass has beyond a forward pass: dO, dQ, dK
+// and dV. outputs are those that are read back.
+func (p Problem) gradientBytes(o, q, kv uint64) (all, outputs uint64) {
 	if p.Pass == PassForward {
 		return 0, 0
 	}
 	outputs = hostmem.Sum(q, kv)
-	return hostmem.Sum(outputs, o, hostmem.Product(rows, 4)), outputs
+	return hostmem.Sum(outputs, o), outputs
 }
 
 // backward plans a Spec of a backward pass, runs it once and verifies the gradients. If

@@ -97,8 +97,8 @@ func (b Baseline) applies(p Problem, dev *vk.Device) bool {
 	case BaselineContiguous:
 		return p.PageSize > 0
 	case BaselineSeparate:
-		// Scales have the stride of the longest sequence; a call of one sequence cannot say so.
-		if p.Options.Lengths == "" || p.Options.SparseRatio > 0 || p.Blocks > 0 || p.Config.KV.Scaled() {
+		// Scales and LSE have the stride of the longest sequence; a call of one sequence cannot say so.
+		if p.LSE || p.Options.Lengths == "" || p.Options.SparseRatio > 0 || p.Blocks > 0 || p.Config.KV.Scaled() {
 			return false
 		}
 		rows, keys := p.lengths()
@@ -172,6 +172,9 @@ func (d *data) byMask() (*data, error) {
 	m.args.Q = d.padded(d.args.Q, p.Shape.Hq, p.Shape.Sq, c.HeadDim, int64(c.HeadDim*c.DType.Size()), d.rows, d.queryRow)
 	d.contiguousKV(&m.args)
 	m.args.O.Host = make([]byte, p.Shape.Rows()*int64(c.ValueDim()*c.DType.Size()))
+	if p.hasLSE() {
+		m.args.LSE.Host = make([]byte, p.Shape.Rows()*4)
+	}
 	mask := make([]byte, size)
 	for b := range batches {
 		for h := range heads {

@@ -62,7 +62,7 @@ func (g *group) verifyPlain(ctx context.Context, row *Row, p *setup, w *work) er
 		}
 		return g.judgeGradients(row, g.problem.Config, a)
 	}
-	out, err := p.runner.once(ctx, w)
+	out, _, err := p.runner.once(ctx, w) // plain attention has no LSE
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (g *group) verifyPlain(ctx context.Context, row *Row, p *setup, w *work) er
 	if err := g.keep(row, p.data, out); err != nil {
 		return err
 	}
-	if row.Checked, err = g.truth.judge(p.data, out); err != nil {
+	if row.Checked, err = g.truth.judge(p.data, out, nil); err != nil {
 		row.Status, row.Reason = Fail, errorText(err)
 	}
 	return nil

@@ -16,10 +16,10 @@ type spoiled struct {
 	spoil func(o []byte)
 }
 
-func (l spoiled) once(ctx context.Context, w *work) ([]byte, error) {
-	o, err := l.runner.once(ctx, w)
+func (l spoiled) once(ctx context.Context, w *work) (o, lse []byte, err error) {
+	o, lse, err = l.runner.once(ctx, w)
 	l.spoil(o)
-	return o, err
+	return o, lse, err
 }
 
 // withReference runs the CPU tier and the reference of a mask, whose result spoil changes.
@@ -98,9 +98,9 @@ func TestANaNInARowThatIsNotSampledIsFound(t *testing.T) {
 	g := &group{Bench: &Bench{CPU: "cpu"}, problem: p, compared: true, in: d}
 	g.truth = &truth{problem: p, sample: []attention.Rows{{B: 0, H: 0, Rows: []int{0}}}}
 	var err error
-	g.truth.ref, _, err = attention.ReferenceSample(p.Config, d.args, g.truth.sample)
+	g.truth.o.ref, _, err = attention.ReferenceSample(p.Config, d.args, g.truth.sample)
 	require.NoError(t, err)
-	g.truth.low = make([]float32, len(g.truth.ref))
+	g.truth.o.low = make([]float32, len(g.truth.o.ref))
 	defer g.close()
 	at, err := g.setup(context.Background(), nil, "", 0)
 	require.NoError(t, err)
@@ -118,15 +118,16 @@ func TestANaNInARowThatIsNotSampledIsFound(t *testing.T) {
 
 func TestFormsApply(t *testing.T) {
 	plain := smallProblem(attention.F16)
-	quantised, paged, lengths, empty := plain, plain, plain, plain
+	quantised, paged, lengths, empty, lse := plain, plain, plain, plain, plain
 	quantised.Config.KV, paged.PageSize, lengths.Lengths, empty.Lengths = attention.KVInt8, 16, "3/4", "3/0,1/1"
+	lse.Lengths, lse.LSE = "3/4", true
 	for _, c := range []struct {
 		baseline Baseline
 		p        Problem
 		want     bool
 	}{
 		{BaselineByMask, plain, true}, {BaselineByMask, quantised, false}, {BaselineContiguous, plain, false}, {BaselineContiguous, paged, true},
-		{BaselineSeparate, plain, false}, {BaselineSeparate, lengths, true}, {BaselineSeparate, empty, false}, {BaselineCopy, plain, true}, {BaselineCUDARef, plain, false},
+		{BaselineSeparate, plain, false}, {BaselineSeparate, lengths, true}, {BaselineSeparate, empty, false}, {BaselineSeparate, lse, false}, {BaselineByMask, lse, true}, {BaselineCopy, plain, true}, {BaselineCUDARef, plain, false},
 	} {
 		require.Equal(t, c.want, c.baseline.applies(c.p, nil), "%v %v", c.baseline, c.p)
 	}

@@ -28,11 +28,11 @@ func TestOneWrongRowIsFound(t *testing.T) {
 		require.NoError(t, err)
 		runner := newCPURunner(in, hostRotation)
 		compute := func() []byte {
-			o, err := runner.once(context.Background(), &work{op: op})
+			o, _, err := runner.once(context.Background(), &work{op: op})
 			require.NoError(t, err)
 			return o
 		}
-		checked, err := truth.judge(in, compute())
+		checked, err := truth.judge(in, compute(), nil)
 		require.NoError(t, err)
 		require.Equal(t, 2*4*70, checked.Rows, "a small problem is compared whole")
 		row := 24 * dtype.Size()
@@ -48,7 +48,7 @@ func TestOneWrongRowIsFound(t *testing.T) {
 		} {
 			o := compute()
 			spoil(o)
-			checked, err := truth.judge(in, o)
+			checked, err := truth.judge(in, o, nil)
 			require.Error(t, err, "%v, %s", dtype, name)
 			require.NotZero(t, checked.Rows)
 		}

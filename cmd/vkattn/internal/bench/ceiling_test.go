@@ -163,7 +163,7 @@ func TestCeilingsInMachineFormats(t *testing.T) {
 	require.Equal(t, "f16", column(lines[3], "dtype"))
 	require.Equal(t, "600", column(lines[3], "tflops"))
 
-	require.Contains(t, printed(t, "sql", rows), "'copy', 8000000, NULL);")
+	require.Contains(t, printed(t, "sql", rows), "'copy', 8000000, NULL, NULL);")
 	gobench := printed(t, "gobench", rows)
 	require.Equal(t, 1, strings.Count(gobench, "Unit GB/s better=higher\n"))
 	require.Contains(t, gobench, "BenchmarkAttention/ceiling=copy 1 2000 ns/op 4000 GB/s\n")

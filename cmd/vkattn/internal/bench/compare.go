@@ -94,5 +94,5 @@ func (r *Row) Problem() Problem {
 	if r.Ceiling != "" {
 		return Problem{Ceiling: r.Ceiling, Config: attention.Config{DType: r.DType}}
 	}
-	return Problem{Shape: r.Shape(), Config: r.Config()}
+	return Problem{Shape: r.Shape(), Config: r.Config(), LSE: r.LSE}
 }

@@ -121,7 +121,8 @@ func (d *data) queryRow(b, row int) (batch, at int) {
 	return b, row
 }
 
-// tensors fills Q, K and V with normal numbers and allocates O. Packed tensors and pages
+// tensors fills Q, K and V with normal numbers and allocates O, and LSE if the calls have
+// it. Packed tensors and pages
 // are [row, head, dim], as serving programs have them.
 func (d *data) tensors(seed uint64) {
 	p, a, c := d.problem, &d.args, d.problem.Config
@@ -133,6 +134,9 @@ func (d *data) tensors(seed uint64) {
 	n := int64(batches) * int64(rows) * int64(p.Shape.Hq)
 	a.Q = attention.Tensor{Host: inputs.New(n*int64(c.HeadDim), c.DType, inputs.Normal, seed), Strides: order(p.Shape.Hq, rows, c.HeadDim)}
 	a.O = attention.Tensor{Host: make([]byte, n*int64(c.ValueDim())*int64(c.DType.Size())), Strides: order(p.Shape.Hq, rows, c.ValueDim())}
+	if p.hasLSE() {
+		a.LSE.Host = make([]byte, n*4)
+	}
 
 	batches, rows, order = p.Shape.B, p.Shape.Sk, attention.BHSD
 	switch v := a.Varlen; {

@@ -106,7 +106,7 @@ func TestAVWithinKTakesNoMemory(t *testing.T) {
 	require.NotZero(t, a.K.Offset)
 	one, err := attention.New(nil, p.Config)
 	require.NoError(t, err)
-	o, err := l.once(t.Context(), &work{op: one})
+	o, _, err := l.once(t.Context(), &work{op: one})
 	require.NoError(t, err)
 	got, err := d.gather(o)
 	require.NoError(t, err)

@@ -14,7 +14,7 @@ var csvColumns = []string{"device", "driver", "version", "seed", "tier", "tile",
 	"peer", "variant", "ablation", "ablation_tflops", "timer", "sets", "samples_ms", "sm_mhz", "memory_mhz", "power_watts", "celsius",
 	"line", "baseline", "options", "splits", "kv_bytes", "tb_per_s", "sparse_ratio", "nan", "max_abs", "pass", "layers", "checked_keys",
 	"ms_mean", "ms_median_low", "ms_median_high", "tflops_mean", "tflops_peak",
-	"input_bytes", "output_bytes", "workspace_bytes", "plain_bytes", "unsteady", "ceiling", "bytes", "flops"}
+	"input_bytes", "output_bytes", "workspace_bytes", "plain_bytes", "unsteady", "ceiling", "bytes", "flops", "lse"}
 
 // csvPrinter adds a column "x NAME" for each peer and baseline of the run.
 type csvPrinter struct {
@@ -63,6 +63,14 @@ func number(v float64, known bool) string {
 	return strconv.FormatFloat(v, 'g', 9, 64)
 }
 
+// lseText says whether a forward pass returned LSE. It is empty for other rows.
+func lseText(r *Row) string {
+	if r.Pass != PassForward {
+		return ""
+	}
+	return attentionText(r, strconv.FormatBool(r.LSE))
+}
+
 // bytesField prints a size, or nothing if it is not known.
 func bytesField(n uint64) string {
 	if n == 0 {
@@ -107,7 +115,7 @@ func csvRecord(r *Row, info *RunInfo) []string {
 		number(r.Ms.Mean, timed || ablated), number(r.Ms.Low, (timed || ablated) && r.Ms.High > 0), number(r.Ms.High, (timed || ablated) && r.Ms.High > 0),
 		number(r.MeanTFLOPs, timed && r.MeanTFLOPs > 0), number(r.PeakTFLOPs, timed && r.PeakTFLOPs > 0),
 		bytesField(r.InputBytes), bytesField(r.OutputBytes), bytesField(r.WorkspaceBytes), bytesField(r.PlainBytes), r.Unsteady,
-		string(r.Ceiling), bytesField(r.Bytes), number(r.Flops, r.Flops > 0))
+		string(r.Ceiling), bytesField(r.Bytes), number(r.Flops, r.Flops > 0), lseText(r))
 	return record
 }
 

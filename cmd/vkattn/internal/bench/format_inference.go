@@ -178,7 +178,7 @@ func (p *mdPrinter) whole(r *Row) string {
 	want := r.Problem()
 	for _, o := range p.rows {
 		x := o.Problem()
-		if o.Status == OK && o.Tier == r.Tier && o.Kernel == r.Kernel && o.Baseline == "" && x.Plain() && x.Shape == want.Shape &&
+		if o.Status == OK && o.Tier == r.Tier && o.Kernel == r.Kernel && o.Baseline == "" && x.Plain() && !x.LSE && x.Shape == want.Shape &&
 			o.D == r.D && o.Dv == r.Dv && o.DType == r.DType && o.Causal == r.Causal && x.Config.FixedSplit == want.Config.FixedSplit {
 			return strconv.FormatFloat(o.Ms.Median/r.Ms.Median, 'f', 3, 64)
 		}

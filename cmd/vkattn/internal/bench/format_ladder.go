@@ -115,6 +115,10 @@ func (p *mdPrinter) ablations(*RunInfo) error {
 		return l
 	}
 	m := markdown.New("causal<", "dtype<", "bs", "seqlen_q", "seqlen_kv", "heads", "kv_heads", "headdim")
+	options := slices.ContainsFunc(p.rows, func(r *Row) bool { return r.OptionText != "" })
+	if options {
+		m.Column("options<")
+	}
 	var labels []string
 	for _, r := range p.rows {
 		if l := label(r); !slices.Contains(labels, l) {
@@ -130,6 +134,9 @@ func (p *mdPrinter) ablations(*RunInfo) error {
 			dim += "/" + strconv.Itoa(r.Dv)
 		}
 		cells := []any{r.Causal, r.DType, r.B, r.Sq, r.Sk, r.Hq, r.Hkv, dim}
+		if options {
+			cells = append(cells, r.OptionText)
+		}
 		for _, l := range labels {
 			speed, ms := "-", "-"
 			for _, r := range line.rows {

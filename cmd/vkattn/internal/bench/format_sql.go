@@ -32,7 +32,7 @@ func (p *sqlPrinter) begin() error {
 		switch {
 		case slices.Contains(sqlText, c):
 			kind = "TEXT"
-		case c == "peer":
+		case c == "peer", c == "lse":
 			kind = "BOOLEAN"
 		}
 		columns = append(columns, fmt.Sprintf(`"%s" %s`, c, kind))

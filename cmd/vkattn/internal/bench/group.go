@@ -106,7 +106,8 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 	w := &work{op: op, cuda: s.Tier == attention.TierCUDA, name: g.problem.String()}
 	var scratch uint64
 	if g.problem.Plain() && s.Baseline == "" {
-		// Planned before any memory is allocated: a refused row allocates none.
+		// Planned before any memory is allocated: a refused row allocates none. The plan of
+		// the call with its LSE follows below.
 		plan, err := op.Plan(g.problem.Shape)
 		if err != nil {
 			return nil, g.stop(row, err)
@@ -121,7 +122,7 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 	if s.Baseline == BaselineSeparate {
 		w.split = p.data.separate
 	}
-	out, err := p.runner.once(ctx, w)
+	out, lse, err := p.runner.once(ctx, w)
 	if err != nil {
 		return nil, g.stop(row, err)
 	}
@@ -153,7 +154,7 @@ func (g *group) candidate(ctx context.Context, s Spec) (*candidate, *Row) {
 	if err := g.keep(row, p.data, out); err != nil {
 		return nil, g.stop(row, err)
 	}
-	row.Checked, err = g.truth.judge(p.data, out)
+	row.Checked, err = g.truth.judge(p.data, out, lse)
 	if err == nil && row.Result != nil && row.Result.NaN > 0 { // in rows that were not sampled
 		err = fmt.Errorf("%d of %d elements are NaN", row.Result.NaN, row.Result.Elements)
 	}

@@ -12,10 +12,11 @@ import (
 // footprint is the memory of a problem in bytes, computed from its sizes alone. Sizes
 // that overflow saturate and fit nowhere.
 type footprint struct {
-	tensors uint64 // Q, K, V, O and scales, of which each input set has a copy
+	tensors uint64 // Q, K, V, O, LSE and scales, of which each input set has a copy
 	lists   uint64 // tables, lists and masks, which all sets share
 	o       uint64 // what is read back: O in the storage type, or the gradients
-	outputs uint64 // O of a forward pass, the gradients of a backward pass, of both both
+	lse     uint64 // what is read back of LSE
+	outputs uint64 // O and LSE of a forward pass, the gradients of a backward pass, of both O and the gradients
 	host    uint64 // host memory from which the lists are built
 }
 
@@ -108,11 +109,15 @@ func (p Problem) footprint() (f footprint) {
 	if p.SharedKV { // dV has the strides of K
 		dKV = hostmem.Product(kv, 2)
 	}
-	grad, outputs := p.gradientBytes(f.o, q, dKV, hostmem.Product(rows, hq))
+	grad, outputs := p.gradientBytes(f.o, q, dKV)
 	f.tensors = hostmem.Sum(q, f.o, kv, grad)
+	if p.hasLSE() {
+		f.lse = hostmem.Product(rows, hq, 4)
+		f.tensors = hostmem.Sum(f.tensors, f.lse)
+	}
 	switch p.Pass {
 	case PassForward:
-		f.outputs = f.o
+		f.outputs = hostmem.Sum(f.o, f.lse)
 	case PassBackward:
 		f.outputs = outputs
 	case PassBoth:
@@ -231,7 +236,7 @@ func (g *group) needed(dev *vk.Device, baseline Baseline) (host, device uint64) 
 	if dev == nil {
 		host = hostmem.Sum(host, at.setBytes(g.rotation(nil)))
 	} else {
-		host = hostmem.Sum(host, at.o) // read back
+		host = hostmem.Sum(host, at.o, at.lse) // read back
 		device = at.setBytes(g.rotation(dev))
 	}
 	if g.truth == nil {

@@ -31,6 +31,8 @@ func memoryProblems() map[string]Problem {
 		"sparse":           with(func(p *Problem) { p.Options.SparseRatio = 0.3 }),
 		"blocks":           with(func(p *Problem) { p.Blocks, p.BlockQ, p.BlockK = 0.5, 16, 32 }),
 		"V in K":           with(func(p *Problem) { p.SharedKV, p.Config.HeadDimV = true, 16 }),
+		"LSE":              with(func(p *Problem) { p.LSE = true }),
+		"packed, LSE":      with(func(p *Problem) { p.LSE, p.Lengths, p.Packed = true, lengths, true; lengths.bound(&p.Shape) }),
 		"backward":         with(func(p *Problem) { p.Pass = PassBackward }),
 		"both, packed":     with(func(p *Problem) { p.Pass, p.Lengths, p.Packed = PassBoth, lengths, true; lengths.bound(&p.Shape) }),
 		"backward, V in K": with(func(p *Problem) { p.Pass, p.SharedKV, p.Config.HeadDimV = PassBackward, true, 16 }),
@@ -65,7 +67,11 @@ func TestMemoryOfARowByUse(t *testing.T) {
 		r.memory(p)
 		require.Equal(t, [4]uint64{want[0], want[1], 100, want[2]}, [4]uint64{r.InputBytes, r.OutputBytes, r.WorkspaceBytes, r.PlainBytes}, "%v", pass)
 	}
-	p.Pass, p.Lengths = PassForward, "10/20,64/32"
+	p.Pass, p.LSE = PassForward, true
+	r := &Row{Status: OK}
+	r.memory(p)
+	require.Equal(t, [2]uint64{q + k + v, o + lse}, [2]uint64{r.InputBytes, r.OutputBytes})
+	p.Lengths = "10/20,64/32"
 	require.EqualValues(t, 2*(10*20+64*32)*4*2, p.scoreBytes())
 }
 
@@ -78,6 +84,7 @@ func TestTheFootprintIsWhatTheDataTake(t *testing.T) {
 			require.LessOrEqual(t, f.tensors+f.lists, have+1024, "a list may be shorter, a tensor not")
 			if p.Pass == PassForward {
 				require.EqualValues(t, len(d.args.O.Host), f.o)
+				require.EqualValues(t, len(d.args.LSE.Host), f.lse)
 			}
 			l := newCPURunner(d, hostRotation)
 			var runner uint64

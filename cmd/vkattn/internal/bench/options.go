@@ -44,7 +44,8 @@ func (f Options) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// OptionText names the options of a problem, including the options of its Config.
+// OptionText names the options of a problem, including the options of its Config and the
+// LSE of a forward pass.
 func (p Problem) OptionText() string {
 	var parts []string
 	c := p.Config
@@ -58,6 +59,7 @@ func (p Problem) OptionText() string {
 		{c.Dropout != 0, fmt.Sprintf("dropout %v", c.Dropout)},
 		{c.FixedSplit != 0, fmt.Sprintf("split %d", c.FixedSplit)},
 		{p.Options != (Options{}), p.Options.String()},
+		{p.LSE, "LSE"},
 	} {
 		if f.set {
 			parts = append(parts, f.text)
@@ -66,8 +68,8 @@ func (p Problem) OptionText() string {
 	return strings.Join(parts, ", ")
 }
 
-// Plain reports whether a problem is without options, causal masks aside: attention that
-// every peer knows.
+// Plain reports whether a problem is without options, causal masks and LSE aside: attention
+// that every peer knows. Peers compute LSE whether they return it or not.
 func (p Problem) Plain() bool {
 	c := p.Config
 	return p.Options == (Options{}) && !c.Window.Given() && c.Softcap == 0 && c.Dropout == 0 && c.KV == attention.KVSame

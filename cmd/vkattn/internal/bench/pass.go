@@ -45,6 +45,29 @@ func (p *Pass) UnmarshalText(text []byte) (err error) {
 // products forward and five backward, even if a kernel computes some of them twice.
 func (p Pass) flops() float64 { return [...]float64{1, 2.5, 3.5}[p] }
 
+// AtLSE crosses the forward passes of a list of problems with LSE: true returns it. Without
+// values the list is as it was. Other problems are there once: a backward pass always reads
+// LSE, and ceilings have none.
+func AtLSE(list []Problem, lse []bool) ([]Problem, error) {
+	if len(lse) == 0 {
+		return list, nil
+	}
+	if len(list)*len(lse) > maxProblems {
+		return nil, fmt.Errorf("the sweep has over %d problems", maxProblems)
+	}
+	var out []Problem
+	for _, p := range list {
+		if p.Ceiling != "" || p.Pass != PassForward {
+			out = append(out, p)
+			continue
+		}
+		for _, p.LSE = range lse {
+			out = append(out, p)
+		}
+	}
+	return out, nil
+}
+
 // AtPasses crosses a list of problems with passes. No passes stand for the forward pass.
 func AtPasses(list []Problem, passes []Pass) ([]Problem, error) {
 	if len(passes) == 0 {

@@ -15,6 +15,7 @@ type Problem struct {
 	Options
 	Line   string // name of the problem in its suite, if that has names
 	Pass   Pass
+	LSE    bool // the forward pass returns LSE too; the other passes always take it from there
 	Layers int  // calls of a model, whose total a table shows; 0: none
 	Ladder bool // each step of the kernel's development runs it
 	// Ceiling is set if the problem is a ceiling of the device instead of attention.
@@ -31,6 +32,9 @@ func (p Problem) String() string {
 	s := fmt.Sprintf("%v %v", p.Config, p.Shape)
 	if p.Options != (Options{}) {
 		s += " " + p.Options.String()
+	}
+	if p.LSE {
+		s += " with LSE"
 	}
 	if p.Pass != PassForward {
 		s += " " + p.Pass.String()
@@ -102,11 +106,11 @@ func (p Problem) row(device string) *Row {
 		return &Row{Device: device, Ceiling: p.Ceiling, Call: fields.Call{DType: p.Config.DType}, problem: p}
 	}
 	c := p.Config
-	row := &Row{Device: device, Call: fields.Of(p.Shape, c), KV: c.KV, Line: p.Line, Pass: p.Pass, Layers: p.Layers, problem: p}
+	row := &Row{Device: device, Call: fields.Of(p.Shape, c), KV: c.KV, Line: p.Line, Pass: p.Pass, LSE: p.LSE, Layers: p.Layers, problem: p}
 	if p.Blocks == 0 { // with a block mask group.candidate does it, after a check of memory
 		row.KVBytes = p.KVBytes()
 	}
-	if !p.Plain() || c.FixedSplit != 0 {
+	if !p.Plain() || c.FixedSplit != 0 || p.LSE {
 		row.OptionText = p.OptionText()
 	}
 	if p.Options != (Options{}) {
@@ -114,6 +118,9 @@ func (p Problem) row(device string) *Row {
 	}
 	return row
 }
+
+// hasLSE reports whether the forward pass of the problem returns LSE.
+func (p Problem) hasLSE() bool { return p.LSE || p.Pass != PassForward }
 
 // tensors are the element counts of Q, K, V and O.
 func (p Problem) tensors() (q, k, v, o uint64) {

@@ -118,6 +118,9 @@ func (b *Bench) Profile(ctx context.Context, p Problem, peak float64) (*Profile,
 	}
 	q, _, _, o := p.tensors()
 	out.Bytes = hostmem.Sum(hostmem.Product(hostmem.Sum(q, o), uint64(p.Config.DType.Size())), row.KVBytes)
+	if p.LSE {
+		out.Bytes = hostmem.Sum(out.Bytes, p.footprint().lse)
+	}
 	if p.Pass != PassForward {
 		out.Bytes = row.Memory
 	}

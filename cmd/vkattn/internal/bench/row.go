@@ -44,6 +44,7 @@ type Row struct {
 	Baseline Baseline `json:"baseline,omitempty"` // set if the row is a baseline
 	Line     string   `json:"line,omitempty"`     // name of the problem in its suite
 	Pass     Pass     `json:"pass,omitzero"`      // what was timed: fwd, bwd or fwdbwd
+	LSE      bool     `json:"lse,omitzero"`       // a forward pass that also returned the log-sum-exp of each row; other passes always have it
 	Layers   int      `json:"layers,omitzero"`    // calls of a model, of one of which Ms is the time
 	// Ceiling is set if the row is a ceiling of the device. Such a row has no shape, and a
 	// storage type only if it is products or fma.
@@ -122,11 +123,12 @@ func (r *Row) plan(p attention.Plan, s Spec) {
 
 // Checked is the outcome of verification.
 type Checked struct {
-	Rows     int    `json:"rows"`          // softmax rows compared with the reference
-	Of       int64  `json:"of"`            // softmax rows of the problem
-	Keys     int    `json:"keys,omitzero"` // keys of KV heads compared, of a backward pass
-	MaxError Number `json:"max_error"`     // largest error of O, or of any gradient
-	NMSE     Number `json:"nmse"`          // squared error over squared reference
+	Rows     int    `json:"rows"`               // softmax rows compared with the reference
+	Of       int64  `json:"of"`                 // softmax rows of the problem
+	Keys     int    `json:"keys,omitzero"`      // keys of KV heads compared, of a backward pass
+	MaxError Number `json:"max_error"`          // largest error of O, or of any gradient
+	NMSE     Number `json:"nmse"`               // squared error over squared reference
+	LSEError Number `json:"lse_error,omitzero"` // largest error of LSE, if the forward pass returned it
 }
 
 // Number is a float64 whose NaN and Inf, which wrong results have, are null in JSON.
@@ -220,7 +222,7 @@ func (i *RunInfo) others() (names []string) {
 	return append(names, i.Baselines...)
 }
 
-// Who is Name with the variant, the named tiles and the ablation.
+// Who is Name with the variant, the named tiles, LSE and the ablation.
 func (r *Row) Who() string {
 	who := r.Name()
 	if r.Variant != "" {
@@ -228,6 +230,9 @@ func (r *Row) Who() string {
 	}
 	if r.Tiles != "" {
 		who += " " + r.Tiles
+	}
+	if r.LSE {
+		who += " with LSE"
 	}
 	if r.Ablation != "" {
 		who += " without " + r.Ablation

@@ -12,8 +12,9 @@ import (
 // runner runs and times the rows of one problem on a device or on the CPU. It holds the
 // memory of the arguments.
 type runner interface {
-	// once computes input set 0 and returns O, which is filled with NaN before.
-	once(ctx context.Context, w *work) ([]byte, error)
+	// once computes input set 0 and returns O, and LSE if the problem has it. They are filled
+	// with NaN before.
+	once(ctx context.Context, w *work) (o, lse []byte, err error)
 	// gradients computes O and LSE of every input set and the gradients of set 0, which are
 	// filled with NaN before. It returns the outputs by the name of their operand.
 	gradients(ctx context.Context, w *work) (map[string][]byte, error)
@@ -112,14 +113,17 @@ func (l *cpuRunner) args() attention.Args { return operands.Clone(l.first.Args) 
 
 func (l *cpuRunner) all() attention.BackwardArgs { return operands.CloneBackward(l.first) }
 
-func (l *cpuRunner) once(_ context.Context, w *work) ([]byte, error) {
-	for i := range l.o["O"] {
-		l.o["O"][i] = 0xff
+func (l *cpuRunner) once(_ context.Context, w *work) (o, lse []byte, err error) {
+	o, lse = l.o["O"], l.o["LSE"]
+	for _, out := range [][]byte{o, lse} {
+		for i := range out {
+			out[i] = 0xff
+		}
 	}
 	if err := w.run(nil, l.all()); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return l.o["O"], nil
+	return o, lse, nil
 }
 
 func (l *cpuRunner) gradients(ctx context.Context, w *work) (map[string][]byte, error) {

@@ -94,20 +94,35 @@ func (l *deviceRunner) args() attention.Args { return operands.Clone(l.first.Arg
 
 func (l *deviceRunner) all() attention.BackwardArgs { return operands.CloneBackward(l.first) }
 
-func (l *deviceRunner) once(ctx context.Context, w *work) ([]byte, error) {
-	o := l.o["O"]
-	out := make([]byte, o.bytes)
-	if err := firstError(
-		func() error { return o.fill(l.stream) },
+func (l *deviceRunner) once(ctx context.Context, w *work) (o, lse []byte, err error) {
+	each := func(f func(name string, out deviceOutput) error) error {
+		for _, name := range []string{"O", "LSE"} {
+			if out, has := l.o[name]; has {
+				if err := f(name, out); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	host := map[string][]byte{}
+	err = firstError(
+		func() error { return each(func(_ string, out deviceOutput) error { return out.fill(l.stream) }) },
 		l.stream.Barrier,
 		func() error { return w.run(l.stream, l.all()) },
 		l.stream.Barrier,
-		func() error { return l.stream.Download(ctx, out, o.buffer, 0) },
+		func() error {
+			return each(func(name string, out deviceOutput) error {
+				host[name] = make([]byte, out.bytes)
+				return l.stream.Download(ctx, host[name], out.buffer, 0)
+			})
+		},
 		func() error { return l.stream.Wait(ctx) },
-	); err != nil {
-		return nil, err
+	)
+	if err != nil {
+		return nil, nil, err
 	}
-	return out, nil
+	return host["O"], host["LSE"], nil
 }
 
 func (l *deviceRunner) gradients(ctx context.Context, w *work) (map[string][]byte, error) {

@@ -1,7 +1,7 @@
 package bench
 
 import (
-	"fmt"
+	"errors"
 	"math/rand/v2"
 	"strings"
 
@@ -14,9 +14,14 @@ import (
 type truth struct {
 	problem Problem
 	sample  []attention.Rows // of every (sequence, query head) that has rows
-	ref     []float64        // O of the sampled rows, packed
-	low     []float32
-	noise   []float64
+	o, lse  expected
+}
+
+// expected is the part of a truth that judges O or LSE: the sampled rows, packed.
+type expected struct {
+	ref   []float64
+	low   []float32
+	noise []float64
 }
 
 // newTruth computes the truth of a problem. All its rows share it.
@@ -25,44 +30,62 @@ func newTruth(d *data, seed uint64) (*truth, error) {
 	t := &truth{problem: p}
 	t.sample = d.sample(verifyBudget, rand.New(rand.NewPCG(seed, 1)))
 	var err error
-	if t.ref, _, err = attention.ReferenceSample(p.Config, d.args, t.sample); err != nil {
+	if t.o.ref, t.lse.ref, err = attention.ReferenceSample(p.Config, d.args, t.sample); err != nil {
 		return nil, err
 	}
-	if t.low, _, err = accuracy.Low(p.Config, d.args, t.sample); err != nil {
+	if t.o.low, t.lse.low, err = accuracy.Low(p.Config, d.args, t.sample); err != nil {
 		return nil, err
 	}
-	t.noise, _, err = accuracy.Noise(p.Config, d.args, t.sample)
+	t.o.noise, t.lse.noise, err = accuracy.Noise(p.Config, d.args, t.sample)
 	return t, err
 }
 
-// judge compares O, in the storage type and layout of d, with the truth. The error says
-// which limits O exceeds.
-func (t *truth) judge(d *data, o []byte) (Checked, error) {
+// judge compares O, in the storage type and layout of d, with the truth, and LSE unless it
+// is nil. The error says which limits they exceed.
+func (t *truth) judge(d *data, o, lse []byte) (Checked, error) {
 	c := t.problem.Config
-	dv := c.ValueDim()
 	place := d.args.O
 	place.Host = o
-	_, rows := d.queryExtent()
-	view, err := attention.ViewHost(place, c.DType, t.problem.Shape.Hq, rows, dv)
+	report, err := t.o.judge(t, d, place, c.DType, c.ValueDim(), accuracy.Forward(c.DType))
 	if err != nil {
 		return Checked{}, err
 	}
-	got := make([]float32, len(t.ref))
+	w := &report.Whole
+	checked := Checked{Rows: attention.CountRows(t.sample), Of: t.problem.rows(), MaxError: Number(w.Max), NMSE: Number(w.NMSE)}
+	why := report.Reasons()
+	if lse != nil {
+		place = d.args.LSE
+		place.Host = lse
+		if report, err = t.lse.judge(t, d, place, attention.F32, 1, accuracy.ForwardLSE(c.DType)); err != nil {
+			return Checked{}, err
+		}
+		checked.LSEError = Number(report.Whole.Max)
+		for _, reason := range report.Reasons() {
+			why = append(why, "LSE: "+reason)
+		}
+	}
+	if len(why) > 0 {
+		return checked, errors.New(strings.Join(why, "; "))
+	}
+	return checked, nil
+}
+
+// judge compares the sampled rows of a tensor of d, of a width, with what is expected.
+func (e *expected) judge(t *truth, d *data, place attention.Tensor, dtype attention.DType, width int, limits accuracy.Limits) (accuracy.Report, error) {
+	_, rows := d.queryExtent()
+	view, err := attention.ViewHost(place, dtype, t.problem.Shape.Hq, rows, width)
+	if err != nil {
+		return accuracy.Report{}, err
+	}
+	got := make([]float32, len(e.ref))
 	at := 0
 	for _, rows := range t.sample {
 		for _, row := range rows.Rows {
 			batch, r := d.queryRow(rows.B, row)
-			view.ReadRow(got[at:at+dv], batch, rows.H, r)
-			at += dv
+			view.ReadRow(got[at:at+width], batch, rows.H, r)
+			at += width
 		}
 	}
-	limits := accuracy.Forward(c.DType)
-	limits.Noise = t.noise
-	report := accuracy.Judge(limits, dv, got, t.ref, t.low)
-	w := &report.Whole
-	checked := Checked{Rows: at / dv, Of: t.problem.rows(), MaxError: Number(w.Max), NMSE: Number(w.NMSE)}
-	if report.Pass() {
-		return checked, nil
-	}
-	return checked, fmt.Errorf("%s", strings.Join(report.Reasons(), "; "))
+	limits.Noise = e.noise
+	return accuracy.Judge(limits, width, got, e.ref, e.low), nil
 }
