@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # ab.sh OLD NEW [suite...] compares two builds of the command on one machine: rounds in
 # which both run the same suites with the same seed, in alternating order. Default suites:
-# forward and decode. It prints for each row the median time of both and their ratio, then
+# forward and decode. Entry forward also has calls that return LSE, at length 4096 and head
+# dims 64, 96 and 128, if both builds have bench --lse. It prints for each row the median time of both and their ratio, then
 # the geometric mean and the worst ratio of each suite, and exits with 1 if a geometric mean
 # is over VKATTN_AB_MEAN (1.005) or a row over VKATTN_AB_ROW (1.02).
 #
@@ -30,10 +31,22 @@ read -ra new_args <<<"${VKATTN_AB_NEW_ARGS:-}"
 OUT=${OUT:-$PWD/out}
 mkdir -p "$OUT" || exit 1
 
+with_lse=yes
+for binary in "$old" "$new"; do
+	if [[ $("$binary" bench --help) != *--lse* ]]; then
+		echo "ab: no rows with LSE: $binary has no bench --lse" >&2
+		with_lse=
+	fi
+done
+
 run() { # <name> <binary> <suite> <index> <round>
 	local -n own=$1_args
-	"$2" bench --suite "$3" --tier "${VKATTN_AB_TIERS:-coopmat2}" --seed 1 "${args[@]}" "${own[@]}" -o jsonl \
-		>"$OUT/ab-${suites[$4]}-$1-$5.jsonl" 2>"$OUT/ab-${suites[$4]}-$1-$5.log"
+	local file=$OUT/ab-${suites[$4]}-$1-$5
+	local more=(--tier "${VKATTN_AB_TIERS:-coopmat2}" --seed 1 "${args[@]}" "${own[@]}" -o jsonl)
+	"$2" bench --suite "$3" "${more[@]}" >"$file.jsonl" 2>"$file.log"
+	if [[ ${suites[$4]} == forward && $with_lse ]]; then
+		"$2" bench --suite forward,dims --seqlen 4096 --headdim 64,96,128 --lse "${more[@]}" >>"$file.jsonl" 2>>"$file.log"
+	fi
 }
 for ((round = 1; round <= ${VKATTN_AB_ROUNDS:-4}; round++)); do
 	for i in "${!suites[@]}"; do
@@ -55,7 +68,7 @@ mean_limit = float(os.environ.get("VKATTN_AB_MEAN", "1.005"))
 row_limit = float(os.environ.get("VKATTN_AB_ROW", "1.02"))
 # The fields that say which row it is, and their names in older builds.
 fields = ["tier", "kernel", "variant", "ablation", "batch", "heads", "heads_kv", "seqlen_q", "seqlen_k", "headdim", "headdim_v",
-          "causal", "dtype", "kv_dtype", "options"]
+          "causal", "dtype", "kv_dtype", "options", "lse"]
 older = {"features": "options", "kept_ratio": "sparse_ratio", "form": "baseline"}
 
 def renamed(x):

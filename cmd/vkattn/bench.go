@@ -74,6 +74,7 @@ decode also prints the bytes of K and V per second as a share of the speed of a 
 --varlen, --page-size, --kv-dtype, --sparse-ratio and the flags listed after them set
 the options of each call. The data is random: the order of pages, the sparse tokens,
 and normal numbers that are quantised. Peers only get problems without these options.
+--lse has forward calls return LSE too, which is verified like O; peers get these problems.
 
 --suite ceilings measures the device itself: the bandwidth of a copy, the rate of products
 whose operands stay in registers, and the time of a launch, a dispatch and a barrier. --plot

@@ -27,6 +27,9 @@ func TestBenchRefusesBadOptions(t *testing.T) {
 		{"unknown baseline", "--against", "torch"},
 		{"--padded needs --varlen", "--padded"},
 		{"--batch-size and --varlen", "--varlen", "5,7"},
+		{"neither true nor false", "--lse=1"},
+		{"--lse needs --pass fwd", "--lse", "--pass", "bwd,fwdbwd"},
+		{"--lse and --ranks exclude one another", "--lse", "--ranks", "2"},
 		{"in whose rows it lies", "--shared-kv", "--headdim-v", "9"},
 	} {
 		args := c[1:]
@@ -107,6 +110,45 @@ func benchOfOptions(t *testing.T, where ...string) {
 	rows = run("--seqlen", "1", "--seqlen-k", "100", "--batch-size", "2", "--causal", "none", "--headdim", "96", "--headdim-v", "64", "--shared-kv")
 	require.Len(t, rows, 1)
 	require.EqualValues(t, 2*2*100*96*2, rows[0].KVBytes)
+
+	rows = run("--seqlen", "40", "--batch-size", "2", "--causal", "none", "--softcap", "5", "--lse=false,true", "--pass", "fwd,bwd")
+	require.Len(t, rows, 3, "a backward pass has no row without")
+	require.Equal(t, []bool{false, true, false}, []bool{rows[0].LSE, rows[1].LSE, rows[2].LSE})
+	require.Equal(t, "softcap 5, LSE", rows[1].OptionText)
+	require.Positive(t, float64(rows[1].Checked.LSEError))
+}
+
+// Lists and presets keep their meaning with --lse: it narrows nothing.
+func TestLSEOfSuitesAndPresets(t *testing.T) {
+	count := func(o benchFlags) (without, with int) {
+		o.format = "md"
+		p, err := o.plan(bench.Formats)
+		require.NoError(t, err)
+		list, err := p.problems(bench.Sweep{})
+		require.NoError(t, err)
+		for _, x := range list {
+			if x.LSE {
+				with++
+			} else {
+				without++
+			}
+		}
+		return without, with
+	}
+	for _, c := range []struct {
+		o             benchFlags
+		without, with int
+	}{
+		{benchFlags{suite: "forward"}, 20, 0},
+		{benchFlags{suite: "forward", optionSweepFlags: optionSweepFlags{withLSE: "true"}}, 0, 20},
+		{benchFlags{suite: "forward", optionSweepFlags: optionSweepFlags{withLSE: "false,true"}}, 20, 20},
+		{benchFlags{suite: "models", optionSweepFlags: optionSweepFlags{withLSE: "true"}}, 6, 3},
+		{benchFlags{suite: "ceilings,ladder", takesCeilings: true, optionSweepFlags: optionSweepFlags{withLSE: "true"}}, 8, 2},
+		{benchFlags{preset: "gpt3,short", optionSweepFlags: optionSweepFlags{withLSE: "false,true"}}, 2, 2},
+	} {
+		without, with := count(c.o)
+		require.Equal(t, [2]int{c.without, c.with}, [2]int{without, with}, "%+v", c.o)
+	}
 }
 
 func TestSuiteSeedsOnTheCPU(t *testing.T) {

@@ -43,6 +43,9 @@ func TestTheShellCompletes(t *testing.T) {
 	require.NotContains(t, complete("bench", "--tier", "cpu,"), "cpu,cpu")
 	require.Equal(t, []string{"md", "csv", "json", "jsonl", "sql", "gobench"}, complete("bench", "-o", ""))
 	require.Equal(t, []string{"md", "json"}, complete("compare", "-o", ""))
+	require.Equal(t, []string{"false", "true"}, complete("bench", "--lse="))
+	require.Equal(t, []string{"false,true"}, complete("profile", "--lse=false,"))
+	require.Empty(t, complete("run", "--lse", ""), "the shell completes its file")
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		code, stdout, _ := call("completion", shell)
 		require.Equal(t, exitOK, code)

@@ -75,7 +75,7 @@ func TestRowsWithLSEAreVerified(t *testing.T) {
 	checked := map[Baseline]int{}
 	for _, p := range append(withOptions(), smallProblem(attention.F16), smallProblem(attention.BF16), smallProblem(attention.F32)) {
 		p.LSE = true
-		b := &Bench{CPU: "cpu", Timing: Timing{Repeats: 2, Warmup: -1}, Seed: 5, Specs: []Spec{{Tier: attention.TierCPU}},
+		b := &Bench{CPU: "cpu", Timing: Timing{Repeats: 2, Warmup: -1, WarmCache: true}, Seed: 5, Specs: []Spec{{Tier: attention.TierCPU}},
 			Baselines: []Baseline{BaselineByMask, BaselineContiguous, BaselineSeparate}}
 		rows, err := b.Group(context.Background(), p)
 		require.NoError(t, err)
