@@ -75,6 +75,10 @@ func TestBenchOfOptionsOnADevice(t *testing.T) {
 	quickDriver(t)
 	rows := benchRows(t, "--tier", "scalar", "--varlen", "70,3,0", "--page-size", "16", "--causal", "bottom-right", "--against", "contiguous,separate,copy")
 	require.Len(t, rows, 4)
+	rows = benchRows(t, "--tier", "scalar", "--varlen", "70,3,0", "--causal", "top-left", "--lse")
+	require.Len(t, rows, 1)
+	require.True(t, rows[0].LSE)
+	require.Positive(t, float64(rows[0].Checked.LSEError))
 }
 
 func benchOfOptions(t *testing.T, where ...string) {
