@@ -52,22 +52,22 @@ func (t *truth) judge(d *data, o, lse []byte) (Checked, error) {
 	}
 	w := &report.Whole
 	checked := Checked{Rows: attention.CountRows(t.sample), Of: t.problem.rows(), MaxError: Number(w.Max), NMSE: Number(w.NMSE)}
-	why := report.Reasons()
+	pass, why := report.Pass(), report.Reasons()
 	if lse != nil {
 		place = d.args.LSE
 		place.Host = lse
 		if report, err = t.lse.judge(t, d, place, attention.F32, 1, accuracy.ForwardLSE(c.DType)); err != nil {
 			return Checked{}, err
 		}
-		checked.LSEError = Number(report.Whole.Max)
+		pass, checked.LSEError = pass && report.Pass(), Number(report.Whole.Max)
 		for _, reason := range report.Reasons() {
 			why = append(why, "LSE: "+reason)
 		}
 	}
-	if len(why) > 0 {
-		return checked, errors.New(strings.Join(why, "; "))
+	if pass {
+		return checked, nil
 	}
-	return checked, nil
+	return checked, errors.New(strings.Join(why, "; "))
 }
 
 // judge compares the sampled rows of a tensor of d, of a width, with what is expected.
