@@ -76,34 +76,34 @@ func (t *table) tryGroup(g group, d *DeviceInfo, p *attention.CUDAProblem) (k *K
 }
 
 // chooseBackward returns the best kernels for the gradients of a problem, in the order in
-// which they run, and the reasons against each better family.
+// which they run, and the reasons against each better group.
 func (t *table) chooseBackward(d *DeviceInfo, p *attention.CUDABackwardProblem) (list []*Kernel, rejected []string, err error) {
-	for _, family := range attention.CUDAKernels() {
-		if p.Kernel != "" && p.Kernel != family {
+	for _, g := range order {
+		if p.Kernel != "" && p.Kernel != g.family {
 			continue
 		}
-		list, why := t.backwardOf(family, d, p)
+		list, why := t.backwardOf(g, d, p)
 		if why == "" {
 			return list, rejected, nil
 		}
-		rejected = append(rejected, family+": "+why)
+		rejected = append(rejected, fmt.Sprintf("%v: %s", g, why))
 	}
 	return nil, rejected, unsupported("choose backward kernels", "%s", strings.Join(rejected, "; "))
 }
 
-// backwardOutputs are the outputs of backward kernels, in the order in which they run. A
-// kernel of all three gradients leaves dQ in the workspace, and the family's kernel of dQ
-// takes it from there.
+// backwardOutputs are the outputs of backward kernels, in the order in which they run. If a
+// family has a kernel of all three gradients and one of dQ, the first leaves dQ in the
+// workspace, and the second takes it from there.
 var backwardOutputs = [...]string{"stats", "dQ dK dV", "dQ", "dK dV"}
 
-// backwardOf returns the backward kernels of a family, or the reason why there are none.
-func (t *table) backwardOf(family string, d *DeviceInfo, p *attention.CUDABackwardProblem) (list []*Kernel, why string) {
+// backwardOf returns the backward kernels of a group, or the reason why there are none.
+func (t *table) backwardOf(g group, d *DeviceInfo, p *attention.CUDABackwardProblem) (list []*Kernel, why string) {
 	keys := p.Want[1] || p.Want[2]
 	for i, outputs := range backwardOutputs {
 		if !([...]bool{true, p.Want[0] || keys, p.Want[0], keys})[i] {
 			continue
 		}
-		k, some := t.backwardKernel(family, outputs, p)
+		k, some := t.backwardKernel(g, outputs, p)
 		switch {
 		case !some:
 			continue
@@ -133,15 +133,16 @@ func (t *table) backwardOf(family string, d *DeviceInfo, p *attention.CUDABackwa
 }
 
 // backwardKernel returns the smallest kernel for an output that holds the head dims, and
-// whether the family has any for it.
-func (t *table) backwardKernel(family, outputs string, p *attention.CUDABackwardProblem) (k *Kernel, some bool) {
+// whether the group has any for it.
+func (t *table) backwardKernel(g group, outputs string, p *attention.CUDABackwardProblem) (k *Kernel, some bool) {
 	for i := range t.backward {
 		e := &t.backward[i]
-		if e.Family != family || e.Outputs != outputs {
+		if e.Family != g.family || e.Any != g.any || e.Outputs != outputs {
 			continue
 		}
 		some = true
-		if e.DType == p.DType.String() && (family == "ref" || e.Causal == p.Causal) && e.D >= p.HeadDim && e.DV >= p.HeadDimV {
+		kind := (g.family != "fa3" || e.Causal == p.Causal) && (e.Softcap == "" || (e.Softcap == "yes") == p.Softcap)
+		if e.DType == p.DType.String() && kind && e.D >= p.HeadDim && e.DV >= p.HeadDimV {
 			return e, true
 		}
 	}

@@ -15,19 +15,18 @@ import (
 	"vkattn/internal/testlevel"
 )
 
-// emulateBackward computes the gradients of a call in host memory by the CUDA kernels.
-func emulateBackward(e *emulator, cfg attention.Config, a attention.BackwardArgs, reversed bool) error {
-	size, dtype := cfg.DType.Size(), cfg.DType.String()
+// hostParams are the parameters of a call in host memory, without the workspace.
+func hostParams(cfg attention.Config, a attention.BackwardArgs) (p backwardParams) {
+	size := cfg.DType.Size()
 	rows, keys := a.Sq, a.Sk
-	p := backwardParams{hq: int32(a.Hq), hkv: int32(a.KVHeads()), sq: int32(a.Sq), sk: int32(a.Sk), d: int32(cfg.HeadDim), dv: int32(cfg.ValueDim()),
+	p = backwardParams{b: int32(a.B), hq: int32(a.Hq), hkv: int32(a.KVHeads()), sq: int32(a.Sq), sk: int32(a.Sk), d: int32(cfg.HeadDim), dv: int32(cfg.ValueDim()),
 		left: math.MaxInt32, right: math.MaxInt32, scale: cfg.ScaleValue(), softcap: cfg.Softcap}
-	n := a.Hq * a.B * a.Sq
 	if v := a.Varlen; v != nil {
 		p.cuQ, p.cuK = hostAddress(v.CuQ.Host, v.CuQ.Offset, 4), hostAddress(v.CuK.Host, v.CuK.Offset, 4)
 		p.usedQ, p.usedK = hostAddress(v.UsedQ.Host, v.UsedQ.Offset, 4), hostAddress(v.UsedK.Host, v.UsedK.Offset, 4)
 		p.totalQ, p.totalK = int32(v.TotalQ), int32(v.TotalK)
 		if v.CuQ.Given() {
-			rows, n = v.TotalQ, a.Hq*v.TotalQ
+			rows = v.TotalQ
 		}
 		if v.CuK.Given() {
 			keys = v.TotalK
@@ -45,11 +44,6 @@ func emulateBackward(e *emulator, cfg attention.Config, a attention.BackwardArgs
 		*x.to = hostTensor(x.x, size, x.heads, x.seq, x.dim)
 	}
 	p.lse, p.dLSE = hostAddress(a.LSE.Host, a.LSE.Offset, 4), hostAddress(a.DLSE.Host, a.DLSE.Offset, 4)
-	stats := make([]byte, max(n, 1)*statBytes)
-	for i := range stats {
-		stats[i] = 0xff
-	}
-	p.stats = hostAddress(stats, 0, 1)
 	if cfg.Causal != attention.CausalNone {
 		p.right = 0
 	}
@@ -67,6 +61,17 @@ func emulateBackward(e *emulator, cfg attention.Config, a attention.BackwardArgs
 	if a.Accumulate {
 		p.accumulate = 1
 	}
+	return p
+}
+
+// hostWorkspace is a workspace in host memory that holds NaN.
+func hostWorkspace(n uint64) []byte { return bytes.Repeat([]byte{0xff}, int(max(n, 1))) }
+
+// emulateBackward computes the gradients of a call in host memory by the CUDA kernels.
+func emulateBackward(e *emulator, cfg attention.Config, a attention.BackwardArgs, reversed bool) error {
+	p, dtype := hostParams(cfg, a), cfg.DType.String()
+	stats := hostWorkspace(statsBytes(&a.Shape, int(p.totalQ)))
+	p.stats = hostAddress(stats, 0, 1)
 	tiles := func(n int) uint32 { return uint32((n + 63) / 64) }
 	for _, k := range []struct {
 		step   string
@@ -125,7 +130,7 @@ func TestBackwardKernelsOnTheCPU(t *testing.T) {
 					b, err := cases.NewBackward(c, dtype)
 					require.NoError(t, err)
 					cfg := c.Config(cases.On(attention.TierCPU, dtype))
-					require.NoError(t, conformEmulated(e, b, cfg))
+					require.NoError(t, conformEmulated(b, cfg, func(a attention.BackwardArgs, reversed bool) error { return emulateBackward(e, cfg, a, reversed) }))
 				})
 			}
 			t.Logf("%d cases", n)
@@ -133,7 +138,8 @@ func TestBackwardKernelsOnTheCPU(t *testing.T) {
 	}
 }
 
-func conformEmulated(e *emulator, b *cases.Backward, cfg attention.Config) error {
+// conformEmulated judges the gradients that compute makes of a case.
+func conformEmulated(b *cases.Backward, cfg attention.Config, compute func(a attention.BackwardArgs, reversed bool) error) error {
 	var afters [2][][]byte
 	for i, before := range [2][][]byte{b.Image, b.BackwardSpoiled()} {
 		for _, image := range before {
@@ -149,7 +155,7 @@ func conformEmulated(e *emulator, b *cases.Backward, cfg attention.Config) error
 		if err := op.Forward(nil, a.Args); err != nil {
 			return err
 		}
-		if err := emulateBackward(e, cfg, a, i == 1); err != nil {
+		if err := compute(a, i == 1); err != nil {
 			return err
 		}
 		if err := b.BackwardTrespass(before, afters[i]); err != nil {

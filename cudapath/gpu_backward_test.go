@@ -12,9 +12,9 @@ import (
 )
 
 // The tables of cases on the GPU, by the rules of TestBackwardKernelsOnTheCPU: all of them at
-// level all, a share of them otherwise. fa3 computes all that it takes.
+// level all, a share of them otherwise. fa3 and fa2 compute all that they take.
 func TestGPUBackward(t *testing.T) {
-	for _, kernel := range []string{"ref", "fa3"} {
+	for _, kernel := range []string{"fa3", "fa2", "ref"} {
 		t.Run(kernel, func(t *testing.T) { testGPUBackward(t, kernel) })
 	}
 }
@@ -23,6 +23,11 @@ func TestGPUBackward(t *testing.T) {
 func takenByFA3(x *cases.Case, dtype attention.DType) bool {
 	dense := len(x.Seqs) == 0 && x.Layout != cases.Odd && x.Layout != cases.Even && !x.Window.Given() && x.Softcap == 0
 	return dense && dtype != attention.F32 && x.D <= 128 && x.Dv <= 128 && x.D%8 == 0 && x.Dv%8 == 0
+}
+
+// takenByFA2 reports whether fa2 has backward kernels for a case.
+func takenByFA2(x *cases.Case, dtype attention.DType) bool {
+	return dtype != attention.F32 && x.D <= 256 && x.Dv <= 256
 }
 
 func testGPUBackward(t *testing.T, kernel string) {
@@ -39,8 +44,8 @@ func testGPUBackward(t *testing.T, kernel string) {
 				if !computesBackward(&x) || x.Flops() > 1<<28 {
 					continue
 				}
-				if kernel == "fa3" {
-					if !takenByFA3(&x, dtype) {
+				if taken := map[string]func(*cases.Case, attention.DType) bool{"fa3": takenByFA3, "fa2": takenByFA2}[kernel]; taken != nil {
+					if !taken(&x, dtype) {
 						continue
 					}
 				} else if n++; !testlevel.Share(n%8 == which) {
@@ -78,7 +83,7 @@ func gpuBackward(t *testing.T, c *Context, s *vk.Stream, kernel string, shape at
 
 // 1,000 runs give the same bits.
 func TestGPUBackwardRepeats(t *testing.T) {
-	for _, kernel := range []string{"ref", "fa3"} {
+	for _, kernel := range []string{"fa3", "fa2", "ref"} {
 		t.Run(kernel, func(t *testing.T) { testGPUBackwardRepeats(t, kernel) })
 	}
 }
@@ -133,5 +138,7 @@ func TestGPUBackwardCompilesPTX(t *testing.T) {
 	b, err := cases.NewBackward(cases.Case{Name: "ptx", D: 40, Dv: 24, Shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 70, Sk: 100},
 		Causal: attention.BottomRight}, attention.BF16)
 	require.NoError(t, err)
-	require.NoError(t, b.BackwardJudge(gradientsByCUDA(t, c, s, "ref", b, b.Image)))
+	for _, kernel := range []string{"fa2", "ref"} {
+		require.NoError(t, b.BackwardJudge(gradientsByCUDA(t, c, s, kernel, b, b.Image)))
+	}
 }

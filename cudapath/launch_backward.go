@@ -38,18 +38,34 @@ func statsBytes(s *attention.Shape, totalQ int) uint64 {
 
 // workspace is the size of the workspace of a call.
 func (b *backwardKernels) workspace(s *attention.Shape, totalQ int) uint64 {
-	if k := b.kernels[0]; k.Family == "fa3" {
+	switch k := b.kernels[0]; k.Family {
+	case "fa3":
 		return fa3Workspace(s, k.Kernel)
+	case "fa2":
+		return fa2Workspace(s, totalQ, k.Kernel)
 	}
 	return statsBytes(s, totalQ)
 }
 
 // fa3Workspace is the size of what Workspace of kernels/fa3_backward_work.h describes: a
-// counter and a word per block of rows, three statistics per row, and dQ in float32.
+// ticket, a counter and a word per block of rows, three statistics per row, and dQ in
+// float32. An array of counters ends at a multiple of 128 bytes.
 func fa3Workspace(s *attention.Shape, k *Kernel) uint64 {
 	blocks := uint64(s.B) * uint64(s.Hq) * ((uint64(s.Sq) + uint64(k.Rows) - 1) / uint64(k.Rows))
 	rows := blocks * uint64(k.Rows)
 	return 4 * (32 + (blocks+31)/32*32 + 4*blocks + 3*rows + rows*uint64(k.D))
+}
+
+// fa2Workspace is the size of what Workspace of kernels/fa2_backward_work.h describes: for
+// each block of rows a counter, three statistics per row and a word, and dQ in float32.
+func fa2Workspace(s *attention.Shape, totalQ int, k *Kernel) uint64 {
+	blocks := uint64(s.B) * ((uint64(s.Sq) + uint64(k.Rows) - 1) / uint64(k.Rows))
+	if totalQ > 0 {
+		blocks = uint64(totalQ/k.Rows) + uint64(s.B)
+	}
+	blocks *= uint64(s.Hq)
+	up := func(words uint64) uint64 { return (words + 31) / 32 * 32 }
+	return 4 * (32 + up(blocks) + up(blocks*uint64(3*k.Rows+4)) + blocks*uint64(k.Rows*k.D))
 }
 
 // backwardInvocation is a backward call with its kernel parameters.
@@ -70,7 +86,7 @@ func (b *backwardKernels) Launch(s *vk.Stream, a *attention.CUDABackwardCall) er
 	if err := v.bind(b.c, a); err != nil {
 		return err
 	}
-	if a.PartialKeys && b.kernels[0].Family == "fa3" {
+	if a.PartialKeys && b.kernels[0].Family != "ref" {
 		v.params.accumulate |= lseOfMoreKeys
 	}
 	l, err := b.c.link(s)

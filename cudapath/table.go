@@ -51,6 +51,8 @@ type Kernel struct {
 	Outputs string `json:"outputs"`
 	// Dense: a backward kernel that takes no lengths, window and softcap.
 	Dense bool `json:"dense"`
+	// Softcap is "yes" for a backward kernel that needs a softcap, "no" for one that takes none.
+	Softcap string `json:"softcap"`
 }
 
 // Map describes how a kernel copies a tensor by the tensor memory accelerator.

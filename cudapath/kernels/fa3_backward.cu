@@ -8,14 +8,14 @@
 // Main: a CTA owns BN = 128 keys of a KV head and loops over the query heads of the group and their blocks of BM rows.
 // CTAs are persistent; fa3_backward_work.h defines their units of work and the order of the additions to dQ.
 //   - Warpgroup 0 is the producer. One warp draws tickets and issues the TMA copies: K and V once a unit, Q and dO
-//     through rings. Another waits for the turn to add to dQ, a third passes it on.
+//     through rings. Another adds dQ of each step to float32 memory by TMA, in a fixed order.
 //   - Two consumer warpgroups of 64 keys each compute S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T are operands
 //     in registers of dV += P^T dO and dK += dS^T Q. dS goes through shared memory to dQ^T = K^T dS^T, of which each
 //     warpgroup computes a half, over all 128 keys.
 //   - A step issues S of the next rows before dQ and dK of the current ones, with which the exponentials overlap. dV is
-//     issued after dS, for want of registers. One named barrier a step joins the consumers, after dS has been stored.
-//   - dQ is added to float32 memory from registers, 16 bytes a thread, in the layout of the accumulators. The first
-//     contribution is stored, so memory need not be cleared.
+//     issued after dS. One named barrier a step joins the consumers, after dS has been stored.
+//   - The consumers leave dQ in shared memory, in the layout of the accumulators. They wait only until TMA has read dQ of
+//     the step before. The first contribution is stored, so memory need not be cleared.
 //
 // Masked slots have P = dS = 0. Rows past Sq and rows that attend to no key have -LSE = -inf. TMA fills elements past Sq,
 // Sk, D and Dv with zeros. fa3_backward_rare.h keeps Inf and NaN from rows and keys that do not attend to them.
@@ -51,12 +51,11 @@ __device__ __forceinline__ void attendBackward(const TensorMap *mapQ, const Tens
 			barrierInit(shared + T::DO_FULL + 8 * i, 1);
 			barrierInit(shared + T::DO_EMPTY + 8 * i, CONSUMER_WARPS);
 		}
+		for (int i = 0; i < T::WARPGROUPS; i++) barrierInit(shared + T::DQ_FULL + 8 * i, 4);
+		barrierInit(shared + T::DQ_EMPTY, 1);
 		for (int i = 0; i < 2; i++) {
-			barrierInit(shared + T::TURN_HERE + 8 * i, 1);
-			barrierInit(shared + T::TURN_USED + 8 * i, CONSUMER_WARPS);
-			barrierInit(shared + T::TURN_PASSED + 8 * i, 1);
 			barrierInit(shared + T::WORK_FULL + 8 * i, 1);
-			barrierInit(shared + T::WORK_EMPTY + 8 * i, CONSUMER_WARPS + 2);
+			barrierInit(shared + T::WORK_EMPTY + 8 * i, CONSUMER_WARPS + 1);
 		}
 		barrierInitFence();
 	}
@@ -65,10 +64,8 @@ __device__ __forceinline__ void attendBackward(const TensorMap *mapQ, const Tens
 		giveRegisters<T::PRODUCER_REGISTERS>();
 		if (warp == COPIER) {
 			if (threadIdx.x == 0) copyTiles<T>(mapQ, mapK, mapV, mapDO, p, shared);
-		} else if (warp == TURN_WAITER) {
-			waitTurns<T>(p, shared);
-		} else if (warp == TURN_PASSER) {
-			passTurns<T>(p, shared);
+		} else if (warp == ADDER) {
+			addTiles<T>(p, shared);
 		}
 	} else {
 		takeRegisters<T::CONSUMER_REGISTERS>();

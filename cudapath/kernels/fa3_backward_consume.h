@@ -1,6 +1,8 @@
 // The consumer warpgroups of the backward fa3 kernel. Each owns 64 keys and keeps their dK and dV, and S and dP of a
 // step, in registers. consumeRows() at the end of the file is the main loop.
 #pragma once
+#include <type_traits>
+
 #include "fa3_backward_rare.h"
 
 // S^T = K Q^T or dP^T = V dO^T, for the warpgroup's 64 keys.
@@ -14,8 +16,8 @@ template <class T> __device__ __forceinline__ void issueTransposedScores(float (
 	touch(s);
 }
 
-// dV += P^T dO.
-template <class T> __device__ __forceinline__ void issueDV(float (&sum)[T::D / 2], uint32_t (&words)[T::BM / 4], uint32_t rows) {
+// dV += P^T dO, with P^T in registers.
+template <class T> __device__ __forceinline__ void issueGradientDV(float (&sum)[T::D / 2], uint32_t (&words)[T::BM / 4], uint32_t rows) {
 	touch(sum);
 	touch(words);
 	wgmmaFence();
@@ -26,8 +28,8 @@ template <class T> __device__ __forceinline__ void issueDV(float (&sum)[T::D / 2
 	touch(sum);
 }
 
-// dK += dS^T Q, for the warpgroup's 64 keys. dS in registers would be 16 more than there are.
-template <class T> __device__ __forceinline__ void issueDK(float (&sum)[T::D / 2], uint32_t dS, uint32_t rows) {
+// dK += dS^T Q, for the warpgroup's 64 keys.
+template <class T> __device__ __forceinline__ void issueGradientDK(float (&sum)[T::D / 2], uint32_t dS, uint32_t rows) {
 	touch(sum);
 	wgmmaFence();
 #pragma unroll
@@ -38,7 +40,7 @@ template <class T> __device__ __forceinline__ void issueDK(float (&sum)[T::D / 2
 }
 
 // dQ^T = K^T dS^T: the warpgroup's part (see the tile).
-template <class T> __device__ __forceinline__ void issueDQ(float (&dQ)[T::DQ_COLUMNS / 2], uint32_t keys, uint32_t dS) {
+template <class T> __device__ __forceinline__ void issueGradientDQ(float (&dQ)[T::DQ_COLUMNS / 2], uint32_t keys, uint32_t dS) {
 	wgmmaFence();
 	WgmmaFirst<T::DQ_COLUMNS, 1>::ss(dQ, keys, dS);
 #pragma unroll
@@ -90,17 +92,27 @@ template <class T> __device__ __forceinline__ void scaleP(float (&s)[T::BM / 2],
 	}
 }
 
-// dS^T = P (dP - delta), in place. delta is the address of -delta of the thread's first column.
-template <class T> __device__ __forceinline__ void computeDS(float (&dP)[T::BM / 2], const float (&P)[T::BM / 2], uint32_t delta) {
+// dS^T = P (dP - delta), in place. P is rounded to the storage type: float32 would need more registers. delta is the
+// address of -delta of the thread's first column.
+template <class T> __device__ __forceinline__ void computeDS(float (&dP)[T::BM / 2], const uint32_t (&P)[T::BM / 4], uint32_t delta) {
 #pragma unroll
 	for (int j = 0; j < T::BM / 8; j++) {
 		const float2 less = loadPair(delta + 32 * j);
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
-			dP[4 * j + 2 * r] = P[4 * j + 2 * r] * (dP[4 * j + 2 * r] + less.x);
-			dP[4 * j + 2 * r + 1] = P[4 * j + 2 * r + 1] * (dP[4 * j + 2 * r + 1] + less.y);
+			const int i = 4 * j + 2 * r;
+			dP[i] = widenHalf<BF16>(P[i / 2], 0) * (dP[i] + less.x);
+			dP[i + 1] = widenHalf<BF16>(P[i / 2], 1) * (dP[i + 1] + less.y);
 		}
 	}
+}
+
+// Whether any element is Inf or NaN.
+template <int N> __device__ __forceinline__ bool anyNotFinite(const float (&x)[N]) {
+	float sum = 0;
+#pragma unroll
+	for (int i = 0; i < N; i++) sum = fmaf(x[i], 0, sum);
+	return sum != 0;
 }
 
 template <int N> __device__ __forceinline__ void packWords(uint32_t (&words)[N / 2], const float (&s)[N]) {
@@ -163,21 +175,24 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 	const uint32_t base = matrixOffset(shared), own = base + group * matrixOffset(64 * 128);
 	const uint32_t transposedK = base + (matrixOffset(T::K) + matrixPanels(T::KEY_PANEL)) + (T::D == 128 ? group * matrixOffset(T::KEY_PANEL) : 0);
 	auto rowsOf = [&](int at, int stage) { return base + matrixOffset(at) + stage * matrixOffset(T::ROW_BYTES); };
+	auto dSOf = [&](uint32_t step) { return base + matrixOffset(T::DS) + step % 2 * matrixOffset(T::DS_BYTES); };
 	auto acrossRows = [&](int at, int stage) { return rowsOf(at, stage) + matrixPanels(T::ROW_PANEL); };
 	// A row of dS has 64 keys of the warpgroup in 128 bytes. A lane stores rows lane % 8 of 8x8 matrices.
-	const uint32_t storeDS = shared + T::DS + group * T::ROW_PANEL + (lane / 16 * 8 + lane % 8) * 128 + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16;
+	const uint32_t ownDS = shared + T::DS + group * T::ROW_PANEL + (lane / 16 * 8 + lane % 8) * 128 + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16;
 
 	float dK[T::D / 2], dV[T::D / 2], s[T::BM / 2], dP[T::BM / 2], dQ[T::DQ_COLUMNS / 2];
 	uint32_t P[T::BM / 4];
-	uint32_t n = 0; // steps of all units; gives the stages and parities of Q, dO, dS and the turns
+	uint32_t n = 0; // steps of all units; gives the stages and parities of dO, dS and dQ
+	Ring<T::Q_STAGES> q;
 	uint32_t keysParity = 0;
-	static_assert(T::DO_STAGES == 2, "dO has the stages of dS and the turns");
+	static_assert(T::DO_STAGES == 2, "dO has the stages of dS");
 	auto stageOf = [](uint32_t step) { return int(step % 2); };
-	auto stageOfQ = [](uint32_t step) { return int(step % T::Q_STAGES); };
-	auto waitQ = [&] { barrierWait(shared + T::Q_FULL + 8 * stageOfQ(n), n / T::Q_STAGES % 2); };
+	auto previousQ = [&] { return q.stage == 0 ? T::Q_STAGES - 1 : q.stage - 1; };
+	auto waitQ = [&] { barrierWait(shared + T::Q_FULL + 8 * q.stage, q.parity); };
 	auto warpWord = [] { return 4 * (threadHere() / 32 - 4); };
-	// The first row of the current tile, negative if it has masked slots.
-	auto rowHere = [&] { return loadWord(shared + T::ROW + 4 * stageOfQ(n)); };
+	// The first row of the current Q tile, negative if it has masked slots.
+	auto rowHere = [&] { return loadWord(shared + T::ROW + 4 * q.stage); };
+	constexpr int THREADS = 128 * T::WARPGROUPS;
 	Units<T> units(p, shared);
 	int ticket;
 	Unit u;
@@ -187,9 +202,20 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 		int left = (u.end - u.first) * (p.Hq / p.Hkv); // steps
 		if (left > 0) {
 			const int firstKey = u.key + 64 * group;
-			auto issueScores = [&] { issueTransposedScores<T>(s, own + matrixOffset(T::K), rowsOf(T::Q, stageOfQ(n))); };
-			auto prob = [&] {
-				const uint32_t stats = shared + T::LSE + stageOfQ(n) * T::LSE_BYTES, lse = stats + 8 * (threadHere() % 4);
+			bool found = false; // Inf or NaN in S of a masked tile
+			// Computes P of the Q tile. The warpgroup clears its keys if S of the unit's first tile, which has all masked keys, has Inf
+			// or NaN.
+			auto prob = [&](auto first) {
+				const uint32_t stats = shared + T::LSE + q.stage * T::LSE_BYTES, lse = stats + 8 * (threadHere() % 4);
+				if constexpr (T::CAUSAL) {
+					found = rowHere() < 0 && anyNotFinite(s);
+					if constexpr (decltype(first)::value) {
+						bool rare = false;
+						if (rowHere() < 0) rare = namedOr(KEYS_CLEAR + group, 128, found) && clearKeys<T>(shared, group);
+						storeWord(shared + T::RARE_KEYS + warpWord(), rare);
+						storeWord(shared + T::RARE_ROWS + warpWord(), 0);
+					}
+				}
 				if (loadWord(stats + 8 * T::BM)) {
 					computeP<T, true>(s, lse, scale);
 					scaleP<T>(s, lse + 4 * T::BM);
@@ -198,97 +224,95 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 				}
 				if (T::CAUSAL && loadWord(shared + T::RARE_KEYS + warpWord())) spoilKeys<T>(s, shared, group);
 				clearMasked<T>(s, p, firstKey, rowHere());
+				packWords(P, s);
 			};
-			// Issues dP of the current step, computes dS and stores it, and issues dV, which stays in flight.
-			auto gradientOfScores = [&](auto afterDK) {
+			auto issueS = [&] { issueTransposedScores<T>(s, own + matrixOffset(T::K), rowsOf(T::Q, q.stage)); };
+			auto issueDP = [&] {
 				barrierWait(shared + T::DO_FULL + 8 * stageOf(n), n / 2 % 2);
 				issueTransposedScores<T>(dP, own + matrixOffset(T::V), rowsOf(T::DO, stageOf(n)));
-				wgmmaWait<0>();
-				touch(dP);
-				afterDK();
-				computeDS<T>(dP, s, shared + T::DELTA + stageOf(n) * T::DELTA_BYTES + 8 * (threadHere() % 4));
-				clearMasked<T>(dP, p, firstKey, rowHere());
-				const uint32_t to = storeDS + stageOf(n) * T::DS_BYTES;
+			};
+			// Computes dS of the current step and stores it in shared memory. row is its first row.
+			auto storeDS = [&](int row) {
+				computeDS<T>(dP, P, shared + T::DELTA + stageOf(n) * T::DELTA_BYTES + 8 * (threadHere() % 4));
+				if (row < 0) clearMasked<T>(dP, p, firstKey, row);
+				const uint32_t to = ownDS + stageOf(n) * T::DS_BYTES;
+				uint32_t dS[T::BM / 4];
+				packWords(dS, dP);
 #pragma unroll
-				for (int i = 0; i < T::BM / 2; i += 8) {
-					storeTransposed(to + i * 256, pack<BF16>(dP[i], dP[i + 1]), pack<BF16>(dP[i + 2], dP[i + 3]), pack<BF16>(dP[i + 4], dP[i + 5]),
-						pack<BF16>(dP[i + 6], dP[i + 7]));
-				}
+				for (int i = 0; i < T::BM / 4; i += 4) storeTransposed(to + i * 512, dS[i], dS[i + 1], dS[i + 2], dS[i + 3]);
 				proxyFence();
-				if constexpr (T::CAUSAL) {
-					const uint32_t tileQ = shared + T::Q + stageOfQ(n) * T::ROW_BYTES, tileDO = shared + T::DO + stageOf(n) * T::ROW_BYTES;
-					constexpr int THREADS = 128 * T::WARPGROUPS;
-					const int index = threadHere() - 128;
-					bool found = false;
-					if (rowHere() < 0) found = scanTile<THREADS, false>(tileQ, T::ROW_BYTES, index) | scanTile<THREADS, false>(tileDO, T::ROW_BYTES, index);
-					if (namedOr(DS_STORED, THREADS, found)) {
-						storeWord(shared + T::RARE_ROWS + warpWord(), 1);
-						scanTile<THREADS, true>(tileQ, T::ROW_BYTES, index);
-						scanTile<THREADS, true>(tileDO, T::ROW_BYTES, index);
-						proxyFence();
-						namedSync(DS_STORED, THREADS);
-					}
-				} else {
-					namedSync(DS_STORED, 128 * T::WARPGROUPS);
-				}
-				packWords(P, s);
-				issueDV<T>(dV, P, acrossRows(T::DO, stageOf(n)));
 			};
-			// Issues dQ and dK of a step.
-			auto issueGradients = [&](uint32_t step) {
-				const uint32_t dS = base + matrixOffset(T::DS) + stageOf(step) * matrixOffset(T::DS_BYTES);
-				issueDQ<T>(dQ, transposedK, dS + (T::D == 128 ? 0 : group * matrixOffset(T::DQ_COLUMNS * 128)));
-				issueDK<T>(dK, dS + group * matrixOffset(T::ROW_PANEL), acrossRows(T::Q, stageOfQ(step)));
-			};
-			auto addDQ = [&](uint32_t step) {
-				barrierWait(shared + T::TURN_HERE + 8 * stageOf(step), step / 2 % 2);
-				const uint64_t where = loadLong(shared + T::DQ_TO + 8 * stageOf(step));
-				float *to = reinterpret_cast<float *>(where & ~uint64_t(1)) + group * T::DQ_FLOATS + 4 * (threadHere() % 128);
+			auto issueDQ = [&] { issueGradientDQ<T>(dQ, transposedK, dSOf(n) + (T::D == 128 ? 0 : group * matrixOffset(T::DQ_COLUMNS * 128))); };
+			auto issueDK = [&](int stage) { issueGradientDK<T>(dK, dSOf(n) + group * matrixOffset(T::ROW_PANEL), acrossRows(T::Q, stage)); };
+			// Leaves dQ of the current step in shared memory for the adding thread.
+			auto giveDQ = [&] {
+				barrierWait(shared + T::DQ_EMPTY, (n & 1) ^ 1);
+				const uint32_t to = shared + T::DQ + group * T::DQ_BYTES + 16 * (threadHere() % 128);
 #pragma unroll
-				for (int j = 0; j < T::DQ_COLUMNS / 8; j++) addFour(to + 512 * j, dQ[4 * j], dQ[4 * j + 1], dQ[4 * j + 2], dQ[4 * j + 3], where & 1);
-				release(shared + T::TURN_USED + 8 * stageOf(step));
+				for (int j = 0; j < T::DQ_COLUMNS / 8; j++) storeFloats(to + 2048 * j, dQ[4 * j], dQ[4 * j + 1], dQ[4 * j + 2], dQ[4 * j + 3]);
+				proxyFence();
+				release(shared + T::DQ_FULL + 8 * group);
 			};
 
 			barrierWait(shared + T::K_FULL, keysParity);
 			waitQ();
-			if constexpr (T::CAUSAL) {
-				storeWord(shared + T::RARE_KEYS + warpWord(), rowHere() < 0 && clearKeys<T>(shared, group));
-				storeWord(shared + T::RARE_ROWS + warpWord(), 0);
-			}
-			issueScores();
+			issueS();
 			wgmmaWait<0>();
 			touch(s);
-			prob();
+			prob(std::true_type());
 			barrierWait(shared + T::V_FULL, keysParity);
 			keysParity ^= 1;
-			gradientOfScores([] {});
+			bool begun = false;
 #pragma unroll 1
-			while (--left > 0) {
-				n++;
+			for (;; left--) {
+				const int row = rowHere();
+				issueDP();
+				wgmmaWait<0>();
+				touch(dP), touch(dK);
+				if (begun) release(shared + T::Q_EMPTY + 8 * previousQ());
+				begun = true;
+				if (T::CAUSAL && row < 0) found |= anyNotFinite(dP);
+				storeDS(row);
+				if (T::CAUSAL && row < 0) {
+					const uint32_t tileQ = shared + T::Q + q.stage * T::ROW_BYTES, tileDO = shared + T::DO + stageOf(n) * T::ROW_BYTES;
+					if (namedOr(DS_STORED, THREADS, found)) {
+						storeWord(shared + T::RARE_ROWS + warpWord(), 1);
+						scanTile<THREADS, true>(tileQ, T::ROW_BYTES, threadHere() - 128);
+						scanTile<THREADS, true>(tileDO, T::ROW_BYTES, threadHere() - 128);
+						proxyFence();
+						namedSync(DS_STORED, THREADS);
+					}
+				} else {
+					namedSync(DS_STORED, THREADS);
+				}
+				issueGradientDV<T>(dV, P, acrossRows(T::DO, stageOf(n)));
+				if (left == 1) break;
+				const int stage = q.stage;
+				q.advance();
 				waitQ();
-				issueScores();
-				issueGradients(n - 1);
+				issueS();
+				issueDQ();
+				issueDK(stage);
 				wgmmaWait<2>();
 				touch(s), touch(dV), touch(P);
-				release(shared + T::DO_EMPTY + 8 * stageOf(n - 1));
-				prob();
+				release(shared + T::DO_EMPTY + 8 * stageOf(n));
+				prob(std::false_type()); // while dQ and dK are computed
 				wgmmaWait<1>();
 				touch(dQ);
-				addDQ(n - 1);
-				gradientOfScores([&] {
-					touch(dK);
-					release(shared + T::Q_EMPTY + 8 * stageOfQ(n - 1));
-				});
+				giveDQ();
+				n++;
 			}
-			issueGradients(n);
+			issueDQ();
+			issueDK(q.stage);
 			wgmmaWait<1>();
 			touch(dQ), touch(dV), touch(P);
 			release(shared + T::DO_EMPTY + 8 * stageOf(n));
-			addDQ(n);
+			giveDQ();
 			wgmmaWait<0>();
 			touch(dK);
-			release(shared + T::Q_EMPTY + 8 * stageOfQ(n));
+			release(shared + T::Q_EMPTY + 8 * q.stage);
 			release(shared + T::KEYS_EMPTY);
+			q.advance();
 			n++;
 		}
 		unitOf<T>(p, ticket, u);

@@ -1,5 +1,5 @@
-// The producer warpgroup of the backward fa3 kernel: a thread that draws tickets and issues the TMA copies, and two
-// warps that keep the order of the additions to dQ.
+// The producer warpgroup of the backward fa3 kernel: a thread that draws tickets and issues the TMA copies, and one
+// that adds dQ to memory in a fixed order.
 #pragma once
 #include "fa3_backward_work.h"
 
@@ -56,56 +56,40 @@ __device__ __forceinline__ void copyTiles(const TensorMap *mapQ, const TensorMap
 	}
 }
 
-// Waits for this CTA's turn to add to each block of rows and tells the consumers where to add.
-template <class T> __device__ __forceinline__ void waitTurns(const AttnBackwardParams &p, uint32_t shared) {
+// Adds dQ of each step to memory by TMA, in the order of the turns. The consumers leave dQ in shared memory. A later
+// CTA may add as soon as the counter says that this addition is complete.
+template <class T> __device__ __forceinline__ void addTiles(const AttnBackwardParams &p, uint32_t shared) {
 	const Workspace space = Workspace::of<T>(p);
 	const int group = p.Hq / p.Hkv;
 	Units<T> units(p, shared);
-	Ring<2> ring;
+	uint32_t parity = 0;
 	Unit u;
 	while (units.next(u)) {
 #pragma unroll 1
 		for (int head = u.head * group; head < (u.head + 1) * group; head++) {
 #pragma unroll 1
 			for (int block = u.first; block < u.end; block++) {
-				// The turn before the last has been passed on, so its barriers are free.
-				barrierWait(shared + T::TURN_PASSED + 8 * ring.stage, ring.parity ^ 1);
 				if (threadIdx.x % 32 == 0) {
-					const int *turn = space.turns + (int64_t(u.batch) * p.Hq + head) * space.blocks + block;
-					const int mine = lastKeyBlock<T>(p, block) - u.block;
-					while (loadAcquire(turn) != mine) continue;
 					const int64_t at = (int64_t(u.batch) * p.Hq + head) * space.blocks + block;
-					storeLong(shared + T::DQ_TO + 8 * ring.stage, reinterpret_cast<uint64_t>(space.dQ + at * T::WARPGROUPS * T::DQ_FLOATS) | (mine == 0));
-					barrierArrive(shared + T::TURN_HERE + 8 * ring.stage);
+					int *turn = space.turns + at;
+					const int mine = turnOf<T>(p, u, block);
+					while (loadAcquire(turn) != mine) continue;
+					globalProxyFence();
+					float *to = space.dQ + at * T::WARPGROUPS * T::DQ_FLOATS;
+#pragma unroll
+					for (int i = 0; i < T::WARPGROUPS; i++) {
+						barrierWait(shared + T::DQ_FULL + 8 * i, parity);
+						addBytes(to + i * T::DQ_FLOATS, shared + T::DQ + i * T::DQ_BYTES, T::DQ_BYTES, mine == 0);
+					}
+					bulkCommit();
+					bulkWaitRead();
+					barrierArrive(shared + T::DQ_EMPTY);
+					bulkWait();
+					globalProxyFence();
+					storeRelease(turn, mine + 1);
 				}
 				__syncwarp();
-				ring.advance();
-			}
-		}
-	}
-}
-
-// Passes the turn on after the consumers have added to a block of rows. The release orders their additions, which the
-// mbarrier has made visible to this thread, before the counter.
-template <class T> __device__ __forceinline__ void passTurns(const AttnBackwardParams &p, uint32_t shared) {
-	const Workspace space = Workspace::of<T>(p);
-	const int group = p.Hq / p.Hkv;
-	Units<T> units(p, shared);
-	Ring<2> ring;
-	Unit u;
-	while (units.next(u)) {
-#pragma unroll 1
-		for (int head = u.head * group; head < (u.head + 1) * group; head++) {
-#pragma unroll 1
-			for (int block = u.first; block < u.end; block++) {
-				barrierWait(shared + T::TURN_USED + 8 * ring.stage, ring.parity);
-				if (threadIdx.x % 32 == 0) {
-					int *turn = space.turns + (int64_t(u.batch) * p.Hq + head) * space.blocks + block;
-					storeRelease(turn, lastKeyBlock<T>(p, block) - u.block + 1);
-					barrierArrive(shared + T::TURN_PASSED + 8 * ring.stage);
-				}
-				__syncwarp();
-				ring.advance();
+				parity ^= 1;
 			}
 		}
 	}

@@ -18,6 +18,9 @@ __device__ __forceinline__ float dotEight(const uint4 &a, const uint4 &b) {
 	return sum;
 }
 
+// Loads 16 bytes that no other CTA reads.
+__device__ __forceinline__ uint4 loadStreaming(const char *from) { return __ldcs(reinterpret_cast<const uint4 *>(from)); }
+
 // A CTA computes the statistics of a block of BM rows: -LSE in log2 units, and dLSE - rowsum(dO * O). Rows that attend
 // to no key and rows past Sq get -inf and 0, so that their P is 0. Factors of P are 1 but for large LSE. It also clears the counters of the main kernel.
 // LANES lanes read a row of D elements, 16 bytes each.
@@ -35,14 +38,21 @@ template <class T> __device__ __forceinline__ void computeStats(const AttnBackwa
 	bool large = false;
 	const char *o = reinterpret_cast<const char *>(p.o.base) + 2 * (batch * p.o.batch + head * p.o.head) + 16 * lane;
 	const char *dO = reinterpret_cast<const char *>(p.dO.base) + 2 * (batch * p.dO.batch + head * p.dO.head) + 16 * lane;
+	constexpr int LOADS = (T::BM + ROWS - 1) / ROWS;
+	uint4 a[LOADS], b[LOADS]; // all loads are in flight at once
 #pragma unroll
-	for (int i = 0; i < T::BM; i += ROWS) {
-		const int inBlock = i + threadIdx.x / LANES, row = block * T::BM + inBlock;
-		float sum = 0;
+	for (int i = 0; i < LOADS; i++) {
+		const int row = block * T::BM + i * ROWS + threadIdx.x / LANES;
+		a[i] = b[i] = make_uint4(0, 0, 0, 0);
 		if (row < p.Sq && 8 * lane < p.Dv) {
-			const uint4 a = *reinterpret_cast<const uint4 *>(o + 2 * (row * p.o.row)), b = *reinterpret_cast<const uint4 *>(dO + 2 * (row * p.dO.row));
-			sum = dotEight(a, b);
+			a[i] = loadStreaming(o + 2 * (row * p.o.row));
+			b[i] = *reinterpret_cast<const uint4 *>(dO + 2 * (row * p.dO.row));
 		}
+	}
+#pragma unroll
+	for (int i = 0; i < LOADS; i++) {
+		const int inBlock = i * ROWS + threadIdx.x / LANES, row = block * T::BM + inBlock;
+		float sum = dotEight(a[i], b[i]);
 #pragma unroll
 		for (int n = LANES / 2; n > 0; n /= 2) sum += __shfl_xor_sync(~0u, sum, n);
 		if (lane == 0 && inBlock < T::BM) {
@@ -70,7 +80,7 @@ template <class T> __device__ __forceinline__ void computeStats(const AttnBackwa
 // accumulators of dQ^T the workspace holds.
 template <class T> __device__ __forceinline__ void storeDQ(const AttnBackwardParams &p) {
 	constexpr int PITCH = T::D + 8; // elements of a row in shared memory
-	__shared__ __align__(16) Element tile[T::BM * PITCH];
+	static __shared__ __align__(16) Element tile[T::BM * PITCH];
 	const Workspace w = Workspace::of<T>(p);
 	const int block = blockIdx.x, head = blockIdx.y, batch = p.first_batch + blockIdx.z;
 	const int64_t index = int64_t(batch) * p.Hq + head;

@@ -12,14 +12,14 @@ constexpr bool BF16 = ATTN_BF16;
 template <int D_, int BM_, bool CAUSAL_> struct BackwardTile {
 	static constexpr int D = D_, BM = BM_, BN = 128, WARPGROUPS = 2;
 	// Q of a step is read until dK is complete, in the middle of the next step. With two tiles S would wait for the copy.
-	static constexpr int Q_STAGES = 4, DO_STAGES = 2;
+	static constexpr int Q_STAGES = 3, DO_STAGES = 2;
 	static constexpr bool CAUSAL = CAUSAL_;
 	static constexpr int THREADS = 128 * (WARPGROUPS + 1);
 	static constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
 	// dQ^T of a tile has D rows and BM columns. At head dim 128 each consumer warpgroup computes 64 of the rows, at
 	// head dim 64 half of the columns.
 	static constexpr int PANELS = D / 64, DQ_COLUMNS = D == 128 ? BM : BM / 2;
-	static constexpr int DQ_FLOATS = 64 * DQ_COLUMNS; // of a warpgroup
+	static constexpr int DQ_FLOATS = 64 * DQ_COLUMNS, DQ_BYTES = 4 * DQ_FLOATS; // of a warpgroup
 	// Sizes in bytes. A panel is 64 columns of a tile: dims of Q, dO, K and V, keys of dS.
 	static constexpr int ROW_PANEL = BM * 128, KEY_PANEL = BN * 128;
 	static constexpr int ROW_BYTES = PANELS * ROW_PANEL, KEY_BYTES = PANELS * KEY_PANEL, DS_BYTES = BN / 64 * ROW_PANEL;
@@ -29,20 +29,19 @@ template <int D_, int BM_, bool CAUSAL_> struct BackwardTile {
 	// Offsets in shared memory. dS has two buffers: a warpgroup stores dS of a step while the other reads that of
 	// the previous step.
 	static constexpr int K = 0, V = K + KEY_BYTES, Q = V + KEY_BYTES, DO = Q + Q_STAGES * ROW_BYTES, DS = DO + DO_STAGES * ROW_BYTES,
-			     LSE = DS + 2 * DS_BYTES, DELTA = LSE + Q_STAGES * LSE_BYTES, BARRIERS = DELTA + DO_STAGES * DELTA_BYTES;
+			     DQ = DS + 2 * DS_BYTES, LSE = DQ + WARPGROUPS * DQ_BYTES, DELTA = LSE + Q_STAGES * LSE_BYTES, BARRIERS = DELTA + DO_STAGES * DELTA_BYTES;
 	static constexpr int K_FULL = BARRIERS, V_FULL = K_FULL + 8, KEYS_EMPTY = V_FULL + 8, Q_FULL = KEYS_EMPTY + 8, Q_EMPTY = Q_FULL + 8 * Q_STAGES,
-			     DO_FULL = Q_EMPTY + 8 * Q_STAGES, DO_EMPTY = DO_FULL + 8 * DO_STAGES, TURN_HERE = DO_EMPTY + 8 * DO_STAGES, TURN_USED = TURN_HERE + 16,
-			     TURN_PASSED = TURN_USED + 16, WORK_FULL = TURN_PASSED + 16, WORK_EMPTY = WORK_FULL + 16;
-	// Words: two tickets; the first row of the Q tiles, negative if masked; two addresses of dQ, odd for the first
-	// contribution; for each consumer warp whether masked tiles of the unit have
-	// Inf or NaN in K, or in Q or dO; a byte per key with Inf or NaN in K.
-	static constexpr int WORK = WORK_EMPTY + 16, ROW = WORK + 8, DQ_TO = ROW + 4 * Q_STAGES, RARE_KEYS = DQ_TO + 16, RARE_ROWS = RARE_KEYS + 16 * WARPGROUPS,
+			     DO_FULL = Q_EMPTY + 8 * Q_STAGES, DO_EMPTY = DO_FULL + 8 * DO_STAGES, DQ_FULL = DO_EMPTY + 8 * DO_STAGES, DQ_EMPTY = DQ_FULL + 8 * WARPGROUPS,
+			     WORK_FULL = DQ_EMPTY + 8, WORK_EMPTY = WORK_FULL + 16;
+	// Words: two tickets; the first row of the Q tiles, negative if masked; for each consumer warp whether masked tiles of
+	// the unit have Inf or NaN in K, or in Q or dO; a byte per key with Inf or NaN in K.
+	static constexpr int WORK = WORK_EMPTY + 16, ROW = WORK + 8, RARE_KEYS = ROW + 4 * Q_STAGES, RARE_ROWS = RARE_KEYS + 16 * WARPGROUPS,
 			     KEY_FLAGS = RARE_ROWS + 16 * WARPGROUPS;
 	static constexpr int SHARED_BYTES = KEY_FLAGS + BN;
-	static_assert((D == 64 || D == 128) && BM % 16 == 0 && SHARED_BYTES <= 227 * 1024, "tile");
+	static_assert((D == 64 || D == 128) && BM % 64 == 0 && SHARED_BYTES <= 227 * 1024, "tile");
 };
 
 // Warps of the producer warpgroup.
-enum { COPIER = 0, TURN_WAITER = 1, TURN_PASSER = 2 };
+enum { COPIER = 0, ADDER = 1 };
 // Ids of named barriers; 0 is __syncthreads. DS_STORED: the consumers. KEYS_CLEAR + group: a consumer warpgroup.
 enum { DS_STORED = 1, KEYS_CLEAR = 2 };

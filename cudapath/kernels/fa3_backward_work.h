@@ -2,9 +2,10 @@
 //
 // A unit of work is a block of BN keys of one KV head. Its steps loop over the query heads of the group, and for each
 // of them over the blocks of BM rows that attend to any of the keys, in ascending order. CTAs draw tickets; a ticket is a
-// unit. The units of a head are in descending order of keys; several heads alternate.
+// unit. The units of a head are in descending order of keys, those of the last heads under a causal mask in ascending
+// order; several heads alternate.
 //
-// dQ of a block of rows is a sum over key blocks, in descending order of keys. A counter per block of rows says how
+// dQ of a block of rows is a sum over key blocks, in the order of the units. A counter per block of rows says how
 // many key blocks have been added. A CTA adds its contribution when all earlier ones are complete. So a CTA waits only
 // for units of lower tickets. These have started, hence no wait lasts forever, whatever else runs on the device. With a
 // causal mask the first step of a unit is at the diagonal. If the units of a head start at the same time, each step of
@@ -60,11 +61,17 @@ struct Unit {
 	int batch, head; // KV head
 	int block, key;  // key block and its first key
 	int first, end;  // blocks of rows
+	bool ascending;  // order of the additions to dQ of its head
 };
 
 // Key blocks of several KV heads alternate, as many heads as have float32 dQ and 16-bit Q and dO in this part of the L2
 // cache: consecutive units then add to different dQ and seldom wait (docs/cuda-bwd-log.md).
 constexpr int64_t DQ_IN_L2 = 16 << 20;
+
+// With a causal mask the last heads have their units in ascending order of keys, the longest first, so that CTAs end at
+// about the same time. As many heads as this at least: with fewer, many units of a head run at once, and their first steps
+// wait for each other.
+constexpr int LONGEST_FIRST = 16;
 
 // Decodes a ticket. Returns false if there is no such unit.
 template <class T> __device__ __forceinline__ bool unitOf(const AttnBackwardParams &p, int ticket, Unit &u) {
@@ -72,9 +79,18 @@ template <class T> __device__ __forceinline__ bool unitOf(const AttnBackwardPara
 	if (ticket >= blocks * p.Hkv * p.B) return false;
 	const int heads = p.Hkv * p.B;
 	const int together = int(min(max(DQ_IN_L2 / (int64_t(p.Sq) * T::D * 8 * (p.Hq / p.Hkv)), int64_t(1)), int64_t(heads)));
-	const int chunk = ticket / (blocks * together), inChunk = ticket - chunk * blocks * together, width = min(together, heads - chunk * together);
-	const int head = chunk * together + inChunk % width;
-	u.block = blocks - 1 - inChunk / width;
+	const int ascending = T::CAUSAL ? min(heads, max(LONGEST_FIRST, 2 * together)) : 0, descending = heads - ascending;
+	int head;
+	u.ascending = ticket >= blocks * descending;
+	if (u.ascending) {
+		ticket -= blocks * descending;
+		u.block = ticket / max(ascending, 1);
+		head = descending + ticket - u.block * ascending;
+	} else {
+		const int chunk = ticket / (blocks * together), inChunk = ticket - chunk * blocks * together, width = min(together, descending - chunk * together);
+		head = chunk * together + inChunk % width;
+		u.block = blocks - 1 - inChunk / width;
+	}
 	u.batch = head / p.Hkv;
 	u.head = head - u.batch * p.Hkv;
 	u.key = u.block * T::BN;
@@ -84,6 +100,11 @@ template <class T> __device__ __forceinline__ bool unitOf(const AttnBackwardPara
 	// The first row may lie past Sq in the last block.
 	if (T::CAUSAL && u.key - causalOffset<T>(p) >= p.Sq) u.first = u.end;
 	return true;
+}
+
+// How many additions to dQ of a block of rows come before that of a unit.
+template <class T> __device__ __forceinline__ int turnOf(const AttnBackwardParams &p, const Unit &u, int rowBlock) {
+	return u.ascending ? u.block : lastKeyBlock<T>(p, rowBlock) - u.block;
 }
 
 // A position in a ring of N buffers, and the mbarrier parity of the phase that fills it.

@@ -120,13 +120,24 @@ __device__ __forceinline__ int loadAcquire(const int *at) {
 }
 __device__ __forceinline__ void storeRelease(int *to, int x) { asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(x) : "memory"); }
 
-// Stores four floats, or adds them to memory.
-__device__ __forceinline__ void addFour(float *to, float a, float b, float c, float d, bool store) {
-	asm volatile(
-		"{\n.reg .pred store;\nsetp.ne.s32 store, %5, 0;\n"
-		"@store st.global.v4.f32 [%0], {%1, %2, %3, %4};\n"
-		"@!store red.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n}\n" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d), "r"(int(store))
-		: "memory");
+// Orders this thread's generic accesses to global memory and those of TMA.
+__device__ __forceinline__ void globalProxyFence() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
+// Stores contiguous floats from shared memory by TMA, or adds them to memory. The next bulkCommit() includes it.
+__device__ __forceinline__ void addBytes(float *to, uint32_t from, int bytes, bool store) {
+	if (store)
+		asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
+	else
+		asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void bulkCommit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Waits until TMA has read shared memory, or until its writes are complete, for all operations that were committed.
+__device__ __forceinline__ void bulkWaitRead() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ __forceinline__ void bulkWait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+__device__ __forceinline__ void storeFloats(uint32_t to, float a, float b, float c, float d) {
+	asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
 
 // ---- Registers ------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ type entry struct {
 	Grid    string      `json:"grid"`              // what x, y and z count
 	Outputs string      `json:"outputs,omitempty"` // of a backward kernel: "stats", "dQ", "dK dV" or "dQ dK dV"
 	Dense   bool        `json:"dense,omitempty"`   // a backward kernel without lengths, window and softcap
+	Softcap string      `json:"softcap,omitempty"` // of a backward kernel: "yes" or "no" if it is only for calls with or without one
 	Maps    []tensorMap `json:"maps,omitempty"`
 	Arch    string      `json:"arch,omitempty"`  // of the cubin; empty: sm_90a
 	Speed   float64     `json:"speed,omitempty"` // of a full CTA per row, relative to the kernel of the problem without a speed
@@ -52,12 +53,13 @@ type tensorMap struct {
 const (
 	gridRowsHeadsBatch   = "rows,heads,batch"
 	gridKeysKVHeadsBatch = "keys,kvheads,batch"
+	gridKeys             = "keys*kvheads*batch"
 )
 
 // catalog lists every module, in the order of the manifest. dir is the kernels folder.
 func catalog(dir string) ([]module, error) {
 	third, err := fa3Modules(dir)
-	return slices.Concat(refModules(), refBackwardModules(), fa2Modules(), third, fa3BackwardModules(), cubinModules()), err
+	return slices.Concat(refModules(), refBackwardModules(), fa2Modules(), fa2BackwardModules(), third, fa3BackwardModules(), cubinModules()), err
 }
 
 // refTypes are the storage types of the validation kernels.

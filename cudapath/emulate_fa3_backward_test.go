@@ -1,0 +1,58 @@
+package cudapath
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/internal/testlevel"
+)
+
+// The fa3 backward kernels, run by the CPU with mbarriers, TMA and wgmma emulated, give the
+// gradients of float64, the same bits for both orders of the threads, and the same bits if
+// Inf and NaN are in rows and keys that do not matter. The emulation finds a barrier that
+// nobody arrives at, but not an access that comes too early.
+func TestFA3BackwardKernelsOnTheCPU(t *testing.T) {
+	testlevel.HostOnly(t)
+	compiler, err := exec.LookPath("c++")
+	if err != nil {
+		t.Skipf("no compiler for the kernels: %v", err)
+	}
+	for _, variant := range []struct {
+		name, dim, bf16 string
+		brief           bool
+	}{
+		{"f16 d64", "64", "0", true}, {"f16 d128", "128", "0", false}, {"bf16 d64", "64", "1", false}, {"bf16 d128", "128", "1", false},
+	} {
+		t.Run(variant.name, func(t *testing.T) {
+			arguments := []string{}
+			if !testlevel.IsExhaustive() {
+				if !variant.brief {
+					t.Skip("in make test-full")
+				}
+				arguments = append(arguments, "3") // one case
+			}
+			dir := t.TempDir()
+			for _, pattern := range []string{"kernels/fa3_backward*", "kernels/attn*.h", "kernels/element.h", "testdata/emulate/cuda_*.h", "testdata/emulate/sm90/*"} {
+				files, err := filepath.Glob(pattern)
+				require.NoError(t, err)
+				require.NotEmpty(t, files, pattern)
+				for _, name := range files {
+					text, err := os.ReadFile(name)
+					require.NoError(t, err)
+					require.NoError(t, os.WriteFile(filepath.Join(dir, filepath.Base(name)), text, 0o600))
+				}
+			}
+			program := filepath.Join(dir, "emulate")
+			text, err := exec.Command(compiler, "-std=c++17", "-O2", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-I"+dir,
+				"-DATTN_D="+variant.dim, "-DATTN_BF16="+variant.bf16, "-o", program, filepath.Join(dir, "emulate.cc")).CombinedOutput()
+			require.NoError(t, err, "%s", text)
+			text, err = exec.Command(program, arguments...).CombinedOutput()
+			t.Logf("%s", text)
+			require.NoError(t, err)
+		})
+	}
+}

@@ -1,0 +1,57 @@
+package main
+
+import "fmt"
+
+// fa2BackwardTile is a tile of fa2_backward_tile.h. The build compares the bytes of shared memory.
+type fa2BackwardTile struct{ warps, rows, keys, shared int }
+
+// fa2BackwardBuckets are the head dims that backward kernels exist for, and their tiles.
+var fa2BackwardBuckets = []struct {
+	d, dv     int
+	main, any fa2BackwardTile
+}{
+	{64, 64, fa2BackwardTile{8, 128, 128, 167112}, fa2BackwardTile{8, 32, 64, 41864}},
+	{96, 96, fa2BackwardTile{8, 64, 128, 165584}, fa2BackwardTile{4, 32, 64, 58248}},
+	{128, 128, fa2BackwardTile{8, 64, 128, 198352}, fa2BackwardTile{8, 32, 64, 74632}},
+	{192, 128, fa2BackwardTile{8, 64, 64, 157328}, fa2BackwardTile{4, 32, 32, 66408}},
+	{192, 192, fa2BackwardTile{8, 64, 64, 181904}, fa2BackwardTile{4, 32, 32, 78696}},
+	{256, 256, fa2BackwardTile{8, 64, 64, 214664}, fa2BackwardTile{4, 32, 32, 70096}},
+}
+
+// fa2BackwardModules lists the backward kernels of fa2: for each type and bucket a module
+// with the kernels of aligned tensors, of which the main one has a variant with softcap,
+// and those for any alignment, with a smaller tile that fits the GPUs with the least shared
+// memory. All take causal masks, windows and lengths.
+func fa2BackwardModules() []module {
+	var list []module
+	for _, dtype := range []struct{ name, element string }{{"f16", "Half"}, {"bf16", "Bfloat"}} {
+		for _, b := range fa2BackwardBuckets {
+			name := fmt.Sprintf("fa2_%s_d%d", dtype.name, b.d)
+			if b.dv != b.d {
+				name += fmt.Sprintf("x%d", b.dv)
+			}
+			m := module{name: name + "_backward", source: "fa2_backward.cu", ptx: true}
+			m.defines = []string{
+				"FA2_NAME=attn_" + m.name, "FA2_ELEMENT=" + dtype.element, fmt.Sprintf("FA2_D=%d", b.d), fmt.Sprintf("FA2_DV=%d", b.dv),
+				fmt.Sprintf("FA2_SHARED=%d", b.main.shared), fmt.Sprintf("FA2_ANY_SHARED=%d", b.any.shared),
+			}
+			of := func(step, outputs string, t fa2BackwardTile, any bool, softcap string) entry {
+				e := entry{
+					Entry: "attn_" + m.name + "_" + step, Family: "fa2", DType: dtype.name, D: b.d, Dv: b.dv, Any: any, Module: m.name,
+					Threads: 32 * t.warps, Shared: t.shared, Rows: t.rows, Cols: t.keys, Grid: gridKeys, Outputs: outputs, Softcap: softcap,
+				}
+				if outputs == "stats" {
+					e.Threads, e.Shared, e.Grid = 256, 0, gridRowsHeadsBatch
+				}
+				return e
+			}
+			const all = "dQ dK dV"
+			m.entries = []entry{
+				of("stats", "stats", b.main, false, ""), of("main", all, b.main, false, "no"), of("main_softcap", all, b.main, false, "yes"),
+				of("stats_any", "stats", b.any, true, ""), of("main_any", all, b.any, true, ""),
+			}
+			list = append(list, m)
+		}
+	}
+	return list
+}

@@ -1,0 +1,91 @@
+// Inf and NaN in tiles with masked slots, as the backward fa2 kernel treats them: members of Backward.
+//
+// P and dS of a masked slot are 0, but 0 * NaN is NaN. In tiles with masked slots, Inf and NaN are therefore replaced by 0 in
+// the operands of the last products: in K once a unit, in Q and dO of a step after all warps have computed S and dP. Ends of
+// a tile past a sequence need none of this, since they are filled with zeros.
+//   - A key with Inf or NaN in K gets P = NaN in the rows that attend to it. So dQ and dK stay NaN.
+//   - dK loses nothing with Q: where Q is not finite, neither is the score, and dS is 0 or NaN.
+//   - dV loses the non-finite elements of dO. add_odd_rows() adds them at the end of a unit.
+
+	// Returns the top bit of each 16-bit half that is infinite or NaN.
+	static __device__ __forceinline__ uint32_t odd(uint32_t pair) {
+		constexpr uint32_t step = E::ones == Half::ones ? 0x04000400 : 0x00800080; // one in the lowest exponent bit of each half
+		return ((pair & E::infinity) + step) & 0x80008000;
+	}
+
+	// Whether the thread's share of a tile holds Inf or NaN. With Clear they become 0.
+	template <bool Clear, int Bytes, int RowBytes> static __device__ __forceinline__ bool scan(uint32_t tile, uint32_t flags) {
+		bool found = false;
+#pragma unroll 2
+		for (int at = 16 * threadIdx.x; at < Bytes; at += 16 * C::Threads) {
+			uint4 x = load_shared(tile + at);
+			if ((odd(x.x) | odd(x.y) | odd(x.z) | odd(x.w)) == 0) continue;
+			found = true;
+			if constexpr (Clear) {
+				auto clear = [](uint32_t &two) { two &= ~((odd(two) >> 15) * 0xffff); };
+				clear(x.x), clear(x.y), clear(x.z), clear(x.w);
+				store_shared(tile + at, x);
+				if (flags != 0) store_shared_byte(flags + at / RowBytes, 1);
+			}
+		}
+		return found;
+	}
+
+	// Replaces Inf and NaN in K by 0, and notes the keys. Returns whether there are any.
+	__device__ __forceinline__ bool clear_keys() const {
+		if (threadIdx.x < C::Keys / 4) store_shared_word(shared + C::OddKeysAt + 4 * threadIdx.x, 0);
+		join(C::Threads);
+		return join_any(C::Threads, scan<true, C::KBytes, D * 2>(shared, shared + C::OddKeysAt));
+	}
+
+	// Replaces Inf and NaN in Q and dO of a step by 0.
+	__device__ __forceinline__ void clear_rows(uint32_t q, uint32_t dO) {
+		const bool found = scan<false, C::QBytes, D * 2>(q, 0) | scan<false, C::DOBytes, Dv * 2>(dO, 0);
+		if (!join_any(C::Threads, found)) return;
+		odd_rows = true;
+		scan<true, C::QBytes, D * 2>(q, 0);
+		scan<true, C::DOBytes, Dv * 2>(dO, 0);
+		join(C::Threads);
+	}
+
+	// Adds the non-finite elements of dO in masked tiles to dV, for the rows in which the key has a P other than 0. They and
+	// the scores are read from global memory.
+	__device__ __forceinline__ void add_odd_rows() {
+		const Workspace<C> space(p);
+		const Exponent<C> exponent(p);
+		const int group = p.Hq / p.Hkv;
+#pragma unroll 1
+		for (int head = unit.head * group; head < (unit.head + 1) * group; head++) {
+#pragma unroll 1
+			for (int row = rows.first * C::Rows; row < min(rows.end * C::Rows, s.rows.used); row++) {
+				const int block = row / C::Rows;
+				if (block * C::Rows >= least && block * C::Rows <= most) continue;
+				const uint16_t *dO = (const uint16_t *)s.rows_of(p, p.dO, head) + row * p.dO.row;
+				bool any = false;
+				for (int col = 0; col < p.Dv; col++) any |= odd(dO[col]) != 0;
+				if (!any) continue;
+				const float *record = space.records + space.index(p, s, head, block) * C::RecordFloats + row % C::Rows;
+				const uint16_t *q = (const uint16_t *)s.rows_of(p, p.q, head) + row * p.q.row;
+#pragma unroll
+				for (int i = 0; i < KF; i++) {
+#pragma unroll
+					for (int h = 0; h < 2; h++) {
+						const int c = key + (key_warp * KF + i) * 16 + h * 8 + lane / 4;
+						if (c >= s.keys.used || c < row - s.left || c > row + s.right) continue;
+						const uint16_t *k = (const uint16_t *)s.keys_of(p, p.k, unit.head) + c * p.k.row;
+						float score = 0, slope;
+#pragma unroll 1
+						for (int d = 0; d < p.D; d++) score = fmaf(E::low(q[d]), E::low(k[d]), score);
+						if (exp2_approx(exponent.template of<true>(score, record[0], slope) - record[2 * C::Rows]) == 0) continue;
+#pragma unroll
+						for (int n = 0; n < 2 * C::VSlices; n++) {
+							const int col = ((n / 2 * C::RowWarps + row_warp) * 2 + n % 2) * 8 + lane % 4 * 2;
+#pragma unroll
+							for (int e = 0; e < 2; e++)
+								if (col + e < p.Dv && odd(dO[col + e])) dV[i][n][2 * h + e] += E::low(dO[col + e]);
+						}
+					}
+				}
+			}
+		}
+	}

@@ -1,0 +1,295 @@
+/* The fa3 backward kernels compiled by the host's compiler, for tests without a GPU. Compile it in a folder that has the
+ * kernels' files, and the headers of this folder in place of theirs. One CTA runs all units of work. Its threads take
+ * turns: each runs until it has to wait. The program compares the gradients with those in float64, those of both orders of
+ * the threads bit by bit, and those with Inf and NaN in elements that must not matter bit by bit. */
+#include "sm90.h"
+
+Index threadIdx, blockIdx, gridDim;
+alignas(1024) char tiles[232448];
+int running, ctaThreads, sharedBytes;
+long progress;
+Meet warpMeet[16], groupMeet[4], ctaMeet, namedMeet[16];
+bool namedAny[16], namedOut[16];
+uint64_t slot[16][32][2];
+std::map<uint32_t, Bar> bars;
+uint32_t waitingFor[1024];
+float *accs[4][128];
+uint32_t aregs[4][128][4];
+
+#include "fa3_backward.cu"
+
+#include <ucontext.h>
+
+// ---- Threads --------------------------------------------------------------------------------------
+
+enum { MAX_THREADS = 512, STACK = 256 << 10 };
+static jmp_buf home, places[MAX_THREADS];
+static bool done[MAX_THREADS];
+static std::function<void()> body;
+static ucontext_t starts[MAX_THREADS];
+
+void yield() {
+	if (!_setjmp(places[running])) _longjmp(home, 1);
+}
+
+static void entry() {
+	body();
+	done[running] = true;
+	progress++;
+	_longjmp(home, 1);
+}
+
+// Runs body in all threads of a CTA. Ends the program if no thread gets on.
+static void runBlock(int threads, int shared, bool reversed, std::function<void()> f) {
+	static char *stacks = (char *)malloc(MAX_THREADS * size_t(STACK));
+	body = f;
+	memset(tiles, 0xff, sizeof tiles);
+	bars.clear();
+	ctaThreads = threads;
+	sharedBytes = shared;
+	for (int i = 0; i < threads; i++) {
+		done[i] = false;
+		getcontext(&starts[i]);
+		starts[i].uc_stack.ss_sp = stacks + size_t(i) * STACK;
+		starts[i].uc_stack.ss_size = STACK;
+		makecontext(&starts[i], entry, 0);
+	}
+	bool begun = false;
+	int left = threads;
+	long last = -1, stuck = 0;
+	while (left) {
+		left = 0;
+		for (int k = 0; k < threads; k++) {
+			int i = reversed ? threads - 1 - k : k;
+			if (done[i]) continue;
+			left++;
+			running = i;
+			threadIdx = {unsigned(i), 0, 0};
+			if (_setjmp(home)) continue;
+			if (begun) _longjmp(places[i], 1);
+			setcontext(&starts[i]);
+		}
+		begun = true;
+		if (progress != last) {
+			stuck = 0;
+			last = progress;
+		} else if (++stuck > 2000) {
+			printf("DEADLOCK\n");
+			for (int i = 0; i < threads; i += 32) printf("thread %d done %d waits for %u\n", i, done[i], waitingFor[i]);
+			exit(1);
+		}
+	}
+}
+
+// ---- Calls ----------------------------------------------------------------------------------------
+
+using Halves = std::vector<uint16_t>;
+
+static uint64_t seed = 1;
+static uint32_t random32() {
+	seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+	return uint32_t(seed >> 32);
+}
+static float normal() {
+	float sum = 0;
+	for (int i = 0; i < 4; i++) sum += float(random32() >> 8) / (1 << 24);
+	return (sum - 2) * 1.7f;
+}
+static uint16_t half(float x) { return uint16_t(pack<bool(ATTN_BF16)>(x, 0)); }
+static float unhalf(uint16_t x) { return widenHalf<bool(ATTN_BF16)>(x, 0); }
+
+struct Inputs {
+	Halves q, k, v, o, dO;
+};
+struct Gradients {
+	Halves dQ, dK, dV;
+	bool operator==(const Gradients &x) const { return dQ == x.dQ && dK == x.dK && dV == x.dV; }
+};
+
+// Runs the three kernels. All tensors are [batch, row, head, dim].
+static Gradients call(AttnBackwardParams p, bool causal, bool reversed, const Inputs &in) {
+	const int B = p.B, D = p.D, Dv = p.Dv, blocks = (p.Sq + ROWS - 1) / ROWS;
+	Gradients out = {Halves(in.q.size(), 0x7e01), Halves(in.k.size(), 0x7e01), Halves(in.v.size(), 0x7e01)};
+	auto tensor = [&](const Halves &x, int heads, int rows, int dim) {
+		return AttnTensor{uint64_t(x.data()), int64_t(heads) * rows * dim, int64_t(dim), int64_t(heads) * dim};
+	};
+	p.q = tensor(in.q, p.Hq, p.Sq, D), p.k = tensor(in.k, p.Hkv, p.Sk, D), p.v = tensor(in.v, p.Hkv, p.Sk, Dv);
+	p.o = tensor(in.o, p.Hq, p.Sq, Dv), p.dO = tensor(in.dO, p.Hq, p.Sq, Dv);
+	p.dQ = tensor(out.dQ, p.Hq, p.Sq, D), p.dK = tensor(out.dK, p.Hkv, p.Sk, D), p.dV = tensor(out.dV, p.Hkv, p.Sk, Dv);
+	auto map = [](const Halves &x, int heads, int rows, int dim, int box) {
+		TensorMap m;
+		m.base = x.data();
+		m.strides[0] = heads * dim, m.strides[1] = dim, m.strides[2] = long(heads) * rows * dim;
+		m.sizes[0] = dim, m.sizes[1] = rows;
+		m.rows = box;
+		return m;
+	};
+	const TensorMap q = map(in.q, p.Hq, p.Sq, D, ROWS), k = map(in.k, p.Hkv, p.Sk, D, Full::BN);
+	const TensorMap v = map(in.v, p.Hkv, p.Sk, Dv, Full::BN), dO = map(in.dO, p.Hq, p.Sq, Dv, ROWS);
+	const size_t tilesOfDQ = size_t(B) * p.Hq * blocks, counters = 32 + (tilesOfDQ + 31) / 32 * 32;
+	std::vector<uint4> work((counters + tilesOfDQ * (4 + 3 * ROWS + ROWS * ATTN_D)) / 4, uint4{~0u, ~0u, ~0u, ~0u});
+	p.stats = uint64_t(work.data());
+	auto forBlocks = [&](int shared, auto f) {
+		for (int b = 0; b < B; b++)
+			for (int h = 0; h < p.Hq; h++)
+				for (int i = 0; i < blocks; i++) {
+					blockIdx = {unsigned(i), unsigned(h), unsigned(b)};
+					runBlock(256, shared, reversed, f);
+				}
+	};
+	auto run = [&](auto kind) {
+		using T = decltype(kind);
+		forBlocks(LseTile<T>::SHARED_BYTES, [&] { computeStats<T>(p); });
+		blockIdx = {0, 0, 0}, gridDim = {1, 1, 1};
+		runBlock(T::THREADS, T::SHARED_BYTES, reversed, [&] { attendBackward<T>(&q, &k, &v, &dO, p); });
+		forBlocks(0, [&] { storeDQ<T>(p); });
+	};
+	if (causal) run(Causal());
+	else run(Full());
+	return out;
+}
+
+// ---- Cases ----------------------------------------------------------------------------------------
+
+enum Mask { NONE, TOP_LEFT, BOTTOM_RIGHT };
+struct Case {
+	int B, Hq, Hkv, Sq, Sk, D, Dv;
+	Mask mask;
+	bool dLSE;
+
+	size_t q(int b, int h, int r) const { return ((size_t(b) * Sq + r) * Hq + h) * D; }
+	size_t o(int b, int h, int r) const { return ((size_t(b) * Sq + r) * Hq + h) * Dv; }
+	size_t k(int b, int h, int s) const { return ((size_t(b) * Sk + s) * Hkv + h / (Hq / Hkv)) * D; }
+	size_t v(int b, int h, int s) const { return ((size_t(b) * Sk + s) * Hkv + h / (Hq / Hkv)) * Dv; }
+	int offset() const { return mask == BOTTOM_RIGHT ? Sk - Sq : 0; }
+};
+
+struct Reference {
+	std::vector<double> dQ, dK, dV;
+};
+
+// Computes O, LSE and the gradients in float64.
+static Reference reference(const Case &c, double scale, Inputs &in, std::vector<float> &lse, const std::vector<float> &dLSE) {
+	Reference ref = {std::vector<double>(in.q.size()), std::vector<double>(in.k.size()), std::vector<double>(in.v.size())};
+	for (int b = 0; b < c.B; b++)
+		for (int h = 0; h < c.Hq; h++)
+			for (int r = 0; r < c.Sq; r++) {
+				const size_t q = c.q(b, h, r), o = c.o(b, h, r), at = (size_t(b) * c.Hq + h) * c.Sq + r;
+				const int end = std::max(c.mask != NONE ? std::min(c.Sk, r + c.offset() + 1) : c.Sk, 0);
+				std::vector<double> score(end), out(c.Dv);
+				double top = -1e300, sum = 0;
+				for (int s = 0; s < end; s++) {
+					for (int d = 0; d < c.D; d++) score[s] += double(unhalf(in.q[q + d])) * unhalf(in.k[c.k(b, h, s) + d]);
+					score[s] *= scale;
+					top = std::max(top, score[s]);
+				}
+				for (int s = 0; s < end; s++) sum += exp(score[s] - top);
+				const double L = end > 0 ? top + log(sum) : -INFINITY;
+				lse[at] = L;
+				for (int s = 0; s < end; s++)
+					for (int d = 0; d < c.Dv; d++) out[d] += exp(score[s] - L) * unhalf(in.v[c.v(b, h, s) + d]);
+				double delta = c.dLSE ? -dLSE[at] : 0;
+				for (int d = 0; d < c.Dv; d++) {
+					in.o[o + d] = half(out[d]);
+					delta += out[d] * unhalf(in.dO[o + d]);
+				}
+				for (int s = 0; s < end; s++) {
+					const size_t k = c.k(b, h, s), v = c.v(b, h, s);
+					const double P = exp(score[s] - L);
+					double dP = 0;
+					for (int d = 0; d < c.Dv; d++) {
+						dP += double(unhalf(in.dO[o + d])) * unhalf(in.v[v + d]);
+						ref.dV[v + d] += P * unhalf(in.dO[o + d]);
+					}
+					const double dS = P * (dP - delta) * scale;
+					for (int d = 0; d < c.D; d++) {
+						ref.dQ[q + d] += dS * unhalf(in.k[k + d]);
+						ref.dK[k + d] += dS * unhalf(in.q[q + d]);
+					}
+				}
+			}
+	return ref;
+}
+
+static double relativeError(const Halves &x, const std::vector<double> &y) {
+	double difference = 0, norm = 0;
+	for (size_t i = 0; i < x.size(); i++) {
+		const double e = unhalf(x[i]) - y[i];
+		difference += e * e, norm += y[i] * y[i];
+	}
+	return sqrt(difference / norm);
+}
+
+// Puts Inf or NaN into head 0 of a row of Q, K, V or dO. Gradients of rows that do not attend to it, and of keys that it does
+// not attend to, must keep their bits. Returns how many cases fail.
+static int spoil(const Case &c, const AttnBackwardParams &p, const Inputs &in, const Gradients &clean) {
+	int bad = 0, count = 0;
+	for (int which = 0; which < 4; which++)
+		for (int at : {0, 100, 127, 130})
+			for (float value : {INFINITY, NAN, -INFINITY}) {
+				const bool isRow = which == 0 || which == 3; // Q or dO
+				if (at >= (isRow ? c.Sq : c.Sk) || random32() % 3 != 0) continue;
+				Inputs spoiled = in;
+				Halves *const tensors[] = {&spoiled.q, &spoiled.k, &spoiled.v, &spoiled.dO};
+				const size_t places[] = {c.q(0, 0, at), c.k(0, 0, at), c.v(0, 0, at), c.o(0, 0, at)};
+				(*tensors[which])[places[which] + 3] = half(value);
+				const Gradients out = call(p, c.mask != NONE, false, spoiled);
+				auto differ = [](const Halves &x, const Halves &y, size_t from, int dims) { return memcmp(&x[from], &y[from], 2 * dims) != 0; };
+				bool fine = true;
+				for (int r = 0; r < c.Sq; r++)
+					for (int h = 0; h < c.Hq; h++) {
+						const bool may = isRow ? r == at && h == 0 : h < c.Hq / c.Hkv && r + c.offset() >= at;
+						if (!may && differ(clean.dQ, out.dQ, c.q(0, h, r), c.D)) fine = false;
+					}
+				for (int s = 0; s < c.Sk; s++)
+					for (int h = 0; h < c.Hq; h++) {
+						const bool may = h < c.Hq / c.Hkv && (isRow ? s <= at + c.offset() : s == at);
+						if (!may && (differ(clean.dK, out.dK, c.k(0, h, s), c.D) || differ(clean.dV, out.dV, c.v(0, h, s), c.Dv))) fine = false;
+					}
+				count++;
+				if (!fine) bad++, printf("  spoiled %d at %d value %f\n", which, at, value);
+			}
+	printf("  spoiled %d, bad %d\n", count, bad);
+	return bad;
+}
+
+static bool check(int index, const Case &c) {
+	const double tolerance = ATTN_BF16 ? 5e-3 : 6e-4;
+	auto make = [](size_t n) {
+		Halves x(n);
+		for (auto &e : x) e = half(normal());
+		return x;
+	};
+	Inputs in = {make(c.q(c.B, 0, 0)), make(c.k(c.B, 0, 0)), make(c.v(c.B, 0, 0)), Halves(c.o(c.B, 0, 0)), make(c.o(c.B, 0, 0))};
+	std::vector<float> lse(c.B * c.Hq * c.Sq), dLSE(lse.size());
+	for (auto &x : dLSE) x = normal();
+	AttnBackwardParams p = {};
+	p.B = c.B, p.Hq = c.Hq, p.Hkv = c.Hkv, p.Sq = c.Sq, p.Sk = c.Sk, p.D = c.D, p.Dv = c.Dv;
+	p.left = INT32_MAX, p.right = c.mask != NONE ? 0 : INT32_MAX, p.bottom_right = c.mask == BOTTOM_RIGHT;
+	p.scale = 1 / sqrtf(c.D);
+	const Reference ref = reference(c, p.scale, in, lse, dLSE);
+	p.lse = uint64_t(lse.data()), p.dLSE = c.dLSE ? uint64_t(dLSE.data()) : 0;
+	const Gradients out = call(p, c.mask != NONE, false, in);
+	const bool same = out == call(p, c.mask != NONE, true, in);
+	const double errors[] = {relativeError(out.dQ, ref.dQ), relativeError(out.dK, ref.dK), relativeError(out.dV, ref.dV)};
+	printf("case %d B%d H%d/%d %dx%d D%d/%d mask %d: errors %.2e %.2e %.2e same %d\n", index, c.B, c.Hq, c.Hkv, c.Sq, c.Sk, c.D, c.Dv, c.mask, errors[0],
+	       errors[1], errors[2], same);
+	bool right = same;
+	for (double e : errors) right &= e < tolerance;
+	if (c.mask != NONE && c.B * c.Hq <= 4) right &= spoil(c, p, in, out) == 0;
+	return right;
+}
+
+// The argument is the index of the only case to run.
+int main(int argc, char **argv) {
+	constexpr int D = ATTN_D;
+	const Case cases[] = {
+		{1, 1, 1, 128, 128, D, D, NONE}, {1, 1, 1, 200, 200, D, D, TOP_LEFT}, {1, 4, 2, 150, 300, D, D, BOTTOM_RIGHT, true},
+		{1, 2, 1, 270, 140, D - 8, D - 16, BOTTOM_RIGHT}, {2, 2, 1, 260, 390, D, D, NONE}, {1, 20, 20, 70, 130, D, D, TOP_LEFT},
+		{1, 1, 1, 600, 300, D, D, TOP_LEFT},
+	};
+	bool failed = false;
+	for (int i = 0; i < int(sizeof cases / sizeof *cases); i++)
+		if (argc < 2 || atoi(argv[1]) == i) failed |= !check(i, cases[i]);
+	return failed;
+}

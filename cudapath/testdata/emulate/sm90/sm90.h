@@ -1,0 +1,186 @@
+// The device of emulate.cc: threads that run one after the other, mbarriers, TMA copies, named barriers and the
+// conversions of sm90.h. An asynchronous operation is complete when it is issued.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <csetjmp>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <vector>
+#include "cuda_fp16.h"
+#include "cuda_bf16.h"
+using std::max;
+using std::min;
+
+struct Index {
+	unsigned x, y, z;
+};
+extern Index threadIdx, blockIdx, gridDim;
+#define __device__
+#define __host__
+#define __global__
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __forceinline__ inline
+#define __align__(n) __attribute__((aligned(n)))
+#define __shared__
+struct uint4 {
+	uint32_t x, y, z, w;
+};
+struct float2 {
+	float x, y;
+};
+struct float4 {
+	float x, y, z, w;
+};
+static inline uint4 make_uint4(uint32_t a, uint32_t b, uint32_t c, uint32_t d) { return {a, b, c, d}; }
+static inline float4 make_float4(float a, float b, float c, float d) { return {a, b, c, d}; }
+extern char tiles[];
+
+struct alignas(64) TensorMap {
+	const uint16_t *base;
+	long strides[3];
+	int sizes[4], rows;
+};
+
+void yield();
+extern int running;
+extern long progress;
+
+// A barrier of n threads. The last one runs a function before the others go on.
+struct Meet {
+	int count = 0, gen = 0;
+};
+template <class F> void meet(Meet &m, int n, F last) {
+	int g = m.gen;
+	if (++m.count == n) {
+		last();
+		m.count = 0;
+		m.gen++;
+		progress++;
+	} else {
+		while (m.gen == g) yield();
+	}
+}
+extern Meet warpMeet[16], groupMeet[4], ctaMeet, namedMeet[16];
+extern bool namedAny[16], namedOut[16];
+extern uint64_t slot[16][32][2];
+static inline void __syncwarp() { meet(warpMeet[running / 32], 32, [] {}); }
+extern int ctaThreads;
+static inline void __syncthreads() { meet(ctaMeet, ctaThreads, [] {}); }
+template <class T> T shfl(T x, int from) {
+	const int w = running / 32;
+	memcpy(&slot[w][running % 32][0], &x, sizeof x);
+	__syncwarp();
+	T y;
+	memcpy(&y, &slot[w][from & 31][0], sizeof y);
+	__syncwarp();
+	return y;
+}
+template <class T> T __shfl_xor_sync(unsigned, T x, int n) { return shfl(x, (running % 32) ^ n); }
+template <class T> T __shfl_sync(unsigned, T x, int n) { return shfl(x, n); }
+static inline int atomicAdd(int *p, int n) { return (*p += n) - n; }
+template <class T> T __ldcs(const T *p) { return *p; }
+static inline float __fmul_rn(float a, float b) {
+	volatile float c = a * b;
+	return c;
+}
+static inline int __float_as_int(float x) {
+	int y;
+	memcpy(&y, &x, 4);
+	return y;
+}
+static inline float __int_as_float(int x) {
+	float y;
+	memcpy(&y, &x, 4);
+	return y;
+}
+static inline float __uint_as_float(uint32_t x) { return __int_as_float(int(x)); }
+
+// ---- mbarriers ------------------------------------------------------------------------------------
+
+struct Bar {
+	int expected = 0, pending = 0, tx = 0;
+	uint32_t phase = 0;
+};
+extern std::map<uint32_t, Bar> bars;
+static inline uint32_t sharedAddress(const void *p) { return uint32_t((const char *)p - tiles); }
+static inline void barCheck(Bar &b) {
+	if (b.pending != 0 || b.tx != 0) return;
+	b.phase ^= 1;
+	b.pending = b.expected;
+	progress++;
+}
+static inline void barrierInit(uint32_t bar, int n) {
+	if (bar % 8) abort();
+	bars[bar] = Bar{n, n, 0, 0};
+}
+static inline void barrierInitFence() {}
+static inline void refuse(const char *what, uint32_t at) {
+	printf("%s at %u\n", what, at);
+	abort();
+}
+static inline Bar &barAt(uint32_t bar) {
+	auto i = bars.find(bar);
+	if (i == bars.end()) refuse("no mbarrier", bar);
+	return i->second;
+}
+static inline void barrierArrive(uint32_t bar) {
+	Bar &b = barAt(bar);
+	if (b.pending <= 0) refuse("too many arrivals", bar);
+	b.pending--;
+	barCheck(b);
+	yield();
+}
+static inline void barrierExpect(uint32_t bar, int bytes) {
+	Bar &b = barAt(bar);
+	b.tx += bytes;
+	b.pending--;
+	barCheck(b);
+}
+static inline void barrierComplete(uint32_t bar, int bytes) {
+	Bar &b = barAt(bar);
+	b.tx -= bytes;
+	barCheck(b);
+}
+extern uint32_t waitingFor[1024];
+static inline void barrierWait(uint32_t bar, uint32_t parity) {
+	waitingFor[running] = bar;
+	while ((barAt(bar).phase & 1) == parity) yield();
+	waitingFor[running] = 0;
+}
+static inline void prefetchMap(const TensorMap *) {}
+static inline uint32_t swizzled(uint32_t a) { return a ^ ((a >> 7 & 7) << 4); }
+extern int sharedBytes;
+static inline char *sh(uint32_t a) {
+	if (a >= uint32_t(sharedBytes)) refuse("no shared memory", a);
+	return tiles + a;
+}
+static inline void copyBox(uint32_t to, const TensorMap *m, uint32_t bar, int column, int row, int head, int batch) {
+	if (to % 1024) refuse("unaligned tile", to);
+	for (int r = 0; r < m->rows; r++)
+		for (int c = 0; c < 64; c++) {
+			uint16_t x = 0;
+			if (column + c < m->sizes[0] && row + r < m->sizes[1] && row + r >= 0)
+				x = m->base[column + c + (row + r) * m->strides[0] + head * m->strides[1] + batch * m->strides[2]];
+			memcpy(sh(swizzled(to + r * 128 + c * 2)), &x, 2);
+		}
+	barrierComplete(bar, m->rows * 128);
+}
+static inline void proxyFence() {}
+static inline bool namedOr(int id, int threads, bool x) {
+	namedAny[id] |= x;
+	meet(namedMeet[id], threads, [&] { namedOut[id] = namedAny[id]; namedAny[id] = false; });
+	return namedOut[id];
+}
+static inline void namedSync(int id, int threads) { namedOr(id, threads, false); }
+template <int N> void takeRegisters() {}
+template <int N> void giveRegisters() {}
+static inline float exp2Fast(float x) { return exp2f(x); }
+template <bool B> uint32_t pack(float low, float high) {
+	auto one = [](float x) -> uint32_t { if constexpr (B) return __float2bfloat16_rn(x).bits; else return __float2half_rn(x).bits; };
+	return one(low) | one(high) << 16;
+}

@@ -1,0 +1,3 @@
+/* see ptx.h */
+#pragma once
+#include "ptx.h"
