@@ -31,6 +31,7 @@ type preparedBackward struct {
 	pipelines    []*vk.Pipeline // of kernels
 	tileRows     uint32         // most query rows of a tile
 	chunks       plan.BackwardChunks
+	rare         *vk.Pipeline // of chunks.Rare; nil: there is none
 	cuda         CUDABackward // for TierCUDA, which uses none of the fields above
 }
 
@@ -165,7 +166,7 @@ func (op *Op) RecordBackward(c *vk.Commands, a BackwardArgs) error {
 func (op *Op) typicalBackward(s Shape) plan.BackwardRequest {
 	s.Hkv = s.KVHeads()
 	r := plan.BackwardRequest{Shape: s, Want: tensors.GradientSet{Q: true, K: true, V: true}, Options: plan.OptionsOf(&Args{Shape: s}, &op.cfg)}
-	r.Access, r.MaxDSBytes = op.backwardAccess(), op.backward.maxDSBytes
+	r.Access, r.MaxDSBytes, r.HalfTerms = op.backwardAccess(), op.backward.maxDSBytes, op.experiment.HalfTerms
 	d, dv := uint64(op.cfg.HeadDim), uint64(op.cfg.ValueDim())
 	for i, dim := range [...]uint64{tensors.BackwardQ: d, tensors.BackwardK: d, tensors.BackwardV: dv, tensors.BackwardO: dv, tensors.BackwardLSE: 0, tensors.BackwardDO: dv, tensors.BackwardDLSE: 0, tensors.BackwardDQ: d, tensors.BackwardDK: d, tensors.BackwardDV: dv} {
 		if dim > 0 {
@@ -191,7 +192,7 @@ func (op *Op) checkBackward(l *tensors.BackwardTensors, a *BackwardArgs) (plan.B
 	if err := l.CheckAll(&op.cfg, a); err != nil {
 		return plan.BackwardRequest{}, err
 	}
-	if op.experiment != (Experiment{}) {
+	if op.experiment != (Experiment{HalfTerms: op.experiment.HalfTerms}) {
 		return plan.BackwardRequest{}, fmt.Errorf("%w: only forward kernels have variants and ablations", ErrUnsupported)
 	}
 	r := op.typicalBackward(a.Shape)
@@ -267,6 +268,11 @@ func (op *Op) prepareBackward(r *plan.BackwardRequest) (*preparedBackward, error
 		}
 		p.pipelines = append(p.pipelines, made)
 		p.tileRows = max(p.tileRows, k.Variant.TileRows()+1)
+	}
+	if c.Chunks.MarkBytes > 0 {
+		if p.rare, err = b.pipelines.Of(op.dev, &op.cfg, c.Chunks.Rare); err != nil {
+			return nil, err
+		}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

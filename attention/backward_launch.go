@@ -67,7 +67,7 @@ func (l *backwardLaunch) record(c *vk.Commands, r *plan.BackwardRequest) (err er
 	if l.access == AccessDescriptors {
 		dispatches := len(l.kernels) - 1 + int(statDispatches)
 		if l.chunks.Heads > 0 {
-			dispatches += 2 * (l.args.B * l.args.KVHeads() / l.chunks.Heads)
+			dispatches += 3 * (arith.CeilDiv(l.args.B*l.args.KVHeads(), l.chunks.Heads) * l.keyChunks())
 		}
 		if err := c.Reserve(dispatches, plan.BackwardBindings); err != nil {
 			return err
@@ -284,24 +284,54 @@ func (l *backwardLaunch) outputs(c *vk.Commands, pipeline *vk.Pipeline, k *plan.
 	return l.dispatch(c, pipeline, k, common)
 }
 
-// chunked records kernels i and i + 1, dK and dV and dQ = dS K, for every chunk of heads.
+// keyChunks returns the chunks of the keys of a head.
+func (l *backwardLaunch) keyChunks() int {
+	if l.chunks.Keys == 0 {
+		return 1
+	}
+	return arith.CeilDiv(l.args.Sk, l.chunks.Keys)
+}
+
+// chunked records kernels i and i + 1, dK and dV and dQ = dS K, for every chunk of heads or of
+// keys of a head. The rare work of the first has a dispatch between them.
 func (l *backwardLaunch) chunked(c *vk.Commands, r *plan.BackwardRequest, i int) error {
 	ch, heads := &l.chunks, l.args.B*l.args.KVHeads()
-	start, err := l.bindMemory(&l.bound[bwdTokens], l.scratch, l.statsAt+r.DSOffset(), ch.DSBytes, 16)
+	const unit = 16
+	start, err := l.bindMemory(&l.bound[bwdTokens], l.scratch, l.statsAt+r.DSOffset(), ch.DSBytes+ch.MarkBytes, unit)
 	if err != nil {
 		return err
 	}
+	l.params.addrOptions[3] = start + ch.DSBytes // marks; or the keys of a chunk, whose kernels mark nothing
+	if l.access != AccessAddresses {
+		l.params.addrOptions[3] = start + ch.DSBytes/unit
+	}
 	l.params.addrOptions[0], l.params.addrOptions[1] = start, uint64(ch.KeyFrags)|uint64(ch.RowFrags)<<32
-	for first := 0; first < heads; first += ch.Heads {
+	for n := range arith.CeilDiv(heads, ch.Heads) * l.keyChunks() {
+		first, firstKey := n/l.keyChunks()*ch.Heads, n%l.keyChunks()*ch.Keys
+		keys := l.args.Sk - firstKey
+		if ch.Keys > 0 {
+			keys = min(keys, ch.Keys)
+			l.params.addrOptions[3] = uint64(firstKey) | uint64(keys)<<32
+		}
 		l.params.addrOptions[2] = uint64(first)
-		for n, kernel := range l.kernels[i : i+2] {
-			if first > 0 || n > 0 {
+		for m, pipeline := range [...]*vk.Pipeline{l.pipelines[i], l.rare, l.pipelines[i+1]} {
+			if pipeline == nil {
+				continue
+			}
+			if n > 0 || m > 0 {
 				if err := c.Barrier(); err != nil {
 					return err
 				}
 			}
+			kernel := l.kernels[i]
+			if m == 2 {
+				kernel = l.kernels[i+1]
+			}
 			kernel.Groups[1], kernel.Groups[2] = uint32(min(ch.Heads, heads-first)), 1
-			if err := l.gradient(c, l.pipelines[i+n], &kernel); err != nil {
+			if m != 2 {
+				kernel.Groups[0] = arith.CeilDiv32(uint32(keys), kernel.Variant.OwnedRows())
+			}
+			if err := l.gradient(c, pipeline, &kernel); err != nil {
 				return err
 			}
 		}

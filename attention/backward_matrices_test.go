@@ -94,8 +94,9 @@ func TestBackwardOnMatrices(t *testing.T) {
 				const oneHead = 768 * 768 * 2 // bytes of dS: 768 is a multiple of what every tile divides
 				some := newMatrixCaseOf(700, dim)
 				plan := run(some, oneHead)
-				require.EqualValues(t, 2*16*700+2*oneHead, all.ScratchBytes)
-				require.EqualValues(t, 2*16*700+oneHead, plan.ScratchBytes)
+				const marks = 2 << 10 // at most, of workgroups with rare inputs
+				require.InDelta(t, 2*16*700+2*oneHead, all.ScratchBytes, marks)
+				require.InDelta(t, 2*16*700+oneHead, plan.ScratchBytes, marks)
 				for i, want := range []attention.Tensor{clean.DQ, clean.DK, clean.DV} {
 					require.True(t, bytes.Equal(want.Host, []attention.Tensor{some.DQ, some.DK, some.DV}[i].Host), "gradient %d", i)
 				}
@@ -179,6 +180,57 @@ func TestBackwardOperandsInSharedMemory(t *testing.T) {
 			require.True(t, bytes.Equal(want.Host, []attention.Tensor{b.DQ, b.DK, b.DV}[i].Host), "gradient %d", i)
 		}
 		require.NotZero(t, a.DK.Host[2*(50*2*16)])
+	}
+}
+
+// Without a mask, where dS is stored, a first dispatch of the kernel of dK and dV leaves what
+// has rare inputs to a second one: a large LSE, keys past the end of a tile. The bits are
+// those of the kernel that computes all in one.
+func TestBackwardRareWork(t *testing.T) {
+	if l := testlevel.Get(); l == testlevel.Default || l == testlevel.Brief {
+		t.Skip("a driver on the CPU compiles for 40 s: make test-full runs it")
+	}
+	d := newBackwardDevice(t)
+	for _, r := range attention.TierReport(d.dev) {
+		if !r.Available || r.DType != attention.F16 || r.Tier != attention.TierCoopMat && r.Tier != attention.TierCoopMat2 {
+			continue
+		}
+		t.Run(r.Tier.String(), func(t *testing.T) {
+			const n, dim = 300, 72
+			var bytesOf [2]uint64
+			var calls [2]*matrixCase
+			for i, maxDSBytes := range []uint64{0, 1} { // 1: dS is not stored
+				c := newMatrixCaseOf(n, dim)
+				c.cfg.Causal, c.cfg.Tier, c.cfg.Tuning = attention.CausalNone, r.Tier, attention.TuningOff
+				for j := range dim { // a row of the second head
+					half.EncodeF16(c.Q.Host[2*((n+100)*dim+j):], []float32{512})
+				}
+				op, err := attention.New(d.dev, c.cfg)
+				require.NoError(t, err)
+				defer func() { require.NoError(t, op.Close()) }()
+				attention.SetMaxDSBytes(op, maxDSBytes)
+				u := d.upload(t, c.BackwardArgs)
+				plan, err := op.PlanBackwardFor(u.BackwardArgs)
+				require.NoError(t, err)
+				require.NoError(t, op.Forward(d.stream, u.Args))
+				require.NoError(t, d.stream.Barrier())
+				require.NoError(t, op.Backward(d.stream, u.BackwardArgs))
+				u.download(t, d)
+				calls[i], bytesOf[i] = c, plan.ScratchBytes
+			}
+			if bytesOf[0] == bytesOf[1] {
+				t.Skip("the device does not store dS")
+			}
+			require.True(t, bytes.Equal(calls[1].DK.Host, calls[0].DK.Host), "dK")
+			require.True(t, bytes.Equal(calls[1].DV.Host, calls[0].DV.Host), "dV")
+			want, got := calls[1].numbers(), calls[0].numbers()
+			var difference, square float64
+			for j, x := range want[0] { // its sums have another order
+				difference += math.Pow(float64(x-got[0][j]), 2)
+				square += math.Pow(float64(x), 2)
+			}
+			require.Less(t, difference/square, 1e-6)
+		})
 	}
 }
 

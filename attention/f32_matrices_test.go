@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/internal/testlevel"
 )
 
 // onF32Matrices runs a test on each tier of cooperative matrices of the device, with the
@@ -155,5 +156,61 @@ func TestF32OnMatricesRefuses(t *testing.T) {
 			require.Equal(t, attention.TierScalar, plan.Tier)
 			require.NoError(t, op.Close())
 		}
+	})
+}
+
+// Gradients of float32 keep their bits when dS takes more chunks of heads. Where a chunk holds some keys of a head, dQ is
+// added up in memory: dK and dV keep their bits, dQ differs by roundings.
+func TestBackwardF32OnMatricesInChunks(t *testing.T) {
+	if l := testlevel.Get(); l == testlevel.Default || l == testlevel.Brief {
+		t.Skip("a driver on the CPU compiles for 35 s: make test-full runs it")
+	}
+	const heads, n, keys, dim = 2, 40, 300, 16
+	d := newBackwardDevice(t)
+	onF32Matrices(t, d, func(t *testing.T, tier attention.Tier, e attention.Experiment) {
+		if tier == attention.TierCoopMat && e.HalfTerms {
+			t.Skip("a driver on the CPU: one tier has the same host code")
+		}
+		run := func(maxDSBytes uint64, accumulate bool) (list [3][]float32, scratch uint64) {
+			r := rand.New(rand.NewPCG(4, 5))
+			random := func(n int) attention.Tensor {
+				x := make([]float32, n*dim)
+				for i := range x {
+					x[i] = float32(r.NormFloat64())
+				}
+				return f32Tensor(x)
+			}
+			a := attention.BackwardArgs{Args: attention.Args{Shape: attention.Shape{B: 1, Hq: heads, Sq: n, Sk: keys},
+				Q: random(heads * n), K: random(heads * keys), V: random(heads * keys), O: random(heads * n), LSE: f32Tensor(make([]float32, heads*n))},
+				DO: random(heads * n), DQ: random(heads * n), DK: random(heads * keys), DV: random(heads * keys), Accumulate: accumulate}
+			op, err := attention.NewExperiment(d.dev, attention.Config{DType: attention.F32, HeadDim: dim, Tier: tier, Tuning: attention.TuningOff}, e)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, op.Close()) }()
+			attention.SetMaxDSBytes(op, maxDSBytes)
+			u := d.upload(t, a)
+			plan, err := op.PlanBackwardFor(u.BackwardArgs)
+			require.NoError(t, err)
+			require.Equal(t, tier, plan.Tier)
+			require.NoError(t, op.Forward(d.stream, u.Args))
+			require.NoError(t, d.stream.Barrier())
+			require.NoError(t, op.Backward(d.stream, u.BackwardArgs))
+			u.download(t, d)
+			return [3][]float32{f32Values(a.DQ.Host), f32Values(a.DK.Host), f32Values(a.DV.Host)}, plan.ScratchBytes
+		}
+		const oneHead = 192 * 512 * 4 // bytes of dS: rows and keys rounded up to what every tile divides
+		whole, scratch := run(0, false)
+		require.EqualValues(t, 16*heads*n+2*oneHead, scratch)
+		single, scratch := run(oneHead, false)
+		require.EqualValues(t, 16*heads*n+oneHead, scratch)
+		require.Equal(t, whole, single)
+		halves, scratch := run(oneHead/2, false)
+		require.EqualValues(t, 16*heads*n+oneHead/2, scratch)
+		require.Equal(t, whole[1:], halves[1:])
+		require.InDeltaSlice(t, whole[0], halves[0], 2e-6)
+		require.NotEqual(t, whole[0], make([]float32, len(whole[0])))
+		twice, _ := run(oneHead/2, true)
+		before, _ := run(0, true)
+		require.InDeltaSlice(t, before[0], twice[0], 2e-6)
+		require.NotEqual(t, whole[0], before[0])
 	})
 }

@@ -5,7 +5,7 @@
 // A workgroup owns WORKGROUP_ROWS rows of a KV head; each subgroup owns M_FRAGS * FRAG_M of them alone. All loop over the
 // K tiles.
 //   registers      dQ; dS of the next K tile, and this invocation's vectors of it
-//   shared memory  the K tile; KV_STEP keys of dS of each subgroup, where it is transposed
+//   shared memory  the K tile; KV_STEP keys of dS of each subgroup, where it is transposed, and those of the next step
 //   barriers       two per K tile
 // A fragment's registers are loaded again as soon as it is in shared memory, so that loads are always in flight: the
 // kernel reads dS at 3 TB/s on an H200.
@@ -35,7 +35,8 @@ const uint STEP_FRAGS = KV_STEP / FRAG_K;
 const uint DS_STRIDE = (FRAG_N / 8) | 1;
 const uint DS_SIZE = FRAG_M * DS_STRIDE;
 const uint DS_BASE = KV_TILE * K_STRIDE;
-const uint TILE_SIZE = DS_BASE + SUBGROUPS * M_FRAGS * STEP_FRAGS * DS_SIZE;
+const uint DS_BUFFERS = KV_STEP < KV_TILE ? 2 : 1;
+const uint TILE_SIZE = DS_BASE + DS_BUFFERS * SUBGROUPS * M_FRAGS * STEP_FRAGS * DS_SIZE;
 const uint SCRATCH_TOTAL = SUBGROUPS * FRAG_M * ((FRAG_N / 4) | 1);
 const uint SCRATCH_BASE = 0; // behind the loop
 const uint PLACES_BASE = 0;  // not used
@@ -63,27 +64,31 @@ const uint K_VECS = (KV_TILE * K_ROW_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE;
             && key < visibleEnd(min(row + FRAG_M, work.rows) - 1) && key + FRAG_K > visibleStart(row); \
         dsVec[f] = there ? loadScratchVec(p.addrCuQ, dsIndex(key / FRAG_K, row / FRAG_M)) : uvec4(0); \
     }
-// The product with the keys of one step.
-#define STEP(s)                                                                                     \
+// Stores dS of step s to its buffer, and loads dS of the same keys of the next tile.
+#define PUT_DS(s)                                                                                   \
     if ((s) * STEP_FRAGS < KEY_FRAGS) {                                                             \
-        subgroupSync();                                                                             \
         [[unroll]] for (uint f = 0; f < M_FRAGS * STEP_FRAGS; ++f) {                                \
             const uint at = f / STEP_FRAGS * KEY_FRAGS + ((s) * STEP_FRAGS < KEY_FRAGS ? (s) * STEP_FRAGS : 0) + f % STEP_FRAGS; \
             FragA dSt;                                                                              \
             [[unroll]] for (uint w = 0; w < 4; ++w) SET_FRAGMENT_WORD(dSt, 2 * w, dsVec[at][w])     \
-            coopMatStore(dSt, smem, ownDS + f * DS_SIZE, DS_STRIDE, ROW_MAJOR);                     \
+            coopMatStore(dSt, smem, ownDS + ((s) % DS_BUFFERS * M_FRAGS * STEP_FRAGS + f) * DS_SIZE, DS_STRIDE, ROW_MAJOR); \
             PREFETCH_DS(at, next)                                                                   \
         }                                                                                           \
+    }
+// The product with the keys of one step, whose dS is in its buffer.
+#define STEP(s)                                                                                     \
+    if ((s) * STEP_FRAGS < KEY_FRAGS) {                                                             \
         subgroupSync();                                                                             \
+        FragA dS[M_FRAGS * STEP_FRAGS];                                                             \
+        [[unroll]] for (uint f = 0; f < M_FRAGS * STEP_FRAGS; ++f)                                  \
+            coopMatLoad(dS[f], smem, ownDS + ((s) % DS_BUFFERS * M_FRAGS * STEP_FRAGS + f) * DS_SIZE, DS_STRIDE, COLUMN_MAJOR); \
+        PUT_DS((s) + 1)                                                                             \
         [[unroll]] for (uint c = 0; c < STEP_FRAGS; ++c) {                                          \
-            FragA dS[M_FRAGS];                                                                      \
-            [[unroll]] for (uint r = 0; r < M_FRAGS; ++r)                                           \
-                coopMatLoad(dS[r], smem, ownDS + (r * STEP_FRAGS + c) * DS_SIZE, DS_STRIDE, COLUMN_MAJOR); \
             [[unroll]] for (uint i = 0; i < QK_CHUNKS; ++i) {                                       \
                 FragB rows;                                                                         \
                 coopMatLoad(rows, smem, ((s) * STEP_FRAGS + c) * FRAG_K * K_STRIDE + i * FRAG_N / 8, K_STRIDE, ROW_MAJOR); \
                 [[unroll]] for (uint r = 0; r < M_FRAGS; ++r)                                       \
-                    dQ[r * QK_CHUNKS + i] = coopMatMulAdd(dS[r], rows, dQ[r * QK_CHUNKS + i]);      \
+                    dQ[r * QK_CHUNKS + i] = coopMatMulAdd(dS[r * STEP_FRAGS + c], rows, dQ[r * QK_CHUNKS + i]); \
             }                                                                                       \
         }                                                                                           \
     }
@@ -107,7 +112,7 @@ void main() {
         PREFETCH_K(first)
         [[unroll]] for (uint f = 0; f < M_FRAGS * KEY_FRAGS; ++f) PREFETCH_DS(f, first)
     }
-    const uint ownDS = DS_BASE + gl_SubgroupID * M_FRAGS * STEP_FRAGS * DS_SIZE;
+    const uint ownDS = DS_BASE + gl_SubgroupID * DS_BUFFERS * M_FRAGS * STEP_FRAGS * DS_SIZE;
     [[dont_unroll]] for (; first < end; first += KV_TILE) {
         barrier(); // all subgroups have finished the last tile
         [[unroll]] for (uint i = 0; i < K_VECS; ++i) {
@@ -116,8 +121,9 @@ void main() {
             if (KV_TILE * K_ROW_VECS % LOCAL_SIZE == 0 || at < KV_TILE * K_ROW_VECS)
                 smem[at / K_ROW_VECS * K_STRIDE + at % K_ROW_VECS] = kVec[i];
         }
-        barrier(); // the tile is complete
         const uint next = min(first + KV_TILE, end); // `end`: nothing
+        PUT_DS(0)
+        barrier(); // the tile is complete
         PREFETCH_K(next)
         STEP(0) STEP(1) STEP(2) STEP(3) STEP(4) STEP(5) STEP(6) STEP(7)
     }

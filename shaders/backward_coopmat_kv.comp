@@ -18,6 +18,7 @@
 #include "constants_coopmat.glsl"
 #include "constants_forward.glsl"
 #include "constants_backward_coopmat.glsl"
+#include "constants_backward_rare.glsl"
 #include "constants_dropout.glsl"
 #define CHUNK_OF_HEADS (STORE_DS != 0)
 #include "backward_interface.glsl"
@@ -62,6 +63,7 @@ const bool KEYS_ARE_ROWS = true;
 #include "backward_row_tile.glsl"
 #include "backward_scratch.glsl"
 #include "backward_non_finite.glsl"
+#include "backward_rare_work.glsl"
 
 // Exponent of P, in log2 units, of key i and row j of a fragment: without LSE if scores are modified.
 float exponentElement(const in uint32_t i, const in uint32_t j, const in float x, const in uint firstKey, const in uint firstRow) {
@@ -78,6 +80,7 @@ void main() {
     openChunk();
     uint firstKey, extentKeys;
     if (!findKeyTile(WORKGROUP_KEYS, firstKey, extentKeys)) return;
+    if (RARE_WORK == 2 && !isMarked()) return;
     if (DROPOUT != 0) openDropout();
     const uint keyInTile = gl_SubgroupID * SUBGROUP_KEYS, keyBase = firstKey + keyInTile; // of the subgroup
     const uint lastKey = max(min(firstKey + WORKGROUP_KEYS, work.seqlenK), firstKey + 1) - 1;
@@ -113,6 +116,11 @@ void main() {
         if (large) atomicOr(seen, SEEN_LARGE);
     }
     barrier();
+    if (LEAVES_RARE_WORK) {
+        const bool rare = seen != 0 || tiles.masked != 0;
+        mark(rare);
+        if (rare) return;
+    }
     const uint maskedEnd = (seen & SEEN_LARGE) != 0 ? tiles.count : tiles.masked;
 
     FragC dK[M_FRAGS * QK_CHUNKS], dV[M_FRAGS * V_CHUNKS];
@@ -122,6 +130,7 @@ void main() {
 #define STAT_AT(which) (STATS_BASE + ((which) * ROW_TILE + first + f % KV_FRAGS * FRAG_N) / 4)
     // The masked loop comes first: behind the unmasked one, its values would push accumulators out of registers there
     // (docs/backward-log.md, 5).
+    if (!LEAVES_RARE_WORK)
     [[dont_unroll]] for (; n < maskedEnd;) {
 #define MASKED 1
 #include "backward_tile_kv.glsl"
@@ -135,28 +144,11 @@ void main() {
 
     barrier(); // the tile's shared memory becomes scratch
     const KVRow out_ = KVRow(kvBatch(), work.offsetK + keyBase);
-    // A key past the end of its sequence has gradient 0; adding that changes nothing.
-#define STORES(row) (keyBase + (row) < extentKeys && (ACCUMULATE == 0 || keyBase + (row) < work.seqlenK))
-#define EXISTS(row) (keyBase + (row) < work.seqlenK)
-#define STORE_DV8(row, col, words)                                                                  \
-    { if (STORES(row) && (col) < HEAD_DIM_V) storeEightDV(outDV, (row) * p.strideDVSeq + (col), EXISTS(row) ? words : uvec4(0)); }
-#define STORE_DV4(row, col, four)                                                                   \
-    { if (STORES(row)) storeFourDV(outDV, (row) * p.strideDVSeq, col, EXISTS(row) ? four : vec4(0.0)); }
-#define STORE_DK8(row, col, words)                                                                  \
-    { if (STORES(row) && (col) < HEAD_DIM) storeEightDX(outDK, (row) * p.strideDXSeq + (col), EXISTS(row) ? words : uvec4(0)); }
-#define STORE_DK4(row, col, four)                                                                   \
-    { if (STORES(row)) storeFourDX(outDK, (row) * p.strideDXSeq, col, EXISTS(row) ? four : vec4(0.0)); }
+#include "backward_store_keys.glsl"
     if (HAS_DV != 0) {
         const Slice outDV = sliceDV(out_.batch, work.kvHead, out_.row);
         STORE_GRADIENT(dV, V_CHUNKS, DROPOUT != 0 ? keptScale : 1.0, WIDE_DV, STORE_DV8, STORE_DV4)
-        if ((seen & SEEN_NON_FINITE) != 0) { // each invocation corrects what it has stored
-            const uint columns = WIDE_DV ? 8 : 4, quads = FRAG_N / columns;
-            [[dont_unroll]] for (uint f = 0; f < M_FRAGS * V_CHUNKS; ++f)
-                [[dont_unroll]] for (uint at = gl_SubgroupInvocationID; at < FRAG_M * quads; at += SUBGROUP_SIZE) {
-                    const uint row = f / V_CHUNKS * FRAG_M + at / quads, col = f % V_CHUNKS * FRAG_N + at % quads * columns;
-                    if (EXISTS(row)) addNonFiniteDO(outDV, tiles, keyBase + row, row, col, columns);
-                }
-        }
+        CORRECT_DV(V_CHUNKS)
     }
     if (HAS_DK != 0) {
         const Slice outDK = sliceDX(out_.batch, work.kvHead, out_.row);

@@ -16,29 +16,7 @@ float toLog2(float lse) {
     return result;
 }
 
-// x[i][j] = f(i, j, x[i][j], a, b). Without VK_NV_cooperative_matrix2, elements learn their row and column from a table in
-// shared memory, which is loaded as a fragment: fragments of one type have one order. The kernel defines PLACES_BASE, calls
-// storePlaces() and has a barrier before it computes fragments.
-#if NV2
-void storePlaces() {}
-#define PER_ELEMENT(x, f, a, b) coopMatPerElementNV(x, x, f, a, b);
-#else
-const float PLACES_ZERO = 8388608.0; // 2^23: the low bits of PLACES_ZERO + n are n
-void storePlaces() {
-    for (uint n = gl_LocalInvocationIndex; n < FRAG_M * FRAG_N; n += LOCAL_SIZE)
-        smem[PLACES_BASE + n / 4][n % 4] = floatBitsToUint(PLACES_ZERO + float(n));
-}
-#define PER_ELEMENT(x, f, a, b)                                                                     \
-    {                                                                                               \
-        FragC places;                                                                               \
-        coopMatLoad(places, smem, PLACES_BASE, FRAG_N / 4, ROW_MAJOR);                              \
-        [[unroll]] for (uint e_ = 0; e_ < x.length(); ++e_) {                                       \
-            const uint n_ = floatBitsToUint(places[e_]) & 0xffffu;                                  \
-            x[e_] = f(n_ / FRAG_N, n_ % FRAG_N, x[e_], a, b);                                       \
-        }                                                                                           \
-    }
-#endif
-
+#include "backward_places.glsl"
 #include "backward_operands.glsl"
 #include "backward_rare.glsl"
 
@@ -70,39 +48,7 @@ void storePlaces() {
                 acc[r * (chunks) + i] = coopMatMulAdd(weights[r * KV_FRAGS + c], rows, acc[r * (chunks) + i]); \
         }
 
-// Stores fragment n of a gradient, times factor, by way of scratch: eight columns a lane rounded to storage (STORE_EIGHT)
-// if WIDE, else four float32 columns (STORE_FOUR). Both are called with (row, col, value), the row within the subgroup's
-// rows. n is a literal: in a loop with a barrier inside, the accumulators would not stay in registers.
-#define STORE_FRAGMENT(acc, chunks, factor, WIDE, STORE_EIGHT, STORE_FOUR, n)                       \
-    if ((n) < M_FRAGS * (chunks)) {                                                                 \
-        FragC whole = acc[(n) < M_FRAGS * (chunks) ? (n) : 0] * (factor);                           \
-        fragmentToScratch(whole);                                                                   \
-        const uint row0_ = (n) / (chunks) * FRAG_M, col0_ = (n) % (chunks) * FRAG_N;                \
-        if (WIDE) {                                                                                 \
-            [[unroll]] for (uint s = 0; s < LANE_VECS; ++s) {                                       \
-                const uint group = s * SUBGROUP_SIZE + gl_SubgroupInvocationID;                     \
-                if (group < FRAG_VECS)                                                              \
-                    STORE_EIGHT(row0_ + group / (FRAG_N / 8), col0_ + group % (FRAG_N / 8) * 8, packScratch8(group)) \
-            }                                                                                       \
-        } else {                                                                                    \
-            [[dont_unroll]] for (uint at = gl_SubgroupInvocationID; at < FRAG_M * FRAG_N / 4; at += SUBGROUP_SIZE) { \
-                const uint row_ = at / (FRAG_N / 4), quad = at % (FRAG_N / 4);                      \
-                STORE_FOUR(row0_ + row_, col0_ + quad * 4,                                          \
-                           uintBitsToFloat(smem[subgroupScratch() + row_ * SCRATCH_STRIDE + quad])) \
-            }                                                                                       \
-        }                                                                                           \
-    }
-#define STORE_4(acc, chunks, factor, WIDE, STORE_EIGHT, STORE_FOUR, n)                              \
-    STORE_FRAGMENT(acc, chunks, factor, WIDE, STORE_EIGHT, STORE_FOUR, n)                           \
-    STORE_FRAGMENT(acc, chunks, factor, WIDE, STORE_EIGHT, STORE_FOUR, (n) + 1)                     \
-    STORE_FRAGMENT(acc, chunks, factor, WIDE, STORE_EIGHT, STORE_FOUR, (n) + 2)                     \
-    STORE_FRAGMENT(acc, chunks, factor, WIDE, STORE_EIGHT, STORE_FOUR, (n) + 3)
-// All fragments of a gradient. M_FRAGS * chunks is at most 16: more do not fit in registers.
-#define STORE_GRADIENT(acc, chunks, factor, WIDE, STORE_EIGHT, STORE_FOUR)                          \
-    STORE_4(acc, chunks, factor, WIDE, STORE_EIGHT, STORE_FOUR, 0)                                  \
-    STORE_4(acc, chunks, factor, WIDE, STORE_EIGHT, STORE_FOUR, 4)                                  \
-    STORE_4(acc, chunks, factor, WIDE, STORE_EIGHT, STORE_FOUR, 8)                                  \
-    STORE_4(acc, chunks, factor, WIDE, STORE_EIGHT, STORE_FOUR, 12)
+#include "backward_store_fragments.glsl"
 
 // Eight 16-bit columns of a gradient at once: rows are aligned and nothing is added.
 const bool WIDE_DX = F32_GRADIENTS + ACCUMULATE + HEAD_DIM % 8 + (8 / ALIGN_DX - 1) == 0;

@@ -27,8 +27,13 @@ void addNonFiniteDO(Slice dV, RowTiles tiles, uint key, uint rowOfKey, uint col,
         const Slice dO = sliceDO(rowBatch(), work.head, work.offsetQ + queryOf(work.row0));
         const uint element = rowElement(row, p.strideDOHead, p.strideDOSeq);
         [[dont_unroll]] for (uint i = col; i < min(col + columns, HEAD_DIM_V); ++i) {
+#ifdef DTYPE_F32
+            const float x = uintBitsToFloat(loadWordDO(dO, element + i));
+            if (nonFinite(x) && hasWeight(row, key)) addOneDV(dV, rowOfKey * p.strideDVSeq + i, x);
+#else
             const uint half_ = loadHalfDO(dO, element + i);
             if (nonFinite(half_) && hasWeight(row, key)) addOneDV(dV, rowOfKey * p.strideDVSeq + i, decode16(half_));
+#endif
         }
     }
 }

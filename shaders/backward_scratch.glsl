@@ -24,9 +24,10 @@ uint dsIndex(uint keyFrag, uint rowFrag) {
     return ((HEAD_IN_CHUNK * DS_KEY_FRAGS + keyFrag) * DS_ROW_FRAGS + rowFrag) * SUBGROUP_SIZE + gl_SubgroupInvocationID;
 }
 
-// Elements e and e + 1 of an operand as a word, and back.
+// Elements e and e + 1 of an operand as a word, and back. bfloat16 are moved as float16, which takes one permutation.
 #ifdef DTYPE_BF16
-#define FRAGMENT_WORD(frag, e) (uint(bfloat16BitsToUintEXT(frag[e])) | uint(bfloat16BitsToUintEXT(frag[(e) + 1])) << 16)
+#define FRAGMENT_WORD(frag, e)                                                                      \
+    packFloat2x16(f16vec2(uint16BitsToFloat16(bfloat16BitsToUintEXT(frag[e])), uint16BitsToFloat16(bfloat16BitsToUintEXT(frag[(e) + 1]))))
 #define SET_FRAGMENT_WORD(frag, e, word)                                                            \
     {                                                                                               \
         frag[e] = uintBitsToBFloat16EXT(uint16_t(word));                                            \

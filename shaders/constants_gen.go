@@ -35,6 +35,7 @@ const (
 	ConstRowTile          uint32 = 80  // rows per row tile of the dK and dV kernel; KV_STEP of them per product
 	ConstStoreDs          uint32 = 81  // 1: the dK and dV kernel stores dS, see backward_scratch.glsl
 	ConstOperandsInSmem   uint32 = 110 // 1: P and dS become operands in shared memory, see backward_operands.glsl
+	ConstRareWork         uint32 = 118 // workgroups of the dispatch: 0 all, 1 all but rare ones, which it marks, 2 marked ones
 	ConstSubgroupSize     uint32 = 1   // invocations per subgroup
 	ConstSubgroupBarrier  uint32 = 21  // 0: a subgroup runs in lockstep and needs no barrier, see subgroupSync
 	ConstFragM            uint32 = 2   // rows of a fragment
@@ -57,6 +58,7 @@ const (
 	ConstTermsInSmem      uint32 = 120 // 1: P becomes operands in shared memory, see f32_terms.glsl
 	ConstFences           uint32 = 121 // 1: a fence before the fragments of each chunk of K and of V are loaded
 	ConstGroup            uint32 = 122 // fragments of K or V that a subgroup multiplies at the same time
+	ConstOrder            uint32 = 123 // 1: under a causal mask the longest row tiles of all heads start first, see work_tile_dense.glsl
 	ConstMFrags           uint32 = 5   // fragments of FRAG_M query rows per subgroup
 	ConstKvStep           uint32 = 23  // keys of a KV tile per Q K^T product
 	ConstKeysPerSubgroup  uint32 = 53  // not 0: consecutive keys of a KV tile that one subgroup loads
@@ -133,6 +135,7 @@ var constantNames = map[uint32]string{
 	ConstRowTile:          "ROW_TILE",
 	ConstStoreDs:          "STORE_DS",
 	ConstOperandsInSmem:   "OPERANDS_IN_SMEM",
+	ConstRareWork:         "RARE_WORK",
 	ConstSubgroupSize:     "SUBGROUP_SIZE",
 	ConstSubgroupBarrier:  "SUBGROUP_BARRIER",
 	ConstFragM:            "FRAG_M",
@@ -155,6 +158,7 @@ var constantNames = map[uint32]string{
 	ConstTermsInSmem:      "TERMS_IN_SMEM",
 	ConstFences:           "FENCES",
 	ConstGroup:            "GROUP",
+	ConstOrder:            "ORDER",
 	ConstMFrags:           "M_FRAGS",
 	ConstKvStep:           "KV_STEP",
 	ConstKeysPerSubgroup:  "KEYS_PER_SUBGROUP",

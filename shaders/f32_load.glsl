@@ -20,11 +20,7 @@ uvec4 loadVecV(Slice s, uint key, uint col) {
     return load4V(s, key * p.strideVSeq + col, HEAD_DIM_V % FRAG_N == 0 ? 4 : elementsFromV(col));
 }
 
-void storeTerms(uint at, uint rowVecs, uvec4 hi, uvec4 mid, uvec4 lo) {
-    smem[at] = hi;
-    smem[at + rowVecs] = mid;
-    smem[at + 2 * rowVecs] = lo;
-}
+#include "f32_store_terms.glsl"
 
 // Loads tile `index`, where kRows and vRows are, and advances these. Keys past Sk are zero: compared if the tile may be the
 // last one (checkEnd), or with CHECK_KV_END.

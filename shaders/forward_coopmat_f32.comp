@@ -16,6 +16,7 @@
 #include "constants_forward.glsl"
 #include "constants_dense.glsl"
 #include "constants_f32.glsl"
+#define LONGEST_FIRST (ORDER != 0) // in work_tile_dense.glsl
 #include "interface.glsl"
 
 #define SUBGROUP_FIRST_ROW (gl_SubgroupID * SUBGROUP_ROWS)

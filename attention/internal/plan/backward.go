@@ -30,55 +30,6 @@ type chosenBackward struct {
 	CUDA    problem.CUDABackward // for TierCUDA, which uses none of the fields above
 }
 
-// BackwardChunks says how dS is stored for chunks of heads; zero: it is not stored. A head
-// is a KV head of a sequence. See shaders/backward_scratch.glsl.
-type BackwardChunks struct {
-	Heads              int    // of a chunk
-	KeyFrags, RowFrags uint32 // of a head in scratch
-	DSBytes            uint64 // of a chunk
-}
-
-// dsBudget returns the most bytes of dS: an eighth of the device's memory at most.
-func dsBudget(caps *vk.Caps, r *BackwardRequest) uint64 {
-	budget := uint64(maxDSBytes)
-	if r.MaxDSBytes != 0 {
-		budget = r.MaxDSBytes
-	}
-	var largest uint64
-	for _, heap := range caps.MemoryHeaps {
-		if heap.DeviceLocal {
-			largest = max(largest, heap.Bytes)
-		}
-	}
-	return min(budget, largest/8)
-}
-
-// chunksOf decides whether dS is stored, and for how many heads: as many as budget holds. If
-// it holds none, or too few to fill a device, S and dP are computed twice instead.
-func chunksOf(v *BackwardVariant, tier problem.Tier, f fragment, r *BackwardRequest, budget uint64) (c BackwardChunks) {
-	dim, s := max(v.headDim, v.headDimV), &r.Shape
-	switch {
-	case tier != problem.TierCoopMat2 && !v.inRegisters, dim <= minChunkedDim || dim > maxChunkedDim,
-		!r.Want.Q || !r.Want.K || !r.Want.V,
-		r.Options.Lengths != 0 || r.Options.mapRows != 0,
-		f.M != f.N || f.M != f.K || f.M*f.K != 8*f.Subgroup:
-		return c
-	}
-	const maxGridY = 65535 // workgroups along y that every device dispatches
-	rows := (s.Sq*s.Group() + rowUnit - 1) / rowUnit * rowUnit
-	keys := (s.Sk + keyUnit - 1) / keyUnit * keyUnit
-	heads, headBytes := s.B*s.KVHeads(), uint64(rows)*uint64(keys)*2
-	c.Heads = int(min(uint64(heads), budget/headBytes, maxGridY))
-	if c.Heads == 0 || c.Heads < heads && r.MaxDSBytes == 0 && c.Heads*keys < minChunkKeys {
-		return BackwardChunks{}
-	}
-	chunks := (heads + c.Heads - 1) / c.Heads
-	c.Heads = (heads + chunks - 1) / chunks // chunks of equal size
-	c.KeyFrags, c.RowFrags = uint32(keys)/f.M, uint32(rows)/f.M
-	c.DSBytes = uint64(c.Heads) * headBytes
-	return c
-}
-
 // BackwardRequest is all that a backward plan depends on.
 type BackwardRequest struct {
 	Shape          problem.Shape
@@ -93,6 +44,7 @@ type BackwardRequest struct {
 	Bias           [3]int // sizes of the bias, with Want.Bias
 	Bar            string // what keeps tier cuda from a call, other than the problem; "": nothing
 	MaxDSBytes     uint64 // most bytes of dS in scratch; 0: maxDSBytes
+	HalfTerms      bool   // see problem.Experiment
 }
 
 // StatRows returns the rows that have statistics.
@@ -215,8 +167,18 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 		v.Options.packRows = uint32(g)
 	}
 	var f fragment
+	ofTerms, storage := cfg.DType == problem.F32 && tier != problem.TierScalar, cfg.DType
 	if tier != problem.TierScalar {
-		switch f, reason = pickFragment(caps, tier, cfg.DType); {
+		if ofTerms {
+			f, reason = pickTerms(caps, tier, r.HalfTerms)
+			storage, v.halfTerms, v.dLSEInDelta = termType(r.HalfTerms), r.HalfTerms, false
+			if reason == "" {
+				reason = backwardF32Refusal(cfg, f, r)
+			}
+		} else {
+			f, reason = pickFragment(caps, tier, cfg.DType)
+		}
+		switch {
 		case reason != "":
 			return reason
 		case r.Options.sparseTokens:
@@ -227,14 +189,20 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 			return "the device lacks shaderInt16"
 		}
 		// Tier coopmat2 converts fragments of float16 in registers on every device.
-		v.inRegisters = tier == problem.TierCoopMat2 && cfg.DType == problem.F16 || on.accumulatorIsOperandA(cfg.DType, f)
+		v.inRegisters = tier == problem.TierCoopMat2 && cfg.DType == problem.F16 || on.accumulatorIsOperandA(storage, f)
 	}
-	plan.ScratchBytes, plan.Notes = r.DSOffset(), nil
-	if plan.Chunks = chunksOf(&v, tier, f, r, dsBudget(caps, r)); plan.Chunks.Heads > 0 {
-		v.storeDS = true
-		plan.ScratchBytes += plan.Chunks.DSBytes
+	plan.Notes = nil
+	if ofTerms {
+		plan.Chunks = f32ChunksOf(f, r, dsBudget(caps, r))
+		plan.Notes = append(plan.Notes, termsNote(storage))
+	} else {
+		plan.Chunks = chunksOf(&v, tier, f, r, dsBudget(caps, r))
 	}
 	chunked := plan.Chunks.Heads > 0
+	v.storeDS = chunked
+	if chunked && !ofTerms && !v.causal && r.Options == (Options{}) {
+		v.rareWork = markRareWork
+	}
 	coopmatKeys := backwardCoopmatKeyTiles
 	if tier == problem.TierCoopMat2 {
 		coopmatKeys = backwardCoopmat2KeyTiles
@@ -250,7 +218,7 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 		{true, KernelStats, "stats", nil, nil},
 		{!r.PartialKeys, KernelLSE, "LSE", backwardRowTiles, backwardLSETiles},
 		{r.Want.Q && !chunked, KernelDQ, "dQ", backwardRowTiles, backwardCoopmatRowTiles},
-		{r.Want.K || r.Want.V, KernelDKDV, dKdV(r.Want), backwardKeyTiles, coopmatKeys},
+		{r.Want.K || r.Want.V || chunked, KernelDKDV, dKdV(r.Want), backwardKeyTiles, coopmatKeys},
 		{chunked, KernelDSK, "dQ", nil, backwardAddTiles},
 		{r.Want.Bias, KernelDBias, "dBias", backwardRowTiles, nil},
 		{r.Want.Sinks, KernelDSinks, "dSinks", nil, nil},
@@ -275,6 +243,11 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 		}
 		kernels = append(kernels, one)
 	}
+	if !ofTerms {
+		plan.Chunks.balance(caps, kernels, r)
+	}
+	plan.Chunks.leaveRareWork(kernels)
+	plan.ScratchBytes = r.DSOffset() + plan.Chunks.DSBytes + plan.Chunks.MarkBytes
 	plan.Kernels, plan.BackwardPlan.Kernels = kernels, nil
 	for _, k := range kernels {
 		plan.BackwardPlan.Kernels = append(plan.BackwardPlan.Kernels, k.PlanKernel)
@@ -284,6 +257,8 @@ func (plan *chosenBackward) chooseKernels(on *backwardDevice, cfg *problem.Confi
 
 func dKdV(want tensors.GradientSet) string {
 	switch {
+	case !want.K && !want.V:
+		return "dS"
 	case !want.V:
 		return "dK"
 	case !want.K:
@@ -299,6 +274,16 @@ func (k *BackwardKernel) choose(limits *vk.Limits, tier problem.Tier, f fragment
 	name := "backward_" + backwardKernelNames[v.Kernel]
 	tiles := []tile{nil} // the kernel has no tile
 	switch {
+	case coopmat != nil && tier != problem.TierScalar && v.dtype == problem.F32:
+		name = fmt.Sprintf("backward_%v_f32%s_%s", tier, termsName(v.halfTerms), backwardKernelNames[v.Kernel])
+		tiles = tiles[:0]
+		table := map[backwardKernel][]backwardF32Row{KernelLSE: backwardF32LSETiles, KernelDKDV: backwardF32KeyTiles, KernelDSK: backwardF32AddTiles}[v.Kernel]
+		for _, t := range backwardF32Tiles(limits, table, f, v.headDim, v.headDimV, v.inRegisters) {
+			if v.onCPU {
+				t = t.shortened()
+			}
+			tiles = append(tiles, t)
+		}
 	case coopmat != nil && tier != problem.TierScalar:
 		name = fmt.Sprintf("backward_%v_%v_%s", tier, v.dtype, backwardKernelNames[v.Kernel])
 		tiles = tiles[:0]

@@ -33,6 +33,8 @@ func (v *BackwardVariant) setTile(t tile) {
 		v.Tile = t
 	case backwardCoopmatTile:
 		v.Coopmat = t
+	case backwardF32Tile:
+		v.F32 = t
 	}
 }
 
@@ -74,6 +76,8 @@ func (v *BackwardVariant) tileFits(limits *vk.Limits, t tile) string {
 		if t.OwnsKeys != (v.Kernel == KernelDKDV) || !t.holds(v.dim()) {
 			return fmt.Sprintf("tile %v has too many keys an invocation for head dim %d", t, v.dim())
 		}
+	case backwardF32Tile:
+		return v.f32TileFits(t)
 	case backwardCoopmatTile:
 		most, keys := uint32(mostSteps), uint32(0) // keys: what must divide the number of keys of dS
 		switch {
@@ -133,7 +137,7 @@ func NamedTiles(text string) (BackwardPicker, error) {
 			}
 			return nil, fmt.Errorf("%q: kernel %q has no tile, want one of %s", word, kernel, strings.Join(names, ", "))
 		}
-		all := slices.Compact(slices.Sorted(slices.Values(append(fieldsOf(backwardTile{}), fieldsOf(backwardCoopmatTile{})...))))
+		all := slices.Compact(slices.Sorted(slices.Values(slices.Concat(fieldsOf(backwardTile{}), fieldsOf(backwardCoopmatTile{}), fieldsOf(backwardF32Tile{})))))
 		if !slices.Contains(all, field) {
 			return nil, fmt.Errorf("%q: no tile has a field %q, want one of %s", word, field, strings.Join(all, ", "))
 		}

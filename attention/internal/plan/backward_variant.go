@@ -25,6 +25,16 @@ const (
 	backwardKernels
 )
 
+// rareWork says, with KernelDKDV, which part of the workgroups a dispatch computes
+// (shaders/backward_rare_work.glsl).
+type rareWork uint8
+
+const (
+	noRareWork   rareWork = iota // one dispatch computes all
+	markRareWork                 // it marks those with rare inputs and leaves them out
+	onlyRareWork                 // it computes the marked ones
+)
+
 // backwardKernelNames are the parts of module names that name the kernels.
 var backwardKernelNames = [backwardKernels]string{"delta", "lse", "q", "kv", "add", "bias", "sinks"}
 
@@ -40,6 +50,8 @@ type BackwardVariant struct {
 	inRegisters bool                // the device's order lets P and dS become operands in registers
 	Tile        backwardTile        // of the scalar kernels; zero: the kernel has none
 	Coopmat     backwardCoopmatTile // of the coopmat kernels; zero: as Tile
+	F32         backwardF32Tile     // of the coopmat kernels of float32; zero: as Tile
+	halfTerms   bool                // with F32: the terms are float16
 	dtype       problem.DType
 	headDim     uint32
 	headDimV    uint32
@@ -50,6 +62,7 @@ type BackwardVariant struct {
 	f32         bool // dQ, dK and dV are float32, whatever dtype
 	dK, dV      bool // with KernelDKDV: the outputs
 	storeDS     bool // with KernelDKDV: dS is stored for KernelDSK
+	rareWork    rareWork
 	sumQueries  bool // with KernelDBias: the bias has one row
 	dLSEInDelta bool // with KernelStats: see shaders/backward_stats.glsl
 	Options     Options
@@ -62,6 +75,8 @@ func (v *BackwardVariant) tile() tile {
 		return v.Tile
 	case v.Coopmat != backwardCoopmatTile{}:
 		return v.Coopmat
+	case v.F32 != backwardF32Tile{}:
+		return v.F32
 	}
 	return nil
 }
@@ -79,6 +94,10 @@ func (v *BackwardVariant) OwnedRows() uint32 {
 	switch {
 	case v.Coopmat != backwardCoopmatTile{}:
 		return v.Coopmat.Rows()
+	case v.F32 != backwardF32Tile{} && v.Kernel == KernelLSE:
+		return v.F32.RowTile
+	case v.F32 != backwardF32Tile{}:
+		return v.F32.Rows()
 	case v.Kernel == KernelDKDV:
 		return v.Tile.KVTile
 	}
@@ -87,7 +106,7 @@ func (v *BackwardVariant) OwnedRows() uint32 {
 
 // TileRows returns the most query rows that a workgroup addresses from one position.
 func (v *BackwardVariant) TileRows() uint32 {
-	return max(v.Tile.QTile, v.Coopmat.Rows(), v.Coopmat.RowTile)
+	return max(v.Tile.QTile, v.Coopmat.Rows(), v.Coopmat.RowTile, v.F32.Rows(), v.F32.RowTile)
 }
 
 // LanesPerRow returns how many invocations of the kernel of row statistics share a row:
@@ -106,9 +125,10 @@ func (v *BackwardVariant) constants() map[uint32]uint32 {
 	if t := v.tile(); t != nil {
 		tileConstants(t, c)
 	}
-	if v.Coopmat.Subgroup != 0 {
+	switch {
+	case v.Coopmat.Subgroup != 0, v.F32.Subgroup != 0:
 		c[shaders.ConstSubgroupBarrier] = dispatch.BoolConstant(!v.onCPU)
-	} else {
+	default:
 		c[shaders.ConstDtype] = uint32(v.dtype)
 	}
 	v.Options.constants(c)
@@ -132,6 +152,7 @@ func (v *BackwardVariant) constants() map[uint32]uint32 {
 	c[shaders.ConstAccumulate] = dispatch.BoolConstant(v.accumulate)
 	c[shaders.ConstF32Gradients] = dispatch.BoolConstant(v.f32)
 	c[shaders.ConstHasDk], c[shaders.ConstHasDv] = dispatch.BoolConstant(v.dK), dispatch.BoolConstant(v.dV)
+	c[shaders.ConstRareWork] = uint32(v.rareWork)
 	c[shaders.ConstStoreDs] = dispatch.BoolConstant(v.storeDS)
 	c[shaders.ConstSumQueries] = dispatch.BoolConstant(v.sumQueries)
 	c[shaders.ConstDlseInDelta] = dispatch.BoolConstant(v.dLSEInDelta)
@@ -199,7 +220,7 @@ func (v BackwardVariant) forKernel(k backwardKernel) BackwardVariant {
 		v.accumulate, v.f32 = false, false
 	}
 	if k != KernelDKDV {
-		v.dK, v.dV, v.storeDS = false, false, false
+		v.dK, v.dV, v.storeDS, v.rareWork = false, false, false, noRareWork
 	}
 	if k != KernelDBias {
 		v.sumQueries = false

@@ -135,7 +135,7 @@ func (plan *chosen) chooseTile(dev *vk.Device, cfg *problem.Config, tier problem
 	if t, ok := v.Tile.(f32Tile); ok {
 		of := termType(r.Experiment.HalfTerms)
 		v.ordered = accumulatorIsOperandA(dev, of, t.fragment)
-		plan.Notes = append(plan.Notes, fmt.Sprintf("float32 is three terms of %v, and six products of terms make one of float32", of))
+		plan.Notes = append(plan.Notes, termsNote(of))
 	}
 	plan.DecodePart = nil
 	if twoClasses {
@@ -357,7 +357,7 @@ func (v *Variant) family() string {
 	case v.IsDecode():
 		return "_decode"
 	case v.Experiment.HalfTerms:
-		return "_f16_terms"
+		return termsName(true)
 	case v.Options.Any():
 		return "_general"
 	}

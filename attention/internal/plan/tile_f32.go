@@ -22,6 +22,8 @@ type f32Tile struct {
 	QSmemChunks uint32 `json:"q_smem_chunks" const:"Q_SMEM_CHUNKS" try:"0 1 2"` // chunks of Q, of K columns each, in shared memory; the others are in registers
 	Fences      uint32 `json:"fences" const:"FENCES" try:"0 1"`                 // 1: loads of K and V are not hoisted over chunks
 	Group       uint32 `json:"group" const:"GROUP" try:"1 2 4"`                 // fragments of K or V that a subgroup multiplies at the same time
+	Order       uint32 `json:"order" const:"ORDER"`                             // 1: longest row tiles of all heads first
+	Unchecked   uint32 `json:"unchecked"`                                       // 1: unmasked tiles are loaded without comparing keys with Sk
 	DvSlice     uint32 `json:"dv_slice" const:"DV_SLICE"`                       // columns of O that a workgroup computes
 }
 
@@ -46,7 +48,8 @@ func (t f32Tile) computes(headDim, headDimV uint32) bool {
 // chunks returns the number of fragments along the head dim.
 func (t f32Tile) chunks(headDim uint32) uint32 { return arith.CeilDiv32(headDim, t.K) }
 
-// String is like coopmatTile.String, with g for groups and f for fences.
+// String is like coopmatTile.String, with g for groups, f for fences, u for unchecked and o
+// for the order of row tiles.
 func (t f32Tile) String() string {
 	s := fmt.Sprintf("%dx%d/%d %dx%d %dsg%d g%d", t.Rows(), t.KVTile, t.KVStep, t.M, t.N, t.Subgroups, t.MFrags, t.Group)
 	if t.QSmemChunks > 0 {
@@ -55,14 +58,25 @@ func (t f32Tile) String() string {
 	if t.Fences != 0 {
 		s += " f"
 	}
+	if t.Unchecked != 0 {
+		s += " u"
+	}
+	if t.Order != 0 {
+		s += " o"
+	}
 	return s
 }
 
 func (t f32Tile) describe() string { return t.String() }
 
 // f32Table lists tiles by the larger head dim; tiles of calls under a causal mask come before
-// those of all calls. TFLOP/s on an H200 (batch 4, 8 heads, length 4096; docs/log.md, 57), full
-// and causal:
+// those of all calls. TFLOP/s (batch 4, 8 heads, length 4096; docs/log.md, 57), full and causal.
+// On an H100:
+//
+//	 64: 8x1x32/16 g2 56.2, 47.8; 8x1x32/32 g2 54.4, 48.2; g2 u 55.4, 49.6; g2 u o -, 56.2
+//	128: 8x1x16/16 g4 f u 54.3, 48.9; g2 q1 f u -, 49.2; g2 q1 f u o -, 54.9; g2 f u -, 45.1; g4 f 53.9, 45.3; g2 q1 f 53.3, 47.8
+//
+// On an H200, none of them unchecked:
 //
 //	 64: 8x1x32/16 g2 55.6, 47.3; 8x1x32/32 g2 53.9, 48.0; 8x2x32/16 g1 f 52.6, 38.6; 4x2x16/16 g2 51.7, 42.9;
 //	     8x1x48/16 g2 50.2; 12x1x32/16 g2 47.9
@@ -73,9 +87,10 @@ var f32Table = []struct {
 	causal bool
 	tile   f32Tile
 }{
+	{64, true, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 32, KVStep: 32, Group: 2, Unchecked: 1, Order: 1}},
 	{64, false, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 32, KVStep: 16, Group: 2}},
-	{128, true, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, QSmemChunks: 1, Fences: 1, Group: 2}},
-	{128, false, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, Fences: 1, Group: 4}},
+	{128, true, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, QSmemChunks: 1, Fences: 1, Group: 2, Unchecked: 1, Order: 1}},
+	{128, false, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, Fences: 1, Group: 4, Unchecked: 1}},
 }
 
 // f32Refusal says why a call of float32 does not run on cooperative matrices, or "".
@@ -111,6 +126,19 @@ func termType(half bool) problem.DType {
 		return problem.F16
 	}
 	return problem.BF16
+}
+
+// termsName is the part of a module's name that tells the terms.
+func termsName(half bool) string {
+	if half {
+		return "_f16_terms"
+	}
+	return ""
+}
+
+// termsNote is the note of plans with products of terms.
+func termsNote(of problem.DType) string {
+	return fmt.Sprintf("float32 is three terms of %v, and six products of terms make one of float32", of)
 }
 
 // f32Tiles lists tiles, best first: that of the table, then smaller ones for devices with

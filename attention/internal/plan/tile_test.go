@@ -12,7 +12,7 @@ import (
 // The tags of a tile's fields name constants of the shaders and valid values, and every
 // field survives the tuning cache.
 func TestTileFieldsSayWhatTheyAre(t *testing.T) {
-	for _, x := range []tile{scalarTile{}, coopmatTile{}, decodeTile{}} {
+	for _, x := range []tile{scalarTile{}, coopmatTile{}, f32Tile{}, decodeTile{}} {
 		names, constants := map[string]bool{}, map[string]bool{}
 		v := Variant{Tile: x, headDim: 64, headDimV: 64}
 		for _, f := range tileFields(reflect.TypeOf(x)) {

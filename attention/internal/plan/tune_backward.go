@@ -120,7 +120,7 @@ func BackwardClassOf(v *BackwardVariant, cfg *problem.Config, s *problem.Shape) 
 // unused lists the fields of v's tile that its kernel does not read.
 func (v *BackwardVariant) unused() []string {
 	switch {
-	case v.Coopmat == backwardCoopmatTile{}:
+	case v.Coopmat == backwardCoopmatTile{} && v.F32 == backwardF32Tile{}:
 		return nil
 	case v.Kernel == KernelDKDV:
 		return []string{"kv_tile"}
@@ -136,6 +136,8 @@ func BackwardTilings(v BackwardVariant) []tile {
 	case backwardTile:
 		return candidates(dims, t)
 	case backwardCoopmatTile:
+		return candidates(dims, t, v.unused()...)
+	case backwardF32Tile:
 		return candidates(dims, t, v.unused()...)
 	}
 	return nil
@@ -230,7 +232,10 @@ func (v *BackwardVariant) owned(t tile) (owned, streamed uint32) {
 // tooLarge is tooLarge for a kernel of gradients.
 func (v *BackwardVariant) tooLarge(s *problem.Shape, t tile) string {
 	least := uint32(32)
-	if t, ok := t.(backwardCoopmatTile); ok {
+	switch t := t.(type) {
+	case backwardCoopmatTile:
+		least = t.M
+	case backwardF32Tile:
 		least = t.M
 	}
 	rows, keys := s.Sq*max(1, int(v.Options.packRows)), s.Sk
@@ -274,6 +279,8 @@ func (v *BackwardVariant) estimate(t tile) (registers int, cost float64) {
 			outs += arith.CeilDiv32(v.headDimV, t.ThreadsX)
 		}
 		registers = int(2*rows*columns + rows*outs + 8 + 6*rows + 30)
+	case backwardF32Tile:
+		registers = t.registers(v)
 	case backwardCoopmatTile:
 		q, o := arith.CeilDiv32(v.headDim, t.K), arith.CeilDiv32(v.headDimV, t.K)
 		sums, operand := arith.CeilDiv32(t.M*t.N, t.Subgroup), arith.CeilDiv32(t.M*t.K, 2*t.Subgroup)

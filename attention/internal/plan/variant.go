@@ -54,7 +54,7 @@ func (v Variant) constants() map[uint32]uint32 {
 		changeConstants(v.Experiment, c)
 	case f32Tile:
 		c[shaders.ConstSubgroupBarrier] = dispatch.BoolConstant(!v.onCPU)
-		c[shaders.ConstCheckKvEnd] = 1
+		c[shaders.ConstCheckKvEnd] = 1 - t.Unchecked
 		c[shaders.ConstTermsInSmem] = dispatch.BoolConstant(!v.ordered)
 		c[shaders.ConstAblate] = uint32(v.Experiment.Ablate)
 	case decodeTile:

@@ -1,0 +1,94 @@
+// A row tile of Q and dO of float32 on its way to shared memory, and the statistics of its rows. PREFETCH_ROWS loads the next
+// tile into tileVec while this one is multiplied, SPLIT_ROWS replaces the vectors by their terms in front of the workgroup
+// barrier, where subgroups wait for each other anyway, and STORE_ROWS stores these behind it.
+
+const uint TENSOR_VECS = ROW_TILE * ROW_VECS; // vectors of eight elements of a tile of one tensor
+const uint TILE_VECS = (2 * TENSOR_VECS + LOCAL_SIZE - 1) / LOCAL_SIZE;
+const uint TILE_RAGGED = 2 * TENSOR_VECS % LOCAL_SIZE; // not 0: the last vector of some invocations is past the end of the tile
+
+// Four elements of a row. If rows fill their fragments no column is compared.
+uvec4 loadVecQ(Slice s, uint row, uint col) {
+    const uint element = rowElement(row, p.strideQHead, p.strideQSeq) + col;
+    return load4Q(s, element, HEAD_DIM == CHUNKS * FRAG_K ? 4 : elementsFromQ(col));
+}
+uvec4 loadVecDO(Slice s, uint row, uint col) {
+    const uint element = rowElement(row, p.strideDOHead, p.strideDOSeq) + col;
+    return load4DO(s, element, HEAD_DIM_V == CHUNKS * FRAG_K ? 4 : elementsFromDO(col));
+}
+
+// Loads a row tile. Rows past the end are 0, with an LSE of +Inf, so that their P is 0.
+// The statistics are -LSE, the negated rest of LSE in log2 units, and dLSE - delta (backward_stats.glsl).
+#define PREFETCH_ROWS(tile)                                                                         \
+    {                                                                                               \
+        work.row0 = (tile) * ROW_TILE;                                                              \
+        const Slice qRows = advanceQ(qHead, queryOf(work.row0)), doRows = advanceDO(doHead, queryOf(work.row0)); \
+        [[unroll]] for (uint i = 0; i < TILE_VECS; ++i) {                                           \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            const uint row = work.row0 + at % TENSOR_VECS / ROW_VECS, col = at % ROW_VECS * 8;      \
+            const bool there = row < work.rows && (TILE_RAGGED == 0 || at < 2 * TENSOR_VECS);       \
+            tileVec[3 * i] = tileVec[3 * i + 1] = uvec4(0);                                         \
+            if (there && at < TENSOR_VECS) {                                                        \
+                tileVec[3 * i] = loadVecQ(qRows, row, col);                                         \
+                tileVec[3 * i + 1] = loadVecQ(qRows, row, col + 4);                                 \
+            } else if (there) {                                                                     \
+                tileVec[3 * i] = loadVecDO(doRows, row, col);                                       \
+                tileVec[3 * i + 1] = loadVecDO(doRows, row, col + 4);                               \
+            }                                                                                       \
+        }                                                                                           \
+        vec2 two = vec2(INFINITY, 0.0), more = vec2(0.0);                                           \
+        if (tid < ROW_TILE && work.row0 + tid < work.rows) {                                        \
+            const uint index = rowIndex(work.row0 + tid);                                           \
+            two = loadStatsAt(index);                                                               \
+            more = loadMoreAt(index);                                                               \
+        }                                                                                           \
+        statVec[0] = -two.x;                                                                        \
+        statVec[1] = -LOG2E * more.x;                                                               \
+        statVec[2] = more.y - two.y;                                                                \
+    }
+
+// Notes Inf and NaN of a masked tile in seen.
+#define SPLIT_ROWS(masked)                                                                          \
+    [[unroll]] for (uint i = 0; i < TILE_VECS; ++i) {                                               \
+        if (masked != 0) {                                                                          \
+            const uvec4 low = tileVec[3 * i], high = tileVec[3 * i + 1];                            \
+            if (onlyFinite(low, 0.0) != low || onlyFinite(high, 0.0) != high) atomicOr(seen, SEEN_NON_FINITE); \
+        }                                                                                           \
+        splitTerms(tileVec[3 * i], tileVec[3 * i + 1], tileVec[3 * i], tileVec[3 * i + 1], tileVec[3 * i + 2]); \
+    }
+
+#define STORE_ROWS                                                                                  \
+    {                                                                                               \
+        [[unroll]] for (uint i = 0; i < TILE_VECS; ++i) {                                           \
+            const uint at = i * LOCAL_SIZE + tid;                                                   \
+            if (TILE_RAGGED == 0 || at < 2 * TENSOR_VECS)                                           \
+                storeTerms(at / ROW_VECS * STRIDE + at % ROW_VECS, ROW_VECS, tileVec[3 * i], tileVec[3 * i + 1], tileVec[3 * i + 2]); \
+        }                                                                                           \
+        if (tid < ROW_TILE) {                                                                       \
+            [[unroll]] for (uint i = 0; i < 3; ++i)                                                 \
+                smem[STATS_BASE + (i * ROW_TILE + tid) / 4][tid % 4] = floatBitsToUint(statVec[i]); \
+        }                                                                                           \
+    }
+#define STAT_AT(which, c) (STATS_BASE + ((which) * ROW_TILE + (c) * FRAG_N) / 4)
+
+#ifdef TERMS_BF16
+const uint TERM_EXPONENT = 0x7f80u; // of a term that is Inf or NaN
+#else
+const uint TERM_EXPONENT = 0x7c00u;
+#endif
+
+// Inf and NaN of both tiles in shared memory become 0, for the last products. Their last term is not finite. All invocations
+// call it, behind the products that need them.
+void dropNonFiniteTerms() {
+    [[dont_unroll]] for (uint n = gl_LocalInvocationIndex; n < 2 * TENSOR_VECS; n += LOCAL_SIZE) {
+        const uint at = n / ROW_VECS * STRIDE + n % ROW_VECS;
+        const uvec4 last = smem[at + LO * ROW_VECS];
+        uvec4 keep = uvec4(0xffffffffu);
+        [[unroll]] for (uint i = 0; i < 4; ++i) {
+            if ((last[i] & TERM_EXPONENT) == TERM_EXPONENT) keep[i] &= 0xffff0000u;
+            if ((last[i] >> 16 & TERM_EXPONENT) == TERM_EXPONENT) keep[i] &= 0xffffu;
+        }
+        if (keep != uvec4(0xffffffffu)) {
+            [[unroll]] for (uint term = 0; term < TERMS; ++term) smem[at + term * ROW_VECS] &= keep;
+        }
+    }
+}

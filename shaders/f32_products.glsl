@@ -1,0 +1,33 @@
+// Six products of terms (f32_terms.glsl) that make a product of float32, of GROUP fragments at the same time. The kernel
+// defines smem, M_FRAGS and GROUP.
+//
+// Tensor cores truncate where they add. So the six products of a fragment start at 0, small ones first, and float32
+// additions, which round to nearest, add the fragments: the sum over thousands of keys is not biased. A fragment in shared
+// memory is loaded once per term and serves all rows and terms of the other factor.
+
+// A hoisted load takes registers. A fence keeps the loads of a chunk behind it (docs/log.md, 14).
+#define FENCE if (FENCES != 0) subgroupMemoryBarrierShared();
+
+// One product of each of GROUP fragments of K or V: they do not depend on each other, so that the latency of one overlaps
+// the next. LIVE(g): there is a fragment g. sum[g * M_FRAGS + r] += A(term, g, r) b[g].
+#define PRODUCT(term, LIVE, A)                                                                      \
+    [[unroll]] for (uint g = 0; g < GROUP; ++g)                                                     \
+        [[unroll]] for (uint r = 0; r < M_FRAGS; ++r)                                               \
+            if (LIVE(g)) sum[g * M_FRAGS + r] = coopMatMulAdd(A(term, g, r), b[g], sum[g * M_FRAGS + r]);
+// LOAD_B(term, g) loads b[g].
+#define LOAD_TERM(term, LIVE, LOAD_B)                                                               \
+    [[unroll]] for (uint g = 0; g < GROUP; ++g)                                                     \
+        if (LIVE(g)) LOAD_B(term, g)
+#define SIX_PRODUCTS(LIVE, A, LOAD_B)                                                               \
+    FragB b[GROUP];                                                                                 \
+    FragC sum[GROUP * M_FRAGS];                                                                     \
+    [[unroll]] for (uint f = 0; f < GROUP * M_FRAGS; ++f) sum[f] = FragC(0.0);                      \
+    LOAD_TERM(LO, LIVE, LOAD_B)                                                                     \
+    PRODUCT(HI, LIVE, A)                                                                            \
+    LOAD_TERM(MID, LIVE, LOAD_B)                                                                    \
+    PRODUCT(MID, LIVE, A)                                                                           \
+    PRODUCT(HI, LIVE, A)                                                                            \
+    LOAD_TERM(HI, LIVE, LOAD_B)                                                                     \
+    PRODUCT(LO, LIVE, A)                                                                            \
+    PRODUCT(MID, LIVE, A)                                                                           \
+    PRODUCT(HI, LIVE, A)
