@@ -73,7 +73,7 @@ func (op *Op) Decode(ctx context.Context, s *vk.Stream, a DecodeArgs) error {
 		return err
 	})
 	if begun && err != nil {
-		_ = d.settle(ctx) // what begin submitted, if the ranks disagree
+		_ = d.settle(context.Background()) // what begin submitted, if the ranks disagree
 	}
 	return errors.Join(err, d.end(err))
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -172,7 +173,14 @@ func TestDecodeOnADevice(t *testing.T) {
 			if err := ops[r].Append(streams[r], AppendArgs{B: batch, Hkv: heads, New: n, Tokens: before, NewK: k, NewV: v, Cache: caches[r]}); err != nil {
 				return err
 			}
-			if err := ops[r].Decode(context.Background(), streams[r], DecodeArgs{B: batch, Hq: heads, Hkv: heads, Sq: n, Tokens: tokens, Q: q, O: o, Cache: caches[r]}); err != nil {
+			a := DecodeArgs{B: batch, Hq: heads, Hkv: heads, Sq: n, Tokens: slices.Clone(tokens), Q: q, O: o, Cache: caches[r]}
+			a.Tokens[0] -= r
+			var none context.Context // ranks that disagree have begun to compute, and wait for that without a context too
+			if err := ops[r].Decode(none, streams[r], a); !errors.Is(err, ErrMismatch) {
+				return fmt.Errorf("ranks that disagree: %w", err)
+			}
+			a.Tokens = tokens
+			if err := ops[r].Decode(context.Background(), streams[r], a); err != nil {
 				return err
 			}
 			return d.copied[3](context.Background())
