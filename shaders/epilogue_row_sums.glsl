@@ -33,7 +33,7 @@ FragC inverse[M_FRAGS]; // 1 / row sum
     }
 }
 // LSE in loops of its own: NVIDIA's compiler does not unroll a loop over fragments that holds a loop with a barrier, and
-// then keeps O and the rest in memory. With two row fragments the kernel was 2 to 36 times slower (docs/log.md, 59).
+// then keeps O and the rest in memory. With two row fragments the kernel was 2 to 48 times slower (H100; docs/log.md, 59).
 if (HAS_LSE != 0 && work.col0 == 0) {
     [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) storeFirstColumn(rowSumF32[r], ROW_LSE_BASE + r * ROW_MAX_SIZE);
     subgroupSync();
