@@ -96,6 +96,7 @@ const (
 	ConstPlainSubgroupsM  uint32 = 105 // subgroups along the rows of a tile
 	ConstPlainSubgroupsN  uint32 = 106 // subgroups along the columns of a tile
 	ConstPlainBackward    uint32 = 107 // 1: the softmax kernel computes dS from P and dP
+	ConstRowElements      uint32 = 55  // consecutive elements of a lane that lie in one row of an accumulator; 0: unknown, see row_sum_f32.glsl
 	ConstQTile            uint32 = 7   // kBlockM: query rows per workgroup (scalar tier)
 	ConstThreadsX         uint32 = 18  // width of the grid of invocations: along keys, and along columns of O
 	ConstChunkD           uint32 = 19  // elements of Dqk in shared memory at a time
@@ -196,6 +197,7 @@ var constantNames = map[uint32]string{
 	ConstPlainSubgroupsM:  "PLAIN_SUBGROUPS_M",
 	ConstPlainSubgroupsN:  "PLAIN_SUBGROUPS_N",
 	ConstPlainBackward:    "PLAIN_BACKWARD",
+	ConstRowElements:      "ROW_ELEMENTS",
 	ConstQTile:            "Q_TILE",
 	ConstThreadsX:         "THREADS_X",
 	ConstChunkD:           "CHUNK_D",

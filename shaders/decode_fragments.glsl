@@ -22,6 +22,11 @@ FragSum rowSum[1];     // of P as rounded for the product with V: ones times P^T
 FragC rowSumF32[1];    // of P before rounding, for LSE and sinks; not reduced along the row yet
 FragC rowSumScaled[1]; // with KEY_SCALES instead of rowSum; not reduced either
 
+// As in row_sum_f32.glsl, always a fragment: one row fragment has registers for it.
+#define ADD_TO_ROW_SUM_F32(r, x) rowSumF32[r] += x;
+#define ADD_PRODUCT_TO_ROW_SUM_F32(r, e, a, b) rowSumF32[r][e] = fma(a, b, rowSumF32[r][e]);
+#define RESCALE_ROW_SUM_F32(r, factor) rowSumF32[r] *= factor;
+
 #include "kv_scales.glsl"
 #include "kv_exact.glsl"
 

@@ -7,6 +7,7 @@ subgroupSync();
 barrier(); // the KV tile's shared memory becomes scratch
 const Slice oBlock = sliceO(work.batch, work.head, rowBase);
 
+[[unroll]] for (uint r = 0; r < M_FRAGS; ++r) LANE_SUMS_TO_FRAGMENT(r)
 FragC inverse[M_FRAGS]; // 1 / row sum
 [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
     FragC total;

@@ -6,6 +6,9 @@
 #else
 #define ROW_LSE_BASE rowMaxAt(0)
 #endif
+if (NEEDS_F32_SUM) {
+    [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) LANE_SUMS_TO_FRAGMENT(r)
+}
 FragC inverse[M_FRAGS]; // 1 / row sum
 [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
 #if GENERAL

@@ -4,13 +4,13 @@ FragC S[S_FRAGS];         // scores of a KV step, then P
 FragC nextS[S_FRAGS];     // scores of the next step
 FragC O[O_FRAGS];
 FragC rowMax[M_FRAGS];    // lagged
-FragC rowSumF32[M_FRAGS]; // not reduced along the row yet
 FragA P[TERMS * M_FRAGS]; // the terms of a column of fragments of P
+#include "row_sum_f32.glsl"
 
 void clearSums() {
     [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
         [[unroll]] for (uint i = 0; i < DV_FRAGS; ++i) O[r * DV_FRAGS + i] = FragC(0.0);
-        rowSumF32[r] = FragC(0.0);
+        CLEAR_ROW_SUM_F32(r)
     }
 }
 
@@ -18,7 +18,7 @@ void clearSums() {
 #undef toOperandA
 #define toOperandA(result, x)
 #define OWN_RESCALE
-void rescaleRowSum(uint r, FragC factor) {} // rowSumF32 is all there is
+void rescaleRowSum(uint r, FragC factor) {} // row_sum_f32.glsl has all there is
 void rescaleO(uint r, FragC factor) {
     [[unroll]] for (uint i = 0; i < DV_FRAGS; ++i) O[r * DV_FRAGS + i] *= factor;
 }

@@ -14,6 +14,7 @@
 #include "coopmat_extensions.glsl"
 #include "constants_coopmat.glsl"
 #include "constants_forward.glsl"
+#include "constants_row_sum.glsl"
 #include "constants_dense.glsl"
 #include "interface.glsl"
 

@@ -14,6 +14,7 @@
 #include "coopmat_extensions.glsl"
 #include "constants_coopmat.glsl"
 #include "constants_forward.glsl"
+#include "constants_row_sum.glsl"
 #include "constants_dense.glsl"
 #include "constants_f32.glsl"
 #define LONGEST_FIRST (ORDER != 0) // in work_tile_dense.glsl

@@ -11,6 +11,7 @@
 #include "coopmat_extensions.glsl"
 #include "constants_coopmat.glsl"
 #include "constants_forward.glsl"
+#include "constants_row_sum.glsl"
 #include "constants_dropout.glsl"
 #define HAS_DROPOUT
 #define SUBGROUPS_PER_SPLIT (LOCAL_SIZE / SUBGROUP_SIZE) // with SPLIT_KV

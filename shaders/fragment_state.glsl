@@ -7,16 +7,16 @@ FragA P[S_FRAGS];         // P as an operand
 FragC O[O_FRAGS];
 FragC rowMax[M_FRAGS];    // lagged
 FragSum rowSum[M_FRAGS];  // of P as rounded for the product with V; equal along a row
-FragC rowSumF32[M_FRAGS]; // of P before rounding, for LSE and sinks; not reduced along the row yet
 #if GENERAL
 FragC rowSumScaled[KEY_SCALES ? M_FRAGS : 1]; // with KEY_SCALES instead of rowSum; not reduced either
 #endif
+#include "row_sum_f32.glsl"
 
 void clearSums() {
     [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
         [[unroll]] for (uint i = 0; i < DV_FRAGS; ++i) O[r * DV_FRAGS + i] = FragC(0.0);
         rowSum[r] = FragSum(0.0);
-        rowSumF32[r] = FragC(0.0);
+        CLEAR_ROW_SUM_F32(r)
 #if GENERAL
         if (KEY_SCALES) rowSumScaled[KEY_SCALES ? r : 0] = FragC(0.0);
 #endif

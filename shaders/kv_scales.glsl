@@ -71,8 +71,8 @@ void scaleP(uint firstKey) {
             FragC x = S[r * KV_FRAGS + c];
             [[unroll]] for (uint e = 0; e < LIVE_ELEMENTS(x); ++e) {
                 const float scaledP = x[e] * mantissas[e];
-                if (NEEDS_F32_SUM) rowSumF32[r][e] = fma(scaledP, inverse[e], rowSumF32[r][e]);
-                if (NEEDS_F32_SUM && HAS_P_FACTOR) rowSumF32[r][e] = fma(x[e], adds[e], rowSumF32[r][e]);
+                if (NEEDS_F32_SUM) ADD_PRODUCT_TO_ROW_SUM_F32(r, e, scaledP, inverse[e])
+                if (NEEDS_F32_SUM && HAS_P_FACTOR) ADD_PRODUCT_TO_ROW_SUM_F32(r, e, x[e], adds[e])
                 if (HAS_P_FACTOR) rowSumScaled[KEY_SCALES ? r : 0][e] = fma(x[e], adds[e], rowSumScaled[KEY_SCALES ? r : 0][e]);
                 x[e] = uintBitsToFloat(floatBitsToUint(scaledP) & STORAGE_BITS);
                 rowSumScaled[KEY_SCALES ? r : 0][e] = fma(x[e], inverse[e], rowSumScaled[KEY_SCALES ? r : 0][e]);

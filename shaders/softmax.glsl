@@ -74,7 +74,7 @@ const float SCORE_THRESHOLD = NATURAL_SCORES ? RESCALE_THRESHOLD * LN2 : RESCALE
                     moved[e] = moves ? moved[e] * scale : rowMax[r][e];                             \
                     factor[e] = exp2(TO_LOG2(rowMax[r][e] - moved[e]));                             \
                 }                                                                                   \
-                if (NEEDS_F32_SUM) rowSumF32[r] *= factor;                                          \
+                if (NEEDS_F32_SUM) RESCALE_ROW_SUM_F32(r, factor)                                   \
                 RESCALE_SCALED_SUM(r, factor)                                                       \
                 rescaleRowSum(r, factor);                                                           \
                 subgroupSync();                                                                     \
@@ -96,7 +96,7 @@ void softmaxP(uint firstKey) {
             S[f][e] = EXP2_SCORE(x);
         }
         if (!KEY_SCALES) {
-            if (NEEDS_F32_SUM) rowSumF32[f / KV_FRAGS] += S[f];
+            if (NEEDS_F32_SUM) ADD_TO_ROW_SUM_F32(f / KV_FRAGS, S[f])
             toOperandA(P[f], S[f]);
         }
     }

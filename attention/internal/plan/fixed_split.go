@@ -58,6 +58,7 @@ func fixedDecodePart(dev *vk.Device, cfg *problem.Config, tier problem.Tier, v *
 	if reason != "" {
 		return nil, reason
 	}
+	decodePart.askDevice(dev)
 	rows := uint32(decodePartQueries(&r.Shape)) * uint32(r.Shape.Group())
 	decodePart.onCPU, decodePart.Options.decodePartRows, decodePart.Options.isDecodePart = v.onCPU, rows, true
 	return &decodePart, ""

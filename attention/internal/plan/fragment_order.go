@@ -14,7 +14,8 @@ import (
 // The decode kernel puts K and V into the elements of a fragment itself. It can do so in
 // registers only if it knows how a device orders the elements of a fragment among the
 // lanes of a subgroup. This file asks the device and decides whether a call runs the
-// decode kernel. The backward kernels ask for less, see accumulatorIsOperandA.
+// decode kernel. The backward kernels and the row sums of the forward kernels ask for less,
+// see accumulatorIsOperandA and rowElements.
 
 const (
 	decodeFragment   = 16                 // rows and columns of the kernel's fragments
@@ -139,11 +140,52 @@ func fragmentsUnordered(dev *vk.Device, t problem.DType, f fragment) string {
 // (shaders/backward_operands.glsl). A device that cannot be asked counts as one that does not.
 func accumulatorIsOperandA(dev *vk.Device, t problem.DType, f fragment) bool {
 	size := int(f.M)
-	if f.M != f.N || f.M != f.K || f.M > maxProbedFragment || f.M*f.M%f.Subgroup != 0 {
+	if !probed(f) {
 		return false
 	}
 	answer, why := askFragments(dev, t, f)
 	return why == "" && slices.Equal(answer[:size*size], answer[len(answer)-size*size:])
+}
+
+// rowElements returns how many consecutive elements of a lane lie in one row of an
+// accumulator (shaders/row_sum_f32.glsl): 4 on NVIDIA. It returns 0 for a device that
+// cannot be asked.
+func rowElements(dev *vk.Device, t problem.DType, f fragment) uint32 {
+	if !probed(f) {
+		return 0
+	}
+	answer, why := askFragments(dev, t, f)
+	if why != "" {
+		return 0
+	}
+	return rowRun(answer[len(answer)-int(f.M*f.M):], f)
+}
+
+// rowRun returns the longest run, a power of two, of which every lane's elements of an
+// accumulator consist: elements of one row each. It returns 0 if the answer is not each
+// element once.
+func rowRun(accumulator []uint32, f fragment) uint32 {
+	for i, x := range slices.Sorted(slices.Values(accumulator)) {
+		if x != uint32(i) {
+			return 0
+		}
+	}
+	run := uint32(1)
+	for len(accumulator)/int(f.Subgroup)%int(2*run) == 0 {
+		for i, x := range accumulator {
+			if first := i - i%int(2*run); x/f.M != accumulator[first]/f.M {
+				return run
+			}
+		}
+		run *= 2
+	}
+	return run
+}
+
+// probed reports whether probeFragments takes a fragment: it is square and its elements are
+// divided evenly among the lanes.
+func probed(f fragment) bool {
+	return f.M == f.N && f.M == f.K && f.M <= maxProbedFragment && f.M*f.M%f.Subgroup == 0
 }
 
 // maxProbedFragment is the largest size whose indices bfloat16 holds exactly.

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention/problem"
+	"vkattn/shaders"
 	"vkattn/vk"
 )
 
@@ -57,6 +58,55 @@ func TestFragmentOrder(t *testing.T) {
 			require.False(t, isFragmentOrder(other, sumN), "element %d", i)
 		}
 	}
+}
+
+// The run of an accumulator's elements in one row, by the answers of drivers and by others.
+func TestRowRun(t *testing.T) {
+	answer := func(lanes, each uint32, element func(lane, e uint32) uint32) (list []uint32) {
+		for lane := range lanes {
+			for e := range each {
+				list = append(list, element(lane, e))
+			}
+		}
+		return list
+	}
+	nvidia := func(lane, e uint32) uint32 { return (lane/4+e/4*8)*16 + lane%4*2 + e%2 + e/2%2*8 }
+	wide, narrow := fragment{M: 16, N: 16, K: 16, Subgroup: 32}, fragment{M: 8, N: 8, K: 8, Subgroup: 8}
+	for name, c := range map[string]struct {
+		of   fragment
+		each uint32
+		at   func(lane, e uint32) uint32
+		run  uint32
+	}{
+		"NVIDIA":                 {wide, 8, nvidia, 4},
+		"pairs":                  {wide, 8, func(lane, e uint32) uint32 { return (lane/4+e/2%2*8)*16 + lane%4*2 + e%2 + e/4*8 }, 2},
+		"a column a lane":        {narrow, 8, func(lane, e uint32) uint32 { return 8*e + lane }, 1}, // lavapipe
+		"a row a lane":           {narrow, 8, func(lane, e uint32) uint32 { return 8*lane + e }, 8},
+		"half a row a lane":      {wide, 8, func(lane, e uint32) uint32 { return 8*lane + e }, 8},
+		"one lane differs":       {wide, 8, func(lane, e uint32) uint32 { return nvidia(lane, (e+lane/31)%8) }, 1},
+		"no answer":              {wide, 8, func(lane, e uint32) uint32 { return 0 }, 0},
+		"an element twice":       {wide, 8, func(lane, e uint32) uint32 { return max(1, nvidia(lane, e)) }, 0},
+		"elements that are none": {wide, 8, func(lane, e uint32) uint32 { return 1 + nvidia(lane, e) }, 0},
+	} {
+		require.Equal(t, c.run, rowRun(answer(c.of.Subgroup, c.each, c.at), c.of), name)
+	}
+	require.Zero(t, rowElements(nil, problem.F16, fragment{M: 32, N: 32, K: 32, Subgroup: 32}), "larger than what is asked for")
+	require.Zero(t, rowElements(nil, problem.F16, fragment{M: 16, N: 8, K: 8, Subgroup: 32}), "not square")
+}
+
+// Only calls that need a float32 row sum ask the device, and the tile's estimate of registers
+// has its sums.
+func TestRowSumsOfVariants(t *testing.T) {
+	tile := coopmatTile{fragment: fragment{16, 16, 16, 8, 32}, Subgroups: 8, MFrags: 2, KVTile: 32, KVStep: 16, QSmemChunks: 2, DvSlice: 128}
+	v := Variant{module: "coopmat2_f16_ssbo", headDim: 128, headDimV: 128, Tile: tile}
+	v.askDevice(nil) // a device would be asked
+	require.Zero(t, v.constants()[shaders.ConstRowElements])
+	without := tile.registers(&v)
+	v.lse = true
+	require.Equal(t, without+16, tile.registers(&v), "two fragments")
+	v.rowRun = 4
+	require.Equal(t, without+4, tile.registers(&v))
+	require.EqualValues(t, 4, v.constants()[shaders.ConstRowElements])
 }
 
 // testDevice opens the driver under test.
@@ -107,6 +157,28 @@ func TestProbeFragments(t *testing.T) {
 		assert.Equal(t, isFragmentOrder(answer, f.SumN), unknown == "")
 		if nvidia {
 			require.Empty(t, unknown, "%v: %v", dt, answer)
+			require.EqualValues(t, 4, rowElements(dev, dt, f), "%v: %v", dt, answer)
 		}
+	}
+}
+
+// lavapipe's lanes hold columns, so that its runs are single elements. It must run the sums of
+// lanes all the same: no other driver without a GPU does.
+func TestRowElementsOfTheDevice(t *testing.T) {
+	dev := testDevice(t)
+	for _, tier := range []problem.Tier{problem.TierCoopMat, problem.TierCoopMat2} {
+		f, reason := pickFragment(dev.Caps(), tier, problem.F16)
+		if reason != "" {
+			continue
+		}
+		n := rowElements(dev, problem.F16, f)
+		t.Logf("%v on %s: %d elements", tier, dev.Info().Name, n)
+		if os.Getenv("VKATTN_DRIVER") == "lavapipe" {
+			require.EqualValues(t, 1, n)
+		}
+		p, err := Make(dev, problem.Config{HeadDim: 64, Tier: tier}, Request{Shape: problem.Shape{B: 1, Hq: 1, Sq: 128, Sk: 128},
+			Align: [4]uint32{8, 8, 8, 8}, Access: problem.AccessDescriptors, LSE: true}, nil)
+		require.NoError(t, err)
+		require.Equal(t, n, p.Variant.rowRun)
 	}
 }

@@ -132,10 +132,9 @@ func (plan *chosen) chooseTile(dev *vk.Device, cfg *problem.Config, tier problem
 		return 0, reason
 	}
 	v.onCPU = dev.Info().Type == vk.DeviceCPU
-	if t, ok := v.Tile.(f32Tile); ok {
-		of := termType(r.Experiment.HalfTerms)
-		v.ordered = accumulatorIsOperandA(dev, of, t.fragment)
-		plan.Notes = append(plan.Notes, termsNote(of))
+	v.askDevice(dev)
+	if _, ok := v.Tile.(f32Tile); ok {
+		plan.Notes = append(plan.Notes, termsNote(termType(r.Experiment.HalfTerms)))
 	}
 	plan.DecodePart = nil
 	if twoClasses {

@@ -85,7 +85,7 @@ func (t coopmatTile) registers(v *Variant) int {
 	}
 	statistics := arith.CeilDiv32(t.M*t.SumN, t.Subgroup) + 2 // row sums; row maxima, of which a fragment has two
 	if v.lse {
-		statistics += sums
+		statistics += sums / max(v.rowRun, 1)
 	}
 	if !v.reduces() {
 		statistics -= min(statistics, sums) // P goes through scratch, one fragment at a time

@@ -15,8 +15,9 @@ import (
 // the pipeline and the source of its specialization constants.
 type Variant struct {
 	module     string
-	onCPU      bool // the driver runs on the CPU: loops stay loops (shaders.Module.Rolled), subgroups are in lockstep
-	ordered    bool // f32Tile: accumulators and operands A have one order of elements
+	onCPU      bool   // the driver runs on the CPU: loops stay loops (shaders.Module.Rolled), subgroups are in lockstep
+	ordered    bool   // f32Tile: accumulators and operands A have one order of elements
+	rowRun     uint32 // coopmatTile and f32Tile with a float32 row sum: see rowElements
 	Tile       tile
 	dtype      problem.DType
 	headDim    uint32
@@ -51,17 +52,32 @@ func (v Variant) constants() map[uint32]uint32 {
 		c[shaders.ConstSubgroupBarrier] = dispatch.BoolConstant(!v.onCPU)
 		c[shaders.ConstCheckKvEnd] = dispatch.BoolConstant(!t.crowded(&v))
 		c[shaders.ConstKeysPerSubgroup] = t.keysPerSubgroup(&v)
+		c[shaders.ConstRowElements] = v.rowRun
 		changeConstants(v.Experiment, c)
 	case f32Tile:
 		c[shaders.ConstSubgroupBarrier] = dispatch.BoolConstant(!v.onCPU)
 		c[shaders.ConstCheckKvEnd] = 1 - t.Unchecked
 		c[shaders.ConstTermsInSmem] = dispatch.BoolConstant(!v.ordered)
+		c[shaders.ConstRowElements] = v.rowRun
 		c[shaders.ConstAblate] = uint32(v.Experiment.Ablate)
 	case decodeTile:
 		c[shaders.ConstSubgroupBarrier] = dispatch.BoolConstant(!v.onCPU)
 		c[shaders.ConstRegisterOperands] = dispatch.BoolConstant(t.Operands == operandsInRegisters)
 	}
 	return c
+}
+
+// askDevice fills in what v needs to know of the order of a fragment's elements.
+func (v *Variant) askDevice(dev *vk.Device) {
+	switch t := v.Tile.(type) {
+	case coopmatTile:
+		if v.lse || v.Options.Any() { // options have splits, whose partial states have LSE, or sinks
+			v.rowRun = rowElements(dev, v.dtype, t.fragment)
+		}
+	case f32Tile:
+		of := termType(v.Experiment.HalfTerms)
+		v.ordered, v.rowRun = accumulatorIsOperandA(dev, of, t.fragment), rowElements(dev, of, t.fragment)
+	}
 }
 
 // crowded reports whether the kernel needs more registers than there are. Spilled
