@@ -104,6 +104,14 @@ func (t *table) backwardOf(g group, d *DeviceInfo, p *attention.CUDABackwardProb
 			continue
 		}
 		k, some := t.backwardKernel(g, outputs, p)
+		if k == nil {
+			// A kernel without options tells which option there is no kernel for.
+			dense := *p
+			dense.Lengths, dense.Window, dense.Softcap = false, false, false
+			if d, _ := t.backwardKernel(g, outputs, &dense); d != nil && d.Dense {
+				k = d
+			}
+		}
 		switch {
 		case !some:
 			continue
@@ -133,7 +141,7 @@ func (t *table) backwardOf(g group, d *DeviceInfo, p *attention.CUDABackwardProb
 }
 
 // backwardKernel returns the smallest kernel for an output that holds the head dims, and
-// whether the group has any for it.
+// whether the group has any for it. A dense kernel precedes those that take options.
 func (t *table) backwardKernel(g group, outputs string, p *attention.CUDABackwardProblem) (k *Kernel, some bool) {
 	for i := range t.backward {
 		e := &t.backward[i]
@@ -141,7 +149,8 @@ func (t *table) backwardKernel(g group, outputs string, p *attention.CUDABackwar
 			continue
 		}
 		some = true
-		kind := (g.family != "fa3" || e.Causal == p.Causal) && (e.Softcap == "" || (e.Softcap == "yes") == p.Softcap)
+		options := p.Lengths || p.Window || p.Softcap
+		kind := (!e.Dense || !options && e.Causal == p.Causal) && (e.Softcap == "" || (e.Softcap == "yes") == p.Softcap)
 		if e.DType == p.DType.String() && kind && e.D >= p.HeadDim && e.DV >= p.HeadDimV {
 			return e, true
 		}

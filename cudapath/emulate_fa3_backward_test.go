@@ -1,7 +1,6 @@
 package cudapath
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -35,17 +34,7 @@ func TestFA3BackwardKernelsOnTheCPU(t *testing.T) {
 				}
 				arguments = append(arguments, "3") // one case
 			}
-			dir := t.TempDir()
-			for _, pattern := range []string{"kernels/fa3_backward*", "kernels/attn*.h", "kernels/element.h", "testdata/emulate/cuda_*.h", "testdata/emulate/sm90/*"} {
-				files, err := filepath.Glob(pattern)
-				require.NoError(t, err)
-				require.NotEmpty(t, files, pattern)
-				for _, name := range files {
-					text, err := os.ReadFile(name)
-					require.NoError(t, err)
-					require.NoError(t, os.WriteFile(filepath.Join(dir, filepath.Base(name)), text, 0o600))
-				}
-			}
+			dir := fa3Files(t)
 			program := filepath.Join(dir, "emulate")
 			text, err := exec.Command(compiler, "-std=c++17", "-O2", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-I"+dir,
 				"-DATTN_D="+variant.dim, "-DATTN_BF16="+variant.bf16, "-o", program, filepath.Join(dir, "emulate.cc")).CombinedOutput()

@@ -21,8 +21,8 @@ func TestGPUBackward(t *testing.T) {
 
 // takenByFA3 reports whether fa3 has backward kernels for a case.
 func takenByFA3(x *cases.Case, dtype attention.DType) bool {
-	dense := len(x.Seqs) == 0 && x.Layout != cases.Odd && x.Layout != cases.Even && !x.Window.Given() && x.Softcap == 0
-	return dense && dtype != attention.F32 && x.D <= 128 && x.Dv <= 128 && x.D%8 == 0 && x.Dv%8 == 0
+	aligned := x.Layout != cases.Odd && x.Layout != cases.Even
+	return aligned && dtype != attention.F32 && x.D <= 128 && x.Dv <= 128 && x.D%8 == 0 && x.Dv%8 == 0
 }
 
 // takenByFA2 reports whether fa2 has backward kernels for a case.

@@ -90,10 +90,10 @@ func (k *kernel) launch(s *Stream, v *invocation) error {
 		}
 		p := &v.call.params
 		tensors := [...]mappedTensor{
-			{uint64(p.q.base), int64(p.q.batch), int64(p.q.head), int64(p.q.row), int(p.d), v.shape.Sq, v.shape.Hq},
-			{uint64(p.k.base), int64(p.k.batch), int64(p.k.head), int64(p.k.row), int(p.d), v.shape.Sk, v.shape.KVHeads()},
-			{uint64(p.v.base), int64(p.v.batch), int64(p.v.head), int64(p.v.row), int(p.dv), v.shape.Sk, v.shape.KVHeads()},
-			{uint64(p.o.base), int64(p.o.batch), int64(p.o.head), int64(p.o.row), int(p.dv), v.shape.Sq, v.shape.Hq},
+			{uint64(p.q.base), int64(p.q.batch), int64(p.q.head), int64(p.q.row), int(p.d), v.shape.Sq, v.shape.Hq, false},
+			{uint64(p.k.base), int64(p.k.batch), int64(p.k.head), int64(p.k.row), int(p.d), v.shape.Sk, v.shape.KVHeads(), false},
+			{uint64(p.v.base), int64(p.v.batch), int64(p.v.head), int64(p.v.row), int(p.dv), v.shape.Sk, v.shape.KVHeads(), false},
+			{uint64(p.o.base), int64(p.o.batch), int64(p.o.head), int64(p.o.row), int(p.dv), v.shape.Sq, v.shape.Hq, false},
 		}
 		if err := k.setMaps(&v.call, tensors[:], count); err != nil {
 			return err
@@ -158,6 +158,7 @@ type mappedTensor struct {
 	base             uint64
 	batch, head, row int64 // elements
 	dim, rows, heads int
+	packed           bool // its rows are those of all sequences
 }
 
 // setMaps creates the tensor maps of the tensor memory accelerator. tensors are in the order of mapTensors.
@@ -180,6 +181,9 @@ func (k *kernel) setMaps(call *C.cua_call, tensors []mappedTensor, batches int) 
 		x := &tensors[which]
 		to.base, to._type, to.swizzle = C.uint64_t(x.base), k.mapType(), C.int32_t(swizzle)
 		to.dims = [4]C.uint64_t{C.uint64_t(x.dim), C.uint64_t(x.rows), C.uint64_t(x.heads), C.uint64_t(batches)}
+		if x.packed {
+			to.dims[3] = 1
+		}
 		for j, stride := range [3]int64{x.row, x.head, x.batch} {
 			to.strides[j] = C.uint64_t(stride) * size
 			if to.dims[j+1] == 1 {

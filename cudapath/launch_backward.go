@@ -40,18 +40,27 @@ func statsBytes(s *attention.Shape, totalQ int) uint64 {
 func (b *backwardKernels) workspace(s *attention.Shape, totalQ int) uint64 {
 	switch k := b.kernels[0]; k.Family {
 	case "fa3":
-		return fa3Workspace(s, k.Kernel)
+		return fa3Workspace(s, totalQ, k.Kernel)
 	case "fa2":
 		return fa2Workspace(s, totalQ, k.Kernel)
 	}
 	return statsBytes(s, totalQ)
 }
 
+// rowBlocks is the number of blocks of rows of a head in all sequences. Packed ones have at
+// most a block more each than their rows fill.
+func rowBlocks(s *attention.Shape, totalQ int, k *Kernel) uint64 {
+	if totalQ > 0 {
+		return uint64(totalQ/k.Rows) + uint64(s.B)
+	}
+	return uint64(s.B) * ((uint64(s.Sq) + uint64(k.Rows) - 1) / uint64(k.Rows))
+}
+
 // fa3Workspace is the size of what Workspace of kernels/fa3_backward_work.h describes: a
 // ticket, a counter and a word per block of rows, three statistics per row, and dQ in
 // float32. An array of counters ends at a multiple of 128 bytes.
-func fa3Workspace(s *attention.Shape, k *Kernel) uint64 {
-	blocks := uint64(s.B) * uint64(s.Hq) * ((uint64(s.Sq) + uint64(k.Rows) - 1) / uint64(k.Rows))
+func fa3Workspace(s *attention.Shape, totalQ int, k *Kernel) uint64 {
+	blocks := rowBlocks(s, totalQ, k) * uint64(s.Hq)
 	rows := blocks * uint64(k.Rows)
 	return 4 * (32 + (blocks+31)/32*32 + 4*blocks + 3*rows + rows*uint64(k.D))
 }
@@ -59,11 +68,7 @@ func fa3Workspace(s *attention.Shape, k *Kernel) uint64 {
 // fa2Workspace is the size of what Workspace of kernels/fa2_backward_work.h describes: for
 // each block of rows a counter, three statistics per row and a word, and dQ in float32.
 func fa2Workspace(s *attention.Shape, totalQ int, k *Kernel) uint64 {
-	blocks := uint64(s.B) * ((uint64(s.Sq) + uint64(k.Rows) - 1) / uint64(k.Rows))
-	if totalQ > 0 {
-		blocks = uint64(totalQ/k.Rows) + uint64(s.B)
-	}
-	blocks *= uint64(s.Hq)
+	blocks := rowBlocks(s, totalQ, k) * uint64(s.Hq)
 	up := func(words uint64) uint64 { return (words + 31) / 32 * 32 }
 	return 4 * (32 + up(blocks) + up(blocks*uint64(3*k.Rows+4)) + blocks*uint64(k.Rows*k.D))
 }
@@ -189,11 +194,19 @@ func (b *backwardKernels) launch(s *Stream, v *backwardInvocation, shape *attent
 // mapped returns the tensors that maps may describe.
 func (v *backwardInvocation) mapped(s *attention.Shape) []mappedTensor {
 	p := &v.params
-	of := func(t *tensorParams, dim int32, rows, heads int) mappedTensor {
-		return mappedTensor{t.base, t.batch, t.head, t.row, int(dim), rows, heads}
+	of := func(t *tensorParams, dim int32, rows, heads int, packed bool) mappedTensor {
+		return mappedTensor{t.base, t.batch, t.head, t.row, int(dim), rows, heads, packed}
+	}
+	rows, keys, packedQ, packedK := s.Sq, s.Sk, p.cuQ != 0, p.cuK != 0
+	if packedQ {
+		rows = int(p.totalQ)
+	}
+	if packedK {
+		keys = int(p.totalK)
 	}
 	v.tensors = [len(v.tensors)]mappedTensor{
-		of(&p.q, p.d, s.Sq, s.Hq), of(&p.k, p.d, s.Sk, s.KVHeads()), of(&p.v, p.dv, s.Sk, s.KVHeads()), of(&p.o, p.dv, s.Sq, s.Hq), of(&p.dO, p.dv, s.Sq, s.Hq),
+		of(&p.q, p.d, rows, s.Hq, packedQ), of(&p.k, p.d, keys, s.KVHeads(), packedK), of(&p.v, p.dv, keys, s.KVHeads(), packedK),
+		of(&p.o, p.dv, rows, s.Hq, packedQ), of(&p.dO, p.dv, rows, s.Hq, packedQ),
 	}
 	return v.tensors[:]
 }

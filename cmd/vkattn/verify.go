@@ -33,8 +33,11 @@ type verifyFlags struct {
 	touch func(who string, p *cases.Problem, after [][]byte)
 }
 
-// conformance is the suite that verify has and bench does not.
-const conformance = "conformance"
+// The suites that verify has and bench does not.
+const (
+	conformance = "conformance"
+	options     = "options"
+)
 
 func (a *app) verifyCommand() *cobra.Command {
 	o := verifyFlags{touch: a.touch}
@@ -52,14 +55,15 @@ has; bench has the same limits (go doc vkattn/cmd/vkattn/internal/verify).
 
 --pass bwd computes the gradients of Q, K and V, and of bias and sinks in the conformance
 table. Each tier takes O and LSE from its own forward pass; tier cuda takes them from tier
-scalar, and only its kernel family ref computes gradients. Tier cubin has none. The
+scalar. Tier cubin has no gradients. The
 float64 reference judges the whole gradients of a small problem. In a large problem it
 judges sampled rows of dQ and sampled keys of dK and dV, which are sums over all rows.
 
 Select problems as in bench. --suite conformance runs the table of the tests: every head
 dim, mask, layout and kind of data. It also checks that kernels write only to the outputs
 and that masked keys do not change a bit. On a CPU it runs a part of the table, unless
---case names problems.
+--case names problems. --suite options does the same with the table of options: lengths,
+windows, softcap, masks and the others. It needs --pass bwd.
 
 ` + ranksHelp + ` verify then
 compares the rows of all ranks with those of one GPU and, on sampled rows, with the float64
@@ -97,8 +101,8 @@ fits the memory, 4 device failure` + signalHelp,
 	f := c.Flags()
 	f.SortFlags = false
 	o.problemFlags(f)
-	f.StringVar(&o.suite, "suite", "", suitesUsage()+", "+conformance)
-	f.StringVar(&o.only, "case", "", "run the cases of --suite conformance whose names match the regular expression `pattern`")
+	f.StringVar(&o.suite, "suite", "", suitesUsage()+", "+conformance+", "+options)
+	f.StringVar(&o.only, "case", "", "run the cases of --suite conformance or options whose names match the regular expression `pattern`")
 	f.StringVar(&o.pass, "pass", "fwd", "what to compare: fwd (O and LSE) or bwd (gradients)")
 	f.StringVar(&o.tier, "tier", "", "`list` of tiers: cpu, scalar, coopmat, coopmat2, cubin, cuda, or all (default: all of the device)")
 	f.StringVar(&o.kernels, "cuda-kernel", "", "`list` of kernel families of tier cuda: "+strings.Join(attention.CUDAKernels(), ", ")+" (default: all)")

@@ -14,13 +14,14 @@ import (
 // verifyPlan holds the parsed flags of `vkattn verify`.
 type verifyPlan struct {
 	*benchPlan
-	table    bool // the conformance table
+	table    bool // the conformance table or that of options
+	options  bool // that of options
 	backward bool // gradients
 	only     *regexp.Regexp
 }
 
 func (o *verifyFlags) plan() (*verifyPlan, error) {
-	p := &verifyPlan{table: o.suite == conformance}
+	p := &verifyPlan{table: o.suite == conformance || o.suite == options, options: o.suite == options}
 	b := o.benchFlags
 	b.onePass = true
 	if p.table {
@@ -43,7 +44,10 @@ func (o *verifyFlags) plan() (*verifyPlan, error) {
 		return nil, badInputf("--tier auto: name the tiers; without --tier verify runs all of them")
 	}
 	if o.only != "" && !p.table {
-		return nil, badInputf("--case needs --suite %s", conformance)
+		return nil, badInputf("--case needs --suite %s or %s", conformance, options)
+	}
+	if p.options && !p.backward {
+		return nil, badInputf("--suite %s needs --pass bwd", options)
 	}
 	if p.only, err = regexp.Compile(o.only); err != nil {
 		return nil, badInputf("--case: %w", err)
@@ -99,7 +103,7 @@ func (p *verifyPlan) problems(dev *vk.Device, seed uint64) ([]verifyProblem, err
 	return out, nil
 }
 
-// conformance lists the cases of the conformance table that the flags select. On a
+// conformance lists the cases of the conformance table, or of that of options, that the flags select. On a
 // driver that runs on the CPU it is a subset of the table that compiles in minutes; --case
 // selects from the whole table.
 func (p *verifyPlan) conformance(dev *vk.Device) (out []verifyProblem, err error) {
@@ -109,7 +113,9 @@ func (p *verifyPlan) conformance(dev *vk.Device) (out []verifyProblem, err error
 	}
 	for _, dtype := range dtypes {
 		list := cases.All()
-		if p.only.String() == "" && (dev == nil || dev.Info().Type == vk.DeviceCPU) {
+		if p.options {
+			list = cases.AllOptions()
+		} else if p.only.String() == "" && (dev == nil || dev.Info().Type == vk.DeviceCPU) {
 			list = slices.Concat(cases.Brief(int(dtype)), cases.Notable())
 		}
 		for _, c := range list {
@@ -123,7 +129,7 @@ func (p *verifyPlan) conformance(dev *vk.Device) (out []verifyProblem, err error
 		}
 	}
 	if len(out) == 0 {
-		return nil, badInputf("--suite %s: the other flags select no problem of it", conformance)
+		return nil, badInputf("--suite %s: the other flags select no problem of it", map[bool]string{false: conformance, true: options}[p.options])
 	}
 	return out, nil
 }

@@ -23,9 +23,10 @@
 // Compile one cubin per (dtype, head dim): nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -cubin with
 //   -DATTN_BF16=0|1     storage type
 //   -DATTN_D=64|128     head dim; the tensor maps pad smaller ones with zeros
+//   -DATTN_OPTIONS=0|1  1: kernels that take lengths, windows and softcap (fa3_backward_options.h) instead of those that do not
 #include "fa3_backward_consume.h"
 #include "fa3_backward_produce.h"
-#include "fa3_backward_rows.h"
+#include "fa3_backward_options_rows.h"
 
 #ifndef ATTN_D
 #define ATTN_D 128
@@ -86,14 +87,20 @@ constexpr int ROWS = ATTN_D == 64 ? 128 : 64;
 using Full = BackwardTile<ATTN_D, ROWS, false>;
 using Causal = BackwardTile<ATTN_D, ROWS, true>;
 
+using Options = OptionsTile<Causal>;
+
 #ifdef FA3_BACKWARD_SHARED
-static_assert(LseTile<Full>::SHARED_BYTES == FA3_BACKWARD_STATS_SHARED, "build/fa3_backward.go says otherwise");
+#if ATTN_OPTIONS
+static_assert(Options::SHARED_BYTES == FA3_BACKWARD_SHARED, "build/fa3_backward.go says otherwise");
+#else
 static_assert(Full::SHARED_BYTES == FA3_BACKWARD_SHARED && Causal::SHARED_BYTES == FA3_BACKWARD_SHARED, "build/fa3_backward.go says otherwise");
 #endif
+static_assert(LseTile<Full>::SHARED_BYTES == FA3_BACKWARD_STATS_SHARED, "build/fa3_backward.go says otherwise");
+#endif
 
-#define KERNELS(kind, Kind)                                                                                                                    \
+#define KERNELS(kind, Kind, stats, dq)                                                                                                         \
 	extern "C" __global__ void __launch_bounds__(ROWS_THREADS, 4) JOIN(TYPE_NAME, ATTN_D, stats_, kind)(const __grid_constant__ AttnBackwardParams p) { \
-		computeStats<Kind>(p);                                                                                                         \
+		stats<Kind>(p);                                                                                                                \
 	}                                                                                                                                      \
 	extern "C" __global__ void __launch_bounds__(Kind::THREADS, 1)                                                                         \
 		JOIN(TYPE_NAME, ATTN_D, main_, kind)(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,                 \
@@ -102,8 +109,12 @@ static_assert(Full::SHARED_BYTES == FA3_BACKWARD_SHARED && Causal::SHARED_BYTES 
 		attendBackward<Kind>(&q, &k, &v, &dO, p);                                                                                      \
 	}                                                                                                                                      \
 	extern "C" __global__ void __launch_bounds__(ROWS_THREADS) JOIN(TYPE_NAME, ATTN_D, dq_, kind)(const __grid_constant__ AttnBackwardParams p) { \
-		storeDQ<Kind>(p);                                                                                                              \
+		dq<Kind>(p);                                                                                                                   \
 	}
 
-KERNELS(full, Full)
-KERNELS(causal, Causal)
+#if ATTN_OPTIONS
+KERNELS(options, Options, computeSequenceStats, storeSequenceDQ)
+#else
+KERNELS(full, Full, computeStats, storeDQ)
+KERNELS(causal, Causal, computeStats, storeDQ)
+#endif

@@ -94,15 +94,16 @@ template <class T> __device__ __forceinline__ void scaleP(float (&s)[T::BM / 2],
 
 // dS^T = P (dP - delta), in place. P is rounded to the storage type: float32 would need more registers. delta is the
 // address of -delta of the thread's first column.
-template <class T> __device__ __forceinline__ void computeDS(float (&dP)[T::BM / 2], const uint32_t (&P)[T::BM / 4], uint32_t delta) {
+template <class T, class Word> __device__ __forceinline__ void computeDS(float (&dP)[T::BM / 2], Word (&P)[T::BM / 4], uint32_t delta) {
 #pragma unroll
 	for (int j = 0; j < T::BM / 8; j++) {
 		const float2 less = loadPair(delta + 32 * j);
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
 			const int i = 4 * j + 2 * r;
-			dP[i] = widenHalf<BF16>(P[i / 2], 0) * (dP[i] + less.x);
-			dP[i + 1] = widenHalf<BF16>(P[i / 2], 1) * (dP[i + 1] + less.y);
+			const uint32_t two = P[i / 2];
+			dP[i] = widenHalf<BF16>(two, 0) * (dP[i] + less.x);
+			dP[i + 1] = widenHalf<BF16>(two, 1) * (dP[i + 1] + less.y);
 		}
 	}
 }
@@ -135,10 +136,10 @@ __device__ __forceinline__ void transposeQuad(uint32_t (&x)[4], int c) {
 
 // Stores dK or dV of the thread's keys, or adds them to what the tensor holds.
 template <class T>
-__device__ __forceinline__ void storeKeys(float (&sum)[T::D / 2], const AttnTensor &t, const AttnBackwardParams &p, const Unit &u, int key, int dims, float scale) {
+__device__ __forceinline__ void storeKeys(float (&sum)[T::D / 2], const AttnTensor &t, const AttnBackwardParams &p, const UnitOf<T> &u, int key, int dims, float scale) {
 	if (t.base == 0) return;
 	const int c = threadIdx.x % 4;
-	char *out = reinterpret_cast<char *>(t.base) + 2 * (u.batch * t.batch + u.head * t.head + key * t.row);
+	char *out = keyOf(p, t, u, key);
 #pragma unroll
 	for (int r = 0; r < 2; r++) {
 #pragma unroll
@@ -148,7 +149,7 @@ __device__ __forceinline__ void storeKeys(float (&sum)[T::D / 2], const AttnTens
 #pragma unroll
 				for (int n = 0; n < 4; n++) {
 					const int column = 8 * (j + n) + 2 * c;
-					if (key + 8 * r >= p.Sk || column >= dims) continue;
+					if (key + 8 * r >= keysStored(p, u) || column >= dims) continue;
 					const uint32_t held = *reinterpret_cast<const uint32_t *>(out + 16 * r * t.row + 2 * column);
 					float *const two = &sum[4 * (j + n) + 2 * r];
 					x[n] = pack<BF16>(fmaf(two[0], scale, widenHalf<BF16>(held, 0)), fmaf(two[1], scale, widenHalf<BF16>(held, 1)));
@@ -158,9 +159,21 @@ __device__ __forceinline__ void storeKeys(float (&sum)[T::D / 2], const AttnTens
 				for (int n = 0; n < 4; n++) x[n] = pack<BF16>(sum[4 * (j + n) + 2 * r] * scale, sum[4 * (j + n) + 2 * r + 1] * scale);
 			}
 			transposeQuad(x, c);
-			if (key + 8 * r < p.Sk && 8 * (j + c) < dims)
+			if (key + 8 * r < keysStored(p, u) && 8 * (j + c) < dims)
 				*reinterpret_cast<uint4 *>(out + 16 * r * t.row + 16 * (j + c)) = make_uint4(x[0], x[1], x[2], x[3]);
 		}
+	}
+}
+
+// Stores dK = dV = 0 of keys that no unit has: those of a packed sequence that is longer than the longest is said to be.
+template <class T> __device__ __forceinline__ void zeroRest(const AttnBackwardParams &p, const SequenceUnit &u, int group) {
+	const int first = u.key + T::BN;
+	if (first < p.Sk) return; // not the last unit
+	for (const AttnTensor *t : {&p.dK, &p.dV}) {
+		const int dims = t == &p.dK ? p.D : p.Dv;
+		if (t->base == 0) continue;
+		for (int64_t i = 128 * group + threadHere() % 128; i < int64_t(keysStored(p, u) - first) * dims; i += 128 * T::WARPGROUPS)
+			reinterpret_cast<uint16_t *>(keyOf(p, *t, u, first))[i / dims * t->row + i % dims] = 0;
 	}
 }
 
@@ -182,6 +195,8 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 
 	float dK[T::D / 2], dV[T::D / 2], s[T::BM / 2], dP[T::BM / 2], dQ[T::DQ_COLUMNS / 2];
 	uint32_t P[T::BM / 4];
+	// P times the derivative of the softcap, in local memory: calls without a softcap should not have its registers.
+	volatile uint32_t slopedP[T::OPTIONS ? T::BM / 4 : 1];
 	uint32_t n = 0; // steps of all units; gives the stages and parities of dO, dS and dQ
 	Ring<T::Q_STAGES> q;
 	uint32_t keysParity = 0;
@@ -195,7 +210,7 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 	constexpr int THREADS = 128 * T::WARPGROUPS;
 	Units<T> units(p, shared);
 	int ticket;
-	Unit u;
+	UnitOf<T> u;
 	while (units.next(ticket, u)) {
 #pragma unroll
 		for (int i = 0; i < T::D / 2; i++) dK[i] = dV[i] = 0;
@@ -203,6 +218,16 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 		if (left > 0) {
 			const int firstKey = u.key + 64 * group;
 			bool found = false; // Inf or NaN in S of a masked tile
+			// Clears the masked slots of the current Q tile, whose row is `row`.
+			auto clear = [&](float (&x)[T::BM / 2], int row) {
+				if constexpr (T::OPTIONS) {
+					if (row >= 0) return;
+					const uint4 limits = loadFour(shared + T::LIMITS + 16 * q.stage);
+					clearOutside<T>(x, {int(limits.x), int(limits.y), int(limits.z), int(limits.w)}, 64 * group);
+				} else {
+					clearMasked<T>(x, p, firstKey, row);
+				}
+			};
 			// Computes P of the Q tile. The warpgroup clears its keys if S of the unit's first tile, which has all masked keys, has Inf
 			// or NaN.
 			auto prob = [&](auto first) {
@@ -211,19 +236,27 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 					found = rowHere() < 0 && anyNotFinite(s);
 					if constexpr (decltype(first)::value) {
 						bool rare = false;
-						if (rowHere() < 0) rare = namedOr(KEYS_CLEAR + group, 128, found) && clearKeys<T>(shared, group);
+						if constexpr (T::OPTIONS) rare = namedOr(KEYS_CLEAR + group, 128, found || anyNotFinite(s)) && clearKeys<T>(shared, group);
+						else if (rowHere() < 0) rare = namedOr(KEYS_CLEAR + group, 128, found) && clearKeys<T>(shared, group);
 						storeWord(shared + T::RARE_KEYS + warpWord(), rare);
 						storeWord(shared + T::RARE_ROWS + warpWord(), 0);
 					}
 				}
-				if (loadWord(stats + 8 * T::BM)) {
+				const bool capped = T::OPTIONS && p.softcap != 0;
+				if (capped) {
+					if constexpr (T::OPTIONS) computeCappedP<T, true>(s, slopedP, lse, Softcap(p));
+				} else if (loadWord(stats + 8 * T::BM)) {
 					computeP<T, true>(s, lse, scale);
 					scaleP<T>(s, lse + 4 * T::BM);
 				} else {
 					computeP<T, false>(s, lse, scale);
 				}
-				if (T::CAUSAL && loadWord(shared + T::RARE_KEYS + warpWord())) spoilKeys<T>(s, shared, group);
-				clearMasked<T>(s, p, firstKey, rowHere());
+				if (T::CAUSAL && loadWord(shared + T::RARE_KEYS + warpWord())) {
+					spoilKeys<T>(s, shared, group);
+					if constexpr (T::OPTIONS)
+						if (capped) spoilWords<T>(slopedP, s);
+				}
+				clear(s, rowHere());
 				packWords(P, s);
 			};
 			auto issueS = [&] { issueTransposedScores<T>(s, own + matrixOffset(T::K), rowsOf(T::Q, q.stage)); };
@@ -233,8 +266,14 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 			};
 			// Computes dS of the current step and stores it in shared memory. row is its first row.
 			auto storeDS = [&](int row) {
-				computeDS<T>(dP, P, shared + T::DELTA + stageOf(n) * T::DELTA_BYTES + 8 * (threadHere() % 4));
-				if (row < 0) clearMasked<T>(dP, p, firstKey, row);
+				const uint32_t delta = shared + T::DELTA + stageOf(n) * T::DELTA_BYTES + 8 * (threadHere() % 4);
+				if constexpr (T::OPTIONS) {
+					if (p.softcap != 0) computeDS<T>(dP, slopedP, delta);
+					else computeDS<T>(dP, P, delta);
+				} else {
+					computeDS<T>(dP, P, delta);
+				}
+				if (row < 0) clear(dP, row);
 				const uint32_t to = ownDS + stageOf(n) * T::DS_BYTES;
 				uint32_t dS[T::BM / 4];
 				packWords(dS, dP);
@@ -317,6 +356,10 @@ template <class T> __device__ __forceinline__ void consumeRows(const AttnBackwar
 		}
 		unitOf<T>(p, ticket, u);
 		if (T::CAUSAL && u.first < u.end && loadWord(shared + T::RARE_ROWS + warpWord())) addNonFiniteDO<T>(dV, p, u, u.key + 64 * group);
+		if constexpr (T::OPTIONS) {
+			if (u.first == u.end && p.accumulate & 1) continue;
+			zeroRest<T>(p, u, group);
+		}
 		const int key = u.key + 64 * group + threadHere() % 128 / 32 * 16 + threadHere() % 32 / 4;
 		storeKeys<T>(dK, p.dK, p, u, key, p.D, p.scale);
 		storeKeys<T>(dV, p.dV, p, u, key, p.Dv, 1);

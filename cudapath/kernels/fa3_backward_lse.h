@@ -14,7 +14,7 @@ constexpr float LARGE_LSE = 256 * 1.4426950408889634f;
 // A tile of 64 rows and 64 keys.
 template <class T> struct LseTile {
 	static constexpr int D = T::D, BM = 64, BN = 64, PANELS = D / 64, ROW_PANEL = BM * 128, KEY_PANEL = BN * 128;
-	static constexpr bool CAUSAL = T::CAUSAL;
+	static constexpr bool CAUSAL = T::CAUSAL, OPTIONS = T::OPTIONS;
 	static constexpr int K = 0, Q = K + PANELS * KEY_PANEL, LSE = Q + PANELS * ROW_PANEL, SUMS = LSE + 4 * BM, SHARED_BYTES = SUMS + 4 * 4 * BM;
 };
 

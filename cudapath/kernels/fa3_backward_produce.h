@@ -18,25 +18,37 @@ __device__ __forceinline__ void copyTiles(const TensorMap *mapQ, const TensorMap
 		storeWord(shared + T::WORK + 4 * work.stage, ticket);
 		barrierArrive(shared + T::WORK_FULL + 8 * work.stage);
 		work.advance();
-		Unit u;
+		UnitOf<T> u;
 		if (!unitOf<T>(p, ticket, u)) return;
 		if (u.first == u.end) continue;
 		const int whole = firstWholeRow<T>(p, u.key);
 		auto copyKeys = [&](int to, const TensorMap *map, int full) {
 			barrierExpect(shared + full, T::KEY_BYTES);
 #pragma unroll
-			for (int i = 0; i < T::PANELS; i++) copyBox(shared + to + i * T::KEY_PANEL, map, shared + full, 64 * i, u.key, u.head, u.batch);
+			for (int i = 0; i < T::PANELS; i++) {
+				if constexpr (T::OPTIONS) copyBox(shared + to + i * T::KEY_PANEL, map, shared + full, 64 * i, u.s.keys.first + u.key, u.head, p.cu_k != 0 ? 0 : u.batch);
+				else copyBox(shared + to + i * T::KEY_PANEL, map, shared + full, 64 * i, u.key, u.head, u.batch);
+			}
 		};
 		auto copyRows = [&](auto &ring, int to, const TensorMap *map, int full, int empty, uint32_t statTo, const float *stat, int statBytes, int block, int head) {
 			const uint32_t bar = shared + full + 8 * ring.stage, tile = shared + to + ring.stage * T::ROW_BYTES;
 			barrierWait(shared + empty + 8 * ring.stage, ring.parity ^ 1);
 			if (to == T::Q) {
-				storeWord(shared + T::ROW + 4 * ring.stage, block * T::BM | (isMasked<T>(p, whole, block) ? INT32_MIN : 0));
+				if constexpr (T::OPTIONS) {
+					const Limits limits = u.s.template limits<T>(block * T::BM, u.key);
+					storeWord(shared + T::ROW + 4 * ring.stage, isMasked<T>(limits) ? INT32_MIN : 0);
+					storeFour(shared + T::LIMITS + 16 * ring.stage, {uint32_t(limits.rows), uint32_t(limits.keys), uint32_t(limits.low), uint32_t(limits.high)});
+				} else {
+					storeWord(shared + T::ROW + 4 * ring.stage, block * T::BM | (isMasked<T>(p, whole, block) ? INT32_MIN : 0));
+				}
 			}
 			barrierExpect(bar, T::ROW_BYTES + statBytes);
 #pragma unroll
-			for (int i = 0; i < T::PANELS; i++) copyBox(tile + i * T::ROW_PANEL, map, bar, 64 * i, block * T::BM, head, u.batch);
-			copyBytes(shared + statTo + ring.stage * statBytes, stat + ((int64_t(u.batch) * p.Hq + head) * space.blocks + block) * (statBytes / 4), statBytes, bar);
+			for (int i = 0; i < T::PANELS; i++) {
+				if constexpr (T::OPTIONS) copyBox(tile + i * T::ROW_PANEL, map, bar, 64 * i, u.s.rows.first + block * T::BM, head, p.cu_q != 0 ? 0 : u.batch);
+				else copyBox(tile + i * T::ROW_PANEL, map, bar, 64 * i, block * T::BM, head, u.batch);
+			}
+			copyBytes(shared + statTo + ring.stage * statBytes, stat + blockIndex<T>(p, space, u, head, block) * (statBytes / 4), statBytes, bar);
 			ring.advance();
 		};
 		barrierWait(shared + T::KEYS_EMPTY, keysParity);
@@ -63,17 +75,19 @@ template <class T> __device__ __forceinline__ void addTiles(const AttnBackwardPa
 	const int group = p.Hq / p.Hkv;
 	Units<T> units(p, shared);
 	uint32_t parity = 0;
-	Unit u;
+	UnitOf<T> u;
 	while (units.next(u)) {
 #pragma unroll 1
 		for (int head = u.head * group; head < (u.head + 1) * group; head++) {
 #pragma unroll 1
 			for (int block = u.first; block < u.end; block++) {
 				if (threadIdx.x % 32 == 0) {
-					const int64_t at = (int64_t(u.batch) * p.Hq + head) * space.blocks + block;
+					const int64_t at = blockIndex<T>(p, space, u, head, block);
 					int *turn = space.turns + at;
 					const int mine = turnOf<T>(p, u, block);
-					while (loadAcquire(turn) != mine) continue;
+					if constexpr (T::OPTIONS) waitTurn(turn, mine);
+					else
+						while (loadAcquire(turn) != mine) continue;
 					globalProxyFence();
 					float *to = space.dQ + at * T::WARPGROUPS * T::DQ_FLOATS;
 #pragma unroll
@@ -86,7 +100,8 @@ template <class T> __device__ __forceinline__ void addTiles(const AttnBackwardPa
 					barrierArrive(shared + T::DQ_EMPTY);
 					bulkWait();
 					globalProxyFence();
-					storeRelease(turn, mine + 1);
+					if constexpr (T::OPTIONS) passTurn(turn);
+					else storeRelease(turn, mine + 1);
 				}
 				__syncwarp();
 				parity ^= 1;

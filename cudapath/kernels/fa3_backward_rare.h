@@ -2,7 +2,8 @@
 //
 // P and dS of a masked slot are 0, but 0 * NaN is NaN. In tiles that the causal mask crosses, Inf and NaN are therefore
 // replaced by 0 in the operands of the last products: in K once a unit, in Q and dO of a step after S and dP have read
-// them. Ends of a tile past Sq or Sk need none of this, since TMA fills them with zeros.
+// them. Ends of a tile past Sq or Sk need none of this, since TMA fills them with zeros. With options, past an end of a
+// sequence are elements of others, so every masked tile is treated so.
 //   - A key with Inf or NaN in K gets P = NaN in the rows that attend to it. So dQ and dK stay NaN.
 //   - dK loses nothing with Q: where Q is not finite, neither is the score, and dS is 0 or NaN.
 //   - dV loses the non-finite elements of dO. addNonFiniteDO() adds them at the end of a unit.
@@ -88,6 +89,44 @@ template <class T> __device__ __forceinline__ void addNonFiniteDO(float (&dV)[T:
 #pragma unroll 1
 				for (int d = 0; d < p.D; d++) score = fmaf(widenHalf<BF16>(q[d], 0), widenHalf<BF16>(k[d], 0), score);
 				if (exp2Fast(fmaf(score, p.scale * 1.4426950408889634f, less)) == 0) continue;
+#pragma unroll
+				for (int j = 0; j < T::D / 8; j++) {
+					if (8 * j >= p.Dv) continue;
+					const uint32_t two = dO[4 * j + c];
+					if (notFinite(two) & 0x8000) dV[4 * j + 2 * r] += widenHalf<BF16>(two, 0);
+					if (notFinite(two) >> 16) dV[4 * j + 2 * r + 1] += widenHalf<BF16>(two, 1);
+				}
+			}
+		}
+	}
+}
+
+// The same with options.
+template <class T> __device__ __forceinline__ void addNonFiniteDO(float (&dV)[T::D / 2], const AttnBackwardParams &p, const SequenceUnit &u, int firstKey) {
+	const int thread = threadHere() % 128, c = thread % 4, firstOfThread = firstKey + thread / 32 * 16 + thread % 32 / 4, group = p.Hq / p.Hkv;
+	const Workspace space = Workspace::of<T>(p);
+#pragma unroll 1
+	for (int head = u.head * group; head < (u.head + 1) * group; head++) {
+#pragma unroll 1
+		for (int row = u.first * T::BM; row < min(u.end * T::BM, u.s.rows.used); row++) {
+			const int block = row / T::BM;
+			if (!isMasked<T>(u.s.template limits<T>(block * T::BM, u.key))) continue;
+			const uint32_t *dO = reinterpret_cast<const uint32_t *>(u.s.rowsOf(p, p.dO, head) + 2 * (row * p.dO.row));
+			uint32_t any = 0;
+			for (int column = 2 * c; column < p.Dv; column += 8) any |= notFinite(dO[column / 2]);
+			if (any == 0) continue;
+			const float less = space.lse[u.s.template blockIndex<T>(p, head, block) * T::LSE_FLOATS + row % T::BM];
+			const uint16_t *q = reinterpret_cast<const uint16_t *>(u.s.rowsOf(p, p.q, head)) + row * p.q.row;
+#pragma unroll
+			for (int r = 0; r < 2; r++) {
+				const int key = firstOfThread + 8 * r;
+				if (key >= u.s.keys.used || key < row - u.s.left || key > row + u.s.right) continue;
+				const uint16_t *k = reinterpret_cast<const uint16_t *>(u.s.keysOf(p, p.k, u.head)) + key * p.k.row;
+				float score = 0, slope;
+#pragma unroll 1
+				for (int d = 0; d < p.D; d++) score = fmaf(widenHalf<BF16>(q[d], 0), widenHalf<BF16>(k[d], 0), score);
+				const float power = p.softcap != 0 ? Softcap(p).exponent(score, less, slope) : fmaf(score, p.scale * 1.4426950408889634f, less);
+				if (exp2Fast(power) == 0) continue;
 #pragma unroll
 				for (int j = 0; j < T::D / 8; j++) {
 					if (8 * j >= p.Dv) continue;

@@ -13,7 +13,7 @@ template <int D_, int BM_, bool CAUSAL_> struct BackwardTile {
 	static constexpr int D = D_, BM = BM_, BN = 128, WARPGROUPS = 2;
 	// Q of a step is read until dK is complete, in the middle of the next step. With two tiles S would wait for the copy.
 	static constexpr int Q_STAGES = 3, DO_STAGES = 2;
-	static constexpr bool CAUSAL = CAUSAL_;
+	static constexpr bool CAUSAL = CAUSAL_, OPTIONS = false; // OPTIONS: fa3_backward_options.h
 	static constexpr int THREADS = 128 * (WARPGROUPS + 1);
 	static constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
 	// dQ^T of a tile has D rows and BM columns. At head dim 128 each consumer warpgroup computes 64 of the rows, at

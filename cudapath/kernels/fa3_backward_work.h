@@ -11,20 +11,27 @@
 // causal mask the first step of a unit is at the diagonal. If the units of a head start at the same time, each step of
 // each unit is one step behind that of its predecessor, and none waits.
 #pragma once
-#include "fa3_backward_tile.h"
+#include <type_traits>
+
+#include "fa3_backward_options.h"
 
 // Workspace: the next ticket; a counter per block of rows; a record per block with -LSE in log2 units and factors of P;
 // -delta per row; dQ in float32.
 struct Workspace {
 	int *ticket, *turns;
 	float *lse, *delta, *dQ;
-	int blocks, rows; // blocks of rows of a head; their rows, with those past Sq
+	int blocks, rows; // blocks of rows of a head; their rows, with those past Sq. With options, of all sequences
 
 	template <class T> static __device__ __forceinline__ Workspace of(const AttnBackwardParams &p) {
 		Workspace w;
 		w.blocks = (p.Sq + T::BM - 1) / T::BM;
 		w.rows = w.blocks * T::BM;
-		const int64_t heads = int64_t(p.B) * p.Hq;
+		int64_t heads = int64_t(p.B) * p.Hq;
+		if constexpr (T::OPTIONS) {
+			w.blocks = Sequence::blocksOfHead<T>(p);
+			w.rows = w.blocks * T::BM;
+			heads = p.Hq;
+		}
 		w.ticket = reinterpret_cast<int *>(p.stats);
 		w.turns = w.ticket + 32;
 		w.lse = reinterpret_cast<float *>(w.turns + (heads * w.blocks + 31) / 32 * 32);
@@ -64,6 +71,18 @@ struct Unit {
 	bool ascending;  // order of the additions to dQ of its head
 };
 
+// With options, and its sequence.
+struct SequenceUnit : Unit {
+	Sequence s;
+};
+template <class T> using UnitOf = std::conditional_t<T::OPTIONS, SequenceUnit, Unit>;
+
+// The number of a block of rows among those of all heads.
+template <class T> __device__ __forceinline__ int64_t blockIndex(const AttnBackwardParams &p, const Workspace &w, const UnitOf<T> &u, int head, int block) {
+	if constexpr (T::OPTIONS) return u.s.template blockIndex<T>(p, head, block);
+	else return (int64_t(u.batch) * p.Hq + head) * w.blocks + block;
+}
+
 // Key blocks of several KV heads alternate, as many heads as have float32 dQ and 16-bit Q and dO in this part of the L2
 // cache: consecutive units then add to different dQ and seldom wait (docs/cuda-bwd-log.md).
 constexpr int64_t DQ_IN_L2 = 16 << 20;
@@ -102,9 +121,45 @@ template <class T> __device__ __forceinline__ bool unitOf(const AttnBackwardPara
 	return true;
 }
 
+// The same with options. Every sequence has as many units as the longest. Those past the end of their sequence have no steps.
+template <class T> __device__ __forceinline__ bool unitOf(const AttnBackwardParams &p, int ticket, SequenceUnit &u) {
+	const int blocks = (p.Sk + T::BN - 1) / T::BN, heads = p.Hkv * p.B, rows = p.cu_q != 0 ? max(p.total_q / p.B, 1) : p.Sq;
+	if (ticket >= blocks * heads) return false;
+	const int together = int(min(max(DQ_IN_L2 / (int64_t(rows) * T::D * 8 * (p.Hq / p.Hkv)), int64_t(1)), int64_t(heads)));
+	const bool causal = p.right != INT32_MAX && p.left == INT32_MAX;
+	const int ascending = causal ? min(heads, max(LONGEST_FIRST, 2 * together)) : 0, descending = heads - ascending;
+	u.ascending = ticket >= blocks * descending;
+	// Of the units of `width` heads from `first` on, number `index`.
+	const int chunk = u.ascending ? 0 : ticket / (blocks * together), first = u.ascending ? descending : chunk * together;
+	const int width = u.ascending ? ascending : min(together, descending - first), index = ticket - blocks * first;
+	const int head = first + index % width;
+	u.batch = head / p.Hkv;
+	u.head = head - u.batch * p.Hkv;
+	u.block = u.ascending ? index / width : blocks - 1 - index / width;
+	u.key = u.block * T::BN;
+	u.s = Sequence::of(p, u.batch);
+	const Span span = u.s.template rowBlocks<T>(u.block);
+	u.first = span.first, u.end = span.end;
+	return true;
+}
+
+// The address of a key of a unit's head, and how many keys have gradients to store.
+__device__ __forceinline__ char *keyOf(const AttnBackwardParams &, const AttnTensor &t, const Unit &u, int key) {
+	return reinterpret_cast<char *>(t.base) + 2 * (u.batch * t.batch + u.head * t.head + key * t.row);
+}
+__device__ __forceinline__ char *keyOf(const AttnBackwardParams &p, const AttnTensor &t, const SequenceUnit &u, int key) {
+	return u.s.keysOf(p, t, u.head) + 2 * (key * t.row);
+}
+__device__ __forceinline__ int keysStored(const AttnBackwardParams &p, const Unit &) { return p.Sk; }
+__device__ __forceinline__ int keysStored(const AttnBackwardParams &p, const SequenceUnit &u) { return p.accumulate & 1 ? u.s.keys.used : u.s.keys.extent; }
+
 // How many additions to dQ of a block of rows come before that of a unit.
 template <class T> __device__ __forceinline__ int turnOf(const AttnBackwardParams &p, const Unit &u, int rowBlock) {
 	return u.ascending ? u.block : lastKeyBlock<T>(p, rowBlock) - u.block;
+}
+template <class T> __device__ __forceinline__ int turnOf(const AttnBackwardParams &, const SequenceUnit &u, int rowBlock) {
+	const Span keys = u.s.template keyBlocks<T>(rowBlock);
+	return u.ascending ? u.block - keys.first : keys.end - 1 - u.block;
 }
 
 // A position in a ring of N buffers, and the mbarrier parity of the phase that fills it.
@@ -125,11 +180,11 @@ template <class T> struct Units {
 	__device__ __forceinline__ Units(const AttnBackwardParams &params, uint32_t at) : p(params), shared(at) {}
 
 	// Called by all lanes of a warp.
-	__device__ __forceinline__ bool next(Unit &u) {
+	__device__ __forceinline__ bool next(UnitOf<T> &u) {
 		int ticket;
 		return next(ticket, u);
 	}
-	__device__ __forceinline__ bool next(int &ticket, Unit &u) {
+	__device__ __forceinline__ bool next(int &ticket, UnitOf<T> &u) {
 		barrierWait(shared + T::WORK_FULL + 8 * ring.stage, ring.parity);
 		ticket = loadWord(shared + T::WORK + 4 * ring.stage);
 		__syncwarp();

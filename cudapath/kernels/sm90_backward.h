@@ -120,6 +120,12 @@ __device__ __forceinline__ int loadAcquire(const int *at) {
 }
 __device__ __forceinline__ void storeRelease(int *to, int x) { asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(x) : "memory"); }
 
+// Waits until a counter is at least mine. passTurn() adds 1 to it.
+__device__ __forceinline__ void waitTurn(const int *turn, int mine) {
+	while (loadAcquire(turn) < mine) continue;
+}
+__device__ __forceinline__ void passTurn(int *turn) { asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(turn) : "memory"); }
+
 // Orders this thread's generic accesses to global memory and those of TMA.
 __device__ __forceinline__ void globalProxyFence() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 

@@ -137,6 +137,7 @@ func planBackwardCUDA(plan *chosenBackward, dev *vk.Device, cfg *problem.Config,
 	}{
 		{r.Options.bias != 0, "bias"}, {r.Options.mask, "mask"}, {r.Options.mapRows != 0, "block bitmap"},
 		{r.Options.sparseTokens, "sparse tokens"}, {r.Options.alibi, "ALiBi"}, {r.Options.sinks, "sinks"},
+		{r.Options.dropout, "dropout"},
 	} {
 		if x.given {
 			return NoCUDA("its backward kernels take no " + x.name)

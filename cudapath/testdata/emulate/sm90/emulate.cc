@@ -1,7 +1,8 @@
 /* The fa3 backward kernels compiled by the host's compiler, for tests without a GPU. Compile it in a folder that has the
  * kernels' files, and the headers of this folder in place of theirs. One CTA runs all units of work. Its threads take
  * turns: each runs until it has to wait. The program compares the gradients with those in float64, those of both orders of
- * the threads bit by bit, and those with Inf and NaN in elements that must not matter bit by bit. */
+ * the threads bit by bit, and those with Inf and NaN in elements that must not matter bit by bit. With -DATTN_OPTIONS=1 it
+ * is a library, with the kernels that take options. */
 #include "sm90.h"
 
 Index threadIdx, blockIdx, gridDim;
@@ -15,9 +16,11 @@ std::map<uint32_t, Bar> bars;
 uint32_t waitingFor[1024];
 float *accs[4][128];
 uint32_t aregs[4][128][4];
+char failure[200];
 
 #include "fa3_backward.cu"
 
+#include <string>
 #include <ucontext.h>
 
 // ---- Threads --------------------------------------------------------------------------------------
@@ -39,7 +42,12 @@ static void entry() {
 	_longjmp(home, 1);
 }
 
-// Runs body in all threads of a CTA. Ends the program if no thread gets on.
+void refuse(const char *what, uint64_t at) {
+	snprintf(failure, sizeof failure, "%s at %llu", what, (unsigned long long)at);
+	_longjmp(home, 1);
+}
+
+// Runs body in all threads of a CTA, until one is refused or none gets on.
 static void runBlock(int threads, int shared, bool reversed, std::function<void()> f) {
 	static char *stacks = (char *)malloc(MAX_THREADS * size_t(STACK));
 	body = f;
@@ -47,6 +55,11 @@ static void runBlock(int threads, int shared, bool reversed, std::function<void(
 	bars.clear();
 	ctaThreads = threads;
 	sharedBytes = shared;
+	failure[0] = 0;
+	ctaMeet.count = 0;
+	for (Meet &m : warpMeet) m.count = 0;
+	for (Meet &m : groupMeet) m.count = 0;
+	for (Meet &m : namedMeet) m.count = 0;
 	for (int i = 0; i < threads; i++) {
 		done[i] = false;
 		getcontext(&starts[i]);
@@ -65,7 +78,10 @@ static void runBlock(int threads, int shared, bool reversed, std::function<void(
 			left++;
 			running = i;
 			threadIdx = {unsigned(i), 0, 0};
-			if (_setjmp(home)) continue;
+			if (_setjmp(home)) {
+				if (failure[0]) return;
+				continue;
+			}
 			if (begun) _longjmp(places[i], 1);
 			setcontext(&starts[i]);
 		}
@@ -74,13 +90,53 @@ static void runBlock(int threads, int shared, bool reversed, std::function<void(
 			stuck = 0;
 			last = progress;
 		} else if (++stuck > 2000) {
-			printf("DEADLOCK\n");
-			for (int i = 0; i < threads; i += 32) printf("thread %d done %d waits for %u\n", i, done[i], waitingFor[i]);
-			exit(1);
+			std::string text = "no thread gets on;";
+			for (int i = 0; i < threads; i += 32)
+				if (!done[i]) text += " " + std::to_string(i) + " waits for " + std::to_string(waitingFor[i]);
+			snprintf(failure, sizeof failure, "%s", text.c_str());
+			return;
 		}
 	}
 }
 
+#if ATTN_OPTIONS
+// ---- The library ------------------------------------------------------------------------------------
+
+// A tensor that a map describes, as launch.go has it.
+struct Mapped {
+	uint64_t base;
+	int64_t batch, head, row, dim, rows, heads, packed;
+};
+
+// Runs the kernels that steps names, 1 statistics, 2 gradients, 4 dQ, with maps of Q, K, V and dO. Returns what failed.
+extern "C" const char *emulate(const AttnBackwardParams *params, const Mapped *mapped, int steps, int reversed) {
+	using T = Options;
+	const AttnBackwardParams p = *params;
+	TensorMap maps[4];
+	for (int i = 0; i < 4; i++) {
+		maps[i].base = reinterpret_cast<const uint16_t *>(mapped[i].base);
+		maps[i].strides[0] = mapped[i].row, maps[i].strides[1] = mapped[i].head, maps[i].strides[2] = mapped[i].batch;
+		maps[i].sizes[0] = mapped[i].dim, maps[i].sizes[1] = mapped[i].rows, maps[i].sizes[2] = mapped[i].heads;
+		maps[i].sizes[3] = mapped[i].packed ? 1 : p.B;
+		maps[i].rows = i == 1 || i == 2 ? T::BN : T::BM;
+	}
+	const int blocks = (p.Sq + T::BM - 1) / T::BM;
+	auto forBlocks = [&](int shared, std::function<void()> f) {
+		gridDim = {unsigned(blocks), unsigned(p.Hq), unsigned(p.B)};
+		for (int n = 0; n < blocks * p.Hq * p.B && !failure[0]; n++) {
+			const int at = reversed ? blocks * p.Hq * p.B - 1 - n : n;
+			blockIdx = {unsigned(at % blocks), unsigned(at / blocks % p.Hq), unsigned(at / blocks / p.Hq)};
+			runBlock(ROWS_THREADS, shared, reversed, f);
+		}
+	};
+	failure[0] = 0;
+	if (steps & 1) forBlocks(LseTile<T>::SHARED_BYTES, [&] { computeSequenceStats<T>(p); });
+	blockIdx = {0, 0, 0}, gridDim = {1, 1, 1};
+	if (steps & 2 && !failure[0]) runBlock(T::THREADS, T::SHARED_BYTES, reversed, [&] { attendBackward<T>(&maps[0], &maps[1], &maps[2], &maps[3], p); });
+	if (steps & 4 && !failure[0]) forBlocks(0, [&] { storeSequenceDQ<T>(p); });
+	return failure;
+}
+#else
 // ---- Calls ----------------------------------------------------------------------------------------
 
 using Halves = std::vector<uint16_t>;
@@ -106,6 +162,11 @@ struct Gradients {
 	bool operator==(const Gradients &x) const { return dQ == x.dQ && dK == x.dK && dV == x.dV; }
 };
 
+// Ends the program if a CTA has failed.
+static void fail() {
+	if (failure[0]) printf("%s\n", failure), exit(1);
+}
+
 // Runs the three kernels. All tensors are [batch, row, head, dim].
 static Gradients call(AttnBackwardParams p, bool causal, bool reversed, const Inputs &in) {
 	const int B = p.B, D = p.D, Dv = p.Dv, blocks = (p.Sq + ROWS - 1) / ROWS;
@@ -120,7 +181,7 @@ static Gradients call(AttnBackwardParams p, bool causal, bool reversed, const In
 		TensorMap m;
 		m.base = x.data();
 		m.strides[0] = heads * dim, m.strides[1] = dim, m.strides[2] = long(heads) * rows * dim;
-		m.sizes[0] = dim, m.sizes[1] = rows;
+		m.sizes[0] = dim, m.sizes[1] = rows, m.sizes[2] = heads, m.sizes[3] = INT32_MAX;
 		m.rows = box;
 		return m;
 	};
@@ -135,6 +196,7 @@ static Gradients call(AttnBackwardParams p, bool causal, bool reversed, const In
 				for (int i = 0; i < blocks; i++) {
 					blockIdx = {unsigned(i), unsigned(h), unsigned(b)};
 					runBlock(256, shared, reversed, f);
+					fail();
 				}
 	};
 	auto run = [&](auto kind) {
@@ -142,6 +204,7 @@ static Gradients call(AttnBackwardParams p, bool causal, bool reversed, const In
 		forBlocks(LseTile<T>::SHARED_BYTES, [&] { computeStats<T>(p); });
 		blockIdx = {0, 0, 0}, gridDim = {1, 1, 1};
 		runBlock(T::THREADS, T::SHARED_BYTES, reversed, [&] { attendBackward<T>(&q, &k, &v, &dO, p); });
+		fail();
 		forBlocks(0, [&] { storeDQ<T>(p); });
 	};
 	if (causal) run(Causal());
@@ -293,3 +356,4 @@ int main(int argc, char **argv) {
 		if (argc < 2 || atoi(argv[1]) == i) failed |= !check(i, cases[i]);
 	return failed;
 }
+#endif

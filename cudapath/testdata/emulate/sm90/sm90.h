@@ -98,6 +98,7 @@ static inline float __int_as_float(int x) {
 	memcpy(&y, &x, 4);
 	return y;
 }
+static inline float __fdividef(float a, float b) { return a / b; }
 static inline float __uint_as_float(uint32_t x) { return __int_as_float(int(x)); }
 
 // ---- mbarriers ------------------------------------------------------------------------------------
@@ -119,10 +120,7 @@ static inline void barrierInit(uint32_t bar, int n) {
 	bars[bar] = Bar{n, n, 0, 0};
 }
 static inline void barrierInitFence() {}
-static inline void refuse(const char *what, uint32_t at) {
-	printf("%s at %u\n", what, at);
-	abort();
-}
+[[noreturn]] void refuse(const char *what, uint64_t at); // ends the CTA
 static inline Bar &barAt(uint32_t bar) {
 	auto i = bars.find(bar);
 	if (i == bars.end()) refuse("no mbarrier", bar);
@@ -164,7 +162,7 @@ static inline void copyBox(uint32_t to, const TensorMap *m, uint32_t bar, int co
 	for (int r = 0; r < m->rows; r++)
 		for (int c = 0; c < 64; c++) {
 			uint16_t x = 0;
-			if (column + c < m->sizes[0] && row + r < m->sizes[1] && row + r >= 0)
+			if (column + c < m->sizes[0] && row + r < m->sizes[1] && row + r >= 0 && head < m->sizes[2] && batch < m->sizes[3])
 				x = m->base[column + c + (row + r) * m->strides[0] + head * m->strides[1] + batch * m->strides[2]];
 			memcpy(sh(swizzled(to + r * 128 + c * 2)), &x, 2);
 		}

@@ -118,6 +118,14 @@ static inline void storeRelease(int *to, int x) {
 	*to = x;
 	progress++;
 }
+static inline void waitTurn(const int *turn, int mine) {
+	while (*turn < mine) yield();
+	if (*turn > mine) refuse("a turn that has passed", uint64_t(turn)); // of overlapping sequences too
+}
+static inline void passTurn(int *turn) {
+	++*turn;
+	progress++;
+}
 static inline void globalProxyFence() {}
 static inline void addBytes(float *to, uint32_t from, int bytes, bool store) {
 	if (from % 16 || uint64_t(to) % 16) refuse("unaligned addition", from);
