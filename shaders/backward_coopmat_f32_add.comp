@@ -148,9 +148,7 @@ void main() {
     if (STORES(row)) {                                                                              \
         const vec4 four_ = EXISTS(row) ? four : vec4(0.0);                                          \
         if (CHUNK_FIRST_KEY == 0) storeFourDX(outDQ, DQ_ELEMENT(row), col, four_);                  \
-        else                                                                                        \
-            [[dont_unroll]] for (uint i = 0; i < 4 && (col) + i < HEAD_DIM; ++i)                    \
-                addOneDX(outDQ, DQ_ELEMENT(row) + (col) + i, four_[i]);                             \
+        else addFourDX(outDQ, DQ_ELEMENT(row), col, four_);                                         \
     }
     STORE_GRADIENT(dQ, CHUNKS, p.scoreScale, false, NO_EIGHT, STORE_FOUR_Q)
 }

@@ -38,6 +38,12 @@ void OF(storeOne)(Slice s, uint element, float value) {
     OF(storeHalf)(s, element, encode16(value));
 }
 
+float OF(gradientAt)(Slice s, uint element) {
+    if (!GRADIENT_IS_16) return uintBitsToFloat(GRADIENT_WORD(s, element));
+    const uint halfIndex = element + s.phase;
+    return decode16(GRADIENT_WORD(s, halfIndex >> 1) >> ((halfIndex & 1u) * 16u) & 0xffffu);
+}
+
 // Adds to one element that this invocation has stored.
 void OF(addOne)(Slice s, uint element, float value) {
     if (!GRADIENT_IS_16) {
@@ -61,6 +67,20 @@ void OF(storeFour)(Slice s, uint rowStart, uint col, vec4 value) {
     } else {
         [[dont_unroll]] for (uint i = 0; i < valid; i++) OF(storeOne)(s, element + i, value[i]);
     }
+}
+
+// Adds four columns to what an earlier dispatch of the call has stored.
+void OF(addFour)(Slice s, uint rowStart, uint col, vec4 value) {
+    const uint element = rowStart + col, valid = min(max(COLUMNS, col) - col, 4u);
+    if (ACCUMULATE == 0) { // otherwise storeFour adds
+        if (!GRADIENT_IS_16 && ALIGNMENT >= 4 && valid == 4) {
+            value += uintBitsToFloat(GRADIENT_QUAD(s, element >> 2));
+        } else {
+            [[unroll]] for (uint i = 0; i < 4; ++i)
+                if (i < valid) value[i] += OF(gradientAt)(s, element + i);
+        }
+    }
+    OF(storeFour)(s, rowStart, col, value);
 }
 
 #undef GRADIENT_WORD
