@@ -126,7 +126,7 @@ func TestBackwardRepeats(t *testing.T) {
 	require.NoError(t, op.Forward(d.stream, u.Args))
 	var first [][]byte
 	runs := 100
-	if testlevel.Get() == testlevel.Full || testlevel.IsExhaustive() {
+	if level := testlevel.Get(); level == testlevel.All || level == testlevel.Exhaustive {
 		runs = 1000
 	}
 	for run := range runs {

@@ -17,7 +17,7 @@ import (
 func TestCompile(t *testing.T) {
 	compileTable(t, (*engine).prepare, func(s *session, tt cases.Target) []cases.Case {
 		all := table(tt.DType)
-		return levelShare(compileTurn(s, tt, all), all, caseFacets, 0, 1)
+		return levelShare(compileTurn(s, tt, all), all, caseFacets, 0, 2)
 	})
 }
 
@@ -36,7 +36,7 @@ func TestOptionsCompile(t *testing.T) {
 				all = append(all, c)
 			}
 		}
-		return levelShare(compileTurn(s, tt, all), all, optionFacets, 0, 1)
+		return levelShare(compileTurn(s, tt, all), all, optionFacets, 0, 2)
 	})
 }
 

@@ -46,7 +46,7 @@ func (s *session) levelShareOf(tt cases.Target, all []cases.Case) []cases.Case {
 	which, of := s.firstShare(tt)
 	first := firstPipelines(optionTable(tt), optionFacets)
 	if onMatrices(tt) && s.name == "lavapipe" {
-		return matrixShare(all, first, which, of, 3) // lavapipe-old shows every option in make test
+		return matrixShare(all, first, which, of, 6) // lavapipe-old shows every option in make test
 	}
 	return takeShare(all, first, which, of)
 }

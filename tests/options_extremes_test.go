@@ -94,6 +94,9 @@ func TestOptionsExtremes(t *testing.T) {
 		if fewPipelines() && tt.Tier == attention.TierScalar && slowToCompile(tt) && tt.DType != attention.F16 {
 			continue // a pipeline takes half a minute; the handling of scores does not depend on the type
 		}
+		if which, _ := s.matrixTier(tt); onMatrices(tt) && which > 0 && leftToGPUs(tt) {
+			continue // a driver on the CPU has the first of the coopmat tiers, from one source
+		}
 		t.Run(tt.String(), func(t *testing.T) {
 			t.Parallel()
 			e := s.newEngine(tt)

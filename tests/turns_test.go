@@ -105,8 +105,8 @@ func (s *session) matrixTier(tt cases.Target) (which, tiers int) {
 }
 
 // restTurn leaves out, of the pipelines outside the first share, those that are another
-// driver's turn: of the three drivers on the CPU that execute the scalar kernel, each pipeline
-// has two, in a storage type each.
+// driver's turn: each runs on one of the three drivers on the CPU that execute the scalar
+// kernel, in one storage type.
 func (s *session) restTurn(some, all []cases.Case, first []string) []cases.Case {
 	if s.open || s.dev == nil {
 		return some
@@ -118,41 +118,36 @@ func (s *session) restTurn(some, all []cases.Case, first []string) []cases.Case 
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(some), func(c cases.Case) bool {
-		return !slices.Contains(first, c.Pipeline()) && number[c.Pipeline()]/3%3 == s.turn
+		return !slices.Contains(first, c.Pipeline()) && number[c.Pipeline()]/3%3 != s.turn
+	})
+}
+
+// matrixDims are the pipelines of the dense table that drivers on the CPU compile for tiers with
+// cooperative matrices: they show every facet and every pair of head dimensions. Tier scalar
+// computes the others, and GPUs do on both tiers.
+func matrixDims(all []cases.Case) []string {
+	return firstPipelines(all, func(c cases.Case) []string {
+		return append(caseFacets(c), fmt.Sprint("head dimensions ", c.D, ", ", c.Dv))
 	})
 }
 
 // halfTermsShare is the share of a table for float32 on cooperative matrices with terms of
 // float16, which only drivers on the CPU compute: 15 to 20 s for a pipeline. The tiers, from
-// one source, take turns in the first share, which shows every facet and every tile, and in
-// the rest, of which they have one pipeline in halfTermsRest. make test has one pipeline.
+// one source, take turns in the first share, which shows every facet and every tile, all in
+// make test-full. A GPU at level all computes the whole table, with terms of bfloat16.
 func (s *session) halfTermsShare(tt cases.Target, all []cases.Case) []cases.Case {
 	which, tiers := s.matrixTier(tt)
-	first := firstPipelines(all, func(c cases.Case) []string {
-		return append(caseFacets(c), fmt.Sprint("head dimensions over 64 ", max(c.D, c.Dv) > 64, ", masked ", c.Causal != attention.CausalNone))
-	})
 	number := map[string]int{}
-	for i, p := range first {
+	for i, p := range firstPipelines(all, func(c cases.Case) []string {
+		return append(caseFacets(c), fmt.Sprint("head dimensions over 64 ", max(c.D, c.Dv) > 64, ", masked ", c.Causal != attention.CausalNone))
+	}) {
 		number[p] = i
-	}
-	var rest []string
-	for _, c := range all {
-		if _, known := number[c.Pipeline()]; !known && !slices.Contains(rest, c.Pipeline()) {
-			rest = append(rest, c.Pipeline())
-		}
-	}
-	for i, p := range everyNth(rest, halfTermsRest, 0) {
-		number[p] = len(first) + i
 	}
 	var some []cases.Case
 	for _, c := range all {
-		if i, mine := number[c.Pipeline()]; mine && i%tiers == which && testlevel.Share(i == 0) {
+		if i, mine := number[c.Pipeline()]; mine && i%tiers == which && testlevel.Share(false) {
 			some = append(some, c)
 		}
 	}
 	return some
 }
-
-// halfTermsRest divides the pipelines of float32 on cooperative matrices outside the first
-// share. A GPU at level all computes every one, with the terms of bfloat16.
-const halfTermsRest = 5

@@ -43,3 +43,22 @@ func TestSharesAreListed(t *testing.T) {
 	}))
 	require.Greater(t, asking, 2)
 }
+
+// Tests that compute on a device are left to other drivers by two of the three that execute at
+// most.
+func TestSomeDriverRunsWhatOthersLeaveToIt(t *testing.T) {
+	table, err := os.ReadFile("../../scripts/deep-tests.txt")
+	require.NoError(t, err)
+	leave := map[string][]string{} // package: the drivers that run none of its tests
+	for line := range strings.Lines(string(table)) {
+		if f := strings.Fields(line); len(f) == 4 && f[0] == "other" && f[3] == ".*" {
+			leave[f[2]] = append(leave[f[2]], strings.Split(f[1], ",")...)
+		}
+	}
+	require.NotEmpty(t, leave)
+	for name, drivers := range leave {
+		require.NotSubset(t, drivers, []string{"lavapipe", "lavapipe-old", "swiftshader"}, name)
+		require.NotContains(t, drivers, "all", name)
+		require.NotContains(t, drivers, "native", name)
+	}
+}

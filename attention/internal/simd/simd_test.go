@@ -1,4 +1,4 @@
-package simd
+package simd_test
 
 import (
 	"math"
@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention/half"
+	"vkattn/attention/internal/simd"
 	"vkattn/attention/quant"
 )
 
@@ -29,21 +30,21 @@ func TestWidenIsTheGoPackages(t *testing.T) {
 	for i := range blocks {
 		blocks[i] = byte(r.Uint32())
 	}
-	for _, k := range Sets() {
+	for _, k := range simd.Sets() {
 		for _, c := range []struct {
 			name   string
-			t      Type
+			t      simd.Type
 			data   []byte
 			n, per int // elements, and multiples of how many
 			decode func(dst []float32, src []byte)
 		}{
-			{"f16", F16, halves, 1 << 16, 1, half.DecodeF16},
-			{"bf16", BF16, halves, 1 << 16, 1, half.DecodeBF16},
-			{"f32", F32, halves, 1 << 15, 1, half.DecodeF32},
-			{"int8", Int8, bytes, 256, 1, quant.DecodeInt8},
-			{"fp8", FP8, bytes, 256, 1, quant.DecodeFP8},
-			{"q8_0", Q80, blocks, 32 * 64, 32, quant.DecodeQ8_0},
-			{"q4_0", Q40, blocks, 32 * 64, 32, quant.DecodeQ4_0},
+			{"f16", simd.F16, halves, 1 << 16, 1, half.DecodeF16},
+			{"bf16", simd.BF16, halves, 1 << 16, 1, half.DecodeBF16},
+			{"f32", simd.F32, halves, 1 << 15, 1, half.DecodeF32},
+			{"int8", simd.Int8, bytes, 256, 1, quant.DecodeInt8},
+			{"fp8", simd.FP8, bytes, 256, 1, quant.DecodeFP8},
+			{"q8_0", simd.Q80, blocks, 32 * 64, 32, quant.DecodeQ8_0},
+			{"q4_0", simd.Q40, blocks, 32 * 64, 32, quant.DecodeQ4_0},
 		} {
 			lengths := []int{c.n}
 			for n := c.per; n < 70; n += c.per {
@@ -69,7 +70,7 @@ func TestOneKeyIsItsValueRounded(t *testing.T) {
 	const seed = 12
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	for _, k := range Sets() {
+	for _, k := range simd.Sets() {
 		for dv := 1; dv < 140; dv++ {
 			value, q := make([]float32, dv), make([]byte, 8)
 			for i := range value {
@@ -85,20 +86,20 @@ func TestOneKeyIsItsValueRounded(t *testing.T) {
 				}
 			}
 			for _, c := range []struct {
-				t      Type
+				t      simd.Type
 				size   int
 				encode func(dst []byte, src []float32)
-			}{{F16, 2, half.EncodeF16}, {BF16, 2, half.EncodeBF16}, {F32, 4, half.EncodeF32}} {
+			}{{simd.F16, 2, half.EncodeF16}, {simd.BF16, 2, half.EncodeBF16}, {simd.F32, 4, half.EncodeF32}} {
 				g := k.NewGroup(2, dv)
 				for i := range g.Rows(1) {
-					g.Span[i], g.Span[k.Lanes+i], g.Sink[i] = 0, 1, minusInf
+					g.Span[i], g.Span[k.Lanes+i], g.Sink[i] = 0, 1, float32(math.Inf(-1))
 				}
-				g.Begin(q, F32)
+				g.Begin(q, simd.F32)
 				key := []float32{1, 1}
-				g.Attend(&Tile{
+				g.Attend(&simd.Tile{
 					Keys: []int32{0}, K: unsafe.Pointer(&key[0]), V: unsafe.Pointer(&value[0]), KStride: 2, VStride: dv,
 					To: 1, FullTo: 1, Scale: 1,
-				}, make([]float32, Keys*k.Lanes))
+				}, make([]float32, simd.Keys*k.Lanes))
 				want, got := make([]byte, dv*c.size), make([]byte, dv*c.size+1)
 				got[dv*c.size] = 0xa5
 				c.encode(want, value)
