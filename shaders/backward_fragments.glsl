@@ -23,6 +23,45 @@ float toLog2(float lse) {
 // Products with rows in shared memory from base on, KV_STEP of them, of which fragments f % KV_FRAGS are columns:
 // result += own rows^T and acc += weights rows, with weights that have these rows as columns. The last smemChunks chunks
 // of own are in shared memory at ownBase, the others in registers.
+// Their indices are literals for bfloat16: NVIDIA's compiler keeps K and V of bfloat16 in memory, 320 bytes a lane, where a loop
+// indexes them, unrolled or not. With literals the pass is 1.19 times as fast at head dim 128 (docs/backward-log.md, 15).
+#ifdef DTYPE_BF16
+#define OWN_INDEX(regs, r, i) ((r) < M_FRAGS && (i) < (regs) ? (r) * (regs) + (i) : 0)
+#define MULTIPLY_OWN_ROW(result, own, smemChunks, ownBase, r, i)                                    \
+    if ((r) < M_FRAGS) {                                                                            \
+        if ((i) < regs) {                                                                           \
+            result[(r) * KV_FRAGS + c] = coopMatMulAdd(own[OWN_INDEX(regs, r, i)], rows, result[(r) * KV_FRAGS + c]); \
+        } else {                                                                                    \
+            FragA owni;                                                                             \
+            coopMatLoad(owni, smem, (ownBase) + (gl_SubgroupID * M_FRAGS + (r)) * FRAG_M * ownStride \
+                        + ((i) - regs) * FRAG_K / 8, ownStride, ROW_MAJOR);                         \
+            result[(r) * KV_FRAGS + c] = coopMatMulAdd(owni, rows, result[(r) * KV_FRAGS + c]);     \
+        }                                                                                           \
+    }
+#define MULTIPLY_OWN_CHUNK(result, own, chunks, smemChunks, ownBase, base, stride, i)               \
+    if ((i) < (chunks)) {                                                                           \
+        const uint regs = (chunks) - (smemChunks), ownStride = ((smemChunks) * FRAG_K / 8) | 1;     \
+        [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c) {                                            \
+            FragB rows;                                                                             \
+            coopMatLoad(rows, smem, (base) + c * FRAG_N * (stride) + (i) * FRAG_K / 8, stride, COLUMN_MAJOR); \
+            MULTIPLY_OWN_ROW(result, own, smemChunks, ownBase, 0, i)                                \
+            MULTIPLY_OWN_ROW(result, own, smemChunks, ownBase, 1, i)                                \
+            if (M_FRAGS > 2) [[unroll]] for (uint r = 2; r < M_FRAGS; ++r) MULTIPLY_OWN_ROW(result, own, smemChunks, ownBase, r, i) \
+        }                                                                                           \
+    }
+#define MULTIPLY_OWN(result, own, chunks, smemChunks, ownBase, base, stride)                        \
+    MULTIPLY_OWN_CHUNK(result, own, chunks, smemChunks, ownBase, base, stride, 0)                   \
+    MULTIPLY_OWN_CHUNK(result, own, chunks, smemChunks, ownBase, base, stride, 1)                   \
+    MULTIPLY_OWN_CHUNK(result, own, chunks, smemChunks, ownBase, base, stride, 2)                   \
+    MULTIPLY_OWN_CHUNK(result, own, chunks, smemChunks, ownBase, base, stride, 3)                   \
+    MULTIPLY_OWN_CHUNK(result, own, chunks, smemChunks, ownBase, base, stride, 4)                   \
+    MULTIPLY_OWN_CHUNK(result, own, chunks, smemChunks, ownBase, base, stride, 5)                   \
+    MULTIPLY_OWN_CHUNK(result, own, chunks, smemChunks, ownBase, base, stride, 6)                   \
+    MULTIPLY_OWN_CHUNK(result, own, chunks, smemChunks, ownBase, base, stride, 7)                   \
+    if ((chunks) > 8)                                                                               \
+        [[unroll]] for (uint i = 8; i < (chunks); ++i)                                              \
+            MULTIPLY_OWN_CHUNK(result, own, chunks, smemChunks, ownBase, base, stride, i)
+#else
 #define MULTIPLY_OWN(result, own, chunks, smemChunks, ownBase, base, stride)                        \
     [[unroll]] for (uint i = 0; i < (chunks); ++i) {                                                \
         const uint regs = (chunks) - (smemChunks), ownStride = ((smemChunks) * FRAG_K / 8) | 1;     \
@@ -39,6 +78,7 @@ float toLog2(float lse) {
                 result[r * KV_FRAGS + c] = coopMatMulAdd(owni[r], rows, result[r * KV_FRAGS + c]);  \
         }                                                                                           \
     }
+#endif
 #define ADD_PRODUCT(acc, weights, chunks, base, stride)                                             \
     [[unroll]] for (uint c = 0; c < KV_FRAGS; ++c)                                                  \
         [[unroll]] for (uint i = 0; i < (chunks); ++i) {                                            \

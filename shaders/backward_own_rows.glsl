@@ -19,6 +19,24 @@ const uint OWN_STRIDE = (OWN_PASS_CHUNKS * FRAG_K / 8) | 1;
         const uint row = at / ((chunks) * FRAG_K / 8), col = at % ((chunks) * FRAG_K / 8) * 8;      \
         vec[i] = row < FRAG_M ? LOAD(i / OWN_VECS(chunks) * FRAG_M + row, col) : uvec4(0);          \
     }
+// The chunks of a pass, to registers. For bfloat16 the indices of chunks are literals too, as in MULTIPLY_OWN.
+#ifdef DTYPE_BF16
+#define OWN_FILL_CHUNK(frags, regs, n, c)                                                           \
+        if ((c) < regs && (c) >= firstChunk && (c) < firstChunk + OWN_PASS_CHUNKS)                  \
+            coopMatLoad(frags[OWN_INDEX(regs, n, c)], smem, share + ((c) - firstChunk) * FRAG_K / 8, OWN_STRIDE, ROW_MAJOR);
+#define OWN_FILL(frags, chunks, regs, n)                                                            \
+        OWN_FILL_CHUNK(frags, regs, n, 0) OWN_FILL_CHUNK(frags, regs, n, 1)                         \
+        OWN_FILL_CHUNK(frags, regs, n, 2) OWN_FILL_CHUNK(frags, regs, n, 3)                         \
+        OWN_FILL_CHUNK(frags, regs, n, 4) OWN_FILL_CHUNK(frags, regs, n, 5)                         \
+        OWN_FILL_CHUNK(frags, regs, n, 6) OWN_FILL_CHUNK(frags, regs, n, 7)                         \
+        if ((chunks) > 8) [[unroll]] for (uint c = 8; c < (chunks); ++c) OWN_FILL_CHUNK(frags, regs, n, c)
+#else
+#define OWN_FILL(frags, chunks, regs, n)                                                            \
+        [[unroll]] for (uint c = 0; c < OWN_PASS_CHUNKS; ++c)                                       \
+            if (firstChunk + c < regs)                                                              \
+                coopMatLoad(frags[firstChunk + c < regs ? row0_ * regs + firstChunk + c : 0], smem, \
+                            share + c * FRAG_K / 8, OWN_STRIDE, ROW_MAJOR);
+#endif
 // Row fragment n of the subgroup. n is a literal: in a loop that the compiler keeps, the fragments would be in memory.
 #define OWN_FRAGMENT(frags, vec, chunks, smemChunks, base, n)                                       \
     if ((n) < M_FRAGS)                                                                              \
@@ -36,10 +54,7 @@ const uint OWN_STRIDE = (OWN_PASS_CHUNKS * FRAG_K / 8) | 1;
                     = vec[row0_ * OWN_VECS(chunks) + i];                                            \
         }                                                                                           \
         subgroupSync();                                                                             \
-        [[unroll]] for (uint c = 0; c < OWN_PASS_CHUNKS; ++c)                                       \
-            if (firstChunk + c < regs)                                                              \
-                coopMatLoad(frags[firstChunk + c < regs ? row0_ * regs + firstChunk + c : 0], smem, \
-                            share + c * FRAG_K / 8, OWN_STRIDE, ROW_MAJOR);                         \
+        OWN_FILL(frags, chunks, regs, n)                                                            \
     }
 #define OWN_FRAGMENTS(frags, vec, chunks, smemChunks, base)                                         \
     OWN_FRAGMENT(frags, vec, chunks, smemChunks, base, 0)                                           \
