@@ -160,7 +160,7 @@ var parallelPackage = apiwalk.Package{
 	Name: "parallel", Folder: "../attention/parallel", Live: liveRanks, Closed: closedRanks,
 	Matches: apiwalk.Matching(vk.ErrInvalid, vk.ErrClosed, vk.ErrUnsupported, parallel.ErrTimeout, parallel.ErrLeft, parallel.ErrMismatch, parallel.ErrFailed),
 	Functions: map[string]any{
-		"CheckTransfers": parallel.CheckTransfers, "Contiguous": parallel.Contiguous, "InProcess": parallel.InProcess, "Modes": parallel.Modes, "New": parallel.New, "NewGroup": parallel.NewGroup,
+		"CheckNear": parallel.CheckNear, "CheckTransfers": parallel.CheckTransfers, "Contiguous": parallel.Contiguous, "InProcess": parallel.InProcess, "Modes": parallel.Modes, "New": parallel.New, "NewGroup": parallel.NewGroup,
 		"ParseMode": parallel.ParseMode, "ParseOrder": parallel.ParseOrder, "Zigzag": parallel.Zigzag,
 	},
 	Types: []any{parallel.Config{}, parallel.Cost{}, parallel.Group{}, parallel.Mode(0), parallel.ModeError{}, parallel.Op{}, parallel.Order(0), parallel.Plan{}, parallel.Problem{},

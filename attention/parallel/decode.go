@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -49,7 +50,7 @@ func (op *Op) Shard() Shard {
 //
 // With Config.Causal BottomRight a row sees the tokens up to its own, without a causal mask all
 // of them. A window and TopLeft are refused. Each rank sends the float32 state of its tokens
-// to all others: B Hq Sq (HeadDimV + 1) 4 bytes.
+// to all others: B Hq Sq (HeadDimV + 1) 4 bytes. O and LSE may hold anything after an error.
 func (op *Op) Decode(ctx context.Context, s *vk.Stream, a DecodeArgs) error {
 	if err := op.usable(); err != nil {
 		return err
@@ -85,7 +86,9 @@ type decode struct {
 	cfg         attention.Config
 	shard       Shard
 	rank        int
-	states, lse view // float32 O and LSE of all ranks, one after the other
+	states, lse view   // float32 O and LSE of all ranks, one after the other
+	near        Near   // gathers them in host memory; nil: an exchange does
+	begun       uint64 // the submission that computes this rank's state
 }
 
 func (d *decode) check(op *Op) error {
@@ -123,8 +126,11 @@ func (d *decode) check(op *Op) error {
 	if _, err := local.Plan(a.Shape); err != nil {
 		return err
 	}
-	states := d.stateBytes() * uint64(d.shard.Ranks+1)
-	return op.checkMemory("parallel.Decode", states)
+	states := uint64(d.shard.Ranks)
+	if d.Sq > 1 {
+		states++ // LSE of some rows
+	}
+	return op.checkMemory("parallel.Decode", d.stateBytes()*states)
 }
 
 // maxStates is the largest number of states of one merge.
@@ -203,8 +209,13 @@ func (d *decode) calls() (spans []Span, causal []bool) {
 
 // begin computes this rank's state. On a device it submits the work.
 func (d *decode) begin(op *Op) error {
+	options := d.options
+	if d.near = op.group.near(int64(d.stateBytes())); d.near != nil {
+		d.options = vk.BufferOptions{Memory: vk.Readback} // kernels write states to the host's memory and read them there
+	}
 	d.states = d.new(attention.F32, d.shard.Ranks*d.B, d.Hq, d.Sq, d.cfg.ValueDim())
 	d.lse = d.new(attention.F32, d.shard.Ranks*d.B, d.Hq, d.Sq, 1)
+	d.options = options
 	o, lse := d.of(d.states, d.rank), d.of(d.lse, d.rank)
 	spans, causal := d.calls()
 	for i, s := range spans {
@@ -221,7 +232,7 @@ func (d *decode) begin(op *Op) error {
 		if s.N < d.Sq {
 			part = d.new(attention.F32, d.B, d.Hq, s.N, 1)
 		}
-		used := d.vector(d.counts(s.First + s.N - 1))
+		used := d.lengths(d.counts(s.First + s.N - 1))
 		if !d.ordered() {
 			return d.err
 		}
@@ -232,8 +243,27 @@ func (d *decode) begin(op *Op) error {
 			d.copy(lse.rowsFrom(s.First, s.N), part)
 		}
 	}
-	_, err := d.submit()
+	var err error
+	d.begun, err = d.submit()
 	return err
+}
+
+// lengths returns int32 numbers for the kernel. With states in the host's memory they are there too,
+// which takes no copy on the device.
+func (d *decode) lengths(numbers []int) attention.Vector {
+	if d.near == nil || d.s == nil {
+		return d.vector(numbers)
+	}
+	options := d.options
+	d.options = vk.BufferOptions{Memory: vk.Upload}
+	b := d.buffer(int64(4 * len(numbers)))
+	if d.options = options; d.err != nil {
+		return attention.Vector{}
+	}
+	for i, x := range numbers {
+		binary.LittleEndian.PutUint32(b.Bytes()[4*i:], uint32(int32(x)))
+	}
+	return attention.Vector{Buffer: b}
 }
 
 // of is the state of a rank.
@@ -245,6 +275,9 @@ func (d *decode) of(states view, rank int) view {
 
 // finish gathers the states of all ranks and merges them.
 func (d *decode) finish(ctx context.Context, op *Op) error {
+	if d.near != nil {
+		return d.finishNear(ctx, op)
+	}
 	if err := d.sync(ctx); err != nil {
 		return err
 	}
@@ -258,6 +291,43 @@ func (d *decode) finish(ctx context.Context, op *Op) error {
 	if err := op.group.exchange(ctx, sends, receives); err != nil {
 		return err
 	}
+	return d.merge(op)
+}
+
+// finishNear gathers the states through the host's memory. Nothing is left for the host to do between
+// the end of the device's work and the gather, or between the gather and the merge, but to submit it:
+// the merge is recorded while the device computes the state.
+func (d *decode) finishNear(ctx context.Context, op *Op) error {
+	if d.s != nil {
+		if err := d.merge(op); err != nil {
+			return err
+		}
+	}
+	if err := d.soon(ctx, d.begun); err != nil {
+		return err
+	}
+	parts := make([][][]byte, d.shard.Ranks)
+	for r := range parts {
+		for _, v := range [2]view{d.of(d.states, r), d.of(d.lse, r)} {
+			m := v.memory()
+			parts[r] = append(parts[r], m.bytes())
+		}
+	}
+	if err := op.group.gatherNear(ctx, d.near, parts); err != nil {
+		return err
+	}
+	if d.s == nil {
+		return d.merge(op)
+	}
+	value, err := d.submit()
+	if err != nil {
+		return err
+	}
+	return d.soon(ctx, value)
+}
+
+// merge merges the states. On a device it records that.
+func (d *decode) merge(op *Op) error {
 	m, err := op.merge(d.cfg.DType)
 	if err != nil {
 		return err

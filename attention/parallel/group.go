@@ -173,3 +173,18 @@ func (g *Group) wait(ctx context.Context, p Pending) error {
 	defer cancel()
 	return p.Wait(ctx)
 }
+
+// near is the Transport's gather of host memory for that many bytes of a rank; nil: it has none.
+func (g *Group) near(bytes int64) Near {
+	if n, ok := g.t.(Near); ok && bytes <= n.NearBytes() {
+		return n
+	}
+	return nil
+}
+
+// gatherNear gathers within the timeout.
+func (g *Group) gatherNear(ctx context.Context, n Near, parts [][][]byte) error {
+	ctx, cancel := context.WithTimeout(ctx, g.timeout)
+	defer cancel()
+	return n.GatherNear(ctx, parts)
+}

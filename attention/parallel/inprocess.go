@@ -159,6 +159,34 @@ func (t *inProcess) Exchange(sends, receives []Transfer) (Pending, error) {
 	return p, nil
 }
 
+// nearBytes is the bound of GatherNear within a process.
+const nearBytes = 1 << 20
+
+// NearBytes implements Near.
+func (t *inProcess) NearBytes() int64 { return nearBytes }
+
+// GatherNear implements Near by an Exchange.
+func (t *inProcess) GatherNear(ctx context.Context, parts [][][]byte) error {
+	if _, err := CheckNear(len(t.ranks), nearBytes, parts); err != nil {
+		return err
+	}
+	var sends, receives []Transfer
+	for r := range parts {
+		if r == t.rank {
+			continue
+		}
+		for i, mine := range parts[t.rank] {
+			sends = append(sends, Transfer{r, Memory{Host: mine, Bytes: int64(len(mine))}})
+			receives = append(receives, Transfer{r, Memory{Host: parts[r][i], Bytes: int64(len(parts[r][i]))}})
+		}
+	}
+	p, err := t.Exchange(sends, receives)
+	if err != nil {
+		return err
+	}
+	return p.Wait(ctx)
+}
+
 // post adds a side of a transfer. If the other side is there, it copies the bytes.
 func (t *inProcess) post(x *Transfer, send bool) (*message, error) {
 	m := &message{Memory: x.Memory, peer: x.Peer, done: make(chan struct{})}

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"runtime"
+	"time"
 
 	"vkattn/attention"
 	"vkattn/vk"
@@ -258,6 +260,23 @@ func (s *side) reached(ctx context.Context, value uint64) error {
 	}
 	return s.s.WaitValue(ctx, value)
 }
+
+// soon waits as reached, for work that takes a few milliseconds at most. For that long it polls the
+// stream's timeline: a wait that blocks returns some 50 us after the device has finished.
+func (s *side) soon(ctx context.Context, value uint64) error {
+	if s.s == nil || s.err != nil {
+		return s.err
+	}
+	for begin := time.Now(); time.Since(begin) < pollTime; runtime.Gosched() {
+		if now, err := s.s.Timeline().Value(); now >= value || err != nil {
+			break
+		}
+	}
+	return s.s.WaitValue(ctx, value)
+}
+
+// pollTime is how long soon polls.
+const pollTime = 4 * time.Millisecond
 
 // settle waits for all work at the end of a call, also after an error, so that nothing uses the
 // tensors any more and the stream holds no half of a call.

@@ -81,7 +81,15 @@ func wrap(ctx context.Context, c *nccl.Comm, q deviceQueue, o *Options, gather f
 		q.close()
 		return nil, err
 	}
-	return newNCCL(ch, c, q), nil
+	near, err := joinShared(ctx, ch)
+	if err != nil {
+		_ = ch.Close()
+		q.close()
+		return nil, err
+	}
+	t := newNCCL(ch, c, q)
+	t.shared = near
+	return t, nil
 }
 
 // rootAddresses has the port and the addresses of rank 0: two bytes, and sixteen for each address.

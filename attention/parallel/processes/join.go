@@ -131,7 +131,7 @@ func Join(ctx context.Context, dev *vk.Device, w control.World, o Options) (para
 }
 
 // connect agrees on the transport and makes it.
-func connect(ctx context.Context, dev *vk.Device, ch *control.Channel, w *control.World, want Transport) (parallel.Transport, error) {
+func connect(ctx context.Context, dev *vk.Device, ch *control.Channel, w *control.World, want Transport) (t parallel.Transport, err error) {
 	ended, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := make(chan struct{})
@@ -190,11 +190,25 @@ func connect(ctx context.Context, dev *vk.Device, ch *control.Channel, w *contro
 			use = TransportTCP
 		}
 	}
+	near, err := joinShared(ctx, ch)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			near.end()
+		}
+	}()
 	if use == TransportNCCL {
 		if len(all[0].ID) != len(id) {
 			return nil, &parallel.RankError{Rank: 0, Err: fmt.Errorf("%w: an ID of %d bytes", parallel.ErrMismatch, len(all[0].ID))}
 		}
-		return joinNCCL(ended, dev, ch, nccl.ID(all[0].ID))
+		t, err := joinNCCL(ended, dev, ch, nccl.ID(all[0].ID))
+		if err != nil {
+			return nil, err
+		}
+		t.shared = near
+		return t, nil
 	}
 	endpoints := make([]endpoint, len(all))
 	for r, x := range all {
@@ -204,7 +218,12 @@ func connect(ctx context.Context, dev *vk.Device, ch *control.Channel, w *contro
 		endpoints[r].address = net.JoinHostPort(x.Host, strconv.Itoa(x.Port))
 		copy(endpoints[r].token[:], x.Token)
 	}
-	return newTCP(ended, ch, l, endpoints)
+	over, err := newTCP(ended, ch, l, endpoints)
+	if err != nil {
+		return nil, err
+	}
+	over.shared = near
+	return over, nil
 }
 
 // introduce exchanges introductions.
@@ -239,7 +258,7 @@ func canUseNCCL(dev *vk.Device) error {
 }
 
 // joinNCCL makes the communicator.
-func joinNCCL(ctx context.Context, dev *vk.Device, ch *control.Channel, id nccl.ID) (parallel.Transport, error) {
+func joinNCCL(ctx context.Context, dev *vk.Device, ch *control.Channel, id nccl.ID) (*overNCCL, error) {
 	q, err := newCUDAQueue(dev)
 	if err != nil {
 		return nil, err

@@ -17,9 +17,10 @@ import (
 // order, each followed by a signal of the next number. Wait polls that number, the side channel
 // and NCCL's error, so that none of them can be missed.
 type overNCCL struct {
-	ch    *control.Channel
-	comm  *nccl.Comm
-	queue deviceQueue
+	*shared // nil: not all ranks are on one host
+	ch      *control.Channel
+	comm    *nccl.Comm
+	queue   deviceQueue
 
 	ctx    context.Context // ends with the world
 	cancel context.CancelFunc
@@ -173,6 +174,7 @@ func (t *overNCCL) Close() error {
 	err := t.ch.Close()
 	t.once.Do(func() { close(t.closing) })
 	<-t.stopped
+	t.shared.end()
 	return err
 }
 

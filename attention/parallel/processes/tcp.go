@@ -50,6 +50,7 @@ type endpoint struct {
 
 // overTCP is the Transport of a rank over TCP.
 type overTCP struct {
+	*shared // nil: not all ranks are on one host
 	ch      *control.Channel
 	peers   []*connection // by rank; nil for this one
 	running sync.WaitGroup
@@ -76,7 +77,7 @@ func newTCP(ctx context.Context, ch *control.Channel, l *listening, all []endpoi
 	go func() {
 		select {
 		case <-ch.Ended():
-			t.end()
+			t.stopConnections()
 		case <-t.stop:
 		}
 		t.running.Wait()
@@ -280,8 +281,8 @@ func (t *overTCP) lost(p *connection, err error) {
 // lower it.
 var grace = 2 * time.Second
 
-// end ends all connections.
-func (t *overTCP) end() {
+// stopConnections ends all connections.
+func (t *overTCP) stopConnections() {
 	t.once.Do(func() {
 		close(t.stop)
 		for _, p := range t.peers {
@@ -306,8 +307,9 @@ func (t *overTCP) Abort(cause *parallel.RankError) { t.ch.Abort(cause) }
 
 func (t *overTCP) Close() error {
 	err := t.ch.Close()
-	t.end()
+	t.stopConnections()
 	<-t.stopped
+	t.shared.end()
 	return err
 }
 

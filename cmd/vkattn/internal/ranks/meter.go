@@ -27,6 +27,26 @@ func (m *Meter) Exchange(sends, receives []parallel.Transfer) (parallel.Pending,
 	return m.Transport.Exchange(sends, receives)
 }
 
+// NearBytes is that of the transport, see parallel.Near.
+func (m *Meter) NearBytes() int64 {
+	if n, ok := m.Transport.(parallel.Near); ok {
+		return n.NearBytes()
+	}
+	return 0
+}
+
+// GatherNear counts this rank's bytes for each other rank.
+func (m *Meter) GatherNear(ctx context.Context, parts [][][]byte) error {
+	for _, x := range parts[m.Rank()] {
+		m.Bytes += uint64(len(x)) * uint64(len(parts)-1)
+		m.Messages += uint64(len(parts) - 1)
+	}
+	if m.Off {
+		return nil
+	}
+	return m.Transport.(parallel.Near).GatherNear(ctx, parts)
+}
+
 // nothing is an exchange that moves nothing.
 type nothing struct{}
 

@@ -1,0 +1,184 @@
+package processes
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"vkattn/attention"
+	"vkattn/attention/inputs"
+	"vkattn/attention/parallel"
+	"vkattn/attention/parallel/internal/ranktest"
+	"vkattn/internal/testlevel"
+)
+
+// near is the gather of host memory of a rank.
+func (w *rankWorld) near(r int) parallel.Near { return w.transports[r].(parallel.Near) }
+
+// gatherNear gathers two ranges of a rank, of which the other ranks know the contents.
+func gatherNear(ctx context.Context, x parallel.Near, t parallel.Transport, call, size int) error {
+	want := func(r, i int) []byte { return filled(size+i, byte(1+r+10*i+call)) }
+	parts := make([][][]byte, t.Ranks())
+	for r := range parts {
+		for i := range 2 {
+			b := make([]byte, size+i)
+			if r == t.Rank() {
+				b = want(r, i)
+			}
+			parts[r] = append(parts[r], b)
+		}
+	}
+	if err := x.GatherNear(ctx, parts); err != nil {
+		return err
+	}
+	for r := range parts {
+		for i := range 2 {
+			if !bytes.Equal(parts[r][i], want(r, i)) {
+				return fmt.Errorf("call %d has other bytes of rank %d", call, r)
+			}
+		}
+	}
+	return nil
+}
+
+// Gathers of host memory have the bytes of their own call, whichever rank is late, and leave no file.
+func TestGatherNear(t *testing.T) {
+	testlevel.HostOnly(t)
+	for _, n := range []int{1, 2, 4} {
+		before, _ := os.ReadDir(sharedFolder)
+		w := newWorld(t, TransportTCP, n)
+		after, _ := os.ReadDir(sharedFolder)
+		require.Len(t, after, len(before))
+		if w.near(0).NearBytes() == 0 {
+			t.Skipf("no shared memory in %s", sharedFolder)
+		}
+		for r, err := range ranktest.OnAll(n, func(r int) error {
+			for call := range 50 {
+				if call%n == r {
+					time.Sleep(300 * time.Microsecond)
+				}
+				if err := gatherNear(context.Background(), w.near(r), w.transports[r], call, 1+call*1000); err != nil {
+					return err
+				}
+				if call%7 == 0 { // messages of another kind between them
+					if err := exchangeAll(context.Background(), w.transports[r], 100); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		}) {
+			require.NoError(t, err, "rank %d of %d", r, n)
+		}
+		require.ErrorIs(t, w.near(0).GatherNear(context.Background(), make([][][]byte, n+1)), attention.ErrInvalid)
+		tooMany := make([][][]byte, n)
+		for r := range tooMany {
+			tooMany[r] = [][]byte{make([]byte, sharedArea+1)}
+		}
+		require.ErrorIs(t, w.near(0).GatherNear(context.Background(), tooMany), attention.ErrInvalid)
+	}
+}
+
+// A rank that dies, hangs, aborts, leaves or gathers another number of bytes is named on every other
+// rank.
+func TestFaultsOfGatherNear(t *testing.T) {
+	testlevel.HostOnly(t)
+	lower(t)
+	const n, bad = 3, 2
+	for name, x := range map[string]struct {
+		fault func(w *rankWorld) error
+		want  error
+	}{
+		"dies": {func(w *rankWorld) error { w.proxies[bad].cut(); return nil }, parallel.ErrLeft},
+		"aborts": {func(w *rankWorld) error {
+			w.transports[bad].Abort(&parallel.RankError{Rank: bad, Err: errors.New("boom")})
+			return nil
+		}, parallel.ErrFailed},
+		"leaves": {func(w *rankWorld) error { return w.transports[bad].Close() }, parallel.ErrLeft},
+		"hangs":  {func(*rankWorld) error { return nil }, parallel.ErrTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, TransportTCP, n)
+			if w.near(0).NearBytes() == 0 {
+				t.Skipf("no shared memory in %s", sharedFolder)
+			}
+			begin := time.Now()
+			for r, err := range ranktest.OnAll(n, func(r int) error {
+				ctx, cancel := context.WithTimeout(context.Background(), timeout)
+				defer cancel()
+				if err := gatherNear(ctx, w.near(r), w.transports[r], 0, 100); err != nil {
+					return err
+				}
+				if r == bad {
+					time.Sleep(timeout / 4)
+					return x.fault(w)
+				}
+				return gatherNear(ctx, w.near(r), w.transports[r], 1, 100)
+			}) {
+				if r != bad {
+					ranktest.Named(t, err, bad, x.want)
+				}
+			}
+			require.Less(t, time.Since(begin), 7*timeout)
+			require.Error(t, gatherNear(context.Background(), w.near(0), w.transports[0], 2, 100))
+		})
+	}
+	w := newWorld(t, TransportTCP, 2)
+	for r, err := range ranktest.OnAll(2, func(r int) error {
+		return gatherNear(context.Background(), w.near(r), w.transports[r], 0, 100+r)
+	}) {
+		var named *parallel.RankError
+		require.ErrorAs(t, err, &named, "rank %d", r)
+		require.ErrorContains(t, err, "bytes where rank")
+	}
+}
+
+// Decoding has the bits of one process, whether states go through shared memory or are exchanged.
+func TestDecodeHasTheBitsOfOneProcess(t *testing.T) {
+	testlevel.HostOnly(t)
+	const n, heads, dim, tokens = 3, 2, 16, 200
+	decode := func(transports []parallel.Transport) [][]byte {
+		outs := make([][]byte, n)
+		for r, err := range ranktest.OnAll(n, func(r int) error {
+			g, err := parallel.NewGroup(transports[r], parallel.GroupOptions{Timeout: 10 * time.Second})
+			if err != nil {
+				return err
+			}
+			cfg := parallel.Config{}
+			cfg.HeadDim = dim
+			op, err := parallel.New(g, nil, cfg)
+			if err != nil {
+				return err
+			}
+			defer op.Close()
+			in := func(count, seed int) attention.Tensor {
+				return attention.Tensor{Host: inputs.New(int64(count*dim), cfg.DType, inputs.Normal, uint64(seed))}
+			}
+			held := op.Shard().Count(r, tokens)
+			a := parallel.DecodeArgs{B: 1, Hq: heads, Hkv: heads, Sq: 1, Tokens: []int{tokens}, Q: in(heads, 1),
+				Cache: parallel.Cache{K: in(heads*held, 10+r), V: in(heads*held, 20+r), Capacity: held},
+				O:     attention.Tensor{Host: make([]byte, heads*dim*2)}, LSE: attention.Tensor{Host: make([]byte, heads*4)}}
+			for range 3 {
+				err = errors.Join(err, op.Decode(context.Background(), nil, a))
+			}
+			outs[r] = append(a.O.Host, a.LSE.Host...)
+			return err
+		}) {
+			require.NoError(t, err, "rank %d", r)
+		}
+		return outs
+	}
+	one, err := parallel.InProcess(n)
+	require.NoError(t, err)
+	want := decode(one)
+	for _, kind := range kinds { // the world of NCCL has no shared memory
+		w := newWorld(t, kind, n)
+		require.Equal(t, want, decode(w.transports), "%v", kind)
+	}
+}
