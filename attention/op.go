@@ -310,8 +310,18 @@ func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
 	if dev != nil && cfg.Tuning != TuningOff && plan.Includes(e, plan.StepTuner) {
 		pick = plan.StoreOf(dev).Pick
 	}
+	if e.Tile != "" {
+		if cfg.AllowCUDA = false; cfg.Tier.WithoutSPIRV() {
+			return nil, fmt.Errorf("%w: tier %v has no tiles", ErrUnsupported, cfg.Tier)
+		}
+		named, err := plan.NamedTile(e.Tile)
+		if err != nil {
+			return nil, errs.Invalid("tile: %v", err)
+		}
+		pick = named
+	}
 	op := newOp(dev, cfg, e, pick)
-	if pick != nil {
+	if pick != nil && e.Tile == "" {
 		op.backward.pick = plan.StoreOf(dev).PickBackward
 	}
 	if e.BackwardTiles != "" {
@@ -333,6 +343,18 @@ func NewExperiment(dev *vk.Device, cfg Config, e Experiment) (*Op, error) {
 		return nil, err
 	}
 	return op, nil
+}
+
+// CheckTile reports whether Experiment.Tile is well formed. The error matches [ErrInvalid].
+// Whether the tile can run depends on the device and the call.
+func CheckTile(text string) error {
+	if text == "" {
+		return nil
+	}
+	if _, err := plan.NamedTile(text); err != nil {
+		return errs.Invalid("tile: %v", err)
+	}
+	return nil
 }
 
 // CheckBackwardTiles reports whether Experiment.BackwardTiles is well formed. The error

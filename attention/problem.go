@@ -264,7 +264,7 @@ const (
 	TileHeuristic = problem.TileHeuristic // the fixed table
 	TileCached    = problem.TileCached    // tuned by an earlier process
 	TileTuned     = problem.TileTuned     // tuned by this process
-	TileNamed     = problem.TileNamed     // named by Experiment.BackwardTiles
+	TileNamed     = problem.TileNamed     // named by Experiment.Tile or Experiment.BackwardTiles
 )
 
 // MaxFastScore bounds the magnitude of the row max that tiers coopmat and coopmat2

@@ -59,6 +59,9 @@ const (
 	ConstFences           uint32 = 121 // 1: a fence before the fragments of each chunk of K and of V are loaded
 	ConstGroup            uint32 = 122 // fragments of K or V that a subgroup multiplies at the same time
 	ConstOrder            uint32 = 123 // 1: under a causal mask the longest row tiles of all heads start first, see work_tile_dense.glsl
+	ConstPairTile         uint32 = 124 // keys of a KV tile of the loop with pairs of float16, see f32_pairs.glsl; 0: no such loop
+	ConstPairGroup        uint32 = 125 // as GROUP, in that loop
+	ConstPairFences       uint32 = 126 // as FENCES, in that loop
 	ConstMFrags           uint32 = 5   // fragments of FRAG_M query rows per subgroup
 	ConstKvStep           uint32 = 23  // keys of a KV tile per Q K^T product
 	ConstKeysPerSubgroup  uint32 = 53  // not 0: consecutive keys of a KV tile that one subgroup loads
@@ -160,6 +163,9 @@ var constantNames = map[uint32]string{
 	ConstFences:           "FENCES",
 	ConstGroup:            "GROUP",
 	ConstOrder:            "ORDER",
+	ConstPairTile:         "PAIR_TILE",
+	ConstPairGroup:        "PAIR_GROUP",
+	ConstPairFences:       "PAIR_FENCES",
 	ConstMFrags:           "M_FRAGS",
 	ConstKvStep:           "KV_STEP",
 	ConstKeysPerSubgroup:  "KEYS_PER_SUBGROUP",

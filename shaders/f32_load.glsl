@@ -20,6 +20,20 @@ uvec4 loadVecV(Slice s, uint key, uint col) {
     return load4V(s, key * p.strideVSeq + col, HEAD_DIM_V % FRAG_N == 0 ? 4 : elementsFromV(col));
 }
 
+// Loads the subgroup's rows of Q into qVec, fragment by fragment; all loads are issued before the first wait. Rows past the
+// end are zero. flipQ flips the sign of Q for a negative scale, so that the largest score is the largest logit.
+#define LOAD_Q_VECS                                                                                 \
+    const Slice qRows = sliceQ(work.batch, work.head, work.row0);                                   \
+    const uint frags = M_FRAGS * QK_CHUNKS;                                                         \
+    uvec4 qVec[2 * M_FRAGS * QK_CHUNKS * LANE_VECS];                                                \
+    [[unroll]] for (uint n = 0; n < frags * LANE_VECS; ++n) {                                       \
+        const uint group = n % LANE_VECS * SUBGROUP_SIZE + gl_SubgroupInvocationID, f = n / LANE_VECS; \
+        const uint row = rowInTile + f / QK_CHUNKS * FRAG_M + group / CHUNK_VECS, col = (f % QK_CHUNKS * CHUNK_VECS + group % CHUNK_VECS) * 8; \
+        const bool there = group < FRAG_VECS && work.row0 + row < p.Sq;                             \
+        qVec[2 * n] = there ? loadVecQ(qRows, row, col) ^ flipQ : uvec4(0);                         \
+        qVec[2 * n + 1] = there ? loadVecQ(qRows, row, col + 4) ^ flipQ : uvec4(0);                 \
+    }
+
 #include "f32_store_terms.glsl"
 
 // Loads tile `index`, where kRows and vRows are, and advances these. Keys past Sk are zero: compared if the tile may be the

@@ -8,16 +8,18 @@
 // A hoisted load takes registers. A fence keeps the loads of a chunk behind it (docs/log.md, 14).
 #define FENCE if (FENCES != 0) subgroupMemoryBarrierShared();
 
-// One product of each of GROUP fragments of K or V: they do not depend on each other, so that the latency of one overlaps
+// One product of each of COUNT fragments of K or V: they do not depend on each other, so that the latency of one overlaps
 // the next. LIVE(g): there is a fragment g. sum[g * M_FRAGS + r] += A(term, g, r) b[g].
-#define PRODUCT(term, LIVE, A)                                                                      \
-    [[unroll]] for (uint g = 0; g < GROUP; ++g)                                                     \
+#define PRODUCT_OF(COUNT, term, LIVE, A)                                                            \
+    [[unroll]] for (uint g = 0; g < COUNT; ++g)                                                     \
         [[unroll]] for (uint r = 0; r < M_FRAGS; ++r)                                               \
             if (LIVE(g)) sum[g * M_FRAGS + r] = coopMatMulAdd(A(term, g, r), b[g], sum[g * M_FRAGS + r]);
+#define PRODUCT(term, LIVE, A) PRODUCT_OF(GROUP, term, LIVE, A)
 // LOAD_B(term, g) loads b[g].
-#define LOAD_TERM(term, LIVE, LOAD_B)                                                               \
-    [[unroll]] for (uint g = 0; g < GROUP; ++g)                                                     \
+#define LOAD_TERM_OF(COUNT, term, LIVE, LOAD_B)                                                     \
+    [[unroll]] for (uint g = 0; g < COUNT; ++g)                                                     \
         if (LIVE(g)) LOAD_B(term, g)
+#define LOAD_TERM(term, LIVE, LOAD_B) LOAD_TERM_OF(GROUP, term, LIVE, LOAD_B)
 #define SIX_PRODUCTS(LIVE, A, LOAD_B)                                                               \
     FragB b[GROUP];                                                                                 \
     FragC sum[GROUP * M_FRAGS];                                                                     \

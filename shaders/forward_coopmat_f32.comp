@@ -9,7 +9,8 @@
 //   shared memory  the terms of the K tile and of the V tile, the other chunks of Q, the row max (f32_smem.glsl)
 //   barriers       two per KV tile, before and after it is stored to shared memory
 // Unmasked tiles, which every row attends to in full, have a loop of their own. Masked tiles, at the causal diagonal and at
-// the end of the keys, have a second one; subgroups whose rows attend to no key of a tile skip it.
+// the end of the keys, have a second one; subgroups whose rows attend to no key of a tile skip it. With PAIR_TILE a loop before
+// them multiplies unmasked tiles as pairs of float16, up to the first that is not in their range (f32_pairs.glsl).
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat_extensions.glsl"
 #include "constants_coopmat.glsl"
@@ -17,6 +18,7 @@
 #include "constants_row_sum.glsl"
 #include "constants_dense.glsl"
 #include "constants_f32.glsl"
+#include "constants_f32_pairs.glsl"
 #define LONGEST_FIRST (ORDER != 0) // in work_tile_dense.glsl
 #include "interface.glsl"
 
@@ -28,8 +30,10 @@
 #include "storage_words.glsl"
 #include "fragments.glsl"
 #include "f32_terms.glsl"
+#include "f32_pairs.glsl"
 #include "f32_smem.glsl"
 #include "f32_load.glsl"
+#include "f32_pair_load.glsl"
 #include "scratch.glsl"
 #if NV2
 #include "fragment_ops_nv2.glsl"
@@ -39,6 +43,7 @@
 #include "f32_fragments.glsl"
 #include "softmax.glsl"
 #include "f32_gemm.glsl"
+#include "f32_pair_gemm.glsl"
 #include "non_finite_f32.glsl"
 
 void main() {
@@ -54,16 +59,23 @@ void main() {
 
     const uint flipQ = p.scoreScale < 0.0 ? 0x80000000u : 0u; // Q has the sign of the scale
 
-    uvec4 kVec[3 * K_VECS], vVec[3 * V_VECS];
     Slice kRows = sliceK(work.batch, work.kvHead, 0), vRows = sliceV(work.batch, work.kvHead, 0);
-    PREFETCH_KV(0, 1)
-    if (tid == 0) nonFiniteSeen = 0;
-#include "f32_load_q.glsl"
-
+    if (tid == 0) {
+        nonFiniteSeen = 0;
+        outOfRange = 0;
+    }
     clearSums();
     startSoftmax();
 
-    uint j = 0;
+    uint j = 0; // KV tile
+    if (PAIR_TILE > 0) {
+#include "f32_pair_loop.glsl"
+    }
+    uvec4 kVec[3 * K_VECS], vVec[3 * V_VECS];
+    if (PAIR_TILE == 0 || j < tiles) {
+        PREFETCH_KV(j, 1)
+#include "f32_load_q.glsl"
+    }
     [[dont_unroll]] for (; j + (1 - CHECK_KV_END) < unmaskedTiles; ++j) {
 #define MASKED 0
 #include "f32_tile.glsl"

@@ -18,6 +18,12 @@ type Experiment struct {
 	// bfloat16. Q, K and V must be in float16's range.
 	HalfTerms bool
 
+	// Tile changes the tile of the dense forward kernel: a list of field=number, such as
+	// "kv_tile=32,group=4", with the names of the tuning cache. Fields without a number keep
+	// their value. A tile that the kernel or the device cannot run refuses the tier. Results
+	// are correct.
+	Tile string
+
 	// BackwardTiles changes tiles of the kernels of gradients: a list of
 	// kernel.field=number, such as "q.kv_tile=32,kv.row_tile=48,kv.kv_step=16". The kernel is
 	// the last part of its module's name (lse, q, kv, add or bias) and the field is named as

@@ -71,5 +71,5 @@ const (
 	TileHeuristic = "heuristic"    // the fixed table
 	TileCached    = "tuned: cache" // tuned by an earlier process
 	TileTuned     = "tuned now"    // tuned by this process
-	TileNamed     = "named"        // named by Experiment.BackwardTiles
+	TileNamed     = "named"        // named by Experiment.Tile or Experiment.BackwardTiles
 )

@@ -28,7 +28,7 @@ type benchFlags struct {
 	device, format                                            string
 	timing                                                    timingFlags
 	suite, variant, ablate, kernels                           string
-	tiles                                                     []string
+	tile, tiles                                               []string
 	peers, save                                               []string
 	monitor                                                   string // file of --monitor
 	plots                                                     []string
@@ -85,6 +85,10 @@ measures the ceilings that its pictures show, unless --peak-tflops and --peak-tb
 bench verifies gradients as it verifies results: the whole gradients of a small problem,
 and sampled rows of dQ and sampled keys of dK and dV of a large one. The column "memory"
 has the tensors of the pass and the scratch memory of its kernels.
+
+--tile changes fields of the tile of the dense forward kernel, with the names of the
+tuning cache. For example, --tile "" --tile kv_tile=32,group=4 times the default tile and
+the changed one in turn. Calls with options take no such changes.
 
 --bwd-tile changes fields of the tiles of the backward kernels. For example, --pass bwd
 --bwd-tile "" --bwd-tile kv.row_tile=48,kv.kv_step=16 times the default tiles and the
@@ -158,6 +162,7 @@ memory, 4 device failure` + signalHelp,
 	f.StringArrayVar(&o.peers, "peer", nil, "`command` that times another implementation, such as \"python3 scripts/peer_torch.py flash\" (repeatable)")
 	f.DurationVar(&o.peerTimeout, "peer-timeout", peer.DefaultTimeout, "stop a peer whose answer takes longer")
 	f.StringVar(&o.variant, "variant", "", "`list` of steps of the ladder of kernel versions, v1 to v8, or all")
+	f.StringArrayVar(&o.tile, "tile", nil, "`changes` of the tile of the dense forward kernel, as field=number,... (kv_tile=32,group=4); one row for each flag, \"\" for the tile that calls take")
 	f.StringArrayVar(&o.tiles, "bwd-tile", nil, "`changes` of the tiles of the backward kernels, as kernel.field=number,... (q.kv_tile=32,kv.row_tile=48); one row for each flag, \"\" for the tiles that calls take")
 	f.StringVar(&o.ablate, "ablate", "", "`list` of what to leave out, one row each: none, softmax, barrier, load")
 	f.StringArrayVar(&o.save, "save", nil, saveUsage)
@@ -261,7 +266,7 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 		return err
 	}
 	b := &bench.Bench{Monitor: sampler, Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Timing: o.timing.Timing,
-		Specs: bench.WithTiles(bench.Specs(tiers, plan.kernels, plan.variants, plan.chosenAblations()), o.tiles), Baselines: plan.chosenBaselines()}
+		Specs: bench.WithTiles(bench.WithTile(bench.Specs(tiers, plan.kernels, plan.variants, plan.chosenAblations()), o.tile), o.tiles), Baselines: plan.chosenBaselines()}
 	info := runInfo(dev, o.seed)
 	info.Schema, info.Shrunk, info.Wide = bench.SchemaVersion, plan.shrunk, o.wide
 	info.Suite, info.Baselines = o.suite, b.BaselineNames(problems)

@@ -89,6 +89,14 @@ func (o *benchFlags) plan(formats []bench.Format) (*benchPlan, error) {
 	if !o.takesCeilings && slices.ContainsFunc(p.suites, (*bench.Suite).IsCeilings) {
 		return nil, badInputf("--suite ceilings: only vkattn bench measures it")
 	}
+	for _, tile := range o.tile {
+		if err := attention.CheckTile(tile); err != nil {
+			return nil, badInputf("--tile: %w", err)
+		}
+	}
+	if len(o.tile) > 0 && len(o.tiles) > 0 {
+		return nil, badInputf("--tile and --bwd-tile exclude one another")
+	}
 	for _, tiles := range o.tiles {
 		if err := attention.CheckBackwardTiles(tiles); err != nil {
 			return nil, badInputf("--bwd-tile: %w", err)

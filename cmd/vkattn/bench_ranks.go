@@ -23,7 +23,7 @@ func (o *benchFlags) checkRanks() (*benchPlan, error) {
 	}{
 		{"peer", len(o.peers) > 0}, {"against", o.baselines != ""}, {"variant", len(plan.variants) > 0}, {"ablate", len(plan.ablations) > 0},
 		{"cuda-kernel", len(plan.kernels) > 0}, {"plot", len(o.plots) > 0}, {"monitor", o.monitor != ""}, {"baseline", o.baseline != ""}, {"list", o.list},
-		{"bwd-tile", len(o.tiles) > 0}, {"lse", len(plan.lse) > 0}, {"min-time", o.timing.MinTime != 0}, {"max-noise", o.timing.MaxNoise != 0},
+		{"tile", len(o.tile) > 0}, {"bwd-tile", len(o.tiles) > 0}, {"lse", len(plan.lse) > 0}, {"min-time", o.timing.MinTime != 0}, {"max-noise", o.timing.MaxNoise != 0},
 	} {
 		if x.given {
 			return nil, badInputf("--%s and --ranks exclude one another", x.flag)

@@ -22,6 +22,9 @@ func TestBenchRefusesBadFlags(t *testing.T) {
 	for _, c := range [][]string{
 		{"not a positive number", "--seqlen", "0"},
 		{"not a positive number", "--batch-size", "two"},
+		{"no tile has a field", "--tile", "x=1"},
+		{"want field=number", "--tile", "kv_tile"},
+		{"exclude one another", "--tile", "kv_tile=32", "--bwd-tile", "q.kv_tile=32"},
 		{"no tile has a field", "--bwd-tile", "q.x=1"},
 		{"has no tile", "--bwd-tile", "", "--bwd-tile", "delta.rows=1"},
 		{"first-last*mult", "--nheads", "1-8"},
@@ -196,6 +199,28 @@ func TestBenchNamesBackwardTiles(t *testing.T) {
 			require.Contains(t, r.Reason, "cannot compute head dims")
 		}
 	}
+}
+
+// Each --tile is a row, and a tile that cannot run is one with the reason.
+func TestBenchNamesTiles(t *testing.T) {
+	quickDriver(t)
+	code, stdout, stderr := call(tiny("--tier", "scalar", "-o", "json", "--tile", "", "--tile", "kv_tile=64", "--tile", "kv_tile=0")...)
+	require.Equal(t, exitOK, code, stderr)
+	var doc struct{ Rows []bench.Row }
+	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
+	tiles := map[string]string{}
+	for _, r := range doc.Rows {
+		if r.Tiles == "kv_tile=0" {
+			require.Equal(t, bench.Unsupported, r.Status)
+			require.Contains(t, r.Reason, "cannot compute head dims")
+			continue
+		}
+		require.Equal(t, bench.OK, r.Status, r.Reason)
+		tiles[r.Tiles] = r.Tile
+	}
+	require.Len(t, tiles, 2)
+	require.NotEqual(t, tiles[""], tiles["kv_tile=64"])
+	require.Contains(t, tiles["kv_tile=64"], "x64")
 }
 
 // A run whose problems have no row of a baseline that was asked for says so.

@@ -64,6 +64,7 @@ failure` + signalHelp,
 	o.problemFlags(f)
 	f.StringVar(&o.tier, "tier", "", "auto, scalar, coopmat or coopmat2 (default auto; scalar on a Vulkan driver that runs on the CPU)")
 	f.StringVar(&o.passes, "pass", "", "fwd, bwd or fwdbwd (default fwd)")
+	f.StringArrayVar(&o.tile, "tile", nil, "`changes` of the tile of the dense forward kernel, as in vkattn bench")
 	f.IntVarP(&o.repeats, "repetitions", "r", 0, "timed runs (default 30; after 2 s of them, 3 are enough)")
 	f.StringVarP(&o.format, "output", "o", "md", "md or json")
 	f.StringVar(&o.trace, "trace", "", "write every dispatch to `file` in the format of chrome://tracing")
@@ -80,6 +81,9 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 	}
 	if plan.allTiers || len(plan.tiers) > 1 {
 		return badInputf("--tier: a profile is of one tier")
+	}
+	if len(o.tile) > 1 {
+		return badInputf("--tile: a profile is of one tile")
 	}
 	for _, t := range plan.tiers {
 		if t.WithoutSPIRV() {
@@ -122,7 +126,7 @@ func (a *app) profile(ctx context.Context, o *profileFlags) error {
 	}
 	defer func() { _ = stopSampler() }()
 	b := &bench.Bench{Device: dev, Label: deviceLabel(dev), CPU: "cpu", Seed: o.seed, Timing: bench.Timing{Repeats: o.repeats}, Monitor: sampler,
-		Specs: bench.Specs(tiers, nil, nil, nil)}
+		Specs: bench.WithTile(bench.Specs(tiers, nil, nil, nil), o.tile)}
 	p, err := b.Profile(ctx, problems[0], o.peak)
 	if err != nil {
 		return err

@@ -133,8 +133,11 @@ func (plan *chosen) chooseTile(dev *vk.Device, cfg *problem.Config, tier problem
 	}
 	v.onCPU = dev.Info().Type == vk.DeviceCPU
 	v.askDevice(dev)
-	if _, ok := v.Tile.(f32Tile); ok {
-		plan.Notes = append(plan.Notes, termsNote(termType(r.Experiment.HalfTerms)))
+	if t, ok := v.Tile.(f32Tile); ok {
+		of := termType(r.Experiment.HalfTerms)
+		v.ordered = accumulatorIsOperandA(dev, of, t.fragment) &&
+			(!hasPairs(dev.Caps(), tier, t.fragment) || accumulatorIsOperandA(dev, problem.F16, t.fragment))
+		plan.Notes = append(plan.Notes, termsNote(of))
 	}
 	plan.DecodePart = nil
 	if twoClasses {
@@ -146,6 +149,9 @@ func (plan *chosen) chooseTile(dev *vk.Device, cfg *problem.Config, tier problem
 	if pick != nil && !v.Options.Any() && cfg.FixedSplit == 0 {
 		var notes []string
 		v.Tile, shared, plan.Tuning, notes = picked(dev.Caps(), pick, v, shared, *cfg, *r)
+		if r.Experiment.Tile != "" && plan.Tuning != problem.TileNamed {
+			return 0, notes[len(notes)-1]
+		}
 		plan.Notes = append(plan.Notes, notes...)
 	}
 	if why := v.whyNotDecode(&of, noDecodeKernel); why != "" {
@@ -195,6 +201,9 @@ func picked(caps *vk.Caps, pick TilePicker, v Variant, shared uint64, cfg proble
 	v.Tile = t
 	bytes, reason := Fits(caps, v, r.Shape)
 	if reason != "" {
+		if source == problem.TileNamed {
+			return heuristic, shared, problem.TileHeuristic, append(notes, reason)
+		}
 		return heuristic, shared, problem.TileHeuristic, append(notes, "the tuned tile of this class is ignored: "+reason)
 	}
 	return t, bytes, source, notes
@@ -262,7 +271,7 @@ func tilesOf(caps *vk.Caps, cfg *problem.Config, tier problem.Tier, v *Variant, 
 		rows = r.decodeRows()
 	}
 	if tier == problem.TierScalar {
-		if r.Experiment != (problem.Experiment{}) {
+		if r.Experiment != (problem.Experiment{Tile: r.Experiment.Tile}) {
 			return nil, "only cooperative-matrix kernels have variants and ablations"
 		}
 		return scalarTiles(&caps.Limits, v.headDimV, rows), ""
@@ -284,7 +293,7 @@ func tilesOf(caps *vk.Caps, cfg *problem.Config, tier problem.Tier, v *Variant, 
 		return nil, fmt.Sprintf("a scale of %g takes scores over %d, see MaxFastScore", s, problem.MaxFastScore)
 	}
 	if cfg.DType == problem.F32 {
-		return f32Tiles(f, v, rows, caps.Limits.MaxInvocations), ""
+		return f32Tiles(f, v, rows, caps.Limits.MaxInvocations, hasPairs(caps, tier, f)), ""
 	}
 	fixed, shape := cfg.FixedSplit > 0, r.Shape
 	if fixed {
@@ -303,6 +312,9 @@ func tilesOf(caps *vk.Caps, cfg *problem.Config, tier problem.Tier, v *Variant, 
 // Fits checks a variant against the device's limits before anything is compiled. It
 // returns the shared memory of a workgroup in bytes, or the reason why a limit is exceeded.
 func Fits(caps *vk.Caps, v Variant, s problem.Shape) (shared uint64, reason string) {
+	if t, ok := v.Tile.(f32Tile); ok && t.PairTile > 0 && !hasPairs(caps, problem.TierCoopMat, t.fragment) {
+		return 0, fmt.Sprintf("tile %v needs fragments of float16 of the same size", t)
+	}
 	if reason := shapeFits(caps, v, s); reason != "" && !v.Options.Any() { // the grid of a call with options: see prepared.grid
 		return 0, reason
 	}

@@ -169,6 +169,56 @@ func slicesOfO(v *Variant) []uint32 {
 // of the device.
 type TilePicker func(v Variant, cfg problem.Config, r Request) (t tile, source string, notes []string)
 
+// NamedTile returns a TilePicker that changes fields of the tile of the table, as an
+// experiment names them: "kv_tile=32,group=4". See problem.Experiment. A tile that cannot run
+// refuses the tier.
+func NamedTile(text string) (TilePicker, error) {
+	type change struct {
+		field string
+		value uint64
+	}
+	var list []change
+	for word := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == ' ' }) {
+		field, value, ok := strings.Cut(word, "=")
+		n, err := strconv.ParseUint(value, 10, 16)
+		if !ok || err != nil {
+			return nil, fmt.Errorf("%q: want field=number up to 65535, such as kv_tile=32", word)
+		}
+		all := slices.Compact(slices.Sorted(slices.Values(slices.Concat(fieldsOf(scalarTile{}), fieldsOf(coopmatTile{}), fieldsOf(f32Tile{})))))
+		if !slices.Contains(all, field) {
+			return nil, fmt.Errorf("%q: no tile has a field %q, want one of %s", word, field, strings.Join(all, ", "))
+		}
+		list = append(list, change{field, n})
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("no field is named")
+	}
+	return func(v Variant, _ problem.Config, _ Request) (tile, string, []string) {
+		t := v.Tile
+		for _, c := range list {
+			changed, ok := withField(t, c.field, c.value)
+			if !ok {
+				return nil, "", []string{fmt.Sprintf("its tile has no field %s that a value may be given, it has %s", c.field, strings.Join(fieldsOf(t), ", "))}
+			}
+			t = changed
+		}
+		if t.columns() == 0 || hasForeignZero(t) || !t.computes(v.headDim, v.headDimV) {
+			return nil, "", []string{fmt.Sprintf("the kernel cannot compute head dims %d and %d with tile %v", v.headDim, v.headDimV, t)}
+		}
+		return t, problem.TileNamed, nil
+	}, nil
+}
+
+// hasForeignZero reports whether a field of t is 0 that tuning gives other values only: it
+// may be a divisor or the step of a loop.
+func hasForeignZero(t tile) bool {
+	v := reflect.ValueOf(t)
+	return slices.ContainsFunc(tileFields(v.Type()), func(f reflect.StructField) bool {
+		values := strings.Fields(f.Tag.Get("try"))
+		return len(values) > 0 && values[0] != "slices" && !slices.Contains(values, "0") && v.FieldByIndex(f.Index).IsZero()
+	})
+}
+
 // PickOnly returns a TilePicker that always picks t. Tune times each candidate with it.
 func PickOnly(t tile) TilePicker {
 	return func(Variant, problem.Config, Request) (tile, string, []string) { return t, problem.TileTuned, nil }

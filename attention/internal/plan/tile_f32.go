@@ -24,6 +24,9 @@ type f32Tile struct {
 	Group       uint32 `json:"group" const:"GROUP" try:"1 2 4"`                 // fragments of K or V that a subgroup multiplies at the same time
 	Order       uint32 `json:"order" const:"ORDER"`                             // 1: longest row tiles of all heads first
 	Unchecked   uint32 `json:"unchecked"`                                       // 1: unmasked tiles are loaded without comparing keys with Sk
+	PairTile    uint32 `json:"pair_tile" const:"PAIR_TILE"`                     // keys per KV tile of the loop with pairs of float16; 0: no such loop
+	PairGroup   uint32 `json:"pair_group" const:"PAIR_GROUP"`                   // as Group, in that loop
+	PairFences  uint32 `json:"pair_fences" const:"PAIR_FENCES"`                 // as Fences, in that loop
 	DvSlice     uint32 `json:"dv_slice" const:"DV_SLICE"`                       // columns of O that a workgroup computes
 }
 
@@ -42,14 +45,16 @@ func (t f32Tile) columns() uint32      { return t.DvSlice }
 func (t f32Tile) Splits() int          { return 1 }
 
 func (t f32Tile) computes(headDim, headDimV uint32) bool {
-	return t.DvSlice >= headDimV && t.KVTile%t.KVStep == 0 && t.KVStep%t.N == 0 && t.QSmemChunks <= t.chunks(headDim)
+	return t.DvSlice >= headDimV && t.KVTile%t.KVStep == 0 && t.KVStep%t.N == 0 && t.QSmemChunks <= t.chunks(headDim) &&
+		t.PairTile%t.KVTile == 0 && (t.PairTile == 0 || t.PairGroup > 0)
 }
 
 // chunks returns the number of fragments along the head dim.
 func (t f32Tile) chunks(headDim uint32) uint32 { return arith.CeilDiv32(headDim, t.K) }
 
 // String is like coopmatTile.String, with g for groups, f for fences, u for unchecked and o
-// for the order of row tiles.
+// for the order of row tiles; p32g4f is a loop with pairs of float16, tiles of 32 keys, groups
+// of 4, with fences.
 func (t f32Tile) String() string {
 	s := fmt.Sprintf("%dx%d/%d %dx%d %dsg%d g%d", t.Rows(), t.KVTile, t.KVStep, t.M, t.N, t.Subgroups, t.MFrags, t.Group)
 	if t.QSmemChunks > 0 {
@@ -64,6 +69,12 @@ func (t f32Tile) String() string {
 	if t.Order != 0 {
 		s += " o"
 	}
+	if t.PairTile != 0 {
+		s += fmt.Sprintf(" p%dg%d", t.PairTile, t.PairGroup)
+		if t.PairFences != 0 {
+			s += "f"
+		}
+	}
 	return s
 }
 
@@ -76,7 +87,12 @@ func (t f32Tile) describe() string { return t.String() }
 //	 64: 8x1x32/16 g2 56.2, 47.8; 8x1x32/32 g2 54.4, 48.2; g2 u 55.4, 49.6; g2 u o -, 56.2
 //	128: 8x1x16/16 g4 f u 54.3, 48.9; g2 q1 f u -, 49.2; g2 q1 f u o -, 54.9; g2 f u -, 45.1; g4 f 53.9, 45.3; g2 q1 f 53.3, 47.8
 //
-// On an H200, none of them unchecked:
+// With a loop with pairs (docs/log.md, 60), on an H100:
+//
+//	 64: p64g2 99.6, 82.8; p64g4 99.2, -; p32g2 87.2, -; 8x2x32/16 g1 f p64g1 84.0, 68.0
+//	128: p32g2f 86.8, -; p32g4f 86.1, 82.0; p32g2 85.7, 78.9; p16g2 77.7, -
+//
+// On an H200, without that loop, none of them unchecked:
 //
 //	 64: 8x1x32/16 g2 55.6, 47.3; 8x1x32/32 g2 53.9, 48.0; 8x2x32/16 g1 f 52.6, 38.6; 4x2x16/16 g2 51.7, 42.9;
 //	     8x1x48/16 g2 50.2; 12x1x32/16 g2 47.9
@@ -87,10 +103,10 @@ var f32Table = []struct {
 	causal bool
 	tile   f32Tile
 }{
-	{64, true, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 32, KVStep: 32, Group: 2, Unchecked: 1, Order: 1}},
-	{64, false, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 32, KVStep: 16, Group: 2}},
-	{128, true, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, QSmemChunks: 1, Fences: 1, Group: 2, Unchecked: 1, Order: 1}},
-	{128, false, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, Fences: 1, Group: 4, Unchecked: 1}},
+	{64, true, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 32, KVStep: 32, Group: 2, Unchecked: 1, Order: 1, PairTile: 64, PairGroup: 2}},
+	{64, false, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 32, KVStep: 16, Group: 2, PairTile: 64, PairGroup: 2}},
+	{128, true, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, QSmemChunks: 1, Fences: 1, Group: 2, Unchecked: 1, Order: 1, PairTile: 32, PairGroup: 4, PairFences: 1}},
+	{128, false, f32Tile{Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, Fences: 1, Group: 4, Unchecked: 1, PairTile: 32, PairGroup: 2, PairFences: 1}},
 }
 
 // f32Refusal says why a call of float32 does not run on cooperative matrices, or "".
@@ -141,9 +157,17 @@ func termsNote(of problem.DType) string {
 	return fmt.Sprintf("float32 is three terms of %v, and six products of terms make one of float32", of)
 }
 
+// hasPairs reports whether a device multiplies pairs of float16 in fragments of the size of f.
+func hasPairs(caps *vk.Caps, tier problem.Tier, f fragment) bool {
+	of, reason := pickFragment(caps, tier, problem.F16)
+	return reason == "" && of.M == f.M && of.N == f.N && of.K == f.K && of.Subgroup == f.Subgroup
+}
+
 // f32Tiles lists tiles, best first: that of the table, then smaller ones for devices with
-// less shared memory. Calls with few rows get few subgroups.
-func f32Tiles(f fragment, v *Variant, rows, maxInvocations uint32) []tile {
+// less shared memory. Calls with few rows get few subgroups. pairs tells whether the device
+// has the fragments of a loop with pairs of float16; without all subgroups of the table an
+// invocation would hold too much of its tile.
+func f32Tiles(f fragment, v *Variant, rows, maxInvocations uint32, pairs bool) []tile {
 	dim := max(v.headDim, v.headDimV)
 	var best f32Tile
 	for _, t := range slices.Backward(f32Table) {
@@ -165,9 +189,14 @@ func f32Tiles(f fragment, v *Variant, rows, maxInvocations uint32) []tile {
 				t := best
 				t.fragment, t.Subgroups, t.MFrags, t.KVTile = f, subgroups, frags, keys
 				t.KVStep, t.DvSlice = min(best.KVStep, keys), arith.CeilDiv32(v.headDimV, f.N)*f.N
-				if t.computes(v.headDim, v.headDimV) {
+				if !t.computes(v.headDim, v.headDimV) {
+					continue
+				}
+				if pairs && best.PairTile > 0 && subgroups == best.Subgroups && keys == best.KVTile {
 					list = append(list, t)
 				}
+				t.PairTile = 0
+				list = append(list, t)
 			}
 		}
 	}

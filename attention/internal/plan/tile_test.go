@@ -1,11 +1,13 @@
 package plan
 
 import (
+	"fmt"
 	"reflect"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"vkattn/attention/problem"
 	"vkattn/shaders"
 )
 
@@ -73,5 +75,69 @@ func TestConstantsAreOfTheKernelFamily(t *testing.T) {
 		for _, x := range c.absent {
 			require.NotContains(t, constants, x, "%T", c.tile)
 		}
+	}
+}
+
+// No value of a field of a named tile divides by zero.
+func TestNamedTileTakesAnyNumber(t *testing.T) {
+	f := fragment{M: 16, N: 16, K: 16, SumN: 8, Subgroup: 32}
+	for _, x := range []tile{
+		scalarTile{Invocations: 256, ThreadsX: 8, BlockRows: 64, KVTile: 32, ChunkD: 16, ChunkV: 8, DvSlice: 64},
+		coopmatTile{fragment: f, Subgroups: 8, MFrags: 1, KVTile: 64, KVStep: 16, DvSlice: 64},
+		f32Tile{fragment: f, Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, Group: 4, DvSlice: 64},
+	} {
+		v := Variant{Tile: x, headDim: 64, headDimV: 64}
+		_, source, _ := mustName(t, "kv_tile=32")(v, problem.Config{}, Request{})
+		require.Equal(t, problem.TileNamed, source, "%v", x)
+		for _, field := range fieldsOf(x) {
+			for _, n := range []int{0, 1, 3, 8, 65535} {
+				require.NotPanics(t, func() {
+					mustName(t, fmt.Sprintf("%s=%d", field, n))(v, problem.Config{}, Request{})
+				}, "%T %s=%d", x, field, n)
+			}
+		}
+	}
+}
+
+func mustName(t *testing.T, text string) TilePicker {
+	pick, err := NamedTile(text)
+	require.NoError(t, err, text)
+	return pick
+}
+
+// NamedTile changes the fields that its text names and no others, and refuses text and tiles
+// that cannot be.
+func TestNamedTile(t *testing.T) {
+	v := Variant{headDim: 128, headDimV: 128}
+	before := f32Tile{fragment: fragment{M: 16, N: 16, K: 16, SumN: 8, Subgroup: 32}, Subgroups: 8, MFrags: 1, KVTile: 16, KVStep: 16, Group: 4, DvSlice: 128}
+	v.Tile = before
+	for text, change := range map[string]func(t *f32Tile){
+		"group=2":                   func(t *f32Tile) { t.Group = 2 },
+		"pair_tile=32 pair_group=4": func(t *f32Tile) { t.PairTile, t.PairGroup = 32, 4 },
+		"group=1,fences=1,group=2":  func(t *f32Tile) { t.Fences, t.Group = 1, 2 },
+	} {
+		pick, err := NamedTile(text)
+		require.NoError(t, err, text)
+		got, source, _ := pick(v, problem.Config{}, Request{})
+		after := before
+		change(&after)
+		require.Equal(t, problem.TileNamed, source, text)
+		require.Equal(t, after, got, text)
+	}
+	for text, why := range map[string]string{
+		"pair_tile=16":   "cannot compute", // without a group
+		"kv_tile=0":      "cannot compute",
+		"group=0":        "cannot compute",
+		"invocations=64": "no field invocations", // a field of the scalar kernel
+	} {
+		pick, err := NamedTile(text)
+		require.NoError(t, err, text)
+		_, source, notes := pick(v, problem.Config{}, Request{})
+		require.Empty(t, source, text)
+		require.Contains(t, notes[0], why)
+	}
+	for _, text := range []string{"", " , ", "group", "group=-1", "group=x", "=3", "lanes=3"} {
+		_, err := NamedTile(text)
+		require.Error(t, err, "%q", text)
 	}
 }

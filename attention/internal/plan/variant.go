@@ -59,6 +59,7 @@ func (v Variant) constants() map[uint32]uint32 {
 		c[shaders.ConstCheckKvEnd] = 1 - t.Unchecked
 		c[shaders.ConstTermsInSmem] = dispatch.BoolConstant(!v.ordered)
 		c[shaders.ConstRowElements] = v.rowRun
+		c[shaders.ConstPairGroup] = max(t.PairGroup, 1) // of a loop that does not exist too: it is the length of an array
 		c[shaders.ConstAblate] = uint32(v.Experiment.Ablate)
 	case decodeTile:
 		c[shaders.ConstSubgroupBarrier] = dispatch.BoolConstant(!v.onCPU)

@@ -157,7 +157,7 @@ func (b *Bench) Unfinished(p Problem) (rows []*Row) {
 func (b *Bench) row(p Problem, s Spec) *Row {
 	row := p.row(b.label(s.Tier))
 	row.Tier, row.Kernel, row.Variant, row.Baseline = s.Tier.String(), s.Kernel, variantLabel(s.Lab.Variant), s.Baseline
-	row.Tiles = s.Lab.BackwardTiles
+	row.Tiles = s.Lab.BackwardTiles + s.Lab.Tile // a row has one of them
 	if s.Lab.Ablate != attention.AblateNone {
 		row.Ablation = s.Lab.Ablate.String()
 	}

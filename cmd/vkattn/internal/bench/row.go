@@ -40,7 +40,7 @@ type Row struct {
 	Peer     bool     `json:"peer,omitzero"`      // a peer computed it
 	Variant  string   `json:"variant,omitempty"`  // step of the ladder, "v1" to "v8"
 	Ablation string   `json:"ablation,omitempty"` // the part of the work that was left out
-	Tiles    string   `json:"tiles,omitempty"`    // tiles of the backward kernels that were named, as in attention.Experiment
+	Tiles    string   `json:"tiles,omitempty"`    // tiles that were named, as in attention.Experiment
 	Baseline Baseline `json:"baseline,omitempty"` // set if the row is a baseline
 	Line     string   `json:"line,omitempty"`     // name of the problem in its suite
 	Pass     Pass     `json:"pass,omitzero"`      // what was timed: fwd, bwd or fwdbwd

@@ -76,6 +76,22 @@ func kernelName(tier, family string) string {
 	return tier + " " + family
 }
 
+// WithTile runs every Spec once with each of the given tiles of the forward kernel, see
+// attention.Experiment. An empty text stands for the tile that calls take.
+func WithTile(specs []Spec, tiles []string) []Spec {
+	if len(tiles) == 0 {
+		return specs
+	}
+	var out []Spec
+	for _, s := range specs {
+		for _, t := range tiles {
+			s.Lab.Tile = t
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
 // WithTiles runs every Spec once with each of the given tiles of the backward kernels, see
 // attention.Experiment. An empty text stands for the tiles that calls take.
 func WithTiles(specs []Spec, tiles []string) []Spec {
