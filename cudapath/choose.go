@@ -91,24 +91,24 @@ func (t *table) chooseBackward(d *DeviceInfo, p *attention.CUDABackwardProblem) 
 	return nil, rejected, unsupported("choose backward kernels", "%s", strings.Join(rejected, "; "))
 }
 
-// backwardOutputs are the outputs of backward kernels, in the order in which they run. If a
-// family has a kernel of all three gradients and one of dQ, the first leaves dQ in the
-// workspace, and the second takes it from there.
+// backwardOutputs are the outputs of backward kernels, in the order in which they run. The
+// kernels of a call are of one module. If it has a kernel of all three gradients and one of
+// dQ, the first leaves dQ in the workspace, and the second takes it from there.
 var backwardOutputs = [...]string{"stats", "dQ dK dV", "dQ", "dK dV"}
 
 // backwardOf returns the backward kernels of a group, or the reason why there are none.
 func (t *table) backwardOf(g group, d *DeviceInfo, p *attention.CUDABackwardProblem) (list []*Kernel, why string) {
-	keys := p.Want[1] || p.Want[2]
+	keys, module := p.Want[1] || p.Want[2], ""
 	for i, outputs := range backwardOutputs {
 		if !([...]bool{true, p.Want[0] || keys, p.Want[0], keys})[i] {
 			continue
 		}
-		k, some := t.backwardKernel(g, outputs, p)
+		k, some := t.backwardKernel(g, module, outputs, p)
 		if k == nil {
 			// A kernel without options tells which option there is no kernel for.
 			dense := *p
 			dense.Lengths, dense.Window, dense.Softcap = false, false, false
-			if d, _ := t.backwardKernel(g, outputs, &dense); d != nil && d.Dense {
+			if d, _ := t.backwardKernel(g, module, outputs, &dense); d != nil && d.Dense {
 				k = d
 			}
 		}
@@ -132,7 +132,7 @@ func (t *table) backwardOf(g group, d *DeviceInfo, p *attention.CUDABackwardProb
 		if why := t.limits(k, d, &p.CUDAProblem); why != "" {
 			return nil, why
 		}
-		list = append(list, k)
+		list, module = append(list, k), k.Module
 	}
 	if len(list) == 0 {
 		return nil, "no backward kernels"
@@ -141,11 +141,12 @@ func (t *table) backwardOf(g group, d *DeviceInfo, p *attention.CUDABackwardProb
 }
 
 // backwardKernel returns the smallest kernel for an output that holds the head dims, and
-// whether the group has any for it. A dense kernel precedes those that take options.
-func (t *table) backwardKernel(g group, outputs string, p *attention.CUDABackwardProblem) (k *Kernel, some bool) {
+// whether the group has any for it. If module is not empty, only its kernels count. A dense
+// kernel precedes those that take options.
+func (t *table) backwardKernel(g group, module, outputs string, p *attention.CUDABackwardProblem) (k *Kernel, some bool) {
 	for i := range t.backward {
 		e := &t.backward[i]
-		if e.Family != g.family || e.Any != g.any || e.Outputs != outputs {
+		if e.Family != g.family || e.Any != g.any || e.Outputs != outputs || module != "" && e.Module != module {
 			continue
 		}
 		some = true

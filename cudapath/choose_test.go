@@ -200,8 +200,8 @@ func TestTablesOfThisBuild(t *testing.T) {
 	}
 }
 
-// fa3 computes gradients up to head dim 128 on sm_90, fa2 those of 16-bit types up to 256.
-// Everything else goes to ref, with the reason.
+// fa3 computes gradients up to head dim 256 on sm_90, with options up to 128. fa2 computes
+// those of 16-bit types up to 256. Everything else goes to ref, with the reason.
 func TestChoosesBackwardKernels(t *testing.T) {
 	table, err := embedded()
 	require.NoError(t, err)
@@ -216,12 +216,17 @@ func TestChoosesBackwardKernels(t *testing.T) {
 		"dense":    {&h200, nil, "fa3_f16_d128_backward_stats_full fa3_f16_d128_backward_main_full fa3_f16_d128_backward_dq_full", ""},
 		"dK alone": {&h200, func(p *problem) { p.Want = [3]bool{1: true} }, "fa3_f16_d128_backward_stats_full fa3_f16_d128_backward_main_full", ""},
 		"causal bf16": {&h200, func(p *problem) { p.DType, p.Causal, p.HeadDim, p.HeadDimV = attention.BF16, true, 40, 64 },
-			"fa3_bf16_d64_backward_stats_causal fa3_bf16_d64_backward_main_causal fa3_bf16_d64_backward_dq_causal", ""},
+			"fa3_bf16_d64_backward_stats_causal fa3_bf16_d64_backward_main_causal", ""},
 		"lengths":   {&h200, func(p *problem) { p.Lengths = true }, "fa3_f16_d128_backward_stats_options fa3_f16_d128_backward_main_options fa3_f16_d128_backward_dq_options", ""},
 		"window":    {&h200, func(p *problem) { p.Window, p.Causal = true, true }, "fa3_f16_d128_backward_stats_options fa3_f16_d128_backward_main_options fa3_f16_d128_backward_dq_options", ""},
 		"softcap":   {&h200, func(p *problem) { p.Softcap, p.HeadDim, p.HeadDimV = true, 64, 48 }, "fa3_f16_d64_backward_stats_options fa3_f16_d64_backward_main_options fa3_f16_d64_backward_dq_options", ""},
-		"head dims": {&h200, func(p *problem) { p.HeadDim = 136 }, "fa2_f16_d192x128_backward_stats fa2_f16_d192x128_backward_main", "fa3: there is none for f16 at head dims 136/128"},
-		"wide":      {&h200, func(p *problem) { p.HeadDim, p.HeadDimV = 200, 8 }, "fa2_f16_d256_backward_stats fa2_f16_d256_backward_main", ""},
+		"head dims": {&h200, func(p *problem) { p.HeadDim = 136 }, "fa3_f16_d192x128_backward_stats_full fa3_f16_d192x128_backward_main_full fa3_f16_d192x128_backward_dq_full", ""},
+		"wide": {&h200, func(p *problem) { p.Causal, p.HeadDim, p.HeadDimV = true, 200, 8 },
+			"fa3_f16_d256_backward_stats_causal fa3_f16_d256_backward_main_causal fa3_f16_d256_backward_dq_causal", ""},
+		"wide, lengths": {&h200, func(p *problem) { p.Lengths, p.HeadDim = true, 136 },
+			"fa2_f16_d192x128_backward_stats fa2_f16_d192x128_backward_main", "fa3: its backward kernels take no lengths"},
+		"wide, softcap": {&h200, func(p *problem) { p.Softcap, p.HeadDim, p.HeadDimV = true, 200, 8 },
+			"fa2_f16_d256_backward_stats fa2_f16_d256_backward_main_softcap", "fa3: its backward kernels take no softcap"},
 		"alignment": {&h200, func(p *problem) { p.Align, p.Softcap = 4, true }, "fa2_f16_d128_backward_stats_any fa2_f16_d128_backward_main_any",
 			"have to be multiples of 8 elements, these are of 4; fa2: head dims"},
 		"float32":              {&h200, func(p *problem) { p.DType = attention.F32 }, "ref_f32_backward_stats ref_f32_backward_dq ref_f32_backward_dkdv", "fa3: there is none for f32 at head dims 128/128; fa2: there is none for f32"},

@@ -147,7 +147,7 @@ func fa2Of(t *table, b *cases.Backward, cfg attention.Config) ([]*Kernel, error)
 	}
 	var list []*Kernel
 	for _, outputs := range []string{"stats", "dQ dK dV"} {
-		k, _ := t.backwardKernel(group{"fa2", align < alignment}, outputs, p)
+		k, _ := t.backwardKernel(group{"fa2", align < alignment}, "", outputs, p)
 		if k == nil {
 			return nil, fmt.Errorf("no kernel for %v/%v", cfg.HeadDim, cfg.ValueDim())
 		}

@@ -21,10 +21,11 @@ func TestFA3BackwardKernelsOnTheCPU(t *testing.T) {
 		t.Skipf("no compiler for the kernels: %v", err)
 	}
 	for _, variant := range []struct {
-		name, dim, bf16 string
-		brief           bool
+		name, dim, valueDim, bf16 string
+		brief                     bool
 	}{
-		{"f16 d64", "64", "0", true}, {"f16 d128", "128", "0", false}, {"bf16 d64", "64", "1", false}, {"bf16 d128", "128", "1", false},
+		{"f16 d64", "64", "64", "0", true}, {"f16 d128", "128", "128", "0", false}, {"bf16 d64", "64", "64", "1", false}, {"bf16 d128", "128", "128", "1", false},
+		{"f16 d192x128", "192", "128", "0", true}, {"bf16 d192", "192", "192", "1", false}, {"f16 d256", "256", "256", "0", false},
 	} {
 		t.Run(variant.name, func(t *testing.T) {
 			arguments := []string{}
@@ -37,7 +38,7 @@ func TestFA3BackwardKernelsOnTheCPU(t *testing.T) {
 			dir := fa3Files(t)
 			program := filepath.Join(dir, "emulate")
 			text, err := exec.Command(compiler, "-std=c++17", "-O2", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-I"+dir,
-				"-DATTN_D="+variant.dim, "-DATTN_BF16="+variant.bf16, "-o", program, filepath.Join(dir, "emulate.cc")).CombinedOutput()
+				"-DATTN_D="+variant.dim, "-DATTN_DV="+variant.valueDim, "-DATTN_BF16="+variant.bf16, "-o", program, filepath.Join(dir, "emulate.cc")).CombinedOutput()
 			require.NoError(t, err, "%s", text)
 			text, err = exec.Command(program, arguments...).CombinedOutput()
 			t.Logf("%s", text)

@@ -155,7 +155,7 @@ func TestFA3OptionsOnTheCPU(t *testing.T) {
 					b, err := cases.NewBackward(c, dtype)
 					require.NoError(t, err)
 					cfg := c.Config(cases.On(attention.TierCPU, dtype))
-					k, _ := table.backwardKernel(group{family: "fa3"}, "dQ dK dV", &attention.CUDABackwardProblem{
+					k, _ := table.backwardKernel(group{family: "fa3"}, "", "dQ dK dV", &attention.CUDABackwardProblem{
 						CUDAProblem: attention.CUDAProblem{Shape: b.Shape, DType: dtype, HeadDim: cfg.HeadDim, HeadDimV: cfg.ValueDim()}, Lengths: true})
 					require.NotNil(t, k)
 					if emulators[k.D] == nil {

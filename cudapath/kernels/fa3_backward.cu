@@ -3,7 +3,8 @@
 // Three kernels run one after the other on a stream:
 //   stats   delta = rowsum(dO * O) - dLSE and LSE in log2 units, for each row; sums of P where LSE is large
 //   main    dK and dV, and dQ in float32 in the workspace
-//   dq      scales dQ and rounds it to the storage type
+//   dq      scales dQ and rounds it to the storage type. At head dim 64, without options, idle warps of main do so
+//           (fa3_backward_convert.h)
 //
 // Main: a CTA owns BN = 128 keys of a KV head and loops over the query heads of the group and their blocks of BM rows.
 // CTAs are persistent; fa3_backward_work.h defines their units of work and the order of the additions to dQ.
@@ -22,14 +23,24 @@
 //
 // Compile one cubin per (dtype, head dim): nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -cubin with
 //   -DATTN_BF16=0|1     storage type
-//   -DATTN_D=64|128     head dim; the tensor maps pad smaller ones with zeros
-//   -DATTN_OPTIONS=0|1  1: kernels that take lengths, windows and softcap (fa3_backward_options.h) instead of those that do not
+//   -DATTN_D=64|128|192|256   head dim; the tensor maps pad smaller ones with zeros
+//   -DATTN_DV=128             head dim of V and O, if not ATTN_D
+//   -DATTN_OPTIONS=0|1        1: kernels that take lengths, windows and softcap (fa3_backward_options.h) instead of those that do
+//                             not; head dims 64 and 128
+// Head dims above 128 have other consumers: fa3_backward_wide.h.
 #include "fa3_backward_consume.h"
+#include "fa3_backward_convert.h"
 #include "fa3_backward_produce.h"
 #include "fa3_backward_options_rows.h"
+#include "fa3_backward_rows.h"
+#include "fa3_backward_wide.h"
+#include "fa3_backward_wide_rows.h"
 
 #ifndef ATTN_D
 #define ATTN_D 128
+#endif
+#ifndef ATTN_DV
+#define ATTN_DV ATTN_D
 #endif
 
 template <class T>
@@ -52,11 +63,11 @@ __device__ __forceinline__ void attendBackward(const TensorMap *mapQ, const Tens
 			barrierInit(shared + T::DO_FULL + 8 * i, 1);
 			barrierInit(shared + T::DO_EMPTY + 8 * i, CONSUMER_WARPS);
 		}
-		for (int i = 0; i < T::WARPGROUPS; i++) barrierInit(shared + T::DQ_FULL + 8 * i, 4);
-		barrierInit(shared + T::DQ_EMPTY, 1);
+		for (int i = 0; i < T::DQ_BUFFERS; i++) barrierInit(shared + T::DQ_FULL + 8 * i, 4);
+		for (int i = 0; i < T::DQ_WAITS; i++) barrierInit(shared + T::DQ_EMPTY + 8 * i, 1);
 		for (int i = 0; i < 2; i++) {
 			barrierInit(shared + T::WORK_FULL + 8 * i, 1);
-			barrierInit(shared + T::WORK_EMPTY + 8 * i, CONSUMER_WARPS + 1);
+			barrierInit(shared + T::WORK_EMPTY + 8 * i, CONSUMER_WARPS + T::ADDERS);
 		}
 		barrierInitFence();
 	}
@@ -65,27 +76,48 @@ __device__ __forceinline__ void attendBackward(const TensorMap *mapQ, const Tens
 		giveRegisters<T::PRODUCER_REGISTERS>();
 		if (warp == COPIER) {
 			if (threadIdx.x == 0) copyTiles<T>(mapQ, mapK, mapV, mapDO, p, shared);
+		} else if constexpr (T::WIDE) {
+			if (warp == ADDER) addWideTiles<T, 0>(p, shared);
+			else if (warp == ADDER + 1) addWideTiles<T, 1>(p, shared);
 		} else if (warp == ADDER) {
 			addTiles<T>(p, shared);
+		} else if constexpr (T::CONVERTS) {
+			convertTiles<T>(p, warp - FIRST_CONVERTER);
 		}
 	} else {
 		takeRegisters<T::CONSUMER_REGISTERS>();
-		consumeRows<T>(p, shared, warp / 4 - 1);
+		if constexpr (T::WIDE) {
+			if (warp < 8) consumeWide<T, 0>(p, shared);
+			else consumeWide<T, 1>(p, shared);
+		} else {
+			consumeRows<T>(p, shared, warp / 4 - 1);
+		}
 	}
 }
 
-#define JOIN_(a, b, c, d) attn_fa3_##a##_d##b##_backward_##c##d
-#define JOIN(a, b, c, d) JOIN_(a, b, c, d)
+#define JOIN_(a, b, v, c, d) attn_fa3_##a##_d##b##v##_backward_##c##d
+#define JOIN(a, b, v, c, d) JOIN_(a, b, v, c, d)
+#if ATTN_D == ATTN_DV
+#define DV_NAME
+#else
+#define DV_NAME_(v) x##v
+#define DV_NAME__(v) DV_NAME_(v)
+#define DV_NAME DV_NAME__(ATTN_DV)
+#endif
 #if ATTN_BF16
 #define TYPE_NAME bf16
 #else
 #define TYPE_NAME f16
 #endif
 
+#if ATTN_D <= 128
 constexpr int ROWS = ATTN_D == 64 ? 128 : 64;
-
 using Full = BackwardTile<ATTN_D, ROWS, false>;
 using Causal = BackwardTile<ATTN_D, ROWS, true>;
+#else
+using Full = WideTile<ATTN_D, ATTN_DV, false>;
+using Causal = WideTile<ATTN_D, ATTN_DV, true>;
+#endif
 
 using Options = OptionsTile<Causal>;
 
@@ -98,23 +130,41 @@ static_assert(Full::SHARED_BYTES == FA3_BACKWARD_SHARED && Causal::SHARED_BYTES 
 static_assert(LseTile<Full>::SHARED_BYTES == FA3_BACKWARD_STATS_SHARED, "build/fa3_backward.go says otherwise");
 #endif
 
-#define KERNELS(kind, Kind, stats, dq)                                                                                                         \
-	extern "C" __global__ void __launch_bounds__(ROWS_THREADS, 4) JOIN(TYPE_NAME, ATTN_D, stats_, kind)(const __grid_constant__ AttnBackwardParams p) { \
+// A thread of the stats kernel has all its loads in flight: 64 bytes each of O and dO, and 128 with wide heads.
+constexpr int STATS_CTAS = Full::WIDE ? 2 : 4; // of a multiprocessor
+
+#define KERNELS(kind, Kind, stats)                                                                                                             \
+	extern "C" __global__ void __launch_bounds__(ROWS_THREADS, STATS_CTAS) JOIN(TYPE_NAME, ATTN_D, DV_NAME, stats_, kind)(const __grid_constant__ AttnBackwardParams p) { \
 		stats<Kind>(p);                                                                                                                \
 	}                                                                                                                                      \
 	extern "C" __global__ void __launch_bounds__(Kind::THREADS, 1)                                                                         \
-		JOIN(TYPE_NAME, ATTN_D, main_, kind)(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,                 \
+		JOIN(TYPE_NAME, ATTN_D, DV_NAME, main_, kind)(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,                 \
 						     const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap dO,                \
 						     const __grid_constant__ AttnBackwardParams p) {                                           \
 		attendBackward<Kind>(&q, &k, &v, &dO, p);                                                                                      \
-	}                                                                                                                                      \
-	extern "C" __global__ void __launch_bounds__(ROWS_THREADS) JOIN(TYPE_NAME, ATTN_D, dq_, kind)(const __grid_constant__ AttnBackwardParams p) { \
+	}
+
+#define DQ_KERNEL(kind, Kind, dq)                                                                                                              \
+	static_assert(!Kind::CONVERTS, "the main kernel converts dQ");                                                                         \
+	extern "C" __global__ void __launch_bounds__(ROWS_THREADS) JOIN(TYPE_NAME, ATTN_D, DV_NAME, dq_, kind)(const __grid_constant__ AttnBackwardParams p) { \
 		dq<Kind>(p);                                                                                                                   \
 	}
 
 #if ATTN_OPTIONS
-KERNELS(options, Options, computeSequenceStats, storeSequenceDQ)
+KERNELS(options, Options, computeSequenceStats)
+DQ_KERNEL(options, Options, storeSequenceDQ)
+#elif ATTN_D == 64
+KERNELS(full, Full, computeStats)
+KERNELS(causal, Causal, computeStats)
+static_assert(Full::CONVERTS && Causal::CONVERTS, "no kernel of dQ");
+#elif ATTN_D == 128
+KERNELS(full, Full, computeStats)
+DQ_KERNEL(full, Full, storeDQ)
+KERNELS(causal, Causal, computeStats)
+DQ_KERNEL(causal, Causal, storeDQ)
 #else
-KERNELS(full, Full, computeStats, storeDQ)
-KERNELS(causal, Causal, computeStats, storeDQ)
+KERNELS(full, Full, computeStats)
+DQ_KERNEL(full, Full, storeWideDQ)
+KERNELS(causal, Causal, computeStats)
+DQ_KERNEL(causal, Causal, storeWideDQ)
 #endif

@@ -6,11 +6,11 @@
 #include "fa3_backward_rare.h"
 
 // S^T = K Q^T or dP^T = V dO^T, for the warpgroup's 64 keys.
-template <class T> __device__ __forceinline__ void issueTransposedScores(float (&s)[T::BM / 2], uint32_t keys, uint32_t rows) {
+template <class T, int DIMS = T::D> __device__ __forceinline__ void issueTransposedScores(float (&s)[T::BM / 2], uint32_t keys, uint32_t rows) {
 	wgmmaFence();
 	WgmmaFirst<T::BM, 0>::ss(s, keys, rows);
 #pragma unroll
-	for (int d = 16; d < T::D; d += 16)
+	for (int d = 16; d < DIMS; d += 16)
 		Wgmma<T::BM>::ss(s, keys + matrixOffset(d / 64 * T::KEY_PANEL + d % 64 * 2), rows + matrixOffset(d / 64 * T::ROW_PANEL + d % 64 * 2), true);
 	wgmmaCommit();
 	touch(s);
@@ -134,21 +134,21 @@ __device__ __forceinline__ void transposeQuad(uint32_t (&x)[4], int c) {
 	else x[2] = give0, x[3] = give1;
 }
 
-// Stores dK or dV of the thread's keys, or adds them to what the tensor holds.
-template <class T>
-__device__ __forceinline__ void storeKeys(float (&sum)[T::D / 2], const AttnTensor &t, const AttnBackwardParams &p, const UnitOf<T> &u, int key, int dims, float scale) {
+// Stores dK or dV of the thread's keys, or adds them to what the tensor holds. The accumulators are those of DIMS dims.
+template <class T, int FIRST = 0, int DIMS = T::D>
+__device__ __forceinline__ void storeKeys(float (&sum)[DIMS / 2], const AttnTensor &t, const AttnBackwardParams &p, const UnitOf<T> &u, int key, int dims, float scale) {
 	if (t.base == 0) return;
 	const int c = threadIdx.x % 4;
 	char *out = keyOf(p, t, u, key);
 #pragma unroll
 	for (int r = 0; r < 2; r++) {
 #pragma unroll
-		for (int j = 0; j < T::D / 8; j += 4) {
+		for (int j = 0; j < DIMS / 8; j += 4) {
 			uint32_t x[4] = {};
 			if (p.accumulate & 1) {
 #pragma unroll
 				for (int n = 0; n < 4; n++) {
-					const int column = 8 * (j + n) + 2 * c;
+					const int column = FIRST + 8 * (j + n) + 2 * c;
 					if (key + 8 * r >= keysStored(p, u) || column >= dims) continue;
 					const uint32_t held = *reinterpret_cast<const uint32_t *>(out + 16 * r * t.row + 2 * column);
 					float *const two = &sum[4 * (j + n) + 2 * r];
@@ -159,8 +159,8 @@ __device__ __forceinline__ void storeKeys(float (&sum)[T::D / 2], const AttnTens
 				for (int n = 0; n < 4; n++) x[n] = pack<BF16>(sum[4 * (j + n) + 2 * r] * scale, sum[4 * (j + n) + 2 * r + 1] * scale);
 			}
 			transposeQuad(x, c);
-			if (key + 8 * r < keysStored(p, u) && 8 * (j + c) < dims)
-				*reinterpret_cast<uint4 *>(out + 16 * r * t.row + 16 * (j + c)) = make_uint4(x[0], x[1], x[2], x[3]);
+			if (key + 8 * r < keysStored(p, u) && FIRST + 8 * (j + c) < dims)
+				*reinterpret_cast<uint4 *>(out + 16 * r * t.row + 2 * FIRST + 16 * (j + c)) = make_uint4(x[0], x[1], x[2], x[3]);
 		}
 	}
 }

@@ -19,7 +19,7 @@
 #include "fa3_backward_tile.h"
 
 template <class Plain> struct OptionsTile : Plain {
-	static constexpr bool OPTIONS = true;
+	static constexpr bool OPTIONS = true, CONVERTS = false; // a kernel after it knows which rows of a sequence to convert
 	// A Limits per Q tile.
 	static constexpr int LIMITS = (Plain::SHARED_BYTES + 15) / 16 * 16, SHARED_BYTES = LIMITS + 16 * Plain::Q_STAGES;
 	static_assert(Plain::CAUSAL && SHARED_BYTES <= 227 * 1024, "tile");

@@ -22,16 +22,16 @@ __device__ __forceinline__ void copyTiles(const TensorMap *mapQ, const TensorMap
 		if (!unitOf<T>(p, ticket, u)) return;
 		if (u.first == u.end) continue;
 		const int whole = firstWholeRow<T>(p, u.key);
-		auto copyKeys = [&](int to, const TensorMap *map, int full) {
-			barrierExpect(shared + full, T::KEY_BYTES);
+		auto copyKeys = [&](int to, const TensorMap *map, int full, int panels) {
+			barrierExpect(shared + full, panels * T::KEY_PANEL);
 #pragma unroll
-			for (int i = 0; i < T::PANELS; i++) {
+			for (int i = 0; i < panels; i++) {
 				if constexpr (T::OPTIONS) copyBox(shared + to + i * T::KEY_PANEL, map, shared + full, 64 * i, u.s.keys.first + u.key, u.head, p.cu_k != 0 ? 0 : u.batch);
 				else copyBox(shared + to + i * T::KEY_PANEL, map, shared + full, 64 * i, u.key, u.head, u.batch);
 			}
 		};
-		auto copyRows = [&](auto &ring, int to, const TensorMap *map, int full, int empty, uint32_t statTo, const float *stat, int statBytes, int block, int head) {
-			const uint32_t bar = shared + full + 8 * ring.stage, tile = shared + to + ring.stage * T::ROW_BYTES;
+		auto copyRows = [&](auto &ring, int to, const TensorMap *map, int full, int empty, int panels, uint32_t statTo, const float *stat, int statBytes, int block, int head) {
+			const uint32_t bar = shared + full + 8 * ring.stage, tile = shared + to + ring.stage * (panels * T::ROW_PANEL);
 			barrierWait(shared + empty + 8 * ring.stage, ring.parity ^ 1);
 			if (to == T::Q) {
 				if constexpr (T::OPTIONS) {
@@ -42,9 +42,9 @@ __device__ __forceinline__ void copyTiles(const TensorMap *mapQ, const TensorMap
 					storeWord(shared + T::ROW + 4 * ring.stage, block * T::BM | (isMasked<T>(p, whole, block) ? INT32_MIN : 0));
 				}
 			}
-			barrierExpect(bar, T::ROW_BYTES + statBytes);
+			barrierExpect(bar, panels * T::ROW_PANEL + statBytes);
 #pragma unroll
-			for (int i = 0; i < T::PANELS; i++) {
+			for (int i = 0; i < panels; i++) {
 				if constexpr (T::OPTIONS) copyBox(tile + i * T::ROW_PANEL, map, bar, 64 * i, u.s.rows.first + block * T::BM, head, p.cu_q != 0 ? 0 : u.batch);
 				else copyBox(tile + i * T::ROW_PANEL, map, bar, 64 * i, block * T::BM, head, u.batch);
 			}
@@ -53,16 +53,16 @@ __device__ __forceinline__ void copyTiles(const TensorMap *mapQ, const TensorMap
 		};
 		barrierWait(shared + T::KEYS_EMPTY, keysParity);
 		keysParity ^= 1;
-		copyKeys(T::K, mapK, T::K_FULL);
+		copyKeys(T::K, mapK, T::K_FULL, T::PANELS);
 		bool begun = false;
 #pragma unroll 1
 		for (int head = u.head * group; head < (u.head + 1) * group; head++) {
 #pragma unroll 1
 			for (int block = u.first; block < u.end; block++) {
-				copyRows(q, T::Q, mapQ, T::Q_FULL, T::Q_EMPTY, T::LSE, space.lse, T::LSE_BYTES, block, head);
-				if (!begun) copyKeys(T::V, mapV, T::V_FULL);
+				copyRows(q, T::Q, mapQ, T::Q_FULL, T::Q_EMPTY, T::PANELS, T::LSE, space.lse, T::LSE_BYTES, block, head);
+				if (!begun) copyKeys(T::V, mapV, T::V_FULL, T::VALUE_PANELS);
 				begun = true;
-				copyRows(dO, T::DO, mapDO, T::DO_FULL, T::DO_EMPTY, T::DELTA, space.delta, T::DELTA_BYTES, block, head);
+				copyRows(dO, T::DO, mapDO, T::DO_FULL, T::DO_EMPTY, T::VALUE_PANELS, T::DELTA, space.delta, T::DELTA_BYTES, block, head);
 			}
 		}
 	}

@@ -63,8 +63,9 @@ template <class T> __device__ __forceinline__ void spoilKeys(float (&P)[T::BM / 
 }
 
 // Adds the non-finite elements of dO in masked tiles to dV, for the rows in which the key has a P other than 0. They and
-// the scores are read from global memory.
-template <class T> __device__ __forceinline__ void addNonFiniteDO(float (&dV)[T::D / 2], const AttnBackwardParams &p, const Unit &u, int firstKey) {
+// the scores are read from global memory. The accumulators are those of DIMS dims.
+template <class T, int FIRST = 0, int DIMS = T::D>
+__device__ __forceinline__ void addNonFiniteDO(float (&dV)[DIMS / 2], const AttnBackwardParams &p, const Unit &u, int firstKey) {
 	const int thread = threadHere() % 128, c = thread % 4, firstOfThread = firstKey + thread / 32 * 16 + thread % 32 / 4;
 	const int group = p.Hq / p.Hkv, whole = firstWholeRow<T>(p, u.key);
 	const Workspace space = Workspace::of<T>(p);
@@ -90,9 +91,9 @@ template <class T> __device__ __forceinline__ void addNonFiniteDO(float (&dV)[T:
 				for (int d = 0; d < p.D; d++) score = fmaf(widenHalf<BF16>(q[d], 0), widenHalf<BF16>(k[d], 0), score);
 				if (exp2Fast(fmaf(score, p.scale * 1.4426950408889634f, less)) == 0) continue;
 #pragma unroll
-				for (int j = 0; j < T::D / 8; j++) {
-					if (8 * j >= p.Dv) continue;
-					const uint32_t two = dO[4 * j + c];
+				for (int j = 0; j < DIMS / 8; j++) {
+					if (FIRST + 8 * j >= p.Dv) continue;
+					const uint32_t two = dO[FIRST / 2 + 4 * j + c];
 					if (notFinite(two) & 0x8000) dV[4 * j + 2 * r] += widenHalf<BF16>(two, 0);
 					if (notFinite(two) >> 16) dV[4 * j + 2 * r + 1] += widenHalf<BF16>(two, 1);
 				}

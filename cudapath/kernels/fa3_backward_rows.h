@@ -23,10 +23,10 @@ __device__ __forceinline__ uint4 loadStreaming(const char *from) { return __ldcs
 
 // A CTA computes the statistics of a block of BM rows: -LSE in log2 units, and dLSE - rowsum(dO * O). Rows that attend
 // to no key and rows past Sq get -inf and 0, so that their P is 0. Factors of P are 1 but for large LSE. It also clears the counters of the main kernel.
-// LANES lanes read a row of D elements, 16 bytes each.
+// LANES lanes read a row, 16 bytes each.
 template <class T> __device__ __forceinline__ void computeStats(const AttnBackwardParams &p) {
 	extern __shared__ __align__(1024) char tiles[];
-	constexpr int LANES = T::D / 8, ROWS = ROWS_THREADS / LANES;
+	constexpr int LANES = T::STAT_LANES, ROWS = ROWS_THREADS / LANES;
 	const Workspace w = Workspace::of<T>(p);
 	const int block = blockIdx.x, head = blockIdx.y, batch = p.first_batch + blockIdx.z, lane = threadIdx.x % LANES;
 	const int64_t index = int64_t(batch) * p.Hq + head;

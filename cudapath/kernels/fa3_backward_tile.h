@@ -13,8 +13,11 @@ template <int D_, int BM_, bool CAUSAL_> struct BackwardTile {
 	static constexpr int D = D_, BM = BM_, BN = 128, WARPGROUPS = 2;
 	// Q of a step is read until dK is complete, in the middle of the next step. With two tiles S would wait for the copy.
 	static constexpr int Q_STAGES = 3, DO_STAGES = 2;
-	static constexpr bool CAUSAL = CAUSAL_, OPTIONS = false; // OPTIONS: fa3_backward_options.h
+	static constexpr bool CAUSAL = CAUSAL_, WIDE = false, OPTIONS = false; // fa3_backward_wide_tile.h, fa3_backward_options.h
 	static constexpr int THREADS = 128 * (WARPGROUPS + 1);
+	// Whether the main kernel converts dQ to the storage type (fa3_backward_convert.h), not a kernel after it.
+	static constexpr bool CONVERTS = D == 64;
+	static constexpr int STAT_LANES = D / 8; // that read a row of O and dO
 	static constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
 	// dQ^T of a tile has D rows and BM columns. At head dim 128 each consumer warpgroup computes 64 of the rows, at
 	// head dim 64 half of the columns.
@@ -23,6 +26,8 @@ template <int D_, int BM_, bool CAUSAL_> struct BackwardTile {
 	// Sizes in bytes. A panel is 64 columns of a tile: dims of Q, dO, K and V, keys of dS.
 	static constexpr int ROW_PANEL = BM * 128, KEY_PANEL = BN * 128;
 	static constexpr int ROW_BYTES = PANELS * ROW_PANEL, KEY_BYTES = PANELS * KEY_PANEL, DS_BYTES = BN / 64 * ROW_PANEL;
+	static constexpr int VALUE_PANELS = PANELS, Q_BYTES = ROW_BYTES, DO_BYTES = ROW_BYTES, K_BYTES = KEY_BYTES, V_BYTES = KEY_BYTES;
+	static constexpr int DQ_BUFFERS = WARPGROUPS, DQ_WAITS = 1, ADDERS = 1; // mbarriers, warps
 	// Statistics of a block of rows: -LSE, the factor of P of each row, and a word that says whether any factor is not 1
 	// (fa3_backward_lse.h); -delta.
 	static constexpr int LSE_FLOATS = 2 * BM + 4, LSE_BYTES = 4 * LSE_FLOATS, DELTA_BYTES = 4 * BM;
@@ -42,6 +47,6 @@ template <int D_, int BM_, bool CAUSAL_> struct BackwardTile {
 };
 
 // Warps of the producer warpgroup.
-enum { COPIER = 0, ADDER = 1 };
+enum { COPIER = 0, ADDER = 1, FIRST_CONVERTER = 2, CONVERTERS = 2 };
 // Ids of named barriers; 0 is __syncthreads. DS_STORED: the consumers. KEYS_CLEAR + group: a consumer warpgroup.
 enum { DS_STORED = 1, KEYS_CLEAR = 2 };

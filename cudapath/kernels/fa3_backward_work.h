@@ -92,13 +92,26 @@ constexpr int64_t DQ_IN_L2 = 16 << 20;
 // wait for each other.
 constexpr int LONGEST_FIRST = 16;
 
+// Order of the KV heads: `descending` of them in chunks of `together`, then `ascending`, whose units are in ascending order.
+struct HeadOrder {
+	int together, descending, ascending;
+
+	template <class T> static __device__ __forceinline__ HeadOrder of(const AttnBackwardParams &p) {
+		HeadOrder order;
+		const int heads = p.Hkv * p.B;
+		order.together = int(min(max(DQ_IN_L2 / (int64_t(p.Sq) * T::D * 8 * (p.Hq / p.Hkv)), int64_t(1)), int64_t(heads)));
+		order.ascending = T::CAUSAL ? min(heads, max(LONGEST_FIRST, 2 * order.together)) : 0;
+		order.descending = heads - order.ascending;
+		return order;
+	}
+};
+
 // Decodes a ticket. Returns false if there is no such unit.
 template <class T> __device__ __forceinline__ bool unitOf(const AttnBackwardParams &p, int ticket, Unit &u) {
 	const int blocks = (p.Sk + T::BN - 1) / T::BN;
 	if (ticket >= blocks * p.Hkv * p.B) return false;
-	const int heads = p.Hkv * p.B;
-	const int together = int(min(max(DQ_IN_L2 / (int64_t(p.Sq) * T::D * 8 * (p.Hq / p.Hkv)), int64_t(1)), int64_t(heads)));
-	const int ascending = T::CAUSAL ? min(heads, max(LONGEST_FIRST, 2 * together)) : 0, descending = heads - ascending;
+	const HeadOrder order = HeadOrder::of<T>(p);
+	const int together = order.together, ascending = order.ascending, descending = order.descending;
 	int head;
 	u.ascending = ticket >= blocks * descending;
 	if (u.ascending) {

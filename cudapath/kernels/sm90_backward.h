@@ -61,6 +61,13 @@ __device__ __forceinline__ void storeTransposed(uint32_t to, uint32_t a, uint32_
 	asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 
+// Transposes an 8x8 matrix of 16-bit elements. Lane i has two elements of row i / 4.
+__device__ __forceinline__ uint32_t transposeMatrix(uint32_t x) {
+	uint32_t y;
+	asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+	return y;
+}
+
 // ---- Shared memory ------------------------------------------------------------------------------
 
 __device__ __forceinline__ float2 loadPair(uint32_t at) {
@@ -119,6 +126,10 @@ __device__ __forceinline__ int loadAcquire(const int *at) {
 	return x;
 }
 __device__ __forceinline__ void storeRelease(int *to, int x) { asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(x) : "memory"); }
+
+// Loads 16 bytes that other CTAs of the same kernel have written.
+__device__ __forceinline__ float4 loadCached(const float4 *from) { return __ldcg(from); }
+__device__ __forceinline__ void waitShortly() { __nanosleep(200); }
 
 // Waits until a counter is at least mine. passTurn() adds 1 to it.
 __device__ __forceinline__ void waitTurn(const int *turn, int mine) {

@@ -19,9 +19,9 @@ type attend struct {
 	backwardPlan attention.BackwardPlan
 }
 
-func newAttention(dev *vk.Device, tier attention.Tier, batch int) (a *attend, err error) {
+func newAttention(dev *vk.Device, tier attention.Tier, dtype attention.DType, batch int) (a *attend, err error) {
 	a = &attend{dev: dev}
-	a.config = attention.Config{DType: attention.F32, HeadDim: headDim, Causal: attention.BottomRight, Tier: tier}
+	a.config = attention.Config{DType: dtype, HeadDim: headDim, Causal: attention.BottomRight, Tier: tier}
 	a.shape = attention.Shape{B: batch, Hq: heads, Sq: window, Sk: window}
 	if a.op, err = attention.New(dev, a.config); err != nil {
 		return nil, err
@@ -51,17 +51,18 @@ func (a *attend) close() {
 	a.op.Close()
 }
 
-// array is float32 memory that attention reads or writes: little-endian bytes of the host,
-// and on a device a buffer.
+// array is memory that attention reads or writes: little-endian bytes of the host, and on a
+// device a buffer.
 type array struct {
+	dtype  attention.DType
 	host   []byte
 	buffer *vk.Buffer
 }
 
-func (a *attend) newArray(n int) (x array, err error) {
-	x.host = make([]byte, 4*n)
+func (a *attend) newArray(n int, dtype attention.DType) (x array, err error) {
+	x.dtype, x.host = dtype, make([]byte, dtype.Size()*n)
 	if a.dev != nil {
-		if x.buffer, err = a.dev.NewBuffer(uint64(len(x.host)), vk.BufferOptions{}); err == nil {
+		if x.buffer, err = a.dev.NewBuffer(uint64(len(x.host)), vk.BufferOptions{Exportable: a.config.Tier == attention.TierCUDA}); err == nil {
 			a.buffers = append(a.buffers, x.buffer)
 		}
 	}
@@ -70,7 +71,7 @@ func (a *attend) newArray(n int) (x array, err error) {
 
 // put writes an array.
 func (a *attend) put(x array, v []float32) error {
-	attention.F32.Encode(x.host, v)
+	x.dtype.Encode(x.host, v)
 	if a.dev == nil {
 		return nil
 	}
@@ -84,7 +85,7 @@ func (a *attend) get(v []float32, x array) error {
 			return err
 		}
 	}
-	attention.F32.Decode(v, x.host)
+	x.dtype.Decode(v, x.host)
 	return nil
 }
 
@@ -108,9 +109,13 @@ func (a *attend) newLayer() (*attentionLayer, error) {
 	for _, x := range []struct {
 		array *array
 		n     int
-	}{{&l.qkv, rows * 3 * width}, {&l.o, rows * width}, {&l.lse, rows * heads}, {&l.dO, rows * width}, {&l.dQKV, rows * 3 * width}} {
+		dtype attention.DType
+	}{
+		{&l.qkv, rows * 3 * width, a.config.DType}, {&l.o, rows * width, a.config.DType}, {&l.lse, rows * heads, attention.F32},
+		{&l.dO, rows * width, a.config.DType}, {&l.dQKV, rows * 3 * width, a.config.DType},
+	} {
 		var err error
-		if *x.array, err = a.newArray(x.n); err != nil {
+		if *x.array, err = a.newArray(x.n, x.dtype); err != nil {
 			return nil, err
 		}
 	}

@@ -3,6 +3,7 @@
 //
 //	go run ./attention/examples/train
 //	go run ./attention/examples/train -tier scalar -steps 50 -check
+//	go run ./attention/examples/train -tier cuda -dtype bf16
 //
 // The language is lines such as "hcafbde=edbfach": seven random letters and their mirror
 // image. Only attention can tell a letter of the second half, so the fraction of those that
@@ -22,11 +23,14 @@ import (
 	"os"
 
 	"vkattn/attention"
+	_ "vkattn/cudapath" // tier cuda
 	"vkattn/vk"
 )
 
 type options struct {
 	tier         attention.Tier
+	dtype        attention.DType // of Q, K, V, O and their gradients
+	print        int             // steps between lines
 	steps, batch int
 	seed         uint64
 	rate         float64
@@ -34,10 +38,15 @@ type options struct {
 }
 
 func main() {
-	o := options{batch: 16, rate: 3e-3}
-	flag.Var(&o.tier, "tier", "implementation of attention: auto, cpu, scalar, coopmat or coopmat2")
+	o := options{batch: 16, rate: 3e-3, dtype: attention.F32}
+	flag.Var(&o.tier, "tier", "implementation of attention: auto, cpu, scalar, coopmat, coopmat2 or cuda")
+	flag.Func("dtype", "storage type of attention: f32, bf16 or f16 (default f32)", func(s string) (err error) {
+		o.dtype, err = attention.ParseDType(s)
+		return err
+	})
 	flag.IntVar(&o.steps, "steps", 150, "steps of Adam")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the parameters and of the text; equal seeds give equal losses")
+	flag.IntVar(&o.print, "print", 20, "steps between lines")
 	flag.BoolVar(&o.check, "check", false, "compare the gradients of the first step with float64 and with differences of the loss")
 	flag.Parse()
 	if _, err := run(os.Stdout, o); err != nil {
@@ -48,12 +57,15 @@ func main() {
 
 // run trains and returns the loss of every step.
 func run(w io.Writer, o options) (losses []float64, err error) {
+	if o.check && o.dtype != attention.F32 {
+		return nil, errors.New("-check compares gradients of float32")
+	}
 	dev, err := openDevice(o.tier)
 	if err != nil {
 		return nil, err
 	}
 	defer dev.Close() // nil on the CPU tier
-	at, err := newAttention(dev, o.tier, o.batch)
+	at, err := newAttention(dev, o.tier, o.dtype, o.batch)
 	if err != nil {
 		return nil, err
 	}
@@ -83,8 +95,8 @@ func run(w io.Writer, o options) (losses []float64, err error) {
 			p.adam(rate, step+1)
 		}
 		losses = append(losses, loss)
-		if step%20 == 0 || step == o.steps-1 {
-			fmt.Fprintf(w, "step %4d   loss %.4f   mirrored letters right %3.0f%%\n", step, loss, 100*mirrored)
+		if step%max(o.print, 1) == 0 || step == o.steps-1 {
+			fmt.Fprintf(w, "step %4d   loss %.5f   mirrored letters right %3.0f%%\n", step, loss, 100*mirrored)
 		}
 	}
 	return losses, nil

@@ -11,11 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"vkattn/attention"
+	"vkattn/cudapath"
 	"vkattn/vk"
 )
 
 // few are options of a run of seconds.
-var few = options{batch: 2, steps: 20, seed: 1, rate: 3e-3}
+var few = options{batch: 2, steps: 20, seed: 1, rate: 3e-3, dtype: attention.F32}
 
 // The loss falls on whatever driver is under test, and on the CPU where there is none, and
 // the gradients are right.
@@ -52,9 +53,26 @@ func TestLossesAreThoseOfTheSeed(t *testing.T) {
 	require.NotEqual(t, losses, train(1, 2))
 }
 
+// The loss curves of tier cuda are those of the CPU within the rounding of the storage type.
+func TestLossesOnCUDAAreThoseOfTheCPU(t *testing.T) {
+	if err := cudapath.Available(); err != nil || os.Getenv("VKATTN_DRIVER") != "native" {
+		t.Skipf("no CUDA device under test: %v", err)
+	}
+	for dtype, tolerance := range map[attention.DType]float64{attention.F32: 1e-3, attention.BF16: 3e-2} {
+		o := few
+		o.tier, o.dtype = attention.TierCUDA, dtype
+		got, err := run(io.Discard, o)
+		require.NoError(t, err)
+		o.tier = attention.TierCPU
+		want, err := run(io.Discard, o)
+		require.NoError(t, err)
+		require.InDeltaSlice(t, want, got, tolerance, dtype)
+	}
+}
+
 // The check notices a wrong gradient.
 func TestCheckNoticesAWrongGradient(t *testing.T) {
-	at, err := newAttention(nil, attention.TierCPU, 1)
+	at, err := newAttention(nil, attention.TierCPU, attention.F32, 1)
 	require.NoError(t, err)
 	defer at.close()
 	m, err := newModel(at, 1, 1)

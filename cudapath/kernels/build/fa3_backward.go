@@ -5,49 +5,72 @@ import (
 	"slices"
 )
 
-// fa3BackwardTiles are the tiles of the backward kernels of fa3, as fa3_backward.cu has
-// them. The build compares the bytes of shared memory.
-var fa3BackwardTiles = []struct{ d, rows, keys, shared, optionsShared, statsShared int }{
-	{64, 128, 128, 217508, 217568, 17664},
-	{128, 64, 128, 215460, 215520, 34048},
+// fa3BackwardTile is the tile of a backward kernel of fa3, as fa3_backward.cu has it. The
+// build compares the bytes of shared memory.
+type fa3BackwardTile struct {
+	d, dv, rows, keys                  int
+	shared, optionsShared, statsShared int  // bytes; optionsShared is 0 if no kernel takes options
+	converts                           bool // the main kernel without options converts dQ
+}
+
+var fa3BackwardTiles = []fa3BackwardTile{
+	{d: 64, dv: 64, rows: 128, keys: 128, shared: 217508, optionsShared: 217568, statsShared: 17664, converts: true},
+	{d: 128, dv: 128, rows: 64, keys: 128, shared: 215460, optionsShared: 215520, statsShared: 34048},
+	{d: 192, dv: 128, rows: 64, keys: 64, shared: 223612, statsShared: 50432},
+	{d: 192, dv: 192, rows: 64, keys: 64, shared: 223064, statsShared: 50432},
+	{d: 256, dv: 256, rows: 64, keys: 64, shared: 222776, statsShared: 66816},
 }
 
 // fa3BackwardModules lists the backward kernels of fa3: for each type and head dim a
-// module with three kernels, each without and with a causal mask, and one with three that
-// take lengths, a window and a softcap.
+// module with two or three kernels, each without and with a causal mask, and to head dim
+// 128 one with three that take lengths, a window and a softcap.
 func fa3BackwardModules() []module {
 	var list []module
 	for which, dtype := range []string{"f16", "bf16"} {
 		for _, t := range fa3BackwardTiles {
+			dims := fmt.Sprintf("d%d", t.d)
+			if t.dv != t.d {
+				dims += fmt.Sprintf("x%d", t.dv)
+			}
+			name := fmt.Sprintf("fa3_%s_%s_backward", dtype, dims)
 			m := module{
-				name: fmt.Sprintf("fa3_%s_d%d_backward", dtype, t.d), source: "fa3_backward.cu",
+				name: name, source: "fa3_backward.cu",
 				defines: []string{
 					fmt.Sprintf("ATTN_BF16=%d", which), fmt.Sprintf("ATTN_D=%d", t.d), fmt.Sprintf("FA3_BACKWARD_SHARED=%d", t.shared),
 					fmt.Sprintf("FA3_BACKWARD_STATS_SHARED=%d", t.statsShared),
 				},
+			}
+			if t.dv != t.d {
+				m.defines = append(m.defines, fmt.Sprintf("ATTN_DV=%d", t.dv))
 			}
 			box := func(tensor string, rows int) tensorMap { return tensorMap{tensor, []int{64, rows, 1, 1}, 128} }
 			maps := []tensorMap{box("q", t.rows), box("k", t.keys), box("v", t.keys), box("dO", t.rows)}
 			kernels := func(m *module, kind string, mainShared int) {
 				of := func(step, outputs, grid string, threads, shared int, maps []tensorMap) entry {
 					return entry{
-						Entry: fmt.Sprintf("attn_fa3_%s_d%d_backward_%s_%s", dtype, t.d, step, kind), Family: "fa3", DType: dtype, D: t.d, Dv: t.d,
+						Entry: fmt.Sprintf("attn_%s_%s_%s", name, step, kind), Family: "fa3", DType: dtype, D: t.d, Dv: t.dv,
 						Causal: kind == "causal", Module: m.name, Threads: threads, Shared: shared, Rows: t.rows, Cols: t.keys, Grid: grid,
 						Outputs: outputs, Dense: kind != "options", Maps: maps,
 					}
 				}
 				m.entries = append(m.entries,
 					of("stats", "stats", gridRowsHeadsBatch, 256, t.statsShared, nil),
-					of("main", "dQ dK dV", "persistent", 384, mainShared, maps),
-					of("dq", "dQ", gridRowsHeadsBatch, 256, 0, nil))
+					of("main", "dQ dK dV", "persistent", 384, mainShared, maps))
+				if !t.converts || kind == "options" {
+					m.entries = append(m.entries, of("dq", "dQ", gridRowsHeadsBatch, 256, 0, nil))
+				}
 			}
 			kernels(&m, "full", t.shared)
 			kernels(&m, "causal", t.shared)
-			options := module{name: m.name + "_options", source: m.source, defines: slices.Clone(m.defines)}
+			list = append(list, m)
+			if t.optionsShared == 0 {
+				continue
+			}
+			options := module{name: name + "_options", source: m.source, defines: slices.Clone(m.defines)}
 			options.defines[2] = fmt.Sprintf("FA3_BACKWARD_SHARED=%d", t.optionsShared)
 			options.defines = append(options.defines, "ATTN_OPTIONS=1")
 			kernels(&options, "options", t.optionsShared)
-			list = append(list, m, options)
+			list = append(list, options)
 		}
 	}
 	return list

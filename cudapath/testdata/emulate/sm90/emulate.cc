@@ -20,6 +20,8 @@ char failure[200];
 
 #include "fa3_backward.cu"
 
+constexpr int BLOCK_ROWS = Full::BM;
+
 #include <string>
 #include <ucontext.h>
 
@@ -169,7 +171,7 @@ static void fail() {
 
 // Runs the three kernels. All tensors are [batch, row, head, dim].
 static Gradients call(AttnBackwardParams p, bool causal, bool reversed, const Inputs &in) {
-	const int B = p.B, D = p.D, Dv = p.Dv, blocks = (p.Sq + ROWS - 1) / ROWS;
+	const int B = p.B, D = p.D, Dv = p.Dv, blocks = (p.Sq + BLOCK_ROWS - 1) / BLOCK_ROWS;
 	Gradients out = {Halves(in.q.size(), 0x7e01), Halves(in.k.size(), 0x7e01), Halves(in.v.size(), 0x7e01)};
 	auto tensor = [&](const Halves &x, int heads, int rows, int dim) {
 		return AttnTensor{uint64_t(x.data()), int64_t(heads) * rows * dim, int64_t(dim), int64_t(heads) * dim};
@@ -185,10 +187,10 @@ static Gradients call(AttnBackwardParams p, bool causal, bool reversed, const In
 		m.rows = box;
 		return m;
 	};
-	const TensorMap q = map(in.q, p.Hq, p.Sq, D, ROWS), k = map(in.k, p.Hkv, p.Sk, D, Full::BN);
-	const TensorMap v = map(in.v, p.Hkv, p.Sk, Dv, Full::BN), dO = map(in.dO, p.Hq, p.Sq, Dv, ROWS);
+	const TensorMap q = map(in.q, p.Hq, p.Sq, D, BLOCK_ROWS), k = map(in.k, p.Hkv, p.Sk, D, Full::BN);
+	const TensorMap v = map(in.v, p.Hkv, p.Sk, Dv, Full::BN), dO = map(in.dO, p.Hq, p.Sq, Dv, BLOCK_ROWS);
 	const size_t tilesOfDQ = size_t(B) * p.Hq * blocks, counters = 32 + (tilesOfDQ + 31) / 32 * 32;
-	std::vector<uint4> work((counters + tilesOfDQ * (4 + 3 * ROWS + ROWS * ATTN_D)) / 4, uint4{~0u, ~0u, ~0u, ~0u});
+	std::vector<uint4> work((counters + tilesOfDQ * (4 + 3 * BLOCK_ROWS + BLOCK_ROWS * ATTN_D)) / 4, uint4{~0u, ~0u, ~0u, ~0u});
 	p.stats = uint64_t(work.data());
 	auto forBlocks = [&](int shared, auto f) {
 		for (int b = 0; b < B; b++)
@@ -205,7 +207,11 @@ static Gradients call(AttnBackwardParams p, bool causal, bool reversed, const In
 		blockIdx = {0, 0, 0}, gridDim = {1, 1, 1};
 		runBlock(T::THREADS, T::SHARED_BYTES, reversed, [&] { attendBackward<T>(&q, &k, &v, &dO, p); });
 		fail();
-		forBlocks(0, [&] { storeDQ<T>(p); });
+		if (!T::CONVERTS)
+			forBlocks(0, [&] {
+				if constexpr (T::WIDE) storeWideDQ<T>(p);
+				else storeDQ<T>(p);
+			});
 	};
 	if (causal) run(Causal());
 	else run(Full());
@@ -345,11 +351,11 @@ static bool check(int index, const Case &c) {
 
 // The argument is the index of the only case to run.
 int main(int argc, char **argv) {
-	constexpr int D = ATTN_D;
+	constexpr int D = ATTN_D, DV = ATTN_DV;
 	const Case cases[] = {
-		{1, 1, 1, 128, 128, D, D, NONE}, {1, 1, 1, 200, 200, D, D, TOP_LEFT}, {1, 4, 2, 150, 300, D, D, BOTTOM_RIGHT, true},
-		{1, 2, 1, 270, 140, D - 8, D - 16, BOTTOM_RIGHT}, {2, 2, 1, 260, 390, D, D, NONE}, {1, 20, 20, 70, 130, D, D, TOP_LEFT},
-		{1, 1, 1, 600, 300, D, D, TOP_LEFT},
+		{1, 1, 1, 128, 128, D, DV, NONE}, {1, 1, 1, 200, 200, D, DV, TOP_LEFT}, {1, 4, 2, 150, 300, D, DV, BOTTOM_RIGHT, true},
+		{1, 2, 1, 270, 140, D - 8, DV - 16, BOTTOM_RIGHT}, {2, 2, 1, 260, 390, D, DV, NONE}, {1, 20, 20, 70, 130, D, DV, TOP_LEFT},
+		{1, 1, 1, 600, 300, D, DV, TOP_LEFT},
 	};
 	bool failed = false;
 	for (int i = 0; i < int(sizeof cases / sizeof *cases); i++)

@@ -175,6 +175,14 @@ static inline bool namedOr(int id, int threads, bool x) {
 	return namedOut[id];
 }
 static inline void namedSync(int id, int threads) { namedOr(id, threads, false); }
+static inline void namedArrive(int id, int threads) {
+	Meet &m = namedMeet[id];
+	if (++m.count < threads) return;
+	namedOut[id] = namedAny[id], namedAny[id] = false;
+	m.count = 0;
+	m.gen++;
+	progress++;
+}
 template <int N> void takeRegisters() {}
 template <int N> void giveRegisters() {}
 static inline float exp2Fast(float x) { return exp2f(x); }

@@ -71,6 +71,10 @@ template <int N, int T> struct WgmmaFirst {
 template <int N, int ACROSS> struct WgmmaTransposed {
 	static void ss(float (&d)[N / 2], uint32_t a, uint32_t b, bool add) { product<N>(d, nullptr, a, true, b, ACROSS, add); }
 };
+template <int N> struct WgmmaAcross {
+	static void first(float (&d)[N / 2], uint32_t a, uint32_t b) { product<N>(d, nullptr, a, false, b, true, false); }
+	static void add(float (&d)[N / 2], uint32_t a, uint32_t b) { product<N>(d, nullptr, a, false, b, true, true); }
+};
 static inline void storeTransposed(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
 	static uint32_t regs[16][32][4], at[16][32];
 	const int w = running / 32, l = running % 32;
@@ -139,3 +143,15 @@ static inline void bulkCommit() {}
 static inline void bulkWaitRead() { yield(); }
 static inline void bulkWait() { yield(); }
 static inline int threadHere() { return running; }
+
+static inline float4 loadCached(const float4 *from) { return *from; }
+static inline void waitShortly() {}
+static inline uint32_t transposeMatrix(uint32_t x) {
+	const int lane = running % 32, row = lane / 4, column = 2 * (lane % 4);
+	auto element = [&](int r, int c) {
+		const uint32_t y = shfl(x, r * 4 + c / 2);
+		return c % 2 ? y >> 16 : y & 0xffff;
+	};
+	const uint32_t low = element(column, row), high = element(column + 1, row);
+	return low | high << 16;
+}

@@ -1,0 +1,321 @@
+// The consumer warpgroups of the backward fa3 kernel for head dims above 128, and the warps that add their dQ to memory.
+//
+// dK and dV of 64 keys need more registers than a warpgroup has, so the two warpgroups divide the dims: each has its dims of
+// dK, dV and dQ, for all 64 keys or rows of the tile. S and dP cannot be divided this way. Warpgroup 0 computes
+// S^T = K Q^T and P^T, warpgroup 1 dP^T = V dO^T and dS^T. P goes to warpgroup 1 through shared memory in the order of the
+// threads, so that both have it in registers as operand of dV. dS goes through shared memory to dK and dQ of both.
+//
+// A step of warpgroup 0: dV, S of the next rows, [dS is stored], dQ, dK; P of the next rows while dQ and dK are computed.
+// A step of warpgroup 1: dP, [P is stored], dV; dS while dV is computed; [dS is stored], dQ, dK.
+//
+// In tiles that the causal mask crosses, dV waits until both warpgroups know whether S or dP has Inf or NaN
+// (fa3_backward_rare.h).
+#pragma once
+#include "fa3_backward_consume.h"
+#include "fa3_backward_wide_tile.h"
+
+// dV += P^T dO, with P^T in registers and dO of DIMS dims.
+template <class T, int DIMS> __device__ __forceinline__ void issueWideDV(float (&sum)[DIMS / 2], uint32_t (&words)[T::BM / 4], uint32_t rows) {
+	touch(sum);
+	touch(words);
+	wgmmaFence();
+#pragma unroll
+	for (int row = 0; row < T::BM; row += 16)
+		Wgmma<DIMS>::rs(sum, words[row / 4], words[row / 4 + 1], words[row / 4 + 2], words[row / 4 + 3], rows + matrixOffset(row * 128));
+	wgmmaCommit();
+	touch(sum);
+}
+
+// dK += dS^T Q, with Q of DIMS dims.
+template <class T, int DIMS> __device__ __forceinline__ void issueWideDK(float (&sum)[DIMS / 2], uint32_t dS, uint32_t rows) {
+	touch(sum);
+	wgmmaFence();
+#pragma unroll
+	for (int row = 0; row < T::BM; row += 16) WgmmaTransposed<DIMS, 1>::ss(sum, dS + matrixOffset(row * 128), rows + matrixOffset(row * 128), true);
+	wgmmaCommit();
+	touch(sum);
+}
+
+// dQ = dS K, with K of DIMS dims.
+template <class T, int DIMS> __device__ __forceinline__ void issueWideDQ(float (&dQ)[DIMS / 2], uint32_t dS, uint32_t keys) {
+	wgmmaFence();
+	WgmmaAcross<DIMS>::first(dQ, dS, keys);
+#pragma unroll
+	for (int key = 16; key < T::BN; key += 16) WgmmaAcross<DIMS>::add(dQ, dS + matrixOffset(key * 2), keys + matrixOffset(key * 128));
+	wgmmaCommit();
+	touch(dQ);
+}
+
+template <class T, int GROUP> __device__ __forceinline__ void consumeWide(const AttnBackwardParams &p, uint32_t shared) {
+	constexpr int THREADS = 128 * T::WARPGROUPS;
+	// Dims of the warpgroup: of dK and dQ, and of dV. Warpgroup 0 computes dQ in pieces, since S occupies registers then.
+	constexpr int DIMS = T::dimsOf(GROUP, T::D), FIRST = T::firstOf(GROUP, T::D), VALUE_DIMS = T::dimsOf(GROUP, T::DV), FIRST_VALUE = T::firstOf(GROUP, T::DV);
+	constexpr int DQ_DIMS = GROUP == 0 ? 64 : DIMS;
+	const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
+	const float scale = p.scale * 1.4426950408889634f;
+	auto release = [&](uint32_t bar) {
+		__syncwarp();
+		if (threadHere() % 32 == 0) barrierArrive(bar);
+	};
+	// Matrices, as lower words of descriptors.
+	const uint32_t base = matrixOffset(shared);
+	auto tileOfQ = [&](int stage) { return base + matrixOffset(T::Q) + stage * matrixOffset(T::Q_BYTES); };
+	auto tileOfDO = [&](int stage) { return base + matrixOffset(T::DO) + stage * matrixOffset(T::DO_BYTES); };
+	auto dSOf = [&](uint32_t step) { return base + matrixOffset(T::DS) + step % 2 * matrixOffset(T::DS_BYTES); };
+	// A row of dS has the 64 keys in 128 bytes. A lane stores rows lane % 8 of 8x8 matrices.
+	const uint32_t ownDS = shared + T::DS + (lane / 16 * 8 + lane % 8) * 128 + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16;
+
+	float dK[DIMS / 2], dV[VALUE_DIMS / 2], dQ[DQ_DIMS / 2];
+	float s[T::BM / 2]; // S of warpgroup 0, dP of warpgroup 1
+	uint32_t P[T::BM / 4];
+	uint32_t n = 0; // steps of all units
+	Ring<T::Q_STAGES> q;
+	Ring<T::DO_STAGES> dO;
+	uint32_t keysParity = 0;
+	auto waitQ = [&] { barrierWait(shared + T::Q_FULL + 8 * q.stage, q.parity); };
+	auto waitDO = [&] { barrierWait(shared + T::DO_FULL + 8 * dO.stage, dO.parity); };
+	auto warpWord = [] { return 4 * (threadHere() / 32 - 4); };
+	// The first row of the current Q tile, negative if it has masked slots.
+	auto rowHere = [&] { return loadWord(shared + T::ROW + 4 * q.stage); };
+	Units<T> units(p, shared);
+	int ticket;
+	Unit u;
+	while (units.next(ticket, u)) {
+#pragma unroll
+		for (int i = 0; i < DIMS / 2; i++) dK[i] = 0;
+#pragma unroll
+		for (int i = 0; i < VALUE_DIMS / 2; i++) dV[i] = 0;
+		int left = (u.end - u.first) * (p.Hq / p.Hkv); // steps
+		if (T::CAUSAL) storeWord(shared + T::RARE_ROWS + warpWord(), 0);
+		if (left > 0) {
+			const int firstKey = u.key;
+			bool found = false; // Inf or NaN in S or dP of a masked tile
+			// Computes P of the Q tile and gives it to warpgroup 1. If S of the unit's first tile, which has all masked keys, has Inf or
+			// NaN, the keys are cleared.
+			auto prob = [&](auto first) {
+				const uint32_t stats = shared + T::LSE + q.stage * T::LSE_BYTES, lse = stats + 8 * (threadHere() % 4);
+				if constexpr (T::CAUSAL) {
+					found = rowHere() < 0 && anyNotFinite(s);
+					if constexpr (decltype(first)::value) {
+						bool rare = false;
+						if (rowHere() < 0) rare = namedOr(KEYS_CLEAR, 128, found) && clearKeys<T>(shared, 0);
+						storeWord(shared + T::RARE_KEYS + warpWord(), rare);
+					}
+				}
+				if (loadWord(stats + 8 * T::BM)) {
+					computeP<T, true>(s, lse, scale);
+					scaleP<T>(s, lse + 4 * T::BM);
+				} else {
+					computeP<T, false>(s, lse, scale);
+				}
+				if (T::CAUSAL && loadWord(shared + T::RARE_KEYS + warpWord())) spoilKeys<T>(s, shared, 0);
+				clearMasked<T>(s, p, firstKey, rowHere());
+				packWords(P, s);
+				const uint32_t to = shared + T::P + 16 * (threadHere() % 128);
+#pragma unroll
+				for (int i = 0; i < T::BM / 4; i += 4) storeFour(to + i * 512, make_uint4(P[i], P[i + 1], P[i + 2], P[i + 3]));
+				namedArrive(P_STORED, THREADS);
+			};
+			auto takeP = [&] {
+				namedSync(P_STORED, THREADS);
+				const uint32_t from = shared + T::P + 16 * (threadHere() % 128);
+#pragma unroll
+				for (int i = 0; i < T::BM / 4; i += 4) {
+					const uint4 x = loadFour(from + i * 512);
+					P[i] = x.x, P[i + 1] = x.y, P[i + 2] = x.z, P[i + 3] = x.w;
+				}
+			};
+			// Clears Q and dO of the current step if S or dP has Inf or NaN and the tile masked slots.
+			auto checkTile = [&](int row, int stage) {
+				if (!T::CAUSAL || row >= 0) return;
+				if (!namedOr(TILE_CHECKED, THREADS, found)) return;
+				storeWord(shared + T::RARE_ROWS + warpWord(), 1);
+				scanTile<THREADS, true>(shared + T::Q + stage * T::Q_BYTES, T::Q_BYTES, threadHere() - 128);
+				scanTile<THREADS, true>(shared + T::DO + dO.stage * T::DO_BYTES, T::DO_BYTES, threadHere() - 128);
+				proxyFence();
+				namedSync(TILE_CHECKED, THREADS);
+			};
+			auto issueS = [&] { issueTransposedScores<T>(s, base + matrixOffset(T::K), tileOfQ(q.stage)); };
+			auto issueDP = [&] { issueTransposedScores<T, T::DV>(s, base + matrixOffset(T::V), tileOfDO(dO.stage)); };
+			auto issueDV = [&] {
+				issueWideDV<T, VALUE_DIMS>(dV, P, tileOfDO(dO.stage) + matrixPanels(T::ROW_PANEL) + matrixOffset(FIRST_VALUE / 64 * T::ROW_PANEL));
+			};
+			auto issueDK = [&](int stage) {
+				issueWideDK<T, DIMS>(dK, dSOf(n), tileOfQ(stage) + matrixPanels(T::ROW_PANEL) + matrixOffset(FIRST / 64 * T::ROW_PANEL));
+			};
+			auto issueDQ = [&](int piece) {
+				issueWideDQ<T, DQ_DIMS>(dQ, dSOf(n), base + matrixPanels(T::KEY_PANEL) + matrixOffset(T::K + (FIRST / 64 + piece) * T::KEY_PANEL));
+			};
+			auto storeDS = [&](int row) {
+				computeDS<T>(s, P, shared + T::DELTA + dO.stage * T::DELTA_BYTES + 8 * (threadHere() % 4));
+				if (row < 0) clearMasked<T>(s, p, firstKey, row);
+				const uint32_t to = ownDS + n % 2 * T::DS_BYTES;
+				uint32_t dS[T::BM / 4];
+				packWords(dS, s);
+#pragma unroll
+				for (int i = 0; i < T::BM / 4; i += 4) storeTransposed(to + i * 512, dS[i], dS[i + 1], dS[i + 2], dS[i + 3]);
+				proxyFence();
+			};
+			// Leaves a piece of dQ of the current step in shared memory for the adding thread. It begins at accumulator `at`.
+			auto giveDQ = [&](int piece, int at) {
+				const int buffer = T::bufferOf(GROUP, piece);
+				barrierWait(shared + T::DQ_EMPTY + 8 * buffer, ((T::SHARED_BUFFER ? piece : n) & 1) ^ 1);
+				const uint32_t to = shared + T::DQ + buffer * T::DQ_BYTES + 16 * (threadHere() % 128);
+#pragma unroll
+				for (int j = 0; j < T::BM / 8; j++)
+					storeFloats(to + 2048 * j, dQ[at + 4 * j], dQ[at + 4 * j + 1], dQ[at + 4 * j + 2], dQ[at + 4 * j + 3]);
+				proxyFence();
+				release(shared + T::DQ_FULL + 8 * buffer);
+			};
+			auto endDV = [&] {
+				touch(dV), touch(P);
+				release(shared + T::DO_EMPTY + 8 * dO.stage);
+			};
+			auto endDK = [&](int stage) {
+				wgmmaWait<0>();
+				touch(dK);
+				release(shared + T::Q_EMPTY + 8 * stage);
+			};
+
+			if constexpr (GROUP == 0) {
+				auto giveRest = [&] {
+					if constexpr (DIMS > DQ_DIMS) {
+						issueDQ(1);
+						wgmmaWait<0>();
+						touch(dQ);
+						giveDQ(1, 0);
+					}
+				};
+				barrierWait(shared + T::K_FULL, keysParity);
+				waitQ();
+				issueS();
+				wgmmaWait<0>();
+				touch(s);
+				prob(std::true_type());
+#pragma unroll 1
+				for (;; left--) {
+					const int stage = q.stage;
+					waitDO();
+					checkTile(rowHere(), stage);
+					issueDV();
+					if (left == 1) break;
+					q.advance();
+					waitQ();
+					issueS();
+					namedSync(DS_STORED, THREADS);
+					wgmmaWait<1>(); // P of dV and dQ together do not fit in registers
+					endDV();
+					issueDQ(0);
+					issueDK(stage);
+					wgmmaWait<2>();
+					touch(s);
+					prob(std::false_type()); // while dQ and dK are computed
+					dO.advance();
+					wgmmaWait<1>();
+					touch(dQ);
+					giveDQ(0, 0);
+					endDK(stage);
+					giveRest();
+					n++;
+				}
+				namedSync(DS_STORED, THREADS);
+				wgmmaWait<0>();
+				endDV();
+				issueDQ(0);
+				issueDK(q.stage);
+				dO.advance();
+				wgmmaWait<1>();
+				touch(dQ);
+				giveDQ(0, 0);
+				endDK(q.stage);
+				giveRest();
+				q.advance();
+				n++;
+			} else {
+				barrierWait(shared + T::V_FULL, keysParity);
+#pragma unroll 1
+				for (; left > 0; left--) {
+					waitQ();
+					waitDO();
+					issueDP();
+					const int row = rowHere(), stage = q.stage;
+					takeP();
+					if (T::CAUSAL && row < 0) {
+						wgmmaWait<0>();
+						touch(s);
+						found = anyNotFinite(s);
+						checkTile(row, stage);
+						issueDV();
+					} else {
+						issueDV();
+						wgmmaWait<1>();
+						touch(s);
+					}
+					storeDS(row);
+					namedSync(DS_STORED, THREADS);
+					issueDQ(0);
+					issueDK(stage);
+					wgmmaWait<2>();
+					endDV();
+					dO.advance();
+					wgmmaWait<1>();
+					touch(dQ);
+#pragma unroll
+					for (int piece = 0; piece < DIMS / 64; piece++) giveDQ(piece, 32 * piece);
+					endDK(stage);
+					q.advance();
+					n++;
+				}
+			}
+			keysParity ^= 1;
+			release(shared + T::KEYS_EMPTY);
+		}
+		unitOf<T>(p, ticket, u);
+		if (T::CAUSAL && u.first < u.end && loadWord(shared + T::RARE_ROWS + warpWord())) addNonFiniteDO<T, FIRST_VALUE, VALUE_DIMS>(dV, p, u, u.key);
+		const int key = u.key + threadHere() % 128 / 32 * 16 + threadHere() % 32 / 4;
+		storeKeys<T, FIRST, DIMS>(dK, p.dK, p, u, key, p.D, p.scale);
+		storeKeys<T, FIRST_VALUE, VALUE_DIMS>(dV, p.dV, p, u, key, p.Dv, 1);
+	}
+}
+
+// Adds the dQ of a consumer warpgroup to memory by TMA, in the order of the turns, as addTiles() does. Each warpgroup has a
+// warp that does so: a warpgroup need not wait until the other one has its piece. Both pass the turn on, so a counter says
+// twice how many contributions are complete, and one more if that of one warpgroup is.
+template <class T, int GROUP> __device__ __forceinline__ void addWideTiles(const AttnBackwardParams &p, uint32_t shared) {
+	constexpr int PIECES = T::dimsOf(GROUP, T::D) / 64, FIRST = T::firstOf(GROUP, T::D) / 64;
+	const Workspace space = Workspace::of<T>(p);
+	const int group = p.Hq / p.Hkv;
+	Units<T> units(p, shared);
+	uint32_t parity = 0; // of the buffers that have one piece a step
+	Unit u;
+	while (units.next(u)) {
+#pragma unroll 1
+		for (int head = u.head * group; head < (u.head + 1) * group; head++) {
+#pragma unroll 1
+			for (int block = u.first; block < u.end; block++) {
+				if (threadIdx.x % 32 == 0) {
+					const int64_t at = (int64_t(u.batch) * p.Hq + head) * space.blocks + block;
+					int *turn = space.turns + at;
+					const int mine = turnOf<T>(p, u, block);
+					while (loadAcquire(turn) < T::WARPGROUPS * mine) continue;
+					globalProxyFence();
+					float *to = space.dQ + at * (T::BM * T::D) + FIRST * T::DQ_FLOATS;
+#pragma unroll
+					for (int piece = 0; piece < PIECES; piece++) {
+						const int buffer = T::bufferOf(GROUP, piece);
+						barrierWait(shared + T::DQ_FULL + 8 * buffer, T::SHARED_BUFFER ? piece : parity);
+						addBytes(to + piece * T::DQ_FLOATS, shared + T::DQ + buffer * T::DQ_BYTES, T::DQ_BYTES, mine == 0);
+						bulkCommit();
+						bulkWaitRead();
+						barrierArrive(shared + T::DQ_EMPTY + 8 * buffer);
+					}
+					bulkWait();
+					globalProxyFence();
+					passTurn(turn);
+				}
+				__syncwarp();
+				parity ^= 1;
+			}
+		}
+	}
+}

@@ -1,0 +1,49 @@
+// The kernel that stores dQ of head dims above 128.
+#pragma once
+#include "fa3_backward_rows.h"
+#include "fa3_backward_wide_tile.h"
+
+// A CTA scales dQ of a block of BM rows, rounds it and stores it. The thread numbers of each half of the CTA are those of a
+// consumer warpgroup, whose accumulators of dQ the workspace holds in pieces of 64 dims. Two pieces at a time.
+template <class T> __device__ __forceinline__ void storeWideDQ(const AttnBackwardParams &p) {
+	constexpr int PITCH = T::D + 8; // elements of a row in shared memory
+	static __shared__ __align__(16) Element tile[T::BM * PITCH];
+	const Workspace w = Workspace::of<T>(p);
+	const int block = blockIdx.x, head = blockIdx.y, batch = p.first_batch + blockIdx.z;
+	const int64_t index = int64_t(batch) * p.Hq + head;
+	const int thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4;
+	const bool any = lastKeyBlock<T>(p, block) >= 0; // otherwise nothing has been added
+	const float scale = p.scale;
+#pragma unroll 1
+	for (int piece = threadIdx.x / 128; piece < T::PANELS; piece += ROWS_THREADS / 128) {
+		const float4 *from = reinterpret_cast<const float4 *>(w.dQ + (index * w.blocks + block) * (T::BM * T::D) + piece * T::DQ_FLOATS) + thread;
+#pragma unroll
+		for (int j = 0; j < 8; j++) {
+			const int dim = 64 * piece + 8 * j + 2 * (thread % 4);
+			float4 x = any ? from[128 * j] : make_float4(0, 0, 0, 0);
+			if (p.accumulate & 1) {
+				// Added in float32 and rounded once.
+				auto add = [&](float &low, float &high, int r) {
+					r += block * T::BM;
+					if (r >= p.Sq || dim >= p.D) return;
+					const Element *held = reinterpret_cast<const Element *>(p.dQ.base) + batch * p.dQ.batch + head * p.dQ.head + r * p.dQ.row + dim;
+					low = fmaf(low, scale, widen(held[0])), high = fmaf(high, scale, widen(held[1]));
+				};
+				add(x.x, x.y, row), add(x.z, x.w, row + 8);
+			} else {
+				x.x *= scale, x.y *= scale, x.z *= scale, x.w *= scale;
+			}
+			Element *to = tile + row * PITCH + dim;
+			narrow(to, x.x), narrow(to + 1, x.y);
+			narrow(to + 8 * PITCH, x.z), narrow(to + 8 * PITCH + 1, x.w);
+		}
+	}
+	__syncthreads();
+	char *out = reinterpret_cast<char *>(p.dQ.base) + 2 * (batch * p.dQ.batch + head * p.dQ.head);
+	constexpr int CHUNKS = T::D / 8; // of 16 bytes
+	for (int i = threadIdx.x; i < T::BM * CHUNKS; i += ROWS_THREADS) {
+		const int r = i / CHUNKS, column = i % CHUNKS * 8, at = block * T::BM + r;
+		if (at < p.Sq && column < p.D)
+			*reinterpret_cast<uint4 *>(out + 2 * (at * p.dQ.row + column)) = *reinterpret_cast<const uint4 *>(tile + r * PITCH + column);
+	}
+}

@@ -1,0 +1,50 @@
+// The tile of a backward fa3 kernel of head dims above 128: its shared-memory layout and its barriers.
+#pragma once
+#include "fa3_backward_tile.h"
+#include "sm90_backward_wide.h"
+
+// A tile of 64 query rows and 64 keys, with head dims D of Q and K and DV of V. Consumer warpgroup 0 has the first dims of
+// all gradients and of dQ, warpgroup 1 the others (fa3_backward_wide.h).
+template <int D_, int DV_, bool CAUSAL_> struct WideTile {
+	static constexpr int D = D_, DV = DV_, BM = 64, BN = 64, WARPGROUPS = 2;
+	static constexpr bool CAUSAL = CAUSAL_, WIDE = true, OPTIONS = false, CONVERTS = false;
+	// At head dim 256 only one tile of dO fits. dV, the last product that reads it, is therefore the first of a step.
+	static constexpr int Q_STAGES = D + DV <= 320 ? 3 : 2, DO_STAGES = DV == 256 ? 1 : 2;
+	static constexpr int THREADS = 128 * (WARPGROUPS + 1);
+	static constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
+	static constexpr int STAT_LANES = DV <= 128 ? 16 : 32; // that read a row of O and dO
+
+	// How many of `dims` dims a warpgroup has, and the first of them. With 128 columns a product reads less shared memory
+	// per operation than with 64, so 192 dims are divided into 128 and 64.
+	static constexpr __host__ __device__ int dimsOf(int group, int dims) {
+		const int first = dims == 192 ? 128 : dims / 2;
+		return group == 0 ? first : dims - first;
+	}
+	static constexpr __host__ __device__ int firstOf(int group, int dims) { return group == 0 ? 0 : dimsOf(0, dims); }
+
+	// Sizes in bytes. A panel is 64 columns of a tile: dims of Q, dO, K and V, keys of dS. P is in the order of the threads.
+	static constexpr int PANELS = D / 64, VALUE_PANELS = DV / 64, ROW_PANEL = BM * 128, KEY_PANEL = BN * 128;
+	static constexpr int Q_BYTES = PANELS * ROW_PANEL, DO_BYTES = VALUE_PANELS * ROW_PANEL, K_BYTES = PANELS * KEY_PANEL, V_BYTES = VALUE_PANELS * KEY_PANEL;
+	static constexpr int DS_BYTES = ROW_PANEL, P_BYTES = 2 * BM * BN;
+	// dQ leaves the CTA in pieces of 64 dims. If there are fewer buffers than pieces, each warpgroup has one buffer.
+	static constexpr int DQ_FLOATS = 64 * BM, DQ_BYTES = 4 * DQ_FLOATS, DQ_BUFFERS = D == 256 ? 2 : PANELS, DQ_WAITS = DQ_BUFFERS, ADDERS = WARPGROUPS;
+	static constexpr bool SHARED_BUFFER = DQ_BUFFERS < PANELS;
+	static constexpr __host__ __device__ int bufferOf(int group, int piece) { return SHARED_BUFFER ? group : firstOf(group, D) / 64 + piece; }
+	// Statistics of a block of rows, as in BackwardTile.
+	static constexpr int LSE_FLOATS = 2 * BM + 4, LSE_BYTES = 4 * LSE_FLOATS, DELTA_BYTES = 4 * BM;
+	// Offsets in shared memory. dS has two buffers, as in BackwardTile.
+	static constexpr int K = 0, V = K + K_BYTES, Q = V + V_BYTES, DO = Q + Q_STAGES * Q_BYTES, DS = DO + DO_STAGES * DO_BYTES, P = DS + 2 * DS_BYTES,
+			     DQ = P + P_BYTES, LSE = DQ + DQ_BUFFERS * DQ_BYTES, DELTA = LSE + Q_STAGES * LSE_BYTES, BARRIERS = DELTA + DO_STAGES * DELTA_BYTES;
+	static constexpr int K_FULL = BARRIERS, V_FULL = K_FULL + 8, KEYS_EMPTY = V_FULL + 8, Q_FULL = KEYS_EMPTY + 8, Q_EMPTY = Q_FULL + 8 * Q_STAGES,
+			     DO_FULL = Q_EMPTY + 8 * Q_STAGES, DO_EMPTY = DO_FULL + 8 * DO_STAGES, DQ_FULL = DO_EMPTY + 8 * DO_STAGES,
+			     DQ_EMPTY = DQ_FULL + 8 * DQ_BUFFERS, WORK_FULL = DQ_EMPTY + 8 * DQ_BUFFERS, WORK_EMPTY = WORK_FULL + 16;
+	// Words, as in BackwardTile. Warpgroup 0 notes the keys with Inf or NaN in K.
+	static constexpr int WORK = WORK_EMPTY + 16, ROW = WORK + 8, RARE_KEYS = ROW + 4 * Q_STAGES, RARE_ROWS = RARE_KEYS + 16 * WARPGROUPS,
+			     KEY_FLAGS = RARE_ROWS + 16 * WARPGROUPS;
+	static constexpr int SHARED_BYTES = KEY_FLAGS + BN;
+	static_assert(D % 64 == 0 && DV % 64 == 0 && D <= 256 && DV <= D && DV >= 128 && SHARED_BYTES <= 227 * 1024, "tile");
+};
+
+// Ids of named barriers of all consumers. P_STORED: P of a step is in shared memory. TILE_CHECKED: both warpgroups know
+// whether S or dP of a masked tile has Inf or NaN.
+enum { P_STORED = 4, TILE_CHECKED = 5 };
