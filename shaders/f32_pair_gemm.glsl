@@ -21,7 +21,7 @@ void softmaxPairs() {
             const float x = fma(S[f][e], scale, PAIR_P_SHIFT - rowMax[f / KV_FRAGS][e]);
             S[f][e] = EXP2_SCORE(x);
         }
-        rowSumF32[f / KV_FRAGS] += S[f];
+        ADD_TO_ROW_SUM_F32(f / KV_FRAGS, S[f])
     }
 }
 

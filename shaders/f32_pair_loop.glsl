@@ -47,8 +47,9 @@ if (pairTiles > 0) {
         }
     }
     j = n * (PAIR_TILE / KV_TILE);
+    const FragC onePart = FragC(1.0 / PAIR_P_SCALE);
     [[unroll]] for (uint r = 0; r < M_FRAGS; ++r) {
-        rowSumF32[r] *= 1.0 / PAIR_P_SCALE;
+        RESCALE_ROW_SUM_F32(r, onePart)
         [[unroll]] for (uint i = 0; i < DV_FRAGS; ++i) O[r * DV_FRAGS + i] *= 1.0 / (PAIR_P_SCALE * PAIR_SCALE);
     }
     scale = SCORE_SCALE;
