@@ -74,6 +74,7 @@ func backwardOnDevice(t *testing.T, dev *vk.Device, streams []*vk.Stream, groups
 
 // Ranks on a device compute the gradients in every mode, with the same bits in every call.
 func TestBackwardOnADevice(t *testing.T) {
+	sequenceMessages(t)
 	ringMemory(t, 1) // groups of heads
 	dev, streams := openRanks(t, 4)
 	grouped := Problem{Shape: attention.Shape{B: 2, Hq: 4, Hkv: 2, Sq: 45, Sk: 60}}

@@ -64,6 +64,7 @@ func openRanks(t *testing.T, n int) (*vk.Device, []*vk.Stream) {
 // Ranks on a device compute attention in every mode, from buffers that the host sees and
 // from those it does not.
 func TestForwardOnADevice(t *testing.T) {
+	sequenceMessages(t)
 	ringMemory(t, 1) // groups of heads
 	const ranks = 4
 	dev, streams := openRanks(t, ranks)
@@ -125,6 +126,66 @@ func TestForwardOnADevice(t *testing.T) {
 				require.True(t, v.Pass(), "%v", v)
 			})
 		}
+	}
+}
+
+// A copy on a device moves every bit, subnormals and NaNs with payload included, and nothing between rows.
+func TestCopyOnADevice(t *testing.T) {
+	dev, streams := openRanks(t, 1)
+	cfg := Config{}
+	cfg.HeadDim, cfg.Tier = 8, attention.TierScalar
+	op, err := New(ranksOf(t, 1, time.Minute)[0], dev, cfg)
+	require.NoError(t, err)
+	defer op.Close()
+	for _, x := range []struct {
+		dtype           attention.DType
+		dim             int
+		gap, first      int  // elements behind each row of the source, and before its first
+		kernel, wrapped bool // one dispatch copies; rows of a head do not follow one another in the result either
+	}{
+		{attention.F16, 64, 2, 4, true, false},
+		{attention.BF16, 128, 16, 0, true, true},
+		{attention.F32, 1, 1, 3, true, true},
+		{attention.F32, 96, 5, 1, true, false},
+		{attention.F16, 7, 0, 2, false, true},
+		{attention.F16, 64, 1, 0, false, true},
+		{attention.BF16, 64, 2, 1, false, false},
+	} {
+		const batch, heads, rows, guard = 2, 3, 37, 0xa5
+		m := op.newSide(streams[0])
+		size := x.dtype.Size()
+		step := x.dim + x.gap
+		from := inputs.New(int64(x.first+batch*heads*(rows+1)*step), x.dtype, inputs.Normal, 3)
+		for i := range len(from) / 2 { // patterns of 16 bits, subnormals and NaNs among them
+			from[2*i], from[2*i+1] = byte(i*0x9e37), byte(i*0x9e37>>8)
+		}
+		src := viewOf(attention.Tensor{Offset: int64(x.first), Strides: attention.Strides{Batch: int64(heads * (rows + 1) * step), Head: int64((rows + 1) * step), Seq: int64(step)}},
+			x.dtype, batch, heads, rows, x.dim)
+		dst := viewOf(attention.Tensor{}, x.dtype, batch, heads, rows, x.dim)
+		if x.wrapped { // rows of all heads by turns
+			dst.Strides = attention.Strides{Batch: int64(heads * (rows + 2) * x.dim), Head: int64(x.dim), Seq: int64(heads * x.dim)}
+		}
+		to := bytes.Repeat([]byte{guard}, batch*heads*(rows+2)*x.dim*size)
+		hostSrc, hostDst := src, dst
+		hostSrc.Host, hostDst.Host = from, bytes.Clone(to)
+		new(side).copy(hostDst, hostSrc)
+		d := &onDevice{t: t, s: streams[0]}
+		src.Host, dst.Host = from, to
+		for _, tensor := range []*attention.Tensor{&src.Tensor, &dst.Tensor} {
+			tensor.Host = append(tensor.Host, make([]byte, -len(tensor.Host)&3)...)
+			d.tensor(tensor, vk.DeviceLocal)
+		}
+		done, err := m.copyRows(dst, src)
+		require.NoError(t, err)
+		require.Equal(t, x.kernel, done, "%+v", x)
+		if !done {
+			m.copy(dst, src)
+		}
+		require.NoError(t, m.err)
+		got := make([]byte, len(to))
+		require.NoError(t, streams[0].Download(context.Background(), got, dst.Buffer, 0))
+		require.True(t, bytes.Equal(hostDst.Host, got), "%+v", x)
+		require.NoError(t, m.close())
 	}
 }
 

@@ -3,6 +3,7 @@ package parallel
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -44,12 +45,17 @@ func TestForwardOverRanksIsAttention(t *testing.T) {
 func TestForwardBitsDoNotDependOnArrival(t *testing.T) {
 	testlevel.HostOnly(t)
 	ringMemory(t, 1) // groups of heads
+	sequenceMessages(t)
 	for _, mode := range Modes() {
 		cfg := Config{Mode: mode, Inner: 2}
 		cfg.HeadDim, cfg.Causal = 16, attention.TopLeft
 		p := Problem{Shape: attention.Shape{B: 2, Hq: 8, Hkv: 2, Sq: 150, Sk: 150}}
 		var first *whole
 		for seed := range uint64(6) {
+			messageBytes = 1 // a message for each sequence
+			if seed%4 < 2 {
+				messageBytes = math.MaxInt32
+			}
 			transports, err := InProcess(4)
 			require.NoError(t, err)
 			groups := make([]*Group, len(transports))

@@ -23,7 +23,7 @@ const (
 var headerFields = [...]string{"version", "method", "number of calls so far", "Config", "Mode or Order", "Shape", "cu_seqlens or lengths", "Split"}
 
 // headerVersion changes with the protocol between ranks.
-const headerVersion = 3
+const headerVersion = 4
 
 // header describes a call by checksums.
 type header struct {

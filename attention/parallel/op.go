@@ -201,7 +201,6 @@ func (op *Op) checkSide(list ...attention.Tensor) error {
 type call struct {
 	side
 	*planned
-	op    *Op
 	g     *Group
 	ctx   context.Context
 	rank  int
@@ -220,7 +219,7 @@ func (op *Op) run(ctx context.Context, s *vk.Stream, kind callKind, x *planned, 
 	}
 	return op.group.call(ctx, h, err, nil, func(ctx context.Context) error {
 		rank := op.group.Rank()
-		c := &call{side: op.newSide(s), op: op, g: op.group, ctx: ctx, planned: x, rank: rank, group: rank / x.layout.inner, u: rank % x.layout.inner}
+		c := &call{side: op.newSide(s), g: op.group, ctx: ctx, planned: x, rank: rank, group: rank / x.layout.inner, u: rank % x.layout.inner}
 		err := compute(c)
 		if err == nil || c.err != nil {
 			err = c.err // the first one

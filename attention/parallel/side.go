@@ -17,8 +17,8 @@ import (
 // work recorded after it does nothing.
 type side struct {
 	s         *vk.Stream // nil: host memory
+	op        *Op
 	options   vk.BufferOptions
-	pool      *pool        // of the operation
 	buffers   []*vk.Buffer // allocated
 	allocated int64
 	err       error
@@ -27,7 +27,7 @@ type side struct {
 // newSide computes in host memory, or on the device of a stream with buffers that the transport
 // moves.
 func (op *Op) newSide(s *vk.Stream) side {
-	return side{s: s, options: op.group.t.Buffers(), pool: &op.pool}
+	return side{s: s, op: op, options: op.group.t.Buffers()}
 }
 
 // fail keeps the first error.
@@ -51,7 +51,7 @@ func (s *side) end(err error) error {
 	}
 	list := s.buffers
 	s.buffers = nil
-	return s.pool.keep(list)
+	return s.op.pool.keep(list)
 }
 
 // new allocates a packed tensor. In host memory its elements are 0.
@@ -72,11 +72,11 @@ func (s *side) buffer(bytes int64) *vk.Buffer {
 		return nil
 	}
 	dev, size := s.s.Device(), uint64(max(bytes, 4))
-	b := s.pool.take(dev, size, s.options)
+	b := s.op.pool.take(dev, size, s.options)
 	if b == nil {
 		var err error
 		if b, err = dev.NewBuffer(size, s.options); errors.Is(err, vk.ErrOutOfMemory) {
-			if err = s.pool.drop(); err == nil {
+			if err = s.op.pool.drop(); err == nil {
 				b, err = dev.NewBuffer(size, s.options)
 			}
 		}
@@ -154,6 +154,10 @@ func (s *side) copyOnDevice(dst, src view) {
 			vk.BufferRange{Buffer: from.Buffer, Offset: uint64(from.Offset), Size: uint64(from.Bytes)}))
 		return
 	}
+	if done, err := s.copyRows(dst, src); done || err != nil {
+		s.fail(err)
+		return
+	}
 	consecutive := dst.consecutive() && src.consecutive()
 	var to []uint64
 	dst.pieces(consecutive, func(at, _ uint64) { to = append(to, at) })
@@ -165,6 +169,28 @@ func (s *side) copyOnDevice(dst, src view) {
 		i++
 	})
 }
+
+// copyRows copies strided tensors by one dispatch: a Sum of one float32 term, which moves the words of
+// a row and computes nothing. A vkCmdCopyBuffer for each piece of 2 to 8 MiB moved 0.5 TB/s on an H100,
+// reads and writes together. It returns false if rows are not whole words, or a kernel does not reach them.
+func (s *side) copyRows(dst, src view) (bool, error) {
+	to, ok := dst.words()
+	from, okFrom := src.words()
+	if !ok || !okFrom || to.dim > maxSumDim || to.rows > attention.MaxLength {
+		return false, nil
+	}
+	op, err := s.op.sum(attention.F32, to.dim)
+	if err == nil {
+		err = op.Forward(s.s, attention.SumArgs{Shape: attention.Shape{B: to.batch, Hq: to.heads, Sq: to.rows}, First: from.Tensor, Out: to.Tensor})
+	}
+	if errors.Is(err, attention.ErrUnsupported) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// maxSumDim is the widest row of a Sum, in words.
+const maxSumDim = 512
 
 // dense returns a packed tensor with the same elements, in v's memory or in a copy. The
 // transport moves its memory.

@@ -47,14 +47,13 @@ func (c *call) toHeads(tensors ...exchanged) (list []view, err error) {
 		mine := c.headsOf(t.view, t.kv, c.u)
 		list = append(list, c.new(t.dtype, t.batch, mine.heads, countOf(group), t.dim))
 		for u := range c.inner {
-			if u == c.u {
-				c.place(list[i], mine, ranks[u], group)
-				continue
+			a := arrival{mine, u, i}
+			if u != c.u {
+				peer := c.group*c.inner + u
+				sends = append(sends, c.sends(peer, c.headsOf(t.view, t.kv, u))...)
+				a.view = c.new(t.dtype, t.batch, mine.heads, ranks.Count(u), t.dim)
+				receives = append(receives, transfers(peer, messages(a.view)...)...)
 			}
-			peer := c.group*c.inner + u
-			sends = append(sends, transfers(peer, c.dense(c.headsOf(t.view, t.kv, u)))...)
-			a := arrival{c.new(t.dtype, t.batch, mine.heads, ranks.Count(u), t.dim), u, i}
-			receives = append(receives, transfers(peer, a.view)...)
 			arrivals = append(arrivals, a)
 		}
 	}
@@ -69,6 +68,30 @@ func (c *call) toHeads(tensors ...exchanged) (list []view, err error) {
 		c.place(list[a.tensor], a.view, ranks[a.from], group)
 	}
 	return list, nil
+}
+
+// messageBytes is the size from which the part of each sequence of a batch is a message of its own. It
+// can then be sent from, and received into, a tensor whose heads are not those of one rank alone. Tests
+// lower it.
+var messageBytes int64 = 512 << 10
+
+// messages divides a tensor into its messages. Sender and receiver divide alike: sizes alone decide.
+func messages(v view) (list []view) {
+	if v.bytes() < int64(v.batch)*messageBytes {
+		return []view{v}
+	}
+	for b := range v.batch {
+		list = append(list, v.sequencesFrom(b, 1))
+	}
+	return list
+}
+
+// sends are the messages of a tensor, which is copied where the transport cannot move it.
+func (c *call) sends(peer int, v view) []Transfer {
+	if !c.isDense(messages(v)[0]) {
+		v = c.dense(v)
+	}
+	return transfers(peer, messages(v)...)
 }
 
 // place copies rows of some spans to where they lie among those of all.
@@ -90,21 +113,27 @@ func (c *call) take(dst, src view, spans, all []Span) {
 // float32 gradients are summed in the order of ranks.
 func (c *call) toRows(heads []view, out []exchanged) error {
 	var sends, receives []Transfer
-	arrived := make([][]view, len(out)) // by member
+	arrived := make([][]view, len(out)) // by member; not given: in its place already
 	for i, t := range out {
 		ranks, group := c.spans(t.kv)
 		arrived[i] = make([]view, c.inner)
+		summed := c.summed(heads[i].dtype, &out[i])
 		for u := range c.inner {
-			piece := c.new(heads[i].dtype, t.batch, heads[i].heads, ranks.Count(u), t.dim)
-			c.take(piece, heads[i], ranks[u], group)
+			dst := c.headsOf(t.view, t.kv, u)
+			direct := !summed && (u == c.u || c.isDense(messages(dst)[0]))
+			if !direct {
+				dst = c.new(heads[i].dtype, t.batch, heads[i].heads, t.rows, t.dim)
+				arrived[i][u] = dst
+			}
 			if u == c.u {
-				arrived[i][u] = piece
+				c.take(dst, heads[i], ranks[u], group)
 				continue
 			}
+			piece := c.new(heads[i].dtype, t.batch, heads[i].heads, ranks.Count(u), t.dim)
+			c.take(piece, heads[i], ranks[u], group)
 			peer := c.group*c.inner + u
-			sends = append(sends, transfers(peer, piece)...)
-			arrived[i][u] = c.new(heads[i].dtype, t.batch, heads[i].heads, t.rows, t.dim)
-			receives = append(receives, transfers(peer, arrived[i][u])...)
+			sends = append(sends, transfers(peer, messages(piece)...)...)
+			receives = append(receives, transfers(peer, messages(dst)...)...)
 		}
 	}
 	if err := c.sync(c.ctx); err != nil {
@@ -118,14 +147,21 @@ func (c *call) toRows(heads []view, out []exchanged) error {
 		if t.kv {
 			shared = c.sharers()
 		}
+		summed := c.summed(heads[i].dtype, &out[i])
 		for u := 0; u < c.inner; u += shared {
 			dst := c.headsOf(t.view, t.kv, u)
-			if heads[i].dtype == attention.F32 && (shared > 1 || t.dtype != attention.F32) {
+			switch {
+			case summed:
 				c.sum(dst, arrived[i][u:u+shared]...)
-				continue
+			case arrived[i][u].Given():
+				c.copy(dst, arrived[i][u])
 			}
-			c.copy(dst, arrived[i][u])
 		}
 	}
 	return nil
+}
+
+// summed reports whether a tensor of toRows is a sum of float32 gradients, or one that is rounded.
+func (c *call) summed(heads attention.DType, out *exchanged) bool {
+	return heads == attention.F32 && (out.kv && c.sharers() > 1 || out.dtype != attention.F32)
 }

@@ -31,6 +31,26 @@ func (v view) headsFrom(first, n int) view {
 	return v
 }
 
+// sequencesFrom is n sequences of the batch from sequence first on.
+func (v view) sequencesFrom(first, n int) view {
+	v.Offset += int64(first) * v.Strides.Batch
+	v.batch = n
+	return v
+}
+
+// words is the same memory as a tensor of 32-bit words; ok is false if rows are not whole words.
+func (v view) words() (w view, ok bool) {
+	n := 4 / v.dtype.Size()
+	for _, x := range [5]int64{int64(v.dim), v.Offset, v.Strides.Batch, v.Strides.Head, v.Strides.Seq} {
+		if x%int64(n) != 0 {
+			return v, false
+		}
+	}
+	v.dtype, v.dim, v.Offset = attention.F32, v.dim/n, v.Offset/int64(n)
+	v.Strides = attention.Strides{Batch: v.Strides.Batch / int64(n), Head: v.Strides.Head / int64(n), Seq: v.Strides.Seq / int64(n)}
+	return v, true
+}
+
 // bytes is the size of the elements.
 func (v *view) bytes() int64 {
 	return int64(v.batch) * int64(v.heads) * int64(v.rows) * int64(v.dim) * int64(v.dtype.Size())

@@ -296,3 +296,10 @@ func divisors(n int) (list []int) {
 	}
 	return list
 }
+
+// sequenceMessages makes the part of each sequence of a batch a message of its own.
+func sequenceMessages(t *testing.T) {
+	before := messageBytes
+	messageBytes = 1
+	t.Cleanup(func() { messageBytes = before })
+}
