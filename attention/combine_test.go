@@ -44,20 +44,22 @@ func openCombining(t *testing.T) *vk.Device {
 	return dev
 }
 
-// combining is a problem on a device. A call with LSE combines splits in a separate kernel;
-// a call without does it in the decode kernel, into the same O.
+// combining is a problem on a device, whose splits are combined in a kernel of their own or in the
+// decode kernel, with the same bits.
 type combining struct {
 	*cases.Problem
 	op       *attention.Op
 	buffers  []*vk.Buffer
+	withLSE  attention.Args
 	together attention.Args // without LSE
-	want     []byte         // O as the call with LSE leaves it
+	want     []byte         // O as the kernel of its own leaves it
+	wantLSE  []byte
 }
 
 // o is the piece of memory that O is in.
 func (c *combining) o() *vk.Buffer { return c.together.O.Buffer }
 
-// newCombining makes a problem and computes it with LSE. If change changes its memory, the
+// newCombining makes a problem and computes it with a separate combine. If change changes its memory, the
 // result is not compared with the reference.
 func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.Case, change func(a attention.Args)) *combining {
 	t.Helper()
@@ -80,14 +82,13 @@ func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.Case
 		x.buffers = append(x.buffers, buf)
 	}
 	a := p.DeviceArgs(x.buffers)
-	x.together = a
+	x.withLSE, x.together = a, a
 	x.together.LSE = attention.Tensor{}
-	splits, combined, err := attention.SplitsOf(x.op, a)
+	splits, combinedLSE, err := attention.SplitsOf(x.op, a)
 	require.NoError(t, err)
-	require.False(t, combined, "with LSE a separate kernel combines the splits")
-	require.NoError(t, x.op.Forward(s, a))
+	require.NoError(t, attention.ForwardSeparately(x.op, s, a))
 	require.NoError(t, s.Barrier())
-	x.want = x.download(t, s)
+	x.want, x.wantLSE = x.download(t, s, x.o()), x.download(t, s, a.LSE.Buffer)
 	if change == nil {
 		var truth cases.Truth
 		after := make([][]byte, len(x.buffers))
@@ -103,20 +104,21 @@ func newCombining(t, keep *testing.T, dev *vk.Device, s *vk.Stream, c cases.Case
 	plan, err := x.op.PlanFor(a)
 	require.NoError(t, err)
 	few := splits <= attention.SplitsPerRound || splits <= 2*attention.SplitsPerRound && c.Hq/c.Hkv <= 2 // rows: a round for each
-	require.Equal(t, splits > 1 && few && strings.Contains(plan.Kernel, "_decode") && !dev.QueueIsUnguarded(), combined, "%v: without LSE the decode kernel combines a few splits", c)
+	require.Equal(t, splits > 1 && few && strings.Contains(plan.Kernel, "_decode") && !dev.QueueIsUnguarded(), combined, "%v: the decode kernel combines a few splits", c)
+	require.Equal(t, combined && !c.ALiBi, combinedLSE, "%v: with LSE as well, but not with slopes", c)
 	return x
 }
 
-func (c *combining) download(t *testing.T, s *vk.Stream) []byte {
-	b := make([]byte, c.o().Size())
-	require.NoError(t, s.Download(context.Background(), b, c.o(), 0))
+func (c *combining) download(t *testing.T, s *vk.Stream, from *vk.Buffer) []byte {
+	b := make([]byte, from.Size())
+	require.NoError(t, s.Download(context.Background(), b, from, 0))
 	return b
 }
 
-// clear restores what O held before.
+// clear restores what O and LSE held before.
 func (c *combining) clear(t *testing.T, s *vk.Stream) {
 	for i, b := range c.buffers {
-		if b == c.o() {
+		if b == c.o() || b == c.withLSE.LSE.Buffer {
 			require.NoError(t, s.Upload(b, 0, c.Image[i]))
 		}
 	}
@@ -128,7 +130,7 @@ func (c *combining) forward(t *testing.T, s *vk.Stream) {
 
 func (c *combining) check(t *testing.T, s *vk.Stream, when any) {
 	t.Helper()
-	got := c.download(t, s)
+	got := c.download(t, s, c.o())
 	if string(got) == string(c.want) {
 		return
 	}
@@ -157,6 +159,7 @@ func decodings() []cases.Case {
 		add(func(c *cases.Case) { c.FixedSplit = splits })
 	}
 	add(func(c *cases.Case) { c.Data = cases.Rising })
+	add(func(c *cases.Case) { c.ALiBi, c.Causal = true, attention.BottomRight }) // whose slopes take the place of LSE
 	// Sequences without rows, without keys, and with fewer keys than splits.
 	mixed := []cases.Seq{{ID: 0, Rows: 2, Keys: 300}, {ID: 1, Rows: 0, Keys: 30}, {ID: 2, Rows: 3, Keys: 0}, {ID: 3, Rows: 1, Keys: 33},
 		{ID: 4, Rows: 3, Keys: 129}, {ID: 5, Rows: 0, Keys: 0}}
@@ -195,6 +198,11 @@ func TestCombiningInTheKernelGivesTheSameBits(t *testing.T) {
 				require.NoError(t, s.Barrier())
 				x.check(t, s, again)
 			}
+			x.clear(t, s)
+			require.NoError(t, x.op.Forward(s, x.withLSE))
+			require.NoError(t, s.Barrier())
+			x.check(t, s, "with LSE")
+			require.Equal(t, x.wantLSE, x.download(t, s, x.withLSE.LSE.Buffer), "%v: LSE", c)
 		})
 	}
 }
@@ -232,6 +240,9 @@ func TestSplitsThatAreNotFiniteCombineInTheKernel(t *testing.T) {
 			x.forward(t, s)
 			require.NoError(t, s.Barrier())
 			x.check(t, s, name)
+			require.NoError(t, x.op.Forward(s, x.withLSE))
+			require.NoError(t, s.Barrier())
+			require.Equal(t, x.wantLSE, x.download(t, s, x.withLSE.LSE.Buffer), "LSE")
 		})
 	}
 }

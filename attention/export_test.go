@@ -65,6 +65,21 @@ func SplitsOf(op *Op, a Args) (splits int, combined bool, err error) {
 	return c.Splits, c.Variant.Options.Combined, err
 }
 
+// ForwardSeparately is Forward with splits that a kernel of their own combines.
+func ForwardSeparately(op *Op, s *vk.Stream, a Args) error {
+	var l tensors.Layouts
+	if err := op.check(&l, &a); err != nil {
+		return err
+	}
+	r := op.request(&l, &a)
+	r.SeparateCombine = true
+	p, err := op.prepare(r)
+	if err != nil {
+		return err
+	}
+	return op.launch(s.Commands, p, r.Access, &a, l.All())
+}
+
 // FillsCores reports whether workgroups that occupy a core each fill the device.
 func FillsCores(s Shape, cores, rowBlocks, round uint32) bool {
 	r := plan.Request{Shape: s}

@@ -20,7 +20,8 @@ const absentRow = 0xff8a5a5a
 var errNeedsCombine = errors.New("attention: splits are to be combined in a dispatch of their own")
 
 // combined records a kernel that combines its splits itself. The binding of LSE holds
-// scratch memory; plan.CombinedBytes says how it is laid out.
+// scratch memory; plan.CombinedBytes says how it is laid out. The binding of the ALiBi slopes
+// holds LSE, if the call has one.
 func (l *launch) combined(c *vk.Commands, a *Args, all []tensors.Layout, groups [3]uint32) error {
 	batches, rows := tensors.QueryExtent(a)
 	states := uint64(batches) * uint64(a.Hq) * uint64(rows) * uint64(l.splits)
@@ -43,6 +44,12 @@ func (l *launch) combined(c *vk.Commands, a *Args, all []tensors.Layout, groups 
 	}
 	if err := l.bindBuffer(bindLSE, scratch, first-counters, counters+bytes, 4); err != nil {
 		return err
+	}
+	if l.options.CombinedLSE {
+		lse := &all[tensors.FirstOutput+1]
+		if err := l.bindBuffer(bindALiBi, lse.Tensor.Buffer, uint64(lse.Tensor.Offset)*4, lse.SpanBytes(), 4); err != nil {
+			return err
+		}
 	}
 	if err := l.writeParams(c); err != nil {
 		return err

@@ -145,7 +145,7 @@ void main() {
     } else if (attended) {
         low *= inverseTotal(total);
         high *= inverseTotal(total);
-        lse = maxLSE + naturalLog(total);
+        lse = combinedLSE(maxLSE, total);
     }
     const uint heads = rowIndex / p.Sq, row = rowIndex % p.Sq, batch = heads / p.Hq, head = heads % p.Hq;
     const Slice s = sliceO(batch, head, row);

@@ -45,7 +45,7 @@ const (
 	ConstQSmemChunks      uint32 = 24  // chunks of FRAG_K columns of Q in shared memory, the others are in registers
 	ConstCopyVectors      uint32 = 117 // 16-byte loads in flight per invocation
 	ConstRegisterOperands uint32 = 48  // 1: decode_coopmat.comp fills operands from registers, 0: through shared memory
-	ConstCombine          uint32 = 49  // 1: with SPLIT, the last workgroup of a row combines the splits
+	ConstCombine          uint32 = 49  // with SPLIT, the last workgroup of a row combines the splits: 1 to O, 2 to O and LSE
 	ConstDimSplit         uint32 = 50  // subgroups of decode_coopmat.comp that split the head dimension of the same keys
 	ConstPrefetch         uint32 = 51  // decode_coopmat.comp loads of the next KV tile during this one's products: 1 V, 2 K and V
 	ConstCheckKvEnd       uint32 = 30  // 0: unmasked tiles are loaded without comparing keys with Sk; the last unmasked tile is masked then

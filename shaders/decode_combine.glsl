@@ -3,7 +3,7 @@
 //
 // The workgroups with splits of the same rows and columns share a counter. Each increments it after storing its split
 // in scratch memory. The last one to do so loads all splits, combines them in an order that does not depend on which
-// workgroup it is (split_weights.glsl), and stores O. No workgroup waits for another.
+// workgroup it is (split_weights.glsl), and stores O, and with COMBINE 2 LSE. No workgroup waits for another.
 //
 // Scratch memory, from p.addrLSE on, in words: a counter per workgroup of a split, padded to 256 bytes; partial O,
 // float32 [splits, rows of a state, HEAD_DIM_V]; LSE [DV_SLICES, splits, rows of a state], as a workgroup combines
@@ -35,7 +35,10 @@ layout(buffer_reference, std430, buffer_reference_align = 4) buffer SplitWords {
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer SplitQuads { queuefamilycoherent uvec4 at[]; };
 #define SPLIT_WORD(s) SplitWords((s).word).at[0]
 #define SPLIT_QUAD(s) SplitQuads((s).word).at[0]
+#define COMBINED_LSE(s) WORD_LSE(s, 0)
 #else
+layout(set = 0, binding = 10, std430) buffer CombinedLSE { uint wordsCombinedLSE[]; };
+#define COMBINED_LSE(s) wordsCombinedLSE[(s).word]
 layout(set = 0, binding = 4, std430) buffer SplitWords { queuefamilycoherent uint splitWords[]; };
 layout(set = 0, binding = 4, std430) buffer SplitQuads { queuefamilycoherent uvec4 splitQuads[]; };
 #define SPLIT_WORD(s) splitWords[(s).word]
@@ -218,6 +221,10 @@ void combineSplits(uint rows) {
         if (invalid) o = vec4(uintBitsToFloat(NAN_ROW));
         else if (total != 0.0) o *= inverseTotal(total);
         if (last) store4O(blockO(), elementO(row) + col, o, HEAD_DIM_V - col);
+        if (COMBINE == 2 && last && col == 0) { // its address is in place of the slopes': calls with ALiBi have another combine
+            const float lse = invalid ? uintBitsToFloat(NAN_ROW) : total == 0.0 ? -INFINITY : combinedLSE(maxLSE, total);
+            COMBINED_LSE(sliceAt(p.addrALiBi, uvec2(rowIndex(row), 0), false, 1)) = floatBitsToUint(lse);
+        }
     }
 }
 

@@ -22,6 +22,12 @@ float splitWeight(float lse, float maxLSE) {
     return floatBitsToUint(lse) == EMPTY_LSE || below < MIN_WEIGHT_EXPONENT ? 0.0 : lse == maxLSE ? 1.0 : exp(below);
 }
 
+// LSE of a row that attended to something.
+float combinedLSE(float maxLSE, float total) {
+    precise const float lse = maxLSE + naturalLog(total);
+    return lse;
+}
+
 // 1 / total. total is at least 1 if any split attended to anything.
 float inverseTotal(float total) { return total == 1.0 ? 1.0 : 1.0 / total; }
 

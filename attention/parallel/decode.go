@@ -57,7 +57,7 @@ func (op *Op) Decode(ctx context.Context, s *vk.Stream, a DecodeArgs) error {
 	}
 	d := decode{DecodeArgs: a, side: op.newSide(s), shard: op.Shard(), rank: op.group.Rank(), cfg: op.cfg.Config}
 	err := errors.Join(op.checkStream(s), d.check(op))
-	h := header{kind: callDecode, config: checksum(op.cfg.Config), mode: checksum(d.shard), shape: checksum(a.B, a.Hq, a.Hkv, a.Sq), sequences: checksum(a.Tokens)}
+	h := header{kind: callDecode, config: op.config, mode: op.shard, shape: checksum(a.B, a.Hq, a.Hkv, a.Sq), sequences: checksum(a.Tokens)}
 	begun := false
 	begin := func() error {
 		begun = true
@@ -119,11 +119,7 @@ func (d *decode) check(op *Op) error {
 		return err
 	}
 	cfg.F32O = true // of this rank's state, which not all tiers store
-	local, err := op.of(cfg)
-	if err != nil {
-		return err
-	}
-	if _, err := local.Plan(a.Shape); err != nil {
+	if err := op.takes(cfg, a.Shape); err != nil {
 		return err
 	}
 	states := uint64(d.shard.Ranks)

@@ -189,3 +189,24 @@ func TestDecodeRefuses(t *testing.T) {
 	require.ErrorIs(t, op.Append(nil, AppendArgs{B: 1, Hkv: 1, New: 3, Tokens: []int{500}, Cache: args().Cache}), attention.ErrInvalid)
 	require.ErrorIs(t, op.Append(nil, AppendArgs{B: 1, Hkv: 1, New: 3, Tokens: []int{5}, Cache: args().Cache}), attention.ErrInvalid)
 }
+
+// A shape that was planned once is not planned again; a shape that is refused is refused each time, and a
+// closed operation takes none.
+func TestTakesRemembersShapes(t *testing.T) {
+	testlevel.HostOnly(t)
+	op, err := New(ranksOf(t, 1, time.Minute)[0], nil, Config{Config: attention.Config{HeadDim: 8}})
+	require.NoError(t, err)
+	good, bad := attention.Shape{B: 1, Hq: 2, Hkv: 1, Sq: 1, Sk: 9}, attention.Shape{B: 1, Hq: 3, Hkv: 2, Sq: 1, Sk: 9}
+	for range 2 {
+		require.NoError(t, op.takes(op.cfg.Config, good))
+		require.ErrorIs(t, op.takes(op.cfg.Config, bad), attention.ErrInvalid)
+		require.Len(t, op.taken, 1)
+	}
+	for n := range 2 * maxPlans {
+		good.Sk = 10 + n
+		require.NoError(t, op.takes(op.cfg.Config, good))
+		require.LessOrEqual(t, len(op.taken), maxPlans)
+	}
+	require.NoError(t, op.Close())
+	require.ErrorIs(t, op.takes(op.cfg.Config, good), errClosed)
+}

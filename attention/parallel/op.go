@@ -33,9 +33,20 @@ type Op struct {
 	local  map[attention.Config]*attention.Op // of this rank's calls
 	merges map[attention.MergeConfig]*attention.Merge
 	sums   map[attention.MergeConfig]*attention.Sum
+	taken  map[taken]struct{} // at most maxPlans
+
+	// Checksums for headers, of what is the same in every call: they take some microseconds, in which
+	// the device of a decode call would wait.
+	config, mode, shard uint64
 }
 
-// maxPlans bounds the cached plans.
+// taken is a shape that an operation of this rank computes.
+type taken struct {
+	cfg   attention.Config
+	shape attention.Shape
+}
+
+// maxPlans bounds the cached plans, and the shapes that are taken.
 const maxPlans = 64
 
 // New makes an operation of this rank. A nil device selects the CPU tier. Group and device stay
@@ -52,9 +63,11 @@ func New(g *Group, dev *vk.Device, cfg Config) (*Op, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Op{group: g, dev: dev, cfg: cfg, plans: map[[sha256.Size]byte]*planned{},
+	x := &Op{group: g, dev: dev, cfg: cfg, plans: map[[sha256.Size]byte]*planned{},
 		local: map[attention.Config]*attention.Op{cfg.Config: op}, merges: map[attention.MergeConfig]*attention.Merge{},
-		sums: map[attention.MergeConfig]*attention.Sum{}}, nil
+		sums: map[attention.MergeConfig]*attention.Sum{}, taken: map[taken]struct{}{}}
+	x.config, x.mode, x.shard = checksum(cfg.Config), checksum(cfg.Mode, cfg.Inner, cfg.Order, cfg.Machine), checksum(x.Shard())
+	return x, nil
 }
 
 // Config returns the Config that New was given.
@@ -142,6 +155,32 @@ func (op *Op) of(cfg attention.Config) (*attention.Op, error) {
 	return made(op, op.local, cfg, attention.New)
 }
 
+// takes returns an error if this rank's operation for a Config does not compute a shape. It remembers
+// those that it computes: a plan takes 10 to 20 us, which a step of decoding would wait for.
+func (op *Op) takes(cfg attention.Config, shape attention.Shape) error {
+	local, err := op.of(cfg) // also after Close an error
+	if err != nil {
+		return err
+	}
+	key := taken{cfg, shape}
+	op.mu.Lock()
+	_, known := op.taken[key]
+	op.mu.Unlock()
+	if known {
+		return nil
+	}
+	if _, err := local.Plan(shape); err != nil {
+		return err
+	}
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if len(op.taken) >= maxPlans {
+		clear(op.taken)
+	}
+	op.taken[key] = struct{}{}
+	return nil
+}
+
 // merge returns this rank's merge of float32 states.
 func (op *Op) merge(out attention.DType) (*attention.Merge, error) {
 	cfg := attention.MergeConfig{DType: out, HeadDim: op.cfg.ValueDim(), Access: op.cfg.Access, F32States: true}
@@ -211,7 +250,7 @@ type call struct {
 // run agrees with the other ranks on a call, then computes. check checks this rank's tensors;
 // err is what is already wrong.
 func (op *Op) run(ctx context.Context, s *vk.Stream, kind callKind, x *planned, err error, compute func(c *call) error) error {
-	h := header{kind: kind, config: checksum(op.cfg.Config), mode: checksum(op.cfg.Mode, op.cfg.Inner, op.cfg.Order, op.cfg.Machine)}
+	h := header{kind: kind, config: op.config, mode: op.mode}
 	if x != nil {
 		shape := x.Shape
 		shape.Hkv = x.KVHeads() // 0 is Hq

@@ -71,6 +71,8 @@ func TestSplitsThatCombineInFewRounds(t *testing.T) {
 		r := Request{Shape: problem.Shape{B: 1, Hq: int(c.rows), Hkv: 1, Sq: 1, Sk: 4096}, Options: c.options}
 		require.Equal(t, c.want, v.combines(&r, c.splits), "%+v", c)
 		r.LSE = true
-		require.False(t, v.combines(&r, c.splits), "%+v", c)
+		require.Equal(t, c.want, v.combines(&r, c.splits), "%+v with LSE", c)
+		r.Options.alibi = true
+		require.False(t, v.combines(&r, c.splits), "%+v with LSE and slopes", c)
 	}
 }

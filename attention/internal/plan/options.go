@@ -31,6 +31,7 @@ type Options struct {
 	kvBlock          uint32
 	split            bool // the kernel writes the state of a split
 	Combined         bool // the same kernel combines the splits
+	CombinedLSE      bool // it stores LSE too
 
 	decodePartRows uint32 // sequences of at most this many rows run in the decode kernel's own dispatch; 0: all run in one
 	isDecodePart   bool   // this kernel is that dispatch
@@ -100,7 +101,7 @@ func (f Options) constants(c map[uint32]uint32) {
 	c[shaders.ConstKvType] = uint32(f.KV)
 	c[shaders.ConstKvScaleBlock] = max(f.kvBlock, 1)
 	c[shaders.ConstSplit] = dispatch.BoolConstant(f.split)
-	c[shaders.ConstCombine] = dispatch.BoolConstant(f.Combined)
+	c[shaders.ConstCombine] = dispatch.BoolConstant(f.Combined) + dispatch.BoolConstant(f.CombinedLSE)
 	c[shaders.ConstDecodePartRows] = f.decodePartRows
 	c[shaders.ConstIsDecodePart] = dispatch.BoolConstant(f.isDecodePart)
 }

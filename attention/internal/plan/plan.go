@@ -173,6 +173,7 @@ func (plan *chosen) chooseSplits(dev *vk.Device, cfg *problem.Config, tier probl
 	plan.Splits = splits * v.Tile.Splits()
 	v.Options.split = plan.Splits > 1 || r.Options.split
 	v.Options.Combined = plan.DecodePart == nil && !r.Options.split && v.combines(r, plan.Splits)
+	v.Options.CombinedLSE = v.Options.Combined && r.LSE
 	v.lse = v.lse || v.Options.split
 	if !v.Options.Any() {
 		return false

@@ -100,11 +100,11 @@ const (
 )
 
 // combines reports whether the kernel combines the splits itself. Only the decode kernel
-// does, if splits are few and the call has no LSE: the parameters of LSE then hold the
-// address of scratch memory.
+// does, if splits are few. The parameters of LSE then hold the address of scratch memory,
+// and those of the ALiBi slopes the address of LSE: a call with both combines separately.
 func (v *Variant) combines(r *Request, splits int) bool {
 	t, ok := v.Tile.(decodeTile)
-	if !ok || r.LSE || r.SeparateCombine || splits <= 1 || splits > combineSplits {
+	if !ok || r.LSE && r.Options.alibi || r.SeparateCombine || splits <= 1 || splits > combineSplits {
 		return false
 	}
 	most := uint32(combineRounds)

@@ -61,7 +61,8 @@ func (s *Session) timeOne(ctx context.Context, p bench.Problem, tier attention.T
 		return 0, err
 	}
 	defer op.Close()
-	t, err := s.operands(&cfg, &parallel.Problem{Shape: p.Shape}, p.Pass, p.Shape.Sq, p.Shape.Sk, seed)
+	// In memory that a program on one GPU has: calls in exportable memory take up to 1.7 times as long.
+	t, err := s.operands(&cfg, &parallel.Problem{Shape: p.Shape}, p.Pass, p.Shape.Sq, p.Shape.Sk, seed, vk.BufferOptions{})
 	if err != nil {
 		return 0, err
 	}
@@ -97,10 +98,10 @@ func (s *Session) timeOne(ctx context.Context, p bench.Problem, tier attention.T
 
 // operands allocates tensors and fills Q, K, V and dO with random numbers, which repeat: the time of
 // attention does not depend on them.
-func (s *Session) operands(cfg *attention.Config, p *parallel.Problem, pass bench.Pass, rows, keys int, seed uint64) (*tensors, error) {
+func (s *Session) operands(cfg *attention.Config, p *parallel.Problem, pass bench.Pass, rows, keys int, seed uint64, o vk.BufferOptions) (*tensors, error) {
 	const period = 32 << 20 // bytes
 	n := sizes(cfg, p, pass, rows, keys)
-	t, err := s.allocate(n)
+	t, err := s.allocate(n, o)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +144,7 @@ func Time(ctx context.Context, s *Session, p bench.Problem, tier attention.Tier,
 	if no, err := refused(err); no {
 		return row, err
 	}
-	t, err := s.operands(&cfg.Config, &problem, p.Pass, count(w.rows), count(w.keys), seed+uint64(s.Rank()))
+	t, err := s.operands(&cfg.Config, &problem, p.Pass, count(w.rows), count(w.keys), seed+uint64(s.Rank()), s.buffers(mode))
 	if err == nil {
 		defer t.close()
 	}

@@ -44,8 +44,18 @@ func sizes(cfg *attention.Config, p *parallel.Problem, pass bench.Pass, rows, ke
 	return n
 }
 
-// allocate makes tensors where the session computes. A tensor without elements is not given.
-func (s *Session) allocate(n [tensorCount]int64) (*tensors, error) {
+// buffers are those of the tensors of a mode. Decode moves none of them, and memory that other
+// processes or CUDA may use is slower.
+func (s *Session) buffers(m Mode) vk.BufferOptions {
+	if m.Decode {
+		return vk.BufferOptions{}
+	}
+	return s.Meter.Buffers()
+}
+
+// allocate makes tensors where the session computes, on a device in buffers as o says. A tensor
+// without elements is not given.
+func (s *Session) allocate(n [tensorCount]int64, o vk.BufferOptions) (*tensors, error) {
 	t := &tensors{s: s.stream}
 	for i, x := range t.all() {
 		switch {
@@ -53,7 +63,7 @@ func (s *Session) allocate(n [tensorCount]int64) (*tensors, error) {
 		case s.Device == nil:
 			x.Host = make([]byte, n[i])
 		default:
-			b, err := s.Device.NewBuffer(uint64(n[i]), s.Meter.Buffers())
+			b, err := s.Device.NewBuffer(uint64(n[i]), o)
 			if err != nil {
 				return nil, errors.Join(err, t.close())
 			}

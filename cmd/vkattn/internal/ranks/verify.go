@@ -14,6 +14,7 @@ import (
 	"vkattn/attention/parallel"
 	"vkattn/cmd/vkattn/internal/bench"
 	"vkattn/cmd/vkattn/internal/fields"
+	"vkattn/vk"
 )
 
 // sampled is about how many rows of a problem each rank gives to the float64 reference. The others
@@ -130,7 +131,7 @@ func (v *verification) run() (found finding, refusal *Refusal, err error) {
 	if refusal, err = v.agree(v.ctx, err); refusal != nil || err != nil {
 		return found, refusal, err
 	}
-	t, err := v.allocate(sizes(cfg, p, v.pass, count(v.rows), count(v.keys)))
+	t, err := v.allocate(sizes(cfg, p, v.pass, count(v.rows), count(v.keys)), v.buffers(v.mode))
 	if err == nil {
 		defer t.close()
 		size := cfg.DType.Size()
@@ -193,7 +194,7 @@ func (t *tensors) results(ctx context.Context, pass bench.Pass) (list [][]byte, 
 // one computes the whole problem on this rank's device.
 func (v *verification) one() (results [][]byte, err error) {
 	cfg, p := v.cfg.Config, &v.problem
-	t, err := v.allocate(sizes(&cfg, p, v.pass, p.Sq, p.Sk))
+	t, err := v.allocate(sizes(&cfg, p, v.pass, p.Sq, p.Sk), vk.BufferOptions{})
 	if err != nil {
 		return nil, err
 	}
