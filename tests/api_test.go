@@ -115,7 +115,7 @@ var attentionPackage = apiwalk.Package{
 	Name: "attention", Folder: "../attention", Matches: sentinels, Live: liveOps, Closed: closedOps,
 	Functions: map[string]any{
 		"AllRows": attention.AllRows, "BHSD": attention.BHSD, "BSHD": attention.BSHD, "Ablations": attention.Ablations,
-		"CUDAKernels": attention.CUDAKernels, "CheckArgs": attention.CheckArgs, "CheckBackwardTiles": attention.CheckBackwardTiles, "CheckSample": attention.CheckSample,
+		"CUDAKernels": attention.CUDAKernels, "CheckArgs": attention.CheckArgs, "CheckBackwardTiles": attention.CheckBackwardTiles, "CheckSample": attention.CheckSample, "CheckTile": attention.CheckTile,
 		"ClearTuningCache": attention.ClearTuningCache, "CountRows": attention.CountRows, "DTypes": attention.DTypes,
 		"DecodeKV": attention.DecodeKV, "DropoutMask": attention.DropoutMask, "EncodeKV": attention.EncodeKV, "ExistingRows": attention.ExistingRows,
 		"KVTypes": attention.KVTypes, "New": attention.New, "NewAppend": attention.NewAppend, "NewExperiment": attention.NewExperiment,
