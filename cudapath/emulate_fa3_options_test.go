@@ -117,6 +117,9 @@ func fa3OptionCases() []cases.Case {
 		{Name: "window on the right", D: 128, Dv: 120, Shape: attention.Shape{B: 2, Hq: 1, Sq: 200, Sk: 450}, Window: window(-1, 20), Align: attention.BottomRight},
 		{Name: "window that rows leave", D: 64, Dv: 64, Shape: attention.Shape{B: 1, Hq: 1, Sq: 600, Sk: 130}, Window: window(40, 40), Align: attention.TopLeft},
 		{Name: "softcap", D: 128, Dv: 128, Shape: attention.Shape{B: 1, Hq: 2, Hkv: 1, Sq: 190, Sk: 260}, Softcap: 2},
+		{Name: "softcap, odd ends and gaps", D: 64, Dv: 64, Shape: group, LooseQ: true, LooseK: true, Softcap: 50, Causal: attention.TopLeft,
+			Seqs: []cases.Seq{{Rows: 10, Keys: 106}, {Rows: 47, Keys: 63}, {Rows: 51, Keys: 79}}},
+		{Name: "negative scale", D: 128, Dv: 64, Shape: one, Scale: attention.ScaleOf(-0.1), Seqs: []cases.Seq{{Keys: 77}, {Rows: 63, Keys: 127}, {Rows: 84, Keys: 84}}},
 		{Name: "softcap and all", D: 64, Dv: 64, Shape: group, PackedQ: true, PackedK: true, Softcap: 3, Window: window(100, 50), Causal: attention.BottomRight,
 			Seqs: []cases.Seq{{Rows: 300, Keys: 260}, {Rows: 0, Keys: 4}, {Rows: 129, Keys: 400}}},
 	} {

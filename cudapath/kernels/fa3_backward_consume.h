@@ -154,6 +154,10 @@ __device__ __forceinline__ void storeKeys(float (&sum)[DIMS / 2], const AttnTens
 					float *const two = &sum[4 * (j + n) + 2 * r];
 					x[n] = pack<BF16>(fmaf(two[0], scale, widenHalf<BF16>(held, 0)), fmaf(two[1], scale, widenHalf<BF16>(held, 1)));
 				}
+			} else if constexpr (T::OPTIONS) {
+				// Keys past the end of a sequence get 0, and 0 times a negative scale is -0.
+#pragma unroll
+				for (int n = 0; n < 4; n++) x[n] = pack<BF16>(fmaf(sum[4 * (j + n) + 2 * r], scale, 0), fmaf(sum[4 * (j + n) + 2 * r + 1], scale, 0));
 			} else {
 #pragma unroll
 				for (int n = 0; n < 4; n++) x[n] = pack<BF16>(sum[4 * (j + n) + 2 * r] * scale, sum[4 * (j + n) + 2 * r + 1] * scale);

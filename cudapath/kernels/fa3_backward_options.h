@@ -133,11 +133,14 @@ template <class T> __device__ __forceinline__ void clearOutside(float (&s)[T::BM
 		if (8 * (i / 4) + i % 2 < from[i / 2 % 2] || 8 * (i / 4) + i % 2 >= end[i / 2 % 2]) s[i] = 0;
 }
 
-// Sets the words of P where P is NaN. spoilKeys() has spoiled P of whole keys, but not P times the derivative.
+// Sets the halves of the words of P where P is NaN. spoilKeys() has spoiled P of whole keys, but not P times the
+// derivative. The other half is another row's, which may be past the end of its sequence.
 template <class T> __device__ __forceinline__ void spoilWords(volatile uint32_t (&words)[T::BM / 4], const float (&P)[T::BM / 2]) {
 #pragma unroll
-	for (int i = 0; i < T::BM / 4; i++)
-		if (P[2 * i] != P[2 * i] || P[2 * i + 1] != P[2 * i + 1]) words[i] = 0x7fff7fff;
+	for (int i = 0; i < T::BM / 4; i++) {
+		const uint32_t nan = (P[2 * i] != P[2 * i] ? 0x7fff : 0) | (P[2 * i + 1] != P[2 * i + 1] ? 0x7fff0000 : 0);
+		if (nan != 0) words[i] = words[i] | nan;
+	}
 }
 
 // Softcap: the exponent of P in log2 units and the derivative of the capped score.
