@@ -148,7 +148,7 @@ func TestBackwardRefusals(t *testing.T) {
 		change func(*attention.BackwardArgs)
 		want   string
 	}{
-		"fa3":   {"fa3", func(a *attention.BackwardArgs) { a.Varlen = &attention.Varlen{UsedK: vector} }, "fa3: its backward kernels take no lengths"},
+		"fa3":   {"fa3", func(a *attention.BackwardArgs) { a.Sinks = vector }, "its backward kernels take no sinks"},
 		"sinks": {"ref", func(a *attention.BackwardArgs) { a.Sinks = vector }, "its backward kernels take no sinks"},
 		"bias": {"ref", func(a *attention.BackwardArgs) {
 			a.Bias = &attention.Bias{Tensor: attention.Tensor{Buffer: vector.Buffer}}
