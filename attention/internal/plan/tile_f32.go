@@ -163,8 +163,8 @@ func hasPairs(caps *vk.Caps, tier problem.Tier, f fragment) bool {
 	return reason == "" && of.M == f.M && of.N == f.N && of.K == f.K && of.Subgroup == f.Subgroup
 }
 
-// f32Tiles lists tiles, best first: that of the table, then smaller ones for devices with
-// less shared memory. Calls with few rows get few subgroups. pairs tells whether the device
+// f32Tiles lists tiles, best first: that of the table, then smaller ones for devices and tiers
+// with less shared memory. Calls with few rows get few subgroups. pairs tells whether the device
 // has the fragments of a loop with pairs of float16; without all subgroups of the table an
 // invocation would hold too much of its tile.
 func f32Tiles(f fragment, v *Variant, rows, maxInvocations uint32, pairs bool) []tile {
@@ -192,15 +192,32 @@ func f32Tiles(f fragment, v *Variant, rows, maxInvocations uint32, pairs bool) [
 				if !t.computes(v.headDim, v.headDimV) {
 					continue
 				}
-				if pairs && best.PairTile > 0 && subgroups == best.Subgroups && keys == best.KVTile {
-					list = append(list, t)
+				if !pairs || subgroups != best.Subgroups || keys != best.KVTile {
+					t.PairTile = 0
 				}
-				t.PairTile = 0
-				list = append(list, t)
+				list = t.appendLighter(list)
 			}
 		}
 	}
 	return list
+}
+
+// appendLighter appends t and tiles that need less shared memory for the same rows and keys: a
+// shorter loop with pairs, none, and Q in registers. Tier coopmat, whose scratch does not overlay
+// the KV tiles, needs them.
+func (t f32Tile) appendLighter(list []tile) []tile {
+	pairTile := t.PairTile
+	for {
+		for t.PairTile = pairTile; t.PairTile >= t.KVTile; t.PairTile /= 2 {
+			list = append(list, t)
+		}
+		t.PairTile = 0
+		list = append(list, t)
+		if t.QSmemChunks == 0 {
+			return list
+		}
+		t.QSmemChunks = 0
+	}
 }
 
 func (t f32Tile) mostExcess() float64 { return 1.2 }
