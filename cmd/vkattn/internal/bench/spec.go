@@ -79,29 +79,24 @@ func kernelName(tier, family string) string {
 // WithTile runs every Spec once with each of the given tiles of the forward kernel, see
 // attention.Experiment. An empty text stands for the tile that calls take.
 func WithTile(specs []Spec, tiles []string) []Spec {
-	if len(tiles) == 0 {
-		return specs
-	}
-	var out []Spec
-	for _, s := range specs {
-		for _, t := range tiles {
-			s.Lab.Tile = t
-			out = append(out, s)
-		}
-	}
-	return out
+	return withEach(specs, tiles, func(s *Spec, tile string) { s.Lab.Tile = tile })
 }
 
 // WithTiles runs every Spec once with each of the given tiles of the backward kernels, see
 // attention.Experiment. An empty text stands for the tiles that calls take.
 func WithTiles(specs []Spec, tiles []string) []Spec {
-	if len(tiles) == 0 {
+	return withEach(specs, tiles, func(s *Spec, tiles string) { s.Lab.BackwardTiles = tiles })
+}
+
+// withEach runs every Spec once with each value, or as it is if there are none.
+func withEach(specs []Spec, values []string, set func(s *Spec, value string)) []Spec {
+	if len(values) == 0 {
 		return specs
 	}
 	var out []Spec
 	for _, s := range specs {
-		for _, t := range tiles {
-			s.Lab.BackwardTiles = t
+		for _, v := range values {
+			set(&s, v)
 			out = append(out, s)
 		}
 	}
