@@ -15,9 +15,9 @@ const (
 	// patience is how long an interrupted command waits for the problem under way. A
 	// computation on the CPU cannot be stopped.
 	patience = 300 * time.Millisecond
-	// flushTime is how long the cleanup of a signal waits for the files of --save. A
-	// busy machine takes that long to flush them to the disk.
-	flushTime = 2 * time.Second
+	// flushTime is how long the cleanup of a signal waits for the files of --save. On a
+	// busy machine a process of low priority takes seconds to flush them to the disk.
+	flushTime = 10 * time.Second
 )
 
 // measure runs the problems and prints their rows. If an error or a signal stops it,

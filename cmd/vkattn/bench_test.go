@@ -204,7 +204,7 @@ func TestBenchNamesBackwardTiles(t *testing.T) {
 // Each --tile is a row, and a tile that cannot run is one with the reason.
 func TestBenchNamesTiles(t *testing.T) {
 	quickDriver(t)
-	code, stdout, stderr := call(tiny("--tier", "scalar", "-o", "json", "--tile", "", "--tile", "kv_tile=64", "--tile", "kv_tile=0")...)
+	code, stdout, stderr := call(tiny("--tier", "scalar", "-o", "json", "--tile", "", "--tile", "kv_tile=16", "--tile", "kv_tile=0")...)
 	require.Equal(t, exitOK, code, stderr)
 	var doc struct{ Rows []bench.Row }
 	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
@@ -219,8 +219,8 @@ func TestBenchNamesTiles(t *testing.T) {
 		tiles[r.Tiles] = r.Tile
 	}
 	require.Len(t, tiles, 2)
-	require.NotEqual(t, tiles[""], tiles["kv_tile=64"])
-	require.Contains(t, tiles["kv_tile=64"], "x64")
+	require.NotEqual(t, tiles[""], tiles["kv_tile=16"])
+	require.Contains(t, tiles["kv_tile=16"], "x16")
 }
 
 // A run whose problems have no row of a baseline that was asked for says so.

@@ -20,11 +20,12 @@
 //	129  SIGHUP ended the command; 130: SIGINT, 143: SIGTERM
 //	141  nobody reads the output
 //
-// SIGHUP, SIGINT and SIGTERM end a command within about three seconds and remove its
-// temporary files. After a signal, run creates and replaces no output file; bench and
-// verify print and save the finished rows. A command that finished before the signal
-// exits with its own code. A process killed by SIGKILL leaves a temporary file; the
-// next command that writes the same output removes it.
+// SIGHUP, SIGINT and SIGTERM end a command in about a second and remove its temporary
+// files. After a signal, run creates and replaces no output file; bench and verify print
+// and save the finished rows, for which they wait at most ten seconds for a slow disk. A
+// second signal ends every wait. A command that finished before the signal exits with its
+// own code. A process killed by SIGKILL leaves a temporary file; the next command that
+// writes the same output removes it.
 package main
 
 import (
