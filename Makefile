@@ -90,10 +90,10 @@ report-check: $(BUILD)/vkattn ## take screenshots of a report in headless Chromi
 report-picture: report-check ## take the picture of a report in the README from the committed rows
 	cp $(BUILD)/report/picture.png docs/img/report.png
 
-gpu-bundle: ## make build/gpu: tests and benchmarks for a machine without Go
+gpu-bundle: ## make build/gpu: tests and benchmarks for a machine without Go (ARGS=..., see scripts/gpu-bundle.sh)
 	-@$(DEPS) lavapipe-old
 	-@$(DEPS) egl
-	scripts/gpu-bundle.sh $(BUILD)/gpu
+	scripts/gpu-bundle.sh $(ARGS) $(BUILD)/gpu
 
 fmt: ## format the Go code
 	gofmt -w $(go_files)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# gpu-bundle.sh <folder> makes a folder for a machine that has a GPU and its driver but
-# neither Go, glslc nor the Vulkan SDK:
+# gpu-bundle.sh [--tests <packages>] [--pack] <folder> makes a folder for a machine that has
+# a GPU and its driver but neither Go, glslc nor the Vulkan SDK:
 #
 #   vkattn      the command
 #   examples/   the programs of attention/examples
@@ -12,9 +12,32 @@
 #   lib/        a Vulkan loader, used if the machine has none
 #   lib/egl/    libEGL and its dependencies, used if the machine has none: NVIDIA's driver
 #               needs it
+#
+# --tests names the packages whose tests are included, as words: "./tests ./attention", or
+# none. The default is all of them, several gigabytes.
+# --pack also writes <folder>.tar.xz, with one copy of what the binaries share.
 set -euo pipefail
 
-out=${1:?usage: gpu-bundle.sh <folder>}
+usage() {
+	echo 'usage: gpu-bundle.sh [--tests <packages>] [--pack] <folder>' >&2
+	exit 2
+}
+tests=./... pack=
+while (($#)); do
+	case $1 in
+	--tests)
+		(($# > 1)) || usage
+		tests=$2
+		shift
+		;;
+	--pack) pack=1 ;;
+	-*) usage ;;
+	*) break ;;
+	esac
+	shift
+done
+(($# == 1)) && [[ $1 ]] || usage
+out=$1
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -24,16 +47,20 @@ rm -rf "${out:?}/tests" "${out:?}/examples" "${out:?}/src" "${out:?}/lib" "$out/
 mkdir -p "$out/tests" "$out/examples" "$out/src" "$out/lib"
 
 # Stripped: the symbol tables are a third of the size, and Go's traces do not need them.
-ldflags='-s -w'
-if [[ -d cmd/vkattn ]]; then
-	go build -trimpath -ldflags "$ldflags" -o "$out/vkattn" ./cmd/vkattn
+build=(-trimpath -ldflags '-s -w')
+# Results name the commit of the command, whatever GOFLAGS says.
+! git rev-parse HEAD >/dev/null 2>&1 || build+=(-buildvcs=true)
+go build "${build[@]}" -o "$out/vkattn" ./cmd/vkattn
+go build "${build[@]}" -o "$out/examples/" ./attention/examples/...
+root=$PWD packages=()
+if [[ $tests != none ]]; then
+	# shellcheck disable=SC2086 # the packages are words
+	mapfile -t packages < <(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' $tests | grep .)
+	((${#packages[@]})) || usage
 fi
-go build -trimpath -ldflags "$ldflags" -o "$out/examples/" ./attention/examples/...
-root=$PWD
-go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' ./... | while read -r dir; do
-	[[ -n $dir ]] || continue
+for dir in "${packages[@]}"; do
 	rel=${dir#"$root"/}
-	go test -c -ldflags "$ldflags" -o "$out/tests/${rel//\//.}.test" "./$rel"
+	go test -c -vet=off -ldflags '-s -w' -o "$out/tests/${rel//\//.}.test" "./$rel"
 	echo "gpu-bundle: tests of $rel"
 done
 
@@ -65,3 +92,8 @@ if command -v objdump >/dev/null; then
 		-exec objdump -T {} + 2>/dev/null | grep -o 'GLIBC_2[0-9.]*' | sort -uV | tail -n 1)"
 fi
 printf 'gpu-bundle: %s in %s\n' "$(du -sh "$out" | cut -f 1)" "$out"
+if [[ $pack ]]; then
+	# The binaries embed the same kernels: the window of the compressor must reach from one to the next.
+	tar -C "$(dirname "$out")" -c "$(basename "$out")" | xz --lzma2=preset=1,dict=192MiB >"$out.tar.xz"
+	printf 'gpu-bundle: %s in %s\n' "$(du -h "$out.tar.xz" | cut -f 1)" "$out.tar.xz"
+fi

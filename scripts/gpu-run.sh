@@ -3,6 +3,8 @@
 # with a GPU. It is in the bundle's root and needs only the GPU's driver. If it finds no GPU it exits with 1: results of
 # the CPU would be misleading.
 #
+# gpu-run.sh vkattn <argument...> runs the command itself, with the loader and the manifest that this script finds.
+#
 # It writes to $OUT (default: ./out):
 #   machine.txt  the GPU, its driver, the clocks
 #   tests.txt    the full output of the tests
@@ -101,7 +103,7 @@ fi
 		nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit,temperature.gpu --format=csv
 	fi
 } >"$OUT/machine.txt" 2>&1
-cat "$OUT/machine.txt"
+cat "$OUT/machine.txt" >&2
 
 # Whether "vkattn info" on standard input lists a device that can be used and is no driver of the CPU.
 lists_gpu() {
@@ -118,6 +120,9 @@ if [[ $VKATTN_DRIVER == native && -x $here/vkattn ]]; then
 	fi
 fi
 
+if [[ $what == vkattn ]]; then
+	exec "$here/vkattn" "${@:2}"
+fi
 rc=0
 if [[ $what == tests || $what == all ]]; then
 	: >"$OUT/tests.txt"
