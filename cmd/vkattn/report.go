@@ -36,8 +36,10 @@ func (c *ceilingFlags) add(f *pflag.FlagSet) {
 }
 
 func (c *ceilingFlags) ceilings() (chart.Ceilings, error) {
-	if !(c.tflops >= 0) || !(c.tbs >= 0) { // NaN too
-		return chart.Ceilings{}, badInputf("--peak-tflops, --peak-tbs: want positive numbers")
+	for _, v := range []float64{c.tflops, c.tbs} {
+		if v != 0 && !(v >= chart.Least && v <= chart.Most) { // NaN too
+			return chart.Ceilings{}, badInputf("--peak-tflops, --peak-tbs: %v is no speed: want positive numbers up to %g", v, chart.Most)
+		}
 	}
 	return chart.Ceilings{TFLOPs: c.tflops, TBs: c.tbs}, nil
 }

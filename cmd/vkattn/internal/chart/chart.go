@@ -12,6 +12,7 @@ import (
 
 	"vkattn/attention"
 	"vkattn/cmd/vkattn/internal/bench"
+	"vkattn/vk/hostmem"
 )
 
 // Ceilings are the highest speeds of a device. 0: not known.
@@ -41,7 +42,7 @@ func (c Ceilings) measured(rows, others []*bench.Row) Ceilings {
 	out.measuredTFLOPs = map[attention.DType]float64{}
 	for _, r := range rows {
 		switch {
-		case r.Status != bench.OK || !devices[r.Device]:
+		case !devices[r.Device]:
 		case r.Ceiling == bench.CeilingProducts || r.Ceiling == bench.CeilingFMA:
 			out.measuredTFLOPs[r.DType] = max(out.measuredTFLOPs[r.DType], r.TFLOPs)
 		case r.Ceiling == bench.CeilingCopy && c.TBs == 0:
@@ -113,11 +114,26 @@ func (s *Series) add(x, y float64) {
 	s.X, s.Y = slices.Insert(s.X, i, x), slices.Insert(s.Y, i, y)
 }
 
-// Figures returns the figures that rows give rise to. Rows without a speed are left out.
+// Least and Most bound the numbers of a picture. Axes of wider ranges have no end of ticks.
+const Least, Most = 1e-12, 1e12
+
+// drawable reports whether the numbers of a row can be drawn: a file may have any.
+func drawable(r *bench.Row) bool {
+	for _, v := range []float64{r.TFLOPs, r.TBs} {
+		if v != 0 && !(v >= Least && v <= Most) {
+			return false
+		}
+	}
+	return r.Ceiling != "" || r.Ms.Median >= Least && r.Ms.Median <= Most && min(r.B, r.Hq, r.Sq, r.Sk, r.D) > 0 && min(r.Hkv, r.Dv) >= 0
+}
+
+// Figures returns the figures that rows give rise to. Rows without a speed are left out, and
+// rows with numbers that no device has.
 //
 // Ceilings that are not known are those that the rows measured.
 func Figures(rows []*bench.Row, c Ceilings) []Figure {
-	timed := slices.DeleteFunc(slices.Clone(rows), func(r *bench.Row) bool { return r.Status != bench.OK || r.Ceiling != "" })
+	rows = slices.DeleteFunc(slices.Clone(rows), func(r *bench.Row) bool { return r.Status != bench.OK || !drawable(r) })
+	timed := slices.DeleteFunc(slices.Clone(rows), func(r *bench.Row) bool { return r.Ceiling != "" })
 	c = c.measured(rows, timed)
 	var out []Figure
 	for _, f := range []Figure{speed(timed, c), ladder(timed), bandwidth(timed, c), roofline(timed, c)} {
@@ -369,8 +385,7 @@ func whole(r *bench.Row) bool {
 
 // tensorBytes counts Q, K, V and O once.
 func tensorBytes(r *bench.Row) uint64 {
-	dims := uint64(r.D + r.Dv)
-	rows, keys := uint64(r.B)*uint64(r.Hq)*uint64(r.Sq)*dims, uint64(r.B)*uint64(max(r.Hkv, 1))*uint64(r.Sk)*dims
-	size := uint64(r.DType.Size())
-	return (rows + keys) * size
+	dims, size := hostmem.Sum(uint64(r.D), uint64(r.Dv)), uint64(r.DType.Size())
+	rows, keys := hostmem.Product(r.B, r.Hq, r.Sq), hostmem.Product(r.B, max(r.Hkv, 1), r.Sk)
+	return hostmem.Product(hostmem.Sum(rows, keys), dims, size)
 }
