@@ -267,7 +267,11 @@ func speed(rows []*bench.Row, c Ceilings) Figure {
 func ladder(rows []*bench.Row) Figure {
 	f := Figure{Kind: Ladder, Title: "Steps of the kernel's development"}
 	title := func(r *bench.Row) string {
-		return describe(dims(r), causal(r), r.DType.String(), fmt.Sprintf("length %d", r.Sq), fmt.Sprintf("batch %d", r.B), heads(r))
+		length := fmt.Sprintf("length %d", r.Sq)
+		if r.Sk != r.Sq {
+			length = fmt.Sprintf("%d rows, %d keys", r.Sq, r.Sk)
+		}
+		return describe(dims(r), causal(r), r.DType.String(), pass(r), length, fmt.Sprintf("batch %d", r.B), heads(r), r.OptionText)
 	}
 	var all panels
 	steps := map[string]map[string]float64{}

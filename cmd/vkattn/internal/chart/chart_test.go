@@ -116,6 +116,22 @@ func TestPanelsDoNotMixProblems(t *testing.T) {
 	require.Len(t, Figures(rows, Ceilings{})[0].Panels, 6)
 }
 
+// The lines of a ladder are other implementations of its problem: not of another pass, of calls
+// with options, or of other lengths of keys.
+func TestLinesOfALadderHaveItsProblem(t *testing.T) {
+	step, backward, withLSE, longer := row("coopmat2", 1024, 3), row("coopmat2", 1024, 4), row("coopmat2", 1024, 5), row("coopmat2", 1024, 6)
+	step.Variant, backward.Pass, withLSE.OptionText, longer.Sk = "v1", bench.PassBackward, "LSE", 2048
+	figures := Figures([]*bench.Row{step, row("flash", 1024, 2), backward, withLSE, longer}, Ceilings{})
+	require.Equal(t, []Kind{Ladder}, kinds(figures))
+	require.Len(t, figures[0].Panels, 1)
+	var names []string
+	for _, s := range figures[0].Panels[0].Series {
+		names = append(names, s.Name)
+	}
+	require.Equal(t, []string{"vkattn", "flash"}, names)
+	require.Equal(t, "head dim 64, f16, length 1024, batch 1, 8 heads", figures[0].Panels[0].Title)
+}
+
 func TestManyProblemsOfDecodeHaveSeveralPanels(t *testing.T) {
 	var rows []*bench.Row
 	for i := range 2*mostBars + 1 {
