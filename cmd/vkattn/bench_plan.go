@@ -192,6 +192,29 @@ func (p *benchPlan) problems(defaults bench.Sweep) ([]bench.Problem, error) {
 	return out, nil
 }
 
+// withoutOptions lists the problems that a command can run, each once. If tell is set, it prints
+// how many it leaves out. It refuses a list of which nothing is left.
+func (a *app) withoutOptions(list []bench.Problem, tell bool, can func(bench.Problem) bool) (out []bench.Problem, err error) {
+	left := 0
+	for _, p := range list {
+		if p.Ceiling != "" || !can(p) {
+			left++
+		} else if p = (bench.Problem{Shape: p.Shape, Config: p.Config, Pass: p.Pass}); !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	if len(out) == 0 {
+		return nil, badInputf("all %d problems are left out: %s", left, onlyBench)
+	}
+	if left > 0 && tell {
+		fmt.Fprintf(a.stderr, "vkattn: %d of %d problems are left out: %s\n", left, len(list), onlyBench)
+	}
+	return out, nil
+}
+
+// onlyBench says why withoutOptions leaves problems out.
+const onlyBench = "they have options, which vkattn bench verifies on one device"
+
 // crossed is a list of problems at each of the passes, with LSE as the flags say.
 func (p *benchPlan) crossed(list []bench.Problem, passes []bench.Pass) ([]bench.Problem, error) {
 	list, err := bench.AtPasses(list, passes)

@@ -12,7 +12,6 @@ import (
 	"vkattn/cmd/vkattn/internal/flagtext"
 	"vkattn/cmd/vkattn/internal/outfile"
 	"vkattn/cmd/vkattn/internal/ranks"
-	"vkattn/vk"
 )
 
 // checkRanks refuses flags of verify that several ranks do not have.
@@ -40,7 +39,7 @@ func (a *app) verifyRanks(ctx context.Context, o *verifyFlags, p *ranksPlan) err
 
 // compareRanks verifies the rows and prints them on rank 0.
 func (a *app) compareRanks(ctx context.Context, s *ranks.Session, o *verifyFlags, plan *verifyPlan, p *ranksPlan, set *outfile.Set) (*ranksOutcome, error) {
-	problems, tiers, err := verifyWork(plan, s.Device)
+	problems, tiers, err := a.verifyWork(plan, s)
 	if err != nil {
 		return nil, err
 	}
@@ -65,8 +64,8 @@ func (a *app) compareRanks(ctx context.Context, s *ranks.Session, o *verifyFlags
 }
 
 // verifyWork lists the problems that several ranks verify, and the tiers.
-func verifyWork(plan *verifyPlan, dev *vk.Device) (problems []bench.Problem, tiers []attention.Tier, err error) {
-	list, err := plan.problems(dev, 0)
+func (a *app) verifyWork(plan *verifyPlan, s *ranks.Session) (problems []bench.Problem, tiers []attention.Tier, err error) {
+	list, err := a.verifyProblems(plan, s.Device, 0, s.Rank() == 0)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -82,7 +81,7 @@ func verifyWork(plan *verifyPlan, dev *vk.Device) (problems []bench.Problem, tie
 		}
 	}
 	if tiers = plan.tiers; len(tiers) == 0 {
-		tiers = availableTiers(dev)
+		tiers = availableTiers(s.Device)
 	}
 	return problems, tiers, nil
 }
