@@ -112,8 +112,9 @@ the work and shows what it costs; such a result is wrong by design and not verif
 
 ` + fileHelp + `
 
-Exit codes: 0 done, 1 a wrong result, 2 bad flags, 3 no row is supported and fits the
-memory, 4 device failure` + signalHelp,
+Exit codes: 0 done, 1 a wrong result or, with --baseline, a slower row, 2 bad flags or, with
+--baseline, a row that only this run has, 3 no row is supported and fits the memory, 4
+device failure` + signalHelp,
 		Example: `  vkattn bench                                      # a sweep that suits the device
   vkattn bench --list                               # presets and suites
   vkattn bench --preset llama3-8b,short --tier all
