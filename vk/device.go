@@ -269,19 +269,10 @@ func (d *Device) idle() error {
 	if d.owned {
 		return d.check("vkDeviceWaitIdle", d.withQueue(func() C.VkResult { return C.vka_wait_idle(d.c) }))
 	}
-	d.mu.Lock()
-	var streams []*Stream
-	for s := range d.streams {
-		streams = append(streams, s)
-	}
-	d.mu.Unlock()
-	for _, s := range streams {
+	return d.eachStream(func(s *Stream) error {
 		r := C.vka_timeline_wait(d.c, C.uint64_t(s.timeline.handle), C.uint64_t(s.submitted.Load()), ^C.uint64_t(0))
-		if err := d.check("vkWaitSemaphores", r); err != nil {
-			return err
-		}
-	}
-	return nil
+		return d.check("vkWaitSemaphores", r)
+	})
 }
 
 // Closed reports whether Close has begun.
