@@ -118,28 +118,30 @@ func (s *Stream) retire() error {
 	return s.retireUpTo(done)
 }
 
-func (s *Stream) retireUpTo(done uint64) error {
+// retireUpTo reclaims the batches up to a value of the timeline. If timestamps cannot be read it
+// reclaims all of them and returns the first error.
+func (s *Stream) retireUpTo(done uint64) (first error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 0
 	for ; n < len(s.inflight) && s.inflight[n].value <= done; n++ {
 		b := s.inflight[n]
-		if b.lost {
-			s.ticks.lose(b.marks)
-			continue
-		}
 		b.drop()
 		if b.staged != nil {
 			b.staged.free(b.mark)
 			b.staged = nil
 		}
-		if err := s.ticks.read(s.d, b); err != nil {
-			return err
+		if b.lost {
+			s.ticks.lose(b.marks)
+			continue
+		}
+		if err := s.ticks.read(s.d, b); err != nil && first == nil {
+			first = err
 		}
 		s.idle = append(s.idle, b)
 	}
 	s.inflight = append(s.inflight[:0], s.inflight[n:]...)
-	return nil
+	return first
 }
 
 // reclaim releases the resources that finished batches of all streams hold, and unused
