@@ -40,7 +40,7 @@ type Options struct {
 	// makes kernels slower.
 	RobustBufferAccess bool
 	// Extensions are further device extensions to enable. The error matches
-	// ErrUnsupported if the device lacks one.
+	// ErrUnsupported if the device lacks one, and ErrInvalid for an empty name.
 	Extensions []string
 }
 
@@ -88,6 +88,11 @@ func Open(o Options) (*Device, error) {
 	byEnvironment, err := ValidationByEnv()
 	if err != nil {
 		return nil, err
+	}
+	for _, name := range o.Extensions {
+		if name == "" || strings.Contains(name, "\x00") { // either ends the list that C gets
+			return nil, invalid("Open", "an extension with the name %q", name)
+		}
 	}
 	if byEnvironment || o.SyncValidation || o.GPUValidation {
 		o.Validation = true
