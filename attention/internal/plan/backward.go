@@ -341,6 +341,11 @@ func (k *BackwardKernel) replaceTile(limits *vk.Limits, cfg *problem.Config, r *
 	v := k.Variant
 	v.setTile(p.Tile)
 	shared, reason := v.fits(limits)
+	if reason == "" {
+		on := *k
+		on.Variant = v
+		reason = on.setGrid(limits, r)
+	}
 	switch {
 	case reason == "":
 		k.Variant, k.SharedBytes, k.Tuning = v, shared, p.Source
