@@ -133,19 +133,7 @@ device failure` + signalHelp,
 			if o.peerTimeout <= 0 {
 				return badInputf("--peer-timeout %v: want a positive duration", o.peerTimeout)
 			}
-			p, err := o.ranksFlags.plan(c.Flags())
-			switch {
-			case err != nil:
-				return err
-			case p == nil:
-				return flagtext.Sweep.Error(a.bench(c.Context(), &o))
-			case p.joins:
-				return flagtext.Sweep.Error(a.benchRanks(c.Context(), &o, p))
-			}
-			if _, err := o.checkRanks(); err != nil {
-				return flagtext.Sweep.Error(err)
-			}
-			return a.startRanks(c.Context(), o.ranks)
+			return flagtext.Sweep.Error(a.onRanks(c, &o.ranksFlags, &o))
 		},
 	}
 	f := c.Flags()

@@ -252,14 +252,23 @@ func over[T any](list *[]T, typed []T) {
 
 // chosenBaselines lists the baselines of --against, or else of the suites.
 func (p *benchPlan) chosenBaselines() []bench.Baseline {
-	if p.baselines != nil {
-		return p.baselines
+	return chosen(p, p.baselines, func(s *bench.Suite) []bench.Baseline { return s.Baselines })
+}
+
+// chosenAblations lists the ablations of --ablate, or else of the suites.
+func (p *benchPlan) chosenAblations() []attention.Ablation {
+	return chosen(p, p.ablations, func(s *bench.Suite) []attention.Ablation { return s.Ablations })
+}
+
+// chosen is the list of a flag, or if that was not given the lists of all suites.
+func chosen[T comparable](p *benchPlan, given []T, of func(*bench.Suite) []T) (out []T) {
+	if given != nil {
+		return given
 	}
-	var out []bench.Baseline
 	for _, s := range p.suites {
-		for _, f := range s.Baselines {
-			if !slices.Contains(out, f) {
-				out = append(out, f)
+		for _, x := range of(s) {
+			if !slices.Contains(out, x) {
+				out = append(out, x)
 			}
 		}
 	}

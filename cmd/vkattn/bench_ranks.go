@@ -45,8 +45,15 @@ func ranksSweep(dev *vk.Device) bench.Sweep {
 	return s
 }
 
-// benchRanks is `vkattn bench --ranks` of a rank.
-func (a *app) benchRanks(ctx context.Context, o *benchFlags, p *ranksPlan) error {
+func (o *benchFlags) alone(ctx context.Context, a *app) error { return a.bench(ctx, o) }
+
+func (o *benchFlags) refusal() error {
+	_, err := o.checkRanks()
+	return err
+}
+
+// rank is `vkattn bench --ranks` of a rank.
+func (o *benchFlags) rank(ctx context.Context, a *app, p *ranksPlan) error {
 	plan, err := o.checkRanks()
 	if err != nil {
 		return err

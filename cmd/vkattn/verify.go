@@ -84,19 +84,7 @@ fits the memory, 4 device failure` + signalHelp,
 			if !c.Flags().Changed("seed") {
 				o.seed = uint64(rand.Uint32()) + 1
 			}
-			p, err := o.ranksFlags.plan(c.Flags())
-			switch {
-			case err != nil:
-				return err
-			case p == nil:
-				return flagtext.Sweep.Error(a.verify(c.Context(), &o))
-			case p.joins:
-				return flagtext.Sweep.Error(a.verifyRanks(c.Context(), &o, p))
-			}
-			if _, err := o.checkRanks(); err != nil {
-				return flagtext.Sweep.Error(err)
-			}
-			return a.startRanks(c.Context(), o.ranks)
+			return flagtext.Sweep.Error(a.onRanks(c, &o.ranksFlags, &o))
 		},
 	}
 	f := c.Flags()

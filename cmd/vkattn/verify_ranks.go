@@ -26,8 +26,15 @@ func (o *verifyFlags) checkRanks() (*verifyPlan, error) {
 	return plan, nil
 }
 
-// verifyRanks is `vkattn verify --ranks` of a rank.
-func (a *app) verifyRanks(ctx context.Context, o *verifyFlags, p *ranksPlan) error {
+func (o *verifyFlags) alone(ctx context.Context, a *app) error { return a.verify(ctx, o) }
+
+func (o *verifyFlags) refusal() error {
+	_, err := o.checkRanks()
+	return err
+}
+
+// rank is `vkattn verify --ranks` of a rank.
+func (o *verifyFlags) rank(ctx context.Context, a *app, p *ranksPlan) error {
 	plan, err := o.checkRanks()
 	if err != nil {
 		return err

@@ -110,7 +110,7 @@ func TestKeysNameOneTile(t *testing.T) {
 	caps := h200Caps()
 	v, r := tuneProblem(t, caps, problem.Config{HeadDim: 64}, problem.TierCoopMat2, large)
 	for i, x := range Tilings(v) {
-		back, ok := tileOf(&v, KeyOf(x))
+		back, ok := tileOf(v.Tile, KeyOf(x))
 		require.True(t, ok)
 		require.Equal(t, x, back, "a field of the tile is not in its key")
 		if i%17 > 0 {
