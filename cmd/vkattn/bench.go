@@ -201,6 +201,9 @@ func (a *app) bench(ctx context.Context, o *benchFlags) error {
 	if err != nil {
 		return err
 	}
+	if slices.ContainsFunc(o.peers, func(command string) bool { return strings.TrimSpace(command) == "" }) {
+		return badInputf("--peer needs a command")
+	}
 	if err := checkPlots(o.plots); err != nil {
 		return err
 	}

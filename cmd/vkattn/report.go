@@ -37,12 +37,19 @@ func (c *ceilingFlags) add(f *pflag.FlagSet) {
 }
 
 func (c *ceilingFlags) ceilings() (chart.Ceilings, error) {
-	for _, v := range []float64{c.tflops, c.tbs} {
-		if v != 0 && !(v >= chart.Least && v <= chart.Most) { // NaN too
-			return chart.Ceilings{}, badInputf("--peak-tflops, --peak-tbs: %v is no speed: want positive numbers up to %g", v, chart.Most)
-		}
+	err := checkPeak("peak-tflops", c.tflops)
+	if err == nil {
+		err = checkPeak("peak-tbs", c.tbs)
 	}
-	return chart.Ceilings{TFLOPs: c.tflops, TBs: c.tbs}, nil
+	return chart.Ceilings{TFLOPs: c.tflops, TBs: c.tbs}, err
+}
+
+// checkPeak refuses a speed that no device has. 0 means that it is not given.
+func checkPeak(flag string, v float64) error {
+	if v != 0 && !(v >= chart.Least && v <= chart.Most) { // NaN too
+		return badInputf("--%s %v: want a positive number up to %g", flag, v, chart.Most)
+	}
+	return nil
 }
 
 func (a *app) reportCommand() *cobra.Command {

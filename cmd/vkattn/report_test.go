@@ -47,6 +47,7 @@ func TestReportRefuses(t *testing.T) {
 		"--kind \"pie\"":               {"report", rows, "--plot", "x.svg", "--kind", "pie"},
 		"--columns 0":                  {"report", rows, "--plot", "x.svg", "--columns", "0"},
 		"--peak-tflops":                {"report", rows, "--peak-tflops", "-1"},
+		"--peak-tbs +Inf":              {"report", rows, "--peak-tbs", "inf"},
 		"no such picture":              {"report", rows, "--plot", "x.svg"},
 		"-o needs a file name":         {"report", rows, "-o", ""},
 		"--series needs --plot":        {"report", rows, "--series", "cpu"},
